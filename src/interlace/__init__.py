@@ -1,0 +1,134 @@
+"""Interlace runs a graph of dependent GPU kernels as if it were one kernel.
+
+    graph = interlace.workloads.ffn(16, interlace.workloads.MODELS["minilm"])
+    plan = interlace.build(graph, interlace.Choices(workers=8))
+    proof = interlace.verify(plan)
+    outputs = interlace.ReferenceExecutor(proof).run(inputs)
+"""
+
+from __future__ import annotations
+
+from interlace import workloads
+from interlace.core import errors
+from interlace.core.devices import CPU, H200, DeviceSpec
+from interlace.core.dtypes import DType, bf16, dtype, fp16, fp32
+from interlace.core.errors import InterlaceError
+from interlace.executors.cuda_graph import CudaGraphExecutor
+from interlace.executors.device import Options
+from interlace.executors.persistent import PersistentExecutor
+from interlace.executors.reference import ReferenceExecutor
+from interlace.executors.semaphore_streams import SemaphoreStreamsExecutor
+from interlace.executors.serial import PdlExecutor, SerialExecutor
+from interlace.graph.access import ALL, Access, Affine, K, Span, axes, fixed
+from interlace.graph.dependencies import Dependencies, Hazard
+from interlace.graph.graph import Graph
+from interlace.graph.op import Op, Reduction
+from interlace.graph.tensor import Region, Tensor
+from interlace.kernels.base import Kernel, Reference, TritonBody
+from interlace.kernels.copy import copy
+from interlace.kernels.matmul import Activation, MatmulTile, matmul
+from interlace.plan.plan import Dispatch, Plan
+from interlace.plan.verify import Proof, verify
+from interlace.planner.build import Assignment, Choices, build
+from interlace.policies.interleavings import ExplicitInterleaving, HalfRows, Interleaving, OpAfterOp, Panels
+from interlace.policies.orders import (
+    ColumnMajor,
+    ExplicitOrder,
+    GroupedPanels,
+    Hilbert,
+    Morton,
+    Order,
+    RowMajor,
+    Serpentine,
+)
+from interlace.policies.splits import Split, SplitK, StreamK, Whole
+from interlace.policies.sync import (
+    BatchedRowSync,
+    ColumnSync,
+    Conv2DSync,
+    KernelSync,
+    NoSync,
+    RowSync,
+    StridedSync,
+    SyncPolicy,
+    TileSync,
+)
+from interlace.trace.events import Trace
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "ALL",
+    "CPU",
+    "H200",
+    "Access",
+    "Activation",
+    "Affine",
+    "Assignment",
+    "BatchedRowSync",
+    "Choices",
+    "ColumnMajor",
+    "ColumnSync",
+    "Conv2DSync",
+    "CudaGraphExecutor",
+    "DType",
+    "Dependencies",
+    "DeviceSpec",
+    "Dispatch",
+    "ExplicitInterleaving",
+    "ExplicitOrder",
+    "Graph",
+    "GroupedPanels",
+    "HalfRows",
+    "Hazard",
+    "Hilbert",
+    "InterlaceError",
+    "Interleaving",
+    "K",
+    "Kernel",
+    "KernelSync",
+    "MatmulTile",
+    "Morton",
+    "NoSync",
+    "Op",
+    "OpAfterOp",
+    "Options",
+    "Order",
+    "Panels",
+    "PdlExecutor",
+    "PersistentExecutor",
+    "Plan",
+    "Proof",
+    "Reduction",
+    "Reference",
+    "ReferenceExecutor",
+    "Region",
+    "RowMajor",
+    "RowSync",
+    "SemaphoreStreamsExecutor",
+    "SerialExecutor",
+    "Serpentine",
+    "Span",
+    "Split",
+    "SplitK",
+    "StreamK",
+    "StridedSync",
+    "SyncPolicy",
+    "Tensor",
+    "TileSync",
+    "Trace",
+    "TritonBody",
+    "Whole",
+    "axes",
+    "bf16",
+    "build",
+    "copy",
+    "dtype",
+    "errors",
+    "fixed",
+    "fp16",
+    "fp32",
+    "matmul",
+    "verify",
+    "workloads",
+]

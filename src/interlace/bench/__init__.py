@@ -1,0 +1,1 @@
+"""Measuring: the timing protocol, baselines, and records."""

@@ -1,0 +1,66 @@
+"""The timing protocol: CUDA-graph replays, variants interleaved, medians.
+
+Every variant is captured once; then rounds replay one variant after the other, so that drift of clocks and
+temperature meets all of them alike. Callers rotate over more weights than the L2 holds within one call.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+
+@dataclass(frozen=True)
+class Timing:
+    """Microseconds per run over the rounds: median, 20th and 80th percentile."""
+
+    median_us: float
+    p20_us: float
+    p80_us: float
+
+    @staticmethod
+    def of(samples_us: list[float]) -> Timing:
+        """Percentiles of samples."""
+        p20, median, p80 = np.percentile(samples_us, (20, 50, 80))
+        return Timing(float(median), float(p20), float(p80))
+
+
+def median_us(
+    functions: Mapping[str, Callable[[], None]], repeats: int = 20, calls: int = 1
+) -> dict[str, Timing]:
+    """Time per run of each function on the current CUDA device.
+
+    Args:
+        functions: each enqueues ``calls`` runs on the current stream; it must be capturable.
+        repeats: rounds over all functions.
+        calls: runs per function call.
+    """
+    import torch
+
+    graphs = {}
+    for name, function in functions.items():
+        stream = torch.cuda.Stream()
+        stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(stream):
+            function()  # compiles, and warms what a first call sets up
+            function()
+        torch.cuda.current_stream().wait_stream(stream)
+        torch.cuda.synchronize()
+        graphs[name] = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graphs[name]):
+            function()
+    for graph in graphs.values():
+        graph.replay()
+    torch.cuda.synchronize()
+    samples: dict[str, list[float]] = {name: [] for name in functions}
+    for _ in range(repeats):
+        for name, graph in graphs.items():
+            begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+            begin.record()
+            graph.replay()
+            end.record()
+            end.synchronize()
+            samples[name].append(begin.elapsed_time(end) * 1e3 / calls)
+    return {name: Timing.of(values) for name, values in samples.items()}

@@ -1,0 +1,1 @@
+"""The ground floor: errors, dtypes and device specs. Imports nothing of the package."""

@@ -1,0 +1,126 @@
+"""Every error that Interlace raises, as one tree.
+
+    InterlaceError
+    ├── GraphError          the graph itself is wrong
+    │   ├── ShapeError          shapes that do not match
+    │   ├── DTypeError          a dtype that a kernel does not take
+    │   ├── CyclicGraphError    ops that wait for each other
+    │   ├── IntraOpRaceError    two tiles of one op conflict
+    │   └── FootprintError      a body touches what its op does not declare
+    ├── OrderError          an order that is no permutation of the tiles
+    ├── PlanError           a plan that may not run
+    │   ├── PlanFormatError     not a plan: damaged or foreign JSON
+    │   ├── ItemError           items do not cover the tiles exactly once
+    │   ├── SemaphoreError      a semaphore index out of range
+    │   ├── ThresholdError      a wait that fires too early or never
+    │   ├── CoverageError       a dependency that nothing enforces
+    │   └── DeadlockError       items that wait for each other
+    ├── DeviceError         the device cannot run it
+    │   ├── NoDeviceError       no such device, or no GPU stack
+    │   └── TooManyWorkersError more workers than are resident at once
+    ├── ConcurrentRunError  one compiled plan on two streams at once
+    └── HangError           a wait on the device ran into the watchdog
+
+A message says what is wrong, where, and what to change.
+"""
+
+from __future__ import annotations
+
+
+class InterlaceError(Exception):
+    """Base of every error raised on purpose by this package."""
+
+
+class GraphError(InterlaceError):
+    """The graph is inconsistent."""
+
+
+class ShapeError(GraphError):
+    """Shapes of tensors, tiles or arguments do not match."""
+
+
+class DTypeError(GraphError):
+    """A kernel does not take this dtype."""
+
+
+class CyclicGraphError(GraphError):
+    """Ops wait for each other in a circle, so no order can run them."""
+
+
+class IntraOpRaceError(GraphError):
+    """Two tiles of one op touch the same region and nothing can order them."""
+
+
+class FootprintError(GraphError):
+    """A tile body reads or writes outside the regions that its op declares."""
+
+
+class OrderError(InterlaceError):
+    """An order is not a permutation of its op's tiles, or an interleaving not one of the items."""
+
+
+class PlanError(InterlaceError):
+    """The plan is not safe to run."""
+
+
+class PlanFormatError(PlanError):
+    """The text is not a plan that this version reads."""
+
+
+class ItemError(PlanError):
+    """Items do not cover every tile and its reduction exactly once."""
+
+
+class SemaphoreError(PlanError):
+    """A wait or a post names a semaphore that does not exist."""
+
+
+class ThresholdError(PlanError):
+    """A threshold differs from the number of posts that reach its semaphore."""
+
+
+class CoverageError(PlanError):
+    """A dependency is enforced neither by program order nor by a wait."""
+
+
+class DeadlockError(PlanError):
+    """Items wait for each other, or for items that are never dispatched before them."""
+
+
+class DeviceError(InterlaceError):
+    """The device cannot run what was asked."""
+
+
+class NoDeviceError(DeviceError):
+    """The device or the software it needs is absent."""
+
+
+class TooManyWorkersError(DeviceError):
+    """More workers than the device keeps resident at once."""
+
+
+class ConcurrentRunError(InterlaceError):
+    """One compiled plan was started on a second stream while the first still ran it."""
+
+
+class HangError(InterlaceError):
+    """A wait on the device ended by the watchdog.
+
+    Attributes:
+        item: position of the waiting item in the plan's sequence.
+        semaphore: index of the semaphore that did not reach its target.
+        expected: posts that the wait needed in this run.
+        seen: posts of this run that had arrived when the watchdog fired.
+        producer: the producer tile that never posted, as ``"op (i, j)"``, or None if every
+            producer of the semaphore lies beyond what can be told from the counter.
+    """
+
+    def __init__(
+        self, message: str, *, item: int, semaphore: int, expected: int, seen: int, producer: str | None
+    ) -> None:
+        super().__init__(message)
+        self.item = item
+        self.semaphore = semaphore
+        self.expected = expected
+        self.seen = seen
+        self.producer = producer

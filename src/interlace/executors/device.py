@@ -1,0 +1,423 @@
+"""What the device executors share: tables and counters in device memory, arguments, watchdog, trace.
+
+A compiled plan owns its counters and workspaces, so one instance runs on one stream at a time.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import inspect
+import os
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from interlace.core.errors import ConcurrentRunError, DTypeError, GraphError, HangError, NoDeviceError
+from interlace.executors.base import check_arguments
+from interlace.executors.launch import Launch
+from interlace.executors.table import Table
+from interlace.graph.op import Op
+from interlace.kernels.base import Kernel, TritonBody, kernel_of
+from interlace.plan.plan import Plan
+from interlace.plan.verify import Proof, verify
+from interlace.trace.events import Trace
+
+if TYPE_CHECKING:
+    import torch
+
+MAX_POLL = 128  # semaphores polled at once
+_PROVIDED = ("tile", "sync", "acc")
+
+
+@dataclass(frozen=True)
+class Options:
+    """How a device executor runs.
+
+    Attributes:
+        device: a torch device, such as "cuda:1"; "cpu" runs kernels under the Triton interpreter, "meta"
+            only compiles them.
+        timeout_s: the watchdog of every wait.
+        trace: record times of every item.
+        jitter_s: upper bound of random delays injected around waits and posts, for tests.
+        dependent_launch: let a run's launches start while the one before still drains (programmatic
+            dependent launch); prefetches then run ahead of it. For ``pdl`` and ticket dispatch.
+    """
+
+    device: str = "cuda"
+    timeout_s: float = 2.0
+    trace: bool = False
+    jitter_s: float = 0.0
+    dependent_launch: bool = False
+
+
+class DeviceExecutor(ABC):
+    """A plan compiled for a device.
+
+    Args:
+        plan: verified here unless it comes with its proof.
+        options: device, watchdog, trace.
+
+    Raises:
+        PlanError: the plan is not safe.
+        NoDeviceError: torch, triton or the device is missing.
+        GraphError: an op has no Triton body.
+    """
+
+    name: str
+    #: Whether posts and waits are live, or the launch order enforces everything.
+    synchronises: bool
+
+    def __init__(self, plan: Plan | Proof, options: Options | None = None) -> None:
+        self.proof = plan if isinstance(plan, Proof) else verify(plan)
+        self.plan = self.proof.plan
+        self.options = options or Options()
+        self._torch, self._device = open_device(self.options.device)
+        self._interpret = self._device.type == "cpu"
+        self._table = self._lower()
+        self._reset()
+        self._owned: dict[str, torch.Tensor] = {}
+        self._bound: tuple[tuple[int, ...], list[Launch]] | None = None
+        self._last: tuple[Any, Any] | None = None
+        self._prepare()
+
+    @abstractmethod
+    def _lower(self) -> Table:
+        """The tables of the plan in this executor's launch order."""
+
+    def _prepare(self) -> None:  # noqa: B027 - optional
+        """Further buffers and checks, before the first run."""
+
+    @abstractmethod
+    def _launches(self, arguments: tuple[Any, ...]) -> list[Launch]:
+        """The launches of one run, given the arguments of every body."""
+
+    def _enqueue(self, launches: list[Launch]) -> None:
+        """Enqueue one run on the current stream."""
+        for launch in launches:
+            launch.run()
+
+    def launches(self, tensors: Mapping[str, torch.Tensor] | None = None) -> list[Launch]:
+        """The launches of one run on these tensors; without tensors, on stand-ins, to compile ahead of time."""
+        if tensors is None:
+            graph = self.plan.graph
+            wanted = (*graph.inputs, *graph.outputs)
+            tensors = {name: self.empty(name) for name in wanted}
+        return self._bind(tensors)
+
+    # ---------------------------------------------------------------- running
+
+    def run(self, tensors: Mapping[str, torch.Tensor]) -> None:
+        """Enqueue one run on the current stream; outputs (and intermediates, if given) are written in place.
+
+        Raises:
+            GraphError: an input or output is missing, or lies elsewhere than the device.
+            ShapeError, DTypeError: a tensor differs from the graph's.
+            ConcurrentRunError: an earlier run of this instance is still going on another stream.
+            HangError: a wait of an earlier run ended by the watchdog.
+        """
+        launches = self._bind(tensors)
+        if self._interpret:
+            self._enqueue(launches)
+            self._raise_fault()
+            return
+        if int(self._record[0]):
+            self.synchronize()
+        with self._torch.cuda.device(self._device):
+            stream = self._torch.cuda.current_stream()
+            capturing = self._torch.cuda.is_current_stream_capturing()
+            if not capturing and self._last is not None:
+                last_stream, done = self._last
+                if last_stream != stream and not done.query():
+                    raise ConcurrentRunError(
+                        f"executor {self.name!r} is still running on another stream; a compiled plan owns its "
+                        "semaphores, so make a second instance or wait for the first run"
+                    )
+            self._enqueue(launches)
+            if not capturing:
+                done = self._torch.cuda.Event()
+                done.record(stream)
+                self._last = (stream, done)
+
+    def synchronize(self) -> None:
+        """Wait for all runs. Raises HangError if a wait ended by the watchdog; the instance is then as new."""
+        if not self._interpret:
+            self._torch.cuda.synchronize(self._device)
+        self._raise_fault()
+
+    def intermediate(self, name: str) -> torch.Tensor:
+        """The tensor that holds an intermediate unless the caller passes one."""
+        if name not in self._owned:
+            self._owned[name] = self.empty(name)
+        return self._owned[name]
+
+    def empty(self, name: str) -> torch.Tensor:
+        """A new uninitialised tensor for one of the graph's."""
+        tensor = self.plan.graph.tensor(name)
+        dtype = torch_dtype(self._torch, tensor.dtype.name)
+        return self._torch.empty(tensor.shape, dtype=dtype, device=self._device)
+
+    def _bind(self, tensors: Mapping[str, torch.Tensor]) -> list[Launch]:
+        """The launches on these tensors, kept until their addresses change."""
+        graph = self.plan.graph
+        everything = dict(tensors)
+        for name in graph.intermediates:
+            everything.setdefault(name, self.intermediate(name))
+        key = tuple(everything[t.name].data_ptr() if t.name in everything else 0 for t in graph.tensors)
+        if self._bound is not None and self._bound[0] == key:
+            return self._bound[1]
+        missing = [name for name in graph.outputs if name not in tensors]
+        if missing:
+            raise GraphError(f"graph {graph.name!r} writes outputs {missing}; pass a tensor for each")
+        check_arguments(graph, {name: tuple(value.shape) for name, value in everything.items()})
+        for name, value in everything.items():
+            expected = torch_dtype(self._torch, graph.tensor(name).dtype.name)
+            if value.dtype != expected:
+                raise DTypeError(f"tensor {name!r} is {value.dtype}; graph {graph.name!r} was built for {expected}")
+            if value.device != self._device:
+                raise GraphError(f"tensor {name!r} is on {value.device}; this executor runs on {self._device}")
+            if not value.is_contiguous():
+                raise GraphError(f"tensor {name!r} is not contiguous; pass tensor.contiguous()")
+        launches = self._launches(tuple(self._arguments(op, everything) for op in graph.ops))
+        self._bound = (key, launches)
+        return launches
+
+    def _arguments(self, op: Op, tensors: Mapping[str, torch.Tensor]) -> tuple[Any, ...]:
+        from triton.language import constexpr
+
+        body = self._bodies[self.plan.graph.op_index(op.name)]
+        given = {a.arg: tensors[a.tensor] for a in op.accesses}
+        params = op.parameters
+
+        def values(function: Any) -> tuple[Any, ...]:
+            if function is None:
+                return ()
+            out: list[Any] = []
+            for name, parameter in inspect.signature(function.fn).parameters.items():
+                if name in _PROVIDED:
+                    continue
+                value = given.get(name, params.get(name))
+                constant = "constexpr" in str(parameter.annotation) or isinstance(value, (str, bool))
+                out.append(constexpr(value) if constant and value is not None else value)
+            return tuple(out)
+
+        return values(self._prefetch(body)), values(body.accumulate), values(body.finish)
+
+    @cached_property
+    def _bodies(self) -> list[TritonBody]:
+        return [_body(op) for op in self.plan.graph.ops]
+
+    def _prefetch(self, body: TritonBody) -> Any:
+        return None if self._interpret else body.prefetch
+
+    def _constants(self) -> tuple[tuple[Any, Any, Any], ...]:
+        """The bodies as the launch templates take them."""
+        return tuple((self._prefetch(b), b.accumulate, b.finish) for b in self._bodies)
+
+    def _num_warps(self, op: Op) -> int:
+        return int(op.parameters.get("num_warps", 4))
+
+    def _grid_launch(self, o: int, arguments: Any, dependent: bool = False) -> Launch:
+        """One program per item of op ``o``, for executors whose table is grouped by op."""
+        from interlace.kernels.templates import grid_kernel
+
+        dependent = dependent and not self._interpret
+        return Launch(
+            grid_kernel,
+            (self._programs(o),),
+            (self._op_sync(o), self._constants()[o], arguments, dependent),
+            {"num_warps": self._num_warps(self.plan.graph.ops[o]), "launch_pdl": dependent},
+        )
+
+    def _programs(self, o: int) -> int:
+        return int(self._table.op_rows[o + 1] - self._table.op_rows[o])
+
+    def _op_sync(self, o: int) -> Any:
+        return self._sync(o, int(self._table.op_rows[o]), self._programs(o))
+
+    # ---------------------------------------------------------------- device state
+
+    def _reset(self) -> None:
+        """Fresh counters, as before the first run."""
+        torch, device, table = self._torch, self._device, self._table
+        n = len(self.plan.items)
+
+        def zeros(size: int, dtype: Any) -> Any:
+            return torch.zeros(max(size, 1), dtype=dtype, device=device)
+
+        self._items = torch.from_numpy(table.items).to(device)
+        self._waits = torch.from_numpy(table.waits).to(device)
+        self._semaphores = zeros(self.plan.semaphores, torch.int32)
+        self._arrivals = zeros(table.splits, torch.int64)
+        self._slot_size = max((self._accumulator_size(op) for op in self.plan.graph.ops), default=0)
+        self._workspace = zeros(table.slots * self._slot_size, torch.float32)
+        self._done = zeros(n, torch.int32)
+        self._fault = zeros(1, torch.int32)
+        self._record = torch.zeros(8, dtype=torch.int32, pin_memory=device.type == "cuda")
+        self._trace = zeros(n * 4 if self.options.trace else 1, torch.int64)
+        self._counters = zeros(len(self.plan.graph.ops) * (len(self.plan.graph.ops) + 1), torch.int64)
+
+    def _accumulator_size(self, op: Op) -> int:
+        """float32 elements of one partial sum of an op: its tile, once per accumulator."""
+        split = (self.plan.items.op == self.plan.graph.op_index(op.name)) & (
+            self.plan.items.k_hi - self.plan.items.k_lo < op.k_extent
+        )
+        if not split.any():
+            return 0
+        weights = sum(1 for a in op.reads if a.arg in ("weight", "gate"))
+        return int(op.param("BM")) * int(op.param("BN")) * weights
+
+    def _sync(self, starts: int, first: int, programs: int) -> Any:
+        """The Sync argument of a launch: its counter of starts, its first row, its programs per run."""
+        from triton.language import constexpr
+
+        from interlace.kernels.primitives.semaphore import Sync
+
+        width = 1 << (min(self._table.widest, MAX_POLL) - 1).bit_length()
+        return Sync(
+            self._items,
+            self._waits,
+            self._semaphores,
+            self._arrivals,
+            self._workspace,
+            self._done,
+            self._fault,
+            self._record,
+            self._trace,
+            self._counters[starts:],
+            first,
+            programs,
+            constexpr(self.synchronises),
+            constexpr(self._table.chunked),
+            constexpr(self._table.splits > 0),
+            constexpr(width),
+            constexpr(self._slot_size),
+            constexpr(self.options.trace),
+            constexpr(int(self.options.jitter_s * 1e9)),
+            constexpr(int(self.options.timeout_s * 1e9)),
+            constexpr(self._interpret),
+        )
+
+    def _raise_fault(self) -> None:
+        """Turn a record that the watchdog left into HangError, and make the instance as new."""
+        if not int(self._record[0]):
+            return
+        item, semaphore, expected, seen = (int(v) for v in self._record[1:5])
+        done = self._done.cpu().numpy()
+        self._reset()
+        self._bound = None
+        raise hang_error(self.plan, item, semaphore, expected, seen, done)
+
+    def trace(self) -> Trace:
+        """Times of the last run; needs ``Options(trace=True)``. Waits for the device.
+
+        Raises:
+            GraphError: the executor was made without trace.
+        """
+        if not self.options.trace:
+            raise GraphError("this executor records no trace; make it with Options(trace=True)")
+        self.synchronize()
+        times = self._trace.cpu().numpy().reshape(-1, 4)
+        items = self.plan.items
+        return Trace(
+            items.op,
+            items.tile,
+            times[:, 3] >> 32,
+            times[:, 3] & 0xFFFFFFFF,
+            times[:, 0],
+            times[:, 1],
+            times[:, 2],
+            tuple(op.name for op in self.plan.graph.ops),
+            "%globaltimer",
+        )
+
+
+def hang_error(plan: Plan, item: int, semaphore: int, expected: int, seen: int, done: np.ndarray) -> HangError:
+    """The error for a wait that the watchdog ended; ``done`` tells which items have posted, and in which run."""
+    if item < 0:
+        op = plan.graph.ops[-1 - item].name
+        return HangError(
+            f"the gate behind op {op!r} saw {seen} of {expected} thread blocks begin before the watchdog fired; "
+            "another kernel holds the device",
+            item=item,
+            semaphore=-1,
+            expected=expected,
+            seen=seen,
+            producer=op,
+        )
+    posters = np.flatnonzero(plan.items.post == semaphore)
+    silent = posters[done[posters] < done[posters].max(initial=0)] if len(posters) else posters
+    if not len(silent):
+        silent = posters
+    producer = plan.item_name(int(silent[0])) if len(silent) else None
+    more = f" and {len(silent) - 1} more" if len(silent) > 1 else ""
+    return HangError(
+        f"{plan.item_name(item)} (item {item}) waited for semaphore {semaphore} to reach {expected} posts and saw "
+        f"{seen} before the watchdog fired; {producer}{more} never posted. The outputs of this run are undefined; "
+        "counters were reset, the next run starts afresh",
+        item=item,
+        semaphore=semaphore,
+        expected=expected,
+        seen=seen,
+        producer=producer,
+    )
+
+
+def open_device(name: str) -> tuple[Any, Any]:
+    """(torch, device), or NoDeviceError saying what is missing."""
+    try:
+        import torch
+        import triton  # noqa: F401
+    except ImportError as error:
+        raise NoDeviceError(f"{error}; device executors need `pip install 'interlace[gpu]'`") from None
+    try:
+        device = torch.device(name)
+    except RuntimeError as error:
+        raise NoDeviceError(f"{name!r} is no device: {error}") from None
+    if device.type == "cpu":
+        if os.environ.get("TRITON_INTERPRET") != "1":
+            raise NoDeviceError(
+                "on a CPU, kernels run under the Triton interpreter; set TRITON_INTERPRET=1 before Python starts, "
+                "or use the reference executor"
+            )
+        return torch, device
+    if device.type == "meta":
+        return torch, device
+    if device.type != "cuda":
+        raise NoDeviceError(f"device {name!r} is neither a CUDA GPU nor the CPU")
+    if not torch.cuda.is_available():
+        raise NoDeviceError(f"device {name!r} asked for, but torch sees no CUDA GPU; use device='cpu'")
+    index = torch.cuda.current_device() if device.index is None else device.index
+    if index >= torch.cuda.device_count():
+        raise NoDeviceError(f"device {name!r} asked for, but there are {torch.cuda.device_count()} CUDA GPUs")
+    return torch, torch.device("cuda", index)
+
+
+def torch_dtype(torch: Any, name: str) -> Any:
+    """The torch dtype of one of ours."""
+    return {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}[name]
+
+
+def resident_blocks(compiled: Any, torch: Any, device: Any) -> int:
+    """Thread blocks of a compiled kernel that the device keeps resident at once."""
+    compiled._init_handles()
+    blocks = ctypes.c_int()
+    status = ctypes.CDLL("libcuda.so.1").cuOccupancyMaxActiveBlocksPerMultiprocessor(
+        ctypes.byref(blocks),
+        ctypes.c_void_p(compiled.function),
+        ctypes.c_int(compiled.metadata.num_warps * 32),
+        ctypes.c_size_t(compiled.metadata.shared),
+    )
+    if status:
+        raise NoDeviceError(f"the driver could not tell the occupancy (error {status})")
+    return int(blocks.value) * int(torch.cuda.get_device_properties(device).multi_processor_count)
+
+
+def _body(op: Op) -> TritonBody:
+    kernel: Kernel = kernel_of(op)
+    if kernel.triton is None:
+        raise GraphError(f"op {op.name!r}: kernel {kernel.name!r} has no Triton body; give it one to run on a device")
+    return kernel.triton()

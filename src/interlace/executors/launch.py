@@ -1,0 +1,63 @@
+"""One kernel launch as a value: it can be run, or compiled ahead of time for a GPU that is not here."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Launch:
+    """A Triton kernel with its grid, positional arguments and launch options."""
+
+    kernel: Any
+    grid: tuple[int, ...]
+    arguments: tuple[Any, ...]
+    options: dict[str, Any] = field(default_factory=dict)
+
+    def run(self) -> None:
+        """Enqueue on the current stream."""
+        self.kernel[self.grid](*self.arguments, **self.options)
+
+    def compile(self) -> Any:
+        """Compile for the current device without launching."""
+        return self.kernel.warmup(*self.arguments, grid=self.grid, **self.options)
+
+    def compile_ahead(self, capability: int = 90) -> Any:
+        """Compile for a CUDA GPU of this compute capability; needs neither GPU nor driver.
+
+        Returns Triton's compiled kernel, whose ``asm`` holds PTX and cubin.
+        """
+        import triton
+        from triton.backends.compiler import GPUTarget
+        from triton.compiler import ASTSource
+
+        signature: dict[str, Any] = {}
+        constants: dict[tuple[int, ...], Any] = {}
+        attributes: dict[tuple[int, ...], Any] = {}
+        for i, (parameter, value) in enumerate(zip(self.kernel.params, self.arguments, strict=True)):
+            if parameter.is_constexpr:
+                signature[parameter.name] = "constexpr"
+                constants[i,] = value
+            else:
+                signature[parameter.name] = _specialise(value, (i,), constants, attributes)
+        target = GPUTarget("cuda", capability, 32)
+        return triton.compile(
+            ASTSource(self.kernel, signature, constants, attributes), target=target, options=dict(self.options)
+        )
+
+
+def _specialise(value: Any, path: tuple[int, ...], constants: dict[Any, Any], attributes: dict[Any, Any]) -> Any:
+    """The signature of an argument, as the launcher would specialise it."""
+    from triton.language import constexpr
+    from triton.runtime.jit import mangle_type
+
+    if isinstance(value, tuple):
+        parts = [_specialise(v, (*path, i), constants, attributes) for i, v in enumerate(value)]
+        return type(value)(*parts) if hasattr(value, "_fields") else tuple(parts)
+    if value is None or isinstance(value, constexpr) or (isinstance(value, int) and value == 1):
+        constants[path] = value.value if isinstance(value, constexpr) else value
+        return "constexpr"
+    if hasattr(value, "data_ptr") or (isinstance(value, int) and value % 16 == 0):
+        attributes[path] = [["tt.divisibility", 16]]
+    return mangle_type(value)

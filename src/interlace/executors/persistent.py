@@ -1,0 +1,82 @@
+"""One launch for the whole graph: workers stay resident and walk the plan's items."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from interlace.core.errors import PlanError, TooManyWorkersError
+from interlace.executors.device import DeviceExecutor, resident_blocks
+from interlace.executors.launch import Launch
+from interlace.executors.table import Table, for_workers
+from interlace.plan.plan import Dispatch
+
+
+class PersistentExecutor(DeviceExecutor):
+    """Workers run items under the plan's dispatch, static or ticket.
+
+    Static dispatch needs all workers resident at once, so it launches cooperatively; ticket dispatch makes
+    progress with any number of them.
+
+    Raises:
+        TooManyWorkersError: under static dispatch, more workers than the device keeps resident.
+    """
+
+    name = "persistent"
+    synchronises = True
+
+    def _lower(self) -> Table:
+        return for_workers(self.plan)
+
+    def _prepare(self) -> None:
+        self._static = self.plan.dispatch is Dispatch.STATIC
+        if self._static and self.options.dependent_launch:
+            raise PlanError(
+                "dependent launch and static dispatch exclude each other: a cooperative launch cannot start early; "
+                "use ticket dispatch"
+            )
+        if self._interpret and self._static and self.plan.workers > 1:
+            raise TooManyWorkersError(
+                f"the interpreter runs programs one after another, so {self.plan.workers} static workers cannot be "
+                "resident at once; use one worker or ticket dispatch"
+            )
+        self._lists = self._torch.from_numpy(self._table.worker_rows.astype(np.int32)).to(self._device)
+        self._checked = self._interpret or not self._static
+
+    def _launches(self, arguments: tuple[Any, ...]) -> list[Launch]:
+        from interlace.kernels.templates import persistent_static_kernel, persistent_ticket_kernel
+
+        options = {"num_warps": max(self._num_warps(op) for op in self.plan.graph.ops)}
+        n = len(self.plan.items)
+        sync = self._sync(0, 0, self.plan.workers if self._static else n + self.plan.workers)
+        if self._static:
+            return [
+                Launch(
+                    persistent_static_kernel,
+                    (self.plan.workers,),
+                    (sync, self._lists, self._constants(), arguments),
+                    {**options, "launch_cooperative_grid": True},
+                )
+            ]
+        dependent = self.options.dependent_launch and not self._interpret
+        return [
+            Launch(
+                persistent_ticket_kernel,
+                (self.plan.workers,),
+                (sync, n, self._constants(), arguments, dependent),
+                {**options, "launch_pdl": dependent},
+            )
+        ]
+
+    def _enqueue(self, launches: list[Launch]) -> None:
+        if not self._checked:
+            resident = resident_blocks(launches[0].compile(), self._torch, self._device)
+            if self.plan.workers > resident:
+                raise TooManyWorkersError(
+                    f"plan has {self.plan.workers} workers, but {self._device} keeps {resident} thread blocks of this "
+                    f"kernel resident; static dispatch would wait for ever. Plan for at most {resident} workers, "
+                    "or use ticket dispatch"
+                )
+            self._checked = True
+        super()._enqueue(launches)

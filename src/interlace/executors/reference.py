@@ -1,0 +1,185 @@
+"""The reference executor: NumPy in float64. It defines what a plan means.
+
+W workers walk the plan as on a device: wait, read, compute, write, post, each a separate step. Which worker
+takes the next step goes round in turn, or is drawn at random from a seed: a race then shows as a NaN, because
+everything that no item has written yet is poisoned, and a deadlock as DeadlockError.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Iterator, Mapping
+
+import numpy as np
+
+from interlace.core.errors import DeadlockError, GraphError
+from interlace.executors.base import check_arguments
+from interlace.graph.op import Op
+from interlace.kernels.base import Array, Reference, kernel_of
+from interlace.plan.plan import Dispatch, Plan
+from interlace.plan.verify import Proof, verify
+from interlace.trace.events import Trace
+
+_WRAP = 1 << 32
+
+
+class ReferenceExecutor:
+    """Runs a plan on NumPy arrays.
+
+    Args:
+        plan: verified here unless it comes with its proof.
+        seed: None to let workers step in turn, else the seed of a random interleaving of the plan's workers.
+        first_run: number of the first run, to start counters near their wrap-around.
+
+    Raises:
+        PlanError: the plan is not safe.
+        GraphError: an op has no reference.
+    """
+
+    name = "reference"
+
+    def __init__(self, plan: Plan | Proof, *, seed: int | None = None, first_run: int = 0) -> None:
+        self.proof = plan if isinstance(plan, Proof) else verify(plan)
+        self.plan = self.proof.plan
+        self._references = [_reference(op) for op in self.plan.graph.ops]
+        self._random = None if seed is None else random.Random(seed)
+        self._run = first_run
+        items = self.plan.items
+        posts = np.bincount(items.post[(items.k_lo == 0) & (items.post >= 0)], minlength=self.plan.semaphores)
+        self._semaphores = [int(p) * first_run % _WRAP for p in posts]
+        #: Trace of the last run; its clock counts steps.
+        self.trace: Trace | None = None
+
+    def run(self, tensors: Mapping[str, np.ndarray]) -> dict[str, Array]:
+        """Run once on the inputs; returns every output, in float64.
+
+        Raises:
+            GraphError, ShapeError: inputs are missing or have other shapes.
+        """
+        graph = self.plan.graph
+        check_arguments(graph, {name: np.shape(value) for name, value in tensors.items()})
+        self._memory = {t.name: np.full(t.shape, np.nan) for t in graph.tensors}
+        for name in graph.inputs:
+            self._memory[name][...] = np.asarray(tensors[name], np.float64)
+        self._partial: dict[tuple[int, int], dict[int, Array]] = {}
+        self._parts = Counter(zip(self.plan.items.op.tolist(), self.plan.items.tile.tolist(), strict=True))
+        self._ticket = 0
+        self._clock = 0
+        n = len(self.plan.items)
+        self._times = np.zeros((n, 4), np.int64)  # worker, wait, start, end
+        self._schedule()
+        self._run += 1
+        items = self.plan.items
+        worker, wait, start, end = self._times.T
+        self.trace = Trace(
+            items.op, items.tile, worker, worker, wait, start, end, tuple(op.name for op in graph.ops), "steps"
+        )
+        return {name: self._memory[name] for name in graph.outputs}
+
+    def _schedule(self) -> None:
+        """Let workers step until all are done; blocked workers try again when something has been posted."""
+        workers = [self._worker(w) for w in range(self.plan.workers)]
+        running, blocked = list(range(len(workers))), []
+        while running or blocked:
+            if not running:
+                raise DeadlockError(
+                    f"workers {blocked[:8]} wait for posts that never come; the plan passed verification, "
+                    "so a kernel or the verification is wrong"
+                )
+            at = self._random.randrange(len(running)) if self._random else self._clock % len(running)
+            worker = running[at]
+            self._clock += 1
+            state = next(workers[worker], "done")
+            if state == "done":
+                running.pop(at)
+            elif state == "blocked":
+                blocked.append(running.pop(at))
+            elif state == "posted":
+                running = sorted(running + blocked)
+                blocked = []
+
+    def _worker(self, worker: int) -> Iterator[str]:
+        """Steps of one worker; yields what the step did."""
+        for item in self._items_of(worker):
+            self._times[item, :2] = worker, self._clock
+            yield from self._item(item)
+            self._times[item, 3] = self._clock
+
+    def _items_of(self, worker: int) -> Iterator[int]:
+        if self.plan.dispatch is Dispatch.STATIC:
+            yield from np.flatnonzero(self.plan.items.worker == worker).tolist()
+            return
+        while self._ticket < len(self.plan.items):
+            self._ticket += 1
+            yield self._ticket - 1
+
+    def _item(self, item: int) -> Iterator[str]:
+        items, waits = self.plan.items, self.plan.waits
+        op = self.plan.graph.ops[int(items.op[item])]
+        reference = self._references[int(items.op[item])]
+        tile, k_lo, k_hi = int(items.tile[item]), int(items.k_lo[item]), int(items.k_hi[item])
+        row, end = int(waits.ptr[item]), int(waits.ptr[item + 1])
+        while row < end and waits.k[row] <= k_lo:
+            yield from self._wait(row)
+            row += 1
+        self._times[item, 2] = self._clock
+        acc: Array | None = None
+        lo = k_lo
+        while reference.accumulate and lo < k_hi:
+            hi = int(waits.k[row]) if row < end else k_hi
+            if lo < hi:
+                moving = self._read(op, tile, lo, hi, moving=True)
+                yield "read"
+                part = reference.accumulate(moving, op.parameters)
+                acc = part if acc is None else acc + part
+            if row < end:
+                yield from self._wait(row)
+                row += 1
+            lo = hi
+        while row < end:
+            yield from self._wait(row)
+            row += 1
+        if (k_lo, k_hi) != (0, op.k_extent):
+            assert acc is not None
+            parts = self._partial.setdefault((int(items.op[item]), tile), {})
+            parts[k_lo] = acc
+            if len(parts) < self._parts[int(items.op[item]), tile]:
+                yield "partial"
+                return
+            acc = np.sum([parts[k] for k in sorted(parts)], axis=0)
+        fixed = self._read(op, tile, 0, op.k_extent, moving=False)
+        yield "read"
+        for arg, value in reference.finish(acc, fixed, op.parameters).items():
+            access = next(a for a in op.writes if a.arg == arg)
+            self._memory[access.tensor][self.plan.graph.region(op, access, tile, 0, op.k_extent).slices] = value
+        yield "wrote"
+        if items.post[item] >= 0:
+            post = int(items.post[item])
+            self._semaphores[post] = (self._semaphores[post] + 1) % _WRAP
+        yield "posted"
+
+    def _wait(self, row: int) -> Iterator[str]:
+        waits = self.plan.waits
+        first, count, stride = int(waits.first[row]), int(waits.count[row]), int(waits.stride[row])
+        target = (self._run + 1) * int(waits.threshold[row])
+        for s in range(first, first + count * stride, stride) if stride else (first,):
+            while 0 < (target - self._semaphores[s]) % _WRAP < _WRAP // 2:
+                yield "blocked"
+
+    def _read(self, op: Op, tile: int, k_lo: int, k_hi: int, *, moving: bool) -> dict[str, Array]:
+        """Copies of the regions that move with k, or of the others."""
+        return {
+            a.arg: self._memory[a.tensor][self.plan.graph.region(op, a, tile, k_lo, k_hi).slices].copy()
+            for a in op.reads
+            if a.uses_k == moving
+        }
+
+
+def _reference(op: Op) -> Reference:
+    reference = kernel_of(op).reference
+    if reference is None:
+        raise GraphError(f"op {op.name!r}: kernel {op.kernel!r} has no NumPy reference; give it one to run it here")
+    if (reference.accumulate is None) != (op.reduction is None):
+        raise GraphError(f"op {op.name!r}: a kernel accumulates exactly if its op declares a reduction")
+    return reference

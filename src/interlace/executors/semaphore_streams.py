@@ -1,0 +1,137 @@
+"""A stream per op, tile semaphores between them: CuSync's way.
+
+The current stream forks into one stream per op and joins them again, so runs follow each other without
+host synchronisation and the next run cannot overwrite what this one still reads. Ahead of each consumer, on
+its stream, a one-program gate waits until all thread blocks of its producers' launches have begun; consumers
+then only take room that producers leave, which rules out deadlock for any number of blocks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass
+from typing import Any
+
+from interlace.core.errors import DeadlockError
+from interlace.executors.device import DeviceExecutor
+from interlace.executors.launch import Launch
+from interlace.executors.table import Table, by_op
+from interlace.graph.dependencies import Groups
+from interlace.plan.plan import Plan
+
+
+@dataclass(frozen=True)
+class Stage:
+    """Where one op of one run is launched; as a context manager, the op's stream behind its gates.
+
+    Attributes:
+        grid: one program per item.
+        sync: first argument of a kernel that uses ``interlace.device``.
+    """
+
+    grid: tuple[int]
+    sync: Any
+    context: AbstractContextManager[Any]
+    gates: list[Launch]
+
+    def __enter__(self) -> Stage:
+        self.context.__enter__()
+        for gate in self.gates:
+            gate.run()
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        self.context.__exit__(*error)
+
+
+class SemaphoreStreamsExecutor(DeviceExecutor):
+    """One launch and one stream per op; tiles wait for tiles.
+
+    Raises:
+        DeadlockError: an item waits for items of its own op, which one launch cannot order.
+    """
+
+    name = "semaphore_streams"
+    synchronises = True
+
+    def _lower(self) -> Table:
+        return by_op(self.plan)
+
+    def _prepare(self) -> None:
+        self._awaited = _awaited_ops(self.plan)
+        if self._device.type == "cuda":
+            with self._torch.cuda.device(self._device):
+                self._streams = [self._torch.cuda.Stream() for _ in self.plan.graph.ops]
+
+    def _launches(self, arguments: tuple[Any, ...]) -> list[Launch]:
+        # Kept per op, so that each op's go to its stream.
+        self._per_op = [
+            [*self.gates(o), self._grid_launch(o, arguments[o])] for o in range(len(self.plan.graph.ops))
+        ]
+        return [launch for launches in self._per_op for launch in launches]
+
+    def _enqueue(self, launches: list[Launch]) -> None:
+        with self.stages() as stages:
+            for stage, (*_, body) in zip(stages.values(), self._per_op, strict=True):
+                with stage:
+                    body.run()
+
+    @contextmanager
+    def stages(self) -> Iterator[Mapping[str, Stage]]:
+        """One run, op by op, for kernels that place their own waits and posts.
+
+        Inside, enter each op's stage and launch its kernel there with ``stage.sync``, in program order:
+
+            with executor.stages() as stages:
+                with stages["first"] as stage:
+                    my_kernel[stage.grid](stage.sync, x, y)
+        """
+        cuda = self._torch.cuda
+        main = None if self._interpret else cuda.current_stream()
+        stages = {}
+        for o, op in enumerate(self.plan.graph.ops):
+            if main is not None:
+                self._streams[o].wait_stream(main)
+            context = nullcontext() if main is None else cuda.stream(self._streams[o])
+            stages[op.name] = Stage((self._programs(o),), self._op_sync(o), context, self.gates(o))
+        yield stages
+        if main is not None:
+            for stream in self._streams:
+                main.wait_stream(stream)
+
+    def gates(self, o: int) -> list[Launch]:
+        """Launches that hold back what follows on their stream until all that op ``o`` waits for is dispatched."""
+        from interlace.kernels.templates import gate_kernel
+
+        count = len(self.plan.graph.ops)
+        return [
+            Launch(
+                gate_kernel,
+                (1,),
+                (self._op_sync(p), self._counters[count + o * count + p :], p),
+                {"num_warps": 1},
+            )
+            for p in self._awaited[o]
+        ]
+
+
+def _awaited_ops(plan: Plan) -> list[list[int]]:
+    """For each op, the ops whose posts its items await."""
+    items, waits = plan.items, plan.waits
+    posters: dict[int, set[int]] = {}
+    for op, post in {*zip(items.op.tolist(), items.post.tolist(), strict=True)}:
+        posters.setdefault(post, set()).add(op)
+    gates: list[set[int]] = [set() for _ in plan.graph.ops]
+    op_of_row = items.op[Groups(waits.ptr, waits.first).rows]
+    columns = (op_of_row, waits.first, waits.count, waits.stride)
+    for o, first, count, stride in {*zip(*(c.tolist() for c in columns), strict=True)}:
+        for s in range(first, first + count * max(stride, 1), max(stride, 1)):
+            gates[o] |= posters[s]
+    for o, producers in enumerate(gates):
+        if any(p >= o for p in producers):
+            raise DeadlockError(
+                f"items of op {plan.graph.ops[o].name!r} wait for its own items or for a later op; a launch per op "
+                "cannot order them, use the persistent executor"
+            )
+    return [sorted(producers) for producers in gates]

@@ -1,0 +1,34 @@
+"""One launch per op on one stream: the full stop between kernels that Interlace removes, as a baseline."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from interlace.executors.device import DeviceExecutor
+from interlace.executors.launch import Launch
+from interlace.executors.table import Table, by_op
+
+
+class SerialExecutor(DeviceExecutor):
+    """Ops one after another on the current stream."""
+
+    name = "serial"
+    synchronises = False
+    _dependent = False
+
+    def _lower(self) -> Table:
+        return by_op(self.plan)
+
+    def _launches(self, arguments: tuple[Any, ...]) -> list[Launch]:
+        return [self._grid_launch(o, arguments[o], self._dependent) for o in range(len(self.plan.graph.ops))]
+
+
+class PdlExecutor(SerialExecutor):
+    """Ops one after another, each launched while the one before drains (programmatic dependent launch).
+
+    Every launch waits for the whole one before it (``griddepcontrol.wait``) before it touches anything that
+    a kernel writes, so order is as in ``serial``; only launch latency and weight prefetches overlap.
+    """
+
+    name = "pdl"
+    _dependent = True

@@ -1,0 +1,96 @@
+"""A plan as the int32 tables that device code reads (layouts in ``kernels/primitives/semaphore``)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from interlace.core.errors import PlanError
+from interlace.graph.access import Ints
+from interlace.graph.dependencies import distinct, offsets
+from interlace.plan.plan import Dispatch, Plan
+
+_INT32 = 1 << 31
+
+
+@dataclass(frozen=True)
+class Table:
+    """Device tables of a plan.
+
+    Attributes:
+        items: (n, 16) int32 rows in launch order.
+        waits: (w, 8) int32 rows, at least one.
+        op_rows: rows of op o are ``op_rows[o]:op_rows[o + 1]`` if rows are grouped by op.
+        worker_rows: rows of worker w, if rows are grouped by worker.
+        slots: workspace slots, one per part of a split tile.
+        splits: split tiles, each with an arrival counter.
+        widest: most semaphores in one wait.
+        chunked: some wait stands inside a reduction.
+    """
+
+    items: NDArray[np.int32]
+    waits: NDArray[np.int32]
+    op_rows: Ints
+    worker_rows: Ints
+    slots: int
+    splits: int
+    widest: int
+    chunked: bool
+
+
+def by_op(plan: Plan) -> Table:
+    """Rows grouped by op, in sequence order within each: for a launch per op."""
+    return _table(plan, np.argsort(plan.items.op, kind="stable"))
+
+
+def for_workers(plan: Plan) -> Table:
+    """Rows in the order of tickets, or grouped by worker under static dispatch: for a persistent launch."""
+    if plan.dispatch is Dispatch.TICKET:
+        return _table(plan, np.arange(len(plan.items)))
+    return _table(plan, np.argsort(plan.items.worker, kind="stable"))
+
+
+def _table(plan: Plan, order: Ints) -> Table:
+    items, waits = plan.items, plan.waits
+    n = len(items)
+    # Parts of split tiles, numbered by k within a tile; slots run on from tile to tile.
+    _, tile = distinct(items.op, items.tile)
+    parts = np.bincount(tile)[tile]
+    split_tiles, split = np.unique(tile[parts > 1], return_inverse=True)
+    slot_of_tile = offsets(np.bincount(tile)[split_tiles])
+    by_tile = np.lexsort((items.k_lo, tile))
+    opens = np.r_[True, tile[by_tile][1:] != tile[by_tile][:-1]]
+    part = np.empty(n, np.int64)
+    part[by_tile] = np.arange(n) - np.maximum.accumulate(np.where(opens, np.arange(n), 0))
+
+    row_item = np.repeat(np.arange(n), np.diff(waits.ptr))
+    late = waits.k > items.k_lo[row_item]
+    table = np.zeros((n, 16), np.int64)
+    table[:, 0] = items.op
+    for o, op in enumerate(plan.graph.ops):
+        mine = items.op == o
+        table[mine, 1 : 1 + len(op.grid)] = op.coords(items.tile[mine])
+    table[:, 4], table[:, 5] = items.k_lo, items.k_hi
+    table[:, 6], table[:, 8] = waits.ptr[:-1], waits.ptr[1:]
+    table[:, 7] = waits.ptr[1:] - np.bincount(row_item[late], minlength=n)
+    table[:, 9] = items.post
+    table[:, 10], table[:, 11] = part, parts
+    table[parts > 1, 12], table[parts > 1, 13] = slot_of_tile[:-1][split], split
+    table[:, 14] = np.arange(n)
+    rows = np.zeros((max(len(waits), 1), 8), np.int64)
+    for column, values in enumerate((waits.first, waits.count, waits.stride, waits.threshold, waits.k)):
+        rows[: len(waits), column] = values
+    if max(table.max(), rows.max()) >= _INT32:
+        raise PlanError("an extent or an index of the plan does not fit 32 bits; split the graph")
+    return Table(
+        np.ascontiguousarray(table[order], np.int32),
+        rows.astype(np.int32),
+        offsets(np.bincount(items.op, minlength=len(plan.graph.ops))),
+        offsets(np.bincount(np.maximum(items.worker, 0), minlength=plan.workers)),
+        int(slot_of_tile[-1]),
+        len(split_tiles),
+        int(waits.count.max(initial=1)),
+        bool(late.any()),
+    )

@@ -1,0 +1,1 @@
+"""Tensors, access maps, ops, the graph, and the dependencies between its tiles."""

@@ -1,0 +1,160 @@
+"""Access maps: which region of a tensor a tile touches, as data.
+
+A bound of a region is affine in the tile coordinates ``t0, t1, ...`` and in the item's k-range
+``[k.lo, k.hi)``; the box is clipped to the tensor. Worked example, a 64 x 128 tile of C = A @ B with
+A of shape (100, 512), tile (1, 3) and k-range [256, 320):
+
+    i, j = axes(2)
+    A: (i.block(64), K)             rows 64..128 clipped to 64..100, columns 256..320
+    B: (K, j.block(128))            rows 256..320, columns 384..512
+    C: (i.block(64), j.block(128))  rows 64..100, columns 384..512
+
+Maps are values: they print as they are written, compare, and serialise to JSON.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from interlace.core.errors import ShapeError
+
+Ints = NDArray[np.int64]
+FULL = 1 << 62  # an upper bound that every extent clips
+
+
+@dataclass(frozen=True)
+class Affine:
+    """``const + sum(tile[d] * t_d) + k_lo * k.lo + k_hi * k.hi``, all integers."""
+
+    const: int = 0
+    tile: tuple[int, ...] = ()
+    k_lo: int = 0
+    k_hi: int = 0
+
+    def __add__(self, other: Affine | int) -> Affine:
+        if isinstance(other, int):
+            return Affine(self.const + other, self.tile, self.k_lo, self.k_hi)
+        n = max(len(self.tile), len(other.tile))
+        a = self.tile + (0,) * (n - len(self.tile))
+        b = other.tile + (0,) * (n - len(other.tile))
+        return Affine(
+            self.const + other.const,
+            tuple(x + y for x, y in zip(a, b, strict=True)),
+            self.k_lo + other.k_lo,
+            self.k_hi + other.k_hi,
+        )
+
+    def __mul__(self, factor: int) -> Affine:
+        return Affine(
+            self.const * factor, tuple(c * factor for c in self.tile), self.k_lo * factor, self.k_hi * factor
+        )
+
+    __radd__ = __add__
+    __rmul__ = __mul__
+
+    def __sub__(self, other: Affine | int) -> Affine:
+        return self + other * -1
+
+    def block(self, size: int, halo: int = 0) -> Span:
+        """``[size * self - halo, size * self + size + halo)``: the usual block of a tile, with a halo."""
+        return Span(self * size - halo, self * size + (size + halo))
+
+    def evaluate(self, coords: Ints, k_lo: Ints, k_hi: Ints) -> Ints:
+        """The value for n tiles: ``coords`` of shape (n, d), ``k_lo`` and ``k_hi`` of shape (n,)."""
+        value = np.full(len(coords), self.const, np.int64)
+        for d, factor in enumerate(self.tile):
+            if factor:
+                value += factor * coords[:, d]
+        if self.k_lo:
+            value += self.k_lo * k_lo
+        if self.k_hi:
+            value += self.k_hi * k_hi
+        return value
+
+    def __str__(self) -> str:
+        names = [f"t{d}" for d in range(len(self.tile))] + ["k.lo", "k.hi"]
+        terms = [
+            name if c == 1 else f"{c}*{name}"
+            for name, c in zip(names, (*self.tile, self.k_lo, self.k_hi), strict=True)
+            if c
+        ]
+        if self.const or not terms:
+            terms.append(str(self.const))
+        return " + ".join(terms).replace("+ -", "- ")
+
+
+@dataclass(frozen=True)
+class Span:
+    """``[lo, hi)`` along one dimension of a tensor."""
+
+    lo: Affine
+    hi: Affine
+
+    @property
+    def uses_k(self) -> bool:
+        """True if the span moves with the k-range."""
+        return any((b.k_lo, b.k_hi) != (0, 0) for b in (self.lo, self.hi))
+
+    def __str__(self) -> str:
+        return ":" if self == ALL else f"{self.lo} : {self.hi}"
+
+
+#: The whole extent of a dimension.
+ALL = Span(Affine(), Affine(FULL))
+#: The item's k-range.
+K = Span(Affine(k_lo=1), Affine(k_hi=1))
+
+
+def axes(n: int) -> tuple[Affine, ...]:
+    """The n tile coordinates, to build access maps from."""
+    return tuple(Affine(0, (0,) * d + (1,)) for d in range(n))
+
+
+def fixed(lo: int, hi: int) -> Span:
+    """A constant range, the same for every tile (broadcast)."""
+    return Span(Affine(lo), Affine(hi))
+
+
+@dataclass(frozen=True)
+class Access:
+    """One tensor argument of a kernel and the region that each tile touches.
+
+    Attributes:
+        arg: the kernel's name for the argument.
+        tensor: the graph's name for the tensor.
+        spans: one span for each dimension of the tensor.
+    """
+
+    arg: str
+    tensor: str
+    spans: tuple[Span, ...]
+
+    @property
+    def uses_k(self) -> bool:
+        """True if the region depends on the k-range, so that a split item touches only its part."""
+        return any(s.uses_k for s in self.spans)
+
+    def bounds(self, shape: Sequence[int], coords: Ints, k_lo: Ints, k_hi: Ints) -> tuple[Ints, Ints]:
+        """Lower and upper bounds, each of shape (n, rank), clipped to ``shape``.
+
+        Raises:
+            ShapeError: the map has another rank than the tensor.
+        """
+        if len(shape) != len(self.spans):
+            raise ShapeError(
+                f"access map of argument {self.arg!r} has {len(self.spans)} spans, "
+                f"but tensor {self.tensor!r} has shape {tuple(shape)}; give one span per dimension"
+            )
+        lo = np.empty((len(coords), len(shape)), np.int64)
+        hi = np.empty_like(lo)
+        for d, (span, extent) in enumerate(zip(self.spans, shape, strict=True)):
+            lo[:, d] = np.clip(span.lo.evaluate(coords, k_lo, k_hi), 0, extent)
+            hi[:, d] = np.clip(span.hi.evaluate(coords, k_lo, k_hi), 0, extent)
+        return lo, hi
+
+    def __str__(self) -> str:
+        return f"{self.arg}: {self.tensor}[{', '.join(map(str, self.spans))}]"

@@ -1,0 +1,223 @@
+"""The graph: tensors and ops in program order, checked once when it is made."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from interlace.core.dtypes import dtype
+from interlace.core.errors import CyclicGraphError, GraphError, ShapeError
+from interlace.graph.access import Access, Affine, Span
+from interlace.graph.op import Op, Reduction
+from interlace.graph.tensor import Region, Tensor
+
+
+@dataclass(frozen=True)
+class Graph:
+    """Tiled ops over tensors.
+
+    The order of ``ops`` is the program's meaning: each op sees what the ops before it wrote. A tensor
+    may be written more than once.
+
+    Attributes:
+        name: for people.
+        tensors: all tensors.
+        ops: the ops in program order.
+        inputs: names of tensors that hold data before the run. Everything else is undefined until written.
+        outputs: names of tensors that are wanted afterwards; other written tensors are intermediates.
+
+    Raises:
+        ShapeError: an access map has another rank than its tensor.
+        CyclicGraphError: ops wait for each other.
+        GraphError: unknown or repeated names, a tensor read before anything writes it.
+    """
+
+    name: str
+    tensors: tuple[Tensor, ...]
+    ops: tuple[Op, ...]
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+
+    def __post_init__(self) -> None:
+        _check_names(self)
+        _check_order(self)
+
+    def tensor(self, name: str) -> Tensor:
+        """The tensor called ``name``."""
+        for t in self.tensors:
+            if t.name == name:
+                return t
+        raise GraphError(f"graph {self.name!r} has no tensor {name!r}; it has {[t.name for t in self.tensors]}")
+
+    def op(self, name: str) -> Op:
+        """The op called ``name``."""
+        return self.ops[self.op_index(name)]
+
+    def op_index(self, name: str) -> int:
+        """Position in program order of the op called ``name``."""
+        for i, op in enumerate(self.ops):
+            if op.name == name:
+                return i
+        raise GraphError(f"graph {self.name!r} has no op {name!r}; it has {[op.name for op in self.ops]}")
+
+    def region(self, op: Op, access: Access, tile: int, k_lo: int, k_hi: int) -> Region:
+        """The region that one item touches through one access."""
+        shape = self.tensor(access.tensor).shape
+        k = np.array([k_lo, k_hi], np.int64)
+        lo, hi = access.bounds(shape, op.coords(np.array([tile])), k[:1], k[1:])
+        return Region(access.tensor, tuple(map(int, lo[0])), tuple(map(int, hi[0])))
+
+    @property
+    def intermediates(self) -> tuple[str, ...]:
+        """Tensors that ops write and that are neither inputs nor outputs."""
+        written = {a.tensor for op in self.ops for a in op.writes}
+        return tuple(t.name for t in self.tensors if t.name in written - {*self.inputs, *self.outputs})
+
+    def __str__(self) -> str:
+        lines = [f"graph {self.name}"]
+        for t in self.tensors:
+            role = "input" if t.name in self.inputs else "output" if t.name in self.outputs else "intermediate"
+            lines.append(f"  {t}  ({role})")
+        for op in self.ops:
+            k = f", reduction {op.reduction.extent} by {op.reduction.block}" if op.reduction else ""
+            lines.append(f"  {op.name} = {op.kernel}, grid {' x '.join(map(str, op.grid))}{k}")
+            lines += [f"    reads  {a}" for a in op.reads] + [f"    writes {a}" for a in op.writes]
+        return "\n".join(lines)
+
+
+def _check_names(graph: Graph) -> None:
+    for what, names in (("tensor", [t.name for t in graph.tensors]), ("op", [op.name for op in graph.ops])):
+        repeated = {n for n in names if names.count(n) > 1}
+        if repeated:
+            raise GraphError(f"graph {graph.name!r} has several {what}s called {sorted(repeated)}; rename them")
+    if not graph.ops:
+        raise GraphError(f"graph {graph.name!r} has no ops")
+    for name in (*graph.inputs, *graph.outputs):
+        graph.tensor(name)
+    one = np.zeros(1, np.int64)
+    for op in graph.ops:
+        for access in op.accesses:
+            tensor = graph.tensor(access.tensor)
+            try:
+                access.bounds(tensor.shape, np.zeros((1, len(op.grid)), np.int64), one, one + op.k_extent)
+            except ShapeError as error:
+                raise ShapeError(f"op {op.name!r}: {error}") from None
+            except IndexError:
+                raise ShapeError(
+                    f"op {op.name!r}: access map of {access.arg!r} uses more tile coordinates than grid {op.grid} has"
+                ) from None
+
+
+def _check_order(graph: Graph) -> None:
+    """Every read finds a value: an input, or the write of an earlier op."""
+    writers: dict[str, list[int]] = {}
+    for i, op in enumerate(graph.ops):
+        for a in op.writes:
+            writers.setdefault(a.tensor, []).append(i)
+    for i, op in enumerate(graph.ops):
+        for a in op.reads:
+            if a.tensor in graph.inputs or any(w < i for w in writers.get(a.tensor, ())):
+                continue
+            if a.tensor not in writers:
+                raise GraphError(
+                    f"op {op.name!r} reads {a.tensor!r}, which no op writes; list it among the graph's inputs"
+                )
+            path = _path(graph, i, set(writers[a.tensor]))
+            if path is not None:
+                circle = " -> ".join(repr(graph.ops[p].name) for p in (*path, i))
+                raise CyclicGraphError(
+                    f"ops wait for each other: {circle}; write the circle's result to a new tensor, "
+                    f"or list {a.tensor!r} among the inputs if its old value is meant"
+                )
+            later = graph.ops[writers[a.tensor][0]].name
+            raise GraphError(f"op {op.name!r} reads {a.tensor!r} before op {later!r} writes it; list {later!r} first")
+
+
+def _path(graph: Graph, start: int, goals: set[int]) -> list[int] | None:
+    """Ops from ``start`` along written-then-read tensors to one of ``goals``, or None."""
+    stack = [[start]]
+    seen = {start}
+    while stack:
+        path = stack.pop()
+        if path[-1] in goals:
+            return path
+        written = {a.tensor for a in graph.ops[path[-1]].writes}
+        for j, op in enumerate(graph.ops):
+            if j not in seen and any(a.tensor in written for a in op.reads):
+                seen.add(j)
+                stack.append([*path, j])
+    return None
+
+
+# ---------------------------------------------------------------- JSON
+
+
+def to_data(graph: Graph) -> dict[str, Any]:
+    """The graph as JSON-ready data; bodies are left out, their kernels' names kept."""
+
+    def bound(b: Affine) -> list[Any]:
+        return [b.const, list(b.tile), b.k_lo, b.k_hi]
+
+    def access(a: Access) -> dict[str, Any]:
+        return {"arg": a.arg, "tensor": a.tensor, "spans": [[bound(s.lo), bound(s.hi)] for s in a.spans]}
+
+    return {
+        "name": graph.name,
+        "tensors": [{"name": t.name, "shape": list(t.shape), "dtype": t.dtype.name} for t in graph.tensors],
+        "ops": [
+            {
+                "name": op.name,
+                "kernel": op.kernel,
+                "grid": list(op.grid),
+                "reads": [access(a) for a in op.reads],
+                "writes": [access(a) for a in op.writes],
+                "reduction": [op.reduction.extent, op.reduction.block] if op.reduction else None,
+                "params": dict(op.params),
+                "flops": op.flops,
+            }
+            for op in graph.ops
+        ],
+        "inputs": list(graph.inputs),
+        "outputs": list(graph.outputs),
+    }
+
+
+def from_data(data: Mapping[str, Any], bodies: Mapping[str, object] | None = None) -> Graph:
+    """The graph that ``to_data`` wrote; ``bodies`` gives kernels by name, for running it.
+
+    Raises:
+        KeyError, TypeError, ValueError: the data has another form.
+        GraphError: the graph that it describes is inconsistent.
+    """
+
+    def bound(b: Sequence[Any]) -> Affine:
+        const, tile, k_lo, k_hi = b
+        return Affine(int(const), tuple(int(c) for c in tile), int(k_lo), int(k_hi))
+
+    def access(a: Mapping[str, Any]) -> Access:
+        return Access(a["arg"], a["tensor"], tuple(Span(bound(lo), bound(hi)) for lo, hi in a["spans"]))
+
+    bodies = bodies or {}
+    return Graph(
+        data["name"],
+        tuple(Tensor(t["name"], tuple(t["shape"]), dtype(t["dtype"])) for t in data["tensors"]),
+        tuple(
+            Op(
+                o["name"],
+                o["kernel"],
+                tuple(o["grid"]),
+                tuple(access(a) for a in o["reads"]),
+                tuple(access(a) for a in o["writes"]),
+                Reduction(*o["reduction"]) if o["reduction"] else None,
+                tuple(o["params"].items()),
+                o["flops"],
+                bodies.get(o["kernel"]),
+            )
+            for o in data["ops"]
+        ),
+        tuple(data["inputs"]),
+        tuple(data["outputs"]),
+    )

@@ -1,0 +1,136 @@
+"""A kernel: one tile body, its NumPy meaning, and how they find their arguments.
+
+A kernel without a reduction has one body. A kernel with one has two halves, so that an executor can split
+its reduction: ``accumulate`` sums over a k-range, ``finish`` turns the sum into the output tile. Reference
+and Triton halves correspond one to one.
+
+Parameters of a Triton body are found by name: ``tile``, ``sync`` and ``acc`` come from the executor, every
+other name is a tensor argument of the op (None if the op has no such argument) or one of its params.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from interlace.core.dtypes import DType
+from interlace.core.errors import DTypeError, GraphError, ShapeError
+from interlace.graph.access import Access, Span
+from interlace.graph.op import Op, Param, Reduction
+from interlace.graph.tensor import Tensor
+
+Array = NDArray[np.float64]
+Regions = Mapping[str, Array]
+Params = Mapping[str, Param]
+
+
+@dataclass(frozen=True)
+class Reference:
+    """What one tile computes, on float64 regions clipped to their tensors.
+
+    Attributes:
+        finish: (accumulator or None, regions read that do not move with k, params) -> regions written.
+        accumulate: (regions read over a k-range, params) -> partial sum; None for kernels without one.
+    """
+
+    finish: Callable[[Array | None, Regions, Params], Mapping[str, Array]]
+    accumulate: Callable[[Regions, Params], Array] | None = None
+
+
+@dataclass(frozen=True)
+class TritonBody:
+    """The Triton side of a kernel; each entry is a ``@triton.jit`` function.
+
+    Attributes:
+        finish: ``(tile, acc, ...)`` with a reduction, else ``(tile, ...)``: stores the output tile.
+        accumulate: ``(tile, sync, ...)`` returning a tuple of float32 blocks, or None.
+        prefetch: ``(tile, ...)``: asks the L2 for data that depends on nothing (weights), or None.
+    """
+
+    finish: Any
+    accumulate: Any = None
+    prefetch: Any = None
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """A tiled kernel, ready to be applied to tensors.
+
+    Attributes:
+        name: what a plan's JSON refers to.
+        reference: its meaning, or None if it can only run on a device.
+        triton: returns its Triton body; called only when a device executor needs it.
+        dtypes: names of the dtypes that it takes; empty for any.
+    """
+
+    name: str
+    reference: Reference | None = None
+    triton: Callable[[], TritonBody] | None = None
+    dtypes: tuple[str, ...] = ()
+
+    def op(
+        self,
+        name: str,
+        grid: Sequence[int],
+        reads: Mapping[str, tuple[Tensor, Sequence[Span]]],
+        writes: Mapping[str, tuple[Tensor, Sequence[Span]]],
+        *,
+        params: Mapping[str, Param] | None = None,
+        reduction: Reduction | None = None,
+        flops: float = 0.0,
+    ) -> Op:
+        """This kernel applied to tensors; ``reads`` and ``writes`` map argument names to (tensor, spans).
+
+        Raises:
+            DTypeError: a tensor has a dtype that the kernel does not take.
+            ShapeError: a grid or an access map is malformed.
+        """
+        for arg, (tensor, _) in (*reads.items(), *writes.items()):
+            if self.dtypes and tensor.dtype.name not in self.dtypes:
+                raise DTypeError(
+                    f"op {name!r}: kernel {self.name!r} takes {', '.join(self.dtypes)} for argument {arg!r}, "
+                    f"but tensor {tensor.name!r} is {tensor.dtype}; convert it first"
+                )
+
+        def accesses(of: Mapping[str, tuple[Tensor, Sequence[Span]]]) -> tuple[Access, ...]:
+            return tuple(Access(arg, tensor.name, tuple(spans)) for arg, (tensor, spans) in of.items())
+
+        return Op(
+            name,
+            self.name,
+            tuple(grid),
+            accesses(reads),
+            accesses(writes),
+            reduction,
+            tuple((params or {}).items()),
+            flops,
+            self,
+        )
+
+
+def kernel_of(op: Op) -> Kernel:
+    """The kernel of an op. Raises GraphError if it has none, as after reading a plan without bodies."""
+    if not isinstance(op.body, Kernel):
+        raise GraphError(
+            f"op {op.name!r} has no body for kernel {op.kernel!r}; pass it when the plan is read: "
+            f"Plan.from_json(text, {{{op.kernel!r}: kernel}})"
+        )
+    return op.body
+
+
+def require(condition: bool, message: str) -> None:
+    """Raise ShapeError with ``message`` unless ``condition`` holds."""
+    if not condition:
+        raise ShapeError(message)
+
+
+def same_dtype(name: str, *tensors: Tensor) -> DType:
+    """The common dtype of tensors, for kernels that do not convert."""
+    dtypes = {t.dtype.name for t in tensors}
+    if len(dtypes) > 1:
+        raise DTypeError(f"op {name!r} mixes dtypes {sorted(dtypes)}; convert its tensors to one")
+    return tensors[0].dtype

@@ -1,0 +1,46 @@
+"""Copy of a matrix, tile by tile."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from interlace.graph.access import axes
+from interlace.graph.op import Op
+from interlace.graph.tensor import Tensor
+from interlace.kernels.base import Array, Kernel, Params, Reference, Regions, TritonBody, require, same_dtype
+
+
+def _finish(_: Array | None, regions: Regions, params: Params) -> Mapping[str, Array]:
+    return {"y": regions["x"]}
+
+
+def _triton() -> TritonBody:
+    from interlace.kernels.copy.triton import copy_tile
+
+    return TritonBody(finish=copy_tile)
+
+
+COPY = Kernel("copy", Reference(_finish), _triton)
+
+
+def copy(name: str, x: Tensor, y: Tensor, tile: tuple[int, int] = (64, 64), num_warps: int = 4) -> Op:
+    """``y = x`` for matrices of equal shape and dtype.
+
+    Raises:
+        ShapeError, DTypeError: shapes or dtypes differ.
+    """
+    require(
+        len(x.shape) == 2 and x.shape == y.shape,
+        f"op {name!r} copies {x} to {y}; both must be matrices of one shape",
+    )
+    same_dtype(name, x, y)
+    (m, n), (bm, bn) = x.shape, tile
+    i, j = axes(2)
+    spans = (i.block(bm), j.block(bn))
+    return COPY.op(
+        name,
+        (-(-m // bm), -(-n // bn)),
+        {"x": (x, spans)},
+        {"y": (y, spans)},
+        params={"M": m, "N": n, "BM": bm, "BN": bn, "num_warps": num_warps},
+    )

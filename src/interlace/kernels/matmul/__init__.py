@@ -1,0 +1,173 @@
+"""Matmul with everything a transformer puts behind it in the epilogue.
+
+    out = activation(x @ weight.T + bias) + residual
+    out = silu(x @ gate.T) * (x @ weight.T) + residual          (gated)
+
+x is (M, K), weights are (N, K) as ``nn.Linear`` stores them, out and residual (M, N), bias (N,). Sums are
+kept in float32. Any M, N, K; the last tile of each is masked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import Enum
+
+import numpy as np
+
+from interlace.graph.access import K, axes
+from interlace.graph.op import Op, Reduction
+from interlace.graph.tensor import Tensor
+from interlace.kernels.base import Array, Kernel, Params, Reference, Regions, TritonBody, require, same_dtype
+
+
+class Activation(Enum):
+    """Pointwise function in the epilogue."""
+
+    NONE = "none"
+    RELU = "relu"
+    GELU_TANH = "gelu-tanh"
+    SILU = "silu"
+
+    def __call__(self, x: Array) -> Array:
+        """The function on NumPy arrays."""
+        if self is Activation.RELU:
+            return np.maximum(x, 0.0)
+        if self is Activation.GELU_TANH:
+            inner = np.sqrt(2 / np.pi) * (x + 0.044715 * x**3)
+            return np.asarray(0.5 * x * (1 + np.tanh(inner)))
+        if self is Activation.SILU:
+            return np.asarray(x / (1 + np.exp(-x)))
+        return x
+
+
+@dataclass(frozen=True)
+class MatmulTile:
+    """Tile shape and how the loop over K is pipelined.
+
+    Attributes:
+        m, n, k: extents of the tile and of one chunk of the reduction; powers of two, at least 16.
+        stages: depth of the software pipeline.
+        num_warps: warps per thread block.
+        prefetch_bytes: weight bytes per item that a persistent worker asks the L2 for before it waits.
+    """
+
+    m: int = 64
+    n: int = 64
+    k: int = 64
+    stages: int = 3
+    num_warps: int = 4
+    prefetch_bytes: int = 0
+
+    def __post_init__(self) -> None:
+        for extent in (self.m, self.n, self.k):
+            require(
+                extent >= 16 and extent & (extent - 1) == 0,
+                f"matmul tile {self.m} x {self.n} x {self.k}: extents must be powers of two of at least 16",
+            )
+
+    @staticmethod
+    def heuristic(m: int, n: int, k: int) -> MatmulTile:
+        """A tile that suits an (m, n) output with a reduction of k on a large GPU."""
+        if m <= 32:
+            return MatmulTile(16 if m <= 16 else 32, 32, 256, 4, 4)
+        if m <= 64:
+            return MatmulTile(64, 64, 128, 4, 4)
+        return MatmulTile(128, 128, 64, 3, 8)
+
+
+def _accumulate(regions: Regions, params: Params) -> Array:
+    sums = [regions["x"] @ regions[w].T for w in ("weight", "gate") if w in regions]
+    return np.stack(sums)
+
+
+def _finish(acc: Array | None, regions: Regions, params: Params) -> Mapping[str, Array]:
+    assert acc is not None
+    value = acc[0]
+    if "bias" in regions:
+        value = value + regions["bias"]
+    if len(acc) == 2:
+        value = Activation.SILU(acc[1]) * value
+    else:
+        value = Activation(params["ACTIVATION"])(value)
+    if "residual" in regions:
+        value = value + regions["residual"]
+    return {"out": value}
+
+
+def _triton() -> TritonBody:
+    from interlace.kernels.matmul.triton import matmul_accumulate, matmul_finish, matmul_prefetch
+
+    return TritonBody(matmul_finish, matmul_accumulate, matmul_prefetch)
+
+
+MATMUL = Kernel("matmul", Reference(_finish, _accumulate), _triton, ("bf16", "fp16", "fp32"))
+
+
+def matmul(
+    name: str,
+    x: Tensor,
+    weight: Tensor,
+    out: Tensor,
+    *,
+    gate: Tensor | None = None,
+    bias: Tensor | None = None,
+    residual: Tensor | None = None,
+    activation: Activation = Activation.NONE,
+    tile: MatmulTile | None = None,
+) -> Op:
+    """A matmul op; shapes as in the module's docstring, one dtype throughout.
+
+    Raises:
+        ShapeError: shapes do not match, or a gate comes with another activation than SiLU or with a bias.
+        DTypeError: mixed dtypes, or one that the kernel does not take.
+    """
+    tile = tile or MatmulTile()
+    require(
+        len(x.shape) == len(weight.shape) == len(out.shape) == 2,
+        f"op {name!r}: x, weight and out must be matrices, got {x}, {weight}, {out}",
+    )
+    (m, k), n = x.shape, weight.shape[0]
+    require(
+        weight.shape == (n, k) and out.shape == (m, n),
+        f"op {name!r} computes {out} from {x} and {weight}; weight must be (N, K) for x (M, K) and out (M, N), "
+        "as nn.Linear stores it",
+    )
+    require(gate is None or gate.shape == (n, k), f"op {name!r}: gate {gate} must have the shape of {weight}")
+    require(bias is None or bias.shape == (n,), f"op {name!r}: bias {bias} must have shape ({n},)")
+    require(residual is None or residual.shape == (m, n), f"op {name!r}: residual {residual} must have shape ({m}, {n})")
+    require(
+        gate is None or (activation is Activation.SILU and bias is None),
+        f"op {name!r}: a gated matmul is silu(gate) * up without bias; pass activation=SILU and bias=None",
+    )
+    optional = [t for t in (gate, bias, residual) if t is not None]
+    same_dtype(name, x, weight, out, *optional)
+    i, j = axes(2)
+    rows, columns = i.block(tile.m), j.block(tile.n)
+    reads = {"x": (x, (rows, K)), "weight": (weight, (columns, K))}
+    if gate is not None:
+        reads["gate"] = (gate, (columns, K))
+    if bias is not None:
+        reads["bias"] = (bias, (columns,))
+    if residual is not None:
+        reads["residual"] = (residual, (rows, columns))
+    return MATMUL.op(
+        name,
+        (-(-m // tile.m), -(-n // tile.n)),
+        reads,
+        {"out": (out, (rows, columns))},
+        reduction=Reduction(k, tile.k),
+        flops=2.0 * tile.m * tile.n * k * (2 if gate is not None else 1),
+        params={
+            "M": m,
+            "N": n,
+            "K": k,
+            "BM": tile.m,
+            "BN": tile.n,
+            "BK": tile.k,
+            "ACTIVATION": activation.value,
+            "STAGES": tile.stages,
+            "PREFETCH": tile.prefetch_bytes,
+            "num_warps": tile.num_warps,
+        },
+    )

@@ -1,0 +1,125 @@
+"""The Triton body of matmul: accumulate over a k-range, finish with the epilogue, prefetch weights.
+
+Rows and columns beyond the edge are clamped to the last one rather than masked, so that the main loop has
+no predicates; their sums are computed and never stored. Only a ragged K needs masks. The loop counts whole
+chunks because the compiler then knows the alignment of every address.
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from interlace.kernels.primitives.dot import dot
+from interlace.kernels.primitives.prefetch import prefetch_rows
+from interlace.kernels.primitives.semaphore import ready, stretches
+
+
+@triton.jit
+def matmul_accumulate(
+    tile,
+    sync,
+    x,
+    weight,
+    gate,
+    M,
+    N: tl.constexpr,
+    K: tl.constexpr,
+    BM: tl.constexpr,
+    BN: tl.constexpr,
+    BK: tl.constexpr,
+    STAGES: tl.constexpr,
+):
+    row = tl.minimum(tile.i * BM + tl.arange(0, BM), M - 1).to(tl.int64)
+    column = tl.minimum(tile.j * BN + tl.arange(0, BN), N - 1).to(tl.int64)
+    within = tl.arange(0, BK)
+    x_row = x + row[:, None] * K + within[None, :]
+    w_column = weight + column[None, :] * K + within[:, None]
+    acc = tl.zeros((BM, BN), tl.float32)
+    if gate is None:
+        for s in range(0, stretches(tile, sync)):
+            lo, hi = ready(tile, sync, s)
+            for chunk in tl.range(lo // BK, tl.cdiv(hi, BK), num_stages=STAGES):
+                k = chunk * BK
+                if K % BK == 0:
+                    a = tl.load(x_row + k)
+                    b = tl.load(w_column + k)
+                else:
+                    a = tl.load(x_row + k, mask=within[None, :] < K - k, other=0.0)
+                    b = tl.load(w_column + k, mask=within[:, None] < K - k, other=0.0)
+                acc = dot(a, b, acc, sync.INTERPRET)
+        result = (acc,)
+    else:
+        g_column = gate + column[None, :] * K + within[:, None]
+        acc_gate = tl.zeros((BM, BN), tl.float32)
+        for s in range(0, stretches(tile, sync)):
+            lo, hi = ready(tile, sync, s)
+            for chunk in tl.range(lo // BK, tl.cdiv(hi, BK), num_stages=STAGES):
+                k = chunk * BK
+                if K % BK == 0:
+                    a = tl.load(x_row + k)
+                    b = tl.load(w_column + k)
+                    c = tl.load(g_column + k)
+                else:
+                    a = tl.load(x_row + k, mask=within[None, :] < K - k, other=0.0)
+                    b = tl.load(w_column + k, mask=within[:, None] < K - k, other=0.0)
+                    c = tl.load(g_column + k, mask=within[:, None] < K - k, other=0.0)
+                acc = dot(a, b, acc, sync.INTERPRET)
+                acc_gate = dot(a, c, acc_gate, sync.INTERPRET)
+        result = (acc, acc_gate)
+    return result
+
+
+@triton.jit
+def matmul_finish(
+    tile,
+    acc,
+    bias,
+    residual,
+    out,
+    M,
+    N: tl.constexpr,
+    BM: tl.constexpr,
+    BN: tl.constexpr,
+    ACTIVATION: tl.constexpr,
+):
+    row = tile.i * BM + tl.arange(0, BM)[:, None]
+    column = tile.j * BN + tl.arange(0, BN)[None, :]
+    inside = (row < M) & (column < N)
+    at = row.to(tl.int64) * N + column
+    value = acc[0]
+    if bias is not None:
+        value += tl.load(bias + column, mask=column < N, other=0.0).to(tl.float32)
+    if len(acc) == 2:
+        value *= acc[1] * tl.sigmoid(acc[1])
+    elif ACTIVATION == "relu":
+        value = tl.maximum(value, 0.0)
+    elif ACTIVATION == "silu":
+        value *= tl.sigmoid(value)
+    elif ACTIVATION == "gelu-tanh":
+        # 0.5 * (1 + tanh(y)) = sigmoid(2 y), which saturates without overflow.
+        value *= tl.sigmoid(1.5957691216057308 * (value + 0.044715 * value * value * value))
+    if residual is not None:
+        value += tl.load(residual + at, mask=inside, other=0.0).to(tl.float32)
+    tl.store(out + at, value.to(out.dtype.element_ty), mask=inside)
+
+
+@triton.jit
+def matmul_prefetch(
+    tile,
+    weight,
+    gate,
+    N: tl.constexpr,
+    K: tl.constexpr,
+    BN: tl.constexpr,
+    PREFETCH: tl.constexpr,
+):
+    """Ask the L2 for the first PREFETCH bytes of the item's weights."""
+    if PREFETCH > 0:
+        column = tl.minimum(tile.j * BN + tl.arange(0, BN), N - 1).to(tl.int64)
+        size: tl.constexpr = weight.dtype.element_ty.primitive_bitwidth // 8
+        if gate is None:
+            prefetch_rows(weight + column * K + tile.k_lo, tile.k_hi - tile.k_lo, PREFETCH // BN, size)
+        else:
+            prefetch_rows(weight + column * K + tile.k_lo, tile.k_hi - tile.k_lo, PREFETCH // BN // 2, size)
+            prefetch_rows(gate + column * K + tile.k_lo, tile.k_hi - tile.k_lo, PREFETCH // BN // 2, size)

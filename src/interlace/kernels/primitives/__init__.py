@@ -1,0 +1,1 @@
+"""Device-side primitives. Memory order is written down in ``semaphore`` and nowhere else."""

@@ -1,0 +1,19 @@
+"""Matrix product of blocks, the same under compiler and interpreter."""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def dot(a, b, acc, INTERPRET: tl.constexpr):
+    """``acc + a @ b`` in float32; float32 operands are multiplied exactly, not as tf32.
+
+    Triton 3.6's interpreter multiplies the bit patterns of bf16 operands, so there they are widened first.
+    """
+    if INTERPRET:
+        acc = tl.dot(a.to(tl.float32), b.to(tl.float32), acc, input_precision="ieee")
+    else:
+        acc = tl.dot(a, b, acc, input_precision="ieee")
+    return acc

@@ -1,0 +1,327 @@
+"""Semaphores in global memory: the one module that owns memory order between tiles.
+
+Post (a tile is complete):
+    all threads' stores, CTA barrier, one thread's ``red.release.gpu`` add.
+Wait (before a tile reads what others wrote):
+    acquire polls of a whole range of semaphores at once, one per thread, CTA barrier.
+Fix-up (the parts of a split tile meet):
+    all threads' stores of the partial sum, CTA barrier, one thread's ``atom.acq_rel.gpu`` add, CTA barrier;
+    the last to arrive reads all partial sums in the order of their parts, so the result does not depend
+    on who was last.
+
+Counters are 32 bits wide, only grow, and are never cleared: run ``r`` (from 0) waits until a semaphore has
+reached ``(r + 1) * threshold`` posts, compared by wrapping difference. The run number comes from 64-bit
+counters that the run itself advances, so that a replayed CUDA graph counts on.
+
+Every wait is bounded: after ``TIMEOUT_NS`` on the GPU's clock, or as soon as any other wait has failed, it
+records itself and falls through; the run completes with undefined contents and the host raises HangError.
+
+In a Triton kernel of your own, ``own = tile(sync)``, ``wait(own, sync)`` and ``post(own, sync)`` are all that
+it takes; see ``examples/04_place_your_own_waits.py``.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import triton
+import triton.language as tl
+from triton.language.extra import cuda
+
+ITEM_WORDS = tl.constexpr(16)
+WAIT_WORDS = tl.constexpr(8)
+
+
+class Sync(NamedTuple):
+    """What an item needs to synchronise: device tables, counters, and compile-time switches.
+
+    Attributes:
+        items: int32 (rows, 16), see ``tile_at``.
+        waits: int32 (rows, 8): first, count, stride, threshold, k.
+        semaphores: int32 counters.
+        arrivals: int64 counters, one per split tile.
+        workspace: float32 partial sums of split tiles.
+        done: int32 per item: 1 + number of the last run in which it posted.
+        fault: int32 flag, nonzero once a wait has failed.
+        record: int32 (8) in host memory: 1, item, semaphore, expected, seen.
+        trace: int64 (items, 4): wait begin, start, end, worker << 32 | SM.
+        starts: int64 counter of programs begun (of tickets drawn, in a persistent launch); all runs together.
+        first, programs: the launch's first row of ``items``, and how many programs begin per run.
+        WAITS: waits and posts are live (else the launch order enforces everything).
+        CHUNKED: some waits stand inside reductions.
+        SPLIT: some tiles are split.
+        WIDTH: semaphores polled at once, a power of two.
+        SLOT: float32 elements of one partial sum.
+        TRACE: write ``trace``.
+        JITTER_NS: upper bound of random delays around waits and posts, 0 for none (for tests).
+        TIMEOUT_NS: the watchdog.
+        INTERPRET: running under the Triton interpreter, which has no inline assembly.
+    """
+
+    items: tl.tensor
+    waits: tl.tensor
+    semaphores: tl.tensor
+    arrivals: tl.tensor
+    workspace: tl.tensor
+    done: tl.tensor
+    fault: tl.tensor
+    record: tl.tensor
+    trace: tl.tensor
+    starts: tl.tensor
+    first: tl.tensor
+    programs: tl.tensor
+    WAITS: tl.constexpr
+    CHUNKED: tl.constexpr
+    SPLIT: tl.constexpr
+    WIDTH: tl.constexpr
+    SLOT: tl.constexpr
+    TRACE: tl.constexpr
+    JITTER_NS: tl.constexpr
+    TIMEOUT_NS: tl.constexpr
+    INTERPRET: tl.constexpr
+
+
+class Tile(NamedTuple):
+    """One item: its tile coordinates, its k-range, and where its waits and its post are.
+
+    Attributes:
+        i, j, l: tile coordinates, 0 where the grid has fewer.
+        k_lo, k_hi: its part of the reduction.
+        wait_lo, wait_mid, wait_hi: rows of ``Sync.waits``; those before ``wait_mid`` stand at its start.
+        post: its semaphore, -1 for none.
+        part, parts, slot, split: which part of how many, its first workspace slot, its arrival counter.
+        item: position in the plan's sequence.
+        run: number of the run, from 0.
+    """
+
+    i: tl.tensor
+    j: tl.tensor
+    l: tl.tensor
+    k_lo: tl.tensor
+    k_hi: tl.tensor
+    wait_lo: tl.tensor
+    wait_mid: tl.tensor
+    wait_hi: tl.tensor
+    post: tl.tensor
+    part: tl.tensor
+    parts: tl.tensor
+    slot: tl.tensor
+    split: tl.tensor
+    item: tl.tensor
+    run: tl.tensor
+
+
+@triton.jit
+def begin(sync):
+    """Count this program in; returns the number of the run."""
+    if sync.WAITS:
+        run = tl.atomic_add(sync.starts, 1, sem="relaxed", scope="gpu") // sync.programs
+    else:
+        run = tl.full((), 0, tl.int64)
+    return run
+
+
+@triton.jit
+def tile(sync):
+    """The item of this program, in a launch of one program per item."""
+    run = begin(sync)
+    return tile_at(sync, sync.first + tl.program_id(0), run)
+
+
+@triton.jit
+def tile_at(sync, position, run):
+    """The item at a row of the item table, in the given run."""
+    row = sync.items + position * ITEM_WORDS
+    return Tile(
+        tl.load(row + 1),
+        tl.load(row + 2),
+        tl.load(row + 3),
+        tl.load(row + 4),
+        tl.load(row + 5),
+        tl.load(row + 6),
+        tl.load(row + 7),
+        tl.load(row + 8),
+        tl.load(row + 9),
+        tl.load(row + 10),
+        tl.load(row + 11),
+        tl.load(row + 12),
+        tl.load(row + 13),
+        tl.load(row + 14),
+        run,
+    )
+
+
+@triton.jit
+def op_of(sync, position):
+    """Which op the item at a row of the item table belongs to."""
+    return tl.load(sync.items + position * ITEM_WORDS)
+
+
+@triton.jit
+def now_ns(INTERPRET: tl.constexpr):
+    """The GPU's global clock in nanoseconds (32 ns steps on an H200); 0 under the interpreter."""
+    if INTERPRET:
+        time = tl.full((), 0, tl.int64)
+    else:
+        time = cuda.globaltimer()
+    return time
+
+
+@triton.jit
+def _load_acquire(pointer, INTERPRET: tl.constexpr):
+    if INTERPRET:
+        value = tl.load(pointer)
+    else:
+        value = tl.inline_asm_elementwise(
+            "ld.acquire.gpu.global.b32 $0, [$1];", "=r,l", [pointer], dtype=tl.int32, is_pure=False, pack=1
+        )
+    return value
+
+
+@triton.jit
+def _load_relaxed(pointer, INTERPRET: tl.constexpr):
+    if INTERPRET:
+        value = tl.load(pointer)
+    else:
+        value = tl.inline_asm_elementwise(
+            "ld.relaxed.gpu.global.b32 $0, [$1];", "=r,l", [pointer], dtype=tl.int32, is_pure=False, pack=1
+        )
+    return value
+
+
+@triton.jit
+def _jitter(tile, sync, salt: tl.constexpr):
+    """A random delay, different for each item, run and place."""
+    if sync.JITTER_NS > 0 and not sync.INTERPRET:
+        mixed = (tile.item.to(tl.int64) * 2 + salt + 1) * 1640531527 + (tile.run + 1) * 2246822519
+        mixed = (mixed ^ (mixed >> 15)) * 739982445
+        delay = ((mixed ^ (mixed >> 13)) & 0x7FFFFFFF) % sync.JITTER_NS
+        begin = now_ns(sync.INTERPRET)
+        while now_ns(sync.INTERPRET) - begin < delay:
+            pass
+
+
+@triton.jit
+def _give_up(tile, sync, semaphore, threshold, behind):
+    """Record the first failed wait; later ones leave it as it is."""
+    if tl.atomic_cas(sync.fault, 0, 1) == 0:
+        tl.store(sync.record + 1, tile.item)
+        tl.store(sync.record + 2, semaphore)
+        tl.store(sync.record + 3, threshold)
+        tl.store(sync.record + 4, threshold - behind)
+        tl.store(sync.record, 1)
+
+
+@triton.jit
+def _wait_row(tile, sync, row):
+    """Wait until every semaphore of one wait has all of its posts of this run."""
+    base = sync.waits + row * WAIT_WORDS
+    first = tl.load(base)
+    count = tl.load(base + 1)
+    stride = tl.load(base + 2)
+    threshold = tl.load(base + 3)
+    target = ((tile.run + 1) * threshold).to(tl.int32)
+    lane = tl.arange(0, sync.WIDTH)
+    for begin in range(0, count, sync.WIDTH):
+        index = first + tl.minimum(begin + lane, count - 1) * stride
+        pointer = sync.semaphores + index
+        lag = target - _load_acquire(pointer, sync.INTERPRET)
+        behind = tl.max(lag, 0)
+        if behind > 0:
+            since = now_ns(sync.INTERPRET)
+            while behind > 0:
+                lag = target - _load_acquire(pointer, sync.INTERPRET)
+                failed = _load_relaxed(sync.fault, sync.INTERPRET)
+                behind = tl.max(lag, 0)
+                if behind > 0:
+                    late = now_ns(sync.INTERPRET) - since > sync.TIMEOUT_NS
+                    if sync.INTERPRET or late or failed != 0:
+                        _give_up(tile, sync, tl.max(tl.where(lag == behind, index, 0), 0), threshold, behind)
+                        behind = behind * 0
+
+
+@triton.jit
+def wait(tile, sync):
+    """Before an item starts: everything that its start needs is visible to all threads afterwards."""
+    if sync.WAITS:
+        _jitter(tile, sync, 0)
+        for row in range(tile.wait_lo, tile.wait_mid):
+            _wait_row(tile, sync, row)
+        tl.debug_barrier()
+
+
+@triton.jit
+def stretches(tile, sync):
+    """Number of stretches of the item's k-range that become readable one after another."""
+    if sync.WAITS and sync.CHUNKED:
+        n = tile.wait_hi - tile.wait_mid + 1
+    else:
+        n: tl.constexpr = 1
+    return n
+
+
+@triton.jit
+def ready(tile, sync, stretch):
+    """Wait for one stretch; returns the k-range [lo, hi) that may be read now (possibly empty)."""
+    if sync.WAITS and sync.CHUNKED:
+        row = tile.wait_mid + stretch - 1
+        lo = tile.k_lo
+        if stretch > 0:
+            _wait_row(tile, sync, row)
+            lo = tl.load(sync.waits + row * WAIT_WORDS + 4)
+        hi = tile.k_hi
+        if row + 1 < tile.wait_hi:
+            hi = tl.load(sync.waits + (row + 1) * WAIT_WORDS + 4)
+        tl.debug_barrier()
+    else:
+        lo = tile.k_lo
+        hi = tile.k_hi
+    return lo, hi
+
+
+@triton.jit
+def post(tile, sync):
+    """After a tile's last store: make it visible and count it."""
+    if sync.WAITS:
+        if tile.post >= 0:
+            _jitter(tile, sync, 1)
+            tl.store(sync.done + tile.item, (tile.run + 1).to(tl.int32))
+            tl.debug_barrier()
+            tl.atomic_add(sync.semaphores + tile.post, 1, sem="release", scope="gpu")
+
+
+@triton.jit
+def meet(tile, sync, acc):
+    """Meet the other parts of a split tile: (is this the last to arrive, sum over all parts).
+
+    ``acc`` is a tuple of float32 blocks of equal shape. Only the last part gets the sum.
+    """
+    last = tile.parts == 1
+    if not last:
+        rows: tl.constexpr = acc[0].shape[0]
+        columns: tl.constexpr = acc[0].shape[1]
+        within = tl.arange(0, rows)[:, None] * columns + tl.arange(0, columns)[None, :]
+        mine = sync.workspace + (tile.slot + tile.part).to(tl.int64) * sync.SLOT
+        for b in tl.static_range(len(acc)):
+            tl.store(mine + b * (rows * columns) + within, acc[b], cache_modifier=".cg")
+        tl.debug_barrier()
+        arrived = tl.atomic_add(sync.arrivals + tile.split, 1, sem="acq_rel", scope="gpu")
+        tl.debug_barrier()
+        last = arrived % tile.parts == tile.parts - 1
+    return last
+
+
+@triton.jit
+def total(tile, sync, like, block: tl.constexpr):
+    """Block ``block`` of the sum over all parts, in part order; for the last part to arrive."""
+    rows: tl.constexpr = like.shape[0]
+    columns: tl.constexpr = like.shape[1]
+    value = like
+    if tile.parts > 1:
+        within = tl.arange(0, rows)[:, None] * columns + tl.arange(0, columns)[None, :] + block * (rows * columns)
+        slot = sync.workspace + tile.slot.to(tl.int64) * sync.SLOT
+        value = tl.load(slot + within, cache_modifier=".cg")
+        for _ in range(1, tile.parts):
+            slot += sync.SLOT
+            value += tl.load(slot + within, cache_modifier=".cg")
+    return value

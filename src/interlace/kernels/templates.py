@@ -1,0 +1,141 @@
+"""The launches that wrap tile bodies: a grid of items, a persistent walk over items, a gate.
+
+``bodies`` is a compile-time tuple with an entry per op: (prefetch, accumulate, finish), None where a kernel
+has no such half. ``arguments`` holds their arguments in the same shape.
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+from triton.language.extra import cuda
+
+from interlace.kernels.primitives.semaphore import begin, meet, now_ns, op_of, post, tile, tile_at, total, wait
+
+
+@triton.jit
+def _run_item(tile, sync, worker, body: tl.constexpr, arguments):
+    """Wait, run one item's body, post."""
+    if sync.TRACE:
+        arrived_ns = now_ns(sync.INTERPRET)
+    wait(tile, sync)
+    if sync.TRACE:
+        start_ns = now_ns(sync.INTERPRET)
+    if body[1] is None:
+        body[2](tile, *arguments[2])
+        post(tile, sync)
+    else:
+        acc = body[1](tile, sync, *arguments[1])
+        if sync.SPLIT:
+            if meet(tile, sync, acc):
+                if len(acc) == 1:
+                    sums = (total(tile, sync, acc[0], 0),)
+                else:
+                    sums = (total(tile, sync, acc[0], 0), total(tile, sync, acc[1], 1))
+                body[2](tile, sums, *arguments[2])
+                post(tile, sync)
+        else:
+            body[2](tile, acc, *arguments[2])
+            post(tile, sync)
+    if sync.TRACE:
+        tl.debug_barrier()
+        entry = sync.trace + tile.item.to(tl.int64) * 4
+        tl.store(entry, arrived_ns)
+        tl.store(entry + 1, start_ns)
+        tl.store(entry + 2, now_ns(sync.INTERPRET))
+        if sync.INTERPRET:
+            sm = worker
+        else:
+            sm = cuda.smid()
+        tl.store(entry + 3, worker.to(tl.int64) * 4294967296 + sm)
+
+
+@triton.jit
+def grid_kernel(sync, body: tl.constexpr, arguments, PDL: tl.constexpr):
+    """One program per item of one op."""
+    if PDL:
+        cuda.gdc_launch_dependents()
+        if body[0] is not None:
+            body[0](tile_at(sync, sync.first + tl.program_id(0), 0), *arguments[0])
+        cuda.gdc_wait()
+    _run_item(tile(sync), sync, tl.program_id(0), body, arguments)
+
+
+@triton.jit
+def gate_kernel(sync, runs, producer):
+    """Ends when every program of a producer's launch of this run has begun.
+
+    A consumer launched behind it can then only take room that no producer needs any more, so the two
+    cannot deadlock, whatever order the hardware dispatches blocks in. One program; ``sync`` is the producer's,
+    ``runs`` counts the gate's own.
+    """
+    run = tl.load(runs)
+    target = (run + 1) * sync.programs
+    behind = target - tl.atomic_add(sync.starts, 0, sem="relaxed", scope="gpu")
+    since = now_ns(sync.INTERPRET)
+    while behind > 0:
+        behind = target - tl.atomic_add(sync.starts, 0, sem="relaxed", scope="gpu")
+        if behind > 0:
+            if sync.INTERPRET or now_ns(sync.INTERPRET) - since > sync.TIMEOUT_NS:
+                if tl.atomic_cas(sync.fault, 0, 1) == 0:
+                    tl.store(sync.record + 1, -1 - producer)
+                    tl.store(sync.record + 3, sync.programs)
+                    tl.store(sync.record + 4, (sync.programs - behind).to(tl.int32))
+                    tl.store(sync.record, 1)
+                behind = behind * 0
+    tl.store(runs, run + 1)
+
+
+@triton.jit
+def _prefetch_item(sync, position, bodies: tl.constexpr, arguments):
+    """Ask the L2 for what an item reads that depends on nothing."""
+    op = op_of(sync, position)
+    tile = tile_at(sync, position, 0)
+    for o in tl.static_range(len(bodies)):
+        if bodies[o][0] is not None:
+            if op == o:
+                bodies[o][0](tile, *arguments[o][0])
+
+
+@triton.jit
+def _dispatch_item(sync, position, run, bodies: tl.constexpr, arguments):
+    op = op_of(sync, position)
+    tile = tile_at(sync, position, run)
+    for o in tl.static_range(len(bodies)):
+        if op == o:
+            if bodies[o][0] is not None:
+                if tile.wait_lo < tile.wait_hi:  # while it waits, memory would sit idle
+                    bodies[o][0](tile, *arguments[o][0])
+            _run_item(tile, sync, tl.program_id(0), bodies[o], arguments[o])
+    tl.debug_barrier()  # the next item of this worker may read what this one wrote
+
+
+@triton.jit
+def persistent_static_kernel(sync, lists, bodies: tl.constexpr, arguments):
+    """Each worker walks its own list: rows ``lists[w]`` to ``lists[w + 1]`` of the item table."""
+    worker = tl.program_id(0)
+    run = begin(sync)
+    for position in range(tl.load(lists + worker), tl.load(lists + worker + 1)):
+        _dispatch_item(sync, position, run, bodies, arguments)
+
+
+@triton.jit
+def persistent_ticket_kernel(sync, n, bodies: tl.constexpr, arguments, PDL: tl.constexpr):
+    """Workers draw items from one counter. A run takes ``sync.programs`` = n + workers tickets:
+    each worker sees one too many.
+
+    Under dependent launch each worker first prefetches for the item of its own number. Whoever draws it finds
+    it in the L2, so this is a guess about time only; the counter is touched after the launch before has ended.
+    """
+    if PDL:
+        cuda.gdc_launch_dependents()
+        if tl.program_id(0) < n:
+            _prefetch_item(sync, tl.program_id(0), bodies, arguments)
+        cuda.gdc_wait()
+    ticket = tl.atomic_add(sync.starts, 1, sem="relaxed", scope="gpu")
+    run = ticket // sync.programs
+    position = (ticket - run * sync.programs).to(tl.int32)
+    while position < n:
+        _dispatch_item(sync, position, run, bodies, arguments)
+        ticket = tl.atomic_add(sync.starts, 1, sem="relaxed", scope="gpu")
+        position = (ticket - run * sync.programs).to(tl.int32)

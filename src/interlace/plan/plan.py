@@ -1,0 +1,200 @@
+"""The plan: which item runs when, what it waits for and what it posts, as arrays.
+
+Worked example, two ops of two tiles each, where tile 0 of ``b`` needs both tiles of ``a``, under RowSync:
+
+    sequence   op  tile  k     waits                          post
+    0          a   0     0:1                                  0
+    1          a   1     0:1                                  0
+    2          b   0     0:1   1 semaphore from 0, value 2
+    3          b   1     0:1   1 semaphore from 0, value 2
+
+A *wait* covers ``count`` semaphores ``first, first + stride, ...`` and ends when each has received
+``threshold`` posts in this run. It stands before element ``k`` of the item's reduction; at the item's
+``k_lo`` (or below) it stands before everything. An item *posts* one semaphore when its tile is complete;
+the parts of a split tile name the same semaphore and only the last to arrive posts it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from enum import Enum
+from typing import Any
+
+import numpy as np
+
+from interlace.core.errors import GraphError, InterlaceError, PlanFormatError
+from interlace.graph.access import Ints
+from interlace.graph.dependencies import offsets
+from interlace.graph.graph import Graph, from_data, to_data
+
+FORMAT = "interlace-plan"
+SCHEMA_VERSION = 1
+
+
+class Dispatch(Enum):
+    """Who takes which item when."""
+
+    STATIC = "static"
+    """Each worker runs its own list; all workers must be resident at once."""
+    TICKET = "ticket"
+    """Workers draw the next item of the sequence from one atomic counter."""
+
+
+class _Table:
+    """Equality for dataclasses of parallel integer columns."""
+
+    def __eq__(self, other: object) -> bool:
+        if type(other) is not type(self):
+            return NotImplemented
+        return all(np.array_equal(getattr(self, f.name), getattr(other, f.name)) for f in fields(self))  # type: ignore[arg-type]
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+@dataclass(frozen=True, eq=False)
+class Items(_Table):
+    """The items in sequence order, one entry per item in each column.
+
+    Attributes:
+        op: position of the op in the graph.
+        tile: linear (row-major) tile number in the op's grid.
+        k_lo, k_hi: the part of the reduction; ``[0, 1)`` for an op without one.
+        worker: who runs it under static dispatch, -1 under ticket dispatch.
+        post: semaphore posted when the tile is complete, -1 for none.
+    """
+
+    op: Ints
+    tile: Ints
+    k_lo: Ints
+    k_hi: Ints
+    worker: Ints
+    post: Ints
+
+    def __len__(self) -> int:
+        return len(self.op)
+
+
+@dataclass(frozen=True, eq=False)
+class Waits(_Table):
+    """The waits of all items; item ``i`` has rows ``ptr[i]:ptr[i + 1]``, ordered by ``k``.
+
+    Attributes:
+        ptr: where each item's rows begin, one more entry than items.
+        first, count, stride: the semaphores of one wait.
+        threshold: posts per run that each of them must have received.
+        k: the wait stands before this element of the reduction.
+    """
+
+    ptr: Ints
+    first: Ints
+    count: Ints
+    stride: Ints
+    threshold: Ints
+    k: Ints
+
+    def __len__(self) -> int:
+        return len(self.first)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A schedule for one graph.
+
+    Attributes:
+        graph: what is run.
+        dispatch: who takes which item when.
+        workers: how many run at once.
+        semaphores: how many 32-bit counters the run needs.
+        items, waits: the arrays.
+        policy, order: what made them, for people; nothing depends on these texts.
+    """
+
+    graph: Graph
+    dispatch: Dispatch
+    workers: int
+    semaphores: int
+    items: Items
+    waits: Waits
+    policy: str = ""
+    order: str = ""
+
+    def item_name(self, item: int) -> str:
+        """``op 'down', tile (3, 0), k 0:512``, for messages."""
+        op = self.graph.ops[int(self.items.op[item])]
+        k_lo, k_hi = int(self.items.k_lo[item]), int(self.items.k_hi[item])
+        part = "" if (k_lo, k_hi) == (0, op.k_extent) else f", k {k_lo}:{k_hi}"
+        return op.tile_name(int(self.items.tile[item])) + part
+
+    def tile_base(self) -> Ints:
+        """Number of the first tile of each op when all tiles of the graph are numbered together."""
+        return offsets(np.array([op.tiles for op in self.graph.ops], np.int64))
+
+    def to_json(self) -> str:
+        """The plan with its graph as JSON text; equal plans give equal text."""
+        data = {
+            "format": FORMAT,
+            "schema_version": SCHEMA_VERSION,
+            "dispatch": self.dispatch.value,
+            "workers": self.workers,
+            "semaphores": self.semaphores,
+            "policy": self.policy,
+            "order": self.order,
+            "graph": to_data(self.graph),
+            "items": _columns(self.items),
+            "waits": _columns(self.waits),
+        }
+        return json.dumps(data, separators=(",", ":")) + "\n"
+
+    @staticmethod
+    def from_json(text: str, bodies: Mapping[str, object] | None = None) -> Plan:
+        """The plan that ``to_json`` wrote, not yet verified.
+
+        ``bodies`` gives kernels by name; without them the plan can be verified but not run.
+
+        Raises:
+            PlanFormatError: not JSON, not a plan, or of another schema version.
+        """
+        try:
+            data = json.loads(text)
+        except (json.JSONDecodeError, RecursionError) as error:
+            raise PlanFormatError(f"not JSON: {error}; write plans with Plan.to_json or `interlace plan`") from None
+        if not isinstance(data, dict) or data.get("format") != FORMAT:
+            raise PlanFormatError(f"not a plan: the text lacks \"format\": \"{FORMAT}\"")
+        if data.get("schema_version") != SCHEMA_VERSION:
+            raise PlanFormatError(
+                f"plan has schema version {data.get('schema_version')!r}, this is version {SCHEMA_VERSION}; "
+                "make the plan again with this release"
+            )
+        try:
+            return Plan(
+                from_data(data["graph"], bodies),
+                Dispatch(data["dispatch"]),
+                _count(data["workers"]),
+                _count(data["semaphores"]),
+                Items(**{f.name: _column(data["items"][f.name]) for f in fields(Items)}),
+                Waits(**{f.name: _column(data["waits"][f.name]) for f in fields(Waits)}),
+                str(data["policy"]),
+                str(data["order"]),
+            )
+        except GraphError as error:
+            raise PlanFormatError(f"the plan's graph is inconsistent: {error}") from error
+        except (KeyError, TypeError, ValueError, OverflowError, InterlaceError) as error:
+            raise PlanFormatError(f"damaged plan: {type(error).__name__}: {error}; make it again") from None
+
+
+def _columns(table: Items | Waits) -> dict[str, list[int]]:
+    return {f.name: getattr(table, f.name).tolist() for f in fields(table)}
+
+
+def _column(values: Any) -> Ints:
+    if not isinstance(values, list) or any(type(v) is not int for v in values):
+        raise ValueError("a column is not a list of integers")
+    return np.array(values, np.int64)
+
+
+def _count(value: Any) -> int:
+    if type(value) is not int or value < 0:
+        raise ValueError(f"{value!r} is not a count")
+    return value

@@ -1,0 +1,144 @@
+"""Interleavings: how the tile orders of several ops merge into one sequence.
+
+Two chained ops of two row panels each (``u`` feeds ``d`` row by row):
+
+    OpAfterOp()         u0 u0 u1 u1 | d0 d0 d1 d1
+    Panels(1)           u0 u0 | d0 d0 | u1 u1 | d1 d1
+    HalfRows()          u0 | u0 d0 d0 | u1 | u1 d1 d1     (a split d0 starts after the first half)
+
+Panels and halves are found in the producers' tile coordinates; a consumer joins the first group in which
+all that it waits for is complete, whatever the graph and the policy look like.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from interlace.core.errors import OrderError
+from interlace.graph.access import Ints
+from interlace.graph.dependencies import Dependencies, distinct, offsets
+from interlace.policies.orders import check_permutation
+
+
+@dataclass(frozen=True)
+class Parts:
+    """All items of a graph, op after op, each op's in its own order: what an interleaving rearranges.
+
+    Attributes:
+        op, tile, k_lo, k_hi: one entry per item.
+    """
+
+    op: Ints
+    tile: Ints
+    k_lo: Ints
+    k_hi: Ints
+
+
+class Interleaving(ABC):
+    """Merges the items of several ops into one sequence."""
+
+    @abstractmethod
+    def sequence(self, parts: Parts, dependencies: Dependencies, post: Ints) -> Ints:
+        """A permutation of the items: positions in ``parts`` in the order in which they run.
+
+        ``post`` is the semaphore of every tile, all ops' tiles numbered together, -1 for none.
+        """
+
+    def __str__(self) -> str:
+        return repr(self)
+
+
+@dataclass(frozen=True)
+class OpAfterOp(Interleaving):
+    """All items of an op, then all of the next."""
+
+    def sequence(self, parts: Parts, dependencies: Dependencies, post: Ints) -> Ints:
+        return np.arange(len(parts.op), dtype=np.int64)
+
+
+@dataclass(frozen=True)
+class Panels(Interleaving):
+    """``rows`` row panels of the first ops, then every item that they complete, and so on.
+
+    ``lag`` sends consumers off that many groups late, so that by the time a worker reaches them their
+    producers have finished rather than just begun.
+    """
+
+    rows: int
+    lag: int = 0
+
+    def __post_init__(self) -> None:
+        if self.rows < 1 or self.lag < 0:
+            raise OrderError(f"Panels({self.rows}, lag={self.lag}); use rows >= 1 and lag >= 0")
+
+    def sequence(self, parts: Parts, dependencies: Dependencies, post: Ints) -> Ints:
+        def source(coords: Ints, grid: tuple[int, ...]) -> Ints:
+            return coords[:, 0] // self.rows
+
+        return _by_group(parts, dependencies, post, source, self.lag)
+
+
+@dataclass(frozen=True)
+class HalfRows(Interleaving):
+    """Half a row panel of the first ops at a time, then every item that is complete."""
+
+    def sequence(self, parts: Parts, dependencies: Dependencies, post: Ints) -> Ints:
+        def source(coords: Ints, grid: tuple[int, ...]) -> Ints:
+            return coords[:, 0] * 2 + (coords[:, -1] * 2 >= grid[-1])
+
+        return _by_group(parts, dependencies, post, source, 0)
+
+
+@dataclass(frozen=True)
+class ExplicitInterleaving(Interleaving):
+    """Items in the order given, as positions among all items listed op after op."""
+
+    positions: tuple[int, ...]
+
+    def sequence(self, parts: Parts, dependencies: Dependencies, post: Ints) -> Ints:
+        sequence = np.array(self.positions, np.int64)
+        check_permutation(sequence, len(parts.op), "the graph's items")
+        return sequence
+
+
+def _by_group(
+    parts: Parts,
+    dependencies: Dependencies,
+    post: Ints,
+    source: Callable[[Ints, tuple[int, ...]], Ints],
+    lag: int,
+) -> Ints:
+    """Group of each item: of first ops by ``source(coords, grid)``, of others by what they wait for."""
+    graph = dependencies.graph
+    base = offsets(np.array([op.tiles for op in graph.ops], np.int64))
+    tile_group = np.zeros(base[-1], np.int64)
+    group = np.zeros(len(parts.op), np.int64)
+    for c, op in enumerate(graph.ops):
+        mine = np.flatnonzero(parts.op == c)
+        coords = op.coords(parts.tile[mine])
+        links = dependencies.into(c)
+        if links:
+            ready = np.zeros(len(mine), np.int64)
+            for link in links:
+                shape = graph.tensor(link.tensor).shape
+                lo, hi = link.target.bounds(shape, coords, parts.k_lo[mine], parts.k_hi[mine])
+                first, box = distinct(*lo.T, *hi.T)
+                needed = dependencies.producers(link, lo[first], hi[first])
+                latest = np.zeros(len(first), np.int64)
+                np.maximum.at(latest, needed.rows, tile_group[base[link.producer] + needed.values])
+                ready = np.maximum(ready, latest[box])
+            group[mine] = ready + lag
+        else:
+            group[mine] = source(coords, op.grid)
+        np.maximum.at(tile_group, base[c] + parts.tile[mine], group[mine])
+        # A tile is as late as the last one that shares its semaphore: a wait is for all of them.
+        tiles = slice(base[c], base[c + 1])
+        shared = np.zeros(post.max(initial=0) + 1, np.int64)
+        np.maximum.at(shared, post[tiles][post[tiles] >= 0], tile_group[tiles][post[tiles] >= 0])
+        tile_group[tiles] = np.where(post[tiles] >= 0, shared[post[tiles]], tile_group[tiles])
+    return np.lexsort((np.arange(len(group)), parts.op, group)).astype(np.int64)
+

@@ -1,0 +1,166 @@
+"""Orders: in which sequence the tiles of one op run.
+
+An order returns a permutation of linear (row-major) tile numbers. A grid of more than two dimensions is
+taken as (all but the last) x last. A 3 x 4 grid, with the position of each tile in the order:
+
+    RowMajor     ColumnMajor   GroupedPanels(2)   Serpentine
+    0 1 2  3     0 3 6  9      0 2 4  6           0 1 2  3
+    4 5 6  7     1 4 7 10      1 3 5  7           7 6 5  4
+    8 9 10 11    2 5 8 11      8 9 10 11          8 9 10 11
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from math import prod
+
+import numpy as np
+
+from interlace.core.errors import OrderError
+from interlace.graph.access import Ints
+
+
+class Order(ABC):
+    """A permutation of an op's tiles."""
+
+    @abstractmethod
+    def rank(self, row: Ints, column: Ints, rows: int, columns: int) -> tuple[Ints, ...]:
+        """Sort keys of each tile, most significant first."""
+
+    def permutation(self, grid: tuple[int, ...]) -> Ints:
+        """Linear tile numbers in the order in which they run."""
+        columns = grid[-1]
+        rows = prod(grid[:-1])
+        tile = np.arange(rows * columns, dtype=np.int64)
+        keys = self.rank(tile // columns, tile % columns, rows, columns)
+        return np.lexsort(keys[::-1]).astype(np.int64)
+
+    def __str__(self) -> str:
+        return repr(self)
+
+
+@dataclass(frozen=True)
+class RowMajor(Order):
+    """Row by row, left to right."""
+
+    def rank(self, row: Ints, column: Ints, rows: int, columns: int) -> tuple[Ints, ...]:
+        return row, column
+
+
+@dataclass(frozen=True)
+class ColumnMajor(Order):
+    """Column by column, top to bottom."""
+
+    def rank(self, row: Ints, column: Ints, rows: int, columns: int) -> tuple[Ints, ...]:
+        return column, row
+
+
+@dataclass(frozen=True)
+class GroupedPanels(Order):
+    """Panels of ``rows`` rows, each run column by column: the L2-friendly order of Triton's tutorials."""
+
+    rows: int
+
+    def __post_init__(self) -> None:
+        if self.rows < 1:
+            raise OrderError(f"GroupedPanels rows is {self.rows}; use a positive number")
+
+    def rank(self, row: Ints, column: Ints, rows: int, columns: int) -> tuple[Ints, ...]:
+        return row // self.rows, column, row
+
+
+@dataclass(frozen=True)
+class Serpentine(Order):
+    """Row by row, every second row backwards, so that neighbours in time are neighbours in space."""
+
+    def rank(self, row: Ints, column: Ints, rows: int, columns: int) -> tuple[Ints, ...]:
+        return row, np.where(row % 2 == 0, column, columns - 1 - column)
+
+
+@dataclass(frozen=True)
+class Morton(Order):
+    """Z-order: by the interleaved bits of row and column (Morton, 1966)."""
+
+    def rank(self, row: Ints, column: Ints, rows: int, columns: int) -> tuple[Ints, ...]:
+        key = np.zeros(len(row), np.int64)
+        for bit in range(max(rows, columns).bit_length()):
+            key |= ((column >> bit) & 1) << (2 * bit) | ((row >> bit) & 1) << (2 * bit + 1)
+        return (key,)
+
+
+@dataclass(frozen=True)
+class Hilbert(Order):
+    """Hilbert-like curve on any rectangle: adjacent tiles follow each other.
+
+    The rectangle is halved recursively along its longer side, or into one piece of each orientation when
+    it is nearly square; odd splits are nudged to even so that the curve stays connected (the
+    generalised Hilbert curve described by Cerveny, 2018).
+    """
+
+    def rank(self, row: Ints, column: Ints, rows: int, columns: int) -> tuple[Ints, ...]:
+        path: list[tuple[int, int]] = []
+        if columns >= rows:
+            _curve(path, 0, 0, columns, 0, 0, rows)
+        else:
+            _curve(path, 0, 0, 0, rows, columns, 0)
+        position = np.empty((rows, columns), np.int64)
+        x, y = np.array(path, np.int64).T
+        position[y, x] = np.arange(len(path))
+        return (position[row, column],)
+
+
+@dataclass(frozen=True)
+class ExplicitOrder(Order):
+    """Tiles in the order given, as linear tile numbers."""
+
+    tiles: tuple[int, ...]
+
+    def rank(self, row: Ints, column: Ints, rows: int, columns: int) -> tuple[Ints, ...]:
+        position = np.empty(rows * columns, np.int64)
+        position[np.array(self.tiles, np.int64)] = np.arange(len(self.tiles))
+        return (position,)
+
+    def permutation(self, grid: tuple[int, ...]) -> Ints:
+        check_permutation(np.array(self.tiles, np.int64), prod(grid), f"grid {grid}")
+        return np.array(self.tiles, np.int64)
+
+
+def check_permutation(sequence: Ints, n: int, where: str) -> None:
+    """Raise OrderError unless ``sequence`` holds each of 0..n-1 once."""
+    if len(sequence) and (sequence.min() < 0 or sequence.max() >= n):
+        bad = sequence[(sequence < 0) | (sequence >= n)][0]
+        raise OrderError(f"order names {int(bad)}, but {where} has entries 0..{n - 1}")
+    count = np.bincount(sequence, minlength=n)
+    if (count != 1).any():
+        at = int(np.flatnonzero(count != 1)[0])
+        raise OrderError(f"order for {where} lists entry {at} {int(count[at])} times; list each of {n} exactly once")
+
+
+def _curve(path: list[tuple[int, int]], x: int, y: int, ax: int, ay: int, bx: int, by: int) -> None:
+    """Append the curve over the box at (x, y) spanned by the major axis a and the minor axis b."""
+    width, height = abs(ax + ay), abs(bx + by)
+    dax, day = _sign(ax), _sign(ay)
+    dbx, dby = _sign(bx), _sign(by)
+    if height == 1:
+        path.extend((x + i * dax, y + i * day) for i in range(width))
+        return
+    if width == 1:
+        path.extend((x + i * dbx, y + i * dby) for i in range(height))
+        return
+    ax2, ay2, bx2, by2 = ax // 2, ay // 2, bx // 2, by // 2
+    if 2 * width > 3 * height:
+        if abs(ax2 + ay2) % 2 and width > 2:
+            ax2, ay2 = ax2 + dax, ay2 + day
+        _curve(path, x, y, ax2, ay2, bx, by)
+        _curve(path, x + ax2, y + ay2, ax - ax2, ay - ay2, bx, by)
+        return
+    if abs(bx2 + by2) % 2 and height > 2:
+        bx2, by2 = bx2 + dbx, by2 + dby
+    _curve(path, x, y, bx2, by2, ax2, ay2)
+    _curve(path, x + bx2, y + by2, ax, ay, bx - bx2, by - by2)
+    _curve(path, x + (ax - dax) + (bx2 - dbx), y + (ay - day) + (by2 - dby), -bx2, -by2, -(ax - ax2), -(ay - ay2))
+
+
+def _sign(v: int) -> int:
+    return (v > 0) - (v < 0)

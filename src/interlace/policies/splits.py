@@ -1,0 +1,82 @@
+"""Splits: how the reduction of an op's tiles is cut into items.
+
+Six tiles of four chunks over four workers, one letter per item:
+
+    Whole()       aaaa bbbb cccc dddd eeee ffff
+    SplitK(2)     aagg bbhh ccii ddjj eekk ffll     (all first halves run before all second halves)
+    StreamK(4)    aaaa aacc cccc ddee eeee ffff     (six chunks each; tiles b and e are shared)
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+
+import numpy as np
+
+from interlace.core.errors import OrderError
+from interlace.graph.access import Ints
+
+
+class Split(ABC):
+    """Cuts the reductions of an op's tiles, given in their order, into items."""
+
+    @abstractmethod
+    def cuts(self, tiles: int, chunks: int) -> Ints:
+        """Ascending positions, in chunks over all tiles laid end to end, where items end besides tile ends."""
+
+    def items(self, tiles: int, chunks: int) -> tuple[Ints, Ints, Ints]:
+        """(position of the tile in the order, first chunk, chunk after the last) of each item."""
+        ends = np.arange(1, tiles + 1, dtype=np.int64) * chunks
+        edges = np.unique(np.concatenate([np.zeros(1, np.int64), ends, self.cuts(tiles, chunks)]))
+        lo, hi = edges[:-1], edges[1:]
+        tile = lo // chunks
+        return tile, lo - tile * chunks, hi - tile * chunks
+
+    def __str__(self) -> str:
+        return repr(self)
+
+
+@dataclass(frozen=True)
+class Whole(Split):
+    """One item per tile."""
+
+    def cuts(self, tiles: int, chunks: int) -> Ints:
+        return np.zeros(0, np.int64)
+
+
+@dataclass(frozen=True)
+class SplitK(Split):
+    """``parts`` items per tile, of equal size up to one chunk.
+
+    All first parts come before all second parts: they need what the producer makes first.
+    """
+
+    parts: int
+
+    def __post_init__(self) -> None:
+        if self.parts < 1:
+            raise OrderError(f"SplitK({self.parts}); use at least one part")
+
+    def cuts(self, tiles: int, chunks: int) -> Ints:
+        inner = np.arange(1, self.parts, dtype=np.int64) * chunks // self.parts
+        return (np.arange(tiles, dtype=np.int64)[:, None] * chunks + inner).ravel()
+
+    def items(self, tiles: int, chunks: int) -> tuple[Ints, Ints, Ints]:
+        tile, lo, hi = super().items(tiles, chunks)
+        by_part = np.lexsort((tile, lo))
+        return tile[by_part], lo[by_part], hi[by_part]
+
+
+@dataclass(frozen=True)
+class StreamK(Split):
+    """``shares`` equal contiguous shares of all chunks, whatever tile they fall in (Osama et al., 2023)."""
+
+    shares: int
+
+    def __post_init__(self) -> None:
+        if self.shares < 1:
+            raise OrderError(f"StreamK({self.shares}); use at least one share")
+
+    def cuts(self, tiles: int, chunks: int) -> Ints:
+        return np.arange(1, self.shares, dtype=np.int64) * (tiles * chunks) // self.shares

@@ -1,0 +1,137 @@
+"""Sync policies: which tiles of a producer share a semaphore.
+
+A policy maps the tile coordinates of one op to semaphore numbers. Thresholds and waits follow from the
+graph: a wait covers every semaphore that a needed tile posts, and waits for all of its posts. So a
+policy can only coarsen, never lose a dependency.
+
+    grid 2 x 3     TileSync   RowSync   ColumnSync   BatchedRowSync(2)   StridedSync(2)   KernelSync
+                   0 1 2      0 0 0     0 1 2        0 0 0               0 1 0            0 0 0
+                   3 4 5      1 1 1     0 1 2        0 0 0               2 3 2            0 0 0
+
+A policy of your own is a frozen dataclass with one method:
+
+    @dataclass(frozen=True)
+    class HalfRowSync(SyncPolicy):
+        def semaphores(self, coords, grid):
+            half = coords[:, 1] >= grid[1] // 2
+            return coords[:, 0] * 2 + half
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+
+import numpy as np
+
+from interlace.core.errors import OrderError
+from interlace.graph.access import Ints
+
+
+class SyncPolicy(ABC):
+    """Maps the tiles of a producer to semaphores."""
+
+    @abstractmethod
+    def semaphores(self, coords: Ints, grid: tuple[int, ...]) -> Ints:
+        """Semaphore number, from 0, of each tile; ``coords`` has shape (tiles, len(grid)).
+
+        -1 means that the tile posts nothing.
+        """
+
+    def __str__(self) -> str:
+        return repr(self)
+
+
+@dataclass(frozen=True)
+class NoSync(SyncPolicy):
+    """No semaphores: for ops whose consumers run after them by program order or a kernel boundary."""
+
+    def semaphores(self, coords: Ints, grid: tuple[int, ...]) -> Ints:
+        return np.full(len(coords), -1, np.int64)
+
+
+@dataclass(frozen=True)
+class TileSync(SyncPolicy):
+    """One semaphore per tile: the earliest start, the most polls."""
+
+    def semaphores(self, coords: Ints, grid: tuple[int, ...]) -> Ints:
+        return _linear(coords, grid)
+
+
+@dataclass(frozen=True)
+class RowSync(SyncPolicy):
+    """One semaphore per row of tiles (first coordinate)."""
+
+    def semaphores(self, coords: Ints, grid: tuple[int, ...]) -> Ints:
+        return coords[:, 0]
+
+
+@dataclass(frozen=True)
+class ColumnSync(SyncPolicy):
+    """One semaphore per column of tiles (last coordinate)."""
+
+    def semaphores(self, coords: Ints, grid: tuple[int, ...]) -> Ints:
+        return coords[:, -1]
+
+
+@dataclass(frozen=True)
+class BatchedRowSync(SyncPolicy):
+    """One semaphore per ``rows`` consecutive rows of tiles."""
+
+    rows: int
+
+    def __post_init__(self) -> None:
+        _positive("BatchedRowSync rows", self.rows)
+
+    def semaphores(self, coords: Ints, grid: tuple[int, ...]) -> Ints:
+        return coords[:, 0] // self.rows
+
+
+@dataclass(frozen=True)
+class StridedSync(SyncPolicy):
+    """Per row, tiles whose last coordinate is equal modulo ``stride`` share a semaphore.
+
+    Fits consumers that gather equally spaced column tiles, such as the Q, K and V slices of one head
+    (CuSync's strided synchronisation for attention).
+    """
+
+    stride: int
+
+    def __post_init__(self) -> None:
+        _positive("StridedSync stride", self.stride)
+
+    def semaphores(self, coords: Ints, grid: tuple[int, ...]) -> Ints:
+        stride = min(self.stride, grid[-1])
+        return _linear(coords[:, :-1], grid[:-1]) * stride + coords[:, -1] % stride
+
+
+@dataclass(frozen=True)
+class Conv2DSync(SyncPolicy):
+    """One semaphore per block of pixels, shared by its output-channel tiles (last coordinate).
+
+    Fits a convolution that follows a convolution: it reads all channels of a pixel block and its halo,
+    so the halo's neighbours are awaited, and nothing else (CuSync's Conv2D synchronisation).
+    """
+
+    def semaphores(self, coords: Ints, grid: tuple[int, ...]) -> Ints:
+        return _linear(coords[:, :-1], grid[:-1])
+
+
+@dataclass(frozen=True)
+class KernelSync(SyncPolicy):
+    """One semaphore for the whole op: as coarse as a stream."""
+
+    def semaphores(self, coords: Ints, grid: tuple[int, ...]) -> Ints:
+        return np.zeros(len(coords), np.int64)
+
+
+def _linear(coords: Ints, grid: tuple[int, ...]) -> Ints:
+    number = np.zeros(len(coords), np.int64)
+    for d, extent in enumerate(grid):
+        number = number * extent + coords[:, d]
+    return number
+
+
+def _positive(what: str, value: int) -> None:
+    if value < 1:
+        raise OrderError(f"{what} is {value}; use a positive number")

@@ -1,0 +1,1 @@
+"""What happened, item by item, on one clock."""

@@ -1,0 +1,49 @@
+"""A trace: when each item waited, started and ended, and where."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from interlace.graph.access import Ints
+
+
+@dataclass(frozen=True, eq=False)
+class Trace:
+    """One entry per item of a plan, in sequence order; times in nanoseconds of one clock.
+
+    Attributes:
+        op, tile: what ran, as in the plan.
+        worker, sm: who ran it and where (a CPU has one SM per worker).
+        wait_ns: when the worker arrived at the item and began to wait.
+        start_ns: when its waits had ended.
+        end_ns: when it had posted.
+        ops: names of the ops.
+        clock: which clock, for people.
+    """
+
+    op: Ints
+    tile: Ints
+    worker: Ints
+    sm: Ints
+    wait_ns: Ints
+    start_ns: Ints
+    end_ns: Ints
+    ops: tuple[str, ...]
+    clock: str
+
+    @property
+    def span_ns(self) -> int:
+        """From the first arrival to the last end."""
+        return int(self.end_ns.max() - self.wait_ns.min())
+
+    @property
+    def waiting_ns(self) -> int:
+        """Sum over items of the time between arrival and start."""
+        return int(np.sum(self.start_ns - self.wait_ns))
+
+    @property
+    def working_ns(self) -> int:
+        """Sum over items of the time between start and end."""
+        return int(np.sum(self.end_ns - self.start_ns))

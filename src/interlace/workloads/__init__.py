@@ -1,0 +1,8 @@
+"""Graphs that people run."""
+
+from __future__ import annotations
+
+from interlace.workloads.chains import two_copies, two_matmuls
+from interlace.workloads.ffn import MODELS, FFNShape, ffn
+
+__all__ = ["MODELS", "FFNShape", "ffn", "two_copies", "two_matmuls"]

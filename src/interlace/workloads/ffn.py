@@ -1,0 +1,62 @@
+"""The feed-forward network of a transformer layer, plain or gated."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from interlace.core.dtypes import DType, bf16
+from interlace.graph.graph import Graph
+from interlace.graph.tensor import Tensor
+from interlace.kernels.matmul import Activation, MatmulTile, matmul
+
+
+@dataclass(frozen=True)
+class FFNShape:
+    """Widths of an FFN.
+
+    Attributes:
+        hidden: width of the model.
+        ffn: width between the two matmuls, on one GPU.
+        activation: of the up-projection; a gated FFN uses SiLU.
+        gated: ``down(silu(gate(x)) * up(x))`` instead of ``down(activation(up(x)))``.
+    """
+
+    hidden: int
+    ffn: int
+    activation: Activation
+    gated: bool
+
+
+#: FFNs of well-known models; ``tp8`` is one eighth of the width, as under tensor parallelism of 8.
+MODELS = {
+    "llama3-8b": FFNShape(4096, 14336, Activation.SILU, True),
+    "llama3-70b-tp8": FFNShape(8192, 28672 // 8, Activation.SILU, True),
+    "gpt3-145b-tp8": FFNShape(12288, 4 * 12288 // 8, Activation.GELU_TANH, False),
+    "minilm": FFNShape(384, 1536, Activation.GELU_TANH, False),
+}
+
+
+def ffn(
+    m: int,
+    shape: FFNShape,
+    dtype: DType = bf16,
+    up: MatmulTile | None = None,
+    down: MatmulTile | None = None,
+) -> Graph:
+    """An FFN over m tokens: ``x`` (m, hidden) through ``hidden`` (m, ffn) to ``out`` (m, hidden).
+
+    Weights are named ``w_up``, ``w_gate`` (if gated) and ``w_down``, each (outputs, inputs).
+
+    Raises:
+        ShapeError: an extent is not positive, or a gated FFN has another activation than SiLU.
+    """
+    x, hidden = Tensor("x", (m, shape.hidden), dtype), Tensor("hidden", (m, shape.ffn), dtype)
+    out = Tensor("out", (m, shape.hidden), dtype)
+    w_up, w_down = Tensor("w_up", (shape.ffn, shape.hidden), dtype), Tensor("w_down", (shape.hidden, shape.ffn), dtype)
+    w_gate = (Tensor("w_gate", (shape.ffn, shape.hidden), dtype),) if shape.gated else ()
+    ops = (
+        matmul("up", x, w_up, hidden, gate=w_gate[0] if w_gate else None, activation=shape.activation, tile=up),
+        matmul("down", hidden, w_down, out, tile=down),
+    )
+    inputs = ("x", "w_up", *(t.name for t in w_gate), "w_down")
+    return Graph("gated-ffn" if shape.gated else "ffn", (x, w_up, *w_gate, w_down, hidden, out), ops, inputs, ("out",))

@@ -1,0 +1,324 @@
+"""What is true of a graph and of a plan, found the slow way.
+
+Plain Python over sets of single elements, written from the definitions and sharing no code with the
+package: it reads the fields of graphs and plans and nothing else. Only for tiny tensors.
+
+An element is ``(tensor, x0, x1, ...)``, a tile is ``(op position, linear tile number)``, and an edge is
+``(hazard, tensor, producer tile, consumer tile)``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import product
+
+from interlace.graph.access import Access, Affine
+from interlace.graph.graph import Graph
+from interlace.graph.op import Op
+from interlace.plan.plan import Dispatch, Plan
+
+Element = tuple[object, ...]
+Tile = tuple[int, int]
+Edge = tuple[str, str, Tile, Tile]
+
+
+# ---------------------------------------------------------------- what tiles touch
+
+
+def elements(graph: Graph, access: Access, coords: tuple[int, ...], k_lo: int, k_hi: int) -> frozenset[Element]:
+    """The elements that one tile touches through one access during one k-range."""
+
+    def value(bound: Affine) -> int:
+        terms = sum(factor * coord for factor, coord in zip(bound.tile, coords, strict=False))
+        return bound.const + terms + bound.k_lo * k_lo + bound.k_hi * k_hi
+
+    shape = next(t.shape for t in graph.tensors if t.name == access.tensor)
+    extents = [
+        [x for x in range(extent) if value(span.lo) <= x < value(span.hi)]
+        for span, extent in zip(access.spans, shape, strict=True)
+    ]
+    return frozenset((access.tensor, *index) for index in product(*extents))
+
+
+def coordinates(op: Op) -> list[tuple[int, ...]]:
+    """Coordinates of an op's tiles by linear tile number."""
+    return list(product(*map(range, op.grid)))
+
+
+def whole(op: Op) -> tuple[int, int]:
+    """The k-range of a whole tile."""
+    return (0, op.reduction.extent) if op.reduction else (0, 1)
+
+
+@dataclass(frozen=True)
+class Touched:
+    """Elements that a whole tile reads and writes."""
+
+    reads: frozenset[Element]
+    writes: frozenset[Element]
+
+
+def touched(graph: Graph) -> dict[Tile, Touched]:
+    """What every tile of the graph touches."""
+    none: frozenset[Element] = frozenset()
+    out = {}
+    for p, op in enumerate(graph.ops):
+        for t, coords in enumerate(coordinates(op)):
+            reads = [elements(graph, a, coords, *whole(op)) for a in op.reads]
+            writes = [elements(graph, a, coords, *whole(op)) for a in op.writes]
+            out[p, t] = Touched(none.union(*reads), none.union(*writes))
+    return out
+
+
+# ---------------------------------------------------------------- dependencies
+
+
+def conflicts(graph: Graph) -> set[Edge]:
+    """Every pair of tiles of an earlier and a later op that touch one element, at least one writing it."""
+    out: set[Edge] = set()
+    tiles = touched(graph)
+    for (p, a), before in tiles.items():
+        for (c, b), after in tiles.items():
+            if p >= c:
+                continue
+            for hazard, common in (
+                ("RAW", before.writes & after.reads),
+                ("WAR", before.reads & after.writes),
+                ("WAW", before.writes & after.writes),
+            ):
+                out |= {(hazard, str(element[0]), (p, a), (c, b)) for element in common}
+    return out
+
+
+def visible(graph: Graph) -> set[Edge]:
+    """Conflicts with no op in between that writes the whole tensor: those that must be enforced directly."""
+    tiles = touched(graph)
+    sizes = {t.name: len(list(product(*map(range, t.shape)))) for t in graph.tensors}
+
+    def rewrites(p: int, tensor: str) -> bool:
+        written = {e for (op, _), t in tiles.items() if op == p for e in t.writes if e[0] == tensor}
+        return len(written) == sizes[tensor]
+
+    covering = {(p, t.name) for p in range(len(graph.ops)) for t in graph.tensors if rewrites(p, t.name)}
+    return {
+        (hazard, tensor, a, b)
+        for hazard, tensor, a, b in conflicts(graph)
+        if not any((p, tensor) in covering for p in range(a[0] + 1, b[0]))
+    }
+
+
+def closure(edges: set[Edge]) -> set[tuple[Tile, Tile]]:
+    """Pairs of tiles that a chain of edges orders."""
+    into: dict[Tile, set[Tile]] = {}
+    for _, _, a, b in edges:
+        into.setdefault(b, set()).add(a)
+    before: dict[Tile, set[Tile]] = {}
+    for b in sorted(into):  # producers are ops further ahead, so they are complete
+        before[b] = set(into[b]).union(*(before.get(a, set()) for a in into[b]))
+    return {(a, b) for b, all_before in before.items() for a in all_before}
+
+
+# ---------------------------------------------------------------- plans
+
+
+@dataclass(frozen=True)
+class Segment:
+    """A stretch of an item's reduction: which semaphores it has awaited, what it touches."""
+
+    k_lo: int
+    awaited: frozenset[int]
+    reads: frozenset[Element]
+    writes: frozenset[Element]
+
+
+@dataclass(frozen=True)
+class Item:
+    """One row of the plan, with its waits spelled out."""
+
+    tile: Tile
+    worker: int | None
+    post: int
+    segments: tuple[Segment, ...]
+
+    @property
+    def awaits(self) -> frozenset[int]:
+        """All semaphores that the item waits for before it ends."""
+        return self.segments[-1].awaited
+
+
+def items(plan: Plan) -> list[Item]:
+    """The plan's items in sequence. A wait counts only if its threshold is the posts of one run.
+
+    ``worker`` is None where no order of the items of one worker is known.
+    """
+    graph, table, waits = plan.graph, plan.items, plan.waits
+    posts = _posts(plan)
+    out = []
+    for n in range(len(table)):
+        op = graph.ops[int(table.op[n])]
+        k_lo, k_hi = int(table.k_lo[n]), int(table.k_hi[n])
+        stands: list[tuple[int, frozenset[int]]] = []
+        for row in range(int(waits.ptr[n]), int(waits.ptr[n + 1])):
+            first, stride, count = int(waits.first[row]), int(waits.stride[row]), int(waits.count[row])
+            held = {first + stride * s for s in range(count)}
+            held = {s for s in held if len(posts.get(s, ())) == int(waits.threshold[row])}
+            stands.append((max(k_lo, int(waits.k[row])), frozenset(held)))
+        cuts = [*sorted({k_lo, *(k for k, _ in stands)}), k_hi]
+        coords = coordinates(op)[int(table.tile[n])]
+        segments = []
+        for lo, hi in zip(cuts, cuts[1:], strict=False):
+            reads = [elements(graph, a, coords, lo, hi) for a in op.reads if lo == k_lo or _moves(a)]
+            writes = [elements(graph, a, coords, lo, hi) for a in op.writes if lo == k_lo]
+            awaited = frozenset(s for k, held in stands if k <= lo for s in held)
+            segments.append(Segment(lo, awaited, frozenset().union(*reads), frozenset().union(*writes)))
+        worker: int | None = int(table.worker[n])
+        if plan.dispatch is Dispatch.TICKET:
+            worker = 0 if plan.workers == 1 else None
+        tile = (int(table.op[n]), int(table.tile[n]))
+        out.append(Item(tile, worker, int(table.post[n]), tuple(segments)))
+    return out
+
+
+def _moves(access: Access) -> bool:
+    return any(bound.k_lo or bound.k_hi for span in access.spans for bound in (span.lo, span.hi))
+
+
+def _posts(plan: Plan) -> dict[int, set[Tile]]:
+    """The tiles that post each semaphore."""
+    out: dict[int, set[Tile]] = {}
+    for op, tile, post in zip(plan.items.op, plan.items.tile, plan.items.post, strict=True):
+        if post >= 0:
+            out.setdefault(int(post), set()).add((int(op), int(tile)))
+    return out
+
+
+def unenforced(plan: Plan) -> list[str]:
+    """Visible dependencies that neither a wait before the access nor one worker's order enforces."""
+    sequence, tiles = items(plan), touched(plan.graph)
+    seen = {(a, b[0], tensor) for _, tensor, a, b in visible(plan.graph)}
+    parts: dict[Tile, list[int]] = {}
+    for n, item in enumerate(sequence):
+        parts.setdefault(item.tile, []).append(n)
+    post = {item.tile: item.post for item in sequence}
+    out = []
+    for n, item in enumerate(sequence):
+        for segment in item.segments:
+            for tile, t in tiles.items():
+                hit = (t.writes & (segment.reads | segment.writes)) | (t.reads & segment.writes)
+                if not any((tile, item.tile[0], str(e[0])) in seen for e in hit):
+                    continue
+                same = item.worker is not None and all(
+                    p < n and sequence[p].worker == item.worker for p in parts[tile]
+                )
+                if post[tile] not in segment.awaited and not same:
+                    out.append(f"item {n} {item.tile} at k {segment.k_lo} does not wait for {tile}")
+    return out
+
+
+def stuck(plan: Plan) -> bool:
+    """True if the run may never end.
+
+    Under ticket dispatch, if an item waits for a later one; otherwise, if running each worker's list as
+    far as it goes leaves something over.
+    """
+    sequence, posts = items(plan), _posts(plan)
+    if plan.dispatch is Dispatch.TICKET:
+        return any(
+            n >= m
+            for m, item in enumerate(sequence)
+            for n, other in enumerate(sequence)
+            if other.post in item.awaits
+        )
+    queues: dict[int | None, list[Item]] = {}
+    left: dict[Tile, int] = {}
+    for item in sequence:
+        queues.setdefault(item.worker, []).append(item)
+        left[item.tile] = left.get(item.tile, 0) + 1
+    progress = True
+    while progress:
+        progress = False
+        for queue in queues.values():
+            while queue and all(left[tile] == 0 for s in queue[0].awaits for tile in posts.get(s, ())):
+                left[queue.pop(0).tile] -= 1
+                progress = True
+    return any(queues.values())
+
+
+def races(plan: Plan) -> list[str]:
+    """Conflicting accesses that some timing of the workers can bring into the wrong order.
+
+    Happens-before over events: the start of each segment, the arrival of each part of a tile, the end of
+    each item, and the completion of each tile, which is done by whichever part arrives last. Nothing is
+    hidden here: every conflict of the program must follow from waits and workers' orders.
+    """
+    sequence, posts = items(plan), _posts(plan)
+    events: dict[tuple[object, ...], int] = {}
+    after: list[set[int]] = []  # direct predecessors
+
+    def event(*key: object) -> int:
+        if key not in events:
+            events[key] = len(after)
+            after.append(set())
+        return events[key]
+
+    parts: dict[Tile, list[int]] = {}
+    last_of_worker: dict[int, int] = {}
+    for n, item in enumerate(sequence):
+        parts.setdefault(item.tile, []).append(n)
+        previous = last_of_worker.get(item.worker) if item.worker is not None else None
+        for s, segment in enumerate(item.segments):
+            now = event("start", n, s)
+            after[now] |= {event("tile", t) for sem in segment.awaited for t in posts.get(sem, ())}
+            after[now] |= {previous} if previous is not None else set()
+            previous = now
+        after[event("arrive", n)].add(event("start", n, len(item.segments) - 1))
+        after[event("end", n)].add(event("arrive", n))
+        after[event("tile", item.tile)].add(event("arrive", n))
+        if item.worker is not None:
+            last_of_worker[item.worker] = event("end", n)
+
+    ends = {event("tile", t): _mask(event("end", n) for n in members) for t, members in parts.items()}
+    before = [_mask(p) for p in after]
+    changed = True
+    while changed:
+        changed = False
+        for e in range(len(before)):
+            mask = before[e]
+            for p in _bits(before[e]):
+                mask |= before[p]
+            for tile_event, needed in ends.items():
+                if needed & ~mask == 0:  # after the end of every part, so after the one that completed it
+                    mask |= 1 << tile_event
+            changed |= mask != before[e]
+            before[e] = mask
+
+    tiles = touched(plan.graph)
+    out = []
+    for n, item in enumerate(sequence):
+        for s, segment in enumerate(item.segments):
+            past = before[event("start", n, s)]
+            for tile, t in tiles.items():
+                if tile[0] >= item.tile[0]:
+                    continue
+                if t.writes & (segment.reads | segment.writes) and not past >> event("tile", tile) & 1:
+                    out.append(f"item {n} {item.tile} may run before {tile} has written")
+            for m, other in enumerate(sequence):
+                reads = frozenset().union(*(x.reads for x in other.segments))
+                if other.tile[0] < item.tile[0] and reads & segment.writes and not past >> event("arrive", m) & 1:
+                    out.append(f"item {n} {item.tile} may overwrite what item {m} {other.tile} still reads")
+    return out
+
+
+def _mask(positions: object) -> int:
+    mask = 0
+    for p in positions:  # type: ignore[attr-defined]
+        mask |= 1 << p
+    return mask
+
+
+def _bits(mask: int) -> Iterator[int]:
+    while mask:
+        low = mask & -mask
+        yield low.bit_length() - 1
+        mask ^= low

@@ -1,0 +1,250 @@
+"""The graph refuses what has no meaning, prints what it holds, and survives JSON."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from hypothesis import given
+
+from interlace.core.dtypes import bf16, dtype, fp16, fp32
+from interlace.core.errors import CyclicGraphError, DTypeError, GraphError, ShapeError
+from interlace.graph.access import Access, K, axes
+from interlace.graph.graph import Graph, from_data, to_data
+from interlace.graph.op import Op, Reduction
+from interlace.graph.tensor import Tensor
+
+from .graphs import EXAMPLES, conv_chain, gated, graphs, pair, pointwise, program, two_matmuls
+
+I, J = axes(2)
+ROWS = (I.block(2), J.block(2))
+
+
+def touch(name: str, reads: str, writes: str, grid: tuple[int, ...] = (2, 2)) -> Op:
+    """An op over 4 x 4 tensors in 2 x 2 tiles."""
+    return Op(
+        name,
+        "touch",
+        grid,
+        tuple(Access(f"in_{t}", t, ROWS) for t in reads.split()),
+        tuple(Access(f"out_{t}", t, ROWS) for t in writes.split()),
+    )
+
+
+def squares(*names: str) -> dict[str, tuple[int, ...]]:
+    return dict.fromkeys(names, (4, 4))
+
+
+# ---------------------------------------------------------------- shapes and dtypes
+
+
+@pytest.mark.parametrize("shape", [(), (0,), (4, -1), (4, 2.0)])
+def test_tensor_extents_are_positive_integers(shape: tuple[int, ...]) -> None:
+    with pytest.raises(ShapeError, match=r"tensor 'x' has shape .*every extent must be a positive int"):
+        Tensor("x", shape, fp32)
+
+
+def test_tensor_knows_its_bytes() -> None:
+    assert Tensor("x", (3, 5), fp32).nbytes == 60
+    assert Tensor("x", (3, 5), bf16).nbytes == 30
+
+
+@pytest.mark.parametrize("grid", [(), (0,), (2, -1), (1, 1, 1, 1)])
+def test_grid_has_one_to_three_positive_extents(grid: tuple[int, ...]) -> None:
+    with pytest.raises(ShapeError, match=r"op 'a' has grid .*use 1 to 3 positive extents"):
+        touch("a", "x", "y", grid)
+
+
+@pytest.mark.parametrize(("extent", "block"), [(0, 1), (4, 0), (-4, 2)])
+def test_reduction_is_positive(extent: int, block: int) -> None:
+    with pytest.raises(ShapeError, match="both must be positive"):
+        Reduction(extent, block)
+
+
+def test_write_that_moves_with_k_is_refused() -> None:
+    with pytest.raises(ShapeError, match="op 'a' writes a region that depends on the k-range; only reads may"):
+        Op("a", "k", (2, 2), (), (Access("out", "y", (I.block(2), K)),), Reduction(4, 2))
+
+
+def test_read_that_moves_with_k_needs_a_reduction() -> None:
+    with pytest.raises(ShapeError, match="op 'a' reads a k-range but declares no reduction; pass reduction="):
+        Op("a", "k", (2, 2), (Access("in", "x", (I.block(2), K)),), ())
+
+
+def test_map_of_another_rank_than_its_tensor_names_the_op() -> None:
+    with pytest.raises(ShapeError, match=r"op 'a': access map of argument 'in_x' has 2 spans.*shape \(4,\)"):
+        program({"x": (4,), "y": (4, 4)}, touch("a", "x", "y"))
+
+
+def test_map_with_more_coordinates_than_the_grid_names_op_and_argument() -> None:
+    expected = r"op 'a': access map of 'in_x' uses more tile coordinates than grid \(4,\) has"
+    with pytest.raises(ShapeError, match=expected):
+        program(squares("x", "y"), touch("a", "x", "y", grid=(4,)))
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [("bf16", bf16), ("bfloat16", bf16), ("half", fp16), ("float16", fp16), ("float", fp32), (fp32, fp32)],
+)
+def test_dtypes_have_aliases(name: str, expected: object) -> None:
+    assert dtype(name) == expected
+
+
+def test_unknown_dtype_lists_the_known_ones() -> None:
+    with pytest.raises(DTypeError, match="unknown dtype 'int3'; use one of bf16, fp16, fp32"):
+        dtype("int3")
+
+
+# ---------------------------------------------------------------- names
+
+
+def test_repeated_tensor_names_are_refused() -> None:
+    tensors = (Tensor("x", (4, 4), fp32), Tensor("y", (4, 4), fp32), Tensor("x", (4, 4), fp32))
+    with pytest.raises(GraphError, match=r"graph 'g' has several tensors called \['x'\]; rename them"):
+        Graph("g", tensors, (touch("a", "x", "y"),), ("x",), ("y",))
+
+
+def test_repeated_op_names_are_refused() -> None:
+    with pytest.raises(GraphError, match=r"graph 'test' has several ops called \['a'\]; rename them"):
+        program(squares("x", "y", "z"), touch("a", "x", "y"), touch("a", "y", "z"))
+
+
+def test_graph_without_ops_is_refused() -> None:
+    with pytest.raises(GraphError, match="graph 'test' has no ops"):
+        program(squares("x"))
+
+
+@pytest.mark.parametrize(
+    ("op", "inputs", "outputs"),
+    [
+        (touch("a", "nope", "y"), ("x",), ("y",)),
+        (touch("a", "x", "nope"), ("x",), ("y",)),
+        (touch("a", "x", "y"), ("nope",), ("y",)),
+        (touch("a", "x", "y"), ("x",), ("nope",)),
+    ],
+    ids=["read", "write", "input", "output"],
+)
+def test_unknown_tensor_names_list_the_known_ones(op: Op, inputs: tuple[str], outputs: tuple[str]) -> None:
+    tensors = tuple(Tensor(n, (4, 4), fp32) for n in "xy")
+    with pytest.raises(GraphError, match=r"graph 'g' has no tensor 'nope'; it has \['x', 'y'\]"):
+        Graph("g", tensors, (op,), inputs, outputs)
+
+
+def test_lookup_by_name() -> None:
+    graph = two_matmuls()
+    assert graph.op("down").kernel == "matmul"
+    assert graph.op_index("down") == 1
+    assert graph.tensor("hidden").shape == (8, 8)
+    with pytest.raises(GraphError, match=r"graph 'test' has no op 'middle'; it has \['up', 'down'\]"):
+        graph.op("middle")
+    with pytest.raises(GraphError, match=r"graph 'test' has no tensor 'h'; it has \['x', 'w1', 'hidden', 'w2', 'y'\]"):
+        graph.tensor("h")
+
+
+def test_intermediates_are_written_and_neither_input_nor_output() -> None:
+    assert two_matmuls().intermediates == ("hidden",)
+    assert gated().intermediates == ("g", "u", "act")
+    assert pair().intermediates == ("y",)
+    in_place = program({"h": (4,)}, pointwise("a", "h", "h", (4,), (2,)), inputs=("h",))
+    assert in_place.intermediates == ()
+
+
+# ---------------------------------------------------------------- the order of reads and writes
+
+
+def test_reading_what_nothing_writes_asks_for_an_input() -> None:
+    expected = "op 'a' reads 'x', which no op writes; list it among the graph's inputs"
+    with pytest.raises(GraphError, match=expected) as caught:
+        program(squares("x", "y"), touch("a", "x", "y"), inputs=())
+    assert not isinstance(caught.value, CyclicGraphError)
+
+
+def test_reading_before_the_write_asks_for_another_order() -> None:
+    expected = "op 'use' reads 'h' before op 'make' writes it; list 'make' first"
+    with pytest.raises(GraphError, match=expected) as caught:
+        program(squares("x", "h", "y"), touch("use", "h", "y"), touch("make", "x", "h"))
+    assert not isinstance(caught.value, CyclicGraphError)
+
+
+def test_two_ops_that_need_each_other_are_a_circle() -> None:
+    expected = "ops wait for each other: 'a' -> 'b' -> 'a'; write the circle's result to a new tensor"
+    with pytest.raises(CyclicGraphError, match=expected):
+        program(squares("p", "q"), touch("a", "q", "p"), touch("b", "p", "q"))
+
+
+def test_longer_circle_is_named_op_by_op() -> None:
+    ops = (touch("a", "r", "p"), touch("b", "p", "q"), touch("c", "q", "r"))
+    with pytest.raises(CyclicGraphError, match="'a' -> 'b' -> 'c' -> 'a'.*list 'r' among the inputs"):
+        program(squares("p", "q", "r"), *ops)
+
+
+def test_op_that_needs_its_own_result_is_a_circle() -> None:
+    with pytest.raises(CyclicGraphError, match="ops wait for each other: 'a' -> 'a'"):
+        program(squares("p"), touch("a", "p", "p"))
+
+
+def test_circle_through_an_input_is_two_versions_of_one_tensor() -> None:
+    graph = program(squares("p", "q"), touch("a", "q", "p"), touch("b", "p", "q"), inputs=("q",))
+    assert [op.name for op in graph.ops] == ["a", "b"]
+
+
+def test_tensor_may_be_written_again() -> None:
+    graph = program(squares("x", "h", "y"), touch("a", "x", "h"), touch("b", "h", "y"), touch("c", "x", "h"))
+    assert graph.intermediates == ("y",)
+
+
+# ---------------------------------------------------------------- printing and JSON
+
+
+def test_graph_prints_tensors_with_roles_and_ops_with_maps() -> None:
+    assert str(two_matmuls()) == "\n".join(
+        [
+            "graph test",
+            "  x[8 x 4] fp32  (input)",
+            "  w1[4 x 8] fp32  (input)",
+            "  hidden[8 x 8] fp32  (intermediate)",
+            "  w2[8 x 4] fp32  (input)",
+            "  y[8 x 4] fp32  (output)",
+            "  up = matmul, grid 4 x 4, reduction 4 by 2",
+            "    reads  a: x[2*t0 : 2*t0 + 2, k.lo : k.hi]",
+            "    reads  b: w1[k.lo : k.hi, 2*t1 : 2*t1 + 2]",
+            "    writes c: hidden[2*t0 : 2*t0 + 2, 2*t1 : 2*t1 + 2]",
+            "  down = matmul, grid 4 x 2, reduction 8 by 2",
+            "    reads  a: hidden[2*t0 : 2*t0 + 2, k.lo : k.hi]",
+            "    reads  b: w2[k.lo : k.hi, 2*t1 : 2*t1 + 2]",
+            "    writes c: y[2*t0 : 2*t0 + 2, 2*t1 : 2*t1 + 2]",
+        ]
+    )
+
+
+@pytest.mark.parametrize("graph", [pair(), two_matmuls(), gated(), conv_chain()], ids=["pair", "ffn", "gated", "conv"])
+def test_graph_survives_json(graph: Graph) -> None:
+    assert from_data(json.loads(json.dumps(to_data(graph)))) == graph
+
+
+@EXAMPLES
+@given(graphs())
+def test_any_graph_survives_json(graph: Graph) -> None:
+    assert from_data(json.loads(json.dumps(to_data(graph)))) == graph
+
+
+def test_json_keeps_parameters_and_takes_bodies_by_kernel_name() -> None:
+    params = (("tile", 64), ("scale", 0.5), ("activation", "silu"), ("causal", True))
+    accesses = (Access("in", "x", (I.block(2),)),), (Access("out", "y", (I.block(2),)),)
+    body = object()
+    op = Op("a", "scale", (2,), *accesses, params=params, flops=12.5, body=body)
+    graph = program({"x": (4,), "y": (4,)}, op)
+    data = json.loads(json.dumps(to_data(graph)))
+    again = from_data(data, {"scale": body}).op("a")
+    assert again.params == params
+    assert again.param("scale") == 0.5
+    assert again.flops == 12.5
+    assert again.body is body
+    assert from_data(data).op("a").body is None
+
+
+def test_inconsistent_data_is_a_graph_error() -> None:
+    data = to_data(pair())
+    data["inputs"] = []
+    with pytest.raises(GraphError, match="op 'a' reads 'x', which no op writes"):
+        from_data(data)

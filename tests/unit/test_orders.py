@@ -1,0 +1,350 @@
+"""Orders, interleavings and splits: permutations, and exact sequences for small cases."""
+
+from __future__ import annotations
+
+from itertools import product
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from interlace.core.errors import OrderError
+from interlace.graph.dependencies import Dependencies
+from interlace.graph.graph import Graph
+from interlace.plan.plan import Plan
+from interlace.planner.build import Choices, build
+from interlace.policies.interleavings import (
+    ExplicitInterleaving,
+    HalfRows,
+    Interleaving,
+    OpAfterOp,
+    Panels,
+    Parts,
+)
+from interlace.policies.orders import (
+    ColumnMajor,
+    ExplicitOrder,
+    GroupedPanels,
+    Hilbert,
+    Morton,
+    Order,
+    RowMajor,
+    Serpentine,
+)
+from interlace.policies.splits import Split, SplitK, StreamK, Whole
+
+from .graphs import EXAMPLES, SPLITS, choices, graphs, pair, pointwise, program, two_matmuls
+
+ORDERS = (
+    RowMajor(),
+    ColumnMajor(),
+    GroupedPanels(1),
+    GroupedPanels(2),
+    GroupedPanels(100),
+    Serpentine(),
+    Morton(),
+    Hilbert(),
+)
+RECTANGLES = list(product(range(1, 10), repeat=2))
+
+
+def positions(order: Order, grid: tuple[int, int]) -> list[list[int]]:
+    """When each tile runs, as the rows of the grid."""
+    when = np.empty(grid[0] * grid[1], np.int64)
+    when[order.permutation(grid)] = np.arange(len(when))
+    return when.reshape(grid).tolist()
+
+
+# ---------------------------------------------------------------- orders
+
+
+@pytest.mark.parametrize("order", ORDERS, ids=str)
+def test_every_order_runs_every_tile_once(order: Order) -> None:
+    for rows, columns in RECTANGLES:
+        assert sorted(order.permutation((rows, columns)).tolist()) == list(range(rows * columns))
+    assert sorted(order.permutation((7,)).tolist()) == list(range(7))
+
+
+@pytest.mark.parametrize("order", ORDERS, ids=str)
+def test_grid_of_three_dimensions_is_taken_as_all_but_the_last_by_the_last(order: Order) -> None:
+    assert order.permutation((2, 3, 5)).tolist() == order.permutation((6, 5)).tolist()
+
+
+@pytest.mark.parametrize(
+    ("order", "expected"),
+    [
+        (RowMajor(), [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9, 10, 11]]),
+        (ColumnMajor(), [[0, 3, 6, 9], [1, 4, 7, 10], [2, 5, 8, 11]]),
+        (GroupedPanels(2), [[0, 2, 4, 6], [1, 3, 5, 7], [8, 9, 10, 11]]),
+        (Serpentine(), [[0, 1, 2, 3], [7, 6, 5, 4], [8, 9, 10, 11]]),
+    ],
+    ids=str,
+)
+def test_orders_are_those_of_the_table_in_the_module(order: Order, expected: list[list[int]]) -> None:
+    assert positions(order, (3, 4)) == expected
+
+
+def test_morton_interleaves_the_bits_of_row_and_column() -> None:
+    assert positions(Morton(), (4, 4)) == [[0, 1, 4, 5], [2, 3, 6, 7], [8, 9, 12, 13], [10, 11, 14, 15]]
+    assert positions(Morton(), (2, 3)) == [[0, 1, 4], [2, 3, 5]]
+    assert positions(Morton(), (3, 2)) == [[0, 1], [2, 3], [4, 5]]
+
+
+def test_hilbert_of_four_by_four() -> None:
+    assert positions(Hilbert(), (4, 4)) == [[0, 1, 14, 15], [3, 2, 13, 12], [4, 7, 8, 11], [5, 6, 9, 10]]
+
+
+def test_hilbert_steps_to_a_neighbour_but_for_one_diagonal_when_the_longer_side_alone_is_odd() -> None:
+    # An odd side cannot be halved into two even ones; beside an even side of four or more that costs one
+    # diagonal step. A side of two is narrow enough to go round.
+    for rows, columns in product(range(1, 25), repeat=2):
+        path = Hilbert().permutation((rows, columns))
+        down, right = (np.abs(np.diff(c)) for c in (path // columns, path % columns))
+        odd = max(rows, columns) % 2 == 1 and min(rows, columns) % 2 == 0 and min(rows, columns) >= 4
+        strides = sorted(zip(down.tolist(), right.tolist(), strict=True))
+        assert [s for s in strides if sum(s) != 1] == [(1, 1)] * odd, (rows, columns)
+        assert path[0] == 0
+
+
+def test_serpentine_steps_to_a_neighbour() -> None:
+    for rows, columns in RECTANGLES:
+        path = Serpentine().permutation((rows, columns))
+        steps = np.abs(np.diff(path // columns)) + np.abs(np.diff(path % columns))
+        assert (steps == 1).all()
+
+
+def test_explicit_order_is_taken_as_given() -> None:
+    assert ExplicitOrder((2, 0, 3, 1)).permutation((2, 2)).tolist() == [2, 0, 3, 1]
+    assert positions(ExplicitOrder((2, 0, 3, 1)), (2, 2)) == [[1, 3], [0, 2]]
+
+
+@pytest.mark.parametrize(
+    ("tiles", "expected"),
+    [
+        ((0, 1, 2, 4), r"order names 4, but grid \(2, 2\) has entries 0\.\.3"),
+        ((0, 1, 2, -1), r"order names -1, but grid \(2, 2\) has entries 0\.\.3"),
+        ((0, 1, 1, 3), r"order for grid \(2, 2\) lists entry 1 2 times; list each of 4 exactly once"),
+        ((0, 1, 2), r"order for grid \(2, 2\) lists entry 3 0 times; list each of 4 exactly once"),
+        ((0, 1, 2, 3, 3), r"order for grid \(2, 2\) lists entry 3 2 times; list each of 4 exactly once"),
+        ((), r"order for grid \(2, 2\) lists entry 0 0 times; list each of 4 exactly once"),
+    ],
+)
+def test_explicit_order_that_is_no_permutation_is_refused(tiles: tuple[int, ...], expected: str) -> None:
+    with pytest.raises(OrderError, match=expected):
+        ExplicitOrder(tiles).permutation((2, 2))
+
+
+def test_grouped_panels_of_no_rows_is_refused() -> None:
+    with pytest.raises(OrderError, match="GroupedPanels rows is 0; use a positive number"):
+        GroupedPanels(0)
+
+
+def test_users_order_is_a_rank_and_is_checked() -> None:
+    class Backwards(Order):
+        def rank(self, row, column, rows, columns):
+            return -row, -column
+
+    class Stuck(Order):
+        def rank(self, row, column, rows, columns):
+            return (row,)
+
+        def permutation(self, grid):
+            return np.zeros(grid[0] * grid[1], np.int64)
+
+    graph = two_matmuls()
+    assert Backwards().permutation((2, 3)).tolist() == [5, 4, 3, 2, 1, 0]
+    with pytest.raises(OrderError, match=r"order for op 'up', grid \(4, 4\) lists entry 0 16 times"):
+        build(graph, Choices(2, order=Stuck()))
+
+
+# ---------------------------------------------------------------- interleavings
+
+
+def feed(columns: int = 2, rows: int = 2) -> Graph:
+    """``d`` needs ``u`` row by row; both have ``rows`` x ``columns`` tiles; d's reduction has a chunk per tile."""
+    return two_matmuls(rows, (1, columns, columns), up=(1, 1), down=(1, 1), block=1)
+
+
+def sequence(plan: Plan) -> str:
+    """One word per item: u or d and the row of its tile."""
+    return " ".join(
+        "ud"[op] + str(tile // plan.graph.ops[op].grid[-1])
+        for op, tile in zip(plan.items.op.tolist(), plan.items.tile.tolist(), strict=True)
+    )
+
+
+@pytest.mark.parametrize(
+    ("interleaving", "expected"),
+    [
+        (OpAfterOp(), "u0 u0 u1 u1 d0 d0 d1 d1"),
+        (Panels(1), "u0 u0 d0 d0 u1 u1 d1 d1"),
+        (Panels(2), "u0 u0 u1 u1 d0 d0 d1 d1"),
+        (Panels(1, lag=1), "u0 u0 u1 u1 d0 d0 d1 d1"),
+        (HalfRows(), "u0 u0 d0 d0 u1 u1 d1 d1"),
+    ],
+    ids=str,
+)
+def test_interleavings_are_those_of_the_table_in_the_module(interleaving: Interleaving, expected: str) -> None:
+    assert sequence(build(feed(), Choices(2, interleaving=interleaving))) == expected
+
+
+def test_panels_lag_sends_consumers_off_groups_later() -> None:
+    graph = feed(columns=1, rows=4)
+    by_lag = [sequence(build(graph, Choices(2, interleaving=Panels(1, lag)))) for lag in range(5)]
+    assert by_lag == [
+        "u0 d0 u1 d1 u2 d2 u3 d3",
+        "u0 u1 d0 u2 d1 u3 d2 d3",
+        "u0 u1 u2 d0 u3 d1 d2 d3",
+        "u0 u1 u2 u3 d0 d1 d2 d3",
+        "u0 u1 u2 u3 d0 d1 d2 d3",
+    ]
+
+
+def test_half_rows_start_split_consumers_after_the_first_half() -> None:
+    plan = build(feed(), Choices(2, interleaving=HalfRows(), split={"down": SplitK(2)}))
+    words = sequence(plan).split()
+    parts = [f"{w}[{lo}:{hi}]" for w, lo, hi in zip(words, plan.items.k_lo, plan.items.k_hi, strict=True)]
+    assert parts == [
+        *("u0[0:1]", "d0[0:1]", "d0[0:1]", "u0[0:1]", "d0[1:2]", "d0[1:2]"),
+        *("u1[0:1]", "d1[0:1]", "d1[0:1]", "u1[0:1]", "d1[1:2]", "d1[1:2]"),
+    ]
+
+
+def test_panels_put_a_consumer_right_after_the_last_of_its_producers() -> None:
+    # Tiles of 3 rows of d need 2 or 3 tiles of 2 rows of u: rows 0..3, 3..6, 6..9, 9..12 of 12.
+    graph = two_matmuls(12, (1, 1, 1), up=(2, 1), down=(3, 1), block=1)
+    plan = build(graph, Choices(2, interleaving=Panels(1)))
+    assert sequence(plan) == "u0 u1 d0 u2 d1 u3 u4 d2 u5 d3"
+
+
+def test_panels_follow_chains_of_more_than_two_ops() -> None:
+    shapes = {n: (3,) for n in "wxyz"}
+    ops = [pointwise(b, a, b, (3,), (1,)) for a, b in zip("wxy", "xyz", strict=True)]
+    plan = build(program(shapes, *ops), Choices(2, interleaving=Panels(1)))
+    assert [("xyz"[op], int(t)) for op, t in zip(plan.items.op, plan.items.tile, strict=True)] == [
+        (op, t) for t in range(3) for op in "xyz"
+    ]
+
+
+def test_each_op_keeps_its_own_order_inside_an_interleaving() -> None:
+    plan = build(feed(columns=3, rows=1), Choices(2, order=ExplicitOrder((2, 0, 1)), interleaving=Panels(1)))
+    assert plan.items.tile.tolist() == [2, 0, 1, 2, 0, 1]
+
+
+def test_explicit_interleaving_is_taken_as_given() -> None:
+    plan = build(pair(), Choices(2, interleaving=ExplicitInterleaving((1, 3, 0, 2))))
+    assert list(zip(plan.items.op.tolist(), plan.items.tile.tolist(), strict=True)) == [(0, 1), (1, 1), (0, 0), (1, 0)]
+
+
+@pytest.mark.parametrize(
+    ("order", "expected"),
+    [
+        ((0, 1, 2), "order for the graph's items lists entry 3 0 times; list each of 4 exactly once"),
+        ((0, 1, 2, 2), "order for the graph's items lists entry 2 2 times"),
+        ((0, 1, 2, 4), r"order names 4, but the graph's items has entries 0\.\.3"),
+    ],
+)
+def test_explicit_interleaving_that_is_no_permutation_is_refused(order: tuple[int, ...], expected: str) -> None:
+    with pytest.raises(OrderError, match=expected):
+        build(pair(), Choices(2, interleaving=ExplicitInterleaving(order)))
+
+
+def test_users_interleaving_that_loses_an_item_is_refused() -> None:
+    class Lossy(Interleaving):
+        def sequence(self, parts: Parts, dependencies: Dependencies, post: np.ndarray) -> np.ndarray:
+            return np.arange(len(parts.op) - 1)
+
+    with pytest.raises(OrderError, match="lists entry 3 0 times"):
+        build(pair(), Choices(2, interleaving=Lossy()))
+
+
+@pytest.mark.parametrize(("rows", "lag"), [(0, 0), (-1, 0), (1, -1)])
+def test_panels_without_rows_or_with_negative_lag_are_refused(rows: int, lag: int) -> None:
+    with pytest.raises(OrderError, match=rf"Panels\({rows}, lag={lag}\); use rows >= 1 and lag >= 0"):
+        Panels(rows, lag)
+
+
+@EXAMPLES
+@given(st.data())
+def test_interleavings_put_every_producer_before_its_consumers(data: st.DataObject) -> None:
+    graph = data.draw(graphs())
+    drawn = data.draw(choices(graph))
+    plan = build(graph, drawn)
+    dependencies = Dependencies(graph)
+    last = {}
+    for n, key in enumerate(zip(plan.items.op.tolist(), plan.items.tile.tolist(), strict=True)):
+        last[key] = n
+    for n, (op, tile) in enumerate(zip(plan.items.op.tolist(), plan.items.tile.tolist(), strict=True)):
+        coords = graph.ops[op].coords(np.array([tile]))
+        k_lo, k_hi = plan.items.k_lo[[n]], plan.items.k_hi[[n]]
+        for link in dependencies.into(op):
+            lo, hi = link.target.bounds(graph.tensor(link.tensor).shape, coords, k_lo, k_hi)
+            for producer in dependencies.producers(link, lo, hi)[0].tolist():
+                assert last[link.producer, producer] < n
+
+
+# ---------------------------------------------------------------- splits
+
+
+def letters(split: Split, tiles: int, chunks: int) -> str:
+    """One word per tile, one letter per chunk, a new letter for each item."""
+    rows = [""] * tiles
+    for letter, tile, lo, hi in zip("abcdefghijklmnopqrstuvwxyz", *split.items(tiles, chunks), strict=False):
+        rows[tile] += letter * int(hi - lo)
+    return " ".join(rows)
+
+
+@pytest.mark.parametrize(
+    ("split", "expected"),
+    [
+        (Whole(), "aaaa bbbb cccc dddd eeee ffff"),
+        (SplitK(1), "aaaa bbbb cccc dddd eeee ffff"),
+        (SplitK(2), "aabb ccdd eeff gghh iijj kkll"),
+        (SplitK(3), "abcc deff ghii jkll mnoo pqrr"),
+        (StreamK(1), "aaaa bbbb cccc dddd eeee ffff"),
+        (StreamK(4), "aaaa bbcc dddd eeee ffgg hhhh"),  # shares of 6 chunks end after 6, 12 and 18
+        (StreamK(5), "aaaa bbbb cddd eeff gggh iiii"),  # shares end after 4, 9, 14 and 19
+    ],
+    ids=str,
+)
+def test_splits_of_six_tiles_of_four_chunks(split: Split, expected: str) -> None:
+    assert letters(split, 6, 4) == expected
+
+
+def test_split_of_more_parts_than_chunks_gives_one_item_per_chunk() -> None:
+    assert letters(SplitK(9), 2, 3) == "abc def"
+    assert letters(StreamK(100), 2, 3) == "abc def"
+
+
+def test_op_without_a_reduction_is_never_split() -> None:
+    assert letters(SplitK(4), 3, 1) == letters(StreamK(4), 3, 1) == "a b c"
+
+
+def test_split_falls_on_chunks_and_the_last_is_short() -> None:
+    graph = two_matmuls(1, (1, 10, 1), up=(1, 10), down=(1, 1), block=4)
+    plan = build(graph, Choices(1, split={"down": SplitK(2)}))
+    down = plan.items.op == 1
+    assert list(zip(plan.items.k_lo[down].tolist(), plan.items.k_hi[down].tolist(), strict=True)) == [(0, 4), (4, 10)]
+
+
+@pytest.mark.parametrize("split", [SplitK, StreamK])
+def test_split_into_nothing_is_refused(split: type[Split]) -> None:
+    with pytest.raises(OrderError, match=rf"{split.__name__}\(0\); use at least one (part|share)"):
+        split(0)
+
+
+@EXAMPLES
+@given(SPLITS, st.integers(1, 12), st.integers(1, 12))
+def test_items_of_any_split_cover_all_chunks_once_in_order(split: Split, tiles: int, chunks: int) -> None:
+    tile, lo, hi = split.items(tiles, chunks)
+    covered = [(t, c) for t, a, b in zip(tile.tolist(), lo.tolist(), hi.tolist(), strict=True) for c in range(a, b)]
+    assert covered == list(product(range(tiles), range(chunks)))
+    assert (lo < hi).all()
+
+
+@EXAMPLES
+@given(st.integers(1, 20), st.integers(1, 12), st.integers(1, 12))
+def test_stream_k_shares_differ_by_at_most_one_chunk(shares: int, tiles: int, chunks: int) -> None:
+    cuts = np.concatenate([[0], StreamK(shares).cuts(tiles, chunks), [tiles * chunks]])
+    assert np.ptp(np.diff(cuts)) <= 1

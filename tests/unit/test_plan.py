@@ -1,0 +1,417 @@
+"""Plans as arrays and as JSON: exact small cases, round trips, and text that is no plan."""
+
+from __future__ import annotations
+
+import copy
+import json
+from collections.abc import Callable, Iterator
+from functools import cache
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from interlace.core.errors import GraphError, InterlaceError, PlanFormatError
+from interlace.plan.plan import Dispatch, Plan
+from interlace.plan.verify import verify
+from interlace.planner.build import Assignment, Choices, build
+from interlace.policies.interleavings import Panels
+from interlace.policies.orders import Hilbert
+from interlace.policies.splits import SplitK, StreamK
+from interlace.policies.sync import NoSync, RowSync
+
+from .graphs import EXAMPLES, choices, conv_chain, gated, graphs, matmul, pair, program, set_entry, two_matmuls
+
+PLANS = {
+    "ticket": lambda: build(two_matmuls(), Choices(4)),
+    "static, striped": lambda: build(gated(), Choices(3, Dispatch.STATIC, policy=RowSync())),
+    "static, balanced": lambda: build(gated(), Choices(3, Dispatch.STATIC, Assignment.BALANCED)),
+    "split-K": lambda: build(two_matmuls(), Choices(4, split=SplitK(2), chunk_waits=True)),
+    "stream-K over panels": lambda: build(
+        two_matmuls(), Choices(4, split={"down": StreamK(5)}, order=Hilbert(), interleaving=Panels(1))
+    ),
+    "convolutions": lambda: build(conv_chain(), Choices(2, policy={"first": RowSync()})),
+    "no semaphores": lambda: build(pair(), Choices(1, policy=NoSync())),
+}
+
+
+# ---------------------------------------------------------------- what build makes
+
+
+def test_plan_of_the_worked_example_in_the_module() -> None:
+    # Every tile of b reads the whole row of tiles of a.
+    graph = two_matmuls(1, (1, 2, 2), up=(1, 1), down=(1, 1), block=2)
+    plan = build(graph, Choices(2, policy=RowSync()))
+    columns = {name: getattr(plan.items, name).tolist() for name in ("op", "tile", "worker", "post")}
+    assert columns == {"op": [0, 0, 1, 1], "tile": [0, 1, 0, 1], "worker": [-1] * 4, "post": [0, 0, -1, -1]}
+    assert plan.semaphores == 1
+    assert plan.waits.ptr.tolist() == [0, 0, 0, 1, 2]
+    waits = [getattr(plan.waits, name).tolist() for name in ("first", "count", "stride", "threshold", "k")]
+    assert waits == [[0, 0], [1, 1], [1, 1], [2, 2], [0, 0]]
+
+
+def test_striped_dispatch_deals_items_out_in_turn() -> None:
+    plan = build(pair(4), Choices(3, Dispatch.STATIC))
+    assert plan.items.worker.tolist() == [0, 1, 2, 0, 1, 2, 0, 1]
+
+
+def test_balanced_dispatch_gives_the_next_item_to_the_least_loaded_worker() -> None:
+    # Tiles of `up` cost 2*1*1*2 = 4, tiles of `down` 2*1*1*8 = 16.
+    shapes = {"x": (1, 2), "w": (2, 8), "h": (1, 8), "v": (8, 4), "y": (1, 4)}
+    graph = program(
+        shapes,
+        matmul("up", "x", "w", "h", (1, 8, 2), (1, 1), 1),
+        matmul("down", "h", "v", "y", (1, 4, 8), (1, 1), 1),
+    )
+    worker = build(graph, Choices(3, Dispatch.STATIC, Assignment.BALANCED)).items.worker.tolist()
+    assert worker[:8] == [0, 1, 2, 0, 1, 2, 0, 1]
+    assert worker[8:] == [2, 0, 1, 2]  # loads 12, 12, 8 before the first item of down
+
+
+def test_split_item_costs_its_share_of_the_tile() -> None:
+    graph = two_matmuls(1, (1, 1, 8), up=(1, 1), down=(1, 4), block=1)  # up: 1 tile of 2 FLOPs; down: 2 of 8
+    plan = build(graph, Choices(2, Dispatch.STATIC, Assignment.BALANCED))
+    assert plan.items.worker.tolist() == [0, 1, 0]
+
+
+def test_chunk_waits_stand_before_the_chunk_that_needs_them() -> None:
+    graph = two_matmuls(2, (2, 8, 2), up=(2, 2), down=(2, 2), block=4)
+    together = build(graph, Choices(2))
+    apart = build(graph, Choices(2, chunk_waits=True))
+    assert (together.waits.first.tolist(), together.waits.count.tolist(), together.waits.k.tolist()) == ([0], [4], [0])
+    assert (apart.waits.first.tolist(), apart.waits.count.tolist(), apart.waits.k.tolist()) == ([0, 2], [2, 2], [0, 4])
+
+
+def test_wait_of_a_split_part_stands_at_its_own_start() -> None:
+    graph = two_matmuls(2, (2, 8, 2), up=(2, 2), down=(2, 2), block=4)
+    plan = build(graph, Choices(2, split={"down": SplitK(2)}))
+    assert plan.waits.ptr.tolist() == [0, 0, 0, 0, 0, 1, 2]
+    assert (plan.waits.first.tolist(), plan.waits.count.tolist(), plan.waits.k.tolist()) == ([0, 2], [2, 2], [0, 4])
+
+
+def test_semaphore_needed_twice_is_awaited_once_at_the_earlier_use() -> None:
+    # The second operand needs all of h from the start, the first one tile by tile.
+    shapes = {"x": (4, 4), "w": (4, 4), "h": (4, 4), "y": (4, 4)}
+    graph = program(
+        shapes,
+        matmul("a", "x", "w", "h", (4, 4, 4), (4, 2), 2),
+        matmul("b", "h", "h", "y", (4, 4, 4), (4, 4), 2),
+    )
+    plan = build(graph, Choices(2, chunk_waits=True))
+    assert (plan.waits.first.tolist(), plan.waits.count.tolist(), plan.waits.k.tolist()) == ([0], [2], [0])
+
+
+def test_strided_semaphores_make_one_wait() -> None:
+    graph = two_matmuls(6, (2, 4, 2), up=(2, 2), down=(6, 2), block=2)  # up 3 x 2 tiles; down reads a column a chunk
+    plan = build(graph, Choices(2, chunk_waits=True))
+    assert plan.waits.first.tolist() == [0, 1]
+    assert plan.waits.count.tolist() == [3, 3]
+    assert plan.waits.stride.tolist() == [2, 2]
+    assert plan.waits.k.tolist() == [0, 2]
+
+
+def test_plan_says_for_people_what_made_it() -> None:
+    plan = build(two_matmuls(), Choices(2, policy={"up": RowSync()}, interleaving=Panels(1, 2), chunk_waits=True))
+    assert plan.policy == "up: RowSync(), per k-chunk"
+    assert plan.order == "RowMajor(); Whole(); Panels(rows=1, lag=2)"
+
+
+def test_item_name_shows_the_k_range_of_a_part() -> None:
+    plan = build(two_matmuls(), Choices(2, split={"down": SplitK(2)}))
+    assert plan.item_name(0) == "op 'up', tile (0, 0)"
+    assert plan.item_name(len(plan.items) - 1) == "op 'down', tile (3, 1), k 4:8"
+    assert plan.tile_base().tolist() == [0, 16, 24]
+
+
+@pytest.mark.parametrize("workers", [0, -1])
+@pytest.mark.parametrize("assignment", Assignment)
+@pytest.mark.xfail(reason="build deals items to no workers: IndexError, or division by zero", strict=True)
+def test_build_refuses_to_deal_items_to_no_workers(assignment: Assignment, workers: int) -> None:
+    with pytest.raises(InterlaceError, match="worker"):
+        build(pair(), Choices(workers, Dispatch.STATIC, assignment))
+
+
+# ---------------------------------------------------------------- JSON
+
+
+@pytest.mark.parametrize("name", PLANS)
+def test_plan_survives_json_byte_for_byte(name: str) -> None:
+    plan = PLANS[name]()
+    text = plan.to_json()
+    again = Plan.from_json(text)
+    assert again == plan
+    assert again.to_json() == text
+    assert verify(again).edges == verify(plan).edges
+
+
+@EXAMPLES
+@given(st.data())
+def test_any_plan_survives_json_byte_for_byte(data: st.DataObject) -> None:
+    graph = data.draw(graphs())
+    plan = build(graph, data.draw(choices(graph)))
+    assert Plan.from_json(plan.to_json()) == plan
+    assert Plan.from_json(plan.to_json()).to_json() == plan.to_json()
+
+
+def test_plans_differ_if_one_entry_differs() -> None:
+    plan = PLANS["ticket"]()
+    assert plan == PLANS["ticket"]()
+    assert plan != set_entry(plan, "waits.threshold", 0, 99)
+    assert plan != set_entry(plan, "items.tile", 0, 1)
+    assert plan.items != plan.waits
+
+
+def test_kernel_bodies_are_bound_by_name() -> None:
+    body = object()
+    plan = Plan.from_json(PLANS["ticket"]().to_json(), {"matmul": body})
+    assert [op.body for op in plan.graph.ops] == [body, body]
+
+
+# ---------------------------------------------------------------- text that is no plan
+
+
+@cache
+def _text() -> str:
+    return build(two_matmuls(4, (2, 4, 2)), Choices(2, split={"down": SplitK(2)})).to_json()
+
+
+def _changed(*path: Any, to: Any) -> str:
+    """The JSON text of a good plan with the value at ``path`` replaced."""
+    data = json.loads(_text())
+    at = data
+    for key in path[:-1]:
+        at = at[key]
+    at[path[-1]] = to
+    return json.dumps(data)
+
+
+def _without(*path: Any) -> str:
+    data = json.loads(_text())
+    at = data
+    for key in path[:-1]:
+        at = at[key]
+    del at[path[-1]]
+    return json.dumps(data)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "{", "no plan", "\x00", "{'format': 1}", '"\ud800', "[" * 100_000, '{"format": interlace-plan}'],
+    ids=["empty", "cut off", "prose", "zero byte", "python", "surrogate", "deep", "bare word"],
+)
+def test_text_that_is_not_json_is_a_format_error(text: str) -> None:
+    with pytest.raises(PlanFormatError, match="not JSON: .*write plans with Plan.to_json"):
+        Plan.from_json(text)
+
+
+@pytest.mark.parametrize("text", ["null", "[]", "3", '"plan"', "{}", '{"format":"other"}', '{"format":null}'])
+def test_foreign_json_is_a_format_error(text: str) -> None:
+    with pytest.raises(PlanFormatError, match='not a plan: the text lacks "format": "interlace-plan"'):
+        Plan.from_json(text)
+
+
+@pytest.mark.parametrize("version", [0, 2, "1", None, [1]])
+def test_other_schema_version_is_named(version: Any) -> None:
+    expected = "plan has schema version .*, this is version 1; make the plan again with this release"
+    with pytest.raises(PlanFormatError, match=expected):
+        Plan.from_json(_changed("schema_version", to=version))
+
+
+def _every_key() -> Iterator[tuple[Any, ...]]:
+    data = json.loads(_text())
+    for key in sorted(set(data) - {"format", "schema_version"}):
+        yield (key,)
+    for table in ("graph", "items", "waits"):
+        yield from ((table, key) for key in data[table])
+    yield from (("graph", "ops", 0, key) for key in data["graph"]["ops"][0])
+    yield from (("graph", "tensors", 0, key) for key in data["graph"]["tensors"][0])
+    yield from (("graph", "ops", 0, "reads", 0, key) for key in ("arg", "tensor", "spans"))
+
+
+@pytest.mark.parametrize("path", list(_every_key()), ids=lambda path: ".".join(map(str, path)))
+def test_missing_key_is_a_format_error(path: tuple[Any, ...]) -> None:
+    with pytest.raises(PlanFormatError, match=f"damaged plan: KeyError: '{path[-1]}'; make it again"):
+        Plan.from_json(_without(*path))
+
+
+@pytest.mark.parametrize("value", ["ticket!", "", None, 3, ["ticket"], {}])
+def test_unknown_dispatch_is_a_format_error(value: Any) -> None:
+    with pytest.raises(PlanFormatError, match="damaged plan: ValueError: .* is not a valid Dispatch"):
+        Plan.from_json(_changed("dispatch", to=value))
+
+
+@pytest.mark.parametrize("key", ["workers", "semaphores"])
+@pytest.mark.parametrize("value", [-1, 1.5, "4", None, True, [4]])
+def test_counts_are_integers(key: str, value: Any) -> None:
+    with pytest.raises(PlanFormatError, match="damaged plan: ValueError: .* is not a count"):
+        Plan.from_json(_changed(key, to=value))
+
+
+@pytest.mark.parametrize("table", ["items", "waits"])
+@pytest.mark.parametrize("value", [None, 3, "0", {"0": 1}, [1.0], ["1"], [True], [None], [[1]]], ids=str)
+def test_columns_are_lists_of_integers(table: str, value: Any) -> None:
+    column_name = {"items": "tile", "waits": "first"}[table]
+    with pytest.raises(PlanFormatError, match="damaged plan: ValueError: a column is not a list of integers"):
+        Plan.from_json(_changed(table, column_name, to=value))
+
+
+def test_entry_beyond_64_bits_is_a_format_error() -> None:
+    with pytest.raises(PlanFormatError, match="damaged plan: OverflowError"):
+        Plan.from_json(_changed("items", "tile", 0, to=2**63))
+
+
+@pytest.mark.parametrize("value", [None, 3, "x", [], True])
+@pytest.mark.parametrize("key", ["graph", "items", "waits"])
+def test_part_of_another_kind_is_a_format_error(key: str, value: Any) -> None:
+    with pytest.raises(PlanFormatError, match="damaged plan: TypeError"):
+        Plan.from_json(_changed(key, to=value))
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "expected"),
+    [
+        (("graph", "inputs"), [], "op 'up' reads 'x', which no op writes"),
+        (("graph", "ops"), [], "has no ops"),
+        (("graph", "ops", 1, "name"), "up", r"several ops called \['up'\]"),
+        (("graph", "ops", 0, "grid"), [0, 1], r"grid \(0, 1\); use 1 to 3 positive extents"),
+        (("graph", "ops", 0, "reduction"), None, "declares no reduction"),
+        (("graph", "ops", 0, "reduction"), [2, 0], "both must be positive"),
+        (("graph", "ops", 0, "reads", 0, "tensor"), "nope", "has no tensor 'nope'"),
+        (("graph", "ops", 0, "reads", 0, "spans"), [], "has 0 spans"),
+        (("graph", "tensors", 0, "shape"), [4, 2.0], "every extent must be a positive int"),
+        (("graph", "tensors", 0, "shape"), "42", "every extent must be a positive int"),
+        (("graph", "tensors", 0, "dtype"), "int3", "unknown dtype 'int3'"),
+    ],
+)
+def test_inconsistent_graph_is_a_format_error_that_says_why(path: tuple[Any, ...], value: Any, expected: str) -> None:
+    with pytest.raises(PlanFormatError, match=f"the plan's graph is inconsistent: .*{expected}") as caught:
+        Plan.from_json(_changed(*path, to=value))
+    assert isinstance(caught.value.__cause__, GraphError)
+
+
+@pytest.mark.parametrize(
+    ("path", "value"),
+    [
+        (("graph", "tensors"), 5),
+        (("graph", "tensors", 0), None),
+        (("graph", "tensors", 0, "shape"), 7),
+        (("graph", "tensors", 0, "dtype"), []),
+        (("graph", "ops", 0, "grid"), "22"),
+        (("graph", "ops", 0, "kernel"), []),
+        (("graph", "ops", 0, "reduction"), [2, 2, 2]),
+        (("graph", "ops", 0, "reduction"), "ab"),
+        (("graph", "ops", 0, "reads", 0, "spans", 0), []),
+        (("graph", "ops", 0, "reads", 0, "spans", 0, 0), [1, 2]),
+        (("graph", "ops", 0, "reads", 0, "spans", 0, 0, 0), "x"),
+        (("graph", "ops", 0, "reads", 0, "spans", 0, 0, 0), float("nan")),
+        (("graph", "ops", 0, "reads", 0, "spans", 0, 0, 0), float("inf")),
+        (("graph", "ops", 0, "reads", 0, "spans", 0, 0, 0), 10**30),
+        (("graph", "ops", 0, "reads", 0, "spans", 0, 0, 1), None),
+    ],
+)
+def test_malformed_graph_is_a_format_error(path: tuple[Any, ...], value: Any) -> None:
+    with pytest.raises(PlanFormatError):
+        Plan.from_json(_changed(*path, to=value))
+
+
+# Each of these gets past from_json, or out of it, with an error that is none of ours.
+LEAKS: dict[str, tuple[Callable[[], str], str]] = {
+    "params that are no object": (lambda: _changed("graph", "ops", 0, "params", to=[]), "AttributeError"),
+    "number of 5000 digits": (lambda: "1" * 5000, "ValueError of json.loads"),
+    "grid of floats": (lambda: _changed("graph", "ops", 0, "grid", to=[2.0, 2.0]), "TypeError in verify"),
+    "grid beyond 64 bits": (lambda: _changed("graph", "ops", 0, "grid", to=[10**30, 2]), "OverflowError in verify"),
+    "grid beyond memory": (lambda: _changed("graph", "ops", 0, "grid", to=[10**14, 2]), "MemoryError in verify"),
+    "reduction beyond 64 bits": (
+        lambda: _changed("graph", "ops", 0, "reduction", to=[2, 10**30]),
+        "OverflowError in verify",
+    ),
+    "argument that is a list": (
+        lambda: _changed("graph", "ops", 0, "writes", 0, "arg", to=[]),
+        "TypeError in verify: unhashable",
+    ),
+    "semaphores beyond memory": (lambda: _changed("semaphores", to=10**15), "MemoryError in verify"),
+    "semaphores beyond 64 bits": (lambda: _changed("semaphores", to=10**30), "ValueError in verify"),
+    "wait for more semaphores than memory holds": (
+        lambda: _changed("waits", "count", 0, to=10**15),
+        "MemoryError in verify",
+    ),
+}
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=pytest.mark.xfail(reason=why, strict=True))
+        for name, (_, why) in LEAKS.items()
+    ],
+)
+def test_damage_never_shows_as_a_foreign_error(name: str) -> None:
+    _verifies_or_is_refused(LEAKS[name][0]())
+
+
+def _verifies_or_is_refused(text: str) -> None:
+    """Nothing but an InterlaceError that says something may come out."""
+    try:
+        proof = verify(Plan.from_json(text))
+    except InterlaceError as error:
+        assert len(str(error)) > 10
+    else:
+        assert proof.edges >= proof.edges_by_wait >= 0
+
+
+WRONG = st.one_of(
+    st.none(),
+    st.booleans(),
+    st.integers(-3, 9),
+    st.sampled_from((10**15, 10**30, 0.5, 2.0, [], {}, [1], {"a": 1})),
+    st.text("ab1", max_size=2),
+)
+
+
+def _paths(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    """The path of everything inside a JSON value."""
+    children = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for key, child in children:
+        yield (*path, key)
+        yield from _paths(child, (*path, key))
+
+
+@st.composite
+def mutations(draw: st.DrawFn) -> str:
+    """A good plan's text with one to three places replaced, nudged, dropped or doubled."""
+    data = json.loads(_text())
+    for _ in range(draw(st.sampled_from((1, 1, 1, 2, 3)))):
+        # Draw the kind of place first, or long columns would take nearly every draw.
+        kinds: dict[tuple[Any, ...], list[tuple[Any, ...]]] = {}
+        for path in _paths(data):
+            kinds.setdefault(tuple("*" if isinstance(key, int) else key for key in path), []).append(path)
+        *parents, key = draw(st.sampled_from(kinds[draw(st.sampled_from(sorted(kinds)))]))
+        at = data
+        for parent in parents:
+            at = at[parent]
+        action = draw(st.sampled_from(("replace", "replace", "replace", "nudge", "drop", "double")))
+        if action == "drop":
+            del at[key]
+        elif action == "double" and isinstance(at, list):
+            at.insert(key, at[key])
+        elif action == "nudge" and type(at[key]) is int:
+            at[key] += draw(st.sampled_from((-1, 1)))
+        else:
+            at[key] = copy.copy(draw(WRONG))
+    return json.dumps(data)
+
+
+@pytest.mark.xfail(reason="the leaks above, the first one found being params that are no object", strict=True)
+@settings(EXAMPLES, max_examples=400)
+@given(mutations())
+def test_mutated_plan_verifies_or_is_refused_with_a_message(text: str) -> None:
+    _verifies_or_is_refused(text)
+
+
+@settings(EXAMPLES, max_examples=200)
+@given(st.integers(0, 10**6), st.text(max_size=3))
+def test_garbled_characters_verify_or_are_refused_with_a_message(at: int, garbage: str) -> None:
+    text = _text()
+    at %= len(text)
+    _verifies_or_is_refused(text[:at] + garbage + text[at + 1 :])
