@@ -213,9 +213,29 @@ class DeviceExecutor(ABC):
     def _prefetch(self, body: TritonBody) -> Any:
         return None if self._interpret else body.prefetch
 
-    def _constants(self) -> tuple[tuple[Any, Any, Any], ...]:
-        """The bodies as the launch templates take them."""
-        return tuple((self._prefetch(b), b.accumulate, b.finish) for b in self._bodies)
+    def _constants(self) -> tuple[tuple[Any, ...], ...]:
+        """The bodies as the launch templates take them.
+
+        Triton's cache knows a function that comes as a compile-time argument only by its name, so each body
+        is followed by a digest of its source; without it an edited body would run as it was before.
+        """
+        from triton.language import constexpr
+
+        from interlace.kernels.templates import nothing
+
+        def digest(*functions: Any) -> Any:
+            return constexpr("-".join(getattr(f, "cache_key", "") for f in functions))
+
+        return tuple(
+            (
+                self._prefetch(b) or nothing,
+                b.accumulate or nothing,
+                b.finish,
+                constexpr(b.accumulate is not None),
+                digest(self._prefetch(b) or nothing, b.accumulate or nothing, b.finish),
+            )
+            for b in self._bodies
+        )
 
     def _num_warps(self, op: Op) -> int:
         return int(op.parameters.get("num_warps", 4))

@@ -27,7 +27,7 @@ class PdlExecutor(SerialExecutor):
     """Ops one after another, each launched while the one before drains (programmatic dependent launch).
 
     Every launch waits for the whole one before it (``griddepcontrol.wait``) before it touches anything that
-    a kernel writes, so order is as in ``serial``; only launch latency and weight prefetches overlap.
+    a kernel writes, so order is as in ``serial``; only launch latency overlaps.
     """
 
     name = "pdl"

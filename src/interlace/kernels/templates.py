@@ -1,7 +1,8 @@
 """The launches that wrap tile bodies: a grid of items, a persistent walk over items, a gate.
 
-``bodies`` is a compile-time tuple with an entry per op: (prefetch, accumulate, finish), None where a kernel
-has no such half. ``arguments`` holds their arguments in the same shape.
+``bodies`` is a compile-time tuple with an entry per op: (prefetch, accumulate, finish, whether it accumulates,
+digest of their source), with ``nothing`` where a kernel has no such function. ``arguments`` has an entry per op
+too: a tuple of arguments for each of the three functions.
 """
 
 from __future__ import annotations
@@ -14,6 +15,11 @@ from interlace.kernels.primitives.semaphore import begin, meet, now_ns, op_of, p
 
 
 @triton.jit
+def nothing(tile):
+    """Stands where a kernel has no prefetch or no accumulate."""
+
+
+@triton.jit
 def _run_item(tile, sync, worker, body: tl.constexpr, arguments):
     """Wait, run one item's body, post."""
     if sync.TRACE:
@@ -21,10 +27,7 @@ def _run_item(tile, sync, worker, body: tl.constexpr, arguments):
     wait(tile, sync)
     if sync.TRACE:
         start_ns = now_ns(sync.INTERPRET)
-    if body[1] is None:
-        body[2](tile, *arguments[2])
-        post(tile, sync)
-    else:
+    if body[3]:
         acc = body[1](tile, sync, *arguments[1])
         if sync.SPLIT:
             if meet(tile, sync, acc):
@@ -37,6 +40,9 @@ def _run_item(tile, sync, worker, body: tl.constexpr, arguments):
         else:
             body[2](tile, acc, *arguments[2])
             post(tile, sync)
+    else:
+        body[2](tile, *arguments[2])
+        post(tile, sync)
     if sync.TRACE:
         tl.debug_barrier()
         entry = sync.trace + tile.item.to(tl.int64) * 4
@@ -55,8 +61,6 @@ def grid_kernel(sync, body: tl.constexpr, arguments, PDL: tl.constexpr):
     """One program per item of one op."""
     if PDL:
         cuda.gdc_launch_dependents()
-        if body[0] is not None:
-            body[0](tile_at(sync, sync.first + tl.program_id(0), 0), *arguments[0])
         cuda.gdc_wait()
     _run_item(tile(sync), sync, tl.program_id(0), body, arguments)
 
@@ -92,9 +96,8 @@ def _prefetch_item(sync, position, bodies: tl.constexpr, arguments):
     op = op_of(sync, position)
     tile = tile_at(sync, position, 0)
     for o in tl.static_range(len(bodies)):
-        if bodies[o][0] is not None:
-            if op == o:
-                bodies[o][0](tile, *arguments[o][0])
+        if op == o:
+            bodies[o][0](tile, *arguments[o][0])
 
 
 @triton.jit
@@ -103,9 +106,8 @@ def _dispatch_item(sync, position, run, bodies: tl.constexpr, arguments):
     tile = tile_at(sync, position, run)
     for o in tl.static_range(len(bodies)):
         if op == o:
-            if bodies[o][0] is not None:
-                if tile.wait_lo < tile.wait_hi:  # while it waits, memory would sit idle
-                    bodies[o][0](tile, *arguments[o][0])
+            if tile.wait_lo < tile.wait_hi:  # while it waits, memory would sit idle
+                bodies[o][0](tile, *arguments[o][0])
             _run_item(tile, sync, tl.program_id(0), bodies[o], arguments[o])
     tl.debug_barrier()  # the next item of this worker may read what this one wrote
 
@@ -128,7 +130,6 @@ def persistent_ticket_kernel(sync, n, bodies: tl.constexpr, arguments, PDL: tl.c
     it in the L2, so this is a guess about time only; the counter is touched after the launch before has ended.
     """
     if PDL:
-        cuda.gdc_launch_dependents()
         if tl.program_id(0) < n:
             _prefetch_item(sync, tl.program_id(0), bodies, arguments)
         cuda.gdc_wait()
@@ -136,6 +137,9 @@ def persistent_ticket_kernel(sync, n, bodies: tl.constexpr, arguments, PDL: tl.c
     run = ticket // sync.programs
     position = (ticket - run * sync.programs).to(tl.int32)
     while position < n:
+        if PDL:
+            if position >= n - tl.num_programs(0):  # the last wave: earlier, prefetches would be evicted again
+                cuda.gdc_launch_dependents()
         _dispatch_item(sync, position, run, bodies, arguments)
         ticket = tl.atomic_add(sync.starts, 1, sem="relaxed", scope="gpu")
         position = (ticket - run * sync.programs).to(tl.int32)

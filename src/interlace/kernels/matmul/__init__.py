@@ -49,6 +49,8 @@ class MatmulTile:
         m, n, k: extents of the tile and of one chunk of the reduction; powers of two, at least 16.
         stages: depth of the software pipeline.
         num_warps: warps per thread block.
+        swap: multiply the transpose, with the weights as the tensor core's 64-row operand and the tokens as
+            its columns; pays where m is below 64.
         prefetch_bytes: weight bytes per item that a persistent worker asks the L2 for before it waits.
     """
 
@@ -57,6 +59,7 @@ class MatmulTile:
     k: int = 64
     stages: int = 3
     num_warps: int = 4
+    swap: bool = False
     prefetch_bytes: int = 0
 
     def __post_init__(self) -> None:
@@ -167,6 +170,7 @@ def matmul(
             "BK": tile.k,
             "ACTIVATION": activation.value,
             "STAGES": tile.stages,
+            "SWAP": tile.swap,
             "PREFETCH": tile.prefetch_bytes,
             "num_warps": tile.num_warps,
         },

@@ -16,6 +16,16 @@ from interlace.kernels.primitives.semaphore import ready, stretches
 
 
 @triton.jit
+def _chunk(pointer, within, K: tl.constexpr, BK: tl.constexpr, k):
+    """One chunk of an operand; ``within`` numbers its elements along K."""
+    if K % BK == 0:
+        value = tl.load(pointer + k)
+    else:
+        value = tl.load(pointer + k, mask=within < K - k, other=0.0)
+    return value
+
+
+@triton.jit
 def matmul_accumulate(
     tile,
     sync,
@@ -29,43 +39,45 @@ def matmul_accumulate(
     BN: tl.constexpr,
     BK: tl.constexpr,
     STAGES: tl.constexpr,
+    SWAP: tl.constexpr,
 ):
-    row = tl.minimum(tile.i * BM + tl.arange(0, BM), M - 1).to(tl.int64)
-    column = tl.minimum(tile.j * BN + tl.arange(0, BN), N - 1).to(tl.int64)
-    within = tl.arange(0, BK)
-    x_row = x + row[:, None] * K + within[None, :]
-    w_column = weight + column[None, :] * K + within[:, None]
-    acc = tl.zeros((BM, BN), tl.float32)
+    # Operands are addressed as the tensor core takes them, so that no block is transposed on the way:
+    # left (rows, K) times right (K, columns), where the weights are right, or left if SWAP.
+    row = tl.minimum(tile.i * BM + tl.arange(0, BM), M - 1).to(tl.int64) * K
+    column = tl.minimum(tile.j * BN + tl.arange(0, BN), N - 1).to(tl.int64) * K
+    along = tl.arange(0, BK)
+    if SWAP:
+        left = weight + column[:, None] + along[None, :]
+        right = x + row[None, :] + along[:, None]
+        acc = tl.zeros((BN, BM), tl.float32)
+    else:
+        left = x + row[:, None] + along[None, :]
+        right = weight + column[None, :] + along[:, None]
+        acc = tl.zeros((BM, BN), tl.float32)
     if gate is None:
         for s in range(0, stretches(tile, sync)):
             lo, hi = ready(tile, sync, s)
             for chunk in tl.range(lo // BK, tl.cdiv(hi, BK), num_stages=STAGES):
-                k = chunk * BK
-                if K % BK == 0:
-                    a = tl.load(x_row + k)
-                    b = tl.load(w_column + k)
-                else:
-                    a = tl.load(x_row + k, mask=within[None, :] < K - k, other=0.0)
-                    b = tl.load(w_column + k, mask=within[:, None] < K - k, other=0.0)
+                a = _chunk(left, along[None, :], K, BK, chunk * BK)
+                b = _chunk(right, along[:, None], K, BK, chunk * BK)
                 acc = dot(a, b, acc, sync.INTERPRET)
         result = (acc,)
     else:
-        g_column = gate + column[None, :] * K + within[:, None]
-        acc_gate = tl.zeros((BM, BN), tl.float32)
+        acc_gate = tl.zeros_like(acc)
+        if SWAP:
+            gates = gate + column[:, None] + along[None, :]
+        else:
+            gates = gate + column[None, :] + along[:, None]
         for s in range(0, stretches(tile, sync)):
             lo, hi = ready(tile, sync, s)
             for chunk in tl.range(lo // BK, tl.cdiv(hi, BK), num_stages=STAGES):
-                k = chunk * BK
-                if K % BK == 0:
-                    a = tl.load(x_row + k)
-                    b = tl.load(w_column + k)
-                    c = tl.load(g_column + k)
-                else:
-                    a = tl.load(x_row + k, mask=within[None, :] < K - k, other=0.0)
-                    b = tl.load(w_column + k, mask=within[:, None] < K - k, other=0.0)
-                    c = tl.load(g_column + k, mask=within[:, None] < K - k, other=0.0)
+                a = _chunk(left, along[None, :], K, BK, chunk * BK)
+                b = _chunk(right, along[:, None], K, BK, chunk * BK)
                 acc = dot(a, b, acc, sync.INTERPRET)
-                acc_gate = dot(a, c, acc_gate, sync.INTERPRET)
+                if SWAP:
+                    acc_gate = dot(_chunk(gates, along[None, :], K, BK, chunk * BK), b, acc_gate, sync.INTERPRET)
+                else:
+                    acc_gate = dot(a, _chunk(gates, along[:, None], K, BK, chunk * BK), acc_gate, sync.INTERPRET)
         result = (acc, acc_gate)
     return result
 
@@ -82,16 +94,18 @@ def matmul_finish(
     BM: tl.constexpr,
     BN: tl.constexpr,
     ACTIVATION: tl.constexpr,
+    SWAP: tl.constexpr,
 ):
     row = tile.i * BM + tl.arange(0, BM)[:, None]
     column = tile.j * BN + tl.arange(0, BN)[None, :]
     inside = (row < M) & (column < N)
     at = row.to(tl.int64) * N + column
-    value = acc[0]
+    value = tl.trans(acc[0]) if SWAP else acc[0]
     if bias is not None:
         value += tl.load(bias + column, mask=column < N, other=0.0).to(tl.float32)
     if len(acc) == 2:
-        value *= acc[1] * tl.sigmoid(acc[1])
+        gated = tl.trans(acc[1]) if SWAP else acc[1]
+        value *= gated * tl.sigmoid(gated)
     elif ACTIVATION == "relu":
         value = tl.maximum(value, 0.0)
     elif ACTIVATION == "silu":
