@@ -6,16 +6,19 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 
 from interlace.core.dtypes import fp32
+from interlace.core.errors import PlanError
 from interlace.graph.access import ALL, Access, Affine, Ints, K, Span, axes, fixed
 from interlace.graph.dependencies import Groups, offsets
 from interlace.graph.graph import Graph
 from interlace.graph.op import Op, Reduction
 from interlace.graph.tensor import Tensor
 from interlace.plan.plan import Dispatch, Items, Plan, Waits
+from interlace.plan.verify import verify
 from interlace.planner.build import Assignment, Choices
 from interlace.policies.interleavings import HalfRows, Interleaving, OpAfterOp, Panels
 from interlace.policies.orders import (
@@ -211,6 +214,15 @@ def wait_rows(plan: Plan, item: int) -> list[int]:
     return list(range(int(plan.waits.ptr[item]), int(plan.waits.ptr[item + 1])))
 
 
+def refused(plan: Plan, error: type[PlanError], *words: str) -> None:
+    """The plan raises exactly this error, and its message holds all the words."""
+    with pytest.raises(error) as caught:
+        verify(plan)
+    assert type(caught.value) is error
+    for word in words:
+        assert word in str(caught.value), f"{word!r} is not in: {caught.value}"
+
+
 # ---------------------------------------------------------------- random graphs and choices
 
 
@@ -236,9 +248,9 @@ def graphs(draw: st.DrawFn, max_ops: int = 4) -> Graph:
     ops: list[Op] = []
     inputs: list[str] = []
     written: set[str] = set()
-    for n in range(draw(st.integers(1, max_ops))):
-        target = draw(st.sampled_from(names))
-        sources = draw(st.lists(st.sampled_from(names), max_size=2, unique=True))
+    for n in range(draw(st.integers(2, max_ops))):
+        targets = draw(st.lists(st.sampled_from(names), min_size=1, max_size=2, unique=True))
+        sources = draw(st.lists(st.sampled_from(names), min_size=min(n, 1), max_size=2))
         tm, tn = draw(st.integers(1, rows)), draw(st.integers(1, columns))
         top = draw(st.sampled_from((0, 0, rows // 2)))
         block = draw(st.integers(1, columns))
@@ -251,6 +263,7 @@ def graphs(draw: st.DrawFn, max_ops: int = 4) -> Graph:
             "row by k": (i.block(tm), K),
             "row by k with halo": (i.block(tm), Span(Affine(-1, k_lo=1), Affine(1, k_hi=1))),
             "column by k": (K, j.block(tn)),
+            "row by k backwards": (i.block(tm), Span(Affine(columns, k_hi=-1), Affine(columns, k_lo=-1))),
             "transposed": (j.block(tm), i.block(tn)),
             "causal": (Span(Affine(), i * tm + tm), ALL),
             "corner": (fixed(0, 1), fixed(0, 1)),
@@ -258,15 +271,17 @@ def graphs(draw: st.DrawFn, max_ops: int = 4) -> Graph:
         }
         reads = []
         for source in sources:
-            pattern = own if source == target else patterns[draw(st.sampled_from(sorted(patterns)))]
-            reads.append(Access(f"in_{source}", source, pattern))
+            pattern = own if source in targets else patterns[draw(st.sampled_from(sorted(patterns)))]
+            reads.append(Access(f"in{len(reads)}", source, pattern))
             if source not in written and source not in inputs:
                 inputs.append(source)
-        reduction = Reduction(columns, block) if any(a.uses_k for a in reads) or draw(st.booleans()) else None
+        writes = tuple(Access(f"out{m}", target, own) for m, target in enumerate(targets))
+        looped = any(a.uses_k for a in reads) or draw(st.booleans())
+        reduction = Reduction(columns, block) if looped else None
         grid = tiles((rows - top, columns), (tm, tn))
-        ops.append(Op(f"op{n}", "any", grid, tuple(reads), (Access("out", target, own),), reduction))
-        written.add(target)
-    return program({name: (rows, columns) for name in names}, *ops, inputs=tuple(inputs))
+        ops.append(Op(f"op{n}", "any", grid, tuple(reads), writes, reduction))
+        written |= set(targets)
+    return program(dict.fromkeys(names, (rows, columns)), *ops, inputs=tuple(inputs))
 
 
 POLICIES: st.SearchStrategy[SyncPolicy] = st.one_of(

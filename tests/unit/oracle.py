@@ -9,9 +9,10 @@ An element is ``(tensor, x0, x1, ...)``, a tile is ``(op position, linear tile n
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
-from itertools import product
+from functools import lru_cache
+from itertools import pairwise, product
 
 from interlace.graph.access import Access, Affine
 from interlace.graph.graph import Graph
@@ -26,7 +27,9 @@ Edge = tuple[str, str, Tile, Tile]
 # ---------------------------------------------------------------- what tiles touch
 
 
-def elements(graph: Graph, access: Access, coords: tuple[int, ...], k_lo: int, k_hi: int) -> frozenset[Element]:
+def elements(
+    graph: Graph, access: Access, coords: tuple[int, ...], k_lo: int, k_hi: int
+) -> frozenset[Element]:
     """The elements that one tile touches through one access during one k-range."""
 
     def value(bound: Affine) -> int:
@@ -59,6 +62,7 @@ class Touched:
     writes: frozenset[Element]
 
 
+@lru_cache(maxsize=4)
 def touched(graph: Graph) -> dict[Tile, Touched]:
     """What every tile of the graph touches."""
     none: frozenset[Element] = frozenset()
@@ -91,6 +95,7 @@ def conflicts(graph: Graph) -> set[Edge]:
     return out
 
 
+@lru_cache(maxsize=4)
 def visible(graph: Graph) -> set[Edge]:
     """Conflicts with no op in between that writes the whole tensor: those that must be enforced directly."""
     tiles = touched(graph)
@@ -167,7 +172,7 @@ def items(plan: Plan) -> list[Item]:
         cuts = [*sorted({k_lo, *(k for k, _ in stands)}), k_hi]
         coords = coordinates(op)[int(table.tile[n])]
         segments = []
-        for lo, hi in zip(cuts, cuts[1:], strict=False):
+        for lo, hi in pairwise(cuts):
             reads = [elements(graph, a, coords, lo, hi) for a in op.reads if lo == k_lo or _moves(a)]
             writes = [elements(graph, a, coords, lo, hi) for a in op.writes if lo == k_lo]
             awaited = frozenset(s for k, held in stands if k <= lo for s in held)
@@ -285,7 +290,7 @@ def races(plan: Plan) -> list[str]:
         changed = False
         for e in range(len(before)):
             mask = before[e]
-            for p in _bits(before[e]):
+            for p in after[e]:
                 mask |= before[p]
             for tile_event, needed in ends.items():
                 if needed & ~mask == 0:  # after the end of every part, so after the one that completed it
@@ -304,21 +309,15 @@ def races(plan: Plan) -> list[str]:
                 if t.writes & (segment.reads | segment.writes) and not past >> event("tile", tile) & 1:
                     out.append(f"item {n} {item.tile} may run before {tile} has written")
             for m, other in enumerate(sequence):
-                reads = frozenset().union(*(x.reads for x in other.segments))
-                if other.tile[0] < item.tile[0] and reads & segment.writes and not past >> event("arrive", m) & 1:
+                if other.tile[0] >= item.tile[0] or past >> event("arrive", m) & 1:
+                    continue
+                if any(x.reads & segment.writes for x in other.segments):
                     out.append(f"item {n} {item.tile} may overwrite what item {m} {other.tile} still reads")
     return out
 
 
-def _mask(positions: object) -> int:
+def _mask(positions: Iterable[int]) -> int:
     mask = 0
-    for p in positions:  # type: ignore[attr-defined]
+    for p in positions:
         mask |= 1 << p
     return mask
-
-
-def _bits(mask: int) -> Iterator[int]:
-    while mask:
-        low = mask & -mask
-        yield low.bit_length() - 1
-        mask ^= low

@@ -14,7 +14,9 @@ from interlace.graph.tensor import Region
 from .graphs import EXAMPLES, column
 
 
-def bounds(spans: tuple[Span, ...], shape: tuple[int, ...], coords: tuple[int, ...], k: tuple[int, int] = (0, 1)):
+def bounds(
+    spans: tuple[Span, ...], shape: tuple[int, ...], coords: tuple[int, ...], k: tuple[int, int] = (0, 1)
+):
     """Lower and upper bounds of one tile as two lists."""
     lo, hi = Access("a", "A", spans).bounds(shape, column(*coords)[None], column(k[0]), column(k[1]))
     return lo[0].tolist(), hi[0].tolist()
@@ -99,7 +101,7 @@ def test_only_spans_that_move_with_k_say_so() -> None:
         (axes(2)[1], "t1"),
         (axes(2)[0] * 64 + 64, "64*t0 + 64"),
         (axes(2)[0] * 64 - 1, "64*t0 - 1"),
-        (axes(2)[0] - axes(2)[1] * 2, "t0 + -2*t1".replace("+ -", "- ")),
+        (axes(2)[0] - axes(2)[1] * 2, "t0 - 2*t1"),
         (K.lo + axes(1)[0], "t0 + k.lo"),
         (K.hi * 2 + 1, "2*k.hi + 1"),
         (K, "k.lo : k.hi"),
@@ -122,9 +124,7 @@ def test_maps_are_values() -> None:
 
 @pytest.mark.parametrize("spans", [(), (K,), (K, K, K)])
 def test_map_of_another_rank_names_argument_tensor_and_shape(spans: tuple[Span, ...]) -> None:
-    expected = (
-        rf"argument 'a' has {len(spans)} spans, but tensor 'A' has shape \(4, 6\); give one span per dimension"
-    )
+    expected = rf"argument 'a' has {len(spans)} spans, but tensor 'A' has shape \(4, 6\); give one span"
     with pytest.raises(ShapeError, match=expected):
         bounds(spans, (4, 6), (0, 0))
 
@@ -151,6 +151,8 @@ def test_bounds_equal_the_formula_for_any_map(const, factors, k_factors, coords,
     access = Access("a", "A", (Span(low, low + 5),))
     n = len(coords)
     lo, hi = access.bounds((extent,), np.array(coords), np.full(n, k[0]), np.full(n, k[1]))
-    expected = [const + factors[0] * a + factors[1] * b + k_factors[0] * k[0] + k_factors[1] * k[1] for a, b in coords]
+    expected = [
+        const + factors[0] * a + factors[1] * b + k_factors[0] * k[0] + k_factors[1] * k[1] for a, b in coords
+    ]
     assert lo[:, 0].tolist() == [min(max(v, 0), extent) for v in expected]
     assert hi[:, 0].tolist() == [min(max(v + 5, 0), extent) for v in expected]

@@ -84,7 +84,9 @@ def broadcast() -> Graph:
         (Access("row", "bias", (fixed(0, 1), j.block(2))), Access("x", "x", (i.block(1), j.block(2)))),
         (Access("y", "y", (i.block(1), j.block(2))),),
     )
-    return program({"bias": (1, 4), "x": (3, 4), "y": (3, 4)}, write("scale", "bias", (ALL, ALL), (1, 1)), add)
+    return program(
+        {"bias": (1, 4), "x": (3, 4), "y": (3, 4)}, write("scale", "bias", (ALL, ALL), (1, 1)), add
+    )
 
 
 def causal() -> Graph:
@@ -261,7 +263,9 @@ def test_hidden_dependencies_follow_from_those_that_are_found(graph: Graph) -> N
 def test_two_tiles_that_write_one_element_race() -> None:
     (i,) = axes(1)
     graph = program({"h": (8,)}, write("fill", "h", (Span(i * 2, i * 2 + 3),), (4,)))
-    expected = r"op 'fill', tile \(1\) writes h\[2:3\], which op 'fill', tile \(0\) writes too; .*shrink the access map"
+    expected = (
+        r"'fill', tile \(1\) writes h\[2:3\], which op 'fill', tile \(0\) writes too; .*shrink the access map"
+    )
     with pytest.raises(IntraOpRaceError, match=expected):
         Dependencies(graph)
 
@@ -273,16 +277,32 @@ def test_in_place_update_with_a_halo_races() -> None:
         Dependencies(graph)
 
 
+@pytest.mark.parametrize(("shift", "writer", "reader"), [(-1, 0, 1), (1, 1, 0)], ids=["previous", "next"])
+def test_reading_what_a_neighbour_writes_races(shift: int, writer: int, reader: int) -> None:
+    (i,) = axes(1)
+    reads = (Access("in", "h", ((i + shift).block(2),)),)
+    op = Op("shift", "copy", (3,), reads, (Access("out", "h", (i.block(2),)),))
+    expected = rf"'shift', tile \({writer}\) writes h\[.*\], which op 'shift', tile \({reader}\) reads too"
+    with pytest.raises(IntraOpRaceError, match=expected):
+        Dependencies(program({"h": (6,)}, op, inputs=("h",)))
+
+
 def test_two_arguments_of_one_op_that_overlap_across_tiles_race() -> None:
     (i,) = axes(1)
-    op = Op("swap", "swap", (2,), (), (Access("p", "h", (i.block(1),)), Access("q", "h", ((i + 1).block(1),))))
-    with pytest.raises(IntraOpRaceError, match=r"op 'swap', tile \(1\) writes h\[1:2\], which op 'swap', tile \(0\)"):
+    op = Op(
+        "swap", "swap", (2,), (), (Access("p", "h", (i.block(1),)), Access("q", "h", ((i + 1).block(1),)))
+    )
+    with pytest.raises(
+        IntraOpRaceError, match=r"op 'swap', tile \(1\) writes h\[1:2\], which op 'swap', tile \(0\)"
+    ):
         Dependencies(program({"h": (3,)}, op))
 
 
 def test_grid_with_more_tiles_than_the_write_map_distinguishes_races() -> None:
     i, _ = axes(2)
-    with pytest.raises(IntraOpRaceError, match=r"tile \(0, 1\) writes h\[0:2\], which op 'fill', tile \(0, 0\)"):
+    with pytest.raises(
+        IntraOpRaceError, match=r"tile \(0, 1\) writes h\[0:2\], which op 'fill', tile \(0, 0\)"
+    ):
         Dependencies(program({"h": (4,)}, write("fill", "h", (i.block(2),), (2, 2))))
 
 
@@ -319,7 +339,9 @@ def box_lists(draw: st.DrawFn, rank: int) -> tuple[np.ndarray, np.ndarray]:
     """Boxes, empty ones included."""
     corner = st.lists(st.integers(0, 7), min_size=rank, max_size=rank)
     boxes = draw(st.lists(st.tuples(corner, corner), min_size=1, max_size=12))
-    return np.array([a for a, _ in boxes]).reshape(-1, rank), np.array([b for _, b in boxes]).reshape(-1, rank)
+    return np.array([a for a, _ in boxes]).reshape(-1, rank), np.array([b for _, b in boxes]).reshape(
+        -1, rank
+    )
 
 
 @EXAMPLES

@@ -62,7 +62,9 @@ def test_reduction_is_positive(extent: int, block: int) -> None:
 
 
 def test_write_that_moves_with_k_is_refused() -> None:
-    with pytest.raises(ShapeError, match="op 'a' writes a region that depends on the k-range; only reads may"):
+    with pytest.raises(
+        ShapeError, match="op 'a' writes a region that depends on the k-range; only reads may"
+    ):
         Op("a", "k", (2, 2), (), (Access("out", "y", (I.block(2), K)),), Reduction(4, 2))
 
 
@@ -137,8 +139,19 @@ def test_lookup_by_name() -> None:
     assert graph.tensor("hidden").shape == (8, 8)
     with pytest.raises(GraphError, match=r"graph 'test' has no op 'middle'; it has \['up', 'down'\]"):
         graph.op("middle")
-    with pytest.raises(GraphError, match=r"graph 'test' has no tensor 'h'; it has \['x', 'w1', 'hidden', 'w2', 'y'\]"):
+    with pytest.raises(
+        GraphError, match=r"graph 'test' has no tensor 'h'; it has \['x', 'w1', 'hidden', 'w2', 'y'\]"
+    ):
         graph.tensor("h")
+
+
+def test_region_of_an_item_is_that_of_its_tile_and_k_range() -> None:
+    graph = two_matmuls()
+    down = graph.op("down")
+    rows, columns = down.reads
+    assert str(graph.region(down, rows, 3, 4, 8)) == "hidden[2:4, 4:8]"  # tile 3 is (1, 1)
+    assert str(graph.region(down, columns, 3, 4, 8)) == "w2[4:8, 2:4]"
+    assert str(graph.region(down, down.writes[0], 3, 4, 8)) == "y[2:4, 2:4]"
 
 
 def test_intermediates_are_written_and_neither_input_nor_output() -> None:
@@ -174,7 +187,7 @@ def test_two_ops_that_need_each_other_are_a_circle() -> None:
 
 def test_longer_circle_is_named_op_by_op() -> None:
     ops = (touch("a", "r", "p"), touch("b", "p", "q"), touch("c", "q", "r"))
-    with pytest.raises(CyclicGraphError, match="'a' -> 'b' -> 'c' -> 'a'.*list 'r' among the inputs"):
+    with pytest.raises(CyclicGraphError, match=r"'a' -> 'b' -> 'c' -> 'a'.*list 'r' among the inputs"):
         program(squares("p", "q", "r"), *ops)
 
 
@@ -217,7 +230,9 @@ def test_graph_prints_tensors_with_roles_and_ops_with_maps() -> None:
     )
 
 
-@pytest.mark.parametrize("graph", [pair(), two_matmuls(), gated(), conv_chain()], ids=["pair", "ffn", "gated", "conv"])
+@pytest.mark.parametrize(
+    "graph", [pair(), two_matmuls(), gated(), conv_chain()], ids=["pair", "ffn", "gated", "conv"]
+)
 def test_graph_survives_json(graph: Graph) -> None:
     assert from_data(json.loads(json.dumps(to_data(graph)))) == graph
 

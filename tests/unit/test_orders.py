@@ -10,8 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from interlace.core.errors import OrderError
+from interlace.graph.access import ALL, Access, Affine, Span
 from interlace.graph.dependencies import Dependencies
 from interlace.graph.graph import Graph
+from interlace.graph.op import Op, Reduction
 from interlace.plan.plan import Plan
 from interlace.planner.build import Choices, build
 from interlace.policies.interleavings import (
@@ -162,7 +164,7 @@ def test_users_order_is_a_rank_and_is_checked() -> None:
 
 
 def feed(columns: int = 2, rows: int = 2) -> Graph:
-    """``d`` needs ``u`` row by row; both have ``rows`` x ``columns`` tiles; d's reduction has a chunk per tile."""
+    """``d`` needs ``u`` row by row; both have ``rows`` x ``columns`` tiles, d a chunk for each tile of u."""
     return two_matmuls(rows, (1, columns, columns), up=(1, 1), down=(1, 1), block=1)
 
 
@@ -185,7 +187,9 @@ def sequence(plan: Plan) -> str:
     ],
     ids=str,
 )
-def test_interleavings_are_those_of_the_table_in_the_module(interleaving: Interleaving, expected: str) -> None:
+def test_interleavings_are_those_of_the_table_in_the_module(
+    interleaving: Interleaving, expected: str
+) -> None:
     assert sequence(build(feed(), Choices(2, interleaving=interleaving))) == expected
 
 
@@ -219,11 +223,31 @@ def test_panels_put_a_consumer_right_after_the_last_of_its_producers() -> None:
 
 
 def test_panels_follow_chains_of_more_than_two_ops() -> None:
-    shapes = {n: (3,) for n in "wxyz"}
+    shapes = dict.fromkeys("wxyz", (3,))
     ops = [pointwise(b, a, b, (3,), (1,)) for a, b in zip("wxy", "xyz", strict=True)]
     plan = build(program(shapes, *ops), Choices(2, interleaving=Panels(1)))
     assert [("xyz"[op], int(t)) for op, t in zip(plan.items.op, plan.items.tile, strict=True)] == [
         (op, t) for t in range(3) for op in "xyz"
+    ]
+
+
+def test_panels_start_the_consumers_of_a_split_tile_after_all_of_its_parts() -> None:
+    # d reads the rows of u backwards, so its first part is complete last; e needs the whole tile of d.
+    backwards = Span(Affine(4, k_hi=-1), Affine(4, k_lo=-1))
+    d = Op(
+        "d",
+        "sum",
+        (1,),
+        (Access("in", "h", (backwards,)),),
+        (Access("out", "s", (ALL,)),),
+        Reduction(4, 1),
+    )
+    shapes = {"x": (4,), "h": (4,), "s": (1,), "y": (1,)}
+    graph = program(shapes, pointwise("u", "x", "h", (4,), (1,)), d, pointwise("e", "s", "y", (1,), (1,)))
+    plan = build(graph, Choices(2, split={"d": SplitK(2)}, interleaving=Panels(1)))
+    words = zip(plan.items.op.tolist(), plan.items.tile.tolist(), plan.items.k_lo.tolist(), strict=True)
+    assert [f"{'ude'[op]}{tile}" + f" from {k}" * (op == 1) for op, tile, k in words] == [
+        *("u0", "u1", "d0 from 2", "u2", "u3", "d0 from 0", "e0")
     ]
 
 
@@ -234,7 +258,12 @@ def test_each_op_keeps_its_own_order_inside_an_interleaving() -> None:
 
 def test_explicit_interleaving_is_taken_as_given() -> None:
     plan = build(pair(), Choices(2, interleaving=ExplicitInterleaving((1, 3, 0, 2))))
-    assert list(zip(plan.items.op.tolist(), plan.items.tile.tolist(), strict=True)) == [(0, 1), (1, 1), (0, 0), (1, 0)]
+    assert list(zip(plan.items.op.tolist(), plan.items.tile.tolist(), strict=True)) == [
+        (0, 1),
+        (1, 1),
+        (0, 0),
+        (1, 0),
+    ]
 
 
 @pytest.mark.parametrize(
@@ -245,7 +274,9 @@ def test_explicit_interleaving_is_taken_as_given() -> None:
         ((0, 1, 2, 4), r"order names 4, but the graph's items has entries 0\.\.3"),
     ],
 )
-def test_explicit_interleaving_that_is_no_permutation_is_refused(order: tuple[int, ...], expected: str) -> None:
+def test_explicit_interleaving_that_is_no_permutation_is_refused(
+    order: tuple[int, ...], expected: str
+) -> None:
     with pytest.raises(OrderError, match=expected):
         build(pair(), Choices(2, interleaving=ExplicitInterleaving(order)))
 
@@ -300,8 +331,8 @@ def letters(split: Split, tiles: int, chunks: int) -> str:
     [
         (Whole(), "aaaa bbbb cccc dddd eeee ffff"),
         (SplitK(1), "aaaa bbbb cccc dddd eeee ffff"),
-        (SplitK(2), "aabb ccdd eeff gghh iijj kkll"),
-        (SplitK(3), "abcc deff ghii jkll mnoo pqrr"),
+        (SplitK(2), "aagg bbhh ccii ddjj eekk ffll"),
+        (SplitK(3), "agmm bhnn cioo djpp ekqq flrr"),
         (StreamK(1), "aaaa bbbb cccc dddd eeee ffff"),
         (StreamK(4), "aaaa bbcc dddd eeee ffgg hhhh"),  # shares of 6 chunks end after 6, 12 and 18
         (StreamK(5), "aaaa bbbb cddd eeff gggh iiii"),  # shares end after 4, 9, 14 and 19
@@ -313,7 +344,7 @@ def test_splits_of_six_tiles_of_four_chunks(split: Split, expected: str) -> None
 
 
 def test_split_of_more_parts_than_chunks_gives_one_item_per_chunk() -> None:
-    assert letters(SplitK(9), 2, 3) == "abc def"
+    assert letters(SplitK(9), 2, 3) == "ace bdf"
     assert letters(StreamK(100), 2, 3) == "abc def"
 
 
@@ -325,7 +356,10 @@ def test_split_falls_on_chunks_and_the_last_is_short() -> None:
     graph = two_matmuls(1, (1, 10, 1), up=(1, 10), down=(1, 1), block=4)
     plan = build(graph, Choices(1, split={"down": SplitK(2)}))
     down = plan.items.op == 1
-    assert list(zip(plan.items.k_lo[down].tolist(), plan.items.k_hi[down].tolist(), strict=True)) == [(0, 4), (4, 10)]
+    assert list(zip(plan.items.k_lo[down].tolist(), plan.items.k_hi[down].tolist(), strict=True)) == [
+        (0, 4),
+        (4, 10),
+    ]
 
 
 @pytest.mark.parametrize("split", [SplitK, StreamK])
@@ -336,10 +370,14 @@ def test_split_into_nothing_is_refused(split: type[Split]) -> None:
 
 @EXAMPLES
 @given(SPLITS, st.integers(1, 12), st.integers(1, 12))
-def test_items_of_any_split_cover_all_chunks_once_in_order(split: Split, tiles: int, chunks: int) -> None:
+def test_items_of_any_split_cover_all_chunks_once_and_run_each_tile_in_order(
+    split: Split, tiles: int, chunks: int
+) -> None:
     tile, lo, hi = split.items(tiles, chunks)
-    covered = [(t, c) for t, a, b in zip(tile.tolist(), lo.tolist(), hi.tolist(), strict=True) for c in range(a, b)]
-    assert covered == list(product(range(tiles), range(chunks)))
+    for t in range(tiles):
+        parts = zip(lo[tile == t].tolist(), hi[tile == t].tolist(), strict=True)
+        assert [c for a, b in parts for c in range(a, b)] == list(range(chunks))
+    assert sorted(set(tile.tolist())) == list(range(tiles))
     assert (lo < hi).all()
 
 

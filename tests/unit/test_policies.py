@@ -105,7 +105,9 @@ def test_grids_of_one_dimension_work_too(policy: SyncPolicy) -> None:
     verify(build(pair(5), Choices(2, policy=policy)))
 
 
-@pytest.mark.parametrize(("policy", "name"), [(BatchedRowSync, "BatchedRowSync rows"), (StridedSync, "StridedSync stride")])
+@pytest.mark.parametrize(
+    ("policy", "name"), [(BatchedRowSync, "BatchedRowSync rows"), (StridedSync, "StridedSync stride")]
+)
 def test_sizes_are_positive(policy: type, name: str) -> None:
     with pytest.raises(OrderError, match=f"{name} is 0; use a positive number"):
         policy(0)
@@ -188,7 +190,9 @@ def test_policy_of_the_wrong_length_is_refused() -> None:
         def semaphores(self, coords, grid):
             return column(0)
 
-    with pytest.raises(OrderError, match=r"policy of op 'a' gave \(1,\) semaphores for 2 tiles; give one each"):
+    with pytest.raises(
+        OrderError, match=r"policy of op 'a' gave \(1,\) semaphores for 2 tiles; give one each"
+    ):
         build(pair(), Choices(2, policy=One()))
 
 
@@ -213,7 +217,9 @@ def test_policies_only_coarsen(name: str, policy: SyncPolicy, chunk_waits: bool,
 
 @EXAMPLES
 @given(st.data(), graphs(max_ops=3), POLICIES)
-def test_coarser_policy_never_waits_for_fewer_tiles(data: st.DataObject, graph: Graph, policy: SyncPolicy) -> None:
+def test_coarser_policy_never_waits_for_fewer_tiles(
+    data: st.DataObject, graph: Graph, policy: SyncPolicy
+) -> None:
     drawn = data.draw(choices(graph, st.just(policy)))
 
     def awaited(policy: SyncPolicy) -> list[set[oracle.Tile]]:

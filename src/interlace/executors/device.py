@@ -29,7 +29,6 @@ from interlace.trace.events import Trace
 if TYPE_CHECKING:
     import torch
 
-MAX_POLL = 128  # semaphores polled at once
 _PROVIDED = ("tile", "sync", "acc")
 
 
@@ -296,7 +295,6 @@ class DeviceExecutor(ABC):
 
         from interlace.kernels.primitives.semaphore import Sync
 
-        width = 1 << (min(self._table.widest, MAX_POLL) - 1).bit_length()
         return Sync(
             self._items,
             self._waits,
@@ -313,7 +311,6 @@ class DeviceExecutor(ABC):
             constexpr(self.synchronises),
             constexpr(self._table.chunked),
             constexpr(self._table.splits > 0),
-            constexpr(width),
             constexpr(self._slot_size),
             constexpr(self.options.trace),
             constexpr(int(self.options.jitter_s * 1e9)),

@@ -64,10 +64,15 @@ class PersistentExecutor(DeviceExecutor):
             Launch(
                 persistent_ticket_kernel,
                 (self.plan.workers,),
-                (sync, n, self._constants(), arguments, dependent),
+                (sync, n, self._free_items(), self._constants(), arguments, dependent),
                 {**options, "launch_pdl": dependent},
             )
         ]
+
+    def _free_items(self) -> int:
+        """Leading items of the sequence that wait for nothing."""
+        waiting = np.flatnonzero(np.diff(self.plan.waits.ptr))
+        return int(waiting[0]) if len(waiting) else len(self.plan.items)
 
     def _enqueue(self, launches: list[Launch]) -> None:
         if not self._checked:

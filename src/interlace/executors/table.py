@@ -26,7 +26,6 @@ class Table:
         worker_rows: rows of worker w, if rows are grouped by worker.
         slots: workspace slots, one per part of a split tile.
         splits: split tiles, each with an arrival counter.
-        widest: most semaphores in one wait.
         chunked: some wait stands inside a reduction.
     """
 
@@ -36,7 +35,6 @@ class Table:
     worker_rows: Ints
     slots: int
     splits: int
-    widest: int
     chunked: bool
 
 
@@ -91,6 +89,5 @@ def _table(plan: Plan, order: Ints) -> Table:
         offsets(np.bincount(np.maximum(items.worker, 0), minlength=plan.workers)),
         int(slot_of_tile[-1]),
         len(split_tiles),
-        int(waits.count.max(initial=1)),
         bool(late.any()),
     )

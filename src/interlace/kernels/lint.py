@@ -1,11 +1,11 @@
 """A lint over compiled PTX: the memory order of ``primitives/semaphore``, checked in what the compiler made.
 
-Rules, each on the instructions in the order in which they stand:
+Rules, each on every path through the kernel:
 
-release     between the last store to global memory and a gpu-scope release there is a CTA barrier
-acquire     after a gpu-scope acquire poll, a CTA barrier comes before the next load of data
+release     between a store to global memory and the next gpu-scope release there is a CTA barrier
+acquire     after a gpu-scope acquire poll, a CTA barrier comes before the next load
 tma-load    after an acquire, a proxy fence comes before the next bulk load
-tma-store   before a release, a bulk store is completed by ``cp.async.bulk.wait_group 0`` (not ``.read``)
+tma-store   a bulk store is completed by ``cp.async.bulk.wait_group 0`` (not ``.read``) before the next release
 dependent   before ``griddepcontrol.wait`` nothing is loaded but the 32-bit entries of item tables
 """
 
@@ -28,7 +28,11 @@ _BULK_STORE = re.compile(r"\bcp\.async\.bulk\.\S*global\.shared::cta")
 _BULK_DONE = re.compile(r"\bcp\.async\.bulk\.wait_group\s+0\b")
 _PROXY_FENCE = re.compile(r"\bfence\.proxy\.async")
 _DEPENDENT_WAIT = re.compile(r"\bgriddepcontrol\.wait\b")
-_SCALAR_LOAD = re.compile(r"\bld\.global(?:\.\w+)*\.[bsu]32\s*\{?\s*%r\d+\s*\}?,")
+_SCALAR_LOAD = re.compile(r"\bld\.global\.[bsu]32\s*\{?\s*%r\d+\s*\}?,")
+
+
+_BRANCH = re.compile(r"(?:@!?%p\d+\s+)?bra(?:\.uni)?\s+([$\w]+)\s*;")
+Match = Callable[[str], object]
 
 
 @dataclass(frozen=True)
@@ -45,22 +49,28 @@ class Finding:
 
 def lint(ptx: str) -> list[Finding]:
     """Broken rules of memory order in a PTX module; empty if it follows them all."""
-    lines = [(n, line.split("//")[0].strip()) for n, line in enumerate(ptx.splitlines(), 1)]
+    code = _Code(ptx)
     return [
-        *_backwards("release", lines, _RELEASE, good=_BARRIER, bad=_STORE.search),
-        *_forwards("acquire", lines, _ACQUIRE, good=_BARRIER, bad=_is_data_load),
-        *_forwards("tma-load", lines, _ACQUIRE, good=_PROXY_FENCE, bad=_BULK_LOAD.search),
-        *_backwards("tma-store", lines, _RELEASE, good=_BULK_DONE, bad=_BULK_STORE.search),
-        *_dependent(lines),
+        *code.between("release", _STORE.search, _RELEASE.search, _BARRIER.search),
+        *code.between("acquire", _ACQUIRE.search, _is_data_load, _BARRIER.search),
+        *code.between("tma-load", _ACQUIRE.search, _BULK_LOAD.search, _PROXY_FENCE.search),
+        *code.between("tma-store", _BULK_STORE.search, _RELEASE.search, _BULK_DONE.search),
+        *code.dependent(),
     ]
 
 
 @dataclass(frozen=True)
 class Resources:
-    """What ptxas says a kernel takes, per thread."""
+    """What ptxas says of a kernel.
+
+    Attributes:
+        registers, spill_bytes: per thread.
+        serialised: it gave up overlapping wgmma with anything (its warnings C7510 to C7519).
+    """
 
     registers: int
     spill_bytes: int
+    serialised: bool
 
 
 def resources(ptx: str, arch: str = "sm_90a") -> Resources:
@@ -84,7 +94,7 @@ def resources(ptx: str, arch: str = "sm_90a") -> Resources:
         raise RuntimeError(f"ptxas rejected the kernel: {ran.stderr.strip()}")
     registers = max(int(n) for n in re.findall(r"Used (\d+) registers", ran.stderr))
     spills = sum(int(n) for n in re.findall(r"(\d+) bytes spill (?:stores|loads)", ran.stderr))
-    return Resources(registers, spills)
+    return Resources(registers, spills, "wgmma.mma_async instructions are serialized" in ran.stderr)
 
 
 def count(ptx: str, pattern: str) -> int:
@@ -92,41 +102,51 @@ def count(ptx: str, pattern: str) -> int:
     return len(re.findall(pattern, ptx))
 
 
-Line = tuple[int, str]
-
-
 def _is_data_load(text: str) -> bool:
     return bool(_DATA_LOAD.search(text)) and not _ACQUIRE.search(text)
 
 
-def _backwards(
-    rule: str, lines: list[Line], at: re.Pattern[str], good: re.Pattern[str], bad: Callable[[str], object]
-) -> Iterator[Finding]:
-    for i, (n, text) in enumerate(lines):
-        if at.search(text):
-            for _, before in reversed(lines[:i]):
-                if good.search(before):
-                    break
-                if bad(before):
-                    yield Finding(rule, n, text)
-                    break
+class _Code:
+    """Instructions of a module and what may follow each."""
 
+    def __init__(self, ptx: str) -> None:
+        self._lines: list[tuple[int, str]] = []
+        for number, line in enumerate(ptx.splitlines(), 1):
+            text = line.split("//")[0].strip()
+            if text and not text.startswith("."):
+                self._lines.append((number, text))
+        label = {text[:-1]: i for i, (_, text) in enumerate(self._lines) if text.endswith(":")}
+        self._next: list[list[int]] = []
+        for i, (_, text) in enumerate(self._lines):
+            jump = _BRANCH.match(text)
+            falls = not re.match(r"(?:bra|ret|exit|trap)\b", text)
+            follow = [i + 1] if falls and i + 1 < len(self._lines) else []
+            if jump and jump.group(1) in label:
+                follow.append(label[jump.group(1)])
+            self._next.append(follow)
 
-def _forwards(
-    rule: str, lines: list[Line], at: re.Pattern[str], good: re.Pattern[str], bad: Callable[[str], object]
-) -> Iterator[Finding]:
-    for i, (n, text) in enumerate(lines):
-        if at.search(text):
-            for _, after in lines[i + 1 :]:
-                if good.search(after):
-                    break
-                if bad(after):
-                    yield Finding(rule, n, text)
-                    break
+    def between(self, rule: str, first: Match, second: Match, needed: Match) -> Iterator[Finding]:
+        """Places where ``second`` can follow ``first`` with no ``needed`` on the way."""
+        found: set[int] = set()
+        seen: set[int] = set()
+        stack = [j for i, (_, text) in enumerate(self._lines) if first(text) for j in self._next[i]]
+        while stack:
+            i = stack.pop()
+            if i in seen:
+                continue
+            seen.add(i)
+            text = self._lines[i][1]
+            if needed(text):
+                continue
+            if second(text):
+                found.add(i)
+            stack += self._next[i]
+        for i in sorted(found):
+            yield Finding(rule, *self._lines[i])
 
-
-def _dependent(lines: list[Line]) -> Iterator[Finding]:
-    last = max((i for i, (_, text) in enumerate(lines) if _DEPENDENT_WAIT.search(text)), default=0)
-    for n, text in lines[:last]:
-        if _is_data_load(text) and not _SCALAR_LOAD.search(text):
-            yield Finding("dependent", n, text)
+    def dependent(self) -> Iterator[Finding]:
+        """Wide loads that stand before the dependent-launch wait."""
+        last = max((i for i, (_, text) in enumerate(self._lines) if _DEPENDENT_WAIT.search(text)), default=0)
+        for number, text in self._lines[:last]:
+            if _is_data_load(text) and not _SCALAR_LOAD.search(text):
+                yield Finding("dependent", number, text)

@@ -11,7 +11,21 @@ import triton
 import triton.language as tl
 from triton.language.extra import cuda
 
-from interlace.kernels.primitives.semaphore import begin, meet, now_ns, op_of, post, tile, tile_at, total, wait
+from interlace.kernels.primitives.semaphore import (
+    back_off,
+    begin,
+    blocked,
+    draw,
+    drawn,
+    meet,
+    now_ns,
+    op_of,
+    post,
+    tile,
+    tile_at,
+    total,
+    wait,
+)
 
 
 @triton.jit
@@ -20,15 +34,20 @@ def nothing(tile):
 
 
 @triton.jit
-def _run_item(tile, sync, worker, body: tl.constexpr, arguments):
-    """Wait, run one item's body, post."""
+def _run_item(tile, sync, worker, body: tl.constexpr, arguments, ticket, DRAW: tl.constexpr):
+    """Wait, run one item's body, post. Returns the next ticket: under DRAW one drawn while the tile is finished, else ``ticket``."""
     if sync.TRACE:
         arrived_ns = now_ns(sync.INTERPRET)
-    wait(tile, sync)
+    if blocked(tile, sync):
+        body[0](tile, *arguments[0])  # while it waits, memory would sit idle
+        wait(tile, sync)
     if sync.TRACE:
         start_ns = now_ns(sync.INTERPRET)
     if body[3]:
         acc = body[1](tile, sync, *arguments[1])
+    if DRAW:
+        ticket = draw(sync)
+    if body[3]:
         if sync.SPLIT:
             if meet(tile, sync, acc):
                 if len(acc) == 1:
@@ -54,6 +73,7 @@ def _run_item(tile, sync, worker, body: tl.constexpr, arguments):
         else:
             sm = cuda.smid()
         tl.store(entry + 3, worker.to(tl.int64) * 4294967296 + sm)
+    return ticket
 
 
 @triton.jit
@@ -62,7 +82,7 @@ def grid_kernel(sync, body: tl.constexpr, arguments, PDL: tl.constexpr):
     if PDL:
         cuda.gdc_launch_dependents()
         cuda.gdc_wait()
-    _run_item(tile(sync), sync, tl.program_id(0), body, arguments)
+    _run_item(tile(sync), sync, tl.program_id(0), body, arguments, 0, False)
 
 
 @triton.jit
@@ -101,15 +121,14 @@ def _prefetch_item(sync, position, bodies: tl.constexpr, arguments):
 
 
 @triton.jit
-def _dispatch_item(sync, position, run, bodies: tl.constexpr, arguments):
+def _dispatch_item(sync, position, run, bodies: tl.constexpr, arguments, ticket, DRAW: tl.constexpr):
     op = op_of(sync, position)
-    tile = tile_at(sync, position, run)
+    own = tile_at(sync, position, run)
     for o in tl.static_range(len(bodies)):
         if op == o:
-            if tile.wait_lo < tile.wait_hi:  # while it waits, memory would sit idle
-                bodies[o][0](tile, *arguments[o][0])
-            _run_item(tile, sync, tl.program_id(0), bodies[o], arguments[o])
+            ticket = _run_item(own, sync, tl.program_id(0), bodies[o], arguments[o], ticket, DRAW)
     tl.debug_barrier()  # the next item of this worker may read what this one wrote
+    return ticket
 
 
 @triton.jit
@@ -118,13 +137,19 @@ def persistent_static_kernel(sync, lists, bodies: tl.constexpr, arguments):
     worker = tl.program_id(0)
     run = begin(sync)
     for position in range(tl.load(lists + worker), tl.load(lists + worker + 1)):
-        _dispatch_item(sync, position, run, bodies, arguments)
+        _dispatch_item(sync, position, run, bodies, arguments, run, False)
 
 
 @triton.jit
-def persistent_ticket_kernel(sync, n, bodies: tl.constexpr, arguments, PDL: tl.constexpr):
+def persistent_ticket_kernel(sync, n, free, bodies: tl.constexpr, arguments, PDL: tl.constexpr):
     """Workers draw items from one counter. A run takes ``sync.programs`` = n + workers tickets:
     each worker sees one too many.
+
+    A worker holds its next ticket while it finishes a tile. The holder of the smallest unfinished ticket is
+    never waiting for another of its own, so progress is as if it had drawn later.
+
+    The first ``free`` items wait for nothing. If they are fewer than the workers, the others draw a moment later:
+    the hardware spreads the first blocks of a launch over the chip, and that is where those items should run.
 
     Under dependent launch each worker first prefetches for the item of its own number. Whoever draws it finds
     it in the L2, so this is a guess about time only; the counter is touched after the launch before has ended.
@@ -133,13 +158,15 @@ def persistent_ticket_kernel(sync, n, bodies: tl.constexpr, arguments, PDL: tl.c
         if tl.program_id(0) < n:
             _prefetch_item(sync, tl.program_id(0), bodies, arguments)
         cuda.gdc_wait()
-    ticket = tl.atomic_add(sync.starts, 1, sem="relaxed", scope="gpu")
-    run = ticket // sync.programs
-    position = (ticket - run * sync.programs).to(tl.int32)
+    if tl.program_id(0) >= free:
+        back_off(sync, 1000)
+    ticket = draw(sync)
+    number = drawn(ticket)
+    run = number // sync.programs
+    position = (number - run * sync.programs).to(tl.int32)
     while position < n:
         if PDL:
             if position >= n - tl.num_programs(0):  # the last wave: earlier, prefetches would be evicted again
                 cuda.gdc_launch_dependents()
-        _dispatch_item(sync, position, run, bodies, arguments)
-        ticket = tl.atomic_add(sync.starts, 1, sem="relaxed", scope="gpu")
-        position = (ticket - run * sync.programs).to(tl.int32)
+        ticket = _dispatch_item(sync, position, run, bodies, arguments, ticket, True)
+        position = (drawn(ticket) - run * sync.programs).to(tl.int32)

@@ -12,14 +12,23 @@ import triton.language as tl
 
 @triton.jit
 def prefetch_rows(row, available, ROW_BYTES: tl.constexpr, SIZE: tl.constexpr):
-    """Ask the L2 for the first ROW_BYTES of each row (or what is available of it).
+    """Ask the L2 for the first ROW_BYTES (a multiple of 16) of each row, or what is available of it.
 
-    ``row`` points at each row's first element of SIZE bytes; ``available`` is the elements per row.
-    One ``prefetch.global.L2`` per 128-byte line.
+    ``row`` points at each row's first element of SIZE bytes, 16-byte aligned; ``available`` is the elements
+    per row. One bulk prefetch per row; where there are fewer rows than threads, rows are cut into pieces so
+    that no two threads ask for the same bytes.
     """
-    LINES: tl.constexpr = triton.next_power_of_2(max(ROW_BYTES // 128, 1))
-    step = tl.arange(0, LINES) * (128 // SIZE)
-    pointer = row[:, None] + tl.minimum(step, available - 1)[None, :]
+    PIECES: tl.constexpr = max(1, 128 // row.shape[0])
+    BYTES: tl.constexpr = max(16, ROW_BYTES // PIECES // 16 * 16)
+    begin = tl.arange(0, PIECES) * BYTES
+    size = tl.maximum(tl.minimum(available * SIZE - begin, BYTES) // 16 * 16, 0)
+    pointer = row[:, None] + (begin // SIZE)[None, :]
+    bytes_ = tl.broadcast_to(size[None, :], pointer.shape)
     tl.inline_asm_elementwise(
-        "prefetch.global.L2 [$1]; mov.u32 $0, 0;", "=r,l", [pointer], dtype=tl.int32, is_pure=False, pack=1
+        "{ .reg .pred some; setp.gt.s32 some, $2, 0; @some cp.async.bulk.prefetch.L2.global [$1], $2; mov.u32 $0, 0; }",
+        "=r,l,r",
+        [pointer, bytes_],
+        dtype=tl.int32,
+        is_pure=False,
+        pack=1,
     )

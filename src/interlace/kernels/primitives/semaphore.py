@@ -50,7 +50,6 @@ class Sync(NamedTuple):
         WAITS: waits and posts are live (else the launch order enforces everything).
         CHUNKED: some waits stand inside reductions.
         SPLIT: some tiles are split.
-        WIDTH: semaphores polled at once, a power of two.
         SLOT: float32 elements of one partial sum.
         TRACE: write ``trace``.
         JITTER_NS: upper bound of random delays around waits and posts, 0 for none (for tests).
@@ -73,7 +72,6 @@ class Sync(NamedTuple):
     WAITS: tl.constexpr
     CHUNKED: tl.constexpr
     SPLIT: tl.constexpr
-    WIDTH: tl.constexpr
     SLOT: tl.constexpr
     TRACE: tl.constexpr
     JITTER_NS: tl.constexpr
@@ -168,6 +166,18 @@ def now_ns(INTERPRET: tl.constexpr):
 
 
 @triton.jit
+def _clock(lane, INTERPRET: tl.constexpr):
+    """The global clock as each thread reads it."""
+    if INTERPRET:
+        time = lane.to(tl.int64) * 0
+    else:
+        time = tl.inline_asm_elementwise(
+            "mov.u64 $0, %globaltimer; // $1", "=l,r", [lane], dtype=tl.int64, is_pure=False, pack=1
+        )
+    return time
+
+
+@triton.jit
 def _load_acquire(pointer, INTERPRET: tl.constexpr):
     if INTERPRET:
         value = tl.load(pointer)
@@ -187,6 +197,15 @@ def _load_relaxed(pointer, INTERPRET: tl.constexpr):
             "ld.relaxed.gpu.global.b32 $0, [$1];", "=r,l", [pointer], dtype=tl.int32, is_pure=False, pack=1
         )
     return value
+
+
+@triton.jit
+def back_off(sync, NS: tl.constexpr):
+    """Sleep for up to NS nanoseconds, to leave the memory pipes to others."""
+    if not sync.INTERPRET:
+        tl.inline_asm_elementwise(
+            "nanosleep.u32 $1; mov.u32 $0, 0;", "=r,r", [tl.full((), NS, tl.int32)], dtype=tl.int32, is_pure=False, pack=1
+        )
 
 
 @triton.jit
@@ -213,6 +232,39 @@ def _give_up(tile, sync, semaphore, threshold, behind):
 
 
 @triton.jit
+def _lanes(sync):
+    """A number per thread of the block.
+
+    Polls are spread over exactly these: a reduction over them crosses all warps, so its result is the same in
+    every thread. Anything narrower each warp would load for itself, and warps that saw different values would
+    part ways before a barrier.
+    """
+    if sync.INTERPRET:
+        lane = tl.arange(0, 32)
+    else:
+        lane = tl.arange(0, cuda.num_threads())
+    return lane
+
+
+@triton.jit
+def _behind(tile, sync, row):
+    """One poll of every semaphore of one wait: by how many posts the latest of them is behind, -1 if none."""
+    base = sync.waits + row * WAIT_WORDS
+    first = tl.load(base)
+    count = tl.load(base + 1)
+    stride = tl.load(base + 2)
+    target = ((tile.run + 1) * tl.load(base + 3)).to(tl.int32)
+    lane = _lanes(sync)
+    lag = tl.zeros_like(lane) - 1
+    for begin in range(0, count, lane.shape[0]):
+        index = first + tl.minimum(begin + lane, count - 1) * stride
+        lag = tl.maximum(lag, target - _load_acquire(sync.semaphores + index, sync.INTERPRET))
+    most = tl.max(lag, 0)
+    tl.debug_barrier()
+    return most
+
+
+@triton.jit
 def _wait_row(tile, sync, row):
     """Wait until every semaphore of one wait has all of its posts of this run."""
     base = sync.waits + row * WAIT_WORDS
@@ -221,33 +273,47 @@ def _wait_row(tile, sync, row):
     stride = tl.load(base + 2)
     threshold = tl.load(base + 3)
     target = ((tile.run + 1) * threshold).to(tl.int32)
-    lane = tl.arange(0, sync.WIDTH)
-    for begin in range(0, count, sync.WIDTH):
+    lane = _lanes(sync)
+    for begin in range(0, count, lane.shape[0]):
         index = first + tl.minimum(begin + lane, count - 1) * stride
         pointer = sync.semaphores + index
         lag = target - _load_acquire(pointer, sync.INTERPRET)
         behind = tl.max(lag, 0)
-        if behind > 0:
-            since = now_ns(sync.INTERPRET)
-            while behind > 0:
-                lag = target - _load_acquire(pointer, sync.INTERPRET)
-                failed = _load_relaxed(sync.fault, sync.INTERPRET)
-                behind = tl.max(lag, 0)
-                if behind > 0:
-                    late = now_ns(sync.INTERPRET) - since > sync.TIMEOUT_NS
-                    if sync.INTERPRET or late or failed != 0:
-                        _give_up(tile, sync, tl.max(tl.where(lag == behind, index, 0), 0), threshold, behind)
-                        behind = behind * 0
+        since = _clock(lane, sync.INTERPRET)
+        while behind > 0:
+            back_off(sync, 64)
+            lag = target - _load_acquire(pointer, sync.INTERPRET)
+            behind = tl.max(lag, 0)
+            failed = _load_relaxed(sync.fault + lane * 0, sync.INTERPRET)
+            late = (_clock(lane, sync.INTERPRET) - since > sync.TIMEOUT_NS) | (failed != 0) | sync.INTERPRET
+            if behind > 0 and tl.max(late.to(tl.int32), 0) > 0:
+                _give_up(tile, sync, tl.max(tl.where(lag == behind, index, 0), 0), threshold, behind)
+                behind = behind * 0
+    tl.debug_barrier()
+
+
+@triton.jit
+def blocked(tile, sync):
+    """One poll of what an item's start needs: whether some of it is still missing.
+
+    If not, all threads may read it. The barrier stands even where nothing is polled: it keeps ptxas from pulling
+    what comes before into a wgmma pipeline, which it would then serialise.
+    """
+    missing = False
+    if sync.WAITS:
+        _jitter(tile, sync, 0)
+        for row in range(tile.wait_lo, tile.wait_mid):
+            missing = missing | (_behind(tile, sync, row) > 0)
+    tl.debug_barrier()
+    return missing
 
 
 @triton.jit
 def wait(tile, sync):
     """Before an item starts: everything that its start needs is visible to all threads afterwards."""
     if sync.WAITS:
-        _jitter(tile, sync, 0)
         for row in range(tile.wait_lo, tile.wait_mid):
             _wait_row(tile, sync, row)
-        tl.debug_barrier()
 
 
 @triton.jit
@@ -272,7 +338,6 @@ def ready(tile, sync, stretch):
         hi = tile.k_hi
         if row + 1 < tile.wait_hi:
             hi = tl.load(sync.waits + (row + 1) * WAIT_WORDS + 4)
-        tl.debug_barrier()
     else:
         lo = tile.k_lo
         hi = tile.k_hi
@@ -312,11 +377,14 @@ def meet(tile, sync, acc):
 
 
 @triton.jit
-def total(tile, sync, like, block: tl.constexpr):
-    """Block ``block`` of the sum over all parts, in part order; for the last part to arrive."""
-    rows: tl.constexpr = like.shape[0]
-    columns: tl.constexpr = like.shape[1]
-    value = like
+def total(tile, sync, own, block: tl.constexpr):
+    """Sum of block ``block`` over all parts, in part order; for the last part to arrive.
+
+    Its own part is read back too: keeping it in registers beside the sum would spill large tiles.
+    """
+    rows: tl.constexpr = own.shape[0]
+    columns: tl.constexpr = own.shape[1]
+    value = own
     if tile.parts > 1:
         within = tl.arange(0, rows)[:, None] * columns + tl.arange(0, columns)[None, :] + block * (rows * columns)
         slot = sync.workspace + tile.slot.to(tl.int64) * sync.SLOT
@@ -325,3 +393,31 @@ def total(tile, sync, like, block: tl.constexpr):
             slot += sync.SLOT
             value += tl.load(slot + within, cache_modifier=".cg")
     return value
+
+
+@triton.jit
+def draw(sync):
+    """Draw the next ticket; ``drawn`` turns it into a number.
+
+    Only the block's first thread holds the ticket until then, so what runs in between hides the latency.
+    """
+    if sync.INTERPRET:
+        ticket = tl.atomic_add(sync.starts, 1, sem="relaxed", scope="gpu") + tl.zeros((1,), tl.int64)
+    else:
+        lane = tl.arange(0, cuda.num_threads())
+        ticket = tl.inline_asm_elementwise(
+            "{ .reg .pred first; setp.eq.s32 first, $2, 0; mov.u64 $0, 0; "
+            "@first atom.global.relaxed.gpu.add.u64 $0, [$1], 1; }",
+            "=l,l,r",
+            [tl.broadcast_to(sync.starts, lane.shape), lane],
+            dtype=tl.int64,
+            is_pure=False,
+            pack=1,
+        )
+    return ticket
+
+
+@triton.jit
+def drawn(ticket):
+    """The number of a ticket, known to all threads."""
+    return tl.max(ticket, 0)

@@ -1,0 +1,43 @@
+"""The command line: ``interlace run``, ``plan``, ``verify`` and ``trace``."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from interlace import __version__
+from interlace.cli import plan, run, trace
+
+app = typer.Typer(
+    name="interlace",
+    help="Run a graph of dependent GPU kernels as if it were one kernel: "
+    "synchronised tile by tile, proved before launch.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="markdown",
+)
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"interlace {__version__}")
+        raise typer.Exit()
+
+
+@app.callback()
+def _app(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version and exit.")
+    ] = False,
+) -> None:
+    """Options of the app itself."""
+
+
+for _room in (run, plan, trace):
+    _room.register(app)
+
+
+def main() -> None:
+    """Entry point of the ``interlace`` script."""
+    app()

@@ -1,0 +1,111 @@
+"""What the commands say and write: errors, spinners, files."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from interlace.core.errors import InterlaceError
+from interlace.trace.perfetto import write_whole
+
+FAILED, BAD_INPUT = 1, 2
+_LONGEST = 2000  # characters of a message that are shown
+_WIDTH = 110  # columns of a table that goes to a file or a pipe
+
+
+class BadInput(Exception):
+    """Arguments or files that no run could make sense of."""
+
+
+@contextmanager
+def bad_input() -> Iterator[None]:
+    """Count errors of the package as bad input: what was asked for cannot be built."""
+    try:
+        yield
+    except InterlaceError as error:
+        raise BadInput(str(error)) from error
+
+
+@contextmanager
+def reported() -> Iterator[None]:
+    """Turn errors into one line on stderr and an exit code: 2 for bad input, 1 for all other failures."""
+    try:
+        yield
+    except BadInput as error:
+        raise fail(str(error), BAD_INPUT) from None
+    except InterlaceError as error:
+        raise fail(str(error), FAILED) from None
+
+
+def fail(message: str, code: int) -> typer.Exit:
+    """Print an error; returns what to raise."""
+    typer.echo(f"error: {printable(message)}", err=True)
+    return typer.Exit(code)
+
+
+def note(message: str) -> None:
+    """Print on stderr what is worth knowing and no failure."""
+    typer.echo(f"note: {printable(message)}", err=True)
+
+
+def printable(text: str) -> str:
+    """Text as one line of bounded length; text from a file may hold anything, also for the terminal."""
+    line = "".join(c if c.isprintable() else "?" for c in " ".join(text.split()))
+    return line if len(line) <= _LONGEST else line[:_LONGEST] + " ..."
+
+
+@contextmanager
+def working(what: str) -> Iterator[None]:
+    """A spinner on stderr while something slow goes on, if a person is watching."""
+    if not sys.stderr.isatty():
+        yield
+        return
+    with Console(stderr=True).status(f"{what} ..."):
+        yield
+
+
+def say(text: str) -> None:
+    """Print a line on stdout."""
+    typer.echo(printable(text))
+
+
+def show(table: Table) -> None:
+    """Print a table on stdout."""
+    Console(width=None if sys.stdout.isatty() else _WIDTH).print(table)
+
+
+def save_json(path: Path, data: Mapping[str, Any]) -> None:
+    """Write data as JSON, whole or not at all."""
+    save(path, json.dumps(data, indent=2, allow_nan=False) + "\n")
+
+
+def save(path: Path, text: str) -> None:
+    """Write text, whole or not at all."""
+    with writing(path):
+        write_whole(path, text)
+
+
+@contextmanager
+def writing(path: Path) -> Iterator[None]:
+    """Name the file when it cannot be written."""
+    try:
+        yield
+    except OSError as error:
+        raise BadInput(f"cannot write {str(path)!r}: {error.strerror}") from None
+
+
+def writable(path: Path | None) -> Path | None:
+    """Option callback: refuse a path that cannot be written before any time is spent."""
+    if path is not None and path.is_dir():
+        raise typer.BadParameter(f"{str(path)!r} is a folder; name a file")
+    if path is not None and not path.parent.is_dir():
+        raise typer.BadParameter(f"folder {str(path.parent)!r} does not exist; make it first")
+    return path

@@ -1,0 +1,233 @@
+"""Names on the command line, and the typed objects that they stand for. Nothing else reads names."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Generic, TypeVar
+
+import typer
+
+from interlace.core.dtypes import bf16, fp16, fp32
+from interlace.core.errors import InterlaceError
+from interlace.executors.cuda_graph import CudaGraphExecutor
+from interlace.executors.device import DeviceExecutor
+from interlace.executors.persistent import PersistentExecutor
+from interlace.executors.semaphore_streams import SemaphoreStreamsExecutor
+from interlace.executors.serial import PdlExecutor, SerialExecutor
+from interlace.kernels.matmul import Activation
+from interlace.plan.plan import Dispatch
+from interlace.planner.build import Assignment
+from interlace.policies.interleavings import HalfRows, Interleaving, OpAfterOp, Panels
+from interlace.policies.orders import ColumnMajor, GroupedPanels, Hilbert, Morton, Order, RowMajor, Serpentine
+from interlace.policies.splits import Split, SplitK, StreamK, Whole
+from interlace.policies.sync import (
+    BatchedRowSync,
+    ColumnSync,
+    Conv2DSync,
+    KernelSync,
+    NoSync,
+    RowSync,
+    StridedSync,
+    SyncPolicy,
+    TileSync,
+)
+from interlace.workloads import MODELS as MODEL_SHAPES
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Names(Generic[T]):
+    """A kind of thing and the names of all its members.
+
+    Attributes:
+        what: the kind, for messages.
+        plain: members by name.
+        counted: members that take a number, as ``name:4``: an example number and the constructor.
+    """
+
+    what: str
+    plain: Mapping[str, T]
+    counted: Mapping[str, tuple[int, Callable[[int], T]]] = field(default_factory=dict)
+
+    @property
+    def listing(self) -> str:
+        """All names, as help texts and messages show them."""
+        return ", ".join([*self.plain, *(f"{name}:{example}" for name, (example, _) in self.counted.items())])
+
+    def parse(self, text: str) -> T:
+        """The member that ``text`` names. Raises typer.BadParameter, which lists all names."""
+        if text in self.plain:
+            return self.plain[text]
+        name, _, number = text.partition(":")
+        if name not in self.counted:
+            raise typer.BadParameter(f"unknown {self.what} {text!r}; use one of {self.listing}")
+        example, make = self.counted[name]
+        if not (number.isascii() and number.isdigit() and len(number) < 10):
+            raise typer.BadParameter(f"{self.what} {name!r} takes a number, such as {name}:{example}")
+        try:
+            return make(int(number))
+        except InterlaceError as error:
+            raise typer.BadParameter(str(error)) from None
+
+
+class Workload(Enum):
+    """Graphs that the commands can build."""
+
+    FFN = "ffn"
+    TWO_COPIES = "two-copies"
+    TWO_MATMULS = "two-matmuls"
+
+
+class Device(Enum):
+    """Where to run."""
+
+    AUTO = "auto"
+    CPU = "cpu"
+    CUDA = "cuda"
+
+
+@dataclass(frozen=True)
+class DispatchChoice:
+    """Who takes which item when, and under static dispatch how items are handed out."""
+
+    dispatch: Dispatch
+    assignment: Assignment = Assignment.STRIPED
+
+
+@dataclass(frozen=True)
+class TileShape:
+    """Extents of an op's output tile and of one chunk of its reduction."""
+
+    m: int
+    n: int
+    k: int = 64
+
+
+@dataclass(frozen=True)
+class ExecutorChoice:
+    """One way to run a plan, as the tables show it.
+
+    Attributes:
+        name: on the command line and in JSON.
+        title: in tables.
+        what: what it is, in a few words.
+        device: the class, or None for the reference executor.
+        random: the reference executor under a random interleaving.
+        dispatch: what the executor needs the plan's dispatch to be, None for any.
+        interpreted: also runs on a CPU, under the Triton interpreter.
+        traces: its times mean something in a trace.
+    """
+
+    name: str
+    title: str
+    what: str
+    device: type[DeviceExecutor] | None = None
+    random: bool = False
+    dispatch: Dispatch | None = None
+    interpreted: bool = False
+    traces: bool = False
+
+
+REFERENCE = ExecutorChoice("reference", "reference", "NumPy in float64, workers in turn", traces=True)
+REFERENCE_RANDOM = ExecutorChoice(
+    "reference-random",
+    "reference (random interleaving)",
+    "NumPy in float64, steps drawn at random",
+    random=True,
+)
+SERIAL = ExecutorChoice(
+    "serial", "serial", "a launch per op, from Python", SerialExecutor, interpreted=True, traces=True
+)
+CUDA_GRAPH = ExecutorChoice("cuda_graph", "cuda_graph", "a launch per op, in a CUDA graph", CudaGraphExecutor)
+PDL = ExecutorChoice("pdl", "pdl", "as cuda_graph, launched while the last op drains", PdlExecutor)
+SEMAPHORE_STREAMS = ExecutorChoice(
+    "semaphore_streams",
+    "semaphore_streams",
+    "a stream per op, tiles wait for tiles",
+    SemaphoreStreamsExecutor,
+    interpreted=True,
+    traces=True,
+)
+PERSISTENT_STATIC = ExecutorChoice(
+    "persistent-static",
+    "persistent-static",
+    "one launch, a list of tiles per worker",
+    PersistentExecutor,
+    dispatch=Dispatch.STATIC,
+    interpreted=True,
+    traces=True,
+)
+PERSISTENT_TICKET = ExecutorChoice(
+    "persistent-ticket",
+    "persistent-ticket",
+    "one launch, workers draw tiles from a counter",
+    PersistentExecutor,
+    dispatch=Dispatch.TICKET,
+    interpreted=True,
+    traces=True,
+)
+_EXECUTORS = (
+    REFERENCE,
+    REFERENCE_RANDOM,
+    SERIAL,
+    CUDA_GRAPH,
+    PDL,
+    SEMAPHORE_STREAMS,
+    PERSISTENT_STATIC,
+    PERSISTENT_TICKET,
+)
+
+WORKLOADS = Names("workload", {w.value: w for w in Workload})
+DEVICES = Names("device", {d.value: d for d in Device})
+MODELS = Names("model", MODEL_SHAPES)
+ACTIVATIONS = Names("activation", {a.value: a for a in Activation})
+DTYPES = Names("dtype", {d.name: d for d in (bf16, fp16, fp32)})
+EXECUTORS = Names("executor", {e.name: e for e in _EXECUTORS} | {"persistent": PERSISTENT_TICKET})
+POLICIES: Names[SyncPolicy] = Names(
+    "policy",
+    {
+        "tile": TileSync(),
+        "row": RowSync(),
+        "column": ColumnSync(),
+        "conv2d": Conv2DSync(),
+        "kernel": KernelSync(),
+        "none": NoSync(),
+    },
+    {"batched-row": (4, BatchedRowSync), "strided": (3, StridedSync)},
+)
+ORDERS: Names[Order] = Names(
+    "order",
+    {
+        "row": RowMajor(),
+        "column": ColumnMajor(),
+        "serpentine": Serpentine(),
+        "morton": Morton(),
+        "hilbert": Hilbert(),
+    },
+    {"grouped": (8, GroupedPanels)},
+)
+INTERLEAVINGS: Names[Interleaving] = Names(
+    "interleaving", {"op-after-op": OpAfterOp(), "half-rows": HalfRows()}, {"panels": (2, Panels)}
+)
+SPLITS: Names[Split] = Names(
+    "split", {"whole": Whole()}, {"split-k": (4, SplitK), "stream-k": (132, StreamK)}
+)
+DISPATCHES = Names(
+    "dispatch",
+    {
+        "ticket": DispatchChoice(Dispatch.TICKET),
+        "static": DispatchChoice(Dispatch.STATIC),
+        "static-balanced": DispatchChoice(Dispatch.STATIC, Assignment.BALANCED),
+    },
+)
+
+
+def tile(text: str) -> TileShape:
+    """``16x64`` or ``16x64x64``. Raises typer.BadParameter."""
+    extents = text.split("x")
+    if len(extents) not in (2, 3) or not all(e.isascii() and e.isdigit() and len(e) < 6 for e in extents):
+        raise typer.BadParameter(f"{text!r} is no tile; write rows x columns x reduction, such as 16x64x64")
+    return TileShape(*map(int, extents))

@@ -1,0 +1,121 @@
+"""``interlace plan`` and ``interlace verify``: plans as files."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from interlace.cli import table
+from interlace.cli.console import FAILED, BadInput, fail, save, save_json, say, show, working
+from interlace.cli.machine import target
+from interlace.cli.options import JsonFile, OutFile, ScheduleOptions, WorkloadOptions, command
+from interlace.cli.problem import problem
+from interlace.core.errors import InterlaceError, PlanFormatError
+from interlace.plan.plan import Plan
+from interlace.plan.verify import Proof, verify
+from interlace.planner.build import build
+
+#: What arithmetic on the numbers of a damaged file can raise before a check names the damage.
+_DAMAGE = (ArithmeticError, AttributeError, LookupError, MemoryError, RecursionError, TypeError, ValueError)
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands."""
+
+    @command(app, "plan")
+    def plan(workload: WorkloadOptions, schedule: ScheduleOptions, out: OutFile) -> None:
+        """Plan a workload, prove the plan safe, and write it as JSON.
+
+        With --device cuda it plans for a GPU that need not be here. A plan without proof is not written.
+
+        Example: interlace plan ffn --m 256 --policy batched-row:2 --interleave panels:2 --out plan.json
+        """
+        machine = target(workload.device)
+        task = problem(workload, machine)
+        with working("planning and verifying"):
+            proof = verify(build(task.graph, task.choices(schedule, machine)))
+        save(out, proof.plan.to_json())
+        show(table.facts(f"{task.title}, for {machine.name}", _rows(proof)))
+        say(f"wrote {out}")
+
+    @command(app, "verify")
+    def verify_file(
+        plan: Annotated[
+            Path, typer.Argument(metavar="PLAN.json", help="A plan that `interlace plan` wrote.")
+        ],
+        json: JsonFile = None,
+    ) -> None:
+        """Prove that a plan can neither deadlock nor race, from its graph alone.
+
+        Exit code 0 and what was proved; 1 and what is wrong; 2 if the file is no plan.
+
+        Example: interlace verify plan.json
+        """
+        with working("verifying"):
+            verdict = _verify(plan)
+        if isinstance(verdict, Proof):
+            if json is not None:
+                save_json(json, _proved(verdict))
+            show(table.facts(f"{plan}: safe, no deadlock and no race", _rows(verdict)))
+            return
+        if json is not None:
+            wrong = {"type": type(verdict).__name__, "message": str(verdict)}
+            save_json(json, {"verified": False, "error": wrong})
+        raise fail(f"{type(verdict).__name__}: {verdict}", FAILED)
+
+
+def _verify(path: Path) -> Proof | InterlaceError:
+    """The proof, or what is wrong with the plan.
+
+    Raises:
+        BadInput: the file is missing, damaged, or no plan.
+    """
+    try:
+        text = path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise BadInput(f"cannot read {str(path)!r}: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise BadInput(f"{str(path)!r} is not text, so no plan; write plans with `interlace plan`") from None
+    try:
+        return verify(Plan.from_json(text))
+    except PlanFormatError as error:
+        raise BadInput(f"{str(path)!r}: {error}") from None
+    except InterlaceError as error:
+        return error
+    except _DAMAGE as error:
+        cause = f"{type(error).__name__}: {error}"
+        raise BadInput(f"{str(path)!r}: damaged plan: {cause}; make it again") from None
+
+
+def _rows(proof: Proof) -> list[tuple[str, str]]:
+    plan = proof.plan
+    ops = ", ".join(f"{op.name} {' x '.join(map(str, op.grid))}" for op in plan.graph.ops)
+    return [
+        ("graph", f"{plan.graph.name}: {ops} tiles"),
+        ("items", f"{len(plan.items):,}"),
+        ("waits", f"{len(plan.waits):,}"),
+        ("semaphores", f"{plan.semaphores:,}"),
+        ("workers", f"{plan.workers:,}, {plan.dispatch.value} dispatch"),
+        ("policy", plan.policy),
+        ("order", plan.order),
+        ("dependencies enforced", f"{proof.edges:,}"),
+        ("  by waits", f"{proof.edges_by_wait:,}"),
+        ("  by a worker's own order", f"{proof.edges - proof.edges_by_wait:,}"),
+        ("longest chain of waits", table.plural(proof.longest_chain, "item")),
+        ("workers that must be resident", f"{proof.workers_needed:,}"),
+        ("waits only for earlier items", "yes" if proof.in_sequence else "no"),
+    ]
+
+
+def _proved(proof: Proof) -> dict[str, object]:
+    return {
+        "verified": True,
+        "edges": proof.edges,
+        "edges_by_wait": proof.edges_by_wait,
+        "edges_by_order": proof.edges - proof.edges_by_wait,
+        "longest_chain": proof.longest_chain,
+        "workers_needed": proof.workers_needed,
+        "in_sequence": proof.in_sequence,
+    }

@@ -1,0 +1,165 @@
+"""``interlace run``: one workload on every executor that the machine has, compared with float64 and timed."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import typer
+
+from interlace.cli import table, trace
+from interlace.cli.console import FAILED, BadInput, fail, note, save_json, say, show, working
+from interlace.cli.machine import Machine, find, versions
+from interlace.cli.names import (
+    CUDA_GRAPH,
+    PDL,
+    PERSISTENT_STATIC,
+    PERSISTENT_TICKET,
+    REFERENCE,
+    REFERENCE_RANDOM,
+    SEMAPHORE_STREAMS,
+    SERIAL,
+    ExecutorChoice,
+)
+from interlace.cli.options import (
+    ExecutorOptions,
+    JsonFile,
+    ScheduleOptions,
+    Seed,
+    TraceFile,
+    WorkloadOptions,
+    command,
+)
+from interlace.cli.problem import Problem, problem
+from interlace.cli.runners import Runner, expected, relative_error, runners, time_all
+from interlace.cli.table import Row
+from interlace.core.dtypes import fp32
+from interlace.core.errors import DeviceError
+from interlace.plan.plan import Plan
+
+# Beyond these the reference takes seconds, so on a GPU it is left out unless asked for.
+_REFERENCE_FLOPS, _REFERENCE_BYTES = 1e9, 16 << 20
+_ON_GPU = (SERIAL, CUDA_GRAPH, PDL, SEMAPHORE_STREAMS, PERSISTENT_STATIC, PERSISTENT_TICKET)
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+
+    @command(app, "run")
+    def run(
+        workload: WorkloadOptions,
+        schedule: ScheduleOptions,
+        executor: ExecutorOptions = None,
+        seed: Seed = 0,
+        json: JsonFile = None,
+        trace: TraceFile = None,
+    ) -> None:
+        """Run a workload on every executor that this machine has; compare each with float64 and time it.
+
+        Without options: the FFN of llama3-8b at 16 tokens on a GPU, of minilm on a CPU. On a CPU, executors
+        that need Triton run when asked for, under TRITON_INTERPRET=1. Exit code 1 if an executor is wrong.
+
+        Example: interlace run ffn --model minilm --m 32 --json result.json
+
+        Example: interlace run ffn --checkpoint model.safetensors --up mlp.up.weight --down mlp.down.weight
+        """
+        machine = find(workload.device)
+        task = problem(workload, machine)
+        chosen = list(dict.fromkeys(executor or _default(task, machine)))
+        traced = _traced(chosen, machine) if trace is not None else None
+        with working("drawing inputs"):
+            inputs = task.inputs(seed)
+        with working("planning and verifying"):
+            made = runners(chosen, task, task.choices(schedule, machine), inputs, machine, seed)
+        with working("computing in float64"):
+            right = expected(task, inputs, machine)
+        errors: dict[Runner, float] = {}
+        for runner in made:
+            try:
+                with working(f"running {runner.choice.name}"):
+                    errors[runner] = relative_error(runner.outputs(), right)
+            except DeviceError as error:
+                if executor:  # who asked for it wants to know; the others still have a result
+                    raise
+                note(f"{runner.choice.name} is left out: {error}")
+        with working("timing"):
+            times = time_all(list(errors), machine)
+        rows = [Row(r.choice, e, t) for (r, e), t in zip(errors.items(), times, strict=True)]
+        plan = made[-1].plan
+        show(
+            table.results(f"{task.title}, on {machine.name}", f"verified plan: {table.plan_line(plan)}", rows)
+        )
+        if json is not None:
+            save_json(json, _record(task, machine, plan, rows, seed))
+        if trace is not None:
+            _write_trace(trace, next(r for r in made if r.choice is traced), machine)
+        _judge(rows, task)
+
+
+def _default(task: Problem, machine: Machine) -> tuple[ExecutorChoice, ...]:
+    """What runs if nobody chose."""
+    if not machine.cuda:
+        return (REFERENCE, REFERENCE_RANDOM)
+    flops = sum(op.flops * op.tiles for op in task.graph.ops)
+    small = flops <= _REFERENCE_FLOPS and sum(t.nbytes for t in task.graph.tensors) <= _REFERENCE_BYTES
+    return (REFERENCE, *_ON_GPU) if small else _ON_GPU
+
+
+def _traced(chosen: Sequence[ExecutorChoice], machine: Machine) -> ExecutorChoice:
+    """The last executor whose trace means something; under the Triton interpreter there is no clock."""
+    able = [c for c in chosen if c.traces and (machine.cuda or c.device is None)]
+    if not able:
+        raise BadInput(
+            f"--trace: none of {', '.join(c.name for c in chosen)} can trace; add --executor reference"
+        )
+    return able[-1]
+
+
+def _write_trace(path: Any, runner: Runner, machine: Machine) -> None:
+    with working(f"tracing {runner.choice.name}"):
+        events = runner.trace()
+    trace.write(path, events, runner.plan, machine.name)
+    say(f"wrote a trace of {runner.choice.name} to {path}; {trace.HOW_TO_OPEN}")
+
+
+def _record(task: Problem, machine: Machine, plan: Plan, rows: Sequence[Row], seed: int) -> Mapping[str, Any]:
+    return {
+        "workload": {**task.facts, "seed": seed},
+        "device": {"name": machine.name, "kind": "cuda" if machine.cuda else "cpu", "sms": machine.sms},
+        "versions": versions(),
+        "plan": {
+            "items": len(plan.items),
+            "semaphores": plan.semaphores,
+            "workers": plan.workers,
+            "dispatch": plan.dispatch.value,
+            "policy": plan.policy,
+            "order": plan.order,
+            "verified": True,
+        },
+        "executors": [
+            {
+                "name": row.choice.name,
+                "relative_error": row.relative_error if math.isfinite(row.relative_error) else None,
+                "median_us": row.times.median_us,
+                "p20_us": row.times.p20_us,
+                "p80_us": row.times.p80_us,
+            }
+            for row in rows
+        ],
+    }
+
+
+def _judge(rows: Sequence[Row], task: Problem) -> None:
+    """Exit with 1 if an executor is further from float64 than rounding explains."""
+    dtype = task.graph.tensors[0].dtype
+    # Inputs, intermediate and output round once each. In float32 the order of the sum matters more.
+    rounding = 1e-4 if dtype is fp32 else 4 * dtype.epsilon
+    for row in rows:
+        limit = 1e-9 if row.choice.device is None else rounding
+        if not row.relative_error <= limit:
+            raise fail(
+                f"{row.choice.name!r} differs from float64 by {table.error(row.relative_error)}, "
+                f"more than rounding explains ({limit:.0e}); please report this with your command",
+                FAILED,
+            )

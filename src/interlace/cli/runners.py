@@ -1,0 +1,262 @@
+"""Executors behind one face for the commands: run once and compare, time, trace."""
+
+from __future__ import annotations
+
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from interlace.cli.machine import Machine
+from interlace.cli.names import SERIAL, ExecutorChoice
+from interlace.cli.problem import Inputs, Problem, input_bytes
+from interlace.core.errors import NoDeviceError
+from interlace.executors.device import DeviceExecutor, Options, open_device, torch_dtype
+from interlace.executors.reference import ReferenceExecutor
+from interlace.graph.graph import Graph
+from interlace.plan.verify import Proof, verify
+from interlace.planner.build import Choices, build
+from interlace.trace.events import Trace
+
+_ROUNDS = 20
+_CPU_ROUNDS, _CPU_BUDGET_S = 5, 1.0
+_MOST_COPIES = 64  # sets of inputs to rotate over; a graph this small fits the L2 whatever one does
+
+
+@dataclass(frozen=True)
+class Measured:
+    """Microseconds per run: median, 20th and 80th percentile."""
+
+    median_us: float
+    p20_us: float
+    p80_us: float
+
+
+class Runner(ABC):
+    """One executor with its plan and its tensors."""
+
+    def __init__(self, choice: ExecutorChoice, proof: Proof) -> None:
+        self.choice, self.plan = choice, proof.plan
+
+    @abstractmethod
+    def outputs(self) -> dict[str, NDArray[np.float64]]:
+        """Outputs of one run over poisoned memory."""
+
+    @abstractmethod
+    def once(self) -> None:
+        """One run, to its end."""
+
+    @abstractmethod
+    def trace(self) -> Trace:
+        """Times of one run."""
+
+
+class ReferenceRunner(Runner):
+    """The reference executor, which poisons its memory itself."""
+
+    def __init__(self, choice: ExecutorChoice, proof: Proof, inputs: Inputs, seed: int) -> None:
+        super().__init__(choice, proof)
+        self._executor = ReferenceExecutor(proof, seed=seed if choice.random else None)
+        self._inputs = inputs
+
+    def outputs(self) -> dict[str, NDArray[np.float64]]:
+        return self._executor.run(self._inputs)
+
+    def once(self) -> None:
+        self._executor.run(self._inputs)
+
+    def trace(self) -> Trace:
+        self._executor.run(self._inputs)
+        assert self._executor.trace is not None
+        return self._executor.trace
+
+
+class DeviceTensors:
+    """The inputs on a device, in as many copies as the timing rotates over, and the outputs."""
+
+    def __init__(self, machine: Machine, graph: Graph, inputs: Inputs) -> None:
+        torch, device = (machine.torch, machine.device) if machine.cuda else open_device("cpu")
+        # A cache that still holds the weights of the run before would flatter every executor.
+        copies = -(-2 * machine.l2_bytes // input_bytes(graph)) if machine.cuda else 1
+
+        def upload(name: str) -> Any:
+            values = torch.from_numpy(np.ascontiguousarray(inputs[name]))
+            return values.to(device=device, dtype=torch_dtype(torch, graph.tensor(name).dtype.name))
+
+        def empty(name: str) -> Any:
+            tensor = graph.tensor(name)
+            return torch.empty(tensor.shape, dtype=torch_dtype(torch, tensor.dtype.name), device=device)
+
+        first = {name: upload(name) for name in graph.inputs}
+        self.results = {name: empty(name) for name in graph.outputs}
+        self.sets: list[dict[str, Any]] = [first | self.results]
+        for _ in range(min(copies, _MOST_COPIES) - 1):
+            self.sets.append({name: value.clone() for name, value in first.items()} | self.results)
+
+
+class DeviceRunner(Runner):
+    """An executor that runs Triton bodies, on a GPU or under the interpreter."""
+
+    def __init__(
+        self, choice: ExecutorChoice, proof: Proof, machine: Machine, tensors: DeviceTensors
+    ) -> None:
+        super().__init__(choice, proof)
+        self._proof, self._machine, self._tensors = proof, machine, tensors
+        self._executor = self._make(Options(device=machine.device_name))
+
+    def _make(self, options: Options) -> DeviceExecutor:
+        assert self.choice.device is not None
+        return self.choice.device(self._proof, options)
+
+    def outputs(self) -> dict[str, NDArray[np.float64]]:
+        for value in self._tensors.results.values():
+            value.fill_(float("nan"))
+        for name in self.plan.graph.intermediates:
+            self._executor.intermediate(name).fill_(float("nan"))
+        self.once()
+        return {name: value.double().cpu().numpy() for name, value in self._tensors.results.items()}
+
+    def once(self) -> None:
+        self._executor.run(self._tensors.sets[0])
+        self._executor.synchronize()
+
+    @property
+    def calls(self) -> int:
+        """Runs of one ``each_set``."""
+        return len(self._tensors.sets)
+
+    def each_set(self) -> None:
+        """Enqueue one run on every set of tensors."""
+        for tensors in self._tensors.sets:
+            self._executor.run(tensors)
+
+    def synchronize(self) -> None:
+        """Wait for all runs, and raise what the watchdog found."""
+        self._executor.synchronize()
+
+    def eager(self) -> Measured:
+        """Times of runs that Python enqueues one by one, between two events on the GPU."""
+        cuda = self._machine.torch.cuda
+        samples: list[float] = []
+        for _ in range(_ROUNDS):
+            begin, end = cuda.Event(enable_timing=True), cuda.Event(enable_timing=True)
+            begin.record()
+            self._executor.run(self._tensors.sets[0])
+            end.record()
+            end.synchronize()
+            samples.append(begin.elapsed_time(end) * 1e3)
+        return _summary(samples)
+
+    def trace(self) -> Trace:
+        executor = self._make(Options(device=self._machine.device_name, trace=True))
+        for _ in range(
+            3 if self._machine.cuda else 1
+        ):  # the first run compiles, the second finds cold caches
+            executor.run(self._tensors.sets[0])
+        return executor.trace()
+
+
+def runners(
+    chosen: Sequence[ExecutorChoice],
+    problem: Problem,
+    choices: Choices,
+    inputs: Inputs,
+    machine: Machine,
+    seed: int,
+) -> list[Runner]:
+    """A runner for each executor, each with the plan that suits it.
+
+    Raises:
+        PlanError: the plan is not safe.
+        DeviceError: an executor cannot run here.
+    """
+    proofs: dict[Choices, Proof] = {}
+    tensors: DeviceTensors | None = None
+    made: list[Runner] = []
+    for choice in chosen:
+        wanted = choices if choice.dispatch is None else replace(choices, dispatch=choice.dispatch)
+        if wanted not in proofs:
+            proofs[wanted] = verify(build(problem.graph, wanted))
+        if choice.device is None:
+            made.append(ReferenceRunner(choice, proofs[wanted], inputs, seed))
+            continue
+        if not machine.cuda and not choice.interpreted:
+            raise NoDeviceError(
+                f"executor {choice.name!r} needs a CUDA GPU; leave it out or run where there is one"
+            )
+        tensors = tensors or DeviceTensors(machine, problem.graph, inputs)
+        made.append(DeviceRunner(choice, proofs[wanted], machine, tensors))
+    return made
+
+
+def expected(problem: Problem, inputs: Inputs, machine: Machine) -> dict[str, NDArray[np.float64]]:
+    """The output in float64 without any tiling; computed on the GPU if there is one."""
+    (name,) = problem.graph.outputs
+    if not machine.cuda:
+        return {name: problem.dense(np, {n: v.astype(np.float64) for n, v in inputs.items()})}
+    torch = machine.torch
+    values = {
+        n: torch.from_numpy(np.ascontiguousarray(v)).to(machine.device).double() for n, v in inputs.items()
+    }
+    result: NDArray[np.float64] = problem.dense(torch, values).cpu().numpy()
+    return {name: result}
+
+
+def relative_error(
+    found: Mapping[str, NDArray[np.float64]], right: Mapping[str, NDArray[np.float64]]
+) -> float:
+    """Largest ||found - right|| / ||right|| over the outputs, in the Frobenius norm."""
+    errors = [
+        np.linalg.norm(found[name] - value) / (np.linalg.norm(value) or 1.0) for name, value in right.items()
+    ]
+    return float(np.max(errors))  # a NaN counts as the largest
+
+
+def time_all(made: Sequence[Runner], machine: Machine) -> list[Measured]:
+    """Times of each runner: on a GPU by the benchmark's protocol, else by the wall clock.
+
+    On the GPU all but ``serial`` are captured in CUDA graphs, which is what ``serial`` is compared against.
+    """
+    captured: dict[int, Callable[[], None]] = {}
+    for i, runner in enumerate(made):
+        if machine.cuda and isinstance(runner, DeviceRunner) and runner.choice is not SERIAL:
+            captured[i] = runner.each_set
+    by_graph: dict[int, Measured] = {}
+    if captured:
+        from interlace.bench.timing import median_us
+
+        calls = next(r.calls for r in made if isinstance(r, DeviceRunner))
+        timings = median_us({str(i): f for i, f in captured.items()}, _ROUNDS, calls)
+        for i in captured:
+            t = timings[str(i)]
+            by_graph[i] = Measured(t.median_us, t.p20_us, t.p80_us)
+    out: list[Measured] = []
+    for i, runner in enumerate(made):
+        if i in by_graph:
+            out.append(by_graph[i])
+        elif machine.cuda and isinstance(runner, DeviceRunner):
+            out.append(runner.eager())
+        else:
+            out.append(_wall_clock(runner.once))
+    for runner in made:
+        if isinstance(runner, DeviceRunner):
+            runner.synchronize()
+    return out
+
+
+def _wall_clock(run: Callable[[], None]) -> Measured:
+    samples: list[float] = []
+    while len(samples) < _CPU_ROUNDS and sum(samples) < _CPU_BUDGET_S * 1e6:
+        begin = time.perf_counter_ns()
+        run()
+        samples.append((time.perf_counter_ns() - begin) * 1e-3)
+    return _summary(samples)
+
+
+def _summary(samples_us: Sequence[float]) -> Measured:
+    p20, median, p80 = np.percentile(samples_us, (20, 50, 80))
+    return Measured(float(median), float(p20), float(p80))

@@ -1,0 +1,85 @@
+"""Tables on the terminal, and numbers as people read them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from rich.table import Table
+from rich.text import Text
+
+from interlace.cli.console import printable
+from interlace.cli.names import CUDA_GRAPH, ExecutorChoice
+from interlace.cli.runners import Measured
+from interlace.plan.plan import Plan
+
+
+@dataclass(frozen=True)
+class Row:
+    """What one executor did."""
+
+    choice: ExecutorChoice
+    relative_error: float
+    times: Measured
+
+
+def results(title: str, caption: str, rows: Sequence[Row]) -> Table:
+    """The table of ``interlace run``; speeds are against ``cuda_graph`` if it ran."""
+    table = Table(title=_text(title), caption=_text(caption), caption_justify="left", title_justify="left")
+    table.add_column("executor", overflow="fold")
+    table.add_column("what it is", overflow="fold")
+    for heading in ("rel. error", "median us", "p20", "p80"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    base = next((row.times.median_us for row in rows if row.choice is CUDA_GRAPH), None)
+    if base is not None:
+        table.add_column("speed", justify="right", no_wrap=True)
+    for row in rows:
+        times = (row.times.median_us, row.times.p20_us, row.times.p80_us)
+        speed = [] if base is None else [f"{base / row.times.median_us:.2f}x" if row.choice.device else ""]
+        table.add_row(
+            row.choice.title, row.choice.what, error(row.relative_error), *map(number, times), *speed
+        )
+    return table
+
+
+def facts(title: str, rows: Sequence[tuple[str, str]]) -> Table:
+    """A table of two columns without headings."""
+    table = Table(title=_text(title), title_justify="left", show_header=False)
+    table.add_column(no_wrap=True)
+    table.add_column(overflow="fold")
+    for row in rows:
+        table.add_row(row[0], _text(row[1]))
+    return table
+
+
+def plan_line(plan: Plan) -> str:
+    """A plan in one line."""
+    return (
+        f"{plural(len(plan.items), 'item')}, {plural(plan.semaphores, 'semaphore')}, "
+        f"{plural(plan.workers, 'worker')}, {plan.dispatch.value} dispatch, {plan.policy}, {plan.order}"
+    )
+
+
+def plural(count: int, noun: str) -> str:
+    """``1 item``, ``12,345 items``."""
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"
+
+
+def _text(value: str) -> Text:
+    """Text that is shown as it is, whatever looks like markup in it."""
+    return Text(printable(value))
+
+
+def number(value: float) -> str:
+    """Three digits that mean something, or whole numbers: 0.120, 12.0, 1,234."""
+    if not math.isfinite(value):
+        return str(value)
+    if value >= 99.95:
+        return f"{value:,.0f}"
+    return f"{value:#.3g}"
+
+
+def error(value: float) -> str:
+    """A relative error: 2.1e-16, 0 if exact."""
+    return "0" if value == 0 else f"{value:.1e}"

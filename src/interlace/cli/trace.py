@@ -1,0 +1,106 @@
+"""``interlace trace``, and the dependency arrows that every trace file shows."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import typer
+
+from interlace.cli import table
+from interlace.cli.console import BadInput, say, show, working, writing
+from interlace.cli.machine import find
+from interlace.cli.names import PERSISTENT_TICKET, REFERENCE
+from interlace.cli.options import ExecutorOption, OutFile, ScheduleOptions, Seed, WorkloadOptions, command
+from interlace.cli.problem import problem
+from interlace.cli.runners import runners
+from interlace.graph.access import Ints
+from interlace.graph.dependencies import Groups, distinct, offsets, ranges
+from interlace.plan.plan import Plan
+from interlace.trace.events import Trace
+from interlace.trace.perfetto import write_perfetto
+
+HOW_TO_OPEN = "open https://ui.perfetto.dev and drop the file on it"
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+
+    @command(app, "trace")
+    def trace(
+        workload: WorkloadOptions,
+        schedule: ScheduleOptions,
+        out: OutFile,
+        executor: ExecutorOption = None,
+        seed: Seed = 0,
+    ) -> None:
+        """Run a workload on one executor and write what happened when, for ui.perfetto.dev.
+
+        Waits and work are separate slices on a track per worker; arrows lead from the item that posted last
+        to the item that waited for it. Without --executor: persistent-ticket on a GPU, else reference.
+
+        Example: interlace trace ffn --m 64 --policy row --out trace.json
+        """
+        machine = find(workload.device)
+        chosen = executor or (PERSISTENT_TICKET if machine.cuda else REFERENCE)
+        if chosen.device is not None and not machine.cuda:
+            raise BadInput("the Triton interpreter has no clock; trace --executor reference, or on a GPU")
+        task = problem(workload, machine)
+        with working("drawing inputs"):
+            inputs = task.inputs(seed)
+        with working(f"running {chosen.name}"):
+            (runner,) = runners([chosen], task, task.choices(schedule, machine), inputs, machine, seed)
+            events = runner.trace()
+        write(out, events, runner.plan, machine.name)
+        show(table.facts(f"{task.title}, on {machine.name}", _rows(events, runner.plan, chosen.name)))
+        say(f"wrote {out}; {HOW_TO_OPEN}")
+
+
+def write(path: Path, trace: Trace, plan: Plan, device: str) -> None:
+    """Write a trace of a plan with its arrows.
+
+    Raises:
+        BadInput: the file cannot be written.
+    """
+    with writing(path):
+        write_perfetto(
+            path, trace, grids=[op.grid for op in plan.graph.ops], arrows=arrows(plan, trace), name=device
+        )
+
+
+def arrows(plan: Plan, trace: Trace) -> Ints:
+    """(producer item, waiting item) for each wait of the plan, shape (waits, 2).
+
+    A wait can cover hundreds of semaphores with as many posts each; the producer shown is the one that
+    ended last, for which the wait was in fact waiting.
+    """
+    items, waits = plan.items, plan.waits
+    posting = np.flatnonzero(items.post >= 0)
+    by_end = posting[np.argsort(trace.end_ns[posting], kind="stable")]
+    last = np.full(plan.semaphores, -1, np.int64)
+    last[items.post[by_end]] = by_end  # later assignments win
+    first, wait_class = distinct(waits.first, waits.count, waits.stride)
+    covered = Groups(
+        offsets(waits.count[first]), ranges(waits.first[first], waits.count[first], waits.stride[first])
+    )
+    poster = last[covered.values]
+    latest = np.lexsort((trace.end_ns[poster], covered.rows))[covered.ptr[1:] - 1]  # the last of each row
+    return np.stack([poster[latest][wait_class], Groups(waits.ptr, waits.first).rows], axis=1)
+
+
+def _rows(trace: Trace, plan: Plan, executor: str) -> list[tuple[str, str]]:
+    steps = trace.clock == "steps"
+
+    def span(value: int) -> str:
+        return table.plural(value, "step") if steps else f"{table.number(value * 1e-3)} us"
+
+    busy = trace.waiting_ns + trace.working_ns
+    share = f" ({100 * trace.waiting_ns / busy:.0f} % of both)" if busy else ""
+    return [
+        ("executor", executor),
+        ("plan", table.plan_line(plan)),
+        ("items", f"{len(trace.op):,} on {table.plural(len(np.unique(trace.worker)), 'worker')}"),
+        ("first arrival to last end", span(trace.span_ns)),
+        ("working, all workers", span(trace.working_ns)),
+        ("waiting, all workers", span(trace.waiting_ns) + share),
+    ]

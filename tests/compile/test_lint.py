@@ -1,0 +1,50 @@
+"""Each rule of the PTX lint catches what it is for."""
+
+from __future__ import annotations
+
+import pytest
+
+from interlace.kernels.lint import lint
+
+GOOD = """
+    ld.acquire.gpu.global.b32 %r1, [%rd1];
+    bar.sync 0;
+    ld.global.v4.b32 {%r1, %r2, %r3, %r4}, [%rd1];
+    st.global.v4.b32 [%rd2], {%r1, %r2, %r3, %r4};
+    bar.sync 0;
+    atom.global.gpu.release.add.u32 %r5, [%rd3], 1;
+"""
+
+BROKEN = {
+    "release": GOOD.replace("    bar.sync 0;\n    atom", "    atom"),
+    "acquire": GOOD.replace("[%rd1];\n    bar.sync 0;", "[%rd1];", 1),
+    "tma-load": GOOD.replace(
+        "    st.global", "    cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier [%r1], [%rd9];\n    st.global"
+    ),
+    "tma-store": GOOD.replace(
+        "    bar.sync 0;\n    atom",
+        "    cp.async.bulk.tensor.2d.global.shared::cta [%rd9], [%r1];\n"
+        "    cp.async.bulk.wait_group.read 0;\n    bar.sync 0;\n    atom",
+    ),
+    "dependent": "    ld.global.v4.b32 {%r1, %r2, %r3, %r4}, [%rd1];\n    griddepcontrol.wait;\n" + GOOD,
+}
+
+
+def test_the_protocol_passes() -> None:
+    assert lint(GOOD) == []
+
+
+@pytest.mark.parametrize("rule", BROKEN)
+def test_each_rule_finds_its_violation(rule: str) -> None:
+    assert [finding.rule for finding in lint(BROKEN[rule])] == [rule]
+
+
+def test_the_right_forms_of_bulk_copies_pass() -> None:
+    fixed = BROKEN["tma-load"].replace("    bar.sync 0;\n    ld.global", "    bar.sync 0;\n    fence.proxy.async.global;\n    ld.global")
+    assert lint(fixed) == []
+    fixed = BROKEN["tma-store"].replace("wait_group.read 0", "wait_group 0")
+    assert lint(fixed) == []
+
+
+def test_item_tables_may_be_read_before_the_dependent_wait() -> None:
+    assert lint("    ld.global.b32 { %r1 }, [ %rd1 + 0 ];\n    griddepcontrol.wait;\n" + GOOD) == []

@@ -1,0 +1,182 @@
+"""Small graphs with float64 answers, and every way to run them under the interpreter."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import torch
+
+import interlace as il
+from interlace.executors.device import DeviceExecutor
+
+torch.set_num_threads(1)  # matrices are tiny, and idle threads that spin cost more than they bring
+
+TORCH = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
+HIDDEN, FFN = 24, 40  # no multiples of a tile: 2 and 3 tiles wide
+TILE = il.MatmulTile(16, 16, 16)
+SWAPPED = il.MatmulTile(16, 16, 16, swap=True)
+
+Tensors = dict[str, torch.Tensor]
+
+
+@dataclass(frozen=True)
+class Case:
+    """A graph, and what its only output is, in the dtype of the tensors that it is given."""
+
+    graph: il.Graph
+    answer: Callable[[Mapping[str, torch.Tensor]], torch.Tensor]
+
+    @property
+    def output(self) -> str:
+        return self.graph.outputs[0]
+
+    def inputs(self, seed: int = 0) -> Tensors:
+        """Fresh random inputs; weights are scaled to keep magnitudes near one."""
+        generator = torch.Generator().manual_seed(seed)
+        out = {}
+        for name in self.graph.inputs:
+            t = self.graph.tensor(name)
+            value = torch.randn(t.shape, generator=generator)
+            if name not in ("x", "bias", "residual"):
+                value /= t.shape[-1] ** 0.5
+            out[name] = value.to(TORCH[t.dtype.name])
+        return out
+
+    def poisoned(self) -> torch.Tensor:
+        t = self.graph.tensor(self.output)
+        return torch.full(t.shape, float("nan"), dtype=TORCH[t.dtype.name])
+
+    def run(self, executor: DeviceExecutor, inputs: Tensors) -> torch.Tensor:
+        """One run on fresh, poisoned outputs and intermediates."""
+        out = self.poisoned()
+        for name in self.graph.intermediates:
+            executor.intermediate(name).fill_(float("nan"))
+        executor.run({**inputs, self.output: out})
+        return out
+
+    def exact(self, inputs: Tensors) -> torch.Tensor:
+        return self.answer({name: value.double() for name, value in inputs.items()})
+
+    def reference(self, plan: il.Plan, inputs: Tensors) -> torch.Tensor:
+        """What the reference executor makes of the same plan."""
+        arrays = {name: value.double().numpy() for name, value in inputs.items()}
+        return torch.from_numpy(il.ReferenceExecutor(plan, seed=0).run(arrays)[self.output])
+
+    def check(self, out: torch.Tensor, inputs: Tensors) -> None:
+        """No worse than 1.5 times unfused torch in the same dtype, and than a few roundings of fp32.
+
+        Triton 3.6's interpreter truncates to bf16, which errs twice as much as rounding does.
+        """
+        gold = self.exact(inputs)
+        worse = 3 if out.dtype == torch.bfloat16 else 1.5
+        limit = max(worse * relative_error(self.answer(inputs), gold), 1e-6)
+        if out.numel() < 100:  # too few for errors to average out
+            limit = max(limit, worse * self.graph.tensor(self.output).dtype.epsilon)
+        error = relative_error(out, gold)
+        assert error <= limit, f"error {error:.2e}, limit {limit:.2e}"
+
+
+def relative_error(out: torch.Tensor, gold: torch.Tensor) -> float:
+    """Frobenius; NaN if anything is NaN, which no limit admits."""
+    return float((out.double() - gold).norm() / gold.norm())
+
+
+def equal_bits(a: torch.Tensor, b: torch.Tensor) -> bool:
+    integer = torch.int32 if a.element_size() == 4 else torch.int16
+    return torch.equal(a.view(integer), b.view(integer))
+
+
+GRAPHS = ("two-copies", "two-matmuls", "ffn", "gated-ffn")
+
+
+def case(name: str, m: int, dtype: str = "bf16", tile: il.MatmulTile = TILE) -> Case:
+    d = il.dtype(dtype)
+    silu = torch.nn.functional.silu
+    if name == "two-copies":
+        return Case(il.workloads.two_copies(m, HIDDEN, d, (tile.m, tile.n)), lambda t: t["x"])
+    if name == "two-matmuls":
+        graph = il.workloads.two_matmuls(m, HIDDEN, FFN, HIDDEN, d, tile, tile)
+        return Case(graph, lambda t: t["x"] @ t["a"].T @ t["b"].T)
+    gated = name == "gated-ffn"
+    activation = il.Activation.SILU if gated else il.Activation.GELU_TANH
+    graph = il.workloads.ffn(m, il.workloads.FFNShape(HIDDEN, FFN, activation, gated), d, tile, tile)
+    if gated:
+        return Case(graph, lambda t: (silu(t["x"] @ t["w_gate"].T) * (t["x"] @ t["w_up"].T)) @ t["w_down"].T)
+    return Case(
+        graph, lambda t: torch.nn.functional.gelu(t["x"] @ t["w_up"].T, approximate="tanh") @ t["w_down"].T
+    )
+
+
+def matmul_case(
+    m: int,
+    n: int,
+    k: int,
+    dtype: str = "bf16",
+    tile: il.MatmulTile = TILE,
+    activation: il.Activation = il.Activation.NONE,
+    gated: bool = False,
+    bias: bool = False,
+    residual: bool = False,
+) -> Case:
+    """One matmul with some of its options."""
+    shapes = {"x": (m, k), "weight": (n, k), "gate": (n, k), "bias": (n,), "residual": (m, n), "out": (m, n)}
+    wanted = {"gate": gated, "bias": bias, "residual": residual}
+    t = {name: il.Tensor(name, s, il.dtype(dtype)) for name, s in shapes.items() if wanted.get(name, True)}
+    options = {name: t[name] for name in wanted if name in t}
+    op = il.matmul("mm", t["x"], t["weight"], t["out"], activation=activation, tile=tile, **options)
+    graph = il.Graph("mm", tuple(t.values()), (op,), tuple(name for name in t if name != "out"), ("out",))
+    apply = {
+        il.Activation.NONE: lambda v: v,
+        il.Activation.RELU: torch.relu,
+        il.Activation.SILU: torch.nn.functional.silu,
+        il.Activation.GELU_TANH: lambda v: torch.nn.functional.gelu(v, approximate="tanh"),
+    }[activation]
+
+    def answer(t: Mapping[str, torch.Tensor]) -> torch.Tensor:
+        value = t["x"] @ t["weight"].T
+        if bias:
+            value = value + t["bias"]
+        value = apply(t["x"] @ t["gate"].T) * value if gated else apply(value)
+        return value + t["residual"] if residual else value
+
+    return Case(graph, answer)
+
+
+def split(graph: il.Graph, how: il.Split) -> dict[str, il.Split]:
+    """Split the last op's reduction, if it has one."""
+    return {graph.ops[-1].name: how} if graph.ops[-1].reduction else {}
+
+
+#: Executors by name: (class, choices for a graph).
+EXECUTORS: dict[str, tuple[type[DeviceExecutor], Callable[[il.Graph], il.Choices]]] = {
+    "serial": (il.SerialExecutor, lambda g: il.Choices(1, policy=il.NoSync())),
+    "serial-split": (il.SerialExecutor, lambda g: il.Choices(4, split=split(g, il.SplitK(2)))),
+    "cuda_graph": (il.CudaGraphExecutor, lambda g: il.Choices(4)),
+    "pdl": (il.PdlExecutor, lambda g: il.Choices(4, split=split(g, il.StreamK(3)))),
+    "semaphore_streams": (il.SemaphoreStreamsExecutor, lambda g: il.Choices(4, policy=il.RowSync())),
+    "semaphore_streams-chunked": (
+        il.SemaphoreStreamsExecutor,
+        lambda g: il.Choices(4, split=split(g, il.SplitK(2)), chunk_waits=True),
+    ),
+    "static": (
+        il.PersistentExecutor,
+        lambda g: il.Choices(1, il.Dispatch.STATIC, il.Assignment.BALANCED, interleaving=il.Panels(1)),
+    ),
+    "ticket": (il.PersistentExecutor, lambda g: il.Choices(3)),
+    "ticket-split": (
+        il.PersistentExecutor,
+        lambda g: il.Choices(
+            3, policy=il.RowSync(), split=split(g, il.StreamK(5)), interleaving=il.HalfRows()
+        ),
+    ),
+    "ticket-chunked": (
+        il.PersistentExecutor,
+        lambda g: il.Choices(3, policy=il.StridedSync(2), chunk_waits=True, order=il.GroupedPanels(2)),
+    ),
+}
+
+
+def executor(name: str, graph: il.Graph) -> DeviceExecutor:
+    cls, choices = EXECUTORS[name]
+    return cls(il.build(graph, choices(graph)), il.Options("cpu"))

@@ -1,0 +1,139 @@
+"""Every example runs without arguments, under the interpreter and on the base install; so does code in the docs."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+EXAMPLES = ROOT / "examples"
+
+#: What stands in the output of each example, on any machine.
+EVERYWHERE = {
+    "01_two_copies.py": [
+        "op 'second', tile (1, 3) reads y[64:128, 96:128] and so depends (RAW) on",
+        "proof: 16 dependencies enforced, 16 of them by waits",
+        "CoverageError: op 'second', tile (1, 3) reads y[64:128, 96:128], which op 'first', tile (2, 1)",
+        "reference, random interleaving   z == x",
+    ],
+    "02_two_matmuls.py": [
+        "first: 4 x 4 tiles, each a reduction of 2 chunks",
+        "TileSync()              RowMajor, OpAfterOp                     16      8      32      2       0",
+        "BatchedRowSync(rows=2)  Serpentine, Panels                       2      8       8      2      61",
+        "KernelSync()            RowMajor, OpAfterOp                      1      8       8      2      53",
+    ],
+    "03_your_own_kernel.py": [
+        "tiles of scale that a tile of blur needs: [2, 3, 4]",
+        "blur: the body touches what its access maps declare",
+        "without the halo, FootprintError: op 'blur', tile (0, 0)",
+    ],
+    "04_place_your_own_waits.py": [
+        "13 tiles, 10 semaphores, 10 dependencies, all by waits",
+        "reference: largest error 0.0e+00",
+    ],
+}
+#: What stands there besides if there is a device.
+ON_A_DEVICE = {
+    "01_two_copies.py": [
+        "on cpu:",
+        "cuda_graph",
+        "semaphore_streams",
+        "persistent, ticket",
+        "persistent, static",
+    ],
+    "02_two_matmuls.py": ["on cpu, worst", "cuda_graph", "semaphore_streams", "persistent, ticket"],
+    "03_your_own_kernel.py": [
+        "on cpu, largest",
+        "pdl",
+        "semaphore_streams",
+        "persistent, ticket",
+        "reads y[16:17, 0:16]",
+    ],
+    "04_place_your_own_waits.py": [
+        "own kernels on cpu, run 2: largest error",
+        "HangError: op 'largest', tile (0) (item 10) waited for semaphore 3 to reach 1 posts and saw 0",
+        "op 'prefix sums', tile (3) never posted",
+        "the next run: largest error",
+    ],
+}
+
+BLOCK_GPU_STACK = """
+import sys
+
+
+class Blocker:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in ("torch", "triton"):
+            raise ModuleNotFoundError(f"{name} is not a base dependency", name=name)
+        return None
+
+
+sys.meta_path.insert(0, Blocker())
+"""
+
+
+def output_of(script: Path, *paths: Path, interpret: str = "1") -> str:
+    search = os.pathsep.join(map(str, (*paths, ROOT / "src")))
+    here = {"TRITON_INTERPRET": interpret, "CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"}
+    process = subprocess.run(
+        [sys.executable, str(script)],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        env={**os.environ, **here, "PYTHONPATH": search},
+    )
+    assert process.returncode == 0, process.stderr
+    return process.stdout
+
+
+def test_every_example_is_tested() -> None:
+    numbered = {path.name for path in EXAMPLES.glob("[0-9]*.py")}
+    assert numbered == set(EVERYWHERE) == set(ON_A_DEVICE)
+
+
+@pytest.mark.parametrize("name", EVERYWHERE)
+def test_an_example_runs_under_the_interpreter(name: str) -> None:
+    output = output_of(EXAMPLES / name)
+    missing = [line for line in EVERYWHERE[name] + ON_A_DEVICE[name] if line not in output]
+    assert missing == [], output
+
+
+@pytest.mark.parametrize("name", EVERYWHERE)
+def test_an_example_runs_without_torch_and_triton(name: str, tmp_path: Path) -> None:
+    (tmp_path / "sitecustomize.py").write_text(BLOCK_GPU_STACK)
+    output = output_of(EXAMPLES / name, tmp_path)
+    assert [line for line in EVERYWHERE[name] if line not in output] == [], output
+    assert "torch and triton" in output
+    assert [line for line in ("semaphore_streams", "on cpu") if line in output] == []
+
+
+BLOCK = re.compile(
+    r"(?:<!-- needs: (?P<needs>triton|the compiler) -->\n)?^```python\n(?P<code>.*?)^```$"
+    r"(?:\n\n^```text\n(?P<output>.*?)^```$)?",
+    re.MULTILINE | re.DOTALL,
+)
+PAGES = [
+    path
+    for path in (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))
+    if "needs: " in path.read_text()
+]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_code_that_needs_triton_prints_what_the_page_shows(page: Path, tmp_path: Path) -> None:
+    """A page's blocks are one program; a block for the compiler stands alone, because the others interpret."""
+    blocks = list(BLOCK.finditer(page.read_text()))
+    programs = [
+        ("1", [b for b in blocks if b["needs"] != "the compiler"]),
+        *(("0", [b]) for b in blocks if b["needs"] == "the compiler"),
+    ]
+    for interpret, program in programs:
+        script = tmp_path / "page.py"
+        script.write_text("\n".join(b["code"] for b in program))
+        shown = "".join(b["output"] or "" for b in program)
+        assert output_of(script, interpret=interpret) == shown

@@ -1,0 +1,213 @@
+"""Every device executor computes the right thing on every graph, whatever the plan."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+import interlace as il
+from interlace.core.errors import DTypeError, GraphError, NoDeviceError, ShapeError
+
+from .cases import (
+    EXECUTORS,
+    GRAPHS,
+    SWAPPED,
+    TILE,
+    case,
+    equal_bits,
+    executor,
+    matmul_case,
+    relative_error,
+    split,
+)
+
+CPU = il.Options("cpu")
+
+
+@pytest.mark.parametrize("dtype", ["bf16", "fp16", "fp32"])
+@pytest.mark.parametrize("graph", GRAPHS)
+def test_every_executor_matches_float64_and_the_reference_run_after_run(graph: str, dtype: str) -> None:
+    c = case(graph, 20, dtype)
+    for name in EXECUTORS:
+        run = executor(name, c.graph)
+        for seed in range(2):  # the second run counts on from the first
+            inputs = c.inputs(seed)
+            out = c.run(run, inputs)
+            c.check(out, inputs)
+            assert relative_error(c.reference(run.plan, inputs), c.exact(inputs)) < 1e-12
+            run.synchronize()
+
+
+@pytest.mark.parametrize("name", ["semaphore_streams-chunked", "static", "ticket-split", "ticket-chunked"])
+def test_scheduling_changes_no_bit_of_the_result(name: str) -> None:
+    """One body under every executor: with the same split the sums are the same, bit for bit."""
+    c = case("gated-ffn", 33)
+    inputs = c.inputs()
+    run = executor(name, c.graph)
+    serial = il.SerialExecutor(run.plan, CPU)
+    assert equal_bits(c.run(run, inputs), c.run(serial, inputs))
+
+
+@pytest.mark.parametrize("graph", GRAPHS)
+@pytest.mark.parametrize("m", [1, 15, 16, 17, 33])
+def test_rows_may_be_any_number(graph: str, m: int) -> None:
+    c = case(graph, m)
+    inputs = c.inputs(m)
+    for name in ("semaphore_streams", "ticket-split"):
+        c.check(c.run(executor(name, c.graph), inputs), inputs)
+
+
+@pytest.mark.parametrize(
+    "tile", [TILE, SWAPPED, il.MatmulTile(16, 32, 16), il.MatmulTile(32, 16, 32, swap=True)]
+)
+@pytest.mark.parametrize("dtype", ["bf16", "fp16", "fp32"])
+def test_matmul_takes_any_m_n_and_k(dtype: str, tile: il.MatmulTile) -> None:
+    for m, n, k in [(1, 1, 1), (16, 32, 32), (17, 31, 33), (3, 40, 50), (33, 15, 16)]:
+        for gated in (False, True):
+            activation = il.Activation.SILU if gated else il.Activation.NONE
+            c = matmul_case(m, n, k, dtype, tile, activation, gated)
+            inputs = c.inputs()
+            run = il.SerialExecutor(il.build(c.graph, il.Choices(2)), CPU)
+            c.check(c.run(run, inputs), inputs)
+
+
+@pytest.mark.parametrize("tile", [TILE, SWAPPED], ids=["straight", "swapped"])
+@pytest.mark.parametrize("residual", [False, True])
+@pytest.mark.parametrize("bias", [False, True])
+@pytest.mark.parametrize("activation", list(il.Activation))
+def test_matmul_has_every_epilogue(
+    activation: il.Activation, bias: bool, residual: bool, tile: il.MatmulTile
+) -> None:
+    c = matmul_case(17, 18, 33, "fp16", tile, activation, bias=bias, residual=residual)
+    inputs = c.inputs()
+    for how in (il.Whole(), il.SplitK(3)):
+        run = il.PersistentExecutor(il.build(c.graph, il.Choices(2, split=how)), CPU)
+        c.check(c.run(run, inputs), inputs)
+
+
+@pytest.mark.parametrize("tile", [TILE, SWAPPED], ids=["straight", "swapped"])
+@pytest.mark.parametrize("residual", [False, True])
+def test_a_gated_matmul_multiplies_silu_of_the_gate(residual: bool, tile: il.MatmulTile) -> None:
+    c = matmul_case(17, 18, 33, "bf16", tile, il.Activation.SILU, gated=True, residual=residual)
+    inputs = c.inputs()
+    for how in (il.Whole(), il.SplitK(2)):
+        run = il.PersistentExecutor(il.build(c.graph, il.Choices(2, split=how)), CPU)
+        c.check(c.run(run, inputs), inputs)
+
+
+@pytest.mark.parametrize(
+    "how", [il.SplitK(1), il.SplitK(2), il.SplitK(9), il.StreamK(1), il.StreamK(4), il.StreamK(7)], ids=str
+)
+@pytest.mark.parametrize("chunk_waits", [False, True])
+@pytest.mark.parametrize("graph", ["ffn", "gated-ffn"])
+def test_every_split_gives_the_sum_of_its_parts(graph: str, chunk_waits: bool, how: il.Split) -> None:
+    """Both ops are split, so partial sums of one wait for tiles that were themselves split."""
+    c = case(graph, 20, "fp32")
+    inputs = c.inputs()
+    plan = il.build(c.graph, il.Choices(3, split=how, chunk_waits=chunk_waits))
+    serial = c.run(il.SerialExecutor(plan, CPU), inputs)
+    c.check(serial, inputs)
+    run = il.PersistentExecutor(plan, CPU)
+    for _ in range(2):  # arrival counters of split tiles count on, too
+        assert equal_bits(c.run(run, inputs), serial)
+
+
+POLICIES = (
+    il.TileSync(),
+    il.RowSync(),
+    il.ColumnSync(),
+    il.BatchedRowSync(2),
+    il.StridedSync(2),
+    il.Conv2DSync(),
+    il.KernelSync(),
+)
+
+
+@pytest.mark.parametrize("policy", POLICIES, ids=str)
+def test_every_policy_in_every_order_gives_the_same_bits(policy: il.SyncPolicy) -> None:
+    c = case("ffn", 33)
+    inputs = c.inputs()
+    expected = c.run(il.SerialExecutor(il.build(c.graph, il.Choices(1)), CPU), inputs)
+    for order, interleaving in (
+        (il.RowMajor(), il.HalfRows()),
+        (il.ColumnMajor(), il.OpAfterOp()),
+        (il.Serpentine(), il.Panels(1)),
+        (il.Hilbert(), il.Panels(1, lag=1)),
+    ):
+        choices = il.Choices(2, policy=policy, order=order, interleaving=interleaving, chunk_waits=True)
+        run = il.PersistentExecutor(il.build(c.graph, choices), CPU)
+        assert equal_bits(c.run(run, inputs), expected), f"{order}, {interleaving}"
+
+
+def test_chunk_waits_stand_inside_the_reduction() -> None:
+    """The plan that the tests above run really has waits at k > 0, and the executor keeps them there."""
+    c = case("ffn", 20)
+    run = executor("ticket-chunked", c.graph)
+    late = run._table.items[:, 8] - run._table.items[:, 7]
+    assert run._table.chunked
+    assert late.tolist() == [0] * 6 + [1] * 4  # hidden is three tiles wide; two of them share a semaphore
+
+
+@pytest.mark.parametrize("name", ["semaphore_streams", "static", "ticket-split"])
+def test_semaphores_survive_2_to_the_31_posts(name: str) -> None:
+    """Counters are set as after so many runs that the next few cross a wrap of 32 bits."""
+    c = case("ffn", 33)
+    run = executor(name, c.graph)
+    inputs = c.inputs()
+    expected = c.run(run, inputs)
+    posts, starts = run._semaphores.clone().long(), run._counters.clone()
+    for limit in (2**31, 2**32):
+        first = limit // int(posts.max()) - 1
+        run._semaphores.copy_(((posts * first + 2**31) % 2**32 - 2**31).int())
+        run._counters.copy_(starts * first)
+        for _ in range(3):
+            assert equal_bits(c.run(run, inputs), expected)
+
+
+def test_intermediates_may_be_passed_and_tensors_may_move() -> None:
+    c = case("ffn", 17)
+    run = executor("ticket", c.graph)
+    (hidden,) = c.graph.intermediates
+    for seed in range(3):
+        inputs, out = c.inputs(seed), c.poisoned()
+        mine = run.empty(hidden).fill_(float("nan"))
+        run.run({**inputs, c.output: out, hidden: mine})
+        c.check(out, inputs)
+        gelu = torch.nn.functional.gelu(inputs["x"].double() @ inputs["w_up"].double().T, approximate="tanh")
+        assert relative_error(mine, gelu) < 4e-3
+
+
+def test_a_trace_has_every_item_and_its_worker() -> None:
+    c = case("ffn", 20)
+    plan = il.build(c.graph, il.Choices(3, split=split(c.graph, il.SplitK(2))))
+    run = il.PersistentExecutor(plan, il.Options("cpu", trace=True))
+    c.run(run, c.inputs())
+    trace = run.trace()
+    assert np.array_equal(trace.op, plan.items.op)
+    assert np.array_equal(trace.tile, plan.items.tile)
+    assert (trace.worker == 0).all()  # the first program draws every ticket before the second begins
+    with pytest.raises(GraphError, match="trace=True"):
+        il.PersistentExecutor(plan, CPU).trace()
+
+
+def test_wrong_arguments_are_named() -> None:
+    c = case("ffn", 17)
+    run, inputs, out = executor("ticket", c.graph), c.inputs(), c.poisoned()
+    with pytest.raises(GraphError, match=r"writes outputs \['out'\]"):
+        run.run(inputs)
+    with pytest.raises(GraphError, match=r"needs inputs \['x'\]"):
+        run.run({name: value for name, value in inputs.items() if name != "x"} | {c.output: out})
+    with pytest.raises(ShapeError, match=r"'x' has shape \(16, 24\)"):
+        run.run({**inputs, "x": inputs["x"][:16], c.output: out})
+    with pytest.raises(DTypeError, match=r"'x' is torch\.float32"):
+        run.run({**inputs, "x": inputs["x"].float(), c.output: out})
+    with pytest.raises(GraphError, match="'x' is not contiguous"):
+        run.run({**inputs, "x": inputs["x"].T.contiguous().T, c.output: out})
+
+
+def test_the_interpreter_must_have_been_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
+    plan = il.build(case("two-copies", 16).graph, il.Choices(1))
+    monkeypatch.delenv("TRITON_INTERPRET")
+    with pytest.raises(NoDeviceError, match="TRITON_INTERPRET=1"):
+        il.SerialExecutor(plan, CPU)

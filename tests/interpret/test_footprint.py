@@ -1,0 +1,398 @@
+"""The footprint check: right declarations pass, wrong ones are named with the region that they miss."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import triton
+import triton.language as tl
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import interlace as il
+from interlace.core.errors import FootprintError, GraphError, IntraOpRaceError, NoDeviceError
+from interlace.executors.footprint import check_footprint
+from interlace.graph.access import Span
+
+from .cases import GRAPHS, SWAPPED, TILE, case, matmul_case
+from .kernels import ROW_SUM, blur, row_sum, scale
+
+i, j = il.axes(2)
+OWN = (i.block(16), j.block(16))
+
+
+def alone(op: il.Op, *tensors: il.Tensor) -> il.Graph:
+    """A graph of one op; what it reads is an input."""
+    read = tuple(dict.fromkeys(a.tensor for a in op.reads))
+    return il.Graph("g", tensors, (op,), read, tuple(a.tensor for a in op.writes))
+
+
+def failure(graph: il.Graph, op: str, device: str = "cpu", **options: object) -> str:
+    with pytest.raises(FootprintError) as caught:
+        check_footprint(graph, op, device=device, **options)
+    return str(caught.value)
+
+
+def declared(op: il.Op, maps: Mapping[str, Sequence[Span]]) -> il.Op:
+    """The op with other access maps for some arguments."""
+
+    def changed(accesses: tuple[il.Access, ...]) -> tuple[il.Access, ...]:
+        return tuple(replace(a, spans=tuple(maps.get(a.arg, a.spans))) for a in accesses)
+
+    return replace(op, reads=changed(op.reads), writes=changed(op.writes))
+
+
+# ---------------------------------------------------------------- right declarations
+
+
+@pytest.mark.parametrize("dtype", ["bf16", "fp16", "fp32"])
+@pytest.mark.parametrize("graph", GRAPHS)
+def test_every_op_of_the_workloads_touches_what_it_declares(graph: str, dtype: str) -> None:
+    g = case(graph, 20, dtype).graph
+    for op in g.ops:
+        check_footprint(g, op.name, device="cpu")
+        check_footprint(g, op.name)
+
+
+@pytest.mark.parametrize("tile", [TILE, SWAPPED], ids=["straight", "swapped"])
+@pytest.mark.parametrize("activation", list(il.Activation))
+def test_matmul_touches_what_it_declares_with_every_option(
+    activation: il.Activation, tile: il.MatmulTile
+) -> None:
+    """Ragged in M, N and K: clamped rows and columns must be the tile's own."""
+    options = [{}, {"bias": True}, {"residual": True}, {"bias": True, "residual": True}]
+    if activation is il.Activation.SILU:
+        options += [{"gated": True}, {"gated": True, "residual": True}]
+    for some in options:
+        g = matmul_case(17, 18, 50, "fp16", tile, activation, **some).graph
+        check_footprint(g, "mm", device="cpu", tiles=[0, 3])
+        check_footprint(g, "mm")
+
+
+@settings(derandomize=True, deadline=None, database=None, max_examples=16)
+@given(st.tuples(st.integers(0, 2), st.integers(0, 2)), st.tuples(st.integers(0, 3), st.integers(0, 3)))
+def test_a_stencil_passes_if_and_only_if_its_halo_is_wide_enough(
+    reach: tuple[int, int], halo: tuple[int, int]
+) -> None:
+    """In the middle tile nothing is clipped, so the region that is missed follows from the reach alone."""
+    x, y = il.Tensor("x", (24, 24), il.fp32), il.Tensor("y", (24, 24), il.fp32)
+    g = alone(blur("blur", x, y, reach, halo, tile=(8, 8)), x, y)
+    if all(h >= r for r, h in zip(reach, halo, strict=True)):
+        check_footprint(g, "blur", device="cpu", tiles=[0, 4, 7])
+        return
+    box = ", ".join(f"{8 - r}:{16 + r}" for r in reach)
+    seen = failure(g, "blur", tiles=[4])
+    assert f"op 'blur', tile (1, 1) reads x[{box}]" in seen
+    for d, (r, h) in enumerate(zip(reach, halo, strict=True)):
+        assert (f"{r - h} below in dimension {d}" in seen) == (r > h)
+        assert (f"{r - h} above in dimension {d}" in seen) == (r > h)
+
+
+def test_kernels_of_ones_own_pass() -> None:
+    x, y, z = (
+        il.Tensor("x", (20, 40), il.bf16),
+        il.Tensor("y", (20, 1), il.bf16),
+        il.Tensor("z", (20, 40), il.bf16),
+    )
+    for device in ("cpu", "reference"):
+        check_footprint(alone(row_sum("sum", x, y), x, y), "sum", device=device)
+        check_footprint(alone(scale("scale", x, z, 3.0), x, z), "scale", device=device)
+
+
+def test_an_op_in_place_passes_even_where_it_changes_nothing() -> None:
+    x = il.Tensor("x", (20, 40), il.fp16)
+    for factor in (2.0, 1.0):
+        check_footprint(alone(scale("scale", x, x, factor), x), "scale", device="cpu")
+
+
+def test_a_map_may_read_more_than_the_body_does() -> None:
+    x, y = il.Tensor("x", (20, 24), il.fp32), il.Tensor("y", (20, 24), il.fp32)
+    check_footprint(alone(declared(scale("a", x, y, 2.0), {"x": (il.ALL, il.ALL)}), x, y), "a", device="cpu")
+
+
+# ---------------------------------------------------------------- wrong declarations
+
+
+@pytest.mark.parametrize("dtype", ["bf16", "fp16", "fp32"])
+def test_a_missing_halo_is_named(dtype: str) -> None:
+    x, y = il.Tensor("x", (40, 20), il.dtype(dtype)), il.Tensor("y", (40, 20), il.dtype(dtype))
+    g = alone(blur("blur", x, y, (2, 0), (0, 0)), x, y)
+    assert failure(g, "blur") == (
+        "op 'blur', tile (0, 0) reads x[16:18, 0:16], but declares only x[0:16, 0:16]; "
+        "widen the access map of 'x' by 2 above in dimension 0, or mask its loads"
+    )
+    assert failure(g, "blur", tiles=[2]) == (
+        "op 'blur', tile (1, 0) reads x[14:34, 0:16], but declares only x[16:32, 0:16]; "
+        "widen the access map of 'x' by 2 below in dimension 0 and 2 above in dimension 0, or mask its loads"
+    )
+
+
+@pytest.mark.parametrize(
+    ("maps", "message"),
+    [
+        (
+            {"x": (Span(i * 16, i * 16 + 12), j.block(16))},
+            "tile (0, 0) reads x[12:16, 0:16], but declares only x[0:12, 0:16]; "
+            "widen the access map of 'x' by 4 above in dimension 0",
+        ),
+        (
+            {"x": (i.block(8), j.block(8))},
+            "tile (0, 0) reads x[0:16, 0:16], but declares only x[0:8, 0:8]; "
+            "widen the access map of 'x' by 8 above in dimension 0 and 8 above in dimension 1",
+        ),
+        (
+            {"x": (j.block(16), i.block(16))},
+            "tile (0, 1) reads x[0:16, 16:32], but declares only x[16:32, 0:16]; "
+            "widen the access map of 'x' by 16 below in dimension 0 and 16 above in dimension 1",
+        ),
+        (
+            {"y": (i.block(16), Span(j * 16, j * 16 + 15))},
+            "tile (0, 0) writes y[0:16, 15:16], but declares only y[0:16, 0:15]; "
+            "widen the access map of 'y' by 1 above in dimension 1, or mask its stores",
+        ),
+        (
+            {"x": (j.block(16), i.block(16)), "y": (j.block(16), i.block(16))},
+            "tile (0, 1) writes y[0:16, 16:32], but declares only y[16:32, 0:16]; "
+            "widen the access map of 'y' by 16 below in dimension 0 and 16 above in dimension 1",
+        ),
+    ],
+    ids=[
+        "block too small",
+        "block too small both ways",
+        "transposed read",
+        "write too wide",
+        "transposed write",
+    ],
+)
+@pytest.mark.parametrize("dtype", ["bf16", "fp32"])
+def test_a_wrong_map_of_a_copy_is_named(dtype: str, maps: Mapping[str, Sequence[Span]], message: str) -> None:
+    x, y = il.Tensor("x", (40, 40), il.dtype(dtype)), il.Tensor("y", (40, 40), il.dtype(dtype))
+    g = alone(declared(il.copy("copy", x, y, (16, 16)), maps), x, y)
+    assert f"op 'copy', {message}" in failure(g, "copy")
+
+
+@pytest.mark.parametrize(
+    ("arg", "spans", "message"),
+    [
+        ("x", (Span(i * 16, i * 16 + 8), il.K), r"reads x\[8:16, 0:50\], .* 'x' by 8 above in dimension 0"),
+        ("weight", (i.block(16), il.K), r"tile \(0, 1\) reads weight\[16:18, 0:50\]"),
+        (
+            "weight",
+            (j.block(16), il.fixed(0, 32)),
+            r"reads weight\[0:16, 32:50\], .* by 18 above in dimension 1",
+        ),
+        ("bias", (Span(j * 16, j * 16 + 1),), r"reads bias\[1:16\], .* 'bias' by 15 above in dimension 0"),
+        (
+            "residual",
+            (i.block(16), Span(j * 16, j * 16)),
+            r"reads residual\[0:16, 0:16\], .*residual\[0:16, 0:0\]",
+        ),
+        ("out", (i.block(8), j.block(16)), r"writes out\[8:16, 0:16\], but declares only out\[0:8, 0:16\]"),
+    ],
+    ids=["x", "weight", "weight over k", "bias", "residual", "out"],
+)
+@pytest.mark.parametrize("tile", [TILE, SWAPPED], ids=["straight", "swapped"])
+def test_a_wrong_map_of_a_matmul_is_named(
+    tile: il.MatmulTile, arg: str, spans: Sequence[Span], message: str
+) -> None:
+    g = matmul_case(17, 18, 50, "bf16", tile, bias=True, residual=True).graph
+    seen = failure(replace(g, ops=(declared(g.ops[0], {arg: spans}),)), "mm")
+    assert re.search(message, seen), seen
+
+
+# ---------------------------------------------------------------- bodies that stray
+
+
+@triton.jit
+def stray_tile(tile, x, y, M, N, BM: tl.constexpr, BN: tl.constexpr, KIND: tl.constexpr):
+    """A copy that does one thing more, or one less."""
+    row = tile.i * BM + tl.arange(0, BM)[:, None]
+    column = tile.j * BN + tl.arange(0, BN)[None, :]
+    at = row * N + column
+    inside = (row < M) & (column < N)
+    if KIND == "unmasked load":
+        value = tl.load(x + at)
+    else:
+        value = tl.load(x + at, mask=inside, other=0.0)
+    if KIND == "adds up":
+        value += tl.load(y + at, mask=inside, other=0.0)
+    elif KIND == "neighbour, hidden by relu":
+        value = tl.maximum(tl.load(x + at + N, mask=inside & (row + 1 < M), other=1.0), 0.0) + value
+    elif KIND == "discards":
+        value = tl.where(column < 0, tl.load(x + at - row * N), value)
+    elif KIND == "nan":
+        value = tl.sqrt(-value.to(tl.float32)).to(value.dtype)
+    elif KIND == "scribbles on its input":
+        tl.store(x + at, value + value, mask=inside & (row % 8 == 3))
+    elif KIND == "half a tile":
+        inside = inside & (row % BM < BM // 2)
+    elif KIND == "before the start":
+        tl.store(y + at - BN, value, mask=at < BN)
+    if KIND == "unmasked store":
+        tl.store(y + at, value)
+    else:
+        tl.store(y + at, value, mask=inside)
+
+
+STRAY = il.Kernel("stray", None, lambda: il.TritonBody(stray_tile))
+
+
+def stray(kind: str, dtype: str = "bf16", m: int = 40, n: int = 40) -> il.Graph:
+    x, y = il.Tensor("x", (m, n), il.dtype(dtype)), il.Tensor("y", (m, n), il.dtype(dtype))
+    params = {"M": m, "N": n, "BM": 16, "BN": 16, "KIND": kind}
+    grid = (-(-m // 16), -(-n // 16))
+    return alone(STRAY.op("stray", grid, {"x": (x, OWN)}, {"y": (y, OWN)}, params=params), x, y)
+
+
+@pytest.mark.parametrize("dtype", ["bf16", "fp16", "fp32"])
+@pytest.mark.parametrize(
+    ("kind", "tile", "message"),
+    [
+        ("adds up", 0, "reads y[0:16, 0:16], but the op declares no such access; add 'y' to what it reads"),
+        ("neighbour, hidden by relu", 4, "reads x[32:33, 16:32], but declares only x[16:32, 16:32]; widen"),
+        (
+            "scribbles on its input",
+            5,
+            "writes x[19:28, 32:40], but the op declares no such access; add 'x' to what",
+        ),
+        (
+            "half a tile",
+            1,
+            "does not write all of y[8:16, 16:32], but declares that it writes y[0:16, 16:32]",
+        ),
+        ("half a tile", 8, None),
+        ("unmasked store", 2, "writes y[1:17, 0:8], but declares only y[0:16, 32:40]; widen"),
+        ("unmasked store", 8, "writes memory behind the end of y[40 x 40]"),
+        ("before the start", 0, "writes memory before the start of y[40 x 40]"),
+        ("unmasked load", 8, None),
+        ("nan", 0, "makes NaN of finite inputs"),
+        ("discards", 4, None),
+    ],
+)
+def test_a_body_that_strays_is_named(kind: str, tile: int, message: str | None, dtype: str) -> None:
+    """None: what the body does in that tile can do no harm, because it is masked, discarded or not done."""
+    g = stray(kind, dtype)
+    if message is None:
+        check_footprint(g, "stray", device="cpu", tiles=[tile])
+    else:
+        assert f"{g.ops[0].tile_name(tile)} {message}" in failure(g, "stray", tiles=[tile])
+
+
+# ---------------------------------------------------------------- parts of a reduction
+
+
+@triton.jit
+def straying_sum(tile, sync, x, M, K, BM: tl.constexpr, BK: tl.constexpr, KIND: tl.constexpr):
+    """Sums rows, but over another k-range than its part."""
+    row = tile.i * BM + tl.arange(0, BM)[:, None]
+    acc = tl.zeros((BM, 1), tl.float32)
+    lo, hi = tile.k_lo, tile.k_hi
+    if KIND == "all of it":
+        lo, hi = 0, K
+    elif KIND == "one chunk more":
+        hi = tl.minimum(hi + BK, K)
+    elif KIND == "one element less":
+        lo = tl.maximum(lo - 1, 0)
+    for k in range(lo, hi, BK):
+        column = k + tl.arange(0, BK)[None, :]
+        value = tl.load(x + row * K + column, mask=(row < M) & (column < hi), other=0.0)
+        acc += tl.sum(value.to(tl.float32), 1)[:, None]
+    return (acc,)
+
+
+@pytest.mark.parametrize(
+    ("kind", "part", "region", "own"),
+    [
+        ("all of it", "k 0:16", "16:72", "0:16"),
+        ("one chunk more", "k 0:16", "16:32", "0:16"),
+        ("one element less", "k 16:48", "15:16", "16:48"),
+    ],
+)
+def test_a_part_of_a_reduction_that_reads_beyond_its_k_range_is_named(
+    kind: str, part: str, region: str, own: str
+) -> None:
+    """As whole tiles all of these are right, so only a split would have shown it."""
+    x, y = il.Tensor("x", (20, 72), il.fp32), il.Tensor("y", (20, 1), il.fp32)
+    body = ROW_SUM.triton()
+    kernel = replace(ROW_SUM, triton=lambda: replace(body, accumulate=straying_sum))
+    op = row_sum("sum", x, y)
+    op = replace(op, body=kernel, params=(*op.params, ("KIND", kind)))
+    assert failure(alone(op, x, y), "sum") == (
+        f"op 'sum', tile (0), {part} reads x[0:16, {region}], but declares only x[0:16, {own}]; "
+        "the rest is for other parts of the reduction, so keep to tile.k_lo:tile.k_hi"
+    )
+    whole = replace(op, reduction=il.Reduction(72, 128))
+    check_footprint(alone(whole, x, y), "sum", device="cpu")
+
+
+def test_an_item_of_a_part_is_checked_against_what_finish_reads_too() -> None:
+    """Bias and residual do not move with k: every part may read them whole."""
+    g = matmul_case(17, 18, 72, "bf16", bias=True, residual=True).graph
+    check_footprint(g, "mm", device="cpu", tiles=[3])
+
+
+# ---------------------------------------------------------------- references
+
+
+def test_a_reference_that_returns_another_shape_is_named() -> None:
+    """It returns whole tiles; only the ragged edge, which every sample of tiles has, shows it."""
+    x, y = il.Tensor("x", (200, 200), il.fp32), il.Tensor("y", (200, 200), il.fp32)
+    kernel = il.Kernel("fill", il.Reference(lambda acc, regions, params: {"y": np.ones((16, 16))}))
+    g = alone(kernel.op("fill", (13, 13), {"x": (x, OWN)}, {"y": (y, OWN)}), x, y)
+    assert failure(g, "fill", "reference") == (
+        "op 'fill', tile (0, 12): the reference returns {'y': (16, 16)}, "
+        "its op declares {'y': (16, 8)}; fix one"
+    )
+    check_footprint(g, "fill", tiles=range(12))
+
+
+def test_a_reference_that_returns_other_arguments_is_named() -> None:
+    x, y = il.Tensor("x", (16, 16), il.fp32), il.Tensor("y", (16, 16), il.fp32)
+    kernel = il.Kernel("odd", il.Reference(lambda acc, regions, params: {"z": regions["x"]}))
+    g = alone(kernel.op("odd", (1, 1), {"x": (x, OWN)}, {"y": (y, OWN)}), x, y)
+    assert "returns {'z': (16, 16)}, its op declares {'y': (16, 16)}" in failure(g, "odd", "reference")
+
+
+def test_a_reference_that_asks_for_more_is_named() -> None:
+    x, y = il.Tensor("x", (16, 16), il.fp32), il.Tensor("y", (16, 16), il.fp32)
+    kernel = il.Kernel(
+        "more", il.Reference(lambda acc, regions, params: {"y": regions["x"] + regions["bias"]})
+    )
+    g = alone(kernel.op("more", (1, 1), {"x": (x, OWN)}, {"y": (y, OWN)}), x, y)
+    assert re.search(
+        r"asks for 'bias', .*\['x'\] otherwise, for finish; declare", failure(g, "more", "reference")
+    )
+
+
+# ---------------------------------------------------------------- arguments
+
+
+def test_what_cannot_be_checked_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    x, y = il.Tensor("x", (40, 40), il.fp32), il.Tensor("y", (40, 40), il.fp32)
+    g = alone(il.copy("copy", x, y, (16, 16)), x, y)
+    with pytest.raises(GraphError, match="no op 'paste'"):
+        check_footprint(g, "paste")
+    with pytest.raises(GraphError, match=r"op 'copy' has no tile 9; grid \(3, 3\) has 0..8"):
+        check_footprint(g, "copy", device="cpu", tiles=[0, 9])
+    with pytest.raises(GraphError, match="kernel 'stray' has no NumPy reference"):
+        check_footprint(stray("discards"), "stray")
+    with pytest.raises(GraphError, match="has no body for kernel 'copy'"):
+        check_footprint(replace(g, ops=(replace(g.ops[0], body=None),)), "copy", device="cpu")
+    in_place = alone(declared(scale("a", x, x, 2.0), {"x": (i.block(16, 1), j.block(16))}), x)
+    with pytest.raises(IntraOpRaceError, match="tiles of one op run in any order"):
+        check_footprint(in_place, "a", device="cpu")
+    monkeypatch.delenv("TRITON_INTERPRET")
+    with pytest.raises(NoDeviceError, match="TRITON_INTERPRET=1"):
+        check_footprint(g, "copy", device="cpu")
+
+
+def test_corners_and_edges_of_a_large_grid_are_always_checked() -> None:
+    """400 tiles, of which only the ragged last row strays; a few in the middle pass."""
+    g = stray("unmasked store", m=16 * 20 - 5, n=16 * 20)
+    check_footprint(g, "stray", device="cpu", tiles=[0, 20, 210, 379])
+    for seed in range(3):
+        assert re.match(r"op 'stray', tile \(19, \d+\) writes memory behind", failure(g, "stray", seed=seed))

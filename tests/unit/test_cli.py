@@ -1,0 +1,607 @@
+"""The command line on a CPU: what it computes, what it writes, and how it fails."""
+
+import json
+import math
+from pathlib import Path
+from random import Random
+
+import numpy as np
+import pytest
+import safetensors.numpy
+from typer.testing import CliRunner
+
+import interlace
+from interlace.cli import app, main, table
+from interlace.cli import run as run_module
+from interlace.cli.machine import find, target
+from interlace.cli.names import (
+    CUDA_GRAPH,
+    DISPATCHES,
+    EXECUTORS,
+    PERSISTENT_TICKET,
+    REFERENCE,
+    REFERENCE_RANDOM,
+    Device,
+    Workload,
+)
+from interlace.cli.options import ScheduleOptions, WorkloadOptions
+from interlace.cli.problem import problem
+from interlace.cli.runners import Measured, ReferenceRunner, relative_error
+from interlace.cli.table import Row
+from interlace.cli.trace import arrows
+from interlace.core.errors import NoDeviceError, TooManyWorkersError
+
+#: up has 2 x 2 tiles of 16 x 64 and down 2 x 1: small enough to check by hand.
+SMALL = ["--device", "cpu", "--m", "32", "--hidden", "64", "--ffn", "128"]
+
+
+def invoke(*arguments: object):
+    result = CliRunner().invoke(app, [str(a) for a in arguments])
+    if result.exception is not None and not isinstance(result.exception, SystemExit):
+        raise result.exception
+    return result
+
+
+def succeed(*arguments: object) -> str:
+    result = invoke(*arguments)
+    assert result.exit_code == 0, result.output
+    return result.stdout
+
+
+def fail(code: int, *arguments: object) -> str:
+    result = invoke(*arguments)
+    assert result.exit_code == code, result.output
+    assert "Traceback" not in result.output
+    return " ".join(result.stderr.replace("│", " ").split())
+
+
+def cpu_problem(**options: object):
+    return problem(WorkloadOptions(Workload.FFN, device=Device.CPU, **options), find(Device.CPU))
+
+
+# ---------------------------------------------------------------- run
+
+
+def test_run_compares_times_and_records_every_executor(tmp_path: Path) -> None:
+    record = tmp_path / "r.json"
+    shown = succeed("run", "ffn", *SMALL, "--json", record)
+    assert "reference (random" in shown
+    data = json.loads(record.read_text())
+    assert set(data) == {"workload", "device", "versions", "plan", "executors"}
+    assert data["workload"] == {
+        "name": "ffn",
+        "m": 32,
+        "hidden": 64,
+        "ffn": 128,
+        "gated": False,
+        "activation": "gelu-tanh",
+        "dtype": "bf16",
+        "checkpoint": None,
+        "seed": 0,
+    }
+    assert data["device"]["kind"] == "cpu"
+    assert data["versions"]["interlace"] == interlace.__version__
+    assert data["versions"]["numpy"] == np.__version__
+    assert data["plan"] == {
+        "items": 6,
+        "semaphores": 2,
+        "workers": 8,
+        "dispatch": "ticket",
+        "policy": "RowSync()",
+        "order": "RowMajor(); Whole(); OpAfterOp()",
+        "verified": True,
+    }
+    assert [e["name"] for e in data["executors"]] == ["reference", "reference-random"]
+    for executor in data["executors"]:
+        assert set(executor) == {"name", "relative_error", "median_us", "p20_us", "p80_us"}
+        assert 0 <= executor["relative_error"] < 1e-12
+        assert 0 < executor["p20_us"] <= executor["median_us"] <= executor["p80_us"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "facts"),
+    [
+        (
+            ["two-copies", "--device", "cpu", "--m", "70", "--hidden", "90"],
+            {"name": "two-copies", "hidden": 90},
+        ),
+        (["two-matmuls", *SMALL, "--dtype", "fp16"], {"name": "two-matmuls", "ffn": 128, "dtype": "fp16"}),
+        (
+            ["ffn", *SMALL, "--gated", "--dtype", "fp32"],
+            {"gated": True, "activation": "silu", "dtype": "fp32"},
+        ),
+        (
+            ["ffn", *SMALL, "--activation", "relu", "--split", "split-k:2", "--tile", "32x32x16"],
+            {"activation": "relu"},
+        ),
+        (["ffn", *SMALL, "--dispatch", "static-balanced", "--order", "hilbert", "--workers", "3"], {"m": 32}),
+    ],
+)
+def test_run_takes_every_workload_and_schedule(tmp_path: Path, arguments: list[str], facts: dict) -> None:
+    record = tmp_path / "r.json"
+    succeed("run", *arguments, "--json", record)
+    data = json.loads(record.read_text())
+    assert facts.items() <= data["workload"].items()
+    assert all(e["relative_error"] < 1e-12 for e in data["executors"])
+
+
+def test_the_default_on_a_cpu_is_minilm_in_three_waves() -> None:
+    machine = find(Device.CPU)
+    task = cpu_problem()
+    choices = task.choices(ScheduleOptions(), machine)
+    assert (task.facts["hidden"], task.facts["ffn"]) == (384, 1536)
+    assert (task.graph.op("up").tiles, task.graph.op("down").tiles, choices.workers) == (24, 6, 8)
+
+
+def test_the_same_seed_draws_the_same_inputs_of_the_stated_sizes() -> None:
+    task = cpu_problem(m=256, hidden=256, ffn=1024)
+    first, again, other = task.inputs(1), task.inputs(1), task.inputs(2)
+    assert all(np.array_equal(first[n], again[n]) for n in first)
+    assert not np.array_equal(first["x"], other["x"])
+    assert np.std(first["x"]) == pytest.approx(1, rel=0.02)
+    assert np.std(first["w_up"]) == pytest.approx(256**-0.5, rel=0.02)
+    assert np.std(first["w_down"]) == pytest.approx(1024**-0.5, rel=0.02)
+    assert not (first["w_up"].view(np.uint32) & 0xFFFF).any(), "bf16 keeps the upper 16 bits only"
+
+
+def test_a_wrong_executor_fails_the_run_and_is_recorded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    record = tmp_path / "r.json"
+    monkeypatch.setattr(run_module, "relative_error", lambda found, right: math.nan)
+    message = fail(1, "run", "ffn", *SMALL, "--json", record)
+    assert message.startswith("error: 'reference' differs from float64 by nan")
+    assert [e["relative_error"] for e in json.loads(record.read_text())["executors"]] == [None, None]
+
+
+def test_an_executor_that_does_not_fit_is_left_out_unless_asked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def outputs(runner: ReferenceRunner) -> dict[str, np.ndarray]:
+        if runner.choice is REFERENCE_RANDOM:
+            raise TooManyWorkersError("plan has 264 workers, the device keeps 132 resident")
+        return whole(runner)
+
+    whole, record = ReferenceRunner.outputs, tmp_path / "r.json"
+    monkeypatch.setattr(ReferenceRunner, "outputs", outputs)
+    message = fail(0, "run", "ffn", *SMALL, "--json", record)
+    assert (
+        message == "note: reference-random is left out: plan has 264 workers, the device keeps 132 resident"
+    )
+    assert [e["name"] for e in json.loads(record.read_text())["executors"]] == ["reference"]
+    asked = ["--executor", "reference", "--executor", "reference-random"]
+    assert fail(1, "run", "ffn", *SMALL, *asked).startswith("error: plan has 264 workers")
+
+
+def test_speeds_are_against_cuda_graph_where_it_ran() -> None:
+    rows = [
+        Row(choice, 1e-3, Measured(us, us, us))
+        for choice, us in ((REFERENCE, 9e5), (CUDA_GRAPH, 100.0), (PERSISTENT_TICKET, 80.0))
+    ]
+    shown = table.results("t", "c", rows)
+    assert [c.header for c in shown.columns][-1] == "speed"
+    assert list(shown.columns[-1].cells) == ["", "1.00x", "1.25x"]
+    assert "speed" not in [c.header for c in table.results("t", "c", rows[:1]).columns]
+
+
+def test_numbers_keep_three_digits_that_mean_something() -> None:
+    assert [table.number(v) for v in (0.12, 4.768, 36.0, 99.96, 100.4, 1234567.8)] == [
+        "0.120",
+        "4.77",
+        "36.0",
+        "100",
+        "100",
+        "1,234,568",
+    ]
+
+
+def test_relative_error_is_the_frobenius_norm_of_the_worst_output() -> None:
+    right = {"a": np.array([[3.0, 4.0]]), "b": np.zeros((1, 2))}
+    assert relative_error({"a": np.array([[3.0, 4.5]]), "b": np.zeros((1, 2))}, right) == pytest.approx(0.1)
+    assert relative_error({"a": right["a"], "b": np.array([[0.0, 2.0]])}, right) == pytest.approx(2)
+    assert math.isnan(relative_error({"a": np.full((1, 2), np.nan), "b": np.ones((1, 2))}, right))
+
+
+@pytest.mark.parametrize("gate", [False, True])
+def test_run_takes_weights_from_a_checkpoint(tmp_path: Path, gate: bool) -> None:
+    path, record = tmp_path / "w.safetensors", tmp_path / "r.json"
+    random = np.random.default_rng(0)
+    shapes = {"mlp.up": (48, 32), "mlp.down": (32, 48), "mlp.gate": (48, 32)}
+    safetensors.numpy.save_file(
+        {n: random.standard_normal(s).astype(np.float16) for n, s in shapes.items()}, path
+    )
+    names = ["--up", "mlp.up", "--down", "mlp.down", *(["--gate", "mlp.gate"] if gate else [])]
+    succeed("run", "ffn", "--device", "cpu", "--checkpoint", path, *names, "--json", record)
+    data = json.loads(record.read_text())
+    wanted = {"hidden": 32, "ffn": 48, "gated": gate, "dtype": "fp16", "checkpoint": str(path)}
+    assert wanted.items() <= data["workload"].items()
+    assert data["executors"][0]["relative_error"] < 1e-12
+    message = fail(
+        2, "run", "ffn", "--device", "cpu", "--checkpoint", path, "--up", "nope", "--down", "mlp.down"
+    )
+    assert "has no tensor 'nope'; it has mlp.down, mlp.gate, mlp.up" in message
+
+
+def test_checkpoint_weights_are_rounded_to_the_dtype_asked_for(tmp_path: Path) -> None:
+    path = tmp_path / "w.safetensors"
+    value = np.full((16, 16), 1 + 2.0**-9, np.float32)
+    safetensors.numpy.save_file({"u": value, "d": value}, path)
+    for dtype, kept in (("bf16", 1.0), ("fp32", 1 + 2.0**-9)):
+        options = {"checkpoint": path, "up": "u", "down": "d", "dtype": interlace.dtype(dtype)}
+        assert (cpu_problem(**options).inputs(0)["w_up"] == kept).all()
+
+
+@pytest.mark.parametrize("executor", ["cuda_graph", "pdl"])
+def test_executors_that_need_a_gpu_say_so(executor: str) -> None:
+    message = fail(1, "run", "ffn", *SMALL, "--executor", executor)
+    assert message.startswith(f"error: executor '{executor}' needs a CUDA GPU")
+
+
+def test_triton_on_a_cpu_needs_the_interpreter(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("TRITON_INTERPRET", raising=False)
+    message = fail(1, "run", "ffn", *SMALL, "--executor", "serial")
+    assert message.startswith("error: ")
+    assert "TRITON_INTERPRET=1" in message or "interlace[gpu]" in message
+
+
+# ---------------------------------------------------------------- plan and verify
+
+
+def write_plan(path: Path, *options: str) -> dict:
+    succeed("plan", "ffn", *SMALL, "--out", path, *options)
+    return json.loads(path.read_text())
+
+
+def test_a_planned_file_verifies_and_says_what_was_proved(tmp_path: Path) -> None:
+    path, verdict = tmp_path / "plan.json", tmp_path / "v.json"
+    data = write_plan(path)
+    assert (len(data["items"]["op"]), data["semaphores"], data["workers"]) == (6, 2, 8)
+    assert "safe" in succeed("verify", path, "--json", verdict)
+    assert json.loads(verdict.read_text()) == {
+        "verified": True,
+        "edges": 4,
+        "edges_by_wait": 4,
+        "edges_by_order": 0,
+        "longest_chain": 2,
+        "workers_needed": 1,
+        "in_sequence": True,
+    }
+
+
+@pytest.mark.parametrize(
+    ("options", "policy", "order"),
+    [
+        (
+            ["--policy", "tile", "--chunk-waits"],
+            "TileSync(), per k-chunk",
+            "RowMajor(); Whole(); OpAfterOp()",
+        ),
+        (
+            ["--policy", "batched-row:4", "--order", "grouped:8"],
+            "BatchedRowSync(rows=4)",
+            "GroupedPanels(rows=8); ",
+        ),
+        (["--policy", "strided:3", "--order", "serpentine"], "StridedSync(stride=3)", "Serpentine(); "),
+        (["--policy", "column", "--order", "column"], "ColumnSync()", "ColumnMajor(); "),
+        (["--policy", "conv2d", "--order", "morton"], "Conv2DSync()", "Morton(); "),
+        (["--policy", "kernel", "--split", "split-k:2"], "KernelSync()", "RowMajor(); SplitK(parts=2); "),
+        (["--split", "stream-k:5"], "RowSync()", "RowMajor(); StreamK(shares=5); "),
+        (["--interleave", "panels:1"], "RowSync()", "RowMajor(); Whole(); Panels(rows=1"),
+        (["--interleave", "half-rows"], "RowSync()", "RowMajor(); Whole(); HalfRows()"),
+    ],
+)
+def test_names_become_the_objects_that_they_stand_for(
+    tmp_path: Path, options: list[str], policy: str, order: str
+) -> None:
+    path = tmp_path / "plan.json"
+    data = write_plan(path, *options)
+    assert data["policy"] == policy
+    assert data["order"].startswith(order)
+    succeed("verify", path)
+
+
+@pytest.mark.parametrize("name", DISPATCHES.plain)
+def test_each_dispatch_is_planned_and_proved(tmp_path: Path, name: str) -> None:
+    data = write_plan(tmp_path / "plan.json", "--dispatch", name, "--workers", "3")
+    assert data["dispatch"] == name.split("-")[0]
+    assert (data["items"]["worker"] == [-1] * 6) is (name == "ticket")
+    shown = succeed("verify", tmp_path / "plan.json")
+    resident = next(line for line in shown.splitlines() if "resident" in line)
+    assert ("3" in resident) is (name != "ticket")
+
+
+def test_a_plan_for_a_gpu_needs_none(tmp_path: Path) -> None:
+    path = tmp_path / "plan.json"
+    succeed("plan", "ffn", "--device", "cuda", "--model", "llama3-8b", "--out", path)
+    data = json.loads(path.read_text())
+    assert [t["shape"] for t in data["graph"]["tensors"] if t["name"] == "w_up"] == [[14336, 4096]]
+    assert data["workers"] == target(Device.CUDA).sms > 100
+
+
+def test_an_unsafe_plan_is_not_written(tmp_path: Path) -> None:
+    path = tmp_path / "plan.json"
+    message = fail(1, "plan", "ffn", *SMALL, "--policy", "none", "--out", path)
+    assert message.startswith("error: op 'down', tile (0, 0) reads hidden[0:16, 0:128]")
+    assert not path.exists()
+
+
+@pytest.mark.parametrize(
+    ("part", "column", "row", "value", "kind"),
+    [
+        ("waits", "threshold", 0, 1, "ThresholdError"),
+        ("waits", "threshold", 0, 3, "ThresholdError"),
+        ("waits", "first", 0, 1, "CoverageError"),
+        ("waits", "first", 1, 2, "SemaphoreError"),
+        ("items", "tile", 5, 0, "ItemError"),
+        ("items", "post", 4, 1, "ThresholdError"),
+    ],
+)
+def test_a_planted_fault_is_exit_code_1_and_named(
+    tmp_path: Path, part: str, column: str, row: int, value: int, kind: str
+) -> None:
+    path, verdict = tmp_path / "plan.json", tmp_path / "v.json"
+    data = write_plan(path)
+    data[part][column][row] = value
+    path.write_text(json.dumps(data))
+    message = fail(1, "verify", path, "--json", verdict)
+    assert message.startswith(f"error: {kind}: ")
+    written = json.loads(verdict.read_text())
+    assert written["verified"] is False
+    assert written["error"]["type"] == kind
+    assert written["error"]["message"] in message
+
+
+def test_files_that_are_no_plans_are_exit_code_2_in_one_line(tmp_path: Path) -> None:
+    good = tmp_path / "plan.json"
+    write_plan(good)
+    text = good.read_text()
+    contents = {
+        "empty": b"",
+        "binary": bytes(range(256)),
+        "foreign": b'{"format": "something else"}',
+        "list": b"[1, 2]",
+        "nested": b"[" * 100_000,
+        "huge number": b'{"format": ' + b"1" * 5000 + b"}",
+        "half": text[: len(text) // 2].encode(),
+        "later": text.replace('"schema_version":1', '"schema_version":999').encode(),
+        "markup": text.replace('"bf16"', '"[/red]\\u001b[31m\\ud800"').encode(),
+    }
+    assert contents["later"] != text.encode() != contents["markup"]
+    for name, content in contents.items():
+        path = tmp_path / name
+        path.write_bytes(content)
+        result = invoke("verify", path)
+        assert result.exit_code == 2, (name, result.output)
+        assert result.stderr.startswith("error: "), name
+        assert result.stderr.count("\n") == 1, name
+        assert "\x1b" not in result.stderr, name
+    assert "No such file" in fail(2, "verify", tmp_path / "absent")
+    assert "directory" in fail(2, "verify", tmp_path)
+
+
+def test_text_from_a_plan_cannot_act_on_the_terminal(tmp_path: Path) -> None:
+    path = tmp_path / "plan.json"
+    data = write_plan(path)
+    data["policy"] = "[bold]\x1b[31m\ud800[/nope]"
+    path.write_text(json.dumps(data))
+    out = succeed("verify", path)
+    assert "[bold]?[31m?[/nope]" in out
+
+
+def test_no_damage_to_a_plan_escapes_as_a_traceback(tmp_path: Path) -> None:
+    path = tmp_path / "plan.json"
+    good = json.dumps(write_plan(path))
+    random = Random(0)
+    values = [
+        None,
+        0,
+        -1,
+        1,
+        2,
+        7,
+        1 << 40,
+        1 << 63,
+        -(1 << 63),
+        10**30,
+        1.5,
+        math.inf,
+        "",
+        "x",
+        [],
+        {},
+        [1],
+        True,
+    ]
+
+    def places(node: object, path: tuple = ()):
+        for key, value in node.items() if isinstance(node, dict) else enumerate(node):
+            yield (*path, key)
+            if isinstance(value, (dict, list)):
+                yield from places(value, (*path, key))
+
+    # Most places lie in the access maps; draw evenly from the tables too, where the proof looks.
+    everywhere = list(places(json.loads(good)))
+    tables = [p for p in everywhere if p[0] in ("items", "waits", "workers", "semaphores", "dispatch")]
+    codes = {0: 0, 1: 0, 2: 0}
+    for _ in range(600):
+        data = json.loads(good)
+        node = data
+        *way, last = random.choice(random.choice((everywhere, tables)))
+        for key in way:
+            node = node[key]
+        if random.random() < 0.2:
+            del node[last]
+        else:
+            node[last] = random.choice(values)
+        path.write_text(json.dumps(data))
+        result = invoke("verify", path)  # raises what is no exit
+        codes[result.exit_code] += 1
+        assert (result.exit_code == 0) == (result.stderr == "")
+    assert min(codes[1], codes[2]) > 50, codes
+
+
+# ---------------------------------------------------------------- trace
+
+
+def slices_and_tracks(path: Path) -> tuple[list[dict], dict[int, str], list[dict]]:
+    found = json.loads(path.read_text())["traceEvents"]
+    names = {e["tid"]: e["args"]["name"] for e in found if e["name"] == "thread_name"}
+    return [e for e in found if e["ph"] == "X"], names, [e for e in found if e["ph"] == "s"]
+
+
+def test_trace_writes_a_slice_per_item_and_a_track_per_worker(tmp_path: Path) -> None:
+    path = tmp_path / "t.json"
+    options = ["--policy", "tile", "--interleave", "panels:1", "--workers", "3", "--tile", "16x32x64"]
+    out = succeed("trace", "ffn", *SMALL, *options, "--out", path)
+    assert "waiting, all workers" in out
+    assert "https://ui.perfetto.dev" in out
+    slices, tracks, arrows = slices_and_tracks(path)
+    work = [s for s in slices if s["cat"] == "work"]
+    assert sorted(s["args"]["item"] for s in work) == list(range(12))  # up 2 x 4, down 2 x 2
+    assert len({tuple(s["args"]["tile"]) for s in work if s["name"] == "up"}) == 8
+    assert list(tracks.values()) == ["SM 0", "SM 1", "SM 2"]
+    assert len(arrows) == 4  # one for the one wait of each tile of down
+
+
+def test_run_traces_the_last_executor_that_can(tmp_path: Path) -> None:
+    path = tmp_path / "t.json"
+    out = succeed("run", "ffn", *SMALL, "--trace", path)
+    assert "wrote a trace of reference to" in out
+    slices, tracks, _ = slices_and_tracks(path)
+    assert sum(s["cat"] == "work" for s in slices) == 6
+    assert len(tracks) == 6, "two of the eight workers find nothing to do"
+    message = fail(2, "run", "ffn", *SMALL, "--executor", "reference-random", "--trace", path)
+    assert "none of reference-random can trace" in message
+    assert "has no clock" in fail(2, "trace", "ffn", *SMALL, "--executor", "persistent", "--out", path)
+
+
+def test_arrows_come_from_the_last_poster_of_what_is_awaited() -> None:
+    graph = interlace.workloads.ffn(
+        64, interlace.workloads.FFNShape(64, 256, interlace.Activation.RELU, False)
+    )
+    choices = interlace.Choices(
+        3,
+        policy=interlace.TileSync(),
+        split=interlace.SplitK(2),
+        interleaving=interlace.Panels(1),
+        chunk_waits=True,
+    )
+    plan = interlace.build(graph, choices)
+    executor = interlace.ReferenceExecutor(plan, seed=3)
+    random = np.random.default_rng(0)
+    executor.run({name: random.standard_normal(graph.tensor(name).shape) for name in graph.inputs})
+    trace, items, waits = executor.trace, plan.items, plan.waits
+    assert trace is not None
+    found = arrows(plan, trace)
+    assert len(found) == len(waits) > 0
+    owner = np.repeat(np.arange(len(items)), np.diff(waits.ptr))
+    for row, (producer, consumer) in enumerate(found.tolist()):
+        awaited = waits.first[row] + waits.stride[row] * np.arange(waits.count[row])
+        posters = np.flatnonzero(np.isin(items.post, awaited))
+        assert consumer == owner[row]
+        assert producer in posters
+        assert trace.end_ns[producer] == trace.end_ns[posters].max()
+
+
+# ---------------------------------------------------------------- names, files, the app itself
+
+
+@pytest.mark.parametrize(
+    ("option", "listed"),
+    [
+        ("--policy", "tile, row, column, conv2d, kernel, none, batched-row:4, strided:3"),
+        ("--order", "row, column, serpentine, morton, hilbert, grouped:8"),
+        ("--interleave", "op-after-op, half-rows, panels:2"),
+        ("--dispatch", "ticket, static, static-balanced"),
+        ("--split", "whole, split-k:4, stream-k:132"),
+        ("--model", "llama3-8b, llama3-70b-tp8, gpt3-145b-tp8, minilm"),
+        ("--activation", "none, relu, gelu-tanh, silu"),
+        ("--dtype", "bf16, fp16, fp32"),
+        ("--device", "auto, cpu, cuda"),
+    ],
+)
+def test_unknown_names_list_the_valid_ones(tmp_path: Path, option: str, listed: str) -> None:
+    message = fail(2, "plan", "ffn", "--out", tmp_path / "p.json", option, "nonsense")
+    assert f"'nonsense'; use one of {listed}" in message
+
+
+def test_unknown_workloads_and_executors_list_the_valid_ones() -> None:
+    assert "use one of ffn, two-copies, two-matmuls" in fail(2, "run", "fnf")
+    assert f"use one of {EXECUTORS.listing}" in fail(2, "run", "ffn", "--executor", "cuda-graph")
+
+
+@pytest.mark.parametrize(
+    "value", ["batched-row", "batched-row:", "batched-row:x", "batched-row:-1", "batched-row:²"]
+)
+def test_a_name_without_its_number_shows_an_example(tmp_path: Path, value: str) -> None:
+    message = fail(2, "plan", "ffn", "--out", tmp_path / "p.json", "--policy", value)
+    assert "takes a number, such as batched-row:4" in message
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["ffn", *SMALL, "--policy", "batched-row:0"], "use a positive number"),
+        (["ffn", *SMALL, "--tile", "16"], "'16' is no tile"),
+        (["ffn", *SMALL, "--tile", "17x64x64"], "powers of two"),
+        (["ffn", *SMALL, "--gated", "--activation", "relu"], "a gated FFN uses silu, not relu"),
+        (["two-copies", "--device", "cpu", "--ffn", "8"], "--ffn cannot be combined with two-copies"),
+        (["two-matmuls", *SMALL, "--no-gated"], "--gated cannot be combined with two-matmuls"),
+        (["ffn", *SMALL, "--up", "w"], "--up names a weight of a checkpoint"),
+        (
+            ["ffn", "--device", "cpu", "--checkpoint", "x", "--up", "w"],
+            "--checkpoint needs --up NAME and --down NAME",
+        ),
+        (["ffn", *SMALL, "--checkpoint", "x"], "--hidden, --ffn cannot be combined with a checkpoint"),
+        (["ffn", "--device", "cpu", "--m", "0"], "--m"),
+    ],
+)
+def test_options_that_make_no_sense_are_exit_code_2(
+    tmp_path: Path, arguments: list[str], message: str
+) -> None:
+    assert message in fail(2, "plan", *arguments, "--out", tmp_path / "p.json")
+    assert not (tmp_path / "p.json").exists()
+
+
+@pytest.mark.parametrize("option", ["--json", "--trace"])
+def test_an_output_that_cannot_be_written_is_refused_before_the_run(tmp_path: Path, option: str) -> None:
+    assert "does not exist; make it first" in fail(
+        2, "run", "ffn", *SMALL, option, tmp_path / "no" / "x.json"
+    )
+    assert "is a folder; name a file" in fail(2, "run", "ffn", *SMALL, option, tmp_path)
+
+
+def test_outputs_replace_older_files_and_leave_nothing_else(tmp_path: Path) -> None:
+    for name in ("r.json", "t.json"):
+        (tmp_path / name).write_text("old")
+    succeed("run", "ffn", *SMALL, "--json", tmp_path / "r.json", "--trace", tmp_path / "t.json")
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["r.json", "t.json"]
+    for path in tmp_path.iterdir():
+        json.loads(path.read_text())
+
+
+def test_a_gpu_that_is_not_there_is_exit_code_1() -> None:
+    try:
+        find(Device.CUDA)
+    except NoDeviceError:
+        assert fail(1, "run", "ffn", "--device", "cuda").startswith("error: ")
+    else:
+        pytest.skip("there is a GPU")
+
+
+@pytest.mark.parametrize("command", ["run", "plan", "verify", "trace"])
+def test_every_command_teaches_with_an_example(command: str) -> None:
+    help_text = " ".join(succeed(command, "--help").split())
+    assert f"Example: interlace {command} " in help_text
+
+
+def test_the_app_names_its_version_and_commands(
+    capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert succeed("--version") == f"interlace {interlace.__version__}\n"
+    monkeypatch.setattr("sys.argv", ["interlace", "--help"])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code == 0
+    shown = capsys.readouterr().out
+    assert all(name in shown for name in ("run", "plan", "verify", "trace"))

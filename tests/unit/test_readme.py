@@ -1,0 +1,100 @@
+"""What the README and the pages of docs/ say is so: their code runs, their links lead somewhere.
+
+A ``python`` block followed by a ``text`` block prints exactly that; one without prints nothing. The blocks of
+a page share one namespace and need only the base install, but for those behind ``<!-- needs: ... -->``,
+which ``tests/interpret/test_examples.py`` runs.
+"""
+
+from __future__ import annotations
+
+import io
+import re
+import shlex
+import sys
+from contextlib import redirect_stdout
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from interlace.cli import app
+from interlace.core import errors
+
+ROOT = Path(__file__).parents[2]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+#: Made from measurements, so possibly not there yet.
+MEASURED = {ROOT / "docs/performance.md", ROOT / "docs/ffn.png"}
+
+BLOCK = re.compile(
+    r"(?P<needs><!-- needs: (?:triton|the compiler) -->\n)?^```python\n(?P<code>.*?)^```$"
+    r"(?:\n\n^```text\n(?P<output>.*?)^```$)?",
+    re.MULTILINE | re.DOTALL,
+)
+SESSION = re.compile(r"^```console\n(?P<lines>.*?)^```$", re.MULTILINE | re.DOTALL)
+LINK = re.compile(r"\]\((?!https?:|#)([^)#\s]+)[^)]*\)")
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_code_prints_what_the_page_shows(page: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("torch", "triton"):
+        monkeypatch.setitem(sys.modules, name, None)  # importing it fails, as on the base install
+    namespace: dict[str, object] = {"__name__": page.stem}
+    for block in BLOCK.finditer(page.read_text()):
+        if block["needs"]:
+            continue
+        printed = io.StringIO()
+        with redirect_stdout(printed):
+            exec(compile(block["code"], f"{page.name}: {block['code'][:40]!r}", "exec"), namespace)
+        assert printed.getvalue() == (block["output"] or "")
+
+
+def test_commands_print_what_the_page_shows(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Times differ from run to run, and where tables break with them: words are compared, in any order."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "110")
+    commands, exit_code = 0, 0
+    for session in SESSION.finditer((ROOT / "docs/cli.md").read_text()):
+        for step in re.split(r"^\$ ", session["lines"], flags=re.MULTILINE)[1:]:
+            command, _, shown = step.partition("\n")
+            program, *arguments = shlex.split(command)
+            if program == "echo":  # $?
+                assert shown.strip() == str(exit_code), command
+                continue
+            assert program == "interlace"
+            result = CliRunner().invoke(app, arguments)
+            assert result.exception is None or isinstance(result.exception, SystemExit)
+            exit_code = result.exit_code
+            assert _words(result.output) == _words(shown), command
+            commands += 1
+    assert commands >= 6
+
+
+def _words(text: str) -> list[str]:
+    text = re.sub(r"[^\x00-\x7f]", " ", text)  # frames of tables
+    text = re.sub(r"CPU \(\w+\)", "CPU", text)
+    return sorted(re.sub(r"\d[\d.,]*(e-?\d+)?", "0", text).split())
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_every_relative_link_leads_somewhere(page: Path) -> None:
+    targets = {(page.parent / link).resolve() for link in LINK.findall(page.read_text())}
+    assert [str(t) for t in targets if not t.exists() and t not in MEASURED] == []
+
+
+def test_the_readme_links_to_every_page() -> None:
+    readme = (ROOT / "README.md").read_text()
+    links = {(ROOT / link).resolve() for link in LINK.findall(readme)}
+    assert {*PAGES, *MEASURED} - links == {ROOT / "README.md"}
+
+
+def test_the_layout_page_names_every_folder() -> None:
+    text = (ROOT / "docs/layout.md").read_text()
+    rooms = {path.parent.name for path in (ROOT / "src/interlace").glob("*/__init__.py")}
+    assert {room for room in rooms if f"`{room}/" not in text} == set()
+
+
+def test_the_proofs_page_shows_every_error_of_a_plan() -> None:
+    text = (ROOT / "docs/proofs.md").read_text()
+    names = [cls.__name__ for cls in (errors.PlanError, *errors.PlanError.__subclasses__())]
+    assert [name for name in names if f"{name}" not in text] == []

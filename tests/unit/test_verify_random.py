@@ -1,0 +1,185 @@
+"""Random plans and planted faults: what verify accepts is safe, and what is unsafe it refuses.
+
+A slow oracle (oracle.py) decides what is true; the verdicts must agree in both directions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import assume, event, given, settings
+from hypothesis import strategies as st
+
+from interlace.core.errors import CoverageError, DeadlockError, ThresholdError
+from interlace.plan.plan import Dispatch, Plan
+from interlace.plan.verify import verify
+from interlace.planner.build import Choices, build
+from interlace.policies.interleavings import ExplicitInterleaving
+from interlace.policies.sync import NoSync, SyncPolicy
+
+from . import oracle
+from .graphs import (
+    EXAMPLES,
+    POLICIES,
+    choices,
+    column,
+    drop_waits,
+    graphs,
+    pair,
+    pointwise,
+    program,
+    refused,
+    set_entry,
+    take_items,
+    wait_rows,
+)
+
+
+def safe(plan: Plan) -> None:
+    """The package accepts the plan, and so does the oracle."""
+    proof = verify(plan)
+    assert proof.edges >= proof.edges_by_wait
+    assert oracle.unenforced(plan) == []
+    assert oracle.races(plan) == []
+    assert not oracle.stuck(plan)
+
+
+def judged_alike(plan: Plan) -> str:
+    """The package refuses the plan exactly if the oracle finds fault. Returns the verdict."""
+    if oracle.unenforced(plan):
+        refused(plan, CoverageError, "op 'op")
+        return "uncovered"
+    if oracle.stuck(plan):
+        refused(plan, DeadlockError, "op 'op")
+        return "stuck"
+    safe(plan)
+    return "safe"
+
+
+def test_oracle_sees_races_and_deadlocks() -> None:
+    plan = build(pair(), Choices(2))
+    assert (oracle.unenforced(plan), oracle.races(plan), oracle.stuck(plan)) == ([], [], False)
+    assert oracle.unenforced(drop_waits(plan, 0)) == ["item 2 (1, 0) at k 0 does not wait for (0, 0)"]
+    assert oracle.races(drop_waits(plan, 0)) == ["item 2 (1, 0) may run before (0, 0) has written"]
+    assert oracle.stuck(take_items(plan, [0, 3, 2, 1]))
+    shapes = {"x": (1,), "y": (1,), "z": (1,)}
+    ops = pointwise("read", "x", "y", (1,), (1,)), pointwise("overwrite", "z", "x", (1,), (1,))
+    overwrite = build(program(shapes, *ops, inputs=("x", "z")), Choices(2))
+    assert oracle.races(overwrite) == []
+    assert oracle.races(drop_waits(overwrite, 0)) == [
+        "item 1 (1, 0) may overwrite what item 0 (0, 0) still reads"
+    ]
+
+
+@settings(EXAMPLES, max_examples=200)
+@given(st.data())
+def test_everything_that_build_makes_verifies_and_is_safe(data: st.DataObject) -> None:
+    graph = data.draw(graphs())
+    plan = build(graph, data.draw(choices(graph)))
+    safe(plan)
+    if plan.dispatch is Dispatch.TICKET:
+        assert verify(plan).in_sequence
+
+
+@settings(EXAMPLES, max_examples=200)
+@given(st.data())
+def test_any_sequence_of_what_build_makes_is_safe_or_refused_as_a_deadlock(data: st.DataObject) -> None:
+    graph = data.draw(graphs())
+    drawn = data.draw(choices(graph))
+    items = len(build(graph, drawn).items)
+    sequence = ExplicitInterleaving(tuple(data.draw(st.permutations(range(items)))))
+    verdict = judged_alike(build(graph, replace(drawn, interleaving=sequence)))
+    event(verdict)
+    assert verdict != "uncovered"
+
+
+@st.composite
+def plans(draw: st.DrawFn, policies: st.SearchStrategy[SyncPolicy] = POLICIES) -> Plan:
+    """What build makes of random choices for a random graph that needs waits."""
+    graph = draw(graphs())
+    plan = build(graph, draw(choices(graph, policies)))
+    assume(len(plan.waits))
+    return plan
+
+
+def drop_wait(plan: Plan, row: int, _: int) -> Plan:
+    return drop_waits(plan, row)
+
+
+def drop_first_semaphore(plan: Plan, row: int, _: int) -> Plan:
+    if plan.waits.count[row] == 1:
+        return drop_waits(plan, row)
+    moved = set_entry(plan, "waits.first", row, int(plan.waits.first[row] + plan.waits.stride[row]))
+    return set_entry(moved, "waits.count", row, int(plan.waits.count[row]) - 1)
+
+
+def drop_last_semaphore(plan: Plan, row: int, _: int) -> Plan:
+    if plan.waits.count[row] == 1:
+        return drop_waits(plan, row)
+    return set_entry(plan, "waits.count", row, int(plan.waits.count[row]) - 1)
+
+
+def delay_last_wait(plan: Plan, row: int, _: int) -> Plan:
+    """Moves the last wait of the row's item to the next chunk, if there is one."""
+    item = int(np.searchsorted(plan.waits.ptr, row, side="right")) - 1
+    last = wait_rows(plan, item)[-1]
+    reduction = plan.graph.ops[int(plan.items.op[item])].reduction
+    block = reduction.block if reduction else 1
+    later = max(int(plan.waits.k[last]), int(plan.items.k_lo[item])) + block
+    return set_entry(plan, "waits.k", last, later) if later < plan.items.k_hi[item] else plan
+
+
+def swap_items(plan: Plan, row: int, other: int) -> Plan:
+    """Swaps the item of the row with another in the sequence; the places keep their workers."""
+    item = int(np.searchsorted(plan.waits.ptr, row, side="right")) - 1
+    order = list(range(len(plan.items)))
+    other %= len(order)
+    order[item], order[other] = order[other], order[item]
+    swapped = take_items(plan, order)
+    return replace(swapped, items=replace(swapped.items, worker=plan.items.worker))
+
+
+FAULTS = (drop_wait, drop_first_semaphore, drop_last_semaphore, delay_last_wait, swap_items)
+
+
+@pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.__name__)
+@EXAMPLES
+@given(st.data(), plans(), st.integers(0, 100))
+def test_planted_fault_is_caught_unless_the_plan_is_still_safe(
+    fault: Callable[[Plan, int, int], Plan], data: st.DataObject, plan: Plan, other: int
+) -> None:
+    row = data.draw(st.integers(0, len(plan.waits) - 1))
+    event(judged_alike(fault(plan, row, other)))
+
+
+@settings(EXAMPLES, max_examples=300)
+@given(st.data(), plans(st.one_of(st.just(NoSync()), POLICIES)))
+def test_plan_with_few_waits_is_accepted_only_where_program_order_suffices(
+    data: st.DataObject, plan: Plan
+) -> None:
+    if plan.dispatch is Dispatch.STATIC:
+        workers = data.draw(st.lists(st.integers(0, min(plan.workers, 2) - 1), min_size=len(plan.items)))
+        plan = replace(plan, items=replace(plan.items, worker=column(*workers[: len(plan.items)])))
+    dropped = data.draw(st.sets(st.integers(0, len(plan.waits) - 1)))
+    event(judged_alike(drop_waits(plan, *dropped)))
+
+
+@EXAMPLES
+@given(st.data(), plans(), st.sampled_from((-1, 1)))
+def test_threshold_off_by_one_is_always_caught(data: st.DataObject, plan: Plan, change: int) -> None:
+    row = data.draw(st.integers(0, len(plan.waits) - 1))
+    threshold = int(plan.waits.threshold[row])
+    changed = set_entry(plan, "waits.threshold", row, threshold + change)
+    refused(changed, ThresholdError, f"set the threshold to {threshold}")
+
+
+@EXAMPLES
+@given(st.data(), plans())
+def test_removed_post_is_always_caught(data: st.DataObject, plan: Plan) -> None:
+    item = data.draw(st.sampled_from(np.flatnonzero(plan.items.post >= 0).tolist()))
+    tile = (plan.items.op == plan.items.op[item]) & (plan.items.tile == plan.items.tile[item])
+    post = np.where(tile, -1, plan.items.post)
+    refused(replace(plan, items=replace(plan.items, post=post)), ThresholdError, "set the threshold to")
