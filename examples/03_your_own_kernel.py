@@ -108,7 +108,7 @@ def make_graph(m: int, n: int, bm: int, bn: int, halo: bool = True) -> il.Graph:
 
 
 def main() -> None:
-    m, n, bm, bn, workers = (4000, 1000, 16, 128, 100) if DEVICE == "cuda" else (72, 40, 8, 16, 4)
+    m, n, bm, bn, workers = (2000, 1000, 8, 64, 100) if DEVICE == "cuda" else (72, 40, 8, 16, 4)
     graph = make_graph(m, n, bm, bn)
     print(graph)
 
@@ -142,7 +142,7 @@ def main() -> None:
     for name, executor in executors(DEVICE, graph, choices):
         error = float(np.abs(run(executor, {"x": x, "gain": gain})["z"] - gold).max())
         print(f"  {name:32}{error:.1e}")
-        assert error < 1e-5, name
+        assert error < 1e-4, name
 
 
 if __name__ == "__main__":

@@ -19,7 +19,8 @@ BROKEN = {
     "release": GOOD.replace("    bar.sync 0;\n    atom", "    atom"),
     "acquire": GOOD.replace("[%rd1];\n    bar.sync 0;", "[%rd1];", 1),
     "tma-load": GOOD.replace(
-        "    st.global", "    cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier [%r1], [%rd9];\n    st.global"
+        "    st.global",
+        "    cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier [%r1], [%rd9];\n    st.global",
     ),
     "tma-store": GOOD.replace(
         "    bar.sync 0;\n    atom",
@@ -40,7 +41,9 @@ def test_each_rule_finds_its_violation(rule: str) -> None:
 
 
 def test_the_right_forms_of_bulk_copies_pass() -> None:
-    fixed = BROKEN["tma-load"].replace("    bar.sync 0;\n    ld.global", "    bar.sync 0;\n    fence.proxy.async.global;\n    ld.global")
+    fixed = BROKEN["tma-load"].replace(
+        "    bar.sync 0;\n    ld.global", "    bar.sync 0;\n    fence.proxy.async.global;\n    ld.global"
+    )
     assert lint(fixed) == []
     fixed = BROKEN["tma-store"].replace("wait_group.read 0", "wait_group 0")
     assert lint(fixed) == []

@@ -48,19 +48,17 @@ def relative_error(out: torch.Tensor, gold: torch.Tensor) -> float:
 def case(name: str, m: int, dtype: str) -> Case:
     d = il.dtype(dtype)
 
-    def tile(n: int, k: int) -> il.MatmulTile:
-        return il.MatmulTile.heuristic(m, n, k)
-
+    tile = il.MatmulTile.heuristic(m)
     silu = torch.nn.functional.silu
     if name == "two-copies":
         return Case(il.workloads.two_copies(m, HIDDEN, d), lambda t: t["x"])
     if name == "two-matmuls":
-        graph = il.workloads.two_matmuls(m, HIDDEN, FFN, HIDDEN, d, tile(FFN, HIDDEN), tile(HIDDEN, FFN))
+        graph = il.workloads.two_matmuls(m, HIDDEN, FFN, HIDDEN, d, tile, tile)
         return Case(graph, lambda t: t["x"] @ t["a"].T @ t["b"].T)
     gated = name == "gated-ffn"
     activation = il.Activation.SILU if gated else il.Activation.GELU_TANH
     shape = il.workloads.FFNShape(HIDDEN, FFN, activation, gated)
-    graph = il.workloads.ffn(m, shape, d, tile(FFN, HIDDEN), tile(HIDDEN, FFN))
+    graph = il.workloads.ffn(m, shape, d, tile, tile)
     if gated:
         return Case(graph, lambda t: (silu(t["x"] @ t["w_gate"].T) * (t["x"] @ t["w_up"].T)) @ t["w_down"].T)
     return Case(
@@ -83,7 +81,11 @@ EXECUTORS: dict[str, tuple[type, Callable[[il.Graph], il.Choices], dict]] = {
     "cuda_graph": (il.CudaGraphExecutor, lambda g: il.Choices(132), {}),
     "pdl": (il.PdlExecutor, lambda g: il.Choices(132, split=split(g, 2)), {}),
     "semaphore_streams": (il.SemaphoreStreamsExecutor, lambda g: il.Choices(132, policy=il.RowSync()), {}),
-    "semaphore_streams-chunked": (il.SemaphoreStreamsExecutor, lambda g: il.Choices(132, chunk_waits=True), {}),
+    "semaphore_streams-chunked": (
+        il.SemaphoreStreamsExecutor,
+        lambda g: il.Choices(132, chunk_waits=True),
+        {},
+    ),
     "static": (
         il.PersistentExecutor,
         lambda g: il.Choices(132, il.Dispatch.STATIC, interleaving=il.Panels(1)),
@@ -91,7 +93,9 @@ EXECUTORS: dict[str, tuple[type, Callable[[il.Graph], il.Choices], dict]] = {
     ),
     "static-split": (
         il.PersistentExecutor,
-        lambda g: il.Choices(100, il.Dispatch.STATIC, il.Assignment.BALANCED, split=split(g, 4), chunk_waits=True),
+        lambda g: il.Choices(
+            100, il.Dispatch.STATIC, il.Assignment.BALANCED, split=split(g, 4), chunk_waits=True
+        ),
         {},
     ),
     "ticket": (il.PersistentExecutor, lambda g: il.Choices(132, policy=il.TileSync()), {}),

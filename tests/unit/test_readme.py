@@ -26,12 +26,13 @@ PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 MEASURED = {ROOT / "docs/performance.md", ROOT / "docs/ffn.png"}
 
 BLOCK = re.compile(
-    r"(?P<needs><!-- needs: (?:triton|the compiler) -->\n)?^```python\n(?P<code>.*?)^```$"
+    r"(?P<needs><!-- needs: (?:triton|the compiler|a GPU) -->\n)?^```python\n(?P<code>.*?)^```$"
     r"(?:\n\n^```text\n(?P<output>.*?)^```$)?",
     re.MULTILINE | re.DOTALL,
 )
 SESSION = re.compile(r"^```console\n(?P<lines>.*?)^```$", re.MULTILINE | re.DOTALL)
-LINK = re.compile(r"\]\((?!https?:|#)([^)#\s]+)[^)]*\)")
+LINK = re.compile(r"\]\((?!https?:)(?P<path>[^)#\s]*)(?:#(?P<heading>[^)\s]+))?\)")
+HEADING = re.compile(r"^#+ (.+)$", re.MULTILINE)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
@@ -78,14 +79,29 @@ def _words(text: str) -> list[str]:
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_every_relative_link_leads_somewhere(page: Path) -> None:
-    targets = {(page.parent / link).resolve() for link in LINK.findall(page.read_text())}
-    assert [str(t) for t in targets if not t.exists() and t not in MEASURED] == []
+    dead = []
+    for link in LINK.finditer(_prose(page)):
+        target = (page.parent / link["path"]).resolve() if link["path"] else page
+        if target in MEASURED and not target.exists():
+            continue
+        if not target.exists() or (link["heading"] and link["heading"] not in _anchors(target)):
+            dead.append(link[0])
+    assert dead == []
 
 
 def test_the_readme_links_to_every_page() -> None:
-    readme = (ROOT / "README.md").read_text()
-    links = {(ROOT / link).resolve() for link in LINK.findall(readme)}
+    links = {(ROOT / link["path"]).resolve() for link in LINK.finditer(_prose(ROOT / "README.md"))}
     assert {*PAGES, *MEASURED} - links == {ROOT / "README.md"}
+
+
+def _prose(page: Path) -> str:
+    return re.sub(r"^```.*?^```$", "", page.read_text(), flags=re.MULTILINE | re.DOTALL)
+
+
+def _anchors(page: Path) -> set[str]:
+    """Anchors of a page's headings, as GitHub makes them."""
+    headings = (re.sub(r"[^\w\- ]", "", heading.lower()) for heading in HEADING.findall(_prose(page)))
+    return {heading.replace(" ", "-") for heading in headings}
 
 
 def test_the_layout_page_names_every_folder() -> None:

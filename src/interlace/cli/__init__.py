@@ -1,4 +1,4 @@
-"""The command line: ``interlace run``, ``plan``, ``verify`` and ``trace``."""
+"""The command line: ``interlace run``, ``plan``, ``verify``, ``trace`` and ``bench``."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from interlace import __version__
-from interlace.cli import plan, run, trace
+from interlace.cli import bench, plan, run, trace
 
 app = typer.Typer(
     name="interlace",
@@ -34,7 +34,7 @@ def _app(
     """Options of the app itself."""
 
 
-for _room in (run, plan, trace):
+for _room in (run, plan, trace, bench):
     _room.register(app)
 
 

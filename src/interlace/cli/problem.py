@@ -203,7 +203,7 @@ def _tiles(
         return tile, tile
     if not machine.cuda:
         return _CPU_TILE, _CPU_TILE
-    return MatmulTile.heuristic(m, shape.ffn, shape.hidden), MatmulTile.heuristic(m, shape.hidden, shape.ffn)
+    return MatmulTile.heuristic(m), MatmulTile.heuristic(m)
 
 
 def _refuse(options: WorkloadOptions, what: str, *unfit: str) -> None:

@@ -21,4 +21,6 @@ def check_arguments(graph: Graph, shapes: Mapping[str, tuple[int, ...]]) -> None
     for name, shape in shapes.items():
         expected = graph.tensor(name).shape
         if tuple(shape) != expected:
-            raise ShapeError(f"tensor {name!r} has shape {tuple(shape)}; graph {graph.name!r} was built for {expected}")
+            raise ShapeError(
+                f"tensor {name!r} has shape {tuple(shape)}; graph {graph.name!r} was built for {expected}"
+            )

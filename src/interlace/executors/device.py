@@ -175,9 +175,13 @@ class DeviceExecutor(ABC):
         for name, value in everything.items():
             expected = torch_dtype(self._torch, graph.tensor(name).dtype.name)
             if value.dtype != expected:
-                raise DTypeError(f"tensor {name!r} is {value.dtype}; graph {graph.name!r} was built for {expected}")
+                raise DTypeError(
+                    f"tensor {name!r} is {value.dtype}; graph {graph.name!r} was built for {expected}"
+                )
             if value.device != self._device:
-                raise GraphError(f"tensor {name!r} is on {value.device}; this executor runs on {self._device}")
+                raise GraphError(
+                    f"tensor {name!r} is on {value.device}; this executor runs on {self._device}"
+                )
             if not value.is_contiguous():
                 raise GraphError(f"tensor {name!r} is not contiguous; pass tensor.contiguous()")
         launches = self._launches(tuple(self._arguments(op, everything) for op in graph.ops))
@@ -352,7 +356,9 @@ class DeviceExecutor(ABC):
         )
 
 
-def hang_error(plan: Plan, item: int, semaphore: int, expected: int, seen: int, done: np.ndarray) -> HangError:
+def hang_error(
+    plan: Plan, item: int, semaphore: int, expected: int, seen: int, done: np.ndarray
+) -> HangError:
     """The error for a wait that the watchdog ended; ``done`` tells which items have posted, and in which run."""
     if item < 0:
         op = plan.graph.ops[-1 - item].name
@@ -436,5 +442,7 @@ def resident_blocks(compiled: Any, torch: Any, device: Any) -> int:
 def _body(op: Op) -> TritonBody:
     kernel: Kernel = kernel_of(op)
     if kernel.triton is None:
-        raise GraphError(f"op {op.name!r}: kernel {kernel.name!r} has no Triton body; give it one to run on a device")
+        raise GraphError(
+            f"op {op.name!r}: kernel {kernel.name!r} has no Triton body; give it one to run on a device"
+        )
     return kernel.triton()

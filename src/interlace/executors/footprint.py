@@ -145,8 +145,7 @@ class _Zone:
 
     Attributes:
         place: one of _PLACES.
-        bits: the memory itself.
-        whole: the box of all of it.
+        bits, whole: the memory itself, and the box of all of it.
     """
 
     def __init__(self, tensor: Tensor, place: str, bits: Any, mark: int | None) -> None:

@@ -43,11 +43,15 @@ class Launch:
                 signature[parameter.name] = _specialise(value, (i,), constants, attributes)
         target = GPUTarget("cuda", capability, 32)
         return triton.compile(
-            ASTSource(self.kernel, signature, constants, attributes), target=target, options=dict(self.options)
+            ASTSource(self.kernel, signature, constants, attributes),
+            target=target,
+            options=dict(self.options),
         )
 
 
-def _specialise(value: Any, path: tuple[int, ...], constants: dict[Any, Any], attributes: dict[Any, Any]) -> Any:
+def _specialise(
+    value: Any, path: tuple[int, ...], constants: dict[Any, Any], attributes: dict[Any, Any]
+) -> Any:
     """The signature of an argument, as the launcher would specialise it."""
     from triton.language import constexpr
     from triton.runtime.jit import mangle_type

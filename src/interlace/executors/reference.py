@@ -73,7 +73,15 @@ class ReferenceExecutor:
         items = self.plan.items
         worker, wait, start, end = self._times.T
         self.trace = Trace(
-            items.op, items.tile, worker, worker, wait, start, end, tuple(op.name for op in graph.ops), "steps"
+            items.op,
+            items.tile,
+            worker,
+            worker,
+            wait,
+            start,
+            end,
+            tuple(op.name for op in graph.ops),
+            "steps",
         )
         return {name: self._memory[name] for name in graph.outputs}
 
@@ -152,7 +160,9 @@ class ReferenceExecutor:
         yield "read"
         for arg, value in reference.finish(acc, fixed, op.parameters).items():
             access = next(a for a in op.writes if a.arg == arg)
-            self._memory[access.tensor][self.plan.graph.region(op, access, tile, 0, op.k_extent).slices] = value
+            self._memory[access.tensor][self.plan.graph.region(op, access, tile, 0, op.k_extent).slices] = (
+                value
+            )
         yield "wrote"
         if items.post[item] >= 0:
             post = int(items.post[item])
@@ -179,7 +189,9 @@ class ReferenceExecutor:
 def _reference(op: Op) -> Reference:
     reference = kernel_of(op).reference
     if reference is None:
-        raise GraphError(f"op {op.name!r}: kernel {op.kernel!r} has no NumPy reference; give it one to run it here")
+        raise GraphError(
+            f"op {op.name!r}: kernel {op.kernel!r} has no NumPy reference; give it one to run it here"
+        )
     if (reference.accumulate is None) != (op.reduction is None):
         raise GraphError(f"op {op.name!r}: a kernel accumulates exactly if its op declares a reduction")
     return reference

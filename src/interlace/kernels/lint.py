@@ -86,7 +86,14 @@ def resources(ptx: str, arch: str = "sm_90a") -> Resources:
         with open(path, "w") as file:
             file.write(ptx)
         ran = subprocess.run(
-            [knobs.nvidia.ptxas.path, "-v", f"--gpu-name={arch}", path, "-o", os.path.join(folder, "kernel.cubin")],
+            [
+                knobs.nvidia.ptxas.path,
+                "-v",
+                f"--gpu-name={arch}",
+                path,
+                "-o",
+                os.path.join(folder, "kernel.cubin"),
+            ],
             capture_output=True,
             text=True,
         )

@@ -166,7 +166,9 @@ def persistent_ticket_kernel(sync, n, free, bodies: tl.constexpr, arguments, PDL
     position = (number - run * sync.programs).to(tl.int32)
     while position < n:
         if PDL:
-            if position >= n - tl.num_programs(0):  # the last wave: earlier, prefetches would be evicted again
+            if position >= n - tl.num_programs(
+                0
+            ):  # the last wave: earlier, prefetches would be evicted again
                 cuda.gdc_launch_dependents()
         ticket = _dispatch_item(sync, position, run, bodies, arguments, ticket, True)
         position = (drawn(ticket) - run * sync.programs).to(tl.int32)

@@ -70,13 +70,13 @@ class MatmulTile:
             )
 
     @staticmethod
-    def heuristic(m: int, n: int, k: int) -> MatmulTile:
-        """A tile that suits an (m, n) output with a reduction of k on a large GPU."""
+    def heuristic(m: int) -> MatmulTile:
+        """A tile for m rows that does well on an H200 whatever the other extents (docs/performance.md)."""
         if m <= 32:
-            return MatmulTile(16 if m <= 16 else 32, 32, 256, 4, 4)
+            return MatmulTile(16 if m <= 16 else 32, 64, 128, 4, 4, swap=True)
         if m <= 64:
             return MatmulTile(64, 64, 128, 4, 4)
-        return MatmulTile(128, 128, 64, 3, 8)
+        return MatmulTile(128, 128, 64, 4, 8)
 
 
 def _accumulate(regions: Regions, params: Params) -> Array:
@@ -138,7 +138,10 @@ def matmul(
     )
     require(gate is None or gate.shape == (n, k), f"op {name!r}: gate {gate} must have the shape of {weight}")
     require(bias is None or bias.shape == (n,), f"op {name!r}: bias {bias} must have shape ({n},)")
-    require(residual is None or residual.shape == (m, n), f"op {name!r}: residual {residual} must have shape ({m}, {n})")
+    require(
+        residual is None or residual.shape == (m, n),
+        f"op {name!r}: residual {residual} must have shape ({m}, {n})",
+    )
     require(
         gate is None or (activation is Activation.SILU and bias is None),
         f"op {name!r}: a gated matmul is silu(gate) * up without bias; pass activation=SILU and bias=None",

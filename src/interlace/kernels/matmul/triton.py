@@ -75,9 +75,13 @@ def matmul_accumulate(
                 b = _chunk(right, along[:, None], K, BK, chunk * BK)
                 acc = dot(a, b, acc, sync.INTERPRET)
                 if SWAP:
-                    acc_gate = dot(_chunk(gates, along[None, :], K, BK, chunk * BK), b, acc_gate, sync.INTERPRET)
+                    acc_gate = dot(
+                        _chunk(gates, along[None, :], K, BK, chunk * BK), b, acc_gate, sync.INTERPRET
+                    )
                 else:
-                    acc_gate = dot(a, _chunk(gates, along[:, None], K, BK, chunk * BK), acc_gate, sync.INTERPRET)
+                    acc_gate = dot(
+                        a, _chunk(gates, along[:, None], K, BK, chunk * BK), acc_gate, sync.INTERPRET
+                    )
         result = (acc, acc_gate)
     return result
 

@@ -204,7 +204,12 @@ def back_off(sync, NS: tl.constexpr):
     """Sleep for up to NS nanoseconds, to leave the memory pipes to others."""
     if not sync.INTERPRET:
         tl.inline_asm_elementwise(
-            "nanosleep.u32 $1; mov.u32 $0, 0;", "=r,r", [tl.full((), NS, tl.int32)], dtype=tl.int32, is_pure=False, pack=1
+            "nanosleep.u32 $1; mov.u32 $0, 0;",
+            "=r,r",
+            [tl.full((), NS, tl.int32)],
+            dtype=tl.int32,
+            is_pure=False,
+            pack=1,
         )
 
 
@@ -386,7 +391,9 @@ def total(tile, sync, own, block: tl.constexpr):
     columns: tl.constexpr = own.shape[1]
     value = own
     if tile.parts > 1:
-        within = tl.arange(0, rows)[:, None] * columns + tl.arange(0, columns)[None, :] + block * (rows * columns)
+        within = (
+            tl.arange(0, rows)[:, None] * columns + tl.arange(0, columns)[None, :] + block * (rows * columns)
+        )
         slot = sync.workspace + tile.slot.to(tl.int64) * sync.SLOT
         value = tl.load(slot + within, cache_modifier=".cg")
         for _ in range(1, tile.parts):

@@ -1,0 +1,35 @@
+"""Records: measured figures with all that is needed to judge and repeat them."""
+
+from __future__ import annotations
+
+import json
+import platform
+from datetime import UTC, datetime
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from interlace.core.files import write_whole
+from interlace.executors.device import open_device
+
+
+def write_record(path: Path, command: str, protocol: str, figures: dict[str, Any]) -> None:
+    """Write figures with GPU, versions, date and command, as one JSON file, whole or not at all.
+
+    Raises:
+        NoDeviceError: there is no CUDA device to name.
+    """
+    torch, device = open_device("cuda")
+    head = {
+        "gpu": torch.cuda.get_device_name(device),
+        "versions": {
+            "python": platform.python_version(),
+            "torch": torch.__version__,
+            "triton": version("triton"),
+            "cuda": torch.version.cuda,
+        },
+        "date": datetime.now(UTC).date().isoformat(),
+        "command": command,
+        "protocol": protocol,
+    }
+    write_whole(path, json.dumps({**head, **figures}, indent=1) + "\n")

@@ -1,0 +1,75 @@
+"""What the parts of synchronisation cost on an idle GPU: a post, waits, a hand-over between SMs, a ticket."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from interlace.core.errors import HangError
+from interlace.executors.device import open_device
+
+_ROUNDS, _REPEATS = 1000, 11
+
+
+def costs() -> Mapping[str, float]:
+    """Nanoseconds, each the median over repeats of the mean over 1,000 rounds, as one thread block sees them.
+
+    post
+        barrier and release add, one after another on one counter.
+    satisfied wait
+        reading a wait's row, one poll of one semaphore, barrier.
+    satisfied wait of 112
+        the same over 112 semaphores at once.
+    one-way hand-over
+        half of a ping-pong between two SMs: from before a post to behind the wait that it ends.
+    ticket
+        drawing one and telling it to all threads.
+
+    Raises:
+        NoDeviceError: there is no CUDA device.
+        HangError: the two blocks did not run at once.
+    """
+    torch, device = open_device("cuda")
+    from interlace.kernels.microbench import chain, ping_pong
+    from interlace.kernels.primitives.semaphore import Sync
+
+    from triton.language import constexpr
+
+    def zeros(n: int, dtype: Any = torch.int32) -> Any:
+        return torch.zeros(n, dtype=dtype, device=device)
+
+    samples: dict[str, list[float]] = {}
+    for _ in range(_REPEATS):
+        waits = torch.tensor([[0, 1, 1, 1, 0], [1, 1, 1, 1, 0], [2, 112, 1, 0, 0]], dtype=torch.int32)
+        rows = torch.nn.functional.pad(waits, (0, 3)).to(device)
+        items, ns = zeros(16), zeros(8, torch.int64)
+        sync = Sync(
+            items, rows, zeros(128), zeros(1, torch.int64), zeros(1, torch.float32), zeros(8), zeros(1), zeros(8),
+            zeros(1, torch.int64), zeros(1, torch.int64), 0, 1,
+            *map(constexpr, (True, False, False, 0, False, 0, 2_000_000_000, False)),
+        )  # fmt: skip
+        chain[(1,)](sync, ns, _ROUNDS, num_warps=4)
+        sync = sync._replace(semaphores=zeros(128))
+        ping_pong[(2,)](sync, ns[4:], _ROUNDS, num_warps=4, launch_cooperative_grid=True)
+        torch.cuda.synchronize()
+        if int(sync.fault[0]):
+            raise HangError(
+                "the two blocks of the ping-pong did not meet",
+                item=0,
+                semaphore=0,
+                expected=0,
+                seen=0,
+                producer=None,
+            )
+        post, one, many, ticket, both = (ns[:5].cpu().numpy() / _ROUNDS).tolist()
+        for name, value in {
+            "post": post,
+            "satisfied wait": one,
+            "satisfied wait of 112": many,
+            "one-way hand-over": both / 2,
+            "ticket": ticket,
+        }.items():
+            samples.setdefault(name, []).append(value)
+    return {name: float(np.median(values)) for name, values in samples.items()}

@@ -1,0 +1,60 @@
+"""Kernels that time the primitives themselves, with the GPU's clock."""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from interlace.kernels.primitives.semaphore import Tile, blocked, draw, drawn, now_ns, post, wait
+
+
+@triton.jit
+def _at(row, semaphore, run):
+    """An item that waits for one row of the wait table and posts one semaphore."""
+    zero = row * 0
+    return Tile(
+        zero, zero, zero, zero, zero, row, row + 1, row + 1, semaphore, zero, zero + 1, zero, zero, zero, run
+    )
+
+
+@triton.jit
+def chain(sync, ns, rounds):
+    """Posts, satisfied waits of 1 and 112 semaphores, tickets; sums of nanoseconds into ``ns``. One block."""
+    zero = tl.program_id(0)
+    begin = now_ns(sync.INTERPRET)
+    for r in range(rounds):
+        post(_at(zero, zero, tl.cast(r, tl.int64)), sync)
+    tl.debug_barrier()
+    tl.store(ns, now_ns(sync.INTERPRET) - begin)
+    begin = now_ns(sync.INTERPRET)
+    missing = 0
+    for r in range(rounds):
+        missing += blocked(_at(zero, zero, tl.cast(0, tl.int64) + zero), sync).to(tl.int32)
+    tl.store(ns + 1, now_ns(sync.INTERPRET) - begin)
+    begin = now_ns(sync.INTERPRET)
+    for r in range(rounds):
+        missing += blocked(_at(zero + 2, zero, tl.cast(0, tl.int64) + zero), sync).to(tl.int32)
+    tl.store(ns + 2, now_ns(sync.INTERPRET) - begin)
+    begin = now_ns(sync.INTERPRET)
+    last = tl.cast(0, tl.int64) + missing
+    for r in range(rounds):
+        last += drawn(draw(sync))
+    tl.store(ns + 3, now_ns(sync.INTERPRET) - begin)
+    tl.store(sync.trace, last)
+
+
+@triton.jit
+def ping_pong(sync, ns, rounds):
+    """Two blocks that post and wait in turn, ``rounds`` times there and back."""
+    me = tl.program_id(0)
+    begin = now_ns(sync.INTERPRET)
+    for r in range(rounds):
+        own = _at(1 - me, me, tl.cast(r, tl.int64))
+        if me == 0:
+            post(own, sync)
+            wait(own, sync)
+        else:
+            wait(own, sync)
+            post(own, sync)
+    if me == 0:
+        tl.store(ns, now_ns(sync.INTERPRET) - begin)
