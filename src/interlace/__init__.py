@@ -1,9 +1,9 @@
 """Interlace runs a graph of dependent GPU kernels as if it were one kernel.
 
-    graph = interlace.workloads.ffn(16, interlace.workloads.MODELS["minilm"])
-    plan = interlace.build(graph, interlace.Choices(workers=8))
-    proof = interlace.verify(plan)
-    outputs = interlace.ReferenceExecutor(proof).run(inputs)
+graph = interlace.workloads.ffn(16, interlace.workloads.MODELS["minilm"])
+plan = interlace.build(graph, interlace.Choices(workers=8))
+proof = interlace.verify(plan)
+outputs = interlace.ReferenceExecutor(proof).run(inputs)
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from interlace.core.dtypes import DType, bf16, dtype, fp16, fp32
 from interlace.core.errors import InterlaceError
 from interlace.executors.cuda_graph import CudaGraphExecutor
 from interlace.executors.device import Options
+from interlace.executors.footprint import check_footprint
 from interlace.executors.persistent import PersistentExecutor
 from interlace.executors.reference import ReferenceExecutor
 from interlace.executors.semaphore_streams import SemaphoreStreamsExecutor
@@ -122,6 +123,7 @@ __all__ = [
     "axes",
     "bf16",
     "build",
+    "check_footprint",
     "copy",
     "dtype",
     "errors",

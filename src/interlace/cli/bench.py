@@ -73,7 +73,7 @@ def register(app: typer.Typer) -> None:
                         "interlace bench ffn"
                         + "".join(f" --model {x}" for x in model or [])
                         + "".join(f" --m {x}" for x in m or []),
-                        "CUDA-graph replays, variants interleaved, median of 15 rounds, weights rotated past the L2, bf16",
+                        "CUDA-graph replays, variants interleaved, median of 15 rounds, bf16, weights past the L2",
                         {"rows": [_data(row) for row in rows], "geometric_mean": mean},
                     )
 

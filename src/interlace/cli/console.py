@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.table import Table
 
 from interlace.core.errors import InterlaceError
-from interlace.trace.perfetto import write_whole
+from interlace.core.files import write_whole
 
 FAILED, BAD_INPUT = 1, 2
 _LONGEST = 2000  # characters of a message that are shown

@@ -1,1 +1,1 @@
-"""The ground floor: errors, dtypes and device specs. Imports nothing of the package."""
+"""The ground floor: errors, dtypes, device specs and files. Imports nothing of the package."""

@@ -157,7 +157,8 @@ class DeviceExecutor(ABC):
         """A new uninitialised tensor for one of the graph's."""
         tensor = self.plan.graph.tensor(name)
         dtype = torch_dtype(self._torch, tensor.dtype.name)
-        return self._torch.empty(tensor.shape, dtype=dtype, device=self._device)
+        empty: torch.Tensor = self._torch.empty(tensor.shape, dtype=dtype, device=self._device)
+        return empty
 
     def _bind(self, tensors: Mapping[str, torch.Tensor]) -> list[Launch]:
         """The launches on these tensors, kept until their addresses change."""
@@ -271,8 +272,8 @@ class DeviceExecutor(ABC):
         def zeros(size: int, dtype: Any) -> Any:
             return torch.zeros(max(size, 1), dtype=dtype, device=device)
 
-        self._items = torch.from_numpy(table.items).to(device)
-        self._waits = torch.from_numpy(table.waits).to(device)
+        self._items = torch.tensor(table.items, device=device)
+        self._waits = torch.tensor(table.waits, device=device)
         self._semaphores = zeros(self.plan.semaphores, torch.int32)
         self._arrivals = zeros(table.splits, torch.int64)
         self._slot_size = max((self._accumulator_size(op) for op in self.plan.graph.ops), default=0)
@@ -284,14 +285,22 @@ class DeviceExecutor(ABC):
         self._counters = zeros(len(self.plan.graph.ops) * (len(self.plan.graph.ops) + 1), torch.int64)
 
     def _accumulator_size(self, op: Op) -> int:
-        """float32 elements of one partial sum of an op: its tile, once per accumulator."""
-        split = (self.plan.items.op == self.plan.graph.op_index(op.name)) & (
-            self.plan.items.k_hi - self.plan.items.k_lo < op.k_extent
-        )
-        if not split.any():
+        """float32 elements of one partial sum of an op, 0 if none of its tiles is split."""
+        items = self.plan.items
+        mine = items.op == self.plan.graph.op_index(op.name)
+        if not (mine & (items.k_hi - items.k_lo < op.k_extent)).any():
             return 0
-        weights = sum(1 for a in op.reads if a.arg in ("weight", "gate"))
-        return int(op.param("BM")) * int(op.param("BN")) * weights
+        partial = _body(op).partial
+        if partial is None:
+            raise GraphError(
+                f"op {op.name!r} is split, but kernel {op.kernel!r} does not tell the size of a partial sum; "
+                "give its TritonBody partial=, or plan it with Whole()"
+            )
+        return partial(op)
+
+    def _chunked(self) -> list[bool]:
+        """Which ops wait inside their reductions; a kernel without a body places its waits itself."""
+        return [kernel_of(op).triton is None or _body(op).chunked for op in self.plan.graph.ops]
 
     def _sync(self, starts: int, first: int, programs: int) -> Any:
         """The Sync argument of a launch: its counter of starts, its first row, its programs per run."""

@@ -194,7 +194,7 @@ class _Harness(SerialExecutor):
                 self._zones.append(_Zone(t, place, part.view(integer), mark))
 
     def _lower(self) -> Table:
-        table = by_op(self.plan)  # row t is tile t
+        table = by_op(self.plan, self._chunked())  # row t is tile t
         rows = table.items[[item.tile for item in self._chosen]]
         rows[:, 4:6] = [(item.k_lo, item.k_hi) for item in self._chosen]
         return replace(table, items=rows)

@@ -27,7 +27,7 @@ class PersistentExecutor(DeviceExecutor):
     synchronises = True
 
     def _lower(self) -> Table:
-        return for_workers(self.plan)
+        return for_workers(self.plan, self._chunked())
 
     def _prepare(self) -> None:
         self._static = self.plan.dispatch is Dispatch.STATIC
@@ -41,7 +41,7 @@ class PersistentExecutor(DeviceExecutor):
                 f"the interpreter runs programs one after another, so {self.plan.workers} static workers cannot be "
                 "resident at once; use one worker or ticket dispatch"
             )
-        self._lists = self._torch.from_numpy(self._table.worker_rows.astype(np.int32)).to(self._device)
+        self._lists = self._torch.tensor(self._table.worker_rows.astype(np.int32), device=self._device)
         self._checked = self._interpret or not self._static
 
     def _launches(self, arguments: tuple[Any, ...]) -> list[Launch]:

@@ -88,7 +88,8 @@ class ReferenceExecutor:
     def _schedule(self) -> None:
         """Let workers step until all are done; blocked workers try again when something has been posted."""
         workers = [self._worker(w) for w in range(self.plan.workers)]
-        running, blocked = list(range(len(workers))), []
+        running = list(range(len(workers)))
+        blocked: list[int] = []
         while running or blocked:
             if not running:
                 raise DeadlockError(

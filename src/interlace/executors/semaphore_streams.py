@@ -56,7 +56,7 @@ class SemaphoreStreamsExecutor(DeviceExecutor):
     synchronises = True
 
     def _lower(self) -> Table:
-        return by_op(self.plan)
+        return by_op(self.plan, self._chunked())
 
     def _prepare(self) -> None:
         self._awaited = _awaited_ops(self.plan)
@@ -95,10 +95,12 @@ class SemaphoreStreamsExecutor(DeviceExecutor):
                 self._streams[o].wait_stream(main)
             context = nullcontext() if main is None else cuda.stream(self._streams[o])
             stages[op.name] = Stage((self._programs(o),), self._op_sync(o), context, self.gates(o))
-        yield stages
-        if main is not None:
-            for stream in self._streams:
-                main.wait_stream(stream)
+        try:
+            yield stages
+        finally:
+            if main is not None:
+                for stream in self._streams:
+                    main.wait_stream(stream)
 
     def gates(self, o: int) -> list[Launch]:
         """Launches that hold back what follows on their stream until all that op ``o`` waits for is dispatched."""

@@ -17,7 +17,7 @@ class SerialExecutor(DeviceExecutor):
     _dependent = False
 
     def _lower(self) -> Table:
-        return by_op(self.plan)
+        return by_op(self.plan, self._chunked())
 
     def _launches(self, arguments: tuple[Any, ...]) -> list[Launch]:
         return [self._grid_launch(o, arguments[o], self._dependent) for o in range(len(self.plan.graph.ops))]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -38,19 +39,22 @@ class Table:
     chunked: bool
 
 
-def by_op(plan: Plan) -> Table:
-    """Rows grouped by op, in sequence order within each: for a launch per op."""
-    return _table(plan, np.argsort(plan.items.op, kind="stable"))
+def by_op(plan: Plan, chunked: Sequence[bool]) -> Table:
+    """Rows grouped by op, in sequence order within each: for a launch per op.
+
+    ``chunked`` tells which ops' bodies wait inside their reductions; waits of others move to the item's start.
+    """
+    return _table(plan, chunked, np.argsort(plan.items.op, kind="stable"))
 
 
-def for_workers(plan: Plan) -> Table:
+def for_workers(plan: Plan, chunked: Sequence[bool]) -> Table:
     """Rows in the order of tickets, or grouped by worker under static dispatch: for a persistent launch."""
     if plan.dispatch is Dispatch.TICKET:
-        return _table(plan, np.arange(len(plan.items)))
-    return _table(plan, np.argsort(plan.items.worker, kind="stable"))
+        return _table(plan, chunked, np.arange(len(plan.items)))
+    return _table(plan, chunked, np.argsort(plan.items.worker, kind="stable"))
 
 
-def _table(plan: Plan, order: Ints) -> Table:
+def _table(plan: Plan, chunked: Sequence[bool], order: Ints) -> Table:
     items, waits = plan.items, plan.waits
     n = len(items)
     # Parts of split tiles, numbered by k within a tile; slots run on from tile to tile.
@@ -64,7 +68,7 @@ def _table(plan: Plan, order: Ints) -> Table:
     part[by_tile] = np.arange(n) - np.maximum.accumulate(np.where(opens, np.arange(n), 0))
 
     row_item = np.repeat(np.arange(n), np.diff(waits.ptr))
-    late = waits.k > items.k_lo[row_item]
+    late = (waits.k > items.k_lo[row_item]) & np.array(chunked, bool)[items.op[row_item]]
     table = np.zeros((n, 16), np.int64)
     table[:, 0] = items.op
     for o, op in enumerate(plan.graph.ops):

@@ -16,6 +16,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import zip_longest
+from operator import index
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,22 +30,36 @@ FULL = 1 << 62  # an upper bound that every extent clips
 
 @dataclass(frozen=True)
 class Affine:
-    """``const + sum(tile[d] * t_d) + k_lo * k.lo + k_hi * k.hi``, all integers."""
+    """``const + sum(tile[d] * t_d) + k_lo * k.lo + k_hi * k.hi``, all integers.
+
+    Trailing zeros of ``tile`` are dropped, so that expressions of one meaning are equal: ``i + 0 * j == i``.
+
+    Raises:
+        ShapeError: a factor is no integer.
+    """
 
     const: int = 0
     tile: tuple[int, ...] = ()
     k_lo: int = 0
     k_hi: int = 0
 
+    def __post_init__(self) -> None:
+        try:
+            const, k_lo, k_hi, *tile = map(index, (self.const, self.k_lo, self.k_hi, *self.tile))
+        except TypeError:
+            factors = (self.const, *self.tile, self.k_lo, self.k_hi)
+            raise ShapeError(f"a bound of an access map has factors {factors}; use integers") from None
+        while tile and not tile[-1]:
+            tile.pop()
+        for name, value in (("const", const), ("tile", tuple(tile)), ("k_lo", k_lo), ("k_hi", k_hi)):
+            object.__setattr__(self, name, value)
+
     def __add__(self, other: Affine | int) -> Affine:
-        if isinstance(other, int):
-            return Affine(self.const + other, self.tile, self.k_lo, self.k_hi)
-        n = max(len(self.tile), len(other.tile))
-        a = self.tile + (0,) * (n - len(self.tile))
-        b = other.tile + (0,) * (n - len(other.tile))
+        if not isinstance(other, Affine):
+            other = Affine(other)
         return Affine(
             self.const + other.const,
-            tuple(x + y for x, y in zip(a, b, strict=True)),
+            tuple(a + b for a, b in zip_longest(self.tile, other.tile, fillvalue=0)),
             self.k_lo + other.k_lo,
             self.k_hi + other.k_hi,
         )
@@ -56,8 +72,14 @@ class Affine:
     __radd__ = __add__
     __rmul__ = __mul__
 
+    def __neg__(self) -> Affine:
+        return self * -1
+
     def __sub__(self, other: Affine | int) -> Affine:
         return self + other * -1
+
+    def __rsub__(self, other: int) -> Affine:
+        return -self + other
 
     def block(self, size: int, halo: int = 0) -> Span:
         """``[size * self - halo, size * self + size + halo)``: the usual block of a tile, with a halo."""
@@ -74,6 +96,11 @@ class Affine:
         if self.k_hi:
             value += self.k_hi * k_hi
         return value
+
+    def reach(self, grid: Sequence[int], k_extent: int) -> int:
+        """A bound on every number that ``evaluate`` meets for tiles of ``grid`` and k in 0..``k_extent``."""
+        far = sum(abs(factor) * (n - 1) for factor, n in zip(self.tile, grid, strict=False))
+        return abs(self.const) + far + (abs(self.k_lo) + abs(self.k_hi)) * k_extent
 
     def __str__(self) -> str:
         names = [f"t{d}" for d in range(len(self.tile))] + ["k.lo", "k.hi"]
@@ -98,6 +125,11 @@ class Span:
     def uses_k(self) -> bool:
         """True if the span moves with the k-range."""
         return any((b.k_lo, b.k_hi) != (0, 0) for b in (self.lo, self.hi))
+
+    @property
+    def shrinks(self) -> bool:
+        """True if a part of a k-range spans a part of what the whole spans (a span without k does)."""
+        return self.lo.k_lo >= 0 >= self.lo.k_hi and self.hi.k_lo <= 0 <= self.hi.k_hi
 
     def __str__(self) -> str:
         return ":" if self == ALL else f"{self.lo} : {self.hi}"

@@ -12,9 +12,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import Enum
+from itertools import combinations
 from math import prod
 
 import numpy as np
+from numpy.typing import NDArray
 
 from interlace.core.errors import IntraOpRaceError
 from interlace.graph.access import Access, Ints
@@ -22,7 +24,7 @@ from interlace.graph.graph import Graph
 from interlace.graph.op import Op
 from interlace.graph.tensor import Region
 
-_CANDIDATES = 1 << 22  # pairs of boxes compared at a time, which bounds memory
+CANDIDATES = 1 << 20  # pairs looked at together, which bounds memory
 
 
 class Hazard(Enum):
@@ -111,6 +113,16 @@ def distinct(*columns: Ints) -> tuple[Ints, Ints]:
     return first.astype(np.int64), inverse.astype(np.int64)
 
 
+def batches(size: Ints) -> Iterator[tuple[int, int]]:
+    """Slices ``a:b`` of rows of these sizes, each of about ``CANDIDATES`` entries or of one row."""
+    total = offsets(size)
+    a = 0
+    while a < len(size):
+        b = max(a + 1, int(np.searchsorted(total, total[a] + CANDIDATES, side="right")) - 1)
+        yield a, b
+        a = b
+
+
 class BoxIndex:
     """Integer boxes, to be asked which of them meet a box.
 
@@ -120,13 +132,22 @@ class BoxIndex:
     """
 
     def __init__(self, lo: Ints, hi: Ints) -> None:
-        self._lo, self._hi = lo, hi
+        self.lo, self.hi = lo, hi
         self._orders = [np.argsort(lo[:, d], kind="stable") for d in range(lo.shape[1])]
         self._starts = [lo[order, d] for d, order in enumerate(self._orders)]
         self._ends = [np.maximum.accumulate(hi[order, d]) for d, order in enumerate(self._orders)]
 
     def query(self, lo: Ints, hi: Ints) -> Groups:
         """For each query box, the indexed boxes that share at least one element with it, ascending."""
+        found = [groups for _, groups in self.batches(lo, hi)]
+        none = np.zeros(0, np.int64)
+        return Groups(
+            offsets(np.concatenate([none, *(groups.sizes for groups in found)])),
+            np.concatenate([none, *(groups.values for groups in found)]),
+        )
+
+    def batches(self, lo: Ints, hi: Ints) -> Iterator[tuple[int, Groups]]:
+        """``query`` in slices of bounded memory: (first query box of the slice, its answers)."""
         best: tuple[int, int, Ints, Ints] | None = None
         for d in range(lo.shape[1]):
             begin = np.searchsorted(self._ends[d], lo[:, d], side="right").astype(np.int64)
@@ -137,27 +158,19 @@ class BoxIndex:
                 best = (total, d, begin, size)
         assert best is not None
         _, d, begin, size = best
-        found: list[Ints] = []
-        counts = np.zeros(len(lo), np.int64)
-        for a, b in _batches(size):
+        for a, b in batches(size):
             query = np.repeat(np.arange(a, b, dtype=np.int64), size[a:b])
             box = self._orders[d][ranges(begin[a:b], size[a:b])]
-            meet = (np.maximum(self._lo[box], lo[query]) < np.minimum(self._hi[box], hi[query])).all(axis=1)
+            meet = self.meet(box, lo[query], hi[query])
             query, box = query[meet], box[meet]
-            box = box[np.lexsort((box, query))]
-            counts[a:b] = np.bincount(query - a, minlength=b - a)
-            found.append(box)
-        return Groups(offsets(counts), np.concatenate(found) if found else np.zeros(0, np.int64))
+            counts = np.bincount(query - a, minlength=b - a)
+            yield a, Groups(offsets(counts), box[np.lexsort((box, query))])
 
-
-def _batches(size: Ints) -> Iterator[tuple[int, int]]:
-    """Slices of the queries with about ``_CANDIDATES`` candidates each."""
-    total = offsets(size)
-    a = 0
-    while a < len(size):
-        b = max(a + 1, int(np.searchsorted(total, total[a] + _CANDIDATES, side="right")) - 1)
-        yield a, b
-        a = b
+    def meet(self, box: Ints, lo: Ints, hi: Ints) -> NDArray[np.bool_]:
+        """True where indexed box ``box[i]`` shares an element with the box from ``lo[i]`` to ``hi[i]``."""
+        common = np.maximum(self.lo[box], lo) < np.minimum(self.hi[box], hi)
+        met: NDArray[np.bool_] = np.logical_and.reduce(common, axis=1)
+        return met
 
 
 def boxes(graph: Graph, op: Op, access: Access, tiles: Ints | None = None) -> tuple[Ints, Ints]:
@@ -184,22 +197,35 @@ class Dependencies:
         """Links whose consumer is the op at this position."""
         return [link for link in self.links if link.consumer == consumer]
 
-    def producers(self, link: Link, lo: Ints, hi: Ints) -> Groups:
-        """For each box of the consumer's access, the producer's tiles that it depends on."""
+    def sources(self, link: Link) -> BoxIndex:
+        """Regions of the producer's tiles, by tile number."""
         key = (link.producer, link.source)
         if key not in self._indices:
             self._indices[key] = BoxIndex(*boxes(self.graph, self.graph.ops[link.producer], link.source))
-        return self._indices[key].query(lo, hi)
+        return self._indices[key]
+
+    def producers(self, link: Link, lo: Ints, hi: Ints) -> Groups:
+        """For each box of the consumer's access, the producer's tiles that it depends on."""
+        return self.sources(link).query(lo, hi)
 
     def of_tiles(self, link: Link) -> Groups:
         """For each whole tile of the consumer, the producer's tiles that it depends on."""
-        lo, hi = boxes(self.graph, self.graph.ops[link.consumer], link.target)
-        first, cls = distinct(*lo.T, *hi.T)
-        return self.producers(link, lo[first], hi[first]).take(cls)
+        producers, cls = self._by_box(link)
+        return producers.take(cls)
 
     def edge_count(self) -> int:
         """Number of (producer tile, consumer tile, tensor, hazard) dependencies."""
-        return sum(len(self.of_tiles(link).values) for link in self.links)
+        total = 0
+        for link in self.links:
+            producers, cls = self._by_box(link)
+            total += int(producers.sizes[cls].sum())
+        return total
+
+    def _by_box(self, link: Link) -> tuple[Groups, Ints]:
+        """Producer tiles of each distinct box that the consumer's tiles touch; and the box of each tile."""
+        lo, hi = boxes(self.graph, self.graph.ops[link.consumer], link.target)
+        first, cls = distinct(*lo.T, *hi.T)
+        return self.producers(link, lo[first], hi[first]), cls
 
 
 def _links(graph: Graph) -> Iterator[Link]:
@@ -227,34 +253,45 @@ def _links(graph: Graph) -> Iterator[Link]:
 
 
 def _writes_all(graph: Graph, op: Op, tensor: str) -> bool:
-    """True if the op's tiles, whose writes are disjoint, together write the whole tensor."""
-    written = 0
-    for access in op.writes:
-        if access.tensor == tensor:
-            lo, hi = boxes(graph, op, access)
-            written += int(np.maximum(hi - lo, 0).prod(axis=1).sum())
-    return written == prod(graph.tensor(tensor).shape)
+    """True if the op's tiles, whose writes are disjoint, together write the whole tensor.
+
+    Accesses of one tile may overlap; then they are not added up, and one of them has to write it all.
+    """
+    accesses = {a.spans: a for a in op.writes if a.tensor == tensor}.values()
+    regions = [boxes(graph, op, access) for access in accesses]
+    written = [int(np.maximum(hi - lo, 0).prod(axis=1).sum()) for lo, hi in regions]
+    overlap = any(
+        bool((np.maximum(a_lo, b_lo) < np.minimum(a_hi, b_hi)).all(axis=1).any())
+        for (a_lo, a_hi), (b_lo, b_hi) in combinations(regions, 2)
+    )
+    return prod(graph.tensor(tensor).shape) in (written if overlap else [*written, sum(written)])
 
 
 def _check_races(graph: Graph) -> None:
     """No tile writes what another tile of the same op writes or reads."""
     for op in graph.ops:
         for source in op.writes:
-            lo, hi = boxes(graph, op, source)
-            index = BoxIndex(lo, hi)
+            index = BoxIndex(*boxes(graph, op, source))
             for target in op.accesses:
-                if target.tensor != source.tensor:
-                    continue
-                tlo, thi = boxes(graph, op, target)
-                found = index.query(tlo, thi)
-                clash = found.values != found.rows
-                if clash.any():
-                    a, b = int(found.rows[clash][0]), int(found.values[clash][0])
-                    region = Region(source.tensor, tuple(map(int, lo[b])), tuple(map(int, hi[b]))).intersect(
-                        Region(source.tensor, tuple(map(int, tlo[a])), tuple(map(int, thi[a])))
-                    )
-                    verb = "writes" if target in op.writes else "reads"
-                    raise IntraOpRaceError(
-                        f"{op.tile_name(b)} writes {region}, which {op.tile_name(a)} {verb} too; "
-                        f"tiles of one op run in any order, so shrink the access map or write to another tensor"
-                    )
+                if target.tensor == source.tensor:
+                    _check_race(graph, op, index, target)
+
+
+def _check_race(graph: Graph, op: Op, written: BoxIndex, target: Access) -> None:
+    lo, hi = boxes(graph, op, target)
+    for start, found in written.batches(lo, hi):
+        clash = found.values != found.rows + start
+        if clash.any():
+            a, b = int(found.rows[clash][0]) + start, int(found.values[clash][0])
+            region = _region(target.tensor, written.lo[b], written.hi[b]).intersect(
+                _region(target.tensor, lo[a], hi[a])
+            )
+            verb = "writes" if target in op.writes else "reads"
+            raise IntraOpRaceError(
+                f"{op.tile_name(b)} writes {region}, which {op.tile_name(a)} {verb} too; tiles of one op run "
+                "in any order, so shrink the access map or write to another tensor"
+            )
+
+
+def _region(tensor: str, lo: Ints, hi: Ints) -> Region:
+    return Region(tensor, tuple(map(int, lo)), tuple(map(int, hi)))

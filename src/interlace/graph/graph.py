@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from math import isfinite
 from typing import Any
 
 import numpy as np
@@ -11,7 +13,7 @@ import numpy as np
 from interlace.core.dtypes import dtype
 from interlace.core.errors import CyclicGraphError, GraphError, ShapeError
 from interlace.graph.access import Access, Affine, Span
-from interlace.graph.op import Op, Reduction
+from interlace.graph.op import Op, Param, Reduction
 from interlace.graph.tensor import Region, Tensor
 
 
@@ -32,7 +34,8 @@ class Graph:
     Raises:
         ShapeError: an access map has another rank than its tensor.
         CyclicGraphError: ops wait for each other.
-        GraphError: unknown or repeated names, a tensor read before anything writes it.
+        GraphError: unknown or repeated names, a tensor read before anything writes it, an output that nothing
+            writes.
     """
 
     name: str
@@ -50,7 +53,8 @@ class Graph:
         for t in self.tensors:
             if t.name == name:
                 return t
-        raise GraphError(f"graph {self.name!r} has no tensor {name!r}; it has {[t.name for t in self.tensors]}")
+        known = [t.name for t in self.tensors]
+        raise GraphError(f"graph {self.name!r} has no tensor {name!r}; it has {known}")
 
     def op(self, name: str) -> Op:
         """The op called ``name``."""
@@ -79,8 +83,8 @@ class Graph:
     def __str__(self) -> str:
         lines = [f"graph {self.name}"]
         for t in self.tensors:
-            role = "input" if t.name in self.inputs else "output" if t.name in self.outputs else "intermediate"
-            lines.append(f"  {t}  ({role})")
+            role = "output" if t.name in self.outputs else "intermediate"
+            lines.append(f"  {t}  ({'input' if t.name in self.inputs else role})")
         for op in self.ops:
             k = f", reduction {op.reduction.extent} by {op.reduction.block}" if op.reduction else ""
             lines.append(f"  {op.name} = {op.kernel}, grid {' x '.join(map(str, op.grid))}{k}")
@@ -90,13 +94,17 @@ class Graph:
 
 def _check_names(graph: Graph) -> None:
     for what, names in (("tensor", [t.name for t in graph.tensors]), ("op", [op.name for op in graph.ops])):
-        repeated = {n for n in names if names.count(n) > 1}
+        repeated = _repeated(names)
         if repeated:
-            raise GraphError(f"graph {graph.name!r} has several {what}s called {sorted(repeated)}; rename them")
+            raise GraphError(f"graph {graph.name!r} has several {what}s called {repeated}; rename them")
     if not graph.ops:
-        raise GraphError(f"graph {graph.name!r} has no ops")
-    for name in (*graph.inputs, *graph.outputs):
-        graph.tensor(name)
+        raise GraphError(f"graph {graph.name!r} has no ops; give it at least one, there is nothing to run")
+    for what, names in (("input", list(graph.inputs)), ("output", list(graph.outputs))):
+        repeated = _repeated(names)
+        if repeated:
+            raise GraphError(f"graph {graph.name!r} lists {what}s {repeated} several times; list each once")
+        for name in names:
+            graph.tensor(name)
     one = np.zeros(1, np.int64)
     for op in graph.ops:
         for access in op.accesses:
@@ -107,12 +115,17 @@ def _check_names(graph: Graph) -> None:
                 raise ShapeError(f"op {op.name!r}: {error}") from None
             except IndexError:
                 raise ShapeError(
-                    f"op {op.name!r}: access map of {access.arg!r} uses more tile coordinates than grid {op.grid} has"
+                    f"op {op.name!r}: access map of {access.arg!r} uses more tile coordinates than grid "
+                    f"{op.grid} has; give the grid another extent or use fewer axes"
                 ) from None
 
 
+def _repeated(names: Iterable[str]) -> list[str]:
+    return sorted(name for name, times in Counter(names).items() if times > 1)
+
+
 def _check_order(graph: Graph) -> None:
-    """Every read finds a value: an input, or the write of an earlier op."""
+    """Every read, and every output, finds a value: an input, or the write of an op (an earlier one)."""
     writers: dict[str, list[int]] = {}
     for i, op in enumerate(graph.ops):
         for a in op.writes:
@@ -133,7 +146,14 @@ def _check_order(graph: Graph) -> None:
                     f"or list {a.tensor!r} among the inputs if its old value is meant"
                 )
             later = graph.ops[writers[a.tensor][0]].name
-            raise GraphError(f"op {op.name!r} reads {a.tensor!r} before op {later!r} writes it; list {later!r} first")
+            raise GraphError(
+                f"op {op.name!r} reads {a.tensor!r} before op {later!r} writes it; list {later!r} first"
+            )
+    for name in graph.outputs:
+        if name not in writers and name not in graph.inputs:
+            raise GraphError(
+                f"graph {graph.name!r} has output {name!r}, which no op writes; let one write it, or drop it"
+            )
 
 
 def _path(graph: Graph, start: int, goals: set[int]) -> list[int] | None:
@@ -195,29 +215,56 @@ def from_data(data: Mapping[str, Any], bodies: Mapping[str, object] | None = Non
 
     def bound(b: Sequence[Any]) -> Affine:
         const, tile, k_lo, k_hi = b
-        return Affine(int(const), tuple(int(c) for c in tile), int(k_lo), int(k_hi))
+        return Affine(const, tuple(tile), k_lo, k_hi)
 
     def access(a: Mapping[str, Any]) -> Access:
-        return Access(a["arg"], a["tensor"], tuple(Span(bound(lo), bound(hi)) for lo, hi in a["spans"]))
+        spans = tuple(Span(bound(lo), bound(hi)) for lo, hi in a["spans"])
+        return Access(_text(a["arg"]), _text(a["tensor"]), spans)
 
     bodies = bodies or {}
     return Graph(
-        data["name"],
-        tuple(Tensor(t["name"], tuple(t["shape"]), dtype(t["dtype"])) for t in data["tensors"]),
+        _text(data["name"]),
+        tuple(Tensor(_text(t["name"]), tuple(t["shape"]), dtype(_text(t["dtype"]))) for t in data["tensors"]),
         tuple(
             Op(
-                o["name"],
-                o["kernel"],
+                _text(o["name"]),
+                _text(o["kernel"]),
                 tuple(o["grid"]),
                 tuple(access(a) for a in o["reads"]),
                 tuple(access(a) for a in o["writes"]),
-                Reduction(*o["reduction"]) if o["reduction"] else None,
-                tuple(o["params"].items()),
-                o["flops"],
+                None if o["reduction"] is None else Reduction(*o["reduction"]),
+                _params(o["params"]),
+                _flops(o["flops"]),
                 bodies.get(o["kernel"]),
             )
             for o in data["ops"]
         ),
-        tuple(data["inputs"]),
-        tuple(data["outputs"]),
+        _names(data["inputs"]),
+        _names(data["outputs"]),
     )
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str):
+        raise TypeError(f"{value!r} stands where a name is expected")
+    return value
+
+
+def _names(values: Any) -> tuple[str, ...]:
+    if not isinstance(values, list):
+        raise TypeError(f"{values!r} stands where a list of names is expected")
+    return tuple(map(_text, values))
+
+
+def _params(values: Any) -> tuple[tuple[str, Param], ...]:
+    if not isinstance(values, dict) or not all(isinstance(v, Param) for v in values.values()):
+        raise TypeError(f"params {values!r} are no object of numbers, texts and booleans")
+    return tuple(values.items())
+
+
+def _flops(value: Any) -> float:
+    # An int stays one, so that equal plans give equal text.
+    if type(value) not in (int, float) or value < 0 or not isfinite(value):
+        raise ValueError(f"flops {value!r} is no finite number of at least 0")
+    number: float = value
+    return number

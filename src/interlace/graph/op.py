@@ -13,20 +13,28 @@ from interlace.graph.access import Access, Ints
 
 Param = int | float | str | bool
 
+_INT32 = 1 << 31  # tiles and k are 32-bit numbers on a device
+_INT64 = 1 << 63
+
 
 @dataclass(frozen=True)
 class Reduction:
     """The loop that a tile runs: ``extent`` elements, in chunks of ``block``.
 
     Items may split it; splits and waits inside it fall on multiples of ``block``.
+
+    Raises:
+        ShapeError: extent or block is no positive 32-bit integer.
     """
 
     extent: int
     block: int
 
     def __post_init__(self) -> None:
-        if self.extent < 1 or self.block < 1:
-            raise ShapeError(f"reduction of {self.extent} in chunks of {self.block}; both must be positive")
+        if any(type(n) is not int or not 0 < n < _INT32 for n in (self.extent, self.block)):
+            raise ShapeError(
+                f"reduction of {self.extent} in chunks of {self.block}; both must be positive ints below 2^31"
+            )
 
     @property
     def chunks(self) -> int:
@@ -47,6 +55,9 @@ class Op:
         params: the kernel's numbers (tile sizes, activation, ...), all serialisable.
         flops: floating-point operations of one whole tile.
         body: the kernel object itself; not part of the value, and None after reading JSON.
+
+    Raises:
+        ShapeError: a grid that is none, or an access map that has no meaning for this grid and reduction.
     """
 
     name: str
@@ -60,12 +71,37 @@ class Op:
     body: object = field(default=None, compare=False, repr=False)
 
     def __post_init__(self) -> None:
-        if not 1 <= len(self.grid) <= 3 or any(n < 1 for n in self.grid):
-            raise ShapeError(f"op {self.name!r} has grid {self.grid}; use 1 to 3 positive extents")
+        if not 1 <= len(self.grid) <= 3 or any(type(n) is not int or n < 1 for n in self.grid):
+            raise ShapeError(f"op {self.name!r} has grid {self.grid}; use 1 to 3 positive extents, all ints")
+        if self.tiles >= _INT32:
+            raise ShapeError(
+                f"op {self.name!r} has grid {self.grid}, {self.tiles} tiles; use larger ones, fewer than 2^31"
+            )
         if any(a.uses_k for a in self.writes):
             raise ShapeError(f"op {self.name!r} writes a region that depends on the k-range; only reads may")
         if self.reduction is None and any(a.uses_k for a in self.reads):
             raise ShapeError(f"op {self.name!r} reads a k-range but declares no reduction; pass reduction=")
+        for access in self.accesses:
+            self._check_spans(access)
+
+    def _check_spans(self, access: Access) -> None:
+        if not all(span.shrinks for span in access.spans):
+            raise ShapeError(
+                f"op {self.name!r}: with a part of the reduction, {access} may leave what the whole tile "
+                "reads, from which dependencies follow; use k.lo (or -k.hi) in the lower bound and k.hi "
+                "(or -k.lo) in the upper one"
+            )
+        if sum(span.uses_k for span in access.spans) > 1:
+            raise ShapeError(
+                f"op {self.name!r}: {access} moves with the k-range in more than one dimension; "
+                "let it move in one, and span the others by ALL or a block"
+            )
+        for bound in (b for span in access.spans for b in (span.lo, span.hi)):
+            if bound.reach(self.grid, self.k_extent) >= _INT64:
+                raise ShapeError(
+                    f"op {self.name!r}: {access} has a bound beyond 64 bits on grid {self.grid} "
+                    f"with a reduction of {self.k_extent}; use smaller factors"
+                )
 
     @property
     def tiles(self) -> int:

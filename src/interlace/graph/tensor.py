@@ -11,15 +11,23 @@ from interlace.core.errors import ShapeError
 
 @dataclass(frozen=True)
 class Tensor:
-    """A named array in global memory, row-major and contiguous."""
+    """A named array in global memory, row-major and contiguous.
+
+    Raises:
+        ShapeError: no extents, one that is no positive integer, or 2^62 elements and more.
+    """
 
     name: str
     shape: tuple[int, ...]
     dtype: DType
 
     def __post_init__(self) -> None:
-        if not self.shape or any(not isinstance(n, int) or n < 1 for n in self.shape):
-            raise ShapeError(f"tensor {self.name!r} has shape {self.shape}; every extent must be a positive int")
+        if not self.shape or any(type(n) is not int or n < 1 for n in self.shape):
+            raise ShapeError(
+                f"tensor {self.name!r} has shape {self.shape}; every extent must be a positive int"
+            )
+        if prod(self.shape) >= 1 << 62:
+            raise ShapeError(f"tensor {self.name!r} has shape {self.shape}; use fewer than 2^62 elements")
 
     @property
     def nbytes(self) -> int:

@@ -49,11 +49,17 @@ class TritonBody:
         finish: ``(tile, acc, ...)`` with a reduction, else ``(tile, ...)``: stores the output tile.
         accumulate: ``(tile, sync, ...)`` returning a tuple of float32 blocks, or None.
         prefetch: ``(tile, ...)``: asks the L2 for data that depends on nothing (weights), or None.
+        partial: float32 elements of one partial sum of an op (all blocks of ``accumulate`` together); without
+            it the kernel's reductions cannot be split.
+        chunked: ``accumulate`` asks ``ready`` for each stretch of its k-range; without it all waits of an item
+            stand at its start.
     """
 
     finish: Any
     accumulate: Any = None
     prefetch: Any = None
+    partial: Callable[[Op], int] | None = None
+    chunked: bool = False
 
 
 @dataclass(frozen=True)

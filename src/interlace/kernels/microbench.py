@@ -28,16 +28,16 @@ def chain(sync, ns, rounds):
     tl.store(ns, now_ns(sync.INTERPRET) - begin)
     begin = now_ns(sync.INTERPRET)
     missing = 0
-    for r in range(rounds):
+    for _ in range(rounds):
         missing += blocked(_at(zero, zero, tl.cast(0, tl.int64) + zero), sync).to(tl.int32)
     tl.store(ns + 1, now_ns(sync.INTERPRET) - begin)
     begin = now_ns(sync.INTERPRET)
-    for r in range(rounds):
+    for _ in range(rounds):
         missing += blocked(_at(zero + 2, zero, tl.cast(0, tl.int64) + zero), sync).to(tl.int32)
     tl.store(ns + 2, now_ns(sync.INTERPRET) - begin)
     begin = now_ns(sync.INTERPRET)
     last = tl.cast(0, tl.int64) + missing
-    for r in range(rounds):
+    for _ in range(rounds):
         last += drawn(draw(sync))
     tl.store(ns + 3, now_ns(sync.INTERPRET) - begin)
     tl.store(sync.trace, last)

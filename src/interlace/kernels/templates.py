@@ -35,7 +35,10 @@ def nothing(tile):
 
 @triton.jit
 def _run_item(tile, sync, worker, body: tl.constexpr, arguments, ticket, DRAW: tl.constexpr):
-    """Wait, run one item's body, post. Returns the next ticket: under DRAW one drawn while the tile is finished, else ``ticket``."""
+    """Wait, run one item's body, post.
+
+    Returns the next ticket: under DRAW one drawn while the tile is finished, else ``ticket``.
+    """
     if sync.TRACE:
         arrived_ns = now_ns(sync.INTERPRET)
     if blocked(tile, sync):
@@ -45,20 +48,24 @@ def _run_item(tile, sync, worker, body: tl.constexpr, arguments, ticket, DRAW: t
         start_ns = now_ns(sync.INTERPRET)
     if body[3]:
         acc = body[1](tile, sync, *arguments[1])
+        tl.static_assert(len(acc) <= 2, "accumulate returns one block or two")
     if DRAW:
         ticket = draw(sync)
     if body[3]:
         if sync.SPLIT:
             if meet(tile, sync, acc):
                 if len(acc) == 1:
-                    sums = (total(tile, sync, acc[0], 0),)
+                    body[2](tile, (total(tile, sync, acc[0], 0),), *arguments[2])
                 else:
                     sums = (total(tile, sync, acc[0], 0), total(tile, sync, acc[1], 1))
-                body[2](tile, sums, *arguments[2])
+                    body[2](tile, sums, *arguments[2])
                 post(tile, sync)
         else:
-            body[2](tile, acc, *arguments[2])
-            post(tile, sync)
+            # Always true. Behind a branch, ptxas leaves the epilogue out of the wgmma pipeline; without it, it
+            # serialises the 128 x 256 tile.
+            if tile.part < tile.parts:
+                body[2](tile, acc, *arguments[2])
+                post(tile, sync)
     else:
         body[2](tile, *arguments[2])
         post(tile, sync)
@@ -166,9 +173,7 @@ def persistent_ticket_kernel(sync, n, free, bodies: tl.constexpr, arguments, PDL
     position = (number - run * sync.programs).to(tl.int32)
     while position < n:
         if PDL:
-            if position >= n - tl.num_programs(
-                0
-            ):  # the last wave: earlier, prefetches would be evicted again
+            if position >= n - tl.num_programs(0):  # the last wave; earlier, prefetches would be evicted again
                 cuda.gdc_launch_dependents()
         ticket = _dispatch_item(sync, position, run, bodies, arguments, ticket, True)
         position = (drawn(ticket) - run * sync.programs).to(tl.int32)

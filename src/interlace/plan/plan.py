@@ -157,14 +157,20 @@ class Plan:
             PlanFormatError: not JSON, not a plan, or of another schema version.
         """
         try:
-            data = json.loads(text)
-        except (json.JSONDecodeError, RecursionError) as error:
-            raise PlanFormatError(f"not JSON: {error}; write plans with Plan.to_json or `interlace plan`") from None
-        if not isinstance(data, dict) or data.get("format") != FORMAT:
-            raise PlanFormatError(f"not a plan: the text lacks \"format\": \"{FORMAT}\"")
-        if data.get("schema_version") != SCHEMA_VERSION:
+            data = json.loads(text, parse_constant=_no_number)
+        except (ValueError, RecursionError) as error:
             raise PlanFormatError(
-                f"plan has schema version {data.get('schema_version')!r}, this is version {SCHEMA_VERSION}; "
+                f"not JSON: {error}; write plans with Plan.to_json or `interlace plan`"
+            ) from None
+        if not isinstance(data, dict) or data.get("format") != FORMAT:
+            raise PlanFormatError(
+                f'not a plan: the text lacks "format": "{FORMAT}"; '
+                "write plans with Plan.to_json or `interlace plan`"
+            )
+        version = data.get("schema_version")
+        if type(version) is not int or version != SCHEMA_VERSION:
+            raise PlanFormatError(
+                f"plan has schema version {version!r}, this is version {SCHEMA_VERSION}; "
                 "make the plan again with this release"
             )
         try:
@@ -175,12 +181,12 @@ class Plan:
                 _count(data["semaphores"]),
                 Items(**{f.name: _column(data["items"][f.name]) for f in fields(Items)}),
                 Waits(**{f.name: _column(data["waits"][f.name]) for f in fields(Waits)}),
-                str(data["policy"]),
-                str(data["order"]),
+                _text(data["policy"]),
+                _text(data["order"]),
             )
         except GraphError as error:
             raise PlanFormatError(f"the plan's graph is inconsistent: {error}") from error
-        except (KeyError, TypeError, ValueError, OverflowError, InterlaceError) as error:
+        except (KeyError, TypeError, ValueError, OverflowError, RecursionError, InterlaceError) as error:
             raise PlanFormatError(f"damaged plan: {type(error).__name__}: {error}; make it again") from None
 
 
@@ -192,6 +198,16 @@ def _column(values: Any) -> Ints:
     if not isinstance(values, list) or any(type(v) is not int for v in values):
         raise ValueError("a column is not a list of integers")
     return np.array(values, np.int64)
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str):
+        raise ValueError(f"{value!r} is not a text")
+    return value
+
+
+def _no_number(constant: str) -> None:
+    raise ValueError(f"{constant} is no number")
 
 
 def _count(value: Any) -> int:

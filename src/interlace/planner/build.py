@@ -13,12 +13,13 @@ from typing import TypeVar
 
 import numpy as np
 
-from interlace.core.errors import OrderError
+from interlace.core.errors import OrderError, PlanError
 from interlace.graph.access import Ints
-from interlace.graph.dependencies import Dependencies, Groups, distinct, offsets, ranges
+from interlace.graph.dependencies import Dependencies, distinct, offsets
 from interlace.graph.graph import Graph
 from interlace.graph.op import Op
 from interlace.plan.plan import Dispatch, Items, Plan, Waits
+from interlace.planner.waits import derive_waits
 from interlace.policies.interleavings import Interleaving, OpAfterOp, Parts
 from interlace.policies.orders import Order, RowMajor, check_permutation
 from interlace.policies.splits import Split, Whole
@@ -63,22 +64,28 @@ def build(graph: Graph, choices: Choices) -> Plan:
     """The plan that follows from a graph and choices.
 
     Raises:
+        PlanError: fewer than one worker.
         OrderError: an order or interleaving that is no permutation, a setting for an unknown op.
         IntraOpRaceError: two tiles of one op conflict.
     """
+    if choices.workers < 1:
+        raise PlanError(f"choices name {choices.workers} workers; use at least one")
     for what in (choices.policy, choices.order, choices.split):
         unknown = set(what) - {op.name for op in graph.ops} if isinstance(what, Mapping) else set()
         if unknown:
-            raise OrderError(f"settings name ops {sorted(unknown)}; graph {graph.name!r} has {[o.name for o in graph.ops]}")
+            known = [op.name for op in graph.ops]
+            raise OrderError(f"settings name ops {sorted(unknown)}; graph {graph.name!r} has {known}")
     dependencies = Dependencies(graph)
     parts = _parts(graph, choices)
     post_of_tile, base = _posts(graph, choices, dependencies)
     sequence = choices.interleaving.sequence(parts, dependencies, post_of_tile)
     check_permutation(sequence, len(parts.op), "the items")
     op, tile, k_lo, k_hi = (column[sequence] for column in (parts.op, parts.tile, parts.k_lo, parts.k_hi))
-    waits = _waits(dependencies, choices.chunk_waits, op, tile, k_lo, k_hi, post_of_tile, base)
-    post, waits, semaphores = _drop_unused(post_of_tile[base[op] + tile], waits)
+    post = post_of_tile[base[op] + tile]
     items = Items(op, tile, k_lo, k_hi, _workers(graph, choices, op, k_lo, k_hi), post)
+    waits = derive_waits(dependencies, items, post_of_tile, choices.chunk_waits)
+    post, waits, semaphores = _drop_unused(post, waits)
+    items = replace(items, post=post)
     return Plan(
         graph,
         choices.dispatch,
@@ -106,7 +113,8 @@ def _parts(graph: Graph, choices: Choices) -> Parts:
         check_permutation(order, op.tiles, f"op {op.name!r}, grid {op.grid}")
         block, chunks = (op.reduction.block, op.reduction.chunks) if op.reduction else (1, 1)
         at, lo, hi = _setting(choices.split, op, Whole()).items(op.tiles, chunks)
-        columns.append((np.full(len(at), i, np.int64), order[at], lo * block, np.minimum(hi * block, op.k_extent)))
+        ends = np.minimum(hi * block, op.k_extent)
+        columns.append((np.full(len(at), i, np.int64), order[at], lo * block, ends))
     return Parts(*(np.concatenate(c) for c in zip(*columns, strict=True)))
 
 
@@ -119,9 +127,12 @@ def _posts(graph: Graph, choices: Choices, dependencies: Dependencies) -> tuple[
     for i, op in enumerate(graph.ops):
         if i not in producers:
             continue
-        local = np.asarray(_setting(choices.policy, op, TileSync()).semaphores(op.coords(), op.grid), np.int64)
+        policy = _setting(choices.policy, op, TileSync())
+        local = np.asarray(policy.semaphores(op.coords(), op.grid), np.int64)
         if local.shape != (op.tiles,):
-            raise OrderError(f"policy of op {op.name!r} gave {local.shape} semaphores for {op.tiles} tiles; give one each")
+            raise OrderError(
+                f"policy of op {op.name!r} gave {local.shape} semaphores for {op.tiles} tiles; give one each"
+            )
         used, dense = np.unique(local, return_inverse=True)
         skip = int(len(used) and used[0] < 0)
         post[base[i] : base[i + 1]] = np.where(local < 0, -1, first + dense - skip)
@@ -129,103 +140,17 @@ def _posts(graph: Graph, choices: Choices, dependencies: Dependencies) -> tuple[
     return post, base
 
 
-def _waits(
-    dependencies: Dependencies,
-    chunk_waits: bool,
-    op: Ints,
-    tile: Ints,
-    k_lo: Ints,
-    k_hi: Ints,
-    post_of_tile: Ints,
-    base: Ints,
-) -> Waits:
-    """The waits of each item: all semaphores that the tiles it needs post, as few ranges as possible."""
-    graph = dependencies.graph
-    threshold = np.bincount(post_of_tile[post_of_tile >= 0], minlength=1)
-    per_item = np.zeros(len(op), np.int64)  # wait class of each item; class 0 waits for nothing
-    classes: list[Ints] = [np.zeros((0, 6), np.int64)]  # rows (class, first, count, stride, threshold, k)
-    fresh = 1
-    for c, consumer in enumerate(graph.ops):
-        links = dependencies.into(c)
-        mine = np.flatnonzero(op == c)
-        if not links or not len(mine):
-            continue
-        coords = consumer.coords(tile[mine])
-        bounds = [
-            b
-            for link in links
-            for side in link.target.bounds(graph.tensor(link.tensor).shape, coords, k_lo[mine], k_hi[mine])
-            for b in side.T
-        ]
-        first, cls = distinct(k_lo[mine], k_hi[mine], *bounds)
-        row, needed, k = _needs(
-            dependencies, c, coords[first], k_lo[mine][first], k_hi[mine][first], base, chunk_waits
-        )
-        semaphore = post_of_tile[needed]
-        row, semaphore, k = row[semaphore >= 0], semaphore[semaphore >= 0], k[semaphore >= 0]
-        order = np.lexsort((k, semaphore, row))  # the earliest use of each semaphore comes first
-        row, semaphore, k = row[order], semaphore[order], k[order]
-        keep = np.r_[True, (row[1:] != row[:-1]) | (semaphore[1:] != semaphore[:-1])][: len(row)]
-        classes.append(_ranges(row[keep] + fresh, semaphore[keep], k[keep], threshold))
-        per_item[mine] = cls + fresh
-        fresh += len(first)
-    table = np.concatenate(classes)
-    sizes = np.bincount(table[:, 0], minlength=fresh)
-    rows = Groups(offsets(sizes), np.arange(len(table), dtype=np.int64)).take(per_item)
-    taken = table[rows.values]
-    return Waits(rows.ptr, *(np.ascontiguousarray(taken[:, i]) for i in range(1, 6)))
-
-
-def _needs(
-    dependencies: Dependencies,
-    consumer: int,
-    coords: Ints,
-    k_lo: Ints,
-    k_hi: Ints,
-    base: Ints,
-    chunk_waits: bool,
-) -> tuple[Ints, Ints, Ints]:
-    """(row, producer tile over the whole graph, k before which it is needed) for n items."""
-    graph = dependencies.graph
-    reduction = graph.ops[consumer].reduction
-    found: list[tuple[Ints, Ints, Ints]] = []
-    for link in dependencies.into(consumer):
-        row = np.arange(len(coords), dtype=np.int64)
-        lo, hi = k_lo, k_hi
-        if chunk_waits and link.target.uses_k and reduction:
-            chunks = -(-(k_hi - k_lo) // reduction.block)
-            lo = ranges(k_lo, chunks, reduction.block)
-            row = np.repeat(row, chunks)
-            hi = np.minimum(lo + reduction.block, k_hi[row])
-        box_lo, box_hi = link.target.bounds(graph.tensor(link.tensor).shape, coords[row], lo, hi)
-        first, box = distinct(*box_lo.T, *box_hi.T)
-        tiles = dependencies.producers(link, box_lo[first], box_hi[first]).take(box)
-        found.append((row[tiles.rows], base[link.producer] + tiles.values, lo[tiles.rows]))
-    row, needed, k = (np.concatenate(column) for column in zip(*found, strict=True))
-    return row, needed, k
-
-
-def _ranges(row: Ints, semaphore: Ints, k: Ints, threshold: Ints) -> Ints:
-    """Arithmetic runs of semaphores with equal row, k and threshold, ordered by row, then k."""
-    order = np.lexsort((semaphore, k, row))
-    out: list[tuple[int, int, int, int, int, int]] = []
-    values = zip(row[order].tolist(), semaphore[order].tolist(), k[order].tolist(), threshold[semaphore[order]].tolist(), strict=True)
-    for r, s, at, t in values:
-        if out:
-            r0, first, count, stride, t0, k0 = out[-1]
-            if (r0, t0, k0) == (r, t, at) and (count == 1 or s == first + count * stride):
-                out[-1] = (r0, first, count + 1, s - first if count == 1 else stride, t0, k0)
-                continue
-        out.append((r, s, 1, 1, t, at))
-    return np.array(out, np.int64).reshape(-1, 6)
-
-
 def _drop_unused(post: Ints, waits: Waits) -> tuple[Ints, Waits, int]:
     """Semaphores that nobody awaits are not posted; numbers start at the first awaited one."""
-    used = np.unique(ranges(waits.first, waits.count, waits.stride))
+    awaited = np.zeros(int(post.max(initial=-1)) + 2, bool)  # the last entry is that of -1
+    rows, _ = distinct(waits.first, waits.count, waits.stride)
+    columns = (column[rows].tolist() for column in (waits.first, waits.count, waits.stride))
+    for first, count, stride in zip(*columns, strict=True):
+        awaited[first : first + (count - 1) * stride + 1 : stride] = True
+    used = np.flatnonzero(awaited)
     if not len(used):
         return np.full_like(post, -1), waits, 0
-    post = np.where(np.isin(post, used), post - used[0], -1)
+    post = np.where(awaited[post], post - used[0], -1)
     return post, replace(waits, first=waits.first - used[0]), int(used[-1] - used[0]) + 1
 
 
@@ -236,7 +161,7 @@ def _workers(graph: Graph, choices: Choices, op: Ints, k_lo: Ints, k_hi: Ints) -
     if choices.assignment is Assignment.STRIPED:
         return np.arange(n, dtype=np.int64) % choices.workers
     flops = np.array([max(o.flops, 1.0) / o.k_extent for o in graph.ops])
-    load = [(0.0, w) for w in range(choices.workers)]
+    load = [(0.0, w) for w in range(min(choices.workers, n))]
     worker = np.empty(n, np.int64)
     for i, cost in enumerate((flops[op] * (k_hi - k_lo)).tolist()):
         busy, w = heapq.heappop(load)

@@ -140,5 +140,6 @@ def _by_group(
         shared = np.zeros(post.max(initial=0) + 1, np.int64)
         np.maximum.at(shared, post[tiles][post[tiles] >= 0], tile_group[tiles][post[tiles] >= 0])
         tile_group[tiles] = np.where(post[tiles] >= 0, shared[post[tiles]], tile_group[tiles])
-    return np.lexsort((np.arange(len(group)), parts.op, group)).astype(np.int64)
+    order: Ints = np.lexsort((np.arange(len(group)), parts.op, group)).astype(np.int64)
+    return order
 

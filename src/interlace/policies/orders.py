@@ -34,7 +34,8 @@ class Order(ABC):
         rows = prod(grid[:-1])
         tile = np.arange(rows * columns, dtype=np.int64)
         keys = self.rank(tile // columns, tile % columns, rows, columns)
-        return np.lexsort(keys[::-1]).astype(np.int64)
+        order: Ints = np.lexsort(keys[::-1]).astype(np.int64)
+        return order
 
     def __str__(self) -> str:
         return repr(self)
@@ -95,7 +96,8 @@ class Hilbert(Order):
 
     The rectangle is halved recursively along its longer side, or into one piece of each orientation when
     it is nearly square; odd splits are nudged to even so that the curve stays connected (the
-    generalised Hilbert curve described by Cerveny, 2018).
+    generalised Hilbert curve described by Cerveny, 2018). Only where the longer side is odd and the shorter
+    an even number of at least 4 is exactly one step diagonal.
     """
 
     def rank(self, row: Ints, column: Ints, rows: int, columns: int) -> tuple[Ints, ...]:
@@ -134,7 +136,9 @@ def check_permutation(sequence: Ints, n: int, where: str) -> None:
     count = np.bincount(sequence, minlength=n)
     if (count != 1).any():
         at = int(np.flatnonzero(count != 1)[0])
-        raise OrderError(f"order for {where} lists entry {at} {int(count[at])} times; list each of {n} exactly once")
+        raise OrderError(
+            f"order for {where} lists entry {at} {int(count[at])} times; list each of {n} exactly once"
+        )
 
 
 def _curve(path: list[tuple[int, int]], x: int, y: int, ax: int, ay: int, bx: int, by: int) -> None:
@@ -159,7 +163,8 @@ def _curve(path: list[tuple[int, int]], x: int, y: int, ax: int, ay: int, bx: in
         bx2, by2 = bx2 + dbx, by2 + dby
     _curve(path, x, y, bx2, by2, ax2, ay2)
     _curve(path, x + bx2, y + by2, ax, ay, bx - bx2, by - by2)
-    _curve(path, x + (ax - dax) + (bx2 - dbx), y + (ay - day) + (by2 - dby), -bx2, -by2, -(ax - ax2), -(ay - ay2))
+    x, y = x + (ax - dax) + (bx2 - dbx), y + (ay - day) + (by2 - dby)
+    _curve(path, x, y, -bx2, -by2, -(ax - ax2), -(ay - ay2))
 
 
 def _sign(v: int) -> int:

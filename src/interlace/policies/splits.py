@@ -4,7 +4,7 @@ Six tiles of four chunks over four workers, one letter per item:
 
     Whole()       aaaa bbbb cccc dddd eeee ffff
     SplitK(2)     aagg bbhh ccii ddjj eekk ffll     (all first halves run before all second halves)
-    StreamK(4)    aaaa aacc cccc ddee eeee ffff     (six chunks each; tiles b and e are shared)
+    StreamK(4)    aaaa bbcc dddd eeee ffgg hhhh     (shares of six chunks; tiles 1 and 4 are shared)
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class Split(ABC):
 
     @abstractmethod
     def cuts(self, tiles: int, chunks: int) -> Ints:
-        """Ascending positions, in chunks over all tiles laid end to end, where items end besides tile ends."""
+        """Where items end besides tile ends: ascending, in chunks over all tiles laid end to end."""
 
     def items(self, tiles: int, chunks: int) -> tuple[Ints, Ints, Ints]:
         """(position of the tile in the order, first chunk, chunk after the last) of each item."""

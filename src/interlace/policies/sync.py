@@ -44,7 +44,7 @@ class SyncPolicy(ABC):
 
 @dataclass(frozen=True)
 class NoSync(SyncPolicy):
-    """No semaphores: for ops whose consumers run after them by program order or a kernel boundary."""
+    """No semaphores: for ops whose consumers one worker runs after them, by its own program order."""
 
     def semaphores(self, coords: Ints, grid: tuple[int, ...]) -> Ints:
         return np.full(len(coords), -1, np.int64)

@@ -15,13 +15,13 @@ it. Times are microseconds from the first arrival. The event format is Google's 
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from interlace.core.files import write_whole
 from interlace.graph.access import Ints
 from interlace.trace.events import Trace
 
@@ -96,21 +96,6 @@ def write_perfetto(
     """
     data = to_perfetto(trace, grids=grids, arrows=arrows, name=name)
     write_whole(path, json.dumps(data, separators=(",", ":")) + "\n")
-
-
-def write_whole(path: str | Path, text: str) -> None:
-    """Write text beside ``path``, then rename: readers see the old file or the new one, never a part.
-
-    Raises:
-        OSError: the file cannot be written.
-    """
-    path = Path(path)
-    beside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        beside.write_text(text, encoding="utf-8")
-        os.replace(beside, path)
-    finally:
-        beside.unlink(missing_ok=True)
 
 
 def _tracks(trace: Trace) -> tuple[Ints, list[str]]:

@@ -12,7 +12,9 @@ from interlace.kernels.matmul import MatmulTile, matmul
 def two_copies(m: int, n: int, dtype: DType = bf16, tile: tuple[int, int] = (64, 64)) -> Graph:
     """``z = y = x`` for x of shape (m, n)."""
     x, y, z = (Tensor(name, (m, n), dtype) for name in "xyz")
-    return Graph("two-copies", (x, y, z), (copy("first", x, y, tile), copy("second", y, z, tile)), ("x",), ("z",))
+    return Graph(
+        "two-copies", (x, y, z), (copy("first", x, y, tile), copy("second", y, z, tile)), ("x",), ("z",)
+    )
 
 
 def two_matmuls(

@@ -134,10 +134,7 @@ class Checkpoint:
             raise GraphError(
                 f"cannot read tensor {name!r} of checkpoint {str(self.path)!r}: {error}"
             ) from None
-        if dtype is bf16:
-            values = (raw.astype(np.uint32) << 16).view(np.float32)
-        else:
-            values = np.array(raw, np.float32)
+        values = (raw.astype(np.uint32) << 16).view(np.float32) if dtype is bf16 else np.array(raw, np.float32)
         if not np.isfinite(values).all():
             raise GraphError(f"tensor {name!r} of checkpoint {str(self.path)!r} holds infinities or NaNs")
         return values

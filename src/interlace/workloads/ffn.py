@@ -52,11 +52,18 @@ def ffn(
     """
     x, hidden = Tensor("x", (m, shape.hidden), dtype), Tensor("hidden", (m, shape.ffn), dtype)
     out = Tensor("out", (m, shape.hidden), dtype)
-    w_up, w_down = Tensor("w_up", (shape.ffn, shape.hidden), dtype), Tensor("w_down", (shape.hidden, shape.ffn), dtype)
+    w_up, w_down = (
+        Tensor("w_up", (shape.ffn, shape.hidden), dtype),
+        Tensor("w_down", (shape.hidden, shape.ffn), dtype),
+    )
     w_gate = (Tensor("w_gate", (shape.ffn, shape.hidden), dtype),) if shape.gated else ()
     ops = (
-        matmul("up", x, w_up, hidden, gate=w_gate[0] if w_gate else None, activation=shape.activation, tile=up),
+        matmul(
+            "up", x, w_up, hidden, gate=w_gate[0] if w_gate else None, activation=shape.activation, tile=up
+        ),
         matmul("down", hidden, w_down, out, tile=down),
     )
     inputs = ("x", "w_up", *(t.name for t in w_gate), "w_down")
-    return Graph("gated-ffn" if shape.gated else "ffn", (x, w_up, *w_gate, w_down, hidden, out), ops, inputs, ("out",))
+    return Graph(
+        "gated-ffn" if shape.gated else "ffn", (x, w_up, *w_gate, w_down, hidden, out), ops, inputs, ("out",)
+    )

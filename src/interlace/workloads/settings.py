@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from interlace.kernels.matmul import MatmulTile
 from interlace.policies.orders import GroupedPanels, Order, RowMajor
@@ -22,9 +22,9 @@ class FFNSetting:
 
     up: MatmulTile
     down: MatmulTile
-    split_up: Split = Whole()
-    split_down: Split = Whole()
-    order: Order = RowMajor()
+    split_up: Split = field(default_factory=Whole)
+    split_down: Split = field(default_factory=Whole)
+    order: Order = field(default_factory=RowMajor)
 
     @property
     def splits(self) -> dict[str, Split]:
@@ -42,8 +42,8 @@ class FFNSetting:
 def ffn_settings(m: int, shape: FFNShape) -> tuple[FFNSetting, ...]:
     """The settings that came out best for some executor, for m tokens."""
 
-    def tall(*extents: int) -> MatmulTile:
-        return MatmulTile(*extents, swap=True, prefetch_bytes=65536)
+    def tall(rows: int, columns: int, k: int, stages: int, num_warps: int) -> MatmulTile:
+        return MatmulTile(rows, columns, k, stages, num_warps, swap=True, prefetch_bytes=65536)
 
     two, tile = SplitK(2), MatmulTile
     if m <= 32 and shape.gated:

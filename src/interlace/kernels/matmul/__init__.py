@@ -15,7 +15,7 @@ from enum import Enum
 
 import numpy as np
 
-from interlace.graph.access import K, axes
+from interlace.graph.access import K, Span, axes
 from interlace.graph.op import Op, Reduction
 from interlace.graph.tensor import Tensor
 from interlace.kernels.base import Array, Kernel, Params, Reference, Regions, TritonBody, require, same_dtype
@@ -101,7 +101,13 @@ def _finish(acc: Array | None, regions: Regions, params: Params) -> Mapping[str,
 def _triton() -> TritonBody:
     from interlace.kernels.matmul.triton import matmul_accumulate, matmul_finish, matmul_prefetch
 
-    return TritonBody(matmul_finish, matmul_accumulate, matmul_prefetch)
+    return TritonBody(matmul_finish, matmul_accumulate, matmul_prefetch, _partial, chunked=True)
+
+
+def _partial(op: Op) -> int:
+    """One tile of float32, two if gated."""
+    sums = 2 if any(a.arg == "gate" for a in op.reads) else 1
+    return int(op.param("BM")) * int(op.param("BN")) * sums
 
 
 MATMUL = Kernel("matmul", Reference(_finish, _accumulate), _triton, ("bf16", "fp16", "fp32"))
@@ -150,7 +156,10 @@ def matmul(
     same_dtype(name, x, weight, out, *optional)
     i, j = axes(2)
     rows, columns = i.block(tile.m), j.block(tile.n)
-    reads = {"x": (x, (rows, K)), "weight": (weight, (columns, K))}
+    reads: dict[str, tuple[Tensor, tuple[Span, ...]]] = {
+        "x": (x, (rows, K)),
+        "weight": (weight, (columns, K)),
+    }
     if gate is not None:
         reads["gate"] = (gate, (columns, K))
     if bias is not None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from interlace.kernels.primitives.dot import dot
+from interlace.kernels.primitives.dot import dot, narrowed
 from interlace.kernels.primitives.prefetch import prefetch_rows
 from interlace.kernels.primitives.semaphore import ready, stretches
 
@@ -55,20 +55,20 @@ def matmul_accumulate(
         right = weight + column[None, :] + along[:, None]
         acc = tl.zeros((BM, BN), tl.float32)
     if gate is None:
-        for s in range(0, stretches(tile, sync)):
+        for s in range(stretches(tile, sync)):
             lo, hi = ready(tile, sync, s)
             for chunk in tl.range(lo // BK, tl.cdiv(hi, BK), num_stages=STAGES):
                 a = _chunk(left, along[None, :], K, BK, chunk * BK)
                 b = _chunk(right, along[:, None], K, BK, chunk * BK)
                 acc = dot(a, b, acc, sync.INTERPRET)
-        result = (acc,)
+        return (acc,)
     else:
         acc_gate = tl.zeros_like(acc)
         if SWAP:
             gates = gate + column[:, None] + along[None, :]
         else:
             gates = gate + column[None, :] + along[:, None]
-        for s in range(0, stretches(tile, sync)):
+        for s in range(stretches(tile, sync)):
             lo, hi = ready(tile, sync, s)
             for chunk in tl.range(lo // BK, tl.cdiv(hi, BK), num_stages=STAGES):
                 a = _chunk(left, along[None, :], K, BK, chunk * BK)
@@ -82,8 +82,7 @@ def matmul_accumulate(
                     acc_gate = dot(
                         a, _chunk(gates, along[:, None], K, BK, chunk * BK), acc_gate, sync.INTERPRET
                     )
-        result = (acc, acc_gate)
-    return result
+        return (acc, acc_gate)
 
 
 @triton.jit
@@ -119,7 +118,7 @@ def matmul_finish(
         value *= tl.sigmoid(1.5957691216057308 * (value + 0.044715 * value * value * value))
     if residual is not None:
         value += tl.load(residual + at, mask=inside, other=0.0).to(tl.float32)
-    tl.store(out + at, value.to(out.dtype.element_ty), mask=inside)
+    tl.store(out + at, narrowed(value, out.dtype.element_ty), mask=inside)
 
 
 @triton.jit

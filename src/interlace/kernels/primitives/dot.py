@@ -1,4 +1,4 @@
-"""Matrix product of blocks, the same under compiler and interpreter."""
+"""Arithmetic that compiler and interpreter would do differently, made the same."""
 
 from __future__ import annotations
 
@@ -17,3 +17,13 @@ def dot(a, b, acc, INTERPRET: tl.constexpr):
     else:
         acc = tl.dot(a, b, acc, input_precision="ieee")
     return acc
+
+
+@triton.jit
+def narrowed(value, dtype: tl.constexpr):
+    """A float32 block in a narrower dtype, rounded to nearest even; the interpreter would truncate."""
+    if dtype == tl.float32:
+        result = value
+    else:
+        result = value.to(dtype, fp_downcast_rounding="rtne")
+    return result

@@ -317,6 +317,7 @@ def blocked(tile, sync):
 def wait(tile, sync):
     """Before an item starts: everything that its start needs is visible to all threads afterwards."""
     if sync.WAITS:
+        _jitter(tile, sync, 2)
         for row in range(tile.wait_lo, tile.wait_mid):
             _wait_row(tile, sync, row)
 

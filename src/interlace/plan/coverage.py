@@ -1,0 +1,280 @@
+"""Is every dependency enforced, by a wait or by the order of one worker?
+
+Items are looked at in *segments*, stretches between two waits: an item with waits at k = 0, 0, 128 and
+k-range [0, 512) has two, [0, 128) behind two waits and [128, 512) behind three. Segments that touch the
+same box behind the same waits are one *case*, and cases that differ only in waits for other things are
+decided together: an op of n tiles that each read all of another's n takes memory of n, not of n * n.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from interlace.core.errors import CoverageError
+from interlace.graph.access import Ints
+from interlace.graph.dependencies import (
+    CANDIDATES,
+    Dependencies,
+    Groups,
+    Hazard,
+    Link,
+    batches,
+    distinct,
+    offsets,
+    ranges,
+)
+from interlace.graph.tensor import Region
+from interlace.plan.facts import Facts
+from interlace.plan.plan import Dispatch
+
+_SPAN = 1 << 31  # more than any k, so that item * _SPAN + k orders by item, then k
+_SHOWN = 4  # semaphores in a message
+
+
+def check_coverage(facts: Facts, dependencies: Dependencies) -> tuple[int, int]:
+    """(edges, those enforced by a wait), if every dependency is enforced.
+
+    Raises:
+        CoverageError: one is not; names its items and the missing wait.
+    """
+    order = _WorkerOrder(facts)
+    edges = by_wait = 0
+    for consumer in range(len(facts.plan.graph.ops)):
+        links = dependencies.into(consumer)
+        if not links:
+            continue
+        segments = _Segments(facts, consumer)
+        for link in links:
+            check = _LinkCheck(facts, dependencies, order, segments, link)
+            check.run()
+            edges += check.edges
+            by_wait += check.by_wait
+    return edges, by_wait
+
+
+class _Segments:
+    """Stretches of the items of one op between two waits, ordered by item, then k.
+
+    Attributes:
+        item, k_lo, k_hi: one entry per segment.
+        opening: the segment is the first of its item.
+        wait_end: the waits before the segment are the item's rows up to this one.
+        prefix: equal exactly for segments behind the same waits.
+    """
+
+    def __init__(self, facts: Facts, op: int) -> None:
+        items, waits = facts.plan.items, facts.plan.waits
+        mine = np.flatnonzero(items.op == op)
+        rows = Groups(waits.ptr, np.arange(len(waits), dtype=np.int64)).take(mine)
+        owner = mine[rows.rows]
+        row_key = owner * _SPAN + np.maximum(waits.k[rows.values], items.k_lo[owner])
+        key = np.unique(np.concatenate([mine * _SPAN + items.k_lo[mine], row_key]))
+        self.item, self.k_lo = key // _SPAN, key % _SPAN
+        self.opening = np.r_[True, self.item[1:] != self.item[:-1]]
+        closing = np.r_[self.opening[1:], True]
+        self.k_hi = np.where(closing, items.k_hi[self.item], np.r_[self.k_lo[1:], 0])
+        before = np.searchsorted(row_key, key, side="right").astype(np.int64)
+        depth = before - rows.ptr[np.cumsum(self.opening) - 1]
+        self.wait_end = waits.ptr[self.item] + depth
+        node = _prefixes(Groups(rows.ptr, facts.wait_class[rows.values]))
+        self.prefix = np.where(depth > 0, np.r_[0, node][before], 0)
+
+
+class _WorkerOrder:
+    """What one worker's own order enforces."""
+
+    def __init__(self, facts: Facts) -> None:
+        plan, parts = facts.plan, facts.parts
+        #: Worker of each item, and of each tile if one worker runs all its parts, else -1.
+        static = plan.dispatch is Dispatch.STATIC
+        self.worker = plan.items.worker if static else np.zeros_like(plan.items.worker)
+        of_part = self.worker[parts.values]
+        lowest = np.minimum.reduceat(of_part, parts.ptr[:-1])
+        highest = np.maximum.reduceat(of_part, parts.ptr[:-1])
+        self.tile_worker = np.where(lowest == highest, lowest, -1)
+        if plan.dispatch is Dispatch.TICKET and plan.workers > 1:
+            self.tile_worker[:] = -1
+        #: Position of each tile's last part in the sequence.
+        self.tile_last = np.maximum.reduceat(parts.values, parts.ptr[:-1])
+
+    def holds(self, tiles: Groups, items: Groups) -> NDArray[np.bool_]:
+        """For each row: one worker runs all the tiles, then all the items (at least one)."""
+        n = len(tiles)
+        worker, first = np.full(n, -1, np.int64), np.full(n, len(self.worker), np.int64)
+        worker[items.rows] = self.worker[items.values]
+        np.minimum.at(first, items.rows, items.values)
+        ok = np.ones(n, bool)
+        ok[items.rows[self.worker[items.values] != worker[items.rows]]] = False
+        late = self.tile_last[tiles.values] >= first[tiles.rows]
+        ok[tiles.rows[late | (self.tile_worker[tiles.values] != worker[tiles.rows])]] = False
+        ok[tiles.sizes == 0] = True
+        return ok
+
+    def first_gap(self, tiles: Ints, items: Ints) -> tuple[int, int]:
+        """The first (tile, item) that the order of one worker leaves open; there is one."""
+        for tile in tiles.tolist():
+            late = (self.tile_last[tile] >= items) | (self.tile_worker[tile] != self.worker[items])
+            if late.any():
+                return tile, int(np.flatnonzero(late)[0])
+        raise AssertionError("one worker runs all tiles before all items")
+
+
+class _LinkCheck:
+    """The dependencies of one link.
+
+    Attributes:
+        edges, by_wait: counted by ``run``.
+    """
+
+    def __init__(
+        self, facts: Facts, dependencies: Dependencies, order: _WorkerOrder, segments: _Segments, link: Link
+    ) -> None:
+        plan = facts.plan
+        self.facts, self.order, self.segments, self.link = facts, order, segments, link
+        self.edges = self.by_wait = 0
+        # A region that moves with k is touched segment by segment; any other from the item's start.
+        self.use = np.flatnonzero(segments.opening | link.target.uses_k)
+        item = segments.item[self.use]
+        coords = plan.graph.ops[link.consumer].coords(plan.items.tile[item])
+        lo, hi = link.target.bounds(
+            plan.graph.tensor(link.tensor).shape, coords, segments.k_lo[self.use], segments.k_hi[self.use]
+        )
+        first, case = distinct(*lo.T, *hi.T, segments.prefix[self.use])
+        box_first, self.box = distinct(*lo[first].T, *hi[first].T)  # ascending: cases are sorted by box
+        self.lo, self.hi = lo[first][box_first], hi[first][box_first]
+        self.wait_begin = plan.waits.ptr[item[first]]
+        self.wait_end = segments.wait_end[self.use][first]
+        #: Which of ``use`` each case stands for.
+        self.members = Groups(
+            offsets(np.bincount(case, minlength=len(first))), np.argsort(case, kind="stable").astype(np.int64)
+        )
+        self.sources = dependencies.sources(link)
+
+    def run(self) -> None:
+        """Raise CoverageError unless every dependency is enforced."""
+        behind = self.facts.behind
+        for start, needed in self.sources.batches(self.lo, self.hi):
+            needed = Groups(needed.ptr, needed.values + self.facts.base[self.link.producer])
+            a, b = np.searchsorted(self.box, [start, start + len(needed)])
+            begin, end = self.wait_begin[a:b], self.wait_end[a:b]
+            size = needed.sizes[self.box[a:b] - start] + end - begin + behind[end] - behind[begin]
+            for c, d in batches(np.minimum(size, _SPAN)):
+                cases = np.arange(a + c, a + d, dtype=np.int64)
+                self._check(cases, self.box[cases] - start, needed)
+
+    def _check(self, cases: Ints, box: Ints, needed: Groups) -> None:
+        """The dependencies of some cases, which touch these of the boxes."""
+        facts = self.facts
+        post = facts.post_of_tile[needed.values]
+        # Of each case's waits only what lies between the lowest and the highest semaphore needed matters.
+        n = facts.plan.semaphores
+        lowest, highest = np.full(len(needed), n, np.int64), np.full(len(needed), -1, np.int64)
+        np.minimum.at(lowest, needed.rows, np.where(post >= 0, post, n))
+        np.maximum.at(highest, needed.rows, post)
+        size = self.wait_end[cases] - self.wait_begin[cases]
+        row = np.repeat(np.arange(len(cases), dtype=np.int64), size)
+        cls = facts.wait_class[ranges(self.wait_begin[cases], size)]
+        low, step = facts.low[cls], facts.step[cls]
+        skip = -(-np.maximum(lowest[box[row]] - low, 0) // step)
+        count = np.minimum(facts.count[cls] - 1, (highest[box[row]] - low) // step) - skip + 1
+        keep = count > 0
+        waits = Groups(offsets(np.bincount(row[keep], minlength=len(cases))), cls[keep])
+        low, count, step = (low + skip * step)[keep], count[keep], step[keep]
+
+        # Decide once for all cases that need the same and wait for the same of it.
+        node = np.r_[0, _prefixes(waits)][np.where(waits.sizes > 0, waits.ptr[1:], 0)]
+        first, group = distinct(box, node)
+        tiles = needed.take(box[first])
+        rows = Groups(waits.ptr, np.arange(len(low), dtype=np.int64)).take(first)
+        awaited = rows.rows, low[rows.values], count[rows.values], step[rows.values]
+        post = facts.post_of_tile[tiles.values]
+        covered = _awaited(tiles.rows, post, *awaited, n)
+        uses = np.zeros(len(first), np.int64)
+        np.add.at(uses, group, self.members.sizes[cases])
+        self.edges += int((uses * tiles.sizes).sum())
+        self.by_wait += int(uses[tiles.rows[covered]].sum())
+        if covered.all():
+            return
+
+        # What no wait covers must follow from the order of one worker.
+        left_size = np.bincount(tiles.rows[~covered], minlength=len(first))
+        left = Groups(offsets(left_size), tiles.values[~covered])
+        members = self.members.take(cases)
+        by_group = np.argsort(group[members.rows], kind="stable")
+        use = Groups(offsets(uses), members.values[by_group])
+        item = self.segments.item[self.use[use.values]]
+        bad = ~self.order.holds(left, Groups(use.ptr, item))
+        if bad.any():
+            at = int(np.flatnonzero(bad)[0])
+            tile, which = self.order.first_gap(left[at], item[use.ptr[at] : use.ptr[at + 1]])
+            raise CoverageError(self._uncovered(int(self.use[use[at][which]]), tile))
+
+    def _uncovered(self, segment: int, tile: int) -> str:
+        facts, plan, link = self.facts, self.facts.plan, self.link
+        item = int(self.segments.item[segment])
+        consumer, producer = plan.graph.ops[link.consumer], plan.graph.ops[link.producer]
+        one = np.array([item])
+        lo, hi = link.target.bounds(
+            plan.graph.tensor(link.tensor).shape,
+            consumer.coords(plan.items.tile[one]),
+            self.segments.k_lo[[segment]],
+            self.segments.k_hi[[segment]],
+        )
+        region = Region(link.tensor, tuple(map(int, lo[0])), tuple(map(int, hi[0])))
+        verb, past = {
+            Hazard.RAW: ("reads", "writes"),
+            Hazard.WAR: ("overwrites", "still reads"),
+            Hazard.WAW: ("overwrites", "writes"),
+        }[link.hazard]
+        begin, end = int(plan.waits.ptr[item]), int(self.segments.wait_end[segment])
+        post = int(facts.post_of_tile[tile])
+        if post < 0:
+            cause = f"that tile posts no semaphore (NoSync?); give op {producer.name!r} a policy that posts"
+        else:
+            numbers = range(plan.semaphores)
+            waits = facts.wait_class[begin : min(end, begin + _SHOWN + 1)].tolist()
+            awaited = [s for cls in waits for s in numbers[facts.semaphores(cls)][: _SHOWN + 1]]
+            shown = ", ".join(map(str, awaited[:_SHOWN])) + (", ..." if len(awaited) > _SHOWN else "")
+            done = f"has waited only for {shown}" if awaited else "waits for nothing by then"
+            cause = (
+                f"that tile posts semaphore {post} and the item {done}; add a wait for semaphore {post} "
+                f"before the item {verb}, or build the plan with interlace.build, which derives waits from "
+                "the graph"
+            )
+        when = f" from k = {int(self.segments.k_lo[segment])} on" if link.target.uses_k else ""
+        return (
+            f"{plan.item_name(item)} {verb} {region}{when}, which "
+            f"{producer.tile_name(tile - int(facts.base[link.producer]))} {past} "
+            f"({link.hazard.name} through {link.tensor!r}, argument {link.target.arg!r}), but {cause}"
+        )
+
+
+def _awaited(
+    group: Ints, post: Ints, awaited_group: Ints, low: Ints, count: Ints, step: Ints, semaphores: int
+) -> NDArray[np.bool_]:
+    """True where the semaphore is in one of its group's ranges; -1 never is."""
+    if count.sum() > CANDIDATES:  # one group that is larger than a batch
+        marked = np.zeros(semaphores + 1, bool)  # the last entry is that of -1
+        for a, n, s in zip(low.tolist(), count.tolist(), step.tolist(), strict=True):
+            marked[a : a + (n - 1) * s + 1 : s] = True
+        one: NDArray[np.bool_] = marked[post]
+        return one
+    width = semaphores + 1
+    values = ranges(low, count, step)
+    return np.isin(group * width + post, np.repeat(awaited_group, count) * width + values) & (post >= 0)
+
+
+def _prefixes(groups: Groups) -> Ints:
+    """For each value a number above 0, equal for two exactly if their rows agree up to and including them."""
+    sizes = groups.sizes
+    node = np.zeros(len(groups.values), np.int64)
+    parent = np.zeros(len(groups), np.int64)
+    fresh = 1
+    for depth in range(int(sizes.max(initial=0))):
+        row = np.flatnonzero(sizes > depth)
+        at = groups.ptr[row] + depth
+        first, cls = distinct(parent[row], groups.values[at])
+        node[at] = parent[row] = fresh + cls
+        fresh += len(first)
+    return node

@@ -1,0 +1,255 @@
+"""The structure of a plan, checked before anything is computed from it, and what proofs look up.
+
+Waits are brought into one form: semaphores ``low, low + step, ...`` with ``step >= 1``, and equal ones are
+one *class*. They stay ranges, because a plan of n items can wait for n semaphores each.
+
+    first 5, count 3, stride -2   ->   low 1, count 3, step 2
+    first 5, count 3, stride 0    ->   low 5, count 1, step 1
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import fields
+
+import numpy as np
+
+from interlace.core.errors import ItemError, PlanError, SemaphoreError
+from interlace.graph.access import Ints
+from interlace.graph.dependencies import Groups, batches, distinct, offsets, ranges
+from interlace.plan.plan import Dispatch, Items, Plan, Waits
+
+_INT32 = 1 << 31
+
+
+class Facts:
+    """A plan whose arrays make sense, whatever they mean.
+
+    Attributes:
+        plan: the plan.
+        base: number of each op's first tile when all tiles of the graph are numbered together.
+        tile_of_item: that number of each item's tile.
+        parts: items of each tile, by k.
+        post_of_tile: semaphore that each tile posts, -1 for none.
+        wait_item, wait_class: owner and class of each wait.
+        wait_row: a wait of each class.
+        low, count, step: semaphores of each class.
+        behind: number of semaphores that all waits before each wait (one entry more) await together.
+        wait_last: position of the last item that posts a semaphore of each class, -1 if none does.
+        in_sequence: every item waits only for items earlier in the sequence.
+
+    Raises:
+        ItemError: items do not cover every tile and its reduction exactly once.
+        SemaphoreError: an index out of range, parts of a tile that post different semaphores.
+        PlanError: malformed arrays.
+    """
+
+    def __init__(self, plan: Plan) -> None:
+        self.plan = plan
+        _check_tables(plan)
+        _check_counts(plan)
+        self.base = plan.tile_base()
+        _check_places(plan)
+        self.tile_of_item = self.base[plan.items.op] + plan.items.tile
+        self.parts = self._parts()
+        self.post_of_tile = plan.items.post[self.parts.values[self.parts.ptr[:-1]]]
+        self._check_posts()
+        self.wait_item = Groups(plan.waits.ptr, plan.waits.first).rows
+        self._check_waits()
+        low, count, step = self._ranges()
+        self.wait_row, self.wait_class = distinct(low, count, step, plan.waits.threshold)
+        self.low, self.count, self.step = (column[self.wait_row] for column in (low, count, step))
+        self.behind = offsets(count)
+        posting = np.flatnonzero(plan.items.post >= 0)
+        last = np.full(plan.semaphores, -1, np.int64)
+        np.maximum.at(last, plan.items.post[posting], posting)
+        self.wait_last = np.full(len(self.low), -1, np.int64)
+        for a, awaited in self.awaited():
+            self.wait_last[a : a + len(awaited)] = np.maximum.reduceat(last[awaited.values], awaited.ptr[:-1])
+        self.in_sequence = bool((self.wait_last[self.wait_class] < self.wait_item).all())
+
+    def semaphores(self, cls: int) -> slice:
+        """Semaphores of a class of waits."""
+        low, count, step = int(self.low[cls]), int(self.count[cls]), int(self.step[cls])
+        return slice(low, low + (count - 1) * step + 1, step)
+
+    def awaited(self) -> Iterator[tuple[int, Groups]]:
+        """Semaphores of all classes, in slices of bounded memory: (first class of the slice, semaphores)."""
+        for a, b in batches(self.count):
+            yield a, Groups(offsets(self.count[a:b]), ranges(self.low[a:b], self.count[a:b], self.step[a:b]))
+
+    def _parts(self) -> Groups:
+        """Items of each tile by k, which cover its reduction exactly once."""
+        plan, items = self.plan, self.plan.items
+        ops = plan.graph.ops
+        order = np.lexsort((items.k_lo, self.tile_of_item)).astype(np.int64)
+        tile, k_lo, k_hi = self.tile_of_item[order], items.k_lo[order], items.k_hi[order]
+        extent = np.array([op.k_extent for op in ops], np.int64)[items.op[order]]
+        opens = np.r_[True, tile[1:] != tile[:-1]]
+        present = tile[opens]
+        if len(present) < self.base[-1]:
+            # A damaged grid can have far more tiles than there are items, so tiles are not listed.
+            gaps = np.flatnonzero(present != np.arange(len(present)))
+            missing = int(gaps[0]) if len(gaps) else len(present)
+            op = int(np.searchsorted(self.base, missing, side="right")) - 1
+            name = ops[op].tile_name(missing - int(self.base[op]))
+            raise ItemError(f"{name} has no item; every tile needs at least one")
+        closes = np.r_[opens[1:], True]
+        bad = (k_lo != np.where(opens, 0, np.r_[0, k_hi[:-1]])) | (closes & (k_hi != extent))
+        if bad.any():
+            at = int(np.flatnonzero(bad)[0])
+            raise ItemError(
+                f"{plan.item_name(int(order[at]))}: the items of this tile do not cover its reduction "
+                f"exactly once; make their k-ranges meet end to end from 0 to {int(extent[at])}"
+            )
+        return Groups(np.r_[np.flatnonzero(opens), len(order)].astype(np.int64), order)
+
+    def _check_posts(self) -> None:
+        plan, post = self.plan, self.plan.items.post
+        bad = (post < -1) | (post >= plan.semaphores)
+        if bad.any():
+            i = int(np.flatnonzero(bad)[0])
+            raise SemaphoreError(
+                f"{plan.item_name(i)} posts semaphore {int(post[i])}, but the plan has {plan.semaphores}; "
+                "post one of those or -1 for none, or raise Plan.semaphores"
+            )
+        other = self.post_of_tile[self.tile_of_item]
+        if (post != other).any():
+            i = int(np.flatnonzero(post != other)[0])
+            raise SemaphoreError(
+                f"{plan.item_name(i)} posts semaphore {int(post[i])}, another part of the tile posts "
+                f"{int(other[i])}; parts of one tile share one post"
+            )
+
+    def _check_waits(self) -> None:
+        plan, items, waits, owner = self.plan, self.plan.items, self.plan.waits, self.wait_item
+        block = np.array([op.reduction.block if op.reduction else 1 for op in plan.graph.ops], np.int64)
+        bad = (waits.count < 1) | (waits.k >= items.k_hi[owner])
+        bad[1:] |= (owner[1:] == owner[:-1]) & (waits.k[1:] < waits.k[:-1])
+        bad |= (waits.k > items.k_lo[owner]) & (waits.k % block[items.op[owner]] != 0)
+        if bad.any():
+            row = int(np.flatnonzero(bad)[0])
+            raise PlanError(
+                f"{plan.item_name(int(owner[row]))}: wait {row} (count {int(waits.count[row])}, "
+                f"k {int(waits.k[row])}) is malformed; waits of an item are sorted by k, lie on chunks "
+                "inside its k-range and cover at least one semaphore"
+            )
+
+    def _ranges(self) -> tuple[Ints, Ints, Ints]:
+        """(low, count, step) of each wait, all semaphores in range; nothing overflows whatever is given."""
+        waits, n = self.plan.waits, self.plan.semaphores
+        stride = np.clip(waits.stride, -n, n)
+        inside = (waits.first >= 0) & (waits.first < n)
+        first = np.where(inside, waits.first, 0)
+        steps = np.where(stride < 0, first, n - 1 - first) // np.maximum(np.abs(stride), 1)
+        bad = ~inside | (waits.count > steps + 1)
+        if bad.any():
+            row = int(np.flatnonzero(bad)[0])
+            outside = int(waits.first[row])
+            if inside[row]:
+                outside += (int(steps[row]) + 1) * int(waits.stride[row])
+            what = f"semaphore {outside}"
+            if inside[row] and not waits.stride[row]:
+                what = f"semaphore {outside} {int(waits.count[row])} times over"
+            raise SemaphoreError(
+                f"{self.plan.item_name(int(self.wait_item[row]))} waits for {what}, "
+                f"but the plan has {n}; raise Plan.semaphores or mend the wait"
+            )
+        count = np.where(stride == 0, 1, waits.count)
+        low = np.minimum(first, first + (count - 1) * stride)
+        return low, count, np.where(count == 1, 1, np.abs(stride))
+
+
+def _check_tables(plan: Plan) -> None:
+    items, waits = plan.items, plan.waits
+    tables: tuple[tuple[Items | Waits, str, int], ...] = (
+        (items, "items", len(items)),
+        (waits, "waits", len(waits)),
+    )
+    for table, name, length in tables:
+        for f in fields(table):
+            expected = len(items) + 1 if f.name == "ptr" else length
+            column = getattr(table, f.name)
+            if column.ndim != 1 or len(column) != expected:
+                raise PlanError(
+                    f"{name}.{f.name} has shape {column.shape}; expected ({expected},): give each of the "
+                    f"{length} {name} an entry in every column, and waits.ptr one entry more than items"
+                )
+            if column.dtype != np.int64:
+                raise PlanError(f"{name}.{f.name} holds {column.dtype}; make it an array of int64")
+    rises = np.diff(waits.ptr) >= 0
+    if waits.ptr[0] != 0 or waits.ptr[-1] != len(waits) or not rises.all():
+        at = 0 if waits.ptr[0] != 0 else int(np.flatnonzero(~np.r_[rises, False])[0]) + 1
+        at = min(at, len(items))
+        raise PlanError(
+            f"waits.ptr must rise from 0 to {len(waits)}, but entry {at} is {int(waits.ptr[at])}; "
+            "let entry i be the first wait of item i, and the last entry the number of waits"
+        )
+
+
+def _check_counts(plan: Plan) -> None:
+    if not 1 <= plan.workers < _INT32:
+        raise PlanError(
+            f"plan has {plan.workers} workers; set Plan.workers to at least one, and to fewer than 2^31"
+        )
+    tiles = sum(op.tiles for op in plan.graph.ops)
+    if not 0 <= plan.semaphores <= tiles:
+        raise SemaphoreError(
+            f"plan has {plan.semaphores} semaphores for {tiles} tiles, and a tile posts at most one; "
+            "set Plan.semaphores to the highest one posted plus one"
+        )
+
+
+def _check_places(plan: Plan) -> None:
+    """Every item lies in its op's grid and reduction and has a worker exactly under static dispatch."""
+    items, ops = plan.items, plan.graph.ops
+    if not len(items):
+        raise ItemError("plan has no items; every tile of the graph needs at least one")
+    outside = (items.op < 0) | (items.op >= len(ops))
+    if outside.any():
+        i = int(np.flatnonzero(outside)[0])
+        raise ItemError(
+            f"item {i} names op {int(items.op[i])}, but graph {plan.graph.name!r} has ops 0..{len(ops) - 1}; "
+            "let it name one of them"
+        )
+    tiles = np.array([op.tiles for op in ops], np.int64)[items.op]
+    extent = np.array([op.k_extent for op in ops], np.int64)[items.op]
+    block = np.array([op.reduction.block if op.reduction else 1 for op in ops], np.int64)[items.op]
+    checks: list[tuple[np.ndarray, Callable[[int], str]]] = [
+        (
+            (items.tile < 0) | (items.tile >= tiles),
+            lambda i: f"lies outside its op's grid; name a tile of 0..{int(tiles[i]) - 1}",
+        ),
+        (
+            (items.k_lo < 0) | (items.k_lo >= items.k_hi) | (items.k_hi > extent),
+            lambda i: f"has a k-range outside its reduction; give it a part of 0:{int(extent[i])}, not empty",
+        ),
+        (
+            (items.k_lo % block != 0) | ((items.k_hi % block != 0) & (items.k_hi != extent)),
+            lambda i: "splits its reduction inside a chunk; split at multiples of the block, "
+            f"{int(block[i])}",
+        ),
+    ]
+    if plan.dispatch is Dispatch.STATIC:
+        checks.append(
+            (
+                (items.worker < 0) | (items.worker >= plan.workers),
+                lambda i: f"has a worker out of range, {int(items.worker[i])}; "
+                f"name one of 0..{plan.workers - 1} or raise Plan.workers",
+            )
+        )
+    else:
+        checks.append(
+            (
+                items.worker != -1,
+                lambda i: "names a worker, but ticket dispatch decides that at run time; "
+                "set it to -1 or use Dispatch.STATIC",
+            )
+        )
+    for bad, what in checks:
+        if bad.any():
+            i = int(np.flatnonzero(bad)[0])
+            raise ItemError(
+                f"item {i} (op {ops[int(items.op[i])].name!r}, tile number {int(items.tile[i])}, "
+                f"k {int(items.k_lo[i])}:{int(items.k_hi[i])}) {what(i)}"
+            )
