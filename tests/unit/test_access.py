@@ -38,6 +38,39 @@ def test_affine_adds_subtracts_and_scales_term_by_term() -> None:
     assert value.evaluate(column(10, 100)[None], column(0), column(1000)).tolist() == [-7 + 60 + 300 - 1000]
 
 
+def test_affine_negates_and_is_taken_from_a_number() -> None:
+    i, j = axes(2)
+    assert -i == Affine(0, (-1,))
+    assert 4 - i == Affine(4, (-1,))
+    assert 16 - K.hi == Affine(16, k_hi=-1)
+    assert (4 - (i - j)).evaluate(column(10, 3)[None], column(0), column(1)).tolist() == [4 - 7]
+    assert str(Span(8 - K.hi, 8 - K.lo)) == "-1*k.hi + 8 : -1*k.lo + 8"
+
+
+def test_expressions_of_one_meaning_are_equal() -> None:
+    i, j = axes(2)
+    assert i + 0 * j == i
+    assert i + j - j == i
+    assert i - i == Affine()
+    assert Affine(1, (2, 0, 0)) == Affine(1, (2,))
+    assert hash(i + 0 * j) == hash(i)
+    assert j.tile == (0, 1)
+
+
+def test_factors_may_be_numpy_integers_and_become_plain_ones() -> None:
+    (i,) = axes(1)
+    bound = i * np.int64(4) + np.int64(3)
+    assert bound == Affine(3, (4,))
+    assert [type(n) for n in (bound.const, *bound.tile)] == [int, int]
+
+
+def test_factors_that_are_no_integers_are_refused() -> None:
+    (i,) = axes(1)
+    for make in (lambda: i * 0.5, lambda: i + 1.5, lambda: i * i, lambda: Affine("1")):
+        with pytest.raises(ShapeError, match="a bound of an access map has factors .*; use integers"):
+            make()
+
+
 def test_evaluate_gives_one_value_per_tile() -> None:
     i, j = axes(2)
     coords = np.array([[0, 0], [1, 0], [0, 1], [2, 3]])

@@ -9,7 +9,7 @@ from hypothesis import given
 
 from interlace.core.dtypes import bf16, dtype, fp16, fp32
 from interlace.core.errors import CyclicGraphError, DTypeError, GraphError, ShapeError
-from interlace.graph.access import Access, K, axes
+from interlace.graph.access import ALL, Access, Affine, K, Span, axes
 from interlace.graph.graph import Graph, from_data, to_data
 from interlace.graph.op import Op, Reduction
 from interlace.graph.tensor import Tensor
@@ -49,13 +49,25 @@ def test_tensor_knows_its_bytes() -> None:
     assert Tensor("x", (3, 5), bf16).nbytes == 30
 
 
-@pytest.mark.parametrize("grid", [(), (0,), (2, -1), (1, 1, 1, 1)])
+@pytest.mark.parametrize("grid", [(), (0,), (2, -1), (1, 1, 1, 1), (2.0,), (True, 2), ("2",)])
 def test_grid_has_one_to_three_positive_extents(grid: tuple[int, ...]) -> None:
     with pytest.raises(ShapeError, match=r"op 'a' has grid .*use 1 to 3 positive extents"):
         touch("a", "x", "y", grid)
 
 
-@pytest.mark.parametrize(("extent", "block"), [(0, 1), (4, 0), (-4, 2)])
+def test_grid_has_fewer_tiles_than_32_bits_count() -> None:
+    with pytest.raises(ShapeError, match=r"op 'a' has grid \(65536, 32768\), 2147483648 tiles; use larger ones"):
+        touch("a", "x", "y", (2**16, 2**15))
+    assert touch("a", "x", "y", (2**16, 2**15 - 1)).tiles == 2**31 - 2**16
+
+
+def test_tensor_has_fewer_elements_than_62_bits_count() -> None:
+    with pytest.raises(ShapeError, match=r"tensor 'x' has shape .*; use fewer than 2\^62 elements"):
+        Tensor("x", (2**31, 2**31), fp32)
+    assert Tensor("x", (2**31, 2**30), fp32).nbytes == 2**63
+
+
+@pytest.mark.parametrize(("extent", "block"), [(0, 1), (4, 0), (-4, 2), (4.0, 2), (4, True), (2**31, 1)])
 def test_reduction_is_positive(extent: int, block: int) -> None:
     with pytest.raises(ShapeError, match="both must be positive"):
         Reduction(extent, block)
@@ -73,13 +85,69 @@ def test_read_that_moves_with_k_needs_a_reduction() -> None:
         Op("a", "k", (2, 2), (Access("in", "x", (I.block(2), K)),), ())
 
 
+@pytest.mark.parametrize(
+    "span",
+    [
+        Span(K.lo, K.lo + 2),  # a window that moves on with the part
+        Span(K.hi - 2, K.hi),
+        Span(8 - K.lo, ALL.hi),
+        Span(Affine(), 8 - K.hi),
+    ],
+    ids=str,
+)
+def test_read_that_leaves_the_whole_tile_with_a_part_is_refused(span: Span) -> None:
+    reads, writes = (Access("in", "h", (span,)),), (Access("out", "y", (I.block(1),)),)
+    with pytest.raises(ShapeError) as caught:
+        Op("window", "window", (1,), reads, writes, Reduction(4, 2))
+    assert str(caught.value) == (
+        f"op 'window': with a part of the reduction, in: h[{span}] may leave what the whole tile reads, from "
+        "which dependencies follow; use k.lo (or -k.hi) in the lower bound and k.hi (or -k.lo) in the upper one"
+    )
+
+
+@pytest.mark.parametrize(
+    "span",
+    [K, Span(K.lo - 1, K.hi + 1), Span(Affine(), K.hi), Span(8 - K.hi, 8 - K.lo), Span(I - K.hi, I - K.lo)],
+    ids=str,
+)
+def test_read_that_shrinks_with_the_part_is_an_op(span: Span) -> None:
+    reads, writes = (Access("in", "h", (span,)),), (Access("out", "y", (I.block(1),)),)
+    op = Op("window", "window", (2,), reads, writes, Reduction(4, 2))
+    graph = program({"h": (8,), "y": (2,)}, op)
+    for tile in range(2):
+        whole = graph.region(op, op.reads[0], tile, 0, 4)
+        for part in ((0, 2), (2, 4)):
+            region = graph.region(op, op.reads[0], tile, *part)
+            assert region.intersect(whole) == region
+
+
+def test_read_that_moves_with_k_in_two_dimensions_is_refused() -> None:
+    reads, writes = (Access("in", "h", (K, K)),), (Access("out", "y", (I.block(1),)),)
+    expected = "moves with the k-range in more than one dimension; let it move in one, and span the others by ALL"
+    with pytest.raises(ShapeError, match=r"op 'trace': in: h\[k.lo : k.hi, k.lo : k.hi\] " + expected):
+        Op("trace", "trace", (1,), reads, writes, Reduction(4, 2))
+
+
+@pytest.mark.parametrize(
+    ("bound", "grid", "extent"),
+    [(Affine(2**63), (1,), 1), (Affine(2**62, (2**62,)), (2,), 1), (Affine(2**62, (), 0, 2**62), (1,), 1)],
+    ids=["constant", "last tile", "last chunk"],
+)
+def test_bounds_that_overflow_are_refused(bound: Affine, grid: tuple[int, ...], extent: int) -> None:
+    reads = (Access("in", "x", (Span(Affine(), bound),)),)
+    with pytest.raises(ShapeError, match=r"op 'a': in: x.* has a bound beyond 64 bits on grid .*use smaller"):
+        Op("a", "a", grid, reads, (), Reduction(extent, 1))
+
+
 def test_map_of_another_rank_than_its_tensor_names_the_op() -> None:
     with pytest.raises(ShapeError, match=r"op 'a': access map of argument 'in_x' has 2 spans.*shape \(4,\)"):
         program({"x": (4,), "y": (4, 4)}, touch("a", "x", "y"))
 
 
 def test_map_with_more_coordinates_than_the_grid_names_op_and_argument() -> None:
-    expected = r"op 'a': access map of 'in_x' uses more tile coordinates than grid \(4,\) has"
+    expected = (
+        r"op 'a': access map of 'in_x' uses more tile coordinates than grid \(4,\) has; give the grid another"
+    )
     with pytest.raises(ShapeError, match=expected):
         program(squares("x", "y"), touch("a", "x", "y", grid=(4,)))
 
@@ -112,8 +180,30 @@ def test_repeated_op_names_are_refused() -> None:
 
 
 def test_graph_without_ops_is_refused() -> None:
-    with pytest.raises(GraphError, match="graph 'test' has no ops"):
+    with pytest.raises(GraphError, match="graph 'test' has no ops; give it at least one"):
         program(squares("x"))
+
+
+@pytest.mark.parametrize(
+    ("inputs", "outputs", "expected"),
+    [
+        (("x", "x"), ("y",), r"graph 'g' lists inputs \['x'\] several times; list each once"),
+        (("x",), ("y", "x", "y"), r"graph 'g' lists outputs \['y'\] several times; list each once"),
+        (("x",), ("y", "z"), "graph 'g' has output 'z', which no op writes; let one write it, or drop it"),
+    ],
+    ids=["inputs", "outputs", "unwritten"],
+)
+def test_inputs_and_outputs_are_listed_once_and_written(
+    inputs: tuple[str, ...], outputs: tuple[str, ...], expected: str
+) -> None:
+    tensors = tuple(Tensor(n, (4, 4), fp32) for n in "xyz")
+    with pytest.raises(GraphError, match=expected):
+        Graph("g", tensors, (touch("a", "x", "y"),), inputs, outputs)
+
+
+def test_input_may_be_an_output() -> None:
+    tensors = tuple(Tensor(n, (4, 4), fp32) for n in "xy")
+    assert Graph("g", tensors, (touch("a", "x", "y"),), ("x",), ("x", "y")).intermediates == ()
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from interlace.trace.events import Trace
-from interlace.trace.perfetto import to_perfetto, write_perfetto, write_whole
+from interlace.trace.perfetto import to_perfetto, write_perfetto
 
 
 def trace(rows: list[tuple[int, int, int, int, int, int, int]], clock: str = "globaltimer") -> Trace:
@@ -123,14 +123,3 @@ def test_the_file_holds_what_to_perfetto_returns(tmp_path: Path) -> None:
     assert json.loads(path.read_text()) == to_perfetto(
         trace(CHAIN), grids=[(1, 2), (2, 3)], arrows=arrows, name="x"
     )
-
-
-def test_a_failed_write_leaves_the_old_file_and_nothing_else(tmp_path: Path) -> None:
-    path = tmp_path / "t.json"
-    path.write_text("old")
-    with pytest.raises(UnicodeEncodeError):
-        write_whole(path, "new \ud800")
-    assert path.read_text() == "old"
-    write_whole(path, "new")
-    assert path.read_text() == "new"
-    assert [p.name for p in tmp_path.iterdir()] == ["t.json"]

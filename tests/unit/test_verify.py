@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
 from dataclasses import replace
 
 import numpy as np
@@ -11,25 +10,24 @@ import pytest
 from interlace.core.errors import (
     CoverageError,
     DeadlockError,
-    GraphError,
-    InterlaceError,
     IntraOpRaceError,
     ItemError,
     PlanError,
     SemaphoreError,
     ThresholdError,
 )
-from interlace.graph.access import ALL, Access, K, Span, axes
+from interlace.graph.access import ALL, Access, Affine, K, Span, axes
 from interlace.graph.op import Op, Reduction
 from interlace.plan.plan import Dispatch, Plan, Waits
 from interlace.plan.verify import verify
 from interlace.planner.build import Choices, build
 from interlace.policies.interleavings import ExplicitInterleaving, Panels
-from interlace.policies.splits import SplitK
-from interlace.policies.sync import BatchedRowSync, KernelSync, NoSync, RowSync, SyncPolicy
+from interlace.policies.splits import Split, SplitK, Whole
+from interlace.policies.sync import BatchedRowSync, KernelSync, NoSync, RowSync, SyncPolicy, TileSync
 
 from . import oracle
 from .graphs import (
+    ScatteredSync,
     column,
     drop_waits,
     gated,
@@ -103,8 +101,8 @@ def test_wait_for_another_row_is_refused() -> None:
         set_entry(plan, "waits.first", row, 2),
         CoverageError,
         "op 'down', tile (1, 1)",
-        "that tile posts semaphore 1 and the item has waited only for 2",
-        "let the wait cover semaphore 1",
+        "that tile posts semaphore 1 and the item has waited only for 2; add a wait for semaphore 1 before "
+        "the item reads, or build the plan with interlace.build, which derives waits from the graph",
     )
 
 
@@ -151,7 +149,7 @@ def test_post_out_of_range_is_refused(value: int) -> None:
     refused(
         set_entry(rows_plan(), "items.post", 5, value),
         SemaphoreError,
-        f"op 'up', tile (1, 1) posts semaphore {value}, but the plan has 4",
+        f"op 'up', tile (1, 1) posts semaphore {value}, but the plan has 4; post one of those or -1 for none",
     )
 
 
@@ -297,7 +295,8 @@ def test_wait_one_chunk_too_late_is_refused(at: int) -> None:
     refused(
         set_entry(plan, "waits.k", row, 2 * at + 2),
         CoverageError,
-        f"op 'down', tile (0, 0) reads hidden[0:2, {max(2 * at - 2, 0)}:{2 * at + 2}]",
+        f"op 'down', tile (0, 0) reads hidden[0:2, {max(2 * at - 2, 0)}:{2 * at + 2}] "
+        f"from k = {max(2 * at - 2, 0)} on",
         f"op 'up', tile (0, {at})",
         f"semaphore {at}",
     )
@@ -430,12 +429,7 @@ def test_item_that_waits_for_its_own_post_is_a_deadlock() -> None:
     refused(replace(static, waits=waits), DeadlockError, "2 items wait for each other")
 
 
-@pytest.mark.xfail(
-    reason="out of sequence, a wait for 0 posts is taken for one that never ends",
-    raises=DeadlockError,
-    strict=True,
-)
-def test_wait_for_no_posts_at_all_is_no_deadlock() -> None:
+def test_wait_for_no_posts_at_all_is_refused() -> None:
     def with_idle_wait(plan: Plan) -> Plan:
         """The third item also waits for 0 posts of a third semaphore that nobody posts."""
         idle, columns = [0, 1, 1, 2, 3], ("first", "count", "stride", "threshold")
@@ -443,8 +437,11 @@ def test_wait_for_no_posts_at_all_is_no_deadlock() -> None:
         rows = [np.insert(getattr(plan.waits, c), 1, extra[c]) for c in columns]
         return replace(plan, semaphores=3, waits=Waits(column(*idle), *rows, column(0, 0, 0)))
 
-    with suppress(ThresholdError):
-        verify(with_idle_wait(crossed((2, 0, 1, 3), (0, 1, 0, 1))))
+    refused(
+        with_idle_wait(crossed((2, 0, 1, 3), (0, 1, 0, 1))),
+        ThresholdError,
+        "waits for semaphore 2 to reach 0, but no tile posts it in a run; drop the wait or let its producers",
+    )
 
 
 # ---------------------------------------------------------------- program order
@@ -541,7 +538,7 @@ def test_missing_item_is_refused() -> None:
 
 def test_plan_without_items_is_refused() -> None:
     plan = take_items(rows_plan(), [])
-    refused(plan, ItemError)
+    refused(plan, ItemError, "plan has no items; every tile of the graph needs at least one")
 
 
 def test_repeated_item_is_refused() -> None:
@@ -567,16 +564,16 @@ def test_k_ranges_that_do_not_meet_are_refused(name: str, part: int, value: int)
 @pytest.mark.parametrize(
     ("name", "value", "words"),
     [
-        ("op", 2, "items name ops outside 0..1"),
-        ("op", -1, "items name ops outside 0..1"),
-        ("tile", 16, "item 0 (op 'up', tile number 16, k 0:4) lies outside its op's grid"),
-        ("tile", -1, "item 0 (op 'up', tile number -1, k 0:4) lies outside its op's grid"),
-        ("k_lo", -2, "k -2:4) has a k-range outside its reduction"),
-        ("k_hi", 6, "k 0:6) has a k-range outside its reduction"),
-        ("k_hi", 0, "k 0:0) has a k-range outside its reduction"),
-        ("k_hi", 3, "k 0:3) splits its reduction inside a chunk; split at multiples of the block"),
-        ("k_lo", 1, "k 1:4) splits its reduction inside a chunk; split at multiples of the block"),
-        ("worker", 0, "names a worker, but ticket dispatch decides that at run time"),
+        ("op", 2, "item 0 names op 2, but graph 'test' has ops 0..1; let it name one of them"),
+        ("op", -1, "item 0 names op -1, but graph 'test' has ops 0..1; let it name one of them"),
+        ("tile", 16, "item 0 (op 'up', tile number 16, k 0:4) lies outside its op's grid; name a tile of 0..15"),
+        ("tile", -1, "item 0 (op 'up', tile number -1, k 0:4) lies outside its op's grid; name a tile of 0..15"),
+        ("k_lo", -2, "k -2:4) has a k-range outside its reduction; give it a part of 0:4, not empty"),
+        ("k_hi", 6, "k 0:6) has a k-range outside its reduction; give it a part of 0:4, not empty"),
+        ("k_hi", 0, "k 0:0) has a k-range outside its reduction; give it a part of 0:4, not empty"),
+        ("k_hi", 3, "k 0:3) splits its reduction inside a chunk; split at multiples of the block, 2"),
+        ("k_lo", 1, "k 1:4) splits its reduction inside a chunk; split at multiples of the block, 2"),
+        ("worker", 0, "names a worker, but ticket dispatch decides that at run time; set it to -1"),
     ],
 )
 def test_item_outside_the_graph_is_refused(name: str, value: int, words: str) -> None:
@@ -586,13 +583,19 @@ def test_item_outside_the_graph_is_refused(name: str, value: int, words: str) ->
 @pytest.mark.parametrize("worker", [-1, 4])
 def test_worker_out_of_range_is_refused(worker: int) -> None:
     plan = set_entry(rows_plan(dispatch=Dispatch.STATIC), "items.worker", 0, worker)
-    refused(plan, ItemError, "item 0 (op 'up', tile number 0, k 0:4) has a worker out of range")
+    refused(
+        plan,
+        ItemError,
+        f"item 0 (op 'up', tile number 0, k 0:4) has a worker out of range, {worker}",
+        "name one of 0..3 or raise Plan.workers",
+    )
 
 
 @pytest.mark.parametrize("workers", [0, -1])
 @pytest.mark.parametrize("dispatch", Dispatch)
 def test_plan_without_workers_is_refused(workers: int, dispatch: Dispatch) -> None:
-    refused(replace(rows_plan(dispatch=dispatch), workers=workers), PlanError, f"plan has {workers} workers")
+    plan = replace(rows_plan(dispatch=dispatch), workers=workers)
+    refused(plan, PlanError, f"plan has {workers} workers; set Plan.workers to at least one")
 
 
 def test_parts_of_one_tile_that_post_differently_are_refused() -> None:
@@ -609,7 +612,11 @@ def test_parts_of_one_tile_that_post_differently_are_refused() -> None:
 def test_tables_of_uneven_columns_are_refused() -> None:
     plan = rows_plan()
     short = replace(plan, items=replace(plan.items, tile=plan.items.tile[:-1]))
-    refused(short, PlanError, "items.tile has shape (23,); expected (24,)")
+    refused(
+        short,
+        PlanError,
+        "items.tile has shape (23,); expected (24,): give each of the 24 items an entry in every column",
+    )
     flat = replace(plan, waits=replace(plan.waits, k=plan.waits.k[None]))
     refused(flat, PlanError, "waits.k has shape (1, 8); expected (8,)")
     refused(
@@ -617,11 +624,17 @@ def test_tables_of_uneven_columns_are_refused() -> None:
         PlanError,
         "waits.ptr has shape (24,)",
     )
+    floats = replace(plan, items=replace(plan.items, k_lo=plan.items.k_lo.astype(float)))
+    refused(floats, PlanError, "items.k_lo holds float64; make it an array of int64")
 
 
-@pytest.mark.parametrize(("at", "value"), [(0, 1), (-1, 7), (-1, 9), (20, 0)])
-def test_wait_pointers_that_do_not_rise_are_refused(at: int, value: int) -> None:
-    refused(set_entry(rows_plan(), "waits.ptr", at, value), PlanError, "waits.ptr must rise from 0 to 8")
+@pytest.mark.parametrize(("at", "value", "entry"), [(0, 1, 0), (-1, 7, 24), (-1, 9, 24), (20, 0, 20)])
+def test_wait_pointers_that_do_not_rise_are_refused(at: int, value: int, entry: int) -> None:
+    refused(
+        set_entry(rows_plan(), "waits.ptr", at, value),
+        PlanError,
+        f"waits.ptr must rise from 0 to 8, but entry {entry} is {value}; let entry i be the first wait of item i",
+    )
 
 
 def test_graph_whose_tiles_race_has_no_plan() -> None:
@@ -644,35 +657,37 @@ def test_plan_of_another_graph_is_refused() -> None:
 # ---------------------------------------------------------------- access maps that outwit the proof
 
 
-@pytest.mark.xfail(reason="a part may read outside what the whole tile reads", strict=True)
-def test_read_that_moves_away_with_k_is_refused_or_ordered() -> None:
-    # The whole tile reads h[0:2], but its second part, k 2:4, reads h[2:4]: a writer of that part must wait.
-    reads, writes = (Access("in", "h", (Span(K.lo, K.lo + 2),)),), (Access("out", "y", (ALL,)),)
+# A read that leaves the whole tile's region with a part, or moves in two dimensions, is no Op (test_graph).
+
+GAPS = {
+    # Boxes of the four chunks, in order; between two waits an item may read all that lies between.
+    "strided": (Span(K.lo * 2, K.hi * 2 - 1), "0:3 4:7 8:11 12:15"),
+    "head of each chunk left out": (Span(K.lo + 1, K.hi), "1:2 3:4 5:6 7:8"),
+    "overlapping": (Span(K.lo - 1, K.hi + 1), "0:3 1:5 3:7 5:9"),
+    "growing": (Span(Affine(), K.hi * 2), "0:4 0:8 0:12 0:16"),
+    "as long as the part": (Span(Affine(), K.hi - K.lo), "0:2 0:2 0:2 0:2"),
+    "from the end": (Span(16 - K.hi * 2, 16 - K.lo * 2), "12:16 8:12 4:8 0:4"),
+    "shifted by the tile, clipped": (Span(axes(1)[0] * 16, axes(1)[0] * 16 + K.hi), "0:2 0:4 0:6 0:8"),
+}
+
+
+@pytest.mark.parametrize("policy", [TileSync(), ScatteredSync(3, 0)], ids=str)
+@pytest.mark.parametrize("split", [Whole(), SplitK(2)], ids=str)
+@pytest.mark.parametrize("name", GAPS)
+def test_plan_with_waits_before_chunks_is_safe_whatever_moves_with_k(
+    name: str, split: Split, policy: SyncPolicy
+) -> None:
+    span, boxes = GAPS[name]
     (i,) = axes(1)
-    with suppress(InterlaceError):
-        window = Op("window", "window", (1,), reads, writes, Reduction(4, 2))
-        rewrite = Op("rewrite", "fill", (2,), (), (Access("out", "h", (i.block(2),)),))
-        graph = program({"h": (4,), "y": (1,)}, window, rewrite, inputs=("h",))
-        plan = build(graph, Choices(2, split={"window": SplitK(2)}))
-        verify(plan)
+    make = pointwise("make", "x", "h", (16,), (1,))
+    use = Op(
+        "use", "sum", (2,), (Access("in", "h", (span,)),), (Access("out", "y", (i.block(1),)),), Reduction(8, 2)
+    )
+    graph = program({"x": (16,), "h": (16,), "y": (2,)}, make, use)
+    chunks = [graph.region(use, use.reads[0], 0, k, k + 2) for k in range(0, 8, 2)]
+    assert " ".join(f"{r.lo[0]}:{r.hi[0]}" for r in chunks) == boxes
+    for chunk_waits in (False, True):
+        plan = build(graph, Choices(2, policy=policy, split={"use": split}, chunk_waits=chunk_waits))
+        assert verify(plan).in_sequence
+        assert oracle.unenforced(plan) == []
         assert oracle.races(plan) == []
-
-
-@pytest.mark.xfail(
-    reason="between two waits verify takes the box of all chunks, build each chunk's own",
-    raises=CoverageError,
-    strict=True,
-)
-def test_plan_for_a_read_that_moves_with_k_in_two_dimensions_verifies() -> None:
-    # Chunk 0 needs tile (0, 0) of h, chunk 1 tile (1, 1), which share a semaphore; none needs the others.
-    class DiagonalSync(SyncPolicy):
-        def semaphores(self, coords, grid):
-            return (coords[:, 0] + coords[:, 1]) % 2
-
-    i, j = axes(2)
-    reads, writes = (Access("in", "h", (K, K)),), (Access("out", "y", (ALL,)),)
-    make = Op("make", "fill", (2, 2), (), (Access("out", "h", (i.block(2), j.block(2))),))
-    with suppress(GraphError):
-        trace = Op("trace", "trace", (1,), reads, writes, Reduction(4, 2))
-        graph = program({"h": (4, 4), "y": (1,)}, make, trace)
-        verify(build(graph, Choices(2, policy=DiagonalSync(), chunk_waits=True)))

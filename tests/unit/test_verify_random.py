@@ -182,4 +182,4 @@ def test_removed_post_is_always_caught(data: st.DataObject, plan: Plan) -> None:
     item = data.draw(st.sampled_from(np.flatnonzero(plan.items.post >= 0).tolist()))
     tile = (plan.items.op == plan.items.op[item]) & (plan.items.tile == plan.items.tile[item])
     post = np.where(tile, -1, plan.items.post)
-    refused(replace(plan, items=replace(plan.items, post=post)), ThresholdError, "set the threshold to")
+    refused(replace(plan, items=replace(plan.items, post=post)), ThresholdError, "post", "it in a run")

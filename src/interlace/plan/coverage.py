@@ -8,6 +8,8 @@ decided together: an op of n tiles that each read all of another's n takes memor
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -120,6 +122,39 @@ class _WorkerOrder:
         raise AssertionError("one worker runs all tiles before all items")
 
 
+@dataclass(frozen=True)
+class _Ranges:
+    """Ragged rows of ranges of semaphores: row ``i`` holds ranges ``ptr[i]:ptr[i + 1]``."""
+
+    ptr: Ints
+    low: Ints
+    count: Ints
+    step: Ints
+
+    @property
+    def sizes(self) -> Ints:
+        """Number of semaphores in each row."""
+        return np.diff(offsets(self.count)[self.ptr])
+
+    def take(self, rows: Ints) -> _Ranges:
+        """The given rows."""
+        taken = Groups(self.ptr, np.arange(len(self.low), dtype=np.int64)).take(rows)
+        return _Ranges(taken.ptr, *(column[taken.values] for column in (self.low, self.count, self.step)))
+
+    def hold(self, row: Ints, semaphore: Ints, semaphores: int) -> NDArray[np.bool_]:
+        """True where the row holds the semaphore, one of ``semaphores``; -1 is held by none."""
+        if self.count.sum() > CANDIDATES:  # a single row: those of a batch hold fewer
+            marked = np.zeros(semaphores + 1, bool)  # the last entry is that of -1
+            for a, n, s in zip(self.low.tolist(), self.count.tolist(), self.step.tolist(), strict=True):
+                marked[a : a + (n - 1) * s + 1 : s] = True
+            held: NDArray[np.bool_] = marked[semaphore]
+            return held
+        width = semaphores + 1
+        own = np.repeat(np.arange(len(self.ptr) - 1, dtype=np.int64), self.sizes)
+        values = ranges(self.low, self.count, self.step)
+        return np.isin(row * width + semaphore, own * width + values) & (semaphore >= 0)
+
+
 class _LinkCheck:
     """The dependencies of one link.
 
@@ -153,18 +188,15 @@ class _LinkCheck:
 
     def run(self) -> None:
         """Raise CoverageError unless every dependency is enforced."""
-        behind = self.facts.behind
         for start, needed in self.sources.batches(self.lo, self.hi):
             needed = Groups(needed.ptr, needed.values + self.facts.base[self.link.producer])
             a, b = np.searchsorted(self.box, [start, start + len(needed)])
-            begin, end = self.wait_begin[a:b], self.wait_end[a:b]
-            size = needed.sizes[self.box[a:b] - start] + end - begin + behind[end] - behind[begin]
-            for c, d in batches(np.minimum(size, _SPAN)):
+            for c, d in batches(self.wait_end[a:b] - self.wait_begin[a:b]):
                 cases = np.arange(a + c, a + d, dtype=np.int64)
                 self._check(cases, self.box[cases] - start, needed)
 
     def _check(self, cases: Ints, box: Ints, needed: Groups) -> None:
-        """The dependencies of some cases, which touch these of the boxes."""
+        """The dependencies of some cases; ``box`` is each one's row of ``needed``."""
         facts = self.facts
         post = facts.post_of_tile[needed.values]
         # Of each case's waits only what lies between the lowest and the highest semaphore needed matters.
@@ -180,29 +212,29 @@ class _LinkCheck:
         count = np.minimum(facts.count[cls] - 1, (highest[box[row]] - low) // step) - skip + 1
         keep = count > 0
         waits = Groups(offsets(np.bincount(row[keep], minlength=len(cases))), cls[keep])
-        low, count, step = (low + skip * step)[keep], count[keep], step[keep]
-
+        awaited = _Ranges(waits.ptr, (low + skip * step)[keep], count[keep], step[keep])
         # Decide once for all cases that need the same and wait for the same of it.
         node = np.r_[0, _prefixes(waits)][np.where(waits.sizes > 0, waits.ptr[1:], 0)]
         first, group = distinct(box, node)
-        tiles = needed.take(box[first])
-        rows = Groups(waits.ptr, np.arange(len(low), dtype=np.int64)).take(first)
-        awaited = rows.rows, low[rows.values], count[rows.values], step[rows.values]
-        post = facts.post_of_tile[tiles.values]
-        covered = _awaited(tiles.rows, post, *awaited, n)
-        uses = np.zeros(len(first), np.int64)
-        np.add.at(uses, group, self.members.sizes[cases])
-        self.edges += int((uses * tiles.sizes).sum())
-        self.by_wait += int(uses[tiles.rows[covered]].sum())
-        if covered.all():
-            return
-
-        # What no wait covers must follow from the order of one worker.
-        left_size = np.bincount(tiles.rows[~covered], minlength=len(first))
-        left = Groups(offsets(left_size), tiles.values[~covered])
         members = self.members.take(cases)
         by_group = np.argsort(group[members.rows], kind="stable")
-        use = Groups(offsets(uses), members.values[by_group])
+        use = Groups(
+            offsets(np.bincount(group[members.rows], minlength=len(first))), members.values[by_group]
+        )
+        for a, b in batches(needed.sizes[box[first]] + awaited.sizes[first]):
+            some = np.arange(a, b, dtype=np.int64)
+            self._decide(needed.take(box[first[some]]), awaited.take(first[some]), use.take(some))
+
+    def _decide(self, tiles: Groups, awaited: _Ranges, use: Groups) -> None:
+        """Row by row: the needed tiles post what is awaited, or one worker runs them before its ``use``."""
+        facts = self.facts
+        covered = awaited.hold(tiles.rows, facts.post_of_tile[tiles.values], facts.plan.semaphores)
+        self.edges += int((use.sizes * tiles.sizes).sum())
+        self.by_wait += int(use.sizes[tiles.rows[covered]].sum())
+        if covered.all():
+            return
+        left_size = np.bincount(tiles.rows[~covered], minlength=len(tiles))
+        left = Groups(offsets(left_size), tiles.values[~covered])
         item = self.segments.item[self.use[use.values]]
         bad = ~self.order.holds(left, Groups(use.ptr, item))
         if bad.any():
@@ -248,21 +280,6 @@ class _LinkCheck:
             f"{producer.tile_name(tile - int(facts.base[link.producer]))} {past} "
             f"({link.hazard.name} through {link.tensor!r}, argument {link.target.arg!r}), but {cause}"
         )
-
-
-def _awaited(
-    group: Ints, post: Ints, awaited_group: Ints, low: Ints, count: Ints, step: Ints, semaphores: int
-) -> NDArray[np.bool_]:
-    """True where the semaphore is in one of its group's ranges; -1 never is."""
-    if count.sum() > CANDIDATES:  # one group that is larger than a batch
-        marked = np.zeros(semaphores + 1, bool)  # the last entry is that of -1
-        for a, n, s in zip(low.tolist(), count.tolist(), step.tolist(), strict=True):
-            marked[a : a + (n - 1) * s + 1 : s] = True
-        one: NDArray[np.bool_] = marked[post]
-        return one
-    width = semaphores + 1
-    values = ranges(low, count, step)
-    return np.isin(group * width + post, np.repeat(awaited_group, count) * width + values) & (post >= 0)
 
 
 def _prefixes(groups: Groups) -> Ints:

@@ -34,7 +34,6 @@ class Facts:
         wait_item, wait_class: owner and class of each wait.
         wait_row: a wait of each class.
         low, count, step: semaphores of each class.
-        behind: number of semaphores that all waits before each wait (one entry more) await together.
         wait_last: position of the last item that posts a semaphore of each class, -1 if none does.
         in_sequence: every item waits only for items earlier in the sequence.
 
@@ -59,7 +58,6 @@ class Facts:
         low, count, step = self._ranges()
         self.wait_row, self.wait_class = distinct(low, count, step, plan.waits.threshold)
         self.low, self.count, self.step = (column[self.wait_row] for column in (low, count, step))
-        self.behind = offsets(count)
         posting = np.flatnonzero(plan.items.post >= 0)
         last = np.full(plan.semaphores, -1, np.int64)
         np.maximum.at(last, plan.items.post[posting], posting)

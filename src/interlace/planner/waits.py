@@ -21,7 +21,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from interlace.graph.access import Ints
-from interlace.graph.dependencies import BoxIndex, Dependencies, Groups, Link, distinct, offsets
+from interlace.graph.dependencies import (
+    BoxIndex,
+    Dependencies,
+    Groups,
+    Link,
+    batches,
+    distinct,
+    offsets,
+    ranges,
+)
 from interlace.plan.plan import Items, Waits
 
 _SMALL = 64  # sets of up to so many semaphores are united item by item
@@ -48,7 +57,7 @@ def derive_waits(dependencies: Dependencies, items: Items, post_of_tile: Ints, c
         needs = []
         for link in links:
             posts = post_of_tile[base[link.producer] : base[link.producer + 1]]
-            needs.append(_Need.through(dependencies, link, items, mine, posts, chunk_waits))
+            needs.append(_Need.through(dependencies, link, items, mine, posts, threshold, chunk_waits))
         first, cls = distinct(*(need.of_item for need in needs))
         table = _unite(needs, first, threshold)
         table[:, _ROW] += fresh
@@ -68,17 +77,23 @@ class _Need:
 
     Attributes:
         of_item: set of each item.
-        sets: semaphores of each set, ascending.
-        k: for each of them, the k before which it is needed.
+        sizes: number of semaphores in each set.
+        table: ranges of all sets; rows are set numbers, ascending.
     """
 
     of_item: Ints
-    sets: Groups
-    k: Ints
+    sizes: Ints
+    table: Ints
 
     @staticmethod
     def through(
-        dependencies: Dependencies, link: Link, items: Items, mine: Ints, post: Ints, chunk_waits: bool
+        dependencies: Dependencies,
+        link: Link,
+        items: Items,
+        mine: Ints,
+        post: Ints,
+        threshold: Ints,
+        chunk_waits: bool,
     ) -> _Need:
         graph, target = dependencies.graph, link.target
         op = graph.ops[link.consumer]
@@ -93,30 +108,34 @@ class _Need:
         first, of_item = distinct(*key)
         coords, k_lo, k_hi = coords[first], k_lo[first], k_hi[first]
         sources = dependencies.sources(link)
-        none = np.zeros(0, np.int64)
-        found: list[tuple[Ints, Ints, Ints]] = [(none, none, none)]
+        sizes = np.zeros(len(first), np.int64)
+        tables = [np.zeros((0, 6), np.int64)]
         for start, tiles in sources.batches(lo[first], hi[first]):
             which, tile = tiles.rows + start, tiles.values
             which, tile = which[post[tile] >= 0], tile[post[tile] >= 0]
             k = k_lo[which]
             if block:
                 k = _first_use(sources, link, shape, tile, coords[which], k, k_hi[which], block)
-            found.append(_earliest(which, post[tile], k))
-        which, semaphore, k = (np.concatenate(column) for column in zip(*found, strict=True))
-        return _Need(of_item, Groups(offsets(np.bincount(which, minlength=len(first))), semaphore), k)
+            which, semaphore, k = _earliest(which, post[tile], k)
+            sizes += np.bincount(which, minlength=len(first))
+            tables.append(_ranges(_singles(which, semaphore, k, threshold)))
+        return _Need(of_item, sizes, np.concatenate(tables))
 
-    def entries(self, sets: Ints) -> Groups:
-        """Positions in ``sets.values`` and ``k`` of what the given sets hold."""
-        return Groups(self.sets.ptr, np.arange(len(self.k), dtype=np.int64)).take(sets)
+    def ranges(self, sets: Ints) -> Groups:
+        """Positions in ``table`` of the ranges of the given sets."""
+        at = np.arange(len(self.table), dtype=np.int64)
+        return Groups(offsets(np.bincount(self.table[:, _ROW], minlength=len(self.sizes))), at).take(sets)
 
     def asks(self, sets: Ints, semaphore: Ints, k: Ints) -> NDArray[np.bool_]:
         """True where the set holds the semaphore, before this k or an earlier one."""
-        width = max(int(self.sets.values.max(initial=0)), int(semaphore.max(initial=0))) + 1
-        key = self.sets.rows * width + self.sets.values
-        wanted = sets * width + semaphore
-        at = np.minimum(np.searchsorted(key, wanted), len(key) - 1)
-        asked: NDArray[np.bool_] = (key[at] == wanted) & (self.k[at] <= k)
-        return asked
+        out = np.zeros(len(sets), bool)
+        for a, b in batches(np.bincount(self.table[:, _ROW], minlength=len(self.sizes))[sets]):
+            found = self.ranges(sets[a:b])
+            _, first, count, stride, _, before = self.table[found.values].T
+            step, rest = np.divmod(semaphore[a:b][found.rows] - first, stride)
+            inside = (rest == 0) & (step >= 0) & (step < count) & (before <= k[a:b][found.rows])
+            out[a + found.rows[inside]] = True
+        return out
 
 
 def _first_use(
@@ -145,30 +164,32 @@ def _first_use(
 def _unite(needs: Sequence[_Need], first: Ints, threshold: Ints) -> Ints:
     """Ranges for each of the items ``first``, as a table whose rows are positions in ``first``."""
     rows = np.arange(len(first), dtype=np.int64)
-    small: list[tuple[Ints, Ints, Ints]] = []
-    tables: list[Ints] = []
-    large: list[tuple[_Need, NDArray[np.bool_]]] = []
-    for need in needs:
-        sets = need.of_item[first]
-        is_large = need.sets.sizes[sets] > (_SMALL if len(needs) > 1 else 0)
-        if is_large.any():
-            used, which = np.unique(sets[is_large], return_inverse=True)
-            entries = need.entries(used)
-            semaphore, k = need.sets.values[entries.values], need.k[entries.values]
-            table = _ranges(_singles(entries.rows, semaphore, k, threshold))
-            large.append((need, is_large))
-            tables.append(_take(table, which.astype(np.int64), rows[is_large]))
-        entries = need.entries(sets[~is_large])
-        semaphore, k = need.sets.values[entries.values], need.k[entries.values]
-        small.append((rows[~is_large][entries.rows], semaphore, k))
     if len(needs) == 1:
-        return np.concatenate([np.zeros((0, 6), np.int64), *tables])
-    row, semaphore, k = _earliest(*(np.concatenate(column) for column in zip(*small, strict=True)))
-    keep = np.ones(len(row), bool)
-    for need, is_large in large:
-        at = np.flatnonzero(is_large[row])
-        keep[at[need.asks(need.of_item[first][row[at]], semaphore[at], k[at])]] = False
-    return _ranges(np.concatenate([_singles(row[keep], semaphore[keep], k[keep], threshold), *tables]))
+        return _take(needs[0], rows, needs[0].of_item[first])
+    large = [need.sizes[need.of_item[first]] > _SMALL for need in needs]
+    small = np.concatenate(
+        [_take(n, rows[~is_large], n.of_item[first][~is_large]) for n, is_large in zip(needs, large, strict=True)]
+    )
+    row, semaphore, k = _earliest(
+        np.repeat(small[:, _ROW], small[:, _COUNT]),
+        ranges(small[:, _FIRST], small[:, _COUNT], small[:, _STRIDE]),
+        np.repeat(small[:, _K], small[:, _COUNT]),
+    )
+    tables = []
+    for need, is_large in zip(needs, large, strict=True):
+        tables.append(_take(need, rows[is_large], need.of_item[first][is_large]))
+        within = is_large[row]
+        within[within] = need.asks(need.of_item[first][row[within]], semaphore[within], k[within])
+        row, semaphore, k = row[~within], semaphore[~within], k[~within]
+    return _ranges(np.concatenate([_singles(row, semaphore, k, threshold), *tables]))
+
+
+def _take(need: _Need, rows: Ints, sets: Ints) -> Ints:
+    """The ranges of set ``sets[i]`` as row ``rows[i]``, for each i."""
+    taken = need.ranges(sets)
+    out = need.table[taken.values]
+    out[:, _ROW] = rows[taken.rows]
+    return out
 
 
 def _earliest(row: Ints, semaphore: Ints, k: Ints) -> tuple[Ints, Ints, Ints]:
@@ -183,15 +204,6 @@ def _singles(row: Ints, semaphore: Ints, k: Ints, threshold: Ints) -> Ints:
     """A table of ranges of one semaphore each."""
     one = np.ones_like(row)
     return np.stack([row, semaphore, one, one, threshold[semaphore], k], axis=1)
-
-
-def _take(table: Ints, groups: Ints, rows: Ints) -> Ints:
-    """For each i, entries of row ``groups[i]`` of a table sorted by row, as row ``rows[i]``."""
-    entries = np.arange(len(table), dtype=np.int64)
-    taken = Groups(offsets(np.bincount(table[:, _ROW])), entries).take(groups)
-    out = table[taken.values]
-    out[:, _ROW] = rows[taken.rows]
-    return out
 
 
 def _ranges(table: Ints) -> Ints:
