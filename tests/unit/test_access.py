@@ -67,7 +67,7 @@ def test_factors_may_be_numpy_integers_and_become_plain_ones() -> None:
 def test_factors_that_are_no_integers_are_refused() -> None:
     (i,) = axes(1)
     for make in (lambda: i * 0.5, lambda: i + 1.5, lambda: i * i, lambda: Affine("1")):
-        with pytest.raises(ShapeError, match="a bound of an access map has factors .*; use integers"):
+        with pytest.raises(ShapeError, match=r"a bound of an access map has factors .*; use integers"):
             make()
 
 
