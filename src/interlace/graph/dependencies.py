@@ -210,22 +210,24 @@ class Dependencies:
 
     def of_tiles(self, link: Link) -> Groups:
         """For each whole tile of the consumer, the producer's tiles that it depends on."""
-        producers, cls = self._by_box(link)
-        return producers.take(cls)
+        lo, hi, cls = self._by_box(link)
+        return self.producers(link, lo, hi).take(cls)
 
     def edge_count(self) -> int:
         """Number of (producer tile, consumer tile, tensor, hazard) dependencies."""
         total = 0
         for link in self.links:
-            producers, cls = self._by_box(link)
-            total += int(producers.sizes[cls].sum())
+            lo, hi, cls = self._by_box(link)
+            tiles = np.bincount(cls)
+            for start, producers in self.sources(link).batches(lo, hi):
+                total += int((producers.sizes * tiles[start : start + len(producers)]).sum())
         return total
 
-    def _by_box(self, link: Link) -> tuple[Groups, Ints]:
-        """Producer tiles of each distinct box that the consumer's tiles touch; and the box of each tile."""
+    def _by_box(self, link: Link) -> tuple[Ints, Ints, Ints]:
+        """Bounds of the distinct boxes that the consumer's tiles touch, and which of them each tile does."""
         lo, hi = boxes(self.graph, self.graph.ops[link.consumer], link.target)
         first, cls = distinct(*lo.T, *hi.T)
-        return self.producers(link, lo[first], hi[first]), cls
+        return lo[first], hi[first], cls
 
 
 def _links(graph: Graph) -> Iterator[Link]:

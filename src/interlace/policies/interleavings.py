@@ -127,9 +127,10 @@ def _by_group(
                 shape = graph.tensor(link.tensor).shape
                 lo, hi = link.target.bounds(shape, coords, parts.k_lo[mine], parts.k_hi[mine])
                 first, box = distinct(*lo.T, *hi.T)
-                needed = dependencies.producers(link, lo[first], hi[first])
                 latest = np.zeros(len(first), np.int64)
-                np.maximum.at(latest, needed.rows, tile_group[base[link.producer] + needed.values])
+                for start, needed in dependencies.sources(link).batches(lo[first], hi[first]):
+                    group_of = tile_group[base[link.producer] + needed.values]
+                    np.maximum.at(latest, needed.rows + start, group_of)
                 ready = np.maximum(ready, latest[box])
             group[mine] = ready + lag
         else:
