@@ -25,6 +25,7 @@ from interlace.kernels.primitives.semaphore import (
     tile_at,
     total,
     wait,
+    wait_begun,
 )
 
 
@@ -101,19 +102,7 @@ def gate_kernel(sync, runs, producer):
     ``runs`` counts the gate's own.
     """
     run = tl.load(runs)
-    target = (run + 1) * sync.programs
-    behind = target - tl.atomic_add(sync.starts, 0, sem="relaxed", scope="gpu")
-    since = now_ns(sync.INTERPRET)
-    while behind > 0:
-        behind = target - tl.atomic_add(sync.starts, 0, sem="relaxed", scope="gpu")
-        if behind > 0:
-            if sync.INTERPRET or now_ns(sync.INTERPRET) - since > sync.TIMEOUT_NS:
-                if tl.atomic_cas(sync.fault, 0, 1) == 0:
-                    tl.store(sync.record + 1, -1 - producer)
-                    tl.store(sync.record + 3, sync.programs)
-                    tl.store(sync.record + 4, (sync.programs - behind).to(tl.int32))
-                    tl.store(sync.record, 1)
-                behind = behind * 0
+    wait_begun(sync, run, producer)
     tl.store(runs, run + 1)
 
 

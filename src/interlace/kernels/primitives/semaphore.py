@@ -4,6 +4,8 @@ Post (a tile is complete):
     all threads' stores, CTA barrier, one thread's ``red.release.gpu`` add.
 Wait (before a tile reads what others wrote):
     acquire polls of a whole range of semaphores at once, one per thread, CTA barrier.
+Gate (a launch may take the room that others leave):
+    relaxed polls of the counter in which their programs count themselves as they begin.
 Fix-up (the parts of a split tile meet):
     all threads' stores of the partial sum, CTA barrier, one thread's ``atom.acq_rel.gpu`` add, CTA barrier;
     the last to arrive reads all partial sums in the order of their parts, so the result does not depend
@@ -43,7 +45,8 @@ class Sync(NamedTuple):
         workspace: float32 partial sums of split tiles.
         done: int32 per item: 1 + number of the last run in which it posted.
         fault: int32 flag, nonzero once a wait has failed.
-        record: int32 (8) in host memory: 1, item, semaphore, expected, seen.
+        record: int32 (8) in host memory: 1, item, semaphore, expected, seen. A gate behind op ``o`` has no item
+            and no semaphore: it records -1 - o and -1.
         trace: int64 (items, 4): wait begin, start, end, worker << 32 | SM.
         starts: int64 counter of programs begun (of tickets drawn, in a persistent launch); all runs together.
         first, programs: the launch's first row of ``items``, and how many programs begin per run.
@@ -226,13 +229,13 @@ def _jitter(tile, sync, salt: tl.constexpr):
 
 
 @triton.jit
-def _give_up(tile, sync, semaphore, threshold, behind):
+def _give_up(sync, item, semaphore, expected, seen):
     """Record the first failed wait; later ones leave it as it is."""
     if tl.atomic_cas(sync.fault, 0, 1) == 0:
-        tl.store(sync.record + 1, tile.item)
+        tl.store(sync.record + 1, item)
         tl.store(sync.record + 2, semaphore)
-        tl.store(sync.record + 3, threshold)
-        tl.store(sync.record + 4, threshold - behind)
+        tl.store(sync.record + 3, expected)
+        tl.store(sync.record + 4, seen)
         tl.store(sync.record, 1)
 
 
@@ -292,7 +295,8 @@ def _wait_row(tile, sync, row):
             failed = _load_relaxed(sync.fault + lane * 0, sync.INTERPRET)
             late = (_clock(lane, sync.INTERPRET) - since > sync.TIMEOUT_NS) | (failed != 0) | sync.INTERPRET
             if behind > 0 and tl.max(late.to(tl.int32), 0) > 0:
-                _give_up(tile, sync, tl.max(tl.where(lag == behind, index, 0), 0), threshold, behind)
+                semaphore = tl.max(tl.where(lag == behind, index, 0), 0)
+                _give_up(sync, tile.item, semaphore, threshold, threshold - behind)
                 behind = behind * 0
     tl.debug_barrier()
 
@@ -320,6 +324,23 @@ def wait(tile, sync):
         _jitter(tile, sync, 2)
         for row in range(tile.wait_lo, tile.wait_mid):
             _wait_row(tile, sync, row)
+
+
+@triton.jit
+def wait_begun(sync, run, producer):
+    """Wait until every program of a launch has begun in this run; ``sync`` and ``producer`` are that launch's.
+
+    Its polls are relaxed, because it orders nothing: what those programs write is still waited for tile by tile.
+    """
+    target = (run + 1) * sync.programs
+    behind = target - tl.atomic_add(sync.starts, 0, sem="relaxed", scope="gpu")
+    since = now_ns(sync.INTERPRET)
+    while behind > 0:
+        behind = target - tl.atomic_add(sync.starts, 0, sem="relaxed", scope="gpu")
+        if behind > 0:
+            if sync.INTERPRET or now_ns(sync.INTERPRET) - since > sync.TIMEOUT_NS:
+                _give_up(sync, -1 - producer, -1, sync.programs, (sync.programs - behind).to(tl.int32))
+                behind = behind * 0
 
 
 @triton.jit
