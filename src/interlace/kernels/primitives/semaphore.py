@@ -255,13 +255,20 @@ def _lanes(sync):
 
 
 @triton.jit
-def _behind(tile, sync, row):
-    """One poll of every semaphore of one wait: by how many posts the latest of them is behind, -1 if none."""
+def _wait_at(tile, sync, row):
+    """One wait of an item: (first, count, stride, threshold, what its semaphores reach in this run)."""
     base = sync.waits + row * WAIT_WORDS
     first = tl.load(base)
     count = tl.load(base + 1)
     stride = tl.load(base + 2)
-    target = ((tile.run + 1) * tl.load(base + 3)).to(tl.int32)
+    threshold = tl.load(base + 3)
+    return first, count, stride, threshold, ((tile.run + 1) * threshold).to(tl.int32)
+
+
+@triton.jit
+def _behind(tile, sync, row):
+    """One poll of every semaphore of one wait: by how many posts the latest of them is behind, -1 if none."""
+    first, count, stride, _, target = _wait_at(tile, sync, row)
     lane = _lanes(sync)
     lag = tl.zeros_like(lane) - 1
     for begin in range(0, count, lane.shape[0]):
@@ -275,12 +282,7 @@ def _behind(tile, sync, row):
 @triton.jit
 def _wait_row(tile, sync, row):
     """Wait until every semaphore of one wait has all of its posts of this run."""
-    base = sync.waits + row * WAIT_WORDS
-    first = tl.load(base)
-    count = tl.load(base + 1)
-    stride = tl.load(base + 2)
-    threshold = tl.load(base + 3)
-    target = ((tile.run + 1) * threshold).to(tl.int32)
+    first, count, stride, threshold, target = _wait_at(tile, sync, row)
     lane = _lanes(sync)
     for begin in range(0, count, lane.shape[0]):
         index = first + tl.minimum(begin + lane, count - 1) * stride
