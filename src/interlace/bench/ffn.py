@@ -20,7 +20,8 @@ from typing import Any
 from interlace.bench.timing import Timing, median_us
 from interlace.core.dtypes import bf16
 from interlace.executors.cuda_graph import CudaGraphExecutor
-from interlace.executors.device import DeviceExecutor, Options, open_device
+from interlace.executors.device import DeviceExecutor, Options
+from interlace.executors.gpu import open_device
 from interlace.executors.persistent import PersistentExecutor
 from interlace.executors.semaphore_streams import SemaphoreStreamsExecutor
 from interlace.executors.serial import PdlExecutor

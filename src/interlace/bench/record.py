@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from interlace.core.files import write_whole
-from interlace.executors.device import open_device
+from interlace.executors.gpu import open_device
 
 
 def write_record(path: Path, command: str, protocol: str, figures: dict[str, Any]) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from interlace.core.errors import HangError
-from interlace.executors.device import open_device
+from interlace.executors.gpu import open_device
 
 _ROUNDS, _REPEATS = 1000, 11
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from interlace.executors.device import open_device
+from interlace.executors.gpu import open_device
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from interlace import __version__
 from interlace.cli.names import Device
 from interlace.core.devices import CPU, H200
 from interlace.core.errors import NoDeviceError
-from interlace.executors.device import open_device
+from interlace.executors.gpu import open_device
 
 
 @dataclass(frozen=True)

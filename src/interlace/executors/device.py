@@ -1,25 +1,23 @@
-"""What the device executors share: tables and counters in device memory, arguments, watchdog, trace.
+"""What the device executors share: tables and counters in device memory, arguments, faults, trace.
 
 A compiled plan owns its counters and workspaces, so one instance runs on one stream at a time.
 """
 
 from __future__ import annotations
 
-import ctypes
 import inspect
-import os
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
-from interlace.core.errors import ConcurrentRunError, DTypeError, GraphError, HangError, NoDeviceError
+from interlace.core.errors import ConcurrentRunError, DTypeError, GraphError
 from interlace.executors.base import check_arguments
+from interlace.executors.gpu import open_device, torch_dtype
 from interlace.executors.launch import Launch
 from interlace.executors.table import Table
+from interlace.executors.watchdog import hang_error
 from interlace.graph.op import Op
 from interlace.kernels.base import Kernel, TritonBody, kernel_of
 from interlace.plan.plan import Plan
@@ -363,89 +361,6 @@ class DeviceExecutor(ABC):
             tuple(op.name for op in self.plan.graph.ops),
             "%globaltimer",
         )
-
-
-def hang_error(
-    plan: Plan, item: int, semaphore: int, expected: int, seen: int, done: np.ndarray
-) -> HangError:
-    """The error for a wait that the watchdog ended; ``done`` tells which items have posted, and in which run."""
-    if item < 0:
-        op = plan.graph.ops[-1 - item].name
-        return HangError(
-            f"the gate behind op {op!r} saw {seen} of {expected} thread blocks begin before the watchdog fired; "
-            "another kernel holds the device",
-            item=item,
-            semaphore=-1,
-            expected=expected,
-            seen=seen,
-            producer=op,
-        )
-    posters = np.flatnonzero(plan.items.post == semaphore)
-    silent = posters[done[posters] < done[posters].max(initial=0)] if len(posters) else posters
-    if not len(silent):
-        silent = posters
-    producer = plan.item_name(int(silent[0])) if len(silent) else None
-    more = f" and {len(silent) - 1} more" if len(silent) > 1 else ""
-    return HangError(
-        f"{plan.item_name(item)} (item {item}) waited for semaphore {semaphore} to reach {expected} posts and saw "
-        f"{seen} before the watchdog fired; {producer}{more} never posted. The outputs of this run are undefined; "
-        "counters were reset, the next run starts afresh",
-        item=item,
-        semaphore=semaphore,
-        expected=expected,
-        seen=seen,
-        producer=producer,
-    )
-
-
-def open_device(name: str) -> tuple[Any, Any]:
-    """(torch, device), or NoDeviceError saying what is missing."""
-    try:
-        import torch
-        import triton  # noqa: F401
-    except ImportError as error:
-        raise NoDeviceError(f"{error}; device executors need `pip install 'interlace[gpu]'`") from None
-    try:
-        device = torch.device(name)
-    except RuntimeError as error:
-        raise NoDeviceError(f"{name!r} is no device: {error}") from None
-    if device.type == "cpu":
-        if os.environ.get("TRITON_INTERPRET") != "1":
-            raise NoDeviceError(
-                "on a CPU, kernels run under the Triton interpreter; set TRITON_INTERPRET=1 before Python starts, "
-                "or use the reference executor"
-            )
-        return torch, device
-    if device.type == "meta":
-        return torch, device
-    if device.type != "cuda":
-        raise NoDeviceError(f"device {name!r} is neither a CUDA GPU nor the CPU")
-    if not torch.cuda.is_available():
-        raise NoDeviceError(f"device {name!r} asked for, but torch sees no CUDA GPU; use device='cpu'")
-    index = torch.cuda.current_device() if device.index is None else device.index
-    if index >= torch.cuda.device_count():
-        raise NoDeviceError(f"device {name!r} asked for, but there are {torch.cuda.device_count()} CUDA GPUs")
-    return torch, torch.device("cuda", index)
-
-
-def torch_dtype(torch: Any, name: str) -> Any:
-    """The torch dtype of one of ours."""
-    return {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}[name]
-
-
-def resident_blocks(compiled: Any, torch: Any, device: Any) -> int:
-    """Thread blocks of a compiled kernel that the device keeps resident at once."""
-    compiled._init_handles()
-    blocks = ctypes.c_int()
-    status = ctypes.CDLL("libcuda.so.1").cuOccupancyMaxActiveBlocksPerMultiprocessor(
-        ctypes.byref(blocks),
-        ctypes.c_void_p(compiled.function),
-        ctypes.c_int(compiled.metadata.num_warps * 32),
-        ctypes.c_size_t(compiled.metadata.shared),
-    )
-    if status:
-        raise NoDeviceError(f"the driver could not tell the occupancy (error {status})")
-    return int(blocks.value) * int(torch.cuda.get_device_properties(device).multi_processor_count)
 
 
 def _body(op: Op) -> TritonBody:

@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 
 from interlace.core.errors import PlanError, TooManyWorkersError
-from interlace.executors.device import DeviceExecutor, resident_blocks
+from interlace.executors.device import DeviceExecutor
+from interlace.executors.gpu import resident_blocks
 from interlace.executors.launch import Launch
 from interlace.executors.table import Table, for_workers
 from interlace.plan.plan import Dispatch

@@ -1,0 +1,59 @@
+"""What torch and the driver know of a device: whether it is there, its dtypes, how many blocks it holds."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from typing import Any
+
+from interlace.core.errors import NoDeviceError
+
+
+def open_device(name: str) -> tuple[Any, Any]:
+    """(torch, device), or NoDeviceError saying what is missing."""
+    try:
+        import torch
+        import triton  # noqa: F401
+    except ImportError as error:
+        raise NoDeviceError(f"{error}; device executors need `pip install 'interlace[gpu]'`") from None
+    try:
+        device = torch.device(name)
+    except RuntimeError as error:
+        raise NoDeviceError(f"{name!r} is no device: {error}") from None
+    if device.type == "cpu":
+        if os.environ.get("TRITON_INTERPRET") != "1":
+            raise NoDeviceError(
+                "on a CPU, kernels run under the Triton interpreter; set TRITON_INTERPRET=1 before Python starts, "
+                "or use the reference executor"
+            )
+        return torch, device
+    if device.type == "meta":
+        return torch, device
+    if device.type != "cuda":
+        raise NoDeviceError(f"device {name!r} is neither a CUDA GPU nor the CPU")
+    if not torch.cuda.is_available():
+        raise NoDeviceError(f"device {name!r} asked for, but torch sees no CUDA GPU; use device='cpu'")
+    index = torch.cuda.current_device() if device.index is None else device.index
+    if index >= torch.cuda.device_count():
+        raise NoDeviceError(f"device {name!r} asked for, but there are {torch.cuda.device_count()} CUDA GPUs")
+    return torch, torch.device("cuda", index)
+
+
+def torch_dtype(torch: Any, name: str) -> Any:
+    """The torch dtype of one of ours."""
+    return {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}[name]
+
+
+def resident_blocks(compiled: Any, torch: Any, device: Any) -> int:
+    """Thread blocks of a compiled kernel that the device keeps resident at once."""
+    compiled._init_handles()
+    blocks = ctypes.c_int()
+    status = ctypes.CDLL("libcuda.so.1").cuOccupancyMaxActiveBlocksPerMultiprocessor(
+        ctypes.byref(blocks),
+        ctypes.c_void_p(compiled.function),
+        ctypes.c_int(compiled.metadata.num_warps * 32),
+        ctypes.c_size_t(compiled.metadata.shared),
+    )
+    if status:
+        raise NoDeviceError(f"the driver could not tell the occupancy (error {status})")
+    return int(blocks.value) * int(torch.cuda.get_device_properties(device).multi_processor_count)
