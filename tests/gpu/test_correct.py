@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from .cases import EXECUTORS, GRAPHS, case, executor, relative_error
+from ..cases import GRAPHS, relative_error
+from .cases import EXECUTORS, case, executor
 
 
 @pytest.mark.parametrize("dtype", ["bf16", "fp16"])
@@ -14,7 +15,7 @@ from .cases import EXECUTORS, GRAPHS, case, executor, relative_error
 def test_every_executor_matches_float64_as_well_as_unfused_pytorch(graph: str, m: int, dtype: str) -> None:
     c = case(graph, m, dtype)
     inputs = c.inputs(seed=m)
-    gold = c.answer({k: v.double() for k, v in inputs.items()})
+    gold = c.exact(inputs)
     unfused = relative_error(c.answer(inputs), gold)
     for name in EXECUTORS:
         run = executor(name, c.graph)
@@ -38,7 +39,7 @@ def test_back_to_back_runs_on_changing_inputs_do_not_mix(graph: str, name: str) 
         for inputs, out in zip(sets, row, strict=True):
             run.run({**inputs, c.output: out})
     run.synchronize()
-    golds = [c.answer({k: v.double() for k, v in inputs.items()}) for inputs in sets]
+    golds = [c.exact(inputs) for inputs in sets]
     for row in outs:
         for out, gold in zip(row, golds, strict=True):
             assert relative_error(out, gold) < 1e-2
@@ -84,7 +85,7 @@ def test_a_captured_run_can_be_replayed_any_number_of_times(name: str) -> None:
     for seed in range(5):
         for k, v in c.inputs(seed).items():
             inputs[k].copy_(v)
-        gold = c.answer({k: v.double() for k, v in inputs.items()})
+        gold = c.exact(inputs)
         for _ in range(20):
             out.fill_(float("nan"))
             graph.replay()
@@ -98,7 +99,7 @@ def test_semaphores_survive_2_to_the_31_posts(name: str) -> None:
     c = case("ffn", 300, "bf16")
     run = executor(name, c.graph)
     inputs = c.inputs(seed=0)
-    gold = c.answer({k: v.double() for k, v in inputs.items()})
+    gold = c.exact(inputs)
     out = c.poisoned()
     run.run({**inputs, c.output: out})
     run.synchronize()

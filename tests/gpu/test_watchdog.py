@@ -11,7 +11,8 @@ import torch
 import interlace as il
 from interlace.core.errors import ConcurrentRunError, HangError, NoDeviceError, TooManyWorkersError
 
-from .cases import case, executor, relative_error
+from ..cases import relative_error
+from .cases import case, executor
 
 
 @pytest.mark.parametrize("name", ["semaphore_streams", "static", "ticket"])
@@ -19,7 +20,7 @@ def test_a_missing_post_raises_hang_error_within_3_seconds_and_the_next_run_is_r
     c = case("ffn", 300, "bf16")
     run = executor(name, c.graph)
     inputs = c.inputs(seed=0)
-    gold = c.answer({k: v.double() for k, v in inputs.items()})
+    gold = c.exact(inputs)
     out = c.poisoned()
     tensors = {**inputs, c.output: out}
     run.run(tensors)
@@ -61,7 +62,7 @@ def test_ticket_dispatch_makes_progress_with_more_workers_than_fit() -> None:
     inputs, out = c.inputs(0), c.poisoned()
     run.run({**inputs, c.output: out})
     run.synchronize()
-    assert relative_error(out, c.answer({k: v.double() for k, v in inputs.items()})) < 1e-2
+    assert relative_error(out, c.exact(inputs)) < 1e-2
 
 
 def test_one_instance_on_two_streams_at_once_is_refused() -> None:
@@ -80,7 +81,7 @@ def test_one_instance_on_two_streams_at_once_is_refused() -> None:
 def test_two_instances_on_two_streams_run_side_by_side() -> None:
     c = case("ffn", 300, "bf16")
     inputs = c.inputs(0)
-    gold = c.answer({k: v.double() for k, v in inputs.items()})
+    gold = c.exact(inputs)
     for name in ("static", "ticket", "semaphore_streams"):
         runs = [(executor(name, c.graph), c.poisoned(), torch.cuda.Stream()) for _ in range(2)]
         for _ in range(50):

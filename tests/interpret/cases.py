@@ -1,4 +1,4 @@
-"""Small graphs with float64 answers, and every way to run them under the interpreter."""
+"""Small graphs, and every way to run them under the interpreter."""
 
 from __future__ import annotations
 
@@ -10,42 +10,19 @@ import torch
 import interlace as il
 from interlace.executors.device import DeviceExecutor
 
+from .. import cases
+from ..cases import Tensors, relative_error, split, workload
+
 torch.set_num_threads(1)  # matrices are tiny, and idle threads that spin cost more than they bring
 
-TORCH = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
 HIDDEN, FFN = 24, 40  # no multiples of a tile: 2 and 3 tiles wide
 TILE = il.MatmulTile(16, 16, 16)
 SWAPPED = il.MatmulTile(16, 16, 16, swap=True)
 
-Tensors = dict[str, torch.Tensor]
-
 
 @dataclass(frozen=True)
-class Case:
-    """A graph, and what its only output is, in the dtype of the tensors that it is given."""
-
-    graph: il.Graph
-    answer: Callable[[Mapping[str, torch.Tensor]], torch.Tensor]
-
-    @property
-    def output(self) -> str:
-        return self.graph.outputs[0]
-
-    def inputs(self, seed: int = 0) -> Tensors:
-        """Fresh random inputs; weights are scaled to keep magnitudes near one."""
-        generator = torch.Generator().manual_seed(seed)
-        out = {}
-        for name in self.graph.inputs:
-            t = self.graph.tensor(name)
-            value = torch.randn(t.shape, generator=generator)
-            if name not in ("x", "bias", "residual"):
-                value /= t.shape[-1] ** 0.5
-            out[name] = value.to(TORCH[t.dtype.name])
-        return out
-
-    def poisoned(self) -> torch.Tensor:
-        t = self.graph.tensor(self.output)
-        return torch.full(t.shape, float("nan"), dtype=TORCH[t.dtype.name])
+class Case(cases.Case):
+    """A case that is run and judged under the interpreter."""
 
     def run(self, executor: DeviceExecutor, inputs: Tensors) -> torch.Tensor:
         """One run on fresh, poisoned outputs and intermediates."""
@@ -54,9 +31,6 @@ class Case:
             executor.intermediate(name).fill_(float("nan"))
         executor.run({**inputs, self.output: out})
         return out
-
-    def exact(self, inputs: Tensors) -> torch.Tensor:
-        return self.answer({name: value.double() for name, value in inputs.items()})
 
     def reference(self, plan: il.Plan, inputs: Tensors) -> torch.Tensor:
         """What the reference executor makes of the same plan."""
@@ -77,35 +51,13 @@ class Case:
         assert error <= limit, f"error {error:.2e}, limit {limit:.2e}"
 
 
-def relative_error(out: torch.Tensor, gold: torch.Tensor) -> float:
-    """Frobenius; NaN if anything is NaN, which no limit admits."""
-    return float((out.double() - gold).norm() / gold.norm())
-
-
 def equal_bits(a: torch.Tensor, b: torch.Tensor) -> bool:
     integer = torch.int32 if a.element_size() == 4 else torch.int16
     return torch.equal(a.view(integer), b.view(integer))
 
 
-GRAPHS = ("two-copies", "two-matmuls", "ffn", "gated-ffn")
-
-
 def case(name: str, m: int, dtype: str = "bf16", tile: il.MatmulTile = TILE) -> Case:
-    d = il.dtype(dtype)
-    silu = torch.nn.functional.silu
-    if name == "two-copies":
-        return Case(il.workloads.two_copies(m, HIDDEN, d, (tile.m, tile.n)), lambda t: t["x"])
-    if name == "two-matmuls":
-        graph = il.workloads.two_matmuls(m, HIDDEN, FFN, HIDDEN, d, tile, tile)
-        return Case(graph, lambda t: t["x"] @ t["a"].T @ t["b"].T)
-    gated = name == "gated-ffn"
-    activation = il.Activation.SILU if gated else il.Activation.GELU_TANH
-    graph = il.workloads.ffn(m, il.workloads.FFNShape(HIDDEN, FFN, activation, gated), d, tile, tile)
-    if gated:
-        return Case(graph, lambda t: (silu(t["x"] @ t["w_gate"].T) * (t["x"] @ t["w_up"].T)) @ t["w_down"].T)
-    return Case(
-        graph, lambda t: torch.nn.functional.gelu(t["x"] @ t["w_up"].T, approximate="tanh") @ t["w_down"].T
-    )
+    return Case(*workload(name, m, HIDDEN, FFN, dtype, tile, (tile.m, tile.n)))
 
 
 def matmul_case(
@@ -141,11 +93,6 @@ def matmul_case(
         return value + t["residual"] if residual else value
 
     return Case(graph, answer)
-
-
-def split(graph: il.Graph, how: il.Split) -> dict[str, il.Split]:
-    """Split the last op's reduction, if it has one."""
-    return {graph.ops[-1].name: how} if graph.ops[-1].reduction else {}
 
 
 #: Executors by name: (class, choices for a graph).

@@ -9,18 +9,8 @@ import torch
 import interlace as il
 from interlace.core.errors import DTypeError, GraphError, NoDeviceError, ShapeError
 
-from .cases import (
-    EXECUTORS,
-    GRAPHS,
-    SWAPPED,
-    TILE,
-    case,
-    equal_bits,
-    executor,
-    matmul_case,
-    relative_error,
-    split,
-)
+from ..cases import GRAPHS, relative_error, split
+from .cases import EXECUTORS, SWAPPED, TILE, case, equal_bits, executor, matmul_case
 
 CPU = il.Options("cpu")
 

@@ -18,7 +18,8 @@ from interlace.core.errors import FootprintError, GraphError, IntraOpRaceError, 
 from interlace.executors.footprint import check_footprint
 from interlace.graph.access import Span
 
-from .cases import GRAPHS, SWAPPED, TILE, case, matmul_case
+from ..cases import GRAPHS
+from .cases import SWAPPED, TILE, case, matmul_case
 from .kernels import ROW_SUM, blur, row_sum, scale
 
 i, j = il.axes(2)

@@ -15,7 +15,8 @@ from interlace import device
 from interlace.core.errors import GraphError, HangError
 from interlace.executors.device import DeviceExecutor
 
-from .cases import EXECUTORS, TILE, Case, case, relative_error
+from ..cases import relative_error
+from .cases import EXECUTORS, TILE, Case, case
 from .kernels import SCALE, blur, row_sum, scale
 
 CPU = il.Options("cpu")

@@ -1,0 +1,86 @@
+"""Graphs with float64 answers: what the tests under the interpreter and on a GPU have in common."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import torch
+
+import interlace as il
+
+TORCH = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
+GRAPHS = ("two-copies", "two-matmuls", "ffn", "gated-ffn")
+
+Tensors = dict[str, torch.Tensor]
+Answer = Callable[[Mapping[str, torch.Tensor]], torch.Tensor]
+
+
+@dataclass(frozen=True)
+class Case:
+    """A graph, and what its only output is, in the dtype of the tensors that it is given."""
+
+    graph: il.Graph
+    answer: Answer
+    device: str = "cpu"
+
+    @property
+    def output(self) -> str:
+        return self.graph.outputs[0]
+
+    def inputs(self, seed: int = 0) -> Tensors:
+        """Fresh random inputs; weights are scaled to keep magnitudes near one."""
+        generator = torch.Generator(self.device).manual_seed(seed)
+        out = {}
+        for name in self.graph.inputs:
+            t = self.graph.tensor(name)
+            value = torch.randn(t.shape, generator=generator, device=self.device, dtype=torch.float32)
+            if name not in ("x", "bias", "residual"):
+                value /= t.shape[-1] ** 0.5
+            out[name] = value.to(TORCH[t.dtype.name])
+        return out
+
+    def poisoned(self) -> torch.Tensor:
+        t = self.graph.tensor(self.output)
+        return torch.full(t.shape, float("nan"), device=self.device, dtype=TORCH[t.dtype.name])
+
+    def exact(self, inputs: Tensors) -> torch.Tensor:
+        return self.answer({name: value.double() for name, value in inputs.items()})
+
+
+def workload(
+    name: str,
+    m: int,
+    hidden: int,
+    ffn: int,
+    dtype: str,
+    tile: il.MatmulTile,
+    copy_tile: tuple[int, int] = (64, 64),
+) -> tuple[il.Graph, Answer]:
+    """One of ``GRAPHS``, and what it computes."""
+    d = il.dtype(dtype)
+    silu = torch.nn.functional.silu
+    if name == "two-copies":
+        return il.workloads.two_copies(m, hidden, d, copy_tile), lambda t: t["x"]
+    if name == "two-matmuls":
+        graph = il.workloads.two_matmuls(m, hidden, ffn, hidden, d, tile, tile)
+        return graph, lambda t: t["x"] @ t["a"].T @ t["b"].T
+    gated = name == "gated-ffn"
+    activation = il.Activation.SILU if gated else il.Activation.GELU_TANH
+    graph = il.workloads.ffn(m, il.workloads.FFNShape(hidden, ffn, activation, gated), d, tile, tile)
+    if gated:
+        return graph, lambda t: (silu(t["x"] @ t["w_gate"].T) * (t["x"] @ t["w_up"].T)) @ t["w_down"].T
+    return (
+        graph,
+        lambda t: torch.nn.functional.gelu(t["x"] @ t["w_up"].T, approximate="tanh") @ t["w_down"].T,
+    )
+
+
+def split(graph: il.Graph, how: il.Split) -> dict[str, il.Split]:
+    """Split the last op's reduction, if it has one."""
+    return {graph.ops[-1].name: how} if graph.ops[-1].reduction else {}
+
+
+def relative_error(out: torch.Tensor, gold: torch.Tensor) -> float:
+    """Frobenius; NaN if anything is NaN, which no limit admits."""
+    return float((out.double() - gold).norm() / gold.norm())
