@@ -403,6 +403,7 @@ def test_no_damage_to_a_plan_escapes_as_a_traceback(tmp_path: Path) -> None:
         1 << 63,
         -(1 << 63),
         10**30,
+        10**4000,
         1.5,
         math.inf,
         "",
