@@ -16,6 +16,7 @@ from interlace.core.errors import InterlaceError
 from interlace.executors.cuda_graph import CudaGraphExecutor
 from interlace.executors.device import Options
 from interlace.executors.footprint import check_footprint
+from interlace.executors.hopper import HopperExecutor
 from interlace.executors.persistent import PersistentExecutor
 from interlace.executors.reference import ReferenceExecutor
 from interlace.executors.semaphore_streams import SemaphoreStreamsExecutor
@@ -83,6 +84,7 @@ __all__ = [
     "HalfRows",
     "Hazard",
     "Hilbert",
+    "HopperExecutor",
     "InterlaceError",
     "Interleaving",
     "K",

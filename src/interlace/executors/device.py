@@ -67,6 +67,9 @@ class DeviceExecutor(ABC):
     name: str
     #: Whether posts and waits are live, or the launch order enforces everything.
     synchronises: bool
+    #: A warp-specialised Gluon launch; its warpgroups each post their share of a tile.
+    _specialised = False
+    _shares = 1
 
     def __init__(self, plan: Plan | Proof, options: Options | None = None) -> None:
         self.proof = plan if isinstance(plan, Proof) else verify(plan)
@@ -273,7 +276,7 @@ class DeviceExecutor(ABC):
         self._items = torch.tensor(table.items, device=device)
         self._waits = torch.tensor(table.waits, device=device)
         self._semaphores = zeros(self.plan.semaphores, torch.int32)
-        self._arrivals = zeros(table.splits, torch.int64)
+        self._arrivals = zeros(table.splits * self._shares, torch.int64)
         self._slot_size = max((self._accumulator_size(op) for op in self.plan.graph.ops), default=0)
         self._workspace = zeros(table.slots * self._slot_size, torch.float32)
         self._done = zeros(n, torch.int32)
@@ -288,13 +291,16 @@ class DeviceExecutor(ABC):
         mine = items.op == self.plan.graph.op_index(op.name)
         if not (mine & (items.k_hi - items.k_lo < op.k_extent)).any():
             return 0
-        partial = _body(op).partial
+        partial = self._partial(op)
         if partial is None:
             raise GraphError(
                 f"op {op.name!r} is split, but kernel {op.kernel!r} does not tell the size of a partial sum; "
                 "give its TritonBody partial=, or plan it with Whole()"
             )
-        return partial(op)
+        return int(partial(op))
+
+    def _partial(self, op: Op) -> Any:
+        return _body(op).partial
 
     def _chunked(self) -> list[bool]:
         """Which ops wait inside their reductions; a kernel without a body places its waits itself."""
@@ -321,12 +327,14 @@ class DeviceExecutor(ABC):
             programs,
             constexpr(self.synchronises),
             constexpr(self._table.chunked),
-            constexpr(self._table.splits > 0),
+            constexpr(self._table.parts),
             constexpr(self._slot_size),
             constexpr(self.options.trace),
             constexpr(int(self.options.jitter_s * 1e9)),
             constexpr(int(self.options.timeout_s * 1e9)),
             constexpr(self._interpret),
+            constexpr(self._specialised),
+            constexpr(self._shares),
         )
 
     def _raise_fault(self) -> None:

@@ -31,6 +31,7 @@ class Launch:
         import triton
         from triton.backends.compiler import GPUTarget
         from triton.compiler import ASTSource
+        from triton.experimental.gluon._runtime import GluonASTSource
 
         signature: dict[str, Any] = {}
         constants: dict[tuple[int, ...], Any] = {}
@@ -42,8 +43,9 @@ class Launch:
             else:
                 signature[parameter.name] = _specialise(value, (i,), constants, attributes)
         target = GPUTarget("cuda", capability, 32)
+        source = GluonASTSource if self.kernel.is_gluon() else ASTSource
         return triton.compile(
-            ASTSource(self.kernel, signature, constants, attributes),
+            source(self.kernel, signature, constants, attributes),
             target=target,
             options=dict(self.options),
         )

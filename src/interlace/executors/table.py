@@ -27,6 +27,7 @@ class Table:
         worker_rows: rows of worker w, if rows are grouped by worker.
         slots: workspace slots, one per part of a split tile.
         splits: split tiles, each with an arrival counter.
+        parts: most parts of a tile, 0 if none is split.
         chunked: some wait stands inside a reduction.
     """
 
@@ -36,6 +37,7 @@ class Table:
     worker_rows: Ints
     slots: int
     splits: int
+    parts: int
     chunked: bool
 
 
@@ -47,14 +49,17 @@ def by_op(plan: Plan, chunked: Sequence[bool]) -> Table:
     return _table(plan, chunked, np.argsort(plan.items.op, kind="stable"))
 
 
-def for_workers(plan: Plan, chunked: Sequence[bool]) -> Table:
-    """Rows in the order of tickets, or grouped by worker under static dispatch: for a persistent launch."""
+def for_workers(plan: Plan, chunked: Sequence[bool], shares: int = 1) -> Table:
+    """Rows in the order of tickets, or grouped by worker under static dispatch: for a persistent launch.
+
+    ``shares`` warpgroups each post their share of a tile, so a threshold counts that many posts per tile.
+    """
     if plan.dispatch is Dispatch.TICKET:
-        return _table(plan, chunked, np.arange(len(plan.items)))
+        return _table(plan, chunked, np.arange(len(plan.items)), shares)
     return _table(plan, chunked, np.argsort(plan.items.worker, kind="stable"))
 
 
-def _table(plan: Plan, chunked: Sequence[bool], order: Ints) -> Table:
+def _table(plan: Plan, chunked: Sequence[bool], order: Ints, shares: int = 1) -> Table:
     items, waits = plan.items, plan.waits
     n = len(items)
     # Parts of split tiles, numbered by k within a tile; slots run on from tile to tile.
@@ -82,7 +87,9 @@ def _table(plan: Plan, chunked: Sequence[bool], order: Ints) -> Table:
     table[parts > 1, 12], table[parts > 1, 13] = slot_of_tile[:-1][split], split
     table[:, 14] = np.arange(n)
     rows = np.zeros((max(len(waits), 1), 8), np.int64)
-    for column, values in enumerate((waits.first, waits.count, waits.stride, waits.threshold, waits.k)):
+    for column, values in enumerate(
+        (waits.first, waits.count, waits.stride, waits.threshold * shares, waits.k)
+    ):
         rows[: len(waits), column] = values
     if max(table.max(), rows.max()) >= _INT32:
         raise PlanError("an extent or an index of the plan does not fit 32 bits; split the graph")
@@ -93,5 +100,6 @@ def _table(plan: Plan, chunked: Sequence[bool], order: Ints) -> Table:
         offsets(np.bincount(np.maximum(items.worker, 0), minlength=plan.workers)),
         int(slot_of_tile[-1]),
         len(split_tiles),
+        int(parts.max(initial=1)) if len(split_tiles) else 0,
         bool(late.any()),
     )

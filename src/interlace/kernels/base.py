@@ -63,6 +63,47 @@ class TritonBody:
 
 
 @dataclass(frozen=True)
+class Pipeline:
+    """How a Hopper launch moves data into shared memory.
+
+    Attributes:
+        stages: depth of the ring.
+        panels: panels of 64 elements of k per stage.
+        in_flight: most stages of free operands (weights) under way at once in one block.
+        shares: warpgroups that share a tile, 1 or 2.
+    """
+
+    stages: int
+    panels: int
+    in_flight: int
+    shares: int
+
+
+@dataclass(frozen=True)
+class HopperBody:
+    """The Hopper side of a kernel: what the template of ``kernels/hopper`` plugs in.
+
+    Attributes:
+        load_free, load_bound, compute: ``@gluon.jit`` functions, see ``kernels/hopper/template``.
+        operands: op, tensors -> (bound, free, second free or None) tensor descriptors.
+        arguments: op, tensors, pipeline -> the named tuple that all functions take.
+        partial: float32 elements of one partial sum of an op.
+    """
+
+    load_free: Any
+    load_bound: Any
+    compute: Any
+    operands: Callable[[Op, Mapping[str, Any]], tuple[Any, Any, Any]]
+    arguments: Callable[[Op, Mapping[str, Any], Pipeline], Any]
+    partial: Callable[[Op], int]
+
+    @property
+    def functions(self) -> tuple[Any, ...]:
+        """In the template's order."""
+        return self.load_free, self.load_bound, self.compute
+
+
+@dataclass(frozen=True)
 class Kernel:
     """A tiled kernel, ready to be applied to tensors.
 
@@ -70,12 +111,14 @@ class Kernel:
         name: what a plan's JSON refers to.
         reference: its meaning, or None if it can only run on a device.
         triton: returns its Triton body; called only when a device executor needs it.
+        hopper: returns its Hopper body, for the warp-specialised executor.
         dtypes: names of the dtypes that it takes; empty for any.
     """
 
     name: str
     reference: Reference | None = None
     triton: Callable[[], TritonBody] | None = None
+    hopper: Callable[[], HopperBody] | None = None
     dtypes: tuple[str, ...] = ()
 
     def op(

@@ -3,7 +3,8 @@
 Rules, each on every path through the kernel:
 
 release     between a store to global memory and the next gpu-scope release there is a CTA barrier
-acquire     after a gpu-scope acquire poll, a CTA barrier comes before the next load
+acquire     after a gpu-scope acquire poll, a barrier of all who rely on it comes before the next load: of the
+            CTA, or of the warp that polls for itself in a warp-specialised kernel
 tma-load    after an acquire, a proxy fence comes before the next bulk load
 tma-store   a bulk store is completed by ``cp.async.bulk.wait_group 0`` (not ``.read``) before the next release
 dependent   before ``griddepcontrol.wait`` nothing is loaded but the 32-bit entries of item tables
@@ -21,6 +22,7 @@ from dataclasses import dataclass
 _RELEASE = re.compile(r"\b(?:red|atom|st)\.\S*(?:release|acq_rel)\S*")
 _ACQUIRE = re.compile(r"\bld\.(?:global\.gpu\.acquire|acquire\.gpu)\S*")
 _BARRIER = re.compile(r"\b(?:bar|barrier)\.(?:cta\.)?(?:sync|red)")
+_WARP_BARRIER = re.compile(r"\bbar\.warp\.sync|\b(?:bar|barrier)\.(?:cta\.)?(?:sync|red)")
 _STORE = re.compile(r"\bst\.global\S*")
 _DATA_LOAD = re.compile(r"\b(?:ld\.global|cp\.async\.c[ag])\S*")
 _BULK_LOAD = re.compile(r"\bcp\.async\.bulk\.\S*shared::(?:cluster|cta)\S*global")
@@ -28,6 +30,7 @@ _BULK_STORE = re.compile(r"\bcp\.async\.bulk\.\S*global\.shared::cta")
 _BULK_DONE = re.compile(r"\bcp\.async\.bulk\.wait_group\s+0\b")
 _PROXY_FENCE = re.compile(r"\bfence\.proxy\.async")
 _DEPENDENT_WAIT = re.compile(r"\bgriddepcontrol\.wait\b")
+_BLOCK_WAIT = re.compile(r"\bmbarrier\.try_wait\b")
 _SCALAR_LOAD = re.compile(r"\bld\.global\.[bsu]32\s*\{?\s*%r\d+\s*\}?,")
 
 
@@ -52,7 +55,7 @@ def lint(ptx: str) -> list[Finding]:
     code = _Code(ptx)
     return [
         *code.between("release", _STORE.search, _RELEASE.search, _BARRIER.search),
-        *code.between("acquire", _ACQUIRE.search, _is_data_load, _BARRIER.search),
+        *code.between("acquire", _ACQUIRE.search, _is_data_load, _WARP_BARRIER.search),
         *code.between("tma-load", _ACQUIRE.search, _BULK_LOAD.search, _PROXY_FENCE.search),
         *code.between("tma-store", _BULK_STORE.search, _RELEASE.search, _BULK_DONE.search),
         *code.dependent(),
@@ -152,8 +155,25 @@ class _Code:
             yield Finding(rule, *self._lines[i])
 
     def dependent(self) -> Iterator[Finding]:
-        """Wide loads that stand before the dependent-launch wait."""
-        last = max((i for i, (_, text) in enumerate(self._lines) if _DEPENDENT_WAIT.search(text)), default=0)
-        for number, text in self._lines[:last]:
+        """Wide loads that a path from the entry reaches with no dependent-launch wait on the way.
+
+        In a warp-specialised kernel the other partitions follow the waiting one through mbarriers.
+        """
+        if not any(_DEPENDENT_WAIT.search(text) for _, text in self._lines):
+            return
+        found: set[int] = set()
+        seen: set[int] = set()
+        stack = [0] if self._lines else []
+        while stack:
+            i = stack.pop()
+            if i in seen:
+                continue
+            seen.add(i)
+            text = self._lines[i][1]
+            if _DEPENDENT_WAIT.search(text) or _BLOCK_WAIT.search(text):
+                continue
             if _is_data_load(text) and not _SCALAR_LOAD.search(text):
-                yield Finding("dependent", number, text)
+                found.add(i)
+            stack += self._next[i]
+        for i in sorted(found):
+            yield Finding("dependent", *self._lines[i])

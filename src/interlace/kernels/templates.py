@@ -56,9 +56,9 @@ def _run_item(tile, sync, worker, body: tl.constexpr, arguments, ticket, DRAW: t
         if sync.SPLIT:
             if meet(tile, sync, acc):
                 if len(acc) == 1:
-                    body[2](tile, (total(tile, sync, acc[0], 0),), *arguments[2])
+                    body[2](tile, (total(tile, sync, acc, 0),), *arguments[2])
                 else:
-                    sums = (total(tile, sync, acc[0], 0), total(tile, sync, acc[1], 1))
+                    sums = (total(tile, sync, acc, 0), total(tile, sync, acc, 1))
                     body[2](tile, sums, *arguments[2])
                 post(tile, sync)
         else:

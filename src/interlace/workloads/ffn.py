@@ -42,13 +42,15 @@ def ffn(
     dtype: DType = bf16,
     up: MatmulTile | None = None,
     down: MatmulTile | None = None,
+    bias: bool = False,
 ) -> Graph:
     """An FFN over m tokens: ``x`` (m, hidden) through ``hidden`` (m, ffn) to ``out`` (m, hidden).
 
-    Weights are named ``w_up``, ``w_gate`` (if gated) and ``w_down``, each (outputs, inputs).
+    Weights are named ``w_up``, ``w_gate`` (if gated) and ``w_down``, each (outputs, inputs); with ``bias`` there are
+    ``b_up`` (ffn,), before the activation, and ``b_down`` (hidden,).
 
     Raises:
-        ShapeError: an extent is not positive, or a gated FFN has another activation than SiLU.
+        ShapeError: an extent is not positive, or a gated FFN has another activation than SiLU, or a bias.
     """
     x, hidden = Tensor("x", (m, shape.hidden), dtype), Tensor("hidden", (m, shape.ffn), dtype)
     out = Tensor("out", (m, shape.hidden), dtype)
@@ -57,13 +59,25 @@ def ffn(
         Tensor("w_down", (shape.hidden, shape.ffn), dtype),
     )
     w_gate = (Tensor("w_gate", (shape.ffn, shape.hidden), dtype),) if shape.gated else ()
+    b_up, b_down = Tensor("b_up", (shape.ffn,), dtype), Tensor("b_down", (shape.hidden,), dtype)
     ops = (
         matmul(
-            "up", x, w_up, hidden, gate=w_gate[0] if w_gate else None, activation=shape.activation, tile=up
+            "up",
+            x,
+            w_up,
+            hidden,
+            gate=w_gate[0] if w_gate else None,
+            bias=b_up if bias else None,
+            activation=shape.activation,
+            tile=up,
         ),
-        matmul("down", hidden, w_down, out, tile=down),
+        matmul("down", hidden, w_down, out, bias=b_down if bias else None, tile=down),
     )
-    inputs = ("x", "w_up", *(t.name for t in w_gate), "w_down")
+    inputs = (x, w_up, *w_gate, w_down, *((b_up, b_down) if bias else ()))
     return Graph(
-        "gated-ffn" if shape.gated else "ffn", (x, w_up, *w_gate, w_down, hidden, out), ops, inputs, ("out",)
+        "gated-ffn" if shape.gated else "ffn",
+        (*inputs, hidden, out),
+        ops,
+        tuple(t.name for t in inputs),
+        ("out",),
     )

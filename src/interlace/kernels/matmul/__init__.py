@@ -18,7 +18,17 @@ import numpy as np
 from interlace.graph.access import K, Span, axes
 from interlace.graph.op import Op, Reduction
 from interlace.graph.tensor import Tensor
-from interlace.kernels.base import Array, Kernel, Params, Reference, Regions, TritonBody, require, same_dtype
+from interlace.kernels.base import (
+    Array,
+    HopperBody,
+    Kernel,
+    Params,
+    Reference,
+    Regions,
+    TritonBody,
+    require,
+    same_dtype,
+)
 
 
 class Activation(Enum):
@@ -110,7 +120,20 @@ def _partial(op: Op) -> int:
     return int(op.param("BM")) * int(op.param("BN")) * sums
 
 
-MATMUL = Kernel("matmul", Reference(_finish, _accumulate), _triton, ("bf16", "fp16", "fp32"))
+def _hopper() -> HopperBody:
+    from interlace.kernels.matmul import hopper
+
+    return HopperBody(
+        hopper.matmul_load_free,
+        hopper.matmul_load_bound,
+        hopper.matmul_compute,
+        hopper.operands,
+        hopper.arguments,
+        _partial,
+    )
+
+
+MATMUL = Kernel("matmul", Reference(_finish, _accumulate), _triton, _hopper, ("bf16", "fp16", "fp32"))
 
 
 def matmul(

@@ -28,10 +28,12 @@ from typing import NamedTuple
 
 import triton
 import triton.language as tl
+from triton.experimental.gluon import language as gl
 from triton.language.extra import cuda
 
 ITEM_WORDS = tl.constexpr(16)
 WAIT_WORDS = tl.constexpr(8)
+_ONE_WARP = tl.constexpr(gl.BlockedLayout([1], [32], [1], [0]))
 
 
 class Sync(NamedTuple):
@@ -52,12 +54,15 @@ class Sync(NamedTuple):
         first, programs: the launch's first row of ``items``, and how many programs begin per run.
         WAITS: waits and posts are live (else the launch order enforces everything).
         CHUNKED: some waits stand inside reductions.
-        SPLIT: some tiles are split.
+        SPLIT: most parts of a tile, 0 if none is split.
         SLOT: float32 elements of one partial sum.
         TRACE: write ``trace``.
         JITTER_NS: upper bound of random delays around waits and posts, 0 for none (for tests).
         TIMEOUT_NS: the watchdog.
         INTERPRET: running under the Triton interpreter, which has no inline assembly.
+        SPECIALISED: a warp-specialised Gluon kernel: one warp polls, blocks carry layouts, and each of
+            ``SHARES`` warpgroups posts its share of a tile for itself (the tables' thresholds count shares).
+        SHARES: see SPECIALISED; otherwise 1.
     """
 
     items: tl.tensor
@@ -80,6 +85,8 @@ class Sync(NamedTuple):
     JITTER_NS: tl.constexpr
     TIMEOUT_NS: tl.constexpr
     INTERPRET: tl.constexpr
+    SPECIALISED: tl.constexpr
+    SHARES: tl.constexpr
 
 
 class Tile(NamedTuple):
@@ -209,7 +216,7 @@ def back_off(sync, NS: tl.constexpr):
         tl.inline_asm_elementwise(
             "nanosleep.u32 $1; mov.u32 $0, 0;",
             "=r,r",
-            [tl.full((), NS, tl.int32)],
+            [tl.core.to_tensor(NS)],
             dtype=tl.int32,
             is_pure=False,
             pack=1,
@@ -231,7 +238,7 @@ def _jitter(tile, sync, salt: tl.constexpr):
 @triton.jit
 def _give_up(sync, item, semaphore, expected, seen):
     """Record the first failed wait; later ones leave it as it is."""
-    if tl.atomic_cas(sync.fault, 0, 1) == 0:
+    if tl.atomic_cas(sync.fault, 0, 1, sem="relaxed", scope="gpu") == 0:
         tl.store(sync.record + 1, item)
         tl.store(sync.record + 2, semaphore)
         tl.store(sync.record + 3, expected)
@@ -247,7 +254,9 @@ def _lanes(sync):
     every thread. Anything narrower each warp would load for itself, and warps that saw different values would
     part ways before a barrier.
     """
-    if sync.INTERPRET:
+    if sync.SPECIALISED:
+        lane = gl.arange(0, 32, layout=_ONE_WARP)
+    elif sync.INTERPRET:
         lane = tl.arange(0, 32)
     else:
         lane = tl.arange(0, cuda.num_threads())
@@ -270,7 +279,7 @@ def _behind(tile, sync, row):
     """One poll of every semaphore of one wait: by how many posts the latest of them is behind, -1 if none."""
     first, count, stride, _, target = _wait_at(tile, sync, row)
     lane = _lanes(sync)
-    lag = tl.zeros_like(lane) - 1
+    lag = lane * 0 - 1
     for begin in range(0, count, lane.shape[0]):
         index = first + tl.minimum(begin + lane, count - 1) * stride
         lag = tl.maximum(lag, target - _load_acquire(sync.semaphores + index, sync.INTERPRET))
@@ -385,44 +394,91 @@ def post(tile, sync):
 
 
 @triton.jit
-def meet(tile, sync, acc):
-    """Meet the other parts of a split tile: (is this the last to arrive, sum over all parts).
+def _within(block):
+    """Where each element of a block lies in its partial sum."""
+    rows: tl.constexpr = block.shape[0]
+    columns: tl.constexpr = block.shape[1]
+    return tl.arange(0, rows)[:, None] * columns + tl.arange(0, columns)[None, :]
 
-    ``acc`` is a tuple of float32 blocks of equal shape. Only the last part gets the sum.
+
+@triton.jit
+def _flat(block):
+    """An accumulator of one warpgroup in the order of its threads' registers: four in a row for each thread.
+
+    Moves nothing. A wgmma accumulator's 8 x 8 fragments give thread (r, c) of (8, 4) two columns of row r, and of
+    row r + 8.
+    """
+    rows: tl.constexpr = block.shape[0]
+    columns: tl.constexpr = block.shape[1]
+    fragments = block.reshape([rows // 64, 4, 2, 8, columns // 8, 4, 2]).permute([0, 4, 1, 3, 5, 2, 6])
+    return fragments.reshape([rows * columns])
+
+
+@triton.jit
+def _square(flat, rows: tl.constexpr, columns: tl.constexpr):
+    """The inverse of ``_flat``."""
+    fragments = flat.reshape([rows // 64, columns // 8, 4, 8, 4, 2, 2]).permute([0, 2, 5, 3, 1, 4, 6])
+    return fragments.reshape([rows, columns])
+
+
+@triton.jit
+def meet(tile, sync, acc, share: tl.constexpr = 0):
+    """Meet the other parts of a split tile: is this the last to arrive?
+
+    ``acc`` is a tuple of float32 blocks of equal shape: the tile, or one warpgroup's share of it.
     """
     last = tile.parts == 1
     if not last:
-        rows: tl.constexpr = acc[0].shape[0]
-        columns: tl.constexpr = acc[0].shape[1]
-        within = tl.arange(0, rows)[:, None] * columns + tl.arange(0, columns)[None, :]
-        mine = sync.workspace + (tile.slot + tile.part).to(tl.int64) * sync.SLOT
+        size: tl.constexpr = acc[0].shape[0] * acc[0].shape[1]
+        mine = sync.workspace + (tile.slot + tile.part).to(tl.int64) * sync.SLOT + share * len(acc) * size
         for b in tl.static_range(len(acc)):
-            tl.store(mine + b * (rows * columns) + within, acc[b], cache_modifier=".cg")
+            if sync.SPECIALISED:
+                flat = _flat(acc[b])
+                within = gl.arange(0, size, layout=flat.type.layout)
+                tl.store(mine + b * size + within, flat, cache_modifier=".cg")
+            else:
+                tl.store(mine + b * size + _within(acc[b]), acc[b], cache_modifier=".cg")
         tl.debug_barrier()
-        arrived = tl.atomic_add(sync.arrivals + tile.split, 1, sem="acq_rel", scope="gpu")
+        counter = sync.arrivals + tile.split * sync.SHARES + share
+        arrived = tl.atomic_add(counter, 1, sem="acq_rel", scope="gpu")
         tl.debug_barrier()
         last = arrived % tile.parts == tile.parts - 1
     return last
 
 
 @triton.jit
-def total(tile, sync, own, block: tl.constexpr):
-    """Sum of block ``block`` over all parts, in part order; for the last part to arrive.
+def total(tile, sync, acc, block: tl.constexpr, share: tl.constexpr = 0):
+    """Sum of ``acc[block]`` over all parts, in part order; for the last part to arrive.
 
     Its own part is read back too: keeping it in registers beside the sum would spill large tiles.
     """
-    rows: tl.constexpr = own.shape[0]
-    columns: tl.constexpr = own.shape[1]
-    value = own
+    value = acc[block]
     if tile.parts > 1:
-        within = (
-            tl.arange(0, rows)[:, None] * columns + tl.arange(0, columns)[None, :] + block * (rows * columns)
-        )
-        slot = sync.workspace + tile.slot.to(tl.int64) * sync.SLOT
-        value = tl.load(slot + within, cache_modifier=".cg")
-        for _ in range(1, tile.parts):
-            slot += sync.SLOT
-            value += tl.load(slot + within, cache_modifier=".cg")
+        rows: tl.constexpr = value.shape[0]
+        columns: tl.constexpr = value.shape[1]
+        size: tl.constexpr = rows * columns
+        slot = sync.workspace + tile.slot.to(tl.int64) * sync.SLOT + (share * len(acc) + block) * size
+        if sync.SPECIALISED:
+            flat = _flat(value)
+            within = gl.arange(0, size, layout=flat.type.layout)
+            if size * sync.SPLIT <= 64 * 128:
+                # All loads are under way before the first addition, one trip to the L2 instead of one per part.
+                flat = flat * 0
+                for p in tl.static_range(sync.SPLIT):
+                    there = p < tile.parts
+                    flat += tl.load(slot + p * sync.SLOT + within, mask=there, other=0.0, cache_modifier=".cg")
+            else:
+                flat = tl.load(slot + within, cache_modifier=".cg")
+                for _ in range(1, tile.parts):
+                    slot += sync.SLOT
+                    flat += tl.load(slot + within, cache_modifier=".cg")
+            value = gl.convert_layout(_square(flat, rows, columns), value.type.layout, assert_trivial=True)
+        else:
+            within = _within(value)
+            value = tl.load(slot + within, cache_modifier=".cg")
+            for _ in range(1, tile.parts):
+                slot += sync.SLOT
+                value += tl.load(slot + within, cache_modifier=".cg")
     return value
 
 
@@ -435,12 +491,12 @@ def draw(sync):
     if sync.INTERPRET:
         ticket = tl.atomic_add(sync.starts, 1, sem="relaxed", scope="gpu") + tl.zeros((1,), tl.int64)
     else:
-        lane = tl.arange(0, cuda.num_threads())
+        lane = _lanes(sync)
         ticket = tl.inline_asm_elementwise(
             "{ .reg .pred first; setp.eq.s32 first, $2, 0; mov.u64 $0, 0; "
             "@first atom.global.relaxed.gpu.add.u64 $0, [$1], 1; }",
             "=l,l,r",
-            [tl.broadcast_to(sync.starts, lane.shape), lane],
+            [sync.starts + lane * 0, lane],
             dtype=tl.int64,
             is_pure=False,
             pack=1,
@@ -452,3 +508,22 @@ def draw(sync):
 def drawn(ticket):
     """The number of a ticket, known to all threads."""
     return tl.max(ticket, 0)
+
+
+@triton.jit
+def tickets_drawn(sync):
+    """How many tickets have been drawn, all runs together; a moment old."""
+    return tl.load(sync.starts, volatile=True)
+
+
+@triton.jit
+def order_bulk_loads():
+    """After a wait, in the waiting warp: bulk (TMA) loads that follow see what the wait made visible."""
+    tl.inline_asm_elementwise(
+        "fence.proxy.async.global; mov.u32 $0, 0; // $1",
+        "=r,r",
+        [tl.core.to_tensor(0)],
+        dtype=tl.int32,
+        is_pure=False,
+        pack=1,
+    )

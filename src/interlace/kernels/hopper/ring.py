@@ -1,0 +1,119 @@
+"""A ring of shared-memory stages between two loading warps and the warpgroups that multiply.
+
+This is the semaphore of the block level: bulk loads post a stage by the bytes that they bring (``free_full``
+for operands that depend on nothing, ``bound_full`` for those that earlier items produced), and every
+warpgroup that has read it hands it back (``empty``). Stage ``n`` of the sequence lies in slot ``n mod stages``;
+its phase is the parity of ``n div stages``, so nothing is ever reset.
+
+A stage is a row of panels, each ``rows`` by 64 elements of k (128 bytes: one swizzled line of the tensor core).
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from triton.experimental import gluon
+from triton.experimental.gluon import language as gl
+from triton.experimental.gluon.language.nvidia.hopper import mbarrier
+
+from interlace.kernels.hopper.gluon import barrier
+
+PANEL = gl.constexpr(64)
+"""Elements of k in a panel."""
+
+
+class Ring(NamedTuple):
+    """Stages and their barriers.
+
+    Attributes:
+        free, bound: shared memory (stages * panels, rows, 64) of the two operands.
+        free_full, bound_full: one mbarrier per stage, completed by the arrival of its bytes.
+        empty: one mbarrier per stage, completed when all readers are done with it.
+    """
+
+    free: gl.shared_memory_descriptor
+    bound: gl.shared_memory_descriptor
+    free_full: gl.shared_memory_descriptor
+    bound_full: gl.shared_memory_descriptor
+    empty: gl.shared_memory_descriptor
+
+
+class Mailbox(NamedTuple):
+    """A ring of messages of two 32-bit words from one warp to all other partitions."""
+
+    words: gl.shared_memory_descriptor
+    full: gl.shared_memory_descriptor
+    empty: gl.shared_memory_descriptor
+
+
+@gluon.jit
+def make_barriers(STAGES: gl.constexpr, ARRIVALS: gl.constexpr):
+    """One mbarrier per stage, each completed by ARRIVALS arrivals."""
+    barriers = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
+    for s in gl.static_range(STAGES):
+        mbarrier.init(barriers.index(s), count=ARRIVALS)
+    return barriers
+
+
+@gluon.jit
+def await_free_slot(ring, n, full, BYTES: gl.constexpr):
+    """Wait until the n-th stage's slot is free, announce BYTES to ``full`` and return the slot."""
+    STAGES: gl.constexpr = ring.empty.shape[0]
+    mbarrier.wait(ring.empty.index(n % STAGES), ((n // STAGES) & 1) ^ 1)
+    mbarrier.expect(full.index(n % STAGES), BYTES)
+    return n % STAGES
+
+
+@gluon.jit
+def limit_in_flight(ring, n, IN_FLIGHT: gl.constexpr):
+    """Wait until fewer than IN_FLIGHT free loads are under way before the n-th.
+
+    A deeper queue makes every other access of the chip slower and brings no more bandwidth. The rest of the
+    ring is room to run ahead while the readers are held up.
+    """
+    STAGES: gl.constexpr = ring.empty.shape[0]
+    if IN_FLIGHT < STAGES:
+        earlier = gl.maximum(n - IN_FLIGHT, 0)
+        mbarrier.wait(ring.free_full.index(earlier % STAGES), (earlier // STAGES) & 1, pred=n >= IN_FLIGHT)
+
+
+@gluon.jit
+def await_stage(ring, n):
+    """Wait for both operands of the n-th stage; returns its slot."""
+    STAGES: gl.constexpr = ring.empty.shape[0]
+    phase = (n // STAGES) & 1
+    mbarrier.wait(ring.bound_full.index(n % STAGES), phase)
+    mbarrier.wait(ring.free_full.index(n % STAGES), phase)
+    return n % STAGES
+
+
+@gluon.jit
+def release(ring, n, pred=True):
+    """One reader is done with the n-th stage."""
+    mbarrier.arrive(ring.empty.index(n % ring.empty.shape[0]), count=1, pred=pred)
+
+
+@gluon.jit
+def send(mailbox, n, first, second):
+    """Send the n-th message; from a partition of one warp."""
+    PAIR: gl.constexpr = gl.BlockedLayout([2], [32], [1], [0])
+    SLOTS: gl.constexpr = mailbox.full.shape[0]
+    mbarrier.wait(mailbox.empty.index(n % SLOTS), ((n // SLOTS) & 1) ^ 1)
+    mailbox.words.index(n % SLOTS).store(gl.where(gl.arange(0, 2, layout=PAIR) == 0, first, second))
+    barrier()
+    mbarrier.arrive(mailbox.full.index(n % SLOTS), count=1)
+
+
+@gluon.jit
+def receive(mailbox, n):
+    """The n-th message."""
+    PAIR: gl.constexpr = gl.BlockedLayout([2], [32], [gl.num_warps()], [0])
+    SLOTS: gl.constexpr = mailbox.full.shape[0]
+    mbarrier.wait(mailbox.full.index(n % SLOTS), (n // SLOTS) & 1)
+    words = mailbox.words.index(n % SLOTS).load(PAIR)
+    which = gl.arange(0, 2, layout=PAIR)
+    first = gl.sum(gl.where(which == 0, words, 0), 0)
+    second = gl.sum(gl.where(which == 1, words, 0), 0)
+    barrier()
+    mbarrier.arrive(mailbox.empty.index(n % SLOTS), count=1)
+    return first, second

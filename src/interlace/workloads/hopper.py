@@ -1,0 +1,112 @@
+"""FFNs on the Hopper executor: how they are tiled by default, what else is worth trying, and the plan of each."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+from interlace.core.dtypes import DType, bf16
+from interlace.executors.device import Options
+from interlace.executors.hopper import HopperExecutor, default_pipeline
+from interlace.kernels.matmul import MatmulTile
+from interlace.planner.build import Choices, build
+from interlace.policies.interleavings import OpAfterOp, Panels
+from interlace.policies.orders import GroupedPanels, RowMajor
+from interlace.policies.splits import Split, SplitK, Whole
+from interlace.policies.sync import RowSync, TileSync
+from interlace.workloads.ffn import FFNShape, ffn
+
+
+@dataclass(frozen=True)
+class HopperSetting:
+    """How an FFN runs on the Hopper executor, as plain numbers.
+
+    Attributes:
+        m, n, k: extents of a tile in tokens and weight rows, and of a stage along k.
+        swap: weights are the tensor core's 64-row operand.
+        shares: warpgroups per tile, 1 or 2.
+        split_up, split_down: parts of each tile's reduction.
+        in_flight: most stages of weights under way at once in one block, 0 for the default.
+        group: row panels that an order groups, 0 for row-major.
+        interleave: row panels of the up-projection before the panels of the down-projection that they feed;
+            0 for one op after the other.
+    """
+
+    m: int
+    n: int
+    k: int
+    swap: bool
+    shares: int = 1
+    split_up: int = 1
+    split_down: int = 1
+    in_flight: int = 0
+    group: int = 0
+    interleave: int = 0
+
+    def to_data(self) -> dict[str, int | bool]:
+        """As JSON data."""
+        return asdict(self)
+
+    @staticmethod
+    def from_data(data: Mapping[str, Any]) -> HopperSetting:
+        """The inverse of ``to_data``. Raises ValueError for anything else than what it wrote."""
+        fields = {name: type(value) for name, value in asdict(HopperSetting(64, 64, 64, False)).items()}
+        if set(data) != set(fields) or any(type(data[name]) is not kind for name, kind in fields.items()):
+            raise ValueError(f"not a Hopper setting: {dict(data)!r}")
+        return HopperSetting(**data)
+
+    def __str__(self) -> str:
+        parts = [f"{self.m}x{self.n}x{self.k}", "swapped" if self.swap else "", f"{self.shares} warpgroups"]
+        parts += [f"up / {self.split_up}" if self.split_up > 1 else ""]
+        parts += [f"down / {self.split_down}" if self.split_down > 1 else ""]
+        parts += [f"{self.in_flight} in flight" if self.in_flight else ""]
+        parts += [f"groups of {self.group}" if self.group else ""]
+        parts += [f"interleaved by {self.interleave}" if self.interleave else ""]
+        return ", ".join(part for part in parts if part)
+
+
+def hopper_setting(m: int, shape: FFNShape) -> HopperSetting:
+    """The default setting for m tokens, from measurements on an H200 (docs/performance.md)."""
+    if m <= 32:
+        return HopperSetting(16 if m <= 16 else 32, 64, 256, True, split_down=4, in_flight=3)
+    if m <= 64:
+        return HopperSetting(64, 128, 64, True, split_down=4, in_flight=4)
+    if m <= 128:
+        return HopperSetting(128, 128, 64, True, 2, split_down=4, in_flight=4)
+    if m <= 256:
+        return HopperSetting(256, 128, 64, True, 2, split_down=4)
+    return HopperSetting(128, 128 if shape.gated else 256, 64, False, 2, group=8)
+
+
+def hopper_executor(
+    m: int,
+    shape: FFNShape,
+    setting: HopperSetting,
+    options: Options | None = None,
+    dtype: DType = bf16,
+    workers: int = 132,
+    bias: bool = False,
+) -> HopperExecutor:
+    """An FFN over m tokens, planned, verified and ready to run.
+
+    Raises:
+        PlanError, NoDeviceError, ShapeError, DTypeError: as ``HopperExecutor`` does.
+    """
+    tile = MatmulTile(setting.m, setting.n, setting.k, num_warps=4 * setting.shares, swap=setting.swap)
+    graph = ffn(m, shape, dtype, tile, tile, bias)
+
+    def split(parts: int) -> Split:
+        return SplitK(parts) if parts > 1 else Whole()
+
+    choices = Choices(
+        workers,
+        policy=RowSync() if setting.interleave else TileSync(),
+        order=GroupedPanels(setting.group) if setting.group else RowMajor(),
+        split={"up": split(setting.split_up), "down": split(setting.split_down)},
+        interleaving=Panels(setting.interleave) if setting.interleave else OpAfterOp(),
+    )
+    pipeline = default_pipeline(graph.ops)
+    if setting.in_flight:
+        pipeline = replace(pipeline, in_flight=setting.in_flight)
+    return HopperExecutor(build(graph, choices), options, pipeline)
