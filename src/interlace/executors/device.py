@@ -327,7 +327,7 @@ class DeviceExecutor(ABC):
             programs,
             constexpr(self.synchronises),
             constexpr(self._table.chunked),
-            constexpr(self._table.parts),
+            constexpr(int(self._table.parts.max())),
             constexpr(self._slot_size),
             constexpr(self.options.trace),
             constexpr(int(self.options.jitter_s * 1e9)),

@@ -10,6 +10,7 @@ from interlace.core.errors import DTypeError, GraphError, NoDeviceError, PlanErr
 from interlace.executors.device import DeviceExecutor, Options
 from interlace.executors.launch import Launch
 from interlace.executors.table import Table, for_workers
+from interlace.graph.graph import Graph
 from interlace.graph.op import Op
 from interlace.kernels.base import HopperBody, Pipeline, kernel_of
 from interlace.plan.plan import Dispatch, Plan
@@ -21,15 +22,18 @@ _RESERVED = 10 << 10  # shared memory for barriers, tickets and the epilogue's s
 class HopperExecutor(DeviceExecutor):
     """Workers run the plan's items by ticket; weights stream ahead of the activations.
 
-    All ops share one shape of boxes, so that they share the rings.
+    All ops share one ring of shared memory.
 
     Args:
         plan, options: as for every device executor.
         pipeline: how data moves; by default as deep as shared memory allows.
 
     Raises:
-        PlanError: the plan has static dispatch, more ops than one launch takes, or boxes of different shapes.
-        DTypeError, ShapeError: another dtype than bf16 and fp16, or rows that bulk loads cannot address.
+        GraphError: an op has no Hopper body.
+        PlanError: the plan has static dispatch, more ops than one launch takes, tiles that do not share a ring, or
+            weights that an op of the graph writes.
+        DTypeError, ShapeError: another dtype than bf16 and fp16, rows that bulk loads cannot address, or tiles that
+            warpgroups cannot hold.
         NoDeviceError: the GPU is not of the Hopper generation.
     """
 
@@ -40,7 +44,9 @@ class HopperExecutor(DeviceExecutor):
     def __init__(
         self, plan: Plan | Proof, options: Options | None = None, pipeline: Pipeline | None = None
     ) -> None:
-        self.pipeline = pipeline or default_pipeline((plan.plan if isinstance(plan, Proof) else plan).graph.ops)
+        graph = (plan.plan if isinstance(plan, Proof) else plan).graph
+        _check_operands(graph)
+        self.pipeline = pipeline or default_pipeline(graph.ops)
         self._shares = self.pipeline.shares
         super().__init__(plan, options)
 
@@ -56,24 +62,15 @@ class HopperExecutor(DeviceExecutor):
         if len(ops) > OPS:
             raise PlanError(f"graph {self.plan.graph.name!r} has {len(ops)} ops; one launch takes {OPS}")
         for op in ops:
-            for access in op.reads:
-                tensor = self.plan.graph.tensor(access.tensor)
-                if tensor.dtype.name not in ("bf16", "fp16"):
-                    raise DTypeError(
-                        f"op {op.name!r} reads {tensor}; Hopper kernels multiply bf16 and fp16. Use the persistent "
-                        "executor, whose Triton bodies take fp32 too"
-                    )
-                if len(tensor.shape) == 2 and tensor.shape[1] % 16:
-                    raise ShapeError(
-                        f"op {op.name!r} reads {tensor}; bulk loads need rows of a multiple of 16 elements. Pad it, or "
-                        "use the persistent executor, whose Triton bodies take any shape"
-                    )
-        tiles = {tuple(int(op.param(name)) for name in ("BM", "BN", "BK")) for op in ops}
-        if len(tiles) > 1:
-            raise PlanError(
-                f"ops of graph {self.plan.graph.name!r} have tiles of different shapes {sorted(tiles)}; "
-                "one ring serves them all, so give them one tile shape"
-            )
+            body = _hopper_body(op)
+            body.check(op, self._shares)
+            rows = zip(body.rows(op), (self.pipeline.free_rows, self.pipeline.bound_rows), strict=True)
+            if any(ring % mine for mine, ring in rows):
+                raise PlanError(
+                    f"op {op.name!r} takes stages of {body.rows(op)} rows of 64 elements, weights and activations; "
+                    f"the ring of this launch has {self.pipeline.free_rows} and {self.pipeline.bound_rows}, "
+                    "which must be multiples. Use tiles whose extents are powers of two"
+                )
         if self._device.type == "cpu":
             raise NoDeviceError("Gluon kernels do not run under the interpreter; use the persistent executor")
         if self._device.type == "cuda":
@@ -93,7 +90,8 @@ class HopperExecutor(DeviceExecutor):
 
     def _arguments(self, op: Op, tensors: Mapping[str, Any]) -> tuple[Any, ...]:
         body = _hopper_body(op)
-        return body.operands(op, tensors), body.arguments(op, tensors, self.pipeline)
+        parts = int(self._table.parts[self.plan.graph.op_index(op.name)])
+        return body.operands(op, tensors), body.arguments(op, tensors, self.pipeline, parts)
 
     def _launches(self, arguments: tuple[Any, ...]) -> list[Launch]:
         from triton.language import constexpr
@@ -122,7 +120,8 @@ class HopperExecutor(DeviceExecutor):
                     tuple(argument for _, argument in arguments),
                     *operands,
                     self.pipeline.stages,
-                    self.pipeline.panels,
+                    self.pipeline.free_rows,
+                    self.pipeline.bound_rows,
                     dependent,
                     math,
                     load,
@@ -132,18 +131,58 @@ class HopperExecutor(DeviceExecutor):
         ]
 
 
-def default_pipeline(ops: tuple[Op, ...], smem_bytes: int = 227 << 10) -> Pipeline:
-    """A ring as deep as shared memory allows; two warpgroups where the op asks for eight warps.
+def _check_operands(graph: Graph) -> None:
+    """Raise unless the launch can load what the ops read, and weights depend on nothing."""
+    for op in graph.ops:
+        body = _hopper_body(op)
+        for access in op.reads:
+            tensor = graph.tensor(access.tensor)
+            if tensor.dtype.name not in ("bf16", "fp16"):
+                raise DTypeError(
+                    f"op {op.name!r} reads {tensor}; Hopper kernels multiply bf16 and fp16. Use the persistent "
+                    "executor, whose Triton bodies take fp32 too"
+                )
+            if len(tensor.shape) == 2 and tensor.shape[1] % 16:
+                raise ShapeError(
+                    f"op {op.name!r} reads {tensor}; bulk loads need rows of a multiple of 16 elements. Pad it, or "
+                    "use the persistent executor, whose Triton bodies take any shape"
+                )
+            writers = [other.name for other in graph.ops for write in other.writes if write.tensor == access.tensor]
+            if writers and access.arg in body.free:
+                raise PlanError(
+                    f"op {op.name!r} loads {access.arg} {tensor.name!r} ahead of every wait, but op {writers[0]!r} "
+                    "writes it; use the persistent executor, which loads it after its waits"
+                )
 
-    64 to 96 KiB in flight per SM saturate memory (docs/performance.md).
+
+def default_pipeline(ops: tuple[Op, ...], smem_bytes: int = 227 << 10) -> Pipeline:
+    """A ring as deep as shared memory allows; two warpgroups where ops ask for eight warps.
+
+    64 to 96 KiB of weights in flight per SM saturate memory (docs/performance.md).
+
+    Raises:
+        GraphError: an op has no Hopper body.
+        PlanError: shared memory does not hold two stages.
     """
-    bm, bn, k = (int(ops[0].param(name)) for name in ("BM", "BN", "BK"))
-    shares = int(ops[0].parameters.get("num_warps", 4)) // 4
-    # The epilogue turns blocks of up to 64 columns round, for each warpgroup.
-    rows, columns = (bn, bm) if ops[0].param("SWAP") else (bm, bn)
-    scratch = rows * min(columns, 64) * 2 + (2 << 10)
-    stage = (bm + bn) * k * 2
-    return Pipeline((smem_bytes - scratch) // stage, k // 64, max(1, (96 << 10) // (bn * k * 2)), shares)
+    rows = [_hopper_body(op).rows(op) for op in ops]
+    free, bound = max(free for free, _ in rows), max(bound for _, bound in rows)
+    if not free or not bound:
+        raise PlanError("a stage is a multiple of 64 deep; give every op a tile with k = 64 or more")
+    shares = max(int(op.parameters.get("num_warps", 4)) // 4 for op in ops)
+    stages = (smem_bytes - max(map(_scratch, ops))) // ((free + bound) * 128)
+    if stages < 2:
+        raise PlanError(
+            f"a stage takes {(free + bound) * 128} bytes of shared memory and {smem_bytes} do not hold two of them; "
+            "give the ops smaller tiles"
+        )
+    return Pipeline(stages, free, bound, max(1, (96 << 10) // (free * 128)), shares)
+
+
+def _scratch(op: Op) -> int:
+    """Bytes of shared memory beside the ring: what epilogues turn round, up to 64 columns at once, and barriers."""
+    bm, bn = int(op.param("BM")), int(op.param("BN"))
+    rows, columns = (bn, bm) if op.param("SWAP") else (bm, bn)
+    return rows * min(columns, 64) * 2 + (2 << 10)
 
 
 def _hopper_body(op: Op) -> HopperBody:

@@ -27,7 +27,7 @@ class Table:
         worker_rows: rows of worker w, if rows are grouped by worker.
         slots: workspace slots, one per part of a split tile.
         splits: split tiles, each with an arrival counter.
-        parts: most parts of a tile, 0 if none is split.
+        parts: most parts of a tile, 1 if none is split; of each op.
         chunked: some wait stands inside a reduction.
     """
 
@@ -37,7 +37,7 @@ class Table:
     worker_rows: Ints
     slots: int
     splits: int
-    parts: int
+    parts: Ints
     chunked: bool
 
 
@@ -100,6 +100,6 @@ def _table(plan: Plan, chunked: Sequence[bool], order: Ints, shares: int = 1) ->
         offsets(np.bincount(np.maximum(items.worker, 0), minlength=plan.workers)),
         int(slot_of_tile[-1]),
         len(split_tiles),
-        int(parts.max(initial=1)) if len(split_tiles) else 0,
+        np.array([parts[items.op == o].max(initial=1) for o in range(len(plan.graph.ops))]),
         bool(late.any()),
     )

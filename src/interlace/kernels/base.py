@@ -68,13 +68,14 @@ class Pipeline:
 
     Attributes:
         stages: depth of the ring.
-        panels: panels of 64 elements of k per stage.
-        in_flight: most stages of free operands (weights) under way at once in one block.
+        free_rows, bound_rows: rows of 64 elements in a stage, of free operands (weights) and of bound ones.
+        in_flight: most stages of free operands under way at once in one block.
         shares: warpgroups that share a tile, 1 or 2.
     """
 
     stages: int
-    panels: int
+    free_rows: int
+    bound_rows: int
     in_flight: int
     shares: int
 
@@ -85,16 +86,22 @@ class HopperBody:
 
     Attributes:
         load_free, load_bound, compute: ``@gluon.jit`` functions, see ``kernels/hopper/template``.
+        free: names of the arguments that are loaded before any wait; no op of the graph may write them.
+        check: op, shares -> raises ShapeError unless the op's tile suits so many warpgroups.
         operands: op, tensors -> (bound, free, second free or None) tensor descriptors.
-        arguments: op, tensors, pipeline -> the named tuple that all functions take.
+        arguments: op, tensors, pipeline, most parts of a tile -> the named tuple that all functions take.
+        rows: op -> (free, bound) rows of 64 elements that a stage of it takes.
         partial: float32 elements of one partial sum of an op.
     """
 
     load_free: Any
     load_bound: Any
     compute: Any
+    free: tuple[str, ...]
+    check: Callable[[Op, int], None]
     operands: Callable[[Op, Mapping[str, Any]], tuple[Any, Any, Any]]
-    arguments: Callable[[Op, Mapping[str, Any], Pipeline], Any]
+    arguments: Callable[[Op, Mapping[str, Any], Pipeline, int], Any]
+    rows: Callable[[Op], tuple[int, int]]
     partial: Callable[[Op], int]
 
     @property

@@ -35,6 +35,8 @@ _SCALAR_LOAD = re.compile(r"\bld\.global\.[bsu]32\s*\{?\s*%r\d+\s*\}?,")
 
 
 _BRANCH = re.compile(r"(?:@!?%p\d+\s+)?bra(?:\.uni)?\s+([$\w]+)\s*;")
+_BRANCH_TABLE = re.compile(r"([$\w]+):\s*\.branchtargets\s+([^;]*);")
+_SWITCH = re.compile(r"brx\.idx(?:\.uni)?\s+%r\d+\s*,\s*([$\w]+)\s*;")
 Match = Callable[[str], object]
 
 
@@ -121,6 +123,8 @@ class _Code:
 
     def __init__(self, ptx: str) -> None:
         self._lines: list[tuple[int, str]] = []
+        tables = {name: re.findall(r"[$\w]+", labels) for name, labels in _BRANCH_TABLE.findall(ptx)}
+        ptx = _BRANCH_TABLE.sub(lambda table: "\n" * table.group().count("\n"), ptx)
         for number, line in enumerate(ptx.splitlines(), 1):
             text = line.split("//")[0].strip()
             if text and not text.startswith("."):
@@ -129,10 +133,13 @@ class _Code:
         self._next: list[list[int]] = []
         for i, (_, text) in enumerate(self._lines):
             jump = _BRANCH.match(text)
-            falls = not re.match(r"(?:bra|ret|exit|trap)\b", text)
+            falls = not re.match(r"(?:bra|brx|ret|exit|trap)\b", text)
             follow = [i + 1] if falls and i + 1 < len(self._lines) else []
             if jump and jump.group(1) in label:
                 follow.append(label[jump.group(1)])
+            switch = _SWITCH.match(text)
+            if switch:
+                follow += [label[name] for name in tables[switch.group(1)]]
             self._next.append(follow)
 
     def between(self, rule: str, first: Match, second: Match, needed: Match) -> Iterator[Finding]:

@@ -53,12 +53,12 @@ def _run_item(tile, sync, worker, body: tl.constexpr, arguments, ticket, DRAW: t
     if DRAW:
         ticket = draw(sync)
     if body[3]:
-        if sync.SPLIT:
-            if meet(tile, sync, acc):
+        if sync.SPLIT > 1:
+            if meet(tile, sync, acc, 0, sync.SPLIT):
                 if len(acc) == 1:
-                    body[2](tile, (total(tile, sync, acc, 0),), *arguments[2])
+                    body[2](tile, (total(tile, sync, acc, 0, 0, sync.SPLIT),), *arguments[2])
                 else:
-                    sums = (total(tile, sync, acc, 0), total(tile, sync, acc, 1))
+                    sums = (total(tile, sync, acc, 0, 0, sync.SPLIT), total(tile, sync, acc, 1, 0, sync.SPLIT))
                     body[2](tile, sums, *arguments[2])
                 post(tile, sync)
         else:

@@ -80,3 +80,28 @@ class StreamK(Split):
 
     def cuts(self, tiles: int, chunks: int) -> Ints:
         return np.arange(1, self.shares, dtype=np.int64) * (tiles * chunks) // self.shares
+
+
+@dataclass(frozen=True)
+class SplitTail(Split):
+    """The last ``tiles`` tiles of the order are cut once, after ``chunks`` chunks; the ends come behind everything.
+
+    For a last wave that only some workers take part in: those who are free first run the ends.
+    """
+
+    tiles: int
+    chunks: int
+
+    def __post_init__(self) -> None:
+        if self.tiles < 0 or self.chunks < 1:
+            raise OrderError(f"SplitTail({self.tiles}, {self.chunks}); cut 0 tiles or more, after 1 chunk or more")
+
+    def cuts(self, tiles: int, chunks: int) -> Ints:
+        if self.chunks >= chunks:
+            return np.zeros(0, np.int64)
+        return np.arange(max(tiles - self.tiles, 0), tiles, dtype=np.int64) * chunks + self.chunks
+
+    def items(self, tiles: int, chunks: int) -> tuple[Ints, Ints, Ints]:
+        tile, lo, hi = super().items(tiles, chunks)
+        ends_last = np.lexsort((tile, lo))
+        return tile[ends_last], lo[ends_last], hi[ends_last]

@@ -23,7 +23,8 @@ class HopperSetting:
     """How an FFN runs on the Hopper executor, as plain numbers.
 
     Attributes:
-        m, n, k: extents of a tile in tokens and weight rows, and of a stage along k.
+        m, n, k: extents of a tile in tokens and weight rows, and of a stage along k (of a gated op: one of n
+            and k is halved, so that its two weights fill the same bytes).
         swap: weights are the tensor core's 64-row operand.
         shares: warpgroups per tile, 1 or 2.
         split_up, split_down: parts of each tile's reduction.
@@ -52,8 +53,9 @@ class HopperSetting:
     def from_data(data: Mapping[str, Any]) -> HopperSetting:
         """The inverse of ``to_data``. Raises ValueError for anything else than what it wrote."""
         fields = {name: type(value) for name, value in asdict(HopperSetting(64, 64, 64, False)).items()}
-        if set(data) != set(fields) or any(type(data[name]) is not kind for name, kind in fields.items()):
-            raise ValueError(f"not a Hopper setting: {dict(data)!r}")
+        right = isinstance(data, Mapping) and set(data) == set(fields)
+        if not right or any(type(data[name]) is not kind for name, kind in fields.items()):
+            raise ValueError(f"not a Hopper setting: {data!r}")
         return HopperSetting(**data)
 
     def __str__(self) -> str:
@@ -70,13 +72,15 @@ def hopper_setting(m: int, shape: FFNShape) -> HopperSetting:
     """The default setting for m tokens, from measurements on an H200 (docs/performance.md)."""
     if m <= 32:
         return HopperSetting(16 if m <= 16 else 32, 64, 256, True, split_down=4, in_flight=3)
+    if shape.gated and m <= 128:
+        return HopperSetting(64 if m <= 64 else 128, 128, 128, True, 2 if m > 64 else 1, split_down=4, in_flight=2)
     if m <= 64:
         return HopperSetting(64, 128, 64, True, split_down=4, in_flight=4)
     if m <= 128:
         return HopperSetting(128, 128, 64, True, 2, split_down=4, in_flight=4)
     if m <= 256:
-        return HopperSetting(256, 128, 64, True, 2, split_down=4)
-    return HopperSetting(128, 128 if shape.gated else 256, 64, False, 2, group=8)
+        return HopperSetting(256, 128, 64, True, 2, split_down=4, in_flight=4)
+    return HopperSetting(128, 256, 64, False, 2, in_flight=4, group=8)
 
 
 def hopper_executor(
@@ -93,8 +97,10 @@ def hopper_executor(
     Raises:
         PlanError, NoDeviceError, ShapeError, DTypeError: as ``HopperExecutor`` does.
     """
-    tile = MatmulTile(setting.m, setting.n, setting.k, num_warps=4 * setting.shares, swap=setting.swap)
-    graph = ffn(m, shape, dtype, tile, tile, bias)
+    down = MatmulTile(setting.m, setting.n, setting.k, num_warps=4 * setting.shares, swap=setting.swap)
+    # Gate and up weights share the bytes of a stage: half as deep where that leaves a panel, else half as wide.
+    gated = replace(down, k=down.k // 2) if down.k > 64 else replace(down, n=down.n // 2)
+    graph = ffn(m, shape, dtype, gated if shape.gated else down, down, bias)
 
     def split(parts: int) -> Split:
         return SplitK(parts) if parts > 1 else Whole()

@@ -5,7 +5,8 @@ for operands that depend on nothing, ``bound_full`` for those that earlier items
 warpgroup that has read it hands it back (``empty``). Stage ``n`` of the sequence lies in slot ``n mod stages``;
 its phase is the parity of ``n div stages``, so nothing is ever reset.
 
-A stage is a row of panels, each ``rows`` by 64 elements of k (128 bytes: one swizzled line of the tensor core).
+A stage is a stack of panels, each some rows by 64 elements of k (128 bytes: one swizzled line of the tensor
+core); every op cuts the same bytes into panels of its own.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ class Ring(NamedTuple):
     """Stages and their barriers.
 
     Attributes:
-        free, bound: shared memory (stages * panels, rows, 64) of the two operands.
+        free, bound: shared memory (stages, rows, 64) of the two operands.
         free_full, bound_full: one mbarrier per stage, completed by the arrival of its bytes.
         empty: one mbarrier per stage, completed when all readers are done with it.
     """

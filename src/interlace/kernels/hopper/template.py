@@ -132,17 +132,16 @@ def hopper_kernel(
     arguments,
     x0, w0, g0, x1, w1, g1, x2, w2, g2, x3, w3, g3,
     STAGES: gl.constexpr,
-    PANELS: gl.constexpr,
+    FREE_ROWS: gl.constexpr,
+    BOUND_ROWS: gl.constexpr,
     DEPENDENT: gl.constexpr,
     MATH_REGISTERS: gl.constexpr,
     LOAD_REGISTERS: gl.constexpr,
 ):  # fmt: skip
     """Walk ``items`` items of a plan; see the module. ``x``, ``w``, ``g``: each op's bound and free operands."""
     operands = ((x0, w0, g0), (x1, w1, g1), (x2, w2, g2), (x3, w3, g3))
-    FREE_ROWS: gl.constexpr = w0.block_type.shape[0]
-    BOUND_ROWS: gl.constexpr = x0.block_type.shape[0]
-    free = gl.allocate_shared_memory(w0.dtype, [STAGES * PANELS, FREE_ROWS, PANEL], w0.layout)
-    bound = gl.allocate_shared_memory(x0.dtype, [STAGES * PANELS, BOUND_ROWS, PANEL], x0.layout)
+    free = gl.allocate_shared_memory(w0.dtype, [STAGES, FREE_ROWS, PANEL], w0.layout)
+    bound = gl.allocate_shared_memory(x0.dtype, [STAGES, BOUND_ROWS, PANEL], x0.layout)
     words = gl.allocate_shared_memory(gl.int32, [_TICKETS, 2], gl.SwizzledSharedLayout(1, 1, 1, [0]))
     free_full = make_barriers(STAGES, 1)
     bound_full = make_barriers(STAGES, 1)

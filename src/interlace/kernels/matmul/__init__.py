@@ -127,8 +127,11 @@ def _hopper() -> HopperBody:
         hopper.matmul_load_free,
         hopper.matmul_load_bound,
         hopper.matmul_compute,
+        ("weight", "gate"),
+        hopper.check,
         hopper.operands,
         hopper.arguments,
+        hopper.rows,
         _partial,
     )
 

@@ -16,7 +16,7 @@ from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import warpgroup_mma, warpgroup_mma_wait
 
 from interlace.graph.op import Op
-from interlace.kernels.base import Pipeline
+from interlace.kernels.base import Pipeline, require
 from interlace.kernels.hopper.gluon import bulk_load
 from interlace.kernels.hopper.ring import PANEL, await_free_slot, await_stage, limit_in_flight, release
 from interlace.kernels.primitives.semaphore import (
@@ -30,7 +30,7 @@ from interlace.kernels.primitives.semaphore import (
     wait,
 )
 
-_STORE_COLUMNS = gl.constexpr(64)
+_WIDE, _NARROW = gl.constexpr(64), gl.constexpr(32)
 
 
 class MatmulArguments(NamedTuple):
@@ -43,9 +43,11 @@ class MatmulArguments(NamedTuple):
         BM, BN: extents of a tile: tokens, weight rows.
         ACTIVATION: as in the op.
         SWAP: weights are the 64-row operand.
-        PANELS: of a stage.
+        ALONG: panels of a stage along k.
+        FREE_ROWS, BOUND_ROWS: rows of 64 elements in a stage of the ring.
         STEP: elements of k in a stage.
         IN_FLIGHT: most stages of weights under way at once.
+        PARTS: most parts of a tile, 1 if none is split.
     """
 
     weight: gl.tensor
@@ -60,9 +62,43 @@ class MatmulArguments(NamedTuple):
     BN: gl.constexpr
     ACTIVATION: gl.constexpr
     SWAP: gl.constexpr
-    PANELS: gl.constexpr
+    ALONG: gl.constexpr
+    FREE_ROWS: gl.constexpr
+    BOUND_ROWS: gl.constexpr
     STEP: gl.constexpr
     IN_FLIGHT: gl.constexpr
+    PARTS: gl.constexpr
+
+
+def along(op: Op) -> int:
+    """Panels of a stage along k."""
+    return int(op.param("BK")) // PANEL.value
+
+
+def rows(op: Op) -> tuple[int, int]:
+    """Rows of 64 elements that a stage of the op takes: of free and of bound operands."""
+    gates = 1 if _tensor(op, "gate") is None else 2
+    return int(op.param("BN")) * along(op) * gates, int(op.param("BM")) * along(op)
+
+
+def check(op: Op, shares: int) -> None:
+    """Raise ShapeError unless the op's tile suits ``shares`` warpgroups, their registers and bulk loads."""
+    bm, bn, k = (int(op.param(name)) for name in ("BM", "BN", "BK"))
+    tall, wide = (bn, bm) if op.param("SWAP") else (bm, bn)
+    gates = 1 if _tensor(op, "gate") is None else 2
+    tile = f"op {op.name!r}: tile of {bm} tokens x {bn} weight rows x {k}"
+    require(k % PANEL.value == 0, f"{tile}: a stage is a multiple of {PANEL.value} deep; use k = {PANEL.value} or more")
+    require(max(bm, bn) <= 256, f"{tile}: a bulk load brings at most 256 rows; use a smaller tile")
+    require(
+        tall % (64 * shares) == 0,
+        f"{tile}: {shares} warpgroups multiply 64 rows each at a time, and the tile has {tall}; "
+        "use a taller one, fewer warps, or swap",
+    )
+    sums = tall * wide * gates // (128 * shares)
+    require(
+        sums <= 128,
+        f"{tile}: sums of {sums} registers per thread, and at most 128 fit; use a smaller tile or more warps",
+    )
 
 
 def operands(op: Op, tensors: Mapping[str, Any]) -> tuple[Any, Any, Any]:
@@ -82,7 +118,7 @@ def operands(op: Op, tensors: Mapping[str, Any]) -> tuple[Any, Any, Any]:
     return descriptor("x", bm), descriptor("weight", bn), descriptor("gate", bn)
 
 
-def arguments(op: Op, tensors: Mapping[str, Any], pipeline: Pipeline) -> MatmulArguments:
+def arguments(op: Op, tensors: Mapping[str, Any], pipeline: Pipeline, parts: int) -> MatmulArguments:
     """Pointers and constants of an op."""
 
     def pointer(name: str) -> Any:
@@ -92,7 +128,6 @@ def arguments(op: Op, tensors: Mapping[str, Any], pipeline: Pipeline) -> MatmulA
     def constant(name: str) -> Any:
         return gl.constexpr(op.param(name))
 
-    step = pipeline.panels * PANEL.value // (1 if _tensor(op, "gate") is None else 2)
     return MatmulArguments(
         weight=pointer("weight"),
         gate=pointer("gate"),
@@ -106,9 +141,12 @@ def arguments(op: Op, tensors: Mapping[str, Any], pipeline: Pipeline) -> MatmulA
         BN=constant("BN"),
         ACTIVATION=constant("ACTIVATION"),
         SWAP=constant("SWAP"),
-        PANELS=gl.constexpr(pipeline.panels),
-        STEP=gl.constexpr(step),
+        ALONG=gl.constexpr(along(op)),
+        FREE_ROWS=gl.constexpr(pipeline.free_rows),
+        BOUND_ROWS=gl.constexpr(pipeline.bound_rows),
+        STEP=constant("BK"),
         IN_FLIGHT=gl.constexpr(pipeline.in_flight),
+        PARTS=gl.constexpr(parts),
     )
 
 
@@ -117,32 +155,42 @@ def _tensor(op: Op, argument: str) -> str | None:
 
 
 @gluon.jit
+def _panels(stages, rows: gl.constexpr, ROWS: gl.constexpr):
+    """The stages of a ring, ``rows`` rows each, as panels of ROWS rows."""
+    COUNT: gl.constexpr = stages.shape[0] * (rows // ROWS)
+    return stages._reinterpret(stages.dtype, [COUNT, ROWS, PANEL], stages.layout)
+
+
+@gluon.jit
 def matmul_load_free(tile, ring, n, k, operands, arguments):
     """The tile's weights at k, into the n-th stage."""
-    GATED: gl.constexpr = operands[2] is not None
-    PANELS: gl.constexpr = arguments.PANELS
-    ALONG: gl.constexpr = PANELS // 2 if GATED else PANELS
+    ALONG: gl.constexpr = arguments.ALONG
+    PANELS: gl.constexpr = arguments.FREE_ROWS // arguments.BN
+    panels = _panels(ring.free, arguments.FREE_ROWS, arguments.BN)
     row = tile.j * arguments.BN
     limit_in_flight(ring, n, arguments.IN_FLIGHT)
-    s = await_free_slot(ring, n, ring.free_full, PANELS * operands[1].block_type.nbytes)
+    GATES: gl.constexpr = 1 if operands[2] is None else 2
+    s = await_free_slot(ring, n, ring.free_full, ALONG * GATES * operands[1].block_type.nbytes)
     full = ring.free_full.index(s)
     for p in gl.static_range(ALONG):
-        if GATED:
-            bulk_load(operands[2], [row, k + p * PANEL], full, ring.free.index(s * PANELS + p))
-            bulk_load(operands[1], [row, k + p * PANEL], full, ring.free.index(s * PANELS + ALONG + p))
+        if operands[2] is not None:
+            bulk_load(operands[2], [row, k + p * PANEL], full, panels.index(s * PANELS + p))
+            bulk_load(operands[1], [row, k + p * PANEL], full, panels.index(s * PANELS + ALONG + p))
         else:
-            bulk_load(operands[1], [row, k + p * PANEL], full, ring.free.index(s * PANELS + p))
+            bulk_load(operands[1], [row, k + p * PANEL], full, panels.index(s * PANELS + p))
 
 
 @gluon.jit
 def matmul_load_bound(tile, sync, ring, n, operands, arguments):
     """The tile's activations along k, each stretch once it is complete."""
-    PANELS: gl.constexpr = arguments.PANELS
-    ALONG: gl.constexpr = PANELS if operands[2] is None else PANELS // 2
+    ALONG: gl.constexpr = arguments.ALONG
+    PANELS: gl.constexpr = arguments.BOUND_ROWS // arguments.BM
+    panels = _panels(ring.bound, arguments.BOUND_ROWS, arguments.BM)
     row = tile.i * arguments.BM
     if sync.TRACE:
         gl.store(sync.trace + tile.item.to(gl.int64) * 4, now_ns(False))
     wait(tile, sync)
+    order_bulk_loads()
     if sync.TRACE:
         gl.store(sync.trace + tile.item.to(gl.int64) * 4 + 1, now_ns(False))
     for s in range(stretches(tile, sync)):
@@ -152,7 +200,7 @@ def matmul_load_bound(tile, sync, ring, n, operands, arguments):
             slot = await_free_slot(ring, n, ring.bound_full, ALONG * operands[0].block_type.nbytes)
             for p in gl.static_range(ALONG):
                 full = ring.bound_full.index(slot)
-                bulk_load(operands[0], [row, k + p * PANEL], full, ring.bound.index(slot * PANELS + p))
+                bulk_load(operands[0], [row, k + p * PANEL], full, panels.index(slot * PANELS + p))
             n += 1
     return n
 
@@ -170,81 +218,93 @@ def _multiply(weights, tokens, acc, share: gl.constexpr, ROWS: gl.constexpr, SWA
 @gluon.jit
 def matmul_compute(tile, sync, ring, n, arguments, share: gl.constexpr):
     """Sum over the item's k-range, meet other parts, epilogue, post."""
-    PANELS: gl.constexpr = arguments.PANELS
+    ALONG: gl.constexpr = arguments.ALONG
+    FREE: gl.constexpr = arguments.FREE_ROWS // arguments.BN
+    BOUND: gl.constexpr = arguments.BOUND_ROWS // arguments.BM
+    free = _panels(ring.free, arguments.FREE_ROWS, arguments.BN)
+    bound = _panels(ring.bound, arguments.BOUND_ROWS, arguments.BM)
     SWAP: gl.constexpr = arguments.SWAP
     ROWS: gl.constexpr = (arguments.BN if SWAP else arguments.BM) // sync.SHARES
     COLUMNS: gl.constexpr = arguments.BM if SWAP else arguments.BN
     LAYOUT: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, COLUMNS, 16])
+    # The fix-up holds as many pieces at once as a tile has parts.
+    PIECE: gl.constexpr = _NARROW if arguments.PARTS > 2 else _WIDE
     acc = gl.zeros([ROWS, COLUMNS], gl.float32, layout=LAYOUT)
     # One stage's multiplications stay under way while the next is awaited; a stage is handed back when those
     # of its successor have been issued and its own have ended.
     if arguments.gate is None:
         for k in range(tile.k_lo, tile.k_hi, arguments.STEP):
             s = await_stage(ring, n)
-            for p in gl.static_range(PANELS):
-                tokens = ring.bound.index(s * PANELS + p)
-                acc = _multiply(ring.free.index(s * PANELS + p), tokens, acc, share, ROWS, SWAP)
-            acc = warpgroup_mma_wait(PANELS, deps=(acc,))
+            for p in gl.static_range(ALONG):
+                tokens = bound.index(s * BOUND + p)
+                acc = _multiply(free.index(s * FREE + p), tokens, acc, share, ROWS, SWAP)
+            acc = warpgroup_mma_wait(ALONG, deps=(acc,))
             release(ring, gl.maximum(n - 1, 0), pred=k > tile.k_lo)
             n += 1
         acc = warpgroup_mma_wait(0, deps=(acc,))
         release(ring, n - 1)
-        sums = (acc,)
+        pieces = _pieces(acc, PIECE)
     else:
-        ALONG: gl.constexpr = PANELS // 2
         gates = gl.zeros([ROWS, COLUMNS], gl.float32, layout=LAYOUT)
         for k in range(tile.k_lo, tile.k_hi, arguments.STEP):
             s = await_stage(ring, n)
             for p in gl.static_range(ALONG):
-                tokens = ring.bound.index(s * PANELS + p)
-                gates = _multiply(ring.free.index(s * PANELS + p), tokens, gates, share, ROWS, SWAP)
-                acc = _multiply(ring.free.index(s * PANELS + ALONG + p), tokens, acc, share, ROWS, SWAP)
-            acc, gates = warpgroup_mma_wait(PANELS, deps=(acc, gates))
+                tokens = bound.index(s * BOUND + p)
+                gates = _multiply(free.index(s * FREE + p), tokens, gates, share, ROWS, SWAP)
+                acc = _multiply(free.index(s * FREE + ALONG + p), tokens, acc, share, ROWS, SWAP)
+            acc, gates = warpgroup_mma_wait(2 * ALONG, deps=(acc, gates))
             release(ring, gl.maximum(n - 1, 0), pred=k > tile.k_lo)
             n += 1
         acc, gates = warpgroup_mma_wait(0, deps=(acc, gates))
         release(ring, n - 1)
-        sums = (acc, gates)  # type: ignore[assignment]
-    if sync.SPLIT:
-        if meet(tile, sync, sums, share):
-            value = total(tile, sync, sums, 0, share)
-            if len(sums) == 2:
-                _finish(tile, value, total(tile, sync, sums, 1, share), arguments, share)
-            else:
-                _finish(tile, value, None, arguments, share)
-            post(tile, sync)
-    else:
-        if len(sums) == 2:
-            _finish(tile, acc, sums[1], arguments, share)
-        else:
-            _finish(tile, acc, None, arguments, share)
+        pieces = _pieces(acc, PIECE) + _pieces(gates, PIECE)
+    if meet(tile, sync, pieces, share, arguments.PARTS):
+        GATES: gl.constexpr = 1 if arguments.gate is None else 2
+        COUNT: gl.constexpr = len(pieces) // GATES
+        for c in gl.static_range(COUNT):
+            value = total(tile, sync, pieces, c, share, arguments.PARTS)
+            if GATES == 2:
+                value *= _silu(total(tile, sync, pieces, COUNT + c, share, arguments.PARTS))
+            _finish(tile, value, c, arguments, share)
         post(tile, sync)
     return n
 
 
 @gluon.jit
-def _finish(tile, value, gated, arguments, share: gl.constexpr):
-    """Bias, activation or gate, residual, store."""
-    BM: gl.constexpr = arguments.BM
-    BN: gl.constexpr = arguments.BN
+def _pieces(block, PIECE: gl.constexpr):
+    """A block as a tuple of blocks of at most PIECE columns: what an epilogue handles at once. Moves nothing."""
+    ROWS: gl.constexpr = block.type.shape[0]
+    COLUMNS: gl.constexpr = block.type.shape[1]
+    if COLUMNS > PIECE:
+        left, right = block.reshape([ROWS, 2, COLUMNS // 2]).permute([0, 2, 1]).split()
+        return _pieces(left, PIECE) + _pieces(right, PIECE)
+    else:
+        return (block,)
+
+
+@gluon.jit
+def _silu(value):
+    return value / (1.0 + gl.exp(-value))
+
+
+@gluon.jit
+def _finish(tile, value, c: gl.constexpr, arguments, share: gl.constexpr):
+    """Bias, activation, residual and store of the tile's c-th piece."""
     SWAP: gl.constexpr = arguments.SWAP
     ROWS: gl.constexpr = value.type.shape[0]
-    row = share * ROWS + gl.arange(0, ROWS, layout=gl.SliceLayout(1, value.type.layout))
-    column = gl.arange(0, value.type.shape[1], layout=gl.SliceLayout(0, value.type.layout))
-    if SWAP:
-        token = (tile.i * BM + column)[None, :]
-        feature = (tile.j * BN + row)[:, None]
-    else:
-        token = (tile.i * BM + row)[:, None]
-        feature = (tile.j * BN + column)[None, :]
+    COLUMNS: gl.constexpr = value.type.shape[1]
+    first_row = share * ROWS + (tile.j * arguments.BN if SWAP else tile.i * arguments.BM)
+    first_column = c * COLUMNS + (tile.i * arguments.BM if SWAP else tile.j * arguments.BN)
+    row = (first_row + gl.arange(0, ROWS, layout=gl.SliceLayout(1, value.type.layout)))[:, None]
+    column = (first_column + gl.arange(0, COLUMNS, layout=gl.SliceLayout(0, value.type.layout)))[None, :]
+    token = column if SWAP else row
+    feature = row if SWAP else column
     if arguments.bias is not None:
         value += gl.load(arguments.bias + feature, mask=feature < arguments.N, other=0.0).to(gl.float32)
-    if gated is not None:
-        value *= gated / (1.0 + gl.exp(-gated))
-    elif arguments.ACTIVATION == "relu":
+    if arguments.ACTIVATION == "relu":
         value = gl.maximum(value, 0.0)
-    elif arguments.ACTIVATION == "silu":
-        value = value / (1.0 + gl.exp(-value))
+    elif arguments.ACTIVATION == "silu" and arguments.gate is None:
+        value = _silu(value)
     elif arguments.ACTIVATION == "gelu-tanh":
         # 0.5 * (1 + tanh(y)) = sigmoid(2 y), which saturates without overflow.
         value = value / (1.0 + gl.exp(-1.5957691216057308 * (value + 0.044715 * value * value * value)))
@@ -252,33 +312,18 @@ def _finish(tile, value, gated, arguments, share: gl.constexpr):
         inside = (token < arguments.M) & (feature < arguments.N)
         at = token.to(gl.int64) * arguments.N + feature
         value += gl.load(arguments.residual + at, mask=inside, other=0.0).to(gl.float32)
-    first_row = share * ROWS + (tile.j * BN if SWAP else tile.i * BM)
-    first_column = tile.i * BM if SWAP else tile.j * BN
-    _store(value.to(arguments.out.dtype.element_ty), first_row, first_column, arguments)
-
-
-@gluon.jit
-def _store(block, first_row, first_column, arguments):
-    """Store a block in pieces that a small scratch of shared memory turns into rows of whole sectors."""
-    ROWS: gl.constexpr = block.type.shape[0]
-    COLUMNS: gl.constexpr = block.type.shape[1]
-    if COLUMNS > _STORE_COLUMNS:
-        left, right = block.reshape([ROWS, 2, COLUMNS // 2]).permute([0, 2, 1]).split()
-        _store(left, first_row, first_column, arguments)
-        _store(right, first_row, first_column + COLUMNS // 2, arguments)
-    else:
-        if arguments.SWAP:
-            ALONG: gl.constexpr = min(ROWS // 8, 32)
-            TILED: gl.constexpr = gl.BlockedLayout([8, 1], [ALONG, 32 // ALONG], [1, 4], [0, 1])
-        else:
-            ALONG: gl.constexpr = min(COLUMNS // 8, 32)
-            TILED: gl.constexpr = gl.BlockedLayout([1, 8], [32 // ALONG, ALONG], [4, 1], [1, 0])
-        row = first_row + gl.arange(0, ROWS, layout=gl.SliceLayout(1, TILED))[:, None]
-        column = first_column + gl.arange(0, COLUMNS, layout=gl.SliceLayout(0, TILED))[None, :]
-        if arguments.SWAP:
-            at = column.to(gl.int64) * arguments.N + row
-            inside = (column < arguments.M) & (row < arguments.N)
-        else:
-            at = row.to(gl.int64) * arguments.N + column
-            inside = (row < arguments.M) & (column < arguments.N)
-        gl.store(arguments.out + at, gl.convert_layout(block, TILED), mask=inside)
+    # A scratch of shared memory turns the piece into rows of whole sectors.
+    # A thread stores 8 features of a token, neighbours the next 8.
+    FEATURES: gl.constexpr = min((ROWS if SWAP else COLUMNS) // 8, 32)
+    TILED: gl.constexpr = (
+        gl.BlockedLayout([8, 1], [FEATURES, 32 // FEATURES], [1, 4], [0, 1])
+        if SWAP
+        else gl.BlockedLayout([1, 8], [32 // FEATURES, FEATURES], [4, 1], [1, 0])
+    )
+    row = (first_row + gl.arange(0, ROWS, layout=gl.SliceLayout(1, TILED)))[:, None]
+    column = (first_column + gl.arange(0, COLUMNS, layout=gl.SliceLayout(0, TILED)))[None, :]
+    token = column if SWAP else row
+    feature = row if SWAP else column
+    block = gl.convert_layout(value.to(arguments.out.dtype.element_ty), TILED)
+    inside = (token < arguments.M) & (feature < arguments.N)
+    gl.store(arguments.out + token.to(gl.int64) * arguments.N + feature, block, mask=inside)

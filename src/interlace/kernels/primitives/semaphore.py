@@ -54,7 +54,7 @@ class Sync(NamedTuple):
         first, programs: the launch's first row of ``items``, and how many programs begin per run.
         WAITS: waits and posts are live (else the launch order enforces everything).
         CHUNKED: some waits stand inside reductions.
-        SPLIT: most parts of a tile, 0 if none is split.
+        SPLIT: most parts of a tile, 1 if none is split.
         SLOT: float32 elements of one partial sum.
         TRACE: write ``trace``.
         JITTER_NS: upper bound of random delays around waits and posts, 0 for none (for tests).
@@ -422,13 +422,14 @@ def _square(flat, rows: tl.constexpr, columns: tl.constexpr):
 
 
 @triton.jit
-def meet(tile, sync, acc, share: tl.constexpr = 0):
+def meet(tile, sync, acc, share: tl.constexpr, PARTS: tl.constexpr):
     """Meet the other parts of a split tile: is this the last to arrive?
 
-    ``acc`` is a tuple of float32 blocks of equal shape: the tile, or one warpgroup's share of it.
+    ``acc`` is a tuple of float32 blocks of equal shape: the tile, or one warpgroup's share of it. PARTS is the most
+    parts that a tile of the op has.
     """
     last = tile.parts == 1
-    if not last:
+    if PARTS > 1 and not last:
         size: tl.constexpr = acc[0].shape[0] * acc[0].shape[1]
         mine = sync.workspace + (tile.slot + tile.part).to(tl.int64) * sync.SLOT + share * len(acc) * size
         for b in tl.static_range(len(acc)):
@@ -447,31 +448,26 @@ def meet(tile, sync, acc, share: tl.constexpr = 0):
 
 
 @triton.jit
-def total(tile, sync, acc, block: tl.constexpr, share: tl.constexpr = 0):
+def total(tile, sync, acc, block: tl.constexpr, share: tl.constexpr, PARTS: tl.constexpr):
     """Sum of ``acc[block]`` over all parts, in part order; for the last part to arrive.
 
-    Its own part is read back too: keeping it in registers beside the sum would spill large tiles.
+    Where blocks are whole tiles, its own part is read back too: beside the sum it would spill.
     """
     value = acc[block]
-    if tile.parts > 1:
+    if PARTS > 1 and tile.parts > 1:
         rows: tl.constexpr = value.shape[0]
         columns: tl.constexpr = value.shape[1]
         size: tl.constexpr = rows * columns
         slot = sync.workspace + tile.slot.to(tl.int64) * sync.SLOT + (share * len(acc) + block) * size
         if sync.SPECIALISED:
-            flat = _flat(value)
-            within = gl.arange(0, size, layout=flat.type.layout)
-            if size * sync.SPLIT <= 64 * 128:
-                # All loads are under way before the first addition, one trip to the L2 instead of one per part.
-                flat = flat * 0
-                for p in tl.static_range(sync.SPLIT):
-                    there = p < tile.parts
-                    flat += tl.load(slot + p * sync.SLOT + within, mask=there, other=0.0, cache_modifier=".cg")
-            else:
-                flat = tl.load(slot + within, cache_modifier=".cg")
-                for _ in range(1, tile.parts):
-                    slot += sync.SLOT
-                    flat += tl.load(slot + within, cache_modifier=".cg")
+            # Loads of all parts are under way before the first addition, and its own part never left.
+            own = _flat(value)
+            within = gl.arange(0, size, layout=own.type.layout)
+            flat = gl.zeros_like(own)
+            for p in tl.static_range(PARTS):
+                other = (p < tile.parts) & (p != tile.part)
+                part = tl.load(slot + p * sync.SLOT + within, mask=other, other=0.0, cache_modifier=".cg")
+                flat += tl.where(p == tile.part, own, part)
             value = gl.convert_layout(_square(flat, rows, columns), value.type.layout, assert_trivial=True)
         else:
             within = _within(value)
