@@ -148,6 +148,15 @@ class DeviceExecutor(ABC):
             self._torch.cuda.synchronize(self._device)
         self._raise_fault()
 
+    @property
+    def running(self) -> bool:
+        """Whether the last run is still going on the device. Replays of a captured run are not known here."""
+        return self._last is not None and not self._last[1].query()
+
+    def release(self) -> None:
+        """Forget the tensors of the last run, which are kept so that a next run on them need not check them."""
+        self._bound = None
+
     def intermediate(self, name: str) -> torch.Tensor:
         """The tensor that holds an intermediate unless the caller passes one."""
         if name not in self._owned:

@@ -23,6 +23,10 @@ class Launch:
         """Compile for the current device without launching."""
         return self.kernel.warmup(*self.arguments, grid=self.grid, **self.options)
 
+    def load(self) -> None:
+        """Compile for the current device and load it there, so that ``run`` only launches, as a capture demands."""
+        self.compile()._init_handles()
+
     def compile_ahead(self, capability: int = 90) -> Any:
         """Compile for a CUDA GPU of this compute capability; needs neither GPU nor driver.
 

@@ -1,0 +1,99 @@
+"""Which compiled plan serves which call.
+
+A compiled plan owns its semaphores and workspace, so an instance may run on one stream at a time. Calls on one
+stream take turns, whichever layer they come from: they share an instance. A captured graph may be replayed on any
+stream at any time, so it shares with nobody: its instances are known by the id of its capture.
+
+An instance is built when a call first needs it, beside whatever capture is under way (``beside_captures``). Built
+inside, its tables and zeroed counters would become nodes of the graph, and its memory part of the graph's pool.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from threading import Lock
+from typing import Protocol
+
+import torch
+
+from interlace.core.dtypes import DType
+from interlace.nn.capture import beside_captures
+from interlace.workloads.ffn import FFNShape
+
+Tensors = Mapping[str, torch.Tensor]
+
+
+@dataclass(frozen=True)
+class Key:
+    """What an instance is built for, and who may run it.
+
+    Attributes:
+        device: with its index.
+        stream: the driver's handle.
+        capture: id of the capture under way on the stream, 0 for none.
+        m: tokens.
+        shape, dtype, bias: of the FFN.
+    """
+
+    device: torch.device
+    stream: int
+    capture: int
+    m: int
+    shape: FFNShape
+    dtype: DType
+    bias: bool
+
+
+class Instance(Protocol):
+    """What is asked of a ``DeviceExecutor`` here."""
+
+    @property
+    def running(self) -> bool: ...
+
+    def run(self, tensors: Tensors) -> None: ...
+
+    def release(self) -> None: ...
+
+
+class Instances:
+    """Instances by key; those of captured graphs live as long as the process, of others the last ones used.
+
+    Args:
+        make: builds the instance for a key and loads its kernels; the tensors are those of the first run.
+        limit: how many to keep outside of captures. More are kept while all of them run.
+    """
+
+    def __init__(self, make: Callable[[Key, Tensors], Instance], limit: int = 64) -> None:
+        self._make = make
+        self._limit = limit
+        self._captured: dict[Key, Instance] = {}
+        self._eager: dict[Key, Instance] = {}  # the one used last comes last
+        self._lock = Lock()
+
+    def __len__(self) -> int:
+        return len(self._captured) + len(self._eager)
+
+    def run(self, key: Key, tensors: Tensors) -> None:
+        """Enqueue one run on the current stream, by the instance for the key.
+
+        Raises:
+            InterlaceError: as making an instance and ``DeviceExecutor.run`` do.
+        """
+        with self._lock:
+            kept = self._captured if key.capture else self._eager
+            instance = kept.pop(key, None) or beside_captures(key.device, lambda: self._build(key, tensors))
+            kept[key] = instance
+            instance.run(tensors)
+            # An instance must keep no tensors alive: weights of a model that is gone, or a graph's private memory.
+            instance.release()
+
+    def _build(self, key: Key, tensors: Tensors) -> Instance:
+        if not key.capture:
+            # The device may still use what a running instance owns, on a stream that the allocator does not associate
+            # with that memory, so only one at rest can go. Asking would invalidate captures elsewhere, but not here.
+            excess = len(self._eager) - self._limit + 1
+            resting = [old for old, instance in self._eager.items() if not instance.running]
+            for old in resting[: max(excess, 0)]:
+                del self._eager[old]
+        return self._make(key, tensors)

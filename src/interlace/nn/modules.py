@@ -1,0 +1,162 @@
+"""Modules to put in the place of a model's feed-forward networks."""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+
+from interlace.core.errors import DTypeError, GraphError, ShapeError
+from interlace.kernels.matmul import Activation
+from interlace.nn.op import ffn
+
+
+class FFN(nn.Module):
+    """``down(activation(up(x)))``.
+
+    Args:
+        w_up: (ffn, hidden).
+        w_down: (hidden, ffn).
+        activation: pointwise, between the two.
+        b_up, b_down: (ffn,) and (hidden,), both or neither.
+    """
+
+    b_up: nn.Parameter | None
+    b_down: nn.Parameter | None
+
+    def __init__(
+        self,
+        w_up: nn.Parameter,
+        w_down: nn.Parameter,
+        activation: Activation,
+        b_up: nn.Parameter | None = None,
+        b_down: nn.Parameter | None = None,
+    ) -> None:
+        super().__init__()
+        self.w_up, self.w_down, self.activation = w_up, w_down, activation
+        self.register_parameter("b_up", b_up)
+        self.register_parameter("b_down", b_down)
+
+    @classmethod
+    def from_linears(cls, up: nn.Linear, down: nn.Linear, activation: Activation | str) -> FFN:
+        """On the parameters of two linears themselves; only a weight that is not contiguous is copied.
+
+        Args:
+            up: hidden to ffn.
+            down: ffn to hidden; it has a bias if ``up`` has one.
+            activation: or its name, "relu", "gelu-tanh" or "silu".
+
+        Raises:
+            GraphError: an unknown activation, a bias on one side only, something that computes more than
+                ``nn.Linear`` does, or linears on different devices.
+            ShapeError, DTypeError: linears that do not fit together.
+        """
+        _check({"up": up, "down": down})
+        if (up.bias is None) != (down.bias is None):
+            raise GraphError(
+                f"up has {_bias(up)}, down has {_bias(down)}; give both a bias (zeros will do) or neither"
+            )
+        try:
+            activation = Activation(activation)
+        except ValueError:
+            names = ", ".join(repr(known.value) for known in Activation)
+            raise GraphError(f"unknown activation {activation!r}; it must be one of {names}") from None
+        return cls(_contiguous(up.weight), _contiguous(down.weight), activation, up.bias, down.bias)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """(..., hidden) to a new tensor (..., hidden); see ``interlace.nn.op.ffn``.
+
+        Raises:
+            ShapeError, DTypeError: x is not of the weights' width or dtype.
+        """
+        _check_input(x, self.w_up)
+        return ffn(x, self.w_up, self.w_down, self.activation, b_up=self.b_up, b_down=self.b_down)
+
+    def extra_repr(self) -> str:
+        bias = self.b_up is not None
+        return f"hidden={self.w_up.shape[1]}, ffn={self.w_up.shape[0]}, {self.activation.value}, bias={bias}"
+
+
+class SwiGLU(nn.Module):
+    """``down(silu(gate(x)) * up(x))``.
+
+    Args:
+        w_gate, w_up: (ffn, hidden).
+        w_down: (hidden, ffn).
+    """
+
+    def __init__(self, w_gate: nn.Parameter, w_up: nn.Parameter, w_down: nn.Parameter) -> None:
+        super().__init__()
+        self.w_gate, self.w_up, self.w_down = w_gate, w_up, w_down
+
+    @classmethod
+    def from_linears(cls, gate: nn.Linear, up: nn.Linear, down: nn.Linear) -> SwiGLU:
+        """On the parameters of three linears themselves; only a weight that is not contiguous is copied.
+
+        Args:
+            gate, up: hidden to ffn, without bias.
+            down: ffn to hidden, without bias.
+
+        Raises:
+            GraphError: a bias, something that computes more than ``nn.Linear`` does, or linears on different devices.
+            ShapeError, DTypeError: linears that do not fit together.
+        """
+        linears = {"gate": gate, "up": up, "down": down}
+        _check(linears)
+        for name, linear in linears.items():
+            if linear.bias is not None:
+                raise GraphError(f"{name} has a bias; a gated FFN takes linears with bias=False")
+        return cls(*(_contiguous(linear.weight) for linear in linears.values()))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """(..., hidden) to a new tensor (..., hidden); see ``interlace.nn.op.ffn``.
+
+        Raises:
+            ShapeError, DTypeError: x is not of the weights' width or dtype.
+        """
+        _check_input(x, self.w_up)
+        return ffn(x, self.w_up, self.w_down, Activation.SILU, self.w_gate)
+
+    def extra_repr(self) -> str:
+        return f"hidden={self.w_up.shape[1]}, ffn={self.w_up.shape[0]}"
+
+
+def _check(linears: dict[str, nn.Linear]) -> None:
+    """That these are plain linears which fit together; "up" and "down" are among them."""
+    for name, linear in linears.items():
+        # A subclass, a wrapper or a parametrisation may compute something else from its weight.
+        forward = getattr(getattr(linear, "forward", None), "__func__", None)
+        if forward is not nn.Linear.forward or not isinstance(linear.weight, nn.Parameter):
+            raise GraphError(
+                f"{name} is a {type(linear).__name__}, which may compute more than nn.Linear; "
+                "merge adapters and remove parametrisations first, or leave this network as it is"
+            )
+    up = linears["up"].weight
+    wanted = dict.fromkeys(linears, up.shape) | {"down": up.shape[::-1]}
+    for name, linear in linears.items():
+        weight = linear.weight
+        if weight.shape != wanted[name]:
+            raise ShapeError(
+                f"{name} has a weight of shape {tuple(weight.shape)}, beside up with {tuple(up.shape)} it must be "
+                f"{tuple(wanted[name])}; are the linears in the right order?"
+            )
+        if weight.dtype != up.dtype:
+            raise DTypeError(f"{name} is {weight.dtype}, up is {up.dtype}; cast them to one dtype")
+        if weight.device != up.device:
+            raise GraphError(f"{name} is on {weight.device}, up is on {up.device}; move them to one device")
+
+
+def _check_input(x: torch.Tensor, weight: torch.Tensor) -> None:
+    if x.shape[-1] != weight.shape[1]:
+        raise ShapeError(f"x has shape {tuple(x.shape)}; its last extent must be hidden = {weight.shape[1]}")
+    if x.dtype != weight.dtype and not torch.is_autocast_enabled(x.device.type):
+        raise DTypeError(f"x is {x.dtype}, the weights are {weight.dtype}; cast either of them")
+
+
+def _contiguous(weight: torch.Tensor) -> nn.Parameter:
+    if isinstance(weight, nn.Parameter) and weight.is_contiguous():
+        return weight
+    return nn.Parameter(weight.detach().contiguous(), weight.requires_grad)
+
+
+def _bias(linear: nn.Linear) -> str:
+    return "no bias" if linear.bias is None else "a bias"

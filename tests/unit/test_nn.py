@@ -1,0 +1,354 @@
+"""PyTorch modules on the CPU: what they compute, what they refuse, and which instance serves which call."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from types import SimpleNamespace
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from torch import nn  # noqa: E402
+
+from interlace.core.dtypes import bf16  # noqa: E402
+from interlace.core.errors import DeviceError, DTypeError, GraphError, ShapeError  # noqa: E402
+from interlace.kernels.matmul import Activation  # noqa: E402
+from interlace.nn import FFN, FallbackWarning, SwiGLU, capture, op  # noqa: E402
+from interlace.nn.instances import Instances, Key  # noqa: E402
+from interlace.workloads.ffn import FFNShape  # noqa: E402
+
+HIDDEN, WIDTH = 32, 48
+ACTIVATIONS = {
+    "relu": nn.functional.relu,
+    "gelu-tanh": lambda x: nn.functional.gelu(x, approximate="tanh"),
+    "silu": nn.functional.silu,
+}
+
+pytestmark = pytest.mark.filterwarnings("ignore::interlace.nn.FallbackWarning")
+
+
+@pytest.fixture(autouse=True)
+def _nothing_warned_of_yet(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(op, "_warned", set())
+
+
+def linears(*names: str, bias: bool = False) -> list[nn.Linear]:
+    torch.manual_seed(0)
+    widths = {"up": (HIDDEN, WIDTH), "gate": (HIDDEN, WIDTH), "down": (WIDTH, HIDDEN)}
+    return [nn.Linear(*widths[name], bias=bias) for name in names]
+
+
+def swiglu() -> tuple[SwiGLU, Callable[[torch.Tensor], torch.Tensor]]:
+    gate, up, down = linears("gate", "up", "down")
+    return SwiGLU.from_linears(gate, up, down), lambda x: down(nn.functional.silu(gate(x)) * up(x))
+
+
+@pytest.mark.parametrize("extents", [(5,), (2, 3), (2, 3, 4), (0, 3)])
+@pytest.mark.parametrize("bias", [False, True])
+@pytest.mark.parametrize("activation", ACTIVATIONS)
+def test_an_ffn_without_a_gpu_is_what_its_linears_compute(
+    activation: str, bias: bool, extents: tuple[int, ...]
+) -> None:
+    up, down = linears("up", "down", bias=bias)
+    x = torch.randn(*extents, HIDDEN)
+    for given in (activation, Activation(activation)):
+        module = FFN.from_linears(up, down, given)
+        with torch.inference_mode():
+            assert torch.equal(module(x), down(ACTIVATIONS[activation](up(x))))
+
+
+@pytest.mark.parametrize("extents", [(5,), (2, 3), (2, 3, 4)])
+def test_a_swiglu_without_a_gpu_is_what_its_linears_compute(extents: tuple[int, ...]) -> None:
+    module, expected = swiglu()
+    x = torch.randn(*extents, HIDDEN)
+    with torch.no_grad():
+        assert torch.equal(module(x), expected(x))
+        strided = torch.randn(HIDDEN, *extents).movedim(0, -1)
+        assert torch.allclose(module(strided), expected(strided), atol=1e-6)
+        assert module(strided).is_contiguous()
+
+
+def test_gradients_flow() -> None:
+    module, expected = swiglu()
+    x = torch.randn(3, HIDDEN, requires_grad=True)
+    inputs = (x, *module.parameters())
+    got = torch.autograd.grad(module(x).square().sum(), inputs)
+    wanted = torch.autograd.grad(expected(x).square().sum(), inputs)
+    assert all(torch.equal(a, b) for a, b in zip(got, wanted, strict=True))
+
+
+def test_parameters_are_shared_unless_their_layout_must_change() -> None:
+    up, down = linears("up", "down", bias=True)
+    module = FFN.from_linears(up, down, "relu")
+    assert [module.w_up, module.b_up, module.w_down, module.b_down] == [up.weight, up.bias, down.weight, down.bias]
+    assert module.w_up is up.weight
+    assert module.b_down is down.bias
+
+    gate, up, down = linears("gate", "up", "down")
+    gate.weight = nn.Parameter(torch.randn(HIDDEN, WIDTH).T, requires_grad=False)
+    gated = SwiGLU.from_linears(gate, up, down)
+    assert gated.w_up is up.weight
+    assert gated.w_gate.is_contiguous()
+    assert torch.equal(gated.w_gate, gate.weight)
+    assert not gated.w_gate.requires_grad
+
+
+@pytest.mark.parametrize("backend", ["eager", "aot_eager"])
+def test_torch_compile_finds_one_graph(backend: str) -> None:
+    up, down = linears("up", "down", bias=True)
+    for module in (swiglu()[0], FFN.from_linears(up, down, "gelu-tanh")):
+        compiled = torch.compile(module, fullgraph=True, backend=backend)
+        for m in (3, 4, 5):  # from the second on, the extent is a symbol
+            x = torch.randn(2, m, HIDDEN)
+            with torch.inference_mode():
+                assert torch.equal(compiled(x), module(x))
+            assert torch.equal(compiled(x), module(x))  # with gradients
+            assert compiled(x).requires_grad
+
+
+@pytest.mark.parametrize("bias", [False, True])
+@pytest.mark.parametrize("gated", [False, True])
+def test_the_operator_keeps_pytorchs_contract(gated: bool, bias: bool) -> None:
+    up, gate, down = linears("up", "gate", "down", bias=bias)
+    weights = up.weight, gate.weight if gated else None, down.weight, up.bias, down.bias
+    arguments = (torch.randn(2, 3, HIDDEN), *(None if w is None else w.detach() for w in weights), "silu")
+    results = torch.library.opcheck(torch.ops.interlace.ffn.default, arguments)
+    assert set(results.values()) == {"SUCCESS"}
+
+
+def test_autocast_decides_the_dtype() -> None:
+    module, expected = swiglu()
+    x = torch.randn(3, HIDDEN)
+    with torch.inference_mode(), torch.autocast("cpu", torch.bfloat16):
+        out = module(x)
+        assert out.dtype is torch.bfloat16
+        assert torch.equal(out, expected(x))
+
+
+def test_each_reason_to_fall_back_is_given_once() -> None:
+    module, _ = swiglu()
+    x = torch.randn(3, HIDDEN)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        for _ in range(2):
+            module(x)
+            with torch.inference_mode():
+                module(x)
+                swiglu()[0](x)
+                with torch.autocast("cpu", torch.bfloat16):
+                    module(x)
+    assert [w.category for w in caught] == [FallbackWarning] * 3
+    reasons = [str(w.message) for w in caught]
+    assert "gradients are wanted; call it under torch.inference_mode()" in reasons[0]
+    assert "tensors are on a device of type 'cpu'" in reasons[1]
+    assert "autocast is on; cast the module" in reasons[2]
+
+
+def test_what_keeps_a_hopper_gpu_from_it_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Everything but the device itself, which the fake tensor claims to be."""
+
+    gpu = torch.device("cuda", 0)
+
+    @dataclass
+    class Fake:
+        shape: tuple[int, ...] = (WIDTH, HIDDEN)
+        dtype: torch.dtype = torch.bfloat16
+        address: int = 4096
+        contiguous: bool = True
+        device: torch.device = gpu
+
+        def is_contiguous(self) -> bool:
+            return self.contiguous
+
+        def data_ptr(self) -> int:
+            return self.address
+
+    def reason(x: Fake | None = None, w_up: Fake | None = None) -> str | None:
+        return op.obstacle({"x": x or Fake(), "w_up": w_up or Fake()})
+
+    monkeypatch.setattr(torch.version, "cuda", "13.0")
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (8, 0))
+    assert "compute capability 8.0, the kernels are for 9.0" in reason()
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (9, 0))
+    assert reason() is None
+    assert "torch.float32, the kernels take bf16 and fp16" in reason(Fake(dtype=torch.float32))
+    assert "widths are 32 and 40, the kernels take multiples of 16" in reason(w_up=Fake((40, 32)))
+    assert "not contiguous" in reason(w_up=Fake(contiguous=False))
+    assert "not aligned" in reason(Fake(address=4104))
+    monkeypatch.setattr(torch.version, "cuda", None)
+    assert "the kernels are for NVIDIA GPUs" in reason()
+
+
+def test_linears_that_do_not_fit_are_refused() -> None:
+    gate, up, down = linears("gate", "up", "down")
+    (biased,) = linears("up", bias=True)
+    with pytest.raises(GraphError, match=r"up has a bias, down has no bias; give both a bias .* or neither"):
+        FFN.from_linears(biased, down, "relu")
+    with pytest.raises(GraphError, match=r"gate has a bias; .* bias=False"):
+        SwiGLU.from_linears(biased, up, down)
+    with pytest.raises(GraphError, match=r"unknown activation 'gelu'; it must be one of .*'gelu-tanh'"):
+        FFN.from_linears(up, down, "gelu")
+    with pytest.raises(ShapeError, match=r"gate .* \(32, 48\), beside up with \(48, 32\) it must be \(48, 32\)"):
+        SwiGLU.from_linears(down, up, gate)
+    with pytest.raises(DTypeError, match=r"down is torch.float16, up is torch.float32; cast them"):
+        FFN.from_linears(up, nn.Linear(WIDTH, HIDDEN, bias=False, dtype=torch.float16), "relu")
+    with pytest.raises(GraphError, match=r"down is on meta, up is on cpu; move them to one device"):
+        FFN.from_linears(up, nn.Linear(WIDTH, HIDDEN, bias=False, device="meta"), "relu")
+
+
+def test_only_plain_linears_are_taken() -> None:
+    """A weight alone would lose what a subclass, a wrapper or a parametrisation adds."""
+
+    class Adapted(nn.Linear):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return 2 * super().forward(x)
+
+    up, down = linears("up", "down")
+    wrapped, _ = linears("up", "down")
+    wrapped.forward = lambda x: x
+    parametrised = nn.utils.parametrizations.weight_norm(linears("up")[0])
+    for other in (Adapted(HIDDEN, WIDTH, bias=False), wrapped, parametrised, nn.ReLU()):
+        with pytest.raises(GraphError, match=r"up is a .*, which may compute more than nn.Linear; merge adapters"):
+            FFN.from_linears(other, down, "relu")
+    assert FFN.from_linears(up, down, "relu").w_up is up.weight
+
+
+def test_inputs_that_do_not_fit_are_refused() -> None:
+    module, _ = swiglu()
+    with pytest.raises(ShapeError, match=r"x has shape \(3, 31\); its last extent must be hidden = 32"):
+        module(torch.randn(3, 31))
+    with pytest.raises(DTypeError, match=r"x is torch.bfloat16, the weights are torch.float32; cast"):
+        module(torch.randn(3, HIDDEN, dtype=torch.bfloat16))
+
+
+# ---- instances
+
+
+class FakeInstance:
+    """Counts its runs instead of running."""
+
+    def __init__(self, key: Key) -> None:
+        self.key, self.running, self.runs, self.bound = key, False, 0, False
+
+    def run(self, tensors: object) -> None:
+        self.runs, self.bound = self.runs + 1, True
+
+    def release(self) -> None:
+        self.bound = False
+
+
+KEY = Key(torch.device("cpu"), 7, 0, 16, FFNShape(HIDDEN, WIDTH, Activation.SILU, True), bf16, False)
+
+
+def recorded(limit: int = 64) -> tuple[Instances, list[FakeInstance]]:
+    made: list[FakeInstance] = []
+
+    def make(key: Key, tensors: object) -> FakeInstance:
+        made.append(FakeInstance(key))
+        return made[-1]
+
+    return Instances(make, limit), made
+
+
+def test_calls_share_an_instance_only_on_one_stream_and_in_one_capture() -> None:
+    instances, made = recorded()
+    keys = [
+        KEY,
+        replace(KEY, stream=8),
+        replace(KEY, capture=1),
+        replace(KEY, capture=2),
+        replace(KEY, capture=1, stream=8),
+        replace(KEY, m=17),
+        replace(KEY, shape=replace(KEY.shape, gated=False)),
+        replace(KEY, bias=True),
+    ]
+    for key in keys * 2:
+        instances.run(key, {})
+    assert [instance.key for instance in made] == keys
+    assert [instance.runs for instance in made] == [2] * len(keys)
+    assert not any(instance.bound for instance in made), "an instance keeps tensors alive"
+
+
+def test_the_instance_used_least_recently_goes_first() -> None:
+    instances, made = recorded(limit=2)
+    for m in (1, 2, 1, 3, 1, 2):  # 3 takes the place of 2, then 2 that of 3
+        instances.run(replace(KEY, m=m), {})
+    assert [instance.key.m for instance in made] == [1, 2, 3, 2]
+    assert len(instances) == 2
+
+
+def test_an_instance_that_runs_is_kept_beyond_the_limit() -> None:
+    instances, made = recorded(limit=2)
+    instances.run(replace(KEY, m=1), {})
+    made[0].running = True
+    for m in (2, 3, 4, 1):
+        instances.run(replace(KEY, m=m), {})
+    assert [instance.key.m for instance in made] == [1, 2, 3, 4]
+    for instance in made:
+        instance.running = True
+    instances.run(replace(KEY, m=5), {})
+    assert len(instances) == 3
+    for instance in made:
+        instance.running = False
+    instances.run(replace(KEY, m=6), {})
+    assert len(instances) == 2
+
+
+def test_instances_of_captured_graphs_stay() -> None:
+    instances, made = recorded(limit=1)
+    for number in range(1, 6):
+        instances.run(replace(KEY, capture=number), {})
+    for m in (1, 2, 3):
+        instances.run(replace(KEY, m=m), {})
+    for number in range(1, 6):
+        instances.run(replace(KEY, capture=number), {})
+    assert len(made) == 5 + 3
+    assert len(instances) == 5 + 1
+
+
+def test_a_failure_to_build_leaves_nothing_behind() -> None:
+    def fail(key: Key, tensors: object) -> FakeInstance:
+        raise ShapeError("no")
+
+    instances = Instances(fail)
+    for _ in range(2):
+        with pytest.raises(ShapeError, match="no"):
+            instances.run(KEY, {})
+    assert len(instances) == 0
+
+
+def test_an_instance_is_built_outside_of_the_callers_modes() -> None:
+    """Its tensors outlive the call: they may not be inference tensors, for one."""
+    modes: list[bool] = []
+
+    def make(key: Key, tensors: object) -> FakeInstance:
+        modes.append(torch.empty(1).is_inference())
+        return FakeInstance(key)
+
+    with torch.inference_mode():
+        Instances(make).run(KEY, {})
+    assert modes == [False]
+
+
+def test_the_driver_is_asked_for_a_captures_id_and_nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Dependencies in the answer would make the driver refuse where launches overlap."""
+
+    def info(stream, status, number, *rest) -> int:
+        assert stream.value == 4711
+        assert [pointer.value for pointer in rest] == [None, None, None]
+        number._obj.value = 2**40 + 1
+        return 0 if working else 719
+
+    monkeypatch.setattr(capture, "_driver", lambda: SimpleNamespace(cuStreamGetCaptureInfo_v2=info))
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda: SimpleNamespace(cuda_stream=4711))
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
+    assert capture.capture_id() == 0
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: True)
+    working = True
+    assert capture.capture_id() == 2**40 + 1
+    working = False
+    with pytest.raises(DeviceError, match="cuStreamGetCaptureInfo_v2 failed with error 719"):
+        capture.capture_id()
