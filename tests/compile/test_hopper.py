@@ -51,7 +51,7 @@ class Variant:
 
 VARIANTS = [
     *(Variant("relu", m) for m in (1, 16, 32, 64, 128, 256, 512, 4096)),
-    *(Variant("gated", m) for m in (1, 16, 32)),
+    *(Variant("gated", m) for m in (1, 16, 32, 64, 128, 256, 512, 4096)),
     *(Variant("gelu-bias", m) for m in (16, 64, 128, 256, 512)),
     Variant("relu", 64, dtype="fp16"),
     Variant("relu", 300, SPLIT),
@@ -165,6 +165,22 @@ def test_dependent_launch_is_in_the_code_only_if_asked_for(variant: Variant) -> 
     # The bound loader waits; the free loader lets the next launch in, from each op's loop or at its end.
     assert count(ptx, r"griddepcontrol\.wait") == (1 if variant.dependent else 0)
     assert count(ptx, r"griddepcontrol\.launch_dependents") == (3 if variant.dependent else 0)
+
+
+@pytest.mark.parametrize(
+    "tile",
+    [il.MatmulTile(32, 64, 128, swap=True), il.MatmulTile(128, 128, 128, num_warps=8)],
+    ids=["swapped", "large"],
+)
+def test_waits_inside_reductions_keep_the_memory_order(tile: il.MatmulTile) -> None:
+    shape = il.workloads.FFNShape(1024, 2816, A.RELU, False)
+    plan = il.build(il.workloads.ffn(300, shape, il.bf16, tile, tile), il.Choices(132, chunk_waits=True))
+    executor = il.HopperExecutor(plan, il.Options("meta"))
+    assert executor._table.chunked
+    (launch,) = executor.launches()
+    ptx = launch.compile_ahead().asm["ptx"]
+    assert lint(ptx) == []
+    assert count(ptx, r"ld\.acquire\.gpu") == 8  # at the start and inside, each a look and a loop, per op
 
 
 def without(lines: list[str], i: int) -> str:

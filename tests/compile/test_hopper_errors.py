@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 import interlace as il
-from interlace.core.errors import DTypeError, NoDeviceError, PlanError, ShapeError
+from interlace.core.errors import DTypeError, GraphError, InterlaceError, NoDeviceError, PlanError, ShapeError
 from interlace.kernels.hopper.template import OPS
 from interlace.workloads.hopper import HopperSetting, hopper_executor, hopper_setting
 
@@ -80,3 +80,35 @@ def test_the_rings_depth_follows_from_the_tile() -> None:
     assert (pipeline.panels, pipeline.in_flight, pipeline.shares) == (4, 3, 1)
     limited = hopper_executor(16, SHAPE, HopperSetting(16, 64, 256, True, in_flight=2), META).pipeline
     assert (limited.stages, limited.in_flight) == (5, 2)
+
+
+def test_a_kernel_without_a_hopper_body_is_named() -> None:
+    with pytest.raises(GraphError, match=r"op 'first': kernel 'copy' has no Hopper body"):
+        il.HopperExecutor(il.build(il.workloads.two_copies(300, 400), il.Choices(132)), META).launches()
+
+
+def test_weights_that_an_earlier_op_writes_are_refused() -> None:
+    """They are loaded ahead of every wait, so the plan's order would not hold."""
+    shapes = {"x": (64, 128), "y": (256, 128), "w": (128, 128), "keys": (256, 128), "out": (64, 256)}
+    t = {name: il.Tensor(name, shape, il.bf16) for name, shape in shapes.items()}
+    ops = (
+        il.matmul("project", t["y"], t["w"], t["keys"], tile=TILE),
+        il.matmul("scores", t["x"], t["keys"], t["out"], tile=TILE),
+    )
+    graph = il.Graph("scores", tuple(t.values()), ops, ("x", "y", "w"), ("out",))
+    with pytest.raises(InterlaceError, match="keys"):
+        il.HopperExecutor(il.build(graph, il.Choices(132)), META)
+
+
+UNFIT = {
+    "half a panel per stage": HopperSetting(16, 64, 32, True),
+    "half a 64-row operand per warpgroup": HopperSetting(16, 64, 64, True, 2),
+    "stages larger than shared memory": HopperSetting(256, 256, 256, False, 2),
+    "more rows than a bulk load brings": HopperSetting(512, 64, 64, False, 2),
+}
+
+
+@pytest.mark.parametrize("what", UNFIT)
+def test_tiles_that_the_hardware_does_not_take_are_refused(what: str) -> None:
+    with pytest.raises(InterlaceError):
+        hopper_executor(16, SHAPE, UNFIT[what], META)
