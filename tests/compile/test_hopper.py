@@ -1,0 +1,221 @@
+"""The Hopper launch compiles for sm_90 without a GPU, keeps the memory order, and has the instructions it should."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from functools import cache
+
+import pytest
+
+import interlace as il
+from interlace.kernels.base import Pipeline
+from interlace.kernels.lint import count, lint, resources
+from interlace.workloads.hopper import HopperSetting, hopper_executor, hopper_setting
+
+A = il.Activation
+SHAPES = {
+    "relu": il.workloads.FFNShape(4096, 14336, A.RELU, False),
+    "gated": il.workloads.FFNShape(4096, 14336, A.SILU, True),
+    "gelu-bias": il.workloads.FFNShape(12288, 6144, A.GELU_TANH, False),
+}
+SPLIT = HopperSetting(128, 128, 64, False, 2, split_up=2, split_down=2, group=8)
+INTERLEAVED = HopperSetting(64, 64, 128, True, interleave=1)
+
+
+@dataclass(frozen=True)
+class Variant:
+    """A kernel to compile; the default setting for its tokens unless it names another."""
+
+    shape: str
+    m: int
+    setting: HopperSetting | None = None
+    trace: bool = False
+    jitter_s: float = 0.0
+    dependent: bool = False
+    dtype: str = "bf16"
+
+    @property
+    def chosen(self) -> HopperSetting:
+        return self.setting or hopper_setting(self.m, SHAPES[self.shape])
+
+    @property
+    def gated(self) -> bool:
+        return SHAPES[self.shape].gated
+
+    def __str__(self) -> str:
+        marks = [self.dtype] if self.dtype != "bf16" else []
+        marks += [name for name in ("trace", "jitter_s", "dependent", "setting") if getattr(self, name)]
+        return "-".join([self.shape, str(self.m), *marks])
+
+
+VARIANTS = [
+    *(Variant("relu", m) for m in (1, 16, 32, 64, 128, 256, 512, 4096)),
+    *(Variant("gated", m) for m in (1, 16, 32, 64, 128, 256, 512, 4096)),
+    *(Variant("gelu-bias", m) for m in (16, 64, 128, 256, 512)),
+    Variant("relu", 64, dtype="fp16"),
+    Variant("relu", 300, SPLIT),
+    Variant("relu", 64, INTERLEAVED),
+    Variant("relu", 16, dependent=True),
+    Variant("relu", 512, dependent=True),
+    Variant("relu", 100, trace=True),
+    Variant("gated", 16, trace=True),
+    Variant("gelu-bias", 16, jitter_s=20e-6),
+    Variant("relu", 300, trace=True, jitter_s=20e-6, dependent=True),
+]
+MUTATED = [Variant("relu", 16, dependent=True), Variant("relu", 300, SPLIT), Variant("gated", 16)]
+
+
+@dataclass(frozen=True)
+class Compiled:
+    """What a variant became."""
+
+    ptx: str
+    smem_bytes: int
+    pipeline: Pipeline
+
+
+@cache
+def compiled(variant: Variant) -> Compiled:
+    executor = hopper_executor(
+        variant.m,
+        SHAPES[variant.shape],
+        variant.chosen,
+        il.Options(
+            "meta", trace=variant.trace, jitter_s=variant.jitter_s, dependent_launch=variant.dependent
+        ),
+        dtype=il.dtype(variant.dtype),
+        bias=variant.shape == "gelu-bias",
+    )
+    (launch,) = executor.launches()
+    kernel = launch.compile_ahead()
+    return Compiled(kernel.asm["ptx"], kernel.metadata.shared, executor.pipeline)
+
+
+each = pytest.mark.parametrize("variant", VARIANTS, ids=str)
+
+
+@each
+def test_memory_order_holds_and_resources_suffice(variant: Variant) -> None:
+    kernel = compiled(variant)
+    assert lint(kernel.ptx) == []
+    used = resources(kernel.ptx)
+    assert used.spill_bytes == 0
+    assert not used.serialised
+    # What a thread has at the launch, before warpgroups trade: 64 Ki registers over 8 warps, or over 12.
+    warps = 8 if variant.chosen.shares == 1 else 12
+    assert used.registers * 32 * warps <= 1 << 16
+    assert used.registers <= (248 if variant.chosen.shares == 1 else 168)
+    # Deep rings are the point: nearly all shared memory is in use, and none beyond it.
+    stage = 2 * kernel.pipeline.panels * 64 * (variant.chosen.m + variant.chosen.n)
+    assert kernel.pipeline.stages * stage < kernel.smem_bytes <= il.H200.smem_bytes
+
+
+@each
+def test_every_stage_is_multiplied_in_full(variant: Variant) -> None:
+    """64 rows by 16 elements of k per wgmma: blocks of all shares, times panels, times 4, for each op.
+
+    A gated stage holds half as many panels of each weight, so its count is the same.
+    """
+    kernel, setting = compiled(variant), variant.chosen
+    rows, columns = (setting.n, setting.m) if setting.swap else (setting.m, setting.n)
+    ops = 2
+    expected = ops * (rows // 64) * kernel.pipeline.panels * (64 // 16)
+    # One wgmma takes up to 256 columns.
+    shape, dtype = f"m64n{columns}k16", variant.dtype.replace("fp", "f")
+    assert count(kernel.ptx, rf"wgmma\.mma_async\.sync\.aligned\.{shape}\.f32\.{dtype}\.{dtype}") == expected
+    assert count(kernel.ptx, r"wgmma\.mma_async") == expected
+    assert count(kernel.ptx, r"[^g]mma\.sync") == 0
+
+
+@each
+def test_every_panel_is_one_bulk_load_and_nothing_else_copies(variant: Variant) -> None:
+    kernel, setting = compiled(variant), variant.chosen
+    panels = kernel.pipeline.panels
+    along = panels // 2 if variant.gated else panels  # panels of activations of a stage of ``up``
+    assert count(kernel.ptx, r"cp\.async\.bulk\.tensor\.2d\.shared::cluster\.global") == panels + along + 2 * panels
+    assert count(kernel.ptx, r"cp\.async") == panels + along + 2 * panels
+    # Each op announces the bytes of its weights and of its activations.
+    announced = re.findall(r"mbarrier\.arrive\.expect_tx\.shared\.b64 _, \[%r\d+\], (\d+);", kernel.ptx)
+    panel_bytes = 64 * 2
+    weights, tokens = panels * setting.n * panel_bytes, panels * setting.m * panel_bytes
+    assert sorted(map(int, announced)) == sorted([weights, tokens * along // panels, weights, tokens])
+
+
+@each
+def test_posts_and_meetings_are_one_per_op_and_warpgroup(variant: Variant) -> None:
+    setting = variant.chosen
+    posts = count(compiled(variant).ptx, r"atom\.global\.gpu\.release\.add\.u32")
+    meetings = count(compiled(variant).ptx, r"atom\.global\.gpu\.acq_rel\.add\.u64")
+    split = setting.split_up > 1 or setting.split_down > 1
+    assert posts == 2 * setting.shares
+    assert meetings == (2 * setting.shares if split else 0)
+
+
+@each
+def test_bulk_loads_of_activations_alone_follow_a_wait(variant: Variant) -> None:
+    ptx = compiled(variant).ptx
+    assert count(ptx, r"fence\.proxy\.async\.global") == 2  # one per op
+    assert count(ptx, r"ld\.acquire\.gpu") == 4  # a look and a loop per op
+
+
+@each
+def test_dependent_launch_is_in_the_code_only_if_asked_for(variant: Variant) -> None:
+    ptx = compiled(variant).ptx
+    # The bound loader waits; the free loader lets the next launch in, from each op's loop or at its end.
+    assert count(ptx, r"griddepcontrol\.wait") == (1 if variant.dependent else 0)
+    assert count(ptx, r"griddepcontrol\.launch_dependents") == (3 if variant.dependent else 0)
+
+
+@pytest.mark.parametrize(
+    "tile",
+    [il.MatmulTile(32, 64, 128, swap=True), il.MatmulTile(128, 128, 128, num_warps=8)],
+    ids=["swapped", "large"],
+)
+def test_waits_inside_reductions_keep_the_memory_order(tile: il.MatmulTile) -> None:
+    shape = il.workloads.FFNShape(1024, 2816, A.RELU, False)
+    plan = il.build(il.workloads.ffn(300, shape, il.bf16, tile, tile), il.Choices(132, chunk_waits=True))
+    executor = il.HopperExecutor(plan, il.Options("meta"))
+    assert executor._table.chunked
+    (launch,) = executor.launches()
+    ptx = launch.compile_ahead().asm["ptx"]
+    assert lint(ptx) == []
+    assert count(ptx, r"ld\.acquire\.gpu") == 8  # at the start and inside, each a look and a loop, per op
+
+
+def without(lines: list[str], i: int) -> str:
+    return "\n".join([*lines[:i], "", *lines[i + 1 :]])
+
+
+def places(lines: list[str], pattern: str) -> list[int]:
+    return [i for i, line in enumerate(lines) if re.search(pattern, line)]
+
+
+@pytest.mark.parametrize("variant", MUTATED, ids=str)
+def test_the_lint_finds_each_missing_proxy_fence(variant: Variant) -> None:
+    lines = compiled(variant).ptx.splitlines()
+    fences = places(lines, r"fence\.proxy\.async\.global")
+    assert len(fences) == 2
+    for fence in fences:
+        findings = lint(without(lines, fence))
+        assert {finding.rule for finding in findings} == {"tma-load"}
+        assert all("cp.async.bulk.tensor" in finding.text for finding in findings)
+
+
+@pytest.mark.parametrize("variant", MUTATED, ids=str)
+def test_the_lint_finds_each_missing_barrier_before_a_release(variant: Variant) -> None:
+    lines = compiled(variant).ptx.splitlines()
+    releases = places(lines, r"\batom\.\S*(?:release|acq_rel)")
+    assert len(releases) == 4 * variant.chosen.shares  # a post and a meeting per op
+    names = set()
+    for release in releases:
+        barrier = places(lines[:release], r"\bbar\.sync\b")[-1]
+        names.add(lines[barrier].split()[1])
+        assert [(f.rule, f.line) for f in lint(without(lines, barrier))] == [("release", release + 1)]
+    assert len(names) == variant.chosen.shares  # each warpgroup has a barrier of its own
+
+
+@pytest.mark.parametrize("variant", MUTATED, ids=str)
+def test_the_lint_finds_missing_warp_barriers_behind_polls(variant: Variant) -> None:
+    ptx = "\n".join("" if "bar.warp.sync" in line else line for line in compiled(variant).ptx.splitlines())
+    assert {finding.rule for finding in lint(ptx)} == {"acquire"}
