@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from interlace.core.dtypes import DType, bf16
+from interlace.core.errors import ShapeError
 from interlace.executors.device import Options
 from interlace.executors.hopper import HopperExecutor, default_pipeline
 from interlace.kernels.matmul import MatmulTile
@@ -67,16 +68,50 @@ class HopperSetting:
 
 
 def hopper_setting(m: int, shape: FFNShape) -> HopperSetting:
-    """The default setting for m tokens, from measurements on an H200 (docs/performance.md)."""
+    """The default setting for m tokens, from measurements on an H200 (docs/performance.md).
+
+    A gated FFN has stages of twice the extent, for its two weights, and tiles of half the size, for its two sums.
+    """
     if m <= 32:
         return HopperSetting(16 if m <= 16 else 32, 64, 256, True, split_down=4, in_flight=3)
+    if shape.gated and m <= 64:
+        return HopperSetting(64, 128, 128, True, split_down=4)
+    if shape.gated and m <= 256:
+        return HopperSetting(128, 128, 128, True, 2, split_down=4)
+    if shape.gated:
+        return HopperSetting(128, 128, 128, False, 2, group=8)
     if m <= 64:
         return HopperSetting(64, 128, 64, True, split_down=4, in_flight=4)
     if m <= 128:
         return HopperSetting(128, 128, 64, True, 2, split_down=4, in_flight=4)
     if m <= 256:
         return HopperSetting(256, 128, 64, True, 2, split_down=4)
-    return HopperSetting(128, 128 if shape.gated else 256, 64, False, 2, group=8)
+    return HopperSetting(128, 256, 64, False, 2, group=8)
+
+
+def fits(m: int, shape: FFNShape, setting: HopperSetting, dtype: DType = bf16) -> bool:
+    """Whether a setting makes a launch: three stages or more in shared memory, all sums in registers.
+
+    A thread of a warpgroup keeps at most 128 floats of sums; more would spill.
+    """
+    sums = 2 if shape.gated else 1
+    rows, columns = (setting.n, setting.m) if setting.swap else (setting.m, setting.n)
+    plain = (setting.in_flight, setting.group, setting.interleave)
+    if setting.shares not in (1, 2) or min(setting.split_up, setting.split_down) < 1 or min(plain) < 0:
+        return False
+    if rows % (64 * setting.shares) or columns > 256 or setting.k % (64 * sums):
+        return False
+    if rows * columns * sums > 128 * 128 * setting.shares:
+        return False
+    try:
+        ops = ffn(m, shape, dtype, _tile(setting), _tile(setting)).ops
+    except ShapeError:  # an extent that is no power of two
+        return False
+    return default_pipeline(ops).stages >= 3
+
+
+def _tile(setting: HopperSetting) -> MatmulTile:
+    return MatmulTile(setting.m, setting.n, setting.k, num_warps=4 * setting.shares, swap=setting.swap)
 
 
 def hopper_executor(
@@ -93,8 +128,7 @@ def hopper_executor(
     Raises:
         PlanError, NoDeviceError, ShapeError, DTypeError: as ``HopperExecutor`` does.
     """
-    tile = MatmulTile(setting.m, setting.n, setting.k, num_warps=4 * setting.shares, swap=setting.swap)
-    graph = ffn(m, shape, dtype, tile, tile, bias)
+    graph = ffn(m, shape, dtype, _tile(setting), _tile(setting), bias)
 
     def split(parts: int) -> Split:
         return SplitK(parts) if parts > 1 else Whole()

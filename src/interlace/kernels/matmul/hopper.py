@@ -16,7 +16,7 @@ from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import warpgroup_mma, warpgroup_mma_wait
 
 from interlace.graph.op import Op
-from interlace.kernels.base import Pipeline
+from interlace.kernels.base import Pipeline, require
 from interlace.kernels.hopper.gluon import bulk_load
 from interlace.kernels.hopper.ring import PANEL, await_free_slot, await_stage, limit_in_flight, release
 from interlace.kernels.primitives.semaphore import (
@@ -92,7 +92,12 @@ def arguments(op: Op, tensors: Mapping[str, Any], pipeline: Pipeline) -> MatmulA
     def constant(name: str) -> Any:
         return gl.constexpr(op.param(name))
 
-    step = pipeline.panels * PANEL.value // (1 if _tensor(op, "gate") is None else 2)
+    weights = 1 if _tensor(op, "gate") is None else 2
+    require(
+        pipeline.panels % weights == 0,
+        f"op {op.name!r} is gated, so a stage holds panels of two weights; give its tile a multiple of 128 along k",
+    )
+    step = pipeline.panels * PANEL.value // weights
     return MatmulArguments(
         weight=pointer("weight"),
         gate=pointer("gate"),
