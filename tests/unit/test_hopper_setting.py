@@ -35,7 +35,10 @@ def test_a_setting_fits_if_its_ring_its_sums_and_its_panels_do() -> None:
 
 @pytest.mark.parametrize(
     "change",
-    [{"m": 0}, {"m": -128}, {"n": 96}, {"k": 32}, {"shares": 0}, {"split_up": 0}, {"in_flight": -1}, {"group": -8}],
+    [
+        *({"m": 0}, {"m": -128}, {"n": 96}, {"k": 32}, {"shares": 0}),
+        *({"split_up": 0}, {"split_down": 10**9}, {"in_flight": -1}, {"group": -8}),
+    ],
 )
 def test_numbers_that_mean_nothing_do_not_fit(change: dict[str, int]) -> None:
     assert not fits(16, PLAIN, replace(hopper_setting(16, PLAIN), **change))

@@ -11,12 +11,15 @@ from interlace.core.errors import ShapeError
 from interlace.executors.device import Options
 from interlace.executors.hopper import HopperExecutor, default_pipeline
 from interlace.kernels.matmul import MatmulTile
+from interlace.plan.plan import Plan
 from interlace.planner.build import Choices, build
 from interlace.policies.interleavings import OpAfterOp, Panels
 from interlace.policies.orders import GroupedPanels, RowMajor
 from interlace.policies.splits import Split, SplitK, Whole
 from interlace.policies.sync import RowSync, TileSync
 from interlace.workloads.ffn import FFNShape, ffn
+
+_MOST_PARTS = 64  # of one tile's reduction
 
 
 @dataclass(frozen=True)
@@ -96,8 +99,10 @@ def fits(m: int, shape: FFNShape, setting: HopperSetting, dtype: DType = bf16) -
     """
     sums = 2 if shape.gated else 1
     rows, columns = (setting.n, setting.m) if setting.swap else (setting.m, setting.n)
-    plain = (setting.in_flight, setting.group, setting.interleave)
-    if setting.shares not in (1, 2) or min(setting.split_up, setting.split_down) < 1 or min(plain) < 0:
+    splits = (setting.split_up, setting.split_down)
+    if setting.shares not in (1, 2) or not all(1 <= parts <= _MOST_PARTS for parts in splits):
+        return False
+    if min(setting.in_flight, setting.group, setting.interleave) < 0:
         return False
     if rows % (64 * setting.shares) or columns > 256 or setting.k % (64 * sums):
         return False
@@ -114,6 +119,25 @@ def _tile(setting: HopperSetting) -> MatmulTile:
     return MatmulTile(setting.m, setting.n, setting.k, num_warps=4 * setting.shares, swap=setting.swap)
 
 
+def hopper_plan(
+    m: int, shape: FFNShape, setting: HopperSetting, dtype: DType = bf16, workers: int = 132, bias: bool = False
+) -> Plan:
+    """The plan of an FFN over m tokens under a setting."""
+    tile = _tile(setting)
+
+    def split(parts: int) -> Split:
+        return SplitK(parts) if parts > 1 else Whole()
+
+    choices = Choices(
+        workers,
+        policy=RowSync() if setting.interleave else TileSync(),
+        order=GroupedPanels(setting.group) if setting.group else RowMajor(),
+        split={"up": split(setting.split_up), "down": split(setting.split_down)},
+        interleaving=Panels(setting.interleave) if setting.interleave else OpAfterOp(),
+    )
+    return build(ffn(m, shape, dtype, tile, tile, bias), choices)
+
+
 def hopper_executor(
     m: int,
     shape: FFNShape,
@@ -128,19 +152,8 @@ def hopper_executor(
     Raises:
         PlanError, NoDeviceError, ShapeError, DTypeError: as ``HopperExecutor`` does.
     """
-    graph = ffn(m, shape, dtype, _tile(setting), _tile(setting), bias)
-
-    def split(parts: int) -> Split:
-        return SplitK(parts) if parts > 1 else Whole()
-
-    choices = Choices(
-        workers,
-        policy=RowSync() if setting.interleave else TileSync(),
-        order=GroupedPanels(setting.group) if setting.group else RowMajor(),
-        split={"up": split(setting.split_up), "down": split(setting.split_down)},
-        interleaving=Panels(setting.interleave) if setting.interleave else OpAfterOp(),
-    )
-    pipeline = default_pipeline(graph.ops)
+    plan = hopper_plan(m, shape, setting, dtype, workers, bias)
+    pipeline = default_pipeline(plan.graph.ops)
     if setting.in_flight:
         pipeline = replace(pipeline, in_flight=setting.in_flight)
-    return HopperExecutor(build(graph, choices), options, pipeline)
+    return HopperExecutor(plan, options, pipeline)
