@@ -158,7 +158,7 @@ def measure(name: str, m: int, *, compiled: bool = True, repeats: int = 15, seed
 
     Raises:
         NoDeviceError: there is no GPU of the Hopper generation.
-        RuntimeError: a result is wrong, before or after the timed runs.
+        ResultError: a result is wrong, before or after the timed runs.
     """
     shape = ROWS[name].shape
     torch, device = open_device("cuda")

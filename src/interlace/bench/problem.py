@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from interlace.core.dtypes import DType, bf16
+from interlace.core.errors import ResultError
 from interlace.executors.device import DeviceExecutor
 from interlace.executors.gpu import open_device, torch_dtype
 from interlace.kernels.matmul import Activation
@@ -82,7 +83,7 @@ class FFNProblem:
         """Largest relative error of a few runs over poisoned memory.
 
         Raises:
-            RuntimeError: it is more than 1.5 times that of PyTorch.
+            ResultError: it is more than 1.5 times that of PyTorch.
         """
         errors = []
         for _ in range(_CHECKED_RUNS):
@@ -92,7 +93,7 @@ class FFNProblem:
             executor.synchronize()
             errors.append(self._error(self.out))
             if not errors[-1] < _MOST_ERROR * self.pytorch_error:
-                raise RuntimeError(
+                raise ResultError(
                     f"executor {executor.name!r} is wrong: relative error {errors[-1]:.1e}, "
                     f"where PyTorch has {self.pytorch_error:.1e}"
                 )
