@@ -1,8 +1,11 @@
-"""Draws docs/ffn.png and fills the README's table from benchmarks/results/ffn-h200.json.
+"""Draws docs/ffn.png and fills the README's tables from ffn-h200.json and hopper-ffn-h200.json.
 
     python benchmarks/report.py
 
-Needs the ``plot`` extra. Run it after ``interlace bench ffn --out benchmarks/results/ffn-h200.json`` on a GPU.
+Needs the ``plot`` extra. Run it after ``interlace bench ffn --out benchmarks/results/ffn-h200.json`` or
+``interlace bench hopper-ffn --out benchmarks/results/hopper-ffn-h200.json`` on a GPU, the latter with plot.py, which
+draws the figure above its table. A table stands between two comments, ``<!-- NAME -->`` and ``<!-- /NAME -->``; one
+whose record is not there is left as it is.
 """
 
 from __future__ import annotations
@@ -17,8 +20,11 @@ import matplotlib
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 
+from interlace.bench.ffn import geometric_mean
+from interlace.core.files import write_whole
+
 ROOT = Path(__file__).resolve().parent.parent
-RECORD = ROOT / "benchmarks" / "results" / "ffn-h200.json"
+RESULTS = ROOT / "benchmarks" / "results"
 SERIES = {
     "cublas": ("cuBLAS, CUDA graph", "#9aa0a6", "o"),
     "torch.compile": ("torch.compile, max-autotune, CUDA graph", "#5f6368", "s"),
@@ -68,8 +74,8 @@ def plot(record: dict[str, Any]) -> None:
 def table(record: dict[str, Any]) -> str:
     """The README's table."""
     lines = [
-        f"Microseconds on an {record['gpu']} ({record['date']}, torch {record['versions']['torch'].split('+')[0]}, "
-        f"triton {record['versions']['triton']}); `interlace bench ffn` repeats it.",
+        f"Microseconds on an {record['gpu']} ({record['date']}, {_versions(record)}); "
+        "`interlace bench ffn` repeats it.",
         "",
         "| FFN | tokens | cuBLAS + graph | torch.compile + graph | our bodies, CUDA graph "
         "| best tile-synchronised | executor |",
@@ -88,14 +94,53 @@ def table(record: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
+def hopper_table(record: dict[str, Any]) -> str:
+    """The README's table of the Hopper executor."""
+    lines = [
+        "![Speedup of the Hopper executor over the best of PyTorch](docs/hopper-ffn.svg)",
+        "",
+        f"Medians in microseconds on an {record['gpu']} ({record['date']}, {_versions(record)}); "
+        "`interlace bench hopper-ffn` repeats it.",
+        "",
+        "| FFN | tokens | best of PyTorch | which | Hopper executor | speedup | memory or tensor-core limit |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for row in record["rows"]:
+        best = row["libraries"][row["baseline"]]["median_us"]
+        lines.append(
+            f"| {row['row']} | {row['m']} | {best:.1f} | {row['baseline']} | {row['ours']['median_us']:.1f} "
+            f"| {row['ratio']:.2f} | {row['floor_us']:.1f} |"
+        )
+    ratios = [row["ratio"] for row in record["rows"]]
+    lines += ["", f"Speedup: geometric mean {geometric_mean(ratios):.3f}, lowest {min(ratios):.3f}."]
+    return "\n".join(lines)
+
+
+def _versions(record: dict[str, Any]) -> str:
+    return f"torch {record['versions']['torch'].split('+')[0]}, triton {record['versions']['triton']}"
+
+
+def fill(text: str, name: str, block: str) -> str:
+    """Text with the block of that name replaced."""
+    return re.sub(
+        rf"(<!-- {name} -->\n).*?(<!-- /{name} -->)",
+        lambda match: f"{match[1]}{block}\n{match[2]}",
+        text,
+        flags=re.DOTALL,
+    )
+
+
 def main() -> None:
-    """Draw the plot and rewrite the table."""
-    record = json.loads(RECORD.read_text())
-    plot(record)
+    """Draw the plot and rewrite the tables."""
     readme = ROOT / "README.md"
     text = readme.read_text()
-    block = f"<!-- results -->\n{table(record)}\n<!-- /results -->"
-    readme.write_text(re.sub(r"<!-- results -->.*?<!-- /results -->", lambda _: block, text, flags=re.DOTALL))
+    record = json.loads((RESULTS / "ffn-h200.json").read_text())
+    plot(record)
+    text = fill(text, "results", table(record))
+    hopper = RESULTS / "hopper-ffn-h200.json"
+    if hopper.exists():
+        text = fill(text, "hopper-results", hopper_table(json.loads(hopper.read_text())))
+    write_whole(readme, text)
 
 
 if __name__ == "__main__":

@@ -31,10 +31,10 @@ def test_static_dispatch_is_refused() -> None:
         il.HopperExecutor(plan, META)
 
 
-def test_ops_with_different_tiles_are_refused() -> None:
+def test_ops_may_have_tiles_of_their_own_if_one_ring_serves_them() -> None:
     graph = il.workloads.ffn(16, SHAPE, il.bf16, TILE, il.MatmulTile(64, 128, 64))
-    with pytest.raises(PlanError, match=r"different shapes \[\(64, 64, 64\), \(64, 128, 64\)\]"):
-        il.HopperExecutor(il.build(graph, il.Choices(132)), META)
+    pipeline = il.HopperExecutor(il.build(graph, il.Choices(132)), META).pipeline
+    assert (pipeline.free_rows, pipeline.bound_rows) == (128, 64)
 
 
 def test_fp32_is_sent_to_the_persistent_executor() -> None:
@@ -77,7 +77,8 @@ def test_the_rings_depth_follows_from_the_tile() -> None:
     """227 KiB less 2 KiB and the epilogue's block, in stages of both operands."""
     pipeline = hopper_executor(16, SHAPE, HopperSetting(16, 64, 256, True), META).pipeline
     assert pipeline.stages == ((227 - 2) * 1024 - 64 * 16 * 2) // ((16 + 64) * 256 * 2) == 5
-    assert (pipeline.panels, pipeline.in_flight, pipeline.shares) == (4, 3, 1)
+    assert (pipeline.free_rows, pipeline.bound_rows) == (64 * 4, 16 * 4)
+    assert (pipeline.in_flight, pipeline.shares) == (3, 1)
     limited = hopper_executor(16, SHAPE, HopperSetting(16, 64, 256, True, in_flight=2), META).pipeline
     assert (limited.stages, limited.in_flight) == (5, 2)
 

@@ -81,8 +81,7 @@ SETTINGS = {
     "not swapped, 1 warpgroup, both split": HopperSetting(64, 64, 128, False, split_up=2, split_down=5),
     "not swapped, 2 warpgroups, both split": HopperSetting(128, 128, 128, False, 2, split_up=2, split_down=3),
     "more parts than one trip sums": HopperSetting(64, 128, 128, True, split_up=8, split_down=11),
-    "interleaved by 1": HopperSetting(64, 64, 128, True, interleave=1),
-    "interleaved by 2, split": HopperSetting(128, 128, 128, False, 2, split_down=2, interleave=2),
+    "last tiles of up cut": HopperSetting(64, 64, 128, False, tail_up=5),
     "one stage in flight": HopperSetting(16, 64, 256, True, in_flight=1),
 }
 
@@ -286,8 +285,8 @@ def test_any_number_of_workers_makes_progress(m: int, workers: int, dependent: b
 
 
 @pytest.mark.parametrize(
-    "setting", [None, SETTINGS["not swapped, 2 warpgroups"], SETTINGS["interleaved by 1"]],
-    ids=["default", "2 warpgroups", "interleaved"],
+    "setting", [None, SETTINGS["not swapped, 2 warpgroups"], SETTINGS["last tiles of up cut"]],
+    ids=["default", "2 warpgroups", "tail"],
 )
 @pytest.mark.parametrize("m", [16, 300])
 def test_a_missing_post_raises_hang_error_within_3_seconds_and_the_next_run_is_right(
@@ -330,7 +329,7 @@ def test_a_missing_post_raises_hang_error_within_3_seconds_and_the_next_run_is_r
 
 @pytest.mark.parametrize(
     "setting",
-    [None, SETTINGS["swapped, 2 warpgroups, both split"], SETTINGS["interleaved by 2, split"]],
+    [None, SETTINGS["swapped, 2 warpgroups, both split"], SETTINGS["not swapped, 2 warpgroups, both split"]],
     ids=["default", "both split", "interleaved"],
 )
 @pytest.mark.parametrize("m", [16, 300])

@@ -590,9 +590,11 @@ def test_a_gpu_that_is_not_there_is_exit_code_1() -> None:
         pytest.skip("there is a GPU")
 
 
-@pytest.mark.parametrize("command", ["run", "plan", "verify", "trace"])
+@pytest.mark.parametrize(
+    "command", ["run", "plan", "verify", "trace", "bench ffn", "bench hopper-ffn", "bench sync", "tune ffn"]
+)
 def test_every_command_teaches_with_an_example(command: str) -> None:
-    help_text = " ".join(succeed(command, "--help").split())
+    help_text = " ".join(succeed(*command.split(), "--help").split())
     assert f"Example: interlace {command} " in help_text
 
 
@@ -605,4 +607,4 @@ def test_the_app_names_its_version_and_commands(
         main()
     assert ended.value.code == 0
     shown = capsys.readouterr().out
-    assert all(name in shown for name in ("run", "plan", "verify", "trace"))
+    assert all(name in shown for name in ("run", "plan", "verify", "trace", "bench", "tune"))

@@ -17,6 +17,7 @@ from math import exp, log
 from multiprocessing import get_context
 from typing import Any
 
+from interlace.bench.problem import pytorch_ffn
 from interlace.bench.timing import Timing, median_us
 from interlace.core.dtypes import bf16
 from interlace.executors.cuda_graph import CudaGraphExecutor
@@ -114,7 +115,7 @@ def measure(
     weights = [{name: random(*extents[name]) for name in names} for _ in range(sets)]
     x = random(m, shape.hidden) * shape.hidden**0.5
     out = torch.empty_like(x)
-    plain = _pytorch(torch, shape)
+    plain = pytorch_ffn(torch, shape)
     gold = plain(x.double(), {k: v.double() for k, v in weights[0].items()})
 
     def every(run: Callable[[Mapping[str, Any]], object]) -> Callable[[], None]:
@@ -184,19 +185,6 @@ def _compile(shape: FFNShape, m: int, workers: int, index: int) -> None:
     graph = executor.plan.graph
     for launch in executor.launches({name: executor.empty(name) for name in (*graph.inputs, *graph.outputs)}):
         launch.compile()
-
-
-def _pytorch(torch: Any, shape: FFNShape) -> Callable[[Any, Mapping[str, Any]], Any]:
-    """The FFN as a user writes it."""
-    functional = torch.nn.functional
-
-    def gated(x: Any, w: Mapping[str, Any]) -> Any:
-        return (functional.silu(x @ w["w_gate"].T) * (x @ w["w_up"].T)) @ w["w_down"].T
-
-    def plain(x: Any, w: Mapping[str, Any]) -> Any:
-        return functional.gelu(x @ w["w_up"].T, approximate="tanh") @ w["w_down"].T
-
-    return gated if shape.gated else plain
 
 
 def _executors(m: int, shape: FFNShape, workers: int) -> Iterator[tuple[str, DeviceExecutor]]:

@@ -19,8 +19,34 @@ def write_record(path: Path, command: str, protocol: str, figures: dict[str, Any
     Raises:
         NoDeviceError: there is no CUDA device to name.
     """
-    torch, device = open_device("cuda")
     head = {
+        **_origin(),
+        "date": datetime.now(UTC).date().isoformat(),
+        "command": command,
+        "protocol": protocol,
+    }
+    write_whole(path, json.dumps({**head, **figures}, indent=1) + "\n")
+
+
+def kept_rows(path: Path) -> list[dict[str, Any]]:
+    """The rows of a record, none if it is absent, no record, or of another GPU or other versions.
+
+    Raises:
+        NoDeviceError: there is no CUDA device to compare with.
+    """
+    origin = _origin()
+    try:
+        record = json.loads(path.read_text(encoding="utf-8"))
+        rows = record["rows"] if {key: record[key] for key in origin} == origin else []
+    except (OSError, ValueError, KeyError, TypeError):
+        return []
+    return list(rows)
+
+
+def _origin() -> dict[str, Any]:
+    """What figures must have in common to be compared."""
+    torch, device = open_device("cuda")
+    return {
         "gpu": torch.cuda.get_device_name(device),
         "versions": {
             "python": platform.python_version(),
@@ -28,8 +54,4 @@ def write_record(path: Path, command: str, protocol: str, figures: dict[str, Any
             "triton": version("triton"),
             "cuda": torch.version.cuda,
         },
-        "date": datetime.now(UTC).date().isoformat(),
-        "command": command,
-        "protocol": protocol,
     }
-    write_whole(path, json.dumps({**head, **figures}, indent=1) + "\n")

@@ -11,13 +11,14 @@ from rich.progress import track
 from interlace.bench import ffn as bench_ffn
 from interlace.bench import sync as bench_sync
 from interlace.bench.record import write_record
-from interlace.cli.console import BadInput, reported, say, show, working, writing
+from interlace.cli import hopper
+from interlace.cli.console import BadInput, reported, say, show, working, writable, writing
 from interlace.cli.table import facts, number
 from interlace.workloads.ffn import MODELS
 
 _MODELS = ("llama3-8b", "gpt3-145b-tp8")
 _TOKENS = (1, 16, 64, 128, 256, 512, 1024, 2048)
-Out = Annotated[Path | None, typer.Option("--out", help="Write the record to this JSON file.")]
+Out = Annotated[Path | None, typer.Option("--out", callback=writable, help="Write the record to this JSON file.")]
 
 
 def register(app: typer.Typer) -> None:
@@ -76,6 +77,8 @@ def register(app: typer.Typer) -> None:
                         "CUDA-graph replays, variants interleaved, median of 15 rounds, bf16, weights past the L2",
                         {"rows": [_data(row) for row in rows], "geometric_mean": mean},
                     )
+
+    hopper.register(bench)
 
     @bench.command("sync")
     def sync(out: Out = None) -> None:

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import typer
 from rich.console import Console
+from rich.progress import Progress, track
 from rich.table import Table
 
 from interlace.core.errors import InterlaceError
 from interlace.core.files import write_whole
 
+T = TypeVar("T")
 FAILED, BAD_INPUT = 1, 2
 _LONGEST = 2000  # characters of a message that are shown
 _WIDTH = 110  # columns of a table that goes to a file or a pipe
@@ -70,6 +72,21 @@ def working(what: str) -> Iterator[None]:
         return
     with Console(stderr=True).status(f"{what} ..."):
         yield
+
+
+def progress(items: Iterable[T], what: str, total: int) -> Iterable[T]:
+    """The items, with a bar on stderr that shows how many of ``total`` are done, if a person is watching."""
+    console = Console(stderr=True)
+    return track(items, what, total, console=console, transient=True, disable=not console.is_terminal)
+
+
+@contextmanager
+def stepping() -> Iterator[Callable[[str, int, int], None]]:
+    """A bar on stderr for work in stages, if a person is watching: call with stage, steps done and steps in all."""
+    console = Console(stderr=True)
+    with Progress(console=console, transient=True, disable=not console.is_terminal) as bars:
+        bar = bars.add_task("", total=None)
+        yield lambda what, done, total: bars.update(bar, description=what, completed=done, total=total)
 
 
 def say(text: str) -> None:

@@ -40,6 +40,30 @@ def _stored(flag: str, text: str) -> Any:
     return typer.Option(flag, metavar="NAME", help=text, rich_help_panel=_WEIGHTS)
 
 
+Model = Annotated[
+    FFNShape | None,
+    _named(names.MODELS, "--model", "MODEL", "Widths of a known model (llama3-8b on a GPU, else minilm)", _SHAPE),
+]
+Hidden = Annotated[
+    int | None, typer.Option("--hidden", min=1, help="Width of the model (columns).", rich_help_panel=_SHAPE)
+]
+Ffn = Annotated[
+    int | None, typer.Option("--ffn", min=1, help="Width between the two matmuls.", rich_help_panel=_SHAPE)
+]
+Gated = Annotated[
+    bool | None,
+    typer.Option(
+        "--gated/--no-gated", help="down(silu(gate(x)) * up(x)), or without gate.", rich_help_panel=_SHAPE
+    ),
+]
+ActivationOption = Annotated[
+    Activation | None, _named(names.ACTIVATIONS, "--activation", "NAME", "Between the matmuls", _SHAPE)
+]
+DTypeOption = Annotated[
+    DType | None, _named(names.DTYPES, "--dtype", "DTYPE", "Of all tensors, bf16 by default", _SHAPE)
+]
+
+
 @dataclass(frozen=True)
 class WorkloadOptions:
     """Which graph to build; None where the default is meant."""
@@ -50,39 +74,15 @@ class WorkloadOptions:
             parser=names.WORKLOADS.parse, metavar="WORKLOAD", help=f"What to run: {names.WORKLOADS.listing}."
         ),
     ]
-    model: Annotated[
-        FFNShape | None,
-        _named(
-            names.MODELS,
-            "--model",
-            "MODEL",
-            "Widths of a known model (llama3-8b on a GPU, else minilm)",
-            _SHAPE,
-        ),
-    ] = None
+    model: Model = None
     m: Annotated[
         int | None, typer.Option("--m", min=1, help="Tokens (rows); 16 by default.", rich_help_panel=_SHAPE)
     ] = None
-    hidden: Annotated[
-        int | None,
-        typer.Option("--hidden", min=1, help="Width of the model (columns).", rich_help_panel=_SHAPE),
-    ] = None
-    ffn: Annotated[
-        int | None,
-        typer.Option("--ffn", min=1, help="Width between the two matmuls.", rich_help_panel=_SHAPE),
-    ] = None
-    gated: Annotated[
-        bool | None,
-        typer.Option(
-            "--gated/--no-gated", help="down(silu(gate(x)) * up(x)), or without gate.", rich_help_panel=_SHAPE
-        ),
-    ] = None
-    activation: Annotated[
-        Activation | None, _named(names.ACTIVATIONS, "--activation", "NAME", "Between the matmuls", _SHAPE)
-    ] = None
-    dtype: Annotated[
-        DType | None, _named(names.DTYPES, "--dtype", "DTYPE", "Of all tensors, bf16 by default", _SHAPE)
-    ] = None
+    hidden: Hidden = None
+    ffn: Ffn = None
+    gated: Gated = None
+    activation: ActivationOption = None
+    dtype: DTypeOption = None
     tile: Annotated[
         names.TileShape | None,
         typer.Option(

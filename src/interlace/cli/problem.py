@@ -125,14 +125,8 @@ def _ffn(options: WorkloadOptions, machine: Machine) -> Problem:
         for name in ("up", "down", "gate"):
             if getattr(options, name) is not None:
                 raise BadInput(f"--{name} names a weight of a checkpoint; pass --checkpoint FILE too")
-        shape = _widths(options, machine)
-        if options.gated is not None and options.gated != shape.gated:
-            shape = replace(shape, gated=options.gated)
-            shape = replace(shape, activation=Activation.SILU) if options.gated else shape
-        if options.activation is not None:
-            shape = replace(shape, activation=options.activation)
-    if shape.gated and shape.activation is not Activation.SILU:
-        raise BadInput(f"a gated FFN uses silu, not {shape.activation.value}; drop --activation or the gate")
+        shape = varied(_widths(options, machine), options.gated, options.activation)
+    check_gate(shape)
     m = options.m or 16
     up, down = _tiles(options, machine, m, shape)
 
@@ -158,6 +152,20 @@ def _ffn(options: WorkloadOptions, machine: Machine) -> Problem:
     kind = "gated FFN" if shape.gated else "FFN"
     title = f"{kind}, {m} tokens, {shape.hidden} to {shape.ffn} to {shape.hidden}, {dtype}"
     return Problem(graph, title, facts, dense, stored, checkpoint, RowSync())
+
+
+def varied(shape: FFNShape, gated: bool | None, activation: Activation | None) -> FFNShape:
+    """A shape with another gate or activation, where asked for; a gate brings SiLU with it."""
+    if gated is not None and gated != shape.gated:
+        shape = replace(shape, gated=gated)
+        shape = replace(shape, activation=Activation.SILU) if gated else shape
+    return shape if activation is None else replace(shape, activation=activation)
+
+
+def check_gate(shape: FFNShape) -> None:
+    """Raise BadInput if a gated FFN has another activation than SiLU."""
+    if shape.gated and shape.activation is not Activation.SILU:
+        raise BadInput(f"a gated FFN uses silu, not {shape.activation.value}; drop --activation or the gate")
 
 
 def _two_matmuls(options: WorkloadOptions, machine: Machine) -> Problem:

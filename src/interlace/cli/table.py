@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from rich.table import Table
@@ -50,6 +50,16 @@ def facts(title: str, rows: Sequence[tuple[str, str]]) -> Table:
     table.add_column(overflow="fold")
     for row in rows:
         table.add_row(row[0], _text(row[1]))
+    return table
+
+
+def columns(title: str, headings: Sequence[str], rows: Iterable[Sequence[str]]) -> Table:
+    """A table of text; all columns but the first are right-aligned."""
+    table = Table(title=_text(title), title_justify="left")
+    for i, heading in enumerate(headings):
+        table.add_column(heading, justify="right" if i else "left", overflow="fold")
+    for row in rows:
+        table.add_row(*map(_text, row))
     return table
 
 

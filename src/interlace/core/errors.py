@@ -18,6 +18,7 @@
     ├── DeviceError         the device cannot run it
     │   ├── NoDeviceError       no such device, or no GPU stack
     │   └── TooManyWorkersError more workers than are resident at once
+    ├── ResultError         a result is further from float64 than rounding explains
     ├── ConcurrentRunError  one compiled plan on two streams at once
     └── HangError           a wait on the device ran into the watchdog
 
@@ -97,6 +98,10 @@ class NoDeviceError(DeviceError):
 
 class TooManyWorkersError(DeviceError):
     """More workers than the device keeps resident at once."""
+
+
+class ResultError(InterlaceError):
+    """A result is further from float64 than rounding explains."""
 
 
 class ConcurrentRunError(InterlaceError):

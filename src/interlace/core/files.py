@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 from pathlib import Path
 
 
@@ -13,7 +14,7 @@ def write_whole(path: str | Path, text: str) -> None:
         OSError: the file cannot be written.
     """
     path = Path(path)
-    beside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    beside = path.with_name(f".{path.name}.{os.getpid()}.{threading.get_ident()}.tmp")
     try:
         beside.write_text(text, encoding="utf-8")
         os.replace(beside, path)

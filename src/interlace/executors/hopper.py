@@ -62,7 +62,7 @@ class HopperExecutor(DeviceExecutor):
         if len(ops) > OPS:
             raise PlanError(f"graph {self.plan.graph.name!r} has {len(ops)} ops; one launch takes {OPS}")
         for op in ops:
-            body = _hopper_body(op)
+            body = hopper_body(op)
             body.check(op, self._shares)
             rows = zip(body.rows(op), (self.pipeline.free_rows, self.pipeline.bound_rows), strict=True)
             if any(ring % mine for mine, ring in rows):
@@ -83,13 +83,13 @@ class HopperExecutor(DeviceExecutor):
 
     @cached_property
     def _hopper_bodies(self) -> tuple[HopperBody, ...]:
-        return tuple(_hopper_body(op) for op in self.plan.graph.ops)
+        return tuple(hopper_body(op) for op in self.plan.graph.ops)
 
     def _partial(self, op: Op) -> Any:
-        return _hopper_body(op).partial
+        return hopper_body(op).partial
 
     def _arguments(self, op: Op, tensors: Mapping[str, Any]) -> tuple[Any, ...]:
-        body = _hopper_body(op)
+        body = hopper_body(op)
         parts = int(self._table.parts[self.plan.graph.op_index(op.name)])
         return body.operands(op, tensors), body.arguments(op, tensors, self.pipeline, parts)
 
@@ -134,7 +134,7 @@ class HopperExecutor(DeviceExecutor):
 def _check_operands(graph: Graph) -> None:
     """Raise unless the launch can load what the ops read, and weights depend on nothing."""
     for op in graph.ops:
-        body = _hopper_body(op)
+        body = hopper_body(op)
         for access in op.reads:
             tensor = graph.tensor(access.tensor)
             if tensor.dtype.name not in ("bf16", "fp16"):
@@ -164,7 +164,7 @@ def default_pipeline(ops: tuple[Op, ...], smem_bytes: int = 227 << 10) -> Pipeli
         GraphError: an op has no Hopper body.
         PlanError: shared memory does not hold two stages.
     """
-    rows = [_hopper_body(op).rows(op) for op in ops]
+    rows = [hopper_body(op).rows(op) for op in ops]
     free, bound = max(free for free, _ in rows), max(bound for _, bound in rows)
     if not free or not bound:
         raise PlanError("a stage is a multiple of 64 deep; give every op a tile with k = 64 or more")
@@ -185,7 +185,8 @@ def _scratch(op: Op) -> int:
     return rows * min(columns, 64) * 2 + (2 << 10)
 
 
-def _hopper_body(op: Op) -> HopperBody:
+def hopper_body(op: Op) -> HopperBody:
+    """The Hopper body of an op. Raises GraphError if its kernel has none."""
     kernel = kernel_of(op)
     if kernel.hopper is None:
         raise GraphError(f"op {op.name!r}: kernel {kernel.name!r} has no Hopper body; use the persistent executor")

@@ -15,7 +15,8 @@ from interlace.kernels.matmul import Activation
 from interlace.nn.capture import capture_id
 from interlace.nn.instances import Instance, Instances, Key, Tensors
 from interlace.workloads.ffn import FFNShape
-from interlace.workloads.hopper import hopper_executor, setting_for
+from interlace.workloads.hopper import hopper_executor
+from interlace.workloads.tuned import setting_for
 
 _DTYPES = {torch.bfloat16: dtype("bf16"), torch.float16: dtype("fp16")}
 
@@ -140,7 +141,7 @@ def _make(key: Key, tensors: Tensors) -> Instance:
     executor = hopper_executor(
         key.m,
         key.shape,
-        setting_for(device, key.m, key.shape, key.dtype),
+        setting_for(torch.cuda.get_device_name(device), key.m, key.shape, key.dtype),
         Options(device=device, dependent_launch=True),
         key.dtype,
         workers=torch.cuda.get_device_properties(key.device).multi_processor_count,

@@ -7,15 +7,19 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from interlace.core.dtypes import DType, bf16
+from interlace.core.errors import PlanError, ShapeError
 from interlace.executors.device import Options
-from interlace.executors.hopper import HopperExecutor, default_pipeline
+from interlace.executors.hopper import HopperExecutor, default_pipeline, hopper_body
+from interlace.graph.graph import Graph
 from interlace.kernels.matmul import MatmulTile
+from interlace.plan.plan import Plan
 from interlace.planner.build import Choices, build
-from interlace.policies.interleavings import OpAfterOp, Panels
 from interlace.policies.orders import GroupedPanels, RowMajor
-from interlace.policies.splits import Split, SplitK, Whole
-from interlace.policies.sync import RowSync, TileSync
+from interlace.policies.splits import Split, SplitK, SplitTail, Whole
 from interlace.workloads.ffn import FFNShape, ffn
+
+_SMS = 132
+_MOST_PARTS = 64  # of one tile's reduction
 
 
 @dataclass(frozen=True)
@@ -23,15 +27,14 @@ class HopperSetting:
     """How an FFN runs on the Hopper executor, as plain numbers.
 
     Attributes:
-        m, n, k: extents of a tile in tokens and weight rows, and of a stage along k (of a gated op: one of n
-            and k is halved, so that its two weights fill the same bytes).
+        m, n, k: extents of a tile in tokens and weight rows, and of a stage along k. A gated op takes half of k if
+            that leaves a panel, and half of n if its two sums would not fit the registers.
         swap: weights are the tensor core's 64-row operand.
         shares: warpgroups per tile, 1 or 2.
         split_up, split_down: parts of each tile's reduction.
         in_flight: most stages of weights under way at once in one block, 0 for the default.
         group: row panels that an order groups, 0 for row-major.
-        interleave: row panels of the up-projection before the panels of the down-projection that they feed;
-            0 for one op after the other.
+        tail_up: the last so many tiles of the up-projection are cut in two, for a last wave that is mostly empty.
     """
 
     m: int
@@ -43,7 +46,7 @@ class HopperSetting:
     split_down: int = 1
     in_flight: int = 0
     group: int = 0
-    interleave: int = 0
+    tail_up: int = 0
 
     def to_data(self) -> dict[str, int | bool]:
         """As JSON data."""
@@ -64,28 +67,106 @@ class HopperSetting:
         parts += [f"down / {self.split_down}" if self.split_down > 1 else ""]
         parts += [f"{self.in_flight} in flight" if self.in_flight else ""]
         parts += [f"groups of {self.group}" if self.group else ""]
-        parts += [f"interleaved by {self.interleave}" if self.interleave else ""]
+        parts += [f"last {self.tail_up} of up / 2" if self.tail_up else ""]
         return ", ".join(part for part in parts if part)
 
 
 def hopper_setting(m: int, shape: FFNShape) -> HopperSetting:
     """The default setting for m tokens, from measurements on an H200 (docs/performance.md)."""
+
+    def up_tiles(n: int) -> int:
+        return -(-shape.ffn // n)
+
+    def down_tiles(n: int) -> int:
+        return -(-shape.hidden // n)
+
+    tall = up_tiles(128) >= 0.8 * _SMS
     if m <= 32:
-        return HopperSetting(16 if m <= 16 else 32, 64, 256, True, split_down=4, in_flight=3)
-    if shape.gated and m <= 128:
-        return HopperSetting(64 if m <= 64 else 128, 128, 128, True, 2 if m > 64 else 1, split_down=4, in_flight=2)
+        up, down = _splits(up_tiles(64), down_tiles(64))
+        return HopperSetting(16 if m <= 16 else 32, 64, 256, True, 1, up, down, in_flight=3)
+    if m <= 64 and tall:
+        up, down = _splits(up_tiles(128), down_tiles(128))
+        return HopperSetting(64, 128, 64, True, 1, up, down, in_flight=4)
     if m <= 64:
-        return HopperSetting(64, 128, 64, True, split_down=4, in_flight=4)
-    if m <= 128:
-        return HopperSetting(128, 128, 64, True, 2, split_down=4, in_flight=4)
-    if m <= 256:
-        return HopperSetting(256, 128, 64, True, 2, split_down=4, in_flight=4)
-    return HopperSetting(128, 256, 64, False, 2, in_flight=4, group=8)
+        up, down = _splits(up_tiles(64), down_tiles(64))
+        return HopperSetting(64, 64, 128, True, 1, up, down, in_flight=4)
+    if m <= 128 and not tall:
+        up, down = _splits(up_tiles(64), down_tiles(64))
+        return HopperSetting(128, 64, 128, True, 1, up, down, in_flight=4)
+    if m <= 256 and tall and not (shape.gated and m > 128):
+        up, down = _splits(up_tiles(128), down_tiles(128))
+        return HopperSetting(128 if m <= 128 else 256, 128, 64, True, 2, up, down, in_flight=4)
+    if m <= 256 and not shape.gated:
+        return HopperSetting(128, 128, 64, False, 2, in_flight=6, group=2)
+    if m <= 512 and not shape.gated and shape.ffn > shape.hidden:
+        return HopperSetting(128, 256, 64, False, 2, split_down=2, in_flight=4, group=4)
+    # Long tiles of the down-projection cannot fill a short last wave of the up-projection; halves of its own can.
+    last_wave = -(-m // 128) * up_tiles(256) % _SMS
+    tail = last_wave if not shape.gated and shape.ffn > shape.hidden and last_wave <= _SMS // 2 else 0
+    return HopperSetting(128, 256, 64, False, 2, in_flight=4, group=4 if m <= 1024 else 8, tail_up=tail)
 
 
-def setting_for(device: str, m: int, shape: FFNShape, dtype: DType) -> HopperSetting:
-    """The setting for m tokens on a device, such as "cuda:0": for now the default one, whatever device and dtype."""
-    return hopper_setting(m, shape)
+def _splits(up_tiles: int, down_tiles: int) -> tuple[int, int]:
+    """Parts of each tile where memory is the limit: one round of items that keeps most SMs busy, else about two.
+
+    After an up-projection of more than a round, blocks reach the down-projection at different times, and need
+    items small enough to level that out.
+    """
+
+    def parts(tiles: int, one_round: bool) -> int:
+        rounds = [tiles * p / _SMS for p in range(1, 17)]
+        good = [p for p, r in enumerate(rounds, 1) if r >= 1.6 or (one_round and 0.8 <= r <= 1)]
+        return good[0] if good else 16
+
+    up = parts(up_tiles, True)
+    return up, parts(down_tiles, up_tiles * up <= _SMS)
+
+
+def fits(m: int, shape: FFNShape, setting: HopperSetting, dtype: DType = bf16) -> bool:
+    """Whether a setting makes a launch: three stages or more in shared memory, all sums in registers."""
+    splits = (setting.split_up, setting.split_down)
+    if setting.shares not in (1, 2) or not all(1 <= parts <= _MOST_PARTS for parts in splits):
+        return False
+    if min(setting.in_flight, setting.group, setting.tail_up) < 0 or (setting.tail_up and setting.split_up > 1):
+        return False
+    try:
+        ops = _graph(m, shape, setting, dtype).ops
+        for op in ops:
+            hopper_body(op).check(op, setting.shares)
+        return default_pipeline(ops).stages >= 3
+    except (ShapeError, PlanError):
+        return False
+
+
+def _graph(m: int, shape: FFNShape, setting: HopperSetting, dtype: DType, bias: bool = False) -> Graph:
+    down = MatmulTile(setting.m, setting.n, setting.k, num_warps=4 * setting.shares, swap=setting.swap)
+    up = down
+    if shape.gated:
+        up = replace(down, k=down.k // 2) if down.k > 64 else down
+        if up.m * up.n * 2 > 128 * 128 * setting.shares:
+            up = replace(up, n=up.n // 2)
+    return ffn(m, shape, dtype, up, down, bias)
+
+
+def hopper_plan(
+    m: int, shape: FFNShape, setting: HopperSetting, dtype: DType = bf16, workers: int = 132, bias: bool = False
+) -> Plan:
+    """The plan of an FFN over m tokens under a setting."""
+
+    def split(parts: int) -> Split:
+        return SplitK(parts) if parts > 1 else Whole()
+
+    graph = _graph(m, shape, setting, dtype, bias)
+    reduction = graph.ops[0].reduction
+    up = split(setting.split_up)
+    if setting.tail_up and reduction and reduction.chunks > 1:
+        up = SplitTail(setting.tail_up, reduction.chunks // 2)
+    choices = Choices(
+        workers,
+        order=GroupedPanels(setting.group) if setting.group else RowMajor(),
+        split={"up": up, "down": split(setting.split_down)},
+    )
+    return build(graph, choices)
 
 
 def hopper_executor(
@@ -102,22 +183,8 @@ def hopper_executor(
     Raises:
         PlanError, NoDeviceError, ShapeError, DTypeError: as ``HopperExecutor`` does.
     """
-    down = MatmulTile(setting.m, setting.n, setting.k, num_warps=4 * setting.shares, swap=setting.swap)
-    # Gate and up weights share the bytes of a stage: half as deep where that leaves a panel, else half as wide.
-    gated = replace(down, k=down.k // 2) if down.k > 64 else replace(down, n=down.n // 2)
-    graph = ffn(m, shape, dtype, gated if shape.gated else down, down, bias)
-
-    def split(parts: int) -> Split:
-        return SplitK(parts) if parts > 1 else Whole()
-
-    choices = Choices(
-        workers,
-        policy=RowSync() if setting.interleave else TileSync(),
-        order=GroupedPanels(setting.group) if setting.group else RowMajor(),
-        split={"up": split(setting.split_up), "down": split(setting.split_down)},
-        interleaving=Panels(setting.interleave) if setting.interleave else OpAfterOp(),
-    )
-    pipeline = default_pipeline(graph.ops)
+    plan = hopper_plan(m, shape, setting, dtype, workers, bias)
+    pipeline = default_pipeline(plan.graph.ops)
     if setting.in_flight:
         pipeline = replace(pipeline, in_flight=setting.in_flight)
-    return HopperExecutor(build(graph, choices), options, pipeline)
+    return HopperExecutor(plan, options, pipeline)

@@ -195,7 +195,8 @@ def matmul_load_bound(tile, sync, ring, n, operands, arguments):
         gl.store(sync.trace + tile.item.to(gl.int64) * 4 + 1, now_ns(False))
     for s in range(stretches(tile, sync)):
         lo, hi = ready(tile, sync, s)
-        order_bulk_loads()
+        if sync.CHUNKED:
+            order_bulk_loads()
         for k in range(lo, hi, arguments.STEP):
             slot = await_free_slot(ring, n, ring.bound_full, ALONG * operands[0].block_type.nbytes)
             for p in gl.static_range(ALONG):

@@ -1,0 +1,249 @@
+"""The Hopper executor against the best that PyTorch does with cuBLAS and its compiler, on FFNs of several shapes.
+
+The baseline of a shape is the fastest of eager PyTorch, with weights as ``nn.Linear`` stores them or transposed,
+``torch.compile`` and ``torch.compile(mode="max-autotune")``. Each is captured in our own CUDA graph, many runs to
+a graph, so that neither side pays for launches from Python; all variants of a shape are replayed interleaved in
+one process. The floor of a shape is what a stream of bulk loads over the same weights takes, with no arithmetic
+at all, or its FLOPs over the rate of a large cuBLAS matmul, whichever is longer.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from dataclasses import asdict, dataclass
+from multiprocessing import get_context
+from typing import Any
+
+from interlace.bench.ffn import geometric_mean
+from interlace.bench.problem import FFNProblem
+from interlace.bench.timing import Timing, median_us
+from interlace.core.devices import H200
+from interlace.core.dtypes import DType, bf16
+from interlace.executors.device import Options
+from interlace.executors.gpu import open_device
+from interlace.executors.hopper import HopperExecutor
+from interlace.kernels.matmul import Activation
+from interlace.workloads.ffn import FFNShape
+from interlace.workloads.hopper import HopperSetting, hopper_executor, hopper_setting
+
+OPTIONS = Options(dependent_launch=True)
+_BOX, _STAGES = 128, 6  # of the stream
+_BOUND_BY_MEMORY = 64  # tokens up to which FLOPs never set the floor
+_FEW_TOKENS, _RUNS, _RUNS_OF_MANY = 256, 16, 4  # runs per captured graph: a launch of one costs microseconds
+
+
+@dataclass(frozen=True)
+class Bar:
+    """A speedup over the baseline that is asked for.
+
+    Attributes:
+        ratio: baseline time over ours, at least.
+        ms: the numbers of tokens that it is asked of.
+        mean: of their geometric mean rather than of each.
+    """
+
+    ratio: float
+    ms: tuple[int, ...]
+    mean: bool = False
+
+
+@dataclass(frozen=True)
+class Row:
+    """A row of the benchmark: one FFN at several numbers of tokens."""
+
+    shape: FFNShape
+    bars: tuple[Bar, ...]
+
+    @property
+    def ms(self) -> tuple[int, ...]:
+        """Every number of tokens."""
+        return tuple(sorted({m for bar in self.bars for m in bar.ms}))
+
+    def bar(self, m: int) -> float | None:
+        """What is asked of m tokens alone, None if they only count in a mean."""
+        return next((bar.ratio for bar in self.bars if m in bar.ms and not bar.mean), None)
+
+
+_LARGE = (512, 1024, 2048, 4096, 8192)
+ROWS: Mapping[str, Row] = {
+    "relu": Row(
+        FFNShape(4096, 14336, Activation.RELU, False),
+        (Bar(1.17, (1, 16, 64)), Bar(1.18, (128,)), Bar(1.12, (256,)), Bar(1.0, _LARGE), Bar(1.04, _LARGE, mean=True)),
+    ),
+    "swiglu": Row(
+        FFNShape(4096, 14336, Activation.SILU, True),
+        (Bar(1.13, (1, 16)), Bar(1.17, (128,)), Bar(1.03, (1024, 4096))),
+    ),
+    "gelu": Row(
+        FFNShape(12288, 6144, Activation.GELU_TANH, False),
+        (Bar(1.15, (1, 16, 64)), Bar(1.03, (256, 512, 1024, 2048), mean=True)),
+    ),
+    "swiglu-tp8": Row(FFNShape(8192, 3584, Activation.SILU, True), (Bar(1.15, (1, 16, 128)),)),
+}
+
+
+@dataclass(frozen=True)
+class Result:
+    """One row at one number of tokens.
+
+    Attributes:
+        row, m: which.
+        setting: how the Hopper executor ran.
+        ours: its time.
+        libraries: times of what the baseline is chosen from.
+        stream: time of the bulk-load stream over the weights.
+        floor_us: the least time; see the module.
+        error, pytorch_error: relative, against float64.
+    """
+
+    row: str
+    m: int
+    setting: HopperSetting
+    ours: Timing
+    libraries: Mapping[str, Timing]
+    stream: Timing
+    floor_us: float
+    error: float
+    pytorch_error: float
+
+    @property
+    def baseline(self) -> str:
+        """The fastest library."""
+        return min(self.libraries, key=lambda name: self.libraries[name].median_us)
+
+    @property
+    def ratio(self) -> float:
+        """Time of the baseline over ours: above 1 is faster."""
+        return self.libraries[self.baseline].median_us / self.ours.median_us
+
+    @property
+    def bar(self) -> float | None:
+        """The ratio asked for, None if only a mean is."""
+        return ROWS[self.row].bar(self.m)
+
+    def to_data(self) -> dict[str, Any]:
+        """As JSON data."""
+        return {
+            "row": self.row,
+            "m": self.m,
+            "setting": self.setting.to_data(),
+            "ours": asdict(self.ours),
+            "libraries": {name: asdict(t) for name, t in self.libraries.items()},
+            "baseline": self.baseline,
+            "stream": asdict(self.stream),
+            "floor_us": self.floor_us,
+            "ratio": self.ratio,
+            "bar": self.bar,
+            "relative_error": self.error,
+            "pytorch_relative_error": self.pytorch_error,
+        }
+
+
+def means(ratios: Mapping[tuple[str, int], float]) -> Iterator[tuple[str, Bar, float]]:
+    """(row, bar, geometric mean) for each bar on a mean all of whose ratios, by (row, m), are there."""
+    for name, row in ROWS.items():
+        for bar in row.bars:
+            if bar.mean and all((name, m) in ratios for m in bar.ms):
+                yield name, bar, geometric_mean([ratios[name, m] for m in bar.ms])
+
+
+def measure(name: str, m: int, *, compiled: bool = True, repeats: int = 15, seed: int = 0) -> Result:
+    """Measure one row at m tokens, in bf16, on the current CUDA device.
+
+    Args:
+        compiled: let torch.compile take part.
+        repeats: rounds over all variants.
+
+    Raises:
+        NoDeviceError: there is no GPU of the Hopper generation.
+        ResultError: a result is wrong, before or after the timed runs.
+    """
+    shape = ROWS[name].shape
+    torch, device = open_device("cuda")
+    sms = torch.cuda.get_device_properties(device).multi_processor_count
+    setting = hopper_setting(m, shape)
+    executor = hopper_executor(m, shape, setting, OPTIONS, workers=sms)
+    problem = FFNProblem(m, shape, runs=_RUNS if m <= _FEW_TOKENS else _RUNS_OF_MANY, seed=seed)
+    transposed = [{name: w.T.contiguous().T for name, w in weights.items()} for weights in problem.weights]
+    x, pytorch = problem.x, problem.pytorch
+    libraries = {
+        "eager": problem.every(lambda w: pytorch(x, w)),
+        "eager, transposed weights": problem.every(lambda w: pytorch(x, w), transposed),
+    }
+    if compiled:
+        torch.compiler.reset()
+        for label, mode in (("compile", "default"), ("max-autotune", "max-autotune-no-cudagraphs")):
+            libraries[label] = problem.every(_compiled(torch, pytorch, mode, x))
+    error = problem.check(executor)
+    functions = {
+        **libraries,
+        "ours": problem.every(problem.run(executor)),
+        "stream": _stream(problem, shape, sms),
+    }
+    times = median_us(functions, repeats, calls=problem.runs)
+    error = max(error, problem.check(executor))
+    floor = times["stream"].median_us
+    if m > _BOUND_BY_MEMORY:
+        flops = 2.0 * m * problem.weight_bytes / bf16.itemsize
+        floor = max(floor, flops / H200.flops_per_s * 1e6)
+    return Result(
+        name,
+        m,
+        setting,
+        times["ours"],
+        {label: times[label] for label in libraries},
+        times["stream"],
+        floor,
+        error,
+        problem.pytorch_error,
+    )
+
+
+def compile_all(
+    jobs: Sequence[tuple[int, FFNShape, HopperSetting]], dtype: DType = bf16, processes: int | None = None
+) -> Iterator[int]:
+    """Compile the launch of every (m, shape, setting) in parallel, into Triton's cache; yields how many are left.
+
+    Takes a GPU context per process. Settings that do not compile are left to their first run, which reports them.
+
+    Raises:
+        NoDeviceError: there is no CUDA device.
+    """
+    torch, device = open_device("cuda")
+    sms = torch.cuda.get_device_properties(device).multi_processor_count
+    count = processes or max(1, min(len(jobs), (os.cpu_count() or 2) - 2))
+    with ProcessPoolExecutor(count, mp_context=get_context("spawn")) as pool:
+        for done, _ in enumerate(as_completed([pool.submit(_compile, *job, dtype, sms) for job in jobs]), 1):
+            yield len(jobs) - done
+
+
+def _compile(m: int, shape: FFNShape, setting: HopperSetting, dtype: DType, sms: int) -> None:
+    executor: HopperExecutor = hopper_executor(m, shape, setting, OPTIONS, dtype, sms)
+    for launch in executor.launches():
+        launch.compile()
+
+
+def _compiled(torch: Any, pytorch: Callable[..., Any], mode: str, x: Any) -> Callable[[Mapping[str, Any]], Any]:
+    fast = torch.compile(pytorch, mode=mode, dynamic=False)
+    return lambda w: fast(x, w)
+
+
+def _stream(problem: FFNProblem, shape: FFNShape, sms: int) -> Callable[[], None]:
+    """A stream over each set of weights in turn, one after another without a gap."""
+    from triton.experimental.gluon import language as gl
+    from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
+
+    from interlace.kernels.hopper.stream import stream_kernel
+
+    box = [_BOX, _BOX]
+    layout = gl.NVMMASharedLayout.get_default_for(box, gl.bfloat16)
+    sources = [TensorDescriptor.from_tensor(buffer.view(-1, shape.hidden), box, layout) for buffer in problem.buffers]
+    boxes = problem.buffers[0].numel() // _BOX**2
+
+    def call() -> None:
+        for n in range(problem.runs):
+            stream_kernel[(sms,)](sources[n % len(sources)], boxes, _STAGES, num_warps=4, launch_pdl=True)
+
+    return call

@@ -1,0 +1,122 @@
+"""An FFN to measure on a GPU: its tensors, what is right in float64, and the same FFN in PyTorch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from interlace.core.dtypes import DType, bf16
+from interlace.core.errors import ResultError
+from interlace.executors.device import DeviceExecutor
+from interlace.executors.gpu import open_device, torch_dtype
+from interlace.kernels.matmul import Activation
+from interlace.workloads.ffn import FFNShape
+
+_CHECKED_RUNS = 3  # a race need not show in the first
+_MOST_ERROR = 1.5  # of PyTorch's own, from the laws of measuring (docs/performance.md)
+
+
+class FFNProblem:
+    """Tensors of an FFN over m tokens on the current CUDA device.
+
+    The weights come in sets that together exceed twice the L2, to rotate over, so that no run finds its weights
+    in the cache. x is drawn from N(0, 1) and weights from N(0, 1 / fan-in).
+
+    Args:
+        m, shape, dtype: which FFN.
+        runs: least number of runs of one ``every``.
+        seed: of the random numbers.
+
+    Attributes:
+        buffers: for each set, all its weights as one flat tensor.
+        weights: the same, by name.
+        x, out: activations.
+        runs: runs of one ``every``: whole rounds over the sets.
+        pytorch: (x, weights) -> out, the FFN as a user writes it.
+        pytorch_error: relative error of PyTorch against float64, on the first set.
+
+    Raises:
+        NoDeviceError: there is no CUDA device.
+    """
+
+    def __init__(self, m: int, shape: FFNShape, dtype: DType = bf16, *, runs: int = 1, seed: int = 0) -> None:
+        torch, device = open_device("cuda")
+        torch.manual_seed(seed)
+        up, down = (shape.ffn, shape.hidden), (shape.hidden, shape.ffn)
+        extents = {"w_up": up, **({"w_gate": up} if shape.gated else {}), "w_down": down}
+        each = shape.ffn * shape.hidden
+        self.weight_bytes = len(extents) * each * dtype.itemsize
+        sets = 2 + 2 * torch.cuda.get_device_properties(device).L2_cache_size // self.weight_bytes
+        self.runs = -(-runs // sets) * sets
+        kind = {"dtype": torch_dtype(torch, dtype.name), "device": device}
+        self.buffers = [torch.empty(len(extents) * each, **kind) for _ in range(sets)]
+        self.weights: list[dict[str, Any]] = []
+        for buffer in self.buffers:
+            parts = zip(extents, buffer.split(each), strict=True)
+            self.weights.append({name: part.view(extents[name]) for name, part in parts})
+            for value in self.weights[-1].values():
+                value.normal_(0, value.shape[1] ** -0.5)
+        self.x = torch.randn(m, shape.hidden, device=device).to(kind["dtype"])
+        self.out = torch.empty_like(self.x)
+        self.pytorch = pytorch_ffn(torch, shape)
+        right = {name: value.double() for name, value in self.weights[0].items()}
+        self._gold = self.pytorch(self.x.double(), right)
+        self.pytorch_error = self._error(self.pytorch(self.x, self.weights[0]))
+
+    def every(
+        self, run: Callable[[Mapping[str, Any]], object], weights: list[dict[str, Any]] | None = None
+    ) -> Callable[[], None]:
+        """A function that enqueues ``runs`` runs, rotating over the sets of weights."""
+        sets = self.weights if weights is None else weights
+
+        def call() -> None:
+            for n in range(self.runs):
+                run(sets[n % len(sets)])
+
+        return call
+
+    def run(self, executor: DeviceExecutor) -> Callable[[Mapping[str, Any]], None]:
+        """A function that enqueues one run of an executor on a set of weights."""
+        return lambda weights: executor.run({"x": self.x, "out": self.out, **weights})
+
+    def check(self, executor: DeviceExecutor) -> float:
+        """Largest relative error of a few runs over poisoned memory.
+
+        Raises:
+            ResultError: it is more than 1.5 times that of PyTorch.
+        """
+        errors = []
+        for _ in range(_CHECKED_RUNS):
+            for value in (self.out, *map(executor.intermediate, executor.plan.graph.intermediates)):
+                value.fill_(float("nan"))
+            self.run(executor)(self.weights[0])
+            executor.synchronize()
+            errors.append(self._error(self.out))
+            if not errors[-1] < _MOST_ERROR * self.pytorch_error:
+                raise ResultError(
+                    f"executor {executor.name!r} is wrong: relative error {errors[-1]:.1e}, "
+                    f"where PyTorch has {self.pytorch_error:.1e}"
+                )
+        return max(errors)
+
+    def _error(self, out: Any) -> float:
+        return float((out.double() - self._gold).norm() / self._gold.norm())
+
+
+def pytorch_ffn(torch: Any, shape: FFNShape) -> Callable[[Any, Mapping[str, Any]], Any]:
+    """The FFN as a user of PyTorch writes it: (x, weights by name) -> out."""
+    functional = torch.nn.functional
+    activation = {
+        Activation.NONE: lambda x: x,
+        Activation.RELU: functional.relu,
+        Activation.SILU: functional.silu,
+        Activation.GELU_TANH: lambda x: functional.gelu(x, approximate="tanh"),
+    }[shape.activation]
+
+    def gated(x: Any, w: Mapping[str, Any]) -> Any:
+        return (functional.silu(x @ w["w_gate"].T) * (x @ w["w_up"].T)) @ w["w_down"].T
+
+    def plain(x: Any, w: Mapping[str, Any]) -> Any:
+        return activation(x @ w["w_up"].T) @ w["w_down"].T
+
+    return gated if shape.gated else plain

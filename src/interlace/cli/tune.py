@@ -1,0 +1,84 @@
+"""``interlace tune``: measured search, kept in the user's cache."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from interlace.cli.console import save_json, say, show, stepping, writing
+from interlace.cli.machine import find, versions
+from interlace.cli.names import Device
+from interlace.cli.options import ActivationOption, DTypeOption, Ffn, Gated, Hidden, JsonFile, Model, command
+from interlace.cli.problem import check_gate, varied
+from interlace.cli.table import columns
+from interlace.core.dtypes import bf16
+from interlace.tune import Tuned
+from interlace.tune import tune as search
+from interlace.workloads.ffn import MODELS
+from interlace.workloads.tuned import cache_dir
+
+_TOKENS = (1, 16, 64, 128, 256, 512, 1024, 2048)
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands."""
+    tune = typer.Typer(help="Search for the fastest setting on this GPU, and keep it.", no_args_is_help=True)
+    app.add_typer(tune, name="tune")
+
+    @command(tune, "ffn")
+    def ffn(
+        model: Model = None,
+        m: Annotated[
+            list[int] | None,
+            typer.Option("--m", min=1, help=f"Tokens; may be repeated. {', '.join(map(str, _TOKENS))} by default."),
+        ] = None,
+        hidden: Hidden = None,
+        ffn: Ffn = None,
+        gated: Gated = None,
+        activation: ActivationOption = None,
+        dtype: DTypeOption = None,
+        json: JsonFile = None,
+    ) -> None:
+        """Find the fastest setting of an FFN on the Hopper executor, for each number of tokens.
+
+        What is found is kept in the cache of this user, for this GPU and these versions: $INTERLACE_CACHE_DIR, else
+        $XDG_CACHE_HOME/interlace, else ~/.cache/interlace.
+
+        Example: interlace tune ffn --model llama3-8b --m 16 --m 1024
+        """
+        shape = model or MODELS["llama3-8b"]
+        shape = replace(shape, hidden=hidden or shape.hidden, ffn=ffn or shape.ffn)
+        shape = varied(shape, gated, activation)
+        check_gate(shape)
+        machine = find(Device.CUDA)
+        dtype = dtype or bf16
+        with writing(Path("~/.cache")):
+            folder = cache_dir()
+        with stepping() as progress, writing(folder):
+            found = list(search(shape, list(dict.fromkeys(m or _TOKENS)), dtype, progress))
+        kind = "gated FFN" if shape.gated else "FFN"
+        title = f"{kind}, {shape.hidden} to {shape.ffn} to {shape.hidden}, {dtype}, on {machine.name}"
+        _show(title, found)
+        say(f"kept in {folder}")
+        if json is not None:
+            facts = {
+                "hidden": shape.hidden,
+                "ffn": shape.ffn,
+                "gated": shape.gated,
+                "activation": shape.activation.value,
+                "dtype": dtype.name,
+            }
+            rows = [row.to_data() for row in found]
+            save_json(json, {"gpu": machine.name, "versions": versions(), "workload": facts, "rows": rows})
+
+
+def _show(title: str, found: Sequence[Tuned]) -> None:
+    def cells(row: Tuned) -> list[str]:
+        gain = f"{row.default_us / row.best_us:.3f}x"
+        return [str(row.m), str(row.tried), f"{row.default_us:.1f}", f"{row.best_us:.1f}", gain, str(row.best)]
+
+    show(columns(title, ("m", "tried", "default us", "best us", "gain", "best setting"), map(cells, found)))

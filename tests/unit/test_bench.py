@@ -1,0 +1,110 @@
+"""Benchmarks without a GPU: what is measured, what is asked for, what is recorded and drawn from records."""
+
+from __future__ import annotations
+
+import json
+import runpy
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from interlace.bench import record as records
+from interlace.bench.hopper import ROWS, means
+from interlace.cli import app
+from interlace.core.files import write_whole
+from tests.unit.records import hopper_record, result
+
+BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
+
+
+def test_each_row_asks_for_a_speedup_at_each_of_its_numbers_of_tokens() -> None:
+    asked = {name: {m: row.bar(m) for m in row.ms} for name, row in ROWS.items()}
+    many = {512: 1.0, 1024: 1.0, 2048: 1.0, 4096: 1.0, 8192: 1.0}
+    assert asked == {
+        "relu": {1: 1.17, 16: 1.17, 64: 1.17, 128: 1.18, 256: 1.12, **many},
+        "swiglu": {1: 1.13, 16: 1.13, 128: 1.17, 1024: 1.03, 4096: 1.03},
+        "gelu": {1: 1.15, 16: 1.15, 64: 1.15, 256: None, 512: None, 1024: None, 2048: None},
+        "swiglu-tp8": {1: 1.15, 16: 1.15, 128: 1.15},
+    }
+    assert {name: [bar.ratio for bar in row.bars if bar.mean] for name, row in ROWS.items()} == {
+        "relu": [1.04],
+        "swiglu": [],
+        "gelu": [1.03],
+        "swiglu-tp8": [],
+    }
+
+
+def test_a_mean_is_geometric_and_taken_only_when_all_of_it_is_measured() -> None:
+    ratios = {("gelu", 256): 1.21, ("gelu", 512): 1.0, ("gelu", 1024): 1.0, ("gelu", 2048): 1.0}
+    ((name, bar, mean),) = means(ratios)
+    assert (name, bar.ratio, mean) == ("gelu", 1.03, pytest.approx(1.21**0.25))
+    del ratios["gelu", 512]
+    assert list(means(ratios)) == []
+
+
+def test_the_baseline_is_the_fastest_library() -> None:
+    data = result("relu", 16, 80.0).to_data()
+    assert (data["baseline"], data["ratio"], data["bar"]) == ("compile", 1.25, 1.17)
+    assert json.loads(json.dumps(data)) == data
+
+
+def test_only_rows_of_the_same_gpu_and_versions_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    origin: dict[str, Any] = {"gpu": "a", "versions": {"torch": "1"}}
+    monkeypatch.setattr(records, "_origin", lambda: origin)
+    path = tmp_path / "r.json"
+    records.write_record(path, "command", "protocol", {"rows": [{"m": 1}]})
+    assert records.kept_rows(path) == [{"m": 1}]
+    assert records.kept_rows(tmp_path / "none.json") == []
+    origin = {"gpu": "a", "versions": {"torch": "2"}}
+    assert records.kept_rows(path) == []
+    write_whole(path, "[1]")
+    assert records.kept_rows(path) == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "message"),
+    [
+        (["--row", "relo"], 2, "error: unknown rows ['relo']; use relu, swiglu, gelu, swiglu-tp8"),
+        (["--row", "relu", "--m", "3"], 2, "error: no row of relu has 3 tokens"),
+        (["--row", "relu", "--m", "16"], 1, "torch sees no CUDA GPU"),
+    ],
+)
+def test_hopper_ffn_fails_in_one_line(arguments: list[str], code: int, message: str) -> None:
+    if code == 1 and pytest.importorskip("torch").cuda.is_available():
+        pytest.skip("there is a GPU")
+    result = CliRunner().invoke(app, ["bench", "hopper-ffn", *arguments])
+    assert result.exit_code == code
+    assert message in result.stderr
+    assert len(result.stderr.splitlines()) == 1
+
+
+def test_the_plot_has_a_bar_for_every_measurement_and_is_the_same_each_time(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    plot = runpy.run_path(str(BENCHMARKS / "plot.py"))
+    record, path = hopper_record(), tmp_path / "plot.svg"
+    plot["plot"](record, path)
+    drawn = path.read_text()
+    assert drawn.count(f"fill: {plot['FASTER']}") == len(record["rows"]) - 1
+    assert drawn.count(f"fill: {plot['SLOWER']}") == 1
+    plot["plot"](record, path)
+    assert path.read_text() == drawn
+    assert [p.name for p in tmp_path.iterdir()] == ["plot.svg"]
+
+
+def test_the_report_fills_the_block_of_a_table_and_nothing_else() -> None:
+    pytest.importorskip("matplotlib")
+    report = runpy.run_path(str(BENCHMARKS / "report.py"))
+    table = report["hopper_table"](hopper_record())
+    assert "| relu | 8192 | 100.0 | compile | 125.0 | 0.80 | 80.0 |" in table
+    text = "a\n<!-- hopper-results -->\nold\n<!-- /hopper-results -->\nb\n"
+    filled = report["fill"](text, "hopper-results", table)
+    assert filled == text.replace("old", table)
+    assert report["fill"](filled, "results", "other") == filled
+
+
+def test_the_readme_has_a_place_for_each_table() -> None:
+    readme = (BENCHMARKS.parent / "README.md").read_text()
+    for name in ("results", "hopper-results"):
+        assert readme.count(f"<!-- {name} -->\n") == readme.count(f"<!-- /{name} -->") == 1
