@@ -1,4 +1,4 @@
-"""Draws docs/ffn.png and fills the README's tables from ffn-h200.json and hopper-ffn-h200.json.
+"""Draws docs/ffn.png; fills the tables of docs/performance.md (ffn-h200.json) and README (hopper-ffn-h200.json).
 
     python benchmarks/report.py
 
@@ -72,7 +72,7 @@ def plot(record: dict[str, Any]) -> None:
 
 
 def table(record: dict[str, Any]) -> str:
-    """The README's table."""
+    """The table of docs/performance.md."""
     lines = [
         f"Microseconds on an {record['gpu']} ({record['date']}, {_versions(record)}); "
         "`interlace bench ffn` repeats it.",
@@ -89,7 +89,7 @@ def table(record: dict[str, Any]) -> str:
     lines += [
         "",
         f"Tile-synchronised against the CUDA graph of the same bodies, each with its best tiling: geometric mean "
-        f"{record['geometric_mean']:.3f}, lowest {worst:.3f}. [What was tried and why](docs/performance.md).",
+        f"{record['geometric_mean']:.3f}, lowest {worst:.3f}. What was tried and why is below.",
     ]
     return "\n".join(lines)
 
@@ -132,15 +132,15 @@ def fill(text: str, name: str, block: str) -> str:
 
 def main() -> None:
     """Draw the plot and rewrite the tables."""
-    readme = ROOT / "README.md"
-    text = readme.read_text()
     record = json.loads((RESULTS / "ffn-h200.json").read_text())
     plot(record)
-    text = fill(text, "results", table(record))
+    page = ROOT / "docs" / "performance.md"
+    write_whole(page, fill(page.read_text(), "results", table(record)))
     hopper = RESULTS / "hopper-ffn-h200.json"
     if hopper.exists():
-        text = fill(text, "hopper-results", hopper_table(json.loads(hopper.read_text())))
-    write_whole(readme, text)
+        readme = ROOT / "README.md"
+        block = hopper_table(json.loads(hopper.read_text()))
+        write_whole(readme, fill(readme.read_text(), "hopper-results", block))
 
 
 if __name__ == "__main__":

@@ -159,7 +159,7 @@ def test_warpgroups_post_and_meet(variant: Variant) -> None:
     posts = count(compiled(variant).ptx, r"atom\.global\.gpu\.release\.add\.u32")
     meetings = count(compiled(variant).ptx, r"atom\.global\.gpu\.acq_rel\.add\.u64")
     assert setting.shares <= posts <= 2 * setting.shares  # the compiler may share one between the ops
-    split_ops = (setting.split_up > 1 or setting.tail_up > 0) + (setting.split_down > 1)
+    split_ops = (setting.split_up > 1 or setting.level_up) + (setting.split_down > 1 or setting.level_down)
     assert meetings == split_ops * setting.shares
 
 

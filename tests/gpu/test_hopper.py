@@ -81,7 +81,7 @@ SETTINGS = {
     "not swapped, 1 warpgroup, both split": HopperSetting(64, 64, 128, False, split_up=2, split_down=5),
     "not swapped, 2 warpgroups, both split": HopperSetting(128, 128, 128, False, 2, split_up=2, split_down=3),
     "more parts than one trip sums": HopperSetting(64, 128, 128, True, split_up=8, split_down=11),
-    "last tiles of up cut": HopperSetting(64, 64, 128, False, tail_up=5),
+    "last waves levelled": HopperSetting(64, 64, 128, False, level_up=True, level_down=True),
     "one stage in flight": HopperSetting(16, 64, 256, True, in_flight=1),
 }
 
@@ -285,8 +285,8 @@ def test_any_number_of_workers_makes_progress(m: int, workers: int, dependent: b
 
 
 @pytest.mark.parametrize(
-    "setting", [None, SETTINGS["not swapped, 2 warpgroups"], SETTINGS["last tiles of up cut"]],
-    ids=["default", "2 warpgroups", "tail"],
+    "setting", [None, SETTINGS["not swapped, 2 warpgroups"], SETTINGS["last waves levelled"]],
+    ids=["default", "2 warpgroups", "levelled"],
 )
 @pytest.mark.parametrize("m", [16, 300])
 def test_a_missing_post_raises_hang_error_within_3_seconds_and_the_next_run_is_right(
@@ -318,9 +318,10 @@ def test_a_missing_post_raises_hang_error_within_3_seconds_and_the_next_run_is_r
     assert caught.value.semaphore == semaphore
     assert caught.value.expected == posts
     assert caught.value.seen == posts - shares
-    assert caught.value.producer == run.plan.item_name(victim)
+    name = run.plan.graph.ops[0].tile_name(int(items.tile[victim]))
+    assert caught.value.producer == name
     assert run.plan.graph.ops[int(run.plan.items.op[caught.value.item])].name == "down"
-    assert run.plan.item_name(victim) in str(caught.value)
+    assert name in str(caught.value)
 
     for _ in range(2):
         out.fill_(NAN)

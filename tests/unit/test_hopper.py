@@ -34,7 +34,7 @@ def test_default_settings_are_tiles_that_fit_the_tokens_and_survive_json(
 def test_a_setting_survives_json_in_every_field() -> None:
     data = json.loads(json.dumps(SETTING.to_data()))
     assert list(data) == [
-        *("m", "n", "k", "swap", "shares", "split_up", "split_down", "in_flight", "group", "tail_up")
+        *("m", "n", "k", "swap", "shares", "split_up", "split_down", "in_flight", "group", "level_up", "level_down")
     ]
     assert HopperSetting.from_data(data) == SETTING
 

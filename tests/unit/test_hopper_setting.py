@@ -36,7 +36,7 @@ def test_a_setting_fits_if_its_ring_its_sums_and_its_panels_do() -> None:
     [
         *({"m": 0}, {"m": -128}, {"n": 96}, {"k": 32}, {"shares": 0}),
         *({"split_up": 0}, {"split_down": 10**9}, {"in_flight": -1}, {"group": -8}),
-        *({"tail_up": -1}, {"tail_up": 4, "split_up": 2}),
+        *({"level_up": True, "split_up": 2}, {"level_down": True, "split_down": 2}),
     ],
 )
 def test_numbers_that_mean_nothing_do_not_fit(change: dict[str, int]) -> None:

@@ -23,7 +23,7 @@ from interlace.core import errors
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 #: Made from measurements, so possibly not there yet.
-MEASURED = {ROOT / "docs/performance.md", ROOT / "docs/ffn.png"}
+MEASURED = {ROOT / "docs/performance.md", ROOT / "docs/hopper-ffn.svg"}
 
 BLOCK = re.compile(
     r"(?P<needs><!-- needs: (?:triton|the compiler|a GPU) -->\n)?^```python\n(?P<code>.*?)^```$"

@@ -24,10 +24,16 @@ def hang_error(
             producer=op,
         )
     posters = np.flatnonzero(plan.items.post == semaphore)
-    silent = posters[done[posters] < done[posters].max(initial=0)] if len(posters) else posters
+    mine = np.stack([plan.items.op[posters], plan.items.tile[posters]])
+    # Of the parts of a split tile only the last to arrive posts, so a tile is done when one of its parts is.
+    tiles, group = np.unique(mine, axis=1, return_inverse=True)
+    last_run = np.zeros(tiles.shape[1], np.int64)
+    np.maximum.at(last_run, group.ravel(), done[posters])
+    silent = np.flatnonzero(last_run < last_run.max(initial=0))
     if not len(silent):
-        silent = posters
-    producer = plan.item_name(int(silent[0])) if len(silent) else None
+        silent = np.arange(tiles.shape[1])
+    o, t = tiles[:, silent[0]].tolist() if len(silent) else (0, 0)
+    producer = plan.graph.ops[o].tile_name(t) if len(silent) else None
     more = f" and {len(silent) - 1} more" if len(silent) > 1 else ""
     return HangError(
         f"{plan.item_name(item)} (item {item}) waited for semaphore {semaphore} to reach {expected} posts and saw "

@@ -11,6 +11,7 @@ from interlace.core.errors import PlanError, ShapeError
 from interlace.executors.device import Options
 from interlace.executors.hopper import HopperExecutor, default_pipeline, hopper_body
 from interlace.graph.graph import Graph
+from interlace.graph.op import Op
 from interlace.kernels.matmul import MatmulTile
 from interlace.plan.plan import Plan
 from interlace.planner.build import Choices, build
@@ -34,7 +35,7 @@ class HopperSetting:
         split_up, split_down: parts of each tile's reduction.
         in_flight: most stages of weights under way at once in one block, 0 for the default.
         group: row panels that an order groups, 0 for row-major.
-        tail_up: the last so many tiles of the up-projection are cut in two, for a last wave that is mostly empty.
+        level_up, level_down: cut the tiles of the last wave in two, so that all SMs share it.
     """
 
     m: int
@@ -46,7 +47,8 @@ class HopperSetting:
     split_down: int = 1
     in_flight: int = 0
     group: int = 0
-    tail_up: int = 0
+    level_up: bool = False
+    level_down: bool = False
 
     def to_data(self) -> dict[str, int | bool]:
         """As JSON data."""
@@ -67,7 +69,8 @@ class HopperSetting:
         parts += [f"down / {self.split_down}" if self.split_down > 1 else ""]
         parts += [f"{self.in_flight} in flight" if self.in_flight else ""]
         parts += [f"groups of {self.group}" if self.group else ""]
-        parts += [f"last {self.tail_up} of up / 2" if self.tail_up else ""]
+        parts += ["last wave of up levelled" if self.level_up else ""]
+        parts += ["last wave of down levelled" if self.level_down else ""]
         return ", ".join(part for part in parts if part)
 
 
@@ -96,14 +99,23 @@ def hopper_setting(m: int, shape: FFNShape) -> HopperSetting:
     if m <= 256 and tall and not (shape.gated and m > 128):
         up, down = _splits(up_tiles(128), down_tiles(128))
         return HopperSetting(128 if m <= 128 else 256, 128, 64, True, 2, up, down, in_flight=4)
-    if m <= 256 and not shape.gated:
-        return HopperSetting(128, 128, 64, False, 2, in_flight=6, group=2)
-    if m <= 512 and not shape.gated and shape.ffn > shape.hidden:
-        return HopperSetting(128, 256, 64, False, 2, split_down=2, in_flight=4, group=4)
-    # Long tiles of the down-projection cannot fill a short last wave of the up-projection; halves of its own can.
-    last_wave = -(-m // 128) * up_tiles(256) % _SMS
-    tail = last_wave if not shape.gated and shape.ffn > shape.hidden and last_wave <= _SMS // 2 else 0
-    return HopperSetting(128, 256, 64, False, 2, in_flight=4, group=4 if m <= 1024 else 8, tail_up=tail)
+    # Many tokens: a last wave is levelled where no other work can fill it. Behind one wave of the up-projection
+    # there is none; behind several, the down-projection's first tiles fill the last, unless they are long.
+    rows, n = -(-m // 128), 128 if m <= 256 and not shape.gated else 256
+    wave_up, wave_down = (rows * tiles % _SMS for tiles in (up_tiles(n // (2 if shape.gated else 1)), down_tiles(n)))
+    one_wave = rows * up_tiles(n) <= _SMS
+    long_down = shape.ffn > shape.hidden and wave_up <= _SMS // 2
+    return HopperSetting(
+        128,
+        n,
+        64,
+        False,
+        2,
+        in_flight=4 if n == 256 else 6,
+        group=4 if m <= 1024 else 8,
+        level_up=not shape.gated and (one_wave or long_down),
+        level_down=m <= 512 and wave_down <= _SMS // 2,
+    )
 
 
 def _splits(up_tiles: int, down_tiles: int) -> tuple[int, int]:
@@ -127,7 +139,9 @@ def fits(m: int, shape: FFNShape, setting: HopperSetting, dtype: DType = bf16) -
     splits = (setting.split_up, setting.split_down)
     if setting.shares not in (1, 2) or not all(1 <= parts <= _MOST_PARTS for parts in splits):
         return False
-    if min(setting.in_flight, setting.group, setting.tail_up) < 0 or (setting.tail_up and setting.split_up > 1):
+    if min(setting.in_flight, setting.group) < 0:
+        return False
+    if (setting.level_up and setting.split_up > 1) or (setting.level_down and setting.split_down > 1):
         return False
     try:
         ops = _graph(m, shape, setting, dtype).ops
@@ -157,16 +171,25 @@ def hopper_plan(
         return SplitK(parts) if parts > 1 else Whole()
 
     graph = _graph(m, shape, setting, dtype, bias)
-    reduction = graph.ops[0].reduction
-    up = split(setting.split_up)
-    if setting.tail_up and reduction and reduction.chunks > 1:
-        up = SplitTail(setting.tail_up, reduction.chunks // 2)
+    up, down = graph.ops
     choices = Choices(
         workers,
         order=GroupedPanels(setting.group) if setting.group else RowMajor(),
-        split={"up": up, "down": split(setting.split_down)},
+        split={
+            "up": _levelled(up, workers) if setting.level_up else split(setting.split_up),
+            "down": _levelled(down, workers) if setting.level_down else split(setting.split_down),
+        },
     )
     return build(graph, choices)
+
+
+def _levelled(op: Op, workers: int) -> Split:
+    """The tiles of the last wave cut so that those who begin them and those who run their ends finish together."""
+    last = op.tiles % workers
+    chunks = op.reduction.chunks if op.reduction else 1
+    ends_each = -(-last // (workers - last))
+    begin = chunks * ends_each // (ends_each + 1)
+    return SplitTail(last, begin) if last and 0 < begin < chunks else Whole()
 
 
 def hopper_executor(
