@@ -1,0 +1,33 @@
+"""One run of the Hopper executor on a row of the benchmark, for a profiler to count.
+
+    ncu --clock-control none -k hopper_kernel --launch-skip 3 --launch-count 1 --metrics \
+        dram__bytes_read.sum,lts__t_sector_hit_rate.pct,sm__inst_executed_pipe_tensor_op_gmma.avg.pct_of_peak_sustained_active \
+        python benchmarks/counters.py relu 16
+"""
+
+from __future__ import annotations
+
+import sys
+
+import torch
+
+from interlace.bench.hopper import ROWS
+from interlace.workloads.hopper import hopper_executor, hopper_setting
+
+
+def main(row: str, m: int) -> None:
+    """Four runs on random data; the last is the one to count."""
+    shape = ROWS[row].shape
+    executor = hopper_executor(m, shape, hopper_setting(m, shape))
+    graph = executor.plan.graph
+    tensors = {name: executor.empty(name) for name in (*graph.inputs, *graph.outputs)}
+    for name in graph.inputs:
+        tensors[name].normal_(0, graph.tensor(name).shape[-1] ** -0.5)
+    for _ in range(4):
+        executor.run(tensors)
+    executor.synchronize()
+    assert torch.isfinite(tensors["out"]).all()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], int(sys.argv[2]))
