@@ -1,7 +1,7 @@
 """One run of the Hopper executor on a row of the benchmark, for a profiler to count.
 
-    ncu --clock-control none -k hopper_kernel --launch-skip 3 --launch-count 1 --metrics \
-        dram__bytes_read.sum,lts__t_sector_hit_rate.pct,sm__inst_executed_pipe_tensor_op_gmma.avg.pct_of_peak_sustained_active \
+    ncu --clock-control none --cache-control none -k regex:hopper_kernel --launch-skip 3 --launch-count 1 \
+        --metrics dram__bytes_read.sum,dram__bytes_write.sum,lts__t_bytes.sum,lts__t_sector_hit_rate.pct \
         python benchmarks/counters.py relu 16
 """
 
