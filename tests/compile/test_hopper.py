@@ -230,3 +230,12 @@ def test_the_lint_finds_each_missing_barrier_before_a_release(variant: Variant) 
 def test_the_lint_finds_missing_warp_barriers_behind_polls(variant: Variant) -> None:
     ptx = "\n".join("" if "bar.warp.sync" in line else line for line in compiled(variant).ptx.splitlines())
     assert {finding.rule for finding in lint(ptx)} == {"acquire"}
+
+
+@pytest.mark.parametrize("variant", [v for v in MUTATED if v.dependent], ids=str)
+def test_the_lint_finds_a_data_load_ahead_of_the_dependent_launch_wait(variant: Variant) -> None:
+    lines = compiled(variant).ptx.splitlines()
+    (wait,) = places(lines, r"griddepcontrol\.wait")
+    early = "ld.global.v4.b32 {%r1, %r2, %r3, %r4}, [%rd1];"
+    findings = lint("\n".join([*lines[:wait], early, *lines[wait:]]))
+    assert [(f.rule, f.line) for f in findings] == [("dependent", wait + 1)]

@@ -144,43 +144,39 @@ class _Code:
 
     def between(self, rule: str, first: Match, second: Match, needed: Match) -> Iterator[Finding]:
         """Places where ``second`` can follow ``first`` with no ``needed`` on the way."""
-        found: set[int] = set()
-        seen: set[int] = set()
-        stack = [j for i, (_, text) in enumerate(self._lines) if first(text) for j in self._next[i]]
-        while stack:
-            i = stack.pop()
-            if i in seen:
-                continue
-            seen.add(i)
-            text = self._lines[i][1]
-            if needed(text):
-                continue
-            if second(text):
-                found.add(i)
-            stack += self._next[i]
-        for i in sorted(found):
-            yield Finding(rule, *self._lines[i])
+        starts = [j for i, (_, text) in enumerate(self._lines) if first(text) for j in self._next[i]]
+        yield from self._reached(rule, starts, second, needed)
 
     def dependent(self) -> Iterator[Finding]:
         """Wide loads that a path from the entry reaches with no dependent-launch wait on the way.
 
         In a warp-specialised kernel the other partitions follow the waiting one through mbarriers.
         """
-        if not any(_DEPENDENT_WAIT.search(text) for _, text in self._lines):
-            return
+
+        def waits(text: str) -> object:
+            return _DEPENDENT_WAIT.search(text) or _BLOCK_WAIT.search(text)
+
+        def loads(text: str) -> bool:
+            return _is_data_load(text) and not _SCALAR_LOAD.search(text)
+
+        if any(_DEPENDENT_WAIT.search(text) for _, text in self._lines):
+            yield from self._reached("dependent", [0], loads, waits)
+
+    def _reached(self, rule: str, starts: list[int], bad: Match, enough: Match) -> Iterator[Finding]:
+        """Instructions that match ``bad`` on a path from the starts that has not passed ``enough``."""
         found: set[int] = set()
         seen: set[int] = set()
-        stack = [0] if self._lines else []
+        stack = starts
         while stack:
             i = stack.pop()
             if i in seen:
                 continue
             seen.add(i)
             text = self._lines[i][1]
-            if _DEPENDENT_WAIT.search(text) or _BLOCK_WAIT.search(text):
+            if enough(text):
                 continue
-            if _is_data_load(text) and not _SCALAR_LOAD.search(text):
+            if bad(text):
                 found.add(i)
             stack += self._next[i]
         for i in sorted(found):
-            yield Finding("dependent", *self._lines[i])
+            yield Finding(rule, *self._lines[i])

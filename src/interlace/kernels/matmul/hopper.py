@@ -37,7 +37,7 @@ class MatmulArguments(NamedTuple):
     """What an op's functions need beside its tensor descriptors.
 
     Attributes:
-        weight, gate, bias, residual, out: pointers, None where the op has no such tensor.
+        gate, bias, residual, out: pointers, None where the op has no such tensor.
         M: tokens.
         N, K: extents of the weights.
         BM, BN: extents of a tile: tokens, weight rows.
@@ -50,7 +50,6 @@ class MatmulArguments(NamedTuple):
         PARTS: most parts of a tile, 1 if none is split.
     """
 
-    weight: gl.tensor
     gate: gl.tensor
     bias: gl.tensor
     residual: gl.tensor
@@ -129,7 +128,6 @@ def arguments(op: Op, tensors: Mapping[str, Any], pipeline: Pipeline, parts: int
         return gl.constexpr(op.param(name))
 
     return MatmulArguments(
-        weight=pointer("weight"),
         gate=pointer("gate"),
         bias=pointer("bias"),
         residual=pointer("residual"),
