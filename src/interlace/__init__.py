@@ -43,7 +43,7 @@ from interlace.policies.orders import (
     RowMajor,
     Serpentine,
 )
-from interlace.policies.splits import Split, SplitK, StreamK, Whole
+from interlace.policies.splits import Split, SplitK, SplitTail, StreamK, Whole
 from interlace.policies.sync import (
     BatchedRowSync,
     ColumnSync,
@@ -114,6 +114,7 @@ __all__ = [
     "Span",
     "Split",
     "SplitK",
+    "SplitTail",
     "StreamK",
     "StridedSync",
     "SyncPolicy",

@@ -31,7 +31,7 @@ from interlace.policies.orders import (
     RowMajor,
     Serpentine,
 )
-from interlace.policies.splits import Split, SplitK, StreamK, Whole
+from interlace.policies.splits import Split, SplitK, SplitTail, StreamK, Whole
 from interlace.policies.sync import (
     BatchedRowSync,
     ColumnSync,
@@ -291,7 +291,10 @@ POLICIES: st.SearchStrategy[SyncPolicy] = st.one_of(
     st.builds(ScatteredSync, st.integers(1, 5), st.integers(0, 9)),
 )
 SPLITS: st.SearchStrategy[Split] = st.one_of(
-    st.just(Whole()), st.builds(SplitK, st.integers(1, 3)), st.builds(StreamK, st.integers(1, 5))
+    st.just(Whole()),
+    st.builds(SplitK, st.integers(1, 3)),
+    st.builds(StreamK, st.integers(1, 5)),
+    st.builds(SplitTail, st.integers(0, 4), st.integers(1, 3)),
 )
 INTERLEAVINGS: st.SearchStrategy[Interleaving] = st.one_of(
     st.just(OpAfterOp()), st.just(HalfRows()), st.builds(Panels, st.integers(1, 2), st.integers(0, 2))

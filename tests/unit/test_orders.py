@@ -34,7 +34,7 @@ from interlace.policies.orders import (
     RowMajor,
     Serpentine,
 )
-from interlace.policies.splits import Split, SplitK, StreamK, Whole
+from interlace.policies.splits import Split, SplitK, SplitTail, StreamK, Whole
 
 from .graphs import EXAMPLES, SPLITS, choices, graphs, pair, pointwise, program, two_matmuls
 
@@ -335,6 +335,10 @@ def letters(split: Split, tiles: int, chunks: int) -> str:
         (SplitK(3), "agmm bhnn cioo djpp ekqq flrr"),
         (StreamK(1), "aaaa bbbb cccc dddd eeee ffff"),
         (StreamK(4), "aaaa bbcc dddd eeee ffgg hhhh"),  # shares of 6 chunks end after 6, 12 and 18
+        (SplitTail(0, 3), "aaaa bbbb cccc dddd eeee ffff"),
+        (SplitTail(2, 3), "aaaa bbbb cccc dddd eeeg fffh"),
+        (SplitTail(2, 4), "aaaa bbbb cccc dddd eeee ffff"),  # nothing is left to cut off
+        (SplitTail(9, 1), "aggg bhhh ciii djjj ekkk flll"),
         (StreamK(5), "aaaa bbbb cddd eeff gggh iiii"),  # shares end after 4, 9, 14 and 19
     ],
     ids=str,

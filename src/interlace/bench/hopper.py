@@ -31,7 +31,6 @@ from interlace.workloads.hopper import HopperSetting, hopper_executor, hopper_se
 OPTIONS = Options(dependent_launch=True)
 _BOX, _STAGES = 128, 6  # of the stream
 _BOUND_BY_MEMORY = 64  # tokens up to which FLOPs never set the floor
-_FEW_TOKENS, _RUNS, _RUNS_OF_MANY = 256, 16, 4  # runs per captured graph: a launch of one costs microseconds
 
 
 @dataclass(frozen=True)
@@ -165,7 +164,7 @@ def measure(name: str, m: int, *, compiled: bool = True, repeats: int = 15, seed
     sms = torch.cuda.get_device_properties(device).multi_processor_count
     setting = hopper_setting(m, shape)
     executor = hopper_executor(m, shape, setting, OPTIONS, workers=sms)
-    problem = FFNProblem(m, shape, runs=_RUNS if m <= _FEW_TOKENS else _RUNS_OF_MANY, seed=seed)
+    problem = FFNProblem(m, shape, seed=seed)
     transposed = [{name: w.T.contiguous().T for name, w in weights.items()} for weights in problem.weights]
     x, pytorch = problem.x, problem.pytorch
     libraries = {

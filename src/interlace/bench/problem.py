@@ -14,6 +14,7 @@ from interlace.workloads.ffn import FFNShape
 
 _CHECKED_RUNS = 3  # a race need not show in the first
 _MOST_ERROR = 1.5  # of PyTorch's own, from the laws of measuring (docs/performance.md)
+_FEW_TOKENS, _RUNS, _RUNS_OF_MANY = 256, 16, 4  # launching a graph costs microseconds
 
 
 class FFNProblem:
@@ -24,14 +25,14 @@ class FFNProblem:
 
     Args:
         m, shape, dtype: which FFN.
-        runs: least number of runs of one ``every``.
         seed: of the random numbers.
 
     Attributes:
         buffers: for each set, all its weights as one flat tensor.
         weights: the same, by name.
         x, out: activations.
-        runs: runs of one ``every``: whole rounds over the sets.
+        runs: runs of one ``every``: whole rounds over the sets, enough that launching a captured graph of them is
+            nothing beside them.
         pytorch: (x, weights) -> out, the FFN as a user writes it.
         pytorch_error: relative error of PyTorch against float64, on the first set.
 
@@ -39,7 +40,7 @@ class FFNProblem:
         NoDeviceError: there is no CUDA device.
     """
 
-    def __init__(self, m: int, shape: FFNShape, dtype: DType = bf16, *, runs: int = 1, seed: int = 0) -> None:
+    def __init__(self, m: int, shape: FFNShape, dtype: DType = bf16, *, seed: int = 0) -> None:
         torch, device = open_device("cuda")
         torch.manual_seed(seed)
         up, down = (shape.ffn, shape.hidden), (shape.hidden, shape.ffn)
@@ -47,7 +48,8 @@ class FFNProblem:
         each = shape.ffn * shape.hidden
         self.weight_bytes = len(extents) * each * dtype.itemsize
         sets = 2 + 2 * torch.cuda.get_device_properties(device).L2_cache_size // self.weight_bytes
-        self.runs = -(-runs // sets) * sets
+        least = _RUNS if m <= _FEW_TOKENS else _RUNS_OF_MANY
+        self.runs = -(-least // sets) * sets
         kind = {"dtype": torch_dtype(torch, dtype.name), "device": device}
         self.buffers = [torch.empty(len(extents) * each, **kind) for _ in range(sets)]
         self.weights: list[dict[str, Any]] = []

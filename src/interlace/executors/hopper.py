@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from functools import cached_property
 from typing import Any
 
+from interlace.core.devices import H200
 from interlace.core.errors import DTypeError, GraphError, NoDeviceError, PlanError, ShapeError
 from interlace.executors.device import DeviceExecutor, Options
 from interlace.executors.launch import Launch
@@ -15,8 +16,6 @@ from interlace.graph.op import Op
 from interlace.kernels.base import HopperBody, Pipeline, kernel_of
 from interlace.plan.plan import Dispatch, Plan
 from interlace.plan.verify import Proof
-
-_RESERVED = 10 << 10  # shared memory for barriers, tickets and the epilogue's scratch
 
 
 class HopperExecutor(DeviceExecutor):
@@ -155,7 +154,7 @@ def _check_operands(graph: Graph) -> None:
                 )
 
 
-def default_pipeline(ops: tuple[Op, ...], smem_bytes: int = 227 << 10) -> Pipeline:
+def default_pipeline(ops: tuple[Op, ...]) -> Pipeline:
     """A ring as deep as shared memory allows; two warpgroups where ops ask for eight warps.
 
     64 to 96 KiB of weights in flight per SM saturate memory (docs/performance.md).
@@ -169,20 +168,13 @@ def default_pipeline(ops: tuple[Op, ...], smem_bytes: int = 227 << 10) -> Pipeli
     if not free or not bound:
         raise PlanError("a stage is a multiple of 64 deep; give every op a tile with k = 64 or more")
     shares = max(int(op.parameters.get("num_warps", 4)) // 4 for op in ops)
-    stages = (smem_bytes - max(map(_scratch, ops))) // ((free + bound) * 128)
+    stages = (H200.smem_bytes - max(hopper_body(op).scratch(op) for op in ops)) // ((free + bound) * 128)
     if stages < 2:
         raise PlanError(
-            f"a stage takes {(free + bound) * 128} bytes of shared memory and {smem_bytes} do not hold two of them; "
-            "give the ops smaller tiles"
+            f"a stage takes {(free + bound) * 128} bytes of shared memory and {H200.smem_bytes} do not hold two "
+            "of them; give the ops smaller tiles"
         )
     return Pipeline(stages, free, bound, max(1, (96 << 10) // (free * 128)), shares)
-
-
-def _scratch(op: Op) -> int:
-    """Bytes of shared memory beside the ring: what epilogues turn round, up to 64 columns at once, and barriers."""
-    bm, bn = int(op.param("BM")), int(op.param("BN"))
-    rows, columns = (bn, bm) if op.param("SWAP") else (bm, bn)
-    return rows * min(columns, 64) * 2 + (2 << 10)
 
 
 def hopper_body(op: Op) -> HopperBody:

@@ -91,6 +91,7 @@ class HopperBody:
         operands: op, tensors -> (bound, free, second free or None) tensor descriptors.
         arguments: op, tensors, pipeline, most parts of a tile -> the named tuple that all functions take.
         rows: op -> (free, bound) rows of 64 elements that a stage of it takes.
+        scratch: op -> bytes of shared memory that it needs beside the ring.
         partial: float32 elements of one partial sum of an op.
     """
 
@@ -102,6 +103,7 @@ class HopperBody:
     operands: Callable[[Op, Mapping[str, Any]], tuple[Any, Any, Any]]
     arguments: Callable[[Op, Mapping[str, Any], Pipeline, int], Any]
     rows: Callable[[Op], tuple[int, int]]
+    scratch: Callable[[Op], int]
     partial: Callable[[Op], int]
 
     @property

@@ -5,6 +5,7 @@ Six tiles of four chunks over four workers, one letter per item:
     Whole()       aaaa bbbb cccc dddd eeee ffff
     SplitK(2)     aagg bbhh ccii ddjj eekk ffll     (all first halves run before all second halves)
     StreamK(4)    aaaa bbcc dddd eeee ffgg hhhh     (shares of six chunks; tiles 1 and 4 are shared)
+    SplitTail(2, 3)   aaaa bbbb cccc dddd eeeg fffh (the ends of the last two tiles come last)
 """
 
 from __future__ import annotations

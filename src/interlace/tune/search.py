@@ -27,7 +27,6 @@ from interlace.workloads.hopper import HopperSetting, fits, hopper_executor, hop
 Progress = Callable[[str, int, int], None]
 
 _FEW, _SOME = 256, 1024  # tokens up to which weights are the 64-row operand; up to which splits may pay
-_RUNS = {True: 16, False: 4}  # per captured graph, for few tokens and for many
 _ROUNDS, _FINAL_ROUNDS, _FINALISTS = 7, 25, 5
 _IN_FLIGHT_BYTES = (64 << 10, 96 << 10)  # what it takes to saturate memory (docs/performance.md)
 _PARTS = (1, 2, 3, 4, 6, 8)
@@ -103,7 +102,7 @@ def _search(m: int, shape: FFNShape, dtype: DType, sms: int, progress: Progress)
     total = len(settings)
     for left in compile_all([(m, shape, setting) for setting in settings], dtype):
         progress(f"{m} tokens: compiling", total - left, total)
-    problem = FFNProblem(m, shape, dtype, runs=_RUNS[m <= _FEW])
+    problem = FFNProblem(m, shape, dtype)
     right: dict[HopperSetting, HopperExecutor] = {}
     for done, setting in enumerate(settings, 1):
         executor = _checked(problem, m, shape, setting, dtype, sms, needed=setting == default)

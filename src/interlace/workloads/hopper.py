@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
+from interlace.core.devices import H200
 from interlace.core.dtypes import DType, bf16
 from interlace.core.errors import PlanError, ShapeError
 from interlace.executors.device import Options
@@ -19,7 +20,6 @@ from interlace.policies.orders import GroupedPanels, RowMajor
 from interlace.policies.splits import Split, SplitK, SplitTail, Whole
 from interlace.workloads.ffn import FFNShape, ffn
 
-_SMS = 132
 _MOST_PARTS = 64  # of one tile's reduction
 
 
@@ -83,7 +83,7 @@ def hopper_setting(m: int, shape: FFNShape) -> HopperSetting:
     def down_tiles(n: int) -> int:
         return -(-shape.hidden // n)
 
-    tall = up_tiles(128) >= 0.8 * _SMS
+    tall = up_tiles(128) >= 0.8 * H200.sms
     if m <= 32:
         up, down = _splits(up_tiles(64), down_tiles(64))
         return HopperSetting(16 if m <= 16 else 32, 64, 256, True, 1, up, down, in_flight=3)
@@ -102,9 +102,9 @@ def hopper_setting(m: int, shape: FFNShape) -> HopperSetting:
     # Many tokens: a last wave is levelled where no other work can fill it. Behind one wave of the up-projection
     # there is none; behind several, the down-projection's first tiles fill the last, unless they are long.
     rows, n = -(-m // 128), 128 if m <= 256 and not shape.gated else 256
-    wave_up, wave_down = (rows * tiles % _SMS for tiles in (up_tiles(n // (2 if shape.gated else 1)), down_tiles(n)))
-    one_wave = rows * up_tiles(n) <= _SMS
-    long_down = shape.ffn > shape.hidden and wave_up <= _SMS // 2
+    wave_up, wave_down = rows * up_tiles(n) % H200.sms, rows * down_tiles(n) % H200.sms
+    one_wave = rows * up_tiles(n) <= H200.sms
+    long_down = shape.ffn > shape.hidden and wave_up <= H200.sms // 2
     return HopperSetting(
         128,
         n,
@@ -114,7 +114,7 @@ def hopper_setting(m: int, shape: FFNShape) -> HopperSetting:
         in_flight=4 if n == 256 else 6,
         group=4 if m <= 1024 else 8,
         level_up=not shape.gated and (one_wave or long_down),
-        level_down=m <= 512 and wave_down <= _SMS // 2,
+        level_down=m <= 512 and wave_down <= H200.sms // 2,
     )
 
 
@@ -126,12 +126,12 @@ def _splits(up_tiles: int, down_tiles: int) -> tuple[int, int]:
     """
 
     def parts(tiles: int, one_round: bool) -> int:
-        rounds = [tiles * p / _SMS for p in range(1, 17)]
+        rounds = [tiles * p / H200.sms for p in range(1, 17)]
         good = [p for p, r in enumerate(rounds, 1) if r >= 1.6 or (one_round and 0.8 <= r <= 1)]
         return good[0] if good else 16
 
     up = parts(up_tiles, True)
-    return up, parts(down_tiles, up_tiles * up <= _SMS)
+    return up, parts(down_tiles, up_tiles * up <= H200.sms)
 
 
 def fits(m: int, shape: FFNShape, setting: HopperSetting, dtype: DType = bf16) -> bool:
@@ -163,7 +163,7 @@ def _graph(m: int, shape: FFNShape, setting: HopperSetting, dtype: DType, bias: 
 
 
 def hopper_plan(
-    m: int, shape: FFNShape, setting: HopperSetting, dtype: DType = bf16, workers: int = 132, bias: bool = False
+    m: int, shape: FFNShape, setting: HopperSetting, dtype: DType = bf16, workers: int = H200.sms, bias: bool = False
 ) -> Plan:
     """The plan of an FFN over m tokens under a setting."""
 
@@ -198,7 +198,7 @@ def hopper_executor(
     setting: HopperSetting,
     options: Options | None = None,
     dtype: DType = bf16,
-    workers: int = 132,
+    workers: int = H200.sms,
     bias: bool = False,
 ) -> HopperExecutor:
     """An FFN over m tokens, planned, verified and ready to run.

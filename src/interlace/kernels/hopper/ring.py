@@ -5,6 +5,9 @@ for operands that depend on nothing, ``bound_full`` for those that earlier items
 warpgroup that has read it hands it back (``empty``). Stage ``n`` of the sequence lies in slot ``n mod stages``;
 its phase is the parity of ``n div stages``, so nothing is ever reset.
 
+Waits here carry no watchdog of their own: they end when loads arrive or partitions of the same block go on, and the
+one partition that waits for other blocks does so on semaphores, whose waits are bounded.
+
 A stage is a stack of panels, each some rows by 64 elements of k (128 bytes: one swizzled line of the tensor
 core); every op cuts the same bytes into panels of its own.
 """

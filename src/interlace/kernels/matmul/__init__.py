@@ -132,6 +132,7 @@ def _hopper() -> HopperBody:
         hopper.operands,
         hopper.arguments,
         hopper.rows,
+        hopper.scratch,
         _partial,
     )
 

@@ -39,11 +39,10 @@ class MatmulArguments(NamedTuple):
     Attributes:
         gate, bias, residual, out: pointers, None where the op has no such tensor.
         M: tokens.
-        N, K: extents of the weights.
+        N: rows of the weights.
         BM, BN: extents of a tile: tokens, weight rows.
         ACTIVATION: as in the op.
         SWAP: weights are the 64-row operand.
-        ALONG: panels of a stage along k.
         FREE_ROWS, BOUND_ROWS: rows of 64 elements in a stage of the ring.
         STEP: elements of k in a stage.
         IN_FLIGHT: most stages of weights under way at once.
@@ -56,12 +55,10 @@ class MatmulArguments(NamedTuple):
     out: gl.tensor
     M: gl.tensor
     N: gl.constexpr
-    K: gl.constexpr
     BM: gl.constexpr
     BN: gl.constexpr
     ACTIVATION: gl.constexpr
     SWAP: gl.constexpr
-    ALONG: gl.constexpr
     FREE_ROWS: gl.constexpr
     BOUND_ROWS: gl.constexpr
     STEP: gl.constexpr
@@ -69,15 +66,18 @@ class MatmulArguments(NamedTuple):
     PARTS: gl.constexpr
 
 
-def along(op: Op) -> int:
-    """Panels of a stage along k."""
-    return int(op.param("BK")) // PANEL.value
-
-
 def rows(op: Op) -> tuple[int, int]:
     """Rows of 64 elements that a stage of the op takes: of free and of bound operands."""
+    along = int(op.param("BK")) // PANEL.value
     gates = 1 if _tensor(op, "gate") is None else 2
-    return int(op.param("BN")) * along(op) * gates, int(op.param("BM")) * along(op)
+    return int(op.param("BN")) * along * gates, int(op.param("BM")) * along
+
+
+def scratch(op: Op) -> int:
+    """Bytes of shared memory beside the ring: what epilogues turn round, up to 64 columns at once, and barriers."""
+    bm, bn = int(op.param("BM")), int(op.param("BN"))
+    tall, wide = (bn, bm) if op.param("SWAP") else (bm, bn)
+    return tall * min(wide, _WIDE.value) * 2 + (2 << 10)
 
 
 def check(op: Op, shares: int) -> None:
@@ -134,12 +134,10 @@ def arguments(op: Op, tensors: Mapping[str, Any], pipeline: Pipeline, parts: int
         out=pointer("out"),
         M=op.param("M"),
         N=constant("N"),
-        K=constant("K"),
         BM=constant("BM"),
         BN=constant("BN"),
         ACTIVATION=constant("ACTIVATION"),
         SWAP=constant("SWAP"),
-        ALONG=gl.constexpr(along(op)),
         FREE_ROWS=gl.constexpr(pipeline.free_rows),
         BOUND_ROWS=gl.constexpr(pipeline.bound_rows),
         STEP=constant("BK"),
@@ -162,7 +160,7 @@ def _panels(stages, rows: gl.constexpr, ROWS: gl.constexpr):
 @gluon.jit
 def matmul_load_free(tile, ring, n, k, operands, arguments):
     """The tile's weights at k, into the n-th stage."""
-    ALONG: gl.constexpr = arguments.ALONG
+    ALONG: gl.constexpr = arguments.STEP // PANEL
     PANELS: gl.constexpr = arguments.FREE_ROWS // arguments.BN
     panels = _panels(ring.free, arguments.FREE_ROWS, arguments.BN)
     row = tile.j * arguments.BN
@@ -181,7 +179,7 @@ def matmul_load_free(tile, ring, n, k, operands, arguments):
 @gluon.jit
 def matmul_load_bound(tile, sync, ring, n, operands, arguments):
     """The tile's activations along k, each stretch once it is complete."""
-    ALONG: gl.constexpr = arguments.ALONG
+    ALONG: gl.constexpr = arguments.STEP // PANEL
     PANELS: gl.constexpr = arguments.BOUND_ROWS // arguments.BM
     panels = _panels(ring.bound, arguments.BOUND_ROWS, arguments.BM)
     row = tile.i * arguments.BM
@@ -217,7 +215,7 @@ def _multiply(weights, tokens, acc, share: gl.constexpr, ROWS: gl.constexpr, SWA
 @gluon.jit
 def matmul_compute(tile, sync, ring, n, arguments, share: gl.constexpr):
     """Sum over the item's k-range, meet other parts, epilogue, post."""
-    ALONG: gl.constexpr = arguments.ALONG
+    ALONG: gl.constexpr = arguments.STEP // PANEL
     FREE: gl.constexpr = arguments.FREE_ROWS // arguments.BN
     BOUND: gl.constexpr = arguments.BOUND_ROWS // arguments.BM
     free = _panels(ring.free, arguments.FREE_ROWS, arguments.BN)
