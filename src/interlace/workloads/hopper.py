@@ -91,13 +91,13 @@ def hopper_setting(m: int, shape: FFNShape) -> HopperSetting:
         up, down = _splits(up_tiles(128), down_tiles(128))
         return HopperSetting(64, 128, 64, True, 1, up, down, in_flight=4)
     if m <= 64:
-        up, down = _splits(up_tiles(64), down_tiles(64))
+        up, down = _splits(up_tiles(64), down_tiles(64), 0.7)
         return HopperSetting(64, 64, 128, True, 1, up, down, in_flight=4)
-    if m <= 128 and not tall:
+    if m <= 128 and not tall and shape.gated:
         up, down = _splits(up_tiles(64), down_tiles(64))
         return HopperSetting(128, 64, 128, True, 1, up, down, in_flight=4)
-    if m <= 256 and tall and not (shape.gated and m > 128):
-        up, down = _splits(up_tiles(128), down_tiles(128))
+    if m <= 128 or (m <= 256 and tall and not shape.gated):
+        up, down = _splits(up_tiles(128), down_tiles(128), 0.8 if tall else 0.7)
         return HopperSetting(128 if m <= 128 else 256, 128, 64, True, 2, up, down, in_flight=4)
     # Many tokens: a last wave is levelled where no other work can fill it. Behind one wave of the up-projection
     # there is none; behind several, the down-projection's first tiles fill the last, unless they are long.
@@ -118,8 +118,10 @@ def hopper_setting(m: int, shape: FFNShape) -> HopperSetting:
     )
 
 
-def _splits(up_tiles: int, down_tiles: int) -> tuple[int, int]:
+def _splits(up_tiles: int, down_tiles: int, least: float = 0.8) -> tuple[int, int]:
     """Parts of each tile where memory is the limit: one round of items that keeps most SMs busy, else about two.
+
+    A round is one if it fills ``least`` of the SMs: the more tokens, the more a fix-up costs.
 
     After an up-projection of more than a round, blocks reach the down-projection at different times, and need
     items small enough to level that out.
@@ -127,7 +129,7 @@ def _splits(up_tiles: int, down_tiles: int) -> tuple[int, int]:
 
     def parts(tiles: int, one_round: bool) -> int:
         rounds = [tiles * p / H200.sms for p in range(1, 17)]
-        good = [p for p, r in enumerate(rounds, 1) if r >= 1.6 or (one_round and 0.8 <= r <= 1)]
+        good = [p for p, r in enumerate(rounds, 1) if r >= 1.6 or (one_round and least <= r <= 1)]
         return good[0] if good else 16
 
     up = parts(up_tiles, True)

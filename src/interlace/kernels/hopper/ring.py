@@ -52,11 +52,18 @@ class Mailbox(NamedTuple):
 
 @gluon.jit
 def make_barriers(STAGES: gl.constexpr, ARRIVALS: gl.constexpr):
-    """One mbarrier per stage, each completed by ARRIVALS arrivals."""
-    barriers = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
+    """For each of ARRIVALS an array of STAGES mbarriers that complete with so many arrivals.
+
+    Initialised stage by stage: between two of the same array the compiler puts a block barrier, and a launch waits
+    for all of them before its first load.
+    """
+    arrays = ()
+    for _ in gl.static_range(len(ARRIVALS)):
+        arrays += (gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout()),)  # type: ignore[assignment]
     for s in gl.static_range(STAGES):
-        mbarrier.init(barriers.index(s), count=ARRIVALS)
-    return barriers
+        for a in gl.static_range(len(ARRIVALS)):
+            mbarrier.init(arrays[a].index(s), count=ARRIVALS[a])
+    return arrays
 
 
 @gluon.jit

@@ -42,8 +42,7 @@ def stream_kernel(source, boxes, STAGES: gl.constexpr):
     BR: gl.constexpr = source.block_type.shape[0]
     BK: gl.constexpr = source.block_type.shape[1]
     stages = gl.allocate_shared_memory(source.dtype, [STAGES, BR, BK], source.layout)
-    full = make_barriers(STAGES, 1)
-    empty = make_barriers(STAGES, 1)
+    full, empty = make_barriers(STAGES, (1, 1))
     fence_async_shared()
     cuda.gdc_launch_dependents()
     first = gl.program_id(0) * boxes // gl.num_programs(0)
