@@ -17,6 +17,7 @@
     │   └── DeadlockError       items that wait for each other
     ├── DeviceError         the device cannot run it
     │   ├── NoDeviceError       no such device, or no GPU stack
+    │   ├── ProfilerError       hardware counters could not be read
     │   └── TooManyWorkersError more workers than are resident at once
     ├── ResultError         a result is further from float64 than rounding explains
     ├── ConcurrentRunError  one compiled plan on two streams at once
@@ -94,6 +95,10 @@ class DeviceError(InterlaceError):
 
 class NoDeviceError(DeviceError):
     """The device or the software it needs is absent."""
+
+
+class ProfilerError(DeviceError):
+    """Hardware counters could not be read."""
 
 
 class TooManyWorkersError(DeviceError):

@@ -1,4 +1,4 @@
-"""The smallest dependent graphs: two copies, two matmuls."""
+"""The smallest graphs: one matmul, two copies, two matmuls."""
 
 from __future__ import annotations
 
@@ -7,6 +7,12 @@ from interlace.graph.graph import Graph
 from interlace.graph.tensor import Tensor
 from interlace.kernels.copy import copy
 from interlace.kernels.matmul import MatmulTile, matmul
+
+
+def one_matmul(m: int, n: int, k: int, dtype: DType = bf16, tile: MatmulTile | None = None) -> Graph:
+    """``out = x @ w.T`` for x of shape (m, k) and w (n, k)."""
+    x, w, out = Tensor("x", (m, k), dtype), Tensor("w", (n, k), dtype), Tensor("out", (m, n), dtype)
+    return Graph("one-matmul", (x, w, out), (matmul("matmul", x, w, out, tile=tile),), ("x", "w"), ("out",))
 
 
 def two_copies(m: int, n: int, dtype: DType = bf16, tile: tuple[int, int] = (64, 64)) -> Graph:

@@ -1,0 +1,122 @@
+"""Bytes that matmuls and FFNs read from memory under many tile orders, counted by the hardware.
+
+    python benchmarks/dram_traffic.py benchmarks/results/traffic-h200.json
+
+Needs a Hopper GPU and ``ncu``. Each case is one launch of the Hopper executor with cold caches, one block per SM.
+"""
+
+from __future__ import annotations
+
+import sys
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass, replace
+from multiprocessing import get_context
+from pathlib import Path
+
+import torch
+
+import interlace as il
+from interlace.bench.counters import count_launches
+from interlace.bench.hopper import ROWS
+from interlace.bench.record import write_record
+from interlace.cli.names import ORDERS
+from interlace.workloads.hopper import hopper_plan, hopper_setting
+
+METRICS = {
+    "dram_read_bytes": "dram__bytes_read.sum",
+    "dram_write_bytes": "dram__bytes_write.sum",
+    "l2_hit_pct": "lts__t_sector_hit_rate.pct",
+    "ns": "gpu__time_duration.sum",
+}
+WORKERS = 132
+GEMM_ORDERS = (*(f"grouped:{n}" for n in (1, 2, 4, 8, 16, 32)), "serpentine", "hilbert")
+GEMMS = (
+    (4096, 4096, 4096),
+    (8192, 8192, 8192),
+    (16384, 16384, 16384),
+    (8192, 28672, 4096),
+    (2048, 16384, 16384),
+    (16384, 2048, 8192),
+)
+
+
+@dataclass(frozen=True)
+class Case:
+    """One launch: a matmul of (m, n, k) with a tile and an order, or an FFN of the benchmark with an order."""
+
+    name: str
+    m: int
+    n: int = 0
+    k: int = 0
+    tile: tuple[int, int, int] = (128, 128, 64)
+    order: str = ""
+
+    def plan(self) -> il.Plan:
+        """Its plan."""
+        if self.name == "matmul":
+            graph = il.workloads.one_matmul(self.m, self.n, self.k, tile=il.MatmulTile(*self.tile, 4, 8))
+            return il.build(graph, il.Choices(WORKERS, order=ORDERS.parse(self.order)))
+        shape = ROWS[self.name].shape
+        setting = hopper_setting(self.m, shape)
+        if self.order:
+            setting = replace(setting, group=int(self.order.partition(":")[2]), level_up=False, level_down=False)
+        return hopper_plan(self.m, shape, setting)
+
+
+def cases() -> list[Case]:
+    """In the order in which they run."""
+    listed = [Case("matmul", *gemm, order=order) for gemm in GEMMS for order in GEMM_ORDERS]
+    listed += [Case("matmul", 8192, 8192, 8192, (128, 256, 64), order) for order in GEMM_ORDERS]
+    ffns = {"relu": (16, 256, 512, 1024, 2048, 4096, 8192), "swiglu": (16, 1024, 4096), "gelu": (16, 512, 2048)}
+    for name, tokens in ffns.items():
+        for m in tokens:
+            listed += [Case(name, m)]
+            if m >= 1024:
+                listed += [Case(name, m, order=f"grouped:{group}") for group in (1, 2, 4, 8, 16)]
+    return listed
+
+
+def executor(case: Case, device: str = "cuda") -> il.HopperExecutor:
+    """Ready to run."""
+    return il.HopperExecutor(case.plan(), il.Options(device))
+
+
+def _compile(case: Case) -> None:
+    executor(case).launches()[0].compile()
+
+
+def child() -> None:
+    """All cases, for the profiler."""
+    memory = torch.randn(1 << 29, device="cuda").bfloat16()
+    for case in cases():
+        run = executor(case)
+        graph, tensors, at = run.plan.graph, {}, 0
+        for name in (*graph.inputs, *graph.outputs):
+            shape = graph.tensor(name).shape
+            size = shape[0] * shape[1]
+            tensors[name] = memory[at : at + size].view(shape) if name in graph.inputs else run.empty(name)
+            at += size
+        run.run(tensors)
+        run.synchronize()
+
+
+def main(path: str) -> None:
+    """Count, print and record."""
+    unique = {(c.name, c.m, c.n, c.k, c.tile): c for c in cases()}
+    with ProcessPoolExecutor(14, mp_context=get_context("spawn")) as pool:
+        list(pool.map(_compile, unique.values()))
+    rows = []
+    counted = count_launches([sys.executable, __file__], "hopper_kernel", METRICS)
+    for case, counts in zip(cases(), counted, strict=True):
+        tile = "x".join(map(str, case.tile)) if case.name == "matmul" else ""
+        facts = {"name": case.name, "m": case.m, "n": case.n, "k": case.k, "tile": tile, "order": case.order}
+        rows.append({**facts, **counts})
+        figures = f"{counts['dram_read_bytes'] / 1e6:.1f} MB read, {counts['l2_hit_pct']:.1f} % hits"
+        print(*facts.values(), figures, f"{counts['ns'] / 1e3:.1f} us")
+    protocol = "ncu, cold caches, clocks as they are, one launch each"
+    command = "python benchmarks/dram_traffic.py benchmarks/results/traffic-h200.json"
+    write_record(Path(path), command, protocol, {"rows": rows})
+
+
+if __name__ == "__main__":
+    main(sys.argv[1]) if len(sys.argv) > 1 else child()

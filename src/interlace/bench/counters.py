@@ -1,0 +1,56 @@
+"""Hardware counters of kernels, read with NVIDIA's command-line profiler ``ncu``."""
+
+from __future__ import annotations
+
+import csv
+import io
+import shutil
+import subprocess
+from collections.abc import Mapping, Sequence
+
+from interlace.core.errors import ProfilerError
+
+
+def count_launches(
+    command: Sequence[str], kernel: str, metrics: Mapping[str, str], *, flush: bool = True
+) -> list[dict[str, float]]:
+    """Counters of every launch of a kernel in a command, in launch order.
+
+    Args:
+        command: what to run.
+        kernel: name of the kernel.
+        metrics: ``ncu`` metrics by the names that the result gives them, in base units (bytes, nanoseconds).
+        flush: empty the caches before each launch.
+
+    Raises:
+        ProfilerError: ``ncu`` is not there, may not read counters, or the command failed.
+    """
+    ncu = shutil.which("ncu")
+    if ncu is None:
+        raise ProfilerError("ncu is not on the PATH; install NVIDIA Nsight Compute to read hardware counters")
+    # Clocks as they are, because counters of a throttled chip say nothing about a run.
+    options = ["--csv", "--page", "raw", "--print-units", "base", "--clock-control", "none"]
+    options += ["--cache-control", "all" if flush else "none", "-k", f"regex:^{kernel}$"]
+    options += ["--metrics", ",".join(metrics.values())]
+    done = subprocess.run([ncu, *options, *command], capture_output=True, text=True, check=False)
+    if done.returncode:
+        reason = (done.stderr or done.stdout).strip().splitlines()[-1:] or ["no message"]
+        raise ProfilerError(f"ncu ended with exit code {done.returncode}: {reason[0]}")
+    return parse_counters(done.stdout, metrics)
+
+
+def parse_counters(text: str, metrics: Mapping[str, str]) -> list[dict[str, float]]:
+    """The rows of ``ncu --csv --page raw``, amid whatever the profiled command printed.
+
+    Raises:
+        ProfilerError: no counters, or not those asked for.
+    """
+    lines = text.splitlines()
+    head = next((i for i, line in enumerate(lines) if line.startswith('"ID"')), None)
+    if head is None:
+        raise ProfilerError("ncu counted nothing; does the kernel run, and may this user read the counters?")
+    rows = list(csv.DictReader(io.StringIO("\n".join(lines[head:]))))[1:]  # below the names stand the units
+    try:
+        return [{name: float(row[metric].replace(",", "")) for name, metric in metrics.items()} for row in rows]
+    except (KeyError, ValueError, AttributeError) as error:
+        raise ProfilerError(f"ncu gave no number for {error}; is the metric known on this GPU?") from None
