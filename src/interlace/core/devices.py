@@ -6,6 +6,30 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
+class Latencies:
+    """What an item costs besides bytes and FLOPs, in nanoseconds. Defaults were measured on an H200, idle.
+
+    Attributes:
+        post_ns: barrier and release add of an item that posts, or of a part that arrives (benchmarks/results/
+            sync-h200.json, as are the next three).
+        wait_ns: a wait that is met already: its row, one poll, a barrier.
+        hand_over_ns: from before a post to behind the wait that it ends.
+        ticket_ns: drawing a ticket and telling all threads.
+        fill_ns: from an item's first loads to its first multiplication. An extra part of a tile costs 1500 to 2500
+            (docs/performance.md), of which a ticket and a wait are 950; this is the middle of the rest.
+        launch_ns: from the end of a kernel to the start of the next in a CUDA graph. An empty kernel takes 630 there;
+            the time in which the kernel before drains is not part of it.
+    """
+
+    post_ns: float = 337.0
+    wait_ns: float = 479.0
+    hand_over_ns: float = 987.0
+    ticket_ns: float = 471.0
+    fill_ns: float = 1050.0
+    launch_ns: float = 1000.0
+
+
+@dataclass(frozen=True)
 class DeviceSpec:
     """One device.
 
@@ -16,6 +40,9 @@ class DeviceSpec:
         dram_bytes_per_s: read bandwidth that a streaming kernel reaches.
         flops_per_s: dense bf16 matrix rate that a large matmul reaches.
         smem_bytes: shared memory that one thread block may use.
+        sm_dram_bytes_per_s: most that one SM reads from memory while the others are idle.
+        sm_l2_bytes_per_s: most that one SM reads through the L2, whether it hits or not.
+        latencies: what an item costs besides.
     """
 
     name: str
@@ -24,9 +51,14 @@ class DeviceSpec:
     dram_bytes_per_s: float
     flops_per_s: float
     smem_bytes: int
+    sm_dram_bytes_per_s: float
+    sm_l2_bytes_per_s: float
+    latencies: Latencies = Latencies()
 
 
-#: Measured on the device (docs/performance.md): 4 GiB read stream, 8192-cubed bf16 matmul on random data.
-H200 = DeviceSpec("NVIDIA H200", 132, 60 << 20, 4.53e12, 790e12, 227 << 10)
+#: Measured on the device (docs/performance.md): 4 GiB read stream, 8192-cubed bf16 matmul on random data, and L2
+#: reads of different boxes by all SMs, an equal share each. What a lone SM gets from memory was not measured; it is
+#: 64 KiB in flight, with which all SMs together reach the stream's rate, per microsecond of latency.
+H200 = DeviceSpec("NVIDIA H200", 132, 60 << 20, 4.53e12, 790e12, 227 << 10, 65e9, 67e9)
 #: Stands in where there is no GPU: few workers, so that small examples still have waves.
-CPU = DeviceSpec("cpu", 8, 1 << 20, 20e9, 100e9, 227 << 10)
+CPU = DeviceSpec("cpu", 8, 1 << 20, 20e9, 100e9, 227 << 10, 5e9, 10e9)

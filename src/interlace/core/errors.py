@@ -19,6 +19,7 @@
     │   ├── NoDeviceError       no such device, or no GPU stack
     │   ├── ProfilerError       hardware counters could not be read
     │   └── TooManyWorkersError more workers than are resident at once
+    ├── SimulationError     a plan that cannot be simulated as asked
     ├── ResultError         a result is further from float64 than rounding explains
     ├── ConcurrentRunError  one compiled plan on two streams at once
     └── HangError           a wait on the device ran into the watchdog
@@ -103,6 +104,10 @@ class ProfilerError(DeviceError):
 
 class TooManyWorkersError(DeviceError):
     """More workers than the device keeps resident at once."""
+
+
+class SimulationError(InterlaceError):
+    """A plan is too large to simulate, or what is said about its items does not fit it."""
 
 
 class ResultError(InterlaceError):

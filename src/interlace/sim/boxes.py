@@ -1,0 +1,140 @@
+"""What the items of a plan touch, step by step, as boxes of tensors.
+
+An item runs in *steps*, one for each chunk of its part of the reduction, or one if its op has none. In every step
+it reads what moves with k; in its last step also what does not (bias, residual), and then it writes. Of the parts
+of a split tile only the last does the latter. Every part leaves its sum in a workspace, and the last part reads
+those of the others; which part that is shows only in a run, so here it is the last one in the sequence.
+
+Worked example, one tile of C = A @ B + bias with k 0:8 in chunks of 4, cut in two, items 0 and 1:
+
+    step    item   reads                               then writes
+    0       0      A[.., 0:4] B[0:4, ..]               sum 0
+    1       1      A[.., 4:8] B[4:8, ..] sum 0 bias    sum 1, C
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from interlace.graph.access import Access, Ints, Span
+from interlace.graph.dependencies import boxes as bounds_of_tiles
+from interlace.graph.dependencies import distinct
+from interlace.plan.plan import Plan
+
+_SUM_BYTES = 4  # partial sums are float32
+
+
+@dataclass(frozen=True)
+class Reach:
+    """Bounds along one dimension, per class of items and per step; one column if they do not move with k.
+
+    Attributes:
+        cls: class of each item.
+        lo, hi: shape (classes, steps or 1).
+    """
+
+    cls: Ints
+    lo: Ints
+    hi: Ints
+
+    @staticmethod
+    def of(span: Span, extent: int, coords: Ints, edges: Ints) -> Reach:
+        """What items at ``coords`` reach through a span in the steps between ``edges``."""
+        none = np.zeros(len(coords), np.int64)
+        lo, hi = (bound.evaluate(coords, none, none) for bound in (span.lo, span.hi))
+        first, cls = distinct(lo, hi)
+        lo, hi = lo[first, None], hi[first, None]
+        if span.uses_k:
+            lo = lo + (span.lo.k_lo * edges[:-1] + span.lo.k_hi * edges[1:])
+            hi = hi + (span.hi.k_lo * edges[:-1] + span.hi.k_hi * edges[1:])
+        return Reach(cls, np.clip(lo, 0, extent), np.clip(hi, 0, extent))
+
+    def numbered(self, cuts: Ints) -> Reach:
+        """Bounds as positions among cuts that hold them all."""
+        return Reach(self.cls, np.searchsorted(cuts, self.lo), np.searchsorted(cuts, self.hi))
+
+
+@dataclass(frozen=True)
+class Boxes:
+    """What some items touch through one access: a box of one tensor in each of their steps, or in their last.
+
+    Attributes:
+        tensor: its position in the graph; the number of tensors stands for the workspace.
+        written: at the item's end; otherwise read.
+        items: positions in the sequence.
+        first, last: steps of each item, as columns of the reaches.
+        reaches: one per dimension.
+    """
+
+    tensor: int
+    written: bool
+    items: Ints
+    first: Ints
+    last: Ints
+    reaches: tuple[Reach, ...]
+
+
+class Footprint:
+    """All boxes of a plan, with ``chunks`` chunks of a reduction to a step.
+
+    Attributes:
+        boxes: in the order in which a step touches them.
+        steps: number of steps of each item.
+        sum_bytes: size of each partial sum in the workspace.
+    """
+
+    def __init__(self, plan: Plan, chunks: int) -> None:
+        self._plan, self._chunks = plan, chunks
+        items, n = plan.items, len(plan.items)
+        _, tile, parts = np.unique(plan.tile_base()[items.op] + items.tile, return_inverse=True, return_counts=True)
+        self._parts = parts[tile]
+        last = np.zeros(len(parts), np.int64)
+        np.maximum.at(last, tile, np.arange(n))
+        self._closes = last[tile] == np.arange(n)
+        split = np.flatnonzero(self._parts > 1)
+        by_tile = split[np.argsort(tile[split], kind="stable")]  # a tile's last part has its last slot
+        self._slot = np.full(n, -1, np.int64)
+        self._slot[by_tile] = np.arange(len(by_tile))
+        self.sum_bytes = np.zeros(len(by_tile), np.int64)
+        self.steps = np.zeros(n, np.int64)
+        self.boxes: list[Boxes] = []
+        for o in range(len(plan.graph.ops)):
+            self.boxes += self._of_op(o, np.flatnonzero(items.op == o))
+
+    def _of_op(self, o: int, mine: Ints) -> Iterator[Boxes]:
+        graph, items = self._plan.graph, self._plan.items
+        op, shapes = graph.ops[o], {t.name: t.shape for t in graph.tensors}
+        k_lo, k_hi = items.k_lo[mine], items.k_hi[mine]
+        block = (op.reduction.block if op.reduction else 1) * self._chunks
+        edges = np.unique(np.concatenate([np.arange(0, op.k_extent, block, dtype=np.int64), k_lo, k_hi]))
+        first, last = np.searchsorted(edges, k_lo), np.searchsorted(edges, k_hi)
+        self.steps[mine] = last - first
+
+        def access(a: Access, written: bool = False) -> Boxes:
+            some = mine if a.uses_k else mine[self._closes[mine]]
+            coords, once = op.coords(items.tile[some]), np.zeros(len(some), np.int64)
+            reaches = tuple(Reach.of(s, n, coords, edges) for s, n in zip(a.spans, shapes[a.tensor], strict=True))
+            columns = (first, last) if a.uses_k else (once, once + 1)
+            return Boxes(list(shapes).index(a.tensor), written, some, *columns, reaches)
+
+        def sums(some: Ints, lo: Ints, hi: Ints, written: bool) -> Boxes:
+            once, each = np.zeros(len(some), np.int64), np.arange(len(some), dtype=np.int64)
+            return Boxes(len(shapes), written, some, once, once + 1, (Reach(each, lo[:, None], hi[:, None]),))
+
+        split = mine[self._parts[mine] > 1]
+        slot, closing = self._slot[split], split[self._closes[split]]
+        moving = [a for a in op.reads if a.uses_k]
+        yield from (access(a) for a in moving)
+        if len(split):
+            lo, hi = bounds_of_tiles(graph, op, op.writes[0])
+            # A gated matmul multiplies its first operand with two others and keeps a sum of each.
+            self.sum_bytes[slot] = (hi - lo).prod(axis=1).max() * max(len(moving) - 1, 1) * _SUM_BYTES
+            own = self._slot[closing]
+            yield sums(closing, own - self._parts[closing] + 1, own, written=False)
+        yield from (access(a) for a in op.reads if not a.uses_k)
+        if len(split):
+            yield sums(split, slot, slot + 1, written=True)
+        yield from (access(a, written=True) for a in op.writes)

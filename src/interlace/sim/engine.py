@@ -1,0 +1,280 @@
+"""The event loop of the simulated machine, compiled.
+
+A worker is always about to do one thing, at a time that is known, or known as long as memory is shared as it is,
+or unknown because it waits for a post:
+
+    FREE     take the next item                        when the item before has ended, or when its launch opens
+    AHEAD    have loaded what runs ahead of a wait     when that is complete, or when the wait has ended
+    READY    begin or resume work                      when the wait has ended
+    WORK     come to the next wait or the end          when the work up to there is done
+    DONE     nothing                                   never
+
+The loop takes the earliest of these times (of equal ones that of the lowest worker) and lets that worker act.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numba import njit
+
+from interlace.graph.access import Ints
+from interlace.sim.memory import UNLIMITED, Floats, count_work, find_level, foresee
+from interlace.sim.modes import Gate
+
+FREE, AHEAD, READY, WORK, DONE = range(5)
+NEVER = np.inf
+
+
+class Machine(NamedTuple):
+    """Who works, and how fast; see ``Latencies`` and ``Mode``.
+
+    Attributes:
+        workers: how many.
+        gate: a ``Gate``.
+        ahead: loads run ahead of waits.
+        dram, worker_dram, worker_l2: bytes/ns of the memory, and at most of one worker.
+    """
+
+    workers: int
+    gate: int
+    ahead: bool
+    dram: float
+    worker_dram: float
+    worker_l2: float
+    post_ns: float
+    wait_ns: float
+    hand_over_ns: float
+    ticket_ns: float
+    fill_ns: float
+    launch_ns: float
+
+
+class Work(NamedTuple):
+    """What is to be done. Waits of item i are rows ``wait_ptr[i]:wait_ptr[i + 1]`` of the columns behind it.
+
+    Attributes:
+        items, queue_ptr: as in ``Queues``.
+        op, tile, post: of each item; tiles of all ops are numbered together.
+        parts: items of each tile.
+        first, semaphores, stride, threshold: as in ``Waits``, where ``semaphores`` is called ``count``.
+        share: how much of the item's work stands before the wait, 0 for none.
+        compute_ns: what its FLOPs take at least.
+        l2_bytes: all bytes that it moves.
+        dram_bytes: those of them that come from memory.
+        ahead_bytes: those of them that may be loaded ahead of its waits.
+    """
+
+    items: Ints
+    queue_ptr: Ints
+    op: Ints
+    tile: Ints
+    post: Ints
+    parts: Ints
+    wait_ptr: Ints
+    first: Ints
+    semaphores: Ints
+    stride: Ints
+    threshold: Ints
+    share: Floats
+    compute_ns: Floats
+    l2_bytes: Floats
+    dram_bytes: Floats
+    ahead_bytes: Floats
+
+
+class Outcome(NamedTuple):
+    """What came of it: times of each item, NEVER where it did not come to that, and posts of each semaphore."""
+
+    worker: Ints
+    wait_ns: Floats
+    start_ns: Floats
+    end_ns: Floats
+    posts: Ints
+
+
+@njit(cache=True)
+def lowest(bits: Ints) -> int:
+    """The worker of the earliest time, the first of several.
+
+    Times that are not negative compare as their bits do, and the least of integers, unlike that of floats, is found by
+    vectors.
+    """
+    least = bits[0]
+    for w in range(1, len(bits)):
+        least = min(least, bits[w])
+    at = 0
+    while bits[at] != least:
+        at += 1
+    return at
+
+
+@njit(cache=True)
+def run(work: Work, machine: Machine, out: Outcome) -> None:
+    """Run until nothing happens any more, which is also so when all items left wait for ever."""
+    # Arrays in tuples would be counted as references at each use, so everything has a name of its own here, and
+    # what a worker does is told by functions within this one.
+    items, queue_ptr, op_of, tile_of, post_of = work.items, work.queue_ptr, work.op, work.tile, work.post
+    wait_ptr, first, count, stride = work.wait_ptr, work.first, work.semaphores, work.stride
+    threshold, share_before, parts = work.threshold, work.share, work.parts
+    compute_ns, l2_bytes, dram_bytes, ahead_bytes = work.compute_ns, work.l2_bytes, work.dram_bytes, work.ahead_bytes
+    out_worker, out_wait, out_start, out_end, posts = out.worker, out.wait_ns, out.start_ns, out.end_ns, out.posts
+
+    workers = machine.workers
+    # Of each worker: what it does next and when, and by when in any case.
+    state, when, limit = np.full(workers, FREE), np.zeros(workers), np.full(workers, NEVER)
+    # What it holds, or held last; where in the item it stands, when it came there, and the last post that it saw.
+    held, share, arrived, latest = np.full(workers, -1), np.zeros(workers), np.zeros(workers), np.zeros(workers)
+    cold = np.ones(workers, np.bool_)
+    # Wait and semaphore of the wait that it looks at, and who waits for the same semaphore.
+    row, place, next_blocked = np.zeros(workers, np.int64), np.zeros(workers, np.int64), np.full(workers, -1)
+    # Nanoseconds of work left at full speed, bytes/ns that it then wants, the inverse, and bytes loaded ahead.
+    left, demand, slowness, loaded = np.zeros(workers), np.zeros(workers), np.zeros(workers), np.zeros(workers)
+    # Of each semaphore: the last post, and the first who waits.
+    posted, blocked = np.full(len(posts), -NEVER), np.full(len(posts), -1)
+    following, missing = queue_ptr[:-1].copy(), parts.copy()  # of each queue, the next; of each tile, parts to end
+    # Of the machine: the level of memory, and up to when work is counted; when the next op opens, the latest end, and
+    # how many items were taken and have not ended.
+    level, since = np.full(1, UNLIMITED), np.zeros(1)
+    opens, last_end, running = np.zeros(1), np.zeros(1), np.zeros(1, np.int64)
+
+    def change(w: int, t: float, wanted: float) -> None:
+        """From t on the worker wants so much of memory; what all have done is counted up to t."""
+        count_work(left, slowness, level[0], t - since[0])
+        since[0] = t
+        demand[w] = wanted
+        slowness[w] = 1.0 / wanted if wanted > 0.0 else 0.0
+
+    def share_out(t: float) -> None:
+        """Share memory anew, and tell when everybody who loads acts."""
+        level[0] = find_level(demand, machine.dram)
+        foresee(when, limit, demand, left, 1.0 / level[0], t)
+
+    def met(w: int) -> bool:
+        """Look at semaphore after semaphore; False at one that lacks posts, in whose list the worker then is."""
+        end = wait_ptr[held[w] + 1]
+        while row[w] < end and share_before[row[w]] <= share[w]:
+            r = row[w]
+            while place[w] < count[r]:
+                semaphore = first[r] + place[w] * stride[r]
+                if posts[semaphore] < threshold[r]:
+                    next_blocked[w], blocked[semaphore] = blocked[semaphore], w
+                    return False
+                latest[w] = max(latest[w], posted[semaphore])
+                place[w] += 1
+            row[w] += 1
+            place[w] = 0
+        return True
+
+    def release(w: int) -> None:
+        """The waits are met: when does the worker know, and when can it multiply?"""
+        start = max(arrived[w], latest[w] + machine.hand_over_ns)
+        ready = start
+        if share[w] == 0.0:
+            out_start[held[w]] = start
+            if not machine.ahead or cold[w] or start > arrived[w]:
+                ready += machine.fill_ns
+        limit[w] = ready
+        when[w] = min(when[w], ready)
+
+    def stand(w: int, t: float) -> None:
+        """Stand before the waits that come at this share of the work, if any do."""
+        r = row[w]
+        waits = r < wait_ptr[held[w] + 1] and share_before[r] <= share[w]
+        arrived[w] = t + machine.wait_ns if waits and not machine.ahead else t
+        latest[w], place[w], state[w] = -NEVER, 0, READY
+        when[w] = limit[w] = NEVER
+        if met(w):
+            release(w)
+
+    def take(w: int, t: float) -> None:
+        """Take the next item, or come back when its launch opens, or retire."""
+        queue = w if len(queue_ptr) > 2 else 0
+        at = following[queue]
+        if at == queue_ptr[queue + 1]:
+            state[w], when[w] = DONE, NEVER
+        elif t < opens[0]:
+            when[w] = opens[0]
+        else:
+            item = items[at]
+            following[queue] += 1
+            running[0] += 1
+            if machine.gate != Gate.OPEN and at + 1 < len(items) and op_of[items[at + 1]] != op_of[item]:
+                opens[0] = t + machine.launch_ns if machine.gate == Gate.TAKEN else NEVER
+            cold[w] = held[w] < 0
+            held[w], row[w] = item, wait_ptr[item]
+            share[w] = loaded[w] = 0.0
+            out_worker[item], out_wait[item] = w, t + machine.ticket_ns
+            stand(w, t + machine.ticket_ns)
+            if machine.ahead and ahead_bytes[item] > 0.0 and out_start[item] > out_wait[item]:
+                state[w] = AHEAD
+                change(w, t, machine.worker_dram)
+                left[w] = ahead_bytes[item] / machine.worker_dram
+                share_out(t)
+
+    def resume(w: int, t: float) -> None:
+        """Work up to the next wait or to the end."""
+        item, r = held[w], row[w]
+        until = share_before[r] if r < wait_ptr[item + 1] else 1.0
+        dram = dram_bytes[item] - loaded[w]
+        l2_ns = (l2_bytes[item] - loaded[w]) / machine.worker_l2
+        whole_ns = max(compute_ns[item], l2_ns, dram / machine.worker_dram)
+        ns = whole_ns * (until - share[w])
+        limit[w] = NEVER
+        state[w], share[w], when[w] = WORK, until, t + ns
+        if dram > 0.0:
+            change(w, t, dram / whole_ns)
+            left[w] = ns
+            share_out(t)
+
+    def end(w: int, t: float) -> None:
+        """Arrive, if a part of a tile; post, if the last of its tile; open the next launch, if the last of its op."""
+        item = held[w]
+        tile = tile_of[item]
+        ends = t + machine.post_ns if parts[tile] > 1 else t
+        missing[tile] -= 1
+        if missing[tile] == 0 and post_of[item] >= 0:
+            semaphore = post_of[item]
+            posts[semaphore] += 1
+            posted[semaphore] = max(posted[semaphore], ends)
+            ends += machine.post_ns
+            v = blocked[semaphore]
+            blocked[semaphore] = -1
+            while v >= 0:
+                following_v = next_blocked[v]
+                if met(v):
+                    release(v)
+                v = following_v
+        out_end[item] = ends
+        state[w], when[w] = FREE, ends
+        running[0] -= 1
+        last_end[0] = max(last_end[0], ends)
+        if running[0] == 0 and opens[0] == NEVER:
+            opens[0] = last_end[0] + machine.launch_ns
+            for v in range(workers):
+                if state[v] == FREE and when[v] == NEVER:
+                    when[v] = opens[0]
+
+    when_bits = when.view(np.int64)
+    while True:
+        w = lowest(when_bits)
+        t = when[w]
+        if t == NEVER:
+            return
+        if demand[w] > 0.0:
+            wanted = demand[w]
+            change(w, t, 0.0)
+            if state[w] == AHEAD:
+                loaded[w] = ahead_bytes[held[w]] - left[w] * wanted
+            share_out(t)
+        if state[w] == FREE:
+            take(w, t)
+        elif state[w] == READY:
+            resume(w, t)
+        elif state[w] == AHEAD:
+            state[w], when[w] = READY, limit[w]
+        elif row[w] < wait_ptr[held[w] + 1]:
+            stand(w, t)
+        else:
+            end(w, t)

@@ -1,0 +1,185 @@
+"""The simulated machine: a plan, what its items cost, and a device make a trace.
+
+Each of W workers holds one item at a time and takes the next when it has ended. The steps of an item:
+
+    taken       a ticket is paid for, under ticket dispatch in one launch
+    wait_ns     it stands before its waits; one that is met already costs a poll
+    start_ns    and not before a hand-over after the last post that it waits for
+                first loads are on their way (fill)
+                work: as long as the slowest of its FLOPs, its bytes through the L2 and its bytes of memory takes,
+                of one SM; longer where the workers together want more of memory than there is (``memory``)
+    end_ns      a part of a split tile has arrived; who completes a tile has posted
+
+A worker of several to an SM has its part of the SM's rates. The L2's own bandwidth is not shared: each SM has its
+part of it.
+
+Worked example on 2 workers, ticket 10, wait 20, hand-over 50, post 30, fill 0: item 0 (work 100) posts what item 1
+(work 40) waits for.
+
+    worker 0    item 0   wait 10   start 10   works to 110   end 140
+    worker 1    item 1   wait 10   start 160 (110 + 50)      end 200
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from interlace.core.devices import DeviceSpec
+from interlace.core.errors import DeadlockError, SimulationError
+from interlace.plan.facts import Facts
+from interlace.plan.plan import Dispatch, Plan
+from interlace.sim.engine import NEVER, Machine, Outcome, Work, run
+from interlace.sim.lockstep import AccessStream
+from interlace.sim.memory import Floats
+from interlace.sim.modes import PERSISTENT, Gate, Mode, Queues
+from interlace.sim.units import Units
+from interlace.trace.events import Trace
+
+
+@dataclass(frozen=True, eq=False)
+class Costs:
+    """What each item of a plan costs, in sequence order.
+
+    Attributes:
+        flops: floating-point operations.
+        l2_bytes: bytes that the L2 holds.
+        dram_bytes: bytes that it does not.
+        ahead_bytes: those of ``dram_bytes`` that are read and that no item writes, so that no wait holds them back.
+
+    Raises:
+        SimulationError: columns of different lengths, a negative or infinite cost, more ahead than from memory.
+    """
+
+    flops: Floats
+    l2_bytes: Floats
+    dram_bytes: Floats
+    ahead_bytes: Floats
+
+    def __post_init__(self) -> None:
+        columns = self.flops, self.l2_bytes, self.dram_bytes, self.ahead_bytes
+        if len({c.shape for c in columns}) > 1:
+            raise SimulationError(f"costs have columns of shapes {[c.shape for c in columns]}; give each item an entry")
+        good = np.logical_and.reduce([np.isfinite(c) & (c >= 0) for c in columns])
+        good &= self.ahead_bytes <= self.dram_bytes
+        if not good.all():
+            i = int(np.flatnonzero(~good)[0])
+            raise SimulationError(
+                f"item {i} costs {float(self.flops[i])} FLOPs, {float(self.l2_bytes[i])} bytes of the L2 and "
+                f"{float(self.dram_bytes[i])} of memory, {float(self.ahead_bytes[i])} of them ahead; "
+                "make all finite, none negative and the last no more than the one before"
+            )
+
+    @staticmethod
+    def of(plan: Plan, units: Units, stream: AccessStream, hit: NDArray[np.bool_]) -> Costs:
+        """Costs that follow from which accesses hit.
+
+        A write that misses counts as bytes of memory, because its line is written back some day; one that hits
+        saves the write-back of what it overwrites.
+        """
+        n = len(plan.items)
+        nbytes = units.nbytes[stream.unit].astype(np.float64)
+        ahead = ~hit & ~stream.is_write & ~units.produced[stream.unit]
+
+        def per_item(some: NDArray[np.bool_]) -> Floats:
+            return np.bincount(stream.item, np.where(some, nbytes, 0.0), n).astype(np.float64)
+
+        return Costs(item_flops(plan), per_item(hit), per_item(~hit), per_item(ahead))
+
+
+def item_flops(plan: Plan) -> Floats:
+    """Floating-point operations of each item: its part of those of its tile."""
+    per_k = np.array([op.flops / op.k_extent for op in plan.graph.ops])
+    return np.asarray(per_k[plan.items.op] * (plan.items.k_hi - plan.items.k_lo), np.float64)
+
+
+def simulate(plan: Plan, costs: Costs, device: DeviceSpec, mode: Mode = PERSISTENT) -> Trace:
+    """Run a plan on the simulated machine. Nothing is verified; see ``verify``.
+
+    Returns:
+        The trace; its clock is ``simulated``, in nanoseconds from the first item taken.
+
+    Raises:
+        SimulationError: costs of another number of items.
+        DeadlockError: items wait for ever; names the first of them and what it waits for.
+        PlanError: the plan's arrays make no sense.
+    """
+    facts = Facts(plan)
+    n = len(plan.items)
+    if len(costs.flops) != n:
+        raise SimulationError(f"costs of {len(costs.flops)} items for a plan of {n}; give each item one entry")
+    work = _work(facts, costs, device, mode)
+    sharing = -(-plan.workers // device.sms)
+    times = device.latencies
+    draws = mode.gate is Gate.OPEN and plan.dispatch is Dispatch.TICKET and not mode.ring_bytes
+    machine = Machine(
+        workers=plan.workers,
+        gate=int(mode.gate),
+        ahead=mode.ring_bytes > 0,
+        dram=device.dram_bytes_per_s * 1e-9,
+        worker_dram=device.sm_dram_bytes_per_s * 1e-9 / sharing,
+        worker_l2=device.sm_l2_bytes_per_s * 1e-9 / sharing,
+        post_ns=times.post_ns,
+        wait_ns=times.wait_ns,
+        hand_over_ns=times.hand_over_ns,
+        ticket_ns=times.ticket_ns if draws else 0.0,
+        fill_ns=times.fill_ns,
+        launch_ns=times.launch_ns,
+    )
+    wait, start, end = np.full((3, n), NEVER)
+    out = Outcome(np.full(n, -1), wait, start, end, np.zeros(plan.semaphores, np.int64))
+    run(work, machine, out)
+    if np.isinf(end).any():
+        raise DeadlockError(_stuck(facts, out))
+    wait, start, end = (np.rint(c).astype(np.int64) for c in (wait, start, end))
+    names = tuple(op.name for op in plan.graph.ops)
+    items = plan.items
+    return Trace(items.op, items.tile, out.worker, out.worker % device.sms, wait, start, end, names, "simulated")
+
+
+def _work(facts: Facts, costs: Costs, device: DeviceSpec, mode: Mode) -> Work:
+    plan, items, waits = facts.plan, facts.plan.items, facts.plan.waits
+    queues, owner = Queues.of(plan, mode), facts.wait_item
+    k_lo, k_hi = items.k_lo[owner], items.k_hi[owner]
+    sharing = -(-plan.workers // device.sms)
+    work = Work(
+        items=queues.items,
+        queue_ptr=queues.ptr,
+        op=items.op,
+        tile=facts.tile_of_item,
+        post=items.post if mode.waits else np.full(len(items), -1),
+        parts=facts.parts.sizes,
+        wait_ptr=waits.ptr if mode.waits else np.zeros(len(items) + 1, np.int64),
+        first=waits.first,
+        semaphores=waits.count,
+        stride=waits.stride,
+        threshold=waits.threshold,
+        share=np.clip((waits.k - k_lo) / (k_hi - k_lo), 0.0, 1.0),
+        compute_ns=costs.flops * (device.sms * sharing / device.flops_per_s * 1e9),
+        l2_bytes=costs.l2_bytes + costs.dram_bytes,
+        dram_bytes=costs.dram_bytes,
+        ahead_bytes=np.minimum(costs.ahead_bytes, mode.ring_bytes),
+    )
+    return Work._make(map(np.ascontiguousarray, work))  # else every mix of strides is compiled anew
+
+
+def _stuck(facts: Facts, out: Outcome) -> str:
+    """Says which item waits for ever, for what, and who does not post it."""
+    plan, waits, items = facts.plan, facts.plan.waits, facts.plan.items
+    over = np.isfinite(out.end_ns)
+    item = int(np.flatnonzero(~over & (out.worker >= 0))[0])
+    for row in range(int(waits.ptr[item]), int(waits.ptr[item + 1])):
+        awaited = facts.semaphores(int(facts.wait_class[row]))
+        short = np.flatnonzero(out.posts[awaited] < waits.threshold[row])
+        if len(short):
+            semaphore = range(awaited.start, awaited.stop, awaited.step)[int(short[0])]
+            want, got = int(waits.threshold[row]), int(out.posts[semaphore])
+            break
+    missing = np.flatnonzero(~over & (items.post == semaphore))
+    who = f"{plan.item_name(int(missing[0]))} does not end" if len(missing) else "no other item posts it"
+    return (
+        f"{plan.item_name(item)} waits for ever: semaphore {semaphore} gets {got} posts of {want}, since {who}; let "
+        "producers come before their consumers, verify says where they do not"
+    )

@@ -1,0 +1,106 @@
+"""Modes: what the executors do differently, as data, so that one machine stands for all of them.
+
+Five items over two ops, sequence u0 d0 u1 d1 d2:
+
+    mode                 taken in the order    d0 may be taken
+    PERSISTENT           u0 d0 u1 d1 d2        at once; it waits for what it needs
+    SEMAPHORE_STREAMS    u0 u1 d0 d1 d2        a launch after u1 was taken; it waits for what it needs
+    SERIAL               u0 u1 d0 d1 d2        a launch after u1 has ended
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import IntEnum
+
+import numpy as np
+
+from interlace.core.errors import ItemError, PlanError, SimulationError
+from interlace.graph.access import Ints
+from interlace.graph.dependencies import offsets
+from interlace.plan.plan import Dispatch, Plan
+
+
+class Gate(IntEnum):
+    """From when on the items of an op may be taken."""
+
+    OPEN = 0
+    """At any time: one launch runs the whole sequence."""
+    TAKEN = 1
+    """A launch after the last item of the op before was taken: a stream per op, a gate before each launch."""
+    ENDED = 2
+    """A launch after the last item of the op before has ended: one stream."""
+
+
+@dataclass(frozen=True)
+class Mode:
+    """How an executor hands out items.
+
+    Attributes:
+        gate: from when on the items of an op may be taken. Unless OPEN, they are taken op after op, by whoever is
+            free, whatever the plan's dispatch.
+        waits: whether items wait and post as the plan says.
+        ring_bytes: shared memory of one worker into which loads run ahead. With a ring, tickets and waits that are
+            met already cost nothing, and what an item reads that no item writes is loaded while it waits.
+
+    Raises:
+        SimulationError: a ring of negative size.
+    """
+
+    gate: Gate = Gate.OPEN
+    waits: bool = True
+    ring_bytes: int = 0
+
+    def __post_init__(self) -> None:
+        if self.ring_bytes < 0:
+            raise SimulationError(f"ring of {self.ring_bytes} bytes; use 0 for none, or a positive size")
+
+
+#: ``executors/persistent``: one launch; under ticket dispatch each item costs a ticket.
+PERSISTENT = Mode()
+#: ``executors/serial`` and ``executors/cuda_graph``: a launch per op, one after another.
+SERIAL = Mode(Gate.ENDED, waits=False)
+#: ``executors/semaphore_streams``: a launch and a stream per op.
+SEMAPHORE_STREAMS = Mode(Gate.TAKEN)
+
+
+def hopper(ring_bytes: int) -> Mode:
+    """``executors/hopper``: one launch whose loads run ahead through a ring of shared memory."""
+    return Mode(ring_bytes=ring_bytes)
+
+
+@dataclass(frozen=True, eq=False)
+class Queues:
+    """The items in the order in which they are taken, in one queue for all workers or in one for each.
+
+    Attributes:
+        items: positions in the sequence, queue after queue.
+        ptr: where each queue begins, one entry more than queues.
+    """
+
+    items: Ints
+    ptr: Ints
+
+    @staticmethod
+    def of(plan: Plan, mode: Mode) -> Queues:
+        """Who takes which item when, under a mode.
+
+        Raises:
+            PlanError: fewer than one worker.
+            ItemError: an item of a static plan names a worker that the plan does not have.
+        """
+        n, worker = len(plan.items), plan.items.worker
+        if plan.workers < 1:
+            raise PlanError(f"plan has {plan.workers} workers; set Plan.workers to at least one")
+        if mode.gate is not Gate.OPEN:
+            return Queues(np.argsort(plan.items.op, kind="stable"), np.array([0, n], np.int64))
+        if plan.dispatch is Dispatch.TICKET:
+            return Queues(np.arange(n, dtype=np.int64), np.array([0, n], np.int64))
+        bad = np.flatnonzero((worker < 0) | (worker >= plan.workers))
+        if len(bad):
+            raise ItemError(
+                f"{plan.item_name(int(bad[0]))} has worker {int(worker[bad[0]])}; "
+                f"name one of 0..{plan.workers - 1} or raise Plan.workers"
+            )
+        by_worker = np.argsort(worker, kind="stable")
+        return Queues(by_worker, offsets(np.bincount(worker, minlength=plan.workers)))

@@ -1,0 +1,210 @@
+"""Traffic: which units each item of a plan touches, and in which order.
+
+Worked example, two tiles of C = A @ B side by side, k 0:8 in chunks of 4:
+
+    units     A: 0 1    B: 2 3    C: 6 7        A is cut along k, B along k and between the tiles
+                           4 5
+    item 0    step 0 reads 0 2, step 1 reads 1 4, then writes 6
+    item 1    step 2 reads 0 3, step 3 reads 1 5, then writes 7
+
+    step_ptr 0 2 4    read_ptr 0 2 4 6 8    reads 0 2 1 4 0 3 1 5    write_ptr 0 1 2    writes 6 7
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import prod
+from typing import NamedTuple
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+from interlace.core.errors import SimulationError
+from interlace.graph.access import Ints
+from interlace.graph.dependencies import offsets
+from interlace.plan.plan import Plan
+from interlace.sim.boxes import Boxes, Footprint
+from interlace.sim.units import ALIGN_BYTES, Partition, Units
+
+#: Most units, steps and touches together of a plan that is simulated; each takes some 20 bytes.
+LIMIT = 1 << 27
+
+
+@dataclass(frozen=True, eq=False)
+class Touches:
+    """What the items of a plan touch; items are in sequence order.
+
+    Attributes:
+        units: what there is to touch.
+        step_ptr: item ``i`` has steps ``step_ptr[i]:step_ptr[i + 1]``.
+        read_ptr, reads: step ``s`` reads units ``reads[read_ptr[s]:read_ptr[s + 1]]``, in this order.
+        write_ptr, writes: item ``i`` ends by writing units ``writes[write_ptr[i]:write_ptr[i + 1]]``.
+        chunks_per_step: chunks of a reduction to a step; more than 1 if a limit demanded it.
+    """
+
+    units: Units
+    step_ptr: Ints
+    read_ptr: Ints
+    reads: NDArray[np.int32]
+    write_ptr: Ints
+    writes: NDArray[np.int32]
+    chunks_per_step: int
+
+    def __len__(self) -> int:
+        return len(self.reads) + len(self.writes)
+
+
+def touches(plan: Plan, limit: int = LIMIT) -> Touches:
+    """What a plan touches: chunk by chunk, or by as many chunks as it takes to stay within ``limit``.
+
+    Raises:
+        SimulationError: even with whole reductions in one step, that would be more units, steps and touches.
+    """
+    most = max(op.reduction.chunks if op.reduction else 1 for op in plan.graph.ops)
+    chunks = 1
+    while True:
+        traffic = _Traffic(plan, chunks)
+        size = traffic.size()
+        if size <= limit:
+            return traffic.touches()
+        if chunks >= most:
+            raise SimulationError(
+                f"graph {plan.graph.name!r}: {len(plan.items)} items touch {size} pieces of tensors, but a "
+                f"simulation takes {limit}; use larger tiles, or simulate a smaller problem of the same kind"
+            )
+        chunks *= 2
+
+
+class _Traffic:
+    """The boxes of a plan as boxes of units."""
+
+    def __init__(self, plan: Plan, chunks: int) -> None:
+        self._chunks, tensors = chunks, plan.graph.tensors
+        footprint = Footprint(plan, chunks)
+        self._step_ptr, self._sum_bytes = offsets(footprint.steps), footprint.sum_bytes
+        bounds: list[list[list[Ints]]] = [[[] for _ in t.shape] for t in tensors]
+        for box in footprint.boxes:
+            for d, reach in enumerate(box.reaches if box.tensor < len(tensors) else ()):
+                bounds[box.tensor][d] += [reach.lo, reach.hi]
+        self._partitions = [Partition.of(t, b) for t, b in zip(tensors, bounds, strict=True)]
+        slots = np.arange(len(self._sum_bytes) + 1)
+        cuts = [*(p.cuts for p in self._partitions), (slots,)]
+        grids = [*(p.grid for p in self._partitions), (len(self._sum_bytes),)]
+        self._base = offsets(np.array([prod(grid) for grid in grids], np.int64))
+        self._boxes = [(b.written, _Flat.of(b, self._step_ptr, cuts[b.tensor])) for b in footprint.boxes]
+        self._places = [
+            (int(self._base[b.tensor]), np.array([prod(grids[b.tensor][d + 1 :]) for d in range(len(b.reaches))]))
+            for b in footprint.boxes
+        ]
+
+    def size(self) -> int:
+        """Units, steps and touches together."""
+        nowhere = np.zeros(0, np.int64)
+        touched = sum(_count(box, nowhere) for _, box in self._boxes)
+        return int(self._base[-1] + self._step_ptr[-1]) + touched
+
+    def touches(self) -> Touches:
+        """The boxes, unit by unit."""
+        read, written = np.zeros(self._step_ptr[-1], np.int64), np.zeros(len(self._step_ptr) - 1, np.int64)
+        for writes, box in self._boxes:
+            _count(box, written if writes else read)
+        read_ptr, write_ptr = offsets(read), offsets(written)
+        reads_out, writes_out = np.empty(read_ptr[-1], np.int32), np.empty(write_ptr[-1], np.int32)
+        read_at, write_at = read_ptr.copy(), write_ptr.copy()
+        for (writes, box), (base, strides) in zip(self._boxes, self._places, strict=True):
+            _fill(box, base, strides, write_at if writes else read_at, writes_out if writes else reads_out)
+        units = self._units(writes_out)
+        return Touches(units, self._step_ptr, read_ptr, reads_out, write_ptr, writes_out, self._chunks)
+
+    def _units(self, writes: NDArray[np.int32]) -> Units:
+        columns, address = [], 0
+        for t, partition in enumerate(self._partitions):
+            first, rows, row_bytes, row_stride = partition.geometry()
+            columns.append((np.full_like(first, t), first + address, rows, row_bytes, row_stride))
+            address += -(-partition.tensor.nbytes // ALIGN_BYTES) * ALIGN_BYTES
+        sums, one = self._sum_bytes, np.ones_like(self._sum_bytes)
+        columns.append((one * len(self._partitions), offsets(sums)[:-1] + address, one, sums, sums))
+        tensor, first, rows, row_bytes, row_stride = (np.concatenate(c) for c in zip(*columns, strict=True))
+        produced = np.zeros(len(first), bool)
+        produced[writes] = True
+        return Units(tensor.astype(np.int32), produced, rows * row_bytes, first, rows, row_bytes, row_stride)
+
+
+class _Flat(NamedTuple):
+    """Boxes as compiled code takes them.
+
+    Attributes:
+        rows: of each item's first step, in what is counted and filled.
+        first, last: columns of its first step and behind its last.
+        cls: class by dimension and item.
+        start, columns: of each dimension, where its table begins, and its columns.
+        lo, hi: all tables end to end, bounds as unit coordinates.
+    """
+
+    rows: Ints
+    first: Ints
+    last: Ints
+    cls: Ints
+    start: Ints
+    columns: Ints
+    lo: Ints
+    hi: Ints
+
+    @staticmethod
+    def of(box: Boxes, step_ptr: Ints, cuts: tuple[Ints, ...]) -> _Flat:
+        reaches = [r.numbered(c) for r, c in zip(box.reaches, cuts, strict=True)]
+        return _Flat(
+            rows=box.items if box.written else step_ptr[box.items + 1] - (box.last - box.first),
+            first=box.first,
+            last=box.last,
+            cls=np.stack([r.cls for r in reaches]),
+            start=offsets(np.array([r.lo.size for r in reaches], np.int64)),
+            columns=np.array([r.lo.shape[1] for r in reaches], np.int64),
+            lo=np.concatenate([r.lo.ravel() for r in reaches]),
+            hi=np.concatenate([r.hi.ravel() for r in reaches]),
+        )
+
+
+@njit(cache=True)
+def _count(box: _Flat, counts: Ints) -> int:
+    """Add the units of every box to ``counts``, unless it is empty; returns their sum."""
+    rows, first, last, cls, start, columns, lo, hi = box
+    total = 0
+    for i in range(len(rows)):
+        for step in range(first[i], last[i]):
+            size = 1
+            for d in range(len(columns)):
+                at = start[d] + cls[d, i] * columns[d] + (step if columns[d] > 1 else 0)
+                size *= max(hi[at] - lo[at], 0)
+            total += size
+            if len(counts):
+                counts[rows[i] + step - first[i]] += size
+    return total
+
+
+@njit(cache=True)
+def _fill(box: _Flat, base: int, strides: Ints, cursor: Ints, out: NDArray[np.int32]) -> None:
+    """Write the units of every box, row-major, where the cursor of its row stands."""
+    rows, first, last, cls, start, columns, lo, hi = box
+    rank = len(columns)
+    low, high = np.empty(rank, np.int64), np.empty(rank, np.int64)
+    for i in range(len(rows)):
+        for step in range(first[i], last[i]):
+            lines = 1
+            for d in range(rank):
+                at = start[d] + cls[d, i] * columns[d] + (step if columns[d] > 1 else 0)
+                low[d], high[d] = lo[at], max(hi[at], lo[at])
+                if d < rank - 1:
+                    lines *= high[d] - low[d]
+            to = cursor[rows[i] + step - first[i]]
+            for line in range(lines):
+                unit, rest = base, line
+                for d in range(rank - 2, -1, -1):
+                    width = high[d] - low[d]
+                    unit += (low[d] + rest % width) * strides[d]
+                    rest //= width
+                for column in range(low[rank - 1], high[rank - 1]):
+                    out[to] = unit + column
+                    to += 1
+            cursor[rows[i] + step - first[i]] = to

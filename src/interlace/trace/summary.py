@@ -1,0 +1,119 @@
+"""What a trace comes to: waves, tails, and what the workers' time went into.
+
+Worked example, 2 workers, an op of 3 items of 100 ns, each begun as soon as a worker is free:
+
+    worker 0    0..100 item 0    100..200 item 2        waves 1.5
+    worker 1    0..100 item 1                           the last wave, 100..200, is half idle: tail 0.5
+
+Of the 400 ns that the workers have, 300 are work: busy 0.75, waiting 0, idle 0.25.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from interlace.core.errors import ItemError, PlanError
+from interlace.graph.access import Ints
+from interlace.trace.events import Trace
+
+
+@dataclass(frozen=True)
+class OpSummary:
+    """One op of a trace.
+
+    Attributes:
+        op: its name.
+        items: how many it has.
+        waves: items over workers.
+        tail: idle share of its last wave. The last wave is what starts last, a wave's worth: the last ``items -
+            workers * (ceil(waves) - 1)`` items by start. It lasts from the first of these starts to the end of the
+            op's last item; of that time of all workers, idle is what is not busy with an item of any op.
+        start_ns, end_ns: its first start and last end, from the trace's first arrival.
+        waiting_ns, working_ns: sums over its items.
+    """
+
+    op: str
+    items: int
+    waves: float
+    tail: float
+    start_ns: int
+    end_ns: int
+    waiting_ns: int
+    working_ns: int
+
+
+@dataclass(frozen=True)
+class Summary:
+    """A trace in a few numbers.
+
+    Attributes:
+        workers: how many there were; some may have had no item.
+        span_ns: from the first arrival to the last end.
+        busy: share of ``workers * span_ns`` in which a worker is between start and end of an item, or of several: where
+            loads run ahead, one begins before the other has ended.
+        waiting: share in which it is between arrival and start of an item, and works on no other.
+        ops: in the graph's order, those that have items.
+    """
+
+    workers: int
+    span_ns: int
+    busy: float
+    waiting: float
+    ops: tuple[OpSummary, ...]
+
+    @property
+    def idle(self) -> float:
+        """The rest: tickets, launches, and having nothing to do."""
+        return 1.0 - self.busy - self.waiting
+
+    @staticmethod
+    def of(trace: Trace, workers: int) -> Summary:
+        """Sum up a trace of so many workers: those of a persistent launch, else blocks that are resident at once.
+
+        Raises:
+            PlanError: fewer than one worker.
+            ItemError: a trace without items.
+        """
+        if workers < 1:
+            raise PlanError(f"a trace of {workers} workers; say how many there were, at least one")
+        if not len(trace.op):
+            raise ItemError("the trace has no items; run a plan that has some")
+        time_ns = max(workers * trace.span_ns, 1)
+        busy = _covered_ns(trace.worker, trace.start_ns, trace.end_ns)
+        waiting = _covered_ns(trace.worker, trace.wait_ns, trace.end_ns) - busy
+        ops = tuple(_op(trace, int(o), workers) for o in np.unique(trace.op))
+        return Summary(workers, trace.span_ns, busy / time_ns, waiting / time_ns, ops)
+
+
+def _op(trace: Trace, o: int, workers: int) -> OpSummary:
+    mine = trace.op == o
+    start, end, items = trace.start_ns[mine], trace.end_ns[mine], int(mine.sum())
+    last_wave = items - workers * ((items - 1) // workers)
+    begins_ns, ends_ns = int(np.sort(start)[-last_wave]), int(end.max())
+    begin, stop = (np.clip(t, begins_ns, ends_ns) for t in (trace.start_ns, trace.end_ns))
+    time_ns = workers * (ends_ns - begins_ns)
+    first_ns = int(trace.wait_ns.min())
+    return OpSummary(
+        trace.ops[o],
+        items,
+        items / workers,
+        1.0 - _covered_ns(trace.worker, begin, stop) / time_ns if time_ns else 0.0,
+        int(start.min()) - first_ns,
+        ends_ns - first_ns,
+        int((start - trace.wait_ns[mine]).sum()),
+        int((end - start).sum()),
+    )
+
+
+def _covered_ns(worker: Ints, begin: Ints, end: Ints) -> int:
+    """Time that the intervals of each worker cover, once where they overlap, over all workers."""
+    order = np.lexsort((begin, worker))
+    worker, begin, end = worker[order], begin[order], end[order]
+    # Each worker is given a stretch of time of its own, so that one running maximum serves all.
+    origin = begin.min()
+    apart = np.cumsum(np.r_[0, np.diff(worker) != 0]) * (end.max() - origin + 1)
+    begin, end = begin - origin + apart, end - origin + apart
+    covered = np.maximum.accumulate(np.r_[0, end[:-1]])
+    return int(np.maximum(end - np.maximum(begin, covered), 0).sum())

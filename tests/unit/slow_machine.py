@@ -1,0 +1,233 @@
+"""The simulated machine once more, slowly: every worker is a coroutine that says what it waits for.
+
+Written from the docstrings of ``sim/machine.py`` and ``sim/memory.py``; it shares no code with them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from dataclasses import dataclass, field
+
+from interlace.core.devices import DeviceSpec
+from interlace.plan.plan import Dispatch, Plan
+from interlace.sim.machine import Costs
+from interlace.sim.modes import Gate, Mode
+
+
+@dataclass
+class Until:
+    """Go on at a time, or when one has been set."""
+
+    ns: float | None
+
+
+@dataclass
+class Posts:
+    """Go on when all of these semaphores have so many posts."""
+
+    needs: list[tuple[int, int]]
+
+
+@dataclass
+class Loading:
+    """So much to do at full speed, and what it wants of memory meanwhile."""
+
+    ns: float
+    demand: float
+
+
+@dataclass
+class Ahead:
+    """Load ahead until told to stop; ``stop_ns`` is found by ``needs`` and ``ready``."""
+
+    loading: Loading
+    needs: list[tuple[int, int]]
+    ready_ns: float | None = None
+
+
+Request = Until | Posts | Loading | Ahead
+
+
+@dataclass
+class SlowMachine:
+    """Runs a plan; ``rows`` are (worker, wait, start, end) of each item that ended."""
+
+    plan: Plan
+    costs: Costs
+    device: DeviceSpec
+    mode: Mode
+    now: float = 0.0
+    rows: dict[int, list[float]] = field(default_factory=dict)
+    ended: set[int] = field(default_factory=set)
+
+    def run(self) -> None:
+        plan, n = self.plan, len(self.plan.items)
+        self.order = list(range(n))
+        self.by_op = self.mode.gate is not Gate.OPEN
+        if self.by_op:
+            self.order.sort(key=lambda i: plan.items.op[i])
+        self.static = not self.by_op and plan.dispatch is Dispatch.STATIC
+        self.taken: list[int] = []
+        self.post_times: dict[int, list[float]] = {}
+        self.opens: float | None = 0.0
+        self.ends: list[float] = []
+        workers = [self.worker(w) for w in range(plan.workers)]
+        requests: dict[int, Request] = {w: Until(0.0) for w in range(plan.workers)}
+        while True:
+            times = {w: t for w, r in requests.items() if (t := self.when(r, requests)) is not None}
+            if not times:
+                return
+            w = min(times, key=lambda v: (times[v], v))
+            self.advance(requests, times[w])
+            try:
+                requests[w] = workers[w].send(None)
+            except StopIteration:
+                del requests[w]
+
+    # -------------------------------------------------------- time
+
+    def speeds(self, requests: dict[int, Request]) -> dict[int, float]:
+        """Speed of each worker that loads: smallest demand first, each gets at most its part of what is left."""
+        loads = {w: load for w, r in requests.items() if (load := self.load(r)) and load.demand > 0}
+        left, speeds = self.device.dram_bytes_per_s * 1e-9, {}
+        for n, w in enumerate(sorted(loads, key=lambda v: loads[v].demand)):
+            granted = min(loads[w].demand, left / (len(loads) - n))
+            left -= granted
+            speeds[w] = granted / loads[w].demand
+        return speeds
+
+    @staticmethod
+    def load(request: Request) -> Loading | None:
+        if isinstance(request, Ahead):
+            return request.loading if request.loading.ns > 0 else None
+        return request if isinstance(request, Loading) else None
+
+    def when(self, request: Request, requests: dict[int, Request]) -> float | None:
+        if isinstance(request, Until):
+            return request.ns if request.ns is not None else self.opens
+        if isinstance(request, Posts):
+            return self.now if self.met(request.needs) else None
+        w = next(w for w, r in requests.items() if r is request)
+        load = self.load(request)
+        done = self.now + load.ns / self.speeds(requests).get(w, 1.0) if load else None
+        if isinstance(request, Ahead):
+            if request.ready_ns is None and self.met(request.needs):
+                return self.now
+            ready = request.ready_ns
+            return min((t for t in (done, ready) if t is not None), default=None)
+        return done
+
+    def met(self, needs: list[tuple[int, int]]) -> bool:
+        return all(len(self.post_times.get(s, [])) >= n for s, n in needs)
+
+    def advance(self, requests: dict[int, Request], t: float) -> None:
+        speeds = self.speeds(requests)
+        for w, r in requests.items():
+            load = self.load(r)
+            if load:
+                load.ns = max(load.ns - (t - self.now) * speeds.get(w, 1.0), 0.0)
+                if load.ns < 1e-9:
+                    load.ns = 0.0
+        self.now = max(self.now, t)
+
+    # -------------------------------------------------------- what a worker does
+
+    def next_item(self, w: int) -> int | None:
+        mine = [i for i in self.order if i not in self.taken and (not self.static or self.plan.items.worker[i] == w)]
+        return mine[0] if mine else None
+
+    def needs(self, item: int, lo: float, hi: float) -> list[tuple[int, int]]:
+        """Semaphores and thresholds of the item's waits that stand at k in (lo, hi]."""
+        waits = self.plan.waits
+        if not self.mode.waits:
+            return []
+        return [
+            (int(waits.first[r] + n * waits.stride[r]), int(waits.threshold[r]))
+            for r in range(int(waits.ptr[item]), int(waits.ptr[item + 1]))
+            if lo < waits.k[r] <= hi
+            for n in range(int(waits.count[r]))
+        ]
+
+    def known(self, needs: list[tuple[int, int]], arrived: float) -> float:
+        ring = self.mode.ring_bytes > 0
+        poll = self.device.latencies.wait_ns if needs and not ring else 0.0
+        posts = [max(self.post_times[s]) + self.device.latencies.hand_over_ns for s, _ in needs]
+        return max([arrived + poll, *posts])
+
+    def worker(self, w: int) -> Generator[Request, None, None]:
+        ns, items, ring = self.device.latencies, self.plan.items, self.mode.ring_bytes > 0
+        draws = self.mode.gate is Gate.OPEN and not self.static and not ring
+        first = True
+        while True:
+            item = self.next_item(w)
+            if item is None:
+                return
+            if self.opens is None or self.opens > self.now:
+                yield Until(None)
+                continue
+            self.taken.append(item)
+            rest = [i for i in self.order if i not in self.taken and items.op[i] == items.op[item]]
+            if self.by_op and not rest and len(self.taken) < len(self.order):
+                self.opens = self.now + ns.launch_ns if self.mode.gate is Gate.TAKEN else None
+            arrived = self.now + (ns.ticket_ns if draws else 0.0)
+            self.rows[item] = [w, arrived]
+            needs, loaded = self.needs(item, -1, int(items.k_lo[item])), 0.0
+            ahead = min(float(self.costs.ahead_bytes[item]), self.mode.ring_bytes)
+            sm_dram = self.per_worker(self.device.sm_dram_bytes_per_s)
+            if ring and ahead > 0 and (not self.met(needs) or self.known(needs, arrived) > arrived):
+                request = Ahead(Loading(ahead / sm_dram, sm_dram), needs)
+                while request.ready_ns is None or self.now < request.ready_ns:
+                    if request.ready_ns is None and self.met(needs):
+                        request.ready_ns = self.known(needs, arrived) + ns.fill_ns
+                    yield request
+                start = self.known(needs, arrived)
+                loaded = ahead - request.loading.ns * sm_dram
+            else:
+                if not self.met(needs):
+                    yield Posts(needs)
+                start = self.known(needs, arrived)
+                yield Until(start + (0.0 if ring and not first and start <= arrived else ns.fill_ns))
+            self.rows[item].append(start)
+            first = False
+            yield from self.work(item, loaded)
+            yield from self.finish(item)
+
+    def per_worker(self, per_s: float) -> float:
+        """Bytes or FLOPs per ns of a worker, of what an SM has per s."""
+        return per_s * 1e-9 / -(-self.plan.workers // self.device.sms)
+
+    def work(self, item: int, loaded: float) -> Generator[Request, None, None]:
+        k_lo, k_hi = int(self.plan.items.k_lo[item]), int(self.plan.items.k_hi[item])
+        dram = float(self.costs.dram_bytes[item]) - loaded
+        l2 = float(self.costs.l2_bytes[item]) + dram
+        whole = max(
+            float(self.costs.flops[item]) / self.per_worker(self.device.flops_per_s / self.device.sms),
+            l2 / self.per_worker(self.device.sm_l2_bytes_per_s),
+            dram / self.per_worker(self.device.sm_dram_bytes_per_s),
+        )
+        waits = self.plan.waits
+        rows = range(int(waits.ptr[item]), int(waits.ptr[item + 1])) if self.mode.waits else ()
+        stops = sorted({int(waits.k[r]) for r in rows if waits.k[r] > k_lo} | {k_hi})
+        at = k_lo
+        for k in stops:
+            yield Loading(whole * (k - at) / (k_hi - k_lo), dram / whole if whole else 0.0)
+            if k < k_hi:
+                arrived, needs = self.now, self.needs(item, at, k)
+                if not self.met(needs):
+                    yield Posts(needs)
+                yield Until(self.known(needs, arrived))
+            at = k
+
+    def finish(self, item: int) -> Generator[Request, None, None]:
+        items, post_ns = self.plan.items, self.device.latencies.post_ns
+        parts = [i for i in self.order if (items.op[i], items.tile[i]) == (items.op[item], items.tile[item])]
+        end = self.now + (post_ns if len(parts) > 1 else 0.0)
+        self.ended.add(item)
+        if self.ended.issuperset(parts) and items.post[item] >= 0 and self.mode.waits:
+            self.post_times.setdefault(int(items.post[item]), []).append(end)
+            end += post_ns
+        self.rows[item].append(end)
+        self.ends.append(end)
+        if self.opens is None and len(self.ended) == len(self.taken):
+            self.opens = max(self.ends) + self.device.latencies.launch_ns
+        yield Until(end)

@@ -1,0 +1,401 @@
+"""What a plan touches: units, steps and their order, against hand counts and the slow oracle."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from time import perf_counter
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from interlace.core.dtypes import bf16, fp32
+from interlace.core.errors import ItemError, PlanError, SimulationError
+from interlace.graph.access import ALL, Access, Affine, Span, axes
+from interlace.graph.op import Op
+from interlace.graph.tensor import Tensor
+from interlace.kernels.matmul import Activation, MatmulTile
+from interlace.plan.plan import Dispatch, Plan
+from interlace.planner.build import Choices, build
+from interlace.policies.interleavings import Panels
+from interlace.policies.orders import GroupedPanels
+from interlace.policies.splits import SplitK
+from interlace.policies.sync import RowSync
+from interlace.sim.lockstep import AccessStream, interleave
+from interlace.sim.modes import PERSISTENT, SEMAPHORE_STREAMS, SERIAL, Mode
+from interlace.sim.traffic import Touches, touches
+from interlace.sim.units import ALIGN_BYTES, Partition
+from interlace.workloads import FFNShape, ffn, two_copies
+
+from . import oracle
+from .graphs import (
+    EXAMPLES,
+    chain,
+    choices,
+    conv_chain,
+    graphs,
+    matmul,
+    pair,
+    pointwise,
+    program,
+    set_entry,
+    two_matmuls,
+)
+
+
+def reads(t: Touches) -> list[list[list[int]]]:
+    """Units that each item reads, step by step."""
+    return [
+        [t.reads[t.read_ptr[s] : t.read_ptr[s + 1]].tolist() for s in range(a, b)] for a, b in pairwise(t.step_ptr)
+    ]
+
+
+def writes(t: Touches) -> list[list[int]]:
+    """Units that each item writes."""
+    return [t.writes[a:b].tolist() for a, b in pairwise(t.write_ptr)]
+
+
+def stream(accesses: AccessStream) -> list[tuple[int, bool, int]]:
+    return list(zip(accesses.unit.tolist(), accesses.is_write.tolist(), accesses.item.tolist(), strict=True))
+
+
+# ---------------------------------------------------------------- by hand
+
+
+def test_two_copies_share_the_units_that_both_tilings_cut() -> None:
+    shapes = {"x": (4, 8), "y": (4, 8), "z": (4, 8)}
+    ops = pointwise("first", "x", "y", (4, 8), (2, 4)), pointwise("second", "y", "z", (4, 8), (4, 2))
+    t = touches(build(program(shapes, *ops), Choices(2)))
+    # x is cut 2 x 2, y by both ops 2 x 4, z 1 x 4: units 0..3, 4..11, 12..15.
+    assert t.units.tensor.tolist() == [0] * 4 + [1] * 8 + [2] * 4
+    assert t.units.nbytes.tolist() == [2 * 4 * 4] * 4 + [2 * 2 * 4] * 8 + [4 * 2 * 4] * 4
+    assert t.units.produced.tolist() == [False] * 4 + [True] * 12
+    assert reads(t) == [[[0]], [[1]], [[2]], [[3]], [[4, 8]], [[5, 9]], [[6, 10]], [[7, 11]]]
+    assert writes(t) == [[4, 5], [6, 7], [8, 9], [10, 11], [12], [13], [14], [15]]
+    assert t.chunks_per_step == 1
+
+
+def test_rows_of_units_at_a_ragged_edge_are_those_of_the_tensor() -> None:
+    graph = program({"x": (5, 7), "y": (5, 7)}, pointwise("copy", "x", "y", (5, 7), (2, 4)))
+    u = touches(build(graph, Choices(1))).units
+    x, y = slice(0, 6), slice(6, 12)
+    assert u.rows[x].tolist() == [2, 2, 2, 2, 1, 1]
+    assert u.row_bytes[x].tolist() == [16, 12, 16, 12, 16, 12]
+    assert u.row_stride[x].tolist() == [28, 28, 28, 28, 16, 12]
+    assert u.first_byte[x].tolist() == [0, 16, 56, 72, 112, 128]
+    assert u.nbytes[x].tolist() == [32, 24, 32, 24, 16, 12]
+    assert u.first_byte[y].tolist() == (u.first_byte[x] + ALIGN_BYTES).tolist()
+
+
+def test_parts_of_a_split_tile_meet_in_the_workspace() -> None:
+    # One 2 x 2 tile of C = A @ B with k 0:8 in chunks of 2, cut in two.
+    shapes = {"a": (2, 8), "b": (8, 2), "c": (2, 2)}
+    graph = program(shapes, matmul("mm", "a", "b", "c", (2, 2, 8), (2, 2), 2))
+    t = touches(build(graph, Choices(2, split=SplitK(2))))
+    # a: units 0..3, b: 4..7, c: 8, sums: 9, 10.
+    assert reads(t) == [[[0, 4], [1, 5]], [[2, 6], [3, 7, 9]]]
+    assert writes(t) == [[9], [10, 8]]
+    assert t.units.tensor.tolist()[-3:] == [2, 3, 3]
+    assert t.units.nbytes.tolist()[-2:] == [2 * 2 * 4] * 2
+    assert t.units.produced.tolist() == [False] * 8 + [True] * 3
+
+
+def test_two_matmuls_with_split_k_touch_each_byte_as_often_as_tiles_do() -> None:
+    graph = two_matmuls(8, (4, 8, 4), up=(2, 2), down=(4, 2), block=2)
+    t = touches(build(graph, Choices(3, policy=RowSync(), split={"down": SplitK(2)})))
+    nbytes = np.zeros(6, np.int64)
+    np.add.at(nbytes, t.units.tensor[t.reads], t.units.nbytes[t.reads])
+    # x once per column tile of up (4), w1 per row tile (4), hidden per column tile of down (2), w2 per row tile
+    # (2); of 4 tiles of down, one part of two reads the sum of the other.
+    assert nbytes.tolist() == [4 * 8 * 4 * 4, 4 * 4 * 8 * 4, 2 * 8 * 8 * 4, 2 * 8 * 4 * 4, 0, 4 * 4 * 2 * 4]
+    written = np.zeros(6, np.int64)
+    np.add.at(written, t.units.tensor[t.writes], t.units.nbytes[t.writes])
+    assert written.tolist() == [0, 0, 8 * 8 * 4, 0, 8 * 4 * 4, 8 * 4 * 2 * 4]
+
+
+def test_gated_matmul_leaves_a_sum_of_each_product() -> None:
+    tile = MatmulTile(16, 16, 16)
+    graph = ffn(16, FFNShape(32, 16, Activation.SILU, True), bf16, tile, tile)
+    t = touches(build(graph, Choices(2, split={"up": SplitK(2), "down": SplitK(1)})))
+    assert t.units.nbytes[t.units.tensor == len(graph.tensors)].tolist() == [2 * 16 * 16 * 4] * 2
+
+
+def test_bias_and_residual_are_read_once_with_the_last_chunk() -> None:
+    i, j = axes(2)
+    mm = matmul("mm", "a", "b", "c", (2, 4, 4), (2, 2), 2)
+    extra = Access("bias", "bias", (j.block(2),)), Access("residual", "r", (i.block(2), j.block(2)))
+    op = Op("mm", "mm", mm.grid, (extra[0], *mm.reads, extra[1]), mm.writes, mm.reduction)
+    shapes = {"a": (2, 4), "b": (4, 4), "bias": (4,), "r": (2, 4), "c": (2, 4)}
+    t = touches(build(program(shapes, op), Choices(1)))
+    # a: 0, 1; b: 2..5; bias: 6, 7; r: 8, 9; c: 10, 11.
+    assert reads(t) == [[[0, 2], [1, 4, 6, 8]], [[0, 3], [1, 5, 7, 9]]]
+    assert writes(t) == [[10], [11]]
+
+
+def test_causal_reads_grow_tile_by_tile() -> None:
+    i, _ = axes(2)
+    op = Op(
+        "attend",
+        "attend",
+        (4, 1),
+        (Access("q", "q", (i.block(2), ALL)), Access("kv", "kv", (Span(Affine(), i * 2 + 2), ALL))),
+        (Access("o", "o", (i.block(2), ALL)),),
+    )
+    t = touches(build(program({"q": (8, 4), "kv": (8, 4), "o": (8, 4)}, op), Choices(1)))
+    assert reads(t) == [[[0, 4]], [[1, 4, 5]], [[2, 4, 5, 6]], [[3, 4, 5, 6, 7]]]
+
+
+def test_outer_dimensions_are_cut_until_a_unit_is_rows_of_one_stride() -> None:
+    def partition(*inner: tuple[int, ...]) -> Partition:
+        bounds = [[np.array(cuts, np.int64)] for cuts in inner]
+        return Partition.of(Tensor("t", (2, 4, 6), fp32), bounds)
+
+    assert partition((), (), ()).grid == (1, 1, 1)
+    assert partition((1,), (), ()).grid == (2, 1, 1)
+    assert partition((), (2,), (3,)).grid == (2, 2, 2)
+    assert partition((1,), (), (3,)).grid == (2, 1, 2)
+    first, rows, row_bytes, stride = partition((1,), (), (3,)).geometry()
+    assert (first.tolist(), rows.tolist()) == ([0, 12, 96, 108], [4, 4, 4, 4])
+    assert (row_bytes.tolist(), stride.tolist()) == ([12] * 4, [24] * 4)
+    first, rows, row_bytes, stride = partition((1,), (), ()).geometry()
+    assert (first.tolist(), rows.tolist(), row_bytes.tolist()) == ([0, 96], [1, 1], [96, 96])
+
+
+def test_convolutions_with_halos_read_all_channels_of_their_rows() -> None:
+    graph = conv_chain(1, 6, 3, 4)
+    t = touches(build(graph, Choices(1)))
+    first = reads(t)[0]  # rows 0..2 of x (a halo of one), in two chunks of channels, and half of the output channels
+    u = t.units
+    assert [int(u.nbytes[step].sum()) for step in first] == [4 * (3 * 3 * 2 + 9 * 2 * 2)] * 2
+
+
+# ---------------------------------------------------------------- against the oracle
+
+
+def elements(plan: Plan, t: Touches, unit: int) -> set[oracle.Element]:
+    """Elements of a unit, found through its addresses; the workspace has slots instead."""
+    u, tensors = t.units, plan.graph.tensors
+    at = int(u.tensor[unit])
+    if at == len(tensors):
+        return {("sum", unit)}
+    base = sum(-(-tensor.nbytes // ALIGN_BYTES) * ALIGN_BYTES for tensor in tensors[:at])
+    size = tensors[at].dtype.itemsize
+    first = int(u.first_byte[unit]) - base
+    numbers = [
+        (first + r * int(u.row_stride[unit]) + b) // size
+        for r in range(int(u.rows[unit]))
+        for b in range(0, int(u.row_bytes[unit]), size)
+    ]
+    assert len(numbers) * size == u.nbytes[unit]
+    return {(tensors[at].name, *map(int, np.unravel_index(n, tensors[at].shape))) for n in numbers}
+
+
+def expected(plan: Plan, item: int) -> tuple[list[set[oracle.Element]], set[oracle.Element]]:
+    """Elements that an item reads, step by step, and writes; sums are left out."""
+    items = plan.items
+    op = plan.graph.ops[int(items.op[item])]
+    coords = oracle.coordinates(op)[int(items.tile[item])]
+    k_lo, k_hi = int(items.k_lo[item]), int(items.k_hi[item])
+    block = op.reduction.block if op.reduction else 1
+    same = (items.op == items.op[item]) & (items.tile == items.tile[item])
+    closes = item == np.flatnonzero(same)[-1]
+    steps = []
+    for lo in range(k_lo, k_hi, block):
+        hi = min(lo + block, k_hi)
+        step = {e for a in op.reads if a.uses_k for e in oracle.elements(plan.graph, a, coords, lo, hi)}
+        if closes and hi == k_hi:
+            whole = oracle.whole(op)
+            step |= {e for a in op.reads if not a.uses_k for e in oracle.elements(plan.graph, a, coords, *whole)}
+        steps.append(step)
+    written = {e for a in op.writes for e in oracle.elements(plan.graph, a, coords, 0, 1)} if closes else set()
+    return steps, written
+
+
+@st.composite
+def plans(draw: st.DrawFn) -> Plan:
+    graph = draw(graphs())
+    return build(graph, draw(choices(graph)))
+
+
+@settings(EXAMPLES, max_examples=60)
+@given(plans())
+def test_items_touch_what_their_access_maps_say_and_nothing_else(plan: Plan) -> None:
+    t = touches(plan)
+    held = [elements(plan, t, unit) for unit in range(len(t.units))]
+    assert sum(map(len, held)) == len(set().union(*held)), "units overlap"
+    for item in range(len(plan.items)):
+        steps, written = expected(plan, item)
+        got = [set().union(*(held[u] for u in units)) for units in reads(t)[item]]
+        assert [{e for e in step if e[0] != "sum"} for step in got] == steps
+        assert {e for u in writes(t)[item] for e in held[u] if e[0] != "sum"} == written
+    tensors = [t.units.nbytes[t.units.tensor == n].sum() for n in range(len(plan.graph.tensors))]
+    assert tensors == [tensor.nbytes for tensor in plan.graph.tensors]
+
+
+@settings(EXAMPLES, max_examples=60)
+@given(plans())
+def test_every_sum_is_written_once_and_read_by_the_last_part_before_its_own(plan: Plan) -> None:
+    t = touches(plan)
+    sums = np.flatnonzero(t.units.tensor == len(plan.graph.tensors))
+    owner = {u: item for item, units in enumerate(writes(t)) for u in units if u in sums}
+    readers: dict[int, list[int]] = {}
+    for item, steps in enumerate(reads(t)):
+        for u in steps[-1]:
+            if u in sums:
+                readers.setdefault(item, []).append(u)
+        assert not any(u in sums for step in steps[:-1] for u in step)
+    assert sorted(owner) == sums.tolist()
+    tile = list(zip(plan.items.op.tolist(), plan.items.tile.tolist(), strict=True))
+    for item, found in readers.items():
+        assert sorted([owner[u] for u in found] + [item]) == [i for i, x in enumerate(tile) if x == tile[item]]
+
+
+# ---------------------------------------------------------------- limits
+
+
+def test_steps_grow_until_the_plan_is_within_the_limit() -> None:
+    plan = build(two_matmuls(8, (8, 8, 8), (4, 4), (4, 4), block=1), Choices(2, split={"down": SplitK(3)}))
+    fine = touches(plan)
+    size = len(fine) + len(fine.units) + len(fine.reads) // 2
+    coarse = touches(plan, limit=size // 2)
+    assert (fine.chunks_per_step, coarse.chunks_per_step) == (1, 4)
+    # Steps end at multiples of 4 and where items do: k 0:2, 2:5 and 5:8 are steps of their own or two.
+    per_item = [len(steps) for steps in reads(coarse)]
+    assert per_item == [2] * 4 + [1] * 4 + [2] * 4 + [1] * 4
+    for t in (fine, coarse):
+        assert t.units.nbytes[t.reads].sum() == 2 * (2 * 8 * 8 * 4) * 2 + 4 * 2 * (4 * 4 * 4)
+
+
+def test_a_plan_that_no_step_makes_small_is_refused_with_the_limit() -> None:
+    (i,) = axes(1)
+    reads = Access("p", "h", (ALL,)), Access("q", "g", (i.block(1),))
+    op = Op("use", "use", (100,), reads, (Access("out", "y", (i.block(1),)),))
+    cut = pointwise("cut", "h", "z", (100,), (1,))
+    shapes = {"h": (100,), "g": (100,), "y": (100,), "z": (100,)}
+    plan = build(program(shapes, op, cut), Choices(2))
+    with pytest.raises(SimulationError, match=r"200 items touch \d+ pieces of tensors, but a simulation takes 9999"):
+        touches(plan, limit=9999)
+
+
+# ---------------------------------------------------------------- lockstep
+
+
+def two_step_plan(dispatch: Dispatch = Dispatch.TICKET) -> Plan:
+    """Items A of two steps, B and C of one, as in the module's docstring."""
+    wide = matmul("wide", "a", "b", "c", (1, 1, 2), (1, 1), 1)
+    thin = pointwise("thin", "p", "q", (1, 2), (1, 1))
+    graph = program({"a": (1, 2), "b": (2, 1), "c": (1, 1), "p": (1, 2), "q": (1, 2)}, wide, thin)
+    return build(graph, Choices(2, dispatch))
+
+
+def test_workers_take_turns_step_by_step_and_draw_the_next_ticket_when_done() -> None:
+    plan = two_step_plan()
+    # a: 0, 1; b: 2, 3; c: 4; p: 5, 6; q: 7, 8
+    assert stream(interleave(plan, touches(plan))) == [
+        (0, False, 0),
+        (2, False, 0),
+        (5, False, 1),
+        (7, True, 1),
+        (1, False, 0),
+        (3, False, 0),
+        (4, True, 0),
+        (6, False, 2),
+        (8, True, 2),
+    ]
+
+
+def test_static_workers_keep_to_their_lists() -> None:
+    plan = two_step_plan(Dispatch.STATIC)
+    assert plan.items.worker.tolist() == [0, 1, 0]
+    items = [item for _, _, item in stream(interleave(plan, touches(plan)))]
+    assert items == [0, 0, 1, 1, 0, 0, 0, 2, 2]
+
+
+def test_serial_workers_wait_for_the_end_of_the_op_before() -> None:
+    plan = two_step_plan()
+    assert [item for _, _, item in stream(interleave(plan, touches(plan), SERIAL))] == [0, 0, 0, 0, 0, 1, 1, 2, 2]
+    assert stream(interleave(plan, touches(plan), SEMAPHORE_STREAMS)) == stream(interleave(plan, touches(plan)))
+
+
+def slow_stream(plan: Plan, t: Touches, mode: Mode) -> list[tuple[int, bool, int]]:
+    """Lockstep, told by lists of what is left to do."""
+    order = list(range(len(plan.items)))
+    if mode is not PERSISTENT:
+        order.sort(key=lambda i: plan.items.op[i])
+    static = mode is PERSISTENT and plan.dispatch is Dispatch.STATIC
+    lists = [[i for i in order if not static or plan.items.worker[i] == w] for w in range(plan.workers)]
+    todo: list[list[tuple[int, list[int]]]] = [[] for _ in lists]
+    taken: set[int] = set()
+    out = []
+    while len(taken) < len(order) or any(todo):
+        for w in range(plan.workers):
+            free = [i for i in lists[w] if i not in taken]
+            busy = {int(plan.items.op[rest[0][0]]) for rest in todo if rest}
+            if not todo[w] and free and (mode is not SERIAL or busy <= {int(plan.items.op[free[0]])}):
+                taken.add(free[0])
+                todo[w] = [(free[0], step) for step in reads(t)[free[0]]]
+            if todo[w]:
+                item, step = todo[w].pop(0)
+                out += [(u, False, item) for u in step]
+                if not todo[w]:
+                    out += [(u, True, item) for u in writes(t)[item]]
+    return out
+
+
+@settings(EXAMPLES, max_examples=60)
+@given(plans(), st.sampled_from((PERSISTENT, SERIAL, SEMAPHORE_STREAMS)))
+def test_lockstep_equals_a_slow_one(plan: Plan, mode: Mode) -> None:
+    t = touches(plan)
+    assert stream(interleave(plan, t, mode)) == slow_stream(plan, t, mode)
+
+
+def test_stream_of_a_plan_that_cannot_be_told_is_refused() -> None:
+    plan = build(pair(), Choices(2, Dispatch.STATIC))
+    other = build(pair(3), Choices(2))
+    with pytest.raises(SimulationError, match="touches of 6 items for a plan of 4"):
+        interleave(plan, touches(other))
+    with pytest.raises(ItemError, match=r"op 'b', tile \(0\) has worker 2; name one of 0..1"):
+        interleave(set_entry(plan, "items.worker", 2, 2), touches(plan))
+    with pytest.raises(PlanError, match="plan has 0 workers"):
+        interleave(Plan(plan.graph, plan.dispatch, 0, 0, plan.items, plan.waits), touches(plan))
+
+
+# ---------------------------------------------------------------- speed
+
+
+def best_seconds(plan: Plan) -> tuple[float, Touches]:
+    """The better of two runs, after one that compiles: other processes may share the cores."""
+    t = touches(plan)
+    seconds = []
+    for _ in range(2):
+        start = perf_counter()
+        t = touches(plan)
+        interleave(plan, t)
+        seconds.append(perf_counter() - start)
+    return min(seconds), t
+
+
+def test_ffn_of_8192_tokens_takes_half_a_second() -> None:
+    tile = MatmulTile(128, 256, 64)
+    graph = ffn(8192, FFNShape(4096, 14336, Activation.RELU, False), bf16, tile, tile)
+    plan = build(graph, Choices(132, policy=RowSync(), order=GroupedPanels(8), interleaving=Panels(8)))
+    seconds, t = best_seconds(plan)
+    # 64 x 56 tiles of up in 64 chunks, 64 x 16 of down in 224, two units a chunk; up's tiles are four chunks wide.
+    assert len(t.reads) == 2 * (64 * 56 * 64 + 64 * 16 * 224)
+    assert len(t.writes) == 64 * 56 * 4 + 64 * 16
+    # x, w_up, w_down, hidden, out
+    assert np.bincount(t.units.tensor).tolist() == [64 * 64, 56 * 64, 16 * 224, 64 * 224, 64 * 16]
+    assert t.chunks_per_step == 1
+    assert seconds < 0.5
+
+
+def test_100_000_items_take_a_second() -> None:
+    seconds, t = best_seconds(build(chain(4, 25_000), Choices(132)))
+    assert (len(t.reads), len(t.writes), len(t.units)) == (100_000, 100_000, 125_000)
+    assert seconds < 1.0
+
+
+def test_copies_of_bf16_have_half_the_bytes() -> None:
+    t = touches(build(two_copies(64, 64, bf16, (64, 64)), Choices(1)))
+    assert t.units.nbytes.tolist() == [64 * 64 * 2] * 3
