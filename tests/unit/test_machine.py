@@ -11,7 +11,7 @@ import pytest
 from hypothesis import event, given, settings
 from hypothesis import strategies as st
 
-from interlace.core.devices import H200, DeviceSpec, Latencies
+from interlace.core.devices import H200, L2, DeviceSpec, Latencies
 from interlace.core.errors import DeadlockError, PlanError, SimulationError
 from interlace.plan.plan import Dispatch, Items, Plan, Waits
 from interlace.planner.build import Choices, build
@@ -31,7 +31,7 @@ from .slow_machine import SlowMachine
 #: Post 30, met wait 20, hand-over 50, ticket 10, fill 5, launch 100.
 LATENCIES = Latencies(30.0, 20.0, 50.0, 10.0, 5.0, 100.0)
 #: Two or three SMs of 1 FLOP/ns, 2 bytes/ns of memory and 8 of the L2 each; memory gives 3 bytes/ns.
-DEVICE = DeviceSpec("two SMs", 2, 1 << 20, 3e9, 2e9, 1 << 10, 2e9, 8e9, LATENCIES)
+DEVICE = DeviceSpec("two SMs", 2, 1 << 20, 3e9, 2e9, 1 << 10, 2e9, 8e9, L2(1, 1 << 20), 0.0, LATENCIES)
 THREE_SMS = replace(DEVICE, sms=3, flops_per_s=3e9)
 
 
@@ -176,20 +176,21 @@ def test_serial_launches_each_op_after_the_one_before() -> None:
 # ---------------------------------------------------------------- costs
 
 
-def test_costs_follow_from_which_accesses_hit() -> None:
+def test_costs_follow_from_what_accesses_missed() -> None:
     graph = two_matmuls(2, (2, 4, 2), up=(2, 2), down=(2, 2), block=2)
     plan = build(graph, Choices(1))
     t = touches(plan)
     accesses = interleave(plan, t)
     seen: set[int] = set()
     hit = np.array([u in seen or bool(seen.add(u)) for u in accesses.unit.tolist()])  # an endless cache
-    c = Costs.of(plan, t.units, accesses, hit)
+    nbytes = t.units.nbytes[accesses.unit]
+    c = Costs.of(plan, t.units, accesses, np.where(hit, 0, nbytes))
     # Units of 16 bytes. up (0, 0): x, w1 and hidden miss; up (0, 1): x hits; down: hidden hits, w2 and y miss.
     assert c.dram_bytes.tolist() == [48.0, 32.0, 48.0]
     assert c.l2_bytes.tolist() == [0.0, 16.0, 32.0]
     assert c.ahead_bytes.tolist() == [32.0, 16.0, 32.0]
     assert c.flops.tolist() == item_flops(plan).tolist() == [16.0, 16.0, 32.0]
-    missed = Costs.of(plan, t.units, accesses, np.zeros(len(accesses), bool))
+    missed = Costs.of(plan, t.units, accesses, nbytes)
     assert missed.ahead_bytes.tolist() == [32.0, 32.0, 32.0]  # hidden is produced, so it does not run ahead
 
 

@@ -30,18 +30,33 @@ class Latencies:
 
 
 @dataclass(frozen=True)
+class L2:
+    """The last-level cache as the simulation takes it; see ``sim/l2``.
+
+    Attributes:
+        sides: parts of the cache, each near an equal share of the SMs.
+        side_bytes: what one part holds.
+    """
+
+    sides: int
+    side_bytes: int
+
+
+@dataclass(frozen=True)
 class DeviceSpec:
     """One device.
 
     Attributes:
         name: as the driver reports it.
         sms: streaming multiprocessors (on a CPU: workers that the simulation uses).
-        l2_bytes: size of the last-level cache.
+        l2_bytes: size of the last-level cache, as the driver reports it.
         dram_bytes_per_s: read bandwidth that a streaming kernel reaches.
         flops_per_s: dense bf16 matrix rate that a large matmul reaches.
         smem_bytes: shared memory that one thread block may use.
         sm_dram_bytes_per_s: most that one SM reads from memory while the others are idle.
         sm_l2_bytes_per_s: most that one SM reads through the L2, whether it hits or not.
+        l2: how that cache behaves.
+        speed_spread: by which part the slowest SM is slower than the fastest on the same work.
         latencies: what an item costs besides.
     """
 
@@ -53,12 +68,16 @@ class DeviceSpec:
     smem_bytes: int
     sm_dram_bytes_per_s: float
     sm_l2_bytes_per_s: float
+    l2: L2
+    speed_spread: float
     latencies: Latencies = Latencies()
 
 
 #: Measured on the device (docs/performance.md): 4 GiB read stream, 8192-cubed bf16 matmul on random data, and L2
 #: reads of different boxes by all SMs, an equal share each. What a lone SM gets from memory was not measured; it is
-#: 64 KiB in flight, with which all SMs together reach the stream's rate, per microsecond of latency.
-H200 = DeviceSpec("NVIDIA H200", 132, 60 << 20, 4.53e12, 790e12, 227 << 10, 65e9, 67e9)
+#: 64 KiB in flight, with which all SMs together reach the stream's rate, per microsecond of latency. The cache is half
+#: gone where 31 MiB are read by all SMs (benchmarks/results/l2-h200.json). Tiles take 2.3 to 3 % longer on the slowest
+#: SMs than on the fastest, always the same ones (explored-hopper-h200.json).
+H200 = DeviceSpec("NVIDIA H200", 132, 60 << 20, 4.53e12, 790e12, 227 << 10, 65e9, 67e9, L2(2, 31 << 20), 0.025)
 #: Stands in where there is no GPU: few workers, so that small examples still have waves.
-CPU = DeviceSpec("cpu", 8, 1 << 20, 20e9, 100e9, 227 << 10, 5e9, 10e9)
+CPU = DeviceSpec("cpu", 8, 1 << 20, 20e9, 100e9, 227 << 10, 5e9, 10e9, L2(1, 1 << 20), 0.0)

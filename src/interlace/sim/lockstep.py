@@ -2,7 +2,9 @@
 
 The workers move in rounds. In its turn of a round a worker that holds no item takes the next one; then it runs
 one step, and if that was the item's last, writes and lets go. This is what a cache sees of W workers at equal
-speed, which is close to what a GPU does where all items of an op cost the same.
+speed, which is close to what a GPU does where all items of an op cost the same. Its SMs are not quite of equal speed,
+though, and what begins together drifts apart: with a ``spread`` of s, the slowest worker sits out a round in 1 / s, the
+others less often, in proportion to their place in an order that is drawn once.
 
 Two workers, items A (two steps, a0 a1), B (one step, b0) and C (one step, c0), each then writing one unit:
 
@@ -21,6 +23,7 @@ from numpy.typing import NDArray
 from interlace.core.errors import SimulationError
 from interlace.graph.access import Ints
 from interlace.plan.plan import Plan
+from interlace.sim.memory import Floats
 from interlace.sim.modes import PERSISTENT, Gate, Mode, Queues
 from interlace.sim.traffic import Touches
 
@@ -33,35 +36,46 @@ class AccessStream:
         unit: which unit.
         is_write: True for a write.
         item: by which item, as a position in the plan's sequence.
+        worker: by which worker.
     """
 
     unit: NDArray[np.int32]
     is_write: NDArray[np.bool_]
     item: NDArray[np.int32]
+    worker: NDArray[np.int32]
 
     def __len__(self) -> int:
         return len(self.unit)
 
 
-def interleave(plan: Plan, touches: Touches, mode: Mode = PERSISTENT) -> AccessStream:
+def interleave(plan: Plan, touches: Touches, mode: Mode = PERSISTENT, spread: float = 0.0) -> AccessStream:
     """The accesses of a plan's workers in lockstep. Nobody waits, except for the end of an op in serial mode.
 
+    Args:
+        plan, touches: what is run, and what it touches.
+        mode: how items are handed out.
+        spread: by which part the slowest worker is slower than the fastest, from 0 to below 1.
+
     Raises:
-        SimulationError: the touches are those of another plan.
+        SimulationError: the touches are those of another plan, or the spread is out of range.
         PlanError: the plan has no workers, or an item names one that there is not.
     """
     if len(touches.write_ptr) != len(plan.items) + 1:
         raise SimulationError(
             f"touches of {len(touches.write_ptr) - 1} items for a plan of {len(plan.items)}; take touches(plan)"
         )
+    if not 0.0 <= spread < 1.0:
+        raise SimulationError(f"a spread of {spread} between the workers' speeds; use 0 for none, or less than 1")
     n, queues = len(touches), Queues.of(plan, mode)
-    stream = AccessStream(np.empty(n, np.int32), np.empty(n, np.bool_), np.empty(n, np.int32))
+    columns = np.empty(n, np.int32), np.empty(n, np.bool_), np.empty(n, np.int32), np.empty(n, np.int32)
+    stream = AccessStream(*columns)
     _interleave(
         queues.items,
         queues.ptr,
         np.ascontiguousarray(plan.items.op),
         plan.workers,
         mode.gate is Gate.ENDED,
+        spread * (np.random.default_rng(0).permutation(plan.workers) + 1) / plan.workers,
         touches.step_ptr,
         touches.read_ptr,
         touches.reads,
@@ -70,6 +84,7 @@ def interleave(plan: Plan, touches: Touches, mode: Mode = PERSISTENT) -> AccessS
         stream.unit,
         stream.is_write,
         stream.item,
+        stream.worker,
     )
     return stream
 
@@ -81,6 +96,7 @@ def _interleave(
     op: Ints,
     workers: int,
     op_by_op: bool,
+    lag: Floats,
     step_ptr: Ints,
     read_ptr: Ints,
     reads: NDArray[np.int32],
@@ -89,12 +105,14 @@ def _interleave(
     unit: NDArray[np.int32],
     is_write: NDArray[np.bool_],
     item: NDArray[np.int32],
+    worker: NDArray[np.int32],
 ) -> None:
     shared = len(queue_ptr) == 2
     following = queue_ptr[:-1].copy()
     held = np.full(workers, -1, np.int64)
     step = np.zeros(workers, np.int64)
     holding, left, current = 0, len(items), 0
+    behind = np.zeros(workers)
     at = 0
     while left > 0:
         for w in range(workers):
@@ -108,13 +126,17 @@ def _interleave(
             i = held[w]
             if i < 0:
                 continue
+            behind[w] += lag[w]
+            if behind[w] >= 1.0:
+                behind[w] -= 1.0
+                continue
             for r in range(read_ptr[step[w]], read_ptr[step[w] + 1]):
-                unit[at], is_write[at], item[at] = reads[r], False, i
+                unit[at], is_write[at], item[at], worker[at] = reads[r], False, i, w
                 at += 1
             step[w] += 1
             if step[w] == step_ptr[i + 1]:
                 for r in range(write_ptr[i], write_ptr[i + 1]):
-                    unit[at], is_write[at], item[at] = writes[r], True, i
+                    unit[at], is_write[at], item[at], worker[at] = writes[r], True, i, w
                     at += 1
                 held[w] = -1
                 holding -= 1

@@ -25,10 +25,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from interlace.core.devices import DeviceSpec
 from interlace.core.errors import DeadlockError, SimulationError
+from interlace.graph.access import Ints
 from interlace.plan.facts import Facts
 from interlace.plan.plan import Dispatch, Plan
 from interlace.sim.engine import NEVER, Machine, Outcome, Work, run
@@ -73,20 +73,20 @@ class Costs:
             )
 
     @staticmethod
-    def of(plan: Plan, units: Units, stream: AccessStream, hit: NDArray[np.bool_]) -> Costs:
-        """Costs that follow from which accesses hit.
+    def of(plan: Plan, units: Units, stream: AccessStream, missed: Ints) -> Costs:
+        """Costs that follow from how many bytes of each access the cache did not hold.
 
         A write that misses counts as bytes of memory, because its line is written back some day; one that hits
         saves the write-back of what it overwrites.
         """
         n = len(plan.items)
-        nbytes = units.nbytes[stream.unit].astype(np.float64)
-        ahead = ~hit & ~stream.is_write & ~units.produced[stream.unit]
+        nbytes = units.nbytes[stream.unit]
+        ahead = np.where(stream.is_write | units.produced[stream.unit], 0, missed)
 
-        def per_item(some: NDArray[np.bool_]) -> Floats:
-            return np.bincount(stream.item, np.where(some, nbytes, 0.0), n).astype(np.float64)
+        def per_item(some: Ints) -> Floats:
+            return np.bincount(stream.item, some, n).astype(np.float64)
 
-        return Costs(item_flops(plan), per_item(hit), per_item(~hit), per_item(ahead))
+        return Costs(item_flops(plan), per_item(nbytes - missed), per_item(missed), per_item(ahead))
 
 
 def item_flops(plan: Plan) -> Floats:

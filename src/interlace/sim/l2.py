@@ -1,0 +1,115 @@
+"""The L2 of a GPU that is cut into sides, each near half of the SMs, over whole units.
+
+Each byte has a home on one side. An SM reads through its own side; where the home is the other one, its side keeps a
+copy as well. So what is read by one SM occupies one place and what is read by all occupies two, and the cache seems
+half as large: an H200 keeps 51 MiB of a stream of which each line is read once per pass, and 31 MiB of one that all SMs
+read (benchmarks/results/l2-h200.json). Each side replaces the least recently used; a write goes to the home.
+
+A unit is many lines, spread over the homes by their addresses, so each unit has an equal part on each side.
+
+Worked example, two sides of 4 bytes, units a and b of 4 bytes; worker 0 is near side 0, worker 1 near side 1:
+
+    worker 0 reads a    2 bytes from home 0, 2 through home 1    side 0: a0 a1    side 1: a1       4 bytes missed
+    worker 1 reads a    a1 is there, a0 comes from side 0        side 0: a1 a0    side 1: a0 a1    0
+    worker 0 reads b    both sides are full                      side 0: b1 b0    side 1: b1 a0    4
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+from interlace.core.devices import L2
+from interlace.core.errors import SimulationError
+from interlace.graph.access import Ints
+from interlace.sim.lockstep import AccessStream
+
+
+def missed_bytes(stream: AccessStream, nbytes: Ints, l2: L2) -> Ints:
+    """Bytes of each access that no side held.
+
+    For a read, that is what comes from memory; for a write, what is new to the cache and goes to memory some day.
+
+    Args:
+        stream: accesses, in order. Which workers are near which side is drawn once, an equal share each.
+        nbytes: size of each unit.
+        l2: the cache.
+
+    Raises:
+        SimulationError: a unit does not fit.
+    """
+    part = -(-nbytes // l2.sides)
+    if len(part) and part.max() * l2.sides > l2.side_bytes:
+        raise SimulationError(
+            f"a unit of {int(nbytes.max())} bytes does not fit a side of the L2 of {l2.side_bytes}; use smaller tiles"
+        )
+    near = np.random.default_rng(1).permutation(int(stream.worker.max(initial=-1)) + 1) % l2.sides
+    missed = np.zeros(len(stream), np.int64)
+    _missed(stream.unit, stream.is_write, stream.worker, near, part, nbytes, l2.sides, l2.side_bytes, missed)
+    return missed
+
+
+@njit(cache=True)
+def _touch(links: NDArray[np.int32], held: Ints, part: Ints, side: int, place: int, most: int) -> bool:
+    """Use a part of a unit on one side: move it to the front, and make room if it was not there; was it?
+
+    ``links[side, p]`` are the places before and behind place p in order of use, 0 for none and for those who are not
+    there; the list's head is the last place.
+    """
+    mine = links[side]
+    head = len(mine) - 1
+    before, behind = mine[place, 0], mine[place, 1]
+    there = bool(before >= 0)
+    if there:
+        if before == head:
+            return True
+        mine[before, 1] = behind
+        mine[behind, 0] = before
+    else:
+        size = part[place // len(links)]
+        room = most - size
+        while held[side] > room:
+            last = mine[head, 0]
+            previous = mine[last, 0]
+            mine[previous, 1] = head
+            mine[head, 0] = previous
+            mine[last, 0] = -1
+            held[side] -= part[last // len(links)]
+        held[side] += size
+    first = mine[head, 1]
+    mine[head, 1] = place
+    mine[place, 0] = head
+    mine[place, 1] = first
+    mine[first, 0] = place
+    return there
+
+
+@njit(cache=True)
+def _missed(
+    unit: NDArray[np.int32],
+    is_write: NDArray[np.bool_],
+    worker: NDArray[np.int32],
+    near: Ints,
+    part: Ints,
+    nbytes: Ints,
+    sides: int,
+    most: int,
+    missed: Ints,
+) -> None:
+    places = len(part) * sides
+    links = np.full((sides, places + 1, 2), -1, np.int32)
+    links[:, places, :] = places
+    held = np.zeros(sides, np.int64)
+    for at in range(len(unit)):
+        u, side = unit[at], near[worker[at]]
+        absent = 0
+        for home in range(sides):
+            place = u * sides + home
+            there = False
+            if not is_write[at] and home != side:
+                there = _touch(links, held, part, side, place, most)
+            if not there:
+                there = _touch(links, held, part, home, place, most)
+            absent += not there
+        missed[at] = nbytes[u] if absent == sides else absent * part[u]
