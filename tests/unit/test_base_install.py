@@ -1,4 +1,4 @@
-"""The package as a user without a GPU gets it: base dependencies only."""
+"""The package as a user without a GPU gets it: it imports what is small and always there."""
 
 import subprocess
 import sys
@@ -15,7 +15,7 @@ BLOCKED = {"torch", "triton", "numba", "matplotlib"}
 class Blocker:
     def find_spec(self, name, path=None, target=None):
         if name.partition(".")[0] in BLOCKED:
-            raise ModuleNotFoundError(f"{name} is not a base dependency", name=name)
+            raise ModuleNotFoundError(f"{name} is for those who use it", name=name)
         return None
 
 

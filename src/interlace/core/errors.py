@@ -15,6 +15,10 @@
     │   ├── ThresholdError      a wait that fires too early or never
     │   ├── CoverageError       a dependency that nothing enforces
     │   └── DeadlockError       items that wait for each other
+    ├── SimulationError     a question that the simulated machine cannot answer
+    │   ├── StreamError         a stream of accesses that is none
+    │   ├── CapacityError       a cache too small for what must be in it at once
+    │   └── CurveError          a measured curve that no cache can be fitted to
     ├── DeviceError         the device cannot run it
     │   ├── NoDeviceError       no such device, or no GPU stack
     │   └── TooManyWorkersError more workers than are resident at once
@@ -86,6 +90,22 @@ class CoverageError(PlanError):
 
 class DeadlockError(PlanError):
     """Items wait for each other, or for items that are never dispatched before them."""
+
+
+class SimulationError(InterlaceError):
+    """The simulated machine cannot answer what was asked."""
+
+
+class StreamError(SimulationError):
+    """A stream of accesses is malformed: not dense unit numbers, no sizes for them, or too long."""
+
+
+class CapacityError(SimulationError):
+    """A cache is smaller than what must be in it at once, or has no such shape."""
+
+
+class CurveError(SimulationError):
+    """Footprints and hit rates that are no curve of a cache."""
 
 
 class DeviceError(InterlaceError):
