@@ -22,7 +22,7 @@ import numpy as np
 
 from interlace.bench.record import cpu_name, write_cpu_record
 from interlace.policies.orders import GroupedPanels, Order, RowMajor
-from interlace.sim.boxes import Boxes
+from interlace.sim.runs import Boxes
 from interlace.sim.cache import lru, lru_mask, opt
 from interlace.sim.distances import stack_distances
 from interlace.sim.lines import LineCache

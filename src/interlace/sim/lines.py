@@ -20,7 +20,7 @@ from numba import njit
 from numpy.typing import NDArray
 
 from interlace.core.errors import CapacityError
-from interlace.sim.boxes import Boxes
+from interlace.sim.runs import Boxes
 from interlace.sim.stream import Ints
 
 Tags = NDArray[np.uint32]
