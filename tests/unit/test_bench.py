@@ -63,6 +63,14 @@ def test_only_rows_of_the_same_gpu_and_versions_are_kept(tmp_path: Path, monkeyp
     assert records.kept_rows(path) == []
 
 
+def test_a_record_of_the_host_names_its_cpu_and_no_gpu(tmp_path: Path) -> None:
+    records.write_cpu_record(tmp_path / "r.json", "command", "protocol", {"rows": []}, ("numpy",))
+    record = json.loads((tmp_path / "r.json").read_text())
+    assert list(record) == ["cpu", "versions", "date", "command", "protocol", "rows"]
+    assert record["cpu"] == records.cpu_name() != ""
+    assert list(record["versions"]) == ["python", "numpy"]
+
+
 @pytest.mark.parametrize(
     ("arguments", "code", "message"),
     [

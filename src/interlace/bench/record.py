@@ -19,8 +19,30 @@ def write_record(path: Path, command: str, protocol: str, figures: dict[str, Any
     Raises:
         NoDeviceError: there is no CUDA device to name.
     """
+    _write(path, _origin(), command, protocol, figures)
+
+
+def write_cpu_record(
+    path: Path, command: str, protocol: str, figures: dict[str, Any], packages: tuple[str, ...]
+) -> None:
+    """The same for figures of the host: its CPU, and the versions of Python and of ``packages``."""
+    versions = {"python": platform.python_version(), **{name: version(name) for name in packages}}
+    _write(path, {"cpu": cpu_name(), "versions": versions}, command, protocol, figures)
+
+
+def cpu_name() -> str:
+    """The CPU as the kernel names it, or its architecture where the kernel does not say."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        lines = []
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.machine()
+
+
+def _write(path: Path, origin: dict[str, Any], command: str, protocol: str, figures: dict[str, Any]) -> None:
     head = {
-        **_origin(),
+        **origin,
         "date": datetime.now(UTC).date().isoformat(),
         "command": command,
         "protocol": protocol,

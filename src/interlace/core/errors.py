@@ -15,11 +15,14 @@
     │   ├── ThresholdError      a wait that fires too early or never
     │   ├── CoverageError       a dependency that nothing enforces
     │   └── DeadlockError       items that wait for each other
+    ├── SimulationError     a question that the simulated machine cannot answer
+    │   ├── StreamError         a stream of accesses that is none
+    │   ├── CapacityError       a cache too small for what must be in it at once
+    │   └── CurveError          a measured curve that no cache can be fitted to
     ├── DeviceError         the device cannot run it
     │   ├── NoDeviceError       no such device, or no GPU stack
     │   ├── ProfilerError       hardware counters could not be read
     │   └── TooManyWorkersError more workers than are resident at once
-    ├── SimulationError     a plan that cannot be simulated as asked
     ├── ResultError         a result is further from float64 than rounding explains
     ├── ConcurrentRunError  one compiled plan on two streams at once
     └── HangError           a wait on the device ran into the watchdog
@@ -90,6 +93,22 @@ class DeadlockError(PlanError):
     """Items wait for each other, or for items that are never dispatched before them."""
 
 
+class SimulationError(InterlaceError):
+    """The simulation cannot answer what was asked: too large, or what is said about its items does not fit them."""
+
+
+class StreamError(SimulationError):
+    """A stream of accesses is malformed: not dense unit numbers, no sizes for them, or too long."""
+
+
+class CapacityError(SimulationError):
+    """A cache is smaller than what must be in it at once, or has no such shape."""
+
+
+class CurveError(SimulationError):
+    """Footprints and hit rates that are no curve of a cache."""
+
+
 class DeviceError(InterlaceError):
     """The device cannot run what was asked."""
 
@@ -104,10 +123,6 @@ class ProfilerError(DeviceError):
 
 class TooManyWorkersError(DeviceError):
     """More workers than the device keeps resident at once."""
-
-
-class SimulationError(InterlaceError):
-    """A plan is too large to simulate, or what is said about its items does not fit it."""
 
 
 class ResultError(InterlaceError):

@@ -1,1 +1,1 @@
-"""A plan on a simulated machine: what it touches, what the cache makes of that, and when each item runs."""
+"""A plan on a simulated machine: what it touches, what the caches make of that, and when each item runs."""

@@ -1,0 +1,166 @@
+"""How many accesses a second the cache engines replay, beside libCacheSim's LRU on the same streams.
+
+    python benchmarks/cache_speed.py --out benchmarks/results/cache-cpu.json
+
+A unit is a tile of 128 x 64 in bf16, 16 KiB, 128 lines of which each is in another row. The streams:
+``gemm`` is 8192 cubed with 128 x 128 x 64 tiles, 132 workers each a tile ahead in step, K-chunk by K-chunk;
+``random`` draws units uniformly and ``zipf`` with probability 1 / rank. Everything runs on one core.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable
+from pathlib import Path
+from statistics import median
+from tempfile import TemporaryDirectory
+from time import perf_counter
+from typing import Any
+
+import libcachesim
+import numpy as np
+
+from interlace.bench.record import cpu_name, write_cpu_record
+from interlace.policies.orders import GroupedPanels, Order, RowMajor
+from interlace.sim.runs import Boxes
+from interlace.sim.cache import lru, lru_mask, opt
+from interlace.sim.distances import stack_distances
+from interlace.sim.lines import LineCache
+
+ROUNDS = 5
+LINES_PER_UNIT = 128
+UNIT_BYTES = LINES_PER_UNIT * 128
+L2_UNITS = 50 * 2**20 // UNIT_BYTES
+DRAWN = 2_000_000
+# libCacheSim was fastest with 2^16 buckets in its hash table; its default of 2^24 takes twice the time.
+HASH_POWER = 16
+ORACLE = np.dtype([("time", "<u4"), ("object", "<u8"), ("bytes", "<u4"), ("next", "<i8")])
+
+
+def gemm(order: Order, extent: int = 8192, workers: int = 132) -> np.ndarray:
+    """Units of A, then of B, each row panel by row panel: a tile's chunks of both operands follow each other."""
+    tiles, chunks = extent // 128, extent // 64
+    permutation = order.permutation((tiles, tiles))
+    stream = []
+    for wave in range(0, len(permutation), workers):
+        row, column = np.divmod(permutation[wave : wave + workers], tiles)
+        panels = np.stack([row, tiles + column], -1).reshape(1, -1)
+        stream.append((panels * chunks + np.arange(chunks)[:, None]).reshape(-1))
+    return np.concatenate(stream).astype(np.int32)
+
+
+def random(units: int) -> np.ndarray:
+    return np.random.default_rng(1).integers(0, units, DRAWN, dtype=np.int32)
+
+
+def zipf(units: int) -> np.ndarray:
+    rng = np.random.default_rng(2)
+    reached = np.cumsum(1 / np.arange(1, units + 1))
+    rank = np.searchsorted(reached, rng.random(DRAWN) * reached[-1])
+    return rng.permutation(units).astype(np.int32)[rank]
+
+
+# Name, stream, capacity in units, tiles to replay line by line. A random stream is hardest where half of it
+# hits: nothing predicts it.
+STREAMS: tuple[tuple[str, Callable[[], np.ndarray], int, int], ...] = (
+    ("gemm, grouped by 8", lambda: gemm(GroupedPanels(8)), L2_UNITS, 2**20),
+    ("gemm, row-major", lambda: gemm(RowMajor()), L2_UNITS, 2**20),
+    ("random, 16 thousand units", lambda: random(16_384), 8192, 2**16),
+    ("random, 100 thousand units", lambda: random(100_000), 50_000, 2**16),
+    ("zipf, 16 thousand units", lambda: zipf(16_384), L2_UNITS, 2**16),
+    ("zipf, 100 thousand units", lambda: zipf(100_000), L2_UNITS, 2**16),
+)
+
+
+def tile_boxes(units: np.ndarray) -> Boxes:
+    """Each unit as 128 rows of one line, in a matrix of 128 lines per row."""
+    row, chunk = np.divmod(units.astype(np.int64), 128)
+    one = np.ones(len(units), np.int64)
+    return Boxes(row * 128 * 128 + chunk, 128 * one, 128 * one, one, np.zeros(len(units), np.bool_))
+
+
+def seconds(engines: dict[str, Callable[[], Any]], rounds: int) -> dict[str, float]:
+    """Median time of each engine, one after the other in every round; the first round is not counted."""
+    samples: dict[str, list[float]] = {name: [] for name in engines}
+    for _ in range(rounds + 1):
+        for name, engine in engines.items():
+            begin = perf_counter()
+            engine()
+            samples[name].append(perf_counter() - begin)
+    return {name: median(times[1:]) for name, times in samples.items()}
+
+
+def measure(name: str, units: np.ndarray, capacity: int, tiles: int, trace: Path) -> dict[str, Any]:
+    """Accesses per second of every engine on one stream, in millions; checks that hits are the same."""
+    requests = np.zeros(len(units), ORACLE)
+    requests["object"], requests["bytes"], requests["next"] = units + 1, 1, -1
+    requests.tofile(trace)
+    reader = libcachesim.TraceReader(str(trace), libcachesim.TraceType.ORACLE_GENERAL_TRACE)
+    sizes = np.where(np.arange(int(units.max()) + 1) % 3 == 0, 2, 1) * UNIT_BYTES
+    capacity_bytes = int(capacity * sizes.mean())
+
+    def library() -> float:
+        reader.reset()
+        return float(libcachesim.LRU(capacity, hashpower=HASH_POWER).process_trace(reader)[0])
+
+    hits = lru(units, capacity).hits
+    if round((1 - library()) * len(units)) != hits or stack_distances(units).hits(capacity) != hits:
+        raise SystemExit(f"{name}: engines disagree")
+    engines: dict[str, Callable[[], Any]] = {
+        "lru": lambda: lru(units, capacity),
+        "lru_mask": lambda: lru_mask(units, capacity),
+        "lru_with_sizes": lambda: lru(units, capacity_bytes, sizes),
+        "opt": lambda: opt(units, capacity),
+        "stack_distances": lambda: stack_distances(units),
+        "stack_distances_with_sizes": lambda: stack_distances(units, sizes),
+        "libcachesim_lru": library,
+    }
+    rates = {engine: len(units) / time / 1e6 for engine, time in seconds(engines, ROUNDS).items()}
+
+    boxes, cache = tile_boxes(units[:tiles]), LineCache(capacity * UNIT_BYTES, 48, 0.11)
+    full, sampled = cache.run(boxes), cache.run(boxes, sample=16)
+    line_engines = {"lines": lambda: cache.run(boxes), "lines_sampled": lambda: cache.run(boxes, sample=16)}
+    lines = int(boxes.lines.sum())
+    rates |= {engine: lines / time / 1e6 for engine, time in seconds(line_engines, ROUNDS).items()}
+    return {
+        "stream": name,
+        "accesses": len(units),
+        "units": int(units.max()) + 1,
+        "capacity_units": capacity,
+        "lru_hit_rate": round(hits / len(units), 4),
+        "opt_hit_rate": round(opt(units, capacity).hits / len(units), 4),
+        "millions_per_second": {engine: float(f"{rate:.3g}") for engine, rate in rates.items()},
+        "lru_over_libcachesim": round(rates["lru"] / rates["libcachesim_lru"], 1),
+        "lines": lines,
+        "lines_sampled_seconds": round(lines / rates["lines_sampled"] / 1e6, 3),
+        "sampled_read_miss_error": round(sampled.read_miss_bytes / full.read_miss_bytes - 1, 5),
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path, help="write a JSON record")
+    out: Path | None = parser.parse_args().out
+    print(f"million accesses per second on one core of {cpu_name()} (lines: million lines)")
+    rows = []
+    with TemporaryDirectory() as folder:
+        for name, stream, capacity, tiles in STREAMS:
+            row = measure(name, stream(), capacity, tiles, Path(folder) / "trace.bin")
+            rows.append(row)
+            print(f"\n{name}: {row['lru_hit_rate']:.1%} of {row['accesses']} accesses hit {capacity} units")
+            for engine, rate in row["millions_per_second"].items():
+                print(f"  {engine:28}{rate:8.3g}")
+            print(f"  {'lru / libcachesim_lru':28}{row['lru_over_libcachesim']:8.3g}")
+            print(f"  {'seconds for all lines, sampled':30}{row['lines_sampled_seconds']:6.3g}")
+            print(f"  {'error of sampled read misses':28}{row['sampled_read_miss_error']:8.2%}")
+    if out is not None:
+        protocol = (
+            f"one core; median of {ROUNDS} rounds, engines one after the other in each; libCacheSim reads a binary "
+            f"trace from the page cache and has 2^{HASH_POWER} buckets; lines of a stream: its first 2^20 or 2^16 tiles"
+        )
+        packages = ("numpy", "numba", "libcachesim")
+        write_cpu_record(out, "python benchmarks/cache_speed.py", protocol, {"rows": rows}, packages)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,40 @@
+"""Positions of set bits in a 64-bit word, one machine instruction each, for numba kernels.
+
+``0b0110_1000`` has ``lowest`` 3 and ``highest`` 6. Neither is defined for zero. Python has
+``int.bit_length`` for this, which numba does not compile.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, cast
+
+import numpy as np
+from llvmlite import ir
+from numba.core import types
+from numba.extending import intrinsic
+
+WORD_BITS = 64
+NONE_SET = np.uint64(0)
+ALL_SET = np.uint64(2**64 - 1)
+ONE = np.uint64(1)
+
+
+def _lowest(typing: Any, word: Any) -> tuple[Any, Callable[..., Any]]:
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        return builder.cttz(arguments[0], ir.Constant(ir.IntType(1), 1))
+
+    return types.int64(types.uint64), generate
+
+
+def _highest(typing: Any, word: Any) -> tuple[Any, Callable[..., Any]]:
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        zeros = builder.ctlz(arguments[0], ir.Constant(ir.IntType(1), 1))
+        return builder.sub(ir.Constant(zeros.type, WORD_BITS - 1), zeros)
+
+    return types.int64(types.uint64), generate
+
+
+# Typed as what kernels call: one uint64 in, its position out.
+lowest: Callable[[np.uint64], int] = cast(Any, intrinsic(_lowest))
+highest: Callable[[np.uint64], int] = cast(Any, intrinsic(_highest))
