@@ -22,10 +22,10 @@ import numpy as np
 
 from interlace.bench.record import cpu_name, write_cpu_record
 from interlace.policies.orders import GroupedPanels, Order, RowMajor
-from interlace.sim.runs import Boxes
 from interlace.sim.cache import lru, lru_mask, opt
 from interlace.sim.distances import stack_distances
 from interlace.sim.lines import LineCache
+from interlace.sim.runs import Boxes
 
 ROUNDS = 5
 LINES_PER_UNIT = 128

@@ -10,10 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from interlace.core.errors import CapacityError, CurveError, StreamError
-from interlace.sim.runs import Boxes
 from interlace.sim.cache import lru
 from interlace.sim.fit import cyclic_hit_rate, fit
 from interlace.sim.lines import LineCache, LineTraffic
+from interlace.sim.runs import Boxes
 
 MIB = 2**20
 # Hit rates of a cyclic read stream, measured on an H200, over footprints in units of 50 MiB.
