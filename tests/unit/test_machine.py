@@ -31,7 +31,7 @@ from .slow_machine import SlowMachine
 #: Post 30, met wait 20, hand-over 50, ticket 10, fill 5, launch 100.
 LATENCIES = Latencies(30.0, 20.0, 50.0, 10.0, 5.0, 100.0)
 #: Two or three SMs of 1 FLOP/ns, 2 bytes/ns of memory and 8 of the L2 each; memory gives 3 bytes/ns.
-DEVICE = DeviceSpec("two SMs", 2, 1 << 20, 3e9, 2e9, 1 << 10, 2e9, 8e9, L2(1, 1 << 20), 0.0, LATENCIES)
+DEVICE = DeviceSpec("two SMs", 2, 1 << 20, 3e9, 2e9, 1 << 10, 2e9, 8e9, 1e18, L2(1, 1 << 20), 0.0, LATENCIES)
 THREE_SMS = replace(DEVICE, sms=3, flops_per_s=3e9)
 
 
@@ -185,10 +185,11 @@ def test_costs_follow_from_what_accesses_missed() -> None:
     hit = np.array([u in seen or bool(seen.add(u)) for u in accesses.unit.tolist()])  # an endless cache
     nbytes = t.units.nbytes[accesses.unit]
     c = Costs.of(plan, t.units, accesses, np.where(hit, 0, nbytes))
-    # Units of 16 bytes. up (0, 0): x, w1 and hidden miss; up (0, 1): x hits; down: hidden hits, w2 and y miss.
-    assert c.dram_bytes.tolist() == [48.0, 32.0, 48.0]
-    assert c.l2_bytes.tolist() == [0.0, 16.0, 32.0]
-    assert c.ahead_bytes.tolist() == [32.0, 16.0, 32.0]
+    # Units of 16 bytes. up (0, 0): x, w1 and hidden miss; up (0, 1): x hits, and is shared; down: hidden hits, w2 and y
+    # miss.
+    assert c.dram_bytes.tolist() == [40.0, 40.0, 48.0]
+    assert c.l2_bytes.tolist() == [8.0, 8.0, 32.0]
+    assert c.ahead_bytes.tolist() == [24.0, 24.0, 32.0]
     assert c.flops.tolist() == item_flops(plan).tolist() == [16.0, 16.0, 32.0]
     missed = Costs.of(plan, t.units, accesses, nbytes)
     assert missed.ahead_bytes.tolist() == [32.0, 32.0, 32.0]  # hidden is produced, so it does not run ahead

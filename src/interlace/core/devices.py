@@ -36,10 +36,12 @@ class L2:
     Attributes:
         sides: parts of the cache, each near an equal share of the SMs.
         side_bytes: what one part holds.
+        ways: lines of a set, where the cache is taken line by line.
     """
 
     sides: int
     side_bytes: int
+    ways: int = 16
 
 
 @dataclass(frozen=True)
@@ -55,6 +57,7 @@ class DeviceSpec:
         smem_bytes: shared memory that one thread block may use.
         sm_dram_bytes_per_s: most that one SM reads from memory while the others are idle.
         sm_l2_bytes_per_s: most that one SM reads through the L2, whether it hits or not.
+        sm_miss_bytes_per_s: what bytes from memory cost an SM besides, below any ceiling, as a rate.
         l2: how that cache behaves.
         speed_spread: by which part the slowest SM is slower than the fastest on the same work.
         latencies: what an item costs besides.
@@ -68,16 +71,20 @@ class DeviceSpec:
     smem_bytes: int
     sm_dram_bytes_per_s: float
     sm_l2_bytes_per_s: float
+    sm_miss_bytes_per_s: float
     l2: L2
     speed_spread: float
     latencies: Latencies = Latencies()
 
 
-#: Measured on the device (docs/performance.md): 4 GiB read stream, 8192-cubed bf16 matmul on random data, and L2
-#: reads of different boxes by all SMs, an equal share each. What a lone SM gets from memory was not measured; it is
-#: 64 KiB in flight, with which all SMs together reach the stream's rate, per microsecond of latency. The cache is half
-#: gone where 31 MiB are read by all SMs (benchmarks/results/l2-h200.json). Tiles take 2.3 to 3 % longer on the slowest
+#: Measured on the device. Rates of memory and tensor cores: docs/performance.md. What a lone SM gets from memory was
+#: not measured; it is 64 KiB in flight, with which all SMs together reach the stream's rate, per microsecond of
+#: latency. The rate of an SM through the L2 and what a miss costs it besides fit times of 8192-cubed matmuls under four
+#: orders (benchmarks/results/traffic-h200.json): 11 TB/s in all, and 50 us per GB. The cache is half gone where 31 MiB
+#: are read by all SMs, as steeply as in sets of 128 or more (l2-h200.json). Tiles take 2.3 to 3 % longer on the slowest
 #: SMs than on the fastest, always the same ones (explored-hopper-h200.json).
-H200 = DeviceSpec("NVIDIA H200", 132, 60 << 20, 4.53e12, 790e12, 227 << 10, 65e9, 67e9, L2(2, 31 << 20), 0.025)
+H200 = DeviceSpec(
+    "NVIDIA H200", 132, 60 << 20, 4.53e12, 790e12, 227 << 10, 65e9, 84e9, 150e9, L2(2, 31 << 20, 128), 0.025
+)
 #: Stands in where there is no GPU: few workers, so that small examples still have waves.
-CPU = DeviceSpec("cpu", 8, 1 << 20, 20e9, 100e9, 227 << 10, 5e9, 10e9, L2(1, 1 << 20), 0.0)
+CPU = DeviceSpec("cpu", 8, 1 << 20, 20e9, 100e9, 227 << 10, 5e9, 10e9, 1e12, L2(1, 1 << 20), 0.0)

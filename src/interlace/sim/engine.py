@@ -35,6 +35,7 @@ class Machine(NamedTuple):
         gate: a ``Gate``.
         ahead: loads run ahead of waits.
         dram, worker_dram, worker_l2: bytes/ns of the memory, and at most of one worker.
+        worker_miss: what bytes from memory cost a worker besides, as bytes/ns.
     """
 
     workers: int
@@ -43,6 +44,7 @@ class Machine(NamedTuple):
     dram: float
     worker_dram: float
     worker_l2: float
+    worker_miss: float
     post_ns: float
     wait_ns: float
     hand_over_ns: float
@@ -219,7 +221,7 @@ def run(work: Work, machine: Machine, out: Outcome) -> None:
         until = share_before[r] if r < wait_ptr[item + 1] else 1.0
         dram = dram_bytes[item] - loaded[w]
         l2_ns = (l2_bytes[item] - loaded[w]) / machine.worker_l2
-        whole_ns = max(compute_ns[item], l2_ns, dram / machine.worker_dram)
+        whole_ns = max(max(compute_ns[item], l2_ns) + dram / machine.worker_miss, dram / machine.worker_dram)
         ns = whole_ns * (until - share[w])
         limit[w] = NEVER
         state[w], share[w], when[w] = WORK, until, t + ns

@@ -6,8 +6,9 @@ Each of W workers holds one item at a time and takes the next when it has ended.
     wait_ns     it stands before its waits; one that is met already costs a poll
     start_ns    and not before a hand-over after the last post that it waits for
                 first loads are on their way (fill)
-                work: as long as the slowest of its FLOPs, its bytes through the L2 and its bytes of memory takes,
-                of one SM; longer where the workers together want more of memory than there is (``memory``)
+                work: as long as the slower of its FLOPs and its bytes through the L2 takes of one SM, and longer by
+                what bytes from memory cost besides; longer still where the workers together want more of memory than
+                there is (``memory``)
     end_ns      a part of a split tile has arrived; who completes a tile has posted
 
 A worker of several to an SM has its part of the SM's rates. The L2's own bandwidth is not shared: each SM has its
@@ -76,17 +77,26 @@ class Costs:
     def of(plan: Plan, units: Units, stream: AccessStream, missed: Ints) -> Costs:
         """Costs that follow from how many bytes of each access the cache did not hold.
 
-        A write that misses counts as bytes of memory, because its line is written back some day; one that hits
-        saves the write-back of what it overwrites.
+        What a read brought from memory is shared by all who read it before it is brought again: on a chip they read it
+        at about the same time, and all of them wait. A write that misses counts as bytes of memory, because its line is
+        written back some day; one that hits saves the write-back of what it overwrites.
         """
         n = len(plan.items)
-        nbytes = units.nbytes[stream.unit]
-        ahead = np.where(stream.is_write | units.produced[stream.unit], 0, missed)
+        brought = missed.astype(np.float64)
+        reads = np.flatnonzero(~stream.is_write)
+        reads = reads[np.argsort(stream.unit[reads], kind="stable")]
+        if len(reads):
+            begins = (missed[reads] > 0) | (np.diff(stream.unit[reads], prepend=-1) != 0)
+            group = np.cumsum(begins) - 1
+            brought[reads] = (np.bincount(group, missed[reads]) / np.bincount(group))[group]
+        ahead = np.where(stream.is_write | units.produced[stream.unit], 0.0, brought)
 
-        def per_item(some: Ints) -> Floats:
+        def per_item(some: Floats) -> Floats:
             return np.bincount(stream.item, some, n).astype(np.float64)
 
-        return Costs(item_flops(plan), per_item(nbytes - missed), per_item(missed), per_item(ahead))
+        dram = per_item(brought)
+        l2 = np.maximum(per_item(units.nbytes[stream.unit].astype(np.float64)) - dram, 0.0)
+        return Costs(item_flops(plan), l2, dram, np.minimum(per_item(ahead), dram))
 
 
 def item_flops(plan: Plan) -> Floats:
@@ -121,6 +131,7 @@ def simulate(plan: Plan, costs: Costs, device: DeviceSpec, mode: Mode = PERSISTE
         dram=device.dram_bytes_per_s * 1e-9,
         worker_dram=device.sm_dram_bytes_per_s * 1e-9 / sharing,
         worker_l2=device.sm_l2_bytes_per_s * 1e-9 / sharing,
+        worker_miss=device.sm_miss_bytes_per_s * 1e-9 / sharing,
         post_ns=times.post_ns,
         wait_ns=times.wait_ns,
         hand_over_ns=times.hand_over_ns,

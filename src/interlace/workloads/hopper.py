@@ -146,7 +146,7 @@ def fits(m: int, shape: FFNShape, setting: HopperSetting, dtype: DType = bf16) -
     if (setting.level_up and setting.split_up > 1) or (setting.level_down and setting.split_down > 1):
         return False
     try:
-        ops = _graph(m, shape, setting, dtype).ops
+        ops = hopper_graph(m, shape, setting, dtype).ops
         for op in ops:
             hopper_body(op).check(op, setting.shares)
         return default_pipeline(ops).stages >= 3
@@ -154,7 +154,7 @@ def fits(m: int, shape: FFNShape, setting: HopperSetting, dtype: DType = bf16) -
         return False
 
 
-def _graph(m: int, shape: FFNShape, setting: HopperSetting, dtype: DType, bias: bool = False) -> Graph:
+def hopper_graph(m: int, shape: FFNShape, setting: HopperSetting, dtype: DType, bias: bool = False) -> Graph:
     down = MatmulTile(setting.m, setting.n, setting.k, num_warps=4 * setting.shares, swap=setting.swap)
     up = down
     if shape.gated:
@@ -172,7 +172,7 @@ def hopper_plan(
     def split(parts: int) -> Split:
         return SplitK(parts) if parts > 1 else Whole()
 
-    graph = _graph(m, shape, setting, dtype, bias)
+    graph = hopper_graph(m, shape, setting, dtype, bias)
     up, down = graph.ops
     choices = Choices(
         workers,

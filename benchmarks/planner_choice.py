@@ -1,0 +1,104 @@
+"""Does the planner choose well? Many plans of six FFNs, predicted, then measured.
+
+    python benchmarks/planner_choice.py benchmarks/results/planner-h200.json
+
+Needs a Hopper GPU. Of each FFN two tilings under six orders, what the planner's search ends with, and variants of its
+splits; all of one FFN are replayed interleaved.
+"""
+
+from __future__ import annotations
+
+import sys
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import replace
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any
+
+import interlace as il
+from interlace.bench.ffn import geometric_mean
+from interlace.bench.hopper import OPTIONS, ROWS
+from interlace.bench.problem import FFNProblem
+from interlace.bench.record import write_record
+from interlace.bench.timing import median_us
+from interlace.planner.predict import predict
+from interlace.planner.search import search
+from interlace.sim.modes import hopper
+from interlace.workloads.hopper import HopperSetting, hopper_graph
+
+WORKLOADS = (("relu", 256), ("relu", 1024), ("relu", 4096), ("swiglu", 1024), ("gelu", 512), ("gelu", 2048))
+TILINGS = (HopperSetting(128, 256, 64, False, 2), HopperSetting(128, 128, 64, False, 2))
+ORDERS = (il.RowMajor(), *map(il.GroupedPanels, (2, 4, 8, 16)), il.Hilbert())
+MODE = hopper(192 << 10)
+
+
+def candidates(row: str, m: int) -> list[tuple[str, il.Plan]]:
+    """Named plans of an FFN, no two alike."""
+    shape = ROWS[row].shape
+    graphs = [hopper_graph(m, shape, tiling, il.bf16) for tiling in TILINGS]
+    found = search(graphs, il.H200, MODE)
+    listed = []
+    for tiling, graph in zip(TILINGS, graphs, strict=True):
+        for order in ORDERS:
+            listed.append((f"{tiling.m}x{tiling.n}, {order}", il.build(graph, il.Choices(132, order=order))))
+    for candidate in found.ranking:
+        tile = candidate.graph.ops[-1].parameters
+        listed.append((f"{tile['BM']}x{tile['BN']}, {candidate.prediction.plan.order}", candidate.prediction.plan))
+        whole = replace(candidate.choices, split=il.Whole())
+        name = f"{tile['BM']}x{tile['BN']}, {whole.order}, {whole.interleaving}"
+        listed.append((name, il.build(candidate.graph, whole)))
+    unlike: dict[Any, tuple[str, il.Plan]] = {}
+    for name, plan in listed:
+        key = (plan.graph, plan.items.tile.tobytes(), plan.items.op.tobytes(), plan.items.k_lo.tobytes())
+        unlike.setdefault(key, (name, plan))
+    return list(unlike.values())
+
+
+def executor(plan: il.Plan) -> il.HopperExecutor:
+    """Ready to run."""
+    return il.HopperExecutor(plan, OPTIONS)
+
+
+def _compile(plan: il.Plan) -> None:
+    executor(plan).launches()[0].compile()
+
+
+def main(path: str) -> None:
+    """Predict, measure, print and record."""
+    all_plans = {workload: candidates(*workload) for workload in WORKLOADS}
+    with ProcessPoolExecutor(14, mp_context=get_context("spawn")) as pool:
+        list(pool.map(_compile, (plan for plans in all_plans.values() for _, plan in plans)))
+    rows = []
+    for (row, m), plans in all_plans.items():
+        problem = FFNProblem(m, ROWS[row].shape)
+        executors = {name: executor(plan) for name, plan in plans}
+        for each in executors.values():
+            problem.check(each)
+        calls = {name: problem.every(problem.run(each)) for name, each in executors.items()}
+        times = median_us(calls, 10, calls=problem.runs)
+        predicted = {name: predict(plan, il.H200, MODE) for name, plan in plans}
+        chosen = min(predicted, key=lambda name: predicted[name].us)
+        best = min(times.values(), key=lambda t: t.median_us).median_us
+        plain = times[plans[0][0]].median_us
+        print(f"{row} {m}: chosen {chosen}: {times[chosen].median_us:.1f} us, best {best:.1f}, plain {plain:.1f}")
+        listed = []
+        for name in sorted(times, key=lambda name: times[name].median_us):
+            p = predicted[name]
+            listed.append({"plan": name, "us": times[name].median_us, "predicted_us": p.us})
+            listed[-1]["predicted_dram_read_bytes"] = p.traffic.dram_read
+            megabytes = p.traffic.dram_read / 1e6
+            print(f"    {times[name].median_us:8.1f} us, predicted {p.us:8.1f}, {megabytes:7.0f} MB  {name}")
+        ratios = {"over_best": times[chosen].median_us / best, "plain_over_chosen": plain / times[chosen].median_us}
+        rows.append({"row": row, "m": m, "chosen": chosen, **ratios, "plans": listed})
+    mean = geometric_mean([r["plain_over_chosen"] for r in rows])
+    worst = max(r["over_best"] for r in rows)
+    count = sum(len(r["plans"]) for r in rows)
+    print(f"{count} plans; chosen over best at most {worst:.3f}; row-major over chosen {mean:.3f} in the mean")
+    protocol = "CUDA graphs, plans of an FFN interleaved, median of 10 rounds, weights rotated past the L2, bf16"
+    command = "python benchmarks/planner_choice.py benchmarks/results/planner-h200.json"
+    figures = {"rows": rows, "worst_over_best": worst, "mean_plain_over_chosen": mean}
+    write_record(Path(path), command, protocol, figures)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

@@ -1,0 +1,195 @@
+"""The planner: ranks candidates by prediction, verifies the winner and says why it won.
+
+The search goes step by step, from the tiling and order over interleaving and split to the policy: each step tries all
+alternatives of one decision on the best few so far, and takes those that gain enough to be worth their complication. A
+cheap prediction ranks, in which chunks of reductions are taken together; a finer one decides among the finalists.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+
+from interlace.core.devices import DeviceSpec
+from interlace.core.errors import PlanError
+from interlace.graph.graph import Graph
+from interlace.graph.op import Op
+from interlace.plan.plan import Plan
+from interlace.plan.verify import Proof, verify
+from interlace.planner.build import Choices, build
+from interlace.planner.predict import Prediction, predict
+from interlace.policies.interleavings import HalfRows, Interleaving, Panels
+from interlace.policies.orders import ColumnMajor, GroupedPanels, Hilbert, Order, RowMajor
+from interlace.policies.splits import Split, SplitK, SplitTail, Whole
+from interlace.policies.sync import RowSync
+from interlace.sim.modes import PERSISTENT, Mode
+
+ORDERS: tuple[Order, ...] = (RowMajor(), *map(GroupedPanels, (2, 4, 8, 16)), Hilbert(), ColumnMajor())
+INTERLEAVINGS: tuple[Interleaving, ...] = (HalfRows(), *map(Panels, (1, 2, 4, 8)))
+_KEPT = 2  # candidates that a step goes on with
+_WORTH = 0.995  # of the time of what it departs from: a plan that is no faster is not chosen for its splits
+_CHEAP, _FINE = 1 << 17, 1 << 20  # touches that a prediction tells apart,
+_EACH = 64  # and in any case so many of an item
+
+
+@dataclass(frozen=True, eq=False)
+class Candidate:
+    """One way to run the graph, and what it is predicted to cost.
+
+    Attributes:
+        graph, choices: what ``build`` makes the plan from.
+        prediction: of that plan.
+    """
+
+    graph: Graph
+    choices: Choices
+    prediction: Prediction
+
+    @property
+    def cost(self) -> tuple[float, int]:
+        """By which candidates are ranked: microseconds, then bytes from memory."""
+        return self.prediction.us, self.prediction.traffic.dram_read
+
+
+@dataclass(frozen=True, eq=False)
+class Planned:
+    """The planner's answer.
+
+    Attributes:
+        proof: the winner, verified.
+        ranking: the finalists, best first; the winner is the first.
+        plain: row-major order, op after op, nothing split: what one would run without a planner.
+        tried: how many candidates were predicted.
+    """
+
+    proof: Proof
+    ranking: tuple[Candidate, ...]
+    plain: Candidate
+    tried: int
+
+    @property
+    def plan(self) -> Plan:
+        """The winner."""
+        return self.proof.plan
+
+    @property
+    def best(self) -> Candidate:
+        """The winner with what is predicted of it."""
+        return self.ranking[0]
+
+
+def search(
+    graphs: Graph | Sequence[Graph],
+    device: DeviceSpec,
+    mode: Mode = PERSISTENT,
+    progress: Callable[[int], None] = lambda tried: None,
+) -> Planned:
+    """The best plan of a graph by prediction, verified.
+
+    Args:
+        graphs: the graph, or the same one in several tilings to choose from.
+        device: what it runs on.
+        mode: by which executor.
+        progress: told how many candidates have been predicted.
+
+    Raises:
+        PlanError: no graph given.
+        SimulationError: a graph is too large to simulate, or a tile does not fit the L2.
+        IntraOpRaceError: two tiles of one op conflict.
+    """
+    graphs = (graphs,) if isinstance(graphs, Graph) else tuple(graphs)
+    if not graphs:
+        raise PlanError("no graph to plan; give at least one tiling")
+    workers = device.sms
+    tried = 0
+
+    seen: set[object] = set()
+
+    def judge(graph: Graph, plan: Plan, choices: Choices, limit: int = _CHEAP) -> Candidate:
+        nonlocal tried
+        tried += 1
+        progress(tried)
+        return Candidate(graph, choices, predict(plan, device, mode, limit=max(limit, _EACH * len(plan.items))))
+
+    def step(
+        best: list[Candidate], alternatives: Callable[[Candidate], Iterable[Choices]]
+    ) -> list[Candidate]:
+        """The best of these and of those alternatives that are new and faster than what they depart from."""
+        more = []
+        for old in best:
+            for choices in alternatives(old):
+                plan = build(old.graph, choices)
+                key = _identity(plan)
+                if key not in seen:
+                    seen.add(key)
+                    new = judge(old.graph, plan, choices)
+                    more += [new] if new.prediction.us < _WORTH * old.prediction.us else []
+        return sorted(best + more, key=lambda c: c.cost)[:_KEPT]
+
+    best = []
+    for graph in graphs:
+        for order in _orders(graph):
+            choices = Choices(workers, order=order)
+            plan = build(graph, choices)
+            seen.add(_identity(plan))
+            best.append(judge(graph, plan, choices))
+    best = sorted(best, key=lambda c: c.cost)[:_KEPT]
+    if len(graphs[0].ops) > 1:
+        best = step(best, lambda c: (replace(c.choices, interleaving=i) for i in INTERLEAVINGS))
+    best = step(best, lambda c: _splits(c, workers))
+    best = step(best, lambda c: [replace(c.choices, policy=RowSync())])
+
+    def finely(graph: Graph, choices: Choices) -> Candidate:
+        return judge(graph, build(graph, choices), choices, _FINE)
+
+    ranking = tuple(sorted((finely(c.graph, c.choices) for c in best), key=lambda c: c.cost))
+    winner = ranking[0]
+    return Planned(verify(winner.prediction.plan), ranking, finely(winner.graph, Choices(workers)), tried)
+
+
+def _identity(plan: Plan) -> object:
+    """Equal for plans that differ in nothing that matters."""
+    columns = (*vars(plan.items).values(), *vars(plan.waits).values())
+    return plan.graph, *(column.tobytes() for column in columns)
+
+
+def _orders(graph: Graph) -> Iterable[Order]:
+    """The orders that differ on some op of the graph."""
+    seen: set[tuple[bytes, ...]] = set()
+    for order in ORDERS:
+        key = tuple(order.permutation(op.grid).tobytes() for op in graph.ops)
+        if key not in seen:
+            seen.add(key)
+            yield order
+
+
+def _splits(candidate: Candidate, workers: int) -> Iterable[Choices]:
+    """Reductions cut so that all workers have a part of the last wave, op by op and in all ops."""
+    choices, ops = candidate.choices, candidate.graph.ops
+    cuts = {op.name: tuple(_cuts(op, workers)) for op in ops}
+    single: list[dict[str, Split]] = [{name: cut} for name, some in cuts.items() for cut in some]
+    if sum(bool(some) for some in cuts.values()) > 1:
+        single.append({name: some[0] for name, some in cuts.items() if some})
+    return (replace(choices, split={op.name: split.get(op.name, Whole()) for op in ops}) for split in single)
+
+
+def _cuts(op: Op, workers: int) -> Iterable[Split]:
+    chunks = op.reduction.chunks if op.reduction else 1
+    if op.tiles < workers:
+        for parts in (2, 3, 4, 8):
+            if op.tiles * (parts - 1) < 2 * workers and parts <= chunks:
+                yield SplitK(parts)
+    last = op.tiles % workers
+    if op.tiles > workers // 2 and last:
+        tail = levelled(op, workers)
+        if tail is not None:
+            yield tail
+
+
+def levelled(op: Op, workers: int) -> Split | None:
+    """The tiles of the last wave cut so that those who begin them and those who run their ends finish together."""
+    last = op.tiles % workers
+    chunks = op.reduction.chunks if op.reduction else 1
+    ends_each = -(-last // (workers - last))
+    begin = chunks * ends_each // (ends_each + 1)
+    return SplitTail(last, begin) if last and 0 < begin < chunks else None
