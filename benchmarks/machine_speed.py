@@ -57,7 +57,7 @@ def main() -> None:
         "mixed": random.uniform(0.0, 4e5, ITEMS),
     }
     for name, dram_bytes in loads.items():
-        costs = Costs(np.full(ITEMS, 3e7), np.full(ITEMS, 2e5), dram_bytes, dram_bytes / 2)
+        costs = Costs(np.full(ITEMS, 3e7), np.full(ITEMS, 2e5), dram_bytes, dram_bytes / 2, np.zeros(ITEMS))
         modes = {"persistent": PERSISTENT, "serial": SERIAL, "hopper": hopper(160 << 10)}
         speeds = {
             mode: ITEMS / best_seconds(lambda m=m, c=costs: simulate(plan, c, il.H200, m), 3) / 1e6

@@ -200,11 +200,11 @@ class SlowMachine:
         k_lo, k_hi = int(self.plan.items.k_lo[item]), int(self.plan.items.k_hi[item])
         dram = float(self.costs.dram_bytes[item]) - loaded
         l2 = float(self.costs.l2_bytes[item]) + dram
-        whole = max(
-            float(self.costs.flops[item]) / self.per_worker(self.device.flops_per_s / self.device.sms),
-            l2 / self.per_worker(self.device.sm_l2_bytes_per_s),
-            dram / self.per_worker(self.device.sm_dram_bytes_per_s),
-        )
+        besides = float(self.costs.dram_bytes[item]) / self.per_worker(self.device.sm_miss_bytes_per_s)
+        besides += float(self.costs.sum_bytes[item]) / self.per_worker(self.device.sm_sum_bytes_per_s)
+        multiplied = float(self.costs.flops[item]) / self.per_worker(self.device.flops_per_s / self.device.sms)
+        passed = l2 / self.per_worker(self.device.sm_l2_bytes_per_s)
+        whole = max(max(multiplied, passed) + besides, dram / self.per_worker(self.device.sm_dram_bytes_per_s))
         waits = self.plan.waits
         rows = range(int(waits.ptr[item]), int(waits.ptr[item + 1])) if self.mode.waits else ()
         stops = sorted({int(waits.k[r]) for r in rows if waits.k[r] > k_lo} | {k_hi})

@@ -31,15 +31,15 @@ from .slow_machine import SlowMachine
 #: Post 30, met wait 20, hand-over 50, ticket 10, fill 5, launch 100.
 LATENCIES = Latencies(30.0, 20.0, 50.0, 10.0, 5.0, 100.0)
 #: Two or three SMs of 1 FLOP/ns, 2 bytes/ns of memory and 8 of the L2 each; memory gives 3 bytes/ns.
-DEVICE = DeviceSpec("two SMs", 2, 1 << 20, 3e9, 2e9, 1 << 10, 2e9, 8e9, 1e18, L2(1, 1 << 20), 0.0, LATENCIES)
+DEVICE = DeviceSpec("two SMs", 2, 1 << 20, 3e9, 2e9, 1 << 10, 2e9, 8e9, 1e18, 1e18, L2(1, 1 << 20), 0.0, LATENCIES)
 THREE_SMS = replace(DEVICE, sms=3, flops_per_s=3e9)
 
 
 def costs(
     flops: list[float], l2: Sequence[float] = (), dram: Sequence[float] = (), ahead: Sequence[float] = ()
 ) -> Costs:
-    """Costs of each item; bytes default to none."""
-    return Costs(*(np.array(c or [0.0] * len(flops)) for c in (flops, l2, dram, ahead)))
+    """Costs of each item; bytes default to none, and there are no partial sums."""
+    return Costs(*(np.array(c or [0.0] * len(flops)) for c in (flops, l2, dram, ahead, None)))
 
 
 def rows(trace: Trace) -> list[tuple[int, int, int, int]]:
@@ -203,10 +203,10 @@ def test_flops_of_a_tile_are_shared_by_its_parts() -> None:
 @pytest.mark.parametrize(
     ("columns", "words"),
     [
-        (([1.0], [0.0], [0.0], [0.0, 0.0]), "columns of shapes"),
-        (([1.0, -2.0], [0.0] * 2, [0.0] * 2, [0.0] * 2), "item 1 costs -2.0 FLOPs"),
-        (([1.0, np.inf], [0.0] * 2, [0.0] * 2, [0.0] * 2), "item 1 costs inf FLOPs"),
-        (([1.0], [0.0], [8.0], [9.0]), "8.0 of memory, 9.0 of them ahead"),
+        (([1.0], [0.0], [0.0], [0.0, 0.0], [0.0]), "columns of shapes"),
+        (([1.0, -2.0], *[[0.0] * 2] * 4), "item 1 costs -2.0 FLOPs"),
+        (([1.0, np.inf], *[[0.0] * 2] * 4), "item 1 costs inf FLOPs"),
+        (([1.0], [0.0], [8.0], [9.0], [0.0]), "8.0 of memory, 9.0 of them ahead"),
     ],
 )
 def test_costs_that_make_no_sense_are_refused(columns: tuple[list[float], ...], words: str) -> None:
@@ -265,7 +265,7 @@ def random_costs(plan: Plan, seed: int) -> Costs:
     rng = np.random.default_rng(seed)
     flops, l2, dram = (rng.uniform(1.0, 200.0, len(plan.items)) * scale for scale in (1.0, 6.0, 1.5))
     dram *= rng.random(len(dram)) < 0.8
-    return Costs(flops, l2, dram, dram * rng.random(len(dram)))
+    return Costs(flops, l2, dram, dram * rng.random(len(dram)), l2 * rng.random(len(l2)))
 
 
 MODES = st.sampled_from((PERSISTENT, SERIAL, SEMAPHORE_STREAMS, hopper(100), Mode(Gate.ENDED)))
@@ -275,10 +275,11 @@ MODES = st.sampled_from((PERSISTENT, SERIAL, SEMAPHORE_STREAMS, hopper(100), Mod
 @given(plans(), MODES, st.integers(0, 99))
 def test_machine_equals_a_slow_one(plan: Plan, mode: Mode, seed: int) -> None:
     cost = random_costs(plan, seed)
-    slow = SlowMachine(plan, cost, DEVICE, mode)
+    device = replace(DEVICE, sm_miss_bytes_per_s=1e10, sm_sum_bytes_per_s=5e9)
+    slow = SlowMachine(plan, cost, device, mode)
     slow.run()
     try:
-        trace = simulate(plan, cost, DEVICE, mode)
+        trace = simulate(plan, cost, device, mode)
     except DeadlockError:
         assert len(slow.ended) < len(plan.items)
         event("deadlock")
@@ -334,7 +335,7 @@ def many_items(n: int, workers: int = H200.sms) -> Plan:
 def test_a_million_items_a_second() -> None:
     n = 200_000
     plan, rng = many_items(n), np.random.default_rng(0)
-    cost = Costs(rng.uniform(1e7, 5e7, n), rng.uniform(0, 4e5, n), rng.uniform(0, 4e5, n), np.zeros(n))
+    cost = Costs(rng.uniform(1e7, 5e7, n), rng.uniform(0, 4e5, n), rng.uniform(0, 4e5, n), np.zeros(n), np.zeros(n))
     simulate(build(pair(1), Choices(1)), costs([1.0, 1.0]), H200)  # compiles
     seconds = []
     for _ in range(3):  # the best one counts: other processes may share the cores

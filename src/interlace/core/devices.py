@@ -58,6 +58,7 @@ class DeviceSpec:
         sm_dram_bytes_per_s: most that one SM reads from memory while the others are idle.
         sm_l2_bytes_per_s: most that one SM reads through the L2, whether it hits or not.
         sm_miss_bytes_per_s: what bytes from memory cost an SM besides, below any ceiling, as a rate.
+        sm_sum_bytes_per_s: rate at which an SM stores and loads partial sums, while it multiplies nothing.
         l2: how that cache behaves.
         speed_spread: by which part the slowest SM is slower than the fastest on the same work.
         latencies: what an item costs besides.
@@ -72,6 +73,7 @@ class DeviceSpec:
     sm_dram_bytes_per_s: float
     sm_l2_bytes_per_s: float
     sm_miss_bytes_per_s: float
+    sm_sum_bytes_per_s: float
     l2: L2
     speed_spread: float
     latencies: Latencies = Latencies()
@@ -80,11 +82,12 @@ class DeviceSpec:
 #: Measured on the device. Rates of memory and tensor cores: docs/performance.md. What a lone SM gets from memory was
 #: not measured; it is 64 KiB in flight, with which all SMs together reach the stream's rate, per microsecond of
 #: latency. The rate of an SM through the L2 and what a miss costs it besides fit times of 8192-cubed matmuls under four
-#: orders (benchmarks/results/traffic-h200.json): 11 TB/s in all, and 50 us per GB. The cache is half gone where 31 MiB
+#: orders (benchmarks/results/traffic-h200.json): 11 TB/s in all, and 50 us per GB. Partial sums of 64 KiB take 5 us to
+#: store and load (docs/performance.md). The cache is half gone where 31 MiB
 #: are read by all SMs, as steeply as in sets of 128 or more (l2-h200.json). Tiles take 2.3 to 3 % longer on the slowest
 #: SMs than on the fastest, always the same ones (explored-hopper-h200.json).
 H200 = DeviceSpec(
-    "NVIDIA H200", 132, 60 << 20, 4.53e12, 790e12, 227 << 10, 65e9, 84e9, 150e9, L2(2, 31 << 20, 128), 0.025
+    "NVIDIA H200", 132, 60 << 20, 4.53e12, 790e12, 227 << 10, 65e9, 84e9, 150e9, 26e9, L2(2, 31 << 20, 128), 0.025
 )
 #: Stands in where there is no GPU: few workers, so that small examples still have waves.
-CPU = DeviceSpec("cpu", 8, 1 << 20, 20e9, 100e9, 227 << 10, 5e9, 10e9, 1e12, L2(1, 1 << 20), 0.0)
+CPU = DeviceSpec("cpu", 8, 1 << 20, 20e9, 100e9, 227 << 10, 5e9, 10e9, 1e12, 1e12, L2(1, 1 << 20), 0.0)

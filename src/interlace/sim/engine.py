@@ -35,7 +35,6 @@ class Machine(NamedTuple):
         gate: a ``Gate``.
         ahead: loads run ahead of waits.
         dram, worker_dram, worker_l2: bytes/ns of the memory, and at most of one worker.
-        worker_miss: what bytes from memory cost a worker besides, as bytes/ns.
     """
 
     workers: int
@@ -44,7 +43,6 @@ class Machine(NamedTuple):
     dram: float
     worker_dram: float
     worker_l2: float
-    worker_miss: float
     post_ns: float
     wait_ns: float
     hand_over_ns: float
@@ -64,6 +62,7 @@ class Work(NamedTuple):
         share: how much of the item's work stands before the wait, 0 for none.
         compute_ns: what its FLOPs take at least.
         l2_bytes: all bytes that it moves.
+        extra_ns: what it takes on top of the longer of both.
         dram_bytes: those of them that come from memory.
         ahead_bytes: those of them that may be loaded ahead of its waits.
     """
@@ -82,6 +81,7 @@ class Work(NamedTuple):
     share: Floats
     compute_ns: Floats
     l2_bytes: Floats
+    extra_ns: Floats
     dram_bytes: Floats
     ahead_bytes: Floats
 
@@ -120,7 +120,8 @@ def run(work: Work, machine: Machine, out: Outcome) -> None:
     items, queue_ptr, op_of, tile_of, post_of = work.items, work.queue_ptr, work.op, work.tile, work.post
     wait_ptr, first, count, stride = work.wait_ptr, work.first, work.semaphores, work.stride
     threshold, share_before, parts = work.threshold, work.share, work.parts
-    compute_ns, l2_bytes, dram_bytes, ahead_bytes = work.compute_ns, work.l2_bytes, work.dram_bytes, work.ahead_bytes
+    compute_ns, l2_bytes, extra_ns = work.compute_ns, work.l2_bytes, work.extra_ns
+    dram_bytes, ahead_bytes = work.dram_bytes, work.ahead_bytes
     out_worker, out_wait, out_start, out_end, posts = out.worker, out.wait_ns, out.start_ns, out.end_ns, out.posts
 
     workers = machine.workers
@@ -221,7 +222,7 @@ def run(work: Work, machine: Machine, out: Outcome) -> None:
         until = share_before[r] if r < wait_ptr[item + 1] else 1.0
         dram = dram_bytes[item] - loaded[w]
         l2_ns = (l2_bytes[item] - loaded[w]) / machine.worker_l2
-        whole_ns = max(max(compute_ns[item], l2_ns) + dram / machine.worker_miss, dram / machine.worker_dram)
+        whole_ns = max(max(compute_ns[item], l2_ns) + extra_ns[item], dram / machine.worker_dram)
         ns = whole_ns * (until - share[w])
         limit[w] = NEVER
         state[w], share[w], when[w] = WORK, until, t + ns

@@ -6,9 +6,9 @@ Each of W workers holds one item at a time and takes the next when it has ended.
     wait_ns     it stands before its waits; one that is met already costs a poll
     start_ns    and not before a hand-over after the last post that it waits for
                 first loads are on their way (fill)
-                work: as long as the slower of its FLOPs and its bytes through the L2 takes of one SM, and longer by
-                what bytes from memory cost besides; longer still where the workers together want more of memory than
-                there is (``memory``)
+                work: as long as the slower of its FLOPs and its bytes through the L2 takes of one SM, longer by what
+                bytes from memory and partial sums cost besides, and longer still where the workers together want more
+                of memory than there is (``memory``)
     end_ns      a part of a split tile has arrived; who completes a tile has posted
 
 A worker of several to an SM has its part of the SM's rates. The L2's own bandwidth is not shared: each SM has its
@@ -49,6 +49,7 @@ class Costs:
         l2_bytes: bytes that the L2 holds.
         dram_bytes: bytes that it does not.
         ahead_bytes: those of ``dram_bytes`` that are read and that no item writes, so that no wait holds them back.
+        sum_bytes: partial sums that it stores and loads.
 
     Raises:
         SimulationError: columns of different lengths, a negative or infinite cost, more ahead than from memory.
@@ -58,9 +59,10 @@ class Costs:
     l2_bytes: Floats
     dram_bytes: Floats
     ahead_bytes: Floats
+    sum_bytes: Floats
 
     def __post_init__(self) -> None:
-        columns = self.flops, self.l2_bytes, self.dram_bytes, self.ahead_bytes
+        columns = self.flops, self.l2_bytes, self.dram_bytes, self.ahead_bytes, self.sum_bytes
         if len({c.shape for c in columns}) > 1:
             raise SimulationError(f"costs have columns of shapes {[c.shape for c in columns]}; give each item an entry")
         good = np.logical_and.reduce([np.isfinite(c) & (c >= 0) for c in columns])
@@ -69,8 +71,9 @@ class Costs:
             i = int(np.flatnonzero(~good)[0])
             raise SimulationError(
                 f"item {i} costs {float(self.flops[i])} FLOPs, {float(self.l2_bytes[i])} bytes of the L2 and "
-                f"{float(self.dram_bytes[i])} of memory, {float(self.ahead_bytes[i])} of them ahead; "
-                "make all finite, none negative and the last no more than the one before"
+                f"{float(self.dram_bytes[i])} of memory, {float(self.ahead_bytes[i])} of them ahead, and "
+                f"{float(self.sum_bytes[i])} of partial sums; make all finite, none negative, and no more ahead than "
+                "from memory"
             )
 
     @staticmethod
@@ -95,8 +98,10 @@ class Costs:
             return np.bincount(stream.item, some, n).astype(np.float64)
 
         dram = per_item(brought)
-        l2 = np.maximum(per_item(units.nbytes[stream.unit].astype(np.float64)) - dram, 0.0)
-        return Costs(item_flops(plan), l2, dram, np.minimum(per_item(ahead), dram))
+        nbytes = units.nbytes[stream.unit].astype(np.float64)
+        l2 = np.maximum(per_item(nbytes) - dram, 0.0)
+        sums = per_item(np.where(units.tensor[stream.unit] == len(plan.graph.tensors), nbytes, 0.0))
+        return Costs(item_flops(plan), l2, dram, np.minimum(per_item(ahead), dram), sums)
 
 
 def item_flops(plan: Plan) -> Floats:
@@ -131,7 +136,6 @@ def simulate(plan: Plan, costs: Costs, device: DeviceSpec, mode: Mode = PERSISTE
         dram=device.dram_bytes_per_s * 1e-9,
         worker_dram=device.sm_dram_bytes_per_s * 1e-9 / sharing,
         worker_l2=device.sm_l2_bytes_per_s * 1e-9 / sharing,
-        worker_miss=device.sm_miss_bytes_per_s * 1e-9 / sharing,
         post_ns=times.post_ns,
         wait_ns=times.wait_ns,
         hand_over_ns=times.hand_over_ns,
@@ -170,6 +174,8 @@ def _work(facts: Facts, costs: Costs, device: DeviceSpec, mode: Mode) -> Work:
         share=np.clip((waits.k - k_lo) / (k_hi - k_lo), 0.0, 1.0),
         compute_ns=costs.flops * (device.sms * sharing / device.flops_per_s * 1e9),
         l2_bytes=costs.l2_bytes + costs.dram_bytes,
+        extra_ns=(costs.dram_bytes / device.sm_miss_bytes_per_s + costs.sum_bytes / device.sm_sum_bytes_per_s)
+        * (sharing * 1e9),
         dram_bytes=costs.dram_bytes,
         ahead_bytes=np.minimum(costs.ahead_bytes, mode.ring_bytes),
     )
