@@ -8,6 +8,7 @@
     │   ├── IntraOpRaceError    two tiles of one op conflict
     │   └── FootprintError      a body touches what its op does not declare
     ├── OrderError          an order that is no permutation of the tiles
+    ├── SearchError         an order search that nothing could answer
     ├── PlanError           a plan that may not run
     │   ├── PlanFormatError     not a plan: damaged or foreign JSON
     │   ├── ItemError           items do not cover the tiles exactly once
@@ -58,6 +59,10 @@ class FootprintError(GraphError):
 
 class OrderError(InterlaceError):
     """An order is not a permutation of its op's tiles, or an interleaving not one of the items."""
+
+
+class SearchError(InterlaceError):
+    """A search for orders was asked for a grid or a cache that it cannot take."""
 
 
 class PlanError(InterlaceError):
