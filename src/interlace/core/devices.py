@@ -16,6 +16,8 @@ class DeviceSpec:
         dram_bytes_per_s: read bandwidth that a streaming kernel reaches.
         flops_per_s: dense bf16 matrix rate that a large matmul reaches.
         smem_bytes: shared memory that one thread block may use.
+        l1_bytes: L1 cache and shared memory of one SM together.
+        register_bytes: registers of one SM.
     """
 
     name: str
@@ -24,6 +26,13 @@ class DeviceSpec:
     dram_bytes_per_s: float
     flops_per_s: float
     smem_bytes: int
+    l1_bytes: int = 256 << 10
+    register_bytes: int = 256 << 10
+
+    @property
+    def on_chip_bytes(self) -> int:
+        """Everything that can hold data on this side of DRAM."""
+        return self.l2_bytes + self.sms * (self.l1_bytes + self.register_bytes)
 
 
 #: Measured on the device (docs/performance.md): 4 GiB read stream, 8192-cubed bf16 matmul on random data.

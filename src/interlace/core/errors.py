@@ -9,6 +9,7 @@
     │   └── FootprintError      a body touches what its op does not declare
     ├── OrderError          an order that is no permutation of the tiles
     ├── SearchError         an order search that nothing could answer
+    ├── ModelError          sizes for which a bound or an estimate means nothing
     ├── PlanError           a plan that may not run
     │   ├── PlanFormatError     not a plan: damaged or foreign JSON
     │   ├── ItemError           items do not cover the tiles exactly once
@@ -63,6 +64,10 @@ class OrderError(InterlaceError):
 
 class SearchError(InterlaceError):
     """A search for orders was asked for a grid or a cache that it cannot take."""
+
+
+class ModelError(InterlaceError):
+    """A bound or an estimate was asked for sizes that mean nothing."""
 
 
 class PlanError(InterlaceError):

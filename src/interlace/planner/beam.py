@@ -90,7 +90,10 @@ def beam(grid: PanelGrid, capacity: int, cache: Cache = Cache.LRU) -> Found:
     grid.check_capacity(capacity)
     check_size(grid)
     capacity = min(capacity, grid.units)
-    seeds = [Found(loads(grid, f.walk(grid), capacity, cache), f.walk(grid), f, grid.tiles) for f in families(grid, capacity)]
+    seeds = []
+    for family in families(grid, capacity):
+        walk = family.walk(grid)
+        seeds.append(Found(loads(grid, walk, capacity, cache), walk, family, grid.tiles))
     seeds.sort(key=lambda found: found.loads)
     if seeds[0].loads == grid.units:
         return seeds[0]
@@ -109,7 +112,8 @@ def _beam(grid: PanelGrid, capacity: int, seeds: Sequence[Found]) -> Found:
     width = max(_NARROWEST, min(_WIDEST, int(_WORK / (grid.tiles * of_one)) - len(seeds)))
     count = len(seeds) + width
     walkers, following = at_start(size, count), at_start(size, count)
-    moves = _Moves(*(np.zeros(count * TRIES * 4, kind) for kind in (np.float64, np.int64, np.int64)))
+    most = count * TRIES * 4
+    moves = _Moves(np.zeros(most), np.zeros(most, np.int64), np.zeros(most, np.int64))
     parents = np.zeros((grid.tiles, count), np.int64)
     steps = np.zeros((grid.tiles, count), np.int64)
     walking = len(seeds)

@@ -35,14 +35,14 @@ class Moves(NamedTuple):
     """The states that follow one state, a row each.
 
     Attributes:
-        count: how many rows are filled, in an array of one.
+        found: how many rows are filled, in an array of one.
         visited, progress, units, held: the state after the move.
         cost: loads.
         tile: visited by name in this move, -1 for none; others that ``visited`` gained came for nothing.
         way: how that tile touches its units: 1 for the column first, plus 2 for chunks backwards.
     """
 
-    count: Ints
+    found: Ints
     visited: Ints
     progress: Ints
     units: Ints
@@ -65,7 +65,7 @@ def room(shape: Shape) -> Moves:
 @njit(cache=True)
 def find_moves(shape: Shape, visited: int, progress: int, units: Ints, held: int, out: Moves) -> None:
     """Write all moves of a state."""
-    out.count[0] = 0
+    out.found[0] = 0
     if progress:
         tile = tile_in_progress(shape, progress)
         row, column = _pair(shape, tile, runs_backwards(shape, progress), chunks_done(shape, progress))
@@ -92,19 +92,19 @@ def find_moves(shape: Shape, visited: int, progress: int, units: Ints, held: int
 @njit(cache=True)
 def _append(visited: int, progress: int, units: Ints, held: int, out: Moves) -> None:
     """Write the state itself as a move that costs nothing."""
-    at = out.count[0]
+    at = out.found[0]
     out.visited[at], out.progress[at], out.held[at], out.cost[at] = visited, progress, held, 0
     out.tile[at] = out.way[at] = -1
     for i in range(held):
         out.units[at, i] = units[i]
-    out.count[0] = at + 1
+    out.found[0] = at + 1
 
 
 @njit(cache=True)
 def _visit(shape: Shape, visited: int, tile: int, units: Ints, held: int, out: Moves) -> None:
     """LRU: a whole tile, in every way."""
     for way in range(2 if shape.chunks == 1 else 4):
-        at = out.count[0]
+        at = out.found[0]
         _append(visited | 1 << tile, 0, units, held, out)
         out.tile[at], out.way[at] = tile, way
         for step in range(2 * shape.chunks):
@@ -160,7 +160,7 @@ def _load(
     for place in range(held if full else 1):
         if full and units[place] == pinned:
             continue
-        at = out.count[0]
+        at = out.found[0]
         _append(visited, progress, units, held, out)
         out.units[at, place if full else held] = unit
         out.held[at] = held if full else held + 1
@@ -171,7 +171,7 @@ def _load(
 @njit(cache=True)
 def _settle(shape: Shape, out: Moves) -> None:
     """OPT: let the last move compute whatever its units allow, and drop what no open tile needs."""
-    at = out.count[0] - 1
+    at = out.found[0] - 1
     units, held, progress = out.units[at], out.held[at], out.progress[at]
     if progress:
         tile, backwards = tile_in_progress(shape, progress), runs_backwards(shape, progress)
@@ -227,7 +227,7 @@ def _open(shape: Shape, visited: int, panel: int) -> bool:
     if panel < shape.rows:
         every = (1 << shape.columns) - 1
         return visited >> (panel * shape.columns) & every != every
-    for row in range(shape.rows):
+    for row in range(shape.rows):  # noqa: SIM110 - the loop compiles to less than a generator
         if not visited >> (row * shape.columns + panel - shape.rows) & 1:
             return True
     return False
@@ -262,7 +262,7 @@ def _pair(shape: Shape, tile: int, backwards: int, done: int) -> tuple[int, int]
 
 @njit(cache=True)
 def _holds(units: Ints, held: int, unit: int) -> bool:
-    for i in range(held):  # noqa: SIM110 - the loop compiles to less than a generator
+    for i in range(held):  # noqa: SIM110
         if units[i] == unit:
             return True
     return False

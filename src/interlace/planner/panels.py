@@ -111,9 +111,10 @@ class PanelGrid:
         visited = [(visit.row, visit.column) for visit in walk]
         wanted = set(product(range(self.rows), range(self.columns)))
         if len(visited) != self.tiles or set(visited) != wanted:
-            odd = sorted(wanted.symmetric_difference(visited)) or [next(a for a, b in pairwise(sorted(visited)) if a == b)]
+            repeated = [a for a, b in pairwise(sorted(visited)) if a == b]
+            tile = min([*wanted.symmetric_difference(visited), *repeated])
             raise OrderError(
-                f"walk over {self.rows} x {self.columns} tiles misses, repeats or invents tile {odd[0]}; "
+                f"walk over {self.rows} x {self.columns} tiles misses, repeats or invents tile {tile}; "
                 "visit each tile exactly once"
             )
 

@@ -1,21 +1,21 @@
 """A lower bound on the loads still to come, from a search that forgets which row and which column is which.
 
-Take one chunk of K alone. A pair of a row and a column whose tile is still open must at some moment be held
-together. If it is not now, a load must bring it together: loading a row brings at most as many pairs together
-as columns are held. So with ``a`` rows and ``b`` columns held, x loads of rows and y loads of columns bring
-together at most
+Take one chunk of K alone. The row and the column of an open tile must at some moment be held together. If
+they are not now, a load must bring them together: loading a row brings at most as many such pairs together as
+columns are held. So from ``a`` rows and ``b`` columns held, x loads of rows and y of columns bring together at
+most
 
-    most(a, b, x, y) = max of  b + most(a + 1, b, x - 1, y)        a row comes into free space
-                               b + most(a, b, x - 1, y)            a row comes for a row
-                               b - 1 + most(a + 1, b - 1, x - 1, y)   a row comes for a column
-                               and the same three for a column,
+    most(a, b, x, y) = the most of  b + most(a + 1, b, x - 1, y)          a row comes into free space,
+                                    b + most(a, b, x - 1, y)              or for a row,
+                                    b - 1 + most(a + 1, b - 1, x - 1, y)  or for a column,
+                                    and the same three for a column,
 
-and the loads to come are at least the least x + y with most(a, b, x, y) >= the pairs not held together,
-x >= the open rows not held and y >= the open columns not held. Chunks share no unit, so their bounds add.
+and what is to come is at least the least x + y with most(a, b, x, y) >= the pairs not held together, x >= the
+open rows not held and y >= the open columns not held. Chunks share no unit, so their bounds add up.
 
-Example, 3 x 3 tiles and three units, nothing held: 9 pairs, x >= 3, y >= 3. Two columns, then rows, bring
-0, 0, 2, 2, 2 pairs together; the third column comes for the other row's place and brings 1, then a row in the
-place of a column brings 1, and once more: most(0, 0, 4, 3) = 8 at best is under 9 and most(0, 0, 5, 3) = 10.
+Example, 3 x 3 tiles and three units, nothing held, so 9 pairs, x >= 3 and y >= 3. Two rows, a column, a column
+for it, a column for a row, a row for a row and another bring 0, 0, 2, 2, 1, 2 and 2 pairs together. That is
+most(0, 0, 4, 3) = 9, while most(0, 0, 3, 3) is 7: the bound is 7 loads. The minimum is 8.
 """
 
 from __future__ import annotations
@@ -25,50 +25,75 @@ from numba import njit
 from numpy.typing import NDArray
 
 from interlace.graph.access import Ints
+from interlace.planner.panels import PanelGrid
 from interlace.planner.states import Shape, chunk_is_done, tile_in_progress
 
+_MOST_ENTRIES = 5 * 10**7  # of two bytes
+
 Table = NDArray[np.uint8]
-"""Least loads by [rows held, columns held, open rows not held, open columns not held, pairs not held together]."""
+"""Least loads by rows held, columns held, open rows not held, open columns not held, pairs not held together."""
 
 
 @njit(cache=True)
 def table(rows: int, columns: int, capacity: int) -> Table:
     """The bound for every count; 255 where a count cannot occur."""
     tiles = rows * columns
-    most = np.zeros((rows + 1, columns + 1, tiles + 1, tiles + 1), np.int64)
-    for x in range(tiles + 1):
-        for y in range(tiles + 1):
+    limit = tiles + 1 + rows + columns  # one load for a pair, after the first, and one for each open panel
+    together = most(rows, columns, capacity, limit)
+    least = np.full((rows + 1, columns + 1, rows + 1, columns + 1, tiles + 1), 255, np.uint8)
+    for a in range(min(rows, capacity) + 1):
+        for b in range(min(columns, capacity - a) + 1):
+            # From many loads to few, so that the last to be written is the least.
+            for loads in range(limit, -1, -1):
+                for x in range(loads + 1):
+                    for away_rows in range(min(x, rows) + 1):
+                        for away_columns in range(min(loads - x, columns) + 1):
+                            for apart in range(together[a, b, x, loads - x] + 1):
+                                least[a, b, away_rows, away_columns, apart] = loads
+    return least
+
+
+@njit(cache=True)
+def most(rows: int, columns: int, capacity: int, limit: int) -> NDArray[np.int16]:
+    """Pairs brought together by rows held, columns held, loads of rows and of columns, at most ``limit`` in all."""
+    tiles = rows * columns
+    pairs = np.zeros((min(rows, capacity) + 1, min(columns, capacity) + 1, limit + 1, limit + 1), np.int16)
+    for x in range(limit + 1):
+        for y in range(limit + 1 - x):
             for a in range(min(rows, capacity) + 1):
                 for b in range(min(columns, capacity - a) + 1):
                     best = 0
                     if x > 0:
-                        best = max(best, b * (a > 0) + most[a, b, x - 1, y])
+                        best = max(best, b * (a > 0) + pairs[a, b, x - 1, y])
                         if a < rows and a + b < capacity:
-                            best = max(best, b + most[a + 1, b, x - 1, y])
+                            best = max(best, b + pairs[a + 1, b, x - 1, y])
                         if a < rows and b > 0:
-                            best = max(best, b - 1 + most[a + 1, b - 1, x - 1, y])
+                            best = max(best, b - 1 + pairs[a + 1, b - 1, x - 1, y])
                     if y > 0:
-                        best = max(best, a * (b > 0) + most[a, b, x, y - 1])
+                        best = max(best, a * (b > 0) + pairs[a, b, x, y - 1])
                         if b < columns and a + b < capacity:
-                            best = max(best, a + most[a, b + 1, x, y - 1])
+                            best = max(best, a + pairs[a, b + 1, x, y - 1])
                         if b < columns and a > 0:
-                            best = max(best, a - 1 + most[a - 1, b + 1, x, y - 1])
-                    most[a, b, x, y] = best
-    least = np.full((rows + 1, columns + 1, rows + 1, columns + 1, tiles + 1), 255, np.uint8)
-    # suffix[x, y, e]: the least sum over all counts of at least x and y that bring e pairs together.
-    suffix = np.full((tiles + 2, tiles + 2, tiles + 1), 255, np.uint8)
-    for a in range(rows + 1):
-        for b in range(columns + 1):
-            for x in range(tiles, -1, -1):
-                for y in range(tiles, -1, -1):
-                    for e in range(tiles + 1):
-                        enough = x + y if most[a, b, x, y] >= e else 255
-                        suffix[x, y, e] = min(enough, suffix[x + 1, y, e], suffix[x, y + 1, e])
-            for x in range(rows + 1):
-                for y in range(columns + 1):
-                    for e in range(tiles + 1):
-                        least[a, b, x, y, e] = suffix[x, y, e]
-    return least
+                            best = max(best, a - 1 + pairs[a - 1, b + 1, x, y - 1])
+                    pairs[a, b, x, y] = min(best, tiles)
+    return pairs
+
+
+def from_scratch(grid: PanelGrid, capacity: int, known: int) -> int:
+    """A lower bound on the loads of any order of a grid of any size, of which one with ``known`` loads exists."""
+    held = (min(grid.rows, capacity) + 1) * (min(grid.columns, capacity) + 1)
+    limit = known // grid.chunks
+    if held * (limit + 1) ** 2 > _MOST_ENTRIES:
+        # Every load but the first brings at most capacity - 1 pairs together.
+        return max(grid.units, 1 + -(-grid.tiles * grid.chunks // (capacity - 1)))
+    pairs = most(grid.rows, grid.columns, capacity, limit)[0, 0]
+    enough = (
+        x + y
+        for x in range(grid.rows, limit + 1)
+        for y in range(grid.columns, limit + 1 - x)
+        if pairs[x, y] == grid.tiles
+    )
+    return min(enough) * grid.chunks
 
 
 @njit(cache=True)

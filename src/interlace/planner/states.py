@@ -7,11 +7,13 @@ and that only takes up room; for OPT in any sequence, and none that is not neede
 
 Rows are alike, columns are alike, and on a square grid rows are like columns. Panels are coloured by what
 the cache holds of them, colours are mixed along visited tiles until panels that differ have different
-colours, and sorted by colour. The 2 x 3 states below, where row 1 was visited in columns 0 and 2 and the
-cache holds row 1, column 2 (LRU, so in this sequence), get the same key as their mirror images:
+colours, and sorted by colour. These three states of 2 x 3 tiles, in which the row that was visited twice was
+touched last and then a column that it was visited with, get one key:
 
-    visited  0 0 0   units 1, 4      visited  1 1 0   units 0, 3      both are renamed, say, to the
-             1 0 1                            0 0 0                   second, which is the key
+    visited    0 0 0         1 1 0         0 1 1
+               1 0 1         0 0 0         0 0 0
+    units      1, 4          0, 3          0, 3      row 1, column 2; row 0, column 1; row 0, column 1
+    key        word 0: bits 3 and 5 (row 1 with columns 0 and 2); word 1: 1 + 1 and, 3 bits up, 4 + 1
 
 Colours that collide cost time, never truth: a key always says everything about its state.
 """

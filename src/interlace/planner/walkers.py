@@ -7,13 +7,13 @@ first, -1 for one that no open tile needs. So the grid has at most 64 rows and 6
     2 x 3 tiles, capacity 3, after (0, 0), (0, 1):   open rows  100, 111   open columns  10, 10, 11
                                                      units      column 1, row 0, column 0
 
-``estimate`` says what a walker will still load. Were units to stream past ``c - 1`` units of the other kind,
-each load would bring c - 1 pairs of a row and a column together, while each of those c - 1 units brought one
-when it came. With u rows and v columns still to come and e pairs not yet together that makes
+``estimate`` guesses what a walker will still load. Were units to stream past g units of the other kind, each
+load would bring g pairs of a row and a column together, while each of those g units brought one when it came.
+With u rows and v columns still to come and e pairs not yet together that makes
 
-    v + max(u, (e - v) / (c - 1))  loads, or the same with rows and columns exchanged, whichever is less,
+    v + max(u, (e - v) / g)  loads, or the same with rows and columns exchanged, whichever is less.
 
-for a cache that holds c panels. It is a guess: LRU needs more, a lucky start less.
+Of a cache that holds c panels, LRU keeps about g = c - 2 beside one that streams and the one before it.
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ def touch_all(size: Size, walkers: Walkers, walker: int, tile: int, way: int, un
     counted = 0
     for i in range(held):
         panel = units[i] // size.chunks
-        if (panel == row or panel == column) and _ones(walkers.open[walker, panel]) == 1:
+        if panel in (row, column) and _ones(walkers.open[walker, panel]) == 1:
             units[i] = -1  # this tile was its last
         if units[i] >= 0:
             counted = i + 1
@@ -148,7 +148,8 @@ def estimate(size: Size, walkers: Walkers, walker: int, tile: int, units: Ints, 
             together = open_[panel] & columns_held[units[i] % size.chunks]
             apart -= _ones(together) - (panel == row and together >> np.uint64(column - size.rows) & np.uint64(1))
             rows_to_come -= 1
-    gain = max(1.0, size.capacity / size.chunks - 2.0)
+    panels = size.capacity / size.chunks
+    gain = max(1.0, min(2.0, panels - 1.0), panels - 2.0)
     return min(
         columns_to_come + max(rows_to_come, (apart - columns_to_come) / gain),
         rows_to_come + max(columns_to_come, (apart - rows_to_come) / gain),
@@ -230,7 +231,8 @@ def fingerprint(size: Size, walkers: Walkers, walker: int, tile: int, units: Int
     for panel in range(panels):
         sides[np.int64(panel >= size.rows)] += mix(colour[panel])
     # On a square grid rows are like columns.
-    return sides[0] + (sides[1] if size.rows == size.columns else mix(sides[1]))
+    value: np.uint64 = sides[0] + (sides[1] if size.rows == size.columns else mix(sides[1]))
+    return value
 
 
 @njit(cache=True)
@@ -249,4 +251,4 @@ def _ones(bits: np.uint64) -> int:
     bits -= bits >> np.uint64(1) & np.uint64(0x5555555555555555)
     bits = (bits & np.uint64(0x3333333333333333)) + (bits >> np.uint64(2) & np.uint64(0x3333333333333333))
     bits = bits + (bits >> np.uint64(4)) & np.uint64(0x0F0F0F0F0F0F0F0F)
-    return np.int64(bits * np.uint64(0x0101010101010101) >> np.uint64(56))
+    return int(np.int64(bits * np.uint64(0x0101010101010101) >> np.uint64(56)))
