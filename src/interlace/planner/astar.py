@@ -137,11 +137,11 @@ class Search:
         key = np.empty(shape.words, np.int64)
         for state, following in pairwise(states):
             visited, progress, held = unpack(shape, self.store.keys[state], units)
-            cost = self.store.cost[following] - self.store.cost[state]
             find_moves(shape, visited, progress, units, held, out)
-            for i in range(out.found[0]):
+            # The cheapest first: two moves may lead to one state.
+            for i in np.argsort(out.cost[: out.found[0]], kind="stable"):
                 name(shape, out.visited[i], out.progress[i], out.units[i], out.held[i], masks, key, panels)
-                if out.cost[i] == cost and np.array_equal(key, self.store.keys[following]):
+                if np.array_equal(key, self.store.keys[following]):
                     break
             named = int(out.tile[i])
             gained = int(out.visited[i]) & ~visited

@@ -7,7 +7,7 @@ family's order where that pays. Example, loads of 8 x 8 tiles, LRU:
 
     capacity in panels      3    4    5    6    7    8    9
     best family            65   37   30   23   23   23   22
-    beam                   37   35   28   23   22   22   21
+    beam                   37   35   28   22   22   22   21
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _SEEDS = 8
 _WIDEST, _NARROWEST = 256, 4
 _LOOKS = 4  # moves looked at for each that is taken
 _WORK = 6e9  # units and tiles looked at; about ten seconds
-_MOST_TOUCHES = 1 << 16
+_MOST_TOUCHES = 1 << 14
 
 
 @dataclass(frozen=True)

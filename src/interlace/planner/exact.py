@@ -16,6 +16,7 @@ from interlace.planner.astar import Progress, Search
 from interlace.planner.beam import beam
 from interlace.planner.panels import Cache, Pair, PanelGrid, Visit, renamed
 from interlace.planner.remaining import from_scratch
+from interlace.planner.replay import loads
 from interlace.planner.states import MOST_TILES, MOST_UNITS
 
 
@@ -76,11 +77,10 @@ def minimum(
     known = beam(grid, capacity, cache)
     search = Search(grid, capacity, cache, known.loads, max_states)
     stopped = search.run(seconds, progress)
-    walk = search.walk() if search.at.goal[0] >= 0 else known.walk
-    loads, bound = int(search.at.best[0]), int(search.at.bound[0])
-    states = int(search.at.states[0])
-    walk = renamed(walk, start or (0, 0))
-    return Minimum(loads, walk, not stopped, bound if stopped else loads, states, stopped)
+    walk = renamed(search.walk() if search.at.goal[0] >= 0 else known.walk, start or (0, 0))
+    cost = loads(grid, walk, capacity, cache)
+    bound = int(search.at.bound[0]) if stopped else cost
+    return Minimum(cost, walk, not stopped, bound, int(search.at.states[0]), stopped)
 
 
 def best_order(
