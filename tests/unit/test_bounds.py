@@ -29,8 +29,8 @@ from interlace.planner.bounds import (
     shared_cache,
 )
 from interlace.planner.energy import PUBLISHED, Level, energy
-from interlace.planner.panels import Cache, PanelGrid, Visit
-from interlace.planner.replay import loads
+from interlace.planner.grids.panels import Cache, PanelGrid, Visit
+from interlace.planner.grids.replay import loads
 
 SAFE, LEADING = Label.SAFE, Label.LEADING
 LOADS, BOTH = Counts.LOADS, Counts.LOADS_AND_STORES

@@ -13,13 +13,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from interlace.core.errors import OrderError, SearchError
-from interlace.planner.beam import beam
-from interlace.planner.exact import best_order, minimum
-from interlace.planner.families import Family, families
-from interlace.planner.panels import Cache, PanelGrid, Visit, renamed
-from interlace.planner.remaining import from_scratch, table
-from interlace.planner.replay import loads
-from interlace.planner.states import Shape, name, unpack
+from interlace.planner.grids.beam import beam
+from interlace.planner.grids.exact import best_order, minimum
+from interlace.planner.grids.families import Family, families
+from interlace.planner.grids.panels import Cache, PanelGrid, Visit, renamed
+from interlace.planner.grids.remaining import from_scratch, table
+from interlace.planner.grids.replay import loads
+from interlace.planner.grids.states import Shape, name, unpack
 from interlace.policies.orders import GroupedSerpentine, RowMajor, Serpentine
 
 LRU, OPT = Cache.LRU, Cache.OPT

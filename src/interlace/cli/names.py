@@ -19,8 +19,8 @@ from interlace.executors.serial import PdlExecutor, SerialExecutor
 from interlace.kernels.matmul import Activation
 from interlace.plan.plan import Dispatch
 from interlace.planner.build import Assignment
-from interlace.planner.families import Family
-from interlace.planner.panels import Cache
+from interlace.planner.grids.families import Family
+from interlace.planner.grids.panels import Cache
 from interlace.policies.interleavings import HalfRows, Interleaving, OpAfterOp, Panels
 from interlace.policies.orders import (
     ColumnMajor,

@@ -11,12 +11,12 @@ from rich.table import Table
 from interlace.cli import names, table
 from interlace.cli.console import bad_input, note, save_json, show, stepping
 from interlace.cli.options import JsonFile, command
-from interlace.planner.families import families
-from interlace.planner.panels import Cache, PanelGrid, Visit
-from interlace.planner.replay import loads
+from interlace.planner.grids.families import families
+from interlace.planner.grids.panels import Cache, PanelGrid, Visit
+from interlace.planner.grids.replay import loads
 
 if TYPE_CHECKING:
-    from interlace.planner.exact import Minimum
+    from interlace.planner.grids.exact import Minimum
 
 _WIDEST = 16  # columns of a picture that fits the terminal
 
@@ -78,7 +78,7 @@ def register(app: typer.Typer) -> None:
         Example: interlace order --grid 3x3 --chunks 2 --capacity 7 --cache opt --json best.json
         """
         # Importing it takes half a second (numba), which no other command should wait for.
-        from interlace.planner.exact import best_order
+        from interlace.planner.grids.exact import best_order
 
         policy = cache or Cache.LRU
         with bad_input():

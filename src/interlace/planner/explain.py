@@ -1,7 +1,7 @@
 """Why the planner chose what it chose: the winner's figures beside bounds, other executors, and itself undone.
 
-Each decision that departs from the plain plan (row-major, op after op, nothing split, a semaphore per tile) is taken back
-alone, and what that would cost is predicted: that is its reason.
+Each decision that departs from the plain plan (row-major, op after op, nothing split, a semaphore per tile) is taken
+back alone, and what that would cost is predicted: that is its reason.
 """
 
 from __future__ import annotations
@@ -50,6 +50,11 @@ class OpReport:
     compute_us: float
     l2_us: float
     memory_us: float
+
+    @property
+    def times_us(self) -> tuple[float, float, float]:
+        """Compute, L2, memory."""
+        return self.compute_us, self.l2_us, self.memory_us
 
 
 @dataclass(frozen=True)

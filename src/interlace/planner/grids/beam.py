@@ -22,10 +22,10 @@ from numpy.typing import NDArray
 
 from interlace.core.errors import SearchError
 from interlace.graph.access import Ints
-from interlace.planner.families import Family, families
-from interlace.planner.panels import Cache, PanelGrid, Visit
-from interlace.planner.replay import loads
-from interlace.planner.walkers import (
+from interlace.planner.grids.families import Family, families
+from interlace.planner.grids.panels import Cache, PanelGrid, Visit
+from interlace.planner.grids.replay import loads
+from interlace.planner.grids.walkers import (
     MOST_PANELS,
     TRIES,
     Size,

@@ -15,7 +15,7 @@ import heapq
 from collections import OrderedDict
 from collections.abc import Sequence
 
-from interlace.planner.panels import Cache, Pair, PanelGrid, Visit
+from interlace.planner.grids.panels import Cache, Pair, PanelGrid, Visit
 
 
 def loads(grid: PanelGrid, walk: Sequence[Visit], capacity: int, cache: Cache) -> int:

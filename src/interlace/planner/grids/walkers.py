@@ -25,7 +25,7 @@ from numba import njit
 from numpy.typing import NDArray
 
 from interlace.graph.access import Ints
-from interlace.planner.states import mix
+from interlace.planner.grids.states import mix
 
 Words = NDArray[np.uint64]
 

@@ -20,10 +20,10 @@ from numba import njit
 from numpy.typing import NDArray
 
 from interlace.graph.access import Ints
-from interlace.planner.moves import Moves, find_moves, room
-from interlace.planner.panels import Cache, PanelGrid, Visit
-from interlace.planner.remaining import Table, remaining, table
-from interlace.planner.states import Shape, mix, name, unpack
+from interlace.planner.grids.moves import Moves, find_moves, room
+from interlace.planner.grids.panels import Cache, PanelGrid, Visit
+from interlace.planner.grids.remaining import Table, remaining, table
+from interlace.planner.grids.states import Shape, mix, name, unpack
 
 T = TypeVar("T", bound=np.generic)
 Progress = Callable[[int, int, int], None]

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from interlace.planner.panels import PanelGrid, Visit
+from interlace.planner.grids.panels import PanelGrid, Visit
 from interlace.policies.orders import (
     ColumnMajor,
     GroupedPanels,

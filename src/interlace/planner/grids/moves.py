@@ -20,7 +20,7 @@ import numpy as np
 from numba import njit
 
 from interlace.graph.access import Ints
-from interlace.planner.states import (
+from interlace.planner.grids.states import (
     Shape,
     begun,
     chunk_is_done,

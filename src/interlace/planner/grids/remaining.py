@@ -25,8 +25,8 @@ from numba import njit
 from numpy.typing import NDArray
 
 from interlace.graph.access import Ints
-from interlace.planner.panels import PanelGrid
-from interlace.planner.states import Shape, chunk_is_done, tile_in_progress
+from interlace.planner.grids.panels import PanelGrid
+from interlace.planner.grids.states import Shape, chunk_is_done, tile_in_progress
 
 _MOST_ENTRIES = 5 * 10**7  # of two bytes
 

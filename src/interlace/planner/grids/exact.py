@@ -12,12 +12,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from interlace.core.errors import SearchError
-from interlace.planner.astar import Progress, Search
-from interlace.planner.beam import beam
-from interlace.planner.panels import Cache, Pair, PanelGrid, Visit, renamed
-from interlace.planner.remaining import from_scratch
-from interlace.planner.replay import loads
-from interlace.planner.states import MOST_TILES, MOST_UNITS
+from interlace.planner.grids.astar import Progress, Search
+from interlace.planner.grids.beam import beam
+from interlace.planner.grids.panels import Cache, Pair, PanelGrid, Visit, renamed
+from interlace.planner.grids.remaining import from_scratch
+from interlace.planner.grids.replay import loads
+from interlace.planner.grids.states import MOST_TILES, MOST_UNITS
 
 
 @dataclass(frozen=True)
