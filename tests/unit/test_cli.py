@@ -610,3 +610,23 @@ def test_the_app_names_its_version_and_commands(
     assert ended.value.code == 0
     shown = capsys.readouterr().out
     assert all(name in shown for name in ("run", "plan", "verify", "trace", "bench", "tune", "order"))
+
+
+def test_explain_says_what_it_chose_and_why(tmp_path: Path) -> None:
+    path = tmp_path / "why.json"
+    options = ["--model", "llama3-8b", "--m", "512", "--tile", "128x128x64", "--device", "cuda", "--hopper"]
+    result = invoke("explain", "ffn", *options, "--json", str(path))
+    assert result.exit_code == 0, result.output
+    told = json.loads(path.read_text())
+    assert told["predicted_us"] < told["plain_us"]
+    assert told["dram_read_bytes"] == sum(told["dram_read_bytes_by_tensor"].values()) < told["plain_dram_read_bytes"]
+    assert {reason["decision"] for reason in told["reasons"]} >= {"order"}
+    assert [op["op"] for op in told["ops"]] == ["up", "down"]
+    assert all(bound["source"] for bound in told["bounds"])
+    assert "no deadlock, no race" in result.output
+
+
+def test_explain_refuses_what_cannot_be_built() -> None:
+    result = invoke("explain", "ffn", "--gated", "--activation", "relu")
+    assert result.exit_code == 2
+    assert "error: a gated FFN uses silu" in result.output
