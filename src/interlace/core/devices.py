@@ -62,6 +62,8 @@ class DeviceSpec:
         l2: how that cache behaves.
         speed_spread: by which part the slowest SM is slower than the fastest on the same work.
         latencies: what an item costs besides.
+        l1_bytes: L1 cache and shared memory of one SM together.
+        register_bytes: registers of one SM.
     """
 
     name: str
@@ -77,6 +79,13 @@ class DeviceSpec:
     l2: L2
     speed_spread: float
     latencies: Latencies = Latencies()
+    l1_bytes: int = 256 << 10
+    register_bytes: int = 256 << 10
+
+    @property
+    def on_chip_bytes(self) -> int:
+        """Everything that can hold data on this side of DRAM."""
+        return self.l2_bytes + self.sms * (self.l1_bytes + self.register_bytes)
 
 
 #: Measured on the device. Rates of memory and tensor cores: docs/performance.md. What a lone SM gets from memory was
