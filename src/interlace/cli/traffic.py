@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+from rich.table import Table
 
-from interlace.cli import names, table
+from interlace.cli import names, table, traffic_plot
 from interlace.cli.console import BadInput, bad_input, progress, save, save_json, say, show, working, writable
 from interlace.cli.options import DTypeOption, JsonFile, command
 from interlace.core.devices import H200, DeviceSpec
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
 
 _DEFAULT_ORDER = names.NamedOrder("grouped:8", GroupedPanels(8))
 _MOST_TILES = 1 << 22
-_MOST_PIECES = 1 << 27
+_MOST_PIECES = 1 << 27  # sim.traffic.LIMIT, from which on chunks would be taken together
 _SUM_BYTES = 4
 
 
@@ -202,8 +203,6 @@ def register(app: typer.Typer) -> None:
         if plot is not None and study.model == "line":
             raise BadInput("--plot draws by the tile model; leave out --model line, or --plot")
         if plot is not None:
-            from interlace.cli import traffic_plot
-
             traffic_plot.check_installed()
         graph = study.graph()
         with bad_input():
@@ -215,7 +214,7 @@ def register(app: typer.Typer) -> None:
                     found = [(chosen, study.run(graph, chosen))]
             if json is not None:
                 save_json(json, _data(study, found))
-            show(_family(study, found) if sweep else table.facts(f"{found[0][0].name}: {study}", _rows(study, found[0][1])))
+            show(_family(study, found) if sweep else _facts(study, *found[0]))
             if plot is not None:
                 orders = [named for named, _ in found]
                 save(plot, traffic_plot.draw(study, graph, progress(orders, "drawing", len(orders))))
@@ -245,10 +244,10 @@ def _hit_rate(traffic: Traffic) -> float:
     return 1 - traffic.dram_read / _loaded(traffic)
 
 
-def _rows(study: Study, traffic: Traffic) -> list[tuple[str, str]]:
+def _facts(study: Study, named: names.NamedOrder, traffic: Traffic) -> Table:
     safe, _, leading = study.bounds()
     read = traffic.dram_read
-    return [
+    rows = [
         ("cache", _cache(study)),
         ("workers", f"{study.workers:,}, in lockstep"),
         ("model", "exact LRU over pieces of tensors" if study.model != "line" else "hashed sets of 128-byte lines"),
@@ -264,9 +263,10 @@ def _rows(study: Study, traffic: Traffic) -> list[tuple[str, str]]:
         ),
         ("source of the bounds", safe.source),
     ]
+    return table.facts(f"{named.name}: {study}", rows)
 
 
-def _family(study: Study, found: Sequence[tuple[names.NamedOrder, Traffic]]) -> Any:
+def _family(study: Study, found: Sequence[tuple[names.NamedOrder, Traffic]]) -> Table:
     safe, _, leading = study.bounds()
     headings = ("order", "read from memory", "hit rate", f"of {safe.label.value}", f"of {leading.label.value}")
     rows = (

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from interlace.cli import names
+from interlace.cli import names, table
 from interlace.cli.console import FAILED, fail
 from interlace.graph.graph import Graph
 from interlace.planner.bounds import Gemm, matmul
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from interlace.cli.traffic import Study
 
 #: Sizes that are drawn, as parts of the size that was asked for, or more where a tile needs it.
-SIZES = np.geomspace(1 / 16, 8, 43)
+SIZES = np.geomspace(1 / 8, 8, 49)
 _LABEL_STEP = 0.042  # height of a label, of the picture's
 
 
@@ -53,27 +53,27 @@ def draw(study: Study, graph: Graph, orders: Iterable[names.NamedOrder]) -> byte
     figure = Figure(figsize=(9, 5.5), dpi=150)
     FigureCanvasAgg(figure)
     axis = figure.add_axes((0.2, 0.11, 0.7, 0.79))
-    mib = [size / 2**20 for size in sizes]
     colours = _colours(list(curves))
     for name, read in curves.items():
-        axis.plot(mib, read, color=colours[name], linewidth=1.4)
-    axis.plot(mib, bounds, color="black", linewidth=1.2, linestyle="--")
-    axis.axvline(asked / 2**20, color="0.6", linewidth=0.8, linestyle=":")
+        axis.plot(sizes, read, color=colours[name], linewidth=1.4)
+    axis.plot(sizes, bounds, color="black", linewidth=1.2, linestyle="--")
+    axis.axvline(asked, color="0.6", linewidth=0.8, linestyle=":")
     axis.set_xscale("log", base=2)
     axis.set_yscale("log")
-    axis.set_xlim(mib[0], mib[-1])
+    axis.set_xlim(sizes[0], sizes[-1])
     # Orders differ most where the cache is small: labels stand there, and the numbers on the other side.
     axis.yaxis.tick_right()
     axis.yaxis.set_label_position("right")
     _plain_numbers(axis)
-    axis.set_xlabel("cache, MiB")
-    axis.set_ylabel("read from memory, GB")
+    sides = f", all {device.l2.sides} sides together" if device.l2.sides > 1 else ""
+    axis.set_xlabel(f"size of the cache{sides}")
+    axis.set_ylabel("read from memory")
     axis.spines[["top", "left"]].set_visible(False)
-    top = axis.transAxes.inverted()
-    ends = {name: float(top.transform(axis.transData.transform((mib[0], read[0])))[1]) for name, read in curves.items()}
-    ends["lower bound"] = float(top.transform(axis.transData.transform((mib[0], bounds[0])))[1])
-    places = _apart(ends)
-    for name, at in places.items():
+    leader = {"arrowstyle": "-", "linewidth": 0.6, "shrinkA": 1, "shrinkB": 0, "relpos": (1, 0.5)}
+    lowest, highest = np.log(axis.get_ylim())
+    starts = {name: read[0] for name, read in curves.items()} | {"leading-order bound": bounds[0]}
+    ends = {name: float((np.log(start) - lowest) / (highest - lowest)) for name, start in starts.items()}
+    for name, at in _apart(ends).items():
         colour = colours.get(name, "black")
         axis.annotate(
             name,
@@ -85,9 +85,10 @@ def draw(study: Study, graph: Graph, orders: Iterable[names.NamedOrder]) -> byte
             va="center",
             fontsize=8,
             color=colour,
-            arrowprops={"arrowstyle": "-", "color": colour, "linewidth": 0.6, "shrinkA": 1, "shrinkB": 0},
+            arrowprops=leader | {"color": colour},
         )
-    axis.text(asked / 2**20, 1.0, " as asked", transform=axis.get_xaxis_transform(), fontsize=8, color="0.4", va="top")
+    above = axis.get_xaxis_transform()
+    axis.text(asked, 1.0, f" {table.size(asked)}", transform=above, fontsize=8, color="0.4", va="top")
     figure.suptitle(f"{study}; {study.workers:,} workers", fontsize=10)
     picture = io.BytesIO()
     figure.savefig(picture, format="png", metadata={"Software": None})
@@ -102,7 +103,8 @@ def _colours(listed: Sequence[str]) -> dict[str, Any]:
     colours: dict[str, Any] = {name: colormaps["Dark2"](i % 8) for i, name in enumerate(plain)}
     kinds = list(dict.fromkeys(name.partition(":")[0] for name in listed if ":" in name))
     for kind, shades in zip(kinds, ("Blues", "Reds", "Greens", "Purples"), strict=False):
-        members = sorted((name for name in listed if name.startswith(f"{kind}:")), key=lambda name: int(name.partition(":")[2]))
+        members = [name for name in listed if name.startswith(f"{kind}:")]
+        members.sort(key=lambda name: int(name.partition(":")[2]))
         for i, name in enumerate(members):
             colours[name] = colormaps[shades](0.4 + 0.55 * i / max(len(members) - 1, 1))
     return colours
@@ -120,15 +122,16 @@ def _apart(wanted: dict[str, float]) -> dict[str, float]:
         while len(pools) > 1 and pools[-2][0] > pools[-1][0]:
             (low, few), (high, many) = pools[-2:]
             pools[-2:] = [((low * few + high * many) / (few + many), few + many)]
-    placed = np.repeat([height for height, _ in pools], [count for _, count in pools]) + steps
+    placed = np.repeat([height for height, _ in pools], [count for _, count in pools])
+    placed = np.clip(placed, 0.0, 1.0 - steps[-1]) + steps
     return dict(zip(ranked, placed.tolist(), strict=True))
 
 
 def _plain_numbers(axis: Any) -> None:
-    """Sizes as 8, 16, 32 and volumes as 0.5, 1, 2, not as powers."""
+    """Sizes as 8 MiB and volumes as 500 MB, not as powers."""
     from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
-    axis.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    axis.xaxis.set_major_formatter(FuncFormatter(lambda value, _: table.size(round(value))))
     axis.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
-    axis.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value / 1e9:g}"))
+    axis.yaxis.set_major_formatter(FuncFormatter(lambda value, _: table.volume(value)))
     axis.yaxis.set_minor_formatter(NullFormatter())
