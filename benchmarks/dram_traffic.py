@@ -13,8 +13,6 @@ from dataclasses import dataclass, replace
 from multiprocessing import get_context
 from pathlib import Path
 
-import torch
-
 import interlace as il
 from interlace.bench.counters import count_launches
 from interlace.bench.hopper import ROWS
@@ -87,6 +85,8 @@ def _compile(case: Case) -> None:
 
 def child() -> None:
     """All cases, for the profiler."""
+    import torch  # the cases are also read where there is none
+
     memory = torch.randn(1 << 29, device="cuda").bfloat16()
     for case in cases():
         run = executor(case)

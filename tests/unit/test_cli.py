@@ -593,7 +593,19 @@ def test_a_gpu_that_is_not_there_is_exit_code_1() -> None:
 
 @pytest.mark.parametrize(
     "command",
-    ["run", "plan", "verify", "trace", "bench ffn", "bench hopper-ffn", "bench sync", "tune ffn", "order"],
+    [
+        "run",
+        "plan",
+        "explain",
+        "verify",
+        "trace",
+        "traffic",
+        "order",
+        "bench ffn",
+        "bench hopper-ffn",
+        "bench sync",
+        "tune ffn",
+    ],
 )
 def test_every_command_teaches_with_an_example(command: str) -> None:
     help_text = " ".join(succeed(*command.split(), "--help").split())
@@ -609,7 +621,7 @@ def test_the_app_names_its_version_and_commands(
         main()
     assert ended.value.code == 0
     shown = capsys.readouterr().out
-    assert all(name in shown for name in ("run", "plan", "verify", "trace", "bench", "tune", "order"))
+    assert all(name in shown for name in ("run", "plan", "verify", "trace", "bench", "tune", "order", "traffic"))
 
 
 def test_explain_says_what_it_chose_and_why(tmp_path: Path) -> None:

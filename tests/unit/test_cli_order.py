@@ -9,7 +9,7 @@ import pytest
 from typer.testing import CliRunner
 
 from interlace.cli import app
-from interlace.cli.names import family
+from interlace.cli.names import family_name
 from interlace.planner.grids.families import Family, families
 from interlace.planner.grids.panels import Cache, PanelGrid, Visit
 from interlace.planner.grids.replay import loads
@@ -133,9 +133,9 @@ def test_what_is_no_name_shows_what_is(option: str, value: str, message: str) ->
 
 
 def test_every_family_has_the_name_that_the_option_takes() -> None:
-    listed = [family(member) for member in families(PanelGrid(8, 8), 6)]
+    listed = [family_name(member) for member in families(PanelGrid(8, 8), 6)]
     assert listed == [
         *("row", "column", "serpentine", "grouped:2", "grouped:4", "grouped:5"),
         *("grouped-serpentine:2", "grouped-serpentine:4", "grouped-serpentine:5", "morton", "hilbert"),
     ]
-    assert family(Family(GroupedSerpentine(3), sawtooth=True)) == "grouped-serpentine:3, sawtooth"
+    assert family_name(Family(GroupedSerpentine(3), sawtooth=True)) == "grouped-serpentine:3, sawtooth"

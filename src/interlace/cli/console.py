@@ -104,10 +104,10 @@ def save_json(path: Path, data: Mapping[str, Any]) -> None:
     save(path, json.dumps(data, indent=2, allow_nan=False) + "\n")
 
 
-def save(path: Path, text: str) -> None:
-    """Write text, whole or not at all."""
+def save(path: Path, content: str | bytes) -> None:
+    """Write a file, whole or not at all."""
     with writing(path):
-        write_whole(path, text)
+        write_whole(path, content)
 
 
 @contextmanager

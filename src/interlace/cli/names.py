@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Generic, TypeVar
 
 import typer
 
+from interlace.core.devices import H200, L2, DeviceSpec
 from interlace.core.dtypes import bf16, fp16, fp32
 from interlace.core.errors import InterlaceError
 from interlace.executors.cuda_graph import CudaGraphExecutor
@@ -118,6 +120,14 @@ class TileShape:
 
 
 @dataclass(frozen=True)
+class NamedOrder:
+    """An order, and the name that it was asked for by."""
+
+    name: str
+    order: Order
+
+
+@dataclass(frozen=True)
 class ExecutorChoice:
     """One way to run a plan, as the tables show it.
 
@@ -221,6 +231,8 @@ ORDERS: Names[Order] = Names(
     {"grouped": (8, GroupedPanels), "grouped-serpentine": (8, GroupedSerpentine)},
 )
 CACHES = Names("cache", {c.value: c for c in Cache})
+#: As text: the enum of :mod:`interlace.planner.predict` comes with the simulator, which is slow to import.
+CACHE_MODELS = Names("model", {"tile": "tile", "line": "line"})
 INTERLEAVINGS: Names[Interleaving] = Names(
     "interleaving", {"op-after-op": OpAfterOp(), "half-rows": HalfRows()}, {"panels": (2, Panels)}
 )
@@ -237,7 +249,7 @@ DISPATCHES = Names(
 )
 
 
-def family(member: Family) -> str:
+def family_name(member: Family) -> str:
     """The name of a member of a family of orders, as ``--order`` takes it; "sawtooth" is said beside it."""
     order = member.order
     if isinstance(order, GroupedPanels | GroupedSerpentine):
@@ -271,3 +283,45 @@ def tile(text: str) -> TileShape:
     if len(extents) not in (2, 3) or not all(e.isascii() and e.isdigit() and len(e) < 6 for e in extents):
         raise typer.BadParameter(f"{text!r} is no tile; write rows x columns x reduction, such as 16x64x64")
     return TileShape(*map(int, extents))
+
+
+def named_order(text: str) -> NamedOrder:
+    """One of ``ORDERS`` with its name. Raises typer.BadParameter."""
+    return NamedOrder(text, ORDERS.parse(text))
+
+
+def orders_of(grid: tuple[int, ...], most: int = 64) -> list[NamedOrder]:
+    """All named orders of a grid, those with a number at 1, 2, 4 to ``most``; of equal ones the first."""
+    powers = [1 << i for i in range(most.bit_length())]
+    listed = [*ORDERS.plain, *(f"{name}:{number}" for name in ORDERS.counted for number in powers)]
+    unlike: dict[bytes, NamedOrder] = {}
+    for name in listed:
+        order = named_order(name)
+        unlike.setdefault(order.order.permutation(grid).tobytes(), order)
+    return list(unlike.values())
+
+
+_UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KIB": 1 << 10, "MIB": 1 << 20, "GIB": 1 << 30}
+_MOST_GIB = 64
+
+
+def size(text: str) -> int:
+    """Bytes: ``50MiB``, ``60MB``, ``1.5GiB``, ``512KiB``, ``65536``. Raises typer.BadParameter."""
+    found = re.fullmatch(r"([0-9]{1,12}(?:\.[0-9]{1,6})?) ?([A-Za-z]*)", text)
+    if found is None or found[2].upper() not in _UNITS:
+        raise typer.BadParameter(f"{text!r} is no size; write bytes or a unit, such as 50MiB, 60MB, 512KiB, 65536")
+    nbytes = int(float(found[1]) * _UNITS[found[2].upper()])
+    if not 1 <= nbytes <= _MOST_GIB << 30:
+        raise typer.BadParameter(f"{text!r} is {nbytes} bytes; use 1 to {_MOST_GIB}GiB")
+    return nbytes
+
+
+def cache(text: str) -> DeviceSpec:
+    """``h200``, or a size for one plain cache whose readers are equally fast. Raises typer.BadParameter."""
+    if text == "h200":
+        return H200
+    try:
+        nbytes = size(text)
+    except typer.BadParameter as error:
+        raise typer.BadParameter(f"{error.message}, or h200 for the L2 of that chip") from None
+    return replace(H200, name="one cache", l2_bytes=nbytes, l2=L2(1, nbytes), speed_spread=0.0)

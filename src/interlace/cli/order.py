@@ -97,7 +97,7 @@ def register(app: typer.Typer) -> None:
                     ),
                 )
         named = {
-            names.family(member): loads(panels, member.walk(panels), capacity, policy)
+            names.family_name(member): loads(panels, member.walk(panels), capacity, policy)
             for member in families(panels, capacity)
         }
         unit = "panel" if chunks == 1 else "chunk"

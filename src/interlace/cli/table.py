@@ -90,6 +90,22 @@ def number(value: float) -> str:
     return f"{value:#.3g}"
 
 
+def volume(nbytes: float) -> str:
+    """An amount of data: 512 B, 1.23 MB, 17.2 GB."""
+    for power, unit in ((9, "GB"), (6, "MB"), (3, "kB")):
+        if nbytes >= 10**power:
+            return f"{number(nbytes / 10**power)} {unit}"
+    return f"{nbytes:.0f} B"
+
+
+def size(nbytes: int) -> str:
+    """A capacity, exactly: 50 MiB, 48 KiB, 1,000 B."""
+    for shift, unit in ((30, "GiB"), (20, "MiB"), (10, "KiB")):
+        if nbytes and nbytes % (1 << shift) == 0:
+            return f"{nbytes >> shift:,} {unit}"
+    return f"{nbytes:,} B"
+
+
 def error(value: float) -> str:
     """A relative error: 2.1e-16, 0 if exact."""
     return "0" if value == 0 else f"{value:.1e}"

@@ -7,8 +7,8 @@ import threading
 from pathlib import Path
 
 
-def write_whole(path: str | Path, text: str) -> None:
-    """Write text beside ``path``, then rename: readers see the old file or the new one, never a part.
+def write_whole(path: str | Path, content: str | bytes) -> None:
+    """Write beside ``path``, then rename: readers see the old file or the new one, never a part.
 
     Raises:
         OSError: the file cannot be written.
@@ -16,7 +16,7 @@ def write_whole(path: str | Path, text: str) -> None:
     path = Path(path)
     beside = path.with_name(f".{path.name}.{os.getpid()}.{threading.get_ident()}.tmp")
     try:
-        beside.write_text(text, encoding="utf-8")
+        beside.write_bytes(content.encode() if isinstance(content, str) else content)
         os.replace(beside, path)
     finally:
         beside.unlink(missing_ok=True)

@@ -149,7 +149,9 @@ def _by_line(
     at = stream.unit
     boxes = Boxes(first[at], units.rows[at], units.row_stride[at] // _LINE_BYTES, per_row[at], stream.is_write)
     cache = LineCache(device.l2.side_bytes, device.l2.ways)
-    read = cache.run(boxes, _SAMPLE).read_miss_bytes
+    found = cache.run(boxes, _SAMPLE)
+    # What is compulsory is known exactly; a sample of it would only add an error, and might fall below it.
+    read = traffic.compulsory + found.read_miss_bytes - found.compulsory_bytes
     scale = read / traffic.dram_read if traffic.dram_read else 1.0
     nbytes = units.nbytes[stream.unit]
     missed = np.where(stream.is_write, missed, np.minimum((missed * scale).astype(np.int64), nbytes))

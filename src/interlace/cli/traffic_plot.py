@@ -1,0 +1,137 @@
+"""The picture of ``interlace traffic --sweep``: bytes read from memory against the size of the cache, by order.
+
+matplotlib is imported only where the picture is drawn.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from interlace.cli import names, table
+from interlace.cli.console import FAILED, fail
+from interlace.graph.graph import Graph
+from interlace.planner.bounds import Gemm, matmul
+
+if TYPE_CHECKING:
+    from interlace.cli.traffic import Study
+
+#: Sizes that are drawn, as parts of the size that was asked for, or more where a tile needs it.
+SIZES = np.geomspace(1 / 8, 8, 49)
+_LABEL_STEP = 0.042  # height of a label, of the picture's
+
+
+def check_installed() -> None:
+    """Fail in one line if there is no matplotlib."""
+    if find_spec("matplotlib") is None:
+        raise fail("--plot needs matplotlib; run: pip install 'interlace[plot]'", FAILED)
+
+
+def draw(study: Study, graph: Graph, orders: Iterable[names.NamedOrder]) -> bytes:
+    """The picture as a PNG: a labelled line per order, and the bound, which falls with the root of the size.
+
+    Raises:
+        SimulationError: the simulation cannot take the problem.
+    """
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    from interlace.planner.curve import dram_read_bytes
+
+    device = study.device
+    asked = device.l2.sides * device.l2.side_bytes
+    sizes = [size for size in (int(asked * part) for part in SIZES) if size >= device.l2.sides * study.working_set]
+    curves = {named.name: dram_read_bytes(study.plan(graph, named), device, sizes) for named in orders}
+    gemm = Gemm(study.m, study.n, study.k)
+    bounds = [matmul(gemm, study.element.itemsize, replace(device, l2_bytes=size))[2].bytes for size in sizes]
+
+    figure = Figure(figsize=(9, 5.5), dpi=150)
+    FigureCanvasAgg(figure)
+    axis = figure.add_axes((0.2, 0.11, 0.7, 0.79))
+    colours = _colours(list(curves))
+    for name, read in curves.items():
+        axis.plot(sizes, read, color=colours[name], linewidth=1.4)
+    axis.plot(sizes, bounds, color="black", linewidth=1.2, linestyle="--")
+    axis.axvline(asked, color="0.6", linewidth=0.8, linestyle=":")
+    axis.set_xscale("log", base=2)
+    axis.set_yscale("log")
+    axis.set_xlim(sizes[0], sizes[-1])
+    # Orders differ most where the cache is small: labels stand there, and the numbers on the other side.
+    axis.yaxis.tick_right()
+    axis.yaxis.set_label_position("right")
+    _plain_numbers(axis)
+    sides = f", all {device.l2.sides} sides together" if device.l2.sides > 1 else ""
+    axis.set_xlabel(f"size of the cache{sides}")
+    axis.set_ylabel("read from memory")
+    axis.spines[["top", "left"]].set_visible(False)
+    leader = {"arrowstyle": "-", "linewidth": 0.6, "shrinkA": 1, "shrinkB": 0, "relpos": (1, 0.5)}
+    lowest, highest = np.log(axis.get_ylim())
+    starts = {name: read[0] for name, read in curves.items()} | {"leading-order bound": bounds[0]}
+    ends = {name: float((np.log(start) - lowest) / (highest - lowest)) for name, start in starts.items()}
+    for name, at in _apart(ends).items():
+        colour = colours.get(name, "black")
+        axis.annotate(
+            name,
+            (0.0, ends[name]),
+            (-0.05, at),
+            xycoords="axes fraction",
+            textcoords="axes fraction",
+            ha="right",
+            va="center",
+            fontsize=8,
+            color=colour,
+            arrowprops=leader | {"color": colour},
+        )
+    above = axis.get_xaxis_transform()
+    axis.text(asked, 1.0, f" {table.size(asked)}", transform=above, fontsize=8, color="0.4", va="top")
+    figure.suptitle(f"{study}; {study.workers:,} workers", fontsize=10)
+    picture = io.BytesIO()
+    figure.savefig(picture, format="png", metadata={"Software": None})
+    return picture.getvalue()
+
+
+def _colours(listed: Sequence[str]) -> dict[str, Any]:
+    """Orders without a number in colours of their own; those of a kind that differ in a number in shades of one."""
+    from matplotlib import colormaps
+
+    plain = [name for name in listed if ":" not in name]
+    colours: dict[str, Any] = {name: colormaps["Dark2"](i % 8) for i, name in enumerate(plain)}
+    kinds = list(dict.fromkeys(name.partition(":")[0] for name in listed if ":" in name))
+    for kind, shades in zip(kinds, ("Blues", "Reds", "Greens", "Purples"), strict=False):
+        members = [name for name in listed if name.startswith(f"{kind}:")]
+        members.sort(key=lambda name: int(name.partition(":")[2]))
+        for i, name in enumerate(members):
+            colours[name] = colormaps[shades](0.4 + 0.55 * i / max(len(members) - 1, 1))
+    return colours
+
+
+def _apart(wanted: dict[str, float]) -> dict[str, float]:
+    """Heights near those wanted, a label's height apart: 0.5, 0.5 and 0.51 become 0.46, 0.5 and 0.55."""
+    ranked = sorted(wanted, key=lambda name: wanted[name])
+    steps = _LABEL_STEP * np.arange(len(ranked))
+    heights = np.array([wanted[name] for name in ranked]) - steps
+    # Monotone least squares by pooling neighbours that are out of order.
+    pools: list[tuple[float, int]] = []
+    for height in heights:
+        pools.append((float(height), 1))
+        while len(pools) > 1 and pools[-2][0] > pools[-1][0]:
+            (low, few), (high, many) = pools[-2:]
+            pools[-2:] = [((low * few + high * many) / (few + many), few + many)]
+    placed = np.repeat([height for height, _ in pools], [count for _, count in pools])
+    placed = np.clip(placed, 0.0, 1.0 - steps[-1]) + steps
+    return dict(zip(ranked, placed.tolist(), strict=True))
+
+
+def _plain_numbers(axis: Any) -> None:
+    """Sizes as 8 MiB and volumes as 500 MB, not as powers."""
+    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+
+    axis.xaxis.set_major_formatter(FuncFormatter(lambda value, _: table.size(round(value))))
+    axis.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    axis.yaxis.set_major_formatter(FuncFormatter(lambda value, _: table.volume(value)))
+    axis.yaxis.set_minor_formatter(NullFormatter())

@@ -1,0 +1,34 @@
+"""What a plan reads from memory as a function of the size of the cache: one walk over its accesses per size."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from interlace.core.devices import DeviceSpec
+from interlace.plan.plan import Plan
+from interlace.sim.l2 import missed_bytes
+from interlace.sim.lockstep import interleave
+from interlace.sim.modes import PERSISTENT, Mode
+from interlace.sim.traffic import LIMIT, touches
+
+
+def dram_read_bytes(
+    plan: Plan, device: DeviceSpec, capacities: Sequence[int], mode: Mode = PERSISTENT, limit: int = LIMIT
+) -> list[int]:
+    """What ``predict`` says of the same plan and mode on the same device, by the tile model, had its L2 another size.
+
+    Args:
+        plan, device, mode, limit: as for ``predict``.
+        capacities: sizes of the L2 in bytes, all sides together.
+
+    Raises:
+        SimulationError: the plan is too large, or a tile does not fit the smallest L2.
+    """
+    touched = touches(plan, limit)
+    stream = interleave(plan, touched, mode, device.speed_spread)
+    read = []
+    for capacity in capacities:
+        l2 = replace(device.l2, side_bytes=capacity // device.l2.sides)
+        read.append(int(missed_bytes(stream, touched.units.nbytes, l2)[~stream.is_write].sum()))
+    return read
