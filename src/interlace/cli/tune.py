@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from statistics import median
 from typing import Annotated
 
 import typer
@@ -16,7 +16,7 @@ from interlace.cli.options import ActivationOption, DTypeOption, Ffn, Gated, Hid
 from interlace.cli.problem import check_gate, varied
 from interlace.cli.table import columns
 from interlace.core.dtypes import bf16
-from interlace.tune import Tuned
+from interlace.tune import TOP, Candidate, Tuned
 from interlace.tune import tune as search
 from interlace.workloads.ffn import MODELS
 from interlace.workloads.tuned import cache_dir
@@ -41,9 +41,14 @@ def register(app: typer.Typer) -> None:
         gated: Gated = None,
         activation: ActivationOption = None,
         dtype: DTypeOption = None,
+        top: Annotated[
+            int, typer.Option("--top", min=1, metavar="K", help="Measure the K plans that are predicted best.")
+        ] = TOP,
         json: JsonFile = None,
     ) -> None:
-        """Find the fastest setting of an FFN on the Hopper executor, for each number of tokens.
+        """Find the fastest setting of an FFN for each number of tokens: predict many, measure the best few.
+
+        They run on the Hopper executor where it takes them, else on the persistent one with Triton bodies.
 
         What is found is kept in the cache of this user, for this GPU and these versions: $INTERLACE_CACHE_DIR, else
         $XDG_CACHE_HOME/interlace, else ~/.cache/interlace.
@@ -59,10 +64,11 @@ def register(app: typer.Typer) -> None:
         with writing(Path("~/.cache")):
             folder = cache_dir()
         with stepping() as progress, writing(folder):
-            found = list(search(shape, list(dict.fromkeys(m or _TOKENS)), dtype, progress))
+            found = list(search(shape, list(dict.fromkeys(m or _TOKENS)), dtype, top, progress))
         kind = "gated FFN" if shape.gated else "FFN"
         title = f"{kind}, {shape.hidden} to {shape.ffn} to {shape.hidden}, {dtype}, on {machine.name}"
-        _show(title, found)
+        for row in found:
+            _show(title, row)
         say(f"kept in {folder}")
         if json is not None:
             facts = {
@@ -76,9 +82,20 @@ def register(app: typer.Typer) -> None:
             save_json(json, {"gpu": machine.name, "versions": versions(), "workload": facts, "rows": rows})
 
 
-def _show(title: str, found: Sequence[Tuned]) -> None:
-    def cells(row: Tuned) -> list[str]:
-        gain = f"{row.default_us / row.best_us:.3f}x"
-        return [str(row.m), str(row.tried), f"{row.default_us:.1f}", f"{row.best_us:.1f}", gain, str(row.best)]
+def _show(title: str, row: Tuned) -> None:
+    def cells(candidate: Candidate) -> list[str]:
+        us, off = candidate.us, candidate.off
+        what = "default" if candidate.setting == row.default else ""
+        measured = ["failed", "", ""] if us is None or off is None else [f"{us:.1f}", f"{off:+.1%}", ""]
+        if us is not None:
+            measured[2] = f"{row.default_us / us:.3f}x"
+        return [f"{candidate.predicted_us:.1f}", *measured, what, str(candidate.setting)]
 
-    show(columns(title, ("m", "tried", "default us", "best us", "gain", "best setting"), map(cells, found)))
+    headings = ("predicted us", "measured us", "prediction off by", "gain", "", "setting")
+    show(columns(f"{title}, {row.m} tokens, {row.executor} executor", headings, map(cells, row.candidates)))
+    offs = [abs(c.off) for c in row.candidates if c.off is not None]
+    say(
+        f"{row.predicted} settings predicted, {row.tried} measured, {len(row.candidates) - row.tried} failed; "
+        f"prediction off by {median(offs):.1%} in the median; the best takes {row.best_us:.1f} us, "
+        f"the default {row.default_us:.1f}"
+    )
