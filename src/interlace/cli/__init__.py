@@ -1,4 +1,4 @@
-"""The command line: ``interlace run``, ``plan``, ``verify``, ``trace``, ``bench`` and ``tune``."""
+"""The command line: ``interlace run``, ``plan``, ``verify``, ``trace``, ``bench``, ``tune`` and ``profile``."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from interlace import __version__
-from interlace.cli import bench, plan, run, trace, tune
+from interlace.cli import bench, plan, profile, run, trace, tune
 
 app = typer.Typer(
     name="interlace",
@@ -34,7 +34,7 @@ def _app(
     """Options of the app itself."""
 
 
-for _room in (run, plan, trace, bench, tune):
+for _room in (run, plan, trace, bench, tune, profile):
     _room.register(app)
 
 

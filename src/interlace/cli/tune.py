@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from statistics import median
 from typing import Annotated
@@ -13,12 +12,11 @@ from interlace.cli.console import save_json, say, show, stepping, writing
 from interlace.cli.machine import find, versions
 from interlace.cli.names import Device
 from interlace.cli.options import ActivationOption, DTypeOption, Ffn, Gated, Hidden, JsonFile, Model, command
-from interlace.cli.problem import check_gate, varied
+from interlace.cli.problem import ffn_facts, ffn_title, one_ffn
 from interlace.cli.table import columns
 from interlace.core.dtypes import bf16
 from interlace.tune import TOP, Candidate, Tuned
 from interlace.tune import tune as search
-from interlace.workloads.ffn import MODELS
 from interlace.workloads.tuned import cache_dir
 
 _TOKENS = (1, 16, 64, 128, 256, 512, 1024, 2048)
@@ -55,31 +53,21 @@ def register(app: typer.Typer) -> None:
 
         Example: interlace tune ffn --model llama3-8b --m 16 --m 1024
         """
-        shape = model or MODELS["llama3-8b"]
-        shape = replace(shape, hidden=hidden or shape.hidden, ffn=ffn or shape.ffn)
-        shape = varied(shape, gated, activation)
-        check_gate(shape)
+        shape = one_ffn(model, hidden, ffn, gated, activation)
         machine = find(Device.CUDA)
         dtype = dtype or bf16
         with writing(Path("~/.cache")):
             folder = cache_dir()
         with stepping() as progress, writing(folder):
             found = list(search(shape, list(dict.fromkeys(m or _TOKENS)), dtype, top, progress))
-        kind = "gated FFN" if shape.gated else "FFN"
-        title = f"{kind}, {shape.hidden} to {shape.ffn} to {shape.hidden}, {dtype}, on {machine.name}"
+        title = f"{ffn_title(shape, dtype)}, on {machine.name}"
         for row in found:
             _show(title, row)
         say(f"kept in {folder}")
         if json is not None:
-            facts = {
-                "hidden": shape.hidden,
-                "ffn": shape.ffn,
-                "gated": shape.gated,
-                "activation": shape.activation.value,
-                "dtype": dtype.name,
-            }
             rows = [row.to_data() for row in found]
-            save_json(json, {"gpu": machine.name, "versions": versions(), "workload": facts, "rows": rows})
+            head = {"gpu": machine.name, "versions": versions(), "workload": ffn_facts(shape, dtype)}
+            save_json(json, {**head, "rows": rows})
 
 
 def _show(title: str, row: Tuned) -> None:

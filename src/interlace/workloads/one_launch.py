@@ -58,6 +58,11 @@ class OneLaunch:
         return self.capability == _HOPPER and self.dtype in (bf16, fp16) and widths
 
     @property
+    def flops(self) -> float:
+        """Floating-point operations of one run, without those on rows that only fill a tile."""
+        return 2.0 * self.m * self.shape.hidden * self.shape.ffn * (2 + self.shape.gated)
+
+    @property
     def executor_name(self) -> str:
         """Which executor runs it."""
         return "hopper" if self.on_hopper else "persistent"
@@ -66,11 +71,6 @@ class OneLaunch:
     def kernel(self) -> str:
         """The name of the launch's kernel, as profilers show it."""
         return "hopper_kernel" if self.on_hopper else "persistent_ticket_kernel"
-
-    @property
-    def options(self) -> Options:
-        """How it runs; before Hopper, GPUs know no dependent launch."""
-        return Options(dependent_launch=self.capability >= _HOPPER)
 
     @cached_property
     def device(self) -> DeviceSpec:
@@ -109,13 +109,17 @@ class OneLaunch:
         ring = default_pipeline(plan.graph.ops)
         return hopper(ring.stages * (ring.free_rows + ring.bound_rows) * 128)
 
-    def executor(self, setting: Setting) -> DeviceExecutor:
+    def executor(self, setting: Setting, dependent_launch: bool = True) -> DeviceExecutor:
         """Planned, verified and ready to run.
+
+        Args:
+            setting: how.
+            dependent_launch: whether it may start while the launch before drains; before Hopper, no GPU can.
 
         Raises:
             PlanError, NoDeviceError, ShapeError, DTypeError: as the executors do.
         """
-        run = self.m, self.shape
+        options = Options(dependent_launch=dependent_launch and self.capability >= _HOPPER)
         if isinstance(setting, HopperSetting):
-            return hopper_executor(*run, setting, self.options, self.dtype, self.gpu.sms)
-        return persistent_executor(*run, setting, self.options, self.dtype, self.gpu.sms)
+            return hopper_executor(self.m, self.shape, setting, options, self.dtype, self.gpu.sms)
+        return persistent_executor(self.m, self.shape, setting, options, self.dtype, self.gpu.sms)
