@@ -591,7 +591,8 @@ def test_a_gpu_that_is_not_there_is_exit_code_1() -> None:
 
 
 @pytest.mark.parametrize(
-    "command", ["run", "plan", "verify", "trace", "bench ffn", "bench hopper-ffn", "bench sync", "tune ffn"]
+    "command",
+    ["run", "plan", "verify", "trace", "bench ffn", "bench hopper-ffn", "bench sync", "tune ffn", "profile ffn"],
 )
 def test_every_command_teaches_with_an_example(command: str) -> None:
     help_text = " ".join(succeed(*command.split(), "--help").split())
@@ -607,4 +608,4 @@ def test_the_app_names_its_version_and_commands(
         main()
     assert ended.value.code == 0
     shown = capsys.readouterr().out
-    assert all(name in shown for name in ("run", "plan", "verify", "trace", "bench", "tune"))
+    assert all(name in shown for name in ("run", "plan", "verify", "trace", "bench", "tune", "profile"))

@@ -132,6 +132,7 @@ def tune(
     """
     for m in ms:
         case = OneLaunch.here(m, shape, dtype)
+        case.executor(case.default())  # says at once if this GPU will not do
         found = search(case, top, measured, progress)
         tuned.store(case.gpu.name, m, shape, found.best, found.best_us, dtype)
         yield found
@@ -147,7 +148,6 @@ def search(case: OneLaunch, top: int, measure: Measure, progress: Progress) -> T
         progress: told what goes on.
     """
     settings, default = candidates(case), case.default()
-    case.executor(default)  # says at once if this GPU will not do
     ranked = rank(case, settings, lambda done: progress(f"{case.m} tokens: predicting", done, len(settings)))
     chosen = {r.setting: r for r in best(ranked, top, default)}
     ordered = [default, *(setting for setting in chosen if setting != default)]
