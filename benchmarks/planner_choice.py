@@ -79,7 +79,7 @@ def main(path: str) -> None:
         predicted = {name: predict(plan, il.H200, MODE) for name, plan in plans}
         chosen = min(predicted, key=lambda name: predicted[name].us)
         best = min(times.values(), key=lambda t: t.median_us).median_us
-        plain = times[plans[0][0]].median_us
+        plain = times[f"{chosen.partition(',')[0]}, {il.RowMajor()}"].median_us  # in the same tiles
         print(f"{row} {m}: chosen {chosen}: {times[chosen].median_us:.1f} us, best {best:.1f}, plain {plain:.1f}")
         listed = []
         for name in sorted(times, key=lambda name: times[name].median_us):

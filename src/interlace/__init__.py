@@ -1,12 +1,14 @@
 """Interlace runs a graph of dependent GPU kernels as if it were one kernel.
 
 graph = interlace.workloads.ffn(16, interlace.workloads.MODELS["minilm"])
-plan = interlace.build(graph, interlace.Choices(workers=8))
-proof = interlace.verify(plan)
+proof = interlace.plan(graph, interlace.CPU).proof
 outputs = interlace.ReferenceExecutor(proof).run(inputs)
 """
 
 from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from interlace import workloads
 from interlace.core import errors
@@ -37,6 +39,7 @@ from interlace.policies.orders import (
     ColumnMajor,
     ExplicitOrder,
     GroupedPanels,
+    GroupedSerpentine,
     Hilbert,
     Morton,
     Order,
@@ -55,7 +58,11 @@ from interlace.policies.sync import (
     SyncPolicy,
     TileSync,
 )
+from interlace.sim.modes import PERSISTENT, SEMAPHORE_STREAMS, SERIAL, Mode, hopper
 from interlace.trace.events import Trace
+
+if TYPE_CHECKING:
+    from interlace.planner.search import Planned
 
 __version__ = "0.1.0"
 
@@ -63,6 +70,9 @@ __all__ = [
     "ALL",
     "CPU",
     "H200",
+    "PERSISTENT",
+    "SEMAPHORE_STREAMS",
+    "SERIAL",
     "Access",
     "Activation",
     "Affine",
@@ -81,6 +91,7 @@ __all__ = [
     "ExplicitOrder",
     "Graph",
     "GroupedPanels",
+    "GroupedSerpentine",
     "HalfRows",
     "Hazard",
     "Hilbert",
@@ -91,6 +102,7 @@ __all__ = [
     "Kernel",
     "KernelSync",
     "MatmulTile",
+    "Mode",
     "Morton",
     "NoSync",
     "Op",
@@ -133,7 +145,31 @@ __all__ = [
     "fixed",
     "fp16",
     "fp32",
+    "hopper",
     "matmul",
+    "plan",
     "verify",
     "workloads",
 ]
+
+
+def plan(graph: Graph | Sequence[Graph], device: DeviceSpec = H200, mode: Mode = PERSISTENT) -> Planned:
+    """The best plan of a graph by prediction, verified: order, interleaving, splits and policy are chosen.
+
+    Args:
+        graph: the graph, or the same one in several tilings to choose from.
+        device: what it runs on.
+        mode: by which executor: ``PERSISTENT``, ``SEMAPHORE_STREAMS``, ``SERIAL`` or ``hopper(ring_bytes)``.
+
+    Returns:
+        The plan with its proof, and what is predicted of it and of the next best; ``interlace.planner.explain`` says
+        why it won.
+
+    Raises:
+        PlanError: no graph given.
+        SimulationError: a graph is too large to simulate, or a tile does not fit the L2.
+        IntraOpRaceError: two tiles of one op conflict.
+    """
+    from interlace.planner.search import search  # compiled code, which takes long to import
+
+    return search(graph, device, mode)

@@ -25,6 +25,7 @@ from interlace.policies.orders import (
     ColumnMajor,
     ExplicitOrder,
     GroupedPanels,
+    GroupedSerpentine,
     Hilbert,
     Morton,
     Order,
@@ -304,7 +305,8 @@ INTERLEAVINGS: st.SearchStrategy[Interleaving] = st.one_of(
 @st.composite
 def orders(draw: st.DrawFn, op: Op) -> Order:
     """Any order of one op's tiles, an arbitrary permutation included."""
-    named = (RowMajor(), ColumnMajor(), GroupedPanels(2), Serpentine(), Morton(), Hilbert())
+    plain = (RowMajor(), ColumnMajor(), Serpentine(), Morton(), Hilbert())
+    named = (*plain, GroupedPanels(2), GroupedSerpentine(2))
     explicit = st.permutations(range(op.tiles)).map(tuple).map(ExplicitOrder)
     return draw(st.one_of(st.sampled_from(named), explicit))
 

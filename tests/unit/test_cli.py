@@ -282,6 +282,7 @@ def test_a_planned_file_verifies_and_says_what_was_proved(tmp_path: Path) -> Non
             "GroupedPanels(rows=8); ",
         ),
         (["--policy", "strided:3", "--order", "serpentine"], "StridedSync(stride=3)", "Serpentine(); "),
+        (["--order", "grouped-serpentine:2"], "RowSync()", "GroupedSerpentine(rows=2); "),
         (["--policy", "column", "--order", "column"], "ColumnSync()", "ColumnMajor(); "),
         (["--policy", "conv2d", "--order", "morton"], "Conv2DSync()", "Morton(); "),
         (["--policy", "kernel", "--split", "split-k:2"], "KernelSync()", "RowMajor(); SplitK(parts=2); "),
@@ -511,7 +512,7 @@ def test_arrows_come_from_the_last_poster_of_what_is_awaited() -> None:
     ("option", "listed"),
     [
         ("--policy", "tile, row, column, conv2d, kernel, none, batched-row:4, strided:3"),
-        ("--order", "row, column, serpentine, morton, hilbert, grouped:8"),
+        ("--order", "row, column, serpentine, morton, hilbert, grouped:8, grouped-serpentine:8"),
         ("--interleave", "op-after-op, half-rows, panels:2"),
         ("--dispatch", "ticket, static, static-balanced"),
         ("--split", "whole, split-k:4, stream-k:132"),
@@ -592,7 +593,10 @@ def test_a_gpu_that_is_not_there_is_exit_code_1() -> None:
 
 @pytest.mark.parametrize(
     "command",
-    ["run", "plan", "verify", "trace", "bench ffn", "bench hopper-ffn", "bench sync", "tune ffn", "profile ffn"],
+    [
+        *("run", "plan", "explain", "verify", "trace", "order", "tune ffn", "profile ffn"),
+        *("bench ffn", "bench hopper-ffn", "bench sync"),
+    ],
 )
 def test_every_command_teaches_with_an_example(command: str) -> None:
     help_text = " ".join(succeed(*command.split(), "--help").split())
@@ -608,4 +612,24 @@ def test_the_app_names_its_version_and_commands(
         main()
     assert ended.value.code == 0
     shown = capsys.readouterr().out
-    assert all(name in shown for name in ("run", "plan", "verify", "trace", "bench", "tune", "profile"))
+    assert all(name in shown for name in ("run", "plan", "verify", "trace", "bench", "tune", "profile", "order"))
+
+
+def test_explain_says_what_it_chose_and_why(tmp_path: Path) -> None:
+    path = tmp_path / "why.json"
+    options = ["--model", "llama3-8b", "--m", "512", "--tile", "128x128x64", "--device", "cuda", "--hopper"]
+    result = invoke("explain", "ffn", *options, "--json", str(path))
+    assert result.exit_code == 0, result.output
+    told = json.loads(path.read_text())
+    assert told["predicted_us"] < told["plain_us"]
+    assert told["dram_read_bytes"] == sum(told["dram_read_bytes_by_tensor"].values()) < told["plain_dram_read_bytes"]
+    assert {reason["decision"] for reason in told["reasons"]} >= {"order"}
+    assert [op["op"] for op in told["ops"]] == ["up", "down"]
+    assert all(bound["source"] for bound in told["bounds"])
+    assert "no deadlock, no race" in result.output
+
+
+def test_explain_refuses_what_cannot_be_built() -> None:
+    result = invoke("explain", "ffn", "--gated", "--activation", "relu")
+    assert result.exit_code == 2
+    assert "error: a gated FFN uses silu" in result.output

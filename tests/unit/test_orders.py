@@ -28,6 +28,7 @@ from interlace.policies.orders import (
     ColumnMajor,
     ExplicitOrder,
     GroupedPanels,
+    GroupedSerpentine,
     Hilbert,
     Morton,
     Order,
@@ -45,6 +46,9 @@ ORDERS = (
     GroupedPanels(2),
     GroupedPanels(100),
     Serpentine(),
+    GroupedSerpentine(1),
+    GroupedSerpentine(3),
+    GroupedSerpentine(100),
     Morton(),
     Hilbert(),
 )
@@ -80,6 +84,7 @@ def test_grid_of_three_dimensions_is_taken_as_all_but_the_last_by_the_last(order
         (ColumnMajor(), [[0, 3, 6, 9], [1, 4, 7, 10], [2, 5, 8, 11]]),
         (GroupedPanels(2), [[0, 2, 4, 6], [1, 3, 5, 7], [8, 9, 10, 11]]),
         (Serpentine(), [[0, 1, 2, 3], [7, 6, 5, 4], [8, 9, 10, 11]]),
+        (GroupedSerpentine(2), [[0, 3, 4, 7], [1, 2, 5, 6], [11, 10, 9, 8]]),
     ],
     ids=str,
 )
@@ -116,6 +121,18 @@ def test_serpentine_steps_to_a_neighbour() -> None:
         assert (steps == 1).all()
 
 
+def test_grouped_serpentine_of_one_row_is_serpentine_and_steps_along_a_row_or_a_column() -> None:
+    for rows, columns in RECTANGLES:
+        grid = (rows, columns)
+        assert (GroupedSerpentine(1).permutation(grid) == Serpentine().permutation(grid)).all()
+        for group in (2, 3, 5):
+            path = GroupedSerpentine(group).permutation(grid)
+            row, column = path // columns, path % columns
+            assert ((np.diff(row) == 0) | (np.diff(column) == 0)).all()
+            within = np.diff(row // group) == 0
+            assert (np.abs(np.diff(row)) + np.abs(np.diff(column)) == 1)[within].all()
+
+
 def test_explicit_order_is_taken_as_given() -> None:
     assert ExplicitOrder((2, 0, 3, 1)).permutation((2, 2)).tolist() == [2, 0, 3, 1]
     assert positions(ExplicitOrder((2, 0, 3, 1)), (2, 2)) == [[1, 3], [0, 2]]
@@ -137,9 +154,10 @@ def test_explicit_order_that_is_no_permutation_is_refused(tiles: tuple[int, ...]
         ExplicitOrder(tiles).permutation((2, 2))
 
 
-def test_grouped_panels_of_no_rows_is_refused() -> None:
-    with pytest.raises(OrderError, match="GroupedPanels rows is 0; use a positive number"):
-        GroupedPanels(0)
+@pytest.mark.parametrize("order", [GroupedPanels, GroupedSerpentine])
+def test_groups_of_no_rows_are_refused(order: type[GroupedPanels] | type[GroupedSerpentine]) -> None:
+    with pytest.raises(OrderError, match=f"{order.__name__} rows is 0; use a positive number"):
+        order(0)
 
 
 def test_users_order_is_a_rank_and_is_checked() -> None:

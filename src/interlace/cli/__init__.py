@@ -1,4 +1,4 @@
-"""The command line: ``interlace run``, ``plan``, ``verify``, ``trace``, ``bench``, ``tune`` and ``profile``."""
+"""The command line: one module per group of commands."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from interlace import __version__
-from interlace.cli import bench, plan, profile, run, trace, tune
+from interlace.cli import bench, explain, order, plan, profile, run, trace, tune
 
 app = typer.Typer(
     name="interlace",
@@ -34,7 +34,7 @@ def _app(
     """Options of the app itself."""
 
 
-for _room in (run, plan, trace, bench, tune, profile):
+for _room in (run, plan, explain, trace, bench, tune, profile, order):
     _room.register(app)
 
 

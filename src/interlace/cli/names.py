@@ -19,8 +19,19 @@ from interlace.executors.serial import PdlExecutor, SerialExecutor
 from interlace.kernels.matmul import Activation
 from interlace.plan.plan import Dispatch
 from interlace.planner.build import Assignment
+from interlace.planner.grids.families import Family
+from interlace.planner.grids.panels import Cache
 from interlace.policies.interleavings import HalfRows, Interleaving, OpAfterOp, Panels
-from interlace.policies.orders import ColumnMajor, GroupedPanels, Hilbert, Morton, Order, RowMajor, Serpentine
+from interlace.policies.orders import (
+    ColumnMajor,
+    GroupedPanels,
+    GroupedSerpentine,
+    Hilbert,
+    Morton,
+    Order,
+    RowMajor,
+    Serpentine,
+)
 from interlace.policies.splits import Split, SplitK, StreamK, Whole
 from interlace.policies.sync import (
     BatchedRowSync,
@@ -208,8 +219,9 @@ ORDERS: Names[Order] = Names(
         "morton": Morton(),
         "hilbert": Hilbert(),
     },
-    {"grouped": (8, GroupedPanels)},
+    {"grouped": (8, GroupedPanels), "grouped-serpentine": (8, GroupedSerpentine)},
 )
+CACHES = Names("cache", {c.value: c for c in Cache})
 INTERLEAVINGS: Names[Interleaving] = Names(
     "interleaving", {"op-after-op": OpAfterOp(), "half-rows": HalfRows()}, {"panels": (2, Panels)}
 )
@@ -224,6 +236,34 @@ DISPATCHES = Names(
         "static-balanced": DispatchChoice(Dispatch.STATIC, Assignment.BALANCED),
     },
 )
+
+
+def family(member: Family) -> str:
+    """The name of a member of a family of orders, as ``--order`` takes it; "sawtooth" is said beside it."""
+    order = member.order
+    if isinstance(order, GroupedPanels | GroupedSerpentine):
+        name = f"{'grouped' if isinstance(order, GroupedPanels) else 'grouped-serpentine'}:{order.rows}"
+    else:
+        name = next(name for name, known in ORDERS.plain.items() if known == order)
+    return f"{name}, sawtooth" if member.sawtooth else name
+
+
+def grid(text: str) -> tuple[int, int]:
+    """``4x4``. Raises typer.BadParameter."""
+    rows, _, columns = text.partition("x")
+    if not all(e.isascii() and e.isdigit() and len(e) < 6 for e in (rows, columns)):
+        raise typer.BadParameter(f"{text!r} is no grid; write rows x columns, such as 4x4")
+    return int(rows), int(columns)
+
+
+def start(text: str) -> tuple[int, int] | None:
+    """``0,0``, or ``any`` for None. Raises typer.BadParameter."""
+    if text == "any":
+        return None
+    row, _, column = text.partition(",")
+    if not all(e.isascii() and e.isdigit() and len(e) < 6 for e in (row, column)):
+        raise typer.BadParameter(f"{text!r} is no tile; write row,column, such as 0,0, or any")
+    return int(row), int(column)
 
 
 def tile(text: str) -> TileShape:

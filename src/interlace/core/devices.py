@@ -44,7 +44,7 @@ class L2:
     ways: int = 16
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class DeviceSpec:
     """One device.
 
@@ -55,6 +55,8 @@ class DeviceSpec:
         dram_bytes_per_s: read bandwidth that a streaming kernel reaches.
         flops_per_s: dense bf16 matrix rate that a large matmul reaches.
         smem_bytes: shared memory that one thread block may use.
+        l1_bytes: L1 cache and shared memory of one SM together.
+        register_bytes: registers of one SM.
         sm_dram_bytes_per_s: most that one SM reads from memory while the others are idle.
         sm_l2_bytes_per_s: most that one SM reads through the L2, whether it hits or not.
         sm_miss_bytes_per_s: what bytes from memory cost an SM besides, below any ceiling, as a rate.
@@ -77,20 +79,51 @@ class DeviceSpec:
     l2: L2
     speed_spread: float
     latencies: Latencies = Latencies()
+    l1_bytes: int = 256 << 10
+    register_bytes: int = 256 << 10
+
+    @property
+    def on_chip_bytes(self) -> int:
+        """Everything that can hold data on this side of DRAM."""
+        return self.l2_bytes + self.sms * (self.l1_bytes + self.register_bytes)
 
 
 #: Measured on the device. Rates of memory and tensor cores: docs/performance.md. What a lone SM gets from memory was
 #: not measured; it is 64 KiB in flight, with which all SMs together reach the stream's rate, per microsecond of
 #: latency. The rate of an SM through the L2 and what a miss costs it besides fit times of 8192-cubed matmuls under four
 #: orders (benchmarks/results/traffic-h200.json): 11 TB/s in all, and 50 us per GB. Partial sums of 64 KiB take 5 us to
-#: store and load (docs/performance.md). The cache is half gone where 31 MiB
-#: are read by all SMs, as steeply as in sets of 128 or more (l2-h200.json). Tiles take 2.3 to 3 % longer on the slowest
-#: SMs than on the fastest, always the same ones (explored-hopper-h200.json).
+#: store and load (docs/performance.md). The cache is half gone where 31 MiB are read by all SMs, as steeply as in sets
+#: of 128 or more (l2-h200.json). Tiles take 2.3 to 3 % longer on the slowest SMs than on the fastest, always the same
+#: ones (explored-hopper-h200.json).
 H200 = DeviceSpec(
-    "NVIDIA H200", 132, 60 << 20, 4.53e12, 790e12, 227 << 10, 65e9, 84e9, 150e9, 26e9, L2(2, 31 << 20, 128), 0.025
+    name="NVIDIA H200",
+    sms=132,
+    l2_bytes=60 << 20,
+    dram_bytes_per_s=4.53e12,
+    flops_per_s=790e12,
+    smem_bytes=227 << 10,
+    sm_dram_bytes_per_s=65e9,
+    sm_l2_bytes_per_s=84e9,
+    sm_miss_bytes_per_s=150e9,
+    sm_sum_bytes_per_s=26e9,
+    l2=L2(sides=2, side_bytes=31 << 20, ways=128),
+    speed_spread=0.025,
 )
 #: Stands in where there is no GPU: few workers, so that small examples still have waves.
-CPU = DeviceSpec("cpu", 8, 1 << 20, 20e9, 100e9, 227 << 10, 5e9, 10e9, 1e12, 1e12, L2(1, 1 << 20), 0.0)
+CPU = DeviceSpec(
+    name="cpu",
+    sms=8,
+    l2_bytes=1 << 20,
+    dram_bytes_per_s=20e9,
+    flops_per_s=100e9,
+    smem_bytes=227 << 10,
+    sm_dram_bytes_per_s=5e9,
+    sm_l2_bytes_per_s=10e9,
+    sm_miss_bytes_per_s=1e12,
+    sm_sum_bytes_per_s=1e12,
+    l2=L2(sides=1, side_bytes=1 << 20),
+    speed_spread=0.0,
+)
 
 
 def spec_for(name: str, sms: int, l2_bytes: int, smem_bytes: int) -> DeviceSpec:

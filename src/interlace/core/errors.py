@@ -8,6 +8,8 @@
     │   ├── IntraOpRaceError    two tiles of one op conflict
     │   └── FootprintError      a body touches what its op does not declare
     ├── OrderError          an order that is no permutation of the tiles
+    ├── SearchError         an order search that nothing could answer
+    ├── ModelError          sizes for which a bound or an estimate means nothing
     ├── PlanError           a plan that may not run
     │   ├── PlanFormatError     not a plan: damaged or foreign JSON
     │   ├── ItemError           items do not cover the tiles exactly once
@@ -63,6 +65,14 @@ class FootprintError(GraphError):
 
 class OrderError(InterlaceError):
     """An order is not a permutation of its op's tiles, or an interleaving not one of the items."""
+
+
+class SearchError(InterlaceError):
+    """A search for orders was asked for a grid or a cache that it cannot take."""
+
+
+class ModelError(InterlaceError):
+    """A bound or an estimate was asked for sizes that mean nothing."""
 
 
 class PlanError(InterlaceError):

@@ -76,11 +76,13 @@ class Prediction:
     Attributes:
         plan: which plan.
         traffic: bytes moved.
+        costs: what each item costs.
         trace: when each item runs, on the simulated machine.
     """
 
     plan: Plan
     traffic: Traffic
+    costs: Costs
     trace: Trace
 
     @property
@@ -111,8 +113,8 @@ def predict(
     traffic = _traffic(plan, touched, stream, missed)
     if model is Model.LINE:
         traffic, missed = _by_line(traffic, touched.units, stream, missed, device)
-    trace = simulate(plan, Costs.of(plan, touched.units, stream, missed), device, mode)
-    return Prediction(plan, traffic, trace)
+    costs = Costs.of(plan, touched.units, stream, missed)
+    return Prediction(plan, traffic, costs, simulate(plan, costs, device, mode))
 
 
 def _traffic(plan: Plan, touched: Touches, stream: AccessStream, missed: Ints) -> Traffic:

@@ -179,17 +179,5 @@ def _cuts(op: Op, workers: int) -> Iterable[Split]:
         for parts in (2, 3, 4, 8):
             if op.tiles * (parts - 1) < 2 * workers and parts <= chunks:
                 yield SplitK(parts)
-    last = op.tiles % workers
-    if op.tiles > workers // 2 and last:
-        tail = levelled(op, workers)
-        if tail is not None:
-            yield tail
-
-
-def levelled(op: Op, workers: int) -> Split | None:
-    """The tiles of the last wave cut so that those who begin them and those who run their ends finish together."""
-    last = op.tiles % workers
-    chunks = op.reduction.chunks if op.reduction else 1
-    ends_each = -(-last // (workers - last))
-    begin = chunks * ends_each // (ends_each + 1)
-    return SplitTail(last, begin) if last and 0 < begin < chunks else None
+    if op.tiles > workers // 2:
+        yield SplitTail.levelled(op.tiles, chunks, workers)

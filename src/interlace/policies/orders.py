@@ -3,10 +3,10 @@
 An order returns a permutation of linear (row-major) tile numbers. A grid of more than two dimensions is
 taken as (all but the last) x last. A 3 x 4 grid, with the position of each tile in the order:
 
-    RowMajor     ColumnMajor   GroupedPanels(2)   Serpentine
-    0 1 2  3     0 3 6  9      0 2 4  6           0 1 2  3
-    4 5 6  7     1 4 7 10      1 3 5  7           7 6 5  4
-    8 9 10 11    2 5 8 11      8 9 10 11          8 9 10 11
+    RowMajor     ColumnMajor   GroupedPanels(2)   Serpentine   GroupedSerpentine(2)
+    0 1 2  3     0 3 6  9      0 2 4  6           0 1 2  3     0  3  4 7
+    4 5 6  7     1 4 7 10      1 3 5  7           7 6 5  4     1  2  5 6
+    8 9 10 11    2 5 8 11      8 9 10 11          8 9 10 11    11 10 9 8
 """
 
 from __future__ import annotations
@@ -77,6 +77,25 @@ class Serpentine(Order):
 
     def rank(self, row: Ints, column: Ints, rows: int, columns: int) -> tuple[Ints, ...]:
         return row, np.where(row % 2 == 0, column, columns - 1 - column)
+
+
+@dataclass(frozen=True)
+class GroupedSerpentine(Order):
+    """Panels of ``rows`` rows, column by column, every second column upwards, every second panel from the right.
+
+    What a panel touched last is what the next one needs first. With one row it is ``Serpentine``.
+    """
+
+    rows: int
+
+    def __post_init__(self) -> None:
+        if self.rows < 1:
+            raise OrderError(f"GroupedSerpentine rows is {self.rows}; use a positive number")
+
+    def rank(self, row: Ints, column: Ints, rows: int, columns: int) -> tuple[Ints, ...]:
+        panel = row // self.rows
+        step = np.where(panel % 2 == 0, column, columns - 1 - column)
+        return panel, step, np.where(step % 2 == 0, row, -row)
 
 
 @dataclass(frozen=True)

@@ -93,6 +93,17 @@ class SplitTail(Split):
     tiles: int
     chunks: int
 
+    @staticmethod
+    def levelled(tiles: int, chunks: int, workers: int) -> Split:
+        """The last wave of an op cut so that who begins its tiles and who runs their ends finish together.
+
+        ``Whole`` if the last wave is full, or its tiles have too few chunks to be cut.
+        """
+        last = tiles % workers
+        ends_each = -(-last // (workers - last))
+        begin = chunks * ends_each // (ends_each + 1)
+        return SplitTail(last, begin) if last and 0 < begin < chunks else Whole()
+
     def __post_init__(self) -> None:
         if self.tiles < 0 or self.chunks < 1:
             raise OrderError(f"SplitTail({self.tiles}, {self.chunks}); cut 0 tiles or more, after 1 chunk or more")

@@ -169,7 +169,9 @@ def hopper_plan(
 ) -> Plan:
     """The plan of an FFN over m tokens under a setting."""
 
-    def split(parts: int) -> Split:
+    def split(op: Op, parts: int, level: bool) -> Split:
+        if level:
+            return SplitTail.levelled(op.tiles, op.reduction.chunks if op.reduction else 1, workers)
         return SplitK(parts) if parts > 1 else Whole()
 
     graph = hopper_graph(m, shape, setting, dtype, bias)
@@ -178,20 +180,11 @@ def hopper_plan(
         workers,
         order=GroupedPanels(setting.group) if setting.group else RowMajor(),
         split={
-            "up": _levelled(up, workers) if setting.level_up else split(setting.split_up),
-            "down": _levelled(down, workers) if setting.level_down else split(setting.split_down),
+            "up": split(up, setting.split_up, setting.level_up),
+            "down": split(down, setting.split_down, setting.level_down),
         },
     )
     return build(graph, choices)
-
-
-def _levelled(op: Op, workers: int) -> Split:
-    """The tiles of the last wave cut so that those who begin them and those who run their ends finish together."""
-    last = op.tiles % workers
-    chunks = op.reduction.chunks if op.reduction else 1
-    ends_each = -(-last // (workers - last))
-    begin = chunks * ends_each // (ends_each + 1)
-    return SplitTail(last, begin) if last and 0 < begin < chunks else Whole()
 
 
 def hopper_executor(

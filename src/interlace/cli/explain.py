@@ -1,0 +1,142 @@
+"""``interlace explain``: what the planner would do, and why."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from interlace.cli import table
+from interlace.cli.console import bad_input, save_json, show, stepping
+from interlace.cli.machine import Machine, target
+from interlace.cli.names import TileShape, Workload
+from interlace.cli.options import JsonFile, WorkloadOptions, command
+from interlace.cli.problem import problem
+from interlace.core.devices import CPU, H200
+from interlace.graph.graph import Graph
+
+if TYPE_CHECKING:
+    from interlace.planner.explain import Explanation
+
+_RING_BYTES = 192 << 10
+_FEW = 64  # rows up to which the default tiles are cut to them
+_TILES = (TileShape(128, 256), TileShape(128, 128))
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+
+    @command(app, "explain")
+    def explain_workload(
+        workload: WorkloadOptions,
+        hopper: Annotated[
+            bool, typer.Option("--hopper", help="Plan for the Hopper executor, whose loads run ahead of waits.")
+        ] = False,
+        json: JsonFile = None,
+    ) -> None:
+        """Let the planner choose tiles, order, interleaving, splits and policy of a workload, and say why.
+
+        Nothing runs: the plan is chosen by prediction, and proved safe. With --device cuda it is for an NVIDIA H200,
+        which need not be here. Of each op it tells what limits it and how full its last wave is; of the whole, bytes
+        from memory beside lower bounds, time under each executor, and what each decision is worth.
+
+        Example: interlace explain ffn --model llama3-8b --m 2048 --device cuda --hopper
+        """
+        from interlace.planner.explain import explain
+        from interlace.planner.search import search
+        from interlace.sim.modes import PERSISTENT
+        from interlace.sim.modes import hopper as hopper_mode
+
+        machine = target(workload.device)
+        task = problem(workload, machine)
+        device = H200 if machine.cuda else CPU
+        mode = hopper_mode(_RING_BYTES) if hopper else PERSISTENT
+        with stepping() as step, bad_input():
+            planned = search(_tilings(workload, machine), device, mode, lambda tried: step("planning", tried, 60))
+            told = explain(planned, device, mode)
+        _show(f"{task.title}, planned for {device.name}", told)
+        if json is not None:
+            save_json(json, _data(told))
+
+
+def _tilings(workload: WorkloadOptions, machine: Machine) -> list[Graph]:
+    """The workload as it is tiled by default, and for many rows on a GPU in larger tiles; or as it is asked for."""
+    graphs = [problem(workload, machine).graph]
+    matmuls = workload.workload is not Workload.TWO_COPIES
+    if machine.cuda and matmuls and workload.tile is None and (workload.m or 0) > _FEW:
+        graphs += [problem(replace(workload, tile=tile), machine).graph for tile in _TILES]
+    return graphs
+
+
+def _show(title: str, told: Explanation) -> None:
+    best, plain = told.planned.best.prediction, told.planned.plain.prediction
+    traffic = best.traffic
+    rows = [
+        ("plan", table.plan_line(told.planned.plan)),
+        ("proved", f"{told.planned.proof.edges:,} dependencies enforced, no deadlock, no race"),
+        ("predicted time", f"{table.number(best.us)} us; row-major, op after op: {table.number(plain.us)} us"),
+        ("from memory", f"{_mb(traffic.dram_read)}; row-major, op after op: {_mb(plain.traffic.dram_read)}"),
+        *((f"  {name}", _mb(count)) for name, count in traffic.read.items()),
+        ("L2 hit rate", f"{traffic.hit_rate:.0%} of {_mb(traffic.touched)}"),
+        *((f"bound, {b.label.value}", f"{_mb(b.bytes)}, {b.counts.value}") for b in told.bounds),
+        ("  source of bounds", "; ".join(dict.fromkeys(b.source for b in told.bounds))),
+        ("energy", f"{told.energy.joules:.3g} J, {told.energy.label}"),
+        *((f"as {name}", f"{table.number(us)} us") for name, us in told.times_us.items()),
+    ]
+    show(table.facts(title, rows))
+    headings = ("op", "tiles", "waves", "last wave idle", "limit", "compute us", "L2 us", "memory us")
+    ops = (
+        (o.op, f"{o.tiles:,}", f"{o.waves:.2f}", f"{o.tail:.0%}", o.limit.value, *map(table.number, o.times_us))
+        for o in told.ops
+    )
+    show(table.columns("what limits each op", headings, ops))
+    why = ((f"{r.decision}: {r.chosen}", table.number(r.without_us), _mb(r.without_bytes)) for r in told.reasons)
+    if told.reasons:
+        show(table.columns("what each decision is worth", ("decision", "us without it", "from memory without it"), why))
+    found = [c.prediction for c in told.planned.ranking]
+    others = ((p.plan.order, p.plan.policy, table.number(p.us), _mb(p.traffic.dram_read)) for p in found)
+    heading = f"best of {told.planned.tried} candidates"
+    show(table.columns(heading, ("order; splits; interleaving", "policy", "us", "from memory"), others))
+
+
+def _data(told: Explanation) -> dict[str, Any]:
+    best, plain = told.planned.best.prediction, told.planned.plain.prediction
+    return {
+        "order": best.plan.order,
+        "policy": best.plan.policy,
+        "predicted_us": best.us,
+        "plain_us": plain.us,
+        "dram_read_bytes": best.traffic.dram_read,
+        "dram_read_bytes_by_tensor": dict(best.traffic.read),
+        "plain_dram_read_bytes": plain.traffic.dram_read,
+        "hit_rate": best.traffic.hit_rate,
+        "bounds": [
+            {"name": b.name, "bytes": b.bytes, "label": b.label.value, "counts": b.counts.value, "source": b.source}
+            for b in told.bounds
+        ],
+        "joules_estimated": told.energy.joules,
+        "times_us": dict(told.times_us),
+        "ops": [
+            {
+                "op": o.op,
+                "tiles": o.tiles,
+                "waves": o.waves,
+                "tail": o.tail,
+                "limit": o.limit.value,
+                "compute_us": o.compute_us,
+                "l2_us": o.l2_us,
+                "memory_us": o.memory_us,
+            }
+            for o in told.ops
+        ],
+        "reasons": [
+            {"decision": r.decision, "chosen": r.chosen, "without_us": r.without_us, "without_bytes": r.without_bytes}
+            for r in told.reasons
+        ],
+        "tried": told.planned.tried,
+    }
+
+
+def _mb(count: int) -> str:
+    return f"{count / 1e6:,.1f} MB"

@@ -1,0 +1,150 @@
+"""``interlace order``: the best order of a small grid, and the named ones beside it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.table import Table
+
+from interlace.cli import names, table
+from interlace.cli.console import bad_input, note, save_json, show, stepping
+from interlace.cli.options import JsonFile, command
+from interlace.planner.grids.families import families
+from interlace.planner.grids.panels import Cache, PanelGrid, Visit
+from interlace.planner.grids.replay import loads
+
+if TYPE_CHECKING:
+    from interlace.planner.grids.exact import Minimum
+
+_WIDEST = 16  # columns of a picture that fits the terminal
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+
+    @command(app, "order")
+    def order(
+        grid: Annotated[
+            tuple[int, int],
+            typer.Option("--grid", parser=names.grid, metavar="RxC", help="Output tiles: rows x columns."),
+        ],
+        capacity: Annotated[
+            int, typer.Option("--capacity", metavar="N", help="Units that the cache holds, 2 at the least.")
+        ],
+        cache: Annotated[
+            Cache | None,
+            typer.Option(
+                "--cache",
+                parser=names.CACHES.parse,
+                metavar="CACHE",
+                help=f"What a full cache evicts: {names.CACHES.listing}; lru by default.",
+            ),
+        ] = None,
+        start: Annotated[
+            tuple[int, int] | None,
+            typer.Option(
+                "--start",
+                parser=names.start,
+                metavar="R,C",
+                help="The first tile, or any. Rows are alike, and so are columns: the minimum is the same.",
+            ),
+        ] = None,
+        chunks: Annotated[
+            int, typer.Option("--chunks", metavar="N", help="Units of a panel: chunks along K.")
+        ] = 1,
+        seconds: Annotated[
+            float, typer.Option("--seconds", help="Stop short of a proof after this time.")
+        ] = 60.0,
+        states: Annotated[
+            int, typer.Option("--states", help="Stop short of a proof at this many states, 80 bytes each.")
+        ] = 10_000_000,
+        json: JsonFile = None,
+    ) -> None:
+        """Find the order of a matmul's tiles that loads least, prove it, and show the named orders beside it.
+
+        A tile reads its row panel and its column panel, all of K or one of N chunks of K at a time. The
+        cache holds so many of these units; touching one that it does not hold is a load. lru evicts what was
+        touched longest ago, opt what is touched again last, which no cache beats. In the best order a tile
+        touches whichever of its two units suits it first (and with chunks runs K in either direction); in the
+        named ones the row's comes first.
+
+        Up to 49 tiles the search is exact, within --seconds and --states. Up to 64x64 a beam search finds an
+        order that is no worse than any named one. The first use compiles the search, which takes a while.
+
+        Example: interlace order --grid 4x4 --capacity 3
+
+        Example: interlace order --grid 3x3 --chunks 2 --capacity 7 --cache opt --json best.json
+        """
+        # Importing it takes half a second (numba), which no other command should wait for.
+        from interlace.planner.grids.exact import best_order
+
+        policy = cache or Cache.LRU
+        with bad_input():
+            panels = PanelGrid(*grid, chunks)
+            with stepping() as progress:
+                progress("searching (the first use compiles the search)", 0, 1)
+                found = best_order(
+                    panels,
+                    capacity,
+                    policy,
+                    start=start,
+                    max_states=states,
+                    seconds=seconds,
+                    progress=lambda seen, low, high: progress(
+                        f"{seen:,} states, {low} to {high} loads", low, high
+                    ),
+                )
+        named = {
+            names.family(member): loads(panels, member.walk(panels), capacity, policy)
+            for member in families(panels, capacity)
+        }
+        unit = "panel" if chunks == 1 else "chunk"
+        facts = [
+            ("tiles", f"{panels.rows} x {panels.columns}" + (f", in {chunks} chunks" if chunks > 1 else "")),
+            ("cache", f"{policy.value.upper()}, {table.plural(capacity, unit)}"),
+            ("minimum" if found.proved else "best found", table.plural(found.loads, "load")),
+            ("proved", "yes" if found.proved else "no"),
+            ("lower bound", table.plural(found.lower_bound, "load")),
+            ("states kept", f"{found.states:,}"),
+        ]
+        show(table.facts("the order that loads least", facts))
+        if panels.columns <= _WIDEST:
+            show(_picture(panels, found.walk))
+        rows = [
+            (name, f"{cost:,}", f"{cost / found.loads:.2f}x")
+            for name, cost in sorted(named.items(), key=lambda item: item[1])
+        ]
+        show(table.columns("named orders", ("order", "loads", "of the best"), rows))
+        if found.stopped:
+            note(f"no proof: {found.stopped}; {found.loads} is the best found, {found.lower_bound} a lower bound")
+        if json is not None:
+            asked = {"grid": list(grid), "chunks": chunks, "capacity": capacity, "cache": policy.value}
+            save_json(json, asked | _data(found) | {"families": named})
+
+
+def _picture(grid: PanelGrid, walk: Sequence[Visit]) -> Table:
+    """When each tile runs; < where it runs K backwards."""
+    when = {
+        (visit.row, visit.column): f"{i}{'<' if visit.backwards else ''}" for i, visit in enumerate(walk)
+    }
+    headings = ("", *(f"col {column}" for column in range(grid.columns)))
+    rows = (
+        (f"row {row}", *(when[row, column] for column in range(grid.columns))) for row in range(grid.rows)
+    )
+    backwards = ", < for K backwards" if any(visit.backwards for visit in walk) else ""
+    return table.columns(f"when each tile runs{backwards}", headings, rows)
+
+
+def _data(found: Minimum) -> dict[str, object]:
+    return {
+        "minimum": found.loads,
+        "proved": found.proved,
+        "lower_bound": found.lower_bound,
+        "stopped": found.stopped,
+        "states": found.states,
+        "path": [list(tile) for tile in found.path],
+        "column_first": [visit.column_first for visit in found.walk],
+        "backwards": [visit.backwards for visit in found.walk],
+    }

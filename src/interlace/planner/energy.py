@@ -1,0 +1,101 @@
+"""Energy that moving data takes, as an estimate from published figures; nothing here is measured.
+
+    level             pJ             of             source
+    DRAM              31.4 per byte  HBM2           O'Connor et al., MICRO 2017: 3.92 pJ per bit
+    L2                12.5 per byte  1 MB SRAM      Horowitz, ISSCC 2014: 100 pJ per 64 bits
+    shared memory      2.5 per byte  32 KB SRAM     Horowitz, ISSCC 2014: 20 pJ per 64 bits
+    registers         1.25 per byte  8 KB SRAM      Horowitz, ISSCC 2014: 10 pJ per 64 bits
+    arithmetic        0.75 per FLOP  fp16 mul, add  Horowitz, ISSCC 2014: 1.1 pJ and 0.4 pJ
+
+The DRAM figure is of the memory stack: rows, columns and the link, without the controller. The others are of
+a 45 nm process at 0.9 V and are not scaled to a newer one, where circuits take less, but the wires of an L2
+many times larger take more. So compare two schedules of one device by them; do not predict a power meter.
+
+Example, a stream of 1 GB through DRAM, L2 and registers: 31.4 + 12.5 + 1.25 mJ = 45.1 mJ.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import Enum
+
+from interlace.core.errors import ModelError
+
+OCONNOR = "O'Connor et al., Fine-grained DRAM, MICRO 2017: 3.92 pJ per bit of HBM2, controller not included"
+HOROWITZ = "Horowitz, Computing's energy problem, ISSCC 2014, 45 nm, not scaled"
+
+
+class Level(Enum):
+    """Where energy goes; bytes for memories, FLOPs for arithmetic."""
+
+    DRAM = "DRAM"
+    L2 = "L2"
+    SHARED = "shared memory"
+    REGISTERS = "registers"
+    ARITHMETIC = "arithmetic"
+
+
+@dataclass(frozen=True)
+class Rate:
+    """Energy per byte or FLOP of a level, and who says so."""
+
+    picojoules: float
+    source: str
+
+
+PUBLISHED: Mapping[Level, Rate] = {
+    Level.DRAM: Rate(8 * 3.92, OCONNOR),
+    Level.L2: Rate(100 / 8, f"{HOROWITZ}: 1 MB cache, 100 pJ per 64 bits"),
+    Level.SHARED: Rate(20 / 8, f"{HOROWITZ}: 32 KB cache, 20 pJ per 64 bits"),
+    Level.REGISTERS: Rate(10 / 8, f"{HOROWITZ}: 8 KB cache, 10 pJ per 64 bits"),
+    Level.ARITHMETIC: Rate((1.1 + 0.4) / 2, f"{HOROWITZ}: fp16 multiply 1.1 pJ, add 0.4 pJ"),
+}
+
+
+@dataclass(frozen=True)
+class Part:
+    """The share of one level.
+
+    Attributes:
+        level: of the memory, or arithmetic.
+        amount: bytes, or FLOPs.
+        joules: what that takes.
+        source: of the rate.
+    """
+
+    level: Level
+    amount: int
+    joules: float
+    source: str
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """Energy of one run, by level; an estimate, as ``label`` says wherever it is printed."""
+
+    parts: tuple[Part, ...]
+    label: str = "estimate from published figures, not measured"
+
+    @property
+    def joules(self) -> float:
+        """Of all levels."""
+        return sum(part.joules for part in self.parts)
+
+
+def energy(amounts: Mapping[Level, int], rates: Mapping[Level, Rate] = PUBLISHED) -> Estimate:
+    """Energy of a run from the bytes that pass each level and its FLOPs; levels left out take none.
+
+    Raises:
+        ModelError: a negative amount.
+    """
+    for level, amount in amounts.items():
+        if amount < 0:
+            raise ModelError(f"{level.value} moves {amount}; use 0 or more")
+    return Estimate(
+        tuple(
+            Part(level, amounts[level], amounts[level] * rates[level].picojoules * 1e-12, rates[level].source)
+            for level in Level
+            if level in amounts
+        )
+    )

@@ -1,0 +1,185 @@
+"""Why the planner chose what it chose: the winner's figures beside bounds, other executors, and itself undone.
+
+Each decision that departs from the plain plan (row-major, op after op, nothing split, a semaphore per tile) is taken
+back alone, and what that would cost is predicted: that is its reason.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from enum import Enum
+
+from interlace.core.devices import DeviceSpec
+from interlace.graph.graph import Graph
+from interlace.planner.bounds import Bound, Gemm, chain, compulsory
+from interlace.planner.build import Choices, build
+from interlace.planner.energy import Estimate, Level, energy
+from interlace.planner.predict import Prediction, predict
+from interlace.planner.search import Candidate, Planned
+from interlace.sim.modes import PERSISTENT, SEMAPHORE_STREAMS, SERIAL, Mode
+from interlace.trace.summary import Summary
+
+
+class Limit(Enum):
+    """What an op's time goes into, if nothing is lost."""
+
+    MEMORY = "memory"
+    COMPUTE = "compute"
+    L2 = "L2"
+
+
+@dataclass(frozen=True)
+class OpReport:
+    """One op of the winner.
+
+    Attributes:
+        op: its name.
+        tiles: how many.
+        waves: items over workers.
+        tail: idle share of its last wave, see ``trace/summary``.
+        limit: the longest of the times below.
+        compute_us, l2_us, memory_us: its FLOPs, its bytes through the L2 and those from memory at the device's rates.
+    """
+
+    op: str
+    tiles: int
+    waves: float
+    tail: float
+    limit: Limit
+    compute_us: float
+    l2_us: float
+    memory_us: float
+
+    @property
+    def times_us(self) -> tuple[float, float, float]:
+        """Compute, L2, memory."""
+        return self.compute_us, self.l2_us, self.memory_us
+
+
+@dataclass(frozen=True)
+class Reason:
+    """One decision of the winner, and what the plan would be without it.
+
+    Attributes:
+        decision: which.
+        chosen: what was decided.
+        without_us, without_bytes: time, and bytes from memory, if it is taken back alone.
+    """
+
+    decision: str
+    chosen: str
+    without_us: float
+    without_bytes: int
+
+
+@dataclass(frozen=True, eq=False)
+class Explanation:
+    """All that is said about a planner's answer.
+
+    Attributes:
+        planned: the answer.
+        ops: the winner, op by op.
+        bounds: on its traffic.
+        times_us: predicted, by executor.
+        reasons: for each decision that departs from the plain plan.
+        energy: that moving its data takes, an estimate.
+    """
+
+    planned: Planned
+    ops: tuple[OpReport, ...]
+    bounds: tuple[Bound, ...]
+    times_us: Mapping[str, float]
+    reasons: tuple[Reason, ...]
+    energy: Estimate
+
+
+def explain(planned: Planned, device: DeviceSpec, mode: Mode = PERSISTENT) -> Explanation:
+    """Why the winner of a search won.
+
+    Args:
+        planned: what ``search`` found.
+        device, mode: as they were given to it.
+    """
+    best = planned.best
+    serial, streams, persistent = (
+        predict(best.prediction.plan, device, other).us for other in (SERIAL, SEMAPHORE_STREAMS, PERSISTENT)
+    )
+    times = {"serial": serial, "semaphore streams": streams, "persistent": persistent}
+    if mode.ring_bytes:
+        times["hopper"] = best.prediction.us
+    return Explanation(
+        planned,
+        _ops(best.prediction, device),
+        graph_bounds(best.graph, best.prediction, device),
+        times,
+        tuple(_reasons(best, device, mode)),
+        _energy(best.prediction),
+    )
+
+
+def graph_bounds(graph: Graph, prediction: Prediction, device: DeviceSpec) -> tuple[Bound, ...]:
+    """Bounds on the traffic of a graph: of a chain of matmuls if it is one, else what is compulsory."""
+    gemms = _gemms(graph)
+    if gemms:
+        return chain(gemms, graph.tensors[0].dtype.itemsize, device)
+    return compulsory(graph.name, prediction.traffic.compulsory, prediction.traffic.written)
+
+
+def _gemms(graph: Graph) -> tuple[Gemm, ...]:
+    """The matmuls of a graph that is a chain of them, each reading the last one's result; else none."""
+    last, found = None, []
+    for op in graph.ops:
+        tensors = {access.arg: access.tensor for access in op.accesses}
+        if op.kernel != "matmul" or (last is not None and tensors["x"] != last):
+            return ()
+        last = tensors["out"]
+        sizes = {name: int(op.param(name)) for name in ("M", "N", "K")}
+        found.append(Gemm(sizes["M"], sizes["N"] * (2 if "gate" in tensors else 1), sizes["K"]))
+    return tuple(found)
+
+
+def _ops(prediction: Prediction, device: DeviceSpec) -> tuple[OpReport, ...]:
+    plan, costs = prediction.plan, prediction.costs
+    summary = {op.op: op for op in Summary.of(prediction.trace, plan.workers).ops}
+    reports = []
+    for o, op in enumerate(plan.graph.ops):
+        mine = plan.items.op == o
+        compute = float(costs.flops[mine].sum()) / device.flops_per_s * 1e6
+        dram = float(costs.dram_bytes[mine].sum())
+        l2 = (float(costs.l2_bytes[mine].sum()) + dram) / (device.sms * device.sm_l2_bytes_per_s) * 1e6
+        memory = dram / device.dram_bytes_per_s * 1e6
+        times = {Limit.COMPUTE: compute, Limit.MEMORY: memory, Limit.L2: l2}
+        limit = max(times, key=lambda k: times[k])
+        seen = summary[op.name]
+        reports.append(OpReport(op.name, op.tiles, seen.waves, seen.tail, limit, compute, l2, memory))
+    return tuple(reports)
+
+
+def _reasons(best: Candidate, device: DeviceSpec, mode: Mode) -> list[Reason]:
+    plain = Choices(best.choices.workers)
+    reasons = []
+    for decision in ("order", "interleaving", "split", "policy"):
+        chosen, default = getattr(best.choices, decision), getattr(plain, decision)
+        if chosen != default:
+            other = replace(best.choices, **{decision: default})
+            without = predict(build(best.graph, other), device, mode)
+            reasons.append(Reason(decision, _text(chosen), without.us, without.traffic.dram_read))
+    return reasons
+
+
+def _text(value: object) -> str:
+    return ", ".join(f"{k}: {v}" for k, v in value.items()) if isinstance(value, Mapping) else str(value)
+
+
+def _energy(prediction: Prediction) -> Estimate:
+    """What passes the L2 passes shared memory once in and once out."""
+    traffic = prediction.traffic
+    return energy(
+        {
+            Level.DRAM: traffic.dram_read + traffic.written,
+            Level.L2: traffic.touched,
+            Level.SHARED: 2 * traffic.touched,
+            Level.ARITHMETIC: round(float(prediction.costs.flops.sum())),
+        }
+    )

@@ -1,0 +1,131 @@
+"""The model in which tile orders are compared: a grid of output tiles over row and column panels.
+
+A matmul's output is a grid of R x C tiles. A tile reads its row panel (all of K of its rows of the left
+operand) and its column panel (all of K of its columns of the right one). A cache holds ``capacity`` units,
+and a unit that is touched and not held is loaded; loads are what an order costs. Units are whole panels, or
+with ``chunks`` > 1 the chunks of a panel along K. Panel r is row r, panel R + c column c, and unit
+``panel * chunks + chunk``. On a 2 x 3 grid in two chunks:
+
+    panel    row 0   row 1   column 0   column 1   column 2
+    units    0, 1    2, 3    4, 5       6, 7       8, 9
+
+    tile (1, 2) touches (2, 8), (3, 9); with column_first (8, 2), (9, 3); backwards (3, 9), (2, 8)
+
+The two units of a pair are held together while the tile computes, so a capacity of 2 is the least.
+Rows are alike and so are columns: renaming them turns any first tile into any other, so that the minimum
+over all orders does not depend on where they start.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from itertools import pairwise, product
+from typing import NamedTuple
+
+from interlace.core.errors import OrderError, SearchError
+from interlace.policies.orders import Order
+
+Pair = tuple[int, int]
+
+
+class Cache(Enum):
+    """What is evicted when a cache is full."""
+
+    LRU = "lru"
+    """The unit whose last touch is longest ago."""
+    OPT = "opt"
+    """The unit whose next touch is furthest ahead (Belady, 1966), which no other choice beats."""
+
+
+class Visit(NamedTuple):
+    """One tile of a walk, and in which sequence it touches its units.
+
+    Attributes:
+        row, column: the tile.
+        column_first: of each pair the column's unit is touched first, not the row's.
+        backwards: chunks are touched from the last to the first.
+    """
+
+    row: int
+    column: int
+    column_first: bool = False
+    backwards: bool = False
+
+
+@dataclass(frozen=True)
+class PanelGrid:
+    """A grid of tiles and the units that they touch.
+
+    Attributes:
+        rows, columns: tiles.
+        chunks: units of a panel.
+
+    Raises:
+        SearchError: a size below one.
+    """
+
+    rows: int
+    columns: int
+    chunks: int = 1
+
+    def __post_init__(self) -> None:
+        for name in ("rows", "columns", "chunks"):
+            if getattr(self, name) < 1:
+                raise SearchError(f"{name} is {getattr(self, name)}; use at least 1")
+
+    @property
+    def tiles(self) -> int:
+        """How many tiles a walk visits."""
+        return self.rows * self.columns
+
+    @property
+    def units(self) -> int:
+        """How many units there are, so that no walk costs less."""
+        return (self.rows + self.columns) * self.chunks
+
+    def pairs(self, visit: Visit) -> list[Pair]:
+        """Units that a tile touches, in sequence, two at a time."""
+        row, column = visit.row * self.chunks, (self.rows + visit.column) * self.chunks
+        chunks = range(self.chunks)[:: -1 if visit.backwards else 1]
+        if visit.column_first:
+            return [(column + chunk, row + chunk) for chunk in chunks]
+        return [(row + chunk, column + chunk) for chunk in chunks]
+
+    def walk(self, order: Order) -> tuple[Visit, ...]:
+        """The visits of an order, the row panel first and chunks ascending."""
+        tiles = order.permutation((self.rows, self.columns)).tolist()
+        return tuple(Visit(*divmod(tile, self.columns)) for tile in tiles)
+
+    def check_capacity(self, capacity: int) -> None:
+        """Raise SearchError unless the two units of a pair fit."""
+        if capacity < 2:
+            raise SearchError(
+                f"a cache of {capacity} units is less than one working set: "
+                "a tile holds a row unit and a column unit at once; use a capacity of at least 2"
+            )
+
+    def check_walk(self, walk: Sequence[Visit]) -> None:
+        """Raise OrderError unless the walk visits each tile once."""
+        visited = [(visit.row, visit.column) for visit in walk]
+        wanted = set(product(range(self.rows), range(self.columns)))
+        if len(visited) != self.tiles or set(visited) != wanted:
+            repeated = [a for a, b in pairwise(sorted(visited)) if a == b]
+            tile = min([*wanted.symmetric_difference(visited), *repeated])
+            raise OrderError(
+                f"walk over {self.rows} x {self.columns} tiles misses, repeats or invents tile {tile}; "
+                "visit each tile exactly once"
+            )
+
+
+def renamed(walk: Iterable[Visit], start: Pair) -> tuple[Visit, ...]:
+    """The walk with two rows and two columns exchanged, so that it starts at ``start`` and costs the same."""
+    visits = tuple(walk)
+    row, column = visits[0].row, visits[0].column
+    rows = {row: start[0], start[0]: row}
+    columns = {column: start[1], start[1]: column}
+    return tuple(
+        visit._replace(row=rows.get(visit.row, visit.row), column=columns.get(visit.column, visit.column))
+        for visit in visits
+    )

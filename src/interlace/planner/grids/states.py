@@ -1,0 +1,215 @@
+"""States of the exact search, and one name for all states that differ only by renaming rows or columns.
+
+A state is what was visited and what the cache holds: ``visited``, a bit per tile; ``progress``, how far the
+tile underway has come (only OPT over chunks stops inside a tile); ``units``, the first ``held`` entries of
+which are unit numbers: for LRU from the last touched to the first, -1 for a unit that no open tile needs
+and that only takes up room; for OPT in any sequence, and none that is not needed.
+
+Rows are alike, columns are alike, and on a square grid rows are like columns. Panels are coloured by what
+the cache holds of them, colours are mixed along visited tiles until panels that differ have different
+colours, and sorted by colour. These three states of 2 x 3 tiles, in which the row that was visited twice was
+touched last and then a column that it was visited with, get one key:
+
+    visited    0 0 0         1 1 0         0 1 1
+               1 0 1         0 0 0         0 0 0
+    units      1, 4          0, 3          0, 3      row 1, column 2; row 0, column 1; row 0, column 1
+    key        word 0: bits 3 and 5 (row 1 with columns 0 and 2); word 1: 1 + 1 and, 3 bits up, 4 + 1
+
+Colours that collide cost time, never truth: a key always says everything about its state.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+from interlace.graph.access import Ints
+
+MOST_TILES = 49
+"""Bits of a 64-bit word left for visited tiles beside the progress of one tile."""
+MOST_UNITS = 255
+
+
+class Shape(NamedTuple):
+    """What a search is over; all integers, so that compiled code takes it.
+
+    Attributes:
+        rows, columns, chunks: of the grid.
+        capacity: units that the cache holds.
+        opt: 1 for OPT, 0 for LRU.
+        bits: of a unit number plus one in a key.
+    """
+
+    rows: int
+    columns: int
+    chunks: int
+    capacity: int
+    opt: int
+    bits: int
+
+    @property
+    def words(self) -> int:
+        """64-bit words of a key."""
+        return 1 + -(-self.capacity // (63 // self.bits))
+
+
+@njit(cache=True)
+def begun(shape: Shape, tile: int, backwards: int, done: int) -> int:
+    """The progress of a tile of which ``done`` chunks are computed; 0 stands for no tile underway."""
+    return 1 + (tile * 2 + backwards) * shape.chunks + done
+
+
+@njit(cache=True)
+def tile_in_progress(shape: Shape, progress: int) -> int:
+    """The tile underway, -1 for none."""
+    return (progress - 1) // shape.chunks // 2 if progress else -1
+
+
+@njit(cache=True)
+def runs_backwards(shape: Shape, progress: int) -> int:
+    """1 if the tile underway takes its chunks from the last to the first."""
+    return (progress - 1) // shape.chunks % 2
+
+
+@njit(cache=True)
+def chunks_done(shape: Shape, progress: int) -> int:
+    """How many chunks of the tile underway are computed."""
+    return (progress - 1) % shape.chunks
+
+
+@njit(cache=True)
+def chunk_is_done(shape: Shape, progress: int, chunk: int) -> bool:
+    """Whether the tile underway is past a chunk."""
+    place = shape.chunks - 1 - chunk if runs_backwards(shape, progress) else chunk
+    return place < chunks_done(shape, progress)
+
+
+@njit(cache=True)
+def neighbours(shape: Shape, visited: int, masks: Ints) -> None:
+    """For each row the columns, and for each column the rows, that it was visited with, as bits."""
+    for column in range(shape.columns):
+        masks[shape.rows + column] = 0
+    for row in range(shape.rows):
+        masks[row] = visited >> (row * shape.columns) & ((1 << shape.columns) - 1)
+        for column in range(shape.columns):
+            masks[shape.rows + column] |= (masks[row] >> column & 1) << row
+
+
+@njit(cache=True)
+def name(
+    shape: Shape, visited: int, progress: int, units: Ints, held: int, masks: Ints, key: Ints, panels: Ints
+) -> None:
+    """Write a state's key, and for each panel of the key which panel it was. ``masks`` is scratch."""
+    neighbours(shape, visited, masks)
+    _sort_panels(shape, progress, units, held, masks, panels)
+    rows, columns = shape.rows, shape.columns
+    place = np.empty(rows + columns, np.int64)
+    for i in range(rows + columns):
+        place[panels[i]] = i
+    for i in range(len(key)):
+        key[i] = 0
+    for row in range(rows):
+        for column in range(columns):
+            x, y = place[row], place[rows + column]
+            if x > y:
+                x, y = y, x
+            tile = x * columns + y - rows
+            key[0] |= (masks[row] >> column & 1) << tile
+            if row * columns + column == tile_in_progress(shape, progress):
+                done = chunks_done(shape, progress)
+                key[0] |= begun(shape, tile, runs_backwards(shape, progress), done) << MOST_TILES
+    renamed = np.empty(held, np.int64)
+    for i in range(held):
+        unit = 0
+        if units[i] >= 0:
+            unit = place[units[i] // shape.chunks] * shape.chunks + units[i] % shape.chunks + 1
+        j = i
+        while shape.opt and j > 0 and renamed[j - 1] > unit:
+            renamed[j] = renamed[j - 1]
+            j -= 1
+        renamed[j] = unit
+    per_word = 63 // shape.bits
+    for i in range(held):
+        key[1 + i // per_word] |= renamed[i] << (shape.bits * (i % per_word))
+
+
+@njit(cache=True)
+def unpack(shape: Shape, key: Ints, units: Ints) -> tuple[int, int, int]:
+    """Visited, progress and held of a key; the units go to ``units``."""
+    per_word = 63 // shape.bits
+    held = 0
+    for i in range(shape.capacity):
+        units[i] = (key[1 + i // per_word] >> (shape.bits * (i % per_word)) & ((1 << shape.bits) - 1)) - 1
+        if units[i] >= 0:
+            held = i + 1  # what follows the last needed unit is as good as free
+    return key[0] & ((1 << MOST_TILES) - 1), key[0] >> MOST_TILES, held
+
+
+@njit(cache=True)
+def _sort_panels(shape: Shape, progress: int, units: Ints, held: int, masks: Ints, panels: Ints) -> None:
+    """Rows by colour, then columns by colour; on a square grid the side with the lesser colours first."""
+    rows, count = shape.rows, shape.rows + shape.columns
+    colour, mixed = np.zeros(count, np.uint64), np.empty(count, np.uint64)
+    for i in range(held):
+        if units[i] >= 0:
+            rank = 0 if shape.opt else i + 1
+            colour[units[i] // shape.chunks] += mix(np.uint64(2 + units[i] % shape.chunks + shape.chunks * rank))
+    underway = tile_in_progress(shape, progress)
+    if underway >= 0:
+        mark = mix(np.uint64(7919 + (progress - 1) % (2 * shape.chunks)))
+        colour[underway // shape.columns] += mark
+        colour[rows + underway % shape.columns] += mark
+    tied = 0
+    while tied >= 0:
+        for _ in range(2):
+            _spread(rows, masks, colour, mixed)
+            _spread(rows, masks, mixed, colour)
+        for i in range(count):
+            j = i
+            while j > (rows if i >= rows else 0) and colour[panels[j - 1]] > colour[i]:
+                panels[j] = panels[j - 1]
+                j -= 1
+            panels[j] = i
+        tied = -1
+        for i in range(count - 1):
+            p, q = panels[i], panels[i + 1]
+            # Panels of one colour and the same visits are twins, and renaming them changes nothing.
+            if i + 1 != rows and colour[p] == colour[q] and masks[p] != masks[q]:
+                tied = q
+        if tied >= 0:
+            colour[tied] += np.uint64(1)
+    if rows != shape.columns:
+        return
+    for i in range(rows):
+        a, b = colour[panels[i]], colour[panels[rows + i]]
+        if a < b:
+            return
+        if a > b:
+            for j in range(rows):
+                panels[j], panels[rows + j] = panels[rows + j], panels[j]
+            return
+
+
+@njit(cache=True)
+def _spread(rows: int, masks: Ints, colour: NDArray[np.uint64], mixed: NDArray[np.uint64]) -> None:
+    """Mix each panel's colour with those of the panels that it was visited with."""
+    count = len(colour)
+    for panel in range(count):
+        first, last = (rows, count) if panel < rows else (0, rows)
+        total = np.uint64(1)
+        for other in range(first, last):
+            if masks[panel] >> (other - first) & 1:
+                total += mix(colour[other])
+        mixed[panel] = mix(colour[panel] + mix(total))
+
+
+@njit(cache=True)
+def mix(value: np.uint64) -> np.uint64:
+    """A number that looks random (the finaliser of SplitMix64, Steele et al., 2014)."""
+    value = (value + np.uint64(0x9E3779B97F4A7C15)) & np.uint64(0xFFFFFFFFFFFFFFFF)
+    value = (value ^ (value >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    value = (value ^ (value >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return value ^ (value >> np.uint64(31))
