@@ -1,4 +1,5 @@
-"""Draws docs/ffn.png; fills the tables of docs/performance.md (ffn-h200.json) and README (hopper-ffn-h200.json).
+"""Draws docs/ffn.png; fills the tables of docs/performance.md (ffn-h200.json), README (hopper-ffn-h200.json) and
+docs/planner.md (traffic-predicted.json).
 
     python benchmarks/report.py
 
@@ -116,6 +117,26 @@ def hopper_table(record: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
+def predicted_table(record: dict[str, Any]) -> str:
+    """The table of docs/planner.md: how far predictions are off."""
+    names = {"all": "all", "matmuls": "single matmuls", "ffns": "FFNs"}
+    lines = [
+        "| cases | what is predicted | model of the L2 | median error | 90th percentile | worst |",
+        "|---|---|---|---|---|---|",
+    ]
+    for key, name in names.items():
+        group = record["errors"][key]
+        for what, words in (("dram_read", "bytes from memory"), ("time", "time")):
+            for model, title in (("tile_model", "tile"), ("line_model", "line")):
+                if what == "time" and model == "line_model":
+                    continue  # shared out as the tile model says, so hardly another
+                cells = (f"{group[model][what][figure]:.1%}" for figure in ("median", "p90", "worst"))
+                lines.append(f"| {name} ({group['cases']}) | {words} | {title} | {' | '.join(cells)} |")
+    beyond = sum(abs(row["tile_model"]["dram_read_error"]) > 0.12 for row in record["rows"])
+    lines += ["", f"{beyond} of {record['errors']['all']['cases']} cases are off by more than 12 % (tile model)."]
+    return "\n".join(lines)
+
+
 def _versions(record: dict[str, Any]) -> str:
     return f"torch {record['versions']['torch'].split('+')[0]}, triton {record['versions']['triton']}"
 
@@ -141,6 +162,9 @@ def main() -> None:
         readme = ROOT / "README.md"
         block = hopper_table(json.loads(hopper.read_text()))
         write_whole(readme, fill(readme.read_text(), "hopper-results", block))
+    predicted = json.loads((RESULTS / "traffic-predicted.json").read_text())
+    planner = ROOT / "docs" / "planner.md"
+    write_whole(planner, fill(planner.read_text(), "predicted", predicted_table(predicted)))
 
 
 if __name__ == "__main__":

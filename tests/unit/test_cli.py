@@ -594,17 +594,8 @@ def test_a_gpu_that_is_not_there_is_exit_code_1() -> None:
 @pytest.mark.parametrize(
     "command",
     [
-        "run",
-        "plan",
-        "explain",
-        "verify",
-        "trace",
-        "traffic",
-        "order",
-        "bench ffn",
-        "bench hopper-ffn",
-        "bench sync",
-        "tune ffn",
+        *("run", "plan", "explain", "verify", "trace", "traffic", "order", "tune ffn", "profile ffn"),
+        *("bench ffn", "bench hopper-ffn", "bench sync"),
     ],
 )
 def test_every_command_teaches_with_an_example(command: str) -> None:
@@ -621,7 +612,8 @@ def test_the_app_names_its_version_and_commands(
         main()
     assert ended.value.code == 0
     shown = capsys.readouterr().out
-    assert all(name in shown for name in ("run", "plan", "verify", "trace", "bench", "tune", "order", "traffic"))
+    commands = ("run", "plan", "verify", "trace", "bench", "tune", "profile", "order", "traffic")
+    assert all(name in shown for name in commands)
 
 
 def test_explain_says_what_it_chose_and_why(tmp_path: Path) -> None:

@@ -1,56 +1,304 @@
-"""The measured search without a GPU: what it would try, and how the command fails."""
+"""The search without a GPU: what it predicts, what it would measure, what it keeps, and how the command fails."""
 
 from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from time import perf_counter
+from typing import Any
 
 import pytest
 from typer.testing import CliRunner
 
 from interlace.bench.hopper import ROWS
+from interlace.bench.timing import Timing
 from interlace.cli import app
+from interlace.cli import tune as cli_tune
+from interlace.cli.machine import Machine
+from interlace.core.devices import H200
+from interlace.core.dtypes import fp32
+from interlace.core.errors import ResultError
 from interlace.executors.hopper import default_pipeline
 from interlace.kernels.matmul import Activation
 from interlace.plan.verify import verify
-from interlace.tune import candidates
+from interlace.tune import candidates, tune
+from interlace.tune import search as searching
+from interlace.tune.rank import Ranked, best, rank
+from interlace.tune.search import measured, search
+from interlace.workloads import tuned
 from interlace.workloads.ffn import MODELS, FFNShape
 from interlace.workloads.hopper import HopperSetting, fits, hopper_plan, hopper_setting
+from interlace.workloads.one_launch import OneLaunch
+from interlace.workloads.persistent import persistent_fits, persistent_plan
+from interlace.workloads.settings import FFNSetting
+from interlace.workloads.tuned import Setting
 
-SMS = 132
+from .gpus import A100, on_a100, on_h200
+
+RELU = ROWS["relu"].shape
 CASES = [(ROWS[name].shape, m) for name, m in (("relu", 16), ("relu", 128), ("swiglu", 64), ("relu", 1024))]
+SMALL = FFNShape(256, 512, Activation.RELU, False)
+
+
+def silent(what: str, done: int, total: int) -> None:
+    pass
+
+
+# ---------------------------------------------------------------- candidates
 
 
 @pytest.mark.parametrize("name", ROWS)
 def test_candidates_are_a_bounded_set_that_fits_with_the_default_first(name: str) -> None:
     shape = ROWS[name].shape
     for m in ROWS[name].ms:
-        found = candidates(m, shape, SMS)
+        found = candidates(on_h200(m, shape))
         assert found[0] == hopper_setting(m, shape)
         assert len(set(found)) == len(found)
-        assert 10 <= len(found) <= 150
-        assert all(fits(m, shape, setting) for setting in found)
-        assert [HopperSetting.from_data(setting.to_data()) for setting in found] == list(found)
+        assert 20 <= len(found) <= 250
+        for setting in found:
+            assert isinstance(setting, HopperSetting)
+            assert fits(m, shape, setting)
+            assert HopperSetting.from_data(setting.to_data()) == setting
 
 
 def test_candidates_differ_in_all_that_may_matter() -> None:
-    shape = ROWS["relu"].shape
-    few, many = candidates(16, shape, SMS), candidates(1024, shape, SMS)
+    few, many = candidates(on_h200(16, RELU)), candidates(on_h200(1024, RELU))
     for field in ("n", "k", "split_up", "split_down", "in_flight"):
         assert len({getattr(setting, field) for setting in few}) > 1, field
-    for field in ("m", "n", "k", "split_down", "group"):
+    for field in ("m", "n", "k", "split_up", "split_down", "group", "level_up", "level_down"):
         assert len({getattr(setting, field) for setting in many}) > 1, field
-    assert {setting.swap for setting in few} == {True}
-    assert {setting.swap for setting in many} == {False}
+    assert {getattr(setting, "swap", None) for setting in few} == {True}
+    assert {getattr(setting, "swap", None) for setting in many} == {False}
 
 
 @pytest.mark.parametrize(
     ("shape", "m"), [*CASES, (MODELS["minilm"], 100), (FFNShape(64, 48, Activation.RELU, False), 5)]
 )
 def test_every_candidate_has_a_safe_plan_and_a_ring_of_three_stages(shape: FFNShape, m: int) -> None:
-    for setting in candidates(m, shape, SMS):
-        plan = hopper_plan(m, shape, setting, workers=SMS)
+    for setting in candidates(on_h200(m, shape)):
+        assert isinstance(setting, HopperSetting)
+        plan = hopper_plan(m, shape, setting)
         assert verify(plan).in_sequence
         pipeline = default_pipeline(plan.graph.ops)
         assert pipeline.stages >= 3
         assert pipeline.shares == setting.shares
+
+
+@pytest.mark.parametrize("dtype", ["bf16", "fp32"])
+@pytest.mark.parametrize("m", [1, 64, 128, 512, 2048])
+@pytest.mark.parametrize("gated", [False, True])
+def test_without_hopper_candidates_are_triton_tilings_that_fit_shared_memory(m: int, gated: bool, dtype: str) -> None:
+    shape = replace(MODELS["llama3-8b"] if gated else RELU, hidden=1024, ffn=2048)
+    case = on_a100(m, shape, fp32 if dtype == "fp32" else on_h200(m, shape).dtype)
+    found = candidates(case)
+    assert found[0] == case.default()
+    assert len(set(found)) == len(found) >= 2
+    for setting in found:
+        assert isinstance(setting, FFNSetting)
+        assert persistent_fits(shape, setting, case.dtype, A100.smem_bytes), setting
+        assert FFNSetting.from_data(json.loads(json.dumps(setting.to_data()))) == setting
+    plan = persistent_plan(m, shape, found[-1], case.dtype, A100.sms)
+    assert (verify(plan).in_sequence, plan.workers) == (True, 108)
+
+
+def test_fp32_and_odd_widths_run_on_the_persistent_executor_and_the_rest_on_hopper() -> None:
+    assert on_h200(16, RELU).on_hopper
+    assert not on_h200(16, RELU, fp32).on_hopper
+    assert not on_h200(16, replace(RELU, hidden=4090)).on_hopper
+    assert not on_a100(16, RELU).on_hopper
+    assert [case(16, RELU).kernel for case in (on_h200, on_a100)] == ["hopper_kernel", "persistent_ticket_kernel"]
+    # fp32 does not go through tensor cores.
+    assert on_h200(16, RELU, fp32).device.flops_per_s < 0.1 * H200.flops_per_s
+    assert on_h200(16, RELU).device == H200
+
+
+# ---------------------------------------------------------------- ranking
+
+
+def ranked(*plans: tuple[int, float]) -> list[Ranked]:
+    """A setting of each (plan, predicted us), told apart by its bytes in flight."""
+    base = hopper_setting(16, RELU)
+    return [Ranked(replace(base, in_flight=i + 1), us, 0, plan) for i, (plan, us) in enumerate(plans)]
+
+
+def test_the_best_are_all_settings_of_the_plans_predicted_fastest() -> None:
+    a, b, c, d = ranked((7, 60.0), (7, 60.0), (3, 61.0), (4, 70.0))
+    assert best([a, b, c, d], 2, needed=a.setting) == [a, b, c]
+    assert best([a, b, c, d], 9, needed=d.setting) == [a, b, c, d]
+
+
+def test_the_default_takes_the_last_place_if_it_is_not_predicted_well() -> None:
+    a, b, c, d = ranked((1, 60.0), (2, 61.0), (3, 62.0), (4, 99.0))
+    assert best([a, b, c, d], 2, needed=d.setting) == [a, d]
+    assert best([a, b, c, d], 1, needed=d.setting) == [d]
+
+
+def test_ranking_is_by_prediction_and_names_equal_plans() -> None:
+    case = on_h200(64, SMALL)
+    steps: list[int] = []
+    settings = candidates(case)
+    found = rank(case, settings, steps.append)
+    assert [r.predicted_us for r in found] == sorted(r.predicted_us for r in found)
+    assert steps == list(range(1, len(settings) + 1))
+    assert {r.setting for r in found} <= set(settings)
+    assert case.default() in {r.setting for r in found}
+    by_plan: dict[int, set[float]] = {}
+    for r in found:
+        by_plan.setdefault(r.plan, set()).add(r.predicted_us)
+    assert all(len(times) == 1 for times in by_plan.values())
+    assert len(by_plan) < len(found)
+
+
+def test_settings_that_make_the_same_launch_are_ranked_once() -> None:
+    # The up-projection has one chunk to a tile, which nothing can level, and one row of tiles, which nothing can group.
+    case = on_h200(64, FFNShape(64, 512, Activation.RELU, False))
+    plain = HopperSetting(64, 64, 64, False)
+    found = rank(case, [plain, replace(plain, level_up=True), replace(plain, group=1), replace(plain, in_flight=2)])
+    assert [r.setting for r in found] == [plain, replace(plain, in_flight=2)]
+    assert found[0].plan == found[1].plan
+
+
+def test_ranking_takes_no_longer_than_a_few_seconds() -> None:
+    for m in (16, 1024):
+        case = on_h200(m, RELU)
+        settings = candidates(case)
+        rank(case, settings[:1])  # numba compiles what it has not kept
+        start = perf_counter()
+        rank(case, settings)
+        assert perf_counter() - start < 15  # it takes 3 on an idle machine
+
+
+def test_a_large_tile_in_groups_is_predicted_to_beat_small_tiles_in_rows() -> None:
+    settings = [HopperSetting(128, 64, 128, False, 2), HopperSetting(128, 256, 64, False, 2, group=8)]
+    assert [r.setting for r in rank(on_h200(2048, RELU), settings)] == settings[::-1]
+
+
+# ---------------------------------------------------------------- measuring
+
+
+class Gpu:
+    """Times that settings take, by their place among those asked for; None fails."""
+
+    def __init__(self, *times: float | None) -> None:
+        self.times = times
+        self.asked: list[Setting] = []
+
+    def __call__(self, case: OneLaunch, settings: Sequence[Setting], progress: Any) -> Mapping[Setting, float]:
+        self.asked = list(settings)
+        times = [*self.times, *[100.0] * (len(settings) - len(self.times))]
+        return {s: us for s, us in zip(settings, times, strict=True) if us is not None}
+
+
+def test_only_the_predicted_best_are_measured_and_the_default_comes_first() -> None:
+    case, gpu = on_h200(64, SMALL), Gpu()
+    found = search(case, 3, gpu, silent)
+    expected = best(rank(case, candidates(case)), 3, case.default())
+    assert gpu.asked[0] == case.default()
+    assert set(gpu.asked) == {r.setting for r in expected}
+    assert len({r.plan for r in expected}) == 3
+    assert found.predicted == len(candidates(case)) > 2 * len(gpu.asked)
+    assert {c.setting: c.predicted_us for c in found.candidates} == {r.setting: r.predicted_us for r in expected}
+
+
+def test_the_fastest_wins_and_what_failed_comes_last() -> None:
+    gpu = Gpu(50.0, None, 40.0, 60.0)
+    found = search(on_h200(64, SMALL), 4, gpu, silent)
+    assert (found.best, found.best_us, found.default_us) == (gpu.asked[2], 40.0, 50.0)
+    assert [c.us for c in found.candidates][:3] == [40.0, 50.0, 60.0]
+    assert found.candidates[-1] == replace(found.candidates[-1], setting=gpu.asked[1], us=None)
+    first, last = found.candidates[0], found.candidates[-1]
+    assert first.off == pytest.approx(first.predicted_us / 40.0 - 1)
+    assert last.off is None
+    data = found.to_data()
+    assert json.loads(json.dumps(data)) == data
+    assert (data["tried"], data["failed"]) == (len(gpu.asked) - 1, 1)
+    assert data["best"] == {"setting": found.best.to_data(), "us": 40.0}
+    assert data["candidates"][-1]["us"] is None
+
+
+class Problem:
+    """Stands for the tensors on a GPU; every run of a wrong setting is wrong."""
+
+    wrong: frozenset[Setting] = frozenset()
+    runs = 2
+
+    def __init__(self, *_: object) -> None:
+        pass
+
+    def check(self, executor: Any) -> float:
+        if executor in self.wrong:
+            raise ResultError("wrong")
+        return 0.0
+
+    def run(self, executor: Any) -> Any:
+        return executor
+
+    def every(self, run: Any) -> Any:
+        return run
+
+
+@pytest.fixture
+def fake_gpu(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> type[Problem]:
+    """A GPU on which a setting is its own executor, and takes 10 us longer with each stage in flight."""
+    pytest.importorskip("triton")
+
+    class Wrong(Problem):
+        pass
+
+    def times(functions: Mapping[str, Any], rounds: int, calls: int) -> dict[str, Timing]:
+        return {name: Timing(10.0 * s.in_flight + 50, 0, 0) for name, s in functions.items()}
+
+    monkeypatch.setenv("INTERLACE_CACHE_DIR", str(tmp_path))
+    monkeypatch.setattr(OneLaunch, "here", staticmethod(on_h200))
+    monkeypatch.setattr(OneLaunch, "executor", lambda self, setting: setting)
+    monkeypatch.setattr(searching, "FFNProblem", Wrong)
+    monkeypatch.setattr(searching, "median_us", times)
+    monkeypatch.setattr(searching, "compile_launches", lambda makers: iter(range(len(makers) - 1, -1, -1)))
+    return Wrong
+
+
+def test_a_wrong_candidate_is_left_out_and_a_wrong_default_is_an_error(fake_gpu: type[Problem]) -> None:
+    base = hopper_setting(16, RELU)
+    settings = [replace(base, in_flight=n) for n in (4, 2, 3)]
+    steps: list[tuple[str, int, int]] = []
+    fake_gpu.wrong = frozenset(settings[1:2])
+    case = on_h200(16, RELU)
+    assert measured(case, settings, lambda *step: steps.append(step)) == {settings[0]: 90.0, settings[2]: 80.0}
+    assert steps[:3] == [("16 tokens: compiling", n, 3) for n in (1, 2, 3)]
+    assert steps[-1] == ("16 tokens: done", 1, 1)
+    fake_gpu.wrong = frozenset(settings[:1])
+    with pytest.raises(ResultError):
+        measured(case, settings, silent)
+
+
+def test_the_winner_of_each_number_of_tokens_is_kept_and_found_again(fake_gpu: type[Problem]) -> None:
+    found = list(tune(SMALL, [16, 64], top=4))
+    assert [row.m for row in found] == [16, 64]
+    for row in found:
+        assert tuned.lookup(H200.name, row.m, SMALL) == row.best == on_h200(row.m, SMALL).setting()
+        assert row.best_us <= row.default_us
+        assert row.best_us == min(c.us for c in row.candidates if c.us is not None)
+    assert tuned.lookup(H200.name, 128, SMALL) is None
+    assert on_h200(128, SMALL).setting() == hopper_setting(128, SMALL)
+
+
+def test_the_command_shows_prediction_beside_measurement(
+    fake_gpu: type[Problem], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(cli_tune, "find", lambda device: Machine(True, H200.name, H200.sms, H200.l2_bytes))
+    path = tmp_path / "tuned.json"
+    arguments = ["--hidden", "256", "--ffn", "512", "--no-gated", "--activation", "relu", "--m", "64", "--top", "3"]
+    result = CliRunner().invoke(app, ["tune", "ffn", *arguments, "--json", str(path)])
+    assert result.exit_code == 0, result.output
+    shown = " ".join(result.stdout.split())
+    assert "FFN, 256 to 512 to 256, bf16, on NVIDIA H200, 64 tokens, hopper executor" in shown
+    assert "prediction off by" in shown
+    (row,) = json.loads(path.read_text())["rows"]
+    assert f"{row['predicted']} settings predicted, {row['tried']} measured, 0 failed" in shown
+    assert row["best"]["us"] == row["candidates"][0]["us"]
+    assert f"kept in {tmp_path}" in "".join(result.stdout.split("\n"))
 
 
 @pytest.mark.parametrize(
@@ -59,6 +307,7 @@ def test_every_candidate_has_a_safe_plan_and_a_ring_of_three_stages(shape: FFNSh
         (["--m", "16"], 1, "torch sees no CUDA GPU"),
         (["--model", "llama3-8b", "--activation", "relu"], 2, "error: a gated FFN uses silu, not relu"),
         (["--m", "0"], 2, "--m"),
+        (["--top", "0"], 2, "--top"),
         (["--json", "no/such/folder.json"], 2, "does not exist; make it first"),
     ],
 )

@@ -10,11 +10,16 @@ from pathlib import Path
 
 import pytest
 
-from interlace.core.dtypes import bf16, fp16
+from interlace.core.devices import H200, spec_for
+from interlace.core.dtypes import bf16, fp16, fp32
 from interlace.kernels.matmul import Activation
+from interlace.policies.orders import GroupedPanels, Hilbert, RowMajor
+from interlace.policies.splits import SplitK
 from interlace.workloads import tuned
 from interlace.workloads.ffn import FFNShape
 from interlace.workloads.hopper import HopperSetting, hopper_setting
+from interlace.workloads.persistent import persistent_setting
+from interlace.workloads.settings import FFNSetting, ffn_settings
 
 GPU = "some GPU"
 SHAPE = FFNShape(4096, 14336, Activation.RELU, False)
@@ -140,3 +145,72 @@ def test_without_a_home_nothing_is_found_and_the_message_says_what_to_set(monkey
     with pytest.raises(OSError, match="set INTERLACE_CACHE_DIR"):
         tuned.cache_dir()
     assert tuned.lookup(GPU, 16, SHAPE) is None
+
+
+# ---------------------------------------------------------------- settings of the persistent executor
+
+SMEM = H200.smem_bytes
+TRITON = replace(persistent_setting(16, SHAPE, fp32, SMEM), split_down=SplitK(3), order=GroupedPanels(4))
+
+
+def test_a_setting_of_the_persistent_executor_lies_beside_that_of_the_hopper_executor() -> None:
+    hopper = keep()
+    persistent = tuned.store(GPU, 16, SHAPE, TRITON, 99.0)
+    assert persistent != hopper
+    assert json.loads(persistent.read_text())["key"]["kind"] == "persistent"
+    assert "kind" not in json.loads(hopper.read_text())["key"]
+    assert tuned.lookup(GPU, 16, SHAPE) == SETTING
+    assert tuned.lookup_persistent(GPU, 16, SHAPE, bf16, SMEM) == TRITON
+    assert tuned.lookup_persistent(GPU, 16, SHAPE, fp32, SMEM) is None
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"split_up": 0},
+        {"split_down": 65},
+        {"group": -1},
+        {"group": 4.0},
+        {"up": {}},
+        {"up": {**TRITON.to_data()["up"], "n": 96}},
+        {"up": {**TRITON.to_data()["up"], "n": 2048}},
+        {"down": {**TRITON.to_data()["down"], "stages": 100}},
+        {"down": {**TRITON.to_data()["down"], "num_warps": 5}},
+    ],
+)
+def test_a_persistent_setting_that_makes_no_launch_is_ignored_with_a_warning(change: dict[str, object]) -> None:
+    path = tuned.store(GPU, 16, SHAPE, TRITON, 99.0, fp32)
+    entry = json.loads(path.read_text())
+    path.write_text(json.dumps({**entry, "setting": {**entry["setting"], **change}}))
+    with pytest.warns(RuntimeWarning, match=rf"{path.name} is ignored: .*`interlace tune` writes it anew"):
+        assert tuned.lookup_persistent(GPU, 16, SHAPE, fp32, SMEM) is None
+
+
+@pytest.mark.parametrize("m", [1, 64, 128, 512, 4096])
+@pytest.mark.parametrize("gated", [False, True])
+def test_tilings_are_the_same_after_json(m: int, gated: bool) -> None:
+    for setting in ffn_settings(m, replace(SHAPE, gated=gated, activation=Activation.SILU)):
+        assert FFNSetting.from_data(json.loads(json.dumps(setting.to_data()))) == setting
+
+
+def test_an_order_without_a_number_is_not_kept() -> None:
+    with pytest.raises(ValueError, match="splits or an order that have no number"):
+        replace(TRITON, order=Hilbert()).to_data()
+
+
+def test_stages_shrink_to_shared_memory_and_chunks_keep_their_bytes() -> None:
+    gated = replace(SHAPE, gated=True, activation=Activation.SILU)
+    # A stage of 64 x (128 + 2 * 128) bf16 takes 48 KiB: four in 227 KiB, three in 163.
+    for smem_bytes, dtype, k, stages in ((227, bf16, 64, 4), (163, bf16, 64, 3), (227, fp32, 32, 4)):
+        setting = persistent_setting(1024, gated, dtype, smem_bytes << 10)
+        assert (setting.up.m, setting.up.n, setting.up.k, setting.up.stages) == (128, 128, k, stages)
+        assert setting.order == RowMajor()
+
+
+def test_a_gpu_that_was_not_measured_is_a_scaled_h200() -> None:
+    assert spec_for("NVIDIA H200", 132, 60 << 20, 227 << 10) is H200
+    half = spec_for("some GPU", 66, 30 << 20, 163 << 10)
+    assert (half.name, half.sms, half.smem_bytes) == ("some GPU", 66, 163 << 10)
+    assert half.flops_per_s == H200.flops_per_s / 2
+    assert half.l2.side_bytes == H200.l2.side_bytes // 2
+    assert half.dram_bytes_per_s == H200.dram_bytes_per_s

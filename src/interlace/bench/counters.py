@@ -10,6 +10,20 @@ from collections.abc import Mapping, Sequence
 
 from interlace.core.errors import ProfilerError
 
+_FORBIDDEN = "ERR_NVGPUCTRPERM"  # what ncu says then, whatever its exit code
+
+
+def find_ncu() -> str:
+    """The path of ``ncu``.
+
+    Raises:
+        ProfilerError: it is not there.
+    """
+    ncu = shutil.which("ncu")
+    if ncu is None:
+        raise ProfilerError("ncu is not on the PATH; install NVIDIA Nsight Compute to read hardware counters")
+    return ncu
+
 
 def count_launches(
     command: Sequence[str], kernel: str, metrics: Mapping[str, str], *, flush: bool = True
@@ -25,14 +39,17 @@ def count_launches(
     Raises:
         ProfilerError: ``ncu`` is not there, may not read counters, or the command failed.
     """
-    ncu = shutil.which("ncu")
-    if ncu is None:
-        raise ProfilerError("ncu is not on the PATH; install NVIDIA Nsight Compute to read hardware counters")
+    ncu = find_ncu()
     # Clocks as they are, because counters of a throttled chip say nothing about a run.
     options = ["--csv", "--page", "raw", "--print-units", "base", "--clock-control", "none"]
     options += ["--cache-control", "all" if flush else "none", "-k", f"regex:^{kernel}$"]
     options += ["--metrics", ",".join(metrics.values())]
     done = subprocess.run([ncu, *options, *command], capture_output=True, text=True, check=False)
+    if _FORBIDDEN in done.stdout + done.stderr:
+        raise ProfilerError(
+            f"ncu may not read hardware counters here ({_FORBIDDEN}); run as root, or have the administrator load the "
+            "NVIDIA driver with NVreg_RestrictProfilingToAdminUsers=0"
+        )
     if done.returncode:
         reason = (done.stderr or done.stdout).strip().splitlines()[-1:] or ["no message"]
         raise ProfilerError(f"ncu ended with exit code {done.returncode}: {reason[0]}")

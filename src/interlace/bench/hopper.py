@@ -9,13 +9,12 @@ at all, or its FLOPs over the rate of a large cuBLAS matmul, whichever is longer
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import asdict, dataclass
-from multiprocessing import get_context
+from functools import partial
 from typing import Any
 
+from interlace.bench.compile import compile_launches
 from interlace.bench.ffn import geometric_mean
 from interlace.bench.problem import FFNProblem
 from interlace.bench.timing import Timing, median_us
@@ -23,7 +22,6 @@ from interlace.core.devices import H200
 from interlace.core.dtypes import DType, bf16
 from interlace.executors.device import Options
 from interlace.executors.gpu import open_device
-from interlace.executors.hopper import HopperExecutor
 from interlace.kernels.matmul import Activation
 from interlace.workloads.ffn import FFNShape
 from interlace.workloads.hopper import HopperSetting, hopper_executor, hopper_setting
@@ -203,25 +201,10 @@ def measure(name: str, m: int, *, compiled: bool = True, repeats: int = 15, seed
 def compile_all(
     jobs: Sequence[tuple[int, FFNShape, HopperSetting]], dtype: DType = bf16, processes: int | None = None
 ) -> Iterator[int]:
-    """Compile the launch of every (m, shape, setting) in parallel, into Triton's cache; yields how many are left.
-
-    Takes a GPU context per process. Settings that do not compile are left to their first run, which reports them.
-
-    Raises:
-        NoDeviceError: there is no CUDA device.
-    """
+    """Compile the launch of every (m, shape, setting) in parallel; see ``compile_launches``."""
     torch, device = open_device("cuda")
     sms = torch.cuda.get_device_properties(device).multi_processor_count
-    count = processes or max(1, min(len(jobs), (os.cpu_count() or 2) - 2))
-    with ProcessPoolExecutor(count, mp_context=get_context("spawn")) as pool:
-        for done, _ in enumerate(as_completed([pool.submit(_compile, *job, dtype, sms) for job in jobs]), 1):
-            yield len(jobs) - done
-
-
-def _compile(m: int, shape: FFNShape, setting: HopperSetting, dtype: DType, sms: int) -> None:
-    executor: HopperExecutor = hopper_executor(m, shape, setting, OPTIONS, dtype, sms)
-    for launch in executor.launches():
-        launch.compile()
+    return compile_launches([partial(hopper_executor, *job, OPTIONS, dtype, sms) for job in jobs], processes)
 
 
 def _compiled(torch: Any, pytorch: Callable[..., Any], mode: str, x: Any) -> Callable[[Mapping[str, Any]], Any]:

@@ -13,7 +13,7 @@ from interlace.cli.console import BadInput, bad_input
 from interlace.cli.machine import Machine
 from interlace.cli.names import DispatchChoice, TileShape, Workload
 from interlace.cli.options import ScheduleOptions, WorkloadOptions
-from interlace.core.dtypes import bf16
+from interlace.core.dtypes import DType, bf16
 from interlace.graph.graph import Graph
 from interlace.kernels.matmul import Activation, MatmulTile
 from interlace.plan.plan import Dispatch
@@ -139,16 +139,8 @@ def _ffn(options: WorkloadOptions, machine: Machine) -> Problem:
         return hidden @ t["w_down"].T
 
     graph = ffn(m, shape, dtype, up, down)
-    facts = {
-        "name": "ffn",
-        "m": m,
-        "hidden": shape.hidden,
-        "ffn": shape.ffn,
-        "gated": shape.gated,
-        "activation": shape.activation.value,
-        "dtype": dtype.name,
-        "checkpoint": str(options.checkpoint) if options.checkpoint else None,
-    }
+    checkpoint_name = str(options.checkpoint) if options.checkpoint else None
+    facts = {"name": "ffn", "m": m, **ffn_facts(shape, dtype), "checkpoint": checkpoint_name}
     kind = "gated FFN" if shape.gated else "FFN"
     title = f"{kind}, {m} tokens, {shape.hidden} to {shape.ffn} to {shape.hidden}, {dtype}"
     return Problem(graph, title, facts, dense, stored, checkpoint, RowSync())
@@ -160,6 +152,37 @@ def varied(shape: FFNShape, gated: bool | None, activation: Activation | None) -
         shape = replace(shape, gated=gated)
         shape = replace(shape, activation=Activation.SILU) if gated else shape
     return shape if activation is None else replace(shape, activation=activation)
+
+
+def one_ffn(
+    model: FFNShape | None, hidden: int | None, ffn: int | None, gated: bool | None, activation: Activation | None
+) -> FFNShape:
+    """The FFN that options describe, llama3-8b's unless they say otherwise.
+
+    Raises:
+        BadInput: a gated FFN has another activation than SiLU.
+    """
+    shape = model or MODELS["llama3-8b"]
+    shape = varied(replace(shape, hidden=hidden or shape.hidden, ffn=ffn or shape.ffn), gated, activation)
+    check_gate(shape)
+    return shape
+
+
+def ffn_facts(shape: FFNShape, dtype: DType) -> dict[str, Any]:
+    """An FFN as JSON, whatever its number of tokens."""
+    return {
+        "hidden": shape.hidden,
+        "ffn": shape.ffn,
+        "gated": shape.gated,
+        "activation": shape.activation.value,
+        "dtype": dtype.name,
+    }
+
+
+def ffn_title(shape: FFNShape, dtype: DType) -> str:
+    """An FFN for people, whatever its number of tokens."""
+    kind = "gated FFN" if shape.gated else "FFN"
+    return f"{kind}, {shape.hidden} to {shape.ffn} to {shape.hidden}, {dtype}"
 
 
 def check_gate(shape: FFNShape) -> None:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
+from statistics import median
 from typing import Annotated
 
 import typer
@@ -13,12 +12,11 @@ from interlace.cli.console import save_json, say, show, stepping, writing
 from interlace.cli.machine import find, versions
 from interlace.cli.names import Device
 from interlace.cli.options import ActivationOption, DTypeOption, Ffn, Gated, Hidden, JsonFile, Model, command
-from interlace.cli.problem import check_gate, varied
+from interlace.cli.problem import ffn_facts, ffn_title, one_ffn
 from interlace.cli.table import columns
 from interlace.core.dtypes import bf16
-from interlace.tune import Tuned
+from interlace.tune import TOP, Candidate, Tuned
 from interlace.tune import tune as search
-from interlace.workloads.ffn import MODELS
 from interlace.workloads.tuned import cache_dir
 
 _TOKENS = (1, 16, 64, 128, 256, 512, 1024, 2048)
@@ -41,44 +39,51 @@ def register(app: typer.Typer) -> None:
         gated: Gated = None,
         activation: ActivationOption = None,
         dtype: DTypeOption = None,
+        top: Annotated[
+            int, typer.Option("--top", min=1, metavar="K", help="Measure the K plans that are predicted best.")
+        ] = TOP,
         json: JsonFile = None,
     ) -> None:
-        """Find the fastest setting of an FFN on the Hopper executor, for each number of tokens.
+        """Find the fastest setting of an FFN for each number of tokens: predict many, measure the best few.
+
+        They run on the Hopper executor where it takes them, else on the persistent one with Triton bodies.
 
         What is found is kept in the cache of this user, for this GPU and these versions: $INTERLACE_CACHE_DIR, else
         $XDG_CACHE_HOME/interlace, else ~/.cache/interlace.
 
         Example: interlace tune ffn --model llama3-8b --m 16 --m 1024
         """
-        shape = model or MODELS["llama3-8b"]
-        shape = replace(shape, hidden=hidden or shape.hidden, ffn=ffn or shape.ffn)
-        shape = varied(shape, gated, activation)
-        check_gate(shape)
+        shape = one_ffn(model, hidden, ffn, gated, activation)
         machine = find(Device.CUDA)
         dtype = dtype or bf16
         with writing(Path("~/.cache")):
             folder = cache_dir()
         with stepping() as progress, writing(folder):
-            found = list(search(shape, list(dict.fromkeys(m or _TOKENS)), dtype, progress))
-        kind = "gated FFN" if shape.gated else "FFN"
-        title = f"{kind}, {shape.hidden} to {shape.ffn} to {shape.hidden}, {dtype}, on {machine.name}"
-        _show(title, found)
+            found = list(search(shape, list(dict.fromkeys(m or _TOKENS)), dtype, top, progress))
+        title = f"{ffn_title(shape, dtype)}, on {machine.name}"
+        for row in found:
+            _show(title, row)
         say(f"kept in {folder}")
         if json is not None:
-            facts = {
-                "hidden": shape.hidden,
-                "ffn": shape.ffn,
-                "gated": shape.gated,
-                "activation": shape.activation.value,
-                "dtype": dtype.name,
-            }
             rows = [row.to_data() for row in found]
-            save_json(json, {"gpu": machine.name, "versions": versions(), "workload": facts, "rows": rows})
+            head = {"gpu": machine.name, "versions": versions(), "workload": ffn_facts(shape, dtype)}
+            save_json(json, {**head, "rows": rows})
 
 
-def _show(title: str, found: Sequence[Tuned]) -> None:
-    def cells(row: Tuned) -> list[str]:
-        gain = f"{row.default_us / row.best_us:.3f}x"
-        return [str(row.m), str(row.tried), f"{row.default_us:.1f}", f"{row.best_us:.1f}", gain, str(row.best)]
+def _show(title: str, row: Tuned) -> None:
+    def cells(candidate: Candidate) -> list[str]:
+        us, off = candidate.us, candidate.off
+        what = "default" if candidate.setting == row.default else ""
+        measured = ["failed", "", ""] if us is None or off is None else [f"{us:.1f}", f"{off:+.1%}", ""]
+        if us is not None:
+            measured[2] = f"{row.default_us / us:.3f}x"
+        return [f"{candidate.predicted_us:.1f}", *measured, what, str(candidate.setting)]
 
-    show(columns(title, ("m", "tried", "default us", "best us", "gain", "best setting"), map(cells, found)))
+    headings = ("predicted us", "measured us", "prediction off by", "gain", "", "setting")
+    show(columns(f"{title}, {row.m} tokens, {row.executor} executor", headings, map(cells, row.candidates)))
+    offs = [abs(c.off) for c in row.candidates if c.off is not None]
+    say(
+        f"{row.predicted} settings predicted, {row.tried} measured, {len(row.candidates) - row.tried} failed; "
+        f"prediction off by {median(offs):.1%} in the median; the best takes {row.best_us:.1f} us, "
+        f"the default {row.default_us:.1f}"
+    )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 
 @dataclass(frozen=True)
@@ -124,3 +124,22 @@ CPU = DeviceSpec(
     l2=L2(sides=1, side_bytes=1 << 20),
     speed_spread=0.0,
 )
+
+
+def spec_for(name: str, sms: int, l2_bytes: int, smem_bytes: int) -> DeviceSpec:
+    """The spec of a GPU that the driver describes like this.
+
+    An H200 has its measured spec. For any other GPU, which nobody measured, that of an H200 stands in, with as many SMs
+    and as much cache as it has: good enough to rank plans by, too rough to judge a time by.
+    """
+    if name == H200.name and sms == H200.sms:
+        return H200
+    return replace(
+        H200,
+        name=name,
+        sms=sms,
+        l2_bytes=l2_bytes,
+        flops_per_s=H200.flops_per_s * sms / H200.sms,
+        smem_bytes=smem_bytes,
+        l2=replace(H200.l2, side_bytes=H200.l2.side_bytes * l2_bytes // H200.l2_bytes),
+    )

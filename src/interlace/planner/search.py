@@ -119,7 +119,7 @@ def search(
         for old in best:
             for choices in alternatives(old):
                 plan = build(old.graph, choices)
-                key = _identity(plan)
+                key = identity(plan)
                 if key not in seen:
                     seen.add(key)
                     new = judge(old.graph, plan, choices)
@@ -131,7 +131,7 @@ def search(
         for order in _orders(graph):
             choices = Choices(workers, order=order)
             plan = build(graph, choices)
-            seen.add(_identity(plan))
+            seen.add(identity(plan))
             best.append(judge(graph, plan, choices))
     best = sorted(best, key=lambda c: c.cost)[:_KEPT]
     if len(graphs[0].ops) > 1:
@@ -147,7 +147,7 @@ def search(
     return Planned(verify(winner.prediction.plan), ranking, finely(winner.graph, Choices(workers)), tried)
 
 
-def _identity(plan: Plan) -> object:
+def identity(plan: Plan) -> object:
     """Equal for plans that differ in nothing that matters."""
     columns = (*vars(plan.items).values(), *vars(plan.waits).values())
     return plan.graph, *(column.tobytes() for column in columns)

@@ -1,7 +1,8 @@
-"""Measured search: settings of the Hopper executor, timed on the GPU at hand and kept in the user's cache."""
+"""Measured search: the settings that are predicted best, timed on the GPU at hand; the winner goes to the cache."""
 
 from __future__ import annotations
 
-from interlace.tune.search import Tuned, candidates, tune
+from interlace.tune.candidates import candidates
+from interlace.tune.search import TOP, Candidate, Tuned, tune
 
-__all__ = ["Tuned", "candidates", "tune"]
+__all__ = ["TOP", "Candidate", "Tuned", "candidates", "tune"]

@@ -1,35 +1,61 @@
-"""Which setting of the Hopper executor is fastest for an FFN on this GPU: try the likely ones and keep the best.
+"""Which setting is fastest for an FFN on this GPU: predict many, measure the few that look best, keep the winner.
 
-All candidates for one number of tokens are compiled in parallel, compared with float64, and timed in one process,
-interleaved. The fastest few are then timed again beside the default, over more rounds: the least of a hundred
-medians is partly luck.
+The settings to measure are compiled in parallel, compared with float64, and timed in one process, interleaved. The
+default setting is always among them, so that what is found is never slower than what one has without a search.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from itertools import product
+from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
-from interlace.bench.hopper import OPTIONS, compile_all
+from interlace.bench.compile import compile_launches
 from interlace.bench.problem import FFNProblem
 from interlace.bench.timing import median_us
-from interlace.core.dtypes import DType, bf16, fp16
-from interlace.core.errors import DTypeError, InterlaceError
-from interlace.executors.gpu import open_device
-from interlace.executors.hopper import HopperExecutor
+from interlace.core.dtypes import DType, bf16
+from interlace.core.errors import InterlaceError
+from interlace.executors.device import DeviceExecutor
+from interlace.tune.candidates import candidates
+from interlace.tune.rank import Ranked, best, rank
 from interlace.workloads import tuned
 from interlace.workloads.ffn import FFNShape
-from interlace.workloads.hopper import HopperSetting, fits, hopper_executor, hopper_setting
+from interlace.workloads.one_launch import OneLaunch
+from interlace.workloads.tuned import Setting
 
 #: Called with what goes on, how much of it is done, and of how much.
 Progress = Callable[[str, int, int], None]
+#: Times in microseconds of those settings that run and are right; the first one must be.
+Measure = Callable[[OneLaunch, Sequence[Setting], Progress], Mapping[Setting, float]]
 
-_FEW, _SOME = 256, 1024  # tokens up to which weights are the 64-row operand; up to which splits may pay
-_ROUNDS, _FINAL_ROUNDS, _FINALISTS = 7, 25, 5
-_IN_FLIGHT_BYTES = (64 << 10, 96 << 10)  # what it takes to saturate memory (docs/performance.md)
-_PARTS = (1, 2, 3, 4, 6, 8)
+TOP = 8
+_ROUNDS = 25
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A setting that was to be measured.
+
+    Attributes:
+        setting: which.
+        predicted_us: time of one run by prediction.
+        us: as measured; None if it did not compile, did not run, or was wrong.
+    """
+
+    setting: Setting
+    predicted_us: float
+    us: float | None
+
+    @property
+    def off(self) -> float | None:
+        """By which part of the measured time the prediction is too long, negative if too short."""
+        return None if self.us is None else self.predicted_us / self.us - 1
+
+    def to_data(self) -> dict[str, Any]:
+        """As JSON data."""
+        figures = {"predicted_us": self.predicted_us, "us": self.us, "off": self.off}
+        return {"setting": self.setting.to_data(), **figures}
 
 
 @dataclass(frozen=True)
@@ -38,140 +64,135 @@ class Tuned:
 
     Attributes:
         m: tokens.
-        tried: candidates that ran and were right, the default among them.
-        failed: candidates that did not compile, did not run, or were wrong.
-        default, default_us: the default setting and its time.
-        best, best_us: the fastest setting and its time, from the same interleaved rounds.
+        executor: by which they run.
+        predicted: settings whose time was predicted.
+        candidates: those that were to be measured, the fastest first, those that failed last.
+        default: the default setting; it is one of them, and ran.
     """
 
     m: int
-    tried: int
-    failed: int
-    default: HopperSetting
-    default_us: float
-    best: HopperSetting
-    best_us: float
+    executor: str
+    predicted: int
+    candidates: tuple[Candidate, ...]
+    default: Setting
+
+    @property
+    def tried(self) -> int:
+        """Candidates that ran and were right."""
+        return sum(c.us is not None for c in self.candidates)
+
+    @property
+    def best(self) -> Setting:
+        """The fastest."""
+        return self.candidates[0].setting
+
+    @property
+    def best_us(self) -> float:
+        """Its time."""
+        return self._us(self.best)
+
+    @property
+    def default_us(self) -> float:
+        """The time of the default, from the same interleaved rounds."""
+        return self._us(self.default)
+
+    def _us(self, setting: Setting) -> float:
+        return next(c.us for c in self.candidates if c.setting == setting and c.us is not None)
 
     def to_data(self) -> dict[str, Any]:
         """As JSON data."""
         return {
             "m": self.m,
+            "executor": self.executor,
+            "predicted": self.predicted,
             "tried": self.tried,
-            "failed": self.failed,
+            "failed": len(self.candidates) - self.tried,
             "default": {"setting": self.default.to_data(), "us": self.default_us},
             "best": {"setting": self.best.to_data(), "us": self.best_us},
+            "candidates": [c.to_data() for c in self.candidates],
         }
-
-
-def candidates(m: int, shape: FFNShape, sms: int, dtype: DType = bf16) -> tuple[HopperSetting, ...]:
-    """Settings worth timing for m tokens on a GPU of ``sms`` SMs, the default first, each once."""
-    likely = [*(_for_few_tokens(m, shape, sms) if m <= _FEW else ()), *(_for_many_tokens(m) if m >= _FEW else ())]
-    usable = (setting for setting in likely if fits(m, shape, setting, dtype))
-    return tuple(dict.fromkeys((hopper_setting(m, shape), *usable)))
 
 
 def tune(
     shape: FFNShape,
     ms: Sequence[int],
     dtype: DType = bf16,
+    top: int = TOP,
     progress: Progress = lambda what, done, total: None,
 ) -> Iterator[Tuned]:
     """Search for each number of tokens in turn, on the current CUDA device, and store what is best.
 
+    Args:
+        top: how many of the plans that are predicted best are measured.
+
     Raises:
-        NoDeviceError: there is no GPU of the Hopper generation.
-        DTypeError: another dtype than bf16 and fp16.
+        NoDeviceError: there is no CUDA device.
         ResultError: the default setting is wrong.
         OSError: the cache cannot be written.
     """
-    torch, device = open_device("cuda")
-    if dtype not in (bf16, fp16):
-        raise DTypeError(f"the Hopper executor multiplies bf16 and fp16, not {dtype}; tune for one of these")
-    sms = torch.cuda.get_device_properties(device).multi_processor_count
-    gpu = torch.cuda.get_device_name(device)
     for m in ms:
-        found = _search(m, shape, dtype, sms, progress)
-        tuned.store(gpu, m, shape, found.best, found.best_us, dtype)
+        case = OneLaunch.here(m, shape, dtype)
+        case.executor(case.default())  # says at once if this GPU will not do
+        found = search(case, top, measured, progress)
+        tuned.store(case.gpu.name, m, shape, found.best, found.best_us, dtype)
         yield found
 
 
-def _search(m: int, shape: FFNShape, dtype: DType, sms: int, progress: Progress) -> Tuned:
-    default = hopper_setting(m, shape)
-    hopper_executor(m, shape, default, OPTIONS, dtype, sms)  # says at once if this GPU will not do
-    settings = candidates(m, shape, sms, dtype)
+def search(case: OneLaunch, top: int, measure: Measure, progress: Progress) -> Tuned:
+    """The best setting of one case. Stores nothing.
+
+    Args:
+        case: what to tune.
+        top: how many of the plans that are predicted best are measured.
+        measure: times settings.
+        progress: told what goes on.
+    """
+    settings, default = candidates(case), case.default()
+    ranked = rank(case, settings, lambda done: progress(f"{case.m} tokens: predicting", done, len(settings)))
+    chosen = {r.setting: r for r in best(ranked, top, default)}
+    ordered = [default, *(setting for setting in chosen if setting != default)]
+    times = measure(case, ordered, progress)
+    return Tuned(case.m, case.executor_name, len(settings), _sorted(chosen, times), default)
+
+
+def _sorted(chosen: Mapping[Setting, Ranked], times: Mapping[Setting, float]) -> tuple[Candidate, ...]:
+    found = [Candidate(setting, r.predicted_us, times.get(setting)) for setting, r in chosen.items()]
+    return tuple(sorted(found, key=lambda c: float("inf") if c.us is None else c.us))
+
+
+def measured(case: OneLaunch, settings: Sequence[Setting], progress: Progress) -> Mapping[Setting, float]:
+    """Median microseconds of one run of each setting that runs and is right, on the current CUDA device.
+
+    Raises:
+        ResultError, TritonError: the first setting does not run or is wrong.
+    """
     total = len(settings)
-    for left in compile_all([(m, shape, setting) for setting in settings], dtype):
-        progress(f"{m} tokens: compiling", total - left, total)
-    problem = FFNProblem(m, shape, dtype)
-    right: dict[HopperSetting, HopperExecutor] = {}
+    for left in compile_launches([partial(case.executor, setting) for setting in settings]):
+        progress(f"{case.m} tokens: compiling", total - left, total)
+    problem = FFNProblem(case.m, case.shape, case.dtype)
+    right: dict[Setting, DeviceExecutor] = {}
     for done, setting in enumerate(settings, 1):
-        executor = _checked(problem, m, shape, setting, dtype, sms, needed=setting == default)
+        executor = _checked(problem, case, setting, needed=setting == settings[0])
         if executor is not None:
             right[setting] = executor
-        progress(f"{m} tokens: checking", done, total)
-    progress(f"{m} tokens: timing {len(right)} settings", 0, 2)
-    first = _times(problem, right, _ROUNDS)
-    progress(f"{m} tokens: timing the fastest again", 1, 2)
-    finalists = {default, *sorted(first, key=first.__getitem__)[:_FINALISTS]}
-    last = _times(problem, {setting: right[setting] for setting in finalists}, _FINAL_ROUNDS)
-    best = min(last, key=last.__getitem__)
-    progress(f"{m} tokens: done", 2, 2)
-    return Tuned(m, len(right), total - len(right), default, last[default], best, last[best])
+        progress(f"{case.m} tokens: checking", done, total)
+    progress(f"{case.m} tokens: timing {len(right)} settings", 0, 1)
+    names = {str(i): setting for i, setting in enumerate(right)}
+    functions = {name: problem.every(problem.run(right[setting])) for name, setting in names.items()}
+    times = median_us(functions, _ROUNDS, calls=problem.runs)
+    progress(f"{case.m} tokens: done", 1, 1)
+    return {setting: times[name].median_us for name, setting in names.items()}
 
 
-def _checked(
-    problem: FFNProblem, m: int, shape: FFNShape, setting: HopperSetting, dtype: DType, sms: int, needed: bool
-) -> HopperExecutor | None:
+def _checked(problem: FFNProblem, case: OneLaunch, setting: Setting, needed: bool) -> DeviceExecutor | None:
     """An executor that has given the right result; None if it cannot, unless it is needed."""
     from triton.runtime.errors import TritonError
 
     try:
-        executor = hopper_executor(m, shape, setting, OPTIONS, dtype, sms)
+        executor = case.executor(setting)
         problem.check(executor)
     except (InterlaceError, TritonError):
         if needed:
             raise
         return None
     return executor
-
-
-def _times(
-    problem: FFNProblem, executors: Mapping[HopperSetting, HopperExecutor], rounds: int
-) -> dict[HopperSetting, float]:
-    """Median microseconds per run of each."""
-    settings = {str(i): setting for i, setting in enumerate(executors)}
-    functions = {name: problem.every(problem.run(executors[setting])) for name, setting in settings.items()}
-    times = median_us(functions, rounds, calls=problem.runs)
-    return {setting: times[name].median_us for name, setting in settings.items()}
-
-
-def _for_few_tokens(m: int, shape: FFNShape, sms: int) -> Iterator[HopperSetting]:
-    """Weights as the 64-row operand: shapes of stages, splits that keep every SM busy, bytes in flight."""
-    padded = min(_FEW, max(16, 1 << (m - 1).bit_length()))
-    for tokens, n, k in product((padded, padded // 2), (64, 128, 256), (64, 128, 256)):
-        if tokens < 64 and (tokens < padded or n == 256):
-            continue
-        shares = 2 if n > 64 and tokens * n > 64 * 128 else 1
-        rows = -(-m // tokens)
-        ups = _splits(rows * -(-shape.ffn // n), -(-shape.hidden // k), sms)
-        downs = _splits(rows * -(-shape.hidden // n), -(-shape.ffn // k), sms)
-        for up, down, flying in product(ups, downs, _IN_FLIGHT_BYTES):
-            yield HopperSetting(tokens, n, k, True, shares, up, down, max(1, flying // (n * k * 2)))
-
-
-def _splits(tiles: int, chunks: int, sms: int) -> list[int]:
-    """Parts per tile that give each SM half an item to two items, or come closest to that."""
-    possible = [parts for parts in _PARTS if parts <= chunks]
-    busy = [parts for parts in possible if sms <= 2 * tiles * parts <= 4 * sms]
-    return busy or [possible[0] if 2 * tiles > sms else possible[-1]]
-
-
-def _for_many_tokens(m: int) -> Iterator[HopperSetting]:
-    """Tokens as rows: shapes of tiles, and which of them run close together."""
-    splits = ((1, 1), (1, 2), (2, 2)) if m <= _SOME else ((1, 1),)
-    tiles = ((128, 64, 128), (128, 128, 64), (128, 128, 128), (128, 256, 64), (256, 128, 64))
-    for (rows, n, k), (up, down) in product(tiles, splits):
-        plain = HopperSetting(rows, n, k, False, 2, up, down)
-        panels = -(-m // rows)
-        yield plain
-        yield from (replace(plain, group=group) for group in (4, 8, 16) if group <= panels)

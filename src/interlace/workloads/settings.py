@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
 
+from interlace.core.errors import ShapeError
 from interlace.kernels.matmul import MatmulTile
 from interlace.policies.orders import GroupedPanels, Order, RowMajor
 from interlace.policies.splits import Split, SplitK, Whole
 from interlace.workloads.ffn import FFNShape
+
+_MOST_PARTS = 64  # of one tile's reduction
 
 
 @dataclass(frozen=True)
@@ -31,12 +36,59 @@ class FFNSetting:
         """Splits by op name."""
         return {"up": self.split_up, "down": self.split_down}
 
+    def to_data(self) -> dict[str, Any]:
+        """As JSON data; a split is its number of parts, an order the rows of its panels, 0 for row-major.
+
+        Raises:
+            ValueError: another split than whole tiles and split-K, another order than row-major and grouped panels.
+        """
+        data = {
+            "up": asdict(self.up),
+            "down": asdict(self.down),
+            "split_up": self.split_up.parts if isinstance(self.split_up, SplitK) else 1,
+            "split_down": self.split_down.parts if isinstance(self.split_down, SplitK) else 1,
+            "group": self.order.rows if isinstance(self.order, GroupedPanels) else 0,
+        }
+        if FFNSetting.from_data(data) != self:
+            raise ValueError(f"a setting with splits or an order that have no number: {self}")
+        return data
+
+    @staticmethod
+    def from_data(data: Mapping[str, Any]) -> FFNSetting:
+        """The inverse of ``to_data``. Raises ValueError for anything else than what it wrote."""
+        numbers = ("split_up", "split_down", "group")
+        right = isinstance(data, Mapping) and set(data) == {"up", "down", *numbers}
+        if not right or any(type(data[name]) is not int for name in numbers):
+            raise ValueError(f"not a setting of the persistent executor: {data!r}")
+        if data["group"] < 0:
+            raise ValueError(f"an order of groups of {data['group']} rows; use 0 for row-major")
+        order = GroupedPanels(data["group"]) if data["group"] else RowMajor()
+        splits = _split(data["split_up"]), _split(data["split_down"])
+        return FFNSetting(_tile(data["up"]), _tile(data["down"]), *splits, order)
+
     def __str__(self) -> str:
         def one(tile: MatmulTile, split: Split) -> str:
             swap = " swapped" if tile.swap else ""
             return f"{tile.m}x{tile.n}x{tile.k}, {tile.stages} stages, {tile.num_warps} warps{swap}, {split}"
 
         return f"up {one(self.up, self.split_up)}; down {one(self.down, self.split_down)}; {self.order}"
+
+
+def _split(parts: int) -> Split:
+    if not 1 <= parts <= _MOST_PARTS:
+        raise ValueError(f"a reduction in {parts} parts; use 1 to {_MOST_PARTS}")
+    return SplitK(parts) if parts > 1 else Whole()
+
+
+def _tile(data: Any) -> MatmulTile:
+    fields = {name: type(value) for name, value in asdict(MatmulTile()).items()}
+    right = isinstance(data, Mapping) and set(data) == set(fields)
+    if not right or any(type(data[name]) is not kind for name, kind in fields.items()):
+        raise ValueError(f"not a tile: {data!r}")
+    try:
+        return MatmulTile(**data)
+    except ShapeError as error:
+        raise ValueError(str(error)) from None
 
 
 def ffn_settings(m: int, shape: FFNShape) -> tuple[FFNSetting, ...]:

@@ -3,6 +3,7 @@
     $INTERLACE_CACHE_DIR, else $XDG_CACHE_HOME/interlace, else ~/.cache/interlace
         tune/<hash of the key>.json     {"schema_version": 1, "key": {...}, "setting": {...}, "us": 54.2}
 
+The key of a setting of the persistent executor has ``"kind": "persistent"``, that of the Hopper executor has no kind.
 A file is written whole, then renamed, so writers at the same time cannot harm one another's entries, and a
 reader never sees half of one. What cannot be read counts as absent.
 """
@@ -14,17 +15,25 @@ import hashlib
 import json
 import os
 import warnings
+from collections.abc import Callable, Mapping
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from interlace.core.dtypes import DType, bf16
 from interlace.core.files import write_whole
 from interlace.workloads.ffn import FFNShape
 from interlace.workloads.hopper import HopperSetting, fits, hopper_setting
+from interlace.workloads.persistent import persistent_fits
+from interlace.workloads.settings import FFNSetting
+
+#: What the cache keeps.
+Setting = HopperSetting | FFNSetting
+S = TypeVar("S", HopperSetting, FFNSetting)
 
 _SCHEMA = 1
+_PERSISTENT = "persistent"
 
 
 def cache_dir() -> Path:
@@ -38,13 +47,13 @@ def cache_dir() -> Path:
         raise OSError(errno.ENOENT, "this user has no home folder; set INTERLACE_CACHE_DIR") from None
 
 
-def store(gpu: str, m: int, shape: FFNShape, setting: HopperSetting, us: float, dtype: DType = bf16) -> Path:
+def store(gpu: str, m: int, shape: FFNShape, setting: Setting, us: float, dtype: DType = bf16) -> Path:
     """Keep a setting and the microseconds that it took; returns the file.
 
     Raises:
         OSError: the cache cannot be written.
     """
-    key = _key(gpu, m, shape, dtype)
+    key = _key(gpu, m, shape, dtype, "" if isinstance(setting, HopperSetting) else _PERSISTENT)
     path = _path(key)
     path.parent.mkdir(parents=True, exist_ok=True)
     entry = {"schema_version": _SCHEMA, "key": key, "setting": setting.to_data(), "us": us}
@@ -55,6 +64,16 @@ def store(gpu: str, m: int, shape: FFNShape, setting: HopperSetting, us: float, 
 def lookup(gpu: str, m: int, shape: FFNShape, dtype: DType = bf16) -> HopperSetting | None:
     """The setting that was kept for exactly this, by these versions; None, with a warning if the file is damaged."""
     key = _key(gpu, m, shape, dtype)
+    return _read(key, HopperSetting.from_data, lambda setting: fits(m, shape, setting, dtype))
+
+
+def lookup_persistent(gpu: str, m: int, shape: FFNShape, dtype: DType, smem_bytes: int) -> FFNSetting | None:
+    """The same for the persistent executor, on a GPU whose thread blocks may use so much shared memory."""
+    key = _key(gpu, m, shape, dtype, _PERSISTENT)
+    return _read(key, FFNSetting.from_data, lambda setting: persistent_fits(shape, setting, dtype, smem_bytes))
+
+
+def _read(key: dict[str, Any], from_data: Callable[[Mapping[str, Any]], S], usable: Callable[[S], bool]) -> S | None:
     where = "the cache of tuned settings"
     try:
         path = _path(key)
@@ -62,15 +81,15 @@ def lookup(gpu: str, m: int, shape: FFNShape, dtype: DType = bf16) -> HopperSett
         entry = json.loads(path.read_text(encoding="utf-8"))
         if entry["schema_version"] != _SCHEMA or entry["key"] != key:
             raise ValueError("it is of another schema, or for something else")
-        setting = HopperSetting.from_data(entry["setting"])
-        if not fits(m, shape, setting, dtype):
+        setting = from_data(entry["setting"])
+        if not usable(setting):
             raise ValueError(f"its setting makes no launch: {setting}")
         return setting
     except FileNotFoundError:
         return None
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         message = f"{where} is ignored: {type(error).__name__}: {error}; `interlace tune` writes it anew"
-        warnings.warn(message, RuntimeWarning, stacklevel=2)
+        warnings.warn(message, RuntimeWarning, stacklevel=3)
         return None
 
 
@@ -84,9 +103,10 @@ def _path(key: dict[str, Any]) -> Path:
     return cache_dir() / "tune" / f"{digest[:32]}.json"
 
 
-def _key(gpu: str, m: int, shape: FFNShape, dtype: DType) -> dict[str, Any]:
+def _key(gpu: str, m: int, shape: FFNShape, dtype: DType, kind: str = "") -> dict[str, Any]:
     """Everything that a setting may depend on."""
     return {
+        **({"kind": kind} if kind else {}),
         "gpu": gpu,
         "versions": dict(_versions()),
         "m": m,

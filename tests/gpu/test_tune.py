@@ -1,0 +1,51 @@
+"""The measured search and the counted profile, on the GPU."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from interlace.cli import app
+from interlace.core.dtypes import DType, bf16, fp32
+from interlace.kernels.matmul import Activation
+from interlace.tune import tune
+from interlace.workloads.ffn import FFNShape
+from interlace.workloads.one_launch import OneLaunch
+
+SHAPE = FFNShape(2048, 4096, Activation.RELU, False)
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("INTERLACE_CACHE_DIR", str(tmp_path / "cache"))
+
+
+@pytest.mark.parametrize("dtype", [bf16, fp32])
+@pytest.mark.parametrize("m", [16, 512])
+def test_the_winner_is_no_slower_than_the_default_and_is_what_runs_next(m: int, dtype: DType) -> None:
+    (found,) = tune(SHAPE, [m], dtype, top=3)
+    assert found.tried >= 2
+    assert found.best_us <= found.default_us
+    case = OneLaunch.here(m, SHAPE, dtype)
+    assert found.executor == case.executor_name
+    assert case.setting() == found.best
+
+
+def test_counters_of_a_few_tokens_are_those_of_the_weights(tmp_path: Path) -> None:
+    if shutil.which("ncu") is None:
+        pytest.skip("needs ncu")
+    path = tmp_path / "profile.json"
+    widths = ["--hidden", "2048", "--ffn", "4096", "--no-gated", "--activation", "relu"]
+    result = CliRunner().invoke(app, ["profile", "ffn", *widths, "--m", "16", "--m", "256", "--json", str(path)])
+    if "may not read hardware counters" in result.output:
+        pytest.skip(result.output)
+    assert result.exit_code == 0, result.output
+    weights = 2 * 2048 * 4096 * 2
+    few, many = json.loads(path.read_text())["rows"]
+    assert (few["m"], many["m"]) == (16, 256)
+    assert 0.97 * weights <= few["counted"]["dram_read_bytes"] <= 1.1 * weights
+    assert many["counted"]["l2_hit_rate"] > few["counted"]["l2_hit_rate"]

@@ -1,0 +1,19 @@
+"""GPUs as data, for tests of what would run on them."""
+
+from __future__ import annotations
+
+from interlace.core.devices import H200, DeviceSpec, spec_for
+from interlace.core.dtypes import DType, bf16
+from interlace.workloads.ffn import FFNShape
+from interlace.workloads.one_launch import OneLaunch
+
+#: As the driver describes an A100.
+A100 = spec_for("NVIDIA A100-SXM4-80GB", 108, 40 << 20, 163 << 10)
+
+
+def on_h200(m: int, shape: FFNShape, dtype: DType = bf16) -> OneLaunch:
+    return OneLaunch(m, shape, dtype, H200, 9)
+
+
+def on_a100(m: int, shape: FFNShape, dtype: DType = bf16, gpu: DeviceSpec = A100) -> OneLaunch:
+    return OneLaunch(m, shape, dtype, gpu, 8)

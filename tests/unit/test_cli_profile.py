@@ -1,0 +1,228 @@
+"""``interlace profile`` with a stand-in for the profiler: what it runs, what it concludes, and how it fails."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner, Result
+
+from interlace.bench import profile as profiling
+from interlace.bench.profile import Figures, Verdict, child
+from interlace.cli import app
+from interlace.cli import profile as cli_profile
+from interlace.cli.machine import Machine
+from interlace.core.devices import H200
+from interlace.core.dtypes import fp16
+from interlace.kernels.matmul import Activation
+from interlace.workloads import tuned
+from interlace.workloads.ffn import FFNShape
+from interlace.workloads.hopper import HopperSetting, hopper_setting
+from interlace.workloads.one_launch import OneLaunch
+
+from .gpus import on_a100, on_h200
+from .profiler import csv, install, launch
+
+RELU = FFNShape(4096, 14336, Activation.RELU, False)
+SHAPE = ["--no-gated", "--activation", "relu"]
+
+
+def command(*arguments: str) -> Result:
+    return CliRunner().invoke(app, ["profile", "ffn", *arguments])
+
+
+@pytest.fixture
+def h200(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("INTERLACE_CACHE_DIR", str(tmp_path / "cache"))
+    monkeypatch.setattr(OneLaunch, "here", staticmethod(on_h200))
+    monkeypatch.setattr(cli_profile, "find", lambda device: Machine(True, H200.name, H200.sms, H200.l2_bytes))
+    monkeypatch.setattr(profiling, "compile_launches", lambda makers: iter(range(len(makers) - 1, -1, -1)))
+
+
+# ---------------------------------------------------------------- the verdict
+
+
+@pytest.mark.parametrize(
+    ("memory", "compute", "verdict"),
+    [
+        (0.83, 0.08, Verdict.MEMORY),
+        (0.33, 0.94, Verdict.COMPUTE),
+        (0.59, 0.59, Verdict.NEITHER),
+        (0.60, 0.10, Verdict.MEMORY),
+        (0.70, 0.75, Verdict.COMPUTE),
+    ],
+)
+def test_what_binds_is_what_is_used_most_if_it_is_used_much(memory: float, compute: float, verdict: Verdict) -> None:
+    assert Figures(1.0, 1.0, 0.5, 1.0, memory, compute).verdict is verdict
+
+
+# ---------------------------------------------------------------- the command
+
+
+@pytest.mark.usefixtures("h200")
+def test_each_number_of_tokens_is_counted_once_and_judged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = [launch(), launch("462,000,000", "31,000,000", "61.00", "325,000"), launch(ns="1,000,000")]
+    seen = install(tmp_path, monkeypatch, csv(rows))
+    path = tmp_path / "profile.json"
+    result = command(*SHAPE, "--sweep", "m", "--m", "16", "--m", "1024", "--m", "17", "--m", "16", "--json", str(path))
+    assert result.exit_code == 0, result.output
+    record = json.loads(path.read_text())
+    assert (record["gpu"], record["sweep"], record["workload"]["ffn"]) == ("NVIDIA H200", "m", 14336)
+    counted = [row["counted"] for row in record["rows"]]
+    assert [row["m"] for row in record["rows"]] == [16, 1024, 17]
+    assert [row["verdict"] for row in counted] == ["memory bound", "compute bound", "neither"]
+    # 236 MB read and 2 written in 63 us; 4 * 16 * 4096 * 14336 FLOPs.
+    few = counted[0]
+    assert (few["us"], few["l2_hit_rate"], few["dram_read_bytes"]) == (63.0, 0.1025, 236e6)
+    assert few["bytes_per_s"] == pytest.approx(238e6 / 63e-6)
+    assert few["memory_share"] == pytest.approx(238e6 / 63e-6 / 4.53e12)
+    assert few["flops_per_s"] == pytest.approx(4 * 16 * 4096 * 14336 / 63e-6)
+    assert few["compute_share"] == pytest.approx(4 * 16 * 4096 * 14336 / 63e-6 / 790e12)
+    shown = " ".join(result.stdout.split())
+    assert "FFN, 4096 to 14336 to 4096, bf16, on NVIDIA H200, hopper executor" in shown
+    for text in ("counted", "predicted", "236", "10%", "84%", "memory bound", "compute bound", "neither"):
+        assert text in shown, text
+    assert seen.read_text().split("\n")[-3:-1] == ["-m", "interlace.bench.profile"]
+
+
+@pytest.mark.usefixtures("h200")
+def test_the_prediction_beside_it_is_that_of_the_same_setting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    install(tmp_path, monkeypatch, csv([launch()]))
+    path = tmp_path / "profile.json"
+    assert command(*SHAPE, "--m", "16", "--json", str(path)).exit_code == 0
+    (row,) = json.loads(path.read_text())["rows"]
+    assert HopperSetting.from_data(row["setting"]) == hopper_setting(16, RELU)
+    predicted = row["predicted"]
+    weights = 2 * 4096 * 14336 * 2
+    assert weights <= predicted["dram_read_bytes"] <= 1.03 * weights  # 16 tokens and partial sums besides
+    assert 50 <= predicted["us"] <= 70
+    assert predicted["verdict"] == "memory bound"
+
+
+@pytest.mark.usefixtures("h200")
+def test_a_tuned_setting_is_the_one_that_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    chosen = HopperSetting(16, 128, 64, True, 1, 1, 4, 4)
+    tuned.store(H200.name, 16, RELU, chosen, 54.0)
+    seen = install(tmp_path, monkeypatch, csv([launch(), launch()]))
+    assert command(*SHAPE, "--m", "16", "--m", "64").exit_code == 0
+    request = json.loads(seen.read_text().split("\n")[-1])
+    assert [run["m"] for run in request["runs"]] == [16, 64]
+    settings = [HopperSetting.from_data(run["setting"]) for run in request["runs"]]
+    assert settings == [chosen, hopper_setting(64, RELU)]
+
+
+@pytest.mark.usefixtures("h200")
+def test_the_default_sweep_goes_from_1_to_4096_tokens(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = install(tmp_path, monkeypatch, csv([launch()] * 6))
+    assert command("--hidden", "1024", "--ffn", "2048").exit_code == 0
+    request = json.loads(seen.read_text().split("\n")[-1])
+    assert [run["m"] for run in request["runs"]] == [1, 16, 64, 256, 1024, 4096]
+    assert (request["hidden"], request["ffn"], request["gated"], request["dtype"]) == (1024, 2048, True, "bf16")
+
+
+def test_elsewhere_the_persistent_executor_runs_and_the_ceilings_are_said_to_be_borrowed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    case = on_a100(16, RELU)
+    monkeypatch.setattr(OneLaunch, "here", staticmethod(on_a100))
+    monkeypatch.setattr(cli_profile, "find", lambda device: Machine(True, case.gpu.name, 108, 40 << 20))
+    monkeypatch.setattr(profiling, "compile_launches", lambda makers: iter(()))
+    seen = install(tmp_path, monkeypatch, csv([launch()]))
+    result = command("--hidden", "1024", "--ffn", "2048", "--m", "16")
+    assert result.exit_code == 0, result.output
+    assert "persistent executor" in result.stdout
+    assert "note: the ceilings of NVIDIA A100-SXM4-80GB were not measured" in result.stderr
+    assert "regex:^persistent_ticket_kernel$" in seen.read_text()
+
+
+# ---------------------------------------------------------------- failures
+
+
+@pytest.mark.usefixtures("h200")
+@pytest.mark.parametrize(
+    ("program", "message"),
+    [
+        (None, "error: ncu is not on the PATH; install NVIDIA Nsight Compute"),
+        ({"stdout": "==ERROR== ERR_NVGPUCTRPERM - no permission\n", "code": 1}, "error: ncu may not read hardware"),
+        ({"stdout": csv([launch()])}, "error: ncu counted 1 launches of 2"),
+        ({"stdout": "nothing"}, "error: ncu counted nothing"),
+        ({"stderr": "error: no such device\n", "code": 1}, "error: ncu ended with exit code 1: error: no such device"),
+    ],
+)
+def test_a_profiler_that_does_not_count_is_one_line_and_exit_code_1(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, program: dict[str, Any] | None, message: str
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    if program is not None:
+        install(tmp_path, monkeypatch, **program)
+    result = command(*SHAPE, "--m", "16", "--m", "64")
+    assert result.exit_code == 1
+    assert result.stderr.startswith(message)
+    assert len(result.stderr.splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "message"),
+    [
+        (["--m", "16"], 1, "torch sees no CUDA GPU"),
+        (["--sweep", "n"], 2, "unknown sweep 'n'; use one of m"),
+        (["--m", "0"], 2, "--m"),
+        (["--activation", "relu"], 2, "a gated FFN uses silu, not relu"),
+    ],
+)
+def test_profile_fails_clearly(arguments: list[str], code: int, message: str) -> None:
+    if code == 1 and pytest.importorskip("torch").cuda.is_available():
+        pytest.skip("there is a GPU")
+    result = command(*arguments)
+    assert result.exit_code == code
+    assert message in " ".join(result.stderr.replace("│", " ").split())
+
+
+# ---------------------------------------------------------------- the child
+
+
+class Executor:
+    """Notes what it runs on."""
+
+    ran: ClassVar[list[tuple[Any, int]]] = []
+
+    def __init__(self, case: OneLaunch, setting: Any, dependent_launch: bool) -> None:
+        assert not dependent_launch
+        self.setting, self.plan = setting, case.plan(setting)
+
+    def empty(self, name: str) -> Any:
+        class Tensor:
+            shape = self.plan.graph.tensor(name).shape
+            scale = np.nan
+
+            def normal_(self, mean: float, scale: float) -> None:
+                self.scale = scale
+
+        return Tensor()
+
+    def run(self, tensors: dict[str, Any]) -> None:
+        assert tensors["w_down"].scale == 512**-0.5
+        assert np.isnan(tensors["out"].scale)
+        self.ran.append((self.setting, tensors["x"].shape[0]))
+
+    def synchronize(self) -> None:
+        pass
+
+
+def test_the_child_runs_each_setting_once_in_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Torch:
+        class cuda:
+            synchronize = staticmethod(lambda device: None)
+
+    shape = FFNShape(256, 512, Activation.RELU, False)
+    cases = [on_h200(m, shape, fp16) for m in (64, 16)]
+    settings = [hopper_setting(case.m, shape) for case in cases]
+    monkeypatch.setattr(Executor, "ran", [])
+    monkeypatch.setattr(profiling, "open_device", lambda name: (Torch, name))
+    monkeypatch.setattr(OneLaunch, "here", staticmethod(lambda m, shape, dtype: on_h200(m, shape, dtype)))
+    monkeypatch.setattr(OneLaunch, "executor", lambda self, setting, dependent: Executor(self, setting, dependent))
+    child(json.loads(json.dumps(profiling._request(cases, settings))))
+    assert Executor.ran == [(settings[0], 64), (settings[1], 16)]
