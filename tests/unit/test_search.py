@@ -86,6 +86,13 @@ def test_an_ffn_of_8192_tokens_is_planned_in_seconds() -> None:
     assert process_time() - begin < 4
 
 
+def test_static_dispatch_wins_where_tickets_cost_more_than_they_level() -> None:
+    """Four full waves of equal tiles: a ticket levels nothing and costs each tile. The Hopper executor has no choice."""
+    graph = il.workloads.one_matmul(128 * 48, 128 * 11, 512, tile=il.MatmulTile(128, 128, 64))
+    assert il.plan(graph, il.H200).plan.dispatch is il.Dispatch.STATIC
+    assert il.plan(graph, il.H200, RING).plan.dispatch is il.Dispatch.TICKET
+
+
 def test_progress_counts_candidates() -> None:
     seen: list[int] = []
     found = search(ffn(16, il.MatmulTile(16, 64, 256)), il.H200, RING, seen.append)
@@ -116,7 +123,7 @@ def test_a_reason_is_what_taking_a_decision_back_costs() -> None:
     told = explain(found, il.H200, RING)
     reasons = {r.decision: r for r in told.reasons}
     plain = il.Choices(132)
-    decisions = ("order", "interleaving", "split", "policy")
+    decisions = ("order", "interleaving", "split", "policy", "dispatch")
     departed = {d for d in decisions if getattr(found.best.choices, d) != getattr(plain, d)}
     assert set(reasons) == departed
     assert "order" in departed

@@ -12,6 +12,7 @@ from enum import Enum
 
 from interlace.core.devices import DeviceSpec
 from interlace.graph.graph import Graph
+from interlace.plan.plan import Dispatch
 from interlace.planner.bounds import Bound, Gemm, chain, compulsory
 from interlace.planner.build import Choices, build
 from interlace.planner.energy import Estimate, Level, energy
@@ -159,7 +160,7 @@ def _ops(prediction: Prediction, device: DeviceSpec) -> tuple[OpReport, ...]:
 def _reasons(best: Candidate, device: DeviceSpec, mode: Mode) -> list[Reason]:
     plain = Choices(best.choices.workers)
     reasons = []
-    for decision in ("order", "interleaving", "split", "policy"):
+    for decision in ("order", "interleaving", "split", "policy", "dispatch"):
         chosen, default = getattr(best.choices, decision), getattr(plain, decision)
         if chosen != default:
             other = replace(best.choices, **{decision: default})
@@ -169,6 +170,8 @@ def _reasons(best: Candidate, device: DeviceSpec, mode: Mode) -> list[Reason]:
 
 
 def _text(value: object) -> str:
+    if isinstance(value, Dispatch):
+        return value.value
     return ", ".join(f"{k}: {v}" for k, v in value.items()) if isinstance(value, Mapping) else str(value)
 
 

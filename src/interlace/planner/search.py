@@ -1,8 +1,9 @@
 """The planner: ranks candidates by prediction, verifies the winner and says why it won.
 
-The search goes step by step, from the tiling and order over interleaving and split to the policy: each step tries all
-alternatives of one decision on the best few so far, and takes those that gain enough to be worth their complication. A
-cheap prediction ranks, in which chunks of reductions are taken together; a finer one decides among the finalists.
+The search goes step by step, from the tiling and order over interleaving, split and policy to the dispatch: each step
+tries all alternatives of one decision on the best few so far, and takes those that gain enough to be worth their
+complication. A cheap prediction ranks, in which chunks of reductions are taken together; a finer one decides among the
+finalists.
 """
 
 from __future__ import annotations
@@ -14,15 +15,15 @@ from interlace.core.devices import DeviceSpec
 from interlace.core.errors import PlanError
 from interlace.graph.graph import Graph
 from interlace.graph.op import Op
-from interlace.plan.plan import Plan
+from interlace.plan.plan import Dispatch, Plan
 from interlace.plan.verify import Proof, verify
-from interlace.planner.build import Choices, build
+from interlace.planner.build import Assignment, Choices, build
 from interlace.planner.predict import Prediction, predict
 from interlace.policies.interleavings import HalfRows, Interleaving, Panels
 from interlace.policies.orders import ColumnMajor, GroupedPanels, Hilbert, Order, RowMajor
 from interlace.policies.splits import Split, SplitK, SplitTail, Whole
 from interlace.policies.sync import RowSync
-from interlace.sim.modes import PERSISTENT, Mode
+from interlace.sim.modes import PERSISTENT, Gate, Mode
 
 ORDERS: tuple[Order, ...] = (RowMajor(), *map(GroupedPanels, (2, 4, 8, 16)), Hilbert(), ColumnMajor())
 INTERLEAVINGS: tuple[Interleaving, ...] = (HalfRows(), *map(Panels, (1, 2, 4, 8)))
@@ -138,6 +139,8 @@ def search(
         best = step(best, lambda c: (replace(c.choices, interleaving=i) for i in INTERLEAVINGS))
     best = step(best, lambda c: _splits(c, workers))
     best = step(best, lambda c: [replace(c.choices, policy=RowSync())])
+    if mode.gate is Gate.OPEN and not mode.ring_bytes:  # else launches hand out the items, or the ring needs tickets
+        best = step(best, lambda c: [replace(c.choices, dispatch=Dispatch.STATIC, assignment=a) for a in Assignment])
 
     def finely(graph: Graph, choices: Choices) -> Candidate:
         return judge(graph, build(graph, choices), choices, _FINE)
