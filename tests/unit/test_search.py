@@ -87,7 +87,7 @@ def test_an_ffn_of_8192_tokens_is_planned_in_seconds() -> None:
 
 
 def test_static_dispatch_wins_where_tickets_cost_more_than_they_level() -> None:
-    """Four full waves of equal tiles: a ticket levels nothing and costs each tile. The Hopper executor has no choice."""
+    """Four full waves of equal tiles: a ticket levels nothing and costs each tile. Hopper plans have no choice."""
     graph = il.workloads.one_matmul(128 * 48, 128 * 11, 512, tile=il.MatmulTile(128, 128, 64))
     assert il.plan(graph, il.H200).plan.dispatch is il.Dispatch.STATIC
     assert il.plan(graph, il.H200, RING).plan.dispatch is il.Dispatch.TICKET
