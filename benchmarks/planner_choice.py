@@ -10,10 +10,9 @@ from __future__ import annotations
 
 import sys
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from multiprocessing import get_context
 from pathlib import Path
-from typing import Any
 
 import interlace as il
 from interlace.bench.ffn import geometric_mean
@@ -22,7 +21,7 @@ from interlace.bench.problem import FFNProblem
 from interlace.bench.record import write_record
 from interlace.bench.timing import median_us
 from interlace.planner.predict import predict
-from interlace.planner.search import search
+from interlace.planner.search import identity, search
 from interlace.sim.modes import hopper
 from interlace.workloads.hopper import HopperSetting, hopper_graph
 
@@ -32,26 +31,34 @@ ORDERS = (il.RowMajor(), *map(il.GroupedPanels, (2, 4, 8, 16)), il.Hilbert())
 MODE = hopper(192 << 10)
 
 
-def candidates(row: str, m: int) -> list[tuple[str, il.Plan]]:
-    """Named plans of an FFN, no two alike."""
+@dataclass(frozen=True)
+class Contest:
+    """Plans of one FFN by name, and which of them the planner chose and which is row-major in the same tiles."""
+
+    plans: dict[str, il.Plan]
+    chosen: str
+    plain: str
+
+
+def contest(row: str, m: int) -> Contest:
+    """No two of the plans are alike."""
     shape = ROWS[row].shape
     graphs = [hopper_graph(m, shape, tiling, il.bf16) for tiling in TILINGS]
     found = search(graphs, il.H200, MODE)
-    listed = []
-    for tiling, graph in zip(TILINGS, graphs, strict=True):
-        for order in ORDERS:
-            listed.append((f"{tiling.m}x{tiling.n}, {order}", il.build(graph, il.Choices(132, order=order))))
+    listed = [candidate.prediction.plan for candidate in (*found.ranking, found.plain)]
+    listed += [il.build(graph, il.Choices(132, order=order)) for graph in graphs for order in ORDERS]
     for candidate in found.ranking:
-        tile = candidate.graph.ops[-1].parameters
-        listed.append((f"{tile['BM']}x{tile['BN']}, {candidate.prediction.plan.order}", candidate.prediction.plan))
-        whole = replace(candidate.choices, split=il.Whole())
-        name = f"{tile['BM']}x{tile['BN']}, {whole.order}, {whole.interleaving}"
-        listed.append((name, il.build(candidate.graph, whole)))
-    unlike: dict[Any, tuple[str, il.Plan]] = {}
-    for name, plan in listed:
-        key = (plan.graph, plan.items.tile.tobytes(), plan.items.op.tobytes(), plan.items.k_lo.tobytes())
-        unlike.setdefault(key, (name, plan))
-    return list(unlike.values())
+        for undone in ({"split": il.Whole()}, {"policy": il.TileSync()}):
+            listed.append(il.build(candidate.graph, replace(candidate.choices, **undone)))
+    unlike = {identity(plan): plan for plan in reversed(listed)}
+    names = {key: _name(plan) for key, plan in unlike.items()}
+    chosen, plain = (names[identity(c.prediction.plan)] for c in (found.best, found.plain))
+    return Contest({names[key]: plan for key, plan in unlike.items()}, chosen, plain)
+
+
+def _name(plan: il.Plan) -> str:
+    tile = plan.graph.ops[-1].parameters
+    return f"{tile['BM']}x{tile['BN']}, {plan.order}, {plan.policy}"
 
 
 def executor(plan: il.Plan) -> il.HopperExecutor:
@@ -65,22 +72,21 @@ def _compile(plan: il.Plan) -> None:
 
 def main(path: str) -> None:
     """Predict, measure, print and record."""
-    all_plans = {workload: candidates(*workload) for workload in WORKLOADS}
+    contests = {workload: contest(*workload) for workload in WORKLOADS}
     with ProcessPoolExecutor(14, mp_context=get_context("spawn")) as pool:
-        list(pool.map(_compile, (plan for plans in all_plans.values() for _, plan in plans)))
+        list(pool.map(_compile, (plan for each in contests.values() for plan in each.plans.values())))
     rows = []
-    for (row, m), plans in all_plans.items():
+    for (row, m), task in contests.items():
         problem = FFNProblem(m, ROWS[row].shape)
-        executors = {name: executor(plan) for name, plan in plans}
+        executors = {name: executor(plan) for name, plan in task.plans.items()}
         for each in executors.values():
             problem.check(each)
         calls = {name: problem.every(problem.run(each)) for name, each in executors.items()}
         times = median_us(calls, 10, calls=problem.runs)
-        predicted = {name: predict(plan, il.H200, MODE) for name, plan in plans}
-        chosen = min(predicted, key=lambda name: predicted[name].us)
+        predicted = {name: predict(plan, il.H200, MODE) for name, plan in task.plans.items()}
         best = min(times.values(), key=lambda t: t.median_us).median_us
-        plain = times[f"{chosen.partition(',')[0]}, {il.RowMajor()}"].median_us  # in the same tiles
-        print(f"{row} {m}: chosen {chosen}: {times[chosen].median_us:.1f} us, best {best:.1f}, plain {plain:.1f}")
+        chosen, plain = times[task.chosen].median_us, times[task.plain].median_us
+        print(f"{row} {m}: chosen {task.chosen}: {chosen:.1f} us, best {best:.1f}, plain {plain:.1f}")
         listed = []
         for name in sorted(times, key=lambda name: times[name].median_us):
             p = predicted[name]
@@ -88,8 +94,8 @@ def main(path: str) -> None:
             listed[-1]["predicted_dram_read_bytes"] = p.traffic.dram_read
             megabytes = p.traffic.dram_read / 1e6
             print(f"    {times[name].median_us:8.1f} us, predicted {p.us:8.1f}, {megabytes:7.0f} MB  {name}")
-        ratios = {"over_best": times[chosen].median_us / best, "plain_over_chosen": plain / times[chosen].median_us}
-        rows.append({"row": row, "m": m, "chosen": chosen, **ratios, "plans": listed})
+        ratios = {"over_best": chosen / best, "plain_over_chosen": plain / chosen}
+        rows.append({"row": row, "m": m, "chosen": task.chosen, "plain": task.plain, **ratios, "plans": listed})
     mean = geometric_mean([r["plain_over_chosen"] for r in rows])
     worst = max(r["over_best"] for r in rows)
     count = sum(len(r["plans"]) for r in rows)

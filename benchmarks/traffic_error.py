@@ -27,6 +27,7 @@ from interlace.sim.modes import hopper
 MEASURED = Path(__file__).resolve().parent / "results" / "traffic-h200.json"
 MODE = hopper(192 << 10)
 FIGURES = "dram_read", "time"
+FITTED_TO = "grouped:2", "grouped:8", "grouped:16", "grouped:32"
 
 
 def key(model: Model) -> str:
@@ -63,12 +64,19 @@ def summary(rows: Iterable[dict[str, Any]]) -> dict[str, Any]:
         group: {"cases": len(members)}
         | {
             key(model): {
-                figure: _spread([abs(r[key(model)][f"{figure}_error"]) for r in members]) for figure in FIGURES
+                figure: _spread([abs(r[key(model)][f"{figure}_error"]) for r in members if held_out(r, figure)])
+                for figure in FIGURES
             }
             for model in Model
         }
         for group, members in groups.items()
     }
+
+
+def held_out(row: dict[str, Any], figure: str) -> bool:
+    """Whether nothing was fitted to a figure of a case."""
+    cubed = figure == "time" and row["name"] == "matmul" and {row["m"], row["n"], row["k"]} == {8192}
+    return not (cubed and row["tile"] == "128x128x64" and row["order"] in FITTED_TO)
 
 
 def _spread(errors: list[float]) -> dict[str, float]:

@@ -25,6 +25,7 @@ from interlace.planner.predict import WORKSPACE, Model, predict
 from interlace.policies.orders import ColumnMajor, GroupedPanels, Hilbert, Morton, Order, RowMajor, Serpentine
 from interlace.policies.splits import SplitK
 from interlace.sim.modes import hopper
+from interlace.sim.traffic import touches
 from interlace.workloads.chains import one_matmul, two_matmuls
 
 from .graphs import EXAMPLES
@@ -229,7 +230,7 @@ def test_coarser_steps_change_traffic_by_little() -> None:
     assert coarse.dram_read == pytest.approx(fine.dram_read, rel=0.04)
     assert (coarse.touched, coarse.written, coarse.compulsory) == (fine.touched, fine.written, fine.compulsory)
     with pytest.raises(SimulationError, match="use larger tiles, or simulate a smaller problem"):
-        predict(tiled, H200, limit=1000)
+        touches(tiled, limit=100)
 
 
 def test_a_tile_that_fits_no_side_is_refused() -> None:

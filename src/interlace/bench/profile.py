@@ -42,7 +42,6 @@ METRICS = {
 #: Share of a ceiling from which on it is what binds.
 BOUND = 0.6
 _DEPENDENT = False  # a launch that is counted runs alone
-_LIMIT, _EACH = 1 << 20, 64  # touches that a prediction tells apart; so many of each item in any case
 
 
 class Verdict(Enum):
@@ -150,7 +149,7 @@ def profile(
 
 
 def _profile(case: OneLaunch, setting: Setting, counts: Mapping[str, float]) -> Profile:
-    from interlace.planner.predict import predict  # loads numba, which is slow
+    from interlace.planner.predict import FINE, predict  # loads numba, which is slow
 
     plan, spec = case.plan(setting), case.device
 
@@ -160,7 +159,7 @@ def _profile(case: OneLaunch, setting: Setting, counts: Mapping[str, float]) -> 
 
     read, written = counts["dram_read_bytes"], counts["dram_write_bytes"]
     counted = figures(read, written, counts["l2_hit_pct"] / 100, counts["ns"] / 1e3)
-    p = predict(plan, spec, case.mode(plan), limit=max(_LIMIT, _EACH * len(plan.items)))
+    p = predict(plan, spec, case.mode(plan), limit=FINE)
     predicted = figures(p.traffic.dram_read, p.traffic.written, p.traffic.hit_rate, p.us)
     return Profile(case.m, case.executor_name, setting, case.flops, counted, predicted)
 

@@ -2,26 +2,25 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from interlace.cli import table
-from interlace.cli.console import bad_input, save_json, show, stepping
+from interlace.cli.console import BadInput, bad_input, save_json, show, stepping
 from interlace.cli.machine import Machine, target
-from interlace.cli.names import TileShape, Workload
+from interlace.cli.names import Workload
 from interlace.cli.options import JsonFile, WorkloadOptions, command
-from interlace.cli.problem import problem
-from interlace.core.devices import CPU, H200
+from interlace.cli.problem import Problem, problem
+from interlace.core.devices import CPU, H200, DeviceSpec
 from interlace.graph.graph import Graph
+from interlace.kernels.matmul import Activation
+from interlace.sim.modes import PERSISTENT, Mode
+from interlace.workloads.ffn import FFNShape
 
 if TYPE_CHECKING:
     from interlace.planner.explain import Explanation
 
-_RING_BYTES = 192 << 10
-_FEW = 64  # rows up to which the default tiles are cut to them
-_TILES = (TileShape(128, 256), TileShape(128, 128))
 
 
 def register(app: typer.Typer) -> None:
@@ -45,34 +44,57 @@ def register(app: typer.Typer) -> None:
         """
         from interlace.planner.explain import explain
         from interlace.planner.search import search
-        from interlace.sim.modes import PERSISTENT
-        from interlace.sim.modes import hopper as hopper_mode
 
         machine = target(workload.device)
         task = problem(workload, machine)
-        device = H200 if machine.cuda else CPU
-        mode = hopper_mode(_RING_BYTES) if hopper else PERSISTENT
-        with stepping() as step, bad_input():
-            planned = search(_tilings(workload, machine), device, mode, lambda tried: step("planning", tried, 60))
-            told = explain(planned, device, mode)
+        with bad_input():
+            graphs, device, mode = _question(workload, machine, task, hopper)
+            with stepping() as step:
+                planned = search(graphs, device, mode, lambda tried: step("planning", tried, 20 + 8 * len(graphs)))
+                told = explain(planned, device, mode)
         _show(f"{task.title}, planned for {device.name}", told)
         if json is not None:
             save_json(json, _data(told))
 
 
-def _tilings(workload: WorkloadOptions, machine: Machine) -> list[Graph]:
-    """The workload as it is tiled by default, and for many rows on a GPU in larger tiles; or as it is asked for."""
-    graphs = [problem(workload, machine).graph]
-    matmuls = workload.workload is not Workload.TWO_COPIES
-    if machine.cuda and matmuls and workload.tile is None and (workload.m or 0) > _FEW:
-        graphs += [problem(replace(workload, tile=tile), machine).graph for tile in _TILES]
-    return graphs
+def _question(
+    workload: WorkloadOptions, machine: Machine, task: Problem, hopper: bool
+) -> tuple[list[Graph], DeviceSpec, Mode]:
+    """In which tilings, for which device and by which executor to plan.
+
+    An FFN on a GPU is planned in those tilings that the executor can launch; with ``--tile``, in that one.
+
+    Raises:
+        BadInput: the Hopper executor does not run this.
+    """
+    from interlace.workloads.one_launch import HOPPER, OneLaunch
+
+    if not machine.cuda or workload.workload is not Workload.FFN:
+        if hopper:
+            raise BadInput("--hopper plans an FFN for a GPU; drop it, or use the workload ffn with --device cuda")
+        return [task.graph], H200 if machine.cuda else CPU, PERSISTENT
+    facts = task.facts
+    shape = FFNShape(facts["hidden"], facts["ffn"], Activation(facts["activation"]), facts["gated"])
+    case = OneLaunch(facts["m"], shape, task.graph.tensors[0].dtype, H200, HOPPER if hopper else HOPPER - 1)
+    if hopper and not case.on_hopper:
+        raise BadInput("the Hopper executor takes bf16 and fp16, and widths that are multiples of 16; drop --hopper")
+    if workload.tile is not None and not hopper:
+        return [task.graph], case.device, PERSISTENT
+    wanted = None if workload.tile is None else (workload.tile.m, workload.tile.n, workload.tile.k)
+    graphs = case.tilings(wanted)
+    if not graphs:
+        tile = "x".join(map(str, wanted or ()))
+        raise BadInput(f"the Hopper executor cannot launch tiles of {tile} here; drop --tile to see those it can")
+    return graphs, case.device, case.mode_of(graphs[0])
 
 
 def _show(title: str, told: Explanation) -> None:
+    from interlace.planner.explain import tiling
+
     best, plain = told.planned.best.prediction, told.planned.plain.prediction
     traffic = best.traffic
     rows = [
+        ("tiles", tiling(told.planned.best.graph)),
         ("plan", table.plan_line(told.planned.plan)),
         ("proved", f"{told.planned.proof.edges:,} dependencies enforced, no deadlock, no race"),
         ("predicted time", f"{table.number(best.us)} us; row-major, op after op: {table.number(plain.us)} us"),
@@ -95,14 +117,19 @@ def _show(title: str, told: Explanation) -> None:
     if told.reasons:
         show(table.columns("what each decision is worth", ("decision", "us without it", "from memory without it"), why))
     found = [c.prediction for c in told.planned.ranking]
-    others = ((p.plan.order, p.plan.policy, table.number(p.us), _mb(p.traffic.dram_read)) for p in found)
+    others = (
+        (tiling(p.plan.graph), p.plan.order, p.plan.policy, table.number(p.us), _mb(p.traffic.dram_read)) for p in found
+    )
     heading = f"best of {told.planned.tried} candidates"
-    show(table.columns(heading, ("order; splits; interleaving", "policy", "us", "from memory"), others))
+    show(table.columns(heading, ("tiles", "order; splits; interleaving", "policy", "us", "from memory"), others))
 
 
 def _data(told: Explanation) -> dict[str, Any]:
+    from interlace.planner.explain import tiling
+
     best, plain = told.planned.best.prediction, told.planned.plain.prediction
     return {
+        "tiles": tiling(best.plan.graph),
         "order": best.plan.order,
         "policy": best.plan.policy,
         "predicted_us": best.us,

@@ -4,6 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from interlace.core.dtypes import DType, fp32
+
+_FP32_SHARE = 67 / 989  # of the bf16 rate (H200 data sheet)
+
 
 @dataclass(frozen=True)
 class Latencies:
@@ -81,6 +85,10 @@ class DeviceSpec:
     latencies: Latencies = Latencies()
     l1_bytes: int = 256 << 10
     register_bytes: int = 256 << 10
+
+    def multiplying(self, dtype: DType) -> DeviceSpec:
+        """The device with the rate at which it multiplies a dtype; fp32 does not go through tensor cores."""
+        return replace(self, flops_per_s=self.flops_per_s * _FP32_SHARE) if dtype is fp32 else self
 
     @property
     def on_chip_bytes(self) -> int:

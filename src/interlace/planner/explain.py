@@ -12,12 +12,13 @@ from enum import Enum
 
 from interlace.core.devices import DeviceSpec
 from interlace.graph.graph import Graph
+from interlace.graph.op import Op
 from interlace.plan.plan import Dispatch
 from interlace.planner.bounds import Bound, Gemm, chain, compulsory
 from interlace.planner.build import Choices, build
 from interlace.planner.energy import Estimate, Level, energy
-from interlace.planner.predict import Prediction, predict
-from interlace.planner.search import Candidate, Planned
+from interlace.planner.predict import FINE, Prediction, predict
+from interlace.planner.search import Planned
 from interlace.sim.modes import PERSISTENT, SEMAPHORE_STREAMS, SERIAL, Mode
 from interlace.trace.summary import Summary
 
@@ -65,7 +66,8 @@ class Reason:
     Attributes:
         decision: which.
         chosen: what was decided.
-        without_us, without_bytes: time, and bytes from memory, if it is taken back alone.
+        without_us, without_bytes: time, and bytes from memory, if it is taken back alone; of tiles, under the best of
+            the other tilings.
     """
 
     decision: str
@@ -103,18 +105,19 @@ def explain(planned: Planned, device: DeviceSpec, mode: Mode = PERSISTENT) -> Ex
         device, mode: as they were given to it.
     """
     best = planned.best
-    serial, streams, persistent = (
-        predict(best.prediction.plan, device, other).us for other in (SERIAL, SEMAPHORE_STREAMS, PERSISTENT)
-    )
-    times = {"serial": serial, "semaphore streams": streams, "persistent": persistent}
-    if mode.ring_bytes:
-        times["hopper"] = best.prediction.us
+    modes = {"serial": SERIAL, "semaphore streams": SEMAPHORE_STREAMS, "persistent": PERSISTENT}
+    modes |= {"hopper": mode} if mode.ring_bytes else {}
+    plan = best.prediction.plan
+    times = {
+        name: best.prediction.us if other == mode else predict(plan, device, other, limit=FINE).us
+        for name, other in modes.items()
+    }
     return Explanation(
         planned,
         _ops(best.prediction, device),
         graph_bounds(best.graph, best.prediction, device),
         times,
-        tuple(_reasons(best, device, mode)),
+        tuple(_reasons(planned, device, mode)),
         _energy(best.prediction),
     )
 
@@ -157,16 +160,33 @@ def _ops(prediction: Prediction, device: DeviceSpec) -> tuple[OpReport, ...]:
     return tuple(reports)
 
 
-def _reasons(best: Candidate, device: DeviceSpec, mode: Mode) -> list[Reason]:
+def _reasons(planned: Planned, device: DeviceSpec, mode: Mode) -> list[Reason]:
+    best = planned.best
     plain = Choices(best.choices.workers)
-    reasons = []
+
+    def without(graph: Graph, choices: Choices) -> Prediction:
+        return predict(build(graph, choices), device, mode, limit=FINE)
+
+    # Splits belong to a number of tiles, so another tiling goes without.
+    others = [without(g, replace(best.choices, split=plain.split)) for g in planned.graphs if g is not best.graph]
+    other = min(others, key=lambda p: p.us, default=None)
+    reasons = [Reason("tiles", tiling(best.graph), other.us, other.traffic.dram_read)] if other else []
     for decision in ("order", "interleaving", "split", "policy", "dispatch"):
         chosen, default = getattr(best.choices, decision), getattr(plain, decision)
         if chosen != default:
-            other = replace(best.choices, **{decision: default})
-            without = predict(build(best.graph, other), device, mode)
-            reasons.append(Reason(decision, _text(chosen), without.us, without.traffic.dram_read))
+            undone = without(best.graph, replace(best.choices, **{decision: default}))
+            reasons.append(Reason(decision, _text(chosen), undone.us, undone.traffic.dram_read))
     return reasons
+
+
+def tiling(graph: Graph) -> str:
+    """The tiles of a graph's ops, as ``up 128x128x64, down 128x256x64``; grids where a kernel has no such extents."""
+
+    def one(op: Op) -> str:
+        extents = [op.parameters.get(name) for name in ("BM", "BN", "BK")]
+        return "x".join(map(str, extents if None not in extents else op.grid))
+
+    return ", ".join(f"{op.name} {one(op)}" for op in graph.ops)
 
 
 def _text(value: object) -> str:

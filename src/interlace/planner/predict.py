@@ -27,6 +27,9 @@ from interlace.trace.events import Trace
 
 #: Partial sums of split tiles, among the tensors of ``Traffic.read``.
 WORKSPACE = "partial sums"
+#: Touches that a prediction tells apart: to rank many candidates, and to judge a few.
+CHEAP, FINE = 1 << 17, 1 << 20
+_EACH = 64  # and in any case so many of an item
 _LINE_BYTES = 128
 _SAMPLE = 16
 
@@ -101,13 +104,14 @@ def predict(
         device: where.
         mode: by which executor.
         model: how the L2 is taken.
-        limit: most touches that are told apart; above it, chunks of reductions are taken together.
+        limit: most touches that are told apart, or 64 of each item if that is more; above it, chunks of reductions are
+            taken together.
 
     Raises:
         SimulationError: the plan is too large, or a tile does not fit the L2.
         DeadlockError, PlanError: the plan makes no sense.
     """
-    touched = touches(plan, limit)
+    touched = touches(plan, max(limit, min(_EACH * len(plan.items), LIMIT)))
     stream = interleave(plan, touched, mode, device.speed_spread)
     missed = missed_bytes(stream, touched.units.nbytes, device.l2)
     traffic = _traffic(plan, touched, stream, missed)
@@ -144,16 +148,39 @@ def _by_line(
     traffic: Traffic, units: Units, stream: AccessStream, missed: Ints, device: DeviceSpec
 ) -> tuple[Traffic, Ints]:
     """The same as the line model has it: what it says of all reads, shared out as the tile model says."""
-    first = units.first_byte // _LINE_BYTES
-    per_row = (units.first_byte % _LINE_BYTES + units.row_bytes + _LINE_BYTES - 1) // _LINE_BYTES
-    at = stream.unit
-    boxes = Boxes(first[at], units.rows[at], units.row_stride[at] // _LINE_BYTES, per_row[at], stream.is_write)
     cache = LineCache(device.l2.side_bytes, device.l2.ways)
-    found = cache.run(boxes, _SAMPLE)
+    found = cache.run(_lines(units, stream), _SAMPLE)
     # What is compulsory is known exactly; a sample of it would only add an error, and might fall below it.
     read = traffic.compulsory + found.read_miss_bytes - found.compulsory_bytes
     scale = read / traffic.dram_read if traffic.dram_read else 1.0
-    nbytes = units.nbytes[stream.unit]
-    missed = np.where(stream.is_write, missed, np.minimum((missed * scale).astype(np.int64), nbytes))
+    scaled = np.where(stream.is_write, missed, missed * scale)
+    room = np.where(stream.is_write, 0.0, units.nbytes[stream.unit] - scaled)  # negative where all was missed before
+    surplus, free = -np.minimum(room, 0.0).sum(), np.maximum(room, 0.0)
+    scaled += np.minimum(room, 0.0) + free * (surplus / max(free.sum(), 1.0))
+    missed = np.rint(scaled).astype(np.int64)
     by_tensor = {name: round(count * scale) for name, count in traffic.read.items()}
     return Traffic(traffic.touched, int(missed.sum()), by_tensor, traffic.written, traffic.compulsory), missed
+
+
+def _lines(units: Units, stream: AccessStream) -> Boxes:
+    """The accesses as boxes of lines; a tensor's rows are padded to whole lines."""
+    tall = units.rows > 1
+    first = units.first_byte // _LINE_BYTES
+    per_row = (units.first_byte % _LINE_BYTES + units.row_bytes + _LINE_BYTES - 1) // _LINE_BYTES
+    pitch = units.row_stride // _LINE_BYTES
+    end = 0
+    for t in np.unique(units.tensor):
+        mine = np.flatnonzero(units.tensor == t)
+        begins = int(units.first_byte[mine].min())
+        strides = units.row_stride[mine][tall[mine]]
+        at = units.first_byte[mine] - begins
+        if len(strides):
+            row, column = np.divmod(at, int(strides[0]))
+            pitch[mine] = -(-int(strides[0]) // _LINE_BYTES)
+            first[mine] = end + row * pitch[mine] + column // _LINE_BYTES
+            per_row[mine] = (column + units.row_bytes[mine] - 1) // _LINE_BYTES - column // _LINE_BYTES + 1
+        else:
+            first[mine] = end + at // _LINE_BYTES
+        end = int((first[mine] + (units.rows[mine] - 1) * pitch[mine] + per_row[mine]).max())
+    unit = stream.unit
+    return Boxes(first[unit], units.rows[unit], pitch[unit], per_row[unit], stream.is_write)

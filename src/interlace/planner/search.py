@@ -12,13 +12,13 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from interlace.core.devices import DeviceSpec
-from interlace.core.errors import PlanError
+from interlace.core.errors import PlanError, SimulationError
 from interlace.graph.graph import Graph
 from interlace.graph.op import Op
 from interlace.plan.plan import Dispatch, Plan
 from interlace.plan.verify import Proof, verify
 from interlace.planner.build import Assignment, Choices, build
-from interlace.planner.predict import Prediction, predict
+from interlace.planner.predict import CHEAP, FINE, Prediction, predict
 from interlace.policies.interleavings import HalfRows, Interleaving, Panels
 from interlace.policies.orders import ColumnMajor, GroupedPanels, Hilbert, Order, RowMajor
 from interlace.policies.splits import Split, SplitK, SplitTail, Whole
@@ -29,8 +29,7 @@ ORDERS: tuple[Order, ...] = (RowMajor(), *map(GroupedPanels, (2, 4, 8, 16)), Hil
 INTERLEAVINGS: tuple[Interleaving, ...] = (HalfRows(), *map(Panels, (1, 2, 4, 8)))
 _KEPT = 2  # candidates that a step goes on with
 _WORTH = 0.995  # of the time of what it departs from: a plan that is no faster is not chosen for its splits
-_CHEAP, _FINE = 1 << 17, 1 << 20  # touches that a prediction tells apart,
-_EACH = 64  # and in any case so many of an item
+_MOST_TILES = 1 << 18  # of a graph; its candidates would take minutes
 
 
 @dataclass(frozen=True, eq=False)
@@ -59,13 +58,15 @@ class Planned:
     Attributes:
         proof: the winner, verified.
         ranking: the finalists, best first; the winner is the first.
-        plain: row-major order, op after op, nothing split: what one would run without a planner.
+        plain: row-major order, op after op, nothing split: what one would run of the winner's tiling without a planner.
+        graphs: the tilings that it chose from.
         tried: how many candidates were predicted.
     """
 
     proof: Proof
     ranking: tuple[Candidate, ...]
     plain: Candidate
+    graphs: tuple[Graph, ...]
     tried: int
 
     @property
@@ -95,46 +96,50 @@ def search(
 
     Raises:
         PlanError: no graph given.
-        SimulationError: a graph is too large to simulate, or a tile does not fit the L2.
+        SimulationError: a graph has too many tiles, or a tile does not fit the L2.
         IntraOpRaceError: two tiles of one op conflict.
     """
     graphs = (graphs,) if isinstance(graphs, Graph) else tuple(graphs)
     if not graphs:
         raise PlanError("no graph to plan; give at least one tiling")
+    for graph in graphs:
+        tiles = sum(op.tiles for op in graph.ops)
+        if tiles > _MOST_TILES:
+            raise SimulationError(
+                f"graph {graph.name!r} has {tiles} tiles and a search takes {_MOST_TILES}; use larger tiles, or plan a "
+                "smaller problem of the same kind and take its choices"
+            )
     workers = device.sms
     tried = 0
-
     seen: set[object] = set()
 
-    def judge(graph: Graph, plan: Plan, choices: Choices, limit: int = _CHEAP) -> Candidate:
+    def judge(graph: Graph, plan: Plan, choices: Choices, limit: int) -> Candidate:
         nonlocal tried
         tried += 1
         progress(tried)
-        return Candidate(graph, choices, predict(plan, device, mode, limit=max(limit, _EACH * len(plan.items))))
+        return Candidate(graph, choices, predict(plan, device, mode, limit=limit))
 
-    def step(
-        best: list[Candidate], alternatives: Callable[[Candidate], Iterable[Choices]]
-    ) -> list[Candidate]:
-        """The best of these and of those alternatives that are new and faster than what they depart from."""
-        more = []
-        for old in best:
-            for choices in alternatives(old):
-                plan = build(old.graph, choices)
-                key = identity(plan)
-                if key not in seen:
-                    seen.add(key)
-                    new = judge(old.graph, plan, choices)
-                    more += [new] if new.prediction.us < _WORTH * old.prediction.us else []
-        return sorted(best + more, key=lambda c: c.cost)[:_KEPT]
-
-    best = []
-    for graph in graphs:
-        for order in _orders(graph):
-            choices = Choices(workers, order=order)
+    def new(graph: Graph, alternatives: Iterable[Choices]) -> Iterable[Candidate]:
+        """Those alternatives that no candidate so far was like."""
+        for choices in alternatives:
             plan = build(graph, choices)
-            seen.add(identity(plan))
-            best.append(judge(graph, plan, choices))
-    best = sorted(best, key=lambda c: c.cost)[:_KEPT]
+            key = _as_predicted(plan)
+            if key not in seen:
+                seen.add(key)
+                yield judge(graph, plan, choices, CHEAP)
+
+    def step(best: list[Candidate], alternatives: Callable[[Candidate], Iterable[Choices]]) -> list[Candidate]:
+        """The best of these and of those new alternatives that are faster than what they depart from."""
+        faster = [
+            c
+            for old in best
+            for c in new(old.graph, alternatives(old))
+            if c.prediction.us < _WORTH * old.prediction.us
+        ]
+        return sorted(best + faster, key=lambda c: c.cost)[:_KEPT]
+
+    first = [c for graph in graphs for c in new(graph, (Choices(workers, order=o) for o in _orders(graph)))]
+    best = sorted(first, key=lambda c: c.cost)[:_KEPT]
     if len(graphs[0].ops) > 1:
         best = step(best, lambda c: (replace(c.choices, interleaving=i) for i in INTERLEAVINGS))
     best = step(best, lambda c: _splits(c, workers))
@@ -143,17 +148,28 @@ def search(
         best = step(best, lambda c: [replace(c.choices, dispatch=Dispatch.STATIC, assignment=a) for a in Assignment])
 
     def finely(graph: Graph, choices: Choices) -> Candidate:
-        return judge(graph, build(graph, choices), choices, _FINE)
+        return judge(graph, build(graph, choices), choices, FINE)
 
-    ranking = tuple(sorted((finely(c.graph, c.choices) for c in best), key=lambda c: c.cost))
-    winner = ranking[0]
-    return Planned(verify(winner.prediction.plan), ranking, finely(winner.graph, Choices(workers)), tried)
+    ranking = sorted((finely(c.graph, c.choices) for c in best), key=lambda c: c.cost)
+    plain = finely(ranking[0].graph, Choices(workers))
+    if plain.cost < ranking[0].cost:
+        ranking.insert(0, plain)
+    return Planned(verify(ranking[0].prediction.plan), tuple(ranking), plain, graphs, tried)
 
 
 def identity(plan: Plan) -> object:
     """Equal for plans that differ in nothing that matters."""
-    columns = (*vars(plan.items).values(), *vars(plan.waits).values())
-    return plan.graph, *(column.tobytes() for column in columns)
+    return plan.graph, *_columns(plan)
+
+
+def _as_predicted(plan: Plan) -> object:
+    """Equal for plans that prediction takes as one: what tiles touch and cost, not by how many warps and stages."""
+    ops = ((op.grid, op.reads, op.writes, op.reduction, op.flops) for op in plan.graph.ops)
+    return *ops, *_columns(plan)
+
+
+def _columns(plan: Plan) -> tuple[bytes, ...]:
+    return tuple(column.tobytes() for column in (*vars(plan.items).values(), *vars(plan.waits).values()))
 
 
 def _orders(graph: Graph) -> Iterable[Order]:

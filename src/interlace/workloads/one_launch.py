@@ -2,25 +2,39 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 
 from interlace.core.devices import DeviceSpec, spec_for
-from interlace.core.dtypes import DType, bf16, fp16, fp32
+from interlace.core.dtypes import DType, bf16, fp16
 from interlace.executors.device import DeviceExecutor, Options
 from interlace.executors.gpu import open_device
 from interlace.executors.hopper import default_pipeline
+from interlace.graph.graph import Graph
 from interlace.plan.plan import Plan
 from interlace.sim.modes import PERSISTENT, Mode, hopper
 from interlace.workloads import tuned
-from interlace.workloads.ffn import FFNShape
-from interlace.workloads.hopper import HopperSetting, hopper_executor, hopper_plan, hopper_setting
-from interlace.workloads.persistent import persistent_executor, persistent_plan, persistent_setting
-from interlace.workloads.settings import FFNSetting
+from interlace.workloads.ffn import FFNShape, ffn
+from interlace.workloads.hopper import (
+    HopperSetting,
+    fits,
+    hopper_executor,
+    hopper_graph,
+    hopper_plan,
+    hopper_setting,
+)
+from interlace.workloads.persistent import (
+    adapted,
+    persistent_executor,
+    persistent_fits,
+    persistent_plan,
+    persistent_setting,
+)
+from interlace.workloads.settings import FFNSetting, ffn_settings
 from interlace.workloads.tuned import Setting
 
-_HOPPER = 9  # compute capability
-_FP32_SHARE = 67 / 989  # of the bf16 rate: fp32 does not go through tensor cores (H200 data sheet)
+HOPPER = 9  # compute capability
+_FEW = 256  # tokens up to which weights may be the 64-row operand
 
 
 @dataclass(frozen=True)
@@ -55,7 +69,7 @@ class OneLaunch:
     def on_hopper(self) -> bool:
         """Whether the Hopper executor runs it: such a GPU, a dtype and widths that its bulk loads take."""
         widths = self.shape.hidden % 16 == 0 and self.shape.ffn % 16 == 0
-        return self.capability == _HOPPER and self.dtype in (bf16, fp16) and widths
+        return self.capability == HOPPER and self.dtype in (bf16, fp16) and widths
 
     @property
     def flops(self) -> float:
@@ -75,8 +89,7 @@ class OneLaunch:
     @cached_property
     def device(self) -> DeviceSpec:
         """What a prediction takes: the GPU, with the rate at which it multiplies this dtype."""
-        rate = self.gpu.flops_per_s * (_FP32_SHARE if self.dtype is fp32 else 1.0)
-        return replace(self.gpu, flops_per_s=rate)
+        return self.gpu.multiplying(self.dtype)
 
     def default(self) -> Setting:
         """The setting without any search."""
@@ -102,11 +115,34 @@ class OneLaunch:
             return hopper_plan(self.m, self.shape, setting, self.dtype, self.gpu.sms)
         return persistent_plan(self.m, self.shape, setting, self.dtype, self.gpu.sms)
 
+    def tilings(self, tile: tuple[int, int, int] | None = None) -> list[Graph]:
+        """The FFN in tilings that make a launch, the default first; only in tiles of (m, n, k), if those are given."""
+        if not self.on_hopper:
+            likely = (adapted(s, self.shape, self.dtype, self.gpu.smem_bytes) for s in ffn_settings(self.m, self.shape))
+            launchable = [s for s in likely if persistent_fits(self.shape, s, self.dtype, self.gpu.smem_bytes)]
+            pairs = dict.fromkeys((s.up, s.down) for s in launchable)
+            return [ffn(self.m, self.shape, self.dtype, up, down) for up, down in pairs]
+        padded = min(256, max(16, 1 << (self.m - 1).bit_length()))
+        few = [(padded, 64, 256), (padded, 64, 128), (padded, 128, 64)] if self.m <= _FEW else []
+        many = [(128, 256, 64), (128, 128, 64)] if self.m > _FEW // 4 else []
+        default = hopper_setting(self.m, self.shape)
+        ways = [(default.swap, default.shares), (False, 2), (True, 1), (True, 2)]
+        graphs = []
+        for size in dict.fromkeys([tile] if tile else [(default.m, default.n, default.k), *few, *many]):
+            settings = (HopperSetting(*size, swap, shares) for swap, shares in ways)
+            fitting = next((s for s in settings if fits(self.m, self.shape, s, self.dtype)), None)
+            graphs += [hopper_graph(self.m, self.shape, fitting, self.dtype)] if fitting else []
+        return graphs
+
     def mode(self, plan: Plan) -> Mode:
         """How a prediction takes the executor of a plan."""
+        return self.mode_of(plan.graph)
+
+    def mode_of(self, graph: Graph) -> Mode:
+        """How a prediction takes the executor of any plan of a graph."""
         if not self.on_hopper:
             return PERSISTENT
-        ring = default_pipeline(plan.graph.ops)
+        ring = default_pipeline(graph.ops)
         return hopper(ring.stages * (ring.free_rows + ring.bound_rows) * 128)
 
     def executor(self, setting: Setting, dependent_launch: bool = True) -> DeviceExecutor:
@@ -119,7 +155,7 @@ class OneLaunch:
         Raises:
             PlanError, NoDeviceError, ShapeError, DTypeError: as the executors do.
         """
-        options = Options(dependent_launch=dependent_launch and self.capability >= _HOPPER)
+        options = Options(dependent_launch=dependent_launch and self.capability >= HOPPER)
         if isinstance(setting, HopperSetting):
             return hopper_executor(self.m, self.shape, setting, options, self.dtype, self.gpu.sms)
         return persistent_executor(self.m, self.shape, setting, options, self.dtype, self.gpu.sms)
