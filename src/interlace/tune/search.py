@@ -123,7 +123,7 @@ def tune(
     """Search for each number of tokens in turn, on the current CUDA device, and store what is best.
 
     Args:
-        top: how many of the plans that are predicted best are measured.
+        top: how many of the plans that are predicted best are measured, beside the default.
 
     Raises:
         NoDeviceError: there is no CUDA device.
@@ -143,7 +143,7 @@ def search(case: OneLaunch, top: int, measure: Measure, progress: Progress) -> T
 
     Args:
         case: what to tune.
-        top: how many of the plans that are predicted best are measured.
+        top: how many of the plans that are predicted best are measured, beside the default.
         measure: times settings.
         progress: told what goes on.
     """
