@@ -63,8 +63,8 @@ def minimum(
         capacity: units that the cache holds, at least 2.
         cache: what it evicts.
         start: the first tile, None for any; the minimum is the same, the path starts there.
-        max_states: stop short of a proof rather than keep more states than this, of ``astar.state_bytes`` each, twice that
-            while they grow; None for as many as 1 GiB holds.
+        max_states: stop short of a proof rather than keep more states than this, of ``astar.state_bytes`` each and
+            twice that while the tables grow; None for as many as 1 GiB holds.
         seconds: stop short of a proof after this time.
         progress: called every now and then with states kept, the lower bound reached, the best loads known.
 
@@ -129,7 +129,7 @@ def _check(grid: PanelGrid, capacity: int, start: Pair | None, max_states: int |
             f"start {start} is outside the grid; "
             f"use a row of 0..{grid.rows - 1} and a column of 0..{grid.columns - 1}"
         )
-    if (max_states is not None and max_states < 1) or not seconds > 0:
-        raise SearchError(
-            f"limits of {'all' if max_states is None else max_states} states and {seconds:g} seconds leave no search; use positive ones"
-        )
+    if max_states is not None and max_states < 1:
+        raise SearchError(f"a limit of {max_states} states leaves no search; use a positive one")
+    if not seconds > 0:
+        raise SearchError(f"a limit of {seconds:g} seconds leaves no search; use a positive one")
