@@ -4,7 +4,8 @@
 
 A unit is a tile of 128 x 64 in bf16, 16 KiB, 128 lines of which each is in another row. The streams:
 ``gemm`` is 8192 cubed with 128 x 128 x 64 tiles, 132 workers each a tile ahead in step, K-chunk by K-chunk;
-``random`` draws units uniformly and ``zipf`` with probability 1 / rank. Everything runs on one core.
+``random`` draws units uniformly and ``zipf`` with probability 1 / rank. ``l2`` is what predictions go through: the same
+capacity in two sides, of which each is near half of the workers. Everything runs on one core.
 """
 
 from __future__ import annotations
@@ -21,13 +22,17 @@ import libcachesim
 import numpy as np
 
 from interlace.bench.record import cpu_name, write_cpu_record
+from interlace.core.devices import L2
 from interlace.policies.orders import GroupedPanels, Order, RowMajor
 from interlace.sim.cache import lru, lru_mask, opt
 from interlace.sim.distances import stack_distances
+from interlace.sim.l2 import missed_bytes
 from interlace.sim.lines import LineCache
+from interlace.sim.lockstep import AccessStream
 from interlace.sim.runs import Boxes
 
 ROUNDS = 5
+WORKERS = 132
 LINES_PER_UNIT = 128
 UNIT_BYTES = LINES_PER_UNIT * 128
 L2_UNITS = 50 * 2**20 // UNIT_BYTES
@@ -37,7 +42,7 @@ HASH_POWER = 16
 ORACLE = np.dtype([("time", "<u4"), ("object", "<u8"), ("bytes", "<u4"), ("next", "<i8")])
 
 
-def gemm(order: Order, extent: int = 8192, workers: int = 132) -> np.ndarray:
+def gemm(order: Order, extent: int = 8192, workers: int = WORKERS) -> np.ndarray:
     """Units of A, then of B, each row panel by row panel: a tile's chunks of both operands follow each other."""
     tiles, chunks = extent // 128, extent // 64
     permutation = order.permutation((tiles, tiles))
@@ -79,6 +84,12 @@ def tile_boxes(units: np.ndarray) -> Boxes:
     return Boxes(row * 128 * 128 + chunk, 128 * one, 128 * one, one, np.zeros(len(units), np.bool_))
 
 
+def read_by_workers(units: np.ndarray) -> AccessStream:
+    """Reads, two at a time, by one worker after the other; as the streams of ``gemm`` are."""
+    place = np.arange(len(units), dtype=np.int32) // 2
+    return AccessStream(units, np.zeros(len(units), np.bool_), place, place % np.int32(WORKERS))
+
+
 def seconds(engines: dict[str, Callable[[], Any]], rounds: int) -> dict[str, float]:
     """Median time of each engine, one after the other in every round; the first round is not counted."""
     samples: dict[str, list[float]] = {name: [] for name in engines}
@@ -99,6 +110,9 @@ def measure(name: str, units: np.ndarray, capacity: int, tiles: int, trace: Path
     sizes = np.where(np.arange(int(units.max()) + 1) % 3 == 0, 2, 1) * UNIT_BYTES
     capacity_bytes = int(capacity * sizes.mean())
 
+    stream, equal = read_by_workers(units), np.full(len(sizes), UNIT_BYTES)
+    l2 = L2(sides=2, side_bytes=capacity * UNIT_BYTES // 2)
+
     def library() -> float:
         reader.reset()
         return float(libcachesim.LRU(capacity, hashpower=HASH_POWER).process_trace(reader)[0])
@@ -110,6 +124,7 @@ def measure(name: str, units: np.ndarray, capacity: int, tiles: int, trace: Path
         "lru": lambda: lru(units, capacity),
         "lru_mask": lambda: lru_mask(units, capacity),
         "lru_with_sizes": lambda: lru(units, capacity_bytes, sizes),
+        "l2": lambda: missed_bytes(stream, equal, l2),
         "opt": lambda: opt(units, capacity),
         "stack_distances": lambda: stack_distances(units),
         "stack_distances_with_sizes": lambda: stack_distances(units, sizes),

@@ -1,16 +1,20 @@
 """How fast a plan is simulated on one core: what an FFN touches, in which order, and items per second.
 
-python benchmarks/machine_speed.py
+    python benchmarks/machine_speed.py --out benchmarks/results/machine-cpu.json
 """
 
 from __future__ import annotations
 
+import argparse
 from collections.abc import Callable
+from pathlib import Path
+from statistics import median
 from time import perf_counter
 
 import numpy as np
 
 import interlace as il
+from interlace.bench.record import cpu_name, write_cpu_record
 from interlace.kernels.matmul import Activation, MatmulTile
 from interlace.sim.lockstep import interleave
 from interlace.sim.machine import Costs, simulate
@@ -18,19 +22,23 @@ from interlace.sim.modes import PERSISTENT, SERIAL, hopper
 from interlace.sim.traffic import touches
 from interlace.workloads import FFNShape, ffn
 
+ROUNDS = 5
 ITEMS = 1_000_000
 TOKENS = 8192
 
 
-def best_seconds(call: Callable[[], object], repeats: int = 5) -> float:
-    """The best of some calls, after one that compiles."""
-    call()
-    seconds = []
-    for _ in range(repeats):
-        start = perf_counter()
+def seconds(call: Callable[[], object]) -> float:
+    """Median time of some calls, after one that compiles."""
+    samples = []
+    for _ in range(ROUNDS + 1):
+        begin = perf_counter()
         call()
-        seconds.append(perf_counter() - start)
-    return min(seconds)
+        samples.append(perf_counter() - begin)
+    return median(samples[1:])
+
+
+def rounded(value: float) -> float:
+    return float(f"{value:.3g}")
 
 
 def two_copies(items: int) -> il.Plan:
@@ -40,30 +48,61 @@ def two_copies(items: int) -> il.Plan:
     return il.build(graph, il.Choices(il.H200.sms, interleaving=il.Panels(500)))
 
 
-def main() -> None:
+def touching() -> dict[str, float]:
+    """Milliseconds from the plan of an FFN to the stream of its accesses."""
     tile = MatmulTile(128, 256, 64)
     graph = ffn(TOKENS, FFNShape(4096, 14336, Activation.RELU, False), up=tile, down=tile)
     plan = il.build(graph, il.Choices(il.H200.sms, policy=il.RowSync(), order=il.GroupedPanels(8)))
     touched = touches(plan)
-    print(f"FFN of {TOKENS} tokens, {len(plan.items)} items, {len(touched)} touches of {len(touched.units)} units:")
-    print(f"  touches     {best_seconds(lambda: touches(plan)) * 1e3:8.1f} ms")
-    print(f"  interleave  {best_seconds(lambda: interleave(plan, touched)) * 1e3:8.1f} ms")
+    return {
+        "tokens": TOKENS,
+        "items": len(plan.items),
+        "touches": len(touched),
+        "units": len(touched.units),
+        "touches_ms": rounded(seconds(lambda: touches(plan)) * 1e3),
+        "interleave_ms": rounded(seconds(lambda: interleave(plan, touched)) * 1e3),
+    }
 
+
+def simulating() -> list[dict[str, str | float]]:
+    """Millions of items per second, by what binds the items and by mode."""
     plan, random = two_copies(ITEMS), np.random.default_rng(0)
-    print(f"{ITEMS} items on {plan.workers} workers, half of them with a wait, millions of items per second:")
     loads = {
         "compute bound": np.full(ITEMS, 1e3),
         "memory bound": np.full(ITEMS, 4e5),
         "mixed": random.uniform(0.0, 4e5, ITEMS),
     }
+    modes = {"persistent": PERSISTENT, "serial": SERIAL, "hopper": hopper(160 << 10)}
+    rows = []
     for name, dram_bytes in loads.items():
         costs = Costs(np.full(ITEMS, 3e7), np.full(ITEMS, 2e5), dram_bytes, dram_bytes / 2, np.zeros(ITEMS))
-        modes = {"persistent": PERSISTENT, "serial": SERIAL, "hopper": hopper(160 << 10)}
-        speeds = {
-            mode: ITEMS / best_seconds(lambda m=m, c=costs: simulate(plan, c, il.H200, m), 3) / 1e6
-            for mode, m in modes.items()
-        }
-        print(f"  {name:14}" + "".join(f"{mode} {speed:5.2f}   " for mode, speed in speeds.items()))
+        row: dict[str, str | float] = {"items": name}
+        for mode, m in modes.items():
+            row[mode] = rounded(ITEMS / seconds(lambda m=m, c=costs: simulate(plan, c, il.H200, m)) / 1e6)
+        rows.append(row)
+    return rows
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path, help="write a JSON record")
+    out: Path | None = parser.parse_args().out
+    ffn_row = touching()
+    print(f"one core of {cpu_name()}, median of {ROUNDS}")
+    print("FFN of {tokens} tokens, {items} items, {touches} touches of {units} units:".format(**ffn_row))
+    for step in ("touches", "interleave"):
+        print(f"  {step:12}{ffn_row[f'{step}_ms']:8.1f} ms")
+    print(f"{ITEMS} items on {il.H200.sms} workers, half of them with a wait, millions of items per second:")
+    rows = simulating()
+    for row in rows:
+        print(f"  {row['items']:14}" + "".join(f"{mode} {row[mode]:5.2f}   " for mode in list(row)[1:]))
+    if out is not None:
+        protocol = (
+            f"one core; median of {ROUNDS} calls after one that compiles; rows: {ITEMS} items on {il.H200.sms} "
+            "workers, half of them with a wait, in millions of items per second"
+        )
+        command = "python benchmarks/machine_speed.py"
+        write_cpu_record(out, command, protocol, {"ffn": ffn_row, "rows": rows}, ("numpy", "numba"))
 
 
 if __name__ == "__main__":

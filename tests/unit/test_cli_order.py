@@ -106,7 +106,7 @@ def test_a_search_that_stops_short_says_so_and_still_succeeds(tmp_path: Path) ->
         (("--grid", "4x4", "--capacity", 3, "--chunks", 0), "chunks is 0; use at least 1"),
         (("--grid", "65x4", "--capacity", 3), "which takes 64 rows, 64 columns"),
         (("--grid", "4x4", "--capacity", 3, "--start", "4,0"), "start (4, 0) is outside the grid; use a row of 0..3"),
-        (("--grid", "4x4", "--capacity", 3, "--seconds", 0), "leave no search; use positive ones"),
+        (("--grid", "4x4", "--capacity", 3, "--seconds", 0), "a limit of 0 seconds leaves no search"),
     ],
 )
 def test_bad_input_is_one_line_with_the_limit(arguments: tuple, message: str) -> None:

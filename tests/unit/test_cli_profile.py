@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -120,7 +121,32 @@ def test_the_default_sweep_goes_from_1_to_4096_tokens(tmp_path: Path, monkeypatc
     assert command("--hidden", "1024", "--ffn", "2048").exit_code == 0
     request = json.loads(seen.read_text().split("\n")[-1])
     assert [run["m"] for run in request["runs"]] == [1, 16, 64, 256, 1024, 4096]
-    assert (request["hidden"], request["ffn"], request["gated"], request["dtype"]) == (1024, 2048, True, "bf16")
+    assert {run["ffn"] for run in request["runs"]} == {2048}
+    assert (request["hidden"], request["gated"], request["dtype"]) == (1024, True, "bf16")
+
+
+@pytest.mark.usefixtures("h200")
+def test_the_width_between_the_matmuls_can_vary_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = install(tmp_path, monkeypatch, csv([launch()] * 4))
+    path = tmp_path / "p.json"
+    result = command("--hidden", "1024", "--ffn", "2048", "--sweep", "ffn", "--json", str(path))
+    assert result.exit_code == 0, result.output
+    runs = json.loads(seen.read_text().split("\n")[-1])["runs"]
+    assert [(run["m"], run["ffn"]) for run in runs] == [(16, n) for n in (1024, 2048, 4096, 8192)]
+    record = json.loads(path.read_text())
+    assert record["sweep"] == "ffn"
+    assert [row["ffn"] for row in record["rows"]] == [1024, 2048, 4096, 8192]
+    # The weights of a gated FFN of the width that is said.
+    for row in record["rows"]:
+        assert row["predicted"]["dram_read_bytes"] == pytest.approx(3 * 1024 * row["ffn"] * 2, rel=0.1)
+
+
+@pytest.mark.usefixtures("h200")
+def test_widths_for_two_executors_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    install(tmp_path, monkeypatch, csv([launch()] * 4))
+    result = command("--hidden", "1024", "--ffn", "1040", "--sweep", "ffn")
+    assert (result.exit_code, len(result.stderr.splitlines())) == (1, 1)
+    assert "use multiples of 16" in result.stderr
 
 
 def test_elsewhere_the_persistent_executor_runs_and_the_ceilings_are_said_to_be_borrowed(
@@ -168,7 +194,7 @@ def test_a_profiler_that_does_not_count_is_one_line_and_exit_code_1(
     ("arguments", "code", "message"),
     [
         (["--m", "16"], 1, "torch sees no CUDA GPU"),
-        (["--sweep", "n"], 2, "unknown sweep 'n'; use one of m"),
+        (["--sweep", "n"], 2, "unknown sweep 'n'; use one of m, ffn"),
         (["--m", "0"], 2, "--m"),
         (["--activation", "relu"], 2, "a gated FFN uses silu, not relu"),
     ],
@@ -187,11 +213,11 @@ def test_profile_fails_clearly(arguments: list[str], code: int, message: str) ->
 class Executor:
     """Notes what it runs on."""
 
-    ran: ClassVar[list[tuple[Any, int]]] = []
+    ran: ClassVar[list[tuple[Any, int, int]]] = []
 
     def __init__(self, case: OneLaunch, setting: Any, dependent_launch: bool) -> None:
         assert not dependent_launch
-        self.setting, self.plan = setting, case.plan(setting)
+        self.setting, self.plan, self.ffn = setting, case.plan(setting), case.shape.ffn
 
     def empty(self, name: str) -> Any:
         class Tensor:
@@ -204,9 +230,9 @@ class Executor:
         return Tensor()
 
     def run(self, tensors: dict[str, Any]) -> None:
-        assert tensors["w_down"].scale == 512**-0.5
+        assert tensors["w_down"].scale == self.ffn**-0.5
         assert np.isnan(tensors["out"].scale)
-        self.ran.append((self.setting, tensors["x"].shape[0]))
+        self.ran.append((self.setting, tensors["x"].shape[0], self.ffn))
 
     def synchronize(self) -> None:
         pass
@@ -218,11 +244,11 @@ def test_the_child_runs_each_setting_once_in_order(monkeypatch: pytest.MonkeyPat
             synchronize = staticmethod(lambda device: None)
 
     shape = FFNShape(256, 512, Activation.RELU, False)
-    cases = [on_h200(m, shape, fp16) for m in (64, 16)]
-    settings = [hopper_setting(case.m, shape) for case in cases]
+    cases = [on_h200(64, shape, fp16), on_h200(16, replace(shape, ffn=1024), fp16)]
+    settings = [hopper_setting(case.m, case.shape) for case in cases]
     monkeypatch.setattr(Executor, "ran", [])
     monkeypatch.setattr(profiling, "open_device", lambda name: (Torch, name))
     monkeypatch.setattr(OneLaunch, "here", staticmethod(lambda m, shape, dtype: on_h200(m, shape, dtype)))
     monkeypatch.setattr(OneLaunch, "executor", lambda self, setting, dependent: Executor(self, setting, dependent))
     child(json.loads(json.dumps(profiling._request(cases, settings))))
-    assert Executor.ran == [(settings[0], 64), (settings[1], 16)]
+    assert Executor.ran == [(settings[0], 64, 512), (settings[1], 16, 1024)]

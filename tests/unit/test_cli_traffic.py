@@ -12,6 +12,7 @@ import pytest
 import typer
 
 from interlace.cli import names, traffic_plot
+from interlace.cli import traffic as cli_traffic
 from interlace.core.devices import H200, L2
 from interlace.planner.bounds import SMITH
 
@@ -182,6 +183,12 @@ def test_no_sizes_list_the_forms(text: str) -> None:
         names.size(text)
 
 
+def test_the_command_takes_as_many_pieces_as_the_simulation() -> None:
+    from interlace.sim.traffic import LIMIT
+
+    assert cli_traffic._MOST_PIECES == LIMIT
+
+
 @pytest.mark.parametrize("text", ["0", "0MiB", "0.1", "65GiB", "999999999999GB"])
 def test_sizes_out_of_range_name_the_range(text: str) -> None:
     with pytest.raises(typer.BadParameter, match="use 1 to 64GiB"):
@@ -205,7 +212,7 @@ def test_sizes_out_of_range_name_the_range(text: str) -> None:
         (["--n", "-3"], "--n"),
         (["--workers", "0"], "--workers"),
         (["--m", "99999", "--n", "999999"], "tiles, but a simulation takes 4,194,304; use larger tiles"),
-        (["--m", "16384", "--n", "16384", "--k", "16384"], "but a simulation takes 134,217,728; use larger chunks"),
+        (["--m", "16384", "--n", "16384", "--k", "16384"], "but a simulation takes 33,554,432; use larger chunks"),
         (["--sweep", "--order", "row"], "--sweep compares all orders and takes no --order"),
         (["--plot", "x.png"], "--plot draws the orders of --sweep; pass --sweep too"),
         (["--sweep", "--plot", "x.svg"], "use one that ends in .png"),

@@ -40,6 +40,11 @@ def test_only_the_metrics_asked_for_are_returned() -> None:
     assert parse_counters(TABLE, {"us": "gpu__time_duration.sum"}) == [{"us": 62752.0}, {"us": 2408960.0}]
 
 
+def test_what_the_command_prints_behind_the_table_is_no_row() -> None:
+    text = '"ID","x"\n"","byte"\n"0","5"\nbye\n"1","6"\n'
+    assert parse_counters(text, {"bytes": "x"}) == [{"bytes": 5.0}]
+
+
 def test_a_table_without_launches_has_no_counters() -> None:
     assert parse_counters(csv([]), METRICS) == []
 
@@ -49,9 +54,9 @@ def test_a_table_without_launches_has_no_counters() -> None:
     [
         ("", "ncu counted nothing; does the kernel run"),
         ("==WARNING== No kernels were profiled.\n", "ncu counted nothing"),
-        (csv([launch(hits="n/a")]), "ncu gave no number for .*'n/a'; is the metric known"),
+        (csv([launch(hits="n/a")]), "ncu gave no number for 'lts__t_sector_hit_rate.pct' but 'n/a'; is it known"),
         (csv([{"dram__bytes_read.sum": "1"}]), "ncu gave no number for 'dram__bytes_write.sum'"),
-        (TABLE + '"2","8123"\n', "ncu gave no number"),
+        (TABLE + '"2","8123"\n', "ncu gave no number for 'dram__bytes_read.sum' but ''"),
     ],
 )
 def test_a_table_that_lacks_a_number_is_an_error(text: str, message: str) -> None:

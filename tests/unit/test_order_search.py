@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from interlace.core.errors import OrderError, SearchError
+from interlace.planner.grids import astar
 from interlace.planner.grids.beam import beam
 from interlace.planner.grids.exact import best_order, minimum
 from interlace.planner.grids.families import Family, families
@@ -264,6 +265,28 @@ def test_search_says_when_it_stopped_short_of_a_proof() -> None:
 
 
 @pytest.mark.parametrize(
+    ("grid", "capacity", "each"), [(PanelGrid(6, 6), 7, 57), (PanelGrid(4, 4, 20), 120, 19 * 8 + 41)]
+)
+def test_states_of_many_words_keep_to_the_bytes_there_are(
+    grid: PanelGrid, capacity: int, each: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(astar, "_MOST_BYTES", 8 << 20)
+    search = astar.Search(grid, capacity, LRU, best=grid.units + 60, max_states=None)
+    assert astar.state_bytes(search.shape) == each
+    assert search.run(20, None) == f"the limit of {search.max_states} states was reached"
+    assert search.at.states[0] >= search.max_states
+    kept = [column.nbytes for name, column in search.store._asdict().items() if name != "heads"]
+    assert 0.7 * (4 << 20) < sum(kept) <= 4 << 20
+
+
+def test_what_is_no_longer_open_leaves_its_entry_to_others() -> None:
+    grid = PanelGrid(5, 5)
+    search = astar.Search(grid, 4, LRU, beam(grid, 4).loads, max_states=None)
+    assert search.run(20, None) == ""
+    assert search.at.entries[0] < search.at.states[0] // 10
+
+
+@pytest.mark.parametrize(
     ("call", "message"),
     [
         (lambda: PanelGrid(0, 3), "rows is 0; use at least 1"),
@@ -273,7 +296,8 @@ def test_search_says_when_it_stopped_short_of_a_proof() -> None:
         (lambda: minimum(PanelGrid(5, 10), 4, LRU), "takes 49 tiles and 255 units; use the beam search"),
         (lambda: minimum(PanelGrid(3, 3, 43), 4, LRU), "with 258 units are too many for exact search"),
         (lambda: minimum(PanelGrid(3, 3), 4, LRU, start=(3, 0)), r"\(3, 0\) is outside the grid; use a row of 0\.\.2"),
-        (lambda: minimum(PanelGrid(3, 3), 4, LRU, seconds=0), "0 seconds leave no search; use positive ones"),
+        (lambda: minimum(PanelGrid(3, 3), 4, LRU, max_states=0), "a limit of 0 states leaves no search"),
+        (lambda: minimum(PanelGrid(3, 3), 4, LRU, seconds=0), "a limit of 0 seconds leaves no search"),
         (lambda: best_order(PanelGrid(65, 3), 4, LRU), "are too many for a search, which takes 64 rows"),
         (lambda: best_order(PanelGrid(64, 64), 0, OPT), "a cache of 0 units is less than one working set"),
     ],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import tracemalloc
 from collections import Counter, OrderedDict
 from dataclasses import replace
 from pathlib import Path
@@ -25,7 +26,7 @@ from interlace.planner.predict import WORKSPACE, Model, predict
 from interlace.policies.orders import ColumnMajor, GroupedPanels, Hilbert, Morton, Order, RowMajor, Serpentine
 from interlace.policies.splits import SplitK
 from interlace.sim.modes import hopper
-from interlace.sim.traffic import touches
+from interlace.sim.traffic import LIMIT, touches
 from interlace.workloads.chains import one_matmul, two_matmuls
 
 from .graphs import EXAMPLES
@@ -210,6 +211,19 @@ def test_the_curve_says_the_same_at_every_size(device: DeviceSpec) -> None:
 
 
 # ---------------------------------------------------------------- models and limits
+
+
+def test_a_prediction_of_the_largest_plan_takes_3_gb() -> None:
+    tiled = plan(4096, 4096, 8192, MatmulTile(128, 128, 64), RowMajor(), 132)
+    pieces = len(touches(tiled))
+    tracemalloc.start()
+    try:
+        predict(tiled, H200)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert 60 < peak / pieces < 95
+    assert 90 * LIMIT < 3.1e9
 
 
 def test_models_agree_where_the_cache_holds_everything() -> None:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import csv
-import io
 import shutil
 import subprocess
 from collections.abc import Mapping, Sequence
+from itertools import takewhile
 
 from interlace.core.errors import ProfilerError
 
@@ -66,8 +66,14 @@ def parse_counters(text: str, metrics: Mapping[str, str]) -> list[dict[str, floa
     head = next((i for i, line in enumerate(lines) if line.startswith('"ID"')), None)
     if head is None:
         raise ProfilerError("ncu counted nothing; does the kernel run, and may this user read the counters?")
-    rows = list(csv.DictReader(io.StringIO("\n".join(lines[head:]))))[1:]  # below the names stand the units
+    table = takewhile(lambda line: line.startswith('"'), lines[head:])  # the command may print behind it
+    rows = list(csv.DictReader(table))[1:]  # below the names stand the units
+    return [{name: _number(row, metric) for name, metric in metrics.items()} for row in rows]
+
+
+def _number(row: Mapping[str, str | None], metric: str) -> float:
+    text = row.get(metric) or ""
     try:
-        return [{name: float(row[metric].replace(",", "")) for name, metric in metrics.items()} for row in rows]
-    except (KeyError, ValueError, AttributeError) as error:
-        raise ProfilerError(f"ncu gave no number for {error}; is the metric known on this GPU?") from None
+        return float(text.replace(",", ""))
+    except ValueError:
+        raise ProfilerError(f"ncu gave no number for {metric!r} but {text!r}; is it known on this GPU?") from None

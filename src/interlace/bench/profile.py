@@ -1,6 +1,6 @@
-"""What limits an FFN on this GPU: hardware counters of one launch per number of tokens, beside what is predicted.
+"""What limits an FFN on this GPU: hardware counters of one launch per size, beside what is predicted.
 
-    python -m interlace.bench.profile '{"dtype": "bf16", "hidden": 4096, ..., "runs": [{"m": 16, "setting": {...}}]}'
+    python -m interlace.bench.profile '{"dtype": "bf16", "hidden": 4096, ..., "runs": [{"m": 16, "ffn": 14336, ...}]}'
 
 is the child whose launches the profiler counts, one of each run, in order. Caches are emptied before each launch, since
 weights of a model are not in the cache either when their layer comes round.
@@ -81,10 +81,11 @@ class Figures:
 
 @dataclass(frozen=True)
 class Profile:
-    """One number of tokens.
+    """One number of tokens through one width.
 
     Attributes:
         m: tokens.
+        ffn: width between the matmuls.
         executor: by which it ran.
         setting: how.
         flops: floating-point operations of the run, without those on rows that only fill a tile.
@@ -92,6 +93,7 @@ class Profile:
     """
 
     m: int
+    ffn: int
     executor: str
     setting: Setting
     flops: float
@@ -110,6 +112,7 @@ class Profile:
 
         return {
             "m": self.m,
+            "ffn": self.ffn,
             "executor": self.executor,
             "setting": self.setting.to_data(),
             "flops": self.flops,
@@ -124,13 +127,16 @@ def profile(
     """Count one launch of each case under the setting that was tuned for it, else the default.
 
     Args:
-        cases: one FFN at several numbers of tokens, on the current CUDA device.
+        cases: one FFN at several numbers of tokens or widths between the matmuls, on the current CUDA device.
         progress: told what goes on, how much of it is done, and of how much.
 
     Raises:
-        ProfilerError: ``ncu`` is not there, may not read counters, or the runs failed.
+        ProfilerError: ``ncu`` is not there, may not read counters, or the runs failed; or the cases need more than
+            one kernel.
     """
     find_ncu()  # before any time is spent
+    if len({case.kernel for case in cases}) > 1:
+        raise ProfilerError("some widths run on the Hopper executor and some do not; use multiples of 16, or none")
     settings = [case.setting() for case in cases]
     makers = [partial(case.executor, setting, _DEPENDENT) for case, setting in zip(cases, settings, strict=True)]
     for left in compile_launches(makers):
@@ -161,7 +167,7 @@ def _profile(case: OneLaunch, setting: Setting, counts: Mapping[str, float]) -> 
     counted = figures(read, written, counts["l2_hit_pct"] / 100, counts["ns"] / 1e3)
     p = predict(plan, spec, case.mode(plan), limit=FINE)
     predicted = figures(p.traffic.dram_read, p.traffic.written, p.traffic.hit_rate, p.us)
-    return Profile(case.m, case.executor_name, setting, case.flops, counted, predicted)
+    return Profile(case.m, case.shape.ffn, case.executor_name, setting, case.flops, counted, predicted)
 
 
 def _request(cases: Sequence[OneLaunch], settings: Sequence[Setting]) -> dict[str, Any]:
@@ -170,18 +176,20 @@ def _request(cases: Sequence[OneLaunch], settings: Sequence[Setting]) -> dict[st
     return {
         "dtype": cases[0].dtype.name,
         "hidden": shape.hidden,
-        "ffn": shape.ffn,
         "activation": shape.activation.value,
         "gated": shape.gated,
-        "runs": [{"m": case.m, "setting": s.to_data()} for case, s in zip(cases, settings, strict=True)],
+        "runs": [
+            {"m": case.m, "ffn": case.shape.ffn, "setting": s.to_data()}
+            for case, s in zip(cases, settings, strict=True)
+        ],
     }
 
 
 def child(request: Mapping[str, Any]) -> None:
     """One launch of each run, in order, on random data."""
     torch, device = open_device("cuda")
-    shape = FFNShape(request["hidden"], request["ffn"], Activation(request["activation"]), request["gated"])
     for run in request["runs"]:
+        shape = FFNShape(request["hidden"], run["ffn"], Activation(request["activation"]), request["gated"])
         case = OneLaunch.here(run["m"], shape, dtype(request["dtype"]))
         executor = case.executor(case.read(run["setting"]), _DEPENDENT)
         graph = executor.plan.graph

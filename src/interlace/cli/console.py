@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from tempfile import TemporaryFile
 from typing import Any, TypeVar
 
 import typer
@@ -121,8 +123,23 @@ def writing(path: Path) -> Iterator[None]:
 
 def writable(path: Path | None) -> Path | None:
     """Option callback: refuse a path that cannot be written before any time is spent."""
-    if path is not None and path.is_dir():
-        raise typer.BadParameter(f"{str(path)!r} is a folder; name a file")
-    if path is not None and not path.parent.is_dir():
-        raise typer.BadParameter(f"folder {str(path.parent)!r} does not exist; make it first")
+    obstacle = "" if path is None else _obstacle(path)
+    if obstacle:
+        raise typer.BadParameter(obstacle)
     return path
+
+
+def _obstacle(path: Path) -> str:
+    """Why a path cannot be written, "" if it can; of a link, what it names."""
+    try:
+        target = Path(os.path.realpath(path)) if path.is_symlink() else path
+        if target.is_dir():
+            return f"{str(path)!r} is a folder; name a file"
+        if os.path.lexists(target) and not target.is_file():
+            return f"{str(path)!r} is no regular file; name one, or a new one"
+        if not target.parent.is_dir():
+            return f"folder {str(target.parent)!r} does not exist; make it first"
+        with TemporaryFile(dir=target.parent):
+            return ""
+    except OSError as error:
+        return f"cannot write {str(path)!r}: {error.strerror}; use another folder"

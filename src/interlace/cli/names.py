@@ -202,7 +202,7 @@ _EXECUTORS = (
 )
 
 WORKLOADS = Names("workload", {w.value: w for w in Workload})
-SWEEPS = Names("sweep", {"m": "m"})
+SWEEPS = Names("sweep", {"m": "m", "ffn": "ffn"})
 DEVICES = Names("device", {d.value: d for d in Device})
 MODELS = Names("model", MODEL_SHAPES)
 ACTIVATIONS = Names("activation", {a.value: a for a in Activation})

@@ -58,8 +58,11 @@ def register(app: typer.Typer) -> None:
             float, typer.Option("--seconds", help="Stop short of a proof after this time.")
         ] = 60.0,
         states: Annotated[
-            int, typer.Option("--states", help="Stop short of a proof at this many states, 80 bytes each.")
-        ] = 10_000_000,
+            int | None,
+            typer.Option(
+                "--states", help="Stop short of a proof at this many states; by default, as many as 1 GiB holds."
+            ),
+        ] = None,
         json: JsonFile = None,
     ) -> None:
         """Find the order of a matmul's tiles that loads least, prove it, and show the named orders beside it.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Annotated
 
 import typer
@@ -19,7 +20,9 @@ from interlace.core.devices import H200
 from interlace.core.dtypes import bf16
 from interlace.workloads.one_launch import OneLaunch
 
-_TOKENS = (1, 16, 64, 256, 1024, 4096)
+_TOKENS: Sequence[int] = (1, 16, 64, 256, 1024, 4096)
+_FEW: Sequence[int] = (16,)  # where the width varies
+_WIDTHS = (0.5, 1, 2, 4)
 
 
 def register(app: typer.Typer) -> None:
@@ -32,11 +35,21 @@ def register(app: typer.Typer) -> None:
         model: Model = None,
         sweep: Annotated[
             str,
-            typer.Option("--sweep", parser=SWEEPS.parse, metavar="WHAT", help="What varies: m, the number of tokens."),
+            typer.Option(
+                "--sweep",
+                parser=SWEEPS.parse,
+                metavar="WHAT",
+                help="What varies: m, the number of tokens (the default), or ffn, the width between the matmuls: half "
+                "of it, and 1, 2 and 4 times.",
+            ),
         ] = "m",
         m: Annotated[
             list[int] | None,
-            typer.Option("--m", min=1, help=f"Tokens; may be repeated. {', '.join(map(str, _TOKENS))} by default."),
+            typer.Option(
+                "--m",
+                min=1,
+                help=f"Tokens; may be repeated. {', '.join(map(str, _TOKENS))} by default, or 16 with --sweep ffn.",
+            ),
         ] = None,
         hidden: Hidden = None,
         ffn: Ffn = None,
@@ -45,7 +58,7 @@ def register(app: typer.Typer) -> None:
         dtype: DTypeOption = None,
         json: JsonFile = None,
     ) -> None:
-        """Bytes from memory, hits of the L2, time, and what they mean, for each number of tokens of an FFN.
+        """Bytes from memory, hits of the L2, time, and what they mean, for each number of tokens or width of an FFN.
 
         One launch each, with empty caches, by the Hopper executor where it takes the FFN, else by the persistent one,
         under the setting that `interlace tune` found, else the default. Needs a CUDA GPU and ncu (NVIDIA Nsight
@@ -53,11 +66,16 @@ def register(app: typer.Typer) -> None:
 
         Example: interlace profile ffn --sweep m
 
+        Example: interlace profile ffn --sweep ffn --m 64
+
         Example: interlace profile ffn --model gpt3-145b-tp8 --m 16 --m 512 --json profile.json
         """
         shape, dtype = one_ffn(model, hidden, ffn, gated, activation), dtype or bf16
         machine = find(Device.CUDA)
-        cases = [OneLaunch.here(n, shape, dtype) for n in dict.fromkeys(m or _TOKENS)]
+        tokens, shapes = _TOKENS, [shape]
+        if sweep == "ffn":
+            tokens, shapes = _FEW, [replace(shape, ffn=max(1, int(part * shape.ffn))) for part in _WIDTHS]
+        cases = [OneLaunch.here(n, s, dtype) for s in dict.fromkeys(shapes) for n in dict.fromkeys(m or tokens)]
         with stepping() as progress:
             found = count(cases, progress)
         _show(f"{ffn_title(shape, dtype)}, on {machine.name}, {found[0].executor} executor", found)
@@ -71,15 +89,15 @@ def register(app: typer.Typer) -> None:
 
 
 def _show(title: str, found: Sequence[Profile]) -> None:
-    def cells(tokens: str, what: str, f: Figures) -> list[str]:
+    def cells(tokens: str, width: str, what: str, f: Figures) -> list[str]:
         shares = (f"{share:.0%}" for share in (f.l2_hit_rate, f.memory_share, f.compute_share))
         hits, memory, compute = shares
         read = number(f.dram_read_bytes / 1e6)
-        return [tokens, what, read, hits, number(f.us), memory, compute, f.verdict.value]
+        return [tokens, width, what, read, hits, number(f.us), memory, compute, f.verdict.value]
 
     rows = []
     for row in found:
-        rows += [cells(str(row.m), "counted", row.counted), cells("", "predicted", row.predicted)]
-    headings = ("tokens", "", "read, MB", "L2 hits", "us", "of memory's rate", "of the FLOP rate", "verdict")
+        rows += [cells(str(row.m), str(row.ffn), "counted", row.counted), cells("", "", "predicted", row.predicted)]
+    headings = ("tokens", "ffn", "", "read, MB", "L2 hits", "us", "of memory's rate", "of the FLOP rate", "verdict")
     show(columns(title, headings, rows))
     say(f"bound by what it uses at least {BOUND:.0%} of; the setting of each is in the JSON (--json)")

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 _DEFAULT_ORDER = names.NamedOrder("grouped:8", GroupedPanels(8))
 _MOST_TILES = 1 << 22
-_MOST_PIECES = 1 << 27  # sim.traffic.LIMIT, from which on chunks would be taken together
+_MOST_PIECES = 1 << 25  # sim.traffic.LIMIT, from which on chunks would be taken together
 _SUM_BYTES = 4
 
 

@@ -40,7 +40,10 @@ def register(app: typer.Typer) -> None:
         activation: ActivationOption = None,
         dtype: DTypeOption = None,
         top: Annotated[
-            int, typer.Option("--top", min=1, metavar="K", help="Measure the K plans that are predicted best.")
+            int,
+            typer.Option(
+                "--top", min=1, metavar="K", help="Measure the K plans that are predicted best, and the default."
+            ),
         ] = TOP,
         json: JsonFile = None,
     ) -> None:
@@ -58,7 +61,7 @@ def register(app: typer.Typer) -> None:
         dtype = dtype or bf16
         with writing(Path("~/.cache")):
             folder = cache_dir()
-        with stepping() as progress, writing(folder):
+        with stepping() as progress:
             found = list(search(shape, list(dict.fromkeys(m or _TOKENS)), dtype, top, progress))
         title = f"{ffn_title(shape, dtype)}, on {machine.name}"
         for row in found:

@@ -25,6 +25,7 @@
     │   ├── NoDeviceError       no such device, or no GPU stack
     │   ├── ProfilerError       hardware counters could not be read
     │   └── TooManyWorkersError more workers than are resident at once
+    ├── StoreError          a tuned setting could not be kept
     ├── ResultError         a result is further from float64 than rounding explains
     ├── ConcurrentRunError  one compiled plan on two streams at once
     └── HangError           a wait on the device ran into the watchdog
@@ -133,6 +134,10 @@ class ProfilerError(DeviceError):
 
 class TooManyWorkersError(DeviceError):
     """More workers than the device keeps resident at once."""
+
+
+class StoreError(InterlaceError):
+    """The user's cache of tuned settings could not be written."""
 
 
 class ResultError(InterlaceError):

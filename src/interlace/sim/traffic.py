@@ -27,8 +27,9 @@ from interlace.plan.plan import Plan
 from interlace.sim.boxes import Boxes, Footprint
 from interlace.sim.units import ALIGN_BYTES, Partition, Units
 
-#: Most units, steps and touches together of a plan that is simulated; each takes some 20 bytes.
-LIMIT = 1 << 27
+#: Most units, steps and touches together of a plan that is simulated; each takes some 20 bytes here, and
+#: some 90 at the peak of a prediction, which is 3 GB.
+LIMIT = 1 << 25
 
 
 @dataclass(frozen=True, eq=False)

@@ -13,7 +13,7 @@ the first is kept.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from interlace.workloads.hopper import HopperSetting
@@ -71,12 +71,8 @@ def rank(
 
 
 def best(ranked: Iterable[Ranked], top: int, needed: Setting) -> list[Ranked]:
-    """Settings of the ``top`` plans that are predicted best; in place of the last of them the needed one's, if it is
-    not among them."""
+    """Settings of the ``top`` plans that are predicted best, and of the needed one's."""
     ranked = list(ranked)
-    first: Mapping[int, None] = dict.fromkeys(r.plan for r in ranked)
-    must = next(r.plan for r in ranked if r.setting == needed)
-    kept = list(first)[:top]
-    if must not in kept:
-        kept = [*kept[: top - 1], must]
+    kept = set(list(dict.fromkeys(r.plan for r in ranked))[:top])
+    kept.add(next(r.plan for r in ranked if r.setting == needed))
     return [r for r in ranked if r.plan in kept]

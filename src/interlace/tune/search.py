@@ -7,6 +7,7 @@ default setting is always among them, so that what is found is never slower than
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -15,7 +16,7 @@ from interlace.bench.compile import compile_launches
 from interlace.bench.problem import FFNProblem
 from interlace.bench.timing import median_us
 from interlace.core.dtypes import DType, bf16
-from interlace.core.errors import InterlaceError
+from interlace.core.errors import DeviceError, InterlaceError, StoreError
 from interlace.executors.device import DeviceExecutor
 from interlace.tune.candidates import candidates
 from interlace.tune.rank import Ranked, best, rank
@@ -123,18 +124,25 @@ def tune(
     """Search for each number of tokens in turn, on the current CUDA device, and store what is best.
 
     Args:
-        top: how many of the plans that are predicted best are measured.
+        top: how many of the plans that are predicted best are measured, beside the default.
 
     Raises:
         NoDeviceError: there is no CUDA device.
-        ResultError: the default setting is wrong.
-        OSError: the cache cannot be written.
+        ResultError, DeviceError: the default setting is wrong, or does not run here.
+        StoreError: the cache cannot be written.
     """
     for m in ms:
         case = OneLaunch.here(m, shape, dtype)
-        case.executor(case.default())  # says at once if this GPU will not do
+        with _running(case):
+            case.executor(case.default())  # says at once if this GPU will not do
         found = search(case, top, measured, progress)
-        tuned.store(case.gpu.name, m, shape, found.best, found.best_us, dtype)
+        try:
+            tuned.store(case.gpu.name, m, shape, found.best, found.best_us, dtype)
+        except OSError as error:
+            raise StoreError(
+                f"cannot keep the setting for {m} tokens in {str(tuned.cache_dir())!r}: {error.strerror}; "
+                "set INTERLACE_CACHE_DIR to a folder that can be written"
+            ) from None
         yield found
 
 
@@ -143,7 +151,7 @@ def search(case: OneLaunch, top: int, measure: Measure, progress: Progress) -> T
 
     Args:
         case: what to tune.
-        top: how many of the plans that are predicted best are measured.
+        top: how many of the plans that are predicted best are measured, beside the default.
         measure: times settings.
         progress: told what goes on.
     """
@@ -164,8 +172,13 @@ def measured(case: OneLaunch, settings: Sequence[Setting], progress: Progress) -
     """Median microseconds of one run of each setting that runs and is right, on the current CUDA device.
 
     Raises:
-        ResultError, TritonError: the first setting does not run or is wrong.
+        ResultError, DeviceError: the first setting is wrong, or does not run here.
     """
+    with _running(case):
+        return _measured(case, settings, progress)
+
+
+def _measured(case: OneLaunch, settings: Sequence[Setting], progress: Progress) -> Mapping[Setting, float]:
     total = len(settings)
     for left in compile_launches([partial(case.executor, setting) for setting in settings]):
         progress(f"{case.m} tokens: compiling", total - left, total)
@@ -186,13 +199,33 @@ def measured(case: OneLaunch, settings: Sequence[Setting], progress: Progress) -
 
 def _checked(problem: FFNProblem, case: OneLaunch, setting: Setting, needed: bool) -> DeviceExecutor | None:
     """An executor that has given the right result; None if it cannot, unless it is needed."""
-    from triton.runtime.errors import TritonError
-
     try:
-        executor = case.executor(setting)
-        problem.check(executor)
-    except (InterlaceError, TritonError):
+        with _running(case):
+            executor = case.executor(setting)
+            problem.check(executor)
+    except InterlaceError:
         if needed:
             raise
         return None
     return executor
+
+
+@contextmanager
+def _running(case: OneLaunch) -> Iterator[None]:
+    """Turn what torch, Triton and the system raise into one line."""
+    try:
+        yield
+    except InterlaceError:
+        raise
+    except _failures() as error:
+        reason = f"{type(error).__name__}: {error}".splitlines()[0]
+        raise DeviceError(
+            f"{case.m} tokens cannot be run on {case.gpu.name}: {reason}; if memory is short, free some or use fewer"
+        ) from error
+
+
+def _failures() -> tuple[type[Exception], ...]:
+    """What a launch that does not compile or run may raise; a lack of memory is a RuntimeError."""
+    from triton.runtime.errors import TritonError
+
+    return TritonError, RuntimeError, OSError

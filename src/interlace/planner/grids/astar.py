@@ -30,6 +30,8 @@ Progress = Callable[[int, int, int], None]
 """Called with states kept, the lower bound reached and the loads of the best order known."""
 _RUNNING, _FULL, _OVER = 0, 1, 2
 _SLICE = 2_000  # states between looks at the clock
+_MOST_BYTES = 1 << 30
+_ENTRIES = 2  # for each state; it has one while it is open, and leaves one behind when it is reached at fewer loads
 
 
 class _Store(NamedTuple):
@@ -50,6 +52,7 @@ class _At(NamedTuple):
 
     Attributes:
         states, entries: rows in use.
+        free: the first entry that is not; ``after`` leads to the next, -1 behind the last.
         bound: every order that could cost less than this is ruled out.
         best: loads of the best order known.
         goal: the state that ends it, -1 for the order that the search began with.
@@ -57,35 +60,49 @@ class _At(NamedTuple):
 
     states: Ints
     entries: Ints
+    free: Ints
     bound: Ints
     best: Ints
     goal: Ints
 
 
-class Search:
-    """One search: the arrays that compiled code works on, which double when they are full."""
+def state_bytes(shape: Shape) -> int:
+    """The most that a state takes: its key, cost, parent, whether it is closed, its slots and its entries.
 
-    def __init__(self, grid: PanelGrid, capacity: int, cache: Cache, best: int, max_states: int) -> None:
+    8 x 8 tiles and 9 units: bits 5, so 12 units to a word; 2 words, 16 + 4 + 4 + 1 + 16 + 16 = 57 bytes.
+    """
+    return 8 * shape.words + 4 + 4 + 1 + 4 * 4 + _ENTRIES * (4 + 4)
+
+
+class Search:
+    """One search: the arrays that compiled code works on, which double when they are full.
+
+    Args:
+        max_states: None for as many as ``_MOST_BYTES`` hold, of which half are for copies while the arrays grow.
+    """
+
+    def __init__(self, grid: PanelGrid, capacity: int, cache: Cache, best: int, max_states: int | None) -> None:
         opt = int(cache is Cache.OPT)
         self.shape = Shape(grid.rows, grid.columns, grid.chunks, capacity, opt, grid.units.bit_length())
         self.least: Table = table(grid.rows, grid.columns, capacity)
-        self.max_states = max_states
         self.out = room(self.shape)
-        moves_at_once = len(self.out.cost)
-        rows = min(max(4096, 2 * moves_at_once), max_states + 2 * moves_at_once)
+        spare = 2 * len(self.out.cost)  # for the moves of one state
+        self.max_states = max_states or max(1, _MOST_BYTES // 2 // state_bytes(self.shape) - spare)
+        self.most_rows = self.max_states + spare
+        rows = min(max(4096, spare), self.most_rows)
         self.store = _Store(
             np.zeros((rows, self.shape.words), np.int64),
             np.zeros(rows, np.int32),
             np.zeros(rows, np.int32),
             np.zeros(rows, np.bool_),
             _slots(rows),
-            np.zeros(2 * rows, np.int32),
-            np.zeros(2 * rows, np.int32),
+            np.zeros(_ENTRIES * rows, np.int32),
+            _chain(0, _ENTRIES * rows, -1),
             np.full((best + 1, best + 1), -1, np.int32),
         )
         no_units = np.zeros(capacity, np.int64)
         bound = int(remaining(self.shape, self.least, 0, 0, no_units, 0))
-        self.at = _At(*(np.array([value], np.int64) for value in (0, 0, bound, best, -1)))
+        self.at = _At(*(np.array([value], np.int64) for value in (0, 0, 0, bound, best, -1)))
         if bound < best:
             _add(self.store, self.at, self.store.keys[0].copy(), 0, -1)
             _push(self.store, self.at, 0, bound, 0)
@@ -106,14 +123,17 @@ class Search:
 
     def _grow(self) -> bool:
         """Double what is full; returns False if there are ``max_states``, give or take one state's moves."""
-        if self.at.states[0] >= self.max_states:
-            return False
         store, moves_at_once = self.store, len(self.out.cost)
-        if self.at.entries[0] + moves_at_once > len(store.entry):
-            rows = 2 * len(store.entry)
-            store = store._replace(entry=_longer(store.entry, rows), after=_longer(store.after, rows))
+        more_entries = self.at.entries[0] + moves_at_once > len(store.entry)
+        if self.at.states[0] >= self.max_states or (more_entries and len(store.entry) == _ENTRIES * self.most_rows):
+            return False
+        if more_entries:
+            before, rows = len(store.entry), min(2 * len(store.entry), _ENTRIES * self.most_rows)
+            after = np.concatenate([store.after, _chain(before, rows, int(self.at.free[0]))])
+            store = store._replace(entry=_longer(store.entry, rows), after=after)
+            self.at.free[0] = before
         if self.at.states[0] + moves_at_once > len(store.cost):
-            rows = min(2 * len(store.cost), self.max_states + 2 * moves_at_once)
+            rows = min(2 * len(store.cost), self.most_rows)
             store = store._replace(
                 keys=_longer(store.keys, rows),
                 cost=_longer(store.cost, rows),
@@ -164,6 +184,13 @@ def _longer(column: NDArray[T], rows: int) -> NDArray[T]:
     grown = np.zeros((rows, *column.shape[1:]), column.dtype)
     grown[: len(column)] = column
     return grown
+
+
+def _chain(first: int, end: int, following: int) -> NDArray[np.int32]:
+    """What comes after each of the entries ``first:end`` that are free."""
+    after = np.arange(first + 1, end + 1, dtype=np.int32)
+    after[-1] = following
+    return after
 
 
 def _slots(rows: int) -> NDArray[np.int32]:
@@ -257,7 +284,8 @@ def _rehash(store: _Store, at: _At) -> None:
 
 @njit(cache=True)
 def _push(store: _Store, at: _At, state: int, bound: int, cost: int) -> None:
-    entry = at.entries[0]
+    entry = at.free[0]
+    at.free[0] = store.after[entry]
     at.entries[0] += 1
     store.entry[entry] = state
     store.after[entry] = store.heads[bound, cost]
@@ -272,6 +300,9 @@ def _pop(store: _Store, at: _At) -> int:
         while store.heads[bound, cost] >= 0:
             entry = store.heads[bound, cost]
             store.heads[bound, cost] = store.after[entry]
+            store.after[entry] = at.free[0]
+            at.free[0] = entry
+            at.entries[0] -= 1
             state: int = store.entry[entry]
             if store.cost[state] == cost and not store.closed[state]:
                 store.closed[state] = True

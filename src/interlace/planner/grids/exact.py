@@ -52,7 +52,7 @@ def minimum(
     cache: Cache,
     *,
     start: Pair | None = (0, 0),
-    max_states: int = 10_000_000,
+    max_states: int | None = None,
     seconds: float = 60.0,
     progress: Progress | None = None,
 ) -> Minimum:
@@ -63,7 +63,8 @@ def minimum(
         capacity: units that the cache holds, at least 2.
         cache: what it evicts.
         start: the first tile, None for any; the minimum is the same, the path starts there.
-        max_states: stop short of a proof rather than keep more states than this, about 80 bytes each.
+        max_states: stop short of a proof rather than keep more states than this, of ``astar.state_bytes`` each and
+            twice that while the tables grow; None for as many as 1 GiB holds.
         seconds: stop short of a proof after this time.
         progress: called every now and then with states kept, the lower bound reached, the best loads known.
 
@@ -89,7 +90,7 @@ def best_order(
     cache: Cache,
     *,
     start: Pair | None = (0, 0),
-    max_states: int = 10_000_000,
+    max_states: int | None = None,
     seconds: float = 60.0,
     progress: Progress | None = None,
 ) -> Minimum:
@@ -121,14 +122,14 @@ def too_large(grid: PanelGrid) -> str:
     )
 
 
-def _check(grid: PanelGrid, capacity: int, start: Pair | None, max_states: int, seconds: float) -> None:
+def _check(grid: PanelGrid, capacity: int, start: Pair | None, max_states: int | None, seconds: float) -> None:
     grid.check_capacity(capacity)
     if start is not None and not (0 <= start[0] < grid.rows and 0 <= start[1] < grid.columns):
         raise SearchError(
             f"start {start} is outside the grid; "
             f"use a row of 0..{grid.rows - 1} and a column of 0..{grid.columns - 1}"
         )
-    if max_states < 1 or not seconds > 0:
-        raise SearchError(
-            f"limits of {max_states} states and {seconds:g} seconds leave no search; use positive ones"
-        )
+    if max_states is not None and max_states < 1:
+        raise SearchError(f"a limit of {max_states} states leaves no search; use a positive one")
+    if not seconds > 0:
+        raise SearchError(f"a limit of {seconds:g} seconds leaves no search; use a positive one")
