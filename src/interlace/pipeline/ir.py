@@ -196,6 +196,14 @@ class Matmul(Stmt):
 
 
 @dataclass(frozen=True)
+class Let(Stmt):
+    """``var`` names ``value`` for the rest of the body that this stands in."""
+
+    var: str
+    value: Index
+
+
+@dataclass(frozen=True)
 class BarrierSlot:
     """One mbarrier of an array of them."""
 

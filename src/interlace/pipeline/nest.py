@@ -1,8 +1,8 @@
 """Where statements stand, and the loop nest that a ring is carried through.
 
 Worked example: ``for b in block 8: for t in 3: for k in K: load s``. The nest of the load is ``(t, k)``; its step
-number ``flat = t * K + k`` counts loads over all of it, so that slots and parities go on from one ``t`` to the next.
-From step number back to loop variables: ``t = flat // K``, ``k = flat % K``.
+number ``k_step = t * K + k`` counts loads over all of it, so that slots and parities go on from one ``t`` to the next;
+there are ``k_steps = 3 * K``. From step number ``flat`` back to loop variables: ``t = flat // K``, ``k = flat % K``.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from interlace.pipeline.index import Const, Index, Var, maximum, names, never_negative
-from interlace.pipeline.ir import Block, For, LoopKind, Stmt
+from interlace.pipeline.ir import Block, For, Let, LoopKind, Stmt
 
 
 @dataclass(frozen=True)
@@ -49,26 +49,48 @@ class Nest:
     @property
     def steps(self) -> Index:
         """How many loads the whole nest issues."""
-        total: Index = Const(1)
-        for loop in self.loops:
-            total = total * (loop.stop if never_negative(loop.stop) else maximum(loop.stop, 0))
-        return total
+        return self.root.stop if len(self.loops) == 1 else Var(f"{self.loops[-1].var}_steps")
 
     @property
     def flat(self) -> Index:
         """The number of the current step."""
-        flat: Index = Const(0)
-        for loop in self.loops:
-            flat = flat * loop.stop + Var(loop.var)
-        return flat
+        return Var(self.root.var) if len(self.loops) == 1 else Var(f"{self.loops[-1].var}_step")
 
     def variables(self, flat: Index) -> dict[str, Index]:
         """The loop variables of step ``flat``."""
         values: dict[str, Index] = {}
         for loop in reversed(self.loops[1:]):
-            values[loop.var] = flat % loop.stop
-            flat = flat // loop.stop
+            values[loop.var] = flat % _extent(loop)
+            flat = flat // _extent(loop)
         return {self.root.var: flat} | values
+
+    def before(self) -> tuple[Let, ...]:
+        """Names to define before the nest: inner extents, and the number of steps."""
+        if len(self.loops) == 1:
+            return ()
+        lets = [Let(f"{loop.var}_extent", _count(loop)) for loop in self.loops[1:] if _extent(loop) != loop.stop]
+        total = _count(self.root)
+        for loop in self.loops[1:]:
+            total = total * _extent(loop)
+        return (*lets, Let(f"{self.loops[-1].var}_steps", total))
+
+    def inside(self) -> tuple[Let, ...]:
+        """The step number, to define first in the innermost loop."""
+        if len(self.loops) == 1:
+            return ()
+        flat: Index = Var(self.root.var)
+        for loop in self.loops[1:]:
+            flat = flat * _extent(loop) + Var(loop.var)
+        return (Let(f"{self.loops[-1].var}_step", flat),)
+
+
+def _extent(loop: For) -> Index:
+    """Iterations of an inner loop: itself if it is a number or a symbol, else by name."""
+    return loop.stop if isinstance(loop.stop, Const | Var) else Var(f"{loop.var}_extent")
+
+
+def _count(loop: For) -> Index:
+    return loop.stop if never_negative(loop.stop) else maximum(loop.stop, 0)
 
 
 def nest_of(around: tuple[Stmt, ...]) -> Nest | None:

@@ -22,6 +22,7 @@ from interlace.pipeline.ir import (
     InitBarrier,
     Invalidate,
     Kernel,
+    Let,
     Load,
     LoopKind,
     Matmul,
@@ -122,6 +123,8 @@ class _Printer:
                 return f"{stmt.kind.value}, threads {stmt.first} .. {last}, {stmt.registers} registers"
             case Section():
                 return stmt.name
+            case Let():
+                return f"let {stmt.var} = {print_index(stmt.value)}"
         return _barrier_line(stmt)
 
     def box(self, box: Box) -> str:
