@@ -98,6 +98,7 @@ class Rings:
             Sync(),
             *copy,
             WaitParity(barrier, Const(0)),
+            *(() if load.by is Copy.TMA else (FenceProxy(),)),
             Sync(),
             ElectOne((Invalidate(name),)),
         )
@@ -122,5 +123,9 @@ def open_barriers(rings: tuple[Buffered, ...], loading_threads: int, releasing_w
 
 
 def close_barriers(rings: tuple[Buffered, ...], *, empty: bool = False) -> tuple[Stmt, ...]:
-    """Invalidate the barriers of ``rings`` once every thread is past its last wait."""
-    return Sync(), ElectOne(tuple(stmt for b in rings for stmt in b.close(empty=empty)))
+    """Invalidate the barriers of ``rings`` once every thread is past its last wait.
+
+    Where threads wrote stages themselves, a fence orders that before bulk copies into whatever uses the memory next.
+    """
+    fence = () if all(b.load.by is Copy.TMA for b in rings) else (FenceProxy(),)
+    return *fence, Sync(), ElectOne(tuple(stmt for b in rings for stmt in b.close(empty=empty)))
