@@ -177,6 +177,7 @@ class _Explorer:
         start = self.start()
         came: dict[_State, tuple[_State | None, Label]] = {start: (None, None)}
         todo = [start]
+        stuck: StuckHazard | None = None
         while todo:
             state = todo.pop()
             try:
@@ -190,7 +191,12 @@ class _Explorer:
                         self._check_waits(state, after)
                         todo.append(after)
             except HazardError as error:
-                raise type(error)(f"{error}; after {self._path(came, state)}") from None
+                told = type(error)(f"{error}; after {self._path(came, state)}")
+                if not isinstance(told, StuckHazard):
+                    raise told from None
+                stuck = stuck or told  # another interleaving may show data going wrong, which says more
+        if stuck is not None:
+            raise stuck
         return len(came)
 
     def run_once(self) -> None:
@@ -331,10 +337,10 @@ class _Explorer:
 
     def _check_end(self, state: _State) -> None:
         """Nothing more can happen: all must be done and nothing pending."""
-        for i, agent in enumerate(self.agents):
-            event = self._next(state, i)
-            if event is not None:
-                raise StuckHazard(self._about(f"{agent.name} stays at: {_say(event)}; nothing can complete it"))
+        left = [(agent.name, self._next(state, i)) for i, agent in enumerate(self.agents)]
+        stays = [f"{name} stays at: {_say(event)}" for name, event in left if event is not None]
+        if stays:
+            raise StuckHazard(self._about(f"{', '.join(stays)}; nothing can complete this"))
         for barrier, i in self.barriers.items():
             if state.barriers[i] is not None:
                 raise LifetimeHazard(self._about(f"{_barrier(barrier)} is never invalidated; add it at the end"))
