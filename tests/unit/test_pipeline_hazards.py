@@ -128,15 +128,13 @@ def never_released(stmt: Stmt) -> tuple[Stmt, ...] | None:
     return None
 
 
-@pytest.mark.parametrize("warp_specialised", [False, True], ids=["block", "specialised"])
 @pytest.mark.parametrize("stages", range(1, 9))
-def test_every_depth_and_distance_is_accepted(stages: int, warp_specialised: bool) -> None:
-    """Ten steps: the deepest ring comes round again."""
+def test_every_depth_and_distance_is_accepted(stages: int) -> None:
+    """Ten steps: the deepest ring comes round again. The loader of a specialised block ignores the distance."""
     for prefetch in range(stages):
         kernel = circular_buffer(library.copy_1d(tile=64, blocks=1), "s", stages, prefetch)
-        explored = check_hazards(kernel, lower(kernel, warp_specialised=warp_specialised), {"n": 640})
-        assert explored.blocks == 1
-        assert explored.states > 40
+        assert check_hazards(kernel, lower(kernel), {"n": 640}).states > 40
+    assert check_hazards(kernel, lower(kernel, warp_specialised=True), {"n": 640}).states > 70
 
 
 @pytest.mark.parametrize("warp_specialised", [False, True], ids=["block", "specialised"])
