@@ -175,6 +175,16 @@ def test_marking_twice_and_rewriting_twice() -> None:
         circular_buffer(lower(marked), "s", 3)
 
 
+def test_names_that_the_rewrite_needs_are_not_taken() -> None:
+    k = Builder("rule")
+    n, m = k.symbol("n"), k.symbol("i_steps")
+    x, s = k.input("x", (n, m), fp32), k.shared("s", (1, 4), fp32)
+    with k.serial("o", n) as o, k.serial("i", m) as i:
+        k.load(s, x.at(o, i * 4))
+    with pytest.raises(PipelineError, match="the rewrite needs the name 'i_steps'"):
+        lower(circular_buffer(k.kernel(), "s", 2))
+
+
 def test_warp_specialisation_needs_warpgroups_and_something_to_load() -> None:
     with pytest.raises(PipelineError, match="no circular buffer"):
         lower(loop(), warp_specialised=True)
@@ -228,10 +238,13 @@ def test_other_mistakes_in_a_kernel() -> None:
     with pytest.raises(PipelineError, match="'j' is neither an extent nor a loop variable"):
         loop(body=lambda k, i: k.store(Box("y", (Var("j"),), (256,)), TILE))
     k = Builder("rule")
-    with k.serial("i", 3), k.serial("i", 4):
-        pass
+    for extent in (3, 4):
+        with k.serial("i", extent):
+            pass
     with pytest.raises(PipelineError, match="the name 'i' is used twice"):
         k.kernel()
+    with pytest.raises(PipelineError, match="tensor 'x' is global; say which box of it"):
+        Builder("rule").input("x", (4,), fp32) * 2
     with pytest.raises(PipelineError, match="100 threads; use a multiple of 32"):
         Builder("rule", threads=100).kernel()
     with pytest.raises(PipelineError, match="tensor 'x' has 1 dimensions, but its box begins at 2"):
