@@ -1,0 +1,89 @@
+"""``interlace pipeline``: what the circular-buffer pass makes of a kernel of loops."""
+
+from __future__ import annotations
+
+import runpy
+from enum import Enum
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from interlace.cli.console import BadInput, bad_input
+from interlace.cli.options import command
+from interlace.core.devices import H200
+from interlace.pipeline.circular import circular_buffer, lower
+from interlace.pipeline.ir import Kernel
+from interlace.pipeline.smem import lay_out
+from interlace.pipeline.text import print_kernel
+
+
+class Printed(Enum):
+    """What to print."""
+
+    IR = "ir"
+    CUDA = "cuda"
+    SMEM = "smem"
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+
+    @command(app, "pipeline")
+    def pipeline(
+        file: Annotated[
+            Path,
+            typer.Argument(metavar="FILE.py", help="Python that defines KERNEL, and BUFFERED: names of its tiles."),
+        ],
+        stages: Annotated[int, typer.Option("--stages", help="Depth of each buffered tile.")] = 4,
+        prefetch: Annotated[
+            int | None, typer.Option("--prefetch", help="Steps that loads run ahead; stages - 1 by default.")
+        ] = None,
+        warp_specialised: Annotated[
+            bool, typer.Option("--warp-specialised", help="A loader warp and consumer warpgroups.")
+        ] = False,
+        printed: Annotated[
+            Printed,
+            typer.Option("--print", help="ir: loops before and after. cuda: the text for NVRTC. smem: shared memory."),
+        ] = Printed.IR,
+    ) -> None:
+        """Rewrite a kernel of plain loops into a TMA and mbarrier pipeline, and print what comes of it.
+
+        The file is run; it names its kernel KERNEL and in BUFFERED the tiles that loads fill ahead. No GPU is needed.
+
+        Example: interlace pipeline examples/pipeline_reduction.py --stages 4 --print ir
+        """
+        plain, buffered = _read(file)
+        with bad_input():
+            marked = plain
+            for tile in buffered:
+                marked = circular_buffer(marked, tile, stages, prefetch)
+            rewritten = lower(marked, warp_specialised=warp_specialised)
+            if printed is Printed.CUDA:
+                from interlace.pipeline.emit import emit_kernel
+
+                text = emit_kernel(rewritten, H200).text
+            elif printed is Printed.SMEM:
+                text = f"{lay_out(rewritten, H200)}\n"
+            else:
+                text = f"// loops\n{print_kernel(plain)}\n// pipeline\n{print_kernel(rewritten)}"
+        typer.echo(text, nl=False)
+
+
+def _read(file: Path) -> tuple[Kernel, tuple[str, ...]]:
+    """KERNEL and BUFFERED of a Python file.
+
+    Raises:
+        BadInput: the file cannot be run, or does not define them.
+    """
+    if not file.is_file():
+        raise BadInput(f"no file {str(file)!r}; name a Python file that defines KERNEL and BUFFERED")
+    try:
+        found: dict[str, Any] = runpy.run_path(str(file), run_name="pipeline")
+    except Exception as error:  # noqa: BLE001  (whatever a user's file raises)
+        raise BadInput(f"{str(file)!r} cannot be run: {type(error).__name__}: {error}") from None
+    kernel, buffered = found.get("KERNEL"), found.get("BUFFERED")
+    names = isinstance(buffered, tuple) and all(isinstance(name, str) for name in buffered)
+    if not isinstance(kernel, Kernel) or not isinstance(buffered, tuple) or not names:
+        raise BadInput(f"{str(file)!r} must define KERNEL, made by a Builder, and BUFFERED, a tuple of names of tiles")
+    return kernel, buffered
