@@ -24,6 +24,8 @@
     ├── DeviceError         the device cannot run it
     │   ├── NoDeviceError       no such device, or no GPU stack
     │   ├── ProfilerError       hardware counters could not be read
+    │   ├── CompileError        CUDA text that does not compile
+    │   ├── DriverError         a call that the CUDA driver refuses
     │   └── TooManyWorkersError more workers than are resident at once
     ├── ResultError         a result is further from float64 than rounding explains
     ├── ConcurrentRunError  one compiled plan on two streams at once
@@ -129,6 +131,14 @@ class NoDeviceError(DeviceError):
 
 class ProfilerError(DeviceError):
     """Hardware counters could not be read."""
+
+
+class CompileError(DeviceError):
+    """CUDA C++ text does not compile."""
+
+
+class DriverError(DeviceError):
+    """The CUDA driver refused a call."""
 
 
 class TooManyWorkersError(DeviceError):
