@@ -17,7 +17,7 @@ extern "C" __global__ void __launch_bounds__(32)
     mbarrier_arrive_expect_tx(full + 8 * stage, BOX_BYTES);
     tma_load_2d(ring + stage * BOX_BYTES, x, box % across * COLUMNS, box / across * ROWS, full + 8 * stage);
   };
-  for (unsigned i = 0; i < PREFETCH && i < mine; ++i) load(i);
+  for (int i = 0; i < PREFETCH && i < (int)mine; ++i) load(i);
   for (unsigned i = 0; i < mine; ++i) {
     if (i + PREFETCH < mine) {
       bulk_wait_read<STAGES - 1 - PREFETCH>();  // the store of box i + PREFETCH - STAGES has left the stage

@@ -39,7 +39,7 @@ extern "C" __global__ void __launch_bounds__(384, 1)
     if (++stage == STAGES) stage = 0, phase ^= 1;
   };
   if (warpgroup == 0) {
-    registers_lower<24>();
+    registers_lower<40>();
     if (warp == 0 && elect_one()) {
       tma_prefetch(a), tma_prefetch(b), tma_prefetch(c);
       for (int tile = blockIdx.x; tile < down * across; tile += gridDim.x) {
@@ -54,7 +54,7 @@ extern "C" __global__ void __launch_bounds__(384, 1)
     }
     __syncwarp();
   } else {
-    registers_raise<240>();
+    registers_raise<232>();
     const unsigned consumer = warpgroup - 1;
     const unsigned out = out_ring + consumer * OUT_BUFFERS * OUT_BYTES;
     // Where this lane's row of each 8 x 8 matrix goes in a box: its row, and the 16-byte piece before the swizzle.

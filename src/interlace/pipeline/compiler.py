@@ -76,7 +76,9 @@ def compile_text(text: str, name: str, *, watchdog: bool = False) -> Binary:
             raise
         raise CompileError(f"kernel {name} does not compile for {ARCHITECTURE}: {error}") from error
     log = written.getvalue()
-    return Binary(name, cubin, _resources(log, name), tuple(line for line in log.splitlines() if "warning" in line))
+    # ptxas reports serialised wgmma and ignored setmaxnreg as information with a number, such as (C7510).
+    warnings = tuple(line for line in log.splitlines() if re.search(r"warning |\(C\d+\)", line))
+    return Binary(name, cubin, _resources(log, name), warnings)
 
 
 def _resources(log: str, name: str) -> Resources:

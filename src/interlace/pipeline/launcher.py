@@ -13,6 +13,7 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any, Protocol
 
 from interlace.core.dtypes import DType
@@ -38,7 +39,13 @@ Argument = DeviceArray | TensorMap | int | float
 
 
 def tensor_map(
-    address: int, shape: Sequence[int], strides: Sequence[int], box: Sequence[int], dtype: DType, *, swizzled: bool = False
+    address: int,
+    shape: Sequence[int],
+    strides: Sequence[int],
+    box: Sequence[int],
+    dtype: DType,
+    *,
+    swizzled: bool = False,
 ) -> TensorMap:
     """Encode a tensor map.
 
@@ -143,12 +150,17 @@ def _parameter(argument: Argument) -> Any:
     return ctypes.c_void_p(argument.data_ptr())
 
 
+@cache
 def _driver() -> Any:
-    """The CUDA driver's bindings."""
+    """The CUDA driver's bindings, with the driver initialised."""
     try:
         from cuda.bindings import driver
     except ImportError as error:
         raise NoDeviceError("cuda.bindings is not installed; pip install 'interlace[gpu]'") from error
+    try:
+        _checked(driver.cuInit(0), "starting the driver")
+    except RuntimeError as error:  # the bindings look for the library at the first call
+        raise NoDeviceError("there is no CUDA driver here; launch on a machine with a GPU") from error
     return driver
 
 

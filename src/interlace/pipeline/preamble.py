@@ -99,7 +99,9 @@ DEVICE void bulk_commit() { asm volatile("cp.async.bulk.commit_group;" ::: "memo
 template <int PENDING> DEVICE void bulk_wait_read() {
   asm volatile("cp.async.bulk.wait_group.read %0;" ::"n"(PENDING) : "memory");
 }
-template <int PENDING> DEVICE void bulk_wait() { asm volatile("cp.async.bulk.wait_group %0;" ::"n"(PENDING) : "memory"); }
+template <int PENDING> DEVICE void bulk_wait() {
+  asm volatile("cp.async.bulk.wait_group %0;" ::"n"(PENDING) : "memory");
+}
 
 // Asynchronous copies of 16 bytes by one thread; `bytes` under 16 fills the rest with zeros.
 DEVICE void copy_async_16(unsigned target, const void* source, unsigned bytes = 16) {
@@ -111,7 +113,9 @@ DEVICE void copy_async_arrive(unsigned barrier) {
   asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(barrier) : "memory");
 }
 DEVICE void copy_async_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
-template <int PENDING> DEVICE void copy_async_wait() { asm volatile("cp.async.wait_group %0;" ::"n"(PENDING) : "memory"); }
+template <int PENDING> DEVICE void copy_async_wait() {
+  asm volatile("cp.async.wait_group %0;" ::"n"(PENDING) : "memory");
+}
 
 // Warp specialisation: registers of a warpgroup, barriers among some of the threads.
 template <int REGISTERS> DEVICE void registers_raise() {
