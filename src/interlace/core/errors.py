@@ -21,6 +21,20 @@
     │   ├── StreamError         a stream of accesses that is none
     │   ├── CapacityError       a cache too small for what must be in it at once
     │   └── CurveError          a measured curve that no cache can be fitted to
+    ├── PipelineError       a kernel of loops that may not be rewritten or run
+    │   ├── BoxError            a box or a tensor that TMA cannot take
+    │   ├── DepthError          a ring of a depth or prefetch that means nothing
+    │   ├── CarriedError        an iteration depends on an earlier one through the ring
+    │   ├── ScopeError          a ring where its loop does not enclose it
+    │   ├── SharedMemoryError   more shared memory than a block may use
+    │   ├── BarrierError        the interpreter met a wait that cannot end, or a dead barrier
+    │   └── HazardError         some interleaving of a rewritten kernel goes wrong
+    │       ├── OverwriteHazard     a stage is overwritten before it is released
+    │       ├── EarlyReadHazard     a stage is read before it is full
+    │       ├── StuckHazard         a wait that no interleaving completes
+    │       ├── ByteHazard          bytes that were expected and copied differ
+    │       ├── SharedBarrierHazard two tensors on one barrier
+    │       └── LifetimeHazard      a barrier used before its initialisation, or not invalidated
     ├── DeviceError         the device cannot run it
     │   ├── NoDeviceError       no such device, or no GPU stack
     │   ├── ProfilerError       hardware counters could not be read
@@ -119,6 +133,62 @@ class CapacityError(SimulationError):
 
 class CurveError(SimulationError):
     """Footprints and hit rates that are no curve of a cache."""
+
+
+class PipelineError(InterlaceError):
+    """A kernel of loops breaks a rule of the IR."""
+
+
+class BoxError(PipelineError):
+    """TMA cannot take this box, or this tensor."""
+
+
+class DepthError(PipelineError):
+    """Stages or prefetch of a circular buffer mean nothing."""
+
+
+class CarriedError(PipelineError):
+    """An iteration depends on an earlier one through what is loaded ahead."""
+
+
+class ScopeError(PipelineError):
+    """A circular buffer is loaded or used where its loop does not enclose it."""
+
+
+class SharedMemoryError(PipelineError):
+    """Tiles and barriers need more shared memory than one block may use."""
+
+
+class BarrierError(PipelineError):
+    """The interpreter met a wait that cannot complete, or a barrier that does not exist."""
+
+
+class HazardError(PipelineError):
+    """An interleaving of loader, consumers and copies goes wrong; the message holds it."""
+
+
+class OverwriteHazard(HazardError):
+    """A stage is overwritten before all of its readers released it."""
+
+
+class EarlyReadHazard(HazardError):
+    """A stage is read before the data of its step has arrived."""
+
+
+class StuckHazard(HazardError):
+    """A wait that can no longer complete."""
+
+
+class ByteHazard(HazardError):
+    """A phase expects other bytes than are copied, or something is pending at exit."""
+
+
+class SharedBarrierHazard(HazardError):
+    """Two tensors complete on one barrier."""
+
+
+class LifetimeHazard(HazardError):
+    """A barrier is used before its initialisation or after its end, or never invalidated."""
 
 
 class DeviceError(InterlaceError):

@@ -1,4 +1,5 @@
-"""Circular buffering for Hopper GPUs: CUDA C++ text, compiled with NVRTC and launched on the device.
+"""Circular buffering as a compiler pass: plain loops over tiles become TMA and mbarrier pipelines.
 
-Nothing here imports the CUDA bindings before it compiles or launches.
+A kernel is written with ``build``, checked by ``check``, rewritten by ``circular``, laid out in shared memory by
+``smem``, proved free of hazards by ``hazards``; ``interpret`` says what it means before and after, ``text`` prints it.
 """

@@ -1,0 +1,384 @@
+"""The rules of the IR, checked before anything is rewritten: each error names its rule and its tensor.
+
+What TMA takes (CUDA driver API, cuTensorMapEncodeTiled): up to five dimensions, at most 256 elements a side, rows of
+the box a multiple of 16 bytes, base address and strides a multiple of 16 bytes. Worked example: a 100 x 60 fp32
+tensor has rows of 240 bytes, fine; 100 x 61 has 244, which no tensor map can describe.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from math import gcd, prod
+
+from interlace.core.dtypes import bf16, fp16, fp32
+from interlace.core.errors import BoxError, CarriedError, DepthError, PipelineError, ScopeError
+from interlace.pipeline.index import Binary, Const, Index, IndexOp, evaluate, names
+from interlace.pipeline.ir import (
+    WARP,
+    Box,
+    Copy,
+    For,
+    If,
+    Kernel,
+    Load,
+    LoopKind,
+    Matmul,
+    Memory,
+    Pointwise,
+    Reduce,
+    Ring,
+    Stmt,
+    Store,
+    Tensor,
+    read,
+    value_boxes,
+    value_indices,
+    written,
+)
+from interlace.pipeline.nest import Nest, Site, nest_of, sites
+
+#: Largest side of a TMA box, in elements, and largest number of dimensions.
+TMA_SIDE = 256
+TMA_RANK = 5
+#: What rows, strides and addresses of asynchronous copies are multiples of.
+COPY_BYTES = 16
+#: Bytes that one phase of an mbarrier can count.
+TRANSACTION_BYTES = (1 << 20) - 1
+
+
+def check_kernel(kernel: Kernel) -> None:
+    """Checks a source kernel.
+
+    Raises:
+        BoxError: an asynchronous copy of a box or a tensor that the hardware does not take.
+        PipelineError: any other broken rule.
+    """
+    _check_names(kernel)
+    for tensor in kernel.tensors:
+        _check_tensor(tensor)
+    for site in sites(kernel.body):
+        _check_scope(kernel, site)
+        for box in _boxes(site.stmt):
+            _check_box(kernel, box)
+        match site.stmt:
+            case Load():
+                _check_load(kernel, site.stmt)
+            case Store():
+                _check_store(kernel, site.stmt)
+            case Pointwise():
+                _check_value(kernel, site.stmt.dst.shape, value_boxes(site.stmt.value), site.stmt.dst)
+            case Reduce():
+                _check_reduce(kernel, site.stmt)
+            case Matmul():
+                _check_matmul(kernel, site.stmt)
+
+
+def check_sizes(kernel: Kernel, sizes: Mapping[str, int]) -> None:
+    """Checks run-time extents before a launch.
+
+    Raises:
+        PipelineError: an extent is missing or negative.
+        BoxError: with these extents a tensor's strides are not what asynchronous copies take.
+    """
+    for name in kernel.symbols:
+        if sizes.get(name, -1) < 0:
+            raise PipelineError(
+                f"kernel {kernel.name!r}: extent {name!r} is {sizes.get(name)}; give a number from 0 up"
+            )
+    for stmt in (site.stmt for site in sites(kernel.body)):
+        match stmt:
+            case Load() | Store() if stmt.by is not Copy.PLAIN:
+                box = stmt.src if isinstance(stmt, Load) else stmt.dst
+                tensor = kernel.tensor(box.tensor)
+                _check_strides(tensor, tuple(evaluate(n, sizes) for n in tensor.shape), stmt.by)
+
+
+def check_ring(kernel: Kernel, ring: Ring) -> Nest:
+    """Checks one circular buffer and returns the nest that it is carried through.
+
+    Raises:
+        DepthError: no stage, or a prefetch distance outside 0 .. stages - 1.
+        ScopeError: no load of the tensor directly in a loop, or a use outside that loop.
+        CarriedError: an iteration uses what an earlier one left in the tensor, or what is loaded ahead is written.
+    """
+    name = ring.tensor
+    if name not in {t.name for t in kernel.tensors} or kernel.tensor(name).memory is not Memory.SHARED:
+        raise ScopeError(f"circular buffer {name!r}: kernel {kernel.name!r} has no shared tensor of this name")
+    if ring.stages < 1:
+        raise DepthError(f"circular buffer {name!r}: depth is {ring.stages} stages; use 1 or more")
+    if not 0 <= ring.prefetch < ring.stages:
+        raise DepthError(
+            f"circular buffer {name!r}: prefetch distance is {ring.prefetch} with {ring.stages} stages; "
+            f"use 0 to {ring.stages - 1}"
+        )
+    everything = tuple(sites(kernel.body))
+    writers = [s for s in everything if (w := written(s.stmt)) is not None and w.tensor == name]
+    loads = [s for s in writers if isinstance(s.stmt, Load)]
+    if not loads:
+        raise ScopeError(f"circular buffer {name!r}: nothing loads it; mark a tensor that a load writes")
+    if len(writers) > 1:
+        raise CarriedError(
+            f"circular buffer {name!r}: written {len(writers)} times in an iteration, so later stages would depend "
+            "on it; write results to another tensor"
+        )
+    load, stmt = loads[0], loads[0].stmt
+    assert isinstance(stmt, Load)
+    nest = nest_of(load.around)
+    if nest is None:
+        raise ScopeError(
+            f"circular buffer {name!r}: its load is not directly in a serial or unrolled loop; move it there"
+        )
+    if kernel.tensor(stmt.src.tensor).written:
+        raise CarriedError(
+            f"circular buffer {name!r}: it is loaded ahead from {stmt.src.tensor!r}, which the kernel writes; "
+            "write to another tensor"
+        )
+    for use in everything:
+        if name not in {box.tensor for box in read(use.stmt)}:
+            continue
+        if nest.loops[-1] not in use.around:
+            raise ScopeError(
+                f"circular buffer {name!r}: used outside of loop {nest.loops[-1].var!r}, where its slot is not "
+                "defined; copy what is needed to registers inside"
+            )
+        if use.place < load.place:
+            raise CarriedError(
+                f"circular buffer {name!r}: read before its load in the same iteration, which is the stage of the "
+                "iteration before; move the load up"
+            )
+    return nest
+
+
+def _check_names(kernel: Kernel) -> None:
+    if kernel.threads < WARP or kernel.threads % WARP or kernel.threads > 1024:
+        raise PipelineError(
+            f"kernel {kernel.name!r} has {kernel.threads} threads; use a multiple of {WARP} up to 1024"
+        )
+    every = [t.name for t in kernel.tensors] + list(kernel.symbols)
+    every += [s.stmt.var for s in sites(kernel.body) if isinstance(s.stmt, For)]
+    for name in every:
+        loops = [s for s in sites(kernel.body) if isinstance(s.stmt, For) and s.stmt.var == name]
+        nested = any(isinstance(a, For) and a.var == name for s in loops for a in s.around)
+        if nested or (len(loops) != every.count(name) and every.count(name) > 1):
+            raise PipelineError(f"kernel {kernel.name!r}: the name {name!r} is used twice; rename one")
+
+
+def _check_tensor(tensor: Tensor) -> None:
+    if not tensor.shape:
+        raise PipelineError(f"tensor {tensor.name!r} has no dimensions; give it at least one")
+    if tensor.memory is Memory.GLOBAL:
+        return
+    if len(tensor.tile) != len(tensor.shape) or min(tensor.tile) < 1:
+        raise PipelineError(
+            f"tensor {tensor.name!r} is in {tensor.memory.value} memory; its extents must be positive numbers"
+        )
+    if tensor.swizzle_bytes not in (0, 32, 64, 128):
+        raise BoxError(f"tensor {tensor.name!r}: swizzle of {tensor.swizzle_bytes} bytes; TMA has 32, 64 and 128")
+
+
+def _check_scope(kernel: Kernel, site: Site) -> None:
+    known = {*kernel.symbols, *(a.var for a in site.around if isinstance(a, For))}
+    for index in _indices(site.stmt):
+        unknown = sorted(names(index) - known)
+        if unknown:
+            raise PipelineError(
+                f"kernel {kernel.name!r}: {unknown[0]!r} is neither an extent nor a loop variable where it is used"
+            )
+    if isinstance(site.stmt, For) and site.stmt.kind is LoopKind.BLOCK:
+        around = [a for a in site.around if isinstance(a, For) and a.kind is LoopKind.BLOCK]
+        if len(around) != len(site.around) or len(around) > 2 or len(_body_around(kernel, site)) != 1:
+            raise PipelineError(
+                f"kernel {kernel.name!r}: block loop {site.stmt.var!r} must stand alone at the outside, "
+                "with at most two others"
+            )
+
+
+def _body_around(kernel: Kernel, site: Site) -> tuple[Stmt, ...]:
+    if not site.around:
+        return kernel.body
+    outer = site.around[-1]
+    assert isinstance(outer, For)
+    return outer.body
+
+
+def _boxes(stmt: Stmt) -> Iterator[Box]:
+    target = written(stmt)
+    if target is not None:
+        yield target
+    yield from read(stmt)
+
+
+def _indices(stmt: Stmt) -> Iterator[Index]:
+    for box in _boxes(stmt):
+        yield from box.origin
+    match stmt:
+        case For():
+            yield stmt.stop
+        case If():
+            yield from (stmt.condition.left, stmt.condition.right)
+        case Pointwise() | Reduce():
+            yield from value_indices(stmt.value)
+
+
+def _check_box(kernel: Kernel, box: Box) -> None:
+    if box.tensor not in {t.name for t in kernel.tensors}:
+        raise PipelineError(f"kernel {kernel.name!r} has no tensor {box.tensor!r}; declare it")
+    tensor = kernel.tensor(box.tensor)
+    if len(box.shape) != len(tensor.shape) or len(box.origin) != len(tensor.shape) or min(box.shape) < 1:
+        raise PipelineError(
+            f"tensor {box.tensor!r} has {len(tensor.shape)} dimensions; its box has shape {box.shape}; "
+            "give a positive extent for each"
+        )
+    if tensor.memory is not Memory.GLOBAL and any(n > e for n, e in zip(box.shape, tensor.tile, strict=True)):
+        raise PipelineError(f"tensor {box.tensor!r} has extents {tensor.tile}; its box of {box.shape} is larger")
+
+
+def _squeezed(shape: tuple[int, ...]) -> tuple[int, ...]:
+    return tuple(n for n in shape if n != 1)
+
+
+def _check_load(kernel: Kernel, load: Load) -> None:
+    source, target = kernel.tensor(load.src.tensor), kernel.tensor(load.dst.tensor)
+    if source.memory is not Memory.GLOBAL or target.memory is Memory.GLOBAL:
+        raise PipelineError(f"load of {target.name!r}: a load goes from global memory to a tile")
+    if target.memory is Memory.REGISTER and load.by is not Copy.PLAIN:
+        raise PipelineError(f"load of {target.name!r}: {load.by.value} writes shared memory; use Copy.PLAIN")
+    _check_copy(kernel, load, load.src, load.dst)
+
+
+def _check_store(kernel: Kernel, store: Store) -> None:
+    source, target = kernel.tensor(store.src.tensor), kernel.tensor(store.dst.tensor)
+    if target.memory is not Memory.GLOBAL or source.memory is Memory.GLOBAL:
+        raise PipelineError(f"store of {source.name!r}: a store goes from a tile to global memory")
+    if store.by is Copy.CP_ASYNC or (store.by is Copy.TMA and source.memory is not Memory.SHARED):
+        raise PipelineError(f"store of {source.name!r}: store plainly, or from shared memory by TMA")
+    if not target.written:
+        raise PipelineError(f"store to {target.name!r}, which is an input; declare it as an output")
+    _check_copy(kernel, store, store.dst, store.src)
+
+
+def _check_copy(kernel: Kernel, stmt: Load | Store, outside: Box, inside: Box) -> None:
+    if _squeezed(outside.shape) != _squeezed(inside.shape):
+        raise PipelineError(
+            f"copy between {outside.tensor!r} and {inside.tensor!r}: boxes of {outside.shape} and {inside.shape} differ"
+        )
+    if stmt.by is Copy.PLAIN:
+        return
+    tensor, tile = kernel.tensor(outside.tensor), kernel.tensor(inside.tensor)
+    if tensor.dtype != tile.dtype:
+        raise BoxError(
+            f"{stmt.by.value} copies bytes: {tensor.name!r} is {tensor.dtype}, {tile.name!r} is {tile.dtype}; "
+            "use one dtype or Copy.PLAIN"
+        )
+    if inside.shape != tile.tile:
+        raise BoxError(f"{stmt.by.value} fills whole tiles: {tile.name!r} has {tile.tile}, its box {inside.shape}")
+    row_bytes = outside.shape[-1] * tensor.dtype.itemsize
+    if row_bytes % COPY_BYTES:
+        raise BoxError(
+            f"{stmt.by.value} box of {tensor.name!r}: inner bytes are {row_bytes}; use a multiple of {COPY_BYTES}"
+        )
+    if tensor.align_bytes % COPY_BYTES:
+        raise BoxError(
+            f"{stmt.by.value} box of {tensor.name!r}: base is aligned to {tensor.align_bytes} bytes; "
+            f"{COPY_BYTES} are needed"
+        )
+    _check_strides(tensor, tuple(n.value if isinstance(n, Const) else 0 for n in tensor.shape), stmt.by)
+    if stmt.by is Copy.TMA:
+        _check_tma(tensor, tile, outside)
+    elif divisor(outside.origin[-1]) * tensor.dtype.itemsize % COPY_BYTES:
+        raise BoxError(
+            f"cp.async box of {tensor.name!r}: its inner origin is no known multiple of {COPY_BYTES} bytes; "
+            "use multiples of the tile, or TMA"
+        )
+
+
+def _check_strides(tensor: Tensor, shape: tuple[int, ...], by: Copy) -> None:
+    """Extents not known yet count as 0, which passes."""
+    for axis in range(1, len(shape)):
+        stride_bytes = prod(shape[axis:]) * tensor.dtype.itemsize
+        if stride_bytes % COPY_BYTES:
+            raise BoxError(
+                f"{by.value} box of {tensor.name!r}: stride of dimension {axis - 1} is {stride_bytes} bytes; "
+                f"pad it to a multiple of {COPY_BYTES}"
+            )
+
+
+def _check_tma(tensor: Tensor, tile: Tensor, box: Box) -> None:
+    if len(box.shape) > TMA_RANK:
+        raise BoxError(f"TMA box of {tensor.name!r} has {len(box.shape)} dimensions; TMA takes up to {TMA_RANK}")
+    if max(box.shape) > TMA_SIDE:
+        raise BoxError(
+            f"TMA box of {tensor.name!r}: a side of {box.shape} is over {TMA_SIDE} elements; "
+            "split the tile, or view a long row as several short ones"
+        )
+    if tile.swizzle_bytes and box.shape[-1] * tensor.dtype.itemsize > tile.swizzle_bytes:
+        raise BoxError(
+            f"TMA box of {tensor.name!r}: inner bytes exceed the swizzle of {tile.swizzle_bytes} bytes; narrow the tile"
+        )
+    if tile.tile_bytes > TRANSACTION_BYTES:
+        raise BoxError(
+            f"TMA box of {tensor.name!r}: {tile.tile_bytes} bytes; a barrier counts up to {TRANSACTION_BYTES}"
+        )
+
+
+def divisor(index: Index) -> int:
+    """A number that every value of ``index`` is a multiple of; 0 for the constant 0."""
+    if isinstance(index, Const):
+        return abs(index.value)
+    if isinstance(index, Binary):
+        left, right = divisor(index.left), divisor(index.right)
+        if index.op is IndexOp.MUL:
+            return left * right
+        if index.op is not IndexOp.FLOORDIV:
+            return gcd(left, right)
+    return 1
+
+
+def _check_value(kernel: Kernel, shape: tuple[int, ...], operands: tuple[Box, ...], target: Box) -> None:
+    if kernel.tensor(target.tensor).memory is Memory.GLOBAL and not kernel.tensor(target.tensor).written:
+        raise PipelineError(f"{target.tensor!r} is assigned to but is an input; declare it as an output")
+    for box in operands:
+        padded = (1,) * (len(shape) - len(box.shape)) + box.shape
+        if len(padded) != len(shape) or any(n not in (1, e) for n, e in zip(padded, shape, strict=True)):
+            raise PipelineError(
+                f"box of {box.tensor!r} has shape {box.shape}, which does not broadcast to the {shape} "
+                f"written to {target.tensor!r}"
+            )
+
+
+def _check_reduce(kernel: Kernel, stmt: Reduce) -> None:
+    kept = tuple(1 if axis in stmt.axes else n for axis, n in enumerate(stmt.shape))
+    if kernel.tensor(stmt.dst.tensor).memory is not Memory.REGISTER or stmt.dst.shape != kept or not stmt.axes:
+        raise PipelineError(
+            f"reduction to {stmt.dst.tensor!r}: needs a register box of {kept} for axes {stmt.axes} of {stmt.shape}"
+        )
+    _check_value(kernel, stmt.shape, value_boxes(stmt.value), stmt.dst)
+
+
+def _check_matmul(kernel: Kernel, stmt: Matmul) -> None:
+    acc, a, b = (kernel.tensor(box.tensor) for box in (stmt.acc, stmt.a, stmt.b))
+    memories = acc.memory, a.memory, b.memory
+    if memories != (Memory.REGISTER, Memory.SHARED, Memory.SHARED) or acc.dtype != fp32:
+        raise PipelineError(f"matmul into {acc.name!r}: needs an fp32 register tile and two shared tiles")
+    if a.dtype != b.dtype or a.dtype not in (bf16, fp16):
+        raise PipelineError(f"matmul of {a.name!r} and {b.name!r}: both must be bf16, or both fp16")
+    pairs = (stmt.acc, acc), (stmt.a, a), (stmt.b, b)
+    whole = all(box.shape == tensor.tile and len(tensor.tile) == 2 for box, tensor in pairs)
+    if not whole or (a.tile[0], b.tile[0]) != acc.tile or a.tile[1] != b.tile[1]:
+        raise PipelineError(
+            f"matmul into {acc.name!r} {acc.tile}: {a.name!r} {a.tile} and {b.name!r} {b.tile} "
+            "must be whole tiles of m x k and n x k"
+        )
+    if acc.tile[0] % 64 or acc.tile[1] % 8 or acc.tile[1] > 256 or a.tile[1] % 16:
+        raise PipelineError(
+            f"matmul into {acc.name!r}: wgmma takes m in multiples of 64, n of 8 up to 256, k of 16; "
+            f"not {acc.tile[0]} x {acc.tile[1]} x {a.tile[1]}"
+        )
+    for tensor in (a, b):
+        for stmt_ in (s.stmt for s in sites(kernel.body)):
+            target = written(stmt_)
+            by_tma = isinstance(stmt_, Load) and stmt_.by is Copy.TMA
+            if target is not None and target.tensor == tensor.name and not by_tma:
+                raise PipelineError(
+                    f"matmul reads {tensor.name!r} through the async proxy, but not only TMA writes it; load it by TMA"
+                )

@@ -1,0 +1,211 @@
+"""Index expressions: integers made of loop variables and run-time extents.
+
+Worked example, the slot and the parity of step ``i + 3`` of a ring of four stages, at ``i = 6``:
+
+    flat   = i + 3            9
+    slot   = flat % 4         1
+    parity = flat // 4 % 2    0      the third time round: phases 0, 1, then 2
+
+Constants fold when an expression is built, so that ``Var("i") * 1 + 0`` is ``Var("i")`` again. Division rounds down.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import Enum
+
+
+class IndexOp(Enum):
+    """What two index expressions are combined by."""
+
+    ADD = "+"
+    SUB = "-"
+    MUL = "*"
+    FLOORDIV = "//"
+    MOD = "%"
+    MIN = "min"
+    MAX = "max"
+
+
+class Index:
+    """An integer expression; ``+ - * // %`` build larger ones, ``<`` a condition."""
+
+    def __add__(self, other: IndexLike) -> Index:
+        return binary(IndexOp.ADD, self, other)
+
+    def __radd__(self, other: int) -> Index:
+        return binary(IndexOp.ADD, other, self)
+
+    def __sub__(self, other: IndexLike) -> Index:
+        return binary(IndexOp.SUB, self, other)
+
+    def __rsub__(self, other: int) -> Index:
+        return binary(IndexOp.SUB, other, self)
+
+    def __mul__(self, other: IndexLike) -> Index:
+        return binary(IndexOp.MUL, self, other)
+
+    def __rmul__(self, other: int) -> Index:
+        return binary(IndexOp.MUL, other, self)
+
+    def __floordiv__(self, other: IndexLike) -> Index:
+        return binary(IndexOp.FLOORDIV, self, other)
+
+    def __mod__(self, other: IndexLike) -> Index:
+        return binary(IndexOp.MOD, self, other)
+
+    def __lt__(self, other: IndexLike) -> Less:
+        return Less(self, as_index(other))
+
+
+@dataclass(frozen=True)
+class Const(Index):
+    """A number."""
+
+    value: int
+
+
+@dataclass(frozen=True)
+class Var(Index):
+    """A loop variable, or a run-time extent (one of the kernel's symbols)."""
+
+    name: str
+
+
+@dataclass(frozen=True)
+class Binary(Index):
+    """Two expressions combined. Build it with ``binary``, which folds constants."""
+
+    op: IndexOp
+    left: Index
+    right: Index
+
+
+@dataclass(frozen=True)
+class Less:
+    """The condition ``left < right``."""
+
+    left: Index
+    right: Index
+
+
+IndexLike = Index | int
+
+
+def as_index(value: IndexLike) -> Index:
+    """``value`` as an expression."""
+    return Const(value) if isinstance(value, int) else value
+
+
+def minimum(left: IndexLike, right: IndexLike) -> Index:
+    """The smaller of the two."""
+    return binary(IndexOp.MIN, left, right)
+
+
+def maximum(left: IndexLike, right: IndexLike) -> Index:
+    """The larger of the two."""
+    return binary(IndexOp.MAX, left, right)
+
+
+def ceil_div(numerator: IndexLike, denominator: int) -> Index:
+    """How many pieces of ``denominator`` cover ``numerator``."""
+    return (as_index(numerator) + (denominator - 1)) // denominator
+
+
+def binary(op: IndexOp, left: IndexLike, right: IndexLike) -> Index:
+    """``left op right``, with constants folded and neutral elements dropped."""
+    a, b = as_index(left), as_index(right)
+    if isinstance(a, Const) and isinstance(b, Const):
+        return Const(_apply(op, a.value, b.value))
+    if op is IndexOp.ADD and isinstance(a, Const):
+        a, b = b, a
+    if isinstance(b, Const):
+        if b.value == 0 and op in (IndexOp.ADD, IndexOp.SUB):
+            return a
+        if b.value == 0 and op is IndexOp.MUL:
+            return Const(0)
+        if b.value == 1 and op in (IndexOp.MUL, IndexOp.FLOORDIV):
+            return a
+        if b.value == 1 and op is IndexOp.MOD:
+            return Const(0)
+        inner = _shift(a) if op in (IndexOp.ADD, IndexOp.SUB) else None
+        if inner is not None:  # (x + 3) + 2 and (x + 3) - 2 keep one constant
+            base, shift = inner
+            total = shift + (b.value if op is IndexOp.ADD else -b.value)
+            return base if total == 0 else Binary(IndexOp.ADD if total > 0 else IndexOp.SUB, base, Const(abs(total)))
+    if isinstance(a, Const):
+        if a.value == 0 and op in (IndexOp.MUL, IndexOp.FLOORDIV, IndexOp.MOD):
+            return a
+        if a.value == 1 and op is IndexOp.MUL:
+            return b
+    return Binary(op, a, b)
+
+
+def _shift(index: Index) -> tuple[Index, int] | None:
+    """``(x, c)`` of ``x + c`` or ``x - c``."""
+    if isinstance(index, Binary) and isinstance(index.right, Const):
+        if index.op is IndexOp.ADD:
+            return index.left, index.right.value
+        if index.op is IndexOp.SUB:
+            return index.left, -index.right.value
+    return None
+
+
+def evaluate(index: Index, values: Mapping[str, int]) -> int:
+    """The number that ``index`` is under ``values``."""
+    if isinstance(index, Const):
+        return index.value
+    if isinstance(index, Var):
+        return values[index.name]
+    assert isinstance(index, Binary)
+    return _apply(index.op, evaluate(index.left, values), evaluate(index.right, values))
+
+
+def holds(condition: Less, values: Mapping[str, int]) -> bool:
+    """Whether ``condition`` is true under ``values``."""
+    return evaluate(condition.left, values) < evaluate(condition.right, values)
+
+
+def substitute(index: Index, by: Mapping[str, Index]) -> Index:
+    """``index`` with variables replaced."""
+    if isinstance(index, Var):
+        return by.get(index.name, index)
+    if isinstance(index, Binary):
+        return binary(index.op, substitute(index.left, by), substitute(index.right, by))
+    return index
+
+
+def never_negative(index: Index) -> bool:
+    """Whether ``index`` is known to be 0 or more, as extents and loop variables are."""
+    if isinstance(index, Binary):
+        left, right = never_negative(index.left), never_negative(index.right)
+        return (left or right) if index.op is IndexOp.MAX else left and right and index.op is not IndexOp.SUB
+    return not isinstance(index, Const) or index.value >= 0
+
+
+def names(index: Index) -> frozenset[str]:
+    """Every variable and symbol in ``index``."""
+    if isinstance(index, Var):
+        return frozenset((index.name,))
+    if isinstance(index, Binary):
+        return names(index.left) | names(index.right)
+    return frozenset()
+
+
+def _apply(op: IndexOp, a: int, b: int) -> int:
+    match op:
+        case IndexOp.ADD:
+            return a + b
+        case IndexOp.SUB:
+            return a - b
+        case IndexOp.MUL:
+            return a * b
+        case IndexOp.FLOORDIV:
+            return a // b
+        case IndexOp.MOD:
+            return a % b
+        case IndexOp.MIN:
+            return min(a, b)
+        case IndexOp.MAX:
+            return max(a, b)

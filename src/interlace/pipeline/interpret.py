@@ -1,0 +1,350 @@
+"""What a kernel means, in NumPy, before and after the rewrite.
+
+Blocks run one after another, each with fresh shared memory and registers full of NaN. All threads of a scope are one
+coroutine. A rewritten kernel runs its barriers: an asynchronous copy turns its destination into NaN when it is issued
+and lands at some later moment, at the latest when nothing else can go on; loader and consumers take turns. The seed
+picks these moments. A wait that cannot end is a ``BarrierError``.
+
+Arithmetic is fp32; writes round to the dtype of their destination.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Mapping
+from dataclasses import dataclass
+from math import prod
+from random import Random
+
+import numpy as np
+import numpy.typing as npt
+
+from interlace.core.dtypes import DType, bf16, fp16
+from interlace.core.errors import BarrierError, PipelineError
+from interlace.pipeline.check import check_sizes
+from interlace.pipeline.index import Var, evaluate, holds
+from interlace.pipeline.ir import (
+    WARP,
+    AllocBarrier,
+    Arrive,
+    ArriveCopies,
+    ArriveExpect,
+    BarrierSlot,
+    Box,
+    Copy,
+    ElectOne,
+    FenceBarrierInit,
+    FenceProxy,
+    For,
+    If,
+    InitBarrier,
+    Invalidate,
+    Kernel,
+    Let,
+    Load,
+    LoopKind,
+    Matmul,
+    Memory,
+    Per,
+    Pointwise,
+    Reduce,
+    ReduceOp,
+    Role,
+    Section,
+    Stmt,
+    Store,
+    Sync,
+    WaitParity,
+)
+from interlace.pipeline.mbarrier import MBarrier
+from interlace.pipeline.values import Apply, Coord, FromIndex, Read, Scalar, Value, ValueOp
+
+Floats = npt.NDArray[np.float32]
+#: A coroutine; it yields what it waits for while it is blocked.
+Task = Generator[str, None, None]
+
+_OPS: dict[ValueOp, Callable[..., Floats]] = {
+    ValueOp.ADD: np.add,
+    ValueOp.SUB: np.subtract,
+    ValueOp.MUL: np.multiply,
+    ValueOp.DIV: np.divide,
+    ValueOp.MAX: np.maximum,
+    ValueOp.MIN: np.minimum,
+    ValueOp.NEG: np.negative,
+    ValueOp.EXP: np.exp,
+    ValueOp.TANH: np.tanh,
+    ValueOp.SQRT: np.sqrt,
+    ValueOp.RSQRT: lambda x: np.float32(1) / np.sqrt(x),
+    ValueOp.LESS: lambda x, y: np.less(x, y).astype(np.float32),
+    ValueOp.WHERE: lambda c, x, y: np.where(c != 0, x, y),
+}
+
+
+def interpret(
+    kernel: Kernel, inputs: Mapping[str, npt.ArrayLike], sizes: Mapping[str, int] | None = None, *, seed: int = 0
+) -> dict[str, Floats]:
+    """Runs ``kernel`` and returns its outputs, NaN where nothing was written.
+
+    Extents that are the shape of an input need not be in ``sizes``.
+
+    Raises:
+        PipelineError: an input is missing or of another shape, or extents break a rule.
+        BarrierError: a wait cannot complete, or a barrier is used that does not exist.
+    """
+    arrays = {t.name: np.asarray(inputs[t.name], np.float32) for t in kernel.tensors if t.name in inputs}
+    known = _sizes(kernel, arrays) | dict(sizes or {})
+    check_sizes(kernel, known)
+    memory: dict[str, Floats] = {}
+    for tensor in kernel.tensors:
+        if tensor.memory is not Memory.GLOBAL:
+            continue
+        shape = tuple(evaluate(n, known) for n in tensor.shape)
+        if tensor.written:
+            memory[tensor.name] = np.full(shape, np.nan, np.float32)
+        elif tensor.name not in arrays or arrays[tensor.name].shape != shape:
+            got = arrays[tensor.name].shape if tensor.name in arrays else None
+            raise PipelineError(f"kernel {kernel.name!r}: input {tensor.name!r} has shape {got}, {shape} is needed")
+        else:
+            memory[tensor.name] = rounded(arrays[tensor.name], tensor.dtype)
+    with np.errstate(all="ignore"):
+        _blocks(kernel, kernel.body, known, memory, Random(seed))
+    return {t.name: memory[t.name] for t in kernel.tensors if t.written}
+
+
+def rounded(values: Floats, dtype: DType) -> Floats:
+    """``values`` rounded to nearest even in ``dtype``, as fp32."""
+    if dtype == fp16:
+        return values.astype(np.float16).astype(np.float32)
+    if dtype == bf16:
+        bits = np.ascontiguousarray(values, np.float32).view(np.uint32)
+        up = bits + np.uint32(0x7FFF) + (bits >> np.uint32(16) & np.uint32(1))
+        even = (up & np.uint32(0xFFFF0000)).view(np.float32)
+        return np.where(np.isfinite(values), even, values)
+    return values
+
+
+def _sizes(kernel: Kernel, arrays: Mapping[str, Floats]) -> dict[str, int]:
+    found: dict[str, int] = {}
+    for tensor in kernel.tensors:
+        if tensor.name in arrays and arrays[tensor.name].ndim == len(tensor.shape):
+            pairs = zip(tensor.shape, arrays[tensor.name].shape, strict=True)
+            found |= {n.name: extent for n, extent in pairs if isinstance(n, Var)}
+    return found
+
+
+def _blocks(
+    kernel: Kernel, body: tuple[Stmt, ...], env: dict[str, int], memory: dict[str, Floats], random: Random
+) -> None:
+    """Every block of the grid in turn."""
+    if len(body) == 1 and isinstance(body[0], For) and body[0].kind is LoopKind.BLOCK:
+        loop = body[0]
+        for value in range(evaluate(loop.stop, env)):
+            _blocks(kernel, loop.body, env | {loop.var: value}, memory, random)
+        return
+    block = _ThreadBlock(kernel, memory, random)
+    block.drive([block.run(body, dict(env), kernel.block_threads)])
+    block.finish()
+
+
+@dataclass
+class _Copy:
+    """A copy under way: the writes it will make, and what its landing does to a barrier."""
+
+    writes: list[tuple[Box, dict[str, int], Floats]]
+    barrier: tuple[str, int]
+    bytes: int
+    arrivals: int
+
+
+class _ThreadBlock:
+    """One block: its shared memory, registers, barriers, and copies under way."""
+
+    def __init__(self, kernel: Kernel, memory: dict[str, Floats], random: Random) -> None:
+        self.kernel = kernel
+        self.tensors = {t.name: t for t in kernel.tensors}
+        self.random = random
+        self.memory = dict(memory)  # the global arrays themselves, and the block's own tiles
+        for t in kernel.tensors:
+            if t.memory is not Memory.GLOBAL:
+                self.memory[t.name] = np.full((t.stages or 1, *t.tile), np.nan, np.float32)
+        self.barriers: dict[str, list[MBarrier | None]] = {}
+        self.copies: list[_Copy] = []
+        self.uncommitted: list[tuple[Box, dict[str, int], Floats]] = []
+        self.events = 0
+
+    def drive(self, tasks: list[Task]) -> None:
+        """Run coroutines to their ends, in an order drawn at random."""
+        while tasks:
+            before, blocked = self.events, []
+            for task in self.random.sample(tasks, len(tasks)):
+                if self.copies and self.random.random() < 0.25:
+                    self._land()
+                try:
+                    blocked.append(next(task))
+                except StopIteration:
+                    tasks.remove(task)
+                    self.events += 1
+            if tasks and self.events == before:
+                if not self.copies:
+                    raise BarrierError(f"kernel {self.kernel.name!r}: {'; '.join(blocked)}: nothing can complete it")
+                self._land()
+
+    def finish(self) -> None:
+        """The end of the block: what is still under way would write into memory that others use."""
+        if self.copies or self.uncommitted:
+            raise BarrierError(f"kernel {self.kernel.name!r}: a block ends while copies are under way; wait for them")
+
+    def run(self, body: tuple[Stmt, ...], env: dict[str, int], threads: int) -> Task:
+        """The statements of one scope of ``threads`` threads."""
+        position = 0
+        while position < len(body):
+            stmt = body[position]
+            position += 1
+            match stmt:
+                case For():
+                    for value in range(evaluate(stmt.start, env), evaluate(stmt.stop, env)):
+                        env[stmt.var] = value
+                        yield from self.run(stmt.body, env, threads)
+                case If():
+                    if holds(stmt.condition, env):
+                        yield from self.run(stmt.body, env, threads)
+                case Section():
+                    yield from self.run(stmt.body, env, threads)
+                case ElectOne():
+                    elected = 1 if stmt.per is Per.SCOPE else threads // WARP
+                    yield from self.run(stmt.body, env, elected)
+                case Role():
+                    roles = [stmt]
+                    while position < len(body) and isinstance(following := body[position], Role):
+                        roles.append(following)
+                        position += 1
+                    self.drive([self.run(role.body, dict(env), role.threads) for role in roles])
+                case WaitParity():
+                    name, slot = self._slot(stmt.barrier, env)
+                    parity = evaluate(stmt.parity, env)
+                    while not self._barrier(name, slot).passes(parity):
+                        yield f"wait {name}{{{slot}}}, parity {parity}"
+                case _:
+                    self._step(stmt, env, threads)
+
+    def _step(self, stmt: Stmt, env: dict[str, int], threads: int) -> None:
+        """A statement that never blocks."""
+        match stmt:
+            case Let():
+                env[stmt.var] = evaluate(stmt.value, env)
+            case Load():
+                self._load(stmt, env)
+            case Store():
+                self._write(stmt.dst, env, self._read(stmt.src, env))
+            case Pointwise():
+                value = self._value(stmt.value, env, stmt.dst.shape)
+                self._write(stmt.dst, env, np.broadcast_to(value, stmt.dst.shape))
+            case Reduce():
+                terms = np.broadcast_to(self._value(stmt.value, env, stmt.shape), stmt.shape)
+                before = self._read(stmt.dst, env)
+                if stmt.op is ReduceOp.SUM:
+                    after = before + np.sum(terms, axis=stmt.axes, keepdims=True, dtype=np.float32)
+                else:
+                    after = np.maximum(before, np.max(terms, axis=stmt.axes, keepdims=True))
+                self._write(stmt.dst, env, after)
+            case Matmul():
+                product = self._read(stmt.a, env) @ self._read(stmt.b, env).T
+                self._write(stmt.acc, env, self._read(stmt.acc, env) + product)
+            case AllocBarrier():
+                self.barriers[stmt.name] = [None] * stmt.slots
+            case InitBarrier():
+                self.barriers[stmt.name] = [MBarrier.fresh(stmt.count) for _ in self.barriers[stmt.name]]
+            case Invalidate():
+                self.barriers[stmt.name] = [None] * len(self.barriers[stmt.name])
+            case ArriveExpect():
+                self._set(*self._slot(stmt.barrier, env), lambda b: b.arrive(threads, stmt.bytes * threads))
+            case Arrive():
+                self._set(*self._slot(stmt.barrier, env), lambda b: b.arrive(threads))
+            case ArriveCopies():
+                self.copies.append(_Copy(self.uncommitted, self._slot(stmt.barrier, env), 0, threads))
+                self.uncommitted = []
+            case FenceBarrierInit() | FenceProxy() | Sync():
+                pass  # a scope is one coroutine, and memory is one array
+            case _:
+                raise PipelineError(f"no meaning for {type(stmt).__name__}")
+
+    def _load(self, stmt: Load, env: dict[str, int]) -> None:
+        values = self._read(stmt.src, env).copy()
+        if stmt.by is Copy.PLAIN or (stmt.barrier is None and not self.barriers):
+            self._write(stmt.dst, env, values)
+            return
+        poison = np.full(values.shape, np.nan, np.float32)
+        self._write(stmt.dst, env, poison)
+        write = (stmt.dst, dict(env), values)
+        if stmt.barrier is None:
+            self.uncommitted.append(write)
+            return
+        nbytes = prod(stmt.dst.shape) * self.tensors[stmt.dst.tensor].dtype.itemsize
+        self.copies.append(_Copy([write], self._slot(stmt.barrier, env), nbytes, 0))
+
+    def _land(self) -> None:
+        """One copy under way, drawn at random, writes its data and tells its barrier."""
+        copy = self.copies.pop(self.random.randrange(len(self.copies)))
+        for box, env, values in copy.writes:
+            self._write(box, env, values)
+        self._set(*copy.barrier, lambda b: b.arrive(copy.arrivals) if copy.arrivals else b.complete(copy.bytes))
+
+    def _slot(self, barrier: BarrierSlot, env: dict[str, int]) -> tuple[str, int]:
+        return barrier.name, evaluate(barrier.slot, env)
+
+    def _barrier(self, name: str, slot: int) -> MBarrier:
+        slots = self.barriers.get(name, [])
+        barrier = slots[slot] if 0 <= slot < len(slots) else None
+        if barrier is None:
+            raise BarrierError(f"kernel {self.kernel.name!r}: {name}{{{slot}}} is used but not initialised")
+        return barrier
+
+    def _set(self, name: str, slot: int, change: Callable[[MBarrier], MBarrier]) -> None:
+        after = change(self._barrier(name, slot))
+        if after.pending < 0:
+            raise BarrierError(
+                f"kernel {self.kernel.name!r}: {name}{{{slot}}} gets more than its {after.needed} arrivals in a phase"
+            )
+        self.barriers[name][slot] = after
+        self.events += 1
+
+    def _value(self, value: Value, env: dict[str, int], shape: tuple[int, ...]) -> Floats:
+        match value:
+            case Scalar():
+                return np.asarray(value.number, np.float32)
+            case FromIndex():
+                return np.asarray(evaluate(value.index, env), np.float32)
+            case Coord():
+                along = [1] * len(shape)
+                along[value.axis] = shape[value.axis]
+                return np.arange(shape[value.axis], dtype=np.float32).reshape(along)
+            case Read():
+                return self._read(value.box, env)
+        assert isinstance(value, Apply)
+        return _OPS[value.op](*(self._value(a, env, shape) for a in value.args))
+
+    def _view(self, box: Box, env: dict[str, int]) -> tuple[Floats, tuple[slice, ...], tuple[slice, ...]]:
+        """The array, the part of it that the box covers, and that part within the box."""
+        array = self.memory[box.tensor]
+        if self.tensors[box.tensor].memory is not Memory.GLOBAL:
+            array = array[0 if box.slot is None else evaluate(box.slot, env)]
+        there, here = [], []
+        for index, n, extent in zip(box.origin, box.shape, array.shape, strict=True):
+            origin = evaluate(index, env)
+            low, high = min(max(origin, 0), extent), min(max(origin + n, 0), extent)
+            there.append(slice(low, high))
+            here.append(slice(low - origin, high - origin) if low < high else slice(0, 0))
+        return array, tuple(there), tuple(here)
+
+    def _read(self, box: Box, env: dict[str, int]) -> Floats:
+        array, there, here = self._view(box, env)
+        part = array[there]
+        if part.shape == box.shape:
+            return part
+        values = np.zeros(box.shape, np.float32)
+        if part.size:
+            values[here] = part
+        return values
+
+    def _write(self, box: Box, env: dict[str, int], values: Floats) -> None:
+        array, there, here = self._view(box, env)
+        array[there] = rounded(values.reshape(box.shape)[here], self.tensors[box.tensor].dtype)

@@ -1,0 +1,191 @@
+"""Example kernels as plain loops: what people start from, and what the golden files show.
+
+Each works on any run-time extents unless it says otherwise; tails are clipped by the boxes. Rows are spread over
+``blocks`` thread blocks, block ``b`` taking tiles ``b, b + blocks, b + 2 * blocks, ...``. For 10 tiles over 4 blocks,
+block 1 takes tiles 1, 5, 9 and block 2 tiles 2, 6: ``ceil((10 - b) / 4)`` steps each.
+"""
+
+from __future__ import annotations
+
+from interlace.core.dtypes import DType, bf16, fp32
+from interlace.pipeline.build import Builder
+from interlace.pipeline.index import Index, Var, ceil_div
+from interlace.pipeline.ir import Copy, Kernel, ReduceOp
+from interlace.pipeline.values import Coord, larger, less, rsqrt, where
+
+
+def _steps(tiles: Index, block: Var, blocks: int) -> Index:
+    """How many of ``tiles`` tiles block ``block`` takes."""
+    return ceil_div(tiles - block, blocks)
+
+
+def copy_1d(*, tile: int = 256, blocks: int = 132, dtype: DType = fp32, by: Copy = Copy.TMA) -> Kernel:
+    """``y = x``, one dimension."""
+    k = Builder("copy_1d")
+    n = k.symbol("n")
+    x, y = k.input("x", (n,), dtype), k.output("y", (n,), dtype)
+    s = k.shared("s", (tile,), dtype)
+    with k.block("b", blocks) as b, k.serial("i", _steps(ceil_div(n, tile), b, blocks)) as i:
+        at = (i * blocks + b) * tile
+        k.load(s, x.at(at), by)
+        k.store(y.at(at), s)
+    return k.kernel()
+
+
+def copy_2d(*, tile: tuple[int, int] = (16, 256), blocks: int = 132, dtype: DType = fp32) -> Kernel:
+    """``y = x``, two dimensions: a block takes row panels and walks along each."""
+    k = Builder("copy_2d")
+    m, n = k.symbol("m"), k.symbol("n")
+    x, y = k.input("x", (m, n), dtype), k.output("y", (m, n), dtype)
+    s = k.shared("s", tile, dtype)
+    with k.block("b", blocks) as b, k.serial("r", _steps(ceil_div(m, tile[0]), b, blocks)) as r:
+        row = (r * blocks + b) * tile[0]
+        with k.serial("c", ceil_div(n, tile[1])) as c:
+            k.load(s, x.at(row, c * tile[1]))
+            k.store(y.at(row, c * tile[1]), s)
+    return k.kernel()
+
+
+def copy_3d(*, tile: tuple[int, int, int] = (2, 8, 64), dtype: DType = fp32) -> Kernel:
+    """``y = x``, three dimensions, back by TMA too: one block per two outer tiles, a loop along the last dimension."""
+    k = Builder("copy_3d")
+    d, m, n = k.symbol("d"), k.symbol("m"), k.symbol("n")
+    x, y = k.input("x", (d, m, n), dtype), k.output("y", (d, m, n), dtype)
+    s = k.shared("s", tile, dtype)
+    with k.block("bm", ceil_div(m, tile[1])) as bm, k.block("bd", ceil_div(d, tile[0])) as bd:  # noqa: SIM117
+        with k.serial("i", ceil_div(n, tile[2])) as i:
+            at = (bd * tile[0], bm * tile[1], i * tile[2])
+            k.load(s, x.at(*at))
+            k.store(y.at(*at), s, Copy.TMA)
+    return k.kernel()
+
+
+def pointwise(*, tile: tuple[int, int] = (8, 256), blocks: int = 132, plain: Copy = Copy.PLAIN) -> Kernel:
+    """``y = max(x * z + 1, 0)``: ``x`` comes by TMA, ``z`` to registers or, if not ``PLAIN``, to shared memory."""
+    k = Builder("pointwise")
+    m, n = k.symbol("m"), k.symbol("n")
+    x, z = k.input("x", (m, n), fp32), k.input("z", (m, n), fp32)
+    y = k.output("y", (m, n), fp32)
+    x_s = k.shared("x_s", tile, fp32)
+    z_t = k.register("z_r", tile, fp32) if plain is Copy.PLAIN else k.shared("z_s", tile, fp32)
+    with k.block("b", blocks) as b, k.serial("r", _steps(ceil_div(m, tile[0]), b, blocks)) as r:
+        row = (r * blocks + b) * tile[0]
+        with k.serial("c", ceil_div(n, tile[1])) as c:
+            k.load(x_s, x.at(row, c * tile[1]))
+            k.load(z_t, z.at(row, c * tile[1]), plain)
+            k.assign(y.at(row, c * tile[1]), larger(x_s * z_t + 1, 0))
+    return k.kernel()
+
+
+def reduce_inner(*, tile: tuple[int, int] = (8, 256), op: ReduceOp = ReduceOp.SUM, blocks: int = 132) -> Kernel:
+    """Each row's sum or maximum. Columns past the end count as the neutral element."""
+    k = Builder(f"row_{op.value}")
+    m, n = k.symbol("m"), k.symbol("n")
+    x, y = k.input("x", (m, n), fp32), k.output("y", (m,), fp32)
+    s = k.shared("s", tile, fp32)
+    acc = k.register("acc", (tile[0], 1), fp32)
+    start = 0.0 if op is ReduceOp.SUM else float("-inf")
+    with k.block("b", blocks) as b, k.serial("r", _steps(ceil_div(m, tile[0]), b, blocks)) as r:
+        row = (r * blocks + b) * tile[0]
+        k.assign(acc, start)
+        with k.serial("c", ceil_div(n, tile[1])) as c:
+            k.load(s, x.at(row, c * tile[1]))
+            term = s.value() if op is ReduceOp.SUM else where(less(Coord(1) + c * tile[1], n), s, start)
+            k.reduce(acc, op, term, axes=(1,), shape=tile)
+        k.store(y.at(row), acc)
+    return k.kernel()
+
+
+def reduce_outer(*, tile: tuple[int, int] = (16, 128)) -> Kernel:
+    """Each column's sum, a block per panel of columns."""
+    k = Builder("column_sum")
+    m, n = k.symbol("m"), k.symbol("n")
+    x, y = k.input("x", (m, n), fp32), k.output("y", (n,), fp32)
+    s = k.shared("s", tile, fp32)
+    acc = k.register("acc", (1, tile[1]), fp32)
+    with k.block("b", ceil_div(n, tile[1])) as b:
+        k.assign(acc, 0)
+        with k.serial("r", ceil_div(m, tile[0])) as r:
+            k.load(s, x.at(r * tile[0], b * tile[1]))
+            k.reduce(acc, ReduceOp.SUM, s, axes=(0,), shape=tile)
+        k.store(y.at(b * tile[1]), acc)
+    return k.kernel()
+
+
+def layer_norm(*, columns: int = 4096, chunk: int = 256, blocks: int = 132, eps: float = 1e-5) -> Kernel:
+    """Layer normalisation of rows of ``columns``, seen as ``columns // chunk`` pieces so that TMA takes a whole row.
+
+    The row stays in shared memory: read from global memory once, from there three times.
+    """
+    k = Builder("layer_norm")
+    m = k.symbol("m")
+    pieces = columns // chunk
+    x, y = k.input("x", (m, pieces, chunk), fp32), k.output("y", (m, pieces, chunk), fp32)
+    weight, bias = k.input("weight", (pieces, chunk), fp32), k.input("bias", (pieces, chunk), fp32)
+    row = k.shared("row", (1, pieces, chunk), fp32)
+    mean, variance = k.register("mean", (1, 1, 1), fp32), k.register("variance", (1, 1, 1), fp32)
+    with k.block("b", blocks) as b, k.serial("r", _steps(m, b, blocks)) as r:
+        at = r * blocks + b
+        k.load(row, x.at(at, 0, 0))
+        k.assign(mean, 0)
+        k.reduce(mean, ReduceOp.SUM, row, axes=(1, 2), shape=(1, pieces, chunk))
+        k.assign(mean, mean / columns)
+        k.assign(variance, 0)
+        k.reduce(variance, ReduceOp.SUM, (row - mean) * (row - mean), axes=(1, 2), shape=(1, pieces, chunk))
+        w, c = (t.at(0, 0, shape=(pieces, chunk)) for t in (weight, bias))
+        k.assign(y.at(at, 0, 0), (row - mean) * rsqrt(variance / columns + eps) * w + c)
+    return k.kernel()
+
+
+def matmul(*, m: int = 128, n: int = 128, k: int = 64, threads: int = 256, dtype: DType = bf16) -> Kernel:
+    """``c = a @ b.T`` with ``a`` M x K, ``b`` N x K; a block per tile of ``m`` x ``n``, steps of ``k``."""
+    return _matmul("matmul", (m, n, k), threads, dtype, bias=False)
+
+
+def matmul_bias(*, m: int = 128, n: int = 128, k: int = 64, threads: int = 256, dtype: DType = bf16) -> Kernel:
+    """``c = a @ b.T + bias``: the bias is one row, broadcast over all rows of the tile."""
+    return _matmul("matmul_bias", (m, n, k), threads, dtype, bias=True)
+
+
+def _matmul(name: str, tile: tuple[int, int, int], threads: int, dtype: DType, *, bias: bool) -> Kernel:
+    m, n, k = tile
+    build = Builder(name, threads=threads)
+    rows, columns, depth = (build.symbol(s) for s in ("rows", "columns", "depth"))
+    a, b = build.input("a", (rows, depth), dtype), build.input("b", (columns, depth), dtype)
+    row = build.input("bias", (columns,), fp32) if bias else None
+    c = build.output("c", (rows, columns), dtype)
+    swizzle = 128 if k * dtype.itemsize == 128 else 0
+    a_s = build.shared("a_s", (m, k), dtype, swizzle_bytes=swizzle)
+    b_s = build.shared("b_s", (n, k), dtype, swizzle_bytes=swizzle)
+    acc = build.register("acc", (m, n), fp32)
+    with build.block("j", ceil_div(columns, n)) as j, build.block("i", ceil_div(rows, m)) as i:
+        build.assign(acc, 0)
+        with build.serial("s", ceil_div(depth, k)) as s:
+            build.load(a_s, a.at(i * m, s * k))
+            build.load(b_s, b.at(j * n, s * k))
+            build.matmul(acc, a_s, b_s)
+        if row is not None:
+            build.assign(acc, acc + row.at(j * n, shape=(n,)))
+        build.store(c.at(i * m, j * n), acc)
+    return build.kernel()
+
+
+def matmul_batched(*, m: int = 128, n: int = 128, k: int = 64, threads: int = 256, dtype: DType = bf16) -> Kernel:
+    """``c[g] = a @ b[g].T`` for every ``g``: ``a`` is broadcast over the batch. Persistent: a block walks its tiles."""
+    build = Builder("matmul_batched", threads=threads)
+    batch, rows, columns, depth = (build.symbol(s) for s in ("batch", "rows", "columns", "depth"))
+    a, b = build.input("a", (rows, depth), dtype), build.input("b", (batch, columns, depth), dtype)
+    c = build.output("c", (batch, rows, columns), dtype)
+    swizzle = 128 if k * dtype.itemsize == 128 else 0
+    a_s = build.shared("a_s", (m, k), dtype, swizzle_bytes=swizzle)
+    b_s = build.shared("b_s", (n, k), dtype, swizzle_bytes=swizzle)
+    acc = build.register("acc", (m, n), fp32)
+    with build.block("j", ceil_div(columns, n)) as j, build.block("i", ceil_div(rows, m)) as i:  # noqa: SIM117
+        with build.serial("g", batch) as g:
+            build.assign(acc, 0)
+            with build.serial("s", ceil_div(depth, k)) as s:
+                build.load(a_s, a.at(i * m, s * k))
+                build.load(b_s, b.at(g, j * n, s * k))
+                build.matmul(acc, a_s, b_s)
+            build.store(c.at(g, i * m, j * n), acc)
+    return build.kernel()

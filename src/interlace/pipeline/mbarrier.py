@@ -1,0 +1,58 @@
+"""An mbarrier as a value: what its operations do to phase, pending arrivals and pending bytes.
+
+The semantics are those of the PTX ISA (section mbarrier): a phase completes when no arrival and no byte is pending;
+then the next begins with the full count of arrivals. Waiting for a parity passes if the phase of that parity is the
+one before the current.
+
+Worked example, count 1:            phase  pending  bytes
+    init                            0      1        0      wait parity 1 passes, wait parity 0 blocks
+    arrive, expect 128 bytes        0      0        128
+    a copy completes 128 bytes      1      1        0      wait parity 0 passes, wait parity 1 blocks
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+
+class MBarrier(NamedTuple):
+    """One barrier; every operation returns the barrier after it.
+
+    Attributes:
+        needed: arrivals that a phase needs.
+        phase: number of the current phase, from 0.
+        pending: arrivals that it still needs; negative after too many.
+        bytes: bytes expected and not yet copied; negative if copies came first.
+    """
+
+    needed: int
+    phase: int
+    pending: int
+    bytes: int
+
+    @staticmethod
+    def fresh(count: int) -> MBarrier:
+        """After initialisation."""
+        return MBarrier(count, 0, count, 0)
+
+    def arrive(self, arrivals: int, expect_bytes: int = 0) -> MBarrier:
+        """``expect_bytes`` become pending, then ``arrivals`` arrive."""
+        return self._next(self.pending - arrivals, self.bytes + expect_bytes)
+
+    def complete(self, copied_bytes: int) -> MBarrier:
+        """A bulk copy has written its bytes."""
+        return self._next(self.pending, self.bytes - copied_bytes)
+
+    def passes(self, parity: int) -> bool:
+        """Whether a wait for ``parity`` ends now."""
+        return self.phase % 2 != parity
+
+    @property
+    def idle(self) -> bool:
+        """Nothing of the current phase has happened yet."""
+        return self.pending == self.needed and self.bytes == 0
+
+    def _next(self, pending: int, left_bytes: int) -> MBarrier:
+        if pending == 0 and left_bytes == 0:
+            return MBarrier(self.needed, self.phase + 1, self.needed, 0)
+        return MBarrier(self.needed, self.phase, pending, left_bytes)
