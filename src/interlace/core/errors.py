@@ -32,7 +32,7 @@
     │       ├── OverwriteHazard     a stage is overwritten before it is released
     │       ├── EarlyReadHazard     a stage is read before it is full
     │       ├── StuckHazard         a wait that no interleaving completes
-    │       ├── ByteHazard          bytes that were expected and copied differ
+    │       ├── CountHazard         bytes or arrivals of a phase do not match, or are pending at exit
     │       ├── SharedBarrierHazard two tensors on one barrier
     │       └── LifetimeHazard      a barrier used before its initialisation, or not invalidated
     ├── DeviceError         the device cannot run it
@@ -179,8 +179,8 @@ class StuckHazard(HazardError):
     """A wait that can no longer complete."""
 
 
-class ByteHazard(HazardError):
-    """A phase expects other bytes than are copied, or something is pending at exit."""
+class CountHazard(HazardError):
+    """Bytes or arrivals of a phase differ from what it expects, or something is pending at exit."""
 
 
 class SharedBarrierHazard(HazardError):

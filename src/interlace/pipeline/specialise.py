@@ -99,9 +99,14 @@ def _loads(rings: Rings, body: tuple[Stmt, ...], *, alone: bool) -> tuple[Stmt, 
         elif isinstance(stmt, Load) and stmt.dst.tensor in rings.by_tensor:
             b = rings.by_tensor[stmt.dst.tensor]
             flat = b.nest.flat
-            out.append(b.wait_empty(flat))
-            for issued in b.issue(flat):
-                out += issued.body if alone and isinstance(issued, ElectOne) else (issued,)
+            issue, wait = b.issue(flat), b.wait_empty(flat)
+            if isinstance(issue[0], ElectOne):
+                # Only who copies may wait: the elected thread goes on without the others, so that the barrier could
+                # run two phases ahead of one that is late, who would then wait for ever.
+                inner = (wait, *issue[0].body)
+                out += inner if alone else (ElectOne(inner),)
+            else:
+                out += (wait, *issue)
     return tuple(out)
 
 
