@@ -7,6 +7,8 @@ traps; without it a wait is unbounded.
 
 from __future__ import annotations
 
+from interlace.pipeline.tile_functions import TILE_FUNCTIONS
+
 _FUNCTIONS = r"""
 struct __align__(64) TensorMap { unsigned long long words[16]; };
 #define DEVICE __device__ __forceinline__
@@ -157,19 +159,27 @@ template <int COUNT> DEVICE void settle(float (&values)[COUNT]) {
 """
 
 
-def _wgmma(n: int) -> str:
-    """``wgmma_m64n<n>k16``: sum += A (64 x 16) * B (16 x n), both contiguous along k; bf16 in, fp32 accumulators."""
+def wgmma_name(n: int, kind: str) -> str:
+    """The function that ``wgmma`` defines."""
+    return f"wgmma_m64n{n}k16" if kind == "bf16" else f"wgmma_m64n{n}k16_{kind}"
+
+
+def wgmma(n: int, kind: str = "bf16") -> str:
+    """A function: sum += A (64 x 16) * B (16 x n), both contiguous along k; fp32 accumulators.
+
+    ``kind`` is the operands' element type in PTX: bf16 or f16.
+    """
     count = n // 2
     registers = ", ".join(f"%{i}" for i in range(count))
     operands = ", ".join(f'"+f"(sum[{i}])' for i in range(count))
     return (
-        f"DEVICE void wgmma_m64n{n}k16(float (&sum)[{count}], unsigned long long a, "
+        f"DEVICE void {wgmma_name(n, kind)}(float (&sum)[{count}], unsigned long long a, "
         f"unsigned long long b) {{\n"
-        f'  asm volatile("wgmma.mma_async.sync.aligned.m64n{n}k16.f32.bf16.bf16 {{{registers}}}, '
+        f'  asm volatile("wgmma.mma_async.sync.aligned.m64n{n}k16.f32.{kind}.{kind} {{{registers}}}, '
         f'%{count}, %{count + 1}, 1, 1, 1, 0, 0;"\n'
         f'               : {operands} : "l"(a), "l"(b));\n'
         f"}}\n"
     )
 
 
-PREAMBLE = _FUNCTIONS + _wgmma(128) + _wgmma(256)
+PREAMBLE = _FUNCTIONS + wgmma(128) + wgmma(256) + TILE_FUNCTIONS
