@@ -22,7 +22,7 @@ from interlace.core.dtypes import bf16
 from interlace.core.errors import PipelineError
 from interlace.pipeline.emit_index import emit_index, emit_less
 from interlace.pipeline.emit_tiles import UNROLL, Lines, Partial, Scope, Tiles
-from interlace.pipeline.index import Index
+from interlace.pipeline.index import Binary, Index
 from interlace.pipeline.ir import (
     AllocBarrier,
     Arrive,
@@ -186,7 +186,7 @@ class _Emitter:
         self.tiles = Tiles(kernel, self.out, registers, itemsize, placed)
         self.open: dict[str, Partial] = {}
         self.lagging: set[str] = set()
-        self.deferred = frozenset(_deferred_stores(kernel))
+        self.deferred = _deferred_stores(kernel)
         self.blocks = 0
         self.elected = False
 
@@ -256,6 +256,8 @@ class _Emitter:
             case Section():
                 self.out.add(f"// {stmt.name}")
                 self._statements(stmt.body, scope)
+                if any(s in self.deferred for s in walk(stmt.body)):
+                    self.out.add(f"if (thread == {scope.first}) bulk_wait_read<0>();")
             case Role():
                 self._role(stmt)
             case ElectOne():
@@ -295,19 +297,19 @@ class _Emitter:
         for box_name in lag:
             self.out.add(f"unsigned {box_name}_before_ = 0;")
         self.lagging = set(lag)
+        if lag:
+            (product,) = (s for s in loop.body if isinstance(s, Matmul))
+            self._settle(product)  # else ptxas moves the zeros between products and serialises these
         self.out.add(UNROLL if loop.kind is LoopKind.UNROLLED else f"{UNROLL} 1")
         head = f"for (int {loop.var} = {emit_index(loop.start)}; {loop.var} < {emit_index(loop.stop)}; ++{loop.var})"
         self._block(head, loop.body, scope)
         if lag:
-            (product,) = (s for s in loop.body if isinstance(s, Matmul))
             self.out.add("wgmma_wait<0>();")
             self._settle(product)
             self.out.add("__syncwarp();")
             for name in lag:
                 self.out.add(f"if (thread % 32 == 0 && {name}_before_) mbarrier_arrive({name}_before_);")
             self.lagging = set()
-        if any(s in self.deferred for s in walk(loop.body)):
-            self.out.add(f"if (thread == {scope.first}) bulk_wait_read<0>();")
         for partial in reductions:
             self.tiles.finish(partial, scope)
             del self.open[partial.reduce.dst.tensor]
@@ -359,18 +361,14 @@ class _Emitter:
 
     def _tma_load(self, stmt: Load) -> None:
         assert stmt.barrier is not None
-        for store in self.deferred:
-            if store.src.tensor == stmt.dst.tensor:
-                self.out.add(f"bulk_wait_read<{self._pending(stmt, store)}>();")
+        pending = next((_pending(self.kernel, stmt, store) for store in self.deferred), None)
+        if pending is not None:
+            self.out.add(f"bulk_wait_read<{pending}>();")
         box = stmt.src
         where = ", ".join(emit_index(o) for o in reversed(box.origin))
         target = f"shared_address({self.tiles.slot(stmt.dst)})"
         name = _map(self.kernel, stmt).name
         self.out.add(f"tma_load_{len(box.shape)}d({target}, {name}, {where}, {self._slot(stmt.barrier)});")
-
-    def _pending(self, load: Load, store: Store) -> int:
-        """Stores that need not have been read when the load begins: those of the steps after its slot's last."""
-        return 0
 
     def _tma_store(self, stmt: Store, scope: Scope) -> None:
         box = stmt.dst
@@ -510,6 +508,35 @@ def _lagging_releases(kernel: Kernel, loop: For) -> tuple[str, ...]:
     return tuple(name for name in released if of[name] in operands)
 
 
-def _deferred_stores(kernel: Kernel) -> Iterator[Store]:
-    """Stores by TMA out of a ring that only its own next loads must wait for."""
-    return iter(())
+def _deferred_stores(kernel: Kernel) -> frozenset[Store]:
+    """The one store by TMA, if it empties a ring that only TMA fills, directly in the loop that loads ahead.
+
+    The thread that stores issues the loads too, so it may wait there: before a load, for the stores out of its slot.
+    """
+    stores = {s for s in walk(kernel.body) if isinstance(s, Store) and s.by is Copy.TMA}
+    if len(stores) != 1 or kernel.loader_threads:
+        return frozenset()
+    (store,) = stores
+    loads = [s for s in walk(kernel.body) if isinstance(s, Load) and s.dst.tensor == store.src.tensor]
+    ahead = [s for s in loads if _pending(kernel, s, store) is not None]
+    held = [s for s in walk(kernel.body) if isinstance(s, For) and store in s.body]
+    with_load = [loop for loop in held if set(ahead) & set(walk(loop.body))]
+    by_tma = all(s.by is Copy.TMA for s in loads)
+    return frozenset(stores) if by_tma and ahead and with_load and kernel.tensor(store.src.tensor).stages else frozenset()
+
+
+def _pending(kernel: Kernel, load: Load, store: Store) -> int | None:
+    """Stores that need not have been read when ``load`` begins; None if it does not fill the ring that they empty.
+
+    Worked example, 4 stages, prefetch 2: at step 6 the load is of step 8, into the slot of step 4. Steps 0 to 5 have
+    been stored; all but the newest one must have been read: ``4 - 1 - 2``.
+    """
+    ahead, here = load.dst.slot, store.src.slot
+    stages = kernel.tensor(load.dst.tensor).stages
+    if load.dst.tensor != store.src.tensor or ahead is None or here is None or stages is None:
+        return None
+    for prefetch in range(stages):
+        names = (ahead.left, here.left) if isinstance(ahead, Binary) and isinstance(here, Binary) else (ahead, here)
+        if names[0] == names[1] + prefetch:
+            return stages - 1 - prefetch
+    return None
