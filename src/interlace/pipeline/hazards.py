@@ -19,6 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from interlace.core.errors import (
     CountHazard,
@@ -52,6 +53,8 @@ from interlace.pipeline.mbarrier import MBarrier
 
 #: A copy under way: its parts with their contents, its barrier, bytes by TMA, arrivals by cp.async.
 Flight = tuple[tuple[tuple[Part, int], ...], Barrier, int, int]
+#: One step of a run: an agent with its event, or what lands.
+Label = tuple[str, Event] | tuple[tuple[Part, int], ...] | None
 
 
 @dataclass(frozen=True)
@@ -136,8 +139,7 @@ def _tensor(event: Event, owners: dict[str, str]) -> str | None:
             return owners.get(event.barrier[0])
 
 
-@dataclass(frozen=True)
-class _State:
+class _State(NamedTuple):
     """Everything that may differ between two moments; parts by content number, negative while a copy is under way."""
 
     at: tuple[int, ...]
@@ -173,8 +175,9 @@ class _Explorer:
     def explore(self) -> int:
         """Visits every reachable state; returns how many."""
         start = self.start()
-        came: dict[_State, tuple[_State | None, str]] = {start: (None, "start")}
+        came: dict[_State, tuple[_State | None, Label]] = {start: (None, None)}
         todo = [start]
+        stuck: StuckHazard | None = None
         while todo:
             state = todo.pop()
             try:
@@ -188,7 +191,12 @@ class _Explorer:
                         self._check_waits(state, after)
                         todo.append(after)
             except HazardError as error:
-                raise type(error)(f"{error}; after {self._path(came, state)}") from None
+                told = type(error)(f"{error}; after {self._path(came, state)}")
+                if not isinstance(told, StuckHazard):
+                    raise told from None
+                stuck = stuck or told  # another interleaving may show data going wrong, which says more
+        if stuck is not None:
+            raise stuck
         return len(came)
 
     def run_once(self) -> None:
@@ -201,16 +209,16 @@ class _Explorer:
             state = step[1]
         self._check_end(state)
 
-    def _following(self, state: _State) -> Iterator[tuple[str, _State]]:
+    def _following(self, state: _State) -> Iterator[tuple[Label, _State]]:
         """Every state one event later."""
         for i, agent in enumerate(self.agents):
             position = state.at[i]
             if position < len(agent.events):
                 after = self._step(state, i, agent.events[position])
                 if after is not None:
-                    yield f"{agent.name}: {_say(agent.events[position])}", after
+                    yield (agent.name, agent.events[position]), after
         for flight in state.flights:
-            yield self._land(state, flight)
+            yield flight[0], self._land(state, flight)
 
     def _step(self, state: _State, i: int, event: Event) -> _State | None:
         at = (*state.at[:i], state.at[i] + 1, *state.at[i + 1 :])
@@ -250,7 +258,7 @@ class _Explorer:
                 flights = state.flights | {(event.copies, event.barrier, 0, event.arrivals)}
                 return _State(at, state.barriers, state.parts, flights)
 
-    def _land(self, state: _State, flight: Flight) -> tuple[str, _State]:
+    def _land(self, state: _State, flight: Flight) -> _State:
         copies, barrier, nbytes, arrivals = flight
         parts = list(state.parts)
         for part, number in copies:
@@ -259,8 +267,7 @@ class _Explorer:
             barriers = self._arrive(state, barrier, arrivals, 0)
         else:
             barriers = self._set(state, barrier, self._alive(state, barrier, "completes").complete(nbytes))
-        after = _State(state.at, barriers, tuple(parts), state.flights - {flight})
-        return "a copy lands: " + ", ".join(f"{p[0]}{{{p[1]}}} number {n}" for p, n in copies), after
+        return _State(state.at, barriers, tuple(parts), state.flights - {flight})
 
     def _next(self, state: _State, agent: int) -> Event | None:
         events = self.agents[agent].events
@@ -330,10 +337,10 @@ class _Explorer:
 
     def _check_end(self, state: _State) -> None:
         """Nothing more can happen: all must be done and nothing pending."""
-        for i, agent in enumerate(self.agents):
-            event = self._next(state, i)
-            if event is not None:
-                raise StuckHazard(self._about(f"{agent.name} stays at: {_say(event)}; nothing can complete it"))
+        left = [(agent.name, self._next(state, i)) for i, agent in enumerate(self.agents)]
+        stays = [f"{name} stays at: {_say(event)}" for name, event in left if event is not None]
+        if stays:
+            raise StuckHazard(self._about(f"{', '.join(stays)}; nothing can complete this"))
         for barrier, i in self.barriers.items():
             if state.barriers[i] is not None:
                 raise LifetimeHazard(self._about(f"{_barrier(barrier)} is never invalidated; add it at the end"))
@@ -344,14 +351,22 @@ class _Explorer:
         of = f", {self.tensor!r}" if self.tensor else ""
         return f"kernel {self.name!r}{of}: {what}"
 
-    def _path(self, came: dict[_State, tuple[_State | None, str]], state: _State) -> str:
+    def _path(self, came: dict[_State, tuple[_State | None, Label]], state: _State) -> str:
         """The last events on the way to ``state``."""
         labels: list[str] = []
         at: _State | None = state
         while at is not None and len(labels) < 6:
             at, label = came[at]
-            labels.append(label)
+            labels.append(_say_label(label))
         return "; ".join(reversed(labels))
+
+
+def _say_label(label: Label) -> str:
+    if label is None:
+        return "start"
+    if isinstance(label[0], str):
+        return f"{label[0]}: {_say(label[1])}"
+    return "a copy lands: " + ", ".join(f"{part[0]}{{{part[1]}}} number {number}" for part, number in label)
 
 
 def _barrier(barrier: Barrier) -> str:

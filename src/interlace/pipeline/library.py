@@ -7,8 +7,11 @@ block 1 takes tiles 1, 5, 9 and block 2 tiles 2, 6: ``ceil((10 - b) / 4)`` steps
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from interlace.core.dtypes import DType, bf16, fp32
 from interlace.pipeline.build import Builder
+from interlace.pipeline.circular import circular_buffer, lower
 from interlace.pipeline.index import Index, Var, ceil_div
 from interlace.pipeline.ir import Copy, Kernel, ReduceOp
 from interlace.pipeline.values import Coord, larger, less, rsqrt, where
@@ -189,3 +192,45 @@ def matmul_batched(*, m: int = 128, n: int = 128, k: int = 64, threads: int = 25
                 build.matmul(acc, a_s, b_s)
             build.store(c.at(g, i * m, j * n), acc)
     return build.kernel()
+
+
+@dataclass(frozen=True)
+class Example:
+    """A marked kernel and the form that it is rewritten to."""
+
+    kernel: Kernel
+    warp_specialised: bool = False
+
+    def rewritten(self) -> Kernel:
+        """The kernel with its barriers."""
+        return lower(self.kernel, warp_specialised=self.warp_specialised)
+
+
+def examples() -> dict[str, Example]:
+    """The kernels of the golden files by name: each of the above, with depths, distances, copies and forms mixed."""
+    tma_and_plain, tma_and_async = pointwise(), pointwise(plain=Copy.CP_ASYNC)
+    two = {"a_s": 4, "b_s": 4}
+    return {
+        "copy_1d": Example(_marked(copy_1d(), {"s": 4})),
+        "copy_1d_plain": Example(_marked(copy_1d(by=Copy.PLAIN), {"s": 2})),
+        "copy_2d": Example(circular_buffer(copy_2d(), "s", 4, prefetch=2)),
+        "copy_3d": Example(_marked(copy_3d(), {"s": 2})),
+        "pointwise": Example(_marked(tma_and_plain, {"x_s": 4})),
+        "pointwise_synchronous": Example(_marked(tma_and_async, {"x_s": 4})),
+        "pointwise_mixed": Example(_marked(tma_and_async, {"x_s": 4, "z_s": 3})),
+        "pointwise_mixed_specialised": Example(_marked(tma_and_async, {"x_s": 4, "z_s": 3}), warp_specialised=True),
+        "row_sum": Example(_marked(reduce_inner(), {"s": 4})),
+        "row_max": Example(_marked(reduce_inner(op=ReduceOp.MAX), {"s": 3})),
+        "column_sum": Example(_marked(reduce_outer(), {"s": 8})),
+        "layer_norm": Example(_marked(layer_norm(), {"row": 3})),
+        "matmul": Example(_marked(matmul(), {"a_s": 4, "b_s": 3})),
+        "matmul_specialised": Example(_marked(matmul(), two), warp_specialised=True),
+        "matmul_bias_specialised": Example(_marked(matmul_bias(), two), warp_specialised=True),
+        "matmul_batched_specialised": Example(_marked(matmul_batched(), two), warp_specialised=True),
+    }
+
+
+def _marked(kernel: Kernel, stages: dict[str, int]) -> Kernel:
+    for tensor, depth in stages.items():
+        kernel = circular_buffer(kernel, tensor, depth)
+    return kernel

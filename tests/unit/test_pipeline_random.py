@@ -1,0 +1,71 @@
+"""Random kernels: what the rewrite makes means what the plain loops mean, and no interleaving goes wrong."""
+
+from __future__ import annotations
+
+from functools import cache
+
+import numpy as np
+import pytest
+from hypothesis import event, given, settings
+from hypothesis import strategies as st
+
+from interlace.pipeline.circular import lower
+from interlace.pipeline.hazards import check_hazards
+from interlace.pipeline.interpret import interpret
+from interlace.pipeline.ir import Copy
+
+from .pipelines import Case, cases
+
+#: Four tests of this many draws.
+DRAWS = 525
+
+
+@pytest.mark.parametrize("nested", [False, True], ids=["loop", "nest"])
+@pytest.mark.parametrize("warp_specialised", [False, True], ids=["block", "specialised"])
+def test_rewritten_kernels_mean_what_the_loops_mean(nested: bool, warp_specialised: bool) -> None:
+    @settings(max_examples=DRAWS, deadline=None, derandomize=True, database=None)
+    @given(cases(nested=nested, all_rings=warp_specialised), st.data())
+    def check(case: Case, data: st.DataObject) -> None:
+        extent = data.draw(st.integers(0, 40), "extent")
+        inner = data.draw(st.integers(0, 8), "inner") if nested else extent
+        outer = min(extent // max(inner, 1), 8)
+        steps = inner * (outer if nested else 1)
+        tail = data.draw(st.integers(0, case.tile - 1), "tail")
+        n = max(steps * case.tile - tail, 0)
+        event(f"steps: {'none' if not steps else 'fewer than stages' if _shallow(case, steps) else 'more'}")
+        kernel = case.kernel()
+        rewritten = lower(kernel, warp_specialised=warp_specialised)
+        sizes = case.sizes(n, inner, outer)
+        xs = {
+            f"x{i}": np.arange(n, dtype=np.float32) % 13 - 3 * i for i in range(len(case.inputs))
+        }  # small integers: sums are exact in any order
+        plain = interpret(kernel, xs, sizes)
+        result = interpret(rewritten, xs, sizes, seed=data.draw(st.integers(0, 3), "seed"))
+        y, z = case.expected(xs, inner, outer)
+        for got in (plain, result):
+            np.testing.assert_array_equal(got["y"], y)
+            np.testing.assert_array_equal(got["z"], z)
+        _accepted(case, warp_specialised, *_small(case, inner, outer, warp_specialised))
+
+    check()
+
+
+def _shallow(case: Case, steps: int) -> bool:
+    return steps < max(how.stages for how in case.inputs)
+
+
+def _small(case: Case, inner: int, outer: int, warp_specialised: bool) -> tuple[int, int]:
+    """Extents for the hazard checker: past the first round of most rings, few where threads copy on their own."""
+    copies = any(how.by is not Copy.TMA for how in case.inputs)
+    most = (3 if copies else 6) if warp_specialised else (4 if copies else 7)
+    if not case.nested:
+        return min(inner, most), 1
+    inner = min(inner, 3)
+    return inner, min(outer, most // max(inner, 1))
+
+
+@cache
+def _accepted(case: Case, warp_specialised: bool, inner: int, outer: int) -> None:
+    kernel = case.kernel()
+    sizes = case.sizes(inner * outer * case.tile, inner, outer)
+    check_hazards(kernel, lower(kernel, warp_specialised=warp_specialised), sizes)

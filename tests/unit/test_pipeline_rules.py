@@ -1,0 +1,318 @@
+"""What breaks a rule is refused before anything is rewritten, with the rule and the tensor in the message."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from interlace.core.devices import H200
+from interlace.core.dtypes import bf16, fp32
+from interlace.core.errors import (
+    BoxError,
+    CarriedError,
+    DepthError,
+    PipelineError,
+    ScopeError,
+    SharedMemoryError,
+)
+from interlace.pipeline import library
+from interlace.pipeline.build import Builder
+from interlace.pipeline.check import check_sizes, divisor
+from interlace.pipeline.circular import circular_buffer, lower
+from interlace.pipeline.index import Const, Less, Var, ceil_div, evaluate, maximum, minimum, names, substitute
+from interlace.pipeline.interpret import interpret
+from interlace.pipeline.ir import Copy, For, Kernel, Role, Store, walk
+from interlace.pipeline.smem import lay_out
+from interlace.pipeline.text import print_index, print_kernel
+
+
+def loop(
+    shape: tuple[int, ...] = (256,),
+    *,
+    columns: int | None = None,
+    by: Copy = Copy.TMA,
+    align_bytes: int = 16,
+    body: Callable[[Builder, Var], None] | None = None,
+) -> Kernel:
+    """A loop that loads ``s`` from ``x`` and does ``body``."""
+    k = Builder("rule")
+    n = k.symbol("n")
+    rank = len(shape)
+    extents = (n,) * rank if columns is None else (*(n,) * (rank - 1), Const(columns))
+    x = k.input("x", extents, fp32, align_bytes=align_bytes)
+    k.output("y", (n,), fp32)
+    s = k.shared("s", shape, fp32)
+    with k.serial("i", n) as i:
+        k.load(s, x.at(*((0,) * (rank - 1)), i * shape[-1]), by)
+        if body:
+            body(k, i)
+    return k.kernel()
+
+
+@pytest.mark.parametrize(
+    ("make", "text"),
+    [
+        (lambda: loop((257 * 4,)), "TMA box of 'x': a side of .* is over 256 elements"),
+        (lambda: loop((6,)), "tma box of 'x': inner bytes are 24; use a multiple of 16"),
+        (lambda: loop((6,), by=Copy.CP_ASYNC), "cp.async box of 'x': inner bytes are 24"),
+        (lambda: loop(align_bytes=8), "base is aligned to 8 bytes; 16 are needed"),
+        (lambda: loop((4, 4), columns=61), "stride of dimension 0 is 244 bytes; pad it"),
+        (lambda: loop((1, 1, 1, 1, 1, 4)), "has 6 dimensions; TMA takes up to 5"),
+        (lambda: loop((8, 256, 256)), "2097152 bytes; a barrier counts up to 1048575"),
+    ],
+)
+def test_a_box_that_asynchronous_copies_cannot_take(make: Callable[[], Kernel], text: str) -> None:
+    with pytest.raises(BoxError, match=text):
+        make()
+
+
+def test_the_same_boxes_may_be_copied_plainly() -> None:
+    loop((257 * 4,), by=Copy.PLAIN)
+    loop((6,), by=Copy.PLAIN)
+    loop((4, 4), columns=61, by=Copy.PLAIN)
+
+
+def test_run_time_strides_are_checked_before_a_launch() -> None:
+    kernel = library.copy_2d(tile=(8, 16))
+    check_sizes(kernel, {"m": 3, "n": 60})
+    with pytest.raises(BoxError, match="tma box of 'x': stride of dimension 0 is 244 bytes"):
+        check_sizes(kernel, {"m": 3, "n": 61})
+    with pytest.raises(BoxError, match="244 bytes"):
+        interpret(kernel, {"x": np.zeros((3, 61), np.float32)})
+    with pytest.raises(PipelineError, match="extent 'm' is None"):
+        check_sizes(kernel, {"n": 60})
+
+
+def test_a_cp_async_origin_must_be_aligned() -> None:
+    k = Builder("rule")
+    n = k.symbol("n")
+    x, s = k.input("x", (n,), fp32), k.shared("s", (4,), fp32)
+    with k.serial("i", n) as i:
+        k.load(s, x.at(i + 4), Copy.CP_ASYNC)
+    with pytest.raises(BoxError, match="inner origin is no known multiple of 16 bytes"):
+        k.kernel()
+
+
+@pytest.mark.parametrize(("stages", "prefetch"), [(0, None), (-1, None), (3, 3), (3, -1)])
+def test_depths_and_distances_that_mean_nothing(stages: int, prefetch: int | None) -> None:
+    with pytest.raises(DepthError, match=r"circular buffer 's': (depth is -?\d|prefetch distance is -?\d)"):
+        circular_buffer(loop(), "s", stages, prefetch)
+
+
+def test_marks_on_what_no_loop_loads() -> None:
+    with pytest.raises(ScopeError, match="'t': kernel 'rule' has no shared tensor"):
+        circular_buffer(loop(), "t", 2)
+    k = Builder("rule")
+    x, s = k.input("x", (256,), fp32), k.shared("s", (256,), fp32)
+    k.shared("t", (4,), fp32)
+    k.load(s, x.at(0))
+    with pytest.raises(ScopeError, match="'s': its load is not directly in a serial or unrolled loop"):
+        circular_buffer(k.kernel(), "s", 2)
+    with pytest.raises(ScopeError, match="'t': nothing loads it"):
+        circular_buffer(k.kernel(), "t", 2)
+
+
+def test_a_load_under_a_condition_cannot_be_numbered() -> None:
+    k = Builder("rule")
+    n = k.symbol("n")
+    x, s = k.input("x", (n,), fp32), k.shared("s", (256,), fp32)
+    with k.serial("i", n) as i, k.when(Less(i, Const(3))):
+        k.load(s, x.at(i * 256))
+    with pytest.raises(ScopeError, match="not directly in a serial"):
+        circular_buffer(k.kernel(), "s", 2)
+
+
+def test_a_use_outside_of_the_loop() -> None:
+    k = Builder("rule")
+    n = k.symbol("n")
+    x, y, s = k.input("x", (n,), fp32), k.output("y", (n,), fp32), k.shared("s", (256,), fp32)
+    with k.serial("i", n) as i:
+        k.load(s, x.at(i * 256))
+    k.store(y.at(0), s)
+    with pytest.raises(ScopeError, match="'s': used outside of loop 'i'"):
+        circular_buffer(k.kernel(), "s", 2)
+
+
+def test_dependencies_carried_from_one_iteration_to_the_next() -> None:
+    k = Builder("rule")
+    n = k.symbol("n")
+    x, y, s = k.input("x", (n,), fp32), k.output("y", (n,), fp32), k.shared("s", (256,), fp32)
+    with k.serial("i", n) as i:
+        k.store(y.at(i * 256), s)
+        k.load(s, x.at(i * 256))
+    with pytest.raises(CarriedError, match="'s': read before its load"):
+        circular_buffer(k.kernel(), "s", 2)
+
+    kernel = loop(body=lambda k, i: k.assign(_tile(k), _tile(k) * 2))
+    with pytest.raises(CarriedError, match="'s': written 2 times in an iteration"):
+        circular_buffer(kernel, "s", 2)
+
+    k = Builder("rule")
+    n = k.symbol("n")
+    y, s = k.output("y", (n,), fp32), k.shared("s", (256,), fp32)
+    with k.serial("i", n) as i:
+        k.load(s, y.at(i * 256))
+        k.store(y.at(i * 256 + 256), s)
+    with pytest.raises(CarriedError, match="'s': it is loaded ahead from 'y', which the kernel writes"):
+        circular_buffer(k.kernel(), "s", 2)
+
+
+def _tile(k: Builder):  # type: ignore[no-untyped-def]
+    from interlace.pipeline.ir import Box
+
+    return Box("s", (Const(0),), (256,))
+
+
+def test_marking_twice_and_rewriting_twice() -> None:
+    marked = circular_buffer(loop(), "s", 2)
+    with pytest.raises(PipelineError, match="'s': marked twice"):
+        circular_buffer(marked, "s", 3)
+    with pytest.raises(PipelineError, match="'rule' is rewritten already"):
+        lower(lower(marked))
+    with pytest.raises(PipelineError, match="'rule' is rewritten already"):
+        circular_buffer(lower(marked), "s", 3)
+
+
+def test_warp_specialisation_needs_warpgroups_and_something_to_load() -> None:
+    with pytest.raises(PipelineError, match="no circular buffer"):
+        lower(loop(), warp_specialised=True)
+    marked = circular_buffer(replace(loop(), threads=96), "s", 2)
+    with pytest.raises(PipelineError, match="96 threads; warp specialisation takes a multiple of 128"):
+        lower(marked, warp_specialised=True)
+
+
+def test_steps_that_depend_on_an_outer_loop_are_pipelined_one_by_one() -> None:
+    """A triangle: row ``o`` has ``o`` steps. The block form drains at each row; a loader could not number them."""
+    k = Builder("triangle")
+    n = k.symbol("n")
+    x, y, s = k.input("x", (n, n), fp32), k.output("y", (n, n), fp32), k.shared("s", (1, 4), fp32)
+    with k.serial("o", n) as o, k.serial("i", o) as i:
+        k.load(s, x.at(o, i * 4))
+        k.store(y.at(o, i * 4), s)
+    kernel = circular_buffer(k.kernel(), "s", 3)
+    x_values = np.arange(64, dtype=np.float32).reshape(8, 8)
+    expected = interpret(kernel, {"x": x_values})["y"]
+    assert np.isnan(expected[0]).all()
+    np.testing.assert_array_equal(expected[2], x_values[2])
+    np.testing.assert_array_equal(interpret(lower(kernel), {"x": x_values})["y"], expected)
+    with pytest.raises(ScopeError, match="'s': loop 'i' stands under a condition or in a loop"):
+        lower(kernel, warp_specialised=True)
+
+
+@pytest.mark.parametrize(
+    ("threads", "registers"), [(128, (40, 240)), (256, (40, 232)), (384, (24, 160)), (896, (24, 64))]
+)
+def test_registers_of_the_roles_fit_the_sm(threads: int, registers: tuple[int, int]) -> None:
+    kernel = circular_buffer(replace(loop(), threads=threads), "s", 2)
+    roles = [s for s in walk(lower(kernel, warp_specialised=True).body) if isinstance(s, Role)]
+    assert tuple(role.registers for role in roles) == registers
+    assert sum(role.registers * role.threads for role in roles) <= 65536
+    assert all(role.registers % 8 == 0 for role in roles)
+
+
+def test_matmul_operands_come_by_tma() -> None:
+    k = Builder("rule")
+    a, b = (k.input(name, (64, 64), bf16) for name in "ab")
+    a_s, b_s = k.shared("a_s", (64, 64), bf16), k.shared("b_s", (64, 64), bf16)
+    acc = k.register("acc", (64, 64), fp32)
+    k.load(a_s, a.at(0, 0))
+    k.load(b_s, b.at(0, 0), Copy.CP_ASYNC)
+    k.matmul(acc, a_s, b_s)
+    with pytest.raises(PipelineError, match="reads 'b_s' through the async proxy, but not only TMA writes it"):
+        k.kernel()
+
+
+def test_other_mistakes_in_a_kernel() -> None:
+    with pytest.raises(PipelineError, match="'j' is neither an extent nor a loop variable"):
+        loop(body=lambda k, i: k.store(_output(k, Var("j")), _tile(k)))
+    with pytest.raises(PipelineError, match="the name 'i' is used twice"):
+        loop(body=lambda k, i: k.serial("i", 3).__enter__() and None or k.serial("i", 3).__exit__())
+    with pytest.raises(PipelineError, match="100 threads; use a multiple of 32"):
+        Builder("rule", threads=100).kernel()
+    with pytest.raises(PipelineError, match="tensor 'x' has 1 dimensions, but its box begins at 2"):
+        Builder("rule").input("x", (4,), fp32).at(0, 0)
+
+
+def _output(k: Builder, at: Var):  # type: ignore[no-untyped-def]
+    from interlace.pipeline.ir import Box
+
+    return Box("y", (at,), (256,))
+
+
+def test_index_expressions_fold_and_print_with_the_fewest_brackets() -> None:
+    i, n = Var("i"), Var("n")
+    assert i * 1 + 0 == i
+    assert i + 3 - 3 == i
+    assert (i + 3) + 2 == i + 5
+    assert (i * 0, i % 1, 7 // Const(2) if False else Const(7) // 2) == (Const(0), Const(0), Const(3))
+    assert print_index((i + 1) * 4 - (n - i) % 3) == "(i + 1) * 4 - (n - i) % 3"
+    assert print_index(minimum(3, ceil_div(n, 8))) == "min(3, (n + 7) // 8)"
+    assert evaluate(maximum(i - 5, 0) // 2, {"i": 12}) == 3
+    assert substitute(i * 64 + n, {"i": n + 1}) == (n + 1) * 64 + n
+    assert names(i * 64 + n) == {"i", "n"}
+    assert [divisor(e) for e in (i * 64 + 32, i * 64 + n, Const(0))] == [32, 1, 0]
+
+
+def test_dead_tiles_share_their_bytes_and_live_ones_do_not() -> None:
+    k = Builder("two_loops")
+    n = k.symbol("n")
+    x, y = k.input("x", (n,), fp32), k.output("y", (n,), fp32)
+    first, second, kept = (k.shared(name, (size,), fp32) for name, size in (("a", 256), ("b", 128), ("kept", 32)))
+    k.load(kept, x.at(0))
+    with k.serial("i", 4) as i:
+        k.load(first, x.at(i * 256))
+        k.store(y.at(i * 256), first)
+    with k.serial("j", 4) as j:
+        k.load(second, x.at(j * 128))
+        k.store(y.at(1024 + j * 128), second)
+    k.store(y.at(2048), kept)
+    kernel = lower(circular_buffer(circular_buffer(k.kernel(), "a", 4), "b", 2))
+    layout = lay_out(kernel, H200)
+    assert (layout.of("a").offset_bytes, layout.of("a").size_bytes) == (0, 4096)
+    assert (layout.of("b").offset_bytes, layout.of("b").size_bytes) == (0, 1024)
+    assert layout.of("kept").offset_bytes == 4096
+    assert layout.of("a_full").offset_bytes == layout.of("b_full").offset_bytes == 4224
+    assert layout.total_bytes == 4224 + 4 * 8
+    assert layout.of("a").last < layout.of("b").first
+    x_values = np.arange(4096, dtype=np.float32)
+    np.testing.assert_array_equal(
+        interpret(kernel, {"x": x_values})["y"], interpret(k.kernel(), {"x": x_values})["y"]
+    )
+
+
+def test_what_loader_and_consumer_touch_lives_together() -> None:
+    kernel = circular_buffer(circular_buffer(library.matmul(), "a_s", 4), "b_s", 2)
+    layout = lay_out(lower(kernel, warp_specialised=True), H200)
+    spans = sorted((p.offset_bytes, p.offset_bytes + p.size_bytes) for p in layout.placed)
+    assert all(end <= start for (_, end), (start, _) in zip(spans, spans[1:], strict=False))
+    assert layout.align_bytes == 1024  # eight swizzled rows
+    assert layout.total_bytes == 6 * 16384 + 2 * (4 + 2) * 8
+
+
+def test_over_the_limit_every_tile_is_listed_with_the_depth_that_fits() -> None:
+    kernel = circular_buffer(circular_buffer(library.matmul(), "a_s", 9), "b_s", 8)
+    with pytest.raises(SharedMemoryError) as caught:
+        lay_out(lower(kernel), H200)
+    text = str(caught.value)
+    for part in ("a_s 9 x 16384 = 147456 bytes", "b_s 8 x 16384 = 131072 bytes", "a_s_full 9 x 8", "7 stages would fit"):
+        assert part in text
+    tiny = replace(H200, smem_bytes=20000)
+    with pytest.raises(SharedMemoryError, match="not even one stage would fit"):
+        lay_out(lower(kernel), tiny)
+
+
+def test_scratch_lies_behind_everything_else() -> None:
+    kernel = lower(circular_buffer(loop(), "s", 2))
+    layout = lay_out(kernel, H200, scratch_bytes=512)
+    assert layout.of("scratch").offset_bytes == 2048 + 128
+    assert layout.total_bytes == 2048 + 128 + 512
+
+
+def test_a_store_by_tma_prints_as_one() -> None:
+    kernel = library.copy_3d()
+    assert [s.by for s in walk(kernel.body) if isinstance(s, Store)] == [Copy.TMA]
+    assert "= tma store s" in print_kernel(kernel)
+    assert [s.var for s in walk(kernel.body) if isinstance(s, For)] == ["bm", "bd", "i"]
