@@ -1,4 +1,4 @@
-"""Emitted pipelines against float64 on the device: every kernel of the library, every depth, both forms, odd extents."""
+"""Emitted pipelines against float64 on the device: the library's kernels, every depth, both forms."""
 
 from __future__ import annotations
 

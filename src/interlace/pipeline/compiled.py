@@ -18,7 +18,8 @@ from interlace.core.dtypes import dtype
 from interlace.core.errors import PipelineError
 from interlace.pipeline.check import check_sizes
 from interlace.pipeline.compiler import Binary, compile_text
-from interlace.pipeline.emit import Emitted, MapSpec, emit_kernel
+from interlace.pipeline.emit import Emitted, emit_kernel
+from interlace.pipeline.emit_rules import MapSpec
 from interlace.pipeline.index import evaluate
 from interlace.pipeline.ir import Kernel, Memory
 from interlace.pipeline.launcher import Argument, TensorMap, tensor_map
@@ -130,9 +131,9 @@ def _checked(kernel: Kernel, name: str, tensors: Mapping[str, Tensor], shape: tu
 
 
 def _map(kernel: Kernel, spec: MapSpec, tensor: Tensor) -> TensorMap:
-    """The map of a tensor; an extent of 0 counts as 1, for loads that are never issued."""
+    """The map of a tensor; of one without elements, which has no address and is never loaded, any valid map."""
     shape = [max(n, 1) for n in tensor.shape]
     strides = [prod(shape[axis + 1 :]) for axis in range(len(shape))]
     return tensor_map(
-        tensor.data_ptr(), shape, strides, spec.box, kernel.tensor(spec.tensor).dtype, swizzled=spec.swizzled
+        tensor.data_ptr() or 4096, shape, strides, spec.box, kernel.tensor(spec.tensor).dtype, swizzled=spec.swizzled
     )

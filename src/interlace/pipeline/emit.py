@@ -13,24 +13,23 @@ until that store has been read.
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 from interlace.core.devices import DeviceSpec
 from interlace.core.dtypes import bf16
 from interlace.core.errors import PipelineError
+from interlace.pipeline.emit_combine import Partial
 from interlace.pipeline.emit_index import emit_index, emit_less
-from interlace.pipeline.emit_tiles import UNROLL, Lines, Partial, Scope, Tiles
-from interlace.pipeline.index import Binary, Index
+from interlace.pipeline.emit_rules import MapSpec, check_emittable, map_of, tensor_maps
+from interlace.pipeline.emit_text import UNROLL, Lines, Scope
+from interlace.pipeline.emit_tiles import Tiles
+from interlace.pipeline.index import Index
 from interlace.pipeline.ir import (
     AllocBarrier,
     Arrive,
     ArriveCopies,
     ArriveExpect,
     BarrierSlot,
-    Block,
-    Box,
     Copy,
     ElectOne,
     FenceBarrierInit,
@@ -55,10 +54,10 @@ from interlace.pipeline.ir import (
     Store,
     Sync,
     WaitParity,
-    read,
     walk,
     written,
 )
+from interlace.pipeline.peepholes import deferred_stores, hoisted, lagging_releases, pending_stores
 from interlace.pipeline.preamble import wgmma, wgmma_name
 from interlace.pipeline.smem import BARRIER_BYTES, SharedLayout, lay_out
 from interlace.pipeline.spread import Fragment, spread_registers
@@ -67,25 +66,6 @@ from interlace.pipeline.spread import Fragment, spread_registers
 SM_REGISTERS = 65536
 THREAD_REGISTERS = 255
 _AXES = "xyz"
-_KEYWORDS = frozenset(
-    "asm auto bool break case char class const continue default delete do double else enum extern false float for goto "
-    "if inline int long new private public register return short signed sizeof static struct switch template this "
-    "true typedef union unsigned void volatile while shared scratch".split()
-)
-
-
-@dataclass(frozen=True)
-class MapSpec:
-    """A tensor map that the host builds: which tensor, in boxes of which shape, with the 128-byte swizzle or not."""
-
-    tensor: str
-    box: tuple[int, ...]
-    swizzled: bool
-
-    @property
-    def name(self) -> str:
-        """The parameter."""
-        return f"{self.tensor}_map_{'x'.join(map(str, self.box))}{'s' * self.swizzled}"
 
 
 @dataclass(frozen=True)
@@ -111,7 +91,7 @@ def emit_kernel(kernel: Kernel, device: DeviceSpec) -> Emitted:
         PipelineError: something that the emitter does not take; the message says what to change.
         SharedMemoryError: more shared memory than a block of ``device`` may use.
     """
-    _check(kernel)
+    check_emittable(kernel)
     layout = lay_out(kernel, device)
     first = _Emitter(kernel, layout)
     first.body()
@@ -124,52 +104,8 @@ def emit_kernel(kernel: Kernel, device: DeviceSpec) -> Emitted:
     while len(body) == 1 and isinstance(body[0], For) and body[0].kind is LoopKind.BLOCK:
         grid.append(body[0].stop)
         body = body[0].body
-    maps = _maps(kernel)
+    maps = tensor_maps(kernel)
     return Emitted(kernel, emitter.text(maps), maps, layout, tuple(grid))
-
-
-def _check(kernel: Kernel) -> None:
-    names = [t.name for t in kernel.tensors] + [*kernel.symbols, kernel.name]
-    names += [s.var for s in walk(kernel.body) if isinstance(s, For | Let)]
-    for name in names:
-        if not re.fullmatch(r"[A-Za-z]\w*(?<!_)", name, re.ASCII) or name in _KEYWORDS:
-            raise PipelineError(
-                f"kernel {kernel.name!r}: {name!r} is no name for CUDA C++; "
-                "use letters, digits and underscores, no keyword, no underscore at the ends"
-            )
-    for stmt in walk(kernel.body):
-        if isinstance(stmt, Load | Store) and stmt.by is Copy.TMA:
-            box = _outside(stmt)
-            if len(box.shape) > 3:
-                raise PipelineError(f"TMA box of {box.tensor!r} has {len(box.shape)} dimensions; the emitter takes 3")
-        if isinstance(stmt, Matmul):
-            for tensor in (kernel.tensor(stmt.a.tensor), kernel.tensor(stmt.b.tensor)):
-                if tensor.swizzle_bytes != 128 or tensor.tile[1] * tensor.dtype.itemsize != 128:
-                    raise PipelineError(
-                        f"matmul reads {tensor.name!r} {tensor.tile}: it takes 64 elements along k, "
-                        "rows of 128 bytes, swizzled by 128 bytes"
-                    )
-    for tensor in kernel.tensors:
-        if tensor.swizzle_bytes and (tensor.swizzle_bytes != 128 or tensor.tile[-1] * tensor.dtype.itemsize != 128):
-            raise PipelineError(
-                f"tensor {tensor.name!r}: swizzle of {tensor.swizzle_bytes} bytes; "
-                "the emitter takes 128, with rows of 128 bytes"
-            )
-
-
-def _outside(stmt: Load | Store) -> Box:
-    return stmt.src if isinstance(stmt, Load) else stmt.dst
-
-
-def _map(kernel: Kernel, stmt: Load | Store) -> MapSpec:
-    inside = stmt.dst if isinstance(stmt, Load) else stmt.src
-    box = _outside(stmt)
-    return MapSpec(box.tensor, box.shape, kernel.tensor(inside.tensor).swizzle_bytes == 128)
-
-
-def _maps(kernel: Kernel) -> tuple[MapSpec, ...]:
-    copies = (s for s in walk(kernel.body) if isinstance(s, Load | Store) and s.by is Copy.TMA)
-    return tuple(dict.fromkeys(_map(kernel, s) for s in copies))
 
 
 class _Emitter:
@@ -186,9 +122,8 @@ class _Emitter:
         self.tiles = Tiles(kernel, self.out, registers, itemsize, placed)
         self.open: dict[str, Partial] = {}
         self.lagging: set[str] = set()
-        self.deferred = _deferred_stores(kernel)
+        self.deferred = deferred_stores(kernel)
         self.blocks = 0
-        self.elected = False
 
     def body(self) -> None:
         """The inside of the function."""
@@ -287,13 +222,13 @@ class _Emitter:
         self.out.close()
 
     def _for(self, loop: For, scope: Scope) -> None:
-        reductions = [Partial(r) for r in _hoisted(loop) if r.dst.tensor not in self.open]
+        reductions = [Partial(r) for r in hoisted(loop) if r.dst.tensor not in self.open]
         if reductions:
             self.out.open()
         for partial in reductions:
             self.tiles.begin(partial)
             self.open[partial.reduce.dst.tensor] = partial
-        lag = _lagging_releases(self.kernel, loop)
+        lag = lagging_releases(self.kernel, loop)
         for box_name in lag:
             self.out.add(f"unsigned {box_name}_before_ = 0;")
         self.lagging = set(lag)
@@ -332,6 +267,8 @@ class _Emitter:
         self._statements(
             role.body, Scope(role.first, role.threads, place, f"named_barrier({1 if consumer else 2}, {role.threads});")
         )
+        if not consumer:
+            self.out.add("__syncwarp();")  # one of its threads may have been away
         self.out.close()
 
     def _elect(self, stmt: ElectOne, scope: Scope) -> None:
@@ -361,13 +298,13 @@ class _Emitter:
 
     def _tma_load(self, stmt: Load) -> None:
         assert stmt.barrier is not None
-        pending = next((_pending(self.kernel, stmt, store) for store in self.deferred), None)
+        pending = next((pending_stores(self.kernel, stmt, store) for store in self.deferred), None)
         if pending is not None:
             self.out.add(f"bulk_wait_read<{pending}>();")
         box = stmt.src
         where = ", ".join(emit_index(o) for o in reversed(box.origin))
         target = f"shared_address({self.tiles.slot(stmt.dst)})"
-        name = _map(self.kernel, stmt).name
+        name = map_of(self.kernel, stmt).name
         self.out.add(f"tma_load_{len(box.shape)}d({target}, {name}, {where}, {self._slot(stmt.barrier)});")
 
     def _tma_store(self, stmt: Store, scope: Scope) -> None:
@@ -383,7 +320,7 @@ class _Emitter:
         where = ", ".join(emit_index(o) for o in reversed(box.origin))
         self.out.open(f"if (thread == {scope.first})")
         source = f"shared_address({self.tiles.slot(stmt.src)})"
-        self.out.add(f"tma_store_{len(box.shape)}d({_map(self.kernel, stmt).name}, {where}, {source});")
+        self.out.add(f"tma_store_{len(box.shape)}d({map_of(self.kernel, stmt).name}, {where}, {source});")
         self.out.add("bulk_commit();")
         if stmt not in self.deferred:
             self.out.add("bulk_wait_read<0>();")
@@ -463,80 +400,3 @@ class _Emitter:
 
 def _ptx_kind(kernel: Kernel, stmt: Matmul) -> str:
     return "bf16" if kernel.tensor(stmt.a.tensor).dtype == bf16 else "f16"
-
-
-def _touching(body: tuple[Stmt, ...], name: str) -> Iterator[Stmt]:
-    for stmt in walk(body):
-        target = written(stmt)
-        if (target is not None and target.tensor == name) or name in {b.tensor for b in read(stmt)}:
-            yield stmt
-
-
-def _hoisted(loop: For) -> tuple[Reduce, ...]:
-    """Reductions that threads may combine once after the loop: nothing else in it touches their destinations."""
-    found: dict[str, Reduce] = {}
-    for stmt in walk(loop.body):
-        if isinstance(stmt, Reduce) and stmt.dst.tensor not in found:
-            same = (
-                isinstance(s, Reduce) and (s.op, s.dst, s.shape) == (stmt.op, stmt.dst, stmt.shape)
-                for s in _touching(loop.body, stmt.dst.tensor)
-            )
-            if all(same):
-                found[stmt.dst.tensor] = stmt
-    return tuple(found.values())
-
-
-def _lagging_releases(kernel: Kernel, loop: For) -> tuple[str, ...]:
-    """Barriers whose arrival may come a step late, so that two matrix products are in flight.
-
-    A loop with one matmul, whose sums nothing else in it touches, and releases of rings of two stages or more that
-    nothing but the matmul reads.
-    """
-    products = [s for s in loop.body if isinstance(s, Matmul)]
-    if len(products) != 1 or not kernel.loader_threads:
-        return ()
-    (product,) = products
-    operands = {product.a.tensor, product.b.tensor}
-    if any(isinstance(s, Block) and not isinstance(s, ElectOne) for s in loop.body):
-        return ()
-    if any(len(list(_touching(loop.body, name))) > 1 for name in (product.acc.tensor, *operands)):
-        return ()
-    if any((kernel.tensor(name).stages or 1) < 2 for name in operands):
-        return ()
-    released = [b.barrier.name for s in loop.body if isinstance(s, ElectOne) for b in s.body if isinstance(b, Arrive)]
-    of = {s.name: s.tensor for s in walk(kernel.body) if isinstance(s, AllocBarrier)}
-    return tuple(name for name in released if of[name] in operands)
-
-
-def _deferred_stores(kernel: Kernel) -> frozenset[Store]:
-    """The one store by TMA, if it empties a ring that only TMA fills, directly in the loop that loads ahead.
-
-    The thread that stores issues the loads too, so it may wait there: before a load, for the stores out of its slot.
-    """
-    stores = {s for s in walk(kernel.body) if isinstance(s, Store) and s.by is Copy.TMA}
-    if len(stores) != 1 or kernel.loader_threads:
-        return frozenset()
-    (store,) = stores
-    loads = [s for s in walk(kernel.body) if isinstance(s, Load) and s.dst.tensor == store.src.tensor]
-    ahead = [s for s in loads if _pending(kernel, s, store) is not None]
-    held = [s for s in walk(kernel.body) if isinstance(s, For) and store in s.body]
-    with_load = [loop for loop in held if set(ahead) & set(walk(loop.body))]
-    by_tma = all(s.by is Copy.TMA for s in loads)
-    return frozenset(stores) if by_tma and ahead and with_load and kernel.tensor(store.src.tensor).stages else frozenset()
-
-
-def _pending(kernel: Kernel, load: Load, store: Store) -> int | None:
-    """Stores that need not have been read when ``load`` begins; None if it does not fill the ring that they empty.
-
-    Worked example, 4 stages, prefetch 2: at step 6 the load is of step 8, into the slot of step 4. Steps 0 to 5 have
-    been stored; all but the newest one must have been read: ``4 - 1 - 2``.
-    """
-    ahead, here = load.dst.slot, store.src.slot
-    stages = kernel.tensor(load.dst.tensor).stages
-    if load.dst.tensor != store.src.tensor or ahead is None or here is None or stages is None:
-        return None
-    for prefetch in range(stages):
-        names = (ahead.left, here.left) if isinstance(ahead, Binary) and isinstance(here, Binary) else (ahead, here)
-        if names[0] == names[1] + prefetch:
-            return stages - 1 - prefetch
-    return None

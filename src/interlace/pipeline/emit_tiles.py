@@ -19,17 +19,16 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from itertools import takewhile
 from math import isinf, prod
 
 from interlace.core.dtypes import fp32
 from interlace.core.errors import PipelineError
 from interlace.pipeline.check import divisor
+from interlace.pipeline.emit_combine import NEUTRAL, Partial, combine, combine_groups, combine_neighbours
 from interlace.pipeline.emit_index import emit_index
-from interlace.pipeline.index import Const, Index, never_negative
+from interlace.pipeline.emit_text import UNROLL, Lines, Scope
+from interlace.pipeline.index import Const, never_negative
 from interlace.pipeline.ir import (
     Box,
     Copy,
@@ -46,7 +45,6 @@ from interlace.pipeline.ir import (
 from interlace.pipeline.spread import Fragment, Spread, vector_of
 from interlace.pipeline.values import Apply, Coord, FromIndex, Read, Scalar, Value, ValueOp
 
-NEUTRAL = {ReduceOp.SUM: "0.0f", ReduceOp.MAX: "-INFINITE"}
 _INFIX = {ValueOp.ADD: "+", ValueOp.SUB: "-", ValueOp.MUL: "*", ValueOp.DIV: "/"}
 _CALL = {
     ValueOp.MAX: "larger",
@@ -56,69 +54,16 @@ _CALL = {
     ValueOp.SQRT: "sqrtf",
     ValueOp.RSQRT: "rsqrtf",
 }
-UNROLL = "#pragma unroll"
-
-
-@dataclass
-class Lines:
-    """Text under construction: lines with their depth."""
-
-    depth: int = 0
-    lines: list[tuple[int, str]] = field(default_factory=list)
-
-    def add(self, text: str) -> None:
-        """One line."""
-        self.lines.append((self.depth, text))
-
-    def open(self, text: str = "") -> None:
-        """A line that opens a block."""
-        self.add(f"{text} {{" if text else "{")
-        self.depth += 1
-
-    def close(self) -> None:
-        """The end of the block."""
-        self.depth -= 1
-        self.add("}")
-
-    def text(self) -> list[str]:
-        """The lines, without constants that nothing in their scope uses; directives stand at the beginning."""
-        kept: list[tuple[int, str]] = []  # from the last line back
-        for depth, line in reversed(self.lines):
-            declared = re.match(r"(?:const \w+|float\*? const|unsigned char\* const) (\w+) = ", line)
-            if declared is not None:
-                scope = takewhile(lambda other: other[0] >= depth, reversed(kept))  # noqa: B023
-                if not any(re.search(rf"\b{declared[1]}\b", other) for _, other in scope):
-                    continue
-            kept.append((depth, line))
-        return [text if text.startswith("#") else "  " * depth + text for depth, text in reversed(kept)]
-
-
-@dataclass(frozen=True)
-class Scope:
-    """Threads that run statements together: ``first .. first + threads - 1``; ``thread`` is a thread's place among them."""
-
-    first: int
-    threads: int
-    thread: str
-    sync: str
-
-
-@dataclass(frozen=True)
-class Partial:
-    """A reduction under way: every thread has combined only what it holds, in ``<dst>_part_``."""
-
-    reduce: Reduce
-
-    @property
-    def name(self) -> str:
-        return f"{self.reduce.dst.tensor}_part_"
-
-
 class Tiles:
     """Emits the tile statements of one kernel to ``out``."""
 
     def __init__(
-        self, kernel: Kernel, out: Lines, registers: Mapping[str, Spread | Fragment], itemsize: int, slots: Mapping[str, int]
+        self,
+        kernel: Kernel,
+        out: Lines,
+        registers: Mapping[str, Spread | Fragment],
+        itemsize: int,
+        slots: Mapping[str, int],
     ) -> None:
         self.kernel = kernel
         self.out = out
@@ -166,7 +111,8 @@ class Tiles:
         values = self._read_all(stmt.value, stmt.shape, layout)
         self.out.add(UNROLL)
         expression = self._value(stmt.value, stmt.shape, layout, values)
-        self.out.add(f"for (int j_ = 0; j_ < {self._vector(layout, stmt.shape)}; ++j_) {name} = {combined.format(expression)};")
+        loop = f"for (int j_ = 0; j_ < {self._vector(layout, stmt.shape)}; ++j_)"
+        self.out.add(f"{loop} {name} = {combined.format(expression)};")
         self._end_loops()
 
     def finish(self, partial: Partial, scope: Scope) -> None:
@@ -178,59 +124,15 @@ class Tiles:
         self.out.open()
         if rows or not columns:
             width = layout.across if rows else layout.threads
-            self._combine_neighbours(partial, count, width, scope)
+            scratch_bytes = combine_neighbours(self.out, partial, count, width, scope)
+            self.scratch_bytes = max(self.scratch_bytes, scratch_bytes)
         elif layout.down > 1:
-            self._combine_groups(partial, count, layout, scope)
+            self.scratch_bytes = max(self.scratch_bytes, combine_groups(self.out, partial, count, layout, scope))
         self.out.add(UNROLL)
         self.out.open(f"for (int k_ = 0; k_ < {count}; ++k_)")
-        self.out.add(f"{stmt.dst.tensor}[k_] = {_combine(stmt.op, f'{stmt.dst.tensor}[k_]', f'{partial.name}[k_]')};")
+        self.out.add(f"{stmt.dst.tensor}[k_] = {combine(stmt.op, f'{stmt.dst.tensor}[k_]', f'{partial.name}[k_]')};")
         self.out.close()
         self.out.close()
-
-    def _combine_neighbours(self, partial: Partial, count: int, width: int, scope: Scope) -> None:
-        """Over ``width`` threads side by side: shuffles in a warp, then through shared memory."""
-        op, name, out = partial.reduce.op, partial.name, self.out
-        lanes = min(width, 32)
-        out.add(UNROLL)
-        out.open(f"for (int k_ = 0; k_ < {count}; ++k_)")
-        out.add(UNROLL)
-        out.add(f"for (int distance_ = {lanes // 2}; distance_; distance_ /= 2)")
-        other = f"__shfl_xor_sync(0xffffffff, {name}[k_], distance_)"
-        out.add(f"  {name}[k_] = {_combine(op, f'{name}[k_]', other)};")
-        out.close()
-        if width <= 32:
-            return
-        warps, each = scope.threads // 32, width // 32
-        self.scratch_bytes = max(self.scratch_bytes, 4 * warps * count)
-        out.add(UNROLL)
-        out.add(f"for (int k_ = 0; k_ < {count}; ++k_)")
-        out.add(f"  if ({scope.thread} % 32 == 0) scratch[k_ * {warps} + {scope.thread} / 32] = {name}[k_];")
-        out.add(scope.sync)
-        out.add(UNROLL)
-        out.open(f"for (int k_ = 0; k_ < {count}; ++k_)")
-        out.add(f"const float* const of_ = scratch + k_ * {warps} + {scope.thread} / {width} * {each};")
-        out.add(f"{name}[k_] = of_[0];")
-        out.add(UNROLL)
-        out.add(f"for (int i_ = 1; i_ < {each}; ++i_) {name}[k_] = {_combine(op, f'{name}[k_]', 'of_[i_]')};")
-        out.close()
-        out.add(scope.sync)
-
-    def _combine_groups(self, partial: Partial, count: int, layout: Spread, scope: Scope) -> None:
-        """Over threads at the same place of every group, through shared memory."""
-        op, name, out = partial.reduce.op, partial.name, self.out
-        self.scratch_bytes = max(self.scratch_bytes, 4 * layout.threads * count)
-        out.add(UNROLL)
-        out.add(f"for (int k_ = 0; k_ < {count}; ++k_) scratch[k_ * {layout.threads} + {scope.thread}] = {name}[k_];")
-        out.add(scope.sync)
-        out.add(UNROLL)
-        out.open(f"for (int k_ = 0; k_ < {count}; ++k_)")
-        out.add(f"const float* const of_ = scratch + k_ * {layout.threads} + {scope.thread} % {layout.across};")
-        out.add(f"{name}[k_] = of_[0];")
-        out.add(UNROLL)
-        other = f"of_[i_ * {layout.across}]"
-        out.add(f"for (int i_ = 1; i_ < {layout.down}; ++i_) {name}[k_] = {_combine(op, f'{name}[k_]', other)};")
-        out.close()
-        out.add(scope.sync)
 
     def _elementwise(self, dst: Box, value: Value, shape: tuple[int, ...], scope: Scope) -> None:
         target = self.kernel.tensor(dst.tensor)
@@ -273,7 +175,7 @@ class Tiles:
 
     def _whole(self, box: Box) -> None:
         if box.shape != self.kernel.tensor(box.tensor).tile:
-            raise PipelineError(f"register tile {box.tensor!r}: threads hold parts of it; use the whole tile, not a box")
+            raise PipelineError(f"register tile {box.tensor!r}: threads hold parts of it; use the whole tile")
 
     def _vector(self, layout: Spread | Fragment, shape: tuple[int, ...]) -> int:
         if isinstance(layout, Fragment):
@@ -484,10 +386,6 @@ def _row_major(coordinates: list[str], extents: list[str], *, wide: bool = False
         else:
             offset = f"({offset}) * {extent} + {place}"
     return offset
-
-
-def _combine(op: ReduceOp, a: str, b: str) -> str:
-    return f"{a} + {b}" if op is ReduceOp.SUM else f"larger({a}, {b})"
 
 
 def _number(number: float) -> str:

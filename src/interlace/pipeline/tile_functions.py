@@ -64,6 +64,17 @@ template <class T, int V> DEVICE void write_tile(T* at, const float (&in)[V]) {
   for (int j = 0; j < V; ++j) out.items[j] = rounded<T>(in[j]);
   *reinterpret_cast<Vector<T, V>*>(at) = out;
 }
+// To global memory; what fills 16 bytes leaves the cache first.
+template <class T, int V> DEVICE void write_streaming(T* at, const float (&in)[V]) {
+  if constexpr (sizeof(T) * V == 16) {
+    Vector<T, V> out;
+#pragma unroll
+    for (int j = 0; j < V; ++j) out.items[j] = rounded<T>(in[j]);
+    __stcs(reinterpret_cast<uint4*>(at), *reinterpret_cast<const uint4*>(&out));
+  } else {
+    write_tile<T, V>(at, in);
+  }
+}
 template <class T, int V> DEVICE void read_clipped(float (&out)[V], const T* at, int count, int skip = 0) {
   if (count >= V && skip <= 0 && vector_aligned<T, V>(at)) {
     read_tile<T, V>(out, at);
@@ -74,7 +85,7 @@ template <class T, int V> DEVICE void read_clipped(float (&out)[V], const T* at,
 }
 template <class T, int V> DEVICE void write_clipped(T* at, const float (&in)[V], int count, int skip = 0) {
   if (count >= V && skip <= 0 && vector_aligned<T, V>(at)) {
-    write_tile<T, V>(at, in);
+    write_streaming<T, V>(at, in);
     return;
   }
 #pragma unroll

@@ -50,6 +50,7 @@ extern "C" __global__ void __launch_bounds__(384, 1)
         }
       }
     }
+    __syncwarp();
   }
   // consumer
   if (thread < 256) {

@@ -44,6 +44,7 @@ extern "C" __global__ void __launch_bounds__(384, 1)
         tma_load_2d(shared_address(b_s + rest(s, 4) * 16384), b_map_128x64s, s * 64, j * 128, b_s_full + rest(s, 4) * 8);
       }
     }
+    __syncwarp();
   }
   // consumer
   if (thread < 256) {

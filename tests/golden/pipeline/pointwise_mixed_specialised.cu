@@ -57,6 +57,7 @@ extern "C" __global__ void __launch_bounds__(256, 1)
         copy_async_arrive(z_s_full + rest(c_step, 3) * 8);
       }
     }
+    __syncwarp();
   }
   // consumer
   if (thread < 128) {
