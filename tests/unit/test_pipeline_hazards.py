@@ -15,10 +15,11 @@ from interlace.core.errors import (
     HazardError,
     LifetimeHazard,
     OverwriteHazard,
+    PipelineError,
     SharedBarrierHazard,
     StuckHazard,
 )
-from interlace.pipeline import library
+from interlace.pipeline import hazards, library
 from interlace.pipeline.circular import circular_buffer, lower
 from interlace.pipeline.hazards import check_hazards
 from interlace.pipeline.index import Const
@@ -206,6 +207,12 @@ def test_a_prologue_that_issues_one_step_too_many_is_named() -> None:
         return (replace(stmt, stop=Const(3)),) if isinstance(stmt, For) and stmt.var == "i_first" else None
 
     refused(one_loop(), edit(lower(one_loop()), too_far), {"n": 64 * 6}, CountHazard, "more than its 1 arrivals")
+
+
+def test_extents_too_large_to_explore_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hazards, "MOST_STATES", 100)
+    with pytest.raises(PipelineError, match="'s': over 100 states; use smaller extents"):
+        check_hazards(one_loop(), lower(one_loop()), {"n": 64 * 40})
 
 
 def test_the_message_tells_how_it_came_about() -> None:

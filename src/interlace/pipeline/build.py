@@ -55,6 +55,8 @@ class Handle(Arithmetic):
 
     def box(self) -> Box:
         """The whole tile; of a shared or register tensor."""
+        if self.tensor.memory is Memory.GLOBAL:
+            raise PipelineError(f"tensor {self.tensor.name!r} is global; say which box of it: .at(origin, shape=...)")
         return Box(self.tensor.name, (Const(0),) * len(self.tensor.shape), self.tensor.tile)
 
     def at(self, *origin: IndexLike, shape: tuple[int, ...] = ()) -> Box:

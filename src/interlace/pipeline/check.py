@@ -33,6 +33,7 @@ from interlace.pipeline.ir import (
     read,
     value_boxes,
     value_indices,
+    walk,
     written,
 )
 from interlace.pipeline.nest import Nest, Site, nest_of, sites
@@ -154,13 +155,17 @@ def _check_names(kernel: Kernel) -> None:
         raise PipelineError(
             f"kernel {kernel.name!r} has {kernel.threads} threads; use a multiple of {WARP} up to 1024"
         )
-    every = [t.name for t in kernel.tensors] + list(kernel.symbols)
-    every += [s.stmt.var for s in sites(kernel.body) if isinstance(s.stmt, For)]
-    for name in every:
-        loops = [s for s in sites(kernel.body) if isinstance(s.stmt, For) and s.stmt.var == name]
-        nested = any(isinstance(a, For) and a.var == name for s in loops for a in s.around)
-        if nested or (len(loops) != every.count(name) and every.count(name) > 1):
+    seen: set[str] = set()
+    for name in declared_names(kernel):
+        if name in seen:
             raise PipelineError(f"kernel {kernel.name!r}: the name {name!r} is used twice; rename one")
+        seen.add(name)
+
+
+def declared_names(kernel: Kernel) -> list[str]:
+    """Names of tensors, extents and loop variables, each of which stands for one thing in the whole kernel."""
+    loops = [stmt.var for stmt in walk(kernel.body) if isinstance(stmt, For)]
+    return [*(t.name for t in kernel.tensors), *kernel.symbols, *loops]
 
 
 def _check_tensor(tensor: Tensor) -> None:

@@ -14,13 +14,15 @@ from dataclasses import replace
 
 from interlace.core.errors import PipelineError
 from interlace.pipeline.body import Rings, close_barriers, names_before, names_inside, open_barriers
-from interlace.pipeline.check import check_kernel, check_ring
+from interlace.pipeline.check import check_kernel, check_ring, declared_names
 from interlace.pipeline.index import Const, Index, Less, Var, maximum, minimum
 from interlace.pipeline.ir import (
+    AllocBarrier,
     Block,
     For,
     If,
     Kernel,
+    Let,
     Load,
     LoopKind,
     Ring,
@@ -71,13 +73,27 @@ def lower(kernel: Kernel, *, warp_specialised: bool = False) -> Kernel:
     stages = {ring.tensor: ring.stages for ring in kernel.rings}
     tensors = tuple(replace(t, stages=stages.get(t.name)) for t in kernel.tensors)
     if warp_specialised:
-        return specialise(replace(kernel, tensors=tensors), rings)
-    return replace(kernel, tensors=tensors, rings=(), body=_body(rings, kernel.body))
+        rewritten = specialise(replace(kernel, tensors=tensors), rings)
+    else:
+        rewritten = replace(kernel, tensors=tensors, rings=(), body=_body(rings, kernel.body))
+    _check_new_names(kernel, rewritten)
+    return rewritten
 
 
 def _check_source(kernel: Kernel) -> None:
     if any(isinstance(s, Section) for s in walk(kernel.body)) or kernel.loader_threads:
         raise PipelineError(f"kernel {kernel.name!r} is rewritten already; start from its source")
+
+
+def _check_new_names(source: Kernel, rewritten: Kernel) -> None:
+    """What the rewrite names itself must not be taken."""
+    taken = set(declared_names(source))
+    for stmt in walk(rewritten.body):
+        name = stmt.name if isinstance(stmt, AllocBarrier) else stmt.var if isinstance(stmt, Let) else None
+        if isinstance(stmt, For) and stmt.var.endswith("_first"):
+            name = stmt.var
+        if name in taken:
+            raise PipelineError(f"kernel {source.name!r}: the rewrite needs the name {name!r}; rename yours")
 
 
 def _body(rings: Rings, body: tuple[Stmt, ...]) -> tuple[Stmt, ...]:

@@ -11,8 +11,8 @@ allows more interleavings, never fewer). In each state:
 - a wait that could pass still can (no phase overtakes a waiter); some event is possible until all is done.
 
 As enabled events stay enabled and commute, all runs then do the same events, so that one run of all tensors together
-shows that every wait completes. The model does not know tiles that share bytes: there ``smem`` relies on the meetings
-that the rewrite puts before each first write.
+shows that every wait completes. The model does not know tiles that share bytes (there ``smem`` relies on the meetings
+that the rewrite puts before each first write), nor fences between proxies, which the rewrite places by rule.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from interlace.core.errors import (
     HazardError,
     LifetimeHazard,
     OverwriteHazard,
+    PipelineError,
     SharedBarrierHazard,
     StuckHazard,
 )
@@ -51,6 +52,8 @@ from interlace.pipeline.agents import (
 from interlace.pipeline.ir import Kernel, Load, walk
 from interlace.pipeline.mbarrier import MBarrier
 
+#: Where an exploration gives up, before it fills the memory.
+MOST_STATES = 1_000_000
 #: A copy under way: its parts with their contents, its barrier, bytes by TMA, arrivals by cp.async.
 Flight = tuple[tuple[tuple[Part, int], ...], Barrier, int, int]
 #: One step of a run: an agent with its event, or what lands.
@@ -70,6 +73,7 @@ def check_hazards(source: Kernel, kernel: Kernel, sizes: Mapping[str, int]) -> E
 
     Raises:
         HazardError: the subclass names the hazard, the message the tensor and the events that lead to it.
+        PipelineError: the extents are too large to visit all states.
     """
     owners: dict[str, str] = {}
     for stmt in walk(kernel.body):
@@ -184,6 +188,8 @@ class _Explorer:
                 following = list(self._following(state))
                 if not following:
                     self._check_end(state)
+                if len(came) > MOST_STATES:
+                    raise PipelineError(self._about(f"over {MOST_STATES} states; use smaller extents, or fewer stages"))
                 for label, after in following:
                     if after not in came:
                         came[after] = (state, label)

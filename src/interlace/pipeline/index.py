@@ -6,7 +6,8 @@ Worked example, the slot and the parity of step ``i + 3`` of a ring of four stag
     slot   = flat % 4         1
     parity = flat // 4 % 2    0      the third time round: phases 0, 1, then 2
 
-Constants fold when an expression is built, so that ``Var("i") * 1 + 0`` is ``Var("i")`` again. Division rounds down.
+Constants fold when an expression is built, so that ``Var("i") * 1 + 0`` is ``Var("i")`` again. Division rounds
+down; what the rewrite divides is never negative.
 """
 
 from __future__ import annotations

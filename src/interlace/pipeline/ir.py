@@ -284,6 +284,7 @@ class Per(Enum):
     """Of what one thread is elected."""
 
     SCOPE = "scope"
+    """Always the same thread, in the first warp of the scope."""
     WARP = "warp"
     """The other lanes have reached the same point."""
 
