@@ -164,8 +164,8 @@ class _Emitter:
             - {(128, "bf16"), (256, "bf16")}
         )
         lines = [wgmma(n, kind) for n, kind in functions]
-        one = ", 1" if kernel.loader_threads else ""
-        lines.append(f'extern "C" __global__ void __launch_bounds__({kernel.block_threads}{one})')
+        # One block per SM is all that is asked for: else ptxas spills to fit one more than shared memory allows.
+        lines.append(f'extern "C" __global__ void __launch_bounds__({kernel.block_threads}, 1)')
         lines.append(f"    {kernel.name}({(',' + chr(10) + '     ' + ' ' * len(kernel.name)).join(parameters)}) {{")
         return "\n".join([*lines, *self.out.text(), "}"]) + "\n"
 

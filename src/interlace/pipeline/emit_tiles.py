@@ -298,6 +298,9 @@ class Tiles:
         count = f"{' && '.join(outside)} ? {inside} : 0" if outside else inside
         skip = "" if never_negative(box.origin[-1]) else f", -({coordinates[-1]})"
         pointer = address(tensor, offset)
+        if how == "read_clipped" and _inside(tensor, box, vector):
+            self.out.add(f"read_tile<{tensor.dtype}, {vector}>({name}, {pointer});")
+            return
         first = f"{pointer}, {name}" if how == "write_clipped" else f"{name}, {pointer}"
         self.out.add(f"{how}<{tensor.dtype}, {vector}>({first}, {count}{skip});")
 
@@ -368,6 +371,16 @@ class Tiles:
         if value.op is ValueOp.WHERE:
             return f"({args[0]} != 0.0f ? {args[1]} : {args[2]})"
         return f"{_CALL[value.op]}({', '.join(args)})"
+
+
+def _inside(tensor: Tensor, box: Box, vector: int) -> bool:
+    """Whether no vector of ``box`` needs clipping, whatever the run-time extents: all numbers, aligned."""
+    for origin, extent, n in zip(box.origin, tensor.shape, box.shape, strict=True):
+        if not (isinstance(origin, Const) and isinstance(extent, Const) and 0 <= origin.value <= extent.value - n):
+            return False
+    row = tensor.shape[-1], box.origin[-1]
+    whole = all(isinstance(i, Const) and i.value % vector == 0 for i in row)
+    return whole and tensor.align_bytes % (vector * tensor.dtype.itemsize) == 0
 
 
 def address(tensor: Tensor, offset: str) -> str:

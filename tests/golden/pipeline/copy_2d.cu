@@ -1,4 +1,4 @@
-extern "C" __global__ void __launch_bounds__(128)
+extern "C" __global__ void __launch_bounds__(128, 1)
     copy_2d(const fp32* __restrict__ x,
             fp32* __restrict__ y,
             const __grid_constant__ TensorMap x_map_16x256,

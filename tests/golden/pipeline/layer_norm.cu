@@ -1,4 +1,4 @@
-extern "C" __global__ void __launch_bounds__(128)
+extern "C" __global__ void __launch_bounds__(128, 1)
     layer_norm(const fp32* __restrict__ x,
                fp32* __restrict__ y,
                const fp32* __restrict__ weight,
@@ -147,9 +147,9 @@ extern "C" __global__ void __launch_bounds__(128)
           float v0_[4];
           read_tile<fp32, 4>(v0_, reinterpret_cast<fp32*>(row + rest(r, 3) * 16384 + ((c1_) * 256 + c2_) * 4));
           float v3_[4];
-          read_clipped<fp32, 4>(v3_, weight + (((long long)(c1_)) * 256 + c2_), c1_ < 16 ? 256 - (c2_) : 0);
+          read_tile<fp32, 4>(v3_, weight + (((long long)(c1_)) * 256 + c2_));
           float v4_[4];
-          read_clipped<fp32, 4>(v4_, bias + (((long long)(c1_)) * 256 + c2_), c1_ < 16 ? 256 - (c2_) : 0);
+          read_tile<fp32, 4>(v4_, bias + (((long long)(c1_)) * 256 + c2_));
           float out_[4];
 #pragma unroll
           for (int j_ = 0; j_ < 4; ++j_) out_[j_] = ((((v0_[j_] - mean[0]) * rsqrtf(((variance[0] / 4096.0f) + 1e-05f))) * v3_[j_]) + v4_[j_]);
@@ -274,9 +274,9 @@ extern "C" __global__ void __launch_bounds__(128)
           float v0_[4];
           read_tile<fp32, 4>(v0_, reinterpret_cast<fp32*>(row + rest(r, 3) * 16384 + ((c1_) * 256 + c2_) * 4));
           float v3_[4];
-          read_clipped<fp32, 4>(v3_, weight + (((long long)(c1_)) * 256 + c2_), c1_ < 16 ? 256 - (c2_) : 0);
+          read_tile<fp32, 4>(v3_, weight + (((long long)(c1_)) * 256 + c2_));
           float v4_[4];
-          read_clipped<fp32, 4>(v4_, bias + (((long long)(c1_)) * 256 + c2_), c1_ < 16 ? 256 - (c2_) : 0);
+          read_tile<fp32, 4>(v4_, bias + (((long long)(c1_)) * 256 + c2_));
           float out_[4];
 #pragma unroll
           for (int j_ = 0; j_ < 4; ++j_) out_[j_] = ((((v0_[j_] - mean[0]) * rsqrtf(((variance[0] / 4096.0f) + 1e-05f))) * v3_[j_]) + v4_[j_]);

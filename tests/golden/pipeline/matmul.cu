@@ -1,4 +1,4 @@
-extern "C" __global__ void __launch_bounds__(256)
+extern "C" __global__ void __launch_bounds__(256, 1)
     matmul(const bf16* __restrict__ a,
            const bf16* __restrict__ b,
            bf16* __restrict__ c,

@@ -1,4 +1,4 @@
-extern "C" __global__ void __launch_bounds__(128)
+extern "C" __global__ void __launch_bounds__(128, 1)
     pointwise(const fp32* __restrict__ x,
               const fp32* __restrict__ z,
               fp32* __restrict__ y,
