@@ -38,6 +38,8 @@
     ├── DeviceError         the device cannot run it
     │   ├── NoDeviceError       no such device, or no GPU stack
     │   ├── ProfilerError       hardware counters could not be read
+    │   ├── CompileError        CUDA text that does not compile
+    │   ├── DriverError         a call that the CUDA driver refuses
     │   └── TooManyWorkersError more workers than are resident at once
     ├── StoreError          a tuned setting could not be kept
     ├── ResultError         a result is further from float64 than rounding explains
@@ -200,6 +202,14 @@ class NoDeviceError(DeviceError):
 
 class ProfilerError(DeviceError):
     """Hardware counters could not be read."""
+
+
+class CompileError(DeviceError):
+    """CUDA C++ text does not compile."""
+
+
+class DriverError(DeviceError):
+    """The CUDA driver refused a call."""
 
 
 class TooManyWorkersError(DeviceError):

@@ -1,0 +1,139 @@
+"""Kernels ready to run: emitted, compiled for sm_90a, bound to tensors by name.
+
+    kernel = lower(circular_buffer(copy_2d(), "s", stages=4))
+    copy = compile_kernel(kernel)
+    copy.run({"x": x, "y": y}, {"m": 1000, "n": 2000}, stream)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from math import prod
+from typing import Any, Protocol
+
+from interlace.core.devices import H200, DeviceSpec
+from interlace.core.dtypes import dtype
+from interlace.core.errors import PipelineError
+from interlace.pipeline.check import check_sizes
+from interlace.pipeline.compiler import Binary, compile_text
+from interlace.pipeline.emit import Emitted, emit_kernel
+from interlace.pipeline.emit_rules import MapSpec
+from interlace.pipeline.index import evaluate
+from interlace.pipeline.ir import Kernel, Memory
+from interlace.pipeline.launcher import Argument, TensorMap, tensor_map
+from interlace.pipeline.launcher import Kernel as Loaded
+
+#: Indices within a kernel have 32 bits, with room for one more tile.
+INDEX_LIMIT = 2**31 - 2**16
+
+
+class Tensor(Protocol):
+    """What a tensor of PyTorch has."""
+
+    dtype: Any
+
+    @property
+    def shape(self) -> tuple[int, ...]: ...
+
+    def data_ptr(self) -> int: ...
+
+    def is_contiguous(self) -> bool: ...
+
+
+@dataclass(frozen=True)
+class Launch:
+    """Everything of a launch but the stream: extents checked, tensor maps built."""
+
+    loaded: Loaded
+    grid: tuple[int, int, int]
+    threads: int
+    arguments: tuple[Argument, ...]
+
+    def __call__(self, stream: int) -> None:
+        """Enqueue the kernel; a grid without blocks is none."""
+        if prod(self.grid):
+            self.loaded.launch(self.grid, self.threads, self.arguments, stream)
+
+
+@dataclass(frozen=True)
+class Compiled:
+    """A compiled kernel; loaded into the current context at its first launch."""
+
+    emitted: Emitted
+    binary: Binary
+
+    @cached_property
+    def _loaded(self) -> Loaded:
+        return Loaded(self.binary, self.emitted.layout.total_bytes)
+
+    def bind(self, tensors: Mapping[str, Tensor], sizes: Mapping[str, int]) -> Launch:
+        """Check extents and tensors and build tensor maps; the tensors must outlive the launches.
+
+        Raises:
+            PipelineError: a tensor is missing, or of another shape or dtype, or not contiguous or aligned; or an
+                extent is missing, negative, or too large.
+            BoxError: strides that TMA does not take.
+        """
+        kernel = self.emitted.kernel
+        check_sizes(kernel, sizes)
+        for name in kernel.symbols:
+            if sizes[name] > INDEX_LIMIT:
+                raise PipelineError(f"kernel {kernel.name!r}: extent {name!r} is {sizes[name]}; at most {INDEX_LIMIT}")
+        arguments: list[Argument] = []
+        for tensor in kernel.tensors:
+            if tensor.memory is Memory.GLOBAL:
+                shape = tuple(evaluate(n, sizes) for n in tensor.shape)
+                arguments.append(_checked(kernel, tensor.name, tensors, shape))
+        arguments += [_map(kernel, spec, tensors[spec.tensor]) for spec in self.emitted.maps]
+        arguments += [sizes[name] for name in kernel.symbols]
+        blocks = [max(evaluate(n, sizes), 0) for n in self.emitted.grid]
+        x, y, z = (*blocks, 1, 1, 1)[:3]
+        return Launch(self._loaded, (x, y, z), kernel.block_threads, tuple(arguments))
+
+    def run(self, tensors: Mapping[str, Tensor], sizes: Mapping[str, int], stream: int = 0) -> None:
+        """One launch on ``stream``; see ``bind``."""
+        self.bind(tensors, sizes)(stream)
+
+
+def compile_kernel(kernel: Kernel, device: DeviceSpec = H200, *, watchdog: bool = False) -> Compiled:
+    """Emit and compile a kernel that ``circular.lower`` returned.
+
+    Args:
+        watchdog: whether a wait on a barrier traps after 2 s.
+
+    Raises:
+        PipelineError, SharedMemoryError: see ``emit_kernel``.
+        CompileError, NoDeviceError: see ``compile_text``.
+    """
+    emitted = emit_kernel(kernel, device)
+    return Compiled(emitted, compile_text(emitted.text, kernel.name, watchdog=watchdog))
+
+
+def _checked(kernel: Kernel, name: str, tensors: Mapping[str, Tensor], shape: tuple[int, ...]) -> Tensor:
+    declared = kernel.tensor(name)
+    if name not in tensors:
+        raise PipelineError(f"kernel {kernel.name!r}: tensor {name!r} is missing; pass one of shape {shape}")
+    tensor = tensors[name]
+    found = dtype(str(tensor.dtype).removeprefix("torch."))
+    if tuple(tensor.shape) != shape or found != declared.dtype or not tensor.is_contiguous():
+        raise PipelineError(
+            f"kernel {kernel.name!r}: tensor {name!r} is {tuple(tensor.shape)} {found}, "
+            f"contiguous: {tensor.is_contiguous()}; pass {shape} {declared.dtype}, contiguous"
+        )
+    if tensor.data_ptr() % declared.align_bytes:
+        raise PipelineError(
+            f"kernel {kernel.name!r}: tensor {name!r} begins at {tensor.data_ptr():#x}; "
+            f"its address must be a multiple of {declared.align_bytes}"
+        )
+    return tensor
+
+
+def _map(kernel: Kernel, spec: MapSpec, tensor: Tensor) -> TensorMap:
+    """The map of a tensor; of one without elements, which has no address and is never loaded, any valid map."""
+    shape = [max(n, 1) for n in tensor.shape]
+    strides = [prod(shape[axis + 1 :]) for axis in range(len(shape))]
+    return tensor_map(
+        tensor.data_ptr() or 4096, shape, strides, spec.box, kernel.tensor(spec.tensor).dtype, swizzled=spec.swizzled
+    )

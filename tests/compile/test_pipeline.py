@@ -1,0 +1,140 @@
+"""CUDA text of every golden kernel compiles for sm_90a without spills and with the instructions meant.
+
+``pytest tests/compile/test_pipeline.py --update-golden`` writes the files; read the difference before you keep it.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from interlace.core.devices import H200
+from interlace.core.dtypes import bf16, fp16
+from interlace.core.errors import PipelineError
+from interlace.pipeline.build import Builder
+from interlace.pipeline.circular import circular_buffer, lower
+from interlace.pipeline.compiled import compile_kernel
+from interlace.pipeline.emit import Emitted, emit_kernel
+from interlace.pipeline.ir import Copy, ReduceOp
+from interlace.pipeline.library import copy_3d, examples, matmul, reduce_inner
+
+GOLDEN = Path(__file__).parents[1] / "golden/pipeline"
+SPECIALISED = {name for name, example in examples().items() if example.warp_specialised}
+#: Functions of the preamble that every pipeline uses.
+ASYNC = ("mbarrier_init", "mbarrier_wait", "mbarrier_inval", "fence_mbarrier_init")
+
+
+def emitted(name: str) -> Emitted:
+    return emit_kernel(examples()[name].rewritten(), H200)
+
+
+@pytest.mark.parametrize("name", examples())
+def test_the_cuda_text_is_the_golden_one(name: str, update_golden: bool) -> None:
+    text = emitted(name).text
+    file = GOLDEN / f"{name}.cu"
+    if update_golden:
+        file.write_text(text)
+    assert file.read_text() == text
+
+
+def test_every_golden_text_has_its_kernel() -> None:
+    assert {file.stem for file in GOLDEN.glob("*.cu")} == set(examples())
+
+
+@pytest.mark.parametrize("watchdog", [False, True])
+@pytest.mark.parametrize("name", examples())
+def test_every_golden_kernel_compiles_without_spills_or_warnings(name: str, watchdog: bool) -> None:
+    binary = compile_kernel(examples()[name].rewritten(), watchdog=watchdog).binary
+    assert (binary.resources.spill_bytes, binary.resources.stack_bytes) == (0, 0)
+    assert binary.warnings == ()
+    if name not in SPECIALISED:  # there ptxas reports what a thread has before registers move
+        assert binary.resources.registers <= (128 if "matmul" in name or name == "layer_norm" else 64)
+
+
+@pytest.mark.parametrize("name", examples())
+def test_kernels_use_the_instructions_that_their_copies_name(name: str) -> None:
+    text = emitted(name).text
+    uses = set(re.findall(r"\b(\w+)(?:<\d+>)?\(", text))
+    by_tma, by_threads = name != "copy_1d_plain", name in ("pointwise_mixed", "pointwise_mixed_specialised")
+    assert set(ASYNC) <= uses
+    assert (bool({f"tma_load_{d}d" for d in (1, 2, 3)} & uses), "mbarrier_arrive_expect_tx" in uses) == (by_tma, by_tma)
+    assert ("copy_async_16" in uses, "copy_async_arrive" in uses) == ((by_threads or "synchronous" in name,) * 2)
+    assert ({"registers_lower"} <= uses) == (name in SPECIALISED)
+    assert ("wgmma_m64n128k16" in uses) == ("matmul" in name)
+    assert ("tma_store_3d" in uses) == (name == "copy_3d")
+
+
+def test_one_thread_alone_issues_bulk_copies() -> None:
+    depths: list[str] = []
+    for line in emitted("pointwise").text.splitlines():
+        depths = depths[: (len(line) - len(line.lstrip())) // 2]
+        if "tma_load" in line or "arrive_expect" in line:
+            assert any("if (thread == 0)" in outer for outer in depths)
+        depths += [line] * (1 + (len(line) - len(line.lstrip())) // 2 - len(depths))
+
+
+def test_a_specialised_matmul_keeps_two_products_in_flight_where_it_has_two_stages() -> None:
+    def waits(stages: int) -> list[str]:
+        kernel = circular_buffer(circular_buffer(matmul(), "a_s", stages), "b_s", stages)
+        return re.findall(r"wgmma_wait<\d>", emit_kernel(lower(kernel, warp_specialised=True), H200).text)
+
+    assert waits(2) == ["wgmma_wait<1>", "wgmma_wait<0>"]
+    assert waits(1) == ["wgmma_wait<0>"]
+
+
+def test_a_store_out_of_a_ring_is_awaited_before_the_load_that_overwrites_it() -> None:
+    def waits(stages: int, prefetch: int) -> str | None:
+        text = emit_kernel(lower(circular_buffer(copy_3d(), "s", stages, prefetch)), H200).text
+        found = re.search(r"bulk_wait_read<(\d)>\(\);\n\s*tma_load", text)
+        return None if found is None else found[1]
+
+    assert [waits(4, 3), waits(4, 2), waits(4, 0), waits(1, 0)] == ["0", "1", "3", "0"]
+
+
+def test_a_matmul_of_fp16_and_of_other_widths_compiles() -> None:
+    for kernel in (matmul(dtype=fp16), matmul(n=192), matmul(m=256, n=64)):
+        marked = circular_buffer(circular_buffer(kernel, "a_s", 3), "b_s", 3)
+        binary = compile_kernel(lower(marked, warp_specialised=True)).binary
+        assert (binary.resources.spill_bytes, binary.warnings) == (0, ())
+
+
+def test_unmarked_kernels_compile_with_synchronous_loads() -> None:
+    for example in examples().values():
+        source = example.kernel
+        plain = lower(type(source)(source.name, source.symbols, source.tensors, source.body, source.threads))
+        assert compile_kernel(plain).binary.resources.spill_bytes == 0
+
+
+def test_odd_tiles_compile_and_clip_the_threads_without_elements() -> None:
+    kernel = lower(circular_buffer(reduce_inner(tile=(3, 20), op=ReduceOp.MAX), "s", 2))
+    text = emit_kernel(kernel, H200).text
+    assert "row_ < 3" in text
+    assert "c1_ < 20" in text
+    assert compile_kernel(kernel).binary.resources.stack_bytes == 0
+
+
+def test_a_name_that_cuda_cannot_have_is_refused() -> None:
+    k = Builder("kernel")
+    n = k.symbol("int")
+    x, y = k.input("x", (n,), bf16), k.output("y", (n,), bf16)
+    s = k.shared("s", (64,), bf16)
+    with k.serial("i", n) as i:
+        k.load(s, x.at(i * 64), Copy.PLAIN)
+        k.store(y.at(i * 64), s)
+    with pytest.raises(PipelineError, match="'int' is no name for CUDA"):
+        emit_kernel(lower(k.kernel()), H200)
+
+
+def test_a_matmul_tile_that_wgmma_cannot_read_is_refused() -> None:
+    kernel = circular_buffer(circular_buffer(matmul(k=32), "a_s", 2), "b_s", 2)
+    with pytest.raises(PipelineError, match="64 elements along k"):
+        emit_kernel(lower(kernel), H200)
+
+
+def test_sums_over_too_few_rows_for_the_warpgroups_are_refused() -> None:
+    with pytest.raises(PipelineError, match="64 rows over 256 threads"):
+        emit_kernel(lower(matmul(m=64)), H200)
+
+

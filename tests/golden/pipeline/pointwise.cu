@@ -1,0 +1,85 @@
+extern "C" __global__ void __launch_bounds__(128, 1)
+    pointwise(const fp32* __restrict__ x,
+              const fp32* __restrict__ z,
+              fp32* __restrict__ y,
+              const __grid_constant__ TensorMap x_map_8x256,
+              long long m_,
+              long long n_) {
+  const int m = (int)m_;
+  const int n = (int)n_;
+  extern __shared__ __align__(1024) unsigned char shared[];
+  unsigned char* const x_s = shared + 0;
+  const unsigned x_s_full = shared_address(shared + 32768);
+  const int thread = threadIdx.x;
+  float z_r[16];
+  const int b = blockIdx.x;
+  const int c_extent = quotient(n + 255, 256);
+  const int c_steps = max(floor_quotient(quotient(m + 7, 8) - b + 131, 132), 0) * c_extent;
+  // barriers
+  if (thread == 0) {
+    for (int s_ = 0; s_ < 4; ++s_) mbarrier_init(x_s_full + s_ * 8, 1);
+    fence_mbarrier_init();
+  }
+  __syncthreads();
+  // prologue
+#pragma unroll 1
+  for (int r_first = 0; r_first < min(3, c_steps); ++r_first) {
+    if (thread == 0) {
+      mbarrier_arrive_expect_tx(x_s_full + rest(r_first, 4) * 8, 8192);
+      tma_load_2d(shared_address(x_s + rest(r_first, 4) * 8192), x_map_8x256, rest(r_first, c_extent) * 256, (quotient(r_first, c_extent) * 132 + b) * 8, x_s_full + rest(r_first, 4) * 8);
+    }
+  }
+  // main, epilogue in its last steps
+#pragma unroll 1
+  for (int r = 0; r < floor_quotient(quotient(m + 7, 8) - b + 131, 132); ++r) {
+#pragma unroll 1
+    for (int c = 0; c < quotient(n + 255, 256); ++c) {
+      const int c_step = r * c_extent + c;
+      if (c_step + 3 < c_steps) {
+        if (thread == 0) {
+          mbarrier_arrive_expect_tx(x_s_full + rest(c_step + 3, 4) * 8, 8192);
+          tma_load_2d(shared_address(x_s + rest(c_step + 3, 4) * 8192), x_map_8x256, rest(c_step + 3, c_extent) * 256, (quotient(c_step + 3, c_extent) * 132 + b) * 8, x_s_full + rest(c_step + 3, 4) * 8);
+        }
+      }
+      mbarrier_wait(x_s_full + rest(c_step, 4) * 8, rest(quotient(c_step, 4), 2));
+      {
+#pragma unroll
+        for (int u_ = 0; u_ < 2; ++u_) {
+#pragma unroll
+          for (int w_ = 0; w_ < 2; ++w_) {
+            const int c1_ = (w_ * 32 + thread % 32) * 4;
+            const int row_ = u_ * 4 + thread / 32;
+            const int c0_ = row_;
+            float v0_[4];
+            read_clipped<fp32, 4>(v0_, z + (((long long)((r * 132 + b) * 8 + c0_)) * n + c * 256 + c1_), (r * 132 + b) * 8 + c0_ < m ? n - (c * 256 + c1_) : 0);
+#pragma unroll
+            for (int j_ = 0; j_ < 4; ++j_) z_r[u_ * 8 + w_ * 4 + j_] = v0_[j_];
+          }
+        }
+      }
+      {
+#pragma unroll
+        for (int u_ = 0; u_ < 2; ++u_) {
+#pragma unroll
+          for (int w_ = 0; w_ < 2; ++w_) {
+            const int c1_ = (w_ * 32 + thread % 32) * 4;
+            const int row_ = u_ * 4 + thread / 32;
+            const int c0_ = row_;
+            float v0_[4];
+            read_tile<fp32, 4>(v0_, reinterpret_cast<fp32*>(x_s + rest(c_step, 4) * 8192 + ((c0_) * 256 + c1_) * 4));
+            float out_[4];
+#pragma unroll
+            for (int j_ = 0; j_ < 4; ++j_) out_[j_] = larger(((v0_[j_] * z_r[u_ * 8 + w_ * 4 + j_]) + 1.0f), 0.0f);
+            write_clipped<fp32, 4>(y + (((long long)((r * 132 + b) * 8 + c0_)) * n + c * 256 + c1_), out_, (r * 132 + b) * 8 + c0_ < m ? n - (c * 256 + c1_) : 0);
+          }
+        }
+      }
+      __syncthreads();
+    }
+  }
+  // end
+  __syncthreads();
+  if (thread == 0) {
+    for (int s_ = 0; s_ < 4; ++s_) mbarrier_inval(x_s_full + s_ * 8);
+  }
+}
