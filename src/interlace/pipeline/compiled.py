@@ -132,7 +132,7 @@ def _checked(kernel: Kernel, name: str, tensors: Mapping[str, Tensor], shape: tu
 
 def _map(kernel: Kernel, spec: MapSpec, tensor: Tensor) -> TensorMap:
     """The map of a tensor; of one without elements, which has no address and is never loaded, any valid map."""
-    shape = [max(n, 1) for n in tensor.shape]
+    shape = list(tensor.shape) if 0 not in tensor.shape else list(spec.box)
     strides = [prod(shape[axis + 1 :]) for axis in range(len(shape))]
     return tensor_map(
         tensor.data_ptr() or 4096, shape, strides, spec.box, kernel.tensor(spec.tensor).dtype, swizzled=spec.swizzled

@@ -67,7 +67,8 @@ def compile_text(text: str, name: str, *, watchdog: bool = False) -> Binary:
         raise NoDeviceError("cuda.core is not installed; pip install 'interlace[gpu]'") from error
     define = f"#define WATCHDOG {WATCHDOG_NS}ull\n" if watchdog else ""
     whole = f'{define}#line 1 "preamble"\n{PREAMBLE}#line 1 "{name}.cu"\n{text}'
-    options = ProgramOptions(arch=ARCHITECTURE, std="c++17", ptxas_options=["-v"])
+    # A binary from NVRTC's own cache comes without the log that tells its resources.
+    options = ProgramOptions(arch=ARCHITECTURE, std="c++17", ptxas_options=["-v"], no_cache=True)
     written = StringIO()
     try:
         cubin = bytes(Program(whole, "c++", options).compile("cubin", logs=written).code)

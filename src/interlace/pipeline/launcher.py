@@ -75,7 +75,7 @@ def tensor_map(
             len(shape),
             address,
             [driver.cuuint64_t(extent) for extent in reversed(shape)],
-            [driver.cuuint64_t(stride) for stride in outer],
+            [driver.cuuint64_t(stride) for stride in outer or (16,)],  # one dimension has none, the driver wants one
             [driver.cuuint32_t(extent) for extent in reversed(box)],
             [driver.cuuint32_t(1)] * len(shape),
             driver.CUtensorMapInterleave.CU_TENSOR_MAP_INTERLEAVE_NONE,
