@@ -1,0 +1,71 @@
+"""``interlace pipeline``, and the examples that it is shown on."""
+
+from __future__ import annotations
+
+import runpy
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from interlace.cli import app
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+REDUCTION, MATMUL = (str(EXAMPLES / f"pipeline_{name}.py") for name in ("reduction", "matmul"))
+
+
+def printed(*arguments: str) -> str:
+    result = CliRunner().invoke(app, ["pipeline", *arguments])
+    assert result.exit_code == 0, result.output
+    return result.output
+
+
+def test_ir_shows_the_loops_before_and_after() -> None:
+    before, _, after = printed(REDUCTION, "--stages", "3").partition("// pipeline")
+    assert "tile = tma load x" in before
+    assert "barriers" not in before
+    for section in ("prologue:", "main:", "epilogue:", "end:"):
+        assert section in after
+    assert "barriers tile_full{3} for tile" in after
+    assert "min(1, " in printed(REDUCTION, "--stages", "3", "--prefetch", "1")
+
+
+def test_cuda_is_a_kernel_with_a_tensor_map() -> None:
+    text = printed(REDUCTION, "--print", "cuda")
+    assert "__grid_constant__" in text
+    assert "mbarrier_wait(tile_full" in text
+    assert "wgmma" in printed(MATMUL, "--warp-specialised", "--print", "cuda")
+
+
+def test_smem_lists_every_buffer() -> None:
+    assert "tile 4 x 16384 = 65536 bytes" in printed(REDUCTION, "--print", "smem")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("nothing.py",), "no file"),
+        ((REDUCTION, "--stages", "0"), "depth is 0 stages"),
+        ((REDUCTION, "--stages", "64", "--print", "smem"), "stages would fit"),
+        ((str(Path(__file__)),), "must define KERNEL"),
+    ],
+)
+def test_bad_input_is_one_line(arguments: tuple[str, ...], words: str) -> None:
+    result = CliRunner().invoke(app, ["pipeline", *arguments])
+    assert result.exit_code == 2
+    assert words in result.output
+    assert len(result.output.strip().splitlines()) == 1
+
+
+def test_a_file_that_fails_says_so(tmp_path: Path) -> None:
+    bad = tmp_path / "bad.py"
+    bad.write_text("1 / 0")
+    result = CliRunner().invoke(app, ["pipeline", str(bad)])
+    assert result.exit_code == 2
+    assert "ZeroDivisionError" in result.output
+
+
+@pytest.mark.parametrize("example", [REDUCTION, MATMUL])
+def test_the_examples_are_right(example: str, capsys: pytest.CaptureFixture[str]) -> None:
+    runpy.run_path(example, run_name="__main__")
+    assert "rewritten means the same: True" in capsys.readouterr().out
