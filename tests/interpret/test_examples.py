@@ -37,8 +37,6 @@ EVERYWHERE = {
         "reference: largest error 0.0e+00",
     ],
     "05_swap_into_llama.py": ["a Llama with hidden width 256, FFN width 512, 2 layers"],
-    "pipeline_reduction.py": ["rewritten means the same: True", "right: True", "no hazard in 259 states"],
-    "pipeline_matmul.py": ["rewritten means the same: True"],
 }
 #: What stands there besides if there is a device.
 ON_A_DEVICE = {
