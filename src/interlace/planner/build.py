@@ -60,8 +60,10 @@ class Choices:
     chunk_waits: bool = False
 
 
-def build(graph: Graph, choices: Choices) -> Plan:
+def build(graph: Graph, choices: Choices, dependencies: Dependencies | None = None) -> Plan:
     """The plan that follows from a graph and choices.
+
+    ``dependencies`` are the graph's, for those who build many plans of it; by default they are found here.
 
     Raises:
         PlanError: fewer than one worker.
@@ -75,7 +77,7 @@ def build(graph: Graph, choices: Choices) -> Plan:
         if unknown:
             known = [op.name for op in graph.ops]
             raise OrderError(f"settings name ops {sorted(unknown)}; graph {graph.name!r} has {known}")
-    dependencies = Dependencies(graph)
+    dependencies = dependencies or Dependencies(graph)
     parts = _parts(graph, choices)
     post_of_tile, base = _posts(graph, choices, dependencies)
     sequence = choices.interleaving.sequence(parts, dependencies, post_of_tile)

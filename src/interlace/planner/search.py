@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 
 from interlace.core.devices import DeviceSpec
 from interlace.core.errors import PlanError, SimulationError
+from interlace.graph.dependencies import Dependencies
 from interlace.graph.graph import Graph
 from interlace.graph.op import Op
 from interlace.plan.plan import Dispatch, Plan
@@ -119,10 +120,12 @@ def search(
         progress(tried)
         return Candidate(graph, choices, predict(plan, device, mode, limit=limit))
 
+    dependencies = {id(graph): Dependencies(graph) for graph in graphs}  # most of the work of building a plan
+
     def new(graph: Graph, alternatives: Iterable[Choices]) -> Iterable[Candidate]:
         """Those alternatives that no candidate so far was like."""
         for choices in alternatives:
-            plan = build(graph, choices)
+            plan = build(graph, choices, dependencies[id(graph)])
             key = _as_predicted(plan)
             if key not in seen:
                 seen.add(key)
@@ -147,11 +150,9 @@ def search(
     if mode.gate is Gate.OPEN and not mode.ring_bytes:  # else launches hand out the items, or the ring needs tickets
         best = step(best, lambda c: [replace(c.choices, dispatch=Dispatch.STATIC, assignment=a) for a in Assignment])
 
-    def finely(graph: Graph, choices: Choices) -> Candidate:
-        return judge(graph, build(graph, choices), choices, FINE)
-
-    ranking = sorted((finely(c.graph, c.choices) for c in best), key=lambda c: c.cost)
-    plain = finely(ranking[0].graph, Choices(workers))
+    ranking = sorted((judge(c.graph, c.prediction.plan, c.choices, FINE) for c in best), key=lambda c: c.cost)
+    tiled, unplanned = ranking[0].graph, Choices(workers)
+    plain = judge(tiled, build(tiled, unplanned, dependencies[id(tiled)]), unplanned, FINE)
     if plain.cost < ranking[0].cost:
         ranking.insert(0, plain)
     return Planned(verify(ranking[0].prediction.plan), tuple(ranking), plain, graphs, tried)
