@@ -78,7 +78,7 @@ def test_what_it_plans_runs_right() -> None:
 
 
 def test_an_ffn_of_8192_tokens_is_planned_in_seconds() -> None:
-    """1.7 s on one core of the machine where it was written; the bar of 2 s has some room for slower ones here."""
+    """The bar is 2 s; slower machines have some room here."""
     graph = ffn(8192, il.MatmulTile(128, 256, 64))
     search(ffn(256, il.MatmulTile(128, 256, 64)), il.H200, RING)  # compiles
     begin = process_time()

@@ -65,6 +65,18 @@ DTypeOption = Annotated[
 
 
 @dataclass(frozen=True)
+class FfnOptions:
+    """Which FFN; None where the default is meant."""
+
+    model: Model = None
+    hidden: Hidden = None
+    ffn: Ffn = None
+    gated: Gated = None
+    activation: ActivationOption = None
+    dtype: DTypeOption = None
+
+
+@dataclass(frozen=True)
 class WorkloadOptions:
     """Which graph to build; None where the default is meant."""
 

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from interlace.cli.console import BadInput, bad_input
 from interlace.cli.machine import Machine
 from interlace.cli.names import DispatchChoice, TileShape, Workload
-from interlace.cli.options import ScheduleOptions, WorkloadOptions
+from interlace.cli.options import FfnOptions, ScheduleOptions, WorkloadOptions
 from interlace.core.dtypes import DType, bf16
 from interlace.graph.graph import Graph
 from interlace.kernels.matmul import Activation, MatmulTile
@@ -154,18 +154,17 @@ def varied(shape: FFNShape, gated: bool | None, activation: Activation | None) -
     return shape if activation is None else replace(shape, activation=activation)
 
 
-def one_ffn(
-    model: FFNShape | None, hidden: int | None, ffn: int | None, gated: bool | None, activation: Activation | None
-) -> FFNShape:
-    """The FFN that options describe, llama3-8b's unless they say otherwise.
+def one_ffn(options: FfnOptions) -> tuple[FFNShape, DType]:
+    """The FFN that options describe, llama3-8b's in bf16 unless they say otherwise.
 
     Raises:
         BadInput: a gated FFN has another activation than SiLU.
     """
-    shape = model or MODELS["llama3-8b"]
-    shape = varied(replace(shape, hidden=hidden or shape.hidden, ffn=ffn or shape.ffn), gated, activation)
+    shape = options.model or MODELS["llama3-8b"]
+    shape = replace(shape, hidden=options.hidden or shape.hidden, ffn=options.ffn or shape.ffn)
+    shape = varied(shape, options.gated, options.activation)
     check_gate(shape)
-    return shape
+    return shape, options.dtype or bf16
 
 
 def ffn_facts(shape: FFNShape, dtype: DType) -> dict[str, Any]:

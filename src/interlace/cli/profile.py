@@ -13,11 +13,10 @@ from interlace.bench.profile import profile as count
 from interlace.cli.console import note, save_json, say, show, stepping
 from interlace.cli.machine import find, versions
 from interlace.cli.names import SWEEPS, Device
-from interlace.cli.options import ActivationOption, DTypeOption, Ffn, Gated, Hidden, JsonFile, Model, command
+from interlace.cli.options import FfnOptions, JsonFile, command
 from interlace.cli.problem import ffn_facts, ffn_title, one_ffn
 from interlace.cli.table import columns, number
 from interlace.core.devices import H200
-from interlace.core.dtypes import bf16
 from interlace.workloads.one_launch import OneLaunch
 
 _TOKENS: Sequence[int] = (1, 16, 64, 256, 1024, 4096)
@@ -32,7 +31,7 @@ def register(app: typer.Typer) -> None:
 
     @command(profile, "ffn")
     def ffn(
-        model: Model = None,
+        which: FfnOptions,
         sweep: Annotated[
             str,
             typer.Option(
@@ -51,11 +50,6 @@ def register(app: typer.Typer) -> None:
                 help=f"Tokens; may be repeated. {', '.join(map(str, _TOKENS))} by default, or 16 with --sweep ffn.",
             ),
         ] = None,
-        hidden: Hidden = None,
-        ffn: Ffn = None,
-        gated: Gated = None,
-        activation: ActivationOption = None,
-        dtype: DTypeOption = None,
         json: JsonFile = None,
     ) -> None:
         """Bytes from memory, hits of the L2, time, and what they mean, for each number of tokens or width of an FFN.
@@ -70,7 +64,7 @@ def register(app: typer.Typer) -> None:
 
         Example: interlace profile ffn --model gpt3-145b-tp8 --m 16 --m 512 --json profile.json
         """
-        shape, dtype = one_ffn(model, hidden, ffn, gated, activation), dtype or bf16
+        shape, dtype = one_ffn(which)
         machine = find(Device.CUDA)
         tokens, shapes = _TOKENS, [shape]
         if sweep == "ffn":

@@ -11,10 +11,9 @@ import typer
 from interlace.cli.console import save_json, say, show, stepping, writing
 from interlace.cli.machine import find, versions
 from interlace.cli.names import Device
-from interlace.cli.options import ActivationOption, DTypeOption, Ffn, Gated, Hidden, JsonFile, Model, command
+from interlace.cli.options import FfnOptions, JsonFile, command
 from interlace.cli.problem import ffn_facts, ffn_title, one_ffn
 from interlace.cli.table import columns
-from interlace.core.dtypes import bf16
 from interlace.tune import TOP, Candidate, Tuned
 from interlace.tune import tune as search
 from interlace.workloads.tuned import cache_dir
@@ -29,16 +28,11 @@ def register(app: typer.Typer) -> None:
 
     @command(tune, "ffn")
     def ffn(
-        model: Model = None,
+        which: FfnOptions,
         m: Annotated[
             list[int] | None,
             typer.Option("--m", min=1, help=f"Tokens; may be repeated. {', '.join(map(str, _TOKENS))} by default."),
         ] = None,
-        hidden: Hidden = None,
-        ffn: Ffn = None,
-        gated: Gated = None,
-        activation: ActivationOption = None,
-        dtype: DTypeOption = None,
         top: Annotated[
             int,
             typer.Option(
@@ -56,9 +50,8 @@ def register(app: typer.Typer) -> None:
 
         Example: interlace tune ffn --model llama3-8b --m 16 --m 1024
         """
-        shape = one_ffn(model, hidden, ffn, gated, activation)
+        shape, dtype = one_ffn(which)
         machine = find(Device.CUDA)
-        dtype = dtype or bf16
         with writing(Path("~/.cache")):
             folder = cache_dir()
         with stepping() as progress:
