@@ -1,9 +1,9 @@
 """Shared memory: who lives when, and where each tile and barrier lies in the one dynamic allocation.
 
 A tile lives from its first write to its last read; a barrier from its initialisation to its invalidation. What lives
-across the start of a loop lives to its end. Tiles that do not live together may share their bytes: the rewrite puts a
-barrier of all threads before the first write of each. Loader and consumers run at once, so what both touch lives as
-long as both do.
+across the start of a loop lives to its end; what is written part by part lives through all loops around. Tiles that
+do not live together may share their bytes: the rewrite puts a barrier of all threads before the first write of each.
+Loader and consumers run at once, so what both touch lives as long as both do.
 
 Worked example, two rings of 4 and 2 stages of 16 KiB, one loop after the other, and 48 bytes of barriers:
 
@@ -168,7 +168,8 @@ def _lifetimes(kernel: Kernel) -> dict[str, tuple[int, int]]:
             if box.tensor in shared:
                 touches.setdefault(box.tensor, []).append((site, False))
         if target is not None and target.tensor in shared:
-            touches.setdefault(target.tensor, []).append((site, True))
+            whole = target.shape == kernel.tensor(target.tensor).tile  # a part goes on from what is there
+            touches.setdefault(target.tensor, []).append((site, whole))
     roles = [site for site in every if isinstance(site.stmt, Role)]
     loops = [site for site in every if isinstance(site.stmt, For) and site.stmt.kind is not LoopKind.BLOCK]
     return {name: _life(where, loops, roles, ends) for name, where in touches.items()}
@@ -185,6 +186,6 @@ def _life(
         holds_first, holds_last = (loop.place < place <= ends[loop.place] for place in (first, last))
         if holds_last and not holds_first:
             last = ends[loop.place]
-        elif holds_first and not touches[0][1]:  # what is read first was left by the iteration before
+        elif holds_first and not touches[0][1]:  # it goes on from what the iteration before left
             first, last = loop.place, max(last, ends[loop.place])
     return first, last
