@@ -11,13 +11,14 @@ from pathlib import Path
 import pytest
 
 from interlace.core.devices import H200
-from interlace.core.dtypes import bf16, fp16
+from interlace.core.dtypes import bf16, fp16, fp32
 from interlace.core.errors import PipelineError
 from interlace.pipeline.build import Builder
 from interlace.pipeline.circular import circular_buffer, lower
 from interlace.pipeline.compiled import compile_kernel
 from interlace.pipeline.emit import Emitted, emit_kernel
-from interlace.pipeline.ir import Copy, ReduceOp
+from interlace.pipeline.index import ceil_div
+from interlace.pipeline.ir import Copy, Kernel, ReduceOp
 from interlace.pipeline.library import copy_3d, examples, matmul, reduce_inner
 
 GOLDEN = Path(__file__).parents[1] / "golden/pipeline"
@@ -138,3 +139,32 @@ def test_sums_over_too_few_rows_for_the_warpgroups_are_refused() -> None:
         emit_kernel(lower(matmul(m=64)), H200)
 
 
+
+
+def over_threads(columns: int, shift: int = 0, var: str = "t") -> Kernel:
+    """``y = 2 * x``, four neighbours of a tile of ``columns`` to a thread, read from ``shift`` on."""
+    k = Builder("twice")
+    n = k.symbol("n")
+    x, y, s = k.input("x", (n,), fp32), k.output("y", (n,), fp32), k.shared("s", (columns,), fp32)
+    with k.serial("i", ceil_div(n, columns)) as i:
+        k.load(s, x.at(i * columns))
+        with k.thread(var, n % (columns // 4)) as t:
+            k.assign(y.at(i * columns + t * 4), 2 * s.at(t * 4 + shift, shape=(4,)))
+    return circular_buffer(k.kernel(), "s", 2)
+
+
+def test_threads_share_out_a_loop_and_each_moves_vectors_where_they_are_aligned() -> None:
+    for specialised in (False, True):
+        text = emit_kernel(lower(over_threads(256), warp_specialised=specialised), H200).text
+        assert "for (int t = thread; t < rest(n, 64); t += 128) {" in text
+        assert set(re.findall(r"\w+<fp32, \d>", text)) == {"read_tile<fp32, 4>", "write_clipped<fp32, 4>"}
+    for shift, vector in ((1, 1), (2, 2), (8, 4)):
+        kernel = lower(over_threads(256, shift))
+        assert set(re.findall(r"read_tile<fp32, (\d)>", emit_kernel(kernel, H200).text)) == {str(vector)}
+        assert compile_kernel(kernel).binary.resources.stack_bytes == 0
+
+
+@pytest.mark.parametrize("var", ["thread", "place"])
+def test_names_of_the_text_itself_are_refused(var: str) -> None:
+    with pytest.raises(PipelineError, match=f"'{var}' is no name for CUDA"):
+        emit_kernel(lower(over_threads(256, var=var)), H200)

@@ -71,6 +71,7 @@ CHECKS = {
         _copied,
         0,
     ),
+    "transpose": _planes(library.transpose(), lambda t: t["x"].T, 0),
     "pointwise": _planes(library.pointwise(), _pointwise, 1e-6),
     "pointwise_cp_async": _planes(library.pointwise(plain=Copy.CP_ASYNC), _pointwise, 1e-6),
     "row_sum": _planes(library.reduce_inner(), lambda t: t["x"].sum(axis=1), 1e-5),

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from interlace.core.dtypes import fp32
 from interlace.pipeline.build import Builder
 from interlace.pipeline.circular import circular_buffer
-from interlace.pipeline.ir import Block, Copy, Kernel, ReduceOp, Stmt
+from interlace.pipeline.ir import Block, Box, Copy, Kernel, ReduceOp, Stmt
+from interlace.pipeline.values import Value
 
 
 @dataclass(frozen=True)
@@ -25,11 +26,15 @@ class Input:
 
 @dataclass(frozen=True)
 class Case:
-    """A weighted sum of inputs, tile by tile, over one loop or two, with a sum per outer iteration."""
+    """A weighted sum of inputs, tile by tile, over one loop or two, with a sum per outer iteration.
+
+    ``shared_out``: each thread writes four neighbours of the weighted sum at a time, instead of all together a tile.
+    """
 
     inputs: tuple[Input, ...]
     tile: int
     nested: bool
+    shared_out: bool
 
     def kernel(self) -> Kernel:
         """``y = 1 * x0 + 2 * x1 + ...`` and ``z[o]`` the sum of what iteration ``o`` of the outer loop read."""
@@ -41,16 +46,24 @@ class Case:
         tiles = [k.shared(f"s{i}", (self.tile,), fp32) for i in range(len(self.inputs))]
         acc = k.register("acc", (1,), fp32)
 
+        def weighted(boxes: list[Box]) -> Value:
+            total = boxes[0] * 1
+            for weight, box in enumerate(boxes[1:], start=2):
+                total = total + box * weight
+            return total
+
         def row(o: object, step: object) -> None:
             k.assign(acc, 0)
             with k.serial("i", inner) as i:
                 at = (step + i) * self.tile  # type: ignore[operator]
                 for x, s, how in zip(xs, tiles, self.inputs, strict=True):
                     k.load(s, x.at(at), how.by)
-                total = tiles[0] * 1
-                for weight, s in enumerate(tiles[1:], start=2):
-                    total = total + s * weight
-                k.assign(y.at(at), total)
+                total = weighted([s.box() for s in tiles])
+                if self.shared_out:
+                    with k.thread("t", self.tile // 4) as t:
+                        k.assign(y.at(at + t * 4), weighted([s.at(t * 4, shape=(4,)) for s in tiles]))
+                else:
+                    k.assign(y.at(at), total)
                 k.reduce(acc, ReduceOp.SUM, total, axes=(0,), shape=(self.tile,))
             k.store(z.at(o), acc)  # type: ignore[arg-type]
 
@@ -89,7 +102,7 @@ def cases(draw: st.DrawFn, *, nested: bool, all_rings: bool) -> Case:
         stages = draw(st.integers(1, 8)) if all_rings else draw(st.integers(0, 8))
         prefetch = draw(st.integers(0, stages - 1)) if stages else 0
         inputs.append(Input(draw(st.sampled_from(Copy)), stages, prefetch))
-    return Case(tuple(inputs), draw(st.sampled_from((4, 8, 12))), nested)
+    return Case(tuple(inputs), draw(st.sampled_from((4, 8, 12))), nested, draw(st.booleans()))
 
 
 def edit(kernel: Kernel, change: Callable[[Stmt], tuple[Stmt, ...] | None]) -> Kernel:

@@ -53,6 +53,12 @@ def test_copy_3d_back_by_tma() -> None:
     np.testing.assert_array_equal(result(library.copy_3d(tile=(2, 8, 16)), {"s": (3, 1)}, {"x": x}), x)
 
 
+@pytest.mark.parametrize("shape", [(0, 16), (37, 52), (8, 16), (5, 4)])
+def test_transpose_element_by_element(shape: tuple[int, int]) -> None:
+    x = normal(*shape)
+    np.testing.assert_array_equal(result(library.transpose(tile=(8, 16), blocks=2), {"s": (4, 2)}, {"x": x}), x.T)
+
+
 @pytest.mark.parametrize("plain", Copy)
 def test_pointwise_with_a_tma_and_another_input(plain: Copy) -> None:
     x, z = normal(21, 40), normal(21, 40)

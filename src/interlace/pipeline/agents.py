@@ -184,6 +184,11 @@ class _Tracer:
         """``scope`` executes ``body``; ``per``: by all of its threads, or one of each warp, or one alone."""
         for stmt in body:
             match stmt:
+                case For() if stmt.kind is LoopKind.THREAD:
+                    # No events, and slots are the same in all iterations; conditions are not, so all of it is read.
+                    if evaluate(stmt.start, env) < evaluate(stmt.stop, env):
+                        for i, inner in product(scope, walk(stmt.body)):
+                            self._events(inner, env, i, per)
                 case For():
                     for value in range(evaluate(stmt.start, env), evaluate(stmt.stop, env)):
                         env[stmt.var] = value

@@ -8,8 +8,8 @@
                                    wait w_s_full{0}, parity 0
                                    sync; invalidate w_s_full
 
-    t = x_s * 2              -->   sync; t = x_s{slot} * 2            if t lies in shared memory
-                                   fence proxy; sync
+    t = x_s * 2              -->   sync; t = x_s{slot} * 2            if t lies in shared memory; a loop over threads
+                                   fence proxy; sync                  that writes there is surrounded as a whole
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from interlace.pipeline.ir import (
     ArriveCopies,
     ArriveExpect,
     BarrierSlot,
+    Block,
     Box,
     Copy,
     ElectOne,
@@ -62,19 +63,24 @@ class Rings:
         return tuple(self.by_tensor[t] for t in tensors if t in self.by_tensor)
 
     def statement(self, stmt: Stmt) -> tuple[Stmt, ...]:
-        """A statement without inner ones, rewritten."""
+        """A statement without inner ones, or a loop over threads as a whole, rewritten."""
         if isinstance(stmt, Load) and stmt.dst.tensor in self.by_tensor:
             buffered = self.by_tensor[stmt.dst.tensor]
             return (buffered.wait_full(buffered.nest.flat),)
-        stmt = map_boxes(stmt, self._in_slot)
+        stmt = self._in_slots(stmt)
         if isinstance(stmt, Load) and self._shared(stmt.dst):
             return self._synchronous(stmt)
-        if isinstance(stmt, Pointwise) and self._shared(stmt.dst):
+        if any(isinstance(s, Pointwise) and self._shared(s.dst) for s in walk((stmt,))):
             return Sync(), stmt, FenceProxy(), Sync()
         return (stmt,)
 
     def _shared(self, box: Box) -> bool:
         return self.kernel.tensor(box.tensor).memory is Memory.SHARED
+
+    def _in_slots(self, stmt: Stmt) -> Stmt:
+        if isinstance(stmt, Block):
+            return replace(stmt, body=tuple(self._in_slots(s) for s in stmt.body))
+        return map_boxes(stmt, self._in_slot)
 
     def _in_slot(self, box: Box) -> Box:
         buffered = self.by_tensor.get(box.tensor)

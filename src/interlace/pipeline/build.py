@@ -115,6 +115,10 @@ class Builder:
         """One iteration after another, each its own code."""
         return self._loop(var, extent, LoopKind.UNROLLED)
 
+    def thread(self, var: str, extent: IndexLike) -> _Loop:
+        """One thread per iteration, in turns, on small boxes; ``check_threads`` has the rules."""
+        return self._loop(var, extent, LoopKind.THREAD)
+
     @contextmanager
     def when(self, condition: Less) -> Iterator[None]:
         """Statements that run where ``condition`` holds."""

@@ -12,6 +12,7 @@ from math import gcd, prod
 
 from interlace.core.dtypes import bf16, fp16, fp32
 from interlace.core.errors import BoxError, CarriedError, DepthError, PipelineError, ScopeError
+from interlace.pipeline.check_threads import check_thread_loop
 from interlace.pipeline.index import Binary, Const, Index, IndexOp, evaluate, names
 from interlace.pipeline.ir import (
     WARP,
@@ -30,6 +31,7 @@ from interlace.pipeline.ir import (
     Stmt,
     Store,
     Tensor,
+    boxes,
     read,
     value_boxes,
     value_indices,
@@ -59,7 +61,7 @@ def check_kernel(kernel: Kernel) -> None:
         _check_tensor(tensor)
     for site in sites(kernel.body):
         _check_scope(kernel, site)
-        for box in _boxes(site.stmt):
+        for box in boxes(site.stmt):
             _check_box(kernel, box)
         match site.stmt:
             case Load():
@@ -72,6 +74,9 @@ def check_kernel(kernel: Kernel) -> None:
                 _check_reduce(kernel, site.stmt)
             case Matmul():
                 _check_matmul(kernel, site.stmt)
+    for stmt in walk(kernel.body):
+        if isinstance(stmt, For) and stmt.kind is LoopKind.THREAD:
+            check_thread_loop(kernel, stmt)
 
 
 def check_sizes(kernel: Kernel, sizes: Mapping[str, int]) -> None:
@@ -206,15 +211,8 @@ def _body_around(kernel: Kernel, site: Site) -> tuple[Stmt, ...]:
     return outer.body
 
 
-def _boxes(stmt: Stmt) -> Iterator[Box]:
-    target = written(stmt)
-    if target is not None:
-        yield target
-    yield from read(stmt)
-
-
 def _indices(stmt: Stmt) -> Iterator[Index]:
-    for box in _boxes(stmt):
+    for box in boxes(stmt):
         yield from box.origin
     match stmt:
         case For():

@@ -101,7 +101,7 @@ def _body(rings: Rings, body: tuple[Stmt, ...]) -> tuple[Stmt, ...]:
 
 
 def _statement(rings: Rings, stmt: Stmt) -> tuple[Stmt, ...]:
-    if not isinstance(stmt, Block):
+    if not isinstance(stmt, Block) or (isinstance(stmt, For) and stmt.kind is LoopKind.THREAD):
         return rings.statement(stmt)
     if not isinstance(stmt, For):
         return (replace(stmt, body=_body(rings, stmt.body)),)

@@ -184,6 +184,9 @@ class _Emitter:
                 self.out.add(f"const int {stmt.var} = blockIdx.{_AXES[self.blocks]};")
                 self.blocks += 1
                 self._statements(stmt.body, scope)
+            case For() if stmt.kind is LoopKind.THREAD:
+                head = f"int {stmt.var} = {scope.thread}; {stmt.var} < {emit_index(stmt.stop)}"
+                self._block(f"for ({head}; {stmt.var} += {scope.threads})", stmt.body, scope.one)
             case For():
                 self._for(stmt, scope)
             case If():

@@ -14,6 +14,7 @@ _KEYWORDS = frozenset(
         "double", "else", "enum", "extern", "false", "float", "for", "goto", "if", "inline", "int", "long", "new",
         "private", "public", "register", "return", "short", "signed", "sizeof", "static", "struct", "switch",
         "template", "this", "true", "typedef", "union", "unsigned", "void", "volatile", "while", "shared", "scratch",
+        "thread", "place",
     )
 )
 

@@ -51,3 +51,8 @@ class Scope:
     threads: int
     thread: str
     sync: str
+
+    @property
+    def one(self) -> Scope:
+        """One of its threads, which meets no other."""
+        return Scope(self.first, 1, "0", "")

@@ -20,7 +20,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from math import isinf, prod
+from math import gcd, isinf, prod
 
 from interlace.core.dtypes import fp32
 from interlace.core.errors import PipelineError
@@ -164,7 +164,12 @@ class Tiles:
         for box in boxes:
             if box.tensor in self.registers:
                 return self.registers[box.tensor]
-        return Spread(shape, scope.threads, vector_of(shape[-1], self.itemsize))
+        vector = vector_of(shape[-1], self.itemsize)
+        for box in boxes:
+            tensor = self.kernel.tensor(box.tensor)
+            if tensor.memory is Memory.SHARED and box.shape[-1] > 1:  # where its vectors are not aligned, shorter ones
+                vector = gcd(vector, tensor.tile[-1], divisor(box.origin[-1]))
+        return Spread(shape, scope.threads, vector)
 
     def _layout_of(self, stmt: Reduce) -> Spread:
         layout = self.registers[stmt.dst.tensor]
@@ -204,12 +209,13 @@ class Tiles:
             return
         rows, columns = layout.keeps(shape)
         conditions = []
+        alone = scope.threads == 1
         across, down = f"{scope.thread} % {layout.across}", f"{scope.thread} / {layout.across}"
         row = "0"
         if rows:
             out.add(UNROLL)
             out.open(f"for (int u_ = 0; u_ < {layout.up}; ++u_)")
-            row = f"u_ * {layout.down} + {down}" if layout.up > 1 else down
+            row = "u_" if alone else f"u_ * {layout.down} + {down}" if layout.up > 1 else down
             if layout.rows % layout.down:
                 conditions.append(f"row_ < {layout.rows}")
         elif layout.down > 1 and not every_thread:
@@ -217,8 +223,8 @@ class Tiles:
         if columns:
             out.add(UNROLL)
             out.open(f"for (int w_ = 0; w_ < {layout.along}; ++w_)")
-            column = f"w_ * {layout.across} + {across}" if layout.along > 1 else across
-            out.add(f"const int c{rank - 1}_ = ({column}) * {layout.vector};")
+            column = "w_" if alone else f"(w_ * {layout.across} + {across})" if layout.along > 1 else f"({across})"
+            out.add(f"const int c{rank - 1}_ = {column} * {layout.vector};")
             if layout.vectors % layout.across:
                 conditions.append(f"c{rank - 1}_ < {layout.columns}")
         else:

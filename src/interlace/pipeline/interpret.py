@@ -1,9 +1,10 @@
 """What a kernel means, in NumPy, before and after the rewrite.
 
 Blocks run one after another, each with fresh shared memory and registers full of NaN. All threads of a scope are one
-coroutine. A rewritten kernel runs its barriers: an asynchronous copy turns its destination into NaN when it is issued
-and lands at some later moment, at the latest when nothing else can go on; loader and consumers take turns. The seed
-picks these moments. A wait that cannot end is a ``BarrierError``.
+coroutine; iterations of a loop over threads come in any order. A rewritten kernel runs its barriers: an asynchronous
+copy turns its destination into NaN when it is issued and lands at some later moment, at the latest when nothing else
+can go on; loader and consumers take turns. The seed picks order and moments. A wait that cannot end is a
+``BarrierError``.
 
 Arithmetic is fp32; writes round to the dtype of their destination.
 """
@@ -87,7 +88,8 @@ def interpret(
     Extents that are the shape of an input need not be in ``sizes``.
 
     Raises:
-        PipelineError: an input is missing or of another shape, or extents break a rule.
+        PipelineError: an input is missing or of another shape, or extents break a rule; a box reaches over the end of
+            a tile; two iterations of a loop over threads write the same element.
         BarrierError: a wait cannot complete, or a barrier is used that does not exist.
     """
     arrays = {t.name: np.asarray(inputs[t.name], np.float32) for t in kernel.tensors if t.name in inputs}
@@ -170,6 +172,8 @@ class _ThreadBlock:
         self.copies: list[_Copy] = []
         self.uncommitted: list[tuple[Box, dict[str, int], Floats]] = []
         self.events = 0
+        self.iteration: tuple[str, int] | None = None  # of the loop over threads that is running
+        self.claims: dict[str, npt.NDArray[np.int64]] = {}  # by tensor, which of its iterations wrote each element
 
     def drive(self, tasks: list[Task]) -> None:
         """Run coroutines to their ends, in an order drawn at random."""
@@ -200,6 +204,8 @@ class _ThreadBlock:
             stmt = body[position]
             position += 1
             match stmt:
+                case For() if stmt.kind is LoopKind.THREAD:
+                    yield from self._over_threads(stmt, env)
                 case For():
                     for value in range(evaluate(stmt.start, env), evaluate(stmt.stop, env)):
                         env[stmt.var] = value
@@ -225,6 +231,17 @@ class _ThreadBlock:
                         yield f"wait {name}{{{slot}}}, parity {parity}"
                 case _:
                     self._step(stmt, env, threads)
+
+    def _over_threads(self, loop: For, env: dict[str, int]) -> Task:
+        """Iterations in an order drawn at random, each by one thread; none writes what another wrote."""
+        order = list(range(evaluate(loop.start, env), evaluate(loop.stop, env)))
+        self.random.shuffle(order)
+        self.claims = {}
+        for value in order:
+            env[loop.var] = value
+            self.iteration = (loop.var, value)
+            yield from self.run(loop.body, env, 1)
+        self.iteration = None
 
     def _step(self, stmt: Stmt, env: dict[str, int], threads: int) -> None:
         """A statement that never blocks."""
@@ -325,11 +342,17 @@ class _ThreadBlock:
     def _view(self, box: Box, env: dict[str, int]) -> tuple[Floats, tuple[slice, ...], tuple[slice, ...]]:
         """The array, the part of it that the box covers, and that part within the box."""
         array = self.memory[box.tensor]
-        if self.tensors[box.tensor].memory is not Memory.GLOBAL:
+        tile = self.tensors[box.tensor].memory is not Memory.GLOBAL
+        if tile:
             array = array[0 if box.slot is None else evaluate(box.slot, env)]
         there, here = [], []
         for index, n, extent in zip(box.origin, box.shape, array.shape, strict=True):
             origin = evaluate(index, env)
+            if tile and not 0 <= origin <= extent - n:
+                raise PipelineError(
+                    f"kernel {self.kernel.name!r}: a box of tile {box.tensor!r} covers {origin} .. {origin + n - 1} "
+                    f"of 0 .. {extent - 1}; only global tensors clip"
+                )
             low, high = min(max(origin, 0), extent), min(max(origin + n, 0), extent)
             there.append(slice(low, high))
             here.append(slice(low - origin, high - origin) if low < high else slice(0, 0))
@@ -347,4 +370,21 @@ class _ThreadBlock:
 
     def _write(self, box: Box, env: dict[str, int], values: Floats) -> None:
         array, there, here = self._view(box, env)
+        if self.iteration is not None:
+            self._claim(box.tensor, array.shape, there, *self.iteration)
         array[there] = rounded(values.reshape(box.shape)[here], self.tensors[box.tensor].dtype)
+
+    def _claim(
+        self, name: str, shape: tuple[int, ...], there: tuple[slice, ...], loop: str, iteration: int
+    ) -> None:
+        """What an iteration of a loop over threads writes is its own."""
+        if name not in self.claims:
+            self.claims[name] = np.full(shape, -1, np.int64)
+        claimed = self.claims[name][there]
+        others = claimed[(claimed >= 0) & (claimed != iteration)]
+        if others.size:
+            raise PipelineError(
+                f"kernel {self.kernel.name!r}: iterations {others[0]} and {iteration} of loop {loop!r} over threads "
+                f"write the same element of {name!r}; give each its own"
+            )
+        claimed[...] = iteration

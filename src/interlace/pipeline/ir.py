@@ -1,8 +1,9 @@
 """The loop IR: what one thread block does, tile by tile.
 
-Every statement works on whole tiles and is executed by all threads of its scope together; how elements are spread
-over threads is left to the emitter. A *box* is a tile of a tensor: an origin and a shape. Reading a box of a global
-tensor past its bounds gives zeros and writing there writes nothing (as TMA does), which is how tails work.
+Every statement works on whole tiles and is executed by all threads of its scope together, except that an iteration of
+a loop over threads is one thread's; how elements are spread over threads is left to the emitter. A *box* is a tile of
+a tensor: an origin and a shape. Reading a box of a global tensor past its bounds gives zeros and writing there writes
+nothing (as TMA does), which is how tails work; a box of a tile lies inside it.
 
 Worked example: ``x`` has 10 elements, the tile 4, three steps. The last box is ``x[8 : 12]``: elements 8 and 9, then
 two zeros; stored to ``y[8 : 12]``, only 8 and 9 are written.
@@ -102,6 +103,8 @@ class LoopKind(Enum):
     UNROLLED = "unrolled"
     BLOCK = "block"
     """One thread block each: the first is blockIdx.x, the second blockIdx.y, the third blockIdx.z."""
+    THREAD = "thread"
+    """One thread of the scope each: of ``T``, thread ``p`` takes p, p + T, p + 2T, ... None waits for another."""
 
 
 class ReduceOp(Enum):
@@ -128,7 +131,7 @@ class For(Stmt):
 
 @dataclass(frozen=True)
 class If(Stmt):
-    """``body`` where ``condition`` holds; it is the same for all threads of the block."""
+    """``body`` where ``condition`` holds; outside of loops over threads it is the same for all threads of the block."""
 
     condition: Less
     body: tuple[Stmt, ...]
@@ -397,6 +400,12 @@ def read(stmt: Stmt) -> tuple[Box, ...]:
         case Matmul():
             return stmt.a, stmt.b, stmt.acc
     return ()
+
+
+def boxes(stmt: Stmt) -> tuple[Box, ...]:
+    """The box that a statement writes, if it does, and those that it reads."""
+    target = written(stmt)
+    return read(stmt) if target is None else (target, *read(stmt))
 
 
 def value_boxes(value: Value) -> tuple[Box, ...]:

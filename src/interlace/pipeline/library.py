@@ -63,6 +63,25 @@ def copy_3d(*, tile: tuple[int, int, int] = (2, 8, 64), dtype: DType = fp32) -> 
     return k.kernel()
 
 
+def transpose(*, tile: tuple[int, int] = (64, 32), blocks: int = 132) -> Kernel:
+    """``y = x.T``, element by element: threads of a warp write neighbours of ``y``, and read a column of the tile.
+
+    Of rows of 128 bytes TMA permutes the 16-byte pieces, so that a column lies in 8 times as many banks.
+    """
+    k = Builder("transpose", threads=256)
+    m, n = k.symbol("m"), k.symbol("n")
+    x, y = k.input("x", (m, n), fp32), k.output("y", (n, m), fp32)
+    rows, columns = tile
+    s = k.shared("s", tile, fp32, swizzle_bytes=128 if columns * fp32.itemsize == 128 else 0)
+    across = ceil_div(n, columns)
+    with k.block("b", blocks) as b, k.serial("i", _steps(ceil_div(m, rows) * across, b, blocks)) as i:
+        row, column = (i * blocks + b) // across * rows, (i * blocks + b) % across * columns
+        k.load(s, x.at(row, column))
+        with k.thread("t", rows * columns) as t:
+            k.store(y.at(column + t // rows, row + t % rows), s.at(t % rows, t // rows, shape=(1, 1)))
+    return k.kernel()
+
+
 def pointwise(*, tile: tuple[int, int] = (8, 256), blocks: int = 132, plain: Copy = Copy.PLAIN) -> Kernel:
     """``y = max(x * z + 1, 0)``: ``x`` comes by TMA, ``z`` to registers or, if not ``PLAIN``, to shared memory."""
     k = Builder("pointwise")
@@ -215,6 +234,7 @@ def examples() -> dict[str, Example]:
         "copy_1d_plain": Example(_marked(copy_1d(by=Copy.PLAIN), {"s": 2})),
         "copy_2d": Example(circular_buffer(copy_2d(), "s", 4, prefetch=2)),
         "copy_3d": Example(_marked(copy_3d(), {"s": 2})),
+        "transpose": Example(_marked(transpose(), {"s": 4})),
         "pointwise": Example(_marked(tma_and_plain, {"x_s": 4})),
         "pointwise_synchronous": Example(_marked(tma_and_async, {"x_s": 4})),
         "pointwise_mixed": Example(_marked(tma_and_async, {"x_s": 4, "z_s": 3})),

@@ -101,7 +101,7 @@ def nest_of(around: tuple[Stmt, ...]) -> Nest | None:
     """
     loops: list[For] = []
     for stmt in reversed(around):
-        if not isinstance(stmt, For) or stmt.kind is LoopKind.BLOCK:
+        if not isinstance(stmt, For) or stmt.kind in (LoopKind.BLOCK, LoopKind.THREAD):
             break
         if any(stmt.var in names(inner.stop) for inner in loops):
             break

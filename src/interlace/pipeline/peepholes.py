@@ -23,16 +23,14 @@ from interlace.pipeline.ir import (
     Reduce,
     Stmt,
     Store,
-    read,
+    boxes,
     walk,
-    written,
 )
 
 
 def touching(body: tuple[Stmt, ...], name: str) -> Iterator[Stmt]:
     for stmt in walk(body):
-        target = written(stmt)
-        if (target is not None and target.tensor == name) or name in {b.tensor for b in read(stmt)}:
+        if name in {box.tensor for box in boxes(stmt)}:
             yield stmt
 
 

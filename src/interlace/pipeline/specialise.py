@@ -114,7 +114,9 @@ def _uses(rings: Rings, body: tuple[Stmt, ...]) -> tuple[Stmt, ...]:
     """The consumers' part: everything but circular loads, which become waits, with a release at the end of a step."""
     out: list[Stmt] = []
     for stmt in body:
-        if isinstance(stmt, For):
+        if isinstance(stmt, For) and stmt.kind is LoopKind.THREAD:
+            out += rings.statement(stmt)
+        elif isinstance(stmt, For):
             here = rings.directly_in(stmt)
             release = tuple(ElectOne((b.release(b.nest.flat),), Per.WARP) for b in here)
             out.append(replace(stmt, body=(*names_inside(here), *_uses(rings, stmt.body), *release)))

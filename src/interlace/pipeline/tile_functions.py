@@ -52,7 +52,9 @@ constexpr int FLOAT_INFINITY_BITS = 0x7f800000;
 
 // V neighbours of a tensor.
 template <class T, int V> struct __align__(sizeof(T) * V) Vector { T items[V]; };
-template <class T, int V> DEVICE bool vector_aligned(const T* at) { return ((size_t)at & (sizeof(T) * V - 1)) == 0; }
+template <class T, int V> DEVICE bool vector_aligned(const T* at) {
+  return V == 1 || ((size_t)at & (sizeof(T) * V - 1)) == 0;
+}
 template <class T, int V> DEVICE void read_tile(float (&out)[V], const T* at) {
   const Vector<T, V> in = *reinterpret_cast<const Vector<T, V>*>(at);
 #pragma unroll
