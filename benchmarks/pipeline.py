@@ -1,502 +1,242 @@
-"""Circular-buffered kernels for Hopper: right against float64, then as fast as what they are measured against?
+"""Kernels that the circular-buffer pass makes of plain loops, timed beside libraries and kernels written by hand.
 
-    PYTHONPATH=src python benchmarks/pipeline.py --quick            # minutes, 1 GiB
-    PYTHONPATH=src python benchmarks/pipeline.py --record benchmarks/results/pipeline-h200.json
-    PYTHONPATH=src python benchmarks/pipeline.py --only matmul --checks
+    PYTHONPATH=src python benchmarks/pipeline.py benchmarks/results/pipeline-h200.json
 
-Each family runs in a process of its own, so that a trap in one leaves the others alone. It first checks small and
-awkward shapes at every depth, with the watchdog in every wait, then times every depth in several settings, interleaved
-with the rivals in CUDA graphs. TB/s count what is read plus what is written.
+Needs a Hopper GPU. Copies, the pointwise chain and reductions work on 4 GiB. Every variant is checked against float64
+or the input first. Rivals of the same kernel, and every depth, are replayed interleaved; TB/s count reads and writes.
+The rivals by hand are in ``rivals/``: no shared memory, 16 bytes to a load, many loads in flight.
 """
 
 from __future__ import annotations
 
-import argparse
-import json
-import subprocess
 import sys
-import tempfile
-from collections.abc import Callable, Iterator
-from functools import cache
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 
 from interlace.bench.record import write_record
 from interlace.bench.timing import median_us
-from interlace.core.dtypes import bf16, fp32
+from interlace.core.errors import InterlaceError
+from interlace.pipeline import library
+from interlace.pipeline.circular import circular_buffer
+from interlace.pipeline.compiled import Compiled, compile_kernel
 from interlace.pipeline.compiler import compile_text
-from interlace.pipeline.launcher import Argument, Kernel, TensorMap, tensor_map
+from interlace.pipeline.ir import Kernel as Loops
+from interlace.pipeline.launcher import Argument, Kernel
 
-TEXTS = Path(__file__).parent / "pipeline_texts"
-SHARED_LIMIT = 232_448  # bytes a block may have on Hopper
+RIVALS = Path(__file__).parent / "rivals"
+SIDE = 32768  # squared, in fp32: 4 GiB
 STAGES = (1, 2, 3, 4, 5, 6, 7, 8)
-QUICK_STAGES = (1, 2, 3, 4, 8)
-GIB = 1 << 30
-LIMIT_S = 300  # of one family
 Run = Callable[[], None]
-Setting = dict[str, int]
 
 
-@cache
-def kernel(name: str, shared_bytes: int, watchdog: bool, constants: tuple[tuple[str, int], ...]) -> Kernel:
-    """A hand-written text with its constants, compiled and loaded."""
-    head = "".join(f"constexpr int {key} = {value};\n" for key, value in constants)
-    binary = compile_text(head + (TEXTS / f"{name}.cu").read_text(), name, watchdog=watchdog)
-    for line in binary.warnings:
-        print(f"  {name}: {line}")
-    return Kernel(binary, shared_bytes)
+def stream() -> int:
+    """The current one."""
+    return int(torch.cuda.current_stream().cuda_stream)
 
 
-def launcher(loaded: Kernel, grid: int, threads: int, arguments: tuple[Argument, ...]) -> Run:
-    """One launch on the current stream."""
-
-    def run() -> None:
-        loaded.launch((grid, 1, 1), threads, arguments, torch.cuda.current_stream().cuda_stream)
-
-    return run
+def by_hand(name: str, unroll: int, threads: int, blocks: int, *arguments: Argument) -> Run:
+    """A kernel of ``rivals/``."""
+    text = f"constexpr int UNROLL = {unroll};\n{(RIVALS / f'{name}.cu').read_text()}"
+    loaded = Kernel(compile_text(text, name))
+    return lambda: loaded.launch((blocks, 1, 1), threads, arguments, stream())
 
 
-def multiprocessors() -> int:
-    """Of the device."""
-    return int(torch.cuda.get_device_properties(0).multi_processor_count)
+def streaming(name: str, vectors: int, *arguments: Argument) -> dict[str, Run]:
+    """A kernel of ``rivals/`` with a thread to every few vectors."""
+    blocks = {u: -(-vectors // (256 * u)) for u in (1, 2, 4)}
+    return {f"by hand, unroll {u}": by_hand(name, u, 256, blocks[u], *arguments, vectors) for u in blocks}
 
 
-def boxes_of(tensor: Any, box: tuple[int, int], *, swizzled: bool = False) -> TensorMap:
-    """The tensor map of a matrix."""
-    dtype = {torch.float32: fp32, torch.bfloat16: bf16}[tensor.dtype]
-    return tensor_map(tensor.data_ptr(), tensor.shape, tensor.stride(), box, dtype, swizzled=swizzled)
+def reads(x: Any) -> dict[str, Run]:
+    """Kernels that only read: the ceiling of a reduction."""
+    sink, sms = torch.zeros(512, device="cuda", dtype=torch.int32), torch.cuda.get_device_properties(0)
+    shapes = [(unroll, blocks) for unroll in (4, 8) for blocks in (2, 4, 64)]
+    return {
+        f"plain read, unroll {u}, {b} blocks/SM": by_hand(
+            "plain_read", u, 512, sms.multi_processor_count * b, x, sink, x.numel() // 4
+        )
+        for u, b in shapes
+    }
 
 
-def relative_error(ours: Any, exact: Any) -> float:
-    """Frobenius norm of the difference over that of the exact result; nan if anything was left unwritten."""
-    return float((ours.double() - exact).norm() / exact.norm())
-
-
-def error_of(run: Run, data: dict[str, Any], exact: Any) -> float:
-    """The error of one run into a poisoned output."""
-    data["y"].fill_(float("nan"))
-    run()
-    torch.cuda.synchronize()
-    return relative_error(data["y"], exact)
-
-
+@dataclass(frozen=True)
 class Family:
-    """Kernels that do one thing: how to make their data, launch them, judge them, and what they compete with."""
+    """One kernel in several shapes, and what it is measured against.
 
-    name: str
-    checked: ClassVar[tuple[tuple[int, ...], ...]]
-    bound = 1e-5
-    settings: ClassVar[tuple[Setting, ...]]
+    Attributes:
+        kernels: loops by name of the shape; every tile in ``tiles`` is buffered.
+        check: the error of what the last run left in the output.
+        work: bytes or FLOPs of a run.
+    """
 
-    def data(self, shape: tuple[int, ...]) -> dict[str, Any]:
-        """Inputs, and ``y`` poisoned with nan."""
-        raise NotImplementedError
+    title: str
+    kernels: Mapping[str, Loops]
+    tiles: tuple[str, ...]
+    tensors: Mapping[str, Any]
+    sizes: Mapping[str, int]
+    rivals: Mapping[str, Run]
+    check: Callable[[], float]
+    work: float
+    unit: str = "TB/s"
+    warp_specialised: bool = False
 
-    def exact(self, data: dict[str, Any]) -> Any:
-        """The result in float64."""
-        raise NotImplementedError
-
-    def plan(self, setting: Setting, stages: int, data: dict[str, Any]) -> tuple[int, int, tuple[Argument, ...], int]:
-        """(shared bytes, threads, arguments, blocks or 0 for as many as the setting keeps on each SM)."""
-        raise NotImplementedError
-
-    def shapes(self, quick: bool) -> tuple[tuple[int, ...], ...]:
-        """What is timed."""
-        raise NotImplementedError
-
-    def work(self, shape: tuple[int, ...]) -> tuple[float, str]:
-        """(bytes or FLOPs of a run over 1e6, unit): divided by microseconds it is in that unit."""
-        raise NotImplementedError
-
-    def rivals(self, data: dict[str, Any]) -> dict[str, Run]:
-        """What the kernels are measured against."""
-        raise NotImplementedError
-
-    def calls(self, shape: tuple[int, ...]) -> int:
-        """Runs to a timed graph."""
-        return 1
-
-    def variant(self, setting: Setting, stages: int, data: dict[str, Any], *, watchdog: bool) -> Run | None:
-        """A launch of this depth in this setting, None where shared memory or the setting forbids it."""
-        shared, threads, arguments, blocks = self.plan(setting, stages, data)
-        if shared > SHARED_LIMIT:
+    def compiled(self, case: tuple[str, int]) -> Compiled | None:
+        """A shape at a depth; None if that does not fit."""
+        shape, stages = case
+        loops = self.kernels[shape]
+        for tile in self.tiles:
+            loops = circular_buffer(loops, tile, stages)
+        try:
+            return compile_kernel(loops, warp_specialised=self.warp_specialised)
+        except InterlaceError as error:
+            print(f"    {shape}, {stages} stages: {type(error).__name__}: {str(error)[:90]}")
             return None
-        constants = {key: value for key, value in setting.items() if key.isupper()}
-        constants |= {"STAGES": stages, "PREFETCH": max(stages - 1 - setting.get("slack", 0), 0)}
-        loaded = kernel(self.name, shared, watchdog, tuple(constants.items()))
-        if not blocks:
-            resident = loaded.blocks_per_sm(threads)
-            if resident < setting["blocks"] > 1:
-                return None
-            blocks = setting["blocks"] * multiprocessors()
-        return launcher(loaded, blocks, threads, arguments)
 
-    def check(self, quick: bool) -> Iterator[dict[str, Any]]:
-        """The error of every depth on every checked shape."""
-        for shape in self.checked:
-            data = self.data(shape)
-            exact = self.exact(data)
-            for setting in self.settings:
-                for stages in QUICK_STAGES if quick else STAGES:
-                    run = self.variant(setting, stages, data, watchdog=True)
-                    if run is None:
-                        continue
-                    yield {"shape": shape, "setting": setting, "stages": stages, "error": error_of(run, data, exact)}
+    def runs(self) -> dict[str, Run]:
+        """Every shape at every depth, by name, checked."""
+        cases = [(shape, stages) for shape in self.kernels for stages in STAGES]
+        with ThreadPoolExecutor() as pool:
+            made = list(pool.map(self.compiled, cases))
+        right: dict[str, Run] = {}
+        for (shape, stages), compiled in zip(cases, made, strict=True):
+            if compiled is None:
+                continue
+            name, launch = f"{shape}, {stages} stages", compiled.bind(self.tensors, self.sizes)
+            launch(stream())
+            error = self.check()
+            if error < 5e-3:
+                right[name] = lambda launch=launch: launch(stream())
+            else:
+                print(f"    WRONG {name}: {error:.1e}")
+        return right
 
-    def time(self, quick: bool, watchdog: bool) -> Iterator[dict[str, Any]]:
-        """Medians of every depth in every setting, and of the rivals."""
-        for shape in self.shapes(quick):
-            data = self.data(shape)
-            variants: dict[str, Run] = {}
-            about: dict[str, dict[str, Any]] = {}
-            for stages in QUICK_STAGES if quick else STAGES:
-                for setting in self.settings:
-                    run = self.variant(setting, stages, data, watchdog=watchdog)
-                    if run is not None:
-                        label = f"{stages}: " + ", ".join(f"{key} {value}" for key, value in setting.items())
-                        variants[label], about[label] = run, {"stages": stages, "setting": setting}
-            exact = self.exact(data)
-            for label, run in variants.items():
-                about[label]["error"] = error_of(run, data, exact)
-                if not about[label]["error"] <= self.bound:
-                    print(f"  WRONG at {shape}: {label}, error {about[label]['error']}", flush=True)
-            del exact
-            rivals = self.rivals(data)
-            calls = self.calls(shape)
-            functions = {label: repeated(run, calls) for label, run in (variants | rivals).items()}
-            work, unit = self.work(shape)
-            for label, timing in median_us(functions, repeats=7 if quick else 20, calls=calls).items():
-                figures = {"median_us": timing.median_us, "p20_us": timing.p20_us, "p80_us": timing.p80_us}
-                rate = {"unit": unit, "rate": work / timing.median_us}
-                yield {"shape": shape, "label": label, **about.get(label, {"rival": True}), **figures, **rate}
-            del data, variants, rivals, functions
-            torch.cuda.empty_cache()
+    def measure(self) -> dict[str, Any]:
+        """Time and print."""
+        right = self.runs()
+        times = {name: t.median_us for name, t in median_us({**self.rivals, **right}, 9).items()}
+        rival, best = min(times[n] for n in self.rivals), min(times[n] for n in right)
+        print(f"{self.title}: best rival {rival:.1f} us, best pipeline {best:.1f} us, {rival / best:.3f}x")
+        for name in sorted(times, key=lambda n: times[n]):
+            rate = self.work / times[name] / 1e6
+            print(f"    {times[name]:9.1f} us {rate:8.3f} {self.unit} {rival / times[name]:6.3f}x  {name}", flush=True)
+        return {
+            "kernel": self.title,
+            "unit": self.unit,
+            "ratio": rival / best,
+            "us": times,
+            "per_s": {name: self.work / us / 1e6 for name, us in times.items()},
+        }
 
 
-def repeated(run: Run, calls: int) -> Run:
-    """``run``, so many times."""
-
-    def all_of_them() -> None:
-        for _ in range(calls):
-            run()
-
-    return all_of_them
+def relative(got: Any, right: Any) -> float:
+    """Frobenius error."""
+    return float((got.double() - right).norm() / right.norm())
 
 
-def random(*shape: int) -> Any:
-    return torch.randn(shape, device="cuda", dtype=torch.float32)
+def copies() -> Iterator[Family]:
+    """Of 4 GiB, in one, two and three dimensions."""
+    x = torch.randn(SIDE, SIDE, device="cuda")
+    y, nbytes = torch.empty_like(x), 4 * SIDE * SIDE
+    rivals = {"cudaMemcpyAsync": lambda: y.copy_(x), **streaming("plain_copy", SIDE * SIDE // 4, x, y)}
+
+    def check() -> float:
+        same = float((y != x).any())
+        y.fill_(float("nan"))
+        return same
+
+    def family(title: str, kernels: dict[str, Loops], shape: tuple[int, ...], names: str) -> Family:
+        sizes = dict(zip(names, shape, strict=True))
+        tensors = {"x": x.view(shape), "y": y.view(shape)}
+        return Family(title, kernels, ("s",), tensors, sizes, rivals, check, 2 * nbytes)
+
+    lines = {f"walks of {w}": library.copy_1d(walk=w) for w in (8, 16, 32)}
+    yield family("copy, 1 dimension", lines, (SIDE * SIDE,), "n")
+    tiles = {
+        f"{r}x256 tiles, walks of {w}": library.copy_2d(tile=(r, 256), walk=w)
+        for r, w in ((8, 2), (8, 4), (16, 2), (16, 4), (8, 8))
+    }
+    yield family("copy, 2 dimensions", tiles, (SIDE, SIDE), "mn")
+    boxes = ((2, 8, 64), (1, 8, 256), (1, 16, 256))
+    cubes = {f"{d}x{m}x{n} tiles": library.copy_3d(tile=(d, m, n)) for d, m, n in boxes}
+    yield family("copy, 3 dimensions", cubes, (512, 2048, 1024), "dmn")
 
 
-def poisoned(*shape: int, dtype: Any = torch.float32) -> Any:
-    return torch.full(shape, float("nan"), device="cuda", dtype=dtype)
-
-
-def plain(name: str, unroll: int, vectors: int, arguments: tuple[Argument, ...]) -> Run:
-    """A kernel without shared memory, 256 threads, UNROLL vectors to a thread."""
-    loaded = kernel(name, 0, False, (("UNROLL", unroll),))
-    return launcher(loaded, -(-vectors // (256 * unroll)), 256, arguments)
-
-
-def plain_reads(x: Any) -> dict[str, Run]:
-    """Kernels that only read ``x``: the ceiling of a reduction."""
-    found, sink = {}, torch.zeros(512, device="cuda", dtype=torch.int32)
-    for unroll in (4, 8):
-        loaded = kernel("plain_read", 0, False, (("UNROLL", unroll),))
-        for blocks in (2, 4, 64):
-            read = launcher(loaded, multiprocessors() * blocks, 512, (x, sink, x.numel() // 4))
-            found[f"plain read, unroll {unroll}, {blocks} blocks/SM"] = read
-    return found
-
-
-class Copy1D(Family):
-    name = "copy_1d"
-    bound = 0.0
-    checked = ((1,), (3,), (4096,), (4097,), (1_000_003,), (3_000_000,))
-    settings = tuple(
-        {"TILE": tile, "blocks": blocks, "slack": slack}
-        for tile, blocks in ((2048, 2), (2048, 4), (4096, 1), (4096, 2), (4096, 4), (8192, 1), (8192, 2))
-        for slack in (0, 1)
+def chains() -> Iterator[Family]:
+    """The pointwise chain of 4 GiB."""
+    x, z = (torch.randn(SIDE, SIDE, device="cuda") for _ in range(2))
+    y, n = torch.empty_like(x), SIDE * SIDE
+    right = torch.relu(x[:2048] * z[:2048] + 1).double()
+    kernels = {
+        f"{r}x256 tiles, walks of {w}": library.pointwise(tile=(r, 256), walk=w)
+        for r, w in ((4, 2), (4, 8), (8, 2), (8, 4), (16, 2))
+    }
+    rivals = streaming("plain_chain", n // 4, x, z, y)
+    tensors, sizes = {"x": x, "z": z, "y": y}, {"m": SIDE, "n": SIDE}
+    yield Family(
+        "pointwise", kernels, ("x_s",), tensors, sizes, rivals, lambda: relative(y[:2048], right), 12 * n
     )
 
-    def data(self, shape):
-        return {"x": random(*shape), "y": poisoned(*shape)}
 
-    def exact(self, data):
-        return data["x"].double()
-
-    def plan(self, setting, stages, data):
-        shared = stages * (setting["TILE"] * 4 + 8)
-        return shared, 32, (data["x"], data["y"], data["x"].numel()), 0
-
-    def shapes(self, quick):
-        return ((GIB // 4 if quick else GIB,),)
-
-    def work(self, shape):
-        return shape[0] * 8 / 1e6, "TB/s"
-
-    def rivals(self, data):
-        x, y = data["x"], data["y"]
-        n = x.numel() // 4
-        by_hand = {f"by hand, unroll {u}": plain("plain_copy", u, n, (x, y, n)) for u in (1, 2, 4, 8)}
-        return {"cudaMemcpyAsync": lambda: y.copy_(x), **by_hand}
-
-
-class Copy2D(Copy1D):
-    name = "copy_2d"
-    checked = ((1, 4), (16, 256), (17, 260), (1000, 1028), (513, 4096))
-    settings = tuple(
-        {"ROWS": rows, "COLUMNS": columns, "blocks": blocks, "slack": slack}
-        for rows, columns, blocks in ((8, 256, 4), (16, 256, 1), (16, 256, 2), (16, 256, 4), (32, 256, 1), (64, 64, 2))
-        for slack in (0, 1)
-    )
-
-    def plan(self, setting, stages, data):
-        rows, columns = setting["ROWS"], setting["COLUMNS"]
-        maps = (boxes_of(data[key], (rows, columns)) for key in "xy")
-        return stages * (rows * columns * 4 + 8), 32, (*maps, *data["x"].shape), 0
-
-    def shapes(self, quick):
-        return ((16384 if quick else 65536, 16384),)
-
-    def work(self, shape):
-        return shape[0] * shape[1] * 8 / 1e6, "TB/s"
-
-
-class Gate(Family):
-    name = "gate"
-    checked = ((1,), (3,), (4096,), (4097,), (1_000_003,), (3_000_000,))
-    settings = tuple(
-        {"TILE": tile, "THREADS": threads, "blocks": blocks}
-        for tile, threads, blocks in (
-            (1024, 256, 8), (2048, 256, 4), (2048, 256, 8), (4096, 256, 1), (4096, 256, 2), (4096, 256, 4),
-            (4096, 512, 2), (4096, 512, 4), (8192, 512, 2),
+def sums() -> Iterator[Family]:
+    """Of rows and columns of 4 GiB."""
+    x = torch.randn(SIDE, SIDE, device="cuda")
+    y, sizes = torch.empty(SIDE, device="cuda"), {"m": SIDE, "n": SIDE}
+    for title, axis, kernels in (
+        ("row sums", 1, {f"walks of {w}": library.reduce_inner(walk=w) for w in (1, 4, 16)}),
+        ("column sums", 0, {f"tiles of {r}x128": library.reduce_outer(tile=(r, 128)) for r in (16, 32)}),
+    ):
+        right = sum(part.double().sum(0) for part in x.split(4096)) if axis == 0 else torch.cat(
+            [part.double().sum(1) for part in x.split(4096)]
         )
-    )  # fmt: skip
-
-    def data(self, shape):
-        return {"a": random(*shape), "b": random(*shape), "y": poisoned(*shape)}
-
-    def exact(self, data):
-        return torch.nn.functional.silu(data["a"].double()) * data["b"].double()
-
-    def plan(self, setting, stages, data):
-        arguments = (data["a"], data["b"], data["y"], data["a"].numel())
-        return stages * (setting["TILE"] * 4 + 8), setting["THREADS"], arguments, 0
-
-    def shapes(self, quick):
-        return ((GIB // 4 if quick else GIB,),)
-
-    def work(self, shape):
-        return shape[0] * 12 / 1e6, "TB/s"
-
-    def rivals(self, data):
-        a, b, y = data["a"], data["b"], data["y"]
-        n = a.numel() // 4
-        by_hand = {f"by hand, unroll {u}": plain("plain_gate", u, n, (a, b, y, n)) for u in (1, 2, 4)}
-        return {"cudaMemcpyAsync (of one input)": lambda: y.copy_(a), **by_hand}
+        check = lambda right=right: relative(y, right)  # noqa: E731
+        yield Family(title, kernels, ("s",), {"x": x, "y": y}, sizes, reads(x), check, 4 * SIDE * SIDE)
 
 
-class RowSums(Family):
-    name = "row_sums"
-    checked = ((1, 4), (16, 256), (17, 260), (1000, 1028), (4000, 12))
-    settings = tuple(
-        {"ROWS": rows, "COLUMNS": 256, "WARPS": warps, "blocks": blocks}
-        for rows, warps, blocks in (
-            (8, 4, 2), (8, 8, 2), (8, 8, 4), (16, 4, 1), (16, 8, 1), (16, 8, 2), (16, 8, 4), (32, 8, 1), (32, 8, 2),
+def norms() -> Iterator[Family]:
+    """Layer normalisation of 1 GiB."""
+    norm = torch.nn.functional.layer_norm
+    for columns in (4096, 16384):
+        m = (1 << 28) // columns
+        x, weight, bias = (torch.randn(*shape, device="cuda") for shape in ((m, columns), (columns,), (columns,)))
+        y = torch.empty_like(x)
+        right = norm(x[:512].double(), (columns,), weight.double(), bias.double())
+        tensors = {"x": x.view(m, -1, 256), "y": y.view(m, -1, 256)}
+        tensors |= {"weight": weight.view(-1, 256), "bias": bias.view(-1, 256)}
+        kernels = {f"walks of {w}": library.layer_norm(columns=columns, walk=w) for w in (1, 2, 4, 8, 32)}
+        rivals = {"PyTorch": lambda x=x, w=weight, b=bias, c=columns: norm(x, (c,), w, b)}
+        check = lambda y=y, right=right: relative(y[:512], right)  # noqa: E731
+        yield Family(f"layer norm of {columns}", kernels, ("row",), tensors, {"m": m}, rivals, check, 8.0 * x.numel())
+
+
+def products() -> Iterator[Family]:
+    """Matmuls in bf16, warp-specialised."""
+    for n in (4096, 8192):
+        a, b = (torch.randn(n, n, device="cuda").bfloat16() for _ in range(2))
+        c = torch.empty_like(a)
+        right = a[:256].double() @ b.double().T
+        kernels = {f"128x{w} tiles": library.matmul(n=w) for w in (128, 256)}
+        rivals = {"cuBLAS": lambda a=a, b=b, c=c: torch.matmul(a, b.T, out=c)}
+        check = lambda c=c, right=right: relative(c[:256], right)  # noqa: E731
+        tensors, sizes = {"a": a, "b": b, "c": c}, {"rows": n, "columns": n, "depth": n}
+        title, work = f"matmul {n} cubed", 2.0 * n**3
+        yield Family(
+            title, kernels, ("a_s", "b_s"), tensors, sizes, rivals, check, work, "TFLOP/s", warp_specialised=True
         )
-    )  # fmt: skip
-
-    def data(self, shape):
-        return {"x": random(*shape), "y": poisoned(shape[0])}
-
-    def exact(self, data):
-        return data["x"].double().sum(1)
-
-    def plan(self, setting, stages, data):
-        rows, columns = setting["ROWS"], setting["COLUMNS"]
-        arguments = (boxes_of(data["x"], (rows, columns)), data["y"], *data["x"].shape)
-        return stages * (rows * columns * 4 + 8), setting["WARPS"] * 32, arguments, 0
-
-    def shapes(self, quick):
-        return ((16384 if quick else 65536, 16384),)
-
-    def work(self, shape):
-        return shape[0] * shape[1] * 4 / 1e6, "TB/s"
-
-    def rivals(self, data):
-        x = data["x"]
-        return {"torch.sum": lambda: torch.sum(x, 1), **plain_reads(x)}
 
 
-class ColumnSums(RowSums):
-    name = "column_sums"
-    checked = ((1, 4), (32, 128), (33, 132), (1000, 1028), (4000, 12))
-    settings = tuple(
-        {"ROWS": rows, "COLUMNS": columns, "THREADS": 256}
-        for rows, columns in ((32, 64), (64, 64), (32, 128), (64, 128))
-    )
-
-    def data(self, shape):
-        return {"x": random(*shape), "y": poisoned(shape[1])}
-
-    def exact(self, data):
-        return data["x"].double().sum(0)
-
-    def plan(self, setting, stages, data):
-        rows, columns = setting["ROWS"], setting["COLUMNS"]
-        x = data["x"]
-        arguments = (boxes_of(x, (rows, columns)), data["y"], *x.shape)
-        return stages * (rows * columns * 4 + 8), setting["THREADS"], arguments, -(-x.shape[1] // columns)
-
-    def rivals(self, data):
-        x = data["x"]
-        return {"torch.sum": lambda: torch.sum(x, 0), **plain_reads(x)}
-
-
-class LayerNorm(Family):
-    name = "layer_norm"
-    checked = ((1, 4096), (133, 4096), (1000, 4096), (1, 16384), (500, 16384))
-    settings = tuple({"blocks": blocks} for blocks in (1, 2, 3, 4, 6))
-
-    def data(self, shape):
-        weights = {name: random(shape[1]) for name in ("gamma", "beta")}
-        return {"x": random(*shape) + 3, **weights, "y": poisoned(*shape)}
-
-    def exact(self, data):
-        x = data["x"].double()
-        return torch.nn.functional.layer_norm(x, x.shape[1:], data["gamma"].double(), data["beta"].double(), 1e-5)
-
-    def plan(self, setting, stages, data):
-        columns = data["x"].shape[1]
-        arguments = (data["x"], data["gamma"], data["beta"], data["y"], data["x"].shape[0], 1e-5)
-        return stages * (columns * 4 + 8) + 256, columns // 16, arguments, 0
-
-    def variant(self, setting, stages, data, *, watchdog):
-        return super().variant(setting | {"COLUMNS": data["x"].shape[1]}, stages, data, watchdog=watchdog)
-
-    def shapes(self, quick):
-        large = () if quick else ((262144, 4096), (65536, 16384))
-        return ((65536, 4096), (16384, 16384), *large)
-
-    def work(self, shape):
-        return shape[0] * shape[1] * 8 / 1e6, "TB/s"
-
-    def rivals(self, data):
-        x, gamma, beta = data["x"], data["gamma"], data["beta"]
-        return {"PyTorch": lambda: torch.nn.functional.layer_norm(x, x.shape[1:], gamma, beta, 1e-5)}
-
-
-class Matmul(Family):
-    name = "matmul"
-    bound = 4e-3
-    checked = ((128, 256, 64), (8, 8, 8), (200, 328, 136), (1024, 1536, 1024), (4096, 4096, 4096))
-    settings = tuple(
-        {"BN": bn, "GROUP": group, "OUT_BUFFERS": buffers}
-        for bn, group, buffers in ((256, 8, 2), (256, 16, 2), (256, 8, 4), (128, 8, 2), (128, 16, 2))
-    )
-
-    def data(self, shape):
-        m, n, k = shape
-        inputs = {"a": random(m, k).bfloat16(), "b": random(n, k).bfloat16()}
-        return {**inputs, "y": poisoned(m, n, dtype=torch.bfloat16)}
-
-    def exact(self, data):
-        return data["a"].double() @ data["b"].double().T
-
-    def plan(self, setting, stages, data):
-        bn = setting["BN"]
-        a, b, y = data["a"], data["b"], data["y"]
-        (m, k), n = a.shape, b.shape[0]
-        shared = stages * (128 * 64 * 2 + bn * 64 * 2 + 16) + 2 * setting["OUT_BUFFERS"] * 64 * 64 * 2
-        boxes = [boxes_of(t, box, swizzled=True) for t, box in ((a, (128, 64)), (b, (bn, 64)), (y, (64, 64)))]
-        return shared, 384, (*boxes, m, n, k), min(multiprocessors(), -(-m // 128) * -(-n // bn))
-
-    def shapes(self, quick):
-        return ((4096, 4096, 4096), (8192, 8192, 8192))
-
-    def work(self, shape):
-        m, n, k = shape
-        return 2 * m * n * k / 1e6, "TFLOP/s"
-
-    def calls(self, shape):
-        return 4 if shape[0] == 4096 else 1
-
-    def rivals(self, data):
-        a, b, y = data["a"], data["b"], data["y"]
-        return {"cuBLAS": lambda: torch.mm(a, b.T, out=y)}
-
-
-EVERY = (Copy1D(), Copy2D(), Gate(), RowSums(), ColumnSums(), LayerNorm(), Matmul())
-FAMILIES = {family.name: family for family in EVERY}
-
-
-def run_family(family: Family, arguments: argparse.Namespace) -> dict[str, Any]:
-    """Check and time one family, printing as it goes."""
-    torch.manual_seed(0)
-    print(f"== {family.name}", flush=True)
-    checks = list(family.check(arguments.quick))
-    wrong = [check for check in checks if not check["error"] <= family.bound]
-    worst = max((check["error"] for check in checks), default=float("nan"))
-    print(f"  {len(checks) - len(wrong)} of {len(checks)} checks right, largest error {worst:.1e}", flush=True)
-    for check in wrong[:8]:
-        print(f"  WRONG: {check}", flush=True)
-    if arguments.checks or wrong:
-        return {"checks": len(checks), "wrong": wrong, "largest_error": worst, "rows": []}
-    rows = list(family.time(arguments.quick, arguments.watchdog))
-    report(rows)
-    return {"checks": len(checks), "wrong": wrong, "largest_error": worst, "rows": rows}
-
-
-def report(rows: list[dict[str, Any]]) -> None:
-    """Per shape: the rivals, the best setting at each depth, and the ratio to the best rival."""
-    for shape in dict.fromkeys(row["shape"] for row in rows):
-        here = [row for row in rows if row["shape"] == shape]
-        rivals = [row for row in here if "rival" in row]
-        best_rival = max(rivals, key=lambda row: row["rate"])
-        print(f"  {' x '.join(map(str, shape))}")
-        for row in rivals:
-            print(f"    {row['label']:44s} {row['median_us']:9.1f} us {row['rate']:8.3f} {row['unit']}")
-        for stages in sorted({row["stages"] for row in here if "stages" in row}):
-            row = min((r for r in here if r.get("stages") == stages), key=lambda row: row["median_us"])
-            print(
-                f"    {row['label']:44s} {row['median_us']:9.1f} us {row['rate']:8.3f} {row['unit']}"
-                f"  {row['rate'] / best_rival['rate']:.3f}x best rival"
-            )
-    sys.stdout.flush()
-
-
-def main() -> None:
-    """Run the families asked for, each in a child process."""
-    parser = argparse.ArgumentParser(description="Circular-buffered kernels: correctness, then speed.")
-    parser.add_argument("--quick", action="store_true", help="1 GiB, fewer depths and rounds")
-    parser.add_argument("--checks", action="store_true", help="correctness alone")
-    parser.add_argument("--watchdog", action="store_true", help="keep the watchdog in timed kernels too")
-    parser.add_argument("--only", nargs="+", choices=FAMILIES, default=list(FAMILIES))
-    parser.add_argument("--record", type=Path, help="write a record")
-    parser.add_argument("--child", type=Path, help=argparse.SUPPRESS)
-    arguments = parser.parse_args()
-    if arguments.child:
-        arguments.child.write_text(json.dumps(run_family(FAMILIES[arguments.only[0]], arguments)))
-        return
-    figures: dict[str, Any] = {}
-    for name in arguments.only:
-        with tempfile.TemporaryDirectory() as folder:
-            out = Path(folder) / "figures.json"
-            flags = [f"--{flag}" for flag in ("quick", "checks", "watchdog") if getattr(arguments, flag)]
-            command = [sys.executable, __file__, "--only", name, "--child", str(out), *flags]
-            try:
-                subprocess.run(command, timeout=LIMIT_S, check=True)
-                figures[name] = json.loads(out.read_text())
-            except subprocess.SubprocessError as error:
-                print(f"== {name} failed: {error}", flush=True)
-    if arguments.record:
-        protocol = "CUDA graphs, variants and rivals interleaved, medians; every depth checked against float64 first"
-        write_record(arguments.record, "python " + " ".join(sys.argv), protocol, {"families": figures})
-    if len(figures) < len(arguments.only) or any(family["wrong"] for family in figures.values()):
-        raise SystemExit(1)
+def main(path: str) -> None:
+    """Measure, print and record."""
+    parts = (copies, chains, sums, norms, products)
+    rows = [family.measure() for part in parts for family in part()]
+    protocol = "CUDA graphs, variants of a kernel interleaved, median of 9 rounds; checked first"
+    command = "python benchmarks/pipeline.py benchmarks/results/pipeline-h200.json"
+    write_record(Path(path), command, protocol, {"rows": rows})
 
 
 if __name__ == "__main__":
-    main()
+    main(sys.argv[1])

@@ -28,7 +28,7 @@ def make_kernel() -> Kernel:
     c = k.output("c", (rows, columns), bf16)
     a_tile, b_tile = (k.shared(name, (n, K), bf16, swizzle_bytes=128) for name, n in (("a_tile", M), ("b_tile", N)))
     total = k.register("total", (M, N), fp32)
-    with k.block("j", ceil_div(columns, N)) as j, k.block("i", ceil_div(rows, M)) as i:
+    with k.block("i", ceil_div(rows, M)) as i, k.block("j", ceil_div(columns, N)) as j:
         k.assign(total, 0)
         with k.serial("s", ceil_div(depth, K)) as s:
             k.load(a_tile, a.at(i * M, s * K))
@@ -51,10 +51,10 @@ def main() -> None:
     a, b = (random.integers(-4, 5, (n, 192)).astype(np.float32) for n in (130, 136))
     right = np.array_equal(interpret(pipeline, {"a": a, "b": b})["c"], interpret(KERNEL, {"a": a, "b": b})["c"])
     print("rewritten means the same:", right)
-    run_on_gpu(pipeline)
+    run_on_gpu(marked)
 
 
-def run_on_gpu(pipeline: Kernel) -> None:
+def run_on_gpu(marked: Kernel) -> None:
     """Compiled by NVRTC and launched on torch tensors."""
     try:
         import torch
@@ -68,7 +68,8 @@ def run_on_gpu(pipeline: Kernel) -> None:
     a, b = (torch.randn(4096, 4096, device="cuda").bfloat16() for _ in range(2))
     c = torch.empty_like(a)
     sizes = {"rows": 4096, "columns": 4096, "depth": 4096}
-    compile_kernel(pipeline).run({"a": a, "b": b, "c": c}, sizes, torch.cuda.current_stream().cuda_stream)
+    matmul = compile_kernel(marked, warp_specialised=True)
+    matmul.run({"a": a, "b": b, "c": c}, sizes, torch.cuda.current_stream().cuda_stream)
     gold = a.double() @ b.double().T
     print(f"on the GPU: relative error {float((c.double() - gold).norm() / gold.norm()):.1e}")
 

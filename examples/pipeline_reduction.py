@@ -13,10 +13,10 @@ import numpy as np
 from interlace.core.dtypes import fp32
 from interlace.pipeline.build import Builder
 from interlace.pipeline.circular import circular_buffer, lower
-from interlace.pipeline.hazards import check_hazards
 from interlace.pipeline.index import ceil_div
 from interlace.pipeline.interpret import interpret
 from interlace.pipeline.ir import Kernel, ReduceOp
+from interlace.pipeline.proof import prove
 
 ROWS, COLUMNS, STAGES = 16, 256, 4
 
@@ -41,17 +41,17 @@ BUFFERED = ("tile",)
 
 
 def main() -> None:
-    pipeline = lower(circular_buffer(KERNEL, "tile", STAGES))
+    marked = circular_buffer(KERNEL, "tile", STAGES)
+    pipeline = lower(marked)
     x = np.random.default_rng(0).standard_normal((40, 1000)).astype(np.float32)
     plain, buffered = interpret(KERNEL, {"x": x})["y"], interpret(pipeline, {"x": x})["y"]
     print("rewritten means the same:", np.array_equal(plain, buffered))
     print("right:", np.allclose(buffered, x.sum(1), rtol=1e-4, atol=1e-3))
-    explored = check_hazards(KERNEL, pipeline, {"m": 16, "n": 6 * COLUMNS})
-    print("no hazard in", explored.states, "states")
-    run_on_gpu(pipeline)
+    print("no hazard in", prove(marked, pipeline).states, "states")
+    run_on_gpu(marked)
 
 
-def run_on_gpu(pipeline: Kernel) -> None:
+def run_on_gpu(marked: Kernel) -> None:
     """Compiled by NVRTC and launched on torch tensors."""
     try:
         import torch
@@ -64,7 +64,7 @@ def run_on_gpu(pipeline: Kernel) -> None:
 
     x = torch.randn(16384, 16384, device="cuda")
     y = torch.empty(16384, device="cuda")
-    compile_kernel(pipeline).run({"x": x, "y": y}, {"m": 16384, "n": 16384}, torch.cuda.current_stream().cuda_stream)
+    compile_kernel(marked).run({"x": x, "y": y}, {"m": 16384, "n": 16384}, torch.cuda.current_stream().cuda_stream)
     print("on the GPU:", torch.allclose(y, x.double().sum(1).float(), rtol=1e-4, atol=1e-2))
 
 

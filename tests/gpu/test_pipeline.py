@@ -11,7 +11,7 @@ import pytest
 from interlace.core.dtypes import bf16
 from interlace.core.errors import PipelineError
 from interlace.pipeline import library
-from interlace.pipeline.circular import circular_buffer, lower
+from interlace.pipeline.circular import circular_buffer
 from interlace.pipeline.compiled import compile_kernel
 from interlace.pipeline.index import evaluate
 from interlace.pipeline.ir import Copy, Kernel, Load, Memory, ReduceOp, walk
@@ -97,23 +97,23 @@ def marked(kernel: Kernel, stages: int, prefetch: int | None = None) -> Kernel:
     return kernel
 
 
-def verify(check: Check, rewritten: Kernel) -> None:
+def verify(check: Check, kernel: Kernel, *, warp_specialised: bool = False) -> None:
     """Run for all extents, twice into the same memory, and compare with float64."""
     import torch
 
     types = {"fp32": torch.float32, "bf16": torch.bfloat16}
-    compiled = compile_kernel(rewritten, watchdog=True)
+    compiled = compile_kernel(kernel, warp_specialised=warp_specialised)
     for sizes in check.sizes:
         tensors = {}
         generator = torch.Generator(device="cuda").manual_seed(7)
-        for t in rewritten.tensors:
+        for t in kernel.tensors:
             if t.memory is Memory.GLOBAL:
                 shape = [evaluate(n, sizes) for n in t.shape]
                 tensors[t.name] = torch.randn(shape, device="cuda", generator=generator).to(types[t.dtype.name])
                 if t.written:
                     tensors[t.name].fill_(float("nan"))
-        exact = {n: t.double().cpu().numpy() for n, t in tensors.items() if not rewritten.tensor(n).written}
-        (output,) = (t.name for t in rewritten.tensors if t.written)
+        exact = {n: t.double().cpu().numpy() for n, t in tensors.items() if not kernel.tensor(n).written}
+        (output,) = (t.name for t in kernel.tensors if t.written)
         want = check.expected(exact)
         for _ in range(2):
             compiled.run(tensors, sizes, torch.cuda.current_stream().cuda_stream)
@@ -133,30 +133,30 @@ def deepest(name: str, stages: int) -> int:
 @pytest.mark.parametrize("stages", [1, 2, 3, 4, 8])
 @pytest.mark.parametrize("name", CHECKS)
 def test_a_pipeline_is_right_at_every_depth(name: str, stages: int) -> None:
-    verify(CHECKS[name], lower(marked(CHECKS[name].kernel, deepest(name, stages))))
+    verify(CHECKS[name], marked(CHECKS[name].kernel, deepest(name, stages)))
 
 
 @pytest.mark.parametrize("stages", [1, 2, 3, 4, 8])
 @pytest.mark.parametrize("name", CHECKS)
 def test_a_warp_specialised_pipeline_is_right_at_every_depth(name: str, stages: int) -> None:
-    verify(CHECKS[name], lower(marked(CHECKS[name].kernel, deepest(name, stages)), warp_specialised=True))
+    verify(CHECKS[name], marked(CHECKS[name].kernel, deepest(name, stages)), warp_specialised=True)
 
 
 @pytest.mark.parametrize("prefetch", [0, 1, 2])
 @pytest.mark.parametrize("name", ["copy_1d", "copy_3d", "pointwise", "pointwise_cp_async", "row_sum", "column_sum"])
 def test_a_shorter_prefetch_is_right(name: str, prefetch: int) -> None:
-    verify(CHECKS[name], lower(marked(CHECKS[name].kernel, 4, prefetch)))
+    verify(CHECKS[name], marked(CHECKS[name].kernel, 4, prefetch))
 
 
 @pytest.mark.parametrize("name", CHECKS)
 def test_synchronous_loads_are_right(name: str) -> None:
-    verify(CHECKS[name], lower(CHECKS[name].kernel))
+    verify(CHECKS[name], CHECKS[name].kernel)
 
 
 def test_tensors_that_do_not_fit_are_refused_before_the_launch() -> None:
     import torch
 
-    compiled = compile_kernel(lower(marked(library.copy_2d(), 2)))
+    compiled = compile_kernel(marked(library.copy_2d(), 2))
     x, y = torch.zeros(8, 64, device="cuda"), torch.zeros(8, 64, device="cuda")
     with pytest.raises(PipelineError, match="'y' is missing"):
         compiled.run({"x": x}, {"m": 8, "n": 64})

@@ -53,13 +53,13 @@ Bug = Callable[[Stmt], tuple[Stmt, ...] | None]
 
 def source(stages: int = 3, prefetch: int | None = None) -> Kernel:
     """Two tensors, each by TMA in its own ring, through a nest of two loops."""
-    kernel = library.pointwise(tile=TILE, blocks=1, plain=Copy.TMA)
+    kernel = library.pointwise(tile=TILE, walk=64, plain=Copy.TMA)
     return circular_buffer(circular_buffer(kernel, "x_s", stages, prefetch), "z_s", stages, prefetch)
 
 
 def one_loop() -> Kernel:
     """One tensor through one loop, so that there are a main loop and an epilogue."""
-    return circular_buffer(library.copy_1d(tile=64, blocks=1), "s", 3)
+    return circular_buffer(library.copy_1d(tile=64, walk=64), "s", 3)
 
 
 def refused(kernel: Kernel, rewritten: Kernel, sizes: dict[str, int], error: type[HazardError], text: str) -> None:
@@ -133,7 +133,7 @@ def never_released(stmt: Stmt) -> tuple[Stmt, ...] | None:
 def test_every_depth_and_distance_is_accepted(stages: int) -> None:
     """Ten steps: the deepest ring comes round again. The loader of a specialised block ignores the distance."""
     for prefetch in range(stages):
-        kernel = circular_buffer(library.copy_1d(tile=64, blocks=1), "s", stages, prefetch)
+        kernel = circular_buffer(library.copy_1d(tile=64, walk=64), "s", stages, prefetch)
         assert check_hazards(kernel, lower(kernel), {"n": 640}).states > 40
     assert check_hazards(kernel, lower(kernel, warp_specialised=True), {"n": 640}).states > 70
 
@@ -147,7 +147,7 @@ def test_two_rings_through_a_nest_are_accepted(warp_specialised: bool) -> None:
 def test_more_interleavings_of_a_deeper_ring() -> None:
     states = []
     for stages in (1, 2, 4):
-        kernel = circular_buffer(library.copy_1d(tile=64, blocks=1), "s", stages)
+        kernel = circular_buffer(library.copy_1d(tile=64, walk=64), "s", stages)
         states.append(check_hazards(kernel, lower(kernel, warp_specialised=True), {"n": 640}).states)
     assert states == sorted(states)
     assert states[0] < states[1] < states[2]
@@ -229,7 +229,7 @@ def test_a_late_loader_warp_must_not_wait_for_what_it_does_not_copy() -> None:
             return stmt.body[0], replace(stmt, body=stmt.body[1:])
         return None
 
-    kernel = library.pointwise(tile=TILE, blocks=1, plain=Copy.CP_ASYNC)
+    kernel = library.pointwise(tile=TILE, walk=64, plain=Copy.CP_ASYNC)
     kernel = circular_buffer(circular_buffer(kernel, "x_s", 2), "z_s", 3)
     rewritten = lower(kernel, warp_specialised=True)
     sizes = {"m": 8, "n": 64}

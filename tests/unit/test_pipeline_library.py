@@ -39,13 +39,13 @@ def result(kernel: Kernel, marks: Marks, inputs: Mapping[str, Floats]) -> Floats
 @pytest.mark.parametrize("by", Copy)
 def test_copy_1d(n: int, by: Copy) -> None:
     x = normal(n)
-    np.testing.assert_array_equal(result(library.copy_1d(tile=64, blocks=3, by=by), {"s": (4, None)}, {"x": x}), x)
+    np.testing.assert_array_equal(result(library.copy_1d(tile=64, walk=3, by=by), {"s": (4, None)}, {"x": x}), x)
 
 
 @pytest.mark.parametrize("shape", [(0, 16), (37, 52), (8, 16), (5, 4)])
 def test_copy_2d(shape: tuple[int, int]) -> None:
     x = normal(*shape)
-    np.testing.assert_array_equal(result(library.copy_2d(tile=(8, 16), blocks=2), {"s": (5, 2)}, {"x": x}), x)
+    np.testing.assert_array_equal(result(library.copy_2d(tile=(8, 16), walk=3), {"s": (5, 2)}, {"x": x}), x)
 
 
 def test_copy_3d_back_by_tma() -> None:
@@ -56,23 +56,23 @@ def test_copy_3d_back_by_tma() -> None:
 @pytest.mark.parametrize("shape", [(0, 16), (37, 52), (8, 16), (5, 4)])
 def test_transpose_element_by_element(shape: tuple[int, int]) -> None:
     x = normal(*shape)
-    np.testing.assert_array_equal(result(library.transpose(tile=(8, 16), blocks=2), {"s": (4, 2)}, {"x": x}), x.T)
+    np.testing.assert_array_equal(result(library.transpose(tile=(8, 16), walk=3), {"s": (4, 2)}, {"x": x}), x.T)
 
 
 @pytest.mark.parametrize("plain", Copy)
 def test_pointwise_with_a_tma_and_another_input(plain: Copy) -> None:
     x, z = normal(21, 40), normal(21, 40)
     marks: Marks = {"x_s": (3, None)} | ({} if plain is Copy.PLAIN else {"z_s": (4, 1)})
-    y = result(library.pointwise(tile=(8, 16), blocks=2, plain=plain), marks, {"x": x, "z": z})
+    y = result(library.pointwise(tile=(8, 16), walk=3, plain=plain), marks, {"x": x, "z": z})
     np.testing.assert_array_equal(y, np.maximum(x * z + 1, 0))
 
 
 @pytest.mark.parametrize("shape", [(1, 4), (19, 52)])
 def test_inner_reductions(shape: tuple[int, int]) -> None:
     x = normal(*shape) - 5  # the zeros past the end must not win the maximum
-    row_sum = result(library.reduce_inner(tile=(8, 16), blocks=2), {"s": (3, None)}, {"x": x})
+    row_sum = result(library.reduce_inner(tile=(8, 16), walk=3), {"s": (3, None)}, {"x": x})
     np.testing.assert_allclose(row_sum, x.astype(float).sum(1), rtol=1e-5)
-    row_max = result(library.reduce_inner(tile=(8, 16), op=ReduceOp.MAX, blocks=2), {"s": (3, None)}, {"x": x})
+    row_max = result(library.reduce_inner(tile=(8, 16), op=ReduceOp.MAX, walk=3), {"s": (3, None)}, {"x": x})
     np.testing.assert_array_equal(row_max, x.max(1))
 
 
@@ -84,7 +84,7 @@ def test_outer_reduction() -> None:
 
 def test_layer_norm_reads_its_row_from_shared_memory() -> None:
     x, weight, bias = normal(11, 4, 16), normal(4, 16), normal(4, 16)
-    kernel = library.layer_norm(columns=64, chunk=16, blocks=3)
+    kernel = library.layer_norm(columns=64, chunk=16, walk=3)
     y = result(kernel, {"row": (2, None)}, {"x": x, "weight": weight, "bias": bias}).reshape(11, 64)
     rows = x.reshape(11, 64).astype(float)
     unit = (rows - rows.mean(1, keepdims=True)) / np.sqrt(rows.var(1, keepdims=True) + 1e-5)

@@ -325,4 +325,4 @@ def test_a_store_by_tma_prints_as_one() -> None:
     kernel = library.copy_3d()
     assert [s.by for s in walk(kernel.body) if isinstance(s, Store)] == [Copy.TMA]
     assert "= tma store s" in print_kernel(kernel)
-    assert [s.var for s in walk(kernel.body) if isinstance(s, For)] == ["bm", "bd", "i"]
+    assert [s.var for s in walk(kernel.body) if isinstance(s, For)] == ["bd", "bm", "i"]

@@ -47,6 +47,7 @@ from interlace.pipeline.ir import (
     read,
     walk,
 )
+from interlace.pipeline.nest import block_loops
 
 Env = dict[str, int]
 #: One mbarrier: name of the array and slot. One part: tensor, slot, agent (-1: all by TMA).
@@ -146,10 +147,7 @@ class Traces:
 
 def blocks(kernel: Kernel, sizes: Env) -> Iterator[tuple[Env, tuple[Stmt, ...]]]:
     """The values of the block loops, for every block of the grid, and the body inside of them."""
-    loops, body = [], kernel.body
-    while len(body) == 1 and isinstance(body[0], For) and body[0].kind is LoopKind.BLOCK:
-        loops.append(body[0])
-        body = body[0].body
+    loops, body = block_loops(kernel)
     for at in product(*(range(evaluate(loop.stop, sizes)) for loop in loops)):
         yield {loop.var: value for loop, value in zip(loops, at, strict=True)}, body
 

@@ -120,9 +120,9 @@ def names_inside(rings: tuple[Buffered, ...]) -> tuple[Let, ...]:
     return tuple(dict.fromkeys(let for b in rings for let in b.nest.inside()))
 
 
-def open_barriers(rings: tuple[Buffered, ...], loading_threads: int, releasing_warps: int = 0) -> tuple[Stmt, ...]:
+def open_barriers(rings: tuple[Buffered, ...], loading_threads: int, releasing_threads: int = 0) -> tuple[Stmt, ...]:
     """Declare and initialise the barriers of ``rings`` and show them to all threads and to the async proxy."""
-    pairs = [b.open(loading_threads, releasing_warps) for b in rings]
+    pairs = [b.open(loading_threads, releasing_threads) for b in rings]
     declared = tuple(stmt for d, _ in pairs for stmt in d)
     initialised = tuple(stmt for _, i in pairs for stmt in i)
     return (*declared, ElectOne((*initialised, FenceBarrierInit())), Sync())
@@ -133,5 +133,5 @@ def close_barriers(rings: tuple[Buffered, ...], *, empty: bool = False) -> tuple
 
     Where threads wrote stages themselves, a fence orders that before bulk copies into whatever uses the memory next.
     """
-    fence = () if all(b.load.by is Copy.TMA for b in rings) else (FenceProxy(),)
+    fence = () if all(b.by_tma for b in rings) else (FenceProxy(),)
     return *fence, Sync(), ElectOne(tuple(stmt for b in rings for stmt in b.close(empty=empty)))

@@ -1,7 +1,6 @@
-"""Kernels ready to run: emitted, compiled for sm_90a, bound to tensors by name.
+"""Kernels ready to run: rewritten, proved, emitted, compiled for sm_90a, bound to tensors by name.
 
-    kernel = lower(circular_buffer(copy_2d(), "s", stages=4))
-    copy = compile_kernel(kernel)
+    copy = compile_kernel(circular_buffer(copy_2d(), "s", stages=4))
     copy.run({"x": x, "y": y}, {"m": 1000, "n": 2000}, stream)
 """
 
@@ -17,6 +16,7 @@ from interlace.core.devices import H200, DeviceSpec
 from interlace.core.dtypes import dtype
 from interlace.core.errors import PipelineError
 from interlace.pipeline.check import check_sizes
+from interlace.pipeline.circular import lower
 from interlace.pipeline.compiler import Binary, compile_text
 from interlace.pipeline.emit import Emitted, emit_kernel
 from interlace.pipeline.emit_rules import MapSpec
@@ -24,6 +24,7 @@ from interlace.pipeline.index import evaluate
 from interlace.pipeline.ir import Kernel, Memory
 from interlace.pipeline.launcher import Argument, TensorMap, tensor_map
 from interlace.pipeline.launcher import Kernel as Loaded
+from interlace.pipeline.proof import prove
 
 #: Indices within a kernel have 32 bits, with room for one more tile.
 INDEX_LIMIT = 2**31 - 2**16
@@ -47,14 +48,14 @@ class Launch:
     """Everything of a launch but the stream: extents checked, tensor maps built."""
 
     loaded: Loaded
-    grid: tuple[int, int, int]
+    blocks: int
     threads: int
     arguments: tuple[Argument, ...]
 
     def __call__(self, stream: int) -> None:
-        """Enqueue the kernel; a grid without blocks is none."""
-        if prod(self.grid):
-            self.loaded.launch(self.grid, self.threads, self.arguments, stream)
+        """Enqueue the kernel; without blocks there is nothing to do."""
+        if self.blocks:
+            self.loaded.launch((self.blocks, 1, 1), self.threads, self.arguments, stream)
 
 
 @dataclass(frozen=True)
@@ -88,27 +89,28 @@ class Compiled:
                 arguments.append(_checked(kernel, tensor.name, tensors, shape))
         arguments += [_map(kernel, spec, tensors[spec.tensor]) for spec in self.emitted.maps]
         arguments += [sizes[name] for name in kernel.symbols]
-        blocks = [max(evaluate(n, sizes), 0) for n in self.emitted.grid]
-        x, y, z = (*blocks, 1, 1, 1)[:3]
-        return Launch(self._loaded, (x, y, z), kernel.block_threads, tuple(arguments))
+        blocks = prod(max(evaluate(n, sizes), 0) for n in self.emitted.grid)
+        if blocks > INDEX_LIMIT:
+            raise PipelineError(f"kernel {kernel.name!r}: {blocks} blocks; at most {INDEX_LIMIT}, so make tiles larger")
+        return Launch(self._loaded, blocks, kernel.block_threads, tuple(arguments))
 
     def run(self, tensors: Mapping[str, Tensor], sizes: Mapping[str, int], stream: int = 0) -> None:
         """One launch on ``stream``; see ``bind``."""
         self.bind(tensors, sizes)(stream)
 
 
-def compile_kernel(kernel: Kernel, device: DeviceSpec = H200, *, watchdog: bool = False) -> Compiled:
-    """Emit and compile a kernel that ``circular.lower`` returned.
-
-    Args:
-        watchdog: whether a wait on a barrier traps after 2 s.
+def compile_kernel(kernel: Kernel, device: DeviceSpec = H200, *, warp_specialised: bool = False) -> Compiled:
+    """Rewrite a kernel of loops, prove that it has no hazard, emit and compile it.
 
     Raises:
-        PipelineError, SharedMemoryError: see ``emit_kernel``.
+        PipelineError, SharedMemoryError: see ``circular.lower`` and ``emit_kernel``.
+        HazardError: see ``proof.prove``; a bug of the rewrite.
         CompileError, NoDeviceError: see ``compile_text``.
     """
-    emitted = emit_kernel(kernel, device)
-    return Compiled(emitted, compile_text(emitted.text, kernel.name, watchdog=watchdog))
+    rewritten = lower(kernel, warp_specialised=warp_specialised)
+    emitted = emit_kernel(rewritten, device)
+    prove(kernel, rewritten)
+    return Compiled(emitted, compile_text(emitted.text, kernel.name))
 
 
 def _checked(kernel: Kernel, name: str, tensors: Mapping[str, Tensor], shape: tuple[int, ...]) -> Tensor:

@@ -14,7 +14,6 @@ from interlace.core.errors import CompileError, NoDeviceError
 from interlace.pipeline.preamble import PREAMBLE
 
 ARCHITECTURE = "sm_90a"
-WATCHDOG_NS = 2_000_000_000
 
 
 @dataclass(frozen=True)
@@ -49,13 +48,12 @@ class Binary:
     warnings: tuple[str, ...]
 
 
-def compile_text(text: str, name: str, *, watchdog: bool = False) -> Binary:
+def compile_text(text: str, name: str) -> Binary:
     """Compile the kernel ``extern "C" name`` of a text, which the preamble is put before.
 
     Args:
         text: CUDA C++ with one kernel.
         name: of that kernel.
-        watchdog: whether a wait on a barrier traps after 2 s.
 
     Raises:
         CompileError: if NVRTC refuses the text; the message holds its log.
@@ -65,8 +63,7 @@ def compile_text(text: str, name: str, *, watchdog: bool = False) -> Binary:
         from cuda.core import Program, ProgramOptions
     except ImportError as error:
         raise NoDeviceError("cuda.core is not installed; pip install 'interlace[gpu]'") from error
-    define = f"#define WATCHDOG {WATCHDOG_NS}ull\n" if watchdog else ""
-    whole = f'{define}#line 1 "preamble"\n{PREAMBLE}#line 1 "{name}.cu"\n{text}'
+    whole = f'#line 1 "preamble"\n{PREAMBLE}#line 1 "{name}.cu"\n{text}'
     # A binary from NVRTC's own cache comes without the log that tells its resources.
     options = ProgramOptions(arch=ARCHITECTURE, std="c++17", ptxas_options=["-v"], no_cache=True)
     written = StringIO()

@@ -57,6 +57,7 @@ from interlace.pipeline.ir import (
     walk,
     written,
 )
+from interlace.pipeline.nest import block_loops
 from interlace.pipeline.peepholes import deferred_stores, hoisted, lagging_releases, pending_stores
 from interlace.pipeline.preamble import wgmma, wgmma_name
 from interlace.pipeline.smem import BARRIER_BYTES, SharedLayout, lay_out
@@ -65,7 +66,6 @@ from interlace.pipeline.spread import Fragment, spread_registers
 #: Registers of an SM, and the most that ptxas gives a thread.
 SM_REGISTERS = 65536
 THREAD_REGISTERS = 255
-_AXES = "xyz"
 
 
 @dataclass(frozen=True)
@@ -74,7 +74,7 @@ class Emitted:
 
     Attributes:
         maps: tensor maps, in the order of the parameters.
-        grid: blocks along x, y, z, to be evaluated under the run-time extents.
+        grid: extents of the block loops, to be evaluated under the run-time extents; blocks are numbered through.
     """
 
     kernel: Kernel
@@ -99,13 +99,9 @@ def emit_kernel(kernel: Kernel, device: DeviceSpec) -> Emitted:
         layout = lay_out(kernel, device, scratch_bytes=first.tiles.scratch_bytes)
     emitter = _Emitter(kernel, layout)
     emitter.body()
-    grid: list[Index] = []
-    body = kernel.body
-    while len(body) == 1 and isinstance(body[0], For) and body[0].kind is LoopKind.BLOCK:
-        grid.append(body[0].stop)
-        body = body[0].body
     maps = tensor_maps(kernel)
-    return Emitted(kernel, emitter.text(maps), maps, layout, tuple(grid))
+    grid = tuple(loop.stop for loop in block_loops(kernel)[0])
+    return Emitted(kernel, emitter.text(maps), maps, layout, grid)
 
 
 class _Emitter:
@@ -123,7 +119,6 @@ class _Emitter:
         self.open: dict[str, Partial] = {}
         self.lagging: set[str] = set()
         self.deferred = deferred_stores(kernel)
-        self.blocks = 0
 
     def body(self) -> None:
         """The inside of the function."""
@@ -145,7 +140,9 @@ class _Emitter:
         scope = Scope(0, kernel.block_threads, "thread", "__syncthreads();")
         if not any(isinstance(s, Role) for s in walk(kernel.body)):
             self._registers()
-        self._statements(kernel.body, scope)
+        loops, body = block_loops(kernel)
+        self._blocks(loops)
+        self._statements(body, scope)
         if any(isinstance(s, Store) and s.by is Copy.TMA for s in walk(kernel.body)):
             out.add("if (thread == 0) bulk_wait<0>();")
 
@@ -180,10 +177,6 @@ class _Emitter:
 
     def _statement(self, stmt: Stmt, scope: Scope) -> None:
         match stmt:
-            case For() if stmt.kind is LoopKind.BLOCK:
-                self.out.add(f"const int {stmt.var} = blockIdx.{_AXES[self.blocks]};")
-                self.blocks += 1
-                self._statements(stmt.body, scope)
             case For() if stmt.kind is LoopKind.THREAD:
                 head = f"int {stmt.var} = {scope.thread}; {stmt.var} < {emit_index(stmt.stop)}"
                 self._block(f"for ({head}; {stmt.var} += {scope.threads})", stmt.body, scope.one)
@@ -218,6 +211,16 @@ class _Emitter:
                 self._matmul(stmt, scope)
             case _:
                 self._barrier(stmt, scope)
+
+    def _blocks(self, loops: tuple[For, ...]) -> None:
+        """Blocks are numbered as the loops would run: the innermost variable changes fastest."""
+        number = "blockIdx.x"
+        for loop in reversed(loops[1:]):
+            extent = emit_index(loop.stop)
+            self.out.add(f"const int {loop.var} = rest({number}, {extent});")
+            number = f"quotient({number}, {extent})"
+        if loops:
+            self.out.add(f"const int {loops[0].var} = {number};")
 
     def _block(self, head: str, body: tuple[Stmt, ...], scope: Scope) -> None:
         self.out.open(head)

@@ -102,7 +102,7 @@ class LoopKind(Enum):
     SERIAL = "serial"
     UNROLLED = "unrolled"
     BLOCK = "block"
-    """One thread block each: the first is blockIdx.x, the second blockIdx.y, the third blockIdx.z."""
+    """One thread block each; blocks are numbered as nested loops would run."""
     THREAD = "thread"
     """One thread of the scope each: of ``T``, thread ``p`` takes p, p + T, p + 2T, ... None waits for another."""
 

@@ -112,12 +112,6 @@ class Kernel:
         what = f"{shared_bytes} bytes of shared memory for kernel {binary.name}"
         _checked(driver.cuFuncSetAttribute(self._function, limit, shared_bytes), what)
 
-    def blocks_per_sm(self, threads: int) -> int:
-        """Blocks of so many threads that are resident on one multiprocessor at once."""
-        driver = _driver()
-        answer = driver.cuOccupancyMaxActiveBlocksPerMultiprocessor(self._function, threads, self.shared_bytes)
-        return int(_checked(answer, f"occupancy of kernel {self.binary.name}"))
-
     def launch(self, grid: tuple[int, int, int], threads: int, arguments: Sequence[Argument], stream: int) -> None:
         """Enqueue one launch.
 

@@ -1,8 +1,8 @@
 """Example kernels as plain loops: what people start from, and what the golden files show.
 
-Each works on any run-time extents unless it says otherwise; tails are clipped by the boxes. Rows are spread over
-``blocks`` thread blocks, block ``b`` taking tiles ``b, b + blocks, b + 2 * blocks, ...``. For 10 tiles over 4 blocks,
-block 1 takes tiles 1, 5, 9 and block 2 tiles 2, 6: ``ceil((10 - b) / 4)`` steps each.
+Each works on any run-time extents unless it says otherwise; tails are clipped by the boxes. Those that stream take
+``walk`` neighbouring tiles per block: 10 tiles in walks of 4 make three blocks, the last of which has two steps. Short
+walks of many blocks read memory in order, as the best plain kernels do.
 """
 
 from __future__ import annotations
@@ -12,40 +12,40 @@ from dataclasses import dataclass
 from interlace.core.dtypes import DType, bf16, fp32
 from interlace.pipeline.build import Builder
 from interlace.pipeline.circular import circular_buffer, lower
-from interlace.pipeline.index import Index, Var, ceil_div
+from interlace.pipeline.index import Index, Var, ceil_div, minimum
 from interlace.pipeline.ir import Copy, Kernel, ReduceOp
 from interlace.pipeline.values import Coord, larger, less, rsqrt, where
 
 
-def _steps(tiles: Index, block: Var, blocks: int) -> Index:
+def _steps(tiles: Index, block: Var, walk: int) -> Index:
     """How many of ``tiles`` tiles block ``block`` takes."""
-    return ceil_div(tiles - block, blocks)
+    return minimum(walk, tiles - block * walk)
 
 
-def copy_1d(*, tile: int = 256, blocks: int = 132, dtype: DType = fp32, by: Copy = Copy.TMA) -> Kernel:
+def copy_1d(*, tile: int = 256, walk: int = 8, dtype: DType = fp32, by: Copy = Copy.TMA) -> Kernel:
     """``y = x``, one dimension."""
     k = Builder("copy_1d")
     n = k.symbol("n")
     x, y = k.input("x", (n,), dtype), k.output("y", (n,), dtype)
     s = k.shared("s", (tile,), dtype)
-    with k.block("b", blocks) as b, k.serial("i", _steps(ceil_div(n, tile), b, blocks)) as i:
-        at = (i * blocks + b) * tile
+    with k.block("b", ceil_div(n, tile * walk)) as b, k.serial("i", _steps(ceil_div(n, tile), b, walk)) as i:
+        at = (b * walk + i) * tile
         k.load(s, x.at(at), by)
         k.store(y.at(at), s)
     return k.kernel()
 
 
-def copy_2d(*, tile: tuple[int, int] = (16, 256), blocks: int = 132, dtype: DType = fp32) -> Kernel:
-    """``y = x``, two dimensions: a block takes row panels and walks along each."""
+def copy_2d(*, tile: tuple[int, int] = (16, 256), walk: int = 4, dtype: DType = fp32) -> Kernel:
+    """``y = x``, two dimensions, back by TMA too: a block walks along its row panel."""
     k = Builder("copy_2d")
     m, n = k.symbol("m"), k.symbol("n")
     x, y = k.input("x", (m, n), dtype), k.output("y", (m, n), dtype)
     s = k.shared("s", tile, dtype)
-    with k.block("b", blocks) as b, k.serial("r", _steps(ceil_div(m, tile[0]), b, blocks)) as r:
-        row = (r * blocks + b) * tile[0]
-        with k.serial("c", ceil_div(n, tile[1])) as c:
-            k.load(s, x.at(row, c * tile[1]))
-            k.store(y.at(row, c * tile[1]), s)
+    with k.block("r", ceil_div(m, tile[0])) as r, k.block("b", ceil_div(n, tile[1] * walk)) as b:  # noqa: SIM117
+        with k.serial("c", _steps(ceil_div(n, tile[1]), b, walk)) as c:
+            at = (r * tile[0], (b * walk + c) * tile[1])
+            k.load(s, x.at(*at))
+            k.store(y.at(*at), s, Copy.TMA)
     return k.kernel()
 
 
@@ -55,7 +55,7 @@ def copy_3d(*, tile: tuple[int, int, int] = (2, 8, 64), dtype: DType = fp32) -> 
     d, m, n = k.symbol("d"), k.symbol("m"), k.symbol("n")
     x, y = k.input("x", (d, m, n), dtype), k.output("y", (d, m, n), dtype)
     s = k.shared("s", tile, dtype)
-    with k.block("bm", ceil_div(m, tile[1])) as bm, k.block("bd", ceil_div(d, tile[0])) as bd:  # noqa: SIM117
+    with k.block("bd", ceil_div(d, tile[0])) as bd, k.block("bm", ceil_div(m, tile[1])) as bm:  # noqa: SIM117
         with k.serial("i", ceil_div(n, tile[2])) as i:
             at = (bd * tile[0], bm * tile[1], i * tile[2])
             k.load(s, x.at(*at))
@@ -63,7 +63,7 @@ def copy_3d(*, tile: tuple[int, int, int] = (2, 8, 64), dtype: DType = fp32) -> 
     return k.kernel()
 
 
-def transpose(*, tile: tuple[int, int] = (64, 32), blocks: int = 132) -> Kernel:
+def transpose(*, tile: tuple[int, int] = (64, 32), walk: int = 4) -> Kernel:
     """``y = x.T``, element by element: threads of a warp write neighbours of ``y``, and read a column of the tile.
 
     Of rows of 128 bytes TMA permutes the 16-byte pieces, so that a column lies in 8 times as many banks.
@@ -73,16 +73,16 @@ def transpose(*, tile: tuple[int, int] = (64, 32), blocks: int = 132) -> Kernel:
     x, y = k.input("x", (m, n), fp32), k.output("y", (n, m), fp32)
     rows, columns = tile
     s = k.shared("s", tile, fp32, swizzle_bytes=128 if columns * fp32.itemsize == 128 else 0)
-    across = ceil_div(n, columns)
-    with k.block("b", blocks) as b, k.serial("i", _steps(ceil_div(m, rows) * across, b, blocks)) as i:
-        row, column = (i * blocks + b) // across * rows, (i * blocks + b) % across * columns
-        k.load(s, x.at(row, column))
-        with k.thread("t", rows * columns) as t:
-            k.store(y.at(column + t // rows, row + t % rows), s.at(t % rows, t // rows, shape=(1, 1)))
+    with k.block("r", ceil_div(m, rows)) as r, k.block("b", ceil_div(n, columns * walk)) as b:  # noqa: SIM117
+        with k.serial("c", _steps(ceil_div(n, columns), b, walk)) as c:
+            row, column = r * rows, (b * walk + c) * columns
+            k.load(s, x.at(row, column))
+            with k.thread("t", rows * columns) as t:
+                k.store(y.at(column + t // rows, row + t % rows), s.at(t % rows, t // rows, shape=(1, 1)))
     return k.kernel()
 
 
-def pointwise(*, tile: tuple[int, int] = (8, 256), blocks: int = 132, plain: Copy = Copy.PLAIN) -> Kernel:
+def pointwise(*, tile: tuple[int, int] = (4, 256), walk: int = 2, plain: Copy = Copy.PLAIN) -> Kernel:
     """``y = max(x * z + 1, 0)``: ``x`` comes by TMA, ``z`` to registers or, if not ``PLAIN``, to shared memory."""
     k = Builder("pointwise")
     m, n = k.symbol("m"), k.symbol("n")
@@ -90,25 +90,26 @@ def pointwise(*, tile: tuple[int, int] = (8, 256), blocks: int = 132, plain: Cop
     y = k.output("y", (m, n), fp32)
     x_s = k.shared("x_s", tile, fp32)
     z_t = k.register("z_r", tile, fp32) if plain is Copy.PLAIN else k.shared("z_s", tile, fp32)
-    with k.block("b", blocks) as b, k.serial("r", _steps(ceil_div(m, tile[0]), b, blocks)) as r:
-        row = (r * blocks + b) * tile[0]
-        with k.serial("c", ceil_div(n, tile[1])) as c:
-            k.load(x_s, x.at(row, c * tile[1]))
-            k.load(z_t, z.at(row, c * tile[1]), plain)
-            k.assign(y.at(row, c * tile[1]), larger(x_s * z_t + 1, 0))
+    with k.block("r", ceil_div(m, tile[0])) as r, k.block("b", ceil_div(n, tile[1] * walk)) as b:  # noqa: SIM117
+        with k.serial("c", _steps(ceil_div(n, tile[1]), b, walk)) as c:
+            at = (r * tile[0], (b * walk + c) * tile[1])
+            k.load(x_s, x.at(*at))
+            k.load(z_t, z.at(*at), plain)
+            k.assign(y.at(*at), larger(x_s * z_t + 1, 0))
     return k.kernel()
 
 
-def reduce_inner(*, tile: tuple[int, int] = (8, 256), op: ReduceOp = ReduceOp.SUM, blocks: int = 132) -> Kernel:
-    """Each row's sum or maximum. Columns past the end count as the neutral element."""
+def reduce_inner(*, tile: tuple[int, int] = (8, 256), walk: int = 4, op: ReduceOp = ReduceOp.SUM) -> Kernel:
+    """Each row's sum or maximum, a block per ``walk`` panels. Columns past the end count as the neutral element."""
     k = Builder(f"row_{op.value}")
     m, n = k.symbol("m"), k.symbol("n")
     x, y = k.input("x", (m, n), fp32), k.output("y", (m,), fp32)
     s = k.shared("s", tile, fp32)
     acc = k.register("acc", (tile[0], 1), fp32)
     start = 0.0 if op is ReduceOp.SUM else float("-inf")
-    with k.block("b", blocks) as b, k.serial("r", _steps(ceil_div(m, tile[0]), b, blocks)) as r:
-        row = (r * blocks + b) * tile[0]
+    panels = ceil_div(m, tile[0])
+    with k.block("b", ceil_div(m, tile[0] * walk)) as b, k.serial("r", _steps(panels, b, walk)) as r:
+        row = (b * walk + r) * tile[0]
         k.assign(acc, start)
         with k.serial("c", ceil_div(n, tile[1])) as c:
             k.load(s, x.at(row, c * tile[1]))
@@ -134,7 +135,7 @@ def reduce_outer(*, tile: tuple[int, int] = (16, 128)) -> Kernel:
     return k.kernel()
 
 
-def layer_norm(*, columns: int = 4096, chunk: int = 256, blocks: int = 132, eps: float = 1e-5) -> Kernel:
+def layer_norm(*, columns: int = 4096, chunk: int = 256, walk: int = 8, eps: float = 1e-5) -> Kernel:
     """Layer normalisation of rows of ``columns``, seen as ``columns // chunk`` pieces so that TMA takes a whole row.
 
     The row stays in shared memory: read from global memory once, from there three times.
@@ -146,8 +147,8 @@ def layer_norm(*, columns: int = 4096, chunk: int = 256, blocks: int = 132, eps:
     weight, bias = k.input("weight", (pieces, chunk), fp32), k.input("bias", (pieces, chunk), fp32)
     row = k.shared("row", (1, pieces, chunk), fp32)
     mean, variance = k.register("mean", (1, 1, 1), fp32), k.register("variance", (1, 1, 1), fp32)
-    with k.block("b", blocks) as b, k.serial("r", _steps(m, b, blocks)) as r:
-        at = r * blocks + b
+    with k.block("b", ceil_div(m, walk)) as b, k.serial("r", _steps(m, b, walk)) as r:
+        at = b * walk + r
         k.load(row, x.at(at, 0, 0))
         k.assign(mean, 0)
         k.reduce(mean, ReduceOp.SUM, row, axes=(1, 2), shape=(1, pieces, chunk))
@@ -180,7 +181,7 @@ def _matmul(name: str, tile: tuple[int, int, int], threads: int, dtype: DType, *
     a_s = build.shared("a_s", (m, k), dtype, swizzle_bytes=swizzle)
     b_s = build.shared("b_s", (n, k), dtype, swizzle_bytes=swizzle)
     acc = build.register("acc", (m, n), fp32)
-    with build.block("j", ceil_div(columns, n)) as j, build.block("i", ceil_div(rows, m)) as i:
+    with build.block("i", ceil_div(rows, m)) as i, build.block("j", ceil_div(columns, n)) as j:
         build.assign(acc, 0)
         with build.serial("s", ceil_div(depth, k)) as s:
             build.load(a_s, a.at(i * m, s * k))
@@ -202,7 +203,7 @@ def matmul_batched(*, m: int = 128, n: int = 128, k: int = 64, threads: int = 25
     a_s = build.shared("a_s", (m, k), dtype, swizzle_bytes=swizzle)
     b_s = build.shared("b_s", (n, k), dtype, swizzle_bytes=swizzle)
     acc = build.register("acc", (m, n), fp32)
-    with build.block("j", ceil_div(columns, n)) as j, build.block("i", ceil_div(rows, m)) as i:  # noqa: SIM117
+    with build.block("i", ceil_div(rows, m)) as i, build.block("j", ceil_div(columns, n)) as j:  # noqa: SIM117
         with build.serial("g", batch) as g:
             build.assign(acc, 0)
             with build.serial("s", ceil_div(depth, k)) as s:

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from interlace.pipeline.index import Const, Index, Var, maximum, names, never_negative
-from interlace.pipeline.ir import Block, For, Let, LoopKind, Stmt
+from interlace.pipeline.ir import Block, For, Kernel, Let, LoopKind, Stmt
 
 
 @dataclass(frozen=True)
@@ -33,6 +33,16 @@ def sites(body: tuple[Stmt, ...]) -> Iterator[Site]:
         place += 1
         if isinstance(stmt, Block):
             stack += [(s, (*around, stmt)) for s in reversed(stmt.body)]
+
+
+def block_loops(kernel: Kernel) -> tuple[tuple[For, ...], tuple[Stmt, ...]]:
+    """The loops that are bound to thread blocks, outermost first, and what one block runs."""
+    loops: list[For] = []
+    body = kernel.body
+    while len(body) == 1 and isinstance(body[0], For) and body[0].kind is LoopKind.BLOCK:
+        loops.append(body[0])
+        body = body[0].body
+    return tuple(loops), body
 
 
 @dataclass(frozen=True)

@@ -1,8 +1,7 @@
 """The PTX instructions that kernel texts use, as CUDA C++ functions.
 
 The text stands before every kernel; it needs no header. Addresses of shared memory are 32-bit, in the shared window
-(``shared_address``). With the macro ``WATCHDOG`` set to a number of nanoseconds, a wait on a barrier that takes longer
-traps; without it a wait is unbounded.
+(``shared_address``). A wait on a barrier traps after ``WATCHDOG`` nanoseconds.
 """
 
 from __future__ import annotations
@@ -10,6 +9,7 @@ from __future__ import annotations
 from interlace.pipeline.tile_functions import TILE_FUNCTIONS
 
 _FUNCTIONS = r"""
+#define WATCHDOG 2000000000ull
 struct __align__(64) TensorMap { unsigned long long words[16]; };
 #define DEVICE __device__ __forceinline__
 
@@ -18,12 +18,6 @@ DEVICE unsigned long long nanoseconds() {
   unsigned long long now;
   asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(now));
   return now;
-}
-// True in one thread of a converged warp.
-DEVICE bool elect_one() {
-  unsigned chosen;
-  asm volatile("{ .reg .pred p; elect.sync _|p, 0xffffffff; selp.u32 %0, 1, 0, p; }" : "=r"(chosen));
-  return chosen;
 }
 
 // Barriers in shared memory. A fresh one is in phase 0; a wait names the parity of the phase that must have ended.
@@ -49,27 +43,14 @@ DEVICE bool mbarrier_try_wait(unsigned barrier, unsigned parity) {
 }
 DEVICE void mbarrier_wait(unsigned barrier, unsigned parity) {
   if (mbarrier_try_wait(barrier, parity)) return;
-#ifdef WATCHDOG
   const unsigned long long start = nanoseconds();
-#endif
-  while (!mbarrier_try_wait(barrier, parity)) {
-#ifdef WATCHDOG
+  while (!mbarrier_try_wait(barrier, parity))
     if (nanoseconds() - start > WATCHDOG) asm volatile("trap;");
-#endif
-  }
 }
 // Makes ordinary writes to shared memory visible to bulk copies and tensor cores. Before the barrier that they follow.
 DEVICE void fence_proxy_async() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 
-// Bulk copies: contiguous bytes (16-byte aligned, a multiple of 16), or a box of a tensor, innermost coordinate first.
-DEVICE void bulk_load(unsigned target, const void* source, unsigned bytes, unsigned barrier) {
-  asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];"
-               ::"r"(target), "l"(__cvta_generic_to_global(source)), "r"(bytes), "r"(barrier) : "memory");
-}
-DEVICE void bulk_store(void* target, unsigned source, unsigned bytes) {
-  asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;"
-               ::"l"(__cvta_generic_to_global(target)), "r"(source), "r"(bytes) : "memory");
-}
+// Bulk copies of a box of a tensor, innermost coordinate first.
 DEVICE void tma_load_1d(unsigned target, const TensorMap& map, int x, unsigned barrier) {
   asm volatile("cp.async.bulk.tensor.1d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%2}], [%3];"
                ::"r"(target), "l"(&map), "r"(x), "r"(barrier) : "memory");
@@ -95,7 +76,6 @@ DEVICE void tma_store_3d(const TensorMap& map, int x, int y, int z, unsigned sou
   asm volatile("cp.async.bulk.tensor.3d.global.shared::cta.bulk_group [%0, {%1, %2, %3}], [%4];"
                ::"l"(&map), "r"(x), "r"(y), "r"(z), "r"(source) : "memory");
 }
-DEVICE void tma_prefetch(const TensorMap& map) { asm volatile("prefetch.tensormap [%0];" ::"l"(&map) : "memory"); }
 // Bulk stores of this thread, in groups: `read` waits until all but the newest PENDING groups left shared memory.
 DEVICE void bulk_commit() { asm volatile("cp.async.bulk.commit_group;" ::: "memory"); }
 template <int PENDING> DEVICE void bulk_wait_read() {
@@ -114,10 +94,6 @@ DEVICE void copy_async_16(unsigned target, const void* source, unsigned bytes = 
 DEVICE void copy_async_arrive(unsigned barrier) {
   asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(barrier) : "memory");
 }
-DEVICE void copy_async_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
-template <int PENDING> DEVICE void copy_async_wait() {
-  asm volatile("cp.async.wait_group %0;" ::"n"(PENDING) : "memory");
-}
 
 // Warp specialisation: registers of a warpgroup, barriers among some of the threads.
 template <int REGISTERS> DEVICE void registers_raise() {
@@ -128,17 +104,6 @@ template <int REGISTERS> DEVICE void registers_lower() {
 }
 DEVICE void named_barrier(unsigned name, unsigned threads) {
   asm volatile("bar.sync %0, %1;" ::"r"(name), "r"(threads) : "memory");
-}
-
-// Four 8 x 8 matrices of 16-bit elements from registers to shared memory; lane i gives row i % 8 of matrix i / 8.
-DEVICE void store_matrix_x4(unsigned target, unsigned a, unsigned b, unsigned c, unsigned d) {
-  asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};"
-               ::"r"(target), "r"(a), "r"(b), "r"(c), "r"(d) : "memory");
-}
-DEVICE unsigned pack_bf16(float low, float high) {
-  unsigned packed;
-  asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(packed) : "f"(high), "f"(low));
-  return packed;
 }
 
 // Matrix products of a warpgroup. An operand lies in shared memory as rows of 64 elements along k, 128 bytes, with the

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 
 from interlace.pipeline.index import Const, Index
 from interlace.pipeline.ir import (
+    WARP,
     AllocBarrier,
     Arrive,
     ArriveCopies,
@@ -21,6 +22,7 @@ from interlace.pipeline.ir import (
     InitBarrier,
     Invalidate,
     Load,
+    Per,
     Ring,
     Stmt,
     WaitParity,
@@ -56,15 +58,20 @@ class Buffered:
         """Parity of the phase that step ``flat`` completes."""
         return flat // self.ring.stages % 2
 
-    def open(self, loading_threads: int, releasing_warps: int = 0) -> tuple[tuple[Stmt, ...], tuple[Stmt, ...]]:
-        """Declarations and initialisations of the barriers; ``releasing_warps`` if there are empty ones."""
+    @property
+    def by_tma(self) -> bool:
+        """Whether one thread fills a stage by a bulk copy, or all loading threads together."""
+        return self.load.by is Copy.TMA
+
+    def open(self, loading_threads: int, releasing_threads: int = 0) -> tuple[tuple[Stmt, ...], tuple[Stmt, ...]]:
+        """Declarations and initialisations of the barriers; ``releasing_threads`` if there are empty ones."""
         slots = self.ring.stages
-        count = 1 if self.load.by is Copy.TMA else loading_threads
+        count = 1 if self.by_tma else loading_threads
         declared: list[Stmt] = [AllocBarrier(self.full, slots, self.ring.tensor)]
         initialised: list[Stmt] = [InitBarrier(self.full, count)]
-        if releasing_warps:
+        if releasing_threads:
             declared.append(AllocBarrier(self.empty, slots, self.ring.tensor))
-            initialised.append(InitBarrier(self.empty, releasing_warps))
+            initialised.append(InitBarrier(self.empty, releasing_threads // (WARP if self.by_tma else 1)))
         return tuple(declared), tuple(initialised)
 
     def close(self, *, empty: bool = False) -> tuple[Stmt, ...]:
@@ -95,5 +102,10 @@ class Buffered:
         return WaitParity(BarrierSlot(self.empty, self.slot(flat)), (flat // self.ring.stages + Const(1)) % 2)
 
     def release(self, flat: Index) -> Stmt:
-        """One arrival that says that the executing thread's part is done with step ``flat``."""
-        return Arrive(BarrierSlot(self.empty, self.slot(flat)))
+        """Arrivals that say that the consumers are done with step ``flat``.
+
+        One of each warp, its lanes having met, is enough. Where threads fill the stage, each reader arrives for
+        itself: race checkers of the CUDA tools follow a barrier from thread to thread, but no warp's meeting.
+        """
+        arrive = Arrive(BarrierSlot(self.empty, self.slot(flat)))
+        return ElectOne((arrive,), Per.WARP) if self.by_tma else arrive

@@ -4,7 +4,7 @@
     for each step:                           for each step:
       wait empty{slot}, parity of the          wait full{slot}, parity of this round
         round before (passes in round 0)       body
-      expect bytes on full{slot}, load         one thread of each warp: arrive empty{slot}
+      expect bytes on full{slot}, load         arrive empty{slot}: one thread of each warp
 
 Both walk the same loops and number the steps alike, so that slots and parities agree. Registers move from the loader
 to the consumers (setmaxnreg): an SM has 65536, so with two consumer warpgroups of 128 threads and 40 registers for
@@ -18,16 +18,13 @@ from dataclasses import replace
 from interlace.core.errors import PipelineError, ScopeError
 from interlace.pipeline.body import Rings, close_barriers, names_before, names_inside, open_barriers
 from interlace.pipeline.ir import (
-    WARP,
     WARPGROUP,
     Block,
-    Copy,
     ElectOne,
     For,
     Kernel,
     Load,
     LoopKind,
-    Per,
     Role,
     RoleKind,
     Section,
@@ -72,11 +69,11 @@ def _inside_blocks(kernel: Kernel, rings: Rings, body: tuple[Stmt, ...], groups:
     loader_registers = 40 if groups <= 2 else 24
     per_group = (SM_REGISTERS // WARPGROUP - loader_registers) // groups
     consumer_registers = min(THREAD_REGISTERS, per_group // 8 * 8)
-    alone = all(b.load.by is Copy.TMA for b in every)
+    alone = all(b.by_tma for b in every)
     loads = _loads(rings, body, alone=alone)
     return (
         *names_before(every),
-        Section("barriers", open_barriers(every, WARPGROUP, kernel.threads // WARP)),
+        Section("barriers", open_barriers(every, WARPGROUP, kernel.threads)),
         Role(
             RoleKind.LOADER,
             kernel.threads,
@@ -118,7 +115,7 @@ def _uses(rings: Rings, body: tuple[Stmt, ...]) -> tuple[Stmt, ...]:
             out += rings.statement(stmt)
         elif isinstance(stmt, For):
             here = rings.directly_in(stmt)
-            release = tuple(ElectOne((b.release(b.nest.flat),), Per.WARP) for b in here)
+            release = tuple(b.release(b.nest.flat) for b in here)
             out.append(replace(stmt, body=(*names_inside(here), *_uses(rings, stmt.body), *release)))
         elif isinstance(stmt, Block):
             out.append(replace(stmt, body=_uses(rings, stmt.body)))

@@ -17,18 +17,18 @@ extern "C" __global__ void __launch_bounds__(128, 1)
   __syncthreads();
   // prologue
 #pragma unroll 1
-  for (int i_first = 0; i_first < min(3, floor_quotient(quotient(n + 255, 256) - b + 131, 132)); ++i_first) {
+  for (int i_first = 0; i_first < min(3, min(8, quotient(n + 255, 256) - b * 8)); ++i_first) {
     if (thread == 0) {
       mbarrier_arrive_expect_tx(s_full + rest(i_first, 4) * 8, 1024);
-      tma_load_1d(shared_address(s + rest(i_first, 4) * 1024), x_map_256, (i_first * 132 + b) * 256, s_full + rest(i_first, 4) * 8);
+      tma_load_1d(shared_address(s + rest(i_first, 4) * 1024), x_map_256, (b * 8 + i_first) * 256, s_full + rest(i_first, 4) * 8);
     }
   }
   // main
 #pragma unroll 1
-  for (int i = 0; i < floor_quotient(quotient(n + 255, 256) - b + 131, 132) - 3; ++i) {
+  for (int i = 0; i < min(8, quotient(n + 255, 256) - b * 8) - 3; ++i) {
     if (thread == 0) {
       mbarrier_arrive_expect_tx(s_full + rest(i + 3, 4) * 8, 1024);
-      tma_load_1d(shared_address(s + rest(i + 3, 4) * 1024), x_map_256, ((i + 3) * 132 + b) * 256, s_full + rest(i + 3, 4) * 8);
+      tma_load_1d(shared_address(s + rest(i + 3, 4) * 1024), x_map_256, (b * 8 + (i + 3)) * 256, s_full + rest(i + 3, 4) * 8);
     }
     mbarrier_wait(s_full + rest(i, 4) * 8, rest(quotient(i, 4), 2));
     {
@@ -41,7 +41,7 @@ extern "C" __global__ void __launch_bounds__(128, 1)
           float out_[4];
 #pragma unroll
           for (int j_ = 0; j_ < 4; ++j_) out_[j_] = v0_[j_];
-          write_clipped<fp32, 4>(y + ((long long)((i * 132 + b) * 256 + c0_)), out_, n - ((i * 132 + b) * 256 + c0_));
+          write_clipped<fp32, 4>(y + ((long long)((b * 8 + i) * 256 + c0_)), out_, n - ((b * 8 + i) * 256 + c0_));
         }
       }
     }
@@ -49,7 +49,7 @@ extern "C" __global__ void __launch_bounds__(128, 1)
   }
   // epilogue
 #pragma unroll 1
-  for (int i = max(floor_quotient(quotient(n + 255, 256) - b + 131, 132) - 3, 0); i < floor_quotient(quotient(n + 255, 256) - b + 131, 132); ++i) {
+  for (int i = max(min(8, quotient(n + 255, 256) - b * 8) - 3, 0); i < min(8, quotient(n + 255, 256) - b * 8); ++i) {
     mbarrier_wait(s_full + rest(i, 4) * 8, rest(quotient(i, 4), 2));
     {
 #pragma unroll
@@ -61,7 +61,7 @@ extern "C" __global__ void __launch_bounds__(128, 1)
           float out_[4];
 #pragma unroll
           for (int j_ = 0; j_ < 4; ++j_) out_[j_] = v0_[j_];
-          write_clipped<fp32, 4>(y + ((long long)((i * 132 + b) * 256 + c0_)), out_, n - ((i * 132 + b) * 256 + c0_));
+          write_clipped<fp32, 4>(y + ((long long)((b * 8 + i) * 256 + c0_)), out_, n - ((b * 8 + i) * 256 + c0_));
         }
       }
     }

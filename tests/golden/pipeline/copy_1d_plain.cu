@@ -16,14 +16,14 @@ extern "C" __global__ void __launch_bounds__(128, 1)
   __syncthreads();
   // prologue
 #pragma unroll 1
-  for (int i_first = 0; i_first < min(1, floor_quotient(quotient(n + 255, 256) - b + 131, 132)); ++i_first) {
+  for (int i_first = 0; i_first < min(1, min(8, quotient(n + 255, 256) - b * 8)); ++i_first) {
     {
 #pragma unroll
       for (int w_ = 0; w_ < 1; ++w_) {
         const int c0_ = (thread % 64) * 4;
         if (thread / 64 == 0) {
           float v0_[4];
-          read_clipped<fp32, 4>(v0_, x + ((long long)((i_first * 132 + b) * 256 + c0_)), n - ((i_first * 132 + b) * 256 + c0_));
+          read_clipped<fp32, 4>(v0_, x + ((long long)((b * 8 + i_first) * 256 + c0_)), n - ((b * 8 + i_first) * 256 + c0_));
           float out_[4];
 #pragma unroll
           for (int j_ = 0; j_ < 4; ++j_) out_[j_] = v0_[j_];
@@ -35,14 +35,14 @@ extern "C" __global__ void __launch_bounds__(128, 1)
   }
   // main
 #pragma unroll 1
-  for (int i = 0; i < floor_quotient(quotient(n + 255, 256) - b + 131, 132) - 1; ++i) {
+  for (int i = 0; i < min(8, quotient(n + 255, 256) - b * 8) - 1; ++i) {
     {
 #pragma unroll
       for (int w_ = 0; w_ < 1; ++w_) {
         const int c0_ = (thread % 64) * 4;
         if (thread / 64 == 0) {
           float v0_[4];
-          read_clipped<fp32, 4>(v0_, x + ((long long)(((i + 1) * 132 + b) * 256 + c0_)), n - (((i + 1) * 132 + b) * 256 + c0_));
+          read_clipped<fp32, 4>(v0_, x + ((long long)((b * 8 + (i + 1)) * 256 + c0_)), n - ((b * 8 + (i + 1)) * 256 + c0_));
           float out_[4];
 #pragma unroll
           for (int j_ = 0; j_ < 4; ++j_) out_[j_] = v0_[j_];
@@ -62,7 +62,7 @@ extern "C" __global__ void __launch_bounds__(128, 1)
           float out_[4];
 #pragma unroll
           for (int j_ = 0; j_ < 4; ++j_) out_[j_] = v0_[j_];
-          write_clipped<fp32, 4>(y + ((long long)((i * 132 + b) * 256 + c0_)), out_, n - ((i * 132 + b) * 256 + c0_));
+          write_clipped<fp32, 4>(y + ((long long)((b * 8 + i) * 256 + c0_)), out_, n - ((b * 8 + i) * 256 + c0_));
         }
       }
     }
@@ -70,7 +70,7 @@ extern "C" __global__ void __launch_bounds__(128, 1)
   }
   // epilogue
 #pragma unroll 1
-  for (int i = max(floor_quotient(quotient(n + 255, 256) - b + 131, 132) - 1, 0); i < floor_quotient(quotient(n + 255, 256) - b + 131, 132); ++i) {
+  for (int i = max(min(8, quotient(n + 255, 256) - b * 8) - 1, 0); i < min(8, quotient(n + 255, 256) - b * 8); ++i) {
     mbarrier_wait(s_full + rest(i, 2) * 8, rest(quotient(i, 2), 2));
     {
 #pragma unroll
@@ -82,7 +82,7 @@ extern "C" __global__ void __launch_bounds__(128, 1)
           float out_[4];
 #pragma unroll
           for (int j_ = 0; j_ < 4; ++j_) out_[j_] = v0_[j_];
-          write_clipped<fp32, 4>(y + ((long long)((i * 132 + b) * 256 + c0_)), out_, n - ((i * 132 + b) * 256 + c0_));
+          write_clipped<fp32, 4>(y + ((long long)((b * 8 + i) * 256 + c0_)), out_, n - ((b * 8 + i) * 256 + c0_));
         }
       }
     }

@@ -2,17 +2,16 @@ extern "C" __global__ void __launch_bounds__(128, 1)
     copy_2d(const fp32* __restrict__ x,
             fp32* __restrict__ y,
             const __grid_constant__ TensorMap x_map_16x256,
+            const __grid_constant__ TensorMap y_map_16x256,
             long long m_,
             long long n_) {
-  const int m = (int)m_;
   const int n = (int)n_;
   extern __shared__ __align__(1024) unsigned char shared[];
   unsigned char* const s = shared + 0;
   const unsigned s_full = shared_address(shared + 65536);
   const int thread = threadIdx.x;
-  const int b = blockIdx.x;
-  const int c_extent = quotient(n + 255, 256);
-  const int c_steps = max(floor_quotient(quotient(m + 15, 16) - b + 131, 132), 0) * c_extent;
+  const int b = rest(blockIdx.x, quotient(n + 1023, 1024));
+  const int r = quotient(blockIdx.x, quotient(n + 1023, 1024));
   // barriers
   if (thread == 0) {
     for (int s_ = 0; s_ < 4; ++s_) mbarrier_init(s_full + s_ * 8, 1);
@@ -21,48 +20,42 @@ extern "C" __global__ void __launch_bounds__(128, 1)
   __syncthreads();
   // prologue
 #pragma unroll 1
-  for (int r_first = 0; r_first < min(2, c_steps); ++r_first) {
+  for (int c_first = 0; c_first < min(2, min(4, quotient(n + 255, 256) - b * 4)); ++c_first) {
     if (thread == 0) {
-      mbarrier_arrive_expect_tx(s_full + rest(r_first, 4) * 8, 16384);
-      tma_load_2d(shared_address(s + rest(r_first, 4) * 16384), x_map_16x256, rest(r_first, c_extent) * 256, (quotient(r_first, c_extent) * 132 + b) * 16, s_full + rest(r_first, 4) * 8);
+      mbarrier_arrive_expect_tx(s_full + rest(c_first, 4) * 8, 16384);
+      tma_load_2d(shared_address(s + rest(c_first, 4) * 16384), x_map_16x256, (b * 4 + c_first) * 256, r * 16, s_full + rest(c_first, 4) * 8);
     }
   }
-  // main, epilogue in its last steps
+  // main
 #pragma unroll 1
-  for (int r = 0; r < floor_quotient(quotient(m + 15, 16) - b + 131, 132); ++r) {
+  for (int c = 0; c < min(4, quotient(n + 255, 256) - b * 4) - 2; ++c) {
+    if (thread == 0) {
+      mbarrier_arrive_expect_tx(s_full + rest(c + 2, 4) * 8, 16384);
+      bulk_wait_read<1>();
+      tma_load_2d(shared_address(s + rest(c + 2, 4) * 16384), x_map_16x256, (b * 4 + (c + 2)) * 256, r * 16, s_full + rest(c + 2, 4) * 8);
+    }
+    mbarrier_wait(s_full + rest(c, 4) * 8, rest(quotient(c, 4), 2));
+    if (thread == 0) {
+      tma_store_2d(y_map_16x256, (b * 4 + c) * 256, r * 16, shared_address(s + rest(c, 4) * 16384));
+      bulk_commit();
+    }
+    __syncthreads();
+  }
+  if (thread == 0) bulk_wait_read<0>();
+  // epilogue
 #pragma unroll 1
-    for (int c = 0; c < quotient(n + 255, 256); ++c) {
-      const int c_step = r * c_extent + c;
-      if (c_step + 2 < c_steps) {
-        if (thread == 0) {
-          mbarrier_arrive_expect_tx(s_full + rest(c_step + 2, 4) * 8, 16384);
-          tma_load_2d(shared_address(s + rest(c_step + 2, 4) * 16384), x_map_16x256, rest(c_step + 2, c_extent) * 256, (quotient(c_step + 2, c_extent) * 132 + b) * 16, s_full + rest(c_step + 2, 4) * 8);
-        }
-      }
-      mbarrier_wait(s_full + rest(c_step, 4) * 8, rest(quotient(c_step, 4), 2));
-      {
-#pragma unroll
-        for (int u_ = 0; u_ < 4; ++u_) {
-#pragma unroll
-          for (int w_ = 0; w_ < 2; ++w_) {
-            const int c1_ = (w_ * 32 + thread % 32) * 4;
-            const int row_ = u_ * 4 + thread / 32;
-            const int c0_ = row_;
-            float v0_[4];
-            read_tile<fp32, 4>(v0_, reinterpret_cast<fp32*>(s + rest(c_step, 4) * 16384 + ((c0_) * 256 + c1_) * 4));
-            float out_[4];
-#pragma unroll
-            for (int j_ = 0; j_ < 4; ++j_) out_[j_] = v0_[j_];
-            write_clipped<fp32, 4>(y + (((long long)((r * 132 + b) * 16 + c0_)) * n + c * 256 + c1_), out_, (r * 132 + b) * 16 + c0_ < m ? n - (c * 256 + c1_) : 0);
-          }
-        }
-      }
-      __syncthreads();
+  for (int c = max(min(4, quotient(n + 255, 256) - b * 4) - 2, 0); c < min(4, quotient(n + 255, 256) - b * 4); ++c) {
+    mbarrier_wait(s_full + rest(c, 4) * 8, rest(quotient(c, 4), 2));
+    if (thread == 0) {
+      tma_store_2d(y_map_16x256, (b * 4 + c) * 256, r * 16, shared_address(s + rest(c, 4) * 16384));
+      bulk_commit();
     }
   }
+  if (thread == 0) bulk_wait_read<0>();
   // end
   __syncthreads();
   if (thread == 0) {
     for (int s_ = 0; s_ < 4; ++s_) mbarrier_inval(s_full + s_ * 8);
   }
+  if (thread == 0) bulk_wait<0>();
 }

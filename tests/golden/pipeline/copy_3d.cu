@@ -6,13 +6,14 @@ extern "C" __global__ void __launch_bounds__(128, 1)
             long long d_,
             long long m_,
             long long n_) {
+  const int m = (int)m_;
   const int n = (int)n_;
   extern __shared__ __align__(1024) unsigned char shared[];
   unsigned char* const s = shared + 0;
   const unsigned s_full = shared_address(shared + 8192);
   const int thread = threadIdx.x;
-  const int bm = blockIdx.x;
-  const int bd = blockIdx.y;
+  const int bm = rest(blockIdx.x, quotient(m + 7, 8));
+  const int bd = quotient(blockIdx.x, quotient(m + 7, 8));
   // barriers
   if (thread == 0) {
     for (int s_ = 0; s_ < 2; ++s_) mbarrier_init(s_full + s_ * 8, 1);

@@ -22,18 +22,18 @@ extern "C" __global__ void __launch_bounds__(128, 1)
   __syncthreads();
   // prologue
 #pragma unroll 1
-  for (int r_first = 0; r_first < min(2, floor_quotient(m - b + 131, 132)); ++r_first) {
+  for (int r_first = 0; r_first < min(2, min(8, m - b * 8)); ++r_first) {
     if (thread == 0) {
       mbarrier_arrive_expect_tx(row_full + rest(r_first, 3) * 8, 16384);
-      tma_load_3d(shared_address(row + rest(r_first, 3) * 16384), x_map_1x16x256, 0, 0, r_first * 132 + b, row_full + rest(r_first, 3) * 8);
+      tma_load_3d(shared_address(row + rest(r_first, 3) * 16384), x_map_1x16x256, 0, 0, b * 8 + r_first, row_full + rest(r_first, 3) * 8);
     }
   }
   // main
 #pragma unroll 1
-  for (int r = 0; r < floor_quotient(m - b + 131, 132) - 2; ++r) {
+  for (int r = 0; r < min(8, m - b * 8) - 2; ++r) {
     if (thread == 0) {
       mbarrier_arrive_expect_tx(row_full + rest(r + 2, 3) * 8, 16384);
-      tma_load_3d(shared_address(row + rest(r + 2, 3) * 16384), x_map_1x16x256, 0, 0, (r + 2) * 132 + b, row_full + rest(r + 2, 3) * 8);
+      tma_load_3d(shared_address(row + rest(r + 2, 3) * 16384), x_map_1x16x256, 0, 0, b * 8 + (r + 2), row_full + rest(r + 2, 3) * 8);
     }
     mbarrier_wait(row_full + rest(r, 3) * 8, rest(quotient(r, 3), 2));
     {
@@ -153,7 +153,7 @@ extern "C" __global__ void __launch_bounds__(128, 1)
           float out_[4];
 #pragma unroll
           for (int j_ = 0; j_ < 4; ++j_) out_[j_] = ((((v0_[j_] - mean[0]) * rsqrtf(((variance[0] / 4096.0f) + 1e-05f))) * v3_[j_]) + v4_[j_]);
-          write_clipped<fp32, 4>(y + ((((long long)(r * 132 + b)) * 16 + c1_) * 256 + c2_), out_, r * 132 + b < m && c1_ < 16 ? 256 - (c2_) : 0);
+          write_clipped<fp32, 4>(y + ((((long long)(b * 8 + r)) * 16 + c1_) * 256 + c2_), out_, b * 8 + r < m && c1_ < 16 ? 256 - (c2_) : 0);
         }
       }
     }
@@ -161,7 +161,7 @@ extern "C" __global__ void __launch_bounds__(128, 1)
   }
   // epilogue
 #pragma unroll 1
-  for (int r = max(floor_quotient(m - b + 131, 132) - 2, 0); r < floor_quotient(m - b + 131, 132); ++r) {
+  for (int r = max(min(8, m - b * 8) - 2, 0); r < min(8, m - b * 8); ++r) {
     mbarrier_wait(row_full + rest(r, 3) * 8, rest(quotient(r, 3), 2));
     {
 #pragma unroll
@@ -280,7 +280,7 @@ extern "C" __global__ void __launch_bounds__(128, 1)
           float out_[4];
 #pragma unroll
           for (int j_ = 0; j_ < 4; ++j_) out_[j_] = ((((v0_[j_] - mean[0]) * rsqrtf(((variance[0] / 4096.0f) + 1e-05f))) * v3_[j_]) + v4_[j_]);
-          write_clipped<fp32, 4>(y + ((((long long)(r * 132 + b)) * 16 + c1_) * 256 + c2_), out_, r * 132 + b < m && c1_ < 16 ? 256 - (c2_) : 0);
+          write_clipped<fp32, 4>(y + ((((long long)(b * 8 + r)) * 16 + c1_) * 256 + c2_), out_, b * 8 + r < m && c1_ < 16 ? 256 - (c2_) : 0);
         }
       }
     }

@@ -17,8 +17,8 @@ extern "C" __global__ void __launch_bounds__(256, 1)
   const unsigned b_s_full = shared_address(shared + 114720);
   const int thread = threadIdx.x;
   float acc[1][64];
-  const int j = blockIdx.x;
-  const int i = blockIdx.y;
+  const int j = rest(blockIdx.x, quotient(columns + 127, 128));
+  const int i = quotient(blockIdx.x, quotient(columns + 127, 128));
   {
 #pragma unroll
     for (int b_ = 0; b_ < 1; ++b_) {

@@ -20,8 +20,8 @@ extern "C" __global__ void __launch_bounds__(384, 1)
   const unsigned b_s_full = shared_address(shared + 131136);
   const unsigned b_s_empty = shared_address(shared + 131168);
   const int thread = threadIdx.x;
-  const int j = blockIdx.x;
-  const int i = blockIdx.y;
+  const int j = rest(blockIdx.x, quotient(columns + 127, 128));
+  const int i = quotient(blockIdx.x, quotient(columns + 127, 128));
   const int s_extent = quotient(depth + 63, 64);
   // barriers
   if (thread == 0) {

@@ -19,8 +19,8 @@ extern "C" __global__ void __launch_bounds__(384, 1)
   const unsigned b_s_full = shared_address(shared + 131136);
   const unsigned b_s_empty = shared_address(shared + 131168);
   const int thread = threadIdx.x;
-  const int j = blockIdx.x;
-  const int i = blockIdx.y;
+  const int j = rest(blockIdx.x, quotient(columns + 127, 128));
+  const int i = quotient(blockIdx.x, quotient(columns + 127, 128));
   // barriers
   if (thread == 0) {
     for (int s_ = 0; s_ < 4; ++s_) mbarrier_init(a_s_full + s_ * 8, 1);

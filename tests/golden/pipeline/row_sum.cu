@@ -13,7 +13,7 @@ extern "C" __global__ void __launch_bounds__(128, 1)
   float acc[2];
   const int b = blockIdx.x;
   const int c_extent = quotient(n + 255, 256);
-  const int c_steps = max(floor_quotient(quotient(m + 7, 8) - b + 131, 132), 0) * c_extent;
+  const int c_steps = max(min(4, quotient(m + 7, 8) - b * 4), 0) * c_extent;
   // barriers
   if (thread == 0) {
     for (int s_ = 0; s_ < 4; ++s_) mbarrier_init(s_full + s_ * 8, 1);
@@ -25,12 +25,12 @@ extern "C" __global__ void __launch_bounds__(128, 1)
   for (int r_first = 0; r_first < min(3, c_steps); ++r_first) {
     if (thread == 0) {
       mbarrier_arrive_expect_tx(s_full + rest(r_first, 4) * 8, 8192);
-      tma_load_2d(shared_address(s + rest(r_first, 4) * 8192), x_map_8x256, rest(r_first, c_extent) * 256, (quotient(r_first, c_extent) * 132 + b) * 8, s_full + rest(r_first, 4) * 8);
+      tma_load_2d(shared_address(s + rest(r_first, 4) * 8192), x_map_8x256, rest(r_first, c_extent) * 256, (b * 4 + quotient(r_first, c_extent)) * 8, s_full + rest(r_first, 4) * 8);
     }
   }
   // main, epilogue in its last steps
 #pragma unroll 1
-  for (int r = 0; r < floor_quotient(quotient(m + 7, 8) - b + 131, 132); ++r) {
+  for (int r = 0; r < min(4, quotient(m + 7, 8) - b * 4); ++r) {
     {
 #pragma unroll
       for (int u_ = 0; u_ < 2; ++u_) {
@@ -48,7 +48,7 @@ extern "C" __global__ void __launch_bounds__(128, 1)
         if (c_step + 3 < c_steps) {
           if (thread == 0) {
             mbarrier_arrive_expect_tx(s_full + rest(c_step + 3, 4) * 8, 8192);
-            tma_load_2d(shared_address(s + rest(c_step + 3, 4) * 8192), x_map_8x256, rest(c_step + 3, c_extent) * 256, (quotient(c_step + 3, c_extent) * 132 + b) * 8, s_full + rest(c_step + 3, 4) * 8);
+            tma_load_2d(shared_address(s + rest(c_step + 3, 4) * 8192), x_map_8x256, rest(c_step + 3, c_extent) * 256, (b * 4 + quotient(c_step + 3, c_extent)) * 8, s_full + rest(c_step + 3, 4) * 8);
           }
         }
         mbarrier_wait(s_full + rest(c_step, 4) * 8, rest(quotient(c_step, 4), 2));
@@ -91,7 +91,7 @@ extern "C" __global__ void __launch_bounds__(128, 1)
           float out_[1];
 #pragma unroll
           for (int j_ = 0; j_ < 1; ++j_) out_[j_] = acc[u_];
-          write_clipped<fp32, 1>(y + ((long long)((r * 132 + b) * 8 + c0_)), out_, m - ((r * 132 + b) * 8 + c0_));
+          write_clipped<fp32, 1>(y + ((long long)((b * 4 + r) * 8 + c0_)), out_, m - ((b * 4 + r) * 8 + c0_));
         }
       }
     }

@@ -1,4 +1,4 @@
-// What the pipelines are measured against: no shared memory, UNROLL loads of 16 bytes in flight in every thread.
+// y = x without shared memory: UNROLL loads of 16 bytes in flight in every thread.
 extern "C" __global__ void __launch_bounds__(256) plain_copy(const float4* x, float4* y, long long n) {
   const long long first = (long long)blockIdx.x * 256 * UNROLL + threadIdx.x;
   float4 p[UNROLL];
