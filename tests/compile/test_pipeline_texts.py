@@ -10,7 +10,7 @@ from interlace.pipeline.compiler import compile_text
 RIVALS = Path(__file__).parents[2] / "benchmarks" / "rivals"
 
 
-@pytest.mark.parametrize("text", RIVALS.glob("*.cu"), ids=lambda text: text.stem)
+@pytest.mark.parametrize("text", sorted(RIVALS.glob("*.cu")), ids=lambda text: text.stem)
 def test_rivals_of_the_benchmark_compile_without_spills_or_warnings(text):
     binary = compile_text(f"constexpr int UNROLL = 4;\n{text.read_text()}", text.stem)
     assert (binary.resources.spill_bytes, binary.resources.stack_bytes) == (0, 0)

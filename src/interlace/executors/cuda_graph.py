@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
-from interlace.executors.launch import Launch
+from interlace.executors.launch import AnyLaunch
 from interlace.executors.serial import SerialExecutor
 
 
@@ -14,16 +15,16 @@ class CudaGraphExecutor(SerialExecutor):
     name = "cuda_graph"
 
     def _prepare(self) -> None:
-        self._captured: tuple[list[Launch], Any] | None = None
+        self._captured: tuple[Sequence[AnyLaunch], Any] | None = None
 
-    def _enqueue(self, launches: list[Launch]) -> None:
+    def _enqueue(self, launches: Sequence[AnyLaunch]) -> None:
         torch = self._torch
         if self._interpret or torch.cuda.is_current_stream_capturing():
             super()._enqueue(launches)
             return
         if self._captured is None or self._captured[0] is not launches:
             for launch in launches:
-                launch.compile()
+                launch.load()
             torch.cuda.synchronize(self._device)
             graph = torch.cuda.CUDAGraph()
             with torch.cuda.graph(graph):

@@ -7,15 +7,14 @@ from __future__ import annotations
 
 import inspect
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from interlace.core.errors import ConcurrentRunError, DTypeError, GraphError
 from interlace.executors.base import check_arguments
 from interlace.executors.gpu import open_device, torch_dtype
-from interlace.executors.launch import Launch
+from interlace.executors.launch import AnyLaunch, Launch, TextLaunch
 from interlace.executors.table import Table
 from interlace.executors.watchdog import hang_error
 from interlace.graph.op import Op
@@ -80,7 +79,8 @@ class DeviceExecutor(ABC):
         self._table = self._lower()
         self._reset()
         self._owned: dict[str, torch.Tensor] = {}
-        self._bound: tuple[tuple[int, ...], list[Launch]] | None = None
+        self._bodies: dict[str, TritonBody] = {}
+        self._bound: tuple[tuple[int, ...], list[AnyLaunch]] | None = None
         self._last: tuple[Any, Any] | None = None
         self._prepare()
 
@@ -92,15 +92,15 @@ class DeviceExecutor(ABC):
         """Further buffers and checks, before the first run."""
 
     @abstractmethod
-    def _launches(self, arguments: tuple[Any, ...]) -> list[Launch]:
+    def _launches(self, arguments: tuple[Any, ...]) -> Sequence[AnyLaunch]:
         """The launches of one run, given the arguments of every body."""
 
-    def _enqueue(self, launches: list[Launch]) -> None:
+    def _enqueue(self, launches: Sequence[AnyLaunch]) -> None:
         """Enqueue one run on the current stream."""
         for launch in launches:
             launch.run()
 
-    def launches(self, tensors: Mapping[str, torch.Tensor] | None = None) -> list[Launch]:
+    def launches(self, tensors: Mapping[str, torch.Tensor] | None = None) -> list[AnyLaunch]:
         """The launches of one run on these tensors; without tensors, on stand-ins, to compile ahead of time."""
         if tensors is None:
             graph = self.plan.graph
@@ -170,7 +170,7 @@ class DeviceExecutor(ABC):
         empty: torch.Tensor = self._torch.empty(tensor.shape, dtype=dtype, device=self._device)
         return empty
 
-    def _bind(self, tensors: Mapping[str, torch.Tensor]) -> list[Launch]:
+    def _bind(self, tensors: Mapping[str, torch.Tensor]) -> list[AnyLaunch]:
         """The launches on these tensors, kept until their addresses change."""
         graph = self.plan.graph
         everything = dict(tensors)
@@ -195,15 +195,22 @@ class DeviceExecutor(ABC):
                 )
             if not value.is_contiguous():
                 raise GraphError(f"tensor {name!r} is not contiguous; pass tensor.contiguous()")
-        launches = self._launches(tuple(self._arguments(op, everything) for op in graph.ops))
+        launches = list(self._launches(tuple(self._arguments(op, everything) for op in graph.ops)))
+        if self._device.type == "cuda":
+            for launch in launches:
+                if isinstance(launch, TextLaunch):
+                    launch.load()  # all of them before the first runs: others may wait for it on the device
         self._bound = (key, launches)
         return launches
 
-    def _arguments(self, op: Op, tensors: Mapping[str, torch.Tensor]) -> tuple[Any, ...]:
+    def _arguments(self, op: Op, tensors: Mapping[str, torch.Tensor]) -> Any:
+        """What the functions of a Triton body take; of a body in CUDA C++, the tensors by argument."""
         from triton.language import constexpr
 
-        body = self._bodies[self.plan.graph.op_index(op.name)]
         given = {a.arg: tensors[a.tensor] for a in op.accesses}
+        if _is_text(op):
+            return given
+        body = self._body(op)
         params = op.parameters
 
         def values(function: Any) -> tuple[Any, ...]:
@@ -220,15 +227,20 @@ class DeviceExecutor(ABC):
 
         return values(self._prefetch(body)), values(body.accumulate), values(body.finish)
 
-    @cached_property
-    def _bodies(self) -> list[TritonBody]:
-        return [_body(op) for op in self.plan.graph.ops]
+    def _body(self, op: Op) -> TritonBody:
+        if op.name not in self._bodies:
+            self._bodies[op.name] = _body(op)
+        return self._bodies[op.name]
 
     def _prefetch(self, body: TritonBody) -> Any:
         return None if self._interpret else body.prefetch
 
     def _constants(self) -> tuple[tuple[Any, ...], ...]:
-        """The bodies as the launch templates take them.
+        """The bodies as the launch templates take them."""
+        return tuple(self._constant(op) for op in self.plan.graph.ops)
+
+    def _constant(self, op: Op) -> tuple[Any, ...]:
+        """One of them.
 
         Triton's cache knows a function that comes as a compile-time argument only by its name, so each body
         is followed by a digest of its source; without it an edited body would run as it was before.
@@ -240,30 +252,38 @@ class DeviceExecutor(ABC):
         def digest(*functions: Any) -> Any:
             return constexpr("-".join(getattr(f, "cache_key", "") for f in functions))
 
-        return tuple(
-            (
-                self._prefetch(b) or nothing,
-                b.accumulate or nothing,
-                b.finish,
-                constexpr(b.accumulate is not None),
-                digest(self._prefetch(b) or nothing, b.accumulate or nothing, b.finish),
-            )
-            for b in self._bodies
-        )
+        body = self._body(op)
+        functions = self._prefetch(body) or nothing, body.accumulate or nothing, body.finish
+        return (*functions, constexpr(body.accumulate is not None), digest(*functions))
 
     def _num_warps(self, op: Op) -> int:
         return int(op.parameters.get("num_warps", 4))
 
-    def _grid_launch(self, o: int, arguments: Any, dependent: bool = False) -> Launch:
+    def _grid_launch(self, o: int, arguments: Any, dependent: bool = False) -> AnyLaunch:
         """One program per item of op ``o``, for executors whose table is grouped by op."""
+        return self._items_launch(o, arguments, self._op_sync(o), self._programs(o), dependent)
+
+    def _items_launch(
+        self, o: int, arguments: Any, sync: Any, programs: int, dependent: bool = False
+    ) -> AnyLaunch:
+        """One program for each of some items of op ``o``."""
         from interlace.kernels.templates import grid_kernel
 
+        op = self.plan.graph.ops[o]
+        cuda = kernel_of(op).cuda
+        if cuda is not None and _is_text(op):
+            if self._interpret:
+                raise GraphError(
+                    f"op {op.name!r}: kernel {op.kernel!r} is CUDA C++, which the Triton interpreter does not run; "
+                    "use the reference executor"
+                )
+            return TextLaunch(cuda(op, arguments, sync, programs))
         dependent = dependent and not self._interpret
         return Launch(
             grid_kernel,
-            (self._programs(o),),
-            (self._op_sync(o), self._constants()[o], arguments, dependent),
-            {"num_warps": self._num_warps(self.plan.graph.ops[o]), "launch_pdl": dependent},
+            (programs,),
+            (sync, self._constant(op), arguments, dependent),
+            {"num_warps": self._num_warps(op), "launch_pdl": dependent},
         )
 
     def _programs(self, o: int) -> int:
@@ -313,7 +333,7 @@ class DeviceExecutor(ABC):
 
     def _chunked(self) -> list[bool]:
         """Which ops wait inside their reductions; a kernel without a body places its waits itself."""
-        return [kernel_of(op).triton is None or _body(op).chunked for op in self.plan.graph.ops]
+        return [not _is_text(op) and (kernel_of(op).triton is None or _body(op).chunked) for op in self.plan.graph.ops]
 
     def _sync(self, starts: int, first: int, programs: int) -> Any:
         """The Sync argument of a launch: its counter of starts, its first row, its programs per run."""
@@ -380,10 +400,19 @@ class DeviceExecutor(ABC):
         )
 
 
+def _is_text(op: Op) -> bool:
+    """Whether an op runs as a launch of CUDA C++ of its own."""
+    kernel = kernel_of(op)
+    return kernel.triton is None and kernel.cuda is not None
+
+
 def _body(op: Op) -> TritonBody:
     kernel: Kernel = kernel_of(op)
     if kernel.triton is None:
-        raise GraphError(
-            f"op {op.name!r}: kernel {kernel.name!r} has no Triton body; give it one to run on a device"
+        advice = (
+            "it is CUDA C++ with a launch of its own, so run it with serial, cuda_graph, pdl or semaphore_streams"
+            if kernel.cuda is not None
+            else "give it one to run on a device"
         )
+        raise GraphError(f"op {op.name!r}: kernel {kernel.name!r} has no Triton body; {advice}")
     return kernel.triton()

@@ -129,7 +129,7 @@ def _check_reference(item: _Item, random: np.random.Generator) -> None:
     fixed = {a.arg: random.random(_extent(item.region(a))) + 0.5 for a in op.reads if not a.uses_k}
     try:
         acc = reference.accumulate(moving, op.parameters) if reference.accumulate else None
-        found = reference.finish(acc, fixed, op.parameters)
+        found = reference.complete(op, item.tile, acc, fixed)
     except KeyError as error:
         raise FootprintError(
             f"{item}: the reference asks for {error}, but the op declares reads {sorted(moving)} over the "
@@ -207,8 +207,8 @@ class _Harness(SerialExecutor):
         before = [zone.bits.clone() for zone in self._zones]
         current = self._torch.cuda.device(self._device) if self._device.type == "cuda" else nullcontext()
         with current, np.errstate(all="ignore"):  # the interpreter computes in NumPy, here with NaN
-            (launch,) = self._bind(self._values)
-            replace(launch, grid=(1,), arguments=(self._sync(0, row, 1), *launch.arguments[1:])).run()
+            arguments = self._arguments(self._chosen[row].op, self._values)
+            self._items_launch(0, arguments, self._sync(0, row, 1), 1).run()
         return before, [zone.bits.clone() for zone in self._zones]
 
     def check(self, row: int) -> None:

@@ -1,9 +1,45 @@
-"""One kernel launch as a value: it can be run, or compiled ahead of time for a GPU that is not here."""
+"""One kernel launch as a value: it can be run, or compiled ahead of time."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
+
+from interlace.kernels.base import CudaLaunch
+
+
+class AnyLaunch(Protocol):
+    """What executors do with a launch."""
+
+    def run(self) -> None:
+        """Enqueue on the current stream."""
+
+    def compile(self) -> Any:
+        """Compile for the current device without launching."""
+
+    def load(self) -> None:
+        """Compile and load for the current device, so that ``run`` only launches, as a capture demands."""
+
+
+@dataclass(frozen=True)
+class TextLaunch:
+    """A launch of CUDA C++ text."""
+
+    launch: CudaLaunch
+
+    def run(self) -> None:
+        """Enqueue on the current stream."""
+        import torch
+
+        self.launch(torch.cuda.current_stream().cuda_stream)
+
+    def compile(self) -> Any:
+        """Compile without launching; needs no GPU."""
+        return self.launch.compile()
+
+    def load(self) -> None:
+        """Compile and load, so that ``run`` only launches."""
+        self.launch.load()
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -9,7 +10,7 @@ import numpy as np
 from interlace.core.errors import PlanError, TooManyWorkersError
 from interlace.executors.device import DeviceExecutor
 from interlace.executors.gpu import resident_blocks
-from interlace.executors.launch import Launch
+from interlace.executors.launch import AnyLaunch, Launch
 from interlace.executors.table import Table, for_workers
 from interlace.plan.plan import Dispatch
 
@@ -75,7 +76,7 @@ class PersistentExecutor(DeviceExecutor):
         waiting = np.flatnonzero(np.diff(self.plan.waits.ptr))
         return int(waiting[0]) if len(waiting) else len(self.plan.items)
 
-    def _enqueue(self, launches: list[Launch]) -> None:
+    def _enqueue(self, launches: Sequence[AnyLaunch]) -> None:
         if not self._checked:
             resident = resident_blocks(launches[0].compile(), self._torch, self._device)
             if self.plan.workers > resident:

@@ -159,7 +159,7 @@ class ReferenceExecutor:
             acc = np.sum([parts[k] for k in sorted(parts)], axis=0)
         fixed = self._read(op, tile, 0, op.k_extent, moving=False)
         yield "read"
-        for arg, value in reference.finish(acc, fixed, op.parameters).items():
+        for arg, value in reference.complete(op, tile, acc, fixed).items():
             access = next(a for a in op.writes if a.arg == arg)
             self._memory[access.tensor][self.plan.graph.region(op, access, tile, 0, op.k_extent).slices] = (
                 value

@@ -8,14 +8,14 @@ then only take room that producers leave, which rules out deadlock for any numbe
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
 from interlace.core.errors import DeadlockError
 from interlace.executors.device import DeviceExecutor
-from interlace.executors.launch import Launch
+from interlace.executors.launch import AnyLaunch, Launch
 from interlace.executors.table import Table, by_op
 from interlace.graph.dependencies import Groups
 from interlace.plan.plan import Plan
@@ -64,14 +64,14 @@ class SemaphoreStreamsExecutor(DeviceExecutor):
             with self._torch.cuda.device(self._device):
                 self._streams = [self._torch.cuda.Stream() for _ in self.plan.graph.ops]
 
-    def _launches(self, arguments: tuple[Any, ...]) -> list[Launch]:
+    def _launches(self, arguments: tuple[Any, ...]) -> list[AnyLaunch]:
         # Kept per op, so that each op's go to its stream.
         self._per_op = [
             [*self.gates(o), self._grid_launch(o, arguments[o])] for o in range(len(self.plan.graph.ops))
         ]
         return [launch for launches in self._per_op for launch in launches]
 
-    def _enqueue(self, launches: list[Launch]) -> None:
+    def _enqueue(self, launches: Sequence[AnyLaunch]) -> None:
         with self.stages() as stages:
             for stage, (*_, body) in zip(stages.values(), self._per_op, strict=True):
                 with stage:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from interlace.executors.device import DeviceExecutor
-from interlace.executors.launch import Launch
+from interlace.executors.launch import AnyLaunch
 from interlace.executors.table import Table, by_op
 
 
@@ -19,7 +19,7 @@ class SerialExecutor(DeviceExecutor):
     def _lower(self) -> Table:
         return by_op(self.plan, self._chunked())
 
-    def _launches(self, arguments: tuple[Any, ...]) -> list[Launch]:
+    def _launches(self, arguments: tuple[Any, ...]) -> list[AnyLaunch]:
         return [self._grid_launch(o, arguments[o], self._dependent) for o in range(len(self.plan.graph.ops))]
 
 

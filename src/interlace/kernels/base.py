@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,10 +35,17 @@ class Reference:
     Attributes:
         finish: (accumulator or None, regions read that do not move with k, params) -> regions written.
         accumulate: (regions read over a k-range, params) -> partial sum; None for kernels without one.
+        located: ``finish`` takes the tile's coordinates as a fourth argument.
     """
 
-    finish: Callable[[Array | None, Regions, Params], Mapping[str, Array]]
+    finish: Callable[..., Mapping[str, Array]]
     accumulate: Callable[[Regions, Params], Array] | None = None
+    located: bool = False
+
+    def complete(self, op: Op, tile: int, acc: Array | None, regions: Regions) -> Mapping[str, Array]:
+        """The written regions of a tile of ``op``."""
+        where = (tuple(op.coords(np.array([tile]))[0].tolist()),) if self.located else ()
+        return self.finish(acc, regions, op.parameters, *where)
 
 
 @dataclass(frozen=True)
@@ -112,6 +119,23 @@ class HopperBody:
         return self.load_free, self.load_bound, self.compute
 
 
+class CudaLaunch(Protocol):
+    """One launch of CUDA C++ as a value."""
+
+    def __call__(self, stream: int) -> None:
+        """Enqueue on a stream, given its handle."""
+
+    def compile(self) -> Any:
+        """Compile, which needs no device."""
+
+    def load(self) -> None:
+        """Compile and load for the current device, so that a call only launches, as a capture demands."""
+
+
+#: Makes the launch of some items of an op, from the op, its tensors by argument, a ``Sync`` and how many items.
+CudaBody = Callable[[Op, Mapping[str, Any], Any, int], CudaLaunch]
+
+
 @dataclass(frozen=True)
 class Kernel:
     """A tiled kernel, ready to be applied to tensors.
@@ -121,6 +145,7 @@ class Kernel:
         reference: its meaning, or None if it can only run on a device.
         triton: returns its Triton body; called only when a device executor needs it.
         hopper: returns its Hopper body, for the warp-specialised executor.
+        cuda: a body in CUDA C++, for executors that launch each op on its own, with a thread block per item.
         dtypes: names of the dtypes that it takes; empty for any.
     """
 
@@ -128,6 +153,7 @@ class Kernel:
     reference: Reference | None = None
     triton: Callable[[], TritonBody] | None = None
     hopper: Callable[[], HopperBody] | None = None
+    cuda: CudaBody | None = None
     dtypes: tuple[str, ...] = ()
 
     def op(

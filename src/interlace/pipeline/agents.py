@@ -13,7 +13,6 @@ Worked example, ``copy_1d`` with 2 stages, prefetch 1, two steps, 128 threads:
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import product
 from typing import NamedTuple
@@ -145,16 +144,9 @@ class Traces:
     owners: dict[str, str]
 
 
-def blocks(kernel: Kernel, sizes: Env) -> Iterator[tuple[Env, tuple[Stmt, ...]]]:
-    """The values of the block loops, for every block of the grid, and the body inside of them."""
-    loops, body = block_loops(kernel)
-    for at in product(*(range(evaluate(loop.stop, sizes)) for loop in loops)):
-        yield {loop.var: value for loop, value in zip(loops, at, strict=True)}, body
-
-
-def trace(source: Kernel, kernel: Kernel, body: tuple[Stmt, ...], env: Env) -> Traces:
+def trace(source: Kernel, kernel: Kernel, env: Env) -> Traces:
     """What the agents of one block do; ``source`` says what its tiles should hold where they are read."""
-    return _Tracer(source, kernel).trace(body, dict(env))
+    return _Tracer(source, kernel).trace(block_loops(kernel)[1], dict(env))
 
 
 class _Tracer:

@@ -7,8 +7,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from functools import cached_property
+from dataclasses import dataclass, field
 from math import prod
 from typing import Any, Protocol
 
@@ -22,7 +21,7 @@ from interlace.pipeline.emit import Emitted, emit_kernel
 from interlace.pipeline.emit_rules import MapSpec
 from interlace.pipeline.index import evaluate
 from interlace.pipeline.ir import Kernel, Memory
-from interlace.pipeline.launcher import Argument, TensorMap, tensor_map
+from interlace.pipeline.launcher import Argument, TensorMap, current_context, tensor_map
 from interlace.pipeline.launcher import Kernel as Loaded
 from interlace.pipeline.proof import prove
 
@@ -60,16 +59,38 @@ class Launch:
 
 @dataclass(frozen=True)
 class Compiled:
-    """A compiled kernel; loaded into the current context at its first launch."""
+    """A compiled kernel; loaded into each context at its first launch there."""
 
     emitted: Emitted
     binary: Binary
+    _contexts: dict[int, Loaded] = field(default_factory=dict, repr=False, compare=False)
 
-    @cached_property
+    @property
     def _loaded(self) -> Loaded:
-        return Loaded(self.binary, self.emitted.layout.total_bytes)
+        context = current_context()
+        if context not in self._contexts:
+            self._contexts[context] = Loaded(self.binary, self.emitted.layout.total_bytes)
+        return self._contexts[context]
 
     def bind(self, tensors: Mapping[str, Tensor], sizes: Mapping[str, int]) -> Launch:
+        """The launch of the whole grid; see ``arguments``.
+
+        Raises:
+            PipelineError: as ``arguments`` does, or more blocks than a launch can have.
+        """
+        arguments = self.arguments(tensors, sizes)
+        blocks = prod(max(evaluate(n, sizes), 0) for n in self.emitted.grid)
+        if blocks > INDEX_LIMIT:
+            name = self.emitted.kernel.name
+            raise PipelineError(f"kernel {name!r}: {blocks} blocks; at most {INDEX_LIMIT}, so make tiles larger")
+        return Launch(self._loaded, blocks, self.emitted.kernel.block_threads, arguments)
+
+    def bind_items(self, tensors: Mapping[str, Tensor], sizes: Mapping[str, int], blocks: int, sync: bytes) -> Launch:
+        """The launch of some items of a plan, a block each; of a kernel compiled for items. See ``arguments``."""
+        arguments = (*self.arguments(tensors, sizes), sync)
+        return Launch(self._loaded, blocks, self.emitted.kernel.block_threads, arguments)
+
+    def arguments(self, tensors: Mapping[str, Tensor], sizes: Mapping[str, int]) -> tuple[Argument, ...]:
         """Check extents and tensors and build tensor maps; the tensors must outlive the launches.
 
         Raises:
@@ -88,19 +109,17 @@ class Compiled:
                 shape = tuple(evaluate(n, sizes) for n in tensor.shape)
                 arguments.append(_checked(kernel, tensor.name, tensors, shape))
         arguments += [_map(kernel, spec, tensors[spec.tensor]) for spec in self.emitted.maps]
-        arguments += [sizes[name] for name in kernel.symbols]
-        blocks = prod(max(evaluate(n, sizes), 0) for n in self.emitted.grid)
-        if blocks > INDEX_LIMIT:
-            raise PipelineError(f"kernel {kernel.name!r}: {blocks} blocks; at most {INDEX_LIMIT}, so make tiles larger")
-        return Launch(self._loaded, blocks, kernel.block_threads, tuple(arguments))
+        return (*arguments, *(sizes[name] for name in kernel.symbols))
 
     def run(self, tensors: Mapping[str, Tensor], sizes: Mapping[str, int], stream: int = 0) -> None:
         """One launch on ``stream``; see ``bind``."""
         self.bind(tensors, sizes)(stream)
 
 
-def compile_kernel(kernel: Kernel, device: DeviceSpec = H200, *, warp_specialised: bool = False) -> Compiled:
-    """Rewrite a kernel of loops, prove that it has no hazard, emit and compile it.
+def compile_kernel(
+    kernel: Kernel, device: DeviceSpec = H200, *, warp_specialised: bool = False, items: bool = False
+) -> Compiled:
+    """Rewrite a kernel of loops, prove that it has no hazard, emit and compile it; ``items``: for items of a plan.
 
     Raises:
         PipelineError, SharedMemoryError: see ``circular.lower`` and ``emit_kernel``.
@@ -108,7 +127,7 @@ def compile_kernel(kernel: Kernel, device: DeviceSpec = H200, *, warp_specialise
         CompileError, NoDeviceError: see ``compile_text``.
     """
     rewritten = lower(kernel, warp_specialised=warp_specialised)
-    emitted = emit_kernel(rewritten, device)
+    emitted = emit_kernel(rewritten, device, items=items)
     prove(kernel, rewritten)
     return Compiled(emitted, compile_text(emitted.text, kernel.name))
 

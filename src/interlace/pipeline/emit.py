@@ -5,10 +5,12 @@
     print(emitted.text)
 
 The text has one function, whose parameters are the pointers of the global tensors, then the tensor maps of ``maps``,
-then the run-time extents. Statements of the IR become PTX one by one; the thread that issues a bulk copy is the first
-of its scope. Two statements may wait less than the IR says, where nothing can tell: a matmul whose stage a
-consumer releases one step later (two products are in flight), and a store by TMA out of a ring whose next load waits
-until that store has been read.
+then the run-time extents. For items of a plan a ``Sync`` follows: each block waits for what its item needs, takes its
+tile coordinates for the block loops, and posts. Others may then write inputs meanwhile, so no pointer is restricted.
+
+Statements of the IR become PTX one by one; the thread that issues a bulk copy is the first of its scope. Two statements
+may wait less than the IR says, where nothing can tell: a matmul whose stage a consumer releases one step later (two
+products are in flight), and a store by TMA out of a ring whose next load waits until that store has been read.
 """
 
 from __future__ import annotations
@@ -66,6 +68,8 @@ from interlace.pipeline.spread import Fragment, spread_registers
 #: Registers of an SM, and the most that ptxas gives a thread.
 SM_REGISTERS = 65536
 THREAD_REGISTERS = 255
+#: Shared memory through which a block learns the number of its run.
+ITEM_BYTES = 8
 
 
 @dataclass(frozen=True)
@@ -84,8 +88,8 @@ class Emitted:
     grid: tuple[Index, ...]
 
 
-def emit_kernel(kernel: Kernel, device: DeviceSpec) -> Emitted:
-    """The text of a kernel that ``circular.lower`` returned.
+def emit_kernel(kernel: Kernel, device: DeviceSpec, *, items: bool = False) -> Emitted:
+    """The text of a kernel that ``circular.lower`` returned; ``items``: for items of a plan.
 
     Raises:
         PipelineError: something that the emitter does not take; the message says what to change.
@@ -93,11 +97,12 @@ def emit_kernel(kernel: Kernel, device: DeviceSpec) -> Emitted:
     """
     check_emittable(kernel)
     layout = lay_out(kernel, device)
-    first = _Emitter(kernel, layout)
+    first = _Emitter(kernel, layout, items)
     first.body()
-    if first.tiles.scratch_bytes:  # known only now
-        layout = lay_out(kernel, device, scratch_bytes=first.tiles.scratch_bytes)
-    emitter = _Emitter(kernel, layout)
+    scratch_bytes = max(first.tiles.scratch_bytes, ITEM_BYTES if items else 0)  # known only now
+    if scratch_bytes:
+        layout = lay_out(kernel, device, scratch_bytes=scratch_bytes)
+    emitter = _Emitter(kernel, layout, items)
     emitter.body()
     maps = tensor_maps(kernel)
     grid = tuple(loop.stop for loop in block_loops(kernel)[0])
@@ -107,8 +112,9 @@ def emit_kernel(kernel: Kernel, device: DeviceSpec) -> Emitted:
 class _Emitter:
     """Walks the statements of one kernel."""
 
-    def __init__(self, kernel: Kernel, layout: SharedLayout) -> None:
+    def __init__(self, kernel: Kernel, layout: SharedLayout, items: bool) -> None:
         self.kernel = kernel
+        self.items = items
         self.layout = layout
         self.out = Lines()
         sizes = [t.dtype.itemsize for t in kernel.tensors if t.memory is not Memory.REGISTER]
@@ -140,22 +146,29 @@ class _Emitter:
         scope = Scope(0, kernel.block_threads, "thread", "__syncthreads();")
         if not any(isinstance(s, Role) for s in walk(kernel.body)):
             self._registers()
+        if self.items:
+            out.add("const Item item_ = begin_item(sync_, reinterpret_cast<unsigned long long*>(scratch));")
         loops, body = block_loops(kernel)
         self._blocks(loops)
         self._statements(body, scope)
         if any(isinstance(s, Store) and s.by is Copy.TMA for s in walk(kernel.body)):
-            out.add("if (thread == 0) bulk_wait<0>();")
+            out.add("bulk_wait<0>();")
+        if self.items:
+            out.add("end_item(sync_, item_);")
 
     def text(self, maps: tuple[MapSpec, ...]) -> str:
         """The whole text."""
         kernel = self.kernel
+        restrict = "" if self.items else "__restrict__ "
         parameters = [
-            f"{'' if t.written else 'const '}{t.dtype}* __restrict__ {t.name}"
+            f"{'' if t.written else 'const '}{t.dtype}* {restrict}{t.name}"
             for t in kernel.tensors
             if t.memory is Memory.GLOBAL
         ]
         parameters += [f"const __grid_constant__ TensorMap {m.name}" for m in maps]
         parameters += [f"long long {symbol}_" for symbol in kernel.symbols]
+        if self.items:
+            parameters.append("const __grid_constant__ Sync sync_")
         functions = sorted(
             {(s.acc.shape[1], _ptx_kind(kernel, s)) for s in walk(kernel.body) if isinstance(s, Matmul)}
             - {(128, "bf16"), (256, "bf16")}
@@ -214,6 +227,10 @@ class _Emitter:
 
     def _blocks(self, loops: tuple[For, ...]) -> None:
         """Blocks are numbered as the loops would run: the innermost variable changes fastest."""
+        if self.items:
+            for axis, loop in enumerate(loops):
+                self.out.add(f"const int {loop.var} = item_.at[{axis}];")
+            return
         number = "blockIdx.x"
         for loop in reversed(loops[1:]):
             extent = emit_index(loop.stop)

@@ -46,11 +46,11 @@ from interlace.pipeline.agents import (
     Traces,
     Wait,
     Write,
-    blocks,
     trace,
 )
 from interlace.pipeline.ir import Kernel, Load, walk
 from interlace.pipeline.mbarrier import MBarrier
+from interlace.pipeline.nest import blocks
 
 #: Where an exploration gives up, before it fills the memory.
 MOST_STATES = 1_000_000
@@ -86,9 +86,9 @@ def check_hazards(source: Kernel, kernel: Kernel, sizes: Mapping[str, int]) -> E
                 )
     seen: dict[object, int] = {}
     count = 0
-    for values, body in blocks(kernel, dict(sizes)):
+    for values in blocks(kernel, sizes):
         count += 1
-        traces = trace(source, kernel, body, dict(sizes) | values)
+        traces = trace(source, kernel, dict(sizes) | values)
         key = tuple((tuple(a.events), repr(a.readings)) for a in traces.agents), repr(traces.origins)
         if key not in seen:
             seen[key] = _explore_block(kernel.name, traces)

@@ -57,6 +57,7 @@ from interlace.pipeline.ir import (
     WaitParity,
 )
 from interlace.pipeline.mbarrier import MBarrier
+from interlace.pipeline.nest import block_loops, blocks
 from interlace.pipeline.values import Apply, Coord, FromIndex, Read, Scalar, Value, ValueOp
 
 Floats = npt.NDArray[np.float32]
@@ -108,8 +109,24 @@ def interpret(
         else:
             memory[tensor.name] = rounded(arrays[tensor.name], tensor.dtype)
     with np.errstate(all="ignore"):
-        _blocks(kernel, kernel.body, known, memory, Random(seed))
+        random = Random(seed)
+        for block in blocks(kernel, known):
+            _run_block(kernel, known | block, memory, random, {})
     return {t.name: memory[t.name] for t in kernel.tensors if t.written}
+
+
+def interpret_block(
+    kernel: Kernel, values: Mapping[str, int], memory: Mapping[str, Floats], origins: Mapping[str, tuple[int, ...]]
+) -> None:
+    """Runs one block.
+
+    Args:
+        values: of the block loops' variables and of the run-time extents.
+        memory: of every global tensor the part that the block touches; outputs are written in place.
+        origins: where those parts begin.
+    """
+    with np.errstate(all="ignore"):
+        _run_block(kernel, values, memory, Random(0), origins)
 
 
 def rounded(values: Floats, dtype: DType) -> Floats:
@@ -133,17 +150,15 @@ def _sizes(kernel: Kernel, arrays: Mapping[str, Floats]) -> dict[str, int]:
     return found
 
 
-def _blocks(
-    kernel: Kernel, body: tuple[Stmt, ...], env: dict[str, int], memory: dict[str, Floats], random: Random
+def _run_block(
+    kernel: Kernel,
+    values: Mapping[str, int],
+    memory: Mapping[str, Floats],
+    random: Random,
+    origins: Mapping[str, tuple[int, ...]],
 ) -> None:
-    """Every block of the grid in turn."""
-    if len(body) == 1 and isinstance(body[0], For) and body[0].kind is LoopKind.BLOCK:
-        loop = body[0]
-        for value in range(evaluate(loop.stop, env)):
-            _blocks(kernel, loop.body, env | {loop.var: value}, memory, random)
-        return
-    block = _ThreadBlock(kernel, memory, random)
-    block.drive([block.run(body, dict(env), kernel.block_threads)])
+    block = _ThreadBlock(kernel, memory, random, origins)
+    block.drive([block.run(block_loops(kernel)[1], dict(values), kernel.block_threads)])
     block.finish()
 
 
@@ -160,8 +175,15 @@ class _Copy:
 class _ThreadBlock:
     """One block: its shared memory, registers, barriers, and copies under way."""
 
-    def __init__(self, kernel: Kernel, memory: dict[str, Floats], random: Random) -> None:
+    def __init__(
+        self,
+        kernel: Kernel,
+        memory: Mapping[str, Floats],
+        random: Random,
+        origins: Mapping[str, tuple[int, ...]],
+    ) -> None:
         self.kernel = kernel
+        self.origins = origins
         self.tensors = {t.name: t for t in kernel.tensors}
         self.random = random
         self.memory = dict(memory)  # the global arrays themselves, and the block's own tiles
@@ -346,8 +368,9 @@ class _ThreadBlock:
         if tile:
             array = array[0 if box.slot is None else evaluate(box.slot, env)]
         there, here = [], []
-        for index, n, extent in zip(box.origin, box.shape, array.shape, strict=True):
-            origin = evaluate(index, env)
+        begins = self.origins.get(box.tensor, (0,) * array.ndim)
+        for index, n, extent, begin in zip(box.origin, box.shape, array.shape, begins, strict=True):
+            origin = evaluate(index, env) - begin
             if tile and not 0 <= origin <= extent - n:
                 raise PipelineError(
                     f"kernel {self.kernel.name!r}: a box of tile {box.tensor!r} covers {origin} .. {origin + n - 1} "

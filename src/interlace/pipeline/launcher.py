@@ -4,8 +4,9 @@
     copy.launch((132, 1, 1), 128, (x, y, n), stream)
 
 A kernel parameter is a pointer where the argument has ``data_ptr()``, ``long long`` where it is an int, ``float``
-where it is a float, and ``const __grid_constant__ TensorMap`` where it is a tensor map. The caller makes the context
-(PyTorch does so with its first tensor) and keeps tensors alive while kernels and tensor maps use them.
+where it is a float, ``const __grid_constant__ TensorMap`` where it is a tensor map, and a struct of the same size where
+it is bytes. The caller makes the context (PyTorch does so with its first tensor) and keeps tensors alive while kernels
+and tensor maps use them.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ class TensorMap:
     words: bytes
 
 
-Argument = DeviceArray | TensorMap | int | float
+Argument = DeviceArray | TensorMap | bytes | int | float
 
 
 def tensor_map(
@@ -88,6 +89,11 @@ def tensor_map(
     return TensorMap(ctypes.string_at(map_.getPtr(), 128))
 
 
+def current_context() -> int:
+    """The handle of the current context, 0 if there is none."""
+    return int(_checked(_driver().cuCtxGetCurrent(), "the current context"))
+
+
 class Kernel:
     """A compiled kernel, loaded into the current context.
 
@@ -102,7 +108,7 @@ class Kernel:
 
     def __init__(self, binary: Binary, shared_bytes: int = 0) -> None:
         driver = _driver()
-        if not int(_checked(driver.cuCtxGetCurrent(), "the current context")):
+        if not current_context():
             raise NoDeviceError(f"kernel {binary.name} has no context to load into; make a tensor on the device first")
         self.binary = binary
         self.shared_bytes = shared_bytes
@@ -135,8 +141,9 @@ class Kernel:
 
 def _parameter(argument: Argument) -> Any:
     """The bytes of a kernel parameter; the driver copies them when the kernel is launched."""
-    if isinstance(argument, TensorMap):
-        return (ctypes.c_ubyte * 128).from_buffer_copy(argument.words)
+    if isinstance(argument, TensorMap | bytes):
+        packed = argument if isinstance(argument, bytes) else argument.words
+        return (ctypes.c_ubyte * len(packed)).from_buffer_copy(packed)
     if isinstance(argument, int):
         return ctypes.c_longlong(argument)
     if isinstance(argument, float):

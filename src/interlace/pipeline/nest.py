@@ -7,10 +7,11 @@ there are ``k_steps = 3 * K``. From step number ``flat`` back to loop variables:
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from itertools import product
 
-from interlace.pipeline.index import Const, Index, Var, maximum, names, never_negative
+from interlace.pipeline.index import Const, Index, Var, evaluate, maximum, names, never_negative
 from interlace.pipeline.ir import Block, For, Kernel, Let, LoopKind, Stmt
 
 
@@ -43,6 +44,13 @@ def block_loops(kernel: Kernel) -> tuple[tuple[For, ...], tuple[Stmt, ...]]:
         loops.append(body[0])
         body = body[0].body
     return tuple(loops), body
+
+
+def blocks(kernel: Kernel, sizes: Mapping[str, int]) -> Iterator[dict[str, int]]:
+    """The values of the block loops' variables, block by block."""
+    loops, _ = block_loops(kernel)
+    for at in product(*(range(evaluate(loop.stop, sizes)) for loop in loops)):
+        yield {loop.var: value for loop, value in zip(loops, at, strict=True)}
 
 
 @dataclass(frozen=True)

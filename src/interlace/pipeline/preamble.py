@@ -6,6 +6,7 @@ The text stands before every kernel; it needs no header. Addresses of shared mem
 
 from __future__ import annotations
 
+from interlace.kernels.primitives.semaphore_cuda import SEMAPHORES
 from interlace.pipeline.tile_functions import TILE_FUNCTIONS
 
 _FUNCTIONS = r"""
@@ -147,4 +148,4 @@ def wgmma(n: int, kind: str = "bf16") -> str:
     )
 
 
-PREAMBLE = _FUNCTIONS + wgmma(128) + wgmma(256) + TILE_FUNCTIONS
+PREAMBLE = _FUNCTIONS + wgmma(128) + wgmma(256) + TILE_FUNCTIONS + SEMAPHORES

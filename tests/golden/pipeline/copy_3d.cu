@@ -59,5 +59,5 @@ extern "C" __global__ void __launch_bounds__(128, 1)
   if (thread == 0) {
     for (int s_ = 0; s_ < 2; ++s_) mbarrier_inval(s_full + s_ * 8);
   }
-  if (thread == 0) bulk_wait<0>();
+  bulk_wait<0>();
 }

@@ -137,7 +137,7 @@ def _hopper() -> HopperBody:
     )
 
 
-MATMUL = Kernel("matmul", Reference(_finish, _accumulate), _triton, _hopper, ("bf16", "fp16", "fp32"))
+MATMUL = Kernel("matmul", Reference(_finish, _accumulate), _triton, _hopper, dtypes=("bf16", "fp16", "fp32"))
 
 
 def matmul(

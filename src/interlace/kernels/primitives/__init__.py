@@ -1,1 +1,1 @@
-"""Device-side primitives. Memory order is written down in ``semaphore`` and nowhere else."""
+"""Device-side primitives. ``semaphore`` alone owns memory order; ``semaphore_cuda`` is its twin in CUDA C++."""

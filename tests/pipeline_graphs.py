@@ -1,0 +1,66 @@
+"""Graphs with ops made of loops, alone and beside Triton ones; torch only where an answer is asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import interlace as il
+from interlace.pipeline import library
+from interlace.pipeline.circular import circular_buffer
+from interlace.pipeline.ir import Kernel
+from interlace.pipeline.op import pipeline_op
+
+Answer = Callable[[Mapping[str, Any]], Any]
+HIDDEN = 1024
+
+
+def marked(kernel: Kernel, **stages: int) -> Kernel:
+    for tile, depth in stages.items():
+        kernel = circular_buffer(kernel, tile, depth)
+    return kernel
+
+
+def norm_chain_sum(m: int, columns: int = HIDDEN) -> tuple[il.Graph, Answer]:
+    """fp32: layer normalisation, whose tensors merge dimensions; a chain with a plain operand; sums of its rows."""
+    x, normed, scale, chained = (il.Tensor(name, (m, columns), il.fp32) for name in ("x", "normed", "scale", "chained"))
+    weight, bias = (il.Tensor(name, (columns,), il.fp32) for name in ("weight", "bias"))
+    out = il.Tensor("out", (m,), il.fp32)
+    chunk = min(columns, 256)
+    norm = marked(library.layer_norm(columns=columns, chunk=chunk, walk=4), row=2)
+    chain = marked(library.pointwise(tile=(8, min(columns, 128))), x_s=2)
+    total = marked(library.reduce_inner(tile=(8, min(columns, 128)), walk=2), s=3)
+    ops = (
+        pipeline_op("norm", norm, {"x": x, "y": normed, "weight": weight, "bias": bias}),
+        pipeline_op("chain", chain, {"x": normed, "z": scale, "y": chained}),
+        pipeline_op("total", total, {"x": chained, "y": out}, warp_specialised=True),
+    )
+    tensors = (x, weight, bias, normed, scale, chained, out)
+    graph = il.Graph("norm-chain-sum", tensors, ops, ("x", "weight", "bias", "scale"), ("out",))
+
+    def answer(t: Mapping[str, Any]) -> Any:
+        import torch
+
+        rows = torch.nn.functional.layer_norm(t["x"], (columns,), t["weight"], t["bias"])
+        return torch.relu(rows * t["scale"] + 1).sum(1)
+
+    return graph, answer
+
+
+def matmuls(m: int, hidden: int = HIDDEN) -> tuple[il.Graph, Answer]:
+    """bf16: a Triton matmul, one of loops (warp-specialised, with a bias), a copy of loops, a Triton copy."""
+    x, up, biased, copied, out = (
+        il.Tensor(name, (m, hidden), il.bf16) for name in ("x", "up", "biased", "copied", "out")
+    )
+    w_up, w_down = (il.Tensor(name, (hidden, hidden), il.bf16) for name in ("w_up", "w_down"))
+    bias = il.Tensor("bias", (hidden,), il.fp32)
+    loops = marked(library.matmul_bias(), a_s=4, b_s=4)
+    ops = (
+        il.matmul("up", x, w_up, up),
+        pipeline_op("down", loops, {"a": up, "b": w_down, "bias": bias, "c": biased}, warp_specialised=True),
+        pipeline_op("copy", marked(library.copy_2d(tile=(16, 64), dtype=il.bf16), s=4), {"x": biased, "y": copied}),
+        il.copy("last", copied, out),
+    )
+    tensors = (x, w_up, up, w_down, bias, biased, copied, out)
+    graph = il.Graph("matmuls", tensors, ops, ("x", "w_up", "w_down", "bias"), ("out",))
+    return graph, lambda t: (t["x"] @ t["w_up"].T).to(t["x"].dtype) @ t["w_down"].T + t["bias"].to(t["x"].dtype)
