@@ -20,7 +20,7 @@ from interlace.core.errors import (
     SharedMemoryError,
 )
 from interlace.pipeline import library
-from interlace.pipeline.build import Builder
+from interlace.pipeline.build import Builder, Handle
 from interlace.pipeline.check import check_sizes, divisor
 from interlace.pipeline.circular import circular_buffer, lower
 from interlace.pipeline.index import Const, Less, Var, ceil_div, evaluate, maximum, minimum, names, substitute
@@ -155,14 +155,57 @@ def test_dependencies_carried_from_one_iteration_to_the_next() -> None:
     with pytest.raises(CarriedError, match="'s': written 2 times in an iteration"):
         circular_buffer(kernel, "s", 2)
 
+
+def _load_what_it_stored(k: Builder, y: Handle, s: Handle) -> None:
+    with k.serial("i", 4) as i:
+        k.load(s, y.at(i * 64))
+        k.store(y.at(i * 64 + 64), s)
+
+
+def _read_it_in_a_value(k: Builder, y: Handle, s: Handle) -> None:
+    k.assign(s, y.at(0, shape=(64,)) + 1)
+
+
+def _add_to_it_over_threads(k: Builder, y: Handle, s: Handle) -> None:
+    with k.thread("t", 64) as t:
+        k.assign(y.at(t, shape=(1,)), y.at(t, shape=(1,)) + s.at(t, shape=(1,)))
+
+
+@pytest.mark.parametrize("body", [_load_what_it_stored, _read_it_in_a_value, _add_to_it_over_threads])
+def test_an_output_is_not_read(body: Callable[[Builder, Handle, Handle], None]) -> None:
     k = Builder("rule")
-    n = k.symbol("n")
-    y, s = k.output("y", (n,), fp32), k.shared("s", (256,), fp32)
-    with k.serial("i", n) as i:
-        k.load(s, y.at(i * 256))
-        k.store(y.at(i * 256 + 256), s)
-    with pytest.raises(CarriedError, match="'s': it is loaded ahead from 'y', which the kernel writes"):
-        circular_buffer(k.kernel(), "s", 2)
+    body(k, k.output("y", (256,), fp32), k.shared("s", (64,), fp32))
+    with pytest.raises(PipelineError, match="kernel 'rule' reads its output 'y', over which threads do not meet; keep"):
+        k.kernel()
+
+
+def _two_spreads(k: Builder, y: Handle, s: Handle) -> None:
+    column = k.register("r", (64, 1), fp32)
+    k.assign(column, 0)
+    k.store(y.at(0), s)
+    k.store(y.at(0), column)
+
+
+def _all_threads_and_one(k: Builder, y: Handle, s: Handle) -> None:
+    k.store(y.at(0), s)
+    with k.thread("t", 64) as t:
+        k.store(y.at(t), s.at(63 - t, shape=(1,)))
+
+
+def _two_loops_over_threads(k: Builder, y: Handle, s: Handle) -> None:
+    for var in "tu":
+        with k.thread(var, 64) as t:
+            k.store(y.at(t), s.at(63 - t, shape=(1,)))
+
+
+@pytest.mark.parametrize("body", [_two_spreads, _all_threads_and_one, _two_loops_over_threads])
+def test_an_output_is_written_in_one_place(body: Callable[[Builder, Handle, Handle], None]) -> None:
+    k = Builder("rule")
+    x, y, s = k.input("x", (64,), fp32), k.output("y", (64,), fp32), k.shared("s", (64,), fp32)
+    k.load(s, x.at(0))
+    body(k, y, s)
+    with pytest.raises(PipelineError, match="'rule' writes its output 'y' in two places, between which threads do not"):
+        k.kernel()
 
 
 def test_marking_twice_and_rewriting_twice() -> None:
@@ -268,7 +311,8 @@ def test_index_expressions_fold_and_print_with_the_fewest_brackets() -> None:
 def test_dead_tiles_share_their_bytes_and_live_ones_do_not() -> None:
     k = Builder("two_loops")
     n = k.symbol("n")
-    x, y = k.input("x", (n,), fp32), k.output("y", (n,), fp32)
+    x = k.input("x", (n,), fp32)
+    y, z, w = (k.output(name, (n,), fp32) for name in "yzw")
     first, second, kept = (k.shared(name, (size,), fp32) for name, size in (("a", 256), ("b", 128), ("kept", 32)))
     k.load(kept, x.at(0))
     with k.serial("i", 4) as i:
@@ -276,8 +320,8 @@ def test_dead_tiles_share_their_bytes_and_live_ones_do_not() -> None:
         k.store(y.at(i * 256), first)
     with k.serial("j", 4) as j:
         k.load(second, x.at(j * 128))
-        k.store(y.at(1024 + j * 128), second)
-    k.store(y.at(2048), kept)
+        k.store(z.at(j * 128), second)
+    k.store(w.at(0), kept)
     kernel = lower(circular_buffer(circular_buffer(k.kernel(), "a", 4), "b", 2))
     layout = lay_out(kernel, H200)
     assert (layout.of("a").offset_bytes, layout.of("a").size_bytes) == (0, 4096)
@@ -287,9 +331,9 @@ def test_dead_tiles_share_their_bytes_and_live_ones_do_not() -> None:
     assert layout.total_bytes == 4224 + 4 * 8
     assert layout.of("a").last < layout.of("b").first
     x_values = np.arange(4096, dtype=np.float32)
-    np.testing.assert_array_equal(
-        interpret(kernel, {"x": x_values})["y"], interpret(k.kernel(), {"x": x_values})["y"]
-    )
+    got, expected = interpret(kernel, {"x": x_values}), interpret(k.kernel(), {"x": x_values})
+    for name in "yzw":
+        np.testing.assert_array_equal(got[name], expected[name])
 
 
 def test_what_loader_and_consumer_touch_lives_together() -> None:

@@ -12,6 +12,7 @@ from math import gcd, prod
 
 from interlace.core.dtypes import bf16, fp16, fp32
 from interlace.core.errors import BoxError, CarriedError, DepthError, PipelineError, ScopeError
+from interlace.pipeline.check_outputs import check_outputs
 from interlace.pipeline.check_threads import check_thread_loop
 from interlace.pipeline.index import Binary, Const, Index, IndexOp, evaluate, names
 from interlace.pipeline.ir import (
@@ -74,6 +75,7 @@ def check_kernel(kernel: Kernel) -> None:
                 _check_reduce(kernel, site.stmt)
             case Matmul():
                 _check_matmul(kernel, site.stmt)
+    check_outputs(kernel)
     for stmt in walk(kernel.body):
         if isinstance(stmt, For) and stmt.kind is LoopKind.THREAD:
             check_thread_loop(kernel, stmt)
@@ -105,7 +107,7 @@ def check_ring(kernel: Kernel, ring: Ring) -> Nest:
     Raises:
         DepthError: no stage, or a prefetch distance outside 0 .. stages - 1.
         ScopeError: no load of the tensor directly in a loop, or a use outside that loop.
-        CarriedError: an iteration uses what an earlier one left in the tensor, or what is loaded ahead is written.
+        CarriedError: an iteration uses what an earlier one left in the tensor.
     """
     name = ring.tensor
     if name not in {t.name for t in kernel.tensors} or kernel.tensor(name).memory is not Memory.SHARED:
@@ -133,11 +135,6 @@ def check_ring(kernel: Kernel, ring: Ring) -> Nest:
     if nest is None:
         raise ScopeError(
             f"circular buffer {name!r}: its load is not directly in a serial or unrolled loop; move it there"
-        )
-    if kernel.tensor(stmt.src.tensor).written:
-        raise CarriedError(
-            f"circular buffer {name!r}: it is loaded ahead from {stmt.src.tensor!r}, which the kernel writes; "
-            "write to another tensor"
         )
     for use in everything:
         if name not in {box.tensor for box in read(use.stmt)}:
