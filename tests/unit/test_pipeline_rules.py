@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from itertools import pairwise
@@ -21,11 +22,13 @@ from interlace.core.errors import (
 )
 from interlace.pipeline import library
 from interlace.pipeline.build import Builder, Handle
-from interlace.pipeline.check import check_sizes, divisor
+from interlace.pipeline.check import check_sizes, declared_names, divisor
 from interlace.pipeline.circular import circular_buffer, lower
+from interlace.pipeline.emit import emit_kernel
+from interlace.pipeline.emit_rules import reserved_names, tensor_maps
 from interlace.pipeline.index import Const, Less, Var, ceil_div, evaluate, maximum, minimum, names, substitute
 from interlace.pipeline.interpret import interpret
-from interlace.pipeline.ir import Box, Copy, For, Kernel, Role, Store, walk
+from interlace.pipeline.ir import AllocBarrier, Box, Copy, For, Kernel, Let, Role, Store, walk
 from interlace.pipeline.smem import lay_out
 from interlace.pipeline.text import print_index, print_kernel
 
@@ -226,6 +229,43 @@ def test_names_that_the_rewrite_needs_are_not_taken() -> None:
         k.load(s, x.at(o, i * 4))
     with pytest.raises(PipelineError, match="the rewrite needs the name 'i_steps'"):
         lower(circular_buffer(k.kernel(), "s", 2))
+
+
+def _called(*, tensor: str = "s", extent: str = "n", var: str = "i", kernel: str = "rule") -> Kernel:
+    """A copy whose names are given."""
+    k = Builder(kernel)
+    n = k.symbol(extent)
+    x, y, s = k.input("x", (n,), fp32), k.output("y", (n,), fp32), k.shared(tensor, (256,), fp32)
+    with k.serial(var, ceil_div(n, 256)) as i:
+        k.load(s, x.at(i * 256))
+        k.store(y.at(i * 256), s)
+    return lower(k.kernel())
+
+
+@pytest.mark.parametrize("what", ["tensor", "extent", "var", "kernel"])
+def test_names_of_the_cuda_text_are_not_taken(what: str) -> None:
+    emit_kernel(_called(**{what: "remainder"}), H200)
+    of_preamble = "rest", "quotient", "larger", "widened", "rounded", "settle", "swizzled", "tma_load_2d", "bulk_wait"
+    types, others = ("fp32", "bf16", "TensorMap", "Vector"), ("INFINITE", "WATCHDOG", "min", "max", "expf", "blockIdx")
+    of_text = "thread", "place", "shared", "scratch", "wgmma_m64n96k16_f16", "x_map_256", "int", "not"
+    for name in (*of_preamble, *types, *others, *of_text):
+        with pytest.raises(PipelineError, match=f"'{name}' is a keyword, or a function, type or variable of the CUDA"):
+            emit_kernel(_called(**{what: name}), H200)
+    for name in ("_n", "n_", "n m", "1st", "größe"):
+        with pytest.raises(PipelineError, match=f"'{name}' is no name for CUDA C"):
+            emit_kernel(_called(**{what: name}), H200)
+
+
+@pytest.mark.parametrize("name", library.examples())
+def test_every_word_of_a_text_is_reserved_or_the_kernels_own(name: str) -> None:
+    """What a text calls, or names as a type, is known to be taken; what ends in an underscore no kernel may have."""
+    kernel = library.examples()[name].rewritten()
+    text = re.sub(r"//.*", "", emit_kernel(kernel, H200).text)
+    words = {w for w in re.findall(r"(?<![.\w#])[A-Za-z]\w*", text) if not w.endswith("_")}
+    own = {*declared_names(kernel), *(spec.name for spec in tensor_maps(kernel)), kernel.name, "C", "pragma", "unroll"}
+    own |= {s.var for s in walk(kernel.body) if isinstance(s, Let)}
+    own |= {s.name for s in walk(kernel.body) if isinstance(s, AllocBarrier)}
+    assert words - own <= reserved_names()
 
 
 def test_warp_specialisation_needs_warpgroups_and_something_to_load() -> None:
