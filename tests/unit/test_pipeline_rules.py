@@ -26,7 +26,18 @@ from interlace.pipeline.check import check_sizes, declared_names, divisor
 from interlace.pipeline.circular import circular_buffer, lower
 from interlace.pipeline.emit import emit_kernel
 from interlace.pipeline.emit_rules import reserved_names, tensor_maps
-from interlace.pipeline.index import Const, Less, Var, ceil_div, evaluate, maximum, minimum, names, substitute
+from interlace.pipeline.index import (
+    Const,
+    IndexLike,
+    Less,
+    Var,
+    ceil_div,
+    evaluate,
+    maximum,
+    minimum,
+    names,
+    substitute,
+)
 from interlace.pipeline.interpret import interpret
 from interlace.pipeline.ir import AllocBarrier, Box, Copy, For, Kernel, Let, Role, Store, walk
 from interlace.pipeline.smem import lay_out
@@ -209,6 +220,25 @@ def test_an_output_is_written_in_one_place(body: Callable[[Builder, Handle, Hand
     body(k, y, s)
     with pytest.raises(PipelineError, match="'rule' writes its output 'y' in two places, between which threads do not"):
         k.kernel()
+
+
+@pytest.mark.parametrize(
+    ("origin", "shape", "text"),
+    [
+        ((0, 1), (8, 64), r"a box of tile 's' covers 1 \.\. 64 of 0 \.\. 63 along axis 1; only global tensors clip"),
+        ((-1, 0), (8, 64), r"covers -1 \.\. 6 of 0 \.\. 7 along axis 0"),
+        ((8, Var("i")), (1, 1), r"covers 8 \.\. 8 of 0 \.\. 7 along axis 0"),
+        ((Var("i"), 0), (9, 64), r"covers 0 \.\. 8 of 0 \.\. 7 along axis 0"),
+    ],
+)
+def test_a_box_does_not_leave_its_tile(origin: tuple[IndexLike, ...], shape: tuple[int, ...], text: str) -> None:
+    for make in (Builder.shared, Builder.register):
+        k = Builder("rule")
+        y, s = k.output("y", (9, 64), fp32), make(k, "s", (8, 64), fp32)
+        with k.serial("i", 4):
+            k.store(y.at(0, 0), s.at(*origin, shape=shape))
+        with pytest.raises(PipelineError, match=text):
+            k.kernel()
 
 
 def test_marking_twice_and_rewriting_twice() -> None:

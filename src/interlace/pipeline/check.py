@@ -229,8 +229,15 @@ def _check_box(kernel: Kernel, box: Box) -> None:
             f"tensor {box.tensor!r} has {len(tensor.shape)} dimensions; its box has shape {box.shape}; "
             "give a positive extent for each"
         )
-    if tensor.memory is not Memory.GLOBAL and any(n > e for n, e in zip(box.shape, tensor.tile, strict=True)):
-        raise PipelineError(f"tensor {box.tensor!r} has extents {tensor.tile}; its box of {box.shape} is larger")
+    if tensor.memory is Memory.GLOBAL:
+        return
+    for axis, (first, n, extent) in enumerate(zip(box.origin, box.shape, tensor.tile, strict=True)):
+        start = first.value if isinstance(first, Const) else 0  # what depends on a variable is known at a run alone
+        if not 0 <= start <= extent - n:
+            raise PipelineError(
+                f"a box of tile {box.tensor!r} covers {start} .. {start + n - 1} of 0 .. {extent - 1} along axis "
+                f"{axis}; only global tensors clip, so keep it inside"
+            )
 
 
 def _squeezed(shape: tuple[int, ...]) -> tuple[int, ...]:
