@@ -7,8 +7,8 @@ element either may be the last. Worked example over 128 threads, ``s`` of 256 el
     k.store(y.at(0), r)     one row to a thread: y[4] is written by thread 4, before or after
 
 A place is one statement, however often it runs, or one loop over threads, in which an iteration is one thread's and
-runs in order. That a place does not write an element twice through different threads or blocks is the writer's
-promise, as it is for the iterations of one loop over threads.
+runs in order. That no place writes an element twice through different threads, blocks or bulk copies is the writer's
+promise; the interpreter holds the iterations of a loop over threads to it.
 """
 
 from __future__ import annotations
