@@ -1,5 +1,5 @@
-"""Draws docs/ffn.png; fills the tables of docs/performance.md (ffn-h200.json), README (hopper-ffn-h200.json) and
-docs/planner.md (traffic-predicted.json).
+"""Draws docs/ffn.png; fills the tables of docs/performance.md (ffn-h200.json), README (hopper-ffn-h200.json),
+docs/planner.md (traffic-predicted.json) and docs/pipeline.md (pipeline-h200.json).
 
     python benchmarks/report.py
 
@@ -32,6 +32,29 @@ SERIES = {
     "cuda_graph": ("our tile bodies, CUDA graph", "#f29900", "^"),
     "best": ("our tile bodies, best tile-synchronised", "#1a73e8", "D"),
 }
+
+#: The rows of docs/pipeline.md: the record's kernel, its title, its rival, and the ratio that is aimed for.
+PIPELINES = (
+    ("copy, 1 dimension", "copy of 4 GiB, one dimension", "a vectorised kernel by hand, {}", 0.95),
+    ("copy, 2 dimensions", "copy of 4 GiB, two dimensions", "the same", 0.95),
+    ("copy, 3 dimensions", "copy of 4 GiB, three dimensions", "the same", 0.95),
+    ("pointwise", "pointwise chain, 4 GiB", "the same chain by hand, {}", 0.95),
+    ("row sums", "row sums, 4 GiB", "a kernel that only reads, {}", 0.9),
+    ("column sums", "column sums, 4 GiB", "the same", 0.9),
+    ("layer norm of 4096", "layer normalisation, 4096 columns", "PyTorch", 1.0),
+    ("layer norm of 16384", "layer normalisation, 16384 columns", "PyTorch", 1.0),
+    ("matmul 4096 cubed", "matmul, 4096 cubed, bf16", "cuBLAS, {}", 0.8),
+    ("matmul 8192 cubed", "matmul, 8192 cubed, bf16", "cuBLAS, {}", 0.8),
+)
+#: One shape of a kernel at every depth: the record's kernel and shape, and the title.
+DEPTHS = (
+    ("copy, 2 dimensions", "16x256 tiles, walks of 4", "copy, 16x256 tiles, four to a block"),
+    ("pointwise", "4x256 tiles, walks of 8", "pointwise, 4x256 tiles, eight to a block"),
+    ("row sums", "walks of 16", "row sums, 128 rows to a block"),
+    ("column sums", "tiles of 16x128", "column sums, 16x128 tiles"),
+    ("matmul 8192 cubed", "128x128 tiles", "matmul 8192 cubed, 128x128 tiles"),
+    ("matmul 8192 cubed", "128x256 tiles", "matmul 8192 cubed, 128x256 tiles"),
+)
 
 
 def times(row: dict[str, Any]) -> dict[str, float]:
@@ -137,6 +160,35 @@ def predicted_table(record: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
+def pipeline_table(record: dict[str, Any]) -> str:
+    """The first table of docs/pipeline.md: the best setting of each kernel beside its best rival."""
+    rows = {row["kernel"]: row for row in record["rows"]}
+    lines = ["| kernel | beside | times as fast | aimed for |", "|---|---|---|---|"]
+    for kernel, title, beside, aim in PIPELINES:
+        row = rows[kernel]
+        rival = max(rate for name, rate in row["per_s"].items() if not name.endswith(" stages"))
+        lines.append(f"| {title} | {beside.format(_rate(row, rival, unit=True))} | {row['ratio']:.2f} | {aim:.2f} |")
+    return "\n".join(lines)
+
+
+def depth_table(record: dict[str, Any]) -> str:
+    """The second table of docs/pipeline.md: one shape of a kernel at every depth; a dash where it does not fit."""
+    rows = {row["kernel"]: row for row in record["rows"]}
+    stages = range(1, 9)
+    lines = [f"| stages | {' | '.join(map(str, stages))} |", "|---" * (1 + len(stages)) + "|"]
+    for kernel, shape, title in DEPTHS:
+        row = rows[kernel]
+        rates = (row["per_s"].get(f"{shape}, {depth} stages") for depth in stages)
+        lines.append(f"| {title} | {' | '.join('-' if r is None else _rate(row, r) for r in rates)} |")
+    return "\n".join(lines)
+
+
+def _rate(row: dict[str, Any], rate: float, *, unit: bool = False) -> str:
+    """TB/s with two decimals, TFLOP/s with none."""
+    text = f"{rate:.2f}" if row["unit"] == "TB/s" else f"{rate:.0f}"
+    return f"{text} {row['unit']}" if unit else text
+
+
 def _versions(record: dict[str, Any]) -> str:
     return f"torch {record['versions']['torch'].split('+')[0]}, triton {record['versions']['triton']}"
 
@@ -165,6 +217,10 @@ def main() -> None:
     predicted = json.loads((RESULTS / "traffic-predicted.json").read_text())
     planner = ROOT / "docs" / "planner.md"
     write_whole(planner, fill(planner.read_text(), "predicted", predicted_table(predicted)))
+    measured = json.loads((RESULTS / "pipeline-h200.json").read_text())
+    pipeline = ROOT / "docs" / "pipeline.md"
+    for name, tabulate in (("pipeline-best", pipeline_table), ("pipeline-depth", depth_table)):
+        write_whole(pipeline, fill(pipeline.read_text(), name, tabulate(measured)))
 
 
 if __name__ == "__main__":

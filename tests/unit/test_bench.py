@@ -112,8 +112,29 @@ def test_the_report_fills_the_block_of_a_table_and_nothing_else() -> None:
     assert report["fill"](filled, "results", "other") == filled
 
 
+def test_the_pipelines_page_shows_its_record() -> None:
+    pytest.importorskip("matplotlib")
+    report = runpy.run_path(str(BENCHMARKS / "report.py"))
+    record = json.loads((BENCHMARKS / "results" / "pipeline-h200.json").read_text())
+    page = (BENCHMARKS.parent / "docs" / "pipeline.md").read_text()
+    best, depth = report["pipeline_table"](record), report["depth_table"](record)
+    assert best.count("\n") == 1 + len(record["rows"])
+    assert report["fill"](report["fill"](page, "pipeline-best", best), "pipeline-depth", depth) == page
+    reads = next(row for row in record["rows"] if row["kernel"] == "row sums")
+    reads["per_s"]["plain read, unroll 4, 2 blocks/SM"], reads["ratio"] = 5.126, 0.875
+    del reads["per_s"]["walks of 16, 3 stages"]
+    assert "| row sums, 4 GiB | a kernel that only reads, 5.13 TB/s | 0.88 | 0.90 |" in report["pipeline_table"](record)
+    assert "| row sums, 128 rows to a block | 2.83 | 3.93 | - | 4.28 |" in report["depth_table"](record)
+
+
 def test_each_table_has_a_place() -> None:
     root = BENCHMARKS.parent
-    for page, name in ((root / "README.md", "hopper-results"), (root / "docs" / "performance.md", "results")):
-        text = page.read_text()
+    places = {
+        "README.md": ("hopper-results",),
+        "docs/performance.md": ("results",),
+        "docs/planner.md": ("predicted",),
+        "docs/pipeline.md": ("pipeline-best", "pipeline-depth"),
+    }
+    for page, name in ((page, name) for page, names in places.items() for name in names):
+        text = (root / page).read_text()
         assert text.count(f"<!-- {name} -->\n") == text.count(f"<!-- /{name} -->") == 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from itertools import pairwise
@@ -20,12 +21,25 @@ from interlace.core.errors import (
     SharedMemoryError,
 )
 from interlace.pipeline import library
-from interlace.pipeline.build import Builder
-from interlace.pipeline.check import check_sizes, divisor
+from interlace.pipeline.build import Builder, Handle
+from interlace.pipeline.check import check_sizes, declared_names, divisor
 from interlace.pipeline.circular import circular_buffer, lower
-from interlace.pipeline.index import Const, Less, Var, ceil_div, evaluate, maximum, minimum, names, substitute
+from interlace.pipeline.emit import emit_kernel
+from interlace.pipeline.emit_rules import reserved_names, tensor_maps
+from interlace.pipeline.index import (
+    Const,
+    IndexLike,
+    Less,
+    Var,
+    ceil_div,
+    evaluate,
+    maximum,
+    minimum,
+    names,
+    substitute,
+)
 from interlace.pipeline.interpret import interpret
-from interlace.pipeline.ir import Box, Copy, For, Kernel, Role, Store, walk
+from interlace.pipeline.ir import AllocBarrier, Box, Copy, For, Kernel, Let, Role, Store, walk
 from interlace.pipeline.smem import lay_out
 from interlace.pipeline.text import print_index, print_kernel
 
@@ -155,14 +169,76 @@ def test_dependencies_carried_from_one_iteration_to_the_next() -> None:
     with pytest.raises(CarriedError, match="'s': written 2 times in an iteration"):
         circular_buffer(kernel, "s", 2)
 
+
+def _load_what_it_stored(k: Builder, y: Handle, s: Handle) -> None:
+    with k.serial("i", 4) as i:
+        k.load(s, y.at(i * 64))
+        k.store(y.at(i * 64 + 64), s)
+
+
+def _read_it_in_a_value(k: Builder, y: Handle, s: Handle) -> None:
+    k.assign(s, y.at(0, shape=(64,)) + 1)
+
+
+def _add_to_it_over_threads(k: Builder, y: Handle, s: Handle) -> None:
+    with k.thread("t", 64) as t:
+        k.assign(y.at(t, shape=(1,)), y.at(t, shape=(1,)) + s.at(t, shape=(1,)))
+
+
+@pytest.mark.parametrize("body", [_load_what_it_stored, _read_it_in_a_value, _add_to_it_over_threads])
+def test_an_output_is_not_read(body: Callable[[Builder, Handle, Handle], None]) -> None:
     k = Builder("rule")
-    n = k.symbol("n")
-    y, s = k.output("y", (n,), fp32), k.shared("s", (256,), fp32)
-    with k.serial("i", n) as i:
-        k.load(s, y.at(i * 256))
-        k.store(y.at(i * 256 + 256), s)
-    with pytest.raises(CarriedError, match="'s': it is loaded ahead from 'y', which the kernel writes"):
-        circular_buffer(k.kernel(), "s", 2)
+    body(k, k.output("y", (256,), fp32), k.shared("s", (64,), fp32))
+    with pytest.raises(PipelineError, match="kernel 'rule' reads its output 'y', over which threads do not meet; keep"):
+        k.kernel()
+
+
+def _two_spreads(k: Builder, y: Handle, s: Handle) -> None:
+    column = k.register("r", (64, 1), fp32)
+    k.assign(column, 0)
+    k.store(y.at(0), s)
+    k.store(y.at(0), column)
+
+
+def _all_threads_and_one(k: Builder, y: Handle, s: Handle) -> None:
+    k.store(y.at(0), s)
+    with k.thread("t", 64) as t:
+        k.store(y.at(t), s.at(63 - t, shape=(1,)))
+
+
+def _two_loops_over_threads(k: Builder, y: Handle, s: Handle) -> None:
+    for var in "tu":
+        with k.thread(var, 64) as t:
+            k.store(y.at(t), s.at(63 - t, shape=(1,)))
+
+
+@pytest.mark.parametrize("body", [_two_spreads, _all_threads_and_one, _two_loops_over_threads])
+def test_an_output_is_written_in_one_place(body: Callable[[Builder, Handle, Handle], None]) -> None:
+    k = Builder("rule")
+    x, y, s = k.input("x", (64,), fp32), k.output("y", (64,), fp32), k.shared("s", (64,), fp32)
+    k.load(s, x.at(0))
+    body(k, y, s)
+    with pytest.raises(PipelineError, match="'rule' writes its output 'y' in two places, between which threads do not"):
+        k.kernel()
+
+
+@pytest.mark.parametrize(
+    ("origin", "shape", "text"),
+    [
+        ((0, 1), (8, 64), r"a box of tile 's' covers 1 \.\. 64 of 0 \.\. 63 along axis 1; only global tensors clip"),
+        ((-1, 0), (8, 64), r"covers -1 \.\. 6 of 0 \.\. 7 along axis 0"),
+        ((8, Var("i")), (1, 1), r"covers 8 \.\. 8 of 0 \.\. 7 along axis 0"),
+        ((Var("i"), 0), (9, 64), r"covers 0 \.\. 8 of 0 \.\. 7 along axis 0"),
+    ],
+)
+def test_a_box_does_not_leave_its_tile(origin: tuple[IndexLike, ...], shape: tuple[int, ...], text: str) -> None:
+    for make in (Builder.shared, Builder.register):
+        k = Builder("rule")
+        y, s = k.output("y", (9, 64), fp32), make(k, "s", (8, 64), fp32)
+        with k.serial("i", 4):
+            k.store(y.at(0, 0), s.at(*origin, shape=shape))
+        with pytest.raises(PipelineError, match=text):
+            k.kernel()
 
 
 def test_marking_twice_and_rewriting_twice() -> None:
@@ -183,6 +259,43 @@ def test_names_that_the_rewrite_needs_are_not_taken() -> None:
         k.load(s, x.at(o, i * 4))
     with pytest.raises(PipelineError, match="the rewrite needs the name 'i_steps'"):
         lower(circular_buffer(k.kernel(), "s", 2))
+
+
+def _called(*, tensor: str = "s", extent: str = "n", var: str = "i", kernel: str = "rule") -> Kernel:
+    """A copy whose names are given."""
+    k = Builder(kernel)
+    n = k.symbol(extent)
+    x, y, s = k.input("x", (n,), fp32), k.output("y", (n,), fp32), k.shared(tensor, (256,), fp32)
+    with k.serial(var, ceil_div(n, 256)) as i:
+        k.load(s, x.at(i * 256))
+        k.store(y.at(i * 256), s)
+    return lower(k.kernel())
+
+
+@pytest.mark.parametrize("what", ["tensor", "extent", "var", "kernel"])
+def test_names_of_the_cuda_text_are_not_taken(what: str) -> None:
+    emit_kernel(_called(**{what: "remainder"}), H200)
+    of_preamble = "rest", "quotient", "larger", "widened", "rounded", "settle", "swizzled", "tma_load_2d", "bulk_wait"
+    types, others = ("fp32", "bf16", "TensorMap", "Vector"), ("INFINITE", "WATCHDOG", "min", "max", "expf", "blockIdx")
+    of_text = "thread", "place", "shared", "scratch", "wgmma_m64n96k16_f16", "x_map_256", "int", "not"
+    for name in (*of_preamble, *types, *others, *of_text):
+        with pytest.raises(PipelineError, match=f"'{name}' is a keyword, or a function, type or variable of the CUDA"):
+            emit_kernel(_called(**{what: name}), H200)
+    for name in ("_n", "n_", "n m", "1st", "größe"):
+        with pytest.raises(PipelineError, match=f"'{name}' is no name for CUDA C"):
+            emit_kernel(_called(**{what: name}), H200)
+
+
+@pytest.mark.parametrize("name", library.examples())
+def test_every_word_of_a_text_is_reserved_or_the_kernels_own(name: str) -> None:
+    """What a text calls, or names as a type, is known to be taken; what ends in an underscore no kernel may have."""
+    kernel = library.examples()[name].rewritten()
+    text = re.sub(r"//.*", "", emit_kernel(kernel, H200).text)
+    words = {w for w in re.findall(r"(?<![.\w#])[A-Za-z]\w*", text) if not w.endswith("_")}
+    own = {*declared_names(kernel), *(spec.name for spec in tensor_maps(kernel)), kernel.name, "C", "pragma", "unroll"}
+    own |= {s.var for s in walk(kernel.body) if isinstance(s, Let)}
+    own |= {s.name for s in walk(kernel.body) if isinstance(s, AllocBarrier)}
+    assert words - own <= reserved_names()
 
 
 def test_warp_specialisation_needs_warpgroups_and_something_to_load() -> None:
@@ -268,7 +381,8 @@ def test_index_expressions_fold_and_print_with_the_fewest_brackets() -> None:
 def test_dead_tiles_share_their_bytes_and_live_ones_do_not() -> None:
     k = Builder("two_loops")
     n = k.symbol("n")
-    x, y = k.input("x", (n,), fp32), k.output("y", (n,), fp32)
+    x = k.input("x", (n,), fp32)
+    y, z, w = (k.output(name, (n,), fp32) for name in "yzw")
     first, second, kept = (k.shared(name, (size,), fp32) for name, size in (("a", 256), ("b", 128), ("kept", 32)))
     k.load(kept, x.at(0))
     with k.serial("i", 4) as i:
@@ -276,8 +390,8 @@ def test_dead_tiles_share_their_bytes_and_live_ones_do_not() -> None:
         k.store(y.at(i * 256), first)
     with k.serial("j", 4) as j:
         k.load(second, x.at(j * 128))
-        k.store(y.at(1024 + j * 128), second)
-    k.store(y.at(2048), kept)
+        k.store(z.at(j * 128), second)
+    k.store(w.at(0), kept)
     kernel = lower(circular_buffer(circular_buffer(k.kernel(), "a", 4), "b", 2))
     layout = lay_out(kernel, H200)
     assert (layout.of("a").offset_bytes, layout.of("a").size_bytes) == (0, 4096)
@@ -287,9 +401,9 @@ def test_dead_tiles_share_their_bytes_and_live_ones_do_not() -> None:
     assert layout.total_bytes == 4224 + 4 * 8
     assert layout.of("a").last < layout.of("b").first
     x_values = np.arange(4096, dtype=np.float32)
-    np.testing.assert_array_equal(
-        interpret(kernel, {"x": x_values})["y"], interpret(k.kernel(), {"x": x_values})["y"]
-    )
+    got, expected = interpret(kernel, {"x": x_values}), interpret(k.kernel(), {"x": x_values})
+    for name in "yzw":
+        np.testing.assert_array_equal(got[name], expected[name])
 
 
 def test_what_loader_and_consumer_touch_lives_together() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from itertools import combinations, product
+from itertools import combinations, count, product
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -35,7 +35,8 @@ from interlace.pipeline.smem import lay_out
 def programs(draw: st.DrawFn) -> Kernel:
     """Loops one after another, some in an outer loop; tiles of their own, and tiles that outlive a loop."""
     k = Builder("program")
-    x, y = k.input("x", (4096,), fp32), k.output("y", (4096,), fp32)
+    x = k.input("x", (4096,), fp32)
+    outputs = (k.output(f"y{i}", (4096,), fp32) for i in count())
     rings, kept = [], []
     with k.serial("outer", draw(st.integers(1, 3))):
         for segment in range(draw(st.integers(1, 4))):
@@ -46,14 +47,14 @@ def programs(draw: st.DrawFn) -> Kernel:
             own = k.shared(f"own{segment}", (32 * draw(st.integers(1, 4)),), fp32)
             with k.serial(f"i{segment}", draw(st.integers(0, 4))) as i:
                 k.load(own, x.at(i * 64))
-                k.store(y.at(i * 64), own)
+                k.store(next(outputs).at(i * 64), own)
                 if kept and draw(st.booleans()):
-                    k.store(y.at(2048), draw(st.sampled_from(kept)))
+                    k.store(next(outputs).at(0), draw(st.sampled_from(kept)))
             if draw(st.booleans()):
                 rings.append((own.tensor.name, draw(st.integers(1, 4))))
         for tile in kept:
             if draw(st.booleans()):
-                k.store(y.at(2048), tile)
+                k.store(next(outputs).at(0), tile)
     kernel = k.kernel()
     for name, stages in rings:
         kernel = circular_buffer(kernel, name, stages)

@@ -12,6 +12,7 @@ from math import gcd, prod
 
 from interlace.core.dtypes import bf16, fp16, fp32
 from interlace.core.errors import BoxError, CarriedError, DepthError, PipelineError, ScopeError
+from interlace.pipeline.check_outputs import check_outputs
 from interlace.pipeline.check_threads import check_thread_loop
 from interlace.pipeline.index import Binary, Const, Index, IndexOp, evaluate, names
 from interlace.pipeline.ir import (
@@ -74,6 +75,7 @@ def check_kernel(kernel: Kernel) -> None:
                 _check_reduce(kernel, site.stmt)
             case Matmul():
                 _check_matmul(kernel, site.stmt)
+    check_outputs(kernel)
     for stmt in walk(kernel.body):
         if isinstance(stmt, For) and stmt.kind is LoopKind.THREAD:
             check_thread_loop(kernel, stmt)
@@ -105,7 +107,7 @@ def check_ring(kernel: Kernel, ring: Ring) -> Nest:
     Raises:
         DepthError: no stage, or a prefetch distance outside 0 .. stages - 1.
         ScopeError: no load of the tensor directly in a loop, or a use outside that loop.
-        CarriedError: an iteration uses what an earlier one left in the tensor, or what is loaded ahead is written.
+        CarriedError: an iteration uses what an earlier one left in the tensor.
     """
     name = ring.tensor
     if name not in {t.name for t in kernel.tensors} or kernel.tensor(name).memory is not Memory.SHARED:
@@ -133,11 +135,6 @@ def check_ring(kernel: Kernel, ring: Ring) -> Nest:
     if nest is None:
         raise ScopeError(
             f"circular buffer {name!r}: its load is not directly in a serial or unrolled loop; move it there"
-        )
-    if kernel.tensor(stmt.src.tensor).written:
-        raise CarriedError(
-            f"circular buffer {name!r}: it is loaded ahead from {stmt.src.tensor!r}, which the kernel writes; "
-            "write to another tensor"
         )
     for use in everything:
         if name not in {box.tensor for box in read(use.stmt)}:
@@ -232,8 +229,15 @@ def _check_box(kernel: Kernel, box: Box) -> None:
             f"tensor {box.tensor!r} has {len(tensor.shape)} dimensions; its box has shape {box.shape}; "
             "give a positive extent for each"
         )
-    if tensor.memory is not Memory.GLOBAL and any(n > e for n, e in zip(box.shape, tensor.tile, strict=True)):
-        raise PipelineError(f"tensor {box.tensor!r} has extents {tensor.tile}; its box of {box.shape} is larger")
+    if tensor.memory is Memory.GLOBAL:
+        return
+    for axis, (first, n, extent) in enumerate(zip(box.origin, box.shape, tensor.tile, strict=True)):
+        start = first.value if isinstance(first, Const) else 0  # what depends on a variable is known at a run alone
+        if not 0 <= start <= extent - n:
+            raise PipelineError(
+                f"a box of tile {box.tensor!r} covers {start} .. {start + n - 1} of 0 .. {extent - 1} along axis "
+                f"{axis}; only global tensors clip, so keep it inside"
+            )
 
 
 def _squeezed(shape: tuple[int, ...]) -> tuple[int, ...]:

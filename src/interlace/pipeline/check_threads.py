@@ -8,7 +8,7 @@ then 9, element 6. Of eight iterations each, no two write the same element of ``
 
 Inside stand assignments, plain stores out of shared memory, serial and unrolled loops, and conditions. What the loop
 writes it does not read, so that no iteration sees another. The rewrite lets threads meet around a loop that writes
-shared memory; for global memory they never meet, so a tensor that such a loop writes is nobody else's in the kernel.
+shared memory; of an output ``check_outputs`` sees to it that no other place writes it.
 
 A destination begins where the loop's variable says. That no two iterations then write the same element is the
 writer's promise: nothing here can tell, but the interpreter does.
@@ -33,7 +33,6 @@ from interlace.pipeline.ir import (
     walk,
     written,
 )
-from interlace.pipeline.nest import sites
 
 
 def check_thread_loop(kernel: Kernel, loop: For) -> None:
@@ -56,12 +55,6 @@ def check_thread_loop(kernel: Kernel, loop: For) -> None:
     for box in (b for stmt in inside for b in read(stmt)):
         if box.tensor in wrote:
             raise _refused(loop, f"it reads {box.tensor!r}, which its other iterations write; use another tensor")
-    touched = {box.tensor for stmt in inside for box in boxes(stmt) if kernel.tensor(box.tensor).written}
-    for site in sites(kernel.body):
-        elsewhere = {box.tensor for box in boxes(site.stmt)} & touched
-        if elsewhere and loop not in site.around:
-            what = f"output {min(elsewhere)!r} is used outside of it too, and threads do not meet in between"
-            raise _refused(loop, f"{what}; use one place")
 
 
 def _check_kind(loop: For, stmt: Stmt) -> None:

@@ -14,7 +14,7 @@ from __future__ import annotations
 from interlace.pipeline.index import Binary, Const, Index, IndexOp, Less, Var, never_negative
 
 _BINDING = {IndexOp.ADD: 1, IndexOp.SUB: 1, IndexOp.MUL: 2}
-_CALL = {IndexOp.MIN: "min", IndexOp.MAX: "max", IndexOp.FLOORDIV: "quotient", IndexOp.MOD: "rest"}
+INDEX_CALLS = {IndexOp.MIN: "min", IndexOp.MAX: "max", IndexOp.FLOORDIV: "quotient", IndexOp.MOD: "rest"}
 
 
 def emit_index(index: Index, outer: int = 0) -> str:
@@ -24,8 +24,8 @@ def emit_index(index: Index, outer: int = 0) -> str:
     if isinstance(index, Var):
         return index.name
     assert isinstance(index, Binary)
-    if index.op in _CALL:
-        name = _CALL[index.op]
+    if index.op in INDEX_CALLS:
+        name = INDEX_CALLS[index.op]
         if index.op in (IndexOp.FLOORDIV, IndexOp.MOD) and not never_negative(index.left):
             name = f"floor_{name}"
         return f"{name}({emit_index(index.left)}, {emit_index(index.right)})"

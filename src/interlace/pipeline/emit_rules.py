@@ -4,18 +4,32 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from functools import cache
 
 from interlace.core.errors import PipelineError
+from interlace.pipeline.emit_index import INDEX_CALLS
+from interlace.pipeline.emit_tiles import VALUE_CALLS
 from interlace.pipeline.ir import Box, Copy, For, Kernel, Let, Load, Matmul, Store, walk
+from interlace.pipeline.preamble import PREAMBLE, wgmma_name
 
 _KEYWORDS = frozenset(
     (
-        "asm", "auto", "bool", "break", "case", "char", "class", "const", "continue", "default", "delete", "do",
-        "double", "else", "enum", "extern", "false", "float", "for", "goto", "if", "inline", "int", "long", "new",
-        "private", "public", "register", "return", "short", "signed", "sizeof", "static", "struct", "switch",
-        "template", "this", "true", "typedef", "union", "unsigned", "void", "volatile", "while", "shared", "scratch",
-        "thread", "place",
+        "alignas", "alignof", "and", "and_eq", "asm", "auto", "bitand", "bitor", "bool", "break", "case", "catch",
+        "char", "char16_t", "char32_t", "class", "compl", "const", "const_cast", "constexpr", "continue", "decltype",
+        "default", "delete", "do", "double", "dynamic_cast", "else", "enum", "explicit", "export", "extern", "false",
+        "float", "for", "friend", "goto", "if", "inline", "int", "long", "mutable", "namespace", "new", "noexcept",
+        "not", "not_eq", "nullptr", "operator", "or", "or_eq", "private", "protected", "public", "register",
+        "reinterpret_cast", "return", "short", "signed", "sizeof", "static", "static_assert", "static_cast", "struct",
+        "switch", "template", "this", "thread_local", "throw", "true", "try", "typedef", "typeid", "typename", "union",
+        "unsigned", "using", "virtual", "void", "volatile", "wchar_t", "while", "xor", "xor_eq",
     )
+)
+#: What a kernel's text declares itself, and what it uses of CUDA without the preamble.
+_OF_THE_TEXT = frozenset(("shared", "scratch", "thread", "place", "threadIdx", "blockIdx"))
+#: Declarations of the preamble: functions, types, constants, macros.
+_DECLARATION = re.compile(
+    r"\bDEVICE (?:\w+ )+(\w+)\(|\bstruct\b.*?(\w+) \{|\btypedef \w+ (\w+);|\bconstexpr \w+ (\w+) =|^#define (\w+)",
+    re.MULTILINE,
 )
 
 
@@ -33,6 +47,14 @@ class MapSpec:
         return f"{self.tensor}_map_{'x'.join(map(str, self.box))}{'s' * self.swizzled}"
 
 
+@cache
+def reserved_names() -> frozenset[str]:
+    """Names that mean something else in the text of a kernel: declared there, they would hide it."""
+    declared = (name for names in _DECLARATION.findall(PREAMBLE) for name in names if name)
+    products = (wgmma_name(n, kind) for n in range(8, 257, 8) for kind in ("bf16", "f16"))  # declared where used
+    return frozenset((*declared, *products, *INDEX_CALLS.values(), *VALUE_CALLS.values(), *_OF_THE_TEXT, *_KEYWORDS))
+
+
 def check_emittable(kernel: Kernel) -> None:
     """What the emitter asks beside ``check_kernel``.
 
@@ -41,11 +63,17 @@ def check_emittable(kernel: Kernel) -> None:
     """
     names = [t.name for t in kernel.tensors] + [*kernel.symbols, kernel.name]
     names += [s.var for s in walk(kernel.body) if isinstance(s, For | Let)]
+    taken = reserved_names() | {spec.name for spec in tensor_maps(kernel)}
     for name in names:
-        if not re.fullmatch(r"[A-Za-z]\w*(?<!_)", name, re.ASCII) or name in _KEYWORDS:
+        if not re.fullmatch(r"[A-Za-z]\w*(?<!_)", name, re.ASCII):
             raise PipelineError(
                 f"kernel {kernel.name!r}: {name!r} is no name for CUDA C++; "
-                "use letters, digits and underscores, no keyword, no underscore at the ends"
+                "use letters, digits and underscores, no underscore at the ends"
+            )
+        if name in taken:
+            raise PipelineError(
+                f"kernel {kernel.name!r}: {name!r} is a keyword, or a function, type or variable of the CUDA text; "
+                "rename yours"
             )
     for stmt in walk(kernel.body):
         if isinstance(stmt, Load | Store) and stmt.by is Copy.TMA:

@@ -46,7 +46,7 @@ from interlace.pipeline.spread import Fragment, Spread, vector_of
 from interlace.pipeline.values import Apply, Coord, FromIndex, Read, Scalar, Value, ValueOp
 
 _INFIX = {ValueOp.ADD: "+", ValueOp.SUB: "-", ValueOp.MUL: "*", ValueOp.DIV: "/"}
-_CALL = {
+VALUE_CALLS = {
     ValueOp.MAX: "larger",
     ValueOp.MIN: "smaller",
     ValueOp.EXP: "expf",
@@ -376,7 +376,7 @@ class Tiles:
             return f"({args[0]} < {args[1]} ? 1.0f : 0.0f)"
         if value.op is ValueOp.WHERE:
             return f"({args[0]} != 0.0f ? {args[1]} : {args[2]})"
-        return f"{_CALL[value.op]}({', '.join(args)})"
+        return f"{VALUE_CALLS[value.op]}({', '.join(args)})"
 
 
 def _inside(tensor: Tensor, box: Box, vector: int) -> bool:
