@@ -164,3 +164,15 @@ def test_tensors_that_do_not_fit_are_refused_before_the_launch() -> None:
         compiled.run({"x": x, "y": y}, {"m": 8, "n": 32})
     with pytest.raises(PipelineError, match="stride of dimension 0 is 244 bytes"):
         compiled.run({"x": x, "y": y}, {"m": 8, "n": 61})
+
+
+def test_an_output_in_the_memory_of_an_input_is_refused_before_the_launch() -> None:
+    import torch
+
+    compiled = compile_kernel(marked(library.copy_2d(), 2))
+    both = torch.zeros(12, 64, device="cuda")
+    sizes = {"m": 8, "n": 64}
+    with pytest.raises(PipelineError, match="tensors 'x' and 'y' share memory, and one is an output"):
+        compiled.run({"x": both[:8], "y": both[4:]}, sizes)
+    apart = torch.ones(16, 64, device="cuda")
+    compiled.run({"x": apart[:8], "y": apart[8:]}, sizes, torch.cuda.current_stream().cuda_stream)

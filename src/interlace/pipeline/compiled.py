@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from itertools import combinations
 from math import prod
 from typing import Any, Protocol
 
@@ -94,8 +95,8 @@ class Compiled:
         """Check extents and tensors and build tensor maps; the tensors must outlive the launches.
 
         Raises:
-            PipelineError: a tensor is missing, or of another shape or dtype, or not contiguous or aligned; or an
-                extent is missing, negative, or too large.
+            PipelineError: a tensor is missing, or of another shape or dtype, or not contiguous or aligned, or an output
+                shares memory with another; or an extent is missing, negative, or too large.
             BoxError: strides that TMA does not take.
         """
         kernel = self.emitted.kernel
@@ -108,6 +109,7 @@ class Compiled:
             if tensor.memory is Memory.GLOBAL:
                 shape = tuple(evaluate(n, sizes) for n in tensor.shape)
                 arguments.append(_checked(kernel, tensor.name, tensors, shape))
+        _check_apart(kernel, tensors)
         arguments += [_map(kernel, spec, tensors[spec.tensor]) for spec in self.emitted.maps]
         return (*arguments, *(sizes[name] for name in kernel.symbols))
 
@@ -149,6 +151,21 @@ def _checked(kernel: Kernel, name: str, tensors: Mapping[str, Tensor], shape: tu
             f"its address must be a multiple of {declared.align_bytes}"
         )
     return tensor
+
+
+def _check_apart(kernel: Kernel, tensors: Mapping[str, Tensor]) -> None:
+    """Outputs share no memory with inputs or with each other: threads meet over neither."""
+    ranges = sorted(
+        (tensors[t.name].data_ptr(), prod(tensors[t.name].shape) * t.dtype.itemsize, t.written, t.name)
+        for t in kernel.tensors
+        if t.memory is Memory.GLOBAL
+    )
+    for (begin, nbytes, written, name), (other, size, also_written, behind) in combinations(ranges, 2):
+        if other < begin + nbytes and size and (written or also_written):
+            raise PipelineError(
+                f"kernel {kernel.name!r}: tensors {name!r} and {behind!r} share memory, and one is an output; "
+                "give each its own"
+            )
 
 
 def _map(kernel: Kernel, spec: MapSpec, tensor: Tensor) -> TensorMap:

@@ -351,7 +351,7 @@ class Tiles:
         where = self._inside(tile, [f"c{axis}_" for axis in range(len(shape))])
         self.out.add(
             f"copy_async_16(shared_address({self.slot(stmt.dst)} + {where}), "
-            f"inside_ ? {address(source, offset)} : {source.name}, inside_ ? {left} * {source.dtype.itemsize} : 0);"
+            f"{address(source, offset)}, {source.name}, inside_ ? {left} * {source.dtype.itemsize} : 0);"
         )
         self._end_loops()
 

@@ -86,10 +86,21 @@ template <int PENDING> DEVICE void bulk_wait() {
   asm volatile("cp.async.bulk.wait_group %0;" ::"n"(PENDING) : "memory");
 }
 
-// Asynchronous copies of 16 bytes by one thread; `bytes` under 16 fills the rest with zeros.
-DEVICE void copy_async_16(unsigned target, const void* source, unsigned bytes = 16) {
-  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;"
-               ::"r"(target), "l"(__cvta_generic_to_global(source)), "r"(bytes) : "memory");
+// An asynchronous copy of 16 bytes by one thread, of which the first `bytes` exist; the rest becomes zeros. Where fewer
+// than 16 exist, only their words are read, and where none does, the address is that of `base`.
+DEVICE void copy_async_16(unsigned target, const void* source, const void* base, int bytes) {
+  if (bytes <= 0 || bytes >= 16) {
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;"
+                 ::"r"(target), "l"(__cvta_generic_to_global(bytes > 0 ? source : base)), "r"(bytes > 0 ? 16 : 0)
+                 : "memory");
+    return;
+  }
+#pragma unroll
+  for (int at = 0; at < 16; at += 4)
+    asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;"
+                 ::"r"(target + at),
+                   "l"(__cvta_generic_to_global(at < bytes ? static_cast<const char*>(source) + at : base)),
+                   "r"(min(max(bytes - at, 0), 4)) : "memory");
 }
 // The barrier hears of this thread's copies when they land; the arrival is one of those that it counts.
 DEVICE void copy_async_arrive(unsigned barrier) {

@@ -41,7 +41,7 @@ extern "C" __global__ void __launch_bounds__(128, 1)
           const int row_ = thread / 32;
           const int c0_ = row_;
           const bool inside_ = r * 4 + c0_ < m && (b * 2 + c_first) * 256 + c1_ < n;
-          copy_async_16(shared_address(z_s + rest(c_first, 3) * 4096 + ((c0_) * 256 + c1_) * 4), inside_ ? z + (((long long)(r * 4 + c0_)) * n + (b * 2 + c_first) * 256 + c1_) : z, inside_ ? min(4, n - ((b * 2 + c_first) * 256 + c1_)) * 4 : 0);
+          copy_async_16(shared_address(z_s + rest(c_first, 3) * 4096 + ((c0_) * 256 + c1_) * 4), z + (((long long)(r * 4 + c0_)) * n + (b * 2 + c_first) * 256 + c1_), z, inside_ ? min(4, n - ((b * 2 + c_first) * 256 + c1_)) * 4 : 0);
         }
       }
     }
@@ -63,7 +63,7 @@ extern "C" __global__ void __launch_bounds__(128, 1)
           const int row_ = thread / 32;
           const int c0_ = row_;
           const bool inside_ = r * 4 + c0_ < m && (b * 2 + (c + 2)) * 256 + c1_ < n;
-          copy_async_16(shared_address(z_s + rest(c + 2, 3) * 4096 + ((c0_) * 256 + c1_) * 4), inside_ ? z + (((long long)(r * 4 + c0_)) * n + (b * 2 + (c + 2)) * 256 + c1_) : z, inside_ ? min(4, n - ((b * 2 + (c + 2)) * 256 + c1_)) * 4 : 0);
+          copy_async_16(shared_address(z_s + rest(c + 2, 3) * 4096 + ((c0_) * 256 + c1_) * 4), z + (((long long)(r * 4 + c0_)) * n + (b * 2 + (c + 2)) * 256 + c1_), z, inside_ ? min(4, n - ((b * 2 + (c + 2)) * 256 + c1_)) * 4 : 0);
         }
       }
     }
@@ -104,7 +104,7 @@ extern "C" __global__ void __launch_bounds__(128, 1)
             const int row_ = thread / 32;
             const int c0_ = row_;
             const bool inside_ = r * 4 + c0_ < m && (b * 2 + (c + 2)) * 256 + c1_ < n;
-            copy_async_16(shared_address(z_s + rest(c + 2, 3) * 4096 + ((c0_) * 256 + c1_) * 4), inside_ ? z + (((long long)(r * 4 + c0_)) * n + (b * 2 + (c + 2)) * 256 + c1_) : z, inside_ ? min(4, n - ((b * 2 + (c + 2)) * 256 + c1_)) * 4 : 0);
+            copy_async_16(shared_address(z_s + rest(c + 2, 3) * 4096 + ((c0_) * 256 + c1_) * 4), z + (((long long)(r * 4 + c0_)) * n + (b * 2 + (c + 2)) * 256 + c1_), z, inside_ ? min(4, n - ((b * 2 + (c + 2)) * 256 + c1_)) * 4 : 0);
           }
         }
       }
