@@ -21,7 +21,8 @@ from interlace.pipeline.circular import circular_buffer
 from interlace.pipeline.compiled import Compiled, compile_kernel
 from interlace.pipeline.index import evaluate
 from interlace.pipeline.interpret import interpret
-from interlace.pipeline.ir import Copy, Kernel, Load, Memory, ReduceOp, walk
+from interlace.pipeline.ir import Copy, Kernel, Load, Memory, ReduceOp
+from interlace.pipeline.traverse import walk
 
 LINE, PLANE = {"n": 64 * 9 + 3}, {"m": 11, "n": 64 * 8 + 20}
 PRODUCT = {"rows": 136, "columns": 72, "depth": 64 * 7 + 8}

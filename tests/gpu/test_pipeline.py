@@ -14,7 +14,8 @@ from interlace.pipeline import library
 from interlace.pipeline.circular import circular_buffer
 from interlace.pipeline.compiled import compile_kernel
 from interlace.pipeline.index import evaluate
-from interlace.pipeline.ir import Copy, Kernel, Load, Memory, ReduceOp, walk
+from interlace.pipeline.ir import Copy, Kernel, Load, Memory, ReduceOp
+from interlace.pipeline.traverse import walk
 
 Arrays = dict[str, np.ndarray]
 

@@ -9,9 +9,10 @@ import pytest
 
 from interlace.core.dtypes import bf16, fp16
 from interlace.pipeline import library
+from interlace.pipeline.arithmetic import Floats, rounded
 from interlace.pipeline.circular import circular_buffer, lower
 from interlace.pipeline.hazards import check_hazards
-from interlace.pipeline.interpret import Floats, interpret, rounded
+from interlace.pipeline.interpret import interpret
 from interlace.pipeline.ir import Copy, Kernel, ReduceOp
 from interlace.pipeline.text import print_kernel
 

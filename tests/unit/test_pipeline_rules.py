@@ -39,9 +39,10 @@ from interlace.pipeline.index import (
     substitute,
 )
 from interlace.pipeline.interpret import interpret
-from interlace.pipeline.ir import AllocBarrier, Box, Copy, For, Kernel, Let, Role, Store, walk
+from interlace.pipeline.ir import AllocBarrier, Box, Copy, For, Kernel, Let, Role, Store
 from interlace.pipeline.smem import lay_out
 from interlace.pipeline.text import print_index, print_kernel
+from interlace.pipeline.traverse import walk
 
 
 def loop(

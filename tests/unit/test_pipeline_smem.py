@@ -25,10 +25,9 @@ from interlace.pipeline.ir import (
     Role,
     Section,
     Stmt,
-    read,
-    written,
 )
 from interlace.pipeline.smem import lay_out
+from interlace.pipeline.traverse import read, written
 
 
 @st.composite

@@ -43,10 +43,9 @@ from interlace.pipeline.ir import (
     Stmt,
     Sync,
     WaitParity,
-    read,
-    walk,
 )
 from interlace.pipeline.nest import block_loops
+from interlace.pipeline.traverse import read, walk
 
 Env = dict[str, int]
 #: One mbarrier: name of the array and slot. One part: tensor, slot, agent (-1: all by TMA).

@@ -39,10 +39,9 @@ from interlace.pipeline.ir import (
     Stmt,
     Sync,
     WaitParity,
-    map_boxes,
-    walk,
 )
 from interlace.pipeline.ring import Buffered
+from interlace.pipeline.traverse import map_boxes, walk
 
 
 @dataclass(frozen=True)

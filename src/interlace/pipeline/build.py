@@ -39,8 +39,8 @@ from interlace.pipeline.ir import (
     Stmt,
     Store,
     Tensor,
-    value_boxes,
 )
+from interlace.pipeline.traverse import value_boxes
 from interlace.pipeline.values import Arithmetic, Read, Value, ValueLike, as_value
 
 

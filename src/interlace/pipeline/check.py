@@ -32,14 +32,9 @@ from interlace.pipeline.ir import (
     Stmt,
     Store,
     Tensor,
-    boxes,
-    read,
-    value_boxes,
-    value_indices,
-    walk,
-    written,
 )
 from interlace.pipeline.nest import Nest, Site, nest_of, sites
+from interlace.pipeline.traverse import boxes, read, value_boxes, value_indices, walk, written
 
 #: Largest side of a TMA box, in elements, and largest number of dimensions.
 TMA_SIDE = 256

@@ -16,8 +16,9 @@ from __future__ import annotations
 from collections.abc import Hashable
 
 from interlace.core.errors import PipelineError
-from interlace.pipeline.ir import For, Kernel, LoopKind, read, written
+from interlace.pipeline.ir import For, Kernel, LoopKind
 from interlace.pipeline.nest import Site, sites
+from interlace.pipeline.traverse import read, written
 
 
 def check_outputs(kernel: Kernel) -> None:

@@ -18,21 +18,8 @@ from __future__ import annotations
 
 from interlace.core.errors import PipelineError
 from interlace.pipeline.index import names
-from interlace.pipeline.ir import (
-    Copy,
-    For,
-    If,
-    Kernel,
-    LoopKind,
-    Memory,
-    Pointwise,
-    Stmt,
-    Store,
-    boxes,
-    read,
-    walk,
-    written,
-)
+from interlace.pipeline.ir import Copy, For, If, Kernel, LoopKind, Memory, Pointwise, Stmt, Store
+from interlace.pipeline.traverse import boxes, read, walk, written
 
 
 def check_thread_loop(kernel: Kernel, loop: For) -> None:

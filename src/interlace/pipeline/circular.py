@@ -16,23 +16,10 @@ from interlace.core.errors import PipelineError
 from interlace.pipeline.body import Rings, close_barriers, names_before, names_inside, open_barriers
 from interlace.pipeline.check import check_kernel, check_ring, declared_names
 from interlace.pipeline.index import Const, Index, Less, Var, maximum, minimum
-from interlace.pipeline.ir import (
-    AllocBarrier,
-    Block,
-    For,
-    If,
-    Kernel,
-    Let,
-    Load,
-    LoopKind,
-    Ring,
-    Section,
-    Stmt,
-    Sync,
-    walk,
-)
+from interlace.pipeline.ir import AllocBarrier, Block, For, If, Kernel, Let, Load, LoopKind, Ring, Section, Stmt, Sync
 from interlace.pipeline.ring import Buffered
 from interlace.pipeline.specialise import specialise
+from interlace.pipeline.traverse import walk
 
 
 def circular_buffer(kernel: Kernel, tensor: str, stages: int, prefetch: int | None = None) -> Kernel:

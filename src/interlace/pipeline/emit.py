@@ -19,7 +19,7 @@ from dataclasses import dataclass
 
 from interlace.core.devices import DeviceSpec
 from interlace.core.dtypes import bf16
-from interlace.core.errors import PipelineError
+from interlace.pipeline.emit_barriers import barrier_slot, emit_barrier
 from interlace.pipeline.emit_combine import Partial
 from interlace.pipeline.emit_index import emit_index, emit_less
 from interlace.pipeline.emit_rules import MapSpec, check_emittable, map_of, tensor_maps
@@ -29,17 +29,10 @@ from interlace.pipeline.index import Index
 from interlace.pipeline.ir import (
     AllocBarrier,
     Arrive,
-    ArriveCopies,
-    ArriveExpect,
-    BarrierSlot,
     Copy,
     ElectOne,
-    FenceBarrierInit,
-    FenceProxy,
     For,
     If,
-    InitBarrier,
-    Invalidate,
     Kernel,
     Let,
     Load,
@@ -54,16 +47,13 @@ from interlace.pipeline.ir import (
     Section,
     Stmt,
     Store,
-    Sync,
-    WaitParity,
-    walk,
-    written,
 )
 from interlace.pipeline.nest import block_loops
 from interlace.pipeline.peepholes import deferred_stores, hoisted, lagging_releases, pending_stores
 from interlace.pipeline.preamble import wgmma, wgmma_name
-from interlace.pipeline.smem import BARRIER_BYTES, SharedLayout, lay_out
+from interlace.pipeline.smem import SharedLayout, lay_out
 from interlace.pipeline.spread import Fragment, spread_registers
+from interlace.pipeline.traverse import walk, written
 
 #: Registers of an SM, and the most that ptxas gives a thread.
 SM_REGISTERS = 65536
@@ -206,6 +196,8 @@ class _Emitter:
                 self._role(stmt)
             case ElectOne():
                 self._elect(stmt, scope)
+            case AllocBarrier():
+                pass
             case Let():
                 self.out.add(f"const int {stmt.var} = {emit_index(stmt.value)};")
             case Load() if stmt.by is Copy.TMA:
@@ -223,7 +215,7 @@ class _Emitter:
             case Matmul():
                 self._matmul(stmt, scope)
             case _:
-                self._barrier(stmt, scope)
+                self.out.add(emit_barrier(stmt, scope, self.layout))
 
     def _blocks(self, loops: tuple[For, ...]) -> None:
         """Blocks are numbered as the loops would run: the innermost variable changes fastest."""
@@ -300,7 +292,7 @@ class _Emitter:
             for barrier in arrives:
                 before = f"{barrier.name}_before_"
                 self.out.add(f"if (thread % 32 == 0 && {before}) mbarrier_arrive({before});")
-                self.out.add(f"{before} = {self._slot(barrier)};")
+                self.out.add(f"{before} = {barrier_slot(barrier)};")
             return
         if stmt.per is Per.WARP:
             self.out.add("__syncwarp();")
@@ -328,7 +320,7 @@ class _Emitter:
         where = ", ".join(emit_index(o) for o in reversed(box.origin))
         target = f"shared_address({self.tiles.slot(stmt.dst)})"
         name = map_of(self.kernel, stmt).name
-        self.out.add(f"tma_load_{len(box.shape)}d({target}, {name}, {where}, {self._slot(stmt.barrier)});")
+        self.out.add(f"tma_load_{len(box.shape)}d({target}, {name}, {where}, {barrier_slot(stmt.barrier)});")
 
     def _tma_store(self, stmt: Store, scope: Scope) -> None:
         box = stmt.dst
@@ -383,42 +375,6 @@ class _Emitter:
         assert isinstance(layout, Fragment)
         for block in range(layout.blocks):
             self.out.add(f"settle({stmt.acc.tensor}[{block}]);")
-
-    def _slot(self, barrier: BarrierSlot) -> str:
-        slot = emit_index(barrier.slot, 2)
-        return barrier.name if slot == "0" else f"{barrier.name} + {slot} * {BARRIER_BYTES}"
-
-    def _barrier(self, stmt: Stmt, scope: Scope) -> None:
-        out = self.out
-        match stmt:
-            case AllocBarrier():
-                pass
-            case InitBarrier():
-                out.add(self._every_slot(stmt.name, f"mbarrier_init({{}}, {stmt.count});"))
-            case Invalidate():
-                out.add(self._every_slot(stmt.name, "mbarrier_inval({});"))
-            case FenceBarrierInit():
-                out.add("fence_mbarrier_init();")
-            case FenceProxy():
-                out.add("fence_proxy_async();")
-            case ArriveExpect():
-                out.add(f"mbarrier_arrive_expect_tx({self._slot(stmt.barrier)}, {stmt.bytes});")
-            case Arrive():
-                out.add(f"mbarrier_arrive({self._slot(stmt.barrier)});")
-            case ArriveCopies():
-                out.add(f"copy_async_arrive({self._slot(stmt.barrier)});")
-            case WaitParity():
-                out.add(f"mbarrier_wait({self._slot(stmt.barrier)}, {emit_index(stmt.parity)});")
-            case Sync():
-                out.add(scope.sync)
-            case _:
-                raise PipelineError(f"no CUDA for {type(stmt).__name__}")
-
-    def _every_slot(self, name: str, call: str) -> str:
-        slots = self.layout.of(name).slots
-        if slots == 1:
-            return call.format(name)
-        return f"for (int s_ = 0; s_ < {slots}; ++s_) {call.format(f'{name} + s_ * {BARRIER_BYTES}')}"
 
 
 def _ptx_kind(kernel: Kernel, stmt: Matmul) -> str:

@@ -8,9 +8,10 @@ from functools import cache
 
 from interlace.core.errors import PipelineError
 from interlace.pipeline.emit_index import INDEX_CALLS
-from interlace.pipeline.emit_tiles import VALUE_CALLS
-from interlace.pipeline.ir import Box, Copy, For, Kernel, Let, Load, Matmul, Store, walk
+from interlace.pipeline.emit_values import VALUE_CALLS
+from interlace.pipeline.ir import Box, Copy, For, Kernel, Let, Load, Matmul, Store
 from interlace.pipeline.preamble import PREAMBLE, wgmma_name
+from interlace.pipeline.traverse import walk
 
 _KEYWORDS = frozenset(
     (

@@ -20,7 +20,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from math import gcd, isinf, prod
+from math import gcd, prod
 
 from interlace.core.dtypes import fp32
 from interlace.core.errors import PipelineError
@@ -28,32 +28,14 @@ from interlace.pipeline.check import divisor
 from interlace.pipeline.emit_combine import NEUTRAL, Partial, combine, combine_groups, combine_neighbours
 from interlace.pipeline.emit_index import emit_index
 from interlace.pipeline.emit_text import UNROLL, Lines, Scope
+from interlace.pipeline.emit_values import emit_value
 from interlace.pipeline.index import Const, never_negative
-from interlace.pipeline.ir import (
-    Box,
-    Copy,
-    Kernel,
-    Load,
-    Memory,
-    Pointwise,
-    Reduce,
-    ReduceOp,
-    Store,
-    Tensor,
-    value_boxes,
-)
+from interlace.pipeline.ir import Box, Copy, Kernel, Load, Memory, Pointwise, Reduce, ReduceOp, Store, Tensor
 from interlace.pipeline.spread import Fragment, Spread, vector_of
-from interlace.pipeline.values import Apply, Coord, FromIndex, Read, Scalar, Value, ValueOp
+from interlace.pipeline.traverse import value_boxes
+from interlace.pipeline.values import Read, Value
 
-_INFIX = {ValueOp.ADD: "+", ValueOp.SUB: "-", ValueOp.MUL: "*", ValueOp.DIV: "/"}
-VALUE_CALLS = {
-    ValueOp.MAX: "larger",
-    ValueOp.MIN: "smaller",
-    ValueOp.EXP: "expf",
-    ValueOp.TANH: "tanhf",
-    ValueOp.SQRT: "sqrtf",
-    ValueOp.RSQRT: "rsqrtf",
-}
+
 class Tiles:
     """Emits the tile statements of one kernel to ``out``."""
 
@@ -110,7 +92,7 @@ class Tiles:
         self._loops(layout, stmt.shape, scope, every_thread=False)
         values = self._read_all(stmt.value, stmt.shape, layout)
         self.out.add(UNROLL)
-        expression = self._value(stmt.value, stmt.shape, layout, values)
+        expression = emit_value(stmt.value, stmt.shape, values)
         loop = f"for (int j_ = 0; j_ < {self._vector(layout, stmt.shape)}; ++j_)"
         self.out.add(f"{loop} {name} = {combined.format(expression)};")
         self._end_loops()
@@ -140,7 +122,7 @@ class Tiles:
         layout = self._layout(shape, (dst, *value_boxes(value)), scope)
         self._loops(layout, shape, scope, every_thread=in_registers)
         values = self._read_all(value, shape, layout)
-        expression = self._value(value, shape, layout, values)
+        expression = emit_value(value, shape, values)
         vector = self._vector(layout, shape)
         loop = f"for (int j_ = 0; j_ < {vector}; ++j_)"
         if in_registers:
@@ -355,29 +337,6 @@ class Tiles:
         )
         self._end_loops()
 
-    def _value(self, value: Value, shape: tuple[int, ...], layout: Spread | Fragment, values: Mapping[Box, str]) -> str:
-        match value:
-            case Scalar():
-                return _number(value.number)
-            case FromIndex():
-                return f"(float)({emit_index(value.index)})"
-            case Coord():
-                last = value.axis == len(shape) - 1
-                return f"(float)(c{value.axis}_ + j_)" if last else f"(float)c{value.axis}_"
-            case Read():
-                return values[value.box]
-        assert isinstance(value, Apply)
-        args = [self._value(a, shape, layout, values) for a in value.args]
-        if value.op in _INFIX:
-            return f"({args[0]} {_INFIX[value.op]} {args[1]})"
-        if value.op is ValueOp.NEG:
-            return f"(-{args[0]})"
-        if value.op is ValueOp.LESS:
-            return f"({args[0]} < {args[1]} ? 1.0f : 0.0f)"
-        if value.op is ValueOp.WHERE:
-            return f"({args[0]} != 0.0f ? {args[1]} : {args[2]})"
-        return f"{VALUE_CALLS[value.op]}({', '.join(args)})"
-
 
 def _inside(tensor: Tensor, box: Box, vector: int) -> bool:
     """Whether no vector of ``box`` needs clipping, whatever the run-time extents: all numbers, aligned."""
@@ -405,13 +364,6 @@ def _row_major(coordinates: list[str], extents: list[str], *, wide: bool = False
         else:
             offset = f"({offset}) * {extent} + {place}"
     return offset
-
-
-def _number(number: float) -> str:
-    if isinf(number):
-        return "INFINITE" if number > 0 else "(-INFINITE)"
-    text = f"{number!r}f"
-    return f"({text})" if number < 0 else text
 
 
 def axes_of(box: Box, shape: tuple[int, ...]) -> tuple[int | None, ...]:

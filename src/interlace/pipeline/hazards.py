@@ -48,9 +48,10 @@ from interlace.pipeline.agents import (
     Write,
     trace,
 )
-from interlace.pipeline.ir import Kernel, Load, walk
+from interlace.pipeline.ir import Kernel, Load
 from interlace.pipeline.mbarrier import MBarrier
 from interlace.pipeline.nest import blocks
+from interlace.pipeline.traverse import walk
 
 #: Where an exploration gives up, before it fills the memory.
 MOST_STATES = 1_000_000

@@ -19,8 +19,8 @@ from random import Random
 import numpy as np
 import numpy.typing as npt
 
-from interlace.core.dtypes import DType, bf16, fp16
 from interlace.core.errors import BarrierError, PipelineError
+from interlace.pipeline.arithmetic import OPERATIONS, Floats, rounded
 from interlace.pipeline.check import check_sizes
 from interlace.pipeline.index import Var, evaluate, holds
 from interlace.pipeline.ir import (
@@ -58,27 +58,10 @@ from interlace.pipeline.ir import (
 )
 from interlace.pipeline.mbarrier import MBarrier
 from interlace.pipeline.nest import block_loops, blocks
-from interlace.pipeline.values import Apply, Coord, FromIndex, Read, Scalar, Value, ValueOp
+from interlace.pipeline.values import Apply, Coord, FromIndex, Read, Scalar, Value
 
-Floats = npt.NDArray[np.float32]
 #: A coroutine; it yields what it waits for while it is blocked.
 Task = Generator[str, None, None]
-
-_OPS: dict[ValueOp, Callable[..., Floats]] = {
-    ValueOp.ADD: np.add,
-    ValueOp.SUB: np.subtract,
-    ValueOp.MUL: np.multiply,
-    ValueOp.DIV: np.divide,
-    ValueOp.MAX: np.maximum,
-    ValueOp.MIN: np.minimum,
-    ValueOp.NEG: np.negative,
-    ValueOp.EXP: np.exp,
-    ValueOp.TANH: np.tanh,
-    ValueOp.SQRT: np.sqrt,
-    ValueOp.RSQRT: lambda x: np.float32(1) / np.sqrt(x),
-    ValueOp.LESS: lambda x, y: np.less(x, y).astype(np.float32),
-    ValueOp.WHERE: lambda c, x, y: np.where(c != 0, x, y),
-}
 
 
 def interpret(
@@ -127,18 +110,6 @@ def interpret_block(
     """
     with np.errstate(all="ignore"):
         _run_block(kernel, values, memory, Random(0), origins)
-
-
-def rounded(values: Floats, dtype: DType) -> Floats:
-    """``values`` rounded to nearest even in ``dtype``, as fp32."""
-    if dtype == fp16:
-        return values.astype(np.float16).astype(np.float32)
-    if dtype == bf16:
-        bits = np.ascontiguousarray(values, np.float32).view(np.uint32)
-        up = bits + np.uint32(0x7FFF) + (bits >> np.uint32(16) & np.uint32(1))
-        even = (up & np.uint32(0xFFFF0000)).view(np.float32)
-        return np.where(np.isfinite(values), even, values)
-    return values
 
 
 def _sizes(kernel: Kernel, arrays: Mapping[str, Floats]) -> dict[str, int]:
@@ -359,7 +330,7 @@ class _ThreadBlock:
             case Read():
                 return self._read(value.box, env)
         assert isinstance(value, Apply)
-        return _OPS[value.op](*(self._value(a, env, shape) for a in value.args))
+        return OPERATIONS[value.op](*(self._value(a, env, shape) for a in value.args))
 
     def _view(self, box: Box, env: dict[str, int]) -> tuple[Floats, tuple[slice, ...], tuple[slice, ...]]:
         """The array, the part of it that the box covers, and that part within the box."""

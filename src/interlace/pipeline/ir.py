@@ -15,14 +15,13 @@ role, or inside ``ElectOne`` one thread of these (or one of each warp).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from enum import Enum
 from math import prod
 
 from interlace.core.dtypes import DType
-from interlace.pipeline.index import Const, Index, Less, substitute
-from interlace.pipeline.values import Apply, Arithmetic, FromIndex, Read, Value
+from interlace.pipeline.index import Const, Index, Less
+from interlace.pipeline.values import Arithmetic, Read, Value
 
 #: Threads of a warp, and of the warpgroup that issues one wgmma.
 WARP = 32
@@ -371,78 +370,3 @@ class Kernel:
 
 #: Statements that hold others.
 Block = For | If | ElectOne | Role | Section
-
-
-def walk(body: tuple[Stmt, ...]) -> Iterator[Stmt]:
-    """Every statement, outer before inner, in order."""
-    for stmt in body:
-        yield stmt
-        if isinstance(stmt, Block):
-            yield from walk(stmt.body)
-
-
-def written(stmt: Stmt) -> Box | None:
-    """The box that a statement writes."""
-    if isinstance(stmt, Load | Store | Pointwise | Reduce):
-        return stmt.dst
-    return stmt.acc if isinstance(stmt, Matmul) else None
-
-
-def read(stmt: Stmt) -> tuple[Box, ...]:
-    """The boxes that a statement reads, without those of statements inside it."""
-    match stmt:
-        case Load() | Store():
-            return (stmt.src,)
-        case Pointwise():
-            return value_boxes(stmt.value)
-        case Reduce():
-            return (*value_boxes(stmt.value), stmt.dst)
-        case Matmul():
-            return stmt.a, stmt.b, stmt.acc
-    return ()
-
-
-def boxes(stmt: Stmt) -> tuple[Box, ...]:
-    """The box that a statement writes, if it does, and those that it reads."""
-    target = written(stmt)
-    return read(stmt) if target is None else (target, *read(stmt))
-
-
-def value_boxes(value: Value) -> tuple[Box, ...]:
-    """Every box that a value reads, in order."""
-    if isinstance(value, Read):
-        return (value.box,)
-    return tuple(box for arg in value.args for box in value_boxes(arg)) if isinstance(value, Apply) else ()
-
-
-def map_boxes(stmt: Stmt, change: Callable[[Box], Box]) -> Stmt:
-    """A statement without inner ones, with each of its boxes changed."""
-    match stmt:
-        case Load() | Store():
-            return replace(stmt, dst=change(stmt.dst), src=change(stmt.src))
-        case Pointwise():
-            return replace(stmt, dst=change(stmt.dst), value=_map_value(stmt.value, change))
-        case Reduce():
-            return replace(stmt, dst=change(stmt.dst), value=_map_value(stmt.value, change))
-        case Matmul():
-            return replace(stmt, acc=change(stmt.acc), a=change(stmt.a), b=change(stmt.b))
-    return stmt
-
-
-def _map_value(value: Value, change: Callable[[Box], Box]) -> Value:
-    if isinstance(value, Read):
-        return Read(change(value.box))
-    return Apply(value.op, tuple(_map_value(a, change) for a in value.args)) if isinstance(value, Apply) else value
-
-
-def substitute_box(box: Box, by: dict[str, Index]) -> Box:
-    """``box`` with variables of its origin and slot replaced."""
-    slot = None if box.slot is None else substitute(box.slot, by)
-    return replace(box, origin=tuple(substitute(o, by) for o in box.origin), slot=slot)
-
-
-def value_indices(value: Value) -> tuple[Index, ...]:
-    """The index expressions that a value uses as numbers."""
-    if isinstance(value, FromIndex):
-        return (value.index,)
-    return tuple(i for arg in value.args for i in value_indices(arg)) if isinstance(value, Apply) else ()

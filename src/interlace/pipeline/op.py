@@ -23,12 +23,13 @@ from interlace.graph.access import Access, Span
 from interlace.graph.op import Op
 from interlace.graph.tensor import Tensor
 from interlace.kernels.base import Array, Kernel, Params, Reference, Regions
+from interlace.pipeline.arithmetic import Floats, rounded
 from interlace.pipeline.check import check_sizes
 from interlace.pipeline.circular import lower
 from interlace.pipeline.compiled import Compiled, Launch, compile_kernel
 from interlace.pipeline.flops import block_flops
 from interlace.pipeline.index import evaluate
-from interlace.pipeline.interpret import Floats, interpret_block, rounded
+from interlace.pipeline.interpret import interpret_block
 from interlace.pipeline.ir import Kernel as Loops
 from interlace.pipeline.ir import Memory
 from interlace.pipeline.nest import block_loops

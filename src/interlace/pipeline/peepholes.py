@@ -23,9 +23,8 @@ from interlace.pipeline.ir import (
     Reduce,
     Stmt,
     Store,
-    boxes,
-    walk,
 )
+from interlace.pipeline.traverse import boxes, walk
 
 
 def touching(body: tuple[Stmt, ...], name: str) -> Iterator[Stmt]:

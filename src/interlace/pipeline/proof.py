@@ -15,8 +15,9 @@ from math import prod
 from interlace.pipeline.check import check_ring
 from interlace.pipeline.hazards import Explored, check_hazards
 from interlace.pipeline.index import evaluate
-from interlace.pipeline.ir import Copy, For, Kernel, Load, Ring, walk
+from interlace.pipeline.ir import Copy, For, Kernel, Load, Ring
 from interlace.pipeline.nest import Nest
+from interlace.pipeline.traverse import walk
 
 #: An extent that brings no further step when it grows by 2 to this power brings none at all.
 LARGEST_TILE = 20

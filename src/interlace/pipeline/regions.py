@@ -16,8 +16,9 @@ from itertools import product, zip_longest
 
 from interlace.graph.access import Affine, Span, axes
 from interlace.pipeline.index import Binary, Const, Index, IndexOp, Var, evaluate
-from interlace.pipeline.ir import Block, Box, For, Kernel, Memory, Stmt, boxes
+from interlace.pipeline.ir import Block, Box, For, Kernel, Memory, Stmt
 from interlace.pipeline.nest import block_loops
+from interlace.pipeline.traverse import boxes
 
 
 @dataclass(frozen=True)

@@ -26,9 +26,9 @@ from interlace.pipeline.ir import (
     Ring,
     Stmt,
     WaitParity,
-    substitute_box,
 )
 from interlace.pipeline.nest import Nest
+from interlace.pipeline.traverse import substitute_box
 
 
 @dataclass(frozen=True)

@@ -32,11 +32,9 @@ from interlace.pipeline.ir import (
     Role,
     RoleKind,
     Tensor,
-    read,
-    walk,
-    written,
 )
 from interlace.pipeline.nest import Site, sites
+from interlace.pipeline.traverse import read, walk, written
 
 #: Alignment of tiles, and bytes of an mbarrier.
 TILE_ALIGN_BYTES = 128

@@ -17,21 +17,8 @@ from dataclasses import dataclass
 from math import prod
 
 from interlace.core.errors import PipelineError
-from interlace.pipeline.ir import (
-    WARP,
-    WARPGROUP,
-    Kernel,
-    Load,
-    Matmul,
-    Memory,
-    Pointwise,
-    Reduce,
-    Stmt,
-    Store,
-    read,
-    value_boxes,
-    walk,
-)
+from interlace.pipeline.ir import WARP, WARPGROUP, Kernel, Load, Matmul, Memory, Pointwise, Reduce, Stmt, Store
+from interlace.pipeline.traverse import read, value_boxes, walk
 
 
 @dataclass(frozen=True)
