@@ -24,9 +24,9 @@ from interlace.core.errors import InterlaceError
 from interlace.pipeline import library
 from interlace.pipeline.circular import circular_buffer
 from interlace.pipeline.compiled import Compiled, compile_kernel
-from interlace.pipeline.compiler import compile_text
+from interlace.pipeline.cuda.compiler import compile_text
+from interlace.pipeline.cuda.launcher import Argument, Kernel
 from interlace.pipeline.ir import Kernel as Loops
-from interlace.pipeline.launcher import Argument, Kernel
 
 RIVALS = Path(__file__).parent / "rivals"
 SIDE = 32768  # squared, in fp32: 4 GiB

@@ -17,7 +17,7 @@ from interlace.core.errors import PipelineError
 from interlace.pipeline.build import Builder
 from interlace.pipeline.circular import circular_buffer, lower
 from interlace.pipeline.compiled import compile_kernel
-from interlace.pipeline.emit import Emitted, emit_kernel
+from interlace.pipeline.cuda.emit import Emitted, emit_kernel
 from interlace.pipeline.index import ceil_div
 from interlace.pipeline.ir import Copy, Kernel, ReduceOp
 from interlace.pipeline.library import copy_3d, examples, matmul, reduce_inner

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from interlace.core.errors import CompileError
-from interlace.pipeline.compiler import compile_text
+from interlace.pipeline.cuda.compiler import compile_text
 
 RIVALS = Path(__file__).parents[2] / "benchmarks" / "rivals"
 

@@ -24,8 +24,8 @@ from interlace.pipeline import library
 from interlace.pipeline.build import Builder, Handle
 from interlace.pipeline.check import check_sizes, declared_names, divisor
 from interlace.pipeline.circular import circular_buffer, lower
-from interlace.pipeline.emit import emit_kernel
-from interlace.pipeline.emit_rules import reserved_names, tensor_maps
+from interlace.pipeline.cuda.emit import emit_kernel
+from interlace.pipeline.cuda.rules import reserved_names, tensor_maps
 from interlace.pipeline.index import (
     Const,
     IndexLike,

@@ -60,7 +60,7 @@ def register(app: typer.Typer) -> None:
                 marked = circular_buffer(marked, tile, stages, prefetch)
             rewritten = lower(marked, warp_specialised=warp_specialised)
             if printed is Printed.CUDA:
-                from interlace.pipeline.emit import emit_kernel
+                from interlace.pipeline.cuda.emit import emit_kernel
 
                 text = emit_kernel(rewritten, H200).text
             elif printed is Printed.SMEM:

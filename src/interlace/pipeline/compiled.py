@@ -17,13 +17,13 @@ from interlace.core.dtypes import dtype
 from interlace.core.errors import PipelineError
 from interlace.pipeline.check import check_sizes
 from interlace.pipeline.circular import lower
-from interlace.pipeline.compiler import Binary, compile_text
-from interlace.pipeline.emit import Emitted, emit_kernel
-from interlace.pipeline.emit_rules import MapSpec
+from interlace.pipeline.cuda.compiler import Binary, compile_text
+from interlace.pipeline.cuda.emit import Emitted, emit_kernel
+from interlace.pipeline.cuda.launcher import Argument, TensorMap, current_context, tensor_map
+from interlace.pipeline.cuda.launcher import Kernel as Loaded
+from interlace.pipeline.cuda.rules import MapSpec
 from interlace.pipeline.index import evaluate
 from interlace.pipeline.ir import Kernel, Memory
-from interlace.pipeline.launcher import Argument, TensorMap, current_context, tensor_map
-from interlace.pipeline.launcher import Kernel as Loaded
 from interlace.pipeline.proof import prove
 
 #: Indices within a kernel have 32 bits, with room for one more tile.

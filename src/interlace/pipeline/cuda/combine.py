@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from interlace.pipeline.emit_text import UNROLL, Lines, Scope
+from interlace.pipeline.cuda.lines import UNROLL, Lines, Scope
+from interlace.pipeline.cuda.spread import Spread
 from interlace.pipeline.ir import Reduce, ReduceOp
-from interlace.pipeline.spread import Spread
 
 NEUTRAL = {ReduceOp.SUM: "0.0f", ReduceOp.MAX: "-INFINITE"}
 

@@ -19,12 +19,15 @@ from dataclasses import dataclass
 
 from interlace.core.devices import DeviceSpec
 from interlace.core.dtypes import bf16
-from interlace.pipeline.emit_barriers import barrier_slot, emit_barrier
-from interlace.pipeline.emit_combine import Partial
-from interlace.pipeline.emit_index import emit_index, emit_less
-from interlace.pipeline.emit_rules import MapSpec, check_emittable, map_of, tensor_maps
-from interlace.pipeline.emit_text import UNROLL, Lines, Scope
-from interlace.pipeline.emit_tiles import Tiles
+from interlace.pipeline.cuda.barriers import barrier_slot, emit_barrier
+from interlace.pipeline.cuda.combine import Partial
+from interlace.pipeline.cuda.indices import emit_index, emit_less
+from interlace.pipeline.cuda.lines import UNROLL, Lines, Scope
+from interlace.pipeline.cuda.peepholes import deferred_stores, hoisted, lagging_releases, pending_stores
+from interlace.pipeline.cuda.preamble import wgmma, wgmma_name
+from interlace.pipeline.cuda.rules import MapSpec, check_emittable, map_of, tensor_maps
+from interlace.pipeline.cuda.spread import Fragment, spread_registers
+from interlace.pipeline.cuda.tiles import Tiles
 from interlace.pipeline.index import Index
 from interlace.pipeline.ir import (
     AllocBarrier,
@@ -49,10 +52,7 @@ from interlace.pipeline.ir import (
     Store,
 )
 from interlace.pipeline.nest import block_loops
-from interlace.pipeline.peepholes import deferred_stores, hoisted, lagging_releases, pending_stores
-from interlace.pipeline.preamble import wgmma, wgmma_name
 from interlace.pipeline.smem import SharedLayout, lay_out
-from interlace.pipeline.spread import Fragment, spread_registers
 from interlace.pipeline.traverse import walk, written
 
 #: Registers of an SM, and the most that ptxas gives a thread.

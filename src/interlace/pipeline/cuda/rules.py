@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from functools import cache
 
 from interlace.core.errors import PipelineError
-from interlace.pipeline.emit_index import INDEX_CALLS
-from interlace.pipeline.emit_values import VALUE_CALLS
+from interlace.pipeline.cuda.indices import INDEX_CALLS
+from interlace.pipeline.cuda.preamble import PREAMBLE, wgmma_name
+from interlace.pipeline.cuda.values import VALUE_CALLS
 from interlace.pipeline.ir import Box, Copy, For, Kernel, Let, Load, Matmul, Store
-from interlace.pipeline.preamble import PREAMBLE, wgmma_name
 from interlace.pipeline.traverse import walk
 
 _KEYWORDS = frozenset(

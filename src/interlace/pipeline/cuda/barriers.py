@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from interlace.core.errors import PipelineError
-from interlace.pipeline.emit_index import emit_index
-from interlace.pipeline.emit_text import Scope
+from interlace.pipeline.cuda.indices import emit_index
+from interlace.pipeline.cuda.lines import Scope
 from interlace.pipeline.ir import (
     Arrive,
     ArriveCopies,

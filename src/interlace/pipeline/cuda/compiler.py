@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from io import StringIO
 
 from interlace.core.errors import CompileError, NoDeviceError
-from interlace.pipeline.preamble import PREAMBLE
+from interlace.pipeline.cuda.preamble import PREAMBLE
 
 ARCHITECTURE = "sm_90a"
 

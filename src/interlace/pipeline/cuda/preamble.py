@@ -7,7 +7,7 @@ The text stands before every kernel; it needs no header. Addresses of shared mem
 from __future__ import annotations
 
 from interlace.kernels.primitives.semaphore_cuda import SEMAPHORES
-from interlace.pipeline.tile_functions import TILE_FUNCTIONS
+from interlace.pipeline.cuda.tile_functions import TILE_FUNCTIONS
 
 _FUNCTIONS = r"""
 #define WATCHDOG 2000000000ull

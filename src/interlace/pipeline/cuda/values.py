@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from math import isinf
 
-from interlace.pipeline.emit_index import emit_index
+from interlace.pipeline.cuda.indices import emit_index
 from interlace.pipeline.ir import Box
 from interlace.pipeline.values import Apply, Coord, FromIndex, Read, Scalar, Value, ValueOp
 

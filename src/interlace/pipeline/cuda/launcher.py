@@ -19,7 +19,7 @@ from typing import Any, Protocol
 
 from interlace.core.dtypes import DType
 from interlace.core.errors import DriverError, NoDeviceError
-from interlace.pipeline.compiler import Binary
+from interlace.pipeline.cuda.compiler import Binary
 
 
 class DeviceArray(Protocol):
