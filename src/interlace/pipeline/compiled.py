@@ -130,7 +130,7 @@ def compile_kernel(
     """
     rewritten = lower(kernel, warp_specialised=warp_specialised)
     emitted = emit_kernel(rewritten, device, items=items)
-    prove(kernel, rewritten)
+    prove(kernel, warp_specialised=warp_specialised)
     return Compiled(emitted, compile_text(emitted.text, kernel.name))
 
 

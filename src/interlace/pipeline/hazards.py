@@ -17,7 +17,7 @@ that the rewrite puts before each first write), nor fences between proxies, whic
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -69,8 +69,13 @@ class Explored:
     states: int
 
 
-def check_hazards(source: Kernel, kernel: Kernel, sizes: Mapping[str, int]) -> Explored:
+def check_hazards(
+    source: Kernel, kernel: Kernel, sizes: Mapping[str, int], of: Iterable[Mapping[str, int]] | None = None
+) -> Explored:
     """Explores ``kernel``, the rewritten ``source``, with run-time extents ``sizes``: small ones, a few steps a ring.
+
+    Args:
+        of: values of the block loops' variables, for each block to look at; all blocks by default.
 
     Raises:
         HazardError: the subclass names the hazard, the message the tensor and the events that lead to it.
@@ -87,13 +92,29 @@ def check_hazards(source: Kernel, kernel: Kernel, sizes: Mapping[str, int]) -> E
                 )
     seen: dict[object, int] = {}
     count = 0
-    for values in blocks(kernel, sizes):
+    for values in blocks(kernel, sizes) if of is None else of:
         count += 1
-        traces = trace(source, kernel, dict(sizes) | values)
-        key = tuple((tuple(a.events), repr(a.readings)) for a in traces.agents), repr(traces.origins)
-        if key not in seen:
-            seen[key] = _explore_block(kernel.name, traces)
+        traces = trace(source, kernel, {**sizes, **values})
+        same = _wherever(traces)
+        if same not in seen:
+            seen[same] = _explore_block(kernel.name, traces)
     return Explored(count, sum(seen.values()))
+
+
+def _wherever(traces: Traces) -> object:
+    """What a block does, wherever in the tensors: origins are numbered as they appear."""
+    numbers: dict[object, int] = {}
+
+    def number(tensor: str, origin: object) -> int:
+        return numbers.setdefault((tensor, origin), len(numbers))
+
+    contents = tuple((part, tuple(number(part[0], at) for at in origins)) for part, origins in traces.origins.items())
+    readings = tuple(
+        (at, tuple((r.tensor, r.slot, number(r.tensor, r.origin)) for r in some))
+        for agent in traces.agents
+        for at, some in agent.readings.items()
+    )
+    return contents, readings, tuple(tuple(agent.events) for agent in traces.agents)
 
 
 def _explore_block(name: str, traces: Traces) -> int:
