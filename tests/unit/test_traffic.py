@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from itertools import pairwise
 from time import perf_counter
 
@@ -265,6 +266,16 @@ def test_steps_grow_until_the_plan_is_within_the_limit() -> None:
     assert per_item == [2] * 4 + [1] * 4 + [2] * 4 + [1] * 4
     for t in (fine, coarse):
         assert t.units.nbytes[t.reads].sum() == 2 * (2 * 8 * 8 * 4) * 2 + 4 * 2 * (4 * 4 * 4)
+
+
+@settings(EXAMPLES, max_examples=60)
+@given(plans())
+def test_the_limit_is_on_what_there_is_to_the_piece(plan: Plan) -> None:
+    fine = touches(plan)
+    size = len(fine.units) + int(fine.step_ptr[-1]) + len(fine)
+    assert touches(plan, limit=size).chunks_per_step == 1
+    with suppress(SimulationError):  # where no step is coarse enough
+        assert touches(plan, limit=size - 1).chunks_per_step > 1
 
 
 def test_a_plan_that_no_step_makes_small_is_refused_with_the_limit() -> None:

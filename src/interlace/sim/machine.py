@@ -107,9 +107,9 @@ def _add_up(
     ahead: Floats,
     sums: Floats,
 ) -> None:
-    """Add the bytes of each access to its item's; the columns of units are as long as there are units."""
-    latest = np.full(len(nbytes), -1, np.int64)  # of each unit, the access that brought it last
-    brought_by, sharing = np.empty(len(unit), np.int64), np.zeros(len(unit), np.int64)
+    """Add the bytes of each access to those of its item; ``nbytes``, ``produced`` and ``is_sum`` are of units."""
+    latest = np.full(len(nbytes), -1, np.int32)  # of each unit, the access that brought it last
+    brought_by, sharing = np.empty(len(unit), np.int32), np.zeros(len(unit), np.int32)
     for at in range(len(unit)):
         by, u = at, unit[at]
         if not is_write[at]:
