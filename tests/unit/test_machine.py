@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from random import Random
 from time import perf_counter
 
 import numpy as np
@@ -268,6 +269,38 @@ def plans(draw: st.DrawFn) -> Plan:
         sequence = draw(st.permutations(range(len(plan.items))))
         plan = build(graph, replace(drawn, interleaving=ExplicitInterleaving(tuple(sequence))))
     return plan
+
+
+@settings(EXAMPLES, max_examples=60)
+@given(plans(), st.randoms(use_true_random=False))
+def test_costs_equal_those_added_up_access_by_access(plan: Plan, random: Random) -> None:
+    t = touches(plan)
+    accesses = interleave(plan, t)
+    nbytes = t.units.nbytes[accesses.unit].tolist()
+    missed = [random.choice((0, 0, size // 2, size)) for size in nbytes]
+    each = list(zip(accesses.unit.tolist(), accesses.is_write.tolist(), accesses.item.tolist(), strict=True))
+    shared: dict[int, list[list[int]]] = {}  # by unit, the reads that share what one of them brought
+    for at, (unit, is_write, _) in enumerate(each):
+        if not is_write:
+            groups = shared.setdefault(unit, [])
+            if missed[at] or not groups:
+                groups.append([])
+            groups[-1].append(at)
+    brought = [float(size) for size in missed]
+    for group in (group for groups in shared.values() for group in groups):
+        for at in group:
+            brought[at] = missed[group[0]] / len(group)
+    moved, dram, ahead, sums = np.zeros((4, len(plan.items)))
+    for at, (unit, is_write, item) in enumerate(each):
+        moved[item] += nbytes[at]
+        dram[item] += brought[at]
+        ahead[item] += 0.0 if is_write or t.units.produced[unit] else brought[at]
+        sums[item] += nbytes[at] if t.units.tensor[unit] == len(plan.graph.tensors) else 0.0
+    c = Costs.of(plan, t.units, accesses, np.array(missed, np.int64))
+    assert c.dram_bytes.tolist() == dram.tolist()
+    assert c.ahead_bytes.tolist() == np.minimum(ahead, dram).tolist()
+    assert c.l2_bytes.tolist() == np.maximum(moved - dram, 0.0).tolist()
+    assert c.sum_bytes.tolist() == sums.tolist()
 
 
 def random_costs(plan: Plan, seed: int) -> Costs:

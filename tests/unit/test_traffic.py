@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from itertools import pairwise
 from time import perf_counter
 
@@ -12,8 +13,9 @@ from hypothesis import strategies as st
 
 from interlace.core.dtypes import bf16, fp32
 from interlace.core.errors import ItemError, PlanError, SimulationError
-from interlace.graph.access import ALL, Access, Affine, Span, axes
-from interlace.graph.op import Op
+from interlace.graph.access import ALL, Access, Affine, K, Span, axes
+from interlace.graph.graph import Graph
+from interlace.graph.op import Op, Reduction
 from interlace.graph.tensor import Tensor
 from interlace.kernels.matmul import Activation, MatmulTile
 from interlace.plan.plan import Dispatch, Plan
@@ -265,6 +267,31 @@ def test_steps_grow_until_the_plan_is_within_the_limit() -> None:
     assert per_item == [2] * 4 + [1] * 4 + [2] * 4 + [1] * 4
     for t in (fine, coarse):
         assert t.units.nbytes[t.reads].sum() == 2 * (2 * 8 * 8 * 4) * 2 + 4 * 2 * (4 * 4 * 4)
+
+
+def windows(tiles: int, k: int, block: int) -> Graph:
+    """y of ``tiles`` elements; element i reduces ``x[2 * i : 2 * i + k]``, of which the last few lie beyond x's end."""
+    (i,) = axes(1)
+    reads = Access("x", "x", (Span(i * 2 + Affine(k_lo=1), i * 2 + Affine(k_hi=1)),)), Access("w", "w", (K,))
+    op = Op("slide", "slide", (tiles,), reads, (Access("y", "y", (i.block(1),)),), Reduction(k, block))
+    return program({"x": (2 * tiles,), "w": (k,), "y": (tiles,)}, op)
+
+
+@st.composite
+def reductions(draw: st.DrawFn) -> Plan:
+    k, block = draw(st.integers(1, 12)), draw(st.integers(1, 3))
+    graph = draw(st.sampled_from((windows(5, k, block), two_matmuls(6, (4, k, 5), block=block))))
+    return build(graph, draw(choices(graph)))
+
+
+@settings(EXAMPLES, max_examples=100)
+@given(st.one_of(plans(), reductions()))
+def test_the_limit_is_on_what_there_is_to_the_piece(plan: Plan) -> None:
+    fine = touches(plan)
+    size = len(fine.units) + int(fine.step_ptr[-1]) + len(fine)
+    assert touches(plan, limit=size).chunks_per_step == 1
+    with suppress(SimulationError):  # where no step is coarse enough
+        assert touches(plan, limit=size - 1).chunks_per_step > 1
 
 
 def test_a_plan_that_no_step_makes_small_is_refused_with_the_limit() -> None:

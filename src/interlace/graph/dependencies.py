@@ -104,13 +104,12 @@ def distinct(*columns: Ints) -> tuple[Ints, Ints]:
 
     Classes are numbered in sorted order of the rows, without ever forming a key that could overflow.
     """
-    key = np.zeros(len(columns[0]), np.int64)
-    for column in columns:
+    _, first, cls = np.unique(columns[0], return_index=True, return_inverse=True)
+    for column in columns[1:]:
         _, value = np.unique(column, return_inverse=True)
-        key = key * (int(value.max(initial=0)) + 1) + value
-        _, key = np.unique(key, return_inverse=True)
-    _, first, inverse = np.unique(key, return_index=True, return_inverse=True)
-    return first.astype(np.int64), inverse.astype(np.int64)
+        key = cls * (int(value.max(initial=0)) + 1) + value
+        _, first, cls = np.unique(key, return_index=True, return_inverse=True)
+    return first.astype(np.int64), cls.astype(np.int64)
 
 
 def batches(size: Ints) -> Iterator[tuple[int, int]]:

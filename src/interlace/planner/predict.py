@@ -123,14 +123,14 @@ def predict(
 
 def _traffic(plan: Plan, touched: Touches, stream: AccessStream, missed: Ints) -> Traffic:
     units = touched.units
-    reads = ~stream.is_write
     names = [*(t.name for t in plan.graph.tensors), WORKSPACE]
-    by_tensor = np.bincount(units.tensor[stream.unit[reads]], missed[reads], len(names))
+    by_unit = np.bincount(stream.unit, np.where(stream.is_write, 0, missed), len(units))
+    by_tensor = np.bincount(units.tensor, by_unit, len(names))
     return Traffic(
-        touched=int(units.nbytes[stream.unit].sum()),
+        touched=int(np.bincount(stream.unit, minlength=len(units)) @ units.nbytes),
         missed=int(missed.sum()),
         read={name: int(count) for name, count in zip(names, by_tensor, strict=True) if count},
-        written=int(units.nbytes[np.unique(stream.unit[stream.is_write])].sum()),
+        written=int(units.nbytes[units.produced].sum()),
         compulsory=_compulsory(units, stream),
     )
 

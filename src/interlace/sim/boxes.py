@@ -40,21 +40,47 @@ class Reach:
     lo: Ints
     hi: Ints
 
-    @staticmethod
-    def of(span: Span, extent: int, coords: Ints, edges: Ints) -> Reach:
-        """What items at ``coords`` reach through a span in the steps between ``edges``."""
-        none = np.zeros(len(coords), np.int64)
-        lo, hi = (bound.evaluate(coords, none, none) for bound in (span.lo, span.hi))
-        first, cls = distinct(lo, hi)
-        lo, hi = lo[first, None], hi[first, None]
-        if span.uses_k:
-            lo = lo + (span.lo.k_lo * edges[:-1] + span.lo.k_hi * edges[1:])
-            hi = hi + (span.hi.k_lo * edges[:-1] + span.hi.k_hi * edges[1:])
-        return Reach(cls, np.clip(lo, 0, extent), np.clip(hi, 0, extent))
+    def at(self, edges: Ints) -> Reach:
+        """The same whatever the steps: these bounds do not move."""
+        return self
 
     def numbered(self, cuts: Ints) -> Reach:
         """Bounds as positions among cuts that hold them all."""
         return Reach(self.cls, np.searchsorted(cuts, self.lo), np.searchsorted(cuts, self.hi))
+
+
+@dataclass(frozen=True)
+class Moving:
+    """Bounds along one dimension that move with k, before it is known in which steps.
+
+    Attributes:
+        span, extent: what moves, and where it ends.
+        cls: class of each item.
+        lo, hi: bounds of each class where k is 0, shape (classes, 1).
+    """
+
+    span: Span
+    extent: int
+    cls: Ints
+    lo: Ints
+    hi: Ints
+
+    def at(self, edges: Ints) -> Reach:
+        """The bounds in the steps between ``edges``."""
+        lo = self.lo + (self.span.lo.k_lo * edges[:-1] + self.span.lo.k_hi * edges[1:])
+        hi = self.hi + (self.span.hi.k_lo * edges[:-1] + self.span.hi.k_hi * edges[1:])
+        return Reach(self.cls, np.clip(lo, 0, self.extent), np.clip(hi, 0, self.extent))
+
+
+def _reach(span: Span, extent: int, coords: Ints) -> Reach | Moving:
+    """What items at ``coords`` reach through a span."""
+    none = np.zeros(len(coords), np.int64)
+    lo, hi = (bound.evaluate(coords, none, none) for bound in (span.lo, span.hi))
+    first, cls = distinct(lo, hi)
+    lo, hi = lo[first, None], hi[first, None]
+    if span.uses_k:
+        return Moving(span, extent, cls, lo, hi)
+    return Reach(cls, np.clip(lo, 0, extent), np.clip(hi, 0, extent))
 
 
 @dataclass(frozen=True)
@@ -77,8 +103,30 @@ class Boxes:
     reaches: tuple[Reach, ...]
 
 
+@dataclass(frozen=True)
+class _Uncut:
+    """``Boxes`` before it is known in which steps.
+
+    Attributes:
+        moves: with k, so that each step touches one; otherwise only the last step does.
+    """
+
+    tensor: int
+    written: bool
+    items: Ints
+    moves: bool
+    reaches: tuple[Reach | Moving, ...]
+
+    def cut(self, first: Ints, last: Ints, edges: Ints) -> Boxes:
+        """The boxes in the steps between ``edges``, of which the op's items run those from ``first`` to ``last``."""
+        once = np.zeros(len(self.items), np.int64)
+        columns = (first, last) if self.moves else (once, once + 1)
+        return Boxes(self.tensor, self.written, self.items, *columns, tuple(r.at(edges) for r in self.reaches))
+
+
+@dataclass(frozen=True)
 class Footprint:
-    """All boxes of a plan, with ``chunks`` chunks of a reduction to a step.
+    """All boxes of a plan, in steps of some length.
 
     Attributes:
         boxes: in the order in which a step touches them.
@@ -86,8 +134,16 @@ class Footprint:
         sum_bytes: size of each partial sum in the workspace.
     """
 
-    def __init__(self, plan: Plan, chunks: int) -> None:
-        self._plan, self._chunks = plan, chunks
+    boxes: list[Boxes]
+    steps: Ints
+    sum_bytes: Ints
+
+
+class Footprints:
+    """The footprint of a plan in steps of any length; what does not depend on the length is found once."""
+
+    def __init__(self, plan: Plan) -> None:
+        self._plan = plan
         items, n = plan.items, len(plan.items)
         _, tile, parts = np.unique(plan.tile_base()[items.op] + items.tile, return_inverse=True, return_counts=True)
         self._parts = parts[tile]
@@ -98,31 +154,35 @@ class Footprint:
         by_tile = split[np.argsort(tile[split], kind="stable")]  # a tile's last part has its last slot
         self._slot = np.full(n, -1, np.int64)
         self._slot[by_tile] = np.arange(len(by_tile))
-        self.sum_bytes = np.zeros(len(by_tile), np.int64)
-        self.steps = np.zeros(n, np.int64)
-        self.boxes: list[Boxes] = []
-        for o in range(len(plan.graph.ops)):
-            self.boxes += self._of_op(o, np.flatnonzero(items.op == o))
+        self._sum_bytes = np.zeros(len(by_tile), np.int64)
+        self._mine = [np.flatnonzero(items.op == o) for o in range(len(plan.graph.ops))]
+        self._uncut = [list(self._of_op(o, mine)) for o, mine in enumerate(self._mine)]
 
-    def _of_op(self, o: int, mine: Ints) -> Iterator[Boxes]:
+    def cut(self, chunks: int) -> Footprint:
+        """The footprint with ``chunks`` chunks of a reduction to a step."""
+        items, boxes, steps = self._plan.items, [], np.zeros(len(self._plan.items), np.int64)
+        for op, mine, uncut in zip(self._plan.graph.ops, self._mine, self._uncut, strict=True):
+            k_lo, k_hi = items.k_lo[mine], items.k_hi[mine]
+            block = (op.reduction.block if op.reduction else 1) * chunks
+            edges = np.unique(np.concatenate([np.arange(0, op.k_extent, block, dtype=np.int64), k_lo, k_hi]))
+            first, last = np.searchsorted(edges, k_lo), np.searchsorted(edges, k_hi)
+            steps[mine] = last - first
+            boxes += [some.cut(first, last, edges) for some in uncut]
+        return Footprint(boxes, steps, self._sum_bytes)
+
+    def _of_op(self, o: int, mine: Ints) -> Iterator[_Uncut]:
         graph, items = self._plan.graph, self._plan.items
         op, shapes = graph.ops[o], {t.name: t.shape for t in graph.tensors}
-        k_lo, k_hi = items.k_lo[mine], items.k_hi[mine]
-        block = (op.reduction.block if op.reduction else 1) * self._chunks
-        edges = np.unique(np.concatenate([np.arange(0, op.k_extent, block, dtype=np.int64), k_lo, k_hi]))
-        first, last = np.searchsorted(edges, k_lo), np.searchsorted(edges, k_hi)
-        self.steps[mine] = last - first
 
-        def access(a: Access, written: bool = False) -> Boxes:
+        def access(a: Access, written: bool = False) -> _Uncut:
             some = mine if a.uses_k else mine[self._closes[mine]]
-            coords, once = op.coords(items.tile[some]), np.zeros(len(some), np.int64)
-            reaches = tuple(Reach.of(s, n, coords, edges) for s, n in zip(a.spans, shapes[a.tensor], strict=True))
-            columns = (first, last) if a.uses_k else (once, once + 1)
-            return Boxes(list(shapes).index(a.tensor), written, some, *columns, reaches)
+            coords = op.coords(items.tile[some])
+            reaches = tuple(_reach(s, n, coords) for s, n in zip(a.spans, shapes[a.tensor], strict=True))
+            return _Uncut(list(shapes).index(a.tensor), written, some, a.uses_k, reaches)
 
-        def sums(some: Ints, lo: Ints, hi: Ints, written: bool) -> Boxes:
-            once, each = np.zeros(len(some), np.int64), np.arange(len(some), dtype=np.int64)
-            return Boxes(len(shapes), written, some, once, once + 1, (Reach(each, lo[:, None], hi[:, None]),))
+        def sums(some: Ints, lo: Ints, hi: Ints, written: bool) -> _Uncut:
+            each = np.arange(len(some), dtype=np.int64)
+            return _Uncut(len(shapes), written, some, False, (Reach(each, lo[:, None], hi[:, None]),))
 
         split = mine[self._parts[mine] > 1]
         slot, closing = self._slot[split], split[self._closes[split]]
@@ -131,7 +191,7 @@ class Footprint:
         if len(split):
             lo, hi = bounds_of_tiles(graph, op, op.writes[0])
             # A gated matmul multiplies its first operand with two others and keeps a sum of each.
-            self.sum_bytes[slot] = (hi - lo).prod(axis=1).max() * max(len(moving) - 1, 1) * _SUM_BYTES
+            self._sum_bytes[slot] = (hi - lo).prod(axis=1).max() * max(len(moving) - 1, 1) * _SUM_BYTES
             own = self._slot[closing]
             yield sums(closing, own - self._parts[closing] + 1, own, written=False)
         yield from (access(a) for a in op.reads if not a.uses_k)

@@ -26,6 +26,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+from numba import njit
+from numpy.typing import NDArray
 
 from interlace.core.devices import DeviceSpec
 from interlace.core.errors import DeadlockError, SimulationError
@@ -84,24 +86,47 @@ class Costs:
         at about the same time, and all of them wait. A write that misses counts as bytes of memory, because its line is
         written back some day; one that hits saves the write-back of what it overwrites.
         """
-        n = len(plan.items)
-        brought = missed.astype(np.float64)
-        reads = np.flatnonzero(~stream.is_write)
-        reads = reads[np.argsort(stream.unit[reads], kind="stable")]
-        if len(reads):
-            begins = (missed[reads] > 0) | (np.diff(stream.unit[reads], prepend=-1) != 0)
-            group = np.cumsum(begins) - 1
-            brought[reads] = (np.bincount(group, missed[reads]) / np.bincount(group))[group]
-        ahead = np.where(stream.is_write | units.produced[stream.unit], 0.0, brought)
+        moved, dram, ahead, sums = np.zeros((4, len(plan.items)))
+        is_sum = units.tensor == len(plan.graph.tensors)
+        tables = units.nbytes, units.produced, is_sum
+        _add_up(stream.unit, stream.is_write, stream.item, missed, *tables, moved, dram, ahead, sums)
+        return Costs(item_flops(plan), np.maximum(moved - dram, 0.0), dram, np.minimum(ahead, dram), sums)
 
-        def per_item(some: Floats) -> Floats:
-            return np.bincount(stream.item, some, n).astype(np.float64)
 
-        dram = per_item(brought)
-        nbytes = units.nbytes[stream.unit].astype(np.float64)
-        l2 = np.maximum(per_item(nbytes) - dram, 0.0)
-        sums = per_item(np.where(units.tensor[stream.unit] == len(plan.graph.tensors), nbytes, 0.0))
-        return Costs(item_flops(plan), l2, dram, np.minimum(per_item(ahead), dram), sums)
+@njit(cache=True)
+def _add_up(
+    unit: NDArray[np.int32],
+    is_write: NDArray[np.bool_],
+    item: NDArray[np.int32],
+    missed: Ints,
+    nbytes: Ints,
+    produced: NDArray[np.bool_],
+    is_sum: NDArray[np.bool_],
+    moved: Floats,
+    dram: Floats,
+    ahead: Floats,
+    sums: Floats,
+) -> None:
+    """Add the bytes of each access to those of its item; ``nbytes``, ``produced`` and ``is_sum`` are of units."""
+    latest = np.full(len(nbytes), -1, np.int32)  # of each unit, the access that brought it last
+    brought_by, sharing = np.empty(len(unit), np.int32), np.zeros(len(unit), np.int32)
+    for at in range(len(unit)):
+        by, u = at, unit[at]
+        if not is_write[at]:
+            if missed[at] > 0 or latest[u] < 0:
+                latest[u] = at
+            by = latest[u]
+        brought_by[at] = by
+        sharing[by] += 1
+    for at in range(len(unit)):
+        u, i, by = unit[at], item[at], brought_by[at]
+        brought = missed[by] / sharing[by]
+        moved[i] += nbytes[u]
+        dram[i] += brought
+        if not is_write[at] and not produced[u]:
+            ahead[i] += brought
+        if is_sum[u]:
+            sums[i] += nbytes[u]
 
 
 def item_flops(plan: Plan) -> Floats:

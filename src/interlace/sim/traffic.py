@@ -23,12 +23,13 @@ from numpy.typing import NDArray
 from interlace.core.errors import SimulationError
 from interlace.graph.access import Ints
 from interlace.graph.dependencies import offsets
+from interlace.graph.graph import Graph
 from interlace.plan.plan import Plan
-from interlace.sim.boxes import Boxes, Footprint
+from interlace.sim.boxes import Boxes, Footprint, Footprints
 from interlace.sim.units import ALIGN_BYTES, Partition, Units
 
 #: Most units, steps and touches together of a plan that is simulated; each takes some 20 bytes here, and
-#: some 90 at the peak of a prediction, which is 3 GB.
+#: some 60 at the peak of a prediction, which is 2 GB.
 LIMIT = 1 << 25
 
 
@@ -63,9 +64,9 @@ def touches(plan: Plan, limit: int = LIMIT) -> Touches:
         SimulationError: even with whole reductions in one step, that would be more units, steps and touches.
     """
     most = max(op.reduction.chunks if op.reduction else 1 for op in plan.graph.ops)
-    chunks = 1
+    footprints, chunks = Footprints(plan), 1
     while True:
-        traffic = _Traffic(plan, chunks)
+        traffic = _Traffic(plan.graph, footprints.cut(chunks), chunks)
         size = traffic.size()
         if size <= limit:
             return traffic.touches()
@@ -78,11 +79,10 @@ def touches(plan: Plan, limit: int = LIMIT) -> Touches:
 
 
 class _Traffic:
-    """The boxes of a plan as boxes of units."""
+    """A footprint as boxes of units."""
 
-    def __init__(self, plan: Plan, chunks: int) -> None:
-        self._chunks, tensors = chunks, plan.graph.tensors
-        footprint = Footprint(plan, chunks)
+    def __init__(self, graph: Graph, footprint: Footprint, chunks: int) -> None:
+        self._chunks, tensors = chunks, graph.tensors
         self._step_ptr, self._sum_bytes = offsets(footprint.steps), footprint.sum_bytes
         bounds: list[list[list[Ints]]] = [[[] for _ in t.shape] for t in tensors]
         for box in footprint.boxes:
@@ -101,8 +101,7 @@ class _Traffic:
 
     def size(self) -> int:
         """Units, steps and touches together."""
-        nowhere = np.zeros(0, np.int64)
-        touched = sum(_count(box, nowhere) for _, box in self._boxes)
+        touched = sum(_size(box) for _, box in self._boxes)
         return int(self._base[-1] + self._step_ptr[-1]) + touched
 
     def touches(self) -> Touches:
@@ -168,20 +167,42 @@ class _Flat(NamedTuple):
 
 
 @njit(cache=True)
-def _count(box: _Flat, counts: Ints) -> int:
-    """Add the units of every box to ``counts``, unless it is empty; returns their sum."""
+def _size(box: _Flat) -> int:
+    """Units of all boxes. What moves is swept once for items in a row that run the same steps of the same classes."""
     rows, first, last, cls, start, columns, lo, hi = box
-    total = 0
+    total = sweep = 0
+    for i in range(len(rows)):
+        still, again = 1, i > 0 and first[i] == first[i - 1] and last[i] == last[i - 1]
+        for d in range(len(columns)):
+            if columns[d] > 1:
+                again = again and cls[d, i] == cls[d, i - 1]
+            else:
+                at = start[d] + cls[d, i]
+                still *= max(hi[at] - lo[at], 0)
+        if not again:
+            sweep = 0
+            for step in range(first[i], last[i]):
+                size = 1
+                for d in range(len(columns)):
+                    if columns[d] > 1:
+                        at = start[d] + cls[d, i] * columns[d] + step
+                        size *= max(hi[at] - lo[at], 0)
+                sweep += size
+        total += still * sweep
+    return total
+
+
+@njit(cache=True)
+def _count(box: _Flat, counts: Ints) -> None:
+    """Add the units of every box to ``counts``."""
+    rows, first, last, cls, start, columns, lo, hi = box
     for i in range(len(rows)):
         for step in range(first[i], last[i]):
             size = 1
             for d in range(len(columns)):
                 at = start[d] + cls[d, i] * columns[d] + (step if columns[d] > 1 else 0)
                 size *= max(hi[at] - lo[at], 0)
-            total += size
-            if len(counts):
-                counts[rows[i] + step - first[i]] += size
-    return total
+            counts[rows[i] + step - first[i]] += size
 
 
 @njit(cache=True)
