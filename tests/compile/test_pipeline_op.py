@@ -47,7 +47,7 @@ def test_executors_compile_ops_of_loops_beside_triton_ones(graph: object) -> Non
         launches = cls(plan, META).launches()
         texts = [launch.compile() for launch in launches if isinstance(launch, TextLaunch)]
         expected = [op.kernel for op in built.ops if op.kernel not in ("matmul", "copy")]
-        assert [text.binary.name for text in texts] == expected
+        assert [text.binary.name for text in texts] == [name.partition("-")[0] for name in expected]
 
 
 def test_executors_of_one_launch_refuse_them() -> None:

@@ -141,7 +141,7 @@ def test_every_depth_and_distance_is_accepted(stages: int) -> None:
 @pytest.mark.parametrize("warp_specialised", [False, True], ids=["block", "specialised"])
 def test_two_rings_through_a_nest_are_accepted(warp_specialised: bool) -> None:
     explored = check_hazards(source(), lower(source(), warp_specialised=warp_specialised), SIZES)
-    assert explored.states > 200
+    assert explored.states > 100  # of two blocks that do the same, one
 
 
 def test_more_interleavings_of_a_deeper_ring() -> None:

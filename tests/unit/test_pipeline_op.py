@@ -7,7 +7,7 @@ import pytest
 
 import interlace as il
 from interlace.core.dtypes import bf16, fp32
-from interlace.core.errors import DTypeError, IntraOpRaceError, PipelineError, ThresholdError
+from interlace.core.errors import DTypeError, IntraOpRaceError, PipelineError, SharedMemoryError, ThresholdError
 from interlace.executors.footprint import check_footprint
 from interlace.graph.access import ALL, axes, fixed
 from interlace.pipeline import library
@@ -16,6 +16,7 @@ from interlace.pipeline.flops import block_flops
 from interlace.pipeline.index import ceil_div, maximum, minimum
 from interlace.pipeline.interpret import interpret
 from interlace.pipeline.ir import Copy, Kernel
+from interlace.pipeline.limits import check_range
 from interlace.pipeline.op import pipeline_op
 from interlace.pipeline.regions import touched
 
@@ -82,7 +83,8 @@ def test_an_op_has_the_grid_the_regions_and_the_cost_of_its_loops() -> None:
     bias = tensor("bias", 4096)
     op = pipeline_op("norm", marked(library.layer_norm(walk=8), row=2), {"x": x, "y": y, "weight": w, "bias": bias})
     (i,) = axes(1)
-    assert (op.grid, op.kernel, op.params) == ((125,), "layer_norm", (("m", 1000), ("warp_specialised", False)))
+    assert (op.grid, op.params) == ((125,), (("m", 1000), ("warp-specialised", False)))
+    assert op.kernel.startswith("layer_norm-")
     assert {a.arg: a.spans for a in op.reads} == {"x": (i.block(8), ALL), "weight": (ALL,), "bias": (ALL,)}
     assert {a.arg: a.spans for a in op.writes} == {"y": (i.block(8), ALL)}
     assert op.flops == 8 * 4096 * (1 + 4 + 7) + 8
@@ -125,6 +127,17 @@ def test_a_plan_of_loops_is_proved_and_read_back() -> None:
         il.verify(plan)
 
 
+def test_kernels_that_differ_are_told_apart_when_a_plan_is_read() -> None:
+    a, b, c = (tensor(name, 64, 64) for name in "abc")
+    first = pipeline_op("first", marked(library.copy_2d(tile=(16, 32)), s=2), {"x": a, "y": b})
+    second = pipeline_op("second", marked(library.copy_2d(tile=(8, 64)), s=2), {"x": b, "y": c})
+    assert first.kernel != second.kernel
+    plan = il.build(il.Graph("two", (a, b, c), (first, second), ("a",), ("c",)), il.Choices(3))
+    again = il.Plan.from_json(plan.to_json(), {op.kernel: op.body for op in (first, second)})
+    x = np.random.default_rng(0).standard_normal((64, 64)).astype(np.float32)
+    np.testing.assert_array_equal(il.ReferenceExecutor(again).run({"a": x})["c"], x)
+
+
 def test_a_kernel_without_block_loops_is_one_tile() -> None:
     k = Builder("small")
     x, y = k.input("x", (64,), fp32), k.output("y", (64,), fp32)
@@ -148,13 +161,70 @@ def test_what_does_not_fit_is_refused_with_its_name() -> None:
         pipeline_op("c", copy, {"x": a})
     with pytest.raises(DTypeError, match=r"a\[64 x 64\] bf16 is given for 'x', which is fp32"):
         pipeline_op("c", copy, {"x": tensor("a", 64, 64, dtype=bf16), "y": b})
-    with pytest.raises(PipelineError, match=r"b\[64 x 32\] fp32 cannot be seen as 'y'.*\{'m': 64, 'n': 64\}"):
+    with pytest.raises(PipelineError, match=r"b\[64 x 32\] fp32 can be seen as 'y'.*\{'m': 64, 'n': 64\}, in no way"):
         pipeline_op("c", copy, {"x": a, "y": tensor("b", 64, 32)})
     with pytest.raises(PipelineError, match="stride of dimension 0 is 264 bytes"):
         pipeline_op("c", copy, {"x": tensor("a", 64, 66), "y": tensor("b", 64, 66)})
     flat = tensor("a", 64 * 64)
     with pytest.raises(PipelineError, match="no box of a"):
         pipeline_op("c", copy, {"x": flat, "y": b}, sizes={"m": 64, "n": 64})
+
+
+def test_what_could_be_seen_in_two_ways_is_asked_for() -> None:
+    k = Builder("cube")
+    m, n = k.symbol("m"), k.symbol("n")
+    x, y = k.input("x", (m, 4, n), fp32), k.output("y", (m, 4, n), fp32)
+    s = k.shared("s", (1, 4, 4), fp32)
+    with k.block("b", m) as b, k.serial("i", ceil_div(n, 4)) as i:
+        k.load(s, x.at(b, 0, i * 4))
+        k.assign(y.at(b, 0, i * 4), s)
+    loops, a, c = marked(k.kernel(), s=2), tensor("a", 8, 16), tensor("c", 8, 16)
+    with pytest.raises(PipelineError, match="in 2 ways; pass extents in sizes="):
+        pipeline_op("p", loops, {"x": a, "y": c})
+    op = pipeline_op("p", loops, {"x": a, "y": c}, sizes={"m": 8})
+    assert dict(op.params)["n"] == 4
+    cube = tensor("cube", 2, 4, 16)  # one tensor settles it for the other
+    assert pipeline_op("p", loops, {"x": a, "y": cube}).grid == (2,)
+
+
+def test_what_would_fail_at_the_first_run_is_refused_at_once() -> None:
+    a, b = tensor("a", 512, 512), tensor("b", 512, 512)
+    with pytest.raises(SharedMemoryError, match="3 stages would fit"):
+        pipeline_op("c", marked(library.copy_2d(tile=(64, 256)), s=8), {"x": a, "y": b})
+    shapes = {"a": (128, 64), "b": (128, 64), "c": (128, 128)}
+    tensors, loops = {n: tensor(n, *shape, dtype=bf16) for n, shape in shapes.items()}, library.matmul(k=32)
+    with pytest.raises(PipelineError, match="64 elements along k"):
+        pipeline_op("m", loops, tensors)
+    k = Builder("idle")
+    n = k.symbol("n")
+    x, y, _ = k.input("x", (n,), fp32), k.output("y", (n,), fp32), k.input("spare", (n,), fp32)
+    s = k.shared("s", (16,), fp32)
+    with k.block("b", ceil_div(n, 16)) as block, k.serial("i", 1) as i:
+        k.load(s, x.at((block + i) * 16))
+        k.assign(y.at((block + i) * 16), s)
+    flat = {name: tensor(name, 64) for name in ("x", "y", "spare")}
+    with pytest.raises(PipelineError, match=r"no block touches \['spare'\]"):
+        pipeline_op("i", k.kernel(), flat)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "what"),
+    [
+        ({"m": 60000, "n": 60000}, r"m \* n .* reaches 3600000255"),
+        ({"m": 1, "n": 2**31 - 2**15}, r"reaches"),
+    ],
+)
+def test_indices_of_more_than_32_bits_are_refused_before_a_launch(sizes: dict[str, int], what: str) -> None:
+    k = Builder("long")
+    m, n = k.symbol("m"), k.symbol("n")
+    x, y = k.input("x", (m * n,), fp32), k.output("y", (m * n,), fp32)
+    s = k.shared("s", (256,), fp32)
+    with k.block("b", ceil_div(m * n, 256)) as b:
+        k.load(s, x.at(b * 256), Copy.PLAIN)
+        k.assign(y.at(b * 256), s)
+    check_range(k.kernel(), {"m": 40000, "n": 50000})
+    with pytest.raises(PipelineError, match=what):
+        check_range(k.kernel(), sizes)
 
 
 def test_an_extent_that_no_shape_tells_is_asked_for() -> None:

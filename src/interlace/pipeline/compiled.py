@@ -24,10 +24,8 @@ from interlace.pipeline.cuda.launcher import Kernel as Loaded
 from interlace.pipeline.cuda.rules import MapSpec
 from interlace.pipeline.index import evaluate
 from interlace.pipeline.ir import Kernel, Memory
+from interlace.pipeline.limits import check_range
 from interlace.pipeline.proof import prove
-
-#: Indices within a kernel have 32 bits, with room for one more tile.
-INDEX_LIMIT = 2**31 - 2**16
 
 
 class Tensor(Protocol):
@@ -62,6 +60,7 @@ class Launch:
 class Compiled:
     """A compiled kernel; loaded into each context at its first launch there."""
 
+    source: Kernel
     emitted: Emitted
     binary: Binary
     _contexts: dict[int, Loaded] = field(default_factory=dict, repr=False, compare=False)
@@ -74,16 +73,9 @@ class Compiled:
         return self._contexts[context]
 
     def bind(self, tensors: Mapping[str, Tensor], sizes: Mapping[str, int]) -> Launch:
-        """The launch of the whole grid; see ``arguments``.
-
-        Raises:
-            PipelineError: as ``arguments`` does, or more blocks than a launch can have.
-        """
+        """The launch of the whole grid; raises as ``arguments`` does."""
         arguments = self.arguments(tensors, sizes)
         blocks = prod(max(evaluate(n, sizes), 0) for n in self.emitted.grid)
-        if blocks > INDEX_LIMIT:
-            name = self.emitted.kernel.name
-            raise PipelineError(f"kernel {name!r}: {blocks} blocks; at most {INDEX_LIMIT}, so make tiles larger")
         return Launch(self._loaded, blocks, self.emitted.kernel.block_threads, arguments)
 
     def bind_items(self, tensors: Mapping[str, Tensor], sizes: Mapping[str, int], blocks: int, sync: bytes) -> Launch:
@@ -96,14 +88,12 @@ class Compiled:
 
         Raises:
             PipelineError: a tensor is missing, or of another shape or dtype, or not contiguous or aligned, or an output
-                shares memory with another; or an extent is missing, negative, or too large.
+                shares memory with another; or an extent is missing or negative, or an index too large.
             BoxError: strides that TMA does not take.
         """
-        kernel = self.emitted.kernel
+        kernel = self.source
         check_sizes(kernel, sizes)
-        for name in kernel.symbols:
-            if sizes[name] > INDEX_LIMIT:
-                raise PipelineError(f"kernel {kernel.name!r}: extent {name!r} is {sizes[name]}; at most {INDEX_LIMIT}")
+        check_range(kernel, {name: sizes[name] for name in kernel.symbols})
         arguments: list[Argument] = []
         for tensor in kernel.tensors:
             if tensor.memory is Memory.GLOBAL:
@@ -131,7 +121,7 @@ def compile_kernel(
     rewritten = lower(kernel, warp_specialised=warp_specialised)
     emitted = emit_kernel(rewritten, device, items=items)
     prove(kernel, warp_specialised=warp_specialised)
-    return Compiled(emitted, compile_text(emitted.text, kernel.name))
+    return Compiled(kernel, emitted, compile_text(emitted.text, kernel.name))
 
 
 def _checked(kernel: Kernel, name: str, tensors: Mapping[str, Tensor], shape: tuple[int, ...]) -> Tensor:

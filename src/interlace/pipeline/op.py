@@ -13,6 +13,7 @@ import ctypes
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
+from hashlib import sha256
 from typing import Any
 
 import numpy as np
@@ -27,15 +28,18 @@ from interlace.pipeline.arithmetic import Floats, rounded
 from interlace.pipeline.check import check_sizes
 from interlace.pipeline.circular import lower
 from interlace.pipeline.compiled import Compiled, Launch, compile_kernel
+from interlace.pipeline.cuda.emit import emit_kernel
 from interlace.pipeline.flops import block_flops
 from interlace.pipeline.index import evaluate
 from interlace.pipeline.interpret import interpret_block
 from interlace.pipeline.ir import Kernel as Loops
 from interlace.pipeline.ir import Memory
+from interlace.pipeline.limits import check_range
 from interlace.pipeline.nest import block_loops
 from interlace.pipeline.proof import prove
 from interlace.pipeline.regions import touched
-from interlace.pipeline.views import View, view_of
+from interlace.pipeline.text import print_kernel
+from interlace.pipeline.views import View, views_of
 
 
 def pipeline_op(
@@ -57,24 +61,31 @@ def pipeline_op(
         device: for whose shared memory it is laid out.
 
     Raises:
-        PipelineError: a tensor or an extent is missing or does not fit, or a rule of the rewrite is broken.
+        PipelineError: a tensor or an extent is missing, ambiguous, too large or does not fit, or a rule of the
+            rewrite or the emitter is broken.
+        SharedMemoryError: it does not fit into a block's shared memory.
         DTypeError: a tensor has another dtype than the kernel's.
         ShapeError: a grid without tiles.
         HazardError: the rewrite has a hazard; see ``proof.prove``.
     """
-    prove(kernel, lower(kernel, warp_specialised=warp_specialised))
+    emit_kernel(lower(kernel, warp_specialised=warp_specialised), device, items=True)
+    prove(kernel, warp_specialised=warp_specialised)
     views, known = _views(name, kernel, tensors, dict(sizes or {}))
     check_sizes(kernel, known)
+    check_range(kernel, known)
     spans = touched(kernel, known)
+    untouched = sorted(views.keys() - spans.keys())
+    if untouched:
+        raise PipelineError(f"op {name!r}: with extents {known} no block touches {untouched}; leave them out")
     body = _Body(kernel, warp_specialised, device, known, views, spans)
     accesses = {arg: (tensors[arg], _merged(name, tensors[arg], views[arg], spans[arg])) for arg in spans}
     written = {t.name for t in kernel.tensors if t.written}
-    return Kernel(kernel.name, Reference(body.reference, located=True), cuda=body.launch).op(
+    return Kernel(body.name, Reference(body.reference, located=True), cuda=body.launch).op(
         name,
         tuple(evaluate(loop.stop, known) for loop in block_loops(kernel)[0]) or (1,),
         {arg: access for arg, access in accesses.items() if arg not in written},
         {arg: access for arg, access in accesses.items() if arg in written},
-        params={**known, "warp_specialised": warp_specialised},
+        params={**known, "warp-specialised": warp_specialised},
         flops=block_flops(kernel, known),
     )
 
@@ -83,10 +94,8 @@ def _views(
     name: str, kernel: Loops, tensors: Mapping[str, Tensor], known: dict[str, int]
 ) -> tuple[dict[str, View], dict[str, int]]:
     """How each tensor is seen by the kernel, and all run-time extents."""
-    views = {}
-    for declared in kernel.tensors:
-        if declared.memory is not Memory.GLOBAL:
-            continue
+    waiting = [t for t in kernel.tensors if t.memory is Memory.GLOBAL]
+    for declared in waiting:
         if declared.name not in tensors:
             raise PipelineError(f"op {name!r}: kernel {kernel.name!r} takes a tensor {declared.name!r}; pass one")
         tensor = tensors[declared.name]
@@ -95,13 +104,19 @@ def _views(
                 f"op {name!r}: {tensor} is given for {declared.name!r}, which is {declared.dtype}; "
                 "convert it, or build the kernel for its dtype"
             )
-        found = view_of(declared.shape, tensor.shape, known)
-        if found is None:
+    views: dict[str, View] = {}
+    while waiting:  # one tensor's extents may settle how another is seen
+        fits = {t.name: views_of(t.shape, tensors[t.name].shape, known) for t in waiting}
+        settled = next((arg for arg, ways in fits.items() if len(ways) == 1), None)
+        if settled is None:
+            arg, ways = min(fits.items(), key=lambda fit: len(fit[1]))
+            why = f"in {len(ways)} ways; pass extents in sizes=" if ways else "in no way; give it the kernel's shape"
             raise PipelineError(
-                f"op {name!r}: {tensor} cannot be seen as {declared.name!r} of kernel {kernel.name!r} "
-                f"with {len(declared.shape)} dimensions under extents {known}; give it the kernel's shape"
+                f"op {name!r}: {tensors[arg]} can be seen as {arg!r} of kernel {kernel.name!r}, "
+                f"of {len(kernel.tensor(arg).shape)} dimensions under extents {known}, {why}"
             )
-        views[declared.name], known = found
+        ((views[settled], known),) = fits[settled]
+        waiting = [t for t in waiting if t.name != settled]
     unknown = [symbol for symbol in kernel.symbols if symbol not in known]
     if unknown:
         raise PipelineError(f"op {name!r}: no tensor's shape tells the extents {unknown}; pass them in sizes=")
@@ -133,6 +148,12 @@ class _Body:
     sizes: dict[str, int]
     views: dict[str, View]
     spans: dict[str, tuple[Span, ...]]
+
+    @property
+    def name(self) -> str:
+        """The kernel's, with a digest of all that a plan read back needs to be the same."""
+        told = print_kernel(self.kernel), self.kernel.rings, self.warp_specialised, self.sizes, self.views
+        return f"{self.kernel.name}-{sha256(repr(told).encode()).hexdigest()[:8]}"
 
     def reference(
         self, acc: Array | None, regions: Regions, params: Params, tile: tuple[int, ...]

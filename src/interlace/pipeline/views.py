@@ -47,17 +47,22 @@ class View:
         return tuple(prod(shape[d] for d in group) for group in self.groups)
 
 
-def view_of(
+def views_of(
     declared: tuple[Index, ...], shape: tuple[int, ...], known: Mapping[str, int]
-) -> tuple[View, dict[str, int]] | None:
-    """How a graph's tensor of ``shape`` is seen as ``declared``, and the extents that follow; None if it is not."""
+) -> list[tuple[View, dict[str, int]]]:
+    """Every way in which a graph's tensor of ``shape`` is seen as ``declared``, with the extents that follow.
+
+    Ways that differ only in where extents of 1 go count as one.
+    """
     rank = len(declared)
+    fits: dict[tuple[int, ...], tuple[View, dict[str, int]]] = {}
     for cuts in combinations(range(1, rank), len(shape) - 1):
         groups = tuple(tuple(range(a, b)) for a, b in pairwise((0, *cuts, rank)))
         found = dict(known)
         if all(_fits([declared[d] for d in group], n, found) for group, n in zip(groups, shape, strict=True)):
-            return View(groups, tuple(evaluate(n, found) for n in declared)), found
-    return None
+            seen = tuple(evaluate(n, found) for n in declared)
+            fits.setdefault(seen, (View(groups, seen), found))
+    return list(fits.values())
 
 
 def _fits(extents: list[Index], merged: int, found: dict[str, int]) -> bool:

@@ -1,0 +1,73 @@
+"""Limits of a launch: within a kernel, indices, numbers of steps and numbers of blocks have 32 bits.
+
+Worked example, a tensor of ``m * n`` elements with both 60000: each extent fits, ``m * n`` does not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from functools import lru_cache
+from math import prod
+
+from interlace.core.errors import PipelineError
+from interlace.graph.access import Affine
+from interlace.pipeline.bounds import Bounds, Grid, at_blocks, bounds_of
+from interlace.pipeline.index import Binary, Const, Index
+from interlace.pipeline.ir import Block, For, If, Kernel, Stmt
+from interlace.pipeline.nest import block_loops
+from interlace.pipeline.text import print_index
+from interlace.pipeline.traverse import boxes
+
+#: The largest index, with room for a tile and for steps past the end.
+INDEX_LIMIT = 2**31 - 2**16
+
+
+def check_range(kernel: Kernel, sizes: Mapping[str, int]) -> None:
+    """Checks that indices within a kernel have 32 bits, with room for tiles and steps past the ends.
+
+    Raises:
+        PipelineError: with run-time extents ``sizes`` an extent, an index, or a number of steps or blocks is too large.
+    """
+    far, index = _farthest(kernel, tuple(sizes.items()))
+    if far > INDEX_LIMIT:
+        raise PipelineError(
+            f"kernel {kernel.name!r}: {print_index(index)} or a part of it reaches {far} with extents {dict(sizes)}; "
+            f"at most {INDEX_LIMIT}, so cut the tensor, or make tiles larger"
+        )
+
+
+@lru_cache(maxsize=1024)
+def _farthest(kernel: Kernel, sizes: tuple[tuple[str, int], ...]) -> tuple[int, Index]:
+    """The index of a source kernel, or part of one, that is farthest from 0, and how far."""
+    loops, body = block_loops(kernel)
+    grid, known = at_blocks(kernel, dict(sizes))
+    found = [(abs(n), index) for t in kernel.tensors for index in t.shape for n in _reached(index, known, grid)]
+    found += [(abs(n), loop.stop) for loop in loops for n in _reached(loop.stop, known, grid)]
+    found.append((prod(grid.extents), loops[0].stop if loops else Const(1)))
+
+    def visit(body: tuple[Stmt, ...], known: dict[str, Bounds], steps: int) -> None:
+        for stmt in body:
+            indices = [i for box in boxes(stmt) for i in box.origin]
+            if isinstance(stmt, If):
+                indices += [stmt.condition.left, stmt.condition.right]
+            found.extend((abs(n), index) for index in indices for n in _reached(index, known, grid))
+            if isinstance(stmt, For):
+                stop = bounds_of(stmt.stop, known, grid).hi
+                total = steps * max(grid.most(stop), 1)
+                found.extend((abs(n), stmt.stop) for n in (*_reached(stmt.stop, known, grid), total))
+                if grid.most(stop) > 0:
+                    visit(stmt.body, known | {stmt.var: Bounds(Affine(0), stop - 1)}, total)
+            elif isinstance(stmt, Block):
+                visit(stmt.body, known, steps)
+
+    visit(body, known, 1)
+    return max(found, key=lambda f: f[0])
+
+
+def _reached(index: Index, known: Mapping[str, Bounds], grid: Grid) -> Iterator[int]:
+    """Numbers that ``index`` and its parts are at most and at least."""
+    bounds = bounds_of(index, known, grid)
+    yield from (grid.least(bounds.lo), grid.most(bounds.hi))
+    if isinstance(index, Binary):
+        yield from _reached(index.left, known, grid)
+        yield from _reached(index.right, known, grid)
