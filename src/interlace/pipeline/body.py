@@ -25,7 +25,6 @@ from interlace.pipeline.ir import (
     Block,
     Box,
     Copy,
-    ElectOne,
     FenceBarrierInit,
     FenceProxy,
     For,
@@ -94,18 +93,19 @@ class Rings:
         load = replace(load, barrier=barrier if load.by is Copy.TMA else None)
         copy: tuple[Stmt, ...] = (load, ArriveCopies(barrier))
         if load.by is Copy.TMA:
-            copy = (ElectOne((ArriveExpect(barrier, tensor.tile_bytes), load)),)
+            copy = ArriveExpect(barrier, tensor.tile_bytes), load
         count = 1 if load.by is Copy.TMA else self.kernel.threads
         return (
             AllocBarrier(name, 1, tensor.name),
             Sync(),  # the tile's readers of the iteration before are done
-            ElectOne((InitBarrier(name, count), FenceBarrierInit())),
+            InitBarrier(name, count),
+            FenceBarrierInit(),
             Sync(),
             *copy,
             WaitParity(barrier, Const(0)),
             *(() if load.by is Copy.TMA else (FenceProxy(),)),
             Sync(),
-            ElectOne((Invalidate(name),)),
+            Invalidate(name),
         )
 
 
@@ -124,7 +124,7 @@ def open_barriers(rings: tuple[Buffered, ...], loading_threads: int, releasing_t
     pairs = [b.open(loading_threads, releasing_threads) for b in rings]
     declared = tuple(stmt for d, _ in pairs for stmt in d)
     initialised = tuple(stmt for _, i in pairs for stmt in i)
-    return (*declared, ElectOne((*initialised, FenceBarrierInit())), Sync())
+    return *declared, *initialised, FenceBarrierInit(), Sync()
 
 
 def close_barriers(rings: tuple[Buffered, ...], *, empty: bool = False) -> tuple[Stmt, ...]:
@@ -133,4 +133,4 @@ def close_barriers(rings: tuple[Buffered, ...], *, empty: bool = False) -> tuple
     Where threads wrote stages themselves, a fence orders that before bulk copies into whatever uses the memory next.
     """
     fence = () if all(b.by_tma for b in rings) else (FenceProxy(),)
-    return *fence, Sync(), ElectOne(tuple(stmt for b in rings for stmt in b.close(empty=empty)))
+    return *fence, Sync(), *(stmt for b in rings for stmt in b.close(empty=empty))

@@ -15,6 +15,7 @@ from dataclasses import replace
 from interlace.core.errors import PipelineError
 from interlace.pipeline.body import Rings, close_barriers, names_before, names_inside, open_barriers
 from interlace.pipeline.check import check_kernel, check_ring, declared_names
+from interlace.pipeline.elect import elect
 from interlace.pipeline.index import Const, Index, Less, Var, maximum, minimum
 from interlace.pipeline.ir import AllocBarrier, Block, For, If, Kernel, Let, Load, LoopKind, Ring, Section, Stmt, Sync
 from interlace.pipeline.ring import Buffered
@@ -64,7 +65,7 @@ def lower(kernel: Kernel, *, warp_specialised: bool = False) -> Kernel:
     else:
         rewritten = replace(kernel, tensors=tensors, rings=(), body=_body(rings, kernel.body))
     _check_new_names(kernel, rewritten)
-    return rewritten
+    return elect(rewritten)
 
 
 def _check_source(kernel: Kernel) -> None:

@@ -18,11 +18,9 @@ from interlace.pipeline.ir import (
     ArriveExpect,
     BarrierSlot,
     Copy,
-    ElectOne,
     InitBarrier,
     Invalidate,
     Load,
-    Per,
     Ring,
     Stmt,
     WaitParity,
@@ -64,7 +62,12 @@ class Buffered:
         return self.load.by is Copy.TMA
 
     def open(self, loading_threads: int, releasing_threads: int = 0) -> tuple[tuple[Stmt, ...], tuple[Stmt, ...]]:
-        """Declarations and initialisations of the barriers; ``releasing_threads`` if there are empty ones."""
+        """Declarations and initialisations of the barriers; ``releasing_threads`` if there are empty ones.
+
+        One arrival of each warp, its lanes having met, is enough to release a stage. Where threads fill the stage, each
+        reader arrives for itself: race checkers of the CUDA tools follow a barrier from thread to thread, but no
+        warp's meeting.
+        """
         slots = self.ring.stages
         count = 1 if self.by_tma else loading_threads
         declared: list[Stmt] = [AllocBarrier(self.full, slots, self.ring.tensor)]
@@ -79,7 +82,7 @@ class Buffered:
         return (Invalidate(self.full), Invalidate(self.empty)) if empty else (Invalidate(self.full),)
 
     def issue(self, flat: Index) -> tuple[Stmt, ...]:
-        """Start the load of step ``flat`` and arrive on its full barrier; a bulk copy by one thread."""
+        """Start the load of step ``flat`` and arrive on its full barrier."""
         slot = self.slot(flat)
         barrier = BarrierSlot(self.full, slot)
         # At the current step the loop variables stand as they are, which reads better than their recomputation.
@@ -87,7 +90,7 @@ class Buffered:
         load = replace(self.load, src=substitute_box(self.load.src, by), dst=replace(self.load.dst, slot=slot))
         match self.load.by:
             case Copy.TMA:
-                return (ElectOne((ArriveExpect(barrier, self.stage_bytes), replace(load, barrier=barrier))),)
+                return ArriveExpect(barrier, self.stage_bytes), replace(load, barrier=barrier)
             case Copy.CP_ASYNC:
                 return load, ArriveCopies(barrier)
             case Copy.PLAIN:
@@ -102,10 +105,5 @@ class Buffered:
         return WaitParity(BarrierSlot(self.empty, self.slot(flat)), (flat // self.ring.stages + Const(1)) % 2)
 
     def release(self, flat: Index) -> Stmt:
-        """Arrivals that say that the consumers are done with step ``flat``.
-
-        One of each warp, its lanes having met, is enough. Where threads fill the stage, each reader arrives for
-        itself: race checkers of the CUDA tools follow a barrier from thread to thread, but no warp's meeting.
-        """
-        arrive = Arrive(BarrierSlot(self.empty, self.slot(flat)))
-        return ElectOne((arrive,), Per.WARP) if self.by_tma else arrive
+        """Arrivals that say that the consumers are done with step ``flat``."""
+        return Arrive(BarrierSlot(self.empty, self.slot(flat)))

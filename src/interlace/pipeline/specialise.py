@@ -20,7 +20,6 @@ from interlace.pipeline.body import Rings, close_barriers, names_before, names_i
 from interlace.pipeline.ir import (
     WARPGROUP,
     Block,
-    ElectOne,
     For,
     Kernel,
     Load,
@@ -69,8 +68,6 @@ def _inside_blocks(kernel: Kernel, rings: Rings, body: tuple[Stmt, ...], groups:
     loader_registers = 40 if groups <= 2 else 24
     per_group = (SM_REGISTERS // WARPGROUP - loader_registers) // groups
     consumer_registers = min(THREAD_REGISTERS, per_group // 8 * 8)
-    alone = all(b.by_tma for b in every)
-    loads = _loads(rings, body, alone=alone)
     return (
         *names_before(every),
         Section("barriers", open_barriers(every, WARPGROUP, kernel.threads)),
@@ -79,31 +76,24 @@ def _inside_blocks(kernel: Kernel, rings: Rings, body: tuple[Stmt, ...], groups:
             kernel.threads,
             WARPGROUP,
             loader_registers,
-            (ElectOne(loads),) if alone else loads,
+            _loads(rings, body),
         ),
         Role(RoleKind.CONSUMER, 0, kernel.threads, consumer_registers, _uses(rings, body)),
         Section("end", close_barriers(every, empty=True)),
     )
 
 
-def _loads(rings: Rings, body: tuple[Stmt, ...], *, alone: bool) -> tuple[Stmt, ...]:
-    """The loader's part: loops around circular loads, and these. ``alone``: one thread runs all of it."""
+def _loads(rings: Rings, body: tuple[Stmt, ...]) -> tuple[Stmt, ...]:
+    """The loader's part: loops around circular loads, and these."""
     out: list[Stmt] = []
     for stmt in body:
         if isinstance(stmt, For) and rings.within(stmt.body):
             names = names_inside(rings.directly_in(stmt))
-            out.append(replace(stmt, body=(*names, *_loads(rings, stmt.body, alone=alone))))
+            out.append(replace(stmt, body=(*names, *_loads(rings, stmt.body))))
         elif isinstance(stmt, Load) and stmt.dst.tensor in rings.by_tensor:
             b = rings.by_tensor[stmt.dst.tensor]
             flat = b.nest.flat
-            issue, wait = b.issue(flat), b.wait_empty(flat)
-            if isinstance(issue[0], ElectOne):
-                # Only who copies may wait: the elected thread goes on without the others, so that the barrier could
-                # run two phases ahead of one that is late, who would then wait for ever.
-                inner = (wait, *issue[0].body)
-                out += inner if alone else (ElectOne(inner),)
-            else:
-                out += (wait, *issue)
+            out += (b.wait_empty(flat), *b.issue(flat))
     return tuple(out)
 
 

@@ -60,8 +60,6 @@ extern "C" __global__ void __launch_bounds__(256, 1)
     if (thread == 0) {
       mbarrier_arrive_expect_tx(a_s_full + rest(s + 3, 4) * 8, 16384);
       tma_load_2d(shared_address(a_s + rest(s + 3, 4) * 16384), a_map_128x64s, (s + 3) * 64, i * 128, a_s_full + rest(s + 3, 4) * 8);
-    }
-    if (thread == 0) {
       mbarrier_arrive_expect_tx(b_s_full + rest(s + 2, 3) * 8, 16384);
       tma_load_2d(shared_address(b_s + rest(s + 2, 3) * 16384), b_map_128x64s, (s + 2) * 64, j * 128, b_s_full + rest(s + 2, 3) * 8);
     }
