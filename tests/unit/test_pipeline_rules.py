@@ -80,7 +80,7 @@ TILE = Box("s", (Const(0),), (256,))
         (lambda: loop((6,), by=Copy.CP_ASYNC), "cp.async box of 'x': inner bytes are 24"),
         (lambda: loop(align_bytes=8), "base is aligned to 8 bytes; 16 are needed"),
         (lambda: loop((4, 4), columns=61), "stride of dimension 0 is 244 bytes; pad it"),
-        (lambda: loop((1, 1, 1, 1, 1, 4)), "has 6 dimensions; TMA takes up to 5"),
+        (lambda: loop((1, 1, 1, 1, 1, 4)), "has 6 dimensions; use up to 3"),
         (lambda: loop((8, 256, 256)), "2097152 bytes; a barrier counts up to 1048575"),
     ],
 )

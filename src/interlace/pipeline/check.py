@@ -1,14 +1,15 @@
 """The rules of the IR, checked before anything is rewritten: each error names its rule and its tensor.
 
-What TMA takes (CUDA driver API, cuTensorMapEncodeTiled): up to five dimensions, at most 256 elements a side, rows of
-the box a multiple of 16 bytes, base address and strides a multiple of 16 bytes. Worked example: a 100 x 60 fp32
-tensor has rows of 240 bytes, fine; 100 x 61 has 244, which no tensor map can describe.
+What TMA takes (CUDA driver API, cuTensorMapEncodeTiled): at most 256 elements a side, rows of the box a multiple of 16
+bytes, base address and strides a multiple of 16 bytes. Worked example: a 100 x 60 fp32 tensor has rows of 240 bytes,
+fine; 100 x 61 has 244, which no tensor map can describe. Of its five dimensions kernels may use three, and of its
+swizzles that of 128 bytes.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from math import gcd, prod
+from math import gcd, isinf, prod
 
 from interlace.core.dtypes import bf16, fp16, fp32
 from interlace.core.errors import BoxError, CarriedError, DepthError, PipelineError, ScopeError
@@ -34,13 +35,18 @@ from interlace.pipeline.ir import (
     Tensor,
 )
 from interlace.pipeline.nest import Nest, Site, nest_of, sites
-from interlace.pipeline.traverse import boxes, read, value_boxes, value_indices, walk, written
+from interlace.pipeline.traverse import boxes, leaves, read, value_boxes, value_indices, walk, written
+from interlace.pipeline.values import Coord, Scalar, Value
 
 #: Largest side of a TMA box, in elements, and largest number of dimensions.
 TMA_SIDE = 256
-TMA_RANK = 5
+TMA_RANK = 3
+#: Bytes of a swizzled row.
+SWIZZLE_BYTES = 128
 #: What rows, strides and addresses of asynchronous copies are multiples of.
 COPY_BYTES = 16
+#: The largest number of fp32.
+FP32_MOST = (2 - 2**-23) * 2.0**127
 #: Bytes that one phase of an mbarrier can count.
 TRANSACTION_BYTES = (1 << 20) - 1
 
@@ -65,7 +71,7 @@ def check_kernel(kernel: Kernel) -> None:
             case Store():
                 _check_store(kernel, site.stmt)
             case Pointwise():
-                _check_value(kernel, site.stmt.dst.shape, value_boxes(site.stmt.value), site.stmt.dst)
+                _check_value(kernel, site.stmt.dst.shape, site.stmt.value, site.stmt.dst)
             case Reduce():
                 _check_reduce(kernel, site.stmt)
             case Matmul():
@@ -174,8 +180,14 @@ def _check_tensor(tensor: Tensor) -> None:
         raise PipelineError(
             f"tensor {tensor.name!r} is in {tensor.memory.value} memory; its extents must be positive numbers"
         )
-    if tensor.swizzle_bytes not in (0, 32, 64, 128):
-        raise BoxError(f"tensor {tensor.name!r}: swizzle of {tensor.swizzle_bytes} bytes; TMA has 32, 64 and 128")
+    if tensor.swizzle_bytes not in (0, SWIZZLE_BYTES):
+        raise BoxError(f"tensor {tensor.name!r}: swizzle of {tensor.swizzle_bytes} bytes; use {SWIZZLE_BYTES}, or none")
+    row_bytes = tensor.tile[-1] * tensor.dtype.itemsize
+    if tensor.swizzle_bytes and row_bytes != SWIZZLE_BYTES:
+        raise BoxError(
+            f"tensor {tensor.name!r} is swizzled by {SWIZZLE_BYTES} bytes, but its rows have {row_bytes}; "
+            "let them have as many"
+        )
 
 
 def _check_scope(kernel: Kernel, site: Site) -> None:
@@ -287,6 +299,11 @@ def _check_copy(kernel: Kernel, stmt: Load | Store, outside: Box, inside: Box) -
     _check_strides(tensor, tuple(n.value if isinstance(n, Const) else 0 for n in tensor.shape), stmt.by)
     if stmt.by is Copy.TMA:
         _check_tma(tensor, tile, outside)
+    elif outside.shape[-1] != inside.shape[-1]:
+        raise BoxError(
+            f"cp.async box of {tensor.name!r}: its rows have {outside.shape[-1]} elements, those of {tile.name!r} "
+            f"{inside.shape[-1]}; give the tile the box's last dimension"
+        )
     elif divisor(outside.origin[-1]) * tensor.dtype.itemsize % COPY_BYTES:
         raise BoxError(
             f"cp.async box of {tensor.name!r}: its inner origin is no known multiple of {COPY_BYTES} bytes; "
@@ -307,15 +324,11 @@ def _check_strides(tensor: Tensor, shape: tuple[int, ...], by: Copy) -> None:
 
 def _check_tma(tensor: Tensor, tile: Tensor, box: Box) -> None:
     if len(box.shape) > TMA_RANK:
-        raise BoxError(f"TMA box of {tensor.name!r} has {len(box.shape)} dimensions; TMA takes up to {TMA_RANK}")
+        raise BoxError(f"TMA box of {tensor.name!r} has {len(box.shape)} dimensions; use up to {TMA_RANK}")
     if max(box.shape) > TMA_SIDE:
         raise BoxError(
             f"TMA box of {tensor.name!r}: a side of {box.shape} is over {TMA_SIDE} elements; "
             "split the tile, or view a long row as several short ones"
-        )
-    if tile.swizzle_bytes and box.shape[-1] * tensor.dtype.itemsize > tile.swizzle_bytes:
-        raise BoxError(
-            f"TMA box of {tensor.name!r}: inner bytes exceed the swizzle of {tile.swizzle_bytes} bytes; narrow the tile"
         )
     if tile.tile_bytes > TRANSACTION_BYTES:
         raise BoxError(
@@ -336,10 +349,18 @@ def divisor(index: Index) -> int:
     return 1
 
 
-def _check_value(kernel: Kernel, shape: tuple[int, ...], operands: tuple[Box, ...], target: Box) -> None:
+def _check_value(kernel: Kernel, shape: tuple[int, ...], value: Value, target: Box) -> None:
     if kernel.tensor(target.tensor).memory is Memory.GLOBAL and not kernel.tensor(target.tensor).written:
         raise PipelineError(f"{target.tensor!r} is assigned to but is an input; declare it as an output")
-    for box in operands:
+    for leaf in leaves(value):
+        if isinstance(leaf, Coord) and not 0 <= leaf.axis < len(shape):
+            raise PipelineError(
+                f"value of {target.tensor!r} takes coordinate {leaf.axis} of a tile of {shape}; "
+                f"its axes are 0 to {len(shape) - 1}"
+            )
+        if isinstance(leaf, Scalar) and not (isinf(leaf.number) or abs(leaf.number) <= FP32_MOST):
+            raise PipelineError(f"value of {target.tensor!r} has the number {leaf.number}, which fp32 does not have")
+    for box in value_boxes(value):
         padded = (1,) * (len(shape) - len(box.shape)) + box.shape
         if len(padded) != len(shape) or any(n not in (1, e) for n, e in zip(padded, shape, strict=True)):
             raise PipelineError(
@@ -349,12 +370,22 @@ def _check_value(kernel: Kernel, shape: tuple[int, ...], operands: tuple[Box, ..
 
 
 def _check_reduce(kernel: Kernel, stmt: Reduce) -> None:
-    kept = tuple(1 if axis in stmt.axes else n for axis, n in enumerate(stmt.shape))
-    if kernel.tensor(stmt.dst.tensor).memory is not Memory.REGISTER or stmt.dst.shape != kept or not stmt.axes:
+    target, rank = kernel.tensor(stmt.dst.tensor), len(stmt.shape)
+    if len(set(stmt.axes)) != len(stmt.axes) or not set(stmt.axes) <= set(range(rank)):
         raise PipelineError(
-            f"reduction to {stmt.dst.tensor!r}: needs a register box of {kept} for axes {stmt.axes} of {stmt.shape}"
+            f"reduction to {target.name!r}: axes {stmt.axes} of {stmt.shape}; name each once, from 0 to {rank - 1}"
         )
-    _check_value(kernel, stmt.shape, value_boxes(stmt.value), stmt.dst)
+    kept = tuple(1 if axis in stmt.axes else n for axis, n in enumerate(stmt.shape))
+    if target.memory is not Memory.REGISTER or stmt.dst.shape != kept or not stmt.axes:
+        raise PipelineError(
+            f"reduction to {target.name!r}: needs a register box of {kept} for axes {stmt.axes} of {stmt.shape}"
+        )
+    if target.dtype != fp32:
+        raise PipelineError(
+            f"reduction to {target.name!r}, which is {target.dtype}: threads combine in fp32 and would not round at "
+            "each step; reduce to an fp32 tile and assign that"
+        )
+    _check_value(kernel, stmt.shape, stmt.value, stmt.dst)
 
 
 def _check_matmul(kernel: Kernel, stmt: Matmul) -> None:

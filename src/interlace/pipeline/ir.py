@@ -45,7 +45,7 @@ class Tensor:
         stages: slots of a ring in shared memory, None for a tensor that is no ring (before the rewrite: all).
         written: for global tensors, whether the kernel writes it.
         align_bytes: what the base address of a global tensor is a multiple of.
-        swizzle_bytes: 0, or the row length (32, 64, 128) whose 16-byte pieces TMA permutes in shared memory.
+        swizzle_bytes: 0, or 128: TMA permutes the 16-byte pieces of its rows, which have as many bytes.
     """
 
     name: str

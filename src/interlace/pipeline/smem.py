@@ -163,17 +163,17 @@ class _Touch:
 
     Attributes:
         whole: it writes all of the tile.
-        ring: of a ring, whose steps are loaded before they are read wherever its loads stand.
+        fresh: a barrier, or of a ring, whose steps are loaded before they are read wherever the loads stand.
     """
 
     site: Site
     whole: bool
-    ring: bool = False
+    fresh: bool
 
     def begins_in(self, loop: For) -> bool:
         """Whether nothing that an iteration of ``loop``, which is around, left there matters in the next."""
         inside = self.site.around[self.site.around.index(loop) + 1 :]
-        return self.ring or (self.whole and all(map(_surely_runs, inside)))
+        return self.fresh or (self.whole and all(map(_surely_runs, inside)))
 
 
 def _surely_runs(block: Stmt) -> bool:
@@ -192,13 +192,13 @@ def _lifetimes(kernel: Kernel) -> dict[str, tuple[int, int]]:
         ends[site.place] = site.place + (sum(1 for _ in walk(site.stmt.body)) if isinstance(site.stmt, Block) else 0)
         stmt, target = site.stmt, written(site.stmt)
         if isinstance(stmt, InitBarrier | Invalidate):
-            touches.setdefault(stmt.name, []).append(_Touch(site, whole=True))
+            touches.setdefault(stmt.name, []).append(_Touch(site, whole=True, fresh=True))
         for box in read(stmt):
             if box.tensor in shared:
-                touches.setdefault(box.tensor, []).append(_Touch(site, whole=False))
+                touches.setdefault(box.tensor, []).append(_Touch(site, whole=False, fresh=False))
         if target is not None and target.tensor in shared:
             tile = shared[target.tensor]
-            touch = _Touch(site, whole=target.shape == tile.tile, ring=tile.stages is not None)
+            touch = _Touch(site, whole=target.shape == tile.tile, fresh=tile.stages is not None)
             touches.setdefault(target.tensor, []).append(touch)
     roles = [site for site in every if isinstance(site.stmt, Role)]
     loops = [site for site in every if isinstance(site.stmt, For) and site.stmt.kind is not LoopKind.BLOCK]

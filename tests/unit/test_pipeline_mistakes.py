@@ -1,0 +1,104 @@
+"""Mistakes in values, reductions, copies and numbers are refused by name when a kernel is built, not later."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from interlace.core.dtypes import DType, bf16, fp16, fp32
+from interlace.core.errors import BoxError, PipelineError
+from interlace.pipeline.build import Builder, Handle
+from interlace.pipeline.index import Var, ceil_div
+from interlace.pipeline.ir import Copy, Kernel, ReduceOp
+from interlace.pipeline.values import Coord, less, where
+
+
+def kernel(
+    body: Callable[[Builder, Var, Handle, Handle, Handle], None], tile: tuple[int, ...] = (256,)
+) -> Kernel:
+    """A kernel of ``x``, ``y`` and a tile ``s``, with the given statements."""
+    k = Builder("mistake")
+    n = k.symbol("n")
+    body(k, n, k.input("x", (n,), fp32), k.output("y", (n,), fp32), k.shared("s", tile, fp32))
+    return k.kernel()
+
+
+@pytest.mark.parametrize("axis", [1, 3, -1])
+def test_a_coordinate_along_an_axis_that_the_tile_does_not_have(axis: int) -> None:
+    def body(k: Builder, n: Var, x: Handle, y: Handle, s: Handle) -> None:
+        k.assign(y.at(0, shape=(256,)), where(less(Coord(axis), n), s, 0))
+
+    with pytest.raises(PipelineError, match=rf"value of 'y' takes coordinate {axis} of a tile of \(256,\); its axes"):
+        kernel(body)
+
+
+@pytest.mark.parametrize("number", [float("nan"), 1e39, -1e300])
+def test_a_number_that_fp32_does_not_have(number: float) -> None:
+    with pytest.raises(PipelineError, match=r"value of 'y' has the number (nan|1e\+39|-1e\+300), which fp32 does not"):
+        kernel(lambda k, n, x, y, s: k.assign(y.at(0), s + number))
+
+
+def test_infinite_numbers_and_the_largest_of_fp32_are_taken() -> None:
+    for number in (float("inf"), float("-inf"), 3.4028234663852886e38):
+        kernel(lambda k, n, x, y, s, number=number: k.assign(y.at(0), s + number))  # type: ignore[misc]
+
+
+def _reduction(axes: tuple[int, ...], dtype: DType = fp32) -> Kernel:
+    k = Builder("mistake")
+    x, y, s = k.input("x", (4, 64), fp32), k.output("y", (1,), fp32), k.shared("s", (4, 64), fp32)
+    acc = k.register("acc", (1, 1), dtype)
+    k.load(s, x.at(0, 0))
+    k.assign(acc, 0)
+    k.reduce(acc, ReduceOp.SUM, s, axes=axes, shape=(4, 64))
+    k.store(y.at(0), acc)
+    return k.kernel()
+
+
+@pytest.mark.parametrize("axes", [(0, 0, 1), (0, 1, 2), (-1, 0)])
+def test_axes_of_a_reduction_are_the_tiles_each_once(axes: tuple[int, ...]) -> None:
+    _reduction((1, 0))
+    with pytest.raises(PipelineError, match=r"reduction to 'acc': axes .* of \(4, 64\); name each once, from 0 to 1"):
+        _reduction(axes)
+
+
+@pytest.mark.parametrize("dtype", [bf16, fp16])
+def test_a_reduction_accumulates_in_fp32(dtype: DType) -> None:
+    with pytest.raises(PipelineError, match=f"reduction to 'acc', which is {dtype}: .*; reduce to an fp32 tile and as"):
+        _reduction((0, 1), dtype)
+
+
+def test_cp_async_does_not_turn_a_row_into_a_column() -> None:
+    def body(k: Builder, n: Var, x: Handle, y: Handle, s: Handle) -> None:
+        with k.serial("i", ceil_div(n, 256)) as i:
+            k.load(s, x.at(i * 256), Copy.CP_ASYNC)
+
+    kernel(body, (1, 256))
+    with pytest.raises(BoxError, match=r"cp\.async box of 'x': its rows have 256 elements, those of 's' 1; give the"):
+        kernel(body, (256, 1))
+
+
+@pytest.mark.parametrize("rank", [4, 5])
+def test_tma_of_more_than_three_dimensions(rank: int) -> None:
+    k = Builder("mistake")
+    shape = (*(k.symbol(f"d{axis}") for axis in range(rank - 1)), 64)
+    x, s = k.input("x", shape, fp32), k.shared("s", (1,) * (rank - 1) + (64,), fp32)
+    k.load(s, x.at(*(0,) * rank))
+    with pytest.raises(BoxError, match=f"TMA box of 'x' has {rank} dimensions; use up to 3"):
+        k.kernel()
+
+
+@pytest.mark.parametrize(
+    ("swizzle_bytes", "columns", "text"),
+    [
+        (64, 16, "swizzle of 64 bytes; use 128, or none"),
+        (32, 8, "swizzle of 32 bytes; use 128, or none"),
+        (128, 16, "is swizzled by 128 bytes, but its rows have 64"),
+        (128, 64, "is swizzled by 128 bytes, but its rows have 256"),
+    ],
+)
+def test_swizzles_that_no_kernel_can_read(swizzle_bytes: int, columns: int, text: str) -> None:
+    k = Builder("mistake")
+    k.shared("s", (8, columns), fp32, swizzle_bytes=swizzle_bytes)
+    with pytest.raises(BoxError, match=f"tensor 's'.*{text}"):
+        k.kernel()
