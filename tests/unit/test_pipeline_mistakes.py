@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import SupportsIndex
 
+import numpy as np
 import pytest
 
 from interlace.core.dtypes import DType, bf16, fp16, fp32
 from interlace.core.errors import BoxError, PipelineError
+from interlace.pipeline import library
 from interlace.pipeline.build import Builder, Handle
-from interlace.pipeline.index import Var, ceil_div
+from interlace.pipeline.check import check_sizes
+from interlace.pipeline.circular import circular_buffer, lower
+from interlace.pipeline.index import Binary, Const, IndexOp, Var, binary, ceil_div, evaluate
+from interlace.pipeline.interpret import interpret
 from interlace.pipeline.ir import Copy, Kernel, ReduceOp
 from interlace.pipeline.values import Coord, less, where
 
@@ -102,3 +108,93 @@ def test_swizzles_that_no_kernel_can_read(swizzle_bytes: int, columns: int, text
     k.shared("s", (8, columns), fp32, swizzle_bytes=swizzle_bytes)
     with pytest.raises(BoxError, match=f"tensor 's'.*{text}"):
         k.kernel()
+
+
+@pytest.mark.parametrize("number", [0, -4])
+def test_division_by_a_number_that_is_not_positive(number: int) -> None:
+    for op in (IndexOp.FLOORDIV, IndexOp.MOD):
+        for left in (Var("n"), Const(5)):
+            with pytest.raises(PipelineError, match=f"an index is taken {op.value} {number}; divide by numbers from 1"):
+                binary(op, left, number)
+        with pytest.raises(PipelineError, match=f"'mistake' divides by {number}, which may be 0 or less"):
+            kernel(lambda k, n, x, y, s, op=op: k.load(s, x.at(Binary(op, n, Const(number)))))  # type: ignore[misc]
+        with pytest.raises(PipelineError, match=f"an index is taken {op.value} {number}"):
+            evaluate(Binary(op, Var("i"), Var("n")), {"i": 3, "n": number})
+
+
+def test_division_by_what_a_loop_counts() -> None:
+    def body(k: Builder, n: Var, x: Handle, y: Handle, s: Handle, more: int) -> None:
+        with k.serial("i", n) as i:
+            k.load(s, x.at(n // (i + more)))
+
+    with pytest.raises(PipelineError, match="'mistake' divides by i, which may be 0 or less; divide by positive num"):
+        kernel(lambda *given: body(*given, more=0))
+    kernel(lambda *given: body(*given, more=1))
+
+
+def test_division_by_an_extent_is_checked_with_the_extents() -> None:
+    k = Builder("columns")
+    m, n = k.symbol("m"), k.symbol("n")
+    x, y, s = k.input("x", (n,), fp32), k.output("y", (n // (m - 2),), fp32), k.shared("s", (4,), fp32)
+    with k.serial("i", n % m) as i:
+        k.load(s, x.at(i * 4))
+        k.store(y.at(i * 4), s)
+    check_sizes(k.kernel(), {"m": 3, "n": 0})
+    with pytest.raises(PipelineError, match=r"'columns' divides by m - 2, which is 0 under \{'m': 2, 'n': 8\}; it"):
+        check_sizes(k.kernel(), {"m": 2, "n": 8})
+    with pytest.raises(PipelineError, match="'columns' divides by m - 2, which is -2"):
+        interpret(k.kernel(), {"x": np.zeros(8, np.float32)}, {"m": 0})
+
+
+def test_an_inner_loop_without_iterations_is_no_division_by_zero() -> None:
+    for extent in (Var("m"), Const(0)):
+        k = Builder("none")
+        k.symbol("m")
+        x, y, s = k.input("x", (64,), fp32), k.output("y", (64,), fp32), k.shared("s", (4,), fp32)
+        with k.serial("o", 3), k.serial("i", extent) as i:
+            k.load(s, x.at(i * 4))
+            k.store(y.at(i * 4), s)
+        rewritten = lower(circular_buffer(k.kernel(), "s", 3))
+        check_sizes(rewritten, {"m": 0})
+        assert np.isnan(interpret(rewritten, {"x": np.ones(64, np.float32)}, {"m": 0})["y"]).all()
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda k, x, s: k.load(s, x.at(1.5)),
+        lambda k, x, s: k.load(s, x.at(Var("n") * 0.5)),
+        lambda k, x, s: k.load(s, x.at(0, shape=(256.0,))),
+        lambda k, x, s: k.serial("i", 2.0),
+        lambda k, x, s: k.block("i", "2"),
+        lambda k, x, s: k.shared("t", (4.0,), fp32),
+        lambda k, x, s: Builder("k", threads=128.0),
+        lambda k, x, s: circular_buffer(library.copy_1d(), "s", 2.5),
+        lambda k, x, s: circular_buffer(library.copy_1d(), "s", "2"),
+        lambda k, x, s: circular_buffer(library.copy_1d(), "s", 3, 1.0),
+        lambda k, x, s: ceil_div(Var("n"), 2.0),
+    ],
+)
+def test_what_is_no_integer_is_refused_where_one_is_needed(make: Callable[[Builder, Handle, Handle], object]) -> None:
+    k = Builder("mistake")
+    n = k.symbol("n")
+    x, s = k.input("x", (n,), fp32), k.shared("s", (256,), fp32)
+    with pytest.raises(PipelineError, match="stands where an integer is needed"):
+        make(k, x, s)
+
+
+def test_integers_of_numpy_are_integers() -> None:
+    def build(of: Callable[[int], SupportsIndex]) -> Kernel:
+        k = Builder("sums", threads=of(64))
+        n = k.symbol("n")
+        x, y = k.input("x", (n, of(64)), fp32), k.output("y", (n,), fp32)
+        s, acc = k.shared("s", (of(4), of(64)), fp32), k.register("acc", (of(4), 1), fp32)
+        with k.serial("i", ceil_div(n, of(4))) as i:
+            k.load(s, x.at(of(4) * i, of(0), shape=(of(4), of(64))))
+            k.assign(acc, 0)
+            k.reduce(acc, ReduceOp.SUM, s, axes=(of(1),), shape=(of(4), of(64)))
+            k.store(y.at(i * of(4)), acc)
+        return circular_buffer(k.kernel(), "s", of(3), of(1))
+
+    assert build(np.int64) == build(np.uint8) == build(int)
+    assert type(lower(build(np.int64)).tensor("s").stages) is int

@@ -9,13 +9,23 @@ swizzles that of 128 bytes.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from itertools import chain
 from math import gcd, isinf, prod
 
 from interlace.core.dtypes import bf16, fp16, fp32
 from interlace.core.errors import BoxError, CarriedError, DepthError, PipelineError, ScopeError
 from interlace.pipeline.check_outputs import check_outputs
 from interlace.pipeline.check_threads import check_thread_loop
-from interlace.pipeline.index import Binary, Const, Index, IndexOp, evaluate, names
+from interlace.pipeline.index import (
+    Binary,
+    Const,
+    Index,
+    IndexOp,
+    always_positive,
+    divisors,
+    evaluate,
+    names,
+)
 from interlace.pipeline.ir import (
     WARP,
     Box,
@@ -35,6 +45,7 @@ from interlace.pipeline.ir import (
     Tensor,
 )
 from interlace.pipeline.nest import Nest, Site, nest_of, sites
+from interlace.pipeline.text import print_index
 from interlace.pipeline.traverse import boxes, leaves, read, value_boxes, value_indices, walk, written
 from interlace.pipeline.values import Coord, Scalar, Value
 
@@ -61,8 +72,12 @@ def check_kernel(kernel: Kernel) -> None:
     _check_names(kernel)
     for tensor in kernel.tensors:
         _check_tensor(tensor)
+        for extent in tensor.shape:
+            _check_divisors(kernel, extent)
     for site in sites(kernel.body):
         _check_scope(kernel, site)
+        for index in _indices(site.stmt):
+            _check_divisors(kernel, index)
         for box in boxes(site.stmt):
             _check_box(kernel, box)
         match site.stmt:
@@ -86,7 +101,7 @@ def check_sizes(kernel: Kernel, sizes: Mapping[str, int]) -> None:
     """Checks run-time extents before a launch.
 
     Raises:
-        PipelineError: an extent is missing or negative.
+        PipelineError: an extent is missing or negative, or makes something that the kernel divides by 0 or less.
         BoxError: with these extents a tensor's strides are not what asynchronous copies take.
     """
     for name in kernel.symbols:
@@ -94,7 +109,16 @@ def check_sizes(kernel: Kernel, sizes: Mapping[str, int]) -> None:
             raise PipelineError(
                 f"kernel {kernel.name!r}: extent {name!r} is {sizes.get(name)}; give a number from 0 up"
             )
-    for stmt in (site.stmt for site in sites(kernel.body)):
+    statements = [site.stmt for site in sites(kernel.body)]
+    extents = (n for tensor in kernel.tensors for n in tensor.shape)
+    for index in chain(extents, *map(_indices, statements)):
+        for by in divisors(index):
+            if names(by) <= set(kernel.symbols) and evaluate(by, sizes) < 1:
+                raise PipelineError(
+                    f"kernel {kernel.name!r} divides by {print_index(by)}, which is {evaluate(by, sizes)} under "
+                    f"{dict(sizes)}; it must be 1 or more"
+                )
+    for stmt in statements:
         match stmt:
             case Load() | Store() if stmt.by is not Copy.PLAIN:
                 box = stmt.src if isinstance(stmt, Load) else stmt.dst
@@ -188,6 +212,16 @@ def _check_tensor(tensor: Tensor) -> None:
             f"tensor {tensor.name!r} is swizzled by {SWIZZLE_BYTES} bytes, but its rows have {row_bytes}; "
             "let them have as many"
         )
+
+
+def _check_divisors(kernel: Kernel, index: Index) -> None:
+    """What is made of run-time extents alone, ``check_sizes`` looks at."""
+    for by in divisors(index):
+        if not always_positive(by) and (not names(by) or not names(by) <= set(kernel.symbols)):
+            raise PipelineError(
+                f"kernel {kernel.name!r} divides by {print_index(by)}, which may be 0 or less; "
+                "divide by positive numbers or by extents"
+            )
 
 
 def _check_scope(kernel: Kernel, site: Site) -> None:
