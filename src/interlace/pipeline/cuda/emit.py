@@ -25,7 +25,7 @@ from interlace.pipeline.cuda.indices import emit_index, emit_less
 from interlace.pipeline.cuda.lines import UNROLL, Lines, Scope
 from interlace.pipeline.cuda.peepholes import deferred_stores, hoisted, lagging_releases, pending_stores
 from interlace.pipeline.cuda.preamble import wgmma, wgmma_name
-from interlace.pipeline.cuda.rules import MapSpec, check_emittable, map_of, tensor_maps
+from interlace.pipeline.cuda.rules import MapSpec, check_emittable, function_name, map_of, tensor_maps
 from interlace.pipeline.cuda.spread import Fragment, spread_registers
 from interlace.pipeline.cuda.tiles import Tiles
 from interlace.pipeline.index import Index
@@ -166,7 +166,8 @@ class _Emitter:
         lines = [wgmma(n, kind) for n, kind in functions]
         # One block per SM is all that is asked for: else ptxas spills to fit one more than shared memory allows.
         lines.append(f'extern "C" __global__ void __launch_bounds__({kernel.block_threads}, 1)')
-        lines.append(f"    {kernel.name}({(',' + chr(10) + '     ' + ' ' * len(kernel.name)).join(parameters)}) {{")
+        function = function_name(kernel)
+        lines.append(f"    {function}({(',' + chr(10) + '     ' + ' ' * len(function)).join(parameters)}) {{")
         return "\n".join([*lines, *self.out.text(), "}"]) + "\n"
 
     def _registers(self) -> None:

@@ -56,21 +56,27 @@ def reserved_names() -> frozenset[str]:
     return frozenset((*declared, *products, *INDEX_CALLS.values(), *VALUE_CALLS.values(), *_OF_THE_TEXT, *_KEYWORDS))
 
 
+def function_name(kernel: Kernel) -> str:
+    """What the text calls a kernel: no name of its author's ends so, and CUDA's ``exp`` or ``main`` do not."""
+    return f"{kernel.name}_"
+
+
 def check_emittable(kernel: Kernel) -> None:
     """What the emitter asks beside ``check_kernel``.
 
     Raises:
         PipelineError: a name or a matmul that it does not take.
     """
-    names = [t.name for t in kernel.tensors] + [*kernel.symbols, kernel.name]
-    names += [s.var for s in walk(kernel.body) if isinstance(s, For | Let)]
-    taken = reserved_names() | {spec.name for spec in tensor_maps(kernel)}
-    for name in names:
+    inside = [t.name for t in kernel.tensors] + list(kernel.symbols)
+    inside += [s.var for s in walk(kernel.body) if isinstance(s, For | Let)]
+    for name in (kernel.name, *inside):
         if not re.fullmatch(r"[A-Za-z]\w*(?<!_)", name, re.ASCII):
             raise PipelineError(
                 f"kernel {kernel.name!r}: {name!r} is no name for CUDA C++; "
                 "use letters, digits and underscores, no underscore at the ends"
             )
+    taken = reserved_names() | {spec.name for spec in tensor_maps(kernel)}
+    for name in inside:
         if name in taken:
             raise PipelineError(
                 f"kernel {kernel.name!r}: {name!r} is a keyword, or a function, type or variable of the CUDA text; "
