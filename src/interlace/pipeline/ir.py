@@ -26,6 +26,11 @@ from interlace.pipeline.values import Arithmetic, Read, Value
 #: Threads of a warp, and of the warpgroup that issues one wgmma.
 WARP = 32
 WARPGROUP = 128
+#: Registers of an SM, which one block may use; the most that ptxas gives a thread; the most that a role asks for,
+#: which is a multiple of 8 (setmaxnreg).
+SM_REGISTERS = 65536
+COMPILED_REGISTERS = 255
+ROLE_REGISTERS = 240
 
 
 class Memory(Enum):

@@ -30,6 +30,8 @@ from interlace.pipeline.cuda.spread import Fragment, spread_registers
 from interlace.pipeline.cuda.tiles import Tiles
 from interlace.pipeline.index import Index
 from interlace.pipeline.ir import (
+    COMPILED_REGISTERS,
+    SM_REGISTERS,
     AllocBarrier,
     Arrive,
     Copy,
@@ -55,9 +57,6 @@ from interlace.pipeline.nest import block_loops
 from interlace.pipeline.smem import SharedLayout, lay_out
 from interlace.pipeline.traverse import walk, written
 
-#: Registers of an SM, and the most that ptxas gives a thread.
-SM_REGISTERS = 65536
-THREAD_REGISTERS = 255
 #: Shared memory through which a block learns the number of its run.
 ITEM_BYTES = 8
 
@@ -272,7 +271,7 @@ class _Emitter:
         self.out.add(f"// {role.kind.value}")
         low = f"thread >= {role.first} && " if role.first else ""
         self.out.open(f"if ({low}thread < {role.first + role.threads})")
-        at_entry = min(THREAD_REGISTERS, SM_REGISTERS // self.kernel.block_threads // 8 * 8)
+        at_entry = min(COMPILED_REGISTERS, SM_REGISTERS // self.kernel.block_threads // 8 * 8)
         change = "raise" if role.registers >= at_entry else "lower"
         self.out.add(f"registers_{change}<{role.registers}>();")
         place = "thread" if role.first == 0 else "place"
