@@ -22,7 +22,7 @@ from interlace.core.errors import (
 )
 from interlace.pipeline import library
 from interlace.pipeline.build import Builder, Handle
-from interlace.pipeline.check import check_sizes, declared_names, divisor
+from interlace.pipeline.check import check_sizes, declared_names
 from interlace.pipeline.circular import circular_buffer, lower
 from interlace.pipeline.cuda.emit import emit_kernel
 from interlace.pipeline.cuda.rules import reserved_names, tensor_maps
@@ -32,6 +32,7 @@ from interlace.pipeline.index import (
     Less,
     Var,
     ceil_div,
+    divisor,
     evaluate,
     maximum,
     minimum,

@@ -1,31 +1,17 @@
-"""The rules of the IR, checked before anything is rewritten: each error names its rule and its tensor.
-
-What TMA takes (CUDA driver API, cuTensorMapEncodeTiled): at most 256 elements a side, rows of the box a multiple of 16
-bytes, base address and strides a multiple of 16 bytes. Worked example: a 100 x 60 fp32 tensor has rows of 240 bytes,
-fine; 100 x 61 has 244, which no tensor map can describe. Of its five dimensions kernels may use three, and of its
-swizzles that of 128 bytes.
-"""
+"""The rules of the IR, checked before anything is rewritten: each error names its rule and its tensor."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from itertools import chain
-from math import gcd, isinf, prod
+from math import isinf
 
 from interlace.core.dtypes import bf16, fp16, fp32
 from interlace.core.errors import BoxError, CarriedError, DepthError, PipelineError, ScopeError
+from interlace.pipeline.check_copies import check_load, check_store, check_strides
 from interlace.pipeline.check_outputs import check_outputs
 from interlace.pipeline.check_threads import check_thread_loop
-from interlace.pipeline.index import (
-    Binary,
-    Const,
-    Index,
-    IndexOp,
-    always_positive,
-    divisors,
-    evaluate,
-    names,
-)
+from interlace.pipeline.index import Const, Index, always_positive, divided_by, evaluate, names
 from interlace.pipeline.ir import (
     WARP,
     Box,
@@ -49,17 +35,10 @@ from interlace.pipeline.text import print_index
 from interlace.pipeline.traverse import boxes, leaves, read, value_boxes, value_indices, walk, written
 from interlace.pipeline.values import Coord, Scalar, Value
 
-#: Largest side of a TMA box, in elements, and largest number of dimensions.
-TMA_SIDE = 256
-TMA_RANK = 3
 #: Bytes of a swizzled row.
 SWIZZLE_BYTES = 128
-#: What rows, strides and addresses of asynchronous copies are multiples of.
-COPY_BYTES = 16
 #: The largest number of fp32.
 FP32_MOST = (2 - 2**-23) * 2.0**127
-#: Bytes that one phase of an mbarrier can count.
-TRANSACTION_BYTES = (1 << 20) - 1
 
 
 def check_kernel(kernel: Kernel) -> None:
@@ -73,18 +52,18 @@ def check_kernel(kernel: Kernel) -> None:
     for tensor in kernel.tensors:
         _check_tensor(tensor)
         for extent in tensor.shape:
-            _check_divisors(kernel, extent)
+            _check_divided_by(kernel, extent)
     for site in sites(kernel.body):
         _check_scope(kernel, site)
         for index in _indices(site.stmt):
-            _check_divisors(kernel, index)
+            _check_divided_by(kernel, index)
         for box in boxes(site.stmt):
             _check_box(kernel, box)
         match site.stmt:
             case Load():
-                _check_load(kernel, site.stmt)
+                check_load(kernel, site.stmt)
             case Store():
-                _check_store(kernel, site.stmt)
+                check_store(kernel, site.stmt)
             case Pointwise():
                 _check_value(kernel, site.stmt.dst.shape, site.stmt.value, site.stmt.dst)
             case Reduce():
@@ -112,7 +91,7 @@ def check_sizes(kernel: Kernel, sizes: Mapping[str, int]) -> None:
     statements = [site.stmt for site in sites(kernel.body)]
     extents = (n for tensor in kernel.tensors for n in tensor.shape)
     for index in chain(extents, *map(_indices, statements)):
-        for by in divisors(index):
+        for by in divided_by(index):
             if names(by) <= set(kernel.symbols) and evaluate(by, sizes) < 1:
                 raise PipelineError(
                     f"kernel {kernel.name!r} divides by {print_index(by)}, which is {evaluate(by, sizes)} under "
@@ -123,7 +102,7 @@ def check_sizes(kernel: Kernel, sizes: Mapping[str, int]) -> None:
             case Load() | Store() if stmt.by is not Copy.PLAIN:
                 box = stmt.src if isinstance(stmt, Load) else stmt.dst
                 tensor = kernel.tensor(box.tensor)
-                _check_strides(tensor, tuple(evaluate(n, sizes) for n in tensor.shape), stmt.by)
+                check_strides(tensor, tuple(evaluate(n, sizes) for n in tensor.shape), stmt.by)
 
 
 def check_ring(kernel: Kernel, ring: Ring) -> Nest:
@@ -214,9 +193,9 @@ def _check_tensor(tensor: Tensor) -> None:
         )
 
 
-def _check_divisors(kernel: Kernel, index: Index) -> None:
+def _check_divided_by(kernel: Kernel, index: Index) -> None:
     """What is made of run-time extents alone, ``check_sizes`` looks at."""
-    for by in divisors(index):
+    for by in divided_by(index):
         if not always_positive(by) and (not names(by) or not names(by) <= set(kernel.symbols)):
             raise PipelineError(
                 f"kernel {kernel.name!r} divides by {print_index(by)}, which may be 0 or less; "
@@ -279,108 +258,6 @@ def _check_box(kernel: Kernel, box: Box) -> None:
                 f"a box of tile {box.tensor!r} covers {start} .. {start + n - 1} of 0 .. {extent - 1} along axis "
                 f"{axis}; only global tensors clip, so keep it inside"
             )
-
-
-def _squeezed(shape: tuple[int, ...]) -> tuple[int, ...]:
-    return tuple(n for n in shape if n != 1)
-
-
-def _check_load(kernel: Kernel, load: Load) -> None:
-    source, target = kernel.tensor(load.src.tensor), kernel.tensor(load.dst.tensor)
-    if source.memory is not Memory.GLOBAL or target.memory is Memory.GLOBAL:
-        raise PipelineError(f"load of {target.name!r}: a load goes from global memory to a tile")
-    if target.memory is Memory.REGISTER and load.by is not Copy.PLAIN:
-        raise PipelineError(f"load of {target.name!r}: {load.by.value} writes shared memory; use Copy.PLAIN")
-    _check_copy(kernel, load, load.src, load.dst)
-
-
-def _check_store(kernel: Kernel, store: Store) -> None:
-    source, target = kernel.tensor(store.src.tensor), kernel.tensor(store.dst.tensor)
-    if target.memory is not Memory.GLOBAL or source.memory is Memory.GLOBAL:
-        raise PipelineError(f"store of {source.name!r}: a store goes from a tile to global memory")
-    if store.by is Copy.CP_ASYNC or (store.by is Copy.TMA and source.memory is not Memory.SHARED):
-        raise PipelineError(f"store of {source.name!r}: store plainly, or from shared memory by TMA")
-    if not target.written:
-        raise PipelineError(f"store to {target.name!r}, which is an input; declare it as an output")
-    _check_copy(kernel, store, store.dst, store.src)
-
-
-def _check_copy(kernel: Kernel, stmt: Load | Store, outside: Box, inside: Box) -> None:
-    if _squeezed(outside.shape) != _squeezed(inside.shape):
-        raise PipelineError(
-            f"copy between {outside.tensor!r} and {inside.tensor!r}: boxes of {outside.shape} and {inside.shape} differ"
-        )
-    if stmt.by is Copy.PLAIN:
-        return
-    tensor, tile = kernel.tensor(outside.tensor), kernel.tensor(inside.tensor)
-    if tensor.dtype != tile.dtype:
-        raise BoxError(
-            f"{stmt.by.value} copies bytes: {tensor.name!r} is {tensor.dtype}, {tile.name!r} is {tile.dtype}; "
-            "use one dtype or Copy.PLAIN"
-        )
-    if inside.shape != tile.tile:
-        raise BoxError(f"{stmt.by.value} fills whole tiles: {tile.name!r} has {tile.tile}, its box {inside.shape}")
-    row_bytes = outside.shape[-1] * tensor.dtype.itemsize
-    if row_bytes % COPY_BYTES:
-        raise BoxError(
-            f"{stmt.by.value} box of {tensor.name!r}: inner bytes are {row_bytes}; use a multiple of {COPY_BYTES}"
-        )
-    if tensor.align_bytes % COPY_BYTES:
-        raise BoxError(
-            f"{stmt.by.value} box of {tensor.name!r}: base is aligned to {tensor.align_bytes} bytes; "
-            f"{COPY_BYTES} are needed"
-        )
-    _check_strides(tensor, tuple(n.value if isinstance(n, Const) else 0 for n in tensor.shape), stmt.by)
-    if stmt.by is Copy.TMA:
-        _check_tma(tensor, tile, outside)
-    elif outside.shape[-1] != inside.shape[-1]:
-        raise BoxError(
-            f"cp.async box of {tensor.name!r}: its rows have {outside.shape[-1]} elements, those of {tile.name!r} "
-            f"{inside.shape[-1]}; give the tile the box's last dimension"
-        )
-    elif divisor(outside.origin[-1]) * tensor.dtype.itemsize % COPY_BYTES:
-        raise BoxError(
-            f"cp.async box of {tensor.name!r}: its inner origin is no known multiple of {COPY_BYTES} bytes; "
-            "use multiples of the tile, or TMA"
-        )
-
-
-def _check_strides(tensor: Tensor, shape: tuple[int, ...], by: Copy) -> None:
-    """Extents not known yet count as 0, which passes."""
-    for axis in range(1, len(shape)):
-        stride_bytes = prod(shape[axis:]) * tensor.dtype.itemsize
-        if stride_bytes % COPY_BYTES:
-            raise BoxError(
-                f"{by.value} box of {tensor.name!r}: stride of dimension {axis - 1} is {stride_bytes} bytes; "
-                f"pad it to a multiple of {COPY_BYTES}"
-            )
-
-
-def _check_tma(tensor: Tensor, tile: Tensor, box: Box) -> None:
-    if len(box.shape) > TMA_RANK:
-        raise BoxError(f"TMA box of {tensor.name!r} has {len(box.shape)} dimensions; use up to {TMA_RANK}")
-    if max(box.shape) > TMA_SIDE:
-        raise BoxError(
-            f"TMA box of {tensor.name!r}: a side of {box.shape} is over {TMA_SIDE} elements; "
-            "split the tile, or view a long row as several short ones"
-        )
-    if tile.tile_bytes > TRANSACTION_BYTES:
-        raise BoxError(
-            f"TMA box of {tensor.name!r}: {tile.tile_bytes} bytes; a barrier counts up to {TRANSACTION_BYTES}"
-        )
-
-
-def divisor(index: Index) -> int:
-    """A number that every value of ``index`` is a multiple of; 0 for the constant 0."""
-    if isinstance(index, Const):
-        return abs(index.value)
-    if isinstance(index, Binary):
-        left, right = divisor(index.left), divisor(index.right)
-        if index.op is IndexOp.MUL:
-            return left * right
-        if index.op is not IndexOp.FLOORDIV:
-            return gcd(left, right)
-    return 1
 
 
 def _check_value(kernel: Kernel, shape: tuple[int, ...], value: Value, target: Box) -> None:

@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from enum import Enum
+from math import gcd
 from operator import index as integer_of
 from typing import SupportsIndex
 
@@ -231,13 +232,26 @@ def always_positive(index: Index) -> bool:
     return isinstance(index, Const) and index.value > 0
 
 
-def divisors(index: Index) -> Iterator[Index]:
+def divided_by(index: Index) -> Iterator[Index]:
     """Everything that ``index`` divides by."""
     if isinstance(index, Binary):
-        yield from divisors(index.left)
-        yield from divisors(index.right)
+        yield from divided_by(index.left)
+        yield from divided_by(index.right)
         if index.op in DIVISIONS:
             yield index.right
+
+
+def divisor(index: Index) -> int:
+    """A number that every value of ``index`` is a multiple of; 0 for the constant 0."""
+    if isinstance(index, Const):
+        return abs(index.value)
+    if isinstance(index, Binary):
+        left, right = divisor(index.left), divisor(index.right)
+        if index.op is IndexOp.MUL:
+            return left * right
+        if index.op is not IndexOp.FLOORDIV:
+            return gcd(left, right)
+    return 1
 
 
 def names(index: Index) -> frozenset[str]:
