@@ -50,13 +50,13 @@ def test_infinite_numbers_and_the_largest_of_fp32_are_taken() -> None:
         kernel(lambda k, n, x, y, s, number=number: k.assign(y.at(0), s + number))  # type: ignore[misc]
 
 
-def _reduction(axes: tuple[int, ...], dtype: DType = fp32) -> Kernel:
+def _reduction(axes: tuple[int, ...], dtype: DType = fp32, shape: tuple[int, ...] = (4, 64)) -> Kernel:
     k = Builder("mistake")
     x, y, s = k.input("x", (4, 64), fp32), k.output("y", (1,), fp32), k.shared("s", (4, 64), fp32)
     acc = k.register("acc", (1, 1), dtype)
     k.load(s, x.at(0, 0))
     k.assign(acc, 0)
-    k.reduce(acc, ReduceOp.SUM, s, axes=axes, shape=(4, 64))
+    k.reduce(acc, ReduceOp.SUM, s, axes=axes, shape=shape)
     k.store(y.at(0), acc)
     return k.kernel()
 
@@ -66,6 +66,24 @@ def test_axes_of_a_reduction_are_the_tiles_each_once(axes: tuple[int, ...]) -> N
     _reduction((1, 0))
     with pytest.raises(PipelineError, match=r"reduction to 'acc': axes .* of \(4, 64\); name each once, from 0 to 1"):
         _reduction(axes)
+
+
+@pytest.mark.parametrize("shape", [(), (0, 64), (4, -1)])
+def test_a_reduction_over_nothing(shape: tuple[int, ...]) -> None:
+    with pytest.raises(PipelineError, match=r"reduction to 'acc' over a tile of \(.*\); give it positive extents"):
+        _reduction((0, 1), shape=shape)
+
+
+def test_tensors_aligned_to_nothing_or_of_negative_extents() -> None:
+    k = Builder("mistake")
+    k.input("x", (4,), fp32, align_bytes=0)
+    with pytest.raises(PipelineError, match="tensor 'x' is aligned to 0 bytes; give a positive number"):
+        k.kernel()
+    k = Builder("mistake")
+    k.output("y", (k.symbol("n") - 5,), fp32)
+    check_sizes(k.kernel(), {"n": 5})
+    with pytest.raises(PipelineError, match=r"tensor 'y' has shape \(-1,\) under \{'n': 4\}; give extents that leave"):
+        interpret(k.kernel(), {}, {"n": 4})
 
 
 @pytest.mark.parametrize("dtype", [bf16, fp16])

@@ -80,7 +80,7 @@ def check_sizes(kernel: Kernel, sizes: Mapping[str, int]) -> None:
     """Checks run-time extents before a launch.
 
     Raises:
-        PipelineError: an extent is missing or negative, or makes something that the kernel divides by 0 or less.
+        PipelineError: an extent is missing or negative, or makes a tensor's negative, or a divisor 0 or less.
         BoxError: with these extents a tensor's strides are not what asynchronous copies take.
     """
     for name in kernel.symbols:
@@ -97,6 +97,13 @@ def check_sizes(kernel: Kernel, sizes: Mapping[str, int]) -> None:
                     f"kernel {kernel.name!r} divides by {print_index(by)}, which is {evaluate(by, sizes)} under "
                     f"{dict(sizes)}; it must be 1 or more"
                 )
+    for tensor in kernel.tensors:
+        shape = tuple(evaluate(n, sizes) for n in tensor.shape)
+        if min(shape) < 0:
+            raise PipelineError(
+                f"kernel {kernel.name!r}: tensor {tensor.name!r} has shape {shape} under {dict(sizes)}; "
+                "give extents that leave none below 0"
+            )
     for stmt in statements:
         match stmt:
             case Load() | Store() if stmt.by is not Copy.PLAIN:
@@ -177,6 +184,8 @@ def declared_names(kernel: Kernel) -> list[str]:
 def _check_tensor(tensor: Tensor) -> None:
     if not tensor.shape:
         raise PipelineError(f"tensor {tensor.name!r} has no dimensions; give it at least one")
+    if tensor.align_bytes < 1:
+        raise PipelineError(f"tensor {tensor.name!r} is aligned to {tensor.align_bytes} bytes; give a positive number")
     if tensor.memory is Memory.GLOBAL:
         return
     if len(tensor.tile) != len(tensor.shape) or min(tensor.tile) < 1:
@@ -282,6 +291,8 @@ def _check_value(kernel: Kernel, shape: tuple[int, ...], value: Value, target: B
 
 def _check_reduce(kernel: Kernel, stmt: Reduce) -> None:
     target, rank = kernel.tensor(stmt.dst.tensor), len(stmt.shape)
+    if min(stmt.shape, default=0) < 1:
+        raise PipelineError(f"reduction to {target.name!r} over a tile of {stmt.shape}; give it positive extents")
     if len(set(stmt.axes)) != len(stmt.axes) or not set(stmt.axes) <= set(range(rank)):
         raise PipelineError(
             f"reduction to {target.name!r}: axes {stmt.axes} of {stmt.shape}; name each once, from 0 to {rank - 1}"
