@@ -1,9 +1,9 @@
-"""Every kernel of ``pipeline/library.py``, small, at depths 1, 2 and 3 in both forms, for the CUDA sanitizers.
+"""Every kernel of ``pipeline/library.py``, small, at depths 1 to 4 in both forms, for the CUDA sanitizers.
 
     PYTHONPATH=src compute-sanitizer --tool memcheck --report-api-errors no python benchmarks/sanitize_pipelines.py
     PYTHONPATH=src compute-sanitizer --tool racecheck python benchmarks/sanitize_pipelines.py matmul
 
-The second runs the kernels whose name contains ``matmul``. Tiles are small, rings go round more than twice, extents
+The second runs the kernels whose name contains ``matmul``. Tiles are small, rings go round twice or more, extents
 leave tails. Prints a line for each kernel: OK, or WRONG where it differs from what the interpreter makes of the loops.
 """
 
@@ -49,7 +49,7 @@ KERNELS = {
 def forms(kernel: Kernel) -> Iterator[tuple[str, Compiled]]:
     """The kernel with every tile that it loads as a ring, by depth and form."""
     loaded = [kernel.tensor(s.dst.tensor) for s in walk(kernel.body) if isinstance(s, Load)]
-    for stages in (1, 2, 3):
+    for stages in (1, 2, 3, 4):
         ringed = kernel
         for tile in (t.name for t in loaded if t.memory is Memory.SHARED):
             ringed = circular_buffer(ringed, tile, stages)

@@ -116,6 +116,13 @@ def test_odd_tiles_compile_and_clip_the_threads_without_elements() -> None:
     assert compile_kernel(kernel).binary.resources.stack_bytes == 0
 
 
+@pytest.mark.parametrize("name", ["exp", "pow", "main", "printf", "float", "k", "item", "n", "x"])
+def test_a_kernel_may_be_called_like_a_function_or_a_variable(name: str) -> None:
+    for items in (False, True):
+        binary = compile_kernel(replace(examples()["copy_1d"].kernel, name=name), items=items).binary
+        assert (binary.name, binary.function) == (name, f"{name}_")
+
+
 def test_a_name_that_cuda_cannot_have_is_refused() -> None:
     k = Builder("kernel")
     n = k.symbol("int")

@@ -22,7 +22,7 @@ from interlace.core.errors import (
 )
 from interlace.pipeline import library
 from interlace.pipeline.build import Builder, Handle
-from interlace.pipeline.check import check_sizes, declared_names, divisor
+from interlace.pipeline.check import check_sizes, declared_names
 from interlace.pipeline.circular import circular_buffer, lower
 from interlace.pipeline.cuda.emit import emit_kernel
 from interlace.pipeline.cuda.rules import reserved_names, tensor_maps
@@ -32,6 +32,7 @@ from interlace.pipeline.index import (
     Less,
     Var,
     ceil_div,
+    divisor,
     evaluate,
     maximum,
     minimum,
@@ -80,7 +81,7 @@ TILE = Box("s", (Const(0),), (256,))
         (lambda: loop((6,), by=Copy.CP_ASYNC), "cp.async box of 'x': inner bytes are 24"),
         (lambda: loop(align_bytes=8), "base is aligned to 8 bytes; 16 are needed"),
         (lambda: loop((4, 4), columns=61), "stride of dimension 0 is 244 bytes; pad it"),
-        (lambda: loop((1, 1, 1, 1, 1, 4)), "has 6 dimensions; TMA takes up to 5"),
+        (lambda: loop((1, 1, 1, 1, 1, 4)), "has 6 dimensions; use up to 3"),
         (lambda: loop((8, 256, 256)), "2097152 bytes; a barrier counts up to 1048575"),
     ],
 )
@@ -273,7 +274,7 @@ def _called(*, tensor: str = "s", extent: str = "n", var: str = "i", kernel: str
     return lower(k.kernel())
 
 
-@pytest.mark.parametrize("what", ["tensor", "extent", "var", "kernel"])
+@pytest.mark.parametrize("what", ["tensor", "extent", "var"])
 def test_names_of_the_cuda_text_are_not_taken(what: str) -> None:
     emit_kernel(_called(**{what: "remainder"}), H200)
     of_preamble = "rest", "quotient", "larger", "widened", "rounded", "settle", "swizzled", "tma_load_2d", "bulk_wait"
@@ -282,9 +283,18 @@ def test_names_of_the_cuda_text_are_not_taken(what: str) -> None:
     for name in (*of_preamble, *types, *others, *of_text):
         with pytest.raises(PipelineError, match=f"'{name}' is a keyword, or a function, type or variable of the CUDA"):
             emit_kernel(_called(**{what: name}), H200)
+
+
+@pytest.mark.parametrize("what", ["tensor", "extent", "var", "kernel"])
+def test_names_that_cxx_or_the_text_could_not_have(what: str) -> None:
     for name in ("_n", "n_", "n m", "1st", "größe"):
         with pytest.raises(PipelineError, match=f"'{name}' is no name for CUDA C"):
             emit_kernel(_called(**{what: name}), H200)
+
+
+@pytest.mark.parametrize("name", ["exp", "pow", "main", "printf", "float", "rest", "x", "n"])
+def test_a_kernel_may_be_called_what_else_is_in_its_text(name: str) -> None:
+    assert re.search(rf"__launch_bounds__\(128, 1\)\n    {name}_\(", emit_kernel(_called(kernel=name), H200).text)
 
 
 @pytest.mark.parametrize("name", library.examples())
@@ -293,7 +303,7 @@ def test_every_word_of_a_text_is_reserved_or_the_kernels_own(name: str) -> None:
     kernel = library.examples()[name].rewritten()
     text = re.sub(r"//.*", "", emit_kernel(kernel, H200).text)
     words = {w for w in re.findall(r"(?<![.\w#])[A-Za-z]\w*", text) if not w.endswith("_")}
-    own = {*declared_names(kernel), *(spec.name for spec in tensor_maps(kernel)), kernel.name, "C", "pragma", "unroll"}
+    own = {*declared_names(kernel), *(spec.name for spec in tensor_maps(kernel)), "C", "pragma", "unroll"}
     own |= {s.var for s in walk(kernel.body) if isinstance(s, Let)}
     own |= {s.name for s in walk(kernel.body) if isinstance(s, AllocBarrier)}
     assert words - own <= reserved_names()

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from itertools import combinations, count, product
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -11,7 +13,7 @@ from interlace.core.devices import H200
 from interlace.core.dtypes import fp32
 from interlace.pipeline.build import Builder
 from interlace.pipeline.circular import circular_buffer, lower
-from interlace.pipeline.index import evaluate, holds
+from interlace.pipeline.index import Const, Less, evaluate, holds
 from interlace.pipeline.ir import (
     Box,
     ElectOne,
@@ -32,16 +34,26 @@ from interlace.pipeline.traverse import read, written
 
 @st.composite
 def programs(draw: st.DrawFn) -> Kernel:
-    """Loops one after another, some in an outer loop; tiles of their own, and tiles that outlive a loop."""
+    """Loops one after another in an outer loop; tiles of their own, and tiles that outlive a loop.
+
+    What outlives a loop is loaded at every outer step, at the first ones alone, or in a loop of as many steps as drawn.
+    """
     k = Builder("program")
     x = k.input("x", (4096,), fp32)
     outputs = (k.output(f"y{i}", (4096,), fp32) for i in count())
     rings, kept = [], []
-    with k.serial("outer", draw(st.integers(1, 3))):
+    with k.serial("outer", draw(st.integers(1, 3))) as outer:
         for segment in range(draw(st.integers(1, 4))):
             if draw(st.booleans()):
                 tile = k.shared(f"kept{segment}", (32 * draw(st.integers(1, 4)),), fp32)
-                k.load(tile, x.at(0))
+                loaded = draw(st.sampled_from(("always", "first", "steps", "falling")))
+                with ExitStack() as around:
+                    if loaded == "first":
+                        around.enter_context(k.when(Less(outer, Const(draw(st.integers(1, 2))))))
+                    elif loaded != "always":
+                        steps = draw(st.integers(0, 2))
+                        around.enter_context(k.serial(f"k{segment}", steps - outer if loaded == "falling" else steps))
+                    k.load(tile, x.at(0))
                 kept.append(tile)
             own = k.shared(f"own{segment}", (32 * draw(st.integers(1, 4)),), fp32)
             with k.serial(f"i{segment}", draw(st.integers(0, 4))) as i:
@@ -81,6 +93,23 @@ def test_tiles_that_share_bytes_never_live_at_once() -> None:
     assert sharing > 100
 
 
+@pytest.mark.parametrize("how", ["condition", "loop"])
+def test_a_tile_that_only_some_iterations_write_keeps_its_bytes_through_all(how: str) -> None:
+    k = Builder("once")
+    n = k.symbol("n")
+    x, w = k.input("x", (n, 256), fp32), k.input("w", (256,), fp32)
+    y, z = k.output("y", (n, 256), fp32), k.output("z", (n, 256), fp32)
+    a, b = k.shared("a", (256,), fp32), k.shared("b", (1, 256), fp32)
+    with k.serial("i", n) as i:
+        with k.when(Less(i, Const(1))) if how == "condition" else k.serial("j", 1 - i):
+            k.load(a, w.at(0))
+        k.assign(y.at(i, 0), a * 1)
+        k.load(b, x.at(i, 0))
+        k.assign(z.at(i, 0), b * 1)
+    layout = lay_out(lower(k.kernel()), H200)
+    assert sorted(layout.of(name).offset_bytes for name in "ab") == [0, 1024]
+
+
 class Run:
     """From which write to which last read each slot holds data, and each barrier from begin to end."""
 
@@ -98,8 +127,9 @@ class Run:
         self.lives.setdefault((name, slot), []).append((self.now, self.now))
 
     def go_on(self, name: str, slot: int) -> None:
-        spans = self.lives[name, slot]
-        spans[-1] = (spans[-1][0], self.now)
+        spans = self.lives.get((name, slot))
+        if spans:  # else nothing was written yet, and any bytes will do
+            spans[-1] = (spans[-1][0], self.now)
 
     def follow(self, body: tuple[Stmt, ...]) -> None:
         began = self.now

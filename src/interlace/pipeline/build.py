@@ -18,11 +18,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from typing import SupportsIndex
 
 from interlace.core.dtypes import DType
 from interlace.core.errors import PipelineError
 from interlace.pipeline.check import check_kernel
-from interlace.pipeline.index import Const, Index, IndexLike, Less, Var, as_index
+from interlace.pipeline.index import Const, Index, IndexLike, Less, Var, as_index, as_integer
 from interlace.pipeline.ir import (
     Box,
     Copy,
@@ -66,7 +67,7 @@ class Handle(Arithmetic):
                 f"tensor {self.tensor.name!r} has {len(self.tensor.shape)} dimensions, "
                 f"but its box begins at {len(origin)} coordinates; give one for each"
             )
-        return Box(self.tensor.name, tuple(as_index(o) for o in origin), shape)
+        return Box(self.tensor.name, tuple(as_index(o) for o in origin), _integers(shape))
 
 
 Place = Handle | Box
@@ -77,7 +78,7 @@ class Builder:
 
     def __init__(self, name: str, *, threads: int = 128) -> None:
         self._name = name
-        self._threads = threads
+        self._threads = as_integer(threads)
         self._symbols: list[str] = []
         self._tensors: list[Tensor] = []
         self._stack: list[list[Stmt]] = [[]]
@@ -146,7 +147,7 @@ class Builder:
 
     def reduce(self, dst: Place, op: ReduceOp, value: ValueLike, axes: tuple[int, ...], shape: tuple[int, ...]) -> None:
         """``dst = op(dst, value reduced along axes)``, the value taken over a tile of ``shape``."""
-        self._stack[-1].append(Reduce(_box(dst), op, axes, as_value(value), shape))
+        self._stack[-1].append(Reduce(_box(dst), op, _integers(axes), as_value(value), _integers(shape)))
 
     def matmul(self, acc: Place, a: Place, b: Place) -> None:
         """``acc[m, n] += a[m, k] @ b[n, k].T``."""
@@ -197,6 +198,10 @@ class _Loop:
 
 def _shape(shape: tuple[IndexLike, ...]) -> tuple[Index, ...]:
     return tuple(as_index(n) for n in shape)
+
+
+def _integers(numbers: tuple[SupportsIndex, ...]) -> tuple[int, ...]:
+    return tuple(map(as_integer, numbers))
 
 
 def _box(place: Place) -> Box:

@@ -1,20 +1,17 @@
-"""The rules of the IR, checked before anything is rewritten: each error names its rule and its tensor.
-
-What TMA takes (CUDA driver API, cuTensorMapEncodeTiled): up to five dimensions, at most 256 elements a side, rows of
-the box a multiple of 16 bytes, base address and strides a multiple of 16 bytes. Worked example: a 100 x 60 fp32
-tensor has rows of 240 bytes, fine; 100 x 61 has 244, which no tensor map can describe.
-"""
+"""The rules of the IR, checked before anything is rewritten: each error names its rule and its tensor."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from math import gcd, prod
+from itertools import chain
+from math import isinf
 
 from interlace.core.dtypes import bf16, fp16, fp32
 from interlace.core.errors import BoxError, CarriedError, DepthError, PipelineError, ScopeError
+from interlace.pipeline.check_copies import check_load, check_store, check_strides
 from interlace.pipeline.check_outputs import check_outputs
 from interlace.pipeline.check_threads import check_thread_loop
-from interlace.pipeline.index import Binary, Const, Index, IndexOp, evaluate, names
+from interlace.pipeline.index import Const, Index, always_positive, divided_by, evaluate, names
 from interlace.pipeline.ir import (
     WARP,
     Box,
@@ -34,15 +31,14 @@ from interlace.pipeline.ir import (
     Tensor,
 )
 from interlace.pipeline.nest import Nest, Site, nest_of, sites
-from interlace.pipeline.traverse import boxes, read, value_boxes, value_indices, walk, written
+from interlace.pipeline.text import print_index
+from interlace.pipeline.traverse import boxes, leaves, read, value_boxes, value_indices, walk, written
+from interlace.pipeline.values import Coord, Scalar, Value
 
-#: Largest side of a TMA box, in elements, and largest number of dimensions.
-TMA_SIDE = 256
-TMA_RANK = 5
-#: What rows, strides and addresses of asynchronous copies are multiples of.
-COPY_BYTES = 16
-#: Bytes that one phase of an mbarrier can count.
-TRANSACTION_BYTES = (1 << 20) - 1
+#: Bytes of a swizzled row.
+SWIZZLE_BYTES = 128
+#: The largest number of fp32.
+FP32_MOST = (2 - 2**-23) * 2.0**127
 
 
 def check_kernel(kernel: Kernel) -> None:
@@ -55,17 +51,21 @@ def check_kernel(kernel: Kernel) -> None:
     _check_names(kernel)
     for tensor in kernel.tensors:
         _check_tensor(tensor)
+        for extent in tensor.shape:
+            _check_divided_by(kernel, extent)
     for site in sites(kernel.body):
         _check_scope(kernel, site)
+        for index in _indices(site.stmt):
+            _check_divided_by(kernel, index)
         for box in boxes(site.stmt):
             _check_box(kernel, box)
         match site.stmt:
             case Load():
-                _check_load(kernel, site.stmt)
+                check_load(kernel, site.stmt)
             case Store():
-                _check_store(kernel, site.stmt)
+                check_store(kernel, site.stmt)
             case Pointwise():
-                _check_value(kernel, site.stmt.dst.shape, value_boxes(site.stmt.value), site.stmt.dst)
+                _check_value(kernel, site.stmt.dst.shape, site.stmt.value, site.stmt.dst)
             case Reduce():
                 _check_reduce(kernel, site.stmt)
             case Matmul():
@@ -80,7 +80,7 @@ def check_sizes(kernel: Kernel, sizes: Mapping[str, int]) -> None:
     """Checks run-time extents before a launch.
 
     Raises:
-        PipelineError: an extent is missing or negative.
+        PipelineError: an extent is missing or negative, or makes a tensor's negative, or a divisor 0 or less.
         BoxError: with these extents a tensor's strides are not what asynchronous copies take.
     """
     for name in kernel.symbols:
@@ -88,12 +88,28 @@ def check_sizes(kernel: Kernel, sizes: Mapping[str, int]) -> None:
             raise PipelineError(
                 f"kernel {kernel.name!r}: extent {name!r} is {sizes.get(name)}; give a number from 0 up"
             )
-    for stmt in (site.stmt for site in sites(kernel.body)):
+    statements = [site.stmt for site in sites(kernel.body)]
+    extents = (n for tensor in kernel.tensors for n in tensor.shape)
+    for index in chain(extents, *map(_indices, statements)):
+        for by in divided_by(index):
+            if names(by) <= set(kernel.symbols) and evaluate(by, sizes) < 1:
+                raise PipelineError(
+                    f"kernel {kernel.name!r} divides by {print_index(by)}, which is {evaluate(by, sizes)} under "
+                    f"{dict(sizes)}; it must be 1 or more"
+                )
+    for tensor in kernel.tensors:
+        shape = tuple(evaluate(n, sizes) for n in tensor.shape)
+        if min(shape) < 0:
+            raise PipelineError(
+                f"kernel {kernel.name!r}: tensor {tensor.name!r} has shape {shape} under {dict(sizes)}; "
+                "give extents that leave none below 0"
+            )
+    for stmt in statements:
         match stmt:
             case Load() | Store() if stmt.by is not Copy.PLAIN:
                 box = stmt.src if isinstance(stmt, Load) else stmt.dst
                 tensor = kernel.tensor(box.tensor)
-                _check_strides(tensor, tuple(evaluate(n, sizes) for n in tensor.shape), stmt.by)
+                check_strides(tensor, tuple(evaluate(n, sizes) for n in tensor.shape), stmt.by)
 
 
 def check_ring(kernel: Kernel, ring: Ring) -> Nest:
@@ -168,14 +184,32 @@ def declared_names(kernel: Kernel) -> list[str]:
 def _check_tensor(tensor: Tensor) -> None:
     if not tensor.shape:
         raise PipelineError(f"tensor {tensor.name!r} has no dimensions; give it at least one")
+    if tensor.align_bytes < 1:
+        raise PipelineError(f"tensor {tensor.name!r} is aligned to {tensor.align_bytes} bytes; give a positive number")
     if tensor.memory is Memory.GLOBAL:
         return
     if len(tensor.tile) != len(tensor.shape) or min(tensor.tile) < 1:
         raise PipelineError(
             f"tensor {tensor.name!r} is in {tensor.memory.value} memory; its extents must be positive numbers"
         )
-    if tensor.swizzle_bytes not in (0, 32, 64, 128):
-        raise BoxError(f"tensor {tensor.name!r}: swizzle of {tensor.swizzle_bytes} bytes; TMA has 32, 64 and 128")
+    if tensor.swizzle_bytes not in (0, SWIZZLE_BYTES):
+        raise BoxError(f"tensor {tensor.name!r}: swizzle of {tensor.swizzle_bytes} bytes; use {SWIZZLE_BYTES}, or none")
+    row_bytes = tensor.tile[-1] * tensor.dtype.itemsize
+    if tensor.swizzle_bytes and row_bytes != SWIZZLE_BYTES:
+        raise BoxError(
+            f"tensor {tensor.name!r} is swizzled by {SWIZZLE_BYTES} bytes, but its rows have {row_bytes}; "
+            "let them have as many"
+        )
+
+
+def _check_divided_by(kernel: Kernel, index: Index) -> None:
+    """What is made of run-time extents alone, ``check_sizes`` looks at."""
+    for by in divided_by(index):
+        if not always_positive(by) and (not names(by) or not names(by) <= set(kernel.symbols)):
+            raise PipelineError(
+                f"kernel {kernel.name!r} divides by {print_index(by)}, which may be 0 or less; "
+                "divide by positive numbers or by extents"
+            )
 
 
 def _check_scope(kernel: Kernel, site: Site) -> None:
@@ -235,111 +269,18 @@ def _check_box(kernel: Kernel, box: Box) -> None:
             )
 
 
-def _squeezed(shape: tuple[int, ...]) -> tuple[int, ...]:
-    return tuple(n for n in shape if n != 1)
-
-
-def _check_load(kernel: Kernel, load: Load) -> None:
-    source, target = kernel.tensor(load.src.tensor), kernel.tensor(load.dst.tensor)
-    if source.memory is not Memory.GLOBAL or target.memory is Memory.GLOBAL:
-        raise PipelineError(f"load of {target.name!r}: a load goes from global memory to a tile")
-    if target.memory is Memory.REGISTER and load.by is not Copy.PLAIN:
-        raise PipelineError(f"load of {target.name!r}: {load.by.value} writes shared memory; use Copy.PLAIN")
-    _check_copy(kernel, load, load.src, load.dst)
-
-
-def _check_store(kernel: Kernel, store: Store) -> None:
-    source, target = kernel.tensor(store.src.tensor), kernel.tensor(store.dst.tensor)
-    if target.memory is not Memory.GLOBAL or source.memory is Memory.GLOBAL:
-        raise PipelineError(f"store of {source.name!r}: a store goes from a tile to global memory")
-    if store.by is Copy.CP_ASYNC or (store.by is Copy.TMA and source.memory is not Memory.SHARED):
-        raise PipelineError(f"store of {source.name!r}: store plainly, or from shared memory by TMA")
-    if not target.written:
-        raise PipelineError(f"store to {target.name!r}, which is an input; declare it as an output")
-    _check_copy(kernel, store, store.dst, store.src)
-
-
-def _check_copy(kernel: Kernel, stmt: Load | Store, outside: Box, inside: Box) -> None:
-    if _squeezed(outside.shape) != _squeezed(inside.shape):
-        raise PipelineError(
-            f"copy between {outside.tensor!r} and {inside.tensor!r}: boxes of {outside.shape} and {inside.shape} differ"
-        )
-    if stmt.by is Copy.PLAIN:
-        return
-    tensor, tile = kernel.tensor(outside.tensor), kernel.tensor(inside.tensor)
-    if tensor.dtype != tile.dtype:
-        raise BoxError(
-            f"{stmt.by.value} copies bytes: {tensor.name!r} is {tensor.dtype}, {tile.name!r} is {tile.dtype}; "
-            "use one dtype or Copy.PLAIN"
-        )
-    if inside.shape != tile.tile:
-        raise BoxError(f"{stmt.by.value} fills whole tiles: {tile.name!r} has {tile.tile}, its box {inside.shape}")
-    row_bytes = outside.shape[-1] * tensor.dtype.itemsize
-    if row_bytes % COPY_BYTES:
-        raise BoxError(
-            f"{stmt.by.value} box of {tensor.name!r}: inner bytes are {row_bytes}; use a multiple of {COPY_BYTES}"
-        )
-    if tensor.align_bytes % COPY_BYTES:
-        raise BoxError(
-            f"{stmt.by.value} box of {tensor.name!r}: base is aligned to {tensor.align_bytes} bytes; "
-            f"{COPY_BYTES} are needed"
-        )
-    _check_strides(tensor, tuple(n.value if isinstance(n, Const) else 0 for n in tensor.shape), stmt.by)
-    if stmt.by is Copy.TMA:
-        _check_tma(tensor, tile, outside)
-    elif divisor(outside.origin[-1]) * tensor.dtype.itemsize % COPY_BYTES:
-        raise BoxError(
-            f"cp.async box of {tensor.name!r}: its inner origin is no known multiple of {COPY_BYTES} bytes; "
-            "use multiples of the tile, or TMA"
-        )
-
-
-def _check_strides(tensor: Tensor, shape: tuple[int, ...], by: Copy) -> None:
-    """Extents not known yet count as 0, which passes."""
-    for axis in range(1, len(shape)):
-        stride_bytes = prod(shape[axis:]) * tensor.dtype.itemsize
-        if stride_bytes % COPY_BYTES:
-            raise BoxError(
-                f"{by.value} box of {tensor.name!r}: stride of dimension {axis - 1} is {stride_bytes} bytes; "
-                f"pad it to a multiple of {COPY_BYTES}"
-            )
-
-
-def _check_tma(tensor: Tensor, tile: Tensor, box: Box) -> None:
-    if len(box.shape) > TMA_RANK:
-        raise BoxError(f"TMA box of {tensor.name!r} has {len(box.shape)} dimensions; TMA takes up to {TMA_RANK}")
-    if max(box.shape) > TMA_SIDE:
-        raise BoxError(
-            f"TMA box of {tensor.name!r}: a side of {box.shape} is over {TMA_SIDE} elements; "
-            "split the tile, or view a long row as several short ones"
-        )
-    if tile.swizzle_bytes and box.shape[-1] * tensor.dtype.itemsize > tile.swizzle_bytes:
-        raise BoxError(
-            f"TMA box of {tensor.name!r}: inner bytes exceed the swizzle of {tile.swizzle_bytes} bytes; narrow the tile"
-        )
-    if tile.tile_bytes > TRANSACTION_BYTES:
-        raise BoxError(
-            f"TMA box of {tensor.name!r}: {tile.tile_bytes} bytes; a barrier counts up to {TRANSACTION_BYTES}"
-        )
-
-
-def divisor(index: Index) -> int:
-    """A number that every value of ``index`` is a multiple of; 0 for the constant 0."""
-    if isinstance(index, Const):
-        return abs(index.value)
-    if isinstance(index, Binary):
-        left, right = divisor(index.left), divisor(index.right)
-        if index.op is IndexOp.MUL:
-            return left * right
-        if index.op is not IndexOp.FLOORDIV:
-            return gcd(left, right)
-    return 1
-
-
-def _check_value(kernel: Kernel, shape: tuple[int, ...], operands: tuple[Box, ...], target: Box) -> None:
+def _check_value(kernel: Kernel, shape: tuple[int, ...], value: Value, target: Box) -> None:
     if kernel.tensor(target.tensor).memory is Memory.GLOBAL and not kernel.tensor(target.tensor).written:
         raise PipelineError(f"{target.tensor!r} is assigned to but is an input; declare it as an output")
-    for box in operands:
+    for leaf in leaves(value):
+        if isinstance(leaf, Coord) and not 0 <= leaf.axis < len(shape):
+            raise PipelineError(
+                f"value of {target.tensor!r} takes coordinate {leaf.axis} of a tile of {shape}; "
+                f"its axes are 0 to {len(shape) - 1}"
+            )
+        if isinstance(leaf, Scalar) and not (isinf(leaf.number) or abs(leaf.number) <= FP32_MOST):
+            raise PipelineError(f"value of {target.tensor!r} has the number {leaf.number}, which fp32 does not have")
+    for box in value_boxes(value):
         padded = (1,) * (len(shape) - len(box.shape)) + box.shape
         if len(padded) != len(shape) or any(n not in (1, e) for n, e in zip(padded, shape, strict=True)):
             raise PipelineError(
@@ -349,12 +290,24 @@ def _check_value(kernel: Kernel, shape: tuple[int, ...], operands: tuple[Box, ..
 
 
 def _check_reduce(kernel: Kernel, stmt: Reduce) -> None:
-    kept = tuple(1 if axis in stmt.axes else n for axis, n in enumerate(stmt.shape))
-    if kernel.tensor(stmt.dst.tensor).memory is not Memory.REGISTER or stmt.dst.shape != kept or not stmt.axes:
+    target, rank = kernel.tensor(stmt.dst.tensor), len(stmt.shape)
+    if min(stmt.shape, default=0) < 1:
+        raise PipelineError(f"reduction to {target.name!r} over a tile of {stmt.shape}; give it positive extents")
+    if len(set(stmt.axes)) != len(stmt.axes) or not set(stmt.axes) <= set(range(rank)):
         raise PipelineError(
-            f"reduction to {stmt.dst.tensor!r}: needs a register box of {kept} for axes {stmt.axes} of {stmt.shape}"
+            f"reduction to {target.name!r}: axes {stmt.axes} of {stmt.shape}; name each once, from 0 to {rank - 1}"
         )
-    _check_value(kernel, stmt.shape, value_boxes(stmt.value), stmt.dst)
+    kept = tuple(1 if axis in stmt.axes else n for axis, n in enumerate(stmt.shape))
+    if target.memory is not Memory.REGISTER or stmt.dst.shape != kept or not stmt.axes:
+        raise PipelineError(
+            f"reduction to {target.name!r}: needs a register box of {kept} for axes {stmt.axes} of {stmt.shape}"
+        )
+    if target.dtype != fp32:
+        raise PipelineError(
+            f"reduction to {target.name!r}, which is {target.dtype}: threads combine in fp32 and would not round at "
+            "each step; reduce to an fp32 tile and assign that"
+        )
+    _check_value(kernel, stmt.shape, stmt.value, stmt.dst)
 
 
 def _check_matmul(kernel: Kernel, stmt: Matmul) -> None:

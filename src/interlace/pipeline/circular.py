@@ -16,7 +16,7 @@ from interlace.core.errors import PipelineError
 from interlace.pipeline.body import Rings, close_barriers, names_before, names_inside, open_barriers
 from interlace.pipeline.check import check_kernel, check_ring, declared_names
 from interlace.pipeline.elect import elect
-from interlace.pipeline.index import Const, Index, Less, Var, maximum, minimum
+from interlace.pipeline.index import Const, Index, Less, Var, as_integer, maximum, minimum
 from interlace.pipeline.ir import AllocBarrier, Block, For, If, Kernel, Let, Load, LoopKind, Ring, Section, Stmt, Sync
 from interlace.pipeline.ring import Buffered
 from interlace.pipeline.specialise import specialise
@@ -31,12 +31,13 @@ def circular_buffer(kernel: Kernel, tensor: str, stages: int, prefetch: int | No
 
     Raises:
         DepthError, ScopeError, CarriedError: see ``check.check_ring``.
-        PipelineError: the tensor is marked already, or the kernel is rewritten already.
+        PipelineError: the tensor is marked already, or the kernel is rewritten already, or a number is no integer.
     """
     if kernel.ring(tensor) is not None:
         raise PipelineError(f"circular buffer {tensor!r}: marked twice; mark it once")
     _check_source(kernel)
-    ring = Ring(tensor, stages, stages - 1 if prefetch is None else prefetch)
+    stages = as_integer(stages)
+    ring = Ring(tensor, stages, stages - 1 if prefetch is None else as_integer(prefetch))
     check_ring(kernel, ring)
     return replace(kernel, rings=(*kernel.rings, ring))
 

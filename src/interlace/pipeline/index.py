@@ -7,14 +7,19 @@ Worked example, the slot and the parity of step ``i + 3`` of a ring of four stag
     parity = flat // 4 % 2    0      the third time round: phases 0, 1, then 2
 
 Constants fold when an expression is built, so that ``Var("i") * 1 + 0`` is ``Var("i")`` again. Division rounds
-down; what the rewrite divides is never negative.
+down. A divisor is positive: a number is refused at once if it is not, and ``check`` sees to the others.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from enum import Enum
+from math import gcd
+from operator import index as integer_of
+from typing import SupportsIndex
+
+from interlace.core.errors import PipelineError
 
 
 class IndexOp(Enum):
@@ -29,25 +34,29 @@ class IndexOp(Enum):
     MAX = "max"
 
 
+#: What has a divisor.
+DIVISIONS = (IndexOp.FLOORDIV, IndexOp.MOD)
+
+
 class Index:
     """An integer expression; ``+ - * // %`` build larger ones, ``<`` a condition."""
 
     def __add__(self, other: IndexLike) -> Index:
         return binary(IndexOp.ADD, self, other)
 
-    def __radd__(self, other: int) -> Index:
+    def __radd__(self, other: SupportsIndex) -> Index:
         return binary(IndexOp.ADD, other, self)
 
     def __sub__(self, other: IndexLike) -> Index:
         return binary(IndexOp.SUB, self, other)
 
-    def __rsub__(self, other: int) -> Index:
+    def __rsub__(self, other: SupportsIndex) -> Index:
         return binary(IndexOp.SUB, other, self)
 
     def __mul__(self, other: IndexLike) -> Index:
         return binary(IndexOp.MUL, self, other)
 
-    def __rmul__(self, other: int) -> Index:
+    def __rmul__(self, other: SupportsIndex) -> Index:
         return binary(IndexOp.MUL, other, self)
 
     def __floordiv__(self, other: IndexLike) -> Index:
@@ -91,12 +100,28 @@ class Less:
     right: Index
 
 
-IndexLike = Index | int
+IndexLike = Index | SupportsIndex
+
+
+def as_integer(value: SupportsIndex) -> int:
+    """``value``, which may be an integer of NumPy, as Python's.
+
+    Raises:
+        PipelineError: it is no integer.
+    """
+    try:
+        return integer_of(value)
+    except TypeError as error:
+        raise PipelineError(f"{value!r} stands where an integer is needed; use // to divide, or int()") from error
 
 
 def as_index(value: IndexLike) -> Index:
-    """``value`` as an expression."""
-    return Const(value) if isinstance(value, int) else value
+    """``value`` as an expression.
+
+    Raises:
+        PipelineError: it is neither an expression nor an integer.
+    """
+    return value if isinstance(value, Index) else Const(as_integer(value))
 
 
 def minimum(left: IndexLike, right: IndexLike) -> Index:
@@ -109,14 +134,21 @@ def maximum(left: IndexLike, right: IndexLike) -> Index:
     return binary(IndexOp.MAX, left, right)
 
 
-def ceil_div(numerator: IndexLike, denominator: int) -> Index:
+def ceil_div(numerator: IndexLike, denominator: SupportsIndex) -> Index:
     """How many pieces of ``denominator`` cover ``numerator``."""
-    return (as_index(numerator) + (denominator - 1)) // denominator
+    piece = as_integer(denominator)
+    return (as_index(numerator) + (piece - 1)) // piece
 
 
 def binary(op: IndexOp, left: IndexLike, right: IndexLike) -> Index:
-    """``left op right``, with constants folded and neutral elements dropped."""
+    """``left op right``, with constants folded and neutral elements dropped.
+
+    Raises:
+        PipelineError: division by a number that is not positive.
+    """
     a, b = as_index(left), as_index(right)
+    if op in DIVISIONS and isinstance(b, Const):
+        _check_divisor(op, b.value)
     if isinstance(a, Const) and isinstance(b, Const):
         return Const(_apply(op, a.value, b.value))
     if op is IndexOp.ADD and isinstance(a, Const):
@@ -185,6 +217,43 @@ def never_negative(index: Index) -> bool:
     return not isinstance(index, Const) or index.value >= 0
 
 
+def always_positive(index: Index) -> bool:
+    """Whether ``index`` is known to be 1 or more."""
+    if isinstance(index, Binary):
+        left, right = always_positive(index.left), always_positive(index.right)
+        match index.op:
+            case IndexOp.MUL | IndexOp.MIN:
+                return left and right
+            case IndexOp.MAX:
+                return left or right
+            case IndexOp.ADD:
+                return (left and never_negative(index.right)) or (right and never_negative(index.left))
+        return False
+    return isinstance(index, Const) and index.value > 0
+
+
+def divided_by(index: Index) -> Iterator[Index]:
+    """Everything that ``index`` divides by."""
+    if isinstance(index, Binary):
+        yield from divided_by(index.left)
+        yield from divided_by(index.right)
+        if index.op in DIVISIONS:
+            yield index.right
+
+
+def divisor(index: Index) -> int:
+    """A number that every value of ``index`` is a multiple of; 0 for the constant 0."""
+    if isinstance(index, Const):
+        return abs(index.value)
+    if isinstance(index, Binary):
+        left, right = divisor(index.left), divisor(index.right)
+        if index.op is IndexOp.MUL:
+            return left * right
+        if index.op is not IndexOp.FLOORDIV:
+            return gcd(left, right)
+    return 1
+
+
 def names(index: Index) -> frozenset[str]:
     """Every variable and symbol in ``index``."""
     if isinstance(index, Var):
@@ -192,6 +261,11 @@ def names(index: Index) -> frozenset[str]:
     if isinstance(index, Binary):
         return names(index.left) | names(index.right)
     return frozenset()
+
+
+def _check_divisor(op: IndexOp, divisor: int) -> None:
+    if divisor < 1:
+        raise PipelineError(f"an index is taken {op.value} {divisor}; divide by numbers from 1 up")
 
 
 def _apply(op: IndexOp, a: int, b: int) -> int:
@@ -203,8 +277,10 @@ def _apply(op: IndexOp, a: int, b: int) -> int:
         case IndexOp.MUL:
             return a * b
         case IndexOp.FLOORDIV:
+            _check_divisor(op, b)
             return a // b
         case IndexOp.MOD:
+            _check_divisor(op, b)
             return a % b
         case IndexOp.MIN:
             return min(a, b)

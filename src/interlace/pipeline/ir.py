@@ -26,6 +26,11 @@ from interlace.pipeline.values import Arithmetic, Read, Value
 #: Threads of a warp, and of the warpgroup that issues one wgmma.
 WARP = 32
 WARPGROUP = 128
+#: Registers of an SM, which one block may use; the most that ptxas gives a thread; the most that a role asks for,
+#: which is a multiple of 8 (setmaxnreg).
+SM_REGISTERS = 65536
+COMPILED_REGISTERS = 255
+ROLE_REGISTERS = 240
 
 
 class Memory(Enum):
@@ -45,7 +50,7 @@ class Tensor:
         stages: slots of a ring in shared memory, None for a tensor that is no ring (before the rewrite: all).
         written: for global tensors, whether the kernel writes it.
         align_bytes: what the base address of a global tensor is a multiple of.
-        swizzle_bytes: 0, or the row length (32, 64, 128) whose 16-byte pieces TMA permutes in shared memory.
+        swizzle_bytes: 0, or 128: TMA permutes the 16-byte pieces of its rows, which have as many bytes.
     """
 
     name: str

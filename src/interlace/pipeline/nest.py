@@ -78,8 +78,8 @@ class Nest:
         """The loop variables of step ``flat``."""
         values: dict[str, Index] = {}
         for loop in reversed(self.loops[1:]):
-            values[loop.var] = flat % _extent(loop)
-            flat = flat // _extent(loop)
+            values[loop.var] = flat % _divisor(loop)
+            flat = flat // _divisor(loop)
         return {self.root.var: flat} | values
 
     def before(self) -> tuple[Let, ...]:
@@ -105,6 +105,12 @@ class Nest:
 def _extent(loop: For) -> Index:
     """Iterations of an inner loop: itself if it is a number or a symbol, else by name."""
     return loop.stop if isinstance(loop.stop, Const | Var) else Var(f"{loop.var}_extent")
+
+
+def _divisor(loop: For) -> Index:
+    """``_extent``, but 1 where a number or a symbol is 0: without iterations there is no step to number."""
+    extent = _extent(loop)
+    return maximum(extent, 1) if extent == loop.stop else extent
 
 
 def _count(loop: For) -> Index:

@@ -1,9 +1,10 @@
 """Shared memory: who lives when, and where each tile and barrier lies in the one dynamic allocation.
 
 A tile lives from its first write to its last read; a barrier from its initialisation to its invalidation. What lives
-across the start of a loop lives to its end; what is written part by part lives through all loops around. Tiles that
-do not live together may share their bytes: the rewrite puts a barrier of all threads before the first write of each.
-Loader and consumers run at once, so what both touch lives as long as both do.
+across the start of a loop lives to its end. What is written part by part, under a condition, or in a loop that may
+have no steps, goes on from what was there, so it lives through all loops around. Tiles that do not live together may
+share their bytes: the rewrite puts a barrier of all threads before the first write of each. Loader and consumers run
+at once, so what both touch lives as long as both do.
 
 Worked example, two rings of 4 and 2 stages of 16 KiB, one loop after the other, and 48 bytes of barriers:
 
@@ -20,9 +21,11 @@ from dataclasses import dataclass, replace
 
 from interlace.core.devices import DeviceSpec
 from interlace.core.errors import SharedMemoryError
+from interlace.pipeline.index import Const
 from interlace.pipeline.ir import (
     AllocBarrier,
     Block,
+    ElectOne,
     For,
     InitBarrier,
     Invalidate,
@@ -31,6 +34,8 @@ from interlace.pipeline.ir import (
     Memory,
     Role,
     RoleKind,
+    Section,
+    Stmt,
     Tensor,
 )
 from interlace.pipeline.nest import Site, sites
@@ -152,38 +157,65 @@ def _fit(new: Placed, placed: list[Placed], align_bytes: int) -> Placed:
     raise AssertionError("the end of everything is free")
 
 
+@dataclass(frozen=True)
+class _Touch:
+    """A statement that reads or writes a tile, or begins or ends a barrier.
+
+    Attributes:
+        whole: it writes all of the tile.
+        fresh: a barrier, or of a ring, whose steps are loaded before they are read wherever the loads stand.
+    """
+
+    site: Site
+    whole: bool
+    fresh: bool
+
+    def begins_in(self, loop: For) -> bool:
+        """Whether nothing that an iteration of ``loop``, which is around, left there matters in the next."""
+        inside = self.site.around[self.site.around.index(loop) + 1 :]
+        return self.fresh or (self.whole and all(map(_surely_runs, inside)))
+
+
+def _surely_runs(block: Stmt) -> bool:
+    if isinstance(block, For):
+        start, stop = block.start, block.stop
+        return isinstance(start, Const) and isinstance(stop, Const) and start.value < stop.value
+    return isinstance(block, ElectOne | Role | Section)
+
+
 def _lifetimes(kernel: Kernel) -> dict[str, tuple[int, int]]:
-    shared = {t.name for t in kernel.tensors if t.memory is Memory.SHARED}
-    touches: dict[str, list[tuple[Site, bool]]] = {}
+    shared = {t.name: t for t in kernel.tensors if t.memory is Memory.SHARED}
+    touches: dict[str, list[_Touch]] = {}
     ends: dict[int, int] = {}
     every = tuple(sites(kernel.body))
     for site in every:
         ends[site.place] = site.place + (sum(1 for _ in walk(site.stmt.body)) if isinstance(site.stmt, Block) else 0)
         stmt, target = site.stmt, written(site.stmt)
         if isinstance(stmt, InitBarrier | Invalidate):
-            touches.setdefault(stmt.name, []).append((site, True))
+            touches.setdefault(stmt.name, []).append(_Touch(site, whole=True, fresh=True))
         for box in read(stmt):
             if box.tensor in shared:
-                touches.setdefault(box.tensor, []).append((site, False))
+                touches.setdefault(box.tensor, []).append(_Touch(site, whole=False, fresh=False))
         if target is not None and target.tensor in shared:
-            whole = target.shape == kernel.tensor(target.tensor).tile  # a part goes on from what is there
-            touches.setdefault(target.tensor, []).append((site, whole))
+            tile = shared[target.tensor]
+            touch = _Touch(site, whole=target.shape == tile.tile, fresh=tile.stages is not None)
+            touches.setdefault(target.tensor, []).append(touch)
     roles = [site for site in every if isinstance(site.stmt, Role)]
     loops = [site for site in every if isinstance(site.stmt, For) and site.stmt.kind is not LoopKind.BLOCK]
     return {name: _life(where, loops, roles, ends) for name, where in touches.items()}
 
 
 def _life(
-    touches: list[tuple[Site, bool]], loops: list[Site], roles: list[Site], ends: dict[int, int]
+    touches: list[_Touch], loops: list[Site], roles: list[Site], ends: dict[int, int]
 ) -> tuple[int, int]:
-    first, last = touches[0][0].place, touches[-1][0].place
+    first, last = touches[0].site.place, touches[-1].site.place
     loading = [r for r in roles if isinstance(r.stmt, Role) and r.stmt.kind is RoleKind.LOADER]
-    if any(r.place < site.place <= ends[r.place] for r in loading for site, _ in touches):
+    if any(r.place < touch.site.place <= ends[r.place] for r in loading for touch in touches):
         first, last = min(first, roles[0].place), max(last, ends[roles[-1].place])
     for loop in reversed(loops):  # inner before outer
         holds_first, holds_last = (loop.place < place <= ends[loop.place] for place in (first, last))
         if holds_last and not holds_first:
             last = ends[loop.place]
-        elif holds_first and not touches[0][1]:  # it goes on from what the iteration before left
+        elif holds_first and isinstance(loop.stmt, For) and not touches[0].begins_in(loop.stmt):
             first, last = loop.place, max(last, ends[loop.place])
     return first, last

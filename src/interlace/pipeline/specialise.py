@@ -18,6 +18,8 @@ from dataclasses import replace
 from interlace.core.errors import PipelineError, ScopeError
 from interlace.pipeline.body import Rings, close_barriers, names_before, names_inside, open_barriers
 from interlace.pipeline.ir import (
+    ROLE_REGISTERS,
+    SM_REGISTERS,
     WARPGROUP,
     Block,
     For,
@@ -29,10 +31,6 @@ from interlace.pipeline.ir import (
     Section,
     Stmt,
 )
-
-#: Registers of an SM that one block may use, and the most that one thread may have.
-SM_REGISTERS = 65536
-THREAD_REGISTERS = 240
 
 
 def specialise(kernel: Kernel, rings: Rings) -> Kernel:
@@ -67,7 +65,7 @@ def _inside_blocks(kernel: Kernel, rings: Rings, body: tuple[Stmt, ...], groups:
             )
     loader_registers = 40 if groups <= 2 else 24
     per_group = (SM_REGISTERS // WARPGROUP - loader_registers) // groups
-    consumer_registers = min(THREAD_REGISTERS, per_group // 8 * 8)
+    consumer_registers = min(ROLE_REGISTERS, per_group // 8 * 8)
     return (
         *names_before(every),
         Section("barriers", open_barriers(every, WARPGROUP, kernel.threads)),

@@ -45,11 +45,18 @@ def boxes(stmt: Stmt) -> tuple[Box, ...]:
     return read(stmt) if target is None else (target, *read(stmt))
 
 
+def leaves(value: Value) -> Iterator[Value]:
+    """What a value is made of, in order: boxes read, numbers, indices, coordinates."""
+    if isinstance(value, Apply):
+        for arg in value.args:
+            yield from leaves(arg)
+    else:
+        yield value
+
+
 def value_boxes(value: Value) -> tuple[Box, ...]:
     """Every box that a value reads, in order."""
-    if isinstance(value, Read):
-        return (value.box,)
-    return tuple(box for arg in value.args for box in value_boxes(arg)) if isinstance(value, Apply) else ()
+    return tuple(leaf.box for leaf in leaves(value) if isinstance(leaf, Read))
 
 
 def map_boxes(stmt: Stmt, change: Callable[[Box], Box]) -> Stmt:
@@ -80,6 +87,4 @@ def substitute_box(box: Box, by: dict[str, Index]) -> Box:
 
 def value_indices(value: Value) -> tuple[Index, ...]:
     """The index expressions that a value uses as numbers."""
-    if isinstance(value, FromIndex):
-        return (value.index,)
-    return tuple(i for arg in value.args for i in value_indices(arg)) if isinstance(value, Apply) else ()
+    return tuple(leaf.index for leaf in leaves(value) if isinstance(leaf, FromIndex))

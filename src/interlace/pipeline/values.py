@@ -84,7 +84,7 @@ class Value(Arithmetic):
 
 @dataclass(frozen=True)
 class Scalar(Value):
-    """The same number everywhere; minus infinity is allowed."""
+    """The same number everywhere, one that fp32 has; infinite ones are allowed, NaN is not."""
 
     number: float
 

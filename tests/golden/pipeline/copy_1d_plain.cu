@@ -1,7 +1,7 @@
 extern "C" __global__ void __launch_bounds__(128, 1)
-    copy_1d(const fp32* __restrict__ x,
-            fp32* __restrict__ y,
-            long long n_) {
+    copy_1d_(const fp32* __restrict__ x,
+             fp32* __restrict__ y,
+             long long n_) {
   const int n = (int)n_;
   extern __shared__ __align__(1024) unsigned char shared[];
   unsigned char* const s = shared + 0;

@@ -1,11 +1,11 @@
 extern "C" __global__ void __launch_bounds__(128, 1)
-    copy_3d(const fp32* __restrict__ x,
-            fp32* __restrict__ y,
-            const __grid_constant__ TensorMap x_map_2x8x64,
-            const __grid_constant__ TensorMap y_map_2x8x64,
-            long long d_,
-            long long m_,
-            long long n_) {
+    copy_3d_(const fp32* __restrict__ x,
+             fp32* __restrict__ y,
+             const __grid_constant__ TensorMap x_map_2x8x64,
+             const __grid_constant__ TensorMap y_map_2x8x64,
+             long long d_,
+             long long m_,
+             long long n_) {
   const int m = (int)m_;
   const int n = (int)n_;
   extern __shared__ __align__(1024) unsigned char shared[];

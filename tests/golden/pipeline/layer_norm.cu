@@ -1,10 +1,10 @@
 extern "C" __global__ void __launch_bounds__(128, 1)
-    layer_norm(const fp32* __restrict__ x,
-               fp32* __restrict__ y,
-               const fp32* __restrict__ weight,
-               const fp32* __restrict__ bias,
-               const __grid_constant__ TensorMap x_map_1x16x256,
-               long long m_) {
+    layer_norm_(const fp32* __restrict__ x,
+                fp32* __restrict__ y,
+                const fp32* __restrict__ weight,
+                const fp32* __restrict__ bias,
+                const __grid_constant__ TensorMap x_map_1x16x256,
+                long long m_) {
   const int m = (int)m_;
   extern __shared__ __align__(1024) unsigned char shared[];
   unsigned char* const row = shared + 0;

@@ -1,13 +1,13 @@
 extern "C" __global__ void __launch_bounds__(384, 1)
-    matmul_batched(const bf16* __restrict__ a,
-                   const bf16* __restrict__ b,
-                   bf16* __restrict__ c,
-                   const __grid_constant__ TensorMap a_map_128x64s,
-                   const __grid_constant__ TensorMap b_map_1x128x64s,
-                   long long batch_,
-                   long long rows_,
-                   long long columns_,
-                   long long depth_) {
+    matmul_batched_(const bf16* __restrict__ a,
+                    const bf16* __restrict__ b,
+                    bf16* __restrict__ c,
+                    const __grid_constant__ TensorMap a_map_128x64s,
+                    const __grid_constant__ TensorMap b_map_1x128x64s,
+                    long long batch_,
+                    long long rows_,
+                    long long columns_,
+                    long long depth_) {
   const int batch = (int)batch_;
   const int rows = (int)rows_;
   const int columns = (int)columns_;

@@ -1,12 +1,12 @@
 extern "C" __global__ void __launch_bounds__(384, 1)
-    matmul(const bf16* __restrict__ a,
-           const bf16* __restrict__ b,
-           bf16* __restrict__ c,
-           const __grid_constant__ TensorMap a_map_128x64s,
-           const __grid_constant__ TensorMap b_map_128x64s,
-           long long rows_,
-           long long columns_,
-           long long depth_) {
+    matmul_(const bf16* __restrict__ a,
+            const bf16* __restrict__ b,
+            bf16* __restrict__ c,
+            const __grid_constant__ TensorMap a_map_128x64s,
+            const __grid_constant__ TensorMap b_map_128x64s,
+            long long rows_,
+            long long columns_,
+            long long depth_) {
   const int rows = (int)rows_;
   const int columns = (int)columns_;
   const int depth = (int)depth_;

@@ -1,10 +1,10 @@
 extern "C" __global__ void __launch_bounds__(128, 1)
-    pointwise(const fp32* __restrict__ x,
-              const fp32* __restrict__ z,
-              fp32* __restrict__ y,
-              const __grid_constant__ TensorMap x_map_4x256,
-              long long m_,
-              long long n_) {
+    pointwise_(const fp32* __restrict__ x,
+               const fp32* __restrict__ z,
+               fp32* __restrict__ y,
+               const __grid_constant__ TensorMap x_map_4x256,
+               long long m_,
+               long long n_) {
   const int m = (int)m_;
   const int n = (int)n_;
   extern __shared__ __align__(1024) unsigned char shared[];

@@ -1,9 +1,9 @@
 extern "C" __global__ void __launch_bounds__(128, 1)
-    row_sum(const fp32* __restrict__ x,
-            fp32* __restrict__ y,
-            const __grid_constant__ TensorMap x_map_8x256,
-            long long m_,
-            long long n_) {
+    row_sum_(const fp32* __restrict__ x,
+             fp32* __restrict__ y,
+             const __grid_constant__ TensorMap x_map_8x256,
+             long long m_,
+             long long n_) {
   const int m = (int)m_;
   const int n = (int)n_;
   extern __shared__ __align__(1024) unsigned char shared[];

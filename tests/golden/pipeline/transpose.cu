@@ -1,9 +1,9 @@
 extern "C" __global__ void __launch_bounds__(256, 1)
-    transpose(const fp32* __restrict__ x,
-              fp32* __restrict__ y,
-              const __grid_constant__ TensorMap x_map_64x32s,
-              long long m_,
-              long long n_) {
+    transpose_(const fp32* __restrict__ x,
+               fp32* __restrict__ y,
+               const __grid_constant__ TensorMap x_map_64x32s,
+               long long m_,
+               long long n_) {
   const int m = (int)m_;
   const int n = (int)n_;
   extern __shared__ __align__(1024) unsigned char shared[];

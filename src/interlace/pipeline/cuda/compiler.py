@@ -36,24 +36,26 @@ class Binary:
     """A compiled kernel.
 
     Attributes:
-        name: of the kernel in the text.
+        name: what messages call the kernel.
+        function: what the text, and so the driver, calls it.
         cubin: for sm_90a.
         resources: per thread.
         warnings: the lines in which the compiler warned.
     """
 
     name: str
+    function: str
     cubin: bytes
     resources: Resources
     warnings: tuple[str, ...]
 
 
 def compile_text(text: str, name: str) -> Binary:
-    """Compile the kernel ``extern "C" name`` of a text, which the preamble is put before.
+    """Compile the kernel of a text, which the preamble is put before.
 
     Args:
-        text: CUDA C++ with one kernel.
-        name: of that kernel.
+        text: CUDA C++ with one kernel, ``extern "C"``.
+        name: of that kernel for messages; its function may be called otherwise.
 
     Raises:
         CompileError: if NVRTC refuses the text; the message holds its log.
@@ -76,7 +78,15 @@ def compile_text(text: str, name: str) -> Binary:
     log = written.getvalue()
     # ptxas reports serialised wgmma and ignored setmaxnreg as information with a number, such as (C7510).
     warnings = tuple(line for line in log.splitlines() if re.search(r"warning |\(C\d+\)", line))
-    return Binary(name, cubin, _resources(log, name), warnings)
+    return Binary(name, _function(log, name), cubin, _resources(log, name), warnings)
+
+
+def _function(log: str, name: str) -> str:
+    """Which kernel the report of ptxas -v is on."""
+    found = re.findall(r"Compiling entry function '(\w+)'", log)
+    if len(found) != 1:
+        raise CompileError(f"the text of kernel {name} has kernels {found}; it must have one; the log: {log!r}")
+    return str(found[0])
 
 
 def _resources(log: str, name: str) -> Resources:

@@ -25,11 +25,13 @@ from interlace.pipeline.cuda.indices import emit_index, emit_less
 from interlace.pipeline.cuda.lines import UNROLL, Lines, Scope
 from interlace.pipeline.cuda.peepholes import deferred_stores, hoisted, lagging_releases, pending_stores
 from interlace.pipeline.cuda.preamble import wgmma, wgmma_name
-from interlace.pipeline.cuda.rules import MapSpec, check_emittable, map_of, tensor_maps
+from interlace.pipeline.cuda.rules import MapSpec, check_emittable, function_name, map_of, tensor_maps
 from interlace.pipeline.cuda.spread import Fragment, spread_registers
 from interlace.pipeline.cuda.tiles import Tiles
 from interlace.pipeline.index import Index
 from interlace.pipeline.ir import (
+    COMPILED_REGISTERS,
+    SM_REGISTERS,
     AllocBarrier,
     Arrive,
     Copy,
@@ -55,9 +57,6 @@ from interlace.pipeline.nest import block_loops
 from interlace.pipeline.smem import SharedLayout, lay_out
 from interlace.pipeline.traverse import walk, written
 
-#: Registers of an SM, and the most that ptxas gives a thread.
-SM_REGISTERS = 65536
-THREAD_REGISTERS = 255
 #: Shared memory through which a block learns the number of its run.
 ITEM_BYTES = 8
 
@@ -166,7 +165,8 @@ class _Emitter:
         lines = [wgmma(n, kind) for n, kind in functions]
         # One block per SM is all that is asked for: else ptxas spills to fit one more than shared memory allows.
         lines.append(f'extern "C" __global__ void __launch_bounds__({kernel.block_threads}, 1)')
-        lines.append(f"    {kernel.name}({(',' + chr(10) + '     ' + ' ' * len(kernel.name)).join(parameters)}) {{")
+        function = function_name(kernel)
+        lines.append(f"    {function}({(',' + chr(10) + '     ' + ' ' * len(function)).join(parameters)}) {{")
         return "\n".join([*lines, *self.out.text(), "}"]) + "\n"
 
     def _registers(self) -> None:
@@ -271,7 +271,7 @@ class _Emitter:
         self.out.add(f"// {role.kind.value}")
         low = f"thread >= {role.first} && " if role.first else ""
         self.out.open(f"if ({low}thread < {role.first + role.threads})")
-        at_entry = min(THREAD_REGISTERS, SM_REGISTERS // self.kernel.block_threads // 8 * 8)
+        at_entry = min(COMPILED_REGISTERS, SM_REGISTERS // self.kernel.block_threads // 8 * 8)
         change = "raise" if role.registers >= at_entry else "lower"
         self.out.add(f"registers_{change}<{role.registers}>();")
         place = "thread" if role.first == 0 else "place"

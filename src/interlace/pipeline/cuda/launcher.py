@@ -113,7 +113,7 @@ class Kernel:
         self.binary = binary
         self.shared_bytes = shared_bytes
         self._module = _checked(driver.cuModuleLoadData(binary.cubin), f"loading kernel {binary.name}")
-        self._function = _checked(driver.cuModuleGetFunction(self._module, binary.name.encode()), binary.name)
+        self._function = _checked(driver.cuModuleGetFunction(self._module, binary.function.encode()), binary.name)
         limit = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
         what = f"{shared_bytes} bytes of shared memory for kernel {binary.name}"
         _checked(driver.cuFuncSetAttribute(self._function, limit, shared_bytes), what)

@@ -24,7 +24,7 @@ from interlace.pipeline.ir import (
     Stmt,
     Store,
 )
-from interlace.pipeline.traverse import boxes, walk
+from interlace.pipeline.traverse import boxes, value_boxes, walk
 
 
 def touching(body: tuple[Stmt, ...], name: str) -> Iterator[Stmt]:
@@ -34,12 +34,14 @@ def touching(body: tuple[Stmt, ...], name: str) -> Iterator[Stmt]:
 
 
 def hoisted(loop: For) -> tuple[Reduce, ...]:
-    """Reductions that threads may combine once after the loop: nothing else in it touches their destinations."""
+    """Reductions that threads may combine once after the loop: nothing in it reads or writes what they reduce to."""
     found: dict[str, Reduce] = {}
     for stmt in walk(loop.body):
         if isinstance(stmt, Reduce) and stmt.dst.tensor not in found:
             same = (
-                isinstance(s, Reduce) and (s.op, s.dst, s.shape) == (stmt.op, stmt.dst, stmt.shape)
+                isinstance(s, Reduce)
+                and (s.op, s.dst, s.shape) == (stmt.op, stmt.dst, stmt.shape)
+                and s.dst.tensor not in {box.tensor for box in value_boxes(s.value)}
                 for s in touching(loop.body, stmt.dst.tensor)
             )
             if all(same):

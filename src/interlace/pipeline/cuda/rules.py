@@ -10,7 +10,7 @@ from interlace.core.errors import PipelineError
 from interlace.pipeline.cuda.indices import INDEX_CALLS
 from interlace.pipeline.cuda.preamble import PREAMBLE, wgmma_name
 from interlace.pipeline.cuda.values import VALUE_CALLS
-from interlace.pipeline.ir import Box, Copy, For, Kernel, Let, Load, Matmul, Store
+from interlace.pipeline.ir import Copy, For, Kernel, Let, Load, Matmul, Store
 from interlace.pipeline.traverse import walk
 
 _KEYWORDS = frozenset(
@@ -56,55 +56,46 @@ def reserved_names() -> frozenset[str]:
     return frozenset((*declared, *products, *INDEX_CALLS.values(), *VALUE_CALLS.values(), *_OF_THE_TEXT, *_KEYWORDS))
 
 
+def function_name(kernel: Kernel) -> str:
+    """What the text calls a kernel: no name of its author's ends so, and CUDA's ``exp`` or ``main`` do not."""
+    return f"{kernel.name}_"
+
+
 def check_emittable(kernel: Kernel) -> None:
     """What the emitter asks beside ``check_kernel``.
 
     Raises:
-        PipelineError: a name, box or swizzle that it does not take.
+        PipelineError: a name or a matmul that it does not take.
     """
-    names = [t.name for t in kernel.tensors] + [*kernel.symbols, kernel.name]
-    names += [s.var for s in walk(kernel.body) if isinstance(s, For | Let)]
-    taken = reserved_names() | {spec.name for spec in tensor_maps(kernel)}
-    for name in names:
+    inside = [t.name for t in kernel.tensors] + list(kernel.symbols)
+    inside += [s.var for s in walk(kernel.body) if isinstance(s, For | Let)]
+    for name in (kernel.name, *inside):
         if not re.fullmatch(r"[A-Za-z]\w*(?<!_)", name, re.ASCII):
             raise PipelineError(
                 f"kernel {kernel.name!r}: {name!r} is no name for CUDA C++; "
                 "use letters, digits and underscores, no underscore at the ends"
             )
+    taken = reserved_names() | {spec.name for spec in tensor_maps(kernel)}
+    for name in inside:
         if name in taken:
             raise PipelineError(
                 f"kernel {kernel.name!r}: {name!r} is a keyword, or a function, type or variable of the CUDA text; "
                 "rename yours"
             )
     for stmt in walk(kernel.body):
-        if isinstance(stmt, Load | Store) and stmt.by is Copy.TMA:
-            box = _outside(stmt)
-            if len(box.shape) > 3:
-                raise PipelineError(f"TMA box of {box.tensor!r} has {len(box.shape)} dimensions; the emitter takes 3")
         if isinstance(stmt, Matmul):
             for tensor in (kernel.tensor(stmt.a.tensor), kernel.tensor(stmt.b.tensor)):
-                if tensor.swizzle_bytes != 128 or tensor.tile[1] * tensor.dtype.itemsize != 128:
+                if not tensor.swizzle_bytes:
                     raise PipelineError(
                         f"matmul reads {tensor.name!r} {tensor.tile}: it takes 64 elements along k, "
                         "rows of 128 bytes, swizzled by 128 bytes"
                     )
-    for tensor in kernel.tensors:
-        if tensor.swizzle_bytes and (tensor.swizzle_bytes != 128 or tensor.tile[-1] * tensor.dtype.itemsize != 128):
-            raise PipelineError(
-                f"tensor {tensor.name!r}: swizzle of {tensor.swizzle_bytes} bytes; "
-                "the emitter takes 128, with rows of 128 bytes"
-            )
-
-
-def _outside(stmt: Load | Store) -> Box:
-    return stmt.src if isinstance(stmt, Load) else stmt.dst
 
 
 def map_of(kernel: Kernel, stmt: Load | Store) -> MapSpec:
     """The map that a copy by TMA goes through."""
-    inside = stmt.dst if isinstance(stmt, Load) else stmt.src
-    box = _outside(stmt)
-    return MapSpec(box.tensor, box.shape, kernel.tensor(inside.tensor).swizzle_bytes == 128)
+    inside, box = (stmt.dst, stmt.src) if isinstance(stmt, Load) else (stmt.src, stmt.dst)
+    return MapSpec(box.tensor, box.shape, kernel.tensor(inside.tensor).swizzle_bytes > 0)
 
 
 def tensor_maps(kernel: Kernel) -> tuple[MapSpec, ...]:

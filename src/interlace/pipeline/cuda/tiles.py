@@ -24,13 +24,12 @@ from math import gcd, prod
 
 from interlace.core.dtypes import fp32
 from interlace.core.errors import PipelineError
-from interlace.pipeline.check import divisor
 from interlace.pipeline.cuda.combine import NEUTRAL, Partial, combine, combine_groups, combine_neighbours
 from interlace.pipeline.cuda.indices import emit_index
 from interlace.pipeline.cuda.lines import UNROLL, Lines, Scope
 from interlace.pipeline.cuda.spread import Fragment, Spread, vector_of
 from interlace.pipeline.cuda.values import emit_value
-from interlace.pipeline.index import Const, never_negative
+from interlace.pipeline.index import Const, divisor, never_negative
 from interlace.pipeline.ir import Box, Copy, Kernel, Load, Memory, Pointwise, Reduce, ReduceOp, Store, Tensor
 from interlace.pipeline.traverse import value_boxes
 from interlace.pipeline.values import Read, Value
