@@ -19,7 +19,7 @@ from interlace.core.errors import (
     SharedBarrierHazard,
     StuckHazard,
 )
-from interlace.pipeline import hazards, library
+from interlace.pipeline import explore, library
 from interlace.pipeline.circular import circular_buffer, lower
 from interlace.pipeline.hazards import check_hazards
 from interlace.pipeline.index import Const
@@ -210,7 +210,7 @@ def test_a_prologue_that_issues_one_step_too_many_is_named() -> None:
 
 
 def test_extents_too_large_to_explore_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(hazards, "MOST_STATES", 100)
+    monkeypatch.setattr(explore, "MOST_STATES", 100)
     with pytest.raises(PipelineError, match="'s': over 100 states; use smaller extents"):
         check_hazards(one_loop(), lower(one_loop()), {"n": 64 * 40})
 
