@@ -130,3 +130,16 @@ def test_one_launch_for_all_is_refused() -> None:
     run = il.PersistentExecutor(il.build(c.graph, il.Choices(132)))
     with pytest.raises(GraphError, match="CUDA C\\+\\+ with a launch of its own"):
         run.run({**c.inputs(0), c.output: c.poisoned()})
+
+
+@pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two GPUs")
+def test_the_same_ops_run_on_another_gpu() -> None:
+    graph, answer = norm_chain_sum(300)
+    plan = il.build(graph, il.Choices(132, policy=il.TileSync()))
+    for device in ("cuda:0", "cuda:1", "cuda:0"):
+        c = Case(graph, answer, device)
+        run = il.SemaphoreStreamsExecutor(plan, il.Options(device))
+        inputs, out = c.inputs(0), c.poisoned()
+        run.run({**inputs, c.output: out})
+        run.synchronize()
+        assert relative_error(out, c.exact(inputs)) <= LIMITS["norm-chain-sum"]

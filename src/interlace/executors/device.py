@@ -197,9 +197,10 @@ class DeviceExecutor(ABC):
                 raise GraphError(f"tensor {name!r} is not contiguous; pass tensor.contiguous()")
         launches = list(self._launches(tuple(self._arguments(op, everything) for op in graph.ops)))
         if self._device.type == "cuda":
-            for launch in launches:
-                if isinstance(launch, TextLaunch):
-                    launch.load()  # all of them before the first runs: others may wait for it on the device
+            with self._torch.cuda.device(self._device):
+                for launch in launches:
+                    if isinstance(launch, TextLaunch):
+                        launch.load()  # all of them before the first runs: others may wait for it on the device
         self._bound = (key, launches)
         return launches
 
