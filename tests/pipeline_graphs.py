@@ -6,9 +6,12 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import interlace as il
+from interlace.core.dtypes import bf16, fp32
 from interlace.pipeline import library
+from interlace.pipeline.build import Builder
 from interlace.pipeline.circular import circular_buffer
-from interlace.pipeline.ir import Kernel
+from interlace.pipeline.index import ceil_div
+from interlace.pipeline.ir import Kernel, ReduceOp
 from interlace.pipeline.op import pipeline_op
 
 Answer = Callable[[Mapping[str, Any]], Any]
@@ -64,3 +67,27 @@ def matmuls(m: int, hidden: int = HIDDEN) -> tuple[il.Graph, Answer]:
     tensors = (x, w_up, up, w_down, bias, biased, copied, out)
     graph = il.Graph("matmuls", tensors, ops, ("x", "w_up", "w_down", "bias"), ("out",))
     return graph, lambda t: (t["x"] @ t["w_up"].T).to(t["x"].dtype) @ t["w_down"].T + t["bias"].to(t["x"].dtype)
+
+
+def beside_a_product(stages: int = 3) -> Kernel:
+    """A matmul whose loop also sums a third tile, which nothing but threads read."""
+    k = Builder("beside", threads=256)
+    m, n, depth = (k.symbol(name) for name in ("m", "n", "depth"))
+    inputs = {name: k.input(name, (rows, depth), bf16) for name, rows in (("a", m), ("b", n), ("d", m))}
+    c, y = k.output("c", (m, n), fp32), k.output("y", (m,), fp32)
+    tiles = {name: k.shared(f"{name}_s", (128, 64), bf16, swizzle_bytes=128) for name in inputs}
+    acc, total = k.register("acc", (128, 128), fp32), k.register("total", (128, 1), fp32)
+    with k.block("i", ceil_div(m, 128)) as i:
+        k.assign(acc, 0)
+        k.assign(total, 0)
+        with k.serial("s", ceil_div(depth, 64)) as s:
+            for name, tile in tiles.items():
+                k.load(tile, inputs[name].at(0 if name == "b" else i * 128, s * 64))
+            k.matmul(acc, tiles["a"], tiles["b"])
+            k.reduce(total, ReduceOp.SUM, tiles["d"], axes=(1,), shape=(128, 64))
+        k.store(c.at(i * 128, 0), acc)
+        k.store(y.at(i * 128), total)
+    kernel = k.kernel()
+    for tile in ("a_s", "b_s", "d_s"):
+        kernel = circular_buffer(kernel, tile, stages)
+    return kernel

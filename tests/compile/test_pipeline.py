@@ -22,6 +22,8 @@ from interlace.pipeline.index import ceil_div
 from interlace.pipeline.ir import Copy, Kernel, ReduceOp
 from interlace.pipeline.library import copy_3d, examples, matmul, reduce_inner
 
+from ..pipeline_graphs import beside_a_product
+
 GOLDEN = Path(__file__).parents[1] / "golden/pipeline"
 SPECIALISED = {name for name, example in examples().items() if example.warp_specialised}
 #: Functions of the preamble that every pipeline uses.
@@ -84,6 +86,14 @@ def test_a_specialised_matmul_keeps_two_products_in_flight_where_it_has_two_stag
 
     assert waits(2) == ["wgmma_wait<1>", "wgmma_wait<0>"]
     assert waits(1) == ["wgmma_wait<0>"]
+
+
+def test_a_ring_beside_a_product_is_released_at_once_and_the_operands_a_step_later() -> None:
+    text = emit_kernel(lower(beside_a_product(), warp_specialised=True), H200).text
+    loop = text[text.index("wgmma_wait<1>") : text.index("wgmma_wait<0>")]
+    arrives = re.findall(r"mbarrier_arrive\((\w+)", loop)
+    assert sorted(arrives) == ["a_s_empty_before_", "b_s_empty_before_", "d_s_empty"]
+    assert len(re.findall(r"(a|b)_s_empty_before_ = (?:a|b)_s_empty \+", loop)) == 2
 
 
 def test_a_store_out_of_a_ring_is_awaited_before_the_load_that_overwrites_it() -> None:

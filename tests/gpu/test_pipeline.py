@@ -17,6 +17,8 @@ from interlace.pipeline.index import evaluate
 from interlace.pipeline.ir import Copy, Kernel, Load, Memory, ReduceOp
 from interlace.pipeline.traverse import walk
 
+from ..pipeline_graphs import beside_a_product
+
 Arrays = dict[str, np.ndarray]
 
 
@@ -177,3 +179,21 @@ def test_an_output_in_the_memory_of_an_input_is_refused_before_the_launch() -> N
         compiled.run({"x": both[:8], "y": both[4:]}, sizes)
     apart = torch.ones(16, 64, device="cuda")
     compiled.run({"x": apart[:8], "y": apart[8:]}, sizes, torch.cuda.current_stream().cuda_stream)
+
+
+@pytest.mark.parametrize("specialised", [False, True])
+def test_a_third_ring_beside_a_product_is_right(specialised: bool) -> None:
+    import torch
+
+    m, n, depth = 1000, 128, 8192
+    generator = torch.Generator(device="cuda").manual_seed(3)
+    tensors = {
+        name: torch.randn(rows, depth, device="cuda", generator=generator).bfloat16()
+        for name, rows in (("a", m), ("b", n), ("d", m))
+    }
+    tensors |= {"c": torch.full((m, n), float("nan"), device="cuda"), "y": torch.full((m,), float("nan"), device="cuda")}
+    compiled = compile_kernel(beside_a_product(), warp_specialised=specialised)
+    compiled.run(tensors, {"m": m, "n": n, "depth": depth}, torch.cuda.current_stream().cuda_stream)
+    product, sums = tensors["a"].double() @ tensors["b"].double().T, tensors["d"].double().sum(1)
+    assert float((tensors["c"] - product).norm() / product.norm()) < 1e-5
+    assert float((tensors["y"] - sums).norm() / sums.norm()) < 1e-5

@@ -287,17 +287,18 @@ class _Emitter:
         self.out.close()
 
     def _elect(self, stmt: ElectOne, scope: Scope) -> None:
-        arrives = [s.barrier for s in stmt.body if isinstance(s, Arrive)]
-        if self.lagging and len(arrives) == len(stmt.body) and {b.name for b in arrives} <= self.lagging:
-            for barrier in arrives:
-                before = f"{barrier.name}_before_"
-                self.out.add(f"if (thread % 32 == 0 && {before}) mbarrier_arrive({before});")
-                self.out.add(f"{before} = {barrier_slot(barrier)};")
+        late = [s for s in stmt.body if isinstance(s, Arrive) and s.barrier.name in self.lagging]
+        for arrive in late:
+            before = f"{arrive.barrier.name}_before_"
+            self.out.add(f"if (thread % 32 == 0 && {before}) mbarrier_arrive({before});")
+            self.out.add(f"{before} = {barrier_slot(arrive.barrier)};")
+        now = tuple(s for s in stmt.body if s not in late)
+        if not now:
             return
         if stmt.per is Per.WARP:
             self.out.add("__syncwarp();")
         condition = f"thread == {scope.first}" if stmt.per is Per.SCOPE else "thread % 32 == 0"
-        self._block(f"if ({condition})", stmt.body, scope)
+        self._block(f"if ({condition})", now, scope)
 
     def _reduce(self, stmt: Reduce, scope: Scope) -> None:
         partial = self.open.get(stmt.dst.tensor)
