@@ -191,7 +191,8 @@ def test_a_third_ring_beside_a_product_is_right(specialised: bool) -> None:
         name: torch.randn(rows, depth, device="cuda", generator=generator).bfloat16()
         for name, rows in (("a", m), ("b", n), ("d", m))
     }
-    tensors |= {"c": torch.full((m, n), float("nan"), device="cuda"), "y": torch.full((m,), float("nan"), device="cuda")}
+    for name, shape in (("c", (m, n)), ("y", (m,))):
+        tensors[name] = torch.full(shape, float("nan"), device="cuda")
     compiled = compile_kernel(beside_a_product(), warp_specialised=specialised)
     compiled.run(tensors, {"m": m, "n": n, "depth": depth}, torch.cuda.current_stream().cuda_stream)
     product, sums = tensors["a"].double() @ tensors["b"].double().T, tensors["d"].double().sum(1)

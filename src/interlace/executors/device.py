@@ -18,7 +18,7 @@ from interlace.executors.launch import AnyLaunch, Launch, TextLaunch
 from interlace.executors.table import Table
 from interlace.executors.watchdog import hang_error
 from interlace.graph.op import Op
-from interlace.kernels.base import Kernel, TritonBody, kernel_of
+from interlace.kernels.base import TritonBody, is_text, kernel_of, triton_body
 from interlace.plan.plan import Plan
 from interlace.plan.verify import Proof, verify
 from interlace.trace.events import Trace
@@ -209,7 +209,7 @@ class DeviceExecutor(ABC):
         from triton.language import constexpr
 
         given = {a.arg: tensors[a.tensor] for a in op.accesses}
-        if _is_text(op):
+        if is_text(op):
             return given
         body = self._body(op)
         params = op.parameters
@@ -230,7 +230,7 @@ class DeviceExecutor(ABC):
 
     def _body(self, op: Op) -> TritonBody:
         if op.name not in self._bodies:
-            self._bodies[op.name] = _body(op)
+            self._bodies[op.name] = triton_body(op)
         return self._bodies[op.name]
 
     def _prefetch(self, body: TritonBody) -> Any:
@@ -264,15 +264,13 @@ class DeviceExecutor(ABC):
         """One program per item of op ``o``, for executors whose table is grouped by op."""
         return self._items_launch(o, arguments, self._op_sync(o), self._programs(o), dependent)
 
-    def _items_launch(
-        self, o: int, arguments: Any, sync: Any, programs: int, dependent: bool = False
-    ) -> AnyLaunch:
+    def _items_launch(self, o: int, arguments: Any, sync: Any, programs: int, dependent: bool = False) -> AnyLaunch:
         """One program for each of some items of op ``o``."""
         from interlace.kernels.templates import grid_kernel
 
         op = self.plan.graph.ops[o]
         cuda = kernel_of(op).cuda
-        if cuda is not None and _is_text(op):
+        if cuda is not None and is_text(op):
             if self._interpret:
                 raise GraphError(
                     f"op {op.name!r}: kernel {op.kernel!r} is CUDA C++, which the Triton interpreter does not run; "
@@ -330,11 +328,12 @@ class DeviceExecutor(ABC):
         return int(partial(op))
 
     def _partial(self, op: Op) -> Any:
-        return _body(op).partial
+        return triton_body(op).partial
 
     def _chunked(self) -> list[bool]:
         """Which ops wait inside their reductions; a kernel without a body places its waits itself."""
-        return [not _is_text(op) and (kernel_of(op).triton is None or _body(op).chunked) for op in self.plan.graph.ops]
+        ops = [(op, kernel_of(op).triton is None) for op in self.plan.graph.ops]
+        return [not is_text(op) and (bare or triton_body(op).chunked) for op, bare in ops]
 
     def _sync(self, starts: int, first: int, programs: int) -> Any:
         """The Sync argument of a launch: its counter of starts, its first row, its programs per run."""
@@ -399,21 +398,3 @@ class DeviceExecutor(ABC):
             tuple(op.name for op in self.plan.graph.ops),
             "%globaltimer",
         )
-
-
-def _is_text(op: Op) -> bool:
-    """Whether an op runs as a launch of CUDA C++ of its own."""
-    kernel = kernel_of(op)
-    return kernel.triton is None and kernel.cuda is not None
-
-
-def _body(op: Op) -> TritonBody:
-    kernel: Kernel = kernel_of(op)
-    if kernel.triton is None:
-        advice = (
-            "it is CUDA C++ with a launch of its own, so run it with serial, cuda_graph, pdl or semaphore_streams"
-            if kernel.cuda is not None
-            else "give it one to run on a device"
-        )
-        raise GraphError(f"op {op.name!r}: kernel {kernel.name!r} has no Triton body; {advice}")
-    return kernel.triton()

@@ -7,13 +7,13 @@ from functools import cached_property
 from typing import Any
 
 from interlace.core.devices import H200
-from interlace.core.errors import DTypeError, GraphError, NoDeviceError, PlanError, ShapeError
+from interlace.core.errors import DTypeError, NoDeviceError, PlanError, ShapeError
 from interlace.executors.device import DeviceExecutor, Options
 from interlace.executors.launch import Launch
 from interlace.executors.table import Table, for_workers
 from interlace.graph.graph import Graph
 from interlace.graph.op import Op
-from interlace.kernels.base import HopperBody, Pipeline, kernel_of
+from interlace.kernels.base import HopperBody, Pipeline, kernel_of, no_body
 from interlace.plan.plan import Dispatch, Plan
 from interlace.plan.verify import Proof
 
@@ -181,5 +181,5 @@ def hopper_body(op: Op) -> HopperBody:
     """The Hopper body of an op. Raises GraphError if its kernel has none."""
     kernel = kernel_of(op)
     if kernel.hopper is None:
-        raise GraphError(f"op {op.name!r}: kernel {kernel.name!r} has no Hopper body; use the persistent executor")
+        raise no_body(op, "Hopper")
     return kernel.hopper()

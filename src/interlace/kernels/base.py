@@ -206,6 +206,30 @@ def kernel_of(op: Op) -> Kernel:
     return op.body
 
 
+def is_text(op: Op) -> bool:
+    """Whether an op runs as a launch of CUDA C++ of its own."""
+    kernel = kernel_of(op)
+    return kernel.triton is None and kernel.cuda is not None
+
+
+def triton_body(op: Op) -> TritonBody:
+    """The Triton body of an op. Raises GraphError if its kernel has none."""
+    kernel = kernel_of(op)
+    if kernel.triton is None:
+        raise no_body(op, "Triton")
+    return kernel.triton()
+
+
+def no_body(op: Op, kind: str) -> GraphError:
+    """The error for a kernel without a body of a kind, which says what runs it."""
+    advice = "give it one to run on a device"
+    if is_text(op):
+        advice = "it is CUDA C++ with a launch of its own, so run it with serial, cuda_graph, pdl or semaphore_streams"
+    elif kernel_of(op).triton is not None:
+        advice = "use the persistent executor"
+    return GraphError(f"op {op.name!r}: kernel {op.kernel!r} has no {kind} body; {advice}")
+
+
 def require(condition: bool, message: str) -> None:
     """Raise ShapeError with ``message`` unless ``condition`` holds."""
     if not condition:
