@@ -6,13 +6,13 @@ index is no affine function of the coordinates (``b // 3``) its bounds are numbe
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import product, zip_longest
 
 from interlace.graph.access import Affine, axes
 from interlace.pipeline.index import Binary, Const, Index, IndexOp, Var, evaluate
-from interlace.pipeline.ir import Kernel
+from interlace.pipeline.ir import Block, For, Kernel, Stmt
 from interlace.pipeline.nest import block_loops
 
 
@@ -48,6 +48,24 @@ def at_blocks(kernel: Kernel, sizes: Mapping[str, int]) -> tuple[Grid, dict[str,
     known = {name: number(value) for name, value in sizes.items()}
     known |= {loop.var: Bounds(axis, axis) for loop, axis in zip(loops, axes(len(loops)), strict=True)}
     return Grid(tuple(evaluate(loop.stop, sizes) for loop in loops)), known
+
+
+def reached(
+    body: tuple[Stmt, ...], known: dict[str, Bounds], grid: Grid, steps: int = 1
+) -> Iterator[tuple[Stmt, dict[str, Bounds], int]]:
+    """Every statement that some block reaches, conditions met, with what is known of variables there.
+
+    The number is that of the most iterations of the loops around it, one in the other, within ``body``.
+    """
+    for stmt in body:
+        yield stmt, known, steps
+        if isinstance(stmt, For):
+            start, stop = bounds_of(stmt.start, known, grid).lo, bounds_of(stmt.stop, known, grid).hi
+            most = grid.most(stop) - grid.least(start)
+            if most > 0:
+                yield from reached(stmt.body, known | {stmt.var: Bounds(start, stop - 1)}, grid, steps * most)
+        elif isinstance(stmt, Block):
+            yield from reached(stmt.body, known, grid, steps)
 
 
 def either(x: Affine, y: Affine, choose: Callable[[int, int], int], reach: Callable[[Affine], int]) -> Affine:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from itertools import chain
 from math import isinf
 
@@ -17,7 +17,6 @@ from interlace.pipeline.ir import (
     Box,
     Copy,
     For,
-    If,
     Kernel,
     Load,
     LoopKind,
@@ -32,7 +31,7 @@ from interlace.pipeline.ir import (
 )
 from interlace.pipeline.nest import Nest, Site, nest_of, sites
 from interlace.pipeline.text import print_index
-from interlace.pipeline.traverse import boxes, leaves, read, value_boxes, value_indices, walk, written
+from interlace.pipeline.traverse import boxes, indices, leaves, read, value_boxes, walk, written
 from interlace.pipeline.values import Coord, Scalar, Value
 
 #: Bytes of a swizzled row.
@@ -55,7 +54,7 @@ def check_kernel(kernel: Kernel) -> None:
             _check_divided_by(kernel, extent)
     for site in sites(kernel.body):
         _check_scope(kernel, site)
-        for index in _indices(site.stmt):
+        for index in indices(site.stmt):
             _check_divided_by(kernel, index)
         for box in boxes(site.stmt):
             _check_box(kernel, box)
@@ -90,7 +89,7 @@ def check_sizes(kernel: Kernel, sizes: Mapping[str, int]) -> None:
             )
     statements = [site.stmt for site in sites(kernel.body)]
     extents = (n for tensor in kernel.tensors for n in tensor.shape)
-    for index in chain(extents, *map(_indices, statements)):
+    for index in chain(extents, *map(indices, statements)):
         for by in divided_by(index):
             if names(by) <= set(kernel.symbols) and evaluate(by, sizes) < 1:
                 raise PipelineError(
@@ -214,7 +213,7 @@ def _check_divided_by(kernel: Kernel, index: Index) -> None:
 
 def _check_scope(kernel: Kernel, site: Site) -> None:
     known = {*kernel.symbols, *(a.var for a in site.around if isinstance(a, For))}
-    for index in _indices(site.stmt):
+    for index in indices(site.stmt):
         unknown = sorted(names(index) - known)
         if unknown:
             raise PipelineError(
@@ -235,18 +234,6 @@ def _body_around(kernel: Kernel, site: Site) -> tuple[Stmt, ...]:
     outer = site.around[-1]
     assert isinstance(outer, For)
     return outer.body
-
-
-def _indices(stmt: Stmt) -> Iterator[Index]:
-    for box in boxes(stmt):
-        yield from box.origin
-    match stmt:
-        case For():
-            yield stmt.stop
-        case If():
-            yield from (stmt.condition.left, stmt.condition.right)
-        case Pointwise() | Reduce():
-            yield from value_indices(stmt.value)
 
 
 def _check_box(kernel: Kernel, box: Box) -> None:

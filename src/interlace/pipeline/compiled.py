@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 from itertools import combinations
 from math import prod
 from typing import Any, Protocol
@@ -118,10 +119,16 @@ def compile_kernel(
         HazardError: see ``proof.prove``; a bug of the rewrite.
         CompileError, NoDeviceError: see ``compile_text``.
     """
-    rewritten = lower(kernel, warp_specialised=warp_specialised)
-    emitted = emit_kernel(rewritten, device, items=items)
-    prove(kernel, warp_specialised=warp_specialised)
+    emitted = proved_text(kernel, device, warp_specialised, items)
     return Compiled(kernel, emitted, compile_text(emitted.text, kernel.name))
+
+
+@lru_cache(maxsize=256)
+def proved_text(kernel: Kernel, device: DeviceSpec, warp_specialised: bool, items: bool) -> Emitted:
+    """What ``compile_kernel`` compiles; raises as that does, but for what the compiler finds."""
+    emitted = emit_kernel(lower(kernel, warp_specialised=warp_specialised), device, items=items)
+    prove(kernel, warp_specialised=warp_specialised)
+    return emitted
 
 
 def _checked(kernel: Kernel, name: str, tensors: Mapping[str, Tensor], shape: tuple[int, ...]) -> Tensor:

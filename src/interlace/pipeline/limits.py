@@ -10,13 +10,12 @@ from functools import lru_cache
 from math import prod
 
 from interlace.core.errors import PipelineError
-from interlace.graph.access import Affine
-from interlace.pipeline.bounds import Bounds, Grid, at_blocks, bounds_of
+from interlace.pipeline.bounds import Bounds, Grid, at_blocks, bounds_of, reached
 from interlace.pipeline.index import Binary, Const, Index
-from interlace.pipeline.ir import Block, For, If, Kernel, Stmt
+from interlace.pipeline.ir import For, Kernel
 from interlace.pipeline.nest import block_loops
 from interlace.pipeline.text import print_index
-from interlace.pipeline.traverse import boxes
+from interlace.pipeline.traverse import indices
 
 #: The largest index, with room for a tile and for steps past the end.
 INDEX_LIMIT = 2**31 - 2**16
@@ -41,33 +40,20 @@ def _farthest(kernel: Kernel, sizes: tuple[tuple[str, int], ...]) -> tuple[int, 
     """The index of a source kernel, or part of one, that is farthest from 0, and how far."""
     loops, body = block_loops(kernel)
     grid, known = at_blocks(kernel, dict(sizes))
-    found = [(abs(n), index) for t in kernel.tensors for index in t.shape for n in _reached(index, known, grid)]
-    found += [(abs(n), loop.stop) for loop in loops for n in _reached(loop.stop, known, grid)]
-    found.append((prod(grid.extents), loops[0].stop if loops else Const(1)))
-
-    def visit(body: tuple[Stmt, ...], known: dict[str, Bounds], steps: int) -> None:
-        for stmt in body:
-            indices = [i for box in boxes(stmt) for i in box.origin]
-            if isinstance(stmt, If):
-                indices += [stmt.condition.left, stmt.condition.right]
-            found.extend((abs(n), index) for index in indices for n in _reached(index, known, grid))
-            if isinstance(stmt, For):
-                stop = bounds_of(stmt.stop, known, grid).hi
-                total = steps * max(grid.most(stop), 1)
-                found.extend((abs(n), stmt.stop) for n in (*_reached(stmt.stop, known, grid), total))
-                if grid.most(stop) > 0:
-                    visit(stmt.body, known | {stmt.var: Bounds(Affine(0), stop - 1)}, total)
-            elif isinstance(stmt, Block):
-                visit(stmt.body, known, steps)
-
-    visit(body, known, 1)
+    every = [(index, known) for index in (*(n for t in kernel.tensors for n in t.shape), *(x.stop for x in loops))]
+    found = [(prod(grid.extents), loops[0].stop if loops else Const(1))]
+    for stmt, known_there, steps in reached(body, known, grid):
+        every += [(index, known_there) for index in indices(stmt)]
+        if isinstance(stmt, For):
+            found.append((steps * grid.most(bounds_of(stmt.stop, known_there, grid).hi), stmt.stop))
+    found += [(abs(n), index) for index, there in every for n in _numbers(index, there, grid)]
     return max(found, key=lambda f: f[0])
 
 
-def _reached(index: Index, known: Mapping[str, Bounds], grid: Grid) -> Iterator[int]:
+def _numbers(index: Index, known: Mapping[str, Bounds], grid: Grid) -> Iterator[int]:
     """Numbers that ``index`` and its parts are at most and at least."""
     bounds = bounds_of(index, known, grid)
     yield from (grid.least(bounds.lo), grid.most(bounds.hi))
     if isinstance(index, Binary):
-        yield from _reached(index.left, known, grid)
-        yield from _reached(index.right, known, grid)
+        yield from _numbers(index.left, known, grid)
+        yield from _numbers(index.right, known, grid)

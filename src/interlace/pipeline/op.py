@@ -26,9 +26,7 @@ from interlace.graph.tensor import Tensor
 from interlace.kernels.base import Array, Kernel, Params, Reference, Regions
 from interlace.pipeline.arithmetic import Floats, rounded
 from interlace.pipeline.check import check_sizes
-from interlace.pipeline.circular import lower
-from interlace.pipeline.compiled import Compiled, Launch, compile_kernel
-from interlace.pipeline.cuda.emit import emit_kernel
+from interlace.pipeline.compiled import Compiled, Launch, compile_kernel, proved_text
 from interlace.pipeline.flops import block_flops
 from interlace.pipeline.index import evaluate
 from interlace.pipeline.interpret import interpret_block
@@ -36,7 +34,6 @@ from interlace.pipeline.ir import Kernel as Loops
 from interlace.pipeline.ir import Memory
 from interlace.pipeline.limits import check_range
 from interlace.pipeline.nest import block_loops
-from interlace.pipeline.proof import prove
 from interlace.pipeline.regions import touched
 from interlace.pipeline.text import print_kernel
 from interlace.pipeline.views import View, views_of
@@ -68,8 +65,7 @@ def pipeline_op(
         ShapeError: a grid without tiles.
         HazardError: the rewrite has a hazard; see ``proof.prove``.
     """
-    emit_kernel(lower(kernel, warp_specialised=warp_specialised), device, items=True)
-    prove(kernel, warp_specialised=warp_specialised)
+    proved_text(kernel, device, warp_specialised, items=True)
     views, known = _views(name, kernel, tensors, dict(sizes or {}))
     check_sizes(kernel, known)
     check_range(kernel, known)

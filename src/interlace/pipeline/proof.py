@@ -14,7 +14,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from functools import lru_cache
-from itertools import product
 from math import prod
 
 from interlace.pipeline.circular import lower
@@ -110,7 +109,7 @@ def _steps(nest: Nest, values: Mapping[str, int]) -> int:
 
 
 def _iterations(loops: list[For], values: dict[str, int]) -> Iterator[dict[str, int]]:
-    """Values of the variables of nested loops: the first and last ones and a middle one of each."""
+    """``values`` with those of the variables of nested loops: the first and last ones and a middle one of each."""
     if not loops:
         yield values
         return
@@ -120,10 +119,9 @@ def _iterations(loops: list[For], values: dict[str, int]) -> Iterator[dict[str, 
 
 
 def some_blocks(source: Kernel, sizes: Mapping[str, int]) -> list[dict[str, int]]:
-    """Blocks at the ends and in the middle of every block loop, by the values of these loops' variables."""
+    """Blocks at the ends and in the middle of every block loop, by the values of extents and of these variables."""
     loops, _ = block_loops(source)
-    values = product(*(_some(evaluate(loop.stop, sizes)) for loop in loops))
-    return [{loop.var: value for loop, value in zip(loops, at, strict=True)} for at in values]
+    return list(_iterations(list(loops), dict(sizes)))
 
 
 def _some(extent: int) -> list[int]:

@@ -9,11 +9,11 @@ A box is never too small, and where ``bounds`` are not exact it is larger than w
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 
 from interlace.graph.access import Span
-from interlace.pipeline.bounds import Bounds, Grid, at_blocks, bounds_of, either
-from interlace.pipeline.ir import Block, Box, For, Kernel, Memory, Stmt
+from interlace.pipeline.bounds import Grid, at_blocks, bounds_of, either, reached
+from interlace.pipeline.ir import Kernel, Memory
 from interlace.pipeline.nest import block_loops
 from interlace.pipeline.traverse import boxes
 
@@ -28,27 +28,13 @@ def touched(kernel: Kernel, sizes: Mapping[str, int]) -> dict[str, tuple[Span, .
     _, body = block_loops(kernel)
     grid, known = at_blocks(kernel, sizes)
     out: dict[str, tuple[Span, ...]] = {}
-    for box, spans in _touches(body, known, grid):
-        if kernel.tensor(box.tensor).memory is Memory.GLOBAL:
-            out[box.tensor] = _hull(out.get(box.tensor, spans), spans, grid)
+    for stmt, known_there, _ in reached(body, known, grid):
+        for box in boxes(stmt):
+            if kernel.tensor(box.tensor).memory is Memory.GLOBAL:
+                at = (bounds_of(origin, known_there, grid) for origin in box.origin)
+                spans = tuple(Span(b.lo, b.hi + n) for b, n in zip(at, box.shape, strict=True))
+                out[box.tensor] = _hull(out.get(box.tensor, spans), spans, grid)
     return out
-
-
-def _touches(
-    body: tuple[Stmt, ...], known: dict[str, Bounds], grid: Grid
-) -> Iterator[tuple[Box, tuple[Span, ...]]]:
-    """Boxes of statements, with the spans that they keep within. Conditions count as met."""
-    for stmt in body:
-        if isinstance(stmt, For):
-            start, stop = bounds_of(stmt.start, known, grid), bounds_of(stmt.stop, known, grid)
-            if grid.most(stop.hi) > grid.least(start.lo):
-                yield from _touches(stmt.body, known | {stmt.var: Bounds(start.lo, stop.hi - 1)}, grid)
-        elif isinstance(stmt, Block):
-            yield from _touches(stmt.body, known, grid)
-        else:
-            for box in boxes(stmt):
-                at = [bounds_of(origin, known, grid) for origin in box.origin]
-                yield box, tuple(Span(b.lo, b.hi + n) for b, n in zip(at, box.shape, strict=True))
 
 
 def _hull(a: tuple[Span, ...], b: tuple[Span, ...], grid: Grid) -> tuple[Span, ...]:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 from interlace.pipeline.index import Index, substitute
-from interlace.pipeline.ir import Block, Box, Load, Matmul, Pointwise, Reduce, Stmt, Store
+from interlace.pipeline.ir import Block, Box, For, If, Load, Matmul, Pointwise, Reduce, Stmt, Store
 from interlace.pipeline.values import Apply, FromIndex, Read, Value
 
 
@@ -88,3 +88,16 @@ def substitute_box(box: Box, by: dict[str, Index]) -> Box:
 def value_indices(value: Value) -> tuple[Index, ...]:
     """The index expressions that a value uses as numbers."""
     return tuple(leaf.index for leaf in leaves(value) if isinstance(leaf, FromIndex))
+
+
+def indices(stmt: Stmt) -> Iterator[Index]:
+    """The index expressions of a source statement, without those of statements inside it."""
+    for box in boxes(stmt):
+        yield from box.origin
+    match stmt:
+        case For():
+            yield stmt.stop
+        case If():
+            yield from (stmt.condition.left, stmt.condition.right)
+        case Pointwise() | Reduce():
+            yield from value_indices(stmt.value)
