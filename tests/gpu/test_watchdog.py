@@ -71,9 +71,10 @@ def test_one_instance_on_two_streams_at_once_is_refused() -> None:
     tensors = {**c.inputs(0), c.output: c.poisoned()}
     run.run(tensors)
     run.synchronize()
+    other = torch.cuda.Stream()  # made first: the device sleeps for half a second only
     torch.cuda._sleep(1_000_000_000)
     run.run(tensors)
-    with torch.cuda.stream(torch.cuda.Stream()), pytest.raises(ConcurrentRunError, match="second instance"):
+    with torch.cuda.stream(other), pytest.raises(ConcurrentRunError, match="second instance"):
         run.run(tensors)
     run.synchronize()
 
