@@ -1,11 +1,18 @@
 PYTHON ?= python3
 VENV ?= .venv
 
+# A file of constraints/: tested, oldest or newest. Each wants an environment of its own: make test VERSIONS=oldest VENV=.venv-oldest
+VERSIONS ?= tested
+
 BIN := $(VENV)/bin
-INSTALL := $(BIN)/python -m pip --disable-pip-version-check install
+# An absolute path, because pip builds packages in another directory.
+INSTALL := PIP_CONSTRAINT=$(CURDIR)/constraints/$(VERSIONS).txt $(BIN)/python -m pip --disable-pip-version-check install
+
+TRITONS := 3.6.0 3.9.0
+COMPILED := tests/compile/test_kernels.py tests/compile/test_hopper.py::test_memory_order_holds_and_resources_suffice
 
 .DEFAULT_GOAL := help
-.PHONY: help run test gpu-test clean
+.PHONY: help run test fast test-triton gpu-test clean
 
 help:  ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -20,6 +27,17 @@ test: $(VENV)/.installed-test  ## Lint, type-check and run every test that needs
 	$(BIN)/pytest -m "not gpu" -n 2 tests/unit tests/compile
 	TRITON_INTERPRET=1 $(BIN)/pytest -m "not gpu" -n 2 tests/interpret
 
+fast: $(VENV)/.installed-test  ## Lint, and the unit tests that take no more than a moment each
+	$(BIN)/ruff check .
+	$(BIN)/pytest -q -m "not gpu and not slow" -n 2 tests/unit
+
+# Other releases of Triton beside the environment's own, which only compile and lint: no torch asks for them here.
+test-triton: $(VENV)/.installed-test  ## Compile and lint every launch with the oldest and the newest Triton
+	for version in $(TRITONS); do \
+	  $(BIN)/python -m pip -q --disable-pip-version-check install --no-deps --upgrade --target $(VENV)/triton-$$version triton==$$version && \
+	  PYTHONPATH=$(CURDIR)/$(VENV)/triton-$$version $(BIN)/pytest -q -n 2 $(COMPILED) || exit 1; \
+	done
+
 gpu-test: $(VENV)/.installed-test  ## Run the tests that need a GPU; a skip is a failure
 	INTERLACE_REQUIRE_GPU=1 $(BIN)/pytest -m gpu tests/gpu
 
@@ -30,12 +48,12 @@ clean:  ## Remove the virtual environment, caches and build outputs
 $(BIN)/pip:
 	$(PYTHON) -m venv $(VENV)
 
-# The stamps say what is installed; only a change to pyproject.toml makes them stale. Both installs are
+# The stamps say what is installed; only a change to what they depend on makes them stale. Both installs are
 # editable: they share one environment, and a copied one would hide later edits from either target.
-$(VENV)/.installed-run: pyproject.toml | $(BIN)/pip
+$(VENV)/.installed-run: pyproject.toml constraints/$(VERSIONS).txt | $(BIN)/pip
 	if nvidia-smi >/dev/null 2>&1; then $(INSTALL) -e '.[gpu]'; else $(INSTALL) -e .; fi
 	touch $@
 
-$(VENV)/.installed-test: pyproject.toml | $(BIN)/pip
+$(VENV)/.installed-test: pyproject.toml constraints/$(VERSIONS).txt | $(BIN)/pip
 	$(INSTALL) -e '.[test]'
 	touch $@

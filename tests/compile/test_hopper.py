@@ -144,10 +144,10 @@ def test_every_stage_is_multiplied_in_full(variant: Variant) -> None:
 def test_every_panel_is_one_bulk_load_and_nothing_else_copies(variant: Variant) -> None:
     kernel = compiled(variant)
     expected = sum(along * (weights + 1) for _, _, along, weights in kernel.tiles())
-    assert count(kernel.ptx, r"cp\.async\.bulk\.tensor\.2d\.shared::cluster\.global") == expected
+    assert count(kernel.ptx, r"cp\.async\.bulk\.tensor\.2d\.shared::(?:cluster|cta)\.global") == expected
     assert count(kernel.ptx, r"cp\.async") == expected
     # Each op announces the bytes of its weights and of its activations.
-    announced = re.findall(r"mbarrier\.arrive\.expect_tx\.shared\.b64 _, \[%r\d+\], (\d+);", kernel.ptx)
+    announced = re.findall(r"mbarrier\.arrive\.expect_tx\.shared(?:::cta)?\.b64 _, \[%r\d+\], (\d+);", kernel.ptx)
     panel = 64 * 2
     loads = [(n * along * weights * panel, m * along * panel) for m, n, along, weights in kernel.tiles()]
     assert sorted(map(int, announced)) == sorted(size for pair in loads for size in pair)
@@ -156,7 +156,7 @@ def test_every_panel_is_one_bulk_load_and_nothing_else_copies(variant: Variant) 
 @each
 def test_warpgroups_post_and_meet(variant: Variant) -> None:
     setting = variant.chosen
-    posts = count(compiled(variant).ptx, r"atom\.global\.gpu\.release\.add\.u32")
+    posts = count(compiled(variant).ptx, r"(?:atom|red)\.global\.gpu\.release\.add\.u32")
     meetings = count(compiled(variant).ptx, r"atom\.global\.gpu\.acq_rel\.add\.u64")
     assert setting.shares <= posts <= 2 * setting.shares  # the compiler may share one between the ops
     split_ops = (setting.split_up > 1 or setting.level_up) + (setting.split_down > 1 or setting.level_down)
@@ -216,13 +216,16 @@ def test_the_lint_finds_each_missing_proxy_fence(variant: Variant) -> None:
 @pytest.mark.parametrize("variant", MUTATED, ids=str)
 def test_the_lint_finds_each_missing_barrier_before_a_release(variant: Variant) -> None:
     lines = compiled(variant).ptx.splitlines()
-    releases = places(lines, r"\batom\.\S*(?:release|acq_rel)")
+    releases = places(lines, r"\b(?:atom|red)\.\S*(?:release|acq_rel)")
     assert releases
     names = set()
     for release in releases:
-        barrier = places(lines[:release], r"\bbar\.sync\b")[-1]
-        names.add(lines[barrier].split()[1])
-        assert [(f.rule, f.line) for f in lint(without(lines, barrier))] == [("release", release + 1)]
+        block = lines[max(places(lines[:release], r"^\$L\w+:|\bst\.global|\bbra\b")) : release]
+        names |= {line.split()[1] for line in block if "bar.sync" in line}
+        bare = [line for line in block if "bar.sync" not in line]
+        mutated = [*lines[: release - len(block)], *bare, *lines[release:]]
+        found = [(f.rule, f.line) for f in lint("\n".join(mutated))]
+        assert found == [("release", release + 1 - len(block) + len(bare))]
     assert len(names) == variant.chosen.shares  # each warpgroup has a barrier of its own
 
 

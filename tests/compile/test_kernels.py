@@ -58,10 +58,12 @@ def test_every_launch_compiles_for_sm_90_keeps_memory_order_and_does_not_spill(n
         assert used.registers <= 255
         assert not used.serialised
         # float32 without tensor cores keeps whole operands in registers; a trace keeps times across a division.
+        # ptxas of triton 3.8 and later spills a few words of a small kernel where that fits more blocks on an SM.
         assert (
             used.spill_bytes == 0
             or graph == "ffn-fp32"
             or (name == "ticket-traced" and used.spill_bytes < 64)
+            or (graph == "two-copies" and used.registers <= 40 and used.spill_bytes <= 48)
         )
         assert compiled.metadata.shared <= il.H200.smem_bytes
 

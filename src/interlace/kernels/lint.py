@@ -79,12 +79,12 @@ class Resources:
 
 
 def resources(ptx: str, arch: str = "sm_90a") -> Resources:
-    """Registers and spilled bytes per thread, from the ptxas that Triton ships.
+    """Registers and spilled bytes per thread, from the ptxas that Triton would take.
 
     Raises:
         RuntimeError: ptxas rejects the module.
     """
-    from triton import knobs
+    from triton.backends.nvidia.compiler import get_ptxas
 
     with tempfile.TemporaryDirectory() as folder:
         path = os.path.join(folder, "kernel.ptx")
@@ -92,7 +92,7 @@ def resources(ptx: str, arch: str = "sm_90a") -> Resources:
             file.write(ptx)
         ran = subprocess.run(
             [
-                knobs.nvidia.ptxas.path,
+                get_ptxas(int(re.sub(r"\D", "", arch))).path,
                 "-v",
                 f"--gpu-name={arch}",
                 path,

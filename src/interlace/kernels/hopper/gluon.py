@@ -10,3 +10,5 @@ _VERSION = tuple(int(part) for part in triton.__version__.split(".")[:2])
 
 bulk_load = tma.async_load if _VERSION >= (3, 8) else tma.async_copy_global_to_shared
 barrier = gl.barrier if _VERSION >= (3, 7) else gl.thread_barrier
+_memory = gl.shared_memory_descriptor
+reinterpret = _memory.reinterpret if _VERSION >= (3, 9) else _memory._reinterpret

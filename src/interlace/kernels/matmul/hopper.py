@@ -17,7 +17,7 @@ from triton.experimental.gluon.language.nvidia.hopper import warpgroup_mma, warp
 
 from interlace.graph.op import Op
 from interlace.kernels.base import Pipeline, require
-from interlace.kernels.hopper.gluon import bulk_load
+from interlace.kernels.hopper.gluon import bulk_load, reinterpret
 from interlace.kernels.hopper.ring import PANEL, await_free_slot, await_stage, limit_in_flight, release
 from interlace.kernels.primitives.semaphore import (
     meet,
@@ -154,7 +154,7 @@ def _tensor(op: Op, argument: str) -> str | None:
 def _panels(stages, rows: gl.constexpr, ROWS: gl.constexpr):
     """The stages of a ring, ``rows`` rows each, as panels of ROWS rows."""
     COUNT: gl.constexpr = stages.shape[0] * (rows // ROWS)
-    return stages._reinterpret(stages.dtype, [COUNT, ROWS, PANEL], stages.layout)
+    return reinterpret(stages, stages.dtype, [COUNT, ROWS, PANEL], stages.layout)
 
 
 @gluon.jit
