@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from time import process_time
-
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import interlace as il
+from interlace.planner import predict as predicting
+from interlace.planner import search as searching
 from interlace.planner.explain import Limit, explain
-from interlace.planner.predict import predict
+from interlace.planner.predict import CHEAP, FINE, predict
 from interlace.planner.search import search
+from interlace.sim.traffic import Touches
+from interlace.sim.traffic import touches as all_touches
 
 RELU = il.workloads.FFNShape(4096, 14336, il.Activation.RELU, False)
 RING = il.hopper(192 << 10)
@@ -77,14 +79,30 @@ def test_what_it_plans_runs_right() -> None:
     np.testing.assert_allclose(out, right, rtol=1e-9)
 
 
-def test_a_gated_ffn_of_8192_tokens_is_planned_in_two_seconds() -> None:
-    """9,216 tiles; it takes less than half of this."""
+def test_what_a_search_looks_at_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A gated FFN of 8192 tokens, 9,216 tiles: dependencies once, most candidates coarsely, finalists finely."""
+    found: list[il.Graph] = []
+    looked_at: list[int] = []
+
+    def dependencies(graph: il.Graph) -> il.Dependencies:
+        found.append(graph)
+        return il.Dependencies(graph)
+
+    def touches(plan: il.Plan, limit: int) -> Touches:
+        touched = all_touches(plan, limit)
+        looked_at.append(len(touched))
+        return touched
+
+    monkeypatch.setattr(searching, "Dependencies", dependencies)
+    monkeypatch.setattr(predicting, "touches", touches)
     tile = il.MatmulTile(128, 128, 64)
-    small, large = (il.workloads.ffn(m, il.workloads.MODELS["llama3-8b"], il.bf16, tile, tile) for m in (256, 8192))
-    search(small, il.H200, RING)  # compiles
-    begin = process_time()
-    search(large, il.H200, RING)
-    assert process_time() - begin < 2
+    graph = il.workloads.ffn(8192, il.workloads.MODELS["llama3-8b"], il.bf16, tile, tile)
+    planned = search(graph, il.H200, RING)
+    assert found == [graph]
+    assert len(looked_at) == planned.tried <= 30
+    coarse = max(CHEAP, 64 * 9216)
+    assert max(looked_at) <= FINE
+    assert sum(looked_at) <= coarse * planned.tried + 3 * (FINE - coarse)
 
 
 def test_static_dispatch_wins_where_tickets_cost_more_than_they_level() -> None:
