@@ -12,7 +12,7 @@ TRITONS := 3.6.0 3.9.0
 COMPILED := tests/compile/test_kernels.py tests/compile/test_hopper.py::test_memory_order_holds_and_resources_suffice
 
 .DEFAULT_GOAL := help
-.PHONY: help run test fast test-triton gpu-test clean
+.PHONY: help run test fast test-triton records gpu-test clean
 
 help:  ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -37,6 +37,9 @@ test-triton: $(VENV)/.installed-test  ## Compile and lint every launch with the 
 	  $(BIN)/python -m pip -q --disable-pip-version-check install --no-deps --upgrade --target $(VENV)/triton-$$version triton==$$version && \
 	  PYTHONPATH=$(CURDIR)/$(VENV)/triton-$$version $(BIN)/pytest -q -n 2 $(COMPILED) || exit 1; \
 	done
+
+records: $(VENV)/.installed-test  ## Say which records of benchmarks/results were made with other code than today's
+	$(BIN)/python benchmarks/records.py
 
 gpu-test: $(VENV)/.installed-test  ## Run the tests that need a GPU; a skip is a failure
 	INTERLACE_REQUIRE_GPU=1 $(BIN)/pytest -m gpu tests/gpu

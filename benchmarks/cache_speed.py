@@ -31,6 +31,7 @@ from interlace.sim.lines import LineCache
 from interlace.sim.lockstep import AccessStream
 from interlace.sim.runs import Boxes
 
+MEASURES = ("sim/cache.py", "sim/distances.py", "sim/l2.py", "sim/lines.py")
 ROUNDS = 5
 WORKERS = 132
 LINES_PER_UNIT = 128
@@ -174,7 +175,7 @@ def main() -> None:
             f"trace from the page cache and has 2^{HASH_POWER} buckets; lines of a stream: its first 2^20 or 2^16 tiles"
         )
         packages = ("numpy", "numba", "libcachesim")
-        write_cpu_record(out, "python benchmarks/cache_speed.py", protocol, {"rows": rows}, packages)
+        write_cpu_record(out, "python benchmarks/cache_speed.py", protocol, MEASURES, {"rows": rows}, packages)
 
 
 if __name__ == "__main__":

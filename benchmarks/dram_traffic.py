@@ -15,7 +15,7 @@ from pathlib import Path
 
 import interlace as il
 from interlace.bench.counters import count_launches
-from interlace.bench.hopper import ROWS
+from interlace.bench.hopper import MEASURES, ROWS
 from interlace.bench.record import write_record
 from interlace.cli.names import ORDERS
 from interlace.workloads.hopper import hopper_plan, hopper_setting
@@ -115,7 +115,7 @@ def main(path: str) -> None:
         print(*facts.values(), figures, f"{counts['ns'] / 1e3:.1f} us")
     protocol = "ncu, cold caches, clocks as they are, one launch each"
     command = "python benchmarks/dram_traffic.py benchmarks/results/traffic-h200.json"
-    write_record(Path(path), command, protocol, {"rows": rows})
+    write_record(Path(path), command, protocol, MEASURES, {"rows": rows})
 
 
 if __name__ == "__main__":

@@ -74,7 +74,7 @@ def main(path: str) -> None:
         print(f"{readers:3d} readers  {kept}")
     protocol = "ncu, clocks and caches as they are; share of a footprint's bytes not read from memory, fifth pass"
     command = "python benchmarks/l2_curve.py benchmarks/results/l2-h200.json"
-    write_record(Path(path), command, protocol, {"rows": rows})
+    write_record(Path(path), command, protocol, (), {"rows": rows})
 
 
 if __name__ == "__main__":

@@ -22,6 +22,7 @@ from interlace.sim.modes import PERSISTENT, SERIAL, hopper
 from interlace.sim.traffic import touches
 from interlace.workloads import FFNShape, ffn
 
+MEASURES = tuple(f"sim/{name}.py" for name in ("boxes", "engine", "lockstep", "machine", "memory", "traffic", "units"))
 ROUNDS = 5
 ITEMS = 1_000_000
 TOKENS = 8192
@@ -102,7 +103,7 @@ def main() -> None:
             "workers, half of them with a wait, in millions of items per second"
         )
         command = "python benchmarks/machine_speed.py"
-        write_cpu_record(out, command, protocol, {"ffn": ffn_row, "rows": rows}, ("numpy", "numba"))
+        write_cpu_record(out, command, protocol, MEASURES, {"ffn": ffn_row, "rows": rows}, ("numpy", "numba"))
 
 
 if __name__ == "__main__":

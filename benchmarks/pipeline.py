@@ -235,7 +235,7 @@ def main(path: str) -> None:
     rows = [family.measure() for part in parts for family in part()]
     protocol = "CUDA graphs, variants of a kernel interleaved, median of 9 rounds; checked first"
     command = "python benchmarks/pipeline.py benchmarks/results/pipeline-h200.json"
-    write_record(Path(path), command, protocol, {"rows": rows})
+    write_record(Path(path), command, protocol, ("pipeline",), {"rows": rows})
 
 
 if __name__ == "__main__":

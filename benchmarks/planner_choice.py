@@ -16,7 +16,7 @@ from pathlib import Path
 
 import interlace as il
 from interlace.bench.ffn import geometric_mean
-from interlace.bench.hopper import OPTIONS, ROWS
+from interlace.bench.hopper import MEASURES, OPTIONS, ROWS
 from interlace.bench.problem import FFNProblem
 from interlace.bench.record import write_record
 from interlace.bench.timing import median_us
@@ -103,7 +103,7 @@ def main(path: str) -> None:
     protocol = "CUDA graphs, plans of an FFN interleaved, median of 10 rounds, weights rotated past the L2, bf16"
     command = "python benchmarks/planner_choice.py benchmarks/results/planner-h200.json"
     figures = {"rows": rows, "worst_over_best": worst, "mean_plain_over_chosen": mean}
-    write_record(Path(path), command, protocol, figures)
+    write_record(Path(path), command, protocol, (*MEASURES, "planner", "sim"), figures)
 
 
 if __name__ == "__main__":

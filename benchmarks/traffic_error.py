@@ -112,7 +112,8 @@ def main(path: str) -> None:
                 print(f"{group} ({found['cases']}), {model.value} model, {figure}: {shown}")
     protocol = "predicted over counted, less one; counts of traffic-h200.json, one cold launch each"
     command = "python benchmarks/traffic_error.py benchmarks/results/traffic-predicted.json"
-    write_cpu_record(Path(path), command, protocol, {"errors": errors, "rows": rows}, ("numba", "numpy"))
+    measures = ("core/devices.py", "planner", "policies", "sim")
+    write_cpu_record(Path(path), command, protocol, measures, {"errors": errors, "rows": rows}, ("numba", "numpy"))
 
 
 if __name__ == "__main__":

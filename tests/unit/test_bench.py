@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import runpy
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,9 @@ import pytest
 from typer.testing import CliRunner
 
 from interlace.bench import record as records
+from interlace.bench import sources, timing
 from interlace.bench.hopper import ROWS, means
+from interlace.bench.sources import hash_of, source_hashes
 from interlace.cli import app
 from interlace.core.files import write_whole
 from tests.unit.records import hopper_record, result
@@ -52,21 +55,55 @@ def test_the_baseline_is_the_fastest_library() -> None:
 
 def test_only_rows_of_the_same_gpu_and_versions_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     origin: dict[str, Any] = {"gpu": "a", "versions": {"torch": "1"}}
-    monkeypatch.setattr(records, "_origin", lambda: origin)
+    monkeypatch.setattr(records, "_origin", lambda measures: {**origin, "sources": dict.fromkeys(measures, "1")})
     path = tmp_path / "r.json"
-    records.write_record(path, "command", "protocol", {"rows": [{"m": 1}]})
-    assert records.kept_rows(path) == [{"m": 1}]
-    assert records.kept_rows(tmp_path / "none.json") == []
+    records.write_record(path, "command", "protocol", ("kernels",), {"rows": [{"m": 1}]})
+    assert records.kept_rows(path, ("kernels",)) == [{"m": 1}]
+    assert records.kept_rows(path, ("kernels", "policies")) == []
+    assert records.kept_rows(tmp_path / "none.json", ("kernels",)) == []
     origin = {"gpu": "a", "versions": {"torch": "2"}}
-    assert records.kept_rows(path) == []
+    assert records.kept_rows(path, ("kernels",)) == []
     write_whole(path, "[1]")
-    assert records.kept_rows(path) == []
+    assert records.kept_rows(path, ("kernels",)) == []
+
+
+def test_sources_are_told_apart_by_what_git_would_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sources, "PACKAGE", tmp_path)
+    (tmp_path / "room").mkdir()
+    (tmp_path / "room" / "a.py").write_bytes(b"")
+    (tmp_path / "b.py").write_bytes(b"x = 1\n")
+    empty, one = "e69de29bb2d1d6434b8b29ae775ad8c2e48c5391", "7d4290a117a4ddcc11daae7ea675841033830c8f"
+    found = source_hashes(["room", "b.py"])
+    assert found["room"] == hash_of({"room/a.py": empty})
+    assert found["b.py"] == hash_of({"b.py": one})
+    (tmp_path / "room" / "a.py").write_bytes(b"# a comment\n")
+    assert source_hashes(["room"])["room"] != found["room"]
+
+
+def test_every_record_names_its_commit_and_the_sources_that_it_measures() -> None:
+    for path in (BENCHMARKS / "results").glob("*.json"):
+        record = json.loads(path.read_text())
+        assert isinstance(record["sources"], dict), path.name
+        assert len(record["commit"]) == 40, path.name
+
+
+def test_the_fastest_is_picked_on_other_rounds_than_those_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+    def samples(functions: Iterable[str], rounds: int, calls: int) -> dict[str, list[float]]:
+        assert (rounds, calls) == (6, 3)
+        return {"a": [2.0, 5.0] * 3, "b": [1.0, 7.0] * 3}
+
+    monkeypatch.setattr(timing, "_samples_us", samples)
+    rounds = timing.rounds_us({"a": print, "b": print}, 3, calls=3)
+    assert rounds.fastest(["a", "b"]) == "b"
+    assert rounds.fastest(["a"]) == "a"
+    assert {name: time.median_us for name, time in rounds.times.items()} == {"a": 5.0, "b": 7.0}
 
 
 def test_a_record_of_the_host_names_its_cpu_and_no_gpu(tmp_path: Path) -> None:
-    records.write_cpu_record(tmp_path / "r.json", "command", "protocol", {"rows": []}, ("numpy",))
+    records.write_cpu_record(tmp_path / "r.json", "command", "protocol", ("trace",), {"rows": []}, ("numpy",))
     record = json.loads((tmp_path / "r.json").read_text())
-    assert list(record) == ["cpu", "versions", "date", "command", "protocol", "rows"]
+    assert list(record) == ["cpu", "versions", "sources", "date", "command", "protocol", "rows"]
+    assert record["sources"] == source_hashes(["trace"])
     assert record["cpu"] == records.cpu_name() != ""
     assert list(record["versions"]) == ["python", "numpy"]
 
@@ -105,7 +142,7 @@ def test_the_report_fills_the_block_of_a_table_and_nothing_else() -> None:
     pytest.importorskip("matplotlib")
     report = runpy.run_path(str(BENCHMARKS / "report.py"))
     table = report["hopper_table"](hopper_record())
-    assert "| relu | 8192 | 100.0 | compile | 125.0 | 0.80 | 80.0 |" in table
+    assert "| relu | 8192 | 100.0 | compile | 125.0 | 0.80 | 108.0 | 131.0 | 0.82 | 80.0 |" in table
     text = "a\n<!-- hopper-results -->\nold\n<!-- /hopper-results -->\nb\n"
     filled = report["fill"](text, "hopper-results", table)
     assert filled == text.replace("old", table)

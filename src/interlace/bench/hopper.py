@@ -1,9 +1,16 @@
 """The Hopper executor against the best that PyTorch does with cuBLAS and its compiler, on FFNs of several shapes.
 
-The baseline of a shape is the fastest of eager PyTorch, with weights as ``nn.Linear`` stores them or transposed,
-``torch.compile`` and ``torch.compile(mode="max-autotune")``. Each is captured in our own CUDA graph, many runs to
-a graph, so that neither side pays for launches from Python; all variants of a shape are replayed interleaved in
-one process. The floor of a shape is what a stream of bulk loads over the same weights takes, with no arithmetic
+The baseline of a shape is the fastest of eager PyTorch, ``torch.compile`` and ``torch.compile(mode="max-autotune")``,
+each with weights as ``nn.Linear`` stores them and transposed, picked on other rounds than those reported. Each is
+captured in our own CUDA graph, many runs to a graph, so that neither side pays for launches from Python; all variants
+of a shape are replayed interleaved in one process.
+
+Two figures are measured. *Back to back*, an FFN follows itself: under dependent launch our next run then loads its
+first weights while the one before drains, which PyTorch's kernels do not. *In a model*, each FFN stands between a norm
+and an add, as a layer has it: x + ffn(rms_norm(x)), both sides in one graph, where torch.compile may fuse what it
+likes.
+
+The floor of a shape is what a stream of bulk loads over the same weights takes, with no arithmetic
 at all, or its FLOPs over the rate of a large cuBLAS matmul, whichever is longer.
 """
 
@@ -12,12 +19,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
+from itertools import product
 from typing import Any
 
 from interlace.bench.compile import compile_launches
 from interlace.bench.ffn import geometric_mean
-from interlace.bench.problem import FFNProblem
-from interlace.bench.timing import Timing, median_us
+from interlace.bench.problem import FFNProblem, in_a_model, transposed
+from interlace.bench.timing import Timing, rounds_us
 from interlace.core.devices import H200
 from interlace.core.dtypes import DType, bf16
 from interlace.executors.device import Options
@@ -26,7 +34,20 @@ from interlace.kernels.matmul import Activation
 from interlace.workloads.ffn import FFNShape
 from interlace.workloads.hopper import HopperSetting, hopper_executor, hopper_setting
 
+#: What decides how fast these launches are.
+MEASURES = (
+    "executors/hopper.py",
+    "executors/table.py",
+    "kernels/hopper",
+    "kernels/matmul",
+    "kernels/primitives",
+    "planner/build.py",
+    "planner/waits.py",
+    "policies",
+    "workloads/hopper.py",
+)
 OPTIONS = Options(dependent_launch=True)
+_MODES = {"eager": None, "compile": "default", "max-autotune": "max-autotune-no-cudagraphs"}
 _BOX, _STAGES = 128, 6  # of the stream
 _BOUND_BY_MEMORY = 64  # tokens up to which FLOPs never set the floor
 
@@ -90,6 +111,8 @@ class Result:
         setting: how the Hopper executor ran.
         ours: its time.
         libraries: times of what the baseline is chosen from.
+        baseline: the fastest of them.
+        layer, layer_libraries, layer_baseline: ours, theirs and the fastest, in a model.
         stream: time of the bulk-load stream over the weights.
         floor_us: the least time; see the module.
         error, pytorch_error: relative, against float64.
@@ -100,20 +123,24 @@ class Result:
     setting: HopperSetting
     ours: Timing
     libraries: Mapping[str, Timing]
+    baseline: str
+    layer: Timing
+    layer_libraries: Mapping[str, Timing]
+    layer_baseline: str
     stream: Timing
     floor_us: float
     error: float
     pytorch_error: float
 
     @property
-    def baseline(self) -> str:
-        """The fastest library."""
-        return min(self.libraries, key=lambda name: self.libraries[name].median_us)
-
-    @property
     def ratio(self) -> float:
         """Time of the baseline over ours: above 1 is faster."""
         return self.libraries[self.baseline].median_us / self.ours.median_us
+
+    @property
+    def layer_ratio(self) -> float:
+        """The same, in a model."""
+        return self.layer_libraries[self.layer_baseline].median_us / self.layer.median_us
 
     @property
     def bar(self) -> float | None:
@@ -129,6 +156,10 @@ class Result:
             "ours": asdict(self.ours),
             "libraries": {name: asdict(t) for name, t in self.libraries.items()},
             "baseline": self.baseline,
+            "layer": asdict(self.layer),
+            "layer_libraries": {name: asdict(t) for name, t in self.layer_libraries.items()},
+            "layer_baseline": self.layer_baseline,
+            "layer_ratio": self.layer_ratio,
             "stream": asdict(self.stream),
             "floor_us": self.floor_us,
             "ratio": self.ratio,
@@ -163,24 +194,25 @@ def measure(name: str, m: int, *, compiled: bool = True, repeats: int = 15, seed
     setting = hopper_setting(m, shape)
     executor = hopper_executor(m, shape, setting, OPTIONS, workers=sms)
     problem = FFNProblem(m, shape, seed=seed)
-    transposed = [{name: w.T.contiguous().T for name, w in weights.items()} for weights in problem.weights]
-    x, pytorch = problem.x, problem.pytorch
-    libraries = {
-        "eager": problem.every(lambda w: pytorch(x, w)),
-        "eager, transposed weights": problem.every(lambda w: pytorch(x, w), transposed),
-    }
-    if compiled:
-        torch.compiler.reset()
-        for label, mode in (("compile", "default"), ("max-autotune", "max-autotune-no-cudagraphs")):
-            libraries[label] = problem.every(_compiled(torch, pytorch, mode, x))
     error = problem.check(executor)
-    functions = {
-        **libraries,
-        "ours": problem.every(problem.run(executor)),
-        "stream": _stream(problem, shape, sms),
-    }
-    times = median_us(functions, repeats, calls=problem.runs)
+    problem.check_layers(executor)
+    stored = {"": problem.weights, ", transposed weights": [transposed(weights) for weights in problem.weights]}
+    modes = _MODES if compiled else {"eager": None}
+    torch.compiler.reset()
+    alone: dict[str, Callable[[], Any]] = {}
+    layers: dict[str, Callable[[], Any]] = {}
+    for (label, mode), (suffix, weights) in product(modes.items(), stored.items()):
+        one, block = problem.pytorch, in_a_model(torch, problem.pytorch)
+        if mode is not None:
+            one, block = (torch.compile(f, mode=mode, dynamic=False) for f in (one, block))
+        alone[label + suffix] = problem.every(partial(one, problem.x), weights)
+        layers[label + suffix] = problem.every_layer(block, weights)
+    ours = {"ours": problem.every(problem.run(executor)), "stream": _stream(problem, shape, sms)}
+    rounds = rounds_us({**alone, **ours}, repeats, problem.runs)
+    layer = problem.every_layer(in_a_model(torch, problem.ffn(executor)))
+    layer_rounds = rounds_us({**layers, "ours": layer}, repeats, problem.runs)
     error = max(error, problem.check(executor))
+    times = rounds.times
     floor = times["stream"].median_us
     if m > _BOUND_BY_MEMORY:
         flops = 2.0 * m * problem.weight_bytes / bf16.itemsize
@@ -190,7 +222,11 @@ def measure(name: str, m: int, *, compiled: bool = True, repeats: int = 15, seed
         m,
         setting,
         times["ours"],
-        {label: times[label] for label in libraries},
+        {label: times[label] for label in alone},
+        rounds.fastest(alone),
+        layer_rounds.times["ours"],
+        {label: layer_rounds.times[label] for label in layers},
+        layer_rounds.fastest(layers),
         times["stream"],
         floor,
         error,
@@ -205,11 +241,6 @@ def compile_all(
     torch, device = open_device("cuda")
     sms = torch.cuda.get_device_properties(device).multi_processor_count
     return compile_launches([partial(hopper_executor, *job, OPTIONS, dtype, sms) for job in jobs], processes)
-
-
-def _compiled(torch: Any, pytorch: Callable[..., Any], mode: str, x: Any) -> Callable[[Mapping[str, Any]], Any]:
-    fast = torch.compile(pytorch, mode=mode, dynamic=False)
-    return lambda w: fast(x, w)
 
 
 def _stream(problem: FFNProblem, shape: FFNShape, sms: int) -> Callable[[], None]:

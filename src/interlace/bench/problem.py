@@ -36,6 +36,7 @@ class FFNProblem:
             nothing beside them.
         pytorch: (x, weights) -> out, the FFN as a user writes it.
         pytorch_error: relative error of PyTorch against float64, on the first set.
+        pytorch_layers_error: the same of ``every_layer``, over all sets.
 
     Raises:
         NoDeviceError: there is no CUDA device.
@@ -43,6 +44,7 @@ class FFNProblem:
 
     def __init__(self, m: int, shape: FFNShape, dtype: DType = bf16, *, seed: int = 0) -> None:
         torch, device = open_device("cuda")
+        self._torch = torch
         torch.manual_seed(seed)
         up, down = (shape.ffn, shape.hidden), (shape.hidden, shape.ffn)
         extents = {"w_up": up, **({"w_gate": up} if shape.gated else {}), "w_down": down}
@@ -64,7 +66,10 @@ class FFNProblem:
         self.pytorch = pytorch_ffn(torch, shape)
         right = {name: value.double() for name, value in self.weights[0].items()}
         self._gold = self.pytorch(self.x.double(), right)
-        self.pytorch_error = self._error(self.pytorch(self.x, self.weights[0]))
+        self.pytorch_error = _relative(self.pytorch(self.x, self.weights[0]), self._gold)
+        block = in_a_model(torch, self.pytorch)
+        self._gold_layers = self._layers(block, torch.float64)
+        self.pytorch_layers_error = _relative(self._layers(block, kind["dtype"]), self._gold_layers)
         self._most_error = max(_MOST_ERROR * self.pytorch_error, _FP32_ERROR if dtype is fp32 else 0.0)
 
     def every(
@@ -79,9 +84,32 @@ class FFNProblem:
 
         return call
 
+    def every_layer(
+        self, block: Callable[[Any, Mapping[str, Any]], Any], weights: list[dict[str, Any]] | None = None
+    ) -> Callable[[], Any]:
+        """A function that enqueues ``runs`` blocks, each on what the one before gives, rotating over the weights."""
+        sets = self.weights if weights is None else weights
+
+        def call() -> Any:
+            x = self.x
+            for n in range(self.runs):
+                x = block(x, sets[n % len(sets)])
+            return x
+
+        return call
+
     def run(self, executor: DeviceExecutor) -> Callable[[Mapping[str, Any]], None]:
         """A function that enqueues one run of an executor on a set of weights."""
         return lambda weights: executor.run({"x": self.x, "out": self.out, **weights})
+
+    def ffn(self, executor: DeviceExecutor) -> Callable[[Any, Mapping[str, Any]], Any]:
+        """(x, weights) -> out, one run of an executor; ``out`` is the same tensor each time."""
+
+        def run(x: Any, weights: Mapping[str, Any]) -> Any:
+            executor.run({"x": x, "out": self.out, **weights})
+            return self.out
+
+        return run
 
     def check(self, executor: DeviceExecutor) -> float:
         """Largest relative error of a few runs over poisoned memory.
@@ -95,16 +123,55 @@ class FFNProblem:
                 value.fill_(float("nan"))
             self.run(executor)(self.weights[0])
             executor.synchronize()
-            errors.append(self._error(self.out))
+            errors.append(_relative(self.out, self._gold))
             if not errors[-1] < self._most_error:
-                raise ResultError(
-                    f"executor {executor.name!r} is wrong: relative error {errors[-1]:.1e}, "
-                    f"where PyTorch has {self.pytorch_error:.1e}"
-                )
+                raise _wrong(executor, errors[-1], self.pytorch_error)
         return max(errors)
 
-    def _error(self, out: Any) -> float:
-        return float((out.double() - self._gold).norm() / self._gold.norm())
+    def check_layers(self, executor: DeviceExecutor) -> None:
+        """The same for an executor in a model's layers, one behind the other.
+
+        Raises:
+            ResultError: the relative error is more than 1.5 times that of PyTorch.
+        """
+        layers = self._layers(in_a_model(self._torch, self.ffn(executor)), self.x.dtype)
+        executor.synchronize()
+        error = _relative(layers, self._gold_layers)
+        if not error < _MOST_ERROR * self.pytorch_layers_error:
+            raise _wrong(executor, error, self.pytorch_layers_error)
+
+    def _layers(self, block: Callable[[Any, Mapping[str, Any]], Any], dtype: Any) -> Any:
+        """What a block gives for x, once for each set of weights, in a dtype."""
+        x = self.x.to(dtype)
+        for weights in self.weights:
+            x = block(x, {name: value.to(dtype) for name, value in weights.items()})
+        return x
+
+
+def _relative(out: Any, gold: Any) -> float:
+    return float((out.double() - gold).norm() / gold.norm())
+
+
+def _wrong(executor: DeviceExecutor, error: float, pytorch: float) -> ResultError:
+    return ResultError(
+        f"executor {executor.name!r} is wrong: relative error {error:.1e}, where PyTorch has {pytorch:.1e}"
+    )
+
+
+def in_a_model(
+    torch: Any, ffn: Callable[[Any, Mapping[str, Any]], Any]
+) -> Callable[[Any, Mapping[str, Any]], Any]:
+    """An FFN as a layer of a model has it: (x, weights) -> x + ffn(rms_norm(x))."""
+
+    def block(x: Any, weights: Mapping[str, Any]) -> Any:
+        return x + ffn(torch.nn.functional.rms_norm(x, x.shape[-1:]), weights)
+
+    return block
+
+
+def transposed(weights: Mapping[str, Any]) -> dict[str, Any]:
+    """The same matrices, stored the other way round than ``nn.Linear`` does."""
+    return {name: w.T.contiguous().T for name, w in weights.items()}
 
 
 def pytorch_ffn(torch: Any, shape: FFNShape) -> Callable[[Any, Mapping[str, Any]], Any]:

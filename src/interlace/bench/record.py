@@ -4,30 +4,41 @@ from __future__ import annotations
 
 import json
 import platform
+from collections.abc import Iterable
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+from interlace.bench.sources import source_hashes
 from interlace.core.files import write_whole
 from interlace.executors.gpu import open_device
 
 
-def write_record(path: Path, command: str, protocol: str, figures: dict[str, Any]) -> None:
-    """Write figures with GPU, versions, date and command, as one JSON file, whole or not at all.
+def write_record(path: Path, command: str, protocol: str, measures: Iterable[str], figures: dict[str, Any]) -> None:
+    """Write figures with GPU, versions, date, command and sources, as one JSON file, whole or not at all.
+
+    Args:
+        measures: rooms and modules of the package whose code the figures depend on; see ``sources``.
 
     Raises:
         NoDeviceError: there is no CUDA device to name.
     """
-    _write(path, _origin(), command, protocol, figures)
+    _write(path, _origin(measures), command, protocol, figures)
 
 
 def write_cpu_record(
-    path: Path, command: str, protocol: str, figures: dict[str, Any], packages: tuple[str, ...]
+    path: Path,
+    command: str,
+    protocol: str,
+    measures: Iterable[str],
+    figures: dict[str, Any],
+    packages: tuple[str, ...],
 ) -> None:
     """The same for figures of the host: its CPU, and the versions of Python and of ``packages``."""
     versions = {"python": platform.python_version(), **{name: version(name) for name in packages}}
-    _write(path, {"cpu": cpu_name(), "versions": versions}, command, protocol, figures)
+    origin = {"cpu": cpu_name(), "versions": versions, "sources": source_hashes(measures)}
+    _write(path, origin, command, protocol, figures)
 
 
 def cpu_name() -> str:
@@ -50,13 +61,13 @@ def _write(path: Path, origin: dict[str, Any], command: str, protocol: str, figu
     write_whole(path, json.dumps({**head, **figures}, indent=1) + "\n")
 
 
-def kept_rows(path: Path) -> list[dict[str, Any]]:
-    """The rows of a record, none if it is absent, no record, or of another GPU or other versions.
+def kept_rows(path: Path, measures: Iterable[str]) -> list[dict[str, Any]]:
+    """The rows of a record, none if it is absent, no record, or of another GPU, other versions or other sources.
 
     Raises:
         NoDeviceError: there is no CUDA device to compare with.
     """
-    origin = _origin()
+    origin = _origin(measures)
     try:
         record = json.loads(path.read_text(encoding="utf-8"))
         rows = record["rows"] if {key: record[key] for key in origin} == origin else []
@@ -65,7 +76,7 @@ def kept_rows(path: Path) -> list[dict[str, Any]]:
     return list(rows)
 
 
-def _origin() -> dict[str, Any]:
+def _origin(measures: Iterable[str]) -> dict[str, Any]:
     """What figures must have in common to be compared."""
     torch, device = open_device("cuda")
     return {
@@ -76,4 +87,5 @@ def _origin() -> dict[str, Any]:
             "triton": version("triton"),
             "cuda": torch.version.cuda,
         },
+        "sources": source_hashes(measures),
     }

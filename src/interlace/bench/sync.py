@@ -10,6 +10,8 @@ import numpy as np
 from interlace.core.errors import HangError
 from interlace.executors.gpu import open_device
 
+#: What decides these costs.
+MEASURES = ("kernels/microbench.py", "kernels/primitives/semaphore.py")
 _ROUNDS, _REPEATS = 1000, 11
 
 

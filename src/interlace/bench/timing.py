@@ -2,11 +2,14 @@
 
 Every variant is captured once; then rounds replay one variant after the other, so that drift of clocks and
 temperature meets all of them alike. Callers rotate over more weights than the L2 holds within one call.
+
+Where the fastest of several variants stands for all of them, it is picked on other rounds than those that are reported
+(``Rounds``): the least of many noisy medians is lower than any of them is true.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -29,6 +32,36 @@ class Timing:
         return Timing(float(median), float(p20), float(p80))
 
 
+@dataclass(frozen=True)
+class Rounds:
+    """Some variants timed in the same rounds: every second one to pick by, the others to report.
+
+    Attributes:
+        picking_us: median of the rounds to pick by, by variant.
+        times: of the others.
+    """
+
+    picking_us: Mapping[str, float]
+    times: Mapping[str, Timing]
+
+    def fastest(self, names: Iterable[str]) -> str:
+        """Of some variants, by the rounds to pick by."""
+        return min(names, key=lambda name: self.picking_us[name])
+
+
+def rounds_us(functions: Mapping[str, Callable[[], None]], repeats: int, calls: int = 1) -> Rounds:
+    """Time per run of each function on the current CUDA device; see ``median_us``.
+
+    Args:
+        repeats: rounds to pick by, and as many to report.
+    """
+    samples = _samples_us(functions, 2 * repeats, calls)
+    return Rounds(
+        {name: float(np.median(values[::2])) for name, values in samples.items()},
+        {name: Timing.of(values[1::2]) for name, values in samples.items()},
+    )
+
+
 def median_us(
     functions: Mapping[str, Callable[[], None]], repeats: int = 20, calls: int = 1
 ) -> dict[str, Timing]:
@@ -39,6 +72,10 @@ def median_us(
         repeats: rounds over all functions.
         calls: runs per function call.
     """
+    return {name: Timing.of(values) for name, values in _samples_us(functions, repeats, calls).items()}
+
+
+def _samples_us(functions: Mapping[str, Callable[[], None]], repeats: int, calls: int) -> dict[str, list[float]]:
     torch, _ = open_device("cuda")
     graphs = {}
     for name, function in functions.items():
@@ -64,4 +101,4 @@ def median_us(
             end.record()
             end.synchronize()
             samples[name].append(begin.elapsed_time(end) * 1e3 / calls)
-    return {name: Timing.of(values) for name, values in samples.items()}
+    return samples
