@@ -2,8 +2,8 @@
 
     python benchmarks/planner_choice.py benchmarks/results/planner-h200.json
 
-Needs a Hopper GPU. Of each FFN two tilings under six orders, what the planner's search ends with, and variants of its
-splits; all of one FFN are replayed interleaved.
+Needs a Hopper GPU. Of each FFN two tilings under six orders, what the planner's search ends with, variants of its
+splits, and the default of ``workloads/hopper``, which measurements made; all of one FFN are replayed interleaved.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from interlace.bench.timing import median_us
 from interlace.planner.predict import predict
 from interlace.planner.search import identity, search
 from interlace.sim.modes import hopper
-from interlace.workloads.hopper import HopperSetting, hopper_graph
+from interlace.workloads.hopper import HopperSetting, hopper_graph, hopper_plan, hopper_setting
 
 WORKLOADS = (("relu", 256), ("relu", 1024), ("relu", 4096), ("swiglu", 1024), ("gelu", 512), ("gelu", 2048))
 TILINGS = (HopperSetting(128, 256, 64, False, 2), HopperSetting(128, 128, 64, False, 2))
@@ -33,11 +33,12 @@ MODE = hopper(192 << 10)
 
 @dataclass(frozen=True)
 class Contest:
-    """Plans of one FFN by name, and which of them the planner chose and which is row-major in the same tiles."""
+    """Plans of one FFN by name: the planner's choice, row-major in the same tiles, and the default."""
 
     plans: dict[str, il.Plan]
     chosen: str
     plain: str
+    default: str
 
 
 def contest(row: str, m: int) -> Contest:
@@ -50,15 +51,17 @@ def contest(row: str, m: int) -> Contest:
     for candidate in found.ranking:
         for undone in ({"split": il.Whole()}, {"policy": il.TileSync()}):
             listed.append(il.build(candidate.graph, replace(candidate.choices, **undone)))
+    default = hopper_plan(m, shape, hopper_setting(m, shape))
+    listed.append(default)
     unlike = {identity(plan): plan for plan in reversed(listed)}
     names = {key: _name(plan) for key, plan in unlike.items()}
-    chosen, plain = (names[identity(c.prediction.plan)] for c in (found.best, found.plain))
-    return Contest({names[key]: plan for key, plan in unlike.items()}, chosen, plain)
+    marked = (found.best.prediction.plan, found.plain.prediction.plan, default)
+    return Contest({names[key]: plan for key, plan in unlike.items()}, *(names[identity(plan)] for plan in marked))
 
 
 def _name(plan: il.Plan) -> str:
     tile = plan.graph.ops[-1].parameters
-    return f"{tile['BM']}x{tile['BN']}, {plan.order}, {plan.policy}"
+    return f"{tile['BM']}x{tile['BN']}x{tile['BK']}, {plan.order}, {plan.policy}"
 
 
 def executor(plan: il.Plan) -> il.HopperExecutor:
@@ -85,8 +88,8 @@ def main(path: str) -> None:
         times = median_us(calls, 10, calls=problem.runs)
         predicted = {name: predict(plan, il.H200, MODE) for name, plan in task.plans.items()}
         best = min(times.values(), key=lambda t: t.median_us).median_us
-        chosen, plain = times[task.chosen].median_us, times[task.plain].median_us
-        print(f"{row} {m}: chosen {task.chosen}: {chosen:.1f} us, best {best:.1f}, plain {plain:.1f}")
+        chosen, plain, default = (times[name].median_us for name in (task.chosen, task.plain, task.default))
+        print(f"{row} {m}: {task.chosen}: {chosen:.1f} us, best {best:.1f}, default {default:.1f}, plain {plain:.1f}")
         listed = []
         for name in sorted(times, key=lambda name: times[name].median_us):
             p = predicted[name]
@@ -94,8 +97,9 @@ def main(path: str) -> None:
             listed[-1]["predicted_dram_read_bytes"] = p.traffic.dram_read
             megabytes = p.traffic.dram_read / 1e6
             print(f"    {times[name].median_us:8.1f} us, predicted {p.us:8.1f}, {megabytes:7.0f} MB  {name}")
-        ratios = {"over_best": chosen / best, "plain_over_chosen": plain / chosen}
-        rows.append({"row": row, "m": m, "chosen": task.chosen, "plain": task.plain, **ratios, "plans": listed})
+        ratios = {"over_best": chosen / best, "over_default": chosen / default, "plain_over_chosen": plain / chosen}
+        names = {"chosen": task.chosen, "plain": task.plain, "default": task.default}
+        rows.append({"row": row, "m": m, **names, **ratios, "plans": listed})
     mean = geometric_mean([r["plain_over_chosen"] for r in rows])
     worst = max(r["over_best"] for r in rows)
     count = sum(len(r["plans"]) for r in rows)

@@ -1,18 +1,16 @@
-"""Draws docs/ffn.png; fills the tables of docs/performance.md (ffn-h200.json), README (hopper-ffn-h200.json),
-docs/planner.md (traffic-predicted.json) and docs/pipeline.md (pipeline-h200.json).
+"""Draws docs/ffn.png and fills the blocks of README and docs/ that are made from records; see ``BLOCKS``.
 
     python benchmarks/report.py
 
-Needs the ``plot`` extra. Run it after ``interlace bench ffn --out benchmarks/results/ffn-h200.json`` or
-``interlace bench hopper-ffn --out benchmarks/results/hopper-ffn-h200.json`` on a GPU, the latter with plot.py, which
-draws the figure above its table. A table stands between two comments, ``<!-- NAME -->`` and ``<!-- /NAME -->``; one
-whose record is not there is left as it is.
+Needs the ``plot`` extra. Run it after a record was measured anew; plot.py draws the figure above the README's table. A
+block stands between two comments, ``<!-- NAME -->`` and ``<!-- /NAME -->``.
 """
 
 from __future__ import annotations
 
 import json
 import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -152,6 +150,66 @@ def hopper_table(record: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
+def hopper_summary(record: dict[str, Any]) -> str:
+    """What the table of the README comes to, by size, for docs/performance.md."""
+    lines = [
+        "| tokens | rows | back to back: mean speedup | lowest | ahead | in a model: mean speedup | lowest | ahead |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
+    sizes = (("up to 64", 0, 64), ("65 to 256", 65, 256), ("from 512", 257, 1 << 30), ("all", 0, 1 << 30))
+    for name, least, most in sizes:
+        rows = [row for row in record["rows"] if least <= row["m"] <= most]
+        cells = []
+        for key in ("ratio", "layer_ratio"):
+            ratios = [row[key] for row in rows]
+            cells += [f"{geometric_mean(ratios):.3f}", f"{min(ratios):.2f}", str(sum(r > 1 for r in ratios))]
+        lines.append(f"| {name} | {len(rows)} | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def sync_table(record: dict[str, Any]) -> str:
+    """What the parts of synchronisation cost."""
+    words = {
+        "post": "post: barrier and release add",
+        "satisfied wait": "wait that is already satisfied: read its row, one poll, barrier",
+        "satisfied wait of 112": "the same over 112 semaphores at once",
+        "one-way hand-over": "hand-over between two SMs: from before a post to behind the wait that it ends",
+        "ticket": "ticket: draw one and tell all threads",
+    }
+    rows = (f"| {text} | {record['nanoseconds'][name]:.0f} |" for name, text in words.items())
+    return "\n".join(["| part | ns |", "|---|---|", *rows])
+
+
+def trace_lines(record: dict[str, Any]) -> str:
+    """What recording a trace costs."""
+    ratios = ((row, row["with_us"] / row["without_us"]) for row in record["rows"])
+    costs = (f"{ratio - 1:+.2%} ({row['model']}, {row['m']} tokens)" for row, ratio in ratios)
+    return f"Recording a trace changes the time of a run by {' and '.join(costs)} (`trace-h200.json`)."
+
+
+def chosen_table(record: dict[str, Any]) -> str:
+    """The table of docs/planner.md: what the planner chose, beside the best and the default."""
+    lines = [
+        "| FFN | tokens | plans | chosen | us | best | default | row-major | predicted |",
+        "|---|---|---|---|---|---|---|---|---|",
+    ]
+    for row in record["rows"]:
+        plans = {plan["plan"]: plan for plan in row["plans"]}
+        chosen, best = plans[row["chosen"]], min(plan["us"] for plan in row["plans"])
+        us = (chosen["us"], best, plans[row["default"]]["us"], plans[row["plain"]]["us"], chosen["predicted_us"])
+        cells = " | ".join(f"{value:.1f}" for value in us)
+        lines.append(f"| {row['row']} | {row['m']} | {len(plans)} | {row['chosen']} | {cells} |")
+    worst = max(row["over_best"] for row in record["rows"])
+    behind = sum(row["over_default"] > 1 for row in record["rows"])
+    lines += [
+        "",
+        f"The choice takes at most {worst - 1:.1%} more than the best plan measured, the defaults of "
+        f"`workloads/hopper.py` included; they are faster than the choice in {behind} of {len(record['rows'])} cases. "
+        f"Against row-major it is {record['mean_plain_over_chosen']:.2f} times as fast in the geometric mean.",
+    ]
+    return "\n".join(lines)
+
+
 def predicted_table(record: dict[str, Any]) -> str:
     """The table of docs/planner.md: how far predictions are off."""
     names = {"all": "all", "matmuls": "single matmuls", "ffns": "FFNs"}
@@ -218,24 +276,35 @@ def fill(text: str, name: str, block: str) -> str:
     )
 
 
+def pages() -> dict[Path, str]:
+    """Every page with its blocks made anew."""
+    texts: dict[Path, str] = {}
+    for name, (page, record, block) in BLOCKS.items():
+        path = ROOT / page
+        text = texts.get(path) or path.read_text()
+        texts[path] = fill(text, name, block(json.loads((RESULTS / record).read_text())))
+    return texts
+
+
+#: Where each block stands, the record that it is made from, and what makes it.
+BLOCKS: dict[str, tuple[str, str, Callable[[dict[str, Any]], str]]] = {
+    "hopper-results": ("README.md", "hopper-ffn-h200.json", hopper_table),
+    "results": ("docs/performance.md", "ffn-h200.json", table),
+    "sync": ("docs/performance.md", "sync-h200.json", sync_table),
+    "trace": ("docs/performance.md", "trace-h200.json", trace_lines),
+    "hopper-summary": ("docs/performance.md", "hopper-ffn-h200.json", hopper_summary),
+    "predicted": ("docs/planner.md", "traffic-predicted.json", predicted_table),
+    "chosen": ("docs/planner.md", "planner-h200.json", chosen_table),
+    "pipeline-best": ("docs/pipeline.md", "pipeline-h200.json", pipeline_table),
+    "pipeline-depth": ("docs/pipeline.md", "pipeline-h200.json", depth_table),
+}
+
+
 def main() -> None:
-    """Draw the plot and rewrite the tables."""
-    record = json.loads((RESULTS / "ffn-h200.json").read_text())
-    plot(record)
-    page = ROOT / "docs" / "performance.md"
-    write_whole(page, fill(page.read_text(), "results", table(record)))
-    hopper = RESULTS / "hopper-ffn-h200.json"
-    if hopper.exists():
-        readme = ROOT / "README.md"
-        block = hopper_table(json.loads(hopper.read_text()))
-        write_whole(readme, fill(readme.read_text(), "hopper-results", block))
-    predicted = json.loads((RESULTS / "traffic-predicted.json").read_text())
-    planner = ROOT / "docs" / "planner.md"
-    write_whole(planner, fill(planner.read_text(), "predicted", predicted_table(predicted)))
-    measured = json.loads((RESULTS / "pipeline-h200.json").read_text())
-    pipeline = ROOT / "docs" / "pipeline.md"
-    for name, tabulate in (("pipeline-best", pipeline_table), ("pipeline-depth", depth_table)):
-        write_whole(pipeline, fill(pipeline.read_text(), name, tabulate(measured)))
+    """Draw the plot and rewrite the blocks."""
+    plot(json.loads((RESULTS / "ffn-h200.json").read_text()))
+    for path, text in pages().items():
+        write_whole(path, text)
 
 
 if __name__ == "__main__":

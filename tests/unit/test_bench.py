@@ -165,14 +165,15 @@ def test_the_pipelines_page_shows_its_record() -> None:
     assert "| row sums, 128 rows to a block | 2.83 | 3.93 | - | 4.28 | - |" in report["depth_table"](record)
 
 
-def test_each_table_has_a_place() -> None:
-    root = BENCHMARKS.parent
-    places = {
-        "README.md": ("hopper-results",),
-        "docs/performance.md": ("results",),
-        "docs/planner.md": ("predicted",),
-        "docs/pipeline.md": ("pipeline-best", "pipeline-depth"),
-    }
-    for page, name in ((page, name) for page, names in places.items() for name in names):
-        text = (root / page).read_text()
-        assert text.count(f"<!-- {name} -->\n") == text.count(f"<!-- /{name} -->") == 1
+def test_every_page_shows_its_records() -> None:
+    pytest.importorskip("matplotlib")
+    report = runpy.run_path(str(BENCHMARKS / "report.py"))
+    for page, text in report["pages"]().items():
+        assert page.read_text() == text, f"{page.name}: run python benchmarks/report.py"
+
+
+def test_each_block_has_a_place() -> None:
+    pytest.importorskip("matplotlib")
+    for name, (page, *_) in runpy.run_path(str(BENCHMARKS / "report.py"))["BLOCKS"].items():
+        text = (BENCHMARKS.parent / page).read_text()
+        assert text.count(f"<!-- {name} -->\n") == text.count(f"<!-- /{name} -->") == 1, name
