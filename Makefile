@@ -3,6 +3,7 @@ VENV ?= .venv
 
 # A file of constraints/: tested, oldest or newest. Each wants an environment of its own: make test VERSIONS=oldest VENV=.venv-oldest
 VERSIONS ?= tested
+GPUS ?= 1
 
 BIN := $(VENV)/bin
 # An absolute path, because pip builds packages in another directory.
@@ -42,7 +43,7 @@ records: $(VENV)/.installed-test  ## Say which records of benchmarks/results wer
 	$(BIN)/python benchmarks/records.py
 
 gpu-test: $(VENV)/.installed-test  ## Run the tests that need a GPU; a skip is a failure
-	INTERLACE_REQUIRE_GPU=1 $(BIN)/pytest -m gpu tests/gpu
+	INTERLACE_REQUIRE_GPU=$(GPUS) $(BIN)/pytest -m gpu tests/gpu
 
 clean:  ## Remove the virtual environment, caches and build outputs
 	rm -rf $(VENV) build dist .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache

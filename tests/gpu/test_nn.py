@@ -198,9 +198,8 @@ def test_no_tensor_outlives_its_call() -> None:
     assert torch.cuda.memory_allocated() == before
 
 
+@pytest.mark.gpus(2)
 def test_the_device_of_the_tensors_counts_not_the_current_one() -> None:
-    if torch.cuda.device_count() < 2:
-        pytest.skip("needs two GPUs")
     module, plain = case("swiglu", torch.bfloat16, device="cuda:1")
     x = inputs(100, torch.bfloat16).to("cuda:1")
     out = module(x)

@@ -132,7 +132,7 @@ def test_one_launch_for_all_is_refused() -> None:
         run.run({**c.inputs(0), c.output: c.poisoned()})
 
 
-@pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two GPUs")
+@pytest.mark.gpus(2)
 def test_the_same_ops_run_on_another_gpu() -> None:
     graph, answer = norm_chain_sum(300)
     plan = il.build(graph, il.Choices(132, policy=il.TileSync()))
