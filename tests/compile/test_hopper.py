@@ -110,7 +110,7 @@ each = pytest.mark.parametrize("variant", VARIANTS, ids=str)
 @each
 def test_memory_order_holds_and_resources_suffice(variant: Variant) -> None:
     kernel = compiled(variant)
-    assert lint(kernel.ptx) == []
+    assert lint(kernel.ptx, posts=True, waits=True) == []
     used = resources(kernel.ptx)
     assert used.spill_bytes == 0
     assert not used.serialised
@@ -190,7 +190,7 @@ def test_waits_inside_reductions_keep_the_memory_order(tile: il.MatmulTile) -> N
     assert executor._table.chunked
     (launch,) = executor.launches()
     ptx = launch.compile_ahead().asm["ptx"]
-    assert lint(ptx) == []
+    assert lint(ptx, posts=True, waits=True) == []
     assert count(ptx, r"ld\.acquire\.gpu") == 8  # at the start and inside, each a look and a loop, per op
 
 
@@ -208,7 +208,7 @@ def test_the_lint_finds_each_missing_proxy_fence(variant: Variant) -> None:
     fences = places(lines, r"fence\.proxy\.async\.global")
     assert len(fences) == 2
     for fence in fences:
-        findings = lint(without(lines, fence))
+        findings = lint(without(lines, fence), posts=True, waits=True)
         assert {finding.rule for finding in findings} == {"tma-load"}
         assert all("cp.async.bulk.tensor" in finding.text for finding in findings)
 
@@ -224,7 +224,7 @@ def test_the_lint_finds_each_missing_barrier_before_a_release(variant: Variant) 
         names |= {line.split()[1] for line in block if "bar.sync" in line}
         bare = [line for line in block if "bar.sync" not in line]
         mutated = [*lines[: release - len(block)], *bare, *lines[release:]]
-        found = [(f.rule, f.line) for f in lint("\n".join(mutated))]
+        found = [(f.rule, f.line) for f in lint("\n".join(mutated), posts=True, waits=True)]
         assert found == [("release", release + 1 - len(block) + len(bare))]
     assert len(names) == variant.chosen.shares  # each warpgroup has a barrier of its own
 
@@ -232,7 +232,7 @@ def test_the_lint_finds_each_missing_barrier_before_a_release(variant: Variant) 
 @pytest.mark.parametrize("variant", MUTATED, ids=str)
 def test_the_lint_finds_missing_warp_barriers_behind_polls(variant: Variant) -> None:
     ptx = "\n".join("" if "bar.warp.sync" in line else line for line in compiled(variant).ptx.splitlines())
-    assert {finding.rule for finding in lint(ptx)} == {"acquire"}
+    assert {finding.rule for finding in lint(ptx, posts=True, waits=True)} == {"acquire"}
 
 
 @pytest.mark.parametrize("variant", [v for v in MUTATED if v.dependent], ids=str)
@@ -240,5 +240,5 @@ def test_the_lint_finds_a_data_load_ahead_of_the_dependent_launch_wait(variant: 
     lines = compiled(variant).ptx.splitlines()
     (wait,) = places(lines, r"griddepcontrol\.wait")
     early = "ld.global.v4.b32 {%r1, %r2, %r3, %r4}, [%rd1];"
-    findings = lint("\n".join([*lines[:wait], early, *lines[wait:]]))
+    findings = lint("\n".join([*lines[:wait], early, *lines[wait:]]), posts=True, waits=True)
     assert [(f.rule, f.line) for f in findings] == [("dependent", wait + 1)]

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from interlace.kernels.lint import lint
+from interlace.kernels import lint as linting
+from interlace.kernels.lint import Finding
 
 GOOD = """
     ld.acquire.gpu.global.b32 %r1, [%rd1];
@@ -31,6 +32,10 @@ BROKEN = {
 }
 
 
+def lint(ptx: str) -> list[Finding]:
+    return linting.lint(ptx, posts=True, waits=True)
+
+
 def test_the_protocol_passes() -> None:
     assert lint(GOOD) == []
 
@@ -51,3 +56,11 @@ def test_the_right_forms_of_bulk_copies_pass() -> None:
 
 def test_item_tables_may_be_read_before_the_dependent_wait() -> None:
     assert lint("    ld.global.b32 { %r1 }, [ %rd1 + 0 ];\n    griddepcontrol.wait;\n" + GOOD) == []
+
+
+@pytest.mark.parametrize(("gone", "what"), [("atom.global.gpu.release", "posts"), ("ld.acquire.gpu", "waits")])
+def test_a_launch_without_the_instructions_that_its_plan_asks_for_is_found(gone: str, what: str) -> None:
+    without = "\n".join(line for line in GOOD.splitlines() if gone not in line)
+    assert [(f.rule, f.line) for f in lint(without)] == [("absent", 0)]
+    assert what in lint(without)[0].text
+    assert linting.lint(without, posts=what != "posts", waits=what != "waits") == []

@@ -98,7 +98,7 @@ def test_attention_is_bounded_up_to_a_constant() -> None:
 
 def test_workers_on_one_cache_miss_no_more_than_one_with_less() -> None:
     bound = shared_cache(lambda capacity: 10_000 - capacity, capacity_bytes=1000, workers=4, depth_bytes=100)
-    assert bound == Bound("4 workers on one cache", 9_400, SAFE, LOADS, BLELLOCH, upper=True)
+    assert bound == Bound("4 workers on one cache", 9_400, SAFE, LOADS, BLELLOCH)
 
 
 def test_compulsory_counts_reads_and_then_writes_too() -> None:

@@ -8,6 +8,7 @@ acquire     after a gpu-scope acquire poll, a barrier of all who rely on it come
 tma-load    after an acquire, a proxy fence comes before the next bulk load
 tma-store   a bulk store is completed by ``cp.async.bulk.wait_group 0`` (not ``.read``) before the next release
 dependent   before ``griddepcontrol.wait`` nothing is loaded but the 32-bit entries of item tables
+absent      a launch that posts has a release, one that waits an acquire poll
 """
 
 from __future__ import annotations
@@ -52,10 +53,17 @@ class Finding:
         return f"{self.rule}: line {self.line}: {self.text}"
 
 
-def lint(ptx: str) -> list[Finding]:
-    """Broken rules of memory order in a PTX module; empty if it follows them all."""
+def lint(ptx: str, *, posts: bool, waits: bool) -> list[Finding]:
+    """Broken rules of memory order in a PTX module; empty if it follows them all.
+
+    Args:
+        posts, waits: whether the plan has posts and waits for this launch; without the instructions the rules on
+            them would hold of nothing.
+    """
     code = _Code(ptx)
     return [
+        *([Finding("absent", 0, "no release, though the launch posts")] if posts and not _RELEASE.search(ptx) else []),
+        *([Finding("absent", 0, "no acquire, though the launch waits")] if waits and not _ACQUIRE.search(ptx) else []),
         *code.between("release", _STORE.search, _RELEASE.search, _BARRIER.search),
         *code.between("acquire", _ACQUIRE.search, _is_data_load, _WARP_BARRIER.search),
         *code.between("tma-load", _ACQUIRE.search, _BULK_LOAD.search, _PROXY_FENCE.search),

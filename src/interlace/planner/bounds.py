@@ -64,7 +64,6 @@ class Bound:
         label: safe or leading order.
         counts: loads alone, or loads and stores.
         source: where it is proved.
-        upper: it bounds from above; all but ``shared_cache`` bound from below.
     """
 
     name: str
@@ -72,7 +71,6 @@ class Bound:
     label: Label
     counts: Counts
     source: str
-    upper: bool = False
 
 
 @dataclass(frozen=True)
@@ -210,7 +208,7 @@ def shared_cache(
             f"use at most {ceil(capacity_bytes / depth_bytes) - 1} workers"
         )
     name = f"{workers} workers on one cache"
-    return Bound(name, sequential_loads(left), Label.SAFE, Counts.LOADS, BLELLOCH, upper=True)
+    return Bound(name, sequential_loads(left), Label.SAFE, Counts.LOADS, BLELLOCH)
 
 
 def _bound(name: str, elements: float, element_bytes: int, label: Label, counts: Counts, source: str) -> Bound:
