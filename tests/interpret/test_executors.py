@@ -103,6 +103,19 @@ def test_every_split_gives_the_sum_of_its_parts(graph: str, chunk_waits: bool, h
         assert equal_bits(c.run(run, inputs), serial)
 
 
+def test_partial_sums_stay_within_the_workspace_and_fill_it() -> None:
+    c = case("ffn", 20, "fp32")  # whose ops have partial sums of one size
+    inputs = c.inputs()
+    run = il.PersistentExecutor(il.build(c.graph, il.Choices(3, split=il.SplitK(2))), CPU)
+    size, guard = run._workspace.numel(), 256
+    memory = torch.full((guard + size + guard,), float("nan"))
+    run._workspace = memory[guard:-guard]
+    c.check(c.run(run, inputs), inputs)
+    assert memory[:guard].isnan().all()
+    assert memory[-guard:].isnan().all()
+    assert not memory[guard:-guard].isnan().any()
+
+
 POLICIES = (
     il.TileSync(),
     il.RowSync(),

@@ -22,10 +22,11 @@ from interlace.planner.bounds import Gemm
 from interlace.planner.bounds import matmul as bounds
 from interlace.planner.build import Choices, build
 from interlace.planner.curve import dram_read_bytes
-from interlace.planner.predict import WORKSPACE, Model, predict
+from interlace.planner.predict import WORKSPACE, Model, _lines, predict
 from interlace.policies.orders import ColumnMajor, GroupedPanels, Hilbert, Morton, Order, RowMajor, Serpentine
 from interlace.policies.splits import SplitK
-from interlace.sim.modes import hopper
+from interlace.sim.lockstep import interleave
+from interlace.sim.modes import PERSISTENT, hopper
 from interlace.sim.traffic import LIMIT, touches
 from interlace.workloads.chains import one_matmul, two_matmuls
 
@@ -235,6 +236,34 @@ def test_models_agree_where_the_cache_holds_everything() -> None:
     assert line.dram_read == pytest.approx(tile.dram_read, rel=0.02)
     assert line.written == tile.written
     assert line.read["x"] == pytest.approx(line.read["w"], rel=1e-6)
+
+
+@pytest.mark.parametrize("shape", [(96, 80, 200), (64, 64, 64), (32, 136, 48)])
+def test_the_line_model_gives_two_bytes_one_line_exactly_if_they_share_128_bytes_of_a_row(
+    shape: tuple[int, int, int],
+) -> None:
+    """Rows are padded to whole lines; every line of a unit is told from the bytes of the unit, by tensor and row."""
+    tiled = plan(*shape, MatmulTile(32, 16, 16), RowMajor(), 3)
+    touched = touches(tiled)
+    stream = interleave(tiled, touched, PERSISTENT)
+    boxes, units = _lines(touched.units, stream), touched.units
+    row_bytes = {0: 2 * shape[2], 1: 2 * shape[2], 2: 2 * shape[1]}  # x, w, out in bf16
+    begin = {t: int(units.first_byte[units.tensor == t].min()) for t in row_bytes}
+    place_of_line: dict[int, tuple[int, int, int]] = {}
+    for i, unit in enumerate(stream.unit):
+        tensor = int(units.tensor[unit])
+        row, column = divmod(int(units.first_byte[unit]) - begin[tensor], row_bytes[tensor])
+        assert boxes.rows[i] == units.rows[unit]
+        for r in range(int(units.rows[unit])):
+            first, last = column // 128, (column + int(units.row_bytes[unit]) - 1) // 128
+            line = int(boxes.first_line[i] + r * boxes.row_stride_lines[i])
+            assert int(boxes.lines_per_row[i]) == last - first + 1
+            for n in range(last - first + 1):
+                place = (tensor, row + r, first + n)
+                assert place_of_line.setdefault(line + n, place) == place
+    assert len(set(place_of_line.values())) == len(place_of_line)
+    per_row = {tensor: -(-nbytes // 128) for tensor, nbytes in row_bytes.items()}
+    assert len(place_of_line) == (shape[0] * per_row[0] + shape[1] * per_row[1] + shape[0] * per_row[2])
 
 
 def test_coarser_steps_change_traffic_by_little() -> None:
