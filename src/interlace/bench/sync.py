@@ -48,10 +48,29 @@ def costs() -> Mapping[str, float]:
         rows = torch.nn.functional.pad(waits, (0, 3)).to(device)
         items, ns = zeros(16), zeros(8, torch.int64)
         sync = Sync(
-            items, rows, zeros(128), zeros(1, torch.int64), zeros(1, torch.float32), zeros(8), zeros(1), zeros(8),
-            zeros(1, torch.int64), zeros(1, torch.int64), 0, 1,
-            *map(constexpr, (True, False, False, 0, False, 0, 2_000_000_000, False)),
-        )  # fmt: skip
+            items=items,
+            waits=rows,
+            semaphores=zeros(128),
+            arrivals=zeros(1, torch.int64),
+            workspace=zeros(1, torch.float32),
+            done=zeros(8),
+            fault=zeros(1),
+            record=zeros(8),
+            trace=zeros(1, torch.int64),
+            starts=zeros(1, torch.int64),
+            first=0,
+            programs=1,
+            WAITS=constexpr(True),
+            CHUNKED=constexpr(False),
+            SPLIT=constexpr(1),
+            SLOT=constexpr(0),
+            TRACE=constexpr(False),
+            JITTER_NS=constexpr(0),
+            TIMEOUT_NS=constexpr(2_000_000_000),
+            INTERPRET=constexpr(False),
+            SPECIALISED=constexpr(False),
+            SHARES=constexpr(1),
+        )
         chain[(1,)](sync, ns, _ROUNDS, num_warps=4)
         sync = sync._replace(semaphores=zeros(128))
         ping_pong[(2,)](sync, ns[4:], _ROUNDS, num_warps=4, launch_cooperative_grid=True)
