@@ -28,6 +28,7 @@ from interlace.pipeline.cuda.emit import emit_kernel
 from interlace.pipeline.cuda.rules import reserved_names, tensor_maps
 from interlace.pipeline.index import (
     Const,
+    Index,
     IndexLike,
     Less,
     Var,
@@ -121,6 +122,28 @@ def test_a_cp_async_origin_must_be_aligned() -> None:
 def test_depths_and_distances_that_mean_nothing(stages: int, prefetch: int | None) -> None:
     with pytest.raises(DepthError, match=r"circular buffer 's': (depth is -?\d|prefetch distance is -?\d)"):
         circular_buffer(loop(), "s", stages, prefetch)
+
+
+@pytest.mark.parametrize(("stages", "fits"), [(226, "225 stages would fit"), (10**9, "225 stages would fit")])
+def test_deeper_rings_than_shared_memory_holds_are_refused_when_they_are_marked(stages: int, fits: str) -> None:
+    circular_buffer(loop(), "s", 225)  # of 1024 bytes, and 8 for the barrier; 232448 in all
+    text = f"buffer 's': {stages} stages of 1024 bytes and their barriers are more than the 232448 bytes.*; {fits}"
+    with pytest.raises(SharedMemoryError, match=text):
+        circular_buffer(loop(), "s", stages)
+    large = loop((65536,), by=Copy.PLAIN)
+    with pytest.raises(SharedMemoryError, match=r"'s': 1 stages of 262144 bytes.*; not even one stage would"):
+        circular_buffer(large, "s", 1)
+
+
+@pytest.mark.parametrize("extent", [Var("i") + 1, Var("m") - Var("i")])
+def test_extents_of_block_loops_do_not_depend_on_blocks(extent: Index) -> None:
+    k = Builder("rule")
+    k.symbol("m")
+    y = k.output("y", (8,), fp32)
+    with k.block("i", 8) as i, k.block("j", extent) as j:
+        k.assign(y.at(i + j, shape=(1,)), 0)
+    with pytest.raises(PipelineError, match=r"loop 'j' runs to .*i.*, but blocks are numbered before there is a 'i'"):
+        k.kernel()
 
 
 def test_marks_on_what_no_loop_loads() -> None:

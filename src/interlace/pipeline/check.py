@@ -7,7 +7,7 @@ from itertools import chain
 from math import isinf
 
 from interlace.core.dtypes import bf16, fp16, fp32
-from interlace.core.errors import BoxError, CarriedError, DepthError, PipelineError, ScopeError
+from interlace.core.errors import BoxError, CarriedError, DepthError, PipelineError, ScopeError, SharedMemoryError
 from interlace.pipeline.check_copies import check_load, check_store, check_strides
 from interlace.pipeline.check_outputs import check_outputs
 from interlace.pipeline.check_threads import check_thread_loop
@@ -30,6 +30,7 @@ from interlace.pipeline.ir import (
     Tensor,
 )
 from interlace.pipeline.nest import Nest, Site, nest_of, sites
+from interlace.pipeline.smem import BLOCK_BYTES, most_stages
 from interlace.pipeline.text import print_index
 from interlace.pipeline.traverse import boxes, indices, leaves, read, value_boxes, walk, written
 from interlace.pipeline.values import Coord, Scalar, Value
@@ -116,6 +117,7 @@ def check_ring(kernel: Kernel, ring: Ring) -> Nest:
 
     Raises:
         DepthError: no stage, or a prefetch distance outside 0 .. stages - 1.
+        SharedMemoryError: more stages than the shared memory of a block could hold.
         ScopeError: no load of the tensor directly in a loop, or a use outside that loop.
         CarriedError: an iteration uses what an earlier one left in the tensor.
     """
@@ -128,6 +130,14 @@ def check_ring(kernel: Kernel, ring: Ring) -> Nest:
         raise DepthError(
             f"circular buffer {name!r}: prefetch distance is {ring.prefetch} with {ring.stages} stages; "
             f"use 0 to {ring.stages - 1}"
+        )
+    tile = kernel.tensor(name)
+    most = most_stages(tile)
+    if ring.stages > most:
+        raise SharedMemoryError(
+            f"circular buffer {name!r}: {ring.stages} stages of {tile.tile_bytes} bytes and their barriers are more "
+            f"than the {BLOCK_BYTES} bytes of shared memory that a block has; "
+            + (f"{most} stages would fit" if most else "not even one stage would fit; make the tile smaller")
         )
     everything = tuple(sites(kernel.body))
     writers = [s for s in everything if (w := written(s.stmt)) is not None and w.tensor == name]
@@ -221,6 +231,13 @@ def _check_scope(kernel: Kernel, site: Site) -> None:
             )
     if isinstance(site.stmt, For) and site.stmt.kind is LoopKind.BLOCK:
         around = [a for a in site.around if isinstance(a, For) and a.kind is LoopKind.BLOCK]
+        moving = sorted(names(site.stmt.stop) - set(kernel.symbols))
+        if moving:
+            raise PipelineError(
+                f"kernel {kernel.name!r}: block loop {site.stmt.var!r} runs to {print_index(site.stmt.stop)}, but "
+                f"blocks are numbered before there is a {moving[0]!r}; let it run to the most that this can be, and "
+                "put what its blocks do under a condition"
+            )
         if len(around) != len(site.around) or len(around) > 2 or len(_body_around(kernel, site)) != 1:
             raise PipelineError(
                 f"kernel {kernel.name!r}: block loop {site.stmt.var!r} must stand alone at the outside, "
