@@ -200,7 +200,7 @@ def persistent_matmul() -> Kernel:
             k.load(b_s, b.at(0, d * 64))
             k.matmul(acc, a_s, b_s)
         k.assign(out, acc)
-        k.store(c.at(t * 64, 0), out, Copy.TMA)
+        k.store(c.at(t * 64, 0), out)
     return circular_buffer(circular_buffer(k.kernel(), "a_s", 1), "b_s", 1)
 
 
