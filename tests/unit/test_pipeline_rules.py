@@ -218,6 +218,25 @@ def test_an_output_is_not_read(body: Callable[[Builder, Handle, Handle], None]) 
         k.kernel()
 
 
+@pytest.mark.parametrize(
+    ("written", "read", "apart"),
+    [((0, 128), (64, 128), False), ((0, 128), (128, 128), True), ((0, 256), (0, 1), False), ((0, 4), (4, 4), True)],
+)
+def test_a_tile_is_not_read_where_the_same_statement_writes_it(
+    written: tuple[int, int], read: tuple[int, int], apart: bool
+) -> None:
+    k = Builder("rule")
+    u = k.shared("u", (256,), fp32)
+    k.assign(u, 1)
+    k.assign(u, u * 2)
+    k.assign(u.at(written[0], shape=(written[1],)), u.at(read[0], shape=(read[1],)) * 2)
+    if apart:
+        k.kernel()
+        return
+    with pytest.raises(PipelineError, match="value of 'u' reads elements of it that other threads write in the same"):
+        k.kernel()
+
+
 def _two_spreads(k: Builder, y: Handle, s: Handle) -> None:
     column = k.register("r", (64, 1), fp32)
     k.assign(column, 0)

@@ -74,6 +74,8 @@ def check_kernel(kernel: Kernel) -> None:
     for stmt in walk(kernel.body):
         if isinstance(stmt, For) and stmt.kind is LoopKind.THREAD:
             check_thread_loop(kernel, stmt)
+        elif isinstance(stmt, Pointwise):
+            _check_in_place(kernel, stmt)
 
 
 def check_sizes(kernel: Kernel, sizes: Mapping[str, int]) -> None:
@@ -291,6 +293,25 @@ def _check_value(kernel: Kernel, shape: tuple[int, ...], value: Value, target: B
                 f"box of {box.tensor!r} has shape {box.shape}, which does not broadcast to the {shape} "
                 f"written to {target.tensor!r}"
             )
+
+
+def _check_in_place(kernel: Kernel, stmt: Pointwise) -> None:
+    """Each thread reads and writes its own elements; of a tile that it writes it may read these, or apart from them."""
+    for box in value_boxes(stmt.value):
+        mine = box == stmt.dst or box.tensor != stmt.dst.tensor
+        if kernel.tensor(box.tensor).memory is Memory.SHARED and not mine and not _apart(box, stmt.dst):
+            raise PipelineError(
+                f"value of {box.tensor!r} reads elements of it that other threads write in the same statement; "
+                "use another tile"
+            )
+
+
+def _apart(a: Box, b: Box) -> bool:
+    """Whether two boxes of one tile are known to have no element in common."""
+    return any(
+        isinstance(i, Const) and isinstance(j, Const) and (i.value + m <= j.value or j.value + n <= i.value)
+        for i, m, j, n in zip(a.origin, a.shape, b.origin, b.shape, strict=True)
+    )
 
 
 def _check_reduce(kernel: Kernel, stmt: Reduce) -> None:
