@@ -42,7 +42,7 @@ from interlace.pipeline.index import (
 )
 from interlace.pipeline.interpret import interpret
 from interlace.pipeline.ir import AllocBarrier, Box, Copy, For, Kernel, Let, Role, Store
-from interlace.pipeline.smem import lay_out
+from interlace.pipeline.smem import SCRATCH, lay_out
 from interlace.pipeline.text import print_index, print_kernel
 from interlace.pipeline.traverse import walk
 
@@ -317,7 +317,7 @@ def _called(*, tensor: str = "s", extent: str = "n", var: str = "i", kernel: str
 
 
 #: Macros and keywords of CUDA, and what its texts call functions, types and variables.
-TAKEN = ("NULL", "int", "not", "WATCHDOG", "DEVICE", "rest", "bulk_wait", "TensorMap", "min", "shared", "thread", "j")
+TAKEN = ("NULL", "int", "not", "WATCHDOG", "DEVICE", "rest", "bulk_wait", "TensorMap", "min", "shared", "scratch", "j")
 
 
 @pytest.mark.parametrize("name", TAKEN)
@@ -481,7 +481,7 @@ def test_over_the_limit_every_tile_is_listed_with_the_depth_that_fits() -> None:
 def test_scratch_lies_behind_everything_else() -> None:
     kernel = lower(circular_buffer(loop(), "s", 2))
     layout = lay_out(kernel, H200, scratch_bytes=512)
-    assert layout.of("scratch").offset_bytes == 2048 + 128
+    assert layout.of(SCRATCH).offset_bytes == 2048 + 128
     assert layout.total_bytes == 2048 + 128 + 512
 
 

@@ -53,6 +53,8 @@ TILE_ALIGN_BYTES = 128
 BARRIER_BYTES = 8
 #: Shared memory of a block on every GPU that kernels are compiled for, which is sm_90a.
 BLOCK_BYTES = H200.smem_bytes
+#: Bytes through which the threads of a block exchange what no tile holds; no tile is called so.
+SCRATCH = "(scratch)"
 
 
 @dataclass(frozen=True)
@@ -101,7 +103,7 @@ class SharedLayout:
 
 
 def lay_out(kernel: Kernel, device: DeviceSpec, *, scratch_bytes: int = 0) -> SharedLayout:
-    """Places the tiles and barriers of a rewritten kernel, and ``scratch_bytes`` that always live, called ``scratch``.
+    """Places the tiles and barriers of a rewritten kernel, and ``scratch_bytes`` that always live, called ``SCRATCH``.
 
     Raises:
         SharedMemoryError: more than a block of ``device`` may use; lists all bytes and the depth that would fit.
@@ -148,7 +150,7 @@ def _place(kernel: Kernel, lives: Mapping[str, tuple[int, int]], scratch_bytes: 
     end = max((p.offset_bytes + p.size_bytes for p in barriers), default=base)
     if scratch_bytes:
         end = -(-end // TILE_ALIGN_BYTES) * TILE_ALIGN_BYTES
-        placed.append(Placed("scratch", end, 1, scratch_bytes, 0, sum(1 for _ in walk(kernel.body))))
+        placed.append(Placed(SCRATCH, end, 1, scratch_bytes, 0, sum(1 for _ in walk(kernel.body))))
         end += scratch_bytes
     return SharedLayout((*placed, *barriers), end, align_bytes)
 

@@ -55,7 +55,7 @@ from interlace.pipeline.ir import (
     Store,
 )
 from interlace.pipeline.nest import block_loops
-from interlace.pipeline.smem import SharedLayout, lay_out
+from interlace.pipeline.smem import SCRATCH, SharedLayout, lay_out
 from interlace.pipeline.traverse import walk, written
 
 #: Shared memory through which a block learns the number of its run.
@@ -126,7 +126,7 @@ class _Emitter:
             out.add("extern __shared__ __align__(1024) unsigned char shared[];")
         barriers = {s.name for s in walk(kernel.body) if isinstance(s, AllocBarrier)}
         for placed in self.layout.placed:
-            if placed.name == "scratch":
+            if placed.name == SCRATCH:
                 out.add(f"float* const scratch = reinterpret_cast<float*>(shared + {placed.offset_bytes});")
             elif placed.name in barriers:
                 out.add(f"const unsigned {own(placed.name)} = shared_address(shared + {placed.offset_bytes});")
