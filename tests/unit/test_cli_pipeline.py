@@ -46,7 +46,10 @@ def test_smem_lists_every_buffer() -> None:
     [
         (("nothing.py",), "no file"),
         ((REDUCTION, "--stages", "0"), "depth is 0 stages"),
-        ((REDUCTION, "--stages", "64", "--print", "smem"), "stages would fit"),
+        ((REDUCTION, "--stages", "64", "--print", "smem"), "14 stages would fit"),
+        ((MATMUL, "--stages", "9", "--print", "smem"), "stages would fit"),
+        ((REDUCTION, "--stages", "100000"), "14 stages would fit"),
+        ((REDUCTION, "--stages", "100000", "--print", "cuda"), "14 stages would fit"),
         ((str(Path(__file__)),), "must define KERNEL"),
     ],
 )

@@ -7,7 +7,7 @@ from itertools import chain
 from math import isinf
 
 from interlace.core.dtypes import bf16, fp16, fp32
-from interlace.core.errors import BoxError, CarriedError, DepthError, PipelineError, ScopeError
+from interlace.core.errors import BoxError, CarriedError, DepthError, PipelineError, ScopeError, SharedMemoryError
 from interlace.pipeline.check_copies import check_load, check_store, check_strides
 from interlace.pipeline.check_outputs import check_outputs
 from interlace.pipeline.check_threads import check_thread_loop
@@ -30,6 +30,7 @@ from interlace.pipeline.ir import (
     Tensor,
 )
 from interlace.pipeline.nest import Nest, Site, nest_of, sites
+from interlace.pipeline.smem import BLOCK_BYTES, most_stages
 from interlace.pipeline.text import print_index
 from interlace.pipeline.traverse import boxes, indices, leaves, read, value_boxes, walk, written
 from interlace.pipeline.values import Coord, Scalar, Value
@@ -73,6 +74,8 @@ def check_kernel(kernel: Kernel) -> None:
     for stmt in walk(kernel.body):
         if isinstance(stmt, For) and stmt.kind is LoopKind.THREAD:
             check_thread_loop(kernel, stmt)
+        elif isinstance(stmt, Pointwise):
+            _check_in_place(kernel, stmt)
 
 
 def check_sizes(kernel: Kernel, sizes: Mapping[str, int]) -> None:
@@ -116,6 +119,7 @@ def check_ring(kernel: Kernel, ring: Ring) -> Nest:
 
     Raises:
         DepthError: no stage, or a prefetch distance outside 0 .. stages - 1.
+        SharedMemoryError: more stages than the shared memory of a block could hold.
         ScopeError: no load of the tensor directly in a loop, or a use outside that loop.
         CarriedError: an iteration uses what an earlier one left in the tensor.
     """
@@ -128,6 +132,14 @@ def check_ring(kernel: Kernel, ring: Ring) -> Nest:
         raise DepthError(
             f"circular buffer {name!r}: prefetch distance is {ring.prefetch} with {ring.stages} stages; "
             f"use 0 to {ring.stages - 1}"
+        )
+    tile = kernel.tensor(name)
+    most = most_stages(tile)
+    if ring.stages > most:
+        raise SharedMemoryError(
+            f"circular buffer {name!r}: {ring.stages} stages of {tile.tile_bytes} bytes and their barriers are more "
+            f"than the {BLOCK_BYTES} bytes of shared memory that a block has; "
+            + (f"{most} stages would fit" if most else "not even one stage would fit; make the tile smaller")
         )
     everything = tuple(sites(kernel.body))
     writers = [s for s in everything if (w := written(s.stmt)) is not None and w.tensor == name]
@@ -221,6 +233,13 @@ def _check_scope(kernel: Kernel, site: Site) -> None:
             )
     if isinstance(site.stmt, For) and site.stmt.kind is LoopKind.BLOCK:
         around = [a for a in site.around if isinstance(a, For) and a.kind is LoopKind.BLOCK]
+        moving = sorted(names(site.stmt.stop) - set(kernel.symbols))
+        if moving:
+            raise PipelineError(
+                f"kernel {kernel.name!r}: block loop {site.stmt.var!r} runs to {print_index(site.stmt.stop)}, but "
+                f"blocks are numbered before there is a {moving[0]!r}; let it run to the most that this can be, and "
+                "put what its blocks do under a condition"
+            )
         if len(around) != len(site.around) or len(around) > 2 or len(_body_around(kernel, site)) != 1:
             raise PipelineError(
                 f"kernel {kernel.name!r}: block loop {site.stmt.var!r} must stand alone at the outside, "
@@ -274,6 +293,25 @@ def _check_value(kernel: Kernel, shape: tuple[int, ...], value: Value, target: B
                 f"box of {box.tensor!r} has shape {box.shape}, which does not broadcast to the {shape} "
                 f"written to {target.tensor!r}"
             )
+
+
+def _check_in_place(kernel: Kernel, stmt: Pointwise) -> None:
+    """Each thread reads and writes its own elements; of a tile that it writes it may read these, or apart from them."""
+    for box in value_boxes(stmt.value):
+        mine = box == stmt.dst or box.tensor != stmt.dst.tensor
+        if kernel.tensor(box.tensor).memory is Memory.SHARED and not mine and not _apart(box, stmt.dst):
+            raise PipelineError(
+                f"value of {box.tensor!r} reads elements of it that other threads write in the same statement; "
+                "use another tile"
+            )
+
+
+def _apart(a: Box, b: Box) -> bool:
+    """Whether two boxes of one tile are known to have no element in common."""
+    return any(
+        isinstance(i, Const) and isinstance(j, Const) and (i.value + m <= j.value or j.value + n <= i.value)
+        for i, m, j, n in zip(a.origin, a.shape, b.origin, b.shape, strict=True)
+    )
 
 
 def _check_reduce(kernel: Kernel, stmt: Reduce) -> None:

@@ -30,7 +30,7 @@ def circular_buffer(kernel: Kernel, tensor: str, stages: int, prefetch: int | No
     the loader runs ahead as far as slots are free.
 
     Raises:
-        DepthError, ScopeError, CarriedError: see ``check.check_ring``.
+        DepthError, SharedMemoryError, ScopeError, CarriedError: see ``check.check_ring``.
         PipelineError: the tensor is marked already, or the kernel is rewritten already, or a number is no integer.
     """
     if kernel.ring(tensor) is not None:

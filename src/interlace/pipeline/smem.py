@@ -1,10 +1,18 @@
 """Shared memory: who lives when, and where each tile and barrier lies in the one dynamic allocation.
 
-A tile lives from its first write to its last read; a barrier from its initialisation to its invalidation. What lives
-across the start of a loop lives to its end. What is written part by part, under a condition, or in a loop that may
-have no steps, goes on from what was there, so it lives through all loops around. Tiles that do not live together may
-share their bytes: the rewrite puts a barrier of all threads before the first write of each. Loader and consumers run
-at once, so what both touch lives as long as both do.
+What does not live together may share its bytes. Between the last use of bytes by one tile and the first by another all
+threads meet, copies have landed and been read, and ordinary writes are fenced from bulk copies:
+
+- A barrier lives from its initialisation to its invalidation.
+- A ring lives as long as its barriers, whatever its distance: its steps are issued where no thread waits for another,
+  in the middle of what a step does with other tiles. The rewrite opens and closes its barriers with a meeting, behind
+  which lie its first issue, and before which its last wait, read, and store by TMA that was put off.
+- Any other tile lives from its first write to its last read; the rewrite puts a meeting before each of its writes.
+  What lives across the start of a loop lives to its end. What is written part by part, under a condition, or in a loop
+  that may have no steps, goes on from what was there, so it lives through all loops around.
+
+A ring of one stage beside other tiles of its loop could give its bytes away in between, but for a meeting at every
+step; a tile that is not marked does.
 
 Worked example, two rings of 4 and 2 stages of 16 KiB, one loop after the other, and 48 bytes of barriers:
 
@@ -17,14 +25,14 @@ Offsets are multiples of 128 bytes (TMA), of eight rows where rows are swizzled.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from interlace.core.devices import DeviceSpec
+from interlace.core.devices import H200, DeviceSpec
 from interlace.core.errors import SharedMemoryError
 from interlace.pipeline.index import Const
 from interlace.pipeline.ir import (
     AllocBarrier,
-    Block,
     ElectOne,
     For,
     InitBarrier,
@@ -33,7 +41,6 @@ from interlace.pipeline.ir import (
     LoopKind,
     Memory,
     Role,
-    RoleKind,
     Section,
     Stmt,
     Tensor,
@@ -44,6 +51,10 @@ from interlace.pipeline.traverse import read, walk, written
 #: Alignment of tiles, and bytes of an mbarrier.
 TILE_ALIGN_BYTES = 128
 BARRIER_BYTES = 8
+#: Shared memory of a block on every GPU that kernels are compiled for, which is sm_90a.
+BLOCK_BYTES = H200.smem_bytes
+#: Bytes through which the threads of a block exchange what no tile holds; no tile is called so.
+SCRATCH = "(scratch)"
 
 
 @dataclass(frozen=True)
@@ -92,16 +103,17 @@ class SharedLayout:
 
 
 def lay_out(kernel: Kernel, device: DeviceSpec, *, scratch_bytes: int = 0) -> SharedLayout:
-    """Places the tiles and barriers of a rewritten kernel, and ``scratch_bytes`` that always live, called ``scratch``.
+    """Places the tiles and barriers of a rewritten kernel, and ``scratch_bytes`` that always live, called ``SCRATCH``.
 
     Raises:
         SharedMemoryError: more than a block of ``device`` may use; lists all bytes and the depth that would fit.
     """
-    layout = _place(kernel, scratch_bytes)
+    lives = _lifetimes(kernel)
+    layout = _place(kernel, lives, scratch_bytes)
     if layout.total_bytes <= device.smem_bytes:
         return layout
     depth = max((t.stages or 1 for t in kernel.tensors), default=1)
-    sizes = ((d, _place(_capped(kernel, d), scratch_bytes).total_bytes) for d in range(depth - 1, 0, -1))
+    sizes = ((d, _place(_capped(kernel, d), lives, scratch_bytes).total_bytes) for d in range(depth - 1, 0, -1))
     fits = next((d for d, total_bytes in sizes if total_bytes <= device.smem_bytes), None)
     advice = f"{fits} stages would fit" if fits else "not even one stage would fit; make the tiles smaller"
     raise SharedMemoryError(
@@ -116,15 +128,19 @@ def _capped(kernel: Kernel, depth: int) -> Kernel:
     return replace(kernel, tensors=tuple(tensors))
 
 
-def _place(kernel: Kernel, scratch_bytes: int) -> SharedLayout:
-    lives = _lifetimes(kernel)
+def most_stages(tile: Tensor) -> int:
+    """Stages of the deepest ring of ``tile`` that a block could hold, with a barrier each and nothing beside them."""
+    return BLOCK_BYTES // (_slot_bytes(tile) + BARRIER_BYTES)
+
+
+def _place(kernel: Kernel, lives: Mapping[str, tuple[int, int]], scratch_bytes: int) -> SharedLayout:
     tiles = [t for t in kernel.tensors if t.memory is Memory.SHARED and t.name in lives]
     align_bytes = max((_align(t) for t in tiles), default=TILE_ALIGN_BYTES)
     placed: list[Placed] = []
     # Large ones first; every size is a multiple of its alignment, so gaps stay usable.
     for tile in sorted(tiles, key=lambda t: (-(t.stages or 1) * t.tile_bytes, t.name)):
-        slot_bytes = -(-tile.tile_bytes // _align(tile)) * _align(tile)
-        placed.append(_fit(Placed(tile.name, 0, tile.stages or 1, slot_bytes, *lives[tile.name]), placed, _align(tile)))
+        new = Placed(tile.name, 0, tile.stages or 1, _slot_bytes(tile), *lives[tile.name])
+        placed.append(_fit(new, placed, _align(tile)))
     barriers: list[Placed] = []
     base = max((p.offset_bytes + p.size_bytes for p in placed), default=0)
     for stmt in dict.fromkeys(s for s in walk(kernel.body) if isinstance(s, AllocBarrier)):
@@ -134,13 +150,17 @@ def _place(kernel: Kernel, scratch_bytes: int) -> SharedLayout:
     end = max((p.offset_bytes + p.size_bytes for p in barriers), default=base)
     if scratch_bytes:
         end = -(-end // TILE_ALIGN_BYTES) * TILE_ALIGN_BYTES
-        placed.append(Placed("scratch", end, 1, scratch_bytes, 0, sum(1 for _ in walk(kernel.body))))
+        placed.append(Placed(SCRATCH, end, 1, scratch_bytes, 0, sum(1 for _ in walk(kernel.body))))
         end += scratch_bytes
     return SharedLayout((*placed, *barriers), end, align_bytes)
 
 
 def _align(tile: Tensor) -> int:
     return max(TILE_ALIGN_BYTES, 8 * tile.swizzle_bytes)
+
+
+def _slot_bytes(tile: Tensor) -> int:
+    return -(-tile.tile_bytes // _align(tile)) * _align(tile)
 
 
 def _fit(new: Placed, placed: list[Placed], align_bytes: int) -> Placed:
@@ -159,21 +179,15 @@ def _fit(new: Placed, placed: list[Placed], align_bytes: int) -> Placed:
 
 @dataclass(frozen=True)
 class _Touch:
-    """A statement that reads or writes a tile, or begins or ends a barrier.
-
-    Attributes:
-        whole: it writes all of the tile.
-        fresh: a barrier, or of a ring, whose steps are loaded before they are read wherever the loads stand.
-    """
+    """A statement that reads a tile, or writes it, and then ``whole`` or in parts."""
 
     site: Site
     whole: bool
-    fresh: bool
 
     def begins_in(self, loop: For) -> bool:
         """Whether nothing that an iteration of ``loop``, which is around, left there matters in the next."""
         inside = self.site.around[self.site.around.index(loop) + 1 :]
-        return self.fresh or (self.whole and all(map(_surely_runs, inside)))
+        return self.whole and all(map(_surely_runs, inside))
 
 
 def _surely_runs(block: Stmt) -> bool:
@@ -184,38 +198,40 @@ def _surely_runs(block: Stmt) -> bool:
 
 
 def _lifetimes(kernel: Kernel) -> dict[str, tuple[int, int]]:
-    shared = {t.name: t for t in kernel.tensors if t.memory is Memory.SHARED}
-    touches: dict[str, list[_Touch]] = {}
-    ends: dict[int, int] = {}
     every = tuple(sites(kernel.body))
+    lives: dict[str, tuple[int, int]] = {}
     for site in every:
-        ends[site.place] = site.place + (sum(1 for _ in walk(site.stmt.body)) if isinstance(site.stmt, Block) else 0)
-        stmt, target = site.stmt, written(site.stmt)
-        if isinstance(stmt, InitBarrier | Invalidate):
-            touches.setdefault(stmt.name, []).append(_Touch(site, whole=True, fresh=True))
-        for box in read(stmt):
-            if box.tensor in shared:
-                touches.setdefault(box.tensor, []).append(_Touch(site, whole=False, fresh=False))
-        if target is not None and target.tensor in shared:
-            tile = shared[target.tensor]
-            touch = _Touch(site, whole=target.shape == tile.tile, fresh=tile.stages is not None)
-            touches.setdefault(target.tensor, []).append(touch)
-    roles = [site for site in every if isinstance(site.stmt, Role)]
-    loops = [site for site in every if isinstance(site.stmt, For) and site.stmt.kind is not LoopKind.BLOCK]
-    return {name: _life(where, loops, roles, ends) for name, where in touches.items()}
+        if isinstance(site.stmt, InitBarrier | Invalidate):
+            first, _ = lives.get(site.stmt.name, (site.place, site.place))
+            lives[site.stmt.name] = first, site.place
+    tiles = {t.name: t for t in kernel.tensors if t.memory is Memory.SHARED}
+    for site in every:
+        if isinstance(site.stmt, AllocBarrier) and tiles[site.stmt.tensor].stages is not None:
+            first, last = lives[site.stmt.name]
+            others_first, others_last = lives.get(site.stmt.tensor, (first, last))
+            lives[site.stmt.tensor] = min(first, others_first), max(last, others_last)
+    touches: dict[str, list[_Touch]] = {name: [] for name in tiles if name not in lives}
+    for site in every:
+        target = written(site.stmt)
+        if target is not None and target.tensor in touches:
+            touches[target.tensor].append(_Touch(site, whole=target.shape == tiles[target.tensor].tile))
+        for box in read(site.stmt):
+            if box.tensor in touches:
+                touches[box.tensor].append(_Touch(site, whole=False))
+    loops = [
+        (site.stmt, site.place, site.place + sum(1 for _ in walk(site.stmt.body)))
+        for site in every
+        if isinstance(site.stmt, For) and site.stmt.kind is not LoopKind.BLOCK
+    ]
+    return lives | {name: _life(where, loops) for name, where in touches.items() if where}
 
 
-def _life(
-    touches: list[_Touch], loops: list[Site], roles: list[Site], ends: dict[int, int]
-) -> tuple[int, int]:
+def _life(touches: list[_Touch], loops: list[tuple[For, int, int]]) -> tuple[int, int]:
     first, last = touches[0].site.place, touches[-1].site.place
-    loading = [r for r in roles if isinstance(r.stmt, Role) and r.stmt.kind is RoleKind.LOADER]
-    if any(r.place < touch.site.place <= ends[r.place] for r in loading for touch in touches):
-        first, last = min(first, roles[0].place), max(last, ends[roles[-1].place])
-    for loop in reversed(loops):  # inner before outer
-        holds_first, holds_last = (loop.place < place <= ends[loop.place] for place in (first, last))
+    for loop, start, end in reversed(loops):  # inner before outer
+        holds_first, holds_last = (start < place <= end for place in (first, last))
         if holds_last and not holds_first:
-            last = ends[loop.place]
-        elif holds_first and isinstance(loop.stmt, For) and not touches[0].begins_in(loop.stmt):
-            first, last = loop.place, max(last, ends[loop.place])
+            last = end
+        elif holds_first and not touches[0].begins_in(loop):
+            first, last = start, max(last, end)
     return first, last

@@ -1,68 +1,68 @@
 extern "C" __global__ void __launch_bounds__(128, 1)
-    copy_1d_(const fp32* __restrict__ x,
-             fp32* __restrict__ y,
-             long long n_) {
-  const int n = (int)n_;
+    copy_1d_(const fp32* __restrict__ x_,
+             fp32* __restrict__ y_,
+             long long n_given) {
+  const int n_ = (int)n_given;
   extern __shared__ __align__(1024) unsigned char shared[];
-  unsigned char* const s = shared + 0;
-  const unsigned s_full = shared_address(shared + 2048);
+  unsigned char* const s_ = shared + 0;
+  const unsigned s_full_ = shared_address(shared + 2048);
   const int thread = threadIdx.x;
-  const int b = blockIdx.x;
+  const int b_ = blockIdx.x;
   // barriers
   if (thread == 0) {
-    for (int s_ = 0; s_ < 2; ++s_) mbarrier_init(s_full + s_ * 8, 128);
+    for (int s = 0; s < 2; ++s) mbarrier_init(s_full_ + s * 8, 128);
     fence_mbarrier_init();
   }
   __syncthreads();
   // prologue
 #pragma unroll 1
-  for (int i_first = 0; i_first < min(1, min(8, quotient(n + 255, 256) - b * 8)); ++i_first) {
+  for (int i_first_ = 0; i_first_ < min(1, min(8, quotient(n_ + 255, 256) - b_ * 8)); ++i_first_) {
     {
 #pragma unroll
-      for (int w_ = 0; w_ < 1; ++w_) {
-        const int c0_ = (thread % 64) * 4;
+      for (int w = 0; w < 1; ++w) {
+        const int c0 = (thread % 64) * 4;
         if (thread / 64 == 0) {
-          float v0_[4];
-          read_clipped<fp32, 4>(v0_, x + ((long long)((b * 8 + i_first) * 256 + c0_)), n - ((b * 8 + i_first) * 256 + c0_));
-          float out_[4];
+          float v0[4];
+          read_clipped<fp32, 4>(v0, x_ + ((long long)((b_ * 8 + i_first_) * 256 + c0)), n_ - ((b_ * 8 + i_first_) * 256 + c0));
+          float out[4];
 #pragma unroll
-          for (int j_ = 0; j_ < 4; ++j_) out_[j_] = v0_[j_];
-          write_tile<fp32, 4>(reinterpret_cast<fp32*>(s + rest(i_first, 2) * 1024 + (c0_) * 4), out_);
+          for (int j = 0; j < 4; ++j) out[j] = v0[j];
+          write_tile<fp32, 4>(reinterpret_cast<fp32*>(s_ + rest(i_first_, 2) * 1024 + (c0) * 4), out);
         }
       }
     }
-    mbarrier_arrive(s_full + rest(i_first, 2) * 8);
+    mbarrier_arrive(s_full_ + rest(i_first_, 2) * 8);
   }
   // main
 #pragma unroll 1
-  for (int i = 0; i < min(8, quotient(n + 255, 256) - b * 8) - 1; ++i) {
+  for (int i_ = 0; i_ < min(8, quotient(n_ + 255, 256) - b_ * 8) - 1; ++i_) {
     {
 #pragma unroll
-      for (int w_ = 0; w_ < 1; ++w_) {
-        const int c0_ = (thread % 64) * 4;
+      for (int w = 0; w < 1; ++w) {
+        const int c0 = (thread % 64) * 4;
         if (thread / 64 == 0) {
-          float v0_[4];
-          read_clipped<fp32, 4>(v0_, x + ((long long)((b * 8 + (i + 1)) * 256 + c0_)), n - ((b * 8 + (i + 1)) * 256 + c0_));
-          float out_[4];
+          float v0[4];
+          read_clipped<fp32, 4>(v0, x_ + ((long long)((b_ * 8 + (i_ + 1)) * 256 + c0)), n_ - ((b_ * 8 + (i_ + 1)) * 256 + c0));
+          float out[4];
 #pragma unroll
-          for (int j_ = 0; j_ < 4; ++j_) out_[j_] = v0_[j_];
-          write_tile<fp32, 4>(reinterpret_cast<fp32*>(s + rest(i + 1, 2) * 1024 + (c0_) * 4), out_);
+          for (int j = 0; j < 4; ++j) out[j] = v0[j];
+          write_tile<fp32, 4>(reinterpret_cast<fp32*>(s_ + rest(i_ + 1, 2) * 1024 + (c0) * 4), out);
         }
       }
     }
-    mbarrier_arrive(s_full + rest(i + 1, 2) * 8);
-    mbarrier_wait(s_full + rest(i, 2) * 8, rest(quotient(i, 2), 2));
+    mbarrier_arrive(s_full_ + rest(i_ + 1, 2) * 8);
+    mbarrier_wait(s_full_ + rest(i_, 2) * 8, rest(quotient(i_, 2), 2));
     {
 #pragma unroll
-      for (int w_ = 0; w_ < 1; ++w_) {
-        const int c0_ = (thread % 64) * 4;
+      for (int w = 0; w < 1; ++w) {
+        const int c0 = (thread % 64) * 4;
         if (thread / 64 == 0) {
-          float v0_[4];
-          read_tile<fp32, 4>(v0_, reinterpret_cast<fp32*>(s + rest(i, 2) * 1024 + (c0_) * 4));
-          float out_[4];
+          float v0[4];
+          read_tile<fp32, 4>(v0, reinterpret_cast<fp32*>(s_ + rest(i_, 2) * 1024 + (c0) * 4));
+          float out[4];
 #pragma unroll
-          for (int j_ = 0; j_ < 4; ++j_) out_[j_] = v0_[j_];
-          write_clipped<fp32, 4>(y + ((long long)((b * 8 + i) * 256 + c0_)), out_, n - ((b * 8 + i) * 256 + c0_));
+          for (int j = 0; j < 4; ++j) out[j] = v0[j];
+          write_clipped<fp32, 4>(y_ + ((long long)((b_ * 8 + i_) * 256 + c0)), out, n_ - ((b_ * 8 + i_) * 256 + c0));
         }
       }
     }
@@ -70,19 +70,19 @@ extern "C" __global__ void __launch_bounds__(128, 1)
   }
   // epilogue
 #pragma unroll 1
-  for (int i = max(min(8, quotient(n + 255, 256) - b * 8) - 1, 0); i < min(8, quotient(n + 255, 256) - b * 8); ++i) {
-    mbarrier_wait(s_full + rest(i, 2) * 8, rest(quotient(i, 2), 2));
+  for (int i_ = max(min(8, quotient(n_ + 255, 256) - b_ * 8) - 1, 0); i_ < min(8, quotient(n_ + 255, 256) - b_ * 8); ++i_) {
+    mbarrier_wait(s_full_ + rest(i_, 2) * 8, rest(quotient(i_, 2), 2));
     {
 #pragma unroll
-      for (int w_ = 0; w_ < 1; ++w_) {
-        const int c0_ = (thread % 64) * 4;
+      for (int w = 0; w < 1; ++w) {
+        const int c0 = (thread % 64) * 4;
         if (thread / 64 == 0) {
-          float v0_[4];
-          read_tile<fp32, 4>(v0_, reinterpret_cast<fp32*>(s + rest(i, 2) * 1024 + (c0_) * 4));
-          float out_[4];
+          float v0[4];
+          read_tile<fp32, 4>(v0, reinterpret_cast<fp32*>(s_ + rest(i_, 2) * 1024 + (c0) * 4));
+          float out[4];
 #pragma unroll
-          for (int j_ = 0; j_ < 4; ++j_) out_[j_] = v0_[j_];
-          write_clipped<fp32, 4>(y + ((long long)((b * 8 + i) * 256 + c0_)), out_, n - ((b * 8 + i) * 256 + c0_));
+          for (int j = 0; j < 4; ++j) out[j] = v0[j];
+          write_clipped<fp32, 4>(y_ + ((long long)((b_ * 8 + i_) * 256 + c0)), out, n_ - ((b_ * 8 + i_) * 256 + c0));
         }
       }
     }
@@ -91,6 +91,6 @@ extern "C" __global__ void __launch_bounds__(128, 1)
   fence_proxy_async();
   __syncthreads();
   if (thread == 0) {
-    for (int s_ = 0; s_ < 2; ++s_) mbarrier_inval(s_full + s_ * 8);
+    for (int s = 0; s < 2; ++s) mbarrier_inval(s_full_ + s * 8);
   }
 }

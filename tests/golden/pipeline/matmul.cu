@@ -1,134 +1,134 @@
 extern "C" __global__ void __launch_bounds__(256, 1)
-    matmul_(const bf16* __restrict__ a,
-            const bf16* __restrict__ b,
-            bf16* __restrict__ c,
+    matmul_(const bf16* __restrict__ a_,
+            const bf16* __restrict__ b_,
+            bf16* __restrict__ c_,
             const __grid_constant__ TensorMap a_map_128x64s,
             const __grid_constant__ TensorMap b_map_128x64s,
-            long long rows_,
-            long long columns_,
-            long long depth_) {
-  const int rows = (int)rows_;
-  const int columns = (int)columns_;
-  const int depth = (int)depth_;
+            long long rows_given,
+            long long columns_given,
+            long long depth_given) {
+  const int rows_ = (int)rows_given;
+  const int columns_ = (int)columns_given;
+  const int depth_ = (int)depth_given;
   extern __shared__ __align__(1024) unsigned char shared[];
-  unsigned char* const a_s = shared + 0;
-  unsigned char* const b_s = shared + 65536;
-  const unsigned a_s_full = shared_address(shared + 114688);
-  const unsigned b_s_full = shared_address(shared + 114720);
+  unsigned char* const a_s_ = shared + 0;
+  unsigned char* const b_s_ = shared + 65536;
+  const unsigned a_s_full_ = shared_address(shared + 114688);
+  const unsigned b_s_full_ = shared_address(shared + 114720);
   const int thread = threadIdx.x;
-  float acc[1][64];
-  const int j = rest(blockIdx.x, quotient(columns + 127, 128));
-  const int i = quotient(blockIdx.x, quotient(columns + 127, 128));
+  float acc_[1][64];
+  const int j_ = rest(blockIdx.x, quotient(columns_ + 127, 128));
+  const int i_ = quotient(blockIdx.x, quotient(columns_ + 127, 128));
   {
 #pragma unroll
-    for (int b_ = 0; b_ < 1; ++b_) {
+    for (int b = 0; b < 1; ++b) {
 #pragma unroll
-      for (int h_ = 0; h_ < 2; ++h_) {
+      for (int h = 0; h < 2; ++h) {
 #pragma unroll
-        for (int p_ = 0; p_ < 16; ++p_) {
+        for (int p = 0; p < 16; ++p) {
 #pragma unroll
-          for (int j_ = 0; j_ < 2; ++j_) acc[b_][p_ * 4 + h_ * 2 + j_] = 0.0f;
+          for (int j = 0; j < 2; ++j) acc_[b][p * 4 + h * 2 + j] = 0.0f;
         }
       }
     }
   }
   // barriers
   if (thread == 0) {
-    for (int s_ = 0; s_ < 4; ++s_) mbarrier_init(a_s_full + s_ * 8, 1);
-    for (int s_ = 0; s_ < 3; ++s_) mbarrier_init(b_s_full + s_ * 8, 1);
+    for (int s = 0; s < 4; ++s) mbarrier_init(a_s_full_ + s * 8, 1);
+    for (int s = 0; s < 3; ++s) mbarrier_init(b_s_full_ + s * 8, 1);
     fence_mbarrier_init();
   }
   __syncthreads();
   // prologue
 #pragma unroll 1
-  for (int s_first = 0; s_first < min(3, quotient(depth + 63, 64)); ++s_first) {
+  for (int s_first_ = 0; s_first_ < min(3, quotient(depth_ + 63, 64)); ++s_first_) {
     if (thread == 0) {
-      mbarrier_arrive_expect_tx(a_s_full + rest(s_first, 4) * 8, 16384);
-      tma_load_2d(shared_address(a_s + rest(s_first, 4) * 16384), a_map_128x64s, s_first * 64, i * 128, a_s_full + rest(s_first, 4) * 8);
+      mbarrier_arrive_expect_tx(a_s_full_ + rest(s_first_, 4) * 8, 16384);
+      tma_load_2d(shared_address(a_s_ + rest(s_first_, 4) * 16384), a_map_128x64s, s_first_ * 64, i_ * 128, a_s_full_ + rest(s_first_, 4) * 8);
     }
   }
 #pragma unroll 1
-  for (int s_first = 0; s_first < min(2, quotient(depth + 63, 64)); ++s_first) {
+  for (int s_first_ = 0; s_first_ < min(2, quotient(depth_ + 63, 64)); ++s_first_) {
     if (thread == 0) {
-      mbarrier_arrive_expect_tx(b_s_full + rest(s_first, 3) * 8, 16384);
-      tma_load_2d(shared_address(b_s + rest(s_first, 3) * 16384), b_map_128x64s, s_first * 64, j * 128, b_s_full + rest(s_first, 3) * 8);
+      mbarrier_arrive_expect_tx(b_s_full_ + rest(s_first_, 3) * 8, 16384);
+      tma_load_2d(shared_address(b_s_ + rest(s_first_, 3) * 16384), b_map_128x64s, s_first_ * 64, j_ * 128, b_s_full_ + rest(s_first_, 3) * 8);
     }
   }
   // main
 #pragma unroll 1
-  for (int s = 0; s < quotient(depth + 63, 64) - 3; ++s) {
+  for (int s_ = 0; s_ < quotient(depth_ + 63, 64) - 3; ++s_) {
     if (thread == 0) {
-      mbarrier_arrive_expect_tx(a_s_full + rest(s + 3, 4) * 8, 16384);
-      tma_load_2d(shared_address(a_s + rest(s + 3, 4) * 16384), a_map_128x64s, (s + 3) * 64, i * 128, a_s_full + rest(s + 3, 4) * 8);
-      mbarrier_arrive_expect_tx(b_s_full + rest(s + 2, 3) * 8, 16384);
-      tma_load_2d(shared_address(b_s + rest(s + 2, 3) * 16384), b_map_128x64s, (s + 2) * 64, j * 128, b_s_full + rest(s + 2, 3) * 8);
+      mbarrier_arrive_expect_tx(a_s_full_ + rest(s_ + 3, 4) * 8, 16384);
+      tma_load_2d(shared_address(a_s_ + rest(s_ + 3, 4) * 16384), a_map_128x64s, (s_ + 3) * 64, i_ * 128, a_s_full_ + rest(s_ + 3, 4) * 8);
+      mbarrier_arrive_expect_tx(b_s_full_ + rest(s_ + 2, 3) * 8, 16384);
+      tma_load_2d(shared_address(b_s_ + rest(s_ + 2, 3) * 16384), b_map_128x64s, (s_ + 2) * 64, j_ * 128, b_s_full_ + rest(s_ + 2, 3) * 8);
     }
-    mbarrier_wait(a_s_full + rest(s, 4) * 8, rest(quotient(s, 4), 2));
-    mbarrier_wait(b_s_full + rest(s, 3) * 8, rest(quotient(s, 3), 2));
+    mbarrier_wait(a_s_full_ + rest(s_, 4) * 8, rest(quotient(s_, 4), 2));
+    mbarrier_wait(b_s_full_ + rest(s_, 3) * 8, rest(quotient(s_, 3), 2));
     {
       __syncwarp();
-      const unsigned long long a_ = matrix_descriptor(shared_address(a_s + rest(s, 4) * 16384));
-      const unsigned long long b_ = matrix_descriptor(shared_address(b_s + rest(s, 3) * 16384));
+      const unsigned long long a = matrix_descriptor(shared_address(a_s_ + rest(s_, 4) * 16384));
+      const unsigned long long b = matrix_descriptor(shared_address(b_s_ + rest(s_, 3) * 16384));
       wgmma_fence();
 #pragma unroll
-      for (int block_ = 0; block_ < 1; ++block_) {
+      for (int block = 0; block < 1; ++block) {
 #pragma unroll
-        for (int k_ = 0; k_ < 4; ++k_)
-          wgmma_m64n128k16(acc[block_], a_ + (block_ * 2 + thread / 128) * 512 + k_ * 2, b_ + k_ * 2);
+        for (int k = 0; k < 4; ++k)
+          wgmma_m64n128k16(acc_[block], a + (block * 2 + thread / 128) * 512 + k * 2, b + k * 2);
       }
       wgmma_commit();
       wgmma_wait<0>();
-      settle(acc[0]);
+      settle(acc_[0]);
     }
     __syncthreads();
   }
   // epilogue
 #pragma unroll 1
-  for (int s = max(quotient(depth + 63, 64) - 3, 0); s < quotient(depth + 63, 64); ++s) {
-    if (s + 2 < quotient(depth + 63, 64)) {
+  for (int s_ = max(quotient(depth_ + 63, 64) - 3, 0); s_ < quotient(depth_ + 63, 64); ++s_) {
+    if (s_ + 2 < quotient(depth_ + 63, 64)) {
       if (thread == 0) {
-        mbarrier_arrive_expect_tx(b_s_full + rest(s + 2, 3) * 8, 16384);
-        tma_load_2d(shared_address(b_s + rest(s + 2, 3) * 16384), b_map_128x64s, (s + 2) * 64, j * 128, b_s_full + rest(s + 2, 3) * 8);
+        mbarrier_arrive_expect_tx(b_s_full_ + rest(s_ + 2, 3) * 8, 16384);
+        tma_load_2d(shared_address(b_s_ + rest(s_ + 2, 3) * 16384), b_map_128x64s, (s_ + 2) * 64, j_ * 128, b_s_full_ + rest(s_ + 2, 3) * 8);
       }
     }
-    mbarrier_wait(a_s_full + rest(s, 4) * 8, rest(quotient(s, 4), 2));
-    mbarrier_wait(b_s_full + rest(s, 3) * 8, rest(quotient(s, 3), 2));
+    mbarrier_wait(a_s_full_ + rest(s_, 4) * 8, rest(quotient(s_, 4), 2));
+    mbarrier_wait(b_s_full_ + rest(s_, 3) * 8, rest(quotient(s_, 3), 2));
     {
       __syncwarp();
-      const unsigned long long a_ = matrix_descriptor(shared_address(a_s + rest(s, 4) * 16384));
-      const unsigned long long b_ = matrix_descriptor(shared_address(b_s + rest(s, 3) * 16384));
+      const unsigned long long a = matrix_descriptor(shared_address(a_s_ + rest(s_, 4) * 16384));
+      const unsigned long long b = matrix_descriptor(shared_address(b_s_ + rest(s_, 3) * 16384));
       wgmma_fence();
 #pragma unroll
-      for (int block_ = 0; block_ < 1; ++block_) {
+      for (int block = 0; block < 1; ++block) {
 #pragma unroll
-        for (int k_ = 0; k_ < 4; ++k_)
-          wgmma_m64n128k16(acc[block_], a_ + (block_ * 2 + thread / 128) * 512 + k_ * 2, b_ + k_ * 2);
+        for (int k = 0; k < 4; ++k)
+          wgmma_m64n128k16(acc_[block], a + (block * 2 + thread / 128) * 512 + k * 2, b + k * 2);
       }
       wgmma_commit();
       wgmma_wait<0>();
-      settle(acc[0]);
+      settle(acc_[0]);
     }
     __syncthreads();
   }
   // end
   __syncthreads();
   if (thread == 0) {
-    for (int s_ = 0; s_ < 4; ++s_) mbarrier_inval(a_s_full + s_ * 8);
-    for (int s_ = 0; s_ < 3; ++s_) mbarrier_inval(b_s_full + s_ * 8);
+    for (int s = 0; s < 4; ++s) mbarrier_inval(a_s_full_ + s * 8);
+    for (int s = 0; s < 3; ++s) mbarrier_inval(b_s_full_ + s * 8);
   }
   {
 #pragma unroll
-    for (int b_ = 0; b_ < 1; ++b_) {
+    for (int b = 0; b < 1; ++b) {
 #pragma unroll
-      for (int h_ = 0; h_ < 2; ++h_) {
-        const int c0_ = (b_ * 2 + thread / 128) * 64 + thread / 32 % 4 * 16 + h_ * 8 + thread % 32 / 4;
+      for (int h = 0; h < 2; ++h) {
+        const int c0 = (b * 2 + thread / 128) * 64 + thread / 32 % 4 * 16 + h * 8 + thread % 32 / 4;
 #pragma unroll
-        for (int p_ = 0; p_ < 16; ++p_) {
-          const int c1_ = p_ * 8 + thread % 4 * 2;
-          float out_[2];
+        for (int p = 0; p < 16; ++p) {
+          const int c1 = p * 8 + thread % 4 * 2;
+          float out[2];
 #pragma unroll
-          for (int j_ = 0; j_ < 2; ++j_) out_[j_] = acc[b_][p_ * 4 + h_ * 2 + j_];
-          write_clipped<bf16, 2>(c + (((long long)(i * 128 + c0_)) * columns + j * 128 + c1_), out_, i * 128 + c0_ < rows ? columns - (j * 128 + c1_) : 0);
+          for (int j = 0; j < 2; ++j) out[j] = acc_[b][p * 4 + h * 2 + j];
+          write_clipped<bf16, 2>(c_ + (((long long)(i_ * 128 + c0)) * columns_ + j_ * 128 + c1), out, i_ * 128 + c0 < rows_ ? columns_ - (j_ * 128 + c1) : 0);
         }
       }
     }

@@ -1,28 +1,28 @@
 extern "C" __global__ void __launch_bounds__(256, 1)
-    pointwise_(const fp32* __restrict__ x,
-               const fp32* __restrict__ z,
-               fp32* __restrict__ y,
+    pointwise_(const fp32* __restrict__ x_,
+               const fp32* __restrict__ z_,
+               fp32* __restrict__ y_,
                const __grid_constant__ TensorMap x_map_4x256,
-               long long m_,
-               long long n_) {
-  const int m = (int)m_;
-  const int n = (int)n_;
+               long long m_given,
+               long long n_given) {
+  const int m_ = (int)m_given;
+  const int n_ = (int)n_given;
   extern __shared__ __align__(1024) unsigned char shared[];
-  unsigned char* const x_s = shared + 0;
-  unsigned char* const z_s = shared + 16384;
-  const unsigned x_s_full = shared_address(shared + 28672);
-  const unsigned x_s_empty = shared_address(shared + 28704);
-  const unsigned z_s_full = shared_address(shared + 28736);
-  const unsigned z_s_empty = shared_address(shared + 28760);
+  unsigned char* const x_s_ = shared + 0;
+  unsigned char* const z_s_ = shared + 16384;
+  const unsigned x_s_full_ = shared_address(shared + 28672);
+  const unsigned x_s_empty_ = shared_address(shared + 28704);
+  const unsigned z_s_full_ = shared_address(shared + 28736);
+  const unsigned z_s_empty_ = shared_address(shared + 28760);
   const int thread = threadIdx.x;
-  const int b = rest(blockIdx.x, quotient(n + 511, 512));
-  const int r = quotient(blockIdx.x, quotient(n + 511, 512));
+  const int b_ = rest(blockIdx.x, quotient(n_ + 511, 512));
+  const int r_ = quotient(blockIdx.x, quotient(n_ + 511, 512));
   // barriers
   if (thread == 0) {
-    for (int s_ = 0; s_ < 4; ++s_) mbarrier_init(x_s_full + s_ * 8, 1);
-    for (int s_ = 0; s_ < 4; ++s_) mbarrier_init(x_s_empty + s_ * 8, 4);
-    for (int s_ = 0; s_ < 3; ++s_) mbarrier_init(z_s_full + s_ * 8, 128);
-    for (int s_ = 0; s_ < 3; ++s_) mbarrier_init(z_s_empty + s_ * 8, 128);
+    for (int s = 0; s < 4; ++s) mbarrier_init(x_s_full_ + s * 8, 1);
+    for (int s = 0; s < 4; ++s) mbarrier_init(x_s_empty_ + s * 8, 4);
+    for (int s = 0; s < 3; ++s) mbarrier_init(z_s_full_ + s * 8, 128);
+    for (int s = 0; s < 3; ++s) mbarrier_init(z_s_empty_ + s * 8, 128);
     fence_mbarrier_init();
   }
   __syncthreads();
@@ -31,27 +31,27 @@ extern "C" __global__ void __launch_bounds__(256, 1)
     registers_lower<40>();
     const int place = thread - 128;
 #pragma unroll 1
-    for (int c = 0; c < min(2, quotient(n + 255, 256) - b * 2); ++c) {
+    for (int c_ = 0; c_ < min(2, quotient(n_ + 255, 256) - b_ * 2); ++c_) {
       if (thread == 128) {
-        mbarrier_wait(x_s_empty + rest(c, 4) * 8, rest(quotient(c, 4) + 1, 2));
-        mbarrier_arrive_expect_tx(x_s_full + rest(c, 4) * 8, 4096);
-        tma_load_2d(shared_address(x_s + rest(c, 4) * 4096), x_map_4x256, (b * 2 + c) * 256, r * 4, x_s_full + rest(c, 4) * 8);
+        mbarrier_wait(x_s_empty_ + rest(c_, 4) * 8, rest(quotient(c_, 4) + 1, 2));
+        mbarrier_arrive_expect_tx(x_s_full_ + rest(c_, 4) * 8, 4096);
+        tma_load_2d(shared_address(x_s_ + rest(c_, 4) * 4096), x_map_4x256, (b_ * 2 + c_) * 256, r_ * 4, x_s_full_ + rest(c_, 4) * 8);
       }
-      mbarrier_wait(z_s_empty + rest(c, 3) * 8, rest(quotient(c, 3) + 1, 2));
+      mbarrier_wait(z_s_empty_ + rest(c_, 3) * 8, rest(quotient(c_, 3) + 1, 2));
       {
 #pragma unroll
-        for (int u_ = 0; u_ < 1; ++u_) {
+        for (int u = 0; u < 1; ++u) {
 #pragma unroll
-          for (int w_ = 0; w_ < 2; ++w_) {
-            const int c1_ = (w_ * 32 + place % 32) * 4;
-            const int row_ = place / 32;
-            const int c0_ = row_;
-            const bool inside_ = r * 4 + c0_ < m && (b * 2 + c) * 256 + c1_ < n;
-            copy_async_16(shared_address(z_s + rest(c, 3) * 4096 + ((c0_) * 256 + c1_) * 4), z + (((long long)(r * 4 + c0_)) * n + (b * 2 + c) * 256 + c1_), z, inside_ ? min(4, n - ((b * 2 + c) * 256 + c1_)) * 4 : 0);
+          for (int w = 0; w < 2; ++w) {
+            const int c1 = (w * 32 + place % 32) * 4;
+            const int row = place / 32;
+            const int c0 = row;
+            const bool inside = r_ * 4 + c0 < m_ && (b_ * 2 + c_) * 256 + c1 < n_;
+            copy_async_16(shared_address(z_s_ + rest(c_, 3) * 4096 + ((c0) * 256 + c1) * 4), z_ + (((long long)(r_ * 4 + c0)) * n_ + (b_ * 2 + c_) * 256 + c1), z_, inside ? min(4, n_ - ((b_ * 2 + c_) * 256 + c1)) * 4 : 0);
           }
         }
       }
-      copy_async_arrive(z_s_full + rest(c, 3) * 8);
+      copy_async_arrive(z_s_full_ + rest(c_, 3) * 8);
     }
     __syncwarp();
   }
@@ -59,42 +59,42 @@ extern "C" __global__ void __launch_bounds__(256, 1)
   if (thread < 128) {
     registers_lower<240>();
 #pragma unroll 1
-    for (int c = 0; c < min(2, quotient(n + 255, 256) - b * 2); ++c) {
-      mbarrier_wait(x_s_full + rest(c, 4) * 8, rest(quotient(c, 4), 2));
-      mbarrier_wait(z_s_full + rest(c, 3) * 8, rest(quotient(c, 3), 2));
+    for (int c_ = 0; c_ < min(2, quotient(n_ + 255, 256) - b_ * 2); ++c_) {
+      mbarrier_wait(x_s_full_ + rest(c_, 4) * 8, rest(quotient(c_, 4), 2));
+      mbarrier_wait(z_s_full_ + rest(c_, 3) * 8, rest(quotient(c_, 3), 2));
       {
 #pragma unroll
-        for (int u_ = 0; u_ < 1; ++u_) {
+        for (int u = 0; u < 1; ++u) {
 #pragma unroll
-          for (int w_ = 0; w_ < 2; ++w_) {
-            const int c1_ = (w_ * 32 + thread % 32) * 4;
-            const int row_ = thread / 32;
-            const int c0_ = row_;
-            float v0_[4];
-            read_tile<fp32, 4>(v0_, reinterpret_cast<fp32*>(x_s + rest(c, 4) * 4096 + ((c0_) * 256 + c1_) * 4));
-            float v1_[4];
-            read_tile<fp32, 4>(v1_, reinterpret_cast<fp32*>(z_s + rest(c, 3) * 4096 + ((c0_) * 256 + c1_) * 4));
-            float out_[4];
+          for (int w = 0; w < 2; ++w) {
+            const int c1 = (w * 32 + thread % 32) * 4;
+            const int row = thread / 32;
+            const int c0 = row;
+            float v0[4];
+            read_tile<fp32, 4>(v0, reinterpret_cast<fp32*>(x_s_ + rest(c_, 4) * 4096 + ((c0) * 256 + c1) * 4));
+            float v1[4];
+            read_tile<fp32, 4>(v1, reinterpret_cast<fp32*>(z_s_ + rest(c_, 3) * 4096 + ((c0) * 256 + c1) * 4));
+            float out[4];
 #pragma unroll
-            for (int j_ = 0; j_ < 4; ++j_) out_[j_] = larger(((v0_[j_] * v1_[j_]) + 1.0f), 0.0f);
-            write_clipped<fp32, 4>(y + (((long long)(r * 4 + c0_)) * n + (b * 2 + c) * 256 + c1_), out_, r * 4 + c0_ < m ? n - ((b * 2 + c) * 256 + c1_) : 0);
+            for (int j = 0; j < 4; ++j) out[j] = larger(((v0[j] * v1[j]) + 1.0f), 0.0f);
+            write_clipped<fp32, 4>(y_ + (((long long)(r_ * 4 + c0)) * n_ + (b_ * 2 + c_) * 256 + c1), out, r_ * 4 + c0 < m_ ? n_ - ((b_ * 2 + c_) * 256 + c1) : 0);
           }
         }
       }
       __syncwarp();
       if (thread % 32 == 0) {
-        mbarrier_arrive(x_s_empty + rest(c, 4) * 8);
+        mbarrier_arrive(x_s_empty_ + rest(c_, 4) * 8);
       }
-      mbarrier_arrive(z_s_empty + rest(c, 3) * 8);
+      mbarrier_arrive(z_s_empty_ + rest(c_, 3) * 8);
     }
   }
   // end
   fence_proxy_async();
   __syncthreads();
   if (thread == 0) {
-    for (int s_ = 0; s_ < 4; ++s_) mbarrier_inval(x_s_full + s_ * 8);
-    for (int s_ = 0; s_ < 4; ++s_) mbarrier_inval(x_s_empty + s_ * 8);
-    for (int s_ = 0; s_ < 3; ++s_) mbarrier_inval(z_s_full + s_ * 8);
-    for (int s_ = 0; s_ < 3; ++s_) mbarrier_inval(z_s_empty + s_ * 8);
+    for (int s = 0; s < 4; ++s) mbarrier_inval(x_s_full_ + s * 8);
+    for (int s = 0; s < 4; ++s) mbarrier_inval(x_s_empty_ + s * 8);
+    for (int s = 0; s < 3; ++s) mbarrier_inval(z_s_full_ + s * 8);
+    for (int s = 0; s < 3; ++s) mbarrier_inval(z_s_empty_ + s * 8);
   }
 }

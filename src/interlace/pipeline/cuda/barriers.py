@@ -5,6 +5,7 @@ from __future__ import annotations
 from interlace.core.errors import PipelineError
 from interlace.pipeline.cuda.indices import emit_index
 from interlace.pipeline.cuda.lines import Scope
+from interlace.pipeline.cuda.names import own
 from interlace.pipeline.ir import (
     Arrive,
     ArriveCopies,
@@ -24,7 +25,8 @@ from interlace.pipeline.smem import BARRIER_BYTES, SharedLayout
 def barrier_slot(barrier: BarrierSlot) -> str:
     """The address of one barrier."""
     slot = emit_index(barrier.slot, 2)
-    return barrier.name if slot == "0" else f"{barrier.name} + {slot} * {BARRIER_BYTES}"
+    first = own(barrier.name)
+    return first if slot == "0" else f"{first} + {slot} * {BARRIER_BYTES}"
 
 
 def emit_barrier(stmt: Stmt, scope: Scope, layout: SharedLayout) -> str:
@@ -56,7 +58,7 @@ def emit_barrier(stmt: Stmt, scope: Scope, layout: SharedLayout) -> str:
 
 
 def _every_slot(layout: SharedLayout, name: str, call: str) -> str:
-    slots = layout.of(name).slots
+    slots, first = layout.of(name).slots, own(name)
     if slots == 1:
-        return call.format(name)
-    return f"for (int s_ = 0; s_ < {slots}; ++s_) {call.format(f'{name} + s_ * {BARRIER_BYTES}')}"
+        return call.format(first)
+    return f"for (int s = 0; s < {slots}; ++s) {call.format(f'{first} + s * {BARRIER_BYTES}')}"

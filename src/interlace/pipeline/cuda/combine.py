@@ -18,13 +18,13 @@ NEUTRAL = {ReduceOp.SUM: "0.0f", ReduceOp.MAX: "-INFINITE"}
 
 @dataclass(frozen=True)
 class Partial:
-    """A reduction under way: every thread has combined only what it holds, in ``<dst>_part_``."""
+    """A reduction under way: every thread has combined only what it holds, in ``<dst>_part``."""
 
     reduce: Reduce
 
     @property
     def name(self) -> str:
-        return f"{self.reduce.dst.tensor}_part_"
+        return f"{self.reduce.dst.tensor}_part"
 
 
 def combine_neighbours(out: Lines, partial: Partial, count: int, width: int, scope: Scope) -> int:
@@ -32,25 +32,25 @@ def combine_neighbours(out: Lines, partial: Partial, count: int, width: int, sco
     op, name = partial.reduce.op, partial.name
     lanes = min(width, 32)
     out.add(UNROLL)
-    out.open(f"for (int k_ = 0; k_ < {count}; ++k_)")
+    out.open(f"for (int k = 0; k < {count}; ++k)")
     out.add(UNROLL)
-    out.add(f"for (int distance_ = {lanes // 2}; distance_; distance_ /= 2)")
-    other = f"__shfl_xor_sync(0xffffffff, {name}[k_], distance_)"
-    out.add(f"  {name}[k_] = {combine(op, f'{name}[k_]', other)};")
+    out.add(f"for (int distance = {lanes // 2}; distance; distance /= 2)")
+    other = f"__shfl_xor_sync(0xffffffff, {name}[k], distance)"
+    out.add(f"  {name}[k] = {combine(op, f'{name}[k]', other)};")
     out.close()
     if width <= 32:
         return 0
     warps, each = scope.threads // 32, width // 32
     out.add(UNROLL)
-    out.add(f"for (int k_ = 0; k_ < {count}; ++k_)")
-    out.add(f"  if ({scope.thread} % 32 == 0) scratch[k_ * {warps} + {scope.thread} / 32] = {name}[k_];")
+    out.add(f"for (int k = 0; k < {count}; ++k)")
+    out.add(f"  if ({scope.thread} % 32 == 0) scratch[k * {warps} + {scope.thread} / 32] = {name}[k];")
     out.add(scope.sync)
     out.add(UNROLL)
-    out.open(f"for (int k_ = 0; k_ < {count}; ++k_)")
-    out.add(f"const float* const of_ = scratch + k_ * {warps} + {scope.thread} / {width} * {each};")
-    out.add(f"{name}[k_] = of_[0];")
+    out.open(f"for (int k = 0; k < {count}; ++k)")
+    out.add(f"const float* const of = scratch + k * {warps} + {scope.thread} / {width} * {each};")
+    out.add(f"{name}[k] = of[0];")
     out.add(UNROLL)
-    out.add(f"for (int i_ = 1; i_ < {each}; ++i_) {name}[k_] = {combine(op, f'{name}[k_]', 'of_[i_]')};")
+    out.add(f"for (int i = 1; i < {each}; ++i) {name}[k] = {combine(op, f'{name}[k]', 'of[i]')};")
     out.close()
     out.add(scope.sync)
     return 4 * warps * count
@@ -60,15 +60,15 @@ def combine_groups(out: Lines, partial: Partial, count: int, layout: Spread, sco
     """Over threads at the same place of every group, through shared memory. Returns its bytes."""
     op, name = partial.reduce.op, partial.name
     out.add(UNROLL)
-    out.add(f"for (int k_ = 0; k_ < {count}; ++k_) scratch[k_ * {layout.threads} + {scope.thread}] = {name}[k_];")
+    out.add(f"for (int k = 0; k < {count}; ++k) scratch[k * {layout.threads} + {scope.thread}] = {name}[k];")
     out.add(scope.sync)
     out.add(UNROLL)
-    out.open(f"for (int k_ = 0; k_ < {count}; ++k_)")
-    out.add(f"const float* const of_ = scratch + k_ * {layout.threads} + {scope.thread} % {layout.across};")
-    out.add(f"{name}[k_] = of_[0];")
+    out.open(f"for (int k = 0; k < {count}; ++k)")
+    out.add(f"const float* const of = scratch + k * {layout.threads} + {scope.thread} % {layout.across};")
+    out.add(f"{name}[k] = of[0];")
     out.add(UNROLL)
-    other = f"of_[i_ * {layout.across}]"
-    out.add(f"for (int i_ = 1; i_ < {layout.down}; ++i_) {name}[k_] = {combine(op, f'{name}[k_]', other)};")
+    other = f"of[i * {layout.across}]"
+    out.add(f"for (int i = 1; i < {layout.down}; ++i) {name}[k] = {combine(op, f'{name}[k]', other)};")
     out.close()
     out.add(scope.sync)
     return 4 * layout.threads * count

@@ -23,9 +23,10 @@ from interlace.pipeline.cuda.barriers import barrier_slot, emit_barrier
 from interlace.pipeline.cuda.combine import Partial
 from interlace.pipeline.cuda.indices import emit_index, emit_less
 from interlace.pipeline.cuda.lines import UNROLL, Lines, Scope
+from interlace.pipeline.cuda.names import own
 from interlace.pipeline.cuda.peepholes import deferred_stores, hoisted, lagging_releases, pending_stores
 from interlace.pipeline.cuda.preamble import wgmma, wgmma_name
-from interlace.pipeline.cuda.rules import MapSpec, check_emittable, function_name, map_of, tensor_maps
+from interlace.pipeline.cuda.rules import MapSpec, check_emittable, map_of, tensor_maps
 from interlace.pipeline.cuda.spread import Fragment, spread_registers
 from interlace.pipeline.cuda.tiles import Tiles
 from interlace.pipeline.index import Index
@@ -54,7 +55,7 @@ from interlace.pipeline.ir import (
     Store,
 )
 from interlace.pipeline.nest import block_loops
-from interlace.pipeline.smem import SharedLayout, lay_out
+from interlace.pipeline.smem import SCRATCH, SharedLayout, lay_out
 from interlace.pipeline.traverse import walk, written
 
 #: Shared memory through which a block learns the number of its run.
@@ -120,44 +121,44 @@ class _Emitter:
         kernel, out = self.kernel, self.out
         out.depth = 1
         for symbol in kernel.symbols:
-            out.add(f"const int {symbol} = (int){symbol}_;")
+            out.add(f"const int {own(symbol)} = (int){symbol}_given;")
         if self.layout.total_bytes:
             out.add("extern __shared__ __align__(1024) unsigned char shared[];")
         barriers = {s.name for s in walk(kernel.body) if isinstance(s, AllocBarrier)}
         for placed in self.layout.placed:
-            if placed.name == "scratch":
+            if placed.name == SCRATCH:
                 out.add(f"float* const scratch = reinterpret_cast<float*>(shared + {placed.offset_bytes});")
             elif placed.name in barriers:
-                out.add(f"const unsigned {placed.name} = shared_address(shared + {placed.offset_bytes});")
+                out.add(f"const unsigned {own(placed.name)} = shared_address(shared + {placed.offset_bytes});")
             else:
-                out.add(f"unsigned char* const {placed.name} = shared + {placed.offset_bytes};")
+                out.add(f"unsigned char* const {own(placed.name)} = shared + {placed.offset_bytes};")
         out.add("const int thread = threadIdx.x;")
         scope = Scope(0, kernel.block_threads, "thread", "__syncthreads();")
         if not any(isinstance(s, Role) for s in walk(kernel.body)):
             self._registers()
         if self.items:
-            out.add("const Item item_ = begin_item(sync_, reinterpret_cast<unsigned long long*>(scratch));")
+            out.add("const Item item = begin_item(sync, reinterpret_cast<unsigned long long*>(scratch));")
         loops, body = block_loops(kernel)
         self._blocks(loops)
         self._statements(body, scope)
         if any(isinstance(s, Store) and s.by is Copy.TMA for s in walk(kernel.body)):
             out.add("bulk_wait<0>();")
         if self.items:
-            out.add("end_item(sync_, item_);")
+            out.add("end_item(sync, item);")
 
     def text(self, maps: tuple[MapSpec, ...]) -> str:
         """The whole text."""
         kernel = self.kernel
         restrict = "" if self.items else "__restrict__ "
         parameters = [
-            f"{'' if t.written else 'const '}{t.dtype}* {restrict}{t.name}"
+            f"{'' if t.written else 'const '}{t.dtype}* {restrict}{own(t.name)}"
             for t in kernel.tensors
             if t.memory is Memory.GLOBAL
         ]
         parameters += [f"const __grid_constant__ TensorMap {m.name}" for m in maps]
-        parameters += [f"long long {symbol}_" for symbol in kernel.symbols]
+        parameters += [f"long long {symbol}_given" for symbol in kernel.symbols]
         if self.items:
-            parameters.append("const __grid_constant__ Sync sync_")
+            parameters.append("const __grid_constant__ Sync sync")
         functions = sorted(
             {(s.acc.shape[1], _ptx_kind(kernel, s)) for s in walk(kernel.body) if isinstance(s, Matmul)}
             - {(128, "bf16"), (256, "bf16")}
@@ -165,7 +166,7 @@ class _Emitter:
         lines = [wgmma(n, kind) for n, kind in functions]
         # One block per SM is all that is asked for: else ptxas spills to fit one more than shared memory allows.
         lines.append(f'extern "C" __global__ void __launch_bounds__({kernel.block_threads}, 1)')
-        function = function_name(kernel)
+        function = own(kernel.name)
         lines.append(f"    {function}({(',' + chr(10) + '     ' + ' ' * len(function)).join(parameters)}) {{")
         return "\n".join([*lines, *self.out.text(), "}"]) + "\n"
 
@@ -181,8 +182,9 @@ class _Emitter:
     def _statement(self, stmt: Stmt, scope: Scope) -> None:
         match stmt:
             case For() if stmt.kind is LoopKind.THREAD:
-                head = f"int {stmt.var} = {scope.thread}; {stmt.var} < {emit_index(stmt.stop)}"
-                self._block(f"for ({head}; {stmt.var} += {scope.threads})", stmt.body, scope.one)
+                var = own(stmt.var)
+                head = f"int {var} = {scope.thread}; {var} < {emit_index(stmt.stop)}"
+                self._block(f"for ({head}; {var} += {scope.threads})", stmt.body, scope.one)
             case For():
                 self._for(stmt, scope)
             case If():
@@ -199,7 +201,7 @@ class _Emitter:
             case AllocBarrier():
                 pass
             case Let():
-                self.out.add(f"const int {stmt.var} = {emit_index(stmt.value)};")
+                self.out.add(f"const int {own(stmt.var)} = {emit_index(stmt.value)};")
             case Load() if stmt.by is Copy.TMA:
                 self._tma_load(stmt)
             case Load():
@@ -221,15 +223,15 @@ class _Emitter:
         """Blocks are numbered as the loops would run: the innermost variable changes fastest."""
         if self.items:
             for axis, loop in enumerate(loops):
-                self.out.add(f"const int {loop.var} = item_.at[{axis}];")
+                self.out.add(f"const int {own(loop.var)} = item.at[{axis}];")
             return
         number = "blockIdx.x"
         for loop in reversed(loops[1:]):
             extent = emit_index(loop.stop)
-            self.out.add(f"const int {loop.var} = rest({number}, {extent});")
+            self.out.add(f"const int {own(loop.var)} = rest({number}, {extent});")
             number = f"quotient({number}, {extent})"
         if loops:
-            self.out.add(f"const int {loops[0].var} = {number};")
+            self.out.add(f"const int {own(loops[0].var)} = {number};")
 
     def _block(self, head: str, body: tuple[Stmt, ...], scope: Scope) -> None:
         self.out.open(head)
@@ -244,21 +246,22 @@ class _Emitter:
             self.tiles.begin(partial)
             self.open[partial.reduce.dst.tensor] = partial
         lag = lagging_releases(self.kernel, loop)
-        for box_name in lag:
-            self.out.add(f"unsigned {box_name}_before_ = 0;")
+        for name in lag:
+            self.out.add(f"unsigned {name}_before = 0;")
         self.lagging = set(lag)
         if lag:
             (product,) = (s for s in loop.body if isinstance(s, Matmul))
             self._settle(product)  # else ptxas moves the zeros between products and serialises these
         self.out.add(UNROLL if loop.kind is LoopKind.UNROLLED else f"{UNROLL} 1")
-        head = f"for (int {loop.var} = {emit_index(loop.start)}; {loop.var} < {emit_index(loop.stop)}; ++{loop.var})"
+        var = own(loop.var)
+        head = f"for (int {var} = {emit_index(loop.start)}; {var} < {emit_index(loop.stop)}; ++{var})"
         self._block(head, loop.body, scope)
         if lag:
             self.out.add("wgmma_wait<0>();")
             self._settle(product)
             self.out.add("__syncwarp();")
             for name in lag:
-                self.out.add(f"if (thread % 32 == 0 && {name}_before_) mbarrier_arrive({name}_before_);")
+                self.out.add(f"if (thread % 32 == 0 && {name}_before) mbarrier_arrive({name}_before);")
             self.lagging = set()
         for partial in reductions:
             self.tiles.finish(partial, scope)
@@ -289,7 +292,7 @@ class _Emitter:
     def _elect(self, stmt: ElectOne, scope: Scope) -> None:
         late = [s for s in stmt.body if isinstance(s, Arrive) and s.barrier.name in self.lagging]
         for arrive in late:
-            before = f"{arrive.barrier.name}_before_"
+            before = f"{arrive.barrier.name}_before"
             self.out.add(f"if (thread % 32 == 0 && {before}) mbarrier_arrive({before});")
             self.out.add(f"{before} = {barrier_slot(arrive.barrier)};")
         now = tuple(s for s in stmt.body if s not in late)
@@ -352,16 +355,16 @@ class _Emitter:
         out.open()
         group = f"{scope.thread} / 128" if groups > 1 else "0"
         out.add("__syncwarp();")
-        out.add(f"const unsigned long long a_ = matrix_descriptor(shared_address({self.tiles.slot(stmt.a)}));")
-        out.add(f"const unsigned long long b_ = matrix_descriptor(shared_address({self.tiles.slot(stmt.b)}));")
+        out.add(f"const unsigned long long a = matrix_descriptor(shared_address({self.tiles.slot(stmt.a)}));")
+        out.add(f"const unsigned long long b = matrix_descriptor(shared_address({self.tiles.slot(stmt.b)}));")
         out.add("wgmma_fence();")
         out.add(UNROLL)
-        out.open(f"for (int block_ = 0; block_ < {layout.blocks}; ++block_)")
+        out.open(f"for (int block = 0; block < {layout.blocks}; ++block)")
         out.add(UNROLL)
-        out.add(f"for (int k_ = 0; k_ < {a.tile[1] // 16}; ++k_)")
+        out.add(f"for (int k = 0; k < {a.tile[1] // 16}; ++k)")
         # A block of 64 rows has 64 * 128 bytes, 512 units of a descriptor; 16 elements along k have 2 units.
         name = wgmma_name(b.tile[0], _ptx_kind(self.kernel, stmt))
-        out.add(f"  {name}({acc}[block_], a_ + (block_ * {groups} + {group}) * 512 + k_ * 2, b_ + k_ * 2);")
+        out.add(f"  {name}({own(acc)}[block], a + (block * {groups} + {group}) * 512 + k * 2, b + k * 2);")
         out.close()
         out.add("wgmma_commit();")
         if self.lagging:
@@ -375,7 +378,7 @@ class _Emitter:
         layout = self.tiles.registers[stmt.acc.tensor]
         assert isinstance(layout, Fragment)
         for block in range(layout.blocks):
-            self.out.add(f"settle({stmt.acc.tensor}[{block}]);")
+            self.out.add(f"settle({own(stmt.acc.tensor)}[{block}]);")
 
 
 def _ptx_kind(kernel: Kernel, stmt: Matmul) -> str:

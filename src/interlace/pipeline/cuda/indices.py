@@ -4,17 +4,18 @@ Division in C rounds towards zero, in the IR down; they differ below 0 alone. Wh
 ``quotient`` and ``rest``, which divide without sign (a shift or a mask for powers of two), the rest ``floor_quotient``
 and ``floor_rest``. Worked example, slot and parity of the step three ahead in a ring of four:
 
-    (i + 3) % 4            rest(i + 3, 4)
-    (i + 3) // 4 % 2       rest(quotient(i + 3, 4), 2)
-    (m - b + 131) // 132   floor_quotient(m - b + 131, 132)
+    (i + 3) % 4            rest(i_ + 3, 4)
+    (i + 3) // 4 % 2       rest(quotient(i_ + 3, 4), 2)
+    (m - b + 131) // 132   floor_quotient(m_ - b_ + 131, 132)
 """
 
 from __future__ import annotations
 
+from interlace.pipeline.cuda.names import own
 from interlace.pipeline.index import Binary, Const, Index, IndexOp, Less, Var, never_negative
 
 _BINDING = {IndexOp.ADD: 1, IndexOp.SUB: 1, IndexOp.MUL: 2}
-INDEX_CALLS = {IndexOp.MIN: "min", IndexOp.MAX: "max", IndexOp.FLOORDIV: "quotient", IndexOp.MOD: "rest"}
+_CALLS = {IndexOp.MIN: "min", IndexOp.MAX: "max", IndexOp.FLOORDIV: "quotient", IndexOp.MOD: "rest"}
 
 
 def emit_index(index: Index, outer: int = 0) -> str:
@@ -22,10 +23,10 @@ def emit_index(index: Index, outer: int = 0) -> str:
     if isinstance(index, Const):
         return str(index.value)
     if isinstance(index, Var):
-        return index.name
+        return own(index.name)
     assert isinstance(index, Binary)
-    if index.op in INDEX_CALLS:
-        name = INDEX_CALLS[index.op]
+    if index.op in _CALLS:
+        name = _CALLS[index.op]
         if index.op in (IndexOp.FLOORDIV, IndexOp.MOD) and not never_negative(index.left):
             name = f"floor_{name}"
         return f"{name}({emit_index(index.left)}, {emit_index(index.right)})"

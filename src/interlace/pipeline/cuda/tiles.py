@@ -3,16 +3,16 @@
 ``y[r : +8, c : +256] = x_s * 2`` over 128 threads becomes, at 4 neighbours to a vector:
 
     #pragma unroll
-    for (int u_ = 0; u_ < 2; ++u_) {
-      const int c0_ = u_ * 4 + down_;              row within the tile
+    for (int u = 0; u < 2; ++u) {
+      const int c0 = u * 4 + down;             row within the tile
     #pragma unroll
-      for (int w_ = 0; w_ < 2; ++w_) {
-        const int c1_ = (w_ * 32 + across_) * 4;   first of 4 columns
-        float v0_[4], out_[4];
-        read_tile<fp32, 4>(v0_, ...);              x_s
+      for (int w = 0; w < 2; ++w) {
+        const int c1 = (w * 32 + across) * 4;  first of 4 columns
+        float v0[4], out[4];
+        read_tile<fp32, 4>(v0, ...);           x_s
     #pragma unroll
-        for (int j_ = 0; j_ < 4; ++j_) out_[j_] = v0_[j_] * 2.0f;
-        write_clipped<fp32, 4>(y + ..., out_, n - column);
+        for (int j = 0; j < 4; ++j) out[j] = v0[j] * 2.0f;
+        write_clipped<fp32, 4>(y_ + ..., out, n_ - column);
       }
     }
 """
@@ -27,6 +27,7 @@ from interlace.core.errors import PipelineError
 from interlace.pipeline.cuda.combine import NEUTRAL, Partial, combine, combine_groups, combine_neighbours
 from interlace.pipeline.cuda.indices import emit_index
 from interlace.pipeline.cuda.lines import UNROLL, Lines, Scope
+from interlace.pipeline.cuda.names import own
 from interlace.pipeline.cuda.spread import Fragment, Spread, vector_of
 from interlace.pipeline.cuda.values import emit_value
 from interlace.pipeline.index import Const, divisor, never_negative
@@ -57,9 +58,9 @@ class Tiles:
         """The registers of a tile."""
         layout = self.registers[tensor.name]
         if isinstance(layout, Fragment):
-            self.out.add(f"float {tensor.name}[{layout.blocks}][{layout.shape[1] // 2}];")
+            self.out.add(f"float {own(tensor.name)}[{layout.blocks}][{layout.shape[1] // 2}];")
         else:
-            self.out.add(f"float {tensor.name}[{layout.registers(tensor.tile)}];")
+            self.out.add(f"float {own(tensor.name)}[{layout.registers(tensor.tile)}];")
 
     def load(self, stmt: Load, scope: Scope) -> None:
         """By plain loads or cp.async, every thread of the scope its part."""
@@ -81,18 +82,18 @@ class Tiles:
         count = layout.registers(partial.reduce.dst.shape)
         self.out.add(f"float {partial.name}[{count}];")
         self.out.add(UNROLL)
-        self.out.add(f"for (int k_ = 0; k_ < {count}; ++k_) {partial.name}[k_] = {NEUTRAL[partial.reduce.op]};")
+        self.out.add(f"for (int k = 0; k < {count}; ++k) {partial.name}[k] = {NEUTRAL[partial.reduce.op]};")
 
     def accumulate(self, partial: Partial, stmt: Reduce, scope: Scope) -> None:
         """Combine what a thread holds of one tile."""
         layout = self._layout_of(stmt)
-        name = f"{partial.name}[{self._register(layout, stmt.dst.shape, 'j_')}]"
+        name = f"{partial.name}[{self._register(layout, stmt.dst.shape)}]"
         combined = f"{name} + {{}}" if stmt.op is ReduceOp.SUM else f"larger({name}, {{}})"
         self._loops(layout, stmt.shape, scope, every_thread=False)
         values = self._read_all(stmt.value, stmt.shape, layout)
         self.out.add(UNROLL)
         expression = emit_value(stmt.value, stmt.shape, values)
-        loop = f"for (int j_ = 0; j_ < {self._vector(layout, stmt.shape)}; ++j_)"
+        loop = f"for (int j = 0; j < {self._vector(layout, stmt.shape)}; ++j)"
         self.out.add(f"{loop} {name} = {combined.format(expression)};")
         self._end_loops()
 
@@ -110,8 +111,9 @@ class Tiles:
         elif layout.down > 1:
             self.scratch_bytes = max(self.scratch_bytes, combine_groups(self.out, partial, count, layout, scope))
         self.out.add(UNROLL)
-        self.out.open(f"for (int k_ = 0; k_ < {count}; ++k_)")
-        self.out.add(f"{stmt.dst.tensor}[k_] = {combine(stmt.op, f'{stmt.dst.tensor}[k_]', f'{partial.name}[k_]')};")
+        self.out.open(f"for (int k = 0; k < {count}; ++k)")
+        whole = f"{own(stmt.dst.tensor)}[k]"
+        self.out.add(f"{whole} = {combine(stmt.op, whole, f'{partial.name}[k]')};")
         self.out.close()
         self.out.close()
 
@@ -123,21 +125,21 @@ class Tiles:
         values = self._read_all(value, shape, layout)
         expression = emit_value(value, shape, values)
         vector = self._vector(layout, shape)
-        loop = f"for (int j_ = 0; j_ < {vector}; ++j_)"
+        loop = f"for (int j = 0; j < {vector}; ++j)"
         if in_registers:
             self._whole(dst)
             if target.dtype != fp32:
                 expression = f"widened(rounded<{target.dtype}>({expression}))"
             self.out.add(UNROLL)
-            self.out.add(f"{loop} {dst.tensor}{self._element(dst.tensor, dst.shape, layout, 'j_')} = {expression};")
+            self.out.add(f"{loop} {self._element(dst, layout)} = {expression};")
         else:
-            self.out.add(f"float out_[{vector}];")
+            self.out.add(f"float out[{vector}];")
             self.out.add(UNROLL)
-            self.out.add(f"{loop} out_[j_] = {expression};")
+            self.out.add(f"{loop} out[j] = {expression};")
             if target.memory is Memory.GLOBAL:
-                self._access("write_clipped", dst, shape, vector, "out_")
+                self._access("write_clipped", dst, shape, vector, "out")
             else:
-                self._shared("write_tile", dst, shape, vector, "out_")
+                self._shared("write_tile", dst, shape, vector, "out")
         self._end_loops()
 
     def _layout(self, shape: tuple[int, ...], boxes: tuple[Box, ...], scope: Scope) -> Spread | Fragment:
@@ -169,7 +171,7 @@ class Tiles:
         return layout.vector if layout.keeps(shape)[1] else 1
 
     def _loops(self, layout: Spread | Fragment, shape: tuple[int, ...], scope: Scope, *, every_thread: bool) -> None:
-        """Open the loops over a thread's vectors; coordinates are then c0_, c1_, ... and the first column's last.
+        """Open the loops over a thread's vectors; coordinates are then c0, c1, ... and the first column's last.
 
         ``every_thread``: threads that hold the same elements all run, as they must for registers.
         """
@@ -179,14 +181,14 @@ class Tiles:
         if isinstance(layout, Fragment):
             groups = scope.threads // 128
             out.add(UNROLL)
-            out.open(f"for (int b_ = 0; b_ < {layout.blocks}; ++b_)")
+            out.open(f"for (int b = 0; b < {layout.blocks}; ++b)")
             out.add(UNROLL)
-            out.open("for (int h_ = 0; h_ < 2; ++h_)")
+            out.open("for (int h = 0; h < 2; ++h)")
             t = scope.thread
-            out.add(f"const int c0_ = (b_ * {groups} + {t} / 128) * 64 + {t} / 32 % 4 * 16 + h_ * 8 + {t} % 32 / 4;")
+            out.add(f"const int c0 = (b * {groups} + {t} / 128) * 64 + {t} / 32 % 4 * 16 + h * 8 + {t} % 32 / 4;")
             out.add(UNROLL)
-            out.open(f"for (int p_ = 0; p_ < {layout.shape[1] // 8}; ++p_)")
-            out.add(f"const int c1_ = p_ * 8 + {t} % 4 * 2;")
+            out.open(f"for (int p = 0; p < {layout.shape[1] // 8}; ++p)")
+            out.add(f"const int c1 = p * 8 + {t} % 4 * 2;")
             return
         rows, columns = layout.keeps(shape)
         conditions = []
@@ -195,31 +197,31 @@ class Tiles:
         row = "0"
         if rows:
             out.add(UNROLL)
-            out.open(f"for (int u_ = 0; u_ < {layout.up}; ++u_)")
-            row = "u_" if alone else f"u_ * {layout.down} + {down}" if layout.up > 1 else down
+            out.open(f"for (int u = 0; u < {layout.up}; ++u)")
+            row = "u" if alone else f"u * {layout.down} + {down}" if layout.up > 1 else down
             if layout.rows % layout.down:
-                conditions.append(f"row_ < {layout.rows}")
+                conditions.append(f"row < {layout.rows}")
         elif layout.down > 1 and not every_thread:
             conditions.append(f"{down} == 0")
         if columns:
             out.add(UNROLL)
-            out.open(f"for (int w_ = 0; w_ < {layout.along}; ++w_)")
-            column = "w_" if alone else f"(w_ * {layout.across} + {across})" if layout.along > 1 else f"({across})"
-            out.add(f"const int c{rank - 1}_ = {column} * {layout.vector};")
+            out.open(f"for (int w = 0; w < {layout.along}; ++w)")
+            column = "w" if alone else f"(w * {layout.across} + {across})" if layout.along > 1 else f"({across})"
+            out.add(f"const int c{rank - 1} = {column} * {layout.vector};")
             if layout.vectors % layout.across:
-                conditions.append(f"c{rank - 1}_ < {layout.columns}")
+                conditions.append(f"c{rank - 1} < {layout.columns}")
         else:
-            out.add(f"const int c{rank - 1}_ = 0;")
+            out.add(f"const int c{rank - 1} = 0;")
             if layout.across > 1 and not every_thread:
                 conditions.append(f"{across} == 0")
         if rank > 1:
-            out.add(f"const int row_ = {row};")
+            out.add(f"const int row = {row};")
         for axis in range(rank - 1):
             below = prod(shape[axis + 1 : -1])
-            part = f"row_ / {below}" if below > 1 else "row_"
+            part = f"row / {below}" if below > 1 else "row"
             if axis:
                 part += f" % {shape[axis]}"
-            out.add(f"const int c{axis}_ = {part if shape[axis] > 1 else 0};")
+            out.add(f"const int c{axis} = {part if shape[axis] > 1 else 0};")
         if conditions:
             out.open(f"if ({' && '.join(conditions)})")
 
@@ -227,20 +229,21 @@ class Tiles:
         while self.out.depth > self._opened:
             self.out.close()
 
-    def _register(self, layout: Spread, shape: tuple[int, ...], j: str) -> str:
+    def _register(self, layout: Spread, shape: tuple[int, ...]) -> str:
         """Which register of a tile of ``shape`` the current vector's element ``j`` is."""
         rows, columns = layout.keeps(shape)
         terms = []
         if rows and layout.up > 1:
-            terms.append(f"u_ * {layout.along * layout.vector}" if columns else "u_")
+            terms.append(f"u * {layout.along * layout.vector}" if columns else "u")
         if columns:
-            terms += [f"w_ * {layout.vector}"] * (layout.along > 1) + [j]
+            terms += [f"w * {layout.vector}"] * (layout.along > 1) + ["j"]
         return " + ".join(terms) or "0"
 
-    def _element(self, name: str, shape: tuple[int, ...], layout: Spread | Fragment, j: str) -> str:
+    def _element(self, box: Box, layout: Spread | Fragment) -> str:
+        """Element ``j`` of the current vector of a register tile."""
         if isinstance(layout, Fragment):
-            return f"[b_][p_ * 4 + h_ * 2 + {j}]"
-        return f"[{self._register(layout, shape, j)}]"
+            return f"{own(box.tensor)}[b][p * 4 + h * 2 + j]"
+        return f"{own(box.tensor)}[{self._register(layout, box.shape)}]"
 
     def _read_all(self, value: Value, shape: tuple[int, ...], layout: Spread | Fragment) -> dict[Box, str]:
         """Read each operand's current vector, once, into a variable."""
@@ -250,23 +253,23 @@ class Tiles:
             tensor = self.kernel.tensor(box.tensor)
             if tensor.memory is Memory.REGISTER:
                 self._whole(box)
-                names[box] = f"{box.tensor}{self._element(box.tensor, box.shape, layout, 'j_')}"
+                names[box] = self._element(box, layout)
                 continue
-            name = f"v{len(names)}_"
+            name = f"v{len(names)}"
             width = vector if box.shape[-1] > 1 else 1
             self.out.add(f"float {name}[{width}];")
             if tensor.memory is Memory.GLOBAL:
                 self._access("read_clipped", box, shape, width, name)
             else:
                 self._shared("read_tile", box, shape, width, name)
-            names[box] = f"{name}[j_]" if width > 1 else f"{name}[0]"
+            names[box] = f"{name}[j]" if width > 1 else f"{name}[0]"
         return names
 
     def _coordinates(self, box: Box, shape: tuple[int, ...]) -> list[str]:
         """Coordinates in the tensor of the current vector's first element."""
         out = []
         for origin, axis in zip(box.origin, axes_of(box, shape), strict=True):
-            own = "" if axis is None else f"c{axis}_"
+            own = "" if axis is None else f"c{axis}"
             start = emit_index(origin, 1)
             out.append(" + ".join(t for t in (start if start != "0" else "", own) if t) or "0")
         return out
@@ -312,8 +315,8 @@ class Tiles:
     def slot(self, box: Box) -> str:
         """Where the box's slot begins in shared memory."""
         if box.slot is None or box.slot == Const(0):
-            return box.tensor
-        return f"{box.tensor} + {emit_index(box.slot, 2)} * {self.slot_bytes[box.tensor]}"
+            return own(box.tensor)
+        return f"{own(box.tensor)} + {emit_index(box.slot, 2)} * {self.slot_bytes[box.tensor]}"
 
     def _copy_async(self, stmt: Load, scope: Scope) -> None:
         source, tile = self.kernel.tensor(stmt.src.tensor), self.kernel.tensor(stmt.dst.tensor)
@@ -327,12 +330,12 @@ class Tiles:
             inside.append(f"{place} < {emit_index(extent, 1)}")
             if not never_negative(origin):
                 inside.append(f"{place} >= 0")
-        self.out.add(f"const bool inside_ = {' && '.join(inside)};")
+        self.out.add(f"const bool inside = {' && '.join(inside)};")
         left = f"min({vector}, {emit_index(source.shape[-1], 1)} - ({coordinates[-1]}))"
-        where = self._inside(tile, [f"c{axis}_" for axis in range(len(shape))])
+        where = self._inside(tile, [f"c{axis}" for axis in range(len(shape))])
         self.out.add(
             f"copy_async_16(shared_address({self.slot(stmt.dst)} + {where}), "
-            f"{address(source, offset)}, {source.name}, inside_ ? {left} * {source.dtype.itemsize} : 0);"
+            f"{address(source, offset)}, {own(source.name)}, inside ? {left} * {source.dtype.itemsize} : 0);"
         )
         self._end_loops()
 
@@ -349,7 +352,7 @@ def _inside(tensor: Tensor, box: Box, vector: int) -> bool:
 
 def address(tensor: Tensor, offset: str) -> str:
     """The element at ``offset`` of a global tensor."""
-    return f"{tensor.name} + ({offset})"
+    return f"{own(tensor.name)} + ({offset})"
 
 
 def _row_major(coordinates: list[str], extents: list[str], *, wide: bool = False) -> str:

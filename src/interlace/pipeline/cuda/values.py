@@ -1,8 +1,8 @@
-"""Values as CUDA C++ expressions, for the element ``j_`` of a thread's current vector.
+"""Values as CUDA C++ expressions, for the element ``j`` of a thread's current vector.
 
-Worked example, ``larger(x_s * z_r + 1, 0)`` with the operands' elements in ``v0_[j_]`` and ``z_r[j_]``:
+Worked example, ``larger(x_s * z_r + 1, 0)`` with the operands' elements in ``v0[j]`` and ``z_r_[j]``:
 
-    larger(((v0_[j_] * z_r[j_]) + 1.0f), 0.0f)
+    larger(((v0[j] * z_r_[j]) + 1.0f), 0.0f)
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from interlace.pipeline.ir import Box
 from interlace.pipeline.values import Apply, Coord, FromIndex, Read, Scalar, Value, ValueOp
 
 _INFIX = {ValueOp.ADD: "+", ValueOp.SUB: "-", ValueOp.MUL: "*", ValueOp.DIV: "/"}
-VALUE_CALLS = {
+_CALLS = {
     ValueOp.MAX: "larger",
     ValueOp.MIN: "smaller",
     ValueOp.EXP: "expf",
@@ -34,7 +34,7 @@ def emit_value(value: Value, shape: tuple[int, ...], reads: Mapping[Box, str]) -
             return f"(float)({emit_index(value.index)})"
         case Coord():
             last = value.axis == len(shape) - 1
-            return f"(float)(c{value.axis}_ + j_)" if last else f"(float)c{value.axis}_"
+            return f"(float)(c{value.axis} + j)" if last else f"(float)c{value.axis}"
         case Read():
             return reads[value.box]
     assert isinstance(value, Apply)
@@ -47,7 +47,7 @@ def emit_value(value: Value, shape: tuple[int, ...], reads: Mapping[Box, str]) -
         return f"({args[0]} < {args[1]} ? 1.0f : 0.0f)"
     if value.op is ValueOp.WHERE:
         return f"({args[0]} != 0.0f ? {args[1]} : {args[2]})"
-    return f"{VALUE_CALLS[value.op]}({', '.join(args)})"
+    return f"{_CALLS[value.op]}({', '.join(args)})"
 
 
 def _number(number: float) -> str:
