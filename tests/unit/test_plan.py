@@ -450,12 +450,12 @@ MEANINGLESS: dict[str, tuple[Callable[[], str], type[PlanError], str]] = {
     "wait whose last semaphore underflows": (
         lambda: _edited(("waits", "count", 0, 2), ("waits", "stride", 0, -(2**63))),
         SemaphoreError,
-        f"waits for semaphore {-(2**63)}, but the plan has 4",
+        f"wait 0 has stride {-(2**63)}; list its semaphores upwards",
     ),
     "wait for one semaphore without end": (
         lambda: _edited(("waits", "count", 0, 10**15), ("waits", "stride", 0, 0)),
         SemaphoreError,
-        "waits for semaphore 0 1000000000000000 times over",
+        "wait 0 has stride 0; list its semaphores upwards",
     ),
     "grid of which hardly a tile has an item": (
         lambda: _changed(*_OP, "grid", to=[2**30 - 1, 2]),

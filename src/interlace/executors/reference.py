@@ -174,7 +174,7 @@ class ReferenceExecutor:
         waits = self.plan.waits
         first, count, stride = int(waits.first[row]), int(waits.count[row]), int(waits.stride[row])
         target = (self._run + 1) * int(waits.threshold[row])
-        for s in range(first, first + count * stride, stride) if stride else (first,):
+        for s in range(first, first + count * stride, stride):
             while 0 < (target - self._semaphores[s]) % _WRAP < _WRAP // 2:
                 yield "blocked"
 

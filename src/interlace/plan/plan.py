@@ -9,8 +9,9 @@ Worked example, two ops of two tiles each, where tile 0 of ``b`` needs both tile
     3          b   1     0:1   1 semaphore from 0, value 2
 
 A *wait* covers ``count`` semaphores ``first, first + stride, ...`` and ends when each has received
-``threshold`` posts in this run. It stands before element ``k`` of the item's reduction; at the item's
-``k_lo`` (or below) it stands before everything. An item *posts* one semaphore when its tile is complete;
+``threshold`` posts in this run. Semaphores are listed upwards: 5, 3, 1 is first 1, count 3, stride 2.
+A wait stands before element ``k`` of the item's reduction; at the item's ``k_lo`` (or below, down to 0) it
+stands before everything. An item *posts* one semaphore when its tile is complete;
 the parts of a split tile name the same semaphore and only the last to arrive posts it.
 """
 
@@ -82,7 +83,7 @@ class Waits(_Table):
 
     Attributes:
         ptr: where each item's rows begin, one more entry than items.
-        first, count, stride: the semaphores of one wait.
+        first, count, stride: the semaphores of one wait, upwards: ``stride`` is at least 1.
         threshold: posts per run that each of them must have received.
         k: the wait stands before this element of the reduction.
     """
