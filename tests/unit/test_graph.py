@@ -14,7 +14,7 @@ from interlace.graph.graph import Graph, from_data, to_data
 from interlace.graph.op import Op, Reduction
 from interlace.graph.tensor import Tensor
 
-from .graphs import EXAMPLES, conv_chain, gated, graphs, pair, pointwise, program, two_matmuls
+from .graphs import EXAMPLES, AnyBody, conv_chain, gated, graphs, pair, pointwise, program, two_matmuls
 
 I, J = axes(2)
 ROWS = (I.block(2), J.block(2))
@@ -336,7 +336,7 @@ def test_any_graph_survives_json(graph: Graph) -> None:
 def test_json_keeps_parameters_and_takes_bodies_by_kernel_name() -> None:
     params = (("tile", 64), ("scale", 0.5), ("activation", "silu"), ("causal", True))
     accesses = (Access("in", "x", (I.block(2),)),), (Access("out", "y", (I.block(2),)),)
-    body = object()
+    body = AnyBody()
     op = Op("a", "scale", (2,), *accesses, params=params, flops=12.5, body=body)
     graph = program({"x": (4,), "y": (4,)}, op)
     data = json.loads(json.dumps(to_data(graph)))

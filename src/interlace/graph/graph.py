@@ -13,7 +13,7 @@ import numpy as np
 from interlace.core.dtypes import dtype
 from interlace.core.errors import CyclicGraphError, GraphError, ShapeError
 from interlace.graph.access import Access, Affine, Span
-from interlace.graph.op import Op, Param, Reduction
+from interlace.graph.op import Body, Op, Param, Reduction
 from interlace.graph.tensor import Region, Tensor
 
 
@@ -34,6 +34,7 @@ class Graph:
     Raises:
         ShapeError: an access map has another rank than its tensor.
         CyclicGraphError: ops wait for each other.
+        ParamError: an op is not what its kernel makes of its tensors and params.
         GraphError: unknown or repeated names, a tensor read before anything writes it, an output that nothing
             writes.
     """
@@ -47,6 +48,9 @@ class Graph:
     def __post_init__(self) -> None:
         _check_names(self)
         _check_order(self)
+        for op in self.ops:
+            if op.body is not None:
+                op.body.check(op, {a.arg: self.tensor(a.tensor) for a in op.accesses})
 
     def tensor(self, name: str) -> Tensor:
         """The tensor called ``name``."""
@@ -205,7 +209,7 @@ def to_data(graph: Graph) -> dict[str, Any]:
     }
 
 
-def from_data(data: Mapping[str, Any], bodies: Mapping[str, object] | None = None) -> Graph:
+def from_data(data: Mapping[str, Any], bodies: Mapping[str, Body] | None = None) -> Graph:
     """The graph that ``to_data`` wrote; ``bodies`` gives kernels by name, for running it.
 
     Raises:

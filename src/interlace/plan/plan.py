@@ -29,6 +29,7 @@ from interlace.core.errors import GraphError, InterlaceError, PlanFormatError
 from interlace.graph.access import Ints
 from interlace.graph.dependencies import offsets
 from interlace.graph.graph import Graph, from_data, to_data
+from interlace.graph.op import Body
 
 FORMAT = "interlace-plan"
 SCHEMA_VERSION = 1
@@ -149,13 +150,14 @@ class Plan:
         return json.dumps(data, separators=(",", ":")) + "\n"
 
     @staticmethod
-    def from_json(text: str, bodies: Mapping[str, object] | None = None) -> Plan:
+    def from_json(text: str, bodies: Mapping[str, Body] | None = None) -> Plan:
         """The plan that ``to_json`` wrote, not yet verified.
 
-        ``bodies`` gives kernels by name; without them the plan can be verified but not run.
+        ``bodies`` gives kernels by name; an op without one can be verified but not run. ``interlace.read_plan`` knows
+        the built-in ones.
 
         Raises:
-            PlanFormatError: not JSON, not a plan, or of another schema version.
+            PlanFormatError: not JSON, not a plan, of another schema version, or with an op that is none of its kernel.
         """
         try:
             data = json.loads(text, parse_constant=_no_number)
