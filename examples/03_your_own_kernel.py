@@ -7,8 +7,10 @@
 
 A kernel is three things: what each tile reads and writes (data, from which all dependencies follow), what it
 computes (NumPy, the reference), and how (a Triton body, optional). A fourth, also optional, lets plans of it be read
-from files: how an op follows from tensors and params, so that a file cannot name others. The blur's tiles are taller than those of
-the scale and reach one row beyond themselves, so a tile of the blur needs two, three or four of the scale.
+from files: how an op follows from tensors and params, so that a file cannot name others.
+
+The blur's tiles are taller than those of the scale and reach one row beyond themselves, so a tile of the blur needs
+two, three or four of the scale.
 """
 
 from __future__ import annotations

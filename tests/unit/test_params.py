@@ -26,9 +26,10 @@ def ffn() -> il.Graph:
     up, gate, down = (il.Tensor(name, (64, 64), il.fp32) for name in ("up", "gate", "down"))
     bias = il.Tensor("bias", (64,), il.fp32)
     tile = il.MatmulTile(16, 32, 16, stages=2, swap=True, prefetch_bytes=4096)
+    relu = il.Activation.RELU
     ops = (
         il.matmul("up", x, up, hidden, gate=gate, residual=x, activation=il.Activation.SILU, tile=tile),
-        il.matmul("down", hidden, down, biased, bias=bias, activation=il.Activation.RELU, tile=il.MatmulTile(32, 16, 32)),
+        il.matmul("down", hidden, down, biased, bias=bias, activation=relu, tile=il.MatmulTile(32, 16, 32)),
         il.copy("copy", biased, out, (16, 16)),
     )
     inputs = (x, up, gate, down, bias)
@@ -227,5 +228,5 @@ def test_a_plan_without_its_kernel_is_proved_and_says_what_to_pass() -> None:
     plan = il.build(il.Graph("g", (x, y), (doubled("d", x, y, 4),), ("x",), ("y",)), il.Choices(1))
     again = il.read_plan(plan.to_json())
     assert il.verify(again).longest_chain == 1
-    with pytest.raises(GraphError, match=r"op 'd' has no body for kernel 'double'; .*interlace.read_plan\(text, \[kern"):
+    with pytest.raises(GraphError, match=r"op 'd' has no body for kernel 'double'; .*interlace.read_plan\(text, "):
         il.ReferenceExecutor(again)

@@ -231,7 +231,8 @@ class Kernel:
             if found.get(what, "none") != expected.get(what, "none"):
                 raise ParamError(
                     f"op {op.name!r} has {what} {found.get(what, 'none')}, but of its tensors and params kernel "
-                    f"{self.name!r} makes an op with {expected.get(what, 'none')}; make it with the kernel's own function"
+                    f"{self.name!r} makes an op with {expected.get(what, 'none')}; "
+                    "make it with the kernel's own function"
                 )
 
     def _check_launch(self, op: Op, tensors: Mapping[str, Tensor]) -> None:

@@ -14,7 +14,6 @@ from dataclasses import fields
 import numpy as np
 
 from interlace.core.errors import ItemError, PlanError, SemaphoreError
-from interlace.graph.access import Ints
 from interlace.graph.dependencies import Groups, batches, distinct, offsets, ranges
 from interlace.plan.plan import Dispatch, Items, Plan, Waits
 
