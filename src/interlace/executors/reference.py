@@ -87,7 +87,10 @@ class ReferenceExecutor:
 
     def _schedule(self) -> None:
         """Let workers step until all are done; blocked workers try again when something has been posted."""
-        workers = [self._worker(w) for w in range(self.plan.workers)]
+        # Workers beyond the items would only look and leave.
+        static = self.plan.dispatch is Dispatch.STATIC
+        busy = np.unique(self.plan.items.worker) if static else range(min(self.plan.workers, len(self.plan.items)))
+        workers = [self._worker(int(w)) for w in busy]
         running = list(range(len(workers)))
         blocked: list[int] = []
         while running or blocked:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from math import isfinite
 from typing import Any
 
@@ -54,11 +55,9 @@ class Graph:
 
     def tensor(self, name: str) -> Tensor:
         """The tensor called ``name``."""
-        for t in self.tensors:
-            if t.name == name:
-                return t
-        known = [t.name for t in self.tensors]
-        raise GraphError(f"graph {self.name!r} has no tensor {name!r}; it has {known}")
+        if name not in self._tensors:
+            raise GraphError(f"graph {self.name!r} has no tensor {name!r}; it has {[*self._tensors]}")
+        return self._tensors[name]
 
     def op(self, name: str) -> Op:
         """The op called ``name``."""
@@ -66,10 +65,17 @@ class Graph:
 
     def op_index(self, name: str) -> int:
         """Position in program order of the op called ``name``."""
-        for i, op in enumerate(self.ops):
-            if op.name == name:
-                return i
-        raise GraphError(f"graph {self.name!r} has no op {name!r}; it has {[op.name for op in self.ops]}")
+        if name not in self._positions:
+            raise GraphError(f"graph {self.name!r} has no op {name!r}; it has {[*self._positions]}")
+        return self._positions[name]
+
+    @cached_property
+    def _tensors(self) -> dict[str, Tensor]:
+        return {t.name: t for t in self.tensors}
+
+    @cached_property
+    def _positions(self) -> dict[str, int]:
+        return {op.name: i for i, op in enumerate(self.ops)}
 
     def region(self, op: Op, access: Access, tile: int, k_lo: int, k_hi: int) -> Region:
         """The region that one item touches through one access."""
@@ -81,8 +87,8 @@ class Graph:
     @property
     def intermediates(self) -> tuple[str, ...]:
         """Tensors that ops write and that are neither inputs nor outputs."""
-        written = {a.tensor for op in self.ops for a in op.writes}
-        return tuple(t.name for t in self.tensors if t.name in written - {*self.inputs, *self.outputs})
+        written = {a.tensor for op in self.ops for a in op.writes} - {*self.inputs, *self.outputs}
+        return tuple(t.name for t in self.tensors if t.name in written)
 
     def __str__(self) -> str:
         lines = [f"graph {self.name}"]
@@ -131,12 +137,13 @@ def _repeated(names: Iterable[str]) -> list[str]:
 def _check_order(graph: Graph) -> None:
     """Every read, and every output, finds a value: an input, or the write of an op (an earlier one)."""
     writers: dict[str, list[int]] = {}
+    given = {*graph.inputs}
     for i, op in enumerate(graph.ops):
         for a in op.writes:
             writers.setdefault(a.tensor, []).append(i)
     for i, op in enumerate(graph.ops):
         for a in op.reads:
-            if a.tensor in graph.inputs or any(w < i for w in writers.get(a.tensor, ())):
+            if a.tensor in given or writers.get(a.tensor, [i])[0] < i:
                 continue
             if a.tensor not in writers:
                 raise GraphError(
@@ -154,7 +161,7 @@ def _check_order(graph: Graph) -> None:
                 f"op {op.name!r} reads {a.tensor!r} before op {later!r} writes it; list {later!r} first"
             )
     for name in graph.outputs:
-        if name not in writers and name not in graph.inputs:
+        if name not in writers and name not in given:
             raise GraphError(
                 f"graph {graph.name!r} has output {name!r}, which no op writes; let one write it, or drop it"
             )

@@ -43,10 +43,8 @@ class Facts:
 
     def __init__(self, plan: Plan) -> None:
         self.plan = plan
-        _check_tables(plan)
-        _check_counts(plan)
+        check_items(plan)
         self.base = plan.tile_base()
-        _check_places(plan)
         self.tile_of_item = self.base[plan.items.op] + plan.items.tile
         self.parts = self._parts()
         self.post_of_tile = plan.items.post[self.parts.values[self.parts.ptr[:-1]]]
@@ -155,6 +153,17 @@ class Facts:
                 f"{self.plan.item_name(int(self.wait_item[row]))} waits for semaphore {outside}, "
                 f"but the plan has {n}; raise Plan.semaphores or mend the wait"
             )
+
+
+def check_items(plan: Plan) -> None:
+    """Every item names an op, tile, k-range and worker that there are, so that arrays may be indexed by them.
+
+    Raises:
+        ItemError, SemaphoreError, PlanError: as ``Facts`` does.
+    """
+    _check_tables(plan)
+    _check_counts(plan)
+    _check_places(plan)
 
 
 def _check_tables(plan: Plan) -> None:

@@ -160,7 +160,7 @@ class Plan:
             PlanFormatError: not JSON, not a plan, of another schema version, or with an op that is none of its kernel.
         """
         try:
-            data = json.loads(text, parse_constant=_no_number)
+            data = json.loads(text, parse_constant=_no_number, object_pairs_hook=_once)
         except (ValueError, RecursionError) as error:
             raise PlanFormatError(
                 f"not JSON: {error}; write plans with Plan.to_json or `interlace plan`"
@@ -207,6 +207,14 @@ def _text(value: Any) -> str:
     if not isinstance(value, str):
         raise ValueError(f"{value!r} is not a text")
     return value
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    data = dict(pairs)
+    if len(data) < len(pairs):
+        name = next(key for n, (key, _) in enumerate(pairs) if key in dict(pairs[:n]))
+        raise ValueError(f"{name!r} stands twice in one object")
+    return data
 
 
 def _no_number(constant: str) -> None:
