@@ -377,7 +377,7 @@ def test_files_that_are_no_plans_are_exit_code_2_in_one_line(tmp_path: Path) -> 
         assert result.stderr.count("\n") == 1, name
         assert "\x1b" not in result.stderr, name
     assert "No such file" in fail(2, "verify", tmp_path / "absent")
-    assert "directory" in fail(2, "verify", tmp_path)
+    assert "is a folder, no file; name a plan" in fail(2, "verify", tmp_path)
 
 
 def test_text_from_a_plan_cannot_act_on_the_terminal(tmp_path: Path) -> None:

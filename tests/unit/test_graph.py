@@ -348,6 +348,28 @@ def test_json_keeps_parameters_and_takes_bodies_by_kernel_name() -> None:
     assert from_data(data).op("a").body is None
 
 
+class Looked(tuple):
+    """A tuple that counts what is looked at."""
+
+    entries = 0
+
+    def __iter__(self):  # type: ignore[no-untyped-def]
+        for entry in super().__iter__():
+            Looked.entries += 1
+            yield entry
+
+
+def test_many_ops_are_looked_at_a_few_times_each() -> None:
+    n = 400
+    tensors = Looked(Tensor(f"t{i}", (4, 4), fp32) for i in range(n + 1))
+    ops = Looked(touch(f"op{i}", f"t{i}", f"t{i + 1}") for i in range(n))
+    graph = Graph("chain", tensors, ops, Looked(["t0"]), Looked([f"t{n}"]))
+    for op in ops:
+        assert graph.tensor(op.reads[0].tensor) is tensors[graph.op_index(op.name)]
+    assert len(graph.intermediates) == n - 1
+    assert Looked.entries < 20 * n
+
+
 def test_inconsistent_data_is_a_graph_error() -> None:
     data = to_data(pair())
     data["inputs"] = []

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Iterator
 from dataclasses import replace
+from random import Random
 from typing import Any
 
 import numpy as np
 import pytest
 
 import interlace as il
-from interlace.core.errors import DTypeError, GraphError, ParamError, PlanFormatError, ShapeError
+from interlace.core.errors import DTypeError, GraphError, ParamError, PlanError, PlanFormatError, ShapeError
+from interlace.executors.table import by_op, for_workers
 from interlace.pipeline import library
 from interlace.pipeline.op import pipeline_op
+from interlace.planner.predict import predict
 
 from ..pipeline_graphs import marked
 
@@ -230,3 +234,83 @@ def test_a_plan_without_its_kernel_is_proved_and_says_what_to_pass() -> None:
     assert il.verify(again).longest_chain == 1
     with pytest.raises(GraphError, match=r"op 'd' has no body for kernel 'double'; .*interlace.read_plan\(text, "):
         il.ReferenceExecutor(again)
+
+
+# ---------------------------------------------------------------- any damage
+
+
+EXTREME: tuple[Any, ...] = (
+    *(0, 1, -1, 2, 3, 7, 16, 64, 2**30, 2**31 - 1, 2**31, -(2**31), 2**32, 2**32 + 16, -(2**32) + 16),
+    *(2**62, 2**63 - 1, -(2**63), 2**63, 10**30, 10**400, 1.5, 1e308),
+    *("x", "", "relu", "silu", "bf16", None, True, False, [], {}, [1]),
+)
+TABLES = ("items", "waits", "workers", "semaphores", "dispatch")
+
+
+def places(node: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    """The path of everything inside a JSON value."""
+    for key, value in node.items() if isinstance(node, dict) else enumerate(node):
+        yield (*path, key)
+        if isinstance(value, dict | list):
+            yield from places(value, (*path, key))
+
+
+def damaged(text: str, random: Random) -> str:
+    """With one to three places replaced, moved far, dropped or doubled; mostly in the tables, where proofs look."""
+    data = json.loads(text)
+    for _ in range(random.choice((1, 1, 1, 2, 3))):
+        kinds: dict[tuple[Any, ...], list[tuple[Any, ...]]] = {}
+        for path in places(data):
+            kinds.setdefault(tuple("*" if isinstance(key, int) else key for key in path), []).append(path)
+        some = [kind for kind in sorted(kinds) if random.random() < 0.1 or kind[0] in TABLES]
+        *way, last = random.choice(kinds[random.choice(some or sorted(kinds))])
+        node = data
+        for key in way:
+            node = node[key]
+        action = random.random()
+        if action < 0.08:
+            del node[last]
+        elif action < 0.16 and isinstance(node, list):
+            node.insert(last, node[last])
+        elif action < 0.4 and type(node[last]) is int:
+            node[last] += random.choice((-1, 1, 2**31, 2**32, -(2**32)))
+        else:
+            node[last] = random.choice(EXTREME)
+    return json.dumps(data)
+
+
+PLANS = {
+    "split": il.Choices(3, split={"down": il.SplitK(2)}, chunk_waits=True),
+    "static": il.Choices(3, il.Dispatch.STATIC, policy=il.RowSync()),
+    "one worker": il.Choices(1, policy=il.NoSync()),
+    "panels": il.Choices(2, policy=il.KernelSync(), interleaving=il.Panels(1)),
+}
+
+
+@pytest.mark.parametrize("name", PLANS)
+def test_a_damaged_plan_is_refused_or_runs_right(name: str) -> None:
+    text, random = il.build(ffn(), PLANS[name]).to_json(), Random(name)
+    ended: Counter[str] = Counter()
+    for seed in range(150):
+        try:
+            proof = il.verify(il.read_plan(damaged(text, random)))
+        except (PlanError, GraphError) as error:
+            ended[type(error).__name__] += 1
+            assert len(str(error)) > 10
+            continue
+        graph, ended["verified"] = proof.plan.graph, ended["verified"] + 1
+        # What is proved has a form that fits the 32 bits of a device as it stands.
+        for table in (by_op(proof.plan, [True] * 3), for_workers(proof.plan, [True] * 3)):
+            waits = proof.plan.waits
+            columns = np.stack([waits.first, waits.count, waits.stride, waits.threshold, waits.k], 1)
+            np.testing.assert_array_equal(table.waits[: len(waits), :5], columns)
+            assert table.items.min() >= -1
+        predict(proof.plan, il.H200)
+        draw = np.random.default_rng(seed)
+        tensors = {tensor: draw.standard_normal(graph.tensor(tensor).shape) for tensor in graph.inputs}
+        if all(op.body for op in graph.ops):
+            plain = il.build(graph, il.Choices(1, policy=il.NoSync()))
+            right = il.ReferenceExecutor(plain).run(tensors)
+            for found in (il.ReferenceExecutor(proof), il.ReferenceExecutor(proof, seed=seed)):
+                np.testing.assert_allclose(found.run(tensors)["out"], right["out"], rtol=1e-9, atol=1e-12)
+    assert min(ended["verified"], ended["PlanFormatError"], ended["ItemError"]) >= 3, ended

@@ -35,7 +35,7 @@ def register(app: typer.Typer) -> None:
             proof = verify(build(task.graph, task.choices(schedule, machine)))
         save(out, proof.plan.to_json())
         if json is not None:
-            save_json(json, {"workload": task.facts, "device": machine.name, **_summary(proof)})
+            save_json(json, {"workload": task.facts, "device": machine.facts, **_summary(proof)})
         show(table.facts(f"{task.title}, for {machine.name}", _rows(proof)))
         say(f"wrote {out}")
 

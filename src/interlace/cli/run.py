@@ -140,7 +140,7 @@ def _write_trace(path: Any, runner: Runner, machine: Machine) -> None:
 def _record(work: Problem, machine: Machine, plan: Plan, rows: Sequence[Row], seed: int) -> Mapping[str, Any]:
     return {
         "workload": {**work.facts, "seed": seed},
-        "device": {"name": machine.name, "kind": "cuda" if machine.cuda else "cpu", "sms": machine.sms},
+        "device": machine.facts,
         "versions": versions(),
         "plan": plan_data(plan),
         "executors": [
