@@ -316,10 +316,10 @@ def require(condition: bool, message: str) -> None:
 
 
 def check_block(what: str, *extents: int) -> None:
-    """Raise ShapeError unless Triton has blocks of these extents: powers of two, 2^20 elements at most."""
+    """Raise ShapeError unless a block of these extents is some elements, and no more than Triton takes."""
     require(
-        all(type(n) is int and n > 0 and n & (n - 1) == 0 for n in extents) and prod(extents) <= _BLOCK,
-        f"{what} has blocks of {' x '.join(map(str, extents))} elements; use powers of two, and 2^20 elements at most",
+        all(type(n) is int and n > 0 for n in extents) and prod(extents) <= _BLOCK,
+        f"{what} has blocks of {' x '.join(map(str, extents))}; use positive ints, and at most 2^20 elements",
     )
 
 

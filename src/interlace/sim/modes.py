@@ -21,7 +21,7 @@ from interlace.graph.dependencies import offsets
 from interlace.plan.plan import Dispatch, Plan
 
 #: Most workers of a simulated plan: far more than any GPU keeps resident, and little memory for each.
-MOST_WORKERS = 1 << 20
+MOST_WORKERS = 1 << 16
 
 
 class Gate(IntEnum):
