@@ -315,4 +315,5 @@ def test_a_damaged_plan_is_refused_or_runs_right(name: str) -> None:
             for found in (il.ReferenceExecutor(proof), il.ReferenceExecutor(proof, seed=seed)):
                 np.testing.assert_allclose(found.run(tensors)["out"], right["out"], rtol=1e-9, atol=1e-12)
     assert not ended["says nothing"]
-    assert ended["verified"] and min(ended["PlanFormatError"], ended["ItemError"]) >= 3, ended
+    assert ended["verified"] > 0, ended
+    assert min(ended["PlanFormatError"], ended["ItemError"]) >= 3, ended
