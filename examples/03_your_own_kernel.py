@@ -6,8 +6,11 @@
     z[r, c] = (y[r - 1, c] + 2 * y[r, c] + y[r + 1, c]) / 4          rows beyond the edge count as 0
 
 A kernel is three things: what each tile reads and writes (data, from which all dependencies follow), what it
-computes (NumPy, the reference), and how (a Triton body, optional). The blur's tiles are taller than those of
-the scale and reach one row beyond themselves, so a tile of the blur needs two, three or four of the scale.
+computes (NumPy, the reference), and how (a Triton body, optional). A fourth, also optional, lets plans of it be read
+from files: how an op follows from tensors and params, so that a file cannot name others.
+
+The blur's tiles are taller than those of the scale and reach one row beyond themselves, so a tile of the blur needs
+two, three or four of the scale.
 """
 
 from __future__ import annotations
@@ -16,7 +19,7 @@ import numpy as np
 from machine import executors, find_device, run
 
 import interlace as il
-from interlace.core.errors import FootprintError
+from interlace.core.errors import FootprintError, PlanFormatError
 from interlace.executors.footprint import check_footprint
 
 DEVICE = find_device()
@@ -67,8 +70,18 @@ if DEVICE is not None:
 
 
 # The bodies are asked for only by executors that need them, so without Triton the names may be missing.
-SCALE = il.Kernel("scale", il.Reference(scale_reference), lambda: il.TritonBody(finish=scale_tile))
-BLUR = il.Kernel("blur", il.Reference(blur_reference), lambda: il.TritonBody(finish=blur_tile))
+SCALE = il.Kernel(
+    "scale",
+    il.Reference(scale_reference),
+    lambda: il.TritonBody(finish=scale_tile),
+    make=lambda name, t, params: scale(name, t["x"], t["gain"], t["y"], params["BM"], params["BN"]),
+)
+BLUR = il.Kernel(
+    "blur",
+    il.Reference(blur_reference),
+    lambda: il.TritonBody(finish=blur_tile),
+    make=lambda name, t, params: blur(name, t["y"], t["z"], params["BM"], params["BN"], "above" in t),
+)
 
 # ---------------------------------------------------------------- what each tile touches
 
@@ -130,6 +143,16 @@ def main() -> None:
         print(f"without the halo, FootprintError: {error}")
     else:
         raise AssertionError("an undeclared read went unseen")
+
+    plan = il.build(graph, il.Choices(workers, policy=il.RowSync(), interleaving=il.Panels(2)))
+    again = il.read_plan(plan.to_json(), [SCALE, BLUR])
+    assert again == plan
+    try:
+        il.read_plan(plan.to_json().replace(f'"N":{n}', f'"N":{2 * n}', 1), [SCALE, BLUR])
+    except PlanFormatError as error:
+        print(f"\na file that names other sizes, PlanFormatError: {error}")
+    else:
+        raise AssertionError("a plan of other sizes was read")
 
     random = np.random.default_rng(0)
     x = random.standard_normal((m, n)).astype(np.float32)

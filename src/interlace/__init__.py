@@ -31,6 +31,7 @@ from interlace.graph.tensor import Region, Tensor
 from interlace.kernels.base import Kernel, Reference, TritonBody
 from interlace.kernels.copy import copy
 from interlace.kernels.matmul import Activation, MatmulTile, matmul
+from interlace.kernels.read import read_plan
 from interlace.plan.plan import Dispatch, Plan
 from interlace.plan.verify import Proof, verify
 from interlace.planner.build import Assignment, Choices, build
@@ -148,6 +149,7 @@ __all__ = [
     "hopper",
     "matmul",
     "plan",
+    "read_plan",
     "verify",
     "workloads",
 ]

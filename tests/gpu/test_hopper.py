@@ -346,7 +346,7 @@ def test_semaphores_survive_2_to_the_32_posts(m: int, setting: HopperSetting | N
     run.synchronize()
     posts = run._semaphores.clone().long()  # one run's worth
     starts = run._counters.clone()
-    assert int(starts.max()) == len(run.plan.items) + run.plan.workers  # every worker draws one ticket too many
+    assert int(starts.max()) == len(run.plan.items) + run._table.workers  # every worker draws one ticket too many
     for limit in (2**31, 2**32):
         first = int(limit // int(posts.max())) - 2
         run._semaphores.copy_(((posts * first + 2**31) % 2**32 - 2**31).int())

@@ -39,12 +39,12 @@ def failure(graph: il.Graph, op: str, device: str = "cpu", **options: object) ->
 
 
 def declared(op: il.Op, maps: Mapping[str, Sequence[Span]]) -> il.Op:
-    """The op with other access maps for some arguments."""
+    """The op with other access maps for some arguments, of a kernel that does not say how it is made."""
 
     def changed(accesses: tuple[il.Access, ...]) -> tuple[il.Access, ...]:
         return tuple(replace(a, spans=tuple(maps.get(a.arg, a.spans))) for a in accesses)
 
-    return replace(op, reads=changed(op.reads), writes=changed(op.writes))
+    return replace(op, reads=changed(op.reads), writes=changed(op.writes), body=replace(op.body, make=None))
 
 
 # ---------------------------------------------------------------- right declarations

@@ -12,7 +12,7 @@ import triton.language as tl
 
 import interlace as il
 from interlace import device
-from interlace.core.errors import GraphError, HangError
+from interlace.core.errors import GraphError, HangError, ParamError
 from interlace.executors.device import DeviceExecutor
 
 from ..cases import relative_error
@@ -26,6 +26,16 @@ def whole(name: str, graph: il.Graph) -> DeviceExecutor:
     """The executor of this name, with no reduction split."""
     cls, choices = EXECUTORS[name]
     return cls(il.build(graph, replace(choices(graph), split=il.Whole())), CPU)
+
+
+@pytest.mark.parametrize("executor", [il.SerialExecutor, il.SemaphoreStreamsExecutor, il.PersistentExecutor])
+def test_a_param_that_is_missing_at_compile_time_is_named(executor: type[DeviceExecutor]) -> None:
+    x, y = il.Tensor("x", (20, 40), il.fp32), il.Tensor("y", (20, 40), il.fp32)
+    op = scale("scale", x, y, 3.0)
+    less = replace(op, params=tuple(param for param in op.params if param[0] != "BN"))
+    graph = il.Graph("scaled", (x, y), (less,), ("x",), ("y",))
+    with pytest.raises(ParamError, match=r"op 'scale' lacks params \['BN'\], which the body of kernel 'scale' takes"):
+        executor(il.build(graph, il.Choices(1)), CPU)
 
 
 def scaled_row_sum(dtype: str) -> Case:

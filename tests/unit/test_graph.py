@@ -14,7 +14,7 @@ from interlace.graph.graph import Graph, from_data, to_data
 from interlace.graph.op import Op, Reduction
 from interlace.graph.tensor import Tensor
 
-from .graphs import EXAMPLES, conv_chain, gated, graphs, pair, pointwise, program, two_matmuls
+from .graphs import EXAMPLES, AnyBody, conv_chain, gated, graphs, pair, pointwise, program, two_matmuls
 
 I, J = axes(2)
 ROWS = (I.block(2), J.block(2))
@@ -336,7 +336,7 @@ def test_any_graph_survives_json(graph: Graph) -> None:
 def test_json_keeps_parameters_and_takes_bodies_by_kernel_name() -> None:
     params = (("tile", 64), ("scale", 0.5), ("activation", "silu"), ("causal", True))
     accesses = (Access("in", "x", (I.block(2),)),), (Access("out", "y", (I.block(2),)),)
-    body = object()
+    body = AnyBody()
     op = Op("a", "scale", (2,), *accesses, params=params, flops=12.5, body=body)
     graph = program({"x": (4,), "y": (4,)}, op)
     data = json.loads(json.dumps(to_data(graph)))
@@ -346,6 +346,28 @@ def test_json_keeps_parameters_and_takes_bodies_by_kernel_name() -> None:
     assert again.flops == 12.5
     assert again.body is body
     assert from_data(data).op("a").body is None
+
+
+class Looked(tuple):
+    """A tuple that counts what is looked at."""
+
+    entries = 0
+
+    def __iter__(self):  # type: ignore[no-untyped-def]
+        for entry in super().__iter__():
+            Looked.entries += 1
+            yield entry
+
+
+def test_many_ops_are_looked_at_a_few_times_each() -> None:
+    n = 400
+    tensors = Looked(Tensor(f"t{i}", (4, 4), fp32) for i in range(n + 1))
+    ops = Looked(touch(f"op{i}", f"t{i}", f"t{i + 1}") for i in range(n))
+    graph = Graph("chain", tensors, ops, Looked(["t0"]), Looked([f"t{n}"]))
+    for op in ops:
+        assert graph.tensor(op.reads[0].tensor) is tensors[graph.op_index(op.name)]
+    assert len(graph.intermediates) == n - 1
+    assert Looked.entries < 20 * n
 
 
 def test_inconsistent_data_is_a_graph_error() -> None:

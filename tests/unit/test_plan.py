@@ -9,10 +9,12 @@ from collections.abc import Callable, Iterator
 from functools import cache
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from interlace.core.dtypes import fp32
 from interlace.core.errors import (
     GraphError,
     InterlaceError,
@@ -21,8 +23,14 @@ from interlace.core.errors import (
     PlanFormatError,
     SemaphoreError,
 )
+from interlace.executors.reference import ReferenceExecutor
+from interlace.executors.table import for_workers
 from interlace.graph.access import ALL, Access, axes
+from interlace.graph.graph import Graph
 from interlace.graph.op import Op
+from interlace.graph.tensor import Tensor
+from interlace.kernels.copy import copy as copy_op
+from interlace.kernels.read import read_plan
 from interlace.plan.plan import Dispatch, Plan
 from interlace.plan.verify import verify
 from interlace.planner.build import Assignment, Choices, build
@@ -33,6 +41,7 @@ from interlace.policies.sync import KernelSync, NoSync, RowSync
 
 from .graphs import (
     EXAMPLES,
+    AnyBody,
     choices,
     conv_chain,
     gated,
@@ -216,7 +225,7 @@ def test_plans_differ_if_one_entry_differs() -> None:
 
 
 def test_kernel_bodies_are_bound_by_name() -> None:
-    body = object()
+    body = AnyBody()
     plan = Plan.from_json(PLANS["ticket"]().to_json(), {"matmul": body})
     assert [op.body for op in plan.graph.ops] == [body, body]
 
@@ -264,6 +273,21 @@ def _without(*path: Any) -> str:
 def test_text_that_is_not_json_is_a_format_error(text: str) -> None:
     with pytest.raises(PlanFormatError, match=r"not JSON: .*write plans with Plan.to_json"):
         Plan.from_json(text)
+
+
+@pytest.mark.parametrize(
+    ("found", "doubled"),
+    [
+        ('"semaphores":4', '"semaphores":4,"semaphores":4'),
+        ('"post":', '"post":[0,0],"post":'),
+        ('"name":"up"', '"name":"up","kernel":"other"'),
+    ],
+)
+def test_a_key_that_stands_twice_is_a_format_error(found: str, doubled: str) -> None:
+    text = _text()
+    assert found in text
+    with pytest.raises(PlanFormatError, match=r"not JSON: '\w+' stands twice in one object"):
+        Plan.from_json(text.replace(found, doubled, 1))
 
 
 @pytest.mark.parametrize("text", ["null", "[]", "3", '"plan"', "{}", '{"format":"other"}', '{"format":null}'])
@@ -420,6 +444,30 @@ def test_damaged_text_is_a_format_error(name: str) -> None:
         Plan.from_json(FORMAT_DAMAGE[name]())
 
 
+@pytest.mark.parametrize("dispatch", Dispatch)
+def test_workers_beyond_the_items_cost_nothing(dispatch: Dispatch) -> None:
+    x, y = Tensor("x", (64, 64), fp32), Tensor("y", (64, 64), fp32)
+    graph = Graph("copy", (x, y), (copy_op("copy", x, y, (16, 16)),), ("x",), ("y",))
+    data = json.loads(build(graph, Choices(4, dispatch)).to_json())
+    data["workers"] = 2**31 - 1
+    if dispatch is Dispatch.STATIC:
+        data["items"]["worker"][7] = 2**31 - 2
+    proof = verify(read_plan(json.dumps(data)))
+    values = np.arange(4096.0).reshape(64, 64)
+    tracemalloc.start()
+    try:
+        np.testing.assert_array_equal(ReferenceExecutor(proof).run({"x": values})["y"], values)
+        table = for_workers(proof.plan, [False])
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak < 1 << 20
+    assert table.workers == (16 if dispatch is Dispatch.TICKET else 5)
+    if dispatch is Dispatch.STATIC:
+        assert table.worker_rows.tolist() == [0, 4, 8, 12, 15, 16]
+        assert table.items[15, 14] == 7
+
+
 # Each of these is a plan by its form, so verify has to refuse it, before it takes memory for what is named.
 MEANINGLESS: dict[str, tuple[Callable[[], str], type[PlanError], str]] = {
     "semaphores beyond memory": (
@@ -450,12 +498,12 @@ MEANINGLESS: dict[str, tuple[Callable[[], str], type[PlanError], str]] = {
     "wait whose last semaphore underflows": (
         lambda: _edited(("waits", "count", 0, 2), ("waits", "stride", 0, -(2**63))),
         SemaphoreError,
-        f"waits for semaphore {-(2**63)}, but the plan has 4",
+        f"wait 0 has stride {-(2**63)}; list its semaphores upwards",
     ),
     "wait for one semaphore without end": (
         lambda: _edited(("waits", "count", 0, 10**15), ("waits", "stride", 0, 0)),
         SemaphoreError,
-        "waits for semaphore 0 1000000000000000 times over",
+        "wait 0 has stride 0; list its semaphores upwards",
     ),
     "grid of which hardly a tile has an item": (
         lambda: _changed(*_OP, "grid", to=[2**30 - 1, 2]),

@@ -192,12 +192,44 @@ def test_wait_for_no_semaphore_is_refused(value: int) -> None:
     )
 
 
-def test_descending_stride_and_repeated_waits_are_understood() -> None:
+@pytest.mark.parametrize(
+    ("first", "count", "stride"),
+    [(3, 4, -1), (3, 2, -3), (2, 4, 0), (2, 1, 0), (2, 1, 2**62), (2, 1, -1), (0, 4, -(2**63))],
+)
+def test_semaphores_of_a_wait_are_listed_upwards(first: int, count: int, stride: int) -> None:
+    plan = build(two_matmuls(2, (2, 8, 2)), Choices(2))
+    assert (plan.waits.first.tolist(), plan.waits.count.tolist()) == ([0], [4])
+    for name, value in (("first", first), ("count", count), ("stride", stride)):
+        plan = set_entry(plan, f"waits.{name}", 0, value)
+    refused(
+        plan,
+        SemaphoreError,
+        f"op 'down', tile (0, 0): wait 0 has stride {stride}; list its semaphores upwards from the lowest one, "
+        "with a stride of at least 1",
+    )
+
+
+def test_a_wait_before_the_reduction_begins_is_refused() -> None:
+    # On a device k has 32 bits, in which -2**32 + 2 would be 2, inside the reduction.
+    refused(
+        set_entry(rows_plan(), "waits.k", 0, -(2**32) + 2),
+        PlanError,
+        "wait 0 (count 1, k -4294967294) is malformed",
+        "or at 0 or more before it",
+    )
+
+
+@pytest.mark.parametrize("ptr", [(0, 2**63 - 1, -2, 0, 2), (0, -(2**63), 2**63 - 1, 1, 2)])
+def test_first_waits_whose_differences_wrap_are_refused(ptr: tuple[int, ...]) -> None:
+    plan = build(two_matmuls(4, (2, 4, 2), up=(2, 4), down=(2, 2)), Choices(2))
+    assert plan.waits.ptr.tolist() == [0, 0, 0, 1, 2]
+    damaged = replace(plan, waits=replace(plan.waits, ptr=column(*ptr)))
+    refused(damaged, PlanError, "waits.ptr must rise from 0 to 2, but entry")
+
+
+def test_repeated_waits_are_understood() -> None:
     graph = two_matmuls(2, (2, 8, 2))
     plan = build(graph, Choices(2))
-    assert (plan.waits.first.tolist(), plan.waits.count.tolist()) == ([0], [4])
-    backwards = set_entry(set_entry(plan, "waits.first", 0, 3), "waits.stride", 0, -1)
-    assert verify(backwards).edges_by_wait == 4
     again = take_items(plan, [0, 1, 2, 3, 4])
     twice = replace(again, waits=Waits(*(np.r_[c, c[-1:]] for c in _columns(again.waits))))
     twice = replace(twice, waits=replace(twice.waits, ptr=column(0, 0, 0, 0, 0, 2)))
@@ -310,7 +342,7 @@ def test_wait_one_chunk_too_early_is_safe() -> None:
 def test_wait_before_the_start_of_a_part_stands_at_its_start() -> None:
     plan = rows_plan(split={"down": SplitK(2)})
     (row,) = wait_rows(plan, item_at(plan, "down", 0, k_lo=4))
-    for k in (-5, 0, 3, 4):
+    for k in (0, 1, 3, 4):
         assert verify(set_entry(plan, "waits.k", row, k)).edges == 32
 
 

@@ -61,9 +61,10 @@ def note(message: str) -> None:
 
 
 def printable(text: str) -> str:
-    """Text as one line of bounded length; text from a file may hold anything, also for the terminal."""
-    line = "".join(c if c.isprintable() else "?" for c in " ".join(text.split()))
-    return line if len(line) <= _LONGEST else line[:_LONGEST] + " ..."
+    """Text as one line of bounded length; what would act on the terminal is escaped, since files may hold anything."""
+    words = " ".join(text[: 2 * _LONGEST].split())
+    line = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in words)
+    return line if max(len(line), len(text) // 2) <= _LONGEST else line[:_LONGEST] + " ..."
 
 
 @contextmanager

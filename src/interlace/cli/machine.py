@@ -39,6 +39,11 @@ class Machine:
         """The torch device that executors take."""
         return str(self.device) if self.cuda else "cpu"
 
+    @property
+    def facts(self) -> dict[str, object]:
+        """The machine as JSON."""
+        return {"name": self.name, "kind": "cuda" if self.cuda else "cpu", "sms": self.sms}
+
 
 def find(device: Device | None) -> Machine:
     """The machine to run on.

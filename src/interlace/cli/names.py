@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
+from pathlib import Path
 from typing import Generic, TypeVar
 
 import typer
@@ -258,6 +260,13 @@ def family_name(member: Family) -> str:
     else:
         name = next(name for name, known in ORDERS.plain.items() if known == order)
     return f"{name}, sawtooth" if member.sawtooth else name
+
+
+def workload(text: str) -> Workload | Path:
+    """One of ``WORKLOADS``, or the path of a plan: what ends in .json or is there. Raises typer.BadParameter."""
+    if text not in WORKLOADS.plain and (text.endswith(".json") or os.path.exists(text)):
+        return Path(text)
+    return WORKLOADS.parse(text)
 
 
 def grid(text: str) -> tuple[int, int]:

@@ -78,12 +78,14 @@ class FfnOptions:
 
 @dataclass(frozen=True)
 class WorkloadOptions:
-    """Which graph to build; None where the default is meant."""
+    """Which graph to build, or the plan that has it; None where the default is meant."""
 
     workload: Annotated[
-        names.Workload,
+        names.Workload | Path,
         typer.Argument(
-            parser=names.WORKLOADS.parse, metavar="WORKLOAD", help=f"What to run: {names.WORKLOADS.listing}."
+            parser=names.workload,
+            metavar="WORKLOAD",
+            help=f"What to run: {names.WORKLOADS.listing}; for run and trace also a plan file.",
         ),
     ]
     model: Model = None

@@ -7,12 +7,12 @@ from typing import Annotated
 
 import typer
 
-from interlace.cli import table
-from interlace.cli.console import FAILED, BadInput, fail, save, save_json, say, show, working
+from interlace.cli import plan_file, table
+from interlace.cli.console import FAILED, fail, save, save_json, say, show, working
 from interlace.cli.machine import target
 from interlace.cli.options import JsonFile, OutFile, ScheduleOptions, WorkloadOptions, command
 from interlace.cli.problem import problem
-from interlace.core.errors import InterlaceError, PlanFormatError
+from interlace.core.errors import InterlaceError
 from interlace.plan.plan import Plan
 from interlace.plan.verify import Proof, verify
 from interlace.planner.build import build
@@ -22,7 +22,7 @@ def register(app: typer.Typer) -> None:
     """Add the commands."""
 
     @command(app, "plan")
-    def plan(workload: WorkloadOptions, schedule: ScheduleOptions, out: OutFile) -> None:
+    def plan(workload: WorkloadOptions, schedule: ScheduleOptions, out: OutFile, json: JsonFile = None) -> None:
         """Plan a workload, prove the plan safe, and write it as JSON.
 
         With --device cuda it plans for a GPU that need not be here. A plan without proof is not written.
@@ -34,6 +34,8 @@ def register(app: typer.Typer) -> None:
         with working("planning and verifying"):
             proof = verify(build(task.graph, task.choices(schedule, machine)))
         save(out, proof.plan.to_json())
+        if json is not None:
+            save_json(json, {"workload": task.facts, "device": machine.facts, **_summary(proof)})
         show(table.facts(f"{task.title}, for {machine.name}", _rows(proof)))
         say(f"wrote {out}")
 
@@ -64,23 +66,38 @@ def register(app: typer.Typer) -> None:
 
 
 def _verify(path: Path) -> Proof | InterlaceError:
-    """The proof, or what is wrong with the plan.
-
-    Raises:
-        BadInput: the file is missing, damaged, or no plan.
-    """
+    """The proof, or what is wrong with the plan. Raises BadInput if the file is none."""
+    plan = plan_file.read(path)
     try:
-        text = path.read_text(encoding="utf-8")
-    except OSError as error:
-        raise BadInput(f"cannot read {str(path)!r}: {error.strerror}") from None
-    except UnicodeDecodeError:
-        raise BadInput(f"{str(path)!r} is not text, so no plan; write plans with `interlace plan`") from None
-    try:
-        return verify(Plan.from_json(text))
-    except PlanFormatError as error:
-        raise BadInput(f"{str(path)!r}: {error}") from None
+        return verify(plan)
     except InterlaceError as error:
         return error
+
+
+def plan_data(plan: Plan) -> dict[str, object]:
+    """A verified plan as JSON, in numbers."""
+    return {
+        "items": len(plan.items),
+        "semaphores": plan.semaphores,
+        "workers": plan.workers,
+        "dispatch": plan.dispatch.value,
+        "policy": plan.policy,
+        "order": plan.order,
+        "verified": True,
+    }
+
+
+def _summary(proof: Proof) -> dict[str, object]:
+    """All that ``_rows`` says, as JSON."""
+    plan = proof.plan
+    ops = [
+        {"name": op.name, "kernel": op.kernel, "grid": list(op.grid), "tiles": op.tiles} for op in plan.graph.ops
+    ]
+    return {
+        "graph": {"name": plan.graph.name, "ops": ops},
+        "plan": {**plan_data(plan), "waits": len(plan.waits)},
+        "proof": _proved(proof),
+    }
 
 
 def _rows(proof: Proof) -> list[tuple[str, str]]:

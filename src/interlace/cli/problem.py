@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,7 +19,8 @@ from interlace.core.dtypes import DType, bf16
 from interlace.graph.graph import Graph
 from interlace.kernels.matmul import Activation, MatmulTile
 from interlace.plan.plan import Dispatch
-from interlace.planner.build import Choices
+from interlace.plan.verify import Proof, verify
+from interlace.planner.build import Choices, build
 from interlace.policies.interleavings import OpAfterOp
 from interlace.policies.orders import RowMajor
 from interlace.policies.splits import Whole
@@ -28,6 +31,8 @@ from interlace.workloads.checkpoint import Checkpoint, ffn_shape, round_to
 Inputs = Mapping[str, NDArray[np.float32]]
 #: (numpy or torch, tensors by name) -> the output; both have tanh and maximum of the same meaning.
 Dense = Callable[[Any, Mapping[str, Any]], Any]
+#: The verified plan of a dispatch, of None for the one that suits.
+Proofs = Callable[[Dispatch | None], Proof]
 
 _CPU_TILE = MatmulTile(16, 64, 64)  # small, so that small graphs still have several waves
 _COPY_BLOCKS = 8  # a copy keeps few bytes in flight, so it takes many blocks to fill the memory pipe
@@ -42,27 +47,29 @@ class Problem:
         graph: what is run.
         title: for people.
         facts: the workload as JSON.
-        dense: the output without any tiling, as an independent check.
+        dense: the output without any tiling, as an independent check; None where only the kernels' references tell.
         stored: names in the checkpoint of those inputs that come from it.
         checkpoint: where they come from.
         policy: which suits the graph unless another is asked for.
         blocks: workers per SM that suit it on a GPU.
+        dispatch: the only one that there is a plan for, None if any can be planned.
     """
 
     graph: Graph
     title: str
     facts: Mapping[str, Any]
-    dense: Dense
+    dense: Dense | None
     stored: Mapping[str, str]
     checkpoint: Checkpoint | None
     policy: SyncPolicy
     blocks: int = 1
+    dispatch: Dispatch | None = None
 
     def inputs(self, seed: int) -> Inputs:
         """Every input, rounded to the graph's dtype and held in float32.
 
-        x is drawn from N(0, 1) and weights from N(0, 1 / fan-in), so that values keep their size through the
-        graph; weights of a checkpoint are read from it.
+        Vectors and x are drawn from N(0, 1) and weights from N(0, 1 / fan-in), so that values keep their size through
+        the graph; weights of a checkpoint are read from it.
         """
         random = np.random.default_rng(seed)
         drawn: dict[str, NDArray[np.float32]] = {}
@@ -73,8 +80,8 @@ class Problem:
                     values = self.checkpoint.read(self.stored[name])
             else:
                 values = random.standard_normal(tensor.shape, np.float32)
-                if name != "x":
-                    values *= np.float32(tensor.shape[1] ** -0.5)
+                if name != "x" and len(tensor.shape) > 1:
+                    values *= np.float32(tensor.shape[-1] ** -0.5)
             drawn[name] = round_to(values, tensor.dtype)
         return drawn
 
@@ -92,13 +99,27 @@ class Problem:
             chunk_waits=schedule.chunk_waits,
         )
 
+    def proofs(self, schedule: ScheduleOptions, machine: Machine) -> Proofs:
+        """The plans under the options, each built and verified once."""
+        choices = self.choices(schedule, machine)
+
+        @cache
+        def of(dispatch: Dispatch) -> Proof:
+            return verify(build(self.graph, replace(choices, dispatch=dispatch)))
+
+        return lambda dispatch: of(dispatch or choices.dispatch)
+
 
 def problem(options: WorkloadOptions, machine: Machine) -> Problem:
     """The problem that the options describe; small on a CPU unless they say otherwise.
 
     Raises:
-        BadInput: options that do not go together, a checkpoint without the weights, impossible shapes.
+        BadInput: options that do not go together, a checkpoint without the weights, impossible shapes, a plan file.
     """
+    if isinstance(options.workload, Path):
+        raise BadInput(
+            f"{str(options.workload)!r} is a plan already; `interlace verify` proves it, `interlace run` runs it"
+        )
     with bad_input():
         if options.workload is Workload.FFN:
             return _ffn(options, machine)

@@ -1,4 +1,4 @@
-"""``interlace run``: one workload on every executor that the machine has, compared with float64 and timed."""
+"""``interlace run``: a workload or a plan on every executor that the machine has, compared with float64 and timed."""
 
 from __future__ import annotations
 
@@ -31,11 +31,13 @@ from interlace.cli.options import (
     WorkloadOptions,
     command,
 )
-from interlace.cli.problem import Problem, problem
-from interlace.cli.runners import Runner, expected, relative_error, runners, time_all
+from interlace.cli.plan import plan_data
+from interlace.cli.plan_file import task
+from interlace.cli.problem import Problem
+from interlace.cli.runners import Runner, Runners, expected, relative_error, time_all
 from interlace.cli.table import Row
 from interlace.core.dtypes import fp32
-from interlace.core.errors import DeviceError
+from interlace.core.errors import DeviceError, GraphError, NoDeviceError, PlanError
 from interlace.plan.plan import Plan
 
 # Beyond these the reference takes seconds, so on a GPU it is left out unless asked for.
@@ -55,55 +57,67 @@ def register(app: typer.Typer) -> None:
         json: JsonFile = None,
         trace: TraceFile = None,
     ) -> None:
-        """Run a workload on every executor that this machine has; compare each with float64 and time it.
+        """Run a workload, or a plan file, on every executor that this machine has; compare with float64 and time it.
 
         Without options: the FFN of llama3-8b at 16 tokens on a GPU, of minilm on a CPU. On a CPU, executors
-        that need Triton run when asked for, under TRITON_INTERPRET=1. Exit code 1 if an executor is wrong.
+        that need Triton run when asked for, under TRITON_INTERPRET=1. Exit code 1 if an executor is wrong. A plan
+        file is proved first, and runs on the executors that take its dispatch.
 
         Example: interlace run ffn --model minilm --m 32 --json result.json
 
         Example: interlace run ffn --checkpoint model.safetensors --up mlp.up.weight --down mlp.down.weight
+
+        Example: interlace run plan.json --executor reference
         """
         machine = find(workload.device)
-        task = problem(workload, machine)
-        chosen = list(dict.fromkeys(executor or _default(task, machine)))
+        with working("planning and verifying"):
+            work, proofs = task(workload, schedule, machine)
+        chosen = list(dict.fromkeys(executor or _default(work, machine)))
         traced = _traced(chosen, machine) if trace is not None else None
         with working("drawing inputs"):
-            inputs = task.inputs(seed)
+            inputs = work.inputs(seed)
         with working("planning and verifying"):
-            made = runners(chosen, task, task.choices(schedule, machine), inputs, machine, seed)
+            planned = [(choice, proofs(choice.dispatch)) for choice in chosen]
         with working("computing in float64"):
-            right = expected(task, inputs, machine)
+            right = expected(work, inputs, machine)
+        made = Runners(inputs, machine, seed)
         errors: dict[Runner, float] = {}
-        for runner in made:
+        for choice, proof in planned:
             try:
-                with working(f"running {runner.choice.name}"):
+                with working(f"running {choice.name}"):
+                    runner = made.make(choice, proof)
                     errors[runner] = relative_error(runner.outputs(), right)
-            except DeviceError as error:
+            except (DeviceError, GraphError, PlanError) as error:
                 if executor:  # who asked for it wants to know; the others still have a result
                     raise
-                note(f"{runner.choice.name} is left out: {error}")
+                note(f"{choice.name} is left out: {error}")
+        if not errors:
+            raise NoDeviceError("no executor of this machine takes the plan; see the notes above")
         with working("timing"):
             times = time_all(list(errors), machine)
         rows = [Row(r.choice, e, t) for (r, e), t in zip(errors.items(), times, strict=True)]
-        plan = made[-1].plan
+        plan = planned[-1][1].plan
         show(
-            table.results(f"{task.title}, on {machine.name}", f"verified plan: {table.plan_line(plan)}", rows)
+            table.results(f"{work.title}, on {machine.name}", f"verified plan: {table.plan_line(plan)}", rows)
         )
         if json is not None:
-            save_json(json, _record(task, machine, plan, rows, seed))
+            save_json(json, _record(work, machine, plan, rows, seed))
         if trace is not None:
-            _write_trace(trace, next(r for r in made if r.choice is traced), machine)
-        _judge(rows, task)
+            able = [r for r in errors if r.choice is traced]
+            if not able:
+                raise BadInput("--trace: the executor that could trace is left out; name one that runs the plan")
+            _write_trace(trace, able[0], machine)
+        _judge(rows, work)
 
 
-def _default(task: Problem, machine: Machine) -> tuple[ExecutorChoice, ...]:
+def _default(work: Problem, machine: Machine) -> tuple[ExecutorChoice, ...]:
     """What runs if nobody chose."""
     if not machine.cuda:
         return (REFERENCE, REFERENCE_RANDOM)
-    flops = sum(op.flops * op.tiles for op in task.graph.ops)
-    small = flops <= _REFERENCE_FLOPS and sum(t.nbytes for t in task.graph.tensors) <= _REFERENCE_BYTES
-    return (REFERENCE, *_ON_GPU) if small else _ON_GPU
+    flops = sum(op.flops * op.tiles for op in work.graph.ops)
+    small = flops <= _REFERENCE_FLOPS and sum(t.nbytes for t in work.graph.tensors) <= _REFERENCE_BYTES
+    able = tuple(c for c in _ON_GPU if work.dispatch is None or c.dispatch in (None, work.dispatch))
+    return (REFERENCE, *able) if small else able
 
 
 def _traced(chosen: Sequence[ExecutorChoice], machine: Machine) -> ExecutorChoice:
@@ -123,20 +137,12 @@ def _write_trace(path: Any, runner: Runner, machine: Machine) -> None:
     say(f"wrote a trace of {runner.choice.name} to {path}; {trace.HOW_TO_OPEN}")
 
 
-def _record(task: Problem, machine: Machine, plan: Plan, rows: Sequence[Row], seed: int) -> Mapping[str, Any]:
+def _record(work: Problem, machine: Machine, plan: Plan, rows: Sequence[Row], seed: int) -> Mapping[str, Any]:
     return {
-        "workload": {**task.facts, "seed": seed},
-        "device": {"name": machine.name, "kind": "cuda" if machine.cuda else "cpu", "sms": machine.sms},
+        "workload": {**work.facts, "seed": seed},
+        "device": machine.facts,
         "versions": versions(),
-        "plan": {
-            "items": len(plan.items),
-            "semaphores": plan.semaphores,
-            "workers": plan.workers,
-            "dispatch": plan.dispatch.value,
-            "policy": plan.policy,
-            "order": plan.order,
-            "verified": True,
-        },
+        "plan": plan_data(plan),
         "executors": [
             {
                 "name": row.choice.name,
@@ -150,11 +156,11 @@ def _record(task: Problem, machine: Machine, plan: Plan, rows: Sequence[Row], se
     }
 
 
-def _judge(rows: Sequence[Row], task: Problem) -> None:
+def _judge(rows: Sequence[Row], work: Problem) -> None:
     """Exit with 1 if an executor is further from float64 than rounding explains."""
-    dtype = task.graph.tensors[0].dtype
-    # Inputs, intermediate and output round once each. In float32 the order of the sum matters more.
-    rounding = 1e-4 if dtype is fp32 else 4 * dtype.epsilon
+    coarsest = max((t.dtype for t in work.graph.tensors), key=lambda dtype: dtype.epsilon)
+    # The inputs and what each op writes round once each. In float32 the order of the sum matters more.
+    rounding = 1e-4 if coarsest is fp32 else (2 + len(work.graph.ops)) * coarsest.epsilon
     for row in rows:
         limit = 1e-9 if row.choice.device is None else rounding
         if not row.relative_error <= limit:

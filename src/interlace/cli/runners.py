@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -19,8 +19,9 @@ from interlace.executors.device import DeviceExecutor, Options
 from interlace.executors.gpu import open_device, torch_dtype
 from interlace.executors.reference import ReferenceExecutor
 from interlace.graph.graph import Graph
-from interlace.plan.verify import Proof, verify
+from interlace.plan.verify import Proof
 from interlace.planner.build import Choices, build
+from interlace.policies.sync import NoSync
 from interlace.trace.events import Trace
 
 _ROUNDS = 20
@@ -161,42 +162,36 @@ class DeviceRunner(Runner):
         return executor.trace()
 
 
-def runners(
-    chosen: Sequence[ExecutorChoice],
-    problem: Problem,
-    choices: Choices,
-    inputs: Inputs,
-    machine: Machine,
-    seed: int,
-) -> list[Runner]:
-    """A runner for each executor, each with the plan that suits it.
+class Runners:
+    """Makes runners on the same inputs."""
 
-    Raises:
-        PlanError: the plan is not safe.
-        DeviceError: an executor cannot run here.
-    """
-    proofs: dict[Choices, Proof] = {}
-    tensors: DeviceTensors | None = None
-    made: list[Runner] = []
-    for choice in chosen:
-        wanted = choices if choice.dispatch is None else replace(choices, dispatch=choice.dispatch)
-        if wanted not in proofs:
-            proofs[wanted] = verify(build(problem.graph, wanted))
+    def __init__(self, inputs: Inputs, machine: Machine, seed: int) -> None:
+        self._inputs, self._machine, self._seed = inputs, machine, seed
+        self._tensors: DeviceTensors | None = None
+
+    def make(self, choice: ExecutorChoice, proof: Proof) -> Runner:
+        """A runner of a plan.
+
+        Raises:
+            PlanError, GraphError: the executor does not take the plan.
+            DeviceError: it cannot run here.
+        """
         if choice.device is None:
-            made.append(ReferenceRunner(choice, proofs[wanted], inputs, seed))
-            continue
-        if not machine.cuda and not choice.interpreted:
+            return ReferenceRunner(choice, proof, self._inputs, self._seed)
+        if not self._machine.cuda and not choice.interpreted:
             raise NoDeviceError(
                 f"executor {choice.name!r} needs a CUDA GPU; leave it out or run where there is one"
             )
-        tensors = tensors or DeviceTensors(machine, problem.graph, inputs)
-        made.append(DeviceRunner(choice, proofs[wanted], machine, tensors))
-    return made
+        self._tensors = self._tensors or DeviceTensors(self._machine, proof.plan.graph, self._inputs)
+        return DeviceRunner(choice, proof, self._machine, self._tensors)
 
 
 def expected(problem: Problem, inputs: Inputs, machine: Machine) -> dict[str, NDArray[np.float64]]:
-    """The output in float64 without any tiling; computed on the GPU if there is one."""
-    (name,) = problem.graph.outputs
+    """The outputs in float64: without any tiling, on the GPU if there is one; else tile by tile and op after op."""
+    graph = problem.graph
+    if problem.dense is None:
+        return ReferenceExecutor(build(graph, Choices(1, policy=NoSync()))).run(inputs)
+    (name,) = graph.outputs
     if not machine.cuda:
         return {name: problem.dense(np, {n: v.astype(np.float64) for n, v in inputs.items()})}
     torch = machine.torch

@@ -10,13 +10,13 @@ import typer
 from interlace.cli import table
 from interlace.cli.console import BadInput, say, show, working, writing
 from interlace.cli.machine import find
-from interlace.cli.names import PERSISTENT_TICKET, REFERENCE
+from interlace.cli.names import PERSISTENT_STATIC, PERSISTENT_TICKET, REFERENCE
 from interlace.cli.options import ExecutorOption, OutFile, ScheduleOptions, Seed, WorkloadOptions, command
-from interlace.cli.problem import problem
-from interlace.cli.runners import runners
+from interlace.cli.plan_file import task
+from interlace.cli.runners import Runners
 from interlace.graph.access import Ints
 from interlace.graph.dependencies import Groups, distinct, offsets, ranges
-from interlace.plan.plan import Plan
+from interlace.plan.plan import Dispatch, Plan
 from interlace.trace.events import Trace
 from interlace.trace.perfetto import write_perfetto
 
@@ -34,25 +34,27 @@ def register(app: typer.Typer) -> None:
         executor: ExecutorOption = None,
         seed: Seed = 0,
     ) -> None:
-        """Run a workload on one executor and write what happened when, for ui.perfetto.dev.
+        """Run a workload or a plan file on one executor and write what happened when, for ui.perfetto.dev.
 
         Waits and work are separate slices on a track per worker; arrows lead from the item that posted last
-        to the item that waited for it. Without --executor: persistent-ticket on a GPU, else reference.
+        to the item that waited for it. Without --executor: persistent-ticket on a GPU (persistent-static for a plan
+        file that has static dispatch), else reference.
 
         Example: interlace trace ffn --m 64 --policy row --out trace.json
         """
         machine = find(workload.device)
-        chosen = executor or (PERSISTENT_TICKET if machine.cuda else REFERENCE)
-        if chosen.device is not None and not machine.cuda:
+        if executor is not None and executor.device is not None and not machine.cuda:
             raise BadInput("the Triton interpreter has no clock; trace --executor reference, or on a GPU")
-        task = problem(workload, machine)
+        work, proofs = task(workload, schedule, machine)
+        on_gpu = PERSISTENT_STATIC if work.dispatch is Dispatch.STATIC else PERSISTENT_TICKET
+        chosen = executor or (on_gpu if machine.cuda else REFERENCE)
         with working("drawing inputs"):
-            inputs = task.inputs(seed)
+            inputs = work.inputs(seed)
         with working(f"running {chosen.name}"):
-            (runner,) = runners([chosen], task, task.choices(schedule, machine), inputs, machine, seed)
+            runner = Runners(inputs, machine, seed).make(chosen, proofs(chosen.dispatch))
             events = runner.trace()
         write(out, events, runner.plan, machine.name)
-        show(table.facts(f"{task.title}, on {machine.name}", _rows(events, runner.plan, chosen.name)))
+        show(table.facts(f"{work.title}, on {machine.name}", _rows(events, runner.plan, chosen.name)))
         say(f"wrote {out}; {HOW_TO_OPEN}")
 
 

@@ -4,6 +4,7 @@
     ├── GraphError          the graph itself is wrong
     │   ├── ShapeError          shapes that do not match
     │   ├── DTypeError          a dtype that a kernel does not take
+    │   ├── ParamError          params that a kernel does not take, or that are not those of the op
     │   ├── CyclicGraphError    ops that wait for each other
     │   ├── IntraOpRaceError    two tiles of one op conflict
     │   └── FootprintError      a body touches what its op does not declare
@@ -66,6 +67,10 @@ class ShapeError(GraphError):
 
 class DTypeError(GraphError):
     """A kernel does not take this dtype."""
+
+
+class ParamError(GraphError):
+    """An op's params are none that its kernel takes, or do not agree with its grid, access maps and tensors."""
 
 
 class CyclicGraphError(GraphError):

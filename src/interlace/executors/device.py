@@ -18,15 +18,13 @@ from interlace.executors.launch import AnyLaunch, Launch, TextLaunch
 from interlace.executors.table import Table
 from interlace.executors.watchdog import hang_error
 from interlace.graph.op import Op
-from interlace.kernels.base import TritonBody, is_text, kernel_of, triton_body
+from interlace.kernels.base import PROVIDED, TritonBody, is_text, kernel_of, triton_body
 from interlace.plan.plan import Plan
 from interlace.plan.verify import Proof, verify
 from interlace.trace.events import Trace
 
 if TYPE_CHECKING:
     import torch
-
-_PROVIDED = ("tile", "sync", "acc")
 
 
 @dataclass(frozen=True)
@@ -219,7 +217,7 @@ class DeviceExecutor(ABC):
                 return ()
             out: list[Any] = []
             for name, parameter in inspect.signature(function.fn).parameters.items():
-                if name in _PROVIDED:
+                if name in PROVIDED:
                     continue
                 value = given.get(name, params.get(name))
                 constant = "constexpr" in str(parameter.annotation) or isinstance(value, (str, bool))

@@ -98,7 +98,8 @@ class HopperExecutor(DeviceExecutor):
         from interlace.kernels.hopper.template import OPS, hopper_kernel
 
         n = len(self.plan.items)
-        sync = self._sync(0, 0, n + self.plan.workers)
+        workers = self._table.workers
+        sync = self._sync(0, 0, n + workers)
         operands = [descriptor for bound_free, _ in arguments for descriptor in bound_free]
         operands += [None] * (3 * OPS - len(operands))
         bodies = tuple(
@@ -111,7 +112,7 @@ class HopperExecutor(DeviceExecutor):
         return [
             Launch(
                 hopper_kernel,
-                (self.plan.workers,),
+                (workers,),
                 (
                     sync,
                     n,

@@ -38,9 +38,9 @@ class PersistentExecutor(DeviceExecutor):
                 "dependent launch and static dispatch exclude each other: a cooperative launch cannot start early; "
                 "use ticket dispatch"
             )
-        if self._interpret and self._static and self.plan.workers > 1:
+        if self._interpret and self._static and self._table.workers > 1:
             raise TooManyWorkersError(
-                f"the interpreter runs programs one after another, so {self.plan.workers} static workers cannot be "
+                f"the interpreter runs programs one after another, so {self._table.workers} static workers cannot be "
                 "resident at once; use one worker or ticket dispatch"
             )
         self._lists = self._torch.tensor(self._table.worker_rows.astype(np.int32), device=self._device)
@@ -50,13 +50,13 @@ class PersistentExecutor(DeviceExecutor):
         from interlace.kernels.templates import persistent_static_kernel, persistent_ticket_kernel
 
         options = {"num_warps": max(self._num_warps(op) for op in self.plan.graph.ops)}
-        n = len(self.plan.items)
-        sync = self._sync(0, 0, self.plan.workers if self._static else n + self.plan.workers)
+        n, workers = len(self.plan.items), self._table.workers
+        sync = self._sync(0, 0, workers if self._static else n + workers)
         if self._static:
             return [
                 Launch(
                     persistent_static_kernel,
-                    (self.plan.workers,),
+                    (workers,),
                     (sync, self._lists, self._constants(), arguments),
                     {**options, "launch_cooperative_grid": True},
                 )
@@ -65,7 +65,7 @@ class PersistentExecutor(DeviceExecutor):
         return [
             Launch(
                 persistent_ticket_kernel,
-                (self.plan.workers,),
+                (workers,),
                 (sync, n, self._free_items(), self._constants(), arguments, dependent),
                 {**options, "launch_pdl": dependent},
             )
@@ -79,10 +79,10 @@ class PersistentExecutor(DeviceExecutor):
     def _enqueue(self, launches: Sequence[AnyLaunch]) -> None:
         if not self._checked:
             resident = resident_blocks(launches[0].compile(), self._torch, self._device)
-            if self.plan.workers > resident:
+            if self._table.workers > resident:
                 raise TooManyWorkersError(
-                    f"plan has {self.plan.workers} workers, but {self._device} keeps {resident} thread blocks of this "
-                    f"kernel resident; static dispatch would wait for ever. Plan for at most {resident} workers, "
+                    f"plan has {self._table.workers} workers, but {self._device} keeps {resident} thread blocks of "
+                    f"this kernel resident; static dispatch would wait for ever. Plan for at most {resident} workers, "
                     "or use ticket dispatch"
                 )
             self._checked = True

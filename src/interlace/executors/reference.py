@@ -87,7 +87,10 @@ class ReferenceExecutor:
 
     def _schedule(self) -> None:
         """Let workers step until all are done; blocked workers try again when something has been posted."""
-        workers = [self._worker(w) for w in range(self.plan.workers)]
+        # Workers beyond the items would only look and leave.
+        static = self.plan.dispatch is Dispatch.STATIC
+        busy = np.unique(self.plan.items.worker) if static else range(min(self.plan.workers, len(self.plan.items)))
+        workers = [self._worker(int(w)) for w in busy]
         running = list(range(len(workers)))
         blocked: list[int] = []
         while running or blocked:
@@ -174,7 +177,7 @@ class ReferenceExecutor:
         waits = self.plan.waits
         first, count, stride = int(waits.first[row]), int(waits.count[row]), int(waits.stride[row])
         target = (self._run + 1) * int(waits.threshold[row])
-        for s in range(first, first + count * stride, stride) if stride else (first,):
+        for s in range(first, first + count * stride, stride):
             while 0 < (target - self._semaphores[s]) % _WRAP < _WRAP // 2:
                 yield "blocked"
 

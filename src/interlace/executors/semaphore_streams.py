@@ -128,7 +128,7 @@ def _awaited_ops(plan: Plan) -> list[list[int]]:
     op_of_row = items.op[Groups(waits.ptr, waits.first).rows]
     columns = (op_of_row, waits.first, waits.count, waits.stride)
     for o, first, count, stride in {*zip(*(c.tolist() for c in columns), strict=True)}:
-        for s in range(first, first + count * max(stride, 1), max(stride, 1)):
+        for s in range(first, first + count * stride, stride):
             gates[o] |= posters[s]
     for o, producers in enumerate(gates):
         if any(p >= o for p in producers):

@@ -24,7 +24,8 @@ class Table:
         items: (n, 16) int32 rows in launch order.
         waits: (w, 8) int32 rows, at least one.
         op_rows: rows of op o are ``op_rows[o]:op_rows[o + 1]`` if rows are grouped by op.
-        worker_rows: rows of worker w, if rows are grouped by worker.
+        workers: programs of a persistent launch: of a plan's workers those that can have an item.
+        worker_rows: rows of each of them, if rows are grouped by worker.
         slots: workspace slots, one per part of a split tile.
         splits: split tiles, each with an arrival counter.
         parts: most parts of a tile, 1 if none is split; of each op.
@@ -34,6 +35,7 @@ class Table:
     items: NDArray[np.int32]
     waits: NDArray[np.int32]
     op_rows: Ints
+    workers: int
     worker_rows: Ints
     slots: int
     splits: int
@@ -72,6 +74,9 @@ def _table(plan: Plan, chunked: Sequence[bool], order: Ints, shares: int = 1) ->
     part = np.empty(n, np.int64)
     part[by_tile] = np.arange(n) - np.maximum.accumulate(np.where(opens, np.arange(n), 0))
 
+    worker_rows = offsets(np.unique(items.worker, return_counts=True)[1])
+    static = plan.dispatch is Dispatch.STATIC
+
     row_item = np.repeat(np.arange(n), np.diff(waits.ptr))
     late = (waits.k > items.k_lo[row_item]) & np.array(chunked, bool)[items.op[row_item]]
     table = np.zeros((n, 16), np.int64)
@@ -97,7 +102,8 @@ def _table(plan: Plan, chunked: Sequence[bool], order: Ints, shares: int = 1) ->
         np.ascontiguousarray(table[order], np.int32),
         rows.astype(np.int32),
         offsets(np.bincount(items.op, minlength=len(plan.graph.ops))),
-        offsets(np.bincount(np.maximum(items.worker, 0), minlength=plan.workers)),
+        len(worker_rows) - 1 if static else min(plan.workers, n),
+        worker_rows,
         int(slot_of_tile[-1]),
         len(split_tiles),
         np.array([parts[items.op == o].max(initial=1) for o in range(len(plan.graph.ops))]),

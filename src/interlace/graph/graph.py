@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from math import isfinite
 from typing import Any
 
@@ -13,7 +14,7 @@ import numpy as np
 from interlace.core.dtypes import dtype
 from interlace.core.errors import CyclicGraphError, GraphError, ShapeError
 from interlace.graph.access import Access, Affine, Span
-from interlace.graph.op import Op, Param, Reduction
+from interlace.graph.op import Body, Op, Param, Reduction
 from interlace.graph.tensor import Region, Tensor
 
 
@@ -34,6 +35,7 @@ class Graph:
     Raises:
         ShapeError: an access map has another rank than its tensor.
         CyclicGraphError: ops wait for each other.
+        ParamError: an op is not what its kernel makes of its tensors and params.
         GraphError: unknown or repeated names, a tensor read before anything writes it, an output that nothing
             writes.
     """
@@ -47,14 +49,15 @@ class Graph:
     def __post_init__(self) -> None:
         _check_names(self)
         _check_order(self)
+        for op in self.ops:
+            if op.body is not None:
+                op.body.check(op, {a.arg: self.tensor(a.tensor) for a in op.accesses})
 
     def tensor(self, name: str) -> Tensor:
         """The tensor called ``name``."""
-        for t in self.tensors:
-            if t.name == name:
-                return t
-        known = [t.name for t in self.tensors]
-        raise GraphError(f"graph {self.name!r} has no tensor {name!r}; it has {known}")
+        if name not in self._tensors:
+            raise GraphError(f"graph {self.name!r} has no tensor {name!r}; it has {[*self._tensors]}")
+        return self._tensors[name]
 
     def op(self, name: str) -> Op:
         """The op called ``name``."""
@@ -62,10 +65,17 @@ class Graph:
 
     def op_index(self, name: str) -> int:
         """Position in program order of the op called ``name``."""
-        for i, op in enumerate(self.ops):
-            if op.name == name:
-                return i
-        raise GraphError(f"graph {self.name!r} has no op {name!r}; it has {[op.name for op in self.ops]}")
+        if name not in self._positions:
+            raise GraphError(f"graph {self.name!r} has no op {name!r}; it has {[*self._positions]}")
+        return self._positions[name]
+
+    @cached_property
+    def _tensors(self) -> dict[str, Tensor]:
+        return {t.name: t for t in self.tensors}
+
+    @cached_property
+    def _positions(self) -> dict[str, int]:
+        return {op.name: i for i, op in enumerate(self.ops)}
 
     def region(self, op: Op, access: Access, tile: int, k_lo: int, k_hi: int) -> Region:
         """The region that one item touches through one access."""
@@ -77,8 +87,8 @@ class Graph:
     @property
     def intermediates(self) -> tuple[str, ...]:
         """Tensors that ops write and that are neither inputs nor outputs."""
-        written = {a.tensor for op in self.ops for a in op.writes}
-        return tuple(t.name for t in self.tensors if t.name in written - {*self.inputs, *self.outputs})
+        written = {a.tensor for op in self.ops for a in op.writes} - {*self.inputs, *self.outputs}
+        return tuple(t.name for t in self.tensors if t.name in written)
 
     def __str__(self) -> str:
         lines = [f"graph {self.name}"]
@@ -127,12 +137,13 @@ def _repeated(names: Iterable[str]) -> list[str]:
 def _check_order(graph: Graph) -> None:
     """Every read, and every output, finds a value: an input, or the write of an op (an earlier one)."""
     writers: dict[str, list[int]] = {}
+    given = {*graph.inputs}
     for i, op in enumerate(graph.ops):
         for a in op.writes:
             writers.setdefault(a.tensor, []).append(i)
     for i, op in enumerate(graph.ops):
         for a in op.reads:
-            if a.tensor in graph.inputs or any(w < i for w in writers.get(a.tensor, ())):
+            if a.tensor in given or writers.get(a.tensor, [i])[0] < i:
                 continue
             if a.tensor not in writers:
                 raise GraphError(
@@ -150,7 +161,7 @@ def _check_order(graph: Graph) -> None:
                 f"op {op.name!r} reads {a.tensor!r} before op {later!r} writes it; list {later!r} first"
             )
     for name in graph.outputs:
-        if name not in writers and name not in graph.inputs:
+        if name not in writers and name not in given:
             raise GraphError(
                 f"graph {graph.name!r} has output {name!r}, which no op writes; let one write it, or drop it"
             )
@@ -205,7 +216,7 @@ def to_data(graph: Graph) -> dict[str, Any]:
     }
 
 
-def from_data(data: Mapping[str, Any], bodies: Mapping[str, object] | None = None) -> Graph:
+def from_data(data: Mapping[str, Any], bodies: Mapping[str, Body] | None = None) -> Graph:
     """The graph that ``to_data`` wrote; ``bodies`` gives kernels by name, for running it.
 
     Raises:

@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from math import prod
+from typing import Protocol
 
 import numpy as np
 
 from interlace.core.errors import ShapeError
 from interlace.graph.access import Access, Ints
+from interlace.graph.tensor import Tensor
 
 Param = int | float | str | bool
 
@@ -42,6 +44,13 @@ class Reduction:
         return -(-self.extent // self.block)
 
 
+class Body(Protocol):
+    """What a graph asks of a kernel: whether an op is one of its own."""
+
+    def check(self, op: Op, tensors: Mapping[str, Tensor]) -> None:
+        """Raise GraphError unless ``op``, applied to these tensors by argument, is what the kernel can run."""
+
+
 @dataclass(frozen=True)
 class Op:
     """A tiled kernel applied to tensors.
@@ -54,10 +63,11 @@ class Op:
         reduction: the loop that a tile runs, or None if it runs none.
         params: the kernel's numbers (tile sizes, activation, ...), all serialisable.
         flops: floating-point operations of one whole tile.
-        body: the kernel object itself; not part of the value, and None after reading JSON.
+        body: the kernel itself; not part of the value, and None if it was not there when a plan was read.
 
     Raises:
-        ShapeError: a grid that is none, or an access map that has no meaning for this grid and reduction.
+        ShapeError: a grid that is none, an access map that has no meaning for this grid and reduction, or one
+            argument for several.
     """
 
     name: str
@@ -68,7 +78,7 @@ class Op:
     reduction: Reduction | None = None
     params: tuple[tuple[str, Param], ...] = ()
     flops: float = 0.0
-    body: object = field(default=None, compare=False, repr=False)
+    body: Body | None = field(default=None, compare=False, repr=False)
 
     def __post_init__(self) -> None:
         if not 1 <= len(self.grid) <= 3 or any(type(n) is not int or n < 1 for n in self.grid):
@@ -81,6 +91,10 @@ class Op:
             raise ShapeError(f"op {self.name!r} writes a region that depends on the k-range; only reads may")
         if self.reduction is None and any(a.uses_k for a in self.reads):
             raise ShapeError(f"op {self.name!r} reads a k-range but declares no reduction; pass reduction=")
+        for several in (self.reads, self.writes):
+            if len({a.arg for a in several}) < len(several):
+                names = [a.arg for a in several]
+                raise ShapeError(f"op {self.name!r} has arguments {names}; give each access one of its own")
         for access in self.accesses:
             self._check_spans(access)
 

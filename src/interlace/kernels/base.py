@@ -6,19 +6,25 @@ and Triton halves correspond one to one.
 
 Parameters of a Triton body are found by name: ``tile``, ``sync`` and ``acc`` come from the executor, every
 other name is a tensor argument of the op (None if the op has no such argument) or one of its params.
+
+A body takes its sizes from the params, dependencies follow from the access maps, and a plan file has both. So a
+kernel that says how it is applied (``make``) is applied anew to the tensors and params of every op that claims to be
+its own, wherever that comes from, and nothing but the same op is taken.
 """
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from math import prod
 from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from interlace.core.dtypes import DType
-from interlace.core.errors import DTypeError, GraphError, ShapeError
+from interlace.core.errors import DTypeError, GraphError, ParamError, ShapeError
 from interlace.graph.access import Access, Span
 from interlace.graph.op import Op, Param, Reduction
 from interlace.graph.tensor import Tensor
@@ -26,6 +32,11 @@ from interlace.graph.tensor import Tensor
 Array = NDArray[np.float64]
 Regions = Mapping[str, Array]
 Params = Mapping[str, Param]
+
+#: Parameters of a Triton body that the executor gives.
+PROVIDED = ("tile", "sync", "acc")
+_WARPS = (1, 2, 4, 8, 16, 32)
+_BLOCK = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -147,6 +158,8 @@ class Kernel:
         hopper: returns its Hopper body, for the warp-specialised executor.
         cuda: a body in CUDA C++, for executors that launch each op on its own, with a thread block per item.
         dtypes: names of the dtypes that it takes; empty for any.
+        make: (name, tensors by argument, params) -> the op, as the kernel's own function makes it. Whatever op of
+            this kernel enters a graph must be the same; without it, params are not held against grid and access maps.
     """
 
     name: str
@@ -155,6 +168,7 @@ class Kernel:
     hopper: Callable[[], HopperBody] | None = None
     cuda: CudaBody | None = None
     dtypes: tuple[str, ...] = ()
+    make: Callable[[str, Mapping[str, Tensor], Params], Op] | None = None
 
     def op(
         self,
@@ -171,19 +185,14 @@ class Kernel:
 
         Raises:
             DTypeError: a tensor has a dtype that the kernel does not take.
+            ParamError: ``num_warps`` is none that a launch takes.
             ShapeError: a grid or an access map is malformed.
         """
-        for arg, (tensor, _) in (*reads.items(), *writes.items()):
-            if self.dtypes and tensor.dtype.name not in self.dtypes:
-                raise DTypeError(
-                    f"op {name!r}: kernel {self.name!r} takes {', '.join(self.dtypes)} for argument {arg!r}, "
-                    f"but tensor {tensor.name!r} is {tensor.dtype}; convert it first"
-                )
 
         def accesses(of: Mapping[str, tuple[Tensor, Sequence[Span]]]) -> tuple[Access, ...]:
             return tuple(Access(arg, tensor.name, tuple(spans)) for arg, (tensor, spans) in of.items())
 
-        return Op(
+        op = Op(
             name,
             self.name,
             tuple(grid),
@@ -194,14 +203,69 @@ class Kernel:
             flops,
             self,
         )
+        self._check_launch(op, {arg: tensor for arg, (tensor, _) in (*reads.items(), *writes.items())})
+        return op
+
+    def check(self, op: Op, tensors: Mapping[str, Tensor]) -> None:
+        """Raise unless ``op``, applied to these tensors by argument, is an op of this kernel.
+
+        Raises:
+            ParamError: it is not what ``make`` makes of its tensors and params, or no op of this kernel.
+            DTypeError, ShapeError: tensors that the kernel does not take.
+        """
+        if op.kernel != self.name:
+            raise ParamError(f"op {op.name!r} is one of kernel {op.kernel!r}, not of {self.name!r}; pass that one")
+        self._check_launch(op, tensors)
+        if self.make is None:
+            return
+        try:
+            made = self.make(op.name, tensors, op.parameters)
+        except (ArithmeticError, AssertionError, AttributeError, LookupError, TypeError, ValueError) as error:
+            what = f"no param {error}" if isinstance(error, KeyError) else f"{type(error).__name__}: {error}"
+            raise ParamError(
+                f"op {op.name!r}: kernel {self.name!r} takes no params {op.parameters} on arguments {[*tensors]} "
+                f"({what}); make the op with the kernel's own function"
+            ) from error
+        found, expected = _told(op), _told(made)
+        for what in found | expected:
+            if found.get(what, "none") != expected.get(what, "none"):
+                raise ParamError(
+                    f"op {op.name!r} has {what} {found.get(what, 'none')}, but of its tensors and params kernel "
+                    f"{self.name!r} makes an op with {expected.get(what, 'none')}; "
+                    "make it with the kernel's own function"
+                )
+
+    def _check_launch(self, op: Op, tensors: Mapping[str, Tensor]) -> None:
+        for arg, tensor in tensors.items():
+            if self.dtypes and tensor.dtype.name not in self.dtypes:
+                raise DTypeError(
+                    f"op {op.name!r}: kernel {self.name!r} takes {', '.join(self.dtypes)} for argument {arg!r}, "
+                    f"but tensor {tensor.name!r} is {tensor.dtype}; convert it first"
+                )
+        warps = op.parameters.get("num_warps", _WARPS[0])
+        if type(warps) is not int or warps not in _WARPS:
+            raise ParamError(f"op {op.name!r} has num_warps {warps!r}; use one of {', '.join(map(str, _WARPS))}")
+
+
+def _told(op: Op) -> dict[str, Any]:
+    """All that an op says beside its name. Params as text, which tells their type too: 1 == 1.0 == True."""
+    return {
+        "kernel": op.kernel,
+        **{f"param {name}": repr(value) for name, value in op.params},
+        "grid": op.grid,
+        "reduction": op.reduction,
+        **{f"read {a.arg!r}": a for a in op.reads},
+        **{f"write {a.arg!r}": a for a in op.writes},
+        "flops": op.flops,
+    }
 
 
 def kernel_of(op: Op) -> Kernel:
-    """The kernel of an op. Raises GraphError if it has none, as after reading a plan without bodies."""
+    """The kernel of an op. Raises GraphError if it has none, as after reading a plan without it."""
     if not isinstance(op.body, Kernel):
         raise GraphError(
             f"op {op.name!r} has no body for kernel {op.kernel!r}; pass it when the plan is read: "
-            f"Plan.from_json(text, {{{op.kernel!r}: kernel}})"
+            "interlace.read_plan(text, [kernel])"
         )
     return op.body
 
@@ -213,11 +277,26 @@ def is_text(op: Op) -> bool:
 
 
 def triton_body(op: Op) -> TritonBody:
-    """The Triton body of an op. Raises GraphError if its kernel has none."""
+    """The Triton body of an op.
+
+    Raises:
+        GraphError: its kernel has none.
+        ParamError: the op lacks a param that is fixed at compile time.
+    """
     kernel = kernel_of(op)
     if kernel.triton is None:
         raise no_body(op, "Triton")
-    return kernel.triton()
+    body = kernel.triton()
+    functions = [f for f in (body.prefetch, body.accumulate, body.finish) if f is not None]
+    taken = [p for f in functions for p in inspect.signature(f.fn).parameters.values()]
+    given = {a.arg for a in op.accesses} | op.parameters.keys()
+    missing = sorted({p.name for p in taken if "constexpr" in str(p.annotation)} - given - {*PROVIDED})
+    if missing:
+        raise ParamError(
+            f"op {op.name!r} lacks params {missing}, which the body of kernel {op.kernel!r} takes at compile time; "
+            "pass them in params="
+        )
+    return body
 
 
 def no_body(op: Op, kind: str) -> GraphError:
@@ -234,6 +313,23 @@ def require(condition: bool, message: str) -> None:
     """Raise ShapeError with ``message`` unless ``condition`` holds."""
     if not condition:
         raise ShapeError(message)
+
+
+def check_block(what: str, *extents: int) -> None:
+    """Raise ShapeError unless a block of these extents is some elements, and no more than Triton takes."""
+    require(
+        all(type(n) is int and n > 0 for n in extents) and prod(extents) <= _BLOCK,
+        f"{what} has blocks of {' x '.join(map(str, extents))}; use positive ints, and at most 2^20 elements",
+    )
+
+
+def check_extents(what: str, extents: Sequence[int], tile: Sequence[int]) -> None:
+    """Raise ShapeError unless tiles that cover these extents end before 2^31: a body counts rows in 32 bits."""
+    require(
+        all(n + t <= 1 << 31 for n, t in zip(extents, tile, strict=True)),
+        f"{what} covers {' x '.join(map(str, extents))} by tiles of {' x '.join(map(str, tile))}, which reach beyond "
+        "2^31; use smaller tensors",
+    )
 
 
 def same_dtype(name: str, *tensors: Tensor) -> DType:

@@ -76,7 +76,7 @@ def pipeline_op(
     body = _Body(kernel, warp_specialised, device, known, views, spans)
     accesses = {arg: (tensors[arg], _merged(name, tensors[arg], views[arg], spans[arg])) for arg in spans}
     written = {t.name for t in kernel.tensors if t.written}
-    return Kernel(body.name, Reference(body.reference, located=True), cuda=body.launch).op(
+    return Kernel(body.name, Reference(body.reference, located=True), cuda=body.launch, make=body.make).op(
         name,
         tuple(evaluate(loop.stop, known) for loop in block_loops(kernel)[0]) or (1,),
         {arg: access for arg, access in accesses.items() if arg not in written},
@@ -150,6 +150,17 @@ class _Body:
         """The kernel's, with a digest of all that a plan read back needs to be the same."""
         told = print_kernel(self.kernel), self.kernel.rings, self.warp_specialised, self.sizes, self.views
         return f"{self.kernel.name}-{sha256(repr(told).encode()).hexdigest()[:8]}"
+
+    def make(self, name: str, tensors: Mapping[str, Tensor], params: Params) -> Op:
+        """The op of the same loops and extents on these tensors; its params tell no more than the body."""
+        return pipeline_op(
+            name,
+            self.kernel,
+            tensors,
+            sizes=self.sizes,
+            warp_specialised=self.warp_specialised,
+            device=self.device,
+        )
 
     def reference(
         self, acc: Array | None, regions: Regions, params: Params, tile: tuple[int, ...]

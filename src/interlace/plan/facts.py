@@ -1,10 +1,9 @@
 """The structure of a plan, checked before anything is computed from it, and what proofs look up.
 
-Waits are brought into one form: semaphores ``low, low + step, ...`` with ``step >= 1``, and equal ones are
-one *class*. They stay ranges, because a plan of n items can wait for n semaphores each.
+Equal waits are one *class*. They stay ranges, because a plan of n items can wait for n semaphores each.
 
-    first 5, count 3, stride -2   ->   low 1, count 3, step 2
-    first 5, count 3, stride 0    ->   low 5, count 1, step 1
+Columns hold any 64-bit number until they are checked, so checks compare and divide, and never add or multiply
+what could wrap: ``waits.ptr`` of ``0, 2**63 - 1, -2, 0`` has differences that all wrap to small numbers.
 """
 
 from __future__ import annotations
@@ -15,7 +14,6 @@ from dataclasses import fields
 import numpy as np
 
 from interlace.core.errors import ItemError, PlanError, SemaphoreError
-from interlace.graph.access import Ints
 from interlace.graph.dependencies import Groups, batches, distinct, offsets, ranges
 from interlace.plan.plan import Dispatch, Items, Plan, Waits
 
@@ -33,7 +31,7 @@ class Facts:
         post_of_tile: semaphore that each tile posts, -1 for none.
         wait_item, wait_class: owner and class of each wait.
         wait_row: a wait of each class.
-        low, count, step: semaphores of each class.
+        low, count, step: semaphores of each class, ``low, low + step, ...``.
         wait_last: position of the last item that posts a semaphore of each class, -1 if none does.
         in_sequence: every item waits only for items earlier in the sequence.
 
@@ -45,19 +43,19 @@ class Facts:
 
     def __init__(self, plan: Plan) -> None:
         self.plan = plan
-        _check_tables(plan)
-        _check_counts(plan)
+        check_items(plan)
         self.base = plan.tile_base()
-        _check_places(plan)
         self.tile_of_item = self.base[plan.items.op] + plan.items.tile
         self.parts = self._parts()
         self.post_of_tile = plan.items.post[self.parts.values[self.parts.ptr[:-1]]]
         self._check_posts()
         self.wait_item = Groups(plan.waits.ptr, plan.waits.first).rows
         self._check_waits()
-        low, count, step = self._ranges()
-        self.wait_row, self.wait_class = distinct(low, count, step, plan.waits.threshold)
-        self.low, self.count, self.step = (column[self.wait_row] for column in (low, count, step))
+        self._check_awaited()
+        waits = plan.waits
+        columns = waits.first, waits.count, np.where(waits.count == 1, 1, waits.stride)
+        self.wait_row, self.wait_class = distinct(*columns, waits.threshold)
+        self.low, self.count, self.step = (column[self.wait_row] for column in columns)
         posting = np.flatnonzero(plan.items.post >= 0)
         last = np.full(plan.semaphores, -1, np.int64)
         np.maximum.at(last, plan.items.post[posting], posting)
@@ -122,7 +120,7 @@ class Facts:
     def _check_waits(self) -> None:
         plan, items, waits, owner = self.plan, self.plan.items, self.plan.waits, self.wait_item
         block = np.array([op.reduction.block if op.reduction else 1 for op in plan.graph.ops], np.int64)
-        bad = (waits.count < 1) | (waits.k >= items.k_hi[owner])
+        bad = (waits.count < 1) | (waits.k < 0) | (waits.k >= items.k_hi[owner])
         bad[1:] |= (owner[1:] == owner[:-1]) & (waits.k[1:] < waits.k[:-1])
         bad |= (waits.k > items.k_lo[owner]) & (waits.k % block[items.op[owner]] != 0)
         if bad.any():
@@ -130,32 +128,42 @@ class Facts:
             raise PlanError(
                 f"{plan.item_name(int(owner[row]))}: wait {row} (count {int(waits.count[row])}, "
                 f"k {int(waits.k[row])}) is malformed; waits of an item are sorted by k, lie on chunks "
-                "inside its k-range and cover at least one semaphore"
+                "inside its k-range, or at 0 or more before it, and cover at least one semaphore"
             )
 
-    def _ranges(self) -> tuple[Ints, Ints, Ints]:
-        """(low, count, step) of each wait, all semaphores in range; nothing overflows whatever is given."""
+    def _check_awaited(self) -> None:
+        """Every wait lists semaphores of the plan, upwards."""
         waits, n = self.plan.waits, self.plan.semaphores
-        stride = np.clip(waits.stride, -n, n)
+        bad = (waits.stride < 1) | ((waits.count == 1) & (waits.stride > n))
+        if bad.any():
+            row = int(np.flatnonzero(bad)[0])
+            raise SemaphoreError(
+                f"{self.plan.item_name(int(self.wait_item[row]))}: wait {row} has stride {int(waits.stride[row])}; "
+                "list its semaphores upwards from the lowest one, with a stride of at least 1, a single one with 1"
+            )
         inside = (waits.first >= 0) & (waits.first < n)
-        first = np.where(inside, waits.first, 0)
-        steps = np.where(stride < 0, first, n - 1 - first) // np.maximum(np.abs(stride), 1)
+        steps = (n - 1 - np.where(inside, waits.first, 0)) // waits.stride
         bad = ~inside | (waits.count > steps + 1)
         if bad.any():
             row = int(np.flatnonzero(bad)[0])
             outside = int(waits.first[row])
             if inside[row]:
                 outside += (int(steps[row]) + 1) * int(waits.stride[row])
-            what = f"semaphore {outside}"
-            if inside[row] and not waits.stride[row]:
-                what = f"semaphore {outside} {int(waits.count[row])} times over"
             raise SemaphoreError(
-                f"{self.plan.item_name(int(self.wait_item[row]))} waits for {what}, "
+                f"{self.plan.item_name(int(self.wait_item[row]))} waits for semaphore {outside}, "
                 f"but the plan has {n}; raise Plan.semaphores or mend the wait"
             )
-        count = np.where(stride == 0, 1, waits.count)
-        low = np.minimum(first, first + (count - 1) * stride)
-        return low, count, np.where(count == 1, 1, np.abs(stride))
+
+
+def check_items(plan: Plan) -> None:
+    """Every item names an op, tile, k-range and worker that there are, so that arrays may be indexed by them.
+
+    Raises:
+        ItemError, SemaphoreError, PlanError: as ``Facts`` does.
+    """
+    _check_tables(plan)
+    _check_counts(plan)
+    _check_places(plan)
 
 
 def _check_tables(plan: Plan) -> None:
@@ -175,7 +183,7 @@ def _check_tables(plan: Plan) -> None:
                 )
             if column.dtype != np.int64:
                 raise PlanError(f"{name}.{f.name} holds {column.dtype}; make it an array of int64")
-    rises = np.diff(waits.ptr) >= 0
+    rises = waits.ptr[1:] >= waits.ptr[:-1]
     if waits.ptr[0] != 0 or waits.ptr[-1] != len(waits) or not rises.all():
         at = 0 if waits.ptr[0] != 0 else int(np.flatnonzero(~np.r_[rises, False])[0]) + 1
         at = min(at, len(items))

@@ -9,8 +9,9 @@ Worked example, two ops of two tiles each, where tile 0 of ``b`` needs both tile
     3          b   1     0:1   1 semaphore from 0, value 2
 
 A *wait* covers ``count`` semaphores ``first, first + stride, ...`` and ends when each has received
-``threshold`` posts in this run. It stands before element ``k`` of the item's reduction; at the item's
-``k_lo`` (or below) it stands before everything. An item *posts* one semaphore when its tile is complete;
+``threshold`` posts in this run. Semaphores are listed upwards: 5, 3, 1 is first 1, count 3, stride 2.
+A wait stands before element ``k`` of the item's reduction; at the item's ``k_lo`` (or below, down to 0) it
+stands before everything. An item *posts* one semaphore when its tile is complete;
 the parts of a split tile name the same semaphore and only the last to arrive posts it.
 """
 
@@ -28,6 +29,7 @@ from interlace.core.errors import GraphError, InterlaceError, PlanFormatError
 from interlace.graph.access import Ints
 from interlace.graph.dependencies import offsets
 from interlace.graph.graph import Graph, from_data, to_data
+from interlace.graph.op import Body
 
 FORMAT = "interlace-plan"
 SCHEMA_VERSION = 1
@@ -82,7 +84,7 @@ class Waits(_Table):
 
     Attributes:
         ptr: where each item's rows begin, one more entry than items.
-        first, count, stride: the semaphores of one wait.
+        first, count, stride: the semaphores of one wait, upwards: ``stride`` is at least 1.
         threshold: posts per run that each of them must have received.
         k: the wait stands before this element of the reduction.
     """
@@ -148,16 +150,17 @@ class Plan:
         return json.dumps(data, separators=(",", ":")) + "\n"
 
     @staticmethod
-    def from_json(text: str, bodies: Mapping[str, object] | None = None) -> Plan:
+    def from_json(text: str, bodies: Mapping[str, Body] | None = None) -> Plan:
         """The plan that ``to_json`` wrote, not yet verified.
 
-        ``bodies`` gives kernels by name; without them the plan can be verified but not run.
+        ``bodies`` gives kernels by name; an op without one can be verified but not run. ``interlace.read_plan`` knows
+        the built-in ones.
 
         Raises:
-            PlanFormatError: not JSON, not a plan, or of another schema version.
+            PlanFormatError: not JSON, not a plan, of another schema version, or with an op that is none of its kernel.
         """
         try:
-            data = json.loads(text, parse_constant=_no_number)
+            data = json.loads(text, parse_constant=_no_number, object_pairs_hook=_once)
         except (ValueError, RecursionError) as error:
             raise PlanFormatError(
                 f"not JSON: {error}; write plans with Plan.to_json or `interlace plan`"
@@ -204,6 +207,14 @@ def _text(value: Any) -> str:
     if not isinstance(value, str):
         raise ValueError(f"{value!r} is not a text")
     return value
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    data = dict(pairs)
+    if len(data) < len(pairs):
+        name = next(key for n, (key, _) in enumerate(pairs) if key in dict(pairs[:n]))
+        raise ValueError(f"{name!r} stands twice in one object")
+    return data
 
 
 def _no_number(constant: str) -> None:

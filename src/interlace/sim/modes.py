@@ -20,6 +20,9 @@ from interlace.graph.access import Ints
 from interlace.graph.dependencies import offsets
 from interlace.plan.plan import Dispatch, Plan
 
+#: Most workers of a simulated plan: far more than any GPU keeps resident, and little memory for each.
+MOST_WORKERS = 1 << 16
+
 
 class Gate(IntEnum):
     """From when on the items of an op may be taken."""
@@ -87,11 +90,14 @@ class Queues:
 
         Raises:
             PlanError: fewer than one worker.
+            SimulationError: more workers than are simulated.
             ItemError: an item of a static plan names a worker that the plan does not have.
         """
         n, worker = len(plan.items), plan.items.worker
         if plan.workers < 1:
             raise PlanError(f"plan has {plan.workers} workers; set Plan.workers to at least one")
+        if plan.workers > MOST_WORKERS:
+            raise SimulationError(f"plan has {plan.workers} workers; a simulation takes {MOST_WORKERS} at most")
         if mode.gate is not Gate.OPEN:
             return Queues(np.argsort(plan.items.op, kind="stable"), np.array([0, n], np.int64))
         if plan.dispatch is Dispatch.TICKET:

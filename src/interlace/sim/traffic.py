@@ -24,6 +24,7 @@ from interlace.core.errors import SimulationError
 from interlace.graph.access import Ints
 from interlace.graph.dependencies import offsets
 from interlace.graph.graph import Graph
+from interlace.plan.facts import check_items
 from interlace.plan.plan import Plan
 from interlace.sim.boxes import Boxes, Footprint, Footprints
 from interlace.sim.units import ALIGN_BYTES, Partition, Units
@@ -62,7 +63,9 @@ def touches(plan: Plan, limit: int = LIMIT) -> Touches:
 
     Raises:
         SimulationError: even with whole reductions in one step, that would be more units, steps and touches.
+        PlanError: the plan's arrays make no sense.
     """
+    check_items(plan)
     most = max(op.reduction.chunks if op.reduction else 1 for op in plan.graph.ops)
     footprints, chunks = Footprints(plan), 1
     while True:

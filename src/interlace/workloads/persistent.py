@@ -49,8 +49,6 @@ def persistent_fits(shape: FFNShape, setting: FFNSetting, dtype: DType, smem_byt
         sums = weights * tile.m * tile.n
         return (
             tile.num_warps in (4, 8)
-            and tile.stages >= 1
-            and tile.prefetch_bytes >= 0
             and sums <= _SUMS_PER_THREAD * 32 * tile.num_warps
             and _smem_bytes(tile, weights, dtype) <= smem_bytes
         )

@@ -7,7 +7,18 @@ from collections.abc import Mapping
 from interlace.graph.access import axes
 from interlace.graph.op import Op
 from interlace.graph.tensor import Tensor
-from interlace.kernels.base import Array, Kernel, Params, Reference, Regions, TritonBody, require, same_dtype
+from interlace.kernels.base import (
+    Array,
+    Kernel,
+    Params,
+    Reference,
+    Regions,
+    TritonBody,
+    check_block,
+    check_extents,
+    require,
+    same_dtype,
+)
 
 
 def _finish(_: Array | None, regions: Regions, params: Params) -> Mapping[str, Array]:
@@ -20,20 +31,27 @@ def _triton() -> TritonBody:
     return TritonBody(finish=copy_tile)
 
 
-COPY = Kernel("copy", Reference(_finish), _triton)
+def _make(name: str, tensors: Mapping[str, Tensor], params: Params) -> Op:
+    return copy(name, **tensors, tile=(params["BM"], params["BN"]), num_warps=params["num_warps"])  # type: ignore[arg-type]
+
+
+COPY = Kernel("copy", Reference(_finish), _triton, make=_make)
 
 
 def copy(name: str, x: Tensor, y: Tensor, tile: tuple[int, int] = (64, 64), num_warps: int = 4) -> Op:
     """``y = x`` for matrices of equal shape and dtype.
 
     Raises:
-        ShapeError, DTypeError: shapes or dtypes differ.
+        ShapeError, DTypeError: shapes or dtypes differ, or a tile that no block of Triton holds.
+        ParamError: ``num_warps`` is none that a launch takes.
     """
+    check_block(f"op {name!r}", *tile)
     require(
         len(x.shape) == 2 and x.shape == y.shape,
         f"op {name!r} copies {x} to {y}; both must be matrices of one shape",
     )
     same_dtype(name, x, y)
+    check_extents(f"op {name!r}", x.shape, tile)
     (m, n), (bm, bn) = x.shape, tile
     i, j = axes(2)
     spans = (i.block(bm), j.block(bn))

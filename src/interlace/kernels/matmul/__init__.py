@@ -26,6 +26,8 @@ from interlace.kernels.base import (
     Reference,
     Regions,
     TritonBody,
+    check_block,
+    check_extents,
     require,
     same_dtype,
 )
@@ -57,7 +59,7 @@ class MatmulTile:
 
     Attributes:
         m, n, k: extents of the tile and of one chunk of the reduction; powers of two, at least 16.
-        stages: depth of the software pipeline.
+        stages: depth of the software pipeline, 1 to 64.
         num_warps: warps per thread block.
         swap: multiply the transpose, with the weights as the tensor core's 64-row operand and the tokens as
             its columns; pays where m is below 64.
@@ -73,11 +75,23 @@ class MatmulTile:
     prefetch_bytes: int = 0
 
     def __post_init__(self) -> None:
+        what = f"matmul tile {self.m} x {self.n} x {self.k}"
         for extent in (self.m, self.n, self.k):
             require(
-                extent >= 16 and extent & (extent - 1) == 0,
-                f"matmul tile {self.m} x {self.n} x {self.k}: extents must be powers of two of at least 16",
+                type(extent) is int and extent >= 16 and extent & (extent - 1) == 0,
+                f"{what}: extents must be powers of two of at least 16",
             )
+        for block in ((self.m, self.n), (self.m, self.k), (self.n, self.k)):
+            check_block(what, *block)
+        require(
+            type(self.stages) is int and 1 <= self.stages <= 64,
+            f"{what} has {self.stages!r} stages; use 1 to 64",
+        )
+        require(type(self.swap) is bool, f"{what} has swap {self.swap!r}; use True or False")
+        require(
+            type(self.prefetch_bytes) is int and 0 <= self.prefetch_bytes < 1 << 31,
+            f"{what} prefetches {self.prefetch_bytes!r} bytes; use 0 to 2^31 - 1",
+        )
 
     @staticmethod
     def heuristic(m: int) -> MatmulTile:
@@ -137,7 +151,16 @@ def _hopper() -> HopperBody:
     )
 
 
-MATMUL = Kernel("matmul", Reference(_finish, _accumulate), _triton, _hopper, dtypes=("bf16", "fp16", "fp32"))
+def _make(name: str, tensors: Mapping[str, Tensor], params: Params) -> Op:
+    tile = MatmulTile(*(params[p] for p in _TILE))  # type: ignore[arg-type]
+    return matmul(name, **tensors, activation=Activation(params["ACTIVATION"]), tile=tile)
+
+
+#: The params that tell a tile, in the order of its fields.
+_TILE = ("BM", "BN", "BK", "STAGES", "num_warps", "SWAP", "PREFETCH")
+MATMUL = Kernel(
+    "matmul", Reference(_finish, _accumulate), _triton, _hopper, dtypes=("bf16", "fp16", "fp32"), make=_make
+)
 
 
 def matmul(
@@ -179,6 +202,7 @@ def matmul(
         gate is None or (activation is Activation.SILU and bias is None),
         f"op {name!r}: a gated matmul is silu(gate) * up without bias; pass activation=SILU and bias=None",
     )
+    check_extents(f"op {name!r}", (m, n, k), (tile.m, tile.n, tile.k))
     optional = [t for t in (gate, bias, residual) if t is not None]
     same_dtype(name, x, weight, out, *optional)
     i, j = axes(2)

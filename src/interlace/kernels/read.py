@@ -1,0 +1,29 @@
+"""Plans read from JSON together with the kernels that run them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from interlace.kernels.base import Kernel
+from interlace.kernels.copy import COPY
+from interlace.kernels.matmul import MATMUL
+from interlace.plan.plan import Plan
+
+#: Kernels that need not be passed.
+BUILT_IN = (MATMUL, COPY)
+
+
+def read_plan(text: str, kernels: Iterable[Kernel] = ()) -> Plan:
+    """The plan that ``Plan.to_json`` wrote, ready to be verified and run.
+
+    The text may come from anywhere: each op is held against what its kernel makes of its tensors and params.
+
+    Args:
+        text: JSON.
+        kernels: those of the plan that are not built in (or that stand for built-in ones of the same name). An op
+            whose kernel is not here can be verified but not run.
+
+    Raises:
+        PlanFormatError: not JSON, not a plan, of another schema version, or with an op that is none of its kernel.
+    """
+    return Plan.from_json(text, {kernel.name: kernel for kernel in (*BUILT_IN, *kernels)})

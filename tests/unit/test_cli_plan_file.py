@@ -1,0 +1,139 @@
+"""Plan files on the command line: run like workloads, and read as what they are, untrusted."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import interlace as il
+
+from .test_cli import SMALL, fail, invoke, succeed
+from .test_params import doubled, ffn
+
+
+def write(path: Path, plan: il.Plan, **changes: Any) -> Path:
+    path.write_text(json.dumps(json.loads(plan.to_json()) | changes))
+    return path
+
+
+@pytest.mark.parametrize(
+    "choices",
+    [
+        il.Choices(3, split={"down": il.SplitK(2)}, chunk_waits=True),
+        il.Choices(3, il.Dispatch.STATIC, policy=il.RowSync()),
+        il.Choices(1, policy=il.NoSync()),
+    ],
+    ids=["split", "static", "one worker"],
+)
+def test_a_plan_file_runs_as_it_stands(tmp_path: Path, choices: il.Choices) -> None:
+    plan = il.build(ffn(), choices)
+    path, record, trace = write(tmp_path / "p.json", plan), tmp_path / "r.json", tmp_path / "t.json"
+    shown = succeed("run", path, "--device", "cpu", "--json", record, "--trace", trace, "--seed", 3)
+    assert f"{len(plan.items)} items" in shown
+    data = json.loads(record.read_text())
+    assert data["workload"] == {"name": "plan", "file": str(path), "graph": "ffn", "seed": 3}
+    assert (data["plan"]["items"], data["plan"]["dispatch"]) == (len(plan.items), plan.dispatch.value)
+    assert [e["name"] for e in data["executors"]] == ["reference", "reference-random"]
+    assert all(e["relative_error"] < 1e-12 for e in data["executors"])
+    slices = [e for e in json.loads(trace.read_text())["traceEvents"] if e.get("cat") != "wait" and e["ph"] == "X"]
+    assert len(slices) >= len(plan.items)
+    assert "wrote" in succeed("trace", path, "--device", "cpu", "--out", trace)
+
+
+def test_a_planned_workload_runs_from_its_file_and_its_summary_says_what_was_planned(tmp_path: Path) -> None:
+    path, summary = tmp_path / "plan.json", tmp_path / "s.json"
+    succeed("plan", "ffn", *SMALL, "--out", path, "--json", summary)
+    told = json.loads(summary.read_text())
+    assert told["workload"] | {"m": 32, "hidden": 64, "ffn": 128} == told["workload"]
+    assert told["device"]["kind"] == "cpu"
+    assert told["graph"] == {
+        "name": "ffn",
+        "ops": [
+            {"name": "up", "kernel": "matmul", "grid": [2, 2], "tiles": 4},
+            {"name": "down", "kernel": "matmul", "grid": [2, 1], "tiles": 2},
+        ],
+    }
+    assert {"items": 6, "waits": 2, "semaphores": 2, "workers": 8, "dispatch": "ticket"}.items() <= told["plan"].items()
+    assert {"verified": True, "edges": 4, "longest_chain": 2}.items() <= told["proof"].items()
+    assert "reference" in succeed("run", path, "--device", "cpu")
+
+
+def test_options_beside_a_plan_file_are_refused(tmp_path: Path) -> None:
+    path = write(tmp_path / "p.json", il.build(ffn(), il.Choices(2)))
+    message = fail(2, "run", path, "--m", 3, "--policy", "row", "--chunk-waits")
+    assert "--m, --policy, --chunk-waits cannot be combined with a plan file" in message
+    for command in (("plan", path, "--out", tmp_path / "x.json"), ("explain", path)):
+        assert "is a plan already; `interlace verify` proves it" in fail(2, *command)
+    message = fail(2, "run", path, "--device", "cpu", "--executor", "persistent-static")
+    assert "has ticket dispatch, not static" in message
+
+
+def test_only_a_plan_that_is_safe_and_of_known_kernels_runs(tmp_path: Path) -> None:
+    plan = il.build(ffn(), il.Choices(2))
+    data = json.loads(plan.to_json())
+    data["graph"]["ops"][1]["params"]["K"] = 100_000
+    for command in ("run", "verify"):
+        message = fail(2, command, write(tmp_path / "p.json", plan, graph=data["graph"]))
+        assert "op 'down' has param K 100000" in message
+    waits = data["waits"] | {"threshold": [9 for _ in data["waits"]["threshold"]]}
+    assert "to reach 9, but 1 tiles post it" in fail(1, "run", write(tmp_path / "p.json", plan, waits=waits))
+    x, y = (il.Tensor(name, (10,), il.fp32) for name in "xy")
+    own = il.build(il.Graph("own", (x, y), (doubled("d", x, y, 4),), ("x",), ("y",)), il.Choices(2))
+    path = write(tmp_path / "p.json", own)
+    assert "safe" in succeed("verify", path)
+    assert "op 'd' has kernel 'double', which is not built in" in fail(2, "run", path)
+
+
+def test_a_plan_of_tensors_beyond_memory_is_proved_but_not_begun(tmp_path: Path) -> None:
+    k = 2**30
+    x, w, y = (il.Tensor(n, shape, il.bf16) for n, shape in (("x", (64, k)), ("w", (64, k)), ("y", (64, 64))))
+    graph = il.Graph("wide", (x, w, y), (il.matmul("mm", x, w, y),), ("x", "w"), ("y",))
+    path = write(tmp_path / "p.json", il.build(graph, il.Choices(1)))
+    assert "safe" in succeed("verify", path)
+    message = fail(2, "run", path)
+    assert f"graph 'wide' takes {2 * 64 * k * 8 + 64 * 64 * 8} bytes in float64, this machine has" in message
+
+
+def test_paths_that_are_no_files_end_at_once(tmp_path: Path) -> None:
+    fifo, sparse, latin = tmp_path / "fifo.json", tmp_path / "large.json", tmp_path / "latin.json"
+    os.mkfifo(fifo)
+    sparse.touch()
+    os.truncate(sparse, 2 << 30)
+    latin.write_bytes('{"name": "é"}'.encode("latin-1"))
+    for command in ("verify", "run"):
+        assert "is a device or pipe, no file" in fail(2, command, fifo)
+        assert "is a device or pipe, no file" in fail(2, command, "/dev/zero")
+        assert "is a folder, no file" in fail(2, command, tmp_path)
+        assert "has 2147483648 bytes, a plan has at most" in fail(2, command, sparse)
+        assert "is not text, so no plan" in fail(2, command, latin)
+        assert "No such file" in fail(2, command, tmp_path / "absent.json")
+    assert "use one of ffn, two-copies, two-matmuls" in fail(2, "run", tmp_path / "absent")
+
+
+def test_names_of_a_plan_are_shown_as_they_are(tmp_path: Path) -> None:
+    name = "[red]a[/red][/]\x1b[31m\n\u202e"
+    x, y = il.Tensor("x" + name, (32, 32), il.fp32), il.Tensor("y" + name, (32, 32), il.fp32)
+    z = il.Tensor("z", (32, 32), il.fp32)
+    ops = (il.copy("c" + name, x, y, (16, 16)), il.copy("d" + name, y, z, (16, 16)))
+    plan = il.build(il.Graph("g" + name, (x, y, z), ops, (x.name,), ("z",)), il.Choices(2))
+    path, record, trace = write(tmp_path / "p.json", plan, policy=name), tmp_path / "r.json", tmp_path / "t.json"
+    for command in (("verify", path), ("run", path, "--json", record, "--trace", trace, "--device", "cpu")):
+        result = invoke(*command)
+        assert result.exit_code == 0, result.output
+        assert "\x1b" not in result.output
+        assert "\u202e" not in result.output
+        shown = "".join(c for c in result.output if c not in "│\n ")
+        assert r"[red]a[/red][/]\x1b[31m\u202e" in shown
+    assert json.loads(record.read_text())["workload"]["graph"] == "g" + name
+    assert any(name in e["name"] for e in json.loads(trace.read_text())["traceEvents"])
+    broken = json.loads(plan.to_json())
+    broken["waits"]["threshold"][0] = 7
+    path.write_text(json.dumps(broken))
+    result = invoke("verify", path)
+    assert result.exit_code == 1
+    assert "\x1b" not in result.output
+    assert result.stderr.count("\n") == 1
