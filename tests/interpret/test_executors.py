@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import interlace as il
-from interlace.core.errors import DTypeError, GraphError, NoDeviceError, ShapeError
+from interlace.core.errors import CoverageError, DTypeError, GraphError, NoDeviceError, ShapeError
 
 from ..cases import GRAPHS, relative_error, split
 from .cases import EXECUTORS, SWAPPED, TILE, case, equal_bits, executor, matmul_case
@@ -141,6 +141,17 @@ def test_every_policy_in_every_order_gives_the_same_bits(policy: il.SyncPolicy) 
         choices = il.Choices(2, policy=policy, order=order, interleaving=interleaving, chunk_waits=True)
         run = il.PersistentExecutor(il.build(c.graph, choices), CPU)
         assert equal_bits(c.run(run, inputs), expected), f"{order}, {interleaving}"
+
+
+@pytest.mark.parametrize("dispatch", il.Dispatch)
+def test_a_plan_that_rests_on_a_workers_order_runs_only_where_that_is_kept(dispatch: il.Dispatch) -> None:
+    c = case("ffn", 20)
+    inputs = c.inputs()
+    proof = il.verify(il.build(c.graph, il.Choices(1, dispatch, policy=il.NoSync())))
+    for cls in (il.SerialExecutor, il.CudaGraphExecutor, il.PdlExecutor, il.PersistentExecutor):
+        c.check(c.run(cls(proof, CPU), inputs), inputs)
+    with pytest.raises(CoverageError, match=r"op 'down', tile \(0, 0\) reads .*; plan op 'up' with .* TileSync\(\)"):
+        il.SemaphoreStreamsExecutor(proof, CPU)
 
 
 def test_chunk_waits_stand_inside_the_reduction() -> None:

@@ -12,15 +12,16 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from interlace.core.errors import ConcurrentRunError, DTypeError, GraphError
-from interlace.executors.base import check_arguments
+from interlace.executors.base import check_arguments, proved
 from interlace.executors.gpu import open_device, torch_dtype
 from interlace.executors.launch import AnyLaunch, Launch, TextLaunch
 from interlace.executors.table import Table
 from interlace.executors.watchdog import hang_error
 from interlace.graph.op import Op
 from interlace.kernels.base import TritonBody, is_text, kernel_of, triton_body
+from interlace.plan.orderings import Ordering
 from interlace.plan.plan import Plan
-from interlace.plan.verify import Proof, verify
+from interlace.plan.verify import Proof
 from interlace.trace.events import Trace
 
 if TYPE_CHECKING:
@@ -58,20 +59,20 @@ class DeviceExecutor(ABC):
         options: device, watchdog, trace.
 
     Raises:
-        PlanError: the plan is not safe.
+        PlanError: the plan is not safe, or rests on an ordering that this executor does not keep.
         NoDeviceError: torch, triton or the device is missing.
         GraphError: an op has no Triton body.
     """
 
     name: str
-    #: Whether posts and waits are live, or the launch order enforces everything.
-    synchronises: bool
+    #: What keeps items in order; a proof that rests on anything else is refused.
+    keeps: frozenset[Ordering] = frozenset()
     #: A warp-specialised Gluon launch; its warpgroups each post their share of a tile.
     _specialised = False
     _shares = 1
 
     def __init__(self, plan: Plan | Proof, options: Options | None = None) -> None:
-        self.proof = plan if isinstance(plan, Proof) else verify(plan)
+        self.proof = proved(self.name, self.keeps, plan)
         self.plan = self.proof.plan
         self.options = options or Options()
         self._torch, self._device = open_device(self.options.device)
@@ -354,7 +355,7 @@ class DeviceExecutor(ABC):
             self._counters[starts:],
             first,
             programs,
-            constexpr(self.synchronises),
+            constexpr(Ordering.WAIT in self.keeps),
             constexpr(self._table.chunked),
             constexpr(int(self._table.parts.max())),
             constexpr(self._slot_size),

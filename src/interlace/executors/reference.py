@@ -14,11 +14,12 @@ from collections.abc import Iterator, Mapping
 import numpy as np
 
 from interlace.core.errors import DeadlockError, GraphError
-from interlace.executors.base import check_arguments
+from interlace.executors.base import check_arguments, proved
 from interlace.graph.op import Op
 from interlace.kernels.base import Array, Reference, kernel_of
+from interlace.plan.orderings import Ordering
 from interlace.plan.plan import Dispatch, Plan
-from interlace.plan.verify import Proof, verify
+from interlace.plan.verify import Proof
 from interlace.trace.events import Trace
 
 _WRAP = 1 << 32
@@ -38,9 +39,10 @@ class ReferenceExecutor:
     """
 
     name = "reference"
+    keeps = frozenset({Ordering.WORKER, Ordering.WAIT})
 
     def __init__(self, plan: Plan | Proof, *, seed: int | None = None, first_run: int = 0) -> None:
-        self.proof = plan if isinstance(plan, Proof) else verify(plan)
+        self.proof = proved(self.name, self.keeps, plan)
         self.plan = self.proof.plan
         self._references = [_reference(op) for op in self.plan.graph.ops]
         self._random = None if seed is None else random.Random(seed)

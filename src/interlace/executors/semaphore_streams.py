@@ -18,6 +18,7 @@ from interlace.executors.device import DeviceExecutor
 from interlace.executors.launch import AnyLaunch, Launch
 from interlace.executors.table import Table, by_op
 from interlace.graph.dependencies import Groups
+from interlace.plan.orderings import Ordering
 from interlace.plan.plan import Plan
 
 
@@ -49,11 +50,13 @@ class SemaphoreStreamsExecutor(DeviceExecutor):
     """One launch and one stream per op; tiles wait for tiles.
 
     Raises:
+        CoverageError: the plan leaves a dependency to the order of one worker.
         DeadlockError: an item waits for items of its own op, which one launch cannot order.
     """
 
     name = "semaphore_streams"
-    synchronises = True
+    #: The blocks of a launch begin in any order, and those of several launches side by side.
+    keeps = frozenset({Ordering.WAIT})
 
     def _lower(self) -> Table:
         return by_op(self.plan, self._chunked())

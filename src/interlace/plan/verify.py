@@ -29,6 +29,7 @@ from interlace.graph.access import Ints
 from interlace.graph.dependencies import Dependencies, Groups, offsets
 from interlace.plan.coverage import check_coverage
 from interlace.plan.facts import Facts
+from interlace.plan.orderings import Edge, Ordering
 from interlace.plan.plan import Dispatch, Plan
 
 _POSTS_LIMIT = 1 << 31  # differences of wrapping 32-bit counters must stay below this
@@ -42,6 +43,8 @@ class Proof:
         plan: the plan, now safe to run.
         edges: dependencies between (producer tile, consumer item and segment) that are enforced.
         edges_by_wait: those of them enforced by a wait; the rest follow from a worker's own order.
+        rests_on: the orderings that enforce them, each with one dependency that it enforces. An executor that does not
+            keep one of these refuses the proof.
         longest_chain: items on the longest chain of waits, each waiting for the one before.
         workers_needed: workers that must be resident at once for progress.
         in_sequence: every item waits only for items earlier in the sequence.
@@ -50,6 +53,7 @@ class Proof:
     plan: Plan
     edges: int
     edges_by_wait: int
+    rests_on: tuple[tuple[Ordering, Edge], ...]
     longest_chain: int
     workers_needed: int
     in_sequence: bool
@@ -69,12 +73,13 @@ def verify(plan: Plan) -> Proof:
     """
     facts = Facts(plan)
     _check_thresholds(facts)
-    edges, by_wait = check_coverage(facts, Dependencies(plan.graph))
+    coverage = check_coverage(facts, Dependencies(plan.graph))
     order = _check_progress(facts)
     return Proof(
         plan,
-        edges,
-        by_wait,
+        coverage.edges,
+        coverage.by_wait,
+        coverage.rests_on,
         _longest_chain(facts, order),
         plan.workers if plan.dispatch is Dispatch.STATIC else 1,
         facts.in_sequence,
