@@ -8,14 +8,15 @@ from __future__ import annotations
 import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from interlace.core.errors import ConcurrentRunError, DTypeError, GraphError
-from interlace.executors.base import check_arguments, proved
+from interlace.core.errors import ConcurrentRunError, DeviceError, GraphError, kind
+from interlace.executors.base import proved
 from interlace.executors.gpu import open_device, torch_dtype
 from interlace.executors.launch import AnyLaunch, Launch, TextLaunch
+from interlace.executors.options import Options
 from interlace.executors.table import Table
+from interlace.executors.tensors import check_tensors
 from interlace.executors.watchdog import hang_error
 from interlace.graph.op import Op
 from interlace.kernels.base import TritonBody, is_text, kernel_of, triton_body
@@ -30,27 +31,6 @@ if TYPE_CHECKING:
 _PROVIDED = ("tile", "sync", "acc")
 
 
-@dataclass(frozen=True)
-class Options:
-    """How a device executor runs.
-
-    Attributes:
-        device: a torch device, such as "cuda:1"; "cpu" runs kernels under the Triton interpreter, "meta"
-            only compiles them.
-        timeout_s: the watchdog of every wait.
-        trace: record times of every item.
-        jitter_s: upper bound of random delays injected around waits and posts, for tests.
-        dependent_launch: let a run's launches start while the one before still drains (programmatic
-            dependent launch); prefetches then run ahead of it. For ``pdl`` and ticket dispatch.
-    """
-
-    device: str = "cuda"
-    timeout_s: float = 2.0
-    trace: bool = False
-    jitter_s: float = 0.0
-    dependent_launch: bool = False
-
-
 class DeviceExecutor(ABC):
     """A plan compiled for a device.
 
@@ -62,6 +42,7 @@ class DeviceExecutor(ABC):
         PlanError: the plan is not safe, or rests on an ordering that this executor does not keep.
         NoDeviceError: torch, triton or the device is missing.
         GraphError: an op has no Triton body.
+        DeviceError: options that are none.
     """
 
     name: str
@@ -74,14 +55,16 @@ class DeviceExecutor(ABC):
     def __init__(self, plan: Plan | Proof, options: Options | None = None) -> None:
         self.proof = proved(self.name, self.keeps, plan)
         self.plan = self.proof.plan
-        self.options = options or Options()
+        self.options = Options() if options is None else options
+        if not isinstance(self.options, Options):
+            raise DeviceError(f"options is {kind(options)}; pass an object, such as interlace.Options(device='cuda:0')")
         self._torch, self._device = open_device(self.options.device)
         self._interpret = self._device.type == "cpu"
         self._table = self._lower()
         self._reset()
         self._owned: dict[str, torch.Tensor] = {}
         self._bodies: dict[str, TritonBody] = {}
-        self._bound: tuple[tuple[int, ...], list[AnyLaunch]] | None = None
+        self._bound: tuple[tuple[int, ...] | None, list[AnyLaunch]] | None = None
         self._last: tuple[Any, Any] | None = None
         self._prepare()
 
@@ -115,7 +98,8 @@ class DeviceExecutor(ABC):
         """Enqueue one run on the current stream; outputs (and intermediates, if given) are written in place.
 
         Raises:
-            GraphError: an input or output is missing, or lies elsewhere than the device.
+            GraphError: an input or output is missing or no tensor, lies elsewhere than the device, or shares bytes
+                with one that is written.
             ShapeError, DTypeError: a tensor differs from the graph's.
             ConcurrentRunError: an earlier run of this instance is still going on another stream.
             HangError: a wait of an earlier run ended by the watchdog.
@@ -174,28 +158,22 @@ class DeviceExecutor(ABC):
     def _bind(self, tensors: Mapping[str, torch.Tensor]) -> list[AnyLaunch]:
         """The launches on these tensors, kept until their addresses change."""
         graph = self.plan.graph
-        everything = dict(tensors)
+        try:
+            everything = dict(tensors)
+        except (TypeError, ValueError):
+            raise GraphError(
+                f"tensors come by name, as {{'x': x, ...}}, and not in {kind(tensors)}; pass a dict"
+            ) from None
         for name in graph.intermediates:
             everything.setdefault(name, self.intermediate(name))
-        key = tuple(everything[t.name].data_ptr() if t.name in everything else 0 for t in graph.tensors)
+        try:
+            addresses = (everything[t.name].data_ptr() if t.name in everything else 0 for t in graph.tensors)
+            key = len(everything), *addresses
+        except (AttributeError, TypeError):
+            key = None  # something is no tensor, and is named below
         if self._bound is not None and self._bound[0] == key:
             return self._bound[1]
-        missing = [name for name in graph.outputs if name not in tensors]
-        if missing:
-            raise GraphError(f"graph {graph.name!r} writes outputs {missing}; pass a tensor for each")
-        check_arguments(graph, {name: tuple(value.shape) for name, value in everything.items()})
-        for name, value in everything.items():
-            expected = torch_dtype(self._torch, graph.tensor(name).dtype.name)
-            if value.dtype != expected:
-                raise DTypeError(
-                    f"tensor {name!r} is {value.dtype}; graph {graph.name!r} was built for {expected}"
-                )
-            if value.device != self._device:
-                raise GraphError(
-                    f"tensor {name!r} is on {value.device}; this executor runs on {self._device}"
-                )
-            if not value.is_contiguous():
-                raise GraphError(f"tensor {name!r} is not contiguous; pass tensor.contiguous()")
+        check_tensors(self._torch, self._device, graph, everything)
         launches = list(self._launches(tuple(self._arguments(op, everything) for op in graph.ops)))
         if self._device.type == "cuda":
             with self._torch.cuda.device(self._device):

@@ -7,10 +7,11 @@ from functools import cached_property
 from typing import Any
 
 from interlace.core.devices import H200
-from interlace.core.errors import DTypeError, NoDeviceError, PlanError, ShapeError
+from interlace.core.errors import DTypeError, NoDeviceError, PlanError, ShapeError, kind
 from interlace.executors.base import proved
-from interlace.executors.device import DeviceExecutor, Options
+from interlace.executors.device import DeviceExecutor
 from interlace.executors.launch import Launch
+from interlace.executors.options import Options
 from interlace.executors.table import Table, for_workers
 from interlace.graph.graph import Graph
 from interlace.graph.op import Op
@@ -49,7 +50,9 @@ class HopperExecutor(DeviceExecutor):
     ) -> None:
         proof = proved(self.name, self.keeps, plan)
         _check_operands(proof.plan.graph)
-        self.pipeline = pipeline or default_pipeline(proof.plan.graph.ops)
+        self.pipeline = default_pipeline(proof.plan.graph.ops) if pipeline is None else pipeline
+        if not isinstance(self.pipeline, Pipeline):
+            raise PlanError(f"pipeline is {kind(pipeline)}; pass a Pipeline, or leave it out for the deepest that fits")
         self._shares = self.pipeline.shares
         super().__init__(proof, options)
 
