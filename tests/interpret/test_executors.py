@@ -279,8 +279,28 @@ def test_a_run_on_the_same_tensors_looks_at_none_of_them_again(monkeypatch: pyte
     assert len(looked) == 1
     run.run({**tensors, c.output: c.poisoned()})
     assert len(looked) == 2
+    launches = run.launches(tensors)
+    assert run.launches({name: value.view(value.shape) for name, value in tensors.items()}) is launches
+    assert len(looked) == 4
     with pytest.raises(GraphError, match="no tensor 'more'"):
         run.run({**tensors, "more": c.poisoned()})
+
+
+def test_another_view_of_the_same_memory_is_not_taken_for_the_tensor_before() -> None:
+    """A transposed or a shortened tensor has the same address."""
+    c = case("two-copies", 24, "fp32")  # (24, 24)
+    run, inputs, out = executor("serial", c.graph), c.inputs(), c.poisoned()
+    run.run({**inputs, "z": out})
+    for x, error in (
+        (inputs["x"].T, "not contiguous"),
+        (inputs["x"][:12], r"shape \(12, 24\)"),
+        (inputs["x"].view(torch.int32), "torch.int32"),
+        (inputs["x"].to_sparse(), "torch.sparse_coo; pass tensor.to_dense"),
+    ):
+        with pytest.raises(GraphError, match=error):
+            run.run({"x": x, "z": out})
+    run.run({**inputs, "z": out})
+    assert torch.equal(out, inputs["x"])
 
 
 WRONG: dict[str, tuple[object, str]] = {
@@ -304,6 +324,15 @@ def test_what_is_no_tensor_is_answered_with_one(what: str) -> None:
     for nothing in ([inputs["x"], out], inputs["x"], 5, None):
         with pytest.raises(GraphError, match=r"^tensors come by name"):
             run.run(nothing)
+
+
+def test_a_stage_of_no_op_is_named() -> None:
+    run = executor("semaphore_streams", case("two-copies", 17).graph)
+    with (
+        run.stages() as stages,
+        pytest.raises(GraphError, match=r"no op 'third' to launch; the graph has \['first', 'second'\]"),
+    ):
+        stages["third"]
 
 
 def test_the_reference_executor_asks_for_arrays_where_it_is_given_tensors() -> None:

@@ -111,7 +111,7 @@ def test_every_real_dtype_is_taken(dtype: type[np.generic]) -> None:
 @pytest.mark.parametrize(
     ("tensors", "message"),
     [
-        ([np.ones((4, 4))], r"come by name, as \{'x': x, \.\.\.\}, and not in a value of type list; pass a dict"),
+        ([np.ones((4, 4))], r"come by name, as \{'x': x, \.\.\.\}, not as a value of type list; pass a dict"),
         ({}, r"needs inputs \['x'\]"),
         ({"x": np.ones((4, 4)), "q": np.ones(1)}, "has no tensor 'q'"),
         ({"x": np.ones((4, 4)), "z": np.ones((4, 4))}, r"\['z'\] are no inputs of graph .* so pass \['x'\] alone"),

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
-from interlace.core.errors import CoverageError, GraphError, ShapeError
+from interlace.core.errors import CoverageError, GraphError, ShapeError, kind
 from interlace.graph.graph import Graph
 from interlace.plan.orderings import Ordering
 from interlace.plan.plan import Plan
@@ -32,6 +33,14 @@ _BROKEN = {
     "plan op {op!r} with a policy that posts, such as TileSync(), or use the serial or the persistent executor",
     Ordering.WAIT: "only a wait enforces that, and the {executor} executor does not wait; use another",
 }
+
+
+def by_name(tensors: object) -> dict[str, Any]:
+    """A new dict of the tensors of a run. Raises GraphError if they do not come by name."""
+    try:
+        return dict(tensors)  # type: ignore[call-overload, no-any-return]
+    except (TypeError, ValueError):
+        raise GraphError(f"tensors come by name, as {{'x': x, ...}}, not as {kind(tensors)}; pass a dict") from None
 
 
 def check_arguments(graph: Graph, shapes: Mapping[str, tuple[int, ...]]) -> None:

@@ -8,10 +8,12 @@ from __future__ import annotations
 import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from operator import is_
 from typing import TYPE_CHECKING, Any
 
 from interlace.core.errors import ConcurrentRunError, DeviceError, GraphError, kind
-from interlace.executors.base import proved
+from interlace.executors.base import by_name, proved
 from interlace.executors.gpu import open_device, torch_dtype
 from interlace.executors.launch import AnyLaunch, Launch, TextLaunch
 from interlace.executors.options import Options
@@ -29,6 +31,15 @@ if TYPE_CHECKING:
     import torch
 
 _PROVIDED = ("tile", "sync", "acc")
+
+
+@dataclass(frozen=True)
+class _Bound:
+    """The launches of the last run, and the tensors that were checked for it, with their addresses."""
+
+    tensors: tuple[torch.Tensor, ...]
+    addresses: list[int]
+    launches: list[AnyLaunch]
 
 
 class DeviceExecutor(ABC):
@@ -64,7 +75,7 @@ class DeviceExecutor(ABC):
         self._reset()
         self._owned: dict[str, torch.Tensor] = {}
         self._bodies: dict[str, TritonBody] = {}
-        self._bound: tuple[tuple[int, ...] | None, list[AnyLaunch]] | None = None
+        self._bound: _Bound | None = None
         self._last: tuple[Any, Any] | None = None
         self._prepare()
 
@@ -158,30 +169,35 @@ class DeviceExecutor(ABC):
     def _bind(self, tensors: Mapping[str, torch.Tensor]) -> list[AnyLaunch]:
         """The launches on these tensors, kept until their addresses change."""
         graph = self.plan.graph
-        try:
-            everything = dict(tensors)
-        except (TypeError, ValueError):
-            raise GraphError(
-                f"tensors come by name, as {{'x': x, ...}}, and not in {kind(tensors)}; pass a dict"
-            ) from None
+        everything = by_name(tensors)
         for name in graph.intermediates:
             everything.setdefault(name, self.intermediate(name))
-        try:
-            addresses = (everything[t.name].data_ptr() if t.name in everything else 0 for t in graph.tensors)
-            key = len(everything), *addresses
-        except (AttributeError, TypeError):
-            key = None  # something is no tensor, and is named below
-        if self._bound is not None and self._bound[0] == key:
-            return self._bound[1]
+        bound = self._bound
+        # Another view of the same memory, such as a transposed one, has the address of a tensor that was checked.
+        if (
+            bound is not None
+            and len(everything) == len(bound.tensors)
+            and all(map(is_, everything.values(), bound.tensors))
+            and self._addresses(everything) == bound.addresses
+        ):
+            return bound.launches
         check_tensors(self._torch, self._device, graph, everything)
-        launches = list(self._launches(tuple(self._arguments(op, everything) for op in graph.ops)))
-        if self._device.type == "cuda":
-            with self._torch.cuda.device(self._device):
-                for launch in launches:
-                    if isinstance(launch, TextLaunch):
-                        launch.load()  # all of them before the first runs: others may wait for it on the device
-        self._bound = (key, launches)
+        addresses = self._addresses(everything)
+        if bound is not None and bound.addresses == addresses:
+            launches = bound.launches
+        else:
+            launches = list(self._launches(tuple(self._arguments(op, everything) for op in graph.ops)))
+            if self._device.type == "cuda":
+                with self._torch.cuda.device(self._device):
+                    for launch in launches:
+                        if isinstance(launch, TextLaunch):
+                            launch.load()  # all of them before the first runs: others may wait for it on the device
+        self._bound = _Bound(tuple(everything.values()), addresses, launches)
         return launches
+
+    def _addresses(self, tensors: Mapping[str, torch.Tensor]) -> list[int]:
+        """Where the graph's tensors lie, in its order; 0 for one that is not given."""
+        return [tensors[t.name].data_ptr() if t.name in tensors else 0 for t in self.plan.graph.tensors]
 
     def _arguments(self, op: Op, tensors: Mapping[str, torch.Tensor]) -> Any:
         """What the functions of a Triton body take; of a body in CUDA C++, the tensors by argument."""

@@ -10,11 +10,12 @@ from __future__ import annotations
 import random
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from typing import Any
 
 import numpy as np
 
 from interlace.core.errors import DeadlockError, DeviceError, DTypeError, GraphError, ShapeError, kind
-from interlace.executors.base import check_arguments, proved
+from interlace.executors.base import by_name, check_arguments, proved
 from interlace.graph.graph import Graph
 from interlace.graph.op import Op
 from interlace.kernels.base import Array, Reference, kernel_of
@@ -70,10 +71,11 @@ class ReferenceExecutor:
             DTypeError: an array holds no real numbers.
         """
         graph = self.plan.graph
-        _check_inputs(graph, tensors)
+        arrays = by_name(tensors)
+        _check_inputs(graph, arrays)
         self._memory = {t.name: np.full(t.shape, np.nan) for t in graph.tensors}
         for name in graph.inputs:
-            self._memory[name][...] = tensors[name]
+            self._memory[name][...] = arrays[name]
         self._partial: dict[tuple[int, int], dict[int, Array]] = {}
         self._parts = Counter(zip(self.plan.items.op.tolist(), self.plan.items.tile.tolist(), strict=True))
         self._ticket = 0
@@ -213,10 +215,8 @@ class ReferenceExecutor:
             part[...] = values[arg]
 
 
-def _check_inputs(graph: Graph, tensors: object) -> None:
+def _check_inputs(graph: Graph, tensors: Mapping[str, Any]) -> None:
     """Raise unless these are arrays of real numbers for the inputs of a graph, and nothing else."""
-    if not isinstance(tensors, Mapping):
-        raise GraphError(f"tensors come by name, as {{'x': x, ...}}, and not in {kind(tensors)}; pass a dict")
     for name, value in tensors.items():
         if not isinstance(value, np.ndarray):
             raise GraphError(

@@ -13,7 +13,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
-from interlace.core.errors import DeadlockError
+from interlace.core.errors import DeadlockError, GraphError
 from interlace.executors.device import DeviceExecutor
 from interlace.executors.launch import AnyLaunch, Launch
 from interlace.executors.table import Table, by_op
@@ -44,6 +44,13 @@ class Stage:
 
     def __exit__(self, *error: Any) -> None:
         self.context.__exit__(*error)
+
+
+class _Stages(dict[str, Stage]):
+    """Stages by the op's name."""
+
+    def __missing__(self, op: str) -> Stage:
+        raise GraphError(f"there is no op {op!r} to launch; the graph has {list(self)}")
 
 
 class SemaphoreStreamsExecutor(DeviceExecutor):
@@ -89,10 +96,13 @@ class SemaphoreStreamsExecutor(DeviceExecutor):
             with executor.stages() as stages:
                 with stages["first"] as stage:
                     my_kernel[stage.grid](stage.sync, x, y)
+
+        Raises:
+            GraphError: where a stage is asked for by a name that no op has.
         """
         cuda = self._torch.cuda
         main = None if self._interpret else cuda.current_stream()
-        stages = {}
+        stages = _Stages()
         for o, op in enumerate(self.plan.graph.ops):
             if main is not None:
                 self._streams[o].wait_stream(main)

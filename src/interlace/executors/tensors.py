@@ -19,8 +19,8 @@ def check_tensors(torch: Any, device: torch.device, graph: Graph, tensors: Mappi
     """Raise unless every input and output is given, and every given tensor is as the graph says and on the device.
 
     Raises:
-        GraphError: a tensor is missing, is none, lies elsewhere, is not contiguous, or shares bytes with one that is
-            written.
+        GraphError: a tensor is missing, is none, lies elsewhere, is not dense and contiguous, or shares bytes with one
+            that is written.
         ShapeError, DTypeError: a tensor differs from the graph's.
     """
     missing = [name for name in graph.outputs if name not in tensors]
@@ -39,6 +39,8 @@ def check_tensors(torch: Any, device: torch.device, graph: Graph, tensors: Mappi
             raise DTypeError(f"tensor {name!r} is {value.dtype}; graph {graph.name!r} was built for {expected}")
         if value.device != device:
             raise GraphError(f"tensor {name!r} is on {value.device}; this executor runs on {device}")
+        if value.layout is not torch.strided:
+            raise GraphError(f"tensor {name!r} has layout {value.layout}; pass tensor.to_dense()")
         if not value.is_contiguous():
             raise GraphError(f"tensor {name!r} is not contiguous; pass tensor.contiguous()")
     _check_apart(graph, tensors)
