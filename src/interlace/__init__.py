@@ -16,9 +16,9 @@ from interlace.core.devices import CPU, H200, DeviceSpec
 from interlace.core.dtypes import DType, bf16, dtype, fp16, fp32
 from interlace.core.errors import InterlaceError
 from interlace.executors.cuda_graph import CudaGraphExecutor
-from interlace.executors.device import Options
 from interlace.executors.footprint import check_footprint
 from interlace.executors.hopper import HopperExecutor
+from interlace.executors.options import Options
 from interlace.executors.persistent import PersistentExecutor
 from interlace.executors.reference import ReferenceExecutor
 from interlace.executors.semaphore_streams import SemaphoreStreamsExecutor

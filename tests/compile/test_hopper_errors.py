@@ -5,7 +5,15 @@ from __future__ import annotations
 import pytest
 
 import interlace as il
-from interlace.core.errors import DTypeError, GraphError, InterlaceError, NoDeviceError, PlanError, ShapeError
+from interlace.core.errors import (
+    CoverageError,
+    DTypeError,
+    GraphError,
+    InterlaceError,
+    NoDeviceError,
+    PlanError,
+    ShapeError,
+)
 from interlace.kernels.hopper.template import OPS
 from interlace.workloads.hopper import HopperSetting, hopper_executor, hopper_setting
 
@@ -71,6 +79,15 @@ def test_a_plan_that_is_not_safe_is_refused() -> None:
     graph = il.workloads.ffn(16, SHAPE, il.bf16, TILE, TILE)
     with pytest.raises(PlanError):
         il.HopperExecutor(il.build(graph, il.Choices(132, policy=il.NoSync())), META)
+
+
+def test_a_plan_that_rests_on_one_workers_order_is_refused() -> None:
+    """Loads of the worker's next item run ahead of the stores of this one."""
+    graph = il.workloads.ffn(16, SHAPE, il.bf16, TILE, TILE)
+    proof = il.verify(il.build(graph, il.Choices(1, policy=il.NoSync())))
+    with pytest.raises(CoverageError, match=r"op 'up', tile \(0, 0\) writes .* plan op 'up' with .* TileSync\(\)"):
+        il.HopperExecutor(proof, META)
+    assert len(il.HopperExecutor(il.build(graph, il.Choices(1, policy=il.TileSync())), META).launches()) == 1
 
 
 def test_the_rings_depth_follows_from_the_tile() -> None:

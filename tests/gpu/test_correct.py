@@ -5,6 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
+import interlace as il
+from interlace.core.errors import CoverageError
+
 from ..cases import GRAPHS, relative_error
 from .cases import EXECUTORS, case, executor
 
@@ -25,6 +28,23 @@ def test_every_executor_matches_float64_as_well_as_unfused_pytorch(graph: str, m
         run.synchronize()
         error = relative_error(out, gold)
         assert error <= 1.5 * unfused, f"{name}: {error:.2e}, unfused {unfused:.2e}"
+
+
+@pytest.mark.parametrize("dispatch", il.Dispatch)
+def test_one_workers_order_is_kept_where_a_proof_may_rest_on_it(dispatch: il.Dispatch) -> None:
+    c = case("ffn", 64, "bf16")
+    proof = il.verify(il.build(c.graph, il.Choices(1, dispatch, policy=il.NoSync())))
+    for cls in (il.SerialExecutor, il.CudaGraphExecutor, il.PdlExecutor, il.PersistentExecutor):
+        run = cls(proof, il.Options(timeout_s=10.0))
+        for seed in range(3):
+            inputs, out = c.inputs(seed), c.poisoned()
+            run.intermediate(c.graph.intermediates[0]).fill_(float("nan"))
+            run.run({**inputs, c.output: out})
+            run.synchronize()
+            assert relative_error(out, c.exact(inputs)) < 1e-2
+    for cls in (il.SemaphoreStreamsExecutor, il.HopperExecutor):
+        with pytest.raises(CoverageError, match="keeps no such order"):
+            cls(proof)
 
 
 @pytest.mark.parametrize("name", ["serial-split", "semaphore_streams", "static-split", "ticket-dependent"])

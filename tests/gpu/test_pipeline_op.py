@@ -112,6 +112,14 @@ def test_a_missing_post_is_a_hang_error_that_names_the_tile() -> None:
     assert relative_error(out, c.exact(inputs)) <= LIMITS["norm-chain-sum"]
 
 
+def test_an_output_in_the_memory_of_an_input_is_refused_before_the_launch() -> None:
+    c = case("matmuls", 300)
+    run, inputs, out = executor("tiles", c.graph), c.inputs(0), c.poisoned()
+    for shared in ({"out": inputs["x"]}, {"out": out, "biased": out}, {"out": run.intermediate("copied")}):
+        with pytest.raises(GraphError, match="share memory, and op"):
+            run.run({**inputs, **shared})
+
+
 def test_a_trace_has_every_item() -> None:
     c = case("norm-chain-sum", 2048)
     run = executor("tiles", c.graph, trace=True)

@@ -7,9 +7,11 @@ import pytest
 import torch
 
 import interlace as il
-from interlace.core.errors import DTypeError, GraphError, NoDeviceError, ShapeError
+from interlace.core.errors import CoverageError, DTypeError, GraphError, NoDeviceError, ShapeError
+from interlace.executors import device
 
 from ..cases import GRAPHS, relative_error, split
+from ..pipeline_graphs import norm_chain_sum
 from .cases import EXECUTORS, SWAPPED, TILE, case, equal_bits, executor, matmul_case
 
 CPU = il.Options("cpu")
@@ -143,6 +145,17 @@ def test_every_policy_in_every_order_gives_the_same_bits(policy: il.SyncPolicy) 
         assert equal_bits(c.run(run, inputs), expected), f"{order}, {interleaving}"
 
 
+@pytest.mark.parametrize("dispatch", il.Dispatch)
+def test_a_plan_that_rests_on_a_workers_order_runs_only_where_that_is_kept(dispatch: il.Dispatch) -> None:
+    c = case("ffn", 20)
+    inputs = c.inputs()
+    proof = il.verify(il.build(c.graph, il.Choices(1, dispatch, policy=il.NoSync())))
+    for cls in (il.SerialExecutor, il.CudaGraphExecutor, il.PdlExecutor, il.PersistentExecutor):
+        c.check(c.run(cls(proof, CPU), inputs), inputs)
+    with pytest.raises(CoverageError, match=r"op 'down', tile \(0, 0\) reads .*; plan op 'up' with .* TileSync\(\)"):
+        il.SemaphoreStreamsExecutor(proof, CPU)
+
+
 def test_chunk_waits_stand_inside_the_reduction() -> None:
     """The plan that the tests above run really has waits at k > 0, and the executor keeps them there."""
     c = case("ffn", 20)
@@ -207,6 +220,128 @@ def test_wrong_arguments_are_named() -> None:
         run.run({**inputs, "x": inputs["x"].float(), c.output: out})
     with pytest.raises(GraphError, match="'x' is not contiguous"):
         run.run({**inputs, "x": inputs["x"].T.contiguous().T, c.output: out})
+
+
+@pytest.mark.parametrize("name", ["serial", "semaphore_streams", "ticket"])
+def test_tensors_that_share_bytes_with_one_that_is_written_are_refused(name: str) -> None:
+    c = case("two-copies", 17, "fp32")  # x to y to z, all (17, 24)
+    run, inputs = executor(name, c.graph), c.inputs()
+    n = c.poisoned().numel()
+    room = torch.full((2 * n,), float("nan"))
+
+    def at(first: int) -> torch.Tensor:
+        return room[first : first + n].view(17, 24)
+
+    def refused(first: str, second: str, writer: str, **tensors: torch.Tensor) -> None:
+        with pytest.raises(GraphError, match=f"'{first}' and '{second}' share memory, and op '{writer}' writes"):
+            run.run({**inputs, **tensors})
+
+    hidden = at(0)
+    refused("y", "z", "first", y=hidden, z=hidden)
+    refused("y", "z", "first", y=hidden, z=at(n - 1))  # a single element
+    refused("z", "y", "second", y=at(1), z=hidden)
+    refused("x", "z", "second", z=inputs["x"])
+    refused("x", "y", "first", x=at(0), y=at(24), z=c.poisoned())
+    refused("y", "z", "first", z=run.intermediate("y"))
+    out = at(n)  # side by side is apart
+    run.run({**inputs, "y": hidden, "z": out})
+    assert torch.equal(out, inputs["x"])
+    refused("y", "z", "first", y=hidden, z=at(n // 2))  # addresses changed, so they are looked at again
+    again = c.inputs(1)
+    inputs["x"].copy_(again["x"])
+    run.run({**inputs, "y": hidden, "z": out})
+    assert torch.equal(out, again["x"])
+
+
+def test_ops_of_loops_share_no_bytes_either() -> None:
+    graph, _ = norm_chain_sum(8, 192)
+    run = il.SerialExecutor(il.build(graph, il.Choices(1)), CPU)
+    tensors = {name: run.empty(name) for name in (*graph.inputs, *graph.outputs)}
+    with pytest.raises(GraphError, match="'x' and 'normed' share memory, and op 'norm' writes 'normed'"):
+        run.run({**tensors, "normed": tensors["x"]})
+
+
+def test_inputs_that_nothing_writes_may_share_bytes() -> None:
+    c = case("gated-ffn", 17)
+    run, inputs = executor("ticket", c.graph), c.inputs()
+    inputs["w_gate"] = inputs["w_up"]
+    c.check(c.run(run, inputs), inputs)
+
+
+def test_a_run_on_the_same_tensors_looks_at_none_of_them_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    looked: list[object] = []
+    check = device.check_tensors
+    monkeypatch.setattr(device, "check_tensors", lambda *arguments: (looked.append(arguments), check(*arguments)))
+    c = case("two-copies", 16)
+    run, tensors = executor("serial", c.graph), {**c.inputs(), c.output: c.poisoned()}
+    for _ in range(3):
+        run.run(tensors)
+    assert len(looked) == 1
+    run.run({**tensors, c.output: c.poisoned()})
+    assert len(looked) == 2
+    launches = run.launches(tensors)
+    assert run.launches({name: value.view(value.shape) for name, value in tensors.items()}) is launches
+    assert len(looked) == 4
+    with pytest.raises(GraphError, match="no tensor 'more'"):
+        run.run({**tensors, "more": c.poisoned()})
+
+
+def test_another_view_of_the_same_memory_is_not_taken_for_the_tensor_before() -> None:
+    """A transposed or a shortened tensor has the same address."""
+    c = case("two-copies", 24, "fp32")  # (24, 24)
+    run, inputs, out = executor("serial", c.graph), c.inputs(), c.poisoned()
+    run.run({**inputs, "z": out})
+    for x, error in (
+        (inputs["x"].T, "not contiguous"),
+        (inputs["x"][:12], r"shape \(12, 24\)"),
+        (inputs["x"].view(torch.int32), "torch.int32"),
+        (inputs["x"].to_sparse(), "torch.sparse_coo; pass tensor.to_dense"),
+    ):
+        with pytest.raises(GraphError, match=error):
+            run.run({"x": x, "z": out})
+    run.run({**inputs, "z": out})
+    assert torch.equal(out, inputs["x"])
+
+
+WRONG: dict[str, tuple[object, str]] = {
+    "a NumPy array": (np.ones((17, 24), np.float32), r"a value of type ndarray; pass a tensor of PyTorch on cpu"),
+    "a list": ([[1.0] * 24] * 17, "a value of type list; "),
+    "a class": (torch.Tensor, "the class Tensor; "),
+    "None": (None, "a value of type NoneType; "),
+}
+
+
+@pytest.mark.parametrize("what", WRONG)
+def test_what_is_no_tensor_is_answered_with_one(what: str) -> None:
+    c = case("two-copies", 17, "fp32")
+    run, inputs, out = executor("serial", c.graph), c.inputs(), c.poisoned()
+    value, message = WRONG[what]
+    for _ in range(2):  # also where a run before has bound right ones
+        for name, tensors in (("x", {**inputs, "x": value, "z": out}), ("z", {**inputs, "z": value})):
+            with pytest.raises(GraphError, match=f"^tensor '{name}' is {message}"):
+                run.run(tensors)
+        run.run({**inputs, "z": out})
+    for nothing in ([inputs["x"], out], inputs["x"], 5, None):
+        with pytest.raises(GraphError, match=r"^tensors come by name"):
+            run.run(nothing)
+
+
+def test_a_stage_of_no_op_is_named() -> None:
+    run = executor("semaphore_streams", case("two-copies", 17).graph)
+    with (
+        run.stages() as stages,
+        pytest.raises(GraphError, match=r"no op 'third' to launch; the graph has \['first', 'second'\]"),
+    ):
+        stages["third"]
+
+
+def test_the_reference_executor_asks_for_arrays_where_it_is_given_tensors() -> None:
+    c = case("two-copies", 17, "bf16")
+    run = il.ReferenceExecutor(il.build(c.graph, il.Choices(1)))
+    with pytest.raises(GraphError, match=r"'x' is a value of type Tensor; .* tensor\.double\(\)\.cpu\(\)\.numpy\(\)"):
+        run.run(c.inputs())
+    out = run.run({"x": c.inputs()["x"].double().cpu().numpy()})["z"]
+    assert np.array_equal(out, c.inputs()["x"].double().numpy())
 
 
 def test_the_interpreter_must_have_been_chosen(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,6 +14,7 @@ from hypothesis import assume, event, given, settings
 from hypothesis import strategies as st
 
 from interlace.core.errors import CoverageError, DeadlockError, ThresholdError
+from interlace.plan.orderings import Ordering
 from interlace.plan.plan import Dispatch, Plan
 from interlace.plan.verify import verify
 from interlace.planner.build import Choices, build
@@ -41,7 +42,9 @@ from .graphs import (
 def safe(plan: Plan) -> None:
     """The package accepts the plan, and so does the oracle."""
     proof = verify(plan)
-    assert proof.edges >= proof.edges_by_wait
+    rests_on = {Ordering.WAIT: proof.edges_by_wait, Ordering.WORKER: proof.edges - proof.edges_by_wait}
+    assert dict(proof.rests_on).keys() == {ordering for ordering, edges in rests_on.items() if edges}
+    assert min(rests_on.values()) >= 0
     assert oracle.unenforced(plan) == []
     assert oracle.races(plan) == []
     assert not oracle.stuck(plan)

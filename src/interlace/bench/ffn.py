@@ -22,8 +22,9 @@ from interlace.bench.problem import pytorch_ffn, transposed
 from interlace.bench.timing import Timing, rounds_us
 from interlace.core.dtypes import bf16
 from interlace.executors.cuda_graph import CudaGraphExecutor
-from interlace.executors.device import DeviceExecutor, Options
+from interlace.executors.device import DeviceExecutor
 from interlace.executors.gpu import open_device
+from interlace.executors.options import Options
 from interlace.executors.persistent import PersistentExecutor
 from interlace.executors.semaphore_streams import SemaphoreStreamsExecutor
 from interlace.executors.serial import PdlExecutor

@@ -28,8 +28,8 @@ from interlace.bench.problem import FFNProblem, in_a_model, transposed
 from interlace.bench.timing import Timing, rounds_us
 from interlace.core.devices import H200
 from interlace.core.dtypes import DType, bf16
-from interlace.executors.device import Options
 from interlace.executors.gpu import open_device
+from interlace.executors.options import Options
 from interlace.kernels.matmul import Activation
 from interlace.workloads.ffn import FFNShape
 from interlace.workloads.hopper import HopperSetting, hopper_executor, hopper_setting

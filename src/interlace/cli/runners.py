@@ -15,8 +15,9 @@ from interlace.cli.machine import Machine
 from interlace.cli.names import SERIAL, ExecutorChoice
 from interlace.cli.problem import Inputs, Problem, input_bytes
 from interlace.core.errors import NoDeviceError
-from interlace.executors.device import DeviceExecutor, Options
+from interlace.executors.device import DeviceExecutor
 from interlace.executors.gpu import open_device, torch_dtype
+from interlace.executors.options import Options
 from interlace.executors.reference import ReferenceExecutor
 from interlace.graph.graph import Graph
 from interlace.plan.verify import Proof

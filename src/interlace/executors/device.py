@@ -9,18 +9,22 @@ import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from operator import is_
 from typing import TYPE_CHECKING, Any
 
-from interlace.core.errors import ConcurrentRunError, DTypeError, GraphError
-from interlace.executors.base import check_arguments
+from interlace.core.errors import ConcurrentRunError, DeviceError, GraphError, kind
+from interlace.executors.base import by_name, proved
 from interlace.executors.gpu import open_device, torch_dtype
 from interlace.executors.launch import AnyLaunch, Launch, TextLaunch
+from interlace.executors.options import Options
 from interlace.executors.table import Table
+from interlace.executors.tensors import check_tensors
 from interlace.executors.watchdog import hang_error
 from interlace.graph.op import Op
 from interlace.kernels.base import PROVIDED, TritonBody, is_text, kernel_of, triton_body
+from interlace.plan.orderings import Ordering
 from interlace.plan.plan import Plan
-from interlace.plan.verify import Proof, verify
+from interlace.plan.verify import Proof
 from interlace.trace.events import Trace
 
 if TYPE_CHECKING:
@@ -28,24 +32,12 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Options:
-    """How a device executor runs.
+class _Bound:
+    """The launches of the last run, and the tensors that were checked for it, with their addresses."""
 
-    Attributes:
-        device: a torch device, such as "cuda:1"; "cpu" runs kernels under the Triton interpreter, "meta"
-            only compiles them.
-        timeout_s: the watchdog of every wait.
-        trace: record times of every item.
-        jitter_s: upper bound of random delays injected around waits and posts, for tests.
-        dependent_launch: let a run's launches start while the one before still drains (programmatic
-            dependent launch); prefetches then run ahead of it. For ``pdl`` and ticket dispatch.
-    """
-
-    device: str = "cuda"
-    timeout_s: float = 2.0
-    trace: bool = False
-    jitter_s: float = 0.0
-    dependent_launch: bool = False
+    tensors: tuple[torch.Tensor, ...]
+    addresses: list[int]
+    launches: list[AnyLaunch]
 
 
 class DeviceExecutor(ABC):
@@ -56,29 +48,32 @@ class DeviceExecutor(ABC):
         options: device, watchdog, trace.
 
     Raises:
-        PlanError: the plan is not safe.
+        PlanError: the plan is not safe, or rests on an ordering that this executor does not keep.
         NoDeviceError: torch, triton or the device is missing.
         GraphError: an op has no Triton body.
+        DeviceError: options that are none.
     """
 
     name: str
-    #: Whether posts and waits are live, or the launch order enforces everything.
-    synchronises: bool
+    #: What keeps items in order; a proof that rests on anything else is refused.
+    keeps: frozenset[Ordering] = frozenset()
     #: A warp-specialised Gluon launch; its warpgroups each post their share of a tile.
     _specialised = False
     _shares = 1
 
     def __init__(self, plan: Plan | Proof, options: Options | None = None) -> None:
-        self.proof = plan if isinstance(plan, Proof) else verify(plan)
+        self.proof = proved(self.name, self.keeps, plan)
         self.plan = self.proof.plan
-        self.options = options or Options()
+        self.options = Options() if options is None else options
+        if not isinstance(self.options, Options):
+            raise DeviceError(f"options is {kind(options)}; pass an object, such as interlace.Options(device='cuda:0')")
         self._torch, self._device = open_device(self.options.device)
         self._interpret = self._device.type == "cpu"
         self._table = self._lower()
         self._reset()
         self._owned: dict[str, torch.Tensor] = {}
         self._bodies: dict[str, TritonBody] = {}
-        self._bound: tuple[tuple[int, ...], list[AnyLaunch]] | None = None
+        self._bound: _Bound | None = None
         self._last: tuple[Any, Any] | None = None
         self._prepare()
 
@@ -112,7 +107,8 @@ class DeviceExecutor(ABC):
         """Enqueue one run on the current stream; outputs (and intermediates, if given) are written in place.
 
         Raises:
-            GraphError: an input or output is missing, or lies elsewhere than the device.
+            GraphError: an input or output is missing or no tensor, lies elsewhere than the device, or shares bytes
+                with one that is written.
             ShapeError, DTypeError: a tensor differs from the graph's.
             ConcurrentRunError: an earlier run of this instance is still going on another stream.
             HangError: a wait of an earlier run ended by the watchdog.
@@ -171,36 +167,35 @@ class DeviceExecutor(ABC):
     def _bind(self, tensors: Mapping[str, torch.Tensor]) -> list[AnyLaunch]:
         """The launches on these tensors, kept until their addresses change."""
         graph = self.plan.graph
-        everything = dict(tensors)
+        everything = by_name(tensors)
         for name in graph.intermediates:
             everything.setdefault(name, self.intermediate(name))
-        key = tuple(everything[t.name].data_ptr() if t.name in everything else 0 for t in graph.tensors)
-        if self._bound is not None and self._bound[0] == key:
-            return self._bound[1]
-        missing = [name for name in graph.outputs if name not in tensors]
-        if missing:
-            raise GraphError(f"graph {graph.name!r} writes outputs {missing}; pass a tensor for each")
-        check_arguments(graph, {name: tuple(value.shape) for name, value in everything.items()})
-        for name, value in everything.items():
-            expected = torch_dtype(self._torch, graph.tensor(name).dtype.name)
-            if value.dtype != expected:
-                raise DTypeError(
-                    f"tensor {name!r} is {value.dtype}; graph {graph.name!r} was built for {expected}"
-                )
-            if value.device != self._device:
-                raise GraphError(
-                    f"tensor {name!r} is on {value.device}; this executor runs on {self._device}"
-                )
-            if not value.is_contiguous():
-                raise GraphError(f"tensor {name!r} is not contiguous; pass tensor.contiguous()")
-        launches = list(self._launches(tuple(self._arguments(op, everything) for op in graph.ops)))
-        if self._device.type == "cuda":
-            with self._torch.cuda.device(self._device):
-                for launch in launches:
-                    if isinstance(launch, TextLaunch):
-                        launch.load()  # all of them before the first runs: others may wait for it on the device
-        self._bound = (key, launches)
+        bound = self._bound
+        # Another view of the same memory, such as a transposed one, has the address of a tensor that was checked.
+        if (
+            bound is not None
+            and len(everything) == len(bound.tensors)
+            and all(map(is_, everything.values(), bound.tensors))
+            and self._addresses(everything) == bound.addresses
+        ):
+            return bound.launches
+        check_tensors(self._torch, self._device, graph, everything)
+        addresses = self._addresses(everything)
+        if bound is not None and bound.addresses == addresses:
+            launches = bound.launches
+        else:
+            launches = list(self._launches(tuple(self._arguments(op, everything) for op in graph.ops)))
+            if self._device.type == "cuda":
+                with self._torch.cuda.device(self._device):
+                    for launch in launches:
+                        if isinstance(launch, TextLaunch):
+                            launch.load()  # all of them before the first runs: others may wait for it on the device
+        self._bound = _Bound(tuple(everything.values()), addresses, launches)
         return launches
+
+    def _addresses(self, tensors: Mapping[str, torch.Tensor]) -> list[int]:
+        """Where the graph's tensors lie, in its order; 0 for one that is not given."""
+        return [tensors[t.name].data_ptr() if t.name in tensors else 0 for t in self.plan.graph.tensors]
 
     def _arguments(self, op: Op, tensors: Mapping[str, torch.Tensor]) -> Any:
         """What the functions of a Triton body take; of a body in CUDA C++, the tensors by argument."""
@@ -352,7 +347,7 @@ class DeviceExecutor(ABC):
             self._counters[starts:],
             first,
             programs,
-            constexpr(self.synchronises),
+            constexpr(Ordering.WAIT in self.keeps),
             constexpr(self._table.chunked),
             constexpr(int(self._table.parts.max())),
             constexpr(self._slot_size),

@@ -29,8 +29,8 @@ from typing import Any
 import numpy as np
 
 from interlace.core.errors import FootprintError, GraphError
-from interlace.executors.device import Options
 from interlace.executors.gpu import torch_dtype
+from interlace.executors.options import Options
 from interlace.executors.serial import SerialExecutor
 from interlace.executors.table import Table, by_op
 from interlace.graph.access import Access

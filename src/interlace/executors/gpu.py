@@ -32,7 +32,10 @@ def open_device(name: str) -> tuple[Any, Any]:
     if device.type != "cuda":
         raise NoDeviceError(f"device {name!r} is neither a CUDA GPU nor the CPU")
     if not torch.cuda.is_available():
-        raise NoDeviceError(f"device {name!r} asked for, but torch sees no CUDA GPU; use device='cpu'")
+        raise NoDeviceError(
+            "this needs a CUDA GPU, and torch sees no CUDA GPU here. Without one `interlace run` and the reference "
+            "executor work, and device executors with Options(device='cpu') and TRITON_INTERPRET=1"
+        )
     index = torch.cuda.current_device() if device.index is None else device.index
     if index >= torch.cuda.device_count():
         raise NoDeviceError(f"device {name!r} asked for, but there are {torch.cuda.device_count()} CUDA GPUs")

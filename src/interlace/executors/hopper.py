@@ -7,13 +7,16 @@ from functools import cached_property
 from typing import Any
 
 from interlace.core.devices import H200
-from interlace.core.errors import DTypeError, NoDeviceError, PlanError, ShapeError
-from interlace.executors.device import DeviceExecutor, Options
+from interlace.core.errors import DTypeError, NoDeviceError, PlanError, ShapeError, kind
+from interlace.executors.base import proved
+from interlace.executors.device import DeviceExecutor
 from interlace.executors.launch import Launch
+from interlace.executors.options import Options
 from interlace.executors.table import Table, for_workers
 from interlace.graph.graph import Graph
 from interlace.graph.op import Op
 from interlace.kernels.base import HopperBody, Pipeline, kernel_of, no_body
+from interlace.plan.orderings import Ordering
 from interlace.plan.plan import Dispatch, Plan
 from interlace.plan.verify import Proof
 
@@ -29,6 +32,7 @@ class HopperExecutor(DeviceExecutor):
 
     Raises:
         GraphError: an op has no Hopper body.
+        CoverageError: the plan leaves a dependency to the order of one worker.
         PlanError: the plan has static dispatch, more ops than one launch takes, tiles that do not share a ring, or
             weights that an op of the graph writes.
         DTypeError, ShapeError: another dtype than bf16 and fp16, rows that bulk loads cannot address, or tiles that
@@ -37,17 +41,20 @@ class HopperExecutor(DeviceExecutor):
     """
 
     name = "hopper"
-    synchronises = True
+    #: Loads of a worker's next items run ahead of the stores of this one.
+    keeps = frozenset({Ordering.WAIT})
     _specialised = True
 
     def __init__(
         self, plan: Plan | Proof, options: Options | None = None, pipeline: Pipeline | None = None
     ) -> None:
-        graph = (plan.plan if isinstance(plan, Proof) else plan).graph
-        _check_operands(graph)
-        self.pipeline = pipeline or default_pipeline(graph.ops)
+        proof = proved(self.name, self.keeps, plan)
+        _check_operands(proof.plan.graph)
+        self.pipeline = default_pipeline(proof.plan.graph.ops) if pipeline is None else pipeline
+        if not isinstance(self.pipeline, Pipeline):
+            raise PlanError(f"pipeline is {kind(pipeline)}; pass a Pipeline, or leave it out for the deepest that fits")
         self._shares = self.pipeline.shares
-        super().__init__(plan, options)
+        super().__init__(proof, options)
 
     def _lower(self) -> Table:
         return for_workers(self.plan, [True] * len(self.plan.graph.ops), self._shares)

@@ -12,6 +12,7 @@ from interlace.executors.device import DeviceExecutor
 from interlace.executors.gpu import resident_blocks
 from interlace.executors.launch import AnyLaunch, Launch
 from interlace.executors.table import Table, for_workers
+from interlace.plan.orderings import Ordering
 from interlace.plan.plan import Dispatch
 
 
@@ -26,7 +27,8 @@ class PersistentExecutor(DeviceExecutor):
     """
 
     name = "persistent"
-    synchronises = True
+    #: The block meets between two items, so the next sees what the one before wrote.
+    keeps = frozenset({Ordering.WORKER, Ordering.WAIT})
 
     def _lower(self) -> Table:
         return for_workers(self.plan, self._chunked())

@@ -10,15 +10,18 @@ from __future__ import annotations
 import random
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from typing import Any
 
 import numpy as np
 
-from interlace.core.errors import DeadlockError, GraphError
-from interlace.executors.base import check_arguments
+from interlace.core.errors import DeadlockError, DeviceError, DTypeError, GraphError, ShapeError, kind
+from interlace.executors.base import by_name, check_arguments, proved
+from interlace.graph.graph import Graph
 from interlace.graph.op import Op
 from interlace.kernels.base import Array, Reference, kernel_of
+from interlace.plan.orderings import Ordering
 from interlace.plan.plan import Dispatch, Plan
-from interlace.plan.verify import Proof, verify
+from interlace.plan.verify import Proof
 from interlace.trace.events import Trace
 
 _WRAP = 1 << 32
@@ -35,13 +38,18 @@ class ReferenceExecutor:
     Raises:
         PlanError: the plan is not safe.
         GraphError: an op has no reference.
+        DeviceError: a seed or a number of a run that is no int.
     """
 
     name = "reference"
+    keeps = frozenset({Ordering.WORKER, Ordering.WAIT})
 
     def __init__(self, plan: Plan | Proof, *, seed: int | None = None, first_run: int = 0) -> None:
-        self.proof = plan if isinstance(plan, Proof) else verify(plan)
+        self.proof = proved(self.name, self.keeps, plan)
         self.plan = self.proof.plan
+        for what, number in (("seed", seed), ("first_run", first_run)):
+            if type(number) is not int and (what, number) != ("seed", None):
+                raise DeviceError(f"{what} is {number!r}; give an int")
         self._references = [_reference(op) for op in self.plan.graph.ops]
         self._random = None if seed is None else random.Random(seed)
         self._run = first_run
@@ -52,16 +60,22 @@ class ReferenceExecutor:
         self.trace: Trace | None = None
 
     def run(self, tensors: Mapping[str, np.ndarray]) -> dict[str, Array]:
-        """Run once on the inputs; returns every output, in float64.
+        """Run once on the inputs; returns every output, in float64, as an array of its own.
+
+        The run works on copies, so inputs may share memory.
 
         Raises:
-            GraphError, ShapeError: inputs are missing or have other shapes.
+            GraphError: an input is missing or no array, or something else is given; or a kernel's reference returns
+                other regions than its op writes.
+            ShapeError: an input, or a region that a reference returns, has another shape.
+            DTypeError: an array holds no real numbers.
         """
         graph = self.plan.graph
-        check_arguments(graph, {name: np.shape(value) for name, value in tensors.items()})
+        arrays = by_name(tensors)
+        _check_inputs(graph, arrays)
         self._memory = {t.name: np.full(t.shape, np.nan) for t in graph.tensors}
         for name in graph.inputs:
-            self._memory[name][...] = np.asarray(tensors[name], np.float64)
+            self._memory[name][...] = arrays[name]
         self._partial: dict[tuple[int, int], dict[int, Array]] = {}
         self._parts = Counter(zip(self.plan.items.op.tolist(), self.plan.items.tile.tolist(), strict=True))
         self._ticket = 0
@@ -162,11 +176,7 @@ class ReferenceExecutor:
             acc = np.sum([parts[k] for k in sorted(parts)], axis=0)
         fixed = self._read(op, tile, 0, op.k_extent, moving=False)
         yield "read"
-        for arg, value in reference.complete(op, tile, acc, fixed).items():
-            access = next(a for a in op.writes if a.arg == arg)
-            self._memory[access.tensor][self.plan.graph.region(op, access, tile, 0, op.k_extent).slices] = (
-                value
-            )
+        self._write(op, tile, reference.complete(op, tile, acc, fixed))
         yield "wrote"
         if items.post[item] >= 0:
             post = int(items.post[item])
@@ -188,6 +198,43 @@ class ReferenceExecutor:
             for a in op.reads
             if a.uses_k == moving
         }
+
+    def _write(self, op: Op, tile: int, values: object) -> None:
+        """Store what a tile's reference returned."""
+        wanted = {a.arg: self.plan.graph.region(op, a, tile, 0, op.k_extent) for a in op.writes}
+        if not isinstance(values, Mapping) or values.keys() != wanted.keys():
+            found = f"regions of {list(values)}" if isinstance(values, Mapping) else kind(values)
+            raise GraphError(
+                f"{op.tile_name(tile)}: the reference of kernel {op.kernel!r} returns {found}; return a dict with the "
+                f"region of each argument that the op writes, {list(wanted)}"
+            )
+        for arg, region in wanted.items():
+            part = self._memory[region.tensor][region.slices]
+            if np.shape(values[arg]) != part.shape:
+                raise ShapeError(
+                    f"{op.tile_name(tile)}: the reference of kernel {op.kernel!r} returns {arg!r} of shape "
+                    f"{np.shape(values[arg])}, but writes {region}; return {part.shape}"
+                )
+            part[...] = values[arg]
+
+
+def _check_inputs(graph: Graph, tensors: Mapping[str, Any]) -> None:
+    """Raise unless these are arrays of real numbers for the inputs of a graph, and nothing else."""
+    for name, value in tensors.items():
+        if not isinstance(value, np.ndarray):
+            raise GraphError(
+                f"tensor {name!r} is {kind(value)}; the reference executor takes NumPy arrays, such as "
+                "np.array(values), or tensor.double().cpu().numpy() of a tensor of PyTorch"
+            )
+        if not np.can_cast(value.dtype, np.float64, "same_kind"):
+            raise DTypeError(f"tensor {name!r} holds {value.dtype}; pass real numbers, such as np.float32")
+    check_arguments(graph, {name: value.shape for name, value in tensors.items()})
+    more = [name for name in tensors if name not in graph.inputs]
+    if more:
+        raise GraphError(
+            f"tensors {more} are no inputs of graph {graph.name!r}; the reference executor keeps memory of its own and "
+            f"returns the outputs, so pass {list(graph.inputs)} alone"
+        )
 
 
 def _reference(op: Op) -> Reference:

@@ -13,11 +13,12 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
-from interlace.core.errors import DeadlockError
+from interlace.core.errors import DeadlockError, GraphError
 from interlace.executors.device import DeviceExecutor
 from interlace.executors.launch import AnyLaunch, Launch
 from interlace.executors.table import Table, by_op
 from interlace.graph.dependencies import Groups
+from interlace.plan.orderings import Ordering
 from interlace.plan.plan import Plan
 
 
@@ -45,15 +46,24 @@ class Stage:
         self.context.__exit__(*error)
 
 
+class _Stages(dict[str, Stage]):
+    """Stages by the op's name."""
+
+    def __missing__(self, op: str) -> Stage:
+        raise GraphError(f"there is no op {op!r} to launch; the graph has {list(self)}")
+
+
 class SemaphoreStreamsExecutor(DeviceExecutor):
     """One launch and one stream per op; tiles wait for tiles.
 
     Raises:
+        CoverageError: the plan leaves a dependency to the order of one worker.
         DeadlockError: an item waits for items of its own op, which one launch cannot order.
     """
 
     name = "semaphore_streams"
-    synchronises = True
+    #: The blocks of a launch begin in any order, and those of several launches side by side.
+    keeps = frozenset({Ordering.WAIT})
 
     def _lower(self) -> Table:
         return by_op(self.plan, self._chunked())
@@ -86,10 +96,13 @@ class SemaphoreStreamsExecutor(DeviceExecutor):
             with executor.stages() as stages:
                 with stages["first"] as stage:
                     my_kernel[stage.grid](stage.sync, x, y)
+
+        Raises:
+            GraphError: where a stage is asked for by a name that no op has.
         """
         cuda = self._torch.cuda
         main = None if self._interpret else cuda.current_stream()
-        stages = {}
+        stages = _Stages()
         for o, op in enumerate(self.plan.graph.ops):
             if main is not None:
                 self._streams[o].wait_stream(main)

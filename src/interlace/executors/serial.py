@@ -7,13 +7,14 @@ from typing import Any
 from interlace.executors.device import DeviceExecutor
 from interlace.executors.launch import AnyLaunch
 from interlace.executors.table import Table, by_op
+from interlace.plan.orderings import Ordering
 
 
 class SerialExecutor(DeviceExecutor):
     """Ops one after another on the current stream."""
 
     name = "serial"
-    synchronises = False
+    keeps = frozenset({Ordering.LAUNCH})
     _dependent = False
 
     def _lower(self) -> Table:

@@ -10,7 +10,7 @@ import torch
 from torch.nn import functional
 
 from interlace.core.dtypes import dtype
-from interlace.executors.device import Options
+from interlace.executors.options import Options
 from interlace.kernels.matmul import Activation
 from interlace.nn.capture import capture_id
 from interlace.nn.instances import Instance, Instances, Key, Tensors

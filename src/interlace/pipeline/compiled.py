@@ -9,13 +9,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
-from itertools import combinations
 from math import prod
 from typing import Any, Protocol
 
 from interlace.core.devices import H200, DeviceSpec
 from interlace.core.dtypes import dtype
 from interlace.core.errors import PipelineError
+from interlace.core.overlap import Piece, clash
 from interlace.pipeline.check import check_sizes
 from interlace.pipeline.circular import lower
 from interlace.pipeline.cuda.compiler import Binary, compile_text
@@ -152,17 +152,17 @@ def _checked(kernel: Kernel, name: str, tensors: Mapping[str, Tensor], shape: tu
 
 def _check_apart(kernel: Kernel, tensors: Mapping[str, Tensor]) -> None:
     """Outputs share no memory with inputs or with each other: threads meet over neither."""
-    ranges = sorted(
-        (tensors[t.name].data_ptr(), prod(tensors[t.name].shape) * t.dtype.itemsize, t.written, t.name)
+    found = clash(
+        Piece(tensors[t.name].data_ptr(), prod(tensors[t.name].shape) * t.dtype.itemsize, t.written, t.name)
         for t in kernel.tensors
         if t.memory is Memory.GLOBAL
     )
-    for (begin, nbytes, written, name), (other, size, also_written, behind) in combinations(ranges, 2):
-        if other < begin + nbytes and size and (written or also_written):
-            raise PipelineError(
-                f"kernel {kernel.name!r}: tensors {name!r} and {behind!r} share memory, and one is an output; "
-                "give each its own"
-            )
+    if found is not None:
+        first, second = found
+        raise PipelineError(
+            f"kernel {kernel.name!r}: tensors {first.name!r} and {second.name!r} share memory, and one is an output; "
+            "give each its own"
+        )
 
 
 def _map(kernel: Kernel, spec: MapSpec, tensor: Tensor) -> TensorMap:

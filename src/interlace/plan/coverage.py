@@ -19,7 +19,6 @@ from interlace.graph.dependencies import (
     CANDIDATES,
     Dependencies,
     Groups,
-    Hazard,
     Link,
     batches,
     distinct,
@@ -28,19 +27,35 @@ from interlace.graph.dependencies import (
 )
 from interlace.graph.tensor import Region
 from interlace.plan.facts import Facts
+from interlace.plan.orderings import Edge, Ordering
 from interlace.plan.plan import Dispatch
 
 _SPAN = 1 << 31  # more than any k, so that item * _SPAN + k orders by item, then k
 _SHOWN = 4  # semaphores in a message
 
 
-def check_coverage(facts: Facts, dependencies: Dependencies) -> tuple[int, int]:
-    """(edges, those enforced by a wait), if every dependency is enforced.
+@dataclass(frozen=True)
+class Coverage:
+    """What enforces the dependencies.
+
+    Attributes:
+        edges, by_wait: how many there are, and how many of them a wait enforces; the rest follow from a worker's order.
+        rests_on: each ordering that enforces some, with one of these.
+    """
+
+    edges: int
+    by_wait: int
+    rests_on: tuple[tuple[Ordering, Edge], ...]
+
+
+def check_coverage(facts: Facts, dependencies: Dependencies) -> Coverage:
+    """What enforces every dependency.
 
     Raises:
-        CoverageError: one is not; names its items and the missing wait.
+        CoverageError: nothing enforces one; names its items and the missing wait.
     """
     order = _WorkerOrder(facts)
+    examples: dict[Ordering, Edge] = {}
     edges = by_wait = 0
     for consumer in range(len(facts.plan.graph.ops)):
         links = dependencies.into(consumer)
@@ -48,11 +63,11 @@ def check_coverage(facts: Facts, dependencies: Dependencies) -> tuple[int, int]:
             continue
         segments = _Segments(facts, consumer)
         for link in links:
-            check = _LinkCheck(facts, dependencies, order, segments, link)
+            check = _LinkCheck(facts, dependencies, order, segments, link, examples)
             check.run()
             edges += check.edges
             by_wait += check.by_wait
-    return edges, by_wait
+    return Coverage(edges, by_wait, tuple(examples.items()))
 
 
 class _Segments:
@@ -160,14 +175,22 @@ class _LinkCheck:
 
     Attributes:
         edges, by_wait: counted by ``run``.
+        examples: one dependency for each ordering, of all links together.
     """
 
     def __init__(
-        self, facts: Facts, dependencies: Dependencies, order: _WorkerOrder, segments: _Segments, link: Link
+        self,
+        facts: Facts,
+        dependencies: Dependencies,
+        order: _WorkerOrder,
+        segments: _Segments,
+        link: Link,
+        examples: dict[Ordering, Edge],
     ) -> None:
         plan = facts.plan
         self.facts, self.order, self.segments, self.link = facts, order, segments, link
         self.edges = self.by_wait = 0
+        self.examples = examples
         # A region that moves with k is touched segment by segment; any other from the item's start.
         self.use = np.flatnonzero(segments.opening | link.target.uses_k)
         item = segments.item[self.use]
@@ -231,6 +254,7 @@ class _LinkCheck:
         covered = awaited.hold(tiles.rows, facts.post_of_tile[tiles.values], facts.plan.semaphores)
         self.edges += int((use.sizes * tiles.sizes).sum())
         self.by_wait += int(use.sizes[tiles.rows[covered]].sum())
+        self._note(Ordering.WAIT, tiles, use, covered)
         if covered.all():
             return
         left_size = np.bincount(tiles.rows[~covered], minlength=len(tiles))
@@ -241,9 +265,18 @@ class _LinkCheck:
             at = int(np.flatnonzero(bad)[0])
             tile, which = self.order.first_gap(left[at], item[use.ptr[at] : use.ptr[at + 1]])
             raise CoverageError(self._uncovered(int(self.use[use[at][which]]), tile))
+        self._note(Ordering.WORKER, tiles, use, ~covered)
 
-    def _uncovered(self, segment: int, tile: int) -> str:
-        facts, plan, link = self.facts, self.facts.plan, self.link
+    def _note(self, ordering: Ordering, tiles: Groups, use: Groups, which: NDArray[np.bool_]) -> None:
+        """Keep one of the dependencies on ``which`` of the tiles, unless there is one for the ordering already."""
+        if ordering not in self.examples and which.any():
+            at = int(np.flatnonzero(which)[0])
+            segment = int(self.use[use[int(tiles.rows[at])][0]])
+            self.examples[ordering] = self._edge(segment, int(tiles.values[at]))
+
+    def _edge(self, segment: int, tile: int) -> Edge:
+        """The dependency of a segment on a tile."""
+        plan, link = self.facts.plan, self.link
         item = int(self.segments.item[segment])
         consumer, producer = plan.graph.ops[link.consumer], plan.graph.ops[link.producer]
         one = np.array([item])
@@ -254,15 +287,23 @@ class _LinkCheck:
             self.segments.k_hi[[segment]],
         )
         region = Region(link.tensor, tuple(map(int, lo[0])), tuple(map(int, hi[0])))
-        verb, past = {
-            Hazard.RAW: ("reads", "writes"),
-            Hazard.WAR: ("overwrites", "still reads"),
-            Hazard.WAW: ("overwrites", "writes"),
-        }[link.hazard]
+        return Edge(
+            link.hazard,
+            producer.name,
+            producer.tile_name(tile - int(self.facts.base[link.producer])),
+            plan.item_name(item),
+            region,
+            link.target.arg,
+            int(self.segments.k_lo[segment]) if link.target.uses_k else None,
+        )
+
+    def _uncovered(self, segment: int, tile: int) -> str:
+        facts, plan = self.facts, self.facts.plan
+        edge, item = self._edge(segment, tile), int(self.segments.item[segment])
         begin, end = int(plan.waits.ptr[item]), int(self.segments.wait_end[segment])
         post = int(facts.post_of_tile[tile])
         if post < 0:
-            cause = f"that tile posts no semaphore (NoSync?); give op {producer.name!r} a policy that posts"
+            cause = f"that tile posts no semaphore (NoSync?); give op {edge.op!r} a policy that posts"
         else:
             numbers = range(plan.semaphores)
             waits = facts.wait_class[begin : min(end, begin + _SHOWN + 1)].tolist()
@@ -271,15 +312,10 @@ class _LinkCheck:
             done = f"has waited only for {shown}" if awaited else "waits for nothing by then"
             cause = (
                 f"that tile posts semaphore {post} and the item {done}; add a wait for semaphore {post} "
-                f"before the item {verb}, or build the plan with interlace.build, which derives waits from "
+                f"before the item {edge.verb}, or build the plan with interlace.build, which derives waits from "
                 "the graph"
             )
-        when = f" from k = {int(self.segments.k_lo[segment])} on" if link.target.uses_k else ""
-        return (
-            f"{plan.item_name(item)} {verb} {region}{when}, which "
-            f"{producer.tile_name(tile - int(facts.base[link.producer]))} {past} "
-            f"({link.hazard.name} through {link.tensor!r}, argument {link.target.arg!r}), but {cause}"
-        )
+        return f"{edge}, but {cause}"
 
 
 def _prefixes(groups: Groups) -> Ints:

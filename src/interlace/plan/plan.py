@@ -25,7 +25,7 @@ from typing import Any
 
 import numpy as np
 
-from interlace.core.errors import GraphError, InterlaceError, PlanFormatError
+from interlace.core.errors import GraphError, InterlaceError, PlanError, PlanFormatError
 from interlace.graph.access import Ints
 from interlace.graph.dependencies import offsets
 from interlace.graph.graph import Graph, from_data, to_data
@@ -45,7 +45,23 @@ class Dispatch(Enum):
 
 
 class _Table:
-    """Equality for dataclasses of parallel integer columns."""
+    """What dataclasses of parallel integer columns share: equality, and columns that nobody can write to.
+
+    Columns are copied: whoever made them may still write to theirs, and what was proved of a plan must stay so.
+    """
+
+    def __post_init__(self) -> None:
+        for f in fields(self):  # type: ignore[arg-type]
+            try:
+                column = np.array(getattr(self, f.name))
+            except ValueError as error:
+                name = type(self).__name__
+                raise PlanError(f"{name}.{f.name} is no array ({error}); give it a column of int64") from None
+            column.setflags(write=False)
+            object.__setattr__(self, f.name, column)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), tuple(getattr(self, f.name) for f in fields(self))  # type: ignore[arg-type]
 
     def __eq__(self, other: object) -> bool:
         if type(other) is not type(self):
@@ -57,7 +73,7 @@ class _Table:
 
 @dataclass(frozen=True, eq=False)
 class Items(_Table):
-    """The items in sequence order, one entry per item in each column.
+    """The items in sequence order, one entry per item in each column; columns are copied and read-only.
 
     Attributes:
         op: position of the op in the graph.
@@ -80,7 +96,7 @@ class Items(_Table):
 
 @dataclass(frozen=True, eq=False)
 class Waits(_Table):
-    """The waits of all items; item ``i`` has rows ``ptr[i]:ptr[i + 1]``, ordered by ``k``.
+    """The waits of all items; item ``i`` has rows ``ptr[i]:ptr[i + 1]``, ordered by ``k``. Columns are as in ``Items``.
 
     Attributes:
         ptr: where each item's rows begin, one more entry than items.

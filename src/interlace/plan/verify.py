@@ -20,39 +20,52 @@ Waits cover ranges and tiles share regions, so everything is done on distinct cl
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass
+from dataclasses import InitVar, dataclass
 
 import numpy as np
 
-from interlace.core.errors import DeadlockError, ThresholdError
+from interlace.core.errors import DeadlockError, PlanError, ThresholdError, kind
 from interlace.graph.access import Ints
 from interlace.graph.dependencies import Dependencies, Groups, offsets
 from interlace.plan.coverage import check_coverage
 from interlace.plan.facts import Facts
+from interlace.plan.orderings import Edge, Ordering
 from interlace.plan.plan import Dispatch, Plan
 
 _POSTS_LIMIT = 1 << 31  # differences of wrapping 32-bit counters must stay below this
+_VERIFIED = object()  # what a Proof is made with here and nowhere else
 
 
 @dataclass(frozen=True)
 class Proof:
-    """What ``verify`` showed.
+    """What ``verify`` showed of a plan. Nobody else makes one, not by ``dataclasses.replace`` either.
 
     Attributes:
         plan: the plan, now safe to run.
         edges: dependencies between (producer tile, consumer item and segment) that are enforced.
         edges_by_wait: those of them enforced by a wait; the rest follow from a worker's own order.
+        rests_on: the orderings that enforce them, each with one dependency that it enforces. An executor that does not
+            keep one of these refuses the proof.
         longest_chain: items on the longest chain of waits, each waiting for the one before.
         workers_needed: workers that must be resident at once for progress.
         in_sequence: every item waits only for items earlier in the sequence.
+
+    Raises:
+        PlanError: made by hand.
     """
 
     plan: Plan
     edges: int
     edges_by_wait: int
+    rests_on: tuple[tuple[Ordering, Edge], ...]
     longest_chain: int
     workers_needed: int
     in_sequence: bool
+    made_with: InitVar[object] = None
+
+    def __post_init__(self, made_with: object) -> None:
+        if made_with is not _VERIFIED:
+            raise PlanError("a Proof made by hand proves nothing; take the one that interlace.verify(plan) returns")
 
 
 def verify(plan: Plan) -> Proof:
@@ -64,20 +77,27 @@ def verify(plan: Plan) -> Proof:
         ThresholdError: a wait that fires too early or never.
         CoverageError: a dependency that nothing enforces.
         DeadlockError: items that wait for each other.
-        PlanError: malformed arrays.
+        PlanError: malformed arrays, or no plan at all.
         IntraOpRaceError: two tiles of one op conflict.
     """
+    if not isinstance(plan, Plan):
+        raise PlanError(
+            f"{kind(plan)} is no Plan; make one with interlace.build(graph, interlace.Choices(workers=4)) or "
+            "Plan.from_json(text), or take the plan of interlace.plan(graph)"
+        )
     facts = Facts(plan)
     _check_thresholds(facts)
-    edges, by_wait = check_coverage(facts, Dependencies(plan.graph))
+    coverage = check_coverage(facts, Dependencies(plan.graph))
     order = _check_progress(facts)
     return Proof(
         plan,
-        edges,
-        by_wait,
+        coverage.edges,
+        coverage.by_wait,
+        coverage.rests_on,
         _longest_chain(facts, order),
         plan.workers if plan.dispatch is Dispatch.STATIC else 1,
         facts.in_sequence,
+        _VERIFIED,
     )
 
 

@@ -72,7 +72,7 @@ def interleave(plan: Plan, touches: Touches, mode: Mode = PERSISTENT, spread: fl
     _interleave(
         queues.items,
         queues.ptr,
-        np.ascontiguousarray(plan.items.op),
+        plan.items.op,
         plan.workers,
         mode.gate is Gate.ENDED,
         spread * (np.random.default_rng(0).permutation(plan.workers) + 1) / plan.workers,

@@ -204,7 +204,8 @@ def _work(facts: Facts, costs: Costs, device: DeviceSpec, mode: Mode) -> Work:
         dram_bytes=costs.dram_bytes,
         ahead_bytes=np.minimum(costs.ahead_bytes, mode.ring_bytes),
     )
-    return Work._make(map(np.ascontiguousarray, work))  # else every mix of strides is compiled anew
+    # Else every mix of strides, and of arrays that can be written and that cannot, is compiled anew.
+    return Work._make(np.require(column, requirements=["C", "W"]) for column in work)
 
 
 def _stuck(facts: Facts, out: Outcome) -> str:

@@ -9,8 +9,8 @@ from typing import Any
 from interlace.core.devices import H200
 from interlace.core.dtypes import DType, bf16
 from interlace.core.errors import PlanError, ShapeError
-from interlace.executors.device import Options
 from interlace.executors.hopper import HopperExecutor, default_pipeline, hopper_body
+from interlace.executors.options import Options
 from interlace.graph.graph import Graph
 from interlace.graph.op import Op
 from interlace.kernels.matmul import MatmulTile

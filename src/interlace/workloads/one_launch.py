@@ -7,9 +7,10 @@ from functools import cached_property
 
 from interlace.core.devices import DeviceSpec, spec_for
 from interlace.core.dtypes import DType, bf16, fp16
-from interlace.executors.device import DeviceExecutor, Options
+from interlace.executors.device import DeviceExecutor
 from interlace.executors.gpu import open_device
 from interlace.executors.hopper import default_pipeline
+from interlace.executors.options import Options
 from interlace.graph.graph import Graph
 from interlace.plan.plan import Plan
 from interlace.sim.modes import PERSISTENT, Mode, hopper

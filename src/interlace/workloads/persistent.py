@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from interlace.core.dtypes import DType, bf16
-from interlace.executors.device import Options
+from interlace.executors.options import Options
 from interlace.executors.persistent import PersistentExecutor
 from interlace.kernels.matmul import MatmulTile
 from interlace.plan.plan import Plan

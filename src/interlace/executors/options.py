@@ -1,0 +1,50 @@
+"""How a device executor runs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from numbers import Real
+
+from interlace.core.errors import DeviceError
+
+_TIMEOUT_S = (1e-9, 9e9)  # a positive number of nanoseconds on a signed 64-bit clock
+_JITTER_S = (0.0, 2.0)  # delays are drawn from 31 bits of nanoseconds
+
+
+@dataclass(frozen=True)
+class Options:
+    """How a device executor runs.
+
+    Attributes:
+        device: a torch device, such as "cuda:1"; "cpu" runs kernels under the Triton interpreter, "meta"
+            only compiles them.
+        timeout_s: the watchdog of every wait, from 1e-9 to 9e9.
+        trace: record times of every item.
+        jitter_s: upper bound of random delays injected around waits and posts, for tests; at most 2.
+        dependent_launch: let a run's launches start while the one before still drains (programmatic
+            dependent launch); prefetches then run ahead of it. For ``pdl`` and ticket dispatch.
+
+    Raises:
+        DeviceError: an option of another type, or out of range.
+    """
+
+    device: str = "cuda"
+    timeout_s: float = 2.0
+    trace: bool = False
+    jitter_s: float = 0.0
+    dependent_launch: bool = False
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.device, str):
+            raise DeviceError(f"Options.device is {self.device!r}; name a torch device in a text, such as 'cuda:0'")
+        _check_seconds("timeout_s", self.timeout_s, *_TIMEOUT_S)
+        _check_seconds("jitter_s", self.jitter_s, *_JITTER_S)
+        for name in ("trace", "dependent_launch"):
+            if type(getattr(self, name)) is not bool:
+                raise DeviceError(f"Options.{name} is {getattr(self, name)!r}; it is True or False")
+
+
+def _check_seconds(name: str, value: object, least: float, most: float) -> None:
+    number = isinstance(value, Real) and not isinstance(value, bool)
+    if not number or not least <= value <= most:  # type: ignore[operator]
+        raise DeviceError(f"Options.{name} is {value!r}; give seconds as a number from {least:g} to {most:g}")

@@ -1,0 +1,61 @@
+"""Are the tensors handed to a device executor those that its graph wants, and does each have memory of its own?"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from interlace.core.errors import DTypeError, GraphError, kind
+from interlace.core.overlap import Piece, clash
+from interlace.executors.base import check_arguments
+from interlace.executors.gpu import torch_dtype
+from interlace.graph.graph import Graph
+
+if TYPE_CHECKING:
+    import torch
+
+
+def check_tensors(torch: Any, device: torch.device, graph: Graph, tensors: Mapping[str, torch.Tensor]) -> None:
+    """Raise unless every input and output is given, and every given tensor is as the graph says and on the device.
+
+    Raises:
+        GraphError: a tensor is missing, is none, lies elsewhere, is not dense and contiguous, or shares bytes with one
+            that is written.
+        ShapeError, DTypeError: a tensor differs from the graph's.
+    """
+    missing = [name for name in graph.outputs if name not in tensors]
+    if missing:
+        raise GraphError(f"graph {graph.name!r} writes outputs {missing}; pass a tensor for each")
+    for name, value in tensors.items():
+        if not isinstance(value, torch.Tensor):
+            raise GraphError(
+                f"tensor {name!r} is {kind(value)}; pass a tensor of PyTorch on {device}, such as "
+                f"torch.from_numpy(array).to({str(device)!r})"
+            )
+    check_arguments(graph, {name: tuple(value.shape) for name, value in tensors.items()})
+    for name, value in tensors.items():
+        expected = torch_dtype(torch, graph.tensor(name).dtype.name)
+        if value.dtype != expected:
+            raise DTypeError(f"tensor {name!r} is {value.dtype}; graph {graph.name!r} was built for {expected}")
+        if value.device != device:
+            raise GraphError(f"tensor {name!r} is on {value.device}; this executor runs on {device}")
+        if value.layout is not torch.strided:
+            raise GraphError(f"tensor {name!r} has layout {value.layout}; pass tensor.to_dense()")
+        if not value.is_contiguous():
+            raise GraphError(f"tensor {name!r} is not contiguous; pass tensor.contiguous()")
+    _check_apart(graph, tensors)
+
+
+def _check_apart(graph: Graph, tensors: Mapping[str, torch.Tensor]) -> None:
+    """What is written shares no memory with anything else: dependencies are found by a tensor's name."""
+    writers = {a.tensor: op.name for op in graph.ops for a in op.writes}
+    found = clash(
+        Piece(value.data_ptr(), graph.tensor(name).nbytes, name in writers, name) for name, value in tensors.items()
+    )
+    if found is not None:
+        names = [piece.name for piece in found]
+        written = next(name for name in names if name in writers)
+        raise GraphError(
+            f"tensors {names[0]!r} and {names[1]!r} share memory, and op {writers[written]!r} writes {written!r}; give "
+            "each memory of its own, or build the graph with one tensor that is updated in place"
+        )

@@ -1,0 +1,89 @@
+"""Law 2: a proof says on which orderings it rests, and an executor refuses one that it does not keep."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+import interlace as il
+from interlace.core.errors import CoverageError
+from interlace.executors.base import proved
+from interlace.executors.device import DeviceExecutor
+from interlace.executors.reference import ReferenceExecutor
+from interlace.plan.orderings import Ordering
+from interlace.plan.plan import Dispatch
+from interlace.plan.verify import Proof, verify
+from interlace.planner.build import Assignment, Choices, build
+from interlace.policies.sync import NoSync, RowSync, TileSync
+
+from .graphs import gated, pair, two_matmuls
+
+LAUNCH, WORKER, WAIT = Ordering.LAUNCH, Ordering.WORKER, Ordering.WAIT
+EXECUTORS: dict[type[DeviceExecutor] | type[ReferenceExecutor], set[Ordering]] = {
+    il.ReferenceExecutor: {WORKER, WAIT},
+    il.SerialExecutor: {LAUNCH},
+    il.CudaGraphExecutor: {LAUNCH},
+    il.PdlExecutor: {LAUNCH},
+    il.SemaphoreStreamsExecutor: {WAIT},
+    il.PersistentExecutor: {WORKER, WAIT},
+    il.HopperExecutor: {WAIT},
+}
+
+
+def by_worker(dispatch: Dispatch = Dispatch.TICKET) -> Proof:
+    return verify(build(two_matmuls(), Choices(1, dispatch, policy=NoSync())))
+
+
+def mixed() -> Proof:
+    """``gate`` and ``mul`` post, ``up`` leaves its consumer to the order of the worker."""
+    return verify(build(gated(), Choices(1, policy={"up": NoSync()})))
+
+
+def test_a_proof_names_each_ordering_that_it_rests_on_with_a_dependency() -> None:
+    ((ordering, edge),) = by_worker().rests_on
+    assert ordering is WORKER
+    assert str(edge) == (
+        "op 'down', tile (0, 0) reads hidden[0:2, 0:8] from k = 0 on, which op 'up', tile (0, 0) writes "
+        "(RAW through 'hidden', argument 'a')"
+    )
+    assert [o for o, _ in verify(build(two_matmuls(), Choices(1, policy=RowSync()))).rests_on] == [WAIT]
+    rests = dict(mixed().rests_on)
+    assert rests.keys() == {WAIT, WORKER}
+    assert (rests[WORKER].op, rests[WORKER].consumer) == ("up", "op 'mul', tile (0, 0)")
+    assert rests[WAIT].op in {"gate", "mul"}
+    assert [o for o, _ in verify(build(pair(), Choices(3))).rests_on] == [WAIT]
+
+
+def test_static_dispatch_rests_on_workers_where_no_wait_stands() -> None:
+    plan = build(two_matmuls(), Choices(1, Dispatch.STATIC, Assignment.BALANCED, policy=NoSync()))
+    assert [ordering for ordering, _ in verify(plan).rests_on] == [WORKER]
+
+
+@pytest.mark.parametrize("executor", EXECUTORS, ids=lambda cls: cls.name)
+def test_every_executor_takes_what_it_keeps_and_refuses_the_rest(executor: type[DeviceExecutor]) -> None:
+    assert executor.keeps == EXECUTORS[executor]
+    waits = verify(build(two_matmuls(), Choices(4, policy=RowSync())))
+    assert proved(executor.name, executor.keeps, waits) is waits
+    for proof in (by_worker(), by_worker(Dispatch.STATIC), mixed()):
+        if executor.keeps & {WORKER, LAUNCH}:
+            assert proved(executor.name, executor.keeps, proof) is proof
+            continue
+        with pytest.raises(CoverageError, match=f"the {executor.name} executor keeps no such order"):
+            proved(executor.name, executor.keeps, proof)
+
+
+def test_the_refusal_names_the_edge_and_a_policy_that_would_do() -> None:
+    with pytest.raises(CoverageError) as caught:
+        proved("semaphore_streams", frozenset({WAIT}), mixed())
+    assert str(caught.value).startswith("op 'mul', tile (0, 0) reads u[0:2, 0:2], which op 'up', tile (0, 0) writes")
+    op, policy = re.findall(r"plan op '(\w+)' with .* such as (\w+)\(\)", str(caught.value))[0]
+    assert (op, policy) == ("up", "TileSync")
+    mended = verify(build(gated(), Choices(1, policy={op: TileSync()})))
+    assert proved("semaphore_streams", frozenset({WAIT}), mended) is mended
+
+
+def test_an_executor_that_declares_nothing_runs_no_dependency() -> None:
+    waits = verify(build(two_matmuls(), Choices(4, policy=RowSync())))
+    with pytest.raises(CoverageError, match="only a wait enforces that, and the own executor does not wait"):
+        proved("own", DeviceExecutor.keeps, waits)
