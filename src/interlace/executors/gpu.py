@@ -6,6 +6,8 @@ import ctypes
 import os
 from typing import Any
 
+import numpy as np
+
 from interlace.core.errors import NoDeviceError
 
 
@@ -13,7 +15,7 @@ def open_device(name: str) -> tuple[Any, Any]:
     """(torch, device), or NoDeviceError saying what is missing."""
     try:
         import torch
-        import triton  # noqa: F401
+        import triton
     except ImportError as error:
         raise NoDeviceError(f"{error}; device executors need `pip install 'interlace[gpu]'`") from None
     try:
@@ -26,6 +28,7 @@ def open_device(name: str) -> tuple[Any, Any]:
                 "on a CPU, kernels run under the Triton interpreter; set TRITON_INTERPRET=1 before Python starts, "
                 "or use the reference executor"
             )
+        check_interpreter(triton.__version__, np.__version__)
         return torch, device
     if device.type == "meta":
         return torch, device
@@ -37,6 +40,22 @@ def open_device(name: str) -> tuple[Any, Any]:
     if index >= torch.cuda.device_count():
         raise NoDeviceError(f"device {name!r} asked for, but there are {torch.cuda.device_count()} CUDA GPUs")
     return torch, torch.device("cuda", index)
+
+
+def check_interpreter(triton: str, numpy: str) -> None:
+    """Raise NoDeviceError if the interpreter of this version of Triton fails with this version of NumPy.
+
+    Up to Triton 3.6 it makes scalars of arrays of one dimension, which NumPy refuses from 2.4 on.
+    """
+
+    def release(version: str) -> list[int]:
+        return [int(part) for part in version.split(".")[:2]]
+
+    if release(triton) < [3, 7] and release(numpy) >= [2, 4]:
+        raise NoDeviceError(
+            f"the interpreter of Triton {triton} does not run with NumPy {numpy}; `pip install 'numpy<2.4'`, "
+            "or Triton 3.7 or later"
+        )
 
 
 def torch_dtype(torch: Any, name: str) -> Any:
