@@ -22,14 +22,19 @@ def open_device(name: str) -> tuple[Any, Any]:
         device = torch.device(name)
     except RuntimeError as error:
         raise NoDeviceError(f"{name!r} is no device: {error}") from None
+    interpret = os.environ.get("TRITON_INTERPRET") == "1"
     if device.type == "cpu":
-        if os.environ.get("TRITON_INTERPRET") != "1":
+        if not interpret:
             raise NoDeviceError(
                 "on a CPU, kernels run under the Triton interpreter; set TRITON_INTERPRET=1 before Python starts, "
                 "or use the reference executor"
             )
         check_interpreter(triton.__version__, np.__version__)
         return torch, device
+    if device.type in ("meta", "cuda") and interpret:
+        raise NoDeviceError(
+            f"device {name!r} needs Triton as a compiler; start Python without TRITON_INTERPRET=1, or use device='cpu'"
+        )
     if device.type == "meta":
         return torch, device
     if device.type != "cuda":
