@@ -19,6 +19,7 @@ from itertools import pairwise, product
 
 import numpy as np
 
+from interlace.core.arguments import check_type, series
 from interlace.core.errors import FootprintError, GraphError, NoDeviceError
 from interlace.executors.footprint.exact import check_exactly
 from interlace.executors.footprint.items import KINDS, PLAIN, Item
@@ -95,14 +96,18 @@ def check_footprint(
         What was tried; print it.
 
     Raises:
+        ArgumentError: an argument of another type.
         FootprintError: the body touches something undeclared, or leaves out something declared; names the
             tile, the bounding box of the offending elements, and what to change.
         GraphError: no such op or tile, or the op has no body for the device.
         IntraOpRaceError: tiles of the op conflict by their very declarations.
         NoDeviceError: torch, triton or the device is missing, or runs nothing ("meta").
     """
+    check_type(graph, Graph, "check_footprint", "graph")
+    check_type(op, str, "check_footprint", "op", repr(getattr(op, "name", "name")))
+    check_type(device, str, "check_footprint", "device", repr(str(device)))
     target = graph.op(op)
-    chosen = _sample(target, seed) if tiles is None else [int(t) for t in tiles]
+    chosen = _sample(target, seed) if tiles is None else series(tiles, int, "check_footprint", "tiles")
     for tile in chosen:
         if not 0 <= tile < target.tiles:
             raise GraphError(f"op {op!r} has no tile {tile}; grid {target.grid} has 0..{target.tiles - 1}")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from interlace.core.arguments import check_type, series, whole
 from interlace.graph.access import axes
 from interlace.graph.op import Op
 from interlace.graph.tensor import Tensor
@@ -27,8 +28,14 @@ def copy(name: str, x: Tensor, y: Tensor, tile: tuple[int, int] = (64, 64), num_
     """``y = x`` for matrices of equal shape and dtype.
 
     Raises:
-        ShapeError, DTypeError: shapes or dtypes differ.
+        ArgumentError: an argument of another type.
+        ShapeError, DTypeError: shapes or dtypes differ, or a tile that is none.
     """
+    for arg, tensor in (("x", x), ("y", y)):
+        check_type(tensor, Tensor, f"op {name!r}", arg)
+    tile = series(tile, int, f"op {name!r}", "tile")
+    require(len(tile) == 2 and min(tile) > 0, f"op {name!r} has tile {tile}; use two positive extents")
+    whole(num_warps, f"op {name!r}", "num_warps")
     require(
         len(x.shape) == 2 and x.shape == y.shape,
         f"op {name!r} copies {x} to {y}; both must be matrices of one shape",
