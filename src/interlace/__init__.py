@@ -168,6 +168,7 @@ def plan(graph: Graph | Sequence[Graph], device: DeviceSpec = H200, mode: Mode =
         why it won.
 
     Raises:
+        ArgumentError: a graph, a device or a mode that is none.
         PlanError: no graph given.
         SimulationError: a graph is too large to simulate, or a tile does not fit the L2.
         IntraOpRaceError: two tiles of one op conflict.

@@ -83,16 +83,21 @@ sys.meta_path.insert(0, Blocker())
 """
 
 
-def output_of(script: Path, *paths: Path, interpret: str = "1") -> str:
+def run(script: Path, *paths: Path, interpret: str = "1") -> subprocess.CompletedProcess[str]:
+    """The script in a process of its own, in which a warning about arithmetic is an error."""
     search = os.pathsep.join(map(str, (*paths, ROOT / "src")))
     here = {"TRITON_INTERPRET": interpret, "CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"}
-    process = subprocess.run(
-        [sys.executable, str(script)],
+    return subprocess.run(
+        [sys.executable, "-W", "error::RuntimeWarning", str(script)],
         capture_output=True,
         text=True,
         timeout=120,
         env={**os.environ, **here, "PYTHONPATH": search},
     )
+
+
+def output_of(script: Path, *paths: Path, interpret: str = "1") -> str:
+    process = run(script, *paths, interpret=interpret)
     assert process.returncode == 0, process.stderr
     return process.stdout
 
@@ -119,27 +124,62 @@ def test_an_example_runs_without_torch_and_triton(name: str, tmp_path: Path) -> 
 
 
 BLOCK = re.compile(
-    r"(?:<!-- needs: (?P<needs>triton|the compiler|a GPU) -->\n)?^```python\n(?P<code>.*?)^```$"
+    r"(?:^\*Needs (?P<needs>[^*]+)\*\n\n)?^```python\n(?P<code>.*?)^```$"
     r"(?:\n\n^```text\n(?P<output>.*?)^```$)?",
     re.MULTILINE | re.DOTALL,
 )
 PAGES = [
     path
     for path in (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))
-    if "needs: " in path.read_text()
+    if "*Needs " in path.read_text()
 ]
+
+
+def needs(block: re.Match[str]) -> str:
+    """What a block needs, of the lines that pages have."""
+    line = block["needs"] or "nothing"
+    for kind in ("a GPU", "Triton compiles", "PyTorch", "nothing"):
+        if kind in line:
+            return kind
+    raise AssertionError(line)
+
+
+def blocks_of(page: Path) -> list[re.Match[str]]:
+    return list(BLOCK.finditer(page.read_text()))
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_code_that_needs_triton_prints_what_the_page_shows(page: Path, tmp_path: Path) -> None:
     """A page's blocks are one program; a block for the compiler stands alone, the others interpret."""
-    blocks = [b for b in BLOCK.finditer(page.read_text()) if b["needs"] != "a GPU"]
+    blocks = [b for b in blocks_of(page) if needs(b) != "a GPU"]
     programs = [
-        ("1", [b for b in blocks if b["needs"] != "the compiler"]),
-        *(("0", [b]) for b in blocks if b["needs"] == "the compiler"),
+        ("1", [b for b in blocks if needs(b) != "Triton compiles"]),
+        *(("0", [b]) for b in blocks if needs(b) == "Triton compiles"),
     ]
     for interpret, program in programs:
         script = tmp_path / "page.py"
         script.write_text("\n".join(b["code"] for b in program))
         shown = "".join(b["output"] or "" for b in program)
         assert output_of(script, interpret=interpret) == shown
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_code_that_needs_the_compiler_says_so_under_the_interpreter(page: Path, tmp_path: Path) -> None:
+    """What the line above it says, in one line, where the code would otherwise fail inside Triton."""
+    for block in blocks_of(page):
+        if needs(block) == "Triton compiles":
+            assert "Python started without `TRITON_INTERPRET=1`" in block["needs"]
+            script = tmp_path / "page.py"
+            script.write_text(block["code"])
+            process = run(script, interpret="1")
+            assert process.returncode == 1
+            assert process.stderr.splitlines()[-1] == (
+                "interlace.core.errors.NoDeviceError: device 'meta' needs Triton as a compiler; start Python without "
+                "TRITON_INTERPRET=1, or use device='cpu'"
+            )
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_a_page_with_several_blocks_says_that_they_continue_each_other(page: Path) -> None:
+    if len([b for b in blocks_of(page) if needs(b) != "Triton compiles"]) > 1:
+        assert re.search(r"code blocks (on|of) this page continue each other", page.read_text(), re.IGNORECASE)

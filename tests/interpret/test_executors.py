@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import warnings
+
 import numpy as np
 import pytest
 import torch
+import triton
 
 import interlace as il
 from interlace.core.errors import CoverageError, DTypeError, GraphError, NoDeviceError, ShapeError
@@ -349,3 +352,32 @@ def test_the_interpreter_must_have_been_chosen(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.delenv("TRITON_INTERPRET")
     with pytest.raises(NoDeviceError, match="TRITON_INTERPRET=1"):
         il.SerialExecutor(plan, CPU)
+
+
+@pytest.mark.parametrize("device", ["meta", "cuda"])
+def test_a_device_for_compiled_kernels_is_refused_under_the_interpreter(device: str) -> None:
+    plan = il.build(case("two-copies", 16).graph, il.Choices(1))
+    with pytest.raises(NoDeviceError, match=f"device '{device}' needs Triton as a compiler; start Python without"):
+        il.SerialExecutor(plan, il.Options(device))
+
+
+def test_a_numpy_that_the_interpreter_fails_with_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    plan = il.build(case("two-copies", 16).graph, il.Choices(1))
+    refused = {("3.6.0", "2.4.0"), ("3.6.0", "2.10.1"), ("3.6.0+git1", "3.0.0rc1")}
+    for triton_version, numpy_version in refused | {("3.6.0", "2.3.9"), ("3.7.0", "2.4.0"), ("3.10.0", "2.4.6")}:
+        monkeypatch.setattr(triton, "__version__", triton_version)
+        monkeypatch.setattr(np, "__version__", numpy_version)
+        if (triton_version, numpy_version) in refused:
+            with pytest.raises(NoDeviceError, match=r"does not run with NumPy .*; `pip install 'numpy<2.4'`, or Tri"):
+                il.SerialExecutor(plan, CPU)
+        else:
+            il.SerialExecutor(plan, CPU)
+
+
+def test_arithmetic_on_padding_warns_nobody() -> None:
+    """exp overflows on the way to a sigmoid of 0, and a masked row divides by zero; NumPy would speak of both."""
+    c = matmul_case(17, 18, 50, "fp32", activation=il.Activation.SILU)
+    inputs = {name: 1000 * value for name, value in c.inputs().items()}
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", RuntimeWarning)
+        c.run(il.SerialExecutor(il.build(c.graph, il.Choices(1)), CPU), inputs)

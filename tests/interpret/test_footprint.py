@@ -1,4 +1,8 @@
-"""The footprint check: right declarations pass, wrong ones are named with the region that they miss."""
+"""The footprint check: right declarations pass, wrong ones are named with the region that they miss.
+
+It observes every access here, under the interpreter. The way that a GPU takes, by poison, runs here too: it needs a
+device and nothing else.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +12,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+import torch
 import triton
 import triton.language as tl
 from hypothesis import given, settings
@@ -15,7 +20,10 @@ from hypothesis import strategies as st
 
 import interlace as il
 from interlace.core.errors import FootprintError, GraphError, IntraOpRaceError, NoDeviceError
-from interlace.executors.footprint import check_footprint
+from interlace.executors.footprint import _k_ranges, check_footprint
+from interlace.executors.footprint.items import Item
+from interlace.executors.footprint.observe import observed
+from interlace.executors.footprint.poison import check_by_poison
 from interlace.graph.access import Span
 
 from ..cases import GRAPHS
@@ -35,6 +43,20 @@ def alone(op: il.Op, *tensors: il.Tensor) -> il.Graph:
 def failure(graph: il.Graph, op: str, device: str = "cpu", **options: object) -> str:
     with pytest.raises(FootprintError) as caught:
         check_footprint(graph, op, device=device, **options)
+    return str(caught.value)
+
+
+def by_poison(graph: il.Graph, op: str, *, tiles: Sequence[int] | None = None) -> None:
+    """The check of a GPU, here."""
+    target = graph.op(op)
+    tiles = range(target.tiles) if tiles is None else tiles
+    items = [Item(graph, target, tile, lo, hi) for tile in tiles for lo, hi in _k_ranges(target)]
+    check_by_poison(items, "cpu", 0, lambda done, total: None)
+
+
+def poisoned_failure(graph: il.Graph, op: str, **options: object) -> str:
+    with pytest.raises(FootprintError) as caught:
+        by_poison(graph, op, **options)
     return str(caught.value)
 
 
@@ -83,7 +105,7 @@ def test_a_stencil_passes_if_and_only_if_its_halo_is_wide_enough(
     x, y = il.Tensor("x", (24, 24), il.fp32), il.Tensor("y", (24, 24), il.fp32)
     g = alone(blur("blur", x, y, reach, halo, tile=(8, 8)), x, y)
     if all(h >= r for r, h in zip(reach, halo, strict=True)):
-        check_footprint(g, "blur", device="cpu", tiles=[0, 4, 7])
+        check_footprint(g, "blur", device="cpu", tiles=[4, 7])
         return
     box = ", ".join(f"{8 - r}:{16 + r}" for r in reach)
     seen = failure(g, "blur", tiles=[4])
@@ -122,11 +144,11 @@ def test_a_map_may_read_more_than_the_body_does() -> None:
 def test_a_missing_halo_is_named(dtype: str) -> None:
     x, y = il.Tensor("x", (40, 20), il.dtype(dtype)), il.Tensor("y", (40, 20), il.dtype(dtype))
     g = alone(blur("blur", x, y, (2, 0), (0, 0)), x, y)
-    assert failure(g, "blur") == (
+    assert failure(g, "blur") == poisoned_failure(g, "blur") == (
         "op 'blur', tile (0, 0) reads x[16:18, 0:16], but declares only x[0:16, 0:16]; "
         "widen the access map of 'x' by 2 above in dimension 0, or mask its loads"
     )
-    assert failure(g, "blur", tiles=[2]) == (
+    assert failure(g, "blur", tiles=[2]) == poisoned_failure(g, "blur", tiles=[2]) == (
         "op 'blur', tile (1, 0) reads x[14:34, 0:16], but declares only x[16:32, 0:16]; "
         "widen the access map of 'x' by 2 below in dimension 0 and 2 above in dimension 0, or mask its loads"
     )
@@ -226,7 +248,23 @@ def stray_tile(tile, x, y, M, N, BM: tl.constexpr, BN: tl.constexpr, KIND: tl.co
     elif KIND == "discards":
         value = tl.where(column < 0, tl.load(x + at - row * N), value)
     elif KIND == "nan":
-        value = tl.sqrt(-value.to(tl.float32)).to(value.dtype)
+        value = ((value - value) / (value - value)).to(value.dtype)
+    elif KIND == "a neighbour where negative":
+        below = tl.load(x + at + N, mask=inside & (value < 0.0) & (row + 1 < M), other=0.0)
+        value = tl.where(value < 0.0, below, value)
+    elif KIND == "a neighbour if all are zero":
+        if tl.max(tl.abs(value.to(tl.float32))) == 0.0:
+            value += tl.load(x + at + N, mask=inside & (row + 1 < M), other=0.0)
+    elif KIND == "large ones only":
+        inside = inside & (tl.abs(value.to(tl.float32)) > 100.0)
+    elif KIND == "one tile":
+        if (tile.i == 1) & (tile.j == 2):
+            value += tl.load(x + at + N)
+    elif KIND == "far away":
+        value += tl.load(x + at + (1 << 40), mask=row + column == 0, other=0.0)
+    elif KIND == "wider than an element":
+        wide = tl.load((x + row * N + column).to(tl.pointer_type(tl.int64)), mask=inside & (column == 15), other=0)
+        value += wide.to(value.dtype) * 0
     elif KIND == "scribbles on its input":
         tl.store(x + at, value + value, mask=inside & (row % 8 == 3))
     elif KIND == "half a tile":
@@ -235,6 +273,25 @@ def stray_tile(tile, x, y, M, N, BM: tl.constexpr, BN: tl.constexpr, KIND: tl.co
         tl.store(y + at - BN, value, mask=at < BN)
     if KIND == "unmasked store":
         tl.store(y + at, value)
+    elif KIND == "writes back":
+        lane = tl.arange(0, 2 * BN)[None, :]
+        columns = tile.j * BN + lane
+        wide = row * N + columns
+        some = (row < M) & (columns < N)
+        new = tl.load(x + wide, mask=some & (lane < BN), other=0.0)
+        old = tl.load(y + wide, mask=some & (lane >= BN), other=0.0)
+        tl.store(y + wide, tl.where(lane < BN, new, old), mask=some)
+    elif KIND == "writes and restores":
+        tl.store(y + at, value, mask=inside)
+        kept = tl.load(x + at, mask=inside, other=0.0)
+        tl.store(x + at, value + value, mask=inside)
+        tl.store(x + at, kept, mask=inside)
+    elif KIND == "adds to what is there":
+        tl.atomic_add(y + at, value, mask=inside)
+    elif KIND == "reads what it wrote":
+        tl.store(y + at, value, mask=inside)
+        own = tl.load(y + at, mask=inside, other=0.0)
+        tl.store(y + at, own + own, mask=inside)
     else:
         tl.store(y + at, value, mask=inside)
 
@@ -249,38 +306,137 @@ def stray(kind: str, dtype: str = "bf16", m: int = 40, n: int = 40) -> il.Graph:
     return alone(STRAY.op("stray", grid, {"x": (x, OWN)}, {"y": (y, OWN)}, params=params), x, y)
 
 
-@pytest.mark.parametrize("dtype", ["bf16", "fp16", "fp32"])
+SEEN = "as observed"  # by poison, too
+
+
+#: Kind, tile, what observing says, what poison says; the dtypes take turns.
+STRAYS = [
+    (
+        "adds up",
+        0,
+        "reads y[0:16, 0:16], but the op declares no such access; add 'y' to what it reads",
+        SEEN,
+    ),
+    ("neighbour, hidden by relu", 4, "reads x[32:33, 16:32], but declares only x[16:32, 16:32]; widen", SEEN),
+    ("scribbles on its input", 5, "writes x[19:28, 32:40], but the op declares no such access; add 'x' to", SEEN),
+    ("half a tile", 1, "does not write all of y[8:16, 16:32], but declares that it writes y[0:16, 16:32]", SEEN),
+    ("half a tile", 8, None, None),
+    ("unmasked store", 2, "writes y[1:17, 0:8], but declares only y[0:16, 32:40]; widen", SEEN),
+    ("unmasked store", 8, "writes memory behind the end of y[40 x 40]", SEEN),
+    ("before the start", 0, "writes memory before the start of y[40 x 40]", SEEN),
+    ("unmasked load", 8, "reads memory behind the end of x[40 x 40]", None),
+    ("discards", 4, "reads x[0:1, 16:32], but declares only x[16:32, 16:32]; widen", None),
+    ("nan", 0, None, "makes NaN of finite inputs of every kind"),
+    ("writes back", 4, "writes y[16:32, 32:40], but declares only y[16:32, 16:32]; widen", None),
+    ("writes and restores", 4, "writes x[16:32, 16:32], but the op declares no such access", None),
+    (
+        "a neighbour where negative",
+        4,
+        ", given negative inputs, reads x[32:33, 16:32], but declares only x[16:32, 16:32]; widen",
+        SEEN,
+    ),
+    (
+        "a neighbour if all are zero",
+        4,
+        ", given inputs of zero, reads x[32:33, 16:32], but declares only x[16:32, 16:32]; widen",
+        SEEN,
+    ),
+    ("large ones only", 4, "does not write all of y[16:32, 16:32]", SEEN),
+    ("reads what it wrote", 4, None, None),
+]
+DTYPES = ("bf16", "fp16", "fp32")
+
+
 @pytest.mark.parametrize(
-    ("kind", "tile", "message"),
-    [
-        ("adds up", 0, "reads y[0:16, 0:16], but the op declares no such access; add 'y' to what it reads"),
-        ("neighbour, hidden by relu", 4, "reads x[32:33, 16:32], but declares only x[16:32, 16:32]; widen"),
-        (
-            "scribbles on its input",
-            5,
-            "writes x[19:28, 32:40], but the op declares no such access; add 'x' to what",
-        ),
-        (
-            "half a tile",
-            1,
-            "does not write all of y[8:16, 16:32], but declares that it writes y[0:16, 16:32]",
-        ),
-        ("half a tile", 8, None),
-        ("unmasked store", 2, "writes y[1:17, 0:8], but declares only y[0:16, 32:40]; widen"),
-        ("unmasked store", 8, "writes memory behind the end of y[40 x 40]"),
-        ("before the start", 0, "writes memory before the start of y[40 x 40]"),
-        ("unmasked load", 8, None),
-        ("nan", 0, "makes NaN of finite inputs"),
-        ("discards", 4, None),
-    ],
+    ("kind", "tile", "observed", "poisoned", "dtype"), [(*row, DTYPES[n % 3]) for n, row in enumerate(STRAYS)]
 )
-def test_a_body_that_strays_is_named(kind: str, tile: int, message: str | None, dtype: str) -> None:
-    """None: what the body does in that tile can do no harm, because it is masked, discarded or not done."""
+def test_a_body_that_strays_is_named(
+    kind: str, tile: int, observed: str | None, poisoned: str | None, dtype: str
+) -> None:
+    """None: what the body does in that tile can do no harm, or leaves no trace for this way to see."""
     g = stray(kind, dtype)
-    if message is None:
-        check_footprint(g, "stray", device="cpu", tiles=[tile])
-    else:
-        assert f"{g.ops[0].tile_name(tile)} {message}" in failure(g, "stray", tiles=[tile])
+    for message, check, caught in (
+        (observed, lambda: check_footprint(g, "stray", device="cpu", tiles=[tile]), failure),
+        (observed if poisoned is SEEN else poisoned, lambda: by_poison(g, "stray", tiles=[tile]), poisoned_failure),
+    ):
+        if message is None:
+            check()
+        else:
+            space = "" if message.startswith(",") else " "
+            assert f"{g.ops[0].tile_name(tile)}{space}{message}" in caught(g, "stray", tiles=[tile])
+
+
+def test_an_access_far_from_all_memory_is_named_before_it_crashes() -> None:
+    assert failure(stray("far away"), "stray") == (
+        "op 'stray', tile (0, 0) reads memory far from any tensor; mask its loads at the tensor's edge"
+    )
+
+
+def test_every_element_under_a_pointer_of_another_dtype_counts() -> None:
+    """Eight bytes from the last element of a row of the tile on are it and three of its neighbours."""
+    assert "reads x[0:16, 16:19], but declares only x[0:16, 0:16]" in failure(
+        stray("wider than an element"), "stray", tiles=[0]
+    )
+
+
+def test_an_atomic_reads_and_writes() -> None:
+    assert "reads y[0:16, 0:16], but the op declares no such access" in failure(
+        stray("adds to what is there", "fp32"), "stray", tiles=[0]
+    )
+
+
+def test_observing_leaves_the_interpreter_as_it_was() -> None:
+    builder = triton.runtime.interpreter.interpreter_builder
+    before = dict(vars(builder))
+    x = il.Tensor("x", (16, 16), il.fp32)
+    g = alone(scale("scale", x, x, 2.0, (16, 16)), x)
+    seen: list[tuple[str, int, int]] = []
+    executor = il.SerialExecutor(il.build(g, il.Choices(1)), il.Options("cpu"))
+    with observed(lambda verb, at, width: seen.append((verb, len(at), width))):
+        executor.run({"x": torch.ones(16, 16)})
+    with pytest.raises(ZeroDivisionError), observed(lambda verb, at, width: None):
+        1 / 0  # noqa: B018
+    assert ("reads", 256, 4) in seen
+    assert ("writes", 256, 4) in seen
+    assert vars(builder) == before
+    n = len(seen)
+    executor.run({"x": torch.ones(16, 16)})
+    assert len(seen) == n
+
+
+# ---------------------------------------------------------------- what was tried
+
+
+def test_what_was_tried_is_told() -> None:
+    g = case("ffn", 20).graph
+    tried = check_footprint(g, "up", device="cpu", tiles=[0, 3])
+    assert (tried.op, tried.grid, tried.tiles, tried.complete) == ("up", (2, 3), (0, 3), False)
+    assert tried.parts == ((0, 24), (0, 16), (16, 24))
+    assert len(tried.inputs) == 7
+    assert str(tried) == (
+        "op 'up': 2 of 6 tiles on positive inputs, negative inputs, inputs of both signs, inputs of zero, large "
+        "inputs, tiny inputs and whole numbers, 2 parts of their reductions on positive inputs; every load and store "
+        "observed; for the other tiles pass tiles=range(6)"
+    )
+    assert str(check_footprint(g, "up")) == (
+        "op 'up': all 6 tiles on positive inputs, 2 parts of their reductions on positive inputs; what the reference "
+        "asks for and returns"
+    )
+
+
+def test_strays_between_the_sampled_tiles_are_found_with_all_tiles() -> None:
+    """One tile of 49 reads a neighbour; a sample misses it and says how many it tried."""
+    g = stray("one tile", m=7 * 16, n=7 * 16)
+    tried = check_footprint(g, "stray", device="cpu")
+    assert not tried.complete
+    assert f"{len(tried.tiles)} of 49 tiles on" in str(tried)
+    assert 1 * 7 + 2 not in tried.tiles
+    runs: list[tuple[int, int]] = []
+    with pytest.raises(FootprintError, match=r"op 'stray', tile \(1, 2\) reads x\[32:33, 32:48\]"):
+        check_footprint(
+            g, "stray", device="cpu", tiles=range(g.op("stray").tiles), progress=lambda *done: runs.append(done)
+        )
+    assert runs == [(n, 7 * 49) for n in range(1, 7 + 2 + 1)]
 
 
 # ---------------------------------------------------------------- parts of a reduction
@@ -379,6 +535,10 @@ def test_what_cannot_be_checked_is_refused(monkeypatch: pytest.MonkeyPatch) -> N
         check_footprint(g, "paste")
     with pytest.raises(GraphError, match=r"op 'copy' has no tile 9; grid \(3, 3\) has 0..8"):
         check_footprint(g, "copy", device="cpu", tiles=[0, 9])
+    with pytest.raises(GraphError, match=r"op 'copy': no tiles to check; give some of 0..8"):
+        check_footprint(g, "copy", tiles=[])
+    with pytest.raises(NoDeviceError, match="on 'reference', 'cpu' or 'cuda', not on 'meta'"):
+        check_footprint(g, "copy", device="meta")
     with pytest.raises(GraphError, match="kernel 'stray' has no NumPy reference"):
         check_footprint(stray("discards"), "stray")
     with pytest.raises(GraphError, match="has no body for kernel 'copy'"):

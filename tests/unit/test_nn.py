@@ -12,6 +12,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from torch import nn  # noqa: E402
+from torch.nn.utils import prune  # noqa: E402
 
 from interlace.core.dtypes import bf16  # noqa: E402
 from interlace.core.errors import DeviceError, DTypeError, GraphError, ShapeError  # noqa: E402
@@ -206,14 +207,102 @@ def test_only_plain_linears_are_taken() -> None:
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             return 2 * super().forward(x)
 
+    class Called(nn.Linear):
+        def __call__(self, x: torch.Tensor) -> torch.Tensor:
+            return 2 * super().__call__(x)
+
     up, down = linears("up", "down")
     wrapped, _ = linears("up", "down")
     wrapped.forward = lambda x: x
     parametrised = nn.utils.parametrizations.weight_norm(linears("up")[0])
-    for other in (Adapted(HIDDEN, WIDTH, bias=False), wrapped, parametrised, nn.ReLU()):
+    others = (Adapted(HIDDEN, WIDTH, bias=False), Called(HIDDEN, WIDTH, bias=False), wrapped, parametrised, nn.ReLU())
+    for other in (*others, nn.LazyLinear(WIDTH)):
         with pytest.raises(GraphError, match=r"up is a .*, which may compute more than nn.Linear; merge adapters"):
             FFN.from_linears(other, down, "relu")
     assert FFN.from_linears(up, down, "relu").w_up is up.weight
+
+
+def log(*_: object) -> None:
+    """A hook."""
+
+
+@pytest.mark.parametrize(
+    ("register", "kind"),
+    [
+        ("register_forward_hook", "forward hooks"),
+        ("register_forward_pre_hook", "forward pre hooks"),
+        ("register_full_backward_hook", "backward hooks"),
+        ("register_full_backward_pre_hook", "backward pre hooks"),
+        ("register_state_dict_post_hook", "state dict hooks"),
+        ("register_state_dict_pre_hook", "state dict pre hooks"),
+        ("register_load_state_dict_pre_hook", "load state dict pre hooks"),
+        ("register_load_state_dict_post_hook", "load state dict post hooks"),
+    ],
+)
+def test_hooks_that_would_be_dropped_are_named(register: str, kind: str) -> None:
+    gate, up, down = linears("gate", "up", "down")
+    handle = getattr(gate, register)(log)
+    with pytest.raises(GraphError, match=rf"gate has {kind} \(log\), which the new module would drop; remove them"):
+        SwiGLU.from_linears(gate, up, down)
+    if handle is not None and register != "register_state_dict_post_hook":
+        handle.remove()
+        assert SwiGLU.from_linears(gate, up, down).w_gate is gate.weight
+
+
+def test_parts_that_would_be_dropped_are_named() -> None:
+    def refused(change: Callable[[nn.Linear], object], message: str) -> None:
+        up, down = linears("up", "down", bias=True)
+        change(up)
+        with pytest.raises(GraphError, match=message):
+            FFN.from_linears(up, down, "relu")
+
+    refused(lambda up: up.add_module("lora_a", nn.Linear(2, 2)), "up holds lora_a beside its weight and bias")
+    refused(lambda up: up.register_buffer("scale", torch.ones(1)), "up holds scale beside its weight and bias")
+    refused(nn.utils.spectral_norm, "up has forward pre hooks")
+    refused(lambda up: prune.l1_unstructured(up, "weight", 0.5), "up has forward pre hooks")
+
+    class Quantised(nn.Parameter):
+        pass
+
+    refused(lambda up: setattr(up, "weight", Quantised(up.weight.detach())), "the weight of up is a Quantised, not a")
+    refused(lambda up: setattr(up, "bias", Quantised(up.bias.detach())), "the bias of up is a Quantised, not a plain")
+
+    def hook(up: nn.Linear) -> None:
+        up.weight = nn.Parameter(torch.randn(HIDDEN, WIDTH).T)
+        up.weight.register_hook(log)
+
+    refused(hook, "the weight of up has hooks and is not contiguous")
+
+
+def test_hooks_on_parameters_and_the_mode_stay() -> None:
+    up, down = linears("up", "down")
+    calls: list[torch.Tensor] = []
+    up.weight.register_hook(lambda grad: calls.append(grad))
+    up.eval()
+    module = FFN.from_linears(up, down, "relu")
+    assert not module.training
+    module(torch.randn(2, HIDDEN)).sum().backward()
+    assert len(calls) == 1
+
+
+def test_weights_that_are_no_numbers_yet_are_refused() -> None:
+    up, down = (
+        nn.Linear(*widths, bias=False, device="meta") for widths in ((HIDDEN, WIDTH), (WIDTH, HIDDEN))
+    )
+    with pytest.raises(GraphError, match="the linears have no data, they are on the device 'meta'; load"):
+        FFN.from_linears(up, down, "relu")
+    up, down = linears("up", "down")
+    for linear in (up, down):
+        linear.weight = nn.Parameter(linear.weight.detach().to(torch.int8), requires_grad=False)
+    with pytest.raises(DTypeError, match=r"the linears are torch.int8; cast or dequantise them"):
+        FFN.from_linears(up, down, "relu")
+    up, down = linears("up", "down", bias=True)
+    up.bias = nn.Parameter(up.bias.detach().half())
+    with pytest.raises(DTypeError, match=r"the bias of up is torch.float16, up is torch.float32; cast"):
+        FFN.from_linears(up, down, "relu")
+    up.bias = nn.Parameter(torch.zeros(1))
+    with pytest.raises(ShapeError, match=r"up has a bias of shape \(1,\); beside its weight it must be \(48,\)"):
+        FFN.from_linears(up, down, "relu")
 
 
 def test_inputs_that_do_not_fit_are_refused() -> None:

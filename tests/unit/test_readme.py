@@ -1,7 +1,7 @@
 """What the README and the pages of docs/ say is so: their code runs, their links lead somewhere.
 
 A ``python`` block followed by a ``text`` block prints exactly that; one without prints nothing. The blocks of
-a page share one namespace and need only the base install, but for those behind ``<!-- needs: ... -->``,
+a page share one namespace and need only the base install, but for those behind a line ``*Needs ...*``,
 which ``tests/interpret/test_examples.py`` runs.
 """
 
@@ -26,7 +26,7 @@ PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 MEASURED = {ROOT / "docs/performance.md", ROOT / "docs/hopper-ffn.svg"}
 
 BLOCK = re.compile(
-    r"(?P<needs><!-- needs: (?:triton|the compiler|a GPU) -->\n)?^```python\n(?P<code>.*?)^```$"
+    r"(?P<needs>^\*Needs [^*]+\*\n\n)?^```python\n(?P<code>.*?)^```$"
     r"(?:\n\n^```text\n(?P<output>.*?)^```$)?",
     re.MULTILINE | re.DOTALL,
 )

@@ -35,7 +35,12 @@ def dtype(name: str | DType) -> DType:
     """
     if isinstance(name, DType):
         return name
-    try:
-        return _BY_NAME[name]
-    except KeyError:
-        raise DTypeError(f"unknown dtype {name!r}; use one of bf16, fp16, fp32") from None
+    if not isinstance(name, str) or name not in _BY_NAME:
+        raise DTypeError(f"unknown dtype {name!r}; use one of bf16, fp16, fp32")
+    return _BY_NAME[name]
+
+
+def meant(value: object) -> str:
+    """What to write for a name of a dtype, or for one of PyTorch's or NumPy's; of another one, any."""
+    name = value.__name__ if isinstance(value, type) else str(value).removeprefix("torch.")
+    return f"il.{_BY_NAME.get(name, fp32)}"

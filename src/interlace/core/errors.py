@@ -1,6 +1,7 @@
 """Every error that Interlace raises, as one tree.
 
     InterlaceError
+    ├── ArgumentError       an object of the wrong kind in a call
     ├── GraphError          the graph itself is wrong
     │   ├── ShapeError          shapes that do not match
     │   ├── DTypeError          a dtype that a kernel does not take
@@ -55,6 +56,10 @@ from __future__ import annotations
 
 class InterlaceError(Exception):
     """Base of every error raised on purpose by this package."""
+
+
+class ArgumentError(InterlaceError):
+    """An argument is of the wrong kind, such as a class where an object belongs; the message says what to write."""
 
 
 class GraphError(InterlaceError):

@@ -6,6 +6,8 @@ import ctypes
 import os
 from typing import Any
 
+import numpy as np
+
 from interlace.core.errors import NoDeviceError
 
 
@@ -13,20 +15,26 @@ def open_device(name: str) -> tuple[Any, Any]:
     """(torch, device), or NoDeviceError saying what is missing."""
     try:
         import torch
-        import triton  # noqa: F401
+        import triton
     except ImportError as error:
         raise NoDeviceError(f"{error}; device executors need `pip install 'interlace[gpu]'`") from None
     try:
         device = torch.device(name)
     except RuntimeError as error:
         raise NoDeviceError(f"{name!r} is no device: {error}") from None
+    interpret = os.environ.get("TRITON_INTERPRET") == "1"
     if device.type == "cpu":
-        if os.environ.get("TRITON_INTERPRET") != "1":
+        if not interpret:
             raise NoDeviceError(
                 "on a CPU, kernels run under the Triton interpreter; set TRITON_INTERPRET=1 before Python starts, "
                 "or use the reference executor"
             )
+        check_interpreter(triton.__version__, np.__version__)
         return torch, device
+    if device.type in ("meta", "cuda") and interpret:
+        raise NoDeviceError(
+            f"device {name!r} needs Triton as a compiler; start Python without TRITON_INTERPRET=1, or use device='cpu'"
+        )
     if device.type == "meta":
         return torch, device
     if device.type != "cuda":
@@ -40,6 +48,22 @@ def open_device(name: str) -> tuple[Any, Any]:
     if index >= torch.cuda.device_count():
         raise NoDeviceError(f"device {name!r} asked for, but there are {torch.cuda.device_count()} CUDA GPUs")
     return torch, torch.device("cuda", index)
+
+
+def check_interpreter(triton: str, numpy: str) -> None:
+    """Raise NoDeviceError if the interpreter of this version of Triton fails with this version of NumPy.
+
+    Up to Triton 3.6 it makes scalars of arrays of one dimension, which NumPy refuses from 2.4 on.
+    """
+
+    def release(version: str) -> list[int]:
+        return [int(part) for part in version.split(".")[:2]]
+
+    if release(triton) < [3, 7] and release(numpy) >= [2, 4]:
+        raise NoDeviceError(
+            f"the interpreter of Triton {triton} does not run with NumPy {numpy}; `pip install 'numpy<2.4'`, "
+            "or Triton 3.7 or later"
+        )
 
 
 def torch_dtype(torch: Any, name: str) -> Any:

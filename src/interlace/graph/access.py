@@ -22,6 +22,7 @@ from operator import index
 import numpy as np
 from numpy.typing import NDArray
 
+from interlace.core.arguments import check_type, series, whole
 from interlace.core.errors import ShapeError
 
 Ints = NDArray[np.int64]
@@ -83,6 +84,7 @@ class Affine:
 
     def block(self, size: int, halo: int = 0) -> Span:
         """``[size * self - halo, size * self + size + halo)``: the usual block of a tile, with a halo."""
+        size, halo = whole(size, "block", "size"), whole(halo, "block", "halo")
         return Span(self * size - halo, self * size + (size + halo))
 
     def evaluate(self, coords: Ints, k_lo: Ints, k_hi: Ints) -> Ints:
@@ -116,10 +118,19 @@ class Affine:
 
 @dataclass(frozen=True)
 class Span:
-    """``[lo, hi)`` along one dimension of a tensor."""
+    """``[lo, hi)`` along one dimension of a tensor; a bound may be given as a number.
+
+    Raises:
+        ArgumentError: a bound that is no affine expression.
+    """
 
     lo: Affine
     hi: Affine
+
+    def __post_init__(self) -> None:
+        for name, bound in (("lo", self.lo), ("hi", self.hi)):
+            if not isinstance(bound, Affine):
+                object.__setattr__(self, name, Affine(whole(bound, "Span", name)))
 
     @property
     def uses_k(self) -> bool:
@@ -143,12 +154,12 @@ K = Span(Affine(k_lo=1), Affine(k_hi=1))
 
 def axes(n: int) -> tuple[Affine, ...]:
     """The n tile coordinates, to build access maps from."""
-    return tuple(Affine(0, (0,) * d + (1,)) for d in range(n))
+    return tuple(Affine(0, (0,) * d + (1,)) for d in range(whole(n, "axes", "n")))
 
 
 def fixed(lo: int, hi: int) -> Span:
     """A constant range, the same for every tile (broadcast)."""
-    return Span(Affine(lo), Affine(hi))
+    return Span(Affine(whole(lo, "fixed", "lo")), Affine(whole(hi, "fixed", "hi")))
 
 
 @dataclass(frozen=True)
@@ -159,11 +170,19 @@ class Access:
         arg: the kernel's name for the argument.
         tensor: the graph's name for the tensor.
         spans: one span for each dimension of the tensor.
+
+    Raises:
+        ArgumentError: a name or a span that is none.
     """
 
     arg: str
     tensor: str
     spans: tuple[Span, ...]
+
+    def __post_init__(self) -> None:
+        check_type(self.arg, str, "Access", "arg")
+        check_type(self.tensor, str, f"access {self.arg!r}", "tensor")
+        object.__setattr__(self, "spans", series(self.spans, Span, f"access {self.arg!r}", "spans"))
 
     @property
     def uses_k(self) -> bool:

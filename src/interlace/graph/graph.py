@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from interlace.core.arguments import check_type, series
 from interlace.core.dtypes import dtype
 from interlace.core.errors import CyclicGraphError, GraphError, ShapeError
 from interlace.graph.access import Access, Affine, Span
@@ -33,6 +34,7 @@ class Graph:
         outputs: names of tensors that are wanted afterwards; other written tensors are intermediates.
 
     Raises:
+        ArgumentError: tensors, ops or names that are none; lists of them become tuples.
         ShapeError: an access map has another rank than its tensor.
         CyclicGraphError: ops wait for each other.
         ParamError: an op is not what its kernel makes of its tensors and params.
@@ -47,6 +49,9 @@ class Graph:
     outputs: tuple[str, ...]
 
     def __post_init__(self) -> None:
+        check_type(self.name, str, "Graph", "name")
+        for name, kind in (("tensors", Tensor), ("ops", Op), ("inputs", str), ("outputs", str)):
+            object.__setattr__(self, name, series(getattr(self, name), kind, f"graph {self.name!r}", name))
         _check_names(self)
         _check_order(self)
         for op in self.ops:

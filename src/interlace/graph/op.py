@@ -9,6 +9,7 @@ from typing import Protocol
 
 import numpy as np
 
+from interlace.core.arguments import check_type, series
 from interlace.core.errors import ShapeError
 from interlace.graph.access import Access, Ints
 from interlace.graph.tensor import Tensor
@@ -66,6 +67,7 @@ class Op:
         body: the kernel itself; not part of the value, and None if it was not there when a plan was read.
 
     Raises:
+        ArgumentError: an attribute of another type.
         ShapeError: a grid that is none, an access map that has no meaning for this grid and reduction, or one
             argument for several.
     """
@@ -81,6 +83,14 @@ class Op:
     body: Body | None = field(default=None, compare=False, repr=False)
 
     def __post_init__(self) -> None:
+        check_type(self.name, str, "Op", "name")
+        where = f"op {self.name!r}"
+        check_type(self.kernel, str, where, "kernel")
+        check_type(self.reduction, (Reduction, type(None)), where, "reduction", "il.Reduction(extent, block)")
+        check_type(self.flops, (int, float), where, "flops", "2.0 * m * n * k")
+        object.__setattr__(self, "grid", series(self.grid, object, where, "grid"))
+        object.__setattr__(self, "reads", series(self.reads, Access, where, "reads"))
+        object.__setattr__(self, "writes", series(self.writes, Access, where, "writes"))
         if not 1 <= len(self.grid) <= 3 or any(type(n) is not int or n < 1 for n in self.grid):
             raise ShapeError(f"op {self.name!r} has grid {self.grid}; use 1 to 3 positive extents, all ints")
         if self.tiles >= _INT32:

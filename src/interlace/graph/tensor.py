@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import prod
 
-from interlace.core.dtypes import DType
+from interlace.core.arguments import check_type, series
+from interlace.core.dtypes import DType, meant
 from interlace.core.errors import ShapeError
 
 
@@ -14,6 +15,7 @@ class Tensor:
     """A named array in global memory, row-major and contiguous.
 
     Raises:
+        ArgumentError: a name, shape or dtype that is none.
         ShapeError: no extents, one that is no positive integer, or 2^62 elements and more.
     """
 
@@ -22,6 +24,10 @@ class Tensor:
     dtype: DType
 
     def __post_init__(self) -> None:
+        check_type(self.name, str, "Tensor", "name", "'x'")
+        where = f"tensor {self.name!r}"
+        check_type(self.dtype, DType, where, "dtype", meant(self.dtype))
+        object.__setattr__(self, "shape", series(self.shape, object, where, "shape"))
         if not self.shape or any(type(n) is not int or n < 1 for n in self.shape):
             raise ShapeError(
                 f"tensor {self.name!r} has shape {self.shape}; every extent must be a positive int"

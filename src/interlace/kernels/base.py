@@ -23,6 +23,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from interlace.core.arguments import check_type, series
 from interlace.core.dtypes import DType
 from interlace.core.errors import DTypeError, GraphError, ParamError, ShapeError
 from interlace.graph.access import Access, Span
@@ -184,18 +185,26 @@ class Kernel:
         """This kernel applied to tensors; ``reads`` and ``writes`` map argument names to (tensor, spans).
 
         Raises:
+            ArgumentError: something else than a tensor and its spans for an argument.
             DTypeError: a tensor has a dtype that the kernel does not take.
             ParamError: ``num_warps`` is none that a launch takes.
             ShapeError: a grid or an access map is malformed.
         """
+        for arg, pair in (*reads.items(), *writes.items()):
+            if not isinstance(pair, (tuple, list)) or len(pair) != 2:
+                check_type(pair, type(None), f"op {name!r}", arg, "(tensor, spans)")
+            check_type(pair[0], Tensor, f"op {name!r}", arg)
 
         def accesses(of: Mapping[str, tuple[Tensor, Sequence[Span]]]) -> tuple[Access, ...]:
-            return tuple(Access(arg, tensor.name, tuple(spans)) for arg, (tensor, spans) in of.items())
+            return tuple(
+                Access(arg, tensor.name, series(spans, Span, f"op {name!r}", f"spans of {arg!r}"))
+                for arg, (tensor, spans) in of.items()
+            )
 
         op = Op(
             name,
             self.name,
-            tuple(grid),
+            series(grid, object, f"op {name!r}", "grid"),
             accesses(reads),
             accesses(writes),
             reduction,

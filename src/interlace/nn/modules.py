@@ -9,6 +9,8 @@ from interlace.core.errors import DTypeError, GraphError, ShapeError
 from interlace.kernels.matmul import Activation
 from interlace.nn.op import ffn
 
+_DTYPES = (torch.bfloat16, torch.float16, torch.float32, torch.float64)
+
 
 class FFN(nn.Module):
     """``down(activation(up(x)))``.
@@ -46,9 +48,9 @@ class FFN(nn.Module):
             activation: or its name, "relu", "gelu-tanh" or "silu".
 
         Raises:
-            GraphError: an unknown activation, a bias on one side only, something that computes more than
-                ``nn.Linear`` does, or linears on different devices.
-            ShapeError, DTypeError: linears that do not fit together.
+            GraphError: an unknown activation, a bias on one side only, linears on different devices or without data,
+                or one with anything that the module would drop: another class, hooks, parts beside weight and bias.
+            ShapeError, DTypeError: linears that do not fit together, or with quantised weights.
         """
         _check({"up": up, "down": down})
         if (up.bias is None) != (down.bias is None):
@@ -60,7 +62,8 @@ class FFN(nn.Module):
         except ValueError:
             names = ", ".join(repr(known.value) for known in Activation)
             raise GraphError(f"unknown activation {activation!r}; it must be one of {names}") from None
-        return cls(_contiguous(up.weight), _contiguous(down.weight), activation, up.bias, down.bias)
+        module = cls(_contiguous(up.weight), _contiguous(down.weight), activation, up.bias, down.bias)
+        return module.train(up.training)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """(..., hidden) to a new tensor (..., hidden); see ``interlace.nn.op.ffn``.
@@ -97,15 +100,16 @@ class SwiGLU(nn.Module):
             down: ffn to hidden, without bias.
 
         Raises:
-            GraphError: a bias, something that computes more than ``nn.Linear`` does, or linears on different devices.
-            ShapeError, DTypeError: linears that do not fit together.
+            GraphError: a bias, linears on different devices or without data, or one with anything that the module
+                would drop: another class, hooks, parts beside weight and bias.
+            ShapeError, DTypeError: linears that do not fit together, or with quantised weights.
         """
         linears = {"gate": gate, "up": up, "down": down}
         _check(linears)
         for name, linear in linears.items():
             if linear.bias is not None:
                 raise GraphError(f"{name} has a bias; a gated FFN takes linears with bias=False")
-        return cls(*(_contiguous(linear.weight) for linear in linears.values()))
+        return cls(*(_contiguous(linear.weight) for linear in linears.values())).train(up.training)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """(..., hidden) to a new tensor (..., hidden); see ``interlace.nn.op.ffn``.
@@ -123,13 +127,7 @@ class SwiGLU(nn.Module):
 def _check(linears: dict[str, nn.Linear]) -> None:
     """That these are plain linears which fit together; "up" and "down" are among them."""
     for name, linear in linears.items():
-        # A subclass, a wrapper or a parametrisation may compute something else from its weight.
-        forward = getattr(getattr(linear, "forward", None), "__func__", None)
-        if forward is not nn.Linear.forward or not isinstance(linear.weight, nn.Parameter):
-            raise GraphError(
-                f"{name} is a {type(linear).__name__}, which may compute more than nn.Linear; "
-                "merge adapters and remove parametrisations first, or leave this network as it is"
-            )
+        _check_plain(name, linear)
     up = linears["up"].weight
     wanted = dict.fromkeys(linears, up.shape) | {"down": up.shape[::-1]}
     for name, linear in linears.items():
@@ -139,10 +137,66 @@ def _check(linears: dict[str, nn.Linear]) -> None:
                 f"{name} has a weight of shape {tuple(weight.shape)}, beside up with {tuple(up.shape)} it must be "
                 f"{tuple(wanted[name])}; are the linears in the right order?"
             )
-        if weight.dtype != up.dtype:
-            raise DTypeError(f"{name} is {weight.dtype}, up is {up.dtype}; cast them to one dtype")
-        if weight.device != up.device:
-            raise GraphError(f"{name} is on {weight.device}, up is on {up.device}; move them to one device")
+        if linear.bias is not None and linear.bias.shape != weight.shape[:1]:
+            raise ShapeError(
+                f"{name} has a bias of shape {tuple(linear.bias.shape)}; beside its weight it must be "
+                f"({weight.shape[0]},)"
+            )
+        for what, tensor in ((name, weight), (f"the bias of {name}", linear.bias)):
+            if tensor is not None and tensor.dtype != up.dtype:
+                raise DTypeError(f"{what} is {tensor.dtype}, up is {up.dtype}; cast them to one dtype")
+            if tensor is not None and tensor.device != up.device:
+                raise GraphError(f"{what} is on {tensor.device}, up is on {up.device}; move them to one device")
+    if up.dtype not in _DTYPES:
+        raise DTypeError(f"the linears are {up.dtype}; cast or dequantise them to bf16, fp16, fp32 or fp64")
+    if up.device.type == "meta":
+        raise GraphError("the linears have no data, they are on the device 'meta'; load their weights first")
+
+
+def _check_plain(name: str, linear: nn.Linear) -> None:
+    """That a linear is a weight and perhaps a bias, and nothing that the new module would drop."""
+    # A subclass or a wrapper may compute something else, and parametrisations make a subclass.
+    if type(linear) is not nn.Linear or "forward" in vars(linear):
+        kind = type(linear).__name__ + (" with a forward of its own" if type(linear) is nn.Linear else "")
+        raise GraphError(
+            f"{name} is a {kind}, which may compute more than nn.Linear; "
+            "merge adapters and remove parametrisations first, or leave this network as it is"
+        )
+    hooks = [
+        f"{kind.strip('_').replace('_', ' ')} ({', '.join(map(_name, hooks.values()))})"
+        for kind, hooks in vars(linear).items()
+        if kind.endswith("_hooks") and hooks
+    ]
+    if hooks:
+        raise GraphError(
+            f"{name} has {' and '.join(hooks)}, which the new module would drop; remove them, or put them on the new "
+            "module"
+        )
+    parts = {**linear._parameters, **linear._buffers, **linear._modules}
+    more = [part for part in parts if part not in ("weight", "bias")]
+    if more:
+        raise GraphError(
+            f"{name} holds {', '.join(more)} beside its weight and bias, which the new module would drop; merge "
+            "adapters first, or leave this network as it is"
+        )
+    for part, tensor in (("weight", linear.weight), ("bias", linear.bias)):
+        if type(tensor) is not nn.Parameter and not (part == "bias" and tensor is None):
+            raise GraphError(
+                f"the {part} of {name} is a {type(tensor).__name__}, not a plain nn.Parameter; dequantise or gather "
+                "it, and remove pruning and old-style normalisation first"
+            )
+    hooked = linear.weight._backward_hooks or getattr(linear.weight, "_post_accumulate_grad_hooks", None)
+    if hooked and not linear.weight.is_contiguous():
+        raise GraphError(
+            f"the weight of {name} has hooks and is not contiguous, so the new module would take a copy without them; "
+            "make it contiguous first"
+        )
+
+
+def _name(hook: object) -> str:
+    """Of a hook, which some kinds keep in a wrapper."""
+    hook = getattr(hook, "hook", hook)
+    return getattr(hook, "__qualname__", type(hook).__name__)
 
 
 def _check_input(x: torch.Tensor, weight: torch.Tensor) -> None:

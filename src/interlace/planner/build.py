@@ -13,6 +13,7 @@ from typing import TypeVar
 
 import numpy as np
 
+from interlace.core.arguments import check_type, integers, whole
 from interlace.core.errors import OrderError, PlanError
 from interlace.graph.access import Ints
 from interlace.graph.dependencies import Dependencies, distinct, offsets
@@ -21,7 +22,7 @@ from interlace.graph.op import Op
 from interlace.plan.plan import Dispatch, Items, Plan, Waits
 from interlace.planner.waits import derive_waits
 from interlace.policies.interleavings import Interleaving, OpAfterOp, Parts
-from interlace.policies.orders import Order, RowMajor, check_permutation
+from interlace.policies.orders import Order, RowMajor, permutation_of
 from interlace.policies.splits import Split, Whole
 from interlace.policies.sync import SyncPolicy, TileSync
 
@@ -48,6 +49,9 @@ class Choices:
         policy, order, split: for all ops, or by op name (others get the class default).
         interleaving: how the ops' items merge.
         chunk_waits: wait before the chunk that needs the data, not at the item's start.
+
+    Raises:
+        ArgumentError: an attribute of another type, such as a class or a name where an object belongs.
     """
 
     workers: int
@@ -59,6 +63,18 @@ class Choices:
     interleaving: Interleaving = field(default_factory=OpAfterOp)
     chunk_waits: bool = False
 
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "workers", whole(self.workers, "Choices", "workers"))
+        check_type(self.dispatch, Dispatch, "Choices", "dispatch")
+        check_type(self.assignment, Assignment, "Choices", "assignment")
+        check_type(self.interleaving, Interleaving, "Choices", "interleaving", "il.OpAfterOp()")
+        check_type(self.chunk_waits, bool, "Choices", "chunk_waits", "True")
+        settings = (("policy", SyncPolicy, TileSync()), ("order", Order, RowMajor()), ("split", Split, Whole()))
+        for name, kind, default in settings:
+            setting = getattr(self, name)
+            for op, value in setting.items() if isinstance(setting, Mapping) else (("", setting),):
+                check_type(value, kind, "Choices", f"{name}[{op!r}]" if op else name, f"il.{default}")
+
 
 def build(graph: Graph, choices: Choices, dependencies: Dependencies | None = None) -> Plan:
     """The plan that follows from a graph and choices.
@@ -66,22 +82,28 @@ def build(graph: Graph, choices: Choices, dependencies: Dependencies | None = No
     ``dependencies`` are the graph's, for those who build many plans of it; by default they are found here.
 
     Raises:
+        ArgumentError: a graph or choices that are none.
         PlanError: fewer than one worker.
-        OrderError: an order or interleaving that is no permutation, a setting for an unknown op.
+        OrderError: an order or interleaving that is no permutation, a policy or split that gives no array of numbers
+            in range, a setting for an unknown op.
         IntraOpRaceError: two tiles of one op conflict.
     """
+    check_type(graph, Graph, "build", "graph")
+    check_type(choices, Choices, "build", "choices")
+    check_type(dependencies, (Dependencies, type(None)), "build", "dependencies", "il.Dependencies(graph)")
     if choices.workers < 1:
         raise PlanError(f"choices name {choices.workers} workers; use at least one")
     for what in (choices.policy, choices.order, choices.split):
         unknown = set(what) - {op.name for op in graph.ops} if isinstance(what, Mapping) else set()
         if unknown:
             known = [op.name for op in graph.ops]
-            raise OrderError(f"settings name ops {sorted(unknown)}; graph {graph.name!r} has {known}")
+            raise OrderError(f"settings name ops {sorted(unknown, key=str)}; graph {graph.name!r} has {known}")
     dependencies = dependencies or Dependencies(graph)
     parts = _parts(graph, choices)
     post_of_tile, base = _posts(graph, choices, dependencies)
-    sequence = choices.interleaving.sequence(parts, dependencies, post_of_tile)
-    check_permutation(sequence, len(parts.op), "the items")
+    sequence = permutation_of(
+        choices.interleaving.sequence(parts, dependencies, post_of_tile), len(parts.op), "the items"
+    )
     op, tile, k_lo, k_hi = (column[sequence] for column in (parts.op, parts.tile, parts.k_lo, parts.k_hi))
     post = post_of_tile[base[op] + tile]
     items = Items(op, tile, k_lo, k_hi, _workers(graph, choices, op, k_lo, k_hi), post)
@@ -111,13 +133,26 @@ def _describe(value: object) -> str:
 def _parts(graph: Graph, choices: Choices) -> Parts:
     columns: list[tuple[Ints, ...]] = []
     for i, op in enumerate(graph.ops):
-        order = _setting(choices.order, op, RowMajor()).permutation(op.grid)
-        check_permutation(order, op.tiles, f"op {op.name!r}, grid {op.grid}")
+        given = _setting(choices.order, op, RowMajor()).permutation(op.grid)
+        order = permutation_of(given, op.tiles, f"op {op.name!r}, grid {op.grid}")
         block, chunks = (op.reduction.block, op.reduction.chunks) if op.reduction else (1, 1)
-        at, lo, hi = _setting(choices.split, op, Whole()).items(op.tiles, chunks)
+        at, lo, hi = _items(_setting(choices.split, op, Whole()), op, chunks)
         ends = np.minimum(hi * block, op.k_extent)
         columns.append((np.full(len(at), i, np.int64), order[at], lo * block, ends))
     return Parts(*(np.concatenate(c) for c in zip(*columns, strict=True)))
+
+
+def _items(split: Split, op: Op, chunks: int) -> tuple[Ints, Ints, Ints]:
+    """What a split gave, each array checked; that the items cover the tiles exactly once is for ``verify``."""
+    what = f"split of op {op.name!r}"
+    given = split.items(op.tiles, chunks)
+    if not isinstance(given, tuple) or len(given) != 3:
+        raise OrderError(f"{what} must give three arrays of items: tiles, first chunks, chunks after the last")
+    at = integers(given[0], None, OrderError, what)
+    lo, hi = (integers(column, len(at), OrderError, what) for column in given[1:])
+    if len(at) and not 0 <= at.min() <= at.max() < op.tiles:
+        raise OrderError(f"{what} names tile {int(at.max())} of {op.tiles}; keep within 0 to {op.tiles - 1}")
+    return at, lo, hi
 
 
 def _posts(graph: Graph, choices: Choices, dependencies: Dependencies) -> tuple[Ints, Ints]:
@@ -130,11 +165,7 @@ def _posts(graph: Graph, choices: Choices, dependencies: Dependencies) -> tuple[
         if i not in producers:
             continue
         policy = _setting(choices.policy, op, TileSync())
-        local = np.asarray(policy.semaphores(op.coords(), op.grid), np.int64)
-        if local.shape != (op.tiles,):
-            raise OrderError(
-                f"policy of op {op.name!r} gave {local.shape} semaphores for {op.tiles} tiles; give one each"
-            )
+        local = integers(policy.semaphores(op.coords(), op.grid), op.tiles, OrderError, f"policy of op {op.name!r}")
         used, dense = np.unique(local, return_inverse=True)
         skip = int(len(used) and used[0] < 0)
         post[base[i] : base[i + 1]] = np.where(local < 0, -1, first + dense - skip)

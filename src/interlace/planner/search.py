@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
+from interlace.core.arguments import check_type, series
 from interlace.core.devices import DeviceSpec
 from interlace.core.errors import PlanError, SimulationError
 from interlace.graph.dependencies import Dependencies
@@ -96,11 +97,16 @@ def search(
         progress: told how many candidates have been predicted.
 
     Raises:
+        ArgumentError: a graph, a device or a mode that is none.
         PlanError: no graph given.
         SimulationError: a graph has too many tiles, or a tile does not fit the L2.
         IntraOpRaceError: two tiles of one op conflict.
     """
-    graphs = (graphs,) if isinstance(graphs, Graph) else tuple(graphs)
+    if not isinstance(graphs, (Graph, tuple, list)):
+        check_type(graphs, Graph, "plan", "graph")
+    graphs = (graphs,) if isinstance(graphs, Graph) else series(graphs, Graph, "plan", "graph")
+    check_type(device, DeviceSpec, "plan", "device", "il.H200")
+    check_type(mode, Mode, "plan", "mode", "il.PERSISTENT")
     if not graphs:
         raise PlanError("no graph to plan; give at least one tiling")
     for graph in graphs:

@@ -18,10 +18,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from interlace.core.arguments import whole
 from interlace.core.errors import OrderError
 from interlace.graph.access import Ints
 from interlace.graph.dependencies import Dependencies, distinct, offsets
-from interlace.policies.orders import check_permutation
+from interlace.policies.orders import permutation_of
 
 
 @dataclass(frozen=True)
@@ -72,7 +73,7 @@ class Panels(Interleaving):
     lag: int = 0
 
     def __post_init__(self) -> None:
-        if self.rows < 1 or self.lag < 0:
+        if whole(self.rows, "Panels", "rows") < 1 or whole(self.lag, "Panels", "lag") < 0:
             raise OrderError(f"Panels({self.rows}, lag={self.lag}); use rows >= 1 and lag >= 0")
 
     def sequence(self, parts: Parts, dependencies: Dependencies, post: Ints) -> Ints:
@@ -100,9 +101,7 @@ class ExplicitInterleaving(Interleaving):
     positions: tuple[int, ...]
 
     def sequence(self, parts: Parts, dependencies: Dependencies, post: Ints) -> Ints:
-        sequence = np.array(self.positions, np.int64)
-        check_permutation(sequence, len(parts.op), "the graph's items")
-        return sequence
+        return permutation_of(self.positions, len(parts.op), "the graph's items")
 
 
 def _by_group(

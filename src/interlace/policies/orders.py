@@ -17,6 +17,7 @@ from math import prod
 
 import numpy as np
 
+from interlace.core.arguments import integers, whole
 from interlace.core.errors import OrderError
 from interlace.graph.access import Ints
 
@@ -34,6 +35,8 @@ class Order(ABC):
         rows = prod(grid[:-1])
         tile = np.arange(rows * columns, dtype=np.int64)
         keys = self.rank(tile // columns, tile % columns, rows, columns)
+        if not isinstance(keys, tuple) or any(np.shape(key) != tile.shape for key in keys):
+            raise OrderError(f"rank of {type(self).__name__} must give a tuple of keys, each with one entry per tile")
         order: Ints = np.lexsort(keys[::-1]).astype(np.int64)
         return order
 
@@ -64,8 +67,7 @@ class GroupedPanels(Order):
     rows: int
 
     def __post_init__(self) -> None:
-        if self.rows < 1:
-            raise OrderError(f"GroupedPanels rows is {self.rows}; use a positive number")
+        positive("GroupedPanels", "rows", self.rows)
 
     def rank(self, row: Ints, column: Ints, rows: int, columns: int) -> tuple[Ints, ...]:
         return row // self.rows, column, row
@@ -89,8 +91,7 @@ class GroupedSerpentine(Order):
     rows: int
 
     def __post_init__(self) -> None:
-        if self.rows < 1:
-            raise OrderError(f"GroupedSerpentine rows is {self.rows}; use a positive number")
+        positive("GroupedSerpentine", "rows", self.rows)
 
     def rank(self, row: Ints, column: Ints, rows: int, columns: int) -> tuple[Ints, ...]:
         panel = row // self.rows
@@ -143,12 +144,18 @@ class ExplicitOrder(Order):
         return (position,)
 
     def permutation(self, grid: tuple[int, ...]) -> Ints:
-        check_permutation(np.array(self.tiles, np.int64), prod(grid), f"grid {grid}")
-        return np.array(self.tiles, np.int64)
+        return permutation_of(self.tiles, prod(grid), f"grid {grid}")
 
 
-def check_permutation(sequence: Ints, n: int, where: str) -> None:
-    """Raise OrderError unless ``sequence`` holds each of 0..n-1 once."""
+def positive(what: str, name: str, value: int) -> None:
+    """Raise ArgumentError unless a number of a policy, order or split is an int, OrderError unless it is positive."""
+    if whole(value, what, name) < 1:
+        raise OrderError(f"{what} {name} is {value}; use a positive number")
+
+
+def permutation_of(values: object, n: int, where: str) -> Ints:
+    """What an order gave, as an array. Raises OrderError unless it holds each of 0..n-1 once."""
+    sequence = integers(values, None, OrderError, f"order for {where}")
     if len(sequence) and (sequence.min() < 0 or sequence.max() >= n):
         bad = sequence[(sequence < 0) | (sequence >= n)][0]
         raise OrderError(f"order names {int(bad)}, but {where} has entries 0..{n - 1}")
@@ -158,6 +165,7 @@ def check_permutation(sequence: Ints, n: int, where: str) -> None:
         raise OrderError(
             f"order for {where} lists entry {at} {int(count[at])} times; list each of {n} exactly once"
         )
+    return sequence
 
 
 def _curve(path: list[tuple[int, int]], x: int, y: int, ax: int, ay: int, bx: int, by: int) -> None:

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from interlace.core.arguments import integers, whole
 from interlace.core.errors import OrderError
 from interlace.graph.access import Ints
 
@@ -29,7 +30,10 @@ class Split(ABC):
     def items(self, tiles: int, chunks: int) -> tuple[Ints, Ints, Ints]:
         """(position of the tile in the order, first chunk, chunk after the last) of each item."""
         ends = np.arange(1, tiles + 1, dtype=np.int64) * chunks
-        edges = np.unique(np.concatenate([np.zeros(1, np.int64), ends, self.cuts(tiles, chunks)]))
+        cuts = integers(self.cuts(tiles, chunks), None, OrderError, f"cuts of {self}")
+        if len(cuts) and not 0 <= cuts.min() <= cuts.max() <= tiles * chunks:
+            raise OrderError(f"{self} cuts from {cuts.min()} to {cuts.max()}; keep within 0 to {tiles * chunks}")
+        edges = np.unique(np.concatenate([np.zeros(1, np.int64), ends, cuts]))
         lo, hi = edges[:-1], edges[1:]
         tile = lo // chunks
         return tile, lo - tile * chunks, hi - tile * chunks
@@ -56,7 +60,7 @@ class SplitK(Split):
     parts: int
 
     def __post_init__(self) -> None:
-        if self.parts < 1:
+        if whole(self.parts, "SplitK", "parts") < 1:
             raise OrderError(f"SplitK({self.parts}); use at least one part")
 
     def cuts(self, tiles: int, chunks: int) -> Ints:
@@ -76,7 +80,7 @@ class StreamK(Split):
     shares: int
 
     def __post_init__(self) -> None:
-        if self.shares < 1:
+        if whole(self.shares, "StreamK", "shares") < 1:
             raise OrderError(f"StreamK({self.shares}); use at least one share")
 
     def cuts(self, tiles: int, chunks: int) -> Ints:
@@ -105,7 +109,7 @@ class SplitTail(Split):
         return SplitTail(last, begin) if last and 0 < begin < chunks else Whole()
 
     def __post_init__(self) -> None:
-        if self.tiles < 0 or self.chunks < 1:
+        if whole(self.tiles, "SplitTail", "tiles") < 0 or whole(self.chunks, "SplitTail", "chunks") < 1:
             raise OrderError(f"SplitTail({self.tiles}, {self.chunks}); cut 0 tiles or more, after 1 chunk or more")
 
     def cuts(self, tiles: int, chunks: int) -> Ints:

@@ -24,8 +24,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from interlace.core.errors import OrderError
 from interlace.graph.access import Ints
+from interlace.policies.orders import positive
 
 
 class SyncPolicy(ABC):
@@ -81,7 +81,7 @@ class BatchedRowSync(SyncPolicy):
     rows: int
 
     def __post_init__(self) -> None:
-        _positive("BatchedRowSync rows", self.rows)
+        positive("BatchedRowSync", "rows", self.rows)
 
     def semaphores(self, coords: Ints, grid: tuple[int, ...]) -> Ints:
         return coords[:, 0] // self.rows
@@ -98,7 +98,7 @@ class StridedSync(SyncPolicy):
     stride: int
 
     def __post_init__(self) -> None:
-        _positive("StridedSync stride", self.stride)
+        positive("StridedSync", "stride", self.stride)
 
     def semaphores(self, coords: Ints, grid: tuple[int, ...]) -> Ints:
         stride = min(self.stride, grid[-1])
@@ -131,7 +131,3 @@ def _linear(coords: Ints, grid: tuple[int, ...]) -> Ints:
         number = number * extent + coords[:, d]
     return number
 
-
-def _positive(what: str, value: int) -> None:
-    if value < 1:
-        raise OrderError(f"{what} is {value}; use a positive number")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from interlace.core.arguments import check_type, whole
 from interlace.core.dtypes import DType, bf16
 from interlace.graph.graph import Graph
 from interlace.graph.tensor import Tensor
@@ -19,12 +20,21 @@ class FFNShape:
         ffn: width between the two matmuls, on one GPU.
         activation: of the up-projection; a gated FFN uses SiLU.
         gated: ``down(silu(gate(x)) * up(x))`` instead of ``down(activation(up(x)))``.
+
+    Raises:
+        ArgumentError: an attribute of another type.
     """
 
     hidden: int
     ffn: int
     activation: Activation
     gated: bool
+
+    def __post_init__(self) -> None:
+        for name in ("hidden", "ffn"):
+            object.__setattr__(self, name, whole(getattr(self, name), "FFNShape", name))
+        check_type(self.activation, Activation, "FFNShape", "activation")
+        check_type(self.gated, bool, "FFNShape", "gated", "True")
 
 
 #: FFNs of well-known models; ``tp8`` is one eighth of the width, as under tensor parallelism of 8.
@@ -50,8 +60,11 @@ def ffn(
     ``b_up`` (ffn,), before the activation, and ``b_down`` (hidden,).
 
     Raises:
+        ArgumentError: a shape that is none, such as the name of a model.
         ShapeError: an extent is not positive, or a gated FFN has another activation than SiLU, or a bias.
     """
+    model = f"il.workloads.MODELS[{shape!r}]" if isinstance(shape, str) and shape in MODELS else ""
+    check_type(shape, FFNShape, "ffn", "shape", model or "il.workloads.FFNShape(hidden, ffn, activation, gated)")
     x, hidden = Tensor("x", (m, shape.hidden), dtype), Tensor("hidden", (m, shape.ffn), dtype)
     out = Tensor("out", (m, shape.hidden), dtype)
     w_up, w_down = (

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from interlace.core.arguments import check_type, series, whole
 from interlace.graph.access import axes
 from interlace.graph.op import Op
 from interlace.graph.tensor import Tensor
@@ -42,10 +43,16 @@ def copy(name: str, x: Tensor, y: Tensor, tile: tuple[int, int] = (64, 64), num_
     """``y = x`` for matrices of equal shape and dtype.
 
     Raises:
+        ArgumentError: an argument of another type.
         ShapeError, DTypeError: shapes or dtypes differ, or a tile that no block of Triton holds.
         ParamError: ``num_warps`` is none that a launch takes.
     """
+    for arg, tensor in (("x", x), ("y", y)):
+        check_type(tensor, Tensor, f"op {name!r}", arg)
+    tile = series(tile, int, f"op {name!r}", "tile")
+    require(len(tile) == 2, f"op {name!r} has tile {tile}; use two extents")
     check_block(f"op {name!r}", *tile)
+    whole(num_warps, f"op {name!r}", "num_warps")
     require(
         len(x.shape) == 2 and x.shape == y.shape,
         f"op {name!r} copies {x} to {y}; both must be matrices of one shape",

@@ -15,6 +15,7 @@ from enum import Enum
 
 import numpy as np
 
+from interlace.core.arguments import check_type
 from interlace.graph.access import K, Span, axes
 from interlace.graph.op import Op, Reduction
 from interlace.graph.tensor import Tensor
@@ -178,9 +179,16 @@ def matmul(
     """A matmul op; shapes as in the module's docstring, one dtype throughout.
 
     Raises:
+        ArgumentError: an argument of another type, such as a name for an activation.
         ShapeError: shapes do not match, or a gate comes with another activation than SiLU or with a bias.
         DTypeError: mixed dtypes, or one that the kernel does not take.
     """
+    for arg, tensor in (("x", x), ("weight", weight), ("out", out)):
+        check_type(tensor, Tensor, f"op {name!r}", arg)
+    for arg, extra in (("gate", gate), ("bias", bias), ("residual", residual)):
+        check_type(extra, (Tensor, type(None)), f"op {name!r}", arg)
+    check_type(activation, Activation, f"op {name!r}", "activation")
+    check_type(tile, (MatmulTile, type(None)), f"op {name!r}", "tile", "il.MatmulTile(m, n, k)")
     tile = tile or MatmulTile()
     require(
         len(x.shape) == len(weight.shape) == len(out.shape) == 2,

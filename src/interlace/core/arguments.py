@@ -1,0 +1,160 @@
+"""Arguments of the public API: does an object of the right kind stand there, and if not, what should be written?
+
+    il.Choices(4, policy=il.RowSync)     Choices: policy is the class RowSync; write policy=il.RowSync()
+    il.Choices(4, policy="row")          Choices: policy is 'row'; write policy=il.RowSync()
+    il.Choices(4, dispatch="static")     Choices: dispatch is 'static'; write dispatch=il.Dispatch.STATIC
+    il.Choices("4")                      Choices: workers is '4'; write workers=4
+"""
+
+from __future__ import annotations
+
+import inspect
+import reprlib
+from collections.abc import Callable, Iterator
+from enum import Enum
+from operator import index
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from interlace.core.errors import ArgumentError, InterlaceError
+
+
+def check_type(value: object, kind: type | tuple[type, ...], where: str, name: str, such: str = "") -> None:
+    """Raise unless ``value`` is a ``kind``.
+
+    Args:
+        kind: or several, of which the first is meant.
+        where: whose argument it is, for the message: "Choices", "op 'up'".
+        name: of the argument.
+        such: what to write, if nothing better follows from the value.
+
+    Raises:
+        ArgumentError: it is not; names the class or the member that the value probably stands for.
+    """
+    number = int in (kind if isinstance(kind, tuple) else (kind,))
+    if isinstance(value, kind) and not (number and isinstance(value, bool)):
+        return
+    first = kind[0] if isinstance(kind, tuple) else kind
+    raise _wrong(value, where, name, _meant(value, first) or such or _call(first))
+
+
+def whole(value: object, where: str, name: str) -> int:
+    """An integer of any type as an int; a bool is none.
+
+    Raises:
+        ArgumentError: it is none.
+    """
+    try:
+        if isinstance(value, (bool, np.bool_)):
+            raise TypeError
+        return index(value)  # type: ignore[arg-type]
+    except TypeError:
+        try:
+            number = float(value)  # type: ignore[arg-type]
+            such = str(int(number)) if number.is_integer() and not isinstance(value, bool) else ""
+        except (TypeError, ValueError):
+            such = ""
+        raise _wrong(value, where, name, such or "a whole number") from None
+
+
+def series(value: object, kind: type, where: str, name: str) -> tuple[Any, ...]:
+    """A tuple or a list, all of whose entries are a ``kind``, as a tuple.
+
+    Raises:
+        ArgumentError: something else, or another entry.
+    """
+    if isinstance(value, range):
+        value = tuple(value)
+    if not isinstance(value, (tuple, list)):
+        one = type(value) is str if kind is str else type(value) is int and kind is object
+        raise _wrong(value, where, name, f"({value!r},)" if one else "a tuple")
+    for i, entry in enumerate(value):
+        if kind is str and isinstance(getattr(entry, "name", None), str):
+            check_type(entry, kind, where, f"{name}[{i}]", repr(entry.name))
+        else:
+            check_type(entry, kind, where, f"{name}[{i}]")
+    return tuple(value)
+
+
+def integers(
+    value: object, length: int | None, error: Callable[[str], InterlaceError], what: str
+) -> NDArray[np.int64]:
+    """What a user's own method returned, as a vector of integers; a list of them is one.
+
+    Args:
+        length: that it must have, or None for any.
+        error: raised for anything else.
+        what: for the message: "order of op 'up'".
+    """
+    array = np.asarray(value) if isinstance(value, (np.ndarray, list, tuple, range)) else None
+    if array is None or (array.size and array.dtype.kind not in "iu"):
+        kind = _shown(value) if array is None else f"{array.dtype} values"
+        raise error(f"{what} gave {kind}; give an array of integers")
+    if array.ndim != 1 or (length is not None and len(array) != length):
+        wanted = "one dimension" if length is None else f"shape ({length},)"
+        raise error(f"{what} gave an array of shape {array.shape}; give one of {wanted}")
+    return array.astype(np.int64)
+
+
+def _wrong(value: object, where: str, name: str, such: str) -> ArgumentError:
+    advice = such if such.startswith(("a ", "an ")) else f"{name}={such}"
+    return ArgumentError(f"{where}: {name} is {_shown(value)}; write {advice}")
+
+
+def _shown(value: object) -> str:
+    if isinstance(value, type):
+        return f"the class {value.__name__}"
+    if value is None or isinstance(value, (str, bytes, int, float, list, tuple, dict, Enum)):
+        return reprlib.repr(value)
+    kind = type(value).__name__
+    return f"{'an' if kind[0].lower() in 'aeiou' else 'a'} {kind}"
+
+
+def _meant(value: object, kind: type) -> str:
+    """What a class or a string probably stands for, or nothing."""
+    if isinstance(value, type) and issubclass(value, kind):
+        return _call(value)
+    if not isinstance(value, str):
+        return ""
+    text = _plain(value)
+    if issubclass(kind, Enum):
+        return next((_call(m) for m in kind if text and text in (_plain(m.name), _plain(str(m.value)))), "")
+    named: list[type] = [cls for cls in _subclasses(kind) if text and _plain(cls.__name__).startswith(text)]
+    return _call(min(named, key=lambda cls: len(cls.__name__))) if named else ""
+
+
+def _subclasses(kind: type) -> Iterator[type]:
+    """The concrete ones."""
+    cls: type
+    for cls in kind.__subclasses__():
+        if not inspect.isabstract(cls):
+            yield cls
+        yield from _subclasses(cls)
+
+
+def _call(what: Any) -> str:
+    """How to write an object of a class, or a member of an enumeration."""
+    if isinstance(what, Enum):
+        return f"{_call_name(type(what))}.{what.name}"
+    if issubclass(what, Enum):
+        return " or ".join(map(_call, what))
+    if what.__module__ == "builtins":
+        return f"{'an' if what is int else 'a'} {what.__name__}"
+    if inspect.isabstract(what):
+        return _call(next(_subclasses(what)))
+    needed: list[str] = [
+        p.name
+        for p in inspect.signature(what).parameters.values()
+        if p.default is p.empty and p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)
+    ]
+    return f"{_call_name(what)}({', '.join(needed)})"
+
+
+def _call_name(cls: type) -> str:
+    return ("il." if cls.__module__.startswith("interlace.") else "") + cls.__name__
+
+
+def _plain(text: str) -> str:
+    return "".join(c for c in text.lower() if c.isalnum())

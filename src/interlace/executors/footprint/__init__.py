@@ -1,0 +1,184 @@
+"""The footprint check: does a body touch what its op declares, and nothing else?
+
+Dependencies and proofs follow from access maps alone, so a body that touches more than its map says can race
+under a plan that ``verify`` accepts. On a device, each item (a whole tile, then parts of its reduction) runs
+alone, between guard zones, on inputs of several kinds:
+
+    "cpu"    every load and store is observed: a read of a neighbour is found whether or not its value is used, a
+             write whether or not it changes anything
+    "cuda"   memory is poisoned, and what changes is compared: what leaves no trace in memory goes unseen
+
+A branch that no kind of input takes, and a tile that is not among those tried, go unseen on either.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import pairwise, product
+
+import numpy as np
+
+from interlace.core.arguments import check_type, series
+from interlace.core.errors import FootprintError, GraphError, NoDeviceError
+from interlace.executors.footprint.exact import check_exactly
+from interlace.executors.footprint.items import KINDS, PLAIN, Item
+from interlace.executors.footprint.poison import check_by_poison
+from interlace.graph.graph import Graph
+from interlace.graph.op import Op
+from interlace.graph.tensor import Region
+from interlace.kernels.base import kernel_of
+
+_FEW = 32  # grids of up to so many tiles are checked whole
+_PARTS = 3  # a reduction is also checked in parts: a first, a middle and a last one
+
+
+@dataclass(frozen=True)
+class Footprint:
+    """What a check has tried, and how.
+
+    Attributes:
+        op: its name.
+        grid: its grid.
+        tiles: linear numbers of the tiles that were tried.
+        parts: k-ranges that were tried of each: the whole reduction, then parts of it.
+        inputs: kinds of inputs: all of them for the whole reduction, the first for its parts.
+        method: how an access would have been seen.
+    """
+
+    op: str
+    grid: tuple[int, ...]
+    tiles: tuple[int, ...]
+    parts: tuple[tuple[int, int], ...]
+    inputs: tuple[str, ...]
+    method: str
+
+    @property
+    def complete(self) -> bool:
+        """Whether every tile was tried."""
+        return len(set(self.tiles)) == np.prod(self.grid)
+
+    def __str__(self) -> str:
+        tiles = int(np.prod(self.grid))
+        which = f"all {tiles} tiles" if self.complete else f"{len(set(self.tiles))} of {tiles} tiles"
+        *most, last = self.inputs
+        kinds = f"{', '.join(most)} and {last}" if most else last
+        parts = len(self.parts) - 1
+        of_parts = f", {parts} parts of their reductions on {self.inputs[0]}" if parts else ""
+        rest = "" if self.complete else f"; for the other tiles pass tiles=range({tiles})"
+        return f"op {self.op!r}: {which} on {kinds}{of_parts}; {self.method}{rest}"
+
+
+def check_footprint(
+    graph: Graph,
+    op: str,
+    *,
+    device: str = "reference",
+    tiles: Sequence[int] | None = None,
+    seed: int = 0,
+    progress: Callable[[int, int], None] = lambda done, total: None,
+) -> Footprint:
+    """Check that the body of an op touches exactly what the op's access maps declare, tile by tile.
+
+    Args:
+        graph: holds the op.
+        op: its name.
+        device: "reference" checks that the NumPy reference asks for declared reads only and returns the
+            declared writes in their shapes. A torch device runs the Triton body on inputs of several kinds: "cpu",
+            under the Triton interpreter, observes every load and store; "cuda" poisons memory, and does not see a
+            value that is written back unchanged.
+        tiles: linear tile numbers; ``range(graph.op(op).tiles)`` for all of them. By default all of a small grid,
+            else corners, edges and a random few.
+        seed: of the inputs and of that choice.
+        progress: told how many runs of an item are done, of how many.
+
+    Returns:
+        What was tried; print it.
+
+    Raises:
+        ArgumentError: an argument of another type.
+        FootprintError: the body touches something undeclared, or leaves out something declared; names the
+            tile, the bounding box of the offending elements, and what to change.
+        GraphError: no such op or tile, or the op has no body for the device.
+        IntraOpRaceError: tiles of the op conflict by their very declarations.
+        NoDeviceError: torch, triton or the device is missing, or runs nothing ("meta").
+    """
+    check_type(graph, Graph, "check_footprint", "graph")
+    check_type(op, str, "check_footprint", "op", repr(getattr(op, "name", "name")))
+    check_type(device, str, "check_footprint", "device", repr(str(device)))
+    target = graph.op(op)
+    chosen = _sample(target, seed) if tiles is None else series(tiles, int, "check_footprint", "tiles")
+    for tile in chosen:
+        if not 0 <= tile < target.tiles:
+            raise GraphError(f"op {op!r} has no tile {tile}; grid {target.grid} has 0..{target.tiles - 1}")
+    if not chosen:
+        raise GraphError(f"op {op!r}: no tiles to check; give some of 0..{target.tiles - 1}")
+    parts = _k_ranges(target)
+    items = [Item(graph, target, tile, lo, hi) for tile in chosen for lo, hi in parts]
+    try:
+        check, kinds, method = _METHODS[device.partition(":")[0]]
+    except KeyError:
+        raise NoDeviceError(
+            f"a footprint is checked on 'reference', 'cpu' or 'cuda', not on {device!r}; use one of them"
+        ) from None
+    check(items, device, seed, progress)
+    return Footprint(op, target.grid, tuple(chosen), tuple(parts), kinds, method)
+
+
+def _sample(op: Op, seed: int) -> list[int]:
+    """All tiles of a small grid, else corners, middles of edges and faces, and a random few."""
+    if op.tiles <= _FEW:
+        return list(range(op.tiles))
+    corners = product(*({0, n // 2, n - 1} for n in op.grid))
+    few = np.random.default_rng(seed).choice(op.tiles, 8, replace=False).tolist()
+    return sorted({*few, *(int(np.ravel_multi_index(at, op.grid)) for at in corners)})
+
+
+def _k_ranges(op: Op) -> list[tuple[int, int]]:
+    """The whole reduction, then its parts."""
+    block, chunks = (op.reduction.block, op.reduction.chunks) if op.reduction else (1, 1)
+    cuts = sorted({min(block * (chunks * p // _PARTS), op.k_extent) for p in range(_PARTS + 1)})
+    return [(0, op.k_extent), *(pairwise(cuts) if len(cuts) > 2 else ())]
+
+
+def _check_references(items: Sequence[Item], device: str, seed: int, progress: Callable[[int, int], None]) -> None:
+    for done, item in enumerate(items, 1):
+        _check_reference(item, np.random.default_rng(seed))
+        progress(done, len(items))
+
+
+def _check_reference(item: Item, random: np.random.Generator) -> None:
+    """A reference cannot read what it does not get, so this is about what it asks for and returns."""
+    op, reference = item.op, kernel_of(item.op).reference
+    if reference is None:
+        raise GraphError(f"op {op.name!r}: kernel {op.kernel!r} has no NumPy reference; give it one to check")
+    moving = {a.arg: random.random(_extent(item.region(a))) + 0.5 for a in op.reads if a.uses_k}
+    fixed = {a.arg: random.random(_extent(item.region(a))) + 0.5 for a in op.reads if not a.uses_k}
+    try:
+        acc = reference.accumulate(moving, op.parameters) if reference.accumulate else None
+        found = reference.complete(op, item.tile, acc, fixed)
+    except KeyError as error:
+        raise FootprintError(
+            f"{item}: the reference asks for {error}, but the op declares reads {sorted(moving)} over the "
+            f"k-range, for accumulate, and {sorted(fixed)} otherwise, for finish; declare that one too"
+        ) from error
+    expected = {a.arg: _extent(item.region(a)) for a in op.writes}
+    shapes = {arg: np.shape(value) for arg, value in found.items()}
+    if shapes != expected:
+        raise FootprintError(f"{item}: the reference returns {shapes}, its op declares {expected}; fix one")
+
+
+def _extent(region: Region) -> tuple[int, ...]:
+    return tuple(b - a for a, b in zip(region.lo, region.hi, strict=True))
+
+
+#: By the type of the device: the check, its kinds of inputs, how it sees.
+_METHODS = {
+    "reference": (_check_references, (PLAIN,), "what the reference asks for and returns"),
+    "cpu": (check_exactly, tuple(KINDS), "every load and store observed"),
+    "cuda": (
+        check_by_poison,
+        tuple(KINDS),
+        "undeclared memory poisoned, so what is written back unchanged goes unseen",
+    ),
+}

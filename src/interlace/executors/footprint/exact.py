@@ -1,0 +1,139 @@
+"""The check under the interpreter: every load and store is observed, and held against what the item declares."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from math import prod
+
+import numpy as np
+from numpy.typing import NDArray
+
+from interlace.executors.footprint.items import Item, Run, beyond, runs, undeclared, unwritten
+from interlace.executors.footprint.memory import Block, Memory
+from interlace.executors.footprint.observe import observed
+from interlace.graph.access import Ints
+from interlace.graph.tensor import Region
+
+
+class _Stray(BaseException):
+    """An access to no memory of the run; it might crash, so it ends the item before it happens."""
+
+
+class _Touched:
+    """Which elements of one block an item has touched so far.
+
+    Attributes:
+        written: a flag for each element of the block, guards included.
+        reads, writes: their positions, counted from the tensor's first element: those in the guard before it are
+            negative. What the item itself wrote before is not among the reads.
+    """
+
+    def __init__(self, block: Block) -> None:
+        self.block = block
+        self.start = block.memory.data_ptr()
+        self.end = self.start + block.memory.nbytes
+        self.written = np.zeros(len(block.memory), bool)
+        self.reads: list[Ints] = []
+        self.writes: list[Ints] = []
+
+    def see(self, verb: str, at: NDArray[np.uint64], width: int) -> None:
+        """Note an access to these addresses, all of them in the block."""
+        itemsize = self.block.tensor.dtype.itemsize
+        # A pointer of another dtype may cover several elements.
+        first = (at - np.uint64(self.start)).astype(np.int64)
+        elements = np.unique(np.concatenate([(first + b) // itemsize for b in (*range(0, width, itemsize), width - 1)]))
+        if verb == "writes":
+            self.written[elements] = True
+            self.writes.append(elements - self.block.pad)
+        else:
+            self.reads.append(elements[~self.written[elements]] - self.block.pad)
+
+    def clear(self) -> None:
+        """As before the first item."""
+        self.written[:] = False
+        self.reads, self.writes = [], []
+
+
+def check_exactly(items: Sequence[Item], device: str, seed: int, progress: Callable[[int, int], None]) -> None:
+    """Run items under the interpreter, on inputs of every kind.
+
+    Raises:
+        FootprintError: an item touches what it does not declare, or does not write all that it declares.
+    """
+    memory = Memory(items, device, seed)
+    touched = [_Touched(block) for block in memory.blocks]
+    tables = [(t.data_ptr(), t.data_ptr() + t.nbytes) for t in memory.tables()]
+
+    def see(verb: str, at: NDArray[np.uint64], width: int) -> None:
+        left = at
+        for t in touched:
+            inside = (left >= t.start) & (left + np.uint64(width) <= t.end)
+            if inside.any():
+                t.see(verb, left[inside], width)
+                left = left[~inside]
+        for start, end in tables:
+            left = left[(left < start) | (left + np.uint64(width) > end)]
+        if len(left):
+            raise _Stray(verb)
+
+    all_runs, kind, inputs = runs(items), "", []
+    for done, run in enumerate(all_runs, 1):
+        if run.kind != kind:
+            kind, inputs = run.kind, memory.inputs(run.kind)
+            for block, values in zip(memory.blocks, inputs, strict=True):
+                block.memory.copy_(values)
+        for t in touched:
+            t.clear()
+        try:
+            with observed(see):
+                memory.execute(run.row)
+        except _Stray as stray:
+            raise beyond(run, str(stray), "far from any tensor") from None
+        _judge(run, touched)
+        for block, values in zip(memory.blocks, inputs, strict=True):  # as it was, for the next item
+            inside, given = (block.parts(m)[-1] for m in (block.memory, values))
+            for region in run.item.regions(run.item.op.writes, block.tensor.name):
+                inside[region.slices] = given[region.slices]
+        progress(done, len(all_runs))
+
+
+def _judge(run: Run, touched: Iterable[_Touched]) -> None:
+    """Raise FootprintError if what an item touched differs from what it declares: writes first, then reads."""
+    for verb in ("writes", "reads"):
+        for t in touched:
+            _check_declared(run, verb, t)
+    for t in touched:
+        _check_written(run, t)
+
+
+def _check_declared(run: Run, verb: str, t: _Touched) -> None:
+    """Everything that was touched is declared."""
+    tensor, op = t.block.tensor, run.item.op
+    found, accesses = (t.writes, op.writes) if verb == "writes" else (t.reads, op.reads)
+    positions = np.concatenate([np.zeros(0, np.int64), *found])
+    if (positions < 0).any():
+        raise beyond(run, verb, f"before the start of {tensor}")
+    if (positions >= prod(tensor.shape)).any():
+        raise beyond(run, verb, f"behind the end of {tensor}")
+    at = np.stack(np.unravel_index(positions, tensor.shape), axis=1)
+    for region in run.item.regions(accesses, tensor.name):
+        at = at[((at < region.lo) | (at >= region.hi)).any(axis=1)]
+    if len(at):
+        raise undeclared(run, verb, tensor, _box(tensor.name, at))
+
+
+def _check_written(run: Run, t: _Touched) -> None:
+    """Everything that is declared as written was, or is updated in place, where a value may stay as it is."""
+    tensor, item = t.block.tensor, run.item
+    defined = t.written[t.block.pad : -t.block.pad].reshape(tensor.shape).copy()
+    for region in item.regions(item.op.reads, tensor.name):
+        defined[region.slices] = True
+    for region in item.regions(item.op.writes, tensor.name):
+        left = np.argwhere(~defined[region.slices])
+        if len(left):
+            raise unwritten(run, region, _box(tensor.name, left + region.lo))
+
+
+def _box(tensor: str, at: Ints) -> Region:
+    """The bounding box of elements, given by their indices."""
+    return Region(tensor, tuple(at.min(0).tolist()), tuple((at.max(0) + 1).tolist()))

@@ -1,0 +1,187 @@
+"""The check on a device whose accesses nobody sees: what changes when undeclared memory is poisoned?
+
+A body that reads elements 2:5 of x, but whose map declares 2:4:
+
+    base run     ~ 0.7 0.9 1.3 0.6 1.1 0.8 ~    random numbers everywhere
+    poisoned     . .   .   1.3 0.6 .   .   .    NaN outside the declared reads
+    narrowed     ~ 0.7 0.9 1.3 0.6 .   0.8 ~    the smallest box of NaN with an effect
+
+1. What changed outside the declared writes, in either run, was written without declaration.
+2. A declared write that differs between the runs was made from more than the declared reads. The zones of the
+   tensors are poisoned one by one, then ever smaller boxes, until the bounding box of what was read is known.
+3. What is declared as written, but changed in neither run, is not written.
+
+A value that is loaded and then discarded goes unseen, but cannot race either. A value that is written back as it was
+goes unseen too, and can.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from interlace.core.errors import FootprintError
+from interlace.executors.footprint.items import Item, Run, beyond, runs, undeclared, unwritten
+from interlace.executors.footprint.memory import PLACES, Memory
+from interlace.graph.access import Access
+from interlace.graph.tensor import Region, Tensor
+
+_MARK = 0.0123  # fills what is to be written
+_NAN = {"bf16": 0xFF95 - (1 << 16), "fp16": 0xFC15 - (1 << 16), "fp32": 0xFF95A5A5 - (1 << 32)}  # as integers
+
+
+class _Zone:
+    """A tensor's memory, or a guard zone before or behind it, as integers: equal means equal bits.
+
+    Attributes:
+        place: one of PLACES.
+        bits, whole: the memory itself, and the box of all of it.
+        given: what it holds in a base run, of the same shape as ``bits``.
+    """
+
+    def __init__(self, tensor: Tensor, place: str, bits: Any, mark: int | None) -> None:
+        self.tensor, self.place, self.bits = tensor, place, bits
+        self.whole = Region(tensor.name, (0,) * bits.ndim, tuple(bits.shape))
+        self.given: Any = None
+        self._mark = mark
+
+    def regions(self, item: Item, accesses: Sequence[Access]) -> list[Region]:
+        """What an item declares of this zone."""
+        return item.regions(accesses, self.tensor.name) if self.place == PLACES[-1] else []
+
+    def fill(self, item: Item, poison: Region | None) -> None:
+        """What is given where the item may read; elsewhere NaN in a box, and a mark where it may write."""
+        self.bits.copy_(self.given)
+        if self._mark is not None:
+            self.bits.fill_(self._mark)
+        if poison is not None:
+            self.bits[poison.slices] = _NAN[self.tensor.dtype.name]
+        for region in self.regions(item, item.op.reads):
+            self.bits[region.slices] = self.given[region.slices]
+
+
+class _Poisoned:
+    """Guarded memory whose zones can be poisoned."""
+
+    def __init__(self, items: Sequence[Item], device: str, seed: int) -> None:
+        import torch
+
+        self._torch, self._items, self._memory = torch, items, Memory(items, device, seed)
+        written = {a.tensor for a in items[0].op.writes}
+        self.zones: list[_Zone] = []
+        for block in self._memory.blocks:
+            t, dtype = block.tensor, block.memory.dtype
+            mark = int(self._bits(torch.full((1,), _MARK, dtype=dtype))) if t.name in written else None
+            for place, part in zip(PLACES, block.parts(block.memory), strict=True):
+                self.zones.append(_Zone(t, place, self._bits(part), mark))
+
+    def _bits(self, values: Any) -> Any:
+        return values.view(self._torch.int32 if values.element_size() == 4 else self._torch.int16)
+
+    def give(self, kind: str) -> None:
+        """Inputs of a kind."""
+        zones = iter(self.zones)
+        for block, values in zip(self._memory.blocks, self._memory.inputs(kind), strict=True):
+            for part in block.parts(values):
+                next(zones).given = self._bits(part)
+
+    def execute(self, row: int, poison: Mapping[_Zone, Region]) -> tuple[list[Any], list[Any]]:
+        """All zones before and after one item."""
+        for zone in self.zones:
+            zone.fill(self._items[row], poison.get(zone))
+        before = [zone.bits.clone() for zone in self.zones]
+        self._memory.execute(row)
+        return before, [zone.bits.clone() for zone in self.zones]
+
+    def check(self, run: Run) -> list[Any]:
+        """Raise FootprintError if an item touches anything else than it declares.
+
+        Returns which elements of each region that it writes are NaN.
+        """
+        item, row = run.item, run.row
+        runs = [*self.execute(row, {}), *self.execute(row, {zone: zone.whole for zone in self.zones})]
+        still = [(a == b) & (c == d) for a, b, c, d in zip(*runs, strict=True)]
+        base, poisoned = runs[1], runs[3]
+        declared = [(i, r) for i, zone in enumerate(self.zones) for r in zone.regions(item, item.op.writes)]
+        for i, zone in enumerate(self.zones):
+            changed = ~still[i]
+            for region in zone.regions(item, item.op.writes):
+                changed[region.slices] = False
+            if changed.any():
+                raise _undeclared(run, "writes", zone, _bounding_box(zone, changed))
+
+        def differs(after: list[Any]) -> bool:
+            """Whether declared writes, where they are writes at all, are other than in the base run."""
+            return any(((after[i] != base[i]) & ~still[i])[r.slices].any() for i, r in declared)
+
+        if differs(poisoned):
+            raise self._undeclared_read(run, differs)
+        for i, region in declared:
+            left = self._torch.zeros_like(still[i])
+            left[region.slices] = still[i][region.slices]
+            for r in self.zones[i].regions(item, item.op.reads):
+                left[r.slices] = False  # updated in place, where a value may stay as it is
+            if left.any():
+                raise unwritten(run, region, _bounding_box(self.zones[i], left))
+        dtypes = {block.tensor.name: block.memory.dtype for block in self._memory.blocks}
+        return [self._torch.isnan(base[i].view(dtypes[r.tensor])[r.slices]) for i, r in declared]
+
+    def _undeclared_read(self, run: Run, differs: Callable[[list[Any]], bool]) -> FootprintError:
+        """What a body reads without declaration, by poisoning zones one by one, then boxes of one."""
+        for zone in self.zones:
+
+            def matters(box: Region, zone: _Zone = zone) -> bool:
+                return differs(self.execute(run.row, {zone: box})[1])
+
+            if matters(zone.whole):
+                return _undeclared(run, "reads", zone, _narrow(zone.whole, matters))
+        return FootprintError(f"{run} reads something that no single access map lacks; compare them all")
+
+
+def check_by_poison(items: Sequence[Item], device: str, seed: int, progress: Callable[[int, int], None]) -> None:
+    """Run items on poisoned memory, on inputs of every kind.
+
+    Raises:
+        FootprintError: an item touches what it does not declare, does not write all that it declares, or makes NaN of
+            inputs of every kind.
+    """
+    memory = _Poisoned(items, device, seed)
+    hidden: list[list[Any]] = [[] for _ in items]  # NaN in every run so far
+    all_runs, kind = runs(items), ""
+    for done, run in enumerate(all_runs, 1):
+        if run.kind != kind:
+            kind = run.kind
+            memory.give(kind)
+        nan, old = memory.check(run), hidden[run.row]
+        hidden[run.row] = [a & b for a, b in zip(old, nan, strict=True)] if old else nan
+        progress(done, len(all_runs))
+    for item, masks in zip(items, hidden, strict=True):
+        if any(mask.any() for mask in masks):
+            raise FootprintError(f"{item} makes NaN of finite inputs of every kind, which hides what it reads; fix it")
+
+
+def _undeclared(run: Run, verb: str, zone: _Zone, box: Region) -> FootprintError:
+    if zone.place != PLACES[-1]:
+        return beyond(run, verb, f"{zone.place} of {zone.tensor}")
+    return undeclared(run, verb, zone.tensor, box)
+
+
+def _narrow(box: Region, matters: Callable[[Region], bool]) -> Region:
+    """The bounding box of the elements whose poison matters, by bisection: two searches per dimension."""
+
+    def part(d: int, lo: int, hi: int) -> Region:
+        return replace(box, lo=(*box.lo[:d], lo, *box.lo[d + 1 :]), hi=(*box.hi[:d], hi, *box.hi[d + 1 :]))
+
+    for d in range(len(box.lo)):
+        lo, hi = box.lo[d], box.hi[d]
+        hi = lo + 1 + bisect_left(range(lo + 1, hi), True, key=lambda x: not matters(part(d, x, hi)))
+        lo += bisect_left(range(lo + 1, hi), True, key=lambda x: matters(part(d, lo, x)))
+        box = part(d, lo, hi)
+    return box
+
+
+def _bounding_box(zone: _Zone, mask: Any) -> Region:
+    at = mask.nonzero()
+    return Region(zone.tensor.name, tuple(at.amin(0).tolist()), tuple((at.amax(0) + 1).tolist()))

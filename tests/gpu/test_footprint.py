@@ -1,0 +1,65 @@
+"""The footprint check on a GPU: by poison, on inputs of several kinds, with a plain word on what it cannot see."""
+
+from __future__ import annotations
+
+import pytest
+import triton
+import triton.language as tl
+
+import interlace as il
+from interlace.core.errors import FootprintError
+
+from .cases import case
+
+i, j = il.axes(2)
+OWN = (i.block(16), j.block(16))
+
+
+@triton.jit
+def stray_tile(tile, x, y, M, N, BM: tl.constexpr, BN: tl.constexpr, KIND: tl.constexpr):
+    row = tile.i * BM + tl.arange(0, BM)[:, None]
+    column = tile.j * BN + tl.arange(0, BN)[None, :]
+    at = row * N + column
+    inside = (row < M) & (column < N)
+    value = tl.load(x + at, mask=inside, other=0.0)
+    if KIND == "a neighbour where negative":
+        below = tl.load(x + at + N, mask=inside & (value < 0.0) & (row + 1 < M), other=0.0)
+        value = tl.where(value < 0.0, below, value)
+    tl.store(y + at, value, mask=inside)
+    if KIND == "writes back":
+        right = at + BN
+        some = inside & (column + BN < N)
+        tl.store(y + right, tl.load(y + right, mask=some, other=0.0), mask=some)
+
+
+STRAY = il.Kernel("stray", None, lambda: il.TritonBody(stray_tile))
+
+
+def stray(kind: str, dtype: str) -> il.Graph:
+    x, y = (il.Tensor(name, (48, 48), il.dtype(dtype)) for name in "xy")
+    params = {"M": 48, "N": 48, "BM": 16, "BN": 16, "KIND": kind}
+    op = STRAY.op("stray", (3, 3), {"x": (x, OWN)}, {"y": (y, OWN)}, params=params)
+    return il.Graph("stray", (x, y), (op,), ("x",), ("y",))
+
+
+@pytest.mark.parametrize("dtype", ["bf16", "fp16", "fp32"])
+def test_a_read_that_happens_for_negative_inputs_alone_is_found(dtype: str) -> None:
+    with pytest.raises(
+        FootprintError, match=r"tile \(1, 1\), given negative inputs, reads x\[32:33, 16:32\], but declares only"
+    ):
+        il.check_footprint(stray("a neighbour where negative", dtype), "stray", device="cuda", tiles=[4])
+
+
+def test_what_is_written_back_unchanged_goes_unseen_and_the_answer_says_so() -> None:
+    tried = il.check_footprint(stray("writes back", "fp32"), "stray", device="cuda")
+    assert tried.complete
+    assert str(tried).endswith("undeclared memory poisoned, so what is written back unchanged goes unseen")
+
+
+@pytest.mark.parametrize("dtype", ["bf16", "fp16", "fp32"])
+@pytest.mark.parametrize("graph", ["two-copies", "two-matmuls", "ffn", "gated-ffn"])
+def test_every_op_of_the_workloads_touches_what_it_declares(graph: str, dtype: str) -> None:
+    """On inputs of every kind, large ones too, of which fp16 makes infinities."""
+    g = case(graph, 128, dtype).graph
+    for op in g.ops:
+        il.check_footprint(g, op.name, device="cuda", tiles=[0, op.tiles - 1])
