@@ -175,10 +175,10 @@ class _Harness(SerialExecutor):
     def __init__(self, items: Sequence[_Item], device: str, seed: int) -> None:
         self._chosen, op = items, items[0].op
         names = tuple(dict.fromkeys(a.tensor for a in op.accesses))
-        reads, writes = ({a.tensor for a in accesses} for accesses in (op.reads, op.writes))
+        writes = {a.tensor for a in op.writes}
         tensors = tuple(items[0].graph.tensor(name) for name in names)
-        inputs, outputs = (tuple(name for name in names if name in some) for some in (reads, writes))
-        super().__init__(build(Graph(op.name, tensors, (op,), inputs, outputs), Choices(1)), Options(device))
+        # All memory is filled here, so an op that writes a part of a tensor is whole by itself.
+        super().__init__(build(Graph(op.name, tensors, (op,), names, ()), Choices(1)), Options(device))
         torch = self._torch
         generator = torch.Generator(self._device).manual_seed(seed)
         self._zones: list[_Zone] = []
