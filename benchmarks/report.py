@@ -191,6 +191,20 @@ def trace_lines(record: dict[str, Any]) -> str:
     return f"Recording a trace changes the time of a run by {' and '.join(costs)} (`trace-h200.json`)."
 
 
+def dependencies_table(record: dict[str, Any]) -> str:
+    """The table of docs/performance.md: CPU seconds of large graphs, now and before."""
+    limit = record["limit_s"]
+    rows = []
+    for row in record["rows"]:
+        seconds, before = row["seconds"], row["before"]
+        steps = " | ".join(f"{seconds[step]:.2g}" for step in ("dependencies", "build", "verify"))
+        earlier = f"{sum(before.values()):.3g}" if before else f"more than {limit}"
+        tiles, edges = row["counts"]["tiles"], row["counts"]["dependencies"]
+        rows.append(f"| {row['graph']} | {tiles:,} | {edges:,} | {steps} | {sum(seconds.values()):.2g} | {earlier} |")
+    head = "| graph | tiles | dependencies | find | build | verify | total, s | before, s |"
+    return "\n".join([head, "|---|---|---|---|---|---|---|---|", *rows])
+
+
 def chosen_table(record: dict[str, Any]) -> str:
     """The table of docs/planner.md: what the planner chose, beside the best and the default."""
     lines = [
@@ -296,6 +310,7 @@ BLOCKS: dict[str, tuple[str, str, Callable[[dict[str, Any]], str]]] = {
     "results": ("docs/performance.md", "ffn-h200.json", table),
     "sync": ("docs/performance.md", "sync-h200.json", sync_table),
     "trace": ("docs/performance.md", "trace-h200.json", trace_lines),
+    "dependencies": ("docs/performance.md", "dependencies-cpu.json", dependencies_table),
     "hopper-summary": ("docs/performance.md", "hopper-ffn-h200.json", hopper_summary),
     "predicted": ("docs/planner.md", "traffic-predicted.json", predicted_table),
     "chosen": ("docs/planner.md", "planner-h200.json", chosen_table),

@@ -172,6 +172,7 @@ def plan(graph: Graph | Sequence[Graph], device: DeviceSpec = H200, mode: Mode =
         PlanError: no graph given.
         SimulationError: a graph is too large to simulate, or a tile does not fit the L2.
         IntraOpRaceError: two tiles of one op conflict.
+        UnwrittenError: an element is read before anything writes it, or an output is written in part.
     """
     from interlace.planner.search import search  # compiled code, which takes long to import
 

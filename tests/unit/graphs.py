@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from interlace.core.dtypes import fp32
 from interlace.core.errors import PlanError
 from interlace.graph.access import ALL, Access, Affine, Ints, K, Span, axes, fixed
-from interlace.graph.dependencies import Groups, offsets
 from interlace.graph.graph import Graph
 from interlace.graph.op import Op, Reduction
+from interlace.graph.ragged import Groups, offsets
 from interlace.graph.tensor import Tensor
 from interlace.plan.plan import Dispatch, Items, Plan, Waits
 from interlace.plan.verify import verify
@@ -43,6 +43,8 @@ from interlace.policies.sync import (
     SyncPolicy,
     TileSync,
 )
+
+from . import oracle
 
 #: Every property test: the same examples on every run, however slow the machine.
 EXAMPLES = settings(derandomize=True, deadline=None, database=None, max_examples=100)
@@ -249,7 +251,8 @@ class ScatteredSync(SyncPolicy):
 def graphs(draw: st.DrawFn, max_ops: int = 4) -> Graph:
     """Ops that read, write, overwrite and update in place three small matrices, tiled at random.
 
-    Ragged edges, halos, broadcasts, transposes, causal bounds, k-ranges and partial writes all occur.
+    Ragged edges, halos, broadcasts, transposes, causal bounds, k-ranges and partial writes all occur. What is read,
+    or wanted, and written in part is an input too.
     """
     rows, columns = draw(st.integers(1, 6)), draw(st.integers(1, 6))
     names = ("t0", "t1", "t2")
@@ -289,7 +292,12 @@ def graphs(draw: st.DrawFn, max_ops: int = 4) -> Graph:
         grid = tiles((rows - top, columns), (tm, tn))
         ops.append(Op(f"op{n}", "any", grid, tuple(reads), writes, reduction))
         written |= set(targets)
-    return program(dict.fromkeys(names, (rows, columns)), *ops, inputs=tuple(inputs))
+    while True:
+        graph = program(dict.fromkeys(names, (rows, columns)), *ops, inputs=tuple(inputs))
+        missing = oracle.unwritten(graph)
+        if missing is None:
+            return graph
+        inputs.append(str(min(missing[1])[0]))
 
 
 POLICIES: st.SearchStrategy[SyncPolicy] = st.one_of(

@@ -95,22 +95,79 @@ def conflicts(graph: Graph) -> set[Edge]:
     return out
 
 
+@dataclass(frozen=True)
+class Use:
+    """One access of an op, with the elements that each of its tiles touches."""
+
+    op: int
+    access: Access
+    writes: bool
+    tiles: tuple[frozenset[Element], ...]
+
+    @property
+    def all(self) -> frozenset[Element]:
+        """Elements that the op touches through it."""
+        return frozenset().union(*self.tiles)
+
+
+@lru_cache(maxsize=4)
+def uses(graph: Graph) -> tuple[Use, ...]:
+    """All accesses in program order; an op reads before it writes."""
+    return tuple(
+        Use(p, a, writes, tuple(elements(graph, a, coords, *whole(op)) for coords in coordinates(op)))
+        for p, op in enumerate(graph.ops)
+        for accesses, writes in ((op.reads, False), (op.writes, True))
+        for a in accesses
+    )
+
+
+@lru_cache(maxsize=4)
+def seen(graph: Graph) -> set[tuple[str, int, int]]:
+    """(hazard, earlier access, later one), if some element that both touch is not written by any in between."""
+    out, every = set(), uses(graph)
+    for b, after in enumerate(every):
+        common = after.all
+        for a in reversed(range(b)):
+            before = every[a]
+            if before.op < after.op and (before.writes or after.writes) and before.all & common:
+                hazard = ("WAW" if after.writes else "RAW") if before.writes else "WAR"
+                out.add((hazard, a, b))
+            if before.writes:
+                common -= before.all
+    return out
+
+
 @lru_cache(maxsize=4)
 def visible(graph: Graph) -> set[Edge]:
-    """Conflicts with no op in between that writes the whole tensor: those that must be enforced directly."""
-    tiles = touched(graph)
-    sizes = {t.name: len(list(product(*map(range, t.shape)))) for t in graph.tensors}
-
-    def rewrites(p: int, tensor: str) -> bool:
-        written = {e for (op, _), t in tiles.items() if op == p for e in t.writes if e[0] == tensor}
-        return len(written) == sizes[tensor]
-
-    covering = {(p, t.name) for p in range(len(graph.ops)) for t in graph.tensors if rewrites(p, t.name)}
+    """Conflicts between tiles through accesses that see each other: those that must be enforced directly."""
+    every = uses(graph)
     return {
-        (hazard, tensor, a, b)
-        for hazard, tensor, a, b in conflicts(graph)
-        if not any((p, tensor) in covering for p in range(a[0] + 1, b[0]))
+        (hazard, every[a].access.tensor, (every[a].op, p), (every[b].op, c))
+        for hazard, a, b in seen(graph)
+        for p, before in enumerate(every[a].tiles)
+        for c, after in enumerate(every[b].tiles)
+        if before & after
     }
+
+
+def unwritten(graph: Graph) -> tuple[int, frozenset[Element]] | None:
+    """The first access, in program order, that reads what nothing wrote, and these elements.
+
+    Or the number of all accesses, with what is missing of the outputs.
+    """
+    held = {e for t in graph.tensors if t.name in graph.inputs for e in _all_of(graph, t.name)}
+    every = uses(graph)
+    for n, use in enumerate(every):
+        if not use.writes and use.all - held:
+            return n, use.all - held
+        held |= use.all if use.writes else set()
+    wanted = frozenset(e for name in graph.outputs for e in _all_of(graph, name))
+    return (len(every), wanted - held) if wanted - held else None
+
+
+def _all_of(graph: Graph, tensor: str) -> list[Element]:
+    shape = next(t.shape for t in graph.tensors if t.name == tensor)
+    return [(tensor, *index) for index in product(*map(range, shape))]
 
 
 def closure(edges: set[Edge]) -> set[tuple[Tile, Tile]]:
@@ -129,10 +186,11 @@ def closure(edges: set[Edge]) -> set[tuple[Tile, Tile]]:
 
 @dataclass(frozen=True)
 class Segment:
-    """A stretch of an item's reduction: which semaphores it has awaited, what it touches."""
+    """A stretch of an item's reduction: which semaphores it has awaited, what it touches through each access."""
 
     k_lo: int
     awaited: frozenset[int]
+    touched: dict[int, frozenset[Element]]  # by number of the access among ``uses``
     reads: frozenset[Element]
     writes: frozenset[Element]
 
@@ -158,7 +216,7 @@ def items(plan: Plan) -> list[Item]:
     ``worker`` is None where no order of the items of one worker is known.
     """
     graph, table, waits = plan.graph, plan.items, plan.waits
-    posts = _posts(plan)
+    posts, every = _posts(plan), uses(graph)
     out = []
     for n in range(len(table)):
         op = graph.ops[int(table.op[n])]
@@ -173,10 +231,17 @@ def items(plan: Plan) -> list[Item]:
         coords = coordinates(op)[int(table.tile[n])]
         segments = []
         for lo, hi in pairwise(cuts):
-            reads = [elements(graph, a, coords, lo, hi) for a in op.reads if lo == k_lo or _moves(a)]
-            writes = [elements(graph, a, coords, lo, hi) for a in op.writes if lo == k_lo]
+            touched = {
+                u: elements(graph, use.access, coords, lo, hi)
+                for u, use in enumerate(every)
+                if use.op == int(table.op[n]) and (lo == k_lo or _moves(use.access))
+            }
+            reads, writes = (
+                frozenset().union(*(e for u, e in touched.items() if every[u].writes is written))
+                for written in (False, True)
+            )
             awaited = frozenset(s for k, held in stands if k <= lo for s in held)
-            segments.append(Segment(lo, awaited, frozenset().union(*reads), frozenset().union(*writes)))
+            segments.append(Segment(lo, awaited, touched, reads, writes))
         worker: int | None = int(table.worker[n])
         if plan.dispatch is Dispatch.TICKET:
             worker = 0 if plan.workers == 1 else None
@@ -200,8 +265,7 @@ def _posts(plan: Plan) -> dict[int, set[Tile]]:
 
 def unenforced(plan: Plan) -> list[str]:
     """Visible dependencies that neither a wait before the access nor one worker's order enforces."""
-    sequence, tiles = items(plan), touched(plan.graph)
-    seen = {(a, b[0], tensor) for _, tensor, a, b in visible(plan.graph)}
+    sequence, every, edges = items(plan), uses(plan.graph), seen(plan.graph)
     parts: dict[Tile, list[int]] = {}
     for n, item in enumerate(sequence):
         parts.setdefault(item.tile, []).append(n)
@@ -209,10 +273,13 @@ def unenforced(plan: Plan) -> list[str]:
     out = []
     for n, item in enumerate(sequence):
         for segment in item.segments:
-            for tile, t in tiles.items():
-                hit = (t.writes & (segment.reads | segment.writes)) | (t.reads & segment.writes)
-                if not any((tile, item.tile[0], str(e[0])) in seen for e in hit):
-                    continue
+            needed = {
+                (every[a].op, p)
+                for _, a, b in edges
+                for p, before in enumerate(every[a].tiles)
+                if before & segment.touched.get(b, frozenset())
+            }
+            for tile in sorted(needed):
                 same = item.worker is not None and all(
                     p < n and sequence[p].worker == item.worker for p in parts[tile]
                 )

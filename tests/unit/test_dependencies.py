@@ -2,32 +2,33 @@
 
 from __future__ import annotations
 
-from itertools import product
-
-import numpy as np
 import pytest
 from hypothesis import given
-from hypothesis import strategies as st
 
 from interlace.core.errors import IntraOpRaceError
 from interlace.graph.access import ALL, Access, Affine, K, Span, axes, fixed
-from interlace.graph.dependencies import BoxIndex, Dependencies, Groups, Hazard, distinct, offsets, ranges
+from interlace.graph.dependencies import Dependencies, Hazard
 from interlace.graph.graph import Graph
 from interlace.graph.op import Op, Reduction
 
 from . import oracle
 from .graphs import EXAMPLES, column, conv_chain, gated, graphs, matmul, pair, pointwise, program, two_matmuls
 
+(I,) = axes(1)
+
 
 def found(graph: Graph) -> set[oracle.Edge]:
     """All dependencies that the package finds, in the oracle's form."""
     dependencies = Dependencies(graph)
-    return {
-        (link.hazard.name, link.tensor, (link.producer, int(producer)), (link.consumer, consumer))
-        for link in dependencies.links
-        for consumer in range(graph.ops[link.consumer].tiles)
-        for producer in dependencies.of_tiles(link)[consumer]
-    }
+    out = set()
+    for link in dependencies.links:
+        needed = dependencies.of_tiles(link)
+        for consumer in range(graph.ops[link.consumer].tiles):
+            for tile in needed[consumer].tolist():
+                op = dependencies.op_of(tile)
+                producer = (op, tile - int(dependencies.base[op]))
+                out.add((link.hazard.name, link.tensor, producer, (link.consumer, consumer)))
+    return out
 
 
 def write(name: str, tensor: str, spans: tuple[Span, ...], grid: tuple[int, ...]) -> Op:
@@ -132,7 +133,7 @@ def test_ffn_tile_needs_the_four_tiles_of_its_row() -> None:
     graph = two_matmuls(256, (64, 512, 128), up=(128, 128), down=(128, 128), block=64)
     dependencies = Dependencies(graph)
     (link,) = dependencies.links
-    assert (link.hazard, link.producer, link.consumer, link.tensor) == (Hazard.RAW, 0, 1, "hidden")
+    assert (link.hazard, link.producers, link.consumer, link.tensor) == (Hazard.RAW, (0,), 1, "hidden")
     needed = dependencies.of_tiles(link)
     assert needed[1].tolist() == [4, 5, 6, 7]  # tile (1, 0) of down: tiles (1, 0) .. (1, 3) of up
 
@@ -204,17 +205,66 @@ def test_op_that_writes_everything_hides_earlier_writers() -> None:
     assert len(oracle.conflicts(graph) - found(graph)) == 4  # old -> reader follows through new
 
 
-def test_op_that_writes_all_but_one_element_hides_nothing() -> None:
+def test_op_that_writes_all_but_one_element_leaves_that_one_to_its_writer() -> None:
     (i,) = axes(1)
     graph = program(
-        {"h": (4,), "sink": (1,)},
+        {"h": (4,), "part": (1,), "rest": (1,)},
         write("old", "h", (i.block(1),), (4,)),
         write("new", "h", (Span(i, i + 1),), (3,)),
-        read("reader", "h", (ALL,), (1,)),
+        Op("of_part", "sum", (1,), (Access("in", "h", (fixed(0, 3),)),), (Access("out", "part", (ALL,)),)),
+        Op("of_rest", "sum", (1,), (Access("in", "h", (fixed(1, 4),)),), (Access("out", "rest", (ALL,)),)),
     )
-    assert {(a, b) for _, _, a, b in found(graph) if b == (2, 0)} == {
-        *(((0, t), (2, 0)) for t in range(4)),
-        *(((1, t), (2, 0)) for t in range(3)),
+    pairs = {(link.producers, link.consumer) for link in Dependencies(graph).links}
+    assert pairs == {((0,), 1), ((1,), 2), ((0, 1), 3)}
+    assert {(a, b) for _, _, a, b in found(graph) if b[0] == 2} == {((1, t), (2, 0)) for t in range(3)}
+    assert {(a, b) for _, _, a, b in found(graph) if b[0] == 3} == {
+        *(((0, t), (3, 0)) for t in range(1, 4)),
+        *(((1, t), (3, 0)) for t in range(1, 3)),
+    }
+
+
+def test_each_op_of_a_tensor_updated_in_part_depends_on_the_last_update_of_that_part() -> None:
+    """Two halves in turn: op n follows the write of op n - 2, which follows that op's own read."""
+    ops = []
+    for n in range(8):
+        half = (fixed(2 * (n % 2), 2 * (n % 2) + 2),)
+        ops.append(Op(f"op{n}", "add", (1,), (Access("in", "h", half),), (Access("out", "h", half),)))
+    graph = program({"h": (4,)}, *ops, inputs=("h",))
+    links = {(link.hazard, link.producers, link.consumer) for link in Dependencies(graph).links}
+    assert links == {(h, (n - 2,), n) for n in range(2, 8) for h in (Hazard.RAW, Hazard.WAW)}
+    assert found(graph) == oracle.visible(graph)
+
+
+def test_cache_of_four_rows_has_the_dependencies_that_visible_shows() -> None:
+    row = (fixed(2, 3),)
+    attend = [Op(n, "sum", (1,), (Access("in", "h", (ALL,)),), (Access("out", n, (ALL,)),)) for n in ("one", "two")]
+    update = Op("update", "add", (1,), (Access("in", "h", row),), (Access("out", "h", row),))
+    ops = write("fill", "h", (ALL,), (1,)), write("append", "h", row, (1,)), attend[0], update, attend[1]
+    links = Dependencies(program({"h": (4,), "one": (1,), "two": (1,)}, *ops)).links
+    assert {(link.hazard.name, link.producers, link.consumer) for link in links} == {
+        ("WAW", (0,), 1),
+        ("RAW", (0, 1), 2),
+        ("RAW", (1,), 3),
+        ("WAW", (1,), 3),
+        ("WAR", (2,), 3),
+        ("RAW", (0, 3), 4),
+    }
+
+
+def test_reader_of_a_whole_cache_depends_on_every_row_and_the_next_row_on_all_readers() -> None:
+    ops = []
+    for n in range(3):
+        row = (fixed(n, n + 1),)
+        ops.append(write(f"append{n}", "cache", row, (1,)))
+        ops.append(Op(f"attend{n}", "sum", (1,), (Access("in", "cache", (ALL,)),), (Access("out", "y", row),)))
+    graph = program({"cache": (3,), "y": (3,)}, *ops, inputs=("cache", "y"))
+    links = {(link.hazard.name, link.producers, link.consumer) for link in Dependencies(graph).links}
+    assert links == {
+        ("RAW", (0,), 1),
+        ("WAR", (1,), 2),
+        ("RAW", (0, 2), 3),
+        ("WAR", (1, 3), 4),
+        ("RAW", (0, 2, 4), 5),
     }
 
 
@@ -223,11 +273,12 @@ def test_op_that_writes_all_but_one_element_hides_nothing() -> None:
     [
         (fixed(0, 4), fixed(0, 4), False),
         (fixed(0, 4), fixed(2, 6), False),
+        (fixed(0, 6), fixed(2, 8), True),
         (fixed(0, 4), fixed(4, 8), True),
         (fixed(0, 8), fixed(2, 6), True),
         (ALL, fixed(0, 8), True),
     ],
-    ids=["one half twice", "overlapping", "both halves", "all and a part", "all twice"],
+    ids=["one half twice", "overlapping in part", "overlapping", "both halves", "all and a part", "all twice"],
 )
 def test_writing_through_two_arguments_hides_what_they_write_together(p: Span, q: Span, hides: bool) -> None:
     (i,) = axes(1)
@@ -246,11 +297,11 @@ def test_chain_of_overwrites_keeps_only_neighbours() -> None:
     shapes = {f"t{n}": (4,) for n in range(2)}
     ops = [pointwise(f"op{n}", f"t{n % 2}", f"t{1 - n % 2}", (4,), (2,)) for n in range(6)]
     graph = program(shapes, *ops, inputs=("t0",))
-    links = {(link.hazard.name, link.producer, link.consumer) for link in Dependencies(graph).links}
+    links = {(link.hazard.name, link.producers, link.consumer) for link in Dependencies(graph).links}
     assert links == (
-        {("RAW", n, n + 1) for n in range(5)}
-        | {("WAR", n, n + 1) for n in range(5)}
-        | {("WAW", n, n + 2) for n in range(4)}
+        {("RAW", (n,), n + 1) for n in range(5)}
+        | {("WAR", (n,), n + 1) for n in range(5)}
+        | {("WAW", (n,), n + 2) for n in range(4)}
     )
 
 
@@ -340,80 +391,6 @@ def test_writes_clipped_away_do_not_race() -> None:
     (i,) = axes(1)
     graph = program({"h": (4,)}, write("fill", "h", (i.block(4),), (3,)))  # tiles 1 and 2 lie outside
     assert Dependencies(graph).links == ()
-
-
-# ---------------------------------------------------------------- the tools beneath
-
-
-@st.composite
-def box_lists(draw: st.DrawFn, rank: int) -> tuple[np.ndarray, np.ndarray]:
-    """Boxes, empty ones included."""
-    corner = st.lists(st.integers(0, 7), min_size=rank, max_size=rank)
-    boxes = draw(st.lists(st.tuples(corner, corner), min_size=1, max_size=12))
-    return np.array([a for a, _ in boxes]).reshape(-1, rank), np.array([b for _, b in boxes]).reshape(
-        -1, rank
-    )
-
-
-@EXAMPLES
-@given(st.integers(1, 3).flatmap(lambda rank: st.tuples(box_lists(rank), box_lists(rank))))
-def test_box_index_finds_exactly_the_boxes_that_share_an_element(lists) -> None:
-    (lo, hi), (query_lo, query_hi) = lists
-
-    def cells(a: np.ndarray, b: np.ndarray) -> set[tuple[int, ...]]:
-        return set(product(*(range(x, y) for x, y in zip(a.tolist(), b.tolist(), strict=True))))
-
-    result = BoxIndex(lo, hi).query(query_lo, query_hi)
-    assert [result[q].tolist() for q in range(len(result))] == [
-        [n for n in range(len(lo)) if cells(lo[n], hi[n]) & cells(query_lo[q], query_hi[q])]
-        for q in range(len(query_lo))
-    ]
-
-
-def test_box_index_answers_in_batches_when_candidates_are_many(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("interlace.graph.dependencies.CANDIDATES", 5)
-    lo = np.arange(12)[:, None]
-    result = BoxIndex(lo, lo + 2).query(lo, lo + 1)
-    assert [result[q].tolist() for q in range(12)] == [[0]] + [[q - 1, q] for q in range(1, 12)]
-
-
-@EXAMPLES
-@given(
-    st.integers(1, 4).flatmap(
-        lambda width: st.lists(
-            st.lists(st.sampled_from((-(2**62), -1, 0, 1, 2, 2**62)), min_size=width, max_size=width),
-            min_size=1,
-            max_size=20,
-        )
-    )
-)
-def test_distinct_numbers_equal_rows_alike_in_sorted_order(rows: list[list[int]]) -> None:
-    table = np.array(rows, np.int64)
-    first, cls = distinct(*table.T)
-    ranked = sorted(set(map(tuple, rows)))
-    assert cls.tolist() == [ranked.index(tuple(row)) for row in rows]
-    assert first.tolist() == [rows.index(list(row)) for row in ranked]
-
-
-def test_distinct_of_nothing_is_nothing() -> None:
-    first, cls = distinct(column(), column())
-    assert (len(first), len(cls)) == (0, 0)
-
-
-def test_groups_are_ragged_rows() -> None:
-    groups = Groups(column(0, 2, 2, 5), column(7, 8, 1, 2, 3))
-    assert len(groups) == 3
-    assert groups.sizes.tolist() == [2, 0, 3]
-    assert groups.rows.tolist() == [0, 0, 2, 2, 2]
-    taken = groups.take(column(2, 1, 2))
-    assert taken.ptr.tolist() == [0, 3, 3, 6]
-    assert taken.values.tolist() == [1, 2, 3, 1, 2, 3]
-
-
-def test_ranges_and_offsets_lay_arithmetic_runs_end_to_end() -> None:
-    assert offsets(column(2, 0, 3)).tolist() == [0, 2, 2, 5]
-    assert ranges(column(10, 5, 0), column(2, 0, 3)).tolist() == [10, 11, 0, 1, 2]
-    assert ranges(column(10, 0), column(2, 3), column(-1, 4)).tolist() == [10, 9, 0, 4, 8]
 
 
 def test_op_numbers_its_tiles_row_major_and_counts_a_short_last_chunk() -> None:

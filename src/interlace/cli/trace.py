@@ -15,7 +15,7 @@ from interlace.cli.options import ExecutorOption, OutFile, ScheduleOptions, Seed
 from interlace.cli.plan_file import task
 from interlace.cli.runners import Runners
 from interlace.graph.access import Ints
-from interlace.graph.dependencies import Groups, distinct, offsets, ranges
+from interlace.graph.ragged import Groups, distinct, offsets, ranges
 from interlace.plan.plan import Dispatch, Plan
 from interlace.trace.events import Trace
 from interlace.trace.perfetto import write_perfetto

@@ -8,6 +8,7 @@
     │   ├── ParamError          params that a kernel does not take, or that are not those of the op
     │   ├── CyclicGraphError    ops that wait for each other
     │   ├── IntraOpRaceError    two tiles of one op conflict
+    │   ├── UnwrittenError      an element is read, or wanted, that nothing has written
     │   └── FootprintError      a body touches what its op does not declare
     ├── OrderError          an order that is no permutation of the tiles
     ├── SearchError         an order search that nothing could answer
@@ -84,6 +85,10 @@ class CyclicGraphError(GraphError):
 
 class IntraOpRaceError(GraphError):
     """Two tiles of one op touch the same region and nothing can order them."""
+
+
+class UnwrittenError(GraphError):
+    """An element is read before anything writes it, or an output is written in part."""
 
 
 class FootprintError(GraphError):

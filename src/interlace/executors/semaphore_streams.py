@@ -13,11 +13,13 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from interlace.core.errors import DeadlockError, GraphError
 from interlace.executors.device import DeviceExecutor
 from interlace.executors.launch import AnyLaunch, Launch
 from interlace.executors.table import Table, by_op
-from interlace.graph.dependencies import Groups
+from interlace.graph.ragged import Groups, grouped, held
 from interlace.plan.orderings import Ordering
 from interlace.plan.plan import Plan
 
@@ -137,12 +139,11 @@ def _awaited_ops(plan: Plan) -> list[list[int]]:
     posters: dict[int, set[int]] = {}
     for op, post in {*zip(items.op.tolist(), items.post.tolist(), strict=True)}:
         posters.setdefault(post, set()).add(op)
-    gates: list[set[int]] = [set() for _ in plan.graph.ops]
-    op_of_row = items.op[Groups(waits.ptr, waits.first).rows]
-    columns = (op_of_row, waits.first, waits.count, waits.stride)
-    for o, first, count, stride in {*zip(*(c.tolist() for c in columns), strict=True)}:
-        for s in range(first, first + count * stride, stride):
-            gates[o] |= posters[s]
+    of_op = grouped(items.op[Groups(waits.ptr, waits.first).rows], len(plan.graph.ops))
+    gates: list[set[int]] = []
+    for rows in (of_op[o] for o in range(len(plan.graph.ops))):
+        awaited = held(waits.first[rows], waits.count[rows], waits.stride[rows], plan.semaphores)
+        gates.append(set().union(*(posters[s] for s in np.flatnonzero(awaited).tolist())))
     for o, producers in enumerate(gates):
         if any(p >= o for p in producers):
             raise DeadlockError(

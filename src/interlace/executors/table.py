@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from interlace.core.errors import PlanError
 from interlace.graph.access import Ints
-from interlace.graph.dependencies import distinct, offsets
+from interlace.graph.ragged import distinct, offsets
 from interlace.plan.plan import Dispatch, Plan
 
 _INT32 = 1 << 31

@@ -203,8 +203,8 @@ class Access:
         lo = np.empty((len(coords), len(shape)), np.int64)
         hi = np.empty_like(lo)
         for d, (span, extent) in enumerate(zip(self.spans, shape, strict=True)):
-            lo[:, d] = np.clip(span.lo.evaluate(coords, k_lo, k_hi), 0, extent)
-            hi[:, d] = np.clip(span.hi.evaluate(coords, k_lo, k_hi), 0, extent)
+            for bound, out in ((span.lo, lo), (span.hi, hi)):
+                out[:, d] = np.minimum(np.maximum(bound.evaluate(coords, k_lo, k_hi), 0), extent)
         return lo, hi
 
     def __str__(self) -> str:

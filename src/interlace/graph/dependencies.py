@@ -4,7 +4,9 @@ Worked example, an FFN with M = 256, tiles of 128 x 128 and F = 512: tile (1, 0)
 hidden[128:256, 0:512]. The tiles of ``up`` whose written regions meet that box are (1, 0) .. (1, 3):
 four RAW dependencies, found by intersection and declared nowhere.
 
-Tiles that read the same region share one query, so an FFN of 18,432 tiles has 128 of them.
+Two steps find them: which *accesses* see which, by what whole ops touch (``visible``); and, when asked, which tiles
+reach a box through those (``inverse``). Tiles that touch the same box share one answer, and answers are runs of
+tiles: an FFN of 18,432 tiles has 128 of them, causal attention one for each of its tiles.
 """
 
 from __future__ import annotations
@@ -12,19 +14,23 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import Enum
-from itertools import combinations
-from math import prod
+from itertools import product
 
 import numpy as np
 from numpy.typing import NDArray
 
 from interlace.core.errors import IntraOpRaceError
 from interlace.graph.access import Access, Ints
+from interlace.graph.boxes import BoxIndex, meet
 from interlace.graph.graph import Graph
+from interlace.graph.inverse import LAYOUTS, Inverse, Runs
 from interlace.graph.op import Op
+from interlace.graph.ragged import Groups, distinct, fold, grouped, offsets, slices
 from interlace.graph.tensor import Region
+from interlace.graph.uses import boxes, covered, dependent, uses_of, where
+from interlace.graph.visible import Seen
 
-CANDIDATES = 1 << 20  # pairs looked at together, which bounds memory
+_WIDTH = 8  # numbers kept of each pair of a box and an access
 
 
 class Hazard(Enum):
@@ -35,191 +41,149 @@ class Hazard(Enum):
     WAW = "write after write"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Link:
-    """Dependencies between the tiles of two ops through one tensor.
+    """What the tiles of an op depend on through one of their accesses, for one reason.
 
     Attributes:
-        hazard: which kind.
-        producer, consumer: positions of the ops in the graph; ``producer < consumer``.
-        source: the producer's access (its write for RAW and WAW, its read for WAR).
-        target: the consumer's access (its read for RAW, its write for WAR and WAW).
+        hazard: which.
+        consumer: position of the op in the graph.
+        target: its access (its read for RAW, its write for WAR and WAW).
+        sources: (position of an earlier op, its access): writes for RAW and WAW, reads for WAR.
+        uses: positions of the sources in ``uses_of`` the graph.
     """
 
     hazard: Hazard
-    producer: int
     consumer: int
-    source: Access
     target: Access
+    sources: tuple[tuple[int, Access], ...]
+    uses: Ints
 
     @property
     def tensor(self) -> str:
         """The tensor through which the ops depend."""
-        return self.source.tensor
-
-
-@dataclass(frozen=True)
-class Groups:
-    """Ragged rows: row ``i`` holds ``values[ptr[i]:ptr[i + 1]]``."""
-
-    ptr: Ints
-    values: Ints
-
-    def __len__(self) -> int:
-        return len(self.ptr) - 1
-
-    def __getitem__(self, row: int) -> Ints:
-        return self.values[self.ptr[row] : self.ptr[row + 1]]
+        return self.target.tensor
 
     @property
-    def sizes(self) -> Ints:
-        """Length of each row."""
-        return np.diff(self.ptr)
-
-    @property
-    def rows(self) -> Ints:
-        """For each value, its row."""
-        return np.repeat(np.arange(len(self), dtype=np.int64), self.sizes)
-
-    def take(self, rows: Ints) -> Groups:
-        """The given rows, in the given order, possibly repeated."""
-        sizes = self.sizes[rows]
-        return Groups(offsets(sizes), self.values[ranges(self.ptr[rows], sizes)])
-
-
-def offsets(sizes: Ints) -> Ints:
-    """``[0, s0, s0 + s1, ...]``: where each ragged row begins."""
-    return np.concatenate([np.zeros(1, np.int64), np.cumsum(sizes, dtype=np.int64)])
-
-
-def ranges(first: Ints, sizes: Ints, stride: Ints | int = 1) -> Ints:
-    """``first[i] + stride[i] * (0 .. sizes[i])``, concatenated."""
-    ptr = offsets(sizes)
-    step = np.arange(ptr[-1], dtype=np.int64) - np.repeat(ptr[:-1], sizes)
-    return np.repeat(first, sizes) + step * (stride if isinstance(stride, int) else np.repeat(stride, sizes))
-
-
-def distinct(*columns: Ints) -> tuple[Ints, Ints]:
-    """Distinct rows of parallel integer columns: (index of a first occurrence, row -> class).
-
-    Classes are numbered in sorted order of the rows, without ever forming a key that could overflow.
-    """
-    _, first, cls = np.unique(columns[0], return_index=True, return_inverse=True)
-    for column in columns[1:]:
-        _, value = np.unique(column, return_inverse=True)
-        key = cls * (int(value.max(initial=0)) + 1) + value
-        _, first, cls = np.unique(key, return_index=True, return_inverse=True)
-    return first.astype(np.int64), cls.astype(np.int64)
-
-
-def batches(size: Ints) -> Iterator[tuple[int, int]]:
-    """Slices ``a:b`` of rows of these sizes, each of about ``CANDIDATES`` entries or of one row."""
-    total = offsets(size)
-    a = 0
-    while a < len(size):
-        b = max(a + 1, int(np.searchsorted(total, total[a] + CANDIDATES, side="right")) - 1)
-        yield a, b
-        a = b
-
-
-class BoxIndex:
-    """Integer boxes, to be asked which of them meet a box.
-
-    Along each dimension boxes are sorted by lower bound; with the running maximum of upper bounds the
-    possible partners of a query are one slice of that order. The dimension with the fewest candidates
-    is taken, the rest compared exactly.
-    """
-
-    def __init__(self, lo: Ints, hi: Ints) -> None:
-        self.lo, self.hi = lo, hi
-        self._orders = [np.argsort(lo[:, d], kind="stable") for d in range(lo.shape[1])]
-        self._starts = [lo[order, d] for d, order in enumerate(self._orders)]
-        self._ends = [np.maximum.accumulate(hi[order, d]) for d, order in enumerate(self._orders)]
-
-    def query(self, lo: Ints, hi: Ints) -> Groups:
-        """For each query box, the indexed boxes that share at least one element with it, ascending."""
-        found = [groups for _, groups in self.batches(lo, hi)]
-        none = np.zeros(0, np.int64)
-        return Groups(
-            offsets(np.concatenate([none, *(groups.sizes for groups in found)])),
-            np.concatenate([none, *(groups.values for groups in found)]),
-        )
-
-    def batches(self, lo: Ints, hi: Ints) -> Iterator[tuple[int, Groups]]:
-        """``query`` in slices of bounded memory: (first query box of the slice, its answers)."""
-        best: tuple[int, int, Ints, Ints] | None = None
-        for d in range(lo.shape[1]):
-            begin = np.searchsorted(self._ends[d], lo[:, d], side="right").astype(np.int64)
-            end = np.searchsorted(self._starts[d], hi[:, d], side="left").astype(np.int64)
-            size = np.maximum(end - begin, 0)
-            total = int(size.sum())
-            if best is None or total < best[0]:
-                best = (total, d, begin, size)
-        assert best is not None
-        _, d, begin, size = best
-        for a, b in batches(size):
-            query = np.repeat(np.arange(a, b, dtype=np.int64), size[a:b])
-            box = self._orders[d][ranges(begin[a:b], size[a:b])]
-            meet = self.meet(box, lo[query], hi[query])
-            query, box = query[meet], box[meet]
-            counts = np.bincount(query - a, minlength=b - a)
-            yield a, Groups(offsets(counts), box[np.lexsort((box, query))])
-
-    def meet(self, box: Ints, lo: Ints, hi: Ints) -> NDArray[np.bool_]:
-        """True where indexed box ``box[i]`` shares an element with the box from ``lo[i]`` to ``hi[i]``."""
-        common = np.maximum(self.lo[box], lo) < np.minimum(self.hi[box], hi)
-        met: NDArray[np.bool_] = np.logical_and.reduce(common, axis=1)
-        return met
-
-
-def boxes(graph: Graph, op: Op, access: Access, tiles: Ints | None = None) -> tuple[Ints, Ints]:
-    """Bounds, each (n, rank), of the region that whole tiles touch through ``access``."""
-    coords = op.coords(tiles)
-    k = np.zeros(len(coords), np.int64)
-    return access.bounds(graph.tensor(access.tensor).shape, coords, k, k + op.k_extent)
+    def producers(self) -> tuple[int, ...]:
+        """Positions of the earlier ops, ascending."""
+        return tuple(sorted({producer for producer, _ in self.sources}))
 
 
 class Dependencies:
     """All dependencies between the tiles of a graph, in compressed form.
 
+    Tiles have one number in the whole graph: that in their op plus ``base`` of the op.
+
+    Attributes:
+        graph: the graph.
+        base: number of the first tile of each op, and of all tiles.
+        links: in program order of the consumers.
+
     Raises:
         IntraOpRaceError: two tiles of one op conflict, which no schedule can order.
+        UnwrittenError: an element is read before anything writes it, or an output is not written whole.
     """
 
     def __init__(self, graph: Graph) -> None:
         self.graph = graph
-        _check_races(graph)
-        self.links: tuple[Link, ...] = tuple(_links(graph))
-        self._indices: dict[tuple[int, Access], BoxIndex] = {}
+        self.base = offsets(np.array([op.tiles for op in graph.ops], np.int64))
+        self._uses = uses_of(graph)
+        self._inverses, self._row = self._read_backwards()
+        self._check_races()
+        self._covers = covered(graph, self._uses)
+        seen = dependent(graph, self._uses, self._covers)
+        self._looked_at = seen.looked_at
+        self.links: tuple[Link, ...] = tuple(self._links_of(seen))
+        self._into: dict[int, list[Link]] = {}
+        for link in self.links:
+            self._into.setdefault(link.consumer, []).append(link)
+        self._indices: dict[Link, BoxIndex] = {}
+        self._order: dict[int, Ints] = {}
+
+    @property
+    def looked_at(self) -> int:
+        """Boxes looked at so far, of whole ops, of tiles and of tile coordinates: work counted, not timed."""
+        in_tiles = sum(inverse.looked_at for inverse in self._inverses.values())
+        return self._looked_at + in_tiles + sum(index.looked_at for index in self._indices.values())
 
     def into(self, consumer: int) -> list[Link]:
         """Links whose consumer is the op at this position."""
-        return [link for link in self.links if link.consumer == consumer]
+        return self._into.get(consumer, [])
 
-    def sources(self, link: Link) -> BoxIndex:
-        """Regions of the producer's tiles, by tile number."""
-        key = (link.producer, link.source)
-        if key not in self._indices:
-            self._indices[key] = BoxIndex(*boxes(self.graph, self.graph.ops[link.producer], link.source))
-        return self._indices[key]
+    def op_of(self, tile: int) -> int:
+        """Position of the op that a tile belongs to."""
+        return int(np.searchsorted(self.base, tile, side="right")) - 1
+
+    def runs(self, link: Link, lo: Ints, hi: Ints) -> Iterator[tuple[int, int, Runs]]:
+        """What each box of the consumer's access depends on, in slices ``a:b`` of bounded memory.
+
+        Each slice is (a, b, the producers' tiles for these boxes, rows counted from a).
+        """
+        rows = self._row[link.uses]
+        for start, stop in slices(len(lo), _WIDTH * len(rows)):
+            found = list(self._index(link).batches(lo[start:stop], hi[start:stop]))
+            box = np.concatenate([groups.rows + a for a, groups in found])
+            source = rows[np.concatenate([groups.values for _, groups in found])]
+            inverse = self._inverses[link.tensor]
+            pair, begin, end = inverse.coordinates(source, lo[start + box], hi[start + box])
+            for a, b, runs in inverse.runs(source[pair], box[pair], stop - start, begin, end):
+                yield start + a, start + b, runs
+
+    def order(self, layout: int) -> Ints:
+        """The tile at each place of a layout of all ops."""
+        if layout not in self._order:
+            grids = [op.grid + (1,) * (len(LAYOUTS[0]) - len(op.grid)) for op in self.graph.ops]
+            tiles = [np.arange(a, b).reshape(g) for a, b, g in zip(self.base, self.base[1:], grids, strict=False)]
+            self._order[layout] = np.concatenate([t.transpose(LAYOUTS[layout]).reshape(-1) for t in tiles])
+        return self._order[layout]
+
+    def tiles(self, runs: Runs) -> Ints:
+        """The first tile of each run."""
+        out = np.empty(len(runs), np.int64)
+        for layout, some in runs.by_layout():
+            out[some] = self.order(layout)[runs.first[some]]
+        return out
+
+    def fold(self, ufunc: np.ufunc, of_tile: Ints, runs: Runs) -> Ints:
+        """``ufunc`` (minimum or maximum) over the tiles of each run of a number that each tile has."""
+        out = np.empty(len(runs), np.int64)
+        for layout, some in runs.by_layout():
+            first, count = runs.first[some], runs.count[some]
+            begin = int(first.min())
+            tiles = self.order(layout)[begin : int((first + count).max())]
+            out[some] = fold(ufunc, of_tile[tiles], first - begin, count, 1)
+        return out
 
     def producers(self, link: Link, lo: Ints, hi: Ints) -> Groups:
-        """For each box of the consumer's access, the producer's tiles that it depends on."""
-        return self.sources(link).query(lo, hi)
+        """For each box of the consumer's access, the tiles that it depends on, ascending."""
+        none = np.zeros(0, np.int64)
+        rows, tiles = [none], [none]
+        for a, _, runs in self.runs(link, lo, hi):
+            single = runs.singles()
+            rows.append(single.row + a)
+            tiles.append(self.tiles(single))
+        row, tile = np.concatenate(rows), np.concatenate(tiles)
+        which, _ = distinct(row, tile)
+        return Groups(offsets(np.bincount(row[which], minlength=len(lo))), tile[which])
 
     def of_tiles(self, link: Link) -> Groups:
-        """For each whole tile of the consumer, the producer's tiles that it depends on."""
+        """For each whole tile of the consumer, the tiles that it depends on, ascending."""
         lo, hi, cls = self._by_box(link)
         return self.producers(link, lo, hi).take(cls)
 
+    def meet(self, link: Link, runs: Runs, lo: Ints, hi: Ints) -> NDArray[np.bool_]:
+        """True where the tile of a run of one touches box ``i``."""
+        return self._inverses[link.tensor].meet(runs.source, self.tiles(runs), lo, hi)
+
     def edge_count(self) -> int:
-        """Number of (producer tile, consumer tile, tensor, hazard) dependencies."""
+        """Number of (producer tile, consumer tile, pair of accesses) that depend on each other."""
         total = 0
         for link in self.links:
             lo, hi, cls = self._by_box(link)
             tiles = np.bincount(cls)
-            for start, producers in self.sources(link).batches(lo, hi):
-                total += int((producers.sizes * tiles[start : start + len(producers)]).sum())
+            for a, _, runs in self.runs(link, lo, hi):
+                total += int((runs.count * tiles[runs.row + a]).sum())
         return total
 
     def _by_box(self, link: Link) -> tuple[Ints, Ints, Ints]:
@@ -228,71 +192,77 @@ class Dependencies:
         first, cls = distinct(*lo.T, *hi.T)
         return lo[first], hi[first], cls
 
+    def _read_backwards(self) -> tuple[dict[str, Inverse], Ints]:
+        """All accesses of each tensor, and the position of each access among those of its tensor."""
+        of: dict[str, list[tuple[Op, int, Access]]] = {}
+        row = np.empty(len(self._uses), np.int64)
+        for n, use in enumerate(self._uses):
+            accesses = of.setdefault(use.access.tensor, [])
+            row[n] = len(accesses)
+            accesses.append((self.graph.ops[use.op], int(self.base[use.op]), use.access))
+        return {name: Inverse(self.graph.tensor(name).shape, accesses) for name, accesses in of.items()}, row
 
-def _links(graph: Graph) -> Iterator[Link]:
-    """Pairs of ops that share a tensor, walking back until an op has written all of it.
+    def _index(self, link: Link) -> BoxIndex:
+        """A box around all that each of the link's sources touches."""
+        if link not in self._indices:
+            around = [self._covers[use] for use in link.uses.tolist()]
+            lo = np.stack([lo.min(axis=0) for lo, _ in around])
+            hi = np.stack([hi.max(axis=0) for _, hi in around])
+            self._indices[link] = BoxIndex(lo, hi)
+        return self._indices[link]
 
-    What such an op hides is ordered through it: an earlier access comes before its write (WAR or WAW),
-    and its write comes before the later access (RAW or WAW), element for element.
-    """
-    covers = [
-        {t for t in {a.tensor for a in op.writes} if _writes_all(graph, op, t)} for op in graph.ops
-    ]
-    for c, op in enumerate(graph.ops):
-        for target, reads in [(a, True) for a in op.reads] + [(a, False) for a in op.writes]:
-            for p in range(c - 1, -1, -1):
-                earlier = graph.ops[p]
-                for source in earlier.writes:
-                    if source.tensor == target.tensor:
-                        yield Link(Hazard.RAW if reads else Hazard.WAW, p, c, source, target)
-                if not reads:
-                    for source in earlier.reads:
-                        if source.tensor == target.tensor:
-                            yield Link(Hazard.WAR, p, c, source, target)
-                if target.tensor in covers[p]:
-                    break
+    def _links_of(self, seen: Seen) -> Iterator[Link]:
+        wrote = np.array([use.writes for use in self._uses], bool)[seen.source]
+        first, cls = distinct(seen.target, ~wrote)
+        sources = grouped(cls, len(first))
+        for n, at in enumerate(first.tolist()):
+            target = self._uses[int(seen.target[at])]
+            mine = np.sort(seen.source[sources[n]])
+            hazard = Hazard.WAR if not wrote[at] else Hazard.WAW if target.writes else Hazard.RAW
+            accesses = tuple((self._uses[use].op, self._uses[use].access) for use in mine.tolist())
+            yield Link(hazard, target.op, target.access, accesses, mine)
 
+    def _check_races(self) -> None:
+        """No tile writes what another tile of the same op writes or reads."""
+        of_op = grouped(np.array([use.op for use in self._uses], np.int64), len(self.graph.ops))
+        seen = set()
+        for o in range(len(of_op)):
+            for source, target in product(of_op[o].tolist(), repeat=2):
+                first, second = self._uses[source], self._uses[target]
+                key = (where(self.graph, first), second.access.spans)
+                if first.writes and first.access.tensor == second.access.tensor and key not in seen:
+                    seen.add(key)
+                    self._check_race(source, target)
 
-def _writes_all(graph: Graph, op: Op, tensor: str) -> bool:
-    """True if the op's tiles, whose writes are disjoint, together write the whole tensor.
+    def _check_race(self, source: int, target: int) -> None:
+        use = self._uses[target]
+        op, inverse = self.graph.ops[use.op], self._inverses[use.access.tensor]
+        for start, stop in slices(op.tiles, _WIDTH):
+            tiles = np.arange(start, stop, dtype=np.int64)
+            lo, hi = boxes(self.graph, op, use.access, tiles)
+            written = np.full(len(tiles), self._row[source])
+            query, begin, end = inverse.coordinates(written, lo, hi)
+            grid = inverse.grid[self._row[source]]
+            tile = (begin[:, 0] * grid[1] + begin[:, 1]) * grid[2] + begin[:, 2]
+            clash = (tile != tiles[query]) | (end - begin > 1).any(axis=1)
+            if clash.any():
+                raise IntraOpRaceError(self._race(source, target, int(tiles[query[clash][0]])))
 
-    Accesses of one tile may overlap; then they are not added up, and one of them has to write it all.
-    """
-    accesses = {a.spans: a for a in op.writes if a.tensor == tensor}.values()
-    regions = [boxes(graph, op, access) for access in accesses]
-    written = [int(np.maximum(hi - lo, 0).prod(axis=1).sum()) for lo, hi in regions]
-    overlap = any(
-        bool((np.maximum(a_lo, b_lo) < np.minimum(a_hi, b_hi)).all(axis=1).any())
-        for (a_lo, a_hi), (b_lo, b_hi) in combinations(regions, 2)
-    )
-    return prod(graph.tensor(tensor).shape) in (written if overlap else [*written, sum(written)])
-
-
-def _check_races(graph: Graph) -> None:
-    """No tile writes what another tile of the same op writes or reads."""
-    for op in graph.ops:
-        for source in op.writes:
-            index = BoxIndex(*boxes(graph, op, source))
-            for target in op.accesses:
-                if target.tensor == source.tensor:
-                    _check_race(graph, op, index, target)
-
-
-def _check_race(graph: Graph, op: Op, written: BoxIndex, target: Access) -> None:
-    lo, hi = boxes(graph, op, target)
-    for start, found in written.batches(lo, hi):
-        clash = found.values != found.rows + start
-        if clash.any():
-            a, b = int(found.rows[clash][0]) + start, int(found.values[clash][0])
-            region = _region(target.tensor, written.lo[b], written.hi[b]).intersect(
-                _region(target.tensor, lo[a], hi[a])
-            )
-            verb = "writes" if target in op.writes else "reads"
-            raise IntraOpRaceError(
-                f"{op.tile_name(b)} writes {region}, which {op.tile_name(a)} {verb} too; tiles of one op run "
-                "in any order, so shrink the access map or write to another tensor"
-            )
-
-
-def _region(tensor: str, lo: Ints, hi: Ints) -> Region:
-    return Region(tensor, tuple(map(int, lo)), tuple(map(int, hi)))
+    def _race(self, source: int, target: int, tile: int) -> str:
+        """What to say of the first other tile that writes what this one touches."""
+        use = self._uses[target]
+        op = self.graph.ops[use.op]
+        lo, hi = boxes(self.graph, op, use.access, np.array([tile]))
+        written_lo, written_hi = boxes(self.graph, op, self._uses[source].access)
+        met = meet(written_lo, written_hi, lo, hi)
+        met[tile] = False
+        other = int(np.flatnonzero(met)[0])
+        region = Region(
+            use.access.tensor,
+            tuple(map(int, np.maximum(lo[0], written_lo[other]))),
+            tuple(map(int, np.minimum(hi[0], written_hi[other]))),
+        )
+        return (
+            f"{op.tile_name(other)} writes {region}, which {op.tile_name(tile)} {'writes' if use.writes else 'reads'} "
+            "too; tiles of one op run in any order, so shrink the access map or write to another tensor"
+        )

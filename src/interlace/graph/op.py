@@ -18,6 +18,7 @@ Param = int | float | str | bool
 
 _INT32 = 1 << 31  # tiles and k are 32-bit numbers on a device
 _INT64 = 1 << 63
+_INT62 = 1 << 62  # of bounds that move: what is computed from two of them stays a 64-bit number
 
 
 @dataclass(frozen=True)
@@ -121,7 +122,8 @@ class Op:
                 "let it move in one, and span the others by ALL or a block"
             )
         for bound in (b for span in access.spans for b in (span.lo, span.hi)):
-            if bound.reach(self.grid, self.k_extent) >= _INT64:
+            moves = any((*bound.tile, bound.k_lo, bound.k_hi))
+            if bound.reach(self.grid, self.k_extent) >= (_INT62 if moves else _INT64):
                 raise ShapeError(
                     f"op {self.name!r}: {access} has a bound beyond 64 bits on grid {self.grid} "
                     f"with a reduction of {self.k_extent}; use smaller factors"

@@ -4,6 +4,9 @@ Items are looked at in *segments*, stretches between two waits: an item with wai
 k-range [0, 512) has two, [0, 128) behind two waits and [128, 512) behind three. Segments that touch the
 same box behind the same waits are one *case*, and cases that differ only in waits for other things are
 decided together: an op of n tiles that each read all of another's n takes memory of n, not of n * n.
+
+What a box needs is runs of tiles, and so ranges of semaphores. A range that one wait holds whole, or a run that
+one worker runs before, is not listed; only what several waits hold together is looked at tile by tile.
 """
 
 from __future__ import annotations
@@ -14,21 +17,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from interlace.core.errors import CoverageError
+from interlace.graph import ragged
 from interlace.graph.access import Ints
-from interlace.graph.dependencies import (
-    CANDIDATES,
-    Dependencies,
-    Groups,
-    Link,
-    batches,
-    distinct,
-    offsets,
-    ranges,
-)
+from interlace.graph.dependencies import Dependencies, Link
+from interlace.graph.inverse import Runs
+from interlace.graph.ragged import Groups, batches, distinct, grouped, held, offsets, ranges
 from interlace.graph.tensor import Region
 from interlace.plan.facts import Facts
 from interlace.plan.orderings import Edge, Ordering
 from interlace.plan.plan import Dispatch
+from interlace.plan.posts import Posted, Posts
 
 _SPAN = 1 << 31  # more than any k, so that item * _SPAN + k orders by item, then k
 _SHOWN = 4  # semaphores in a message
@@ -54,7 +52,8 @@ def check_coverage(facts: Facts, dependencies: Dependencies) -> Coverage:
     Raises:
         CoverageError: nothing enforces one; names its items and the missing wait.
     """
-    order = _WorkerOrder(facts)
+    order = _WorkerOrder(facts, dependencies)
+    posts = Posts(dependencies, facts.post_of_tile)
     examples: dict[Ordering, Edge] = {}
     edges = by_wait = 0
     for consumer in range(len(facts.plan.graph.ops)):
@@ -63,7 +62,7 @@ def check_coverage(facts: Facts, dependencies: Dependencies) -> Coverage:
             continue
         segments = _Segments(facts, consumer)
         for link in links:
-            check = _LinkCheck(facts, dependencies, order, segments, link, examples)
+            check = _LinkCheck(facts, dependencies, posts, order, segments, link, examples)
             check.run()
             edges += check.edges
             by_wait += check.by_wait
@@ -82,7 +81,7 @@ class _Segments:
 
     def __init__(self, facts: Facts, op: int) -> None:
         items, waits = facts.plan.items, facts.plan.waits
-        mine = np.flatnonzero(items.op == op)
+        mine = facts.of_op[op]
         rows = Groups(waits.ptr, np.arange(len(waits), dtype=np.int64)).take(mine)
         owner = mine[rows.rows]
         row_key = owner * _SPAN + np.maximum(waits.k[rows.values], items.k_lo[owner])
@@ -101,8 +100,9 @@ class _Segments:
 class _WorkerOrder:
     """What one worker's own order enforces."""
 
-    def __init__(self, facts: Facts) -> None:
+    def __init__(self, facts: Facts, dependencies: Dependencies) -> None:
         plan, parts = facts.plan, facts.parts
+        self.dependencies = dependencies
         #: Worker of each item, and of each tile if one worker runs all its parts, else -1.
         static = plan.dispatch is Dispatch.STATIC
         self.worker = plan.items.worker if static else np.zeros_like(plan.items.worker)
@@ -115,18 +115,20 @@ class _WorkerOrder:
         #: Position of each tile's last part in the sequence.
         self.tile_last = np.maximum.reduceat(parts.values, parts.ptr[:-1])
 
-    def holds(self, tiles: Groups, items: Groups) -> NDArray[np.bool_]:
-        """For each row: one worker runs all the tiles, then all the items (at least one)."""
-        n = len(tiles)
-        worker, first = np.full(n, -1, np.int64), np.full(n, len(self.worker), np.int64)
-        worker[items.rows] = self.worker[items.values]
-        np.minimum.at(first, items.rows, items.values)
-        ok = np.ones(n, bool)
-        ok[items.rows[self.worker[items.values] != worker[items.rows]]] = False
-        late = self.tile_last[tiles.values] >= first[tiles.rows]
-        ok[tiles.rows[late | (self.tile_worker[tiles.values] != worker[tiles.rows])]] = False
-        ok[tiles.sizes == 0] = True
-        return ok
+    def holds(self, tiles: Runs, items: Groups) -> NDArray[np.bool_]:
+        """For each run: one worker runs its tiles, then all items (at least one) of its row."""
+        opens = items.ptr[:-1]
+        of_item = self.worker[items.values]
+        lowest, highest = np.minimum.reduceat(of_item, opens), np.maximum.reduceat(of_item, opens)
+        worker = np.where(lowest == highest, lowest, -2)[tiles.row]
+        first = np.minimum.reduceat(items.values, opens)[tiles.row]
+        fold = self.dependencies.fold
+        held: NDArray[np.bool_] = (
+            (fold(np.minimum, self.tile_worker, tiles) == worker)
+            & (fold(np.maximum, self.tile_worker, tiles) == worker)
+            & (fold(np.maximum, self.tile_last, tiles) < first)
+        )
+        return held
 
     def first_gap(self, tiles: Ints, items: Ints) -> tuple[int, int]:
         """The first (tile, item) that the order of one worker leaves open; there is one."""
@@ -156,14 +158,29 @@ class _Ranges:
         taken = Groups(self.ptr, np.arange(len(self.low), dtype=np.int64)).take(rows)
         return _Ranges(taken.ptr, *(column[taken.values] for column in (self.low, self.count, self.step)))
 
+    def hold_whole(self, row: Ints, posted: Posted, semaphores: int) -> NDArray[np.bool_]:
+        """True where one range of the row holds all semaphores of ``posted``: the last one that begins before it."""
+        width = semaphores + 1
+        own = np.repeat(np.arange(len(self.ptr) - 1, dtype=np.int64), np.diff(self.ptr))
+        order = np.argsort(own * width + self.low, kind="stable")
+        at = np.searchsorted((own * width + self.low)[order], row * width + posted.first, side="right") - 1
+        candidate = np.append(order, -1)[at]
+        low, count, step = (np.append(column, 1)[candidate] for column in (self.low, self.count, self.step))
+        whole: NDArray[np.bool_] = (
+            (at >= 0)
+            & (np.append(own, -1)[candidate] == row)
+            & (posted.first >= 0)
+            & ((posted.first - low) % step == 0)
+            & (posted.last <= low + (count - 1) * step)
+            & ((posted.count == 1) | (posted.stride % step == 0))
+        )
+        return whole
+
     def hold(self, row: Ints, semaphore: Ints, semaphores: int) -> NDArray[np.bool_]:
         """True where the row holds the semaphore, one of ``semaphores``; -1 is held by none."""
-        if self.count.sum() > CANDIDATES:  # a single row: those of a batch hold fewer
-            marked = np.zeros(semaphores + 1, bool)  # the last entry is that of -1
-            for a, n, s in zip(self.low.tolist(), self.count.tolist(), self.step.tolist(), strict=True):
-                marked[a : a + (n - 1) * s + 1 : s] = True
-            held: NDArray[np.bool_] = marked[semaphore]
-            return held
+        if self.count.sum() > ragged.BATCH:  # a single row: those of a batch hold fewer
+            marked: NDArray[np.bool_] = np.append(held(self.low, self.count, self.step, semaphores), False)
+            return marked[semaphore]  # the last entry is that of -1
         width = semaphores + 1
         own = np.repeat(np.arange(len(self.ptr) - 1, dtype=np.int64), self.sizes)
         values = ranges(self.low, self.count, self.step)
@@ -182,13 +199,15 @@ class _LinkCheck:
         self,
         facts: Facts,
         dependencies: Dependencies,
+        posts: Posts,
         order: _WorkerOrder,
         segments: _Segments,
         link: Link,
         examples: dict[Ordering, Edge],
     ) -> None:
         plan = facts.plan
-        self.facts, self.order, self.segments, self.link = facts, order, segments, link
+        self.facts, self.dependencies, self.posts = facts, dependencies, posts
+        self.order, self.segments, self.link = order, segments, link
         self.edges = self.by_wait = 0
         self.examples = examples
         # A region that moves with k is touched segment by segment; any other from the item's start.
@@ -204,29 +223,25 @@ class _LinkCheck:
         self.wait_begin = plan.waits.ptr[item[first]]
         self.wait_end = segments.wait_end[self.use][first]
         #: Which of ``use`` each case stands for.
-        self.members = Groups(
-            offsets(np.bincount(case, minlength=len(first))), np.argsort(case, kind="stable").astype(np.int64)
-        )
-        self.sources = dependencies.sources(link)
+        self.members = grouped(case, len(first))
 
     def run(self) -> None:
         """Raise CoverageError unless every dependency is enforced."""
-        for start, needed in self.sources.batches(self.lo, self.hi):
-            needed = Groups(needed.ptr, needed.values + self.facts.base[self.link.producer])
-            a, b = np.searchsorted(self.box, [start, start + len(needed)])
+        for start, stop, runs in self.dependencies.runs(self.link, self.lo, self.hi):
+            needed = self.posts.of(runs, stop - start)
+            a, b = np.searchsorted(self.box, [start, stop])
             for c, d in batches(self.wait_end[a:b] - self.wait_begin[a:b]):
                 cases = np.arange(a + c, a + d, dtype=np.int64)
                 self._check(cases, self.box[cases] - start, needed)
 
-    def _check(self, cases: Ints, box: Ints, needed: Groups) -> None:
+    def _check(self, cases: Ints, box: Ints, needed: Posted) -> None:
         """The dependencies of some cases; ``box`` is each one's row of ``needed``."""
         facts = self.facts
-        post = facts.post_of_tile[needed.values]
         # Of each case's waits only what lies between the lowest and the highest semaphore needed matters.
         n = facts.plan.semaphores
-        lowest, highest = np.full(len(needed), n, np.int64), np.full(len(needed), -1, np.int64)
-        np.minimum.at(lowest, needed.rows, np.where(post >= 0, post, n))
-        np.maximum.at(highest, needed.rows, post)
+        lowest, highest = np.full(len(needed.ptr) - 1, n, np.int64), np.full(len(needed.ptr) - 1, -1, np.int64)
+        np.minimum.at(lowest, needed.tiles.row, np.where(needed.first >= 0, needed.first, n))
+        np.maximum.at(highest, needed.tiles.row, needed.last)
         size = self.wait_end[cases] - self.wait_begin[cases]
         row = np.repeat(np.arange(len(cases), dtype=np.int64), size)
         cls = facts.wait_class[ranges(self.wait_begin[cases], size)]
@@ -240,45 +255,62 @@ class _LinkCheck:
         node = np.r_[0, _prefixes(waits)][np.where(waits.sizes > 0, waits.ptr[1:], 0)]
         first, group = distinct(box, node)
         members = self.members.take(cases)
-        by_group = np.argsort(group[members.rows], kind="stable")
-        use = Groups(
-            offsets(np.bincount(group[members.rows], minlength=len(first))), members.values[by_group]
-        )
-        for a, b in batches(needed.sizes[box[first]] + awaited.sizes[first]):
+        by_group = grouped(group[members.rows], len(first))
+        use = Groups(by_group.ptr, members.values[by_group.values])
+        for a, b in batches(needed.sizes[box[first]] + np.diff(awaited.ptr)[first]):
             some = np.arange(a, b, dtype=np.int64)
             self._decide(needed.take(box[first[some]]), awaited.take(first[some]), use.take(some))
 
-    def _decide(self, tiles: Groups, awaited: _Ranges, use: Groups) -> None:
+    def _decide(self, needed: Posted, awaited: _Ranges, use: Groups) -> None:
         """Row by row: the needed tiles post what is awaited, or one worker runs them before its ``use``."""
-        facts = self.facts
-        covered = awaited.hold(tiles.rows, facts.post_of_tile[tiles.values], facts.plan.semaphores)
-        self.edges += int((use.sizes * tiles.sizes).sum())
-        self.by_wait += int(use.sizes[tiles.rows[covered]].sum())
-        self._note(Ordering.WAIT, tiles, use, covered)
-        if covered.all():
-            return
-        left_size = np.bincount(tiles.rows[~covered], minlength=len(tiles))
-        left = Groups(offsets(left_size), tiles.values[~covered])
-        item = self.segments.item[self.use[use.values]]
-        bad = ~self.order.holds(left, Groups(use.ptr, item))
-        if bad.any():
-            at = int(np.flatnonzero(bad)[0])
-            tile, which = self.order.first_gap(left[at], item[use.ptr[at] : use.ptr[at + 1]])
-            raise CoverageError(self._uncovered(int(self.use[use[at][which]]), tile))
-        self._note(Ordering.WORKER, tiles, use, ~covered)
+        tiles = needed.tiles
+        self.edges += int((use.sizes[tiles.row] * tiles.count).sum())
+        whole = awaited.hold_whole(tiles.row, needed, self.facts.plan.semaphores)
+        self._awaited(tiles.take(whole), use)
+        # What no single wait holds is looked at tile by tile, if anything of it can be awaited.
+        part = ~whole & (needed.first >= 0) & (np.diff(awaited.ptr)[tiles.row] > 0)
+        self._ordered(tiles.take(~whole & ~part), use)
+        rows = np.unique(tiles.row[part])
+        of_row = grouped(tiles.row[part], len(use))
+        size = np.bincount(tiles.row[part], tiles.count[part], minlength=len(use)).astype(np.int64)
+        for a, b in batches((size + awaited.sizes)[rows]):
+            some, mine = of_row.take(rows[a:b]), use.take(rows[a:b])
+            each = tiles.take(np.flatnonzero(part)[some.values], some.rows).singles()
+            post = self.facts.post_of_tile[self.dependencies.tiles(each)]
+            covered = awaited.take(rows[a:b]).hold(each.row, post, self.facts.plan.semaphores)
+            self._awaited(each.take(covered), mine)
+            self._ordered(each.take(~covered), mine)
 
-    def _note(self, ordering: Ordering, tiles: Groups, use: Groups, which: NDArray[np.bool_]) -> None:
-        """Keep one of the dependencies on ``which`` of the tiles, unless there is one for the ordering already."""
-        if ordering not in self.examples and which.any():
-            at = int(np.flatnonzero(which)[0])
-            segment = int(self.use[use[int(tiles.rows[at])][0]])
-            self.examples[ordering] = self._edge(segment, int(tiles.values[at]))
+    def _awaited(self, tiles: Runs, use: Groups) -> None:
+        """Row by row: the ``use`` waits for the tiles."""
+        self.by_wait += int((use.sizes[tiles.row] * tiles.count).sum())
+        self._note(Ordering.WAIT, tiles, use)
+
+    def _ordered(self, tiles: Runs, use: Groups) -> None:
+        """Row by row: one worker runs the tiles before its ``use``."""
+        if not len(tiles):
+            return
+        item = Groups(use.ptr, self.segments.item[self.use[use.values]])
+        bad = ~self.order.holds(tiles, item)
+        if bad.any():
+            row = int(tiles.row[bad][0])
+            left = np.sort(self.dependencies.tiles(tiles.take(tiles.row == row).singles()))
+            tile, which = self.order.first_gap(left, item[row])
+            raise CoverageError(self._uncovered(int(self.use[use[row][which]]), tile))
+        self._note(Ordering.WORKER, tiles, use)
+
+    def _note(self, ordering: Ordering, tiles: Runs, use: Groups) -> None:
+        """Keep one of the dependencies on the tiles, unless there is one for the ordering already."""
+        if ordering not in self.examples and len(tiles):
+            segment = int(self.use[use[int(tiles.row[0])][0]])
+            self.examples[ordering] = self._edge(segment, int(self.dependencies.tiles(tiles)[0]))
 
     def _edge(self, segment: int, tile: int) -> Edge:
         """The dependency of a segment on a tile."""
         plan, link = self.facts.plan, self.link
         item = int(self.segments.item[segment])
-        consumer, producer = plan.graph.ops[link.consumer], plan.graph.ops[link.producer]
+        at = self.dependencies.op_of(tile)
+        consumer, producer = plan.graph.ops[link.consumer], plan.graph.ops[at]
         one = np.array([item])
         lo, hi = link.target.bounds(
             plan.graph.tensor(link.tensor).shape,
@@ -290,7 +322,7 @@ class _LinkCheck:
         return Edge(
             link.hazard,
             producer.name,
-            producer.tile_name(tile - int(self.facts.base[link.producer])),
+            producer.tile_name(tile - int(self.facts.base[at])),
             plan.item_name(item),
             region,
             link.target.arg,
@@ -320,12 +352,15 @@ class _LinkCheck:
 
 def _prefixes(groups: Groups) -> Ints:
     """For each value a number above 0, equal for two exactly if their rows agree up to and including them."""
-    sizes = groups.sizes
+    order = np.argsort(-groups.sizes, kind="stable")  # rows that go on at some depth come first
+    size = groups.sizes[order]
     node = np.zeros(len(groups.values), np.int64)
     parent = np.zeros(len(groups), np.int64)
     fresh = 1
-    for depth in range(int(sizes.max(initial=0))):
-        row = np.flatnonzero(sizes > depth)
+    rows = len(groups)
+    for depth in range(int(size.max(initial=0))):
+        rows = int(np.searchsorted(-size[:rows], -depth, side="left"))
+        row = order[:rows]
         at = groups.ptr[row] + depth
         first, cls = distinct(parent[row], groups.values[at])
         node[at] = parent[row] = fresh + cls

@@ -8,13 +8,14 @@ what could wrap: ``waits.ptr`` of ``0, 2**63 - 1, -2, 0`` has differences that a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import fields
 
 import numpy as np
 
 from interlace.core.errors import ItemError, PlanError, SemaphoreError
-from interlace.graph.dependencies import Groups, batches, distinct, offsets, ranges
+from interlace.graph.access import Ints
+from interlace.graph.ragged import Groups, distinct, fold, grouped
 from interlace.plan.plan import Dispatch, Items, Plan, Waits
 
 _INT32 = 1 << 31
@@ -27,6 +28,7 @@ class Facts:
         plan: the plan.
         base: number of each op's first tile when all tiles of the graph are numbered together.
         tile_of_item: that number of each item's tile.
+        of_op: items of each op.
         parts: items of each tile, by k.
         post_of_tile: semaphore that each tile posts, -1 for none.
         wait_item, wait_class: owner and class of each wait.
@@ -46,6 +48,7 @@ class Facts:
         check_items(plan)
         self.base = plan.tile_base()
         self.tile_of_item = self.base[plan.items.op] + plan.items.tile
+        self.of_op = grouped(plan.items.op, len(plan.graph.ops))
         self.parts = self._parts()
         self.post_of_tile = plan.items.post[self.parts.values[self.parts.ptr[:-1]]]
         self._check_posts()
@@ -59,9 +62,7 @@ class Facts:
         posting = np.flatnonzero(plan.items.post >= 0)
         last = np.full(plan.semaphores, -1, np.int64)
         np.maximum.at(last, plan.items.post[posting], posting)
-        self.wait_last = np.full(len(self.low), -1, np.int64)
-        for a, awaited in self.awaited():
-            self.wait_last[a : a + len(awaited)] = np.maximum.reduceat(last[awaited.values], awaited.ptr[:-1])
+        self.wait_last = self.fold(np.maximum, last)
         self.in_sequence = bool((self.wait_last[self.wait_class] < self.wait_item).all())
 
     def semaphores(self, cls: int) -> slice:
@@ -69,10 +70,9 @@ class Facts:
         low, count, step = int(self.low[cls]), int(self.count[cls]), int(self.step[cls])
         return slice(low, low + (count - 1) * step + 1, step)
 
-    def awaited(self) -> Iterator[tuple[int, Groups]]:
-        """Semaphores of all classes, in slices of bounded memory: (first class of the slice, semaphores)."""
-        for a, b in batches(self.count):
-            yield a, Groups(offsets(self.count[a:b]), ranges(self.low[a:b], self.count[a:b], self.step[a:b]))
+    def fold(self, ufunc: np.ufunc, of_semaphore: Ints) -> Ints:
+        """``ufunc`` (minimum or maximum) over the semaphores of each class of a number that each semaphore has."""
+        return fold(ufunc, of_semaphore, self.low, self.count, self.step)
 
     def _parts(self) -> Groups:
         """Items of each tile by k, which cover its reduction exactly once."""

@@ -27,9 +27,9 @@ import numpy as np
 
 from interlace.core.errors import GraphError, InterlaceError, PlanError, PlanFormatError
 from interlace.graph.access import Ints
-from interlace.graph.dependencies import offsets
 from interlace.graph.graph import Graph, from_data, to_data
 from interlace.graph.op import Body
+from interlace.graph.ragged import offsets
 
 FORMAT = "interlace-plan"
 SCHEMA_VERSION = 1

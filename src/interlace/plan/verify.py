@@ -26,7 +26,8 @@ import numpy as np
 
 from interlace.core.errors import DeadlockError, PlanError, ThresholdError, kind
 from interlace.graph.access import Ints
-from interlace.graph.dependencies import Dependencies, Groups, offsets
+from interlace.graph.dependencies import Dependencies
+from interlace.graph.ragged import Groups, offsets
 from interlace.plan.coverage import check_coverage
 from interlace.plan.facts import Facts
 from interlace.plan.orderings import Edge, Ordering
@@ -79,6 +80,7 @@ def verify(plan: Plan) -> Proof:
         DeadlockError: items that wait for each other.
         PlanError: malformed arrays, or no plan at all.
         IntraOpRaceError: two tiles of one op conflict.
+        UnwrittenError: an element is read before anything writes it, or an output is written in part.
     """
     if not isinstance(plan, Plan):
         raise PlanError(
@@ -111,21 +113,20 @@ def _check_thresholds(facts: Facts) -> None:
             "several semaphores, each with fewer than 2^31 posts"
         )
     threshold = plan.waits.threshold[facts.wait_row]
-    for a, awaited in facts.awaited():
-        cls = awaited.rows + a
-        bad = (threshold[cls] != posts[awaited.values]) | (threshold[cls] < 1)
-        if not bad.any():
-            continue
-        at = int(np.flatnonzero(bad)[0])
-        want, get = int(threshold[cls[at]]), int(posts[awaited.values[at]])
-        item = int(facts.wait_item[facts.wait_row[cls[at]]])
-        what = f"{plan.item_name(item)} waits for semaphore {int(awaited.values[at])} to reach {want}, but"
-        if not get:
-            raise ThresholdError(f"{what} no tile posts it in a run; drop the wait or let its producers post")
-        effect = "never ends" if want > get else "can end before its producers have posted"
-        raise ThresholdError(
-            f"{what} {get} tiles post it in a run, so the wait {effect}; set the threshold to {get}"
-        )
+    bad = (facts.fold(np.minimum, posts) != threshold) | (facts.fold(np.maximum, posts) != threshold)
+    bad |= threshold < 1
+    if not bad.any():
+        return
+    cls = int(np.flatnonzero(bad)[0])
+    want, gets = int(threshold[cls]), posts[facts.semaphores(cls)]
+    at = int(np.flatnonzero((gets != want) | (want < 1))[0])
+    item, get = int(facts.wait_item[facts.wait_row[cls]]), int(gets[at])
+    semaphore = range(plan.semaphores)[facts.semaphores(cls)][at]
+    what = f"{plan.item_name(item)} waits for semaphore {semaphore} to reach {want}, but"
+    if not get:
+        raise ThresholdError(f"{what} no tile posts it in a run; drop the wait or let its producers post")
+    effect = "never ends" if want > get else "can end before its producers have posted"
+    raise ThresholdError(f"{what} {get} tiles post it in a run, so the wait {effect}; set the threshold to {get}")
 
 
 def _check_progress(facts: Facts) -> Ints:
@@ -146,8 +147,9 @@ def _check_progress(facts: Facts) -> Ints:
 def _topological(facts: Facts) -> Ints:
     """Kahn's algorithm over worker order and waits.
 
-    A wait watches one semaphore that is not complete yet; when that one is, it moves on to its next. So no
-    list of the waits for each semaphore is needed.
+    A wait watches one semaphore that is not complete yet; when that one is, it moves on to its next, past all
+    those that other waits with its step found complete. So neither the waits for each semaphore nor the semaphores
+    of each wait are listed.
     """
     plan, items = facts.plan, facts.plan.items
     n = len(items)
@@ -158,7 +160,8 @@ def _topological(facts: Facts) -> Ints:
     blocked = np.diff(plan.waits.ptr)
     blocked[by_worker[1:][same]] += 1
     posts_left = np.bincount(items.post[items.post >= 0], minlength=plan.semaphores).tolist()
-    awaited = [iter(range(plan.semaphores)[facts.semaphores(cls)]) for cls in range(len(facts.low))]
+    awaited = list(zip(facts.low.tolist(), facts.count.tolist(), facts.step.tolist(), strict=True))
+    beyond: dict[int, dict[int, int]] = {}  # by step: from a complete semaphore to one up to which all are complete
     watchers: list[list[int]] = [[] for _ in range(plan.semaphores)]
     waiters = Groups(
         offsets(np.bincount(facts.wait_class, minlength=len(facts.low))),
@@ -173,9 +176,15 @@ def _topological(facts: Facts) -> Ints:
             ready.append(item)
 
     def watch(cls: int) -> None:
-        semaphore = next((s for s in awaited[cls] if posts_left[s]), None)
-        if semaphore is not None:
-            watchers[semaphore].append(cls)
+        low, count, step = awaited[cls]
+        end, passed, jump = low + count * step, [], beyond.setdefault(step, {})
+        while low < end and not posts_left[low]:
+            passed.append(low)
+            low = jump.get(low, low + step)
+        jump.update(dict.fromkeys(passed, low))
+        if low < end:
+            awaited[cls] = low, (end - low) // step, step
+            watchers[low].append(cls)
             return
         for item in waiters[cls].tolist():
             release(item)
@@ -207,18 +216,52 @@ def _topological(facts: Facts) -> Ints:
 def _longest_chain(facts: Facts, order: Ints) -> int:
     """Items on the longest chain of waits."""
     plan = facts.plan
-    depth = np.ones(len(plan.items), np.int64)
-    sem_depth = np.zeros(plan.semaphores, np.int64)
-    wait_depth = np.full(len(facts.low), -1, np.int64)
+    deepest = _Deepest(plan.semaphores)
+    ranges = list(zip(facts.low.tolist(), facts.count.tolist(), facts.step.tolist(), strict=True))
+    of_wait = [-1] * len(ranges)
     ptr, cls, post = plan.waits.ptr.tolist(), facts.wait_class.tolist(), plan.items.post.tolist()
+    longest = 0
     for i in order.tolist():
         d = 0
-        for row in range(ptr[i], ptr[i + 1]):
-            w = cls[row]
-            if wait_depth[w] < 0:  # all posters precede every waiter, so this is final
-                wait_depth[w] = sem_depth[facts.semaphores(w)].max()
-            d = max(d, int(wait_depth[w]))
-        depth[i] = d + 1
-        if post[i] >= 0 and sem_depth[post[i]] <= d:
-            sem_depth[post[i]] = d + 1
-    return int(depth.max())
+        for w in cls[ptr[i] : ptr[i + 1]]:
+            if of_wait[w] < 0:  # all posters precede every waiter, so this is final
+                of_wait[w] = deepest.of(*ranges[w])
+            if of_wait[w] > d:
+                d = of_wait[w]
+        longest = max(longest, d + 1)
+        if post[i] >= 0 and deepest.one[post[i]] <= d:
+            deepest.one[post[i]] = d + 1
+    return longest
+
+
+class _Deepest:
+    """The highest of the numbers that semaphores have, over ranges of semaphores whose numbers are final.
+
+    Numbers of 2, 4, 8, ... semaphores that lie ``step`` apart are kept, so that ranges that overlap share them.
+
+    Attributes:
+        one: number of each semaphore.
+    """
+
+    def __init__(self, semaphores: int) -> None:
+        self.one = [0] * semaphores
+        self._blocks: dict[tuple[int, int, int], int] = {}
+
+    def of(self, low: int, count: int, step: int) -> int:
+        """The highest number in the range."""
+        best = 0
+        while count:
+            place = low // step
+            size = min(place & -place or count, 1 << (count.bit_length() - 1))
+            best = max(best, self._block(low, size, step))
+            low, count = low + size * step, count - size
+        return best
+
+    def _block(self, low: int, size: int, step: int) -> int:
+        if size == 1:
+            return self.one[low]
+        key = low, size, step
+        if key not in self._blocks:
+            half = size // 2
+            self._blocks[key] = max(self._block(low, half, step), self._block(low + half * step, half, step))
+        return self._blocks[key]

@@ -16,9 +16,10 @@ import numpy as np
 from interlace.core.arguments import check_type, integers, whole
 from interlace.core.errors import OrderError, PlanError
 from interlace.graph.access import Ints
-from interlace.graph.dependencies import Dependencies, distinct, offsets
+from interlace.graph.dependencies import Dependencies
 from interlace.graph.graph import Graph
 from interlace.graph.op import Op
+from interlace.graph.ragged import held
 from interlace.plan.plan import Dispatch, Items, Plan, Waits
 from interlace.planner.waits import derive_waits
 from interlace.policies.interleavings import Interleaving, OpAfterOp, Parts
@@ -87,6 +88,7 @@ def build(graph: Graph, choices: Choices, dependencies: Dependencies | None = No
         OrderError: an order or interleaving that is no permutation, a policy or split that gives no array of numbers
             in range, a setting for an unknown op.
         IntraOpRaceError: two tiles of one op conflict.
+        UnwrittenError: an element is read before anything writes it, or an output is written in part.
     """
     check_type(graph, Graph, "build", "graph")
     check_type(choices, Choices, "build", "choices")
@@ -157,9 +159,9 @@ def _items(split: Split, op: Op, chunks: int) -> tuple[Ints, Ints, Ints]:
 
 def _posts(graph: Graph, choices: Choices, dependencies: Dependencies) -> tuple[Ints, Ints]:
     """Semaphore of every tile of the graph (-1 for none), and each op's first tile."""
-    base = offsets(np.array([op.tiles for op in graph.ops], np.int64))
+    base = dependencies.base
     post = np.full(base[-1], -1, np.int64)
-    producers = {link.producer for link in dependencies.links}
+    producers = {producer for link in dependencies.links for producer, _ in link.sources}
     first = 0
     for i, op in enumerate(graph.ops):
         if i not in producers:
@@ -175,11 +177,7 @@ def _posts(graph: Graph, choices: Choices, dependencies: Dependencies) -> tuple[
 
 def _drop_unused(post: Ints, waits: Waits) -> tuple[Ints, Waits, int]:
     """Semaphores that nobody awaits are not posted; numbers start at the first awaited one."""
-    awaited = np.zeros(int(post.max(initial=-1)) + 2, bool)  # the last entry is that of -1
-    rows, _ = distinct(waits.first, waits.count, waits.stride)
-    columns = (column[rows].tolist() for column in (waits.first, waits.count, waits.stride))
-    for first, count, stride in zip(*columns, strict=True):
-        awaited[first : first + (count - 1) * stride + 1 : stride] = True
+    awaited = held(waits.first, waits.count, waits.stride, int(post.max(initial=-1)) + 2)  # the last is that of -1
     used = np.flatnonzero(awaited)
     if not len(used):
         return np.full_like(post, -1), waits, 0

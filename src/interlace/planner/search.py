@@ -101,6 +101,7 @@ def search(
         PlanError: no graph given.
         SimulationError: a graph has too many tiles, or a tile does not fit the L2.
         IntraOpRaceError: two tiles of one op conflict.
+        UnwrittenError: an element is read before anything writes it, or an output is written in part.
     """
     if not isinstance(graphs, (Graph, tuple, list)):
         check_type(graphs, Graph, "plan", "graph")

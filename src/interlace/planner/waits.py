@@ -8,8 +8,8 @@ posts 0..5 and ``up`` 6..11, needs set {0} through one link and {6} through the 
     united    {0, 6}
     ranges    2 semaphores from 0, stride 6
 
-Small sets are united item by item. Large ones, which many items may share, become ranges first: an op of n
-tiles that each read all of another's n tiles takes memory of n here, not of n * n.
+Small sets are united item by item. Large ones stay the ranges that they are found as: an op of n tiles that each
+read all of another's n tiles, or all up to their own, takes memory of n here, not of n * n.
 """
 
 from __future__ import annotations
@@ -21,17 +21,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from interlace.graph.access import Ints
-from interlace.graph.dependencies import (
-    BoxIndex,
-    Dependencies,
-    Groups,
-    Link,
-    batches,
-    distinct,
-    offsets,
-    ranges,
-)
+from interlace.graph.dependencies import Dependencies, Link
+from interlace.graph.inverse import Runs
+from interlace.graph.ragged import Groups, batches, distinct, grouped, offsets, ranges
 from interlace.plan.plan import Items, Waits
+from interlace.plan.posts import Posts
 
 _SMALL = 64  # sets of up to so many semaphores are united item by item
 _ROW, _FIRST, _COUNT, _STRIDE, _THRESHOLD, _K = range(6)  # columns of a table of ranges
@@ -44,22 +38,18 @@ def derive_waits(dependencies: Dependencies, items: Items, post_of_tile: Ints, c
     or, with ``chunk_waits``, before the chunk of the reduction that needs it first.
     """
     graph = dependencies.graph
-    base = offsets(np.array([op.tiles for op in graph.ops], np.int64))
-    threshold = np.bincount(post_of_tile[post_of_tile >= 0], minlength=1)
+    posts = Posts(dependencies, post_of_tile)
     per_item = np.zeros(len(items), np.int64)  # 0 waits for nothing
     tables = [np.zeros((0, 6), np.int64)]
     fresh = 1
+    of_op = grouped(items.op, len(graph.ops))
     for c in range(len(graph.ops)):
-        links = dependencies.into(c)
-        mine = np.flatnonzero(items.op == c)
+        links, mine = dependencies.into(c), of_op[c]
         if not links or not len(mine):
             continue
-        needs = []
-        for link in links:
-            posts = post_of_tile[base[link.producer] : base[link.producer + 1]]
-            needs.append(_Need.through(dependencies, link, items, mine, posts, threshold, chunk_waits))
+        needs = [_Need.through(dependencies, link, items, mine, posts, chunk_waits) for link in links]
         first, cls = distinct(*(need.of_item for need in needs))
-        table = _unite(needs, first, threshold)
+        table = _unite(needs, first, posts.threshold)
         table[:, _ROW] += fresh
         tables.append(table)
         per_item[mine] = cls + fresh
@@ -91,8 +81,7 @@ class _Need:
         link: Link,
         items: Items,
         mine: Ints,
-        post: Ints,
-        threshold: Ints,
+        posts: Posts,
         chunk_waits: bool,
     ) -> _Need:
         graph, target = dependencies.graph, link.target
@@ -107,19 +96,25 @@ class _Need:
             key += [b.evaluate(coords, k_lo, k_hi) for span in moving for b in (span.lo, span.hi)]
         first, of_item = distinct(*key)
         coords, k_lo, k_hi = coords[first], k_lo[first], k_hi[first]
-        sources = dependencies.sources(link)
-        sizes = np.zeros(len(first), np.int64)
         tables = [np.zeros((0, 6), np.int64)]
-        for start, tiles in sources.batches(lo[first], hi[first]):
-            which, tile = tiles.rows + start, tiles.values
-            which, tile = which[post[tile] >= 0], tile[post[tile] >= 0]
+        for a, b, runs in dependencies.runs(link, lo[first], hi[first]):
+            runs = runs.singles() if block else runs
+            posted = posts.of(runs, b - a)
+            which = posted.tiles.row + a
             k = k_lo[which]
             if block:
-                k = _first_use(sources, link, shape, tile, coords[which], k, k_hi[which], block)
-            which, semaphore, k = _earliest(which, post[tile], k)
-            sizes += np.bincount(which, minlength=len(first))
-            tables.append(_ranges(_singles(which, semaphore, k, threshold)))
-        return _Need(of_item, sizes, np.concatenate(tables))
+                k = _first_use(dependencies, link, posted.tiles, coords[which], k, k_hi[which], block)
+            table = np.stack(
+                [which, posted.first, posted.count, posted.stride, posts.threshold[posted.first], k], axis=1
+            )
+            table = table[posted.first >= 0]
+            size = np.bincount(table[:, _ROW], table[:, _COUNT], minlength=len(first))
+            listed = (size[table[:, _ROW]] <= _SMALL) | bool(block)
+            singles = _singles(*_earliest(*_listed(table[listed])), posts.threshold)
+            tables.append(_ranges(np.concatenate([singles, table[~listed]])))
+        table = np.concatenate(tables)
+        sizes = np.bincount(table[:, _ROW], table[:, _COUNT], minlength=len(first)).astype(np.int64)
+        return _Need(of_item, sizes, table)
 
     def ranges(self, sets: Ints) -> Groups:
         """Positions in ``table`` of the ranges of the given sets."""
@@ -139,24 +134,18 @@ class _Need:
 
 
 def _first_use(
-    sources: BoxIndex,
-    link: Link,
-    shape: Sequence[int],
-    tile: Ints,
-    coords: Ints,
-    k_lo: Ints,
-    k_hi: Ints,
-    block: int,
+    dependencies: Dependencies, link: Link, tiles: Runs, coords: Ints, k_lo: Ints, k_hi: Ints, block: int
 ) -> Ints:
-    """Start of the first chunk up to whose end the part ``k_lo:k_hi`` touches the producer's tile.
+    """Start of the first chunk up to whose end the part ``k_lo:k_hi`` touches the producer's tile (a run of one).
 
     What a part touches grows with its end (``Op`` sees to it), so the chunk is found by bisection.
     """
+    shape = dependencies.graph.tensor(link.tensor).shape
     low, high = np.zeros_like(k_lo), -(-(k_hi - k_lo) // block) - 1
     while (low < high).any():
         middle = (low + high) // 2
         until = np.minimum(k_lo + (middle + 1) * block, k_hi)
-        met = sources.meet(tile, *link.target.bounds(shape, coords, k_lo, until))
+        met = dependencies.meet(link, tiles, *link.target.bounds(shape, coords, k_lo, until))
         low, high = np.where(met, low, middle + 1), np.where(met, middle, high)
     return k_lo + low * block
 
@@ -170,11 +159,7 @@ def _unite(needs: Sequence[_Need], first: Ints, threshold: Ints) -> Ints:
     small = np.concatenate(
         [_take(n, rows[~is_large], n.of_item[first][~is_large]) for n, is_large in zip(needs, large, strict=True)]
     )
-    row, semaphore, k = _earliest(
-        np.repeat(small[:, _ROW], small[:, _COUNT]),
-        ranges(small[:, _FIRST], small[:, _COUNT], small[:, _STRIDE]),
-        np.repeat(small[:, _K], small[:, _COUNT]),
-    )
+    row, semaphore, k = _earliest(*_listed(small))
     tables = []
     for need, is_large in zip(needs, large, strict=True):
         tables.append(_take(need, rows[is_large], need.of_item[first][is_large]))
@@ -200,6 +185,13 @@ def _earliest(row: Ints, semaphore: Ints, k: Ints) -> tuple[Ints, Ints, Ints]:
     return row[new], semaphore[new], k[new]
 
 
+def _listed(table: Ints) -> tuple[Ints, Ints, Ints]:
+    """(row, semaphore, k) of every semaphore of the ranges."""
+    count = table[:, _COUNT]
+    semaphore = ranges(table[:, _FIRST], count, table[:, _STRIDE])
+    return np.repeat(table[:, _ROW], count), semaphore, np.repeat(table[:, _K], count)
+
+
 def _singles(row: Ints, semaphore: Ints, k: Ints, threshold: Ints) -> Ints:
     """A table of ranges of one semaphore each."""
     one = np.ones_like(row)
@@ -218,6 +210,9 @@ def _ranges(table: Ints) -> Ints:
     dense = (table[:, _STRIDE] == 1) | (table[:, _COUNT] == 1)
     table = np.concatenate([_join(table[dense]), table[~dense]])
     table = table[np.lexsort((table[:, _FIRST], table[:, _K], table[:, _ROW]))]
+    changes = (np.diff(table[:, [_ROW, _K]], axis=0) != 0).any(axis=1)
+    alone = np.r_[True, changes] & np.r_[changes, True] if len(table) else np.zeros(0, bool)
+    alone_rows, table = table[alone], table[~alone]
     out: list[list[int]] = []
     for r, first, count, stride, t, k in table.tolist():
         if out and (out[-1][_ROW], out[-1][_THRESHOLD], out[-1][_K]) == (r, t, k):
@@ -227,7 +222,9 @@ def _ranges(table: Ints) -> Ints:
                 last[_COUNT], last[_STRIDE] = last[_COUNT] + count, gap
                 continue
         out.append([r, first, count, stride, t, k])
-    return np.array(out, np.int64).reshape(-1, 6)
+    table = np.concatenate([alone_rows, np.array(out, np.int64).reshape(-1, 6)])
+    ordered: Ints = table[np.lexsort((table[:, _K], table[:, _ROW]))]
+    return ordered
 
 
 def _join(table: Ints) -> Ints:

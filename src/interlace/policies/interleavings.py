@@ -21,7 +21,8 @@ import numpy as np
 from interlace.core.arguments import whole
 from interlace.core.errors import OrderError
 from interlace.graph.access import Ints
-from interlace.graph.dependencies import Dependencies, distinct, offsets
+from interlace.graph.dependencies import Dependencies
+from interlace.graph.ragged import distinct, grouped
 from interlace.policies.orders import permutation_of
 
 
@@ -113,11 +114,13 @@ def _by_group(
 ) -> Ints:
     """Group of each item: of first ops by ``source(coords, grid)``, of others by what they wait for."""
     graph = dependencies.graph
-    base = offsets(np.array([op.tiles for op in graph.ops], np.int64))
+    base = dependencies.base
     tile_group = np.zeros(base[-1], np.int64)
     group = np.zeros(len(parts.op), np.int64)
+    shared = np.zeros(post.max(initial=0) + 1, np.int64)  # latest tile of each semaphore, which one op posts
+    of_op = grouped(parts.op, len(graph.ops))
     for c, op in enumerate(graph.ops):
-        mine = np.flatnonzero(parts.op == c)
+        mine = of_op[c]
         coords = op.coords(parts.tile[mine])
         links = dependencies.into(c)
         if links:
@@ -127,9 +130,8 @@ def _by_group(
                 lo, hi = link.target.bounds(shape, coords, parts.k_lo[mine], parts.k_hi[mine])
                 first, box = distinct(*lo.T, *hi.T)
                 latest = np.zeros(len(first), np.int64)
-                for start, needed in dependencies.sources(link).batches(lo[first], hi[first]):
-                    group_of = tile_group[base[link.producer] + needed.values]
-                    np.maximum.at(latest, needed.rows + start, group_of)
+                for start, _, runs in dependencies.runs(link, lo[first], hi[first]):
+                    np.maximum.at(latest, runs.row + start, dependencies.fold(np.maximum, tile_group, runs))
                 ready = np.maximum(ready, latest[box])
             group[mine] = ready + lag
         else:
@@ -137,7 +139,6 @@ def _by_group(
         np.maximum.at(tile_group, base[c] + parts.tile[mine], group[mine])
         # A tile is as late as the last one that shares its semaphore: a wait is for all of them.
         tiles = slice(base[c], base[c + 1])
-        shared = np.zeros(post.max(initial=0) + 1, np.int64)
         np.maximum.at(shared, post[tiles][post[tiles] >= 0], tile_group[tiles][post[tiles] >= 0])
         tile_group[tiles] = np.where(post[tiles] >= 0, shared[post[tiles]], tile_group[tiles])
     order: Ints = np.lexsort((np.arange(len(group)), parts.op, group)).astype(np.int64)

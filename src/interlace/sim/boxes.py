@@ -20,8 +20,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from interlace.graph.access import Access, Ints, Span
-from interlace.graph.dependencies import boxes as bounds_of_tiles
-from interlace.graph.dependencies import distinct
+from interlace.graph.ragged import distinct
+from interlace.graph.uses import boxes as bounds_of_tiles
 from interlace.plan.plan import Plan
 
 _SUM_BYTES = 4  # partial sums are float32

@@ -17,7 +17,7 @@ import numpy as np
 
 from interlace.core.errors import ItemError, PlanError, SimulationError
 from interlace.graph.access import Ints
-from interlace.graph.dependencies import offsets
+from interlace.graph.ragged import offsets
 from interlace.plan.plan import Dispatch, Plan
 
 #: Most workers of a simulated plan: far more than any GPU keeps resident, and little memory for each.

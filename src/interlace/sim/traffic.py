@@ -22,8 +22,8 @@ from numpy.typing import NDArray
 
 from interlace.core.errors import SimulationError
 from interlace.graph.access import Ints
-from interlace.graph.dependencies import offsets
 from interlace.graph.graph import Graph
+from interlace.graph.ragged import offsets
 from interlace.plan.facts import check_items
 from interlace.plan.plan import Plan
 from interlace.sim.boxes import Boxes, Footprint, Footprints

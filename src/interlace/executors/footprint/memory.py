@@ -44,10 +44,9 @@ class Memory(SerialExecutor):
     def __init__(self, items: Sequence[Item], device: str, seed: int) -> None:
         self.items, op = items, items[0].op
         names = tuple(dict.fromkeys(a.tensor for a in op.accesses))
-        reads, writes = ({a.tensor for a in accesses} for accesses in (op.reads, op.writes))
         tensors = tuple(items[0].graph.tensor(name) for name in names)
-        inputs, outputs = (tuple(name for name in names if name in some) for some in (reads, writes))
-        super().__init__(build(Graph(op.name, tensors, (op,), inputs, outputs), Choices(1)), Options(device))
+        # All memory is filled here, so an op that writes a part of a tensor is whole by itself.
+        super().__init__(build(Graph(op.name, tensors, (op,), names, ()), Choices(1)), Options(device))
         self._seed = seed
         self.blocks = tuple(self._block(t) for t in tensors)
         inside = {block.tensor.name: block.parts(block.memory)[-1] for block in self.blocks}

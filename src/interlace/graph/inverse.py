@@ -1,0 +1,223 @@
+"""Which tiles touch a box: access maps read backwards.
+
+Bounds of a region are affine in the tile coordinates, so each says for which coordinates a tile reaches a box. With
+``y: (i.block(64), j.block(128))`` on a grid of 8 x 4, the tiles that meet y[100:300, 0:128] have
+
+    64 i < 300,  64 i + 64 > 100   ->   1 <= i < 5
+    128 j < 128, 128 j + 128 > 0   ->   0 <= j < 1
+
+that is the box [1:5, 0:1] of coordinates, found without a look at any tile. In row-major order it is four *runs* of
+one tile each; with the first coordinate innermost it is one run of four. Only where a bound mixes coordinates
+(``4 * i + j``) do values of all but one of them have to be tried, those that its range leaves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import permutations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from interlace.graph.access import Access, Affine, Ints
+from interlace.graph.op import Op
+from interlace.graph.ragged import batches, offsets, ranges
+
+_AXES = 3
+#: Orders of the tiles of a grid, outermost coordinate first; the first one is row-major.
+LAYOUTS = tuple(permutations(range(_AXES)))
+
+
+@dataclass(frozen=True)
+class Runs:
+    """Sets of tiles, as ranges of consecutive places in layouts of their ops' grids.
+
+    Attributes:
+        row: which set each run belongs to, ascending.
+        source: access through which its tiles touch what they were asked for.
+        layout: position in ``LAYOUTS``.
+        first: place of the first tile, in that layout of all ops one after another.
+        count: number of tiles, at least one.
+    """
+
+    row: Ints
+    source: Ints
+    layout: Ints
+    first: Ints
+    count: Ints
+
+    def __len__(self) -> int:
+        return len(self.row)
+
+    @property
+    def last(self) -> Ints:
+        """Place of the last tile of each run."""
+        return self.first + self.count - 1
+
+    def take(self, which: Ints | NDArray[np.bool_], row: Ints | None = None) -> Runs:
+        """Some of the runs, in other rows if they are given."""
+        own = self.row[which] if row is None else row
+        return Runs(own, self.source[which], self.layout[which], self.first[which], self.count[which])
+
+    def by_layout(self) -> Iterator[tuple[int, Ints]]:
+        """Each layout that occurs, and the runs in it."""
+        for layout in np.unique(self.layout).tolist():
+            yield layout, np.flatnonzero(self.layout == layout).astype(np.int64)
+
+    def singles(self) -> Runs:
+        """The same sets, one tile to a run."""
+        row, source, layout = (np.repeat(column, self.count) for column in (self.row, self.source, self.layout))
+        return Runs(row, source, layout, ranges(self.first, self.count), np.ones_like(row))
+
+
+class Inverse:
+    """Accesses of several ops to one tensor, to be asked which of their whole tiles touch a box.
+
+    Attributes:
+        looked_at: boxes of tile coordinates examined so far.
+    """
+
+    def __init__(self, shape: Sequence[int], accesses: Sequence[tuple[Op, int, Access]]) -> None:
+        """``accesses`` are (op, number of its first tile in the graph, access)."""
+        self.looked_at = 0
+        n, rank = len(accesses), len(shape)
+        self.base = np.array([base for _, base, _ in accesses], np.int64)
+        self.grid = np.array([_padded(op.grid, 1) for op, _, _ in accesses], np.int64).reshape(n, _AXES)
+        # Per dimension three rows that tiles t which meet the box [a, b) satisfy, as factor @ t >= const + a or b:
+        # hi > a, lo < b, and lo < hi.
+        self._factor = np.zeros((n, rank, 3, _AXES), np.int64)
+        self._const = np.zeros((n, rank, 3), np.int64)
+        for s, (op, _, access) in enumerate(accesses):
+            for d, (span, extent) in enumerate(zip(access.spans, shape, strict=True)):
+                (lo, lo_at), (hi, hi_at) = (_clipped(b, op, extent) for b in (span.lo, span.hi))
+                self._factor[s, d] = hi, [-x for x in lo], [y - x for x, y in zip(lo, hi, strict=True)]
+                self._const[s, d] = 1 - hi_at, 1 + lo_at, 1 + lo_at - hi_at
+        self._constant = (self._factor == 0).all(axis=3)
+        #: Factors that are not 0 for every access: (dimension, row) and the coordinates that they belong to.
+        used = (self._factor != 0).any(axis=0)
+        rows = np.argwhere(used.any(axis=2)).tolist()
+        self._used = [(d, kind, np.flatnonzero(used[d, kind]).tolist()) for d, kind in rows]
+        mixing = np.count_nonzero(self._factor, axis=3) > 1
+        #: Coordinates of which a row takes several at once.
+        self._mixed = (mixing[..., None] & (self._factor != 0)).any(axis=(1, 2))
+
+    def runs(
+        self, source: Ints, row: Ints, rows: int, begin: Ints, end: Ints
+    ) -> Iterator[tuple[int, int, Runs]]:
+        """Boxes of coordinates as runs, in slices ``a:b`` of the rows, of bounded memory: (a, b, runs of these).
+
+        Box ``i`` is of access ``source[i]`` and belongs to row ``row[i]``, ascending, of ``rows``. Each access is
+        answered for in the layout in which the tiles are fewest runs.
+        """
+        grid, width = self.grid[source], end - begin
+        outer, count = _outer(width, grid)
+        layout = np.zeros_like(source)
+        if (outer > 1).any():
+            number = [_outer(width[:, order], grid[:, order])[0].prod(axis=1) for order in LAYOUTS]
+            total = [np.bincount(source, weights=n, minlength=len(self.base)) for n in number]
+            layout = np.stack(total).argmin(axis=0)[source]
+            order = np.array(LAYOUTS, np.int64)[layout]
+            begin, width, grid = (np.take_along_axis(x, order, axis=1) for x in (begin, width, grid))
+            outer, count = _outer(width, grid)
+        number = outer.prod(axis=1)
+        ptr = offsets(np.bincount(row, minlength=rows))
+        for a, b in batches(np.diff(offsets(number)[ptr])):
+            which = np.arange(ptr[a], ptr[b], dtype=np.int64)
+            of = np.repeat(which, number[which])
+            i, j = np.divmod(ranges(np.zeros_like(which), number[which]), outer[of, 1])
+            first = ((begin[of, 0] + i) * grid[of, 1] + begin[of, 1] + j) * grid[of, 2] + begin[of, 2]
+            yield a, b, Runs(row[of] - a, source[of], layout[of], self.base[source[of]] + first, count[of])
+
+    def coordinates(self, access: Ints, lo: Ints, hi: Ints) -> tuple[Ints, Ints, Ints]:
+        """Coordinates of the tiles that touch box ``i`` through ``access[i]``.
+
+        They are boxes, disjoint and not empty, each of shape (n, 3): (i of each, ascending, begin, end).
+        """
+        pair = np.flatnonzero((lo < hi).all(axis=1)).astype(np.int64)
+        begin, end = np.zeros((len(pair), _AXES), np.int64), self.grid[access[pair]]
+        done = [(np.zeros(0, np.int64), begin[:0], end[:0])]
+        while len(pair):
+            self.looked_at += len(pair)
+            # A row is exact for a coordinate if the others that it takes were fixed when it was read.
+            exact = _wide(self._mixed[access[pair]], begin, end).sum(axis=1) <= 1
+            begin, end = self._tightened(access[pair], lo[pair], hi[pair], begin, end)
+            some = (begin < end).all(axis=1)
+            done.append((pair[some & exact], begin[some & exact], end[some & exact]))
+            some &= ~exact
+            pair, begin, end = pair[some], begin[some], end[some]
+            if not len(pair):
+                break
+            wide = _wide(self._mixed[access[pair]], begin, end)
+            axis = np.where(wide, end - begin, np.iinfo(np.int64).max).argmin(axis=1)
+            tried = wide.sum(axis=1) > 1
+            each = np.arange(len(pair))
+            number = np.where(tried, (end - begin)[each, axis], 1)
+            value = ranges(begin[each, axis], number)
+            pair, begin, end, axis, tried = (np.repeat(x, number, axis=0) for x in (pair, begin, end, axis, tried))
+            each = np.flatnonzero(tried)
+            begin[each, axis[each]], end[each, axis[each]] = value[each], value[each] + 1
+        pair, begin, end = (np.concatenate(parts) for parts in zip(*done, strict=True))
+        order = np.argsort(pair, kind="stable")
+        return pair[order], begin[order], end[order]
+
+    def meet(self, access: Ints, tile: Ints, lo: Ints, hi: Ints) -> NDArray[np.bool_]:
+        """True where tile ``tile[i]`` of the graph touches box ``i`` through ``access[i]``."""
+        coords = np.stack(_unravel(tile - self.base[access], self.grid[access]), axis=1)
+        reached = (self._factor[access] * coords[:, None, None, :]).sum(axis=3)
+        moved = np.stack([lo, -hi, np.zeros_like(lo)], axis=2)
+        met: NDArray[np.bool_] = (reached >= self._const[access] + moved).all(axis=(1, 2)) & (lo < hi).all(axis=1)
+        return met
+
+    def _tightened(self, access: Ints, lo: Ints, hi: Ints, begin: Ints, end: Ints) -> tuple[Ints, Ints]:
+        """What each row leaves of each coordinate's range, given the ranges of the others."""
+        moved = np.stack([lo, -hi, np.zeros_like(lo)], axis=2)
+        if len(access) and (access == access[0]).all():
+            access = access[:1]  # for all boxes alike
+        factors, needs = self._factor[access], self._const[access] + moved
+        begin, end = begin.copy(), end.copy()
+        end[(self._constant[access] & (needs > 0)).any(axis=(1, 2)), 0] = 0
+        for d, kind, axes in self._used:
+            factor, need = factors[:, d, kind], needs[:, d, kind]
+            most = {a: np.maximum(factor[:, a] * begin[:, a], factor[:, a] * (end[:, a] - 1)) for a in axes}
+            for axis in axes:
+                rest = need - sum(most[other] for other in axes if other != axis)
+                by = factor[:, axis]
+                up, down = np.where(by > 0, by, 1), np.where(by < 0, by, -1)
+                np.maximum(begin[:, axis], -(-rest // up), where=by > 0, out=begin[:, axis])
+                np.minimum(end[:, axis], rest // down + 1, where=by < 0, out=end[:, axis])
+        return begin, end
+
+
+def _unravel(tile: Ints, grid: Ints) -> tuple[Ints, Ints, Ints]:
+    rest, last = np.divmod(tile, grid[:, 2])
+    return (*np.divmod(rest, grid[:, 1]), last)
+
+
+def _wide(mixed: NDArray[np.bool_], begin: Ints, end: Ints) -> NDArray[np.bool_]:
+    """Coordinates that rows take together with others, and that are not fixed yet."""
+    wide: NDArray[np.bool_] = mixed & (end - begin > 1)
+    return wide
+
+
+def _outer(width: Ints, grid: Ints) -> tuple[Ints, Ints]:
+    """Runs along the two outer coordinates, shape (n, 2), of boxes of this width, and the length of each run."""
+    whole = width[:, 2] == grid[:, 2]
+    both = whole & (width[:, 1] == grid[:, 1])
+    outer = np.stack([np.where(both, 1, width[:, 0]), np.where(whole, 1, width[:, 1])], axis=1)
+    return outer, width[:, 2] * np.where(whole, width[:, 1], 1) * np.where(both, width[:, 0], 1)
+
+
+def _padded(values: Sequence[int], filler: int) -> list[int]:
+    return [*values, *[filler] * (_AXES - len(values))]
+
+
+def _clipped(bound: Affine, op: Op, extent: int) -> tuple[list[int], int]:
+    """(factors, constant) of a whole tile's bound; constant where it lies outside the tensor for every tile."""
+    const = bound.const + bound.k_hi * op.k_extent
+    reach = [factor * (n - 1) for factor, n in zip(bound.tile, op.grid, strict=False)]
+    if const + sum(x for x in reach if x > 0) <= 0:
+        return [0] * _AXES, 0
+    if const + sum(x for x in reach if x < 0) >= extent:
+        return [0] * _AXES, extent
+    return [f if n > 1 else 0 for f, n in zip(_padded(bound.tile, 0), _padded(op.grid, 1), strict=True)], const

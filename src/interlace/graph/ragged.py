@@ -1,0 +1,152 @@
+"""Ragged rows and ranges of integers as flat arrays, and what is computed on them without listing more than is there.
+
+    sizes      2  0  3
+    offsets    0  2  2  5
+    ranges     of first 7, -, 1 and stride 1:  7 8 | | 1 2 3
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from interlace.graph.access import Ints
+
+BATCH = 1 << 20  # entries looked at together, which bounds memory
+
+
+@dataclass(frozen=True)
+class Groups:
+    """Ragged rows: row ``i`` holds ``values[ptr[i]:ptr[i + 1]]``."""
+
+    ptr: Ints
+    values: Ints
+
+    def __len__(self) -> int:
+        return len(self.ptr) - 1
+
+    def __getitem__(self, row: int) -> Ints:
+        return self.values[self.ptr[row] : self.ptr[row + 1]]
+
+    @property
+    def sizes(self) -> Ints:
+        """Length of each row."""
+        return np.diff(self.ptr)
+
+    @property
+    def rows(self) -> Ints:
+        """For each value, its row."""
+        return np.repeat(np.arange(len(self), dtype=np.int64), self.sizes)
+
+    def take(self, rows: Ints) -> Groups:
+        """The given rows, in the given order, possibly repeated."""
+        sizes = self.sizes[rows]
+        return Groups(offsets(sizes), self.values[ranges(self.ptr[rows], sizes)])
+
+
+def grouped(row: Ints, rows: int) -> Groups:
+    """Positions in ``row`` by their entry, which is one of ``rows``; ascending in each group."""
+    return Groups(offsets(np.bincount(row, minlength=rows)), np.argsort(row, kind="stable").astype(np.int64))
+
+
+def offsets(sizes: Ints) -> Ints:
+    """``[0, s0, s0 + s1, ...]``: where each ragged row begins."""
+    out = np.zeros(len(sizes) + 1, np.int64)
+    np.cumsum(sizes, out=out[1:])
+    return out
+
+
+def ranges(first: Ints, sizes: Ints, stride: Ints | int = 1) -> Ints:
+    """``first[i] + stride[i] * (0 .. sizes[i])``, concatenated."""
+    ptr = offsets(sizes)
+    step = np.arange(ptr[-1], dtype=np.int64) - np.repeat(ptr[:-1], sizes)
+    return np.repeat(first, sizes) + step * (stride if isinstance(stride, int) else np.repeat(stride, sizes))
+
+
+def distinct(*columns: Ints) -> tuple[Ints, Ints]:
+    """Distinct rows of parallel integer columns: (index of a first occurrence, row -> class).
+
+    Classes are numbered in sorted order of the rows. Columns become one key as long as it stays below 2^62.
+    """
+    key, extent = np.zeros(len(columns[0]), np.int64), 1
+    for column in columns:
+        low, high = int(column.min(initial=0)), int(column.max(initial=0))
+        if (high - low + 1) * extent >= 1 << 62:
+            _, key = np.unique(key, return_inverse=True)
+            values, column = np.unique(column, return_inverse=True)
+            extent, low, high = len(key), 0, len(values) - 1
+        key = key * (high - low + 1) + (column - low)
+        extent *= high - low + 1
+    _, first, cls = np.unique(key, return_index=True, return_inverse=True)
+    return first.astype(np.int64), cls.astype(np.int64)
+
+
+def batches(size: Ints) -> Iterator[tuple[int, int]]:
+    """Slices ``a:b`` of rows of these sizes, each of at most ``BATCH`` entries or of one row."""
+    total = offsets(size)
+    a = 0
+    while a < len(size):
+        b = max(a + 1, int(np.searchsorted(total, total[a] + BATCH, side="right")) - 1)
+        yield a, b
+        a = b
+
+
+def slices(rows: int, width: int) -> Iterator[tuple[int, int]]:
+    """Slices ``a:b`` of so many rows, each of at most ``BATCH`` entries, ``width`` of them to a row, or of one row."""
+    some = max(1, BATCH // width)
+    return ((a, min(a + some, rows)) for a in range(0, rows, some))
+
+
+def fold(ufunc: np.ufunc, values: Ints, first: Ints, count: Ints, stride: Ints | int) -> Ints:
+    """``ufunc`` (minimum or maximum) over ``values[first + stride * (0 .. count)]`` for each range of at least one.
+
+    Ranges of one stride that together are longer than the values that they lie in are answered from tables over
+    2, 4, 8, ... entries, each of which costs as much as the values; others are listed.
+    """
+    out = np.empty(len(first), np.int64)
+    if not len(first):
+        return out
+    stride = np.where(count > 1, stride, 1)
+    steps, cls = np.unique(stride, return_inverse=True)
+    by_step = grouped(cls, len(steps))
+    last = first + (count - 1) * stride
+    begin = np.minimum.reduceat(first[by_step.values], by_step.ptr[:-1])
+    end = np.maximum.reduceat(last[by_step.values], by_step.ptr[:-1]) + 1
+    overlap = np.add.reduceat(count[by_step.values], by_step.ptr[:-1]) > 2 * (end - begin)
+    listed = np.flatnonzero(~overlap[cls])
+    for a, b in batches(count[listed]):
+        some = listed[a:b]
+        found = values[ranges(first[some], count[some], stride[some])]
+        out[some] = ufunc.reduceat(found, offsets(count[some])[:-1])
+    for group in np.flatnonzero(overlap).tolist():
+        some, step, origin = by_step[group], int(steps[group]), int(begin[group])
+        level = np.frexp(count[some].astype(np.float64))[1] - 1  # the largest power of two up to the count
+        table, reach = values[origin : end[group]], step
+        for n in range(int(level.max()) + 1):
+            at = some[level == n]
+            out[at] = ufunc(table[first[at] - origin], table[last[at] - origin - reach + step])
+            table, reach = ufunc(table[:-reach], table[reach:]), 2 * reach
+    return out
+
+
+def held(first: Ints, count: Ints, stride: Ints, numbers: int) -> NDArray[np.bool_]:
+    """Which of ``0 .. numbers`` the ranges hold (strides above 0); those that overlap are joined, not listed twice."""
+    out = np.zeros(numbers, bool)
+    if len(first):
+        stride = np.where(count > 1, stride, 1)
+        rest = first % stride
+        _, cls = distinct(stride, rest)
+        # As intervals of places 0, 1, ... among numbers of one rest, those of other classes moved far away.
+        begin = first // stride + cls * (numbers + 1)
+        order = np.argsort(begin, kind="stable")
+        begin, end = begin[order], np.maximum.accumulate((begin + count)[order])
+        opens = np.flatnonzero(np.r_[True, begin[1:] > end[:-1]])
+        stride, rest, cls = stride[order][opens], rest[order][opens], cls[order][opens]
+        size = np.maximum.reduceat(end, opens) - begin[opens]
+        first = (begin[opens] - cls * (numbers + 1)) * stride + rest
+        for a, b in batches(size):
+            out[ranges(first[a:b], size[a:b], stride[a:b])] = True
+    return out

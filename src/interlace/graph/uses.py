@@ -1,0 +1,175 @@
+"""What whole ops touch, and from it which accesses of a graph depend on which.
+
+The boxes of all tiles of an op, merged, are few: one, if they have no gaps. A coordinate that moves one dimension
+only adds nothing to the others, so dimensions are merged by themselves and the results multiplied: a grid of
+700 x 700 tiles takes a look at 1,400 intervals.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from interlace.core.errors import UnwrittenError
+from interlace.graph.access import Access, Ints
+from interlace.graph.boxes import meet, merged
+from interlace.graph.graph import Graph
+from interlace.graph.op import Op
+from interlace.graph.tensor import Region
+from interlace.graph.visible import Seen, Touched, sweep
+
+
+@dataclass(frozen=True)
+class Use:
+    """One access of an op.
+
+    Attributes:
+        op: position of the op in the graph.
+        access: the access.
+        writes: it is one of the op's writes.
+    """
+
+    op: int
+    access: Access
+    writes: bool
+
+
+def uses_of(graph: Graph) -> tuple[Use, ...]:
+    """Accesses to tensors that ops write, in program order: op after op, an op's reads before its writes.
+
+    Nothing depends on reads of a tensor that is never written; ``Graph`` sees to it that such a tensor is an input.
+    """
+    written = {access.tensor for op in graph.ops for access in op.writes}
+    return tuple(
+        Use(o, access, writes)
+        for o, op in enumerate(graph.ops)
+        for accesses, writes in ((op.reads, False), (op.writes, True))
+        for access in accesses
+        if access.tensor in written
+    )
+
+
+def boxes(graph: Graph, op: Op, access: Access, tiles: Ints | None = None) -> tuple[Ints, Ints]:
+    """Bounds, each (n, rank), of the region that whole tiles touch through ``access``; all tiles by default."""
+    return _whole(graph, op, access, op.coords(tiles))
+
+
+def where(graph: Graph, use: Use) -> Hashable:
+    """All that decides which elements each tile touches; many accesses of a graph agree in it."""
+    op = graph.ops[use.op]
+    return op.grid, op.k_extent, graph.tensor(use.access.tensor).shape, use.access.spans
+
+
+def covered(graph: Graph, uses: Sequence[Use]) -> list[tuple[Ints, Ints]]:
+    """For each access, boxes, none empty, that hold the elements that all tiles of its op touch."""
+    found: dict[Hashable, tuple[Ints, Ints]] = {}
+    for use in uses:
+        if where(graph, use) not in found:
+            found[where(graph, use)] = _covered(graph, use)
+    return [found[where(graph, use)] for use in uses]
+
+
+def _covered(graph: Graph, use: Use) -> tuple[Ints, Ints]:
+    op, access = graph.ops[use.op], use.access
+    lo, hi = np.zeros((1, 0), np.int64), np.zeros((1, 0), np.int64)
+    dims: list[int] = []
+    for own, axes in _independent(op, access):
+        grid = [n if axis in axes else 1 for axis, n in enumerate(op.grid)]
+        coords = np.indices(grid, np.int64).reshape(len(grid), -1).T
+        part_lo, part_hi = merged(*(side[:, own] for side in _whole(graph, op, access, coords)))
+        a, b = np.divmod(np.arange(len(lo) * len(part_lo)), max(len(part_lo), 1))
+        lo, hi = np.concatenate([lo[a], part_lo[b]], axis=1), np.concatenate([hi[a], part_hi[b]], axis=1)
+        dims += own
+    back = np.argsort(dims)
+    return lo[:, back], hi[:, back]
+
+
+def dependent(graph: Graph, uses: Sequence[Use], covers: Sequence[tuple[Ints, Ints]]) -> Seen:
+    """Pairs of accesses (positions in ``uses``) of different ops of which the second depends on the first directly.
+
+    ``covers`` are the boxes that each access touches.
+
+    Raises:
+        UnwrittenError: a tile reads an element that no earlier op writes and no input holds, or an output is not
+            written whole.
+    """
+    spaces = {t.name: n for n, t in enumerate(graph.tensors)}
+    # Inputs are written before all ops, outputs read after them.
+    ends = [(-1, name, True) for name in graph.inputs] + [(len(uses), name, False) for name in graph.outputs]
+    touched = {use.access.tensor for use in uses}
+    ends = [end for end in ends if end[1] in touched]
+    shapes = [np.array([graph.tensor(name).shape], np.int64) for _, name, _ in ends]
+    whole = [(np.zeros_like(shape), shape) for shape in shapes]
+    events = [(n, use.access.tensor, use.writes) for n, use in enumerate(uses)] + ends
+    rank = max(len(t.shape) for t in graph.tensors)
+    none = np.zeros((0, rank), np.int64)
+    lo = np.concatenate([none, *(_widened(lo, rank, 0) for lo, _ in (*covers, *whole))])
+    hi = np.concatenate([none, *(_widened(hi, rank, 1) for _, hi in (*covers, *whole))])
+    number = [len(lo) for lo, _ in (*covers, *whole)]
+    event = np.repeat(np.array([e for e, _, _ in events], np.int64), number)
+    space = np.repeat(np.array([spaces[name] for _, name, _ in events], np.int64), number)
+    writes = np.repeat(np.array([w for _, _, w in events], bool), number)
+    seen = sweep(Touched(space, event, writes, lo, hi))
+    _check_written(graph, uses, seen)
+    op = np.array([use.op for use in uses], np.int64)
+    inner = (seen.source >= 0) & (seen.target < len(uses))
+    source, target = seen.source[inner], seen.target[inner]
+    apart = op[source] != op[target]
+    return Seen(source[apart], target[apart], seen.unwritten, seen.looked_at)
+
+
+def _whole(graph: Graph, op: Op, access: Access, coords: Ints) -> tuple[Ints, Ints]:
+    k = np.zeros(len(coords), np.int64)
+    return access.bounds(graph.tensor(access.tensor).shape, coords, k, k + op.k_extent)
+
+
+def _independent(op: Op, access: Access) -> list[tuple[list[int], set[int]]]:
+    """Dimensions of a tensor in groups that no tile coordinate moves together: (dimensions, coordinates)."""
+    groups: list[tuple[list[int], set[int]]] = []
+    for d, span in enumerate(access.spans):
+        factors = [entry for bound in (span.lo, span.hi) for entry in enumerate(bound.tile)]
+        dims, axes = [d], {axis for axis, factor in factors if factor and op.grid[axis] > 1}
+        for other in [group for group in groups if group[1] & axes]:
+            groups.remove(other)
+            dims, axes = other[0] + dims, other[1] | axes
+        groups.append((dims, axes))
+    return groups
+
+
+def _widened(bounds: Ints, rank: int, filler: int) -> Ints:
+    """Bounds with more dimensions, in all of which boxes touch the same."""
+    more = np.full((len(bounds), rank - bounds.shape[1]), filler, np.int64)
+    return np.concatenate([bounds, more], axis=1)
+
+
+def _check_written(graph: Graph, uses: Sequence[Use], seen: Seen) -> None:
+    """Nothing is read, or wanted afterwards, that is not written before."""
+    event, space, lo, hi = seen.unwritten
+    if not len(event):
+        return
+    first = np.lexsort((space, event))[0]
+    tensor = graph.tensors[int(space[first])]
+    some = (event == event[first]) & (space == space[first])
+    lo, hi = merged(lo[some, : len(tensor.shape)], hi[some, : len(tensor.shape)])
+    if event[first] == len(uses):
+        missing = _region(tensor.name, lo[0], hi[0])
+        raise UnwrittenError(
+            f"graph {graph.name!r} has output {tensor.name!r}, of which no op writes {missing}; let one write it, "
+            f"widen an access map, or list {tensor.name!r} among the inputs if its old values are meant"
+        )
+    use = uses[int(event[first])]
+    op = graph.ops[use.op]
+    tile_lo, tile_hi = boxes(graph, op, use.access)
+    tiles = [np.flatnonzero(meet(tile_lo, tile_hi, a[None], b[None])) for a, b in zip(lo, hi, strict=True)]
+    tile, box = min((int(found[0]), n) for n, found in enumerate(tiles) if len(found))
+    missing = _region(tensor.name, np.maximum(lo[box], tile_lo[tile]), np.minimum(hi[box], tile_hi[tile]))
+    raise UnwrittenError(
+        f"{op.tile_name(tile)} reads {missing}, which no op before it writes; let one write it, narrow the access map "
+        f"of argument {use.access.arg!r}, or list {tensor.name!r} among the inputs if its old values are meant"
+    )
+
+
+def _region(tensor: str, lo: Ints, hi: Ints) -> Region:
+    return Region(tensor, tuple(map(int, lo)), tuple(map(int, hi)))

@@ -1,0 +1,171 @@
+"""Which semaphores runs of tiles post, as ranges.
+
+Consecutive tiles that post one semaphore are a *step*; steps whose semaphores lie equally far apart are one *range*;
+equal ranges one after another are a *bundle*. With a grid of 3 x 4 tiles in row-major order,
+
+    TileSync       0 1 2 3 4 5 6 7 8 9 10 11    one range: 12 semaphores from 0
+    RowSync        0 0 0 0 1 1 1 1 2 2 2  2     one range: 3 semaphores from 0, each of four tiles
+    ColumnSync     0 1 2 3 0 1 2 3 0 1 2  3     one bundle of three times 4 semaphores from 0
+
+so that what a tile needs is as few ranges as the bundles that it meets, however many tiles it needs.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from interlace.graph.access import Ints
+from interlace.graph.dependencies import Dependencies
+from interlace.graph.inverse import Runs
+from interlace.graph.ragged import Groups, offsets, ranges
+
+
+@dataclass(frozen=True)
+class Posted:
+    """Ragged rows of ranges of semaphores, each with the tiles that post them: row ``i`` holds ``ptr[i]:ptr[i + 1]``.
+
+    Attributes:
+        ptr: where each row begins, and the end.
+        first, count, stride: the semaphores, from the lowest on; ``first`` is -1 for tiles that post none.
+        tiles: the tiles, one run for each range; its row is that of the range.
+    """
+
+    ptr: Ints
+    first: Ints
+    count: Ints
+    stride: Ints
+    tiles: Runs
+
+    @property
+    def last(self) -> Ints:
+        """The highest semaphore of each range."""
+        return self.first + (self.count - 1) * self.stride
+
+    @property
+    def sizes(self) -> Ints:
+        """Number of ranges in each row."""
+        return np.diff(self.ptr)
+
+    def take(self, rows: Ints) -> Posted:
+        """The given rows, in the given order, possibly repeated."""
+        taken = Groups(self.ptr, np.arange(len(self.first), dtype=np.int64)).take(rows)
+        first, count, stride = (column[taken.values] for column in (self.first, self.count, self.stride))
+        return Posted(taken.ptr, first, count, stride, self.tiles.take(taken.values, taken.rows))
+
+
+@dataclass(frozen=True)
+class _Steps:
+    """The tiles of all ops in one layout.
+
+    Attributes:
+        of_place: step of each tile.
+        begin: place of the first tile of each step, and the end.
+        post: semaphore of each step.
+        piece: range of each step.
+        opens: first step of each range, and the end.
+        bundle: bundle of each range.
+        starts: first range of each bundle, and the end.
+    """
+
+    of_place: Ints
+    begin: Ints
+    post: Ints
+    piece: Ints
+    opens: Ints
+    bundle: Ints
+    starts: Ints
+
+
+class Posts:
+    """The semaphores that the tiles of a graph post.
+
+    Attributes:
+        of_tile: one for each tile of the graph, -1 for none.
+        threshold: how many tiles post each semaphore.
+    """
+
+    def __init__(self, dependencies: Dependencies, of_tile: Ints) -> None:
+        self._dependencies = dependencies
+        self.of_tile = of_tile
+        self.threshold = np.bincount(of_tile[of_tile >= 0], minlength=1).astype(np.int64)
+        self._steps: dict[int, _Steps] = {}
+
+    def of(self, runs: Runs, rows: int) -> Posted:
+        """The ranges that the tiles of each of ``rows`` rows of runs post; all of a range have one threshold."""
+        which, columns = [np.zeros(0, np.int64)], [np.zeros((0, 5), np.int64)]
+        for layout, mine in runs.by_layout():
+            steps = self._layout(layout)
+            low, high = (steps.of_place[place] for place in (runs.first[mine], runs.last[mine]))
+            # The part of each bundle, from its first step in the run to its last one.
+            run, bundle = _spread(steps.bundle[steps.piece[low]], steps.bundle[steps.piece[high]])
+            first, last = steps.starts[bundle], steps.starts[bundle + 1]
+            low, high = np.maximum(low[run], steps.opens[first]), np.minimum(high[run], steps.opens[last] - 1)
+            first, last = steps.piece[low], steps.piece[high]
+            # If a range lies whole in it, that one stands for all; otherwise it is parts of one range or two.
+            whole = first + (low > steps.opens[first])
+            some = whole <= last - (high < steps.opens[last + 1] - 1)
+            part, piece = _spread(np.where(some, whole, first), np.where(some, whole, last))
+            run, some, low, high = run[part], some[part], low[part], high[part]
+            a, b = np.maximum(low, steps.opens[piece]), np.minimum(high, steps.opens[piece + 1] - 1)
+            low, high = np.where(some, low, a), np.where(some, high, b)
+            begin = np.maximum(runs.first[mine][run], steps.begin[low])
+            end = np.minimum(runs.last[mine][run] + 1, steps.begin[high + 1])
+            count, (a, b) = b - a + 1, (steps.post[a], steps.post[b])
+            stride = np.maximum(np.abs(b - a) // np.maximum(count - 1, 1), 1)
+            which.append(mine[run])
+            columns.append(np.stack([np.minimum(a, b), count, stride, begin, end - begin], axis=1))
+        at, table = np.concatenate(which), np.concatenate(columns)
+        order = np.argsort(at, kind="stable")
+        at, (first, count, stride, place, number) = at[order], table[order].T
+        row = runs.row[at]
+        tiles = Runs(row, runs.source[at], runs.layout[at], place, number)
+        return Posted(offsets(np.bincount(row, minlength=rows)), first, count, stride, tiles)
+
+    def _layout(self, layout: int) -> _Steps:
+        if layout not in self._steps:
+            post = self.of_tile[self._dependencies.order(layout)]
+            edge = np.zeros(len(post), bool)  # the first tile of an op
+            edge[self._dependencies.base[:-1]] = True
+            opens = edge | np.r_[True, post[1:] != post[:-1]]
+            begin = np.flatnonzero(opens)
+            step = post[begin]
+            threshold = np.where(step >= 0, self.threshold[step], 0)
+            apart = edge[begin][1:] | (threshold[1:] != threshold[:-1])
+            breaks = np.r_[True, _breaks(step, apart)]
+            piece = np.r_[np.flatnonzero(breaks), len(step)]
+            first, last, size = step[piece[:-1]], step[piece[1:] - 1], np.diff(piece)
+            other = np.diff(np.stack([first, last, size]), axis=1).any(axis=0) | edge[begin[piece[1:-1]]]
+            other = np.r_[True, other]
+            self._steps[layout] = _Steps(
+                np.cumsum(opens) - 1,
+                np.r_[begin, len(post)],
+                step,
+                np.cumsum(breaks) - 1,
+                piece,
+                np.cumsum(other) - 1,
+                np.r_[np.flatnonzero(other), len(size)],
+            )
+        return self._steps[layout]
+
+
+def _spread(first: Ints, last: Ints) -> tuple[Ints, Ints]:
+    """(row, number) of every number from ``first`` to ``last`` of each row."""
+    number = last - first + 1
+    return np.repeat(np.arange(len(first), dtype=np.int64), number), ranges(first, number)
+
+
+def _breaks(values: Ints, apart: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    """Where a range ends, between neighbours: at ``apart``, and where the third value or a later one breaks the stride.
+
+    A value that breaks the stride opens a range, whatever the distance to the one after it; so of several changes of
+    distance one after another every other one is a break.
+    """
+    gap = np.diff(values)
+    changes = np.r_[False, (gap[1:] != gap[:-1]) & ~apart[1:] & ~apart[:-1]][: len(gap)]
+    at = np.arange(len(gap))
+    since = at - np.maximum.accumulate(np.where(changes, -1, at))
+    breaks: NDArray[np.bool_] = apart | (changes & (since % 2 == 1))
+    return breaks

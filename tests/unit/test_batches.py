@@ -1,0 +1,188 @@
+"""What is looked at in batches, to bound memory, comes out the same in one batch as in many."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from interlace.core.errors import CoverageError, InterlaceError, ThresholdError
+from interlace.graph import boxes, dependencies, inverse, ragged
+from interlace.graph.access import Access, Affine, Span
+from interlace.graph.dependencies import Dependencies
+from interlace.graph.graph import Graph
+from interlace.graph.op import Op, Reduction
+from interlace.plan import coverage
+from interlace.plan.plan import Dispatch, Plan
+from interlace.plan.verify import verify
+from interlace.planner import waits
+from interlace.planner.build import Choices, build
+from interlace.policies.interleavings import Panels
+from interlace.policies.sync import BatchedRowSync, ColumnSync, NoSync, RowSync, TileSync
+
+from . import oracle
+from .graphs import EXAMPLES, choices, drop_waits, graphs, pointwise, program, set_entry, two_matmuls
+from .test_dependencies import GRAPHS, I, write
+from .test_scale import all_to_all, attention, causal, causal_heads, parts
+
+SMALL = (1, 5, 40)
+CHOICES = {
+    "tiles": Choices(3),
+    "rows, static": Choices(3, Dispatch.STATIC, policy=RowSync()),
+    "columns, panels": Choices(3, policy=ColumnSync(), interleaving=Panels(2)),
+    "chunk waits": Choices(3, chunk_waits=True),
+    "one worker": Choices(1, policy=NoSync()),
+    "mixed": Choices(1, policy={"use": NoSync(), "make_h": BatchedRowSync(2), "keys": RowSync()}),
+}
+SOME = {name: graph for name, (graph, _) in GRAPHS.items()} | {
+    "ffn": two_matmuls(16, (8, 12, 8)),
+    "all to all": all_to_all(9),
+    "causal": causal(20),
+    "causal heads": causal_heads(9),
+    "parts": parts(12),
+    "attention": attention(12),
+}
+
+
+@pytest.fixture(params=SMALL)
+def small(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
+    """Batches of so few entries."""
+    monkeypatch.setattr(ragged, "BATCH", request.param)
+    return request.param
+
+
+def judged(plan: Plan) -> str:
+    """What verify says of a plan."""
+    try:
+        proof = verify(plan)
+    except InterlaceError as error:
+        return f"{type(error).__name__}: {error}"
+    return f"{proof.edges} {proof.edges_by_wait} {proof.longest_chain} {proof.in_sequence}"
+
+
+@pytest.mark.parametrize("name", SOME)
+def test_dependencies_plans_and_proofs_do_not_depend_on_the_batch(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    graph = SOME[name]
+    once = Dependencies(graph)
+    needed = [once.of_tiles(link) for link in once.links]
+    plans = {key: build(graph, chosen) for key, chosen in CHOICES.items() if _fits(graph, chosen)}
+    verdicts = {key: judged(plan) for key, plan in plans.items()}
+    assert not any("Error" in verdict for verdict in verdicts.values())
+    for batch in SMALL:
+        monkeypatch.setattr(ragged, "BATCH", batch)
+        again = Dependencies(graph)
+        assert again.edge_count() == sum(len(tiles.values) for tiles in needed)
+        for link, same, tiles in zip(again.links, once.links, needed, strict=True):
+            assert (link.hazard, link.consumer, link.sources) == (same.hazard, same.consumer, same.sources)
+            assert np.array_equal(again.of_tiles(link).values, tiles.values)
+            assert np.array_equal(again.of_tiles(link).ptr, tiles.ptr)
+        for key, plan in plans.items():
+            assert build(graph, CHOICES[key], again) == plan
+            assert judged(plan) == verdicts[key]
+
+
+def _fits(graph: Graph, chosen: Choices) -> bool:
+    names = {op.name for op in graph.ops}
+    return not isinstance(chosen.policy, dict) or set(chosen.policy) <= names
+
+
+def test_a_graph_takes_many_batches(small: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The tests here would show nothing if all fitted in one."""
+    most = {"batches": 0, "slices": 0}
+
+    def watched(name: str) -> None:
+        original = getattr(ragged, name)
+
+        def counted(*arguments: object) -> Iterator[tuple[int, int]]:
+            pieces = list(original(*arguments))
+            most[name] = max(most[name], len(pieces))
+            return iter(pieces)
+
+        for module in (ragged, boxes, dependencies, inverse, coverage, waits):
+            if hasattr(module, name):
+                monkeypatch.setattr(module, name, counted)
+
+    watched("batches")
+    watched("slices")
+    for name in ("ffn", "all to all"):
+        verify(build(SOME[name], Choices(3)))
+    assert min(most.values()) > 1
+
+
+def ragged_rows() -> Plan:
+    """A plan whose waits differ in their thresholds: batches of two rows of tiles, the last of one."""
+    shape = (10, 4)
+    first = pointwise("a", "x", "y", shape, (1, 1))
+    second = pointwise("b", "y", "z", shape, (1, 4))
+    return build(program(dict.fromkeys("xyz", shape), first, second), Choices(2, policy=BatchedRowSync(3)))
+
+
+@pytest.mark.parametrize("change", [-1, 1, 100, -100])
+def test_one_wrong_threshold_among_many_is_found_in_any_batch(small: int, change: int) -> None:
+    plan = ragged_rows()
+    thresholds = plan.waits.threshold.tolist()
+    assert set(thresholds) == {4, 12}
+    for row, threshold in enumerate(thresholds):
+        with pytest.raises(ThresholdError, match=f"set the threshold to {threshold}$"):
+            verify(set_entry(plan, "waits.threshold", row, threshold + change))
+
+
+def test_one_threshold_that_is_another_waits_is_found(small: int) -> None:
+    """Each wait takes the threshold of each other one: right somewhere, wrong here."""
+    plan = ragged_rows()
+    thresholds = plan.waits.threshold.tolist()
+    for row, own in enumerate(thresholds):
+        for other in set(thresholds) - {own}:
+            with pytest.raises(ThresholdError, match=f"to reach {other}, .*set the threshold to {own}$"):
+                verify(set_entry(plan, "waits.threshold", row, other))
+
+
+@pytest.mark.parametrize("policy", [TileSync(), RowSync(), ColumnSync()], ids=str)
+def test_one_missing_wait_among_many_is_found_in_any_batch(policy: TileSync, monkeypatch: pytest.MonkeyPatch) -> None:
+    for graph in (SOME["ffn"], SOME["causal heads"], SOME["all to all"]):
+        plan = build(graph, Choices(3, policy=policy))
+        for row in range(0, len(plan.waits), 5):
+            damaged = drop_waits(plan, row)
+            monkeypatch.setattr(ragged, "BATCH", 1 << 20)
+            expected = judged(damaged)
+            assert expected.startswith(CoverageError.__name__)
+            for batch in SMALL:
+                monkeypatch.setattr(ragged, "BATCH", batch)
+                assert judged(damaged) == expected
+
+
+@pytest.mark.parametrize("batch", SMALL)
+@EXAMPLES
+@given(st.data())
+def test_random_plans_are_judged_alike_in_any_batch(batch: int, data: st.DataObject) -> None:
+    graph = data.draw(graphs())
+    drawn = data.draw(choices(graph))
+    plan = build(graph, drawn)
+    dropped = data.draw(st.sets(st.integers(0, max(len(plan.waits) - 1, 0)), max_size=len(plan.waits)))
+    damaged = drop_waits(plan, *dropped) if len(plan.waits) else plan
+    expected = judged(damaged)
+    assert ("CoverageError" in expected) == bool(oracle.unenforced(damaged))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ragged, "BATCH", batch)
+        assert build(graph, drawn) == plan
+        assert judged(damaged) == expected
+
+
+# ---------------------------------------------------------------- boxes that are equal only as a whole
+
+
+def test_equal_boxes_that_are_reached_in_other_chunks_get_waits_of_their_own() -> None:
+    """Clipped to h, both tiles read h[0:4]; tile 0 with its second chunk, tile 1 with its first."""
+    window = Span(Affine(-4, (4,), k_lo=1), Affine(-4, (4,), k_hi=1))
+    reads, writes = (Access("in", "h", (window,)),), (Access("out", "y", (I.block(1),)),)
+    scan = Op("scan", "scan", (2,), reads, writes, Reduction(8, 4))
+    graph = program({"h": (4,), "y": (2,)}, write("fill", "h", (I.block(2),), (2,)), scan)
+    plan = build(graph, Choices(2, chunk_waits=True))
+    items = plan.items
+    at = {int(items.tile[n]): slice(*plan.waits.ptr[n : n + 2]) for n in np.flatnonzero(items.op == 1)}
+    assert {tile: plan.waits.k[rows].tolist() for tile, rows in at.items()} == {0: [4], 1: [0]}
+    verify(plan)
+    assert oracle.unenforced(plan) == []
