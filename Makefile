@@ -4,6 +4,7 @@ VENV ?= .venv
 # A file of constraints/: tested, oldest or newest. Each wants an environment of its own: make test VERSIONS=oldest VENV=.venv-oldest
 VERSIONS ?= tested
 GPUS ?= 1
+ROUNDS ?= 10
 
 BIN := $(VENV)/bin
 # An absolute path, because pip builds packages in another directory.
@@ -13,7 +14,7 @@ TRITONS := 3.6.0 3.9.0
 COMPILED := tests/compile/test_kernels.py tests/compile/test_hopper.py::test_memory_order_holds_and_resources_suffice
 
 .DEFAULT_GOAL := help
-.PHONY: help run test fast test-triton records gpu-test clean
+.PHONY: help run test fast test-triton random records gpu-test clean
 
 help:  ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -38,6 +39,9 @@ test-triton: $(VENV)/.installed-test  ## Compile and lint every launch with the 
 	  $(BIN)/python -m pip -q --disable-pip-version-check install --no-deps --upgrade --target $(VENV)/triton-$$version triton==$$version && \
 	  PYTHONPATH=$(CURDIR)/$(VENV)/triton-$$version $(BIN)/pytest -q -n 2 $(COMPILED) || exit 1; \
 	done
+
+random: $(VENV)/.installed-test  ## Run every property test on new random examples, ROUNDS times
+	for round in $$(seq $(ROUNDS)); do INTERLACE_RANDOM=1 $(BIN)/pytest -q -m hypothesis -n 2 tests/unit || exit 1; done
 
 records: $(VENV)/.installed-test  ## Say which records of benchmarks/results were made with other code than today's
 	$(BIN)/python benchmarks/records.py

@@ -27,6 +27,7 @@ from interlace.executors.footprint.poison import check_by_poison
 from interlace.graph.access import Span
 
 from ..cases import GRAPHS
+from ..draws import EXAMPLES
 from .cases import SWAPPED, TILE, case, matmul_case
 from .kernels import ROW_SUM, blur, row_sum, scale
 
@@ -96,7 +97,7 @@ def test_matmul_touches_what_it_declares_with_every_option(
         check_footprint(g, "mm")
 
 
-@settings(derandomize=True, deadline=None, database=None, max_examples=16)
+@settings(EXAMPLES, max_examples=16)
 @given(st.tuples(st.integers(0, 2), st.integers(0, 2)), st.tuples(st.integers(0, 3), st.integers(0, 3)))
 def test_a_stencil_passes_if_and_only_if_its_halo_is_wide_enough(
     reach: tuple[int, int], halo: tuple[int, int]

@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
-from hypothesis import settings
 from hypothesis import strategies as st
 
 from interlace.core.dtypes import fp32
@@ -45,9 +44,6 @@ from interlace.policies.sync import (
 )
 
 from . import oracle
-
-#: Every property test: the same examples on every run, however slow the machine.
-EXAMPLES = settings(derandomize=True, deadline=None, database=None, max_examples=100)
 
 
 class AnyBody:

@@ -11,7 +11,8 @@ from interlace.core.errors import ShapeError
 from interlace.graph.access import ALL, Access, Affine, K, Span, axes, fixed
 from interlace.graph.tensor import Region
 
-from .graphs import EXAMPLES, column
+from ..draws import EXAMPLES
+from .graphs import column
 
 
 def bounds(

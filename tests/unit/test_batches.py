@@ -23,8 +23,9 @@ from interlace.planner.build import Choices, build
 from interlace.policies.interleavings import Panels
 from interlace.policies.sync import BatchedRowSync, ColumnSync, NoSync, RowSync, TileSync
 
+from ..draws import EXAMPLES
 from . import oracle
-from .graphs import EXAMPLES, choices, drop_waits, graphs, pointwise, program, set_entry, two_matmuls
+from .graphs import choices, drop_waits, graphs, pointwise, program, set_entry, two_matmuls
 from .test_dependencies import GRAPHS, I, write
 from .test_scale import all_to_all, attention, causal, causal_heads, parts
 

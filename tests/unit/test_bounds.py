@@ -32,6 +32,8 @@ from interlace.planner.energy import PUBLISHED, Level, energy
 from interlace.planner.grids.panels import Cache, PanelGrid, Visit
 from interlace.planner.grids.replay import loads
 
+from ..draws import EXAMPLES
+
 SAFE, LEADING = Label.SAFE, Label.LEADING
 LOADS, BOTH = Counts.LOADS, Counts.LOADS_AND_STORES
 #: 4096 elements of a byte on the chip, so that sqrt(S) is 64; 1024 of them in L2, sqrt 32.
@@ -126,7 +128,7 @@ def test_sizes_that_mean_nothing_are_refused(call, message: str) -> None:
         call()
 
 
-@settings(max_examples=80, deadline=None, derandomize=True)
+@settings(EXAMPLES, max_examples=80)
 @given(st.data())
 def test_no_order_of_a_small_grid_loads_less_than_its_safe_bound(data: st.DataObject) -> None:
     """Tiles of t x t elements, chunks of one element of K: the cache holds chunks, the registers one tile."""

@@ -15,7 +15,8 @@ from interlace.graph.boxes import BoxIndex, merged
 from interlace.graph.inverse import LAYOUTS, Inverse
 from interlace.graph.op import Op
 
-from .graphs import EXAMPLES, column
+from ..draws import EXAMPLES
+from .graphs import column
 
 Boxes = tuple[np.ndarray, np.ndarray]
 

@@ -13,6 +13,8 @@ from interlace.core.errors import CapacityError, StreamError
 from interlace.sim.cache import Hits, lru, lru_mask, opt
 from interlace.sim.distances import stack_distances
 
+from ..draws import EXAMPLES
+
 streams = st.lists(st.integers(0, 11), max_size=120).map(lambda units: np.array(units, np.int64))
 unit_sizes = st.lists(st.integers(1, 9), min_size=12, max_size=12).map(lambda sizes: np.array(sizes, np.int64))
 
@@ -81,13 +83,13 @@ def test_worked_example_of_the_module() -> None:
     assert stack_distances(units).hits([1, 2, 3, 4]).tolist() == [0, 1, 3, 3]
 
 
-@settings(deadline=None)
+@EXAMPLES
 @given(streams, st.integers(1, 13))
 def test_lru_equals_an_ordered_dictionary(units: np.ndarray, capacity: int) -> None:
     assert lru_mask(units, capacity).tolist() == slow_lru(units, capacity)
 
 
-@settings(deadline=None)
+@EXAMPLES
 @given(streams, unit_sizes, st.integers(9, 60))
 def test_lru_with_sizes_equals_an_ordered_dictionary(units: np.ndarray, sizes: np.ndarray, capacity: int) -> None:
     mask = slow_lru(units, capacity, sizes)
@@ -97,13 +99,13 @@ def test_lru_with_sizes_equals_an_ordered_dictionary(units: np.ndarray, sizes: n
     assert lru(units, capacity, sizes) == Hits(len(touched), len(hit), touched.sum(), hit.sum())
 
 
-@settings(deadline=None)
+@EXAMPLES
 @given(streams, st.integers(1, 13))
 def test_opt_equals_looking_ahead(units: np.ndarray, capacity: int) -> None:
     assert opt(units, capacity).hits == slow_opt(units, capacity)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(EXAMPLES, max_examples=60)
 @given(st.lists(st.integers(0, 4), max_size=10), st.integers(1, 4))
 def test_opt_equals_the_best_of_all_choices(units: list[int], capacity: int) -> None:
     best = most_hits(tuple(units), capacity)
@@ -111,7 +113,7 @@ def test_opt_equals_the_best_of_all_choices(units: list[int], capacity: int) -> 
     assert slow_opt(np.array(units, np.int64), capacity) == best
 
 
-@settings(deadline=None)
+@EXAMPLES
 @given(streams)
 def test_distances_equal_counting_distinct_units(units: np.ndarray) -> None:
     found = np.array(slow_distances(units))
@@ -119,7 +121,7 @@ def test_distances_equal_counting_distinct_units(units: np.ndarray) -> None:
     assert hits.tolist() == [np.count_nonzero(found <= capacity) for capacity in range(1, 15)]
 
 
-@settings(deadline=None)
+@EXAMPLES
 @given(streams, unit_sizes)
 def test_distances_with_sizes_equal_adding_up_distinct_units(units: np.ndarray, sizes: np.ndarray) -> None:
     found = np.array(slow_distances(units, sizes))
@@ -127,7 +129,7 @@ def test_distances_with_sizes_equal_adding_up_distinct_units(units: np.ndarray, 
     assert hits.tolist() == [np.count_nonzero(found <= capacity) for capacity in range(9, 120)]
 
 
-@settings(deadline=None)
+@EXAMPLES
 @given(streams, unit_sizes)
 def test_distances_with_sizes_say_what_lru_does_at_every_capacity_that_holds_each_unit(
     units: np.ndarray, sizes: np.ndarray
@@ -139,7 +141,7 @@ def test_distances_with_sizes_say_what_lru_does_at_every_capacity_that_holds_eac
     assert found.hit_bytes(capacities).tolist() == [run.hit_bytes for run in replayed]
 
 
-@settings(deadline=None)
+@EXAMPLES
 @given(streams, unit_sizes, st.integers(9, 60), st.integers(0, 40))
 def test_what_hits_in_a_cache_hits_in_a_larger_one(
     units: np.ndarray, sizes: np.ndarray, capacity: int, more: int

@@ -11,8 +11,9 @@ from interlace.graph.dependencies import Dependencies, Hazard
 from interlace.graph.graph import Graph
 from interlace.graph.op import Op, Reduction
 
+from ..draws import EXAMPLES
 from . import oracle
-from .graphs import EXAMPLES, column, conv_chain, gated, graphs, matmul, pair, pointwise, program, two_matmuls
+from .graphs import column, conv_chain, gated, graphs, matmul, pair, pointwise, program, two_matmuls
 
 (I,) = axes(1)
 

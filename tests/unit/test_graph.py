@@ -14,7 +14,8 @@ from interlace.graph.graph import Graph, from_data, to_data
 from interlace.graph.op import Op, Reduction
 from interlace.graph.tensor import Tensor
 
-from .graphs import EXAMPLES, AnyBody, conv_chain, gated, graphs, pair, pointwise, program, two_matmuls
+from ..draws import EXAMPLES
+from .graphs import AnyBody, conv_chain, gated, graphs, pair, pointwise, program, two_matmuls
 
 I, J = axes(2)
 ROWS = (I.block(2), J.block(2))

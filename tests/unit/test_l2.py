@@ -14,6 +14,8 @@ from interlace.core.errors import SimulationError
 from interlace.sim.l2 import missed_bytes
 from interlace.sim.lockstep import AccessStream
 
+from ..draws import EXAMPLES
+
 
 def stream(units: list[int], workers: list[int], writes: list[bool]) -> AccessStream:
     n = len(units)
@@ -52,7 +54,7 @@ def slow(s: AccessStream, nbytes: list[int], l2: L2, near: list[int]) -> list[in
     return out
 
 
-@settings(max_examples=300, deadline=None)
+@settings(EXAMPLES, max_examples=300)
 @given(st.data())
 def test_equals_a_slow_model(data: st.DataObject) -> None:
     count, workers = data.draw(st.integers(1, 8)), data.draw(st.integers(1, 5))

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from interlace.core.errors import CapacityError, CurveError, StreamError
@@ -14,6 +14,8 @@ from interlace.sim.cache import lru
 from interlace.sim.fit import cyclic_hit_rate, fit
 from interlace.sim.lines import LineCache, LineTraffic
 from interlace.sim.runs import Boxes
+
+from ..draws import EXAMPLES
 
 MIB = 2**20
 # Hit rates of a cyclic read stream, measured on an H200, over footprints in units of 50 MiB.
@@ -75,7 +77,7 @@ def box_streams(draw: st.DrawFn) -> Boxes:
     return Boxes(*(np.ascontiguousarray(column) for column in drawn.T[:4]), drawn[:, 4].astype(bool))
 
 
-@settings(deadline=None)
+@EXAMPLES
 @given(box_streams(), st.integers(1, 12), st.integers(1, 6))
 def test_equals_sets_of_lists(boxes: Boxes, sets: int, ways: int) -> None:
     cache = LineCache(sets * ways * 128, ways)
@@ -83,7 +85,7 @@ def test_equals_sets_of_lists(boxes: Boxes, sets: int, ways: int) -> None:
     assert cache.run(boxes) == slow_run(cache, boxes)
 
 
-@settings(deadline=None)
+@EXAMPLES
 @given(box_streams(), st.integers(1, 8), st.integers(1, 6), st.floats(0, 1))
 def test_every_access_hits_or_misses_and_every_written_line_leaves_once(
     boxes: Boxes, sets: int, ways: int, share: float

@@ -25,7 +25,8 @@ from interlace.sim.modes import PERSISTENT, SEMAPHORE_STREAMS, SERIAL, Gate, Mod
 from interlace.sim.traffic import touches
 from interlace.trace.events import Trace
 
-from .graphs import EXAMPLES, chain, choices, graphs, matmul, pair, pointwise, program, set_entry, two_matmuls
+from ..draws import EXAMPLES
+from .graphs import chain, choices, graphs, matmul, pair, pointwise, program, set_entry, two_matmuls
 from .slow_machine import SlowMachine
 
 #: Post 30, met wait 20, hand-over 50, ticket 10, fill 5, launch 100.

@@ -23,11 +23,13 @@ from interlace.planner.grids.replay import loads
 from interlace.planner.grids.states import Shape, name, unpack
 from interlace.policies.orders import GroupedSerpentine, RowMajor, Serpentine
 
+from ..draws import EXAMPLES
+
 LRU, OPT = Cache.LRU, Cache.OPT
 BOTH = pytest.mark.parametrize("cache", Cache, ids=lambda cache: cache.value)
 #: Rows, columns and chunks of grids whose orders can all be tried.
 TINY = ((1, 1, 1), (1, 5, 1), (2, 2, 1), (2, 3, 1), (1, 3, 2), (2, 2, 2), (1, 2, 3))
-FEW = settings(max_examples=60, deadline=None, derandomize=True)
+FEW = settings(EXAMPLES, max_examples=60)
 
 
 # ---------------------------------------------------------------- slow and plain twins

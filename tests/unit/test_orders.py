@@ -37,7 +37,8 @@ from interlace.policies.orders import (
 )
 from interlace.policies.splits import Split, SplitK, SplitTail, StreamK, Whole
 
-from .graphs import EXAMPLES, SPLITS, choices, graphs, pair, pointwise, program, two_matmuls
+from ..draws import EXAMPLES
+from .graphs import SPLITS, choices, graphs, pair, pointwise, program, two_matmuls
 
 ORDERS = (
     RowMajor(),

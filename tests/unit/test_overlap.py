@@ -13,7 +13,7 @@ from interlace.core.overlap import Piece, clash
 from interlace.pipeline import library
 from interlace.pipeline.compiled import _check_apart
 
-from .graphs import EXAMPLES
+from ..draws import EXAMPLES
 
 
 def share(a: Piece, b: Piece) -> bool:

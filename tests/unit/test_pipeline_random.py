@@ -14,6 +14,7 @@ from interlace.pipeline.hazards import check_hazards
 from interlace.pipeline.interpret import interpret
 from interlace.pipeline.ir import Copy
 
+from ..draws import EXAMPLES
 from .pipelines import Case, cases
 
 #: Draws of each of four tests, and how many of them differ from each other: 2,000 altogether.
@@ -25,7 +26,7 @@ DRAWS, DIFFERENT = 640, 500
 def test_rewritten_kernels_mean_what_the_loops_mean(nested: bool, warp_specialised: bool) -> None:
     seen = set()
 
-    @settings(max_examples=DRAWS, deadline=None, derandomize=True, database=None)
+    @settings(EXAMPLES, max_examples=DRAWS)
     @given(cases(nested=nested, all_rings=warp_specialised), st.data())
     def check(case: Case, data: st.DataObject) -> None:
         inner = data.draw(st.integers(0, 8 if nested else 40), "inner")

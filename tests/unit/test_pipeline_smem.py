@@ -42,6 +42,8 @@ from interlace.pipeline.ir import (
 from interlace.pipeline.smem import SharedLayout, lay_out
 from interlace.pipeline.traverse import read, walk, written
 
+from ..draws import EXAMPLES
+
 #: Meetings of all threads so far; and statements, where one thread's order counts.
 Moment = tuple[int, int]
 
@@ -115,7 +117,7 @@ def programs(draw: st.DrawFn) -> Kernel:
 def test_between_tiles_that_share_bytes_all_threads_meet() -> None:
     sharing = 0
 
-    @settings(max_examples=300, deadline=None, derandomize=True, database=None)
+    @settings(EXAMPLES, max_examples=300)
     @given(programs(), st.booleans())
     def check(kernel: Kernel, warp_specialised: bool) -> None:
         nonlocal sharing

@@ -39,8 +39,8 @@ from interlace.policies.orders import Hilbert
 from interlace.policies.splits import SplitK, StreamK
 from interlace.policies.sync import KernelSync, NoSync, RowSync
 
+from ..draws import EXAMPLES
 from .graphs import (
-    EXAMPLES,
     AnyBody,
     choices,
     conv_chain,

@@ -27,9 +27,9 @@ from interlace.policies.sync import (
     TileSync,
 )
 
+from ..draws import EXAMPLES
 from . import oracle
 from .graphs import (
-    EXAMPLES,
     POLICIES,
     ScatteredSync,
     choices,

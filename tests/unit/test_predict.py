@@ -30,7 +30,7 @@ from interlace.sim.modes import PERSISTENT, hopper
 from interlace.sim.traffic import LIMIT, touches
 from interlace.workloads.chains import one_matmul, two_matmuls
 
-from .graphs import EXAMPLES
+from ..draws import EXAMPLES
 
 MEASURED = Path(__file__).parents[2] / "benchmarks" / "results" / "traffic-h200.json"
 ORDERS: tuple[Order, ...] = (

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from interlace.graph import ragged
 from interlace.graph.ragged import Groups, batches, distinct, fold, grouped, held, offsets, ranges, slices
 
-from .graphs import EXAMPLES, column
+from ..draws import EXAMPLES
+from .graphs import column
 
 
 @EXAMPLES

@@ -16,6 +16,8 @@ from interlace.planner.search import search
 from interlace.sim.traffic import Touches
 from interlace.sim.traffic import touches as all_touches
 
+from ..draws import EXAMPLES
+
 RELU = il.workloads.FFNShape(4096, 14336, il.Activation.RELU, False)
 RING = il.hopper(192 << 10)
 
@@ -56,7 +58,7 @@ def test_the_answer_is_the_same_each_time() -> None:
     assert first.tried == second.tried
 
 
-@settings(max_examples=15, deadline=None)
+@settings(EXAMPLES, max_examples=15)
 @given(st.integers(1, 300), st.sampled_from([(16, 64, 64), (32, 32, 64), (64, 64, 32)]), st.integers(1, 4))
 def test_it_is_proved_and_predicted_no_slower_than_no_planning(m: int, tile: tuple[int, int, int], width: int) -> None:
     shape = il.workloads.FFNShape(64 * width, 96 * width, il.Activation.RELU, False)

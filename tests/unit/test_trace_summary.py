@@ -11,7 +11,7 @@ from interlace.core.errors import ItemError, PlanError
 from interlace.trace.events import Trace
 from interlace.trace.summary import Summary
 
-from .graphs import EXAMPLES
+from ..draws import EXAMPLES
 
 Row = tuple[int, int, int, int, int]
 

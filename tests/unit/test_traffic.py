@@ -29,9 +29,9 @@ from interlace.sim.traffic import Touches, touches
 from interlace.sim.units import ALIGN_BYTES, Partition
 from interlace.workloads import FFNShape, ffn, two_copies
 
+from ..draws import EXAMPLES
 from . import oracle
 from .graphs import (
-    EXAMPLES,
     chain,
     choices,
     conv_chain,

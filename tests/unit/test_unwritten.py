@@ -18,8 +18,9 @@ from interlace.graph.tensor import Tensor
 from interlace.plan.verify import verify
 from interlace.planner.build import Choices, build
 
+from ..draws import EXAMPLES
 from . import oracle
-from .graphs import EXAMPLES, program
+from .graphs import program
 from .test_dependencies import found
 
 I, J = axes(2)

@@ -1,0 +1,13 @@
+"""How property tests draw: the same examples on every run, however slow the machine; with INTERLACE_RANDOM=1 new ones.
+
+``make random`` runs all property tests with new examples, ROUNDS times over; a failure prints the blob that repeats it.
+"""
+
+from __future__ import annotations
+
+import os
+
+from hypothesis import settings
+
+RANDOM = os.environ.get("INTERLACE_RANDOM") == "1"
+EXAMPLES = settings(derandomize=not RANDOM, deadline=None, database=None, max_examples=100, print_blob=RANDOM)
