@@ -8,10 +8,9 @@ from random import Random
 import numpy as np
 import pytest
 import safetensors.numpy
-from typer.testing import CliRunner
 
 import interlace
-from interlace.cli import app, main, table
+from interlace.cli import main, table
 from interlace.cli import run as run_module
 from interlace.cli.machine import find, target
 from interlace.cli.names import (
@@ -31,28 +30,7 @@ from interlace.cli.table import Row
 from interlace.cli.trace import arrows
 from interlace.core.errors import NoDeviceError, TooManyWorkersError
 
-#: up has 2 x 2 tiles of 16 x 64 and down 2 x 1: small enough to check by hand.
-SMALL = ["--device", "cpu", "--m", "32", "--hidden", "64", "--ffn", "128"]
-
-
-def invoke(*arguments: object):
-    result = CliRunner().invoke(app, [str(a) for a in arguments])
-    if result.exception is not None and not isinstance(result.exception, SystemExit):
-        raise result.exception
-    return result
-
-
-def succeed(*arguments: object) -> str:
-    result = invoke(*arguments)
-    assert result.exit_code == 0, result.output
-    return result.stdout
-
-
-def fail(code: int, *arguments: object) -> str:
-    result = invoke(*arguments)
-    assert result.exit_code == code, result.output
-    assert "Traceback" not in result.output
-    return " ".join(result.stderr.replace("│", " ").split())
+from .commands import SMALL, fail, invoke, succeed
 
 
 def cpu_problem(**options: object):

@@ -72,3 +72,37 @@ def test_a_file_that_fails_says_so(tmp_path: Path) -> None:
 def test_the_examples_are_right(example: str, capsys: pytest.CaptureFixture[str]) -> None:
     runpy.run_path(example, run_name="__main__")
     assert "rewritten means the same: True" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("import sys\nsys.exit(0)\n", "line 2: SystemExit: 0"),
+        ("quit()", "line 1: SystemExit: None"),
+        ("raise SystemExit(3)", "line 1: SystemExit: 3"),
+        ("def f():\n    return 1 / 0\nf()\n", "line 2: ZeroDivisionError"),
+        ("x = 1\ndef f(:\n", "line 2: SyntaxError"),
+        ("def f():\n    return f()\nf()", "line 2: RecursionError"),
+        ("import nothing_of_this_name", "line 1: ModuleNotFoundError"),
+        ("class E(BaseException): pass\nraise E('odd')", "line 2: E: odd"),
+        ("x = ' ' * (1 << 62)", "line 1: MemoryError"),
+        ("x = '\0'", "cannot be run"),
+        ("KERNEL = 1\nBUFFERED = 2", "must define KERNEL"),
+        ("", "must define KERNEL"),
+    ],
+)
+def test_what_a_users_file_does_is_never_success(tmp_path: Path, text: str, words: str) -> None:
+    file = tmp_path / "mine.py"
+    file.write_text(text)
+    result = CliRunner().invoke(app, ["pipeline", str(file)])
+    assert result.exit_code == 2
+    assert words in result.stderr
+    assert result.stderr.startswith(f"error: {str(file)!r} ")
+    assert result.stderr.count("\n") == 1
+
+
+def test_ctrl_c_in_a_users_file_is_ctrl_c(tmp_path: Path) -> None:
+    file = tmp_path / "mine.py"
+    file.write_text("raise KeyboardInterrupt")
+    result = CliRunner().invoke(app, ["pipeline", str(file)])
+    assert (result.exit_code, result.stderr) == (130, "error: interrupted\n")

@@ -16,7 +16,7 @@ from interlace.cli import traffic as cli_traffic
 from interlace.core.devices import H200, L2
 from interlace.planner.bounds import SMITH
 
-from .test_cli import fail, succeed
+from .commands import fail, succeed
 
 #: 4 x 6 tiles of 32 x 32 in 8 chunks of 16: chunks of 1 KiB, outputs of 2 KiB.
 SMALL = ["traffic", "--m", "128", "--n", "192", "--k", "128", "--tile", "32x32x16", "--workers", "4"]
@@ -149,9 +149,18 @@ def test_labels_keep_apart_and_near_and_inside() -> None:
 
 def test_without_matplotlib_the_extra_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "matplotlib", None)
-    monkeypatch.setattr(traffic_plot, "find_spec", lambda name: None)
     message = fail(1, *SMALL, "--sweep", "--plot", tmp_path / "t.png")
     assert message == "error: --plot needs matplotlib; run: pip install 'interlace[plot]'"
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_matplotlib_that_does_not_start_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("matplotlib")
+    for name in [name for name in sys.modules if name.partition(".")[0] == "matplotlib"]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setenv("MPLBACKEND", "nonsense")
+    message = fail(1, *SMALL, "--sweep", "--plot", tmp_path / "t.png")
+    assert message.startswith("error: --plot needs matplotlib, which does not start: ")
     assert not list(tmp_path.iterdir())
 
 

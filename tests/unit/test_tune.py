@@ -307,14 +307,14 @@ def test_a_lack_of_memory_is_a_failed_candidate_or_one_line(fake_gpu: type[Probl
 def test_only_a_cache_that_cannot_be_written_is_said_to_be_one(
     fake_gpu: type[Problem], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    (tmp_path / "tune").write_text("no folder")
-    with pytest.raises(StoreError, match=r"cannot keep the setting for 16 tokens in '.*: .* set INTERLACE_CACHE_DIR"):
-        list(tune(SMALL, [16], top=1))
-
     def missing(makers: object) -> None:
         raise FileNotFoundError(2, "No such file or directory", "ptxas")
 
     monkeypatch.setattr(searching, "compile_launches", missing)
+    (tmp_path / "tune").write_text("no folder")  # which is found out before anything is compiled
+    with pytest.raises(StoreError, match=r"cannot keep settings in '.*tune': .* set INTERLACE_CACHE_DIR"):
+        list(tune(SMALL, [16], top=1))
+    (tmp_path / "tune").unlink()
     with pytest.raises(DeviceError, match="'ptxas'"):
         list(tune(SMALL, [16], top=1))
 

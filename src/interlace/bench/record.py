@@ -15,8 +15,8 @@ from interlace.core.files import write_whole
 from interlace.executors.gpu import open_device
 
 
-def write_record(path: Path, command: str, protocol: str, measures: Iterable[str], figures: dict[str, Any]) -> None:
-    """Write figures with GPU, versions, date, command and sources, as one JSON file, whole or not at all.
+def record(command: str, protocol: str, measures: Iterable[str], figures: dict[str, Any]) -> str:
+    """Figures with GPU, versions, date, command and sources, as the text of one JSON file.
 
     Args:
         measures: rooms and modules of the package whose code the figures depend on; see ``sources``.
@@ -24,7 +24,17 @@ def write_record(path: Path, command: str, protocol: str, measures: Iterable[str
     Raises:
         NoDeviceError: there is no CUDA device to name.
     """
-    _write(path, _origin(measures), command, protocol, figures)
+    return _text(_origin(measures), command, protocol, figures)
+
+
+def write_record(path: Path, command: str, protocol: str, measures: Iterable[str], figures: dict[str, Any]) -> None:
+    """Write a ``record``, whole or not at all.
+
+    Raises:
+        NoDeviceError: there is no CUDA device to name.
+        OSError: the file cannot be written.
+    """
+    write_whole(path, record(command, protocol, measures, figures))
 
 
 def write_cpu_record(
@@ -38,7 +48,7 @@ def write_cpu_record(
     """The same for figures of the host: its CPU, and the versions of Python and of ``packages``."""
     versions = {"python": platform.python_version(), **{name: version(name) for name in packages}}
     origin = {"cpu": cpu_name(), "versions": versions, "sources": source_hashes(measures)}
-    _write(path, origin, command, protocol, figures)
+    write_whole(path, _text(origin, command, protocol, figures))
 
 
 def cpu_name() -> str:
@@ -51,14 +61,14 @@ def cpu_name() -> str:
     return names[0] if names else platform.machine()
 
 
-def _write(path: Path, origin: dict[str, Any], command: str, protocol: str, figures: dict[str, Any]) -> None:
+def _text(origin: dict[str, Any], command: str, protocol: str, figures: dict[str, Any]) -> str:
     head = {
         **origin,
         "date": datetime.now(UTC).date().isoformat(),
         "command": command,
         "protocol": protocol,
     }
-    write_whole(path, json.dumps({**head, **figures}, indent=1) + "\n")
+    return json.dumps({**head, **figures}, indent=1) + "\n"
 
 
 def kept_rows(path: Path, measures: Iterable[str]) -> list[dict[str, Any]]:
@@ -69,8 +79,8 @@ def kept_rows(path: Path, measures: Iterable[str]) -> list[dict[str, Any]]:
     """
     origin = _origin(measures)
     try:
-        record = json.loads(path.read_text(encoding="utf-8"))
-        rows = record["rows"] if {key: record[key] for key in origin} == origin else []
+        found = json.loads(path.read_text(encoding="utf-8"))
+        rows = found["rows"] if {key: found[key] for key in origin} == origin else []
     except (OSError, ValueError, KeyError, TypeError):
         return []
     return list(rows)

@@ -8,6 +8,7 @@ import typer
 
 from interlace import __version__
 from interlace.cli import bench, explain, order, pipeline, plan, profile, run, trace, traffic, tune
+from interlace.cli.streams import standard_streams
 
 app = typer.Typer(
     name="interlace",
@@ -16,6 +17,7 @@ app = typer.Typer(
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     rich_markup_mode="markdown",
+    context_settings={"help_option_names": ["--help", "-h"]},
 )
 
 
@@ -39,5 +41,6 @@ for _room in (run, plan, explain, trace, traffic, bench, tune, profile, order, p
 
 
 def main() -> None:
-    """Entry point of the ``interlace`` script."""
-    app()
+    """Entry point of the ``interlace`` script and of ``python -m interlace``."""
+    with standard_streams():
+        app(prog_name="interlace")

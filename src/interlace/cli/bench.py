@@ -2,23 +2,31 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.progress import track
 
 from interlace.bench import ffn as bench_ffn
 from interlace.bench import sync as bench_sync
-from interlace.bench.record import write_record
+from interlace.bench.record import record
 from interlace.cli import hopper
-from interlace.cli.console import BadInput, reported, say, show, working, writable, writing
+from interlace.cli.console import BadInput, progress, say, show, working
+from interlace.cli.names import MODELS
+from interlace.cli.options import command
+from interlace.cli.outputs import Output, output, save
 from interlace.cli.table import facts, number
-from interlace.workloads.ffn import MODELS
 
 _MODELS = ("llama3-8b", "gpt3-145b-tp8")
 _TOKENS = (1, 16, 64, 128, 256, 512, 1024, 2048)
-Out = Annotated[Path | None, typer.Option("--out", callback=writable, help="Write the record to this JSON file.")]
+_FFN_PROTOCOL = (
+    "CUDA-graph replays, variants interleaved, median of 15 rounds after picking on 15 others, bf16, weights rotated "
+    "past the L2"
+)
+_SYNC_PROTOCOL = "1,000 rounds in one thread block of 4 warps, median of 11 repeats, %globaltimer"
+Out = Annotated[
+    Output | None,
+    typer.Option("--out", metavar="FILE", parser=output, help="Write the record to this JSON file; - for stdout."),
+]
 
 
 def register(app: typer.Typer) -> None:
@@ -26,12 +34,15 @@ def register(app: typer.Typer) -> None:
     bench = typer.Typer(help="Measure on a GPU, all variants in one run, interleaved.", no_args_is_help=True)
     app.add_typer(bench, name="bench")
 
-    @bench.command("ffn")
+    @command(bench, "ffn")
     def ffn(
         model: Annotated[
-            list[str] | None, typer.Option("--model", help="A model's FFN; may be repeated.")
+            list[str] | None,
+            typer.Option(
+                "--model", metavar="MODEL", autocompletion=MODELS.complete, help="A model's FFN; may be repeated."
+            ),
         ] = None,
-        m: Annotated[list[int] | None, typer.Option("--m", help="Tokens; may be repeated.")] = None,
+        m: Annotated[list[int] | None, typer.Option("--m", min=1, help="Tokens; may be repeated.")] = None,
         out: Out = None,
         compiled: Annotated[
             bool,
@@ -45,60 +56,41 @@ def register(app: typer.Typer) -> None:
 
         Example: interlace bench ffn --m 16 --m 512 --no-compile --out record.json
         """
-        with reported():
-            models, tokens = model or list(_MODELS), m or list(_TOKENS)
-            unknown = [name for name in models if name not in MODELS]
-            if unknown:
-                raise BadInput(f"unknown models {unknown}; use {', '.join(MODELS)}")
-            shapes = [(MODELS[name], n) for name in models for n in tokens]
-            with working("compiling kernels"):
-                for _ in bench_ffn.compile_all(shapes):
-                    pass
-            rows = [
-                bench_ffn.measure(name, MODELS[name], n, compiled=compiled)
-                for name, n in track(
-                    [(name, n) for name in models for n in tokens], "measuring", transient=True
-                )
-            ]
-            for row in rows:
-                show(facts(f"{row.model}, M = {row.m}", _lines(row)))
-            mean = bench_ffn.geometric_mean([row.ratio for row in rows])
-            say(
-                f"best tile-synchronised executor against launches op by op: geometric mean {mean:.3f}, "
-                f"lowest {min(row.ratio for row in rows):.3f}"
-            )
-            if out is not None:
-                with writing(out):
-                    write_record(
-                        out,
-                        "interlace bench ffn"
-                        + "".join(f" --model {x}" for x in model or [])
-                        + "".join(f" --m {x}" for x in m or []),
-                        "CUDA-graph replays, variants interleaved, median of 15 rounds after picking on 15 others, "
-                        "bf16, weights rotated past the L2",
-                        bench_ffn.MEASURES,
-                        {"rows": [_data(row) for row in rows], "geometric_mean": mean},
-                    )
+        models, tokens = model or list(_MODELS), m or list(_TOKENS)
+        unknown = [name for name in models if name not in MODELS.plain]
+        if unknown:
+            raise BadInput(f"unknown models {unknown}; use {MODELS.listing}")
+        cases = [(name, MODELS.plain[name], n) for name in models for n in tokens]
+        with working("compiling kernels"):
+            for _ in bench_ffn.compile_all([(shape, n) for _, shape, n in cases]):
+                pass
+        rows = [bench_ffn.measure(*case, compiled=compiled) for case in progress(cases, "measuring", len(cases))]
+        mean = bench_ffn.geometric_mean([row.ratio for row in rows])
+        if out is not None:
+            asked = [f" --model {x}" for x in model or []] + [f" --m {x}" for x in m or []]
+            figures = {"rows": [_data(row) for row in rows], "geometric_mean": mean}
+            save(out, record(f"interlace bench ffn{''.join(asked)}", _FFN_PROTOCOL, bench_ffn.MEASURES, figures))
+        for row in rows:
+            show(facts(f"{row.model}, M = {row.m}", _lines(row)))
+        say(
+            f"best tile-synchronised executor against launches op by op: geometric mean {mean:.3f}, "
+            f"lowest {min(row.ratio for row in rows):.3f}"
+        )
 
     hopper.register(bench)
 
-    @bench.command("sync")
+    @command(bench, "sync")
     def sync(out: Out = None) -> None:
         """What a post, a wait, a hand-over between SMs and a ticket cost, in nanoseconds on an idle GPU.
 
         Example: interlace bench sync
         """
-        with reported():
-            with working("measuring"):
-                costs = bench_sync.costs()
-            show(facts("cost of the parts", [(name, f"{number(ns)} ns") for name, ns in costs.items()]))
-            if out is not None:
-                with writing(out):
-                    protocol = (
-                        "1,000 rounds in one thread block of 4 warps, median of 11 repeats, %globaltimer"
-                    )
-                    figures = {"nanoseconds": dict(costs)}
-                    write_record(out, "interlace bench sync", protocol, bench_sync.MEASURES, figures)
+        with working("measuring"):
+            costs = bench_sync.costs()
+        if out is not None:
+            figures = {"nanoseconds": dict(costs)}
+            save(out, record("interlace bench sync", _SYNC_PROTOCOL, bench_sync.MEASURES, figures))
+        show(facts("cost of the parts", [(name, f"{number(ns)} ns") for name, ns in costs.items()]))
 
 
 def _lines(row: bench_ffn.Row) -> list[tuple[str, str]]:

@@ -1,15 +1,11 @@
-"""What the commands say and write: errors, spinners, files."""
+"""What the commands say: results, errors, and that they are at work."""
 
 from __future__ import annotations
 
-import json
-import os
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from pathlib import Path
-from tempfile import TemporaryFile
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import typer
 from rich.console import Console
@@ -17,10 +13,9 @@ from rich.progress import Progress, track
 from rich.table import Table
 
 from interlace.core.errors import InterlaceError
-from interlace.core.files import write_whole
 
 T = TypeVar("T")
-FAILED, BAD_INPUT = 1, 2
+FAILED, BAD_INPUT, INTERRUPTED = 1, 2, 130
 _LONGEST = 2000  # characters of a message that are shown
 _WIDTH = 110  # columns of a table that goes to a file or a pipe
 
@@ -40,19 +35,28 @@ def bad_input() -> Iterator[None]:
 
 @contextmanager
 def reported() -> Iterator[None]:
-    """Turn errors into one line on stderr and an exit code: 2 for bad input, 1 for all other failures."""
+    """Turn errors into one line on stderr and an exit code: 2 for bad input, 130 for Ctrl-C, 1 for other failures."""
     try:
         yield
     except BadInput as error:
         raise fail(str(error), BAD_INPUT) from None
     except InterlaceError as error:
         raise fail(str(error), FAILED) from None
+    except MemoryError as error:
+        raise fail(f"out of memory: {error}; use a smaller problem or larger tiles", FAILED) from None
+    except KeyboardInterrupt:
+        raise fail("interrupted", INTERRUPTED) from None
 
 
 def fail(message: str, code: int) -> typer.Exit:
     """Print an error; returns what to raise."""
-    typer.echo(f"error: {printable(message)}", err=True)
+    report(message)
     return typer.Exit(code)
+
+
+def report(message: str) -> None:
+    """Print an error."""
+    typer.echo(f"error: {printable(message)}", err=True)
 
 
 def note(message: str) -> None:
@@ -100,47 +104,3 @@ def say(text: str) -> None:
 def show(table: Table) -> None:
     """Print a table on stdout."""
     Console(width=None if sys.stdout.isatty() else _WIDTH).print(table)
-
-
-def save_json(path: Path, data: Mapping[str, Any]) -> None:
-    """Write data as JSON, whole or not at all."""
-    save(path, json.dumps(data, indent=2, allow_nan=False) + "\n")
-
-
-def save(path: Path, content: str | bytes) -> None:
-    """Write a file, whole or not at all."""
-    with writing(path):
-        write_whole(path, content)
-
-
-@contextmanager
-def writing(path: Path) -> Iterator[None]:
-    """Name the file when it cannot be written."""
-    try:
-        yield
-    except OSError as error:
-        raise BadInput(f"cannot write {str(path)!r}: {error.strerror}") from None
-
-
-def writable(path: Path | None) -> Path | None:
-    """Option callback: refuse a path that cannot be written before any time is spent."""
-    obstacle = "" if path is None else _obstacle(path)
-    if obstacle:
-        raise typer.BadParameter(obstacle)
-    return path
-
-
-def _obstacle(path: Path) -> str:
-    """Why a path cannot be written, "" if it can; of a link, what it names."""
-    try:
-        target = Path(os.path.realpath(path)) if path.is_symlink() else path
-        if target.is_dir():
-            return f"{str(path)!r} is a folder; name a file"
-        if os.path.lexists(target) and not target.is_file():
-            return f"{str(path)!r} is no regular file; name one, or a new one"
-        if not target.parent.is_dir():
-            return f"folder {str(target.parent)!r} does not exist; make it first"
-        with TemporaryFile(dir=target.parent):
-            return ""
-    except OSError as error:
-        return f"cannot write {str(path)!r}: {error.strerror}; use another folder"

@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from interlace.cli import table
-from interlace.cli.console import BadInput, bad_input, save_json, show, stepping
+from interlace.cli.console import BadInput, bad_input, show, stepping
 from interlace.cli.machine import Machine, target
 from interlace.cli.names import Workload
 from interlace.cli.options import JsonFile, WorkloadOptions, command
+from interlace.cli.outputs import save_json
 from interlace.cli.problem import Problem, problem
 from interlace.core.devices import CPU, H200, DeviceSpec
 from interlace.graph.graph import Graph
@@ -20,7 +21,6 @@ from interlace.workloads.ffn import FFNShape
 
 if TYPE_CHECKING:
     from interlace.planner.explain import Explanation
-
 
 
 def register(app: typer.Typer) -> None:
@@ -52,9 +52,9 @@ def register(app: typer.Typer) -> None:
             with stepping() as step:
                 planned = search(graphs, device, mode, lambda tried: step("planning", tried, 20 + 8 * len(graphs)))
                 told = explain(planned, device, mode)
-        _show(f"{task.title}, planned for {device.name}", told)
         if json is not None:
             save_json(json, _data(told))
+        _show(f"{task.title}, planned for {device.name}", told)
 
 
 def _question(

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from interlace.bench.hopper import MEASURES, ROWS, compile_all, means, measure
-from interlace.bench.record import kept_rows, write_record
-from interlace.cli.console import BadInput, progress, reported, say, show, writable, writing
+from interlace.bench.record import kept_rows, record
+from interlace.cli.console import BadInput, progress, say, show
+from interlace.cli.options import command
+from interlace.cli.outputs import Output, output_file, save
 from interlace.cli.table import columns
 from interlace.workloads.hopper import hopper_setting
 
@@ -23,18 +24,24 @@ _PROTOCOL = (
 def register(bench: typer.Typer) -> None:
     """Add the command to ``interlace bench``."""
 
-    @bench.command("hopper-ffn")
+    @command(bench, "hopper-ffn")
     def hopper_ffn(
         row: Annotated[
-            list[str] | None, typer.Option("--row", help=f"One of {', '.join(ROWS)}; may be repeated.")
+            list[str] | None,
+            typer.Option(
+                "--row",
+                metavar="NAME",
+                autocompletion=_complete,
+                help=f"One of {', '.join(ROWS)}; may be repeated.",
+            ),
         ] = None,
         m: Annotated[
-            list[int] | None, typer.Option("--m", help="Only these tokens of the rows; may be repeated.")
+            list[int] | None, typer.Option("--m", min=1, help="Only these tokens of the rows; may be repeated.")
         ] = None,
         out: Annotated[
-            Path | None,
+            Output | None,
             typer.Option(
-                "--out", "--json", metavar="FILE", callback=writable, help="Write the record to this JSON file."
+                "--out", "--json", metavar="FILE", parser=output_file, help="Write the record to this JSON file."
             ),
         ] = None,
         update: Annotated[
@@ -51,21 +58,23 @@ def register(bench: typer.Typer) -> None:
 
         Example: interlace bench hopper-ffn --row relu --m 16 --m 512 --out record.json
         """
-        with reported():
-            cases = _cases(row or list(ROWS), m)
-            jobs = [(n, ROWS[name].shape, hopper_setting(n, ROWS[name].shape)) for name, n in cases]
-            for _ in progress(compile_all(jobs), "compiling kernels", len(jobs)):
-                pass
-            kept = kept_rows(out, MEASURES) if update and out is not None else []
-            rows = [r for r in kept if (r["row"], r["m"]) not in cases]
-            for name, n in progress(cases, "measuring", len(cases)):
-                rows.append(measure(name, n, compiled=compiled).to_data())
-                rows.sort(key=lambda r: (list(ROWS).index(r["row"]), r["m"]))
-                if out is not None:
-                    with writing(out):
-                        figures = {"rows": rows, "means": _means(rows)}
-                        write_record(out, "interlace bench hopper-ffn", _PROTOCOL, MEASURES, figures)
-            _show(rows)
+        cases = _cases(row or list(ROWS), m)
+        jobs = [(n, ROWS[name].shape, hopper_setting(n, ROWS[name].shape)) for name, n in cases]
+        for _ in progress(compile_all(jobs), "compiling kernels", len(jobs)):
+            pass
+        kept = kept_rows(out.path, MEASURES) if update and out is not None else []
+        rows = [r for r in kept if (r["row"], r["m"]) not in cases]
+        for name, n in progress(cases, "measuring", len(cases)):
+            rows.append(measure(name, n, compiled=compiled).to_data())
+            rows.sort(key=lambda r: (list(ROWS).index(r["row"]), r["m"]))
+            if out is not None:
+                figures = {"rows": rows, "means": _means(rows)}
+                save(out, record("interlace bench hopper-ffn", _PROTOCOL, MEASURES, figures))
+        _show(rows)
+
+
+def _complete(incomplete: str) -> list[str]:
+    return [name for name in ROWS if name.startswith(incomplete)]
 
 
 def _cases(names: Sequence[str], m: Sequence[int] | None) -> list[tuple[str, int]]:

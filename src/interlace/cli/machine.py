@@ -67,10 +67,13 @@ def find(device: Device | None) -> Machine:
 
 def target(device: Device | None) -> Machine:
     """The machine to plan for: a GPU that is asked for need not be here."""
+    absent = Machine(True, H200.name, H200.sms, H200.l2_bytes)
+    if device is Device.CUDA and not _has_driver():
+        return absent
     try:
         return find(device)
     except NoDeviceError:
-        return Machine(True, H200.name, H200.sms, H200.l2_bytes)
+        return absent
 
 
 def versions() -> dict[str, str]:

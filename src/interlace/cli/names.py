@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import glob
 import os
 import re
 from collections.abc import Callable, Mapping
@@ -70,7 +71,15 @@ class Names(Generic[T]):
     @property
     def listing(self) -> str:
         """All names, as help texts and messages show them."""
-        return ", ".join([*self.plain, *(f"{name}:{example}" for name, (example, _) in self.counted.items())])
+        return ", ".join(self._shown)
+
+    @property
+    def _shown(self) -> list[str]:
+        return [*self.plain, *(f"{name}:{example}" for name, (example, _) in self.counted.items())]
+
+    def complete(self, incomplete: str) -> list[str]:
+        """The names that begin so, for a shell that completes a value."""
+        return [name for name in self._shown if name.startswith(incomplete)]
 
     def parse(self, text: str) -> T:
         """The member that ``text`` names. Raises typer.BadParameter, which lists all names."""
@@ -267,6 +276,11 @@ def workload(text: str) -> Workload | Path:
     if text not in WORKLOADS.plain and (text.endswith(".json") or os.path.exists(text)):
         return Path(text)
     return WORKLOADS.parse(text)
+
+
+def complete_workload(incomplete: str) -> list[str]:
+    """Workloads and plan files that begin so, for a shell that completes a value."""
+    return WORKLOADS.complete(incomplete) + sorted(glob.glob(f"{glob.escape(incomplete)}*.json"))
 
 
 def grid(text: str) -> tuple[int, int]:

@@ -18,7 +18,8 @@ from typing import Annotated, Any, get_args, get_origin, get_type_hints
 import typer
 
 from interlace.cli import names
-from interlace.cli.console import reported, writable
+from interlace.cli.console import reported
+from interlace.cli.outputs import Output, kept_apart, output
 from interlace.core.dtypes import DType
 from interlace.kernels.matmul import Activation
 from interlace.policies.interleavings import Interleaving
@@ -30,10 +31,17 @@ from interlace.workloads import FFNShape
 _SHAPE, _WEIGHTS, _PLAN = "Shape", "Weights from a checkpoint", "Plan"
 
 
-def _named(choices: names.Names[Any], flag: str, metavar: str, text: str, panel: str | None = None) -> Any:
+def named(choices: names.Names[Any], flag: str, metavar: str, text: str, panel: str | None = None) -> Any:
     """An option whose value is one of ``choices``."""
     help_text = f"{text}: {choices.listing}."
-    return typer.Option(flag, parser=choices.parse, metavar=metavar, help=help_text, rich_help_panel=panel)
+    return typer.Option(
+        flag,
+        parser=choices.parse,
+        autocompletion=choices.complete,
+        metavar=metavar,
+        help=help_text,
+        rich_help_panel=panel,
+    )
 
 
 def _stored(flag: str, text: str) -> Any:
@@ -42,7 +50,7 @@ def _stored(flag: str, text: str) -> Any:
 
 Model = Annotated[
     FFNShape | None,
-    _named(names.MODELS, "--model", "MODEL", "Widths of a known model (llama3-8b on a GPU, else minilm)", _SHAPE),
+    named(names.MODELS, "--model", "MODEL", "Widths of a known model (llama3-8b on a GPU, else minilm)", _SHAPE),
 ]
 Hidden = Annotated[
     int | None, typer.Option("--hidden", min=1, help="Width of the model (columns).", rich_help_panel=_SHAPE)
@@ -57,10 +65,10 @@ Gated = Annotated[
     ),
 ]
 ActivationOption = Annotated[
-    Activation | None, _named(names.ACTIVATIONS, "--activation", "NAME", "Between the matmuls", _SHAPE)
+    Activation | None, named(names.ACTIVATIONS, "--activation", "NAME", "Between the matmuls", _SHAPE)
 ]
 DTypeOption = Annotated[
-    DType | None, _named(names.DTYPES, "--dtype", "DTYPE", "Of all tensors, bf16 by default", _SHAPE)
+    DType | None, named(names.DTYPES, "--dtype", "DTYPE", "Of all tensors, bf16 by default", _SHAPE)
 ]
 
 
@@ -84,6 +92,7 @@ class WorkloadOptions:
         names.Workload | Path,
         typer.Argument(
             parser=names.workload,
+            autocompletion=names.complete_workload,
             metavar="WORKLOAD",
             help=f"What to run: {names.WORKLOADS.listing}; for run and trace also a plan file.",
         ),
@@ -120,7 +129,7 @@ class WorkloadOptions:
     down: Annotated[str | None, _stored("--down", "Down-projection, (hidden, ffn).")] = None
     gate: Annotated[str | None, _stored("--gate", "Gate projection, if the FFN is gated.")] = None
     device: Annotated[
-        names.Device | None, _named(names.DEVICES, "--device", "DEVICE", "Where to run, or what to plan for")
+        names.Device | None, named(names.DEVICES, "--device", "DEVICE", "Where to run, or what to plan for")
     ] = None
 
 
@@ -130,18 +139,18 @@ class ScheduleOptions:
 
     policy: Annotated[
         SyncPolicy | None,
-        _named(names.POLICIES, "--policy", "POLICY", "Which tiles share a semaphore", _PLAN),
+        named(names.POLICIES, "--policy", "POLICY", "Which tiles share a semaphore", _PLAN),
     ] = None
     order: Annotated[
-        Order | None, _named(names.ORDERS, "--order", "ORDER", "In which order an op's tiles run", _PLAN)
+        Order | None, named(names.ORDERS, "--order", "ORDER", "In which order an op's tiles run", _PLAN)
     ] = None
     interleave: Annotated[
         Interleaving | None,
-        _named(names.INTERLEAVINGS, "--interleave", "HOW", "How the orders of several ops merge", _PLAN),
+        named(names.INTERLEAVINGS, "--interleave", "HOW", "How the orders of several ops merge", _PLAN),
     ] = None
     dispatch: Annotated[
         names.DispatchChoice | None,
-        _named(
+        named(
             names.DISPATCHES,
             "--dispatch",
             "DISPATCH",
@@ -154,12 +163,13 @@ class ScheduleOptions:
         typer.Option(
             "--workers",
             min=1,
+            max=(1 << 31) - 1,
             help="Tiles that run at once; by default as many as suit the workload.",
             rich_help_panel=_PLAN,
         ),
     ] = None
     split: Annotated[
-        Split | None, _named(names.SPLITS, "--split", "SPLIT", "How reductions are cut into items", _PLAN)
+        Split | None, named(names.SPLITS, "--split", "SPLIT", "How reductions are cut into items", _PLAN)
     ] = None
     chunk_waits: Annotated[
         bool,
@@ -174,33 +184,28 @@ class ScheduleOptions:
 Seed = Annotated[int, typer.Option("--seed", min=0, help="Of the random inputs and of random interleavings.")]
 ExecutorOption = Annotated[
     names.ExecutorChoice | None,
-    typer.Option(
-        "--executor", parser=names.EXECUTORS.parse, metavar="NAME", help=f"{names.EXECUTORS.listing}."
-    ),
+    named(names.EXECUTORS, "--executor", "NAME", "One way to run it"),
 ]
 ExecutorOptions = Annotated[
     list[names.ExecutorChoice] | None,
-    typer.Option(
-        "--executor",
-        parser=names.EXECUTORS.parse,
-        metavar="NAME",
-        help=f"Run only this one; may be repeated. One of {names.EXECUTORS.listing}.",
-    ),
+    named(names.EXECUTORS, "--executor", "NAME", "Run only this one; may be repeated. One of"),
 ]
 JsonFile = Annotated[
-    Path | None,
-    typer.Option("--json", metavar="FILE", callback=writable, help="Write the results to this file as well."),
+    Output | None,
+    typer.Option("--json", metavar="FILE", parser=output, help="Write the results to this file too; - for stdout."),
 ]
 TraceFile = Annotated[
-    Path | None,
+    Output | None,
     typer.Option(
         "--trace",
         metavar="FILE",
-        callback=writable,
-        help="Write a trace of the last executor that can trace, for ui.perfetto.dev.",
+        parser=output,
+        help="Write a trace of the last executor that can trace, for ui.perfetto.dev; - for stdout.",
     ),
 ]
-OutFile = Annotated[Path, typer.Option("--out", metavar="FILE", callback=writable, help="The file to write.")]
+OutFile = Annotated[
+    Output, typer.Option("--out", metavar="FILE", parser=output, help="The file to write; - for stdout.")
+]
 
 
 def command(app: typer.Typer, name: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
@@ -230,9 +235,9 @@ def command(app: typer.Typer, name: str) -> Callable[[Callable[..., None]], Call
                 )
 
         def run(**given: Any) -> None:
-            for group, kind in groups.items():
-                given[group] = kind(**{f.name: given.pop(f.name) for f in fields(kind)})
-            with reported():
+            with reported(), kept_apart(given.values()):
+                for group, kind in groups.items():
+                    given[group] = kind(**{f.name: given.pop(f.name) for f in fields(kind)})
                 function(**given)
 
         run.__name__, run.__doc__ = function.__name__, function.__doc__

@@ -9,8 +9,9 @@ import typer
 from rich.table import Table
 
 from interlace.cli import names, table
-from interlace.cli.console import bad_input, note, save_json, show, stepping
-from interlace.cli.options import JsonFile, command
+from interlace.cli.console import bad_input, note, show, stepping
+from interlace.cli.options import JsonFile, command, named
+from interlace.cli.outputs import save_json
 from interlace.planner.grids.families import families
 from interlace.planner.grids.panels import Cache, PanelGrid, Visit
 from interlace.planner.grids.replay import loads
@@ -35,12 +36,7 @@ def register(app: typer.Typer) -> None:
         ],
         cache: Annotated[
             Cache | None,
-            typer.Option(
-                "--cache",
-                parser=names.CACHES.parse,
-                metavar="CACHE",
-                help=f"What a full cache evicts: {names.CACHES.listing}; lru by default.",
-            ),
+            named(names.CACHES, "--cache", "CACHE", "What a full cache evicts, lru by default"),
         ] = None,
         start: Annotated[
             tuple[int, int] | None,
@@ -99,7 +95,7 @@ def register(app: typer.Typer) -> None:
                         f"{seen:,} states, {low} to {high} loads", low, high
                     ),
                 )
-        named = {
+        familiar = {
             names.family_name(member): loads(panels, member.walk(panels), capacity, policy)
             for member in families(panels, capacity)
         }
@@ -112,19 +108,19 @@ def register(app: typer.Typer) -> None:
             ("lower bound", table.plural(found.lower_bound, "load")),
             ("states kept", f"{found.states:,}"),
         ]
+        if json is not None:
+            asked = {"grid": list(grid), "chunks": chunks, "capacity": capacity, "cache": policy.value}
+            save_json(json, asked | _data(found) | {"families": familiar})
         show(table.facts("the order that loads least", facts))
         if panels.columns <= _WIDEST:
             show(_picture(panels, found.walk))
         rows = [
             (name, f"{cost:,}", f"{cost / found.loads:.2f}x")
-            for name, cost in sorted(named.items(), key=lambda item: item[1])
+            for name, cost in sorted(familiar.items(), key=lambda item: item[1])
         ]
         show(table.columns("named orders", ("order", "loads", "of the best"), rows))
         if found.stopped:
             note(f"no proof: {found.stopped}; {found.loads} is the best found, {found.lower_bound} a lower bound")
-        if json is not None:
-            asked = {"grid": list(grid), "chunks": chunks, "capacity": capacity, "cache": policy.value}
-            save_json(json, asked | _data(found) | {"families": named})
 
 
 def _picture(grid: PanelGrid, walk: Sequence[Visit]) -> Table:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import runpy
 from enum import Enum
 from pathlib import Path
+from traceback import extract_tb
 from typing import Annotated, Any
 
 import typer
@@ -80,10 +81,20 @@ def _read(file: Path) -> tuple[Kernel, tuple[str, ...]]:
         raise BadInput(f"no file {str(file)!r}; name a Python file that defines KERNEL and BUFFERED")
     try:
         found: dict[str, Any] = runpy.run_path(str(file), run_name="pipeline")
-    except Exception as error:  # noqa: BLE001  (whatever a user's file raises)
-        raise BadInput(f"{str(file)!r} cannot be run: {type(error).__name__}: {error}") from None
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # noqa: BLE001  (whatever a user's file raises, and SystemExit too: it is not done)
+        raise BadInput(f"{str(file)!r} cannot be run: {_line_of(error, file)}{type(error).__name__}: {error}") from None
     kernel, buffered = found.get("KERNEL"), found.get("BUFFERED")
     names = isinstance(buffered, tuple) and all(isinstance(name, str) for name in buffered)
     if not isinstance(kernel, Kernel) or not isinstance(buffered, tuple) or not names:
         raise BadInput(f"{str(file)!r} must define KERNEL, made by a Builder, and BUFFERED, a tuple of names of tiles")
     return kernel, buffered
+
+
+def _line_of(error: BaseException, file: Path) -> str:
+    """Where in a user's file an error arose, "" if not in one of its lines."""
+    lines = [frame.lineno for frame in extract_tb(error.__traceback__) if frame.filename == str(file)]
+    if isinstance(error, SyntaxError) and error.filename == str(file):
+        lines = [error.lineno]
+    return f"line {lines[-1]}: " if lines and lines[-1] is not None else ""

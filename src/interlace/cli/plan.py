@@ -7,10 +7,11 @@ from typing import Annotated
 
 import typer
 
-from interlace.cli import plan_file, table
-from interlace.cli.console import FAILED, fail, save, save_json, say, show, working
+from interlace.cli import limits, plan_file, table
+from interlace.cli.console import FAILED, fail, say, show, working
 from interlace.cli.machine import target
 from interlace.cli.options import JsonFile, OutFile, ScheduleOptions, WorkloadOptions, command
+from interlace.cli.outputs import save, save_json
 from interlace.cli.problem import problem
 from interlace.core.errors import InterlaceError
 from interlace.plan.plan import Plan
@@ -31,8 +32,10 @@ def register(app: typer.Typer) -> None:
         """
         machine = target(workload.device)
         task = problem(workload, machine)
+        choices = task.choices(schedule, machine)
+        limits.check_plan(task.graph, choices)
         with working("planning and verifying"):
-            proof = verify(build(task.graph, task.choices(schedule, machine)))
+            proof = verify(build(task.graph, choices))
         save(out, proof.plan.to_json())
         if json is not None:
             save_json(json, {"workload": task.facts, "device": machine.facts, **_summary(proof)})

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import os
 import stat
 from dataclasses import fields
 from pathlib import Path
 
+from interlace.cli import limits
 from interlace.cli.console import BadInput
 from interlace.cli.machine import Machine
 from interlace.cli.options import ScheduleOptions, WorkloadOptions
 from interlace.cli.problem import Problem, Proofs, problem
 from interlace.core.errors import PlanFormatError
-from interlace.graph.graph import Graph
 from interlace.kernels.base import kernel_of
 from interlace.kernels.read import read_plan
 from interlace.plan.plan import Dispatch, Plan
@@ -55,6 +54,7 @@ def task(options: WorkloadOptions, schedule: ScheduleOptions, machine: Machine) 
     """
     if not isinstance(options.workload, Path):
         work = problem(options, machine)
+        limits.check_plan(work.graph, work.choices(schedule, machine))
         return work, work.proofs(schedule, machine)
     fixed = [o for o in fields(options) if o.name not in ("workload", "device")]
     given = [o.name for o in fixed if getattr(options, o.name) is not None]
@@ -75,7 +75,6 @@ def _planned(path: Path, proof: Proof) -> tuple[Problem, Proofs]:
             )
         if kernel_of(op).reference is None:
             raise BadInput(f"op {op.name!r}: kernel {op.kernel!r} has no NumPy reference to compare with")
-    _check_memory(graph)
 
     def proofs(dispatch: Dispatch | None) -> Proof:
         if dispatch not in (None, plan.dispatch):
@@ -87,14 +86,3 @@ def _planned(path: Path, proof: Proof) -> tuple[Problem, Proofs]:
 
     facts = {"name": "plan", "file": str(path), "graph": graph.name}
     return Problem(graph, f"{graph.name} of {path}", facts, None, {}, None, TileSync(), dispatch=plan.dispatch), proofs
-
-
-def _check_memory(graph: Graph) -> None:
-    """Raise BadInput unless all tensors fit into memory, in float64 as the reference keeps them."""
-    needed = sum(8 * t.nbytes // t.dtype.itemsize for t in graph.tensors)
-    there = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    if needed > there:
-        raise BadInput(
-            f"graph {graph.name!r} takes {needed} bytes in float64, this machine has {there}; verify it, or run it on "
-            "a larger machine"
-        )

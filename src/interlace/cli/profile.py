@@ -10,10 +10,11 @@ import typer
 
 from interlace.bench.profile import BOUND, Figures, Profile
 from interlace.bench.profile import profile as count
-from interlace.cli.console import note, save_json, say, show, stepping
+from interlace.cli.console import note, say, show, stepping
 from interlace.cli.machine import find, versions
 from interlace.cli.names import SWEEPS, Device
 from interlace.cli.options import FfnOptions, JsonFile, command
+from interlace.cli.outputs import save_json
 from interlace.cli.problem import ffn_facts, ffn_title, one_ffn
 from interlace.cli.table import columns, number
 from interlace.core.devices import H200
@@ -37,6 +38,7 @@ def register(app: typer.Typer) -> None:
             typer.Option(
                 "--sweep",
                 parser=SWEEPS.parse,
+                autocompletion=SWEEPS.complete,
                 metavar="WHAT",
                 help="What varies: m, the number of tokens (the default), or ffn, the width between the matmuls: half "
                 "of it, and 1, 2 and 4 times.",
@@ -72,14 +74,14 @@ def register(app: typer.Typer) -> None:
         cases = [OneLaunch.here(n, s, dtype) for s in dict.fromkeys(shapes) for n in dict.fromkeys(m or tokens)]
         with stepping() as progress:
             found = count(cases, progress)
+        if json is not None:
+            head = {"gpu": machine.name, "versions": versions(), "workload": ffn_facts(shape, dtype), "sweep": sweep}
+            save_json(json, {**head, "rows": [row.to_data() for row in found]})
         _show(f"{ffn_title(shape, dtype)}, on {machine.name}, {found[0].executor} executor", found)
         if machine.name != H200.name:
             note(
                 f"the ceilings of {machine.name} were not measured; those of an H200, scaled, stand in for them"
             )
-        if json is not None:
-            head = {"gpu": machine.name, "versions": versions(), "workload": ffn_facts(shape, dtype), "sweep": sweep}
-            save_json(json, {**head, "rows": [row.to_data() for row in found]})
 
 
 def _show(title: str, found: Sequence[Profile]) -> None:

@@ -8,8 +8,8 @@ from typing import Any
 
 import typer
 
-from interlace.cli import table, trace
-from interlace.cli.console import FAILED, BadInput, fail, note, save_json, say, show, working
+from interlace.cli import limits, table, trace
+from interlace.cli.console import FAILED, BadInput, fail, note, say, show, working
 from interlace.cli.machine import Machine, find, versions
 from interlace.cli.names import (
     CUDA_GRAPH,
@@ -31,6 +31,7 @@ from interlace.cli.options import (
     WorkloadOptions,
     command,
 )
+from interlace.cli.outputs import Output, save_json
 from interlace.cli.plan import plan_data
 from interlace.cli.plan_file import task
 from interlace.cli.problem import Problem
@@ -74,6 +75,7 @@ def register(app: typer.Typer) -> None:
             work, proofs = task(workload, schedule, machine)
         chosen = list(dict.fromkeys(executor or _default(work, machine)))
         traced = _traced(chosen, machine) if trace is not None else None
+        limits.check_memory(work.graph, chosen, machine, compares=True)
         with working("drawing inputs"):
             inputs = work.inputs(seed)
         with working("planning and verifying"):
@@ -97,11 +99,11 @@ def register(app: typer.Typer) -> None:
             times = time_all(list(errors), machine)
         rows = [Row(r.choice, e, t) for (r, e), t in zip(errors.items(), times, strict=True)]
         plan = planned[-1][1].plan
+        if json is not None:
+            save_json(json, _record(work, machine, plan, rows, seed))
         show(
             table.results(f"{work.title}, on {machine.name}", f"verified plan: {table.plan_line(plan)}", rows)
         )
-        if json is not None:
-            save_json(json, _record(work, machine, plan, rows, seed))
         if trace is not None:
             able = [r for r in errors if r.choice is traced]
             if not able:
@@ -130,11 +132,11 @@ def _traced(chosen: Sequence[ExecutorChoice], machine: Machine) -> ExecutorChoic
     return able[-1]
 
 
-def _write_trace(path: Any, runner: Runner, machine: Machine) -> None:
+def _write_trace(out: Output, runner: Runner, machine: Machine) -> None:
     with working(f"tracing {runner.choice.name}"):
         events = runner.trace()
-    trace.write(path, events, runner.plan, machine.name)
-    say(f"wrote a trace of {runner.choice.name} to {path}; {trace.HOW_TO_OPEN}")
+    trace.write(out, events, runner.plan, machine.name)
+    say(f"wrote a trace of {runner.choice.name} to {out}; {trace.HOW_TO_OPEN}")
 
 
 def _record(work: Problem, machine: Machine, plan: Plan, rows: Sequence[Row], seed: int) -> Mapping[str, Any]:

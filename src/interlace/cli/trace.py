@@ -2,23 +2,24 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+import json
 
 import numpy as np
 import typer
 
-from interlace.cli import table
-from interlace.cli.console import BadInput, say, show, working, writing
+from interlace.cli import limits, table
+from interlace.cli.console import BadInput, say, show, working
 from interlace.cli.machine import find
 from interlace.cli.names import PERSISTENT_STATIC, PERSISTENT_TICKET, REFERENCE
 from interlace.cli.options import ExecutorOption, OutFile, ScheduleOptions, Seed, WorkloadOptions, command
+from interlace.cli.outputs import Output, save
 from interlace.cli.plan_file import task
 from interlace.cli.runners import Runners
 from interlace.graph.access import Ints
 from interlace.graph.ragged import Groups, distinct, offsets, ranges
 from interlace.plan.plan import Dispatch, Plan
 from interlace.trace.events import Trace
-from interlace.trace.perfetto import write_perfetto
+from interlace.trace.perfetto import to_perfetto
 
 HOW_TO_OPEN = "open https://ui.perfetto.dev and drop the file on it"
 
@@ -48,6 +49,7 @@ def register(app: typer.Typer) -> None:
         work, proofs = task(workload, schedule, machine)
         on_gpu = PERSISTENT_STATIC if work.dispatch is Dispatch.STATIC else PERSISTENT_TICKET
         chosen = executor or (on_gpu if machine.cuda else REFERENCE)
+        limits.check_memory(work.graph, [chosen], machine, compares=False)
         with working("drawing inputs"):
             inputs = work.inputs(seed)
         with working(f"running {chosen.name}"):
@@ -58,16 +60,15 @@ def register(app: typer.Typer) -> None:
         say(f"wrote {out}; {HOW_TO_OPEN}")
 
 
-def write(path: Path, trace: Trace, plan: Plan, device: str) -> None:
+def write(out: Output, trace: Trace, plan: Plan, device: str) -> None:
     """Write a trace of a plan with its arrows.
 
     Raises:
         BadInput: the file cannot be written.
     """
-    with writing(path):
-        write_perfetto(
-            path, trace, grids=[op.grid for op in plan.graph.ops], arrows=arrows(plan, trace), name=device
-        )
+    grids = [op.grid for op in plan.graph.ops]
+    data = to_perfetto(trace, grids=grids, arrows=arrows(plan, trace), name=device)
+    save(out, json.dumps(data, separators=(",", ":")) + "\n")
 
 
 def arrows(plan: Plan, trace: Trace) -> Ints:

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.table import Table
 
 from interlace.cli import names, table, traffic_plot
-from interlace.cli.console import BadInput, bad_input, progress, save, save_json, say, show, working, writable
+from interlace.cli.console import BadInput, bad_input, progress, say, show, working
 from interlace.cli.options import DTypeOption, JsonFile, command
+from interlace.cli.outputs import Output, output_file, save, save_json
 from interlace.core.devices import H200, DeviceSpec
 from interlace.core.dtypes import DType, bf16
 from interlace.graph.graph import Graph
@@ -67,6 +67,7 @@ class Study:
         typer.Option(
             "--model",
             parser=names.CACHE_MODELS.parse,
+            autocompletion=names.CACHE_MODELS.complete,
             metavar="MODEL",
             help="How the cache is taken: tile (the default; whole pieces of tensors, exact LRU) or line "
             "(128-byte lines in hashed sets).",
@@ -170,17 +171,18 @@ def register(app: typer.Typer) -> None:
             typer.Option(
                 "--order",
                 parser=names.named_order,
+                autocompletion=names.ORDERS.complete,
                 metavar="ORDER",
                 help=f"In which order the tiles run: {names.ORDERS.listing}; grouped:8 by default.",
             ),
         ] = None,
         sweep: Annotated[bool, typer.Option("--sweep", help="Compare all named orders.")] = False,
         plot: Annotated[
-            Path | None,
+            Output | None,
             typer.Option(
                 "--plot",
                 metavar="FILE.png",
-                callback=_png,
+                parser=_png,
                 help="With --sweep: draw bytes read against the size of the cache, a line per order.",
             ),
         ] = None,
@@ -214,17 +216,18 @@ def register(app: typer.Typer) -> None:
                     found = [(chosen, study.run(graph, chosen))]
             if json is not None:
                 save_json(json, _data(study, found))
-            show(_family(study, found) if sweep else _facts(study, *found[0]))
             if plot is not None:
                 orders = [named for named, _ in found]
                 save(plot, traffic_plot.draw(study, graph, progress(orders, "drawing", len(orders))))
-                say(f"wrote {plot}")
+        show(_family(study, found) if sweep else _facts(study, *found[0]))
+        if plot is not None:
+            say(f"wrote {plot}")
 
 
-def _png(path: Path | None) -> Path | None:
-    if path is not None and path.suffix.lower() != ".png":
-        raise typer.BadParameter(f"{str(path)!r} is no name of a picture; use one that ends in .png")
-    return writable(path)
+def _png(text: str) -> Output:
+    if not text.lower().endswith(".png"):
+        raise typer.BadParameter(f"{text!r} is no name of a picture; use one that ends in .png")
+    return output_file(text)
 
 
 def _sweep(study: Study, graph: Graph) -> list[tuple[names.NamedOrder, Traffic]]:

@@ -8,7 +8,6 @@ from __future__ import annotations
 import io
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -27,9 +26,13 @@ _LABEL_STEP = 0.042  # height of a label, of the picture's
 
 
 def check_installed() -> None:
-    """Fail in one line if there is no matplotlib."""
-    if find_spec("matplotlib") is None:
-        raise fail("--plot needs matplotlib; run: pip install 'interlace[plot]'", FAILED)
+    """Fail in one line if there is no matplotlib, or one that does not start."""
+    try:
+        import matplotlib  # noqa: F401
+    except ImportError:
+        raise fail("--plot needs matplotlib; run: pip install 'interlace[plot]'", FAILED) from None
+    except ValueError as error:  # its environment variables name what there is not
+        raise fail(f"--plot needs matplotlib, which does not start: {error}", FAILED) from None
 
 
 def draw(study: Study, graph: Graph, orders: Iterable[names.NamedOrder]) -> bytes:

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from statistics import median
 from typing import Annotated
 
 import typer
 
-from interlace.cli.console import save_json, say, show, stepping, writing
+from interlace.cli.console import say, show, stepping
 from interlace.cli.machine import find, versions
 from interlace.cli.names import Device
 from interlace.cli.options import FfnOptions, JsonFile, command
+from interlace.cli.outputs import save_json
 from interlace.cli.problem import ffn_facts, ffn_title, one_ffn
 from interlace.cli.table import columns
 from interlace.tune import TOP, Candidate, Tuned
@@ -52,18 +52,16 @@ def register(app: typer.Typer) -> None:
         """
         shape, dtype = one_ffn(which)
         machine = find(Device.CUDA)
-        with writing(Path("~/.cache")):
-            folder = cache_dir()
         with stepping() as progress:
             found = list(search(shape, list(dict.fromkeys(m or _TOKENS)), dtype, top, progress))
-        title = f"{ffn_title(shape, dtype)}, on {machine.name}"
-        for row in found:
-            _show(title, row)
-        say(f"kept in {folder}")
         if json is not None:
             rows = [row.to_data() for row in found]
             head = {"gpu": machine.name, "versions": versions(), "workload": ffn_facts(shape, dtype)}
             save_json(json, {**head, "rows": rows})
+        title = f"{ffn_title(shape, dtype)}, on {machine.name}"
+        for row in found:
+            _show(title, row)
+        say(f"kept in {cache_dir()}")
 
 
 def _show(title: str, row: Tuned) -> None:

@@ -15,6 +15,7 @@
     ├── ModelError          sizes for which a bound or an estimate means nothing
     ├── PlanError           a plan that may not run
     │   ├── PlanFormatError     not a plan: damaged or foreign JSON
+    │   ├── TooManyItemsError   more items than a plan holds
     │   ├── ItemError           items do not cover the tiles exactly once
     │   ├── SemaphoreError      a semaphore index out of range
     │   ├── ThresholdError      a wait that fires too early or never
@@ -113,6 +114,10 @@ class PlanError(InterlaceError):
 
 class PlanFormatError(PlanError):
     """The text is not a plan that this version reads."""
+
+
+class TooManyItemsError(PlanError):
+    """A plan would have more items than one holds."""
 
 
 class ItemError(PlanError):

@@ -4,24 +4,37 @@ from __future__ import annotations
 
 import errno
 import os
-import threading
+import secrets
 from pathlib import Path
+
+#: Ends the names of files that are being written; one that stays behind a crash may be deleted.
+UNFINISHED = ".tmp"
 
 
 def write_whole(path: str | Path, content: str | bytes) -> None:
     """Write beside ``path``, then rename: readers see the old file or the new one, never a part.
 
-    Where ``path`` is a link, what it names is written and the link stays.
+    Where ``path`` is a link, what it names is written and the link stays. A file that is replaced keeps its
+    permissions; a new one has those that the process gives (its umask).
 
     Raises:
-        OSError: the file cannot be written, or is a device, a pipe or a folder, which a rename would replace.
+        OSError: the file cannot be written or is read-only, or is a device, a pipe or a folder, which a rename would
+            replace.
     """
     path = Path(os.path.realpath(path))
     if os.path.lexists(path) and not path.is_file():
         raise OSError(errno.EINVAL, "not a regular file", str(path))
-    beside = path.with_name(f".{path.name}.{os.getpid()}.{threading.get_ident()}.tmp")
+    replaced = path.stat().st_mode & 0o777 if path.exists() else None
+    if replaced is not None and not os.access(path, os.W_OK):
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
+    data = content.encode() if isinstance(content, str) else content
+    # A short name of its own, so that a name of full length can be written and no two writers meet.
+    beside = path.with_name(f".interlace-{secrets.token_hex(8)}{UNFINISHED}")
     try:
-        beside.write_bytes(content.encode() if isinstance(content, str) else content)
+        with open(beside, "xb") as file:
+            if replaced is not None:
+                os.chmod(beside, replaced)
+            file.write(data)
         os.replace(beside, path)
     finally:
         beside.unlink(missing_ok=True)

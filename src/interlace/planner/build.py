@@ -14,7 +14,7 @@ from typing import TypeVar
 import numpy as np
 
 from interlace.core.arguments import check_type, integers, whole
-from interlace.core.errors import OrderError, PlanError
+from interlace.core.errors import OrderError, PlanError, TooManyItemsError
 from interlace.graph.access import Ints
 from interlace.graph.dependencies import Dependencies
 from interlace.graph.graph import Graph
@@ -26,6 +26,9 @@ from interlace.policies.interleavings import Interleaving, OpAfterOp, Parts
 from interlace.policies.orders import Order, RowMajor, permutation_of
 from interlace.policies.splits import Split, Whole
 from interlace.policies.sync import SyncPolicy, TileSync
+
+#: Items of a plan at most. Each is some 300 bytes of arrays and of the proof over them.
+MOST_ITEMS = 1 << 22
 
 T = TypeVar("T")
 
@@ -85,6 +88,7 @@ def build(graph: Graph, choices: Choices, dependencies: Dependencies | None = No
     Raises:
         ArgumentError: a graph or choices that are none.
         PlanError: fewer than one worker.
+        TooManyItemsError: more than ``MOST_ITEMS`` items; as ``check_size`` says, and before anything is made.
         OrderError: an order or interleaving that is no permutation, a policy or split that gives no array of numbers
             in range, a setting for an unknown op.
         IntraOpRaceError: two tiles of one op conflict.
@@ -100,6 +104,7 @@ def build(graph: Graph, choices: Choices, dependencies: Dependencies | None = No
         if unknown:
             known = [op.name for op in graph.ops]
             raise OrderError(f"settings name ops {sorted(unknown, key=str)}; graph {graph.name!r} has {known}")
+    check_size(graph, choices)
     dependencies = dependencies or Dependencies(graph)
     parts = _parts(graph, choices)
     post_of_tile, base = _posts(graph, choices, dependencies)
@@ -124,6 +129,27 @@ def build(graph: Graph, choices: Choices, dependencies: Dependencies | None = No
     )
 
 
+def check_size(graph: Graph, choices: Choices) -> None:
+    """Count the items of the plan that ``build`` would make, without making any.
+
+    Raises:
+        TooManyItemsError: more than ``MOST_ITEMS``.
+    """
+    items = {op: _setting(choices.split, op, Whole()).most(op.tiles, _chunks(op)) for op in graph.ops}
+    total = sum(items.values())
+    if total > MOST_ITEMS:
+        op = max(items, key=lambda op: items[op])
+        grid = " x ".join(f"{n:,}" for n in op.grid)
+        raise TooManyItemsError(
+            f"graph {graph.name!r} has {total:,} items, {items[op]:,} of them of op {op.name!r} of {grid} tiles, and a "
+            f"plan holds {MOST_ITEMS:,}; use larger tiles, a smaller problem, or fewer parts of a split"
+        )
+
+
+def _chunks(op: Op) -> int:
+    return op.reduction.chunks if op.reduction else 1
+
+
 def _setting(value: T | Mapping[str, T], op: Op, default: T) -> T:
     return value.get(op.name, default) if isinstance(value, Mapping) else value
 
@@ -137,17 +163,17 @@ def _parts(graph: Graph, choices: Choices) -> Parts:
     for i, op in enumerate(graph.ops):
         given = _setting(choices.order, op, RowMajor()).permutation(op.grid)
         order = permutation_of(given, op.tiles, f"op {op.name!r}, grid {op.grid}")
-        block, chunks = (op.reduction.block, op.reduction.chunks) if op.reduction else (1, 1)
-        at, lo, hi = _items(_setting(choices.split, op, Whole()), op, chunks)
+        block = op.reduction.block if op.reduction else 1
+        at, lo, hi = _items(_setting(choices.split, op, Whole()), op)
         ends = np.minimum(hi * block, op.k_extent)
         columns.append((np.full(len(at), i, np.int64), order[at], lo * block, ends))
     return Parts(*(np.concatenate(c) for c in zip(*columns, strict=True)))
 
 
-def _items(split: Split, op: Op, chunks: int) -> tuple[Ints, Ints, Ints]:
+def _items(split: Split, op: Op) -> tuple[Ints, Ints, Ints]:
     """What a split gave, each array checked; that the items cover the tiles exactly once is for ``verify``."""
     what = f"split of op {op.name!r}"
-    given = split.items(op.tiles, chunks)
+    given = split.items(op.tiles, _chunks(op))
     if not isinstance(given, tuple) or len(given) != 3:
         raise OrderError(f"{what} must give three arrays of items: tiles, first chunks, chunks after the last")
     at = integers(given[0], None, OrderError, what)

@@ -27,6 +27,10 @@ class Split(ABC):
     def cuts(self, tiles: int, chunks: int) -> Ints:
         """Where items end besides tile ends: ascending, in chunks over all tiles laid end to end."""
 
+    def most(self, tiles: int, chunks: int) -> int:
+        """At most how many items come of it."""
+        return tiles + len(self.cuts(tiles, chunks))
+
     def items(self, tiles: int, chunks: int) -> tuple[Ints, Ints, Ints]:
         """(position of the tile in the order, first chunk, chunk after the last) of each item."""
         ends = np.arange(1, tiles + 1, dtype=np.int64) * chunks
@@ -63,8 +67,12 @@ class SplitK(Split):
         if whole(self.parts, "SplitK", "parts") < 1:
             raise OrderError(f"SplitK({self.parts}); use at least one part")
 
+    def most(self, tiles: int, chunks: int) -> int:
+        return tiles * min(self.parts, chunks)
+
     def cuts(self, tiles: int, chunks: int) -> Ints:
-        inner = np.arange(1, self.parts, dtype=np.int64) * chunks // self.parts
+        parts = min(self.parts, chunks)
+        inner = np.arange(1, parts, dtype=np.int64) * chunks // parts
         return (np.arange(tiles, dtype=np.int64)[:, None] * chunks + inner).ravel()
 
     def items(self, tiles: int, chunks: int) -> tuple[Ints, Ints, Ints]:
@@ -83,8 +91,12 @@ class StreamK(Split):
         if whole(self.shares, "StreamK", "shares") < 1:
             raise OrderError(f"StreamK({self.shares}); use at least one share")
 
+    def most(self, tiles: int, chunks: int) -> int:
+        return tiles + min(self.shares, tiles * chunks)
+
     def cuts(self, tiles: int, chunks: int) -> Ints:
-        return np.arange(1, self.shares, dtype=np.int64) * (tiles * chunks) // self.shares
+        shares = min(self.shares, tiles * chunks)
+        return np.arange(1, shares, dtype=np.int64) * (tiles * chunks) // shares
 
 
 @dataclass(frozen=True)

@@ -150,12 +150,13 @@ def simulate(plan: Plan, costs: Costs, device: DeviceSpec, mode: Mode = PERSISTE
     n = len(plan.items)
     if len(costs.flops) != n:
         raise SimulationError(f"costs of {len(costs.flops)} items for a plan of {n}; give each item one entry")
-    work = _work(facts, costs, device, mode)
-    sharing = -(-plan.workers // device.sms)
+    queues = Queues.of(plan, mode)
+    sharing = -(-queues.workers // device.sms)
+    work = _work(facts, costs, device, mode, queues, sharing)
     times = device.latencies
     draws = mode.gate is Gate.OPEN and plan.dispatch is Dispatch.TICKET and not mode.ring_bytes
     machine = Machine(
-        workers=plan.workers,
+        workers=queues.workers,
         gate=int(mode.gate),
         ahead=mode.ring_bytes > 0,
         dram=device.dram_bytes_per_s * 1e-9,
@@ -179,11 +180,10 @@ def simulate(plan: Plan, costs: Costs, device: DeviceSpec, mode: Mode = PERSISTE
     return Trace(items.op, items.tile, out.worker, out.worker % device.sms, wait, start, end, names, "simulated")
 
 
-def _work(facts: Facts, costs: Costs, device: DeviceSpec, mode: Mode) -> Work:
-    plan, items, waits = facts.plan, facts.plan.items, facts.plan.waits
-    queues, owner = Queues.of(plan, mode), facts.wait_item
+def _work(facts: Facts, costs: Costs, device: DeviceSpec, mode: Mode, queues: Queues, sharing: int) -> Work:
+    """``sharing`` workers share an SM."""
+    items, waits, owner = facts.plan.items, facts.plan.waits, facts.wait_item
     k_lo, k_hi = items.k_lo[owner], items.k_hi[owner]
-    sharing = -(-plan.workers // device.sms)
     work = Work(
         items=queues.items,
         queue_ptr=queues.ptr,

@@ -79,10 +79,12 @@ class Queues:
     Attributes:
         items: positions in the sequence, queue after queue.
         ptr: where each queue begins, one entry more than queues.
+        workers: how many workers can come to have an item, the first ones of the plan's.
     """
 
     items: Ints
     ptr: Ints
+    workers: int
 
     @staticmethod
     def of(plan: Plan, mode: Mode) -> Queues:
@@ -90,23 +92,27 @@ class Queues:
 
         Raises:
             PlanError: fewer than one worker.
-            SimulationError: more workers than are simulated.
+            SimulationError: more workers that can have an item than are simulated.
             ItemError: an item of a static plan names a worker that the plan does not have.
         """
         n, worker = len(plan.items), plan.items.worker
         if plan.workers < 1:
             raise PlanError(f"plan has {plan.workers} workers; set Plan.workers to at least one")
-        if plan.workers > MOST_WORKERS:
-            raise SimulationError(f"plan has {plan.workers} workers; a simulation takes {MOST_WORKERS} at most")
-        if mode.gate is not Gate.OPEN:
-            return Queues(np.argsort(plan.items.op, kind="stable"), np.array([0, n], np.int64))
-        if plan.dispatch is Dispatch.TICKET:
-            return Queues(np.arange(n, dtype=np.int64), np.array([0, n], np.int64))
+        if mode.gate is not Gate.OPEN or plan.dispatch is Dispatch.TICKET:
+            taken = np.arange(n, dtype=np.int64)
+            items = taken if mode.gate is Gate.OPEN else np.argsort(plan.items.op, kind="stable")
+            return Queues(items, np.array([0, n], np.int64), _simulated(min(plan.workers, n)))
         bad = np.flatnonzero((worker < 0) | (worker >= plan.workers))
         if len(bad):
             raise ItemError(
                 f"{plan.item_name(int(bad[0]))} has worker {int(worker[bad[0]])}; "
                 f"name one of 0..{plan.workers - 1} or raise Plan.workers"
             )
-        by_worker = np.argsort(worker, kind="stable")
-        return Queues(by_worker, offsets(np.bincount(worker, minlength=plan.workers)))
+        workers = _simulated(int(worker.max(initial=-1)) + 1)
+        return Queues(np.argsort(worker, kind="stable"), offsets(np.bincount(worker)), workers)
+
+
+def _simulated(workers: int) -> int:
+    if workers > MOST_WORKERS:
+        raise SimulationError(f"plan has work for {workers} workers; a simulation takes {MOST_WORKERS} at most")
+    return workers

@@ -131,19 +131,28 @@ def tune(
         ResultError, DeviceError: the default setting is wrong, or does not run here.
         StoreError: the cache cannot be written.
     """
+    with _storing("settings"):
+        tuned.make_store()  # before any time is spent
     for m in ms:
         case = OneLaunch.here(m, shape, dtype)
         with _running(case):
             case.executor(case.default())  # says at once if this GPU will not do
         found = search(case, top, measured, progress)
-        try:
+        with _storing(f"the setting for {m} tokens"):
             tuned.store(case.gpu.name, m, shape, found.best, found.best_us, dtype)
-        except OSError as error:
-            raise StoreError(
-                f"cannot keep the setting for {m} tokens in {str(tuned.cache_dir())!r}: {error.strerror}; "
-                "set INTERLACE_CACHE_DIR to a folder that can be written"
-            ) from None
         yield found
+
+
+@contextmanager
+def _storing(what: str) -> Iterator[None]:
+    """Say what cannot be kept, and where."""
+    try:
+        yield
+    except OSError as error:
+        where = f" in {error.filename!r}" if error.filename else ""
+        raise StoreError(
+            f"cannot keep {what}{where}: {error.strerror}; set INTERLACE_CACHE_DIR to a folder that can be written"
+        ) from None
 
 
 def search(case: OneLaunch, top: int, measure: Measure, progress: Progress) -> Tuned:

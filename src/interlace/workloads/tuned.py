@@ -19,6 +19,7 @@ from collections.abc import Callable, Mapping
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+from tempfile import TemporaryFile
 from typing import Any, TypeVar
 
 from interlace.core.dtypes import DType, bf16
@@ -33,6 +34,7 @@ Setting = HopperSetting | FFNSetting
 S = TypeVar("S", HopperSetting, FFNSetting)
 
 _SCHEMA = 1
+_FOLDER = "tune"
 _PERSISTENT = "persistent"
 
 
@@ -47,6 +49,18 @@ def cache_dir() -> Path:
         raise OSError(errno.ENOENT, "this user has no home folder; set INTERLACE_CACHE_DIR") from None
 
 
+def make_store() -> None:
+    """Make the folder of settings, if it is not there.
+
+    Raises:
+        OSError: nothing can be kept there.
+    """
+    folder = cache_dir() / _FOLDER
+    folder.mkdir(parents=True, exist_ok=True)
+    with TemporaryFile(dir=folder):
+        pass
+
+
 def store(gpu: str, m: int, shape: FFNShape, setting: Setting, us: float, dtype: DType = bf16) -> Path:
     """Keep a setting and the microseconds that it took; returns the file.
 
@@ -55,7 +69,7 @@ def store(gpu: str, m: int, shape: FFNShape, setting: Setting, us: float, dtype:
     """
     key = _key(gpu, m, shape, dtype, "" if isinstance(setting, HopperSetting) else _PERSISTENT)
     path = _path(key)
-    path.parent.mkdir(parents=True, exist_ok=True)
+    make_store()
     entry = {"schema_version": _SCHEMA, "key": key, "setting": setting.to_data(), "us": us}
     write_whole(path, json.dumps(entry, indent=1) + "\n")
     return path
@@ -100,7 +114,7 @@ def setting_for(gpu: str, m: int, shape: FFNShape, dtype: DType = bf16) -> Hoppe
 
 def _path(key: dict[str, Any]) -> Path:
     digest = hashlib.sha256(json.dumps(key, sort_keys=True).encode()).hexdigest()
-    return cache_dir() / "tune" / f"{digest[:32]}.json"
+    return cache_dir() / _FOLDER / f"{digest[:32]}.json"
 
 
 def _key(gpu: str, m: int, shape: FFNShape, dtype: DType, kind: str = "") -> dict[str, Any]:

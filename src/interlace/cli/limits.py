@@ -1,0 +1,62 @@
+"""What a command refuses before any work: plans of too many items, and runs that do not fit in memory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from math import prod
+
+from interlace.cli.console import BadInput
+from interlace.cli.machine import Machine
+from interlace.cli.names import ExecutorChoice
+from interlace.cli.table import volume
+from interlace.core.errors import TooManyItemsError
+from interlace.core.memory import available_bytes
+from interlace.graph.graph import Graph
+from interlace.planner.build import Choices, check_size
+
+_FP32, _FP64 = 4, 8
+_TEMPORARIES = 3  # arrays of an intermediate's size while it is computed without tiling
+
+
+def check_plan(graph: Graph, choices: Choices) -> None:
+    """Raise BadInput if a plan would have more items than one holds."""
+    try:
+        check_size(graph, choices)
+    except TooManyItemsError as error:
+        raise BadInput(f"{error} (--tile; --m, --hidden, --ffn; --split)") from None
+
+
+def check_memory(graph: Graph, chosen: Sequence[ExecutorChoice], machine: Machine, *, compares: bool) -> None:
+    """Raise BadInput if a run on these executors does not fit in memory.
+
+    Inputs are drawn in float32 on the host. Each reference executor holds all tensors in float64, and what is
+    right is computed in float64 where the other executors run, if the run ``compares``.
+    """
+    inputs, inner, outputs = (
+        _elements(graph, names) for names in (graph.inputs, graph.intermediates, graph.outputs)
+    )
+    everything = inputs + inner + outputs
+    reference = sum(choice.device is None for choice in chosen) * _FP64 * everything
+    right = _FP64 * (inputs + _TEMPORARIES * inner + outputs) if compares else 0
+    device = 0
+    if any(choice.device is not None for choice in chosen):
+        device = sum(tensor.nbytes for tensor in graph.tensors)
+    host = _FP32 * inputs + _FP64 * outputs * compares
+    if machine.cuda:
+        free, _ = machine.torch.cuda.mem_get_info(machine.device)
+        _refuse_beyond(free, right + device, machine.name)
+        _refuse_beyond(available_bytes(), host + reference, "this machine")
+    else:
+        _refuse_beyond(available_bytes(), host + max(reference + device, right), "this machine")
+
+
+def _elements(graph: Graph, names: Iterable[str]) -> int:
+    return sum(prod(graph.tensor(name).shape) for name in names)
+
+
+def _refuse_beyond(available: int, needed: int, where: str) -> None:
+    if needed > available:
+        raise BadInput(
+            f"inputs, intermediates and results take {volume(needed)}, and {where} has {volume(available)} free; "
+            "use a smaller problem (--m, --hidden, --ffn)"
+        )

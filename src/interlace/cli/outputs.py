@@ -1,0 +1,148 @@
+"""What the commands write: files, whole or not at all, or standard output where the name is ``-``.
+
+An option that writes has the type ``Output`` and an option that reads the type ``Path``; from that alone follows what
+may not be the same file.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+import sys
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager, redirect_stdout
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryFile
+from typing import Any, TextIO
+
+import typer
+
+from interlace.cli.console import BadInput
+from interlace.core.files import write_whole
+
+STDOUT = "-"
+
+
+@dataclass(frozen=True)
+class Output:
+    """Where a command writes.
+
+    Attributes:
+        path: the file.
+        stream: standard output, where that is meant instead of a file.
+    """
+
+    path: Path
+    stream: TextIO | None = None
+
+    def __str__(self) -> str:
+        return str(self.path) if self.stream is None else "standard output"
+
+
+def output(text: str) -> Output:
+    """``FILE``, or ``-`` for standard output. Raises typer.BadParameter where no file can be written."""
+    return Output(Path(text), sys.stdout) if text == STDOUT else output_file(text)
+
+
+def output_file(text: str) -> Output:
+    """``FILE``. Raises typer.BadParameter where it cannot be written, before any time is spent."""
+    obstacle = _obstacle(Path(text))
+    if text == STDOUT:
+        obstacle = "this cannot go to standard output; name a file"
+    elif text.endswith(os.sep):
+        obstacle = f"{text!r} is a folder; name a file"
+    if obstacle:
+        raise typer.BadParameter(obstacle)
+    return Output(Path(text))
+
+
+def save(out: Output, content: str | bytes) -> None:
+    """Write a file, whole or not at all, or to standard output.
+
+    Raises:
+        BadInput: the file cannot be written.
+    """
+    if out.stream is None:
+        try:
+            write_whole(out.path, content)
+        except OSError as error:
+            raise BadInput(f"cannot write {str(out.path)!r}: {error.strerror}") from None
+    else:
+        out.stream.write(content if isinstance(content, str) else content.decode())
+        out.stream.flush()
+
+
+def save_json(out: Output, data: Mapping[str, Any]) -> None:
+    """Write data as JSON."""
+    save(out, json.dumps(data, indent=2, allow_nan=False) + "\n")
+
+
+@contextmanager
+def kept_apart(values: Iterable[object]) -> Iterator[None]:
+    """Around a command that is given these values: no output is an input or another output.
+
+    While an output goes to standard output, what is for people goes to stderr.
+
+    Raises:
+        BadInput: two names of one file, be it through a link, of which one is written.
+    """
+    given = list(values)
+    seen: dict[object, str] = {_place(value): repr(str(value)) for value in given if isinstance(value, Path)}
+    if redirected := _redirected():
+        seen[redirected] = "what standard output goes to"
+    outputs = [value for value in given if isinstance(value, Output)]
+    for out in outputs:
+        place, name = (STDOUT, str(out)) if out.stream is not None else (_place(out.path), repr(str(out)))
+        if place in seen:
+            clash = f"{name} is named twice" if seen[place] == name else f"{seen[place]} and {name} are one file"
+            raise BadInput(f"{clash}; give each output a file of its own, so that none is lost")
+        seen[place] = name
+    if any(out.stream is not None for out in outputs):
+        with redirect_stdout(sys.stderr):
+            yield
+    else:
+        yield
+
+
+def _place(path: Path) -> object:
+    """Equal for names of one file; of a file that does not exist yet, its folder and name."""
+    real = os.path.realpath(path)
+    try:
+        found = os.stat(real)
+        return found.st_dev, found.st_ino
+    except OSError:
+        folder, name = os.path.split(real)
+    try:
+        found = os.stat(folder)
+        return found.st_dev, found.st_ino, name
+    except OSError:
+        return real
+
+
+def _redirected() -> object:
+    """The place of the file that standard output goes to, None if it goes elsewhere."""
+    try:
+        found = os.fstat(sys.stdout.fileno())
+    except (OSError, ValueError):
+        return None
+    return (found.st_dev, found.st_ino) if stat.S_ISREG(found.st_mode) else None
+
+
+def _obstacle(path: Path) -> str:
+    """Why a path cannot be written, "" if it can; of a link, what it names."""
+    try:
+        target = Path(os.path.realpath(path)) if path.is_symlink() else path
+        if target.is_dir():
+            return f"{str(path)!r} is a folder; name a file"
+        if os.path.lexists(target) and not target.is_file():
+            return f"{str(path)!r} is no regular file; name one, or a new one, or {STDOUT} for standard output"
+        if not target.parent.is_dir():
+            return f"folder {str(target.parent)!r} does not exist; make it first"
+        if target.exists() and not os.access(target, os.W_OK):
+            return f"{str(path)!r} is read-only; use another name"
+        with TemporaryFile(dir=target.parent):
+            return ""
+    except OSError as error:
+        return f"cannot write {str(path)!r}: {error.strerror}; use another folder"

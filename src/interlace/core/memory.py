@@ -1,0 +1,43 @@
+"""How much memory there is to take."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+
+def available_bytes() -> int:
+    """Bytes of memory that this process can take before the system swaps or ends it.
+
+    The least of what the machine has free, the limit of the process's control group, and the limit of its address
+    space; one that the system does not tell does not count. An estimate: others take memory too.
+    """
+    known = (_free(), _group_limit(), _address_space())
+    return min((number for number in known if number is not None), default=sys.maxsize)
+
+
+def _free() -> int | None:
+    """Free memory as Linux counts it, which includes what it only keeps cached; elsewhere all that there is."""
+    try:
+        lines = Path("/proc/meminfo").read_text(encoding="utf-8").splitlines()
+        (line,) = (line for line in lines if line.startswith("MemAvailable:"))
+        return int(line.split()[1]) << 10
+    except (OSError, ValueError):
+        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else None
+
+
+def _group_limit() -> int | None:
+    try:
+        return int(Path("/sys/fs/cgroup/memory.max").read_text(encoding="utf-8"))
+    except (OSError, ValueError):  # no control groups of version 2, or "max"
+        return None
+
+
+def _address_space() -> int | None:
+    try:
+        import resource
+    except ImportError:  # not a Unix
+        return None
+    limit, _ = resource.getrlimit(resource.RLIMIT_AS)
+    return None if limit == resource.RLIM_INFINITY else limit

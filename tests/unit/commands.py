@@ -1,0 +1,31 @@
+"""Commands of the command line in this process, for tests."""
+
+from typer.testing import CliRunner
+
+from interlace.cli import app
+
+#: up has 2 x 2 tiles of 16 x 64 and down 2 x 1: small enough to check by hand.
+SMALL = ["--device", "cpu", "--m", "32", "--hidden", "64", "--ffn", "128"]
+
+
+def invoke(*arguments: object):
+    """What a command said and its exit code; raises whatever is no exit."""
+    result = CliRunner().invoke(app, [str(a) for a in arguments])
+    if result.exception is not None and not isinstance(result.exception, SystemExit):
+        raise result.exception
+    return result
+
+
+def succeed(*arguments: object) -> str:
+    """Standard output of a command that must succeed."""
+    result = invoke(*arguments)
+    assert result.exit_code == 0, result.output
+    return result.stdout
+
+
+def fail(code: int, *arguments: object) -> str:
+    """The message of a command that must end with this exit code."""
+    result = invoke(*arguments)
+    assert result.exit_code == code, result.output
+    assert "Traceback" not in result.output
+    return " ".join(result.stderr.replace("│", " ").split())

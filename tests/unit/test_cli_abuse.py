@@ -1,0 +1,164 @@
+"""Whatever a command is given, it ends with the exit code that is true, in few words, and leaves nothing behind."""
+
+from __future__ import annotations
+
+import json
+import struct
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from .commands import SMALL, fail, invoke, succeed
+
+REDUCTION = str(Path(__file__).parents[2] / "examples" / "pipeline_reduction.py")
+
+
+def stored(header: object, data: bytes = b"") -> bytes:
+    """A safetensors file."""
+    text = header if isinstance(header, bytes) else json.dumps(header).encode()
+    return struct.pack("<Q", len(text)) + text + data
+
+
+def entry(shape: list[object], end: object, dtype: str = "F32") -> dict[str, object]:
+    return {"dtype": dtype, "shape": shape, "data_offsets": [0, end]}
+
+
+FILES = {
+    "binary": bytes(range(256)) * 50,
+    "empty": b"",
+    "zeros": b"\0" * 100,
+    "deep": b"[" * 200_000,
+    "latin": b"\xff\xfe{}",
+    "short": struct.pack("<Q", 100) + b"{}",
+    "huge-header": struct.pack("<Q", 1 << 63) + b"{}",
+    "list": stored([1]),
+    "deep-header": stored(b"[" * 100_000),
+    "negative": stored({"u": entry([-1, 2], 8)}, b"0" * 8),
+    "beyond": stored({"u": entry([1 << 40, 1 << 40], 8)}, b"0" * 8),
+    "no-elements": stored({"u": entry([0, 2], 0), "d": entry([2, 0], 0)}),
+    "nul-name": stored({"u\0": entry([1, 1], 4)}, b"0" * 4),
+    "nan": stored({"u": entry([16, 16], 1024), "d": entry([16, 16], 1024)}, b"\xff" * 1024),
+    "float-shape": stored({"u": entry([1.5, 2], 8.0)}, b"0" * 8),
+    "fp8": stored({"u": entry([4, 4], 16, "F8_E4M3"), "d": entry([4, 4], 16, "F8_E4M3")}, b"0" * 16),
+    "weights": stored({"u": entry([32, 16], 2048), "d": entry([16, 32], 2048)}, np.ones(512, np.float32).tobytes()),
+}
+SIZES = ["--m", "300", "--n", "200", "--k", "100"]
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    for name, content in FILES.items():
+        (tmp_path / name).write_bytes(content)
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "loop").symlink_to("loop")
+    return tmp_path
+
+
+@pytest.mark.parametrize("name", [*(n for n in FILES if n != "weights"), "folder", "none", "loop", "/dev/null", ""])
+@pytest.mark.parametrize("command", ["verify", "checkpoint", "pipeline"])
+def test_files_that_are_something_else(name: str, command: str) -> None:
+    weights = ["--device", "cpu", "--up", "u", "--down", "d"]
+    arguments = ["run", "ffn", *weights, "--checkpoint", name] if command == "checkpoint" else [command, name]
+    result = invoke(*arguments)
+    assert result.exit_code == 2, result.output
+    assert result.stderr.startswith("error: ")
+    assert result.stderr.count("\n") == 1
+    assert all(c.isprintable() or c == "\n" for c in result.stderr)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        *(["--m", value] for value in ("-1", "0", "", "1.5", "1e3", "x", "×", "9" * 30)),
+        *(["--tile", value] for value in ("0x0x0", "x", "16x16x16x16", "16X16", "-1x2", "99999x99999x99999", "")),
+        *(["--policy", value] for value in ("", "row:1", "batched-row:1e3", "batched-row:99999999999", "[bold]")),
+        *(["--split", value] for value in ("split-k:0", "split-k:-1", "stream-k:", "stream-k:0")),
+        *(["--workers", value] for value in ("0", "-1", "1.5", "2147483648")),
+        *(["--interleave", "panels:0"], ["--order", ""], ["--order", "grouped:0"], ["--dispatch", "queue"]),
+        *(["--seed", "-1"], ["--seed", "x"], ["--executor", ""], ["--dtype", "fp8"], ["--device", "tpu"]),
+        *(["--model", "gpt"], ["--activation", "swish"], ["--json"], ["--json", ""], ["--nonsense"], ["extra"]),
+        *(["--gated", "--activation", "relu"], ["--model", "minilm", "--checkpoint", "weights"], ["--up", "u"]),
+    ],
+    ids="_".join,
+)
+def test_run_with_options_that_make_no_sense(options: list[str]) -> None:
+    assert "rror" in fail(2, "run", "ffn", *SMALL, *options)
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        *(["order", "--grid", grid, "--capacity", "3"] for grid in ("0x0", "99999x99999", "4", "4x", "x", "-1x4")),
+        *(["order", "--grid", "4x4", "--capacity", n] for n in ("-3", "1", "0", "x", "1.5")),
+        *(["order", "--grid", "4x4", "--capacity", "3", "--seconds", s] for s in ("-1", "0", "nan", "x")),
+        *(["order", "--grid", "4x4", "--capacity", "3", "--states", s] for s in ("-5", "0", "x")),
+        *(["order", "--grid", "4x4", "--capacity", "3", "--start", s] for s in ("9,9", "0", "0;0", "-1,0")),
+        ["order", "--grid", "4x4", "--capacity", "3", "--chunks", "0"],
+        *(["traffic", *SIZES, "--cache", size] for size in ("0", "1", "nan", "", "1KiB", "99999GiB", "-1MiB")),
+        *(["traffic", *SIZES, "--tile", tile] for tile in ("0x0x0", "1", "99999x99999x1")),
+        *(["traffic", *SIZES, *rest] for rest in (["--workers", "65537"], ["--model", "lines"], ["--order", "x"])),
+        ["traffic", *SIZES, "--order", "row", "--sweep"],
+        ["traffic", "--m", "1000000000", "--n", "1000000000", "--k", "1"],
+        ["traffic", "--m", "9" * 20, "--n", "1", "--k", "1"],
+        ["traffic", "--m", "4096", "--n", "4096", "--k", "4096", "--tile", "1x1x1"],
+        ["explain", "ffn", "--device", "cuda", "--m", "1000000000"],
+        ["explain", "two-copies", "--device", "cuda", "--m", "100000", "--hidden", "100000"],
+        ["explain", "ffn", "--device", "cpu", "--hopper"],
+        ["explain", "ffn", "--device", "cuda", "--hopper", "--hidden", "3", "--ffn", "5"],
+        *(["pipeline", REDUCTION, "--stages", stages] for stages in ("0", "-1", "x", "1.5")),
+        *(["pipeline", REDUCTION, "--prefetch", prefetch] for prefetch in ("-1", "9999999")),
+        ["pipeline", REDUCTION, "--print", "foo"],
+        ["bench", "ffn", "--model", "nonsense"],
+        ["bench", "ffn", "--m", "0"],
+        ["bench", "hopper-ffn", "--m", "-1"],
+        ["bench", "sync", "--out", "folder"],
+        ["tune", "ffn", "--top", "0"],
+        ["tune", "ffn", "--m", "0"],
+        ["tune", "nonsense"],
+        ["profile", "ffn", "--sweep", "x"],
+        ["verify"],
+        ["verify", "weights", "weights"],
+        ["trace", "ffn", "--out", "x", "--executor", "serial"],
+    ],
+    ids=" ".join,
+)
+def test_commands_that_make_no_sense(command: list[str], here: Path) -> None:
+    before = sorted(path.name for path in here.iterdir())
+    assert "rror" in fail(2, *command)
+    assert sorted(path.name for path in here.iterdir()) == before
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        ["--m", "1", "--hidden", "1", "--ffn", "1"],
+        ["--gated", "--no-gated"],
+        ["--m", "16", "--m", "32"],
+        ["--executor", "reference", "--executor", "reference"],
+        ["--seed", "9" * 30],
+        ["--policy", "batched-row:999999999"],
+        ["--policy", "strided:999999999"],
+        ["--order", "grouped:999999999", "--interleave", "panels:999999999"],
+        ["--split", "split-k:999999999"],
+        ["--split", "stream-k:999999999"],
+        ["--workers", "2147483647"],
+    ],
+    ids="_".join,
+)
+def test_odd_but_sound_runs_are_right(options: list[str]) -> None:
+    succeed("run", "ffn", *SMALL, *options, "--json", "r.json")
+    assert all(e["relative_error"] < 1e-12 for e in json.loads(Path("r.json").read_text())["executors"])
+
+
+@pytest.mark.parametrize("variable", ["XDG_CACHE_HOME", "INTERLACE_CACHE_DIR", "HOME"])
+@pytest.mark.parametrize("value", ["{0}/binary", "{0}/none", "", "\udcff", "relative"])
+def test_a_cache_folder_that_is_none_is_no_failure(
+    here: Path, monkeypatch: pytest.MonkeyPatch, variable: str, value: str
+) -> None:
+    monkeypatch.delenv("INTERLACE_CACHE_DIR", raising=False)
+    monkeypatch.setenv(variable, value.format(here))
+    before = sorted(path.name for path in here.iterdir())
+    succeed("plan", "ffn", *SMALL, "--out", "-")
+    assert sorted(path.name for path in here.iterdir()) == before

@@ -1,0 +1,190 @@
+"""What is too large is refused before the work, and what costs nothing costs nothing."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+import interlace as il
+from interlace.cli import limits
+from interlace.cli.machine import Machine, find
+from interlace.cli.names import REFERENCE, REFERENCE_RANDOM, SERIAL, Device
+from interlace.cli.problem import Problem
+from interlace.core import memory
+from interlace.core.errors import TooManyItemsError
+from interlace.executors import reference
+from interlace.graph.dependencies import Dependencies
+from interlace.planner.build import MOST_ITEMS, check_size
+from interlace.planner.predict import predict
+from interlace.policies.splits import Split
+from interlace.sim.modes import PERSISTENT, Queues
+from interlace.sim.modes import SERIAL as OP_BY_OP
+
+from .commands import SMALL, fail, succeed
+
+FFN = il.workloads.ffn(32, il.workloads.FFNShape(64, 128, il.Activation.RELU, False))
+
+
+@pytest.fixture
+def no_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing of any size may be made."""
+
+    def worked(*_: object) -> None:
+        pytest.fail("refused only after work was done")
+
+    monkeypatch.setattr(Problem, "inputs", worked)
+    monkeypatch.setattr(Dependencies, "__init__", worked)
+
+
+@pytest.mark.parametrize("command", [["run"], ["trace", "--out", "{0}"], ["plan", "--out", "{0}"]])
+@pytest.mark.parametrize(
+    "sizes",
+    [
+        ["ffn", "--m", "1000000000"],
+        ["ffn", "--hidden", "1000000000", "--ffn", "1000000000"],
+        ["two-copies", "--m", "4096", "--hidden", "4096", "--tile", "1x1"],
+        ["ffn", "--m", "65536", "--hidden", "64", "--ffn", "1048576", "--split", "split-k:9999"],
+    ],
+)
+def test_plans_of_too_many_items_are_refused_before_the_work(
+    tmp_path: Path, no_work: None, command: list[str], sizes: list[str]
+) -> None:
+    path = tmp_path / "x.json"
+    message = fail(2, *(c.format(path) for c in command), *sizes, "--device", "cpu")
+    assert f"and a plan holds {MOST_ITEMS:,}; use larger tiles, a smaller problem" in message
+    assert message.endswith("(--tile; --m, --hidden, --ffn; --split)")
+    assert not path.exists()
+
+
+@pytest.mark.parametrize("command", [["run"], ["trace", "--out", "{0}"]])
+def test_runs_that_do_not_fit_in_memory_are_refused_before_the_work(
+    tmp_path: Path, no_work: None, command: list[str]
+) -> None:
+    sizes = ["--device", "cpu", "--hidden", "1000000", "--ffn", "1000000"]
+    message = fail(2, *(c.format(tmp_path / "x") for c in command), "ffn", *sizes)
+    assert message.startswith("error: inputs, intermediates and results take ")
+    assert message.endswith("free; use a smaller problem (--m, --hidden, --ffn)")
+
+
+@pytest.mark.parametrize(
+    ("chosen", "compares", "needed"),
+    [
+        # x 2,048 and weights 8,192 each, hidden 4,096, out 2,048 elements: inputs 18,432, all 24,576.
+        ([REFERENCE], False, 4 * 18_432 + 8 * 24_576),
+        ([REFERENCE, REFERENCE_RANDOM], True, 4 * 18_432 + 8 * 2_048 + 2 * 8 * 24_576),
+        ([SERIAL], True, 4 * 18_432 + 8 * 2_048 + 8 * (18_432 + 3 * 4_096 + 2_048)),
+    ],
+)
+def test_memory_is_counted_to_the_byte(
+    monkeypatch: pytest.MonkeyPatch, chosen: list, compares: bool, needed: int
+) -> None:
+    machine = find(Device.CPU)
+    monkeypatch.setattr(limits, "available_bytes", lambda: needed)
+    limits.check_memory(FFN, chosen, machine, compares=compares)
+    monkeypatch.setattr(limits, "available_bytes", lambda: needed - 1)
+    with pytest.raises(limits.BadInput, match="free; use a smaller problem"):
+        limits.check_memory(FFN, chosen, machine, compares=compares)
+
+
+def test_on_a_gpu_its_memory_and_that_of_the_host_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    free = 8 * (18_432 + 3 * 4_096 + 2_048) + 2 * 24_576
+    cuda = SimpleNamespace(mem_get_info=lambda device: (free, 1 << 40))
+    machine = Machine(True, "GPU", 132, 50 << 20, SimpleNamespace(cuda=cuda), "cuda:0")
+    monkeypatch.setattr(limits, "available_bytes", lambda: 4 * 18_432 + 8 * 2_048)
+    limits.check_memory(FFN, [SERIAL], machine, compares=True)
+    with pytest.raises(limits.BadInput, match="this machine has"):
+        limits.check_memory(FFN, [SERIAL, REFERENCE], machine, compares=True)
+    free -= 1
+    with pytest.raises(limits.BadInput, match="GPU has"):
+        limits.check_memory(FFN, [SERIAL], machine, compares=True)
+
+
+def test_available_memory_is_the_least_of_the_limits_that_the_system_tells(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert 1 << 20 < memory.available_bytes() < 1 << 60
+    for free, group, space, least in ((5, None, None, 5), (5, 3, None, 3), (5, 3, 2, 2), (None, None, None, 1 << 60)):
+        monkeypatch.setattr(memory, "_free", lambda value=free: value)
+        monkeypatch.setattr(memory, "_group_limit", lambda value=group: value)
+        monkeypatch.setattr(memory, "_address_space", lambda value=space: value)
+        assert memory.available_bytes() == least or (least == 1 << 60 and memory.available_bytes() > least)
+
+
+@pytest.mark.parametrize("split", [il.Whole(), il.SplitK(3), il.SplitK(99), il.StreamK(5), il.StreamK(10**9)])
+def test_items_are_counted_before_they_are_made(split: Split) -> None:
+    for tiles, chunks in ((1, 1), (4, 6), (7, 5)):
+        items = split.items(tiles, chunks)
+        assert len(items[0]) <= split.most(tiles, chunks) <= len(items[0]) + tiles
+        ends = np.cumsum(items[2] - items[1])
+        assert ends[-1] == tiles * chunks
+
+
+def test_parts_beyond_the_chunks_are_one_chunk_each_and_cost_nothing() -> None:
+    for split in (il.SplitK(999_999_999), il.StreamK(999_999_999)):
+        assert len(split.cuts(4, 6)) <= 4 * 6
+        tile, lo, hi = split.items(4, 6)
+        assert len(tile) == 24
+        assert (hi - lo == 1).all()
+
+
+def test_the_largest_plan_is_of_so_many_items() -> None:
+    def copies(rows: int) -> il.Graph:
+        return il.workloads.two_copies(rows, 1024, il.bf16, (1, 1))
+
+    choices = il.Choices(8)
+    check_size(copies(MOST_ITEMS // 2048), choices)
+    with pytest.raises(TooManyItemsError, match=r"'first' of 2,049 x 1,024 tiles, and a plan holds 4,194,304"):
+        check_size(copies(MOST_ITEMS // 2048 + 1), choices)
+    with pytest.raises(TooManyItemsError):
+        il.build(copies(MOST_ITEMS // 2048 + 1), choices)
+
+
+# ---------------------------------------------------------------- workers beyond the items
+
+
+@pytest.mark.parametrize("dispatch", [il.Dispatch.TICKET, il.Dispatch.STATIC])
+def test_workers_beyond_the_items_are_not_walked(dispatch: il.Dispatch, monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[int] = []
+    whole = reference.ReferenceExecutor._worker
+
+    def counted(executor: il.ReferenceExecutor, worker: int) -> object:
+        made.append(worker)
+        return whole(executor, worker)
+
+    monkeypatch.setattr(reference.ReferenceExecutor, "_worker", counted)
+    plan = il.build(FFN, il.Choices(2_000_000, dispatch=dispatch))
+    random = np.random.default_rng(0)
+    inputs = {name: random.standard_normal(FFN.tensor(name).shape) for name in FFN.inputs}
+    for seed in (None, 1):
+        made.clear()
+        executor = il.ReferenceExecutor(plan, seed=seed)
+        out = executor.run(inputs)["out"]
+        assert made == list(range(len(plan.items)))
+        right = np.maximum(inputs["x"] @ inputs["w_up"].T, 0) @ inputs["w_down"].T
+        assert np.linalg.norm(out - right) < 1e-12 * np.linalg.norm(right)
+    assert plan.workers == 2_000_000
+
+
+def test_the_simulated_machine_has_the_workers_that_can_have_an_item() -> None:
+    n = len(il.build(FFN, il.Choices(1)).items)
+    assert n == 3
+    for workers, busy in ((1, 1), (2, 2), (3, 3), (99, 3), (2_000_000, 3)):
+        for dispatch in il.Dispatch:
+            plan = il.build(FFN, il.Choices(workers, dispatch=dispatch))
+            assert Queues.of(plan, PERSISTENT).workers == Queues.of(plan, OP_BY_OP).workers == busy
+
+
+def test_idle_workers_change_no_prediction() -> None:
+    found = [predict(il.build(FFN, il.Choices(workers)), il.H200).trace for workers in (3, 2_000_000)]
+    assert found[0].span_ns == found[1].span_ns
+    assert found[1].worker.max() < 3
+
+
+@pytest.mark.parametrize("options", [[], ["--dispatch", "static"], ["--dispatch", "static-balanced"]])
+def test_run_and_verify_take_a_plan_of_millions_of_workers(tmp_path: Path, options: list[str]) -> None:
+    path = tmp_path / "plan.json"
+    many = [*SMALL, "--workers", "2000000", *options]
+    succeed("plan", "ffn", *many, "--out", path)
+    succeed("verify", path)
+    assert "2,000,000 workers" in succeed("run", "ffn", *many)
