@@ -66,7 +66,7 @@ def shown(posted: Posted) -> list[tuple[int, int, int]]:
         (KernelSync(), 2, 7, [(0, 1, 1)]),
         (NoSync(), 2, 7, [(-1, 1, 1)]),
         (StridedSync(2), 1, 2, [(1, 1, 1), (0, 1, 1)]),
-        (StridedSync(2), 1, 3, [(0, 2, 1)]),
+        (StridedSync(2), 2, 4, [(0, 4, 1)]),
     ],
 )
 def test_runs_post_few_ranges(policy: TileSync, first: int, count: int, expected: list[tuple[int, int, int]]) -> None:
