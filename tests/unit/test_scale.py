@@ -14,7 +14,7 @@ from interlace.graph.access import ALL, Access, Affine, Span, axes, fixed
 from interlace.graph.dependencies import Dependencies
 from interlace.graph.graph import Graph
 from interlace.graph.op import Op
-from interlace.plan import coverage, posts
+from interlace.plan import awaited, coverage, posts
 from interlace.plan import verify as prove
 from interlace.plan.plan import Dispatch
 from interlace.plan.verify import Proof, verify
@@ -38,7 +38,7 @@ def work(monkeypatch: pytest.MonkeyPatch) -> Callable[[Graph, Choices], tuple[in
         return ranges(first, sizes, stride)
 
     ranges = ragged.ranges
-    for module in (ragged, inverse, posts, waits, coverage):
+    for module in (ragged, inverse, posts, waits, awaited, coverage):
         monkeypatch.setattr(module, "ranges", counted)
 
     made: list[Dependencies] = []

@@ -17,12 +17,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from interlace.core.errors import CoverageError
-from interlace.graph import ragged
 from interlace.graph.access import Ints
 from interlace.graph.dependencies import Dependencies, Link
 from interlace.graph.inverse import Runs
-from interlace.graph.ragged import Groups, batches, distinct, grouped, held, offsets, ranges
+from interlace.graph.ragged import Groups, batches, distinct, grouped, offsets, ranges
 from interlace.graph.tensor import Region
+from interlace.plan.awaited import Awaited
 from interlace.plan.facts import Facts
 from interlace.plan.orderings import Edge, Ordering
 from interlace.plan.plan import Dispatch
@@ -139,54 +139,6 @@ class _WorkerOrder:
         raise AssertionError("one worker runs all tiles before all items")
 
 
-@dataclass(frozen=True)
-class _Ranges:
-    """Ragged rows of ranges of semaphores: row ``i`` holds ranges ``ptr[i]:ptr[i + 1]``."""
-
-    ptr: Ints
-    low: Ints
-    count: Ints
-    step: Ints
-
-    @property
-    def sizes(self) -> Ints:
-        """Number of semaphores in each row."""
-        return np.diff(offsets(self.count)[self.ptr])
-
-    def take(self, rows: Ints) -> _Ranges:
-        """The given rows."""
-        taken = Groups(self.ptr, np.arange(len(self.low), dtype=np.int64)).take(rows)
-        return _Ranges(taken.ptr, *(column[taken.values] for column in (self.low, self.count, self.step)))
-
-    def hold_whole(self, row: Ints, posted: Posted, semaphores: int) -> NDArray[np.bool_]:
-        """True where one range of the row holds all semaphores of ``posted``: the last one that begins before it."""
-        width = semaphores + 1
-        own = np.repeat(np.arange(len(self.ptr) - 1, dtype=np.int64), np.diff(self.ptr))
-        order = np.argsort(own * width + self.low, kind="stable")
-        at = np.searchsorted((own * width + self.low)[order], row * width + posted.first, side="right") - 1
-        candidate = np.append(order, -1)[at]
-        low, count, step = (np.append(column, 1)[candidate] for column in (self.low, self.count, self.step))
-        whole: NDArray[np.bool_] = (
-            (at >= 0)
-            & (np.append(own, -1)[candidate] == row)
-            & (posted.first >= 0)
-            & ((posted.first - low) % step == 0)
-            & (posted.last <= low + (count - 1) * step)
-            & ((posted.count == 1) | (posted.stride % step == 0))
-        )
-        return whole
-
-    def hold(self, row: Ints, semaphore: Ints, semaphores: int) -> NDArray[np.bool_]:
-        """True where the row holds the semaphore, one of ``semaphores``; -1 is held by none."""
-        if self.count.sum() > ragged.BATCH:  # a single row: those of a batch hold fewer
-            marked: NDArray[np.bool_] = np.append(held(self.low, self.count, self.step, semaphores), False)
-            return marked[semaphore]  # the last entry is that of -1
-        width = semaphores + 1
-        own = np.repeat(np.arange(len(self.ptr) - 1, dtype=np.int64), self.sizes)
-        values = ranges(self.low, self.count, self.step)
-        return np.isin(row * width + semaphore, own * width + values) & (semaphore >= 0)
-
-
 class _LinkCheck:
     """The dependencies of one link.
 
@@ -250,7 +202,7 @@ class _LinkCheck:
         count = np.minimum(facts.count[cls] - 1, (highest[box[row]] - low) // step) - skip + 1
         keep = count > 0
         waits = Groups(offsets(np.bincount(row[keep], minlength=len(cases))), cls[keep])
-        awaited = _Ranges(waits.ptr, (low + skip * step)[keep], count[keep], step[keep])
+        awaited = Awaited(waits.ptr, (low + skip * step)[keep], count[keep], step[keep])
         # Decide once for all cases that need the same and wait for the same of it.
         node = np.r_[0, _prefixes(waits)][np.where(waits.sizes > 0, waits.ptr[1:], 0)]
         first, group = distinct(box, node)
@@ -261,7 +213,7 @@ class _LinkCheck:
             some = np.arange(a, b, dtype=np.int64)
             self._decide(needed.take(box[first[some]]), awaited.take(first[some]), use.take(some))
 
-    def _decide(self, needed: Posted, awaited: _Ranges, use: Groups) -> None:
+    def _decide(self, needed: Posted, awaited: Awaited, use: Groups) -> None:
         """Row by row: the needed tiles post what is awaited, or one worker runs them before its ``use``."""
         tiles = needed.tiles
         self.edges += int((use.sizes[tiles.row] * tiles.count).sum())
