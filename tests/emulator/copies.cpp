@@ -17,7 +17,7 @@ struct Map {
 struct Copy {
   enum { LOAD, STORE, PIECES } kind;
   uint32_t thread, line, at = 0, bytes = 0, channel = 0, clock = 0;
-  const Map* map = nullptr;
+  Map map = {};  // its own: the text's is a parameter, gone when the thread ends
   int from[3] = {};
   Barrier* barrier = nullptr;
   bool read = false, written = false;
@@ -28,7 +28,7 @@ struct Copy {
 namespace {
 Copy bulk(int kind, const Map& map, ptx::Coordinates from, uint32_t window, uint32_t line) {
   Copy copy{kind == Copy::LOAD ? Copy::LOAD : Copy::STORE, machine.current->number, line};
-  copy.map = &map;
+  copy.map = map;
   std::copy(from.begin(), from.end(), copy.from);
   copy.at = window - WINDOW;
   copy.bytes = static_cast<uint32_t>(map.box[0] * map.box[1] * map.box[2] * map.itemsize);
@@ -59,7 +59,7 @@ By by_channel(const Copy& copy) {
 
 // Each row of a box: where it begins in shared memory, how much of it there is, where that lies in the tensor.
 template <class Row> void rows(const Copy& copy, Row row) {
-  const Map& map = *copy.map;
+  const Map& map = copy.map;
   const uint32_t bytes = static_cast<uint32_t>(map.box[0] * map.itemsize);
   uint32_t inside = 0;
   for (int64_t z = 0; z < int64_t(map.box[2]); ++z)
@@ -78,7 +78,7 @@ template <class Row> void rows(const Copy& copy, Row row) {
 // 16 bytes of shared memory, by their place in the box.
 char* sixteen(const Copy& copy, uint32_t inside) {
   const uint32_t window = copy.at + WINDOW + inside;
-  return machine.shared + (copy.map->swizzled ? swizzled_by_128(window) : window) - WINDOW;
+  return machine.shared + (copy.map.swizzled ? swizzled_by_128(window) : window) - WINDOW;
 }
 
 void load(Copy& copy) {

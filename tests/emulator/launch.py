@@ -54,14 +54,21 @@ class Fault:
     Attributes:
         kind: one of ``KINDS``.
         tiles: tiles and barriers that the bytes belong to, if they are bytes of shared memory.
-        lines: of the text, where it happened; of two accesses, both, the earlier one first.
+        places: addresses in the library where it happened; of two accesses, both, the earlier one first.
     """
 
     kind: str
     text: str
     block: int
     tiles: tuple[str, ...]
-    lines: tuple[str, ...]
+    places: tuple[int, ...]
+    library: Library
+
+    @property
+    def lines(self) -> tuple[str, ...]:
+        """The lines of the text at ``places``."""
+        found = map(self.library.line, self.places)
+        return tuple(f"line {number}: {line}" for number, line in found if number)
 
     def __str__(self) -> str:
         where = f" of {' and '.join(self.tiles)}" if self.tiles else ""
@@ -130,17 +137,12 @@ def launch(
 
 
 def _fault(library: Library, emitted: Emitted, found: _Fault) -> Fault:
-    lines = []
-    for address in (found.line, found.other_line):
-        line, text = library.line(address)
-        if line:
-            lines.append(f"line {line}: {text}")
     tiles = []
     for placed in sorted(emitted.layout.placed, key=lambda p: p.offset_bytes) if found.bytes else ():
         slot, inside = divmod(found.at - placed.offset_bytes, placed.slot_bytes)
         if 0 <= slot < placed.slots:
             tiles.append(f"{placed.name}{{{slot}}} byte {inside}")
-    return Fault(KINDS[found.kind], found.text.decode(), found.block, tuple(tiles), tuple(lines))
+    return Fault(KINDS[found.kind], found.text.decode(), found.block, tuple(tiles), (found.line, found.other_line), library)
 
 
 def _map(
