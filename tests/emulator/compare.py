@@ -48,13 +48,14 @@ def troubles(trials: Iterable[Trial], seeds: int = 1) -> list[str]:
     """What is wrong with which trial: a fault, or outputs other than the interpreter's. Compiles all at once."""
     every = tuple(trials)
     library = build([trial.emitted() for trial in every])
-    return [trouble for number, trial in enumerate(every) for trouble in _troubles(library, number, trial, seeds)]
+    return [t for number, trial in enumerate(every) for t in troubles_of(library, number, trial, range(seeds))]
 
 
-def _troubles(library: Library, number: int, trial: Trial, seeds: int) -> Iterable[str]:
+def troubles_of(library: Library, number: int, trial: Trial, seeds: Iterable[int]) -> Iterable[str]:
+    """What is wrong with kernel ``number`` of ``library``, the text of ``trial``."""
     inputs = inputs_of(trial.source, trial.sizes)
     meant = interpret(trial.source, inputs, trial.sizes)
-    for seed in range(seeds):
+    for seed in seeds:
         run = launch(library, number, inputs, trial.sizes, seed=seed)
         where = f"{trial.name}, {dict(trial.sizes)}, seed {seed}"
         yield from (f"{where}: {fault}" for fault in run.faults)

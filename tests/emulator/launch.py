@@ -142,7 +142,8 @@ def _fault(library: Library, emitted: Emitted, found: _Fault) -> Fault:
         slot, inside = divmod(found.at - placed.offset_bytes, placed.slot_bytes)
         if 0 <= slot < placed.slots:
             tiles.append(f"{placed.name}{{{slot}}} byte {inside}")
-    return Fault(KINDS[found.kind], found.text.decode(), found.block, tuple(tiles), (found.line, found.other_line), library)
+    places = found.line, found.other_line
+    return Fault(KINDS[found.kind], found.text.decode(), found.block, tuple(tiles), places, library)
 
 
 def _map(
