@@ -92,6 +92,43 @@ def _turned(by: By) -> Kernel:
 
 
 _COPY = library.copy_1d(tile=64, walk=6)
+
+
+def _nest(outer: int, inner: int) -> Kernel:
+    """``y = 2 * x`` tile by tile, and four tiles of ``z = 3 * w`` in each step."""
+    k = Builder("nest")
+    n = k.symbol("n")
+    x, y = k.input("x", (n,), fp32), k.output("y", (n,), fp32)
+    w, z = k.input("w", (4 * n,), fp32), k.output("z", (4 * n,), fp32)
+    v, s = k.shared("v", (64,), fp32), k.shared("s", (64,), fp32)
+    with k.serial("i", (n + 63) // 64) as i:
+        k.load(v, x.at(i * 64))
+        k.assign(y.at(i * 64), 2 * v)
+        with k.serial("j", 4) as j:
+            k.load(s, w.at((i * 4 + j) * 64))
+            k.assign(z.at((i * 4 + j) * 64), 3 * s)
+    return _marked(k.kernel(), **{tile: depth for tile, depth in (("v", outer), ("s", inner)) if depth})
+
+
+def _beside(by: By, stages: int, use: str) -> Kernel:
+    """A ring ``s`` that is stored by TMA, added to or not read, and then a tile ``u``, loaded by TMA or assigned."""
+    k = Builder("beside")
+    n = k.symbol("n")
+    x, y = k.input("x", (n,), fp32), k.output("y", (n,), fp32)
+    w, z = k.input("w", (n,), fp32), k.output("z", (n,), fp32)
+    s, u = k.shared("s", (64,), fp32), k.shared("u", (64,), fp32)
+    with k.serial("i", (n + 63) // 64) as i:
+        k.load(s, x.at(i * 64), by)
+        if use == "stored":
+            k.store(y.at(i * 64), s, By.TMA)
+            k.assign(u, 5 * w.at(i * 64, shape=(64,)))
+        else:
+            k.assign(y.at(i * 64, shape=(64,)), s * 2 if use == "read" else 1)
+            k.load(u, w.at(i * 64))
+        k.assign(z.at(i * 64), u)
+    return circular_buffer(k.kernel(), "s", stages)
+
+
 _LINE = {"n": 500}
 _PLANE = {"m": 4, "n": 64 * 6}
 _PRODUCT = {"rows": 64, "columns": 64, "depth": 320}
@@ -109,6 +146,11 @@ SOURCES: dict[str, tuple[Kernel, bool, dict[str, int]]] = {
     "sums": (library.layer_norm(columns=512, chunk=64, walk=3), False, {"m": 3}),
     "columns": (_marked(library.reduce_outer(tile=(8, 64)), s=2), False, {"m": 40, "n": 64}),
     "product": (_marked(library.matmul(m=64, n=64, threads=128), a_s=2, b_s=2), False, _PRODUCT),
+    "tile and inner ring": (_nest(0, 1), False, _LINE),
+    "outer and inner ring": (_nest(1, 1), False, _LINE),
+    "stored ring": (_beside(By.TMA, 1, "stored"), False, _LINE),
+    "unread ring": (_beside(By.TMA, 2, "unread"), False, _LINE),
+    "plain ring": (_beside(By.PLAIN, 1, "read"), False, _LINE),
     "lagging product": (_marked(library.matmul(m=64, n=64, threads=128), a_s=3, b_s=3), True, _PRODUCT),
 }
 
@@ -185,6 +227,8 @@ def _released_first(kernel: Kernel) -> Kernel:
     return edit(kernel, change)
 
 
+#: All tiles begin at byte 0.
+_TOGETHER = (r"(unsigned char\* const \w+ = shared) \+ \d+", r"\1 + 0")
 _MEETING = r"__syncthreads\(\);"
 PLANTS: dict[str, Plant] = {
     # The block form.
@@ -204,7 +248,7 @@ PLANTS: dict[str, Plant] = {
     "no meeting before invalidation": Plant("ring", within("end", without(Sync)), (("race", "s_full"),)),
     "invalidation before the wait": Plant(
         "ring",
-        (r"mbarrier_wait\(", "if (thread == 127) mbarrier_inval(s_full);\n    mbarrier_wait("),
+        (r"mbarrier_wait\((\w+)", r"if (thread == 127) mbarrier_inval(\1);\n    mbarrier_wait(\1"),
         (("barrier", "s_full"),),
     ),
     "more bytes expected than copied": Plant(
@@ -272,13 +316,13 @@ PLANTS: dict[str, Plant] = {
     ),
     # Reductions.
     "scratch read before all have written": Plant(
-        "sums", (rf"( = \w+_part_\[k_\];\s*){_MEETING}", r"\1"), (("race", "scratch"),)
+        "sums", (rf"( = \w+_part_?\[k_?\];\s*){_MEETING}", r"\1"), (("race", "scratch"),)
     ),
     "scratch written before all have read": Plant(
-        "sums", (rf"( \+ of_\[i_\];\s*}}\s*){_MEETING}", r"\1"), (("race", "scratch"),)
+        "sums", (rf"( \+ of_?\[i_?\];\s*}}\s*){_MEETING}", r"\1"), (("race", "scratch"),)
     ),
     "columns summed before all have written": Plant(
-        "columns", (rf"( = \w+_part_\[k_\];\s*){_MEETING}", r"\1"), (("race", "scratch"),)
+        "columns", (rf"( = \w+_part_?\[k_?\];\s*){_MEETING}", r"\1"), (("race", "scratch"),)
     ),
     # Products.
     "a product that is not awaited": Plant(
@@ -289,9 +333,15 @@ PLANTS: dict[str, Plant] = {
     "a stage released under a product": Plant(
         "lagging product", (r"wgmma_wait<1>\(\);", "wgmma_wait<2>();"), (("race", "_s{"),)
     ),
+    # Tiles on the same bytes.
+    "a tile on the bytes of an inner ring": Plant("tile and inner ring", _TOGETHER, (("race", ""),)),
+    "an outer ring on the bytes of an inner one": Plant("outer and inner ring", _TOGETHER, (("race", ""),)),
+    "a tile on bytes that a store still reads": Plant("stored ring", _TOGETHER, (("race", ""),)),
+    "a tile on the bytes of a ring that nothing reads": Plant("unread ring", _TOGETHER, (("race", ""),)),
+    "a bulk copy to bytes that threads have written": Plant("plain ring", _TOGETHER, (("proxy", ""),)),
     # Anything.
     "two tiles on the same bytes": Plant(
-        "through shared", (r"t = shared \+ \d+", "t = shared + 0"), (("race", "s{0}"),)
+        "through shared", (r"(t_?) = shared \+ \d+", r"\1 = shared + 0"), (("race", "s{0}"),)
     ),
     "threads that meet in two places": Plant(
         "ring",
@@ -307,18 +357,20 @@ PLANTS: dict[str, Plant] = {
         (("deadlock", ""),),
     ),
     "a read past the end of a tensor": Plant(
-        "alone", (r"(read_clipped.*), n - .*;", r"\1, 4);"), (("bounds", "reads"),)
+        "alone", (r"(read_clipped.*), n_? - .*;", r"\1, 4);"), (("bounds", "reads"),)
     ),
     "a write past the end of a tensor": Plant(
-        "ring", (r"(write_clipped.*), n - .*;", r"\1, 4);"), (("bounds", "writes"),)
+        "ring", (r"(write_clipped.*), n_? - .*;", r"\1, 4);"), (("bounds", "writes"),)
     ),
     "a write to an input": Plant(
-        "ring", (r"write_clipped<fp32, 4>\(y", "write_clipped<fp32, 4>((fp32*)x"), (("bounds", "input"),)
+        "ring", (r"write_clipped<fp32, 4>\(y(_?)", r"write_clipped<fp32, 4>((fp32*)x\1"), (("bounds", "input"),)
     ),
     "a trap": Plant("ring", (r"  // main", '  asm volatile("trap;");'), (("trap", "thread"),)),
-    "a tile outside of shared memory": Plant("ring", (r"s = shared \+ 0", "s = shared + 1048576"), (("bounds", ""),)),
+    "a tile outside of shared memory": Plant(
+        "ring", (r"(s_?) = shared \+ 0", r"\1 = shared + 1048576"), (("bounds", ""),)
+    ),
     "a tile that the copy engine does not take": Plant(
-        "ring", (r"s = shared \+ 0", "s = shared + 16"), (("setup", ""),)
+        "ring", (r"(s_?) = shared \+ 0", r"\1 = shared + 16"), (("setup", ""),)
     ),
 }
 
@@ -359,7 +411,7 @@ def test_a_fault_names_tile_bytes_and_lines() -> None:
     assert re.fullmatch(r"s\{\d\} byte \d+", *fault.tiles)
     assert len(fault.lines) == 2
     assert any("tma_load_1d(shared_address(s" in line for line in fault.lines)
-    assert any("read_tile<fp32, 4>(v0_" in line for line in fault.lines)
+    assert any("read_tile<fp32, 4>(v0" in line for line in fault.lines)
 
 
 def test_an_instruction_without_emulation_is_an_error_that_names_it() -> None:
