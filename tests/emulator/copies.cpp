@@ -20,7 +20,7 @@ struct Copy {
   Map map = {};  // its own: the text's is a parameter, gone when the thread ends
   int from[3] = {};
   Barrier* barrier = nullptr;
-  bool read = false, written = false;
+  bool read = false, written = false, awaited = false;  // awaited: its thread knows that it is written
   std::vector<char> data{};
   std::vector<Piece> pieces{};
 };
@@ -121,6 +121,7 @@ void await_groups(int pending, bool written) {
     for (const std::shared_ptr<Copy>& copy : self.groups[i]) {
       if (!copy->read) read_source(*copy);
       if (written && !copy->written) write_target(*copy);
+      copy->awaited |= written;
       uint32_t& known = self.knows.seen[machine.channel(copy->channel)];
       known = std::max(known, copy->clock);
     }
@@ -153,6 +154,15 @@ void end_thread(Thread& thread) {
     report(PENDING, piece.at, piece.size, 0, 0, "thread %u ends and no barrier hears of its cp.async", thread.number);
   if (!thread.products.empty())
     report(PENDING, 0, 0, 0, 0, "thread %u ends before its products", thread.number);
+}
+
+void check_posted(uint32_t line) {
+  for (const Thread& thread : machine.threads)
+    for (const auto& group : thread.groups)
+      for (const std::shared_ptr<Copy>& copy : group)
+        if (!copy->awaited)
+          report(PENDING, copy->at, copy->bytes, copy->line, line, "a post before thread %u knows its bulk store written",
+                 thread.number);
 }
 
 void end_copies() {

@@ -25,6 +25,7 @@ from interlace.pipeline.index import evaluate
 from interlace.pipeline.ir import Memory
 
 from .build import Library
+from .items import Sync
 
 #: Kinds of faults, in the order of ``Kind`` in ``machine.h``.
 KINDS = ("race", "proxy", "unwritten", "bounds", "barrier", "deadlock", "pending", "diverged", "trap", "setup")
@@ -89,9 +90,20 @@ class Run:
 
 
 def launch(
-    library: Library, number: int, inputs: Mapping[str, npt.ArrayLike], sizes: Mapping[str, int], *, seed: int = 0
+    library: Library,
+    number: int,
+    inputs: Mapping[str, npt.ArrayLike],
+    sizes: Mapping[str, int],
+    *,
+    seed: int = 0,
+    sync: Sync | None = None,
 ) -> Run:
-    """Runs all blocks of a kernel, one after another in an order that the seed draws, with extents ``sizes``."""
+    """Runs all blocks of a kernel, one after another in an order that the seed draws.
+
+    Args:
+        sizes: run-time extents.
+        sync: of a kernel for items of a plan, its tables; each block then runs an item.
+    """
     emitted = library.emitted[number]
     kernel = emitted.kernel
     memory: dict[str, npt.NDArray[np.uint8]] = {}
@@ -107,10 +119,12 @@ def launch(
     arguments += [ctypes.c_void_p(array.ctypes.data) for array in memory.values()]
     arguments += [_map(spec, memory, shapes, kernel.tensor(spec.tensor).dtype) for spec in emitted.maps]
     arguments += [ctypes.c_longlong(sizes[name]) for name in kernel.symbols]
+    seen = [_Buffer(array.ctypes.data, array.nbytes, kernel.tensor(name).written) for name, array in memory.items()]
+    if sync is not None:
+        arguments.append(ctypes.create_string_buffer(sync.packed()))
+        seen += [_Buffer(array.ctypes.data, array.nbytes, True) for array in sync.arrays]
     pointers = (ctypes.c_void_p * len(arguments))(*map(ctypes.addressof, arguments))
-    buffers = (_Buffer * len(memory))(
-        *(_Buffer(array.ctypes.data, array.nbytes, kernel.tensor(name).written) for name, array in memory.items())
-    )
+    buffers = (_Buffer * len(seen))(*seen)
     grid = prod(max(evaluate(n, sizes), 0) for n in emitted.grid)
     order = Random(seed).sample(range(grid), grid)
     found = (_Fault * MOST_FAULTS)()
@@ -122,7 +136,7 @@ def launch(
         kernel.block_threads,
         pointers,
         buffers,
-        len(memory),
+        len(seen),
         ctypes.c_uint64(seed),
         (ctypes.c_int * max(grid, 1))(*order),
         found,

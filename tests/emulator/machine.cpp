@@ -236,6 +236,7 @@ void ptx::trap() {
 }
 void ptx::load(int& value, const void* at) { memcpy(&value, at, sizeof value); }
 void ptx::red_release_gpu_global_add_s32(const void* at, int more) {
+  check_posted(LINE);
   *static_cast<int*>(const_cast<void*>(at)) += more;
 }
 

@@ -188,5 +188,6 @@ bool readable(const void* at, uint32_t bytes);
 void land_one();
 void end_thread(Thread& thread);
 void end_copies();
+void check_posted(uint32_t line);  // a post to other blocks: all bulk stores are written
 // Where what belongs at ``address`` of rows of 128 bytes lies under the 128-byte swizzle.
 inline uint32_t swizzled_by_128(uint32_t address) { return address ^ (address >> 7 & 7) << 4; }
