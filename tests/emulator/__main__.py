@@ -1,6 +1,6 @@
 """Random kernels on the emulator, as many as you like: what goes wrong is made smaller and printed.
 
-    PYTHONPATH=src python -m tests.emulator --seed 1000 --kernels 2000
+    python -m tests.emulator --seed 1000 --kernels 2000
 
 Kernels are those of the numbers from ``--seed`` up. Exit status 1 if one goes wrong. With ``--prove`` each is proved as
 well: a kernel that ``prove`` refuses is counted, one that it accepts and that goes wrong is a hole in the proof.

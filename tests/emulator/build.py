@@ -11,6 +11,7 @@ import ctypes
 import re
 import shutil
 import subprocess
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
@@ -23,8 +24,10 @@ from interlace.pipeline.cuda.preamble import PREAMBLE
 from .translate import translate
 
 HERE = Path(__file__).parent
-#: Why there is no emulator here; empty if there is one.
-MISSING = "" if shutil.which("g++") else "the emulator compiles kernels with g++, which is not installed"
+#: Why there is no emulator here; empty if there is one. On other systems ``g++`` may be a compiler without the hooks.
+MISSING = (
+    "" if sys.platform == "linux" and shutil.which("g++") else "the emulator compiles kernels with GCC on Linux: no g++"
+)
 _COMMON = ("-std=c++20", "-fPIC", "-fno-strict-aliasing", "-U_FORTIFY_SOURCE", "-fvisibility=hidden", f"-I{HERE}")
 _RUNTIME = ("-O2", "-g0", "-ftree-vectorize", "-fvect-cost-model=dynamic")
 _KERNELS = ("-O1", "-g1", "-w", "-fsanitize=thread", "--param=tsan-instrument-func-entry-exit=0")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import cache
 from random import Random
 
 from interlace.core.errors import HazardError, PipelineError
@@ -32,6 +33,7 @@ class Drawn:
     trial: Trial
 
 
+@cache
 def drawn(number: int) -> Drawn | None:
     """The random kernel of a number; None if a rule of the loops, the rewrite or the emitter refuses it."""
     random = Random(number)

@@ -2,7 +2,7 @@
 
 These are some hundred by fixed numbers. For thousands of others, made smaller where they go wrong:
 
-    PYTHONPATH=src python -m tests.emulator --seed 1000 --kernels 2000 --prove
+    python -m tests.emulator --seed 1000 --kernels 2000 --prove
 """
 
 from __future__ import annotations
