@@ -16,7 +16,7 @@ using Entry = void (*)(void**);
 extern "C" const Entry kernels[];
 
 namespace {
-constexpr uint64_t MOST_STEPS = 2'000'000'000;
+constexpr uint64_t MOST_STEPS = 200'000'000;
 constexpr size_t MOST_FAULTS = 64;
 char* stacks;
 size_t stacks_bytes;
@@ -176,7 +176,10 @@ void give_up() {
 }
 
 void maybe_leave() {
-  if (++machine.steps > MOST_STEPS) give_up();
+  if (++machine.steps > MOST_STEPS) {
+    report(DEADLOCK, 0, 0, 0, 0, "threads still run after %llu steps", static_cast<unsigned long long>(MOST_STEPS));
+    give_up();
+  }
   if (!machine.random.once_in(machine.leave_one_in)) return;
   wake(*machine.current);
   leave();

@@ -61,9 +61,9 @@ def search(numbers: Iterable[int], seeds: int = 1) -> tuple[int, list[tuple[Draw
         some = every[first : first + TOGETHER]
         library = build([one.trial.emitted() for one in some])
         for at, one in enumerate(some):
-            found = list(troubles_of(library, at, one.trial, range(one.number, one.number + seeds)))
-            if found:
-                wrong.append((one, found))
+            troubles = list(troubles_of(library, at, one.trial, range(one.number, one.number + seeds)))
+            if troubles:
+                wrong.append((one, troubles))
     return len(every), wrong
 
 
