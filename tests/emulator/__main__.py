@@ -1,0 +1,57 @@
+"""Random kernels on the emulator, as many as you like: what goes wrong is made smaller and printed.
+
+    python -m tests.emulator --seed 1000 --kernels 2000
+
+Kernels are those of the numbers from ``--seed`` up. Exit status 1 if one goes wrong. With ``--prove`` each is proved as
+well: a kernel that ``prove`` refuses is counted, one that it accepts and that goes wrong is a hole in the proof.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections import Counter
+
+from interlace.pipeline.circular import lower
+from interlace.pipeline.text import print_kernel
+
+from .build import MISSING
+from .search import TOGETHER, drawn, proved, search, smallest
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.emulator", description=__doc__.splitlines()[0])
+    parser.add_argument("--seed", type=int, default=0, help="number of the first kernel")
+    parser.add_argument("--kernels", type=int, default=400, help="how many numbers to try")
+    parser.add_argument("--runs", type=int, default=1, help="of each kernel, each with a schedule of its own")
+    parser.add_argument("--prove", action="store_true", help="prove each kernel too")
+    parser.add_argument("--whole", action="store_true", help="print what goes wrong as it is")
+    asked = parser.parse_args()
+    if MISSING:
+        print(MISSING, file=sys.stderr)
+        return 2
+    verdicts: Counter[str] = Counter()
+    count = bad = 0
+    start, last = time.monotonic(), asked.seed + asked.kernels
+    for first in range(asked.seed, last, TOGETHER):
+        numbers = range(first, min(first + TOGETHER, last))
+        tried, wrong = search(numbers, asked.runs)
+        count += tried
+        bad += len(wrong)
+        if asked.prove:
+            verdicts.update(proved(found.trial) for number in numbers if (found := drawn(number)) is not None)
+        for found, troubles in wrong:
+            verdict = f", {proved(found.trial)} by prove" if asked.prove else ""
+            print(f"kernel {found.number}{verdict}:", *troubles, sep="\n  ")
+            least = found if asked.whole else smallest(found)
+            source = least.trial.source
+            print(f"with extents {dict(least.trial.sizes)}:", print_kernel(source), sep="\n")
+            print(print_kernel(lower(source, warp_specialised=least.trial.warp_specialised)), flush=True)
+        told = "".join(f", {n} {verdict}" for verdict, n in sorted(verdicts.items()))
+        print(f"{count} kernels, {bad} wrong{told}; {time.monotonic() - start:.0f} s", file=sys.stderr)
+    return int(bad > 0)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,127 @@
+"""Emitted kernels as a library for the CPU: many kernels in one C++ text, compiled with hooks at every access.
+
+The preamble and the texts are those that NVRTC gets, with inline PTX replaced (``translate.py``) and CUDA's words made
+macros (``cuda.h``). ``-fsanitize=thread`` makes the compiler call a function before each access of memory; these
+functions are the emulator's own (``machine.cpp``), the library of the sanitizer is not linked.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache, cached_property
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from interlace.pipeline.cuda.emit import Emitted
+from interlace.pipeline.cuda.preamble import PREAMBLE
+
+from .translate import translate
+
+HERE = Path(__file__).parent
+#: Why there is no emulator here; empty if there is one. On other systems ``g++`` may be a compiler without the hooks.
+MISSING = (
+    "" if sys.platform == "linux" and shutil.which("g++") else "the emulator compiles kernels with GCC on Linux: no g++"
+)
+_COMMON = ("-std=c++20", "-fPIC", "-fno-strict-aliasing", "-U_FORTIFY_SOURCE", "-fvisibility=hidden", f"-I{HERE}")
+_RUNTIME = ("-O2", "-g0", "-ftree-vectorize", "-fvect-cost-model=dynamic")
+_KERNELS = ("-O1", "-g1", "-w", "-fsanitize=thread", "--param=tsan-instrument-func-entry-exit=0")
+#: After all memory of a kernel, so that an access past the end stays in the array.
+_SLACK_BYTES = 1024
+
+
+@cache
+def _folder() -> TemporaryDirectory[str]:
+    """What one process builds; gone when it ends."""
+    return TemporaryDirectory(prefix="emulator-")
+
+
+@cache
+def _runtime() -> Path:
+    """The emulator itself, compiled once a process."""
+    whole, out = Path(_folder().name) / "runtime.cpp", Path(_folder().name) / "runtime.o"
+    whole.write_text("".join(f'#include "{source}"\n' for source in sorted(HERE.glob("*.cpp"))))
+    _compile(*_COMMON, *_RUNTIME, "-c", str(whole), "-o", str(out))
+    return out
+
+
+def _compile(*arguments: str) -> None:
+    done = subprocess.run(["g++", *arguments], capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise RuntimeError(f"g++ {' '.join(arguments)}:\n{done.stderr[:4000]}")
+
+
+@dataclass(frozen=True)
+class Library:
+    """Kernels that run on the CPU, by number."""
+
+    emitted: tuple[Emitted, ...]
+    path: Path
+
+    @cached_property
+    def handle(self) -> ctypes.CDLL:
+        """The loaded library."""
+        return ctypes.CDLL(str(self.path))
+
+    def shared(self, kernel: int) -> int:
+        """Where the shared memory of a kernel begins."""
+        return (ctypes.c_void_p * len(self.emitted)).in_dll(self.handle, "shared_of")[kernel] or 0
+
+    @cached_property
+    def image(self) -> int:
+        """Where the library lies."""
+        begin = ctypes.addressof(ctypes.c_char.in_dll(self.handle, "kernels"))
+        maps = (line.split() for line in Path("/proc/self/maps").read_text().splitlines())
+        return min(int(m[0].split("-")[0], 16) for m in maps if m[-1] == str(self.path)) if begin else 0
+
+    @cache  # noqa: B019
+    def line(self, address: int) -> tuple[int, str]:
+        """The line of its kernel's text that an address of the library belongs to, and that line; (0, "") if none."""
+        if not address or not shutil.which("addr2line"):
+            return 0, ""
+        command = ["addr2line", "-i", "-e", str(self.path), hex(address - 1)]
+        found = subprocess.run(command, capture_output=True, text=True, check=False).stdout
+        kernel = re.findall(r"kernel(\d+)\.cu:(\d+)", found)
+        if not kernel:
+            return 0, ""
+        number, line = map(int, kernel[-1])
+        return line, self.emitted[number].text.splitlines()[line - 1].strip()
+
+
+def build(emitted: Sequence[Emitted]) -> Library:
+    """Compiles ``emitted``; ten or more at a time spare the compiler its start.
+
+    Raises:
+        RuntimeError: g++ refuses the text: it is no C++, or has an instruction that ``cuda.h`` lacks.
+    """
+    parts = ['#include "cuda.h"\n', '#line 1 "preamble"\n', translate(PREAMBLE)]
+    for number, one in enumerate(emitted):
+        # Only the names of the functions would meet, which C does not tell apart by namespace.
+        text = translate(one.text).replace('extern "C" ', "")
+        total = one.layout.total_bytes + _SLACK_BYTES
+        parts += [f"namespace kernel{number} {{\n__align__(1024) unsigned char shared[{total}];\n"]
+        parts += [f'#line 1 "kernel{number}.cu"\n{text}}}\n']
+    names = [f"kernel{i}::{_function(one)}" for i, one in enumerate(emitted)]
+    entries = ", ".join(f"[](void** arguments) {{ call({name}, arguments); }}" for name in names)
+    parts += ['#line 1 "entries"\n#pragma GCC visibility push(default)\nextern "C" {\n']
+    parts += [f"extern void (*const kernels[])(void**);\nvoid (*const kernels[])(void**) = {{{entries}}};\n"]
+    shared = ", ".join(f"kernel{i}::shared" for i in range(len(emitted)))
+    parts += [f"extern void* const shared_of[];\nvoid* const shared_of[] = {{{shared}}};\n}}\n"]
+    folder = Path(_folder().name)
+    name = f"kernels-{len(list(folder.glob('kernels-*.cpp')))}"
+    source, path = folder / f"{name}.cpp", folder / f"{name}.so"
+    source.write_text("".join(parts))
+    _compile(*_COMMON, *_KERNELS, "-c", str(source), "-o", f"{path}.o")
+    _compile("-shared", "-Wl,-Bsymbolic", f"{path}.o", str(_runtime()), "-o", str(path))
+    return Library(tuple(emitted), path)
+
+
+def _function(emitted: Emitted) -> str:
+    found = re.search(r"__launch_bounds__\([^)]*\)\s*(\w+)\(", emitted.text)
+    assert found is not None
+    return found[1]

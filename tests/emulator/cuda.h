@@ -1,0 +1,148 @@
+// What the text of a kernel uses of CUDA C++, for a C++ compiler: keywords, built-in variables and functions, and the
+// PTX instructions as ``translate.py`` calls them. Shared memory is the array ``shared`` of a kernel's own namespace.
+#pragma once
+#include <cstddef>
+#include <initializer_list>
+#include <utility>
+
+#define __global__
+#define __device__
+#define __forceinline__ inline __attribute__((always_inline))
+#define __shared__
+#define __align__(bytes) __attribute__((aligned(bytes)))
+#define __launch_bounds__(...)
+#define __grid_constant__
+
+struct Dim3 {
+  unsigned x, y, z;
+};
+extern Dim3 threadIdx, blockIdx, blockDim, gridDim;
+struct uint4 {
+  unsigned x, y, z, w;
+};
+
+void __syncthreads();
+void __syncwarp(unsigned lanes = 0xffffffff);
+float __shfl_xor_sync(unsigned lanes, float value, int distance);
+unsigned long long __cvta_generic_to_shared(const void* pointer);
+inline const void* __cvta_generic_to_global(const void* pointer) { return pointer; }
+void __nanosleep(unsigned nanoseconds);
+inline void __threadfence_system() {}
+template <class T> inline T atomicAdd(T* at, T more) {
+  const T before = *at;
+  *at = before + more;
+  return before;
+}
+template <class T> inline T atomicCAS(T* at, T expected, T wanted) {
+  const T before = *at;
+  if (before == expected) *at = wanted;
+  return before;
+}
+inline void __stcs(uint4* at, uint4 value) { *at = value; }
+inline float __uint_as_float(unsigned bits) { return __builtin_bit_cast(float, bits); }
+inline float __int_as_float(int bits) { return __builtin_bit_cast(float, bits); }
+inline int min(int a, int b) { return a < b ? a : b; }
+inline int max(int a, int b) { return a > b ? a : b; }
+extern "C" {
+float expf(float x) noexcept;
+float tanhf(float x) noexcept;
+float sqrtf(float x) noexcept;
+}
+inline float rsqrtf(float x) { return 1.0f / __builtin_sqrtf(x); }
+
+namespace ptx {
+using Coordinates = std::initializer_list<int>;
+using Registers = std::initializer_list<float*>;
+
+void mov_u64_globaltimer(unsigned long long& now);
+void mov_u32_smid(unsigned& sm);
+[[noreturn]] void trap();
+
+void bar_sync(unsigned name, unsigned threads);
+inline void setmaxnreg_inc_sync_aligned_u32(int) {}
+inline void setmaxnreg_dec_sync_aligned_u32(int) {}
+
+void mbarrier_init_shared_cta_b64(unsigned barrier, unsigned arrivals);
+void mbarrier_inval_shared_cta_b64(unsigned barrier);
+void fence_mbarrier_init_release_cluster();
+void mbarrier_arrive_shared_cta_b64(unsigned barrier);
+void mbarrier_arrive_expect_tx_shared_cta_b64(unsigned barrier, unsigned bytes);
+void mbarrier_try_wait_parity_shared_cta_b64(unsigned barrier, unsigned parity, unsigned& done);
+
+void fence_proxy_async_shared_cta();
+inline void fence_proxy_async_global() {}
+void bulk_load(unsigned target, const void* map, Coordinates at, unsigned barrier);
+void bulk_store(const void* map, Coordinates at, unsigned source);
+inline void cp_async_bulk_tensor_1d_shared_cluster_global_mbarrier_complete_tx_bytes(
+    unsigned target, const void* map, Coordinates at, unsigned barrier) { bulk_load(target, map, at, barrier); }
+inline void cp_async_bulk_tensor_2d_shared_cluster_global_mbarrier_complete_tx_bytes(
+    unsigned target, const void* map, Coordinates at, unsigned barrier) { bulk_load(target, map, at, barrier); }
+inline void cp_async_bulk_tensor_3d_shared_cluster_global_mbarrier_complete_tx_bytes(
+    unsigned target, const void* map, Coordinates at, unsigned barrier) { bulk_load(target, map, at, barrier); }
+inline void cp_async_bulk_tensor_1d_global_shared_cta_bulk_group(const void* map, Coordinates at, unsigned source) {
+  bulk_store(map, at, source);
+}
+inline void cp_async_bulk_tensor_2d_global_shared_cta_bulk_group(const void* map, Coordinates at, unsigned source) {
+  bulk_store(map, at, source);
+}
+inline void cp_async_bulk_tensor_3d_global_shared_cta_bulk_group(const void* map, Coordinates at, unsigned source) {
+  bulk_store(map, at, source);
+}
+void cp_async_bulk_commit_group();
+void cp_async_bulk_wait_group_read(int pending);
+void cp_async_bulk_wait_group(int pending);
+
+void cp_async(unsigned target, const void* source, int size, int bytes);
+inline void cp_async_cg_shared_global(unsigned target, const void* source, int size, int bytes) {
+  cp_async(target, source, size, bytes);
+}
+inline void cp_async_ca_shared_global(unsigned target, const void* source, int size, int bytes) {
+  cp_async(target, source, size, bytes);
+}
+void cp_async_mbarrier_arrive_noinc_shared_cta_b64(unsigned barrier);
+
+void wgmma_fence_sync_aligned();
+void wgmma_commit_group_sync_aligned();
+void wgmma_wait_group_sync_aligned(int pending);
+void product(Registers sum, unsigned long long a, unsigned long long b, int n, bool half);
+#define PRODUCT(n)                                                                                               \
+  inline void wgmma_mma_async_sync_aligned_m64n##n##k16_f32_bf16_bf16(                                           \
+      Registers sum, unsigned long long a, unsigned long long b, int, int, int, int, int) {                      \
+    product(sum, a, b, n, false);                                                                                \
+  }                                                                                                              \
+  inline void wgmma_mma_async_sync_aligned_m64n##n##k16_f32_f16_f16(                                             \
+      Registers sum, unsigned long long a, unsigned long long b, int, int, int, int, int) {                      \
+    product(sum, a, b, n, true);                                                                                 \
+  }
+PRODUCT(8) PRODUCT(16) PRODUCT(24) PRODUCT(32) PRODUCT(40) PRODUCT(48) PRODUCT(56) PRODUCT(64)
+PRODUCT(72) PRODUCT(80) PRODUCT(88) PRODUCT(96) PRODUCT(104) PRODUCT(112) PRODUCT(120) PRODUCT(128)
+PRODUCT(136) PRODUCT(144) PRODUCT(152) PRODUCT(160) PRODUCT(168) PRODUCT(176) PRODUCT(184) PRODUCT(192)
+PRODUCT(200) PRODUCT(208) PRODUCT(216) PRODUCT(224) PRODUCT(232) PRODUCT(240) PRODUCT(248) PRODUCT(256)
+#undef PRODUCT
+
+float from_half(unsigned short bits);
+unsigned short to_half(float x);
+inline void cvt_rn_bf16_f32(unsigned short& y, float x) {
+  const unsigned bits = __builtin_bit_cast(unsigned, x);
+  y = x != x ? 0x7fff : (bits + 0x7fff + (bits >> 16 & 1)) >> 16;
+}
+inline void cvt_rn_f16_f32(unsigned short& y, float x) { y = to_half(x); }
+inline void cvt_f32_f16(float& y, unsigned short x) { y = from_half(x); }
+inline void max_NaN_f32(float& c, float a, float b) { c = a != a || b != b ? __builtin_nanf("") : a > b ? a : b; }
+inline void min_NaN_f32(float& c, float a, float b) { c = a != a || b != b ? __builtin_nanf("") : a < b ? a : b; }
+
+void load(int& value, const void* at);
+inline void ld_acquire_gpu_global_b32(int& value, const void* at) { load(value, at); }
+inline void ld_relaxed_gpu_global_b32(int& value, const void* at) { load(value, at); }
+void red_release_gpu_global_add_s32(const void* at, int more);
+}  // namespace ptx
+
+// How the emulator calls a kernel: its parameters from pointers to them.
+// They lie outside of the kernel's memory, so these reads are not looked at.
+template <class... Parameters, std::size_t... N>
+__attribute__((noinline, no_sanitize_thread)) inline void call_with(void (*kernel)(Parameters...), void** parameters, std::index_sequence<N...>) {
+  kernel(*static_cast<Parameters*>(parameters[N])...);
+}
+template <class... Parameters> inline void call(void (*kernel)(Parameters...), void** parameters) {
+  call_with(kernel, parameters, std::index_sequence_for<Parameters...>());
+}

@@ -1,0 +1,193 @@
+"""One launch of an emitted kernel on the CPU: its outputs, and what went wrong.
+
+    library = build([emit_kernel(lower(loops), H200)])
+    run = launch(library, 0, {"x": x}, {"n": 1000}, seed=1)
+    run.outputs["y"], run.faults
+"""
+
+from __future__ import annotations
+
+import ctypes
+import struct
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import prod
+from random import Random
+
+import numpy as np
+import numpy.typing as npt
+
+from interlace.core.dtypes import DType, bf16, fp16
+from interlace.pipeline.arithmetic import Floats, rounded
+from interlace.pipeline.cuda.emit import Emitted
+from interlace.pipeline.cuda.rules import MapSpec
+from interlace.pipeline.index import evaluate
+from interlace.pipeline.ir import Memory
+
+from .build import Library
+from .items import Sync
+
+#: Kinds of faults, in the order of ``Kind`` in ``machine.h``.
+KINDS = ("race", "proxy", "unwritten", "bounds", "barrier", "deadlock", "pending", "diverged", "trap", "setup")
+MOST_FAULTS = 64
+
+
+class _Fault(ctypes.Structure):
+    _fields_ = [
+        ("kind", ctypes.c_int),
+        ("block", ctypes.c_int),
+        ("at", ctypes.c_uint32),
+        ("bytes", ctypes.c_uint32),
+        ("line", ctypes.c_uint32),
+        ("other_line", ctypes.c_uint32),
+        ("text", ctypes.c_char * 200),
+    ]
+
+
+class _Buffer(ctypes.Structure):
+    _fields_ = [("begin", ctypes.c_void_p), ("bytes", ctypes.c_uint64), ("written", ctypes.c_int)]
+
+
+@dataclass(frozen=True)
+class Fault:
+    """What went wrong.
+
+    Attributes:
+        kind: one of ``KINDS``.
+        tiles: tiles and barriers that the bytes belong to, if they are bytes of shared memory.
+        places: addresses in the library where it happened; of two accesses, both, the earlier one first.
+    """
+
+    kind: str
+    text: str
+    block: int
+    tiles: tuple[str, ...]
+    places: tuple[int, ...]
+    library: Library
+
+    @property
+    def lines(self) -> tuple[str, ...]:
+        """The lines of the text at ``places``."""
+        found = map(self.library.line, self.places)
+        return tuple(f"line {number}: {line}" for number, line in found if number)
+
+    def __str__(self) -> str:
+        where = f" of {' and '.join(self.tiles)}" if self.tiles else ""
+        return "\n    ".join((f"{self.kind}{where}, block {self.block}: {self.text}", *self.lines))
+
+
+@dataclass(frozen=True)
+class Run:
+    """Outputs, NaN where nothing was written, and faults, each pair of lines once."""
+
+    outputs: dict[str, Floats]
+    faults: tuple[Fault, ...]
+
+    @property
+    def kinds(self) -> set[str]:
+        """The kinds of all faults."""
+        return {fault.kind for fault in self.faults}
+
+
+def launch(
+    library: Library,
+    number: int,
+    inputs: Mapping[str, npt.ArrayLike],
+    sizes: Mapping[str, int],
+    *,
+    seed: int = 0,
+    sync: Sync | None = None,
+) -> Run:
+    """Runs all blocks of a kernel, one after another in an order that the seed draws.
+
+    Args:
+        sizes: run-time extents.
+        sync: of a kernel for items of a plan, its tables; each block then runs an item.
+    """
+    emitted = library.emitted[number]
+    kernel = emitted.kernel
+    memory: dict[str, npt.NDArray[np.uint8]] = {}
+    shapes: dict[str, tuple[int, ...]] = {}
+    for tensor in kernel.tensors:
+        if tensor.memory is Memory.GLOBAL:
+            shapes[tensor.name] = tuple(evaluate(n, sizes) for n in tensor.shape)
+            poison = np.full(shapes[tensor.name], np.nan, np.float32)
+            values = poison if tensor.written else np.asarray(inputs[tensor.name], np.float32)
+            assert values.shape == shapes[tensor.name], tensor.name
+            memory[tensor.name] = _aligned(_encoded(values, tensor.dtype))
+    arguments: list[ctypes.Array[ctypes.c_char] | ctypes.c_void_p | ctypes.c_longlong] = []
+    arguments += [ctypes.c_void_p(array.ctypes.data) for array in memory.values()]
+    arguments += [_map(spec, memory, shapes, kernel.tensor(spec.tensor).dtype) for spec in emitted.maps]
+    arguments += [ctypes.c_longlong(sizes[name]) for name in kernel.symbols]
+    seen = [_Buffer(array.ctypes.data, array.nbytes, kernel.tensor(name).written) for name, array in memory.items()]
+    if sync is not None:
+        arguments.append(ctypes.create_string_buffer(sync.packed()))
+        seen += [_Buffer(array.ctypes.data, array.nbytes, True) for array in sync.arrays]
+    pointers = (ctypes.c_void_p * len(arguments))(*map(ctypes.addressof, arguments))
+    buffers = (_Buffer * len(seen))(*seen)
+    grid = prod(max(evaluate(n, sizes), 0) for n in emitted.grid)
+    order = Random(seed).sample(range(grid), grid)
+    found = (_Fault * MOST_FAULTS)()
+    count = library.handle.emulate(
+        number,
+        ctypes.c_void_p(library.shared(number)),
+        emitted.layout.total_bytes,
+        grid,
+        kernel.block_threads,
+        pointers,
+        buffers,
+        len(seen),
+        ctypes.c_uint64(seed),
+        (ctypes.c_int * max(grid, 1))(*order),
+        found,
+        ctypes.c_void_p(library.image),
+    )
+    outputs = {
+        t.name: _decoded(memory[t.name], t.dtype).reshape(shapes[t.name])
+        for t in kernel.tensors
+        if t.name in memory and t.written
+    }
+    return Run(outputs, tuple(_fault(library, emitted, fault) for fault in found[:count]))
+
+
+def _fault(library: Library, emitted: Emitted, found: _Fault) -> Fault:
+    tiles = []
+    for placed in sorted(emitted.layout.placed, key=lambda p: p.offset_bytes) if found.bytes else ():
+        slot, inside = divmod(found.at - placed.offset_bytes, placed.slot_bytes)
+        if 0 <= slot < placed.slots:
+            tiles.append(f"{placed.name}{{{slot}}} byte {inside}")
+    places = found.line, found.other_line
+    return Fault(KINDS[found.kind], found.text.decode(), found.block, tuple(tiles), places, library)
+
+
+def _map(
+    spec: MapSpec, memory: Mapping[str, npt.NDArray[np.uint8]], shapes: Mapping[str, tuple[int, ...]], dtype: DType
+) -> ctypes.Array[ctypes.c_char]:
+    """The 128 bytes of a tensor map, as ``Map`` of ``copies.cpp`` has them."""
+    shape, box = shapes[spec.tensor], spec.box
+    strides = [prod(shape[axis + 1 :]) * dtype.itemsize for axis in range(len(shape))]
+    numbers = [memory[spec.tensor].ctypes.data, len(shape), dtype.itemsize, int(spec.swizzled)]
+    for three, fill in ((shape, 1), (strides, 0), (box, 1)):
+        numbers += [*reversed(three), *(fill,) * (3 - len(three))]
+    return ctypes.create_string_buffer(struct.pack("<16Q", *numbers, *(0,) * (16 - len(numbers))), 128)
+
+
+def _aligned(values: npt.NDArray[np.generic]) -> npt.NDArray[np.uint8]:
+    """The bytes of ``values`` at a multiple of 256, as memory of the device is."""
+    room = np.empty(values.nbytes + 256, np.uint8)
+    first = -room.ctypes.data % 256
+    out = room[first : first + values.nbytes]
+    out[:] = np.ascontiguousarray(values).reshape(-1).view(np.uint8)
+    return out
+
+
+def _encoded(values: Floats, dtype: DType) -> npt.NDArray[np.generic]:
+    if dtype == bf16:
+        return (rounded(values, bf16).view(np.uint32) >> np.uint32(16)).astype(np.uint16)
+    return values.astype(np.float16 if dtype == fp16 else np.float32)
+
+
+def _decoded(memory: npt.NDArray[np.uint8], dtype: DType) -> Floats:
+    if dtype == bf16:
+        return (memory.view(np.uint16).astype(np.uint32) << np.uint32(16)).view(np.float32)
+    return memory.view(np.float16 if dtype == fp16 else np.float32).astype(np.float32)

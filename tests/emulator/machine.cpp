@@ -1,0 +1,319 @@
+// Fibers, the scheduler, the meetings of threads, and the way in from Python.
+#include "machine.h"
+
+#include <cstdarg>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <sys/mman.h>
+
+#include "cuda.h"
+#include "shadow.h"
+
+Machine machine;
+Dim3 threadIdx, blockIdx, blockDim, gridDim;
+using Entry = void (*)(void**);
+extern "C" const Entry kernels[];
+
+namespace {
+constexpr uint64_t MOST_STEPS = 200'000'000;
+constexpr size_t MOST_FAULTS = 64;
+char* stacks;
+size_t stacks_bytes;
+Entry entry;
+void** parameters;
+
+void run_thread() {
+  entry(parameters);
+  end_thread(*machine.current);
+  wait(Waits::DONE, 0);
+}
+
+// Leaves the current fiber, or the scheduler's own context, for ``next``.
+void go_on(Thread* next) {
+  machine.current = next;
+  if (!next) _longjmp(machine.scheduler, 1);
+  threadIdx.x = next->number;
+  if (next->started) _longjmp(next->at, 1);
+  next->started = true;
+  setcontext(&next->start);
+}
+
+bool may_go_on(Thread& thread) { return thread.waits != Waits::BARRIER || passes(thread.barrier, thread.parity); }
+
+// Who is next; nobody if all are done or nobody ever can.
+Thread* pick() {
+  for (;;) {
+    if (!machine.flying.empty() && machine.random.once_in(machine.land_one_in)) land_one();
+    if (!machine.ready[machine.warp] || machine.random.once_in(machine.leave_one_in)) {
+      const uint32_t warps = static_cast<uint32_t>(machine.ready.size()), first = machine.random.below(warps);
+      uint32_t some = 0;
+      while (some < warps && !machine.ready[(first + some) % warps]) ++some;
+      if (some == warps) {
+        if (machine.flying.empty()) return nullptr;
+        land_one();
+        continue;
+      }
+      machine.warp = (first + some) % warps;
+    }
+    uint32_t& lanes = machine.ready[machine.warp];
+    const int lane = machine.last_lane_first ? 31 - __builtin_clz(lanes) : __builtin_ctz(lanes);
+    Thread& thread = machine.threads[machine.warp * 32 + lane];
+    lanes &= ~(1u << lane);
+    if (may_go_on(thread)) return &thread;  // else the phase went by while it slept
+  }
+}
+
+void leave() {
+  Thread* const self = machine.current;
+  Thread* const next = pick();
+  if (next == self) return;
+  if (!_setjmp(self->at)) go_on(next);
+}
+
+// All of ``expected`` threads meet; the last one wakes the others.
+void meet(Meeting& meeting, Waits what, uint32_t expected, const char* name, bool orders, uint32_t line) {
+  Thread& self = *machine.current;
+  if (!meeting.arrived) {
+    meeting.expected = expected;
+    meeting.what = name;
+  } else if (meeting.expected != expected || strcmp(meeting.what, name)) {
+    report(DIVERGED, 0, 0, line, meeting.waiting[0]->line, "thread %u comes to %s of %u threads, thread %u to %s of %u",
+           self.number, name, expected, meeting.waiting[0]->number, meeting.what, meeting.expected);
+    give_up();
+  }
+  if (orders) meeting.knows.join(self.knows);
+  meeting.waiting.push_back(&self);
+  if (++meeting.arrived < expected) {
+    wait(what, line);
+    return;
+  }
+  for (Thread* thread : meeting.waiting) {
+    if (orders) {
+      thread->knows = meeting.knows;
+      tick(*thread);
+    }
+    if (thread != &self) wake(*thread);
+  }
+  meeting.waiting.clear();
+  meeting.arrived = 0;
+  meeting.knows.clear();
+  maybe_leave();
+}
+
+void start_block(uint32_t number) {
+  machine.block = number;
+  machine.agents = machine.channel(CHANNELS);
+  blockIdx = {number, 0, 0};
+  memset(machine.shared, 0xff, machine.shared_bytes);
+  shadow.reset(machine.shared_bytes);
+  machine.barriers.assign(machine.shared_bytes / 8, Barrier());
+  machine.channel_clock.assign(CHANNELS, 0);
+  machine.flying.clear();
+  machine.fatal = false;
+  machine.steps = 0;
+  machine.live_threads = static_cast<uint32_t>(machine.threads.size());
+  for (Meeting& meeting : machine.meetings) meeting = Meeting{0, 0, nullptr, {}, Knowledge(machine.agents)};
+  machine.warps.assign(machine.ready.size(), Meeting{0, 0, nullptr, {}, Knowledge(machine.agents)});
+  for (uint32_t& lanes : machine.ready) lanes = 0xffffffff;
+  machine.warp = 0;
+  for (Thread& thread : machine.threads) {
+    const uint32_t n = static_cast<uint32_t>(&thread - machine.threads.data());
+    thread = Thread();
+    thread.number = n;
+    thread.knows = Knowledge(machine.agents);
+    thread.knows.seen[n] = 1;
+    getcontext(&thread.start);
+    thread.start.uc_stack.ss_sp = stacks + size_t(n) * STACK_BYTES;
+    thread.start.uc_stack.ss_size = STACK_BYTES;
+    thread.start.uc_link = nullptr;
+    makecontext(&thread.start, run_thread, 0);
+  }
+}
+
+void report_deadlock() {
+  bool stuck = false;
+  for (const Thread& thread : machine.threads) {
+    if (thread.waits == Waits::DONE || thread.waits == Waits::NOTHING) continue;
+    stuck = true;
+    const char* const what = thread.waits == Waits::BARRIER ? "for a phase of a barrier"
+                             : thread.waits == Waits::WARP  ? "for lanes of its warp"
+                                                            : "for other threads";
+    const bool barrier = thread.waits == Waits::BARRIER;
+    report(DEADLOCK, thread.barrier, barrier ? 8 : 0, thread.line, 0, "thread %u waits %s for ever", thread.number, what);
+  }
+  if (!stuck) report(DEADLOCK, 0, 0, 0, 0, "threads wait for ever");
+}
+
+void run_block(uint32_t number) {
+  start_block(number);
+  if (!_setjmp(machine.scheduler)) go_on(pick());
+  if (machine.fatal) return;
+  if (machine.live_threads) {
+    report_deadlock();
+    return;
+  }
+  end_copies();
+  end_barriers();
+}
+}  // namespace
+
+void report(Kind kind, uint32_t at, uint32_t bytes, uint32_t line, uint32_t other_line, const char* format, ...) {
+  for (Fault& known : machine.faults)
+    if (known.kind == kind && known.line == line && known.other_line == other_line) return;
+  if (machine.faults.size() >= MOST_FAULTS) return;
+  Fault fault{kind, static_cast<int>(machine.block), at, bytes, line, other_line, {}};
+  va_list values;
+  va_start(values, format);
+  vsnprintf(fault.text, sizeof fault.text, format, values);
+  va_end(values);
+  machine.faults.push_back(fault);
+}
+
+void give_up() {
+  machine.fatal = true;
+  _longjmp(machine.scheduler, 1);
+}
+
+void maybe_leave() {
+  if (++machine.steps > MOST_STEPS) {
+    report(DEADLOCK, 0, 0, 0, 0, "threads still run after %llu steps", static_cast<unsigned long long>(MOST_STEPS));
+    give_up();
+  }
+  if (!machine.random.once_in(machine.leave_one_in)) return;
+  wake(*machine.current);
+  leave();
+}
+
+void wait(Waits what, uint32_t line) {
+  machine.current->waits = what;
+  machine.current->line = line;
+  machine.live_threads -= what == Waits::DONE;
+  leave();
+  machine.current->waits = Waits::NOTHING;
+}
+
+void wake(Thread& thread) { machine.ready[thread.number / 32] |= 1u << thread.number % 32; }
+
+void __syncthreads() {
+  const uint32_t all = static_cast<uint32_t>(machine.threads.size());
+  meet(machine.meetings[0], Waits::MEETING, all, "a barrier", true, LINE);
+}
+
+void ptx::bar_sync(unsigned name, unsigned threads) {
+  meet(machine.meetings[name % 16], Waits::MEETING, threads, "a barrier", true, LINE);
+}
+
+void __syncwarp(unsigned lanes) {
+  Meeting& warp = machine.warps[machine.current->number / 32];
+  meet(warp, Waits::WARP, __builtin_popcount(lanes), "__syncwarp", true, LINE);
+}
+
+float __shfl_xor_sync(unsigned lanes, float value, int distance) {
+  Thread& self = *machine.current;
+  const int turn = self.shuffles++ & 1;  // a lane is at most one shuffle ahead of those that have yet to read its value
+  self.exchanged[turn] = value;
+  meet(machine.warps[self.number / 32], Waits::WARP, __builtin_popcount(lanes), "a shuffle", false, LINE);
+  return machine.threads[self.number ^ distance].exchanged[turn];
+}
+
+void meet_lanes(const char* what, uint32_t line) {
+  meet(machine.warps[machine.current->number / 32], Waits::WARP, 32, what, false, line);
+}
+
+unsigned long long __cvta_generic_to_shared(const void* pointer) {
+  return static_cast<const char*>(pointer) - machine.shared + WINDOW;
+}
+
+void __nanosleep(unsigned nanoseconds) {
+  machine.clock_ns += nanoseconds;
+  wake(*machine.current);
+  leave();
+}
+
+void ptx::mov_u64_globaltimer(unsigned long long& now) { now = ++machine.clock_ns; }
+void ptx::mov_u32_smid(unsigned& sm) { sm = 0; }
+void ptx::trap() {
+  report(TRAP, 0, 0, LINE, 0, "thread %u traps", machine.current->number);
+  give_up();
+}
+void ptx::load(int& value, const void* at) { memcpy(&value, at, sizeof value); }
+void ptx::red_release_gpu_global_add_s32(const void* at, int more) {
+  check_posted(LINE);
+  *static_cast<int*>(const_cast<void*>(at)) += more;
+}
+
+namespace {
+const Buffer* buffer_of(const char* at, uint32_t bytes) {
+  for (const Buffer& buffer : machine.buffers)
+    if (at >= buffer.begin && at + bytes <= buffer.begin + buffer.bytes) return &buffer;
+  return nullptr;
+}
+
+inline void touch(const void* pointer, uint32_t bytes, bool write, uint32_t line) {
+  const char* const at = static_cast<const char*>(pointer);
+  const uint64_t inside = at - machine.shared;
+  if (inside < machine.shared_bytes && inside + bytes <= machine.shared_bytes) {
+    const By by = by_thread(*machine.current, line);
+    if (write) shadow.write(static_cast<uint32_t>(inside), bytes, by);
+    else shadow.read(static_cast<uint32_t>(inside), bytes, by);
+    return;
+  }
+  if (static_cast<uint64_t>(at - stacks) < stacks_bytes) return;
+  const Buffer* const buffer = buffer_of(at, bytes);
+  if (buffer && (buffer->written || !write)) return;
+  for (const Dim3* known : {&threadIdx, &blockIdx, &blockDim, &gridDim})
+    if (!write && at >= reinterpret_cast<const char*>(known) && at < reinterpret_cast<const char*>(known + 1)) return;
+  report(BOUNDS, 0, 0, line, 0, "thread %u %s", machine.current->number,
+         buffer ? "writes to an input" : write ? "writes outside of every tensor and of shared memory"
+                                               : "reads outside of every tensor and of shared memory");
+  give_up();
+}
+}  // namespace
+
+bool readable(const void* at, uint32_t bytes) { return buffer_of(static_cast<const char*>(at), bytes); }
+
+// What the compiler calls before each access (-fsanitize=thread); the library of that sanitizer is not linked.
+#define HOOKS(bytes)                                                                            \
+  void __tsan_read##bytes(void* at) { touch(at, bytes, false, LINE); }                          \
+  void __tsan_write##bytes(void* at) { touch(at, bytes, true, LINE); }                          \
+  void __tsan_unaligned_read##bytes(void* at) { touch(at, bytes, false, LINE); }                \
+  void __tsan_unaligned_write##bytes(void* at) { touch(at, bytes, true, LINE); }
+extern "C" {
+HOOKS(1) HOOKS(2) HOOKS(4) HOOKS(8) HOOKS(16)
+void __tsan_read_range(void* at, unsigned long bytes) { touch(at, static_cast<uint32_t>(bytes), false, LINE); }
+void __tsan_write_range(void* at, unsigned long bytes) { touch(at, static_cast<uint32_t>(bytes), true, LINE); }
+void __tsan_init() {}
+void __tsan_func_entry(void*) {}
+void __tsan_func_exit(void*) {}
+
+// Runs the blocks of kernel ``kernel`` in ``order``; returns how many faults it put into ``faults``.
+__attribute__((visibility("default"))) int emulate(int kernel, char* shared, uint32_t shared_bytes, int grid, int threads, void** arguments,
+            const Buffer* buffers, int count, uint64_t seed, const int* order, Fault* faults, const char* image) {
+  machine.random.state = seed;
+  constexpr uint32_t LANDS[] = {0, 1, 4, 32}, LEAVES[] = {2, 8, 64};
+  machine.land_one_in = LANDS[machine.random.below(4)];
+  machine.leave_one_in = LEAVES[machine.random.below(3)];
+  machine.last_lane_first = machine.random.below(2);
+  machine.shared = shared;
+  machine.shared_bytes = (shared_bytes + 7) / 8 * 8;
+  machine.image = image;
+  machine.buffers.assign(buffers, buffers + count);
+  machine.faults.clear();
+  machine.threads = std::vector<Thread>(threads);
+  machine.ready.assign((threads + 31) / 32, 0);
+  if (!stacks || stacks_bytes < size_t(threads) * STACK_BYTES) {
+    if (stacks) munmap(stacks, stacks_bytes);
+    stacks_bytes = size_t(threads) * STACK_BYTES;
+    stacks = static_cast<char*>(mmap(nullptr, stacks_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
+  }
+  entry = kernels[kernel];
+  parameters = arguments;
+  blockDim = {static_cast<unsigned>(threads), 1, 1};
+  gridDim = {static_cast<unsigned>(grid), 1, 1};
+  for (int i = 0; i < grid && !machine.fatal; ++i) run_block(order[i]);
+  machine.fatal = false;
+  memcpy(faults, machine.faults.data(), machine.faults.size() * sizeof(Fault));
+  return static_cast<int>(machine.faults.size());
+}
+}

@@ -1,0 +1,203 @@
+"""Rewritten kernels with one statement dropped, doubled, moved or miscounted: what the proof accepts must stay right.
+
+Most mutants are wrong, and the proof says so. One that it accepts is run on the emulator, whose model of order is its
+own: a fault there, or another output, is a hole in the proof. Some mutants are refused and run right: what was dropped
+was not needed, or the schedules tried did not need it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from random import Random
+from typing import Any
+
+from interlace.core.devices import H200
+from interlace.core.errors import HazardError, PipelineError
+from interlace.pipeline.circular import lower
+from interlace.pipeline.cuda.emit import Emitted, emit_kernel
+from interlace.pipeline.cuda.names import own
+from interlace.pipeline.hazards import check_hazards
+from interlace.pipeline.index import Const, Index
+from interlace.pipeline.ir import (
+    Arrive,
+    ArriveCopies,
+    ArriveExpect,
+    BarrierSlot,
+    Block,
+    ElectOne,
+    FenceBarrierInit,
+    FenceProxy,
+    For,
+    If,
+    InitBarrier,
+    Invalidate,
+    Kernel,
+    Let,
+    Load,
+    LoopKind,
+    Stmt,
+    Sync,
+    WaitParity,
+)
+from interlace.pipeline.traverse import walk
+
+from .build import build
+from .compare import Trial, troubles_of
+from .search import TOGETHER, Drawn
+
+_PROTOCOL = (
+    Sync,
+    FenceProxy,
+    FenceBarrierInit,
+    WaitParity,
+    Arrive,
+    ArriveCopies,
+    ArriveExpect,
+    InitBarrier,
+    Invalidate,
+    ElectOne,
+)
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """A rewritten kernel, broken in one place; ``what`` says how.
+
+    Attributes:
+        moved: a tile, and the offset in bytes to which it is moved; none for most.
+    """
+
+    number: int
+    what: str
+    trial: Trial
+    kernel: Kernel
+    moved: tuple[str, int] | None = None
+
+    def emitted(self) -> Emitted:
+        """Its text, and where its tiles lie."""
+        emitted = emit_kernel(self.kernel, H200)
+        if self.moved is None:
+            return emitted
+        name, offset = self.moved
+        line = re.compile(rf"(unsigned char\* const {own(name)} = shared \+) \d+;")
+        text, changes = line.subn(rf"\1 {offset};", emitted.text)
+        assert changes == 1
+        placed = (replace(p, offset_bytes=offset) if p.name == name else p for p in emitted.layout.placed)
+        return replace(emitted, text=text, layout=replace(emitted.layout, placed=tuple(placed)))
+
+    def verdict(self) -> str:
+        """What the proof says at the extents of the trial: accepted, the error's name, or too large."""
+        try:
+            check_hazards(self.trial.source, self.kernel, self.trial.sizes, layout=self.emitted().layout)
+        except HazardError as error:
+            return type(error).__name__
+        except PipelineError:
+            return "too large"
+        return "accepted"
+
+
+def mutants(found: Drawn, most: int) -> list[Mutant]:
+    """Some mutants of a kernel, ``most`` of them, that still have a text."""
+    random, trial = Random(found.number), found.trial
+    whole = lower(trial.source, warp_specialised=trial.warp_specialised)
+    places = [n for n, stmt in enumerate(walk(whole.body)) if isinstance(stmt, (*_PROTOCOL, Load, For, If))]
+    out = _moved(found, whole, random)
+    for place in random.sample(places, min(len(places), 3 * most)):
+        stmt = list(walk(whole.body))[place]
+        what, change = random.choice(list(_changes(stmt, whole)) or [("nothing", lambda s: (s,))])
+        kernel = replace(whole, body=_edited(whole.body, place, change))
+        try:
+            emit_kernel(kernel, H200)
+        except PipelineError:
+            continue
+        if kernel != whole and len(out) < most:
+            out.append(Mutant(found.number, f"{what}: {stmt}", trial, kernel))
+    return out
+
+
+def _moved(found: Drawn, whole: Kernel, random: Random) -> list[Mutant]:
+    """A tile on the bytes of another one."""
+    tiles = {tensor.name for tensor in whole.tensors}
+    placed = [p for p in emit_kernel(whole, H200).layout.placed if p.name in tiles]
+    if len(placed) < 2:
+        return []
+    tile, other = random.sample(placed, 2)
+    if tile.offset_bytes == other.offset_bytes or tile.size_bytes > other.size_bytes:
+        return []
+    what = f"moved: {tile.name} to {other.name}"
+    return [Mutant(found.number, what, found.trial, whole, (tile.name, other.offset_bytes))]
+
+
+def wrong(some: Sequence[Mutant], seeds: int = 2) -> list[tuple[Mutant, list[str]]]:
+    """The mutants that go wrong on the emulator, and how; of those that the proof accepts, its holes."""
+    out = []
+    for first in range(0, len(some), TOGETHER):
+        part = some[first : first + TOGETHER]
+        library = build([mutant.emitted() for mutant in part])
+        for at, mutant in enumerate(part):
+            troubles = list(troubles_of(library, at, mutant.trial, range(seeds)))
+            if troubles:
+                out.append((mutant, troubles))
+    return out
+
+
+Change = Callable[[Any], tuple[Stmt, ...]]
+
+
+def _changes(stmt: Stmt, kernel: Kernel) -> Iterator[tuple[str, Change]]:
+    """Ways to break a statement."""
+    if isinstance(stmt, _PROTOCOL):
+        yield "dropped", lambda s: ()
+        yield "dropped", lambda s: ()
+        yield "doubled", lambda s: (s, s)
+    match stmt:
+        case WaitParity():
+            yield "other parity", lambda s: (replace(s, parity=Const(1) - s.parity),)
+            yield "next slot", lambda s: (replace(s, barrier=_next(s.barrier, kernel)),)
+        case InitBarrier():
+            yield "one arrival more", lambda s: (replace(s, count=stmt.count + 1),)
+            if stmt.count > 1:
+                yield "one arrival less", lambda s: (replace(s, count=stmt.count - 1),)
+        case ArriveExpect():
+            yield "more bytes", lambda s: (replace(s, bytes=stmt.bytes + 16),)
+            yield "fewer bytes", lambda s: (replace(s, bytes=stmt.bytes - 16),)
+        case Arrive() | ArriveCopies():
+            yield "next slot", lambda s: (replace(s, barrier=_next(stmt.barrier, kernel)),)
+        case ElectOne():
+            yield "by all", lambda s: stmt.body
+        case Load() if stmt.dst.slot is not None:
+            stages = kernel.tensor(stmt.dst.tensor).stages or 1
+            slot = replace(stmt.dst, slot=(stmt.dst.slot + 1) % stages)
+            yield "into the next slot", lambda s: (replace(s, dst=slot),)
+        case For() if stmt.kind is LoopKind.SERIAL:
+            yield "one step less", lambda s: (replace(s, stop=stmt.stop - 1),)
+            yield "one step later", lambda s: (replace(s, start=stmt.start + 1),)
+            if len(stmt.body) > 1 and not isinstance(stmt.body[0], Let):  # a name stands before its uses
+                yield "last statement first", lambda s: (replace(s, body=(*stmt.body[-1:], *stmt.body[:-1])),)
+                yield "first statement last", lambda s: (replace(s, body=(*stmt.body[1:], *stmt.body[:1])),)
+        case If():
+            less = replace(stmt.condition, left=stmt.condition.left + 1)
+            yield "one step sooner false", lambda s: (replace(s, condition=less),)
+
+
+def _next(barrier: BarrierSlot, kernel: Kernel) -> BarrierSlot:
+    stages = next((t.stages for t in kernel.tensors if barrier.name in (f"{t.name}_full", f"{t.name}_empty")), 1) or 1
+    slot: Index = (barrier.slot + 1) % stages
+    return replace(barrier, slot=slot)
+
+
+def _edited(body: tuple[Stmt, ...], place: int, change: Change) -> tuple[Stmt, ...]:
+    """``body`` with the statement of number ``place``, as ``walk`` counts them, changed."""
+    out: list[Stmt] = []
+    for stmt in body:
+        size = 1 + (sum(1 for _ in walk(stmt.body)) if isinstance(stmt, Block) else 0)
+        if place == 0:
+            out += change(stmt)
+        elif isinstance(stmt, Block) and 0 < place < size:
+            out.append(replace(stmt, body=_edited(stmt.body, place - 1, change)))
+        else:
+            out.append(stmt)
+        place -= size
+    return tuple(out)

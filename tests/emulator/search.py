@@ -1,0 +1,99 @@
+"""Random kernels by number, and what is wrong with which; for ``python -m tests.emulator`` and the tests."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cache
+from random import Random
+
+from interlace.core.errors import HazardError, PipelineError
+from interlace.pipeline.proof import prove
+
+from .build import build
+from .compare import Trial, troubles_of
+from .random_kernels import Tree, build_tree, draw
+from .random_products import Product, draw_product
+from .shrink import shrink
+
+#: Of so many kernels one is a product.
+PRODUCTS_ONE_IN = 12
+#: Results of sums in another order.
+TOLERANCE = 1e-3
+#: Kernels to a compilation.
+TOGETHER = 40
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """Kernel ``number``, and what it was drawn as."""
+
+    number: int
+    plan: Tree | Product
+    trial: Trial
+
+
+@cache
+def drawn(number: int) -> Drawn | None:
+    """The random kernel of a number; None if a rule of the loops, the rewrite or the emitter refuses it."""
+    random = Random(number)
+    plan = draw_product(random) if number % PRODUCTS_ONE_IN == PRODUCTS_ONE_IN - 1 else draw(random)
+    try:
+        trial = trial_of(plan, f"kernel {number}")
+    except PipelineError:
+        return None
+    return Drawn(number, plan, trial)
+
+
+def trial_of(plan: Tree | Product, name: str) -> Trial:
+    """What to run; raises as ``lower`` and ``emit_kernel`` do."""
+    kernel, sizes = plan.build() if isinstance(plan, Product) else build_tree(plan)
+    trial = Trial(name, kernel, plan.warp_specialised, sizes, TOLERANCE)
+    trial.emitted()
+    return trial
+
+
+def search(numbers: Iterable[int], seeds: int = 1) -> tuple[int, list[tuple[Drawn, list[str]]]]:
+    """How many kernels of ``numbers`` there are, and those with which something is wrong."""
+    every = [found for number in numbers if (found := drawn(number)) is not None]
+    wrong = []
+    for first in range(0, len(every), TOGETHER):
+        some = every[first : first + TOGETHER]
+        library = build([one.trial.emitted() for one in some])
+        for at, one in enumerate(some):
+            troubles = list(troubles_of(library, at, one.trial, range(one.number, one.number + seeds)))
+            if troubles:
+                wrong.append((one, troubles))
+    return len(every), wrong
+
+
+def proved(trial: Trial) -> str:
+    """What ``prove`` says: accepted, the error's name where it sees a hazard, or too large."""
+    try:
+        prove(trial.source, warp_specialised=trial.warp_specialised)
+    except HazardError as error:
+        return type(error).__name__
+    except PipelineError:
+        return "too large"
+    return "accepted"
+
+
+def smallest(found: Drawn, seeds: int = 3) -> Drawn:
+    """A smaller kernel that goes wrong too; of a product itself."""
+    if isinstance(found.plan, Product):
+        return found
+
+    def failing(trees: Sequence[Tree]) -> list[bool]:
+        trials: list[Trial | None] = []
+        for tree in trees:
+            try:
+                trials.append(trial_of(tree, "cut"))
+            except PipelineError:
+                trials.append(None)
+        whole = [trial for trial in trials if trial is not None]
+        library = build([trial.emitted() for trial in whole]) if whole else None
+        wrong = {id(t): any(troubles_of(library, i, t, range(seeds))) for i, t in enumerate(whole) if library}
+        return [trial is not None and wrong[id(trial)] for trial in trials]
+
+    tree = shrink(found.plan, failing)
+    return Drawn(found.number, tree, trial_of(tree, f"kernel {found.number}, smaller"))

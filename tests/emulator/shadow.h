@@ -1,0 +1,87 @@
+// Who wrote and who read each piece of shared memory last, and whether the next access comes after that.
+//
+// After a write of the generic proxy, an access of the async proxy (a bulk copy, a product) needs a proxy fence in
+// between; a write of the async proxy after reads of the generic one needs order alone (PTX ISA, 8.6, "Proxy-preserved
+// base causality order"; what pipelines of CUTLASS rely on).
+#pragma once
+#include "machine.h"
+
+constexpr uint32_t GRAIN = 2;  // bytes of a piece: those of the smallest element
+
+struct Access {
+  uint32_t clock, agent, line;
+};
+
+// Who makes an access: ``knows`` tells what came before it.
+struct By {
+  uint32_t agent, clock, line;
+  const Knowledge* knows;
+  bool async;  // through the async proxy
+};
+
+struct Cell {
+  Access write{0, NOBODY, 0}, read{0, NOBODY, 0};
+  int more = -1;  // further readers
+  bool barrier = false;
+};
+
+struct Shadow {
+  std::vector<Cell> cells;
+  std::vector<std::vector<Access>> readers;
+
+  void reset(uint32_t bytes);
+  void read(uint32_t at, uint32_t bytes, const By& by) {
+    for (uint32_t i = at / GRAIN; i < (at + bytes + GRAIN - 1) / GRAIN; ++i) read_cell(cells[i], i, by);
+  }
+  void write(uint32_t at, uint32_t bytes, const By& by) {
+    for (uint32_t i = at / GRAIN; i < (at + bytes + GRAIN - 1) / GRAIN; ++i) write_cell(cells[i], i, by);
+  }
+  // The use of a barrier: ``initialised`` if that is known to the proxy.
+  void use(uint32_t at, const By& by, bool initialised);
+
+  void read_cell(Cell& cell, uint32_t i, const By& by) {
+    if (cell.barrier) on_barrier(i, by, "read");
+    if (cell.write.agent == NOBODY) unwritten(i, by);
+    else if (!after(cell.write, by) || (by.async && !fenced(cell.write, by))) complain(cell.write, i, by, "write", "read");
+    keep(cell, by);
+  }
+  void write_cell(Cell& cell, uint32_t i, const By& by) {
+    if (cell.barrier) on_barrier(i, by, "write");
+    if (cell.write.agent != NOBODY && (!after(cell.write, by) || (by.async && !fenced(cell.write, by))))
+      complain(cell.write, i, by, "write", "write");
+    if (cell.read.agent != NOBODY) {
+      if (!after(cell.read, by)) complain(cell.read, i, by, "read", "write");
+      if (cell.more >= 0) {
+        for (const Access& other : readers[cell.more])
+          if (!after(other, by)) complain(other, i, by, "read", "write");
+        readers[cell.more].clear();
+      }
+      cell.read.agent = NOBODY;
+    }
+    cell.write = {by.clock, by.agent, by.line};
+  }
+
+ private:
+  static bool after(const Access& before, const By& by) { return by.knows->seen[before.agent] >= before.clock; }
+  static bool fenced(const Access& before, const By& by) {
+    return before.agent >= machine.products_of(0) || by.knows->fenced[before.agent] >= before.clock;
+  }
+  // Of readers that follow each other the last will do; a copy's end does not tell what came before the copy.
+  void keep(Cell& cell, const By& by) {
+    const bool thread = by.agent < machine.threads.size();
+    if (cell.read.agent == NOBODY || cell.read.agent == by.agent || (thread && after(cell.read, by))) {
+      cell.read = {by.clock, by.agent, by.line};
+      return;
+    }
+    keep_more(cell, by, thread);
+  }
+  void keep_more(Cell& cell, const By& by, bool thread);
+  void complain(const Access& before, uint32_t i, const By& by, const char* then, const char* now);
+  void unwritten(uint32_t i, const By& by);
+  void on_barrier(uint32_t i, const By& by, const char* what);
+};
+extern Shadow shadow;
+
+inline By by_thread(const Thread& thread, uint32_t line) {
+  return {thread.number, thread.knows.seen[thread.number], line, &thread.knows, false};
+}

@@ -1,0 +1,88 @@
+"""Inline PTX as calls of C++ functions, each called like its instruction; all other text stays as it is.
+
+    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes) : "memory");
+    ptx::mbarrier_arrive_expect_tx_shared_cta_b64((barrier), (bytes));
+
+Arguments stand in the order in which the instruction has them, immediates with them; results are passed as lvalues.
+What stands in braces is one list: its values, or where they are results their addresses. A predicate that the template
+declares is passed over for the register that it is turned into. An instruction that ``ptx.h`` does not have is then an
+error of the C++ compiler that names it.
+"""
+
+from __future__ import annotations
+
+import re
+
+_ASM = re.compile(r"\basm\b(?:\s+volatile\b)?\s*\(")
+_STRING = re.compile(r'\s*"((?:[^"\\]|\\.)*)"')
+_OPERAND = re.compile(r"\{[^}]*\}|%\d+|\b\d+\b")
+
+
+def translate(text: str) -> str:
+    """``text`` with every ``asm`` statement replaced; the lines keep their numbers."""
+    out, at = [], 0
+    for found in _ASM.finditer(text):
+        end = _closing(text, found.end())
+        statement = text[found.start() : end]
+        out += [text[at : found.start()], _call(text[found.end() : end - 1]), "\n" * statement.count("\n")]
+        at = end
+    return "".join([*out, text[at:]])
+
+
+def _closing(text: str, at: int) -> int:
+    """Behind the bracket that closes the one before ``at``."""
+    depth = 1
+    while depth:
+        string = _STRING.match(text, at) if text[at] == '"' else None
+        if string is not None:
+            at = string.end()
+            continue
+        depth += {"(": 1, ")": -1}.get(text[at], 0)
+        at += 1
+    return at
+
+
+def _call(inside: str) -> str:
+    """The call that stands for what ``asm`` has in its brackets."""
+    template, *rest = _split(inside, ":")
+    code = "".join(_STRING.findall(template))
+    operands, results = [], 0
+    for section in rest[:2]:
+        for operand in filter(str.strip, _split(section, ",")):
+            constraint = _STRING.match(operand)
+            assert constraint is not None, inside
+            operands.append(operand[constraint.end() :].strip())
+            results += constraint[1][0] in "=+"
+    steps = [step.strip() for step in code.replace("{ .reg", ".reg").split(";")]
+    steps = [step for step in steps if step not in ("", "}") and not step.startswith(".reg")]
+    if not steps:
+        return "(void)0"
+    mnemonic, _, first = steps[0].partition(" ")
+    arguments = [_argument(word, operands, results) for word in _OPERAND.findall(first)]
+    arguments += [_argument(word, operands, results) for step in steps[1:] for word in re.findall(r"%\d+", step)]
+    special = re.search(r"%%(\w+)", first)
+    name = re.sub(r"\W+", "_", mnemonic + (f".{special[1]}" if special else ""))
+    return f"ptx::{name}({', '.join(arguments)})"
+
+
+def _argument(word: str, operands: list[str], results: int) -> str:
+    if word.startswith("{"):
+        numbers = [int(n) for n in re.findall(r"%(\d+)", word)]
+        return "{" + ", ".join(f"{'&' * (n < results)}{operands[n]}" for n in numbers) + "}"
+    return operands[int(word[1:])] if word.startswith("%") else word
+
+
+def _split(text: str, at: str) -> list[str]:
+    """The parts of ``text`` between ``at``, but not within brackets or strings."""
+    parts, depth, start, here = [], 0, 0, 0
+    while here < len(text):
+        string = _STRING.match(text, here) if text[here] == '"' else None
+        if string is not None:
+            here = string.end()
+            continue
+        depth += {"(": 1, ")": -1}.get(text[here], 0)
+        if text[here] == at and not depth:
+            parts.append(text[start:here])
+            start = here + 1
+        here += 1
+    return [*parts, text[start:]]

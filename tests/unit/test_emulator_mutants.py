@@ -1,0 +1,37 @@
+"""Broken rewrites of random kernels: of those that the proof accepts none goes wrong on the emulator."""
+
+from __future__ import annotations
+
+from functools import cache
+
+import pytest
+
+from ..emulator.build import MISSING
+from ..emulator.mutants import Mutant, mutants, wrong
+from ..emulator.search import drawn
+
+pytestmark = pytest.mark.skipif(bool(MISSING), reason=MISSING)
+
+#: Numbers of kernels, and mutants of each.
+NUMBERS, EACH = range(40), 4
+
+
+@cache
+def _judged() -> tuple[list[Mutant], list[Mutant]]:
+    """Mutants that the proof accepts, and those that it refuses."""
+    every = [m for number in NUMBERS if (found := drawn(number)) is not None for m in mutants(found, EACH)]
+    verdicts = [(mutant, mutant.verdict()) for mutant in every]
+    return [m for m, v in verdicts if v == "accepted"], [m for m, v in verdicts if v not in ("accepted", "too large")]
+
+
+def test_a_broken_rewrite_that_the_proof_accepts_is_right() -> None:
+    accepted, _ = _judged()
+    assert len(accepted) >= 20
+    assert [f"{m.what}\n{troubles[0]}" for m, troubles in wrong(accepted)] == []
+
+
+def test_most_of_what_the_proof_refuses_goes_wrong() -> None:
+    """Else one of the two looks at nothing; what was dropped may not have been needed at these extents."""
+    _, refused = _judged()
+    assert len(refused) >= 60
+    assert len(wrong(refused, seeds=1)) > 0.8 * len(refused)
