@@ -47,7 +47,7 @@ def main() -> None:
     plain, buffered = interpret(KERNEL, {"x": x})["y"], interpret(pipeline, {"x": x})["y"]
     print("rewritten means the same:", np.array_equal(plain, buffered))
     print("right:", np.allclose(buffered, x.sum(1), rtol=1e-4, atol=1e-3))
-    print("no hazard in", prove(marked).states, "states")
+    print("no hazard in", prove(marked).events, "events")
     run_on_gpu(marked)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -11,9 +12,9 @@ from interlace.core.dtypes import bf16, fp16
 from interlace.pipeline import library
 from interlace.pipeline.arithmetic import Floats, rounded
 from interlace.pipeline.circular import circular_buffer, lower
-from interlace.pipeline.hazards import check_hazards
 from interlace.pipeline.interpret import interpret
 from interlace.pipeline.ir import Copy, Kernel, ReduceOp
+from interlace.pipeline.proof import prove
 from interlace.pipeline.text import print_kernel
 
 Marks = dict[str, tuple[int, int | None]]
@@ -118,16 +119,16 @@ def test_rounding_is_to_nearest_even() -> None:
     assert np.isnan(rounded(np.array([np.nan], np.float32), bf16)).all()
 
 
-SMALL = {"n": 64, "m": 8, "d": 2, "rows": 64, "columns": 64, "depth": 128, "batch": 2}
-
-
 @pytest.mark.parametrize("name", library.examples())
-def test_no_example_has_a_hazard(name: str) -> None:
-    """Extents of a step or a few of every loop; block 0 has work, the last blocks none."""
-    example = library.examples()[name]
-    sizes = {symbol: SMALL[symbol] * (1 if "mixed" in name else 3) for symbol in example.kernel.symbols}
-    explored = check_hazards(example.kernel, example.rewritten(), sizes)
-    assert explored.states > 0
+@pytest.mark.parametrize("stages", [1, 2, 3, 4, 8])
+def test_every_example_is_proved(name: str, stages: int) -> None:
+    """In both forms, in few events."""
+    rings = library.examples()[name].kernel.rings
+    kernel = replace(library.examples()[name].kernel, rings=())
+    for ring in rings:
+        kernel = circular_buffer(kernel, ring.tensor, stages)
+    for warp_specialised in (False, True):
+        assert 0 < prove(kernel, warp_specialised=warp_specialised).events < 5000 * stages
 
 
 def test_printing_is_the_same_for_equal_kernels() -> None:

@@ -38,7 +38,10 @@
     │       ├── StuckHazard         a wait that no interleaving completes
     │       ├── CountHazard         bytes or arrivals of a phase do not match, or are pending at exit
     │       ├── SharedBarrierHazard two tensors on one barrier
-    │       └── LifetimeHazard      a barrier used before its initialisation, or not invalidated
+    │       ├── LifetimeHazard      a barrier used before its initialisation, or not invalidated
+    │       ├── ProxyHazard         writes of threads meet bulk copies without a proxy fence
+    │       ├── StepHazard          steps that are not those of the loops
+    │       └── UnknownHazard       a slot, barrier, tile or variable that does not exist
     ├── DeviceError         the device cannot run it
     │   ├── NoDeviceError       no such device, or no GPU stack
     │   ├── ProfilerError       hardware counters could not be read
@@ -210,6 +213,18 @@ class SharedBarrierHazard(HazardError):
 
 class LifetimeHazard(HazardError):
     """A barrier is used before its initialisation or after its end, or never invalidated."""
+
+
+class ProxyHazard(HazardError):
+    """What threads wrote is not fenced from the bulk copies that follow, or an initialised barrier from theirs."""
+
+
+class StepHazard(HazardError):
+    """A rewritten kernel leaves out a step of its loops, does one twice or in another order, or on another's data."""
+
+
+class UnknownHazard(HazardError):
+    """A rewritten kernel names a slot, a barrier, a tile or a variable that does not exist."""
 
 
 class DeviceError(InterlaceError):

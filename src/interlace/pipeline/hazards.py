@@ -1,126 +1,201 @@
-"""Proof by exploration that a rewritten kernel has no hazard, for given small extents.
+"""Proof that a rewritten kernel has no hazard and does what its loops do, for given extents.
 
-For one tensor after the other, all reachable states of a block are visited (``explore``), with the events of that
-tensor and the meetings of threads; leaving out the waits for other tensors allows more interleavings, never fewer. One
-run of all tensors together then shows that every wait completes.
+Blocks are followed one by one: what the loops do (``steps``), what the agents of the rewritten kernel do (``agents``),
+in the bytes that its tiles and barriers will have (``cells``), and what happens before what (``order``). Then
 
-The model does not know tiles that share bytes (there ``smem`` relies on the meetings that the rewrite puts before each
-first write), nor fences between proxies, which the rewrite places by rule; a store by TMA is read at once in it (what
-the emitter awaits later, ``cuda/peepholes`` counts).
+- no two accesses to the same bytes race, and every read finds what the loops say (``accesses``);
+- every wait ends, every phase gets its arrivals and bytes, and nothing is pending at the end;
+- every agent that computes has done the work of the loops, all of it once and in order, and each tile was loaded with
+  what the loops load, by all threads that copy.
+
+Not in the model is what one statement does inside: how threads share elements, registers, shuffles, and the scratch
+memory of reductions, which no tile shares.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 
-from interlace.core.errors import CountHazard, SharedBarrierHazard
-from interlace.pipeline.agents import Agent, Arrival, Barrier, Begin, Event, Meet, Traces, Write, trace
-from interlace.pipeline.explore import Explorer
-from interlace.pipeline.ir import Kernel, Load
-from interlace.pipeline.nest import blocks
-from interlace.pipeline.traverse import walk
+from interlace.core.errors import (
+    CountHazard,
+    LifetimeHazard,
+    PipelineError,
+    SharedBarrierHazard,
+    StepHazard,
+    UnknownHazard,
+)
+from interlace.pipeline.agents import Traces, trace
+from interlace.pipeline.cells import Cells
+from interlace.pipeline.events import Agent, Arrival, Begin
+from interlace.pipeline.ir import AllocBarrier, InitBarrier, Invalidate, Kernel, Load, Stmt
+from interlace.pipeline.nest import block_loops, blocks
+from interlace.pipeline.order import follow_all
+from interlace.pipeline.smem import SharedLayout, place
+from interlace.pipeline.steps import Steps, follow
+from interlace.pipeline.traverse import boxes, walk
 
 
 @dataclass(frozen=True)
-class Explored:
-    """What a proof looked at: blocks of the grid, and states over all of their tensors."""
+class Checked:
+    """What was looked at: blocks, the events of those that differ, and the statements of the loops that they did."""
 
     blocks: int
-    states: int
+    events: int
+    reached: frozenset[Stmt] = field(repr=False, compare=False)
 
 
 def check_hazards(
-    source: Kernel, kernel: Kernel, sizes: Mapping[str, int], of: Iterable[Mapping[str, int]] | None = None
-) -> Explored:
-    """Explores ``kernel``, the rewritten ``source``, with run-time extents ``sizes``: small ones, a few steps a ring.
+    source: Kernel,
+    kernel: Kernel,
+    sizes: Mapping[str, int],
+    of: Iterable[Mapping[str, int]] | None = None,
+    layout: SharedLayout | None = None,
+) -> Checked:
+    """Follows ``kernel``, the rewritten ``source``, with run-time extents ``sizes``.
 
     Args:
         of: values of the block loops' variables, for each block to look at; all blocks by default.
+        layout: where tiles and barriers lie; by default where the emitted text has them.
 
     Raises:
-        HazardError: the subclass names the hazard, the message the tensor and the events that lead to it.
-        PipelineError: the extents are too large to visit all states.
+        HazardError: the subclass names the hazard, the message the tile and who is in whose way.
+        PipelineError: the extents make a block of too many events, or leave a divisor below 1.
     """
+    return Checker(source, kernel, layout).check(sizes, of)
+
+
+class Checker:
+    """A rewritten kernel that is followed at extents one after the other; blocks that do the same are followed once.
+
+    Raises:
+        HazardError: as ``check_hazards``, what can be seen without extents.
+    """
+
+    def __init__(self, source: Kernel, kernel: Kernel, layout: SharedLayout | None = None) -> None:
+        self.source = source
+        self.kernel = kernel
+        with self._of_this_kernel():
+            _check_tensors(kernel)
+            _check_barriers(kernel)
+            _check_grid(source, kernel)
+            self.cells = Cells(kernel, place(kernel) if layout is None else layout)
+        self._events: dict[object, int] = {}
+
+    def check(self, sizes: Mapping[str, int], of: Iterable[Mapping[str, int]] | None = None) -> Checked:
+        """What ``check_hazards`` does; events are those of blocks that did not come before."""
+        reached: set[Stmt] = set()
+        count, before = 0, sum(self._events.values())
+        with self._of_this_kernel():
+            for values in blocks(self.kernel, sizes) if of is None else of:
+                count += 1
+                steps = follow(self.source, {**sizes, **values})
+                reached |= steps.reached
+                traces = trace(self.kernel, self.cells, steps, {**sizes, **values})
+                does = tuple((*map(_typed, a.events), *a.work) for a in traces.agents), tuple(steps.work)
+                if does not in self._events:
+                    self._events[does] = _check_block(traces, self.cells, steps)
+        return Checked(count, sum(self._events.values()) - before, frozenset(reached))
+
+    @contextmanager
+    def _of_this_kernel(self) -> Iterator[None]:
+        try:
+            yield
+        except PipelineError as error:
+            raise type(error)(f"kernel {self.kernel.name!r}, {error}") from None
+
+
+def _typed(event: tuple[object, ...]) -> tuple[object, ...]:
+    return type(event), *event
+
+
+def _check_tensors(kernel: Kernel) -> None:
+    declared = {tensor.name for tensor in kernel.tensors}
+    for box in (box for stmt in walk(kernel.body) for box in boxes(stmt)):
+        if box.tensor not in declared:
+            raise UnknownHazard(f"there is no tensor {box.tensor!r}; declare it, or name one that is there")
+
+
+def _check_barriers(kernel: Kernel) -> None:
+    """Each array of barriers is declared, begins and ends, and counts the bytes of one tile."""
+    statements = tuple(walk(kernel.body))
+    begun = {s.name for s in statements if isinstance(s, InitBarrier)}
+    ended = {s.name for s in statements if isinstance(s, Invalidate)}
+    for name in (s.name for s in statements if isinstance(s, AllocBarrier)):
+        if name not in begun:
+            raise LifetimeHazard(f"{name} is not initialised; initialise it before its first use")
+        if name not in ended:
+            raise LifetimeHazard(f"{name} is never invalidated; add it at the end")
     owners: dict[str, str] = {}
-    for stmt in walk(kernel.body):
+    for stmt in statements:
         if isinstance(stmt, Load) and stmt.barrier is not None:
             other = owners.setdefault(stmt.barrier.name, stmt.dst.tensor)
             if other != stmt.dst.tensor:
                 raise SharedBarrierHazard(
-                    f"kernel {kernel.name!r}: {stmt.barrier.name} counts bytes of {other!r} and {stmt.dst.tensor!r}; "
-                    "give each tensor its own barriers"
+                    f"{stmt.barrier.name} counts bytes of {other!r} and {stmt.dst.tensor!r}; give each tensor its own "
+                    "barriers"
                 )
-    seen: dict[object, int] = {}
-    count = 0
-    for values in blocks(kernel, sizes) if of is None else of:
-        count += 1
-        traces = trace(source, kernel, {**sizes, **values})
-        same = _wherever(traces)
-        if same not in seen:
-            seen[same] = _explore_block(kernel.name, traces)
-    return Explored(count, sum(seen.values()))
 
 
-def _wherever(traces: Traces) -> object:
-    """What a block does, wherever in the tensors: origins are numbered as they appear."""
-    numbers: dict[object, int] = {}
-
-    def number(tensor: str, origin: object) -> int:
-        return numbers.setdefault((tensor, origin), len(numbers))
-
-    contents = tuple((part, tuple(number(part[0], at) for at in origins)) for part, origins in traces.origins.items())
-    readings = tuple(
-        (at, tuple((r.tensor, r.slot, number(r.tensor, r.origin)) for r in some))
-        for agent in traces.agents
-        for at, some in agent.readings.items()
-    )
-    return contents, readings, tuple(tuple(agent.events) for agent in traces.agents)
+def _check_grid(source: Kernel, kernel: Kernel) -> None:
+    """There are as many blocks as the loops say."""
+    grids = [[(loop.var, loop.start, loop.stop) for loop in block_loops(k)[0]] for k in (source, kernel)]
+    if grids[0] != grids[1]:
+        raise StepHazard("its blocks are not those of the loops; keep the block loops as they are")
 
 
-def _explore_block(name: str, traces: Traces) -> int:
-    _check_bytes(name, traces)
-    states = 0
-    for tensor in dict.fromkeys(traces.owners.values()):
-        agents = [_project(agent, tensor, traces.owners) for agent in traces.agents]
-        states += Explorer(name, tensor, agents, traces).explore()
-    Explorer(name, "", traces.agents, traces).run_once()
-    return states
+def _check_block(traces: Traces, cells: Cells, steps: Steps) -> int:
+    _check_bytes(traces, cells)
+    events = follow_all(traces, cells, steps.numbers)
+    _check_work(traces, steps)
+    _check_loads(traces, steps)
+    return events
 
 
-def _check_bytes(name: str, traces: Traces) -> None:
+def _check_bytes(traces: Traces, cells: Cells) -> None:
     """Over each barrier's life, as many bytes are expected as are copied."""
-    balance: dict[Barrier, int] = {}
+    balance: dict[int, int] = {}
     for event in (e for agent in traces.agents for e in agent.events):
         if isinstance(event, Arrival):
-            balance[event.barrier] = balance.get(event.barrier, 0) + event.bytes
+            balance[event.cell] = balance.get(event.cell, 0) + event.bytes
         elif isinstance(event, Begin) and event.barrier is not None:
             balance[event.barrier] = balance.get(event.barrier, 0) - event.bytes
-    for (barrier, slot), left in balance.items():
+    for cell, left in balance.items():
         if left:
+            name, slot = cells.name(cell)
             raise CountHazard(
-                f"kernel {name!r}, {traces.owners.get(barrier)!r}: {barrier}{{{slot}}} expects {abs(left)} bytes "
-                f"{'more' if left > 0 else 'less'} than are copied; expect each copy's bytes once"
+                f"{name}{{{slot}}} expects {abs(left)} bytes {'more' if left > 0 else 'less'} than are copied; "
+                "expect each copy's bytes once"
             )
 
 
-def _project(agent: Agent, tensor: str, owners: dict[str, str]) -> Agent:
-    """The agent's events for one tensor, and its meetings (those with nothing in between once)."""
-    out = Agent(agent.name, agent.threads)
-    for position, event in enumerate([*agent.events, None]):
-        mine = [r for r in agent.readings.get(position, []) if r.tensor == tensor]
-        if mine:
-            out.readings.setdefault(len(out.events), []).extend(mine)
-        if event is not None and _tensor(event, owners) in (tensor, None):
-            out.events.append(event)
-    return out
+def _check_work(traces: Traces, steps: Steps) -> None:
+    """Who computes does all of the loops' work in order; who loads does none."""
+    for i, agent in enumerate(traces.agents):
+        expected = steps.work if i in traces.consumers else []
+        _same(f"{agent.name} does", agent.work, expected, steps)
 
 
-def _tensor(event: Event, owners: dict[str, str]) -> str | None:
-    match event:
-        case Meet():
-            return None
-        case Begin() | Write():
-            return event.part[0]
-        case _:
-            return owners.get(event.barrier[0])
+def _check_loads(traces: Traces, steps: Steps) -> None:
+    """A bulk copy is one thread's, all others are shared by all threads that load."""
+    every = dict.fromkeys(key for agent in traces.agents for key in agent.loads) | dict.fromkeys(steps.loads)
+    for tile, by_tma in every:
+        parts = [[traces.agents[i] for i in part] for part in (traces.consumers, traces.loaders)]
+        who: list[Agent] = [a for part in parts if any((tile, by_tma) in a.loads for a in part) for a in part]
+        if by_tma:
+            who = [a for a in who if (tile, by_tma) in a.loads]
+        expected = steps.loads.get((tile, by_tma), [])
+        if len(who) != 1 if by_tma else not who:
+            raise StepHazard(f"{tile!r} is loaded by {len(who)} agents; a bulk copy is issued by one thread, once")
+        for agent in who:
+            _same(f"{agent.name} loads {tile!r} with", agent.loads.get((tile, by_tma), []), expected, steps)
+
+
+def _same(who: str, found: list[int], expected: list[int], steps: Steps) -> None:
+    if found == expected:
+        return
+    pairs = enumerate(zip(found, expected, strict=False))
+    at = next((n for n, (a, b) in pairs if a != b), min(len(found), len(expected)))
+    a, b = (steps.numbers.say(which[at]) if at < len(which) else "nothing more" for which in (found, expected))
+    raise StepHazard(f"{who} {a} where the loops say {b}, as step {at + 1}; do each step of the loops once, in order")

@@ -122,6 +122,11 @@ def lay_out(kernel: Kernel, device: DeviceSpec, *, scratch_bytes: int = 0) -> Sh
     )
 
 
+def place(kernel: Kernel) -> SharedLayout:
+    """Where the tiles and barriers of a rewritten kernel lie, whether or not a block may use so many bytes."""
+    return _place(kernel, _lifetimes(kernel), 0)
+
+
 def _capped(kernel: Kernel, depth: int) -> Kernel:
     """``kernel`` with no ring deeper than ``depth``; only its sizes mean anything."""
     tensors = (replace(t, stages=None if t.stages is None else min(t.stages, depth)) for t in kernel.tensors)

@@ -24,7 +24,7 @@ from interlace.pipeline.cuda.combine import Partial
 from interlace.pipeline.cuda.indices import emit_index, emit_less
 from interlace.pipeline.cuda.lines import UNROLL, Lines, Scope
 from interlace.pipeline.cuda.names import own
-from interlace.pipeline.cuda.peepholes import deferred_stores, hoisted, lagging_releases, pending_stores
+from interlace.pipeline.cuda.peepholes import deferred_stores, filled_by_tma, hoisted, lagging_releases, pending_stores
 from interlace.pipeline.cuda.preamble import wgmma, wgmma_name
 from interlace.pipeline.cuda.rules import MapSpec, check_emittable, map_of, tensor_maps
 from interlace.pipeline.cuda.spread import Fragment, spread_registers
@@ -56,7 +56,7 @@ from interlace.pipeline.ir import (
 )
 from interlace.pipeline.nest import block_loops
 from interlace.pipeline.smem import SCRATCH, SharedLayout, lay_out
-from interlace.pipeline.traverse import walk, written
+from interlace.pipeline.traverse import walk
 
 #: Shared memory through which a block learns the number of its run.
 ITEM_BYTES = 8
@@ -328,12 +328,7 @@ class _Emitter:
 
     def _tma_store(self, stmt: Store, scope: Scope) -> None:
         box = stmt.dst
-        by_tma = all(
-            isinstance(s, Load) and s.by is Copy.TMA
-            for s in walk(self.kernel.body)
-            if (w := written(s)) is not None and w.tensor == stmt.src.tensor
-        )
-        if not by_tma:
+        if not filled_by_tma(self.kernel, stmt.src.tensor):
             self.out.add("fence_proxy_async();")
             self.out.add(scope.sync)
         where = ", ".join(emit_index(o) for o in reversed(box.origin))

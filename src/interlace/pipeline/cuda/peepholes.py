@@ -24,7 +24,7 @@ from interlace.pipeline.ir import (
     Stmt,
     Store,
 )
-from interlace.pipeline.traverse import boxes, value_boxes, walk
+from interlace.pipeline.traverse import boxes, value_boxes, walk, written
 
 
 def touching(body: tuple[Stmt, ...], name: str) -> Iterator[Stmt]:
@@ -69,6 +69,12 @@ def lagging_releases(kernel: Kernel, loop: For) -> tuple[str, ...]:
     released = [b.barrier.name for s in loop.body if isinstance(s, ElectOne) for b in s.body if isinstance(b, Arrive)]
     of = {s.name: s.tensor for s in walk(kernel.body) if isinstance(s, AllocBarrier)}
     return tuple(name for name in released if of[name] in operands)
+
+
+def filled_by_tma(kernel: Kernel, tile: str) -> bool:
+    """Whether nothing but bulk copies writes a tile, so that a store of it by TMA needs no fence."""
+    writers = (s for s in walk(kernel.body) if (box := written(s)) is not None and box.tensor == tile)
+    return all(isinstance(s, Load) and s.by is Copy.TMA for s in writers)
 
 
 def deferred_stores(kernel: Kernel) -> frozenset[Store]:
