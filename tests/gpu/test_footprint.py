@@ -56,8 +56,16 @@ def test_what_is_written_back_unchanged_goes_unseen_and_the_answer_says_so() -> 
     assert str(tried).endswith("undeclared memory poisoned, so what is written back unchanged goes unseen")
 
 
-@pytest.mark.parametrize("dtype", ["bf16", "fp16", "fp32"])
-@pytest.mark.parametrize("graph", ["two-copies", "two-matmuls", "ffn", "gated-ffn"])
+# The tile that suits 128 tokens has room in shared memory for three operands of 16 bits, not of 32.
+WORKLOADS = [
+    (graph, dtype)
+    for graph in ("two-copies", "two-matmuls", "ffn", "gated-ffn")
+    for dtype in ("bf16", "fp16", "fp32")
+    if (graph, dtype) != ("gated-ffn", "fp32")
+]
+
+
+@pytest.mark.parametrize(("graph", "dtype"), WORKLOADS)
 def test_every_op_of_the_workloads_touches_what_it_declares(graph: str, dtype: str) -> None:
     """On inputs of every kind, large ones too, of which fp16 makes infinities."""
     g = case(graph, 128, dtype).graph

@@ -50,10 +50,11 @@ def test_a_missing_post_raises_hang_error_within_3_seconds_and_the_next_run_is_r
 
 
 def test_more_static_workers_than_fit_are_refused_before_the_launch() -> None:
-    c = case("ffn", 300, "bf16")
-    run = il.PersistentExecutor(il.build(c.graph, il.Choices(132 * 64, il.Dispatch.STATIC)))
+    graph = il.workloads.two_copies(4096, 4096, il.bf16, (32, 32))  # workers beyond the items do not count
+    run = il.PersistentExecutor(il.build(graph, il.Choices(132 * 64, il.Dispatch.STATIC)))
+    x = torch.randn(4096, 4096, device="cuda", dtype=torch.bfloat16)
     with pytest.raises(TooManyWorkersError, match="resident"):
-        run.run({**c.inputs(0), c.output: c.poisoned()})
+        run.run({graph.inputs[0]: x, graph.outputs[0]: torch.empty_like(x)})
 
 
 def test_ticket_dispatch_makes_progress_with_more_workers_than_fit() -> None:
