@@ -21,7 +21,8 @@ from interlace.core.errors import (
 from interlace.pipeline import circular, library, proof, specialise
 from interlace.pipeline.build import Builder
 from interlace.pipeline.circular import circular_buffer, lower
-from interlace.pipeline.extents import generalised, small_extents
+from interlace.pipeline.extents import small_extents
+from interlace.pipeline.general import generalised
 from interlace.pipeline.hazards import check_hazards
 from interlace.pipeline.index import Binary, Const, Index, IndexLike, IndexOp, Less, Var, minimum
 from interlace.pipeline.interpret import interpret

@@ -10,7 +10,7 @@ beginning with extents of 1 and of two iterations of each loop, changing one at 
 - each statement, under whatever conditions it stands;
 - at each of these extents the one before it, the last with nothing new: a tail, or just none.
 
-Constant loops that are longer than that count as extents up to their constant (``generalised``).
+Constant loops that are longer than that count as extents up to their constant (``general``).
 
 Worked example, a matmul in steps of 64 with rings of 4 stages: depths of 0, 1, 64, 65, 128, ..., 705 have 0 to 12
 steps; 129 rows or columns have a second block.
@@ -18,164 +18,30 @@ steps; 129 rows or columns have a second block.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
-from functools import cached_property, partial
-from itertools import product
+from collections.abc import Callable, Hashable, Iterable, Iterator
+from functools import partial
 from math import prod
 
 from interlace.core.errors import PipelineError
-from interlace.pipeline.index import Binary, Const, Index, IndexOp, Var, evaluate, holds, names
-from interlace.pipeline.ir import Block, For, If, Kernel, Let, Load, LoopKind, Ring, Stmt
-from interlace.pipeline.nest import block_loops, nest_of, sites
-from interlace.pipeline.traverse import walk
+from interlace.pipeline.general import ITERATIONS, General, Sizes, some, some_blocks, statements
+from interlace.pipeline.index import evaluate, holds
+from interlace.pipeline.ir import For, If, LoopKind, Stmt
+from interlace.pipeline.nest import block_loops
 
-Sizes = dict[str, int]
 #: Something that happens at some extents: its kind, what it happens to, and how often.
 Item = tuple[str, Hashable, int]
 Happens = frozenset[Item]
 #: An extent that brings nothing new when it grows by 2 to this power brings nothing new at all.
 LARGEST_POWER = 30
-#: Iterations of a loop that tell all, if no ring goes through it; and those that are looked at to find extents.
-ITERATIONS, FEW = 3, 64
+#: Iterations of a loop that are all looked at to find extents.
+FEW = 64
 #: Statements of a block that is still followed.
 LONGEST = 20_000
-#: Stages of rings of which every number of steps is looked at.
-DEEP = 16
-
-
-@dataclass(frozen=True)
-class General:
-    """A kernel with its long constant loops as run-time extents.
-
-    Attributes:
-        constants: what those extents are in truth, and so at most.
-    """
-
-    kernel: Kernel
-    constants: Mapping[str, int]
-
-    def lowest(self, symbol: str) -> int:
-        """The least value of an extent."""
-        return 1 if symbol in self.constants else 0
-
-    @cached_property
-    def nests(self) -> dict[str, tuple[tuple[For, ...], tuple[int, ...]]]:
-        """By name, the nests of loops that a ring goes through, and the numbers of steps that tell all."""
-        found: dict[str, tuple[tuple[For, ...], tuple[int, ...]]] = {}
-        for site in sites(self.kernel.body):
-            if isinstance(site.stmt, Load) and (ring := self.kernel.ring(site.stmt.dst.tensor)) is not None:
-                nest = nest_of(site.around)
-                if nest is not None:
-                    name = f"{nest.root.var} {nest.loops[-1].var}"
-                    _, others = found.get(name, ((), ()))
-                    found[name] = nest.loops, tuple(sorted({*others, *telling(ring)}))
-        return found
-
-    @cached_property
-    def places(self) -> dict[int, int]:
-        """Where each statement stands in program order, by the object that it is."""
-        return {id(stmt): place for place, stmt in enumerate(walk(self.kernel.body))}
-
-    @cached_property
-    def deciding(self) -> frozenset[str]:
-        """What loops and conditions depend on."""
-        return deciding(self.kernel)
-
-
-def telling(ring: Ring) -> list[int]:
-    """Numbers of steps that tell all of a ring; of a deep one those around which something changes.
-
-    Worked example, 100 stages, prefetch 99: 0, 1, 99, 100, 101, 300.
-    """
-    most = longest(ring)
-    if ring.stages <= DEEP:
-        return list(range(most + 1))
-    return sorted({0, 1, ring.prefetch, ring.prefetch + 1, ring.stages, ring.stages + 1, most})
-
-
-def longest(ring: Ring) -> int:
-    """So many steps that those which still load ahead pass through every slot and parity, and begin again."""
-    return 2 * ring.stages + 1 + ring.prefetch
-
-
-def generalised(source: Kernel) -> General:
-    """``source`` with a run-time extent for each loop of a constant one that is longer than its rings take to tell."""
-    most = max(map(longest, source.rings), default=ITERATIONS)
-    constants: dict[str, int] = {}
-
-    def cut(stmt: Stmt) -> Stmt:
-        if not isinstance(stmt, Block):
-            return stmt
-        stmt = replace(stmt, body=tuple(map(cut, stmt.body)))
-        kept = not isinstance(stmt, For) or stmt.kind is LoopKind.THREAD
-        if kept or not isinstance(stmt, For) or not isinstance(stmt.stop, Const) or stmt.stop.value <= most:
-            return stmt
-        name = f"extent of {stmt.var}"  # a name that no kernel has
-        constants[name] = stmt.stop.value
-        return replace(stmt, stop=Var(name))
-
-    body = tuple(map(cut, source.body))
-    return General(replace(source, body=body, symbols=(*source.symbols, *constants)), constants)
-
-
-def deciding(kernel: Kernel) -> frozenset[str]:
-    """The variables and extents that the loops and conditions of a kernel depend on."""
-    found: set[str] = set()
-    for stmt in walk(kernel.body):
-        match stmt:
-            case For():
-                found |= names(stmt.start) | names(stmt.stop)
-            case If():
-                found |= names(stmt.condition.left) | names(stmt.condition.right)
-            case Let():
-                found |= names(stmt.value)
-    return frozenset(found)
 
 
 def small_extents(general: General) -> list[Sizes]:
     """Extents at which all that is looked for happens, as far as any do."""
     return _Search(general).found()
-
-
-def statements(body: tuple[Stmt, ...]) -> list[Stmt]:
-    """What is done: all statements without inner ones, but for those of loops that never run."""
-
-    def inside(body: tuple[Stmt, ...]) -> Iterator[Stmt]:
-        for stmt in body:
-            if isinstance(stmt, For) and _never_positive(stmt.stop):
-                continue
-            if isinstance(stmt, Block):
-                yield from inside(stmt.body)
-            else:
-                yield stmt
-
-    return list(inside(body))
-
-
-def _never_positive(index: Index) -> bool:
-    """Whether a loop that runs so far is known not to run at all."""
-    if isinstance(index, Binary) and index.op in (IndexOp.MIN, IndexOp.MAX):
-        return (any if index.op is IndexOp.MIN else all)(map(_never_positive, (index.left, index.right)))
-    return isinstance(index, Const) and index.value < 1
-
-
-def some_blocks(kernel: Kernel, sizes: Mapping[str, int], decide: frozenset[str]) -> list[Sizes]:
-    """Blocks at the ends and in the middle of every block loop on which what they do depends, else at the ends."""
-    loops, _ = block_loops(kernel)
-    blocks: dict[tuple[int, ...], None] = {}
-    for last in (False, True):
-        along = []
-        for loop in loops:
-            extent = evaluate(loop.stop, sizes)
-            along.append(_some(extent) if loop.var in decide else _some(extent)[-1:] if last else _some(extent)[:1])
-        blocks |= dict.fromkeys(product(*along))
-    return [{**sizes, **{loop.var: at for loop, at in zip(loops, block, strict=True)}} for block in blocks]
-
-
-def _some(extent: int) -> list[int]:
-    """Of the numbers below ``extent`` two at each end and one in the middle."""
-    return sorted({n for n in (0, 1, extent // 2, extent - 2, extent - 1) if 0 <= n < extent})
 
 
 class _Search:
@@ -277,7 +143,7 @@ class _Search:
         for stmt in body:
             if isinstance(stmt, For) and stmt.kind is not LoopKind.THREAD:
                 extent = evaluate(stmt.stop, values)
-                ends = _some(extent)[:1] + _some(extent)[-1:]
+                ends = some(extent)[:1] + some(extent)[-1:]
                 length += extent * max((self._length(stmt.body, {**values, stmt.var: at}) for at in ends), default=0)
             else:
                 length += 1 if not isinstance(stmt, If) else self._length(stmt.body, values)
@@ -321,7 +187,7 @@ class _Search:
         if loop.var not in self.general.deciding:
             iterations: list[int] | range = range(min(extent, 1))
         else:
-            iterations = range(extent) if extent <= FEW else _some(extent)
+            iterations = range(extent) if extent <= FEW else some(extent)
         for at in iterations:
             yield from self._inside(loop.body, {**values, loop.var: at})
 

@@ -12,7 +12,8 @@ from functools import lru_cache
 
 from interlace.core.errors import PipelineError
 from interlace.pipeline.circular import lower
-from interlace.pipeline.extents import deciding, generalised, small_extents, some_blocks, statements
+from interlace.pipeline.extents import small_extents
+from interlace.pipeline.general import deciding, generalised, some_blocks, statements
 from interlace.pipeline.hazards import Checker
 from interlace.pipeline.ir import Kernel, Stmt
 from interlace.pipeline.smem import place
