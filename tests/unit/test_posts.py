@@ -16,7 +16,8 @@ from interlace.plan.awaited import Awaited
 from interlace.plan.posts import Posted, Posts
 from interlace.policies.sync import BatchedRowSync, ColumnSync, KernelSync, NoSync, RowSync, StridedSync, TileSync
 
-from .graphs import EXAMPLES, ScatteredSync, column, program
+from ..draws import EXAMPLES
+from .graphs import ScatteredSync, column, program
 
 POLICIES = (
     TileSync(),
