@@ -57,7 +57,7 @@ def test_run_compares_times_and_records_every_executor(tmp_path: Path) -> None:
         "checkpoint": None,
         "seed": 0,
     }
-    assert data["device"]["kind"] == "cpu"
+    assert (data["device"]["kind"], data["device"]["blas_threads"]) == ("cpu", 1)
     assert data["versions"]["interlace"] == interlace.__version__
     assert data["versions"]["numpy"] == np.__version__
     assert data["plan"] == {

@@ -14,6 +14,9 @@ from interlace.core.devices import CPU, H200
 from interlace.core.errors import NoDeviceError
 from interlace.executors.gpu import open_device
 
+#: Of NumPy, where runs on a CPU are timed: how many there are by default depends on the machine and what else it does.
+BLAS_THREADS = 1
+
 
 @dataclass(frozen=True)
 class Machine:
@@ -42,7 +45,13 @@ class Machine:
     @property
     def facts(self) -> dict[str, object]:
         """The machine as JSON."""
-        return {"name": self.name, "kind": "cuda" if self.cuda else "cpu", "sms": self.sms}
+        kind: dict[str, object] = {"kind": "cuda"} if self.cuda else {"kind": "cpu", "blas_threads": BLAS_THREADS}
+        return {"name": self.name, **kind, "sms": self.sms}
+
+    @property
+    def timed(self) -> str:
+        """The machine, as it stands above times."""
+        return self.name if self.cuda else f"{self.name}, one BLAS thread"
 
 
 def find(device: Device | None) -> Machine:

@@ -102,7 +102,7 @@ def register(app: typer.Typer) -> None:
         if json is not None:
             save_json(json, _record(work, machine, plan, rows, seed))
         show(
-            table.results(f"{work.title}, on {machine.name}", f"verified plan: {table.plan_line(plan)}", rows)
+            table.results(f"{work.title}, on {machine.timed}", f"verified plan: {table.plan_line(plan)}", rows)
         )
         if trace is not None:
             able = [r for r in errors if r.choice is traced]
