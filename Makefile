@@ -10,6 +10,8 @@ BIN := $(VENV)/bin
 # An absolute path, because pip builds packages in another directory.
 INSTALL := PIP_CONSTRAINT=$(CURDIR)/constraints/$(VERSIONS).txt $(BIN)/python -m pip --disable-pip-version-check install
 
+FAST := $(foreach name,access arguments boxes dependencies files graph orderings overlap plan policies \
+	posts proof ragged trace_summary unwritten verify versions,tests/unit/test_$(name).py)
 TRITONS := 3.6.0 3.9.0
 COMPILED := tests/compile/test_kernels.py tests/compile/test_hopper.py::test_memory_order_holds_and_resources_suffice
 
@@ -29,9 +31,9 @@ test: $(VENV)/.installed-test  ## Lint, type-check and run every test that needs
 	$(BIN)/pytest -m "not gpu" -n 2 tests/unit tests/compile
 	TRITON_INTERPRET=1 $(BIN)/pytest -m "not gpu" -n 2 tests/interpret
 
-fast: $(VENV)/.installed-test  ## Lint, and the unit tests that take no more than a moment each
+fast: $(VENV)/.installed-test  ## Lint, and the tests of graphs, plans, proofs and policies: under a minute
 	$(BIN)/ruff check .
-	$(BIN)/pytest -q -m "not gpu and not slow" -n 2 tests/unit
+	$(BIN)/pytest -q -n 2 $(FAST)
 
 # Other releases of Triton beside the environment's own, which only compile and lint: no torch asks for them here.
 test-triton: $(VENV)/.installed-test  ## Compile and lint every launch with the oldest and the newest Triton
