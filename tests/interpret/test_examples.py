@@ -71,8 +71,6 @@ ON_A_DEVICE = {
 BLOCK_GPU_STACK = """
 import sys
 
-from ..draws import EXAMPLES
-
 
 class Blocker:
     def find_spec(self, name, path=None, target=None):
