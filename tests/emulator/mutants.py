@@ -88,13 +88,13 @@ class Mutant:
         return replace(emitted, text=text, layout=replace(emitted.layout, placed=tuple(placed)))
 
     def verdict(self) -> str:
-        """What the proof says at the extents of the trial: accepted, the error's name, or too large."""
+        """What the proof says at the extents of the trial: accepted, an error's name, or not proved."""
         try:
             check_hazards(self.trial.source, self.kernel, self.trial.sizes, layout=self.emitted().layout)
         except HazardError as error:
             return type(error).__name__
         except PipelineError:
-            return "too large"
+            return "not proved"
         return "accepted"
 
 

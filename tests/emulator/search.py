@@ -68,13 +68,13 @@ def search(numbers: Iterable[int], seeds: int = 1) -> tuple[int, list[tuple[Draw
 
 
 def proved(trial: Trial) -> str:
-    """What ``prove`` says: accepted, the error's name where it sees a hazard, or too large."""
+    """What ``prove`` says: accepted, an error's name where it sees a hazard, or not proved."""
     try:
         prove(trial.source, warp_specialised=trial.warp_specialised)
     except HazardError as error:
         return type(error).__name__
     except PipelineError:
-        return "too large"
+        return "not proved"
     return "accepted"
 
 
