@@ -72,11 +72,14 @@ def test_kernels_use_the_instructions_that_their_copies_name(name: str) -> None:
 
 def test_one_thread_alone_issues_bulk_copies() -> None:
     depths: list[str] = []
+    issued = 0
     for line in emitted("pointwise").text.splitlines():
         depths = depths[: (len(line) - len(line.lstrip())) // 2]
         if "tma_load" in line or "arrive_expect" in line:
             assert any("if (thread == 0)" in outer for outer in depths)
+            issued += 1
         depths += [line] * (1 + (len(line) - len(line.lstrip())) // 2 - len(depths))
+    assert issued >= 2  # a load, and the arrival that expects its bytes
 
 
 def test_a_specialised_matmul_keeps_two_products_in_flight_where_it_has_two_stages() -> None:

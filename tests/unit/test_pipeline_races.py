@@ -98,9 +98,9 @@ def without(body: tuple[Stmt, ...]) -> Iterator[tuple[Stmt, tuple[Stmt, ...]]]:
                 yield dropped, (*body[:i], replace(stmt, body=rest), *body[i + 1 :])
 
 
-def errors_without(source: Kernel, kind: type[Stmt]) -> list[str]:
+def errors_without(source: Kernel, kind: type[Stmt], *, warp_specialised: bool = False) -> list[str]:
     """What is said of ``source`` if one statement of a kind is left out, for each of them, in program order."""
-    rewritten = lower(source)
+    rewritten = lower(source, warp_specialised=warp_specialised)
     said = []
     for dropped, body in without(rewritten.body):
         if isinstance(dropped, kind):
@@ -122,6 +122,18 @@ def test_meetings_around_what_threads_write_are_needed() -> None:
     assert len(said) == len(expected)
     for found, text in zip(said, expected, strict=True):
         assert re.match(text, found), (found, text)
+
+
+def test_the_arrival_of_copies_releases_the_copies_alone() -> None:
+    """That the last copies have landed does not tell their reader that the loader is done with the barriers."""
+
+    def body(k: Builder, t: dict[str, Handle], r: object) -> None:
+        k.load(t["s"], t["x"].at(r, 0), Copy.CP_ASYNC)
+        k.assign(t["y"].at(r, 0), 2 * t["s"])
+
+    said = errors_without(kernel(body, {"s": 2}), Sync, warp_specialised=True)
+    assert [text.partition(":")[0] for text in said] == ["LifetimeHazard", "LifetimeHazard"]
+    assert re.search(r"s_\w+\{0\} begins or ends while .* may still use it; let all threads meet before", said[-1])
 
 
 def test_a_meeting_before_threads_write_again_is_needed() -> None:

@@ -9,8 +9,8 @@ The generic proxy of ordinary loads and stores and the async proxy of bulk copie
 writes only in part: between an ordinary write, of cp.async copies too, and a bulk copy that takes the same bytes a
 proxy fence must stand, by someone who knows of the write and tells the copy (PTX ISA 8.6, "Proxy-preserved base
 causality order"). In the other direction the barrier of the copy is the fence, and after reads order alone is enough
-(what pipelines of CUTLASS rely on). So a clock has three parts: what is known, what of it is fenced, and which
-initialisations of barriers are, for which a lighter fence will do.
+(what pipelines of CUTLASS rely on). So a clock has four parts: what has happened, what of it is known (ordered in
+memory), what of that is fenced, and which initialisations of barriers are, for which a lighter fence will do.
 """
 
 from __future__ import annotations
@@ -32,8 +32,10 @@ from interlace.core.errors import (
 from interlace.pipeline.cells import Cells
 from interlace.pipeline.steps import Numbers
 
-#: Up to which event of each agent, and which phase of each barrier, something is known; then fenced; then initialised.
+#: A row per part; in it up to which event of each agent, and which phase of each barrier.
 Clock = npt.NDArray[np.int64]
+CAME, KNOWN, FENCED, BEGUN = range(4)
+PARTS = 4
 
 
 @dataclass(slots=True, eq=False)
@@ -44,7 +46,7 @@ class Access:
         instance: the statement that it belongs to; equal for all agents that do it together.
         content: what it writes, or should read (None: anything).
         end: the entry of clocks, and its value, that tell that it has ended; None while nothing will.
-        copied: whether it is a copy by cp.async.
+        copied: whether it is a copy by cp.async, or their arrival.
     """
 
     agent: int
@@ -55,9 +57,9 @@ class Access:
     end: tuple[int, int] | None
     copied: bool = False
 
-    def ended(self, clock: Clock, part: int = 0) -> bool:
-        """Whether who has this clock knows that it has ended; in the parts from ``part`` on, that it is fenced."""
-        return self.end is not None and bool(clock[part + self.end[0]] >= self.end[1])
+    def ended(self, clock: Clock, part: int = KNOWN) -> bool:
+        """Whether who has this clock knows that it has ended; in the later parts, that it is fenced."""
+        return self.end is not None and bool(clock[part, self.end[0]] >= self.end[1])
 
 
 @dataclass(slots=True)
@@ -122,10 +124,9 @@ class SharedMemory:
             if x.write or y.write:
                 if not y.ended(clock):
                     raise self._race(cell, x, other, y)
-                if x.asynchronous and y.write and not y.asynchronous:
-                    part = len(clock) // 3 * (2 if self.cells.is_barrier(cell) else 1)
-                    if not y.ended(clock, part):
-                        raise self._unseen(cell, x, other, y)
+                part = BEGUN if self.cells.is_barrier(cell) else FENCED
+                if x.asynchronous and y.write and not y.asynchronous and not y.ended(clock, part):
+                    raise self._unseen(cell, x, other, y)
 
     def _check_content(self, cell: int, x: Access, found: int) -> None:
         if found != x.content:
@@ -214,13 +215,17 @@ def _keep(now: list[Access], access: Access) -> None:
     Of ordinary reads of one agent the last two tell as much as all, of two statements; of copies that use a barrier
     the last.
     """
-    if access.asynchronous:
+    if access.asynchronous or access.copied:
         if access.end is not None:
-            now[:] = [y for y in now if not (y.asynchronous and y.end is not None and y.end[0] == access.end[0])]
+            now[:] = [y for y in now if not (_by_copies(y) and y.end is not None and y.end[0] == access.end[0])]
     else:
-        mine = [y for y in now if y.agent == access.agent and not (y.write or y.asynchronous)]
+        mine = [y for y in now if y.agent == access.agent and not (y.write or _by_copies(y))]
         if mine and mine[-1].instance == access.instance:
             return
         if len(mine) > 1:
             now.remove(mine[0])
     now.append(access)
+
+
+def _by_copies(access: Access) -> bool:
+    return access.asynchronous or access.copied

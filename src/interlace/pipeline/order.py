@@ -11,8 +11,11 @@ more than the moments at which events happen, if this holds of every event in it
 
 Then events that are possible stay possible and every run does all of them; what an agent acquires with each is the
 same in all runs, and so is what happens before what. Two events that nothing orders here come in either order in some
-run: so an access that is not ordered with another (``accesses``) is a race, and where none is found there is none. An
-arrival of cp.async copies counts as made by their agent when they are all there.
+run: so an access that is not ordered with another (``accesses``) is a race, and where none is found there is none.
+
+An arrival that the hardware makes when cp.async copies have landed comes after all that its agent did before, but
+releases the copies alone (PTX ISA 8.6, cp.async.mbarrier.arrive, names no other accesses): who waits for its phase may
+not see what the agent wrote, nor write over what it read. So a clock tells what has happened from what is known.
 
 Worked example, a ring of one slot, one reader ``r`` and a loader ``l``; clocks are (l, r, phases of full, of empty):
 
@@ -29,7 +32,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from interlace.core.errors import CountHazard, LifetimeHazard, StuckHazard, UnknownHazard
-from interlace.pipeline.accesses import Access, Clock, SharedMemory
+from interlace.pipeline.accesses import BEGUN, CAME, FENCED, KNOWN, PARTS, Access, Clock, SharedMemory
 from interlace.pipeline.agents import Traces
 from interlace.pipeline.cells import Cells
 from interlace.pipeline.events import (
@@ -127,10 +130,10 @@ class _Run:
         if isinstance(event, Meet):
             return self._meet(event)
         clock = self.clocks[i]
-        clock[i] += 1
+        clock[:FENCED, i] += 1
         if isinstance(event, Wait):
             if not self._wait(i, event):
-                clock[i] -= 1
+                clock[:FENCED, i] -= 1
                 return False
         else:
             self._do(i, event, clock)
@@ -141,25 +144,23 @@ class _Run:
         match event:
             case Read():
                 queue = event.queue
-                ends = (i, int(clock[i])) if queue is None else None
+                ends = (i, _time(clock, i)) if queue is None else None
                 access = Access(i, event.instance, False, queue is not None, event.content, ends)
                 if queue is not None:
                     self.reads[i].setdefault(queue, []).append(access)
                 self.memory.touch(event.cell, access, clock)
             case Write():
-                access = Access(i, event.instance, True, False, event.content, (i, int(clock[i])))
+                access = Access(i, event.instance, True, False, event.content, (i, _time(clock, i)))
                 self.memory.touch(event.cell, access, clock, whole=event.whole)
             case Begin():
                 self._begin(i, event, clock)
             case Await():
                 self._await(i, event, clock)
             case Fence():
-                known, fenced, begun = clock.reshape(3, self.width)
                 if event.everything:
-                    np.maximum(fenced, known, out=fenced)
-                    np.maximum(begun, known, out=begun)
+                    np.maximum(clock[FENCED:], clock[KNOWN], out=clock[FENCED:])
                 else:
-                    begun[i] = known[i]  # of its own initialisations
+                    clock[BEGUN, i] = clock[KNOWN, i]  # of its own initialisations
             case Init():
                 self._init(i, event, clock)
             case End():
@@ -168,19 +169,19 @@ class _Run:
                 life = self._use(i, event.cell, clock)
                 self._arrive(i, life, event.cell, event.arrivals, event.bytes)
             case Commit():
-                life = self._use(i, event.cell, clock)
+                life = self._use(i, event.cell, clock, later=True)
                 life.copied.add(life.phase)
                 for access in self.copies[i]:
                     access.end = self._entry(event.cell), life.phase + 1
                 self.copies[i] = []
-                self._arrive(i, life, event.cell, event.arrivals, 0)
+                self._arrive(i, life, event.cell, event.arrivals, 0, releases=False)
 
     def _meet(self, event: Meet) -> bool:
         if any(self._next(j) != event for j in event.scope):
             return False
         clocks = [self.clocks[j] for j in event.scope]
         for j, clock in zip(event.scope, clocks, strict=True):
-            clock[j] += 1
+            clock[:FENCED, j] += 1
         known = np.maximum.reduce(clocks)
         for j in event.scope:
             self.clocks[j] = known.copy()
@@ -211,15 +212,15 @@ class _Run:
         kept = groups[len(groups) - event.pending :] if event.pending else []
         for access in reads:
             if access.instance not in kept:
-                access.end = i, int(clock[i])
+                access.end = i, _time(clock, i)
         self.reads[i][event.queue] = [access for access in reads if access.instance in kept]
 
     def _init(self, i: int, event: Init, clock: Clock) -> None:
         if event.cell in self.lives:
             raise LifetimeHazard(f"{self._name(event.cell)} is initialised while it lives; invalidate it first")
-        self.memory.touch(event.cell, Access(i, self._alone(), True, False, 0, (i, int(clock[i]))), clock)
+        self.memory.touch(event.cell, Access(i, self._alone(), True, False, 0, (i, _time(clock, i))), clock)
         first = self.phases[event.cell]
-        clock[self._entry(event.cell)] = first
+        clock[:FENCED, self._entry(event.cell)] = first
         self.lives[event.cell] = _Life(event.arrivals, first, event.arrivals, 0, self._nothing())
 
     def _end(self, i: int, event: End, clock: Clock) -> None:
@@ -230,16 +231,16 @@ class _Run:
             raise CountHazard(
                 f"{self._name(event.cell)} ends while arrivals or bytes are pending; wait for every phase before"
             )
-        self.memory.touch(event.cell, Access(i, self._alone(), True, False, 0, (i, int(clock[i]))), clock)
+        self.memory.touch(event.cell, Access(i, self._alone(), True, False, 0, (i, _time(clock, i))), clock)
         del self.lives[event.cell]
 
-    def _use(self, i: int, cell: int, clock: Clock, *, copy: bool = False) -> _Life:
-        """An agent uses a barrier, or a copy will; for arrivals and copies the phase is the one that they count to."""
+    def _use(self, i: int, cell: int, clock: Clock, *, copy: bool = False, later: bool = False) -> _Life:
+        """An agent uses a barrier, or a bulk copy will, or cp.async copies will ``later``, in the current phase."""
         life = self.lives.get(cell)
         if life is None:
             raise LifetimeHazard(f"{self.agents[i].name} uses {self._name(cell)}, which is not initialised")
-        end = (self._entry(cell), life.phase + 1) if copy else (i, int(clock[i]))
-        self.memory.touch(cell, Access(i, self._alone(), False, copy, None, end), clock)
+        end = (self._entry(cell), life.phase + 1) if copy or later else (i, _time(clock, i))
+        self.memory.touch(cell, Access(i, self._alone(), False, copy, None, end, copied=later), clock)
         if copy and self._known(cell, life, clock) < life.phase:
             raise CountHazard(
                 f"{self._name(cell)} may get bytes in a phase that does not expect them; expect them first"
@@ -249,22 +250,25 @@ class _Run:
     def _known(self, cell: int, life: _Life, clock: Clock) -> int:
         """The first phase that who has this clock does not know to be complete: who knows all arrivals knows it."""
         entry, agents = self._entry(cell), len(self.agents)
-        while clock[entry] < life.phase and clock[entry] not in life.copied:
-            arrived = life.known[clock[entry] - life.first]
-            if (clock[:agents] < arrived[:agents]).any():
+        came = clock[CAME]
+        while came[entry] < life.phase and came[entry] not in life.copied:
+            arrived = life.known[came[entry] - life.first][CAME]
+            if (came[:agents] < arrived[:agents]).any():
                 break
-            clock[entry] += 1
-        return int(clock[entry])
+            came[entry] += 1
+        return int(came[entry])
 
     def _nothing(self) -> Clock:
-        return np.zeros(3 * self.width, np.int64)
+        return np.zeros((PARTS, self.width), np.int64)
 
     def _alone(self) -> int:
         """The instance of what no other agent does together with this one."""
         self.alone -= 1
         return self.alone
 
-    def _arrive(self, i: int, life: _Life, cell: int, arrivals: int, nbytes: int) -> None:
+    def _arrive(
+        self, i: int, life: _Life, cell: int, arrivals: int, nbytes: int, *, releases: bool = True
+    ) -> None:
         clock = self.clocks[i]
         if self._known(cell, life, clock) < life.phase or life.pending < arrivals:
             raise CountHazard(
@@ -273,7 +277,8 @@ class _Run:
             )
         life.pending -= arrivals
         life.bytes += nbytes
-        np.maximum(life.arriving, clock, out=life.arriving)
+        told = slice(None) if releases else CAME
+        np.maximum(life.arriving[told], clock[told], out=life.arriving[told])
         self._complete(cell, life)
 
     def _complete(self, cell: int, life: _Life) -> None:
@@ -282,9 +287,9 @@ class _Run:
             return
         phase = life.phase
         for agent, time in life.waits.pop(phase - 1, ()):
-            if life.arriving[agent] < time:
+            if life.arriving[CAME, agent] < time:
                 self._miss(agent, cell, phase - 1 - life.first)
-        life.arriving[self._entry(cell)] = self.phases[cell] = phase + 1
+        life.arriving[:FENCED, self._entry(cell)] = self.phases[cell] = phase + 1
         life.known.append(life.arriving)
         life.pending, life.arriving = life.needed, self._nothing()
 
@@ -293,7 +298,7 @@ class _Run:
         clock, who = self.clocks[i], self.agents[i].name
         if event.parity not in (0, 1):
             raise UnknownHazard(f"{who} waits for parity {event.parity} of {self._name(event.cell)}; use 0 or 1")
-        if life is None or clock[self._entry(event.cell)] < life.first:
+        if life is None or clock[KNOWN, self._entry(event.cell)] < life.first:
             raise LifetimeHazard(f"{who} waits for {self._name(event.cell)}, which is not initialised there")
         known = self._known(event.cell, life, clock) - life.first
         phase = known - 1 if (known - 1) % 2 == event.parity else known
@@ -302,7 +307,7 @@ class _Run:
         self._use(i, event.cell, clock)
         if life.phase - life.first > phase + 1:
             self._miss(i, event.cell, phase)
-        life.waits.setdefault(life.first + phase, []).append((i, int(clock[i])))
+        life.waits.setdefault(life.first + phase, []).append((i, _time(clock, i)))
         if phase >= 0:
             np.maximum(clock, life.known[phase], out=clock)
         return True
@@ -343,3 +348,8 @@ class _Run:
             case Wait():
                 return f"wait {self._name(event.cell)}, parity {event.parity}"
         return type(event).__name__.lower()
+
+
+def _time(clock: Clock, agent: int) -> int:
+    """How many events of its own an agent has come to."""
+    return int(clock[KNOWN, agent])
