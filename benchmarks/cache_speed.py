@@ -23,15 +23,15 @@ import numpy as np
 
 from interlace.bench.record import cpu_name, write_cpu_record
 from interlace.core.devices import L2
+from interlace.orders.cache import lru, lru_mask, opt
+from interlace.orders.distances import stack_distances
 from interlace.policies.orders import GroupedPanels, Order, RowMajor
-from interlace.sim.cache import lru, lru_mask, opt
-from interlace.sim.distances import stack_distances
 from interlace.sim.l2 import missed_bytes
 from interlace.sim.lines import LineCache
 from interlace.sim.lockstep import AccessStream
 from interlace.sim.runs import Boxes
 
-MEASURES = ("sim/cache.py", "sim/distances.py", "sim/l2.py", "sim/lines.py")
+MEASURES = ("orders/cache.py", "orders/distances.py", "sim/l2.py", "sim/lines.py")
 ROUNDS = 5
 WORKERS = 132
 LINES_PER_UNIT = 128

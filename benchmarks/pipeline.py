@@ -21,12 +21,12 @@ import torch
 from interlace.bench.record import write_record
 from interlace.bench.timing import median_us
 from interlace.core.errors import InterlaceError
-from interlace.pipeline import library
-from interlace.pipeline.circular import circular_buffer
-from interlace.pipeline.compiled import Compiled, compile_kernel
-from interlace.pipeline.cuda.compiler import compile_text
-from interlace.pipeline.cuda.launcher import Argument, Kernel
-from interlace.pipeline.ir import Kernel as Loops
+from interlace.loops import library
+from interlace.loops.cuda.compiled import Compiled, compile_kernel
+from interlace.loops.cuda.compiler import compile_text
+from interlace.loops.cuda.launcher import Argument, Kernel
+from interlace.loops.ir.statements import Kernel as Loops
+from interlace.loops.rewrite.circular import circular_buffer
 
 RIVALS = Path(__file__).parent / "rivals"
 SIDE = 32768  # squared, in fp32: 4 GiB
@@ -235,7 +235,7 @@ def main(path: str) -> None:
     rows = [family.measure() for part in parts for family in part()]
     protocol = "CUDA graphs, variants of a kernel interleaved, median of 9 rounds; checked first"
     command = "python benchmarks/pipeline.py benchmarks/results/pipeline-h200.json"
-    write_record(Path(path), command, protocol, ("pipeline",), {"rows": rows})
+    write_record(Path(path), command, protocol, ("loops",), {"rows": rows})
 
 
 if __name__ == "__main__":

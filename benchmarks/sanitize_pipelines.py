@@ -1,4 +1,4 @@
-"""Every kernel of ``pipeline/library.py``, small, at depths 1 to 4 in both forms, for the CUDA sanitizers.
+"""Every kernel of ``loops/frontend/library.py``, small, at depths 1 to 4 in both forms, for the CUDA sanitizers.
 
     PYTHONPATH=src compute-sanitizer --tool memcheck --report-api-errors no python benchmarks/sanitize_pipelines.py
     PYTHONPATH=src compute-sanitizer --tool racecheck python benchmarks/sanitize_pipelines.py matmul
@@ -16,13 +16,13 @@ from collections.abc import Iterator
 import numpy as np
 
 from interlace.core.dtypes import bf16
-from interlace.pipeline import library
-from interlace.pipeline.circular import circular_buffer
-from interlace.pipeline.compiled import Compiled, compile_kernel
-from interlace.pipeline.index import evaluate
-from interlace.pipeline.interpret import interpret
-from interlace.pipeline.ir import Copy, Kernel, Load, Memory, ReduceOp
-from interlace.pipeline.traverse import walk
+from interlace.loops import library
+from interlace.loops.cuda.compiled import Compiled, compile_kernel
+from interlace.loops.ir.index import evaluate
+from interlace.loops.ir.statements import Copy, Kernel, Load, Memory, ReduceOp
+from interlace.loops.ir.traverse import walk
+from interlace.loops.meaning.interpret import interpret
+from interlace.loops.rewrite.circular import circular_buffer
 
 LINE, PLANE = {"n": 64 * 9 + 3}, {"m": 11, "n": 64 * 8 + 20}
 PRODUCT = {"rows": 136, "columns": 72, "depth": 64 * 7 + 8}

@@ -11,11 +11,11 @@ from __future__ import annotations
 import numpy as np
 
 from interlace.core.dtypes import bf16, fp32
-from interlace.pipeline.build import Builder
-from interlace.pipeline.circular import circular_buffer, lower
-from interlace.pipeline.index import ceil_div
-from interlace.pipeline.interpret import interpret
-from interlace.pipeline.ir import Kernel
+from interlace.loops.frontend.build import Builder
+from interlace.loops.ir.index import ceil_div
+from interlace.loops.ir.statements import Kernel
+from interlace.loops.meaning.interpret import interpret
+from interlace.loops.rewrite.circular import circular_buffer, lower
 
 M, N, K, STAGES = 128, 128, 64, 4
 
@@ -63,7 +63,7 @@ def run_on_gpu(marked: Kernel) -> None:
     if torch is None or not torch.cuda.is_available() or torch.cuda.get_device_capability()[0] != 9:
         print("no Hopper GPU here: not compiled, not run")
         return
-    from interlace.pipeline.compiled import compile_kernel
+    from interlace.loops.cuda.compiled import compile_kernel
 
     a, b = (torch.randn(4096, 4096, device="cuda").bfloat16() for _ in range(2))
     c = torch.empty_like(a)

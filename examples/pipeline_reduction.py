@@ -11,12 +11,12 @@ from __future__ import annotations
 import numpy as np
 
 from interlace.core.dtypes import fp32
-from interlace.pipeline.build import Builder
-from interlace.pipeline.circular import circular_buffer, lower
-from interlace.pipeline.index import ceil_div
-from interlace.pipeline.interpret import interpret
-from interlace.pipeline.ir import Kernel, ReduceOp
-from interlace.pipeline.proof import prove
+from interlace.loops.frontend.build import Builder
+from interlace.loops.ir.index import ceil_div
+from interlace.loops.ir.statements import Kernel, ReduceOp
+from interlace.loops.meaning.interpret import interpret
+from interlace.loops.proof.prove import prove
+from interlace.loops.rewrite.circular import circular_buffer, lower
 
 ROWS, COLUMNS, STAGES = 16, 256, 4
 
@@ -60,7 +60,7 @@ def run_on_gpu(marked: Kernel) -> None:
     if torch is None or not torch.cuda.is_available() or torch.cuda.get_device_capability()[0] != 9:
         print("no Hopper GPU here: not compiled, not run")
         return
-    from interlace.pipeline.compiled import compile_kernel
+    from interlace.loops.cuda.compiled import compile_kernel
 
     x = torch.randn(16384, 16384, device="cuda")
     y = torch.empty(16384, device="cuda")

@@ -6,8 +6,8 @@ from typing import Any
 
 from cuda.bindings import nvrtc
 
-from interlace.pipeline.cuda.compiler import ARCHITECTURE
-from interlace.pipeline.cuda.preamble import PREAMBLE
+from interlace.loops.cuda.compiler import ARCHITECTURE
+from interlace.loops.cuda.preamble import PREAMBLE
 
 
 def ptx_of(text: str) -> str:

@@ -13,8 +13,8 @@ import sys
 import time
 from collections import Counter
 
-from interlace.pipeline.circular import lower
-from interlace.pipeline.text import print_kernel
+from interlace.loops.ir.text import print_kernel
+from interlace.loops.rewrite.circular import lower
 
 from .build import MISSING
 from .search import TOGETHER, drawn, proved, search, smallest

@@ -18,8 +18,8 @@ from functools import cache, cached_property
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from interlace.pipeline.cuda.emit import Emitted
-from interlace.pipeline.cuda.preamble import PREAMBLE
+from interlace.loops.cuda.emit import Emitted
+from interlace.loops.cuda.preamble import PREAMBLE
 
 from .translate import translate
 

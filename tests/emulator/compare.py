@@ -9,11 +9,11 @@ import numpy as np
 import numpy.typing as npt
 
 from interlace.core.devices import H200
-from interlace.pipeline.circular import lower
-from interlace.pipeline.cuda.emit import Emitted, emit_kernel
-from interlace.pipeline.index import evaluate
-from interlace.pipeline.interpret import interpret
-from interlace.pipeline.ir import Kernel, Memory
+from interlace.loops.cuda.emit import Emitted, emit_kernel
+from interlace.loops.ir.index import evaluate
+from interlace.loops.ir.statements import Kernel, Memory
+from interlace.loops.meaning.interpret import interpret
+from interlace.loops.rewrite.circular import lower
 
 from .build import Library, build
 from .launch import launch

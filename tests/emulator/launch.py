@@ -18,11 +18,11 @@ import numpy as np
 import numpy.typing as npt
 
 from interlace.core.dtypes import DType, bf16, fp16
-from interlace.pipeline.arithmetic import Floats, rounded
-from interlace.pipeline.cuda.emit import Emitted
-from interlace.pipeline.cuda.rules import MapSpec
-from interlace.pipeline.index import evaluate
-from interlace.pipeline.ir import Memory
+from interlace.loops.cuda.emit import Emitted
+from interlace.loops.cuda.rules import MapSpec
+from interlace.loops.ir.index import evaluate
+from interlace.loops.ir.statements import Memory
+from interlace.loops.meaning.arithmetic import Floats, rounded
 
 from .build import Library
 from .items import Sync

@@ -15,12 +15,10 @@ from typing import Any
 
 from interlace.core.devices import H200
 from interlace.core.errors import HazardError, PipelineError
-from interlace.pipeline.circular import lower
-from interlace.pipeline.cuda.emit import Emitted, emit_kernel
-from interlace.pipeline.cuda.names import own
-from interlace.pipeline.hazards import check_hazards
-from interlace.pipeline.index import Const, Index
-from interlace.pipeline.ir import (
+from interlace.loops.cuda.emit import Emitted, emit_kernel
+from interlace.loops.cuda.names import own
+from interlace.loops.ir.index import Const, Index
+from interlace.loops.ir.statements import (
     Arrive,
     ArriveCopies,
     ArriveExpect,
@@ -41,7 +39,9 @@ from interlace.pipeline.ir import (
     Sync,
     WaitParity,
 )
-from interlace.pipeline.traverse import walk
+from interlace.loops.ir.traverse import walk
+from interlace.loops.proof.hazards import check_hazards
+from interlace.loops.rewrite.circular import lower
 
 from .build import build
 from .compare import Trial, troubles_of

@@ -16,11 +16,11 @@ from math import prod
 from random import Random
 
 from interlace.core.dtypes import DType, bf16, fp16, fp32
-from interlace.pipeline.build import Builder, Handle
-from interlace.pipeline.circular import circular_buffer
-from interlace.pipeline.index import Index, Var, as_index, minimum
-from interlace.pipeline.ir import Box, Copy, Kernel, ReduceOp
-from interlace.pipeline.values import Value, as_value, larger
+from interlace.loops.frontend.build import Builder, Handle
+from interlace.loops.ir.index import Index, Var, as_index, minimum
+from interlace.loops.ir.statements import Box, Copy, Kernel, ReduceOp
+from interlace.loops.ir.values import Value, as_value, larger
+from interlace.loops.rewrite.circular import circular_buffer
 
 #: Shapes of tiles; the last one is swizzled where its rows have 128 bytes.
 SHAPES = ((64,), (256,), (4, 64), (8, 32))

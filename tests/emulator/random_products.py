@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from random import Random
 
 from interlace.core.dtypes import DType, bf16, fp16, fp32
-from interlace.pipeline.build import Builder
-from interlace.pipeline.circular import circular_buffer
-from interlace.pipeline.ir import Copy, Kernel
+from interlace.loops.frontend.build import Builder
+from interlace.loops.ir.statements import Copy, Kernel
+from interlace.loops.rewrite.circular import circular_buffer
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from functools import cache
 from random import Random
 
 from interlace.core.errors import HazardError, PipelineError
-from interlace.pipeline.proof import prove
+from interlace.loops.proof.prove import prove
 
 from .build import build
 from .compare import Trial, troubles_of

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
-from interlace.pipeline.ir import Copy
+from interlace.loops.ir.statements import Copy
 
 from .random_kernels import Add, Assign, Load, Loop, Out, Step, Total, Tree
 

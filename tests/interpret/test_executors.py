@@ -14,7 +14,7 @@ from interlace.core.errors import CoverageError, DTypeError, GraphError, NoDevic
 from interlace.executors import device
 
 from ..cases import GRAPHS, relative_error, split
-from ..pipeline_graphs import norm_chain_sum
+from ..loops_graphs import norm_chain_sum
 from .cases import EXECUTORS, SWAPPED, TILE, case, equal_bits, executor, matmul_case
 
 CPU = il.Options("cpu")

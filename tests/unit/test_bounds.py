@@ -12,6 +12,8 @@ from hypothesis import strategies as st
 
 from interlace.core.devices import CPU, H200
 from interlace.core.errors import ModelError
+from interlace.orders.panels import Cache, PanelGrid, Visit
+from interlace.orders.replay import loads
 from interlace.planner.bounds import (
     BLELLOCH,
     COMPULSORY,
@@ -29,8 +31,6 @@ from interlace.planner.bounds import (
     shared_cache,
 )
 from interlace.planner.energy import PUBLISHED, Level, energy
-from interlace.planner.grids.panels import Cache, PanelGrid, Visit
-from interlace.planner.grids.replay import loads
 
 from ..draws import EXAMPLES
 

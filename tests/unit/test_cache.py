@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from interlace.core.errors import CapacityError, StreamError
-from interlace.sim.cache import Hits, lru, lru_mask, opt
-from interlace.sim.distances import stack_distances
+from interlace.orders.cache import Hits, lru, lru_mask, opt
+from interlace.orders.distances import stack_distances
 
 from ..draws import EXAMPLES
 

@@ -12,8 +12,8 @@ import libcachesim
 import numpy as np
 import pytest
 
-from interlace.sim.cache import lru, lru_mask, opt
-from interlace.sim.distances import stack_distances
+from interlace.orders.cache import lru, lru_mask, opt
+from interlace.orders.distances import stack_distances
 
 UNITS = 400
 # The default of 24 allocates tables for 16 million objects.

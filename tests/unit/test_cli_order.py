@@ -10,9 +10,9 @@ from typer.testing import CliRunner
 
 from interlace.cli import app
 from interlace.cli.names import family_name
-from interlace.planner.grids.families import Family, families
-from interlace.planner.grids.panels import Cache, PanelGrid, Visit
-from interlace.planner.grids.replay import loads
+from interlace.orders.families import Family, families
+from interlace.orders.panels import Cache, PanelGrid, Visit
+from interlace.orders.replay import loads
 from interlace.policies.orders import GroupedSerpentine
 
 

@@ -11,12 +11,11 @@ import pytest
 
 from interlace.core.devices import H200
 from interlace.core.dtypes import fp32
-from interlace.pipeline import library
-from interlace.pipeline.build import Builder
-from interlace.pipeline.circular import circular_buffer, lower
-from interlace.pipeline.cuda.emit import Emitted, emit_kernel
-from interlace.pipeline.index import Const
-from interlace.pipeline.ir import (
+from interlace.loops import library
+from interlace.loops.cuda.emit import Emitted, emit_kernel
+from interlace.loops.frontend.build import Builder
+from interlace.loops.ir.index import Const
+from interlace.loops.ir.statements import (
     Arrive,
     ArriveCopies,
     ArriveExpect,
@@ -33,13 +32,14 @@ from interlace.pipeline.ir import (
     Sync,
     WaitParity,
 )
-from interlace.pipeline.ir import Copy as By
+from interlace.loops.ir.statements import Copy as By
+from interlace.loops.rewrite.circular import circular_buffer, lower
 
 from ..emulator.build import MISSING, Library, build
 from ..emulator.compare import Trial, inputs_of, troubles
 from ..emulator.launch import KINDS, Fault, launch
 from ..emulator.translate import translate
-from .pipelines import edit
+from .loops import edit
 
 pytestmark = pytest.mark.skipif(bool(MISSING), reason=MISSING)
 

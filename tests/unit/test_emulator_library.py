@@ -10,12 +10,12 @@ import pytest
 
 from interlace.core.devices import H200
 from interlace.core.dtypes import bf16, fp16
-from interlace.pipeline import library
-from interlace.pipeline.circular import circular_buffer, lower
-from interlace.pipeline.cuda.emit import emit_kernel
-from interlace.pipeline.index import evaluate
-from interlace.pipeline.interpret import interpret
-from interlace.pipeline.ir import Copy, Kernel, Memory, ReduceOp
+from interlace.loops import library
+from interlace.loops.cuda.emit import emit_kernel
+from interlace.loops.ir.index import evaluate
+from interlace.loops.ir.statements import Copy, Kernel, Memory, ReduceOp
+from interlace.loops.meaning.interpret import interpret
+from interlace.loops.rewrite.circular import circular_buffer, lower
 
 from ..emulator.build import MISSING, build
 from ..emulator.compare import Trial, inputs_of, troubles

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 import pytest
 
 from interlace.core.errors import PipelineError
-from interlace.pipeline.ir import Copy
+from interlace.loops.ir.statements import Copy
 
 from ..emulator.build import MISSING
 from ..emulator.random_kernels import Load, Loop, Out, Step, Tile, Tree, build_tree

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from interlace.core.errors import CapacityError, CurveError, StreamError
-from interlace.sim.cache import lru
+from interlace.orders.cache import lru
 from interlace.sim.fit import cyclic_hit_rate, fit
 from interlace.sim.lines import LineCache, LineTraffic
 from interlace.sim.runs import Boxes

@@ -13,14 +13,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from interlace.core.errors import OrderError, SearchError
-from interlace.planner.grids import astar
-from interlace.planner.grids.beam import beam
-from interlace.planner.grids.exact import best_order, minimum
-from interlace.planner.grids.families import Family, families
-from interlace.planner.grids.panels import Cache, PanelGrid, Visit, renamed
-from interlace.planner.grids.remaining import from_scratch, table
-from interlace.planner.grids.replay import loads
-from interlace.planner.grids.states import Shape, name, unpack
+from interlace.orders import astar
+from interlace.orders.beam import beam
+from interlace.orders.exact import best_order, minimum
+from interlace.orders.families import Family, families
+from interlace.orders.panels import Cache, PanelGrid, Visit, renamed
+from interlace.orders.remaining import from_scratch, table
+from interlace.orders.replay import loads
+from interlace.orders.states import Shape, name, unpack
 from interlace.policies.orders import GroupedSerpentine, RowMajor, Serpentine
 
 from ..draws import EXAMPLES

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from interlace.core.errors import PipelineError
 from interlace.core.overlap import Piece, clash
-from interlace.pipeline import library
-from interlace.pipeline.compiled import _check_apart
+from interlace.loops import library
+from interlace.loops.cuda.compiled import _check_apart
 
 from ..draws import EXAMPLES
 

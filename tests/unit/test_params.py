@@ -15,12 +15,12 @@ import pytest
 import interlace as il
 from interlace.core.errors import DTypeError, GraphError, ParamError, PlanError, PlanFormatError, ShapeError
 from interlace.executors.table import by_op, for_workers
-from interlace.pipeline import library
-from interlace.pipeline.op import pipeline_op
+from interlace.loops import library
+from interlace.loops.ops.op import pipeline_op
 from interlace.planner.predict import predict
 from interlace.sim.modes import MOST_WORKERS
 
-from ..pipeline_graphs import marked
+from ..loops_graphs import marked
 
 Change = Callable[[dict[str, Any]], None]
 

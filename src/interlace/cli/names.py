@@ -22,10 +22,10 @@ from interlace.executors.persistent import PersistentExecutor
 from interlace.executors.semaphore_streams import SemaphoreStreamsExecutor
 from interlace.executors.serial import PdlExecutor, SerialExecutor
 from interlace.kernels.matmul import Activation
+from interlace.orders.families import Family
+from interlace.orders.panels import Cache
 from interlace.plan.plan import Dispatch
 from interlace.planner.build import Assignment
-from interlace.planner.grids.families import Family
-from interlace.planner.grids.panels import Cache
 from interlace.policies.interleavings import HalfRows, Interleaving, OpAfterOp, Panels
 from interlace.policies.orders import (
     ColumnMajor,

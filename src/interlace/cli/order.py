@@ -12,12 +12,12 @@ from interlace.cli import names, table
 from interlace.cli.console import bad_input, note, show, stepping
 from interlace.cli.options import JsonFile, command, named
 from interlace.cli.outputs import save_json
-from interlace.planner.grids.families import families
-from interlace.planner.grids.panels import Cache, PanelGrid, Visit
-from interlace.planner.grids.replay import loads
+from interlace.orders.families import families
+from interlace.orders.panels import Cache, PanelGrid, Visit
+from interlace.orders.replay import loads
 
 if TYPE_CHECKING:
-    from interlace.planner.grids.exact import Minimum
+    from interlace.orders.exact import Minimum
 
 _WIDEST = 16  # columns of a picture that fits the terminal
 
@@ -77,7 +77,7 @@ def register(app: typer.Typer) -> None:
         Example: interlace order --grid 3x3 --chunks 2 --capacity 7 --cache opt --json best.json
         """
         # Importing it takes half a second (numba), which no other command should wait for.
-        from interlace.planner.grids.exact import best_order
+        from interlace.orders.exact import best_order
 
         policy = cache or Cache.LRU
         with bad_input():

@@ -6,17 +6,16 @@ import runpy
 from enum import Enum
 from pathlib import Path
 from traceback import extract_tb
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from interlace.cli.console import BadInput, bad_input
 from interlace.cli.options import command
 from interlace.core.devices import H200
-from interlace.pipeline.circular import circular_buffer, lower
-from interlace.pipeline.ir import Kernel
-from interlace.pipeline.smem import lay_out
-from interlace.pipeline.text import print_kernel
+
+if TYPE_CHECKING:
+    from interlace.loops import Kernel
 
 
 class Printed(Enum):
@@ -54,20 +53,20 @@ def register(app: typer.Typer) -> None:
 
         Example: interlace pipeline examples/pipeline_reduction.py --stages 4 --print ir
         """
+        from interlace import loops  # takes a tenth of a second, which other commands need not wait
+
         plain, buffered = _read(file)
         with bad_input():
             marked = plain
             for tile in buffered:
-                marked = circular_buffer(marked, tile, stages, prefetch)
-            rewritten = lower(marked, warp_specialised=warp_specialised)
+                marked = loops.circular_buffer(marked, tile, stages, prefetch)
+            rewritten = loops.lower(marked, warp_specialised=warp_specialised)
             if printed is Printed.CUDA:
-                from interlace.pipeline.cuda.emit import emit_kernel
-
-                text = emit_kernel(rewritten, H200).text
+                text = loops.emit_kernel(rewritten, H200).text
             elif printed is Printed.SMEM:
-                text = f"{lay_out(rewritten, H200)}\n"
+                text = f"{loops.lay_out(rewritten, H200)}\n"
             else:
-                text = f"// loops\n{print_kernel(plain)}\n// pipeline\n{print_kernel(rewritten)}"
+                text = f"// loops\n{loops.print_kernel(plain)}\n// pipeline\n{loops.print_kernel(rewritten)}"
         typer.echo(text, nl=False)
 
 
@@ -77,6 +76,8 @@ def _read(file: Path) -> tuple[Kernel, tuple[str, ...]]:
     Raises:
         BadInput: the file cannot be run, or does not define them.
     """
+    from interlace.loops import Kernel
+
     if not file.is_file():
         raise BadInput(f"no file {str(file)!r}; name a Python file that defines KERNEL and BUFFERED")
     try:

@@ -1,0 +1,59 @@
+"""Kernels as plain loops over tiles, and the compiler pass that makes TMA and mbarrier pipelines of them.
+
+What users write stands in ``frontend``, on the statements of ``ir`` under the rules of ``rules``; ``rewrite`` makes
+loops that load ahead, ``meaning`` says what a kernel computes before and after, ``proof`` shows that nothing can race
+or hang, ``cuda`` writes CUDA C++, compiles and launches it, and ``ops`` makes ops of a graph. The names below are what
+a user needs of them.
+"""
+
+from __future__ import annotations
+
+from interlace.loops.cuda.compiled import Compiled, compile_kernel
+from interlace.loops.cuda.emit import emit_kernel
+from interlace.loops.frontend import library
+from interlace.loops.frontend.build import Builder, Handle
+from interlace.loops.ir.index import Index, Var, ceil_div, maximum, minimum
+from interlace.loops.ir.smem import lay_out
+from interlace.loops.ir.statements import Copy, Kernel, Memory, ReduceOp
+from interlace.loops.ir.text import print_kernel
+from interlace.loops.ir.values import Coord, Value, exp, larger, less, rsqrt, smaller, sqrt, tanh, where
+from interlace.loops.meaning.interpret import interpret
+from interlace.loops.ops.op import pipeline_op
+from interlace.loops.proof.prove import Proved, prove
+from interlace.loops.rewrite.circular import circular_buffer, lower
+
+__all__ = [
+    "Builder",
+    "Compiled",
+    "Coord",
+    "Copy",
+    "Handle",
+    "Index",
+    "Kernel",
+    "Memory",
+    "Proved",
+    "ReduceOp",
+    "Value",
+    "Var",
+    "ceil_div",
+    "circular_buffer",
+    "compile_kernel",
+    "emit_kernel",
+    "exp",
+    "interpret",
+    "larger",
+    "lay_out",
+    "less",
+    "library",
+    "lower",
+    "maximum",
+    "minimum",
+    "pipeline_op",
+    "print_kernel",
+    "prove",
+    "rsqrt",
+    "smaller",
+    "sqrt",
+    "tanh",
+    "where",
+]

@@ -1,0 +1,78 @@
+"""The end of a reduction: what threads have combined each for themselves is combined over threads.
+
+Worked example, 8 x 256 over 128 threads, 32 across and 4 down. Reduced along its rows, the 32 lanes of a warp hold
+parts of the same rows: five shuffles. Reduced along its columns, lane ``l`` of all four warps holds parts of the same
+columns: each writes its part to shared memory, and reads those of the four.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from interlace.loops.cuda.lines import UNROLL, Lines, Scope
+from interlace.loops.cuda.spread import Spread
+from interlace.loops.ir.statements import Reduce, ReduceOp
+
+NEUTRAL = {ReduceOp.SUM: "0.0f", ReduceOp.MAX: "-INFINITE"}
+
+
+@dataclass(frozen=True)
+class Partial:
+    """A reduction under way: every thread has combined only what it holds, in ``<dst>_part``."""
+
+    reduce: Reduce
+
+    @property
+    def name(self) -> str:
+        return f"{self.reduce.dst.tensor}_part"
+
+
+def combine_neighbours(out: Lines, partial: Partial, count: int, width: int, scope: Scope) -> int:
+    """Over ``width`` threads side by side: shuffles in a warp, then through shared memory. Returns its bytes."""
+    op, name = partial.reduce.op, partial.name
+    lanes = min(width, 32)
+    out.add(UNROLL)
+    out.open(f"for (int k = 0; k < {count}; ++k)")
+    out.add(UNROLL)
+    out.add(f"for (int distance = {lanes // 2}; distance; distance /= 2)")
+    other = f"__shfl_xor_sync(0xffffffff, {name}[k], distance)"
+    out.add(f"  {name}[k] = {combine(op, f'{name}[k]', other)};")
+    out.close()
+    if width <= 32:
+        return 0
+    warps, each = scope.threads // 32, width // 32
+    out.add(UNROLL)
+    out.add(f"for (int k = 0; k < {count}; ++k)")
+    out.add(f"  if ({scope.thread} % 32 == 0) scratch[k * {warps} + {scope.thread} / 32] = {name}[k];")
+    out.add(scope.sync)
+    out.add(UNROLL)
+    out.open(f"for (int k = 0; k < {count}; ++k)")
+    out.add(f"const float* const of = scratch + k * {warps} + {scope.thread} / {width} * {each};")
+    out.add(f"{name}[k] = of[0];")
+    out.add(UNROLL)
+    out.add(f"for (int i = 1; i < {each}; ++i) {name}[k] = {combine(op, f'{name}[k]', 'of[i]')};")
+    out.close()
+    out.add(scope.sync)
+    return 4 * warps * count
+
+
+def combine_groups(out: Lines, partial: Partial, count: int, layout: Spread, scope: Scope) -> int:
+    """Over threads at the same place of every group, through shared memory. Returns its bytes."""
+    op, name = partial.reduce.op, partial.name
+    out.add(UNROLL)
+    out.add(f"for (int k = 0; k < {count}; ++k) scratch[k * {layout.threads} + {scope.thread}] = {name}[k];")
+    out.add(scope.sync)
+    out.add(UNROLL)
+    out.open(f"for (int k = 0; k < {count}; ++k)")
+    out.add(f"const float* const of = scratch + k * {layout.threads} + {scope.thread} % {layout.across};")
+    out.add(f"{name}[k] = of[0];")
+    out.add(UNROLL)
+    other = f"of[i * {layout.across}]"
+    out.add(f"for (int i = 1; i < {layout.down}; ++i) {name}[k] = {combine(op, f'{name}[k]', other)};")
+    out.close()
+    out.add(scope.sync)
+    return 4 * layout.threads * count
+
+
+def combine(op: ReduceOp, a: str, b: str) -> str:
+    return f"{a} + {b}" if op is ReduceOp.SUM else f"larger({a}, {b})"

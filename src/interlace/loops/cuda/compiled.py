@@ -1,0 +1,174 @@
+"""Kernels ready to run: rewritten, proved, emitted, compiled for sm_90a, bound to tensors by name.
+
+    copy = compile_kernel(circular_buffer(copy_2d(), "s", stages=4))
+    copy.run({"x": x, "y": y}, {"m": 1000, "n": 2000}, stream)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import lru_cache
+from math import prod
+from typing import Any, Protocol
+
+from interlace.core.devices import H200, DeviceSpec
+from interlace.core.dtypes import dtype
+from interlace.core.errors import PipelineError
+from interlace.core.overlap import Piece, clash
+from interlace.loops.cuda.compiler import Binary, compile_text
+from interlace.loops.cuda.emit import Emitted, emit_kernel
+from interlace.loops.cuda.launcher import Argument, TensorMap, current_context, tensor_map
+from interlace.loops.cuda.launcher import Kernel as Loaded
+from interlace.loops.cuda.rules import MapSpec
+from interlace.loops.ir.index import evaluate
+from interlace.loops.ir.statements import Kernel, Memory
+from interlace.loops.proof.prove import prove
+from interlace.loops.rewrite.circular import lower
+from interlace.loops.rules.check import check_sizes
+from interlace.loops.rules.limits import check_range
+
+
+class Tensor(Protocol):
+    """What a tensor of PyTorch has."""
+
+    dtype: Any
+
+    @property
+    def shape(self) -> tuple[int, ...]: ...
+
+    def data_ptr(self) -> int: ...
+
+    def is_contiguous(self) -> bool: ...
+
+
+@dataclass(frozen=True)
+class Launch:
+    """Everything of a launch but the stream: extents checked, tensor maps built."""
+
+    loaded: Loaded
+    blocks: int
+    threads: int
+    arguments: tuple[Argument, ...]
+
+    def __call__(self, stream: int) -> None:
+        """Enqueue the kernel; without blocks there is nothing to do."""
+        if self.blocks:
+            self.loaded.launch((self.blocks, 1, 1), self.threads, self.arguments, stream)
+
+
+@dataclass(frozen=True)
+class Compiled:
+    """A compiled kernel; loaded into each context at its first launch there."""
+
+    source: Kernel
+    emitted: Emitted
+    binary: Binary
+    _contexts: dict[int, Loaded] = field(default_factory=dict, repr=False, compare=False)
+
+    @property
+    def _loaded(self) -> Loaded:
+        context = current_context()
+        if context not in self._contexts:
+            self._contexts[context] = Loaded(self.binary, self.emitted.layout.total_bytes)
+        return self._contexts[context]
+
+    def bind(self, tensors: Mapping[str, Tensor], sizes: Mapping[str, int]) -> Launch:
+        """The launch of the whole grid; raises as ``arguments`` does."""
+        arguments = self.arguments(tensors, sizes)
+        blocks = prod(max(evaluate(n, sizes), 0) for n in self.emitted.grid)
+        return Launch(self._loaded, blocks, self.emitted.kernel.block_threads, arguments)
+
+    def bind_items(self, tensors: Mapping[str, Tensor], sizes: Mapping[str, int], blocks: int, sync: bytes) -> Launch:
+        """The launch of some items of a plan, a block each; of a kernel compiled for items. See ``arguments``."""
+        arguments = (*self.arguments(tensors, sizes), sync)
+        return Launch(self._loaded, blocks, self.emitted.kernel.block_threads, arguments)
+
+    def arguments(self, tensors: Mapping[str, Tensor], sizes: Mapping[str, int]) -> tuple[Argument, ...]:
+        """Check extents and tensors and build tensor maps; the tensors must outlive the launches.
+
+        Raises:
+            PipelineError: a tensor is missing, or of another shape or dtype, or not contiguous or aligned, or an output
+                shares memory with another; or an extent is missing or negative, or an index too large.
+            BoxError: strides that TMA does not take.
+        """
+        kernel = self.source
+        check_sizes(kernel, sizes)
+        check_range(kernel, {name: sizes[name] for name in kernel.symbols})
+        arguments: list[Argument] = []
+        for tensor in kernel.tensors:
+            if tensor.memory is Memory.GLOBAL:
+                shape = tuple(evaluate(n, sizes) for n in tensor.shape)
+                arguments.append(_checked(kernel, tensor.name, tensors, shape))
+        _check_apart(kernel, tensors)
+        arguments += [_map(kernel, spec, tensors[spec.tensor]) for spec in self.emitted.maps]
+        return (*arguments, *(sizes[name] for name in kernel.symbols))
+
+    def run(self, tensors: Mapping[str, Tensor], sizes: Mapping[str, int], stream: int = 0) -> None:
+        """One launch on ``stream``; see ``bind``."""
+        self.bind(tensors, sizes)(stream)
+
+
+def compile_kernel(
+    kernel: Kernel, device: DeviceSpec = H200, *, warp_specialised: bool = False, items: bool = False
+) -> Compiled:
+    """Rewrite a kernel of loops, prove that it has no hazard, emit and compile it; ``items``: for items of a plan.
+
+    Raises:
+        PipelineError, SharedMemoryError: see ``circular.lower`` and ``emit_kernel``.
+        HazardError: see ``proof.prove``; a bug of the rewrite.
+        CompileError, NoDeviceError: see ``compile_text``.
+    """
+    emitted = proved_text(kernel, device, warp_specialised, items)
+    return Compiled(kernel, emitted, compile_text(emitted.text, kernel.name))
+
+
+@lru_cache(maxsize=256)
+def proved_text(kernel: Kernel, device: DeviceSpec, warp_specialised: bool, items: bool) -> Emitted:
+    """What ``compile_kernel`` compiles; raises as that does, but for what the compiler finds."""
+    emitted = emit_kernel(lower(kernel, warp_specialised=warp_specialised), device, items=items)
+    prove(kernel, warp_specialised=warp_specialised)
+    return emitted
+
+
+def _checked(kernel: Kernel, name: str, tensors: Mapping[str, Tensor], shape: tuple[int, ...]) -> Tensor:
+    declared = kernel.tensor(name)
+    if name not in tensors:
+        raise PipelineError(f"kernel {kernel.name!r}: tensor {name!r} is missing; pass one of shape {shape}")
+    tensor = tensors[name]
+    found = dtype(str(tensor.dtype).removeprefix("torch."))
+    if tuple(tensor.shape) != shape or found != declared.dtype or not tensor.is_contiguous():
+        raise PipelineError(
+            f"kernel {kernel.name!r}: tensor {name!r} is {tuple(tensor.shape)} {found}, "
+            f"contiguous: {tensor.is_contiguous()}; pass {shape} {declared.dtype}, contiguous"
+        )
+    if tensor.data_ptr() % declared.align_bytes:
+        raise PipelineError(
+            f"kernel {kernel.name!r}: tensor {name!r} begins at {tensor.data_ptr():#x}; "
+            f"its address must be a multiple of {declared.align_bytes}"
+        )
+    return tensor
+
+
+def _check_apart(kernel: Kernel, tensors: Mapping[str, Tensor]) -> None:
+    """Outputs share no memory with inputs or with each other: threads meet over neither."""
+    found = clash(
+        Piece(tensors[t.name].data_ptr(), prod(tensors[t.name].shape) * t.dtype.itemsize, t.written, t.name)
+        for t in kernel.tensors
+        if t.memory is Memory.GLOBAL
+    )
+    if found is not None:
+        first, second = found
+        raise PipelineError(
+            f"kernel {kernel.name!r}: tensors {first.name!r} and {second.name!r} share memory, and one is an output; "
+            "give each its own"
+        )
+
+
+def _map(kernel: Kernel, spec: MapSpec, tensor: Tensor) -> TensorMap:
+    """The map of a tensor; of one without elements, which has no address and is never loaded, any valid map."""
+    shape = list(tensor.shape) if 0 not in tensor.shape else list(spec.box)
+    strides = [prod(shape[axis + 1 :]) for axis in range(len(shape))]
+    return tensor_map(
+        tensor.data_ptr() or 4096, shape, strides, spec.box, kernel.tensor(spec.tensor).dtype, swizzled=spec.swizzled
+    )

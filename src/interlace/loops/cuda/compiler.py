@@ -1,0 +1,98 @@
+"""From CUDA C++ text to a cubin for sm_90a, with NVRTC through ``cuda.core``. Needs no GPU and no driver.
+
+    binary = compile_text('extern "C" __global__ void twice(float* x) { x[threadIdx.x] *= 2; }', "twice")
+    binary.resources      # Resources(registers=8, spill_bytes=0, stack_bytes=0)
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from io import StringIO
+
+from interlace.core.errors import CompileError, NoDeviceError
+from interlace.loops.cuda.preamble import PREAMBLE
+
+ARCHITECTURE = "sm_90a"
+
+
+@dataclass(frozen=True)
+class Resources:
+    """What a thread of a kernel uses, as ptxas reports it.
+
+    Attributes:
+        registers: 32-bit registers.
+        spill_bytes: stored to plus loaded from local memory because registers ran out.
+        stack_bytes: of local memory, spilled or indexed.
+    """
+
+    registers: int
+    spill_bytes: int
+    stack_bytes: int
+
+
+@dataclass(frozen=True)
+class Binary:
+    """A compiled kernel.
+
+    Attributes:
+        name: what messages call the kernel.
+        function: what the text, and so the driver, calls it.
+        cubin: for sm_90a.
+        resources: per thread.
+        warnings: the lines in which the compiler warned.
+    """
+
+    name: str
+    function: str
+    cubin: bytes
+    resources: Resources
+    warnings: tuple[str, ...]
+
+
+def compile_text(text: str, name: str) -> Binary:
+    """Compile the kernel of a text, which the preamble is put before.
+
+    Args:
+        text: CUDA C++ with one kernel, ``extern "C"``.
+        name: of that kernel for messages; its function may be called otherwise.
+
+    Raises:
+        CompileError: if NVRTC refuses the text; the message holds its log.
+        NoDeviceError: if ``cuda.core`` is not installed.
+    """
+    try:
+        from cuda.core import Program, ProgramOptions
+    except ImportError as error:
+        raise NoDeviceError("cuda.core is not installed; pip install 'interlace[gpu]'") from error
+    whole = f'#line 1 "preamble"\n{PREAMBLE}#line 1 "{name}.cu"\n{text}'
+    # A binary from NVRTC's own cache comes without the log that tells its resources.
+    options = ProgramOptions(arch=ARCHITECTURE, std="c++17", ptxas_options=["-v"], no_cache=True)
+    written = StringIO()
+    try:
+        cubin = bytes(Program(whole, "c++", options).compile("cubin", logs=written).code)
+    except Exception as error:
+        if type(error).__name__ != "NVRTCError":  # a private class of cuda.core
+            raise
+        raise CompileError(f"kernel {name} does not compile for {ARCHITECTURE}: {error}") from error
+    log = written.getvalue()
+    # ptxas reports serialised wgmma and ignored setmaxnreg as information with a number, such as (C7510).
+    warnings = tuple(line for line in log.splitlines() if re.search(r"warning |\(C\d+\)", line))
+    return Binary(name, _function(log, name), cubin, _resources(log, name), warnings)
+
+
+def _function(log: str, name: str) -> str:
+    """Which kernel the report of ptxas -v is on."""
+    found = re.findall(r"Compiling entry function '(\w+)'", log)
+    if len(found) != 1:
+        raise CompileError(f"the text of kernel {name} has kernels {found}; it must have one; the log: {log!r}")
+    return str(found[0])
+
+
+def _resources(log: str, name: str) -> Resources:
+    """Read the report of ptxas -v."""
+    used = re.search(r"Used (\d+) registers", log)
+    stack = re.search(r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads", log)
+    if used is None or stack is None:
+        raise CompileError(f"ptxas reports no resources of kernel {name}; its log: {log!r}")
+    return Resources(int(used[1]), int(stack[2]) + int(stack[3]), int(stack[1]))

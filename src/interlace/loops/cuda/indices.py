@@ -1,0 +1,40 @@
+"""Index expressions as CUDA C++, in 32-bit integers.
+
+Division in C rounds towards zero, in the IR down; they differ below 0 alone. What is known not to be negative takes
+``quotient`` and ``rest``, which divide without sign (a shift or a mask for powers of two), the rest ``floor_quotient``
+and ``floor_rest``. Worked example, slot and parity of the step three ahead in a ring of four:
+
+    (i + 3) % 4            rest(i_ + 3, 4)
+    (i + 3) // 4 % 2       rest(quotient(i_ + 3, 4), 2)
+    (m - b + 131) // 132   floor_quotient(m_ - b_ + 131, 132)
+"""
+
+from __future__ import annotations
+
+from interlace.loops.cuda.names import own
+from interlace.loops.ir.index import Binary, Const, Index, IndexOp, Less, Var, never_negative
+
+_BINDING = {IndexOp.ADD: 1, IndexOp.SUB: 1, IndexOp.MUL: 2}
+_CALLS = {IndexOp.MIN: "min", IndexOp.MAX: "max", IndexOp.FLOORDIV: "quotient", IndexOp.MOD: "rest"}
+
+
+def emit_index(index: Index, outer: int = 0) -> str:
+    """``index`` as an expression; in brackets if it binds weaker than ``outer`` (1 sums, 2 products)."""
+    if isinstance(index, Const):
+        return str(index.value)
+    if isinstance(index, Var):
+        return own(index.name)
+    assert isinstance(index, Binary)
+    if index.op in _CALLS:
+        name = _CALLS[index.op]
+        if index.op in (IndexOp.FLOORDIV, IndexOp.MOD) and not never_negative(index.left):
+            name = f"floor_{name}"
+        return f"{name}({emit_index(index.left)}, {emit_index(index.right)})"
+    binding = _BINDING[index.op]
+    text = f"{emit_index(index.left, binding)} {index.op.value} {emit_index(index.right, binding + 1)}"
+    return f"({text})" if binding < outer else text
+
+
+def emit_less(condition: Less) -> str:
+    """``condition`` as an expression."""
+    return f"{emit_index(condition.left)} < {emit_index(condition.right)}"

@@ -1,0 +1,173 @@
+"""Compiled kernels on the device: loading, tensor maps, launches. Through the CUDA driver, so with any array library.
+
+    copy = Kernel(binary, shared_bytes=65_536)
+    copy.launch((132, 1, 1), 128, (x, y, n), stream)
+
+A kernel parameter is a pointer where the argument has ``data_ptr()``, ``long long`` where it is an int, ``float``
+where it is a float, ``const __grid_constant__ TensorMap`` where it is a tensor map, and a struct of the same size where
+it is bytes. The caller makes the context (PyTorch does so with its first tensor) and keeps tensors alive while kernels
+and tensor maps use them.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import Any, Protocol
+
+from interlace.core.dtypes import DType
+from interlace.core.errors import DriverError, NoDeviceError
+from interlace.loops.cuda.compiler import Binary
+
+
+class DeviceArray(Protocol):
+    """What has an address on the device, such as a tensor of PyTorch."""
+
+    def data_ptr(self) -> int:
+        """Address of the first element."""
+
+
+@dataclass(frozen=True)
+class TensorMap:
+    """128 bytes that tell the copy engine how a tensor lies in memory and which boxes are asked of it."""
+
+    words: bytes
+
+
+Argument = DeviceArray | TensorMap | bytes | int | float
+
+
+def tensor_map(
+    address: int,
+    shape: Sequence[int],
+    strides: Sequence[int],
+    box: Sequence[int],
+    dtype: DType,
+    *,
+    swizzled: bool = False,
+) -> TensorMap:
+    """Encode a tensor map.
+
+    Args:
+        address: of the first element; a multiple of 16.
+        shape: elements along each dimension, outermost first, 1 to 5 of them.
+        strides: elements from one index to the next along each dimension; the last is 1.
+        box: elements of one copy along each dimension, 1 to 256.
+        dtype: of the elements.
+        swizzled: whether 16-byte pieces of 128-byte rows are permuted, as matrix products read them.
+
+    Raises:
+        DriverError: if the driver refuses the numbers.
+    """
+    driver = _driver()
+    kinds = driver.CUtensorMapDataType
+    kind = {
+        "bf16": kinds.CU_TENSOR_MAP_DATA_TYPE_BFLOAT16,
+        "fp16": kinds.CU_TENSOR_MAP_DATA_TYPE_FLOAT16,
+        "fp32": kinds.CU_TENSOR_MAP_DATA_TYPE_FLOAT32,
+    }[dtype.name]
+    swizzle = driver.CUtensorMapSwizzle
+    outer = [stride * dtype.itemsize for stride in reversed(strides[:-1])]
+    map_ = _checked(
+        driver.cuTensorMapEncodeTiled(
+            kind,
+            len(shape),
+            address,
+            [driver.cuuint64_t(extent) for extent in reversed(shape)],
+            [driver.cuuint64_t(stride) for stride in outer or (16,)],  # one dimension has none, the driver wants one
+            [driver.cuuint32_t(extent) for extent in reversed(box)],
+            [driver.cuuint32_t(1)] * len(shape),
+            driver.CUtensorMapInterleave.CU_TENSOR_MAP_INTERLEAVE_NONE,
+            swizzle.CU_TENSOR_MAP_SWIZZLE_128B if swizzled else swizzle.CU_TENSOR_MAP_SWIZZLE_NONE,
+            driver.CUtensorMapL2promotion.CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
+            driver.CUtensorMapFloatOOBfill.CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE,
+        ),
+        f"tensor map of shape {tuple(shape)}, strides {tuple(strides)}, box {tuple(box)} at address {address:#x}",
+    )
+    return TensorMap(ctypes.string_at(map_.getPtr(), 128))
+
+
+def current_context() -> int:
+    """The handle of the current context, 0 if there is none."""
+    return int(_checked(_driver().cuCtxGetCurrent(), "the current context"))
+
+
+class Kernel:
+    """A compiled kernel, loaded into the current context.
+
+    Args:
+        binary: what to load.
+        shared_bytes: dynamic shared memory of a block.
+
+    Raises:
+        DriverError: if the driver does not take the binary or that much shared memory.
+        NoDeviceError: if there is no driver, or no current context.
+    """
+
+    def __init__(self, binary: Binary, shared_bytes: int = 0) -> None:
+        driver = _driver()
+        if not current_context():
+            raise NoDeviceError(f"kernel {binary.name} has no context to load into; make a tensor on the device first")
+        self.binary = binary
+        self.shared_bytes = shared_bytes
+        self._module = _checked(driver.cuModuleLoadData(binary.cubin), f"loading kernel {binary.name}")
+        self._function = _checked(driver.cuModuleGetFunction(self._module, binary.function.encode()), binary.name)
+        limit = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+        what = f"{shared_bytes} bytes of shared memory for kernel {binary.name}"
+        _checked(driver.cuFuncSetAttribute(self._function, limit, shared_bytes), what)
+
+    def launch(self, grid: tuple[int, int, int], threads: int, arguments: Sequence[Argument], stream: int) -> None:
+        """Enqueue one launch.
+
+        Args:
+            grid: blocks along x, y, z.
+            threads: per block.
+            arguments: of the kernel, in order; see the module.
+            stream: handle of the CUDA stream.
+
+        Raises:
+            DriverError: if the driver refuses the launch.
+        """
+        values = [_parameter(argument) for argument in arguments]
+        addresses = (ctypes.c_void_p * len(values))(*(ctypes.addressof(value) for value in values))
+        driver = _driver()
+        answer = driver.cuLaunchKernel(
+            self._function, *grid, threads, 1, 1, self.shared_bytes, stream, ctypes.addressof(addresses), 0
+        )
+        _checked(answer, f"launching kernel {self.binary.name}, grid {grid}, {threads} threads")
+
+
+def _parameter(argument: Argument) -> Any:
+    """The bytes of a kernel parameter; the driver copies them when the kernel is launched."""
+    if isinstance(argument, TensorMap | bytes):
+        packed = argument if isinstance(argument, bytes) else argument.words
+        return (ctypes.c_ubyte * len(packed)).from_buffer_copy(packed)
+    if isinstance(argument, int):
+        return ctypes.c_longlong(argument)
+    if isinstance(argument, float):
+        return ctypes.c_float(argument)
+    return ctypes.c_void_p(argument.data_ptr())
+
+
+@cache
+def _driver() -> Any:
+    """The CUDA driver's bindings, with the driver initialised."""
+    try:
+        from cuda.bindings import driver
+    except ImportError as error:
+        raise NoDeviceError("cuda.bindings is not installed; pip install 'interlace[gpu]'") from error
+    try:
+        _checked(driver.cuInit(0), "starting the driver")
+    except RuntimeError as error:  # the bindings look for the library at the first call
+        raise NoDeviceError("there is no CUDA driver here; launch on a machine with a GPU") from error
+    return driver
+
+
+def _checked(answer: tuple[Any, ...], what: str) -> Any:
+    """What a driver call returned beside its status."""
+    status, *values = answer
+    if int(status):
+        raise DriverError(f"{what}: the CUDA driver answers {status.name}")
+    return values[0] if values else None

@@ -1,0 +1,53 @@
+"""Which kernels the emitter takes, and the tensor maps that they need."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from interlace.core.errors import PipelineError
+from interlace.loops.cuda.names import check_names
+from interlace.loops.ir.statements import Copy, Kernel, Load, Matmul, Store
+from interlace.loops.ir.traverse import walk
+
+
+@dataclass(frozen=True)
+class MapSpec:
+    """A tensor map that the host builds: which tensor, in boxes of which shape, with the 128-byte swizzle or not."""
+
+    tensor: str
+    box: tuple[int, ...]
+    swizzled: bool
+
+    @property
+    def name(self) -> str:
+        """The parameter."""
+        return f"{self.tensor}_map_{'x'.join(map(str, self.box))}{'s' * self.swizzled}"
+
+
+def check_emittable(kernel: Kernel) -> None:
+    """What the emitter asks beside ``check_kernel``.
+
+    Raises:
+        PipelineError: a name or a matmul that it does not take.
+    """
+    check_names(kernel)
+    for stmt in walk(kernel.body):
+        if isinstance(stmt, Matmul):
+            for tensor in (kernel.tensor(stmt.a.tensor), kernel.tensor(stmt.b.tensor)):
+                if not tensor.swizzle_bytes:
+                    raise PipelineError(
+                        f"matmul reads {tensor.name!r} {tensor.tile}: it takes 64 elements along k, "
+                        "rows of 128 bytes, swizzled by 128 bytes"
+                    )
+
+
+def map_of(kernel: Kernel, stmt: Load | Store) -> MapSpec:
+    """The map that a copy by TMA goes through."""
+    inside, box = (stmt.dst, stmt.src) if isinstance(stmt, Load) else (stmt.src, stmt.dst)
+    return MapSpec(box.tensor, box.shape, kernel.tensor(inside.tensor).swizzle_bytes > 0)
+
+
+def tensor_maps(kernel: Kernel) -> tuple[MapSpec, ...]:
+    """All maps of a kernel, each once, in the order of its parameters."""
+    copies = (s for s in walk(kernel.body) if isinstance(s, Load | Store) and s.by is Copy.TMA)
+    return tuple(dict.fromkeys(map_of(kernel, s) for s in copies))

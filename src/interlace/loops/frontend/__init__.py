@@ -1,0 +1,1 @@
+"""Writing kernels as plain loops."""

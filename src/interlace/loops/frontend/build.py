@@ -1,0 +1,219 @@
+"""Writing kernels as plain loops.
+
+    k = Builder("scale", threads=128)
+    n = k.symbol("n")
+    x, y = k.input("x", (n,), fp32), k.output("y", (n,), fp32)
+    tile = k.shared("tile", (256,), fp32)
+    with k.block("b", 8) as b, k.serial("i", ceil_div(n, 8 * 256)) as i:
+        at = (i * 8 + b) * 256
+        k.load(tile, x.at(at))
+        k.assign(y.at(at), 2 * tile)
+    kernel = circular_buffer(k.kernel(), "tile", stages=4)
+
+There is not one barrier in it: whatever an asynchronous load needs, the rewrite puts there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import SupportsIndex
+
+from interlace.core.dtypes import DType
+from interlace.core.errors import PipelineError
+from interlace.loops.ir.index import Const, Index, IndexLike, Less, Var, as_index, as_integer
+from interlace.loops.ir.statements import (
+    Box,
+    Copy,
+    For,
+    If,
+    Kernel,
+    Load,
+    LoopKind,
+    Matmul,
+    Memory,
+    Pointwise,
+    Reduce,
+    ReduceOp,
+    Stmt,
+    Store,
+    Tensor,
+)
+from interlace.loops.ir.traverse import value_boxes
+from interlace.loops.ir.values import Arithmetic, Read, Value, ValueLike, as_value
+from interlace.loops.rules.check import check_kernel
+
+
+class Handle(Arithmetic):
+    """A tensor under construction; in an expression it stands for all of its elements."""
+
+    def __init__(self, tensor: Tensor) -> None:
+        self.tensor = tensor
+
+    def value(self) -> Value:
+        return Read(self.box())
+
+    def box(self) -> Box:
+        """The whole tile; of a shared or register tensor."""
+        if self.tensor.memory is Memory.GLOBAL:
+            raise PipelineError(f"tensor {self.tensor.name!r} is global; say which box of it: .at(origin, shape=...)")
+        return Box(self.tensor.name, (Const(0),) * len(self.tensor.shape), self.tensor.tile)
+
+    def at(self, *origin: IndexLike, shape: tuple[int, ...] = ()) -> Box:
+        """The box that begins at ``origin``; without a shape it takes that of the other side of its copy."""
+        if len(origin) != len(self.tensor.shape):
+            raise PipelineError(
+                f"tensor {self.tensor.name!r} has {len(self.tensor.shape)} dimensions, "
+                f"but its box begins at {len(origin)} coordinates; give one for each"
+            )
+        return Box(self.tensor.name, tuple(as_index(o) for o in origin), _integers(shape))
+
+
+Place = Handle | Box
+
+
+class Builder:
+    """Collects the statements of one kernel. ``threads`` is a multiple of 32."""
+
+    def __init__(self, name: str, *, threads: int = 128) -> None:
+        self._name = name
+        self._threads = as_integer(threads)
+        self._symbols: list[str] = []
+        self._tensors: list[Tensor] = []
+        self._stack: list[list[Stmt]] = [[]]
+
+    def symbol(self, name: str) -> Var:
+        """A run-time extent, an integer parameter of the kernel."""
+        self._symbols.append(name)
+        return Var(name)
+
+    def input(self, name: str, shape: tuple[IndexLike, ...], dtype: DType, *, align_bytes: int = 16) -> Handle:
+        """A global tensor that is read."""
+        return self._tensor(Tensor(name, _shape(shape), dtype, Memory.GLOBAL, align_bytes=align_bytes))
+
+    def output(self, name: str, shape: tuple[IndexLike, ...], dtype: DType, *, align_bytes: int = 16) -> Handle:
+        """A global tensor that is written."""
+        return self._tensor(Tensor(name, _shape(shape), dtype, Memory.GLOBAL, written=True, align_bytes=align_bytes))
+
+    def shared(self, name: str, shape: tuple[int, ...], dtype: DType, *, swizzle_bytes: int = 0) -> Handle:
+        """A tile in shared memory."""
+        return self._tensor(Tensor(name, _shape(shape), dtype, Memory.SHARED, swizzle_bytes=swizzle_bytes))
+
+    def register(self, name: str, shape: tuple[int, ...], dtype: DType) -> Handle:
+        """A tile spread over the registers of the block's threads."""
+        return self._tensor(Tensor(name, _shape(shape), dtype, Memory.REGISTER))
+
+    def block(self, var: str, extent: IndexLike) -> _Loop:
+        """One thread block per iteration."""
+        return self._loop(var, extent, LoopKind.BLOCK)
+
+    def serial(self, var: str, extent: IndexLike) -> _Loop:
+        """One iteration after another."""
+        return self._loop(var, extent, LoopKind.SERIAL)
+
+    def unrolled(self, var: str, extent: int) -> _Loop:
+        """One iteration after another, each its own code."""
+        return self._loop(var, extent, LoopKind.UNROLLED)
+
+    def thread(self, var: str, extent: IndexLike) -> _Loop:
+        """One thread per iteration, in turns, on small boxes; ``check_threads`` has the rules."""
+        return self._loop(var, extent, LoopKind.THREAD)
+
+    @contextmanager
+    def when(self, condition: Less) -> Iterator[None]:
+        """Statements that run where ``condition`` holds."""
+        body = self._open()
+        yield
+        self._close(If(condition, tuple(body)))
+
+    def load(self, dst: Place, src: Box, by: Copy = Copy.TMA) -> None:
+        """Copy a global box to shared memory, or plainly to registers."""
+        box = _box(dst)
+        self._stack[-1].append(Load(box, _shaped(src, box.shape), by))
+
+    def store(self, dst: Box, src: Place, by: Copy = Copy.PLAIN) -> None:
+        """Copy a tile to global memory; what lies past the bounds is dropped."""
+        box = _box(src)
+        self._stack[-1].append(Store(_shaped(dst, box.shape), box, by))
+
+    def assign(self, dst: Place, value: ValueLike) -> None:
+        """``dst = value``, element by element. A box without a shape takes that of the largest operand."""
+        expression, box = as_value(value), _box(dst)
+        if not box.shape:
+            shapes = [b.shape for b in value_boxes(expression)]
+            box = _shaped(box, max(shapes, key=lambda s: (len(s), s), default=()))
+        self._stack[-1].append(Pointwise(box, expression))
+
+    def reduce(self, dst: Place, op: ReduceOp, value: ValueLike, axes: tuple[int, ...], shape: tuple[int, ...]) -> None:
+        """``dst = op(dst, value reduced along axes)``, the value taken over a tile of ``shape``."""
+        self._stack[-1].append(Reduce(_box(dst), op, _integers(axes), as_value(value), _integers(shape)))
+
+    def matmul(self, acc: Place, a: Place, b: Place) -> None:
+        """``acc[m, n] += a[m, k] @ b[n, k].T``."""
+        self._stack[-1].append(Matmul(_box(acc), _box(a), _box(b)))
+
+    def kernel(self) -> Kernel:
+        """The kernel, checked.
+
+        Raises:
+            PipelineError: a rule of ``check`` is broken.
+        """
+        (body,) = self._stack
+        kernel = Kernel(self._name, tuple(self._symbols), tuple(self._tensors), tuple(body), self._threads)
+        check_kernel(kernel)
+        return kernel
+
+    def _tensor(self, tensor: Tensor) -> Handle:
+        self._tensors.append(tensor)
+        return Handle(tensor)
+
+    def _loop(self, var: str, extent: IndexLike, kind: LoopKind) -> _Loop:
+        return _Loop(self, var, as_index(extent), kind)
+
+    def _open(self) -> list[Stmt]:
+        self._stack.append([])
+        return self._stack[-1]
+
+    def _close(self, stmt: Stmt) -> None:
+        self._stack.pop()
+        self._stack[-1].append(stmt)
+
+
+class _Loop:
+    """``with`` around the statements of a loop; gives its variable."""
+
+    def __init__(self, builder: Builder, var: str, extent: Index, kind: LoopKind) -> None:
+        self._builder = builder
+        self._loop = For(var, Const(0), extent, kind, ())
+        self._body: list[Stmt] = []
+
+    def __enter__(self) -> Var:
+        self._body = self._builder._open()
+        return Var(self._loop.var)
+
+    def __exit__(self, *error: object) -> None:
+        self._builder._close(replace(self._loop, body=tuple(self._body)))
+
+
+def _shape(shape: tuple[IndexLike, ...]) -> tuple[Index, ...]:
+    return tuple(as_index(n) for n in shape)
+
+
+def _integers(numbers: tuple[SupportsIndex, ...]) -> tuple[int, ...]:
+    return tuple(map(as_integer, numbers))
+
+
+def _box(place: Place) -> Box:
+    return place if isinstance(place, Box) else place.box()
+
+
+def _shaped(box: Box, shape: tuple[int, ...]) -> Box:
+    """``box`` with the other side's shape where it has none, with extents of 1 in front or dropped to fit its rank."""
+    if box.shape:
+        return box
+    rank = len(box.origin)
+    while len(shape) > rank and 1 in shape:
+        one = shape.index(1)
+        shape = shape[:one] + shape[one + 1 :]
+    return Box(box.tensor, box.origin, (1,) * (rank - len(shape)) + shape)

@@ -1,0 +1,122 @@
+"""Bounds of indices that are affine in a block's coordinates.
+
+Worked example, ``(b * 4 + c) * 256`` with ``c`` from 0 to 3: at least ``1024 b``, at most ``1024 b + 768``. Where an
+index is no affine function of the coordinates (``b // 3``) its bounds are numbers that it stays within in all blocks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from itertools import product, zip_longest
+
+from interlace.graph.access import Affine, axes
+from interlace.loops.ir.index import Binary, Const, Index, IndexOp, Var, evaluate
+from interlace.loops.ir.nest import block_loops
+from interlace.loops.ir.statements import Block, For, Kernel, Stmt
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """An index is at least ``lo`` and at most ``hi`` in every block."""
+
+    lo: Affine
+    hi: Affine
+
+
+@dataclass(frozen=True)
+class Grid:
+    """Extents of the block loops."""
+
+    extents: tuple[int, ...]
+
+    def reach(self, value: Affine) -> tuple[int, int]:
+        """The smallest and the largest number that ``value`` is."""
+        far = [c * max(n - 1, 0) for c, n in zip_longest(value.tile, self.extents, fillvalue=0)]
+        return value.const + sum(min(f, 0) for f in far), value.const + sum(max(f, 0) for f in far)
+
+    def least(self, value: Affine) -> int:
+        return self.reach(value)[0]
+
+    def most(self, value: Affine) -> int:
+        return self.reach(value)[1]
+
+
+def at_blocks(kernel: Kernel, sizes: Mapping[str, int]) -> tuple[Grid, dict[str, Bounds]]:
+    """The grid of a kernel, and what is known of its run-time extents and of the block loops' variables."""
+    loops, _ = block_loops(kernel)
+    known = {name: number(value) for name, value in sizes.items()}
+    known |= {loop.var: Bounds(axis, axis) for loop, axis in zip(loops, axes(len(loops)), strict=True)}
+    return Grid(tuple(evaluate(loop.stop, sizes) for loop in loops)), known
+
+
+def reached(
+    body: tuple[Stmt, ...], known: dict[str, Bounds], grid: Grid, steps: int = 1
+) -> Iterator[tuple[Stmt, dict[str, Bounds], int]]:
+    """Every statement that some block reaches, conditions met, with what is known of variables there.
+
+    The number is that of the most iterations of the loops around it, one in the other, within ``body``.
+    """
+    for stmt in body:
+        yield stmt, known, steps
+        if isinstance(stmt, For):
+            start, stop = bounds_of(stmt.start, known, grid).lo, bounds_of(stmt.stop, known, grid).hi
+            most = grid.most(stop) - grid.least(start)
+            if most > 0:
+                yield from reached(stmt.body, known | {stmt.var: Bounds(start, stop - 1)}, grid, steps * most)
+        elif isinstance(stmt, Block):
+            yield from reached(stmt.body, known, grid, steps)
+
+
+def either(x: Affine, y: Affine, choose: Callable[[int, int], int], reach: Callable[[Affine], int]) -> Affine:
+    """A bound for both of two indices: one of the two if they run in parallel, else a number."""
+    if x.tile == y.tile:
+        return x + (choose(x.const, y.const) - x.const)
+    return Affine(choose(reach(x), reach(y)))
+
+
+def number(value: int) -> Bounds:
+    return Bounds(Affine(value), Affine(value))
+
+
+def bounds_of(index: Index, known: Mapping[str, Bounds], grid: Grid) -> Bounds:
+    """The bounds of ``index``, from those of its variables."""
+    if isinstance(index, Const):
+        return number(index.value)
+    if isinstance(index, Var):
+        return known[index.name]
+    assert isinstance(index, Binary)
+    a, b = bounds_of(index.left, known, grid), bounds_of(index.right, known, grid)
+    match index.op:
+        case IndexOp.ADD:
+            return Bounds(a.lo + b.lo, a.hi + b.hi)
+        case IndexOp.SUB:
+            return Bounds(a.lo - b.hi, a.hi - b.lo)
+        case IndexOp.MIN:  # at most either of them: the tighter one
+            return Bounds(either(a.lo, b.lo, min, grid.least), min(a.hi, b.hi, key=grid.most))
+        case IndexOp.MAX:
+            return Bounds(max(a.lo, b.lo, key=grid.least), either(a.hi, b.hi, max, grid.most))
+    if b.lo == b.hi and not b.lo.tile:
+        factor = b.lo.const
+        if index.op is IndexOp.MUL:
+            ends = (a.lo * factor, a.hi * factor)
+            return Bounds(*(ends if factor >= 0 else reversed(ends)))
+        if index.op is IndexOp.FLOORDIV and all(c % factor == 0 for c in (*a.lo.tile, *a.hi.tile)):
+            return Bounds(_quotient(a.lo, factor), _quotient(a.hi, factor))
+    elif index.op is IndexOp.MUL and a.lo == a.hi and not a.lo.tile:
+        return bounds_of(Binary(index.op, index.right, index.left), known, grid)
+    return _numbers(index.op, a, b, grid)
+
+
+def _quotient(value: Affine, divisor: int) -> Affine:
+    """Rounded down, where every factor of a coordinate is a multiple of the divisor."""
+    return Affine(value.const // divisor, tuple(c // divisor for c in value.tile))
+
+
+def _numbers(op: IndexOp, a: Bounds, b: Bounds, grid: Grid) -> Bounds:
+    """Bounds as numbers, of a product, a quotient or a rest."""
+    lefts, rights = ((grid.least(x.lo), grid.most(x.hi)) for x in (a, b))
+    if op is IndexOp.MOD:
+        return Bounds(Affine(0), Affine(rights[1] - 1))
+    ends = [x * y if op is IndexOp.MUL else x // max(y, 1) for x, y in product(lefts, rights)]
+    return Bounds(Affine(min(ends)), Affine(max(ends)))

@@ -1,0 +1,133 @@
+"""Where statements stand, and the loop nest that a ring is carried through.
+
+Worked example: ``for b in block 8: for t in 3: for k in K: load s``. The nest of the load is ``(t, k)``; its step
+number ``k_step = t * K + k`` counts loads over all of it, so that slots and parities go on from one ``t`` to the next;
+there are ``k_steps = 3 * K``. From step number ``flat`` back to loop variables: ``t = flat // K``, ``k = flat % K``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from itertools import product
+
+from interlace.loops.ir.index import Const, Index, Var, evaluate, maximum, names, never_negative
+from interlace.loops.ir.statements import Block, For, Kernel, Let, LoopKind, Stmt
+
+
+@dataclass(frozen=True)
+class Site:
+    """A statement with the statements around it, outermost first, and its place in program order."""
+
+    stmt: Stmt
+    around: tuple[Stmt, ...]
+    place: int
+
+
+def sites(body: tuple[Stmt, ...]) -> Iterator[Site]:
+    """Every statement with its surroundings, outer before inner, in program order."""
+    stack: list[tuple[Stmt, tuple[Stmt, ...]]] = [(s, ()) for s in reversed(body)]
+    place = 0
+    while stack:
+        stmt, around = stack.pop()
+        yield Site(stmt, around, place)
+        place += 1
+        if isinstance(stmt, Block):
+            stack += [(s, (*around, stmt)) for s in reversed(stmt.body)]
+
+
+def block_loops(kernel: Kernel) -> tuple[tuple[For, ...], tuple[Stmt, ...]]:
+    """The loops that are bound to thread blocks, outermost first, and what one block runs."""
+    loops: list[For] = []
+    body = kernel.body
+    while len(body) == 1 and isinstance(body[0], For) and body[0].kind is LoopKind.BLOCK:
+        loops.append(body[0])
+        body = body[0].body
+    return tuple(loops), body
+
+
+def blocks(kernel: Kernel, sizes: Mapping[str, int]) -> Iterator[dict[str, int]]:
+    """The values of the block loops' variables, block by block."""
+    loops, _ = block_loops(kernel)
+    for at in product(*(range(evaluate(loop.stop, sizes)) for loop in loops)):
+        yield {loop.var: value for loop, value in zip(loops, at, strict=True)}
+
+
+@dataclass(frozen=True)
+class Nest:
+    """Loops that one ring is carried through, outermost first."""
+
+    loops: tuple[For, ...]
+
+    @property
+    def root(self) -> For:
+        """The outermost loop: barriers are initialised before it and invalidated after it."""
+        return self.loops[0]
+
+    @property
+    def steps(self) -> Index:
+        """How many loads the whole nest issues."""
+        return self.root.stop if len(self.loops) == 1 else Var(f"{self.loops[-1].var}_steps")
+
+    @property
+    def flat(self) -> Index:
+        """The number of the current step."""
+        return Var(self.root.var) if len(self.loops) == 1 else Var(f"{self.loops[-1].var}_step")
+
+    def variables(self, flat: Index) -> dict[str, Index]:
+        """The loop variables of step ``flat``."""
+        values: dict[str, Index] = {}
+        for loop in reversed(self.loops[1:]):
+            values[loop.var] = flat % _divisor(loop)
+            flat = flat // _divisor(loop)
+        return {self.root.var: flat} | values
+
+    def before(self) -> tuple[Let, ...]:
+        """Names to define before the nest: inner extents, and the number of steps."""
+        if len(self.loops) == 1:
+            return ()
+        lets = [Let(f"{loop.var}_extent", _count(loop)) for loop in self.loops[1:] if _extent(loop) != loop.stop]
+        total = _count(self.root)
+        for loop in self.loops[1:]:
+            total = total * _extent(loop)
+        return (*lets, Let(f"{self.loops[-1].var}_steps", total))
+
+    def inside(self) -> tuple[Let, ...]:
+        """The step number, to define first in the innermost loop."""
+        if len(self.loops) == 1:
+            return ()
+        flat: Index = Var(self.root.var)
+        for loop in self.loops[1:]:
+            flat = flat * _extent(loop) + Var(loop.var)
+        return (Let(f"{self.loops[-1].var}_step", flat),)
+
+
+def _extent(loop: For) -> Index:
+    """Iterations of an inner loop: itself if it is a number or a symbol, else by name."""
+    return loop.stop if isinstance(loop.stop, Const | Var) else Var(f"{loop.var}_extent")
+
+
+def _divisor(loop: For) -> Index:
+    """``_extent``, but 1 where a number or a symbol is 0: without iterations there is no step to number."""
+    extent = _extent(loop)
+    return maximum(extent, 1) if extent == loop.stop else extent
+
+
+def _count(loop: For) -> Index:
+    return loop.stop if never_negative(loop.stop) else maximum(loop.stop, 0)
+
+
+def nest_of(around: tuple[Stmt, ...]) -> Nest | None:
+    """The nest of a load with these statements around it; None if no loop holds it directly.
+
+    It goes outward as long as loops follow each other without a condition between them and no inner extent depends
+    on an outer variable: then steps can be numbered in advance.
+    """
+    loops: list[For] = []
+    for stmt in reversed(around):
+        if not isinstance(stmt, For) or stmt.kind in (LoopKind.BLOCK, LoopKind.THREAD):
+            break
+        if any(stmt.var in names(inner.stop) for inner in loops):
+            break
+        loops.insert(0, stmt)
+    return Nest(tuple(loops)) if loops else None

@@ -1,0 +1,242 @@
+"""Shared memory: who lives when, and where each tile and barrier lies in the one dynamic allocation.
+
+What does not live together may share its bytes. Between the last use of bytes by one tile and the first by another all
+threads meet, copies have landed and been read, and ordinary writes are fenced from bulk copies:
+
+- A barrier lives from its initialisation to its invalidation.
+- A ring lives as long as its barriers, whatever its distance: its steps are issued where no thread waits for another,
+  in the middle of what a step does with other tiles. The rewrite opens and closes its barriers with a meeting, behind
+  which lie its first issue, and before which its last wait, read, and store by TMA that was put off.
+- Any other tile lives from its first write to its last read; the rewrite puts a meeting before each of its writes.
+  What lives across the start of a loop lives to its end. What is written part by part, under a condition, or in a loop
+  that may have no steps, goes on from what was there, so it lives through all loops around.
+
+A ring of one stage beside other tiles of its loop could give its bytes away in between, but for a meeting at every
+step; a tile that is not marked does.
+
+Worked example, two rings of 4 and 2 stages of 16 KiB, one loop after the other, and 48 bytes of barriers:
+
+    a_s   bytes 0 .. 65535        first loop
+    b_s   bytes 0 .. 32767        second loop, when a_s is dead
+    barriers from byte 65536
+
+Offsets are multiples of 128 bytes (TMA), of eight rows where rows are swizzled.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from interlace.core.devices import H200, DeviceSpec
+from interlace.core.errors import SharedMemoryError
+from interlace.loops.ir.index import Const
+from interlace.loops.ir.nest import Site, sites
+from interlace.loops.ir.statements import (
+    AllocBarrier,
+    ElectOne,
+    For,
+    InitBarrier,
+    Invalidate,
+    Kernel,
+    LoopKind,
+    Memory,
+    Role,
+    Section,
+    Stmt,
+    Tensor,
+)
+from interlace.loops.ir.traverse import read, walk, written
+
+#: Alignment of tiles, and bytes of an mbarrier.
+TILE_ALIGN_BYTES = 128
+BARRIER_BYTES = 8
+#: Shared memory of a block on every GPU that kernels are compiled for, which is sm_90a.
+BLOCK_BYTES = H200.smem_bytes
+#: Bytes through which the threads of a block exchange what no tile holds; no tile is called so.
+SCRATCH = "(scratch)"
+
+
+@dataclass(frozen=True)
+class Placed:
+    """A tile or an array of barriers: bytes ``offset_bytes .. offset_bytes + size_bytes - 1``.
+
+    Attributes:
+        slots, slot_bytes: how many equal parts it has, and the distance between them.
+        first, last: the statements, numbered in program order, between which it lives.
+    """
+
+    name: str
+    offset_bytes: int
+    slots: int
+    slot_bytes: int
+    first: int
+    last: int
+
+    @property
+    def size_bytes(self) -> int:
+        """All slots."""
+        return self.slots * self.slot_bytes
+
+    def __str__(self) -> str:
+        return f"{self.name} {self.slots} x {self.slot_bytes} = {self.size_bytes} bytes"
+
+
+@dataclass(frozen=True)
+class SharedLayout:
+    """The one allocation of a block: ``total_bytes``, its base a multiple of ``align_bytes``."""
+
+    placed: tuple[Placed, ...]
+    total_bytes: int
+    align_bytes: int
+
+    def of(self, name: str) -> Placed:
+        """Where the tile or barrier array called ``name`` lies."""
+        return next(p for p in self.placed if p.name == name)
+
+    def __str__(self) -> str:
+        lines = [
+            f"{p.offset_bytes:>7} .. {p.offset_bytes + p.size_bytes - 1:<7} {p}, lives {p.first} .. {p.last}"
+            for p in sorted(self.placed, key=lambda p: (p.offset_bytes, p.first))
+        ]
+        return "\n".join([*lines, f"{self.total_bytes} bytes, base aligned to {self.align_bytes}"]) + "\n"
+
+
+def lay_out(kernel: Kernel, device: DeviceSpec, *, scratch_bytes: int = 0) -> SharedLayout:
+    """Places the tiles and barriers of a rewritten kernel, and ``scratch_bytes`` that always live, called ``SCRATCH``.
+
+    Raises:
+        SharedMemoryError: more than a block of ``device`` may use; lists all bytes and the depth that would fit.
+    """
+    lives = _lifetimes(kernel)
+    layout = _place(kernel, lives, scratch_bytes)
+    if layout.total_bytes <= device.smem_bytes:
+        return layout
+    depth = max((t.stages or 1 for t in kernel.tensors), default=1)
+    sizes = ((d, _place(_capped(kernel, d), lives, scratch_bytes).total_bytes) for d in range(depth - 1, 0, -1))
+    fits = next((d for d, total_bytes in sizes if total_bytes <= device.smem_bytes), None)
+    advice = f"{fits} stages would fit" if fits else "not even one stage would fit; make the tiles smaller"
+    raise SharedMemoryError(
+        f"kernel {kernel.name!r} needs {layout.total_bytes} bytes of shared memory, a block on {device.name} has "
+        f"{device.smem_bytes}: {', '.join(map(str, layout.placed))}; {advice}"
+    )
+
+
+def place(kernel: Kernel) -> SharedLayout:
+    """Where the tiles and barriers of a rewritten kernel lie, whether or not a block may use so many bytes."""
+    return _place(kernel, _lifetimes(kernel), 0)
+
+
+def _capped(kernel: Kernel, depth: int) -> Kernel:
+    """``kernel`` with no ring deeper than ``depth``; only its sizes mean anything."""
+    tensors = (replace(t, stages=None if t.stages is None else min(t.stages, depth)) for t in kernel.tensors)
+    return replace(kernel, tensors=tuple(tensors))
+
+
+def most_stages(tile: Tensor) -> int:
+    """Stages of the deepest ring of ``tile`` that a block could hold, with a barrier each and nothing beside them."""
+    return BLOCK_BYTES // (_slot_bytes(tile) + BARRIER_BYTES)
+
+
+def _place(kernel: Kernel, lives: Mapping[str, tuple[int, int]], scratch_bytes: int) -> SharedLayout:
+    tiles = [t for t in kernel.tensors if t.memory is Memory.SHARED and t.name in lives]
+    align_bytes = max((_align(t) for t in tiles), default=TILE_ALIGN_BYTES)
+    placed: list[Placed] = []
+    # Large ones first; every size is a multiple of its alignment, so gaps stay usable.
+    for tile in sorted(tiles, key=lambda t: (-(t.stages or 1) * t.tile_bytes, t.name)):
+        new = Placed(tile.name, 0, tile.stages or 1, _slot_bytes(tile), *lives[tile.name])
+        placed.append(_fit(new, placed, _align(tile)))
+    barriers: list[Placed] = []
+    base = max((p.offset_bytes + p.size_bytes for p in placed), default=0)
+    for stmt in dict.fromkeys(s for s in walk(kernel.body) if isinstance(s, AllocBarrier)):
+        stages = kernel.tensor(stmt.tensor).stages or 1
+        array = Placed(stmt.name, base, stages, BARRIER_BYTES, *lives[stmt.name])
+        barriers.append(_fit(array, barriers, BARRIER_BYTES))
+    end = max((p.offset_bytes + p.size_bytes for p in barriers), default=base)
+    if scratch_bytes:
+        end = -(-end // TILE_ALIGN_BYTES) * TILE_ALIGN_BYTES
+        placed.append(Placed(SCRATCH, end, 1, scratch_bytes, 0, sum(1 for _ in walk(kernel.body))))
+        end += scratch_bytes
+    return SharedLayout((*placed, *barriers), end, align_bytes)
+
+
+def _align(tile: Tensor) -> int:
+    return max(TILE_ALIGN_BYTES, 8 * tile.swizzle_bytes)
+
+
+def _slot_bytes(tile: Tensor) -> int:
+    return -(-tile.tile_bytes // _align(tile)) * _align(tile)
+
+
+def _fit(new: Placed, placed: list[Placed], align_bytes: int) -> Placed:
+    """``new`` at the lowest offset, from its own up, where nothing lies that lives with it."""
+    living = [p for p in placed if p.first <= new.last and new.first <= p.last]
+    ends = (p.offset_bytes + p.size_bytes for p in living)
+    starts = sorted({new.offset_bytes, *(-(-end // align_bytes) * align_bytes for end in ends)})
+    for offset in starts:
+        free = all(
+            offset >= p.offset_bytes + p.size_bytes or offset + new.size_bytes <= p.offset_bytes for p in living
+        )
+        if free:
+            return replace(new, offset_bytes=offset)
+    raise AssertionError("the end of everything is free")
+
+
+@dataclass(frozen=True)
+class _Touch:
+    """A statement that reads a tile, or writes it, and then ``whole`` or in parts."""
+
+    site: Site
+    whole: bool
+
+    def begins_in(self, loop: For) -> bool:
+        """Whether nothing that an iteration of ``loop``, which is around, left there matters in the next."""
+        inside = self.site.around[self.site.around.index(loop) + 1 :]
+        return self.whole and all(map(_surely_runs, inside))
+
+
+def _surely_runs(block: Stmt) -> bool:
+    if isinstance(block, For):
+        start, stop = block.start, block.stop
+        return isinstance(start, Const) and isinstance(stop, Const) and start.value < stop.value
+    return isinstance(block, ElectOne | Role | Section)
+
+
+def _lifetimes(kernel: Kernel) -> dict[str, tuple[int, int]]:
+    every = tuple(sites(kernel.body))
+    lives: dict[str, tuple[int, int]] = {}
+    for site in every:
+        if isinstance(site.stmt, InitBarrier | Invalidate):
+            first, _ = lives.get(site.stmt.name, (site.place, site.place))
+            lives[site.stmt.name] = first, site.place
+    tiles = {t.name: t for t in kernel.tensors if t.memory is Memory.SHARED}
+    for site in every:
+        if isinstance(site.stmt, AllocBarrier) and tiles[site.stmt.tensor].stages is not None:
+            first, last = lives[site.stmt.name]
+            others_first, others_last = lives.get(site.stmt.tensor, (first, last))
+            lives[site.stmt.tensor] = min(first, others_first), max(last, others_last)
+    touches: dict[str, list[_Touch]] = {name: [] for name in tiles if name not in lives}
+    for site in every:
+        target = written(site.stmt)
+        if target is not None and target.tensor in touches:
+            touches[target.tensor].append(_Touch(site, whole=target.shape == tiles[target.tensor].tile))
+        for box in read(site.stmt):
+            if box.tensor in touches:
+                touches[box.tensor].append(_Touch(site, whole=False))
+    loops = [
+        (site.stmt, site.place, site.place + sum(1 for _ in walk(site.stmt.body)))
+        for site in every
+        if isinstance(site.stmt, For) and site.stmt.kind is not LoopKind.BLOCK
+    ]
+    return lives | {name: _life(where, loops) for name, where in touches.items() if where}
+
+
+def _life(touches: list[_Touch], loops: list[tuple[For, int, int]]) -> tuple[int, int]:
+    first, last = touches[0].site.place, touches[-1].site.place
+    for loop, start, end in reversed(loops):  # inner before outer
+        holds_first, holds_last = (start < place <= end for place in (first, last))
+        if holds_last and not holds_first:
+            last = end
+        elif holds_first and not touches[0].begins_in(loop):
+            first, last = start, max(last, end)
+    return first, last

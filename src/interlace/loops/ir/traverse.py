@@ -1,0 +1,103 @@
+"""Walking statements: what each reads and writes, and copies of them with other boxes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+
+from interlace.loops.ir.index import Index, substitute
+from interlace.loops.ir.statements import Block, Box, For, If, Load, Matmul, Pointwise, Reduce, Stmt, Store
+from interlace.loops.ir.values import Apply, FromIndex, Read, Value
+
+
+def walk(body: tuple[Stmt, ...]) -> Iterator[Stmt]:
+    """Every statement, outer before inner, in order."""
+    for stmt in body:
+        yield stmt
+        if isinstance(stmt, Block):
+            yield from walk(stmt.body)
+
+
+def written(stmt: Stmt) -> Box | None:
+    """The box that a statement writes."""
+    if isinstance(stmt, Load | Store | Pointwise | Reduce):
+        return stmt.dst
+    return stmt.acc if isinstance(stmt, Matmul) else None
+
+
+def read(stmt: Stmt) -> tuple[Box, ...]:
+    """The boxes that a statement reads, without those of statements inside it."""
+    match stmt:
+        case Load() | Store():
+            return (stmt.src,)
+        case Pointwise():
+            return value_boxes(stmt.value)
+        case Reduce():
+            return (*value_boxes(stmt.value), stmt.dst)
+        case Matmul():
+            return stmt.a, stmt.b, stmt.acc
+    return ()
+
+
+def boxes(stmt: Stmt) -> tuple[Box, ...]:
+    """The box that a statement writes, if it does, and those that it reads."""
+    target = written(stmt)
+    return read(stmt) if target is None else (target, *read(stmt))
+
+
+def leaves(value: Value) -> Iterator[Value]:
+    """What a value is made of, in order: boxes read, numbers, indices, coordinates."""
+    if isinstance(value, Apply):
+        for arg in value.args:
+            yield from leaves(arg)
+    else:
+        yield value
+
+
+def value_boxes(value: Value) -> tuple[Box, ...]:
+    """Every box that a value reads, in order."""
+    return tuple(leaf.box for leaf in leaves(value) if isinstance(leaf, Read))
+
+
+def map_boxes(stmt: Stmt, change: Callable[[Box], Box]) -> Stmt:
+    """A statement without inner ones, with each of its boxes changed."""
+    match stmt:
+        case Load() | Store():
+            return replace(stmt, dst=change(stmt.dst), src=change(stmt.src))
+        case Pointwise():
+            return replace(stmt, dst=change(stmt.dst), value=_map_value(stmt.value, change))
+        case Reduce():
+            return replace(stmt, dst=change(stmt.dst), value=_map_value(stmt.value, change))
+        case Matmul():
+            return replace(stmt, acc=change(stmt.acc), a=change(stmt.a), b=change(stmt.b))
+    return stmt
+
+
+def _map_value(value: Value, change: Callable[[Box], Box]) -> Value:
+    if isinstance(value, Read):
+        return Read(change(value.box))
+    return Apply(value.op, tuple(_map_value(a, change) for a in value.args)) if isinstance(value, Apply) else value
+
+
+def substitute_box(box: Box, by: dict[str, Index]) -> Box:
+    """``box`` with variables of its origin and slot replaced."""
+    slot = None if box.slot is None else substitute(box.slot, by)
+    return replace(box, origin=tuple(substitute(o, by) for o in box.origin), slot=slot)
+
+
+def value_indices(value: Value) -> tuple[Index, ...]:
+    """The index expressions that a value uses as numbers."""
+    return tuple(leaf.index for leaf in leaves(value) if isinstance(leaf, FromIndex))
+
+
+def indices(stmt: Stmt) -> Iterator[Index]:
+    """The index expressions of a source statement, without those of statements inside it."""
+    for box in boxes(stmt):
+        yield from box.origin
+    match stmt:
+        case For():
+            yield stmt.stop
+        case If():
+            yield from (stmt.condition.left, stmt.condition.right)
+        case Pointwise() | Reduce():
+            yield from value_indices(stmt.value)

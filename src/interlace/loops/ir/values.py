@@ -1,0 +1,175 @@
+"""Values: arithmetic on the elements of tiles.
+
+A value has no shape of its own: the statement that uses it says over which tile it is evaluated, and every
+``Read`` in it broadcasts to that tile as in NumPy (aligned at the last dimension, extent 1 repeats).
+
+Worked example over a tile of 2 x 3, with ``x`` a 2 x 3 box, ``bias`` a box of 3 and ``scale`` a box of 2 x 1:
+
+    (x + bias) * scale      element (i, j) is (x[i, j] + bias[j]) * scale[i, 0]
+    where(less(Coord(1) + 4, 6), x, 0.0)      keeps columns 0 and 1: their coordinates plus 4 are below 6
+
+Arithmetic is done in fp32; what is written is rounded to the dtype of its destination.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+from typing import TYPE_CHECKING
+
+from interlace.loops.ir.index import Index
+
+if TYPE_CHECKING:
+    from interlace.loops.ir.statements import Box
+
+
+class ValueOp(Enum):
+    """Elementwise operations; the number of operands follows from the operation."""
+
+    ADD = "+"
+    SUB = "-"
+    MUL = "*"
+    DIV = "/"
+    MAX = "max"
+    MIN = "min"
+    NEG = "neg"
+    EXP = "exp"
+    TANH = "tanh"
+    SQRT = "sqrt"
+    RSQRT = "rsqrt"
+    LESS = "<"
+    """1 where the first is less than the second, else 0."""
+    WHERE = "where"
+    """The second where the first is not 0, else the third."""
+
+
+class Arithmetic:
+    """Operators that build values; of everything that stands for a tile of numbers."""
+
+    def value(self) -> Value:
+        """What stands for this in an expression."""
+        raise NotImplementedError
+
+    def __add__(self, other: ValueLike) -> Value:
+        return apply(ValueOp.ADD, self, other)
+
+    def __radd__(self, other: ValueLike) -> Value:
+        return apply(ValueOp.ADD, other, self)
+
+    def __sub__(self, other: ValueLike) -> Value:
+        return apply(ValueOp.SUB, self, other)
+
+    def __rsub__(self, other: ValueLike) -> Value:
+        return apply(ValueOp.SUB, other, self)
+
+    def __mul__(self, other: ValueLike) -> Value:
+        return apply(ValueOp.MUL, self, other)
+
+    def __rmul__(self, other: ValueLike) -> Value:
+        return apply(ValueOp.MUL, other, self)
+
+    def __truediv__(self, other: ValueLike) -> Value:
+        return apply(ValueOp.DIV, self, other)
+
+    def __neg__(self) -> Value:
+        return apply(ValueOp.NEG, self)
+
+
+class Value(Arithmetic):
+    """An expression over the elements of a tile."""
+
+    def value(self) -> Value:
+        return self
+
+
+@dataclass(frozen=True)
+class Scalar(Value):
+    """The same number everywhere, one that fp32 has; infinite ones are allowed, NaN is not."""
+
+    number: float
+
+
+@dataclass(frozen=True)
+class FromIndex(Value):
+    """An index expression as a number, for example a run-time extent to divide by."""
+
+    index: Index
+
+
+@dataclass(frozen=True)
+class Coord(Value):
+    """The element's own coordinate along ``axis`` of the tile over which the statement runs."""
+
+    axis: int
+
+
+@dataclass(frozen=True)
+class Read(Value):
+    """The elements of a box in global, shared or register memory."""
+
+    box: Box
+
+
+@dataclass(frozen=True)
+class Apply(Value):
+    """An operation on one to three values."""
+
+    op: ValueOp
+    args: tuple[Value, ...]
+
+
+ValueLike = Arithmetic | Index | float
+
+
+def as_value(like: ValueLike) -> Value:
+    """``like`` as a value: tensors and boxes are read, indices and numbers converted."""
+    if isinstance(like, Arithmetic):
+        return like.value()
+    if isinstance(like, Index):
+        return FromIndex(like)
+    return Scalar(float(like))
+
+
+def apply(op: ValueOp, *args: ValueLike) -> Value:
+    """``op`` of the arguments."""
+    return Apply(op, tuple(as_value(a) for a in args))
+
+
+def exp(x: ValueLike) -> Value:
+    """e to the power of x."""
+    return apply(ValueOp.EXP, x)
+
+
+def tanh(x: ValueLike) -> Value:
+    """Hyperbolic tangent."""
+    return apply(ValueOp.TANH, x)
+
+
+def sqrt(x: ValueLike) -> Value:
+    """Square root."""
+    return apply(ValueOp.SQRT, x)
+
+
+def rsqrt(x: ValueLike) -> Value:
+    """One over the square root."""
+    return apply(ValueOp.RSQRT, x)
+
+
+def larger(x: ValueLike, y: ValueLike) -> Value:
+    """The larger of two values."""
+    return apply(ValueOp.MAX, x, y)
+
+
+def smaller(x: ValueLike, y: ValueLike) -> Value:
+    """The smaller of two values."""
+    return apply(ValueOp.MIN, x, y)
+
+
+def less(x: ValueLike, y: ValueLike) -> Value:
+    """1 where x < y, else 0."""
+    return apply(ValueOp.LESS, x, y)
+
+
+def where(condition: ValueLike, x: ValueLike, y: ValueLike) -> Value:
+    """x where the condition is not 0, else y."""
+    return apply(ValueOp.WHERE, condition, x, y)

@@ -1,0 +1,41 @@
+"""Arithmetic on tiles in NumPy: every operation in fp32, and rounding to what is stored."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import numpy.typing as npt
+
+from interlace.core.dtypes import DType, bf16, fp16
+from interlace.loops.ir.values import ValueOp
+
+Floats = npt.NDArray[np.float32]
+
+OPERATIONS: dict[ValueOp, Callable[..., Floats]] = {
+    ValueOp.ADD: np.add,
+    ValueOp.SUB: np.subtract,
+    ValueOp.MUL: np.multiply,
+    ValueOp.DIV: np.divide,
+    ValueOp.MAX: np.maximum,
+    ValueOp.MIN: np.minimum,
+    ValueOp.NEG: np.negative,
+    ValueOp.EXP: np.exp,
+    ValueOp.TANH: np.tanh,
+    ValueOp.SQRT: np.sqrt,
+    ValueOp.RSQRT: lambda x: np.float32(1) / np.sqrt(x),
+    ValueOp.LESS: lambda x, y: np.less(x, y).astype(np.float32),
+    ValueOp.WHERE: lambda c, x, y: np.where(c != 0, x, y),
+}
+
+
+def rounded(values: Floats, dtype: DType) -> Floats:
+    """``values`` rounded to nearest even in ``dtype``, as fp32."""
+    if dtype == fp16:
+        return values.astype(np.float16).astype(np.float32)
+    if dtype == bf16:
+        bits = np.ascontiguousarray(values, np.float32).view(np.uint32)
+        up = bits + np.uint32(0x7FFF) + (bits >> np.uint32(16) & np.uint32(1))
+        even = (up & np.uint32(0xFFFF0000)).view(np.float32)
+        return np.where(np.isfinite(values), even, values)
+    return values

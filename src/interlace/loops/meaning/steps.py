@@ -1,0 +1,216 @@
+"""What the loops of a source kernel do in one block, step by step: a rewritten kernel must do that and nothing else.
+
+The loops run once, in order. Every *instance* of a statement (with the values of the loop variables around it) gets a
+number, and so does what a tile holds after a load or a statement, its *content*. Numbers count from 1 in the order of
+appearance, so that blocks that do the same, wherever in the tensors, get the same ones; 0 is what nobody wrote.
+
+Worked example, ``for i in 2: load s from x[i * 64]; store y[i * 64] from s``:
+
+    content 1     x at (0)       loaded to s
+    instance 2    store to 'y' at i = 0, which reads content 1
+    content 3     x at (64)      loaded to s
+    instance 4    store to 'y' at i = 1, which reads content 3
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+
+from interlace.core.errors import UnknownHazard
+from interlace.loops.ir.index import Index, Less, evaluate, names
+from interlace.loops.ir.nest import block_loops
+from interlace.loops.ir.statements import Block, Box, Copy, For, If, Kernel, Load, LoopKind, Memory, Stmt
+from interlace.loops.ir.traverse import boxes, map_boxes, read, walk, written
+
+Env = dict[str, int]
+#: The loops around a statement, by variable and value.
+At = tuple[tuple[str, int], ...]
+#: Loads of a tile: its name, and whether they are bulk copies.
+Loads = tuple[str, bool]
+
+
+class Numbers:
+    """Numbers of instances and contents, and what they stand for."""
+
+    def __init__(self) -> None:
+        self._numbers: dict[Hashable, int] = {}
+        self._keys: list[Hashable] = []
+        self._texts: list[str] = []
+        self._statements: dict[Stmt, int] = {}
+        self._known: dict[int, tuple[Stmt, int]] = {}
+
+    def instance(self, stmt: Stmt, at: At) -> int:
+        """A statement, whatever slots its boxes are in, with the loops around it."""
+        return self._number(("does", self._statement(stmt), at), lambda: f"{_say(stmt)}{_where(at)}")
+
+    def loaded(self, tensor: str, origin: tuple[int, ...]) -> int:
+        """The content of a tile that was loaded from there."""
+        return self._number(("holds", tensor, origin), lambda: f"{tensor!r} at {origin}")
+
+    def written(self, instance: int, occurrence: int) -> int:
+        """The content of a tile that an instance wrote, for the ``occurrence``-th time."""
+        return self._number(("wrote", instance, occurrence), lambda: self.say(instance))
+
+    def after(self, before: int, content: int, *, whole: bool) -> int:
+        """The content of a tile that held ``before`` once all or a part of it is written."""
+        if whole:
+            return content
+        return self._number(("part", before, content), lambda: self.say(content))
+
+    def latest(self, content: int) -> int:
+        """What was written last, of a content that is made of parts."""
+        key = self._keys[content - 1] if content else None
+        return key[2] if isinstance(key, tuple) and key[0] == "part" else content
+
+    def say(self, number: int) -> str:
+        """An instance or a content in words."""
+        return self._texts[number - 1] if number else "nothing"
+
+    def _number(self, key: Hashable, text: Callable[[], str]) -> int:
+        number = self._numbers.get(key)
+        if number is None:
+            number = self._numbers[key] = len(self._numbers) + 1
+            self._keys.append(key)
+            self._texts.append(text())
+        return number
+
+    def _statement(self, stmt: Stmt) -> int:
+        known = self._known.get(id(stmt))
+        if known is None:
+            number = self._statements.setdefault(_anywhere(stmt), len(self._statements))
+            known = self._known[id(stmt)] = stmt, number
+        return known[1]
+
+
+@dataclass
+class Steps:
+    """One block of a source kernel.
+
+    Attributes:
+        loops: variables of its loops, by which instances are told apart.
+        work: every instance in order, of all statements but loads into shared memory.
+        loads: the contents that tiles are loaded with, in order.
+        reads: for each instance, each time that it is done, what the boxes in shared memory hold that it reads.
+        reached: statements that were executed, those in loops over threads with them.
+    """
+
+    numbers: Numbers
+    loops: frozenset[str]
+    work: list[int] = field(default_factory=list)
+    loads: dict[Loads, list[int]] = field(default_factory=dict)
+    reads: dict[int, list[tuple[int, ...]]] = field(default_factory=dict)
+    reached: set[Stmt] = field(default_factory=set)
+
+
+def follow(source: Kernel, env: Mapping[str, int]) -> Steps:
+    """Runs one block of ``source``; ``env`` has the run-time extents and the block loops' variables.
+
+    Raises:
+        PipelineError: an extent leaves a divisor below 1.
+    """
+    _, body = block_loops(source)
+    loops = frozenset(s.var for s in walk(body) if isinstance(s, For))
+    shared = {t.name: t.tile for t in source.tensors if t.memory is Memory.SHARED}
+    run = _Run(Steps(Numbers(), loops), shared)
+    run.run(body, dict(env), ())
+    return run.steps
+
+
+class _Run:
+    def __init__(self, steps: Steps, shared: dict[str, tuple[int, ...]]) -> None:
+        self.steps = steps
+        self.shared = shared
+        self.holds = dict.fromkeys(shared, 0)
+        self.known: set[int] = set()
+
+    def run(self, body: tuple[Stmt, ...], env: Env, at: At) -> None:
+        for stmt in body:
+            match stmt:
+                case For() if stmt.kind is not LoopKind.THREAD:
+                    for value in range(value_of(stmt.start, env), value_of(stmt.stop, env)):
+                        env[stmt.var] = value
+                        self.run(stmt.body, env, (*at, (stmt.var, value)))
+                case If():
+                    if is_met(stmt.condition, env):
+                        self.run(stmt.body, env, at)
+                case _:
+                    if is_done(stmt, env):
+                        self._reach(stmt)
+                        self._do(stmt, env, at)
+
+    def _reach(self, stmt: Stmt) -> None:
+        if id(stmt) not in self.known:
+            self.known.add(id(stmt))
+            self.steps.reached.update(walk((stmt,)))
+
+    def _do(self, stmt: Stmt, env: Env, at: At) -> None:
+        steps, numbers = self.steps, self.steps.numbers
+        if isinstance(stmt, Load) and stmt.dst.tensor in self.shared:
+            content = numbers.loaded(stmt.src.tensor, origin_of(stmt.src, env))
+            steps.loads.setdefault((stmt.dst.tensor, stmt.by is Copy.TMA), []).append(content)
+        else:
+            instance = numbers.instance(stmt, at)
+            steps.work.append(instance)
+            times = steps.reads.setdefault(instance, [])
+            content = numbers.written(instance, len(times))
+            times.append(tuple(self.holds[box.tensor] for box in shared_reads(stmt, self.shared)))
+        for box in shared_writes(stmt, self.shared):
+            whole = box.shape == self.shared[box.tensor]
+            self.holds[box.tensor] = numbers.after(self.holds[box.tensor], content, whole=whole)
+
+
+def is_done(stmt: Stmt, env: Env) -> bool:
+    """Whether a statement is executed at all: a loop over threads without iterations is not."""
+    return not isinstance(stmt, For) or value_of(stmt.start, env) < value_of(stmt.stop, env)
+
+
+def shared_reads(stmt: Stmt, shared: Mapping[str, object]) -> Iterator[Box]:
+    """The boxes in shared memory that a statement reads; those of a loop over threads as a whole, conditions met."""
+    return (box for inner in walk((stmt,)) for box in read(inner) if box.tensor in shared)
+
+
+def shared_writes(stmt: Stmt, shared: Mapping[str, object]) -> Iterator[Box]:
+    """The boxes in shared memory that it writes."""
+    return (box for inner in walk((stmt,)) if (box := written(inner)) is not None and box.tensor in shared)
+
+
+def value_of(index: Index, env: Env) -> int:
+    """The value of an index.
+
+    Raises:
+        UnknownHazard: it has a variable that nothing defines here.
+    """
+    try:
+        return evaluate(index, env)
+    except KeyError:
+        unknown = sorted(names(index) - env.keys())
+        raise UnknownHazard(f"the variable {unknown[0]!r} is used where nothing defines it") from None
+
+
+def is_met(condition: Less, env: Env) -> bool:
+    """Whether a condition is true; raises as ``value_of`` does."""
+    return value_of(condition.left, env) < value_of(condition.right, env)
+
+
+def origin_of(box: Box, env: Env) -> tuple[int, ...]:
+    """Where a box begins; raises as ``value_of`` does."""
+    return tuple(value_of(o, env) for o in box.origin)
+
+
+def _anywhere(stmt: Stmt) -> Stmt:
+    """The statement without slots."""
+    if isinstance(stmt, Block):
+        return replace(stmt, body=tuple(map(_anywhere, stmt.body)))
+    return map_boxes(stmt, lambda box: replace(box, slot=None))
+
+
+def _say(stmt: Stmt) -> str:
+    if isinstance(stmt, For):
+        return f"loop {stmt.var!r} over threads"
+    target = next(iter(boxes(stmt)), None)
+    return type(stmt).__name__.lower() + (f" to {target.tensor!r}" if target is not None else "")
+
+
+def _where(at: At) -> str:
+    return f" at {', '.join(f'{var} = {value}' for var, value in at)}" if at else ""

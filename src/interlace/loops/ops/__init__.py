@@ -1,0 +1,1 @@
+"""Kernels of loops as ops of a graph."""

@@ -1,0 +1,246 @@
+"""Kernels of loops as ops of a graph: grid, access maps and FLOPs are found in the loops, nothing is declared.
+
+    loops = circular_buffer(library.layer_norm(columns=4096), "row", stages=2)
+    norm = pipeline_op("norm", loops, {"x": x, "y": y, "weight": weight, "bias": bias})
+
+A tile of the op is a block of the kernel. A tensor of the graph may have fewer dimensions than the kernel's, neighbours
+merged: (m, 4096) for (m, 16, 256). It is then viewed as the kernel's, which moves nothing.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from hashlib import sha256
+from typing import Any
+
+import numpy as np
+
+from interlace.core.devices import H200, DeviceSpec
+from interlace.core.errors import DTypeError, PipelineError
+from interlace.graph.access import Access, Span
+from interlace.graph.op import Op
+from interlace.graph.tensor import Tensor
+from interlace.kernels.base import Array, Kernel, Params, Reference, Regions
+from interlace.loops.cuda.compiled import Compiled, Launch, compile_kernel, proved_text
+from interlace.loops.ir.index import evaluate
+from interlace.loops.ir.nest import block_loops
+from interlace.loops.ir.statements import Kernel as Loops
+from interlace.loops.ir.statements import Memory
+from interlace.loops.ir.text import print_kernel
+from interlace.loops.meaning.arithmetic import Floats, rounded
+from interlace.loops.meaning.interpret import interpret_block
+from interlace.loops.ops.flops import block_flops
+from interlace.loops.ops.regions import touched
+from interlace.loops.ops.views import View, views_of
+from interlace.loops.rules.check import check_sizes
+from interlace.loops.rules.limits import check_range
+
+
+def pipeline_op(
+    name: str,
+    kernel: Loops,
+    tensors: Mapping[str, Tensor],
+    *,
+    sizes: Mapping[str, int] | None = None,
+    warp_specialised: bool = False,
+    device: DeviceSpec = H200,
+) -> Op:
+    """``kernel``, a source with marked tiles, applied to tensors of a graph.
+
+    Args:
+        name: of the op.
+        tensors: for each global tensor of the kernel, by its name there.
+        sizes: run-time extents that do not follow from the tensors' shapes.
+        warp_specialised: which form of the rewrite.
+        device: for whose shared memory it is laid out.
+
+    Raises:
+        PipelineError: a tensor or an extent is missing, ambiguous, too large or does not fit, or a rule of the
+            rewrite or the emitter is broken.
+        SharedMemoryError: it does not fit into a block's shared memory.
+        DTypeError: a tensor has another dtype than the kernel's.
+        ShapeError: a grid without tiles.
+        HazardError: the rewrite has a hazard; see ``proof.prove``.
+    """
+    proved_text(kernel, device, warp_specialised, items=True)
+    views, known = _views(name, kernel, tensors, dict(sizes or {}))
+    check_sizes(kernel, known)
+    check_range(kernel, known)
+    spans = touched(kernel, known)
+    untouched = sorted(views.keys() - spans.keys())
+    if untouched:
+        raise PipelineError(f"op {name!r}: with extents {known} no block touches {untouched}; leave them out")
+    body = _Body(kernel, warp_specialised, device, known, views, spans)
+    accesses = {arg: (tensors[arg], _merged(name, tensors[arg], views[arg], spans[arg])) for arg in spans}
+    written = {t.name for t in kernel.tensors if t.written}
+    return Kernel(body.name, Reference(body.reference, located=True), cuda=body.launch, make=body.make).op(
+        name,
+        tuple(evaluate(loop.stop, known) for loop in block_loops(kernel)[0]) or (1,),
+        {arg: access for arg, access in accesses.items() if arg not in written},
+        {arg: access for arg, access in accesses.items() if arg in written},
+        params={**known, "warp-specialised": warp_specialised},
+        flops=block_flops(kernel, known),
+    )
+
+
+def _views(
+    name: str, kernel: Loops, tensors: Mapping[str, Tensor], known: dict[str, int]
+) -> tuple[dict[str, View], dict[str, int]]:
+    """How each tensor is seen by the kernel, and all run-time extents."""
+    waiting = [t for t in kernel.tensors if t.memory is Memory.GLOBAL]
+    for declared in waiting:
+        if declared.name not in tensors:
+            raise PipelineError(f"op {name!r}: kernel {kernel.name!r} takes a tensor {declared.name!r}; pass one")
+        tensor = tensors[declared.name]
+        if tensor.dtype != declared.dtype:
+            raise DTypeError(
+                f"op {name!r}: {tensor} is given for {declared.name!r}, which is {declared.dtype}; "
+                "convert it, or build the kernel for its dtype"
+            )
+    views: dict[str, View] = {}
+    while waiting:  # one tensor's extents may settle how another is seen
+        fits = {t.name: views_of(t.shape, tensors[t.name].shape, known) for t in waiting}
+        settled = next((arg for arg, ways in fits.items() if len(ways) == 1), None)
+        if settled is None:
+            arg, ways = min(fits.items(), key=lambda fit: len(fit[1]))
+            why = f"in {len(ways)} ways; pass extents in sizes=" if ways else "in no way; give it the kernel's shape"
+            raise PipelineError(
+                f"op {name!r}: {tensors[arg]} can be seen as {arg!r} of kernel {kernel.name!r}, "
+                f"of {len(kernel.tensor(arg).shape)} dimensions under extents {known}, {why}"
+            )
+        ((views[settled], known),) = fits[settled]
+        waiting = [t for t in waiting if t.name != settled]
+    unknown = [symbol for symbol in kernel.symbols if symbol not in known]
+    if unknown:
+        raise PipelineError(f"op {name!r}: no tensor's shape tells the extents {unknown}; pass them in sizes=")
+    return views, known
+
+
+def _merged(name: str, tensor: Tensor, view: View, spans: tuple[Span, ...]) -> tuple[Span, ...]:
+    merged = view.merged(spans)
+    if merged is None:
+        raise PipelineError(
+            f"op {name!r}: what a block touches is no box of {tensor}, whose dimensions are merged ones of the "
+            f"kernel's {view.shape}; give it the kernel's shape, or let blocks take the merged dimensions whole"
+        )
+    return merged
+
+
+@dataclass(frozen=True)
+class _Body:
+    """What executors run.
+
+    Attributes:
+        sizes: run-time extents.
+        views, spans: of each global tensor, how it is seen and what a block touches.
+    """
+
+    kernel: Loops
+    warp_specialised: bool
+    device: DeviceSpec
+    sizes: dict[str, int]
+    views: dict[str, View]
+    spans: dict[str, tuple[Span, ...]]
+
+    @property
+    def name(self) -> str:
+        """The kernel's, with a digest of all that a plan read back needs to be the same."""
+        told = print_kernel(self.kernel), self.kernel.rings, self.warp_specialised, self.sizes, self.views
+        return f"{self.kernel.name}-{sha256(repr(told).encode()).hexdigest()[:8]}"
+
+    def make(self, name: str, tensors: Mapping[str, Tensor], params: Params) -> Op:
+        """The op of the same loops and extents on these tensors; its params tell no more than the body."""
+        return pipeline_op(
+            name,
+            self.kernel,
+            tensors,
+            sizes=self.sizes,
+            warp_specialised=self.warp_specialised,
+            device=self.device,
+        )
+
+    def reference(
+        self, acc: Array | None, regions: Regions, params: Params, tile: tuple[int, ...]
+    ) -> Mapping[str, Array]:
+        """One block, by the meaning of its loops, in fp32."""
+        memory: dict[str, Floats] = {}
+        origins = {}
+        for arg, spans in self.spans.items():
+            one = np.array([tile]), np.array([0]), np.array([1])
+            (lo,), (hi,) = Access(arg, arg, spans).bounds(self.views[arg].shape, *one)
+            origins[arg], shape = tuple(lo.tolist()), tuple((hi - lo).tolist())
+            if arg in regions:
+                memory[arg] = rounded(regions[arg].reshape(shape).astype(np.float32), self.kernel.tensor(arg).dtype)
+            else:
+                memory[arg] = np.full(shape, np.nan, np.float32)
+        loops, _ = block_loops(self.kernel)
+        at = {loop.var: c for loop, c in zip(loops, tile, strict=False)}  # without loops the one tile is (0,)
+        interpret_block(self.kernel, self.sizes | at, memory, origins)
+        written = {arg: memory[arg].astype(np.float64) for arg in self.spans if self.kernel.tensor(arg).written}
+        return {arg: values.reshape(self.views[arg].merged_shape(values.shape)) for arg, values in written.items()}
+
+    def launch(self, op: Op, tensors: Mapping[str, Any], sync: Any, programs: int) -> _Launch:
+        """Of ``programs`` items."""
+        return _Launch(self, tensors, sync, programs)
+
+
+@dataclass(frozen=True)
+class _Launch:
+    """Some items of an op, a thread block each."""
+
+    body: _Body
+    tensors: Mapping[str, Any]
+    sync: Any
+    programs: int
+
+    def __call__(self, stream: int) -> None:
+        """Enqueue on a stream."""
+        self._bound(stream)
+
+    def compile(self) -> Compiled:
+        """Compile, which needs no device."""
+        return _compile(self.body.kernel, self.body.device, self.body.warp_specialised)
+
+    def load(self) -> None:
+        """Load for the current device."""
+        self._bound  # noqa: B018
+
+    @cached_property
+    def _bound(self) -> Launch:
+        seen = {arg: tensor.view(self.body.views[arg].shape) for arg, tensor in self.tensors.items()}
+        return self.compile().bind_items(seen, self.body.sizes, self.programs, _packed(self.sync))
+
+
+@lru_cache(maxsize=256)
+def _compile(kernel: Loops, device: DeviceSpec, warp_specialised: bool) -> Compiled:
+    return compile_kernel(kernel, device, warp_specialised=warp_specialised, items=True)
+
+
+class _Sync(ctypes.Structure):
+    """``Sync`` of ``kernels/primitives/semaphore_cuda``, field by field."""
+
+    _pointers = ("items", "waits", "semaphores", "done", "fault", "record", "trace", "starts")
+    _fields_ = [
+        *((name, ctypes.c_void_p) for name in _pointers),
+        ("timeout_ns", ctypes.c_ulonglong),
+        ("jitter_ns", ctypes.c_ulonglong),
+        ("first", ctypes.c_int),
+        ("programs", ctypes.c_int),
+    ]
+
+
+def _packed(sync: Any) -> bytes:
+    """The ``Sync`` that executors hand to Triton bodies, as the struct that CUDA C++ takes."""
+    packed = _Sync(
+        timeout_ns=sync.TIMEOUT_NS.value, jitter_ns=sync.JITTER_NS.value, first=sync.first, programs=sync.programs
+    )
+    for name in _Sync._pointers:
+        setattr(packed, name, getattr(sync, name).data_ptr())
+    if not sync.WAITS.value:
+        packed.semaphores = None
+    if not sync.TRACE.value:
+        packed.trace = None
+    return bytes(packed)

@@ -1,0 +1,42 @@
+"""Which box of every global tensor each block touches, found in the loops: the access maps of an op.
+
+Worked example, ``copy_2d`` in 16 x 256 tiles, four to a block, for a tensor of 100 x 3000. Its boxes begin at
+``(r * 16, (b * 4 + c) * 256)`` with ``c`` from 0 to at most 3, so block ``(r, b)`` touches rows ``16 r : 16 r + 16``
+and columns ``1024 b : 1024 b + 1024``, clipped to the tensor.
+
+A box is never too small, and where ``bounds`` are not exact it is larger than what the block touches.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from interlace.graph.access import Span
+from interlace.loops.ir.bounds import Grid, at_blocks, bounds_of, either, reached
+from interlace.loops.ir.nest import block_loops
+from interlace.loops.ir.statements import Kernel, Memory
+from interlace.loops.ir.traverse import boxes
+
+
+def touched(kernel: Kernel, sizes: Mapping[str, int]) -> dict[str, tuple[Span, ...]]:
+    """The span of each global tensor that block ``t0, t1, ...`` touches, along each of the tensor's dimensions.
+
+    Args:
+        kernel: not rewritten yet.
+        sizes: run-time extents.
+    """
+    _, body = block_loops(kernel)
+    grid, known = at_blocks(kernel, sizes)
+    out: dict[str, tuple[Span, ...]] = {}
+    for stmt, known_there, _ in reached(body, known, grid):
+        for box in boxes(stmt):
+            if kernel.tensor(box.tensor).memory is Memory.GLOBAL:
+                at = (bounds_of(origin, known_there, grid) for origin in box.origin)
+                spans = tuple(Span(b.lo, b.hi + n) for b, n in zip(at, box.shape, strict=True))
+                out[box.tensor] = _hull(out.get(box.tensor, spans), spans, grid)
+    return out
+
+
+def _hull(a: tuple[Span, ...], b: tuple[Span, ...], grid: Grid) -> tuple[Span, ...]:
+    pairs = zip(a, b, strict=True)
+    return tuple(Span(either(x.lo, y.lo, min, grid.least), either(x.hi, y.hi, max, grid.most)) for x, y in pairs)

@@ -1,0 +1,1 @@
+"""Proof that a rewritten kernel has no hazard and does what its loops do."""

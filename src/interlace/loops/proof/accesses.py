@@ -1,0 +1,231 @@
+"""Accesses to shared memory, and which of them nothing orders.
+
+Two accesses that have bytes in common, one of them a write, must be ordered: the second begins when the first is known
+to have ended. What an agent knows is its *clock*: of every agent up to which event, of every barrier up to which phase.
+An access ends at an event of its agent, a copy with a phase of its barrier. Parts of one statement that several agents
+do are no race, an element is one thread's.
+
+The generic proxy of ordinary loads and stores and the async proxy of bulk copies and tensor cores see each other's
+writes only in part: between an ordinary write, of cp.async copies too, and a bulk copy that takes the same bytes a
+proxy fence must stand, by someone who knows of the write and tells the copy (PTX ISA 8.6, "Proxy-preserved base
+causality order"). In the other direction the barrier of the copy is the fence, and after reads order alone is enough
+(what pipelines of CUTLASS rely on). So a clock has four parts: what has happened, what of it is known (ordered in
+memory), what of that is fenced, and which initialisations of barriers are, for which a lighter fence will do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
+from interlace.core.errors import (
+    EarlyReadHazard,
+    HazardError,
+    LifetimeHazard,
+    OverwriteHazard,
+    ProxyHazard,
+    StepHazard,
+)
+from interlace.loops.meaning.steps import Numbers
+from interlace.loops.proof.cells import Cells
+
+#: A row per part; in it up to which event of each agent, and which phase of each barrier.
+Clock = npt.NDArray[np.int64]
+CAME, KNOWN, FENCED, BEGUN = range(4)
+PARTS = 4
+
+
+@dataclass(slots=True, eq=False)
+class Access:
+    """One access of an agent.
+
+    Attributes:
+        instance: the statement that it belongs to; equal for all agents that do it together.
+        content: what it writes, or should read (None: anything).
+        end: the entry of clocks, and its value, that tell that it has ended; None while nothing will.
+        copied: whether it is a copy by cp.async, or their arrival.
+    """
+
+    agent: int
+    instance: int
+    write: bool
+    asynchronous: bool
+    content: int | None
+    end: tuple[int, int] | None
+    copied: bool = False
+
+    def ended(self, clock: Clock, part: int = KNOWN) -> bool:
+        """Whether who has this clock knows that it has ended; in the later parts, that it is fenced."""
+        return self.end is not None and bool(clock[part, self.end[0]] >= self.end[1])
+
+
+@dataclass(slots=True)
+class _Cell:
+    """Accesses since the last write, with those that write together; ``before``: those that that write came after."""
+
+    instance: int = 0
+    now: list[Access] = field(default_factory=list)
+    before: list[Access] = field(default_factory=list)
+    content: int = 0
+    content_before: int = 0
+
+
+class SharedMemory:
+    """What lies in every cell, and who touched it.
+
+    Args:
+        coming: contents that are ever written to a cell, to tell early from late.
+        agents: their names.
+    """
+
+    def __init__(self, cells: Cells, numbers: Numbers, coming: dict[int, set[int]], agents: list[str]) -> None:
+        self.cells = cells
+        self.numbers = numbers
+        self.coming = coming
+        self.agents = agents
+        self.was: dict[int, set[int]] = {}
+        self._cells = [_Cell() for _ in range(cells.count)]
+
+    def touch(self, cell: int, access: Access, clock: Clock, *, whole: bool = True) -> None:
+        """An access begins; ``clock`` is its agent's.
+
+        Raises:
+            OverwriteHazard, EarlyReadHazard: it is not ordered with another, or the cell holds something else.
+            LifetimeHazard: the cell is a barrier, and the other its initialisation or its end.
+            ProxyHazard: a proxy fence is missing.
+            StepHazard: the cell never holds what is read.
+        """
+        at = self._cells[cell]
+        together = access.instance == at.instance
+        earlier = (*at.before, *at.now) if together else at.now
+        self._compare(cell, access, cell, (y for y in earlier if y.instance != access.instance), clock)
+        for other in self.cells.shared[cell]:
+            self._compare(cell, access, other, self._cells[other].now, clock)
+        if not access.write:
+            if access.content is not None:
+                self._check_content(cell, access, at.content_before if together else at.content)
+            _keep(at.now, access)
+            return
+        if together:
+            at.now.append(access)
+            return
+        at.before, at.now, at.instance = at.now, [access], access.instance
+        assert access.content is not None
+        at.content_before, at.content = at.content, self.numbers.after(at.content, access.content, whole=whole)
+        self.was.setdefault(cell, set()).add(access.content)
+        for other in self.cells.shared[cell]:
+            self._cells[other].content = self._cells[other].content_before = 0
+
+    def _compare(self, cell: int, x: Access, other: int, accesses: Iterable[Access], clock: Clock) -> None:
+        for y in accesses:
+            if x.write or y.write:
+                if not y.ended(clock):
+                    raise self._race(cell, x, other, y)
+                part = BEGUN if self.cells.is_barrier(cell) else FENCED
+                if x.asynchronous and y.write and not y.asynchronous and not y.ended(clock, part):
+                    raise self._unseen(cell, x, other, y)
+
+    def _check_content(self, cell: int, x: Access, found: int) -> None:
+        if found != x.content:
+            raise self._misread(cell, x, self.numbers.say(found))
+
+    def _misread(self, cell: int, x: Access, found: str) -> HazardError:
+        """What an access should read is to come, or is gone, or is never there."""
+        name, slot = self.cells.name(cell)
+        expected = None if x.content is None else self.numbers.latest(x.content)
+        if expected is None or expected in self.was.get(cell, ()):
+            return OverwriteHazard(self._overwritten(cell, x))
+        if expected in self.coming.get(cell, ()):
+            return EarlyReadHazard(self._early(cell, x))
+        if not self.coming.get(cell):
+            return EarlyReadHazard(f"{name!r}: {self._who(x)} reads slot {slot}, which is never written")
+        return StepHazard(
+            f"{name!r}: {self._who(x)} reads slot {slot}, which holds {found}, never {self._said(x)}; read the slot of "
+            "its own step"
+        )
+
+    def _race(self, cell: int, x: Access, other: int, y: Access) -> HazardError:
+        """``x`` is not ordered after ``y``, which came first here."""
+        name, slot = self.cells.name(cell)
+        if self.cells.is_barrier(cell) or self.cells.is_barrier(other):
+            return LifetimeHazard(self._barrier(cell, x, other, y))
+        if cell != other:
+            reads = self._who(y if x.write else x)
+            what = f"{reads} may still read" if not (x.write and y.write) else f"{self._who(y)} may still write"
+            return OverwriteHazard(
+                f"{name!r}: slot {slot} has bytes of {self._place(other)}; one is written while {what} the other; let "
+                "all threads meet in between"
+            )
+        if not x.write:
+            if x.content is not None and y.content == self.numbers.latest(x.content):
+                return EarlyReadHazard(self._early(cell, x))
+            return self._misread(cell, x, "what is being written")
+        if not y.write:
+            if y.content is not None and x.content == self.numbers.latest(y.content):
+                return EarlyReadHazard(self._early(cell, y))
+            return OverwriteHazard(self._overwritten(cell, y))
+        by = "a copy into it is" if y.asynchronous or y.copied else f"writes of {self._who(y)} are"
+        return OverwriteHazard(f"{name!r}: slot {slot} is written while {by} under way; wait for that first")
+
+    def _barrier(self, cell: int, x: Access, other: int, y: Access) -> str:
+        name = self._place(cell)
+        if cell != other:
+            return f"{name} is used where {self._place(other)} may still use its bytes; let all threads meet in between"
+        if x.write:
+            return f"{name} begins or ends while {self._who(y)} may still use it; let all threads meet before"
+        return f"{self._who(x)} uses {name}, which is not initialised there; let all threads meet in between"
+
+    def _unseen(self, cell: int, x: Access, other: int, y: Access) -> HazardError:
+        name, slot = self.cells.name(cell)
+        if self.cells.is_barrier(cell):
+            return ProxyHazard(
+                f"a copy completes {self._place(cell)}, whose initialisation is not shown to it; fence it"
+            )
+        wrote = "wrote" if cell == other else f"wrote as {self._place(other)}"
+        return ProxyHazard(
+            f"{name!r}: a bulk copy or a product takes slot {slot}, which {self._who(y)} {wrote}, without a proxy "
+            "fence in between; fence before the threads meet"
+        )
+
+    def _early(self, cell: int, x: Access) -> str:
+        name, slot = self.cells.name(cell)
+        return f"{name!r}: {self._who(x)} reads slot {slot} for {self._said(x)} before it is full"
+
+    def _overwritten(self, cell: int, reader: Access) -> str:
+        name, slot = self.cells.name(cell)
+        return f"{name!r}: slot {slot} is overwritten while {self._who(reader)} may still read {self._said(reader)}"
+
+    def _place(self, cell: int) -> str:
+        name, slot = self.cells.name(cell)
+        return f"{name}{{{slot}}}"
+
+    def _who(self, access: Access) -> str:
+        return self.agents[access.agent]
+
+    def _said(self, access: Access) -> str:
+        return "it" if access.content is None else self.numbers.say(access.content)
+
+
+def _keep(now: list[Access], access: Access) -> None:
+    """A read joins those before it.
+
+    Of ordinary reads of one agent the last two tell as much as all, of two statements; of copies that use a barrier
+    the last.
+    """
+    if access.asynchronous or access.copied:
+        if access.end is not None:
+            now[:] = [y for y in now if not (_by_copies(y) and y.end is not None and y.end[0] == access.end[0])]
+    else:
+        mine = [y for y in now if y.agent == access.agent and not (y.write or _by_copies(y))]
+        if mine and mine[-1].instance == access.instance:
+            return
+        if len(mine) > 1:
+            now.remove(mine[0])
+    now.append(access)
+
+
+def _by_copies(access: Access) -> bool:
+    return access.asynchronous or access.copied

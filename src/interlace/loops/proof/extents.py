@@ -1,0 +1,205 @@
+"""Extents at which a proof looks at a kernel: few and small, but such that every way through its loops is among them.
+
+Slots and parities of a ring repeat after twice as many steps as it has stages, and as many as its distance do not load
+ahead. So what happens at any number of steps happens at one from 0 to all of these and one. What is looked for,
+beginning with extents of 1 and of two iterations of each loop, changing one at a time:
+
+- each of these numbers of steps of a ring's nest of loops, if its loops can have it (of very deep rings those around
+  which something changes);
+- each loop with none, one, two and three iterations, each block loop with as many blocks;
+- each statement, under whatever conditions it stands;
+- at each of these extents the one before it, the last with nothing new: a tail, or just none.
+
+Constant loops that are longer than that count as extents up to their constant (``general``).
+
+Worked example, a matmul in steps of 64 with rings of 4 stages: depths of 0, 1, 64, 65, 128, ..., 705 have 0 to 12
+steps; 129 rows or columns have a second block.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterable, Iterator
+from functools import partial
+from math import prod
+
+from interlace.core.errors import PipelineError
+from interlace.loops.ir.index import evaluate, holds
+from interlace.loops.ir.nest import block_loops
+from interlace.loops.ir.statements import For, If, LoopKind, Stmt
+from interlace.loops.proof.general import ITERATIONS, General, Sizes, some, some_blocks, statements
+
+#: Something that happens at some extents: its kind, what it happens to, and how often.
+Item = tuple[str, Hashable, int]
+Happens = frozenset[Item]
+#: An extent that brings nothing new when it grows by 2 to this power brings nothing new at all.
+LARGEST_POWER = 30
+#: Iterations of a loop that are all looked at to find extents.
+FEW = 64
+#: Statements of a block that is still followed.
+LONGEST = 20_000
+
+
+def small_extents(general: General) -> list[Sizes]:
+    """Extents at which all that is looked for happens, as far as any do."""
+    return _Search(general).found()
+
+
+class _Search:
+    def __init__(self, general: General) -> None:
+        self.general = general
+        self.kernel = general.kernel
+        self.symbols = self.kernel.symbols
+        self.seen: set[Item] = set()
+        self.taken: list[Sizes] = []
+        self._known: dict[tuple[int, ...], Happens] = {}
+
+    def found(self) -> list[Sizes]:
+        ones = dict.fromkeys(self.symbols, 1)
+        twos = self._grown(ones, lambda kind: 0 if kind == "nest" else 2)
+        bases = [ones, twos, self._grown(twos, lambda kind: 2 if kind == "loop" else None)]
+        while bases:
+            base = bases.pop(0)
+            self._take(base)
+            for symbol in self.symbols:
+                self._scan(base, symbol)
+            if not bases and (entered := self._entered(twos)) is not None:
+                bases.append(entered)
+        return self.taken
+
+    def _take(self, sizes: Sizes) -> None:
+        if sizes not in self.taken and self._happens(sizes):
+            self.taken.append(sizes)
+            self.seen |= self._happens(sizes)
+
+    def _scan(self, base: Sizes, symbol: str) -> None:
+        """Every value of one extent at which something happens that did not at smaller ones, and the last before it."""
+        sizes = {**base, symbol: self.general.lowest(symbol)}
+        if not self._happens(sizes) <= self.seen:
+            self._take(sizes)
+        while (more := self._further(sizes, (symbol,), lambda happens: not happens <= self.seen)) is not None:
+            self._take({**more, symbol: more[symbol] - 1})
+            self._take(more)
+            sizes = more
+
+    def _entered(self, base: Sizes) -> Sizes | None:
+        """Extents at which some statement is reached that was not before."""
+        missing = {("does", self._place(stmt), 1) for stmt in statements(self.kernel.body)} - self.seen
+        if not missing:
+            return None
+        candidates = (*((symbol,) for symbol in self.symbols), *((a, b) for a in self.symbols for b in self.symbols))
+        return self._first_further(base, (*candidates, self.symbols), lambda happens: bool(happens & missing))
+
+    def _grown(self, sizes: Sizes, most: Callable[[str], int | None]) -> Sizes:
+        """``sizes`` with as many iterations of everything as count, by the least growth of one extent at a time."""
+        grown: Sizes | None = sizes
+        while grown is not None:
+            sizes = grown
+            more = partial(_exceeds, most=most, amount=_amount(self._happens(sizes), most))
+            candidates = (*((symbol,) for symbol in sorted(sizes, key=lambda s: sizes[s])), self.symbols)
+            grown = self._first_further(sizes, candidates, more)
+        return sizes
+
+    def _first_further(
+        self, sizes: Sizes, candidates: Iterable[tuple[str, ...]], enough: Callable[[Happens], bool]
+    ) -> Sizes | None:
+        """The first of several ways to grow that is ever enough."""
+        further = (self._further(sizes, growing, enough) for growing in candidates)
+        return next((more for more in further if more is not None), None)
+
+    def _further(self, sizes: Sizes, growing: tuple[str, ...], enough: Callable[[Happens], bool]) -> Sizes | None:
+        """The least growth of some extents together that is enough, if any is."""
+
+        def grown(by: int) -> Sizes:
+            return {s: self._capped(s, n + by) if s in growing else n for s, n in sizes.items()}
+
+        def good(by: int) -> bool:
+            return enough(self._happens(grown(by)))
+
+        power = next((p for p in range(LARGEST_POWER + 1) if good(1 << p)), None)
+        if power is None:
+            return None
+        low, high = (1 << power) // 2, 1 << power  # low is not enough
+        while high - low > 1:
+            middle = (low + high) // 2
+            low, high = (low, middle) if good(middle) else (middle, high)
+        return grown(high)
+
+    def _capped(self, symbol: str, value: int) -> int:
+        return min(value, self.general.constants.get(symbol, value))
+
+    def _happens(self, sizes: Sizes) -> Happens:
+        """What happens at these extents; nothing where they are no extents of the kernel."""
+        key = tuple(sizes.values())
+        if key not in self._known:
+            try:
+                self._known[key] = frozenset(self._everything(sizes))
+            except PipelineError:  # a divisor is not positive, or a block is too long to follow
+                self._known[key] = frozenset()
+        return self._known[key]
+
+    def _length(self, body: tuple[Stmt, ...], values: Sizes) -> int:
+        """How many statements a block executes, about."""
+        length = 0
+        for stmt in body:
+            if isinstance(stmt, For) and stmt.kind is not LoopKind.THREAD:
+                extent = evaluate(stmt.stop, values)
+                ends = some(extent)[:1] + some(extent)[-1:]
+                length += extent * max((self._length(stmt.body, {**values, stmt.var: at}) for at in ends), default=0)
+            else:
+                length += 1 if not isinstance(stmt, If) else self._length(stmt.body, values)
+        return length
+
+    def _everything(self, sizes: Sizes) -> Iterator[Item]:
+        loops, body = block_loops(self.kernel)
+        for loop in loops:
+            yield "block", loop.var, min(evaluate(loop.stop, sizes), ITERATIONS)
+        for values in some_blocks(self.kernel, sizes, self.general.deciding):
+            if self._length(body, values) > LONGEST:
+                raise PipelineError("a block is too long")
+            yield from self._inside(body, values)
+
+    def _inside(self, body: tuple[Stmt, ...], values: Sizes) -> Iterator[Item]:
+        for stmt in body:
+            match stmt:
+                case For() if stmt.kind is LoopKind.THREAD:
+                    if evaluate(stmt.stop, values) > 0:
+                        yield from (("does", self._place(inner), 1) for inner in statements(stmt.body))
+                case For():
+                    yield from self._loop(stmt, values)
+                case If():
+                    if holds(stmt.condition, values):
+                        yield from self._inside(stmt.body, values)
+                case _:
+                    yield "does", self._place(stmt), 1
+
+    def _place(self, stmt: Stmt) -> int:
+        return self.general.places[id(stmt)]
+
+    def _loop(self, loop: For, values: Sizes) -> Iterator[Item]:
+        extent = max(evaluate(loop.stop, values), 0)
+        yield "loop", loop.var, min(extent, ITERATIONS)
+        for name, (nest, tells) in self.general.nests.items():
+            if nest[0] is loop:
+                # Inner extents of a nest depend on none of its variables.
+                extents = [max(evaluate(n.stop, values), 0) for n in nest]
+                steps = prod(extents)
+                yield "nest", (name, *(n > 1 for n in extents)), max(n for n in tells if n <= steps)
+        if loop.var not in self.general.deciding:
+            iterations: list[int] | range = range(min(extent, 1))
+        else:
+            iterations = range(extent) if extent <= FEW else some(extent)
+        for at in iterations:
+            yield from self._inside(loop.body, {**values, loop.var: at})
+
+
+def _amount(happens: Happens, most: Callable[[str], int | None]) -> int:
+    """The largest numbers of everything, in all; each kind counts up to its most."""
+    largest: dict[tuple[str, Hashable], int] = {}
+    for kind, name, number in happens:
+        limit = most(kind)
+        largest[kind, name] = max(largest.get((kind, name), 0), number if limit is None else min(number, limit))
+    return sum(largest.values())
+
+
+def _exceeds(happens: Happens, most: Callable[[str], int | None], amount: int) -> bool:
+    return _amount(happens, most) > amount

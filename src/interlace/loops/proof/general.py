@@ -1,0 +1,152 @@
+"""A kernel as a proof looks at it: its long constant loops as run-time extents, and what tells all of its loops.
+
+Worked example, a ring of 4 stages, prefetch 3, in a loop of the constant 4096: an extent from 1 to 4096, of which 0 to
+12 steps tell all (``telling``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+from itertools import product
+
+from interlace.loops.ir.index import Binary, Const, Index, IndexOp, Var, evaluate, names
+from interlace.loops.ir.nest import block_loops, nest_of, sites
+from interlace.loops.ir.statements import Block, For, If, Kernel, Let, Load, LoopKind, Ring, Stmt
+from interlace.loops.ir.traverse import walk
+
+Sizes = dict[str, int]
+#: Iterations of a loop that tell all, if no ring goes through it.
+ITERATIONS = 3
+#: Stages of rings of which every number of steps is looked at.
+DEEP = 16
+
+
+@dataclass(frozen=True)
+class General:
+    """A kernel with its long constant loops as run-time extents.
+
+    Attributes:
+        constants: what those extents are in truth, and so at most.
+    """
+
+    kernel: Kernel
+    constants: Mapping[str, int]
+
+    def lowest(self, symbol: str) -> int:
+        """The least value of an extent."""
+        return 1 if symbol in self.constants else 0
+
+    @cached_property
+    def nests(self) -> dict[str, tuple[tuple[For, ...], tuple[int, ...]]]:
+        """By name, the nests of loops that a ring goes through, and the numbers of steps that tell all."""
+        found: dict[str, tuple[tuple[For, ...], tuple[int, ...]]] = {}
+        for site in sites(self.kernel.body):
+            if isinstance(site.stmt, Load) and (ring := self.kernel.ring(site.stmt.dst.tensor)) is not None:
+                nest = nest_of(site.around)
+                if nest is not None:
+                    name = f"{nest.root.var} {nest.loops[-1].var}"
+                    _, others = found.get(name, ((), ()))
+                    found[name] = nest.loops, tuple(sorted({*others, *telling(ring)}))
+        return found
+
+    @cached_property
+    def places(self) -> dict[int, int]:
+        """Where each statement stands in program order, by the object that it is."""
+        return {id(stmt): place for place, stmt in enumerate(walk(self.kernel.body))}
+
+    @cached_property
+    def deciding(self) -> frozenset[str]:
+        """What loops and conditions depend on."""
+        return deciding(self.kernel)
+
+
+def telling(ring: Ring) -> list[int]:
+    """Numbers of steps that tell all of a ring; of a deep one those around which something changes.
+
+    Worked example, 100 stages, prefetch 99: 0, 1, 99, 100, 101, 300.
+    """
+    most = longest(ring)
+    if ring.stages <= DEEP:
+        return list(range(most + 1))
+    return sorted({0, 1, ring.prefetch, ring.prefetch + 1, ring.stages, ring.stages + 1, most})
+
+
+def longest(ring: Ring) -> int:
+    """So many steps that those which still load ahead pass through every slot and parity, and begin again."""
+    return 2 * ring.stages + 1 + ring.prefetch
+
+
+def generalised(source: Kernel) -> General:
+    """``source`` with a run-time extent for each loop of a constant one that is longer than its rings take to tell."""
+    most = max(map(longest, source.rings), default=ITERATIONS)
+    constants: dict[str, int] = {}
+
+    def cut(stmt: Stmt) -> Stmt:
+        if not isinstance(stmt, Block):
+            return stmt
+        stmt = replace(stmt, body=tuple(map(cut, stmt.body)))
+        kept = not isinstance(stmt, For) or stmt.kind is LoopKind.THREAD
+        if kept or not isinstance(stmt, For) or not isinstance(stmt.stop, Const) or stmt.stop.value <= most:
+            return stmt
+        name = f"extent of {stmt.var}"  # a name that no kernel has
+        constants[name] = stmt.stop.value
+        return replace(stmt, stop=Var(name))
+
+    body = tuple(map(cut, source.body))
+    return General(replace(source, body=body, symbols=(*source.symbols, *constants)), constants)
+
+
+def deciding(kernel: Kernel) -> frozenset[str]:
+    """The variables and extents that the loops and conditions of a kernel depend on."""
+    found: set[str] = set()
+    for stmt in walk(kernel.body):
+        match stmt:
+            case For():
+                found |= names(stmt.start) | names(stmt.stop)
+            case If():
+                found |= names(stmt.condition.left) | names(stmt.condition.right)
+            case Let():
+                found |= names(stmt.value)
+    return frozenset(found)
+
+
+def statements(body: tuple[Stmt, ...]) -> list[Stmt]:
+    """What is done: all statements without inner ones, but for those of loops that never run."""
+
+    def inside(body: tuple[Stmt, ...]) -> Iterator[Stmt]:
+        for stmt in body:
+            if isinstance(stmt, For) and _never_positive(stmt.stop):
+                continue
+            if isinstance(stmt, Block):
+                yield from inside(stmt.body)
+            else:
+                yield stmt
+
+    return list(inside(body))
+
+
+def _never_positive(index: Index) -> bool:
+    """Whether a loop that runs so far is known not to run at all."""
+    if isinstance(index, Binary) and index.op in (IndexOp.MIN, IndexOp.MAX):
+        return (any if index.op is IndexOp.MIN else all)(map(_never_positive, (index.left, index.right)))
+    return isinstance(index, Const) and index.value < 1
+
+
+def some_blocks(kernel: Kernel, sizes: Mapping[str, int], decide: frozenset[str]) -> list[Sizes]:
+    """Blocks at the ends and in the middle of every block loop on which what they do depends, else at the ends."""
+    loops, _ = block_loops(kernel)
+    blocks: dict[tuple[int, ...], None] = {}
+    for last in (False, True):
+        along = []
+        for loop in loops:
+            extent = evaluate(loop.stop, sizes)
+            along.append(some(extent) if loop.var in decide else some(extent)[-1:] if last else some(extent)[:1])
+        blocks |= dict.fromkeys(product(*along))
+    return [{**sizes, **{loop.var: at for loop, at in zip(loops, block, strict=True)}} for block in blocks]
+
+
+def some(extent: int) -> list[int]:
+    """Of the numbers below ``extent`` two at each end and one in the middle."""
+    return sorted({n for n in (0, 1, extent // 2, extent - 2, extent - 1) if 0 <= n < extent})

@@ -1,0 +1,201 @@
+"""Proof that a rewritten kernel has no hazard and does what its loops do, for given extents.
+
+Blocks are followed one by one: what the loops do (``steps``), what the agents of the rewritten kernel do (``agents``),
+in the bytes that its tiles and barriers will have (``cells``), and what happens before what (``order``). Then
+
+- no two accesses to the same bytes race, and every read finds what the loops say (``accesses``);
+- every wait ends, every phase gets its arrivals and bytes, and nothing is pending at the end;
+- every agent that computes has done the work of the loops, all of it once and in order, and each tile was loaded with
+  what the loops load, by all threads that copy.
+
+Not in the model is what one statement does inside: how threads share elements, registers, shuffles, and the scratch
+memory of reductions, which no tile shares.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+from interlace.core.errors import (
+    CountHazard,
+    LifetimeHazard,
+    PipelineError,
+    SharedBarrierHazard,
+    StepHazard,
+    UnknownHazard,
+)
+from interlace.loops.ir.nest import block_loops, blocks
+from interlace.loops.ir.smem import SharedLayout, place
+from interlace.loops.ir.statements import AllocBarrier, InitBarrier, Invalidate, Kernel, Load, Stmt
+from interlace.loops.ir.traverse import boxes, walk
+from interlace.loops.meaning.steps import Steps, follow
+from interlace.loops.proof.agents import Traces, trace
+from interlace.loops.proof.cells import Cells
+from interlace.loops.proof.events import Agent, Arrival, Begin
+from interlace.loops.proof.order import follow_all
+
+
+@dataclass(frozen=True)
+class Checked:
+    """What was looked at: blocks, the events of those that differ, and the statements of the loops that they did."""
+
+    blocks: int
+    events: int
+    reached: frozenset[Stmt] = field(repr=False, compare=False)
+
+
+def check_hazards(
+    source: Kernel,
+    kernel: Kernel,
+    sizes: Mapping[str, int],
+    of: Iterable[Mapping[str, int]] | None = None,
+    layout: SharedLayout | None = None,
+) -> Checked:
+    """Follows ``kernel``, the rewritten ``source``, with run-time extents ``sizes``.
+
+    Args:
+        of: values of the block loops' variables, for each block to look at; all blocks by default.
+        layout: where tiles and barriers lie; by default where the emitted text has them.
+
+    Raises:
+        HazardError: the subclass names the hazard, the message the tile and who is in whose way.
+        PipelineError: the extents make a block of too many events, or leave a divisor below 1.
+    """
+    return Checker(source, kernel, layout).check(sizes, of)
+
+
+class Checker:
+    """A rewritten kernel that is followed at extents one after the other; blocks that do the same are followed once.
+
+    Raises:
+        HazardError: as ``check_hazards``, what can be seen without extents.
+    """
+
+    def __init__(self, source: Kernel, kernel: Kernel, layout: SharedLayout | None = None) -> None:
+        self.source = source
+        self.kernel = kernel
+        with self._of_this_kernel():
+            _check_tensors(kernel)
+            _check_barriers(kernel)
+            _check_grid(source, kernel)
+            self.cells = Cells(kernel, place(kernel) if layout is None else layout)
+        self._events: dict[object, int] = {}
+
+    def check(self, sizes: Mapping[str, int], of: Iterable[Mapping[str, int]] | None = None) -> Checked:
+        """What ``check_hazards`` does; events are those of blocks that did not come before."""
+        reached: set[Stmt] = set()
+        count, before = 0, sum(self._events.values())
+        with self._of_this_kernel():
+            for values in blocks(self.kernel, sizes) if of is None else of:
+                count += 1
+                steps = follow(self.source, {**sizes, **values})
+                reached |= steps.reached
+                traces = trace(self.kernel, self.cells, steps, {**sizes, **values})
+                does = tuple((*map(_typed, a.events), *a.work) for a in traces.agents), tuple(steps.work)
+                if does not in self._events:
+                    self._events[does] = _check_block(traces, self.cells, steps)
+        return Checked(count, sum(self._events.values()) - before, frozenset(reached))
+
+    @contextmanager
+    def _of_this_kernel(self) -> Iterator[None]:
+        try:
+            yield
+        except PipelineError as error:
+            raise type(error)(f"kernel {self.kernel.name!r}, {error}") from None
+
+
+def _typed(event: tuple[object, ...]) -> tuple[object, ...]:
+    return type(event), *event
+
+
+def _check_tensors(kernel: Kernel) -> None:
+    declared = {tensor.name for tensor in kernel.tensors}
+    for box in (box for stmt in walk(kernel.body) for box in boxes(stmt)):
+        if box.tensor not in declared:
+            raise UnknownHazard(f"there is no tensor {box.tensor!r}; declare it, or name one that is there")
+
+
+def _check_barriers(kernel: Kernel) -> None:
+    """Each array of barriers is declared, begins and ends, and counts the bytes of one tile."""
+    statements = tuple(walk(kernel.body))
+    begun = {s.name for s in statements if isinstance(s, InitBarrier)}
+    ended = {s.name for s in statements if isinstance(s, Invalidate)}
+    for name in (s.name for s in statements if isinstance(s, AllocBarrier)):
+        if name not in begun:
+            raise LifetimeHazard(f"{name} is not initialised; initialise it before its first use")
+        if name not in ended:
+            raise LifetimeHazard(f"{name} is never invalidated; add it at the end")
+    owners: dict[str, str] = {}
+    for stmt in statements:
+        if isinstance(stmt, Load) and stmt.barrier is not None:
+            other = owners.setdefault(stmt.barrier.name, stmt.dst.tensor)
+            if other != stmt.dst.tensor:
+                raise SharedBarrierHazard(
+                    f"{stmt.barrier.name} counts bytes of {other!r} and {stmt.dst.tensor!r}; give each tensor its own "
+                    "barriers"
+                )
+
+
+def _check_grid(source: Kernel, kernel: Kernel) -> None:
+    """There are as many blocks as the loops say."""
+    grids = [[(loop.var, loop.start, loop.stop) for loop in block_loops(k)[0]] for k in (source, kernel)]
+    if grids[0] != grids[1]:
+        raise StepHazard("its blocks are not those of the loops; keep the block loops as they are")
+
+
+def _check_block(traces: Traces, cells: Cells, steps: Steps) -> int:
+    _check_bytes(traces, cells)
+    events = follow_all(traces, cells, steps.numbers)
+    _check_work(traces, steps)
+    _check_loads(traces, steps)
+    return events
+
+
+def _check_bytes(traces: Traces, cells: Cells) -> None:
+    """Over each barrier's life, as many bytes are expected as are copied."""
+    balance: dict[int, int] = {}
+    for event in (e for agent in traces.agents for e in agent.events):
+        if isinstance(event, Arrival):
+            balance[event.cell] = balance.get(event.cell, 0) + event.bytes
+        elif isinstance(event, Begin) and event.barrier is not None:
+            balance[event.barrier] = balance.get(event.barrier, 0) - event.bytes
+    for cell, left in balance.items():
+        if left:
+            name, slot = cells.name(cell)
+            raise CountHazard(
+                f"{name}{{{slot}}} expects {abs(left)} bytes {'more' if left > 0 else 'less'} than are copied; "
+                "expect each copy's bytes once"
+            )
+
+
+def _check_work(traces: Traces, steps: Steps) -> None:
+    """Who computes does all of the loops' work in order; who loads does none."""
+    for i, agent in enumerate(traces.agents):
+        expected = steps.work if i in traces.consumers else []
+        _same(f"{agent.name} does", agent.work, expected, steps)
+
+
+def _check_loads(traces: Traces, steps: Steps) -> None:
+    """A bulk copy is one thread's, all others are shared by all threads that load."""
+    every = dict.fromkeys(key for agent in traces.agents for key in agent.loads) | dict.fromkeys(steps.loads)
+    for tile, by_tma in every:
+        parts = [[traces.agents[i] for i in part] for part in (traces.consumers, traces.loaders)]
+        who: list[Agent] = [a for part in parts if any((tile, by_tma) in a.loads for a in part) for a in part]
+        if by_tma:
+            who = [a for a in who if (tile, by_tma) in a.loads]
+        expected = steps.loads.get((tile, by_tma), [])
+        if len(who) != 1 if by_tma else not who:
+            raise StepHazard(f"{tile!r} is loaded by {len(who)} agents; a bulk copy is issued by one thread, once")
+        for agent in who:
+            _same(f"{agent.name} loads {tile!r} with", agent.loads.get((tile, by_tma), []), expected, steps)
+
+
+def _same(who: str, found: list[int], expected: list[int], steps: Steps) -> None:
+    if found == expected:
+        return
+    pairs = enumerate(zip(found, expected, strict=False))
+    at = next((n for n, (a, b) in pairs if a != b), min(len(found), len(expected)))
+    a, b = (steps.numbers.say(which[at]) if at < len(which) else "nothing more" for which in (found, expected))
+    raise StepHazard(f"{who} {a} where the loops say {b}, as step {at + 1}; do each step of the loops once, in order")

@@ -1,0 +1,354 @@
+"""What happens before what in one block, in all of its runs at once.
+
+One run is followed with vector clocks; copies land in it at once. It speaks for all runs, because no run can differ in
+more than the moments at which events happen, if this holds of every event in it, which is checked:
+
+- An arrival, and a copy's bytes, count to one phase alone: who arrives knows that the phase before is complete, and
+  all that come to a phase fill it exactly. By induction over phases each then needs all of them, whenever they come.
+- A wait is for one phase alone: of those that its agent does not know to be complete the first, or the last of those
+  that it knows, as the parity says; and the phase after that one completes only after the wait has passed. So no run
+  overtakes a waiter, and none lets it pass early.
+
+Then events that are possible stay possible and every run does all of them; what an agent acquires with each is the
+same in all runs, and so is what happens before what. Two events that nothing orders here come in either order in some
+run: so an access that is not ordered with another (``accesses``) is a race, and where none is found there is none.
+
+An arrival that the hardware makes when cp.async copies have landed comes after all that its agent did before, but
+releases the copies alone (PTX ISA 8.6, cp.async.mbarrier.arrive, names no other accesses): who waits for its phase may
+not see what the agent wrote, nor write over what it read. So a clock tells what has happened from what is known.
+
+Worked example, a ring of one slot, one reader ``r`` and a loader ``l``; clocks are (l, r, phases of full, of empty):
+
+    l: arrive full, copy      l = 1         ends with phase 1 of full
+    r: wait full              (1, 1, 1, 0)  knows phase 1, so the copy has ended
+    r: read; arrive empty     r = 2, 3      phase 1 of empty completes with (1, 3, 1, 1)
+    l: wait empty; copy       (2, 3, 1, 1)  knows r = 3, so the read at 2 has ended
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from interlace.core.errors import CountHazard, LifetimeHazard, StuckHazard, UnknownHazard
+from interlace.loops.proof.accesses import BEGUN, CAME, FENCED, KNOWN, PARTS, Access, Clock, SharedMemory
+from interlace.loops.proof.agents import Traces
+from interlace.loops.proof.cells import Cells
+from interlace.loops.proof.events import (
+    Arrival,
+    Await,
+    Begin,
+    Commit,
+    End,
+    Event,
+    Fence,
+    Init,
+    Meet,
+    Read,
+    Wait,
+    Write,
+)
+
+
+@dataclass
+class _Life:
+    """A barrier from its initialisation to its end; phases are counted through all of its lives.
+
+    Attributes:
+        first: number of its first phase.
+        known: what is known where a phase, from the first on, is complete.
+        copied: phases that copies complete, not arrivals alone.
+        waits: by phase, who waited for it: agents and their times.
+    """
+
+    needed: int
+    first: int
+    pending: int
+    bytes: int
+    arriving: Clock
+    known: list[Clock] = field(default_factory=list)
+    copied: set[int] = field(default_factory=set)
+    waits: dict[int, list[tuple[int, int]]] = field(default_factory=dict)
+
+    @property
+    def phase(self) -> int:
+        """The current phase."""
+        return self.first + len(self.known)
+
+    @property
+    def idle(self) -> bool:
+        """Nothing of the current phase has happened yet."""
+        return self.pending == self.needed and self.bytes == 0
+
+
+def follow_all(traces: Traces, cells: Cells, numbers: Numbers) -> int:
+    """Follows one run of a block; returns the number of its events.
+
+    Raises:
+        HazardError: some run goes wrong; the subclass names how.
+    """
+    return _Run(traces, cells, numbers).run()
+
+
+class _Run:
+    def __init__(self, traces: Traces, cells: Cells, numbers: Numbers) -> None:
+        self.agents = traces.agents
+        self.cells = cells
+        self.width = len(self.agents) + cells.count - cells.first_barrier
+        self.clocks: list[Clock] = [self._nothing() for _ in self.agents]
+        self.at = [0] * len(self.agents)
+        self.phases = [0] * cells.count
+        self.lives: dict[int, _Life] = {}
+        self.copies: list[list[Access]] = [[] for _ in self.agents]
+        self.reads: list[dict[str, list[Access]]] = [{} for _ in self.agents]
+        self.missed: list[StuckHazard] = []
+        self.alone = 0
+        coming: dict[int, set[int]] = {}
+        for event in (e for agent in self.agents for e in agent.events):
+            if isinstance(event, Write | Begin):
+                coming.setdefault(event.cell, set()).add(event.content)
+        self.memory = SharedMemory(cells, numbers, coming, [agent.name for agent in self.agents])
+
+    def run(self) -> int:
+        moved = True
+        while moved:
+            moved = False
+            for i in range(len(self.agents)):
+                while (event := self._next(i)) is not None and self._step(i, event):
+                    moved = True
+        self._check_end()
+        return sum(self.at)
+
+    def _next(self, i: int) -> Event | None:
+        events = self.agents[i].events
+        return events[self.at[i]] if self.at[i] < len(events) else None
+
+    def _step(self, i: int, event: Event) -> bool:
+        """Whether agent ``i`` could do its next event."""
+        if isinstance(event, Meet):
+            return self._meet(event)
+        clock = self.clocks[i]
+        clock[:FENCED, i] += 1
+        if isinstance(event, Wait):
+            if not self._wait(i, event):
+                clock[:FENCED, i] -= 1
+                return False
+        else:
+            self._do(i, event, clock)
+        self.at[i] += 1
+        return True
+
+    def _do(self, i: int, event: Event, clock: Clock) -> None:
+        match event:
+            case Read():
+                queue = event.queue
+                ends = (i, _time(clock, i)) if queue is None else None
+                access = Access(i, event.instance, False, queue is not None, event.content, ends)
+                if queue is not None:
+                    self.reads[i].setdefault(queue, []).append(access)
+                self.memory.touch(event.cell, access, clock)
+            case Write():
+                access = Access(i, event.instance, True, False, event.content, (i, _time(clock, i)))
+                self.memory.touch(event.cell, access, clock, whole=event.whole)
+            case Begin():
+                self._begin(i, event, clock)
+            case Await():
+                self._await(i, event, clock)
+            case Fence():
+                if event.everything:
+                    np.maximum(clock[FENCED:], clock[KNOWN], out=clock[FENCED:])
+                else:
+                    clock[BEGUN, i] = clock[KNOWN, i]  # of its own initialisations
+            case Init():
+                self._init(i, event, clock)
+            case End():
+                self._end(i, event, clock)
+            case Arrival():
+                life = self._use(i, event.cell, clock)
+                self._arrive(i, life, event.cell, event.arrivals, event.bytes)
+            case Commit():
+                life = self._use(i, event.cell, clock, later=True)
+                life.copied.add(life.phase)
+                for access in self.copies[i]:
+                    access.end = self._entry(event.cell), life.phase + 1
+                self.copies[i] = []
+                self._arrive(i, life, event.cell, event.arrivals, 0, releases=False)
+
+    def _meet(self, event: Meet) -> bool:
+        if any(self._next(j) != event for j in event.scope):
+            return False
+        clocks = [self.clocks[j] for j in event.scope]
+        for j, clock in zip(event.scope, clocks, strict=True):
+            clock[:FENCED, j] += 1
+        known = np.maximum.reduce(clocks)
+        for j in event.scope:
+            self.clocks[j] = known.copy()
+            self.at[j] += 1
+        return True
+
+    def _begin(self, i: int, event: Begin, clock: Clock) -> None:
+        access = Access(i, event.instance, True, event.barrier is not None, event.content, None)
+        if event.barrier is None:
+            access.copied = True
+            self.copies[i].append(access)
+            self.memory.touch(event.cell, access, clock)
+            return
+        life = self._use(i, event.barrier, clock, copy=True)
+        life.copied.add(life.phase)
+        access.end = self._entry(event.barrier), life.phase + 1
+        self.memory.touch(event.cell, access, clock)
+        life.bytes -= event.bytes
+        if life.bytes < 0:
+            raise CountHazard(
+                f"{self._name(event.barrier)} may get {event.bytes} bytes before it expects them; expect them first"
+            )
+        self._complete(event.barrier, life)
+
+    def _await(self, i: int, event: Await, clock: Clock) -> None:
+        reads = self.reads[i].get(event.queue, [])
+        groups = list(dict.fromkeys(access.instance for access in reads))
+        kept = groups[len(groups) - event.pending :] if event.pending else []
+        for access in reads:
+            if access.instance not in kept:
+                access.end = i, _time(clock, i)
+        self.reads[i][event.queue] = [access for access in reads if access.instance in kept]
+
+    def _init(self, i: int, event: Init, clock: Clock) -> None:
+        if event.cell in self.lives:
+            raise LifetimeHazard(f"{self._name(event.cell)} is initialised while it lives; invalidate it first")
+        self.memory.touch(event.cell, Access(i, self._alone(), True, False, 0, (i, _time(clock, i))), clock)
+        first = self.phases[event.cell]
+        clock[:FENCED, self._entry(event.cell)] = first
+        self.lives[event.cell] = _Life(event.arrivals, first, event.arrivals, 0, self._nothing())
+
+    def _end(self, i: int, event: End, clock: Clock) -> None:
+        life = self.lives.get(event.cell)
+        if life is None:
+            raise LifetimeHazard(f"{self._name(event.cell)} ends, which is not initialised; initialise it once")
+        if not life.idle or self._known(event.cell, life, clock) < life.phase:
+            raise CountHazard(
+                f"{self._name(event.cell)} ends while arrivals or bytes are pending; wait for every phase before"
+            )
+        self.memory.touch(event.cell, Access(i, self._alone(), True, False, 0, (i, _time(clock, i))), clock)
+        del self.lives[event.cell]
+
+    def _use(self, i: int, cell: int, clock: Clock, *, copy: bool = False, later: bool = False) -> _Life:
+        """An agent uses a barrier, or a bulk copy will, or cp.async copies will ``later``, in the current phase."""
+        life = self.lives.get(cell)
+        if life is None:
+            raise LifetimeHazard(f"{self.agents[i].name} uses {self._name(cell)}, which is not initialised")
+        end = (self._entry(cell), life.phase + 1) if copy or later else (i, _time(clock, i))
+        self.memory.touch(cell, Access(i, self._alone(), False, copy, None, end, copied=later), clock)
+        if copy and self._known(cell, life, clock) < life.phase:
+            raise CountHazard(
+                f"{self._name(cell)} may get bytes in a phase that does not expect them; expect them first"
+            )
+        return life
+
+    def _known(self, cell: int, life: _Life, clock: Clock) -> int:
+        """The first phase that who has this clock does not know to be complete: who knows all arrivals knows it."""
+        entry, agents = self._entry(cell), len(self.agents)
+        came = clock[CAME]
+        while came[entry] < life.phase and came[entry] not in life.copied:
+            arrived = life.known[came[entry] - life.first][CAME]
+            if (came[:agents] < arrived[:agents]).any():
+                break
+            came[entry] += 1
+        return int(came[entry])
+
+    def _nothing(self) -> Clock:
+        return np.zeros((PARTS, self.width), np.int64)
+
+    def _alone(self) -> int:
+        """The instance of what no other agent does together with this one."""
+        self.alone -= 1
+        return self.alone
+
+    def _arrive(
+        self, i: int, life: _Life, cell: int, arrivals: int, nbytes: int, *, releases: bool = True
+    ) -> None:
+        clock = self.clocks[i]
+        if self._known(cell, life, clock) < life.phase or life.pending < arrivals:
+            raise CountHazard(
+                f"{self._name(cell)} gets more than its {life.needed} arrivals in a phase, from {self.agents[i].name}; "
+                "wait for the phase before"
+            )
+        life.pending -= arrivals
+        life.bytes += nbytes
+        told = slice(None) if releases else CAME
+        np.maximum(life.arriving[told], clock[told], out=life.arriving[told])
+        self._complete(cell, life)
+
+    def _complete(self, cell: int, life: _Life) -> None:
+        """The phase ends if nothing of it is pending: nobody may still wait for the one before."""
+        if life.pending or life.bytes:
+            return
+        phase = life.phase
+        for agent, time in life.waits.pop(phase - 1, ()):
+            if life.arriving[CAME, agent] < time:
+                self._miss(agent, cell, phase - 1 - life.first)
+        life.arriving[:FENCED, self._entry(cell)] = self.phases[cell] = phase + 1
+        life.known.append(life.arriving)
+        life.pending, life.arriving = life.needed, self._nothing()
+
+    def _wait(self, i: int, event: Wait) -> bool:
+        life = self.lives.get(event.cell)
+        clock, who = self.clocks[i], self.agents[i].name
+        if event.parity not in (0, 1):
+            raise UnknownHazard(f"{who} waits for parity {event.parity} of {self._name(event.cell)}; use 0 or 1")
+        if life is None or clock[KNOWN, self._entry(event.cell)] < life.first:
+            raise LifetimeHazard(f"{who} waits for {self._name(event.cell)}, which is not initialised there")
+        known = self._known(event.cell, life, clock) - life.first
+        phase = known - 1 if (known - 1) % 2 == event.parity else known
+        if life.phase - life.first <= phase:
+            return False
+        self._use(i, event.cell, clock)
+        if life.phase - life.first > phase + 1:
+            self._miss(i, event.cell, phase)
+        life.waits.setdefault(life.first + phase, []).append((i, _time(clock, i)))
+        if phase >= 0:
+            np.maximum(clock, life.known[phase], out=clock)
+        return True
+
+    def _miss(self, i: int, cell: int, phase: int) -> None:
+        self.missed.append(
+            StuckHazard(
+                f"{self.agents[i].name} misses parity {phase % 2} of {self._name(cell)}: the phase after may complete "
+                "before it waits; let that need its arrival"
+            )
+        )
+
+    def _check_end(self) -> None:
+        """Nothing more can happen: all must be done and nothing pending."""
+        if self.missed:
+            raise self.missed[0]
+        left = [(agent.name, self._next(i)) for i, agent in enumerate(self.agents)]
+        stays = [f"{name} stays at: {self._say(event)}" for name, event in left if event is not None]
+        if stays:
+            raise StuckHazard(f"{', '.join(stays)}; nothing can complete this")
+        for cell in self.lives:
+            raise LifetimeHazard(f"{self._name(cell)} is never invalidated; add it at the end")
+        if any(self.copies) or any(reads for queues in self.reads for reads in queues.values()):
+            raise CountHazard("copies are never waited for; wait before the block ends")
+
+    def _entry(self, cell: int) -> int:
+        """Where a clock has the phases of a barrier."""
+        return len(self.agents) + cell - self.cells.first_barrier
+
+    def _name(self, cell: int) -> str:
+        name, slot = self.cells.name(cell)
+        return f"{name}{{{slot}}}"
+
+    def _say(self, event: Event) -> str:
+        match event:
+            case Meet():
+                return "sync"
+            case Wait():
+                return f"wait {self._name(event.cell)}, parity {event.parity}"
+        return type(event).__name__.lower()
+
+
+def _time(clock: Clock, agent: int) -> int:
+    """How many events of its own an agent has come to."""
+    return int(clock[KNOWN, agent])

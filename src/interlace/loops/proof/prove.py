@@ -1,0 +1,60 @@
+"""The proof that the rewrite of a kernel has no hazard and does what its loops do, at extents that are found here.
+
+``extents`` has what these are, and why few tell all. The kernel that is rewritten for the proof has its long constant
+loops as run-time extents; shared memory is that of the kernel as it will run. Blocks that do the same, but for where in
+the tensors, are followed once; of large grids, those at the ends and in the middle of every block loop.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+
+from interlace.core.errors import PipelineError
+from interlace.loops.ir.smem import place
+from interlace.loops.ir.statements import Kernel, Stmt
+from interlace.loops.ir.traverse import boxes
+from interlace.loops.proof.extents import small_extents
+from interlace.loops.proof.general import deciding, generalised, some_blocks, statements
+from interlace.loops.proof.hazards import Checker
+from interlace.loops.rewrite.circular import lower
+
+
+@dataclass(frozen=True)
+class Proved:
+    """What a proof looked at: extents, blocks, and the events of those that differ."""
+
+    extents: int
+    blocks: int
+    events: int
+
+
+@lru_cache(maxsize=256)
+def prove(source: Kernel, *, warp_specialised: bool = False) -> Proved:
+    """Follow what ``circular.lower`` makes of ``source``.
+
+    Raises:
+        HazardError: see ``hazards``.
+        PipelineError: a rule is broken, see ``circular.lower``; or a statement is reached at no extents that were
+            tried, or only in blocks of too many events.
+    """
+    general = generalised(source)
+    rewritten = lower(general.kernel, warp_specialised=warp_specialised)
+    checker = Checker(general.kernel, rewritten, place(lower(source, warp_specialised=warp_specialised)))
+    decide = deciding(general.kernel) | deciding(rewritten)
+    extents = small_extents(general)
+    reached: set[Stmt] = set()
+    blocks = events = 0
+    for sizes in extents:
+        checked = checker.check(sizes, some_blocks(general.kernel, sizes, decide))
+        reached |= checked.reached
+        blocks, events = blocks + checked.blocks, events + checked.events
+    for stmt in statements(general.kernel.body):
+        if stmt not in reached:
+            target = next(iter(boxes(stmt))).tensor
+            raise PipelineError(
+                f"kernel {source.name!r}: a {type(stmt).__name__.lower()} to {target!r} is reached at none of "
+                f"{len(extents)} extents, so nothing is proved of it; drop it, or let what it stands under hold at "
+                "some extents"
+            )
+    return Proved(len(extents), blocks, events)

@@ -1,0 +1,1 @@
+"""From plain loops to loops that load ahead: circular buffers, their barriers and who executes what."""

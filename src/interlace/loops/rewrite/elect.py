@@ -1,0 +1,82 @@
+"""Thread predicates: who executes which statement of a rewritten kernel, derived from what the statement does.
+
+    one thread          initialises and invalidates barriers, expects bytes and issues bulk copies, of which each
+                        counts once
+    one of each warp    arrives on a barrier that counts as many arrivals as its scope has warps
+    all                 everything else
+
+A loader with nothing but bulk copies to issue is one thread altogether. Otherwise a wait of a loader goes with what it
+guards: were all to wait where one goes on, the barrier could run two phases ahead of a warp that is late, which would
+then wait for ever.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import groupby
+
+from interlace.loops.ir.statements import (
+    WARP,
+    Arrive,
+    ArriveExpect,
+    Block,
+    Copy,
+    ElectOne,
+    FenceBarrierInit,
+    InitBarrier,
+    Invalidate,
+    Kernel,
+    Let,
+    Load,
+    Per,
+    Role,
+    RoleKind,
+    Stmt,
+    WaitParity,
+)
+from interlace.loops.ir.traverse import walk
+
+
+def elect(kernel: Kernel) -> Kernel:
+    """``kernel`` with its predicates."""
+    counts = {s.name: s.count for s in walk(kernel.body) if isinstance(s, InitBarrier)}
+    return replace(kernel, body=_elected(kernel.body, kernel.block_threads, counts, loader=False))
+
+
+def _elected(body: tuple[Stmt, ...], threads: int, counts: dict[str, int], *, loader: bool) -> tuple[Stmt, ...]:
+    """The statements of a scope of ``threads`` threads, neighbours that the same threads execute together."""
+    who: list[Per | None] = []
+    for stmt in reversed(body):
+        guards = loader and isinstance(stmt, WaitParity) and bool(who) and who[-1] is Per.SCOPE
+        who.append(Per.SCOPE if guards else _who(stmt, threads, counts))
+    out: list[Stmt] = []
+    for per, together in groupby(zip(body, reversed(who), strict=True), key=lambda pair: pair[1]):
+        stmts = tuple(stmt for stmt, _ in together)
+        if per is None:
+            out += (_inside(stmt, threads, counts, loader=loader) for stmt in stmts)
+        else:
+            out.append(ElectOne(stmts, per))
+    return tuple(out)
+
+
+def _who(stmt: Stmt, threads: int, counts: dict[str, int]) -> Per | None:
+    match stmt:
+        case InitBarrier() | FenceBarrierInit() | Invalidate() | ArriveExpect():
+            return Per.SCOPE
+        case Load() if stmt.by is Copy.TMA:
+            return Per.SCOPE
+        case Arrive() if counts[stmt.barrier.name] == threads // WARP:
+            return Per.WARP
+    return None
+
+
+def _inside(stmt: Stmt, threads: int, counts: dict[str, int], *, loader: bool) -> Stmt:
+    if not isinstance(stmt, Block):
+        return stmt
+    if not isinstance(stmt, Role):
+        return replace(stmt, body=_elected(stmt.body, threads, counts, loader=loader))
+    loader = stmt.kind is RoleKind.LOADER
+    leaves = [s for s in walk(stmt.body) if not isinstance(s, Block | Let | WaitParity)]
+    if loader and all(_who(s, stmt.threads, counts) is Per.SCOPE for s in leaves):
+        return replace(stmt, body=(ElectOne(stmt.body),))
+    return replace(stmt, body=_elected(stmt.body, stmt.threads, counts, loader=loader))

@@ -1,0 +1,111 @@
+"""Where an emitted kernel may wait less than its IR says, because nothing can tell.
+
+    reductions      threads combine what each of them has once after a loop instead of at every step
+    products        a consumer releases the stages of a matmul one step later, so that two products are in flight
+    stores by TMA   are awaited when their slot of the ring is loaded anew, not at once
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from interlace.loops.ir.index import Binary
+from interlace.loops.ir.statements import (
+    AllocBarrier,
+    Arrive,
+    Block,
+    Copy,
+    ElectOne,
+    For,
+    Kernel,
+    Load,
+    Matmul,
+    Reduce,
+    Stmt,
+    Store,
+)
+from interlace.loops.ir.traverse import boxes, value_boxes, walk, written
+
+
+def touching(body: tuple[Stmt, ...], name: str) -> Iterator[Stmt]:
+    for stmt in walk(body):
+        if name in {box.tensor for box in boxes(stmt)}:
+            yield stmt
+
+
+def hoisted(loop: For) -> tuple[Reduce, ...]:
+    """Reductions that threads may combine once after the loop: nothing in it reads or writes what they reduce to."""
+    found: dict[str, Reduce] = {}
+    for stmt in walk(loop.body):
+        if isinstance(stmt, Reduce) and stmt.dst.tensor not in found:
+            same = (
+                isinstance(s, Reduce)
+                and (s.op, s.dst, s.shape) == (stmt.op, stmt.dst, stmt.shape)
+                and s.dst.tensor not in {box.tensor for box in value_boxes(s.value)}
+                for s in touching(loop.body, stmt.dst.tensor)
+            )
+            if all(same):
+                found[stmt.dst.tensor] = stmt
+    return tuple(found.values())
+
+
+def lagging_releases(kernel: Kernel, loop: For) -> tuple[str, ...]:
+    """Barriers whose arrival may come a step late, so that two matrix products are in flight.
+
+    A loop with one matmul, whose sums nothing else in it touches, and releases of rings of two stages or more that
+    nothing but the matmul reads.
+    """
+    products = [s for s in loop.body if isinstance(s, Matmul)]
+    if len(products) != 1 or not kernel.loader_threads:
+        return ()
+    (product,) = products
+    operands = {product.a.tensor, product.b.tensor}
+    if any(isinstance(s, Block) and not isinstance(s, ElectOne) for s in loop.body):
+        return ()
+    if any(len(list(touching(loop.body, name))) > 1 for name in (product.acc.tensor, *operands)):
+        return ()
+    if any((kernel.tensor(name).stages or 1) < 2 for name in operands):
+        return ()
+    released = [b.barrier.name for s in loop.body if isinstance(s, ElectOne) for b in s.body if isinstance(b, Arrive)]
+    of = {s.name: s.tensor for s in walk(kernel.body) if isinstance(s, AllocBarrier)}
+    return tuple(name for name in released if of[name] in operands)
+
+
+def filled_by_tma(kernel: Kernel, tile: str) -> bool:
+    """Whether nothing but bulk copies writes a tile, so that a store of it by TMA needs no fence."""
+    writers = (s for s in walk(kernel.body) if (box := written(s)) is not None and box.tensor == tile)
+    return all(isinstance(s, Load) and s.by is Copy.TMA for s in writers)
+
+
+def deferred_stores(kernel: Kernel) -> frozenset[Store]:
+    """The one store by TMA, if it empties a ring that only TMA fills, directly in the loop that loads ahead.
+
+    The thread that stores issues the loads too, so it may wait there: before a load, for the stores out of its slot.
+    """
+    stores = {s for s in walk(kernel.body) if isinstance(s, Store) and s.by is Copy.TMA}
+    if len(stores) != 1 or kernel.loader_threads:
+        return frozenset()
+    (store,) = stores
+    loads = [s for s in walk(kernel.body) if isinstance(s, Load) and s.dst.tensor == store.src.tensor]
+    ahead = [s for s in loads if pending_stores(kernel, s, store) is not None]
+    held = [s for s in walk(kernel.body) if isinstance(s, For) and store in s.body]
+    with_load = [loop for loop in held if set(ahead) & set(walk(loop.body))]
+    by_tma = all(s.by is Copy.TMA for s in loads)
+    return frozenset(stores) if by_tma and ahead and with_load else frozenset()
+
+
+def pending_stores(kernel: Kernel, load: Load, store: Store) -> int | None:
+    """Stores that need not have been read when ``load`` begins; None if it does not fill the ring that they empty.
+
+    Worked example, 4 stages, prefetch 2: at step 6 the load is of step 8, into the slot of step 4. Steps 0 to 5 have
+    been stored; all but the newest one must have been read: ``4 - 1 - 2``.
+    """
+    ahead, here = load.dst.slot, store.src.slot
+    stages = kernel.tensor(load.dst.tensor).stages
+    if load.dst.tensor != store.src.tensor or ahead is None or here is None or stages is None:
+        return None
+    for prefetch in range(stages):
+        names = (ahead.left, here.left) if isinstance(ahead, Binary) and isinstance(here, Binary) else (ahead, here)
+        if names[0] == names[1] + prefetch:
+            return stages - 1 - prefetch
+    return None

@@ -1,0 +1,1 @@
+"""What a kernel must keep to, checked before anything is rewritten."""

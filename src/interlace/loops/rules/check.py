@@ -1,0 +1,364 @@
+"""The rules of the IR, checked before anything is rewritten: each error names its rule and its tensor."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from itertools import chain
+from math import isinf
+
+from interlace.core.dtypes import bf16, fp16, fp32
+from interlace.core.errors import BoxError, CarriedError, DepthError, PipelineError, ScopeError, SharedMemoryError
+from interlace.loops.ir.index import Const, Index, always_positive, divided_by, evaluate, names
+from interlace.loops.ir.nest import Nest, Site, nest_of, sites
+from interlace.loops.ir.smem import BLOCK_BYTES, most_stages
+from interlace.loops.ir.statements import (
+    WARP,
+    Box,
+    Copy,
+    For,
+    Kernel,
+    Load,
+    LoopKind,
+    Matmul,
+    Memory,
+    Pointwise,
+    Reduce,
+    Ring,
+    Stmt,
+    Store,
+    Tensor,
+)
+from interlace.loops.ir.text import print_index
+from interlace.loops.ir.traverse import boxes, indices, leaves, read, value_boxes, walk, written
+from interlace.loops.ir.values import Coord, Scalar, Value
+from interlace.loops.rules.copies import check_load, check_store, check_strides
+from interlace.loops.rules.outputs import check_outputs
+from interlace.loops.rules.threads import check_thread_loop
+
+#: Bytes of a swizzled row.
+SWIZZLE_BYTES = 128
+#: The largest number of fp32.
+FP32_MOST = (2 - 2**-23) * 2.0**127
+
+
+def check_kernel(kernel: Kernel) -> None:
+    """Checks a source kernel.
+
+    Raises:
+        BoxError: an asynchronous copy of a box or a tensor that the hardware does not take.
+        PipelineError: any other broken rule.
+    """
+    _check_names(kernel)
+    for tensor in kernel.tensors:
+        _check_tensor(tensor)
+        for extent in tensor.shape:
+            _check_divided_by(kernel, extent)
+    for site in sites(kernel.body):
+        _check_scope(kernel, site)
+        for index in indices(site.stmt):
+            _check_divided_by(kernel, index)
+        for box in boxes(site.stmt):
+            _check_box(kernel, box)
+        match site.stmt:
+            case Load():
+                check_load(kernel, site.stmt)
+            case Store():
+                check_store(kernel, site.stmt)
+            case Pointwise():
+                _check_value(kernel, site.stmt.dst.shape, site.stmt.value, site.stmt.dst)
+            case Reduce():
+                _check_reduce(kernel, site.stmt)
+            case Matmul():
+                _check_matmul(kernel, site.stmt)
+    check_outputs(kernel)
+    for stmt in walk(kernel.body):
+        if isinstance(stmt, For) and stmt.kind is LoopKind.THREAD:
+            check_thread_loop(kernel, stmt)
+        elif isinstance(stmt, Pointwise):
+            _check_in_place(kernel, stmt)
+
+
+def check_sizes(kernel: Kernel, sizes: Mapping[str, int]) -> None:
+    """Checks run-time extents before a launch.
+
+    Raises:
+        PipelineError: an extent is missing or negative, or makes a tensor's negative, or a divisor 0 or less.
+        BoxError: with these extents a tensor's strides are not what asynchronous copies take.
+    """
+    for name in kernel.symbols:
+        if sizes.get(name, -1) < 0:
+            raise PipelineError(
+                f"kernel {kernel.name!r}: extent {name!r} is {sizes.get(name)}; give a number from 0 up"
+            )
+    statements = [site.stmt for site in sites(kernel.body)]
+    extents = (n for tensor in kernel.tensors for n in tensor.shape)
+    for index in chain(extents, *map(indices, statements)):
+        for by in divided_by(index):
+            if names(by) <= set(kernel.symbols) and evaluate(by, sizes) < 1:
+                raise PipelineError(
+                    f"kernel {kernel.name!r} divides by {print_index(by)}, which is {evaluate(by, sizes)} under "
+                    f"{dict(sizes)}; it must be 1 or more"
+                )
+    for tensor in kernel.tensors:
+        shape = tuple(evaluate(n, sizes) for n in tensor.shape)
+        if min(shape) < 0:
+            raise PipelineError(
+                f"kernel {kernel.name!r}: tensor {tensor.name!r} has shape {shape} under {dict(sizes)}; "
+                "give extents that leave none below 0"
+            )
+    for stmt in statements:
+        match stmt:
+            case Load() | Store() if stmt.by is not Copy.PLAIN:
+                box = stmt.src if isinstance(stmt, Load) else stmt.dst
+                tensor = kernel.tensor(box.tensor)
+                check_strides(tensor, tuple(evaluate(n, sizes) for n in tensor.shape), stmt.by)
+
+
+def check_ring(kernel: Kernel, ring: Ring) -> Nest:
+    """Checks one circular buffer and returns the nest that it is carried through.
+
+    Raises:
+        DepthError: no stage, or a prefetch distance outside 0 .. stages - 1.
+        SharedMemoryError: more stages than the shared memory of a block could hold.
+        ScopeError: no load of the tensor directly in a loop, or a use outside that loop.
+        CarriedError: an iteration uses what an earlier one left in the tensor.
+    """
+    name = ring.tensor
+    if name not in {t.name for t in kernel.tensors} or kernel.tensor(name).memory is not Memory.SHARED:
+        raise ScopeError(f"circular buffer {name!r}: kernel {kernel.name!r} has no shared tensor of this name")
+    if ring.stages < 1:
+        raise DepthError(f"circular buffer {name!r}: depth is {ring.stages} stages; use 1 or more")
+    if not 0 <= ring.prefetch < ring.stages:
+        raise DepthError(
+            f"circular buffer {name!r}: prefetch distance is {ring.prefetch} with {ring.stages} stages; "
+            f"use 0 to {ring.stages - 1}"
+        )
+    tile = kernel.tensor(name)
+    most = most_stages(tile)
+    if ring.stages > most:
+        raise SharedMemoryError(
+            f"circular buffer {name!r}: {ring.stages} stages of {tile.tile_bytes} bytes and their barriers are more "
+            f"than the {BLOCK_BYTES} bytes of shared memory that a block has; "
+            + (f"{most} stages would fit" if most else "not even one stage would fit; make the tile smaller")
+        )
+    everything = tuple(sites(kernel.body))
+    writers = [s for s in everything if (w := written(s.stmt)) is not None and w.tensor == name]
+    loads = [s for s in writers if isinstance(s.stmt, Load)]
+    if not loads:
+        raise ScopeError(f"circular buffer {name!r}: nothing loads it; mark a tensor that a load writes")
+    if len(writers) > 1:
+        raise CarriedError(
+            f"circular buffer {name!r}: written {len(writers)} times in an iteration, so later stages would depend "
+            "on it; write results to another tensor"
+        )
+    load, stmt = loads[0], loads[0].stmt
+    assert isinstance(stmt, Load)
+    nest = nest_of(load.around)
+    if nest is None:
+        raise ScopeError(
+            f"circular buffer {name!r}: its load is not directly in a serial or unrolled loop; move it there"
+        )
+    for use in everything:
+        if name not in {box.tensor for box in read(use.stmt)}:
+            continue
+        if nest.loops[-1] not in use.around:
+            raise ScopeError(
+                f"circular buffer {name!r}: used outside of loop {nest.loops[-1].var!r}, where its slot is not "
+                "defined; copy what is needed to registers inside"
+            )
+        if use.place < load.place:
+            raise CarriedError(
+                f"circular buffer {name!r}: read before its load in the same iteration, which is the stage of the "
+                "iteration before; move the load up"
+            )
+    return nest
+
+
+def _check_names(kernel: Kernel) -> None:
+    if kernel.threads < WARP or kernel.threads % WARP or kernel.threads > 1024:
+        raise PipelineError(
+            f"kernel {kernel.name!r} has {kernel.threads} threads; use a multiple of {WARP} up to 1024"
+        )
+    seen: set[str] = set()
+    for name in declared_names(kernel):
+        if name in seen:
+            raise PipelineError(f"kernel {kernel.name!r}: the name {name!r} is used twice; rename one")
+        seen.add(name)
+
+
+def declared_names(kernel: Kernel) -> list[str]:
+    """Names of tensors, extents and loop variables, each of which stands for one thing in the whole kernel."""
+    loops = [stmt.var for stmt in walk(kernel.body) if isinstance(stmt, For)]
+    return [*(t.name for t in kernel.tensors), *kernel.symbols, *loops]
+
+
+def _check_tensor(tensor: Tensor) -> None:
+    if not tensor.shape:
+        raise PipelineError(f"tensor {tensor.name!r} has no dimensions; give it at least one")
+    if tensor.align_bytes < 1:
+        raise PipelineError(f"tensor {tensor.name!r} is aligned to {tensor.align_bytes} bytes; give a positive number")
+    if tensor.memory is Memory.GLOBAL:
+        return
+    if len(tensor.tile) != len(tensor.shape) or min(tensor.tile) < 1:
+        raise PipelineError(
+            f"tensor {tensor.name!r} is in {tensor.memory.value} memory; its extents must be positive numbers"
+        )
+    if tensor.swizzle_bytes not in (0, SWIZZLE_BYTES):
+        raise BoxError(f"tensor {tensor.name!r}: swizzle of {tensor.swizzle_bytes} bytes; use {SWIZZLE_BYTES}, or none")
+    row_bytes = tensor.tile[-1] * tensor.dtype.itemsize
+    if tensor.swizzle_bytes and row_bytes != SWIZZLE_BYTES:
+        raise BoxError(
+            f"tensor {tensor.name!r} is swizzled by {SWIZZLE_BYTES} bytes, but its rows have {row_bytes}; "
+            "let them have as many"
+        )
+
+
+def _check_divided_by(kernel: Kernel, index: Index) -> None:
+    """What is made of run-time extents alone, ``check_sizes`` looks at."""
+    for by in divided_by(index):
+        if not always_positive(by) and (not names(by) or not names(by) <= set(kernel.symbols)):
+            raise PipelineError(
+                f"kernel {kernel.name!r} divides by {print_index(by)}, which may be 0 or less; "
+                "divide by positive numbers or by extents"
+            )
+
+
+def _check_scope(kernel: Kernel, site: Site) -> None:
+    known = {*kernel.symbols, *(a.var for a in site.around if isinstance(a, For))}
+    for index in indices(site.stmt):
+        unknown = sorted(names(index) - known)
+        if unknown:
+            raise PipelineError(
+                f"kernel {kernel.name!r}: {unknown[0]!r} is neither an extent nor a loop variable where it is used"
+            )
+    if isinstance(site.stmt, For) and site.stmt.kind is LoopKind.BLOCK:
+        around = [a for a in site.around if isinstance(a, For) and a.kind is LoopKind.BLOCK]
+        moving = sorted(names(site.stmt.stop) - set(kernel.symbols))
+        if moving:
+            raise PipelineError(
+                f"kernel {kernel.name!r}: block loop {site.stmt.var!r} runs to {print_index(site.stmt.stop)}, but "
+                f"blocks are numbered before there is a {moving[0]!r}; let it run to the most that this can be, and "
+                "put what its blocks do under a condition"
+            )
+        if len(around) != len(site.around) or len(around) > 2 or len(_body_around(kernel, site)) != 1:
+            raise PipelineError(
+                f"kernel {kernel.name!r}: block loop {site.stmt.var!r} must stand alone at the outside, "
+                "with at most two others"
+            )
+
+
+def _body_around(kernel: Kernel, site: Site) -> tuple[Stmt, ...]:
+    if not site.around:
+        return kernel.body
+    outer = site.around[-1]
+    assert isinstance(outer, For)
+    return outer.body
+
+
+def _check_box(kernel: Kernel, box: Box) -> None:
+    if box.tensor not in {t.name for t in kernel.tensors}:
+        raise PipelineError(f"kernel {kernel.name!r} has no tensor {box.tensor!r}; declare it")
+    tensor = kernel.tensor(box.tensor)
+    if len(box.shape) != len(tensor.shape) or len(box.origin) != len(tensor.shape) or min(box.shape) < 1:
+        raise PipelineError(
+            f"tensor {box.tensor!r} has {len(tensor.shape)} dimensions; its box has shape {box.shape}; "
+            "give a positive extent for each"
+        )
+    if tensor.memory is Memory.GLOBAL:
+        return
+    for axis, (first, n, extent) in enumerate(zip(box.origin, box.shape, tensor.tile, strict=True)):
+        start = first.value if isinstance(first, Const) else 0  # what depends on a variable is known at a run alone
+        if not 0 <= start <= extent - n:
+            raise PipelineError(
+                f"a box of tile {box.tensor!r} covers {start} .. {start + n - 1} of 0 .. {extent - 1} along axis "
+                f"{axis}; only global tensors clip, so keep it inside"
+            )
+
+
+def _check_value(kernel: Kernel, shape: tuple[int, ...], value: Value, target: Box) -> None:
+    if kernel.tensor(target.tensor).memory is Memory.GLOBAL and not kernel.tensor(target.tensor).written:
+        raise PipelineError(f"{target.tensor!r} is assigned to but is an input; declare it as an output")
+    for leaf in leaves(value):
+        if isinstance(leaf, Coord) and not 0 <= leaf.axis < len(shape):
+            raise PipelineError(
+                f"value of {target.tensor!r} takes coordinate {leaf.axis} of a tile of {shape}; "
+                f"its axes are 0 to {len(shape) - 1}"
+            )
+        if isinstance(leaf, Scalar) and not (isinf(leaf.number) or abs(leaf.number) <= FP32_MOST):
+            raise PipelineError(f"value of {target.tensor!r} has the number {leaf.number}, which fp32 does not have")
+    for box in value_boxes(value):
+        padded = (1,) * (len(shape) - len(box.shape)) + box.shape
+        if len(padded) != len(shape) or any(n not in (1, e) for n, e in zip(padded, shape, strict=True)):
+            raise PipelineError(
+                f"box of {box.tensor!r} has shape {box.shape}, which does not broadcast to the {shape} "
+                f"written to {target.tensor!r}"
+            )
+
+
+def _check_in_place(kernel: Kernel, stmt: Pointwise) -> None:
+    """Each thread reads and writes its own elements; of a tile that it writes it may read these, or apart from them."""
+    for box in value_boxes(stmt.value):
+        mine = box == stmt.dst or box.tensor != stmt.dst.tensor
+        if kernel.tensor(box.tensor).memory is Memory.SHARED and not mine and not _apart(box, stmt.dst):
+            raise PipelineError(
+                f"value of {box.tensor!r} reads elements of it that other threads write in the same statement; "
+                "use another tile"
+            )
+
+
+def _apart(a: Box, b: Box) -> bool:
+    """Whether two boxes of one tile are known to have no element in common."""
+    return any(
+        isinstance(i, Const) and isinstance(j, Const) and (i.value + m <= j.value or j.value + n <= i.value)
+        for i, m, j, n in zip(a.origin, a.shape, b.origin, b.shape, strict=True)
+    )
+
+
+def _check_reduce(kernel: Kernel, stmt: Reduce) -> None:
+    target, rank = kernel.tensor(stmt.dst.tensor), len(stmt.shape)
+    if min(stmt.shape, default=0) < 1:
+        raise PipelineError(f"reduction to {target.name!r} over a tile of {stmt.shape}; give it positive extents")
+    if len(set(stmt.axes)) != len(stmt.axes) or not set(stmt.axes) <= set(range(rank)):
+        raise PipelineError(
+            f"reduction to {target.name!r}: axes {stmt.axes} of {stmt.shape}; name each once, from 0 to {rank - 1}"
+        )
+    kept = tuple(1 if axis in stmt.axes else n for axis, n in enumerate(stmt.shape))
+    if target.memory is not Memory.REGISTER or stmt.dst.shape != kept or not stmt.axes:
+        raise PipelineError(
+            f"reduction to {target.name!r}: needs a register box of {kept} for axes {stmt.axes} of {stmt.shape}"
+        )
+    if target.dtype != fp32:
+        raise PipelineError(
+            f"reduction to {target.name!r}, which is {target.dtype}: threads combine in fp32 and would not round at "
+            "each step; reduce to an fp32 tile and assign that"
+        )
+    _check_value(kernel, stmt.shape, stmt.value, stmt.dst)
+
+
+def _check_matmul(kernel: Kernel, stmt: Matmul) -> None:
+    acc, a, b = (kernel.tensor(box.tensor) for box in (stmt.acc, stmt.a, stmt.b))
+    memories = acc.memory, a.memory, b.memory
+    if memories != (Memory.REGISTER, Memory.SHARED, Memory.SHARED) or acc.dtype != fp32:
+        raise PipelineError(f"matmul into {acc.name!r}: needs an fp32 register tile and two shared tiles")
+    if a.dtype != b.dtype or a.dtype not in (bf16, fp16):
+        raise PipelineError(f"matmul of {a.name!r} and {b.name!r}: both must be bf16, or both fp16")
+    pairs = (stmt.acc, acc), (stmt.a, a), (stmt.b, b)
+    whole = all(box.shape == tensor.tile and len(tensor.tile) == 2 for box, tensor in pairs)
+    if not whole or (a.tile[0], b.tile[0]) != acc.tile or a.tile[1] != b.tile[1]:
+        raise PipelineError(
+            f"matmul into {acc.name!r} {acc.tile}: {a.name!r} {a.tile} and {b.name!r} {b.tile} "
+            "must be whole tiles of m x k and n x k"
+        )
+    if acc.tile[0] % 64 or acc.tile[1] % 8 or acc.tile[1] > 256 or a.tile[1] % 16:
+        raise PipelineError(
+            f"matmul into {acc.name!r}: wgmma takes m in multiples of 64, n of 8 up to 256, k of 16; "
+            f"not {acc.tile[0]} x {acc.tile[1]} x {a.tile[1]}"
+        )
+    for tensor in (a, b):
+        for stmt_ in (s.stmt for s in sites(kernel.body)):
+            target = written(stmt_)
+            by_tma = isinstance(stmt_, Load) and stmt_.by is Copy.TMA
+            if target is not None and target.tensor == tensor.name and not by_tma:
+                raise PipelineError(
+                    f"matmul reads {tensor.name!r} through the async proxy, but not only TMA writes it; load it by TMA"
+                )

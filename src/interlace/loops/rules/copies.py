@@ -1,0 +1,128 @@
+"""The rules of copies between global memory and tiles.
+
+What TMA takes (CUDA driver API, cuTensorMapEncodeTiled): at most 256 elements a side, rows of the box a multiple of 16
+bytes, base address and strides a multiple of 16 bytes. Worked example: a 100 x 60 fp32 tensor has rows of 240 bytes,
+fine; 100 x 61 has 244, which no tensor map can describe. Of its five dimensions kernels may use three, and of its
+swizzles that of 128 bytes.
+"""
+
+from __future__ import annotations
+
+from math import prod
+
+from interlace.core.errors import BoxError, PipelineError
+from interlace.loops.ir.index import Const, divisor
+from interlace.loops.ir.statements import Box, Copy, Kernel, Load, Memory, Store, Tensor
+
+#: Largest side of a TMA box, in elements, and largest number of dimensions.
+TMA_SIDE = 256
+TMA_RANK = 3
+#: What rows, strides and addresses of asynchronous copies are multiples of.
+COPY_BYTES = 16
+#: Bytes that one phase of an mbarrier can count.
+TRANSACTION_BYTES = (1 << 20) - 1
+
+
+def check_load(kernel: Kernel, load: Load) -> None:
+    """Checks a load.
+
+    Raises:
+        BoxError: an asynchronous copy of a box or a tensor that the hardware does not take.
+        PipelineError: any other broken rule.
+    """
+    source, target = kernel.tensor(load.src.tensor), kernel.tensor(load.dst.tensor)
+    if source.memory is not Memory.GLOBAL or target.memory is Memory.GLOBAL:
+        raise PipelineError(f"load of {target.name!r}: a load goes from global memory to a tile")
+    if target.memory is Memory.REGISTER and load.by is not Copy.PLAIN:
+        raise PipelineError(f"load of {target.name!r}: {load.by.value} writes shared memory; use Copy.PLAIN")
+    _check_copy(kernel, load, load.src, load.dst)
+
+
+def check_store(kernel: Kernel, store: Store) -> None:
+    """Checks a store.
+
+    Raises:
+        BoxError: an asynchronous copy of a box or a tensor that the hardware does not take.
+        PipelineError: any other broken rule.
+    """
+    source, target = kernel.tensor(store.src.tensor), kernel.tensor(store.dst.tensor)
+    if target.memory is not Memory.GLOBAL or source.memory is Memory.GLOBAL:
+        raise PipelineError(f"store of {source.name!r}: a store goes from a tile to global memory")
+    if store.by is Copy.CP_ASYNC or (store.by is Copy.TMA and source.memory is not Memory.SHARED):
+        raise PipelineError(f"store of {source.name!r}: store plainly, or from shared memory by TMA")
+    if not target.written:
+        raise PipelineError(f"store to {target.name!r}, which is an input; declare it as an output")
+    _check_copy(kernel, store, store.dst, store.src)
+
+
+def _check_copy(kernel: Kernel, stmt: Load | Store, outside: Box, inside: Box) -> None:
+    if _squeezed(outside.shape) != _squeezed(inside.shape):
+        raise PipelineError(
+            f"copy between {outside.tensor!r} and {inside.tensor!r}: boxes of {outside.shape} and {inside.shape} differ"
+        )
+    if stmt.by is Copy.PLAIN:
+        return
+    tensor, tile = kernel.tensor(outside.tensor), kernel.tensor(inside.tensor)
+    if tensor.dtype != tile.dtype:
+        raise BoxError(
+            f"{stmt.by.value} copies bytes: {tensor.name!r} is {tensor.dtype}, {tile.name!r} is {tile.dtype}; "
+            "use one dtype or Copy.PLAIN"
+        )
+    if inside.shape != tile.tile:
+        raise BoxError(f"{stmt.by.value} fills whole tiles: {tile.name!r} has {tile.tile}, its box {inside.shape}")
+    row_bytes = outside.shape[-1] * tensor.dtype.itemsize
+    if row_bytes % COPY_BYTES:
+        raise BoxError(
+            f"{stmt.by.value} box of {tensor.name!r}: inner bytes are {row_bytes}; use a multiple of {COPY_BYTES}"
+        )
+    if tensor.align_bytes % COPY_BYTES:
+        raise BoxError(
+            f"{stmt.by.value} box of {tensor.name!r}: base is aligned to {tensor.align_bytes} bytes; "
+            f"{COPY_BYTES} are needed"
+        )
+    check_strides(tensor, tuple(n.value if isinstance(n, Const) else 0 for n in tensor.shape), stmt.by)
+    if stmt.by is Copy.TMA:
+        _check_tma(tensor, tile, outside)
+    elif outside.shape[-1] != inside.shape[-1]:
+        raise BoxError(
+            f"cp.async box of {tensor.name!r}: its rows have {outside.shape[-1]} elements, those of {tile.name!r} "
+            f"{inside.shape[-1]}; give the tile the box's last dimension"
+        )
+    elif divisor(outside.origin[-1]) * tensor.dtype.itemsize % COPY_BYTES:
+        raise BoxError(
+            f"cp.async box of {tensor.name!r}: its inner origin is no known multiple of {COPY_BYTES} bytes; "
+            "use multiples of the tile, or TMA"
+        )
+
+
+def check_strides(tensor: Tensor, shape: tuple[int, ...], by: Copy) -> None:
+    """Checks the strides of a tensor of ``shape``, copied asynchronously; extents not known yet count as 0, and pass.
+
+    Raises:
+        BoxError: a stride is no multiple of 16 bytes.
+    """
+    for axis in range(1, len(shape)):
+        stride_bytes = prod(shape[axis:]) * tensor.dtype.itemsize
+        if stride_bytes % COPY_BYTES:
+            raise BoxError(
+                f"{by.value} box of {tensor.name!r}: stride of dimension {axis - 1} is {stride_bytes} bytes; "
+                f"pad it to a multiple of {COPY_BYTES}"
+            )
+
+
+def _check_tma(tensor: Tensor, tile: Tensor, box: Box) -> None:
+    if len(box.shape) > TMA_RANK:
+        raise BoxError(f"TMA box of {tensor.name!r} has {len(box.shape)} dimensions; use up to {TMA_RANK}")
+    if max(box.shape) > TMA_SIDE:
+        raise BoxError(
+            f"TMA box of {tensor.name!r}: a side of {box.shape} is over {TMA_SIDE} elements; "
+            "split the tile, or view a long row as several short ones"
+        )
+    if tile.tile_bytes > TRANSACTION_BYTES:
+        raise BoxError(
+            f"TMA box of {tensor.name!r}: {tile.tile_bytes} bytes; a barrier counts up to {TRANSACTION_BYTES}"
+        )
+
+
+def _squeezed(shape: tuple[int, ...]) -> tuple[int, ...]:
+    return tuple(n for n in shape if n != 1)

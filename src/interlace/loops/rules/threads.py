@@ -1,0 +1,61 @@
+"""The rules of a loop over threads, whose iterations run side by side and wait for nothing.
+
+Worked example, 32 columns of 64 elements over 256 threads. Thread 70 takes t = 70, 326, 582, ...: of column 1, then 5,
+then 9, element 6. Of eight iterations each, no two write the same element of ``y``:
+
+    with k.thread("t", 64 * 32) as t:
+        k.store(y.at(t // 64, t % 64), s.at(t % 64, t // 64, shape=(1, 1)))
+
+Inside stand assignments, plain stores out of shared memory, serial and unrolled loops, and conditions. What the loop
+writes it does not read, so that no iteration sees another. The rewrite lets threads meet around a loop that writes
+shared memory; of an output ``check_outputs`` sees to it that no other place writes it.
+
+A destination begins where the loop's variable says. That no two iterations then write the same element is the
+writer's promise: nothing here can tell, but the interpreter does.
+"""
+
+from __future__ import annotations
+
+from interlace.core.errors import PipelineError
+from interlace.loops.ir.index import names
+from interlace.loops.ir.statements import Copy, For, If, Kernel, LoopKind, Memory, Pointwise, Stmt, Store
+from interlace.loops.ir.traverse import boxes, read, walk, written
+
+
+def check_thread_loop(kernel: Kernel, loop: For) -> None:
+    """Checks one loop over threads of a source kernel.
+
+    Raises:
+        PipelineError: a broken rule; the message names the loop and the tensor, or the loop inside.
+    """
+    inside = tuple(walk(loop.body))
+    for stmt in inside:
+        _check_kind(loop, stmt)
+        for used in boxes(stmt):
+            if kernel.tensor(used.tensor).memory is Memory.REGISTER:
+                raise _refused(loop, f"{used.tensor!r} lies in registers of all threads; keep it in shared memory")
+        target = written(stmt)
+        if target is not None and not any(loop.var in names(o) for o in target.origin):
+            what = f"every iteration writes the same box of {target.tensor!r}"
+            raise _refused(loop, f"{what}; let its origin depend on {loop.var!r}")
+    wrote = {box.tensor for stmt in inside if (box := written(stmt)) is not None}
+    for box in (b for stmt in inside for b in read(stmt)):
+        if box.tensor in wrote:
+            raise _refused(loop, f"it reads {box.tensor!r}, which its other iterations write; use another tensor")
+
+
+def _check_kind(loop: For, stmt: Stmt) -> None:
+    match stmt:
+        case If() | Pointwise() | Store(by=Copy.PLAIN):
+            return
+        case For():
+            if stmt.kind is LoopKind.THREAD:
+                raise _refused(loop, f"another of them, {stmt.var!r}, stands in it; make that one serial")
+        case _:
+            (target, *_) = boxes(stmt)
+            what = f"a {type(stmt).__name__.lower()} to {target.tensor!r} takes all threads together"
+            raise _refused(loop, f"{what}; move it out")
+
+
+def _refused(loop: For, why: str) -> PipelineError:
+    return PipelineError(f"loop {loop.var!r} over threads: {why}")

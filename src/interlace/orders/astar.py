@@ -1,0 +1,310 @@
+"""A* over the states of ``states.py``, by the moves of ``moves.py`` and the lower bound of ``remaining.py``.
+
+Open states wait in lists by (lower bound, loads so far). The list of the least bound goes first and, in it,
+the state that has come furthest. A state that is reached again at fewer loads is opened again.
+
+    bound 8   loads 3: states 17, 12    loads 5: state 20     next is 20, then 12, 17, and all that they
+    bound 9   loads 4: state 15                               open at bound 8; then bound 9, if 9 is under
+                                                              the best order known
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import pairwise
+from time import monotonic
+from typing import NamedTuple, TypeVar
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+from interlace.graph.access import Ints
+from interlace.orders.moves import Moves, find_moves, room
+from interlace.orders.panels import Cache, PanelGrid, Visit
+from interlace.orders.remaining import Table, remaining, table
+from interlace.orders.states import Shape, mix, name, unpack
+
+T = TypeVar("T", bound=np.generic)
+Progress = Callable[[int, int, int], None]
+"""Called with states kept, the lower bound reached and the loads of the best order known."""
+_RUNNING, _FULL, _OVER = 0, 1, 2
+_SLICE = 2_000  # states between looks at the clock
+_MOST_BYTES = 1 << 30
+_ENTRIES = 2  # for each state; it has one while it is open, and leaves one behind when it is reached at fewer loads
+
+
+class _Store(NamedTuple):
+    """States, a hash table that finds them by key, and the open ones as lists by (bound, cost)."""
+
+    keys: Ints
+    cost: NDArray[np.int32]
+    parent: NDArray[np.int32]
+    closed: NDArray[np.bool_]
+    slots: NDArray[np.int32]
+    entry: NDArray[np.int32]
+    after: NDArray[np.int32]
+    heads: NDArray[np.int32]
+
+
+class _At(NamedTuple):
+    """Where the search stands, each a single number in an array.
+
+    Attributes:
+        states, entries: rows in use.
+        free: the first entry that is not; ``after`` leads to the next, -1 behind the last.
+        bound: every order that could cost less than this is ruled out.
+        best: loads of the best order known.
+        goal: the state that ends it, -1 for the order that the search began with.
+    """
+
+    states: Ints
+    entries: Ints
+    free: Ints
+    bound: Ints
+    best: Ints
+    goal: Ints
+
+
+def state_bytes(shape: Shape) -> int:
+    """The most that a state takes: its key, cost, parent, whether it is closed, its slots and its entries.
+
+    8 x 8 tiles and 9 units: bits 5, so 12 units to a word; 2 words, 16 + 4 + 4 + 1 + 16 + 16 = 57 bytes.
+    """
+    return 8 * shape.words + 4 + 4 + 1 + 4 * 4 + _ENTRIES * (4 + 4)
+
+
+class Search:
+    """One search: the arrays that compiled code works on, which double when they are full.
+
+    Args:
+        max_states: None for as many as ``_MOST_BYTES`` hold, of which half are for copies while the arrays grow.
+    """
+
+    def __init__(self, grid: PanelGrid, capacity: int, cache: Cache, best: int, max_states: int | None) -> None:
+        opt = int(cache is Cache.OPT)
+        self.shape = Shape(grid.rows, grid.columns, grid.chunks, capacity, opt, grid.units.bit_length())
+        self.least: Table = table(grid.rows, grid.columns, capacity)
+        self.out = room(self.shape)
+        spare = 2 * len(self.out.cost)  # for the moves of one state
+        self.max_states = max_states or max(1, _MOST_BYTES // 2 // state_bytes(self.shape) - spare)
+        self.most_rows = self.max_states + spare
+        rows = min(max(4096, spare), self.most_rows)
+        self.store = _Store(
+            np.zeros((rows, self.shape.words), np.int64),
+            np.zeros(rows, np.int32),
+            np.zeros(rows, np.int32),
+            np.zeros(rows, np.bool_),
+            _slots(rows),
+            np.zeros(_ENTRIES * rows, np.int32),
+            _chain(0, _ENTRIES * rows, -1),
+            np.full((best + 1, best + 1), -1, np.int32),
+        )
+        no_units = np.zeros(capacity, np.int64)
+        bound = int(remaining(self.shape, self.least, 0, 0, no_units, 0))
+        self.at = _At(*(np.array([value], np.int64) for value in (0, 0, 0, bound, best, -1)))
+        if bound < best:
+            _add(self.store, self.at, self.store.keys[0].copy(), 0, -1)
+            _push(self.store, self.at, 0, bound, 0)
+
+    def run(self, seconds: float, progress: Progress | None) -> str:
+        """Search to the end; returns why it stopped before, or ""."""
+        end = monotonic() + seconds
+        while True:
+            status = _run(self.shape, self.least, self.store, self.at, self.out, _SLICE)
+            if status == _OVER:
+                return ""
+            if progress is not None:
+                progress(int(self.at.states[0]), int(self.at.bound[0]), int(self.at.best[0]))
+            if monotonic() > end:
+                return f"the limit of {seconds:g} seconds was reached"
+            if status == _FULL and not self._grow():
+                return f"the limit of {self.max_states} states was reached"
+
+    def _grow(self) -> bool:
+        """Double what is full; returns False if there are ``max_states``, give or take one state's moves."""
+        store, moves_at_once = self.store, len(self.out.cost)
+        more_entries = self.at.entries[0] + moves_at_once > len(store.entry)
+        if self.at.states[0] >= self.max_states or (more_entries and len(store.entry) == _ENTRIES * self.most_rows):
+            return False
+        if more_entries:
+            before, rows = len(store.entry), min(2 * len(store.entry), _ENTRIES * self.most_rows)
+            after = np.concatenate([store.after, _chain(before, rows, int(self.at.free[0]))])
+            store = store._replace(entry=_longer(store.entry, rows), after=after)
+            self.at.free[0] = before
+        if self.at.states[0] + moves_at_once > len(store.cost):
+            rows = min(2 * len(store.cost), self.most_rows)
+            store = store._replace(
+                keys=_longer(store.keys, rows),
+                cost=_longer(store.cost, rows),
+                parent=_longer(store.parent, rows),
+                closed=_longer(store.closed, rows),
+                slots=_slots(rows),
+            )
+            _rehash(store, self.at)
+        self.store = store
+        return True
+
+    def walk(self) -> tuple[Visit, ...]:
+        """The order that ends in the goal: its states from first to last, each move found again and renamed."""
+        states = [int(self.at.goal[0])]
+        while self.store.parent[states[-1]] >= 0:
+            states.append(int(self.store.parent[states[-1]]))
+        states.reverse()
+        shape, out, visits = self.shape, self.out, []
+        panels_of = np.arange(shape.rows + shape.columns)  # which panel of the grid each panel of the key is
+        units, masks, panels = np.empty(shape.capacity, np.int64), panels_of.copy(), panels_of.copy()
+        key = np.empty(shape.words, np.int64)
+        for state, following in pairwise(states):
+            visited, progress, held = unpack(shape, self.store.keys[state], units)
+            find_moves(shape, visited, progress, units, held, out)
+            # The cheapest first: two moves may lead to one state.
+            for i in np.argsort(out.cost[: out.found[0]], kind="stable"):
+                name(shape, out.visited[i], out.progress[i], out.units[i], out.held[i], masks, key, panels)
+                if np.array_equal(key, self.store.keys[following]):
+                    break
+            named = int(out.tile[i])
+            gained = int(out.visited[i]) & ~visited
+            for tile in sorted(range(shape.rows * shape.columns), key=lambda tile: tile != named):
+                if gained >> tile & 1:
+                    visits.append(_visit(shape, panels_of, tile, int(out.way[i]) if tile == named else 0))
+            panels_of = panels_of[panels]
+        return tuple(visits)
+
+
+def _visit(shape: Shape, panels_of: Ints, tile: int, way: int) -> Visit:
+    row, column = int(panels_of[tile // shape.columns]), int(panels_of[shape.rows + tile % shape.columns])
+    exchanged = row >= shape.rows  # the key has rows and columns exchanged
+    if exchanged:
+        row, column = column, row
+    return Visit(row, column - shape.rows, bool(way % 2) != exchanged, bool(way // 2))
+
+
+def _longer(column: NDArray[T], rows: int) -> NDArray[T]:
+    grown = np.zeros((rows, *column.shape[1:]), column.dtype)
+    grown[: len(column)] = column
+    return grown
+
+
+def _chain(first: int, end: int, following: int) -> NDArray[np.int32]:
+    """What comes after each of the entries ``first:end`` that are free."""
+    after = np.arange(first + 1, end + 1, dtype=np.int32)
+    after[-1] = following
+    return after
+
+
+def _slots(rows: int) -> NDArray[np.int32]:
+    """A hash table at most half full; its size is a power of two."""
+    return np.full(1 << (2 * rows - 1).bit_length(), -1, np.int32)
+
+
+@njit(cache=True)
+def _run(shape: Shape, least: Table, store: _Store, at: _At, out: Moves, steps: int) -> int:
+    """Expand up to ``steps`` states."""
+    units = np.empty(shape.capacity, np.int64)
+    masks = np.empty(shape.rows + shape.columns, np.int64)
+    panels = masks.copy()
+    key = np.empty(store.keys.shape[1], np.int64)
+    every_tile = (1 << (shape.rows * shape.columns)) - 1
+    while at.bound[0] < at.best[0]:
+        if (
+            at.states[0] + len(out.cost) > len(store.cost)
+            or at.entries[0] + len(out.cost) > len(store.entry)
+        ):
+            return _FULL
+        state = _pop(store, at)
+        if state < 0:
+            at.bound[0] += 1
+            continue
+        if steps == 0:
+            _push(store, at, state, at.bound[0], int(store.cost[state]))
+            store.closed[state] = False
+            return _RUNNING
+        steps -= 1
+        visited, progress, held = unpack(shape, store.keys[state], units)
+        find_moves(shape, visited, progress, units, held, out)
+        for i in range(out.found[0]):
+            cost = store.cost[state] + out.cost[i]
+            to_come = remaining(shape, least, out.visited[i], out.progress[i], out.units[i], out.held[i])
+            bound = max(cost + to_come, at.bound[0])
+            if bound >= at.best[0]:
+                continue
+            name(shape, out.visited[i], out.progress[i], out.units[i], out.held[i], masks, key, panels)
+            found = _add(store, at, key, cost, state)
+            if found < 0:
+                continue
+            if out.visited[i] == every_tile:
+                at.best[0], at.goal[0] = cost, found
+            else:
+                _push(store, at, found, bound, cost)
+    return _OVER
+
+
+@njit(cache=True)
+def _add(store: _Store, at: _At, key: Ints, cost: int, parent: int) -> int:
+    """Keep a state reached at a cost; returns its number, or -1 if it was reached as cheaply before."""
+    slot = _slot(store, key)
+    state: int = store.slots[slot]
+    if state >= 0 and store.cost[state] <= cost:
+        return -1
+    if state < 0:
+        state = at.states[0]
+        at.states[0] += 1
+        store.slots[slot] = state
+        for i in range(len(key)):
+            store.keys[state, i] = key[i]
+    store.cost[state] = cost
+    store.parent[state] = parent
+    store.closed[state] = False
+    return state
+
+
+@njit(cache=True)
+def _slot(store: _Store, key: Ints) -> int:
+    """Where the key is in the hash table, or the free slot where it belongs."""
+    value = np.uint64(0)
+    for i in range(len(key)):
+        value = mix(value ^ np.uint64(key[i]))
+    slot = int(np.int64(value & np.uint64(len(store.slots) - 1)))
+    while store.slots[slot] >= 0:
+        same = True
+        for i in range(len(key)):
+            same &= store.keys[store.slots[slot], i] == key[i]
+        if same:
+            break
+        slot = (slot + 1) & (len(store.slots) - 1)
+    return slot
+
+
+@njit(cache=True)
+def _rehash(store: _Store, at: _At) -> None:
+    for state in range(at.states[0]):
+        store.slots[_slot(store, store.keys[state])] = state
+
+
+@njit(cache=True)
+def _push(store: _Store, at: _At, state: int, bound: int, cost: int) -> None:
+    entry = at.free[0]
+    at.free[0] = store.after[entry]
+    at.entries[0] += 1
+    store.entry[entry] = state
+    store.after[entry] = store.heads[bound, cost]
+    store.heads[bound, cost] = entry
+
+
+@njit(cache=True)
+def _pop(store: _Store, at: _At) -> int:
+    """The open state of the least bound that has come furthest, -1 if none has the present bound."""
+    bound = at.bound[0]
+    for cost in range(bound, -1, -1):
+        while store.heads[bound, cost] >= 0:
+            entry = store.heads[bound, cost]
+            store.heads[bound, cost] = store.after[entry]
+            store.after[entry] = at.free[0]
+            at.free[0] = entry
+            at.entries[0] -= 1
+            state: int = store.entry[entry]
+            if store.cost[state] == cost and not store.closed[state]:
+                store.closed[state] = True
+                return state
+    return -1

@@ -1,0 +1,203 @@
+"""Exact fully associative caches over a stream of dense unit numbers: LRU and Belady's minimum.
+
+A *unit* is what is loaded and evicted whole: a tile, a panel. A stream is an array of unit numbers
+0..units - 1 in the order of their accesses. Worked example, capacity 2 units:
+
+    time            1     2     3     4     5     6
+    unit            0     1     0     2     1     0
+    LRU   hit?      -     -     yes   -     -     -       1 hit
+          after     0     0 1   1 0   0 2   2 1   1 0     oldest first
+    OPT   hit?      -     -     yes   -     yes   -       2 hits
+          after     0     0 1   0 1   1 2   1 2   1 0     at 4, unit 0 is needed later than 1
+
+**LRU without a list.** Every time is the latest access of its unit (a *live* time) until that unit comes
+again. What is resident are the units whose latest access is no earlier than a *horizon*, so an access hits
+if the previous one to its unit lies there. An eviction moves the horizon past the earliest live time. The
+live times are one bit each, in time order, so an access clears one bit and an eviction finds the next.
+Above, at 4, times 2 and 3 are live (units 1 and 0) and the horizon passes 2; unit 1, last accessed at 2,
+then misses at 5.
+
+**OPT without units.** The cache is the set of times at which what it holds is needed next: an access hits
+if its own time is in the set, a load removes the set's maximum (Belady, 1966). The set is a tree of
+bitmaps of 64 children per word, so every operation takes log64 of the stream's length.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+from interlace.orders.bits import ALL_SET, NONE_SET, ONE, WORD_BITS, highest, lowest
+from interlace.sim.stream import Integers, Stream, Units
+
+Mask = NDArray[np.bool_]
+
+
+@dataclass(frozen=True)
+class Hits:
+    """What a cache did with a stream. Without sizes each unit counts as one byte.
+
+    Attributes:
+        accesses, hits: how many.
+        bytes, hit_bytes: the sizes of the units accessed, and of those that hit.
+    """
+
+    accesses: int
+    hits: int
+    bytes: int
+    hit_bytes: int
+
+    @property
+    def loads(self) -> int:
+        """Accesses that missed."""
+        return self.accesses - self.hits
+
+    @property
+    def load_bytes(self) -> int:
+        """Bytes fetched by the accesses that missed."""
+        return self.bytes - self.hit_bytes
+
+
+def lru(units: Integers, capacity: int, sizes: Integers | None = None) -> Hits:
+    """Hits of a fully associative cache that evicts the least recently used unit.
+
+    Args:
+        units: the stream, a 1-D integer array.
+        capacity: in bytes with ``sizes``, in units without.
+        sizes: bytes of each unit, one entry per unit number. A load evicts the least recently used units
+            until it fits.
+
+    Raises:
+        StreamError: the stream is no array of unit numbers, or the sizes are not positive, one for each.
+        CapacityError: a unit in ``sizes`` is larger than the cache. It could only be loaded around the
+            cache, which is another policy, so the question is refused before work begins.
+    """
+    mask, accessed, missed = _replay(units, capacity, sizes)
+    return Hits(len(mask), int(np.count_nonzero(mask)), accessed, accessed - missed)
+
+
+def lru_mask(units: Integers, capacity: int, sizes: Integers | None = None) -> Mask:
+    """For each access whether it hits; arguments and errors as for :func:`lru`."""
+    return _replay(units, capacity, sizes)[0]
+
+
+def opt(units: Integers, capacity: int) -> Hits:
+    """Hits of the best possible cache of ``capacity`` units: it evicts what is needed furthest in the future.
+
+    As for :func:`lru`, the unit that is accessed must be in the cache: nothing is loaded around it.
+
+    Raises:
+        StreamError: the stream is no array of unit numbers.
+        CapacityError: the capacity is below one unit.
+    """
+    stream = Stream.of(units, None)
+    stream.check_capacity(capacity)
+    hits = int(_opt(stream.units, capacity, stream.count))
+    return Hits(len(units), hits, len(units), hits)
+
+
+def _replay(units: Integers, capacity: int, sizes: Integers | None) -> tuple[Mask, int, int]:
+    stream = Stream.of(units, sizes)
+    stream.check_capacity(capacity)
+    replayed: tuple[Mask, int, int] = _lru(stream.units, stream.sizes, capacity, stream.count)
+    return replayed
+
+
+@njit(cache=True)
+def _lru(units: Units, sizes: Units | None, capacity: int, count: int) -> tuple[Mask, int, int]:
+    """Which accesses hit, bytes accessed, and bytes missed.
+
+    Whether an access hits cannot be predicted, so nothing here branches on it: a wrong guess would cost
+    more than all the rest. Only a second eviction for one load is a branch; equal sizes never need it.
+    """
+    hits = np.empty(len(units), np.bool_)
+    # Times start at 1, so that 0 is "never". Future times are marked live beforehand; the horizon cannot
+    # reach them, because the unit accessed now is live and is not evicted.
+    latest = np.zeros(count, np.int32)
+    live = np.full(len(units) // WORD_BITS + 1, ALL_SET)
+    word = 0
+    front = live[0] ^ ONE  # the word in which the horizon is; its copy in memory is stale
+    horizon = 1
+    room = capacity
+    accessed = 0
+    missed = 0
+    for time in range(1, len(units) + 1):
+        unit = units[time - 1]
+        before = np.int64(latest[unit])
+        latest[unit] = time
+        miss = int(before < horizon)
+        hits[time - 1] = 1 - miss
+        size = 1 if sizes is None else sizes[unit]
+        accessed += size
+        missed += size * miss
+        room -= size * miss
+        dead = ONE << np.uint64(before & 63)
+        live[before >> 6] &= ~dead
+        front &= ~(dead if before >> 6 == word else NONE_SET)
+        while True:
+            # A miss has changed nothing in ``front``, so the horizon is still what goes first.
+            full = int(room < 0)
+            room += full * (1 if sizes is None else sizes[units[horizon - 1]])
+            front &= front - np.uint64(full)
+            while front == NONE_SET:
+                word += 1
+                front = live[word]
+            horizon = (word << 6) + lowest(front)
+            if room >= 0:
+                break
+    return hits, accessed, missed
+
+
+@njit(cache=True)
+def _opt(units: Units, capacity: int, count: int) -> int:
+    never = len(units)
+    following = np.empty(len(units), np.int32)
+    upcoming = np.full(count, never, np.int32)
+    for time in range(len(units) - 1, -1, -1):
+        following[time] = upcoming[units[time]]
+        upcoming[units[time]] = time
+
+    # Level 0 has a bit per time, each level above a bit per word below that is not zero.
+    start = np.zeros(WORD_BITS, np.int64)
+    levels = 0
+    words = len(units)
+    total = 0
+    while levels == 0 or words > 1:
+        words = (words + 63) >> 6
+        start[levels] = total
+        total += words
+        levels += 1
+    needed = np.zeros(total, np.uint64)
+
+    hits = 0
+    room = capacity
+    for time in range(len(units)):
+        if needed[time >> 6] >> np.uint64(time & 63) & ONE:
+            hits += 1
+        elif room > 0:
+            room -= 1
+        else:
+            furthest = 0
+            for level in range(levels - 1, -1, -1):
+                furthest = (furthest << 6) + highest(needed[start[level] + furthest])
+            for level in range(levels):
+                at = start[level] + (furthest >> 6)
+                needed[at] &= ~(ONE << np.uint64(furthest & 63))
+                if needed[at] != NONE_SET:
+                    break
+                furthest >>= 6
+        if following[time] == never:
+            room += 1  # what is never needed again may go at any time
+            continue
+        position = np.int64(following[time])
+        for level in range(levels):
+            at = start[level] + (position >> 6)
+            was = needed[at]
+            needed[at] = was | ONE << np.uint64(position & 63)
+            if was != NONE_SET:
+                break
+            position >>= 6
+    return hits

@@ -1,0 +1,135 @@
+"""The least loads of all orders of a small grid, with a proof, or the best that was found within limits.
+
+The search starts from the order that the beam finds, so only states that could still beat that one are kept.
+When none is left, it is the minimum.
+
+    4 x 4 tiles, LRU, capacity 5: the beam finds 9 loads, the bound at the start is 8. Eight states could
+    lead to 8 loads, but each move from them costs one more; so 9 is proved.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from interlace.core.errors import SearchError
+from interlace.orders.astar import Progress, Search
+from interlace.orders.beam import beam
+from interlace.orders.panels import Cache, Pair, PanelGrid, Visit, renamed
+from interlace.orders.remaining import from_scratch
+from interlace.orders.replay import loads
+from interlace.orders.states import MOST_TILES, MOST_UNITS
+
+
+@dataclass(frozen=True)
+class Minimum:
+    """The answer of a search.
+
+    Attributes:
+        loads: of the best order found.
+        walk: that order, with the way in which each tile touches its units.
+        proved: no order costs less.
+        lower_bound: no order costs less than this; equal to ``loads`` if proved.
+        states: states kept, of those that differ by more than names.
+        stopped: why the search stopped short of a proof, "" if it did not.
+    """
+
+    loads: int
+    walk: tuple[Visit, ...]
+    proved: bool
+    lower_bound: int
+    states: int
+    stopped: str = ""
+
+    @property
+    def path(self) -> tuple[Pair, ...]:
+        """Row and column of each tile, in sequence."""
+        return tuple((visit.row, visit.column) for visit in self.walk)
+
+
+def minimum(
+    grid: PanelGrid,
+    capacity: int,
+    cache: Cache,
+    *,
+    start: Pair | None = (0, 0),
+    max_states: int | None = None,
+    seconds: float = 60.0,
+    progress: Progress | None = None,
+) -> Minimum:
+    """The least loads over all orders of a grid's tiles.
+
+    Args:
+        grid: at most 49 tiles and 255 units.
+        capacity: units that the cache holds, at least 2.
+        cache: what it evicts.
+        start: the first tile, None for any; the minimum is the same, the path starts there.
+        max_states: stop short of a proof rather than keep more states than this, of ``astar.state_bytes`` each and
+            twice that while the tables grow; None for as many as 1 GiB holds.
+        seconds: stop short of a proof after this time.
+        progress: called every now and then with states kept, the lower bound reached, the best loads known.
+
+    Raises:
+        SearchError: the grid is too large, the capacity or a limit too small, or the start not in the grid.
+    """
+    _check(grid, capacity, start, max_states, seconds)
+    if too_large(grid):
+        raise SearchError(f"{too_large(grid)}; use the beam search")
+    capacity = min(capacity, grid.units)
+    known = beam(grid, capacity, cache)
+    search = Search(grid, capacity, cache, known.loads, max_states)
+    stopped = search.run(seconds, progress)
+    walk = renamed(search.walk() if search.at.goal[0] >= 0 else known.walk, start or (0, 0))
+    cost = loads(grid, walk, capacity, cache)
+    bound = int(search.at.bound[0]) if stopped else cost
+    return Minimum(cost, walk, not stopped, bound, int(search.at.states[0]), stopped)
+
+
+def best_order(
+    grid: PanelGrid,
+    capacity: int,
+    cache: Cache,
+    *,
+    start: Pair | None = (0, 0),
+    max_states: int | None = None,
+    seconds: float = 60.0,
+    progress: Progress | None = None,
+) -> Minimum:
+    """``minimum`` where the grid is small enough, else the order of the beam search, mostly without a proof.
+
+    Raises:
+        SearchError: the grid is too large for either, or as ``minimum``.
+    """
+    if not too_large(grid):
+        return minimum(
+            grid, capacity, cache, start=start, max_states=max_states, seconds=seconds, progress=progress
+        )
+    _check(grid, capacity, start, max_states, seconds)
+    found = beam(grid, capacity, cache)
+    bound = from_scratch(grid, min(capacity, grid.units), found.loads)
+    proved = found.loads == bound
+    stopped = "" if proved else f"{too_large(grid)}, so the beam search answered"
+    walk = renamed(found.walk, start or (0, 0))
+    return Minimum(found.loads, walk, proved, bound, 0, stopped)
+
+
+def too_large(grid: PanelGrid) -> str:
+    """Why exact search does not take a grid, "" if it does."""
+    if grid.tiles <= MOST_TILES and grid.units <= MOST_UNITS:
+        return ""
+    return (
+        f"{grid.rows} x {grid.columns} tiles with {grid.units} units are too many for exact search, "
+        f"which takes {MOST_TILES} tiles and {MOST_UNITS} units"
+    )
+
+
+def _check(grid: PanelGrid, capacity: int, start: Pair | None, max_states: int | None, seconds: float) -> None:
+    grid.check_capacity(capacity)
+    if start is not None and not (0 <= start[0] < grid.rows and 0 <= start[1] < grid.columns):
+        raise SearchError(
+            f"start {start} is outside the grid; "
+            f"use a row of 0..{grid.rows - 1} and a column of 0..{grid.columns - 1}"
+        )
+    if max_states is not None and max_states < 1:
+        raise SearchError(f"a limit of {max_states} states leaves no search; use a positive one")
+    if not seconds > 0:
+        raise SearchError(f"a limit of {seconds:g} seconds leaves no search; use a positive one")

@@ -1,0 +1,61 @@
+"""The named families of orders, as walks: what a search starts from and is compared with.
+
+Over panels in one piece a walk is an order. Over panels in chunks there is one more choice: which way a tile
+runs along K. ``Sawtooth`` runs the tiles of an order there and back in turn, so that a tile begins with the
+chunks that the one before it touched last (the alternating scan of Zhu, Pan and Ding, 2026). Four chunks:
+
+    tile         0          1          2
+    ascending    0 1 2 3    0 1 2 3    0 1 2 3
+    sawtooth     0 1 2 3    3 2 1 0    0 1 2 3
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from interlace.orders.panels import PanelGrid, Visit
+from interlace.policies.orders import (
+    ColumnMajor,
+    GroupedPanels,
+    GroupedSerpentine,
+    Hilbert,
+    Morton,
+    Order,
+    RowMajor,
+    Serpentine,
+)
+
+
+@dataclass(frozen=True)
+class Family:
+    """A member of a family: an order, and whether its tiles run along K there and back in turn."""
+
+    order: Order
+    sawtooth: bool = False
+
+    def walk(self, grid: PanelGrid) -> tuple[Visit, ...]:
+        """Its visits, each with the row panel first."""
+        visits = grid.walk(self.order)
+        if not self.sawtooth:
+            return visits
+        return tuple(visit._replace(backwards=i % 2 == 1) for i, visit in enumerate(visits))
+
+    def __str__(self) -> str:
+        return f"Sawtooth({self.order})" if self.sawtooth else str(self.order)
+
+
+def families(grid: PanelGrid, capacity: int) -> tuple[Family, ...]:
+    """The members that a grid is tried with, the plain ones first.
+
+    Groups are of 2, 4, 8, ... rows, of as many as the cache holds beside one or two columns, and of the
+    height nearest to those that leaves no short group.
+    """
+    fits = [height for height in (capacity // grid.chunks - 1, capacity // grid.chunks - 2) if height > 0]
+    even = [-(-grid.rows // -(-grid.rows // height)) for height in fits]
+    heights = sorted({2, 4, 8, 16, 32, *fits, *even} & set(range(2, grid.rows)))
+    orders: list[Order] = [RowMajor(), ColumnMajor(), Serpentine()]
+    orders += [GroupedPanels(height) for height in heights]
+    orders += [GroupedSerpentine(height) for height in heights]
+    orders += [Morton(), Hilbert()]
+    ways = (False, True) if grid.chunks > 1 else (False,)
+    return tuple(Family(order, sawtooth) for sawtooth in ways for order in orders)

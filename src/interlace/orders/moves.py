@@ -1,0 +1,268 @@
+"""Moves of the exact search: what can follow a state.
+
+LRU has no choice once a tile is named, so a move is a whole tile: which, whether the row's or the column's
+unit of each pair comes first, and in which direction it takes its chunks.
+
+OPT chooses what to evict, so a move is a load of one unit in the place of one other. No schedule needs more:
+loads may wait until a tile needs them, a tile whose units are all held is visited at once, since that takes
+no room, and a unit that no open tile needs is dropped at once. With chunks, beginning a tile is a move of
+its own, for a tile once begun is finished before the next.
+
+    2 x 2 tiles, capacity 3, OPT; row 0, column 0 and column 1 are held, so that (0, 0) and (0, 1) are
+    visited and row 0 is dropped. One move is left: load row 1 into the free place. It visits (1, 0), (1, 1).
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numba import njit
+
+from interlace.graph.access import Ints
+from interlace.orders.states import (
+    Shape,
+    begun,
+    chunk_is_done,
+    chunks_done,
+    neighbours,
+    runs_backwards,
+    tile_in_progress,
+)
+
+
+class Moves(NamedTuple):
+    """The states that follow one state, a row each.
+
+    Attributes:
+        found: how many rows are filled, in an array of one.
+        visited, progress, units, held: the state after the move.
+        cost: loads.
+        tile: visited by name in this move, -1 for none; others that ``visited`` gained came for nothing.
+        way: how that tile touches its units: 1 for the column first, plus 2 for chunks backwards.
+    """
+
+    found: Ints
+    visited: Ints
+    progress: Ints
+    units: Ints
+    held: Ints
+    cost: Ints
+    tile: Ints
+    way: Ints
+
+
+def room(shape: Shape) -> Moves:
+    """Space for the moves of any state."""
+    panels = shape.rows + shape.columns
+    tiles = shape.rows * shape.columns
+    most = tiles * 2 + panels * shape.chunks * shape.capacity if shape.opt else tiles * 4
+    visited, progress, held, cost, tile, way = (np.zeros(most, np.int64) for _ in range(6))
+    units = np.zeros((most, shape.capacity), np.int64)
+    return Moves(np.zeros(1, np.int64), visited, progress, units, held, cost, tile, way)
+
+
+@njit(cache=True)
+def find_moves(shape: Shape, visited: int, progress: int, units: Ints, held: int, out: Moves) -> None:
+    """Write all moves of a state."""
+    out.found[0] = 0
+    if progress:
+        tile = tile_in_progress(shape, progress)
+        row, column = _pair(shape, tile, runs_backwards(shape, progress), chunks_done(shape, progress))
+        if _holds(units, held, row):
+            row, column = column, row
+        _load(shape, visited, progress, units, held, row, column, out)
+        return
+    to_try = _to_try(shape, visited, units, held)
+    for tile in range(shape.rows * shape.columns):
+        if visited >> tile & 1:
+            continue
+        if shape.opt:
+            _begin(shape, visited, tile, units, held, out)
+        elif to_try[tile // shape.columns] and to_try[shape.rows + tile % shape.columns]:
+            _visit(shape, visited, tile, units, held, out)
+    for panel in range(shape.rows + shape.columns if shape.opt else 0):
+        if to_try[panel] and _open(shape, visited, panel):
+            for end in range(1 if shape.chunks == 1 else 2):
+                unit = panel * shape.chunks + end * (shape.chunks - 1)
+                if not _holds(units, held, unit):
+                    _load(shape, visited, progress, units, held, unit, unit, out)
+
+
+@njit(cache=True)
+def _append(visited: int, progress: int, units: Ints, held: int, out: Moves) -> None:
+    """Write the state itself as a move that costs nothing."""
+    at = out.found[0]
+    out.visited[at], out.progress[at], out.held[at], out.cost[at] = visited, progress, held, 0
+    out.tile[at] = out.way[at] = -1
+    for i in range(held):
+        out.units[at, i] = units[i]
+    out.found[0] = at + 1
+
+
+@njit(cache=True)
+def _visit(shape: Shape, visited: int, tile: int, units: Ints, held: int, out: Moves) -> None:
+    """LRU: a whole tile, in every way."""
+    for way in range(2 if shape.chunks == 1 else 4):
+        at = out.found[0]
+        _append(visited | 1 << tile, 0, units, held, out)
+        out.tile[at], out.way[at] = tile, way
+        for step in range(2 * shape.chunks):
+            pair = _pair(shape, tile, way // 2, step // 2)
+            _touch(shape.capacity, pair[(step + way) % 2], out, at)
+        _blank(shape, out, at)
+
+
+@njit(cache=True)
+def _touch(capacity: int, unit: int, out: Moves, at: int) -> None:
+    """LRU: move a unit to the front of a move's list, and count it if it has to be loaded."""
+    place = 0
+    while place < out.held[at] and out.units[at, place] != unit:
+        place += 1
+    if place == out.held[at]:
+        out.cost[at] += 1
+        out.held[at] = min(place + 1, capacity)
+        place = out.held[at] - 1
+    for i in range(place, 0, -1):
+        out.units[at, i] = out.units[at, i - 1]
+    out.units[at, 0] = unit
+
+
+@njit(cache=True)
+def _blank(shape: Shape, out: Moves, at: int) -> None:
+    """LRU: put -1 for units that no open tile needs; at the end of the list they are as good as free."""
+    held = 0
+    for i in range(out.held[at]):
+        unit = out.units[at, i]
+        if unit >= 0 and _open(shape, out.visited[at], unit // shape.chunks):
+            held = i + 1
+        else:
+            out.units[at, i] = -1
+    out.held[at] = held
+
+
+@njit(cache=True)
+def _begin(shape: Shape, visited: int, tile: int, units: Ints, held: int, out: Moves) -> None:
+    """OPT: begin a tile whose first pair is held, in either direction (in one chunk that is all of it)."""
+    for backwards in range(0 if shape.chunks == 1 else 2):
+        row, column = _pair(shape, tile, backwards, 0)
+        if _holds(units, held, row) and _holds(units, held, column):
+            _append(visited, begun(shape, tile, backwards, 0), units, held, out)
+            _settle(shape, out)
+
+
+@njit(cache=True)
+def _load(
+    shape: Shape, visited: int, progress: int, units: Ints, held: int, unit: int, pinned: int, out: Moves
+) -> None:
+    """OPT: load a unit into free space, or else in the place of any unit but ``pinned``."""
+    full = held == shape.capacity
+    for place in range(held if full else 1):
+        if full and units[place] == pinned:
+            continue
+        at = out.found[0]
+        _append(visited, progress, units, held, out)
+        out.units[at, place if full else held] = unit
+        out.held[at] = held if full else held + 1
+        out.cost[at] = 1
+        _settle(shape, out)
+
+
+@njit(cache=True)
+def _settle(shape: Shape, out: Moves) -> None:
+    """OPT: let the last move compute whatever its units allow, and drop what no open tile needs."""
+    at = out.found[0] - 1
+    units, held, progress = out.units[at], out.held[at], out.progress[at]
+    if progress:
+        tile, backwards = tile_in_progress(shape, progress), runs_backwards(shape, progress)
+        done = chunks_done(shape, progress)
+        while done < shape.chunks:
+            row, column = _pair(shape, tile, backwards, done)
+            if not (_holds(units, held, row) and _holds(units, held, column)):
+                break
+            done += 1
+        progress = begun(shape, tile, backwards, done)
+        if done == shape.chunks:
+            progress = 0
+            out.visited[at] |= 1 << tile
+            out.tile[at], out.way[at] = tile, 2 * backwards
+    if not progress:
+        out.visited[at] |= _whole(shape, units, held)
+    out.progress[at] = progress
+    kept = 0
+    for i in range(held):
+        if _needed(shape, out.visited[at], progress, units[i]):
+            units[kept] = units[i]
+            kept += 1
+    out.held[at] = kept
+
+
+@njit(cache=True)
+def _whole(shape: Shape, units: Ints, held: int) -> int:
+    """Tiles all of whose units are held."""
+    chunks_held = np.zeros(shape.rows + shape.columns, np.int64)
+    for i in range(held):
+        chunks_held[units[i] // shape.chunks] += 1
+    found = 0
+    for row in range(shape.rows):
+        for column in range(shape.columns):
+            if chunks_held[row] == shape.chunks and chunks_held[shape.rows + column] == shape.chunks:
+                found |= 1 << (row * shape.columns + column)
+    return found
+
+
+@njit(cache=True)
+def _needed(shape: Shape, visited: int, progress: int, unit: int) -> bool:
+    """Whether an open tile, or what is left of the tile underway, touches the unit."""
+    panel = unit // shape.chunks
+    tile = tile_in_progress(shape, progress)
+    if tile < 0 or (panel != tile // shape.columns and panel != shape.rows + tile % shape.columns):
+        return _open(shape, visited, panel)
+    return _open(shape, visited | 1 << tile, panel) or not chunk_is_done(shape, progress, unit % shape.chunks)
+
+
+@njit(cache=True)
+def _open(shape: Shape, visited: int, panel: int) -> bool:
+    """Whether a panel has tiles that are not visited."""
+    if panel < shape.rows:
+        every = (1 << shape.columns) - 1
+        return visited >> (panel * shape.columns) & every != every
+    for row in range(shape.rows):  # noqa: SIM110 - the loop compiles to less than a generator
+        if not visited >> (row * shape.columns + panel - shape.rows) & 1:
+            return True
+    return False
+
+
+@njit(cache=True)
+def _to_try(shape: Shape, visited: int, units: Ints, held: int) -> Ints:
+    """1 for panels to try: 0 where an earlier one is just like it (nothing held, visited with the same)."""
+    count = shape.rows + shape.columns
+    masks, first, touched = np.empty(count, np.int64), np.empty(count, np.int64), np.zeros(count, np.int64)
+    neighbours(shape, visited, masks)
+    for i in range(held):
+        if units[i] >= 0:
+            touched[units[i] // shape.chunks] = 1
+    for panel in range(count):
+        other = shape.rows if panel >= shape.rows else 0
+        while other < panel and (touched[panel] or touched[other] or masks[panel] != masks[other]):
+            other += 1
+        first[panel] = other == panel
+    return first
+
+
+@njit(cache=True)
+def _pair(shape: Shape, tile: int, backwards: int, done: int) -> tuple[int, int]:
+    """Row unit and column unit of the chunk that a tile takes after ``done`` others."""
+    chunk = shape.chunks - 1 - done if backwards else done
+    return (
+        tile // shape.columns * shape.chunks + chunk,
+        (shape.rows + tile % shape.columns) * shape.chunks + chunk,
+    )
+
+
+@njit(cache=True)
+def _holds(units: Ints, held: int, unit: int) -> bool:
+    for i in range(held):  # noqa: SIM110
+        if units[i] == unit:
+            return True
+    return False

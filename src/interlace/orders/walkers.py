@@ -1,0 +1,254 @@
+"""Orders that are part of the way through a grid, side by side, as the beam search moves them (LRU).
+
+Each walker holds what is open and what its cache holds: for each row the columns, and for each column the
+rows, that it has still to visit together, as bits of a 64-bit word; and units from the last touched to the
+first, -1 for one that no open tile needs. So the grid has at most 64 rows and 64 columns.
+
+    2 x 3 tiles, capacity 3, after (0, 0), (0, 1):   open rows  100, 111   open columns  10, 10, 11
+                                                     units      column 1, row 0, column 0
+
+``estimate`` guesses what a walker will still load. Were units to stream past g units of the other kind, each
+load would bring g pairs of a row and a column together, while each of those g units brought one when it came.
+With u rows and v columns still to come and e pairs not yet together that makes
+
+    v + max(u, (e - v) / g)  loads, or the same with rows and columns exchanged, whichever is less.
+
+Of a cache that holds c panels, LRU keeps about g = c - 2 beside one that streams and the one before it.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+from interlace.graph.access import Ints
+from interlace.orders.states import mix
+
+Words = NDArray[np.uint64]
+
+MOST_PANELS = 64
+HITS, PARTNERS, PANELS = 16, 4, 16
+"""Moves that a walker tries: tiles that need no load, new partners of one panel, and panels that get some."""
+TRIES = HITS + PARTNERS * PANELS
+
+
+class Size(NamedTuple):
+    """What the walkers walk over; all integers, so that compiled code takes it."""
+
+    rows: int
+    columns: int
+    chunks: int
+    capacity: int
+
+
+class Walkers(NamedTuple):
+    """Walkers, a row each.
+
+    Attributes:
+        open: the tiles still to visit of each panel, rows before columns, as bits.
+        units, held: what the cache holds; the first ``held`` entries count.
+        cost: loads so far.
+        seed: the family that the walker came from.
+        followed: tiles until it left that family's order.
+    """
+
+    open: Words
+    units: Ints
+    held: Ints
+    cost: Ints
+    seed: Ints
+    followed: Ints
+
+
+def at_start(size: Size, count: int) -> Walkers:
+    """Walkers that have visited nothing; the seed is the row's number."""
+    panels = np.full((count, size.rows + size.columns), (1 << size.columns) - 1, np.uint64)
+    panels[:, size.rows :] = (1 << size.rows) - 1
+    numbers = [np.zeros(count, np.int64) for _ in range(4)]
+    numbers[2][:] = np.arange(count)
+    return Walkers(panels, np.zeros((count, size.capacity), np.int64), *numbers)
+
+
+@njit(cache=True)
+def touch_all(size: Size, walkers: Walkers, walker: int, tile: int, way: int, units: Ints) -> tuple[int, int]:
+    """What the cache holds after a tile, in ``units``; returns how many entries count, and the loads.
+
+    ``way`` is 1 for the column first, plus 2 for chunks from the last to the first.
+    """
+    row, column = tile // size.columns, size.rows + tile % size.columns
+    held, loads = walkers.held[walker], 0
+    for i in range(held):
+        units[i] = walkers.units[walker, i]
+    for step in range(2 * size.chunks):
+        chunk = size.chunks - 1 - step // 2 if way // 2 else step // 2
+        unit = (row if step % 2 == way % 2 else column) * size.chunks + chunk
+        place = 0
+        while place < held and units[place] != unit:
+            place += 1
+        if place == held:
+            loads += 1
+            held = min(held + 1, size.capacity)
+            place = held - 1
+        for i in range(place, 0, -1):
+            units[i] = units[i - 1]
+        units[0] = unit
+    counted = 0
+    for i in range(held):
+        panel = units[i] // size.chunks
+        if panel in (row, column) and _ones(walkers.open[walker, panel]) == 1:
+            units[i] = -1  # this tile was its last
+        if units[i] >= 0:
+            counted = i + 1
+    return counted, loads
+
+
+@njit(cache=True)
+def visit(
+    size: Size, before: Walkers, walker: int, tile: int, way: int, after: Walkers, into: int, units: Ints
+) -> None:
+    """Write the walker after one more tile; its seed stays."""
+    held, loads = touch_all(size, before, walker, tile, way, units)
+    row, column = tile // size.columns, tile % size.columns
+    for panel in range(size.rows + size.columns):
+        after.open[into, panel] = before.open[walker, panel]
+    after.open[into, row] ^= np.uint64(1) << np.uint64(column)
+    after.open[into, size.rows + column] ^= np.uint64(1) << np.uint64(row)
+    for i in range(held):
+        after.units[into, i] = units[i]
+    after.held[into] = held
+    after.cost[into] = before.cost[walker] + loads
+    after.seed[into], after.followed[into] = before.seed[walker], before.followed[walker]
+
+
+@njit(cache=True)
+def estimate(size: Size, walkers: Walkers, walker: int, tile: int, units: Ints, held: int) -> float:
+    """Loads to come once ``tile`` is visited and the cache holds ``units``."""
+    open_ = walkers.open[walker]
+    row, column = tile // size.columns, size.rows + tile % size.columns
+    columns_held = np.zeros(size.chunks, np.uint64)
+    rows_to_come = columns_to_come = tiles = 0
+    for panel in range(size.rows):
+        left = _ones(open_[panel]) - (panel == row)
+        tiles += left
+        rows_to_come += size.chunks * (left > 0)
+    for panel in range(size.rows, size.rows + size.columns):
+        columns_to_come += size.chunks * (_ones(open_[panel]) > (panel == column))
+    for i in range(held):
+        panel = units[i] // size.chunks
+        if panel >= size.rows:
+            columns_held[units[i] % size.chunks] |= np.uint64(1) << np.uint64(panel - size.rows)
+            columns_to_come -= 1
+    apart = tiles * size.chunks
+    for i in range(held):
+        panel = units[i] // size.chunks
+        if 0 <= panel < size.rows and units[i] >= 0:
+            together = open_[panel] & columns_held[units[i] % size.chunks]
+            apart -= _ones(together) - (panel == row and together >> np.uint64(column - size.rows) & np.uint64(1))
+            rows_to_come -= 1
+    panels = size.capacity / size.chunks
+    gain = max(1.0, min(2.0, panels - 1.0), panels - 2.0)
+    return min(
+        columns_to_come + max(rows_to_come, (apart - columns_to_come) / gain),
+        rows_to_come + max(columns_to_come, (apart - rows_to_come) / gain),
+    )
+
+
+@njit(cache=True)
+def tries(size: Size, walkers: Walkers, walker: int, tiles: Ints) -> int:
+    """Write the tiles that a walker tries next, and return how many: first those that need no load.
+
+    Panels that are alike (nothing held of them, the same tiles open) are tried once.
+    """
+    rows, held = size.rows, walkers.held[walker]
+    open_ = walkers.open[walker]
+    panels = np.empty(held, np.int64)  # held, from the one that LRU drops first
+    is_held = np.zeros(rows + size.columns, np.bool_)
+    count = 0
+    for i in range(held - 1, -1, -1):
+        panel = walkers.units[walker, i] // size.chunks
+        if walkers.units[walker, i] >= 0 and not is_held[panel]:
+            is_held[panel] = True
+            panels[count] = panel
+            count += 1
+    found = 0
+    for i in range(count):
+        for j in range(i + 1, count):
+            if found < HITS and (panels[i] < rows) != (panels[j] < rows):
+                found = _try(size, open_, panels[i], panels[j], tiles, found)
+    for i in range(count):
+        if PANELS // 2 <= i < count - PANELS // 2:
+            continue  # neither about to be dropped nor just touched
+        first, last = (rows, rows + size.columns) if panels[i] < rows else (0, rows)
+        before = found
+        for panel in range(first, last):
+            if is_held[panel] or found - before == PARTNERS:
+                continue
+            new = True
+            for k in range(before, found):
+                tried = rows + tiles[k] % size.columns if first else tiles[k] // size.columns
+                new &= open_[tried] != open_[panel]
+            if new:
+                found = _try(size, open_, panels[i], panel, tiles, found)
+    for tile in range(rows * size.columns):
+        if found > 0:
+            break
+        found = _try(size, open_, tile // size.columns, rows + tile % size.columns, tiles, found)
+    return found
+
+
+@njit(cache=True)
+def fingerprint(size: Size, walkers: Walkers, walker: int, tile: int, units: Ints, held: int) -> np.uint64:
+    """A number that walkers share whose states after ``tile`` are the same up to names, and few others.
+
+    Panels are coloured by what the cache holds of them, and colours spread twice along open tiles.
+    """
+    panels = size.rows + size.columns
+    colour, spread = np.zeros(panels, np.uint64), np.empty(panels, np.uint64)
+    for i in range(held):
+        if units[i] >= 0:
+            rank = (i + 1) * size.chunks + units[i] % size.chunks
+            colour[units[i] // size.chunks] += mix(np.uint64(rank))
+    for _ in range(2):
+        for panel in range(panels):
+            other = size.rows if panel < size.rows else 0
+            bits = walkers.open[walker, panel]
+            if panel == tile // size.columns:
+                bits ^= np.uint64(1) << np.uint64(tile % size.columns)
+            elif panel == size.rows + tile % size.columns:
+                bits ^= np.uint64(1) << np.uint64(tile // size.columns)
+            total = np.uint64(1)
+            while bits:
+                if bits & np.uint64(1):
+                    total += mix(colour[other])
+                bits >>= np.uint64(1)
+                other += 1
+            spread[panel] = mix(colour[panel] + mix(total))
+        colour, spread = spread, colour
+    sides = np.zeros(2, np.uint64)
+    for panel in range(panels):
+        sides[np.int64(panel >= size.rows)] += mix(colour[panel])
+    # On a square grid rows are like columns.
+    value: np.uint64 = sides[0] + (sides[1] if size.rows == size.columns else mix(sides[1]))
+    return value
+
+
+@njit(cache=True)
+def _try(size: Size, open_: Words, a: int, b: int, tiles: Ints, found: int) -> int:
+    """Add the tile of a row and a column, in whichever sequence, if it is open."""
+    row, column = min(a, b), max(a, b) - size.rows
+    if open_[row] >> np.uint64(column) & np.uint64(1):
+        tiles[found] = row * size.columns + column
+        found += 1
+    return found
+
+
+@njit(cache=True)
+def _ones(bits: np.uint64) -> int:
+    """How many bits are set."""
+    bits -= bits >> np.uint64(1) & np.uint64(0x5555555555555555)
+    bits = (bits & np.uint64(0x3333333333333333)) + (bits >> np.uint64(2) & np.uint64(0x3333333333333333))
+    bits = bits + (bits >> np.uint64(4)) & np.uint64(0x0F0F0F0F0F0F0F0F)
+    return int(np.int64(bits * np.uint64(0x0101010101010101) >> np.uint64(56)))

@@ -1,1 +1,0 @@
-"""Which order of a grid of tiles loads least through a cache of a few panels: exact, or by beam search."""

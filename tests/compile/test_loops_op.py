@@ -1,0 +1,58 @@
+"""Ops made of loops compile ahead of time, and keep the memory order of semaphores."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+import interlace as il
+from interlace.core.errors import GraphError
+from interlace.executors.launch import TextLaunch
+from interlace.kernels.lint import lint
+from interlace.loops.cuda.compiled import compile_kernel
+from interlace.loops.frontend.library import examples
+
+from ..loops_graphs import matmuls, norm_chain_sum
+from .nvrtc import ptx_of
+
+META = il.Options(device="meta")
+
+
+@pytest.mark.parametrize("name", examples())
+def test_items_of_every_golden_kernel_keep_the_memory_order(name: str) -> None:
+    example = examples()[name]
+    compiled = compile_kernel(example.kernel, warp_specialised=example.warp_specialised, items=True)
+    assert (compiled.binary.resources.spill_bytes, compiled.binary.warnings) == (0, ())
+    ptx = ptx_of(compiled.emitted.text)
+    assert lint(ptx, posts=True, waits=True) == []
+    assert len(re.findall(r"\bred\.release\.gpu", ptx)) == 1
+    assert "ld.acquire.gpu" in ptx
+    assert "ld.global.nc" not in ptx  # others may write what is read while the kernel runs
+
+
+def test_the_lint_sees_a_forgotten_fence_and_an_early_post() -> None:
+    compiled = compile_kernel(examples()["copy_2d"].kernel, items=True)
+    ptx = ptx_of(compiled.emitted.text)
+    for broken, rule in (
+        (ptx.replace("fence.proxy.async.global;", ""), "tma-load"),
+        (re.sub(r"cp\.async\.bulk\.wait_group \s*0;", "", ptx), "tma-store"),
+    ):
+        assert {finding.rule for finding in lint(broken, posts=True, waits=True)} == {rule}
+
+
+@pytest.mark.parametrize("graph", [norm_chain_sum, matmuls])
+def test_executors_compile_ops_of_loops_beside_triton_ones(graph: object) -> None:
+    built, _ = graph(300)  # type: ignore[operator]
+    plan = il.build(built, il.Choices(132))
+    for cls in (il.SerialExecutor, il.CudaGraphExecutor, il.SemaphoreStreamsExecutor):
+        launches = cls(plan, META).launches()
+        texts = [launch.compile() for launch in launches if isinstance(launch, TextLaunch)]
+        expected = [op.kernel for op in built.ops if op.kernel not in ("matmul", "copy")]
+        assert [text.binary.name for text in texts] == [name.partition("-")[0] for name in expected]
+
+
+def test_executors_of_one_launch_refuse_them() -> None:
+    plan = il.build(norm_chain_sum(300)[0], il.Choices(132))
+    with pytest.raises(GraphError, match=r"op 'norm'.*run it with serial, cuda_graph, pdl or semaphore_streams"):
+        il.PersistentExecutor(plan, META).launches()

@@ -1,0 +1,153 @@
+"""Kernels of loops as ops of graphs: every executor that takes them, against float64."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+import interlace as il
+from interlace.core.errors import GraphError, HangError
+from interlace.executors.footprint import check_footprint
+
+from ..cases import Case, relative_error
+from ..loops_graphs import matmuls, norm_chain_sum
+
+GRAPHS = {"norm-chain-sum": norm_chain_sum, "matmuls": matmuls}
+#: Relative errors of fp32 arithmetic, and of bf16 matmuls with roundings between.
+LIMITS = {"norm-chain-sum": 1e-6, "matmuls": 8e-3}
+EXECUTORS = {
+    "serial": (il.SerialExecutor, il.Choices(132)),
+    "pdl": (il.PdlExecutor, il.Choices(132)),
+    "cuda_graph": (il.CudaGraphExecutor, il.Choices(132)),
+    "tiles": (il.SemaphoreStreamsExecutor, il.Choices(132, policy=il.TileSync())),
+    "rows": (il.SemaphoreStreamsExecutor, il.Choices(132, policy=il.RowSync(), order=il.Serpentine())),
+    "kernels": (il.SemaphoreStreamsExecutor, il.Choices(132, policy=il.KernelSync())),
+}
+
+
+def case(graph: str, m: int) -> Case:
+    return Case(*GRAPHS[graph](m), "cuda")
+
+
+def executor(name: str, graph: il.Graph, **options: object) -> il.SerialExecutor:
+    cls, choices = EXECUTORS[name]
+    return cls(il.build(graph, choices), il.Options(**options))
+
+
+@pytest.mark.parametrize("m", [1, 17, 300, 2048])
+@pytest.mark.parametrize("graph", GRAPHS)
+def test_every_executor_matches_float64(graph: str, m: int) -> None:
+    c = case(graph, m)
+    for name in EXECUTORS:
+        run = executor(name, c.graph)
+        for seed in range(3):  # later runs count on from earlier ones
+            inputs, out = c.inputs(seed), c.poisoned()
+            for hidden in c.graph.intermediates:
+                run.intermediate(hidden).fill_(float("nan"))
+            run.run({**inputs, c.output: out})
+            run.synchronize()
+            error = relative_error(out, c.exact(inputs))
+            assert error <= LIMITS[graph], f"{name}: {error:.2e}"
+
+
+@pytest.mark.parametrize("name", ["tiles", "rows"])
+@pytest.mark.parametrize("graph", GRAPHS)
+def test_300_runs_with_random_delays_never_differ(graph: str, name: str) -> None:
+    c = case(graph, 700)
+    inputs, expected, out = c.inputs(0), c.poisoned(), c.poisoned()
+    executor("serial", c.graph).run({**inputs, c.output: expected})
+    run = executor(name, c.graph, jitter_s=20e-6)
+    wrong = torch.zeros((), dtype=torch.int64, device="cuda")
+    for _ in range(300):
+        out.fill_(float("nan"))
+        for hidden in c.graph.intermediates:
+            run.intermediate(hidden).fill_(float("nan"))
+        run.run({**inputs, c.output: out})
+        wrong += (out != expected).sum()
+    run.synchronize()
+    assert int(wrong) == 0
+
+
+@pytest.mark.parametrize("graph", GRAPHS)
+def test_blocks_touch_what_their_loops_say(graph: str) -> None:
+    c = case(graph, 300)
+    for op in c.graph.ops:
+        check_footprint(c.graph, op.name, device="cuda")
+
+
+def test_a_captured_run_is_replayed() -> None:
+    c = case("norm-chain-sum", 300)
+    inputs, out = c.inputs(0), c.poisoned()
+    run = executor("tiles", c.graph)
+    run.run({**inputs, c.output: out})
+    run.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        run.run({**inputs, c.output: out})
+    for _ in range(20):
+        out.fill_(float("nan"))
+        graph.replay()
+    run.synchronize()
+    assert relative_error(out, c.exact(inputs)) <= LIMITS["norm-chain-sum"]
+
+
+def test_a_missing_post_is_a_hang_error_that_names_the_tile() -> None:
+    c = case("norm-chain-sum", 300)
+    run = executor("tiles", c.graph, timeout_s=0.2)
+    inputs, out = c.inputs(0), c.poisoned()
+    tensors = {**inputs, c.output: out}
+    run.run(tensors)
+    run.synchronize()
+    victim = 7  # an item of the first op
+    row = int(np.flatnonzero(run._table.items[:, 14] == victim)[0])
+    run._items[row, 9] = -1
+    run.run(tensors)
+    with pytest.raises(HangError) as caught:
+        run.synchronize()
+    assert caught.value.producer == run.plan.item_name(victim)
+    out.fill_(float("nan"))
+    run.run(tensors)
+    run.synchronize()
+    assert relative_error(out, c.exact(inputs)) <= LIMITS["norm-chain-sum"]
+
+
+def test_an_output_in_the_memory_of_an_input_is_refused_before_the_launch() -> None:
+    c = case("matmuls", 300)
+    run, inputs, out = executor("tiles", c.graph), c.inputs(0), c.poisoned()
+    for shared in ({"out": inputs["x"]}, {"out": out, "biased": out}, {"out": run.intermediate("copied")}):
+        with pytest.raises(GraphError, match="share memory, and op"):
+            run.run({**inputs, **shared})
+
+
+def test_a_trace_has_every_item() -> None:
+    c = case("norm-chain-sum", 2048)
+    run = executor("tiles", c.graph, trace=True)
+    tensors = {**c.inputs(0), c.output: c.poisoned()}
+    run.run(tensors)  # compiles the gates
+    run.run(tensors)
+    trace = run.trace()
+    assert (trace.wait_ns <= trace.start_ns).all()
+    assert (trace.start_ns <= trace.end_ns).all()
+    assert 0 < trace.span_ns < 100_000_000
+    assert len(set(trace.sm.tolist())) > 100
+
+
+def test_one_launch_for_all_is_refused() -> None:
+    c = case("norm-chain-sum", 300)
+    run = il.PersistentExecutor(il.build(c.graph, il.Choices(132)))
+    with pytest.raises(GraphError, match="CUDA C\\+\\+ with a launch of its own"):
+        run.run({**c.inputs(0), c.output: c.poisoned()})
+
+
+@pytest.mark.gpus(2)
+def test_the_same_ops_run_on_another_gpu() -> None:
+    graph, answer = norm_chain_sum(300)
+    plan = il.build(graph, il.Choices(132, policy=il.TileSync()))
+    for device in ("cuda:0", "cuda:1", "cuda:0"):
+        c = Case(graph, answer, device)
+        run = il.SemaphoreStreamsExecutor(plan, il.Options(device))
+        inputs, out = c.inputs(0), c.poisoned()
+        run.run({**inputs, c.output: out})
+        run.synchronize()
+        assert relative_error(out, c.exact(inputs)) <= LIMITS["norm-chain-sum"]
