@@ -32,7 +32,7 @@ SERIES = {
     "best": ("our tile bodies, best tile-synchronised", "#1a73e8", "D"),
 }
 
-#: The rows of docs/pipeline.md: the record's kernel, its title, its rival, and the ratio that is aimed for.
+#: The rows of docs/loops.md: the record's kernel, its title, its rival, and the ratio that is aimed for.
 PIPELINES = (
     ("copy, 1 dimension", "copy of 4 GiB, one dimension", "a vectorised kernel by hand, {}; cudaMemcpyAsync, {}", 0.95),
     ("copy, 2 dimensions", "copy of 4 GiB, two dimensions", "the same", 0.95),
@@ -249,7 +249,7 @@ def predicted_table(record: dict[str, Any]) -> str:
 
 
 def pipeline_table(record: dict[str, Any]) -> str:
-    """The first table of docs/pipeline.md: the best setting of each kernel beside its best rival."""
+    """The first table of docs/loops.md: the best setting of each kernel beside its best rival."""
     rows = {row["kernel"]: row for row in record["rows"]}
     lines = ["| kernel | best setting | beside | times as fast | aimed for |", "|---|---|---|---|---|"]
     for kernel, title, beside, aim in PIPELINES:
@@ -263,7 +263,7 @@ def pipeline_table(record: dict[str, Any]) -> str:
 
 
 def depth_table(record: dict[str, Any]) -> str:
-    """The second table of docs/pipeline.md: one shape of a kernel at every depth; a dash where it does not fit."""
+    """The second table of docs/loops.md: one shape of a kernel at every depth; a dash where it does not fit."""
     rows = {row["kernel"]: row for row in record["rows"]}
     stages = range(1, 9)
     lines = [f"| stages | {' | '.join(map(str, stages))} |", "|---" * (1 + len(stages)) + "|"]
@@ -314,8 +314,8 @@ BLOCKS: dict[str, tuple[str, str, Callable[[dict[str, Any]], str]]] = {
     "hopper-summary": ("docs/performance.md", "hopper-ffn-h200.json", hopper_summary),
     "predicted": ("docs/planner.md", "traffic-predicted.json", predicted_table),
     "chosen": ("docs/planner.md", "planner-h200.json", chosen_table),
-    "pipeline-best": ("docs/pipeline.md", "pipeline-h200.json", pipeline_table),
-    "pipeline-depth": ("docs/pipeline.md", "pipeline-h200.json", depth_table),
+    "pipeline-best": ("docs/loops.md", "pipeline-h200.json", pipeline_table),
+    "pipeline-depth": ("docs/loops.md", "pipeline-h200.json", depth_table),
 }
 
 

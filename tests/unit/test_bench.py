@@ -153,7 +153,7 @@ def test_the_pipelines_page_shows_its_record() -> None:
     pytest.importorskip("matplotlib")
     report = runpy.run_path(str(BENCHMARKS / "report.py"))
     record = json.loads((BENCHMARKS / "results" / "pipeline-h200.json").read_text())
-    page = (BENCHMARKS.parent / "docs" / "pipeline.md").read_text()
+    page = (BENCHMARKS.parent / "docs" / "loops.md").read_text()
     best, depth = report["pipeline_table"](record), report["depth_table"](record)
     assert best.count("\n") == 1 + len(record["rows"])
     assert report["fill"](report["fill"](page, "pipeline-best", best), "pipeline-depth", depth) == page

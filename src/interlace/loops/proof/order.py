@@ -32,6 +32,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from interlace.core.errors import CountHazard, LifetimeHazard, StuckHazard, UnknownHazard
+from interlace.loops.meaning.steps import Numbers
 from interlace.loops.proof.accesses import BEGUN, CAME, FENCED, KNOWN, PARTS, Access, Clock, SharedMemory
 from interlace.loops.proof.agents import Traces
 from interlace.loops.proof.cells import Cells
