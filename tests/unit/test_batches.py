@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from interlace.core.errors import CoverageError, InterlaceError, ThresholdError
@@ -156,7 +156,7 @@ def test_one_missing_wait_among_many_is_found_in_any_batch(policy: TileSync, mon
 
 
 @pytest.mark.parametrize("batch", SMALL)
-@EXAMPLES
+@settings(EXAMPLES, max_examples=50)
 @given(st.data())
 def test_random_plans_are_judged_alike_in_any_batch(batch: int, data: st.DataObject) -> None:
     graph = data.draw(graphs())

@@ -78,7 +78,7 @@ def test_oracle_sees_races_and_deadlocks() -> None:
     ]
 
 
-@settings(EXAMPLES, max_examples=200)
+@EXAMPLES
 @given(st.data())
 def test_everything_that_build_makes_verifies_and_is_safe(data: st.DataObject) -> None:
     graph = data.draw(graphs())
@@ -91,7 +91,7 @@ def test_everything_that_build_makes_verifies_and_is_safe(data: st.DataObject) -
 def test_any_sequence_of_what_build_makes_is_safe_or_refused_as_a_deadlock() -> None:
     verdicts: Counter[str] = Counter()
 
-    @settings(EXAMPLES, max_examples=200)
+    @EXAMPLES
     @given(st.data())
     def judged(data: st.DataObject) -> None:
         graph = data.draw(graphs())
@@ -179,7 +179,7 @@ def test_planted_fault_is_caught_unless_the_plan_is_still_safe(fault: Callable[[
 def test_plan_with_few_waits_is_accepted_only_where_program_order_suffices() -> None:
     verdicts: Counter[str] = Counter()
 
-    @settings(EXAMPLES, max_examples=300)
+    @settings(EXAMPLES, max_examples=200)
     @given(st.data(), plans(st.one_of(st.just(NoSync()), POLICIES)))
     def judged(data: st.DataObject, plan: Plan) -> None:
         if plan.dispatch is Dispatch.STATIC:
