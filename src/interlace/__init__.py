@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from interlace import workloads
 from interlace.core import errors
-from interlace.core.devices import CPU, H200, DeviceSpec
+from interlace.core.devices import CPU, DEFAULT_GPU, H100, H200, DeviceSpec
 from interlace.core.dtypes import DType, bf16, dtype, fp16, fp32
 from interlace.core.errors import InterlaceError
 from interlace.executors.cuda_graph import CudaGraphExecutor
@@ -70,6 +70,7 @@ __version__ = "0.1.0"
 __all__ = [
     "ALL",
     "CPU",
+    "H100",
     "H200",
     "PERSISTENT",
     "SEMAPHORE_STREAMS",
@@ -155,7 +156,7 @@ __all__ = [
 ]
 
 
-def plan(graph: Graph | Sequence[Graph], device: DeviceSpec = H200, mode: Mode = PERSISTENT) -> Planned:
+def plan(graph: Graph | Sequence[Graph], device: DeviceSpec = DEFAULT_GPU, mode: Mode = PERSISTENT) -> Planned:
     """The best plan of a graph by prediction, verified: order, interleaving, splits and policy are chosen.
 
     Args:

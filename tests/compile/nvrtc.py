@@ -6,14 +6,14 @@ from typing import Any
 
 from cuda.bindings import nvrtc
 
-from interlace.loops.cuda.compiler import ARCHITECTURE
+from interlace.core.devices import DEFAULT_GPU
 from interlace.loops.cuda.preamble import PREAMBLE
 
 
 def ptx_of(text: str) -> str:
     """PTX of a text behind the preamble."""
     program = _checked(nvrtc.nvrtcCreateProgram((PREAMBLE + text).encode(), b"kernel.cu", 0, [], []))
-    options = [f"--gpu-architecture={ARCHITECTURE.replace('sm', 'compute')}".encode(), b"--std=c++17"]
+    options = [f"--gpu-architecture={DEFAULT_GPU.architecture.replace('sm', 'compute')}".encode(), b"--std=c++17"]
     _checked(nvrtc.nvrtcCompileProgram(program, len(options), options))
     ptx = b" " * _checked(nvrtc.nvrtcGetPTXSize(program))
     _checked(nvrtc.nvrtcGetPTX(program, ptx))

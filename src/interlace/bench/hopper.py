@@ -26,9 +26,8 @@ from interlace.bench.compile import compile_launches
 from interlace.bench.ffn import geometric_mean
 from interlace.bench.problem import FFNProblem, in_a_model, transposed
 from interlace.bench.timing import Timing, rounds_us
-from interlace.core.devices import H200
 from interlace.core.dtypes import DType, bf16
-from interlace.executors.gpu import open_device
+from interlace.executors.gpu import open_device, spec_of
 from interlace.executors.options import Options
 from interlace.kernels.matmul import Activation
 from interlace.workloads.ffn import FFNShape
@@ -190,7 +189,8 @@ def measure(name: str, m: int, *, compiled: bool = True, repeats: int = 15, seed
     """
     shape = ROWS[name].shape
     torch, device = open_device("cuda")
-    sms = torch.cuda.get_device_properties(device).multi_processor_count
+    gpu = spec_of(torch, device)
+    sms = gpu.sms
     setting = hopper_setting(m, shape)
     executor = hopper_executor(m, shape, setting, OPTIONS, workers=sms)
     problem = FFNProblem(m, shape, seed=seed)
@@ -216,7 +216,7 @@ def measure(name: str, m: int, *, compiled: bool = True, repeats: int = 15, seed
     floor = times["stream"].median_us
     if m > _BOUND_BY_MEMORY:
         flops = 2.0 * m * problem.weight_bytes / bf16.itemsize
-        floor = max(floor, flops / H200.flops_per_s * 1e6)
+        floor = max(floor, flops / gpu.flops_per_s(bf16) * 1e6)
     return Result(
         name,
         m,

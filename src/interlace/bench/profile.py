@@ -157,11 +157,11 @@ def profile(
 def _profile(case: OneLaunch, setting: Setting, counts: Mapping[str, float]) -> Profile:
     from interlace.planner.predict import FINE, predict  # loads numba, which is slow
 
-    plan, spec = case.plan(setting), case.device
+    plan, spec = case.plan(setting), case.gpu
 
     def figures(read: float, written: float, hit_rate: float, us: float) -> Figures:
         memory = (read + written) / us * 1e6 / spec.dram_bytes_per_s
-        return Figures(read, written, hit_rate, us, memory, case.flops / us * 1e6 / spec.flops_per_s)
+        return Figures(read, written, hit_rate, us, memory, case.flops / us * 1e6 / spec.flops_per_s(case.dtype))
 
     read, written = counts["dram_read_bytes"], counts["dram_write_bytes"]
     counted = figures(read, written, counts["l2_hit_pct"] / 100, counts["ns"] / 1e3)

@@ -13,7 +13,7 @@ from interlace.cli.names import Workload
 from interlace.cli.options import JsonFile, WorkloadOptions, command
 from interlace.cli.outputs import save_json
 from interlace.cli.problem import Problem, problem
-from interlace.core.devices import CPU, H200, DeviceSpec
+from interlace.core.devices import DeviceSpec
 from interlace.graph.graph import Graph
 from interlace.kernels.matmul import Activation
 from interlace.sim.modes import PERSISTENT, Mode
@@ -36,9 +36,9 @@ def register(app: typer.Typer) -> None:
     ) -> None:
         """Let the planner choose tiles, order, interleaving, splits and policy of a workload, and say why.
 
-        Nothing runs: the plan is chosen by prediction, and proved safe. With --device cuda it is for an NVIDIA H200,
-        which need not be here. Of each op it tells what limits it and how full its last wave is; of the whole, bytes
-        from memory beside lower bounds, time under each executor, and what each decision is worth.
+        Nothing runs: the plan is chosen by prediction, and proved safe. With --device cuda it is for the GPU here, or
+        for an NVIDIA H200 where there is none. Of each op it tells what limits it and how full its last wave is; of
+        the whole, bytes from memory beside lower bounds, time under each executor, and what each decision is worth.
 
         Example: interlace explain ffn --model llama3-8b --m 2048 --device cuda --hopper
         """
@@ -72,20 +72,20 @@ def _question(
     if not machine.cuda or workload.workload is not Workload.FFN:
         if hopper:
             raise BadInput("--hopper plans an FFN for a GPU; drop it, or use the workload ffn with --device cuda")
-        return [task.graph], H200 if machine.cuda else CPU, PERSISTENT
+        return [task.graph], machine.spec, PERSISTENT
     facts = task.facts
     shape = FFNShape(facts["hidden"], facts["ffn"], Activation(facts["activation"]), facts["gated"])
-    case = OneLaunch(facts["m"], shape, task.graph.tensors[0].dtype, H200, HOPPER if hopper else HOPPER - 1)
+    case = OneLaunch(facts["m"], shape, task.graph.tensors[0].dtype, machine.spec, HOPPER if hopper else HOPPER - 1)
     if hopper and not case.on_hopper:
         raise BadInput("the Hopper executor takes bf16 and fp16, and widths that are multiples of 16; drop --hopper")
     if workload.tile is not None and not hopper:
-        return [task.graph], case.device, PERSISTENT
+        return [task.graph], case.gpu, PERSISTENT
     wanted = None if workload.tile is None else (workload.tile.m, workload.tile.n, workload.tile.k)
     graphs = case.tilings(wanted)
     if not graphs:
         tile = "x".join(map(str, wanted or ()))
         raise BadInput(f"the Hopper executor cannot launch tiles of {tile} here; drop --tile to see those it can")
-    return graphs, case.device, case.mode_of(graphs[0])
+    return graphs, case.gpu, case.mode_of(graphs[0])
 
 
 def _show(title: str, told: Explanation) -> None:

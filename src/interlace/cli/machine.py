@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import ctypes
 import platform
-from dataclasses import dataclass
+import warnings
+from dataclasses import dataclass, replace
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 from interlace import __version__
+from interlace.cli.console import note
 from interlace.cli.names import Device
-from interlace.core.devices import CPU, H200
+from interlace.core.devices import CPU, DEFAULT_GPU, DeviceSpec
 from interlace.core.errors import NoDeviceError
-from interlace.executors.gpu import open_device
+from interlace.executors.gpu import EstimatedDeviceWarning, open_device, spec_of
 
 #: Of NumPy, where runs on a CPU are timed: how many there are by default depends on the machine and what else it does.
 BLAS_THREADS = 1
@@ -24,18 +26,19 @@ class Machine:
 
     Attributes:
         cuda: a GPU rather than the CPU.
-        name: as the driver reports it.
-        sms: streaming multiprocessors; on a CPU, how many workers a plan has by default.
-        l2_bytes: size of the last-level cache.
+        spec: the device as data; on a CPU, its SMs are how many workers a plan has by default.
         torch, device: of a GPU that is really here, else None. The command line itself never imports torch.
     """
 
     cuda: bool
-    name: str
-    sms: int
-    l2_bytes: int
+    spec: DeviceSpec
     torch: Any = None
     device: Any = None
+
+    @property
+    def name(self) -> str:
+        """As the driver reports it."""
+        return self.spec.name
 
     @property
     def device_name(self) -> str:
@@ -46,7 +49,7 @@ class Machine:
     def facts(self) -> dict[str, object]:
         """The machine as JSON."""
         kind: dict[str, object] = {"kind": "cuda"} if self.cuda else {"kind": "cpu", "blas_threads": BLAS_THREADS}
-        return {"name": self.name, **kind, "sms": self.sms}
+        return {"name": self.name, **kind, "sms": self.spec.sms}
 
     @property
     def timed(self) -> str:
@@ -55,7 +58,7 @@ class Machine:
 
 
 def find(device: Device | None) -> Machine:
-    """The machine to run on.
+    """The machine to run on; a note tells of a GPU whose ceilings nobody measured, once.
 
     Raises:
         NoDeviceError: a GPU was asked for and there is none.
@@ -68,15 +71,17 @@ def find(device: Device | None) -> Machine:
         if device is Device.CUDA:
             raise
         return _cpu()
-    properties = torch.cuda.get_device_properties(handle)
-    return Machine(
-        True, properties.name, properties.multi_processor_count, properties.L2_cache_size, torch, handle
-    )
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always", EstimatedDeviceWarning)
+        spec = spec_of(torch, handle)
+    for warning in told:
+        note(str(warning.message))
+    return Machine(True, spec, torch, handle)
 
 
 def target(device: Device | None) -> Machine:
     """The machine to plan for: a GPU that is asked for need not be here."""
-    absent = Machine(True, H200.name, H200.sms, H200.l2_bytes)
+    absent = Machine(True, DEFAULT_GPU)
     if device is Device.CUDA and not _has_driver():
         return absent
     try:
@@ -97,7 +102,7 @@ def versions() -> dict[str, str]:
 
 
 def _cpu() -> Machine:
-    return Machine(False, f"CPU ({platform.machine()})", CPU.sms, CPU.l2_bytes)
+    return Machine(False, replace(CPU, name=f"CPU ({platform.machine()})"))
 
 
 def _has_driver() -> bool:

@@ -13,8 +13,8 @@ from typing import Generic, TypeVar
 
 import typer
 
-from interlace.core.devices import H200, L2, DeviceSpec
-from interlace.core.dtypes import bf16, fp16, fp32
+from interlace.core.devices import DEFAULT_GPU, L2, DeviceSpec, known_chips
+from interlace.core.dtypes import DTYPES as ALL_DTYPES
 from interlace.core.errors import InterlaceError
 from interlace.executors.cuda_graph import CudaGraphExecutor
 from interlace.executors.device import DeviceExecutor
@@ -217,7 +217,7 @@ SWEEPS = Names("sweep", {"m": "m", "ffn": "ffn"})
 DEVICES = Names("device", {d.value: d for d in Device})
 MODELS = Names("model", MODEL_SHAPES)
 ACTIVATIONS = Names("activation", {a.value: a for a in Activation})
-DTYPES = Names("dtype", {d.name: d for d in (bf16, fp16, fp32)})
+DTYPES = Names("dtype", {d.name: d for d in ALL_DTYPES})
 EXECUTORS = Names("executor", {e.name: e for e in _EXECUTORS} | {"persistent": PERSISTENT_TICKET})
 POLICIES: Names[SyncPolicy] = Names(
     "policy",
@@ -249,7 +249,7 @@ INTERLEAVINGS: Names[Interleaving] = Names(
     "interleaving", {"op-after-op": OpAfterOp(), "half-rows": HalfRows()}, {"panels": (2, Panels)}
 )
 SPLITS: Names[Split] = Names(
-    "split", {"whole": Whole()}, {"split-k": (4, SplitK), "stream-k": (132, StreamK)}
+    "split", {"whole": Whole()}, {"split-k": (4, SplitK), "stream-k": (DEFAULT_GPU.sms, StreamK)}
 )
 DISPATCHES = Names(
     "dispatch",
@@ -340,12 +340,20 @@ def size(text: str) -> int:
     return nbytes
 
 
+#: The name of a device of which only the size of its cache was given.
+ONE_CACHE = "one cache"
+
+
 def cache(text: str) -> DeviceSpec:
-    """``h200``, or a size for one plain cache whose readers are equally fast. Raises typer.BadParameter."""
-    if text == "h200":
-        return H200
+    """A chip, such as ``h200``, or a size for one plain cache whose readers are equally fast.
+
+    Raises:
+        typer.BadParameter: neither.
+    """
+    if text in known_chips():
+        return known_chips()[text]
     try:
         nbytes = size(text)
     except typer.BadParameter as error:
-        raise typer.BadParameter(f"{error.message}, or h200 for the L2 of that chip") from None
-    return replace(H200, name="one cache", l2_bytes=nbytes, l2=L2(1, nbytes), speed_spread=0.0)
+        raise typer.BadParameter(f"{error.message}, or {' or '.join(known_chips())} for the L2 of that chip") from None
+    return replace(DEFAULT_GPU, name=ONE_CACHE, l2_bytes=nbytes, l2=L2(1, nbytes), speed_spread=0.0)

@@ -12,7 +12,7 @@ import typer
 
 from interlace.cli.console import BadInput, bad_input
 from interlace.cli.options import command
-from interlace.core.devices import H200
+from interlace.core.devices import DEFAULT_GPU
 
 if TYPE_CHECKING:
     from interlace.loops import Kernel
@@ -62,9 +62,9 @@ def register(app: typer.Typer) -> None:
                 marked = loops.circular_buffer(marked, tile, stages, prefetch)
             rewritten = loops.lower(marked, warp_specialised=warp_specialised)
             if printed is Printed.CUDA:
-                text = loops.emit_kernel(rewritten, H200).text
+                text = loops.emit_kernel(rewritten, DEFAULT_GPU).text
             elif printed is Printed.SMEM:
-                text = f"{loops.lay_out(rewritten, H200)}\n"
+                text = f"{loops.lay_out(rewritten, DEFAULT_GPU)}\n"
             else:
                 text = f"// loops\n{loops.print_kernel(plain)}\n// pipeline\n{loops.print_kernel(rewritten)}"
         typer.echo(text, nl=False)

@@ -89,7 +89,7 @@ class Problem:
         """What the plan leaves open, with defaults filled in."""
         dispatch = schedule.dispatch or DispatchChoice(Dispatch.TICKET)
         return Choices(
-            workers=schedule.workers or machine.sms * (self.blocks if machine.cuda else 1),
+            workers=schedule.workers or machine.spec.sms * (self.blocks if machine.cuda else 1),
             dispatch=dispatch.dispatch,
             assignment=dispatch.assignment,
             policy=schedule.policy or self.policy,

@@ -10,14 +10,13 @@ import typer
 
 from interlace.bench.profile import BOUND, Figures, Profile
 from interlace.bench.profile import profile as count
-from interlace.cli.console import note, say, show, stepping
+from interlace.cli.console import say, show, stepping
 from interlace.cli.machine import find, versions
 from interlace.cli.names import SWEEPS, Device
 from interlace.cli.options import FfnOptions, JsonFile, command
 from interlace.cli.outputs import save_json
 from interlace.cli.problem import ffn_facts, ffn_title, one_ffn
 from interlace.cli.table import columns, number
-from interlace.core.devices import H200
 from interlace.workloads.one_launch import OneLaunch
 
 _TOKENS: Sequence[int] = (1, 16, 64, 256, 1024, 4096)
@@ -78,10 +77,6 @@ def register(app: typer.Typer) -> None:
             head = {"gpu": machine.name, "versions": versions(), "workload": ffn_facts(shape, dtype), "sweep": sweep}
             save_json(json, {**head, "rows": [row.to_data() for row in found]})
         _show(f"{ffn_title(shape, dtype)}, on {machine.name}, {found[0].executor} executor", found)
-        if machine.name != H200.name:
-            note(
-                f"the ceilings of {machine.name} were not measured; those of an H200, scaled, stand in for them"
-            )
 
 
 def _show(title: str, found: Sequence[Profile]) -> None:

@@ -85,7 +85,7 @@ class DeviceTensors:
     def __init__(self, machine: Machine, graph: Graph, inputs: Inputs) -> None:
         torch, device = (machine.torch, machine.device) if machine.cuda else open_device("cpu")
         # A cache that still holds the weights of the run before would flatter every executor.
-        copies = -(-2 * machine.l2_bytes // input_bytes(graph)) if machine.cuda else 1
+        copies = -(-2 * machine.spec.l2_bytes // input_bytes(graph)) if machine.cuda else 1
 
         def upload(name: str) -> Any:
             values = torch.from_numpy(np.ascontiguousarray(inputs[name]))

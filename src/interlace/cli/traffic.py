@@ -13,7 +13,7 @@ from interlace.cli import names, table, traffic_plot
 from interlace.cli.console import BadInput, bad_input, progress, say, show, working
 from interlace.cli.options import DTypeOption, JsonFile, command
 from interlace.cli.outputs import Output, output_file, save, save_json
-from interlace.core.devices import H200, DeviceSpec
+from interlace.core.devices import DEFAULT_GPU, DeviceSpec, known_chips
 from interlace.core.dtypes import DType, bf16
 from interlace.graph.graph import Graph
 from interlace.kernels.matmul import MatmulTile
@@ -55,13 +55,14 @@ class Study:
             "--cache",
             parser=names.cache,
             metavar="SIZE",
-            help="One LRU cache of this size (50MiB, 60MB, bytes) read at equal speed, or h200 (the default): "
-            "its L2 in two sides and its SMs of slightly unequal speed, as measured.",
+            help="One LRU cache of this size (50MiB, 60MB, bytes) read at equal speed, or a chip "
+            f"({', '.join(known_chips())}; the {DEFAULT_GPU.name} by default): its L2 in sides, its SMs of slightly "
+            "unequal speed.",
         ),
     ] = None
     workers: Annotated[
         int, typer.Option("--workers", min=1, max=1 << 16, help="Tiles that run at once, in lockstep.")
-    ] = 132
+    ] = DEFAULT_GPU.sms
     model: Annotated[
         str | None,
         typer.Option(
@@ -87,7 +88,7 @@ class Study:
     @property
     def device(self) -> DeviceSpec:
         """The cache, with as many SMs as there are workers."""
-        return replace(self.cache or H200, sms=self.workers)
+        return replace(self.cache or DEFAULT_GPU, sms=self.workers)
 
     @property
     def grid(self) -> tuple[int, int]:
@@ -292,9 +293,9 @@ def _family(study: Study, found: Sequence[tuple[names.NamedOrder, Traffic]]) -> 
 
 def _cache(study: Study) -> str:
     l2 = study.device.l2
-    if study.cache is None or study.cache is H200:
-        return f"L2 of the {H200.name}, {l2.sides} sides of {table.size(l2.side_bytes)}"
-    return f"one cache of {table.size(l2.side_bytes)}"
+    if study.device.name == names.ONE_CACHE:
+        return f"{names.ONE_CACHE} of {table.size(l2.side_bytes)}"
+    return f"L2 of the {study.device.name}, {l2.sides} sides of {table.size(l2.side_bytes)}"
 
 
 def _data(study: Study, found: Sequence[tuple[names.NamedOrder, Traffic]]) -> dict[str, object]:

@@ -1,4 +1,4 @@
-"""The element types that tensors may have, without needing a framework to name them."""
+"""The element types that tensors may have, one row each, without needing a framework to name them."""
 
 from __future__ import annotations
 
@@ -9,22 +9,49 @@ from interlace.core.errors import DTypeError
 
 @dataclass(frozen=True)
 class DType:
-    """An element type: its name, size in bytes, and unit round-off of one rounding to it."""
+    """An element type, with what every room calls it.
+
+    Attributes:
+        name: here, and of its type in emitted CUDA C++.
+        itemsize: bytes.
+        epsilon: unit round-off of one rounding to it.
+        poison: bits of a NaN, for memory that nobody may read.
+        rate: FLOP/s of a GPU in it over those in bf16, where a chip's data has no rate of its own.
+        torch: its name in PyTorch.
+        numpy: its name in NumPy; None for one that NumPy lacks, which is the upper half of a float32.
+        safetensors: its name in checkpoints.
+        ptx: its name in PTX instructions.
+        tensor_map: its name in the driver's ``CU_TENSOR_MAP_DATA_TYPE_...``.
+        on_tensor_cores: whether they multiply it (``wgmma`` with float32 sums).
+        aliases: other usual names.
+    """
 
     name: str
     itemsize: int
     epsilon: float
+    poison: int
+    rate: float
+    torch: str
+    numpy: str | None
+    safetensors: str
+    ptx: str
+    tensor_map: str
+    on_tensor_cores: bool
+    aliases: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         return self.name
 
 
-bf16 = DType("bf16", 2, 2.0**-8)
-fp16 = DType("fp16", 2, 2.0**-11)
-fp32 = DType("fp32", 4, 2.0**-24)
+bf16 = DType("bf16", 2, 2.0**-8, 0xFF95, 1.0, "bfloat16", None, "BF16", "bf16", "BFLOAT16", True)
+fp16 = DType("fp16", 2, 2.0**-11, 0xFC15, 1.0, "float16", "float16", "F16", "f16", "FLOAT16", True, ("half",))
+#: Its share of the bf16 rate is that of the H200's data sheet, where it does not go through tensor cores.
+fp32 = DType(
+    "fp32", 4, 2.0**-24, 0xFF95A5A5, 67 / 989, "float32", "float32", "F32", "f32", "FLOAT32", False, ("float",)
+)
 
-_BY_NAME = {d.name: d for d in (bf16, fp16, fp32)}
-_BY_NAME |= {"bfloat16": bf16, "float16": fp16, "float32": fp32, "half": fp16, "float": fp32}
+#: All of them.
+DTYPES = (bf16, fp16, fp32)
 
 
 def dtype(name: str | DType) -> DType:
@@ -35,12 +62,17 @@ def dtype(name: str | DType) -> DType:
     """
     if isinstance(name, DType):
         return name
-    if not isinstance(name, str) or name not in _BY_NAME:
-        raise DTypeError(f"unknown dtype {name!r}; use one of bf16, fp16, fp32")
-    return _BY_NAME[name]
+    found = _named(name)
+    if found is None:
+        raise DTypeError(f"unknown dtype {name!r}; use one of {', '.join(d.name for d in DTYPES)}")
+    return found
 
 
 def meant(value: object) -> str:
     """What to write for a name of a dtype, or for one of PyTorch's or NumPy's; of another one, any."""
     name = value.__name__ if isinstance(value, type) else str(value).removeprefix("torch.")
-    return f"il.{_BY_NAME.get(name, fp32)}"
+    return f"il.{_named(name) or fp32}"
+
+
+def _named(name: object) -> DType | None:
+    return next((d for d in DTYPES if name in (d.name, d.torch, *d.aliases)), None)

@@ -42,6 +42,7 @@
     │       ├── ProxyHazard         writes of threads meet bulk copies without a proxy fence
     │       ├── StepHazard          steps that are not those of the loops
     │       └── UnknownHazard       a slot, barrier, tile or variable that does not exist
+    ├── DeviceDataError     a data file that does not describe a chip
     ├── DeviceError         the device cannot run it
     │   ├── NoDeviceError       no such device, or no GPU stack
     │   ├── ProfilerError       hardware counters could not be read
@@ -225,6 +226,10 @@ class StepHazard(HazardError):
 
 class UnknownHazard(HazardError):
     """A rewritten kernel names a slot, a barrier, a tile or a variable that does not exist."""
+
+
+class DeviceDataError(InterlaceError):
+    """There is no data file of a chip, or it does not describe one."""
 
 
 class DeviceError(InterlaceError):

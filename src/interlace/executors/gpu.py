@@ -1,14 +1,22 @@
-"""What torch and the driver know of a device: whether it is there, its dtypes, how many blocks it holds."""
+"""What torch and the driver know of a device: whether it is there, its spec, its dtypes, how many blocks it holds."""
 
 from __future__ import annotations
 
 import ctypes
 import os
+import warnings
+from functools import cache
 from typing import Any
 
 import numpy as np
 
+from interlace.core.devices import DeviceSpec, Properties, spec_for
+from interlace.core.dtypes import dtype
 from interlace.core.errors import NoDeviceError
+
+
+class EstimatedDeviceWarning(UserWarning):
+    """Predictions for the GPU at hand rest on figures that nobody measured on it."""
 
 
 def open_device(name: str) -> tuple[Any, Any]:
@@ -66,9 +74,36 @@ def check_interpreter(triton: str, numpy: str) -> None:
         )
 
 
+def spec_of(torch: Any, device: Any) -> DeviceSpec:
+    """The spec of a CUDA device that is here; where its ceilings are estimates, an ``EstimatedDeviceWarning`` says so.
+
+    The warning comes once for each kind of GPU.
+    """
+    p = torch.cuda.get_device_properties(device)
+    return _spec_of(
+        Properties(
+            name=p.name,
+            capability=(p.major, p.minor),
+            sms=p.multi_processor_count,
+            smem_bytes=p.shared_memory_per_block_optin,
+            l2_bytes=p.L2_cache_size,
+            clock_hz=getattr(p, "clock_rate", 0) * 1e3,  # releases of torch before 2.9 tell none of these
+            bus_bytes_per_s=2 * getattr(p, "memory_clock_rate", 0) * 1e3 * getattr(p, "memory_bus_width", 0) / 8,
+        )
+    )
+
+
+@cache
+def _spec_of(properties: Properties) -> DeviceSpec:
+    spec = spec_for(properties)
+    if spec.estimated:
+        warnings.warn(spec.estimated, EstimatedDeviceWarning, stacklevel=3)
+    return spec
+
+
 def torch_dtype(torch: Any, name: str) -> Any:
     """The torch dtype of one of ours."""
-    return {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}[name]
+    return getattr(torch, dtype(name).torch)
 
 
 def resident_blocks(compiled: Any, torch: Any, device: Any) -> int:

@@ -7,6 +7,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from interlace.core.devices import DEFAULT_GPU, DeviceSpec
 from interlace.kernels.base import CudaLaunch
 
 
@@ -68,8 +69,8 @@ class Launch:
         """Compile for the current device and load it there, so that ``run`` only launches, as a capture demands."""
         self.compile()._init_handles()
 
-    def compile_ahead(self, capability: int = 90) -> Any:
-        """Compile for a CUDA GPU of this compute capability; needs neither GPU nor driver.
+    def compile_ahead(self, device: DeviceSpec = DEFAULT_GPU) -> Any:
+        """Compile for a GPU; needs neither GPU nor driver.
 
         Returns Triton's compiled kernel, whose ``asm`` holds PTX and cubin.
         """
@@ -87,7 +88,8 @@ class Launch:
                 constants[i,] = value
             else:
                 signature[parameter.name] = _specialise(value, (i,), constants, attributes)
-        target = GPUTarget("cuda", capability, 32)
+        major, minor = device.capability
+        target = GPUTarget("cuda", 10 * major + minor, 32)
         source = GluonASTSource if self.kernel.is_gluon() else ASTSource
         return triton.compile(
             source(self.kernel, signature, constants, attributes),

@@ -86,14 +86,18 @@ class Resources:
     serialised: bool
 
 
-def resources(ptx: str, arch: str = "sm_90a") -> Resources:
-    """Registers and spilled bytes per thread, from the ptxas that Triton would take.
+def resources(ptx: str) -> Resources:
+    """Registers and spilled bytes per thread on the module's target, from the ptxas that Triton would take.
 
     Raises:
-        RuntimeError: ptxas rejects the module.
+        RuntimeError: the text names no target, or ptxas rejects the module.
     """
     from triton.backends.nvidia.compiler import get_ptxas
 
+    found = re.search(r"^\.target\s+(\w+)", ptx, re.MULTILINE)
+    if found is None:
+        raise RuntimeError("the text names no .target; is it PTX?")
+    arch = found[1]
     with tempfile.TemporaryDirectory() as folder:
         path = os.path.join(folder, "kernel.ptx")
         with open(path, "w") as file:

@@ -19,6 +19,7 @@ from interlace.planner.build import Choices, build
 from interlace.planner.energy import Estimate, Level, energy
 from interlace.planner.predict import FINE, Prediction, predict
 from interlace.planner.search import Planned
+from interlace.sim.machine import op_rates
 from interlace.sim.modes import PERSISTENT, SEMAPHORE_STREAMS, SERIAL, Mode
 from interlace.trace.summary import Summary
 
@@ -146,10 +147,10 @@ def _gemms(graph: Graph) -> tuple[Gemm, ...]:
 def _ops(prediction: Prediction, device: DeviceSpec) -> tuple[OpReport, ...]:
     plan, costs = prediction.plan, prediction.costs
     summary = {op.op: op for op in Summary.of(prediction.trace, plan.workers).ops}
-    reports = []
+    reports, rates = [], op_rates(plan.graph, device)
     for o, op in enumerate(plan.graph.ops):
         mine = plan.items.op == o
-        compute = float(costs.flops[mine].sum()) / device.flops_per_s * 1e6
+        compute = float(costs.flops[mine].sum()) / rates[o] * 1e6
         dram = float(costs.dram_bytes[mine].sum())
         l2 = (float(costs.l2_bytes[mine].sum()) + dram) / (device.sms * device.sm_l2_bytes_per_s) * 1e6
         memory = dram / device.dram_bytes_per_s * 1e6

@@ -30,7 +30,6 @@ WORKSPACE = "partial sums"
 #: Touches that a prediction tells apart: to rank many candidates, and to judge a few.
 CHEAP, FINE = 1 << 17, 1 << 20
 _EACH = 64  # and in any case so many of an item
-_LINE_BYTES = 128
 _SAMPLE = 16
 
 
@@ -148,8 +147,8 @@ def _by_line(
     traffic: Traffic, units: Units, stream: AccessStream, missed: Ints, device: DeviceSpec
 ) -> tuple[Traffic, Ints]:
     """The same as the line model has it: what it says of all reads, shared out as the tile model says."""
-    cache = LineCache(device.l2.side_bytes, device.l2.ways)
-    found = cache.run(_lines(units, stream), _SAMPLE)
+    cache = LineCache(device.l2.side_bytes, device.l2.ways, line_bytes=device.l2.line_bytes)
+    found = cache.run(_lines(units, stream, cache.line_bytes), _SAMPLE)
     # What is compulsory is known exactly; a sample of it would only add an error, and might fall below it.
     read = traffic.compulsory + found.read_miss_bytes - found.compulsory_bytes
     scale = read / traffic.dram_read if traffic.dram_read else 1.0
@@ -162,12 +161,12 @@ def _by_line(
     return Traffic(traffic.touched, int(missed.sum()), by_tensor, traffic.written, traffic.compulsory), missed
 
 
-def _lines(units: Units, stream: AccessStream) -> Boxes:
+def _lines(units: Units, stream: AccessStream, line_bytes: int) -> Boxes:
     """The accesses as boxes of lines; a tensor's rows are padded to whole lines."""
     tall = units.rows > 1
-    first = units.first_byte // _LINE_BYTES
-    per_row = (units.first_byte % _LINE_BYTES + units.row_bytes + _LINE_BYTES - 1) // _LINE_BYTES
-    pitch = units.row_stride // _LINE_BYTES
+    first = units.first_byte // line_bytes
+    per_row = (units.first_byte % line_bytes + units.row_bytes + line_bytes - 1) // line_bytes
+    pitch = units.row_stride // line_bytes
     end = 0
     for t in np.unique(units.tensor):
         mine = np.flatnonzero(units.tensor == t)
@@ -176,11 +175,11 @@ def _lines(units: Units, stream: AccessStream) -> Boxes:
         at = units.first_byte[mine] - begins
         if len(strides):
             row, column = np.divmod(at, int(strides[0]))
-            pitch[mine] = -(-int(strides[0]) // _LINE_BYTES)
-            first[mine] = end + row * pitch[mine] + column // _LINE_BYTES
-            per_row[mine] = (column + units.row_bytes[mine] - 1) // _LINE_BYTES - column // _LINE_BYTES + 1
+            pitch[mine] = -(-int(strides[0]) // line_bytes)
+            first[mine] = end + row * pitch[mine] + column // line_bytes
+            per_row[mine] = (column + units.row_bytes[mine] - 1) // line_bytes - column // line_bytes + 1
         else:
-            first[mine] = end + at // _LINE_BYTES
+            first[mine] = end + at // line_bytes
         end = int((first[mine] + (units.rows[mine] - 1) * pitch[mine] + per_row[mine]).max())
     unit = stream.unit
     return Boxes(first[unit], units.rows[unit], pitch[unit], per_row[unit], stream.is_write)

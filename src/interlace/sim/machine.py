@@ -32,6 +32,7 @@ from numpy.typing import NDArray
 from interlace.core.devices import DeviceSpec
 from interlace.core.errors import DeadlockError, SimulationError
 from interlace.graph.access import Ints
+from interlace.graph.graph import Graph
 from interlace.plan.facts import Facts
 from interlace.plan.plan import Dispatch, Plan
 from interlace.sim.engine import NEVER, Machine, Outcome, Work, run
@@ -135,6 +136,11 @@ def item_flops(plan: Plan) -> Floats:
     return np.asarray(per_k[plan.items.op] * (plan.items.k_hi - plan.items.k_lo), np.float64)
 
 
+def op_rates(graph: Graph, device: DeviceSpec) -> Floats:
+    """FLOP/s of a device in each op: in the dtype of its first tensor, which is what a matmul multiplies."""
+    return np.array([device.flops_per_s(graph.tensor(op.accesses[0].tensor).dtype) for op in graph.ops])
+
+
 def simulate(plan: Plan, costs: Costs, device: DeviceSpec, mode: Mode = PERSISTENT) -> Trace:
     """Run a plan on the simulated machine. Nothing is verified; see ``verify``.
 
@@ -197,7 +203,7 @@ def _work(facts: Facts, costs: Costs, device: DeviceSpec, mode: Mode, queues: Qu
         stride=waits.stride,
         threshold=waits.threshold,
         share=np.clip((waits.k - k_lo) / (k_hi - k_lo), 0.0, 1.0),
-        compute_ns=costs.flops * (device.sms * sharing / device.flops_per_s * 1e9),
+        compute_ns=costs.flops * (device.sms * sharing * 1e9) / op_rates(facts.plan.graph, device)[items.op],
         l2_bytes=costs.l2_bytes + costs.dram_bytes,
         extra_ns=(costs.dram_bytes / device.sm_miss_bytes_per_s + costs.sum_bytes / device.sm_sum_bytes_per_s)
         * (sharing * 1e9),

@@ -60,7 +60,7 @@ def rank(
         key = identity(plan)
         if key not in seen:
             limit = max(_CHEAP, _EACH * len(plan.items))
-            seen[key] = len(seen), predict(plan, case.device, case.mode(plan), limit=limit)
+            seen[key] = len(seen), predict(plan, case.gpu, case.mode(plan), limit=limit)
         number, found = seen[key]
         progress(done)
         launch = number, setting.in_flight if isinstance(setting, HopperSetting) else 0

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
 
-from interlace.core.devices import DeviceSpec, spec_for
+from interlace.core.devices import DeviceSpec
 from interlace.core.dtypes import DType, bf16, fp16
 from interlace.executors.device import DeviceExecutor
-from interlace.executors.gpu import open_device
+from interlace.executors.gpu import open_device, spec_of
 from interlace.executors.hopper import default_pipeline
 from interlace.executors.options import Options
 from interlace.graph.graph import Graph
@@ -62,9 +61,8 @@ class OneLaunch:
             NoDeviceError: there is none.
         """
         torch, device = open_device("cuda")
-        p = torch.cuda.get_device_properties(device)
-        gpu = spec_for(p.name, p.multi_processor_count, p.L2_cache_size, p.shared_memory_per_block_optin)
-        return OneLaunch(m, shape, dtype, gpu, p.major)
+        gpu = spec_of(torch, device)
+        return OneLaunch(m, shape, dtype, gpu, gpu.capability[0])
 
     @property
     def on_hopper(self) -> bool:
@@ -86,11 +84,6 @@ class OneLaunch:
     def kernel(self) -> str:
         """The name of the launch's kernel, as profilers show it."""
         return "hopper_kernel" if self.on_hopper else "persistent_ticket_kernel"
-
-    @cached_property
-    def device(self) -> DeviceSpec:
-        """What a prediction takes: the GPU, with the rate at which it multiplies this dtype."""
-        return self.gpu.multiplying(self.dtype)
 
     def default(self) -> Setting:
         """The setting without any search."""

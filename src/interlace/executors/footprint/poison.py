@@ -29,7 +29,6 @@ from interlace.graph.access import Access
 from interlace.graph.tensor import Region, Tensor
 
 _MARK = 0.0123  # fills what is to be written
-_NAN = {"bf16": 0xFF95 - (1 << 16), "fp16": 0xFC15 - (1 << 16), "fp32": 0xFF95A5A5 - (1 << 32)}  # as integers
 
 
 class _Zone:
@@ -57,7 +56,8 @@ class _Zone:
         if self._mark is not None:
             self.bits.fill_(self._mark)
         if poison is not None:
-            self.bits[poison.slices] = _NAN[self.tensor.dtype.name]
+            dtype = self.tensor.dtype
+            self.bits[poison.slices] = dtype.poison - (1 << 8 * dtype.itemsize)  # as a signed integer
         for region in self.regions(item, item.op.reads):
             self.bits[region.slices] = self.given[region.slices]
 

@@ -1,4 +1,4 @@
-"""Kernels ready to run: rewritten, proved, emitted, compiled for sm_90a, bound to tensors by name.
+"""Kernels ready to run: rewritten, proved, emitted, compiled, bound to tensors by name.
 
     copy = compile_kernel(circular_buffer(copy_2d(), "s", stages=4))
     copy.run({"x": x, "y": y}, {"m": 1000, "n": 2000}, stream)
@@ -12,7 +12,7 @@ from functools import lru_cache
 from math import prod
 from typing import Any, Protocol
 
-from interlace.core.devices import H200, DeviceSpec
+from interlace.core.devices import DEFAULT_GPU, DeviceSpec
 from interlace.core.dtypes import dtype
 from interlace.core.errors import PipelineError
 from interlace.core.overlap import Piece, clash
@@ -110,7 +110,7 @@ class Compiled:
 
 
 def compile_kernel(
-    kernel: Kernel, device: DeviceSpec = H200, *, warp_specialised: bool = False, items: bool = False
+    kernel: Kernel, device: DeviceSpec = DEFAULT_GPU, *, warp_specialised: bool = False, items: bool = False
 ) -> Compiled:
     """Rewrite a kernel of loops, prove that it has no hazard, emit and compile it; ``items``: for items of a plan.
 
@@ -120,7 +120,7 @@ def compile_kernel(
         CompileError, NoDeviceError: see ``compile_text``.
     """
     emitted = proved_text(kernel, device, warp_specialised, items)
-    return Compiled(kernel, emitted, compile_text(emitted.text, kernel.name))
+    return Compiled(kernel, emitted, compile_text(emitted.text, kernel.name, device.architecture))
 
 
 @lru_cache(maxsize=256)

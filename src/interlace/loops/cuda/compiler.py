@@ -1,4 +1,4 @@
-"""From CUDA C++ text to a cubin for sm_90a, with NVRTC through ``cuda.core``. Needs no GPU and no driver.
+"""From CUDA C++ text to a cubin, with NVRTC through ``cuda.core``. Needs no GPU and no driver.
 
     binary = compile_text('extern "C" __global__ void twice(float* x) { x[threadIdx.x] *= 2; }', "twice")
     binary.resources      # Resources(registers=8, spill_bytes=0, stack_bytes=0)
@@ -10,10 +10,9 @@ import re
 from dataclasses import dataclass
 from io import StringIO
 
+from interlace.core.devices import DEFAULT_GPU
 from interlace.core.errors import CompileError, NoDeviceError
 from interlace.loops.cuda.preamble import PREAMBLE
-
-ARCHITECTURE = "sm_90a"
 
 
 @dataclass(frozen=True)
@@ -38,7 +37,7 @@ class Binary:
     Attributes:
         name: what messages call the kernel.
         function: what the text, and so the driver, calls it.
-        cubin: for sm_90a.
+        cubin: for one architecture.
         resources: per thread.
         warnings: the lines in which the compiler warned.
     """
@@ -50,12 +49,13 @@ class Binary:
     warnings: tuple[str, ...]
 
 
-def compile_text(text: str, name: str) -> Binary:
+def compile_text(text: str, name: str, architecture: str = DEFAULT_GPU.architecture) -> Binary:
     """Compile the kernel of a text, which the preamble is put before.
 
     Args:
         text: CUDA C++ with one kernel, ``extern "C"``.
         name: of that kernel for messages; its function may be called otherwise.
+        architecture: what to compile for, as ``DeviceSpec`` has it.
 
     Raises:
         CompileError: if NVRTC refuses the text; the message holds its log.
@@ -67,14 +67,14 @@ def compile_text(text: str, name: str) -> Binary:
         raise NoDeviceError("cuda.core is not installed; pip install 'interlace[gpu]'") from error
     whole = f'#line 1 "preamble"\n{PREAMBLE}#line 1 "{name}.cu"\n{text}'
     # A binary from NVRTC's own cache comes without the log that tells its resources.
-    options = ProgramOptions(arch=ARCHITECTURE, std="c++17", ptxas_options=["-v"], no_cache=True)
+    options = ProgramOptions(arch=architecture, std="c++17", ptxas_options=["-v"], no_cache=True)
     written = StringIO()
     try:
         cubin = bytes(Program(whole, "c++", options).compile("cubin", logs=written).code)
     except Exception as error:
         if type(error).__name__ != "NVRTCError":  # a private class of cuda.core
             raise
-        raise CompileError(f"kernel {name} does not compile for {ARCHITECTURE}: {error}") from error
+        raise CompileError(f"kernel {name} does not compile for {architecture}: {error}") from error
     log = written.getvalue()
     # ptxas reports serialised wgmma and ignored setmaxnreg as information with a number, such as (C7510).
     warnings = tuple(line for line in log.splitlines() if re.search(r"warning |\(C\d+\)", line))

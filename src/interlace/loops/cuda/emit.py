@@ -18,13 +18,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from interlace.core.devices import DeviceSpec
-from interlace.core.dtypes import bf16
 from interlace.loops.cuda.barriers import barrier_slot, emit_barrier
 from interlace.loops.cuda.combine import Partial
 from interlace.loops.cuda.indices import emit_index, emit_less
 from interlace.loops.cuda.lines import UNROLL, Lines, Scope
 from interlace.loops.cuda.names import own
-from interlace.loops.cuda.preamble import wgmma, wgmma_name
+from interlace.loops.cuda.preamble import PRODUCTS, wgmma, wgmma_name
 from interlace.loops.cuda.rules import MapSpec, check_emittable, map_of, tensor_maps
 from interlace.loops.cuda.spread import Fragment, spread_registers
 from interlace.loops.cuda.tiles import Tiles
@@ -161,7 +160,7 @@ class _Emitter:
             parameters.append("const __grid_constant__ Sync sync")
         functions = sorted(
             {(s.acc.shape[1], _ptx_kind(kernel, s)) for s in walk(kernel.body) if isinstance(s, Matmul)}
-            - {(128, "bf16"), (256, "bf16")}
+            - set(PRODUCTS)
         )
         lines = [wgmma(n, kind) for n, kind in functions]
         # One block per SM is all that is asked for: else ptxas spills to fit one more than shared memory allows.
@@ -377,4 +376,4 @@ class _Emitter:
 
 
 def _ptx_kind(kernel: Kernel, stmt: Matmul) -> str:
-    return "bf16" if kernel.tensor(stmt.a.tensor).dtype == bf16 else "f16"
+    return kernel.tensor(stmt.a.tensor).dtype.ptx

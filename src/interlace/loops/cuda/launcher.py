@@ -62,12 +62,7 @@ def tensor_map(
         DriverError: if the driver refuses the numbers.
     """
     driver = _driver()
-    kinds = driver.CUtensorMapDataType
-    kind = {
-        "bf16": kinds.CU_TENSOR_MAP_DATA_TYPE_BFLOAT16,
-        "fp16": kinds.CU_TENSOR_MAP_DATA_TYPE_FLOAT16,
-        "fp32": kinds.CU_TENSOR_MAP_DATA_TYPE_FLOAT32,
-    }[dtype.name]
+    kind = getattr(driver.CUtensorMapDataType, f"CU_TENSOR_MAP_DATA_TYPE_{dtype.tensor_map}")
     swizzle = driver.CUtensorMapSwizzle
     outer = [stride * dtype.itemsize for stride in reversed(strides[:-1])]
     map_ = _checked(

@@ -6,6 +6,7 @@ The text stands before every kernel; it needs no header. Addresses of shared mem
 
 from __future__ import annotations
 
+from interlace.core.dtypes import bf16
 from interlace.kernels.primitives.semaphore_cuda import SEMAPHORES
 from interlace.loops.cuda.tile_functions import TILE_FUNCTIONS
 
@@ -138,13 +139,13 @@ template <int COUNT> DEVICE void settle(float (&values)[COUNT]) {
 
 def wgmma_name(n: int, kind: str) -> str:
     """The function that ``wgmma`` defines."""
-    return f"wgmma_m64n{n}k16" if kind == "bf16" else f"wgmma_m64n{n}k16_{kind}"
+    return f"wgmma_m64n{n}k16" if kind == bf16.ptx else f"wgmma_m64n{n}k16_{kind}"
 
 
-def wgmma(n: int, kind: str = "bf16") -> str:
+def wgmma(n: int, kind: str) -> str:
     """A function: sum += A (64 x 16) * B (16 x n), both contiguous along k; fp32 accumulators.
 
-    ``kind`` is the operands' element type in PTX: bf16 or f16.
+    ``kind`` is the operands' element type in PTX.
     """
     count = n // 2
     registers = ", ".join(f"%{i}" for i in range(count))
@@ -159,4 +160,6 @@ def wgmma(n: int, kind: str = "bf16") -> str:
     )
 
 
-PREAMBLE = _FUNCTIONS + wgmma(128) + wgmma(256) + TILE_FUNCTIONS + SEMAPHORES
+#: Columns and element types of the products that every text has.
+PRODUCTS = ((128, bf16.ptx), (256, bf16.ptx))
+PREAMBLE = _FUNCTIONS + "".join(wgmma(n, kind) for n, kind in PRODUCTS) + TILE_FUNCTIONS + SEMAPHORES

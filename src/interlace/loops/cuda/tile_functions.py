@@ -6,36 +6,47 @@ A clipped access names how many of its elements lie inside the tensor: ``count``
 
 from __future__ import annotations
 
-TILE_FUNCTIONS = r"""
+from interlace.core.dtypes import DTYPES, DType, fp32
+
+
+def _element(dtype: DType) -> str:
+    """The C++ type of a dtype and its conversions; that of fp32 is float itself."""
+    name, ptx = dtype.name, dtype.ptx
+    if dtype is fp32:
+        return (
+            f"typedef float {name};\n"
+            f"template <> DEVICE {name} rounded<{name}>(float x) {{ return x; }}\n"
+            f"DEVICE float widened({name} x) {{ return x; }}\n"
+        )
+    if dtype.numpy is None:  # the upper half of a float
+        widened = "  return __uint_as_float((unsigned)x.bits << 16);\n"
+    else:
+        widened = f'  float y;\n  asm("cvt.f32.{ptx} %0, %1;" : "=f"(y) : "h"(x.bits));\n  return y;\n'
+    return (
+        f"struct {name} {{ unsigned short bits; }};\n"
+        f"template <> DEVICE {name} rounded<{name}>(float x) {{\n"
+        f"  {name} y;\n"
+        f'  asm("cvt.rn.{ptx}.f32 %0, %1;" : "=h"(y.bits) : "f"(x));\n'
+        "  return y;\n"
+        "}\n"
+        f"DEVICE float widened({name} x) {{\n{widened}}}\n"
+    )
+
+
+def _elements() -> str:
+    """Of all dtypes; arithmetic is in float."""
+    return "template <class T> DEVICE T rounded(float);\n" + "".join(map(_element, DTYPES))
+
+
+_INDICES = r"""
 // Indices. Quotients round down; the first two are for a >= 0.
 DEVICE int quotient(int a, int b) { return (unsigned)a / (unsigned)b; }
 DEVICE int rest(int a, int b) { return (unsigned)a % (unsigned)b; }
 DEVICE int floor_quotient(int a, int b) { return a >= 0 ? a / b : -((b - 1 - a) / b); }
 DEVICE int floor_rest(int a, int b) { return a - floor_quotient(a, b) * b; }
 
-// Elements. Arithmetic is in float.
-struct bf16 { unsigned short bits; };
-struct fp16 { unsigned short bits; };
-typedef float fp32;
-template <class T> DEVICE T rounded(float);
-template <> DEVICE fp32 rounded<fp32>(float x) { return x; }
-template <> DEVICE bf16 rounded<bf16>(float x) {
-  bf16 y;
-  asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(y.bits) : "f"(x));
-  return y;
-}
-template <> DEVICE fp16 rounded<fp16>(float x) {
-  fp16 y;
-  asm("cvt.rn.f16.f32 %0, %1;" : "=h"(y.bits) : "f"(x));
-  return y;
-}
-DEVICE float widened(fp32 x) { return x; }
-DEVICE float widened(bf16 x) { return __uint_as_float((unsigned)x.bits << 16); }
-DEVICE float widened(fp16 x) {
-  float y;
-  asm("cvt.f32.f16 %0, %1;" : "=f"(y) : "h"(x.bits));
-  return y;
-}
+"""
+_VALUES = r"""
 // NaN if either is.
 DEVICE float larger(float a, float b) {
   float c;
@@ -97,3 +108,5 @@ template <class T, int V> DEVICE void write_clipped(T* at, const float (&in)[V],
 // Where byte `offset` of a tile with rows of 128 bytes lies under the 128-byte swizzle.
 DEVICE unsigned swizzled(unsigned offset) { return offset ^ (offset >> 7 & 7) << 4; }
 """
+
+TILE_FUNCTIONS = _INDICES + _elements() + _VALUES

@@ -28,7 +28,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from interlace.core.devices import H200, DeviceSpec
+from interlace.core.devices import DEFAULT_GPU, DeviceSpec
 from interlace.core.errors import SharedMemoryError
 from interlace.loops.ir.index import Const
 from interlace.loops.ir.nest import Site, sites
@@ -51,8 +51,8 @@ from interlace.loops.ir.traverse import read, walk, written
 #: Alignment of tiles, and bytes of an mbarrier.
 TILE_ALIGN_BYTES = 128
 BARRIER_BYTES = 8
-#: Shared memory of a block on every GPU that kernels are compiled for, which is sm_90a.
-BLOCK_BYTES = H200.smem_bytes
+#: Shared memory of a block on the GPU that kernels are for where none is named.
+BLOCK_BYTES = DEFAULT_GPU.smem_bytes
 #: Bytes through which the threads of a block exchange what no tile holds; no tile is called so.
 SCRATCH = "(scratch)"
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import numpy as np
 import numpy.typing as npt
 
-from interlace.core.dtypes import DType, bf16, fp16
+from interlace.core.dtypes import DType
 from interlace.loops.ir.values import ValueOp
 
 Floats = npt.NDArray[np.float32]
@@ -31,11 +31,9 @@ OPERATIONS: dict[ValueOp, Callable[..., Floats]] = {
 
 def rounded(values: Floats, dtype: DType) -> Floats:
     """``values`` rounded to nearest even in ``dtype``, as fp32."""
-    if dtype == fp16:
-        return values.astype(np.float16).astype(np.float32)
-    if dtype == bf16:
-        bits = np.ascontiguousarray(values, np.float32).view(np.uint32)
-        up = bits + np.uint32(0x7FFF) + (bits >> np.uint32(16) & np.uint32(1))
-        even = (up & np.uint32(0xFFFF0000)).view(np.float32)
-        return np.where(np.isfinite(values), even, values)
-    return values
+    if dtype.numpy is not None:
+        return values.astype(dtype.numpy).astype(np.float32)
+    bits = np.ascontiguousarray(values, np.float32).view(np.uint32)
+    up = bits + np.uint32(0x7FFF) + (bits >> np.uint32(16) & np.uint32(1))
+    even = (up & np.uint32(0xFFFF0000)).view(np.float32)
+    return np.where(np.isfinite(values), even, values)

@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from interlace.core.devices import H200, DeviceSpec
+from interlace.core.devices import DEFAULT_GPU, DeviceSpec
 from interlace.core.errors import DTypeError, PipelineError
 from interlace.graph.access import Access, Span
 from interlace.graph.op import Op
@@ -46,7 +46,7 @@ def pipeline_op(
     *,
     sizes: Mapping[str, int] | None = None,
     warp_specialised: bool = False,
-    device: DeviceSpec = H200,
+    device: DeviceSpec = DEFAULT_GPU,
 ) -> Op:
     """``kernel``, a source with marked tiles, applied to tensors of a graph.
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from itertools import chain
 from math import isinf
 
-from interlace.core.dtypes import bf16, fp16, fp32
+from interlace.core.dtypes import DTYPES, fp32
 from interlace.core.errors import BoxError, CarriedError, DepthError, PipelineError, ScopeError, SharedMemoryError
 from interlace.loops.ir.index import Const, Index, always_positive, divided_by, evaluate, names
 from interlace.loops.ir.nest import Nest, Site, nest_of, sites
@@ -340,8 +340,9 @@ def _check_matmul(kernel: Kernel, stmt: Matmul) -> None:
     memories = acc.memory, a.memory, b.memory
     if memories != (Memory.REGISTER, Memory.SHARED, Memory.SHARED) or acc.dtype != fp32:
         raise PipelineError(f"matmul into {acc.name!r}: needs an fp32 register tile and two shared tiles")
-    if a.dtype != b.dtype or a.dtype not in (bf16, fp16):
-        raise PipelineError(f"matmul of {a.name!r} and {b.name!r}: both must be bf16, or both fp16")
+    if a.dtype != b.dtype or not a.dtype.on_tensor_cores:
+        multiplied = ", or both ".join(d.name for d in DTYPES if d.on_tensor_cores)
+        raise PipelineError(f"matmul of {a.name!r} and {b.name!r}: both must be {multiplied}")
     pairs = (stmt.acc, acc), (stmt.a, a), (stmt.b, b)
     whole = all(box.shape == tensor.tile and len(tensor.tile) == 2 for box, tensor in pairs)
     if not whole or (a.tile[0], b.tile[0]) != acc.tile or a.tile[1] != b.tile[1]:

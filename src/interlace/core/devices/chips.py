@@ -1,0 +1,135 @@
+"""The chips that are known, one data file each beside this module, and the spec of any other GPU.
+
+Where a chip's file names another one as ``like``, what it leaves out is that one's, scaled. Worked example, a GPU with
+108 SMs at 1.41 GHz, 40 MiB of L2 and a bus of 2.0 TB/s after an H200 (132 SMs at 1.98 GHz, 60 MiB, 4.8 TB/s):
+
+    bf16            790 TFLOP/s * 108 / 132 * 1.41 / 1.98 = 460 TFLOP/s
+    memory          4.53 TB/s * 2.0 / 4.8 = 1.89 TB/s
+    a side of L2    31 MiB * 40 / 60 = 20.7 MiB
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
+from functools import cache
+from math import log
+from pathlib import Path
+from typing import Any
+
+from interlace.core.devices.spec import L2, DeviceSpec, Latencies
+from interlace.core.errors import DeviceDataError
+
+_FOLDER = Path(__file__).parent
+#: What names a device and says nothing of its speed.
+_IDENTITY = ("name", "like", "derived")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Properties:
+    """What a driver tells of a GPU; attributes as in ``DeviceSpec``, rates 0 where it does not tell."""
+
+    name: str
+    capability: tuple[int, int]
+    sms: int
+    smem_bytes: int
+    l2_bytes: int
+    clock_hz: float = 0.0
+    bus_bytes_per_s: float = 0.0
+
+
+def chip(key: str, folder: Path = _FOLDER) -> DeviceSpec:
+    """The chip of a data file, such as ``h200``.
+
+    Raises:
+        DeviceDataError: there is no such file, or it lacks a value, or has one too many.
+    """
+    path = folder / f"{key}.toml"
+    try:
+        data = tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError:
+        raise DeviceDataError(f"no data of a chip {key!r}; use one of {', '.join(_keys(folder))}") from None
+    except tomllib.TOMLDecodeError as error:
+        raise DeviceDataError(f"{path.name} is no TOML: {error}") from None
+    try:
+        given = _given(data)
+        if "like" not in data:
+            return DeviceSpec(**given)
+        own = Properties(**{field.name: given[field.name] for field in fields(Properties)})
+        guess = scaled(chip(data["like"], folder), own)
+        derived = tuple(name for name in guess.derived if name not in given)
+        return replace(guess, **given, derived=derived)
+    except (TypeError, KeyError, AttributeError) as error:
+        raise DeviceDataError(f"{path.name} does not describe a chip: {error}; compare the other files") from None
+
+
+def chips(folder: Path = _FOLDER) -> Mapping[str, DeviceSpec]:
+    """All GPUs with a data file, by its name."""
+    found = {key: chip(key, folder) for key in _keys(folder)}
+    return {key: spec for key, spec in found.items() if spec.architecture}
+
+
+@cache
+def known_chips() -> Mapping[str, DeviceSpec]:
+    """Those of the package."""
+    return chips()
+
+
+def scaled(like: DeviceSpec, own: Properties) -> DeviceSpec:
+    """The spec of a GPU after one that is known; all that a driver does not tell is marked as derived.
+
+    Matrix rates go with SMs and their clock, the rates of one SM with its clock, memory with its bus, the sides of the
+    cache with the cache. Latencies and what a lone SM gets from memory, which is latency too, stay as they are.
+    """
+    clock = own.clock_hz / like.clock_hz if own.clock_hz else 1.0
+    bus = own.bus_bytes_per_s / like.bus_bytes_per_s if own.bus_bytes_per_s else 1.0
+    told = {field.name: getattr(own, field.name) for field in fields(Properties) if getattr(own, field.name)}
+    major, minor = own.capability
+    guess = replace(
+        like,
+        **told,
+        architecture=f"sm_{major}{minor}{'a' if major >= 9 else ''}",
+        dram_bytes_per_s=like.dram_bytes_per_s * bus,
+        rates=tuple((name, rate * own.sms / like.sms * clock) for name, rate in like.rates),
+        sm_l2_bytes_per_s=like.sm_l2_bytes_per_s * clock,
+        sm_sum_bytes_per_s=like.sm_sum_bytes_per_s * clock,
+        l2=replace(like.l2, side_bytes=like.l2.side_bytes * own.l2_bytes // like.l2_bytes),
+        like=like.name,
+    )
+    free = (field.name for field in fields(DeviceSpec) if field.name not in (*told, *_IDENTITY, "architecture"))
+    return replace(guess, derived=tuple(free))
+
+
+def spec_for(own: Properties) -> DeviceSpec:
+    """The spec of a GPU that the driver describes like this.
+
+    A known chip has its own. For any other GPU, which nobody measured, the nearest known one stands in, ``scaled``: the
+    one of the nearest compute capability, among those the one whose memory per SM is the nearest.
+    """
+    known = known_chips().values()
+    same = next((spec for spec in known if (spec.name, spec.sms) == (own.name, own.sms)), None)
+    return same or scaled(min(known, key=lambda spec: _distance(spec, own)), own)
+
+
+def _distance(spec: DeviceSpec, own: Properties) -> tuple[float, float]:
+    generation = abs(10 * (spec.capability[0] - own.capability[0]) + spec.capability[1] - own.capability[1])
+    if own.bus_bytes_per_s:
+        return generation, abs(log(own.bus_bytes_per_s / own.sms * spec.sms / spec.bus_bytes_per_s))
+    return generation, abs(log(own.l2_bytes / spec.l2_bytes))
+
+
+def _given(data: Mapping[str, Any]) -> dict[str, Any]:
+    """The values of a file as attributes of a spec."""
+    given = {name: value for name, value in data.items() if name != "like"}
+    given["capability"] = tuple(data["capability"])
+    for name, make in (("l2", lambda t: L2(**t)), ("latencies", lambda t: Latencies(**t))):
+        if name in data:
+            given[name] = make(data[name])
+    if "rates" in data:
+        given["rates"] = tuple(data["rates"].items())
+    return given
+
+
+def _keys(folder: Path) -> list[str]:
+    return sorted(path.stem for path in folder.glob("*.toml"))
