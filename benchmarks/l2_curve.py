@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from typing import Any
 
 import torch
 import triton
@@ -20,7 +21,6 @@ from interlace.bench.record import write_record
 
 MIB = (8, 16, 20, 24, 26, 28, 30, 32, 34, 36, 40, 44, 47, 50, 52, 54, 57, 60, 62, 65, 68, 75, 90)
 READERS = (1, 2, 4, 12, 44)
-WORKERS = 132
 CHUNK_WORDS = 4096
 METRICS = {"dram_read_bytes": "dram__bytes_read.sum", "l2_sectors": "lts__t_sectors_op_read.sum"}
 
@@ -54,21 +54,32 @@ def cases() -> list[tuple[int, int]]:
 def child() -> None:
     """All cases, for the profiler."""
     data = torch.zeros(max(MIB) << 18, dtype=torch.int32, device="cuda")
-    out = torch.zeros(WORKERS, dtype=torch.int32, device="cuda")
+    sms = torch.cuda.get_device_properties(0).multi_processor_count
+    out = torch.zeros(sms, dtype=torch.int32, device="cuda")
     for readers, mib in cases():
         chunks = (mib << 18) // CHUNK_WORDS
         for kernel in (*[warming_pass] * 4, counted_pass):
-            kernel[(WORKERS,)](data, out, chunks, WORKERS // readers, CHUNK_WORDS, num_warps=8)
+            kernel[(sms,)](data, out, chunks, sms // readers, CHUNK_WORDS, num_warps=8)
     torch.cuda.synchronize()
 
 
-def main(path: str) -> None:
-    """Measure, print and record."""
+def measure() -> list[dict[str, Any]]:
+    """A row for each case: which share of the footprint the L2 kept.
+
+    Raises:
+        ProfilerError: ``ncu`` is not there, or may not read counters.
+    """
     rows = []
     counted = count_launches([sys.executable, __file__], "counted_pass", METRICS, flush=False)
     for (readers, mib), counts in zip(cases(), counted, strict=True):
         rate = 1 - counts["dram_read_bytes"] / (mib << 20)
         rows.append({"readers": readers, "mib": mib, "kept": round(rate, 4), **counts})
+    return rows
+
+
+def main(path: str) -> None:
+    """Measure, print and record."""
+    rows = measure()
     for readers in READERS:
         kept = "  ".join(f"{row['mib']}: {row['kept']:.2f}" for row in rows if row["readers"] == readers)
         print(f"{readers:3d} readers  {kept}")

@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
-from interlace.core.devices import H200, DeviceSpec, spec_for
+from interlace.core.devices import H200, DeviceSpec, Properties, spec_for
 from interlace.core.dtypes import DType, bf16
 from interlace.workloads.ffn import FFNShape
 from interlace.workloads.one_launch import OneLaunch
 
 #: As the driver describes an A100.
-A100 = spec_for("NVIDIA A100-SXM4-80GB", 108, 40 << 20, 163 << 10)
+A100 = spec_for(
+    Properties(
+        name="NVIDIA A100-SXM4-80GB",
+        capability=(8, 0),
+        sms=108,
+        smem_bytes=163 << 10,
+        l2_bytes=40 << 20,
+        clock_hz=1.41e9,
+        bus_bytes_per_s=2.0e12,
+    )
+)
 
 
 def on_h200(m: int, shape: FFNShape, dtype: DType = bf16) -> OneLaunch:

@@ -202,7 +202,9 @@ class SlowMachine:
         l2 = float(self.costs.l2_bytes[item]) + dram
         besides = float(self.costs.dram_bytes[item]) / self.per_worker(self.device.sm_miss_bytes_per_s)
         besides += float(self.costs.sum_bytes[item]) / self.per_worker(self.device.sm_sum_bytes_per_s)
-        multiplied = float(self.costs.flops[item]) / self.per_worker(self.device.flops_per_s / self.device.sms)
+        op = self.plan.graph.ops[int(self.plan.items.op[item])]
+        dtype = self.plan.graph.tensor(op.accesses[0].tensor).dtype
+        multiplied = float(self.costs.flops[item]) / self.per_worker(self.device.flops_per_s(dtype) / self.device.sms)
         passed = l2 / self.per_worker(self.device.sm_l2_bytes_per_s)
         whole = max(max(multiplied, passed) + besides, dram / self.per_worker(self.device.sm_dram_bytes_per_s))
         waits = self.plan.waits

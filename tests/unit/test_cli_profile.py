@@ -39,7 +39,7 @@ def command(*arguments: str) -> Result:
 def h200(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("INTERLACE_CACHE_DIR", str(tmp_path / "cache"))
     monkeypatch.setattr(OneLaunch, "here", staticmethod(on_h200))
-    monkeypatch.setattr(cli_profile, "find", lambda device: Machine(True, H200.name, H200.sms, H200.l2_bytes))
+    monkeypatch.setattr(cli_profile, "find", lambda device: Machine(True, H200))
     monkeypatch.setattr(profiling, "compile_launches", lambda makers: iter(range(len(makers) - 1, -1, -1)))
 
 
@@ -149,18 +149,17 @@ def test_widths_for_two_executors_are_refused(tmp_path: Path, monkeypatch: pytes
     assert "use multiples of 16" in result.stderr
 
 
-def test_elsewhere_the_persistent_executor_runs_and_the_ceilings_are_said_to_be_borrowed(
+def test_elsewhere_the_persistent_executor_runs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     case = on_a100(16, RELU)
     monkeypatch.setattr(OneLaunch, "here", staticmethod(on_a100))
-    monkeypatch.setattr(cli_profile, "find", lambda device: Machine(True, case.gpu.name, 108, 40 << 20))
+    monkeypatch.setattr(cli_profile, "find", lambda device: Machine(True, case.gpu))
     monkeypatch.setattr(profiling, "compile_launches", lambda makers: iter(()))
     seen = install(tmp_path, monkeypatch, csv([launch()]))
     result = command("--hidden", "1024", "--ffn", "2048", "--m", "16")
     assert result.exit_code == 0, result.output
     assert "persistent executor" in result.stdout
-    assert "note: the ceilings of NVIDIA A100-SXM4-80GB were not measured" in result.stderr
     assert "regex:^persistent_ticket_kernel$" in seen.read_text()
 
 

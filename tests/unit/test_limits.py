@@ -92,13 +92,13 @@ def test_memory_is_counted_to_the_byte(
 def test_on_a_gpu_its_memory_and_that_of_the_host_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     free = 8 * (18_432 + 3 * 4_096 + 2_048) + 2 * 24_576
     cuda = SimpleNamespace(mem_get_info=lambda device: (free, 1 << 40))
-    machine = Machine(True, "GPU", 132, 50 << 20, SimpleNamespace(cuda=cuda), "cuda:0")
+    machine = Machine(True, il.H200, SimpleNamespace(cuda=cuda), "cuda:0")
     monkeypatch.setattr(limits, "available_bytes", lambda: 4 * 18_432 + 8 * 2_048)
     limits.check_memory(FFN, [SERIAL], machine, compares=True)
     with pytest.raises(limits.BadInput, match="this machine has"):
         limits.check_memory(FFN, [SERIAL, REFERENCE], machine, compares=True)
     free -= 1
-    with pytest.raises(limits.BadInput, match="GPU has"):
+    with pytest.raises(limits.BadInput, match="NVIDIA H200 has"):
         limits.check_memory(FFN, [SERIAL], machine, compares=True)
 
 

@@ -12,6 +12,7 @@ from hypothesis import event, given, settings
 from hypothesis import strategies as st
 
 from interlace.core.devices import CPU, H200, Latencies
+from interlace.core.dtypes import DTYPES
 from interlace.core.errors import DeadlockError, PlanError, SimulationError
 from interlace.plan.plan import Dispatch, Items, Plan, Waits
 from interlace.planner.build import Choices, build
@@ -31,19 +32,26 @@ from .slow_machine import SlowMachine
 
 #: Post 30, met wait 20, hand-over 50, ticket 10, fill 5, launch 100.
 LATENCIES = Latencies(30.0, 20.0, 50.0, 10.0, 5.0, 100.0)
+
+
+def rates(flops_per_s: float) -> tuple[tuple[str, float], ...]:
+    """The same in every dtype."""
+    return tuple((d.name, flops_per_s) for d in DTYPES)
+
+
 #: Two or three SMs of 1 FLOP/ns, 2 bytes/ns of memory and 8 of the L2 each; memory gives 3 bytes/ns.
 DEVICE = replace(
     CPU,
     sms=2,
     dram_bytes_per_s=3e9,
-    flops_per_s=2e9,
+    rates=rates(2e9),
     sm_dram_bytes_per_s=2e9,
     sm_l2_bytes_per_s=8e9,
     sm_miss_bytes_per_s=1e18,
     sm_sum_bytes_per_s=1e18,
     latencies=LATENCIES,
 )
-THREE_SMS = replace(DEVICE, sms=3, flops_per_s=3e9)
+THREE_SMS = replace(DEVICE, sms=3, rates=rates(3e9))
 
 
 def costs(

@@ -246,7 +246,7 @@ def test_the_line_model_gives_two_bytes_one_line_exactly_if_they_share_128_bytes
     tiled = plan(*shape, MatmulTile(32, 16, 16), RowMajor(), 3)
     touched = touches(tiled)
     stream = interleave(tiled, touched, PERSISTENT)
-    boxes, units = _lines(touched.units, stream), touched.units
+    boxes, units = _lines(touched.units, stream, 128), touched.units
     row_bytes = {0: 2 * shape[2], 1: 2 * shape[2], 2: 2 * shape[1]}  # x, w, out in bf16
     begin = {t: int(units.first_byte[units.tensor == t].min()) for t in row_bytes}
     place_of_line: dict[int, tuple[int, int, int]] = {}

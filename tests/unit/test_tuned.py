@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from interlace.core.devices import H200, spec_for
+from interlace.core.devices import H200
 from interlace.core.dtypes import bf16, fp16, fp32
 from interlace.kernels.matmul import Activation
 from interlace.policies.orders import GroupedPanels, Hilbert, RowMajor
@@ -205,12 +205,3 @@ def test_stages_shrink_to_shared_memory_and_chunks_keep_their_bytes() -> None:
         setting = persistent_setting(1024, gated, dtype, smem_bytes << 10)
         assert (setting.up.m, setting.up.n, setting.up.k, setting.up.stages) == (128, 128, k, stages)
         assert setting.order == RowMajor()
-
-
-def test_a_gpu_that_was_not_measured_is_a_scaled_h200() -> None:
-    assert spec_for("NVIDIA H200", 132, 60 << 20, 227 << 10) is H200
-    half = spec_for("some GPU", 66, 30 << 20, 163 << 10)
-    assert (half.name, half.sms, half.smem_bytes) == ("some GPU", 66, 163 << 10)
-    assert half.flops_per_s == H200.flops_per_s / 2
-    assert half.l2.side_bytes == H200.l2.side_bytes // 2
-    assert half.dram_bytes_per_s == H200.dram_bytes_per_s

@@ -350,8 +350,8 @@ def cache(text: str) -> DeviceSpec:
     Raises:
         typer.BadParameter: neither.
     """
-    if text in known_chips():
-        return known_chips()[text]
+    if text.lower() in known_chips():
+        return known_chips()[text.lower()]
     try:
         nbytes = size(text)
     except typer.BadParameter as error:
