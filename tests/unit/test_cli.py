@@ -294,7 +294,7 @@ def test_a_plan_for_a_gpu_needs_none(tmp_path: Path) -> None:
     succeed("plan", "ffn", "--device", "cuda", "--model", "llama3-8b", "--out", path)
     data = json.loads(path.read_text())
     assert [t["shape"] for t in data["graph"]["tensors"] if t["name"] == "w_up"] == [[14336, 4096]]
-    assert data["workers"] == target(Device.CUDA).sms > 100
+    assert data["workers"] == target(Device.CUDA).spec.sms > 100
 
 
 def test_an_unsafe_plan_is_not_written(tmp_path: Path) -> None:
