@@ -28,6 +28,7 @@ BROKEN = {
         "    cp.async.bulk.tensor.2d.global.shared::cta [%rd9], [%r1];\n"
         "    cp.async.bulk.wait_group.read 0;\n    bar.sync 0;\n    atom",
     ),
+    "wrap": GOOD.replace("bar.sync 0;", "bar.sync 0;\n    setp.le.s32 %p1, %r9, %r1;", 1),
     "dependent": "    ld.global.v4.b32 {%r1, %r2, %r3, %r4}, [%rd1];\n    griddepcontrol.wait;\n" + GOOD,
 }
 
@@ -52,6 +53,14 @@ def test_the_right_forms_of_bulk_copies_pass() -> None:
     assert lint(fixed) == []
     fixed = BROKEN["tma-store"].replace("wait_group.read 0", "wait_group 0")
     assert lint(fixed) == []
+
+
+def test_counters_may_be_compared_by_difference_and_for_equality() -> None:
+    fixed = BROKEN["wrap"].replace("setp.le.s32 %p1, %r9, %r1", "sub.s32 %r8, %r9, %r1;\n    setp.lt.s32 %p1, %r8, 1")
+    assert lint(fixed) == []
+    assert lint(BROKEN["wrap"].replace("setp.le", "setp.eq")) == []
+    moved = BROKEN["wrap"].replace("setp.le.s32 %p1, %r9, %r1", "mov.u32 %r8, %r1;\n    max.s32 %r7, %r8, %r9")
+    assert [(f.rule, f.line) for f in lint(moved)] == [("wrap", 5)]
 
 
 def test_item_tables_may_be_read_before_the_dependent_wait() -> None:

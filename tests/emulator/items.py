@@ -42,8 +42,11 @@ class Sync:
         return struct.pack("<8Q2Q2i", *pointers, TIMEOUT_NS, 0, 0, len(self.items))
 
 
-def sync_of(grid: tuple[int, ...], posted: int = 1) -> Sync:
-    """Tables for the items of a grid of up to three dimensions; ``posted``: of the 1 that every item waits for."""
+def sync_of(grid: tuple[int, ...], posted: int = 1, run: int = 0) -> Sync:
+    """Tables for the items of a grid of up to three dimensions.
+
+    ``posted``: of the 1 that every item waits for; ``run``: so many runs are over.
+    """
     count = prod(grid)
     items = np.zeros((count, ITEM_COLUMNS), np.int32)
     for number, at in enumerate(np.ndindex(*grid)):
@@ -52,7 +55,7 @@ def sync_of(grid: tuple[int, ...], posted: int = 1) -> Sync:
     waits = np.zeros((1, WAIT_COLUMNS), np.int32)
     waits[0, :4] = 0, 1, 1, 1  # the first semaphore, how many, between them, threshold
     semaphores = np.zeros(count + 1, np.int32)
-    semaphores[0] = posted
+    semaphores[:1] = np.array([run + posted]).astype(np.int32)  # counters wrap
     return Sync(
         items,
         waits,
@@ -61,5 +64,5 @@ def sync_of(grid: tuple[int, ...], posted: int = 1) -> Sync:
         fault=np.zeros(1, np.int32),
         record=np.zeros(5, np.int32),
         trace=np.zeros((count, 4), np.int64),
-        starts=np.zeros(1, np.uint64),
+        starts=np.array([run * count], np.uint64),
     )

@@ -306,6 +306,22 @@ def test_another_view_of_the_same_memory_is_not_taken_for_the_tensor_before() ->
     assert torch.equal(out, inputs["x"])
 
 
+def test_a_tensor_that_is_changed_in_place_between_runs_is_looked_at_again() -> None:
+    c = case("two-copies", 24, "fp32")  # (24, 24)
+    run, x, out = executor("serial", c.graph), c.inputs()["x"].clone(), c.poisoned()
+    for change, back, error in (
+        (lambda: x.t_(), lambda: x.t_(), "not contiguous"),
+        (lambda: x.resize_(12, 24), lambda: x.resize_(24, 24), r"shape \(12, 24\)"),
+    ):
+        run.run({"x": x, "z": out})
+        change()
+        with pytest.raises(GraphError, match=error):
+            run.run({"x": x, "z": out})
+        back()
+    run.run({"x": x, "z": out})
+    assert torch.equal(out, x)
+
+
 WRONG: dict[str, tuple[object, str]] = {
     "a NumPy array": (np.ones((17, 24), np.float32), r"a value of type ndarray; pass a tensor of PyTorch on cpu"),
     "a list": ([[1.0] * 24] * 17, "a value of type list; "),

@@ -92,14 +92,18 @@ def test_kernels_for_items_of_a_plan_are_right_and_post_when_all_is_written(spec
         assert (sync.trace[:, 1] < sync.trace[:, 2]).all()
 
 
-def test_an_item_whose_semaphore_nobody_posts_to_gives_up() -> None:
+def test_items_wait_for_the_posts_of_their_run_also_when_counters_wrap() -> None:
     kernel, sizes = KERNELS["row_sum"]
     built = build([emit_kernel(lower(_ringed(kernel, 2)), H200, items=True)])
-    sync = sync_of(tuple(evaluate(n, sizes) for n in built.emitted[0].grid), posted=0)
-    launch(built, 0, inputs_of(kernel, sizes), sizes, sync=sync)
-    assert sync.fault.tolist() == [1]
-    assert sync.record.tolist()[0] == 1
-    assert sync.record.tolist()[2:] == [0, 1, 0]  # semaphore 0, one post expected, none seen
+    grid = tuple(evaluate(n, sizes) for n in built.emitted[0].grid)
+    for run in (0, 2**31 - 1, 2**32 - 1):
+        nobody, posted = sync_of(grid, posted=0, run=run), sync_of(grid, run=run)
+        launch(built, 0, inputs_of(kernel, sizes), sizes, sync=nobody)
+        assert nobody.fault.tolist() == [1]
+        assert nobody.record.tolist()[0] == 1
+        assert nobody.record.tolist()[2:] == [0, 1, 0]  # semaphore 0, one post expected, none seen
+        launch(built, 0, inputs_of(kernel, sizes), sizes, sync=posted)
+        assert posted.fault.tolist() == [0]
 
 
 def test_a_post_before_a_bulk_store_is_written_is_reported() -> None:

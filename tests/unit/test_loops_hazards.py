@@ -321,6 +321,45 @@ def test_step_numbers_that_are_not_defined_are_named() -> None:
         refused(kernel, damaged, SIZES, UnknownHazard, f"the variable '{name}' is used where nothing defines it")
 
 
+def late(body: tuple[Stmt, ...]) -> tuple[Stmt, ...]:
+    """A body whose name stands at its end."""
+    return (*body[1:], body[0]) if body and isinstance(body[0], Let) else body
+
+
+def inner(body: tuple[Stmt, ...]) -> tuple[Stmt, ...]:
+    """A body whose name stands in a loop at its beginning, which leaves it behind."""
+    if body and isinstance(body[0], Let):
+        return (For("once", Const(0), Const(1), LoopKind.SERIAL, (body[0],)), *body[1:])
+    return body
+
+
+def again(body: tuple[Stmt, ...]) -> tuple[Stmt, ...]:
+    """A body whose name stands in it a second time."""
+    return (*body, body[0]) if body and isinstance(body[0], Let) else body
+
+
+@pytest.mark.parametrize("warp_specialised", [False, True])
+@pytest.mark.parametrize("sizes", [SIZES, {**SIZES, "n": 0}], ids=["steps", "no steps"])
+@pytest.mark.parametrize(
+    ("move", "text"),
+    [
+        (late, "the variable 'c_step' is used where nothing defines it"),
+        (inner, "the variable 'c_step' is used where nothing defines it"),
+        (again, "the variable 'c_step' is defined where there is one already; rename it"),
+    ],
+)
+def test_names_are_known_from_where_they_stand_to_the_end_of_their_body(
+    move: Callable[[tuple[Stmt, ...]], tuple[Stmt, ...]], text: str, sizes: dict[str, int], warp_specialised: bool
+) -> None:
+    kernel = circular_buffer(library.reduce_inner(tile=TILE), "s", 3)
+
+    def moved(stmt: Stmt) -> tuple[Stmt, ...] | None:
+        return (replace(stmt, body=move(stmt.body)),) if isinstance(stmt, For) and stmt.var == "c" else None
+
+    damaged = edit(lower(kernel, warp_specialised=warp_specialised), moved)
+    refused(kernel, damaged, sizes, UnknownHazard, text)
+
+
 def test_a_prologue_that_issues_one_step_too_many_is_named() -> None:
     def too_far(stmt: Stmt) -> tuple[Stmt, ...] | None:
         return (replace(stmt, stop=Const(3)),) if isinstance(stmt, For) and stmt.var == "i_first" else None

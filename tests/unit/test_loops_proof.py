@@ -286,7 +286,7 @@ def test_what_stands_under_conditions_is_entered(
 
 @pytest.mark.parametrize(
     "condition",
-    [Less(Var("m"), Const(0)), Less(Const(100), Var("i")), Less(Const(1 << 40), Var("m"))],
+    [Less(Var("m"), Var("m")), Less(Const(100), Var("i")), Less(Const(1 << 40), Var("m"))],
     ids=["never", "beyond its loop", "far away"],
 )
 def test_what_is_never_entered_is_refused(condition: Less) -> None:
@@ -310,6 +310,20 @@ def test_loops_that_never_run_need_no_proof(extent: Index) -> None:
         k.load(s, x.at(i * 4))
         k.store(y.at(i * 4), s)
     assert prove(circular_buffer(k.kernel(), "s", 3)).extents == 1
+
+
+@pytest.mark.parametrize("condition", [Less(Var("o"), Const(0)), Less(Var("m") // 3, minimum(Var("o"), -1))])
+def test_what_stands_under_conditions_that_never_hold_needs_no_proof(condition: Less) -> None:
+    k = Builder("dead")
+    m = k.symbol("m")
+    x, y, s = k.input("x", (m,), fp32), k.output("y", (m,), fp32), k.shared("s", (4,), fp32)
+    with k.serial("o", 3), k.when(condition), k.serial("i", m) as i:
+        k.load(s, x.at(i * 4))
+        k.store(y.at(i * 4), s)
+    marked = circular_buffer(k.kernel(), "s", 3)
+    assert prove(marked).extents == 1
+    meant = interpret(marked, {"x": np.ones(8, np.float32)}, {"m": 8})["y"]
+    assert np.array_equal(interpret(lower(marked), {"x": np.ones(8, np.float32)}, {"m": 8})["y"], meant, equal_nan=True)
 
 
 def test_extents_that_leave_no_divisor_are_passed_over() -> None:

@@ -225,7 +225,7 @@ class StepHazard(HazardError):
 
 
 class UnknownHazard(HazardError):
-    """A rewritten kernel names a slot, a barrier, a tile or a variable that does not exist."""
+    """A rewritten kernel names a slot, a barrier, a tile or a variable that does not exist there."""
 
 
 class DeviceDataError(InterlaceError):

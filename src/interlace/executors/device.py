@@ -33,10 +33,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class _Bound:
-    """The launches of the last run, and the tensors that were checked for it, with their addresses."""
+    """The launches of the last run, and the tensors that were checked for it, with where they lay."""
 
     tensors: tuple[torch.Tensor, ...]
     addresses: list[int]
+    layouts: list[tuple[Any, ...]]
     launches: list[AnyLaunch]
 
 
@@ -171,12 +172,14 @@ class DeviceExecutor(ABC):
         for name in graph.intermediates:
             everything.setdefault(name, self.intermediate(name))
         bound = self._bound
-        # Another view of the same memory, such as a transposed one, has the address of a tensor that was checked.
+        # Another view of the same memory, such as a transposed one, has the address of a tensor that was checked, and
+        # a tensor that is transposed in place (``t_``) is the same one too.
         if (
             bound is not None
             and len(everything) == len(bound.tensors)
             and all(map(is_, everything.values(), bound.tensors))
             and self._addresses(everything) == bound.addresses
+            and _layouts(everything) == bound.layouts
         ):
             return bound.launches
         check_tensors(self._torch, self._device, graph, everything)
@@ -190,7 +193,7 @@ class DeviceExecutor(ABC):
                     for launch in launches:
                         if isinstance(launch, TextLaunch):
                             launch.load()  # all of them before the first runs: others may wait for it on the device
-        self._bound = _Bound(tuple(everything.values()), addresses, launches)
+        self._bound = _Bound(tuple(everything.values()), addresses, _layouts(everything), launches)
         return launches
 
     def _addresses(self, tensors: Mapping[str, torch.Tensor]) -> list[int]:
@@ -391,3 +394,8 @@ class DeviceExecutor(ABC):
             tuple(op.name for op in self.plan.graph.ops),
             "%globaltimer",
         )
+
+
+def _layouts(tensors: Mapping[str, torch.Tensor]) -> list[tuple[Any, ...]]:
+    """Shape and strides of each tensor."""
+    return [(tensor.shape, tensor.stride()) for tensor in tensors.values()]

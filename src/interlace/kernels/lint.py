@@ -8,6 +8,7 @@ acquire     after a gpu-scope acquire poll, a barrier of all who rely on it come
 tma-load    after an acquire, a proxy fence comes before the next bulk load
 tma-store   a bulk store is completed by ``cp.async.bulk.wait_group 0`` (not ``.read``) before the next release
 dependent   before ``griddepcontrol.wait`` nothing is loaded but the 32-bit entries of item tables
+wrap        what an acquire poll loads is not itself compared with another number: only differences survive a wrap
 absent      a launch that posts has a release, one that waits an acquire poll
 """
 
@@ -22,6 +23,10 @@ from dataclasses import dataclass
 
 _RELEASE = re.compile(r"\b(?:red|atom|st)\.\S*(?:release|acq_rel)\S*")
 _ACQUIRE = re.compile(r"\bld\.(?:global\.gpu\.acquire|acquire\.gpu)\S*")
+_ACQUIRED = re.compile(r"\bld\.(?:global\.gpu\.acquire|acquire\.gpu)\S*\s+\{?\s*(%r\d+)")
+_MOVED = re.compile(r"\bmov\.[bsu]32\s+(%r\d+)\s*,\s*(%r\d+)\s*;")
+_ORDERED = re.compile(r"\b(?:setp\.(?:[lg][te]|lo|ls|hi|hs)|min|max)\.[su]32\b")
+_FUNCTION = re.compile(r"\.(?:entry|func)\b")
 _BARRIER = re.compile(r"\b(?:bar|barrier)\.(?:cta\.)?(?:sync|red)")
 _WARP_BARRIER = re.compile(r"\bbar\.warp\.sync|\b(?:bar|barrier)\.(?:cta\.)?(?:sync|red)")
 _STORE = re.compile(r"\bst\.global\S*")
@@ -69,7 +74,20 @@ def lint(ptx: str, *, posts: bool, waits: bool) -> list[Finding]:
         *code.between("tma-load", _ACQUIRE.search, _BULK_LOAD.search, _PROXY_FENCE.search),
         *code.between("tma-store", _BULK_STORE.search, _RELEASE.search, _BULK_DONE.search),
         *code.dependent(),
+        *_compared(ptx),
     ]
+
+
+def _compared(ptx: str) -> Iterator[Finding]:
+    """Where counters are ordered as they are. Compilers make that of differences of signed integers in C++."""
+    counters: set[str] = set()
+    for number, line in enumerate(ptx.splitlines(), 1):
+        if _FUNCTION.search(line):
+            counters = set()
+        counters |= {m[1] for m in _ACQUIRED.finditer(line)}
+        counters |= {m[1] for m in _MOVED.finditer(line) if m[2] in counters}
+        if _ORDERED.search(line) and counters & set(re.findall(r"%r\d+", line)):
+            yield Finding("wrap", number, line.strip())
 
 
 @dataclass(frozen=True)

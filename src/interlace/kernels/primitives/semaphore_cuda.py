@@ -38,6 +38,8 @@ DEVICE int load_relaxed(const int* at) {
   asm volatile("ld.relaxed.gpu.global.b32 %0, [%1];" : "=r"(value) : "l"(__cvta_generic_to_global(at)) : "memory");
   return value;
 }
+// Counters wrap. Of signed numbers the compiler assumes that they do not, and would compare the two instead of this.
+DEVICE int posts_behind(unsigned target, const int* at) { return (int)(target - (unsigned)load_acquire(at)); }
 DEVICE void add_release(int* at) {
   asm volatile("red.release.gpu.global.add.s32 [%0], 1;" ::"l"(__cvta_generic_to_global(at)) : "memory");
 }
@@ -62,14 +64,14 @@ DEVICE void give_up(const Sync& sync, int item, int semaphore, int expected, int
 // A row of the table of waits: a semaphore to each thread, then all threads meet.
 DEVICE void await_row(const Sync& sync, const Item& item, const int* row) {
   const int first = row[0], count = row[1], stride = row[2], threshold = row[3];
-  const int target = (int)((item.run + 1) * threshold);
+  const unsigned target = (unsigned)((item.run + 1) * threshold);
   for (int s = threadIdx.x; s < count; s += blockDim.x) {
     const int semaphore = first + s * stride;
-    int behind = target - load_acquire(sync.semaphores + semaphore);
+    int behind = posts_behind(target, sync.semaphores + semaphore);
     const unsigned long long since = nanoseconds();
     while (behind > 0) {
       __nanosleep(64);
-      behind = target - load_acquire(sync.semaphores + semaphore);
+      behind = posts_behind(target, sync.semaphores + semaphore);
       if (behind > 0 && (load_relaxed(sync.fault) || nanoseconds() - since > sync.timeout_ns)) {
         give_up(sync, item.number, semaphore, threshold, threshold - behind);
         behind = 0;

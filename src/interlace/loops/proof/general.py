@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import product
 
-from interlace.loops.ir.index import Binary, Const, Index, IndexOp, Var, evaluate, names
+from interlace.loops.ir.index import Binary, Const, Index, IndexOp, Var, evaluate, names, never_negative
 from interlace.loops.ir.nest import block_loops, nest_of, sites
 from interlace.loops.ir.statements import Block, For, If, Kernel, Let, Load, LoopKind, Ring, Stmt
 from interlace.loops.ir.traverse import walk
@@ -113,11 +113,11 @@ def deciding(kernel: Kernel) -> frozenset[str]:
 
 
 def statements(body: tuple[Stmt, ...]) -> list[Stmt]:
-    """What is done: all statements without inner ones, but for those of loops that never run."""
+    """What is done: all statements without inner ones, but for those of loops and conditions that are never entered."""
 
     def inside(body: tuple[Stmt, ...]) -> Iterator[Stmt]:
         for stmt in body:
-            if isinstance(stmt, For) and _never_positive(stmt.stop):
+            if _never_entered(stmt):
                 continue
             if isinstance(stmt, Block):
                 yield from inside(stmt.body)
@@ -127,8 +127,15 @@ def statements(body: tuple[Stmt, ...]) -> list[Stmt]:
     return list(inside(body))
 
 
+def _never_entered(stmt: Stmt) -> bool:
+    """Whether a loop is known never to run, or a condition never to hold."""
+    if isinstance(stmt, If):
+        return never_negative(stmt.condition.left) and _never_positive(stmt.condition.right)
+    return isinstance(stmt, For) and _never_positive(stmt.stop)
+
+
 def _never_positive(index: Index) -> bool:
-    """Whether a loop that runs so far is known not to run at all."""
+    """Whether ``index`` is known to be 0 or less."""
     if isinstance(index, Binary) and index.op in (IndexOp.MIN, IndexOp.MAX):
         return (any if index.op is IndexOp.MIN else all)(map(_never_positive, (index.left, index.right)))
     return isinstance(index, Const) and index.value < 1

@@ -35,6 +35,7 @@ from interlace.loops.proof.agents import Traces, trace
 from interlace.loops.proof.cells import Cells
 from interlace.loops.proof.events import Agent, Arrival, Begin
 from interlace.loops.proof.order import follow_all
+from interlace.loops.proof.scopes import check_scopes
 
 
 @dataclass(frozen=True)
@@ -80,6 +81,7 @@ class Checker:
             _check_tensors(kernel)
             _check_barriers(kernel)
             _check_grid(source, kernel)
+            check_scopes(kernel)
             self.cells = Cells(kernel, place(kernel) if layout is None else layout)
         self._events: dict[object, int] = {}
 

@@ -1,0 +1,56 @@
+"""Names of a rewritten kernel: each stands for one thing, from where it is defined to the end of what it stands in.
+
+The text has the scopes of C++, in which the body of a loop, a condition, a role or an election is one and a section is
+none. Following a kernel does not tell: a variable keeps its value after its loop, and what no extents reach is passed
+over.
+
+    for j in n:
+      wait s_full{j_step % 4}, ...      j_step is not known here, though it is in the second iteration
+      let j_step = i * n + j
+"""
+
+from __future__ import annotations
+
+from dataclasses import fields, is_dataclass
+
+from interlace.core.errors import UnknownHazard
+from interlace.loops.ir.index import Index, names
+from interlace.loops.ir.statements import Block, For, Kernel, Let, Section, Stmt
+
+
+def check_scopes(kernel: Kernel) -> None:
+    """Each name is known where it is used, and stands for nothing else there.
+
+    Raises:
+        UnknownHazard: names the variable.
+    """
+    _check(kernel.body, frozenset(kernel.symbols))
+
+
+def _check(body: tuple[Stmt, ...], known: frozenset[str]) -> frozenset[str]:
+    """``known`` with what ``body`` defines."""
+    for stmt in body:
+        unknown = sorted(_used(stmt) - known)
+        if unknown:
+            raise UnknownHazard(f"the variable {unknown[0]!r} is used where nothing defines it")
+        inside = known
+        if isinstance(stmt, For | Let):
+            if stmt.var in known:
+                raise UnknownHazard(f"the variable {stmt.var!r} is defined where there is one already; rename it")
+            inside = known | {stmt.var}
+        if isinstance(stmt, Block):
+            inside = _check(stmt.body, inside)
+        if isinstance(stmt, Let | Section):
+            known = inside
+    return known
+
+
+def _used(part: object) -> frozenset[str]:
+    """The variables in a statement, or in a part of one, without those of statements inside it."""
+    if isinstance(part, Index):
+        return names(part)
+    if isinstance(part, tuple):
+        return frozenset().union(*(_used(one) for one in part if not isinstance(one, Stmt)))
+    if is_dataclass(part):
+        return frozenset().union(*(_used(getattr(part, field.name)) for field in fields(part)))
+    return frozenset()
