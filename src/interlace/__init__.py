@@ -1,20 +1,19 @@
 """Interlace runs a graph of dependent GPU kernels as if it were one kernel.
 
 graph = interlace.workloads.ffn(16, interlace.workloads.MODELS["minilm"])
-proof = interlace.plan(graph, interlace.CPU).proof
-outputs = interlace.ReferenceExecutor(proof).run(inputs)
+plan = interlace.plan_graph(graph, interlace.CPU)
+outputs = interlace.ReferenceExecutor(plan).run(inputs)
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
-
 from interlace import workloads
 from interlace.core import errors
-from interlace.core.devices import CPU, DEFAULT_GPU, H100, H200, DeviceSpec
+from interlace.core.devices import CPU, H100, H200, DeviceSpec
 from interlace.core.dtypes import DType, bf16, dtype, fp16, fp32
 from interlace.core.errors import InterlaceError
+from interlace.deploy.planning import plan_graph
+from interlace.executors import EXECUTORS, Executor
 from interlace.executors.cuda_graph import CudaGraphExecutor
 from interlace.executors.footprint import check_footprint
 from interlace.executors.hopper import HopperExecutor
@@ -28,7 +27,8 @@ from interlace.graph.dependencies import Dependencies, Hazard
 from interlace.graph.graph import Graph
 from interlace.graph.op import Op, Reduction
 from interlace.graph.tensor import Region, Tensor
-from interlace.kernels.base import Kernel, Reference, TritonBody
+from interlace.kernels.base import Kernel
+from interlace.kernels.bodies import BodyKind, Reference, TritonBody
 from interlace.kernels.copy import copy
 from interlace.kernels.matmul import Activation, MatmulTile, matmul
 from interlace.kernels.read import read_plan
@@ -62,14 +62,12 @@ from interlace.policies.sync import (
 from interlace.sim.modes import PERSISTENT, SEMAPHORE_STREAMS, SERIAL, Mode, hopper
 from interlace.trace.events import Trace
 
-if TYPE_CHECKING:
-    from interlace.planner.search import Planned
-
 __version__ = "0.1.0"
 
 __all__ = [
     "ALL",
     "CPU",
+    "EXECUTORS",
     "H100",
     "H200",
     "PERSISTENT",
@@ -80,6 +78,7 @@ __all__ = [
     "Affine",
     "Assignment",
     "BatchedRowSync",
+    "BodyKind",
     "Choices",
     "ColumnMajor",
     "ColumnSync",
@@ -89,6 +88,7 @@ __all__ = [
     "Dependencies",
     "DeviceSpec",
     "Dispatch",
+    "Executor",
     "ExplicitInterleaving",
     "ExplicitOrder",
     "Graph",
@@ -149,32 +149,8 @@ __all__ = [
     "fp32",
     "hopper",
     "matmul",
-    "plan",
+    "plan_graph",
     "read_plan",
     "verify",
     "workloads",
 ]
-
-
-def plan(graph: Graph | Sequence[Graph], device: DeviceSpec = DEFAULT_GPU, mode: Mode = PERSISTENT) -> Planned:
-    """The best plan of a graph by prediction, verified: order, interleaving, splits and policy are chosen.
-
-    Args:
-        graph: the graph, or the same one in several tilings to choose from.
-        device: what it runs on.
-        mode: by which executor: ``PERSISTENT``, ``SEMAPHORE_STREAMS``, ``SERIAL`` or ``hopper(ring_bytes)``.
-
-    Returns:
-        The plan with its proof, and what is predicted of it and of the next best; ``interlace.planner.explain`` says
-        why it won.
-
-    Raises:
-        ArgumentError: a graph, a device or a mode that is none.
-        PlanError: no graph given.
-        SimulationError: a graph is too large to simulate, or a tile does not fit the L2.
-        IntraOpRaceError: two tiles of one op conflict.
-        UnwrittenError: an element is read before anything writes it, or an output is written in part.
-    """
-    from interlace.planner.search import search  # compiled code, which takes long to import
-
-    return search(graph, device, mode)

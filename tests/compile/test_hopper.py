@@ -9,7 +9,7 @@ from functools import cache
 import pytest
 
 import interlace as il
-from interlace.kernels.base import Pipeline
+from interlace.kernels.bodies import Pipeline
 from interlace.kernels.lint import count, lint, resources
 from interlace.workloads.hopper import HopperSetting, hopper_executor, hopper_setting
 
@@ -119,7 +119,7 @@ def test_memory_order_holds_and_resources_suffice(variant: Variant) -> None:
     assert used.registers * 32 * warps <= 1 << 16
     assert used.registers <= (248 if variant.chosen.shares == 1 else 168)
     # Deep rings are the point: nearly all shared memory is in use, and none beyond it.
-    stage = 2 * 64 * (kernel.pipeline.free_rows + kernel.pipeline.bound_rows)
+    stage = 2 * 64 * (kernel.pipeline.independent_rows + kernel.pipeline.dependent_rows)
     assert kernel.pipeline.stages >= 3
     assert kernel.pipeline.stages * stage < kernel.smem_bytes <= il.H200.smem_bytes
 

@@ -14,7 +14,7 @@ from interlace.core.errors import (
     PlanError,
     ShapeError,
 )
-from interlace.kernels.hopper.template import OPS
+from interlace.kernels.bodies import MOST_GLUON_OPS as OPS
 from interlace.workloads.hopper import HopperSetting, hopper_executor, hopper_setting
 
 META = il.Options("meta")
@@ -42,7 +42,7 @@ def test_static_dispatch_is_refused() -> None:
 def test_ops_may_have_tiles_of_their_own_if_one_ring_serves_them() -> None:
     graph = il.workloads.ffn(16, SHAPE, il.bf16, TILE, il.MatmulTile(64, 128, 64))
     pipeline = il.HopperExecutor(il.build(graph, il.Choices(132)), META).pipeline
-    assert (pipeline.free_rows, pipeline.bound_rows) == (128, 64)
+    assert (pipeline.independent_rows, pipeline.dependent_rows) == (128, 64)
 
 
 def test_fp32_is_sent_to_the_persistent_executor() -> None:
@@ -94,14 +94,14 @@ def test_the_rings_depth_follows_from_the_tile() -> None:
     """227 KiB less 2 KiB and the epilogue's block, in stages of both operands."""
     pipeline = hopper_executor(16, SHAPE, HopperSetting(16, 64, 256, True), META).pipeline
     assert pipeline.stages == ((227 - 2) * 1024 - 64 * 16 * 2) // ((16 + 64) * 256 * 2) == 5
-    assert (pipeline.free_rows, pipeline.bound_rows) == (64 * 4, 16 * 4)
-    assert (pipeline.in_flight, pipeline.shares) == (3, 1)
+    assert (pipeline.independent_rows, pipeline.dependent_rows) == (64 * 4, 16 * 4)
+    assert (pipeline.in_flight, pipeline.warpgroups) == (3, 1)
     limited = hopper_executor(16, SHAPE, HopperSetting(16, 64, 256, True, in_flight=2), META).pipeline
     assert (limited.stages, limited.in_flight) == (5, 2)
 
 
 def test_a_kernel_without_a_hopper_body_is_named() -> None:
-    with pytest.raises(GraphError, match=r"op 'first': kernel 'copy' has no Hopper body"):
+    with pytest.raises(GraphError, match=r"op 'first': kernel 'copy' has no Gluon body"):
         il.HopperExecutor(il.build(il.workloads.two_copies(300, 400), il.Choices(132)), META).launches()
 
 

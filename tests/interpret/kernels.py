@@ -8,7 +8,7 @@ import triton.language as tl
 
 import interlace as il
 from interlace import device
-from interlace.kernels.base import Array, Params, Regions
+from interlace.kernels.bodies import Array, Params, Regions
 
 # ---------------------------------------------------------------- scale: y = FACTOR * x
 

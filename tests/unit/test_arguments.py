@@ -10,6 +10,7 @@ import pytest
 
 import interlace as il
 from interlace.core.errors import ArgumentError, DTypeError, GraphError, OrderError, ShapeError
+from interlace.planner.search import search
 
 X, Y, W, O = (il.Tensor(name, (16, 16), il.fp32) for name in "xywo")
 COPY = il.copy("c", X, Y, (8, 8))
@@ -82,13 +83,30 @@ CASES: list[tuple[Callable[[], object], str]] = [
         lambda: il.build(il.Choices(4), GRAPH),
         "build: graph is a Choices; write graph=il.Graph(name, tensors, ops, inputs, outputs)",
     ),
-    (lambda: il.plan("ffn"), "plan: graph is 'ffn'; write graph=il.Graph(name, tensors, ops, inputs, outputs)"),
     (
-        lambda: il.plan([GRAPH, 3]),
-        "plan: graph[1] is 3; write graph[1]=il.Graph(name, tensors, ops, inputs, outputs)",
+        lambda: il.plan_graph("ffn"),
+        "plan_graph: graph is 'ffn'; write graph=il.Graph(name, tensors, ops, inputs, outputs)",
     ),
-    (lambda: il.plan(GRAPH, "H200"), "plan: device is 'H200'; write device=il.H200"),
-    (lambda: il.plan(GRAPH, il.H200, "serial"), "plan: mode is 'serial'; write mode=il.PERSISTENT"),
+    (lambda: il.plan_graph(GRAPH, "H200"), "plan_graph: device is 'H200'; write device=il.H200"),
+    (
+        lambda: il.plan_graph(GRAPH, il.H200, "hopper"),
+        "plan_graph: executor is 'hopper'; pass a class, such as il.PersistentExecutor",
+    ),
+    (
+        lambda: il.plan_graph(GRAPH, il.H200, split_k=2),
+        "plan_graph: there are no choices ['split_k']; choose among workers, dispatch, assignment, policy, order, "
+        "split, interleaving, chunk_waits",
+    ),
+    (
+        lambda: search("ffn", il.H200),
+        "search: graph is 'ffn'; write graph=il.Graph(name, tensors, ops, inputs, outputs)",
+    ),
+    (
+        lambda: search([GRAPH, 3], il.H200),
+        "search: graph[1] is 3; write graph[1]=il.Graph(name, tensors, ops, inputs, outputs)",
+    ),
+    (lambda: search(GRAPH, "H200"), "search: device is 'H200'; write device=il.H200"),
+    (lambda: search(GRAPH, il.H200, "serial"), "search: mode is 'serial'; write mode=il.PERSISTENT"),
     (lambda: il.matmul("m", X, W, "o"), "op 'm': out is 'o'; write out=il.Tensor(name, shape, dtype)"),
     (lambda: il.matmul("m", X, W, O, bias="b"), "op 'm': bias is 'b'; write bias=il.Tensor(name, shape, dtype)"),
     (

@@ -11,7 +11,7 @@ import pytest
 import interlace as il
 from interlace.core.errors import DeviceError, DTypeError, GraphError, InterlaceError, NoDeviceError, ShapeError
 from interlace.executors.gpu import open_device
-from interlace.kernels.base import Array
+from interlace.kernels.bodies import Array
 
 
 def plan() -> il.Plan:

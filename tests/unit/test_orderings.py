@@ -8,7 +8,6 @@ import pytest
 
 import interlace as il
 from interlace.core.errors import CoverageError
-from interlace.executors.base import proved
 from interlace.executors.device import DeviceExecutor
 from interlace.executors.reference import ReferenceExecutor
 from interlace.plan.orderings import Ordering
@@ -64,26 +63,30 @@ def test_static_dispatch_rests_on_workers_where_no_wait_stands() -> None:
 def test_every_executor_takes_what_it_keeps_and_refuses_the_rest(executor: type[DeviceExecutor]) -> None:
     assert executor.keeps == EXECUTORS[executor]
     waits = verify(build(two_matmuls(), Choices(4, policy=RowSync())))
-    assert proved(executor.name, executor.keeps, waits) is waits
+    assert executor.prove(waits) is waits
     for proof in (by_worker(), by_worker(Dispatch.STATIC), mixed()):
         if executor.keeps & {WORKER, LAUNCH}:
-            assert proved(executor.name, executor.keeps, proof) is proof
+            assert executor.prove(proof) is proof
             continue
         with pytest.raises(CoverageError, match=f"the {executor.name} executor keeps no such order"):
-            proved(executor.name, executor.keeps, proof)
+            executor.prove(proof)
 
 
 def test_the_refusal_names_the_edge_and_a_policy_that_would_do() -> None:
     with pytest.raises(CoverageError) as caught:
-        proved("semaphore_streams", frozenset({WAIT}), mixed())
+        il.SemaphoreStreamsExecutor.prove(mixed())
     assert str(caught.value).startswith("op 'mul', tile (0, 0) reads u[0:2, 0:2], which op 'up', tile (0, 0) writes")
     op, policy = re.findall(r"plan op '(\w+)' with .* such as (\w+)\(\)", str(caught.value))[0]
     assert (op, policy) == ("up", "TileSync")
     mended = verify(build(gated(), Choices(1, policy={op: TileSync()})))
-    assert proved("semaphore_streams", frozenset({WAIT}), mended) is mended
+    assert il.SemaphoreStreamsExecutor.prove(mended) is mended
+
+
+class Own(DeviceExecutor):
+    name = "own"
 
 
 def test_an_executor_that_declares_nothing_runs_no_dependency() -> None:
     waits = verify(build(two_matmuls(), Choices(4, policy=RowSync())))
     with pytest.raises(CoverageError, match="only a wait enforces that, and the own executor does not wait"):
-        proved("own", DeviceExecutor.keeps, waits)
+        Own.prove(waits)

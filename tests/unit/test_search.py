@@ -63,7 +63,7 @@ def test_the_answer_is_the_same_each_time() -> None:
 def test_it_is_proved_and_predicted_no_slower_than_no_planning(m: int, tile: tuple[int, int, int], width: int) -> None:
     shape = il.workloads.FFNShape(64 * width, 96 * width, il.Activation.RELU, False)
     tiles = il.MatmulTile(*tile)
-    found = il.plan(il.workloads.ffn(m, shape, il.bf16, tiles, tiles), il.CPU)
+    found = search(il.workloads.ffn(m, shape, il.bf16, tiles, tiles), il.CPU)
     assert found.proof.plan is found.plan
     assert il.verify(found.plan).edges == found.proof.edges
     assert found.best.prediction.us <= found.plain.prediction.us
@@ -73,7 +73,7 @@ def test_it_is_proved_and_predicted_no_slower_than_no_planning(m: int, tile: tup
 def test_what_it_plans_runs_right() -> None:
     shape = il.workloads.FFNShape(64, 160, il.Activation.RELU, False)
     tile = il.MatmulTile(16, 32, 16)
-    found = il.plan(il.workloads.ffn(40, shape, il.fp32, tile, tile), il.CPU)
+    found = search(il.workloads.ffn(40, shape, il.fp32, tile, tile), il.CPU)
     random = np.random.default_rng(0)
     inputs = {name: random.standard_normal(found.plan.graph.tensor(name).shape) for name in found.plan.graph.inputs}
     right = np.maximum(inputs["x"] @ inputs["w_up"].T, 0) @ inputs["w_down"].T
@@ -110,8 +110,8 @@ def test_what_a_search_looks_at_is_bounded(monkeypatch: pytest.MonkeyPatch) -> N
 def test_static_dispatch_wins_where_tickets_cost_more_than_they_level() -> None:
     """Four full waves of equal tiles: a ticket levels nothing and costs each tile. Hopper plans have no choice."""
     graph = il.workloads.one_matmul(128 * 48, 128 * 11, 512, tile=il.MatmulTile(128, 128, 64))
-    assert il.plan(graph, il.H200).plan.dispatch is il.Dispatch.STATIC
-    assert il.plan(graph, il.H200, RING).plan.dispatch is il.Dispatch.TICKET
+    assert search(graph, il.H200).plan.dispatch is il.Dispatch.STATIC
+    assert search(graph, il.H200, RING).plan.dispatch is il.Dispatch.TICKET
 
 
 def test_progress_counts_candidates() -> None:
@@ -122,7 +122,7 @@ def test_progress_counts_candidates() -> None:
 
 def test_no_graph_is_refused() -> None:
     with pytest.raises(il.errors.PlanError, match="no graph"):
-        il.plan([])
+        search([], il.H200)
 
 
 # ---------------------------------------------------------------- explain
@@ -159,7 +159,7 @@ def test_figures_stand_beside_bounds_and_other_executors() -> None:
     assert all(bound.bytes <= traffic.dram_read + traffic.written for bound in told.bounds)
     assert list(told.times_us) == ["serial", "semaphore streams", "persistent", "hopper"]
     assert told.times_us["hopper"] <= min(told.times_us.values()) * 1.001
-    assert "hopper" not in explain(il.plan(found.best.graph), il.H200).times_us
+    assert "hopper" not in explain(search(found.best.graph, il.H200), il.H200).times_us
     # 0.75 pJ per FLOP, 31.36 pJ per byte of memory, 12.5 of the L2, 2 x 2.5 of shared memory.
     moved = traffic.dram_read + traffic.written
     joules = 4e-12 * 0.75 * 1024 * 4096 * 14336 + 31.36e-12 * moved + 17.5e-12 * traffic.touched
@@ -168,6 +168,6 @@ def test_figures_stand_beside_bounds_and_other_executors() -> None:
 
 def test_a_graph_that_is_no_chain_of_matmuls_has_its_compulsory_bound() -> None:
     graph = il.workloads.two_copies(256, 256)
-    told = explain(il.plan(graph, il.CPU), il.CPU)
+    told = explain(search(graph, il.CPU), il.CPU)
     assert [bound.bytes for bound in told.bounds] == [256 * 256 * 2, 256 * 256 * 2 * 3]
     assert predict(told.planned.plan, il.CPU).traffic.compulsory == 256 * 256 * 2

@@ -84,9 +84,9 @@ def test_every_candidate_has_a_safe_plan_and_a_ring_of_three_stages(shape: FFNSh
         assert isinstance(setting, HopperSetting)
         plan = hopper_plan(m, shape, setting)
         assert verify(plan).in_sequence
-        pipeline = default_pipeline(plan.graph.ops)
+        pipeline = default_pipeline(plan.graph, H200)
         assert pipeline.stages >= 3
-        assert pipeline.shares == setting.shares
+        assert pipeline.warpgroups == setting.shares
 
 
 @pytest.mark.parametrize("dtype", ["bf16", "fp32"])

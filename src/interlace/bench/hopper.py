@@ -37,7 +37,7 @@ from interlace.workloads.hopper import HopperSetting, hopper_executor, hopper_se
 MEASURES = (
     "executors/hopper.py",
     "executors/table.py",
-    "kernels/hopper",
+    "kernels/gluon",
     "kernels/matmul",
     "kernels/primitives",
     "planner/build.py",
@@ -248,7 +248,7 @@ def _stream(problem: FFNProblem, shape: FFNShape, sms: int) -> Callable[[], None
     from triton.experimental.gluon import language as gl
     from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
-    from interlace.kernels.hopper.stream import stream_kernel
+    from interlace.kernels.gluon.stream import stream_kernel
 
     box = [_BOX, _BOX]
     layout = gl.NVMMASharedLayout.get_default_for(box, gl.bfloat16)

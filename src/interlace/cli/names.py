@@ -16,11 +16,9 @@ import typer
 from interlace.core.devices import DEFAULT_GPU, L2, DeviceSpec, known_chips
 from interlace.core.dtypes import DTYPES as ALL_DTYPES
 from interlace.core.errors import InterlaceError
-from interlace.executors.cuda_graph import CudaGraphExecutor
+from interlace.executors import EXECUTORS as EXECUTOR_CLASSES
+from interlace.executors import Executor
 from interlace.executors.device import DeviceExecutor
-from interlace.executors.persistent import PersistentExecutor
-from interlace.executors.semaphore_streams import SemaphoreStreamsExecutor
-from interlace.executors.serial import PdlExecutor, SerialExecutor
 from interlace.kernels.matmul import Activation
 from interlace.orders.families import Family
 from interlace.orders.panels import Cache
@@ -143,65 +141,50 @@ class ExecutorChoice:
     """One way to run a plan, as the tables show it.
 
     Attributes:
-        name: on the command line and in JSON.
-        title: in tables.
-        what: what it is, in a few words.
-        device: the class, or None for the reference executor.
-        random: the reference executor under a random interleaving.
-        dispatch: what the executor needs the plan's dispatch to be, None for any.
-        interpreted: also runs on a CPU, under the Triton interpreter.
-        traces: its times mean something in a trace.
+        executor: the class, which says all the rest of itself.
     """
 
-    name: str
-    title: str
-    what: str
-    device: type[DeviceExecutor] | None = None
-    random: bool = False
-    dispatch: Dispatch | None = None
-    interpreted: bool = False
-    traces: bool = False
+    executor: type[Executor]
+
+    @property
+    def name(self) -> str:
+        """On the command line and in JSON."""
+        return self.executor.name
+
+    @property
+    def title(self) -> str:
+        """In tables."""
+        return self.executor.title
+
+    @property
+    def what(self) -> str:
+        """What it is, in a few words."""
+        return self.executor.what
+
+    @property
+    def device(self) -> type[DeviceExecutor] | None:
+        """The class, or None for the reference executors."""
+        return self.executor if issubclass(self.executor, DeviceExecutor) else None
+
+    @property
+    def dispatch(self) -> Dispatch | None:
+        """What the plan's dispatch must be, None for any."""
+        return self.executor.dispatches[0] if len(self.executor.dispatches) == 1 else None
+
+    @property
+    def interpreted(self) -> bool:
+        """Whether it also runs on a CPU, under the Triton interpreter."""
+        return self.executor.interpreted
+
+    @property
+    def traces(self) -> bool:
+        """Whether its times mean something in a trace."""
+        return self.executor.traces
 
 
-REFERENCE = ExecutorChoice("reference", "reference", "NumPy in float64, workers in turn", traces=True)
-REFERENCE_RANDOM = ExecutorChoice(
-    "reference-random",
-    "reference (random interleaving)",
-    "NumPy in float64, steps drawn at random",
-    random=True,
-)
-SERIAL = ExecutorChoice(
-    "serial", "serial", "a launch per op, from Python", SerialExecutor, interpreted=True, traces=True
-)
-CUDA_GRAPH = ExecutorChoice("cuda_graph", "cuda_graph", "a launch per op, in a CUDA graph", CudaGraphExecutor)
-PDL = ExecutorChoice("pdl", "pdl", "as cuda_graph, launched while the last op drains", PdlExecutor)
-SEMAPHORE_STREAMS = ExecutorChoice(
-    "semaphore_streams",
-    "semaphore_streams",
-    "a stream per op, tiles wait for tiles",
-    SemaphoreStreamsExecutor,
-    interpreted=True,
-    traces=True,
-)
-PERSISTENT_STATIC = ExecutorChoice(
-    "persistent-static",
-    "persistent-static",
-    "one launch, a list of tiles per worker",
-    PersistentExecutor,
-    dispatch=Dispatch.STATIC,
-    interpreted=True,
-    traces=True,
-)
-PERSISTENT_TICKET = ExecutorChoice(
-    "persistent-ticket",
-    "persistent-ticket",
-    "one launch, workers draw tiles from a counter",
-    PersistentExecutor,
-    dispatch=Dispatch.TICKET,
-    interpreted=True,
-    traces=True,
-)
-_EXECUTORS = (
+# All but the Hopper executor, which needs tiles of its own.
+_EXECUTORS = tuple(map(ExecutorChoice, EXECUTOR_CLASSES[:-1]))
+(
     REFERENCE,
     REFERENCE_RANDOM,
     SERIAL,
@@ -210,7 +193,7 @@ _EXECUTORS = (
     SEMAPHORE_STREAMS,
     PERSISTENT_STATIC,
     PERSISTENT_TICKET,
-)
+) = _EXECUTORS
 
 WORKLOADS = Names("workload", {w.value: w for w in Workload})
 SWEEPS = Names("sweep", {"m": "m", "ffn": "ffn"})

@@ -19,7 +19,7 @@ from interlace.core.errors import NoDeviceError
 from interlace.executors.device import DeviceExecutor
 from interlace.executors.gpu import open_device, torch_dtype
 from interlace.executors.options import Options
-from interlace.executors.reference import ReferenceExecutor
+from interlace.executors.reference import RandomReferenceExecutor, ReferenceExecutor
 from interlace.graph.graph import Graph
 from interlace.plan.verify import Proof
 from interlace.planner.build import Choices, build
@@ -64,7 +64,8 @@ class ReferenceRunner(Runner):
 
     def __init__(self, choice: ExecutorChoice, proof: Proof, inputs: Inputs, seed: int) -> None:
         super().__init__(choice, proof)
-        self._executor = ReferenceExecutor(proof, seed=seed if choice.random else None)
+        drawn = choice.executor is RandomReferenceExecutor
+        self._executor = ReferenceExecutor(proof, seed=seed if drawn else None)
         self._inputs = inputs
 
     def outputs(self) -> dict[str, NDArray[np.float64]]:

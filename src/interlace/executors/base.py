@@ -1,31 +1,196 @@
-"""What every executor has in common."""
+"""What every executor says of itself, and what all of them check."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import chain, zip_longest
+from typing import Any, ClassVar
 
-from interlace.core.errors import CoverageError, GraphError, ShapeError, kind
+from interlace.core.devices import DeviceSpec
+from interlace.core.errors import CoverageError, GraphError, InterlaceError, PlanError, ShapeError, kind
 from interlace.graph.graph import Graph
+from interlace.graph.op import Op
+from interlace.kernels.base import kernel_of, no_body
+from interlace.kernels.bodies import BodyKind
+from interlace.kernels.tuning import Tuning
 from interlace.plan.orderings import Ordering
-from interlace.plan.plan import Plan
+from interlace.plan.plan import Dispatch, Plan
 from interlace.plan.verify import Proof, verify
+from interlace.planner.settings import retiled
+from interlace.policies.setting import Setting
+from interlace.sim.modes import Mode
 
 
-def proved(name: str, keeps: frozenset[Ordering], plan: Plan | Proof) -> Proof:
-    """The proof of a plan, made here unless it comes with it, if the executor ``name`` keeps what it rests on.
+class Executor(ABC):
+    """A way to run verified plans. What it can do is declared by the class, before there is a plan.
 
-    Raises:
-        PlanError: the plan is not safe, or is no plan.
-        CoverageError: a dependency that only an ordering enforces which is not among ``keeps``.
+    Attributes:
+        name: on the command line and in JSON.
+        title: in tables.
+        what: what it is, in a few words.
+        keeps: what keeps items in order; a proof that rests on anything else is refused.
+        dispatches: those that it runs, the one to plan with first; a plan with another is refused.
+        kinds: of the bodies that it runs, the one that it takes where an op has several first.
+        interpreted: also runs on a CPU, in NumPy or under the Triton interpreter.
+        traces: its times mean something in a trace.
     """
-    proof = plan if isinstance(plan, Proof) else verify(plan)
-    if Ordering.LAUNCH in keeps:
+
+    name: ClassVar[str]
+    title: ClassVar[str]
+    what: ClassVar[str]
+    keeps: ClassVar[frozenset[Ordering]] = frozenset()
+    dispatches: ClassVar[tuple[Dispatch, ...]] = (Dispatch.TICKET, Dispatch.STATIC)
+    kinds: ClassVar[tuple[BodyKind, ...]]
+    interpreted: ClassVar[bool] = False
+    traces: ClassVar[bool] = False
+
+    @classmethod
+    def kind_of(cls, op: Op) -> BodyKind | None:
+        """Which of an op's bodies it runs, None if it has none for this executor."""
+        bodies = kernel_of(op).bodies
+        return next((kind for kind in cls.kinds if kind in bodies), None)
+
+    @classmethod
+    def check(cls, graph: Graph, device: DeviceSpec) -> None:
+        """Raise if there is no tiling in which it can run a graph on a device.
+
+        Raises:
+            GraphError: an op has no body that it runs, or a dtype or an extent that it does not take.
+            PlanError: ops that it cannot run together.
+            NoDeviceError: it does not run on such a device.
+        """
+        for op in graph.ops:
+            if cls.kind_of(op) is None:
+                raise no_body(op, *cls.kinds)
+
+    @classmethod
+    def obstacle(cls, graph: Graph, device: DeviceSpec) -> str | None:
+        """Why it cannot run a graph on a device, however it is tiled; None if it can."""
+        return _said(cls.check, graph, device)
+
+    @classmethod
+    def check_tiles(cls, graph: Graph, device: DeviceSpec) -> None:
+        """Raise if a graph's ops, tiled as they are, make no launch of this executor on a device.
+
+        Raises:
+            GraphError, PlanError: tiles that need more registers or shared memory than there is, or do not go together.
+        """
+        for op in graph.ops:
+            kind = cls.kind_of(op)
+            if kind is not None and kind in kernel_of(op).tunings:
+                kernel_of(op).tunings[kind].check(graph, op, device)
+
+    @classmethod
+    def misfit(cls, graph: Graph, device: DeviceSpec) -> str | None:
+        """Why the ops of a graph, tiled as they are, make no launch on a device; None if they do."""
+        return _said(cls.check_tiles, graph, device)
+
+    @classmethod
+    def check_setting(cls, graph: Graph, setting: Setting, device: DeviceSpec) -> Graph:
+        """The graph in the tiles of a setting, which make a launch on a device.
+
+        Raises:
+            GraphError, PlanError: they make none; see ``check_tiles`` and ``planner.settings.retiled``.
+        """
+        tiled = retiled(graph, setting)
+        cls.check_tiles(tiled, device)
+        return tiled
+
+    @classmethod
+    def settings(cls, graph: Graph, device: DeviceSpec) -> Iterator[Setting]:
+        """Settings that make a launch, each once: first the rule's own, then all that a search may try.
+
+        Ops whose kernels have no rule for their bodies are left as they are tiled.
+        """
+        rules = cls._tunings(graph)
+        default = Setting.merged(rule.default(graph, device) for rule in rules)
+        more = _merged([rule.settings(graph, device) for rule in rules], default)
+        for setting, _ in cls._launchable(graph, dict.fromkeys(chain([default], more)), device):
+            yield setting
+
+    @classmethod
+    def default(cls, graph: Graph, device: DeviceSpec) -> Setting:
+        """The setting that is taken without a search: the first of ``settings``.
+
+        Raises:
+            GraphError, PlanError: nothing that the rules know makes a launch; says why the first does not.
+        """
+        for setting in cls.settings(graph, device):
+            return setting
+        cls.check_setting(graph, Setting.merged(rule.default(graph, device) for rule in cls._tunings(graph)), device)
+        raise AssertionError("a setting that fits is among the settings")
+
+    @classmethod
+    def tilings(cls, graph: Graph, device: DeviceSpec) -> tuple[Graph, ...]:
+        """The graph in tiles that make a launch, the rule's own first: what a planner chooses from.
+
+        Of those that differ in nothing but how a tile is computed the first is there.
+        """
+        rules = cls._tunings(graph)
+        default = Setting.merged(rule.default(graph, device) for rule in rules)
+        likely = chain([default], _merged([rule.likely(graph, device) for rule in rules], default))
+        unlike: dict[object, Graph] = {}
+        for _, tiled in cls._launchable(graph, likely, device):
+            unlike.setdefault(tuple((op.grid, op.reads, op.writes, op.reduction) for op in tiled.ops), tiled)
+        return tuple(unlike.values())
+
+    @classmethod
+    def _tunings(cls, graph: Graph) -> list[Tuning]:
+        """The rules of the graph's kernels for the bodies that this executor runs."""
+        found: dict[str, Tuning] = {}
+        for op in graph.ops:
+            kind = cls.kind_of(op)
+            if kind is not None and kind in kernel_of(op).tunings:
+                found[op.kernel] = kernel_of(op).tunings[kind]
+        return [*found.values()]
+
+    @classmethod
+    def _launchable(
+        cls, graph: Graph, settings: Iterable[Setting], device: DeviceSpec
+    ) -> Iterator[tuple[Setting, Graph]]:
+        for setting in settings:
+            try:
+                yield setting, cls.check_setting(graph, setting, device)
+            except (GraphError, PlanError):
+                continue
+
+    @classmethod
+    @abstractmethod
+    def mode(cls, graph: Graph, device: DeviceSpec) -> Mode:
+        """How the simulated machine models it on any plan of this graph."""
+
+    @classmethod
+    def prove(cls, plan: Plan | Proof) -> Proof:
+        """The proof of a plan, made here unless it comes with it, if this executor runs such plans.
+
+        Raises:
+            PlanError: the plan is not safe, is no plan, or has a dispatch that this executor does not run.
+            CoverageError: a dependency that only an ordering enforces which this executor does not keep.
+        """
+        proof = plan if isinstance(plan, Proof) else verify(plan)
+        for ordering, edge in proof.rests_on:
+            if ordering not in cls.keeps and Ordering.LAUNCH not in cls.keeps:
+                raise CoverageError(f"{edge}, but {_BROKEN[ordering].format(executor=cls.name, op=edge.op)}")
+        if proof.plan.dispatch not in cls.dispatches:
+            names = " or ".join(dispatch.value for dispatch in cls.dispatches)
+            raise PlanError(f"the {cls.name} executor runs plans with {names} dispatch; plan with {cls.dispatches[0]}")
         return proof
-    for ordering, edge in proof.rests_on:
-        if ordering not in keeps:
-            raise CoverageError(f"{edge}, but {_BROKEN[ordering].format(executor=name, op=edge.op)}")
-    return proof
+
+
+def _merged(rules: Sequence[Iterator[Setting]], default: Setting) -> Iterator[Setting]:
+    """Settings of all kernels' ops, from those for each kernel; where one has no more, its ops take the default."""
+    for each in zip_longest(*rules):
+        given = Setting.merged(setting for setting in each if setting is not None)
+        yield Setting(tuple((dict(default.ops) | dict(given.ops)).items()), given.in_flight)
+
+
+def _said(check: Callable[[Graph, DeviceSpec], None], graph: Graph, device: DeviceSpec) -> str | None:
+    try:
+        check(graph, device)
+    except InterlaceError as error:
+        return str(error)
+    return None
 
 
 _BROKEN = {

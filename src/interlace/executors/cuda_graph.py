@@ -12,7 +12,10 @@ from interlace.executors.serial import SerialExecutor
 class CudaGraphExecutor(SerialExecutor):
     """Replays one captured run; captured again when the tensors' addresses change."""
 
-    name = "cuda_graph"
+    name = title = "cuda_graph"
+    what = "a launch per op, in a CUDA graph"
+    interpreted = False
+    traces = False
 
     def _prepare(self) -> None:
         self._captured: tuple[Sequence[AnyLaunch], Any] | None = None

@@ -5,23 +5,26 @@ A compiled plan owns its counters and workspaces, so one instance runs on one st
 
 from __future__ import annotations
 
-import inspect
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from operator import is_
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
-from interlace.core.errors import ConcurrentRunError, DeviceError, GraphError, kind
-from interlace.executors.base import by_name, proved
+from interlace.core.devices import DeviceSpec
+from interlace.core.errors import ConcurrentRunError, DeviceError, GraphError, NoDeviceError, kind
+from interlace.executors.base import Executor, by_name
 from interlace.executors.gpu import open_device, torch_dtype
 from interlace.executors.launch import AnyLaunch, Launch, TextLaunch
 from interlace.executors.options import Options
 from interlace.executors.table import Table
 from interlace.executors.tensors import check_tensors
+from interlace.executors.tile_functions import arguments, constants
 from interlace.executors.watchdog import hang_error
+from interlace.graph.graph import Graph
 from interlace.graph.op import Op
-from interlace.kernels.base import PROVIDED, TritonBody, is_text, kernel_of, triton_body
+from interlace.kernels.base import kernel_of, triton_body
+from interlace.kernels.bodies import BodyKind, TritonBody
 from interlace.plan.orderings import Ordering
 from interlace.plan.plan import Plan
 from interlace.plan.verify import Proof
@@ -41,7 +44,7 @@ class _Bound:
     launches: list[AnyLaunch]
 
 
-class DeviceExecutor(ABC):
+class DeviceExecutor(Executor):
     """A plan compiled for a device.
 
     Args:
@@ -55,15 +58,15 @@ class DeviceExecutor(ABC):
         DeviceError: options that are none.
     """
 
-    name: str
-    #: What keeps items in order; a proof that rests on anything else is refused.
-    keeps: frozenset[Ordering] = frozenset()
-    #: A warp-specialised Gluon launch; its warpgroups each post their share of a tile.
+    kinds: ClassVar[tuple[BodyKind, ...]] = (BodyKind.TRITON, BodyKind.CUDA)
+    #: Of its one launch, as profilers show it; empty if it makes several.
+    kernel: ClassVar[str] = ""
+    #: A warp-specialised Gluon launch; the warpgroups that share a tile each post once.
     _specialised = False
-    _shares = 1
+    _posts_per_tile = 1
 
     def __init__(self, plan: Plan | Proof, options: Options | None = None) -> None:
-        self.proof = proved(self.name, self.keeps, plan)
+        self.proof = self.prove(plan)
         self.plan = self.proof.plan
         self.options = Options() if options is None else options
         if not isinstance(self.options, Options):
@@ -78,11 +81,23 @@ class DeviceExecutor(ABC):
         self._last: tuple[Any, Any] | None = None
         self._prepare()
 
+    @classmethod
+    def check(cls, graph: Graph, device: DeviceSpec) -> None:
+        """Raise if there is no tiling in which it can run a graph on a device; see ``Executor.check``."""
+        super().check(graph, device)
+        if device.capability != (0, 0):
+            return
+        if not cls.interpreted:
+            raise NoDeviceError(f"the {cls.name} executor needs a CUDA GPU, and {device.name!r} is none")
+        for op in graph.ops:
+            if cls.kind_of(op) is BodyKind.CUDA:
+                raise _not_interpreted(op)
+
     @abstractmethod
     def _lower(self) -> Table:
         """The tables of the plan in this executor's launch order."""
 
-    def _prepare(self) -> None:  # noqa: B027 - optional
+    def _prepare(self) -> None:
         """Further buffers and checks, before the first run."""
 
     @abstractmethod
@@ -202,56 +217,18 @@ class DeviceExecutor(ABC):
 
     def _arguments(self, op: Op, tensors: Mapping[str, torch.Tensor]) -> Any:
         """What the functions of a Triton body take; of a body in CUDA C++, the tensors by argument."""
-        from triton.language import constexpr
-
         given = {a.arg: tensors[a.tensor] for a in op.accesses}
-        if is_text(op):
-            return given
-        body = self._body(op)
-        params = op.parameters
-
-        def values(function: Any) -> tuple[Any, ...]:
-            if function is None:
-                return ()
-            out: list[Any] = []
-            for name, parameter in inspect.signature(function.fn).parameters.items():
-                if name in PROVIDED:
-                    continue
-                value = given.get(name, params.get(name))
-                constant = "constexpr" in str(parameter.annotation) or isinstance(value, (str, bool))
-                out.append(constexpr(value) if constant and value is not None else value)
-            return tuple(out)
-
-        return values(self._prefetch(body)), values(body.accumulate), values(body.finish)
+        return given if self.kind_of(op) is BodyKind.CUDA else arguments(op, self._body(op), given)
 
     def _body(self, op: Op) -> TritonBody:
         if op.name not in self._bodies:
-            self._bodies[op.name] = triton_body(op)
+            body = triton_body(op)
+            self._bodies[op.name] = replace(body, prefetch=None) if self._interpret else body
         return self._bodies[op.name]
-
-    def _prefetch(self, body: TritonBody) -> Any:
-        return None if self._interpret else body.prefetch
 
     def _constants(self) -> tuple[tuple[Any, ...], ...]:
         """The bodies as the launch templates take them."""
-        return tuple(self._constant(op) for op in self.plan.graph.ops)
-
-    def _constant(self, op: Op) -> tuple[Any, ...]:
-        """One of them.
-
-        Triton's cache knows a function that comes as a compile-time argument only by its name, so each body
-        is followed by a digest of its source; without it an edited body would run as it was before.
-        """
-        from triton.language import constexpr
-
-        from interlace.kernels.templates import nothing
-
-        def digest(*functions: Any) -> Any:
-            return constexpr("-".join(getattr(f, "cache_key", "") for f in functions))
-
-        body = self._body(op)
-        functions = self._prefetch(body) or nothing, body.accumulate or nothing, body.finish
-        return (*functions, constexpr(body.accumulate is not None), digest(*functions))
+        return tuple(constants(self._body(op)) for op in self.plan.graph.ops)
 
     def _num_warps(self, op: Op) -> int:
         return int(op.parameters.get("num_warps", 4))
@@ -266,18 +243,15 @@ class DeviceExecutor(ABC):
 
         op = self.plan.graph.ops[o]
         cuda = kernel_of(op).cuda
-        if cuda is not None and is_text(op):
+        if cuda is not None and self.kind_of(op) is BodyKind.CUDA:
             if self._interpret:
-                raise GraphError(
-                    f"op {op.name!r}: kernel {op.kernel!r} is CUDA C++, which the Triton interpreter does not run; "
-                    "use the reference executor"
-                )
+                raise _not_interpreted(op)
             return TextLaunch(cuda(op, arguments, sync, programs))
         dependent = dependent and not self._interpret
         return Launch(
             grid_kernel,
             (programs,),
-            (sync, self._constant(op), arguments, dependent),
+            (sync, constants(self._body(op)), arguments, dependent),
             {"num_warps": self._num_warps(op), "launch_pdl": dependent},
         )
 
@@ -300,7 +274,7 @@ class DeviceExecutor(ABC):
         self._items = torch.tensor(table.items, device=device)
         self._waits = torch.tensor(table.waits, device=device)
         self._semaphores = zeros(self.plan.semaphores, torch.int32)
-        self._arrivals = zeros(table.splits * self._shares, torch.int64)
+        self._arrivals = zeros(table.splits * self._posts_per_tile, torch.int64)
         self._slot_size = max((self._accumulator_size(op) for op in self.plan.graph.ops), default=0)
         self._workspace = zeros(table.slots * self._slot_size, torch.float32)
         self._done = zeros(n, torch.int32)
@@ -328,8 +302,8 @@ class DeviceExecutor(ABC):
 
     def _chunked(self) -> list[bool]:
         """Which ops wait inside their reductions; a kernel without a body places its waits itself."""
-        ops = [(op, kernel_of(op).triton is None) for op in self.plan.graph.ops]
-        return [not is_text(op) and (bare or triton_body(op).chunked) for op, bare in ops]
+        kinds = [(op, self.kind_of(op)) for op in self.plan.graph.ops]
+        return [kind is None or (kind is BodyKind.TRITON and triton_body(op).chunked) for op, kind in kinds]
 
     def _sync(self, starts: int, first: int, programs: int) -> Any:
         """The Sync argument of a launch: its counter of starts, its first row, its programs per run."""
@@ -359,7 +333,7 @@ class DeviceExecutor(ABC):
             constexpr(int(self.options.timeout_s * 1e9)),
             constexpr(self._interpret),
             constexpr(self._specialised),
-            constexpr(self._shares),
+            constexpr(self._posts_per_tile),
         )
 
     def _raise_fault(self) -> None:
@@ -399,3 +373,10 @@ class DeviceExecutor(ABC):
 def _layouts(tensors: Mapping[str, torch.Tensor]) -> list[tuple[Any, ...]]:
     """Shape and strides of each tensor."""
     return [(tensor.shape, tensor.stride()) for tensor in tensors.values()]
+
+
+def _not_interpreted(op: Op) -> GraphError:
+    return GraphError(
+        f"op {op.name!r}: kernel {op.kernel!r} is CUDA C++, which the Triton interpreter does not run; "
+        "use the reference executor"
+    )

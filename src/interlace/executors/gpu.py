@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from interlace.core.devices import DeviceSpec, Properties, spec_for
+from interlace.core.devices import CPU, DEFAULT_GPU, DeviceSpec, Properties, spec_for
 from interlace.core.dtypes import dtype
 from interlace.core.errors import NoDeviceError
 
@@ -72,6 +72,18 @@ def check_interpreter(triton: str, numpy: str) -> None:
             f"the interpreter of Triton {triton} does not run with NumPy {numpy}; `pip install 'numpy<2.4'`, "
             "or Triton 3.7 or later"
         )
+
+
+def spec_by_name(name: str) -> DeviceSpec:
+    """The spec of a torch device; of "meta", which only compiles, that of the GPU which kernels are for by default.
+
+    Raises:
+        NoDeviceError: as ``open_device``.
+    """
+    torch, device = open_device(name)
+    if device.type == "cuda":
+        return spec_of(torch, device)
+    return DEFAULT_GPU if device.type == "meta" else CPU
 
 
 def spec_of(torch: Any, device: Any) -> DeviceSpec:

@@ -1,24 +1,32 @@
-"""The whole graph as one warp-specialised launch on a Hopper GPU (``kernels/hopper/template``)."""
+"""The whole graph as one warp-specialised launch on a Hopper GPU (``kernels/gluon/template``)."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
-from interlace.core.devices import H200
+from interlace.core.devices import DeviceSpec
 from interlace.core.errors import DTypeError, NoDeviceError, PlanError, ShapeError, kind
-from interlace.executors.base import proved
 from interlace.executors.device import DeviceExecutor
+from interlace.executors.gpu import spec_by_name
 from interlace.executors.launch import Launch
 from interlace.executors.options import Options
 from interlace.executors.table import Table, for_workers
 from interlace.graph.graph import Graph
 from interlace.graph.op import Op
-from interlace.kernels.base import HopperBody, Pipeline, kernel_of, no_body
+from interlace.kernels.base import gluon_body
+from interlace.kernels.bodies import MOST_GLUON_OPS, PANEL, BodyKind, GluonCode, Pipeline
 from interlace.plan.orderings import Ordering
 from interlace.plan.plan import Dispatch, Plan
 from interlace.plan.verify import Proof
+from interlace.sim.modes import Mode
+from interlace.sim.modes import hopper as ring_launch
+
+_IN_FLIGHT_BYTES = 96 << 10  # of weights in one block
+_ITEMSIZE = 2  # of what wgmma multiplies here
+_LEAST_STAGES = 3  # of a ring through which loads run ahead
 
 
 class HopperExecutor(DeviceExecutor):
@@ -31,7 +39,7 @@ class HopperExecutor(DeviceExecutor):
         pipeline: how data moves; by default as deep as shared memory allows.
 
     Raises:
-        GraphError: an op has no Hopper body.
+        GraphError: an op has no Gluon body.
         CoverageError: the plan leaves a dependency to the order of one worker.
         PlanError: the plan has static dispatch, more ops than one launch takes, tiles that do not share a ring, or
             weights that an op of the graph writes.
@@ -40,82 +48,97 @@ class HopperExecutor(DeviceExecutor):
         NoDeviceError: the GPU is not of the Hopper generation.
     """
 
-    name = "hopper"
+    name = title = "hopper"
+    what = "one launch, weights stream ahead of the activations"
     #: Loads of a worker's next items run ahead of the stores of this one.
     keeps = frozenset({Ordering.WAIT})
+    dispatches = (Dispatch.TICKET,)
+    kinds = (BodyKind.GLUON,)
+    traces = True
+    kernel = "hopper_kernel"
     _specialised = True
 
     def __init__(
         self, plan: Plan | Proof, options: Options | None = None, pipeline: Pipeline | None = None
     ) -> None:
-        proof = proved(self.name, self.keeps, plan)
-        _check_operands(proof.plan.graph)
-        self.pipeline = default_pipeline(proof.plan.graph.ops) if pipeline is None else pipeline
-        if not isinstance(self.pipeline, Pipeline):
+        proof = self.prove(plan)
+        graph = proof.plan.graph
+        _check_operands(graph)
+        if pipeline is None:
+            pipeline = default_pipeline(graph, spec_by_name("cuda" if options is None else options.device))
+        if not isinstance(pipeline, Pipeline):
             raise PlanError(f"pipeline is {kind(pipeline)}; pass a Pipeline, or leave it out for the deepest that fits")
-        self._shares = self.pipeline.shares
+        self.pipeline = pipeline
+        self._posts_per_tile = pipeline.warpgroups
         super().__init__(proof, options)
 
+    @classmethod
+    def check(cls, graph: Graph, device: DeviceSpec) -> None:
+        """Raise if there is no tiling in which it can run a graph on a device; see ``Executor.check``."""
+        super().check(graph, device)
+        _check_operands(graph)
+        _check_capability(device.name, device.capability)
+
+    @classmethod
+    def check_tiles(cls, graph: Graph, device: DeviceSpec) -> None:
+        """Raise unless all ops share a ring of three stages or more, and their sums fit the registers.
+
+        Raises:
+            PlanError, ShapeError: they do not.
+        """
+        pipeline = default_pipeline(graph, device)
+        _check_tiles(graph, pipeline)
+        if pipeline.stages < _LEAST_STAGES:
+            raise PlanError(
+                f"a stage takes {pipeline.stage_bytes} bytes of shared memory, and {device.smem_bytes} hold "
+                f"{pipeline.stages} of them, too few for loads to run ahead; give the ops smaller tiles"
+            )
+
+    @classmethod
+    def mode(cls, graph: Graph, device: DeviceSpec) -> Mode:
+        """One launch whose loads run ahead through its ring."""
+        ring = default_pipeline(graph, device)
+        return ring_launch(ring.stages * ring.stage_bytes)
+
     def _lower(self) -> Table:
-        return for_workers(self.plan, [True] * len(self.plan.graph.ops), self._shares)
+        return for_workers(self.plan, [True] * len(self.plan.graph.ops), self._posts_per_tile)
 
     def _prepare(self) -> None:
-        from interlace.kernels.hopper.template import OPS
-
-        ops = self.plan.graph.ops
-        if self.plan.dispatch is not Dispatch.TICKET:
-            raise PlanError(f"the {self.name} executor runs plans with ticket dispatch; plan with Dispatch.TICKET")
-        if len(ops) > OPS:
-            raise PlanError(f"graph {self.plan.graph.name!r} has {len(ops)} ops; one launch takes {OPS}")
-        for op in ops:
-            body = hopper_body(op)
-            body.check(op, self._shares)
-            rows = zip(body.rows(op), (self.pipeline.free_rows, self.pipeline.bound_rows), strict=True)
-            if any(ring % mine for mine, ring in rows):
-                raise PlanError(
-                    f"op {op.name!r} takes stages of {body.rows(op)} rows of 64 elements, weights and activations; "
-                    f"the ring of this launch has {self.pipeline.free_rows} and {self.pipeline.bound_rows}, "
-                    "which must be multiples. Use tiles whose extents are powers of two"
-                )
+        _check_tiles(self.plan.graph, self.pipeline)
         if self._device.type == "cpu":
             raise NoDeviceError("Gluon kernels do not run under the interpreter; use the persistent executor")
         if self._device.type == "cuda":
-            major, minor = self._torch.cuda.get_device_capability(self._device)
-            if major != 9:
-                raise NoDeviceError(
-                    f"{self._device} has compute capability {major}.{minor}, this executor needs 9.0; "
-                    "use the persistent executor"
-                )
+            _check_capability(str(self._device), self._torch.cuda.get_device_capability(self._device))
 
     @cached_property
-    def _hopper_bodies(self) -> tuple[HopperBody, ...]:
-        return tuple(hopper_body(op) for op in self.plan.graph.ops)
+    def _code(self) -> tuple[GluonCode, ...]:
+        """Of each op."""
+        return tuple(gluon_body(op).code() for op in self.plan.graph.ops)
 
     def _partial(self, op: Op) -> Any:
-        return hopper_body(op).partial
+        return gluon_body(op).partial
 
     def _arguments(self, op: Op, tensors: Mapping[str, Any]) -> tuple[Any, ...]:
-        body = hopper_body(op)
-        parts = int(self._table.parts[self.plan.graph.op_index(op.name)])
-        return body.operands(op, tensors), body.arguments(op, tensors, self.pipeline, parts)
+        o = self.plan.graph.op_index(op.name)
+        code, parts = self._code[o], int(self._table.parts[o])
+        return code.operands(op, tensors), code.arguments(op, tensors, self.pipeline, parts)
 
     def _launches(self, arguments: tuple[Any, ...]) -> list[Launch]:
         from triton.language import constexpr
 
-        from interlace.kernels.hopper.template import OPS, hopper_kernel
+        from interlace.kernels.gluon.template import hopper_kernel
 
         n = len(self.plan.items)
         workers = self._table.workers
         sync = self._sync(0, 0, n + workers)
-        operands = [descriptor for bound_free, _ in arguments for descriptor in bound_free]
-        operands += [None] * (3 * OPS - len(operands))
+        operands = [descriptor for of_op, _ in arguments for descriptor in of_op]
+        operands += [None] * (3 * MOST_GLUON_OPS - len(operands))
         bodies = tuple(
-            (*body.functions, constexpr("-".join(f.cache_key for f in body.functions)))
-            for body in self._hopper_bodies
+            (*code.functions, constexpr("-".join(f.cache_key for f in code.functions))) for code in self._code
         )
         dependent = self.options.dependent_launch
         # Registers per thread: at the launch, then of warpgroups that multiply, then of the loading warps.
-        at_launch, math, load = (168, 216, 72) if self._shares == 2 else (248, 248, 96)
+        at_launch, math, load = (168, 216, 72) if self.pipeline.warpgroups == 2 else (248, 248, 96)
         return [
             Launch(
                 hopper_kernel,
@@ -127,8 +150,8 @@ class HopperExecutor(DeviceExecutor):
                     tuple(argument for _, argument in arguments),
                     *operands,
                     self.pipeline.stages,
-                    self.pipeline.free_rows,
-                    self.pipeline.bound_rows,
+                    self.pipeline.independent_rows,
+                    self.pipeline.dependent_rows,
                     dependent,
                     math,
                     load,
@@ -140,11 +163,13 @@ class HopperExecutor(DeviceExecutor):
 
 def _check_operands(graph: Graph) -> None:
     """Raise unless the launch can load what the ops read, and weights depend on nothing."""
+    if len(graph.ops) > MOST_GLUON_OPS:
+        raise PlanError(f"graph {graph.name!r} has {len(graph.ops)} ops; one launch takes {MOST_GLUON_OPS}")
     for op in graph.ops:
-        body = hopper_body(op)
+        body = gluon_body(op)
         for access in op.reads:
             tensor = graph.tensor(access.tensor)
-            if tensor.dtype.name not in ("bf16", "fp16"):
+            if tensor.dtype.itemsize != _ITEMSIZE:
                 raise DTypeError(
                     f"op {op.name!r} reads {tensor}; Hopper kernels multiply bf16 and fp16. Use the persistent "
                     "executor, whose Triton bodies take fp32 too"
@@ -155,39 +180,56 @@ def _check_operands(graph: Graph) -> None:
                     "use the persistent executor, whose Triton bodies take any shape"
                 )
             writers = [other.name for other in graph.ops for write in other.writes if write.tensor == access.tensor]
-            if writers and access.arg in body.free:
+            if writers and access.arg in body.independent:
                 raise PlanError(
                     f"op {op.name!r} loads {access.arg} {tensor.name!r} ahead of every wait, but op {writers[0]!r} "
                     "writes it; use the persistent executor, which loads it after its waits"
                 )
 
 
-def default_pipeline(ops: tuple[Op, ...]) -> Pipeline:
+def _check_tiles(graph: Graph, pipeline: Pipeline) -> None:
+    """Raise unless all ops can share a ring and their tiles suit its warpgroups."""
+    for op in graph.ops:
+        body = gluon_body(op)
+        body.check(op, pipeline.warpgroups)
+        rows = zip(body.rows(op), (pipeline.independent_rows, pipeline.dependent_rows), strict=True)
+        if any(ring % mine for mine, ring in rows):
+            raise PlanError(
+                f"op {op.name!r} takes stages of {body.rows(op)} rows of 64 elements, weights and activations; "
+                f"the ring of this launch has {pipeline.independent_rows} and {pipeline.dependent_rows}, "
+                "which must be multiples. Use tiles whose extents are powers of two"
+            )
+
+
+def _check_capability(device: str, capability: tuple[int, int]) -> None:
+    if capability[0] != 9:
+        raise NoDeviceError(
+            "{} has compute capability {}.{}, this executor needs 9.0; use the persistent executor".format(
+                device, *capability
+            )
+        )
+
+
+def default_pipeline(graph: Graph, device: DeviceSpec) -> Pipeline:
     """A ring as deep as shared memory allows; two warpgroups where ops ask for eight warps.
 
     64 to 96 KiB of weights in flight per SM saturate memory (docs/performance.md).
 
     Raises:
-        GraphError: an op has no Hopper body.
+        GraphError: an op has no Gluon body.
         PlanError: shared memory does not hold two stages.
     """
-    rows = [hopper_body(op).rows(op) for op in ops]
-    free, bound = max(free for free, _ in rows), max(bound for _, bound in rows)
-    if not free or not bound:
+    rows = [gluon_body(op).rows(op) for op in graph.ops]
+    independent, dependent = max(row for row, _ in rows), max(row for _, row in rows)
+    if not independent or not dependent:
         raise PlanError("a stage is a multiple of 64 deep; give every op a tile with k = 64 or more")
-    shares = max(int(op.parameters.get("num_warps", 4)) // 4 for op in ops)
-    stages = (H200.smem_bytes - max(hopper_body(op).scratch(op) for op in ops)) // ((free + bound) * 128)
-    if stages < 2:
+    in_flight = max(1, _IN_FLIGHT_BYTES // (independent * PANEL * 2))
+    warpgroups = max(int(op.parameters.get("num_warps", 4)) // 4 for op in graph.ops)
+    ring = Pipeline(1, independent, dependent, in_flight, warpgroups)
+    room = device.smem_bytes - max(gluon_body(op).scratch_bytes(op) for op in graph.ops)
+    if room < 2 * ring.stage_bytes:
         raise PlanError(
-            f"a stage takes {(free + bound) * 128} bytes of shared memory and {H200.smem_bytes} do not hold two "
+            f"a stage takes {ring.stage_bytes} bytes of shared memory and {device.smem_bytes} do not hold two "
             "of them; give the ops smaller tiles"
         )
-    return Pipeline(stages, free, bound, max(1, (96 << 10) // (free * 128)), shares)
-
-
-def hopper_body(op: Op) -> HopperBody:
-    """The Hopper body of an op. Raises GraphError if its kernel has none."""
-    kernel = kernel_of(op)
-    if kernel.hopper is None:
-        raise no_body(op, "Hopper")
-    return kernel.hopper()
+    return replace(ring, stages=room // ring.stage_bytes)

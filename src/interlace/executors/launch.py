@@ -8,7 +8,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from interlace.core.devices import DEFAULT_GPU, DeviceSpec
-from interlace.kernels.base import CudaLaunch
+from interlace.kernels.bodies import CudaLaunch
 
 
 class AnyLaunch(Protocol):

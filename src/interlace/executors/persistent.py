@@ -7,13 +7,17 @@ from typing import Any
 
 import numpy as np
 
+from interlace.core.devices import DeviceSpec
 from interlace.core.errors import PlanError, TooManyWorkersError
 from interlace.executors.device import DeviceExecutor
 from interlace.executors.gpu import resident_blocks
 from interlace.executors.launch import AnyLaunch, Launch
 from interlace.executors.table import Table, for_workers
+from interlace.graph.graph import Graph
+from interlace.kernels.bodies import BodyKind
 from interlace.plan.orderings import Ordering
 from interlace.plan.plan import Dispatch
+from interlace.sim.modes import PERSISTENT, Mode
 
 
 class PersistentExecutor(DeviceExecutor):
@@ -26,9 +30,18 @@ class PersistentExecutor(DeviceExecutor):
         TooManyWorkersError: under static dispatch, more workers than the device keeps resident.
     """
 
-    name = "persistent"
+    name = title = "persistent"
+    what = "one launch, workers walk the whole graph"
     #: The block meets between two items, so the next sees what the one before wrote.
     keeps = frozenset({Ordering.WORKER, Ordering.WAIT})
+    kinds = (BodyKind.TRITON,)
+    interpreted = True
+    traces = True
+
+    @classmethod
+    def mode(cls, graph: Graph, device: DeviceSpec) -> Mode:
+        """One launch runs the whole sequence."""
+        return PERSISTENT
 
     def _lower(self) -> Table:
         return for_workers(self.plan, self._chunked())
@@ -89,3 +102,20 @@ class PersistentExecutor(DeviceExecutor):
                 )
             self._checked = True
         super()._enqueue(launches)
+
+
+class PersistentStaticExecutor(PersistentExecutor):
+    """Static dispatch alone: which worker runs an item is part of the plan."""
+
+    name = title = "persistent-static"
+    what = "one launch, a list of tiles per worker"
+    dispatches = (Dispatch.STATIC,)
+
+
+class PersistentTicketExecutor(PersistentExecutor):
+    """Ticket dispatch alone: items are drawn from a counter."""
+
+    name = title = "persistent-ticket"
+    what = "one launch, workers draw tiles from a counter"
+    dispatches = (Dispatch.TICKET,)
+    kernel = "persistent_ticket_kernel"

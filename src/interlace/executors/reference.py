@@ -14,20 +14,23 @@ from typing import Any
 
 import numpy as np
 
+from interlace.core.devices import DeviceSpec
 from interlace.core.errors import DeadlockError, DeviceError, DTypeError, GraphError, ShapeError, kind
-from interlace.executors.base import by_name, check_arguments, proved
+from interlace.executors.base import Executor, by_name, check_arguments
 from interlace.graph.graph import Graph
 from interlace.graph.op import Op
-from interlace.kernels.base import Array, Reference, kernel_of
+from interlace.kernels.base import kernel_of
+from interlace.kernels.bodies import Array, BodyKind, Reference
 from interlace.plan.orderings import Ordering
 from interlace.plan.plan import Dispatch, Plan
 from interlace.plan.verify import Proof
+from interlace.sim.modes import PERSISTENT, Mode
 from interlace.trace.events import Trace
 
 _WRAP = 1 << 32
 
 
-class ReferenceExecutor:
+class ReferenceExecutor(Executor):
     """Runs a plan on NumPy arrays.
 
     Args:
@@ -41,11 +44,15 @@ class ReferenceExecutor:
         DeviceError: a seed or a number of a run that is no int.
     """
 
-    name = "reference"
+    name = title = "reference"
+    what = "NumPy in float64, workers in turn"
     keeps = frozenset({Ordering.WORKER, Ordering.WAIT})
+    kinds = (BodyKind.REFERENCE,)
+    interpreted = True
+    traces = True
 
     def __init__(self, plan: Plan | Proof, *, seed: int | None = None, first_run: int = 0) -> None:
-        self.proof = proved(self.name, self.keeps, plan)
+        self.proof = self.prove(plan)
         self.plan = self.proof.plan
         for what, number in (("seed", seed), ("first_run", first_run)):
             if type(number) is not int and (what, number) != ("seed", None):
@@ -58,6 +65,17 @@ class ReferenceExecutor:
         self._semaphores = [int(p) * first_run % _WRAP for p in posts]
         #: Trace of the last run; its clock counts steps.
         self.trace: Trace | None = None
+
+    @classmethod
+    def check(cls, graph: Graph, device: DeviceSpec) -> None:
+        """Raise GraphError if an op has no reference, or one that does not go with its reduction."""
+        for op in graph.ops:
+            _reference(op)
+
+    @classmethod
+    def mode(cls, graph: Graph, device: DeviceSpec) -> Mode:
+        """As the persistent executor: workers walk the whole sequence."""
+        return PERSISTENT
 
     def run(self, tensors: Mapping[str, np.ndarray]) -> dict[str, Array]:
         """Run once on the inputs; returns every output, in float64, as an array of its own.
@@ -216,6 +234,18 @@ class ReferenceExecutor:
                     f"{np.shape(values[arg])}, but writes {region}; return {part.shape}"
                 )
             part[...] = values[arg]
+
+
+class RandomReferenceExecutor(ReferenceExecutor):
+    """The same with its steps drawn at random, from a seed that is 0 unless given."""
+
+    name = "reference-random"
+    title = "reference (random interleaving)"
+    what = "NumPy in float64, steps drawn at random"
+    traces = False
+
+    def __init__(self, plan: Plan | Proof, *, seed: int | None = 0, first_run: int = 0) -> None:
+        super().__init__(plan, seed=seed, first_run=first_run)
 
 
 def _check_inputs(graph: Graph, tensors: Mapping[str, Any]) -> None:

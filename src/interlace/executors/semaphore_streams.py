@@ -15,13 +15,16 @@ from typing import Any
 
 import numpy as np
 
+from interlace.core.devices import DeviceSpec
 from interlace.core.errors import DeadlockError, GraphError
 from interlace.executors.device import DeviceExecutor
 from interlace.executors.launch import AnyLaunch, Launch
 from interlace.executors.table import Table, by_op
+from interlace.graph.graph import Graph
 from interlace.graph.ragged import Groups, grouped, held
 from interlace.plan.orderings import Ordering
 from interlace.plan.plan import Plan
+from interlace.sim.modes import SEMAPHORE_STREAMS, Mode
 
 
 @dataclass(frozen=True)
@@ -63,9 +66,17 @@ class SemaphoreStreamsExecutor(DeviceExecutor):
         DeadlockError: an item waits for items of its own op, which one launch cannot order.
     """
 
-    name = "semaphore_streams"
+    name = title = "semaphore_streams"
+    what = "a stream per op, tiles wait for tiles"
     #: The blocks of a launch begin in any order, and those of several launches side by side.
     keeps = frozenset({Ordering.WAIT})
+    interpreted = True
+    traces = True
+
+    @classmethod
+    def mode(cls, graph: Graph, device: DeviceSpec) -> Mode:
+        """A launch and a stream per op."""
+        return SEMAPHORE_STREAMS
 
     def _lower(self) -> Table:
         return by_op(self.plan, self._chunked())

@@ -4,18 +4,29 @@ from __future__ import annotations
 
 from typing import Any
 
+from interlace.core.devices import DeviceSpec
 from interlace.executors.device import DeviceExecutor
 from interlace.executors.launch import AnyLaunch
 from interlace.executors.table import Table, by_op
+from interlace.graph.graph import Graph
 from interlace.plan.orderings import Ordering
+from interlace.sim.modes import SERIAL, Mode
 
 
 class SerialExecutor(DeviceExecutor):
     """Ops one after another on the current stream."""
 
-    name = "serial"
+    name = title = "serial"
+    what = "a launch per op, from Python"
     keeps = frozenset({Ordering.LAUNCH})
+    interpreted = True
+    traces = True
     _dependent = False
+
+    @classmethod
+    def mode(cls, graph: Graph, device: DeviceSpec) -> Mode:
+        """A launch per op, one after another."""
+        return SERIAL
 
     def _lower(self) -> Table:
         return by_op(self.plan, self._chunked())
@@ -31,5 +42,8 @@ class PdlExecutor(SerialExecutor):
     a kernel writes, so order is as in ``serial``; only launch latency overlaps.
     """
 
-    name = "pdl"
+    name = title = "pdl"
+    what = "as cuda_graph, launched while the last op drains"
+    interpreted = False
+    traces = False
     _dependent = True

@@ -51,17 +51,17 @@ def by_op(plan: Plan, chunked: Sequence[bool]) -> Table:
     return _table(plan, chunked, np.argsort(plan.items.op, kind="stable"))
 
 
-def for_workers(plan: Plan, chunked: Sequence[bool], shares: int = 1) -> Table:
+def for_workers(plan: Plan, chunked: Sequence[bool], posts_per_tile: int = 1) -> Table:
     """Rows in the order of tickets, or grouped by worker under static dispatch: for a persistent launch.
 
-    ``shares`` warpgroups each post their share of a tile, so a threshold counts that many posts per tile.
+    Each of the warpgroups that share a tile posts, so a threshold counts ``posts_per_tile`` for each tile.
     """
     if plan.dispatch is Dispatch.TICKET:
-        return _table(plan, chunked, np.arange(len(plan.items)), shares)
+        return _table(plan, chunked, np.arange(len(plan.items)), posts_per_tile)
     return _table(plan, chunked, np.argsort(plan.items.worker, kind="stable"))
 
 
-def _table(plan: Plan, chunked: Sequence[bool], order: Ints, shares: int = 1) -> Table:
+def _table(plan: Plan, chunked: Sequence[bool], order: Ints, posts_per_tile: int = 1) -> Table:
     items, waits = plan.items, plan.waits
     n = len(items)
     # Parts of split tiles, numbered by k within a tile; slots run on from tile to tile.
@@ -93,7 +93,7 @@ def _table(plan: Plan, chunked: Sequence[bool], order: Ints, shares: int = 1) ->
     table[:, 14] = np.arange(n)
     rows = np.zeros((max(len(waits), 1), 8), np.int64)
     for column, values in enumerate(
-        (waits.first, waits.count, waits.stride, waits.threshold * shares, waits.k)
+        (waits.first, waits.count, waits.stride, waits.threshold * posts_per_tile, waits.k)
     ):
         rows[: len(waits), column] = values
     if max(table.max(), rows.max()) >= _INT32:

@@ -1,11 +1,4 @@
-"""A kernel: one tile body, its NumPy meaning, and how they find their arguments.
-
-A kernel without a reduction has one body. A kernel with one has two halves, so that an executor can split
-its reduction: ``accumulate`` sums over a k-range, ``finish`` turns the sum into the output tile. Reference
-and Triton halves correspond one to one.
-
-Parameters of a Triton body are found by name: ``tile``, ``sync`` and ``acc`` come from the executor, every
-other name is a tensor argument of the op (None if the op has no such argument) or one of its params.
+"""A kernel: bodies by kind that mean the same, and how it is applied to tensors.
 
 A body takes its sizes from the params, dependencies follow from the access maps, and a plan file has both. So a
 kernel that says how it is applied (``make``) is applied anew to the tensors and params of every op that claims to be
@@ -16,12 +9,9 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import prod
-from typing import Any, Protocol
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import Any
 
 from interlace.core.arguments import check_type, series
 from interlace.core.dtypes import DType
@@ -29,147 +19,45 @@ from interlace.core.errors import DTypeError, GraphError, ParamError, ShapeError
 from interlace.graph.access import Access, Span
 from interlace.graph.op import Op, Param, Reduction
 from interlace.graph.tensor import Tensor
+from interlace.kernels.bodies import PROVIDED, BodyKind, CudaBody, GluonBody, Params, Reference, TritonBody
+from interlace.kernels.tuning import Tuning
 
-Array = NDArray[np.float64]
-Regions = Mapping[str, Array]
-Params = Mapping[str, Param]
-
-#: Parameters of a Triton body that the executor gives.
-PROVIDED = ("tile", "sync", "acc")
 _WARPS = (1, 2, 4, 8, 16, 32)
 _BLOCK = 1 << 20
 
 
 @dataclass(frozen=True)
-class Reference:
-    """What one tile computes, on float64 regions clipped to their tensors.
-
-    Attributes:
-        finish: (accumulator or None, regions read that do not move with k, params) -> regions written.
-        accumulate: (regions read over a k-range, params) -> partial sum; None for kernels without one.
-        located: ``finish`` takes the tile's coordinates as a fourth argument.
-    """
-
-    finish: Callable[..., Mapping[str, Array]]
-    accumulate: Callable[[Regions, Params], Array] | None = None
-    located: bool = False
-
-    def complete(self, op: Op, tile: int, acc: Array | None, regions: Regions) -> Mapping[str, Array]:
-        """The written regions of a tile of ``op``."""
-        where = (tuple(op.coords(np.array([tile]))[0].tolist()),) if self.located else ()
-        return self.finish(acc, regions, op.parameters, *where)
-
-
-@dataclass(frozen=True)
-class TritonBody:
-    """The Triton side of a kernel; each entry is a ``@triton.jit`` function.
-
-    Attributes:
-        finish: ``(tile, acc, ...)`` with a reduction, else ``(tile, ...)``: stores the output tile.
-        accumulate: ``(tile, sync, ...)`` returning a tuple of float32 blocks, or None.
-        prefetch: ``(tile, ...)``: asks the L2 for data that depends on nothing (weights), or None.
-        partial: float32 elements of one partial sum of an op (all blocks of ``accumulate`` together); without
-            it the kernel's reductions cannot be split.
-        chunked: ``accumulate`` asks ``ready`` for each stretch of its k-range; without it all waits of an item
-            stand at its start.
-    """
-
-    finish: Any
-    accumulate: Any = None
-    prefetch: Any = None
-    partial: Callable[[Op], int] | None = None
-    chunked: bool = False
-
-
-@dataclass(frozen=True)
-class Pipeline:
-    """How a Hopper launch moves data into shared memory.
-
-    Attributes:
-        stages: depth of the ring.
-        free_rows, bound_rows: rows of 64 elements in a stage, of free operands (weights) and of bound ones.
-        in_flight: most stages of free operands under way at once in one block.
-        shares: warpgroups that share a tile, 1 or 2.
-    """
-
-    stages: int
-    free_rows: int
-    bound_rows: int
-    in_flight: int
-    shares: int
-
-
-@dataclass(frozen=True)
-class HopperBody:
-    """The Hopper side of a kernel: what the template of ``kernels/hopper`` plugs in.
-
-    Attributes:
-        load_free, load_bound, compute: ``@gluon.jit`` functions, see ``kernels/hopper/template``.
-        free: names of the arguments that are loaded before any wait; no op of the graph may write them.
-        check: op, shares -> raises ShapeError unless the op's tile suits so many warpgroups.
-        operands: op, tensors -> (bound, free, second free or None) tensor descriptors.
-        arguments: op, tensors, pipeline, most parts of a tile -> the named tuple that all functions take.
-        rows: op -> (free, bound) rows of 64 elements that a stage of it takes.
-        scratch: op -> bytes of shared memory that it needs beside the ring.
-        partial: float32 elements of one partial sum of an op.
-    """
-
-    load_free: Any
-    load_bound: Any
-    compute: Any
-    free: tuple[str, ...]
-    check: Callable[[Op, int], None]
-    operands: Callable[[Op, Mapping[str, Any]], tuple[Any, Any, Any]]
-    arguments: Callable[[Op, Mapping[str, Any], Pipeline, int], Any]
-    rows: Callable[[Op], tuple[int, int]]
-    scratch: Callable[[Op], int]
-    partial: Callable[[Op], int]
-
-    @property
-    def functions(self) -> tuple[Any, ...]:
-        """In the template's order."""
-        return self.load_free, self.load_bound, self.compute
-
-
-class CudaLaunch(Protocol):
-    """One launch of CUDA C++ as a value."""
-
-    def __call__(self, stream: int) -> None:
-        """Enqueue on a stream, given its handle."""
-
-    def compile(self) -> Any:
-        """Compile, which needs no device."""
-
-    def load(self) -> None:
-        """Compile and load for the current device, so that a call only launches, as a capture demands."""
-
-
-#: Makes the launch of some items of an op, from the op, its tensors by argument, a ``Sync`` and how many items.
-CudaBody = Callable[[Op, Mapping[str, Any], Any, int], CudaLaunch]
-
-
-@dataclass(frozen=True)
 class Kernel:
-    """A tiled kernel, ready to be applied to tensors.
+    """A tiled kernel, ready to be applied to tensors. Executors choose among its bodies.
 
     Attributes:
         name: what a plan's JSON refers to.
         reference: its meaning, or None if it can only run on a device.
         triton: returns its Triton body; called only when a device executor needs it.
-        hopper: returns its Hopper body, for the warp-specialised executor.
-        cuda: a body in CUDA C++, for executors that launch each op on its own, with a thread block per item.
+        gluon: its part in a warp-specialised launch.
+        cuda: a body in CUDA C++, a launch of its own with a thread block per item.
         dtypes: names of the dtypes that it takes; empty for any.
         make: (name, tensors by argument, params) -> the op, as the kernel's own function makes it. Whatever op of
             this kernel enters a graph must be the same; without it, params are not held against grid and access maps.
+        tiling: names of the params that tell how an op is tiled; ``make`` takes others in their place.
+        tunings: by the kind of body, how its ops may be tiled.
     """
 
     name: str
     reference: Reference | None = None
     triton: Callable[[], TritonBody] | None = None
-    hopper: Callable[[], HopperBody] | None = None
+    gluon: GluonBody | None = None
     cuda: CudaBody | None = None
     dtypes: tuple[str, ...] = ()
     make: Callable[[str, Mapping[str, Tensor], Params], Op] | None = None
+    tiling: tuple[str, ...] = ()
+    tunings: Mapping[BodyKind, Tuning] = field(default_factory=dict)
+
+    @property
+    def bodies(self) -> Mapping[BodyKind, object]:
+        """Those that it has, by kind."""
+        bodies = (self.reference, self.triton, self.gluon, self.cuda)
+        return {kind: body for kind, body in zip(BodyKind, bodies, strict=True) if body is not None}
 
     def op(
         self,
@@ -227,15 +115,7 @@ class Kernel:
         self._check_launch(op, tensors)
         if self.make is None:
             return
-        try:
-            made = self.make(op.name, tensors, op.parameters)
-        except (ArithmeticError, AssertionError, AttributeError, LookupError, TypeError, ValueError) as error:
-            what = f"no param {error}" if isinstance(error, KeyError) else f"{type(error).__name__}: {error}"
-            raise ParamError(
-                f"op {op.name!r}: kernel {self.name!r} takes no params {op.parameters} on arguments {[*tensors]} "
-                f"({what}); make the op with the kernel's own function"
-            ) from error
-        found, expected = _told(op), _told(made)
+        found, expected = _told(op), _told(self.applied(op, tensors, op.parameters))
         for what in found | expected:
             if found.get(what, "none") != expected.get(what, "none"):
                 raise ParamError(
@@ -243,6 +123,23 @@ class Kernel:
                     f"{self.name!r} makes an op with {expected.get(what, 'none')}; "
                     "make it with the kernel's own function"
                 )
+
+    def applied(self, op: Op, tensors: Mapping[str, Tensor], params: Params) -> Op:
+        """``op`` made anew by ``make``, with these params on these tensors by argument.
+
+        Raises:
+            ParamError: params that the kernel does not take.
+            DTypeError, ShapeError: tensors or tiles that it does not take.
+        """
+        assert self.make is not None
+        try:
+            return self.make(op.name, tensors, params)
+        except (ArithmeticError, AssertionError, AttributeError, LookupError, TypeError, ValueError) as error:
+            what = f"no param {error}" if isinstance(error, KeyError) else f"{type(error).__name__}: {error}"
+            raise ParamError(
+                f"op {op.name!r}: kernel {self.name!r} takes no params {dict(params)} on arguments {[*tensors]} "
+                f"({what}); make the op with the kernel's own function"
+            ) from error
 
     def _check_launch(self, op: Op, tensors: Mapping[str, Tensor]) -> None:
         for arg, tensor in tensors.items():
@@ -279,12 +176,6 @@ def kernel_of(op: Op) -> Kernel:
     return op.body
 
 
-def is_text(op: Op) -> bool:
-    """Whether an op runs as a launch of CUDA C++ of its own."""
-    kernel = kernel_of(op)
-    return kernel.triton is None and kernel.cuda is not None
-
-
 def triton_body(op: Op) -> TritonBody:
     """The Triton body of an op.
 
@@ -294,7 +185,7 @@ def triton_body(op: Op) -> TritonBody:
     """
     kernel = kernel_of(op)
     if kernel.triton is None:
-        raise no_body(op, "Triton")
+        raise no_body(op, BodyKind.TRITON)
     body = kernel.triton()
     functions = [f for f in (body.prefetch, body.accumulate, body.finish) if f is not None]
     taken = [p for f in functions for p in inspect.signature(f.fn).parameters.values()]
@@ -308,14 +199,26 @@ def triton_body(op: Op) -> TritonBody:
     return body
 
 
-def no_body(op: Op, kind: str) -> GraphError:
-    """The error for a kernel without a body of a kind, which says what runs it."""
+def gluon_body(op: Op) -> GluonBody:
+    """The Gluon body of an op. Raises GraphError if its kernel has none."""
+    body = kernel_of(op).gluon
+    if body is None:
+        raise no_body(op, BodyKind.GLUON)
+    return body
+
+
+def no_body(op: Op, *kinds: BodyKind) -> GraphError:
+    """The error for a kernel without a body of some kinds, which says what runs it."""
+    bodies = kernel_of(op).bodies
     advice = "give it one to run on a device"
-    if is_text(op):
-        advice = "it is CUDA C++ with a launch of its own, so run it with serial, cuda_graph, pdl or semaphore_streams"
-    elif kernel_of(op).triton is not None:
+    if BodyKind.TRITON in bodies:
         advice = "use the persistent executor"
-    return GraphError(f"op {op.name!r}: kernel {op.kernel!r} has no {kind} body; {advice}")
+    elif BodyKind.CUDA in bodies:
+        advice = "it is CUDA C++ with a launch of its own, so run it with serial, cuda_graph, pdl or semaphore_streams"
+    elif BodyKind.REFERENCE in kinds:
+        advice = "give it one to run it here"
+    what = " or ".join(kind.value for kind in kinds)
+    return GraphError(f"op {op.name!r}: kernel {op.kernel!r} has no {what} body; {advice}")
 
 
 def require(condition: bool, message: str) -> None:

@@ -87,6 +87,7 @@ def search(
     device: DeviceSpec,
     mode: Mode = PERSISTENT,
     progress: Callable[[int], None] = lambda tried: None,
+    dispatches: Sequence[Dispatch] = (Dispatch.TICKET, Dispatch.STATIC),
 ) -> Planned:
     """The best plan of a graph by prediction, verified.
 
@@ -95,6 +96,7 @@ def search(
         device: what it runs on.
         mode: by which executor.
         progress: told how many candidates have been predicted.
+        dispatches: those that the executor runs.
 
     Raises:
         ArgumentError: a graph, a device or a mode that is none.
@@ -104,10 +106,10 @@ def search(
         UnwrittenError: an element is read before anything writes it, or an output is written in part.
     """
     if not isinstance(graphs, (Graph, tuple, list)):
-        check_type(graphs, Graph, "plan", "graph")
-    graphs = (graphs,) if isinstance(graphs, Graph) else series(graphs, Graph, "plan", "graph")
-    check_type(device, DeviceSpec, "plan", "device", "il.H200")
-    check_type(mode, Mode, "plan", "mode", "il.PERSISTENT")
+        check_type(graphs, Graph, "search", "graph")
+    graphs = (graphs,) if isinstance(graphs, Graph) else series(graphs, Graph, "search", "graph")
+    check_type(device, DeviceSpec, "search", "device", "il.H200")
+    check_type(mode, Mode, "search", "mode", "il.PERSISTENT")
     if not graphs:
         raise PlanError("no graph to plan; give at least one tiling")
     for graph in graphs:
@@ -148,17 +150,19 @@ def search(
         ]
         return sorted(best + faster, key=lambda c: c.cost)[:_KEPT]
 
-    first = [c for graph in graphs for c in new(graph, (Choices(workers, order=o) for o in _orders(graph)))]
+    unplanned = Choices(workers, dispatches[0])
+    first = [c for graph in graphs for c in new(graph, (replace(unplanned, order=o) for o in _orders(graph)))]
     best = sorted(first, key=lambda c: c.cost)[:_KEPT]
     if len(graphs[0].ops) > 1:
         best = step(best, lambda c: (replace(c.choices, interleaving=i) for i in INTERLEAVINGS))
     best = step(best, lambda c: _splits(c, workers))
     best = step(best, lambda c: [replace(c.choices, policy=RowSync())])
-    if mode.gate is Gate.OPEN and not mode.ring_bytes:  # else launches hand out the items, or the ring needs tickets
+    if Dispatch.STATIC in dispatches and mode.gate is Gate.OPEN and not mode.ring_bytes:
+        # else launches hand out the items, or the ring needs tickets
         best = step(best, lambda c: [replace(c.choices, dispatch=Dispatch.STATIC, assignment=a) for a in Assignment])
 
     ranking = sorted((judge(c.graph, c.prediction.plan, c.choices, FINE) for c in best), key=lambda c: c.cost)
-    tiled, unplanned = ranking[0].graph, Choices(workers)
+    tiled = ranking[0].graph
     plain = judge(tiled, build(tiled, unplanned, dependencies[id(tiled)]), unplanned, FINE)
     if plain.cost < ranking[0].cost:
         ranking.insert(0, plain)

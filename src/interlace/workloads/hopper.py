@@ -9,10 +9,11 @@ from typing import Any
 from interlace.core.devices import H200
 from interlace.core.dtypes import DType, bf16
 from interlace.core.errors import PlanError, ShapeError
-from interlace.executors.hopper import HopperExecutor, default_pipeline, hopper_body
+from interlace.executors.hopper import HopperExecutor, default_pipeline
 from interlace.executors.options import Options
 from interlace.graph.graph import Graph
 from interlace.graph.op import Op
+from interlace.kernels.base import gluon_body
 from interlace.kernels.matmul import MatmulTile
 from interlace.plan.plan import Plan
 from interlace.planner.build import Choices, build
@@ -146,10 +147,10 @@ def fits(m: int, shape: FFNShape, setting: HopperSetting, dtype: DType = bf16) -
     if (setting.level_up and setting.split_up > 1) or (setting.level_down and setting.split_down > 1):
         return False
     try:
-        ops = hopper_graph(m, shape, setting, dtype).ops
-        for op in ops:
-            hopper_body(op).check(op, setting.shares)
-        return default_pipeline(ops).stages >= 3
+        graph = hopper_graph(m, shape, setting, dtype)
+        for op in graph.ops:
+            gluon_body(op).check(op, setting.shares)
+        return default_pipeline(graph, H200).stages >= 3
     except (ShapeError, PlanError):
         return False
 
@@ -202,7 +203,7 @@ def hopper_executor(
         PlanError, NoDeviceError, ShapeError, DTypeError: as ``HopperExecutor`` does.
     """
     plan = hopper_plan(m, shape, setting, dtype, workers, bias)
-    pipeline = default_pipeline(plan.graph.ops)
+    pipeline = default_pipeline(plan.graph, H200)
     if setting.in_flight:
         pipeline = replace(pipeline, in_flight=setting.in_flight)
     return HopperExecutor(plan, options, pipeline)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from interlace.core.devices import DeviceSpec
 from interlace.core.dtypes import DType, bf16, fp16
 from interlace.executors.device import DeviceExecutor
-from interlace.executors.gpu import open_device, spec_of
+from interlace.executors.gpu import spec_by_name
 from interlace.executors.hopper import default_pipeline
 from interlace.executors.options import Options
 from interlace.graph.graph import Graph
@@ -60,8 +60,7 @@ class OneLaunch:
         Raises:
             NoDeviceError: there is none.
         """
-        torch, device = open_device("cuda")
-        gpu = spec_of(torch, device)
+        gpu = spec_by_name("cuda")
         return OneLaunch(m, shape, dtype, gpu, gpu.capability[0])
 
     @property
@@ -136,8 +135,8 @@ class OneLaunch:
         """How a prediction takes the executor of any plan of a graph."""
         if not self.on_hopper:
             return PERSISTENT
-        ring = default_pipeline(graph.ops)
-        return hopper(ring.stages * (ring.free_rows + ring.bound_rows) * 128)
+        ring = default_pipeline(graph, self.gpu)
+        return hopper(ring.stages * ring.stage_bytes)
 
     def executor(self, setting: Setting, dependent_launch: bool = True) -> DeviceExecutor:
         """Planned, verified and ready to run.

@@ -8,18 +8,8 @@ from interlace.core.arguments import check_type, series, whole
 from interlace.graph.access import axes
 from interlace.graph.op import Op
 from interlace.graph.tensor import Tensor
-from interlace.kernels.base import (
-    Array,
-    Kernel,
-    Params,
-    Reference,
-    Regions,
-    TritonBody,
-    check_block,
-    check_extents,
-    require,
-    same_dtype,
-)
+from interlace.kernels.base import Kernel, check_block, check_extents, require, same_dtype
+from interlace.kernels.bodies import Array, Params, Reference, Regions, TritonBody
 
 
 def _finish(_: Array | None, regions: Regions, params: Params) -> Mapping[str, Array]:

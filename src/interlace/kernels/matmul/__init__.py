@@ -10,7 +10,6 @@ kept in float32. Any M, N, K; the last tile of each is masked.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from enum import Enum
 
 import numpy as np
@@ -19,19 +18,14 @@ from interlace.core.arguments import check_type
 from interlace.graph.access import K, Span, axes
 from interlace.graph.op import Op, Reduction
 from interlace.graph.tensor import Tensor
-from interlace.kernels.base import (
-    Array,
-    HopperBody,
-    Kernel,
-    Params,
-    Reference,
-    Regions,
-    TritonBody,
-    check_block,
-    check_extents,
-    require,
-    same_dtype,
-)
+from interlace.kernels.base import Kernel, check_extents, require, same_dtype
+from interlace.kernels.bodies import Array, BodyKind, GluonBody, GluonCode, Params, Reference, Regions, TritonBody
+from interlace.kernels.matmul.gluon_tuning import GLUON
+from interlace.kernels.matmul.tile import TILING, MatmulTile
+from interlace.kernels.matmul.tilings import NAME, check_gluon, gluon_rows, gluon_scratch_bytes, partial
+from interlace.kernels.matmul.triton_tuning import TRITON
+
+__all__ = ["MATMUL", "Activation", "MatmulTile", "matmul"]
 
 
 class Activation(Enum):
@@ -52,56 +46,6 @@ class Activation(Enum):
         if self is Activation.SILU:
             return np.asarray(x / (1 + np.exp(-x)))
         return x
-
-
-@dataclass(frozen=True)
-class MatmulTile:
-    """Tile shape and how the loop over K is pipelined.
-
-    Attributes:
-        m, n, k: extents of the tile and of one chunk of the reduction; powers of two, at least 16.
-        stages: depth of the software pipeline, 1 to 64.
-        num_warps: warps per thread block.
-        swap: multiply the transpose, with the weights as the tensor core's 64-row operand and the tokens as
-            its columns; pays where m is below 64.
-        prefetch_bytes: weight bytes per item that a persistent worker asks the L2 for before it waits.
-    """
-
-    m: int = 64
-    n: int = 64
-    k: int = 64
-    stages: int = 3
-    num_warps: int = 4
-    swap: bool = False
-    prefetch_bytes: int = 0
-
-    def __post_init__(self) -> None:
-        what = f"matmul tile {self.m} x {self.n} x {self.k}"
-        for extent in (self.m, self.n, self.k):
-            require(
-                type(extent) is int and extent >= 16 and extent & (extent - 1) == 0,
-                f"{what}: extents must be powers of two of at least 16",
-            )
-        for block in ((self.m, self.n), (self.m, self.k), (self.n, self.k)):
-            check_block(what, *block)
-        require(
-            type(self.stages) is int and 1 <= self.stages <= 64,
-            f"{what} has {self.stages!r} stages; use 1 to 64",
-        )
-        require(type(self.swap) is bool, f"{what} has swap {self.swap!r}; use True or False")
-        require(
-            type(self.prefetch_bytes) is int and 0 <= self.prefetch_bytes < 1 << 31,
-            f"{what} prefetches {self.prefetch_bytes!r} bytes; use 0 to 2^31 - 1",
-        )
-
-    @staticmethod
-    def heuristic(m: int) -> MatmulTile:
-        """A tile for m rows that does well on an H200 whatever the other extents (docs/performance.md)."""
-        if m <= 32:
-            return MatmulTile(16 if m <= 16 else 32, 64, 128, 4, 4, swap=True)
-        if m <= 64:
-            return MatmulTile(64, 64, 128, 4, 4)
-        return MatmulTile(128, 128, 64, 4, 8)
 
 
 def _accumulate(regions: Regions, params: Params) -> Array:
@@ -126,41 +70,35 @@ def _finish(acc: Array | None, regions: Regions, params: Params) -> Mapping[str,
 def _triton() -> TritonBody:
     from interlace.kernels.matmul.triton import matmul_accumulate, matmul_finish, matmul_prefetch
 
-    return TritonBody(matmul_finish, matmul_accumulate, matmul_prefetch, _partial, chunked=True)
+    return TritonBody(matmul_finish, matmul_accumulate, matmul_prefetch, partial, chunked=True)
 
 
-def _partial(op: Op) -> int:
-    """One tile of float32, two if gated."""
-    sums = 2 if any(a.arg == "gate" for a in op.reads) else 1
-    return int(op.param("BM")) * int(op.param("BN")) * sums
+def _gluon() -> GluonCode:
+    from interlace.kernels.matmul import gluon
 
-
-def _hopper() -> HopperBody:
-    from interlace.kernels.matmul import hopper
-
-    return HopperBody(
-        hopper.matmul_load_free,
-        hopper.matmul_load_bound,
-        hopper.matmul_compute,
-        ("weight", "gate"),
-        hopper.check,
-        hopper.operands,
-        hopper.arguments,
-        hopper.rows,
-        hopper.scratch,
-        _partial,
+    return GluonCode(
+        gluon.matmul_load_independent,
+        gluon.matmul_load_dependent,
+        gluon.matmul_compute,
+        gluon.operands,
+        gluon.arguments,
     )
 
 
 def _make(name: str, tensors: Mapping[str, Tensor], params: Params) -> Op:
-    tile = MatmulTile(*(params[p] for p in _TILE))  # type: ignore[arg-type]
+    tile = MatmulTile(*(params[name] for name in TILING))  # type: ignore[arg-type]
     return matmul(name, **tensors, activation=Activation(params["ACTIVATION"]), tile=tile)
 
 
-#: The params that tell a tile, in the order of its fields.
-_TILE = ("BM", "BN", "BK", "STAGES", "num_warps", "SWAP", "PREFETCH")
 MATMUL = Kernel(
-    "matmul", Reference(_finish, _accumulate), _triton, _hopper, dtypes=("bf16", "fp16", "fp32"), make=_make
+    NAME,
+    Reference(_finish, _accumulate),
+    _triton,
+    GluonBody(("weight", "gate"), check_gluon, gluon_rows, gluon_scratch_bytes, partial, _gluon),
+    dtypes=("bf16", "fp16", "fp32"),
+    make=_make,
+    tiling=TILING,
+    tunings={BodyKind.TRITON: TRITON, BodyKind.GLUON: GLUON},
 )
 
 
@@ -236,13 +174,7 @@ def matmul(
             "M": m,
             "N": n,
             "K": k,
-            "BM": tile.m,
-            "BN": tile.n,
-            "BK": tile.k,
             "ACTIVATION": activation.value,
-            "STAGES": tile.stages,
-            "SWAP": tile.swap,
-            "PREFETCH": tile.prefetch_bytes,
-            "num_warps": tile.num_warps,
+            **dict(tile.params),
         },
     )

@@ -23,7 +23,8 @@ from interlace.core.errors import DTypeError, PipelineError
 from interlace.graph.access import Access, Span
 from interlace.graph.op import Op
 from interlace.graph.tensor import Tensor
-from interlace.kernels.base import Array, Kernel, Params, Reference, Regions
+from interlace.kernels.base import Kernel
+from interlace.kernels.bodies import Array, Params, Reference, Regions
 from interlace.loops.cuda.compiled import Compiled, Launch, compile_kernel, proved_text
 from interlace.loops.ir.index import evaluate
 from interlace.loops.ir.nest import block_loops

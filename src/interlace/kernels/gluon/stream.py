@@ -10,8 +10,8 @@ from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared, mbarrier
 from triton.language.extra import cuda
 
-from interlace.kernels.hopper.gluon import bulk_load
-from interlace.kernels.hopper.ring import make_barriers
+from interlace.kernels.gluon.names import bulk_load
+from interlace.kernels.gluon.ring import make_barriers
 
 
 @gluon.jit

@@ -1,26 +1,26 @@
 """The persistent warp-specialised launch: one block per SM walks the plan's items by ticket.
 
     partition      warps   does
-    first math     4       wgmma and epilogue of its share of a tile
-    second math    4       the same, where a tile has two shares
-    free loads     1       draws tickets; loads what depends on nothing, as far ahead as the ring is deep
-    bound loads    1       waits on semaphores; loads what earlier items produced
+    first math     4       wgmma and epilogue of its rows of a tile
+    second math    4       the same, where two warpgroups share a tile
+    independent    1       draws tickets; loads what depends on nothing, as far ahead as the ring is deep
+    dependent      1       waits on semaphores; loads what earlier items produced
 
 An op plugs in as three functions; the last two return the ring position after the item:
 
-    load_free(tile, ring, n, k, operands, arguments)        loads the stage at k; ``arguments.STEP`` is its extent
-    load_bound(tile, sync, ring, n, operands, arguments)
-    compute(tile, sync, ring, n, arguments, share)
+    load_independent(tile, ring, n, k, operands, arguments)     loads the stage at k; ``arguments.STEP`` is its extent
+    load_dependent(tile, sync, ring, n, operands, arguments)
+    compute(tile, sync, ring, n, arguments, warpgroup)
 
 ``operands`` are the op's tensor descriptors, ``arguments`` a named tuple of its own.
 
 Progress: an item waits only on smaller tickets, a block runs its tickets in order, and every ticket drawn is
 held by a running block; so the holder of the smallest unfinished ticket never waits, for any number of blocks.
-Nobody but the free loader runs ahead of the tickets' order, and it waits for ring slots alone.
+Nobody but the independent loader runs ahead of the tickets' order, and it waits for ring slots alone.
 
 Under dependent launch the next launch's blocks start when every block of this one has drawn its last ticket,
-so the counter of tickets never mixes two runs; free loads then precede ``griddepcontrol.wait``, everything
-else follows it. What free loads read must not be written by the launch before.
+so the counter of tickets never mixes two runs; independent loads then precede ``griddepcontrol.wait``, everything
+else follows it. What independent loads read must not be written by the launch before.
 """
 
 from __future__ import annotations
@@ -30,11 +30,9 @@ from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared
 from triton.language.extra import cuda
 
-from interlace.kernels.hopper.ring import PANEL, Mailbox, Ring, make_barriers, receive, send
+from interlace.kernels.gluon.ring import PANEL, Mailbox, Ring, make_barriers, receive, send
 from interlace.kernels.primitives.semaphore import draw, drawn, now_ns, op_of, tickets_drawn, tile_at
 
-OPS = 4
-"""Most ops of one launch; descriptors cannot stand in tuples, so the kernel has a parameter for each."""
 _TICKETS = gl.constexpr(4)
 
 
@@ -45,7 +43,7 @@ def _draw(sync, run):
 
 
 @gluon.jit
-def _free_loads(sync, items, tickets, bodies: gl.constexpr, operands, arguments, ring, DEPENDENT: gl.constexpr):
+def _independent_loads(sync, items, tickets, bodies: gl.constexpr, operands, arguments, ring, DEPENDENT: gl.constexpr):
     number = drawn(draw(sync))
     run = number // sync.programs
     position = (number - run * sync.programs).to(gl.int32)
@@ -79,7 +77,7 @@ def _free_loads(sync, items, tickets, bodies: gl.constexpr, operands, arguments,
 
 
 @gluon.jit
-def _bound_loads(sync, items, tickets, bodies: gl.constexpr, operands, arguments, ring, DEPENDENT: gl.constexpr):
+def _dependent_loads(sync, items, tickets, bodies: gl.constexpr, operands, arguments, ring, DEPENDENT: gl.constexpr):
     if DEPENDENT:
         cuda.gdc_wait()
     taken = items * 0
@@ -96,7 +94,7 @@ def _bound_loads(sync, items, tickets, bodies: gl.constexpr, operands, arguments
 
 
 @gluon.jit
-def _math(sync, items, tickets, bodies: gl.constexpr, arguments, ring, share: gl.constexpr):
+def _math(sync, items, tickets, bodies: gl.constexpr, arguments, ring, warpgroup: gl.constexpr):
     taken = items * 0
     n = items * 0
     position, run = receive(tickets, taken)
@@ -106,8 +104,8 @@ def _math(sync, items, tickets, bodies: gl.constexpr, arguments, ring, share: gl
         own = tile_at(sync, position, run.to(gl.int64))
         for o in gl.static_range(len(bodies)):
             if op == o:
-                n = bodies[o][2](own, sync, ring, n, arguments[o], share)
-        if sync.TRACE and share == 0:
+                n = bodies[o][2](own, sync, ring, n, arguments[o], warpgroup)
+        if sync.TRACE and warpgroup == 0:
             entry = sync.trace + own.item.to(gl.int64) * 4
             gl.store(entry + 2, now_ns(sync.INTERPRET))
             gl.store(entry + 3, gl.program_id(0).to(gl.int64) * 4294967296 + cuda.smid())
@@ -132,20 +130,20 @@ def hopper_kernel(
     arguments,
     x0, w0, g0, x1, w1, g1, x2, w2, g2, x3, w3, g3,
     STAGES: gl.constexpr,
-    FREE_ROWS: gl.constexpr,
-    BOUND_ROWS: gl.constexpr,
+    INDEPENDENT_ROWS: gl.constexpr,
+    DEPENDENT_ROWS: gl.constexpr,
     DEPENDENT: gl.constexpr,
     MATH_REGISTERS: gl.constexpr,
     LOAD_REGISTERS: gl.constexpr,
 ):  # fmt: skip
-    """Walk ``items`` items of a plan; see the module. ``x``, ``w``, ``g``: each op's bound and free operands."""
+    """Walk ``items`` items of a plan; see the module. ``x``: each op's dependent operand; ``w``, ``g``: independent."""
     operands = ((x0, w0, g0), (x1, w1, g1), (x2, w2, g2), (x3, w3, g3))
-    free = gl.allocate_shared_memory(w0.dtype, [STAGES, FREE_ROWS, PANEL], w0.layout)
-    bound = gl.allocate_shared_memory(x0.dtype, [STAGES, BOUND_ROWS, PANEL], x0.layout)
+    independent = gl.allocate_shared_memory(w0.dtype, [STAGES, INDEPENDENT_ROWS, PANEL], w0.layout)
+    dependent = gl.allocate_shared_memory(x0.dtype, [STAGES, DEPENDENT_ROWS, PANEL], x0.layout)
     words = gl.allocate_shared_memory(gl.int32, [_TICKETS, 2], gl.SwizzledSharedLayout(1, 1, 1, [0]))
-    free_full, bound_full, empty = make_barriers(STAGES, (1, 1, sync.SHARES))
+    independent_full, dependent_full, empty = make_barriers(STAGES, (1, 1, sync.SHARES))
     sent, received = make_barriers(_TICKETS, (1, sync.SHARES + 1))
-    ring = Ring(free, bound, free_full, bound_full, empty)
+    ring = Ring(independent, dependent, independent_full, dependent_full, empty)
     tickets = Mailbox(words, sent, received)
     fence_async_shared()
     BODIES: gl.constexpr = bodies
@@ -153,8 +151,8 @@ def hopper_kernel(
         gl.warp_specialize(
             [
                 (_first_math, (sync, items, tickets, BODIES, arguments, ring)),
-                (_free_loads, (sync, items, tickets, BODIES, operands, arguments, ring, DEPENDENT)),
-                (_bound_loads, (sync, items, tickets, BODIES, operands, arguments, ring, DEPENDENT)),
+                (_independent_loads, (sync, items, tickets, BODIES, operands, arguments, ring, DEPENDENT)),
+                (_dependent_loads, (sync, items, tickets, BODIES, operands, arguments, ring, DEPENDENT)),
             ],
             [1, 1],
             [LOAD_REGISTERS, LOAD_REGISTERS],
@@ -164,8 +162,8 @@ def hopper_kernel(
             [
                 (_first_math, (sync, items, tickets, BODIES, arguments, ring)),
                 (_second_math, (sync, items, tickets, BODIES, arguments, ring)),
-                (_free_loads, (sync, items, tickets, BODIES, operands, arguments, ring, DEPENDENT)),
-                (_bound_loads, (sync, items, tickets, BODIES, operands, arguments, ring, DEPENDENT)),
+                (_independent_loads, (sync, items, tickets, BODIES, operands, arguments, ring, DEPENDENT)),
+                (_dependent_loads, (sync, items, tickets, BODIES, operands, arguments, ring, DEPENDENT)),
             ],
             [4, 1, 1],
             [MATH_REGISTERS, LOAD_REGISTERS, LOAD_REGISTERS],

@@ -1,4 +1,4 @@
-"""The Hopper body of matmul: weights are the free operand, activations the bound one, sums stay in registers.
+"""The Gluon body of matmul: weights are the independent operand, activations the dependent one, sums stay in registers.
 
 The tensor core multiplies rows by columns: tokens by weights, or, swapped, weights by tokens, which keeps
 its 64-row operand full where there are few tokens. Warpgroups share the rows of a tile. The panels of a stage
@@ -16,9 +16,10 @@ from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import warpgroup_mma, warpgroup_mma_wait
 
 from interlace.graph.op import Op
-from interlace.kernels.base import Pipeline, require
-from interlace.kernels.hopper.gluon import bulk_load, reinterpret
-from interlace.kernels.hopper.ring import PANEL, await_free_slot, await_stage, limit_in_flight, release
+from interlace.kernels.bodies import Pipeline
+from interlace.kernels.gluon.names import bulk_load, reinterpret
+from interlace.kernels.gluon.ring import PANEL, await_empty_slot, await_stage, limit_in_flight, release
+from interlace.kernels.matmul.tilings import EPILOGUE_COLUMNS, tensor_of
 from interlace.kernels.primitives.semaphore import (
     meet,
     now_ns,
@@ -30,7 +31,7 @@ from interlace.kernels.primitives.semaphore import (
     wait,
 )
 
-_WIDE, _NARROW = gl.constexpr(64), gl.constexpr(32)
+_WIDE, _NARROW = gl.constexpr(EPILOGUE_COLUMNS), gl.constexpr(EPILOGUE_COLUMNS // 2)
 
 
 class MatmulArguments(NamedTuple):
@@ -43,7 +44,7 @@ class MatmulArguments(NamedTuple):
         BM, BN: extents of a tile: tokens, weight rows.
         ACTIVATION: as in the op.
         SWAP: weights are the 64-row operand.
-        FREE_ROWS, BOUND_ROWS: rows of 64 elements in a stage of the ring.
+        INDEPENDENT_ROWS, DEPENDENT_ROWS: rows of 64 elements in a stage of the ring.
         STEP: elements of k in a stage.
         IN_FLIGHT: most stages of weights under way at once.
         PARTS: most parts of a tile, 1 if none is split.
@@ -59,45 +60,11 @@ class MatmulArguments(NamedTuple):
     BN: gl.constexpr
     ACTIVATION: gl.constexpr
     SWAP: gl.constexpr
-    FREE_ROWS: gl.constexpr
-    BOUND_ROWS: gl.constexpr
+    INDEPENDENT_ROWS: gl.constexpr
+    DEPENDENT_ROWS: gl.constexpr
     STEP: gl.constexpr
     IN_FLIGHT: gl.constexpr
     PARTS: gl.constexpr
-
-
-def rows(op: Op) -> tuple[int, int]:
-    """Rows of 64 elements that a stage of the op takes: of free and of bound operands."""
-    along = int(op.param("BK")) // PANEL.value
-    gates = 1 if _tensor(op, "gate") is None else 2
-    return int(op.param("BN")) * along * gates, int(op.param("BM")) * along
-
-
-def scratch(op: Op) -> int:
-    """Bytes of shared memory beside the ring: what epilogues turn round, up to 64 columns at once, and barriers."""
-    bm, bn = int(op.param("BM")), int(op.param("BN"))
-    tall, wide = (bn, bm) if op.param("SWAP") else (bm, bn)
-    return tall * min(wide, _WIDE.value) * 2 + (2 << 10)
-
-
-def check(op: Op, shares: int) -> None:
-    """Raise ShapeError unless the op's tile suits ``shares`` warpgroups, their registers and bulk loads."""
-    bm, bn, k = (int(op.param(name)) for name in ("BM", "BN", "BK"))
-    tall, wide = (bn, bm) if op.param("SWAP") else (bm, bn)
-    gates = 1 if _tensor(op, "gate") is None else 2
-    tile = f"op {op.name!r}: tile of {bm} tokens x {bn} weight rows x {k}"
-    require(k % PANEL.value == 0, f"{tile}: a stage is a multiple of {PANEL.value} deep; use k = {PANEL.value} or more")
-    require(max(bm, bn) <= 256, f"{tile}: a bulk load brings at most 256 rows; use a smaller tile")
-    require(
-        tall % (64 * shares) == 0,
-        f"{tile}: {shares} warpgroups multiply 64 rows each at a time, and the tile has {tall}; "
-        "use a taller one, fewer warps, or swap",
-    )
-    sums = tall * wide * gates // (128 * shares)
-    require(
-        sums <= 128,
-        f"{tile}: sums of {sums} registers per thread, and at most 128 fit; use a smaller tile or more warps",
-    )
 
 
 def operands(op: Op, tensors: Mapping[str, Any]) -> tuple[Any, Any, Any]:
@@ -105,7 +72,7 @@ def operands(op: Op, tensors: Mapping[str, Any]) -> tuple[Any, Any, Any]:
     from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
     def descriptor(name: str, rows: int) -> Any:
-        at = _tensor(op, name)
+        at = tensor_of(op, name)
         if at is None:
             return None
         value = tensors[at]
@@ -121,7 +88,7 @@ def arguments(op: Op, tensors: Mapping[str, Any], pipeline: Pipeline, parts: int
     """Pointers and constants of an op."""
 
     def pointer(name: str) -> Any:
-        at = _tensor(op, name)
+        at = tensor_of(op, name)
         return None if at is None else tensors[at]
 
     def constant(name: str) -> Any:
@@ -138,16 +105,12 @@ def arguments(op: Op, tensors: Mapping[str, Any], pipeline: Pipeline, parts: int
         BN=constant("BN"),
         ACTIVATION=constant("ACTIVATION"),
         SWAP=constant("SWAP"),
-        FREE_ROWS=gl.constexpr(pipeline.free_rows),
-        BOUND_ROWS=gl.constexpr(pipeline.bound_rows),
+        INDEPENDENT_ROWS=gl.constexpr(pipeline.independent_rows),
+        DEPENDENT_ROWS=gl.constexpr(pipeline.dependent_rows),
         STEP=constant("BK"),
         IN_FLIGHT=gl.constexpr(pipeline.in_flight),
         PARTS=gl.constexpr(parts),
     )
-
-
-def _tensor(op: Op, argument: str) -> str | None:
-    return next((a.tensor for a in op.accesses if a.arg == argument), None)
 
 
 @gluon.jit
@@ -158,16 +121,16 @@ def _panels(stages, rows: gl.constexpr, ROWS: gl.constexpr):
 
 
 @gluon.jit
-def matmul_load_free(tile, ring, n, k, operands, arguments):
+def matmul_load_independent(tile, ring, n, k, operands, arguments):
     """The tile's weights at k, into the n-th stage."""
     ALONG: gl.constexpr = arguments.STEP // PANEL
-    PANELS: gl.constexpr = arguments.FREE_ROWS // arguments.BN
-    panels = _panels(ring.free, arguments.FREE_ROWS, arguments.BN)
+    PANELS: gl.constexpr = arguments.INDEPENDENT_ROWS // arguments.BN
+    panels = _panels(ring.independent, arguments.INDEPENDENT_ROWS, arguments.BN)
     row = tile.j * arguments.BN
     limit_in_flight(ring, n, arguments.IN_FLIGHT)
     GATES: gl.constexpr = 1 if operands[2] is None else 2
-    s = await_free_slot(ring, n, ring.free_full, ALONG * GATES * operands[1].block_type.nbytes)
-    full = ring.free_full.index(s)
+    s = await_empty_slot(ring, n, ring.independent_full, ALONG * GATES * operands[1].block_type.nbytes)
+    full = ring.independent_full.index(s)
     for p in gl.static_range(ALONG):
         if operands[2] is not None:
             bulk_load(operands[2], [row, k + p * PANEL], full, panels.index(s * PANELS + p))
@@ -177,11 +140,11 @@ def matmul_load_free(tile, ring, n, k, operands, arguments):
 
 
 @gluon.jit
-def matmul_load_bound(tile, sync, ring, n, operands, arguments):
+def matmul_load_dependent(tile, sync, ring, n, operands, arguments):
     """The tile's activations along k, each stretch once it is complete."""
     ALONG: gl.constexpr = arguments.STEP // PANEL
-    PANELS: gl.constexpr = arguments.BOUND_ROWS // arguments.BM
-    panels = _panels(ring.bound, arguments.BOUND_ROWS, arguments.BM)
+    PANELS: gl.constexpr = arguments.DEPENDENT_ROWS // arguments.BM
+    panels = _panels(ring.dependent, arguments.DEPENDENT_ROWS, arguments.BM)
     row = tile.i * arguments.BM
     if sync.TRACE:
         gl.store(sync.trace + tile.item.to(gl.int64) * 4, now_ns(False))
@@ -194,32 +157,32 @@ def matmul_load_bound(tile, sync, ring, n, operands, arguments):
         if sync.CHUNKED:
             order_bulk_loads()
         for k in range(lo, hi, arguments.STEP):
-            slot = await_free_slot(ring, n, ring.bound_full, ALONG * operands[0].block_type.nbytes)
+            slot = await_empty_slot(ring, n, ring.dependent_full, ALONG * operands[0].block_type.nbytes)
             for p in gl.static_range(ALONG):
-                full = ring.bound_full.index(slot)
+                full = ring.dependent_full.index(slot)
                 bulk_load(operands[0], [row, k + p * PANEL], full, panels.index(slot * PANELS + p))
             n += 1
     return n
 
 
 @gluon.jit
-def _multiply(weights, tokens, acc, share: gl.constexpr, ROWS: gl.constexpr, SWAP: gl.constexpr):
+def _multiply(weights, tokens, acc, warpgroup: gl.constexpr, ROWS: gl.constexpr, SWAP: gl.constexpr):
     """Issue the wgmma of one panel: this warpgroup's rows times all columns."""
     if SWAP:
-        acc = warpgroup_mma(weights.slice(share * ROWS, ROWS, 0), tokens.permute((1, 0)), acc, is_async=True)
+        acc = warpgroup_mma(weights.slice(warpgroup * ROWS, ROWS, 0), tokens.permute((1, 0)), acc, is_async=True)
     else:
-        acc = warpgroup_mma(tokens.slice(share * ROWS, ROWS, 0), weights.permute((1, 0)), acc, is_async=True)
+        acc = warpgroup_mma(tokens.slice(warpgroup * ROWS, ROWS, 0), weights.permute((1, 0)), acc, is_async=True)
     return acc
 
 
 @gluon.jit
-def matmul_compute(tile, sync, ring, n, arguments, share: gl.constexpr):
+def matmul_compute(tile, sync, ring, n, arguments, warpgroup: gl.constexpr):
     """Sum over the item's k-range, meet other parts, epilogue, post."""
     ALONG: gl.constexpr = arguments.STEP // PANEL
-    FREE: gl.constexpr = arguments.FREE_ROWS // arguments.BN
-    BOUND: gl.constexpr = arguments.BOUND_ROWS // arguments.BM
-    free = _panels(ring.free, arguments.FREE_ROWS, arguments.BN)
-    bound = _panels(ring.bound, arguments.BOUND_ROWS, arguments.BM)
+    INDEPENDENT: gl.constexpr = arguments.INDEPENDENT_ROWS // arguments.BN
+    DEPENDENT: gl.constexpr = arguments.DEPENDENT_ROWS // arguments.BM
+    independent = _panels(ring.independent, arguments.INDEPENDENT_ROWS, arguments.BN)
+    dependent = _panels(ring.dependent, arguments.DEPENDENT_ROWS, arguments.BM)
     SWAP: gl.constexpr = arguments.SWAP
     ROWS: gl.constexpr = (arguments.BN if SWAP else arguments.BM) // sync.SHARES
     COLUMNS: gl.constexpr = arguments.BM if SWAP else arguments.BN
@@ -233,8 +196,8 @@ def matmul_compute(tile, sync, ring, n, arguments, share: gl.constexpr):
         for k in range(tile.k_lo, tile.k_hi, arguments.STEP):
             s = await_stage(ring, n)
             for p in gl.static_range(ALONG):
-                tokens = bound.index(s * BOUND + p)
-                acc = _multiply(free.index(s * FREE + p), tokens, acc, share, ROWS, SWAP)
+                tokens = dependent.index(s * DEPENDENT + p)
+                acc = _multiply(independent.index(s * INDEPENDENT + p), tokens, acc, warpgroup, ROWS, SWAP)
             acc = warpgroup_mma_wait(ALONG, deps=(acc,))
             release(ring, gl.maximum(n - 1, 0), pred=k > tile.k_lo)
             n += 1
@@ -246,23 +209,23 @@ def matmul_compute(tile, sync, ring, n, arguments, share: gl.constexpr):
         for k in range(tile.k_lo, tile.k_hi, arguments.STEP):
             s = await_stage(ring, n)
             for p in gl.static_range(ALONG):
-                tokens = bound.index(s * BOUND + p)
-                gates = _multiply(free.index(s * FREE + p), tokens, gates, share, ROWS, SWAP)
-                acc = _multiply(free.index(s * FREE + ALONG + p), tokens, acc, share, ROWS, SWAP)
+                tokens = dependent.index(s * DEPENDENT + p)
+                gates = _multiply(independent.index(s * INDEPENDENT + p), tokens, gates, warpgroup, ROWS, SWAP)
+                acc = _multiply(independent.index(s * INDEPENDENT + ALONG + p), tokens, acc, warpgroup, ROWS, SWAP)
             acc, gates = warpgroup_mma_wait(2 * ALONG, deps=(acc, gates))
             release(ring, gl.maximum(n - 1, 0), pred=k > tile.k_lo)
             n += 1
         acc, gates = warpgroup_mma_wait(0, deps=(acc, gates))
         release(ring, n - 1)
         pieces = _pieces(acc, PIECE) + _pieces(gates, PIECE)
-    if meet(tile, sync, pieces, share, arguments.PARTS):
+    if meet(tile, sync, pieces, warpgroup, arguments.PARTS):
         GATES: gl.constexpr = 1 if arguments.gate is None else 2
         COUNT: gl.constexpr = len(pieces) // GATES
         for c in gl.static_range(COUNT):
-            value = total(tile, sync, pieces, c, share, arguments.PARTS)
+            value = total(tile, sync, pieces, c, warpgroup, arguments.PARTS)
             if GATES == 2:
-                value *= _silu(total(tile, sync, pieces, COUNT + c, share, arguments.PARTS))
-            _finish(tile, value, c, arguments, share)
+                value *= _silu(total(tile, sync, pieces, COUNT + c, warpgroup, arguments.PARTS))
+            _finish(tile, value, c, arguments, warpgroup)
         post(tile, sync)
     return n
 
@@ -285,12 +248,12 @@ def _silu(value):
 
 
 @gluon.jit
-def _finish(tile, value, c: gl.constexpr, arguments, share: gl.constexpr):
+def _finish(tile, value, c: gl.constexpr, arguments, warpgroup: gl.constexpr):
     """Bias, activation, residual and store of the tile's c-th piece."""
     SWAP: gl.constexpr = arguments.SWAP
     ROWS: gl.constexpr = value.type.shape[0]
     COLUMNS: gl.constexpr = value.type.shape[1]
-    first_row = share * ROWS + (tile.j * arguments.BN if SWAP else tile.i * arguments.BM)
+    first_row = warpgroup * ROWS + (tile.j * arguments.BN if SWAP else tile.i * arguments.BM)
     first_column = c * COLUMNS + (tile.i * arguments.BM if SWAP else tile.j * arguments.BN)
     row = (first_row + gl.arange(0, ROWS, layout=gl.SliceLayout(1, value.type.layout)))[:, None]
     column = (first_column + gl.arange(0, COLUMNS, layout=gl.SliceLayout(0, value.type.layout)))[None, :]

@@ -1,7 +1,7 @@
 """A ring of shared-memory stages between two loading warps and the warpgroups that multiply.
 
-This is the semaphore of the block level: bulk loads post a stage by the bytes that they bring (``free_full``
-for operands that depend on nothing, ``bound_full`` for those that earlier items produced), and every
+This is the semaphore of the block level: bulk loads post a stage by the bytes that they bring (``independent_full``
+for operands that depend on nothing, ``dependent_full`` for those that earlier items produced), and every
 warpgroup that has read it hands it back (``empty``). Stage ``n`` of the sequence lies in slot ``n mod stages``;
 its phase is the parity of ``n div stages``, so nothing is ever reset.
 
@@ -20,25 +20,25 @@ from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import mbarrier
 
-from interlace.kernels.hopper.gluon import barrier
+from interlace.kernels import bodies
+from interlace.kernels.gluon.names import barrier
 
-PANEL = gl.constexpr(64)
-"""Elements of k in a panel."""
+PANEL = gl.constexpr(bodies.PANEL)
 
 
 class Ring(NamedTuple):
     """Stages and their barriers.
 
     Attributes:
-        free, bound: shared memory (stages, rows, 64) of the two operands.
-        free_full, bound_full: one mbarrier per stage, completed by the arrival of its bytes.
+        independent, dependent: shared memory (stages, rows, 64) of the two operands.
+        independent_full, dependent_full: one mbarrier per stage, completed by the arrival of its bytes.
         empty: one mbarrier per stage, completed when all readers are done with it.
     """
 
-    free: gl.shared_memory_descriptor
-    bound: gl.shared_memory_descriptor
-    free_full: gl.shared_memory_descriptor
-    bound_full: gl.shared_memory_descriptor
+    independent: gl.shared_memory_descriptor
+    dependent: gl.shared_memory_descriptor
+    independent_full: gl.shared_memory_descriptor
+    dependent_full: gl.shared_memory_descriptor
     empty: gl.shared_memory_descriptor
 
 
@@ -67,8 +67,8 @@ def make_barriers(STAGES: gl.constexpr, ARRIVALS: gl.constexpr):
 
 
 @gluon.jit
-def await_free_slot(ring, n, full, BYTES: gl.constexpr):
-    """Wait until the n-th stage's slot is free, announce BYTES to ``full`` and return the slot."""
+def await_empty_slot(ring, n, full, BYTES: gl.constexpr):
+    """Wait until the n-th stage's slot is empty, announce BYTES to ``full`` and return the slot."""
     STAGES: gl.constexpr = ring.empty.shape[0]
     mbarrier.wait(ring.empty.index(n % STAGES), ((n // STAGES) & 1) ^ 1)
     mbarrier.expect(full.index(n % STAGES), BYTES)
@@ -77,7 +77,7 @@ def await_free_slot(ring, n, full, BYTES: gl.constexpr):
 
 @gluon.jit
 def limit_in_flight(ring, n, IN_FLIGHT: gl.constexpr):
-    """Wait until fewer than IN_FLIGHT free loads are under way before the n-th.
+    """Wait until fewer than IN_FLIGHT independent loads are under way before the n-th.
 
     A deeper queue makes every other access of the chip slower and brings no more bandwidth. The rest of the
     ring is room to run ahead while the readers are held up.
@@ -85,7 +85,7 @@ def limit_in_flight(ring, n, IN_FLIGHT: gl.constexpr):
     STAGES: gl.constexpr = ring.empty.shape[0]
     if IN_FLIGHT < STAGES:
         earlier = gl.maximum(n - IN_FLIGHT, 0)
-        mbarrier.wait(ring.free_full.index(earlier % STAGES), (earlier // STAGES) & 1, pred=n >= IN_FLIGHT)
+        mbarrier.wait(ring.independent_full.index(earlier % STAGES), (earlier // STAGES) & 1, pred=n >= IN_FLIGHT)
 
 
 @gluon.jit
@@ -93,8 +93,8 @@ def await_stage(ring, n):
     """Wait for both operands of the n-th stage; returns its slot."""
     STAGES: gl.constexpr = ring.empty.shape[0]
     phase = (n // STAGES) & 1
-    mbarrier.wait(ring.bound_full.index(n % STAGES), phase)
-    mbarrier.wait(ring.free_full.index(n % STAGES), phase)
+    mbarrier.wait(ring.dependent_full.index(n % STAGES), phase)
+    mbarrier.wait(ring.independent_full.index(n % STAGES), phase)
     return n % STAGES
 
 

@@ -1,0 +1,7 @@
+"""Which executor and which tiles run a graph on this GPU, or whether a library does."""
+
+from __future__ import annotations
+
+from interlace.deploy.planning import plan_graph, runner
+
+__all__ = ["plan_graph", "runner"]

@@ -1,0 +1,92 @@
+"""A plan of a graph that an executor can run on a device: tiles, order and splits come from rules, or from a search."""
+
+from __future__ import annotations
+
+from dataclasses import fields, replace
+from typing import Any
+
+from interlace.core.arguments import check_type
+from interlace.core.devices import DEFAULT_GPU, DeviceSpec
+from interlace.core.errors import ArgumentError, NoDeviceError, PlanError
+from interlace.executors import ONE_LAUNCH, DeviceExecutor, Executor
+from interlace.executors.gpu import spec_by_name
+from interlace.graph.graph import Graph
+from interlace.plan.plan import Plan
+from interlace.planner.build import Choices, build
+from interlace.planner.settings import choices, retiled
+
+_CHOICES = tuple(field.name for field in fields(Choices))
+
+
+def plan_graph(
+    graph: Graph,
+    device: DeviceSpec | None = None,
+    executor: type[Executor] | None = None,
+    *,
+    search: bool = False,
+    **given: Any,
+) -> Plan:
+    """A plan of a graph that an executor can run on a device, with ops retiled as it needs.
+
+    Args:
+        graph: in any tiling; the plan's graph has the same ops on the same tensors.
+        device: what it runs on; by default the current CUDA device, or ``DEFAULT_GPU`` where there is none.
+        executor: the class that will run it; by default the first of ``executors.ONE_LAUNCH`` that can.
+        search: let the planner choose by prediction, which takes seconds, instead of rules that were measured.
+        given: attributes of ``Choices``, such as ``policy`` or ``workers``, in the place of what would be chosen.
+
+    Raises:
+        ArgumentError: an argument of another type, or a choice that there is not.
+        GraphError, PlanError, NoDeviceError: the executor cannot run the graph there, in no tiling that is known.
+        SimulationError: a graph is too large to search for a plan.
+        TooManyItemsError, OrderError, IntraOpRaceError, UnwrittenError: as ``build``.
+    """
+    check_type(graph, Graph, "plan_graph", "graph")
+    check_type(device, (DeviceSpec, type(None)), "plan_graph", "device", "il.H200")
+    if executor is not None and not (isinstance(executor, type) and issubclass(executor, Executor)):
+        raise ArgumentError(f"plan_graph: executor is {executor!r}; pass a class, such as il.PersistentExecutor")
+    unknown = sorted(given.keys() - {*_CHOICES})
+    if unknown:
+        raise ArgumentError(f"plan_graph: there are no choices {unknown}; choose among {', '.join(_CHOICES)}")
+    device = _here() if device is None else device
+    executor = runner(graph, device) if executor is None else executor
+    executor.check(graph, device)
+    tiled, chosen = _searched(graph, device, executor) if search else _by_rule(graph, device, executor)
+    return build(tiled, replace(chosen, **given))
+
+
+def runner(graph: Graph, device: DeviceSpec) -> type[DeviceExecutor]:
+    """Which executor runs a graph as one launch on a device.
+
+    Raises:
+        PlanError: none can; says why not.
+    """
+    reasons = {executor: executor.obstacle(graph, device) for executor in ONE_LAUNCH}
+    for executor, reason in reasons.items():
+        if reason is None:
+            return executor
+    told = "; ".join(f"{executor.name}: {reason}" for executor, reason in reasons.items())
+    raise PlanError(f"no executor runs graph {graph.name!r} as one launch on {device.name}: {told}")
+
+
+def _here() -> DeviceSpec:
+    try:
+        return spec_by_name("cuda")
+    except NoDeviceError:
+        return DEFAULT_GPU
+
+
+def _by_rule(graph: Graph, device: DeviceSpec, executor: type[Executor]) -> tuple[Graph, Choices]:
+    setting = executor.default(graph, device)
+    tiled = retiled(graph, setting)
+    return tiled, replace(choices(tiled, setting, device.sms), dispatch=executor.dispatches[0])
+
+
+def _searched(graph: Graph, device: DeviceSpec, executor: type[Executor]) -> tuple[Graph, Choices]:
+    from interlace.planner.search import search  # compiled code, which takes long to import
+
+    tilings = executor.tilings(graph, device)
+    if not tilings:
+        executor.default(graph, device)  # says why
+    best = search(tilings, device, executor.mode(tilings[0], device), dispatches=executor.dispatches).best
+    return best.graph, best.choices

@@ -1,0 +1,66 @@
+"""The tile of a matmul."""
+
+from __future__ import annotations
+
+from dataclasses import astuple, dataclass
+
+from interlace.graph.op import Param
+from interlace.kernels.base import check_block, require
+
+#: The params that tell an op's tile, in the order of its fields.
+TILING = ("BM", "BN", "BK", "STAGES", "num_warps", "SWAP", "PREFETCH")
+
+
+@dataclass(frozen=True)
+class MatmulTile:
+    """Tile shape and how the loop over K is pipelined.
+
+    Attributes:
+        m, n, k: extents of the tile and of one chunk of the reduction; powers of two, at least 16.
+        stages: depth of the software pipeline, 1 to 64.
+        num_warps: warps per thread block.
+        swap: multiply the transpose, with the weights as the tensor core's 64-row operand and the tokens as
+            its columns; pays where m is below 64.
+        prefetch_bytes: weight bytes per item that a persistent worker asks the L2 for before it waits.
+    """
+
+    m: int = 64
+    n: int = 64
+    k: int = 64
+    stages: int = 3
+    num_warps: int = 4
+    swap: bool = False
+    prefetch_bytes: int = 0
+
+    def __post_init__(self) -> None:
+        what = f"matmul tile {self.m} x {self.n} x {self.k}"
+        for extent in (self.m, self.n, self.k):
+            require(
+                type(extent) is int and extent >= 16 and extent & (extent - 1) == 0,
+                f"{what}: extents must be powers of two of at least 16",
+            )
+        for block in ((self.m, self.n), (self.m, self.k), (self.n, self.k)):
+            check_block(what, *block)
+        require(
+            type(self.stages) is int and 1 <= self.stages <= 64,
+            f"{what} has {self.stages!r} stages; use 1 to 64",
+        )
+        require(type(self.swap) is bool, f"{what} has swap {self.swap!r}; use True or False")
+        require(
+            type(self.prefetch_bytes) is int and 0 <= self.prefetch_bytes < 1 << 31,
+            f"{what} prefetches {self.prefetch_bytes!r} bytes; use 0 to 2^31 - 1",
+        )
+
+    @property
+    def params(self) -> tuple[tuple[str, Param], ...]:
+        """As an op's params."""
+        return tuple(zip(TILING, astuple(self), strict=True))
+
+    @staticmethod
+    def heuristic(m: int) -> MatmulTile:
+        """A tile for m rows that does well on an H200 whatever the other extents (docs/performance.md)."""
+        if m <= 32:
+            return MatmulTile(16 if m <= 16 else 32, 64, 128, 4, 4, swap=True)
+        if m <= 64:
+            return MatmulTile(64, 64, 128, 4, 4)
+        return MatmulTile(128, 128, 64, 4, 8)

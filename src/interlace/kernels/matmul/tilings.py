@@ -1,0 +1,112 @@
+"""Which tiles of a matmul make a launch: bytes of shared memory and registers of its bodies, as formulas.
+
+A stage of the software pipeline of the Triton body holds one chunk of every operand. In bf16, a gated 128 x 128 x 64
+tile takes 64 * (128 + 2 * 128) * 2 = 48 KiB a stage, so that 227 KiB hold four; in fp32 a chunk of 32 takes as much.
+
+A stage of the Gluon body's ring is a stack of rows of 64 elements, of weights and of activations, one panel for each
+64 of k: a gated 128 x 128 x 64 tile takes 2 * 128 + 128 of them, the same 48 KiB.
+"""
+
+from __future__ import annotations
+
+from interlace.core.devices import DeviceSpec
+from interlace.graph.graph import Graph
+from interlace.graph.op import Op
+from interlace.kernels.base import require
+from interlace.kernels.bodies import PANEL
+
+#: The kernel's.
+NAME = "matmul"
+#: Columns of a tile that an epilogue turns round at once.
+EPILOGUE_COLUMNS = 64
+_BARRIER_BYTES = 2 << 10
+#: float32 sums of one thread, beside which registers hold operands and addresses.
+SUMS_PER_THREAD = 128
+
+
+def tensor_of(op: Op, argument: str) -> str | None:
+    """The tensor of an argument of a matmul, None if the op has no such argument."""
+    return next((a.tensor for a in op.accesses if a.arg == argument), None)
+
+
+def sums(op: Op) -> int:
+    """Matrices of weights that multiply the same activations: two if there is a gate."""
+    return 1 if tensor_of(op, "gate") is None else 2
+
+
+def matmuls(graph: Graph) -> tuple[Op, ...]:
+    """The ops of a graph that are matmuls, in program order."""
+    return tuple(op for op in graph.ops if op.kernel == NAME)
+
+
+def partial(op: Op) -> int:
+    """float32 elements of one partial sum of a tile."""
+    return int(op.param("BM")) * int(op.param("BN")) * sums(op)
+
+
+# ---------------------------------------------------------------- of the Triton body
+
+
+def triton_smem_bytes(op: Op, itemsize: int) -> int:
+    """Shared memory of all stages of the software pipeline, for elements of so many bytes."""
+    bm, bn, k, stages = (int(op.param(name)) for name in ("BM", "BN", "BK", "STAGES"))
+    return stages * k * (bm + sums(op) * bn) * itemsize
+
+
+def check_triton(graph: Graph, op: Op, device: DeviceSpec) -> None:
+    """Raise ShapeError unless the op's stages fit shared memory and its sums the registers."""
+    bm, bn, k, stages = (int(op.param(name)) for name in ("BM", "BN", "BK", "STAGES"))
+    tile = f"op {op.name!r}: tile of {bm} x {bn} x {k}"
+    nbytes = triton_smem_bytes(op, graph.tensor(op.writes[0].tensor).dtype.itemsize)
+    require(
+        nbytes <= device.smem_bytes,
+        f"{tile}: {stages} stages take {nbytes} bytes of shared memory, and {device.name} has {device.smem_bytes}; "
+        "use fewer stages or a smaller tile",
+    )
+    registers = partial(op) // (32 * int(op.param("num_warps")))
+    require(
+        registers <= SUMS_PER_THREAD,
+        f"{tile}: sums of {registers} registers per thread, and at most {SUMS_PER_THREAD} fit; "
+        "use a smaller tile or more warps",
+    )
+
+
+# ---------------------------------------------------------------- of the Gluon body
+
+
+def gluon_rows(op: Op) -> tuple[int, int]:
+    """Rows of 64 elements that a stage of the op takes: of weights and of activations."""
+    along = int(op.param("BK")) // PANEL
+    return int(op.param("BN")) * along * sums(op), int(op.param("BM")) * along
+
+
+def gluon_scratch_bytes(op: Op) -> int:
+    """Shared memory beside the ring: what epilogues turn round, up to 64 columns at once, and barriers."""
+    tall, wide = _operand_rows(op)
+    return tall * min(wide, EPILOGUE_COLUMNS) * 2 + _BARRIER_BYTES
+
+
+def check_gluon(op: Op, warpgroups: int) -> None:
+    """Raise ShapeError unless the op's tile suits so many warpgroups, their registers and bulk loads."""
+    bm, bn, k = (int(op.param(name)) for name in ("BM", "BN", "BK"))
+    tall, wide = _operand_rows(op)
+    tile = f"op {op.name!r}: tile of {bm} tokens x {bn} weight rows x {k}"
+    require(k % PANEL == 0, f"{tile}: a stage is a multiple of {PANEL} deep; use k = {PANEL} or more")
+    require(max(bm, bn) <= 256, f"{tile}: a bulk load brings at most 256 rows; use a smaller tile")
+    require(
+        tall % (64 * warpgroups) == 0,
+        f"{tile}: {warpgroups} warpgroups multiply 64 rows each at a time, and the tile has {tall}; "
+        "use a taller one, fewer warps, or swap",
+    )
+    registers = tall * wide * sums(op) // (128 * warpgroups)
+    require(
+        registers <= SUMS_PER_THREAD,
+        f"{tile}: sums of {registers} registers per thread, and at most {SUMS_PER_THREAD} fit; "
+        "use a smaller tile or more warps",
+    )
+
+
+def _operand_rows(op: Op) -> tuple[int, int]:
+    """Rows of the tensor core's first operand, in multiples of 64, and of its second."""
+    bm, bn = int(op.param("BM")), int(op.param("BN"))
+    return (bn, bm) if op.param("SWAP") else (bm, bn)

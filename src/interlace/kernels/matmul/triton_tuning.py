@@ -1,0 +1,114 @@
+"""How matmuls with Triton bodies are tiled: by rule, and what else is worth trying.
+
+The tiles came out best in measurements on an H200 in bf16 (docs/performance.md). For another dtype a chunk has as many
+bytes, and a GPU with less shared memory has fewer stages.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from itertools import product
+
+from interlace.core.devices import DeviceSpec
+from interlace.core.dtypes import bf16
+from interlace.graph.graph import Graph
+from interlace.graph.op import Op
+from interlace.kernels.matmul.tile import MatmulTile
+from interlace.kernels.matmul.tilings import SUMS_PER_THREAD, check_triton, matmuls, sums
+from interlace.kernels.tuning import Tuning
+from interlace.policies.setting import OpSetting, Setting
+
+_LEAST_CHUNK = 16
+_NEIGHBOURS = (0.5, 1, 2)  # numbers of rows, as parts of ours, whose tiles may suit us too
+_PREFETCH_BYTES = 65536
+_SOME = 512  # rows up to which splits may pay
+
+
+def adapted(tile: MatmulTile, graph: Graph, op: Op, device: DeviceSpec) -> MatmulTile:
+    """A measured tile with chunks of as many bytes, and no more stages than shared memory holds."""
+    itemsize = graph.tensor(op.writes[0].tensor).dtype.itemsize
+    k = max(_LEAST_CHUNK, tile.k * bf16.itemsize // itemsize)
+    room = device.smem_bytes // (k * (tile.m + sums(op) * tile.n) * itemsize)
+    return replace(tile, k=k, stages=max(1, min(tile.stages, room)))
+
+
+def default(graph: Graph, device: DeviceSpec) -> Setting:
+    """Each op in the tile for its rows; with a gate half as wide where its two sums would not fit the registers."""
+
+    def one(op: Op) -> OpSetting:
+        tile = MatmulTile.heuristic(int(op.param("M")))
+        if sums(op) * tile.m * tile.n > SUMS_PER_THREAD * 32 * tile.num_warps:
+            tile = replace(tile, n=tile.n // 2)
+        return OpSetting(adapted(tile, graph, op, device).params)
+
+    return Setting(tuple((op.name, one(op)) for op in matmuls(graph)))
+
+
+def _measured(rows: int, gated: bool) -> tuple[tuple[tuple[MatmulTile, MatmulTile], ...], tuple[int, ...]]:
+    """For so many rows, in a graph with a gate or without: tiles of ops with a gate and of others; groups of orders."""
+
+    def tall(n: int, k: int, stages: int) -> MatmulTile:
+        return MatmulTile(16 if rows <= 16 else 32 if rows <= 32 else 64, n, k, stages, 4, True, _PREFETCH_BYTES)
+
+    def same(*tiles: MatmulTile) -> tuple[tuple[MatmulTile, MatmulTile], ...]:
+        return tuple((tile, tile) for tile in tiles)
+
+    if rows <= 32:
+        if not gated:
+            return same(tall(64, 128, 6), tall(64, 128, 8)), (0,)
+        wide = tall(64, 128, 6)
+        return ((tall(64, 128, 4), wide), (tall(64, 64, 7), tall(64, 128, 5)), (tall(128, 64, 5), wide)), (0,)
+    if rows <= 64:
+        if not gated:
+            return same(tall(64, 128, 6), MatmulTile(64, 128, 64, 6, 4)), (0,)
+        return (
+            (MatmulTile(64, 128, 64, 4, 8), MatmulTile(64, 64, 128, 5, 8)),
+            (MatmulTile(64, 128, 64, 4, 4), MatmulTile(64, 64, 128, 4, 4)),
+            (tall(64, 64, 5), tall(64, 128, 4)),
+        ), (0,)
+    square, deep, wide = MatmulTile(128, 128, 64, 4, 8), MatmulTile(128, 128, 64, 6, 8), MatmulTile(128, 256, 64, 4, 8)
+    if rows <= 128:
+        return (((square, MatmulTile(128, 64, 128, 4, 8)),) if gated else same(deep)), (0,)
+    if rows <= 512:
+        return (((square, deep),) if gated else same(deep)), (2, 8)
+    return (((square, square), (square, wide)) if gated else same(square, wide)), (4, 8)
+
+
+def _arranged(graph: Graph, device: DeviceSpec, rows: int) -> Iterator[Setting]:
+    """What came out best for so many rows: tiles and orders, with reductions whole, and in two where SMs would idle."""
+    ops = matmuls(graph)
+    pairs, groups = _measured(rows, any(sums(op) == 2 for op in ops))
+    for group, (gated, plain) in product(groups, pairs):
+        tiles = [gated if sums(op) == 2 else plain for op in ops]
+        for parts in _parts(ops, tiles, device.sms) if rows <= _SOME else ([1] * len(ops),):
+            each = zip(ops, tiles, parts, strict=True)
+            yield Setting(
+                tuple(
+                    (op.name, OpSetting(adapted(tile, graph, op, device).params, count, group=group))
+                    for op, tile, count in each
+                )
+            )
+
+
+def _parts(ops: Sequence[Op], tiles: Sequence[MatmulTile], sms: int) -> Iterator[Sequence[int]]:
+    """Every op whole, or in two parts if it has fewer tiles than two waves."""
+    counts = [-(-int(op.param("M")) // t.m) * -(-int(op.param("N")) // t.n) for op, t in zip(ops, tiles, strict=True)]
+    return product(*((1, 2) if count < 2 * sms else (1,) for count in counts))
+
+
+def likely(graph: Graph, device: DeviceSpec) -> Iterator[Setting]:
+    """The settings that came out best for some executor, for so many rows."""
+    ops = matmuls(graph)
+    if ops:
+        yield from _arranged(graph, device, max(int(op.param("M")) for op in ops))
+
+
+def settings(graph: Graph, device: DeviceSpec) -> Iterator[Setting]:
+    """Those that did well at about as many rows."""
+    ops = matmuls(graph)
+    for share in _NEIGHBOURS if ops else ():
+        yield from _arranged(graph, device, max(1, int(max(int(op.param("M")) for op in ops) * share)))
+
+
+TRITON = Tuning(default, likely, settings, check_triton)

@@ -1,0 +1,28 @@
+"""What a kernel knows of its own tiles, for one kind of body: which fit a device, which to take, which to try."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from interlace.core.devices import DeviceSpec
+from interlace.graph.graph import Graph
+from interlace.graph.op import Op
+from interlace.policies.setting import Setting
+
+
+@dataclass(frozen=True)
+class Tuning:
+    """Rules over extents and a device. They see a whole graph, and speak of the kernel's own ops in it.
+
+    Attributes:
+        default: graph, device -> the setting that is taken without a search.
+        likely: graph, device -> few settings, in unlike tiles, among which a planner chooses by prediction.
+        settings: graph, device -> many, of which a search predicts all and measures some.
+        check: graph, op, device -> raises ShapeError unless the op's tile fits the device, where the body does not.
+    """
+
+    default: Callable[[Graph, DeviceSpec], Setting]
+    likely: Callable[[Graph, DeviceSpec], Iterator[Setting]]
+    settings: Callable[[Graph, DeviceSpec], Iterator[Setting]]
+    check: Callable[[Graph, Op, DeviceSpec], None] = lambda graph, op, device: None

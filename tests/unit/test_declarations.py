@@ -1,0 +1,203 @@
+"""What executors say of themselves, and plans that are made for one."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+import interlace as il
+from interlace.core.devices import DeviceSpec
+from interlace.core.errors import GraphError, PlanError
+from interlace.executors import EXECUTORS, ONE_LAUNCH, DeviceExecutor, Executor
+from interlace.executors.persistent import PersistentStaticExecutor, PersistentTicketExecutor
+from interlace.executors.reference import RandomReferenceExecutor
+from interlace.kernels.bodies import BodyKind
+from interlace.kernels.matmul import MATMUL
+from interlace.loops import library, pipeline_op
+from interlace.sim.modes import PERSISTENT, SEMAPHORE_STREAMS, SERIAL, hopper
+from interlace.workloads import one_matmul, two_copies, two_matmuls
+
+from .gpus import A100
+
+NAMES = "reference reference-random serial cuda_graph pdl semaphore_streams persistent-static persistent-ticket hopper"
+RELU = il.workloads.FFNShape(4096, 14336, il.Activation.RELU, False)
+
+
+def loops() -> il.Graph:
+    """A graph whose op has a reference and a launch of CUDA C++ of its own."""
+    x, y = (il.Tensor(name, (1024,), il.fp32) for name in "xy")
+    return il.Graph("loops", (x, y), (pipeline_op("copy", library.copy_1d(), {"x": x, "y": y}),), ("x",), ("y",))
+
+
+def test_executors_stand_in_one_tuple_each_with_a_name_a_title_and_words() -> None:
+    assert [executor.name for executor in EXECUTORS] == NAMES.split()
+    assert len({executor.title for executor in EXECUTORS} | {executor.what for executor in EXECUTORS}) == 18
+    for executor in EXECUTORS:
+        assert executor.keeps
+        assert executor.dispatches
+        assert executor.kinds
+    assert [executor.name for executor in ONE_LAUNCH] == ["hopper", "persistent-ticket"]
+    assert all(executor.kernel for executor in ONE_LAUNCH)
+
+
+def test_a_kernel_holds_its_bodies_by_kind_and_the_executor_says_which_it_takes() -> None:
+    assert set(MATMUL.bodies) == {BodyKind.REFERENCE, BodyKind.TRITON, BodyKind.GLUON}
+    (matmul,) = one_matmul(64, 64, 64).ops
+    (copy,) = loops().ops
+    taken = {executor.name: (executor.kind_of(matmul), executor.kind_of(copy)) for executor in EXECUTORS}
+    reference, triton, cuda = BodyKind.REFERENCE, BodyKind.TRITON, BodyKind.CUDA
+    assert taken == {
+        **dict.fromkeys(("reference", "reference-random"), (reference, reference)),
+        **dict.fromkeys(("serial", "cuda_graph", "pdl", "semaphore_streams"), (triton, cuda)),
+        **dict.fromkeys(("persistent-static", "persistent-ticket"), (triton, None)),
+        "hopper": (BodyKind.GLUON, None),
+    }
+
+
+def test_of_several_bodies_an_executor_takes_the_kind_that_it_names_first() -> None:
+    def never(*_: object) -> il.TritonBody:
+        raise AssertionError("asked for a body that is not needed yet")
+
+    op = il.Kernel("both", triton=never, cuda=never).op("both", (1,), {}, {})  # type: ignore[arg-type]
+    assert il.SerialExecutor.kinds == (BodyKind.TRITON, BodyKind.CUDA)
+    assert il.SerialExecutor.kind_of(op) is BodyKind.TRITON
+
+
+def obstacles(graph: il.Graph, device: DeviceSpec) -> dict[str, str]:
+    said = {executor.name: executor.obstacle(graph, device) for executor in EXECUTORS}
+    return {name: reason for name, reason in said.items() if reason is not None}
+
+
+def test_an_obstacle_is_the_reason_why_an_executor_cannot_run_a_graph_on_a_device() -> None:
+    assert obstacles(two_matmuls(64, 256, 512, 256), il.H200) == {}
+    on_cpu = obstacles(two_matmuls(64, 256, 512, 256), il.CPU)
+    assert set(on_cpu) == {"cuda_graph", "pdl", "hopper"}
+    assert on_cpu["pdl"] == "the pdl executor needs a CUDA GPU, and 'cpu' is none"
+    (older,) = obstacles(two_matmuls(64, 256, 512, 256), A100).values()
+    assert older.startswith("NVIDIA A100-SXM4-80GB has compute capability 8.0, this executor needs 9.0")
+    (dtype,) = obstacles(two_matmuls(64, 256, 512, 256, il.fp32), il.H200).values()
+    assert "Hopper kernels multiply bf16 and fp16" in dtype
+    (rows,) = obstacles(two_matmuls(64, 256, 520, 256), il.H200).values()
+    assert "bulk loads need rows of a multiple of 16 elements" in rows
+    copies = obstacles(two_copies(64, 64), il.H200)
+    assert copies == {"hopper": "op 'first': kernel 'copy' has no Gluon body; use the persistent executor"}
+    assert set(obstacles(loops(), il.H200)) == {"persistent-static", "persistent-ticket", "hopper"}
+    assert "which the Triton interpreter does not run" in obstacles(loops(), il.CPU)["serial"]
+    bare = il.Graph("bare", (), (il.Kernel("none").op("none", (1,), {}, {}),), (), ())
+    assert set(obstacles(bare, il.H200)) == set(NAMES.split())
+
+
+def test_tiles_that_make_no_launch_are_told_with_their_bytes_and_registers() -> None:
+    def misfit(executor: type[Executor], tile: il.MatmulTile, device: DeviceSpec = il.H200) -> str:
+        said = executor.misfit(one_matmul(1024, 1024, 1024, tile=tile), device)
+        assert said is not None
+        return said
+
+    deep = il.MatmulTile(128, 128, 64, 8, 8)  # 8 stages of 64 x (128 + 128) x 2 bytes
+    assert "8 stages take 262144 bytes of shared memory, and NVIDIA H200 has 232448" in misfit(il.SerialExecutor, deep)
+    wide = il.MatmulTile(128, 256, 64, 4, 4)
+    assert "sums of 256 registers per thread" in misfit(il.PersistentExecutor, wide)
+    fits = il.MatmulTile(128, 128, 64, 4, 8)  # 128 KiB
+    assert il.PersistentExecutor.misfit(one_matmul(1024, 1024, 1024, tile=fits), A100) is None
+    assert "4 warps" not in misfit(il.HopperExecutor, il.MatmulTile(128, 256, 128, 3, 8))
+    two = il.MatmulTile(128, 256, 128, 3, 8)  # a stage of 96 KiB
+    assert "232448 hold 2 of them, too few for loads to run ahead" in misfit(il.HopperExecutor, two)
+    assert il.ReferenceExecutor.misfit(one_matmul(1024, 1024, 1024, tile=deep), il.CPU) is None
+
+
+def test_executors_tell_how_the_simulated_machine_models_them() -> None:
+    graph = two_matmuls(64, 256, 512, 256, first=il.MatmulTile(64, 64, 64), second=il.MatmulTile(64, 64, 64))
+    modes = {executor.name: executor.mode(graph, il.H200) for executor in EXECUTORS}
+    ring = (il.H200.smem_bytes - (64 * 64 * 2 + 2048)) // (128 * 128) * 128 * 128
+    assert modes.pop("hopper") == hopper(ring)
+    assert modes.pop("semaphore_streams") == SEMAPHORE_STREAMS
+    assert {modes.pop(name) for name in ("serial", "cuda_graph", "pdl")} == {SERIAL}
+    assert {*modes.values()} == {PERSISTENT}
+
+
+@pytest.mark.parametrize("executor", EXECUTORS, ids=lambda cls: cls.name)
+def test_a_plan_of_another_dispatch_is_refused(executor: type[Executor]) -> None:
+    graph = two_matmuls(64, 128, 128, 128)
+    for dispatch in il.Dispatch:
+        plan = il.build(graph, il.Choices(4, dispatch))
+        if dispatch in executor.dispatches:
+            assert executor.prove(plan).plan is plan
+        else:
+            with pytest.raises(PlanError, match=f"the {executor.name} executor runs plans with .* dispatch; plan with"):
+                executor.prove(plan)
+
+
+# ---------------------------------------------------------------- plans for an executor
+
+
+@pytest.mark.parametrize("executor", EXECUTORS, ids=lambda cls: cls.name)
+@pytest.mark.parametrize("m", [1, 100, 1024])
+def test_a_planned_graph_is_one_that_the_executor_runs(executor: type[Executor], m: int) -> None:
+    graph = il.workloads.ffn(m, RELU)
+    plan = il.plan_graph(graph, il.H200, executor)
+    assert executor.prove(plan).plan.workers == il.H200.sms
+    assert executor.misfit(plan.graph, il.H200) is None
+    assert (plan.graph.tensors, plan.graph.inputs, plan.graph.outputs) == (graph.tensors, graph.inputs, graph.outputs)
+    assert plan.dispatch is executor.dispatches[0]
+
+
+def test_a_planned_graph_is_tiled_for_the_executor_and_the_device() -> None:
+    graph = il.workloads.ffn(1024, il.workloads.MODELS["llama3-8b"])
+    tiles = {
+        executor: tuple(il.plan_graph(graph, device, executor).graph.ops[0].param(p) for p in ("BM", "BN", "STAGES"))
+        for device, executor in ((il.H200, il.HopperExecutor), (A100, PersistentTicketExecutor))
+    }
+    assert tiles == {il.HopperExecutor: (128, 128, 3), PersistentTicketExecutor: (128, 128, 3)}
+    assert il.plan_graph(graph, il.H200, PersistentTicketExecutor).graph.ops[0].param("STAGES") == 4
+
+
+def test_without_an_executor_a_plan_is_for_the_fastest_single_launch_that_runs_it() -> None:
+    graph = two_matmuls(64, 256, 512, 256)
+    assert il.plan_graph(graph, il.H200).to_json() == il.plan_graph(graph, il.H200, il.HopperExecutor).to_json()
+    older = il.plan_graph(graph, A100)
+    assert older.to_json() == il.plan_graph(graph, A100, PersistentTicketExecutor).to_json()
+    assert older.workers == 108
+    with pytest.raises(PlanError, match=r"no executor runs graph 'loops' as one launch on NVIDIA H200: hopper: op 'co"):
+        il.plan_graph(loops(), il.H200)
+
+
+def test_what_cannot_run_is_refused_with_the_reason() -> None:
+    with pytest.raises(GraphError, match="kernel 'copy' has no Gluon body"):
+        il.plan_graph(two_copies(64, 64), il.H200, il.HopperExecutor)
+
+
+def test_choices_that_are_given_stand() -> None:
+    graph = two_matmuls(256, 256, 512, 256)
+    plan = il.plan_graph(
+        graph, il.H200, il.PersistentExecutor, workers=7, policy=il.RowSync(), dispatch=il.Dispatch.STATIC
+    )
+    assert (plan.workers, plan.policy, plan.dispatch) == (7, "RowSync()", il.Dispatch.STATIC)
+
+
+def test_kernels_without_rules_stay_as_they_are_tiled() -> None:
+    graph = two_copies(256, 256, tile=(32, 128))
+    assert il.plan_graph(graph, il.H200, PersistentStaticExecutor).graph == graph
+    assert il.plan_graph(graph, il.CPU, RandomReferenceExecutor).graph == graph
+
+
+@pytest.mark.parametrize("executor", [PersistentStaticExecutor, PersistentTicketExecutor, il.HopperExecutor])
+def test_a_search_keeps_to_tiles_and_dispatch_of_the_executor(executor: type[DeviceExecutor]) -> None:
+    graph = two_matmuls(64, 512, 2048, 512)
+    plan = il.plan_graph(graph, il.H200, executor, search=True)
+    assert plan.dispatch in executor.dispatches
+    assert plan.graph in executor.tilings(graph, il.H200)
+    assert executor.prove(plan)
+
+
+def test_tilings_are_unlike_and_begin_with_the_rules_own() -> None:
+    graph = il.workloads.ffn(64, il.workloads.MODELS["llama3-8b"])
+    for executor in ONE_LAUNCH:
+        tilings = executor.tilings(graph, il.H200)
+        assert len(tilings) >= 3
+        assert len({tuple((op.grid, op.reduction) for op in tiled.ops) for tiled in tilings}) == len(tilings)
+        assert tilings[0] == il.plan_graph(graph, il.H200, executor).graph
+
+
+def test_the_package_of_plans_is_not_hidden() -> None:
+    assert re.fullmatch(r"<module 'interlace\.plan' .*>", repr(il.plan))  # type: ignore[attr-defined]
