@@ -53,6 +53,29 @@ def test_every_executor_matches_float64(graph: str, m: int) -> None:
 
 @pytest.mark.parametrize("name", ["tiles", "rows"])
 @pytest.mark.parametrize("graph", GRAPHS)
+def test_items_wait_for_posts_of_their_own_run_when_counters_wrap(graph: str, name: str) -> None:
+    """Counters are set as after runs with (run + 1) * threshold just below, at and above a wrap of 32 bits."""
+    c = case(graph, 700)
+    run = executor(name, c.graph, jitter_s=20e-6)
+    inputs, out = c.inputs(0), c.poisoned()
+    run.run({**inputs, c.output: out})
+    run.synchronize()
+    posts, starts = run._semaphores.clone().long(), run._counters.clone()
+    for limit in (2**31, 2**32):
+        first = int(limit // int(posts.max())) - 2
+        run._semaphores.copy_(((posts * first + 2**31) % 2**32 - 2**31).int())
+        run._counters.copy_(starts * first)
+        for _ in range(4):
+            for hidden in c.graph.intermediates:
+                run.intermediate(hidden).fill_(float("nan"))
+            out.fill_(float("nan"))
+            run.run({**inputs, c.output: out})
+            run.synchronize()
+            assert relative_error(out, c.exact(inputs)) <= LIMITS[graph]
+
+
+@pytest.mark.parametrize("name", ["tiles", "rows"])
+@pytest.mark.parametrize("graph", GRAPHS)
 def test_300_runs_with_random_delays_never_differ(graph: str, name: str) -> None:
     c = case(graph, 700)
     inputs, expected, out = c.inputs(0), c.poisoned(), c.poisoned()

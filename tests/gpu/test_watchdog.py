@@ -49,6 +49,27 @@ def test_a_missing_post_raises_hang_error_within_3_seconds_and_the_next_run_is_r
     assert relative_error(out, gold) < 1e-2
 
 
+@pytest.mark.parametrize("name", ["semaphore_streams", "static", "ticket"])
+def test_a_graph_captured_before_a_hang_is_right_after_it(name: str) -> None:
+    c = case("ffn", 300, "bf16")
+    run, inputs, out = executor(name, c.graph), c.inputs(seed=0), c.poisoned()
+    tensors = {**inputs, c.output: out}
+    run.run(tensors)
+    run.synchronize()
+    captured = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(captured):
+        run.run(tensors)
+    run._semaphores[int(run.plan.items.post[7])] -= 1  # as if a post were missing
+    captured.replay()
+    with pytest.raises(HangError):
+        run.synchronize()
+    for _ in range(2):
+        out.fill_(float("nan"))
+        captured.replay()
+        run.synchronize()
+        assert relative_error(out, c.exact(inputs)) < 1e-2
+
+
 def test_more_static_workers_than_fit_are_refused_before_the_launch() -> None:
     graph = il.workloads.two_copies(4096, 4096, il.bf16, (32, 32))  # workers beyond the items do not count
     run = il.PersistentExecutor(il.build(graph, il.Choices(132 * 64, il.Dispatch.STATIC)))

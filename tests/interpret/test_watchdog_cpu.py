@@ -57,6 +57,24 @@ def test_a_missing_post_raises_hang_error_and_the_next_run_is_right(name: str, v
     c.check(c.run(run, inputs), inputs)
 
 
+def test_launches_from_before_a_hang_are_right_after_it() -> None:
+    """A captured run holds the addresses of counters and tables, as the launches do that were made before."""
+    c = case("ffn", 20)
+    run, inputs = executor("ticket-chunked", c.graph), c.inputs()
+    tensors = {**inputs, c.output: c.poisoned()}
+    launches = run.launches(tensors)
+    run._semaphores[0] -= 1  # as if a post were missing
+    with pytest.raises(HangError):
+        run.run(tensors)
+    for _ in range(2):
+        tensors[c.output].fill_(float("nan"))
+        for launch in launches:
+            launch.run()
+        run.synchronize()
+        c.check(tensors[c.output], inputs)
+    assert run.launches(tensors) is launches
+
+
 def test_the_first_failed_wait_is_the_one_reported() -> None:
     """Three tiles lose their posts; the item that waits first is named, with the tile that it misses."""
     c = case("ffn", 20)

@@ -74,7 +74,7 @@ class DeviceExecutor(Executor):
         self._torch, self._device = open_device(self.options.device)
         self._interpret = self._device.type == "cpu"
         self._table = self._lower()
-        self._reset()
+        self._allocate()
         self._owned: dict[str, torch.Tensor] = {}
         self._bodies: dict[str, TritonBody] = {}
         self._bound: _Bound | None = None
@@ -263,8 +263,8 @@ class DeviceExecutor(Executor):
 
     # ---------------------------------------------------------------- device state
 
-    def _reset(self) -> None:
-        """Fresh counters, as before the first run."""
+    def _allocate(self) -> None:
+        """Tables, counters and workspaces; launches and captured runs hold their addresses, so they stay for good."""
         torch, device, table = self._torch, self._device, self._table
         n = len(self.plan.items)
 
@@ -282,6 +282,16 @@ class DeviceExecutor(Executor):
         self._record = torch.zeros(8, dtype=torch.int32, pin_memory=device.type == "cuda")
         self._trace = zeros(n * 4 if self.options.trace else 1, torch.int64)
         self._counters = zeros(len(self.plan.graph.ops) * (len(self.plan.graph.ops) + 1), torch.int64)
+
+    def _reset(self) -> None:
+        """Tables and counters as before the first run; nothing runs now."""
+        self._items.copy_(self._torch.tensor(self._table.items))
+        self._waits.copy_(self._torch.tensor(self._table.waits))
+        counters = self._semaphores, self._arrivals, self._done, self._fault, self._record, self._trace, self._counters
+        for buffer in counters:
+            buffer.zero_()
+        if not self._interpret:
+            self._torch.cuda.synchronize(self._device)  # the next run may be on another stream
 
     def _accumulator_size(self, op: Op) -> int:
         """float32 elements of one partial sum of an op, 0 if none of its tiles is split."""
@@ -337,14 +347,13 @@ class DeviceExecutor(Executor):
         )
 
     def _raise_fault(self) -> None:
-        """Turn a record that the watchdog left into HangError, and make the instance as new."""
+        """Turn a record that the watchdog left into HangError, and make the instance and captured runs of it as new."""
         if not int(self._record[0]):
             return
         item, semaphore, expected, seen = (int(v) for v in self._record[1:5])
-        done = self._done.cpu().numpy()
+        error = hang_error(self.plan, item, semaphore, expected, seen, self._done.cpu().numpy())
         self._reset()
-        self._bound = None
-        raise hang_error(self.plan, item, semaphore, expected, seen, done)
+        raise error
 
     def trace(self) -> Trace:
         """Times of the last run; needs ``Options(trace=True)``. Waits for the device.
