@@ -12,9 +12,11 @@ import safetensors.numpy
 
 from interlace.core.dtypes import bf16, fp16, fp32
 from interlace.core.errors import DTypeError, GraphError, InterlaceError, ShapeError
+from interlace.core.rounding import round_to
 from interlace.kernels.matmul import Activation
 from interlace.workloads import FFNShape
-from interlace.workloads.checkpoint import Checkpoint, ffn_shape, round_to
+from interlace.workloads.checkpoint import Checkpoint
+from interlace.workloads.ffn import ffn_shape
 
 HIDDEN, FFN = 24, 40
 

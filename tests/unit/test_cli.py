@@ -2,6 +2,7 @@
 
 import json
 import math
+from dataclasses import fields
 from pathlib import Path
 from random import Random
 
@@ -21,20 +22,21 @@ from interlace.cli.names import (
     REFERENCE,
     REFERENCE_RANDOM,
     Device,
-    Workload,
 )
-from interlace.cli.options import ScheduleOptions, WorkloadOptions
+from interlace.cli.options import ScheduleOptions
 from interlace.cli.problem import problem
 from interlace.cli.runners import Measured, ReferenceRunner, relative_error
 from interlace.cli.table import Row
 from interlace.cli.trace import arrows
+from interlace.cli.workloads import Selection
 from interlace.core.errors import NoDeviceError, TooManyWorkersError
+from interlace.workloads import FFN, WORKLOADS
 
 from .commands import SMALL, fail, invoke, succeed
 
 
 def cpu_problem(**options: object):
-    return problem(WorkloadOptions(Workload.FFN, device=Device.CPU, **options), find(Device.CPU))
+    return problem(Selection(FFN, options), find(Device.CPU))
 
 
 # ---------------------------------------------------------------- run
@@ -54,7 +56,7 @@ def test_run_compares_times_and_records_every_executor(tmp_path: Path) -> None:
         "gated": False,
         "activation": "gelu-tanh",
         "dtype": "bf16",
-        "checkpoint": None,
+        **dict.fromkeys(("checkpoint", "up", "down", "gate")),
         "seed": 0,
     }
     assert (data["device"]["kind"], data["device"]["blas_threads"]) == ("cpu", 1)
@@ -80,9 +82,10 @@ def test_run_compares_times_and_records_every_executor(tmp_path: Path) -> None:
     ("arguments", "facts"),
     [
         (
-            ["two-copies", "--device", "cpu", "--m", "70", "--hidden", "90"],
-            {"name": "two-copies", "hidden": 90},
+            ["two-copies", "--device", "cpu", "--m", "70", "--n", "90"],
+            {"name": "two-copies", "n": 90},
         ),
+        (["one-matmul", "--device", "cpu", "--m", "70", "--k", "90"], {"name": "one-matmul", "n": 384, "k": 90}),
         (["two-matmuls", *SMALL, "--dtype", "fp16"], {"name": "two-matmuls", "ffn": 128, "dtype": "fp16"}),
         (
             ["ffn", *SMALL, "--gated", "--dtype", "fp32"],
@@ -291,7 +294,7 @@ def test_each_dispatch_is_planned_and_proved(tmp_path: Path, name: str) -> None:
 
 def test_a_plan_for_a_gpu_needs_none(tmp_path: Path) -> None:
     path = tmp_path / "plan.json"
-    succeed("plan", "ffn", "--device", "cuda", "--model", "llama3-8b", "--out", path)
+    succeed("plan", "ffn", "--device", "cuda", "--preset", "llama3-8b", "--out", path)
     data = json.loads(path.read_text())
     assert [t["shape"] for t in data["graph"]["tensors"] if t["name"] == "w_up"] == [[14336, 4096]]
     assert data["workers"] == target(Device.CUDA).spec.sms > 100
@@ -494,7 +497,7 @@ def test_arrows_come_from_the_last_poster_of_what_is_awaited() -> None:
         ("--interleave", "op-after-op, half-rows, panels:2"),
         ("--dispatch", "ticket, static, static-balanced"),
         ("--split", "whole, split-k:4, stream-k:132"),
-        ("--model", "llama3-8b, llama3-70b-tp8, gpt3-145b-tp8, minilm"),
+        ("--preset", "llama3-8b, llama3-70b-tp8, gpt3-145b-tp8, minilm, relu, swiglu, gelu, swiglu-tp8"),
         ("--activation", "none, relu, gelu-tanh, silu"),
         ("--dtype", "bf16, fp16, fp32"),
         ("--device", "auto, cpu, cuda"),
@@ -506,7 +509,7 @@ def test_unknown_names_list_the_valid_ones(tmp_path: Path, option: str, listed: 
 
 
 def test_unknown_workloads_and_executors_list_the_valid_ones() -> None:
-    assert "use one of ffn, two-copies, two-matmuls" in fail(2, "run", "fnf")
+    assert "use one of ffn, two-matmuls, one-matmul, two-copies, or a plan file" in fail(2, "run", "fnf")
     assert f"use one of {EXECUTORS.listing}" in fail(2, "run", "ffn", "--executor", "cuda-graph")
 
 
@@ -525,14 +528,14 @@ def test_a_name_without_its_number_shows_an_example(tmp_path: Path, value: str) 
         (["ffn", *SMALL, "--tile", "16"], "'16' is no tile"),
         (["ffn", *SMALL, "--tile", "17x64x64"], "powers of two"),
         (["ffn", *SMALL, "--gated", "--activation", "relu"], "a gated FFN uses silu, not relu"),
-        (["two-copies", "--device", "cpu", "--ffn", "8"], "--ffn cannot be combined with two-copies"),
-        (["two-matmuls", *SMALL, "--no-gated"], "--gated cannot be combined with two-matmuls"),
-        (["ffn", *SMALL, "--up", "w"], "--up names a weight of a checkpoint"),
+        (["two-copies", "--device", "cpu", "--ffn", "8"], "No such option: --ffn"),
+        (["two-matmuls", *SMALL, "--no-gated"], "No such option: --no-gated"),
+        (["ffn", *SMALL, "--up", "w"], "up names a weight of a checkpoint"),
         (
             ["ffn", "--device", "cpu", "--checkpoint", "x", "--up", "w"],
-            "--checkpoint needs --up NAME and --down NAME",
+            "a checkpoint needs the names of up and down",
         ),
-        (["ffn", *SMALL, "--checkpoint", "x"], "--hidden, --ffn cannot be combined with a checkpoint"),
+        (["ffn", *SMALL, "--checkpoint", "x"], "hidden, ffn cannot be combined with a checkpoint"),
         (["ffn", "--device", "cpu", "--m", "0"], "--m"),
     ],
 )
@@ -572,13 +575,24 @@ def test_a_gpu_that_is_not_there_is_exit_code_1() -> None:
 @pytest.mark.parametrize(
     "command",
     [
-        *("run", "plan", "explain", "verify", "trace", "traffic", "order", "tune ffn", "profile ffn"),
-        *("bench ffn", "bench hopper-ffn", "bench sync"),
+        *("run ffn", "plan ffn", "explain ffn", "verify", "trace ffn", "traffic one-matmul", "order", "tune ffn"),
+        *("profile ffn", "bench ffn", "bench hopper-ffn", "bench sync"),
     ],
 )
 def test_every_command_teaches_with_an_example(command: str) -> None:
     help_text = " ".join(succeed(*command.split(), "--help").split())
     assert f"Example: interlace {command} " in help_text
+
+
+@pytest.mark.parametrize("command", ["run", "plan", "trace", "explain", "traffic", "tune", "profile"])
+def test_every_command_lists_every_workload_and_a_workload_its_own_options(command: str) -> None:
+    listed = succeed(command, "--help")
+    for workload in WORKLOADS:
+        assert workload.name in listed
+        shown = succeed(command, workload.name, "--help")
+        other = {"--ffn", "--gated", "--checkpoint"} - {f"--{field.name}" for field in fields(workload)}
+        assert all(f"--{field.name}" in shown for field in fields(workload))
+        assert not [option for option in other if f"│ {option} " in shown]
 
 
 def test_the_app_names_its_version_and_commands(
@@ -596,7 +610,7 @@ def test_the_app_names_its_version_and_commands(
 
 def test_explain_says_what_it_chose_and_why(tmp_path: Path) -> None:
     path = tmp_path / "why.json"
-    options = ["--model", "llama3-8b", "--m", "512", "--tile", "128x128x64", "--device", "cuda", "--hopper"]
+    options = ["--preset", "llama3-8b", "--m", "512", "--tile", "128x128x64", "--device", "cuda", "--hopper"]
     result = invoke("explain", "ffn", *options, "--json", str(path))
     assert result.exit_code == 0, result.output
     told = json.loads(path.read_text())

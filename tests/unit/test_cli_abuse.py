@@ -43,7 +43,7 @@ FILES = {
     "fp8": stored({"u": entry([4, 4], 16, "F8_E4M3"), "d": entry([4, 4], 16, "F8_E4M3")}, b"0" * 16),
     "weights": stored({"u": entry([32, 16], 2048), "d": entry([16, 32], 2048)}, np.ones(512, np.float32).tobytes()),
 }
-SIZES = ["--m", "300", "--n", "200", "--k", "100"]
+SIZES = ["one-matmul", "--m", "300", "--n", "200", "--k", "100"]
 
 
 @pytest.fixture(autouse=True)
@@ -78,8 +78,8 @@ def test_files_that_are_something_else(name: str, command: str) -> None:
         *(["--workers", value] for value in ("0", "-1", "1.5", "2147483648")),
         *(["--interleave", "panels:0"], ["--order", ""], ["--order", "grouped:0"], ["--dispatch", "queue"]),
         *(["--seed", "-1"], ["--seed", "x"], ["--executor", ""], ["--dtype", "fp8"], ["--device", "tpu"]),
-        *(["--model", "gpt"], ["--activation", "swish"], ["--json"], ["--json", ""], ["--nonsense"], ["extra"]),
-        *(["--gated", "--activation", "relu"], ["--model", "minilm", "--checkpoint", "weights"], ["--up", "u"]),
+        *(["--preset", "gpt"], ["--activation", "swish"], ["--json"], ["--json", ""], ["--nonsense"], ["extra"]),
+        *(["--gated", "--activation", "relu"], ["--preset", "minilm", "--checkpoint", "weights"], ["--up", "u"]),
     ],
     ids="_".join,
 )
@@ -100,11 +100,11 @@ def test_run_with_options_that_make_no_sense(options: list[str]) -> None:
         *(["traffic", *SIZES, "--tile", tile] for tile in ("0x0x0", "1", "99999x99999x1")),
         *(["traffic", *SIZES, *rest] for rest in (["--workers", "65537"], ["--model", "lines"], ["--order", "x"])),
         ["traffic", *SIZES, "--order", "row", "--sweep"],
-        ["traffic", "--m", "1000000000", "--n", "1000000000", "--k", "1"],
-        ["traffic", "--m", "9" * 20, "--n", "1", "--k", "1"],
-        ["traffic", "--m", "4096", "--n", "4096", "--k", "4096", "--tile", "1x1x1"],
+        ["traffic", "one-matmul", "--m", "1000000000", "--n", "1000000000", "--k", "1"],
+        ["traffic", "one-matmul", "--m", "9" * 20, "--n", "1", "--k", "1"],
+        ["traffic", "one-matmul", "--m", "4096", "--n", "4096", "--k", "4096", "--tile", "1x1x1"],
         ["explain", "ffn", "--device", "cuda", "--m", "1000000000"],
-        ["explain", "two-copies", "--device", "cuda", "--m", "100000", "--hidden", "100000"],
+        ["explain", "two-copies", "--device", "cuda", "--m", "100000", "--n", "100000"],
         ["explain", "ffn", "--device", "cpu", "--hopper"],
         ["explain", "ffn", "--device", "cuda", "--hopper", "--hidden", "3", "--ffn", "5"],
         *(["pipeline", REDUCTION, "--stages", stages] for stages in ("0", "-1", "x", "1.5")),

@@ -77,7 +77,7 @@ def test_a_checkpoint_is_not_written(here: Path, command: list[str]) -> None:
 def test_two_outputs_are_two_files(
     here: Path, monkeypatch: pytest.MonkeyPatch, first: str, second: str
 ) -> None:
-    monkeypatch.setattr(run_module, "task", lambda *_: pytest.fail("refused only after work was done"))
+    monkeypatch.setattr(run_module, "problem", lambda *_: pytest.fail("refused only after work was done"))
     message = fail(2, "run", "ffn", *SMALL, "--json", first, "--trace", second)
     assert "give each output a file of its own" in message
     assert not (here / "x").exists()
@@ -85,9 +85,8 @@ def test_two_outputs_are_two_files(
 
 def test_a_picture_and_its_figures_are_two_files(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(traffic_plot, "check_installed", lambda: None)
-    monkeypatch.setattr(Study, "graph", lambda study: pytest.fail("refused only after work was done"))
-    sizes = ["--m", "64", "--n", "64", "--k", "64", "--sweep"]
-    assert "named twice" in fail(2, "traffic", *sizes, "--plot", "a.png", "--json", "a.png")
+    monkeypatch.setattr(Study, "of", lambda *_: pytest.fail("refused only after work was done"))
+    assert "named twice" in fail(2, "traffic", "one-matmul", "--sweep", "--plot", "a.png", "--json", "a.png")
 
 
 def test_files_that_differ_are_taken(here: Path) -> None:
@@ -126,7 +125,7 @@ def test_a_dash_is_standard_output_and_what_is_for_people_goes_to_stderr(
 
 def test_outputs_that_standard_output_does_not_take_say_so(here: Path) -> None:
     assert "name a file" in fail(2, "bench", "hopper-ffn", "--out", "-")
-    assert "ends in .png" in fail(2, "traffic", "--m", "64", "--n", "64", "--k", "64", "--sweep", "--plot", "-")
+    assert "ends in .png" in fail(2, "traffic", "one-matmul", "--sweep", "--plot", "-")
     assert list(Path().glob("-")) == []
 
 

@@ -83,7 +83,7 @@ def test_each_number_of_tokens_is_counted_once_and_judged(tmp_path: Path, monkey
     assert few["flops_per_s"] == pytest.approx(4 * 16 * 4096 * 14336 / 63e-6)
     assert few["compute_share"] == pytest.approx(4 * 16 * 4096 * 14336 / 63e-6 / 790e12)
     shown = " ".join(result.stdout.split())
-    assert "FFN, 4096 to 14336 to 4096, bf16, on NVIDIA H200, hopper executor" in shown
+    assert "ffn, hidden 4096, ffn 14336, activation relu, dtype bf16, on NVIDIA H200, hopper executor" in shown
     for text in ("counted", "predicted", "236", "10%", "84%", "memory bound", "compute bound", "neither"):
         assert text in shown, text
     assert seen.read_text().split("\n")[-3:-1] == ["-m", "interlace.bench.profile"]

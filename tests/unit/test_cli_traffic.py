@@ -19,7 +19,7 @@ from interlace.planner.bounds import SMITH
 from .commands import fail, succeed
 
 #: 4 x 6 tiles of 32 x 32 in 8 chunks of 16: chunks of 1 KiB, outputs of 2 KiB.
-SMALL = ["traffic", "--m", "128", "--n", "192", "--k", "128", "--tile", "32x32x16", "--workers", "4"]
+SMALL = ["traffic", "one-matmul", "--m", "128", "--n", "192", "--k", "128", "--tile", "32x32x16", "--workers", "4"]
 TILES, CHUNKS = 24, 8
 READ = 2 * (128 + 192) * 128
 
@@ -32,12 +32,9 @@ def record(path: Path, *options: str) -> dict[str, Any]:
 
 def test_json_has_the_documented_keys_and_figures_that_add_up(tmp_path: Path) -> None:
     data = record(tmp_path / "t.json", "--cache", "32KiB", "--order", "row")
-    assert {key: data[key] for key in ("m", "n", "k", "dtype", "tile", "workers", "model", "loads", "cache")} == {
-        "m": 128,
-        "n": 192,
-        "k": 128,
-        "dtype": "bf16",
-        "tile": [32, 32, 16],
+    assert {key: data[key] for key in ("workload", "tiles", "workers", "model", "loads", "cache")} == {
+        "workload": {"name": "one-matmul", "m": 128, "n": 192, "k": 128, "dtype": "bf16"},
+        "tiles": "matmul 32x32x16",
         "workers": 4,
         "model": "tile",
         "loads": 2 * TILES * CHUNKS,
@@ -83,7 +80,7 @@ def test_a_cache_for_everything_reads_what_is_compulsory(tmp_path: Path) -> None
 
 def test_the_table_names_bounds_ratios_and_source() -> None:
     shown = " ".join(succeed(*SMALL, "--cache", "7KiB", "--order", "row").replace("│", " ").split())
-    assert "row: 128 x 192 x 128 in tiles of 32x32x16, bf16" in shown
+    assert "row: 128 x 192 x 128, bf16; matmul 32x32x16" in shown
     assert "cache one cache of 7 KiB" in shown
     assert "loads 384 pieces, 393 kB" in shown
     assert "hits 131 kB, 33.33 % of the loads" in shown
@@ -115,7 +112,7 @@ def test_the_sweep_lists_unlike_orders_by_traffic(tmp_path: Path) -> None:
 def test_workers_and_dtype_are_taken(tmp_path: Path) -> None:
     data = record(tmp_path / "t.json", "--dtype", "fp32", "--cache", "1MiB")
     assert data["orders"][0]["dram_read_bytes"] == 2 * READ
-    assert data["dtype"] == "fp32"
+    assert data["workload"]["dtype"] == "fp32"
     one = record(tmp_path / "one.json", "--cache", "7KiB", "--order", "row")
     succeed(*SMALL[:-1], "1", "--cache", "7KiB", "--order", "row", "--json", tmp_path / "two.json")
     alone = json.loads((tmp_path / "two.json").read_text())
@@ -210,8 +207,8 @@ def test_sizes_out_of_range_name_the_range(text: str) -> None:
         (["--cache", "0"], "'0' is 0 bytes; use 1 to 64GiB, or h100 or h200 for the L2 of that chip"),
         (["--cache", "-1MiB"], "such as 50MiB, 60MB, 512KiB, 65536, or h100"),
         (["--cache", "A100"], "'A100' is no size"),
-        (["--cache", "3KiB"], "a cache of 3 KiB is below one working set: a chunk of both operands and an output tile"),
-        (["--cache", "3KiB"], "of 32x32x16 take 4 KiB; use a larger --cache or a smaller --tile"),
+        (["--cache", "3KiB"], "a cache of 3 KiB is below one working set: a chunk of all operands and an output tile"),
+        (["--cache", "3KiB"], "an output tile take 4 KiB; use a larger --cache or a smaller --tile"),
         (["--order", "rows"], "unknown order 'rows'; use one of row, column, serpentine, morton, hilbert, grouped:8"),
         (["--order", "grouped:0"], "use a positive number"),
         (["--model", "page"], "unknown model 'page'; use one of tile, line"),

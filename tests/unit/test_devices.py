@@ -216,7 +216,6 @@ DTYPES_LEFT = {
     "kernels/matmul/__init__.py",
     "nn/modules.py",
     "nn/op.py",
-    "workloads/checkpoint.py",
     "workloads/one_launch.py",
 }
 

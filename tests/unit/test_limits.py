@@ -12,7 +12,6 @@ import interlace as il
 from interlace.cli import limits
 from interlace.cli.machine import Machine, find
 from interlace.cli.names import REFERENCE, REFERENCE_RANDOM, SERIAL, Device
-from interlace.cli.problem import Problem
 from interlace.core import memory
 from interlace.core.errors import TooManyItemsError
 from interlace.executors import reference
@@ -22,10 +21,11 @@ from interlace.planner.predict import predict
 from interlace.policies.splits import Split
 from interlace.sim.modes import PERSISTENT, Queues
 from interlace.sim.modes import SERIAL as OP_BY_OP
+from interlace.workloads import FFN, TwoCopies
 
 from .commands import SMALL, fail, succeed
 
-FFN = il.workloads.ffn(32, il.workloads.FFNShape(64, 128, il.Activation.RELU, False))
+GRAPH = il.workloads.ffn(32, il.workloads.FFNShape(64, 128, il.Activation.RELU, False))
 
 
 @pytest.fixture
@@ -35,7 +35,8 @@ def no_work(monkeypatch: pytest.MonkeyPatch) -> None:
     def worked(*_: object) -> None:
         pytest.fail("refused only after work was done")
 
-    monkeypatch.setattr(Problem, "inputs", worked)
+    monkeypatch.setattr(FFN, "inputs", worked)
+    monkeypatch.setattr(TwoCopies, "inputs", worked)
     monkeypatch.setattr(Dependencies, "__init__", worked)
 
 
@@ -45,7 +46,7 @@ def no_work(monkeypatch: pytest.MonkeyPatch) -> None:
     [
         ["ffn", "--m", "1000000000"],
         ["ffn", "--hidden", "1000000000", "--ffn", "1000000000"],
-        ["two-copies", "--m", "4096", "--hidden", "4096", "--tile", "1x1"],
+        ["two-copies", "--m", "4096", "--n", "4096", "--tile", "1x1"],
         ["ffn", "--m", "65536", "--hidden", "64", "--ffn", "1048576", "--split", "split-k:9999"],
     ],
 )
@@ -53,9 +54,9 @@ def test_plans_of_too_many_items_are_refused_before_the_work(
     tmp_path: Path, no_work: None, command: list[str], sizes: list[str]
 ) -> None:
     path = tmp_path / "x.json"
-    message = fail(2, *(c.format(path) for c in command), *sizes, "--device", "cpu")
+    message = fail(2, command[0], *sizes, *(c.format(path) for c in command[1:]), "--device", "cpu")
     assert f"and a plan holds {MOST_ITEMS:,}; use larger tiles, a smaller problem" in message
-    assert message.endswith("(--tile; --m, --hidden, --ffn; --split)")
+    assert message.endswith("(--tile, --split, or the sizes)")
     assert not path.exists()
 
 
@@ -64,9 +65,9 @@ def test_runs_that_do_not_fit_in_memory_are_refused_before_the_work(
     tmp_path: Path, no_work: None, command: list[str]
 ) -> None:
     sizes = ["--device", "cpu", "--hidden", "1000000", "--ffn", "1000000"]
-    message = fail(2, *(c.format(tmp_path / "x") for c in command), "ffn", *sizes)
+    message = fail(2, command[0], "ffn", *(c.format(tmp_path / "x") for c in command[1:]), *sizes)
     assert message.startswith("error: inputs, intermediates and results take ")
-    assert message.endswith("free; use a smaller problem (--m, --hidden, --ffn)")
+    assert message.endswith("free; use a smaller problem")
 
 
 @pytest.mark.parametrize(
@@ -83,10 +84,10 @@ def test_memory_is_counted_to_the_byte(
 ) -> None:
     machine = find(Device.CPU)
     monkeypatch.setattr(limits, "available_bytes", lambda: needed)
-    limits.check_memory(FFN, chosen, machine, compares=compares)
+    limits.check_memory(GRAPH, chosen, machine, compares=compares)
     monkeypatch.setattr(limits, "available_bytes", lambda: needed - 1)
     with pytest.raises(limits.BadInput, match="free; use a smaller problem"):
-        limits.check_memory(FFN, chosen, machine, compares=compares)
+        limits.check_memory(GRAPH, chosen, machine, compares=compares)
 
 
 def test_on_a_gpu_its_memory_and_that_of_the_host_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -94,12 +95,12 @@ def test_on_a_gpu_its_memory_and_that_of_the_host_are_counted(monkeypatch: pytes
     cuda = SimpleNamespace(mem_get_info=lambda device: (free, 1 << 40))
     machine = Machine(True, il.H200, SimpleNamespace(cuda=cuda), "cuda:0")
     monkeypatch.setattr(limits, "available_bytes", lambda: 4 * 18_432 + 8 * 2_048)
-    limits.check_memory(FFN, [SERIAL], machine, compares=True)
+    limits.check_memory(GRAPH, [SERIAL], machine, compares=True)
     with pytest.raises(limits.BadInput, match="this machine has"):
-        limits.check_memory(FFN, [SERIAL, REFERENCE], machine, compares=True)
+        limits.check_memory(GRAPH, [SERIAL, REFERENCE], machine, compares=True)
     free -= 1
     with pytest.raises(limits.BadInput, match="NVIDIA H200 has"):
-        limits.check_memory(FFN, [SERIAL], machine, compares=True)
+        limits.check_memory(GRAPH, [SERIAL], machine, compares=True)
 
 
 def test_available_memory_is_the_least_of_the_limits_that_the_system_tells(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -153,9 +154,9 @@ def test_workers_beyond_the_items_are_not_walked(dispatch: il.Dispatch, monkeypa
         return whole(executor, worker)
 
     monkeypatch.setattr(reference.ReferenceExecutor, "_worker", counted)
-    plan = il.build(FFN, il.Choices(2_000_000, dispatch=dispatch))
+    plan = il.build(GRAPH, il.Choices(2_000_000, dispatch=dispatch))
     random = np.random.default_rng(0)
-    inputs = {name: random.standard_normal(FFN.tensor(name).shape) for name in FFN.inputs}
+    inputs = {name: random.standard_normal(GRAPH.tensor(name).shape) for name in GRAPH.inputs}
     for seed in (None, 1):
         made.clear()
         executor = il.ReferenceExecutor(plan, seed=seed)
@@ -167,16 +168,16 @@ def test_workers_beyond_the_items_are_not_walked(dispatch: il.Dispatch, monkeypa
 
 
 def test_the_simulated_machine_has_the_workers_that_can_have_an_item() -> None:
-    n = len(il.build(FFN, il.Choices(1)).items)
+    n = len(il.build(GRAPH, il.Choices(1)).items)
     assert n == 3
     for workers, busy in ((1, 1), (2, 2), (3, 3), (99, 3), (2_000_000, 3)):
         for dispatch in il.Dispatch:
-            plan = il.build(FFN, il.Choices(workers, dispatch=dispatch))
+            plan = il.build(GRAPH, il.Choices(workers, dispatch=dispatch))
             assert Queues.of(plan, PERSISTENT).workers == Queues.of(plan, OP_BY_OP).workers == busy
 
 
 def test_idle_workers_change_no_prediction() -> None:
-    found = [predict(il.build(FFN, il.Choices(workers)), il.H200).trace for workers in (3, 2_000_000)]
+    found = [predict(il.build(GRAPH, il.Choices(workers)), il.H200).trace for workers in (3, 2_000_000)]
     assert found[0].span_ns == found[1].span_ns
     assert found[1].worker.max() < 3
 

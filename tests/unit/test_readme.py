@@ -46,7 +46,8 @@ def test_code_prints_what_the_page_shows(page: Path, monkeypatch: pytest.MonkeyP
             continue
         printed = io.StringIO()
         with redirect_stdout(printed):
-            exec(compile(block["code"], f"{page.name}: {block['code'][:40]!r}", "exec"), namespace)
+            where = f"{page.name}: {block['code'][:40]!r}"
+            exec(compile(block["code"], where, "exec", dont_inherit=True), namespace)  # as a file of its own
         assert printed.getvalue() == (block["output"] or "")
 
 

@@ -336,7 +336,7 @@ def test_the_command_shows_prediction_beside_measurement(
     result = CliRunner().invoke(app, ["tune", "ffn", *arguments, "--json", str(path)])
     assert result.exit_code == 0, result.output
     shown = " ".join(result.stdout.split())
-    assert "FFN, 256 to 512 to 256, bf16, on NVIDIA H200, 64 tokens, hopper executor" in shown
+    assert "ffn, hidden 256, ffn 512, activation relu, dtype bf16, on NVIDIA H200, 64 tokens, hopper executor" in shown
     assert "prediction off by" in shown
     (row,) = json.loads(path.read_text())["rows"]
     assert f"{row['predicted']} settings predicted, {row['tried']} measured, 0 failed" in shown
@@ -348,7 +348,7 @@ def test_the_command_shows_prediction_beside_measurement(
     ("arguments", "code", "message"),
     [
         (["--m", "16"], 1, "torch sees no CUDA GPU"),
-        (["--model", "llama3-8b", "--activation", "relu"], 2, "error: a gated FFN uses silu, not relu"),
+        (["--preset", "llama3-8b", "--activation", "relu"], 2, "error: a gated FFN uses silu, not relu"),
         (["--m", "0"], 2, "--m"),
         (["--top", "0"], 2, "--top"),
         (["--json", "no/such/folder.json"], 2, "does not exist; make it first"),

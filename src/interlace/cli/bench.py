@@ -11,11 +11,13 @@ from interlace.bench import sync as bench_sync
 from interlace.bench.record import record
 from interlace.cli import hopper
 from interlace.cli.console import BadInput, progress, say, show, working
-from interlace.cli.names import MODELS
+from interlace.cli.names import Names
 from interlace.cli.options import command
 from interlace.cli.outputs import Output, output, save
 from interlace.cli.table import facts, number
+from interlace.workloads import MODELS as SHAPES
 
+MODELS = Names("model", SHAPES)
 _MODELS = ("llama3-8b", "gpt3-145b-tp8")
 _TOKENS = (1, 16, 64, 128, 256, 512, 1024, 2048)
 _FFN_PROTOCOL = (

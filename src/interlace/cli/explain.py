@@ -9,15 +9,14 @@ import typer
 from interlace.cli import table
 from interlace.cli.console import BadInput, bad_input, show, stepping
 from interlace.cli.machine import Machine, target
-from interlace.cli.names import Workload
-from interlace.cli.options import JsonFile, WorkloadOptions, command
+from interlace.cli.options import DeviceOption, JsonFile, TileOption
 from interlace.cli.outputs import save_json
-from interlace.cli.problem import Problem, problem
+from interlace.cli.workloads import Selection, group, per_workload
 from interlace.core.devices import DeviceSpec
 from interlace.graph.graph import Graph
-from interlace.kernels.matmul import Activation
 from interlace.sim.modes import PERSISTENT, Mode
-from interlace.workloads.ffn import FFNShape
+from interlace.workloads import FFN, Workload
+from interlace.workloads.base import Tile
 
 if TYPE_CHECKING:
     from interlace.planner.explain import Explanation
@@ -26,9 +25,11 @@ if TYPE_CHECKING:
 def register(app: typer.Typer) -> None:
     """Add the command."""
 
-    @command(app, "explain")
+    @per_workload(group(app, "explain", "What the planner would do, and why. Nothing runs."))
     def explain_workload(
-        workload: WorkloadOptions,
+        work: Selection,
+        tile: TileOption = None,
+        device: DeviceOption = None,
         hopper: Annotated[
             bool, typer.Option("--hopper", help="Plan for the Hopper executor, whose loads run ahead of waits.")
         ] = False,
@@ -40,25 +41,25 @@ def register(app: typer.Typer) -> None:
         for an NVIDIA H200 where there is none. Of each op it tells what limits it and how full its last wave is; of
         the whole, bytes from memory beside lower bounds, time under each executor, and what each decision is worth.
 
-        Example: interlace explain ffn --model llama3-8b --m 2048 --device cuda --hopper
+        Example: interlace explain ffn --preset llama3-8b --m 2048 --device cuda --hopper
         """
         from interlace.planner.explain import explain
         from interlace.planner.search import search
 
-        machine = target(workload.device)
-        task = problem(workload, machine)
+        machine = target(device)
+        workload = work.on(machine.cuda)
         with bad_input():
-            graphs, device, mode = _question(workload, machine, task, hopper)
+            graphs, spec, mode = _question(workload, machine, tile, hopper)
             with stepping() as step:
-                planned = search(graphs, device, mode, lambda tried: step("planning", tried, 20 + 8 * len(graphs)))
-                told = explain(planned, device, mode)
+                planned = search(graphs, spec, mode, lambda tried: step("planning", tried, 20 + 8 * len(graphs)))
+                told = explain(planned, spec, mode)
         if json is not None:
             save_json(json, _data(told))
-        _show(f"{task.title}, planned for {device.name}", told)
+        _show(f"{workload.title}, planned for {spec.name}", told)
 
 
 def _question(
-    workload: WorkloadOptions, machine: Machine, task: Problem, hopper: bool
+    workload: Workload, machine: Machine, tile: Tile | None, hopper: bool
 ) -> tuple[list[Graph], DeviceSpec, Mode]:
     """In which tilings, for which device and by which executor to plan.
 
@@ -69,22 +70,20 @@ def _question(
     """
     from interlace.workloads.one_launch import HOPPER, OneLaunch
 
-    if not machine.cuda or workload.workload is not Workload.FFN:
+    if not machine.cuda or not isinstance(workload, FFN):
         if hopper:
             raise BadInput("--hopper plans an FFN for a GPU; drop it, or use the workload ffn with --device cuda")
-        return [task.graph], machine.spec, PERSISTENT
-    facts = task.facts
-    shape = FFNShape(facts["hidden"], facts["ffn"], Activation(facts["activation"]), facts["gated"])
-    case = OneLaunch(facts["m"], shape, task.graph.tensors[0].dtype, machine.spec, HOPPER if hopper else HOPPER - 1)
+        return [workload.graph(machine.spec, tile)], machine.spec, PERSISTENT
+    case = OneLaunch(workload.m, workload.shape, workload.dtype, machine.spec, HOPPER if hopper else HOPPER - 1)
     if hopper and not case.on_hopper:
         raise BadInput("the Hopper executor takes bf16 and fp16, and widths that are multiples of 16; drop --hopper")
-    if workload.tile is not None and not hopper:
-        return [task.graph], case.gpu, PERSISTENT
-    wanted = None if workload.tile is None else (workload.tile.m, workload.tile.n, workload.tile.k)
+    if tile is not None and not hopper:
+        return [workload.graph(machine.spec, tile)], case.gpu, PERSISTENT
+    wanted = None if tile is None else (tile.m, tile.n, tile.k)
     graphs = case.tilings(wanted)
     if not graphs:
-        tile = "x".join(map(str, wanted or ()))
-        raise BadInput(f"the Hopper executor cannot launch tiles of {tile} here; drop --tile to see those it can")
+        shown = "x".join(map(str, wanted or ()))
+        raise BadInput(f"the Hopper executor cannot launch tiles of {shown} here; drop --tile to see those it can")
     return graphs, case.gpu, case.mode_of(graphs[0])
 
 

@@ -23,7 +23,7 @@ def check_plan(graph: Graph, choices: Choices) -> None:
     try:
         check_size(graph, choices)
     except TooManyItemsError as error:
-        raise BadInput(f"{error} (--tile; --m, --hidden, --ffn; --split)") from None
+        raise BadInput(f"{error} (--tile, --split, or the sizes)") from None
 
 
 def check_memory(graph: Graph, chosen: Sequence[ExecutorChoice], machine: Machine, *, compares: bool) -> None:
@@ -58,5 +58,5 @@ def _refuse_beyond(available: int, needed: int, where: str) -> None:
     if needed > available:
         raise BadInput(
             f"inputs, intermediates and results take {volume(needed)}, and {where} has {volume(available)} free; "
-            "use a smaller problem (--m, --hidden, --ffn)"
+            "use a smaller problem"
         )

@@ -2,24 +2,19 @@
 
 from __future__ import annotations
 
-import glob
-import os
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
-from pathlib import Path
 from typing import Generic, TypeVar
 
 import typer
 
 from interlace.core.devices import DEFAULT_GPU, L2, DeviceSpec, known_chips
-from interlace.core.dtypes import DTYPES as ALL_DTYPES
 from interlace.core.errors import InterlaceError
 from interlace.executors import EXECUTORS as EXECUTOR_CLASSES
 from interlace.executors import Executor
 from interlace.executors.device import DeviceExecutor
-from interlace.kernels.matmul import Activation
 from interlace.orders.families import Family
 from interlace.orders.panels import Cache
 from interlace.plan.plan import Dispatch
@@ -47,7 +42,7 @@ from interlace.policies.sync import (
     SyncPolicy,
     TileSync,
 )
-from interlace.workloads import MODELS as MODEL_SHAPES
+from interlace.workloads.base import Tile
 
 T = TypeVar("T")
 
@@ -95,14 +90,6 @@ class Names(Generic[T]):
             raise typer.BadParameter(str(error)) from None
 
 
-class Workload(Enum):
-    """Graphs that the commands can build."""
-
-    FFN = "ffn"
-    TWO_COPIES = "two-copies"
-    TWO_MATMULS = "two-matmuls"
-
-
 class Device(Enum):
     """Where to run."""
 
@@ -117,15 +104,6 @@ class DispatchChoice:
 
     dispatch: Dispatch
     assignment: Assignment = Assignment.STRIPED
-
-
-@dataclass(frozen=True)
-class TileShape:
-    """Extents of an op's output tile and of one chunk of its reduction."""
-
-    m: int
-    n: int
-    k: int = 64
 
 
 @dataclass(frozen=True)
@@ -195,12 +173,7 @@ _EXECUTORS = tuple(map(ExecutorChoice, EXECUTOR_CLASSES[:-1]))
     PERSISTENT_TICKET,
 ) = _EXECUTORS
 
-WORKLOADS = Names("workload", {w.value: w for w in Workload})
-SWEEPS = Names("sweep", {"m": "m", "ffn": "ffn"})
 DEVICES = Names("device", {d.value: d for d in Device})
-MODELS = Names("model", MODEL_SHAPES)
-ACTIVATIONS = Names("activation", {a.value: a for a in Activation})
-DTYPES = Names("dtype", {d.name: d for d in ALL_DTYPES})
 EXECUTORS = Names("executor", {e.name: e for e in _EXECUTORS} | {"persistent": PERSISTENT_TICKET})
 POLICIES: Names[SyncPolicy] = Names(
     "policy",
@@ -254,18 +227,6 @@ def family_name(member: Family) -> str:
     return f"{name}, sawtooth" if member.sawtooth else name
 
 
-def workload(text: str) -> Workload | Path:
-    """One of ``WORKLOADS``, or the path of a plan: what ends in .json or is there. Raises typer.BadParameter."""
-    if text not in WORKLOADS.plain and (text.endswith(".json") or os.path.exists(text)):
-        return Path(text)
-    return WORKLOADS.parse(text)
-
-
-def complete_workload(incomplete: str) -> list[str]:
-    """Workloads and plan files that begin so, for a shell that completes a value."""
-    return WORKLOADS.complete(incomplete) + sorted(glob.glob(f"{glob.escape(incomplete)}*.json"))
-
-
 def grid(text: str) -> tuple[int, int]:
     """``4x4``. Raises typer.BadParameter."""
     rows, _, columns = text.partition("x")
@@ -284,12 +245,12 @@ def start(text: str) -> tuple[int, int] | None:
     return int(row), int(column)
 
 
-def tile(text: str) -> TileShape:
+def tile(text: str) -> Tile:
     """``16x64`` or ``16x64x64``. Raises typer.BadParameter."""
     extents = text.split("x")
     if len(extents) not in (2, 3) or not all(e.isascii() and e.isdigit() and len(e) < 6 for e in extents):
         raise typer.BadParameter(f"{text!r} is no tile; write rows x columns x reduction, such as 16x64x64")
-    return TileShape(*map(int, extents))
+    return Tile(*map(int, extents))
 
 
 def named_order(text: str) -> NamedOrder:
@@ -297,14 +258,14 @@ def named_order(text: str) -> NamedOrder:
     return NamedOrder(text, ORDERS.parse(text))
 
 
-def orders_of(grid: tuple[int, ...], most: int = 64) -> list[NamedOrder]:
-    """All named orders of a grid, those with a number at 1, 2, 4 to ``most``; of equal ones the first."""
+def orders_of(grids: Sequence[tuple[int, ...]], most: int = 64) -> list[NamedOrder]:
+    """All named orders of some grids, those with a number at 1, 2, 4 to ``most``; of equal ones the first."""
     powers = [1 << i for i in range(most.bit_length())]
     listed = [*ORDERS.plain, *(f"{name}:{number}" for name in ORDERS.counted for number in powers)]
     unlike: dict[bytes, NamedOrder] = {}
     for name in listed:
         order = named_order(name)
-        unlike.setdefault(order.order.permutation(grid).tobytes(), order)
+        unlike.setdefault(b"".join(order.order.permutation(grid).tobytes() for grid in grids), order)
     return list(unlike.values())
 
 

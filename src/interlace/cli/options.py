@@ -4,13 +4,13 @@ A command takes these values as parameters; ``command`` spreads their fields int
 line, so that an option is declared once:
 
     @command(app, "plan")
-    def plan(workload: WorkloadOptions, schedule: ScheduleOptions, out: OutFile) -> None: ...
+    def plan(schedule: ScheduleOptions, out: OutFile) -> None: ...
 """
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, dataclass, fields, is_dataclass
 from pathlib import Path
 from typing import Annotated, Any, get_args, get_origin, get_type_hints
@@ -20,15 +20,13 @@ import typer
 from interlace.cli import names
 from interlace.cli.console import reported
 from interlace.cli.outputs import Output, kept_apart, output
-from interlace.core.dtypes import DType
-from interlace.kernels.matmul import Activation
 from interlace.policies.interleavings import Interleaving
 from interlace.policies.orders import Order
 from interlace.policies.splits import Split
 from interlace.policies.sync import SyncPolicy
-from interlace.workloads import FFNShape
+from interlace.workloads.base import Tile
 
-_SHAPE, _WEIGHTS, _PLAN = "Shape", "Weights from a checkpoint", "Plan"
+_PLAN = "Plan"
 
 
 def named(choices: names.Names[Any], flag: str, metavar: str, text: str, panel: str | None = None) -> Any:
@@ -44,99 +42,26 @@ def named(choices: names.Names[Any], flag: str, metavar: str, text: str, panel: 
     )
 
 
-def _stored(flag: str, text: str) -> Any:
-    return typer.Option(flag, metavar="NAME", help=text, rich_help_panel=_WEIGHTS)
-
-
-Model = Annotated[
-    FFNShape | None,
-    named(names.MODELS, "--model", "MODEL", "Widths of a known model (llama3-8b on a GPU, else minilm)", _SHAPE),
+DeviceOption = Annotated[
+    names.Device | None, named(names.DEVICES, "--device", "DEVICE", "Where to run, or what to plan for")
 ]
-Hidden = Annotated[
-    int | None, typer.Option("--hidden", min=1, help="Width of the model (columns).", rich_help_panel=_SHAPE)
-]
-Ffn = Annotated[
-    int | None, typer.Option("--ffn", min=1, help="Width between the two matmuls.", rich_help_panel=_SHAPE)
-]
-Gated = Annotated[
-    bool | None,
+TileOption = Annotated[
+    Tile | None,
     typer.Option(
-        "--gated/--no-gated", help="down(silu(gate(x)) * up(x)), or without gate.", rich_help_panel=_SHAPE
+        "--tile",
+        parser=names.tile,
+        metavar="MxNxK",
+        help="Output tile and chunk of the reduction, of every op.",
+        rich_help_panel=_PLAN,
     ),
 ]
-ActivationOption = Annotated[
-    Activation | None, named(names.ACTIVATIONS, "--activation", "NAME", "Between the matmuls", _SHAPE)
-]
-DTypeOption = Annotated[
-    DType | None, named(names.DTYPES, "--dtype", "DTYPE", "Of all tensors, bf16 by default", _SHAPE)
-]
-
-
-@dataclass(frozen=True)
-class FfnOptions:
-    """Which FFN; None where the default is meant."""
-
-    model: Model = None
-    hidden: Hidden = None
-    ffn: Ffn = None
-    gated: Gated = None
-    activation: ActivationOption = None
-    dtype: DTypeOption = None
-
-
-@dataclass(frozen=True)
-class WorkloadOptions:
-    """Which graph to build, or the plan that has it; None where the default is meant."""
-
-    workload: Annotated[
-        names.Workload | Path,
-        typer.Argument(
-            parser=names.workload,
-            autocompletion=names.complete_workload,
-            metavar="WORKLOAD",
-            help=f"What to run: {names.WORKLOADS.listing}; for run and trace also a plan file.",
-        ),
-    ]
-    model: Model = None
-    m: Annotated[
-        int | None, typer.Option("--m", min=1, help="Tokens (rows); 16 by default.", rich_help_panel=_SHAPE)
-    ] = None
-    hidden: Hidden = None
-    ffn: Ffn = None
-    gated: Gated = None
-    activation: ActivationOption = None
-    dtype: DTypeOption = None
-    tile: Annotated[
-        names.TileShape | None,
-        typer.Option(
-            "--tile",
-            parser=names.tile,
-            metavar="MxNxK",
-            help="Output tile and chunk of the reduction, of every op.",
-            rich_help_panel=_SHAPE,
-        ),
-    ] = None
-    checkpoint: Annotated[
-        Path | None,
-        typer.Option(
-            "--checkpoint",
-            metavar="FILE",
-            help="A safetensors file; only the named tensors are read.",
-            rich_help_panel=_WEIGHTS,
-        ),
-    ] = None
-    up: Annotated[str | None, _stored("--up", "Up-projection, (ffn, hidden).")] = None
-    down: Annotated[str | None, _stored("--down", "Down-projection, (hidden, ffn).")] = None
-    gate: Annotated[str | None, _stored("--gate", "Gate projection, if the FFN is gated.")] = None
-    device: Annotated[
-        names.Device | None, named(names.DEVICES, "--device", "DEVICE", "Where to run, or what to plan for")
-    ] = None
 
 
 @dataclass(frozen=True)
 class ScheduleOptions:
     """How to plan; None where the default is meant."""
 
+    tile: TileOption = None
     policy: Annotated[
         SyncPolicy | None,
         named(names.POLICIES, "--policy", "POLICY", "Which tiles share a semaphore", _PLAN),
@@ -208,45 +133,68 @@ OutFile = Annotated[
 ]
 
 
+PlanFile = Annotated[Path, typer.Argument(metavar="PLAN.json", help="A plan that `interlace plan` wrote.")]
+
+#: For a type of parameter: the options that stand for it, and what makes it of their values, which it takes out.
+Spreads = Mapping[type, tuple[Sequence[inspect.Parameter], Callable[[dict[str, Any]], Any]]]
+
+
 def command(app: typer.Typer, name: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Add a command whose dataclass parameters are spread into options; errors become exit codes."""
 
     def add(function: Callable[..., None]) -> Callable[..., None]:
-        groups: dict[str, type] = {}
-        flat: list[inspect.Parameter] = []
-        hints = get_type_hints(function, include_extras=True)
-        for parameter in inspect.signature(function).parameters.values():
-            hint = hints[parameter.name]
-            if isinstance(hint, type) and is_dataclass(hint):
-                groups[parameter.name] = hint
-                field_hints = get_type_hints(hint, include_extras=True)
-                flat += [
-                    inspect.Parameter(
-                        f.name,
-                        inspect.Parameter.KEYWORD_ONLY,
-                        default=inspect.Parameter.empty if f.default is MISSING else f.default,
-                        annotation=_as_typer_sees_it(field_hints[f.name]),
-                    )
-                    for f in fields(hint)
-                ]
-            else:
-                flat.append(
-                    parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY, annotation=_as_typer_sees_it(hint))
-                )
-
-        def run(**given: Any) -> None:
-            with reported(), kept_apart(given.values()):
-                for group, kind in groups.items():
-                    given[group] = kind(**{f.name: given.pop(f.name) for f in fields(kind)})
-                function(**given)
-
-        run.__name__, run.__doc__ = function.__name__, function.__doc__
-        run.__signature__ = inspect.Signature(flat)  # type: ignore[attr-defined]
-        run.__annotations__ = {p.name: p.annotation for p in flat}
-        app.command(name)(run)
+        add_command(app, name, function, {})
         return function
 
     return add
+
+
+def add_command(
+    app: typer.Typer, name: str, function: Callable[..., None], spreads: Spreads, summary: str | None = None
+) -> None:
+    """Add a command whose parameters of the types of ``spreads``, and of dataclasses, are spread into options.
+
+    ``summary`` stands for it in the list of commands, by default the first line of the function's text.
+    """
+    made: dict[str, Callable[[dict[str, Any]], Any]] = {}
+    flat: list[inspect.Parameter] = []
+    hints = get_type_hints(function, include_extras=True)
+    for parameter in inspect.signature(function).parameters.values():
+        hint = hints[parameter.name]
+        if hint in spreads:
+            options, made[parameter.name] = spreads[hint]
+        elif isinstance(hint, type) and is_dataclass(hint):
+            options, made[parameter.name] = _spread(hint)
+        else:
+            options = (parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY, annotation=hint),)
+        flat += [option.replace(annotation=_as_typer_sees_it(option.annotation)) for option in options]
+
+    def run(**given: Any) -> None:
+        with reported(), kept_apart(given.values()):
+            for group, make in made.items():
+                given[group] = make(given)
+            function(**given)
+
+    run.__name__, run.__doc__ = function.__name__, function.__doc__
+    run.__signature__ = inspect.Signature(flat)  # type: ignore[attr-defined]
+    run.__annotations__ = {p.name: p.annotation for p in flat}
+    app.command(name, short_help=summary)(run)
+
+
+def _spread(kind: type) -> tuple[list[inspect.Parameter], Callable[[dict[str, Any]], Any]]:
+    """A dataclass's fields as options, and what makes it of their values."""
+    hints = get_type_hints(kind, include_extras=True)
+    names = [field.name for field in fields(kind)]
+    options = [
+        inspect.Parameter(
+            field.name,
+            inspect.Parameter.KEYWORD_ONLY,
+            default=inspect.Parameter.empty if field.default is MISSING else field.default,
+            annotation=hints[field.name],
+        )
+        for field in fields(kind)
+    ]
+    return options, lambda given: kind(**{name: given.pop(name) for name in names})
 
 
 def _as_typer_sees_it(hint: Any) -> Any:

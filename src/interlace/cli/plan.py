@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
 
 import typer
 
 from interlace.cli import limits, plan_file, table
 from interlace.cli.console import FAILED, fail, say, show, working
 from interlace.cli.machine import target
-from interlace.cli.options import JsonFile, OutFile, ScheduleOptions, WorkloadOptions, command
+from interlace.cli.options import DeviceOption, JsonFile, OutFile, PlanFile, ScheduleOptions, command
 from interlace.cli.outputs import save, save_json
 from interlace.cli.problem import problem
+from interlace.cli.workloads import Selection, group, per_workload
 from interlace.core.errors import InterlaceError
 from interlace.plan.plan import Plan
 from interlace.plan.verify import Proof, verify
@@ -22,16 +22,22 @@ from interlace.planner.build import build
 def register(app: typer.Typer) -> None:
     """Add the commands."""
 
-    @command(app, "plan")
-    def plan(workload: WorkloadOptions, schedule: ScheduleOptions, out: OutFile, json: JsonFile = None) -> None:
+    @per_workload(group(app, "plan", "Plan a workload, prove the plan safe, and write it as JSON."))
+    def plan(
+        work: Selection,
+        schedule: ScheduleOptions,
+        out: OutFile,
+        device: DeviceOption = None,
+        json: JsonFile = None,
+    ) -> None:
         """Plan a workload, prove the plan safe, and write it as JSON.
 
         With --device cuda it plans for a GPU that need not be here. A plan without proof is not written.
 
         Example: interlace plan ffn --m 256 --policy batched-row:2 --interleave panels:2 --out plan.json
         """
-        machine = target(workload.device)
-        task = problem(workload, machine)
+        machine = target(device)
+        task = problem(work, machine, schedule.tile)
         choices = task.choices(schedule, machine)
         limits.check_plan(task.graph, choices)
         with working("planning and verifying"):
@@ -43,12 +49,7 @@ def register(app: typer.Typer) -> None:
         say(f"wrote {out}")
 
     @command(app, "verify")
-    def verify_file(
-        plan: Annotated[
-            Path, typer.Argument(metavar="PLAN.json", help="A plan that `interlace plan` wrote.")
-        ],
-        json: JsonFile = None,
-    ) -> None:
+    def verify_file(plan: PlanFile, json: JsonFile = None) -> None:
         """Prove that a plan can neither deadlock nor race, from its graph alone.
 
         Exit code 0 and what was proved; 1 and what is wrong; 2 if the file is no plan.

@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import stat
-from dataclasses import fields
+from functools import partial
 from pathlib import Path
 
-from interlace.cli import limits
 from interlace.cli.console import BadInput
-from interlace.cli.machine import Machine
-from interlace.cli.options import ScheduleOptions, WorkloadOptions
-from interlace.cli.problem import Problem, Proofs, problem
+from interlace.cli.problem import Problem, Proofs
 from interlace.core.errors import PlanFormatError
 from interlace.kernels.base import kernel_of
 from interlace.kernels.read import read_plan
 from interlace.plan.plan import Dispatch, Plan
 from interlace.plan.verify import Proof, verify
 from interlace.policies.sync import TileSync
+from interlace.workloads.base import draw
 
 _LARGEST = 256 << 20  # bytes; a plan takes some 50 for each item and each wait
 
@@ -45,27 +43,14 @@ def read(path: Path) -> Plan:
         raise BadInput(f"{str(path)!r}: {error}") from None
 
 
-def task(options: WorkloadOptions, schedule: ScheduleOptions, machine: Machine) -> tuple[Problem, Proofs]:
-    """What to run and by which plans: a workload under its options, or a plan file, which has both in it.
+def planned(path: Path) -> tuple[Problem, Proofs]:
+    """What the plan of a file runs, and its proof, whatever else is wanted.
 
     Raises:
-        BadInput: as ``problem`` and ``read`` do, options beside a plan file, or kernels that are not built in.
-        PlanError: the plan of a file is not safe.
+        BadInput: as ``read`` does, or kernels that are not built in.
+        PlanError: the plan is not safe.
     """
-    if not isinstance(options.workload, Path):
-        work = problem(options, machine)
-        limits.check_plan(work.graph, work.choices(schedule, machine))
-        return work, work.proofs(schedule, machine)
-    fixed = [o for o in fields(options) if o.name not in ("workload", "device")]
-    given = [o.name for o in fixed if getattr(options, o.name) is not None]
-    given += [o.name for o in fields(schedule) if getattr(schedule, o.name) != o.default]
-    if given:
-        names = ", ".join(f"--{name.replace('_', '-')}" for name in given)
-        raise BadInput(f"{names} cannot be combined with a plan file, which fixes the graph and its schedule")
-    return _planned(options.workload, verify(read(options.workload)))
-
-
-def _planned(path: Path, proof: Proof) -> tuple[Problem, Proofs]:
+    proof = verify(read(path))
     plan, graph = proof.plan, proof.plan.graph
     for op in graph.ops:
         if op.body is None:
@@ -85,4 +70,5 @@ def _planned(path: Path, proof: Proof) -> tuple[Problem, Proofs]:
         return proof
 
     facts = {"name": "plan", "file": str(path), "graph": graph.name}
-    return Problem(graph, f"{graph.name} of {path}", facts, None, {}, None, TileSync(), dispatch=plan.dispatch), proofs
+    title = f"{graph.name} of {path}"
+    return Problem(graph, title, facts, partial(draw, graph), None, TileSync(), dispatch=plan.dispatch), proofs

@@ -10,28 +10,29 @@ import typer
 
 from interlace.bench.profile import BOUND, Figures, Profile
 from interlace.bench.profile import profile as count
-from interlace.cli.console import say, show, stepping
+from interlace.cli.console import BadInput, say, show, stepping
 from interlace.cli.machine import find, versions
-from interlace.cli.names import SWEEPS, Device
-from interlace.cli.options import FfnOptions, JsonFile, command
+from interlace.cli.names import Device, Names
+from interlace.cli.options import JsonFile
 from interlace.cli.outputs import save_json
-from interlace.cli.problem import ffn_facts, ffn_title, one_ffn
 from interlace.cli.table import columns, number
+from interlace.cli.workloads import Selection, group, per_workload
+from interlace.workloads import FFN
 from interlace.workloads.one_launch import OneLaunch
 
-_TOKENS: Sequence[int] = (1, 16, 64, 256, 1024, 4096)
-_FEW: Sequence[int] = (16,)  # where the width varies
+_TOKENS = (1, 16, 64, 256, 1024, 4096)
+_FEW = (16,)  # where the width varies
 _WIDTHS = (0.5, 1, 2, 4)
+SWEEPS = Names("sweep", {"m": "m", "ffn": "ffn"})
 
 
 def register(app: typer.Typer) -> None:
     """Add the commands."""
-    profile = typer.Typer(help="Memory bound or compute bound? Counted on this GPU with ncu.", no_args_is_help=True)
-    app.add_typer(profile, name="profile")
+    commands = group(app, "profile", "Memory bound or compute bound? Counted on this GPU with ncu.")
 
-    @command(profile, "ffn")
-    def ffn(
-        which: FfnOptions,
+    @per_workload(commands, several=True)
+    def profile(
+        work: Selection,
         sweep: Annotated[
             str,
             typer.Option(
@@ -43,14 +44,6 @@ def register(app: typer.Typer) -> None:
                 "of it, and 1, 2 and 4 times.",
             ),
         ] = "m",
-        m: Annotated[
-            list[int] | None,
-            typer.Option(
-                "--m",
-                min=1,
-                help=f"Tokens; may be repeated. {', '.join(map(str, _TOKENS))} by default, or 16 with --sweep ffn.",
-            ),
-        ] = None,
         json: JsonFile = None,
     ) -> None:
         """Bytes from memory, hits of the L2, time, and what they mean, for each number of tokens or width of an FFN.
@@ -63,20 +56,25 @@ def register(app: typer.Typer) -> None:
 
         Example: interlace profile ffn --sweep ffn --m 64
 
-        Example: interlace profile ffn --model gpt3-145b-tp8 --m 16 --m 512 --json profile.json
+        Example: interlace profile ffn --preset gpt3-145b-tp8 --m 16 --m 512 --json profile.json
         """
-        shape, dtype = one_ffn(which)
+        with_default = Selection(work.kind, work.given, work.preset, work.sizes or (_TOKENS if sweep == "m" else _FEW))
+        base = [case for case in with_default.each(gpu=True) if isinstance(case, FFN)]
+        if not base:
+            raise BadInput(f"workload ffn is profiled, not yet {work.kind.name}")
+        shape, dtype = base[0].shape, base[0].dtype
         machine = find(Device.CUDA)
-        tokens, shapes = _TOKENS, [shape]
+        shapes = [shape]
         if sweep == "ffn":
-            tokens, shapes = _FEW, [replace(shape, ffn=max(1, int(part * shape.ffn))) for part in _WIDTHS]
-        cases = [OneLaunch.here(n, s, dtype) for s in dict.fromkeys(shapes) for n in dict.fromkeys(m or tokens)]
+            shapes = [replace(shape, ffn=max(1, int(part * shape.ffn))) for part in _WIDTHS]
+        cases = [OneLaunch.here(case.m, s, dtype) for s in dict.fromkeys(shapes) for case in base]
         with stepping() as progress:
             found = count(cases, progress)
         if json is not None:
-            head = {"gpu": machine.name, "versions": versions(), "workload": ffn_facts(shape, dtype), "sweep": sweep}
+            head = {"gpu": machine.name, "versions": versions(), "workload": base[0].facts(), "sweep": sweep}
             save_json(json, {**head, "rows": [row.to_data() for row in found]})
-        _show(f"{ffn_title(shape, dtype)}, on {machine.name}, {found[0].executor} executor", found)
+        what = ", ".join([FFN.name, *base[0].described(FFN.size)])
+        _show(f"{what}, on {machine.name}, {found[0].executor} executor", found)
 
 
 def _show(title: str, found: Sequence[Profile]) -> None:

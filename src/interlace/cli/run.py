@@ -23,20 +23,21 @@ from interlace.cli.names import (
     ExecutorChoice,
 )
 from interlace.cli.options import (
+    DeviceOption,
     ExecutorOptions,
     JsonFile,
+    PlanFile,
     ScheduleOptions,
     Seed,
     TraceFile,
-    WorkloadOptions,
-    command,
 )
 from interlace.cli.outputs import Output, save_json
 from interlace.cli.plan import plan_data
-from interlace.cli.plan_file import task
-from interlace.cli.problem import Problem
+from interlace.cli.plan_file import planned
+from interlace.cli.problem import Problem, Proofs, problem
 from interlace.cli.runners import Runner, Runners, expected, relative_error, time_all
 from interlace.cli.table import Row
+from interlace.cli.workloads import Selection, group, per_workload, plan_file
 from interlace.core.dtypes import fp32
 from interlace.core.errors import DeviceError, GraphError, NoDeviceError, PlanError
 from interlace.plan.plan import Plan
@@ -48,68 +49,98 @@ _ON_GPU = (SERIAL, CUDA_GRAPH, PDL, SEMAPHORE_STREAMS, PERSISTENT_STATIC, PERSIS
 
 def register(app: typer.Typer) -> None:
     """Add the command."""
+    commands = group(app, "run", "Run a workload or a plan file on every executor; compare with float64 and time it.")
 
-    @command(app, "run")
+    @per_workload(commands)
     def run(
-        workload: WorkloadOptions,
+        work: Selection,
         schedule: ScheduleOptions,
         executor: ExecutorOptions = None,
+        device: DeviceOption = None,
         seed: Seed = 0,
         json: JsonFile = None,
         trace: TraceFile = None,
     ) -> None:
-        """Run a workload, or a plan file, on every executor that this machine has; compare with float64 and time it.
+        """Run a workload on every executor that this machine has; compare with float64 and time it.
 
-        Without options: the FFN of llama3-8b at 16 tokens on a GPU, of minilm on a CPU. On a CPU, executors
-        that need Triton run when asked for, under TRITON_INTERPRET=1. Exit code 1 if an executor is wrong. A plan
-        file is proved first, and runs on the executors that take its dispatch.
+        On a CPU, executors that need Triton run when named, under TRITON_INTERPRET=1. Exit code 1 if an executor is
+        wrong.
 
-        Example: interlace run ffn --model minilm --m 32 --json result.json
+        Example: interlace run ffn --preset minilm --m 32 --json result.json
 
         Example: interlace run ffn --checkpoint model.safetensors --up mlp.up.weight --down mlp.down.weight
+        """
+        machine = find(device)
+        with working("planning and verifying"):
+            task = problem(work, machine, schedule.tile)
+            limits.check_plan(task.graph, task.choices(schedule, machine))
+        _run(task, task.proofs(schedule, machine), machine, executor, seed, json, trace)
+
+    @plan_file(commands)
+    def run_plan(
+        plan: PlanFile,
+        executor: ExecutorOptions = None,
+        device: DeviceOption = None,
+        seed: Seed = 0,
+        json: JsonFile = None,
+        trace: TraceFile = None,
+    ) -> None:
+        """Run a plan file on every executor that takes its dispatch; compare with float64 and time it.
+
+        It is proved first. Exit code 1 if an executor is wrong.
 
         Example: interlace run plan.json --executor reference
         """
-        machine = find(workload.device)
-        with working("planning and verifying"):
-            work, proofs = task(workload, schedule, machine)
-        chosen = list(dict.fromkeys(executor or _default(work, machine)))
-        traced = _traced(chosen, machine) if trace is not None else None
-        limits.check_memory(work.graph, chosen, machine, compares=True)
-        with working("drawing inputs"):
-            inputs = work.inputs(seed)
-        with working("planning and verifying"):
-            planned = [(choice, proofs(choice.dispatch)) for choice in chosen]
-        with working("computing in float64"):
-            right = expected(work, inputs, machine)
-        made = Runners(inputs, machine, seed)
-        errors: dict[Runner, float] = {}
-        for choice, proof in planned:
-            try:
-                with working(f"running {choice.name}"):
-                    runner = made.make(choice, proof)
-                    errors[runner] = relative_error(runner.outputs(), right)
-            except (DeviceError, GraphError, PlanError) as error:
-                if executor:  # who asked for it wants to know; the others still have a result
-                    raise
-                note(f"{choice.name} is left out: {error}")
-        if not errors:
-            raise NoDeviceError("no executor of this machine takes the plan; see the notes above")
-        with working("timing"):
-            times = time_all(list(errors), machine)
-        rows = [Row(r.choice, e, t) for (r, e), t in zip(errors.items(), times, strict=True)]
-        plan = planned[-1][1].plan
-        if json is not None:
-            save_json(json, _record(work, machine, plan, rows, seed))
-        show(
-            table.results(f"{work.title}, on {machine.timed}", f"verified plan: {table.plan_line(plan)}", rows)
-        )
-        if trace is not None:
-            able = [r for r in errors if r.choice is traced]
-            if not able:
-                raise BadInput("--trace: the executor that could trace is left out; name one that runs the plan")
-            _write_trace(trace, able[0], machine)
-        _judge(rows, work)
+        machine = find(device)
+        with working("verifying"):
+            task, proofs = planned(plan)
+        _run(task, proofs, machine, executor, seed, json, trace)
+
+
+def _run(
+    work: Problem,
+    proofs: Proofs,
+    machine: Machine,
+    executor: Sequence[ExecutorChoice] | None,
+    seed: int,
+    json: Output | None,
+    trace: Output | None,
+) -> None:
+    chosen = list(dict.fromkeys(executor or _default(work, machine)))
+    traced = _traced(chosen, machine) if trace is not None else None
+    limits.check_memory(work.graph, chosen, machine, compares=True)
+    with working("drawing inputs"):
+        inputs = work.inputs(seed)
+    with working("planning and verifying"):
+        verified = [(choice, proofs(choice.dispatch)) for choice in chosen]
+    with working("computing in float64"):
+        right = expected(work, inputs, machine)
+    made = Runners(inputs, machine, seed)
+    errors: dict[Runner, float] = {}
+    for choice, proof in verified:
+        try:
+            with working(f"running {choice.name}"):
+                runner = made.make(choice, proof)
+                errors[runner] = relative_error(runner.outputs(), right)
+        except (DeviceError, GraphError, PlanError) as error:
+            if executor:  # who named it wants to know; the others still have a result
+                raise
+            note(f"{choice.name} is left out: {error}")
+    if not errors:
+        raise NoDeviceError("no executor of this machine takes the plan; see the notes above")
+    with working("timing"):
+        times = time_all(list(errors), machine)
+    rows = [Row(r.choice, e, t) for (r, e), t in zip(errors.items(), times, strict=True)]
+    plan = verified[-1][1].plan
+    if json is not None:
+        save_json(json, _record(work, machine, plan, rows, seed))
+    show(table.results(f"{work.title}, on {machine.timed}", f"verified plan: {table.plan_line(plan)}", rows))
+    if trace is not None:
+        able = [r for r in errors if r.choice is traced]
+        if not able:
+            raise BadInput("--trace: the executor that could trace is left out; name one that runs the plan")
+        _write_trace(trace, able[0], machine)
+    _judge(rows, work)
 
 
 def _default(work: Problem, machine: Machine) -> tuple[ExecutorChoice, ...]:

@@ -14,7 +14,7 @@ from threadpoolctl import threadpool_limits
 
 from interlace.cli.machine import BLAS_THREADS, Machine
 from interlace.cli.names import SERIAL, ExecutorChoice
-from interlace.cli.problem import Inputs, Problem, input_bytes
+from interlace.cli.problem import Problem, input_bytes
 from interlace.core.errors import NoDeviceError
 from interlace.executors.device import DeviceExecutor
 from interlace.executors.gpu import open_device, torch_dtype
@@ -25,6 +25,7 @@ from interlace.plan.verify import Proof
 from interlace.planner.build import Choices, build
 from interlace.policies.sync import NoSync
 from interlace.trace.events import Trace
+from interlace.workloads.base import Inputs
 
 _ROUNDS = 20
 _CPU_ROUNDS, _CPU_BUDGET_S = 5, 1.0
@@ -194,15 +195,13 @@ def expected(problem: Problem, inputs: Inputs, machine: Machine) -> dict[str, ND
     graph = problem.graph
     if problem.dense is None:
         return ReferenceExecutor(build(graph, Choices(1, policy=NoSync()))).run(inputs)
-    (name,) = graph.outputs
     if not machine.cuda:
-        return {name: problem.dense(np, {n: v.astype(np.float64) for n, v in inputs.items()})}
+        return dict(problem.dense(np, {n: v.astype(np.float64) for n, v in inputs.items()}))
     torch = machine.torch
     values = {
         n: torch.from_numpy(np.ascontiguousarray(v)).to(machine.device).double() for n, v in inputs.items()
     }
-    result: NDArray[np.float64] = problem.dense(torch, values).cpu().numpy()
-    return {name: result}
+    return {name: value.cpu().numpy() for name, value in problem.dense(torch, values).items()}
 
 
 def relative_error(

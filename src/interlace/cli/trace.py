@@ -9,12 +9,14 @@ import typer
 
 from interlace.cli import limits, table
 from interlace.cli.console import BadInput, say, show, working
-from interlace.cli.machine import find
-from interlace.cli.names import PERSISTENT_STATIC, PERSISTENT_TICKET, REFERENCE
-from interlace.cli.options import ExecutorOption, OutFile, ScheduleOptions, Seed, WorkloadOptions, command
+from interlace.cli.machine import Machine, find
+from interlace.cli.names import PERSISTENT_STATIC, PERSISTENT_TICKET, REFERENCE, ExecutorChoice
+from interlace.cli.options import DeviceOption, ExecutorOption, OutFile, PlanFile, ScheduleOptions, Seed
 from interlace.cli.outputs import Output, save
-from interlace.cli.plan_file import task
+from interlace.cli.plan_file import planned
+from interlace.cli.problem import Problem, Proofs, problem
 from interlace.cli.runners import Runners
+from interlace.cli.workloads import Selection, group, per_workload, plan_file
 from interlace.graph.access import Ints
 from interlace.graph.ragged import Groups, distinct, offsets, ranges
 from interlace.plan.plan import Dispatch, Plan
@@ -26,38 +28,65 @@ HOW_TO_OPEN = "open https://ui.perfetto.dev and drop the file on it"
 
 def register(app: typer.Typer) -> None:
     """Add the command."""
+    commands = group(app, "trace", "Run a workload or a plan file on one executor and write what happened when.")
 
-    @command(app, "trace")
+    @per_workload(commands)
     def trace(
-        workload: WorkloadOptions,
+        work: Selection,
         schedule: ScheduleOptions,
         out: OutFile,
         executor: ExecutorOption = None,
+        device: DeviceOption = None,
         seed: Seed = 0,
     ) -> None:
-        """Run a workload or a plan file on one executor and write what happened when, for ui.perfetto.dev.
+        """Run a workload on one executor and write what happened when, for ui.perfetto.dev.
 
         Waits and work are separate slices on a track per worker; arrows lead from the item that posted last
-        to the item that waited for it. Without --executor: persistent-ticket on a GPU (persistent-static for a plan
-        file that has static dispatch), else reference.
+        to the item that waited for it. Without --executor: persistent-ticket on a GPU, else reference.
 
         Example: interlace trace ffn --m 64 --policy row --out trace.json
         """
-        machine = find(workload.device)
-        if executor is not None and executor.device is not None and not machine.cuda:
-            raise BadInput("the Triton interpreter has no clock; trace --executor reference, or on a GPU")
-        work, proofs = task(workload, schedule, machine)
-        on_gpu = PERSISTENT_STATIC if work.dispatch is Dispatch.STATIC else PERSISTENT_TICKET
-        chosen = executor or (on_gpu if machine.cuda else REFERENCE)
-        limits.check_memory(work.graph, [chosen], machine, compares=False)
-        with working("drawing inputs"):
-            inputs = work.inputs(seed)
-        with working(f"running {chosen.name}"):
-            runner = Runners(inputs, machine, seed).make(chosen, proofs(chosen.dispatch))
-            events = runner.trace()
-        write(out, events, runner.plan, machine.name)
-        show(table.facts(f"{work.title}, on {machine.name}", _rows(events, runner.plan, chosen.name)))
-        say(f"wrote {out}; {HOW_TO_OPEN}")
+        machine = find(device)
+        _check_clock(executor, machine)
+        task = problem(work, machine, schedule.tile)
+        limits.check_plan(task.graph, task.choices(schedule, machine))
+        _trace(task, task.proofs(schedule, machine), machine, out, executor, seed)
+
+    @plan_file(commands)
+    def trace_plan(
+        plan: PlanFile, out: OutFile, executor: ExecutorOption = None, device: DeviceOption = None, seed: Seed = 0
+    ) -> None:
+        """Run a plan file on one executor and write what happened when, for ui.perfetto.dev.
+
+        Without --executor: on a GPU persistent-ticket, or persistent-static if the plan has static dispatch; else
+        reference.
+
+        Example: interlace trace plan.json --out trace.json
+        """
+        machine = find(device)
+        _check_clock(executor, machine)
+        _trace(*planned(plan), machine, out, executor, seed)
+
+
+def _check_clock(executor: ExecutorChoice | None, machine: Machine) -> None:
+    if executor is not None and executor.device is not None and not machine.cuda:
+        raise BadInput("the Triton interpreter has no clock; trace --executor reference, or on a GPU")
+
+
+def _trace(
+    work: Problem, proofs: Proofs, machine: Machine, out: Output, executor: ExecutorChoice | None, seed: int
+) -> None:
+    on_gpu = PERSISTENT_STATIC if work.dispatch is Dispatch.STATIC else PERSISTENT_TICKET
+    chosen = executor or (on_gpu if machine.cuda else REFERENCE)
+    limits.check_memory(work.graph, [chosen], machine, compares=False)
+    with working("drawing inputs"):
+        inputs = work.inputs(seed)
+    with working(f"running {chosen.name}"):
+        runner = Runners(inputs, machine, seed).make(chosen, proofs(chosen.dispatch))
+        events = runner.trace()
+    write(out, events, runner.plan, machine.name)
+    show(table.facts(f"{work.title}, on {machine.name}", _rows(events, runner.plan, chosen.name)))
+    say(f"wrote {out}; {HOW_TO_OPEN}")
 
 
 def write(out: Output, trace: Trace, plan: Plan, device: str) -> None:

@@ -1,30 +1,34 @@
-"""``interlace traffic``: what a matmul reads from memory under an order of its tiles, and what no order can avoid."""
+"""``interlace traffic``: what a workload reads from memory under an order of its tiles, and what no order can avoid."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Annotated
+from math import prod
+from typing import TYPE_CHECKING, Annotated, Any
 
+import numpy as np
 import typer
 from rich.table import Table
 
 from interlace.cli import names, table, traffic_plot
 from interlace.cli.console import BadInput, bad_input, progress, say, show, working
-from interlace.cli.options import DTypeOption, JsonFile, command
+from interlace.cli.options import JsonFile, TileOption
 from interlace.cli.outputs import Output, output_file, save, save_json
+from interlace.cli.workloads import Selection, group, per_workload
 from interlace.core.devices import DEFAULT_GPU, DeviceSpec, known_chips
-from interlace.core.dtypes import DType, bf16
+from interlace.graph.access import ALL, Access
 from interlace.graph.graph import Graph
-from interlace.kernels.matmul import MatmulTile
+from interlace.graph.op import Op
 from interlace.plan.plan import Plan
-from interlace.planner.bounds import Bound, Gemm, matmul
+from interlace.planner.bounds import Bound, Counts
 from interlace.planner.build import Choices, build
 from interlace.policies.orders import GroupedPanels
-from interlace.workloads.chains import one_matmul
+from interlace.sim.modes import SERIAL
+from interlace.workloads.base import Workload
 
 if TYPE_CHECKING:
-    from interlace.planner.predict import Traffic
+    from interlace.planner.predict import Prediction, Traffic
 
 _DEFAULT_ORDER = names.NamedOrder("grouped:8", GroupedPanels(8))
 _MOST_TILES = 1 << 22
@@ -33,22 +37,10 @@ _SUM_BYTES = 4
 
 
 @dataclass(frozen=True)
-class Study:
-    """One matmul and the cache that it runs through; None where the default is meant."""
+class CacheOptions:
+    """The cache that a workload runs through; None where the default is meant."""
 
-    m: Annotated[int, typer.Option("--m", min=1, help="Rows of x, and of the result.")]
-    n: Annotated[int, typer.Option("--n", min=1, help="Rows of w, columns of the result.")]
-    k: Annotated[int, typer.Option("--k", min=1, help="Columns of x and w: the reduction.")]
-    dtype: DTypeOption = None
-    tile: Annotated[
-        names.TileShape | None,
-        typer.Option(
-            "--tile",
-            parser=names.tile,
-            metavar="MxNxK",
-            help="Output tile and chunk of the reduction, 128x128x64 by default.",
-        ),
-    ] = None
+    tile: TileOption = None
     cache: Annotated[
         DeviceSpec | None,
         typer.Option(
@@ -76,97 +68,147 @@ class Study:
     ] = None
 
     @property
-    def element(self) -> DType:
-        """Type of all three tensors."""
-        return self.dtype or bf16
-
-    @property
-    def shape(self) -> names.TileShape:
-        """Output tile and chunk."""
-        return self.tile or names.TileShape(128, 128, 64)
-
-    @property
     def device(self) -> DeviceSpec:
         """The cache, with as many SMs as there are workers."""
         return replace(self.cache or DEFAULT_GPU, sms=self.workers)
 
+
+@dataclass(frozen=True)
+class Study:
+    """A workload in tiles, and the cache that it runs through."""
+
+    workload: Workload
+    graph: Graph
+    options: CacheOptions
+
+    @staticmethod
+    def of(workload: Workload, options: CacheOptions) -> Study:
+        """The workload in the tiles of the options, else as they suit a GPU.
+
+        Raises:
+            BadInput: a tile fits no SM, the cache no tile, or the simulation not all tiles.
+        """
+        with bad_input():
+            study = Study(workload, workload.graph(DEFAULT_GPU, options.tile), options)
+        study.check()
+        return study
+
     @property
-    def grid(self) -> tuple[int, int]:
-        """Output tiles."""
-        return -(-self.m // self.shape.m), -(-self.n // self.shape.n)
+    def device(self) -> DeviceSpec:
+        """The cache, with as many SMs as there are workers."""
+        return self.options.device
+
+    @property
+    def tiles(self) -> int:
+        """Of all ops."""
+        return sum(op.tiles for op in self.graph.ops)
 
     @property
     def loads(self) -> int:
-        """Pieces of x and w that the tiles load, chunk by chunk."""
-        return 2 * self.grid[0] * self.grid[1] * -(-self.k // self.shape.k)
+        """Pieces of tensors that the tiles load, chunk by chunk."""
+        return sum(op.tiles * sum(_chunks(op, access) for access in op.reads) for op in self.graph.ops)
 
     @property
     def working_set(self) -> int:
-        """Bytes of one chunk of both operands and of one output tile, no larger than the tensors."""
-        m, n, k = min(self.shape.m, self.m), min(self.shape.n, self.n), min(self.shape.k, self.k)
-        return (m * k + n * k + m * n) * self.element.itemsize
+        """Bytes of one chunk of all that a tile reads and of what it writes, of the op that takes most."""
+        return max(sum(_bytes(self.graph, op, a) for a in (*op.reads, *op.writes)) for op in self.graph.ops)
 
-    def graph(self) -> Graph:
-        """The matmul.
-
-        Raises:
-            BadInput: the tile fits no SM, the cache no tile, or the simulation not all tiles.
-        """
-        tile, device = self.shape, self.device
-        with bad_input():
-            graph = one_matmul(self.m, self.n, self.k, self.element, MatmulTile(tile.m, tile.n, tile.k))
-        sums, most = _SUM_BYTES * tile.m * tile.n, device.l1_bytes + device.register_bytes
-        if sums > most:
-            raise BadInput(
-                f"a tile of {tile.m}x{tile.n} sums up in {table.size(sums)} of fp32, but an SM holds "
-                f"{table.size(most)}; use a smaller one, such as 128x128x64"
-            )
+    def check(self) -> None:
+        """Raise BadInput if a tile fits no SM, the cache no tile, or the simulation not all tiles."""
+        device = self.device
+        most = device.l1_bytes + device.register_bytes
+        for op in self.graph.ops:
+            sums = sum(_sums(self.graph, op, a) for a in op.writes) if op.reduction else 0
+            if sums > most:
+                raise BadInput(
+                    f"a tile of op {op.name!r} sums up in {table.size(sums)} of fp32, but an SM holds "
+                    f"{table.size(most)}; use a smaller one, such as 128x128x64"
+                )
         if self.working_set > device.l2.side_bytes:
             raise BadInput(
-                f"a cache of {table.size(device.l2.side_bytes)} is below one working set: a chunk of both operands "
-                f"and an output tile of {tile.m}x{tile.n}x{tile.k} take {table.size(self.working_set)}; "
-                "use a larger --cache or a smaller --tile"
+                f"a cache of {table.size(device.l2.side_bytes)} is below one working set: a chunk of all operands "
+                f"and an output tile take {table.size(self.working_set)}; use a larger --cache or a smaller --tile"
             )
-        rows, columns = self.grid
-        if rows * columns > _MOST_TILES:
+        if self.tiles > _MOST_TILES:
             raise BadInput(
-                f"{rows} x {columns} tiles, but a simulation takes {_MOST_TILES:,}; use larger tiles, "
+                f"{self.tiles:,} tiles, but a simulation takes {_MOST_TILES:,}; use larger tiles, "
                 "or a smaller problem of the same kind"
             )
-        # Loads, the output, the steps, and the pieces themselves, as the simulation counts them.
-        pieces = (self.loads * 3 // 2) + 2 * rows * columns + (rows + columns) * -(-self.k // tile.k)
+        # Loads, outputs, steps, and the pieces themselves, as the simulation counts them.
+        pieces = self.loads
+        for op in self.graph.ops:
+            pieces += op.tiles * (max(_chunks(op, a) for a in op.reads) + 2 * len(op.writes))
+            pieces += sum(_distinct(op, access) * _chunks(op, access) for access in op.reads)
         if pieces > _MOST_PIECES:
             raise BadInput(
-                f"{rows * columns:,} tiles with {-(-self.k // tile.k):,} chunks touch {pieces:,} pieces of tensors, "
-                f"but a simulation takes {_MOST_PIECES:,}; use larger chunks, or a smaller problem of the same kind"
+                f"{self.tiles:,} tiles touch {pieces:,} pieces of tensors, but a simulation takes "
+                f"{_MOST_PIECES:,}; use larger chunks, or a smaller problem of the same kind"
             )
-        return graph
 
-    def plan(self, graph: Graph, named: names.NamedOrder) -> Plan:
-        """The matmul in an order."""
-        return build(graph, Choices(self.workers, order=named.order))
+    def plan(self, named: names.NamedOrder) -> Plan:
+        """The workload in an order."""
+        return build(self.graph, Choices(self.options.workers, order=named.order, policy=self.workload.policy))
 
-    def bounds(self) -> tuple[Bound, Bound, Bound]:
-        """Safe for loads, safe for loads and stores, leading order for loads."""
-        return matmul(Gemm(self.m, self.n, self.k), self.element.itemsize, self.device)
+    def bounds(self, prediction: Prediction, device: DeviceSpec) -> tuple[Bound, ...]:
+        """What no order avoids: of loads, safe and where it is known leading order, and of loads and stores."""
+        from interlace.planner.explain import graph_bounds
 
-    def run(self, graph: Graph, named: names.NamedOrder) -> Traffic:
-        """What the matmul moves in an order."""
+        return graph_bounds(self.graph, prediction, device)
+
+    def run(self, named: names.NamedOrder) -> Prediction:
+        """What the workload moves in an order."""
         from interlace.planner.predict import Model, predict
 
-        return predict(self.plan(graph, named), self.device, model=Model(self.model or "tile")).traffic
+        return predict(self.plan(named), self.device, SERIAL, Model(self.options.model or "tile"))
+
+    @property
+    def tiling(self) -> str:
+        """The tiles of every op."""
+        from interlace.planner.explain import tiling
+
+        return tiling(self.graph)
 
     def __str__(self) -> str:
-        tile = self.shape
-        return f"{self.m} x {self.n} x {self.k} in tiles of {tile.m}x{tile.n}x{tile.k}, {self.element}"
+        return f"{self.workload.title}; {self.tiling}"
+
+
+def _chunks(op: Op, access: Access) -> int:
+    """Pieces into which the reduction cuts what a tile reads."""
+    return op.reduction.chunks if op.reduction and access.uses_k else 1
+
+
+def _sums(graph: Graph, op: Op, access: Access) -> int:
+    """Bytes in which a whole tile sums up what it writes, also beyond the edge of the tensor."""
+    zero = np.zeros(1, np.int64)
+    at, extents = op.coords(zero), graph.tensor(access.tensor).shape
+    sides = (
+        extent if span == ALL else int((span.hi.evaluate(at, zero, zero) - span.lo.evaluate(at, zero, zero))[0])
+        for span, extent in zip(access.spans, extents, strict=True)
+    )
+    return _SUM_BYTES * prod(sides)
+
+
+def _bytes(graph: Graph, op: Op, access: Access) -> int:
+    """Bytes of what the first tile touches, of its first chunk."""
+    tensor, zero = graph.tensor(access.tensor), np.zeros(1, np.int64)
+    chunk = zero + (op.reduction.block if op.reduction else 1)
+    lo, hi = access.bounds(tensor.shape, op.coords(zero), zero, chunk)
+    return int(np.prod(hi - lo)) * tensor.dtype.itemsize
+
+
+def _distinct(op: Op, access: Access) -> int:
+    """How many regions of a tensor the tiles read."""
+    bounds = [bound for span in access.spans for bound in (span.lo, span.hi)]
+    return prod(n for d, n in enumerate(op.grid) if any(any(bound.tile[d : d + 1]) for bound in bounds))
 
 
 def register(app: typer.Typer) -> None:
     """Add the command."""
 
-    @command(app, "traffic")
+    @per_workload(group(app, "traffic", "What a workload reads from memory under an order of its tiles."))
     def traffic(
-        study: Study,
+        work: Selection,
+        options: CacheOptions,
         order: Annotated[
             names.NamedOrder | None,
             typer.Option(
@@ -189,38 +231,38 @@ def register(app: typer.Typer) -> None:
         ] = None,
         json: JsonFile = None,
     ) -> None:
-        """Count what a matmul reads from memory under an order of its tiles, beside what no order can avoid.
+        """Count what a workload reads from memory under an order of its tiles, beside what no order can avoid.
 
-        Workers take the tiles of out = x @ w.T in the order given and run through K in lockstep. Each chunk loads a
-        piece of x and a piece of w through a cache that evicts what was used longest ago; the misses are read
-        from memory. Nothing is measured and no GPU is needed.
+        Workers take the tiles in the order given, op after op, and run through the reductions in lockstep. Each chunk
+        loads a piece of every operand through a cache that evicts what was used longest ago; the misses are read from
+        memory. Nothing is measured and no GPU is needed.
 
-        Example: interlace traffic --m 8192 --n 8192 --k 8192 --tile 128x128x64 --cache 50MiB --order grouped:8
+        Example: interlace traffic one-matmul --preset 8192-cubed --tile 128x128x64 --cache 50MiB --order grouped:8
 
-        Example: interlace traffic --m 8192 --n 8192 --k 8192 --sweep --plot orders.png
+        Example: interlace traffic one-matmul --preset 8192-cubed --sweep --plot orders.png
         """
         if sweep and order is not None:
             raise BadInput("--sweep compares all orders and takes no --order; leave one of them out")
         if plot is not None and not sweep:
             raise BadInput("--plot draws the orders of --sweep; pass --sweep too")
-        if plot is not None and study.model == "line":
+        if plot is not None and options.model == "line":
             raise BadInput("--plot draws by the tile model; leave out --model line, or --plot")
         if plot is not None:
             traffic_plot.check_installed()
-        graph = study.graph()
+        study = Study.of(work.on(gpu=True), options)
         with bad_input():
             if sweep:
-                found = _sweep(study, graph)
+                found = _sweep(study)
             else:
                 chosen = order or _DEFAULT_ORDER
                 with working("simulating (the first use compiles the simulation)"):
-                    found = [(chosen, study.run(graph, chosen))]
+                    found = [(chosen, study.run(chosen))]
+            bounds = study.bounds(found[0][1], study.device)
             if json is not None:
-                save_json(json, _data(study, found))
+                save_json(json, _data(study, bounds, found))
             if plot is not None:
-                orders = [named for named, _ in found]
-                save(plot, traffic_plot.draw(study, graph, progress(orders, "drawing", len(orders))))
-        show(_family(study, found) if sweep else _facts(study, *found[0]))
+                save(plot, traffic_plot.draw(study, found, lambda orders: progress(orders, "drawing", len(found))))
+        show(_family(study, bounds, found) if sweep else _facts(study, bounds, *found[0]))
         if plot is not None:
             say(f"wrote {plot}")
 
@@ -231,15 +273,18 @@ def _png(text: str) -> Output:
     return output_file(text)
 
 
-def _sweep(study: Study, graph: Graph) -> list[tuple[names.NamedOrder, Traffic]]:
+Found = tuple[names.NamedOrder, "Prediction"]
+
+
+def _sweep(study: Study) -> list[Found]:
     """All named orders, the least traffic first."""
-    orders = names.orders_of(study.grid)
-    found = [(named, study.run(graph, named)) for named in progress(orders, "simulating", len(orders))]
-    return sorted(found, key=lambda pair: pair[1].dram_read)
+    orders = names.orders_of([op.grid for op in study.graph.ops])
+    found = [(named, study.run(named)) for named in progress(orders, "simulating", len(orders))]
+    return sorted(found, key=lambda pair: pair[1].traffic.dram_read)
 
 
 def _loaded(traffic: Traffic) -> int:
-    """Bytes that the tiles load; each byte of the output is written once."""
+    """Bytes that the tiles load; each byte that is written is written once."""
     return traffic.touched - traffic.written
 
 
@@ -248,13 +293,21 @@ def _hit_rate(traffic: Traffic) -> float:
     return 1 - traffic.dram_read / _loaded(traffic)
 
 
-def _facts(study: Study, named: names.NamedOrder, traffic: Traffic) -> Table:
-    safe, _, leading = study.bounds()
+def _on_loads(bounds: Sequence[Bound]) -> list[Bound]:
+    """The bounds on loads alone: the safe one, and the leading order where it is known."""
+    return [bound for bound in bounds if bound.counts is Counts.LOADS]
+
+
+def _facts(study: Study, bounds: Sequence[Bound], named: names.NamedOrder, prediction: Prediction) -> Table:
+    traffic = prediction.traffic
     read = traffic.dram_read
     rows = [
         ("cache", _cache(study)),
-        ("workers", f"{study.workers:,}, in lockstep"),
-        ("model", "exact LRU over pieces of tensors" if study.model != "line" else "hashed sets of 128-byte lines"),
+        ("workers", f"{study.options.workers:,}, in lockstep"),
+        (
+            "model",
+            "exact LRU over pieces of tensors" if study.options.model != "line" else "hashed sets of 128-byte lines",
+        ),
         ("loads", f"{study.loads:,} pieces, {table.volume(_loaded(traffic))}"),
         ("hits", f"{table.volume(_loaded(traffic) - read)}, {100 * _hit_rate(traffic):.2f} % of the loads"),
         ("read from memory", table.volume(read)),
@@ -263,30 +316,28 @@ def _facts(study: Study, named: names.NamedOrder, traffic: Traffic) -> Table:
         ("compulsory reads", f"{table.volume(traffic.compulsory)}; {read / traffic.compulsory:.2f}x is read"),
         *(
             (f"bound on reads, {bound.label.value}", f"{table.volume(bound.bytes)}; {read / bound.bytes:.2f}x is read")
-            for bound in (safe, leading)
+            for bound in _on_loads(bounds)
         ),
-        ("source of the bounds", safe.source),
+        ("source of the bounds", bounds[0].source),
     ]
     return table.facts(f"{named.name}: {study}", rows)
 
 
-def _family(study: Study, found: Sequence[tuple[names.NamedOrder, Traffic]]) -> Table:
-    safe, _, leading = study.bounds()
-    headings = ("order", "read from memory", "hit rate", f"of {safe.label.value}", f"of {leading.label.value}")
+def _family(study: Study, bounds: Sequence[Bound], found: Sequence[Found]) -> Table:
+    on_loads = _on_loads(bounds)
+    headings = ("order", "read from memory", "hit rate", *(f"of {bound.label.value}" for bound in on_loads))
     rows = (
         (
             named.name,
-            table.volume(traffic.dram_read),
-            f"{100 * _hit_rate(traffic):.2f} %",
-            f"{traffic.dram_read / safe.bytes:.2f}x",
-            f"{traffic.dram_read / leading.bytes:.2f}x",
+            table.volume(prediction.traffic.dram_read),
+            f"{100 * _hit_rate(prediction.traffic):.2f} %",
+            *(f"{prediction.traffic.dram_read / bound.bytes:.2f}x" for bound in on_loads),
         )
-        for named, traffic in found
+        for named, prediction in found
     )
-    shown = table.columns(f"{study}; {_cache(study)}; {study.workers:,} workers", headings, rows)
-    shown.caption = (
-        f"bounds on reads: safe {table.volume(safe.bytes)}, leading order {table.volume(leading.bytes)} ({safe.source})"
-    )
+    shown = table.columns(f"{study}; {_cache(study)}; {study.options.workers:,} workers", headings, rows)
+    listed = ", ".join(f"{bound.label.value} {table.volume(bound.bytes)}" for bound in on_loads)
+    shown.caption = f"bounds on reads: {listed} ({bounds[0].source})"
     shown.caption_justify = "left"
     return shown
 
@@ -298,17 +349,13 @@ def _cache(study: Study) -> str:
     return f"L2 of the {study.device.name}, {l2.sides} sides of {table.size(l2.side_bytes)}"
 
 
-def _data(study: Study, found: Sequence[tuple[names.NamedOrder, Traffic]]) -> dict[str, object]:
-    tile, l2, bounds = study.shape, study.device.l2, study.bounds()
-    safe, _, leading = bounds
+def _data(study: Study, bounds: Sequence[Bound], found: Sequence[Found]) -> dict[str, Any]:
+    l2, on_loads = study.device.l2, _on_loads(bounds)
     return {
-        "m": study.m,
-        "n": study.n,
-        "k": study.k,
-        "dtype": study.element.name,
-        "tile": [tile.m, tile.n, tile.k],
-        "workers": study.workers,
-        "model": study.model or "tile",
+        "workload": study.workload.facts(),
+        "tiles": study.tiling,
+        "workers": study.options.workers,
+        "model": study.options.model or "tile",
         "cache": {"name": study.device.name, "sides": l2.sides, "side_bytes": l2.side_bytes},
         "loads": study.loads,
         "bounds": [
@@ -317,16 +364,18 @@ def _data(study: Study, found: Sequence[tuple[names.NamedOrder, Traffic]]) -> di
         "orders": [
             {
                 "order": named.name,
-                "loaded_bytes": _loaded(traffic),
-                "hit_bytes": _loaded(traffic) - traffic.dram_read,
-                "hit_rate": _hit_rate(traffic),
-                "dram_read_bytes": traffic.dram_read,
-                "dram_read_bytes_by_tensor": dict(traffic.read),
-                "dram_written_bytes": traffic.written,
-                "compulsory_bytes": traffic.compulsory,
-                "over_safe": traffic.dram_read / safe.bytes,
-                "over_leading_order": traffic.dram_read / leading.bytes,
+                "loaded_bytes": _loaded(prediction.traffic),
+                "hit_bytes": _loaded(prediction.traffic) - prediction.traffic.dram_read,
+                "hit_rate": _hit_rate(prediction.traffic),
+                "dram_read_bytes": prediction.traffic.dram_read,
+                "dram_read_bytes_by_tensor": dict(prediction.traffic.read),
+                "dram_written_bytes": prediction.traffic.written,
+                "compulsory_bytes": prediction.traffic.compulsory,
+                **{
+                    f"over_{bound.label.value.replace(' ', '_')}": prediction.traffic.dram_read / bound.bytes
+                    for bound in on_loads
+                },
             }
-            for named, traffic in found
+            for named, prediction in found
         ],
     }

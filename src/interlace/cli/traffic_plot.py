@@ -6,19 +6,19 @@ matplotlib is imported only where the picture is drawn.
 from __future__ import annotations
 
 import io
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from interlace.cli import names, table
+from interlace.cli import table
 from interlace.cli.console import FAILED, fail
-from interlace.graph.graph import Graph
-from interlace.planner.bounds import Gemm, matmul
+from interlace.planner.bounds import Bound, Counts
+from interlace.sim.modes import SERIAL
 
 if TYPE_CHECKING:
-    from interlace.cli.traffic import Study
+    from interlace.cli.traffic import Found, Study
 
 #: Sizes that are drawn, as parts of the size that was asked for, or more where a tile needs it.
 SIZES = np.geomspace(1 / 8, 8, 49)
@@ -35,8 +35,12 @@ def check_installed() -> None:
         raise fail(f"--plot needs matplotlib, which does not start: {error}", FAILED) from None
 
 
-def draw(study: Study, graph: Graph, orders: Iterable[names.NamedOrder]) -> bytes:
-    """The picture as a PNG: a labelled line per order, and the bound, which falls with the root of the size.
+def draw(study: Study, found: Sequence[Found], watched: Callable[[Sequence[Found]], Iterable[Found]]) -> bytes:
+    """The picture as a PNG: a labelled line per order, and a bound; of matmuls it falls with the root of the size.
+
+    Args:
+        study, found: what was simulated.
+        watched: told how far the orders are.
 
     Raises:
         SimulationError: the simulation cannot take the problem.
@@ -49,9 +53,10 @@ def draw(study: Study, graph: Graph, orders: Iterable[names.NamedOrder]) -> byte
     device = study.device
     asked = device.l2.sides * device.l2.side_bytes
     sizes = [size for size in (int(asked * part) for part in SIZES) if size >= device.l2.sides * study.working_set]
-    curves = {named.name: dram_read_bytes(study.plan(graph, named), device, sizes) for named in orders}
-    gemm = Gemm(study.m, study.n, study.k)
-    bounds = [matmul(gemm, study.element.itemsize, replace(device, l2_bytes=size))[2].bytes for size in sizes]
+    curves = {named.name: dram_read_bytes(p.plan, device, sizes, SERIAL) for named, p in watched(found)}
+    # Of the bounds on loads the last is the tightest: the leading order, where it is known.
+    tight = [_tightest(study.bounds(found[0][1], replace(device, l2_bytes=size))) for size in sizes]
+    bounds, label = [bound.bytes for bound in tight], f"{tight[0].label.value.replace(' ', '-')} bound"
 
     figure = Figure(figsize=(9, 5.5), dpi=150)
     FigureCanvasAgg(figure)
@@ -74,7 +79,7 @@ def draw(study: Study, graph: Graph, orders: Iterable[names.NamedOrder]) -> byte
     axis.spines[["top", "left"]].set_visible(False)
     leader = {"arrowstyle": "-", "linewidth": 0.6, "shrinkA": 1, "shrinkB": 0, "relpos": (1, 0.5)}
     lowest, highest = np.log(axis.get_ylim())
-    starts = {name: read[0] for name, read in curves.items()} | {"leading-order bound": bounds[0]}
+    starts = {name: read[0] for name, read in curves.items()} | {label: bounds[0]}
     ends = {name: float((np.log(start) - lowest) / (highest - lowest)) for name, start in starts.items()}
     for name, at in _apart(ends).items():
         colour = colours.get(name, "black")
@@ -92,10 +97,14 @@ def draw(study: Study, graph: Graph, orders: Iterable[names.NamedOrder]) -> byte
         )
     above = axis.get_xaxis_transform()
     axis.text(asked, 1.0, f" {table.size(asked)}", transform=above, fontsize=8, color="0.4", va="top")
-    figure.suptitle(f"{study}; {study.workers:,} workers", fontsize=10)
+    figure.suptitle(f"{study}; {study.options.workers:,} workers", fontsize=10)
     picture = io.BytesIO()
     figure.savefig(picture, format="png", metadata={"Software": None})
     return picture.getvalue()
+
+
+def _tightest(bounds: Sequence[Bound]) -> Bound:
+    return [bound for bound in bounds if bound.counts is Counts.LOADS][-1]
 
 
 def _colours(listed: Sequence[str]) -> dict[str, Any]:

@@ -7,32 +7,26 @@ from typing import Annotated
 
 import typer
 
-from interlace.cli.console import say, show, stepping
+from interlace.cli.console import BadInput, say, show, stepping
 from interlace.cli.machine import find, versions
 from interlace.cli.names import Device
-from interlace.cli.options import FfnOptions, JsonFile, command
+from interlace.cli.options import JsonFile
 from interlace.cli.outputs import save_json
-from interlace.cli.problem import ffn_facts, ffn_title, one_ffn
 from interlace.cli.table import columns
+from interlace.cli.workloads import Selection, group, per_workload
 from interlace.tune import TOP, Candidate, Tuned
 from interlace.tune import tune as search
+from interlace.workloads import FFN
 from interlace.workloads.tuned import cache_dir
-
-_TOKENS = (1, 16, 64, 128, 256, 512, 1024, 2048)
 
 
 def register(app: typer.Typer) -> None:
     """Add the commands."""
-    tune = typer.Typer(help="Search for the fastest setting on this GPU, and keep it.", no_args_is_help=True)
-    app.add_typer(tune, name="tune")
+    commands = group(app, "tune", "Search for the fastest setting on this GPU, and keep it.")
 
-    @command(tune, "ffn")
-    def ffn(
-        which: FfnOptions,
-        m: Annotated[
-            list[int] | None,
-            typer.Option("--m", min=1, help=f"Tokens; may be repeated. {', '.join(map(str, _TOKENS))} by default."),
-        ] = None,
+    @per_workload(commands, several=True)
+    def tune(
+        work: Selection,
         top: Annotated[
             int,
             typer.Option(
@@ -48,17 +42,20 @@ def register(app: typer.Typer) -> None:
         What is found is kept in the cache of this user, for this GPU and these versions: $INTERLACE_CACHE_DIR, else
         $XDG_CACHE_HOME/interlace, else ~/.cache/interlace.
 
-        Example: interlace tune ffn --model llama3-8b --m 16 --m 1024
+        Example: interlace tune ffn --preset llama3-8b --m 16 --m 1024
         """
-        shape, dtype = one_ffn(which)
+        cases = [case for case in work.each(gpu=True) if isinstance(case, FFN)]
+        if not cases:
+            raise BadInput(f"settings are searched for workload ffn, not yet for {work.kind.name}")
+        shape, dtype = cases[0].shape, cases[0].dtype
         machine = find(Device.CUDA)
         with stepping() as progress:
-            found = list(search(shape, list(dict.fromkeys(m or _TOKENS)), dtype, top, progress))
+            found = list(search(shape, [case.m for case in cases], dtype, top, progress))
         if json is not None:
             rows = [row.to_data() for row in found]
-            head = {"gpu": machine.name, "versions": versions(), "workload": ffn_facts(shape, dtype)}
+            head = {"gpu": machine.name, "versions": versions(), "workload": cases[0].facts()}
             save_json(json, {**head, "rows": rows})
-        title = f"{ffn_title(shape, dtype)}, on {machine.name}"
+        title = f"{', '.join([FFN.name, *cases[0].described(FFN.size)])}, on {machine.name}"
         for row in found:
             _show(title, row)
         say(f"kept in {cache_dir()}")

@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any, ClassVar
+
+import numpy as np
+
+from interlace.core.devices import DeviceSpec
 from interlace.core.dtypes import DType, bf16
 from interlace.graph.graph import Graph
 from interlace.graph.tensor import Tensor
 from interlace.kernels.copy import copy
 from interlace.kernels.matmul import MatmulTile, matmul
+from interlace.policies.sync import SyncPolicy, TileSync
+from interlace.workloads.base import DTypeField, Option, Presets, Tile, Workload, matmul_tile
 
 
 def one_matmul(m: int, n: int, k: int, dtype: DType = bf16, tile: MatmulTile | None = None) -> Graph:
@@ -37,3 +46,107 @@ def two_matmuls(
     y, out = Tensor("y", (m, n), dtype), Tensor("out", (m, p), dtype)
     ops = (matmul("first", x, a, y, tile=first), matmul("second", y, b, out, tile=second))
     return Graph("two-matmuls", (x, a, b, y, out), ops, ("x", "a", "b"), ("out",))
+
+
+@dataclass(frozen=True)
+class OneMatmul(Workload):
+    """A matmul, ``out = x @ w.T`` with x of m x k and w of n x k."""
+
+    name: ClassVar[str] = "one-matmul"
+    presets: ClassVar[Presets] = {
+        "small": {"m": 64, "n": 384, "k": 384},
+        "4096-cubed": {"m": 4096, "n": 4096, "k": 4096},
+        "8192-cubed": {"m": 8192, "n": 8192, "k": 8192},
+    }
+    on_cpu: ClassVar[str] = "small"
+    on_gpu: ClassVar[str] = "4096-cubed"
+    sizes: ClassVar[tuple[int, ...]] = (16, 256, 4096)
+    weights: ClassVar[tuple[str, ...]] = ("w",)
+
+    m: Annotated[int, Option("Rows of x, and of the result.", least=1)]
+    n: Annotated[int, Option("Rows of w, columns of the result.", least=1)]
+    k: Annotated[int, Option("Columns of x and w: the reduction.", least=1)]
+    dtype: DTypeField = bf16
+
+    @property
+    def title(self) -> str:
+        return f"{self.m} x {self.n} x {self.k}, {self.dtype}"
+
+    @property
+    def flops(self) -> float:
+        return 2.0 * self.m * self.n * self.k
+
+    def graph(self, device: DeviceSpec, tile: Tile | None = None) -> Graph:
+        return one_matmul(self.m, self.n, self.k, self.dtype, matmul_tile(self.m, device, tile))
+
+    def dense(self, xp: Any, tensors: Mapping[str, Any]) -> Mapping[str, Any]:
+        return {"out": tensors["x"] @ tensors["w"].T}
+
+
+@dataclass(frozen=True)
+class TwoMatmuls(Workload):
+    """Two matmuls, the second of the first's result: ``out = (x @ a.T) @ b.T``."""
+
+    name: ClassVar[str] = "two-matmuls"
+    presets: ClassVar[Presets] = {
+        "small": {"hidden": 384, "ffn": 1536},
+        "large": {"hidden": 4096, "ffn": 14336},
+    }
+    on_cpu: ClassVar[str] = "small"
+    on_gpu: ClassVar[str] = "large"
+    sizes: ClassVar[tuple[int, ...]] = (1, 16, 128, 1024)
+    weights: ClassVar[tuple[str, ...]] = ("a", "b")
+
+    hidden: Annotated[int, Option("Columns of x and of the result.", least=1)]
+    ffn: Annotated[int, Option("Columns between the two matmuls.", least=1)]
+    m: Annotated[int, Option("Rows.", least=1)] = 16
+    dtype: DTypeField = bf16
+
+    @property
+    def title(self) -> str:
+        return f"two matmuls, {self.m} rows, {self.hidden} to {self.ffn} to {self.hidden}, {self.dtype}"
+
+    @property
+    def flops(self) -> float:
+        return 4.0 * self.m * self.hidden * self.ffn
+
+    def graph(self, device: DeviceSpec, tile: Tile | None = None) -> Graph:
+        first = second = matmul_tile(self.m, device, tile)
+        return two_matmuls(self.m, self.hidden, self.ffn, self.hidden, self.dtype, first, second)
+
+    def dense(self, xp: Any, tensors: Mapping[str, Any]) -> Mapping[str, Any]:
+        return {"out": (tensors["x"] @ tensors["a"].T) @ tensors["b"].T}
+
+
+@dataclass(frozen=True)
+class TwoCopies(Workload):
+    """Two copies, ``z = y = x``."""
+
+    name: ClassVar[str] = "two-copies"
+    presets: ClassVar[Presets] = {"small": {"m": 256, "n": 256}, "large": {"m": 4096, "n": 4096}}
+    on_cpu: ClassVar[str] = "small"
+    on_gpu: ClassVar[str] = "large"
+    sizes: ClassVar[tuple[int, ...]] = (256, 4096)
+    weights: ClassVar[tuple[str, ...]] = ("x",)
+    policy: ClassVar[SyncPolicy] = TileSync()
+    blocks: ClassVar[int] = 8  # a copy keeps few bytes in flight, so it takes many blocks to fill the memory pipe
+
+    m: Annotated[int, Option("Rows.", least=1)]
+    n: Annotated[int, Option("Columns.", least=1)]
+    dtype: DTypeField = bf16
+
+    @property
+    def title(self) -> str:
+        return f"two copies of {self.m} x {self.n}, {self.dtype}"
+
+    @property
+    def flops(self) -> float:
+        return 0.0
+
+    def graph(self, device: DeviceSpec, tile: Tile | None = None) -> Graph:
+        tile = tile or Tile(64, 64)
+        return two_copies(self.m, self.n, self.dtype, (tile.m, tile.n))
+
+    def dense(self, xp: Any, tensors: Mapping[str, Any]) -> Mapping[str, Any]:
+        copied = xp.copy if xp is np else xp.clone
+        return {"z": copied(copied(tensors["x"]))}

@@ -5,7 +5,6 @@ https://huggingface.co/docs/safetensors). The header is parsed here and the data
 the tensors asked for are read from disk, and bf16, which NumPy lacks, needs no framework.
 
     file = Checkpoint.open(path)
-    shape, dtype = ffn_shape(file, up="mlp.up_proj.weight", down="mlp.down_proj.weight")
     w_up = file.read("mlp.up_proj.weight")      # float32, (ffn, hidden)
 """
 
@@ -17,18 +16,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from interlace.core.dtypes import DType, bf16, fp16, fp32
+from interlace.core.dtypes import DTYPES, DType
 from interlace.core.errors import DTypeError, GraphError, ShapeError
-from interlace.kernels.matmul import Activation
-from interlace.workloads.ffn import FFNShape
 
 _HEADER_LIMIT = 100_000_000  # bytes, as in the format's own reader
-_DTYPES = {"BF16": bf16, "F16": fp16, "F32": fp32}
+_DTYPES = {d.safetensors: d for d in DTYPES}
 _SHOWN = 12  # names in a message
 
 
@@ -98,7 +94,7 @@ class Checkpoint:
         Raises:
             GraphError: no such tensor.
             ShapeError: it is not a matrix.
-            DTypeError: it is neither bf16, fp16 nor fp32.
+            DTypeError: it has no dtype that tensors may have.
         """
         if name not in self.tensors:
             names = sorted(self.tensors)
@@ -127,63 +123,17 @@ class Checkpoint:
         """
         shape, dtype = self.matrix(name)
         stored = self.tensors[name]
-        words = "<f4" if dtype is fp32 else "<f2" if dtype is fp16 else "<u2"
+        words = np.dtype(dtype.numpy or "uint16").newbyteorder("<")
         try:
             raw = np.memmap(self.path, words, "r", self.data_offset + stored.begin, shape)
         except (OSError, ValueError) as error:
             raise GraphError(
                 f"cannot read tensor {name!r} of checkpoint {str(self.path)!r}: {error}"
             ) from None
-        values = (raw.astype(np.uint32) << 16).view(np.float32) if dtype is bf16 else np.array(raw, np.float32)
+        values = (raw.astype(np.uint32) << 16).view(np.float32) if dtype.numpy is None else np.array(raw, np.float32)
         if not np.isfinite(values).all():
             raise GraphError(f"tensor {name!r} of checkpoint {str(self.path)!r} holds infinities or NaNs")
         return values
-
-
-def ffn_shape(
-    checkpoint: Checkpoint, up: str, down: str, gate: str | None = None, activation: Activation | None = None
-) -> tuple[FFNShape, DType]:
-    """Shape and dtype of the FFN whose weights have these names; gated if ``gate`` is given.
-
-    ``activation`` is SiLU by default with a gate, else tanh-GELU: a checkpoint does not say which.
-
-    Raises:
-        GraphError: a weight is missing.
-        ShapeError, DTypeError: a weight is no matrix, or the weights do not fit together.
-    """
-    (ffn, hidden), dtype = checkpoint.matrix(up)
-    wanted = {down: (hidden, ffn)} | ({gate: (ffn, hidden)} if gate is not None else {})
-    for name, shape in wanted.items():
-        found, other = checkpoint.matrix(name)
-        if found != shape:
-            raise ShapeError(
-                f"tensor {name!r} has shape {found}, but {up!r} is ({ffn}, {hidden}), so it should be "
-                f"{shape}; weights are (outputs, inputs), as nn.Linear stores them"
-            )
-        if other is not dtype:
-            raise DTypeError(
-                f"tensor {name!r} is {other} and {up!r} is {dtype}; convert the checkpoint to one dtype"
-            )
-    usual = Activation.GELU_TANH if gate is None else Activation.SILU
-    return FFNShape(hidden, ffn, activation or usual, gate is not None), dtype
-
-
-def round_to(values: NDArray[np.floating[Any]], dtype: DType) -> NDArray[np.float32]:
-    """Values rounded to the nearest (ties to even) of ``dtype``, held in float32.
-
-    Magnitudes beyond the dtype's range become infinite; NaNs stay NaNs.
-    """
-    with np.errstate(over="ignore"):
-        single = np.ascontiguousarray(values, np.float32)
-        if dtype is fp32:
-            return single
-        if dtype is fp16:
-            return single.astype(np.float16).astype(np.float32)
-    # bf16 is the upper half of a float32. Adding just under half a step, or half a step if the last kept bit
-    # is odd, carries into the upper half exactly when rounding to even goes up.
-    bits = single.view(np.uint32)
-    rounded = ((bits + (np.uint32(0x7FFF) + ((bits >> 16) & 1))) & np.uint32(0xFFFF0000)).view(np.float32)
-    return np.where(np.isnan(single), single, rounded)
 
 
 def _entry(path: Path, name: str, entry: object, available: int) -> StoredTensor:

@@ -2,13 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, ClassVar, Self
+
+import numpy as np
 
 from interlace.core.arguments import check_type, whole
+from interlace.core.devices import DeviceSpec
 from interlace.core.dtypes import DType, bf16
+from interlace.core.errors import ArgumentError, DTypeError, ShapeError
+from interlace.core.rounding import round_to
 from interlace.graph.graph import Graph
 from interlace.graph.tensor import Tensor
 from interlace.kernels.matmul import Activation, MatmulTile, matmul
+from interlace.workloads.base import DTypeField, Inputs, Option, Presets, Tile, Workload, matmul_tile
+from interlace.workloads.checkpoint import Checkpoint
+
+_STORED = "Weights from a checkpoint"
+_LARGE = (512, 1024, 2048, 4096, 8192)
 
 
 @dataclass(frozen=True)
@@ -43,6 +56,13 @@ MODELS = {
     "llama3-70b-tp8": FFNShape(8192, 28672 // 8, Activation.SILU, True),
     "gpt3-145b-tp8": FFNShape(12288, 4 * 12288 // 8, Activation.GELU_TANH, False),
     "minilm": FFNShape(384, 1536, Activation.GELU_TANH, False),
+}
+#: Those of which measurements are kept, by what is between the matmuls.
+_RECORDED = {
+    "relu": FFNShape(4096, 14336, Activation.RELU, False),
+    "swiglu": MODELS["llama3-8b"],
+    "gelu": MODELS["gpt3-145b-tp8"],
+    "swiglu-tp8": MODELS["llama3-70b-tp8"],
 }
 
 
@@ -94,3 +114,164 @@ def ffn(
         tuple(t.name for t in inputs),
         ("out",),
     )
+
+
+def ffn_shape(
+    checkpoint: Checkpoint, up: str, down: str, gate: str | None = None, activation: Activation | None = None
+) -> tuple[FFNShape, DType]:
+    """Shape and dtype of the FFN whose weights have these names; gated if ``gate`` is given.
+
+    ``activation`` is SiLU by default with a gate, else tanh-GELU: a checkpoint does not say which.
+
+    Raises:
+        GraphError: a weight is missing.
+        ShapeError, DTypeError: a weight is no matrix, or the weights do not fit together.
+    """
+    (ffn, hidden), dtype = checkpoint.matrix(up)
+    wanted = {down: (hidden, ffn)} | ({gate: (ffn, hidden)} if gate is not None else {})
+    for name, shape in wanted.items():
+        found, other = checkpoint.matrix(name)
+        if found != shape:
+            raise ShapeError(
+                f"tensor {name!r} has shape {found}, but {up!r} is ({ffn}, {hidden}), so it should be "
+                f"{shape}; weights are (outputs, inputs), as nn.Linear stores them"
+            )
+        if other is not dtype:
+            raise DTypeError(
+                f"tensor {name!r} is {other} and {up!r} is {dtype}; convert the checkpoint to one dtype"
+            )
+    usual = Activation.GELU_TANH if gate is None else Activation.SILU
+    return FFNShape(hidden, ffn, activation or usual, gate is not None), dtype
+
+
+@dataclass(frozen=True)
+class FFN(Workload):
+    """The feed-forward network of a transformer layer, plain or gated.
+
+    Raises:
+        ShapeError, DTypeError, GraphError: a gated FFN with another activation than SiLU; a checkpoint that is not of
+            this FFN, or without the names of its weights.
+    """
+
+    name: ClassVar[str] = "ffn"
+    presets: ClassVar[Presets] = {name: vars(shape) for name, shape in {**MODELS, **_RECORDED}.items()}
+    on_cpu: ClassVar[str] = "minilm"
+    on_gpu: ClassVar[str] = "llama3-8b"
+    sizes: ClassVar[tuple[int, ...]] = (1, 16, 64, 128, 256, 512, 1024, 2048)
+    record: ClassVar[Mapping[str, tuple[int, ...]]] = {
+        "relu": (1, 16, 64, 128, 256, *_LARGE),
+        "swiglu": (1, 16, 128, 1024, 4096),
+        "gelu": (1, 16, 64, 256, 512, 1024, 2048),
+        "swiglu-tp8": (1, 16, 128),
+    }
+    weights: ClassVar[tuple[str, ...]] = ("w_up", "w_gate", "w_down")
+    carried: ClassVar[tuple[str, str] | None] = ("x", "out")
+
+    hidden: Annotated[int, Option("Width of the model (columns).", least=1)]
+    ffn: Annotated[int, Option("Width between the two matmuls.", least=1)]
+    m: Annotated[int, Option("Tokens (rows).", least=1)] = 16
+    gated: Annotated[bool, Option("down(silu(gate(x)) * up(x)), or without gate.")] = False
+    activation: Annotated[
+        Activation, Option("Between the matmuls", metavar="NAME", names={a.value: a for a in Activation})
+    ] = Activation.GELU_TANH
+    dtype: DTypeField = bf16
+    checkpoint: Annotated[
+        Path | None,
+        Option("A safetensors file; only the named tensors are read.", metavar="FILE", group=_STORED),
+    ] = None
+    up: Annotated[str | None, Option("Up-projection, (ffn, hidden).", metavar="NAME", group=_STORED)] = None
+    down: Annotated[str | None, Option("Down-projection, (hidden, ffn).", metavar="NAME", group=_STORED)] = None
+    gate: Annotated[
+        str | None, Option("Gate projection, if the FFN is gated.", metavar="NAME", group=_STORED)
+    ] = None
+
+    def __post_init__(self) -> None:
+        if self.gated and self.activation is not Activation.SILU:
+            raise ShapeError(
+                f"a gated FFN uses silu, not {self.activation.value}; use that activation, or no gate"
+            )
+        stored = [name for name in ("up", "down", "gate") if getattr(self, name) is not None]
+        if self.checkpoint is None:
+            if stored:
+                raise ArgumentError(f"{stored[0]} names a weight of a checkpoint; pass the checkpoint too")
+            return
+        shape, _ = _stored_shape(self.checkpoint, self.up, self.down, self.gate, self.activation)
+        if shape != self.shape:
+            raise ShapeError(f"checkpoint {str(self.checkpoint)!r} has an FFN of {shape}, not of {self.shape}")
+
+    @classmethod
+    def of(cls, given: Mapping[str, Any], gpu: bool, preset: str | None = None) -> Self:
+        """As of any workload; a gate brings SiLU with it, and a checkpoint fixes the shape."""
+        if given.get("checkpoint") is None:
+            name = preset or (cls.on_gpu if gpu else cls.on_cpu)
+            usual = cls.presets.get(name, {}).get("gated", False)
+            if given.get("gated", usual) and not usual:
+                given = {"activation": Activation.SILU, **given}
+            return super().of(given, gpu, preset)
+        fixed = (["preset"] if preset else []) + [name for name in ("hidden", "ffn", "gated") if name in given]
+        if fixed:
+            raise ArgumentError(
+                f"{', '.join(fixed)} cannot be combined with a checkpoint, which fixes the shape; leave it out"
+            )
+        up, down, gate, activation = (given.get(name) for name in ("up", "down", "gate", "activation"))
+        shape, dtype = _stored_shape(given["checkpoint"], up, down, gate, activation)
+        return super().of({"dtype": dtype, **given, **vars(shape)}, gpu)
+
+    @property
+    def shape(self) -> FFNShape:
+        """Its widths, activation and gate."""
+        return FFNShape(self.hidden, self.ffn, self.activation, self.gated)
+
+    @property
+    def title(self) -> str:
+        kind = "gated FFN" if self.gated else "FFN"
+        return f"{kind}, {self.m} tokens, {self.hidden} to {self.ffn} to {self.hidden}, {self.dtype}"
+
+    @property
+    def flops(self) -> float:
+        return 2.0 * self.m * self.hidden * self.ffn * (2 + self.gated)
+
+    def graph(self, device: DeviceSpec, tile: Tile | None = None) -> Graph:
+        up = down = matmul_tile(self.m, device, tile)
+        return ffn(self.m, self.shape, self.dtype, up, down)
+
+    def dense(self, xp: Any, tensors: Mapping[str, Any]) -> Mapping[str, Any]:
+        x, up, down = tensors["x"], tensors["w_up"], tensors["w_down"]
+        if self.gated:
+            hidden = activate(xp, Activation.SILU, x @ tensors["w_gate"].T) * (x @ up.T)
+        else:
+            hidden = activate(xp, self.activation, x @ up.T)
+        return {"out": hidden @ down.T}
+
+    def layer(self, torch: Any, x: Any, run: Callable[[Any], Any]) -> Any:
+        return x + run(torch.nn.functional.rms_norm(x, x.shape[-1:]))
+
+    def inputs(self, seed: int) -> Inputs:
+        """x is drawn, and weights too unless a checkpoint has them."""
+        drawn = dict(super().inputs(seed))
+        if self.checkpoint is not None:
+            file = Checkpoint.open(self.checkpoint)
+            for name, stored in (("w_up", self.up), ("w_down", self.down), ("w_gate", self.gate)):
+                if stored is not None:
+                    drawn[name] = round_to(file.read(stored), self.dtype)
+        return drawn
+
+
+def _stored_shape(
+    checkpoint: Path, up: str | None, down: str | None, gate: str | None, activation: Activation | None
+) -> tuple[FFNShape, DType]:
+    if up is None or down is None:
+        raise ArgumentError("a checkpoint needs the names of up and down, and of gate if the FFN is gated")
+    return ffn_shape(Checkpoint.open(checkpoint), up, down, gate, activation)
+
+
+def activate(xp: Any, activation: Activation, x: Any) -> Any:
+    """An activation of an array of NumPy or torch, whose own functions are used: that is what a user writes."""
+    if xp is np:
+        return activation(x)
+    functional = xp.nn.functional
+    if activation is Activation.GELU_TANH:
+        return functional.gelu(x, approximate="tanh")
+    if activation is Activation.NONE:
+        return x
+    return functional.silu(x) if activation is Activation.SILU else functional.relu(x)

@@ -1,0 +1,207 @@
+"""Commands that take a workload: one subcommand per workload, whose fields are its options.
+
+    @per_workload(app, "plan")
+    def plan(work: Selection, schedule: ScheduleOptions, out: OutFile) -> None: ...
+
+makes ``interlace plan ffn --hidden 4096`` and ``interlace plan two-matmuls``, and for every other workload too. An
+option that a workload does not have is refused like any other that does not exist.
+"""
+
+from __future__ import annotations
+
+import glob
+import inspect
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Annotated, Any, ClassVar
+
+import typer
+from typer.core import TyperGroup
+
+from interlace import workloads
+from interlace.cli.console import bad_input
+from interlace.cli.names import Names
+from interlace.cli.options import Spreads, add_command
+from interlace.workloads.base import Option, Workload, options
+
+#: As the list of subcommands shows a plan file.
+PLAN_FILE = "PLAN.json"
+
+
+@dataclass(frozen=True)
+class Selection:
+    """Which workload, as the command line says it.
+
+    Attributes:
+        kind: its class.
+        given: values of those fields that were given; of the size where several are taken, see ``sizes``.
+        preset: the name of one, if that was given.
+        sizes: values of the field that is the workload's size, where several are taken; none for the default.
+    """
+
+    kind: type[Workload]
+    given: Mapping[str, Any]
+    preset: str | None = None
+    sizes: tuple[int, ...] = ()
+
+    def on(self, gpu: bool, **fields: Any) -> Workload:
+        """The workload, with defaults for a GPU or for a CPU.
+
+        Raises:
+            BadInput: there is no such workload.
+        """
+        with bad_input():
+            return self.kind.of({**self.given, **fields}, gpu, self.preset)
+
+    def each(self, gpu: bool) -> list[Workload]:
+        """The workload in every size, each once."""
+        sizes = dict.fromkeys(self.sizes or self.kind.sizes)
+        return [self.on(gpu, **{self.kind.size: size}) for size in sizes]
+
+
+class WorkloadGroup(TyperGroup):
+    """Subcommands by workload, made when they are needed, and by plan file where a command runs those."""
+
+    per_workload: ClassVar[Callable[..., None] | None] = None
+    several: ClassVar[bool] = False
+    per_plan: ClassVar[Callable[..., None] | None] = None
+    _completed: tuple[str, ...] = ()  # plan files that a shell is shown
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        if cmd_name not in self.commands and cmd_name in self._kinds():
+            kind = self._kinds()[cmd_name]
+            self.commands[cmd_name] = _made(kind.name, self.per_workload, kind.summary(), _options(kind, self.several))
+        if cmd_name not in self.commands and self.per_plan is not None and _is_plan(cmd_name):
+            return _made(PLAN_FILE, self.per_plan, "A plan that `interlace plan` wrote.")
+        return super().get_command(ctx, cmd_name)
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        names = list(dict.fromkeys([*self._kinds(), *super().list_commands(ctx)]))
+        if self.per_plan is None:
+            return names
+        return [*names, *(self._completed if ctx.resilient_parsing else (PLAN_FILE,))]
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        name = args[0]
+        command = self.get_command(ctx, name)
+        if command is not None and command.name == PLAN_FILE:
+            return name, command, args  # the path is the command's argument too
+        if command is not None or name.startswith("-") or ctx.resilient_parsing:
+            return super().resolve_command(ctx, args)
+        if _is_plan(name):
+            ctx.fail(f"{name!r} is a plan already; `interlace verify` proves it, `interlace run` runs it")
+        other = ", or a plan file" if self.per_plan is not None else ""
+        ctx.fail(f"unknown workload {name!r}; use one of {', '.join(self._kinds())}{other}")
+
+    def shell_complete(self, ctx: Any, incomplete: str) -> Any:
+        self._completed = tuple(sorted(glob.glob(f"{glob.escape(incomplete)}*.json")))
+        return super().shell_complete(ctx, incomplete)
+
+    def _kinds(self) -> dict[str, type[Workload]]:
+        return {kind.name: kind for kind in workloads.WORKLOADS} if self.per_workload is not None else {}
+
+
+def _is_plan(text: str) -> bool:
+    """Whether it is meant as the path of a plan: what ends in .json, or is there."""
+    return text.endswith(".json") or os.path.exists(text)
+
+
+def group(app: typer.Typer, name: str, help_text: str) -> typer.Typer:
+    """A command that takes a workload, as a group of subcommands."""
+    commands = typer.Typer(
+        cls=type("WorkloadGroup", (WorkloadGroup,), {}),
+        help=help_text,
+        no_args_is_help=True,
+        subcommand_metavar="WORKLOAD [OPTIONS]",
+        options_metavar="",
+    )
+    app.add_typer(commands, name=name)
+    return commands
+
+
+def per_workload(
+    commands: typer.Typer, *, several: bool = False
+) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Add a subcommand for every workload; the function's parameter of type ``Selection`` becomes the options of each.
+
+    Args:
+        commands: the group.
+        several: whether the size of the workload may be given more than once.
+    """
+
+    def add(function: Callable[..., None]) -> Callable[..., None]:
+        kind: Any = commands.info.cls
+        kind.per_workload, kind.several = staticmethod(function), several
+        return function
+
+    return add
+
+
+def plan_file(commands: typer.Typer) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Add the subcommand that takes a plan file in place of a workload."""
+
+    def add(function: Callable[..., None]) -> Callable[..., None]:
+        kind: Any = commands.info.cls
+        kind.per_plan = staticmethod(function)
+        return function
+
+    return add
+
+
+def _made(name: str, function: Any, summary: str, spreads: Spreads | None = None) -> Any:
+    """One subcommand."""
+    alone = typer.Typer(add_completion=False, rich_markup_mode="markdown")
+    add_command(alone, name, function, spreads or {}, summary)
+    return typer.main.get_command(alone)
+
+
+def _options(kind: type[Workload], several: bool) -> Spreads:
+    """The options that stand for a ``Selection`` of a workload."""
+    parameters = _parameters(kind, several)
+
+    def select(given: dict[str, Any]) -> Selection:
+        values = {p.name: given.pop(p.name) for p in parameters}
+        preset = values.pop("preset")
+        sizes = tuple(values.pop(kind.size) or ()) if several else ()
+        return Selection(kind, {n: v for n, v in values.items() if v is not None}, preset, sizes)
+
+    return {Selection: (parameters, select)}
+
+
+def _parameters(kind: type[Workload], several: bool) -> list[inspect.Parameter]:
+    """The options of a workload; None where the default is meant."""
+    usual = f"{kind.on_gpu} on a GPU, else {kind.on_cpu}" if kind.on_gpu != kind.on_cpu else kind.on_gpu
+    preset = Names("preset", {name: name for name in kind.presets})
+    option = Option(f"Values of the options below ({usual})", metavar="NAME", names=preset.plain)
+    found = [_parameter("preset", object, option, False, "preset")]
+    for name, (field, field_type, option) in options(kind).items():
+        many = several and name == kind.size
+        if many:
+            listed = ", ".join(map(str, kind.sizes))
+            option = replace(option, help=f"{option.help.rstrip('.')}; may be repeated. {listed} by default.")
+        elif option.names is not None:
+            default = next((n for n, value in option.names.items() if value == field.default), None)
+            if default is not None and not any(name in values for values in kind.presets.values()):
+                option = replace(option, help=f"{option.help}, {default} by default")
+        elif isinstance(field.default, int) and not isinstance(field.default, bool):
+            option = replace(option, help=f"{option.help.rstrip('.')}; {field.default} by default.")
+        found.append(_parameter(name, field_type, option, many, name))
+    return found
+
+
+def _parameter(name: str, kind: type, option: Option, many: bool, what: str) -> inspect.Parameter:
+    flag = f"--{name.replace('_', '-')}"
+    flags = f"{flag}/--no-{flag[2:]}" if kind is bool else flag
+    given: dict[str, Any] = {"help": option.help, "metavar": option.metavar, "rich_help_panel": option.group}
+    base: Any = kind if kind in (int, bool, str, Path) else str
+    if option.names is not None:
+        choices: Names[Any] = Names(what, option.names)
+        given |= {"parser": choices.parse, "autocompletion": choices.complete}
+        given["help"] = f"{option.help}: {choices.listing}."
+    elif kind is int:
+        given["min"] = option.least
+    taken = list[base] if many else base
+    annotation: Any = Annotated[taken | None, typer.Option(flags, **given)]
+    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation)

@@ -1,0 +1,240 @@
+"""A workload: a problem that people run, in one class.
+
+Its fields are the problem, and its options on the command line. One file holds a workload, and one line of
+``interlace.workloads`` registers it; every command then takes it:
+
+    @dataclass(frozen=True)
+    class Scale(Workload):
+        "``y = 2 * x`` for x of n numbers."
+
+        name: ClassVar[str] = "scale"
+        presets: ClassVar[Presets] = {"small": {"n": 256}, "large": {"n": 1 << 24}}
+        on_cpu: ClassVar[str] = "small"
+        on_gpu: ClassVar[str] = "large"
+        size: ClassVar[str] = "n"
+        weights: ClassVar[tuple[str, ...]] = ("x",)
+
+        n: Annotated[int, Option("Numbers.", least=1)]
+
+        def graph(self, device, tile=None): ...
+        def dense(self, xp, tensors): return {"y": 2 * tensors["x"]}
+        flops = property(lambda self: float(self.n))
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from dataclasses import MISSING, Field, dataclass, fields
+from enum import Enum
+from pathlib import Path
+from typing import Annotated, Any, ClassVar, Self, get_args, get_origin, get_type_hints
+
+import numpy as np
+from numpy.typing import NDArray
+
+from interlace.core.devices import CPU, DeviceSpec
+from interlace.core.dtypes import DTYPES, DType
+from interlace.core.errors import ArgumentError
+from interlace.core.rounding import round_to
+from interlace.graph.graph import Graph
+from interlace.kernels.matmul import MatmulTile
+from interlace.policies.sync import RowSync, SyncPolicy
+
+#: Values of fields by the name of a preset.
+Presets = Mapping[str, Mapping[str, Any]]
+Inputs = Mapping[str, NDArray[np.float32]]
+
+
+@dataclass(frozen=True)
+class Option:
+    """What the command line says of a field and takes for it.
+
+    Attributes:
+        help: one sentence.
+        least: smallest number.
+        metavar: what stands for the value.
+        names: values by name; of a field that is neither a number, a bool, a text nor a path.
+        group: under which heading.
+    """
+
+    help: str
+    least: int | None = None
+    metavar: str | None = None
+    names: Mapping[str, Any] | None = None
+    group: str = "Shape"
+
+
+@dataclass(frozen=True)
+class Tile:
+    """Extents of an op's output tile and of one chunk of its reduction."""
+
+    m: int
+    n: int
+    k: int = 64
+
+
+#: The field of a workload whose tensors all have one dtype.
+DTypeField = Annotated[DType, Option("Of all tensors", metavar="DTYPE", names={d.name: d for d in DTYPES})]
+
+
+@dataclass(frozen=True)
+class Workload(ABC):
+    """A problem. Every field is annotated with an ``Option``.
+
+    Attributes:
+        name: on the command line and in records.
+        presets: known problems by name; fields that one leaves out have the class's default.
+        on_cpu, on_gpu: the preset that is meant where none is named.
+        size: the field that varies where several sizes are measured.
+        sizes: which of them, unless told.
+        record: of which presets, in which sizes, the project keeps measurements; the preset of a GPU in ``sizes`` if
+            it is empty.
+        weights: inputs that each layer of a model has its own of: measurements rotate over sets of them that the L2
+            does not hold.
+        policy: tile synchronisation that suits it.
+        blocks: workers per SM that suit it.
+        carried: (input, output) that a layer of a model passes on; see ``layer``.
+    """
+
+    name: ClassVar[str]
+    presets: ClassVar[Presets]
+    on_cpu: ClassVar[str]
+    on_gpu: ClassVar[str]
+    size: ClassVar[str] = "m"
+    sizes: ClassVar[tuple[int, ...]] = (16, 256)
+    record: ClassVar[Mapping[str, tuple[int, ...]]] = {}
+    weights: ClassVar[tuple[str, ...]]
+    policy: ClassVar[SyncPolicy] = RowSync()
+    blocks: ClassVar[int] = 1
+    carried: ClassVar[tuple[str, str] | None] = None
+
+    @abstractmethod
+    def graph(self, device: DeviceSpec, tile: Tile | None = None) -> Graph:
+        """The problem in tiles of every op as given, else as they suit the device.
+
+        Raises:
+            GraphError: no such problem, or no such tiles.
+        """
+
+    @abstractmethod
+    def dense(self, xp: Any, tensors: Mapping[str, Any]) -> Mapping[str, Any]:
+        """The outputs without any tiling, as a user of ``xp`` writes it: NumPy or torch.
+
+        It is what results are compared with, in float64, and in torch also what they are timed against, so it uses
+        torch's own functions there.
+        """
+
+    @property
+    @abstractmethod
+    def flops(self) -> float:
+        """Floating-point operations of one run, without those on rows that only fill a tile."""
+
+    @property
+    def title(self) -> str:
+        """The problem for people."""
+        return ", ".join([self.name, *self.described()])
+
+    def layer(self, torch: Any, x: Any, run: Callable[[Any], Any]) -> Any:
+        """What a layer of a model makes of x, where ``run`` is this problem from ``carried``'s input to its output."""
+        return run(x)
+
+    def inputs(self, seed: int) -> Inputs:
+        """Every input, rounded to its dtype and held in float32; see ``draw``."""
+        return draw(self.graph(CPU), seed)
+
+    @classmethod
+    def summary(cls) -> str:
+        """What it is, in a line."""
+        return (cls.__doc__ or cls.name).strip().splitlines()[0].rstrip(".")
+
+    def facts(self) -> dict[str, Any]:
+        """The problem as JSON."""
+        return {"name": self.name} | {f.name: _plain(getattr(self, f.name)) for f in fields(self)}
+
+    def described(self, *without: str) -> list[str]:
+        """The fields in words, without those named and those that are not set."""
+        words = []
+        for name, value in self.facts().items():
+            if name != "name" and name not in without and value is not None and value is not False:
+                words.append(name if value is True else f"{name} {value}")
+        return words
+
+    @classmethod
+    def of(cls, given: Mapping[str, Any], gpu: bool, preset: str | None = None) -> Self:
+        """The problem whose fields are as given, else as the preset has them, else by default.
+
+        Args:
+            given: values by field.
+            gpu: whether it is for a GPU, which decides the preset that is meant where none is named.
+            preset: its name.
+
+        Raises:
+            ArgumentError: no such preset or field, a field without a value, or fields that do not go together.
+        """
+        name = preset or (cls.on_gpu if gpu else cls.on_cpu)
+        if name not in cls.presets:
+            raise ArgumentError(f"workload {cls.name!r} has no preset {name!r}; use one of {', '.join(cls.presets)}")
+        known = {f.name: f for f in fields(cls)}
+        unknown = [field for field in given if field not in known]
+        if unknown:
+            raise ArgumentError(f"workload {cls.name!r} has no {', '.join(unknown)}; it has {', '.join(known)}")
+        values = {**cls.presets[name], **given}
+        missing = [f.name for f in known.values() if f.default is MISSING and f.name not in values]
+        if missing:
+            raise ArgumentError(f"preset {name!r} of workload {cls.name!r} has no {', '.join(missing)}; give it")
+        return cls(**values)
+
+
+def options(workload: type[Workload]) -> dict[str, tuple[Field[Any], type, Option]]:
+    """For each field by name: the field, its type without ``None``, and its option.
+
+    Raises:
+        ArgumentError: a field without an option.
+    """
+    hints = get_type_hints(workload, include_extras=True)
+    found = {}
+    for field in fields(workload):
+        base, *metadata = get_args(hints[field.name]) if get_origin(hints[field.name]) is Annotated else [object]
+        option = next((m for m in metadata if isinstance(m, Option)), None)
+        if option is None:
+            raise ArgumentError(f"workload {workload.name!r}: field {field.name!r} has no Option; annotate it with one")
+        kind = next((part for part in get_args(base) if part is not type(None)), base)
+        found[field.name] = field, kind, option
+    return found
+
+
+_CPU_TILE = MatmulTile(16, 64, 64)  # small, so that small graphs still have several waves
+
+
+def matmul_tile(m: int, device: DeviceSpec, tile: Tile | None) -> MatmulTile:
+    """A tile of a matmul over m rows, as given, else as it suits the device."""
+    if tile is not None:
+        return MatmulTile(tile.m, tile.n, tile.k)
+    return MatmulTile.heuristic(m) if device.architecture else _CPU_TILE
+
+
+def draw(graph: Graph, seed: int) -> Inputs:
+    """Random inputs of a graph, rounded to their dtypes and held in float32.
+
+    Vectors and x are drawn from N(0, 1) and other matrices, which are weights, from N(0, 1 / fan-in), so that values
+    keep their size through the graph.
+    """
+    random = np.random.default_rng(seed)
+    drawn = {}
+    for name in graph.inputs:
+        tensor = graph.tensor(name)
+        values = random.standard_normal(tensor.shape, np.float32)
+        if name != "x" and len(tensor.shape) > 1:
+            values *= np.float32(tensor.shape[-1] ** -0.5)
+        drawn[name] = round_to(values, tensor.dtype)
+    return drawn
+
+
+def _plain(value: Any) -> Any:
+    """A field's value as JSON."""
+    if isinstance(value, DType):
+        return value.name
+    if isinstance(value, Enum):
+        return value.value
+    return str(value) if isinstance(value, Path) else value

@@ -1,0 +1,171 @@
+"""Workloads: fields, presets and inputs; and every command on one that the package does not know."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from interlace import workloads
+from interlace.core.devices import CPU, H200
+from interlace.core.dtypes import fp16, fp32
+from interlace.core.errors import ArgumentError, ShapeError
+from interlace.executors.reference import ReferenceExecutor
+from interlace.kernels.matmul import Activation
+from interlace.planner.build import Choices, build
+from interlace.workloads import FFN, WORKLOADS, OneMatmul, TwoCopies, Workload
+from interlace.workloads.base import Tile, options
+
+from .commands import fail, succeed
+from .toy import Ladder
+
+KINDS = [*WORKLOADS, Ladder]
+each = pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
+
+
+@each
+def test_the_graph_in_tiles_computes_what_is_dense(kind: type[Workload]) -> None:
+    problem = kind.of({kind.size: 33}, gpu=False)
+    inputs = problem.inputs(0)
+    right = problem.dense(np, {name: value.astype(np.float64) for name, value in inputs.items()})
+    for tile in (None, Tile(32, 32, 16)):
+        graph = problem.graph(CPU, tile)
+        assert (set(inputs), set(right)) == (set(graph.inputs), set(graph.outputs))
+        found = ReferenceExecutor(build(graph, Choices(3, policy=problem.policy))).run(inputs)
+        for name, value in right.items():
+            assert np.linalg.norm(found[name] - value) <= 1e-12 * np.linalg.norm(value)
+
+
+@each
+def test_the_dense_meaning_is_the_same_in_torch_and_is_traced_whole(kind: type[Workload]) -> None:
+    torch = pytest.importorskip("torch")
+    problem = kind.of({}, gpu=False)
+    inputs = {name: value.astype(np.float64) for name, value in problem.inputs(0).items()}
+    right = problem.dense(np, inputs)
+    tensors = {name: torch.from_numpy(value) for name, value in inputs.items()}
+    compiled = torch.compile(lambda t: problem.dense(torch, t), backend="eager", fullgraph=True)
+    for run in (lambda t: problem.dense(torch, t), compiled):
+        for name, value in run(tensors).items():
+            assert np.linalg.norm(value.numpy() - right[name]) <= 1e-12 * np.linalg.norm(right[name])
+
+
+@each
+def test_every_field_is_an_option_and_every_preset_a_problem(kind: type[Workload]) -> None:
+    fields = options(kind)
+    assert kind.size in fields
+    assert {kind.on_cpu, kind.on_gpu} | set(kind.record) <= set(kind.presets)
+    for gpu in (False, True):
+        for name in kind.presets:
+            problem = kind.of({}, gpu, name)
+            graph = problem.graph(H200)
+            assert set(problem.weights) & set(graph.inputs)
+            assert problem.facts().keys() == {"name", *fields}
+            json.dumps(problem.facts())
+            assert kind.of({n: getattr(problem, n) for n in fields if getattr(problem, n) is not None}, gpu) == problem
+
+
+def test_fields_that_are_given_stand_before_the_preset_and_the_preset_before_the_default() -> None:
+    assert FFN.of({}, gpu=False) == FFN(384, 1536, 16)
+    assert FFN.of({}, gpu=True).shape == workloads.MODELS["llama3-8b"]
+    found = FFN.of({"ffn": 256, "dtype": fp16}, gpu=True, preset="minilm")
+    assert found == FFN(384, 256, 16, dtype=fp16)
+    gated = FFN.of({"gated": True}, gpu=False)
+    assert (gated.gated, gated.activation) == (True, Activation.SILU)
+    plain = FFN.of({"gated": False}, gpu=True)
+    assert (plain.gated, plain.activation) == (False, Activation.SILU)
+
+
+@pytest.mark.parametrize(
+    ("kind", "given", "preset", "error", "message"),
+    [
+        (FFN, {}, "gpt", ArgumentError, "workload 'ffn' has no preset 'gpt'; use one of llama3-8b, llama3-70b-tp8"),
+        (OneMatmul, {"ffn": 3}, None, ArgumentError, "workload 'one-matmul' has no ffn; it has m, n, k, dtype"),
+        (FFN, {"gated": True, "activation": Activation.RELU}, None, ShapeError, "a gated FFN uses silu, not relu"),
+        (FFN, {"down": "w"}, None, ArgumentError, "down names a weight of a checkpoint; pass the checkpoint too"),
+    ],
+)
+def test_what_is_no_problem_says_so(
+    kind: type[Workload], given: dict[str, Any], preset: str | None, error: type[Exception], message: str
+) -> None:
+    with pytest.raises(error, match=message):
+        kind.of(given, False, preset)
+
+
+def test_a_field_without_an_option_or_a_value_is_named() -> None:
+    @dataclass(frozen=True)
+    class Bare(TwoCopies):
+        depth: int = 3
+
+    with pytest.raises(ArgumentError, match="field 'depth' has no Option"):
+        options(Bare)
+    part = type("Part", (TwoCopies,), {"presets": {"small": {"m": 3}}})
+    with pytest.raises(ArgumentError, match="preset 'small' of workload 'two-copies' has no n; give it"):
+        part.of({}, False, "small")
+
+
+def test_a_cpu_of_any_name_has_the_tiles_of_a_cpu() -> None:
+    problem, here = FFN(64, 128, 256), replace(CPU, name="CPU (x86_64)")
+    assert [problem.graph(device).op("up").grid for device in (CPU, here, H200)] == [(16, 2), (16, 2), (2, 1)]
+
+
+def test_flops_are_those_of_the_problem_and_not_of_whole_tiles() -> None:
+    assert FFN(64, 128, 3, gated=True, activation=Activation.SILU).flops == 2 * 3 * 64 * 128 * 3
+    assert FFN(64, 128, 3).flops == 2 * 3 * 64 * 128 * 2
+    assert OneMatmul(3, 5, 7).flops == 2 * 3 * 5 * 7
+
+
+def test_titles_name_what_is_set() -> None:
+    ladder = Ladder(64, dtype=fp32)
+    assert ladder.title == "ladder, width 64, rows 32, dtype fp32"
+    assert replace(ladder, residual=True).described("rows") == ["width 64", "residual", "dtype fp32"]
+
+
+# ---------------------------------------------------------------- every command on a workload of one's own
+
+
+@pytest.fixture
+def ladder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """One line registers it."""
+    monkeypatch.setattr(workloads, "WORKLOADS", (*WORKLOADS, Ladder))
+    return tmp_path
+
+
+def test_run_takes_it(ladder: Path) -> None:
+    shown = succeed("run", "ladder", "--device", "cpu", "--residual", "--rows", 40, "--json", ladder / "r.json")
+    assert "ladder, width 64, rows 40, residual, dtype bf16" in " ".join(shown.split())
+    record = json.loads((ladder / "r.json").read_text())
+    workload = {"name": "ladder", "width": 64, "rows": 40, "residual": True, "dtype": "bf16", "seed": 0}
+    assert record["workload"] == workload
+    assert [e["relative_error"] < 1e-12 for e in record["executors"]] == [True, True]
+    assert "No such option: --hidden" in fail(2, "run", "ladder", "--hidden", 3)
+
+
+def test_plan_and_verify_and_trace_take_it(ladder: Path) -> None:
+    path = ladder / "plan.json"
+    succeed("plan", "ladder", "--device", "cuda", "--preset", "low", "--tile", "16x16", "--out", path)
+    assert [op["grid"] for op in json.loads(path.read_text())["graph"]["ops"]] == [[2, 4]] * 3
+    assert "safe" in succeed("verify", path)
+    succeed("trace", "ladder", "--device", "cpu", "--out", ladder / "t.json")
+    slices = [e for e in json.loads((ladder / "t.json").read_text())["traceEvents"] if e.get("cat") == "work"]
+    assert {e["name"] for e in slices} == {"step0", "step1", "step2"}
+
+
+def test_traffic_takes_it(ladder: Path) -> None:
+    succeed("traffic", "ladder", "--preset", "low", "--tile", "16x16x16", "--sweep", "--json", ladder / "t.json")
+    told = json.loads((ladder / "t.json").read_text())
+    assert told["tiles"] == "step0 16x16x16, step1 16x16x16, step2 16x16x16"
+    assert told["loads"] == 3 * 8 * 2 * 4
+    fewest = 2 * (3 * 64 * 64 + 32 * 64)
+    assert all(order["dram_read_bytes"] >= order["compulsory_bytes"] == fewest for order in told["orders"])
+    assert "serpentine" in {order["order"] for order in told["orders"]}
+
+
+def test_explain_takes_it(ladder: Path) -> None:
+    succeed("explain", "ladder", "--device", "cuda", "--json", ladder / "why.json")
+    told = json.loads((ladder / "why.json").read_text())
+    assert [op["op"] for op in told["ops"]] == ["step0", "step1", "step2"]
+    assert told["predicted_us"] <= told["plain_us"]
