@@ -12,13 +12,14 @@ import sys
 import torch
 
 from interlace.bench.hopper import ROWS
-from interlace.workloads.hopper import hopper_executor, hopper_setting
+from interlace.deploy import deployment, here
+from interlace.workloads import ffn
 
 
 def main(row: str, m: int) -> None:
     """Four runs on random data; the last is the one to count."""
-    shape = ROWS[row].shape
-    executor = hopper_executor(m, shape, hopper_setting(m, shape))
+    launch = deployment(ffn(m, ROWS[row].shape), here())
+    executor = launch.make(launch.default)
     graph = executor.plan.graph
     tensors = {name: executor.empty(name) for name in (*graph.inputs, *graph.outputs)}
     for name in graph.inputs:

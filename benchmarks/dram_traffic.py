@@ -18,7 +18,9 @@ from interlace.bench.counters import count_launches
 from interlace.bench.hopper import MEASURES, ROWS
 from interlace.bench.record import write_record
 from interlace.cli.names import ORDERS
-from interlace.workloads.hopper import hopper_plan, hopper_setting
+from interlace.deploy import Deployment
+from interlace.executors.hopper import HopperExecutor
+from interlace.policies.setting import Setting
 
 METRICS = {
     "dram_read_bytes": "dram__bytes_read.sum",
@@ -54,11 +56,13 @@ class Case:
         if self.name == "matmul":
             graph = il.workloads.one_matmul(self.m, self.n, self.k, tile=il.MatmulTile(*self.tile, 4, 8))
             return il.build(graph, il.Choices(WORKERS, order=ORDERS.parse(self.order)))
-        shape = ROWS[self.name].shape
-        setting = hopper_setting(self.m, shape)
+        launch = Deployment(il.workloads.ffn(self.m, ROWS[self.name].shape), il.H200, HopperExecutor)
+        setting = launch.default
         if self.order:
-            setting = replace(setting, group=int(self.order.partition(":")[2]), level_up=False, level_down=False)
-        return hopper_plan(self.m, shape, setting)
+            group = int(self.order.partition(":")[2])
+            ops = tuple((name, replace(op, group=group, split_tail=False)) for name, op in setting.ops)
+            setting = Setting(ops, setting.in_flight)
+        return launch.plan(setting)
 
 
 def cases() -> list[Case]:

@@ -3,7 +3,8 @@
     python benchmarks/planner_choice.py benchmarks/results/planner-h200.json
 
 Needs a Hopper GPU. Of each FFN two tilings under six orders, what the planner's search ends with, variants of its
-splits, and the default of ``workloads/hopper``, which measurements made; all of one FFN are replayed interleaved.
+splits, and the default of ``kernels/matmul/gluon_tuning``, which measurements made; all of one FFN are replayed
+interleaved.
 """
 
 from __future__ import annotations
@@ -20,13 +21,16 @@ from interlace.bench.hopper import MEASURES, OPTIONS, ROWS
 from interlace.bench.problem import FFNProblem
 from interlace.bench.record import write_record
 from interlace.bench.timing import median_us
+from interlace.executors.hopper import HopperExecutor
+from interlace.kernels.matmul.gluon_tuning import RingTile
 from interlace.planner.predict import predict
 from interlace.planner.search import identity, search
+from interlace.planner.settings import retiled
 from interlace.sim.modes import hopper
-from interlace.workloads.hopper import HopperSetting, hopper_graph, hopper_plan, hopper_setting
+from interlace.workloads import ffn
 
 WORKLOADS = (("relu", 256), ("relu", 1024), ("relu", 4096), ("swiglu", 1024), ("gelu", 512), ("gelu", 2048))
-TILINGS = (HopperSetting(128, 256, 64, False, 2), HopperSetting(128, 128, 64, False, 2))
+TILES = (RingTile(128, 256, 64, False, 2), RingTile(128, 128, 64, False, 2))
 ORDERS = (il.RowMajor(), *map(il.GroupedPanels, (2, 4, 8, 16)), il.Hilbert())
 MODE = hopper(192 << 10)
 
@@ -43,15 +47,15 @@ class Contest:
 
 def contest(row: str, m: int) -> Contest:
     """No two of the plans are alike."""
-    shape = ROWS[row].shape
-    graphs = [hopper_graph(m, shape, tiling, il.bf16) for tiling in TILINGS]
+    graph = ffn(m, ROWS[row].shape)
+    graphs = [retiled(graph, tile.setting(graph.ops)) for tile in TILES]
     found = search(graphs, il.H200, MODE)
     listed = [candidate.prediction.plan for candidate in (*found.ranking, found.plain)]
     listed += [il.build(graph, il.Choices(132, order=order)) for graph in graphs for order in ORDERS]
     for candidate in found.ranking:
         for undone in ({"split": il.Whole()}, {"policy": il.TileSync()}):
             listed.append(il.build(candidate.graph, replace(candidate.choices, **undone)))
-    default = hopper_plan(m, shape, hopper_setting(m, shape))
+    default = il.plan_graph(graph, il.H200, HopperExecutor)
     listed.append(default)
     unlike = {identity(plan): plan for plan in reversed(listed)}
     names = {key: _name(plan) for key, plan in unlike.items()}

@@ -222,7 +222,8 @@ def chosen_table(record: dict[str, Any]) -> str:
     lines += [
         "",
         f"The choice takes at most {worst - 1:.1%} more than the best plan measured, the defaults of "
-        f"`workloads/hopper.py` included; they are faster than the choice in {behind} of {len(record['rows'])} cases. "
+        "`kernels/matmul/gluon_tuning.py` included; they are faster than the choice in "
+        f"{behind} of {len(record['rows'])} cases. "
         f"Against row-major it is {record['mean_plain_over_chosen']:.2f} times as fast in the geometric mean.",
     ]
     return "\n".join(lines)

@@ -14,8 +14,8 @@ import torch
 import interlace as il
 from interlace.bench.record import write_record
 from interlace.bench.timing import median_us
+from interlace.executors.persistent import PersistentTicketExecutor
 from interlace.workloads import MODELS, ffn
-from interlace.workloads.settings import ffn_settings
 
 SHAPES = (("llama3-8b", 16), ("llama3-8b", 1024))
 
@@ -27,9 +27,8 @@ def random(*extents: int) -> torch.Tensor:
 def overhead(model: str, m: int) -> dict[str, float]:
     """Microseconds per run of the persistent executor without and with a trace."""
     shape = MODELS[model]
-    setting = ffn_settings(m, shape)[0]
-    graph = ffn(m, shape, il.bf16, setting.up, setting.down)
-    plan = il.build(graph, il.Choices(il.H200.sms, split=setting.splits, order=setting.order))
+    graph = ffn(m, shape)
+    plan = il.plan_graph(graph, executor=PersistentTicketExecutor)
     sets = [{name: random(*graph.tensor(name).shape) for name in graph.inputs} for _ in range(3)]
     out = torch.empty(m, shape.hidden, device="cuda", dtype=torch.bfloat16)
     functions: dict[str, Any] = {}

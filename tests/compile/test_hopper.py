@@ -11,7 +11,8 @@ import pytest
 import interlace as il
 from interlace.kernels.bodies import Pipeline
 from interlace.kernels.lint import count, lint, resources
-from interlace.workloads.hopper import HopperSetting, hopper_executor, hopper_setting
+
+from ..ring import Ring, hopper_executor
 
 A = il.Activation
 SHAPES = {
@@ -19,8 +20,8 @@ SHAPES = {
     "gated": il.workloads.FFNShape(4096, 14336, A.SILU, True),
     "gelu-bias": il.workloads.FFNShape(12288, 6144, A.GELU_TANH, False),
 }
-SPLIT = HopperSetting(128, 128, 64, False, 2, split_up=2, split_down=2, group=8)
-NARROW = HopperSetting(64, 64, 128, True)
+SPLIT = Ring(128, 128, 64, False, 2, (2, 2), group=8)
+NARROW = Ring(64, 64, 128, True)
 
 
 @dataclass(frozen=True)
@@ -29,15 +30,11 @@ class Variant:
 
     shape: str
     m: int
-    setting: HopperSetting | None = None
+    setting: Ring | None = None
     trace: bool = False
     jitter_s: float = 0.0
     dependent: bool = False
     dtype: str = "bf16"
-
-    @property
-    def chosen(self) -> HopperSetting:
-        return self.setting or hopper_setting(self.m, SHAPES[self.shape])
 
     @property
     def gated(self) -> bool:
@@ -74,6 +71,12 @@ class Compiled:
     smem_bytes: int
     pipeline: Pipeline
     ops: tuple[il.Op, ...]
+    split_ops: int
+
+    @property
+    def swap(self) -> bool:
+        """Whether weights are the 64-row operand."""
+        return bool(self.ops[0].param("SWAP"))
 
     def tiles(self) -> list[tuple[int, int, int, int]]:
         """Tokens, weight rows, panels along k and weights of each op."""
@@ -92,7 +95,7 @@ def compiled(variant: Variant) -> Compiled:
     executor = hopper_executor(
         variant.m,
         SHAPES[variant.shape],
-        variant.chosen,
+        variant.setting,
         il.Options(
             "meta", trace=variant.trace, jitter_s=variant.jitter_s, dependent_launch=variant.dependent
         ),
@@ -101,7 +104,8 @@ def compiled(variant: Variant) -> Compiled:
     )
     (launch,) = executor.launches()
     kernel = launch.compile_ahead()
-    return Compiled(kernel.asm["ptx"], kernel.metadata.shared, executor.pipeline, executor.plan.graph.ops)
+    split_ops = int((executor._table.parts > 1).sum())
+    return Compiled(kernel.asm["ptx"], kernel.metadata.shared, executor.pipeline, executor.plan.graph.ops, split_ops)
 
 
 each = pytest.mark.parametrize("variant", VARIANTS, ids=str)
@@ -115,9 +119,9 @@ def test_memory_order_holds_and_resources_suffice(variant: Variant) -> None:
     assert used.spill_bytes == 0
     assert not used.serialised
     # What a thread has at the launch, before warpgroups trade: 64 Ki registers over 8 warps, or over 12.
-    warps = 8 if variant.chosen.shares == 1 else 12
+    warps = 8 if kernel.pipeline.warpgroups == 1 else 12
     assert used.registers * 32 * warps <= 1 << 16
-    assert used.registers <= (248 if variant.chosen.shares == 1 else 168)
+    assert used.registers <= (248 if kernel.pipeline.warpgroups == 1 else 168)
     # Deep rings are the point: nearly all shared memory is in use, and none beyond it.
     stage = 2 * 64 * (kernel.pipeline.independent_rows + kernel.pipeline.dependent_rows)
     assert kernel.pipeline.stages >= 3
@@ -131,7 +135,7 @@ def test_every_stage_is_multiplied_in_full(variant: Variant) -> None:
     dtype = variant.dtype.replace("fp", "f")
     expected = 0
     for m, n, along, weights in kernel.tiles():
-        rows, columns = (n, m) if variant.chosen.swap else (m, n)
+        rows, columns = (n, m) if kernel.swap else (m, n)
         blocks = (rows // 64) * along * weights * (64 // 16)
         expected += blocks
         shape = f"m64n{columns}k16"  # one wgmma takes up to 256 columns
@@ -155,12 +159,12 @@ def test_every_panel_is_one_bulk_load_and_nothing_else_copies(variant: Variant) 
 
 @each
 def test_warpgroups_post_and_meet(variant: Variant) -> None:
-    setting = variant.chosen
-    posts = count(compiled(variant).ptx, r"(?:atom|red)\.global\.gpu\.release\.add\.u32")
-    meetings = count(compiled(variant).ptx, r"atom\.global\.gpu\.acq_rel\.add\.u64")
-    assert setting.shares <= posts <= 2 * setting.shares  # the compiler may share one between the ops
-    split_ops = (setting.split_up > 1 or setting.level_up) + (setting.split_down > 1 or setting.level_down)
-    assert meetings == split_ops * setting.shares
+    kernel = compiled(variant)
+    warpgroups = kernel.pipeline.warpgroups
+    posts = count(kernel.ptx, r"(?:atom|red)\.global\.gpu\.release\.add\.u32")
+    meetings = count(kernel.ptx, r"atom\.global\.gpu\.acq_rel\.add\.u64")
+    assert warpgroups <= posts <= 2 * warpgroups  # the compiler may share one between the ops
+    assert meetings == kernel.split_ops * warpgroups
 
 
 @each
@@ -215,7 +219,8 @@ def test_the_lint_finds_each_missing_proxy_fence(variant: Variant) -> None:
 
 @pytest.mark.parametrize("variant", MUTATED, ids=str)
 def test_the_lint_finds_each_missing_barrier_before_a_release(variant: Variant) -> None:
-    lines = compiled(variant).ptx.splitlines()
+    kernel = compiled(variant)
+    lines = kernel.ptx.splitlines()
     releases = places(lines, r"\b(?:atom|red)\.\S*(?:release|acq_rel)")
     assert releases
     names = set()
@@ -226,7 +231,7 @@ def test_the_lint_finds_each_missing_barrier_before_a_release(variant: Variant) 
         mutated = [*lines[: release - len(block)], *bare, *lines[release:]]
         found = [(f.rule, f.line) for f in lint("\n".join(mutated), posts=True, waits=True)]
         assert found == [("release", release + 1 - len(block) + len(bare))]
-    assert len(names) == variant.chosen.shares  # each warpgroup has a barrier of its own
+    assert len(names) == kernel.pipeline.warpgroups  # each warpgroup has a barrier of its own
 
 
 @pytest.mark.parametrize("variant", MUTATED, ids=str)

@@ -15,7 +15,8 @@ from interlace.core.errors import (
     ShapeError,
 )
 from interlace.kernels.bodies import MOST_GLUON_OPS as OPS
-from interlace.workloads.hopper import HopperSetting, hopper_executor, hopper_setting
+
+from ..ring import Ring, hopper_executor
 
 META = il.Options("meta")
 SHAPE = il.workloads.FFNShape(1024, 2048, il.Activation.RELU, False)
@@ -47,25 +48,25 @@ def test_ops_may_have_tiles_of_their_own_if_one_ring_serves_them() -> None:
 
 def test_fp32_is_sent_to_the_persistent_executor() -> None:
     with pytest.raises(DTypeError, match=r"op 'up' reads .*fp32.*persistent executor"):
-        hopper_executor(16, SHAPE, hopper_setting(16, SHAPE), META, dtype=il.fp32)
+        hopper_executor(16, SHAPE, None, META, dtype=il.fp32)
 
 
 @pytest.mark.parametrize("width", [1032, 1025])
 def test_rows_that_bulk_loads_cannot_address_are_refused(width: int) -> None:
     shape = il.workloads.FFNShape(width, 2048, il.Activation.RELU, False)
     with pytest.raises(ShapeError, match=r"op 'up' reads x.*multiple of 16 elements.*persistent executor"):
-        hopper_executor(16, shape, hopper_setting(16, shape), META)
+        hopper_executor(16, shape, None, META)
     shape = il.workloads.FFNShape(1024, width, il.Activation.RELU, False)
     with pytest.raises(ShapeError, match=r"op 'down' reads hidden.*multiple of 16 elements"):
-        hopper_executor(16, shape, hopper_setting(16, shape), META)
+        hopper_executor(16, shape, None, META)
 
 
 def test_the_interpreter_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(NoDeviceError, match="TRITON_INTERPRET=1"):
-        hopper_executor(16, SHAPE, hopper_setting(16, SHAPE), il.Options("cpu"))
+        hopper_executor(16, SHAPE, None, il.Options("cpu"))
     monkeypatch.setenv("TRITON_INTERPRET", "1")
     with pytest.raises(NoDeviceError, match="Gluon kernels do not run under the interpreter"):
-        hopper_executor(16, SHAPE, hopper_setting(16, SHAPE), il.Options("cpu"))
+        hopper_executor(16, SHAPE, None, il.Options("cpu"))
 
 
 def test_as_many_ops_as_a_launch_takes_pass_and_one_more_is_refused() -> None:
@@ -92,11 +93,11 @@ def test_a_plan_that_rests_on_one_workers_order_is_refused() -> None:
 
 def test_the_rings_depth_follows_from_the_tile() -> None:
     """227 KiB less 2 KiB and the epilogue's block, in stages of both operands."""
-    pipeline = hopper_executor(16, SHAPE, HopperSetting(16, 64, 256, True), META).pipeline
+    pipeline = hopper_executor(16, SHAPE, Ring(16, 64, 256, True), META).pipeline
     assert pipeline.stages == ((227 - 2) * 1024 - 64 * 16 * 2) // ((16 + 64) * 256 * 2) == 5
     assert (pipeline.independent_rows, pipeline.dependent_rows) == (64 * 4, 16 * 4)
     assert (pipeline.in_flight, pipeline.warpgroups) == (3, 1)
-    limited = hopper_executor(16, SHAPE, HopperSetting(16, 64, 256, True, in_flight=2), META).pipeline
+    limited = hopper_executor(16, SHAPE, Ring(16, 64, 256, True, in_flight=2), META).pipeline
     assert (limited.stages, limited.in_flight) == (5, 2)
 
 
@@ -119,10 +120,10 @@ def test_weights_that_an_earlier_op_writes_are_refused() -> None:
 
 
 UNFIT = {
-    "half a panel per stage": HopperSetting(16, 64, 32, True),
-    "half a 64-row operand per warpgroup": HopperSetting(16, 64, 64, True, 2),
-    "stages larger than shared memory": HopperSetting(256, 256, 256, False, 2),
-    "more rows than a bulk load brings": HopperSetting(512, 64, 64, False, 2),
+    "half a panel per stage": Ring(16, 64, 32, True),
+    "half a 64-row operand per warpgroup": Ring(16, 64, 64, True, 2),
+    "stages larger than shared memory": Ring(256, 256, 256, False, 2),
+    "more rows than a bulk load brings": Ring(512, 64, 64, False, 2),
 }
 
 

@@ -7,9 +7,9 @@ from collections.abc import Callable, Mapping
 import torch
 
 import interlace as il
-from interlace.workloads.hopper import HopperSetting, hopper_executor, hopper_setting
 
 from ..cases import Answer, Case, split, workload
+from ..ring import Ring, hopper_executor
 
 HIDDEN, FFN = 400, 1104  # no multiples of any tile
 
@@ -98,14 +98,12 @@ def ffn_answer(shape: il.workloads.FFNShape) -> Answer:
 def hopper(
     m: int,
     shape: il.workloads.FFNShape,
-    setting: HopperSetting | None = None,
+    setting: Ring | None = None,
     dtype: str = "bf16",
     workers: int = 132,
     bias: bool = False,
     **options: object,
 ) -> tuple[il.HopperExecutor, Case]:
-    """An FFN on the Hopper executor, by default as ``hopper_setting`` says, and its answer."""
-    run = hopper_executor(
-        m, shape, setting or hopper_setting(m, shape), il.Options(**options), il.dtype(dtype), workers, bias
-    )
+    """An FFN on the Hopper executor, by default as the rules tile it, and its answer."""
+    run = hopper_executor(m, shape, setting, il.Options(**options), il.dtype(dtype), workers, bias)
     return run, Case(run.plan.graph, ffn_answer(shape), "cuda")

@@ -10,9 +10,9 @@ import torch
 
 import interlace as il
 from interlace.core.errors import HangError
-from interlace.workloads.hopper import HopperSetting, hopper_setting
 
 from ..cases import Case, Tensors, relative_error
+from ..ring import Ring
 from .cases import FFNS, ffn_answer, ffn_shape, hopper
 
 TOKENS = [*range(1, 21), 31, 33, 64, 100, 128, 129, 255, 300, 511, 1000, 4097]
@@ -72,17 +72,17 @@ def test_biases_are_added_before_and_after_the_activation(m: int) -> None:
 
 #: Stages hold 128 elements of k or more, so that both weights of a gated op have whole panels.
 SETTINGS = {
-    "swapped, 1 warpgroup": HopperSetting(32, 64, 256, True),
-    "swapped, 2 warpgroups": HopperSetting(64, 128, 128, True, 2),
-    "not swapped, 1 warpgroup": HopperSetting(64, 128, 128, False),
-    "not swapped, 2 warpgroups": HopperSetting(128, 64, 128, False, 2, group=4),
-    "swapped, 1 warpgroup, both split": HopperSetting(64, 64, 128, True, split_up=2, split_down=3),
-    "swapped, 2 warpgroups, both split": HopperSetting(32, 128, 128, True, 2, split_up=3, split_down=2),
-    "not swapped, 1 warpgroup, both split": HopperSetting(64, 64, 128, False, split_up=2, split_down=5),
-    "not swapped, 2 warpgroups, both split": HopperSetting(128, 128, 128, False, 2, split_up=2, split_down=3),
-    "more parts than one trip sums": HopperSetting(64, 128, 128, True, split_up=8, split_down=11),
-    "last waves levelled": HopperSetting(64, 64, 128, False, level_up=True, level_down=True),
-    "one stage in flight": HopperSetting(16, 64, 256, True, in_flight=1),
+    "swapped, 1 warpgroup": Ring(32, 64, 256, True),
+    "swapped, 2 warpgroups": Ring(64, 128, 128, True, 2),
+    "not swapped, 1 warpgroup": Ring(64, 128, 128, False),
+    "not swapped, 2 warpgroups": Ring(128, 64, 128, False, 2, group=4),
+    "swapped, 1 warpgroup, both split": Ring(64, 64, 128, True, parts=(2, 3)),
+    "swapped, 2 warpgroups, both split": Ring(32, 128, 128, True, 2, parts=(3, 2)),
+    "not swapped, 1 warpgroup, both split": Ring(64, 64, 128, False, parts=(2, 5)),
+    "not swapped, 2 warpgroups, both split": Ring(128, 128, 128, False, 2, parts=(2, 3)),
+    "more parts than one trip sums": Ring(64, 128, 128, True, parts=(8, 11)),
+    "last waves split": Ring(64, 64, 128, False, split_tail=True),
+    "one stage in flight": Ring(16, 64, 256, True, in_flight=1),
 }
 
 
@@ -285,12 +285,12 @@ def test_any_number_of_workers_makes_progress(m: int, workers: int, dependent: b
 
 
 @pytest.mark.parametrize(
-    "setting", [None, SETTINGS["not swapped, 2 warpgroups"], SETTINGS["last waves levelled"]],
-    ids=["default", "2 warpgroups", "levelled"],
+    "setting", [None, SETTINGS["not swapped, 2 warpgroups"], SETTINGS["last waves split"]],
+    ids=["default", "2 warpgroups", "last waves split"],
 )
 @pytest.mark.parametrize("m", [16, 300])
 def test_a_missing_post_raises_hang_error_within_3_seconds_and_the_next_run_is_right(
-    m: int, setting: HopperSetting | None
+    m: int, setting: Ring | None
 ) -> None:
     run, c = hopper(m, ffn_shape("relu"), setting)
     inputs = c.inputs(seed=0)
@@ -313,7 +313,7 @@ def test_a_missing_post_raises_hang_error_within_3_seconds_and_the_next_run_is_r
     with pytest.raises(HangError) as caught:
         run.synchronize()
     assert time.perf_counter() - begin >= run.options.timeout_s  # no earlier; a busy machine may take longer
-    shares = (setting or hopper_setting(m, ffn_shape("relu"))).shares
+    shares = run.pipeline.warpgroups
     posts = shares * len(np.unique(items.tile[items.post == semaphore]))  # by the last part of each tile
     assert caught.value.semaphore == semaphore
     assert caught.value.expected == posts
@@ -336,7 +336,7 @@ def test_a_missing_post_raises_hang_error_within_3_seconds_and_the_next_run_is_r
     ids=["default", "both split", "interleaved"],
 )
 @pytest.mark.parametrize("m", [16, 300])
-def test_semaphores_survive_2_to_the_32_posts(m: int, setting: HopperSetting | None) -> None:
+def test_semaphores_survive_2_to_the_32_posts(m: int, setting: Ring | None) -> None:
     """Counters are set as after runs r with (r + 1) * threshold just below, at and above a wrap of 32 bits."""
     run, c = hopper(m, ffn_shape("relu"), setting)
     inputs = c.inputs(seed=0)

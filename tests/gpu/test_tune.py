@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from interlace.bench.case import FFNCase
 from interlace.cli import app
 from interlace.core.dtypes import DType, bf16, fp32
 from interlace.kernels.matmul import Activation
 from interlace.tune import tune
 from interlace.workloads.ffn import FFNShape
-from interlace.workloads.one_launch import OneLaunch
 
 SHAPE = FFNShape(2048, 4096, Activation.RELU, False)
 
@@ -32,8 +32,8 @@ def test_the_fastest_of_candidates_and_default_is_what_runs_next(m: int, dtype: 
     assert len(us) == found.tried >= 2
     assert found.default in us
     assert us[found.best] == min(us.values())
-    case = OneLaunch.here(m, SHAPE, dtype)
-    assert found.executor == case.executor_name
+    case = FFNCase.here(m, SHAPE, dtype).deployment
+    assert found.executor == case.executor.name
     assert case.setting() == found.best
 
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from interlace.bench.case import FFNCase
 from interlace.core.devices import H200, DeviceSpec, Properties, spec_for
 from interlace.core.dtypes import DType, bf16
 from interlace.workloads.ffn import FFNShape
-from interlace.workloads.one_launch import OneLaunch
 
 #: As the driver describes an A100.
 A100 = spec_for(
@@ -21,9 +21,9 @@ A100 = spec_for(
 )
 
 
-def on_h200(m: int, shape: FFNShape, dtype: DType = bf16) -> OneLaunch:
-    return OneLaunch(m, shape, dtype, H200, 9)
+def on_h200(m: int, shape: FFNShape, dtype: DType = bf16) -> FFNCase:
+    return FFNCase(m, shape, dtype, H200)
 
 
-def on_a100(m: int, shape: FFNShape, dtype: DType = bf16, gpu: DeviceSpec = A100) -> OneLaunch:
-    return OneLaunch(m, shape, dtype, gpu, 8)
+def on_a100(m: int, shape: FFNShape, dtype: DType = bf16, gpu: DeviceSpec = A100) -> FFNCase:
+    return FFNCase(m, shape, dtype, gpu)

@@ -6,7 +6,9 @@ from typing import Any
 
 from interlace.bench.hopper import ROWS, Result
 from interlace.bench.timing import Timing
-from interlace.workloads.hopper import hopper_setting
+from interlace.core.devices import H200
+from interlace.executors.hopper import HopperExecutor
+from interlace.workloads.ffn import ffn
 
 
 def timing(us: float) -> Timing:
@@ -16,7 +18,7 @@ def timing(us: float) -> Timing:
 def result(row: str, m: int, ours_us: float) -> Result:
     """A result whose baseline, torch.compile, takes 100 us, and whose floor takes 80 us."""
     libraries = {"eager": timing(110.0), "compile": timing(100.0), "max-autotune": timing(120.0)}
-    setting = hopper_setting(m, ROWS[row].shape)
+    setting = HopperExecutor.default(ffn(m, ROWS[row].shape), H200)
     layer = {name: timing(time.median_us + 8.0) for name, time in libraries.items()}
     return Result(
         row,

@@ -12,18 +12,20 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from interlace.bench import profile as profiling
+from interlace.bench.case import FFNCase
 from interlace.bench.profile import Figures, Verdict, child
 from interlace.cli import app
 from interlace.cli import profile as cli_profile
 from interlace.cli.machine import Machine
 from interlace.core.devices import H200
 from interlace.core.dtypes import fp16
+from interlace.deploy import Deployment
+from interlace.executors.options import Options
 from interlace.kernels.matmul import Activation
-from interlace.workloads import tuned
+from interlace.policies.setting import Setting
 from interlace.workloads.ffn import FFNShape
-from interlace.workloads.hopper import HopperSetting, hopper_setting
-from interlace.workloads.one_launch import OneLaunch
 
+from ..ring import Ring
 from .gpus import on_a100, on_h200
 from .profiler import csv, install, launch
 
@@ -38,7 +40,7 @@ def command(*arguments: str) -> Result:
 @pytest.fixture
 def h200(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("INTERLACE_CACHE_DIR", str(tmp_path / "cache"))
-    monkeypatch.setattr(OneLaunch, "here", staticmethod(on_h200))
+    monkeypatch.setattr(FFNCase, "here", staticmethod(on_h200))
     monkeypatch.setattr(cli_profile, "find", lambda device: Machine(True, H200))
     monkeypatch.setattr(profiling, "compile_launches", lambda makers: iter(range(len(makers) - 1, -1, -1)))
 
@@ -95,7 +97,7 @@ def test_the_prediction_beside_it_is_that_of_the_same_setting(tmp_path: Path, mo
     path = tmp_path / "profile.json"
     assert command(*SHAPE, "--m", "16", "--json", str(path)).exit_code == 0
     (row,) = json.loads(path.read_text())["rows"]
-    assert HopperSetting.from_data(row["setting"]) == hopper_setting(16, RELU)
+    assert Setting.from_data(row["setting"]) == on_h200(16, RELU).deployment.default
     predicted = row["predicted"]
     weights = 2 * 4096 * 14336 * 2
     assert weights <= predicted["dram_read_bytes"] <= 1.03 * weights  # 16 tokens and partial sums besides
@@ -105,14 +107,15 @@ def test_the_prediction_beside_it_is_that_of_the_same_setting(tmp_path: Path, mo
 
 @pytest.mark.usefixtures("h200")
 def test_a_tuned_setting_is_the_one_that_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    chosen = HopperSetting(16, 128, 64, True, 1, 1, 4, 4)
-    tuned.store(H200.name, 16, RELU, chosen, 54.0)
+    launched = on_h200(16, RELU).deployment
+    chosen = Ring(16, 128, 64, True, 1, (1, 4), 4).setting(launched.graph)
+    launched.keep(chosen, 54.0)
     seen = install(tmp_path, monkeypatch, csv([launch(), launch()]))
     assert command(*SHAPE, "--m", "16", "--m", "64").exit_code == 0
     request = json.loads(seen.read_text().split("\n")[-1])
     assert [run["m"] for run in request["runs"]] == [16, 64]
-    settings = [HopperSetting.from_data(run["setting"]) for run in request["runs"]]
-    assert settings == [chosen, hopper_setting(64, RELU)]
+    settings = [Setting.from_data(run["setting"]) for run in request["runs"]]
+    assert settings == [chosen, on_h200(64, RELU).deployment.default]
 
 
 @pytest.mark.usefixtures("h200")
@@ -153,13 +156,13 @@ def test_elsewhere_the_persistent_executor_runs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     case = on_a100(16, RELU)
-    monkeypatch.setattr(OneLaunch, "here", staticmethod(on_a100))
+    monkeypatch.setattr(FFNCase, "here", staticmethod(on_a100))
     monkeypatch.setattr(cli_profile, "find", lambda device: Machine(True, case.gpu))
     monkeypatch.setattr(profiling, "compile_launches", lambda makers: iter(()))
     seen = install(tmp_path, monkeypatch, csv([launch()]))
     result = command("--hidden", "1024", "--ffn", "2048", "--m", "16")
     assert result.exit_code == 0, result.output
-    assert "persistent executor" in result.stdout
+    assert "persistent-ticket executor" in " ".join(result.stdout.split())
     assert "regex:^persistent_ticket_kernel$" in seen.read_text()
 
 
@@ -214,9 +217,9 @@ class Executor:
 
     ran: ClassVar[list[tuple[Any, int, int]]] = []
 
-    def __init__(self, case: OneLaunch, setting: Any, dependent_launch: bool) -> None:
-        assert not dependent_launch
-        self.setting, self.plan, self.ffn = setting, case.plan(setting), case.shape.ffn
+    def __init__(self, case: Deployment, setting: Any, options: Options) -> None:
+        assert not options.dependent_launch
+        self.setting, self.plan, self.ffn = setting, case.plan(setting), case.graph.tensor("hidden").shape[1]
 
     def empty(self, name: str) -> Any:
         class Tensor:
@@ -244,10 +247,10 @@ def test_the_child_runs_each_setting_once_in_order(monkeypatch: pytest.MonkeyPat
 
     shape = FFNShape(256, 512, Activation.RELU, False)
     cases = [on_h200(64, shape, fp16), on_h200(16, replace(shape, ffn=1024), fp16)]
-    settings = [hopper_setting(case.m, case.shape) for case in cases]
+    settings = [case.deployment.default for case in cases]
     monkeypatch.setattr(Executor, "ran", [])
     monkeypatch.setattr(profiling, "open_device", lambda name: (Torch, name))
-    monkeypatch.setattr(OneLaunch, "here", staticmethod(lambda m, shape, dtype: on_h200(m, shape, dtype)))
-    monkeypatch.setattr(OneLaunch, "executor", lambda self, setting, dependent: Executor(self, setting, dependent))
+    monkeypatch.setattr(FFNCase, "here", staticmethod(lambda m, shape, dtype: on_h200(m, shape, dtype)))
+    monkeypatch.setattr(Deployment, "make", lambda self, setting, options: Executor(self, setting, options))
     child(json.loads(json.dumps(profiling._request(cases, settings))))
     assert Executor.ran == [(settings[0], 64, 512), (settings[1], 16, 1024)]

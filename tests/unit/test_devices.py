@@ -210,13 +210,11 @@ def test_a_dtype_costs_one_row(toy: DType, monkeypatch: pytest.MonkeyPatch) -> N
 
 # ---------------------------------------------------------------- nothing else names them
 
-#: Files that still name chips or list dtypes in code. The list may only shrink.
-CHIPS_LEFT = {"workloads/hopper.py"}
+#: Files that still list dtypes in code. The list may only shrink.
 DTYPES_LEFT = {
     "kernels/matmul/__init__.py",
     "nn/modules.py",
     "nn/op.py",
-    "workloads/one_launch.py",
 }
 
 
@@ -252,7 +250,7 @@ def test_no_code_names_a_chip_or_has_its_numbers() -> None:
         if (word in numbers if isinstance(word, int) else any(text in word.lower() for text in texts))
         and word != "il.H200"  # advice
     }
-    assert found == CHIPS_LEFT | {"__init__.py", "core/devices/__init__.py"}
+    assert found == {"__init__.py", "core/devices/__init__.py"}
 
 
 def test_no_code_lists_dtypes() -> None:

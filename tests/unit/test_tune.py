@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
+from interlace.bench.case import FFNCase
 from interlace.bench.hopper import ROWS
 from interlace.bench.timing import Timing
 from interlace.cli import app
@@ -19,25 +20,23 @@ from interlace.cli.machine import Machine
 from interlace.core.devices import H200
 from interlace.core.dtypes import fp32
 from interlace.core.errors import DeviceError, ResultError, StoreError
+from interlace.deploy import Deployment
 from interlace.executors.hopper import default_pipeline
 from interlace.kernels.matmul import Activation
 from interlace.plan.plan import Plan
 from interlace.plan.verify import verify
 from interlace.planner import predict as predicting
+from interlace.planner.settings import retiled
+from interlace.policies.setting import Setting
 from interlace.sim.traffic import Touches
 from interlace.sim.traffic import touches as all_touches
-from interlace.tune import candidates, tune
 from interlace.tune import search as searching
+from interlace.tune import tune
 from interlace.tune.rank import Ranked, best, rank
 from interlace.tune.search import measured, search
-from interlace.workloads import tuned
 from interlace.workloads.ffn import MODELS, FFNShape
-from interlace.workloads.hopper import HopperSetting, fits, hopper_plan, hopper_setting
-from interlace.workloads.one_launch import OneLaunch
-from interlace.workloads.persistent import persistent_fits, persistent_plan
-from interlace.workloads.settings import FFNSetting
-from interlace.workloads.tuned import Setting
 
+from ..ring import Ring
 from .gpus import A100, on_a100, on_h200
 
 RELU = ROWS["relu"].shape
@@ -53,40 +52,44 @@ def silent(what: str, done: int, total: int) -> None:
 
 
 @pytest.mark.parametrize("name", ROWS)
-def test_candidates_are_a_bounded_set_that_fits_with_the_default_first(name: str) -> None:
-    shape = ROWS[name].shape
+def test_candidates_are_a_bounded_set_that_makes_launches_with_the_default_first(name: str) -> None:
     for m in ROWS[name].ms:
-        found = candidates(on_h200(m, shape))
-        assert found[0] == hopper_setting(m, shape)
+        case = on_h200(m, ROWS[name].shape).deployment
+        found = list(case.settings())
+        assert found[0] == case.default
         assert len(set(found)) == len(found)
         assert 20 <= len(found) <= 250
         for setting in found:
-            assert isinstance(setting, HopperSetting)
-            assert fits(m, shape, setting)
-            assert HopperSetting.from_data(setting.to_data()) == setting
+            assert case.executor.misfit(retiled(case.graph, setting), H200) is None
+            assert Setting.from_data(json.loads(json.dumps(setting.to_data()))) == setting
 
 
 def test_candidates_differ_in_all_that_may_matter() -> None:
-    few, many = candidates(on_h200(16, RELU)), candidates(on_h200(1024, RELU))
-    for field in ("n", "k", "split_up", "split_down", "in_flight"):
-        assert len({getattr(setting, field) for setting in few}) > 1, field
-    for field in ("m", "n", "k", "split_up", "split_down", "group", "level_up", "level_down"):
-        assert len({getattr(setting, field) for setting in many}) > 1, field
-    assert {getattr(setting, "swap", None) for setting in few} == {True}
-    assert {getattr(setting, "swap", None) for setting in many} == {False}
+    few, many = ([*on_h200(m, RELU).deployment.settings()] for m in (16, 1024))
+
+    def values(settings: Sequence[Setting], name: str, field: str) -> set[object]:
+        ops = [setting.op(name) for setting in settings]
+        return {dict(op.params)[field] if field.isupper() else getattr(op, field) for op in ops}
+
+    for name in ("up", "down"):
+        for field in ("BN", "BK", "parts"):
+            assert len(values(few, name, field)) > 1, field
+        for field in ("BM", "BN", "BK", "parts", "group", "split_tail"):
+            assert len(values(many, name, field)) > 1, field
+        assert values(few, name, "SWAP") == {True}
+        assert values(many, name, "SWAP") == {False}
+    assert len({setting.in_flight for setting in few}) > 1
 
 
 @pytest.mark.parametrize(
     ("shape", "m"), [*CASES, (MODELS["minilm"], 100), (FFNShape(64, 48, Activation.RELU, False), 5)]
 )
 def test_every_candidate_has_a_safe_plan_and_a_ring_of_three_stages(shape: FFNShape, m: int) -> None:
-    for setting in candidates(on_h200(m, shape)):
-        assert isinstance(setting, HopperSetting)
-        plan = hopper_plan(m, shape, setting)
+    case = on_h200(m, shape).deployment
+    for setting in case.settings():
+        plan = case.plan(setting)
         assert verify(plan).in_sequence
-        pipeline = default_pipeline(plan.graph, H200)
-        assert pipeline.stages >= 3
-        assert pipeline.warpgroups == setting.shares
+        assert default_pipeline(plan.graph, H200).stages >= 3
 
 
 @pytest.mark.parametrize("dtype", ["bf16", "fp32"])
@@ -94,24 +97,15 @@ def test_every_candidate_has_a_safe_plan_and_a_ring_of_three_stages(shape: FFNSh
 @pytest.mark.parametrize("gated", [False, True])
 def test_without_hopper_candidates_are_triton_tilings_that_fit_shared_memory(m: int, gated: bool, dtype: str) -> None:
     shape = replace(MODELS["llama3-8b"] if gated else RELU, hidden=1024, ffn=2048)
-    case = on_a100(m, shape, fp32 if dtype == "fp32" else on_h200(m, shape).dtype)
-    found = candidates(case)
-    assert found[0] == case.default()
+    case = on_a100(m, shape, fp32 if dtype == "fp32" else on_h200(m, shape).dtype).deployment
+    found = list(case.settings())
+    assert found[0] == case.default
     assert len(set(found)) == len(found) >= 2
     for setting in found:
-        assert isinstance(setting, FFNSetting)
-        assert persistent_fits(shape, setting, case.dtype, A100.smem_bytes), setting
-        assert FFNSetting.from_data(json.loads(json.dumps(setting.to_data()))) == setting
-    plan = persistent_plan(m, shape, found[-1], case.dtype, A100.sms)
+        assert case.executor.misfit(retiled(case.graph, setting), A100) is None, setting
+        assert Setting.from_data(json.loads(json.dumps(setting.to_data()))) == setting
+    plan = case.plan(found[-1])
     assert (verify(plan).in_sequence, plan.workers) == (True, 108)
-
-
-def test_fp32_and_odd_widths_run_on_the_persistent_executor_and_the_rest_on_hopper() -> None:
-    assert on_h200(16, RELU).on_hopper
-    assert not on_h200(16, RELU, fp32).on_hopper
-    assert not on_h200(16, replace(RELU, hidden=4090)).on_hopper
-    assert not on_a100(16, RELU).on_hopper
-    assert [case(16, RELU).kernel for case in (on_h200, on_a100)] == ["hopper_kernel", "persistent_ticket_kernel"]
 
 
 # ---------------------------------------------------------------- ranking
@@ -119,7 +113,7 @@ def test_fp32_and_odd_widths_run_on_the_persistent_executor_and_the_rest_on_hopp
 
 def ranked(*plans: tuple[int, float]) -> list[Ranked]:
     """A setting of each (plan, predicted us), told apart by its bytes in flight."""
-    base = hopper_setting(16, RELU)
+    base = on_h200(16, RELU).deployment.default
     return [Ranked(replace(base, in_flight=i + 1), us, 0, plan) for i, (plan, us) in enumerate(plans)]
 
 
@@ -137,14 +131,14 @@ def test_the_default_is_among_the_best_in_addition_if_it_is_not_predicted_well()
 
 
 def test_ranking_is_by_prediction_and_names_equal_plans() -> None:
-    case = on_h200(64, SMALL)
+    case = on_h200(64, SMALL).deployment
     steps: list[int] = []
-    settings = candidates(case)
+    settings = list(case.settings())
     found = rank(case, settings, steps.append)
     assert [r.predicted_us for r in found] == sorted(r.predicted_us for r in found)
     assert steps == list(range(1, len(settings) + 1))
     assert {r.setting for r in found} <= set(settings)
-    assert case.default() in {r.setting for r in found}
+    assert case.default in {r.setting for r in found}
     by_plan: dict[int, set[float]] = {}
     for r in found:
         by_plan.setdefault(r.plan, set()).add(r.predicted_us)
@@ -154,10 +148,14 @@ def test_ranking_is_by_prediction_and_names_equal_plans() -> None:
 
 def test_settings_that_make_the_same_launch_are_ranked_once() -> None:
     # The up-projection has one chunk to a tile, which nothing can level, and one row of tiles, which nothing can group.
-    case = on_h200(64, FFNShape(64, 512, Activation.RELU, False))
-    plain = HopperSetting(64, 64, 64, False)
-    found = rank(case, [plain, replace(plain, level_up=True), replace(plain, group=1), replace(plain, in_flight=2)])
-    assert [r.setting for r in found] == [plain, replace(plain, in_flight=2)]
+    case = on_h200(64, FFNShape(64, 512, Activation.RELU, False)).deployment
+    ring = Ring(64, 64, 64, False)
+    rings = (ring, replace(ring, group=1), replace(ring, in_flight=2))
+    plain, grouped, flying = (each.setting(case.graph) for each in rings)
+    up, down = plain.ops
+    levelled = replace(plain, ops=((up[0], replace(up[1], split_tail=True)), down))
+    found = rank(case, [plain, levelled, grouped, flying])
+    assert [r.setting for r in found] == [plain, flying]
     assert found[0].plan == found[1].plan
 
 
@@ -171,15 +169,17 @@ def test_ranking_predicts_each_plan_once_and_coarsely(m: int, monkeypatch: pytes
         return touched
 
     monkeypatch.setattr(predicting, "touches", touches)
-    case = on_h200(m, RELU)
-    found = rank(case, candidates(case))
+    case = on_h200(m, RELU).deployment
+    found = rank(case, list(case.settings()))
     assert len(looked_at) == len({r.plan for r in found})
     assert all(touched <= max(1 << 16, 64 * items) for touched, items in looked_at)
 
 
 def test_a_large_tile_in_groups_is_predicted_to_beat_small_tiles_in_rows() -> None:
-    settings = [HopperSetting(128, 64, 128, False, 2), HopperSetting(128, 256, 64, False, 2, group=8)]
-    assert [r.setting for r in rank(on_h200(2048, RELU), settings)] == settings[::-1]
+    case = on_h200(2048, RELU).deployment
+    rings = (Ring(128, 64, 128, False, 2), Ring(128, 256, 64, False, 2, group=8))
+    settings = [ring.setting(case.graph) for ring in rings]
+    assert [r.setting for r in rank(case, settings)] == settings[::-1]
 
 
 # ---------------------------------------------------------------- measuring
@@ -192,7 +192,7 @@ class Gpu:
         self.times = times
         self.asked: list[Setting] = []
 
-    def __call__(self, case: OneLaunch, settings: Sequence[Setting], progress: Any) -> Mapping[Setting, float]:
+    def __call__(self, case: FFNCase, settings: Sequence[Setting], progress: Any) -> Mapping[Setting, float]:
         self.asked = list(settings)
         times = [*self.times, *[100.0] * (len(settings) - len(self.times))]
         return {s: us for s, us in zip(settings, times, strict=True) if us is not None}
@@ -201,13 +201,14 @@ class Gpu:
 def test_only_the_predicted_best_are_measured_and_the_default_comes_first() -> None:
     case, gpu = on_h200(64, SMALL), Gpu()
     found = search(case, 3, gpu, silent)
-    known = rank(case, candidates(case))
-    expected = best(known, 3, case.default())
-    assert gpu.asked[0] == case.default()
+    launch = case.deployment
+    known = rank(launch, list(launch.settings()))
+    expected = best(known, 3, launch.default)
+    assert gpu.asked[0] == launch.default
     assert set(gpu.asked) == {r.setting for r in expected}
     three = list(dict.fromkeys(r.plan for r in known))[:3]
-    assert {r.plan for r in expected} == {*three, *(r.plan for r in known if r.setting == case.default())}
-    assert found.predicted == len(candidates(case)) > 2 * len(gpu.asked)
+    assert {r.plan for r in expected} == {*three, *(r.plan for r in known if r.setting == launch.default)}
+    assert found.predicted == len(list(launch.settings())) > 2 * len(gpu.asked)
     assert {c.setting: c.predicted_us for c in found.candidates} == {r.setting: r.predicted_us for r in expected}
 
 
@@ -265,8 +266,8 @@ def fake_gpu(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> type[Problem]:
         return {name: Timing(10.0 * s.in_flight + 50, 0, 0) for name, s in functions.items()}
 
     monkeypatch.setenv("INTERLACE_CACHE_DIR", str(tmp_path))
-    monkeypatch.setattr(OneLaunch, "here", staticmethod(on_h200))
-    monkeypatch.setattr(OneLaunch, "executor", lambda self, setting: setting)
+    monkeypatch.setattr(FFNCase, "here", staticmethod(on_h200))
+    monkeypatch.setattr(Deployment, "make", lambda self, setting: setting)
     monkeypatch.setattr(searching, "FFNProblem", Wrong)
     monkeypatch.setattr(searching, "median_us", times)
     monkeypatch.setattr(searching, "compile_launches", lambda makers: iter(range(len(makers) - 1, -1, -1)))
@@ -274,7 +275,7 @@ def fake_gpu(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> type[Problem]:
 
 
 def test_a_wrong_candidate_is_left_out_and_a_wrong_default_is_an_error(fake_gpu: type[Problem]) -> None:
-    base = hopper_setting(16, RELU)
+    base = on_h200(16, RELU).deployment.default
     settings = [replace(base, in_flight=n) for n in (4, 2, 3)]
     steps: list[tuple[str, int, int]] = []
     fake_gpu.wrong = frozenset(settings[1:2])
@@ -288,7 +289,7 @@ def test_a_wrong_candidate_is_left_out_and_a_wrong_default_is_an_error(fake_gpu:
 
 
 def test_a_lack_of_memory_is_a_failed_candidate_or_one_line(fake_gpu: type[Problem]) -> None:
-    base = hopper_setting(16, RELU)
+    base = on_h200(16, RELU).deployment.default
     settings = [replace(base, in_flight=n) for n in (4, 2)]
     case = on_h200(16, RELU)
     fake_gpu.too_large = frozenset(settings[1:])
@@ -320,11 +321,12 @@ def test_the_winner_of_each_number_of_tokens_is_kept_and_found_again(fake_gpu: t
     found = list(tune(SMALL, [16, 64], top=4))
     assert [row.m for row in found] == [16, 64]
     for row in found:
-        assert tuned.lookup(H200.name, row.m, SMALL) == row.best == on_h200(row.m, SMALL).setting()
+        kept = on_h200(row.m, SMALL).deployment.kept
+        assert kept is not None
+        assert (kept.setting, kept.us) == (row.best, row.best_us)
         assert row.best_us <= row.default_us
         assert row.best_us == min(c.us for c in row.candidates if c.us is not None)
-    assert tuned.lookup(H200.name, 128, SMALL) is None
-    assert on_h200(128, SMALL).setting() == hopper_setting(128, SMALL)
+    assert on_h200(128, SMALL).deployment.kept is None
 
 
 def test_the_command_shows_prediction_beside_measurement(

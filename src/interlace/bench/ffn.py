@@ -12,7 +12,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 from math import exp, log
 from multiprocessing import get_context
@@ -20,7 +20,9 @@ from typing import Any
 
 from interlace.bench.problem import pytorch_ffn, transposed
 from interlace.bench.timing import Timing, rounds_us
+from interlace.core.devices import DeviceSpec
 from interlace.core.dtypes import bf16
+from interlace.deploy import here
 from interlace.executors.cuda_graph import CudaGraphExecutor
 from interlace.executors.device import DeviceExecutor
 from interlace.executors.gpu import open_device
@@ -28,11 +30,14 @@ from interlace.executors.options import Options
 from interlace.executors.persistent import PersistentExecutor
 from interlace.executors.semaphore_streams import SemaphoreStreamsExecutor
 from interlace.executors.serial import PdlExecutor
-from interlace.plan.plan import Dispatch
+from interlace.graph.graph import Graph
+from interlace.kernels.matmul.triton_tuning import TRITON
+from interlace.plan.plan import Dispatch, Plan
 from interlace.planner.build import Choices, build
+from interlace.planner.settings import choices, retiled
+from interlace.policies.setting import Setting
 from interlace.policies.sync import RowSync, TileSync
 from interlace.workloads.ffn import FFNShape, ffn
-from interlace.workloads.settings import FFNSetting, ffn_settings
 
 #: What decides how fast these launches are.
 MEASURES = (
@@ -43,7 +48,6 @@ MEASURES = (
     "planner/build.py",
     "planner/waits.py",
     "policies",
-    "workloads/settings.py",
 )
 #: Executors that synchronise tile by tile.
 TILE_SYNCHRONISED = ("semaphore_streams", "persistent-static", "persistent-ticket")
@@ -107,7 +111,7 @@ def measure(
     """
     torch, device = open_device("cuda")
     torch.manual_seed(seed)
-    properties = torch.cuda.get_device_properties(device)
+    gpu = here()
 
     def random(*extents: int) -> Any:
         scale = extents[-1] ** -0.5
@@ -120,7 +124,7 @@ def measure(
         "w_down": (shape.hidden, shape.ffn),
     }
     weight_bytes = len(names) * shape.ffn * shape.hidden * bf16.itemsize
-    sets = 2 + properties.L2_cache_size * 2 // weight_bytes
+    sets = 2 + gpu.l2_bytes * 2 // weight_bytes
     weights = [{name: random(*extents[name]) for name in names} for _ in range(sets)]
     x = random(m, shape.hidden) * shape.hidden**0.5
     out = torch.empty_like(x)
@@ -144,7 +148,7 @@ def measure(
         fast = torch.compile(plain, mode="max-autotune-no-cudagraphs", dynamic=False)
         functions["torch.compile"] = every(lambda w: fast(x, w))
     errors: dict[str, float] = {}
-    for label, executor in _executors(m, shape, properties.multi_processor_count):
+    for label, executor in _executors(m, shape, gpu):
 
         def run(w: Mapping[str, Any], executor: DeviceExecutor = executor) -> None:
             executor.run({"x": x, "out": out, **w})
@@ -180,12 +184,11 @@ def compile_all(shapes: Sequence[tuple[FFNShape, int]], processes: int | None = 
 
     Takes a GPU context per process. Kernels that do not compile are left to ``measure``, which reports them.
     """
-    torch, device = open_device("cuda")
-    workers = torch.cuda.get_device_properties(device).multi_processor_count
+    gpu = here()
     jobs = [
-        (shape, m, workers, i)
+        (shape, m, gpu, i)
         for shape, m in shapes
-        for i in range(len(ffn_settings(m, shape)) * _EXECUTORS_PER_SETTING)
+        for i in range(len(_settings(m, shape, gpu)) * _EXECUTORS_PER_SETTING)
     ]
     count = processes or min(len(jobs), max(1, (os.cpu_count() or 2) - 2))
     with ProcessPoolExecutor(count, mp_context=get_context("spawn")) as pool:
@@ -194,20 +197,26 @@ def compile_all(shapes: Sequence[tuple[FFNShape, int]], processes: int | None = 
             yield len(jobs) - left
 
 
-def _compile(shape: FFNShape, m: int, workers: int, index: int) -> None:
-    _, executor = next(islice(_executors(m, shape, workers), index, None))
+def _compile(shape: FFNShape, m: int, gpu: DeviceSpec, index: int) -> None:
+    _, executor = next(islice(_executors(m, shape, gpu), index, None))
     graph = executor.plan.graph
     for launch in executor.launches({name: executor.empty(name) for name in (*graph.inputs, *graph.outputs)}):
         launch.compile()
 
 
-def _executors(m: int, shape: FFNShape, workers: int) -> Iterator[tuple[str, DeviceExecutor]]:
-    """Every executor on every setting, labelled ``executor | setting; ...``."""
-    for setting in ffn_settings(m, shape):
-        graph = ffn(m, shape, bf16, setting.up, setting.down)
+def _settings(m: int, shape: FFNShape, gpu: DeviceSpec) -> list[Setting]:
+    """What came out best for some executor, for so many tokens."""
+    return list(TRITON.likely(ffn(m, shape), gpu))
 
-        def plan(setting: FFNSetting = setting, graph: Any = graph, **choices: Any) -> Any:
-            return build(graph, Choices(workers, split=setting.splits, order=setting.order, **choices))
+
+def _executors(m: int, shape: FFNShape, gpu: DeviceSpec) -> Iterator[tuple[str, DeviceExecutor]]:
+    """Every executor on every setting, labelled ``executor | setting; ...``."""
+    for setting in _settings(m, shape, gpu):
+        tiled = retiled(ffn(m, shape), setting)
+        chosen = choices(tiled, setting, gpu.sms)
+
+        def plan(tiled: Graph = tiled, chosen: Choices = chosen, **given: Any) -> Plan:
+            return build(tiled, replace(chosen, **given))
 
         yield f"cuda_graph | {setting}", CudaGraphExecutor(plan())
         yield f"pdl | {setting}", PdlExecutor(plan())

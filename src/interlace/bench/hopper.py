@@ -26,12 +26,14 @@ from interlace.bench.compile import compile_launches
 from interlace.bench.ffn import geometric_mean
 from interlace.bench.problem import FFNProblem, in_a_model, transposed
 from interlace.bench.timing import Timing, rounds_us
-from interlace.core.dtypes import DType, bf16
-from interlace.executors.gpu import open_device, spec_of
+from interlace.core.dtypes import bf16
+from interlace.deploy import Deployment, here
+from interlace.executors.gpu import open_device
+from interlace.executors.hopper import HopperExecutor
 from interlace.executors.options import Options
 from interlace.kernels.matmul import Activation
-from interlace.workloads.ffn import FFNShape
-from interlace.workloads.hopper import HopperSetting, hopper_executor, hopper_setting
+from interlace.policies.setting import Setting
+from interlace.workloads.ffn import FFNShape, ffn
 
 #: What decides how fast these launches are.
 MEASURES = (
@@ -43,7 +45,6 @@ MEASURES = (
     "planner/build.py",
     "planner/waits.py",
     "policies",
-    "workloads/hopper.py",
 )
 OPTIONS = Options(dependent_launch=True)
 _MODES = {"eager": None, "compile": "default", "max-autotune": "max-autotune-no-cudagraphs"}
@@ -119,7 +120,7 @@ class Result:
 
     row: str
     m: int
-    setting: HopperSetting
+    setting: Setting
     ours: Timing
     libraries: Mapping[str, Timing]
     baseline: str
@@ -188,11 +189,10 @@ def measure(name: str, m: int, *, compiled: bool = True, repeats: int = 15, seed
         ResultError: a result is wrong, before or after the timed runs.
     """
     shape = ROWS[name].shape
-    torch, device = open_device("cuda")
-    gpu = spec_of(torch, device)
-    sms = gpu.sms
-    setting = hopper_setting(m, shape)
-    executor = hopper_executor(m, shape, setting, OPTIONS, workers=sms)
+    torch, _ = open_device("cuda")
+    launch = _launch(m, shape)
+    gpu, setting = launch.device, launch.default
+    executor = launch.make(setting, OPTIONS)
     problem = FFNProblem(m, shape, seed=seed)
     error = problem.check(executor)
     problem.check_layers(executor)
@@ -207,7 +207,7 @@ def measure(name: str, m: int, *, compiled: bool = True, repeats: int = 15, seed
             one, block = (torch.compile(f, mode=mode, dynamic=False) for f in (one, block))
         alone[label + suffix] = problem.every(partial(one, problem.x), weights)
         layers[label + suffix] = problem.every_layer(block, weights)
-    ours = {"ours": problem.every(problem.run(executor)), "stream": _stream(problem, shape, sms)}
+    ours = {"ours": problem.every(problem.run(executor)), "stream": _stream(problem, shape, gpu.sms)}
     rounds = rounds_us({**alone, **ours}, repeats, problem.runs)
     layer = problem.every_layer(in_a_model(torch, problem.ffn(executor)))
     layer_rounds = rounds_us({**layers, "ours": layer}, repeats, problem.runs)
@@ -235,12 +235,15 @@ def measure(name: str, m: int, *, compiled: bool = True, repeats: int = 15, seed
 
 
 def compile_all(
-    jobs: Sequence[tuple[int, FFNShape, HopperSetting]], dtype: DType = bf16, processes: int | None = None
+    jobs: Sequence[tuple[int, FFNShape]], processes: int | None = None
 ) -> Iterator[int]:
-    """Compile the launch of every (m, shape, setting) in parallel; see ``compile_launches``."""
-    torch, device = open_device("cuda")
-    sms = torch.cuda.get_device_properties(device).multi_processor_count
-    return compile_launches([partial(hopper_executor, *job, OPTIONS, dtype, sms) for job in jobs], processes)
+    """Compile the launch of every (m, shape) in parallel; see ``compile_launches``."""
+    launches = [_launch(*job) for job in jobs]
+    return compile_launches([partial(launch.make, launch.default, OPTIONS) for launch in launches], processes)
+
+
+def _launch(m: int, shape: FFNShape) -> Deployment:
+    return Deployment(ffn(m, shape), here(), HopperExecutor)
 
 
 def _stream(problem: FFNProblem, shape: FFNShape, sms: int) -> Callable[[], None]:

@@ -23,15 +23,16 @@ from enum import Enum
 from functools import partial
 from typing import Any
 
+from interlace.bench.case import FFNCase
 from interlace.bench.compile import compile_launches
 from interlace.bench.counters import count_launches, find_ncu
 from interlace.core.dtypes import dtype
 from interlace.core.errors import ProfilerError
 from interlace.executors.gpu import open_device
+from interlace.executors.options import Options
 from interlace.kernels.matmul import Activation
+from interlace.policies.setting import Setting
 from interlace.workloads.ffn import FFNShape
-from interlace.workloads.one_launch import OneLaunch
-from interlace.workloads.tuned import Setting
 
 METRICS = {
     "dram_read_bytes": "dram__bytes_read.sum",
@@ -41,7 +42,7 @@ METRICS = {
 }
 #: Share of a ceiling from which on it is what binds.
 BOUND = 0.6
-_DEPENDENT = False  # a launch that is counted runs alone
+_ALONE = Options()  # a launch that is counted does not start while another drains
 
 
 class Verdict(Enum):
@@ -122,7 +123,7 @@ class Profile:
 
 
 def profile(
-    cases: Sequence[OneLaunch], progress: Callable[[str, int, int], None] = lambda what, done, total: None
+    cases: Sequence[FFNCase], progress: Callable[[str, int, int], None] = lambda what, done, total: None
 ) -> list[Profile]:
     """Count one launch of each case under the setting that was tuned for it, else the default.
 
@@ -135,15 +136,15 @@ def profile(
             one kernel.
     """
     find_ncu()  # before any time is spent
-    if len({case.kernel for case in cases}) > 1:
+    if len({case.deployment.executor.kernel for case in cases}) > 1:
         raise ProfilerError("some widths run on the Hopper executor and some do not; use multiples of 16, or none")
-    settings = [case.setting() for case in cases]
-    makers = [partial(case.executor, setting, _DEPENDENT) for case, setting in zip(cases, settings, strict=True)]
+    settings = [case.deployment.setting() for case in cases]
+    makers = [partial(case.deployment.make, setting, _ALONE) for case, setting in zip(cases, settings, strict=True)]
     for left in compile_launches(makers):
         progress("compiling", len(makers) - left, len(makers))
     progress("counting", 0, 1)
     command = [sys.executable, "-m", "interlace.bench.profile", json.dumps(_request(cases, settings))]
-    counted = count_launches(command, cases[0].kernel, METRICS)
+    counted = count_launches(command, cases[0].deployment.executor.kernel, METRICS)
     if len(counted) != len(cases):
         raise ProfilerError(f"ncu counted {len(counted)} launches of {len(cases)}; does another process profile too?")
     progress("counting", 1, 1)
@@ -154,23 +155,24 @@ def profile(
     return found
 
 
-def _profile(case: OneLaunch, setting: Setting, counts: Mapping[str, float]) -> Profile:
+def _profile(case: FFNCase, setting: Setting, counts: Mapping[str, float]) -> Profile:
     from interlace.planner.predict import FINE, predict  # loads numba, which is slow
 
-    plan, spec = case.plan(setting), case.gpu
+    launch, spec = case.deployment, case.gpu
+    plan, flops = launch.plan(setting), launch.flops
 
     def figures(read: float, written: float, hit_rate: float, us: float) -> Figures:
         memory = (read + written) / us * 1e6 / spec.dram_bytes_per_s
-        return Figures(read, written, hit_rate, us, memory, case.flops / us * 1e6 / spec.flops_per_s(case.dtype))
+        return Figures(read, written, hit_rate, us, memory, flops / us * 1e6 / spec.flops_per_s(case.dtype))
 
     read, written = counts["dram_read_bytes"], counts["dram_write_bytes"]
     counted = figures(read, written, counts["l2_hit_pct"] / 100, counts["ns"] / 1e3)
-    p = predict(plan, spec, case.mode(plan), limit=FINE)
+    p = predict(plan, spec, launch.mode(plan), limit=FINE)
     predicted = figures(p.traffic.dram_read, p.traffic.written, p.traffic.hit_rate, p.us)
-    return Profile(case.m, case.shape.ffn, case.executor_name, setting, case.flops, counted, predicted)
+    return Profile(case.m, case.shape.ffn, launch.executor.name, setting, flops, counted, predicted)
 
 
-def _request(cases: Sequence[OneLaunch], settings: Sequence[Setting]) -> dict[str, Any]:
+def _request(cases: Sequence[FFNCase], settings: Sequence[Setting]) -> dict[str, Any]:
     """What the child is to run."""
     shape = cases[0].shape
     return {
@@ -190,8 +192,8 @@ def child(request: Mapping[str, Any]) -> None:
     torch, device = open_device("cuda")
     for run in request["runs"]:
         shape = FFNShape(request["hidden"], run["ffn"], Activation(request["activation"]), request["gated"])
-        case = OneLaunch.here(run["m"], shape, dtype(request["dtype"]))
-        executor = case.executor(case.read(run["setting"]), _DEPENDENT)
+        case = FFNCase.here(run["m"], shape, dtype(request["dtype"]))
+        executor = case.deployment.make(Setting.from_data(run["setting"]), _ALONE)
         graph = executor.plan.graph
         tensors = {name: executor.empty(name) for name in (*graph.inputs, *graph.outputs)}
         for name in graph.inputs:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from itertools import islice
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -14,6 +16,8 @@ from interlace.cli.outputs import save_json
 from interlace.cli.workloads import Selection, group, per_workload
 from interlace.core.devices import DeviceSpec
 from interlace.graph.graph import Graph
+from interlace.kernels.matmul.gluon_tuning import in_tile
+from interlace.planner.settings import retiled
 from interlace.sim.modes import PERSISTENT, Mode
 from interlace.workloads import FFN, Workload
 from interlace.workloads.base import Tile
@@ -60,7 +64,7 @@ def register(app: typer.Typer) -> None:
 
 def _question(
     workload: Workload, machine: Machine, tile: Tile | None, hopper: bool
-) -> tuple[list[Graph], DeviceSpec, Mode]:
+) -> tuple[Sequence[Graph], DeviceSpec, Mode]:
     """In which tilings, for which device and by which executor to plan.
 
     An FFN on a GPU is planned in those tilings that the executor can launch; with ``--tile``, in that one.
@@ -68,23 +72,28 @@ def _question(
     Raises:
         BadInput: the Hopper executor does not run this.
     """
-    from interlace.workloads.one_launch import HOPPER, OneLaunch
+    from interlace.executors.hopper import HopperExecutor
+    from interlace.executors.persistent import PersistentTicketExecutor
 
     if not machine.cuda or not isinstance(workload, FFN):
         if hopper:
             raise BadInput("--hopper plans an FFN for a GPU; drop it, or use the workload ffn with --device cuda")
         return [workload.graph(machine.spec, tile)], machine.spec, PERSISTENT
-    case = OneLaunch(workload.m, workload.shape, workload.dtype, machine.spec, HOPPER if hopper else HOPPER - 1)
-    if hopper and not case.on_hopper:
-        raise BadInput("the Hopper executor takes bf16 and fp16, and widths that are multiples of 16; drop --hopper")
+    graph = workload.graph(machine.spec)
+    executor = HopperExecutor if hopper else PersistentTicketExecutor
+    reason = executor.obstacle(graph, machine.spec)
+    if reason is not None:
+        raise BadInput(f"{reason}; drop --hopper" if hopper else reason)
     if tile is not None and not hopper:
-        return [workload.graph(machine.spec, tile)], case.gpu, PERSISTENT
-    wanted = None if tile is None else (tile.m, tile.n, tile.k)
-    graphs = case.tilings(wanted)
-    if not graphs:
-        shown = "x".join(map(str, wanted or ()))
-        raise BadInput(f"the Hopper executor cannot launch tiles of {shown} here; drop --tile to see those it can")
-    return graphs, case.gpu, case.mode_of(graphs[0])
+        return [workload.graph(machine.spec, tile)], machine.spec, PERSISTENT
+    graphs = executor.tilings(graph, machine.spec)
+    if tile is not None:
+        ways = (retiled(graph, setting) for setting in in_tile(graph, machine.spec, tile.m, tile.n, tile.k))
+        graphs = tuple(islice((way for way in ways if executor.misfit(way, machine.spec) is None), 1))
+        if not graphs:
+            shown = f"{tile.m}x{tile.n}x{tile.k}"
+            raise BadInput(f"the Hopper executor cannot launch tiles of {shown} here; drop --tile to see those it can")
+    return graphs, machine.spec, executor.mode(graphs[0], machine.spec)
 
 
 def _show(title: str, told: Explanation) -> None:

@@ -13,7 +13,6 @@ from interlace.cli.console import BadInput, progress, say, show
 from interlace.cli.options import command
 from interlace.cli.outputs import Output, output_file, save
 from interlace.cli.table import columns
-from interlace.workloads.hopper import hopper_setting
 
 _PROTOCOL = (
     "CUDA graphs of many runs each, replayed with variants interleaved, median of 15 rounds after picking on "
@@ -59,7 +58,7 @@ def register(bench: typer.Typer) -> None:
         Example: interlace bench hopper-ffn --row relu --m 16 --m 512 --out record.json
         """
         cases = _cases(row or list(ROWS), m)
-        jobs = [(n, ROWS[name].shape, hopper_setting(n, ROWS[name].shape)) for name, n in cases]
+        jobs = [(n, ROWS[name].shape) for name, n in cases]
         for _ in progress(compile_all(jobs), "compiling kernels", len(jobs)):
             pass
         kept = kept_rows(out.path, MEASURES) if update and out is not None else []

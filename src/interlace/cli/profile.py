@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from interlace.bench.case import FFNCase
 from interlace.bench.profile import BOUND, Figures, Profile
 from interlace.bench.profile import profile as count
 from interlace.cli.console import BadInput, say, show, stepping
@@ -18,7 +19,6 @@ from interlace.cli.outputs import save_json
 from interlace.cli.table import columns, number
 from interlace.cli.workloads import Selection, group, per_workload
 from interlace.workloads import FFN
-from interlace.workloads.one_launch import OneLaunch
 
 _TOKENS = (1, 16, 64, 256, 1024, 4096)
 _FEW = (16,)  # where the width varies
@@ -67,7 +67,7 @@ def register(app: typer.Typer) -> None:
         shapes = [shape]
         if sweep == "ffn":
             shapes = [replace(shape, ffn=max(1, int(part * shape.ffn))) for part in _WIDTHS]
-        cases = [OneLaunch.here(case.m, s, dtype) for s in dict.fromkeys(shapes) for case in base]
+        cases = [FFNCase.here(case.m, s, dtype) for s in dict.fromkeys(shapes) for case in base]
         with stepping() as progress:
             found = count(cases, progress)
         if json is not None:

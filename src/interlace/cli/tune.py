@@ -14,10 +14,10 @@ from interlace.cli.options import JsonFile
 from interlace.cli.outputs import save_json
 from interlace.cli.table import columns
 from interlace.cli.workloads import Selection, group, per_workload
+from interlace.deploy.store import cache_dir
 from interlace.tune import TOP, Candidate, Tuned
 from interlace.tune import tune as search
 from interlace.workloads import FFN
-from interlace.workloads.tuned import cache_dir
 
 
 def register(app: typer.Typer) -> None:

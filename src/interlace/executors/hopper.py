@@ -21,6 +21,7 @@ from interlace.kernels.bodies import MOST_GLUON_OPS, PANEL, BodyKind, GluonCode,
 from interlace.plan.orderings import Ordering
 from interlace.plan.plan import Dispatch, Plan
 from interlace.plan.verify import Proof
+from interlace.policies.setting import Setting
 from interlace.sim.modes import Mode
 from interlace.sim.modes import hopper as ring_launch
 
@@ -71,6 +72,18 @@ class HopperExecutor(DeviceExecutor):
         self.pipeline = pipeline
         self._posts_per_tile = pipeline.warpgroups
         super().__init__(proof, options)
+
+    @classmethod
+    def from_setting(cls, plan: Plan | Proof, setting: Setting, options: Options | None = None) -> HopperExecutor:
+        """An executor of a plan that was made under a setting, with as many loads in flight as that says.
+
+        Raises:
+            InterlaceError: as making one does.
+        """
+        proof = cls.prove(plan)
+        _check_operands(proof.plan.graph)
+        pipeline = default_pipeline(proof.plan.graph, spec_by_name("cuda" if options is None else options.device))
+        return cls(proof, options, replace(pipeline, in_flight=setting.in_flight or pipeline.in_flight))
 
     @classmethod
     def check(cls, graph: Graph, device: DeviceSpec) -> None:

@@ -11,6 +11,10 @@ from interlace.graph.op import Op
 from interlace.policies.setting import Setting
 
 
+def anything(graph: Graph, op: Op, device: DeviceSpec) -> None:
+    """A check that every tile passes."""
+
+
 @dataclass(frozen=True)
 class Tuning:
     """Rules over extents and a device. They see a whole graph, and speak of the kernel's own ops in it.
@@ -25,4 +29,4 @@ class Tuning:
     default: Callable[[Graph, DeviceSpec], Setting]
     likely: Callable[[Graph, DeviceSpec], Iterator[Setting]]
     settings: Callable[[Graph, DeviceSpec], Iterator[Setting]]
-    check: Callable[[Graph, Op, DeviceSpec], None] = lambda graph, op, device: None
+    check: Callable[[Graph, Op, DeviceSpec], None] = anything

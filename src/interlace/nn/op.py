@@ -10,13 +10,14 @@ import torch
 from torch.nn import functional
 
 from interlace.core.dtypes import dtype
+from interlace.deploy import deployment
+from interlace.executors.gpu import spec_by_name
 from interlace.executors.options import Options
 from interlace.kernels.matmul import Activation
 from interlace.nn.capture import capture_id
 from interlace.nn.instances import Instance, Instances, Key, Tensors
 from interlace.workloads.ffn import FFNShape
-from interlace.workloads.hopper import hopper_executor
-from interlace.workloads.tuned import setting_for
+from interlace.workloads.ffn import ffn as ffn_graph
 
 _DTYPES = {torch.bfloat16: dtype("bf16"), torch.float16: dtype("fp16")}
 
@@ -138,15 +139,8 @@ def _launch(tensors: dict[str, torch.Tensor], activation: Activation) -> torch.T
 
 def _make(key: Key, tensors: Tensors) -> Instance:
     device = str(key.device)
-    executor = hopper_executor(
-        key.m,
-        key.shape,
-        setting_for(torch.cuda.get_device_name(device), key.m, key.shape, key.dtype),
-        Options(device=device, dependent_launch=True),
-        key.dtype,
-        workers=torch.cuda.get_device_properties(key.device).multi_processor_count,
-        bias=key.bias,
-    )
+    chosen = deployment(ffn_graph(key.m, key.shape, key.dtype, bias=key.bias), spec_by_name(device))
+    executor = chosen.make(chosen.setting(), Options(device=device, dependent_launch=True))
     for launch in executor.launches(tensors):
         launch.load()
     return executor

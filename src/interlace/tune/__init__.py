@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from interlace.tune.candidates import candidates
 from interlace.tune.search import TOP, Candidate, Tuned, tune
 
-__all__ = ["TOP", "Candidate", "Tuned", "candidates", "tune"]
+__all__ = ["TOP", "Candidate", "Tuned", "tune"]

@@ -16,9 +16,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-from interlace.workloads.hopper import HopperSetting
-from interlace.workloads.one_launch import OneLaunch
-from interlace.workloads.tuned import Setting
+from interlace.deploy import Deployment
+from interlace.policies.setting import Setting
 
 _CHEAP, _EACH = 1 << 16, 64  # touches that a prediction tells apart; so many of each item in any case
 
@@ -41,7 +40,7 @@ class Ranked:
 
 
 def rank(
-    case: OneLaunch, settings: Sequence[Setting], progress: Callable[[int], None] = lambda done: None
+    case: Deployment, settings: Sequence[Setting], progress: Callable[[int], None] = lambda done: None
 ) -> list[Ranked]:
     """All settings that make different launches, the fastest by prediction first; of equals, the one given first.
 
@@ -60,10 +59,10 @@ def rank(
         key = identity(plan)
         if key not in seen:
             limit = max(_CHEAP, _EACH * len(plan.items))
-            seen[key] = len(seen), predict(plan, case.gpu, case.mode(plan), limit=limit)
+            seen[key] = len(seen), predict(plan, case.device, case.mode(plan), limit=limit)
         number, found = seen[key]
         progress(done)
-        launch = number, setting.in_flight if isinstance(setting, HopperSetting) else 0
+        launch = number, setting.in_flight
         if launch not in launches:
             launches.add(launch)
             ranked.append(Ranked(setting, found.us, found.traffic.dram_read, number))

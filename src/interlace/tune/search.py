@@ -12,23 +12,22 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+from interlace.bench.case import FFNCase
 from interlace.bench.compile import compile_launches
 from interlace.bench.problem import FFNProblem
 from interlace.bench.timing import median_us
 from interlace.core.dtypes import DType, bf16
 from interlace.core.errors import DeviceError, InterlaceError, StoreError
+from interlace.deploy import store
 from interlace.executors.device import DeviceExecutor
-from interlace.tune.candidates import candidates
+from interlace.policies.setting import Setting
 from interlace.tune.rank import Ranked, best, rank
-from interlace.workloads import tuned
 from interlace.workloads.ffn import FFNShape
-from interlace.workloads.one_launch import OneLaunch
-from interlace.workloads.tuned import Setting
 
 #: Called with what goes on, how much of it is done, and of how much.
 Progress = Callable[[str, int, int], None]
 #: Times in microseconds of those settings that run and are right; the first one must be.
-Measure = Callable[[OneLaunch, Sequence[Setting], Progress], Mapping[Setting, float]]
+Measure = Callable[[FFNCase, Sequence[Setting], Progress], Mapping[Setting, float]]
 
 TOP = 8
 _ROUNDS = 25
@@ -132,14 +131,14 @@ def tune(
         StoreError: the cache cannot be written.
     """
     with _storing("settings"):
-        tuned.make_store()  # before any time is spent
+        store.make_store()  # before any time is spent
     for m in ms:
-        case = OneLaunch.here(m, shape, dtype)
+        case = FFNCase.here(m, shape, dtype)
         with _running(case):
-            case.executor(case.default())  # says at once if this GPU will not do
+            case.deployment.make(case.deployment.default)  # says at once if this GPU will not do
         found = search(case, top, measured, progress)
         with _storing(f"the setting for {m} tokens"):
-            tuned.store(case.gpu.name, m, shape, found.best, found.best_us, dtype)
+            case.deployment.keep(found.best, found.best_us)
         yield found
 
 
@@ -155,7 +154,7 @@ def _storing(what: str) -> Iterator[None]:
         ) from None
 
 
-def search(case: OneLaunch, top: int, measure: Measure, progress: Progress) -> Tuned:
+def search(case: FFNCase, top: int, measure: Measure, progress: Progress) -> Tuned:
     """The best setting of one case. Stores nothing.
 
     Args:
@@ -164,12 +163,12 @@ def search(case: OneLaunch, top: int, measure: Measure, progress: Progress) -> T
         measure: times settings.
         progress: told what goes on.
     """
-    settings, default = candidates(case), case.default()
-    ranked = rank(case, settings, lambda done: progress(f"{case.m} tokens: predicting", done, len(settings)))
+    settings, default = list(case.deployment.settings()), case.deployment.default
+    ranked = rank(case.deployment, settings, lambda done: progress(f"{case.m} tokens: predicting", done, len(settings)))
     chosen = {r.setting: r for r in best(ranked, top, default)}
     ordered = [default, *(setting for setting in chosen if setting != default)]
     times = measure(case, ordered, progress)
-    return Tuned(case.m, case.executor_name, len(settings), _sorted(chosen, times), default)
+    return Tuned(case.m, case.deployment.executor.name, len(settings), _sorted(chosen, times), default)
 
 
 def _sorted(chosen: Mapping[Setting, Ranked], times: Mapping[Setting, float]) -> tuple[Candidate, ...]:
@@ -177,7 +176,7 @@ def _sorted(chosen: Mapping[Setting, Ranked], times: Mapping[Setting, float]) ->
     return tuple(sorted(found, key=lambda c: float("inf") if c.us is None else c.us))
 
 
-def measured(case: OneLaunch, settings: Sequence[Setting], progress: Progress) -> Mapping[Setting, float]:
+def measured(case: FFNCase, settings: Sequence[Setting], progress: Progress) -> Mapping[Setting, float]:
     """Median microseconds of one run of each setting that runs and is right, on the current CUDA device.
 
     Raises:
@@ -187,9 +186,9 @@ def measured(case: OneLaunch, settings: Sequence[Setting], progress: Progress) -
         return _measured(case, settings, progress)
 
 
-def _measured(case: OneLaunch, settings: Sequence[Setting], progress: Progress) -> Mapping[Setting, float]:
+def _measured(case: FFNCase, settings: Sequence[Setting], progress: Progress) -> Mapping[Setting, float]:
     total = len(settings)
-    for left in compile_launches([partial(case.executor, setting) for setting in settings]):
+    for left in compile_launches([partial(case.deployment.make, setting) for setting in settings]):
         progress(f"{case.m} tokens: compiling", total - left, total)
     problem = FFNProblem(case.m, case.shape, case.dtype)
     right: dict[Setting, DeviceExecutor] = {}
@@ -206,11 +205,11 @@ def _measured(case: OneLaunch, settings: Sequence[Setting], progress: Progress) 
     return {setting: times[name].median_us for name, setting in names.items()}
 
 
-def _checked(problem: FFNProblem, case: OneLaunch, setting: Setting, needed: bool) -> DeviceExecutor | None:
+def _checked(problem: FFNProblem, case: FFNCase, setting: Setting, needed: bool) -> DeviceExecutor | None:
     """An executor that has given the right result; None if it cannot, unless it is needed."""
     try:
         with _running(case):
-            executor = case.executor(setting)
+            executor = case.deployment.make(setting)
             problem.check(executor)
     except InterlaceError:
         if needed:
@@ -220,7 +219,7 @@ def _checked(problem: FFNProblem, case: OneLaunch, setting: Setting, needed: boo
 
 
 @contextmanager
-def _running(case: OneLaunch) -> Iterator[None]:
+def _running(case: FFNCase) -> Iterator[None]:
     """Turn what torch, Triton and the system raise into one line."""
     try:
         yield

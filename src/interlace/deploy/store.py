@@ -1,0 +1,159 @@
+"""Settings that a measured search found, kept in the user's cache: one file per problem, GPU and versions.
+
+    $INTERLACE_CACHE_DIR, else $XDG_CACHE_HOME/interlace, else ~/.cache/interlace
+        tune/<hash of the key>.json     {"schema_version": 2, "key": {...}, "setting": {...}, "us": 54.2, ...}
+
+The key has what a setting may depend on: the ops of a graph with their tensors, but not how they are tiled. A file is
+written whole, then renamed, so writers at the same time cannot harm one another's entries, and a reader never sees half
+of one. What cannot be read counts as absent.
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import json
+import os
+import warnings
+from dataclasses import dataclass
+from functools import cache
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from tempfile import TemporaryFile
+from typing import Any
+
+from interlace.core.devices import DeviceSpec
+from interlace.core.errors import GraphError, PlanError
+from interlace.core.files import write_whole
+from interlace.executors import Executor
+from interlace.graph.graph import Graph
+from interlace.graph.op import Op
+from interlace.kernels.base import kernel_of
+from interlace.policies.setting import Setting
+
+_SCHEMA = 2
+_FOLDER = "tune"
+
+
+@dataclass(frozen=True)
+class Kept:
+    """What is kept of a search.
+
+    Attributes:
+        setting: the fastest.
+        us: microseconds of one run under it.
+        library_us: of the library's fastest way on the same problem, timed beside it; None if none was timed.
+    """
+
+    setting: Setting
+    us: float
+    library_us: float | None = None
+
+
+def cache_dir() -> Path:
+    """The folder of this user's cache. Raises OSError if neither the environment nor the system names one."""
+    if chosen := os.environ.get("INTERLACE_CACHE_DIR"):
+        return Path(chosen)
+    xdg = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache")
+    try:
+        return (xdg if xdg.is_absolute() else Path("~/.cache").expanduser()) / "interlace"
+    except RuntimeError:
+        raise OSError(errno.ENOENT, "this user has no home folder; set INTERLACE_CACHE_DIR") from None
+
+
+def make_store() -> None:
+    """Make the folder of settings, if it is not there.
+
+    Raises:
+        OSError: nothing can be kept there.
+    """
+    folder = cache_dir() / _FOLDER
+    folder.mkdir(parents=True, exist_ok=True)
+    with TemporaryFile(dir=folder):
+        pass
+
+
+def store(graph: Graph, device: DeviceSpec, executor: type[Executor], kept: Kept) -> Path:
+    """Keep what was found for a graph, in any tiling, by an executor on a device; returns the file.
+
+    Raises:
+        OSError: the cache cannot be written.
+    """
+    key = _key(graph, device, executor)
+    path = _path(key)
+    make_store()
+    entry = {"schema_version": _SCHEMA, "key": key, **vars(kept), "setting": kept.setting.to_data()}
+    write_whole(path, json.dumps(entry, indent=1) + "\n")
+    return path
+
+
+def lookup(graph: Graph, device: DeviceSpec, executor: type[Executor]) -> Kept | None:
+    """What was kept for exactly this, by these versions; None, with a warning if the file is damaged."""
+    key = _key(graph, device, executor)
+    where = "the cache of tuned settings"
+    try:
+        path = _path(key)
+        where = str(path)
+        entry = json.loads(path.read_text(encoding="utf-8"))
+        if entry["schema_version"] != _SCHEMA or entry["key"] != key:
+            raise ValueError("it is of another schema, or for something else")
+        kept = Kept(Setting.from_data(entry["setting"]), _us(entry["us"]), _us(entry["library_us"], or_none=True))
+        executor.check_setting(graph, kept.setting, device)
+        return kept
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError, KeyError, TypeError, RecursionError, GraphError, PlanError) as error:
+        message = f"{where} is ignored: {type(error).__name__}: {error}; `interlace tune` writes it anew"
+        warnings.warn(message, RuntimeWarning, stacklevel=3)
+        return None
+
+
+def _us(value: Any, or_none: bool = False) -> Any:
+    if not (or_none and value is None) and not (type(value) in (int, float) and 0 < value < float("inf")):
+        raise ValueError(f"a time of {value!r}")
+    return value
+
+
+def problem(graph: Graph) -> list[dict[str, Any]]:
+    """The ops of a graph with their tensors, as JSON data that is the same however they are tiled."""
+    return [_op(graph, op) for op in graph.ops]
+
+
+def _op(graph: Graph, op: Op) -> dict[str, Any]:
+    kernel = kernel_of(op)
+    tensors = {access.arg: graph.tensor(access.tensor) for access in op.accesses}
+    told = {
+        "op": op.name,
+        "kernel": op.kernel,
+        "params": {name: value for name, value in op.params if name not in kernel.tiling},
+        "tensors": {arg: [t.name, list(t.shape), t.dtype.name] for arg, t in tensors.items()},
+    }
+    return told if kernel.tiling else {**told, "grid": list(op.grid)}
+
+
+def _path(key: dict[str, Any]) -> Path:
+    digest = hashlib.sha256(json.dumps(key, sort_keys=True).encode()).hexdigest()
+    return cache_dir() / _FOLDER / f"{digest[:32]}.json"
+
+
+def _key(graph: Graph, device: DeviceSpec, executor: type[Executor]) -> dict[str, Any]:
+    """Everything that a setting may depend on."""
+    return {
+        "executor": executor.name,
+        "gpu": device.name,
+        "versions": dict(_versions()),
+        "problem": problem(graph),
+    }
+
+
+@cache
+def _versions() -> tuple[tuple[str, str], ...]:
+    from interlace import __version__  # the package imports this room before it knows its version
+
+    found = [("interlace", __version__)]
+    for package in ("torch", "triton"):
+        try:
+            found.append((package, version(package)))
+        except PackageNotFoundError:
+            continue
+    return tuple(found)
