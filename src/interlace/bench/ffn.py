@@ -37,6 +37,7 @@ from interlace.workloads.settings import FFNSetting, ffn_settings
 #: What decides how fast these launches are.
 MEASURES = (
     "executors",
+    "kernels/abi",
     "kernels/matmul",
     "kernels/primitives",
     "kernels/templates.py",

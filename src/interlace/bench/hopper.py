@@ -37,6 +37,7 @@ from interlace.workloads.hopper import HopperSetting, hopper_executor, hopper_se
 MEASURES = (
     "executors/hopper.py",
     "executors/table.py",
+    "kernels/abi",
     "kernels/gluon",
     "kernels/matmul",
     "kernels/primitives",
