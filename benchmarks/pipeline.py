@@ -21,10 +21,11 @@ import torch
 from interlace.bench.record import write_record
 from interlace.bench.timing import median_us
 from interlace.core.errors import InterlaceError
+from interlace.kernels.cuda.compiler import compile_text
+from interlace.kernels.cuda.launcher import Argument, Kernel
+from interlace.kernels.cuda.ptx import PTX
 from interlace.loops import library
 from interlace.loops.cuda.compiled import Compiled, compile_kernel
-from interlace.loops.cuda.compiler import compile_text
-from interlace.loops.cuda.launcher import Argument, Kernel
 from interlace.loops.ir.statements import Kernel as Loops
 from interlace.loops.rewrite.circular import circular_buffer
 
@@ -42,7 +43,7 @@ def stream() -> int:
 def by_hand(name: str, unroll: int, threads: int, blocks: int, *arguments: Argument) -> Run:
     """A kernel of ``rivals/``."""
     text = f"constexpr int UNROLL = {unroll};\n{(RIVALS / f'{name}.cu').read_text()}"
-    loaded = Kernel(compile_text(text, name))
+    loaded = Kernel(compile_text(text, name, preamble=PTX))
     return lambda: loaded.launch((blocks, 1, 1), threads, arguments, stream())
 
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 
 import interlace as il
+from interlace.executors.device import DeviceExecutor
+from interlace.kernels.abi import ITEM
 
 TORCH = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
 GRAPHS = ("two-copies", "two-matmuls", "ffn", "gated-ffn")
@@ -84,3 +87,9 @@ def split(graph: il.Graph, how: il.Split) -> dict[str, il.Split]:
 def relative_error(out: torch.Tensor, gold: torch.Tensor) -> float:
     """Frobenius; NaN if anything is NaN, which no limit admits."""
     return float((out.double() - gold).norm() / gold.norm())
+
+
+def strike_posts(run: DeviceExecutor, items: Iterable[int]) -> None:
+    """Let items run without posting, until the executor's next reset."""
+    for row in np.flatnonzero(np.isin(run._table.items["number"], [*items])).tolist():
+        run._items[row * ITEM.columns + ITEM.column("post")] = -1

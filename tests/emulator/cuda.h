@@ -20,6 +20,9 @@ extern Dim3 threadIdx, blockIdx, blockDim, gridDim;
 struct uint4 {
   unsigned x, y, z, w;
 };
+struct int4 {
+  int x, y, z, w;
+};
 
 void __syncthreads();
 void __syncwarp(unsigned lanes = 0xffffffff);
@@ -135,6 +138,7 @@ void load(int& value, const void* at);
 inline void ld_acquire_gpu_global_b32(int& value, const void* at) { load(value, at); }
 inline void ld_relaxed_gpu_global_b32(int& value, const void* at) { load(value, at); }
 void red_release_gpu_global_add_s32(const void* at, int more);
+void atom_acq_rel_gpu_global_add_u64(unsigned long long& before, const void* at, unsigned long long more);
 }  // namespace ptx
 
 // How the emulator calls a kernel: its parameters from pointers to them.

@@ -242,6 +242,10 @@ void ptx::red_release_gpu_global_add_s32(const void* at, int more) {
   check_posted(LINE);
   *static_cast<int*>(const_cast<void*>(at)) += more;
 }
+void ptx::atom_acq_rel_gpu_global_add_u64(unsigned long long& before, const void* at, unsigned long long more) {
+  check_posted(LINE);
+  before = atomicAdd(static_cast<unsigned long long*>(const_cast<void*>(at)), more);
+}
 
 namespace {
 const Buffer* buffer_of(const char* at, uint32_t bytes) {

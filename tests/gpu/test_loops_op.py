@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import numpy as np
 import pytest
 import torch
 
@@ -10,7 +9,7 @@ import interlace as il
 from interlace.core.errors import GraphError, HangError
 from interlace.executors.footprint import check_footprint
 
-from ..cases import Case, relative_error
+from ..cases import Case, relative_error, strike_posts
 from ..loops_graphs import matmuls, norm_chain_sum
 
 GRAPHS = {"norm-chain-sum": norm_chain_sum, "matmuls": matmuls}
@@ -123,8 +122,7 @@ def test_a_missing_post_is_a_hang_error_that_names_the_tile() -> None:
     run.run(tensors)
     run.synchronize()
     victim = 7  # an item of the first op
-    row = int(np.flatnonzero(run._table.items[:, 14] == victim)[0])
-    run._items[row, 9] = -1
+    strike_posts(run, [victim])
     run.run(tensors)
     with pytest.raises(HangError) as caught:
         run.synchronize()

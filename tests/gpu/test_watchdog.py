@@ -11,7 +11,7 @@ import torch
 import interlace as il
 from interlace.core.errors import ConcurrentRunError, HangError, NoDeviceError, TooManyWorkersError
 
-from ..cases import relative_error
+from ..cases import relative_error, strike_posts
 from .cases import case, executor
 
 
@@ -27,9 +27,8 @@ def test_a_missing_post_raises_hang_error_within_3_seconds_and_the_next_run_is_r
     run.synchronize()
 
     victim = 7  # an item of the first op
-    row = int(np.flatnonzero(run._table.items[:, 14] == victim)[0])
     semaphore = int(run.plan.items.post[victim])
-    run._items[row, 9] = -1
+    strike_posts(run, [victim])
     begin = time.perf_counter()
     run.run(tensors)
     with pytest.raises(HangError) as caught:

@@ -163,7 +163,7 @@ def test_chunk_waits_stand_inside_the_reduction() -> None:
     """The plan that the tests above run really has waits at k > 0, and the executor keeps them there."""
     c = case("ffn", 20)
     run = executor("ticket-chunked", c.graph)
-    late = run._table.items[:, 8] - run._table.items[:, 7]
+    late = run._table.items["wait_hi"] - run._table.items["wait_mid"]
     assert run._table.chunked
     assert late.tolist() == [0] * 6 + [1] * 4  # hidden is three tiles wide; two of them share a semaphore
 

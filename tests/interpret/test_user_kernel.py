@@ -217,7 +217,7 @@ def test_waits_placed_inside_a_reduction_by_hand() -> None:
     """The second op of two matmuls waits stretch by stretch; the first is the built-in one."""
     c = case("two-matmuls", 20, "fp32")
     run = il.SemaphoreStreamsExecutor(il.build(c.graph, il.Choices(4, chunk_waits=True)), CPU)
-    assert (run._table.items[:, 8] - run._table.items[:, 7]).max() == 2  # three chunks, so two later waits
+    assert (run._table.items["wait_hi"] - run._table.items["wait_mid"]).max() == 2  # three chunks, so two later waits
     for seed in range(2):
         inputs, out = c.inputs(seed), c.poisoned()
         hidden = run.empty("y").fill_(float("nan"))

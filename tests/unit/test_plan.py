@@ -465,7 +465,7 @@ def test_workers_beyond_the_items_cost_nothing(dispatch: Dispatch) -> None:
     assert table.workers == (16 if dispatch is Dispatch.TICKET else 5)
     if dispatch is Dispatch.STATIC:
         assert table.worker_rows.tolist() == [0, 4, 8, 12, 15, 16]
-        assert table.items[15, 14] == 7
+        assert table.items["number"][15] == 7
 
 
 # Each of these is a plan by its form, so verify has to refuse it, before it takes memory for what is named.

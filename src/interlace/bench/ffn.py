@@ -42,6 +42,7 @@ from interlace.workloads.ffn import FFNShape, ffn
 #: What decides how fast these launches are.
 MEASURES = (
     "executors",
+    "kernels/abi",
     "kernels/matmul",
     "kernels/primitives",
     "kernels/templates.py",

@@ -39,6 +39,7 @@ from interlace.workloads.ffn import FFNShape, ffn
 MEASURES = (
     "executors/hopper.py",
     "executors/table.py",
+    "kernels/abi",
     "kernels/gluon",
     "kernels/matmul",
     "kernels/primitives",

@@ -9,9 +9,10 @@ import numpy as np
 
 from interlace.core.errors import HangError
 from interlace.executors.gpu import open_device
+from interlace.kernels.abi import ITEM, RECORD, WAIT
 
 #: What decides these costs.
-MEASURES = ("kernels/microbench.py", "kernels/primitives/semaphore.py")
+MEASURES = ("kernels/abi", "kernels/microbench.py", "kernels/primitives/semaphore.py")
 _ROUNDS, _REPEATS = 1000, 11
 
 
@@ -44,9 +45,10 @@ def costs() -> Mapping[str, float]:
 
     samples: dict[str, list[float]] = {}
     for _ in range(_REPEATS):
-        waits = torch.tensor([[0, 1, 1, 1, 0], [1, 1, 1, 1, 0], [2, 112, 1, 0, 0]], dtype=torch.int32)
-        rows = torch.nn.functional.pad(waits, (0, 3)).to(device)
-        items, ns = zeros(16), zeros(8, torch.int64)
+        waits = np.zeros(3, WAIT.dtype)
+        waits["first"], waits["count"], waits["stride"], waits["threshold"] = (0, 1, 2), (1, 1, 112), 1, (1, 1, 0)
+        rows = torch.tensor(waits.view(np.int32), device=device)
+        items, ns = zeros(ITEM.columns), zeros(8, torch.int64)
         sync = Sync(
             items=items,
             waits=rows,
@@ -55,7 +57,7 @@ def costs() -> Mapping[str, float]:
             workspace=zeros(1, torch.float32),
             done=zeros(8),
             fault=zeros(1),
-            record=zeros(8),
+            record=zeros(RECORD.columns),
             trace=zeros(1, torch.int64),
             starts=zeros(1, torch.int64),
             first=0,

@@ -11,6 +11,8 @@ from dataclasses import dataclass, replace
 from operator import is_
 from typing import TYPE_CHECKING, Any, ClassVar
 
+import numpy as np
+
 from interlace.core.devices import DeviceSpec
 from interlace.core.errors import ConcurrentRunError, DeviceError, GraphError, NoDeviceError, kind
 from interlace.executors.base import Executor, by_name
@@ -23,6 +25,7 @@ from interlace.executors.tile_functions import arguments, constants
 from interlace.executors.watchdog import hang_error
 from interlace.graph.graph import Graph
 from interlace.graph.op import Op
+from interlace.kernels.abi import RECORD, TRACE
 from interlace.kernels.base import kernel_of, triton_body
 from interlace.kernels.bodies import BodyKind, TritonBody
 from interlace.plan.orderings import Ordering
@@ -33,6 +36,8 @@ from interlace.trace.events import Trace
 
 if TYPE_CHECKING:
     import torch
+
+_FAILED = RECORD.column("failed")
 
 
 @dataclass(frozen=True)
@@ -144,7 +149,7 @@ class DeviceExecutor(Executor):
             self._enqueue(launches)
             self._raise_fault()
             return
-        if int(self._record[0]):
+        if int(self._record[_FAILED]):
             self.synchronize()
         with self._torch.cuda.device(self._device):
             stream = self._torch.cuda.current_stream()
@@ -281,22 +286,22 @@ class DeviceExecutor(Executor):
         def zeros(size: int, dtype: Any) -> Any:
             return torch.zeros(max(size, 1), dtype=dtype, device=device)
 
-        self._items = torch.tensor(table.items, device=device)
-        self._waits = torch.tensor(table.waits, device=device)
+        self._items = torch.tensor(table.items.view(np.int32), device=device)
+        self._waits = torch.tensor(table.waits.view(np.int32), device=device)
         self._semaphores = zeros(self.plan.semaphores, torch.int32)
         self._arrivals = zeros(table.splits * self._posts_per_tile, torch.int64)
         self._slot_size = max((self._accumulator_size(op) for op in self.plan.graph.ops), default=0)
         self._workspace = zeros(table.slots * self._slot_size, torch.float32)
         self._done = zeros(n, torch.int32)
         self._fault = zeros(1, torch.int32)
-        self._record = torch.zeros(8, dtype=torch.int32, pin_memory=device.type == "cuda")
-        self._trace = zeros(n * 4 if self.options.trace else 1, torch.int64)
+        self._record = torch.zeros(RECORD.columns, dtype=torch.int32, pin_memory=device.type == "cuda")
+        self._trace = zeros(n * TRACE.columns if self.options.trace else 1, torch.int64)
         self._counters = zeros(len(self.plan.graph.ops) * (len(self.plan.graph.ops) + 1), torch.int64)
 
     def _reset(self) -> None:
         """Tables and counters as before the first run; nothing runs now."""
-        self._items.copy_(self._torch.tensor(self._table.items))
-        self._waits.copy_(self._torch.tensor(self._table.waits))
+        self._items.copy_(self._torch.tensor(self._table.items.view(np.int32)))
+        self._waits.copy_(self._torch.tensor(self._table.waits.view(np.int32)))
         counters = self._semaphores, self._arrivals, self._done, self._fault, self._record, self._trace, self._counters
         for buffer in counters:
             buffer.zero_()
@@ -332,35 +337,36 @@ class DeviceExecutor(Executor):
         from interlace.kernels.primitives.semaphore import Sync
 
         return Sync(
-            self._items,
-            self._waits,
-            self._semaphores,
-            self._arrivals,
-            self._workspace,
-            self._done,
-            self._fault,
-            self._record,
-            self._trace,
-            self._counters[starts:],
-            first,
-            programs,
-            constexpr(Ordering.WAIT in self.keeps),
-            constexpr(self._table.chunked),
-            constexpr(int(self._table.parts.max())),
-            constexpr(self._slot_size),
-            constexpr(self.options.trace),
-            constexpr(int(self.options.jitter_s * 1e9)),
-            constexpr(int(self.options.timeout_s * 1e9)),
-            constexpr(self._interpret),
-            constexpr(self._specialised),
-            constexpr(self._posts_per_tile),
+            items=self._items,
+            waits=self._waits,
+            semaphores=self._semaphores,
+            arrivals=self._arrivals,
+            workspace=self._workspace,
+            done=self._done,
+            fault=self._fault,
+            record=self._record,
+            trace=self._trace,
+            starts=self._counters[starts:],
+            first=first,
+            programs=programs,
+            WAITS=constexpr(Ordering.WAIT in self.keeps),
+            CHUNKED=constexpr(self._table.chunked),
+            SPLIT=constexpr(int(self._table.parts.max())),
+            SLOT=constexpr(self._slot_size),
+            TRACE=constexpr(self.options.trace),
+            JITTER_NS=constexpr(int(self.options.jitter_s * 1e9)),
+            TIMEOUT_NS=constexpr(int(self.options.timeout_s * 1e9)),
+            INTERPRET=constexpr(self._interpret),
+            SPECIALISED=constexpr(self._specialised),
+            SHARES=constexpr(self._posts_per_tile),
         )
 
     def _raise_fault(self) -> None:
         """Turn a record that the watchdog left into HangError, and make the instance and captured runs of it as new."""
-        if not int(self._record[0]):
+        if not int(self._record[_FAILED]):
             return
-        item, semaphore, expected, seen = (int(v) for v in self._record[1:5])
+        (record,) = self._record.numpy().copy().view(RECORD.dtype)
+        item, semaphore, expected, seen = (int(record[name]) for name in ("item", "semaphore", "expected", "seen"))
         error = hang_error(self.plan, item, semaphore, expected, seen, self._done.cpu().numpy())
         self._reset()
         raise error
@@ -374,16 +380,16 @@ class DeviceExecutor(Executor):
         if not self.options.trace:
             raise GraphError("this executor records no trace; make it with Options(trace=True)")
         self.synchronize()
-        times = self._trace.cpu().numpy().reshape(-1, 4)
+        rows = self._trace.cpu().numpy().view(TRACE.dtype)
         items = self.plan.items
         return Trace(
             items.op,
             items.tile,
-            times[:, 3] >> 32,
-            times[:, 3] & 0xFFFFFFFF,
-            times[:, 0],
-            times[:, 1],
-            times[:, 2],
+            rows["place"] >> 32,
+            rows["place"] & 0xFFFFFFFF,
+            rows["arrived_ns"],
+            rows["start_ns"],
+            rows["end_ns"],
             tuple(op.name for op in self.plan.graph.ops),
             "%globaltimer",
         )

@@ -1,8 +1,8 @@
-"""A plan as the int32 tables that device code reads (layouts in ``kernels/primitives/semaphore``)."""
+"""A plan as the int32 tables that device code reads (layouts in ``kernels/abi``)."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from interlace.core.errors import PlanError
 from interlace.graph.access import Ints
 from interlace.graph.ragged import distinct, offsets
+from interlace.kernels.abi import AXES, ITEM, WAIT, Struct
 from interlace.plan.plan import Dispatch, Plan
 
 _INT32 = 1 << 31
@@ -21,8 +22,8 @@ class Table:
     """Device tables of a plan.
 
     Attributes:
-        items: (n, 16) int32 rows in launch order.
-        waits: (w, 8) int32 rows, at least one.
+        items: (n,) rows of ``abi.ITEM`` in launch order.
+        waits: (w,) rows of ``abi.WAIT``, at least one.
         op_rows: rows of op o are ``op_rows[o]:op_rows[o + 1]`` if rows are grouped by op.
         workers: programs of a persistent launch: of a plan's workers those that can have an item.
         worker_rows: rows of each of them, if rows are grouped by worker.
@@ -32,8 +33,8 @@ class Table:
         chunked: some wait stands inside a reduction.
     """
 
-    items: NDArray[np.int32]
-    waits: NDArray[np.int32]
+    items: NDArray[np.void]
+    waits: NDArray[np.void]
     op_rows: Ints
     workers: int
     worker_rows: Ints
@@ -79,28 +80,37 @@ def _table(plan: Plan, chunked: Sequence[bool], order: Ints, posts_per_tile: int
 
     row_item = np.repeat(np.arange(n), np.diff(waits.ptr))
     late = (waits.k > items.k_lo[row_item]) & np.array(chunked, bool)[items.op[row_item]]
-    table = np.zeros((n, 16), np.int64)
-    table[:, 0] = items.op
+    at = np.zeros((len(AXES), n), np.int64)
     for o, op in enumerate(plan.graph.ops):
         mine = items.op == o
-        table[mine, 1 : 1 + len(op.grid)] = op.coords(items.tile[mine])
-    table[:, 4], table[:, 5] = items.k_lo, items.k_hi
-    table[:, 6], table[:, 8] = waits.ptr[:-1], waits.ptr[1:]
-    table[:, 7] = waits.ptr[1:] - np.bincount(row_item[late], minlength=n)
-    table[:, 9] = items.post
-    table[:, 10], table[:, 11] = part, parts
-    table[parts > 1, 12], table[parts > 1, 13] = slot_of_tile[:-1][split], split
-    table[:, 14] = np.arange(n)
-    rows = np.zeros((max(len(waits), 1), 8), np.int64)
-    for column, values in enumerate(
-        (waits.first, waits.count, waits.stride, waits.threshold * posts_per_tile, waits.k)
-    ):
-        rows[: len(waits), column] = values
-    if max(table.max(), rows.max()) >= _INT32:
-        raise PlanError("an extent or an index of the plan does not fit 32 bits; split the graph")
+        at[: len(op.grid), mine] = op.coords(items.tile[mine]).T
+    slots, splits = np.zeros((2, n), np.int64)
+    slots[parts > 1], splits[parts > 1] = slot_of_tile[:-1][split], split
+    rows = {
+        "op": items.op,
+        **dict(zip(AXES, at, strict=True)),
+        "k_lo": items.k_lo,
+        "k_hi": items.k_hi,
+        "wait_lo": waits.ptr[:-1],
+        "wait_mid": waits.ptr[1:] - np.bincount(row_item[late], minlength=n),
+        "wait_hi": waits.ptr[1:],
+        "post": items.post,
+        "part": part,
+        "parts": parts,
+        "slot": slots,
+        "split": splits,
+        "number": np.arange(n),
+    }
+    ranges = {
+        "first": waits.first,
+        "count": waits.count,
+        "stride": waits.stride,
+        "threshold": waits.threshold * posts_per_tile,
+        "k": waits.k,
+    }
     return Table(
-        np.ascontiguousarray(table[order], np.int32),
-        rows.astype(np.int32),
+        _rows(ITEM, {name: values[order] for name, values in rows.items()}),
+        _rows(WAIT, ranges),
         offsets(np.bincount(items.op, minlength=len(plan.graph.ops))),
         len(worker_rows) - 1 if static else min(plan.workers, n),
         worker_rows,
@@ -109,3 +119,15 @@ def _table(plan: Plan, chunked: Sequence[bool], order: Ints, posts_per_tile: int
         np.array([parts[items.op == o].max(initial=1) for o in range(len(plan.graph.ops))]),
         bool(late.any()),
     )
+
+
+def _rows(row: Struct, columns: Mapping[str, Ints]) -> NDArray[np.void]:
+    """A table of these columns, with one row at least."""
+    values = {name: columns[name] for name in row.names}
+    if any(column.max(initial=0) >= _INT32 for column in values.values()):
+        raise PlanError("an extent or an index of the plan does not fit 32 bits; split the graph")
+    count = max(len(column) for column in values.values())
+    table = np.zeros(max(count, 1), row.dtype)
+    for name, column in values.items():
+        table[name][:count] = column
+    return table

@@ -11,6 +11,13 @@ import triton
 import triton.language as tl
 from triton.language.extra import cuda
 
+from interlace.kernels.primitives.columns import (
+    TRACE_ARRIVED_NS,
+    TRACE_COLUMNS,
+    TRACE_END_NS,
+    TRACE_PLACE,
+    TRACE_START_NS,
+)
 from interlace.kernels.primitives.semaphore import (
     back_off,
     begin,
@@ -72,15 +79,15 @@ def _run_item(tile, sync, worker, body: tl.constexpr, arguments, ticket, DRAW: t
         post(tile, sync)
     if sync.TRACE:
         tl.debug_barrier()
-        entry = sync.trace + tile.item.to(tl.int64) * 4
-        tl.store(entry, arrived_ns)
-        tl.store(entry + 1, start_ns)
-        tl.store(entry + 2, now_ns(sync.INTERPRET))
+        entry = sync.trace + tile.item.to(tl.int64) * TRACE_COLUMNS
+        tl.store(entry + TRACE_ARRIVED_NS, arrived_ns)
+        tl.store(entry + TRACE_START_NS, start_ns)
+        tl.store(entry + TRACE_END_NS, now_ns(sync.INTERPRET))
         if sync.INTERPRET:
             sm = worker
         else:
             sm = cuda.smid()
-        tl.store(entry + 3, worker.to(tl.int64) * 4294967296 + sm)
+        tl.store(entry + TRACE_PLACE, worker.to(tl.int64) * 4294967296 + sm)
     return ticket
 
 

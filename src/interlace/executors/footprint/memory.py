@@ -60,7 +60,8 @@ class Memory(SerialExecutor):
     def _lower(self) -> Table:
         table = by_op(self.plan, self._chunked())  # row t is tile t
         rows = table.items[[item.tile for item in self.items]]
-        rows[:, 4:6] = [(item.k_lo, item.k_hi) for item in self.items]
+        rows["k_lo"] = [item.k_lo for item in self.items]
+        rows["k_hi"] = [item.k_hi for item in self.items]
         return replace(table, items=rows)
 
     def inputs(self, kind: str) -> list[Any]:

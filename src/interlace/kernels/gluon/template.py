@@ -31,6 +31,7 @@ from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared
 from triton.language.extra import cuda
 
 from interlace.kernels.gluon.ring import PANEL, Mailbox, Ring, make_barriers, receive, send
+from interlace.kernels.primitives.columns import TRACE_COLUMNS, TRACE_END_NS, TRACE_PLACE
 from interlace.kernels.primitives.semaphore import draw, drawn, now_ns, op_of, tickets_drawn, tile_at
 
 _TICKETS = gl.constexpr(4)
@@ -106,9 +107,9 @@ def _math(sync, items, tickets, bodies: gl.constexpr, arguments, ring, warpgroup
             if op == o:
                 n = bodies[o][2](own, sync, ring, n, arguments[o], warpgroup)
         if sync.TRACE and warpgroup == 0:
-            entry = sync.trace + own.item.to(gl.int64) * 4
-            gl.store(entry + 2, now_ns(sync.INTERPRET))
-            gl.store(entry + 3, gl.program_id(0).to(gl.int64) * 4294967296 + cuda.smid())
+            entry = sync.trace + own.item.to(gl.int64) * TRACE_COLUMNS
+            gl.store(entry + TRACE_END_NS, now_ns(sync.INTERPRET))
+            gl.store(entry + TRACE_PLACE, gl.program_id(0).to(gl.int64) * 4294967296 + cuda.smid())
         position, run = receive(tickets, taken)
 
 

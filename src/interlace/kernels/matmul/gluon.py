@@ -20,6 +20,7 @@ from interlace.kernels.bodies import Pipeline
 from interlace.kernels.gluon.names import bulk_load, reinterpret
 from interlace.kernels.gluon.ring import PANEL, await_empty_slot, await_stage, limit_in_flight, release
 from interlace.kernels.matmul.tilings import EPILOGUE_COLUMNS, tensor_of
+from interlace.kernels.primitives.columns import TRACE_ARRIVED_NS, TRACE_COLUMNS, TRACE_START_NS
 from interlace.kernels.primitives.semaphore import (
     meet,
     now_ns,
@@ -147,11 +148,11 @@ def matmul_load_dependent(tile, sync, ring, n, operands, arguments):
     panels = _panels(ring.dependent, arguments.DEPENDENT_ROWS, arguments.BM)
     row = tile.i * arguments.BM
     if sync.TRACE:
-        gl.store(sync.trace + tile.item.to(gl.int64) * 4, now_ns(False))
+        gl.store(sync.trace + tile.item.to(gl.int64) * TRACE_COLUMNS + TRACE_ARRIVED_NS, now_ns(False))
     wait(tile, sync)
     order_bulk_loads()
     if sync.TRACE:
-        gl.store(sync.trace + tile.item.to(gl.int64) * 4 + 1, now_ns(False))
+        gl.store(sync.trace + tile.item.to(gl.int64) * TRACE_COLUMNS + TRACE_START_NS, now_ns(False))
     for s in range(stretches(tile, sync)):
         lo, hi = ready(tile, sync, s)
         if sync.CHUNKED:

@@ -31,8 +31,36 @@ import triton.language as tl
 from triton.experimental.gluon import language as gl
 from triton.language.extra import cuda
 
-ITEM_WORDS = tl.constexpr(16)
-WAIT_WORDS = tl.constexpr(8)
+from interlace.kernels.primitives.columns import (
+    ITEM_COLUMNS,
+    ITEM_I,
+    ITEM_J,
+    ITEM_K_HI,
+    ITEM_K_LO,
+    ITEM_L,
+    ITEM_NUMBER,
+    ITEM_OP,
+    ITEM_PART,
+    ITEM_PARTS,
+    ITEM_POST,
+    ITEM_SLOT,
+    ITEM_SPLIT,
+    ITEM_WAIT_HI,
+    ITEM_WAIT_LO,
+    ITEM_WAIT_MID,
+    RECORD_EXPECTED,
+    RECORD_FAILED,
+    RECORD_ITEM,
+    RECORD_SEEN,
+    RECORD_SEMAPHORE,
+    WAIT_COLUMNS,
+    WAIT_COUNT,
+    WAIT_FIRST,
+    WAIT_K,
+    WAIT_STRIDE,
+    WAIT_THRESHOLD,
+)
+
 _ONE_WARP = tl.constexpr(gl.BlockedLayout([1], [32], [1], [0]))
 
 
@@ -40,16 +68,15 @@ class Sync(NamedTuple):
     """What an item needs to synchronise: device tables, counters, and compile-time switches.
 
     Attributes:
-        items: int32 (rows, 16), see ``tile_at``.
-        waits: int32 (rows, 8): first, count, stride, threshold, k.
+        items: int32, rows of ``abi.ITEM``.
+        waits: int32, rows of ``abi.WAIT``.
         semaphores: int32 counters.
         arrivals: int64 counters, one per split tile.
         workspace: float32 partial sums of split tiles.
         done: int32 per item: 1 + number of the last run in which it posted.
         fault: int32 flag, nonzero once a wait has failed.
-        record: int32 (8) in host memory: 1, item, semaphore, expected, seen. A gate behind op ``o`` has no item
-            and no semaphore: it records -1 - o and -1.
-        trace: int64 (items, 4): wait begin, start, end, worker << 32 | SM.
+        record: int32 in host memory, a row of ``abi.RECORD``.
+        trace: int64, a row of ``abi.TRACE`` per item.
         starts: int64 counter of programs begun (of tickets drawn, in a persistent launch); all runs together.
         first, programs: the launch's first row of ``items``, and how many programs begin per run.
         WAITS: waits and posts are live (else the launch order enforces everything).
@@ -139,22 +166,22 @@ def tile(sync):
 @triton.jit
 def tile_at(sync, position, run):
     """The item at a row of the item table, in the given run."""
-    row = sync.items + position * ITEM_WORDS
+    row = sync.items + position * ITEM_COLUMNS
     return Tile(
-        tl.load(row + 1),
-        tl.load(row + 2),
-        tl.load(row + 3),
-        tl.load(row + 4),
-        tl.load(row + 5),
-        tl.load(row + 6),
-        tl.load(row + 7),
-        tl.load(row + 8),
-        tl.load(row + 9),
-        tl.load(row + 10),
-        tl.load(row + 11),
-        tl.load(row + 12),
-        tl.load(row + 13),
-        tl.load(row + 14),
+        tl.load(row + ITEM_I),
+        tl.load(row + ITEM_J),
+        tl.load(row + ITEM_L),
+        tl.load(row + ITEM_K_LO),
+        tl.load(row + ITEM_K_HI),
+        tl.load(row + ITEM_WAIT_LO),
+        tl.load(row + ITEM_WAIT_MID),
+        tl.load(row + ITEM_WAIT_HI),
+        tl.load(row + ITEM_POST),
+        tl.load(row + ITEM_PART),
+        tl.load(row + ITEM_PARTS),
+        tl.load(row + ITEM_SLOT),
+        tl.load(row + ITEM_SPLIT),
+        tl.load(row + ITEM_NUMBER),
         run,
     )
 
@@ -162,7 +189,7 @@ def tile_at(sync, position, run):
 @triton.jit
 def op_of(sync, position):
     """Which op the item at a row of the item table belongs to."""
-    return tl.load(sync.items + position * ITEM_WORDS)
+    return tl.load(sync.items + position * ITEM_COLUMNS + ITEM_OP)
 
 
 @triton.jit
@@ -239,11 +266,11 @@ def _jitter(tile, sync, salt: tl.constexpr):
 def _give_up(sync, item, semaphore, expected, seen):
     """Record the first failed wait; later ones leave it as it is."""
     if tl.atomic_cas(sync.fault, 0, 1, sem="relaxed", scope="gpu") == 0:
-        tl.store(sync.record + 1, item)
-        tl.store(sync.record + 2, semaphore)
-        tl.store(sync.record + 3, expected)
-        tl.store(sync.record + 4, seen)
-        tl.store(sync.record, 1)
+        tl.store(sync.record + RECORD_ITEM, item)
+        tl.store(sync.record + RECORD_SEMAPHORE, semaphore)
+        tl.store(sync.record + RECORD_EXPECTED, expected)
+        tl.store(sync.record + RECORD_SEEN, seen)
+        tl.store(sync.record + RECORD_FAILED, 1)
 
 
 @triton.jit
@@ -266,11 +293,11 @@ def _lanes(sync):
 @triton.jit
 def _wait_at(tile, sync, row):
     """One wait of an item: (first, count, stride, threshold, what its semaphores reach in this run)."""
-    base = sync.waits + row * WAIT_WORDS
-    first = tl.load(base)
-    count = tl.load(base + 1)
-    stride = tl.load(base + 2)
-    threshold = tl.load(base + 3)
+    base = sync.waits + row * WAIT_COLUMNS
+    first = tl.load(base + WAIT_FIRST)
+    count = tl.load(base + WAIT_COUNT)
+    stride = tl.load(base + WAIT_STRIDE)
+    threshold = tl.load(base + WAIT_THRESHOLD)
     return first, count, stride, threshold, ((tile.run + 1) * threshold).to(tl.int32)
 
 
@@ -372,10 +399,10 @@ def ready(tile, sync, stretch):
         lo = tile.k_lo
         if stretch > 0:
             _wait_row(tile, sync, row)
-            lo = tl.load(sync.waits + row * WAIT_WORDS + 4)
+            lo = tl.load(sync.waits + row * WAIT_COLUMNS + WAIT_K)
         hi = tile.k_hi
         if row + 1 < tile.wait_hi:
-            hi = tl.load(sync.waits + (row + 1) * WAIT_WORDS + 4)
+            hi = tl.load(sync.waits + (row + 1) * WAIT_COLUMNS + WAIT_K)
     else:
         lo = tile.k_lo
         hi = tile.k_hi

@@ -16,10 +16,11 @@ from interlace.core.devices import DEFAULT_GPU, DeviceSpec
 from interlace.core.dtypes import dtype
 from interlace.core.errors import PipelineError
 from interlace.core.overlap import Piece, clash
-from interlace.loops.cuda.compiler import Binary, compile_text
+from interlace.kernels.cuda.compiler import Binary, compile_text
+from interlace.kernels.cuda.launcher import Argument, TensorMap, current_context, tensor_map
+from interlace.kernels.cuda.launcher import Kernel as Loaded
 from interlace.loops.cuda.emit import Emitted, emit_kernel
-from interlace.loops.cuda.launcher import Argument, TensorMap, current_context, tensor_map
-from interlace.loops.cuda.launcher import Kernel as Loaded
+from interlace.loops.cuda.preamble import PREAMBLE
 from interlace.loops.cuda.rules import MapSpec
 from interlace.loops.ir.index import evaluate
 from interlace.loops.ir.statements import Kernel, Memory
@@ -120,7 +121,8 @@ def compile_kernel(
         CompileError, NoDeviceError: see ``compile_text``.
     """
     emitted = proved_text(kernel, device, warp_specialised, items)
-    return Compiled(kernel, emitted, compile_text(emitted.text, kernel.name, device.architecture))
+    binary = compile_text(emitted.text, kernel.name, device.architecture, preamble=PREAMBLE)
+    return Compiled(kernel, emitted, binary)
 
 
 @lru_cache(maxsize=256)

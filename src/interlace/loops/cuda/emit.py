@@ -18,12 +18,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from interlace.core.devices import DeviceSpec
+from interlace.kernels.abi import AXES
+from interlace.kernels.cuda.ptx import wgmma, wgmma_name
 from interlace.loops.cuda.barriers import barrier_slot, emit_barrier
 from interlace.loops.cuda.combine import Partial
 from interlace.loops.cuda.indices import emit_index, emit_less
 from interlace.loops.cuda.lines import UNROLL, Lines, Scope
 from interlace.loops.cuda.names import own
-from interlace.loops.cuda.preamble import PRODUCTS, wgmma, wgmma_name
+from interlace.loops.cuda.preamble import PRODUCTS
 from interlace.loops.cuda.rules import MapSpec, check_emittable, map_of, tensor_maps
 from interlace.loops.cuda.spread import Fragment, spread_registers
 from interlace.loops.cuda.tiles import Tiles
@@ -222,7 +224,7 @@ class _Emitter:
         """Blocks are numbered as the loops would run: the innermost variable changes fastest."""
         if self.items:
             for axis, loop in enumerate(loops):
-                self.out.add(f"const int {own(loop.var)} = item.at[{axis}];")
+                self.out.add(f"const int {own(loop.var)} = item.{AXES[axis]};")
             return
         number = "blockIdx.x"
         for loop in reversed(loops[1:]):

@@ -9,7 +9,6 @@ merged: (m, 4096) for (m, 16, 256). It is then viewed as the kernel's, which mov
 
 from __future__ import annotations
 
-import ctypes
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
@@ -23,6 +22,7 @@ from interlace.core.errors import DTypeError, PipelineError
 from interlace.graph.access import Access, Span
 from interlace.graph.op import Op
 from interlace.graph.tensor import Tensor
+from interlace.kernels.abi import STATE, SYNC
 from interlace.kernels.base import Kernel
 from interlace.kernels.bodies import Array, Params, Reference, Regions
 from interlace.loops.cuda.compiled import Compiled, Launch, compile_kernel, proved_text
@@ -220,28 +220,17 @@ def _compile(kernel: Loops, device: DeviceSpec, warp_specialised: bool) -> Compi
     return compile_kernel(kernel, device, warp_specialised=warp_specialised, items=True)
 
 
-class _Sync(ctypes.Structure):
-    """``Sync`` of ``kernels/primitives/semaphore_cuda``, field by field."""
-
-    _pointers = ("items", "waits", "semaphores", "done", "fault", "record", "trace", "starts")
-    _fields_ = [
-        *((name, ctypes.c_void_p) for name in _pointers),
-        ("timeout_ns", ctypes.c_ulonglong),
-        ("jitter_ns", ctypes.c_ulonglong),
-        ("first", ctypes.c_int),
-        ("programs", ctypes.c_int),
-    ]
-
-
 def _packed(sync: Any) -> bytes:
     """The ``Sync`` that executors hand to Triton bodies, as the struct that CUDA C++ takes."""
-    packed = _Sync(
-        timeout_ns=sync.TIMEOUT_NS.value, jitter_ns=sync.JITTER_NS.value, first=sync.first, programs=sync.programs
-    )
-    for name in _Sync._pointers:
-        setattr(packed, name, getattr(sync, name).data_ptr())
+    values = {name: getattr(sync, name) for name, _ in STATE}
     if not sync.WAITS.value:
-        packed.semaphores = None
+        values["semaphores"] = None
     if not sync.TRACE.value:
-        packed.trace = None
-    return bytes(packed)
+        values["trace"] = None
+    return SYNC.pack(
+        **values,
+        timeout_ns=sync.TIMEOUT_NS.value,
+        jitter_ns=sync.JITTER_NS.value,
+        first=sync.first,
+        programs=sync.programs,
+    )

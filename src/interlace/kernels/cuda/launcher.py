@@ -19,7 +19,7 @@ from typing import Any, Protocol
 
 from interlace.core.dtypes import DType
 from interlace.core.errors import DriverError, NoDeviceError
-from interlace.loops.cuda.compiler import Binary
+from interlace.kernels.cuda.compiler import Binary
 
 
 class DeviceArray(Protocol):

@@ -1,6 +1,7 @@
 """From CUDA C++ text to a cubin, with NVRTC through ``cuda.core``. Needs no GPU and no driver.
 
-    binary = compile_text('extern "C" __global__ void twice(float* x) { x[threadIdx.x] *= 2; }', "twice")
+    text = 'extern "C" __global__ void twice(float* x) { x[threadIdx.x] *= 2; }'
+    binary = compile_text(text, "twice", preamble=PTX)
     binary.resources      # Resources(registers=8, spill_bytes=0, stack_bytes=0)
 """
 
@@ -12,7 +13,6 @@ from io import StringIO
 
 from interlace.core.devices import DEFAULT_GPU
 from interlace.core.errors import CompileError, NoDeviceError
-from interlace.loops.cuda.preamble import PREAMBLE
 
 
 @dataclass(frozen=True)
@@ -49,13 +49,16 @@ class Binary:
     warnings: tuple[str, ...]
 
 
-def compile_text(text: str, name: str, architecture: str = DEFAULT_GPU.architecture) -> Binary:
-    """Compile the kernel of a text, which the preamble is put before.
+def compile_text(
+    text: str, name: str, architecture: str = DEFAULT_GPU.architecture, *, preamble: str
+) -> Binary:
+    """Compile the kernel of a text behind a preamble.
 
     Args:
         text: CUDA C++ with one kernel, ``extern "C"``.
         name: of that kernel for messages; its function may be called otherwise.
         architecture: what to compile for, as ``DeviceSpec`` has it.
+        preamble: what the text builds on, such as ``ptx.PTX``; messages count its lines apart from the text's.
 
     Raises:
         CompileError: if NVRTC refuses the text; the message holds its log.
@@ -65,7 +68,7 @@ def compile_text(text: str, name: str, architecture: str = DEFAULT_GPU.architect
         from cuda.core import Program, ProgramOptions
     except ImportError as error:
         raise NoDeviceError("cuda.core is not installed; pip install 'interlace[gpu]'") from error
-    whole = f'#line 1 "preamble"\n{PREAMBLE}#line 1 "{name}.cu"\n{text}'
+    whole = f'#line 1 "preamble"\n{preamble}#line 1 "{name}.cu"\n{text}'
     # A binary from NVRTC's own cache comes without the log that tells its resources.
     options = ProgramOptions(arch=architecture, std="c++17", ptxas_options=["-v"], no_cache=True)
     written = StringIO()

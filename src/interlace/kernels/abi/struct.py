@@ -1,0 +1,194 @@
+"""Structs that the host fills and device code reads: one list of fields, laid out for C, ctypes and NumPy.
+
+    STEP = Struct("Step", (("count", "int"), ("values", "const float*")))
+    STEP.text       # struct Step {int count; const float* values;}; and checks of its size and offsets
+    STEP.ctype      # the same for ctypes; a pointer is an address
+    STEP.dtype      # the same for NumPy
+
+    field      count   (padding)   values
+    offset     0       4           8          size 16
+
+A kind is a C type of ``SCALARS``, a pointer (whatever ends in ``*``), another struct, or a pair of one of these and a
+count. Offsets follow the rules of C; the compiler checks them wherever the text is compiled.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+#: Of each C type, what ctypes and NumPy call it.
+SCALARS: dict[str, tuple[Any, str]] = {
+    "int": (ctypes.c_int, "i4"),
+    "unsigned": (ctypes.c_uint, "u4"),
+    "float": (ctypes.c_float, "f4"),
+    "long long": (ctypes.c_longlong, "i8"),
+    "unsigned long long": (ctypes.c_ulonglong, "u8"),
+}
+#: Stands before the texts of structs: without its headers NVRTC has no ``offsetof``.
+OFFSETOF = """
+#ifndef offsetof
+#define offsetof(type, field) __INTADDR__(&(((type*)0)->field))
+#endif
+"""
+_POINTER = (ctypes.c_void_p, "u8")
+
+
+
+@dataclass(frozen=True)
+class Struct:
+    """A struct in memory that the host and the device share.
+
+    Attributes:
+        name: in C.
+        fields: (name, kind) in the order of their offsets.
+        align: least alignment in bytes; the size is a multiple of it.
+    """
+
+    name: str
+    fields: tuple[tuple[str, Any], ...]
+    align: int = 1
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Of the fields."""
+        return tuple(name for name, _ in self.fields)
+
+    @cached_property
+    def alignment(self) -> int:
+        """In bytes."""
+        return max(self.align, *(_alignment(kind) for _, kind in self.fields))
+
+    @cached_property
+    def offsets(self) -> dict[str, int]:
+        """Bytes from the beginning to each field."""
+        offsets, end = {}, 0
+        for name, kind in self.fields:
+            offsets[name] = _up(end, _alignment(kind))
+            end = offsets[name] + _size(kind)
+        return offsets
+
+    @cached_property
+    def size(self) -> int:
+        """Bytes, padding included."""
+        last, kind = self.fields[-1]
+        return _up(self.offsets[last] + _size(kind), self.alignment)
+
+    @cached_property
+    def ctype(self) -> type[ctypes.Structure]:
+        """A class of ctypes; padding beyond that of ctypes itself has fields of its own."""
+        fields: list[tuple[str, Any]] = []
+        end = 0
+
+        def pad(until: int) -> None:
+            if until > end:
+                fields.append((f"_{end}", ctypes.c_ubyte * (until - end)))
+
+        for name, kind in self.fields:
+            pad(self.offsets[name])
+            fields.append((name, _ctype(kind)))
+            end = self.offsets[name] + _size(kind)
+        pad(self.size)
+        return type(self.name, (ctypes.Structure,), {"_fields_": fields})
+
+    @cached_property
+    def dtype(self) -> np.dtype[np.void]:
+        """A structured dtype of NumPy."""
+        formats = [_format(kind) for _, kind in self.fields]
+        offsets = [self.offsets[name] for name in self.names]
+        return np.dtype({"names": list(self.names), "formats": formats, "offsets": offsets, "itemsize": self.size})
+
+    @cached_property
+    def text(self) -> str:
+        """The struct in CUDA C++, followed by assertions of its layout, which need ``OFFSETOF``."""
+        natural = max(_alignment(kind) for _, kind in self.fields)
+        align = f"__align__({self.alignment}) " if self.alignment > natural else ""
+        body = "".join(f"  {_declared(name, kind)};\n" for name, kind in self.fields)
+        checks = [f"sizeof({self.name}) == {self.size}"]
+        checks += [f"offsetof({self.name}, {name}) == {offset}" for name, offset in self.offsets.items()]
+        return f"struct {align}{self.name} {{\n{body}}};\n" + "".join(f"static_assert({c});\n" for c in checks)
+
+    def pack(self, **values: Any) -> bytes:
+        """The struct with these fields; a value with ``data_ptr()`` is its address, None the null pointer.
+
+        Raises:
+            TypeError: a field is missing, or a name is none of its fields.
+        """
+        if values.keys() != set(self.names):
+            wrong = sorted(values.keys() ^ set(self.names))
+            raise TypeError(f"struct {self.name} has fields {', '.join(self.names)}; check {', '.join(wrong)}")
+        given = {name: v.data_ptr() if hasattr(v, "data_ptr") else v for name, v in values.items()}
+        return bytes(self.ctype(**given))
+
+    # ---------------------------------------------------------------- rows of a table, whose fields are equally wide
+
+    @property
+    def columns(self) -> int:
+        """Elements from one row to the next, padding included."""
+        return self.size // _size(self.fields[0][1])
+
+    def column(self, name: str) -> int:
+        """Elements from the beginning of a row to a field."""
+        return self.offsets[name] // _size(self.fields[0][1])
+
+
+def load_row(row: Struct) -> str:
+    """``load_row(at)`` in CUDA C++: a row of ints by loads of 128 bits; those that a caller does not use are not made.
+
+    ``unpack(row, quads)`` is the same for a row that has been loaded, such as to shared memory.
+    """
+    count = row.size // 16
+    loads = ", ".join(f"from[{q}]" for q in range(count))
+    values = ", ".join(f"quads[{offset // 16}].{'xyzw'[offset % 16 // 4]}" for offset in row.offsets.values())
+    return (
+        f"DEVICE void unpack({row.name}& row, const int4 (&quads)[{count}]) {{\n  row = {{{values}}};\n}}\n"
+        f"DEVICE {row.name} load_row(const {row.name}* at) {{\n"
+        "  const int4* const from = reinterpret_cast<const int4*>(at);\n"
+        f"  const int4 quads[{count}] = {{{loads}}};\n"
+        f"  {row.name} row;\n  unpack(row, quads);\n  return row;\n}}\n"
+    )
+
+
+def text_of(structs: Sequence[Struct]) -> str:
+    """The structs in CUDA C++, in order."""
+    return "".join(struct.text for struct in structs)
+
+
+def _up(offset: int, alignment: int) -> int:
+    return -(-offset // alignment) * alignment
+
+
+def _ctype(kind: Any) -> Any:
+    if isinstance(kind, tuple):
+        return _ctype(kind[0]) * kind[1]
+    if isinstance(kind, Struct):
+        return kind.ctype
+    return (_POINTER if kind.endswith("*") else SCALARS[kind])[0]
+
+
+def _format(kind: Any) -> Any:
+    if isinstance(kind, tuple):
+        return (_format(kind[0]), (kind[1],))
+    if isinstance(kind, Struct):
+        return kind.dtype
+    return (_POINTER if kind.endswith("*") else SCALARS[kind])[1]
+
+
+def _size(kind: Any) -> int:
+    return kind.size if isinstance(kind, Struct) else ctypes.sizeof(_ctype(kind))
+
+
+def _alignment(kind: Any) -> int:
+    single = kind[0] if isinstance(kind, tuple) else kind
+    return single.alignment if isinstance(single, Struct) else ctypes.alignment(_ctype(single))
+
+
+def _declared(name: str, kind: Any) -> str:
+    if isinstance(kind, tuple):
+        return f"{_declared(name, kind[0])}[{kind[1]}]"
+    return f"{kind.name if isinstance(kind, Struct) else kind} {name}"
