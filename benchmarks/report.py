@@ -233,19 +233,17 @@ def predicted_table(record: dict[str, Any]) -> str:
     """The table of docs/planner.md: how far predictions are off."""
     names = {"all": "all", "matmuls": "single matmuls", "ffns": "FFNs"}
     lines = [
-        "| cases | what is predicted | model of the L2 | median error | 90th percentile | worst |",
-        "|---|---|---|---|---|---|",
+        "| cases | what is predicted | median error | 90th percentile | worst |",
+        "|---|---|---|---|---|",
     ]
     for key, name in names.items():
         group = record["errors"][key]
         for what, words in (("dram_read", "bytes from memory"), ("time", "time")):
-            for model, title in (("tile_model", "tile"), ("line_model", "line")):
-                if what == "time" and model == "line_model":
-                    continue  # shared out as the tile model says, so hardly another
-                cells = (f"{group[model][what][figure]:.1%}" for figure in ("median", "p90", "worst"))
-                lines.append(f"| {name} ({group['cases']}) | {words} | {title} | {' | '.join(cells)} |")
-    beyond = sum(abs(row["tile_model"]["dram_read_error"]) > 0.12 for row in record["rows"])
-    lines += ["", f"{beyond} of {record['errors']['all']['cases']} cases are off by more than 12 % (tile model)."]
+            cells = (f"{group[what][figure]:.1%}" for figure in ("median", "p90", "worst"))
+            lines.append(f"| {name} ({group['cases']}) | {words} | {' | '.join(cells)} |")
+    beyond = sum(abs(row["predicted"]["dram_read_error"]) > 0.12 for row in record["rows"])
+    cases = record["errors"]["all"]["cases"]
+    lines += ["", f"The bytes of {beyond} of {cases} cases are predicted more than 12 % too high or too low."]
     return "\n".join(lines)
 
 

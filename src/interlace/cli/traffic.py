@@ -55,17 +55,6 @@ class CacheOptions:
     workers: Annotated[
         int, typer.Option("--workers", min=1, max=1 << 16, help="Tiles that run at once, in lockstep.")
     ] = DEFAULT_GPU.sms
-    model: Annotated[
-        str | None,
-        typer.Option(
-            "--model",
-            parser=names.CACHE_MODELS.parse,
-            autocompletion=names.CACHE_MODELS.complete,
-            metavar="MODEL",
-            help="How the cache is taken: tile (the default; whole pieces of tensors, exact LRU) or line "
-            "(128-byte lines in hashed sets).",
-        ),
-    ] = None
 
     @property
     def device(self) -> DeviceSpec:
@@ -157,9 +146,9 @@ class Study:
 
     def run(self, named: names.NamedOrder) -> Prediction:
         """What the workload moves in an order."""
-        from interlace.planner.predict import Model, predict
+        from interlace.planner.predict import predict
 
-        return predict(self.plan(named), self.device, SERIAL, Model(self.options.model or "tile"))
+        return predict(self.plan(named), self.device, SERIAL)
 
     @property
     def tiling(self) -> str:
@@ -245,8 +234,6 @@ def register(app: typer.Typer) -> None:
             raise BadInput("--sweep compares all orders and takes no --order; leave one of them out")
         if plot is not None and not sweep:
             raise BadInput("--plot draws the orders of --sweep; pass --sweep too")
-        if plot is not None and options.model == "line":
-            raise BadInput("--plot draws by the tile model; leave out --model line, or --plot")
         if plot is not None:
             traffic_plot.check_installed()
         study = Study.of(work.on(gpu=True), options)
@@ -304,10 +291,7 @@ def _facts(study: Study, bounds: Sequence[Bound], named: names.NamedOrder, predi
     rows = [
         ("cache", _cache(study)),
         ("workers", f"{study.options.workers:,}, in lockstep"),
-        (
-            "model",
-            "exact LRU over pieces of tensors" if study.options.model != "line" else "hashed sets of 128-byte lines",
-        ),
+        ("model", "exact LRU over pieces of tensors"),
         ("loads", f"{study.loads:,} pieces, {table.volume(_loaded(traffic))}"),
         ("hits", f"{table.volume(_loaded(traffic) - read)}, {100 * _hit_rate(traffic):.2f} % of the loads"),
         ("read from memory", table.volume(read)),
@@ -355,7 +339,6 @@ def _data(study: Study, bounds: Sequence[Bound], found: Sequence[Found]) -> dict
         "workload": study.workload.facts(),
         "tiles": study.tiling,
         "workers": study.options.workers,
-        "model": study.options.model or "tile",
         "cache": {"name": study.device.name, "sides": l2.sides, "side_bytes": l2.side_bytes},
         "loads": study.loads,
         "bounds": [

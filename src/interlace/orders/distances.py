@@ -21,7 +21,7 @@ from numba import njit
 from numpy.typing import ArrayLike
 
 from interlace.core.errors import CapacityError
-from interlace.sim.stream import Integers, Ints, Stream, Units
+from interlace.orders.stream import Integers, Ints, Stream, Units
 
 # Renumbering costs a pass over the tree. With room for four times the units it is rare, and the tree small.
 SPARE = 4
