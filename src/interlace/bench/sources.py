@@ -10,11 +10,17 @@ from collections.abc import Iterable, Mapping
 from hashlib import sha1, sha256
 from pathlib import Path
 
+from interlace.core.errors import ArgumentError
+
 PACKAGE = Path(__file__).resolve().parents[1]
 
 
 def source_hashes(rooms: Iterable[str]) -> dict[str, str]:
-    """The hash of each room (``"kernels"``) or module (``"planner/build.py"``) of this package."""
+    """The hash of each room (``"kernels"``) or module (``"planner/build.py"``) of this package.
+
+    Raises:
+        ArgumentError: there is no such room or module, so that its hash would say nothing.
+    """
     return {room: hash_of(_blobs(room)) for room in rooms}
 
 
@@ -25,7 +31,9 @@ def hash_of(blobs: Mapping[str, str]) -> str:
 
 def _blobs(room: str) -> dict[str, str]:
     place = PACKAGE / room
-    files = [place] if place.is_file() else place.rglob("*.py")
+    files = [place] if place.is_file() else list(place.rglob("*.py"))
+    if not files:
+        raise ArgumentError(f"the package has no room or module {room!r}; name one, such as 'kernels' or 'sim/l2.py'")
     return {file.relative_to(PACKAGE).as_posix(): _blob(file.read_bytes()) for file in files}
 
 
