@@ -11,7 +11,7 @@ import pytest
 
 from .commands import SMALL, fail, invoke, succeed
 
-REDUCTION = str(Path(__file__).parents[2] / "examples" / "pipeline_reduction.py")
+REDUCTION = str(Path(__file__).parents[2] / "examples" / "06_row_sums_as_loops.py")
 
 
 def stored(header: object, data: bytes = b"") -> bytes:

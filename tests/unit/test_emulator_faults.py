@@ -23,8 +23,8 @@ from interlace.loops.ir.statements import (
     For,
     InitBarrier,
     Invalidate,
-    Kernel,
     Load,
+    LoopKernel,
     Role,
     RoleKind,
     Section,
@@ -47,13 +47,13 @@ SEEDS = 4
 Change = Callable[[Stmt], tuple[Stmt, ...] | None]
 
 
-def _marked(kernel: Kernel, **stages: int) -> Kernel:
+def _marked(kernel: LoopKernel, **stages: int) -> LoopKernel:
     for tensor, depth in stages.items():
         kernel = circular_buffer(kernel, tensor, depth)
     return kernel
 
 
-def _through_shared() -> Kernel:
+def _through_shared() -> LoopKernel:
     """Tile by tile ``y = 2 * x`` through a second tile, stored by TMA."""
     k = Builder("through_shared")
     n = k.symbol("n")
@@ -66,7 +66,7 @@ def _through_shared() -> Kernel:
     return k.kernel()
 
 
-def _alone() -> Kernel:
+def _alone() -> LoopKernel:
     """One tile loaded plainly and stored by TMA."""
     k = Builder("alone")
     n = k.symbol("n")
@@ -78,7 +78,7 @@ def _alone() -> Kernel:
     return k.kernel()
 
 
-def _turned(by: By) -> Kernel:
+def _turned(by: By) -> LoopKernel:
     """``y = x.T``: no thread reads what it wrote itself."""
     k = Builder("turned")
     m = k.symbol("m")
@@ -94,7 +94,7 @@ def _turned(by: By) -> Kernel:
 _COPY = library.copy_1d(tile=64, walk=6)
 
 
-def _nest(outer: int, inner: int) -> Kernel:
+def _nest(outer: int, inner: int) -> LoopKernel:
     """``y = 2 * x`` tile by tile, and four tiles of ``z = 3 * w`` in each step."""
     k = Builder("nest")
     n = k.symbol("n")
@@ -110,7 +110,7 @@ def _nest(outer: int, inner: int) -> Kernel:
     return _marked(k.kernel(), **{tile: depth for tile, depth in (("v", outer), ("s", inner)) if depth})
 
 
-def _beside(by: By, stages: int, use: str) -> Kernel:
+def _beside(by: By, stages: int, use: str) -> LoopKernel:
     """A ring ``s`` that is stored by TMA, added to or not read, and then a tile ``u``, loaded by TMA or assigned."""
     k = Builder("beside")
     n = k.symbol("n")
@@ -133,7 +133,7 @@ _LINE = {"n": 500}
 _PLANE = {"m": 4, "n": 64 * 6}
 _PRODUCT = {"rows": 64, "columns": 64, "depth": 320}
 #: Sources with their form and extents.
-SOURCES: dict[str, tuple[Kernel, bool, dict[str, int]]] = {
+SOURCES: dict[str, tuple[LoopKernel, bool, dict[str, int]]] = {
     "ring": (_marked(_COPY, s=3), False, _LINE),
     "specialised": (_marked(_COPY, s=3), True, _LINE),
     "no ring": (_COPY, False, _LINE),
@@ -165,7 +165,7 @@ class Plant:
     """
 
     source: str
-    change: Callable[[Kernel], Kernel] | tuple[str, str]
+    change: Callable[[LoopKernel], LoopKernel] | tuple[str, str]
     faults: tuple[tuple[str, str], ...]
 
     def emitted(self) -> Emitted:
@@ -179,7 +179,7 @@ class Plant:
         return replace(emitted, text=text)
 
 
-def without(kind: type[Stmt], name: str = "") -> Callable[[Kernel], Kernel]:
+def without(kind: type[Stmt], name: str = "") -> Callable[[LoopKernel], LoopKernel]:
     """Drop all statements of a kind, or those on the barriers of ``name``."""
 
     def change(stmt: Stmt) -> tuple[Stmt, ...] | None:
@@ -189,7 +189,7 @@ def without(kind: type[Stmt], name: str = "") -> Callable[[Kernel], Kernel]:
     return lambda kernel: edit(kernel, change)
 
 
-def changed(kind: type[Stmt], how: Callable[..., Stmt], name: str = "") -> Callable[[Kernel], Kernel]:
+def changed(kind: type[Stmt], how: Callable[..., Stmt], name: str = "") -> Callable[[LoopKernel], LoopKernel]:
     """Replace statements of a kind, or those on the barriers of ``name``."""
 
     def change(stmt: Stmt) -> tuple[Stmt, ...] | None:
@@ -199,12 +199,12 @@ def changed(kind: type[Stmt], how: Callable[..., Stmt], name: str = "") -> Calla
     return lambda kernel: edit(kernel, change)
 
 
-def within(section: str, change: Callable[[Kernel], Kernel]) -> Callable[[Kernel], Kernel]:
+def within(section: str, change: Callable[[LoopKernel], LoopKernel]) -> Callable[[LoopKernel], LoopKernel]:
     """A change of what stands in one section alone."""
 
     def of(stmt: Stmt) -> tuple[Stmt, ...] | None:
         if isinstance(stmt, Section) and stmt.name == section:
-            return (replace(stmt, body=change(Kernel("part", (), (), stmt.body, 32)).body),)
+            return (replace(stmt, body=change(LoopKernel("part", (), (), stmt.body, 32)).body),)
         return None
 
     return lambda kernel: edit(kernel, of)
@@ -214,7 +214,7 @@ def _into_the_first_slot(stmt: Load) -> Load:
     return replace(stmt, dst=replace(stmt.dst, slot=Const(0)))
 
 
-def _released_first(kernel: Kernel) -> Kernel:
+def _released_first(kernel: LoopKernel) -> LoopKernel:
     """The release of a stage, which is the last statement of a consumer's loop, before its reads."""
 
     def change(stmt: Stmt) -> tuple[Stmt, ...] | None:

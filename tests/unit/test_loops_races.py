@@ -20,9 +20,9 @@ from interlace.loops.ir.statements import (
     Copy,
     FenceBarrierInit,
     FenceProxy,
-    Kernel,
     Let,
     Load,
+    LoopKernel,
     Stmt,
     Store,
     Sync,
@@ -36,7 +36,7 @@ SIZES = {"m": 5}
 Body = Callable[[Builder, dict[str, Handle], object], object]
 
 
-def kernel(body: Body, stages: dict[str, int], *, prefetch: int | None = None) -> Kernel:
+def kernel(body: Body, stages: dict[str, int], *, prefetch: int | None = None) -> LoopKernel:
     """Rows ``r`` of four tensors, in a loop over ``m``, through three tiles of a row."""
     k = Builder("rows")
     m = k.symbol("m")
@@ -110,7 +110,7 @@ def without(body: tuple[Stmt, ...]) -> Iterator[tuple[Stmt, tuple[Stmt, ...]]]:
                 yield dropped, (*body[:i], replace(stmt, body=rest), *body[i + 1 :])
 
 
-def errors_without(source: Kernel, kind: type[Stmt], *, warp_specialised: bool = False) -> list[str]:
+def errors_without(source: LoopKernel, kind: type[Stmt], *, warp_specialised: bool = False) -> list[str]:
     """What is said of ``source`` if one statement of a kind is left out, for each of them, in program order."""
     rewritten = lower(source, warp_specialised=warp_specialised)
     said = []
@@ -200,7 +200,7 @@ def test_a_store_that_is_awaited_one_too_late_is_named(monkeypatch: pytest.Monke
     check_hazards(source, lower(source), {"m": 9})
     real = agents.pending_stores
 
-    def late(kernel: Kernel, load: Load, store: Store) -> int | None:
+    def late(kernel: LoopKernel, load: Load, store: Store) -> int | None:
         pending = real(kernel, load, store)
         return None if pending is None else pending + 1
 
@@ -235,7 +235,7 @@ def test_a_product_that_lags_needs_a_release_that_lags(monkeypatch: pytest.Monke
         check_hazards(source, rewritten, sizes)
 
 
-def through_shared(stages: int) -> Kernel:
+def through_shared(stages: int) -> LoopKernel:
     """A persistent matmul whose result passes through shared memory."""
     k = Builder("persistent", threads=128)
     tiles, depth = k.symbol("tiles"), k.symbol("depth")
@@ -263,12 +263,12 @@ def test_kernels_whose_tiles_shared_bytes_in_use_are_proved(stages: int, warp_sp
         assert prove(source, warp_specialised=warp_specialised).events > 50
 
 
-def mixed() -> Kernel:
+def mixed() -> LoopKernel:
     marked = circular_buffer(library.pointwise(tile=(4, 64), walk=64, plain=Copy.CP_ASYNC), "x_s", 2)
     return circular_buffer(marked, "z_s", 3)
 
 
-EXAMPLES: dict[str, tuple[Kernel, set[type[Stmt]]]] = {
+EXAMPLES: dict[str, tuple[LoopKernel, set[type[Stmt]]]] = {
     "plain": (
         circular_buffer(library.copy_1d(tile=64, walk=64, by=Copy.PLAIN), "s", 2),
         {FenceBarrierInit, FenceProxy},

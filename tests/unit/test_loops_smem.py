@@ -17,7 +17,6 @@ from interlace.loops.frontend.build import Builder, Handle
 from interlace.loops.ir.index import Const, Index, Less, evaluate, holds
 from interlace.loops.ir.smem import SharedLayout, lay_out
 from interlace.loops.ir.statements import (
-    Box,
     Copy,
     ElectOne,
     FenceProxy,
@@ -25,9 +24,9 @@ from interlace.loops.ir.statements import (
     If,
     InitBarrier,
     Invalidate,
-    Kernel,
     Let,
     Load,
+    LoopKernel,
     Matmul,
     Memory,
     Pointwise,
@@ -39,6 +38,7 @@ from interlace.loops.ir.statements import (
     WaitParity,
 )
 from interlace.loops.ir.traverse import read, walk, written
+from interlace.loops.ir.values import Box
 from interlace.loops.rewrite.circular import circular_buffer, lower
 from interlace.loops.rewrite.peepholes import deferred_stores, pending_stores
 
@@ -49,7 +49,7 @@ Moment = tuple[int, int]
 
 
 @st.composite
-def programs(draw: st.DrawFn) -> Kernel:
+def programs(draw: st.DrawFn) -> LoopKernel:
     """Loops and nests in an outer loop; tiles of their own, computed ones, and such as outlive a loop.
 
     What outlives a loop is loaded at every outer step, at the first ones alone, or in a loop of as many steps as drawn.
@@ -119,7 +119,7 @@ def test_between_tiles_that_share_bytes_all_threads_meet() -> None:
 
     @settings(EXAMPLES, max_examples=300)
     @given(programs(), st.booleans())
-    def check(kernel: Kernel, warp_specialised: bool) -> None:
+    def check(kernel: LoopKernel, warp_specialised: bool) -> None:
         nonlocal sharing
         sharing += follow(lower(kernel, warp_specialised=warp_specialised and bool(kernel.rings)))
 
@@ -127,7 +127,7 @@ def test_between_tiles_that_share_bytes_all_threads_meet() -> None:
     assert sharing > 100
 
 
-def nest_with_one_stage(*marked: str) -> Kernel:
+def nest_with_one_stage(*marked: str) -> LoopKernel:
     """A tile loaded and used before an inner loop that loads another, of one stage."""
     k = Builder("nest")
     n = k.symbol("n")
@@ -145,7 +145,7 @@ def nest_with_one_stage(*marked: str) -> Kernel:
     return kernel
 
 
-def stored_late() -> Kernel:
+def stored_late() -> LoopKernel:
     """A store by TMA out of a ring, which is awaited at the next load of its slot, before a tile is computed."""
     k = Builder("late")
     n = k.symbol("n")
@@ -160,7 +160,7 @@ def stored_late() -> Kernel:
     return circular_buffer(k.kernel(), "s", 1)
 
 
-def unread() -> Kernel:
+def unread() -> LoopKernel:
     """A ring that nothing reads, beside a tile that is computed and used while its copy is under way."""
     k = Builder("unread")
     n = k.symbol("n")
@@ -173,7 +173,7 @@ def unread() -> Kernel:
     return circular_buffer(k.kernel(), "s", 1)
 
 
-def plain_then_tma() -> Kernel:
+def plain_then_tma() -> LoopKernel:
     """Threads write a ring of one stage themselves; a bulk copy into another tile follows in the same step."""
     k = Builder("proxies")
     n = k.symbol("n")
@@ -188,7 +188,7 @@ def plain_then_tma() -> Kernel:
     return circular_buffer(k.kernel(), "s", 1)
 
 
-def persistent_matmul() -> Kernel:
+def persistent_matmul() -> LoopKernel:
     """A block walks its tiles; each result passes through shared memory on its way out."""
     k = Builder("persistent")
     a, b = k.input("a", (256, 128), bf16), k.input("b", (128, 128), bf16)
@@ -218,7 +218,7 @@ def persistent_matmul() -> Kernel:
     ],
     ids=["tile and ring", "ring and ring", "store", "unread", "proxies", "matmul"],
 )
-def test_rings_loaded_in_their_own_step_share_no_bytes_with_what_the_step_uses(kernel: Kernel) -> None:
+def test_rings_loaded_in_their_own_step_share_no_bytes_with_what_the_step_uses(kernel: LoopKernel) -> None:
     follow(lower(kernel), {"n": 3})
 
 
@@ -248,7 +248,7 @@ def test_a_tile_that_only_some_iterations_write_keeps_its_bytes_through_all(how:
     assert sorted(layout.of(name).offset_bytes for name in "ab") == [0, 1024]
 
 
-def follow(kernel: Kernel, sizes: dict[str, int] | None = None) -> int:
+def follow(kernel: LoopKernel, sizes: dict[str, int] | None = None) -> int:
     """Follows a run; returns how many pairs of tiles share bytes."""
     layout = lay_out(kernel, H200)
     run = Run(kernel, layout, dict(sizes or {}))
@@ -280,7 +280,7 @@ class Run:
     are begun and ended by one thread, so there statements count too.
     """
 
-    def __init__(self, kernel: Kernel, layout: SharedLayout, env: dict[str, int]) -> None:
+    def __init__(self, kernel: LoopKernel, layout: SharedLayout, env: dict[str, int]) -> None:
         self.kernel = kernel
         self.layout = layout
         self.shared = {t.name for t in kernel.tensors if t.memory is Memory.SHARED}

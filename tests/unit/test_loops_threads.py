@@ -14,7 +14,7 @@ from interlace.core.errors import CarriedError, OverwriteHazard, PipelineError
 from interlace.loops.frontend.build import Builder, Handle
 from interlace.loops.ir.index import Const, Less, Var
 from interlace.loops.ir.smem import lay_out
-from interlace.loops.ir.statements import Copy, For, Kernel, LoopKind, ReduceOp, Stmt, Sync
+from interlace.loops.ir.statements import Copy, For, LoopKernel, LoopKind, ReduceOp, Stmt, Sync
 from interlace.loops.ir.text import print_kernel
 from interlace.loops.meaning.interpret import interpret
 from interlace.loops.proof.hazards import check_hazards
@@ -26,7 +26,7 @@ ONE = (1,)
 Body = Callable[[Builder, dict[str, Handle], Var], object]
 
 
-def kernel(body: Body, extent: int = 64) -> Kernel:
+def kernel(body: Body, extent: int = 64) -> LoopKernel:
     """A loop that loads ``s`` from ``x``, and in it a loop over threads ``t`` that does ``body``."""
     k = Builder("shares")
     n = k.symbol("n")
@@ -121,7 +121,7 @@ def test_a_box_that_leaves_its_tile_is_caught_by_a_run() -> None:
         interpret(shifted, {"x": np.ones(64, np.float32)})
 
 
-def triangle() -> Kernel:
+def triangle() -> LoopKernel:
     """``z[t, j] = x[t * 8 + j]`` for ``j <= t`` alone, but for t = 3; through a second tile that threads fill."""
     k = Builder("triangle")
     n = k.symbol("n")

@@ -39,9 +39,9 @@ from interlace.loops.ir.statements import (
     ElectOne,
     For,
     If,
-    Kernel,
     Let,
     Load,
+    LoopKernel,
     LoopKind,
     Matmul,
     Memory,
@@ -70,14 +70,14 @@ class Emitted:
         grid: extents of the block loops, to be evaluated under the run-time extents; blocks are numbered through.
     """
 
-    kernel: Kernel
+    kernel: LoopKernel
     text: str
     maps: tuple[MapSpec, ...]
     layout: SharedLayout
     grid: tuple[Index, ...]
 
 
-def emit_kernel(kernel: Kernel, device: DeviceSpec, *, items: bool = False) -> Emitted:
+def emit_kernel(kernel: LoopKernel, device: DeviceSpec, *, items: bool = False) -> Emitted:
     """The text of a kernel that ``circular.lower`` returned; ``items``: for items of a plan.
 
     Raises:
@@ -101,7 +101,7 @@ def emit_kernel(kernel: Kernel, device: DeviceSpec, *, items: bool = False) -> E
 class _Emitter:
     """Walks the statements of one kernel."""
 
-    def __init__(self, kernel: Kernel, layout: SharedLayout, items: bool) -> None:
+    def __init__(self, kernel: LoopKernel, layout: SharedLayout, items: bool) -> None:
         self.kernel = kernel
         self.items = items
         self.layout = layout
@@ -375,5 +375,5 @@ class _Emitter:
             self.out.add(f"settle({own(stmt.acc.tensor)}[{block}]);")
 
 
-def _ptx_kind(kernel: Kernel, stmt: Matmul) -> str:
+def _ptx_kind(kernel: LoopKernel, stmt: Matmul) -> str:
     return kernel.tensor(stmt.a.tensor).dtype.ptx

@@ -17,7 +17,18 @@ from dataclasses import dataclass
 from math import prod
 
 from interlace.core.errors import PipelineError
-from interlace.loops.ir.statements import WARP, WARPGROUP, Kernel, Load, Matmul, Memory, Pointwise, Reduce, Stmt, Store
+from interlace.loops.ir.statements import (
+    WARP,
+    WARPGROUP,
+    Load,
+    LoopKernel,
+    Matmul,
+    Memory,
+    Pointwise,
+    Reduce,
+    Stmt,
+    Store,
+)
 from interlace.loops.ir.traverse import read, value_boxes, walk
 
 
@@ -112,7 +123,7 @@ def vector_of(columns: int, itemsize: int) -> int:
     return vector
 
 
-def spread_registers(kernel: Kernel, itemsize: int) -> dict[str, Spread | Fragment]:
+def spread_registers(kernel: LoopKernel, itemsize: int) -> dict[str, Spread | Fragment]:
     """How each register tile lies: those that meet in a statement lie alike.
 
     Raises:

@@ -38,7 +38,7 @@ from interlace.loops.ir.statements import (
     For,
     InitBarrier,
     Invalidate,
-    Kernel,
+    LoopKernel,
     LoopKind,
     Memory,
     Role,
@@ -102,7 +102,7 @@ class SharedLayout:
         return "\n".join([*lines, f"{self.total_bytes} bytes, base aligned to {self.align_bytes}"]) + "\n"
 
 
-def lay_out(kernel: Kernel, device: DeviceSpec, *, scratch_bytes: int = 0) -> SharedLayout:
+def lay_out(kernel: LoopKernel, device: DeviceSpec, *, scratch_bytes: int = 0) -> SharedLayout:
     """Places the tiles and barriers of a rewritten kernel, and ``scratch_bytes`` that always live, called ``SCRATCH``.
 
     Raises:
@@ -122,12 +122,12 @@ def lay_out(kernel: Kernel, device: DeviceSpec, *, scratch_bytes: int = 0) -> Sh
     )
 
 
-def place(kernel: Kernel) -> SharedLayout:
+def place(kernel: LoopKernel) -> SharedLayout:
     """Where the tiles and barriers of a rewritten kernel lie, whether or not a block may use so many bytes."""
     return _place(kernel, _lifetimes(kernel), 0)
 
 
-def _capped(kernel: Kernel, depth: int) -> Kernel:
+def _capped(kernel: LoopKernel, depth: int) -> LoopKernel:
     """``kernel`` with no ring deeper than ``depth``; only its sizes mean anything."""
     tensors = (replace(t, stages=None if t.stages is None else min(t.stages, depth)) for t in kernel.tensors)
     return replace(kernel, tensors=tuple(tensors))
@@ -138,7 +138,7 @@ def most_stages(tile: Tensor) -> int:
     return BLOCK_BYTES // (_slot_bytes(tile) + BARRIER_BYTES)
 
 
-def _place(kernel: Kernel, lives: Mapping[str, tuple[int, int]], scratch_bytes: int) -> SharedLayout:
+def _place(kernel: LoopKernel, lives: Mapping[str, tuple[int, int]], scratch_bytes: int) -> SharedLayout:
     tiles = [t for t in kernel.tensors if t.memory is Memory.SHARED and t.name in lives]
     align_bytes = max((_align(t) for t in tiles), default=TILE_ALIGN_BYTES)
     placed: list[Placed] = []
@@ -202,7 +202,7 @@ def _surely_runs(block: Stmt) -> bool:
     return isinstance(block, ElectOne | Role | Section)
 
 
-def _lifetimes(kernel: Kernel) -> dict[str, tuple[int, int]]:
+def _lifetimes(kernel: LoopKernel) -> dict[str, tuple[int, int]]:
     every = tuple(sites(kernel.body))
     lives: dict[str, tuple[int, int]] = {}
     for site in every:

@@ -25,7 +25,6 @@ from interlace.loops.ir.statements import (
     ArriveCopies,
     ArriveExpect,
     BarrierSlot,
-    Box,
     Copy,
     ElectOne,
     FenceBarrierInit,
@@ -34,9 +33,9 @@ from interlace.loops.ir.statements import (
     If,
     InitBarrier,
     Invalidate,
-    Kernel,
     Let,
     Load,
+    LoopKernel,
     LoopKind,
     Matmul,
     Memory,
@@ -50,6 +49,7 @@ from interlace.loops.ir.statements import (
     WaitParity,
 )
 from interlace.loops.ir.traverse import walk
+from interlace.loops.ir.values import Box
 from interlace.loops.meaning.steps import (
     At,
     Env,
@@ -103,7 +103,7 @@ class Traces:
     loaders: tuple[int, ...]
 
 
-def trace(kernel: Kernel, cells: Cells, steps: Steps, env: Env) -> Traces:
+def trace(kernel: LoopKernel, cells: Cells, steps: Steps, env: Env) -> Traces:
     """What the agents of one block do; ``steps`` says what tiles should hold where they are read.
 
     Raises:
@@ -117,7 +117,7 @@ def trace(kernel: Kernel, cells: Cells, steps: Steps, env: Env) -> Traces:
 
 
 class _Tracer:
-    def __init__(self, kernel: Kernel, cells: Cells, steps: Steps) -> None:
+    def __init__(self, kernel: LoopKernel, cells: Cells, steps: Steps) -> None:
         self.kernel = kernel
         self.cells = cells
         self.steps = steps

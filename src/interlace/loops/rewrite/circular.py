@@ -19,9 +19,9 @@ from interlace.loops.ir.statements import (
     Block,
     For,
     If,
-    Kernel,
     Let,
     Load,
+    LoopKernel,
     LoopKind,
     Ring,
     Section,
@@ -36,7 +36,7 @@ from interlace.loops.rewrite.specialise import specialise
 from interlace.loops.rules.check import check_kernel, check_ring, declared_names
 
 
-def circular_buffer(kernel: Kernel, tensor: str, stages: int, prefetch: int | None = None) -> Kernel:
+def circular_buffer(kernel: LoopKernel, tensor: str, stages: int, prefetch: int | None = None) -> LoopKernel:
     """Marks a shared tensor: a ring of ``stages`` slots, loaded ``prefetch`` steps ahead (default ``stages - 1``).
 
     ``lower`` does the rewrite, of all marked tensors at once. A warp-specialised block ignores the distance: there
@@ -55,7 +55,7 @@ def circular_buffer(kernel: Kernel, tensor: str, stages: int, prefetch: int | No
     return replace(kernel, rings=(*kernel.rings, ring))
 
 
-def lower(kernel: Kernel, *, warp_specialised: bool = False) -> Kernel:
+def lower(kernel: LoopKernel, *, warp_specialised: bool = False) -> LoopKernel:
     """The kernel with every asynchronous load made explicit: barriers, phases, elected threads.
 
     Marked tensors become pipelines, other loads into shared memory take the simple synchronous form.
@@ -82,12 +82,12 @@ def lower(kernel: Kernel, *, warp_specialised: bool = False) -> Kernel:
     return elect(rewritten)
 
 
-def _check_source(kernel: Kernel) -> None:
+def _check_source(kernel: LoopKernel) -> None:
     if any(isinstance(s, Section) for s in walk(kernel.body)) or kernel.loader_threads:
         raise PipelineError(f"kernel {kernel.name!r} is rewritten already; start from its source")
 
 
-def _check_new_names(source: Kernel, rewritten: Kernel) -> None:
+def _check_new_names(source: LoopKernel, rewritten: LoopKernel) -> None:
     """What the rewrite names itself must not be taken."""
     taken = set(declared_names(source))
     for stmt in walk(rewritten.body):

@@ -17,11 +17,11 @@ from collections.abc import Hashable
 
 from interlace.core.errors import PipelineError
 from interlace.loops.ir.nest import Site, sites
-from interlace.loops.ir.statements import For, Kernel, LoopKind
+from interlace.loops.ir.statements import For, LoopKernel, LoopKind
 from interlace.loops.ir.traverse import read, written
 
 
-def check_outputs(kernel: Kernel) -> None:
+def check_outputs(kernel: LoopKernel) -> None:
     """Checks what a source kernel does with its outputs.
 
     Raises:

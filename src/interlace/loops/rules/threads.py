@@ -18,11 +18,11 @@ from __future__ import annotations
 
 from interlace.core.errors import PipelineError
 from interlace.loops.ir.index import names
-from interlace.loops.ir.statements import Copy, For, If, Kernel, LoopKind, Memory, Pointwise, Stmt, Store
+from interlace.loops.ir.statements import Copy, For, If, LoopKernel, LoopKind, Memory, Pointwise, Stmt, Store
 from interlace.loops.ir.traverse import boxes, read, walk, written
 
 
-def check_thread_loop(kernel: Kernel, loop: For) -> None:
+def check_thread_loop(kernel: LoopKernel, loop: For) -> None:
     """Checks one loop over threads of a source kernel.
 
     Raises:
