@@ -232,7 +232,7 @@ _TOGETHER = (r"(unsigned char\* const \w+ = shared) \+ \d+", r"\1 + 0")
 _MEETING = r"__syncthreads\(\);"
 PLANTS: dict[str, Plant] = {
     # The block form.
-    "no meeting at the end of a step": Plant("ring", within("main", without(Sync)), (("race", "s{"),)),
+    "no sync at the end of a step": Plant("ring", within("main", without(Sync)), (("race", "s{"),)),
     "no wait for a stage": Plant("ring", without(WaitParity), (("race", "s{"),)),
     "a parity that never flips": Plant(
         "ring", changed(WaitParity, lambda s: replace(s, parity=Const(0))), (("race|deadlock", "s"),)
@@ -242,10 +242,10 @@ PLANTS: dict[str, Plant] = {
     ),
     "every load into the first slot": Plant("ring", changed(Load, _into_the_first_slot), (("race", "s{0}"),)),
     "no fence after initialisation": Plant("ring", without(FenceBarrierInit), (("proxy", "s_full"),)),
-    "no meeting after initialisation": Plant("ring", within("barriers", without(Sync)), (("race|barrier", "s_full"),)),
+    "no sync after initialisation": Plant("ring", within("barriers", without(Sync)), (("race|barrier", "s_full"),)),
     "no initialisation": Plant("ring", without(InitBarrier), (("barrier", "does not exist"),)),
     "no invalidation": Plant("ring", without(Invalidate), (("pending", "s_full"),)),
-    "no meeting before invalidation": Plant("ring", within("end", without(Sync)), (("race", "s_full"),)),
+    "no sync before invalidation": Plant("ring", within("end", without(Sync)), (("race", "s_full"),)),
     "invalidation before the wait": Plant(
         "ring",
         (r"mbarrier_wait\((\w+)", r"if (thread == 127) mbarrier_inval(\1);\n    mbarrier_wait(\1"),
@@ -343,7 +343,7 @@ PLANTS: dict[str, Plant] = {
     "two tiles on the same bytes": Plant(
         "through shared", (r"(t_?) = shared \+ \d+", r"\1 = shared + 0"), (("race", "s{0}"),)
     ),
-    "threads that meet in two places": Plant(
+    "threads that synchronise in two places": Plant(
         "ring",
         (
             r"    mbarrier_wait\(",
@@ -351,7 +351,7 @@ PLANTS: dict[str, Plant] = {
         ),
         (("diverged", "a barrier"),),
     ),
-    "some threads do not meet": Plant(
+    "some threads do not synchronise": Plant(
         "ring",
         (r"    mbarrier_wait\(", "    if (thread < 64) __syncthreads();\n    mbarrier_wait("),
         (("deadlock", ""),),
@@ -406,7 +406,7 @@ def test_the_sources_of_the_plants_are_silent() -> None:
 
 def test_a_fault_names_tile_bytes_and_lines() -> None:
     kernel, _, sizes = SOURCES["ring"]
-    number = list(PLANTS).index("no meeting at the end of a step")
+    number = list(PLANTS).index("no sync at the end of a step")
     fault, *_ = launch(_library(), number, inputs_of(kernel, sizes), sizes, seed=1).faults
     assert re.fullmatch(r"s\{\d\} byte \d+", *fault.tiles)
     assert len(fault.lines) == 2

@@ -204,7 +204,7 @@ def barriers_not_shown(stmt: Stmt) -> tuple[Stmt, ...] | None:
 
 
 def released_before_read(stmt: Stmt) -> tuple[Stmt, ...] | None:
-    """The meeting of threads, or the arrival of each warp, moves before the statement that reads."""
+    """The sync of threads, or the arrival of each warp, moves before the statement that reads."""
     if not isinstance(stmt, For):
         return None
     releases = tuple(s for s in stmt.body if isinstance(s, Sync) or (isinstance(s, ElectOne) and s.per is Per.WARP))

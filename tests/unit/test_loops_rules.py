@@ -215,7 +215,8 @@ def _add_to_it_over_threads(k: Builder, y: Handle, s: Handle) -> None:
 def test_an_output_is_not_read(body: Callable[[Builder, Handle, Handle], None]) -> None:
     k = Builder("rule")
     body(k, k.output("y", (256,), fp32), k.shared("s", (64,), fp32))
-    with pytest.raises(PipelineError, match="kernel 'rule' reads its output 'y', over which threads do not meet; keep"):
+    message = "kernel 'rule' reads its output 'y', over which threads do not synchronise; keep"
+    with pytest.raises(PipelineError, match=message):
         k.kernel()
 
 

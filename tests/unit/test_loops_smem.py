@@ -1,4 +1,4 @@
-"""Random programs, followed step by step: what shares bytes is separated by a meeting of all threads, and by a fence
+"""Random programs, followed step by step: what shares bytes is separated by a sync of all threads, and by a fence
 where ordinary writes are followed by bulk copies."""
 
 from __future__ import annotations
@@ -114,7 +114,7 @@ def programs(draw: st.DrawFn) -> LoopKernel:
     return kernel
 
 
-def test_between_tiles_that_share_bytes_all_threads_meet() -> None:
+def test_between_tiles_that_share_bytes_all_threads_synchronise() -> None:
     sharing = 0
 
     @settings(EXAMPLES, max_examples=300)
@@ -273,7 +273,7 @@ class Pending:
 
 
 class Run:
-    """In which meetings each slot holds data, from its write to its last read, and each barrier from begin to end.
+    """In which syncs each slot holds data, from its write to its last read, and each barrier from begin to end.
 
     A load by TMA goes on until it is waited for, a store by TMA until its thread waits for the read. Meetings count the
     time: what ends in one interval between two of them and what begins in the next are apart for all threads. Barriers
@@ -286,7 +286,7 @@ class Run:
         self.shared = {t.name for t in kernel.tensors if t.memory is Memory.SHARED}
         self.env = env
         self.lives: dict[tuple[str, int], list[tuple[Moment, Moment]]] = {}
-        self.meetings = self.statements = 0
+        self.syncs = self.statements = 0
         self.deferred = deferred_stores(kernel)
         self.loading: dict[tuple[str, int], tuple[str, int]] = {}
         self.storing: list[Pending] = []
@@ -296,7 +296,7 @@ class Run:
         return [span for (other, _), spans in self.lives.items() if other == name for span in spans]
 
     def now(self, name: str) -> Moment:
-        return (self.meetings, 0 if name in self.shared else self.statements)
+        return (self.syncs, 0 if name in self.shared else self.statements)
 
     def begin(self, name: str, slot: int) -> None:
         self.lives.setdefault((name, slot), []).append((self.now(name), self.now(name)))
@@ -307,7 +307,7 @@ class Run:
             spans[-1] = (spans[-1][0], self.now(name))
 
     def follow(self, body: tuple[Stmt, ...]) -> None:
-        began = self.meetings
+        began = self.syncs
         for stmt in body:
             self.statements += 1
             self._touch(stmt)
@@ -330,7 +330,7 @@ class Run:
         if any(isinstance(stmt, Role) for stmt in body):
             # Roles run at the same time: what the loader fills is in use as long as both run.
             for name, slot in [key for key in self.lives if self._is_ring(key[0])]:
-                self.lives[name, slot].append(((began, 0), (self.meetings, 0)))
+                self.lives[name, slot].append(((began, 0), (self.syncs, 0)))
 
     def _touch(self, stmt: Stmt) -> None:
         for box in read(stmt):
@@ -364,7 +364,7 @@ class Run:
                 if landed is not None:
                     self.go_on(*landed)
             case Sync():
-                self.meetings += 1
+                self.syncs += 1
             case FenceProxy():
                 self.unfenced.clear()
             case InitBarrier():
@@ -374,8 +374,8 @@ class Run:
 
     def _store(self, stmt: Store) -> None:
         if any(w is not None and w.tensor == stmt.src.tensor for w in map(written, self._by_threads())):
-            self.unfenced.clear()  # the emitter's fence and meeting
-            self.meetings += 1
+            self.unfenced.clear()  # the emitter's fence and sync
+            self.syncs += 1
             self.go_on(stmt.src.tensor, self.slot(stmt.src))
         self._asynchronous(stmt.src)
         if stmt in self.deferred:

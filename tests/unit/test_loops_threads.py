@@ -148,7 +148,7 @@ def test_inner_loops_and_conditions_may_differ_between_iterations() -> None:
 
 
 @pytest.mark.parametrize("warp_specialised", [False, True], ids=["block", "specialised"])
-def test_threads_meet_around_a_loop_that_writes_shared_memory_and_not_inside(warp_specialised: bool) -> None:
+def test_threads_synchronise_around_a_loop_that_writes_shared_memory_and_not_inside(warp_specialised: bool) -> None:
     lines = print_kernel(lower(circular_buffer(triangle(), "s", 3), warp_specialised=warp_specialised)).splitlines()
     at = next(i for i, line in enumerate(lines) if "for p in 16, thread" in line)
     assert [line.strip() for line in lines[at - 1 : at + 5]] == [
@@ -191,7 +191,7 @@ def test_readers_over_threads_count_as_all_threads_of_the_scope() -> None:
             k.assign(d["y"].at(t, shape=ONE), d["s"].at(t % 64, shape=ONE))
 
     def released_before(stmt: Stmt) -> tuple[Stmt, ...] | None:
-        """The meeting at the end of a step moves before the loop over threads."""
+        """The sync at the end of a step moves before the loop over threads."""
         if not isinstance(stmt, For) or stmt.body[-1] != Sync():
             return None
         at = next(i for i, s in enumerate(stmt.body) if isinstance(s, For) and s.kind is LoopKind.THREAD)

@@ -150,7 +150,7 @@ def _checked(kernel: LoopKernel, name: str, tensors: Mapping[str, Tensor], shape
 
 
 def _check_apart(kernel: LoopKernel, tensors: Mapping[str, Tensor]) -> None:
-    """Outputs share no memory with inputs or with each other: threads meet over neither."""
+    """Outputs share no memory with inputs or with each other: threads synchronise over neither."""
     found = clash(
         Piece(tensors[t.name].data_ptr(), prod(tensors[t.name].shape) * t.dtype.itemsize, t.written, t.name)
         for t in kernel.tensors

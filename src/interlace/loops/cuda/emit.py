@@ -163,7 +163,7 @@ class _Emitter:
             - set(PRODUCTS)
         )
         lines = [wgmma(n, kind) for n, kind in functions]
-        # One block per SM is all that is asked for: else ptxas spills to fit one more than shared memory allows.
+        # One block per SM is all that is requested: else ptxas spills to fit one more than shared memory allows.
         lines.append(f'extern "C" __global__ void __launch_bounds__({kernel.block_threads}, 1)')
         function = own(kernel.name)
         lines.append(f"    {function}({(',' + chr(10) + '     ' + ' ' * len(function)).join(parameters)}) {{")

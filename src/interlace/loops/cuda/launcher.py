@@ -31,7 +31,7 @@ class DeviceArray(Protocol):
 
 @dataclass(frozen=True)
 class TensorMap:
-    """128 bytes that tell the copy engine how a tensor lies in memory and which boxes are asked of it."""
+    """128 bytes that tell the copy engine how a tensor lies in memory and which boxes it copies."""
 
     words: bytes
 

@@ -25,7 +25,7 @@ class MapSpec:
 
 
 def check_emittable(kernel: LoopKernel) -> None:
-    """What the emitter asks beside ``check_kernel``.
+    """What the emitter requires beside ``check_kernel``.
 
     Raises:
         PipelineError: a name or a matmul that it does not take.

@@ -134,16 +134,16 @@ def spread_registers(kernel: LoopKernel, itemsize: int) -> dict[str, Spread | Fr
     groups = {name: {name} for name in registers}
     sums = {s.acc.tensor for s in walk(kernel.body) if isinstance(s, Matmul)}
     for stmt in walk(kernel.body):
-        meeting = [n for n in dict.fromkeys(_tiles(stmt)) if n in registers]
-        if not meeting:
+        used = [n for n in dict.fromkeys(_tiles(stmt)) if n in registers]
+        if not used:
             continue
-        first = groups[meeting[0]]
-        for name in meeting[1:]:
+        first = groups[used[0]]
+        for name in used[1:]:
             if groups[name] is not first:
                 first |= groups[name]
                 for other in groups[name]:
                     groups[other] = first
-        joined = _joined((_space(stmt), *(shapes[n] for n in first)), meeting[0])
+        joined = _joined((_space(stmt), *(shapes[n] for n in first)), used[0])
         shapes |= dict.fromkeys(first, joined)
     out: dict[str, Spread | Fragment] = {}
     for name, tensor in registers.items():

@@ -1,17 +1,17 @@
 """Shared memory: who lives when, and where each tile and barrier lies in the one dynamic allocation.
 
 What does not live together may share its bytes. Between the last use of bytes by one tile and the first by another all
-threads meet, copies have landed and been read, and ordinary writes are fenced from bulk copies:
+threads synchronise, copies have landed and been read, and ordinary writes are fenced from bulk copies:
 
 - A barrier lives from its initialisation to its invalidation.
 - A ring lives as long as its barriers, whatever its distance: its steps are issued where no thread waits for another,
-  in the middle of what a step does with other tiles. The rewrite opens and closes its barriers with a meeting, behind
+  in the middle of what a step does with other tiles. The rewrite opens and closes its barriers with a sync, behind
   which lie its first issue, and before which its last wait, read, and store by TMA that was put off.
-- Any other tile lives from its first write to its last read; the rewrite puts a meeting before each of its writes.
+- Any other tile lives from its first write to its last read; the rewrite puts a sync before each of its writes.
   What lives across the start of a loop lives to its end. What is written part by part, under a condition, or in a loop
   that may have no steps, goes on from what was there, so it lives through all loops around.
 
-A ring of one stage beside other tiles of its loop could give its bytes away in between, but for a meeting at every
+A ring of one stage beside other tiles of its loop could give its bytes away in between, but for a sync at every
 step; a tile that is not marked does.
 
 Worked example, two rings of 4 and 2 stages of 16 KiB, one loop after the other, and 48 bytes of barriers:

@@ -26,7 +26,7 @@ from interlace.loops.ir.values import Box, Value
 #: Threads of a warp, and of the warpgroup that issues one wgmma.
 WARP = 32
 WARPGROUP = 128
-#: Registers of an SM, which one block may use; the most that ptxas gives a thread; the most that a role asks for,
+#: Registers of an SM, which one block may use; the most that ptxas gives a thread; the most that a role requests,
 #: which is a multiple of 8 (setmaxnreg).
 SM_REGISTERS = 65536
 COMPILED_REGISTERS = 255
@@ -268,7 +268,7 @@ class Invalidate(Stmt):
 
 @dataclass(frozen=True)
 class Sync(Stmt):
-    """All threads of the scope meet (``__syncthreads`` for the block, a named barrier inside a role)."""
+    """All threads of the scope synchronise (``__syncthreads`` for the block, a named barrier inside a role)."""
 
 
 class Per(Enum):

@@ -1,8 +1,8 @@
 """The circular-buffer pass: a loop that loads a tile and uses it becomes a pipeline that loads ahead.
 
 Worked example, 4 stages, prefetch 3, a loop of 10 steps. The prologue issues steps 0, 1, 2. Main step ``i`` (0 to 6)
-issues ``i + 3``, waits for ``i``, runs the body, meets the other threads. The epilogue runs steps 7, 8, 9 without
-issuing. At step 5, load 8 goes to slot ``8 % 4 = 0``, which held step 4: all threads met after it, so it is free.
+issues ``i + 3``, waits for ``i``, runs the body; then all threads synchronise. The epilogue runs steps 7, 8, 9 without
+issuing. At step 5, load 8 goes to slot ``8 % 4 = 0``, which held step 4: a sync came after it, so it is free.
 
 A loop nest is carried through as a whole: there the main loop is the nest itself and the load is issued where its
 step is below their number, which drains at the end of the nest instead of at the end of each inner loop.
@@ -162,11 +162,11 @@ def _carried(rings: Rings, loop: For) -> tuple[Stmt, ...]:
 
 
 def _step(rings: Rings, loop: For) -> For:
-    """``loop`` where each ring loaded directly in it issues ahead, and its threads meet at the end of a step."""
+    """``loop`` where each ring loaded directly in it issues ahead, and its threads synchronise at the end of a step."""
     here = rings.directly_in(loop)
     issues = tuple(stmt for b in here for stmt in _issue_ahead(b))
-    meet = (Sync(),) if here else ()
-    return replace(loop, body=(*names_inside(here), *issues, *_body(rings, loop.body), *meet))
+    sync = (Sync(),) if here else ()
+    return replace(loop, body=(*names_inside(here), *issues, *_body(rings, loop.body), *sync))
 
 
 def _issue_ahead(b: Buffered) -> tuple[Stmt, ...]:
