@@ -25,7 +25,7 @@ from interlace.planner.predict import predict
 from interlace.sim.modes import hopper
 
 MEASURED = Path(__file__).resolve().parent / "results" / "traffic-h200.json"
-MEASURES = ("core/devices.py", "planner", "policies", "sim")
+MEASURES = ("core/devices", "planner", "policies", "sim")
 MODE = hopper(192 << 10)
 FIGURES = "dram_read", "time"
 FITTED_TO = "grouped:2", "grouped:8", "grouped:16", "grouped:32"

@@ -78,8 +78,12 @@ def test_sources_are_told_apart_by_what_git_would_store(tmp_path: Path, monkeypa
     found = source_hashes(["room", "b.py"])
     assert found["room"] == hash_of({"room/a.py": empty})
     assert found["b.py"] == hash_of({"b.py": one})
-    (tmp_path / "room" / "a.py").write_bytes(b"# a comment\n")
-    assert source_hashes(["room"])["room"] != found["room"]
+    (tmp_path / "room" / "note.txt").write_bytes(b"no source\n")
+    assert source_hashes(["room"])["room"] == found["room"]
+    for name in ("a.py", "chip.toml"):
+        before = source_hashes(["room"])["room"]
+        (tmp_path / "room" / name).write_bytes(b"# a comment\n")
+        assert source_hashes(["room"])["room"] != before
 
 
 @pytest.mark.parametrize("room", ["rooms", "room/a.py", "empty"])

@@ -13,6 +13,8 @@ from pathlib import Path
 from interlace.core.errors import ArgumentError
 
 PACKAGE = Path(__file__).resolve().parents[1]
+#: Modules, and data such as the numbers of a chip.
+SUFFIXES = (".py", ".toml")
 
 
 def source_hashes(rooms: Iterable[str]) -> dict[str, str]:
@@ -24,14 +26,19 @@ def source_hashes(rooms: Iterable[str]) -> dict[str, str]:
     return {room: hash_of(_blobs(room)) for room in rooms}
 
 
+def files_of(room: str) -> list[Path]:
+    """The modules and data files of a room; of a module, itself; of what is not there, none."""
+    place = PACKAGE / room
+    return [place] if place.is_file() else [file for file in place.rglob("*") if file.suffix in SUFFIXES]
+
+
 def hash_of(blobs: Mapping[str, str]) -> str:
     """One hash of some files: their blobs by path below the package."""
     return sha256("".join(f"{blob} {path}\n" for path, blob in sorted(blobs.items())).encode()).hexdigest()[:16]
 
 
 def _blobs(room: str) -> dict[str, str]:
-    place = PACKAGE / room
-    files = [place] if place.is_file() else list(place.rglob("*.py"))
+    files = files_of(room)
     if not files:
         raise ArgumentError(f"the package has no room or module {room!r}; name one, such as 'kernels' or 'sim/l2.py'")
     return {file.relative_to(PACKAGE).as_posix(): _blob(file.read_bytes()) for file in files}

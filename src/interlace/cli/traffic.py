@@ -34,6 +34,8 @@ _DEFAULT_ORDER = names.NamedOrder("grouped:8", GroupedPanels(8))
 _MOST_TILES = 1 << 22
 _MOST_PIECES = 1 << 25  # sim.traffic.LIMIT, from which on chunks would be taken together
 _SUM_BYTES = 4
+# Sizes that are drawn, as parts of the size of the cache, or more where a tile needs it.
+_SIZES = np.geomspace(1 / 8, 8, 49)
 
 
 @dataclass(frozen=True)
@@ -248,10 +250,31 @@ def register(app: typer.Typer) -> None:
             if json is not None:
                 save_json(json, _data(study, bounds, found))
             if plot is not None:
-                save(plot, traffic_plot.draw(study, found, lambda orders: progress(orders, "drawing", len(found))))
+                save(plot, _picture(study, found))
         show(_family(study, bounds, found) if sweep else _facts(study, bounds, *found[0]))
         if plot is not None:
             say(f"wrote {plot}")
+
+
+def _picture(study: Study, found: Sequence[Found]) -> bytes:
+    """Of what each order reads at several sizes of the cache.
+
+    Raises:
+        SimulationError: the simulation cannot take the problem.
+    """
+    from interlace.planner.curve import dram_read_bytes
+
+    device = study.device
+    whole = device.l2.sides * device.l2.side_bytes
+    sizes = [size for size in (int(whole * part) for part in _SIZES) if size >= device.l2.sides * study.working_set]
+    curves = {
+        named.name: dram_read_bytes(prediction.plan, device, sizes, SERIAL)
+        for named, prediction in progress(found, "drawing", len(found))
+    }
+    # Of the bounds on loads the last is the tightest: the leading order, where it is known.
+    bounds = [_on_loads(study.bounds(found[0][1], replace(device, l2_bytes=size)))[-1] for size in sizes]
+    title = f"{study}; {study.options.workers:,} workers"
+    return traffic_plot.draw(title, device.l2, sizes, curves, bounds)
 
 
 def _png(text: str) -> Output:
