@@ -23,7 +23,8 @@ ROOMS = {
     "kernels": "Kernels and ops",
     "policies": "Policies, orders and splits",
     "plan": "Plans and proofs",
-    "planner": "Choosing a plan",
+    "planner": "Choices, and plans of them",
+    "deploy": "Planning for an executor",
     "executors": "Executors",
     "trace": "Traces",
     "sim": "Executors, simulated",
@@ -54,8 +55,7 @@ def reference(src: Path = SRC) -> dict[str, str]:
     package, listed = src / "interlace", {room: [f"# {title}"] for room, title in ROOMS.items()}
     for name, origin in _exports(package / "__init__.py").items():
         if f"{origin}.{name}".removeprefix(".") not in MODULES:
-            room = origin.partition(".")[0] or "planner"  # what the package defines itself makes a plan
-            listed[room].append(f"::: interlace.{name}")
+            listed[origin.partition(".")[0]].append(f"::: interlace.{name}")
     for module, title in MODULES.items():
         page = listed[module.replace(".", "-")] = [f"# {title}", f"`interlace.{module}`"]
         path = package.joinpath(*module.split("."))
@@ -73,7 +73,7 @@ def reference(src: Path = SRC) -> dict[str, str]:
 def _exports(init: Path) -> dict[str, str]:
     """The names in ``__all__`` of a package, each with the module that it comes from, below ``interlace``.
 
-    Of what the package defines itself that is the empty text.
+    What the package defines itself comes from ``__init__``.
     """
     tree = ast.parse(init.read_text(encoding="utf-8"))
     origin = {
@@ -87,7 +87,7 @@ def _exports(init: Path) -> dict[str, str]:
         for node in tree.body
         if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__"
     )
-    return {name: origin.get(name, "") for name in exported}
+    return {name: origin.get(name, "__init__") for name in exported}
 
 
 def on_files(files: Any, config: Any) -> Any:
