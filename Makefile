@@ -16,7 +16,7 @@ TRITONS := 3.6.0 3.9.0
 COMPILED := tests/compile/test_kernels.py tests/compile/test_hopper.py::test_memory_order_holds_and_resources_suffice
 
 .DEFAULT_GOAL := help
-.PHONY: help run test fast test-triton random records gpu-test clean
+.PHONY: help run test fast test-triton random docs records gpu-test clean
 
 help:  ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -45,6 +45,9 @@ test-triton: $(VENV)/.installed-test  ## Compile and lint every launch with the 
 random: $(VENV)/.installed-test  ## Run every property test on new random examples, ROUNDS times
 	for round in $$(seq $(ROUNDS)); do INTERLACE_RANDOM=1 $(BIN)/pytest -q -m hypothesis -n 2 tests/unit || exit 1; done
 
+docs: $(VENV)/.installed-docs  ## Build the pages and the API reference as a site, in build/docs
+	$(BIN)/mkdocs build
+
 records: $(VENV)/.installed-test  ## Say which records of benchmarks/results were made with other code than today's
 	$(BIN)/python benchmarks/records.py
 
@@ -58,10 +61,14 @@ clean:  ## Remove the virtual environment, caches and build outputs
 $(BIN)/pip:
 	$(PYTHON) -m venv $(VENV)
 
-# The stamps say what is installed; only a change to what they depend on makes them stale. Both installs are
-# editable: they share one environment, and a copied one would hide later edits from either target.
+# The stamps say what is installed; only a change to what they depend on makes them stale. All installs are
+# editable: they share one environment, and a copied one would hide later edits from the other targets.
 $(VENV)/.installed-run: pyproject.toml constraints/$(VERSIONS).txt | $(BIN)/pip
 	if nvidia-smi >/dev/null 2>&1; then $(INSTALL) -e '.[gpu]'; else $(INSTALL) -e .; fi
+	touch $@
+
+$(VENV)/.installed-docs: pyproject.toml constraints/$(VERSIONS).txt | $(BIN)/pip
+	$(INSTALL) -e '.[docs]'
 	touch $@
 
 $(VENV)/.installed-test: pyproject.toml constraints/$(VERSIONS).txt | $(BIN)/pip

@@ -2,7 +2,7 @@
 
     python benchmarks/cache_speed.py --out benchmarks/results/cache-cpu.json
 
-A unit is a tile of 128 x 64 in bf16, 16 KiB, 128 lines of which each is in another row. The streams:
+A unit is a tile of 128 x 64 in bf16, 16 KiB. The streams:
 ``gemm`` is 8192 cubed with 128 x 128 x 64 tiles, 132 workers each a tile ahead in step, K-chunk by K-chunk;
 ``random`` draws units uniformly and ``zipf`` with probability 1 / rank. ``l2`` is what predictions go through: the same
 capacity in two sides, of which each is near half of the workers. Everything runs on one core.
@@ -27,15 +27,12 @@ from interlace.orders.cache import lru, lru_mask, opt
 from interlace.orders.distances import stack_distances
 from interlace.policies.orders import GroupedPanels, Order, RowMajor
 from interlace.sim.l2 import missed_bytes
-from interlace.sim.lines import LineCache
 from interlace.sim.lockstep import AccessStream
-from interlace.sim.runs import Boxes
 
-MEASURES = ("orders/cache.py", "orders/distances.py", "sim/l2.py", "sim/lines.py")
+MEASURES = ("orders/cache.py", "orders/distances.py", "sim/l2.py")
 ROUNDS = 5
 WORKERS = 132
-LINES_PER_UNIT = 128
-UNIT_BYTES = LINES_PER_UNIT * 128
+UNIT_BYTES = 128 * 64 * 2
 L2_UNITS = 50 * 2**20 // UNIT_BYTES
 DRAWN = 2_000_000
 # libCacheSim was fastest with 2^16 buckets in its hash table; its default of 2^24 takes twice the time.
@@ -66,23 +63,15 @@ def zipf(units: int) -> np.ndarray:
     return rng.permutation(units).astype(np.int32)[rank]
 
 
-# Name, stream, capacity in units, tiles to replay line by line. A random stream is hardest where half of it
-# hits: nothing predicts it.
-STREAMS: tuple[tuple[str, Callable[[], np.ndarray], int, int], ...] = (
-    ("gemm, grouped by 8", lambda: gemm(GroupedPanels(8)), L2_UNITS, 2**20),
-    ("gemm, row-major", lambda: gemm(RowMajor()), L2_UNITS, 2**20),
-    ("random, 16 thousand units", lambda: random(16_384), 8192, 2**16),
-    ("random, 100 thousand units", lambda: random(100_000), 50_000, 2**16),
-    ("zipf, 16 thousand units", lambda: zipf(16_384), L2_UNITS, 2**16),
-    ("zipf, 100 thousand units", lambda: zipf(100_000), L2_UNITS, 2**16),
+# Name, stream, capacity in units. A random stream is hardest where half of it hits: nothing predicts it.
+STREAMS: tuple[tuple[str, Callable[[], np.ndarray], int], ...] = (
+    ("gemm, grouped by 8", lambda: gemm(GroupedPanels(8)), L2_UNITS),
+    ("gemm, row-major", lambda: gemm(RowMajor()), L2_UNITS),
+    ("random, 16 thousand units", lambda: random(16_384), 8192),
+    ("random, 100 thousand units", lambda: random(100_000), 50_000),
+    ("zipf, 16 thousand units", lambda: zipf(16_384), L2_UNITS),
+    ("zipf, 100 thousand units", lambda: zipf(100_000), L2_UNITS),
 )
-
-
-def tile_boxes(units: np.ndarray) -> Boxes:
-    """Each unit as 128 rows of one line, in a matrix of 128 lines per row."""
-    row, chunk = np.divmod(units.astype(np.int64), 128)
-    one = np.ones(len(units), np.int64)
-    return Boxes(row * 128 * 128 + chunk, 128 * one, 128 * one, one, np.zeros(len(units), np.bool_))
 
 
 def read_by_workers(units: np.ndarray) -> AccessStream:
@@ -102,7 +91,7 @@ def seconds(engines: dict[str, Callable[[], Any]], rounds: int) -> dict[str, flo
     return {name: median(times[1:]) for name, times in samples.items()}
 
 
-def measure(name: str, units: np.ndarray, capacity: int, tiles: int, trace: Path) -> dict[str, Any]:
+def measure(name: str, units: np.ndarray, capacity: int, trace: Path) -> dict[str, Any]:
     """Accesses per second of every engine on one stream, in millions; checks that hits are the same."""
     requests = np.zeros(len(units), ORACLE)
     requests["object"], requests["bytes"], requests["next"] = units + 1, 1, -1
@@ -133,11 +122,6 @@ def measure(name: str, units: np.ndarray, capacity: int, tiles: int, trace: Path
     }
     rates = {engine: len(units) / time / 1e6 for engine, time in seconds(engines, ROUNDS).items()}
 
-    boxes, cache = tile_boxes(units[:tiles]), LineCache(capacity * UNIT_BYTES, 48, 0.11)
-    full, sampled = cache.run(boxes), cache.run(boxes, sample=16)
-    line_engines = {"lines": lambda: cache.run(boxes), "lines_sampled": lambda: cache.run(boxes, sample=16)}
-    lines = int(boxes.lines.sum())
-    rates |= {engine: lines / time / 1e6 for engine, time in seconds(line_engines, ROUNDS).items()}
     return {
         "stream": name,
         "accesses": len(units),
@@ -147,9 +131,6 @@ def measure(name: str, units: np.ndarray, capacity: int, tiles: int, trace: Path
         "opt_hit_rate": round(opt(units, capacity).hits / len(units), 4),
         "millions_per_second": {engine: float(f"{rate:.3g}") for engine, rate in rates.items()},
         "lru_over_libcachesim": round(rates["lru"] / rates["libcachesim_lru"], 1),
-        "lines": lines,
-        "lines_sampled_seconds": round(lines / rates["lines_sampled"] / 1e6, 3),
-        "sampled_read_miss_error": round(sampled.read_miss_bytes / full.read_miss_bytes - 1, 5),
     }
 
 
@@ -157,22 +138,20 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, help="write a JSON record")
     out: Path | None = parser.parse_args().out
-    print(f"million accesses per second on one core of {cpu_name()} (lines: million lines)")
+    print(f"million accesses per second on one core of {cpu_name()}")
     rows = []
     with TemporaryDirectory() as folder:
-        for name, stream, capacity, tiles in STREAMS:
-            row = measure(name, stream(), capacity, tiles, Path(folder) / "trace.bin")
+        for name, stream, capacity in STREAMS:
+            row = measure(name, stream(), capacity, Path(folder) / "trace.bin")
             rows.append(row)
             print(f"\n{name}: {row['lru_hit_rate']:.1%} of {row['accesses']} accesses hit {capacity} units")
             for engine, rate in row["millions_per_second"].items():
                 print(f"  {engine:28}{rate:8.3g}")
             print(f"  {'lru / libcachesim_lru':28}{row['lru_over_libcachesim']:8.3g}")
-            print(f"  {'seconds for all lines, sampled':30}{row['lines_sampled_seconds']:6.3g}")
-            print(f"  {'error of sampled read misses':28}{row['sampled_read_miss_error']:8.2%}")
     if out is not None:
         protocol = (
             f"one core; median of {ROUNDS} rounds, engines one after the other in each; libCacheSim reads a binary "
-            f"trace from the page cache and has 2^{HASH_POWER} buckets; lines of a stream: its first 2^20 or 2^16 tiles"
+            f"trace from the page cache and has 2^{HASH_POWER} buckets"
         )
         packages = ("numpy", "numba", "libcachesim")
         write_cpu_record(out, "python benchmarks/cache_speed.py", protocol, MEASURES, {"rows": rows}, packages)

@@ -22,7 +22,15 @@ from interlace.sim.modes import PERSISTENT, SERIAL, hopper
 from interlace.sim.traffic import touches
 from interlace.workloads import FFNShape, ffn
 
-MEASURES = tuple(f"sim/{name}.py" for name in ("boxes", "engine", "lockstep", "machine", "memory", "traffic", "units"))
+MEASURES = (
+    "sim/boxes.py",
+    "sim/engine.py",
+    "sim/lockstep.py",
+    "sim/machine.py",
+    "sim/memory.py",
+    "sim/traffic.py",
+    "sim/units.py",
+)
 ROUNDS = 5
 ITEMS = 1_000_000
 TOKENS = 8192

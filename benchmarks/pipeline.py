@@ -22,11 +22,11 @@ from interlace.bench.record import write_record
 from interlace.bench.timing import median_us
 from interlace.core.errors import InterlaceError
 from interlace.kernels.cuda.compiler import compile_text
-from interlace.kernels.cuda.launcher import Argument, Kernel
+from interlace.kernels.cuda.launcher import Argument, LoadedKernel
 from interlace.kernels.cuda.ptx import PTX
 from interlace.loops import library
 from interlace.loops.cuda.compiled import Compiled, compile_kernel
-from interlace.loops.ir.statements import Kernel as Loops
+from interlace.loops.ir.statements import LoopKernel
 from interlace.loops.rewrite.circular import circular_buffer
 
 RIVALS = Path(__file__).parent / "rivals"
@@ -43,7 +43,7 @@ def stream() -> int:
 def by_hand(name: str, unroll: int, threads: int, blocks: int, *arguments: Argument) -> Run:
     """A kernel of ``rivals/``."""
     text = f"constexpr int UNROLL = {unroll};\n{(RIVALS / f'{name}.cu').read_text()}"
-    loaded = Kernel(compile_text(text, name, preamble=PTX))
+    loaded = LoadedKernel(compile_text(text, name, preamble=PTX))
     return lambda: loaded.launch((blocks, 1, 1), threads, arguments, stream())
 
 
@@ -76,7 +76,7 @@ class Family:
     """
 
     title: str
-    kernels: Mapping[str, Loops]
+    kernels: Mapping[str, LoopKernel]
     tiles: tuple[str, ...]
     tensors: Mapping[str, Any]
     sizes: Mapping[str, int]
@@ -150,7 +150,7 @@ def copies() -> Iterator[Family]:
         y.fill_(float("nan"))
         return same
 
-    def family(title: str, kernels: dict[str, Loops], shape: tuple[int, ...], names: str) -> Family:
+    def family(title: str, kernels: dict[str, LoopKernel], shape: tuple[int, ...], names: str) -> Family:
         sizes = dict(zip(names, shape, strict=True))
         tensors = {"x": x.view(shape), "y": y.view(shape)}
         return Family(title, kernels, ("s",), tensors, sizes, rivals, check, 2 * nbytes)

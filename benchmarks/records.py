@@ -11,6 +11,7 @@ from __future__ import annotations
 import ast
 import json
 import subprocess
+import tomllib
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
@@ -18,7 +19,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from interlace.bench.sources import PACKAGE, hash_of
+from interlace.bench.sources import PACKAGE, SUFFIXES, files_of, hash_of
 from interlace.core.files import write_whole
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -38,10 +39,10 @@ def commits() -> tuple[str, ...]:
 
 @cache
 def blobs(commit: str) -> dict[str, str]:
-    """Every module of the package at a commit, by path below it."""
+    """Every module and data file of the package at a commit, by path below it."""
     lines = git("ls-tree", "-r", commit, "--", PREFIX).splitlines()
     parted = (line.split(None, 3) for line in lines)
-    return {path.removeprefix(f"{PREFIX}/"): blob for _, _, blob, path in parted if path.endswith(".py")}
+    return {path.removeprefix(f"{PREFIX}/"): blob for _, _, blob, path in parted if path.endswith(SUFFIXES)}
 
 
 def within(room: str, files: Mapping[str, str]) -> dict[str, str]:
@@ -60,16 +61,16 @@ def changed(sources: Mapping[str, str], commit: str) -> list[str]:
     """Modules that are no longer the same code as at a commit."""
     then = {path: blob for room in sources for path, blob in within(room, blobs(commit)).items()}
     today = {
-        file.relative_to(PACKAGE).as_posix(): file.read_text()
-        for room in sources
-        for file in ([PACKAGE / room] if (PACKAGE / room).is_file() else (PACKAGE / room).rglob("*.py"))
+        file.relative_to(PACKAGE).as_posix(): file.read_text() for room in sources for file in files_of(room)
     }
-    same = {p for p, text in today.items() if p in then and code(git("cat-file", "-p", then[p])) == code(text)}
+    same = {p for p, text in today.items() if p in then and code(p, git("cat-file", "-p", then[p])) == code(p, text)}
     return sorted((set(then) | set(today)) - same)
 
 
-def code(text: str) -> str:
-    """A module without comments and docstrings."""
+def code(path: str, text: str) -> str:
+    """A module without comments and docstrings, or a data file's values."""
+    if not path.endswith(".py"):
+        return repr(tomllib.loads(text))
     tree = ast.parse(text)
     for node in ast.walk(tree):
         if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef) and ast.get_docstring(node) is not None:

@@ -32,7 +32,7 @@ SERIES = {
     "best": ("our tile bodies, best tile-synchronised", "#1a73e8", "D"),
 }
 
-#: The rows of docs/loops.md: the record's kernel, its title, its rival, and the ratio that is aimed for.
+#: The rows of docs/loops.md: the record's kernel, its title, its rival, and the target ratio.
 PIPELINES = (
     ("copy, 1 dimension", "copy of 4 GiB, one dimension", "a vectorised kernel by hand, {}; cudaMemcpyAsync, {}", 0.95),
     ("copy, 2 dimensions", "copy of 4 GiB, two dimensions", "the same", 0.95),
@@ -142,9 +142,9 @@ def hopper_table(record: dict[str, Any]) -> str:
     for key, where in (("ratio", "back to back"), ("layer_ratio", "in a model")):
         ratios = [row[key] for row in record["rows"]]
         lines += ["", f"Speedup {where}: geometric mean {geometric_mean(ratios):.3f}, lowest {min(ratios):.3f}."]
-    asked = sum(len(row.ms) for row in ROWS.values())
-    if len(record["rows"]) < asked:
-        lines += ["", f"These {len(record['rows'])} of the benchmark's {asked} rows were measured that day."]
+    defined = sum(len(row.ms) for row in ROWS.values())
+    if len(record["rows"]) < defined:
+        lines += ["", f"These {len(record['rows'])} of the benchmark's {defined} rows were measured that day."]
     lines += [
         "",
         "Back to back, each FFN follows itself: under dependent launch our next run loads its first weights while the "
@@ -233,33 +233,31 @@ def predicted_table(record: dict[str, Any]) -> str:
     """The table of docs/planner.md: how far predictions are off."""
     names = {"all": "all", "matmuls": "single matmuls", "ffns": "FFNs"}
     lines = [
-        "| cases | what is predicted | model of the L2 | median error | 90th percentile | worst |",
-        "|---|---|---|---|---|---|",
+        "| cases | what is predicted | median error | 90th percentile | worst |",
+        "|---|---|---|---|---|",
     ]
     for key, name in names.items():
         group = record["errors"][key]
         for what, words in (("dram_read", "bytes from memory"), ("time", "time")):
-            for model, title in (("tile_model", "tile"), ("line_model", "line")):
-                if what == "time" and model == "line_model":
-                    continue  # shared out as the tile model says, so hardly another
-                cells = (f"{group[model][what][figure]:.1%}" for figure in ("median", "p90", "worst"))
-                lines.append(f"| {name} ({group['cases']}) | {words} | {title} | {' | '.join(cells)} |")
-    beyond = sum(abs(row["tile_model"]["dram_read_error"]) > 0.12 for row in record["rows"])
-    lines += ["", f"{beyond} of {record['errors']['all']['cases']} cases are off by more than 12 % (tile model)."]
+            cells = (f"{group[what][figure]:.1%}" for figure in ("median", "p90", "worst"))
+            lines.append(f"| {name} ({group['cases']}) | {words} | {' | '.join(cells)} |")
+    beyond = sum(abs(row["predicted"]["dram_read_error"]) > 0.12 for row in record["rows"])
+    cases = record["errors"]["all"]["cases"]
+    lines += ["", f"The bytes of {beyond} of {cases} cases are predicted more than 12 % too high or too low."]
     return "\n".join(lines)
 
 
 def pipeline_table(record: dict[str, Any]) -> str:
     """The first table of docs/loops.md: the best setting of each kernel beside its best rival."""
     rows = {row["kernel"]: row for row in record["rows"]}
-    lines = ["| kernel | best setting | beside | times as fast | aimed for |", "|---|---|---|---|---|"]
-    for kernel, title, beside, aim in PIPELINES:
+    lines = ["| kernel | best setting | beside | times as fast | target |", "|---|---|---|---|---|"]
+    for kernel, title, beside, target in PIPELINES:
         row = rows[kernel]
         mine = {name: rate for name, rate in row["per_s"].items() if name.endswith(" stages")}
         others = {name: rate for name, rate in row["per_s"].items() if name not in mine}
         setting = max(mine, key=lambda name: mine[name])
         rates = (_rate(row, rate, unit=True) for rate in (max(others.values()), others.get("cudaMemcpyAsync", 0)))
-        lines.append(f"| {title} | {setting} | {beside.format(*rates)} | {row['ratio']:.2f} | {aim:.2f} |")
+        lines.append(f"| {title} | {setting} | {beside.format(*rates)} | {row['ratio']:.2f} | {target:.2f} |")
     return "\n".join(lines)
 
 

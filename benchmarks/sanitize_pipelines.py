@@ -19,7 +19,7 @@ from interlace.core.dtypes import bf16
 from interlace.loops import library
 from interlace.loops.cuda.compiled import Compiled, compile_kernel
 from interlace.loops.ir.index import evaluate
-from interlace.loops.ir.statements import Copy, Kernel, Load, Memory, ReduceOp
+from interlace.loops.ir.statements import Copy, Load, LoopKernel, Memory, ReduceOp
 from interlace.loops.ir.traverse import walk
 from interlace.loops.meaning.interpret import interpret
 from interlace.loops.rewrite.circular import circular_buffer
@@ -46,7 +46,7 @@ KERNELS = {
 }
 
 
-def forms(kernel: Kernel) -> Iterator[tuple[str, Compiled]]:
+def forms(kernel: LoopKernel) -> Iterator[tuple[str, Compiled]]:
     """The kernel with every tile that it loads as a ring, by depth and form."""
     loaded = [kernel.tensor(s.dst.tensor) for s in walk(kernel.body) if isinstance(s, Load)]
     for stages in (1, 2, 3, 4):

@@ -17,6 +17,7 @@ from interlace.bench.timing import median_us
 from interlace.executors.persistent import PersistentTicketExecutor
 from interlace.workloads import MODELS, ffn
 
+MEASURES = ("executors", "kernels")
 SHAPES = (("llama3-8b", 16), ("llama3-8b", 1024))
 
 
@@ -51,8 +52,8 @@ def main() -> None:
         )
     if len(sys.argv) > 1:
         protocol = "CUDA-graph replays, interleaved, median of 31 rounds, weights rotated past the L2"
-        command, measures = "python benchmarks/trace_overhead.py", ("executors", "kernels")
-        write_record(Path(sys.argv[1]), command, protocol, measures, {"rows": rows})
+        command = "python benchmarks/trace_overhead.py"
+        write_record(Path(sys.argv[1]), command, protocol, MEASURES, {"rows": rows})
 
 
 if __name__ == "__main__":

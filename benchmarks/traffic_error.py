@@ -2,9 +2,9 @@
 
     python benchmarks/traffic_error.py benchmarks/results/traffic-predicted.json
 
-Needs no GPU: it reads benchmarks/results/traffic-h200.json, predicts each of its cases by both models of the L2, and
-compares. The traffic of every case is held out of the fit: the L2 was fitted to streams of loads (l2-h200.json), the
-spread of speeds to times of tiles. Of the times, four of 8192-cubed matmuls are not: two rates were fitted to them.
+Needs no GPU: it reads benchmarks/results/traffic-h200.json, predicts each of its cases and compares, in a minute. The
+traffic of every case is held out of the fit: the L2 was fitted to streams of loads (l2-h200.json), the spread of speeds
+to times of tiles. Of the times, four of 8192-cubed matmuls are not: two rates were fitted to them.
 """
 
 from __future__ import annotations
@@ -21,39 +21,34 @@ from dram_traffic import Case, cases
 
 import interlace as il
 from interlace.bench.record import write_cpu_record
-from interlace.planner.predict import Model, predict
+from interlace.planner.predict import predict
 from interlace.sim.modes import hopper
 
 MEASURED = Path(__file__).resolve().parent / "results" / "traffic-h200.json"
+MEASURES = ("core/devices", "planner", "policies", "sim")
 MODE = hopper(192 << 10)
 FIGURES = "dram_read", "time"
 FITTED_TO = "grouped:2", "grouped:8", "grouped:16", "grouped:32"
 
 
-def key(model: Model) -> str:
-    """Of what a model says, in the record."""
-    return f"{model.value}_model"
-
-
 def error(case: Case, measured: dict[str, Any]) -> dict[str, Any]:
-    """Predictions of one case, and their relative errors, by model."""
+    """Predictions of one case, and their relative errors."""
     plan = case.plan()
     facts = ("name", "m", "n", "k", "tile", "order", "dram_read_bytes", "ns")
     row: dict[str, Any] = {fact: measured[fact] for fact in facts}
-    for model in Model:
-        predicted = predict(plan, il.H200, MODE, model)
-        read, ns = predicted.traffic.dram_read, predicted.trace.span_ns
-        row[key(model)] = {
-            "dram_read_bytes": read,
-            "dram_read_error": read / measured["dram_read_bytes"] - 1,
-            "ns": ns,
-            "time_error": ns / measured["ns"] - 1,
-        }
+    predicted = predict(plan, il.H200, MODE)
+    read, ns = predicted.traffic.dram_read, predicted.trace.span_ns
+    row["predicted"] = {
+        "dram_read_bytes": read,
+        "dram_read_error": read / measured["dram_read_bytes"] - 1,
+        "ns": ns,
+        "time_error": ns / measured["ns"] - 1,
+    }
     return row
 
 
 def summary(rows: Iterable[dict[str, Any]]) -> dict[str, Any]:
-    """Absolute relative errors by group, model and figure."""
+    """Absolute relative errors by group and figure."""
     listed = list(rows)
     groups = {
         "all": listed,
@@ -63,11 +58,8 @@ def summary(rows: Iterable[dict[str, Any]]) -> dict[str, Any]:
     return {
         group: {"cases": len(members)}
         | {
-            key(model): {
-                figure: _spread([abs(r[key(model)][f"{figure}_error"]) for r in members if held_out(r, figure)])
-                for figure in FIGURES
-            }
-            for model in Model
+            figure: _spread([abs(r["predicted"][f"{figure}_error"]) for r in members if held_out(r, figure)])
+            for figure in FIGURES
         }
         for group, members in groups.items()
     }
@@ -84,12 +76,6 @@ def _spread(errors: list[float]) -> dict[str, float]:
     return {"median": float(np.median(values)), "p90": float(np.quantile(values, 0.9)), "worst": float(values.max())}
 
 
-def _shown(row: dict[str, Any], model: Model) -> str:
-    said = row[key(model)]
-    megabytes = said["dram_read_bytes"] / 1e6
-    return f"{model.value} {megabytes:6.0f} MB {said['dram_read_error']:+.1%}, time {said['time_error']:+.1%}"
-
-
 def main(path: str) -> None:
     """Predict, compare, print and record."""
     measured = json.loads(MEASURED.read_text())["rows"]
@@ -101,19 +87,18 @@ def main(path: str) -> None:
         row = error(case, counted)
         rows.append(row)
         name = " ".join(str(fact) for fact in (case.name, case.m, case.n, case.k, row["tile"], case.order) if fact)
-        shown = "; ".join(_shown(row, model) for model in Model)
-        print(f"{name:46} {counted['dram_read_bytes'] / 1e6:6.0f} MB; {shown}", flush=True)
+        counts, said = (facts["dram_read_bytes"] / 1e6 for facts in (counted, row["predicted"]))
+        errors = ", ".join(f"{figure} {row['predicted'][f'{figure}_error']:+.1%}" for figure in FIGURES)
+        print(f"{name:46} {counts:6.0f} MB, predicted {said:6.0f} MB; {errors}", flush=True)
         gc.collect()
-    errors = summary(rows)
-    for group, found in errors.items():
-        for model in Model:
-            for figure in FIGURES:
-                shown = ", ".join(f"{part} {value:.1%}" for part, value in found[key(model)][figure].items())
-                print(f"{group} ({found['cases']}), {model.value} model, {figure}: {shown}")
+    spreads = summary(rows)
+    for group, found in spreads.items():
+        for figure in FIGURES:
+            shown = ", ".join(f"{part} {value:.1%}" for part, value in found[figure].items())
+            print(f"{group} ({found['cases']}), {figure}: {shown}")
     protocol = "predicted over counted, less one; counts of traffic-h200.json, one cold launch each"
     command = "python benchmarks/traffic_error.py benchmarks/results/traffic-predicted.json"
-    measures = ("core/devices.py", "planner", "policies", "sim")
-    write_cpu_record(Path(path), command, protocol, measures, {"errors": errors, "rows": rows}, ("numba", "numpy"))
+    write_cpu_record(Path(path), command, protocol, MEASURES, {"errors": spreads, "rows": rows}, ("numba", "numpy"))
 
 
 if __name__ == "__main__":

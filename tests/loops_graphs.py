@@ -10,15 +10,15 @@ from interlace.core.dtypes import bf16, fp32
 from interlace.loops import library
 from interlace.loops.frontend.build import Builder
 from interlace.loops.ir.index import ceil_div
-from interlace.loops.ir.statements import Kernel, ReduceOp
-from interlace.loops.ops.op import pipeline_op
+from interlace.loops.ir.statements import LoopKernel, ReduceOp
+from interlace.loops.ops.op import as_op
 from interlace.loops.rewrite.circular import circular_buffer
 
 Answer = Callable[[Mapping[str, Any]], Any]
 HIDDEN = 1024
 
 
-def marked(kernel: Kernel, **stages: int) -> Kernel:
+def marked(kernel: LoopKernel, **stages: int) -> LoopKernel:
     for tile, depth in stages.items():
         kernel = circular_buffer(kernel, tile, depth)
     return kernel
@@ -34,9 +34,9 @@ def norm_chain_sum(m: int, columns: int = HIDDEN) -> tuple[il.Graph, Answer]:
     chain = marked(library.pointwise(tile=(8, min(columns, 128))), x_s=2)
     total = marked(library.reduce_inner(tile=(8, min(columns, 128)), walk=2), s=3)
     ops = (
-        pipeline_op("norm", norm, {"x": x, "y": normed, "weight": weight, "bias": bias}),
-        pipeline_op("chain", chain, {"x": normed, "z": scale, "y": chained}),
-        pipeline_op("total", total, {"x": chained, "y": out}, warp_specialised=True),
+        as_op("norm", norm, {"x": x, "y": normed, "weight": weight, "bias": bias}),
+        as_op("chain", chain, {"x": normed, "z": scale, "y": chained}),
+        as_op("total", total, {"x": chained, "y": out}, warp_specialised=True),
     )
     tensors = (x, weight, bias, normed, scale, chained, out)
     graph = il.Graph("norm-chain-sum", tensors, ops, ("x", "weight", "bias", "scale"), ("out",))
@@ -60,8 +60,8 @@ def matmuls(m: int, hidden: int = HIDDEN) -> tuple[il.Graph, Answer]:
     loops = marked(library.matmul_bias(), a_s=4, b_s=4)
     ops = (
         il.matmul("up", x, w_up, up),
-        pipeline_op("down", loops, {"a": up, "b": w_down, "bias": bias, "c": biased}, warp_specialised=True),
-        pipeline_op("copy", marked(library.copy_2d(tile=(16, 64), dtype=il.bf16), s=4), {"x": biased, "y": copied}),
+        as_op("down", loops, {"a": up, "b": w_down, "bias": bias, "c": biased}, warp_specialised=True),
+        as_op("copy", marked(library.copy_2d(tile=(16, 64), dtype=il.bf16), s=4), {"x": biased, "y": copied}),
         il.copy("last", copied, out),
     )
     tensors = (x, w_up, up, w_down, bias, biased, copied, out)
@@ -69,7 +69,7 @@ def matmuls(m: int, hidden: int = HIDDEN) -> tuple[il.Graph, Answer]:
     return graph, lambda t: (t["x"] @ t["w_up"].T).to(t["x"].dtype) @ t["w_down"].T + t["bias"].to(t["x"].dtype)
 
 
-def beside_a_product(stages: int = 3) -> Kernel:
+def beside_a_product(stages: int = 3) -> LoopKernel:
     """A matmul whose loop also sums a third tile, which nothing but threads read."""
     k = Builder("beside", threads=256)
     m, n, depth = (k.symbol(name) for name in ("m", "n", "depth"))

@@ -19,7 +19,7 @@ from interlace.loops.cuda.emit import Emitted, emit_kernel
 from interlace.loops.frontend.build import Builder
 from interlace.loops.frontend.library import copy_3d, examples, matmul, reduce_inner
 from interlace.loops.ir.index import ceil_div
-from interlace.loops.ir.statements import Kernel, ReduceOp
+from interlace.loops.ir.statements import LoopKernel, ReduceOp
 from interlace.loops.rewrite.circular import circular_buffer, lower
 
 from ..loops_graphs import beside_a_product
@@ -162,7 +162,7 @@ def test_sums_over_too_few_rows_for_the_warpgroups_are_refused() -> None:
         emit_kernel(lower(matmul(m=64)), H200)
 
 
-def over_threads(columns: int, shift: int = 0) -> Kernel:
+def over_threads(columns: int, shift: int = 0) -> LoopKernel:
     """``y = 2 * x``, four neighbours of a tile of ``columns`` to a thread, read from ``shift`` on."""
     k = Builder("twice")
     n = k.symbol("n")

@@ -11,7 +11,7 @@ import numpy.typing as npt
 from interlace.core.devices import H200
 from interlace.loops.cuda.emit import Emitted, emit_kernel
 from interlace.loops.ir.index import evaluate
-from interlace.loops.ir.statements import Kernel, Memory
+from interlace.loops.ir.statements import LoopKernel, Memory
 from interlace.loops.meaning.interpret import interpret
 from interlace.loops.rewrite.circular import lower
 
@@ -24,7 +24,7 @@ class Trial:
     """A kernel of loops with its marks, a form, and extents to run it with."""
 
     name: str
-    source: Kernel
+    source: LoopKernel
     warp_specialised: bool
     sizes: Mapping[str, int]
     tolerance: float = 0.0
@@ -34,7 +34,7 @@ class Trial:
         return emit_kernel(lower(self.source, warp_specialised=self.warp_specialised), H200)
 
 
-def inputs_of(kernel: Kernel, sizes: Mapping[str, int]) -> dict[str, npt.NDArray[np.float32]]:
+def inputs_of(kernel: LoopKernel, sizes: Mapping[str, int]) -> dict[str, npt.NDArray[np.float32]]:
     """Small integers for every input, so that sums are exact in any order."""
     random = np.random.default_rng(0)
     return {

@@ -31,9 +31,9 @@ from interlace.loops.ir.statements import (
     If,
     InitBarrier,
     Invalidate,
-    Kernel,
     Let,
     Load,
+    LoopKernel,
     LoopKind,
     Stmt,
     Sync,
@@ -72,7 +72,7 @@ class Mutant:
     number: int
     what: str
     trial: Trial
-    kernel: Kernel
+    kernel: LoopKernel
     moved: tuple[str, int] | None = None
 
     def emitted(self) -> Emitted:
@@ -117,7 +117,7 @@ def mutants(found: Drawn, most: int) -> list[Mutant]:
     return out
 
 
-def _moved(found: Drawn, whole: Kernel, random: Random) -> list[Mutant]:
+def _moved(found: Drawn, whole: LoopKernel, random: Random) -> list[Mutant]:
     """A tile on the bytes of another one."""
     tiles = {tensor.name for tensor in whole.tensors}
     placed = [p for p in emit_kernel(whole, H200).layout.placed if p.name in tiles]
@@ -146,7 +146,7 @@ def wrong(some: Sequence[Mutant], seeds: int = 2) -> list[tuple[Mutant, list[str
 Change = Callable[[Any], tuple[Stmt, ...]]
 
 
-def _changes(stmt: Stmt, kernel: Kernel) -> Iterator[tuple[str, Change]]:
+def _changes(stmt: Stmt, kernel: LoopKernel) -> Iterator[tuple[str, Change]]:
     """Ways to break a statement."""
     if isinstance(stmt, _PROTOCOL):
         yield "dropped", lambda s: ()
@@ -182,7 +182,7 @@ def _changes(stmt: Stmt, kernel: Kernel) -> Iterator[tuple[str, Change]]:
             yield "one step sooner false", lambda s: (replace(s, condition=less),)
 
 
-def _next(barrier: BarrierSlot, kernel: Kernel) -> BarrierSlot:
+def _next(barrier: BarrierSlot, kernel: LoopKernel) -> BarrierSlot:
     stages = next((t.stages for t in kernel.tensors if barrier.name in (f"{t.name}_full", f"{t.name}_empty")), 1) or 1
     slot: Index = (barrier.slot + 1) % stages
     return replace(barrier, slot=slot)

@@ -18,8 +18,8 @@ from random import Random
 from interlace.core.dtypes import DType, bf16, fp16, fp32
 from interlace.loops.frontend.build import Builder, Handle
 from interlace.loops.ir.index import Index, Var, as_index, minimum
-from interlace.loops.ir.statements import Box, Copy, Kernel, ReduceOp
-from interlace.loops.ir.values import Value, as_value, larger
+from interlace.loops.ir.statements import Copy, LoopKernel, ReduceOp
+from interlace.loops.ir.values import Box, Value, as_value, larger
 from interlace.loops.rewrite.circular import circular_buffer
 
 #: Shapes of tiles; the last one is swizzled where its rows have 128 bytes.
@@ -188,7 +188,7 @@ class _Drawing:
         return tuple(self.random.sample(alike, min(len(alike), self.random.randint(1, 2))))
 
 
-def build_tree(tree: Tree) -> tuple[Kernel, dict[str, int]]:
+def build_tree(tree: Tree) -> tuple[LoopKernel, dict[str, int]]:
     """The kernel, with its marks, and extents to run it with.
 
     Raises:
@@ -226,7 +226,7 @@ class _Building:
         self.loaded: set[str] = set()
         self.outputs = 0
 
-    def kernel(self) -> Kernel:
+    def kernel(self) -> LoopKernel:
         """The whole kernel."""
         for name, tile in self.tree.tiles.items():
             if tile.register:

@@ -7,7 +7,7 @@ from random import Random
 
 from interlace.core.dtypes import DType, bf16, fp16, fp32
 from interlace.loops.frontend.build import Builder
-from interlace.loops.ir.statements import Copy, Kernel
+from interlace.loops.ir.statements import Copy, LoopKernel
 from interlace.loops.rewrite.circular import circular_buffer
 
 
@@ -32,7 +32,7 @@ class Product:
     out: str
     warp_specialised: bool
 
-    def build(self) -> tuple[Kernel, dict[str, int]]:
+    def build(self) -> tuple[LoopKernel, dict[str, int]]:
         """The kernel with its marks, and extents.
 
         Raises:

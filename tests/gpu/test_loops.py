@@ -13,7 +13,7 @@ from interlace.core.errors import PipelineError
 from interlace.loops import library
 from interlace.loops.cuda.compiled import compile_kernel
 from interlace.loops.ir.index import evaluate
-from interlace.loops.ir.statements import Copy, Kernel, Load, Memory, ReduceOp
+from interlace.loops.ir.statements import Copy, Load, LoopKernel, Memory, ReduceOp
 from interlace.loops.ir.traverse import walk
 from interlace.loops.rewrite.circular import circular_buffer
 
@@ -26,7 +26,7 @@ Arrays = dict[str, np.ndarray]
 class Check:
     """A kernel, extents to run it with, and what it should give."""
 
-    kernel: Kernel
+    kernel: LoopKernel
     sizes: tuple[dict[str, int], ...]
     expected: Callable[[Arrays], np.ndarray]
     tolerance: float
@@ -53,11 +53,11 @@ PLANES = tuple({"m": m, "n": n} for m, n in ((1, 4), (7, 252), (16, 256), (333, 
 PRODUCTS = ((128, 256, 64), (200, 328, 136), (512, 512, 1024), (8, 8, 8))
 
 
-def _planes(kernel: Kernel, expected: Callable[[Arrays], np.ndarray], tolerance: float) -> Check:
+def _planes(kernel: LoopKernel, expected: Callable[[Arrays], np.ndarray], tolerance: float) -> Check:
     return Check(kernel, PLANES, expected, tolerance)
 
 
-def _products(kernel: Kernel, expected: Callable[[Arrays], np.ndarray], **more: int) -> Check:
+def _products(kernel: LoopKernel, expected: Callable[[Arrays], np.ndarray], **more: int) -> Check:
     sizes = tuple({**more, "rows": m, "columns": n, "depth": k} for m, n, k in PRODUCTS)
     return Check(kernel, sizes, expected, bf16.epsilon)
 
@@ -91,7 +91,7 @@ CHECKS = {
 }
 
 
-def marked(kernel: Kernel, stages: int, prefetch: int | None = None) -> Kernel:
+def marked(kernel: LoopKernel, stages: int, prefetch: int | None = None) -> LoopKernel:
     """Every shared tensor that is loaded, as a ring."""
     loads = [s.dst.tensor for s in walk(kernel.body) if isinstance(s, Load)]
     for tensor in dict.fromkeys(loads):
@@ -100,7 +100,7 @@ def marked(kernel: Kernel, stages: int, prefetch: int | None = None) -> Kernel:
     return kernel
 
 
-def verify(check: Check, kernel: Kernel, *, warp_specialised: bool = False) -> None:
+def verify(check: Check, kernel: LoopKernel, *, warp_specialised: bool = False) -> None:
     """Run for all extents, twice into the same memory, and compare with float64."""
     import torch
 

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from interlace.core.dtypes import fp32
 from interlace.loops.frontend.build import Builder
-from interlace.loops.ir.statements import Block, Box, Copy, Kernel, ReduceOp, Stmt
-from interlace.loops.ir.values import Value
+from interlace.loops.ir.statements import Block, Copy, LoopKernel, ReduceOp, Stmt
+from interlace.loops.ir.values import Box, Value
 from interlace.loops.rewrite.circular import circular_buffer
 
 
@@ -36,7 +36,7 @@ class Case:
     nested: bool
     shared_out: bool
 
-    def kernel(self) -> Kernel:
+    def kernel(self) -> LoopKernel:
         """``y = 1 * x0 + 2 * x1 + ...`` and ``z[o]`` the sum of what iteration ``o`` of the outer loop read."""
         k = Builder("case", threads=128)
         n, inner = k.symbol("n"), k.symbol("inner")
@@ -105,7 +105,7 @@ def cases(draw: st.DrawFn, *, nested: bool, all_rings: bool) -> Case:
     return Case(tuple(inputs), draw(st.sampled_from((4, 8, 12))), nested, draw(st.booleans()))
 
 
-def edit(kernel: Kernel, change: Callable[[Stmt], tuple[Stmt, ...] | None]) -> Kernel:
+def edit(kernel: LoopKernel, change: Callable[[Stmt], tuple[Stmt, ...] | None]) -> LoopKernel:
     """``kernel`` with statements replaced where ``change`` gives others; it sees inner statements first."""
     edited = replace(kernel, body=_edit(kernel.body, change))
     assert edited != kernel

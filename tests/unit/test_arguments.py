@@ -69,7 +69,7 @@ CASES: list[tuple[Callable[[], object], str]] = [
     (lambda: il.Choices(2.5), "Choices: workers is 2.5; write a whole number"),
     (lambda: il.Choices(True), "Choices: workers is True; write a whole number"),
     (lambda: il.SplitK("2"), "SplitK: parts is '2'; write parts=2"),
-    (lambda: il.StreamK(None), "StreamK: shares is None; write a whole number"),
+    (lambda: il.StreamK(None), "StreamK: parts is None; write a whole number"),
     (lambda: il.SplitTail(1, "2"), "SplitTail: chunks is '2'; write chunks=2"),
     (lambda: il.Panels(1, lag=0.5), "Panels: lag is 0.5; write a whole number"),
     (lambda: il.GroupedPanels("2"), "GroupedPanels: rows is '2'; write rows=2"),

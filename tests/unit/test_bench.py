@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import runpy
 from collections.abc import Iterable
@@ -16,6 +17,7 @@ from interlace.bench import sources, timing
 from interlace.bench.hopper import ROWS, means
 from interlace.bench.sources import hash_of, source_hashes
 from interlace.cli import app
+from interlace.core.errors import ArgumentError
 from interlace.core.files import write_whole
 from tests.unit.records import hopper_record, result
 
@@ -76,8 +78,31 @@ def test_sources_are_told_apart_by_what_git_would_store(tmp_path: Path, monkeypa
     found = source_hashes(["room", "b.py"])
     assert found["room"] == hash_of({"room/a.py": empty})
     assert found["b.py"] == hash_of({"b.py": one})
-    (tmp_path / "room" / "a.py").write_bytes(b"# a comment\n")
-    assert source_hashes(["room"])["room"] != found["room"]
+    (tmp_path / "room" / "note.txt").write_bytes(b"no source\n")
+    assert source_hashes(["room"])["room"] == found["room"]
+    for name in ("a.py", "chip.toml"):
+        before = source_hashes(["room"])["room"]
+        (tmp_path / "room" / name).write_bytes(b"# a comment\n")
+        assert source_hashes(["room"])["room"] != before
+
+
+@pytest.mark.parametrize("room", ["rooms", "room/a.py", "empty"])
+def test_the_hash_of_nothing_is_refused(room: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sources, "PACKAGE", tmp_path)
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(ArgumentError, match=f"the package has no room or module '{room}'; name one"):
+        source_hashes([room])
+
+
+def test_what_benchmarks_say_that_they_measure_exists() -> None:
+    """Else a long run would end without its record."""
+    named: set[str] = set()
+    for script in (*BENCHMARKS.glob("*.py"), *sources.PACKAGE.glob("bench/*.py")):
+        for node in ast.parse(script.read_text()).body:
+            if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "MEASURES":
+                named.update(ast.literal_eval(node.value))
+    assert {"graph", "executors", "sim/l2.py"} <= named
+    assert source_hashes(named).keys() == named
 
 
 def test_every_record_names_its_commit_and_the_sources_that_it_measures() -> None:

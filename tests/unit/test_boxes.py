@@ -151,7 +151,7 @@ def test_tiles_that_touch_a_box_are_found_from_the_maps(batch: int, data: st.Dat
     assert [sorted(tiles) for tiles in found] == expected
     for q, s in enumerate(source.tolist()):
         for tile, own in touched[s]:
-            met = inverse.meet(column(s), column(tile), lo[q : q + 1], hi[q : q + 1])
+            met = inverse.intersects(column(s), column(tile), lo[q : q + 1], hi[q : q + 1])
             assert met.tolist() == [bool(own & cells(lo[q], hi[q]))]
 
 

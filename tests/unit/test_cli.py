@@ -267,7 +267,7 @@ def test_a_planned_file_verifies_and_says_what_was_proved(tmp_path: Path) -> Non
         (["--policy", "column", "--order", "column"], "ColumnSync()", "ColumnMajor(); "),
         (["--policy", "conv2d", "--order", "morton"], "Conv2DSync()", "Morton(); "),
         (["--policy", "kernel", "--split", "split-k:2"], "KernelSync()", "RowMajor(); SplitK(parts=2); "),
-        (["--split", "stream-k:5"], "RowSync()", "RowMajor(); StreamK(shares=5); "),
+        (["--split", "stream-k:5"], "RowSync()", "RowMajor(); StreamK(parts=5); "),
         (["--interleave", "panels:1"], "RowSync()", "RowMajor(); Whole(); Panels(rows=1"),
         (["--interleave", "half-rows"], "RowSync()", "RowMajor(); Whole(); HalfRows()"),
     ],

@@ -11,7 +11,7 @@ import pytest
 
 from .commands import SMALL, fail, invoke, succeed
 
-REDUCTION = str(Path(__file__).parents[2] / "examples" / "pipeline_reduction.py")
+REDUCTION = str(Path(__file__).parents[2] / "examples" / "06_row_sums_as_loops.py")
 
 
 def stored(header: object, data: bytes = b"") -> bytes:
@@ -98,7 +98,7 @@ def test_run_with_options_that_make_no_sense(options: list[str]) -> None:
         ["order", "--grid", "4x4", "--capacity", "3", "--chunks", "0"],
         *(["traffic", *SIZES, "--cache", size] for size in ("0", "1", "nan", "", "1KiB", "99999GiB", "-1MiB")),
         *(["traffic", *SIZES, "--tile", tile] for tile in ("0x0x0", "1", "99999x99999x1")),
-        *(["traffic", *SIZES, *rest] for rest in (["--workers", "65537"], ["--model", "lines"], ["--order", "x"])),
+        *(["traffic", *SIZES, *rest] for rest in (["--workers", "65537"], ["--order", "x"])),
         ["traffic", *SIZES, "--order", "row", "--sweep"],
         ["traffic", "one-matmul", "--m", "1000000000", "--n", "1000000000", "--k", "1"],
         ["traffic", "one-matmul", "--m", "9" * 20, "--n", "1", "--k", "1"],

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import runpy
 from pathlib import Path
 
 import pytest
@@ -11,7 +10,7 @@ from typer.testing import CliRunner
 from interlace.cli import app
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
-REDUCTION, MATMUL = (str(EXAMPLES / f"pipeline_{name}.py") for name in ("reduction", "matmul"))
+REDUCTION, MATMUL = (str(EXAMPLES / f"{name}_as_loops.py") for name in ("06_row_sums", "07_matmul"))
 
 
 def printed(*arguments: str) -> str:
@@ -66,12 +65,6 @@ def test_a_file_that_fails_says_so(tmp_path: Path) -> None:
     result = CliRunner().invoke(app, ["pipeline", str(bad)])
     assert result.exit_code == 2
     assert "ZeroDivisionError" in result.output
-
-
-@pytest.mark.parametrize("example", [REDUCTION, MATMUL])
-def test_the_examples_are_right(example: str, capsys: pytest.CaptureFixture[str]) -> None:
-    runpy.run_path(example, run_name="__main__")
-    assert "rewritten means the same: True" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

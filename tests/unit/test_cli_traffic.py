@@ -32,11 +32,10 @@ def record(path: Path, *options: str) -> dict[str, Any]:
 
 def test_json_has_the_documented_keys_and_figures_that_add_up(tmp_path: Path) -> None:
     data = record(tmp_path / "t.json", "--cache", "32KiB", "--order", "row")
-    assert {key: data[key] for key in ("workload", "tiles", "workers", "model", "loads", "cache")} == {
+    assert {key: data[key] for key in ("workload", "tiles", "workers", "loads", "cache")} == {
         "workload": {"name": "one-matmul", "m": 128, "n": 192, "k": 128, "dtype": "bf16"},
         "tiles": "matmul 32x32x16",
         "workers": 4,
-        "model": "tile",
         "loads": 2 * TILES * CHUNKS,
         "cache": {"name": "one cache", "sides": 1, "side_bytes": 32 << 10},
     }
@@ -70,7 +69,7 @@ def test_four_workers_of_one_row_share_its_chunks(tmp_path: Path) -> None:
 
 
 def test_a_cache_for_everything_reads_what_is_compulsory(tmp_path: Path) -> None:
-    for options in (["--cache", "1MiB"], [], ["--cache", "H200", "--model", "line"]):
+    for options in (["--cache", "1MiB"], [], ["--cache", "H200"]):
         data = record(tmp_path / "t.json", *options)
         assert data["orders"][0]["dram_read_bytes"] == pytest.approx(READ, abs=2)
         assert data["orders"][0]["order"] == "grouped:8"
@@ -211,7 +210,6 @@ def test_sizes_out_of_range_name_the_range(text: str) -> None:
         (["--cache", "3KiB"], "an output tile take 4 KiB; use a larger --cache or a smaller --tile"),
         (["--order", "rows"], "unknown order 'rows'; use one of row, column, serpentine, morton, hilbert, grouped:8"),
         (["--order", "grouped:0"], "use a positive number"),
-        (["--model", "page"], "unknown model 'page'; use one of tile, line"),
         (["--tile", "1024x1024x64"], "sums up in 4 MiB of fp32, but an SM holds 512 KiB; use a smaller one"),
         (["--tile", "48x32"], "powers of two"),
         (["--m", "0"], "--m"),
@@ -223,7 +221,6 @@ def test_sizes_out_of_range_name_the_range(text: str) -> None:
         (["--plot", "x.png"], "--plot draws the orders of --sweep; pass --sweep too"),
         (["--sweep", "--plot", "x.svg"], "use one that ends in .png"),
         (["--sweep", "--plot", "no/x.png"], "does not exist; make it first"),
-        (["--sweep", "--plot", "x.png", "--model", "line"], "--plot draws by the tile model"),
     ],
 )
 def test_what_makes_no_sense_is_exit_code_2_in_words(options: list[str], message: str) -> None:

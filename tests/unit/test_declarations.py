@@ -14,7 +14,7 @@ from interlace.executors.persistent import PersistentStaticExecutor, PersistentT
 from interlace.executors.reference import RandomReferenceExecutor
 from interlace.kernels.bodies import BodyKind
 from interlace.kernels.matmul import MATMUL
-from interlace.loops import library, pipeline_op
+from interlace.loops import as_op, library
 from interlace.sim.modes import PERSISTENT, SEMAPHORE_STREAMS, SERIAL, hopper
 from interlace.workloads import one_matmul, two_copies, two_matmuls
 
@@ -27,7 +27,7 @@ RELU = il.workloads.FFNShape(4096, 14336, il.Activation.RELU, False)
 def loops() -> il.Graph:
     """A graph whose op has a reference and a launch of CUDA C++ of its own."""
     x, y = (il.Tensor(name, (1024,), il.fp32) for name in "xy")
-    return il.Graph("loops", (x, y), (pipeline_op("copy", library.copy_1d(), {"x": x, "y": y}),), ("x",), ("y",))
+    return il.Graph("loops", (x, y), (as_op("copy", library.copy_1d(), {"x": x, "y": y}),), ("x",), ("y",))
 
 
 def test_executors_stand_in_one_tuple_each_with_a_name_a_title_and_words() -> None:

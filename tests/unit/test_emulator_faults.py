@@ -23,8 +23,8 @@ from interlace.loops.ir.statements import (
     For,
     InitBarrier,
     Invalidate,
-    Kernel,
     Load,
+    LoopKernel,
     Role,
     RoleKind,
     Section,
@@ -47,13 +47,13 @@ SEEDS = 4
 Change = Callable[[Stmt], tuple[Stmt, ...] | None]
 
 
-def _marked(kernel: Kernel, **stages: int) -> Kernel:
+def _marked(kernel: LoopKernel, **stages: int) -> LoopKernel:
     for tensor, depth in stages.items():
         kernel = circular_buffer(kernel, tensor, depth)
     return kernel
 
 
-def _through_shared() -> Kernel:
+def _through_shared() -> LoopKernel:
     """Tile by tile ``y = 2 * x`` through a second tile, stored by TMA."""
     k = Builder("through_shared")
     n = k.symbol("n")
@@ -66,7 +66,7 @@ def _through_shared() -> Kernel:
     return k.kernel()
 
 
-def _alone() -> Kernel:
+def _alone() -> LoopKernel:
     """One tile loaded plainly and stored by TMA."""
     k = Builder("alone")
     n = k.symbol("n")
@@ -78,7 +78,7 @@ def _alone() -> Kernel:
     return k.kernel()
 
 
-def _turned(by: By) -> Kernel:
+def _turned(by: By) -> LoopKernel:
     """``y = x.T``: no thread reads what it wrote itself."""
     k = Builder("turned")
     m = k.symbol("m")
@@ -94,7 +94,7 @@ def _turned(by: By) -> Kernel:
 _COPY = library.copy_1d(tile=64, walk=6)
 
 
-def _nest(outer: int, inner: int) -> Kernel:
+def _nest(outer: int, inner: int) -> LoopKernel:
     """``y = 2 * x`` tile by tile, and four tiles of ``z = 3 * w`` in each step."""
     k = Builder("nest")
     n = k.symbol("n")
@@ -110,7 +110,7 @@ def _nest(outer: int, inner: int) -> Kernel:
     return _marked(k.kernel(), **{tile: depth for tile, depth in (("v", outer), ("s", inner)) if depth})
 
 
-def _beside(by: By, stages: int, use: str) -> Kernel:
+def _beside(by: By, stages: int, use: str) -> LoopKernel:
     """A ring ``s`` that is stored by TMA, added to or not read, and then a tile ``u``, loaded by TMA or assigned."""
     k = Builder("beside")
     n = k.symbol("n")
@@ -133,7 +133,7 @@ _LINE = {"n": 500}
 _PLANE = {"m": 4, "n": 64 * 6}
 _PRODUCT = {"rows": 64, "columns": 64, "depth": 320}
 #: Sources with their form and extents.
-SOURCES: dict[str, tuple[Kernel, bool, dict[str, int]]] = {
+SOURCES: dict[str, tuple[LoopKernel, bool, dict[str, int]]] = {
     "ring": (_marked(_COPY, s=3), False, _LINE),
     "specialised": (_marked(_COPY, s=3), True, _LINE),
     "no ring": (_COPY, False, _LINE),
@@ -165,7 +165,7 @@ class Plant:
     """
 
     source: str
-    change: Callable[[Kernel], Kernel] | tuple[str, str]
+    change: Callable[[LoopKernel], LoopKernel] | tuple[str, str]
     faults: tuple[tuple[str, str], ...]
 
     def emitted(self) -> Emitted:
@@ -179,7 +179,7 @@ class Plant:
         return replace(emitted, text=text)
 
 
-def without(kind: type[Stmt], name: str = "") -> Callable[[Kernel], Kernel]:
+def without(kind: type[Stmt], name: str = "") -> Callable[[LoopKernel], LoopKernel]:
     """Drop all statements of a kind, or those on the barriers of ``name``."""
 
     def change(stmt: Stmt) -> tuple[Stmt, ...] | None:
@@ -189,7 +189,7 @@ def without(kind: type[Stmt], name: str = "") -> Callable[[Kernel], Kernel]:
     return lambda kernel: edit(kernel, change)
 
 
-def changed(kind: type[Stmt], how: Callable[..., Stmt], name: str = "") -> Callable[[Kernel], Kernel]:
+def changed(kind: type[Stmt], how: Callable[..., Stmt], name: str = "") -> Callable[[LoopKernel], LoopKernel]:
     """Replace statements of a kind, or those on the barriers of ``name``."""
 
     def change(stmt: Stmt) -> tuple[Stmt, ...] | None:
@@ -199,12 +199,12 @@ def changed(kind: type[Stmt], how: Callable[..., Stmt], name: str = "") -> Calla
     return lambda kernel: edit(kernel, change)
 
 
-def within(section: str, change: Callable[[Kernel], Kernel]) -> Callable[[Kernel], Kernel]:
+def within(section: str, change: Callable[[LoopKernel], LoopKernel]) -> Callable[[LoopKernel], LoopKernel]:
     """A change of what stands in one section alone."""
 
     def of(stmt: Stmt) -> tuple[Stmt, ...] | None:
         if isinstance(stmt, Section) and stmt.name == section:
-            return (replace(stmt, body=change(Kernel("part", (), (), stmt.body, 32)).body),)
+            return (replace(stmt, body=change(LoopKernel("part", (), (), stmt.body, 32)).body),)
         return None
 
     return lambda kernel: edit(kernel, of)
@@ -214,7 +214,7 @@ def _into_the_first_slot(stmt: Load) -> Load:
     return replace(stmt, dst=replace(stmt.dst, slot=Const(0)))
 
 
-def _released_first(kernel: Kernel) -> Kernel:
+def _released_first(kernel: LoopKernel) -> LoopKernel:
     """The release of a stage, which is the last statement of a consumer's loop, before its reads."""
 
     def change(stmt: Stmt) -> tuple[Stmt, ...] | None:
@@ -232,7 +232,7 @@ _TOGETHER = (r"(unsigned char\* const \w+ = shared) \+ \d+", r"\1 + 0")
 _MEETING = r"__syncthreads\(\);"
 PLANTS: dict[str, Plant] = {
     # The block form.
-    "no meeting at the end of a step": Plant("ring", within("main", without(Sync)), (("race", "s{"),)),
+    "no sync at the end of a step": Plant("ring", within("main", without(Sync)), (("race", "s{"),)),
     "no wait for a stage": Plant("ring", without(WaitParity), (("race", "s{"),)),
     "a parity that never flips": Plant(
         "ring", changed(WaitParity, lambda s: replace(s, parity=Const(0))), (("race|deadlock", "s"),)
@@ -242,10 +242,10 @@ PLANTS: dict[str, Plant] = {
     ),
     "every load into the first slot": Plant("ring", changed(Load, _into_the_first_slot), (("race", "s{0}"),)),
     "no fence after initialisation": Plant("ring", without(FenceBarrierInit), (("proxy", "s_full"),)),
-    "no meeting after initialisation": Plant("ring", within("barriers", without(Sync)), (("race|barrier", "s_full"),)),
+    "no sync after initialisation": Plant("ring", within("barriers", without(Sync)), (("race|barrier", "s_full"),)),
     "no initialisation": Plant("ring", without(InitBarrier), (("barrier", "does not exist"),)),
     "no invalidation": Plant("ring", without(Invalidate), (("pending", "s_full"),)),
-    "no meeting before invalidation": Plant("ring", within("end", without(Sync)), (("race", "s_full"),)),
+    "no sync before invalidation": Plant("ring", within("end", without(Sync)), (("race", "s_full"),)),
     "invalidation before the wait": Plant(
         "ring",
         (r"mbarrier_wait\((\w+)", r"if (thread == 127) mbarrier_inval(\1);\n    mbarrier_wait(\1"),
@@ -343,7 +343,7 @@ PLANTS: dict[str, Plant] = {
     "two tiles on the same bytes": Plant(
         "through shared", (r"(t_?) = shared \+ \d+", r"\1 = shared + 0"), (("race", "s{0}"),)
     ),
-    "threads that meet in two places": Plant(
+    "threads that synchronise in two places": Plant(
         "ring",
         (
             r"    mbarrier_wait\(",
@@ -351,7 +351,7 @@ PLANTS: dict[str, Plant] = {
         ),
         (("diverged", "a barrier"),),
     ),
-    "some threads do not meet": Plant(
+    "some threads do not synchronise": Plant(
         "ring",
         (r"    mbarrier_wait\(", "    if (thread < 64) __syncthreads();\n    mbarrier_wait("),
         (("deadlock", ""),),
@@ -406,7 +406,7 @@ def test_the_sources_of_the_plants_are_silent() -> None:
 
 def test_a_fault_names_tile_bytes_and_lines() -> None:
     kernel, _, sizes = SOURCES["ring"]
-    number = list(PLANTS).index("no meeting at the end of a step")
+    number = list(PLANTS).index("no sync at the end of a step")
     fault, *_ = launch(_library(), number, inputs_of(kernel, sizes), sizes, seed=1).faults
     assert re.fullmatch(r"s\{\d\} byte \d+", *fault.tiles)
     assert len(fault.lines) == 2

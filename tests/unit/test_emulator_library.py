@@ -13,7 +13,7 @@ from interlace.core.dtypes import bf16, fp16
 from interlace.loops import library
 from interlace.loops.cuda.emit import emit_kernel
 from interlace.loops.ir.index import evaluate
-from interlace.loops.ir.statements import Copy, Kernel, Memory, ReduceOp
+from interlace.loops.ir.statements import Copy, LoopKernel, Memory, ReduceOp
 from interlace.loops.meaning.interpret import interpret
 from interlace.loops.rewrite.circular import circular_buffer, lower
 
@@ -25,7 +25,7 @@ from ..emulator.launch import launch
 pytestmark = pytest.mark.skipif(bool(MISSING), reason=MISSING)
 
 #: Kernels with small tiles, and extents with more steps than stages and tails at the ends.
-KERNELS: dict[str, tuple[Kernel, dict[str, int]]] = {
+KERNELS: dict[str, tuple[LoopKernel, dict[str, int]]] = {
     "copy_1d": (library.copy_1d(tile=64, walk=6), {"n": 1000}),
     "copy_1d_async": (library.copy_1d(tile=64, walk=6, by=Copy.CP_ASYNC, dtype=bf16), {"n": 1000}),
     "copy_1d_plain": (library.copy_1d(tile=64, walk=6, by=Copy.PLAIN), {"n": 777}),
@@ -50,7 +50,7 @@ KERNELS: dict[str, tuple[Kernel, dict[str, int]]] = {
 TOLERANCES = {"layer_norm": 1e-5}
 
 
-def _ringed(kernel: Kernel, stages: int) -> Kernel:
+def _ringed(kernel: LoopKernel, stages: int) -> LoopKernel:
     """Every tile of ``kernel`` a ring; of no stages, none."""
     tiles = [tensor.name for tensor in kernel.tensors if tensor.memory is Memory.SHARED]
     for name in tiles if stages else ():

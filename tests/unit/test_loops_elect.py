@@ -15,8 +15,8 @@ from interlace.loops.ir.statements import (
     ElectOne,
     InitBarrier,
     Invalidate,
-    Kernel,
     Load,
+    LoopKernel,
     Per,
     Role,
     RoleKind,
@@ -28,7 +28,7 @@ from interlace.loops.rewrite.circular import circular_buffer, lower
 from interlace.loops.rewrite.elect import elect
 
 
-def executed_by(kernel: Kernel) -> dict[type[Stmt], set[Per | None]]:
+def executed_by(kernel: LoopKernel) -> dict[type[Stmt], set[Per | None]]:
     """By whom statements of each kind are executed; None for all threads."""
     found: dict[type[Stmt], set[Per | None]] = {}
 

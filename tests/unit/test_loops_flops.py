@@ -9,11 +9,11 @@ import pytest
 from interlace.core.dtypes import fp32
 from interlace.loops.frontend.build import Builder
 from interlace.loops.ir.index import Index, Var, ceil_div, maximum
-from interlace.loops.ir.statements import Kernel
+from interlace.loops.ir.statements import LoopKernel
 from interlace.loops.ops.flops import block_flops
 
 
-def added(outer: str, extent: Callable[[Var], Index]) -> Kernel:
+def added(outer: str, extent: Callable[[Var], Index]) -> LoopKernel:
     """In each of ``n`` blocks or steps, ``extent`` additions of 256 numbers."""
     k = Builder("causal")
     n = k.symbol("n")

@@ -29,16 +29,15 @@ from interlace.loops.ir.statements import (
     ArriveExpect,
     BarrierSlot,
     Block,
-    Box,
     Copy,
     ElectOne,
     FenceBarrierInit,
     For,
     InitBarrier,
     Invalidate,
-    Kernel,
     Let,
     Load,
+    LoopKernel,
     LoopKind,
     Per,
     Pointwise,
@@ -48,6 +47,7 @@ from interlace.loops.ir.statements import (
     WaitParity,
 )
 from interlace.loops.ir.traverse import map_boxes
+from interlace.loops.ir.values import Box
 from interlace.loops.meaning.interpret import interpret
 from interlace.loops.proof import agents
 from interlace.loops.proof.hazards import check_hazards
@@ -61,18 +61,20 @@ SIZES = {"m": 16, "n": 160}
 Bug = Callable[[Stmt], tuple[Stmt, ...] | None]
 
 
-def source(stages: int = 3, prefetch: int | None = None) -> Kernel:
+def source(stages: int = 3, prefetch: int | None = None) -> LoopKernel:
     """Two tensors, each by TMA in its own ring, through a nest of two loops."""
     kernel = library.pointwise(tile=TILE, walk=64, plain=Copy.TMA)
     return circular_buffer(circular_buffer(kernel, "x_s", stages, prefetch), "z_s", stages, prefetch)
 
 
-def one_loop() -> Kernel:
+def one_loop() -> LoopKernel:
     """One tensor through one loop, so that there are a main loop and an epilogue."""
     return circular_buffer(library.copy_1d(tile=64, walk=64), "s", 3)
 
 
-def refused(kernel: Kernel, rewritten: Kernel, sizes: dict[str, int], error: type[HazardError], text: str) -> None:
+def refused(
+    kernel: LoopKernel, rewritten: LoopKernel, sizes: dict[str, int], error: type[HazardError], text: str
+) -> None:
     with pytest.raises(error, match=text) as caught:
         check_hazards(kernel, rewritten, sizes)
     assert type(caught.value) is error
@@ -202,7 +204,7 @@ def barriers_not_shown(stmt: Stmt) -> tuple[Stmt, ...] | None:
 
 
 def released_before_read(stmt: Stmt) -> tuple[Stmt, ...] | None:
-    """The meeting of threads, or the arrival of each warp, moves before the statement that reads."""
+    """The sync of threads, or the arrival of each warp, moves before the statement that reads."""
     if not isinstance(stmt, For):
         return None
     releases = tuple(s for s in stmt.body if isinstance(s, Sync) or (isinstance(s, ElectOne) and s.per is Per.WARP))

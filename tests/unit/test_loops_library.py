@@ -10,7 +10,7 @@ import pytest
 
 from interlace.core.dtypes import bf16, fp16
 from interlace.loops import library
-from interlace.loops.ir.statements import Copy, Kernel, ReduceOp
+from interlace.loops.ir.statements import Copy, LoopKernel, ReduceOp
 from interlace.loops.ir.text import print_kernel
 from interlace.loops.meaning.arithmetic import Floats, rounded
 from interlace.loops.meaning.interpret import interpret
@@ -25,7 +25,7 @@ def normal(*shape: int) -> Floats:
     return RNG.standard_normal(shape).astype(np.float32)
 
 
-def result(kernel: Kernel, marks: Marks, inputs: Mapping[str, Floats]) -> Floats:
+def result(kernel: LoopKernel, marks: Marks, inputs: Mapping[str, Floats]) -> Floats:
     """The one output, which every form of the kernel gives bit by bit."""
     (plain,) = interpret(kernel, inputs).values()
     marked = kernel

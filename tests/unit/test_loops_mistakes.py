@@ -13,7 +13,7 @@ from interlace.core.errors import BoxError, PipelineError
 from interlace.loops import library
 from interlace.loops.frontend.build import Builder, Handle
 from interlace.loops.ir.index import Binary, Const, IndexOp, Var, binary, ceil_div, evaluate
-from interlace.loops.ir.statements import Copy, Kernel, ReduceOp
+from interlace.loops.ir.statements import Copy, LoopKernel, ReduceOp
 from interlace.loops.ir.values import Coord, less, where
 from interlace.loops.meaning.interpret import interpret
 from interlace.loops.rewrite.circular import circular_buffer, lower
@@ -22,7 +22,7 @@ from interlace.loops.rules.check import check_sizes
 
 def kernel(
     body: Callable[[Builder, Var, Handle, Handle, Handle], None], tile: tuple[int, ...] = (256,)
-) -> Kernel:
+) -> LoopKernel:
     """A kernel of ``x``, ``y`` and a tile ``s``, with the given statements."""
     k = Builder("mistake")
     n = k.symbol("n")
@@ -50,7 +50,7 @@ def test_infinite_numbers_and_the_largest_of_fp32_are_taken() -> None:
         kernel(lambda k, n, x, y, s, number=number: k.assign(y.at(0), s + number))  # type: ignore[misc]
 
 
-def _reduction(axes: tuple[int, ...], dtype: DType = fp32, shape: tuple[int, ...] = (4, 64)) -> Kernel:
+def _reduction(axes: tuple[int, ...], dtype: DType = fp32, shape: tuple[int, ...] = (4, 64)) -> LoopKernel:
     k = Builder("mistake")
     x, y, s = k.input("x", (4, 64), fp32), k.output("y", (1,), fp32), k.shared("s", (4, 64), fp32)
     acc = k.register("acc", (1, 1), dtype)
@@ -202,7 +202,7 @@ def test_what_is_no_integer_is_refused_where_one_is_needed(make: Callable[[Build
 
 
 def test_integers_of_numpy_are_integers() -> None:
-    def build(of: Callable[[int], SupportsIndex]) -> Kernel:
+    def build(of: Callable[[int], SupportsIndex]) -> LoopKernel:
         k = Builder("sums", threads=of(64))
         n = k.symbol("n")
         x, y = k.input("x", (n, of(64)), fp32), k.output("y", (n,), fp32)

@@ -15,10 +15,10 @@ from interlace.graph.access import ALL, axes, fixed
 from interlace.loops import library
 from interlace.loops.frontend.build import Builder
 from interlace.loops.ir.index import ceil_div, maximum, minimum
-from interlace.loops.ir.statements import Copy, Kernel
+from interlace.loops.ir.statements import Copy, LoopKernel
 from interlace.loops.meaning.interpret import interpret
 from interlace.loops.ops.flops import block_flops
-from interlace.loops.ops.op import pipeline_op
+from interlace.loops.ops.op import as_op
 from interlace.loops.ops.regions import touched
 from interlace.loops.rules.limits import check_range
 
@@ -47,7 +47,7 @@ def test_regions_follow_from_the_loops() -> None:
     assert touched(library.reduce_outer(tile=(16, 128)), {"m": 40, "n": 1000})["x"] == (fixed(0, 48), i.block(128))
 
 
-def one_block_loop(origin: object, extent: int = 6) -> Kernel:
+def one_block_loop(origin: object, extent: int = 6) -> LoopKernel:
     """A copy of 4 elements at ``origin(b, n)``."""
     k = Builder("one")
     n = k.symbol("n")
@@ -83,7 +83,7 @@ def test_bounds_are_affine_where_indices_are_and_never_too_narrow(origin: object
 def test_an_op_has_the_grid_the_regions_and_the_cost_of_its_loops() -> None:
     x, w, y = tensor("x", 1000, 4096), tensor("w", 4096), tensor("y", 1000, 4096)
     bias = tensor("bias", 4096)
-    op = pipeline_op("norm", marked(library.layer_norm(walk=8), row=2), {"x": x, "y": y, "weight": w, "bias": bias})
+    op = as_op("norm", marked(library.layer_norm(walk=8), row=2), {"x": x, "y": y, "weight": w, "bias": bias})
     (i,) = axes(1)
     assert (op.grid, op.params) == ((125,), (("m", 1000), ("warp-specialised", False)))
     assert op.kernel.startswith("layer_norm-")
@@ -114,7 +114,7 @@ def test_one_block_of_the_reference_is_what_the_whole_kernel_computes() -> None:
     x = np.random.default_rng(0).standard_normal((21, 100)).astype(np.float32)
     loops = marked(library.copy_2d(tile=(8, 16), walk=2), s=2)
     a, b = tensor("a", 21, 100), tensor("b", 21, 100)
-    graph = il.Graph("copy", (a, b), (pipeline_op("copy", loops, {"x": a, "y": b}),), ("a",), ("b",))
+    graph = il.Graph("copy", (a, b), (as_op("copy", loops, {"x": a, "y": b}),), ("a",), ("b",))
     out = il.ReferenceExecutor(il.build(graph, il.Choices(3))).run({"a": x})["b"]
     np.testing.assert_array_equal(out, interpret(loops, {"x": x})["y"])
 
@@ -130,8 +130,8 @@ def test_a_plan_of_loops_is_proved_and_read_back() -> None:
 
 def test_kernels_that_differ_are_told_apart_when_a_plan_is_read() -> None:
     a, b, c = (tensor(name, 64, 64) for name in "abc")
-    first = pipeline_op("first", marked(library.copy_2d(tile=(16, 32)), s=2), {"x": a, "y": b})
-    second = pipeline_op("second", marked(library.copy_2d(tile=(8, 64)), s=2), {"x": b, "y": c})
+    first = as_op("first", marked(library.copy_2d(tile=(16, 32)), s=2), {"x": a, "y": b})
+    second = as_op("second", marked(library.copy_2d(tile=(8, 64)), s=2), {"x": b, "y": c})
     assert first.kernel != second.kernel
     plan = il.build(il.Graph("two", (a, b, c), (first, second), ("a",), ("c",)), il.Choices(3))
     again = il.Plan.from_json(plan.to_json(), {op.kernel: op.body for op in (first, second)})
@@ -147,7 +147,7 @@ def test_a_kernel_without_block_loops_is_one_tile() -> None:
         k.load(s, x.at(i * 16))
         k.assign(y.at(i * 16), s * 2)
     a, b = tensor("a", 64), tensor("b", 64)
-    op = pipeline_op("small", marked(k.kernel(), s=2), {"x": a, "y": b})
+    op = as_op("small", marked(k.kernel(), s=2), {"x": a, "y": b})
     assert op.grid == (1,)
     out = il.ReferenceExecutor(il.build(il.Graph("g", (a, b), (op,), ("a",), ("b",)), il.Choices(1))).run(
         {"a": np.arange(64.0)}
@@ -159,16 +159,16 @@ def test_what_does_not_fit_is_refused_with_its_name() -> None:
     copy = marked(library.copy_2d(), s=2)
     a, b = tensor("a", 64, 64), tensor("b", 64, 64)
     with pytest.raises(PipelineError, match="op 'c': kernel 'copy_2d' takes a tensor 'y'; pass one"):
-        pipeline_op("c", copy, {"x": a})
+        as_op("c", copy, {"x": a})
     with pytest.raises(DTypeError, match=r"a\[64 x 64\] bf16 is given for 'x', which is fp32"):
-        pipeline_op("c", copy, {"x": tensor("a", 64, 64, dtype=bf16), "y": b})
+        as_op("c", copy, {"x": tensor("a", 64, 64, dtype=bf16), "y": b})
     with pytest.raises(PipelineError, match=r"b\[64 x 32\] fp32 can be seen as 'y'.*\{'m': 64, 'n': 64\}, in no way"):
-        pipeline_op("c", copy, {"x": a, "y": tensor("b", 64, 32)})
+        as_op("c", copy, {"x": a, "y": tensor("b", 64, 32)})
     with pytest.raises(PipelineError, match="stride of dimension 0 is 264 bytes"):
-        pipeline_op("c", copy, {"x": tensor("a", 64, 66), "y": tensor("b", 64, 66)})
+        as_op("c", copy, {"x": tensor("a", 64, 66), "y": tensor("b", 64, 66)})
     flat = tensor("a", 64 * 64)
     with pytest.raises(PipelineError, match="no box of a"):
-        pipeline_op("c", copy, {"x": flat, "y": b}, sizes={"m": 64, "n": 64})
+        as_op("c", copy, {"x": flat, "y": b}, sizes={"m": 64, "n": 64})
 
 
 def test_what_could_be_seen_in_two_ways_is_asked_for() -> None:
@@ -181,21 +181,21 @@ def test_what_could_be_seen_in_two_ways_is_asked_for() -> None:
         k.assign(y.at(b, 0, i * 4), s)
     loops, a, c = marked(k.kernel(), s=2), tensor("a", 8, 16), tensor("c", 8, 16)
     with pytest.raises(PipelineError, match="in 2 ways; pass extents in sizes="):
-        pipeline_op("p", loops, {"x": a, "y": c})
-    op = pipeline_op("p", loops, {"x": a, "y": c}, sizes={"m": 8})
+        as_op("p", loops, {"x": a, "y": c})
+    op = as_op("p", loops, {"x": a, "y": c}, sizes={"m": 8})
     assert dict(op.params)["n"] == 4
     cube = tensor("cube", 2, 4, 16)  # one tensor settles it for the other
-    assert pipeline_op("p", loops, {"x": a, "y": cube}).grid == (2,)
+    assert as_op("p", loops, {"x": a, "y": cube}).grid == (2,)
 
 
 def test_what_would_fail_at_the_first_run_is_refused_at_once() -> None:
     a, b = tensor("a", 512, 512), tensor("b", 512, 512)
     with pytest.raises(SharedMemoryError, match="3 stages would fit"):
-        pipeline_op("c", marked(library.copy_2d(tile=(64, 256)), s=8), {"x": a, "y": b})
+        as_op("c", marked(library.copy_2d(tile=(64, 256)), s=8), {"x": a, "y": b})
     shapes = {"a": (128, 64), "b": (128, 64), "c": (128, 128)}
     tensors, loops = {n: tensor(n, *shape, dtype=bf16) for n, shape in shapes.items()}, library.matmul(k=32)
     with pytest.raises(PipelineError, match="64 elements along k"):
-        pipeline_op("m", loops, tensors)
+        as_op("m", loops, tensors)
     k = Builder("idle")
     n = k.symbol("n")
     x, y, _ = k.input("x", (n,), fp32), k.output("y", (n,), fp32), k.input("spare", (n,), fp32)
@@ -205,7 +205,7 @@ def test_what_would_fail_at_the_first_run_is_refused_at_once() -> None:
         k.assign(y.at((block + i) * 16), s)
     flat = {name: tensor(name, 64) for name in ("x", "y", "spare")}
     with pytest.raises(PipelineError, match=r"no block touches \['spare'\]"):
-        pipeline_op("i", k.kernel(), flat)
+        as_op("i", k.kernel(), flat)
 
 
 @pytest.mark.parametrize(
@@ -238,8 +238,8 @@ def test_an_extent_that_no_shape_tells_is_asked_for() -> None:
         k.assign(y.at((b * 2 + i) * 16), s)
     loops, a, b_ = marked(k.kernel(), s=2), tensor("a", 64), tensor("b", 64)
     with pytest.raises(PipelineError, match=r"no tensor's shape tells the extents \['parts'\]; pass them in sizes="):
-        pipeline_op("p", loops, {"x": a, "y": b_})
-    assert pipeline_op("p", loops, {"x": a, "y": b_}, sizes={"parts": 2}).grid == (2,)
+        as_op("p", loops, {"x": a, "y": b_})
+    assert as_op("p", loops, {"x": a, "y": b_}, sizes={"parts": 2}).grid == (2,)
 
 
 def test_blocks_whose_regions_interleave_are_a_race_by_declaration() -> None:
@@ -252,6 +252,6 @@ def test_blocks_whose_regions_interleave_are_a_race_by_declaration() -> None:
         k.load(s, x.at((i * 3 + b) * 16))
         k.assign(y.at((i * 3 + b) * 16), s)
     a, c = tensor("a", 256), tensor("c", 256)
-    graph = il.Graph("g", (a, c), (pipeline_op("p", marked(k.kernel(), s=2), {"x": a, "y": c}),), ("a",), ("c",))
+    graph = il.Graph("g", (a, c), (as_op("p", marked(k.kernel(), s=2), {"x": a, "y": c}),), ("a",), ("c",))
     with pytest.raises(IntraOpRaceError):
         il.Dependencies(graph)

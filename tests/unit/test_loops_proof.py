@@ -22,7 +22,7 @@ from interlace.loops import library
 from interlace.loops.frontend.build import Builder
 from interlace.loops.ir.index import Binary, Const, Index, IndexLike, IndexOp, Less, Var, minimum
 from interlace.loops.ir.nest import blocks
-from interlace.loops.ir.statements import Copy, For, If, Kernel, Load, Section, Stmt, Store, WaitParity
+from interlace.loops.ir.statements import Copy, For, If, Load, LoopKernel, Section, Stmt, Store, WaitParity
 from interlace.loops.ir.traverse import walk
 from interlace.loops.meaning.interpret import interpret
 from interlace.loops.meaning.steps import follow
@@ -39,7 +39,7 @@ from .loops import edit
 
 def sums(
     blocks: IndexLike | None, steps: object, *, outer: IndexLike | None = None, by: Copy = Copy.TMA, stages: int = 4
-) -> Kernel:
+) -> LoopKernel:
     """A block sums ``steps(b, o, n, m)`` tiles, for each ``o`` of a loop around if there is one."""
     k = Builder("sums")
     n, m = k.symbol("n"), k.symbol("m")
@@ -82,7 +82,7 @@ def planted(monkeypatch: pytest.MonkeyPatch, bug: Bug) -> None:
     real = circular.lower
     proof.prove.cache_clear()
 
-    def lower_wrongly(source: Kernel, *, warp_specialised: bool = False) -> Kernel:
+    def lower_wrongly(source: LoopKernel, *, warp_specialised: bool = False) -> LoopKernel:
         return edit(real(source, warp_specialised=warp_specialised), bug)
 
     monkeypatch.setattr(proof, "lower", lower_wrongly)
@@ -118,7 +118,7 @@ def test_a_parity_that_never_flips_is_seen_whatever_the_loops(name: str, monkeyp
             prove(KERNELS[name], warp_specialised=warp_specialised)
 
 
-def steps_of(kernel: Kernel) -> list[int]:
+def steps_of(kernel: LoopKernel) -> list[int]:
     """How many steps a kernel's ring has in each block of all extents that a proof looks at."""
     general = generalised(kernel)
     every = (sizes | values for sizes in small_extents(general) for values in blocks(general.kernel, sizes))
@@ -247,7 +247,7 @@ def test_main_and_epilogue_that_move_together_leave_out_what_nobody_waits_for(mo
         prove(kernel)
 
 
-def under_conditions() -> Kernel:
+def under_conditions() -> LoopKernel:
     """A ring in a loop that runs where ``100 < m``, of 40 steps from the 31st on with a second load."""
     k = Builder("conditions")
     m = k.symbol("m")
@@ -353,7 +353,7 @@ def test_blocks_that_loops_do_not_depend_on_are_looked_at_too(monkeypatch: pytes
         prove(kernel)
 
 
-def selective() -> Kernel:
+def selective() -> LoopKernel:
     """In steps before the last one of three, one more thing is done, which consumers do under a condition."""
     k = Builder("selective")
     n = k.symbol("n")

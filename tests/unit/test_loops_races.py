@@ -20,9 +20,9 @@ from interlace.loops.ir.statements import (
     Copy,
     FenceBarrierInit,
     FenceProxy,
-    Kernel,
     Let,
     Load,
+    LoopKernel,
     Stmt,
     Store,
     Sync,
@@ -36,7 +36,7 @@ SIZES = {"m": 5}
 Body = Callable[[Builder, dict[str, Handle], object], object]
 
 
-def kernel(body: Body, stages: dict[str, int], *, prefetch: int | None = None) -> Kernel:
+def kernel(body: Body, stages: dict[str, int], *, prefetch: int | None = None) -> LoopKernel:
     """Rows ``r`` of four tensors, in a loop over ``m``, through three tiles of a row."""
     k = Builder("rows")
     m = k.symbol("m")
@@ -110,7 +110,7 @@ def without(body: tuple[Stmt, ...]) -> Iterator[tuple[Stmt, tuple[Stmt, ...]]]:
                 yield dropped, (*body[:i], replace(stmt, body=rest), *body[i + 1 :])
 
 
-def errors_without(source: Kernel, kind: type[Stmt], *, warp_specialised: bool = False) -> list[str]:
+def errors_without(source: LoopKernel, kind: type[Stmt], *, warp_specialised: bool = False) -> list[str]:
     """What is said of ``source`` if one statement of a kind is left out, for each of them, in program order."""
     rewritten = lower(source, warp_specialised=warp_specialised)
     said = []
@@ -124,7 +124,7 @@ def errors_without(source: Kernel, kind: type[Stmt], *, warp_specialised: bool =
     return said
 
 
-def test_meetings_around_what_threads_write_are_needed() -> None:
+def test_syncs_around_what_threads_write_are_needed() -> None:
     """Those after ``u`` is written. With what follows them, those before it and at the end of a step are one too many,
     as is the last, behind those of the steps.
     """
@@ -145,11 +145,12 @@ def test_the_arrival_of_copies_releases_the_copies_alone() -> None:
 
     said = errors_without(kernel(body, {"s": 2}), Sync, warp_specialised=True)
     assert [text.partition(":")[0] for text in said] == ["LifetimeHazard", "LifetimeHazard"]
-    assert re.search(r"s_\w+\{0\} begins or ends while .* may still use it; let all threads meet before", said[-1])
+    advice = "may still use it; let all threads synchronise before"
+    assert re.search(rf"s_\w+\{{0\}} begins or ends while .* {advice}", said[-1])
 
 
-def test_a_meeting_before_threads_write_again_is_needed() -> None:
-    """Without a ring no step ends with a meeting: only the one before the write keeps it from its readers."""
+def test_a_sync_before_threads_write_again_is_needed() -> None:
+    """Without a ring no step ends with a sync: only the one before the write keeps it from its readers."""
 
     def body(k: Builder, t: dict[str, Handle], r: object) -> None:
         k.assign(t["u"], 2 * t["w"].at(r, 0, shape=(1, 64)))
@@ -170,13 +171,13 @@ def test_a_fence_between_what_threads_copied_and_a_bulk_copy_is_needed(by: Copy)
     check_hazards(source, lower(source), SIZES)
     (said,) = errors_without(source, FenceProxy)
     assert said.startswith("ProxyHazard: kernel 'rows', 'u': a bulk copy or a product takes slot 0, which block, ")
-    assert "wrote as s{0}, without a proxy fence in between; fence before the threads meet" in said
+    assert "wrote as s{0}, without a proxy fence in between; fence before the threads synchronise" in said
 
 
 @pytest.mark.parametrize(
     ("body", "stages", "tiles", "error", "text"),
     [
-        (beside_a_nest, {"s": 1}, ("v", "s"), OverwriteHazard, "may still read the other; let all threads meet"),
+        (beside_a_nest, {"s": 1}, ("v", "s"), OverwriteHazard, "may still read the other; let all threads synchronise"),
         (beside_a_nest, {"v": 1, "s": 1}, ("v", "s"), OverwriteHazard, "may still read the other"),
         (stored_by_tma, {"s": 1}, ("u", "s"), OverwriteHazard, r"'u': slot 0 has bytes of s\{0\}; one is written"),
         (unread, {"s": 2}, ("u", "s"), OverwriteHazard, "may still write the other"),
@@ -200,7 +201,7 @@ def test_a_store_that_is_awaited_one_too_late_is_named(monkeypatch: pytest.Monke
     check_hazards(source, lower(source), {"m": 9})
     real = agents.pending_stores
 
-    def late(kernel: Kernel, load: Load, store: Store) -> int | None:
+    def late(kernel: LoopKernel, load: Load, store: Store) -> int | None:
         pending = real(kernel, load, store)
         return None if pending is None else pending + 1
 
@@ -235,7 +236,7 @@ def test_a_product_that_lags_needs_a_release_that_lags(monkeypatch: pytest.Monke
         check_hazards(source, rewritten, sizes)
 
 
-def through_shared(stages: int) -> Kernel:
+def through_shared(stages: int) -> LoopKernel:
     """A persistent matmul whose result passes through shared memory."""
     k = Builder("persistent", threads=128)
     tiles, depth = k.symbol("tiles"), k.symbol("depth")
@@ -263,12 +264,12 @@ def test_kernels_whose_tiles_shared_bytes_in_use_are_proved(stages: int, warp_sp
         assert prove(source, warp_specialised=warp_specialised).events > 50
 
 
-def mixed() -> Kernel:
+def mixed() -> LoopKernel:
     marked = circular_buffer(library.pointwise(tile=(4, 64), walk=64, plain=Copy.CP_ASYNC), "x_s", 2)
     return circular_buffer(marked, "z_s", 3)
 
 
-EXAMPLES: dict[str, tuple[Kernel, set[type[Stmt]]]] = {
+EXAMPLES: dict[str, tuple[LoopKernel, set[type[Stmt]]]] = {
     "plain": (
         circular_buffer(library.copy_1d(tile=64, walk=64, by=Copy.PLAIN), "s", 2),
         {FenceBarrierInit, FenceProxy},
@@ -283,7 +284,7 @@ EXAMPLES: dict[str, tuple[Kernel, set[type[Stmt]]]] = {
 @pytest.mark.parametrize("name", EXAMPLES)
 def test_whatever_is_left_out_is_named_or_not_needed(name: str, warp_specialised: bool) -> None:
     """Of every statement alone. Not needed are: the first fence without bulk copies, the last of what threads copied
-    where nothing comes after, the meeting after a step that only the storing thread reads, or that nothing is loaded
+    where nothing comes after, the sync after a step that only the storing thread reads, or that nothing is loaded
     behind, or the one at the end behind steps that end with one, and the number of steps where nobody asks for it.
     """
     source, spare = EXAMPLES[name]

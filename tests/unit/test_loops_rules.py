@@ -39,9 +39,10 @@ from interlace.loops.ir.index import (
     substitute,
 )
 from interlace.loops.ir.smem import SCRATCH, lay_out
-from interlace.loops.ir.statements import AllocBarrier, Box, Copy, For, Kernel, Let, Role, Store
+from interlace.loops.ir.statements import AllocBarrier, Copy, For, Let, LoopKernel, Role, Store
 from interlace.loops.ir.text import print_index, print_kernel
 from interlace.loops.ir.traverse import walk
+from interlace.loops.ir.values import Box
 from interlace.loops.meaning.interpret import interpret
 from interlace.loops.rewrite.circular import circular_buffer, lower
 from interlace.loops.rules.check import check_sizes, declared_names
@@ -54,7 +55,7 @@ def loop(
     by: Copy = Copy.TMA,
     align_bytes: int = 16,
     body: Callable[[Builder, Var], None] | None = None,
-) -> Kernel:
+) -> LoopKernel:
     """A loop that loads ``s`` from ``x`` and does ``body``."""
     k = Builder("rule")
     n = k.symbol("n")
@@ -86,7 +87,7 @@ TILE = Box("s", (Const(0),), (256,))
         (lambda: loop((8, 256, 256)), "2097152 bytes; a barrier counts up to 1048575"),
     ],
 )
-def test_a_box_that_asynchronous_copies_cannot_take(make: Callable[[], Kernel], text: str) -> None:
+def test_a_box_that_asynchronous_copies_cannot_take(make: Callable[[], LoopKernel], text: str) -> None:
     with pytest.raises(BoxError, match=text):
         make()
 
@@ -214,7 +215,8 @@ def _add_to_it_over_threads(k: Builder, y: Handle, s: Handle) -> None:
 def test_an_output_is_not_read(body: Callable[[Builder, Handle, Handle], None]) -> None:
     k = Builder("rule")
     body(k, k.output("y", (256,), fp32), k.shared("s", (64,), fp32))
-    with pytest.raises(PipelineError, match="kernel 'rule' reads its output 'y', over which threads do not meet; keep"):
+    message = "kernel 'rule' reads its output 'y', over which threads do not synchronise; keep"
+    with pytest.raises(PipelineError, match=message):
         k.kernel()
 
 
@@ -305,7 +307,7 @@ def test_names_that_the_rewrite_needs_are_not_taken() -> None:
         lower(circular_buffer(k.kernel(), "s", 2))
 
 
-def _called(*, tensor: str = "s", extent: str = "n", var: str = "i", kernel: str = "rule") -> Kernel:
+def _called(*, tensor: str = "s", extent: str = "n", var: str = "i", kernel: str = "rule") -> LoopKernel:
     """A copy whose names are given."""
     k = Builder(kernel)
     n = k.symbol(extent)

@@ -1,4 +1,4 @@
-"""Random programs, followed step by step: what shares bytes is separated by a meeting of all threads, and by a fence
+"""Random programs, followed step by step: what shares bytes is separated by a sync of all threads, and by a fence
 where ordinary writes are followed by bulk copies."""
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ from interlace.loops.frontend.build import Builder, Handle
 from interlace.loops.ir.index import Const, Index, Less, evaluate, holds
 from interlace.loops.ir.smem import SharedLayout, lay_out
 from interlace.loops.ir.statements import (
-    Box,
     Copy,
     ElectOne,
     FenceProxy,
@@ -25,9 +24,9 @@ from interlace.loops.ir.statements import (
     If,
     InitBarrier,
     Invalidate,
-    Kernel,
     Let,
     Load,
+    LoopKernel,
     Matmul,
     Memory,
     Pointwise,
@@ -39,6 +38,7 @@ from interlace.loops.ir.statements import (
     WaitParity,
 )
 from interlace.loops.ir.traverse import read, walk, written
+from interlace.loops.ir.values import Box
 from interlace.loops.rewrite.circular import circular_buffer, lower
 from interlace.loops.rewrite.peepholes import deferred_stores, pending_stores
 
@@ -49,7 +49,7 @@ Moment = tuple[int, int]
 
 
 @st.composite
-def programs(draw: st.DrawFn) -> Kernel:
+def programs(draw: st.DrawFn) -> LoopKernel:
     """Loops and nests in an outer loop; tiles of their own, computed ones, and such as outlive a loop.
 
     What outlives a loop is loaded at every outer step, at the first ones alone, or in a loop of as many steps as drawn.
@@ -114,12 +114,12 @@ def programs(draw: st.DrawFn) -> Kernel:
     return kernel
 
 
-def test_between_tiles_that_share_bytes_all_threads_meet() -> None:
+def test_between_tiles_that_share_bytes_all_threads_synchronise() -> None:
     sharing = 0
 
     @settings(EXAMPLES, max_examples=300)
     @given(programs(), st.booleans())
-    def check(kernel: Kernel, warp_specialised: bool) -> None:
+    def check(kernel: LoopKernel, warp_specialised: bool) -> None:
         nonlocal sharing
         sharing += follow(lower(kernel, warp_specialised=warp_specialised and bool(kernel.rings)))
 
@@ -127,7 +127,7 @@ def test_between_tiles_that_share_bytes_all_threads_meet() -> None:
     assert sharing > 100
 
 
-def nest_with_one_stage(*marked: str) -> Kernel:
+def nest_with_one_stage(*marked: str) -> LoopKernel:
     """A tile loaded and used before an inner loop that loads another, of one stage."""
     k = Builder("nest")
     n = k.symbol("n")
@@ -145,7 +145,7 @@ def nest_with_one_stage(*marked: str) -> Kernel:
     return kernel
 
 
-def stored_late() -> Kernel:
+def stored_late() -> LoopKernel:
     """A store by TMA out of a ring, which is awaited at the next load of its slot, before a tile is computed."""
     k = Builder("late")
     n = k.symbol("n")
@@ -160,7 +160,7 @@ def stored_late() -> Kernel:
     return circular_buffer(k.kernel(), "s", 1)
 
 
-def unread() -> Kernel:
+def unread() -> LoopKernel:
     """A ring that nothing reads, beside a tile that is computed and used while its copy is under way."""
     k = Builder("unread")
     n = k.symbol("n")
@@ -173,7 +173,7 @@ def unread() -> Kernel:
     return circular_buffer(k.kernel(), "s", 1)
 
 
-def plain_then_tma() -> Kernel:
+def plain_then_tma() -> LoopKernel:
     """Threads write a ring of one stage themselves; a bulk copy into another tile follows in the same step."""
     k = Builder("proxies")
     n = k.symbol("n")
@@ -188,7 +188,7 @@ def plain_then_tma() -> Kernel:
     return circular_buffer(k.kernel(), "s", 1)
 
 
-def persistent_matmul() -> Kernel:
+def persistent_matmul() -> LoopKernel:
     """A block walks its tiles; each result passes through shared memory on its way out."""
     k = Builder("persistent")
     a, b = k.input("a", (256, 128), bf16), k.input("b", (128, 128), bf16)
@@ -218,7 +218,7 @@ def persistent_matmul() -> Kernel:
     ],
     ids=["tile and ring", "ring and ring", "store", "unread", "proxies", "matmul"],
 )
-def test_rings_loaded_in_their_own_step_share_no_bytes_with_what_the_step_uses(kernel: Kernel) -> None:
+def test_rings_loaded_in_their_own_step_share_no_bytes_with_what_the_step_uses(kernel: LoopKernel) -> None:
     follow(lower(kernel), {"n": 3})
 
 
@@ -248,7 +248,7 @@ def test_a_tile_that_only_some_iterations_write_keeps_its_bytes_through_all(how:
     assert sorted(layout.of(name).offset_bytes for name in "ab") == [0, 1024]
 
 
-def follow(kernel: Kernel, sizes: dict[str, int] | None = None) -> int:
+def follow(kernel: LoopKernel, sizes: dict[str, int] | None = None) -> int:
     """Follows a run; returns how many pairs of tiles share bytes."""
     layout = lay_out(kernel, H200)
     run = Run(kernel, layout, dict(sizes or {}))
@@ -273,20 +273,20 @@ class Pending:
 
 
 class Run:
-    """In which meetings each slot holds data, from its write to its last read, and each barrier from begin to end.
+    """In which syncs each slot holds data, from its write to its last read, and each barrier from begin to end.
 
     A load by TMA goes on until it is waited for, a store by TMA until its thread waits for the read. Meetings count the
     time: what ends in one interval between two of them and what begins in the next are apart for all threads. Barriers
     are begun and ended by one thread, so there statements count too.
     """
 
-    def __init__(self, kernel: Kernel, layout: SharedLayout, env: dict[str, int]) -> None:
+    def __init__(self, kernel: LoopKernel, layout: SharedLayout, env: dict[str, int]) -> None:
         self.kernel = kernel
         self.layout = layout
         self.shared = {t.name for t in kernel.tensors if t.memory is Memory.SHARED}
         self.env = env
         self.lives: dict[tuple[str, int], list[tuple[Moment, Moment]]] = {}
-        self.meetings = self.statements = 0
+        self.syncs = self.statements = 0
         self.deferred = deferred_stores(kernel)
         self.loading: dict[tuple[str, int], tuple[str, int]] = {}
         self.storing: list[Pending] = []
@@ -296,7 +296,7 @@ class Run:
         return [span for (other, _), spans in self.lives.items() if other == name for span in spans]
 
     def now(self, name: str) -> Moment:
-        return (self.meetings, 0 if name in self.shared else self.statements)
+        return (self.syncs, 0 if name in self.shared else self.statements)
 
     def begin(self, name: str, slot: int) -> None:
         self.lives.setdefault((name, slot), []).append((self.now(name), self.now(name)))
@@ -307,7 +307,7 @@ class Run:
             spans[-1] = (spans[-1][0], self.now(name))
 
     def follow(self, body: tuple[Stmt, ...]) -> None:
-        began = self.meetings
+        began = self.syncs
         for stmt in body:
             self.statements += 1
             self._touch(stmt)
@@ -330,7 +330,7 @@ class Run:
         if any(isinstance(stmt, Role) for stmt in body):
             # Roles run at the same time: what the loader fills is in use as long as both run.
             for name, slot in [key for key in self.lives if self._is_ring(key[0])]:
-                self.lives[name, slot].append(((began, 0), (self.meetings, 0)))
+                self.lives[name, slot].append(((began, 0), (self.syncs, 0)))
 
     def _touch(self, stmt: Stmt) -> None:
         for box in read(stmt):
@@ -364,7 +364,7 @@ class Run:
                 if landed is not None:
                     self.go_on(*landed)
             case Sync():
-                self.meetings += 1
+                self.syncs += 1
             case FenceProxy():
                 self.unfenced.clear()
             case InitBarrier():
@@ -374,8 +374,8 @@ class Run:
 
     def _store(self, stmt: Store) -> None:
         if any(w is not None and w.tensor == stmt.src.tensor for w in map(written, self._by_threads())):
-            self.unfenced.clear()  # the emitter's fence and meeting
-            self.meetings += 1
+            self.unfenced.clear()  # the emitter's fence and sync
+            self.syncs += 1
             self.go_on(stmt.src.tensor, self.slot(stmt.src))
         self._asynchronous(stmt.src)
         if stmt in self.deferred:

@@ -14,7 +14,7 @@ from interlace.core.errors import CarriedError, OverwriteHazard, PipelineError
 from interlace.loops.frontend.build import Builder, Handle
 from interlace.loops.ir.index import Const, Less, Var
 from interlace.loops.ir.smem import lay_out
-from interlace.loops.ir.statements import Copy, For, Kernel, LoopKind, ReduceOp, Stmt, Sync
+from interlace.loops.ir.statements import Copy, For, LoopKernel, LoopKind, ReduceOp, Stmt, Sync
 from interlace.loops.ir.text import print_kernel
 from interlace.loops.meaning.interpret import interpret
 from interlace.loops.proof.hazards import check_hazards
@@ -26,7 +26,7 @@ ONE = (1,)
 Body = Callable[[Builder, dict[str, Handle], Var], object]
 
 
-def kernel(body: Body, extent: int = 64) -> Kernel:
+def kernel(body: Body, extent: int = 64) -> LoopKernel:
     """A loop that loads ``s`` from ``x``, and in it a loop over threads ``t`` that does ``body``."""
     k = Builder("shares")
     n = k.symbol("n")
@@ -121,7 +121,7 @@ def test_a_box_that_leaves_its_tile_is_caught_by_a_run() -> None:
         interpret(shifted, {"x": np.ones(64, np.float32)})
 
 
-def triangle() -> Kernel:
+def triangle() -> LoopKernel:
     """``z[t, j] = x[t * 8 + j]`` for ``j <= t`` alone, but for t = 3; through a second tile that threads fill."""
     k = Builder("triangle")
     n = k.symbol("n")
@@ -148,7 +148,7 @@ def test_inner_loops_and_conditions_may_differ_between_iterations() -> None:
 
 
 @pytest.mark.parametrize("warp_specialised", [False, True], ids=["block", "specialised"])
-def test_threads_meet_around_a_loop_that_writes_shared_memory_and_not_inside(warp_specialised: bool) -> None:
+def test_threads_synchronise_around_a_loop_that_writes_shared_memory_and_not_inside(warp_specialised: bool) -> None:
     lines = print_kernel(lower(circular_buffer(triangle(), "s", 3), warp_specialised=warp_specialised)).splitlines()
     at = next(i for i, line in enumerate(lines) if "for p in 16, thread" in line)
     assert [line.strip() for line in lines[at - 1 : at + 5]] == [
@@ -191,7 +191,7 @@ def test_readers_over_threads_count_as_all_threads_of_the_scope() -> None:
             k.assign(d["y"].at(t, shape=ONE), d["s"].at(t % 64, shape=ONE))
 
     def released_before(stmt: Stmt) -> tuple[Stmt, ...] | None:
-        """The meeting at the end of a step moves before the loop over threads."""
+        """The sync at the end of a step moves before the loop over threads."""
         if not isinstance(stmt, For) or stmt.body[-1] != Sync():
             return None
         at = next(i for i, s in enumerate(stmt.body) if isinstance(s, For) and s.kind is LoopKind.THREAD)

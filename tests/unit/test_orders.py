@@ -353,12 +353,12 @@ def letters(split: Split, tiles: int, chunks: int) -> str:
         (SplitK(2), "aagg bbhh ccii ddjj eekk ffll"),
         (SplitK(3), "agmm bhnn cioo djpp ekqq flrr"),
         (StreamK(1), "aaaa bbbb cccc dddd eeee ffff"),
-        (StreamK(4), "aaaa bbcc dddd eeee ffgg hhhh"),  # shares of 6 chunks end after 6, 12 and 18
+        (StreamK(4), "aaaa bbcc dddd eeee ffgg hhhh"),  # parts of 6 chunks end after 6, 12 and 18
         (SplitTail(0, 3), "aaaa bbbb cccc dddd eeee ffff"),
         (SplitTail(2, 3), "aaaa bbbb cccc dddd eeeg fffh"),
         (SplitTail(2, 4), "aaaa bbbb cccc dddd eeee ffff"),  # nothing is left to cut off
         (SplitTail(9, 1), "aggg bhhh ciii djjj ekkk flll"),
-        (StreamK(5), "aaaa bbbb cddd eeff gggh iiii"),  # shares end after 4, 9, 14 and 19
+        (StreamK(5), "aaaa bbbb cddd eeff gggh iiii"),  # parts end after 4, 9, 14 and 19
     ],
     ids=str,
 )
@@ -406,6 +406,6 @@ def test_items_of_any_split_cover_all_chunks_once_and_run_each_tile_in_order(
 
 @EXAMPLES
 @given(st.integers(1, 20), st.integers(1, 12), st.integers(1, 12))
-def test_stream_k_shares_differ_by_at_most_one_chunk(shares: int, tiles: int, chunks: int) -> None:
-    cuts = np.concatenate([[0], StreamK(shares).cuts(tiles, chunks), [tiles * chunks]])
+def test_stream_k_parts_differ_by_at_most_one_chunk(parts: int, tiles: int, chunks: int) -> None:
+    cuts = np.concatenate([[0], StreamK(parts).cuts(tiles, chunks), [tiles * chunks]])
     assert np.ptp(np.diff(cuts)) <= 1

@@ -16,7 +16,7 @@ import interlace as il
 from interlace.core.errors import DTypeError, GraphError, ParamError, PlanError, PlanFormatError, ShapeError
 from interlace.executors.table import by_op, for_workers
 from interlace.loops import library
-from interlace.loops.ops.op import pipeline_op
+from interlace.loops.ops.op import as_op
 from interlace.planner.predict import predict
 from interlace.sim.modes import MOST_WORKERS
 
@@ -168,7 +168,7 @@ def test_built_in_ops_are_checked_when_they_are_made() -> None:
 
 def loops() -> il.Graph:
     a, b = (il.Tensor(name, (64, 64), il.fp32) for name in "ab")
-    op = pipeline_op("copy", marked(library.copy_2d(tile=(16, 32)), s=2), {"x": a, "y": b})
+    op = as_op("copy", marked(library.copy_2d(tile=(16, 32)), s=2), {"x": a, "y": b})
     return il.Graph("loops", (a, b), (op,), ("a",), ("b",))
 
 

@@ -22,11 +22,10 @@ from interlace.planner.bounds import Gemm
 from interlace.planner.bounds import matmul as bounds
 from interlace.planner.build import Choices, build
 from interlace.planner.curve import dram_read_bytes
-from interlace.planner.predict import WORKSPACE, Model, _lines, predict
+from interlace.planner.predict import WORKSPACE, predict
 from interlace.policies.orders import ColumnMajor, GroupedPanels, Hilbert, Morton, Order, RowMajor, Serpentine
 from interlace.policies.splits import SplitK
-from interlace.sim.lockstep import interleave
-from interlace.sim.modes import PERSISTENT, hopper
+from interlace.sim.modes import hopper
 from interlace.sim.traffic import LIMIT, touches
 from interlace.workloads.chains import one_matmul, two_matmuls
 
@@ -183,12 +182,9 @@ def test_nothing_predicted_is_below_its_safe_bound(
     device = replace(cached(capacity, sides), sms=workers, l1_bytes=0, register_bytes=16 * 16 * 4 + 2 * PIECE)
     tiled = plan(m, n, k, SMALL, order, workers)
     loads, both, _ = bounds(Gemm(m, n, k), 2, device)
-    for model in Model:
-        if model is Model.LINE and sides * capacity < 1 << 16:
-            continue  # fewer sets than are sampled
-        traffic = predict(tiled, device, model=model).traffic
-        assert traffic.dram_read >= loads.bytes
-        assert traffic.dram_read + traffic.written >= both.bytes
+    traffic = predict(tiled, device).traffic
+    assert traffic.dram_read >= loads.bytes
+    assert traffic.dram_read + traffic.written >= both.bytes
 
 
 def test_a_safe_bound_above_compulsory_is_kept_too() -> None:
@@ -211,7 +207,7 @@ def test_the_curve_says_the_same_at_every_size(device: DeviceSpec) -> None:
     assert curve[0] > curve[-1] == 2 * (512 + 768) * 512
 
 
-# ---------------------------------------------------------------- models and limits
+# ---------------------------------------------------------------- limits
 
 
 def test_a_prediction_of_the_largest_plan_takes_2_gb() -> None:
@@ -227,43 +223,10 @@ def test_a_prediction_of_the_largest_plan_takes_2_gb() -> None:
     assert 60 * LIMIT < 2.1e9
 
 
-def test_models_agree_where_the_cache_holds_everything() -> None:
+def test_a_cache_that_holds_everything_reads_what_is_compulsory() -> None:
     tiled = plan(2048, 2048, 1024, MatmulTile(128, 128, 64), GroupedPanels(8), 132)
-    tile = predict(tiled, cached(64 << 20)).traffic
-    line = predict(tiled, cached(64 << 20), model=Model.LINE).traffic
-    assert line.dram_read >= line.compulsory
-    assert tile.dram_read == tile.compulsory == 2 * (2048 + 2048) * 1024
-    assert line.dram_read == pytest.approx(tile.dram_read, rel=0.02)
-    assert line.written == tile.written
-    assert line.read["x"] == pytest.approx(line.read["w"], rel=1e-6)
-
-
-@pytest.mark.parametrize("shape", [(96, 80, 200), (64, 64, 64), (32, 136, 48)])
-def test_the_line_model_gives_two_bytes_one_line_exactly_if_they_share_128_bytes_of_a_row(
-    shape: tuple[int, int, int],
-) -> None:
-    """Rows are padded to whole lines; every line of a unit is told from the bytes of the unit, by tensor and row."""
-    tiled = plan(*shape, MatmulTile(32, 16, 16), RowMajor(), 3)
-    touched = touches(tiled)
-    stream = interleave(tiled, touched, PERSISTENT)
-    boxes, units = _lines(touched.units, stream, 128), touched.units
-    row_bytes = {0: 2 * shape[2], 1: 2 * shape[2], 2: 2 * shape[1]}  # x, w, out in bf16
-    begin = {t: int(units.first_byte[units.tensor == t].min()) for t in row_bytes}
-    place_of_line: dict[int, tuple[int, int, int]] = {}
-    for i, unit in enumerate(stream.unit):
-        tensor = int(units.tensor[unit])
-        row, column = divmod(int(units.first_byte[unit]) - begin[tensor], row_bytes[tensor])
-        assert boxes.rows[i] == units.rows[unit]
-        for r in range(int(units.rows[unit])):
-            first, last = column // 128, (column + int(units.row_bytes[unit]) - 1) // 128
-            line = int(boxes.first_line[i] + r * boxes.row_stride_lines[i])
-            assert int(boxes.lines_per_row[i]) == last - first + 1
-            for n in range(last - first + 1):
-                place = (tensor, row + r, first + n)
-                assert place_of_line.setdefault(line + n, place) == place
-    assert len(set(place_of_line.values())) == len(place_of_line)
-    per_row = {tensor: -(-nbytes // 128) for tensor, nbytes in row_bytes.items()}
-    assert len(place_of_line) == (shape[0] * per_row[0] + shape[1] * per_row[1] + shape[0] * per_row[2])
+    traffic = predict(tiled, cached(64 << 20)).traffic
+    assert traffic.dram_read == traffic.compulsory == 2 * (2048 + 2048) * 1024
 
 
 def test_coarser_steps_change_traffic_by_little() -> None:
@@ -290,21 +253,21 @@ def test_time_is_the_traces() -> None:
 # ---------------------------------------------------------------- against an H200
 
 
-def measured_and_predicted(size: int, order: str, model: Model = Model.TILE) -> float:
+def measured_and_predicted(size: int, order: str) -> float:
     """Relative error of the DRAM bytes read, predicted of a matmul that was measured."""
     rows = json.loads(MEASURED.read_text())["rows"]
     key = ("matmul", size, size, size, "128x128x64", order)
     row = next(r for r in rows if (r["name"], r["m"], r["n"], r["k"], r["tile"], r["order"]) == key)
     tiled = plan(size, size, size, MatmulTile(128, 128, 64, 4, 8), names.ORDERS.parse(order), 132)
-    predicted = predict(tiled, H200, hopper(192 << 10), model).traffic
+    predicted = predict(tiled, H200, hopper(192 << 10)).traffic
     loads, _, _ = bounds(Gemm(size, size, size), 2, H200)
     assert predicted.dram_read >= loads.bytes
     return predicted.dram_read / row["dram_read_bytes"] - 1
 
 
-#: Measured cases that were no part of any fit. The tile model keeps a piece whole or not at all; where what is reused
-#: just fits, as in 4096 cubed in blocks of about the size of a side, it therefore keeps all of what the chip keeps in
-#: part, and reads too little. Lines in sets are right there.
+#: Measured cases that were no part of any fit. The model keeps a piece whole or not at all; where what is reused just
+#: fits, as in 4096 cubed in blocks of about the size of a side, it therefore keeps all of what the chip keeps in part,
+#: and reads too little.
 GOOD = [
     *((4096, order) for order in ("grouped:1", "grouped:2", "grouped:4", "grouped:8", "grouped:32", "serpentine")),
     *((8192, order) for order in ("grouped:2", "grouped:4", "grouped:8", "hilbert")),
@@ -319,9 +282,8 @@ def test_reads_are_what_an_h200_counted() -> None:
 
 
 @pytest.mark.parametrize(("size", "order", "error"), TOO_KIND)
-def test_where_reuse_just_fits_only_lines_are_right(size: int, order: str, error: float) -> None:
+def test_where_reuse_just_fits_too_little_is_read(size: int, order: str, error: float) -> None:
     assert measured_and_predicted(size, order) == pytest.approx(error, abs=0.02)
-    assert abs(measured_and_predicted(size, order, Model.LINE)) < 0.06
 
 
 def test_the_best_group_of_8192_cubed_is_the_measured_one() -> None:

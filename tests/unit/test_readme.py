@@ -22,6 +22,7 @@ from interlace.core import errors
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+LINKED = [*PAGES, ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md"]
 #: Made from measurements, so possibly not there yet.
 MEASURED = {ROOT / "docs/performance.md", ROOT / "docs/hopper-ffn.svg"}
 
@@ -78,7 +79,7 @@ def _words(text: str) -> list[str]:
     return sorted(re.sub(r"\d[\d.,]*(e-?\d+)?", "0", text).split())
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+@pytest.mark.parametrize("page", LINKED, ids=lambda page: page.name)
 def test_every_relative_link_leads_somewhere(page: Path) -> None:
     dead = []
     for link in LINK.finditer(_prose(page)):
@@ -93,6 +94,26 @@ def test_every_relative_link_leads_somewhere(page: Path) -> None:
 def test_the_readme_links_to_every_page() -> None:
     links = {(ROOT / link["path"]).resolve() for link in LINK.finditer(_prose(ROOT / "README.md"))}
     assert {*PAGES, *MEASURED} - links == {ROOT / "README.md"}
+
+
+def test_words_of_the_glossary_stand_in_alphabetical_order_and_each_says_something() -> None:
+    _, *entries = re.split(r"^## ", (ROOT / "docs/glossary.md").read_text(), flags=re.MULTILINE)
+    words = [entry.partition("\n")[0] for entry in entries]
+    assert words == sorted(words, key=str.lower)
+    assert [word for word, entry in zip(words, entries, strict=True) if len(entry.split()) < 8] == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_a_page_links_a_word_to_the_glossary_once(page: Path) -> None:
+    links = [link for link in LINK.finditer(_prose(page)) if link["path"].endswith("glossary.md")]
+    words = [link["heading"] for link in links if link["heading"]]
+    assert len(words) == len(set(words))
+    assert words or page.name == "glossary.md"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_a_page_says_what_takes_time(page: Path) -> None:
+    assert "**What takes time.** " in page.read_text() or page.name in ("README.md", "glossary.md")
 
 
 def _prose(page: Path) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contextlib import suppress
-from itertools import pairwise
+from itertools import pairwise, product
 
 import numpy as np
 import pytest
@@ -26,7 +26,7 @@ from interlace.policies.sync import RowSync
 from interlace.sim.lockstep import AccessStream, interleave
 from interlace.sim.modes import PERSISTENT, SEMAPHORE_STREAMS, SERIAL, Mode
 from interlace.sim.traffic import Touches, touches
-from interlace.sim.units import ALIGN_BYTES, Partition
+from interlace.sim.units import Partition
 from interlace.workloads import FFNShape, ffn, two_copies
 
 from ..draws import EXAMPLES
@@ -77,16 +77,11 @@ def test_two_copies_share_the_units_that_both_tilings_cut() -> None:
     assert t.chunks_per_step == 1
 
 
-def test_rows_of_units_at_a_ragged_edge_are_those_of_the_tensor() -> None:
+def test_units_at_a_ragged_edge_end_with_the_tensor() -> None:
     graph = program({"x": (5, 7), "y": (5, 7)}, pointwise("copy", "x", "y", (5, 7), (2, 4)))
     u = touches(build(graph, Choices(1))).units
-    x, y = slice(0, 6), slice(6, 12)
-    assert u.rows[x].tolist() == [2, 2, 2, 2, 1, 1]
-    assert u.row_bytes[x].tolist() == [16, 12, 16, 12, 16, 12]
-    assert u.row_stride[x].tolist() == [28, 28, 28, 28, 16, 12]
-    assert u.first_byte[x].tolist() == [0, 16, 56, 72, 112, 128]
-    assert u.nbytes[x].tolist() == [32, 24, 32, 24, 16, 12]
-    assert u.first_byte[y].tolist() == (u.first_byte[x] + ALIGN_BYTES).tolist()
+    assert u.nbytes.tolist() == [32, 24, 32, 24, 16, 12] * 2
+    assert [cuts.tolist() for cuts in u.partitions[0].cuts] == [[0, 2, 4, 5], [0, 4, 7]]
 
 
 def test_parts_of_a_split_tile_meet_in_the_workspace() -> None:
@@ -147,20 +142,15 @@ def test_causal_reads_grow_tile_by_tile() -> None:
     assert reads(t) == [[[0, 4]], [[1, 4, 5]], [[2, 4, 5, 6]], [[3, 4, 5, 6, 7]]]
 
 
-def test_outer_dimensions_are_cut_until_a_unit_is_rows_of_one_stride() -> None:
+def test_a_unit_is_a_cell_between_cuts() -> None:
     def partition(*inner: tuple[int, ...]) -> Partition:
         bounds = [[np.array(cuts, np.int64)] for cuts in inner]
         return Partition.of(Tensor("t", (2, 4, 6), fp32), bounds)
 
     assert partition((), (), ()).grid == (1, 1, 1)
     assert partition((1,), (), ()).grid == (2, 1, 1)
-    assert partition((), (2,), (3,)).grid == (2, 2, 2)
-    assert partition((1,), (), (3,)).grid == (2, 1, 2)
-    first, rows, row_bytes, stride = partition((1,), (), (3,)).geometry()
-    assert (first.tolist(), rows.tolist()) == ([0, 12, 96, 108], [4, 4, 4, 4])
-    assert (row_bytes.tolist(), stride.tolist()) == ([12] * 4, [24] * 4)
-    first, rows, row_bytes, stride = partition((1,), (), ()).geometry()
-    assert (first.tolist(), rows.tolist(), row_bytes.tolist()) == ([0, 96], [1, 1], [96, 96])
+    assert partition((), (2,), (4,)).nbytes.tolist() == [2 * 2 * 4 * 4, 2 * 2 * 2 * 4] * 2
+    assert partition((1,), (), (3,)).nbytes.tolist() == [1 * 4 * 3 * 4] * 4
 
 
 def test_convolutions_with_halos_read_all_channels_of_their_rows() -> None:
@@ -175,21 +165,17 @@ def test_convolutions_with_halos_read_all_channels_of_their_rows() -> None:
 
 
 def elements(plan: Plan, t: Touches, unit: int) -> set[oracle.Element]:
-    """Elements of a unit, found through its addresses; the workspace has slots instead."""
+    """Elements of a unit, by the cuts of its tensor; the workspace has slots instead."""
     u, tensors = t.units, plan.graph.tensors
     at = int(u.tensor[unit])
     if at == len(tensors):
         return {("sum", unit)}
-    base = sum(-(-tensor.nbytes // ALIGN_BYTES) * ALIGN_BYTES for tensor in tensors[:at])
-    size = tensors[at].dtype.itemsize
-    first = int(u.first_byte[unit]) - base
-    numbers = [
-        (first + r * int(u.row_stride[unit]) + b) // size
-        for r in range(int(u.rows[unit]))
-        for b in range(0, int(u.row_bytes[unit]), size)
-    ]
-    assert len(numbers) * size == u.nbytes[unit]
-    return {(tensors[at].name, *map(int, np.unravel_index(n, tensors[at].shape))) for n in numbers}
+    partition = u.partitions[at]
+    cell = np.unravel_index(unit - int(np.flatnonzero(u.tensor == at)[0]), partition.grid)
+    sides = [range(int(c[i]), int(c[i + 1])) for c, i in zip(partition.cuts, cell, strict=True)]
+    found: set[oracle.Element] = {(tensors[at].name, *place) for place in product(*sides)}
+    assert len(found) * tensors[at].dtype.itemsize == u.nbytes[unit]
+    return found
 
 
 def expected(plan: Plan, item: int) -> tuple[list[set[oracle.Element]], set[oracle.Element]]:

@@ -10,12 +10,26 @@ from collections.abc import Iterable, Mapping
 from hashlib import sha1, sha256
 from pathlib import Path
 
+from interlace.core.errors import ArgumentError
+
 PACKAGE = Path(__file__).resolve().parents[1]
+#: Modules, and data such as the numbers of a chip.
+SUFFIXES = (".py", ".toml")
 
 
 def source_hashes(rooms: Iterable[str]) -> dict[str, str]:
-    """The hash of each room (``"kernels"``) or module (``"planner/build.py"``) of this package."""
+    """The hash of each room (``"kernels"``) or module (``"planner/build.py"``) of this package.
+
+    Raises:
+        ArgumentError: there is no such room or module, so that its hash would say nothing.
+    """
     return {room: hash_of(_blobs(room)) for room in rooms}
+
+
+def files_of(room: str) -> list[Path]:
+    """The modules and data files of a room; of a module, itself; of what is not there, none."""
+    place = PACKAGE / room
+    return [place] if place.is_file() else [file for file in place.rglob("*") if file.suffix in SUFFIXES]
 
 
 def hash_of(blobs: Mapping[str, str]) -> str:
@@ -24,8 +38,9 @@ def hash_of(blobs: Mapping[str, str]) -> str:
 
 
 def _blobs(room: str) -> dict[str, str]:
-    place = PACKAGE / room
-    files = [place] if place.is_file() else place.rglob("*.py")
+    files = files_of(room)
+    if not files:
+        raise ArgumentError(f"the package has no room or module {room!r}; name one, such as 'kernels' or 'sim/l2.py'")
     return {file.relative_to(PACKAGE).as_posix(): _blob(file.read_bytes()) for file in files}
 
 

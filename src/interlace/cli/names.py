@@ -199,8 +199,6 @@ ORDERS: Names[Order] = Names(
     {"grouped": (8, GroupedPanels), "grouped-serpentine": (8, GroupedSerpentine)},
 )
 CACHES = Names("cache", {c.value: c for c in Cache})
-#: As text: the enum of :mod:`interlace.planner.predict` comes with the simulator, which is slow to import.
-CACHE_MODELS = Names("model", {"tile": "tile", "line": "line"})
 INTERLEAVINGS: Names[Interleaving] = Names(
     "interleaving", {"op-after-op": OpAfterOp(), "half-rows": HalfRows()}, {"panels": (2, Panels)}
 )

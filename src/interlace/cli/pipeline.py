@@ -15,7 +15,7 @@ from interlace.cli.options import command
 from interlace.core.devices import DEFAULT_GPU
 
 if TYPE_CHECKING:
-    from interlace.loops import Kernel
+    from interlace.loops import LoopKernel
 
 
 class Printed(Enum):
@@ -51,7 +51,7 @@ def register(app: typer.Typer) -> None:
 
         The file is run; it names its kernel KERNEL and in BUFFERED the tiles that loads fill ahead. No GPU is needed.
 
-        Example: interlace pipeline examples/pipeline_reduction.py --stages 4 --print ir
+        Example: interlace pipeline examples/06_row_sums_as_loops.py --stages 4 --print ir
         """
         from interlace import loops  # takes a tenth of a second, which other commands need not wait
 
@@ -70,13 +70,13 @@ def register(app: typer.Typer) -> None:
         typer.echo(text, nl=False)
 
 
-def _read(file: Path) -> tuple[Kernel, tuple[str, ...]]:
+def _read(file: Path) -> tuple[LoopKernel, tuple[str, ...]]:
     """KERNEL and BUFFERED of a Python file.
 
     Raises:
         BadInput: the file cannot be run, or does not define them.
     """
-    from interlace.loops import Kernel
+    from interlace.loops import LoopKernel
 
     if not file.is_file():
         raise BadInput(f"no file {str(file)!r}; name a Python file that defines KERNEL and BUFFERED")
@@ -88,7 +88,7 @@ def _read(file: Path) -> tuple[Kernel, tuple[str, ...]]:
         raise BadInput(f"{str(file)!r} cannot be run: {_line_of(error, file)}{type(error).__name__}: {error}") from None
     kernel, buffered = found.get("KERNEL"), found.get("BUFFERED")
     names = isinstance(buffered, tuple) and all(isinstance(name, str) for name in buffered)
-    if not isinstance(kernel, Kernel) or not isinstance(buffered, tuple) or not names:
+    if not isinstance(kernel, LoopKernel) or not isinstance(buffered, tuple) or not names:
         raise BadInput(f"{str(file)!r} must define KERNEL, made by a Builder, and BUFFERED, a tuple of names of tiles")
     return kernel, buffered
 

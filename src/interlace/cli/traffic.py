@@ -34,6 +34,8 @@ _DEFAULT_ORDER = names.NamedOrder("grouped:8", GroupedPanels(8))
 _MOST_TILES = 1 << 22
 _MOST_PIECES = 1 << 25  # sim.traffic.LIMIT, from which on chunks would be taken together
 _SUM_BYTES = 4
+# Sizes that are drawn, as parts of the size of the cache, or more where a tile needs it.
+_SIZES = np.geomspace(1 / 8, 8, 49)
 
 
 @dataclass(frozen=True)
@@ -55,17 +57,6 @@ class CacheOptions:
     workers: Annotated[
         int, typer.Option("--workers", min=1, max=1 << 16, help="Tiles that run at once, in lockstep.")
     ] = DEFAULT_GPU.sms
-    model: Annotated[
-        str | None,
-        typer.Option(
-            "--model",
-            parser=names.CACHE_MODELS.parse,
-            autocompletion=names.CACHE_MODELS.complete,
-            metavar="MODEL",
-            help="How the cache is taken: tile (the default; whole pieces of tensors, exact LRU) or line "
-            "(128-byte lines in hashed sets).",
-        ),
-    ] = None
 
     @property
     def device(self) -> DeviceSpec:
@@ -157,9 +148,9 @@ class Study:
 
     def run(self, named: names.NamedOrder) -> Prediction:
         """What the workload moves in an order."""
-        from interlace.planner.predict import Model, predict
+        from interlace.planner.predict import predict
 
-        return predict(self.plan(named), self.device, SERIAL, Model(self.options.model or "tile"))
+        return predict(self.plan(named), self.device, SERIAL)
 
     @property
     def tiling(self) -> str:
@@ -245,8 +236,6 @@ def register(app: typer.Typer) -> None:
             raise BadInput("--sweep compares all orders and takes no --order; leave one of them out")
         if plot is not None and not sweep:
             raise BadInput("--plot draws the orders of --sweep; pass --sweep too")
-        if plot is not None and options.model == "line":
-            raise BadInput("--plot draws by the tile model; leave out --model line, or --plot")
         if plot is not None:
             traffic_plot.check_installed()
         study = Study.of(work.on(gpu=True), options)
@@ -261,10 +250,31 @@ def register(app: typer.Typer) -> None:
             if json is not None:
                 save_json(json, _data(study, bounds, found))
             if plot is not None:
-                save(plot, traffic_plot.draw(study, found, lambda orders: progress(orders, "drawing", len(found))))
+                save(plot, _picture(study, found))
         show(_family(study, bounds, found) if sweep else _facts(study, bounds, *found[0]))
         if plot is not None:
             say(f"wrote {plot}")
+
+
+def _picture(study: Study, found: Sequence[Found]) -> bytes:
+    """Of what each order reads at several sizes of the cache.
+
+    Raises:
+        SimulationError: the simulation cannot take the problem.
+    """
+    from interlace.planner.curve import dram_read_bytes
+
+    device = study.device
+    whole = device.l2.sides * device.l2.side_bytes
+    sizes = [size for size in (int(whole * part) for part in _SIZES) if size >= device.l2.sides * study.working_set]
+    curves = {
+        named.name: dram_read_bytes(prediction.plan, device, sizes, SERIAL)
+        for named, prediction in progress(found, "drawing", len(found))
+    }
+    # Of the bounds on loads the last is the tightest: the leading order, where it is known.
+    bounds = [_on_loads(study.bounds(found[0][1], replace(device, l2_bytes=size)))[-1] for size in sizes]
+    title = f"{study}; {study.options.workers:,} workers"
+    return traffic_plot.draw(title, device.l2, sizes, curves, bounds)
 
 
 def _png(text: str) -> Output:
@@ -304,10 +314,7 @@ def _facts(study: Study, bounds: Sequence[Bound], named: names.NamedOrder, predi
     rows = [
         ("cache", _cache(study)),
         ("workers", f"{study.options.workers:,}, in lockstep"),
-        (
-            "model",
-            "exact LRU over pieces of tensors" if study.options.model != "line" else "hashed sets of 128-byte lines",
-        ),
+        ("model", "exact LRU over pieces of tensors"),
         ("loads", f"{study.loads:,} pieces, {table.volume(_loaded(traffic))}"),
         ("hits", f"{table.volume(_loaded(traffic) - read)}, {100 * _hit_rate(traffic):.2f} % of the loads"),
         ("read from memory", table.volume(read)),
@@ -355,7 +362,6 @@ def _data(study: Study, bounds: Sequence[Bound], found: Sequence[Found]) -> dict
         "workload": study.workload.facts(),
         "tiles": study.tiling,
         "workers": study.options.workers,
-        "model": study.options.model or "tile",
         "cache": {"name": study.device.name, "sides": l2.sides, "side_bytes": l2.side_bytes},
         "loads": study.loads,
         "bounds": [

@@ -6,22 +6,16 @@ matplotlib is imported only where the picture is drawn.
 from __future__ import annotations
 
 import io
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
 from interlace.cli import table
 from interlace.cli.console import FAILED, fail
-from interlace.planner.bounds import Bound, Counts
-from interlace.sim.modes import SERIAL
+from interlace.core.devices import L2
+from interlace.planner.bounds import Bound
 
-if TYPE_CHECKING:
-    from interlace.cli.traffic import Found, Study
-
-#: Sizes that are drawn, as parts of the size that was asked for, or more where a tile needs it.
-SIZES = np.geomspace(1 / 8, 8, 49)
 _LABEL_STEP = 0.042  # height of a label, of the picture's
 
 
@@ -35,37 +29,30 @@ def check_installed() -> None:
         raise fail(f"--plot needs matplotlib, which does not start: {error}", FAILED) from None
 
 
-def draw(study: Study, found: Sequence[Found], watched: Callable[[Sequence[Found]], Iterable[Found]]) -> bytes:
+def draw(
+    title: str, l2: L2, sizes: Sequence[int], curves: Mapping[str, Sequence[int]], bounds: Sequence[Bound]
+) -> bytes:
     """The picture as a PNG: a labelled line per order, and a bound; of matmuls it falls with the root of the size.
 
     Args:
-        study, found: what was simulated.
-        watched: told how far the orders are.
-
-    Raises:
-        SimulationError: the simulation cannot take the problem.
+        title: of the picture.
+        l2: the cache that is marked.
+        sizes: of the cache in bytes, all sides together, ascending.
+        curves: bytes read at each size, by order.
+        bounds: on these bytes, one for each size.
     """
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    from interlace.planner.curve import dram_read_bytes
-
-    device = study.device
-    asked = device.l2.sides * device.l2.side_bytes
-    sizes = [size for size in (int(asked * part) for part in SIZES) if size >= device.l2.sides * study.working_set]
-    curves = {named.name: dram_read_bytes(p.plan, device, sizes, SERIAL) for named, p in watched(found)}
-    # Of the bounds on loads the last is the tightest: the leading order, where it is known.
-    tight = [_tightest(study.bounds(found[0][1], replace(device, l2_bytes=size))) for size in sizes]
-    bounds, label = [bound.bytes for bound in tight], f"{tight[0].label.value.replace(' ', '-')} bound"
-
+    marked, label = l2.sides * l2.side_bytes, f"{bounds[0].label.value.replace(' ', '-')} bound"
     figure = Figure(figsize=(9, 5.5), dpi=150)
     FigureCanvasAgg(figure)
     axis = figure.add_axes((0.2, 0.11, 0.7, 0.79))
     colours = _colours(list(curves))
     for name, read in curves.items():
         axis.plot(sizes, read, color=colours[name], linewidth=1.4)
-    axis.plot(sizes, bounds, color="black", linewidth=1.2, linestyle="--")
-    axis.axvline(asked, color="0.6", linewidth=0.8, linestyle=":")
+    axis.plot(sizes, [bound.bytes for bound in bounds], color="black", linewidth=1.2, linestyle="--")
+    axis.axvline(marked, color="0.6", linewidth=0.8, linestyle=":")
     axis.set_xscale("log", base=2)
     axis.set_yscale("log")
     axis.set_xlim(sizes[0], sizes[-1])
@@ -73,13 +60,13 @@ def draw(study: Study, found: Sequence[Found], watched: Callable[[Sequence[Found
     axis.yaxis.tick_right()
     axis.yaxis.set_label_position("right")
     _plain_numbers(axis)
-    sides = f", all {device.l2.sides} sides together" if device.l2.sides > 1 else ""
+    sides = f", all {l2.sides} sides together" if l2.sides > 1 else ""
     axis.set_xlabel(f"size of the cache{sides}")
     axis.set_ylabel("read from memory")
     axis.spines[["top", "left"]].set_visible(False)
     leader = {"arrowstyle": "-", "linewidth": 0.6, "shrinkA": 1, "shrinkB": 0, "relpos": (1, 0.5)}
     lowest, highest = np.log(axis.get_ylim())
-    starts = {name: read[0] for name, read in curves.items()} | {label: bounds[0]}
+    starts = {name: read[0] for name, read in curves.items()} | {label: bounds[0].bytes}
     ends = {name: float((np.log(start) - lowest) / (highest - lowest)) for name, start in starts.items()}
     for name, at in _apart(ends).items():
         colour = colours.get(name, "black")
@@ -96,15 +83,11 @@ def draw(study: Study, found: Sequence[Found], watched: Callable[[Sequence[Found
             arrowprops=leader | {"color": colour},
         )
     above = axis.get_xaxis_transform()
-    axis.text(asked, 1.0, f" {table.size(asked)}", transform=above, fontsize=8, color="0.4", va="top")
-    figure.suptitle(f"{study}; {study.options.workers:,} workers", fontsize=10)
+    axis.text(marked, 1.0, f" {table.size(marked)}", transform=above, fontsize=8, color="0.4", va="top")
+    figure.suptitle(title, fontsize=10)
     picture = io.BytesIO()
     figure.savefig(picture, format="png", metadata={"Software": None})
     return picture.getvalue()
-
-
-def _tightest(bounds: Sequence[Bound]) -> Bound:
-    return [bound for bound in bounds if bound.counts is Counts.LOADS][-1]
 
 
 def _colours(listed: Sequence[str]) -> dict[str, Any]:

@@ -23,8 +23,7 @@
     │   └── DeadlockError       items that wait for each other
     ├── SimulationError     a question that the simulated machine cannot answer
     │   ├── StreamError         a stream of accesses that is none
-    │   ├── CapacityError       a cache too small for what must be in it at once
-    │   └── CurveError          a measured curve that no cache can be fitted to
+    │   └── CapacityError       a cache too small for what must be in it at once
     ├── PipelineError       a kernel of loops that may not be rewritten or run
     │   ├── BoxError            a box or a tensor that TMA cannot take
     │   ├── DepthError          a ring of a depth or prefetch that means nothing
@@ -153,11 +152,7 @@ class StreamError(SimulationError):
 
 
 class CapacityError(SimulationError):
-    """A cache is smaller than what must be in it at once, or has no such shape."""
-
-
-class CurveError(SimulationError):
-    """Footprints and hit rates that are no curve of a cache."""
+    """A cache is smaller than what must be in it at once."""
 
 
 class PipelineError(InterlaceError):

@@ -1,4 +1,4 @@
-"""Boxes of integers: which of many meet a box, and the fewest that hold the same elements."""
+"""Boxes of integers: which of many intersect a box, and the fewest that hold the same elements."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from interlace.graph.ragged import Groups, distinct, offsets, slices
 
 
 class BoxIndex:
-    """Integer boxes, at least one, to be asked which of them meet a box.
+    """Integer boxes, at least one, that say which of them intersect a box.
 
     A balanced binary tree: every node halves its boxes along the dimension in which they lie furthest apart and
-    keeps the box around them all. A query looks at the nodes that it meets and at their children.
+    keeps the box around them all. A query looks at the nodes that it intersects and at their children.
 
     Attributes:
         looked_at: boxes compared with a query so far.
@@ -28,7 +28,7 @@ class BoxIndex:
         self._order = np.arange(n, dtype=np.int64)
         for level in range(depth):
             self._order = self._order[_halved(lo[self._order], hi[self._order], 1 << (depth - level))]
-        # Missing boxes at the end meet nothing.
+        # Missing boxes at the end intersect nothing.
         low, high = np.iinfo(np.int64).min, np.iinfo(np.int64).max
         lows, highs = np.full((1 << depth, rank), high), np.full((1 << depth, rank), low)
         lows[:n], highs[:n] = lo[self._order], hi[self._order]
@@ -48,7 +48,7 @@ class BoxIndex:
                 if level:
                     query, node = np.repeat(query, 2), (2 * node[:, None] + (0, 1)).reshape(-1)
                 self.looked_at += len(query)
-                met = meet(lows[node], highs[node], lo[query], hi[query])
+                met = intersects(lows[node], highs[node], lo[query], hi[query])
                 query, node = query[met], node[met]
             box = self._order[node]
             yield a, Groups(offsets(np.bincount(query - a, minlength=b - a)), box[np.lexsort((box, query))])
@@ -65,7 +65,7 @@ def _halved(lo: Ints, hi: Ints, width: int) -> Ints:
     return order
 
 
-def meet(lo: Ints, hi: Ints, other_lo: Ints, other_hi: Ints) -> NDArray[np.bool_]:
+def intersects(lo: Ints, hi: Ints, other_lo: Ints, other_hi: Ints) -> NDArray[np.bool_]:
     """Row by row: the two boxes share an element."""
     common = np.maximum(lo, other_lo) < np.minimum(hi, other_hi)
     met: NDArray[np.bool_] = np.logical_and.reduce(common, axis=1)

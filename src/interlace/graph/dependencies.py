@@ -1,10 +1,10 @@
 """Which tile needs which: RAW, WAR and WAW between tiles, by exact intersection of regions.
 
 Worked example, an FFN with M = 256, tiles of 128 x 128 and F = 512: tile (1, 0) of ``down`` reads
-hidden[128:256, 0:512]. The tiles of ``up`` whose written regions meet that box are (1, 0) .. (1, 3):
+hidden[128:256, 0:512]. The tiles of ``up`` whose written regions intersect that box are (1, 0) .. (1, 3):
 four RAW dependencies, found by intersection and declared nowhere.
 
-Two steps find them: which *accesses* see which, by what whole ops touch (``visible``); and, when asked, which tiles
+Two steps find them: which *accesses* see which, by what whole ops touch (``visible``); and, on demand, which tiles
 reach a box through those (``inverse``). Tiles that touch the same box share one answer, and answers are runs of
 tiles: an FFN of 18,432 tiles has 128 of them, causal attention one for each of its tiles.
 """
@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from interlace.core.errors import IntraOpRaceError
 from interlace.graph.access import Access, Ints
-from interlace.graph.boxes import BoxIndex, meet
+from interlace.graph.boxes import BoxIndex, intersects
 from interlace.graph.graph import Graph
 from interlace.graph.inverse import LAYOUTS, Inverse, Runs
 from interlace.graph.op import Op
@@ -172,9 +172,9 @@ class Dependencies:
         lo, hi, cls = self._by_box(link)
         return self.producers(link, lo, hi).take(cls)
 
-    def meet(self, link: Link, runs: Runs, lo: Ints, hi: Ints) -> NDArray[np.bool_]:
+    def intersects(self, link: Link, runs: Runs, lo: Ints, hi: Ints) -> NDArray[np.bool_]:
         """True where the tile of a run of one touches box ``i``."""
-        return self._inverses[link.tensor].meet(runs.source, self.tiles(runs), lo, hi)
+        return self._inverses[link.tensor].intersects(runs.source, self.tiles(runs), lo, hi)
 
     def edge_count(self) -> int:
         """Number of (producer tile, consumer tile, pair of accesses) that depend on each other."""
@@ -254,7 +254,7 @@ class Dependencies:
         op = self.graph.ops[use.op]
         lo, hi = boxes(self.graph, op, use.access, np.array([tile]))
         written_lo, written_hi = boxes(self.graph, op, self._uses[source].access)
-        met = meet(written_lo, written_hi, lo, hi)
+        met = intersects(written_lo, written_hi, lo, hi)
         met[tile] = False
         other = int(np.flatnonzero(met)[0])
         region = Region(

@@ -1,7 +1,7 @@
 """Which tiles touch a box: access maps read backwards.
 
 Bounds of a region are affine in the tile coordinates, so each says for which coordinates a tile reaches a box. With
-``y: (i.block(64), j.block(128))`` on a grid of 8 x 4, the tiles that meet y[100:300, 0:128] have
+``y: (i.block(64), j.block(128))`` on a grid of 8 x 4, the tiles that intersect y[100:300, 0:128] have
 
     64 i < 300,  64 i + 64 > 100   ->   1 <= i < 5
     128 j < 128, 128 j + 128 > 0   ->   0 <= j < 1
@@ -35,7 +35,7 @@ class Runs:
 
     Attributes:
         row: which set each run belongs to, ascending.
-        source: access through which its tiles touch what they were asked for.
+        source: access through which its tiles touch what a query names.
         layout: position in ``LAYOUTS``.
         first: place of the first tile, in that layout of all ops one after another.
         count: number of tiles, at least one.
@@ -72,7 +72,7 @@ class Runs:
 
 
 class Inverse:
-    """Accesses of several ops to one tensor, to be asked which of their whole tiles touch a box.
+    """Accesses of several ops to one tensor, for queries which of their whole tiles touch a box.
 
     Attributes:
         looked_at: boxes of tile coordinates examined so far.
@@ -84,7 +84,7 @@ class Inverse:
         n, rank = len(accesses), len(shape)
         self.base = np.array([base for _, base, _ in accesses], np.int64)
         self.grid = np.array([_padded(op.grid, 1) for op, _, _ in accesses], np.int64).reshape(n, _AXES)
-        # Per dimension three rows that tiles t which meet the box [a, b) satisfy, as factor @ t >= const + a or b:
+        # Per dimension three rows that tiles t which intersect the box [a, b) satisfy, as factor @ t >= const + a or b:
         # hi > a, lo < b, and lo < hi.
         self._factor = np.zeros((n, rank, 3, _AXES), np.int64)
         self._const = np.zeros((n, rank, 3), np.int64)
@@ -161,7 +161,7 @@ class Inverse:
         order = np.argsort(pair, kind="stable")
         return pair[order], begin[order], end[order]
 
-    def meet(self, access: Ints, tile: Ints, lo: Ints, hi: Ints) -> NDArray[np.bool_]:
+    def intersects(self, access: Ints, tile: Ints, lo: Ints, hi: Ints) -> NDArray[np.bool_]:
         """True where tile ``tile[i]`` of the graph touches box ``i`` through ``access[i]``."""
         coords = np.stack(_unravel(tile - self.base[access], self.grid[access]), axis=1)
         reached = (self._factor[access] * coords[:, None, None, :]).sum(axis=3)

@@ -47,7 +47,7 @@ class Reduction:
 
 
 class Body(Protocol):
-    """What a graph asks of a kernel: whether an op is one of its own."""
+    """What a graph needs of a kernel: whether an op is one of its own."""
 
     def check(self, op: Op, tensors: Mapping[str, Tensor]) -> None:
         """Raise GraphError unless ``op``, applied to these tensors by argument, is what the kernel can run."""

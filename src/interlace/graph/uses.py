@@ -14,7 +14,7 @@ import numpy as np
 
 from interlace.core.errors import UnwrittenError
 from interlace.graph.access import Access, Ints
-from interlace.graph.boxes import meet, merged
+from interlace.graph.boxes import intersects, merged
 from interlace.graph.graph import Graph
 from interlace.graph.op import Op
 from interlace.graph.tensor import Region
@@ -162,7 +162,7 @@ def _check_written(graph: Graph, uses: Sequence[Use], seen: Seen) -> None:
     use = uses[int(event[first])]
     op = graph.ops[use.op]
     tile_lo, tile_hi = boxes(graph, op, use.access)
-    tiles = [np.flatnonzero(meet(tile_lo, tile_hi, a[None], b[None])) for a, b in zip(lo, hi, strict=True)]
+    tiles = [np.flatnonzero(intersects(tile_lo, tile_hi, a[None], b[None])) for a, b in zip(lo, hi, strict=True)]
     tile, box = min((int(found[0]), n) for n, found in enumerate(tiles) if len(found))
     missing = _region(tensor.name, np.maximum(lo[box], tile_lo[tile]), np.minimum(hi[box], tile_hi[tile]))
     raise UnwrittenError(

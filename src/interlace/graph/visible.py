@@ -34,7 +34,7 @@ class Touched:
     """Boxes that accesses touch, ordered by ``event``.
 
     Attributes:
-        space: tensor of each box; boxes of different ones never meet.
+        space: tensor of each box; boxes of different ones never intersect.
         event: number of its access; a higher one is later.
         writes: the access writes.
         lo, hi: bounds, shape (n, rank), none empty.

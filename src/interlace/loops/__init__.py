@@ -8,34 +8,40 @@ a user needs of them.
 
 from __future__ import annotations
 
-from interlace.loops.cuda.compiled import Compiled, compile_kernel
+from interlace.loops.cuda.compiled import Compiled, Launch, compile_kernel
 from interlace.loops.cuda.emit import emit_kernel
 from interlace.loops.frontend import library
 from interlace.loops.frontend.build import Builder, Handle
 from interlace.loops.ir.index import Index, Var, ceil_div, maximum, minimum
 from interlace.loops.ir.smem import lay_out
-from interlace.loops.ir.statements import Copy, Kernel, Memory, ReduceOp
+from interlace.loops.ir.statements import Copy, LoopKernel, Memory, ReduceOp
 from interlace.loops.ir.text import print_kernel
-from interlace.loops.ir.values import Coord, Value, exp, larger, less, rsqrt, smaller, sqrt, tanh, where
+from interlace.loops.ir.values import Box, Coord, Value, exp, larger, less, rsqrt, smaller, sqrt, tanh, where
 from interlace.loops.meaning.interpret import interpret
-from interlace.loops.ops.op import pipeline_op
+from interlace.loops.ops.op import as_op
+from interlace.loops.proof.hazards import Checked, check_hazards
 from interlace.loops.proof.prove import Proved, prove
 from interlace.loops.rewrite.circular import circular_buffer, lower
 
 __all__ = [
+    "Box",
     "Builder",
+    "Checked",
     "Compiled",
     "Coord",
     "Copy",
     "Handle",
     "Index",
-    "Kernel",
+    "Launch",
+    "LoopKernel",
     "Memory",
     "Proved",
     "ReduceOp",
     "Value",
     "Var",
+    "as_op",
     "ceil_div",
+    "check_hazards",
     "circular_buffer",
     "compile_kernel",
     "emit_kernel",
@@ -48,7 +54,6 @@ __all__ = [
     "lower",
     "maximum",
     "minimum",
-    "pipeline_op",
     "print_kernel",
     "prove",
     "rsqrt",

@@ -31,7 +31,7 @@ from numba import njit
 from numpy.typing import NDArray
 
 from interlace.orders.bits import ALL_SET, NONE_SET, ONE, WORD_BITS, highest, lowest
-from interlace.sim.stream import Integers, Stream, Units
+from interlace.orders.stream import Integers, Stream, Units
 
 Mask = NDArray[np.bool_]
 

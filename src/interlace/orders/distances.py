@@ -21,7 +21,7 @@ from numba import njit
 from numpy.typing import ArrayLike
 
 from interlace.core.errors import CapacityError
-from interlace.sim.stream import Integers, Ints, Stream, Units
+from interlace.orders.stream import Integers, Ints, Stream, Units
 
 # Renumbering costs a pass over the tree. With room for four times the units it is rare, and the tree small.
 SPARE = 4
@@ -58,13 +58,13 @@ class Distances:
         return self._at(capacity, self.hit_bytes_within)
 
     def _at(self, capacity: ArrayLike, within: Ints) -> Ints:
-        asked = np.asarray(capacity)
-        if asked.min(initial=self.smallest) < self.smallest:
+        capacities = np.asarray(capacity)
+        if capacities.min(initial=self.smallest) < self.smallest:
             raise CapacityError(
-                f"capacity is {asked.min()}, but the largest unit needs {self.smallest}; "
+                f"capacity is {capacities.min()}, but the largest unit needs {self.smallest}; "
                 "use smaller units or a larger cache"
             )
-        found = np.searchsorted(self.distance, asked, side="right")
+        found = np.searchsorted(self.distance, capacities, side="right")
         answer: Ints = np.concatenate([np.zeros(1, np.int64), within])[found]
         return answer
 

@@ -16,7 +16,7 @@ from interlace.sim.traffic import LIMIT, touches
 def dram_read_bytes(
     plan: Plan, device: DeviceSpec, capacities: Sequence[int], mode: Mode = PERSISTENT, limit: int = LIMIT
 ) -> list[int]:
-    """What ``predict`` says of the same plan and mode on the same device, by the tile model, had its L2 another size.
+    """What ``predict`` says of the same plan and mode on the same device, had its L2 another size.
 
     Args:
         plan, device, mode, limit: as for ``predict``.

@@ -121,7 +121,7 @@ class _Need:
         at = np.arange(len(self.table), dtype=np.int64)
         return Groups(offsets(np.bincount(self.table[:, _ROW], minlength=len(self.sizes))), at).take(sets)
 
-    def asks(self, sets: Ints, semaphore: Ints, k: Ints) -> NDArray[np.bool_]:
+    def waits_for(self, sets: Ints, semaphore: Ints, k: Ints) -> NDArray[np.bool_]:
         """True where the set holds the semaphore, before this k or an earlier one."""
         out = np.zeros(len(sets), bool)
         for a, b in batches(np.bincount(self.table[:, _ROW], minlength=len(self.sizes))[sets]):
@@ -145,7 +145,7 @@ def _first_use(
     while (low < high).any():
         middle = (low + high) // 2
         until = np.minimum(k_lo + (middle + 1) * block, k_hi)
-        met = dependencies.meet(link, tiles, *link.target.bounds(shape, coords, k_lo, until))
+        met = dependencies.intersects(link, tiles, *link.target.bounds(shape, coords, k_lo, until))
         low, high = np.where(met, low, middle + 1), np.where(met, middle, high)
     return k_lo + low * block
 
@@ -164,7 +164,7 @@ def _unite(needs: Sequence[_Need], first: Ints, threshold: Ints) -> Ints:
     for need, is_large in zip(needs, large, strict=True):
         tables.append(_take(need, rows[is_large], need.of_item[first][is_large]))
         within = is_large[row]
-        within[within] = need.asks(need.of_item[first][row[within]], semaphore[within], k[within])
+        within[within] = need.waits_for(need.of_item[first][row[within]], semaphore[within], k[within])
         row, semaphore, k = row[~within], semaphore[~within], k[~within]
     return _ranges(np.concatenate([_singles(row, semaphore, k, threshold), *tables]))
 

@@ -4,7 +4,7 @@ Six tiles of four chunks over four workers, one letter per item:
 
     Whole()       aaaa bbbb cccc dddd eeee ffff
     SplitK(2)     aagg bbhh ccii ddjj eekk ffll     (all first halves run before all second halves)
-    StreamK(4)    aaaa bbcc dddd eeee ffgg hhhh     (shares of six chunks; tiles 1 and 4 are shared)
+    StreamK(4)    aaaa bbcc dddd eeee ffgg hhhh     (parts of six chunks; tiles 1 and 4 lie in two)
     SplitTail(2, 3)   aaaa bbbb cccc dddd eeeg fffh (the ends of the last two tiles come last)
 """
 
@@ -83,20 +83,20 @@ class SplitK(Split):
 
 @dataclass(frozen=True)
 class StreamK(Split):
-    """``shares`` equal contiguous shares of all chunks, whatever tile they fall in (Osama et al., 2023)."""
+    """``parts`` equal contiguous parts of all chunks, whatever tile they fall in (Osama et al., 2023)."""
 
-    shares: int
+    parts: int
 
     def __post_init__(self) -> None:
-        if whole(self.shares, "StreamK", "shares") < 1:
-            raise OrderError(f"StreamK({self.shares}); use at least one share")
+        if whole(self.parts, "StreamK", "parts") < 1:
+            raise OrderError(f"StreamK({self.parts}); use at least one part")
 
     def most(self, tiles: int, chunks: int) -> int:
-        return tiles + min(self.shares, tiles * chunks)
+        return tiles + min(self.parts, tiles * chunks)
 
     def cuts(self, tiles: int, chunks: int) -> Ints:
-        shares = min(self.shares, tiles * chunks)
-        return np.arange(1, shares, dtype=np.int64) * (tiles * chunks) // shares
+        parts = min(self.parts, tiles * chunks)
+        return np.arange(1, parts, dtype=np.int64) * (tiles * chunks) // parts
 
 
 @dataclass(frozen=True)

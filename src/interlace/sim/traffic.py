@@ -27,7 +27,7 @@ from interlace.graph.ragged import offsets
 from interlace.plan.facts import check_items
 from interlace.plan.plan import Plan
 from interlace.sim.boxes import Boxes, Footprint, Footprints
-from interlace.sim.units import ALIGN_BYTES, Partition, Units
+from interlace.sim.units import Partition, Units
 
 #: Most units, steps and touches together of a plan that is simulated; each takes some 20 bytes here, and
 #: some 60 at the peak of a prediction, which is 2 GB.
@@ -91,7 +91,7 @@ class _Traffic:
         for box in footprint.boxes:
             for d, reach in enumerate(box.reaches if box.tensor < len(tensors) else ()):
                 bounds[box.tensor][d] += [reach.lo, reach.hi]
-        self._partitions = [Partition.of(t, b) for t, b in zip(tensors, bounds, strict=True)]
+        self._partitions = tuple(Partition.of(t, b) for t, b in zip(tensors, bounds, strict=True))
         slots = np.arange(len(self._sum_bytes) + 1)
         cuts = [*(p.cuts for p in self._partitions), (slots,)]
         grids = [*(p.grid for p in self._partitions), (len(self._sum_bytes),)]
@@ -121,17 +121,11 @@ class _Traffic:
         return Touches(units, self._step_ptr, read_ptr, reads_out, write_ptr, writes_out, self._chunks)
 
     def _units(self, writes: NDArray[np.int32]) -> Units:
-        columns, address = [], 0
-        for t, partition in enumerate(self._partitions):
-            first, rows, row_bytes, row_stride = partition.geometry()
-            columns.append((np.full_like(first, t), first + address, rows, row_bytes, row_stride))
-            address += -(-partition.tensor.nbytes // ALIGN_BYTES) * ALIGN_BYTES
-        sums, one = self._sum_bytes, np.ones_like(self._sum_bytes)
-        columns.append((one * len(self._partitions), offsets(sums)[:-1] + address, one, sums, sums))
-        tensor, first, rows, row_bytes, row_stride = (np.concatenate(c) for c in zip(*columns, strict=True))
-        produced = np.zeros(len(first), bool)
+        sizes = [*(p.nbytes for p in self._partitions), self._sum_bytes]
+        tensor = np.repeat(np.arange(len(sizes), dtype=np.int32), [len(nbytes) for nbytes in sizes])
+        produced = np.zeros(len(tensor), bool)
         produced[writes] = True
-        return Units(tensor.astype(np.int32), produced, rows * row_bytes, first, rows, row_bytes, row_stride)
+        return Units(tensor, produced, np.concatenate(sizes), self._partitions)
 
 
 class _Flat(NamedTuple):

@@ -35,14 +35,10 @@ class L2:
     Attributes:
         sides: parts of the cache, each near an equal share of the SMs.
         side_bytes: what one part holds.
-        ways: lines of a set, where the cache is taken line by line.
-        line_bytes: of a line.
     """
 
     sides: int
     side_bytes: int
-    ways: int = 16
-    line_bytes: int = 128
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,6 +1,6 @@
 """Compiled kernels on the device: loading, tensor maps, launches. Through the CUDA driver, so with any array library.
 
-    copy = Kernel(binary, shared_bytes=65_536)
+    copy = LoadedKernel(binary, shared_bytes=65_536)
     copy.launch((132, 1, 1), 128, (x, y, n), stream)
 
 A kernel parameter is a pointer where the argument has ``data_ptr()``, ``long long`` where it is an int, ``float``
@@ -31,7 +31,7 @@ class DeviceArray(Protocol):
 
 @dataclass(frozen=True)
 class TensorMap:
-    """128 bytes that tell the copy engine how a tensor lies in memory and which boxes are asked of it."""
+    """128 bytes that tell the copy engine how a tensor lies in memory and which boxes it copies."""
 
     words: bytes
 
@@ -89,7 +89,7 @@ def current_context() -> int:
     return int(_checked(_driver().cuCtxGetCurrent(), "the current context"))
 
 
-class Kernel:
+class LoadedKernel:
     """A compiled kernel, loaded into the current context.
 
     Args:

@@ -18,6 +18,7 @@ from interlace.core.arguments import check_type
 from interlace.graph.access import K, Span, axes
 from interlace.graph.op import Op, Reduction
 from interlace.graph.tensor import Tensor
+from interlace.kernels import gelu
 from interlace.kernels.base import Kernel, check_extents, require, same_dtype
 from interlace.kernels.bodies import Array, BodyKind, GluonBody, GluonCode, Params, Reference, Regions, TritonBody
 from interlace.kernels.matmul.gluon_tuning import GLUON
@@ -41,7 +42,7 @@ class Activation(Enum):
         if self is Activation.RELU:
             return np.maximum(x, 0.0)
         if self is Activation.GELU_TANH:
-            inner = np.sqrt(2 / np.pi) * (x + 0.044715 * x**3)
+            inner = gelu.SCALE * (x + gelu.CUBIC * x**3)
             return np.asarray(0.5 * x * (1 + np.tanh(inner)))
         if self is Activation.SILU:
             return np.asarray(x / (1 + np.exp(-x)))

@@ -30,7 +30,7 @@ def barrier_slot(barrier: BarrierSlot) -> str:
 
 
 def emit_barrier(stmt: Stmt, scope: Scope, layout: SharedLayout) -> str:
-    """The line of a statement on barriers, fences or meetings.
+    """The line of a statement on barriers, fences or syncs.
 
     Raises:
         PipelineError: it is none of these.

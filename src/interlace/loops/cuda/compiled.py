@@ -17,13 +17,12 @@ from interlace.core.dtypes import dtype
 from interlace.core.errors import PipelineError
 from interlace.core.overlap import Piece, clash
 from interlace.kernels.cuda.compiler import Binary, compile_text
-from interlace.kernels.cuda.launcher import Argument, TensorMap, current_context, tensor_map
-from interlace.kernels.cuda.launcher import Kernel as Loaded
+from interlace.kernels.cuda.launcher import Argument, LoadedKernel, TensorMap, current_context, tensor_map
 from interlace.loops.cuda.emit import Emitted, emit_kernel
 from interlace.loops.cuda.preamble import PREAMBLE
 from interlace.loops.cuda.rules import MapSpec
 from interlace.loops.ir.index import evaluate
-from interlace.loops.ir.statements import Kernel, Memory
+from interlace.loops.ir.statements import LoopKernel, Memory
 from interlace.loops.proof.prove import prove
 from interlace.loops.rewrite.circular import lower
 from interlace.loops.rules.check import check_sizes
@@ -47,7 +46,7 @@ class Tensor(Protocol):
 class Launch:
     """Everything of a launch but the stream: extents checked, tensor maps built."""
 
-    loaded: Loaded
+    loaded: LoadedKernel
     blocks: int
     threads: int
     arguments: tuple[Argument, ...]
@@ -62,16 +61,16 @@ class Launch:
 class Compiled:
     """A compiled kernel; loaded into each context at its first launch there."""
 
-    source: Kernel
+    source: LoopKernel
     emitted: Emitted
     binary: Binary
-    _contexts: dict[int, Loaded] = field(default_factory=dict, repr=False, compare=False)
+    _contexts: dict[int, LoadedKernel] = field(default_factory=dict, repr=False, compare=False)
 
     @property
-    def _loaded(self) -> Loaded:
+    def _loaded(self) -> LoadedKernel:
         context = current_context()
         if context not in self._contexts:
-            self._contexts[context] = Loaded(self.binary, self.emitted.layout.total_bytes)
+            self._contexts[context] = LoadedKernel(self.binary, self.emitted.layout.total_bytes)
         return self._contexts[context]
 
     def bind(self, tensors: Mapping[str, Tensor], sizes: Mapping[str, int]) -> Launch:
@@ -111,7 +110,7 @@ class Compiled:
 
 
 def compile_kernel(
-    kernel: Kernel, device: DeviceSpec = DEFAULT_GPU, *, warp_specialised: bool = False, items: bool = False
+    kernel: LoopKernel, device: DeviceSpec = DEFAULT_GPU, *, warp_specialised: bool = False, items: bool = False
 ) -> Compiled:
     """Rewrite a kernel of loops, prove that it has no hazard, emit and compile it; ``items``: for items of a plan.
 
@@ -126,14 +125,14 @@ def compile_kernel(
 
 
 @lru_cache(maxsize=256)
-def proved_text(kernel: Kernel, device: DeviceSpec, warp_specialised: bool, items: bool) -> Emitted:
+def proved_text(kernel: LoopKernel, device: DeviceSpec, warp_specialised: bool, items: bool) -> Emitted:
     """What ``compile_kernel`` compiles; raises as that does, but for what the compiler finds."""
     emitted = emit_kernel(lower(kernel, warp_specialised=warp_specialised), device, items=items)
     prove(kernel, warp_specialised=warp_specialised)
     return emitted
 
 
-def _checked(kernel: Kernel, name: str, tensors: Mapping[str, Tensor], shape: tuple[int, ...]) -> Tensor:
+def _checked(kernel: LoopKernel, name: str, tensors: Mapping[str, Tensor], shape: tuple[int, ...]) -> Tensor:
     declared = kernel.tensor(name)
     if name not in tensors:
         raise PipelineError(f"kernel {kernel.name!r}: tensor {name!r} is missing; pass one of shape {shape}")
@@ -152,8 +151,8 @@ def _checked(kernel: Kernel, name: str, tensors: Mapping[str, Tensor], shape: tu
     return tensor
 
 
-def _check_apart(kernel: Kernel, tensors: Mapping[str, Tensor]) -> None:
-    """Outputs share no memory with inputs or with each other: threads meet over neither."""
+def _check_apart(kernel: LoopKernel, tensors: Mapping[str, Tensor]) -> None:
+    """Outputs share no memory with inputs or with each other: threads synchronise over neither."""
     found = clash(
         Piece(tensors[t.name].data_ptr(), prod(tensors[t.name].shape) * t.dtype.itemsize, t.written, t.name)
         for t in kernel.tensors
@@ -167,7 +166,7 @@ def _check_apart(kernel: Kernel, tensors: Mapping[str, Tensor]) -> None:
         )
 
 
-def _map(kernel: Kernel, spec: MapSpec, tensor: Tensor) -> TensorMap:
+def _map(kernel: LoopKernel, spec: MapSpec, tensor: Tensor) -> TensorMap:
     """The map of a tensor; of one without elements, which has no address and is never loaded, any valid map."""
     shape = list(tensor.shape) if 0 not in tensor.shape else list(spec.box)
     strides = [prod(shape[axis + 1 :]) for axis in range(len(shape))]

@@ -41,9 +41,9 @@ from interlace.loops.ir.statements import (
     ElectOne,
     For,
     If,
-    Kernel,
     Let,
     Load,
+    LoopKernel,
     LoopKind,
     Matmul,
     Memory,
@@ -72,14 +72,14 @@ class Emitted:
         grid: extents of the block loops, to be evaluated under the run-time extents; blocks are numbered through.
     """
 
-    kernel: Kernel
+    kernel: LoopKernel
     text: str
     maps: tuple[MapSpec, ...]
     layout: SharedLayout
     grid: tuple[Index, ...]
 
 
-def emit_kernel(kernel: Kernel, device: DeviceSpec, *, items: bool = False) -> Emitted:
+def emit_kernel(kernel: LoopKernel, device: DeviceSpec, *, items: bool = False) -> Emitted:
     """The text of a kernel that ``circular.lower`` returned; ``items``: for items of a plan.
 
     Raises:
@@ -103,7 +103,7 @@ def emit_kernel(kernel: Kernel, device: DeviceSpec, *, items: bool = False) -> E
 class _Emitter:
     """Walks the statements of one kernel."""
 
-    def __init__(self, kernel: Kernel, layout: SharedLayout, items: bool) -> None:
+    def __init__(self, kernel: LoopKernel, layout: SharedLayout, items: bool) -> None:
         self.kernel = kernel
         self.items = items
         self.layout = layout
@@ -165,7 +165,7 @@ class _Emitter:
             - set(PRODUCTS)
         )
         lines = [wgmma(n, kind) for n, kind in functions]
-        # One block per SM is all that is asked for: else ptxas spills to fit one more than shared memory allows.
+        # One block per SM is all that is requested: else ptxas spills to fit one more than shared memory allows.
         lines.append(f'extern "C" __global__ void __launch_bounds__({kernel.block_threads}, 1)')
         function = own(kernel.name)
         lines.append(f"    {function}({(',' + chr(10) + '     ' + ' ' * len(function)).join(parameters)}) {{")
@@ -377,5 +377,5 @@ class _Emitter:
             self.out.add(f"settle({own(stmt.acc.tensor)}[{block}]);")
 
 
-def _ptx_kind(kernel: Kernel, stmt: Matmul) -> str:
+def _ptx_kind(kernel: LoopKernel, stmt: Matmul) -> str:
     return kernel.tensor(stmt.a.tensor).dtype.ptx

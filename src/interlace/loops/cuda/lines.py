@@ -54,5 +54,5 @@ class Scope:
 
     @property
     def one(self) -> Scope:
-        """One of its threads, which meets no other."""
+        """One of its threads, which synchronises with no other."""
         return Scope(self.first, 1, "0", "")

@@ -15,7 +15,7 @@ from __future__ import annotations
 import re
 
 from interlace.core.errors import PipelineError
-from interlace.loops.ir.statements import For, Kernel, Let
+from interlace.loops.ir.statements import For, Let, LoopKernel
 from interlace.loops.ir.traverse import walk
 
 
@@ -24,7 +24,7 @@ def own(name: str) -> str:
     return f"{name}_"
 
 
-def check_names(kernel: Kernel) -> None:
+def check_names(kernel: LoopKernel) -> None:
     """Checks that names are words of C++.
 
     Raises:

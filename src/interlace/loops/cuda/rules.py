@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from interlace.core.errors import PipelineError
 from interlace.loops.cuda.names import check_names
-from interlace.loops.ir.statements import Copy, Kernel, Load, Matmul, Store
+from interlace.loops.ir.statements import Copy, Load, LoopKernel, Matmul, Store
 from interlace.loops.ir.traverse import walk
 
 
@@ -24,8 +24,8 @@ class MapSpec:
         return f"{self.tensor}_map_{'x'.join(map(str, self.box))}{'s' * self.swizzled}"
 
 
-def check_emittable(kernel: Kernel) -> None:
-    """What the emitter asks beside ``check_kernel``.
+def check_emittable(kernel: LoopKernel) -> None:
+    """What the emitter requires beside ``check_kernel``.
 
     Raises:
         PipelineError: a name or a matmul that it does not take.
@@ -41,13 +41,13 @@ def check_emittable(kernel: Kernel) -> None:
                     )
 
 
-def map_of(kernel: Kernel, stmt: Load | Store) -> MapSpec:
+def map_of(kernel: LoopKernel, stmt: Load | Store) -> MapSpec:
     """The map that a copy by TMA goes through."""
     inside, box = (stmt.dst, stmt.src) if isinstance(stmt, Load) else (stmt.src, stmt.dst)
     return MapSpec(box.tensor, box.shape, kernel.tensor(inside.tensor).swizzle_bytes > 0)
 
 
-def tensor_maps(kernel: Kernel) -> tuple[MapSpec, ...]:
+def tensor_maps(kernel: LoopKernel) -> tuple[MapSpec, ...]:
     """All maps of a kernel, each once, in the order of its parameters."""
     copies = (s for s in walk(kernel.body) if isinstance(s, Load | Store) and s.by is Copy.TMA)
     return tuple(dict.fromkeys(map_of(kernel, s) for s in copies))

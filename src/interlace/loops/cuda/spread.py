@@ -17,7 +17,18 @@ from dataclasses import dataclass
 from math import prod
 
 from interlace.core.errors import PipelineError
-from interlace.loops.ir.statements import WARP, WARPGROUP, Kernel, Load, Matmul, Memory, Pointwise, Reduce, Stmt, Store
+from interlace.loops.ir.statements import (
+    WARP,
+    WARPGROUP,
+    Load,
+    LoopKernel,
+    Matmul,
+    Memory,
+    Pointwise,
+    Reduce,
+    Stmt,
+    Store,
+)
 from interlace.loops.ir.traverse import read, value_boxes, walk
 
 
@@ -112,7 +123,7 @@ def vector_of(columns: int, itemsize: int) -> int:
     return vector
 
 
-def spread_registers(kernel: Kernel, itemsize: int) -> dict[str, Spread | Fragment]:
+def spread_registers(kernel: LoopKernel, itemsize: int) -> dict[str, Spread | Fragment]:
     """How each register tile lies: those that meet in a statement lie alike.
 
     Raises:
@@ -123,16 +134,16 @@ def spread_registers(kernel: Kernel, itemsize: int) -> dict[str, Spread | Fragme
     groups = {name: {name} for name in registers}
     sums = {s.acc.tensor for s in walk(kernel.body) if isinstance(s, Matmul)}
     for stmt in walk(kernel.body):
-        meeting = [n for n in dict.fromkeys(_tiles(stmt)) if n in registers]
-        if not meeting:
+        used = [n for n in dict.fromkeys(_tiles(stmt)) if n in registers]
+        if not used:
             continue
-        first = groups[meeting[0]]
-        for name in meeting[1:]:
+        first = groups[used[0]]
+        for name in used[1:]:
             if groups[name] is not first:
                 first |= groups[name]
                 for other in groups[name]:
                     groups[other] = first
-        joined = _joined((_space(stmt), *(shapes[n] for n in first)), meeting[0])
+        joined = _joined((_space(stmt), *(shapes[n] for n in first)), used[0])
         shapes |= dict.fromkeys(first, joined)
     out: dict[str, Spread | Fragment] = {}
     for name, tensor in registers.items():

@@ -31,9 +31,9 @@ from interlace.loops.cuda.names import own
 from interlace.loops.cuda.spread import Fragment, Spread, vector_of
 from interlace.loops.cuda.values import emit_value
 from interlace.loops.ir.index import Const, divisor, never_negative
-from interlace.loops.ir.statements import Box, Copy, Kernel, Load, Memory, Pointwise, Reduce, ReduceOp, Store, Tensor
+from interlace.loops.ir.statements import Copy, Load, LoopKernel, Memory, Pointwise, Reduce, ReduceOp, Store, Tensor
 from interlace.loops.ir.traverse import value_boxes
-from interlace.loops.ir.values import Read, Value
+from interlace.loops.ir.values import Box, Read, Value
 
 
 class Tiles:
@@ -41,7 +41,7 @@ class Tiles:
 
     def __init__(
         self,
-        kernel: Kernel,
+        kernel: LoopKernel,
         out: Lines,
         registers: Mapping[str, Spread | Fragment],
         itemsize: int,

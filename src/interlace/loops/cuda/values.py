@@ -11,8 +11,7 @@ from collections.abc import Mapping
 from math import isinf
 
 from interlace.loops.cuda.indices import emit_index
-from interlace.loops.ir.statements import Box
-from interlace.loops.ir.values import Apply, Coord, FromIndex, Read, Scalar, Value, ValueOp
+from interlace.loops.ir.values import Apply, Box, Coord, FromIndex, Read, Scalar, Value, ValueOp
 
 _INFIX = {ValueOp.ADD: "+", ValueOp.SUB: "-", ValueOp.MUL: "*", ValueOp.DIV: "/"}
 _CALLS = {

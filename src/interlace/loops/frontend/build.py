@@ -24,12 +24,11 @@ from interlace.core.dtypes import DType
 from interlace.core.errors import PipelineError
 from interlace.loops.ir.index import Const, Index, IndexLike, Less, Var, as_index, as_integer
 from interlace.loops.ir.statements import (
-    Box,
     Copy,
     For,
     If,
-    Kernel,
     Load,
+    LoopKernel,
     LoopKind,
     Matmul,
     Memory,
@@ -41,7 +40,7 @@ from interlace.loops.ir.statements import (
     Tensor,
 )
 from interlace.loops.ir.traverse import value_boxes
-from interlace.loops.ir.values import Arithmetic, Read, Value, ValueLike, as_value
+from interlace.loops.ir.values import Arithmetic, Box, Read, Value, ValueLike, as_value
 from interlace.loops.rules.check import check_kernel
 
 
@@ -153,14 +152,14 @@ class Builder:
         """``acc[m, n] += a[m, k] @ b[n, k].T``."""
         self._stack[-1].append(Matmul(_box(acc), _box(a), _box(b)))
 
-    def kernel(self) -> Kernel:
+    def kernel(self) -> LoopKernel:
         """The kernel, checked.
 
         Raises:
             PipelineError: a rule of ``check`` is broken.
         """
         (body,) = self._stack
-        kernel = Kernel(self._name, tuple(self._symbols), tuple(self._tensors), tuple(body), self._threads)
+        kernel = LoopKernel(self._name, tuple(self._symbols), tuple(self._tensors), tuple(body), self._threads)
         check_kernel(kernel)
         return kernel
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from interlace.core.dtypes import DType, bf16, fp32
 from interlace.loops.frontend.build import Builder
 from interlace.loops.ir.index import Index, Var, ceil_div, minimum
-from interlace.loops.ir.statements import Copy, Kernel, ReduceOp
+from interlace.loops.ir.statements import Copy, LoopKernel, ReduceOp
 from interlace.loops.ir.values import Coord, larger, less, rsqrt, where
 from interlace.loops.rewrite.circular import circular_buffer, lower
 
@@ -22,7 +22,7 @@ def _steps(tiles: Index, block: Var, walk: int) -> Index:
     return minimum(walk, tiles - block * walk)
 
 
-def copy_1d(*, tile: int = 256, walk: int = 8, dtype: DType = fp32, by: Copy = Copy.TMA) -> Kernel:
+def copy_1d(*, tile: int = 256, walk: int = 8, dtype: DType = fp32, by: Copy = Copy.TMA) -> LoopKernel:
     """``y = x``, one dimension."""
     k = Builder("copy_1d")
     n = k.symbol("n")
@@ -35,7 +35,7 @@ def copy_1d(*, tile: int = 256, walk: int = 8, dtype: DType = fp32, by: Copy = C
     return k.kernel()
 
 
-def copy_2d(*, tile: tuple[int, int] = (16, 256), walk: int = 4, dtype: DType = fp32) -> Kernel:
+def copy_2d(*, tile: tuple[int, int] = (16, 256), walk: int = 4, dtype: DType = fp32) -> LoopKernel:
     """``y = x``, two dimensions, back by TMA too: a block walks along its row panel."""
     k = Builder("copy_2d")
     m, n = k.symbol("m"), k.symbol("n")
@@ -49,7 +49,7 @@ def copy_2d(*, tile: tuple[int, int] = (16, 256), walk: int = 4, dtype: DType = 
     return k.kernel()
 
 
-def copy_3d(*, tile: tuple[int, int, int] = (2, 8, 64), dtype: DType = fp32) -> Kernel:
+def copy_3d(*, tile: tuple[int, int, int] = (2, 8, 64), dtype: DType = fp32) -> LoopKernel:
     """``y = x``, three dimensions, back by TMA too: one block per two outer tiles, a loop along the last dimension."""
     k = Builder("copy_3d")
     d, m, n = k.symbol("d"), k.symbol("m"), k.symbol("n")
@@ -63,7 +63,7 @@ def copy_3d(*, tile: tuple[int, int, int] = (2, 8, 64), dtype: DType = fp32) -> 
     return k.kernel()
 
 
-def transpose(*, tile: tuple[int, int] = (64, 32), walk: int = 4) -> Kernel:
+def transpose(*, tile: tuple[int, int] = (64, 32), walk: int = 4) -> LoopKernel:
     """``y = x.T``, element by element: threads of a warp write neighbours of ``y``, and read a column of the tile.
 
     Of rows of 128 bytes TMA permutes the 16-byte pieces, so that a column lies in 8 times as many banks.
@@ -82,7 +82,7 @@ def transpose(*, tile: tuple[int, int] = (64, 32), walk: int = 4) -> Kernel:
     return k.kernel()
 
 
-def pointwise(*, tile: tuple[int, int] = (4, 256), walk: int = 2, plain: Copy = Copy.PLAIN) -> Kernel:
+def pointwise(*, tile: tuple[int, int] = (4, 256), walk: int = 2, plain: Copy = Copy.PLAIN) -> LoopKernel:
     """``y = max(x * z + 1, 0)``: ``x`` comes by TMA, ``z`` to registers or, if not ``PLAIN``, to shared memory."""
     k = Builder("pointwise")
     m, n = k.symbol("m"), k.symbol("n")
@@ -99,7 +99,7 @@ def pointwise(*, tile: tuple[int, int] = (4, 256), walk: int = 2, plain: Copy = 
     return k.kernel()
 
 
-def reduce_inner(*, tile: tuple[int, int] = (8, 256), walk: int = 4, op: ReduceOp = ReduceOp.SUM) -> Kernel:
+def reduce_inner(*, tile: tuple[int, int] = (8, 256), walk: int = 4, op: ReduceOp = ReduceOp.SUM) -> LoopKernel:
     """Each row's sum or maximum, a block per ``walk`` panels. Columns past the end count as the neutral element."""
     k = Builder(f"row_{op.value}")
     m, n = k.symbol("m"), k.symbol("n")
@@ -119,7 +119,7 @@ def reduce_inner(*, tile: tuple[int, int] = (8, 256), walk: int = 4, op: ReduceO
     return k.kernel()
 
 
-def reduce_outer(*, tile: tuple[int, int] = (16, 128)) -> Kernel:
+def reduce_outer(*, tile: tuple[int, int] = (16, 128)) -> LoopKernel:
     """Each column's sum, a block per panel of columns."""
     k = Builder("column_sum")
     m, n = k.symbol("m"), k.symbol("n")
@@ -135,7 +135,7 @@ def reduce_outer(*, tile: tuple[int, int] = (16, 128)) -> Kernel:
     return k.kernel()
 
 
-def layer_norm(*, columns: int = 4096, chunk: int = 256, walk: int = 8, eps: float = 1e-5) -> Kernel:
+def layer_norm(*, columns: int = 4096, chunk: int = 256, walk: int = 8, eps: float = 1e-5) -> LoopKernel:
     """Layer normalisation of rows of ``columns``, seen as ``columns // chunk`` pieces so that TMA takes a whole row.
 
     The row stays in shared memory: read from global memory once, from there three times.
@@ -160,17 +160,17 @@ def layer_norm(*, columns: int = 4096, chunk: int = 256, walk: int = 8, eps: flo
     return k.kernel()
 
 
-def matmul(*, m: int = 128, n: int = 128, k: int = 64, threads: int = 256, dtype: DType = bf16) -> Kernel:
+def matmul(*, m: int = 128, n: int = 128, k: int = 64, threads: int = 256, dtype: DType = bf16) -> LoopKernel:
     """``c = a @ b.T`` with ``a`` M x K, ``b`` N x K; a block per tile of ``m`` x ``n``, steps of ``k``."""
     return _matmul("matmul", (m, n, k), threads, dtype, bias=False)
 
 
-def matmul_bias(*, m: int = 128, n: int = 128, k: int = 64, threads: int = 256, dtype: DType = bf16) -> Kernel:
+def matmul_bias(*, m: int = 128, n: int = 128, k: int = 64, threads: int = 256, dtype: DType = bf16) -> LoopKernel:
     """``c = a @ b.T + bias``: the bias is one row, broadcast over all rows of the tile."""
     return _matmul("matmul_bias", (m, n, k), threads, dtype, bias=True)
 
 
-def _matmul(name: str, tile: tuple[int, int, int], threads: int, dtype: DType, *, bias: bool) -> Kernel:
+def _matmul(name: str, tile: tuple[int, int, int], threads: int, dtype: DType, *, bias: bool) -> LoopKernel:
     m, n, k = tile
     build = Builder(name, threads=threads)
     rows, columns, depth = (build.symbol(s) for s in ("rows", "columns", "depth"))
@@ -193,7 +193,7 @@ def _matmul(name: str, tile: tuple[int, int, int], threads: int, dtype: DType, *
     return build.kernel()
 
 
-def matmul_batched(*, m: int = 128, n: int = 128, k: int = 64, threads: int = 256, dtype: DType = bf16) -> Kernel:
+def matmul_batched(*, m: int = 128, n: int = 128, k: int = 64, threads: int = 256, dtype: DType = bf16) -> LoopKernel:
     """``c[g] = a @ b[g].T`` for every ``g``: ``a`` is broadcast over the batch. Persistent: a block walks its tiles."""
     build = Builder("matmul_batched", threads=threads)
     batch, rows, columns, depth = (build.symbol(s) for s in ("batch", "rows", "columns", "depth"))
@@ -218,10 +218,10 @@ def matmul_batched(*, m: int = 128, n: int = 128, k: int = 64, threads: int = 25
 class Example:
     """A marked kernel and the form that it is rewritten to."""
 
-    kernel: Kernel
+    kernel: LoopKernel
     warp_specialised: bool = False
 
-    def rewritten(self) -> Kernel:
+    def rewritten(self) -> LoopKernel:
         """The kernel with its barriers."""
         return lower(self.kernel, warp_specialised=self.warp_specialised)
 
@@ -251,7 +251,7 @@ def examples() -> dict[str, Example]:
     }
 
 
-def _marked(kernel: Kernel, stages: dict[str, int]) -> Kernel:
+def _marked(kernel: LoopKernel, stages: dict[str, int]) -> LoopKernel:
     for tensor, depth in stages.items():
         kernel = circular_buffer(kernel, tensor, depth)
     return kernel

@@ -13,7 +13,7 @@ from itertools import product, zip_longest
 from interlace.graph.access import Affine, axes
 from interlace.loops.ir.index import Binary, Const, Index, IndexOp, Var, evaluate
 from interlace.loops.ir.nest import block_loops
-from interlace.loops.ir.statements import Block, For, Kernel, Stmt
+from interlace.loops.ir.statements import Block, For, LoopKernel, Stmt
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ class Grid:
         return self.reach(value)[1]
 
 
-def at_blocks(kernel: Kernel, sizes: Mapping[str, int]) -> tuple[Grid, dict[str, Bounds]]:
+def at_blocks(kernel: LoopKernel, sizes: Mapping[str, int]) -> tuple[Grid, dict[str, Bounds]]:
     """The grid of a kernel, and what is known of its run-time extents and of the block loops' variables."""
     loops, _ = block_loops(kernel)
     known = {name: number(value) for name, value in sizes.items()}

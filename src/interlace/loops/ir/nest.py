@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from itertools import product
 
 from interlace.loops.ir.index import Const, Index, Var, evaluate, maximum, names, never_negative
-from interlace.loops.ir.statements import Block, For, Kernel, Let, LoopKind, Stmt
+from interlace.loops.ir.statements import Block, For, Let, LoopKernel, LoopKind, Stmt
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ def sites(body: tuple[Stmt, ...]) -> Iterator[Site]:
             stack += [(s, (*around, stmt)) for s in reversed(stmt.body)]
 
 
-def block_loops(kernel: Kernel) -> tuple[tuple[For, ...], tuple[Stmt, ...]]:
+def block_loops(kernel: LoopKernel) -> tuple[tuple[For, ...], tuple[Stmt, ...]]:
     """The loops that are bound to thread blocks, outermost first, and what one block runs."""
     loops: list[For] = []
     body = kernel.body
@@ -46,7 +46,7 @@ def block_loops(kernel: Kernel) -> tuple[tuple[For, ...], tuple[Stmt, ...]]:
     return tuple(loops), body
 
 
-def blocks(kernel: Kernel, sizes: Mapping[str, int]) -> Iterator[dict[str, int]]:
+def blocks(kernel: LoopKernel, sizes: Mapping[str, int]) -> Iterator[dict[str, int]]:
     """The values of the block loops' variables, block by block."""
     loops, _ = block_loops(kernel)
     for at in product(*(range(evaluate(loop.stop, sizes)) for loop in loops)):

@@ -1,17 +1,17 @@
 """Shared memory: who lives when, and where each tile and barrier lies in the one dynamic allocation.
 
 What does not live together may share its bytes. Between the last use of bytes by one tile and the first by another all
-threads meet, copies have landed and been read, and ordinary writes are fenced from bulk copies:
+threads synchronise, copies have landed and been read, and ordinary writes are fenced from bulk copies:
 
 - A barrier lives from its initialisation to its invalidation.
 - A ring lives as long as its barriers, whatever its distance: its steps are issued where no thread waits for another,
-  in the middle of what a step does with other tiles. The rewrite opens and closes its barriers with a meeting, behind
+  in the middle of what a step does with other tiles. The rewrite opens and closes its barriers with a sync, behind
   which lie its first issue, and before which its last wait, read, and store by TMA that was put off.
-- Any other tile lives from its first write to its last read; the rewrite puts a meeting before each of its writes.
+- Any other tile lives from its first write to its last read; the rewrite puts a sync before each of its writes.
   What lives across the start of a loop lives to its end. What is written part by part, under a condition, or in a loop
   that may have no steps, goes on from what was there, so it lives through all loops around.
 
-A ring of one stage beside other tiles of its loop could give its bytes away in between, but for a meeting at every
+A ring of one stage beside other tiles of its loop could give its bytes away in between, but for a sync at every
 step; a tile that is not marked does.
 
 Worked example, two rings of 4 and 2 stages of 16 KiB, one loop after the other, and 48 bytes of barriers:
@@ -38,7 +38,7 @@ from interlace.loops.ir.statements import (
     For,
     InitBarrier,
     Invalidate,
-    Kernel,
+    LoopKernel,
     LoopKind,
     Memory,
     Role,
@@ -102,7 +102,7 @@ class SharedLayout:
         return "\n".join([*lines, f"{self.total_bytes} bytes, base aligned to {self.align_bytes}"]) + "\n"
 
 
-def lay_out(kernel: Kernel, device: DeviceSpec, *, scratch_bytes: int = 0) -> SharedLayout:
+def lay_out(kernel: LoopKernel, device: DeviceSpec, *, scratch_bytes: int = 0) -> SharedLayout:
     """Places the tiles and barriers of a rewritten kernel, and ``scratch_bytes`` that always live, called ``SCRATCH``.
 
     Raises:
@@ -122,12 +122,12 @@ def lay_out(kernel: Kernel, device: DeviceSpec, *, scratch_bytes: int = 0) -> Sh
     )
 
 
-def place(kernel: Kernel) -> SharedLayout:
+def place(kernel: LoopKernel) -> SharedLayout:
     """Where the tiles and barriers of a rewritten kernel lie, whether or not a block may use so many bytes."""
     return _place(kernel, _lifetimes(kernel), 0)
 
 
-def _capped(kernel: Kernel, depth: int) -> Kernel:
+def _capped(kernel: LoopKernel, depth: int) -> LoopKernel:
     """``kernel`` with no ring deeper than ``depth``; only its sizes mean anything."""
     tensors = (replace(t, stages=None if t.stages is None else min(t.stages, depth)) for t in kernel.tensors)
     return replace(kernel, tensors=tuple(tensors))
@@ -138,7 +138,7 @@ def most_stages(tile: Tensor) -> int:
     return BLOCK_BYTES // (_slot_bytes(tile) + BARRIER_BYTES)
 
 
-def _place(kernel: Kernel, lives: Mapping[str, tuple[int, int]], scratch_bytes: int) -> SharedLayout:
+def _place(kernel: LoopKernel, lives: Mapping[str, tuple[int, int]], scratch_bytes: int) -> SharedLayout:
     tiles = [t for t in kernel.tensors if t.memory is Memory.SHARED and t.name in lives]
     align_bytes = max((_align(t) for t in tiles), default=TILE_ALIGN_BYTES)
     placed: list[Placed] = []
@@ -202,7 +202,7 @@ def _surely_runs(block: Stmt) -> bool:
     return isinstance(block, ElectOne | Role | Section)
 
 
-def _lifetimes(kernel: Kernel) -> dict[str, tuple[int, int]]:
+def _lifetimes(kernel: LoopKernel) -> dict[str, tuple[int, int]]:
     every = tuple(sites(kernel.body))
     lives: dict[str, tuple[int, int]] = {}
     for site in every:

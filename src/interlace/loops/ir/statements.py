@@ -21,12 +21,12 @@ from math import prod
 
 from interlace.core.dtypes import DType
 from interlace.loops.ir.index import Const, Index, Less
-from interlace.loops.ir.values import Arithmetic, Read, Value
+from interlace.loops.ir.values import Box, Value
 
 #: Threads of a warp, and of the warpgroup that issues one wgmma.
 WARP = 32
 WARPGROUP = 128
-#: Registers of an SM, which one block may use; the most that ptxas gives a thread; the most that a role asks for,
+#: Registers of an SM, which one block may use; the most that ptxas gives a thread; the most that a role requests,
 #: which is a multiple of 8 (setmaxnreg).
 SM_REGISTERS = 65536
 COMPILED_REGISTERS = 255
@@ -71,22 +71,6 @@ class Tensor:
     def tile_bytes(self) -> int:
         """Bytes of one slot of a shared or register tensor."""
         return prod(self.tile) * self.dtype.itemsize
-
-
-@dataclass(frozen=True)
-class Box(Arithmetic):
-    """``tensor[origin : origin + shape]``, in slot ``slot`` of a ring.
-
-    The shapes of the two sides of a copy agree once extents of 1 are dropped.
-    """
-
-    tensor: str
-    origin: tuple[Index, ...]
-    shape: tuple[int, ...]
-    slot: Index | None = None
-
-    def value(self) -> Value:
-        return Read(self)
 
 
 class Copy(Enum):
@@ -284,7 +268,7 @@ class Invalidate(Stmt):
 
 @dataclass(frozen=True)
 class Sync(Stmt):
-    """All threads of the scope meet (``__syncthreads`` for the block, a named barrier inside a role)."""
+    """All threads of the scope synchronise (``__syncthreads`` for the block, a named barrier inside a role)."""
 
 
 class Per(Enum):
@@ -340,7 +324,7 @@ class Ring:
 
 
 @dataclass(frozen=True)
-class Kernel:
+class LoopKernel:
     """One kernel.
 
     Attributes:

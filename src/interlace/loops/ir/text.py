@@ -13,7 +13,6 @@ from interlace.loops.ir.statements import (
     ArriveExpect,
     BarrierSlot,
     Block,
-    Box,
     ElectOne,
     FenceBarrierInit,
     FenceProxy,
@@ -21,9 +20,9 @@ from interlace.loops.ir.statements import (
     If,
     InitBarrier,
     Invalidate,
-    Kernel,
     Let,
     Load,
+    LoopKernel,
     LoopKind,
     Matmul,
     Memory,
@@ -38,13 +37,13 @@ from interlace.loops.ir.statements import (
     Tensor,
     WaitParity,
 )
-from interlace.loops.ir.values import Apply, Coord, FromIndex, Read, Scalar, Value, ValueOp
+from interlace.loops.ir.values import Apply, Box, Coord, FromIndex, Read, Scalar, Value, ValueOp
 
 _BINDING = {IndexOp.ADD: 1, IndexOp.SUB: 1, IndexOp.MUL: 2, IndexOp.FLOORDIV: 2, IndexOp.MOD: 2}
 _INFIX = {ValueOp.ADD: 1, ValueOp.SUB: 1, ValueOp.MUL: 2, ValueOp.DIV: 2, ValueOp.LESS: 0}
 
 
-def print_kernel(kernel: Kernel) -> str:
+def print_kernel(kernel: LoopKernel) -> str:
     """The kernel as text, one statement a line."""
     threads = f"{kernel.threads} threads"
     if kernel.loader_threads:
@@ -61,7 +60,7 @@ def print_index(index: Index) -> str:
     return _index(index, 0)
 
 
-def _tensor(kernel: Kernel, tensor: Tensor) -> str:
+def _tensor(kernel: LoopKernel, tensor: Tensor) -> str:
     shape = ", ".join(print_index(n) for n in tensor.shape)
     text = f"{tensor.memory.value} {tensor.name}[{shape}] {tensor.dtype}"
     if tensor.memory is Memory.GLOBAL:

@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 from interlace.loops.ir.index import Index, substitute
-from interlace.loops.ir.statements import Block, Box, For, If, Load, Matmul, Pointwise, Reduce, Stmt, Store
-from interlace.loops.ir.values import Apply, FromIndex, Read, Value
+from interlace.loops.ir.statements import Block, For, If, Load, Matmul, Pointwise, Reduce, Stmt, Store
+from interlace.loops.ir.values import Apply, Box, FromIndex, Read, Value
 
 
 def walk(body: tuple[Stmt, ...]) -> Iterator[Stmt]:

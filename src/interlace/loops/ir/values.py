@@ -15,12 +15,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
-from typing import TYPE_CHECKING
 
 from interlace.loops.ir.index import Index
-
-if TYPE_CHECKING:
-    from interlace.loops.ir.statements import Box
 
 
 class ValueOp(Enum):
@@ -101,6 +97,22 @@ class Coord(Value):
     """The element's own coordinate along ``axis`` of the tile over which the statement runs."""
 
     axis: int
+
+
+@dataclass(frozen=True)
+class Box(Arithmetic):
+    """``tensor[origin : origin + shape]``, in slot ``slot`` of a ring.
+
+    The shapes of the two sides of a copy agree once extents of 1 are dropped.
+    """
+
+    tensor: str
+    origin: tuple[Index, ...]
+    shape: tuple[int, ...]
+    slot: Index | None = None
+
+    def value(self) -> Value:
+        return Read(self)
 
 
 @dataclass(frozen=True)

@@ -29,7 +29,6 @@ from interlace.loops.ir.statements import (
     ArriveCopies,
     ArriveExpect,
     BarrierSlot,
-    Box,
     Copy,
     ElectOne,
     FenceBarrierInit,
@@ -38,9 +37,9 @@ from interlace.loops.ir.statements import (
     If,
     InitBarrier,
     Invalidate,
-    Kernel,
     Let,
     Load,
+    LoopKernel,
     LoopKind,
     Matmul,
     Memory,
@@ -55,7 +54,7 @@ from interlace.loops.ir.statements import (
     Sync,
     WaitParity,
 )
-from interlace.loops.ir.values import Apply, Coord, FromIndex, Read, Scalar, Value
+from interlace.loops.ir.values import Apply, Box, Coord, FromIndex, Read, Scalar, Value
 from interlace.loops.meaning.arithmetic import OPERATIONS, Floats, rounded
 from interlace.loops.meaning.mbarrier import MBarrier
 from interlace.loops.rules.check import check_sizes
@@ -65,7 +64,7 @@ Task = Generator[str, None, None]
 
 
 def interpret(
-    kernel: Kernel, inputs: Mapping[str, npt.ArrayLike], sizes: Mapping[str, int] | None = None, *, seed: int = 0
+    kernel: LoopKernel, inputs: Mapping[str, npt.ArrayLike], sizes: Mapping[str, int] | None = None, *, seed: int = 0
 ) -> dict[str, Floats]:
     """Runs ``kernel`` and returns its outputs, NaN where nothing was written.
 
@@ -99,7 +98,7 @@ def interpret(
 
 
 def interpret_block(
-    kernel: Kernel, values: Mapping[str, int], memory: Mapping[str, Floats], origins: Mapping[str, tuple[int, ...]]
+    kernel: LoopKernel, values: Mapping[str, int], memory: Mapping[str, Floats], origins: Mapping[str, tuple[int, ...]]
 ) -> None:
     """Runs one block.
 
@@ -112,7 +111,7 @@ def interpret_block(
         _run_block(kernel, values, memory, Random(0), origins)
 
 
-def _sizes(kernel: Kernel, arrays: Mapping[str, Floats]) -> dict[str, int]:
+def _sizes(kernel: LoopKernel, arrays: Mapping[str, Floats]) -> dict[str, int]:
     found: dict[str, int] = {}
     for tensor in kernel.tensors:
         if tensor.name in arrays and arrays[tensor.name].ndim == len(tensor.shape):
@@ -122,7 +121,7 @@ def _sizes(kernel: Kernel, arrays: Mapping[str, Floats]) -> dict[str, int]:
 
 
 def _run_block(
-    kernel: Kernel,
+    kernel: LoopKernel,
     values: Mapping[str, int],
     memory: Mapping[str, Floats],
     random: Random,
@@ -148,7 +147,7 @@ class _ThreadBlock:
 
     def __init__(
         self,
-        kernel: Kernel,
+        kernel: LoopKernel,
         memory: Mapping[str, Floats],
         random: Random,
         origins: Mapping[str, tuple[int, ...]],

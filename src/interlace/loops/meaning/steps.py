@@ -20,8 +20,9 @@ from dataclasses import dataclass, field, replace
 from interlace.core.errors import UnknownHazard
 from interlace.loops.ir.index import Index, Less, evaluate, names
 from interlace.loops.ir.nest import block_loops
-from interlace.loops.ir.statements import Block, Box, Copy, For, If, Kernel, Load, LoopKind, Memory, Stmt
+from interlace.loops.ir.statements import Block, Copy, For, If, Load, LoopKernel, LoopKind, Memory, Stmt
 from interlace.loops.ir.traverse import boxes, map_boxes, read, walk, written
+from interlace.loops.ir.values import Box
 
 Env = dict[str, int]
 #: The loops around a statement, by variable and value.
@@ -103,7 +104,7 @@ class Steps:
     reached: set[Stmt] = field(default_factory=set)
 
 
-def follow(source: Kernel, env: Mapping[str, int]) -> Steps:
+def follow(source: LoopKernel, env: Mapping[str, int]) -> Steps:
     """Runs one block of ``source``; ``env`` has the run-time extents and the block loops' variables.
 
     Raises:

@@ -15,12 +15,12 @@ from math import prod
 
 from interlace.loops.ir.index import evaluate, names
 from interlace.loops.ir.nest import block_loops
-from interlace.loops.ir.statements import Block, For, Kernel, Matmul, Pointwise, Reduce, Stmt
+from interlace.loops.ir.statements import Block, For, LoopKernel, Matmul, Pointwise, Reduce, Stmt
 from interlace.loops.ir.traverse import walk
 from interlace.loops.ir.values import Apply, Value
 
 
-def block_flops(kernel: Kernel, sizes: Mapping[str, int]) -> float:
+def block_flops(kernel: LoopKernel, sizes: Mapping[str, int]) -> float:
     """The mean over blocks, under run-time extents ``sizes``; conditions count as met."""
     loops, body = block_loops(kernel)
     return _of_blocks(loops, body, dict(sizes))

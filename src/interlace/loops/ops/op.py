@@ -1,7 +1,7 @@
 """Kernels of loops as ops of a graph: grid, access maps and FLOPs are found in the loops, nothing is declared.
 
     loops = circular_buffer(library.layer_norm(columns=4096), "row", stages=2)
-    norm = pipeline_op("norm", loops, {"x": x, "y": y, "weight": weight, "bias": bias})
+    norm = as_op("norm", loops, {"x": x, "y": y, "weight": weight, "bias": bias})
 
 A tile of the op is a block of the kernel. A tensor of the graph may have fewer dimensions than the kernel's, neighbours
 merged: (m, 4096) for (m, 16, 256). It is then viewed as the kernel's, which moves nothing.
@@ -28,8 +28,7 @@ from interlace.kernels.bodies import Array, Params, Reference, Regions
 from interlace.loops.cuda.compiled import Compiled, Launch, compile_kernel, proved_text
 from interlace.loops.ir.index import evaluate
 from interlace.loops.ir.nest import block_loops
-from interlace.loops.ir.statements import Kernel as Loops
-from interlace.loops.ir.statements import Memory
+from interlace.loops.ir.statements import LoopKernel, Memory
 from interlace.loops.ir.text import print_kernel
 from interlace.loops.meaning.arithmetic import Floats, rounded
 from interlace.loops.meaning.interpret import interpret_block
@@ -40,9 +39,9 @@ from interlace.loops.rules.check import check_sizes
 from interlace.loops.rules.limits import check_range
 
 
-def pipeline_op(
+def as_op(
     name: str,
-    kernel: Loops,
+    kernel: LoopKernel,
     tensors: Mapping[str, Tensor],
     *,
     sizes: Mapping[str, int] | None = None,
@@ -88,7 +87,7 @@ def pipeline_op(
 
 
 def _views(
-    name: str, kernel: Loops, tensors: Mapping[str, Tensor], known: dict[str, int]
+    name: str, kernel: LoopKernel, tensors: Mapping[str, Tensor], known: dict[str, int]
 ) -> tuple[dict[str, View], dict[str, int]]:
     """How each tensor is seen by the kernel, and all run-time extents."""
     waiting = [t for t in kernel.tensors if t.memory is Memory.GLOBAL]
@@ -139,7 +138,7 @@ class _Body:
         views, spans: of each global tensor, how it is seen and what a block touches.
     """
 
-    kernel: Loops
+    kernel: LoopKernel
     warp_specialised: bool
     device: DeviceSpec
     sizes: dict[str, int]
@@ -154,7 +153,7 @@ class _Body:
 
     def make(self, name: str, tensors: Mapping[str, Tensor], params: Params) -> Op:
         """The op of the same loops and extents on these tensors; its params tell no more than the body."""
-        return pipeline_op(
+        return as_op(
             name,
             self.kernel,
             tensors,
@@ -216,7 +215,7 @@ class _Launch:
 
 
 @lru_cache(maxsize=256)
-def _compile(kernel: Loops, device: DeviceSpec, warp_specialised: bool) -> Compiled:
+def _compile(kernel: LoopKernel, device: DeviceSpec, warp_specialised: bool) -> Compiled:
     return compile_kernel(kernel, device, warp_specialised=warp_specialised, items=True)
 
 

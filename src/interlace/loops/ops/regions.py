@@ -14,11 +14,11 @@ from collections.abc import Mapping
 from interlace.graph.access import Span
 from interlace.loops.ir.bounds import Grid, at_blocks, bounds_of, either, reached
 from interlace.loops.ir.nest import block_loops
-from interlace.loops.ir.statements import Kernel, Memory
+from interlace.loops.ir.statements import LoopKernel, Memory
 from interlace.loops.ir.traverse import boxes
 
 
-def touched(kernel: Kernel, sizes: Mapping[str, int]) -> dict[str, tuple[Span, ...]]:
+def touched(kernel: LoopKernel, sizes: Mapping[str, int]) -> dict[str, tuple[Span, ...]]:
     """The span of each global tensor that block ``t0, t1, ...`` touches, along each of the tensor's dimensions.
 
     Args:

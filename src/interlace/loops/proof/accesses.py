@@ -157,7 +157,7 @@ class SharedMemory:
             what = f"{reads} may still read" if not (x.write and y.write) else f"{self._who(y)} may still write"
             return OverwriteHazard(
                 f"{name!r}: slot {slot} has bytes of {self._place(other)}; one is written while {what} the other; let "
-                "all threads meet in between"
+                "all threads synchronise in between"
             )
         if not x.write:
             if x.content is not None and y.content == self.numbers.latest(x.content):
@@ -173,10 +173,13 @@ class SharedMemory:
     def _barrier(self, cell: int, x: Access, other: int, y: Access) -> str:
         name = self._place(cell)
         if cell != other:
-            return f"{name} is used where {self._place(other)} may still use its bytes; let all threads meet in between"
+            return (
+                f"{name} is used where {self._place(other)} may still use its bytes; "
+                "let all threads synchronise in between"
+            )
         if x.write:
-            return f"{name} begins or ends while {self._who(y)} may still use it; let all threads meet before"
-        return f"{self._who(x)} uses {name}, which is not initialised there; let all threads meet in between"
+            return f"{name} begins or ends while {self._who(y)} may still use it; let all threads synchronise before"
+        return f"{self._who(x)} uses {name}, which is not initialised there; let all threads synchronise in between"
 
     def _unseen(self, cell: int, x: Access, other: int, y: Access) -> HazardError:
         name, slot = self.cells.name(cell)
@@ -187,7 +190,7 @@ class SharedMemory:
         wrote = "wrote" if cell == other else f"wrote as {self._place(other)}"
         return ProxyHazard(
             f"{name!r}: a bulk copy or a product takes slot {slot}, which {self._who(y)} {wrote}, without a proxy "
-            "fence in between; fence before the threads meet"
+            "fence in between; fence before the threads synchronise"
         )
 
     def _early(self, cell: int, x: Access) -> str:

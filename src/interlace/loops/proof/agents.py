@@ -25,7 +25,6 @@ from interlace.loops.ir.statements import (
     ArriveCopies,
     ArriveExpect,
     BarrierSlot,
-    Box,
     Copy,
     ElectOne,
     FenceBarrierInit,
@@ -34,9 +33,9 @@ from interlace.loops.ir.statements import (
     If,
     InitBarrier,
     Invalidate,
-    Kernel,
     Let,
     Load,
+    LoopKernel,
     LoopKind,
     Matmul,
     Memory,
@@ -50,6 +49,7 @@ from interlace.loops.ir.statements import (
     WaitParity,
 )
 from interlace.loops.ir.traverse import walk
+from interlace.loops.ir.values import Box
 from interlace.loops.meaning.steps import (
     At,
     Env,
@@ -74,8 +74,8 @@ from interlace.loops.proof.events import (
     Event,
     Fence,
     Init,
-    Meet,
     Read,
+    SyncThreads,
     Wait,
     Write,
 )
@@ -103,7 +103,7 @@ class Traces:
     loaders: tuple[int, ...]
 
 
-def trace(kernel: Kernel, cells: Cells, steps: Steps, env: Env) -> Traces:
+def trace(kernel: LoopKernel, cells: Cells, steps: Steps, env: Env) -> Traces:
     """What the agents of one block do; ``steps`` says what tiles should hold where they are read.
 
     Raises:
@@ -117,7 +117,7 @@ def trace(kernel: Kernel, cells: Cells, steps: Steps, env: Env) -> Traces:
 
 
 class _Tracer:
-    def __init__(self, kernel: Kernel, cells: Cells, steps: Steps) -> None:
+    def __init__(self, kernel: LoopKernel, cells: Cells, steps: Steps) -> None:
         self.kernel = kernel
         self.cells = cells
         self.steps = steps
@@ -150,7 +150,7 @@ class _Tracer:
                     role = self.out.loaders if stmt.kind is RoleKind.LOADER else self.out.consumers
                     self.run(stmt.body, dict(env), Scope(role, role), at)
                 case Sync():
-                    self._events(scope.here, Meet(scope.role))
+                    self._events(scope.here, SyncThreads(scope.role))
                 case _:
                     if is_done(stmt, env):
                         self._statement(stmt, env, scope, at)
@@ -164,7 +164,7 @@ class _Tracer:
                 raise PipelineError(f"over {MOST_EVENTS} events in a block; use smaller extents, or fewer stages")
         if self.lagging:
             self._events(scope.here, Await(PRODUCTS, 0))
-            self._warp_meets(scope)
+            self._sync_warp(scope)
             self._late(scope)
             self.lagging = ()
 
@@ -179,15 +179,15 @@ class _Tracer:
                 self.out.agents[i].late[arrive.barrier.name] = self._barrier(arrive.barrier, env)
         now = tuple(s for s in stmt.body if s not in late)
         if now:
-            self._warp_meets(scope)
+            self._sync_warp(scope)
             self.run(now, env, replace(scope, here=self._firsts(scope), per=Per.WARP), at)
 
     def _firsts(self, scope: Scope) -> tuple[int, ...]:
         return tuple(i for i in scope.here if self.out.agents[i].warps)
 
-    def _warp_meets(self, scope: Scope) -> None:
-        """The lanes of each warp meet; only the first warp is more than one agent."""
-        self._events(scope.here[:2], Meet(scope.role[:2]))
+    def _sync_warp(self, scope: Scope) -> None:
+        """The lanes of each warp synchronise; only the first warp is more than one agent."""
+        self._events(scope.here[:2], SyncThreads(scope.role[:2]))
 
     def _late(self, scope: Scope, name: str | None = None) -> None:
         """Releases that were put off, of one array of barriers or of all."""
@@ -229,7 +229,7 @@ class _Tracer:
                 self._work(stmt, env, scope, at)
         if isinstance(stmt, Matmul):
             self._events(scope.here, Await(PRODUCTS, 1 if self.lagging else 0))
-            self._warp_meets(scope)  # the instructions take whole warps
+            self._sync_warp(scope)  # the instructions take whole warps
 
     def _arrive(self, barrier: BarrierSlot, nbytes: int, env: Env, scope: Scope) -> None:
         cell = self._barrier(barrier, env)
@@ -271,10 +271,10 @@ class _Tracer:
                 agent.events += [Write(cell, self.executed, written, whole) for cell, whole in writes]
 
     def _store(self, stmt: Store, env: Env, scope: Scope, at: At) -> None:
-        """By TMA: what threads wrote is fenced, and they meet; one issues the copy, and waits for it unless put off."""
+        """By TMA: a fence of what threads wrote, a sync; one issues the copy, and waits for it unless put off."""
         if not filled_by_tma(self.kernel, stmt.src.tensor):
             self._events(scope.here, Fence(everything=True))
-            self._events(scope.here, Meet(scope.role))
+            self._events(scope.here, SyncThreads(scope.role))
         for i in scope.here:
             _, contents = self._instance(self.out.agents[i], stmt, at)
             if i == scope.role[0]:

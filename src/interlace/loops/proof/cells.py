@@ -13,7 +13,7 @@ from itertools import permutations, product
 
 from interlace.core.errors import UnknownHazard
 from interlace.loops.ir.smem import SharedLayout
-from interlace.loops.ir.statements import AllocBarrier, Kernel
+from interlace.loops.ir.statements import AllocBarrier, LoopKernel
 from interlace.loops.ir.traverse import walk
 
 
@@ -25,7 +25,7 @@ class Cells:
         first_barrier: the cells from here on are barriers.
     """
 
-    def __init__(self, kernel: Kernel, layout: SharedLayout) -> None:
+    def __init__(self, kernel: LoopKernel, layout: SharedLayout) -> None:
         arrays = {s.name for s in walk(kernel.body) if isinstance(s, AllocBarrier)}
         sizes = {t.name: t.tile_bytes for t in kernel.tensors if t.name not in arrays}
         tiles = [p for p in layout.placed if p.name in sizes]

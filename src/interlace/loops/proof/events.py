@@ -16,8 +16,8 @@ from interlace.loops.meaning.steps import Loads
 BULK, PRODUCTS = "bulk", "products"
 
 
-class Meet(NamedTuple):
-    """These agents meet."""
+class SyncThreads(NamedTuple):
+    """These agents synchronise."""
 
     scope: tuple[int, ...]
 
@@ -98,7 +98,7 @@ class Await(NamedTuple):
     pending: int
 
 
-Event = Meet | Init | End | Arrival | Wait | Fence | Read | Write | Begin | Commit | Await
+Event = SyncThreads | Init | End | Arrival | Wait | Fence | Read | Write | Begin | Commit | Await
 
 
 @dataclass

@@ -13,7 +13,7 @@ from itertools import product
 
 from interlace.loops.ir.index import Binary, Const, Index, IndexOp, Var, evaluate, names, never_negative
 from interlace.loops.ir.nest import block_loops, nest_of, sites
-from interlace.loops.ir.statements import Block, For, If, Kernel, Let, Load, LoopKind, Ring, Stmt
+from interlace.loops.ir.statements import Block, For, If, Let, Load, LoopKernel, LoopKind, Ring, Stmt
 from interlace.loops.ir.traverse import walk
 
 Sizes = dict[str, int]
@@ -31,7 +31,7 @@ class General:
         constants: what those extents are in truth, and so at most.
     """
 
-    kernel: Kernel
+    kernel: LoopKernel
     constants: Mapping[str, int]
 
     def lowest(self, symbol: str) -> int:
@@ -78,7 +78,7 @@ def longest(ring: Ring) -> int:
     return 2 * ring.stages + 1 + ring.prefetch
 
 
-def generalised(source: Kernel) -> General:
+def generalised(source: LoopKernel) -> General:
     """``source`` with a run-time extent for each loop of a constant one that is longer than its rings take to tell."""
     most = max(map(longest, source.rings), default=ITERATIONS)
     constants: dict[str, int] = {}
@@ -98,7 +98,7 @@ def generalised(source: Kernel) -> General:
     return General(replace(source, body=body, symbols=(*source.symbols, *constants)), constants)
 
 
-def deciding(kernel: Kernel) -> frozenset[str]:
+def deciding(kernel: LoopKernel) -> frozenset[str]:
     """The variables and extents that the loops and conditions of a kernel depend on."""
     found: set[str] = set()
     for stmt in walk(kernel.body):
@@ -141,7 +141,7 @@ def _never_positive(index: Index) -> bool:
     return isinstance(index, Const) and index.value < 1
 
 
-def some_blocks(kernel: Kernel, sizes: Mapping[str, int], decide: frozenset[str]) -> list[Sizes]:
+def some_blocks(kernel: LoopKernel, sizes: Mapping[str, int], decide: frozenset[str]) -> list[Sizes]:
     """Blocks at the ends and in the middle of every block loop on which what they do depends, else at the ends."""
     loops, _ = block_loops(kernel)
     blocks: dict[tuple[int, ...], None] = {}

@@ -28,7 +28,7 @@ from interlace.core.errors import (
 )
 from interlace.loops.ir.nest import block_loops, blocks
 from interlace.loops.ir.smem import SharedLayout, place
-from interlace.loops.ir.statements import AllocBarrier, InitBarrier, Invalidate, Kernel, Load, Stmt
+from interlace.loops.ir.statements import AllocBarrier, InitBarrier, Invalidate, Load, LoopKernel, Stmt
 from interlace.loops.ir.traverse import boxes, walk
 from interlace.loops.meaning.steps import Steps, follow
 from interlace.loops.proof.agents import Traces, trace
@@ -48,8 +48,8 @@ class Checked:
 
 
 def check_hazards(
-    source: Kernel,
-    kernel: Kernel,
+    source: LoopKernel,
+    kernel: LoopKernel,
     sizes: Mapping[str, int],
     of: Iterable[Mapping[str, int]] | None = None,
     layout: SharedLayout | None = None,
@@ -74,7 +74,7 @@ class Checker:
         HazardError: as ``check_hazards``, what can be seen without extents.
     """
 
-    def __init__(self, source: Kernel, kernel: Kernel, layout: SharedLayout | None = None) -> None:
+    def __init__(self, source: LoopKernel, kernel: LoopKernel, layout: SharedLayout | None = None) -> None:
         self.source = source
         self.kernel = kernel
         with self._of_this_kernel():
@@ -112,14 +112,14 @@ def _typed(event: tuple[object, ...]) -> tuple[object, ...]:
     return type(event), *event
 
 
-def _check_tensors(kernel: Kernel) -> None:
+def _check_tensors(kernel: LoopKernel) -> None:
     declared = {tensor.name for tensor in kernel.tensors}
     for box in (box for stmt in walk(kernel.body) for box in boxes(stmt)):
         if box.tensor not in declared:
             raise UnknownHazard(f"there is no tensor {box.tensor!r}; declare it, or name one that is there")
 
 
-def _check_barriers(kernel: Kernel) -> None:
+def _check_barriers(kernel: LoopKernel) -> None:
     """Each array of barriers is declared, begins and ends, and counts the bytes of one tile."""
     statements = tuple(walk(kernel.body))
     begun = {s.name for s in statements if isinstance(s, InitBarrier)}
@@ -140,7 +140,7 @@ def _check_barriers(kernel: Kernel) -> None:
                 )
 
 
-def _check_grid(source: Kernel, kernel: Kernel) -> None:
+def _check_grid(source: LoopKernel, kernel: LoopKernel) -> None:
     """There are as many blocks as the loops say."""
     grids = [[(loop.var, loop.start, loop.stop) for loop in block_loops(k)[0]] for k in (source, kernel)]
     if grids[0] != grids[1]:

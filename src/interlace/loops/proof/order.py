@@ -45,8 +45,8 @@ from interlace.loops.proof.events import (
     Event,
     Fence,
     Init,
-    Meet,
     Read,
+    SyncThreads,
     Wait,
     Write,
 )
@@ -127,8 +127,8 @@ class _Run:
 
     def _step(self, i: int, event: Event) -> bool:
         """Whether agent ``i`` could do its next event."""
-        if isinstance(event, Meet):
-            return self._meet(event)
+        if isinstance(event, SyncThreads):
+            return self._sync_threads(event)
         clock = self.clocks[i]
         clock[:FENCED, i] += 1
         if isinstance(event, Wait):
@@ -176,7 +176,7 @@ class _Run:
                 self.copies[i] = []
                 self._arrive(i, life, event.cell, event.arrivals, 0, releases=False)
 
-    def _meet(self, event: Meet) -> bool:
+    def _sync_threads(self, event: SyncThreads) -> bool:
         if any(self._next(j) != event for j in event.scope):
             return False
         clocks = [self.clocks[j] for j in event.scope]
@@ -343,7 +343,7 @@ class _Run:
 
     def _say(self, event: Event) -> str:
         match event:
-            case Meet():
+            case SyncThreads():
                 return "sync"
             case Wait():
                 return f"wait {self._name(event.cell)}, parity {event.parity}"

@@ -12,7 +12,7 @@ from functools import lru_cache
 
 from interlace.core.errors import PipelineError
 from interlace.loops.ir.smem import place
-from interlace.loops.ir.statements import Kernel, Stmt
+from interlace.loops.ir.statements import LoopKernel, Stmt
 from interlace.loops.ir.traverse import boxes
 from interlace.loops.proof.extents import small_extents
 from interlace.loops.proof.general import deciding, generalised, some_blocks, statements
@@ -30,7 +30,7 @@ class Proved:
 
 
 @lru_cache(maxsize=256)
-def prove(source: Kernel, *, warp_specialised: bool = False) -> Proved:
+def prove(source: LoopKernel, *, warp_specialised: bool = False) -> Proved:
     """Follow what ``circular.lower`` makes of ``source``.
 
     Raises:

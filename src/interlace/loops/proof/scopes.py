@@ -15,10 +15,10 @@ from dataclasses import fields, is_dataclass
 
 from interlace.core.errors import UnknownHazard
 from interlace.loops.ir.index import Index, names
-from interlace.loops.ir.statements import Block, For, Kernel, Let, Section, Stmt
+from interlace.loops.ir.statements import Block, For, Let, LoopKernel, Section, Stmt
 
 
-def check_scopes(kernel: Kernel) -> None:
+def check_scopes(kernel: LoopKernel) -> None:
     """Each name is known where it is used, and stands for nothing else there.
 
     Raises:

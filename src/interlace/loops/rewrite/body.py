@@ -23,16 +23,15 @@ from interlace.loops.ir.statements import (
     ArriveExpect,
     BarrierSlot,
     Block,
-    Box,
     Copy,
     FenceBarrierInit,
     FenceProxy,
     For,
     InitBarrier,
     Invalidate,
-    Kernel,
     Let,
     Load,
+    LoopKernel,
     Memory,
     Pointwise,
     Stmt,
@@ -40,6 +39,7 @@ from interlace.loops.ir.statements import (
     WaitParity,
 )
 from interlace.loops.ir.traverse import map_boxes, walk
+from interlace.loops.ir.values import Box
 from interlace.loops.rewrite.ring import Buffered
 
 
@@ -47,7 +47,7 @@ from interlace.loops.rewrite.ring import Buffered
 class Rings:
     """The circular buffers of a kernel by tensor name."""
 
-    kernel: Kernel
+    kernel: LoopKernel
     by_tensor: dict[str, Buffered]
 
     def directly_in(self, loop: For) -> tuple[Buffered, ...]:

@@ -1,8 +1,8 @@
 """The circular-buffer pass: a loop that loads a tile and uses it becomes a pipeline that loads ahead.
 
 Worked example, 4 stages, prefetch 3, a loop of 10 steps. The prologue issues steps 0, 1, 2. Main step ``i`` (0 to 6)
-issues ``i + 3``, waits for ``i``, runs the body, meets the other threads. The epilogue runs steps 7, 8, 9 without
-issuing. At step 5, load 8 goes to slot ``8 % 4 = 0``, which held step 4: all threads met after it, so it is free.
+issues ``i + 3``, waits for ``i``, runs the body; then all threads synchronise. The epilogue runs steps 7, 8, 9 without
+issuing. At step 5, load 8 goes to slot ``8 % 4 = 0``, which held step 4: a sync came after it, so it is free.
 
 A loop nest is carried through as a whole: there the main loop is the nest itself and the load is issued where its
 step is below their number, which drains at the end of the nest instead of at the end of each inner loop.
@@ -19,9 +19,9 @@ from interlace.loops.ir.statements import (
     Block,
     For,
     If,
-    Kernel,
     Let,
     Load,
+    LoopKernel,
     LoopKind,
     Ring,
     Section,
@@ -36,7 +36,7 @@ from interlace.loops.rewrite.specialise import specialise
 from interlace.loops.rules.check import check_kernel, check_ring, declared_names
 
 
-def circular_buffer(kernel: Kernel, tensor: str, stages: int, prefetch: int | None = None) -> Kernel:
+def circular_buffer(kernel: LoopKernel, tensor: str, stages: int, prefetch: int | None = None) -> LoopKernel:
     """Marks a shared tensor: a ring of ``stages`` slots, loaded ``prefetch`` steps ahead (default ``stages - 1``).
 
     ``lower`` does the rewrite, of all marked tensors at once. A warp-specialised block ignores the distance: there
@@ -55,7 +55,7 @@ def circular_buffer(kernel: Kernel, tensor: str, stages: int, prefetch: int | No
     return replace(kernel, rings=(*kernel.rings, ring))
 
 
-def lower(kernel: Kernel, *, warp_specialised: bool = False) -> Kernel:
+def lower(kernel: LoopKernel, *, warp_specialised: bool = False) -> LoopKernel:
     """The kernel with every asynchronous load made explicit: barriers, phases, elected threads.
 
     Marked tensors become pipelines, other loads into shared memory take the simple synchronous form.
@@ -82,12 +82,12 @@ def lower(kernel: Kernel, *, warp_specialised: bool = False) -> Kernel:
     return elect(rewritten)
 
 
-def _check_source(kernel: Kernel) -> None:
+def _check_source(kernel: LoopKernel) -> None:
     if any(isinstance(s, Section) for s in walk(kernel.body)) or kernel.loader_threads:
         raise PipelineError(f"kernel {kernel.name!r} is rewritten already; start from its source")
 
 
-def _check_new_names(source: Kernel, rewritten: Kernel) -> None:
+def _check_new_names(source: LoopKernel, rewritten: LoopKernel) -> None:
     """What the rewrite names itself must not be taken."""
     taken = set(declared_names(source))
     for stmt in walk(rewritten.body):
@@ -162,11 +162,11 @@ def _carried(rings: Rings, loop: For) -> tuple[Stmt, ...]:
 
 
 def _step(rings: Rings, loop: For) -> For:
-    """``loop`` where each ring loaded directly in it issues ahead, and its threads meet at the end of a step."""
+    """``loop`` where each ring loaded directly in it issues ahead, and its threads synchronise at the end of a step."""
     here = rings.directly_in(loop)
     issues = tuple(stmt for b in here for stmt in _issue_ahead(b))
-    meet = (Sync(),) if here else ()
-    return replace(loop, body=(*names_inside(here), *issues, *_body(rings, loop.body), *meet))
+    sync = (Sync(),) if here else ()
+    return replace(loop, body=(*names_inside(here), *issues, *_body(rings, loop.body), *sync))
 
 
 def _issue_ahead(b: Buffered) -> tuple[Stmt, ...]:

@@ -25,9 +25,9 @@ from interlace.loops.ir.statements import (
     FenceBarrierInit,
     InitBarrier,
     Invalidate,
-    Kernel,
     Let,
     Load,
+    LoopKernel,
     Per,
     Role,
     RoleKind,
@@ -37,7 +37,7 @@ from interlace.loops.ir.statements import (
 from interlace.loops.ir.traverse import walk
 
 
-def elect(kernel: Kernel) -> Kernel:
+def elect(kernel: LoopKernel) -> LoopKernel:
     """``kernel`` with its predicates."""
     counts = {s.name: s.count for s in walk(kernel.body) if isinstance(s, InitBarrier)}
     return replace(kernel, body=_elected(kernel.body, kernel.block_threads, counts, loader=False))

@@ -17,8 +17,8 @@ from interlace.loops.ir.statements import (
     Copy,
     ElectOne,
     For,
-    Kernel,
     Load,
+    LoopKernel,
     Matmul,
     Reduce,
     Stmt,
@@ -49,7 +49,7 @@ def hoisted(loop: For) -> tuple[Reduce, ...]:
     return tuple(found.values())
 
 
-def lagging_releases(kernel: Kernel, loop: For) -> tuple[str, ...]:
+def lagging_releases(kernel: LoopKernel, loop: For) -> tuple[str, ...]:
     """Barriers whose arrival may come a step late, so that two matrix products are in flight.
 
     A loop with one matmul, whose sums nothing else in it touches, and releases of rings of two stages or more that
@@ -71,13 +71,13 @@ def lagging_releases(kernel: Kernel, loop: For) -> tuple[str, ...]:
     return tuple(name for name in released if of[name] in operands)
 
 
-def filled_by_tma(kernel: Kernel, tile: str) -> bool:
+def filled_by_tma(kernel: LoopKernel, tile: str) -> bool:
     """Whether nothing but bulk copies writes a tile, so that a store of it by TMA needs no fence."""
     writers = (s for s in walk(kernel.body) if (box := written(s)) is not None and box.tensor == tile)
     return all(isinstance(s, Load) and s.by is Copy.TMA for s in writers)
 
 
-def deferred_stores(kernel: Kernel) -> frozenset[Store]:
+def deferred_stores(kernel: LoopKernel) -> frozenset[Store]:
     """The one store by TMA, if it empties a ring that only TMA fills, directly in the loop that loads ahead.
 
     The thread that stores issues the loads too, so it may wait there: before a load, for the stores out of its slot.
@@ -94,7 +94,7 @@ def deferred_stores(kernel: Kernel) -> frozenset[Store]:
     return frozenset(stores) if by_tma and ahead and with_load else frozenset()
 
 
-def pending_stores(kernel: Kernel, load: Load, store: Store) -> int | None:
+def pending_stores(kernel: LoopKernel, load: Load, store: Store) -> int | None:
     """Stores that need not have been read when ``load`` begins; None if it does not fill the ring that they empty.
 
     Worked example, 4 stages, prefetch 2: at step 6 the load is of step 8, into the slot of step 4. Steps 0 to 5 have

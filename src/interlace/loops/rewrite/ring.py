@@ -66,7 +66,7 @@ class Buffered:
 
         One arrival of each warp, its lanes having met, is enough to release a stage. Where threads fill the stage, each
         reader arrives for itself: race checkers of the CUDA tools follow a barrier from thread to thread, but no
-        warp's meeting.
+        warp's sync.
         """
         slots = self.ring.stages
         count = 1 if self.by_tma else loading_threads

@@ -22,8 +22,8 @@ from interlace.loops.ir.statements import (
     WARPGROUP,
     Block,
     For,
-    Kernel,
     Load,
+    LoopKernel,
     LoopKind,
     Role,
     RoleKind,
@@ -33,7 +33,7 @@ from interlace.loops.ir.statements import (
 from interlace.loops.rewrite.body import Rings, close_barriers, names_before, names_inside, open_barriers
 
 
-def specialise(kernel: Kernel, rings: Rings) -> Kernel:
+def specialise(kernel: LoopKernel, rings: Rings) -> LoopKernel:
     """``kernel`` with loader and consumers as roles.
 
     Raises:
@@ -53,7 +53,7 @@ def specialise(kernel: Kernel, rings: Rings) -> Kernel:
     )
 
 
-def _inside_blocks(kernel: Kernel, rings: Rings, body: tuple[Stmt, ...], groups: int) -> tuple[Stmt, ...]:
+def _inside_blocks(kernel: LoopKernel, rings: Rings, body: tuple[Stmt, ...], groups: int) -> tuple[Stmt, ...]:
     if len(body) == 1 and isinstance(body[0], For) and body[0].kind is LoopKind.BLOCK:
         return (replace(body[0], body=_inside_blocks(kernel, rings, body[0].body, groups)),)
     every = rings.within(body)

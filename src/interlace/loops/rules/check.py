@@ -13,11 +13,10 @@ from interlace.loops.ir.nest import Nest, Site, nest_of, sites
 from interlace.loops.ir.smem import BLOCK_BYTES, most_stages
 from interlace.loops.ir.statements import (
     WARP,
-    Box,
     Copy,
     For,
-    Kernel,
     Load,
+    LoopKernel,
     LoopKind,
     Matmul,
     Memory,
@@ -30,7 +29,7 @@ from interlace.loops.ir.statements import (
 )
 from interlace.loops.ir.text import print_index
 from interlace.loops.ir.traverse import boxes, indices, leaves, read, value_boxes, walk, written
-from interlace.loops.ir.values import Coord, Scalar, Value
+from interlace.loops.ir.values import Box, Coord, Scalar, Value
 from interlace.loops.rules.copies import check_load, check_store, check_strides
 from interlace.loops.rules.outputs import check_outputs
 from interlace.loops.rules.threads import check_thread_loop
@@ -41,7 +40,7 @@ SWIZZLE_BYTES = 128
 FP32_MOST = (2 - 2**-23) * 2.0**127
 
 
-def check_kernel(kernel: Kernel) -> None:
+def check_kernel(kernel: LoopKernel) -> None:
     """Checks a source kernel.
 
     Raises:
@@ -78,7 +77,7 @@ def check_kernel(kernel: Kernel) -> None:
             _check_in_place(kernel, stmt)
 
 
-def check_sizes(kernel: Kernel, sizes: Mapping[str, int]) -> None:
+def check_sizes(kernel: LoopKernel, sizes: Mapping[str, int]) -> None:
     """Checks run-time extents before a launch.
 
     Raises:
@@ -114,7 +113,7 @@ def check_sizes(kernel: Kernel, sizes: Mapping[str, int]) -> None:
                 check_strides(tensor, tuple(evaluate(n, sizes) for n in tensor.shape), stmt.by)
 
 
-def check_ring(kernel: Kernel, ring: Ring) -> Nest:
+def check_ring(kernel: LoopKernel, ring: Ring) -> Nest:
     """Checks one circular buffer and returns the nest that it is carried through.
 
     Raises:
@@ -174,7 +173,7 @@ def check_ring(kernel: Kernel, ring: Ring) -> Nest:
     return nest
 
 
-def _check_names(kernel: Kernel) -> None:
+def _check_names(kernel: LoopKernel) -> None:
     if kernel.threads < WARP or kernel.threads % WARP or kernel.threads > 1024:
         raise PipelineError(
             f"kernel {kernel.name!r} has {kernel.threads} threads; use a multiple of {WARP} up to 1024"
@@ -186,7 +185,7 @@ def _check_names(kernel: Kernel) -> None:
         seen.add(name)
 
 
-def declared_names(kernel: Kernel) -> list[str]:
+def declared_names(kernel: LoopKernel) -> list[str]:
     """Names of tensors, extents and loop variables, each of which stands for one thing in the whole kernel."""
     loops = [stmt.var for stmt in walk(kernel.body) if isinstance(stmt, For)]
     return [*(t.name for t in kernel.tensors), *kernel.symbols, *loops]
@@ -213,7 +212,7 @@ def _check_tensor(tensor: Tensor) -> None:
         )
 
 
-def _check_divided_by(kernel: Kernel, index: Index) -> None:
+def _check_divided_by(kernel: LoopKernel, index: Index) -> None:
     """What is made of run-time extents alone, ``check_sizes`` looks at."""
     for by in divided_by(index):
         if not always_positive(by) and (not names(by) or not names(by) <= set(kernel.symbols)):
@@ -223,7 +222,7 @@ def _check_divided_by(kernel: Kernel, index: Index) -> None:
             )
 
 
-def _check_scope(kernel: Kernel, site: Site) -> None:
+def _check_scope(kernel: LoopKernel, site: Site) -> None:
     known = {*kernel.symbols, *(a.var for a in site.around if isinstance(a, For))}
     for index in indices(site.stmt):
         unknown = sorted(names(index) - known)
@@ -247,7 +246,7 @@ def _check_scope(kernel: Kernel, site: Site) -> None:
             )
 
 
-def _body_around(kernel: Kernel, site: Site) -> tuple[Stmt, ...]:
+def _body_around(kernel: LoopKernel, site: Site) -> tuple[Stmt, ...]:
     if not site.around:
         return kernel.body
     outer = site.around[-1]
@@ -255,7 +254,7 @@ def _body_around(kernel: Kernel, site: Site) -> tuple[Stmt, ...]:
     return outer.body
 
 
-def _check_box(kernel: Kernel, box: Box) -> None:
+def _check_box(kernel: LoopKernel, box: Box) -> None:
     if box.tensor not in {t.name for t in kernel.tensors}:
         raise PipelineError(f"kernel {kernel.name!r} has no tensor {box.tensor!r}; declare it")
     tensor = kernel.tensor(box.tensor)
@@ -275,7 +274,7 @@ def _check_box(kernel: Kernel, box: Box) -> None:
             )
 
 
-def _check_value(kernel: Kernel, shape: tuple[int, ...], value: Value, target: Box) -> None:
+def _check_value(kernel: LoopKernel, shape: tuple[int, ...], value: Value, target: Box) -> None:
     if kernel.tensor(target.tensor).memory is Memory.GLOBAL and not kernel.tensor(target.tensor).written:
         raise PipelineError(f"{target.tensor!r} is assigned to but is an input; declare it as an output")
     for leaf in leaves(value):
@@ -295,7 +294,7 @@ def _check_value(kernel: Kernel, shape: tuple[int, ...], value: Value, target: B
             )
 
 
-def _check_in_place(kernel: Kernel, stmt: Pointwise) -> None:
+def _check_in_place(kernel: LoopKernel, stmt: Pointwise) -> None:
     """Each thread reads and writes its own elements; of a tile that it writes it may read these, or apart from them."""
     for box in value_boxes(stmt.value):
         mine = box == stmt.dst or box.tensor != stmt.dst.tensor
@@ -314,7 +313,7 @@ def _apart(a: Box, b: Box) -> bool:
     )
 
 
-def _check_reduce(kernel: Kernel, stmt: Reduce) -> None:
+def _check_reduce(kernel: LoopKernel, stmt: Reduce) -> None:
     target, rank = kernel.tensor(stmt.dst.tensor), len(stmt.shape)
     if min(stmt.shape, default=0) < 1:
         raise PipelineError(f"reduction to {target.name!r} over a tile of {stmt.shape}; give it positive extents")
@@ -335,7 +334,7 @@ def _check_reduce(kernel: Kernel, stmt: Reduce) -> None:
     _check_value(kernel, stmt.shape, stmt.value, stmt.dst)
 
 
-def _check_matmul(kernel: Kernel, stmt: Matmul) -> None:
+def _check_matmul(kernel: LoopKernel, stmt: Matmul) -> None:
     acc, a, b = (kernel.tensor(box.tensor) for box in (stmt.acc, stmt.a, stmt.b))
     memories = acc.memory, a.memory, b.memory
     if memories != (Memory.REGISTER, Memory.SHARED, Memory.SHARED) or acc.dtype != fp32:

@@ -12,7 +12,8 @@ from math import prod
 
 from interlace.core.errors import BoxError, PipelineError
 from interlace.loops.ir.index import Const, divisor
-from interlace.loops.ir.statements import Box, Copy, Kernel, Load, Memory, Store, Tensor
+from interlace.loops.ir.statements import Copy, Load, LoopKernel, Memory, Store, Tensor
+from interlace.loops.ir.values import Box
 
 #: Largest side of a TMA box, in elements, and largest number of dimensions.
 TMA_SIDE = 256
@@ -23,7 +24,7 @@ COPY_BYTES = 16
 TRANSACTION_BYTES = (1 << 20) - 1
 
 
-def check_load(kernel: Kernel, load: Load) -> None:
+def check_load(kernel: LoopKernel, load: Load) -> None:
     """Checks a load.
 
     Raises:
@@ -38,7 +39,7 @@ def check_load(kernel: Kernel, load: Load) -> None:
     _check_copy(kernel, load, load.src, load.dst)
 
 
-def check_store(kernel: Kernel, store: Store) -> None:
+def check_store(kernel: LoopKernel, store: Store) -> None:
     """Checks a store.
 
     Raises:
@@ -55,7 +56,7 @@ def check_store(kernel: Kernel, store: Store) -> None:
     _check_copy(kernel, store, store.dst, store.src)
 
 
-def _check_copy(kernel: Kernel, stmt: Load | Store, outside: Box, inside: Box) -> None:
+def _check_copy(kernel: LoopKernel, stmt: Load | Store, outside: Box, inside: Box) -> None:
     if _squeezed(outside.shape) != _squeezed(inside.shape):
         raise PipelineError(
             f"copy between {outside.tensor!r} and {inside.tensor!r}: boxes of {outside.shape} and {inside.shape} differ"

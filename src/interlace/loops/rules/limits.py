@@ -13,7 +13,7 @@ from interlace.core.errors import PipelineError
 from interlace.loops.ir.bounds import Bounds, Grid, at_blocks, bounds_of, reached
 from interlace.loops.ir.index import Binary, Const, Index
 from interlace.loops.ir.nest import block_loops
-from interlace.loops.ir.statements import For, Kernel
+from interlace.loops.ir.statements import For, LoopKernel
 from interlace.loops.ir.text import print_index
 from interlace.loops.ir.traverse import indices
 
@@ -21,7 +21,7 @@ from interlace.loops.ir.traverse import indices
 INDEX_LIMIT = 2**31 - 2**16
 
 
-def check_range(kernel: Kernel, sizes: Mapping[str, int]) -> None:
+def check_range(kernel: LoopKernel, sizes: Mapping[str, int]) -> None:
     """Checks that indices within a kernel have 32 bits, with room for tiles and steps past the ends.
 
     Raises:
@@ -36,7 +36,7 @@ def check_range(kernel: Kernel, sizes: Mapping[str, int]) -> None:
 
 
 @lru_cache(maxsize=1024)
-def _farthest(kernel: Kernel, sizes: tuple[tuple[str, int], ...]) -> tuple[int, Index]:
+def _farthest(kernel: LoopKernel, sizes: tuple[tuple[str, int], ...]) -> tuple[int, Index]:
     """The index of a source kernel, or part of one, that is farthest from 0, and how far."""
     loops, body = block_loops(kernel)
     grid, known = at_blocks(kernel, dict(sizes))

@@ -1,6 +1,6 @@
 """The rules of an output, a global tensor that a kernel writes: nothing reads it, and one place writes it.
 
-Threads never meet over global memory. What one has written there another may not see, and of two that write an
+Threads never synchronise over global memory. What one has written there another may not see, and of two that write an
 element either may be the last. Worked example over 128 threads, ``s`` of 256 elements, ``r`` of 64 x 1:
 
     k.store(y.at(0), s)     four neighbours to a thread: y[4] is written by thread 1
@@ -17,11 +17,11 @@ from collections.abc import Hashable
 
 from interlace.core.errors import PipelineError
 from interlace.loops.ir.nest import Site, sites
-from interlace.loops.ir.statements import For, Kernel, LoopKind
+from interlace.loops.ir.statements import For, LoopKernel, LoopKind
 from interlace.loops.ir.traverse import read, written
 
 
-def check_outputs(kernel: Kernel) -> None:
+def check_outputs(kernel: LoopKernel) -> None:
     """Checks what a source kernel does with its outputs.
 
     Raises:
@@ -32,7 +32,7 @@ def check_outputs(kernel: Kernel) -> None:
         for box in read(site.stmt):
             if kernel.tensor(box.tensor).written:
                 raise PipelineError(
-                    f"kernel {kernel.name!r} reads its output {box.tensor!r}, over which threads do not meet; "
+                    f"kernel {kernel.name!r} reads its output {box.tensor!r}, over which threads do not synchronise; "
                     "keep what it needs in a tile, or read an input"
                 )
         target = written(site.stmt)
@@ -41,7 +41,7 @@ def check_outputs(kernel: Kernel) -> None:
         if places.setdefault(target.tensor, _place(site)) != _place(site):
             raise PipelineError(
                 f"kernel {kernel.name!r} writes its output {target.tensor!r} in two places, between which threads do "
-                "not meet; write it by one statement, or in one loop over threads"
+                "not synchronise; write it by one statement, or in one loop over threads"
             )
 
 

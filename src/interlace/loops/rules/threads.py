@@ -7,8 +7,8 @@ then 9, element 6. Of eight iterations each, no two write the same element of ``
         k.store(y.at(t // 64, t % 64), s.at(t % 64, t // 64, shape=(1, 1)))
 
 Inside stand assignments, plain stores out of shared memory, serial and unrolled loops, and conditions. What the loop
-writes it does not read, so that no iteration sees another. The rewrite lets threads meet around a loop that writes
-shared memory; of an output ``check_outputs`` sees to it that no other place writes it.
+writes it does not read, so that no iteration sees another. The rewrite puts syncs around a loop that writes shared
+memory; of an output ``check_outputs`` sees to it that no other place writes it.
 
 A destination begins where the loop's variable says. That no two iterations then write the same element is the
 writer's promise: nothing here can tell, but the interpreter does.
@@ -18,11 +18,11 @@ from __future__ import annotations
 
 from interlace.core.errors import PipelineError
 from interlace.loops.ir.index import names
-from interlace.loops.ir.statements import Copy, For, If, Kernel, LoopKind, Memory, Pointwise, Stmt, Store
+from interlace.loops.ir.statements import Copy, For, If, LoopKernel, LoopKind, Memory, Pointwise, Stmt, Store
 from interlace.loops.ir.traverse import boxes, read, walk, written
 
 
-def check_thread_loop(kernel: Kernel, loop: For) -> None:
+def check_thread_loop(kernel: LoopKernel, loop: For) -> None:
     """Checks one loop over threads of a source kernel.
 
     Raises:
