@@ -17,6 +17,7 @@ from interlace.executors import EXECUTORS, Executor
 from interlace.executors.cuda_graph import CudaGraphExecutor
 from interlace.executors.footprint import check_footprint
 from interlace.executors.hopper import HopperExecutor
+from interlace.executors.one_launch import OneLaunchExecutor
 from interlace.executors.options import Options
 from interlace.executors.persistent import PersistentExecutor
 from interlace.executors.reference import ReferenceExecutor
@@ -107,6 +108,7 @@ __all__ = [
     "Mode",
     "Morton",
     "NoSync",
+    "OneLaunchExecutor",
     "Op",
     "OpAfterOp",
     "Options",

@@ -10,9 +10,9 @@ from interlace.core.devices import DEFAULT_GPU
 from interlace.loops.cuda.preamble import PREAMBLE
 
 
-def ptx_of(text: str) -> str:
+def ptx_of(text: str, preamble: str = PREAMBLE) -> str:
     """PTX of a text behind the preamble."""
-    program = _checked(nvrtc.nvrtcCreateProgram((PREAMBLE + text).encode(), b"kernel.cu", 0, [], []))
+    program = _checked(nvrtc.nvrtcCreateProgram((preamble + text).encode(), b"kernel.cu", 0, [], []))
     options = [f"--gpu-architecture={DEFAULT_GPU.architecture.replace('sm', 'compute')}".encode(), b"--std=c++17"]
     _checked(nvrtc.nvrtcCompileProgram(program, len(options), options))
     ptx = b" " * _checked(nvrtc.nvrtcGetPTXSize(program))

@@ -526,7 +526,7 @@ def test_a_name_without_its_number_shows_an_example(tmp_path: Path, value: str) 
     [
         (["ffn", *SMALL, "--policy", "batched-row:0"], "use a positive number"),
         (["ffn", *SMALL, "--tile", "16"], "'16' is no tile"),
-        (["ffn", *SMALL, "--tile", "17x64x64"], "powers of two"),
+        (["ffn", *SMALL, "--tile", "17x64x64"], "multiples of 8"),
         (["ffn", *SMALL, "--gated", "--activation", "relu"], "a gated FFN uses silu, not relu"),
         (["two-copies", "--device", "cpu", "--ffn", "8"], "No such option: --ffn"),
         (["two-matmuls", *SMALL, "--no-gated"], "No such option: --no-gated"),

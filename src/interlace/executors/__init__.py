@@ -9,6 +9,7 @@ from interlace.executors.base import Executor
 from interlace.executors.cuda_graph import CudaGraphExecutor
 from interlace.executors.device import DeviceExecutor
 from interlace.executors.hopper import HopperExecutor
+from interlace.executors.one_launch import OneLaunchExecutor
 from interlace.executors.persistent import PersistentStaticExecutor, PersistentTicketExecutor
 from interlace.executors.reference import RandomReferenceExecutor, ReferenceExecutor
 from interlace.executors.semaphore_streams import SemaphoreStreamsExecutor
@@ -27,6 +28,7 @@ EXECUTORS: tuple[type[Executor], ...] = (
     PersistentStaticExecutor,
     PersistentTicketExecutor,
     HopperExecutor,
+    OneLaunchExecutor,
 )
 #: Those that run a whole graph as one launch under ticket dispatch, the fastest first.
 ONE_LAUNCH: tuple[type[DeviceExecutor], ...] = (HopperExecutor, PersistentTicketExecutor)

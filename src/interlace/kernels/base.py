@@ -19,7 +19,16 @@ from interlace.core.errors import DTypeError, GraphError, ParamError, ShapeError
 from interlace.graph.access import Access, Span
 from interlace.graph.op import Op, Param, Reduction
 from interlace.graph.tensor import Tensor
-from interlace.kernels.bodies import PROVIDED, BodyKind, CudaBody, GluonBody, Params, Reference, TritonBody
+from interlace.kernels.bodies import (
+    PROVIDED,
+    BodyKind,
+    CudaBody,
+    GluonBody,
+    Params,
+    Reference,
+    TritonBody,
+    WalkBody,
+)
 from interlace.kernels.tuning import Tuning
 
 _WARPS = (1, 2, 4, 8, 16, 32)
@@ -36,6 +45,7 @@ class Kernel:
         triton: returns its Triton body; called only when a device executor needs it.
         gluon: its part in a warp-specialised launch.
         cuda: a body in CUDA C++, a launch of its own with a thread block per item.
+        walk: its part in the one launch of CUDA C++.
         dtypes: names of the dtypes that it takes; empty for any.
         make: (name, tensors by argument, params) -> the op, as the kernel's own function makes it. Whatever op of
             this kernel enters a graph must be the same; without it, params are not held against grid and access maps.
@@ -48,6 +58,7 @@ class Kernel:
     triton: Callable[[], TritonBody] | None = None
     gluon: GluonBody | None = None
     cuda: CudaBody | None = None
+    walk: WalkBody | None = None
     dtypes: tuple[str, ...] = ()
     make: Callable[[str, Mapping[str, Tensor], Params], Op] | None = None
     tiling: tuple[str, ...] = ()
@@ -56,7 +67,7 @@ class Kernel:
     @property
     def bodies(self) -> Mapping[BodyKind, object]:
         """Those that it has, by kind."""
-        bodies = (self.reference, self.triton, self.gluon, self.cuda)
+        bodies = (self.reference, self.triton, self.gluon, self.cuda, self.walk)
         return {kind: body for kind, body in zip(BodyKind, bodies, strict=True) if body is not None}
 
     def op(
@@ -182,6 +193,7 @@ def triton_body(op: Op) -> TritonBody:
     Raises:
         GraphError: its kernel has none.
         ParamError: the op lacks a param that is fixed at compile time.
+        ShapeError: a tile that the body does not take.
     """
     kernel = kernel_of(op)
     if kernel.triton is None:
@@ -196,6 +208,8 @@ def triton_body(op: Op) -> TritonBody:
             f"op {op.name!r} lacks params {missing}, which the body of kernel {op.kernel!r} takes at compile time; "
             "pass them in params="
         )
+    if body.check is not None:
+        body.check(op)
     return body
 
 
@@ -204,6 +218,14 @@ def gluon_body(op: Op) -> GluonBody:
     body = kernel_of(op).gluon
     if body is None:
         raise no_body(op, BodyKind.GLUON)
+    return body
+
+
+def walk_body(op: Op) -> WalkBody:
+    """The part of an op in the one launch. Raises GraphError if its kernel has none."""
+    body = kernel_of(op).walk
+    if body is None:
+        raise no_body(op, BodyKind.WALK)
     return body
 
 

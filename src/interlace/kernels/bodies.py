@@ -5,6 +5,7 @@
     TRITON       ``@triton.jit`` functions of one tile          a launch per op, and the persistent Triton launch
     GLUON        parts of a warp-specialised launch             the Hopper executor
     CUDA         a launch of CUDA C++ of its own                executors that launch each op on its own
+    WALK         parts of a persistent launch of CUDA C++       the one-launch executor
 
 A kernel without a reduction has one function per tile. A kernel with one has two halves, so that an executor can split
 its reduction: ``accumulate`` sums over a k-range, ``finish`` turns the sum into the output tile. Reference and Triton
@@ -24,7 +25,9 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from interlace.core.dtypes import DType
 from interlace.graph.op import Op, Param
+from interlace.kernels.abi import Struct
 
 Array = NDArray[np.float64]
 Regions = Mapping[str, Array]
@@ -45,6 +48,7 @@ class BodyKind(Enum):
     TRITON = "Triton"
     GLUON = "Gluon"
     CUDA = "CUDA C++"
+    WALK = "one-launch CUDA C++"
 
 
 @dataclass(frozen=True)
@@ -79,6 +83,7 @@ class TritonBody:
             it the kernel's reductions cannot be split.
         chunked: ``accumulate`` asks ``ready`` for each stretch of its k-range; without it all waits of an item
             stand at its start.
+        check: op -> raises ShapeError unless the body takes its tile; None if it takes any.
     """
 
     finish: Any
@@ -86,6 +91,7 @@ class TritonBody:
     prefetch: Any = None
     partial: Callable[[Op], int] | None = None
     chunked: bool = False
+    check: Callable[[Op], None] | None = None
 
 
 @dataclass(frozen=True)
@@ -153,6 +159,48 @@ class GluonBody:
     scratch_bytes: Callable[[Op], int]
     partial: Callable[[Op], int]
     code: Callable[[], GluonCode]
+
+
+@dataclass(frozen=True)
+class WalkTile:
+    """How the one launch computes the tiles of an op; ops with equal ones share their code.
+
+    Attributes:
+        type: the C++ type whose functions do it, an instance of the kernel's text.
+        functions: further texts that the type needs, each once in a launch.
+        independent_bytes, dependent_bytes: of shared memory that a stage of the ring takes, for operands that depend on
+            nothing (weights) and for those that earlier items produce.
+        scratch_bytes: of shared memory that each warpgroup takes for itself.
+        beyond_bytes: that may be read, whatever they hold, behind the last stage.
+        sums: float32 elements of one partial sum.
+    """
+
+    type: str
+    functions: tuple[str, ...]
+    independent_bytes: int
+    dependent_bytes: int
+    scratch_bytes: int
+    beyond_bytes: int
+    sums: int
+
+
+@dataclass(frozen=True)
+class WalkBody:
+    """The part of a kernel in the one launch (``launch/walk``), as CUDA C++.
+
+    Attributes:
+        text: defines what ``WalkTile.type`` is an instance of; it stands behind the walk.
+        operands: the struct that a launch carries for each op, called ``Operands``.
+        independent: names of the arguments that are loaded before any wait; no op of the graph may write them.
+        tile: op, most parts of a tile, warpgroups -> how its tiles are computed; raises ShapeError if they are not.
+        pack: op, tensors by argument, their dtype -> the bytes of ``operands``. It needs a CUDA driver.
+    """
+
+    text: str
+    operands: Struct
+    independent: tuple[str, ...]
+    tile: Callable[[Op, int, int], WalkTile]
+    pack: Callable[[Op, Mapping[str, Any], DType], bytes]
 
 
 class CudaLaunch(Protocol):

@@ -113,7 +113,15 @@ class LoadedKernel:
         what = f"{shared_bytes} bytes of shared memory for kernel {binary.name}"
         _checked(driver.cuFuncSetAttribute(self._function, limit, shared_bytes), what)
 
-    def launch(self, grid: tuple[int, int, int], threads: int, arguments: Sequence[Argument], stream: int) -> None:
+    def launch(
+        self,
+        grid: tuple[int, int, int],
+        threads: int,
+        arguments: Sequence[Argument],
+        stream: int,
+        *,
+        dependent: bool = False,
+    ) -> None:
         """Enqueue one launch.
 
         Args:
@@ -121,6 +129,7 @@ class LoadedKernel:
             threads: per block.
             arguments: of the kernel, in order; see the module.
             stream: handle of the CUDA stream.
+            dependent: it may start while the kernel before drains (programmatic dependent launch).
 
         Raises:
             DriverError: if the driver refuses the launch.
@@ -128,9 +137,16 @@ class LoadedKernel:
         values = [_parameter(argument) for argument in arguments]
         addresses = (ctypes.c_void_p * len(values))(*(ctypes.addressof(value) for value in values))
         driver = _driver()
-        answer = driver.cuLaunchKernel(
-            self._function, *grid, threads, 1, 1, self.shared_bytes, stream, ctypes.addressof(addresses), 0
-        )
+        config = driver.CUlaunchConfig()
+        config.gridDimX, config.gridDimY, config.gridDimZ = grid
+        config.blockDimX, config.blockDimY, config.blockDimZ = threads, 1, 1
+        config.sharedMemBytes, config.hStream = self.shared_bytes, stream
+        if dependent:
+            attribute = driver.CUlaunchAttribute()
+            attribute.id = driver.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
+            attribute.value.programmaticStreamSerializationAllowed = 1
+            config.attrs, config.numAttrs = [attribute], 1
+        answer = driver.cuLaunchKernelEx(config, self._function, ctypes.addressof(addresses), 0)
         _checked(answer, f"launching kernel {self.binary.name}, grid {grid}, {threads} threads")
 
 

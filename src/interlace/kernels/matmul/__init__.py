@@ -21,10 +21,12 @@ from interlace.graph.tensor import Tensor
 from interlace.kernels import gelu
 from interlace.kernels.base import Kernel, check_extents, require, same_dtype
 from interlace.kernels.bodies import Array, BodyKind, GluonBody, GluonCode, Params, Reference, Regions, TritonBody
+from interlace.kernels.matmul.cuda import WALK_BODY
 from interlace.kernels.matmul.gluon_tuning import GLUON
 from interlace.kernels.matmul.tile import TILING, MatmulTile
-from interlace.kernels.matmul.tilings import NAME, check_gluon, gluon_rows, gluon_scratch_bytes, partial
+from interlace.kernels.matmul.tilings import NAME, check_gluon, check_powers, gluon_rows, gluon_scratch_bytes, partial
 from interlace.kernels.matmul.triton_tuning import TRITON
+from interlace.kernels.matmul.walk_tuning import WALK
 
 __all__ = ["MATMUL", "Activation", "MatmulTile", "matmul"]
 
@@ -71,7 +73,7 @@ def _finish(acc: Array | None, regions: Regions, params: Params) -> Mapping[str,
 def _triton() -> TritonBody:
     from interlace.kernels.matmul.triton import matmul_accumulate, matmul_finish, matmul_prefetch
 
-    return TritonBody(matmul_finish, matmul_accumulate, matmul_prefetch, partial, chunked=True)
+    return TritonBody(matmul_finish, matmul_accumulate, matmul_prefetch, partial, chunked=True, check=check_powers)
 
 
 def _gluon() -> GluonCode:
@@ -96,10 +98,11 @@ MATMUL = Kernel(
     Reference(_finish, _accumulate),
     _triton,
     GluonBody(("weight", "gate"), check_gluon, gluon_rows, gluon_scratch_bytes, partial, _gluon),
+    walk=WALK_BODY,
     dtypes=("bf16", "fp16", "fp32"),
     make=_make,
     tiling=TILING,
-    tunings={BodyKind.TRITON: TRITON, BodyKind.GLUON: GLUON},
+    tunings={BodyKind.TRITON: TRITON, BodyKind.GLUON: GLUON, BodyKind.WALK: WALK},
 )
 
 

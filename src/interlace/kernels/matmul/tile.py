@@ -16,7 +16,8 @@ class MatmulTile:
     """Tile shape and how the loop over K is pipelined.
 
     Attributes:
-        m, n, k: extents of the tile and of one chunk of the reduction; powers of two, at least 16.
+        m, n, k: extents of the tile and of one chunk of the reduction; multiples of 8. Triton and Gluon bodies take
+            powers of two from 16 on.
         stages: depth of the software pipeline, 1 to 64.
         num_warps: warps per thread block.
         swap: multiply the transpose, with the weights as the tensor core's 64-row operand and the tokens as
@@ -36,8 +37,8 @@ class MatmulTile:
         what = f"matmul tile {self.m} x {self.n} x {self.k}"
         for extent in (self.m, self.n, self.k):
             require(
-                type(extent) is int and extent >= 16 and extent & (extent - 1) == 0,
-                f"{what}: extents must be powers of two of at least 16",
+                type(extent) is int and extent >= 8 and extent % 8 == 0,
+                f"{what}: extents must be multiples of 8",
             )
         for block in ((self.m, self.n), (self.m, self.k), (self.n, self.k)):
             check_block(what, *block)

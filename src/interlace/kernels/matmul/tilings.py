@@ -53,8 +53,19 @@ def triton_smem_bytes(op: Op, itemsize: int) -> int:
     return stages * k * (bm + sums(op) * bn) * itemsize
 
 
+def check_powers(op: Op) -> None:
+    """Raise ShapeError unless the extents of the op's tile are powers of two from 16 on, as blocks of Triton are."""
+    extents = [int(op.param(name)) for name in ("BM", "BN", "BK")]
+    require(
+        all(extent >= 16 and extent & (extent - 1) == 0 for extent in extents),
+        f"op {op.name!r}: tile of {' x '.join(map(str, extents))}: Triton's extents must be powers of two of at least "
+        "16; use such a tile, or the one_launch executor",
+    )
+
+
 def check_triton(graph: Graph, op: Op, device: DeviceSpec) -> None:
     """Raise ShapeError unless the op's stages fit shared memory and its sums the registers."""
+    check_powers(op)
     bm, bn, k, stages = (int(op.param(name)) for name in ("BM", "BN", "BK", "STAGES"))
     tile = f"op {op.name!r}: tile of {bm} x {bn} x {k}"
     nbytes = triton_smem_bytes(op, graph.tensor(op.writes[0].tensor).dtype.itemsize)
@@ -88,6 +99,7 @@ def gluon_scratch_bytes(op: Op) -> int:
 
 def check_gluon(op: Op, warpgroups: int) -> None:
     """Raise ShapeError unless the op's tile suits so many warpgroups, their registers and bulk loads."""
+    check_powers(op)
     bm, bn, k = (int(op.param(name)) for name in ("BM", "BN", "BK"))
     tall, wide = _operand_rows(op)
     tile = f"op {op.name!r}: tile of {bm} tokens x {bn} weight rows x {k}"

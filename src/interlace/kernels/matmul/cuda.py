@@ -1,0 +1,378 @@
+"""The CUDA C++ body of matmul for the one launch.
+
+A tile is BM tokens by BN weight rows. The tensor core multiplies 64 rows of one operand by up to 256 of the other, any
+multiple of 8: rows are tokens, or, transposed (``SWAP``), weights, which keeps the 64-row operand full where there are
+few tokens. Consumer warpgroups share the rows. Operands lie in a slot as panels of 64 elements of k (128 bytes: one
+swizzled line); the panels of the gate come first, then those of the other weights. Bulk loads fill what lies beyond a
+tensor's edges with zeros and stores are masked, so any M will do, and any N and K that are multiples of 8.
+
+The parts of a split tile come together in the workspace: the last to arrive adds them in the order of their parts, so
+the result does not depend on who was last.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from interlace.core.dtypes import DType
+from interlace.graph.op import Op
+from interlace.kernels import gelu
+from interlace.kernels.abi import TENSOR_MAP, Struct
+from interlace.kernels.base import require
+from interlace.kernels.bodies import PANEL, WalkBody, WalkTile
+from interlace.kernels.matmul.tilings import partial, sums, tensor_of
+
+_ACTIVATIONS = {"none": 0, "relu": 1, "gelu-tanh": 2, "silu": 3}
+_ROW_BYTES = 2 * PANEL
+_PITCH_BYTES = _ROW_BYTES + 16
+_TALL, _WIDEST, _STEP = 64, 256, 8
+#: Registers of one thread for sums: a block of one consumer warpgroup has 255 a thread, with two each gets 232.
+_SUMS = {1: 128, 2: 128}
+_TOGETHER = 4  # parts of a tile whose sums are loaded at once
+
+#: What a launch carries for each op.
+OPERANDS = Struct(
+    "Operands",
+    (
+        *((name, TENSOR_MAP) for name in ("x", "weight", "gate")),
+        *((name, f"{const}ELEMENT*") for name, const in (("bias", "const "), ("residual", "const "), ("out", ""))),
+        ("m", "int"),
+        ("n", "int"),
+    ),
+)
+
+MATMUL = f"""
+constexpr float GELU_SCALE = {gelu.SCALE!r}f, GELU_CUBIC = {gelu.CUBIC!r}f;
+""" + r"""
+template <int N> struct Product;
+// The low word of the descriptor of an operand (``matrix_descriptor``); an address of 16 bytes more is 1 more.
+DEVICE unsigned operand(unsigned address) { return uniform((address & 0x3ffff) >> 4 | 1u << 16); }
+DEVICE unsigned long long descriptor(unsigned low) { return (unsigned long long)(64u | 1u << 30) << 32 | low; }
+DEVICE float as_float(unsigned short bits) {
+  float value;
+  asm("cvt.f32." ELEMENT_PTX " %0, %1;" : "=f"(value) : "h"(bits));
+  return value;
+}
+DEVICE unsigned as_pair(float low, float high) {
+  unsigned pair;
+  asm("cvt.rn." ELEMENT_PTX "x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));
+  return pair;
+}
+DEVICE float sigmoid(float value) { return __fdividef(1.0f, 1.0f + __expf(-value)); }
+DEVICE void store_shared_16(unsigned at, unsigned value) {
+  asm volatile("st.shared.b16 [%0], %1;" ::"r"(at), "h"((unsigned short)value) : "memory");
+}
+DEVICE void store_shared_32(unsigned at, unsigned value) {
+  asm volatile("st.shared.b32 [%0], %1;" ::"r"(at), "r"(value) : "memory");
+}
+
+// Bytes from one row to the next of what an epilogue turns round: 64 elements, and 16 bytes against bank conflicts.
+constexpr int PITCH = 64 * 2 + 16;
+// Of a thread, for sums and for the parts that are added to them, 16 bytes a load.
+constexpr int SUM_REGISTERS = 144;
+
+template <int BM_, int BN_, int BK_, int ROWS_, int GATES_, bool TRANSPOSED_, int ACTIVATION_, bool BIAS, bool RESIDUAL,
+          int TOGETHER>
+struct Matmul {
+  static constexpr int BM = BM_, BN = BN_, BK = BK_, GATES = GATES_, ACTIVATION = ACTIVATION_;
+  // Rows of tokens that are loaded. With fewer than a tile has, products take what lies behind them for further tokens,
+  // whatever it is: a row of sums depends on no other.
+  static constexpr int ROWS = ROWS_;
+  static constexpr bool TRANSPOSED = TRANSPOSED_;
+  static constexpr int PANELS = BK / 64;
+  // Stages of independent loads under way: what saturates memory.
+  static constexpr int IN_FLIGHT = (IN_FLIGHT_BYTES + GATES * BN * BK * 2 - 1) / (GATES * BN * BK * 2);
+  static constexpr int TALL = TRANSPOSED ? BN : BM, WIDTH = TRANSPOSED ? BM : BN;
+  static constexpr int BLOCKS = TALL / WARPGROUPS / 64;     // of 64 rows, in a warpgroup
+  static constexpr int SUMS = WIDTH / 2;                // registers of a block of rows
+  static constexpr int COUNT = GATES * BLOCKS * SUMS;   // registers of all sums
+
+  DEVICE static void load_independent(const Launch& launch, const Item& item, Stage& stage, int& n, Tickets& tickets) {
+    const Operands& op = launch.operands[uniform(item.op)];
+    const int row = uniform(item.j * BN);
+#pragma unroll 1
+    for (int k = item.k_lo; k < item.k_hi; k += BK) {
+      tickets.look(launch);
+      open_independent(launch, stage, n, IN_FLIGHT, GATES * PANELS * BN * 128);
+      const unsigned slot = uniform(independent_slot(stage.slot)), full = uniform(independent_full(stage.slot));
+      const int column = uniform(k);
+      if (first_lane()) {
+#pragma unroll
+        for (int p = 0; p < PANELS; ++p) {
+          if (GATES == 2) tma_load_2d(slot + p * BN * 128, op.gate, column + p * 64, row, full);
+          tma_load_2d(slot + ((GATES - 1) * PANELS + p) * BN * 128, op.weight, column + p * 64, row, full);
+        }
+      }
+      stage.advance();
+      ++n;
+    }
+  }
+  DEVICE static void load_dependent(const Launch& launch, const Item& item, int k_lo, int k_hi, Stage& stage) {
+    const Operands& op = launch.operands[uniform(item.op)];
+    const int row = uniform(item.i * BM);
+#pragma unroll 1
+    for (int k = k_lo; k < k_hi; k += BK) {
+      open_dependent(launch, stage, PANELS * ROWS * 128);
+      const unsigned slot = uniform(dependent_slot(stage.slot)), full = uniform(dependent_full(stage.slot));
+      const int column = uniform(k);
+      if (first_lane())
+#pragma unroll
+        for (int p = 0; p < PANELS; ++p) tma_load_2d(slot + p * ROWS * 128, op.x, column + p * 64, row, full);
+      stage.advance();
+    }
+  }
+
+  DEVICE static void compute(const Launch& launch, const Item& item, Stage& stage) {
+    float sums[GATES][BLOCKS][SUMS];
+#pragma unroll
+    for (int g = 0; g < GATES; ++g)
+#pragma unroll
+      for (int b = 0; b < BLOCKS; ++b)
+#pragma unroll
+        for (int i = 0; i < SUMS; ++i) sums[g][b][i] = 0.0f;
+    const int own = uniform(warpgroup());
+    int before = -1;
+#pragma unroll 1
+    for (int k = item.k_lo; k < item.k_hi; k += BK) {
+      await_stage(launch, stage);
+      const unsigned weights = operand(independent_slot(stage.slot)), tokens = operand(dependent_slot(stage.slot));
+      wgmma_fence();
+#pragma unroll
+      for (int p = 0; p < PANELS; ++p)
+#pragma unroll
+        for (int g = 0; g < GATES; ++g) {
+          const unsigned weight = weights + (g * PANELS + p) * BN * 8, token = tokens + p * ROWS * 8;
+          const unsigned tall = (TRANSPOSED ? weight : token) + own * BLOCKS * 64 * 8;
+          const unsigned wide = TRANSPOSED ? token : weight;
+#pragma unroll
+          for (int b = 0; b < BLOCKS; ++b)
+#pragma unroll
+            for (int i = 0; i < 4; ++i)
+              Product<WIDTH>::add(sums[g][b], descriptor(tall + b * 64 * 8 + i * 2), descriptor(wide + i * 2));
+        }
+      wgmma_commit();
+      // The products of a stage stay under way while those of the next are issued; then its slots are handed back.
+      wgmma_wait<1>();
+      if (before >= 0) release(before);
+      before = stage.slot;
+      stage.advance();
+    }
+    wgmma_wait<0>();
+    release(before);
+#pragma unroll
+    for (int g = 0; g < GATES; ++g)
+#pragma unroll
+      for (int b = 0; b < BLOCKS; ++b) settle(sums[g][b]);
+    if (TOGETHER > 1 && item.parts > 1 && !come_together(launch, item, sums)) return;
+    finish(launch, item, sums);
+    post(launch, item);
+  }
+
+  // The parts of a split tile come together; true in the last to arrive, whose sums are then those of all.
+  DEVICE static bool come_together(const Launch& launch, const Item& item, float (&sums)[GATES][BLOCKS][SUMS]) {
+    const int thread = threadIdx.x % 128;
+    float4* const first = reinterpret_cast<float4*>(launch.workspace + (long long)item.slot * launch.slot_floats +
+                                                    warpgroup() * COUNT * 128) + thread;
+    const long long part_stride = launch.slot_floats / 4;
+    float (*const flat)[4] = reinterpret_cast<float (*)[4]>(&sums[0][0][0]);
+    float4* const mine = first + item.part * part_stride;
+#pragma unroll
+    for (int i = 0; i < COUNT / 4; ++i)
+      __stcg(mine + i * 128, make_float4(flat[i][0], flat[i][1], flat[i][2], flat[i][3]));
+    synchronise();
+    const unsigned answer = answer_of(warpgroup());
+    if (thread == 0) {
+      const unsigned long long before = add_acquire_release(launch.arrivals + item.split * WARPGROUPS + warpgroup());
+      // Of as many arrivals as run times parts: runs wrap at 2^32, and so does their product.
+      store_shared_32(answer, (unsigned)before - item.run * (unsigned)item.parts == item.parts - 1);
+    }
+    synchronise();
+    unsigned last;
+    asm volatile("ld.shared.b32 %0, [%1];" : "=r"(last) : "r"(answer) : "memory");
+    if (!last) return false;
+    // Loads of some parts of a piece are under way before the first addition. Its own part it reads back like the
+    // others: kept beside the sums it would not fit the registers.
+    constexpr int LOADS = (SUM_REGISTERS - COUNT) / 4, PIECE = LOADS > TOGETHER ? LOADS / TOGETHER : 1;
+#pragma unroll
+    for (int i = 0; i < COUNT / 4; i += PIECE) {
+#pragma unroll
+      for (int j = 0; j < PIECE && i + j < COUNT / 4; ++j)
+#pragma unroll
+        for (int e = 0; e < 4; ++e) flat[i + j][e] = 0.0f;
+#pragma unroll 1
+      for (int p = 0; p < item.parts; p += TOGETHER) {
+        const float4* const from = first + p * part_stride + i * 128;
+        float4 values[TOGETHER][PIECE];
+#pragma unroll
+        for (int t = 0; t < TOGETHER; ++t)
+#pragma unroll
+          for (int j = 0; j < PIECE && i + j < COUNT / 4; ++j)
+            values[t][j] = p + t < item.parts ? __ldcg(from + t * part_stride + j * 128) : make_float4(0, 0, 0, 0);
+#pragma unroll
+        for (int t = 0; t < TOGETHER; ++t)
+#pragma unroll
+          for (int j = 0; j < PIECE && i + j < COUNT / 4; ++j) {
+            flat[i + j][0] += values[t][j].x;
+            flat[i + j][1] += values[t][j].y;
+            flat[i + j][2] += values[t][j].z;
+            flat[i + j][3] += values[t][j].w;
+          }
+      }
+    }
+    return true;
+  }
+
+  // Bias, activation, gate and residual of one element.
+  DEVICE static float value_of(const Operands& op, float up, float gate, int token, int feature) {
+    float value = up;
+    if (BIAS && feature < op.n) value += as_float(__ldg(op.bias + feature));
+    if (GATES == 2) value *= gate * sigmoid(gate);
+    if (ACTIVATION == 1) value = fmaxf(value, 0.0f);
+    // 0.5 * (1 + tanh(y)) = sigmoid(2 y), which saturates without overflow.
+    if (ACTIVATION == 2) value *= sigmoid(2 * GELU_SCALE * (value + GELU_CUBIC * value * value * value));
+    if (ACTIVATION == 3) value *= sigmoid(value);
+    if (RESIDUAL && token < op.m && feature < op.n)
+      value += as_float(__ldcg(op.residual + (long long)token * op.n + feature));
+    return value;
+  }
+
+  // A scratch of shared memory turns 64 features of up to 64 tokens at a time into rows of 16-byte pieces.
+  DEVICE static void finish(const Launch& launch, const Item& item, const float (&sums)[GATES][BLOCKS][SUMS]) {
+    const Operands& op = launch.operands[item.op];
+    const int thread = threadIdx.x % 128, row = thread / 32 * 16 + thread % 32 / 4, column = thread % 4 * 2;
+    const unsigned scratch = scratch_of(warpgroup());
+    const int first_tall = (TRANSPOSED ? item.j * BN : item.i * BM) + warpgroup() * BLOCKS * 64;
+    const int first_wide = TRANSPOSED ? item.i * BM : item.j * BN;
+    constexpr int CHUNK = WIDTH < 64 ? WIDTH : 64;
+#pragma unroll
+    for (int b = 0; b < BLOCKS; ++b)
+#pragma unroll
+      for (int c = 0; c < WIDTH; c += CHUNK) {
+        constexpr int LAST = WIDTH % CHUNK ? WIDTH % CHUNK : CHUNK;
+        const int wide = c + CHUNK <= WIDTH ? CHUNK : LAST;
+#pragma unroll
+        for (int j = 0; j < wide / 8; ++j)
+#pragma unroll
+          for (int h = 0; h < 2; ++h) {
+            const int at = (c / 8 + j) * 4 + h * 2;
+            const int tall_at = row + h * 8, wide_at = j * 8 + column;
+            const int tall = first_tall + b * 64 + tall_at, across = first_wide + c + wide_at;
+            const float* const gate = GATES == 2 ? &sums[0][b][at] : &sums[GATES - 1][b][at];
+            const float* const up = &sums[GATES - 1][b][at];
+            if (TRANSPOSED) {
+              const unsigned pair = as_pair(value_of(op, up[0], gate[0], across, tall),
+                                            value_of(op, up[1], gate[1], across + 1, tall));
+              store_shared_16(scratch + wide_at * PITCH + tall_at * 2, pair & 0xffff);
+              store_shared_16(scratch + (wide_at + 1) * PITCH + tall_at * 2, pair >> 16);
+            } else {
+              store_shared_32(scratch + tall_at * PITCH + wide_at * 2,
+                              as_pair(value_of(op, up[0], gate[0], tall, across),
+                                      value_of(op, up[1], gate[1], tall, across + 1)));
+            }
+          }
+        synchronise();
+        const int tokens = TRANSPOSED ? wide : 64, pieces = (TRANSPOSED ? 64 : wide) / 8;
+        const int first_token = TRANSPOSED ? first_wide + c : first_tall + b * 64;
+        const int first_feature = TRANSPOSED ? first_tall + b * 64 : first_wide + c;
+        for (int piece = thread; piece < tokens * pieces; piece += 128) {
+          const int token = first_token + piece / pieces, feature = first_feature + piece % pieces * 8;
+          if (token < op.m && feature < op.n)
+            *reinterpret_cast<int4*>(op.out + (long long)token * op.n + feature) =
+                load_shared_128(scratch + piece / pieces * PITCH + piece % pieces * 16);
+        }
+        if (b + 1 < BLOCKS || c + CHUNK < WIDTH) synchronise();
+      }
+  }
+};
+"""
+
+
+def tile(op: Op, parts: int, warpgroups: int) -> WalkTile:
+    """How the tiles of a matmul are computed, the most split of which have ``parts`` parts.
+
+    Raises:
+        ShapeError: its tile suits no warpgroups, registers or bulk loads.
+    """
+    bm, bn, k = (int(op.param(name)) for name in ("BM", "BN", "BK"))
+    gates, transposed = sums(op), bool(op.param("SWAP"))
+    tall, wide = (bn, bm) if transposed else (bm, bn)
+    what = f"op {op.name!r}: tile of {bm} tokens x {bn} weight rows x {k}"
+    require(k % PANEL == 0, f"{what}: a stage is a multiple of {PANEL} deep; use k = {PANEL} or more")
+    require(max(bm, bn) <= _WIDEST, f"{what}: a bulk load brings at most {_WIDEST} rows; use a smaller tile")
+    require(
+        tall % (_TALL * warpgroups) == 0,
+        f"{what}: {warpgroups} warpgroups multiply {_TALL} rows each at a time, and the tile has {tall}; use a taller "
+        "one, fewer warps, or swap",
+    )
+    registers = partial(op) // (128 * warpgroups)
+    require(
+        registers <= _SUMS[warpgroups],
+        f"{what}: sums of {registers} registers a thread, and at most {_SUMS[warpgroups]} fit; use a smaller tile or "
+        "more warps",
+    )
+    rows = loaded_rows(op)
+    activation = _ACTIVATIONS["none" if gates == 2 else str(op.param("ACTIVATION"))]
+    given = [int(tensor_of(op, name) is not None) for name in ("bias", "residual")]
+    numbers = [bm, bn, k, rows, gates, int(transposed), activation, *given, min(parts, _TOGETHER)]
+    return WalkTile(
+        f"Matmul<{', '.join(map(str, numbers))}>",
+        (product(wide),),
+        independent_bytes=gates * bn * k * 2,
+        dependent_bytes=rows * k * 2,
+        scratch_bytes=min(wide, _TALL) * _PITCH_BYTES if transposed else _TALL * _PITCH_BYTES,
+        beyond_bytes=(bm - rows) * _ROW_BYTES,
+        sums=partial(op),
+    )
+
+
+def loaded_rows(op: Op) -> int:
+    """Rows of tokens of a tile that are loaded: as many as there are, in steps of 8, if that is fewer.
+
+    Where tokens are the columns of products all are, for the step from one panel to the next is the tile's.
+    """
+    bm = int(op.param("BM"))
+    return bm if op.param("SWAP") else min(bm, -(-int(op.param("M")) // _STEP) * _STEP)
+
+
+def pack(op: Op, tensors: Mapping[str, Any], dtype: DType) -> bytes:
+    """The operands of an op, given its tensors on the device by argument, all of one dtype."""
+    from interlace.kernels.cuda.launcher import tensor_map
+
+    def encoded(name: str, rows: int) -> Any:
+        if name not in tensors:
+            return TENSOR_MAP.ctype()
+        value = tensors[name]
+        shape, strides = tuple(value.shape), tuple(value.stride())
+        made = tensor_map(value.data_ptr(), shape, strides, (rows, PANEL), dtype, swizzled=True)
+        return TENSOR_MAP.ctype.from_buffer_copy(made.words)
+
+    bn = int(op.param("BN"))
+    return OPERANDS.pack(
+        x=encoded("x", loaded_rows(op)),
+        weight=encoded("weight", bn),
+        gate=encoded("gate", bn),
+        **{name: tensors.get(name) for name in ("bias", "residual", "out")},
+        m=int(op.param("M")),
+        n=int(op.param("N")),
+    )
+
+
+def product(width: int) -> str:
+    """``Product<width>``: sums += A (64 x 16) * B (16 x width), both contiguous along k; float32 sums."""
+    count = width // 2
+    registers = ", ".join(f"%{i}" for i in range(count))
+    operands = ", ".join(f'"+f"(sums[{i}])' for i in range(count))
+    mma = f"wgmma.mma_async.sync.aligned.m64n{width}k16.f32"
+    return (
+        f"template <> struct Product<{width}> {{\n"
+        f"  DEVICE static void add(float (&sums)[{count}], unsigned long long a, unsigned long long b) {{\n"
+        f'    asm volatile("{mma}." ELEMENT_PTX "." ELEMENT_PTX " {{{registers}}}, '
+        f'%{count}, %{count + 1}, 1, 1, 1, 0, 0;"\n'
+        f'                 : {operands} : "l"(a), "l"(b));\n'
+        "  }\n"
+        "};\n"
+    )
+
+
+WALK_BODY = WalkBody(MATMUL, OPERANDS, ("weight", "gate"), tile, pack)

@@ -1,0 +1,274 @@
+"""The walk as CUDA C++: who draws items, who loads, who waits, who computes, and how they hand over.
+
+    warps                    role
+    first 4 * WARPGROUPS     consumers: warpgroups that multiply, each its part of a tile's rows, and its epilogue
+    then one                 independent loads: draws items; loads what depends on nothing, as far ahead as the ring
+                             is deep, across items, ops and launches
+    then one                 dependent loads: waits on semaphores; loads what earlier items produced
+    then two                 none: registers are dealt to warpgroups
+
+Shared memory is a ring of STAGES stages. A stage has a slot for independent and a slot for dependent operands, and
+every op cuts the same bytes as it likes. Three barriers a stage: each loader's bytes complete ``full`` of its slot,
+every consumer warp that has read the stage arrives on ``empty``. Stage ``n`` of the walk lies in slot ``n mod STAGES``,
+and all roles count the same stages for the same items, whatever the sequence of items is. So nothing is ever reset.
+
+The loader that draws tells the others by a mailbox of TICKETS messages (the item's row of the table, the run).
+
+Progress under tickets: an item waits only on smaller tickets, a block takes its items in order, and every ticket drawn
+is held by a running block; so the holder of the smallest unfinished ticket never waits, for any number of blocks.
+Static lists need all blocks resident, which the executor checks.
+
+Under dependent launch the blocks of the next launch start when every block of this one has drawn its last ticket.
+Independent loads then precede ``griddepcontrol.wait``, everything else follows it: what they read must not be written
+by the launch before.
+
+A wait on a semaphore that takes longer than ``timeout_ns`` records itself and falls through, as do all waits after it;
+one on a barrier of the block, which can last no longer than those, traps after twice that and a second.
+"""
+
+from __future__ import annotations
+
+WALK = r"""
+struct Item : ItemRow {
+  unsigned run;
+};
+constexpr int QUADS = sizeof(ItemRow) / 16, MESSAGE_BYTES = sizeof(ItemRow) + 16;
+// Where a role is in the ring.
+struct Stage {
+  int slot;
+  unsigned phase;
+  DEVICE void advance() {
+    if (++slot == STAGES) slot = 0, phase ^= 1;
+  }
+};
+
+DEVICE unsigned independent_slot(int slot) { return SHARED_BASE + slot * INDEPENDENT_BYTES; }
+DEVICE unsigned dependent_slot(int slot) { return SHARED_BASE + STAGES * INDEPENDENT_BYTES + slot * DEPENDENT_BYTES; }
+DEVICE unsigned scratch_of(int group) {
+  return SHARED_BASE + STAGES * (INDEPENDENT_BYTES + DEPENDENT_BYTES) + group * SCRATCH_BYTES;
+}
+DEVICE unsigned messages() {
+  return SHARED_BASE + STAGES * (INDEPENDENT_BYTES + DEPENDENT_BYTES) + WARPGROUPS * SCRATCH_BYTES;
+}
+// A word for a warpgroup to tell its threads something.
+DEVICE unsigned answer_of(int group) { return messages() + TICKETS * MESSAGE_BYTES + group * 8; }
+DEVICE unsigned barriers() { return messages() + TICKETS * MESSAGE_BYTES + WARPGROUPS * 8; }
+DEVICE unsigned independent_full(int slot) { return barriers() + slot * 8; }
+DEVICE unsigned dependent_full(int slot) { return barriers() + (STAGES + slot) * 8; }
+DEVICE unsigned empty(int slot) { return barriers() + (2 * STAGES + slot) * 8; }
+DEVICE unsigned sent(int message) { return barriers() + (3 * STAGES + message) * 8; }
+DEVICE unsigned received(int message) { return barriers() + (3 * STAGES + TICKETS + message) * 8; }
+// A message: the item's row of the table, then the run, 0 words where there is no item.
+DEVICE unsigned message_at(int message) { return messages() + message * MESSAGE_BYTES; }
+
+DEVICE void await(const Launch& launch, unsigned barrier, unsigned parity) {
+  unsigned long long since = 0;
+#pragma unroll 1
+  for (unsigned tries = 1; !mbarrier_try_wait(barrier, parity); ++tries) {
+    if (tries % 1024) continue;  // reading the clock takes longer than what is mostly waited for
+    if (!since) since = nanoseconds();
+    if (nanoseconds() - since > 2 * launch.timeout_ns + 1000000000ull) asm volatile("trap;");
+  }
+}
+
+// Equal in all lanes, and known to the compiler to be so: what some instructions take from uniform registers.
+DEVICE unsigned uniform(unsigned value) { return __shfl_sync(0xffffffff, value, 0); }
+DEVICE bool first_lane() { return threadIdx.x % 32 == 0; }
+DEVICE int4 load_shared_128(unsigned at) {
+  int4 v;
+  asm volatile("ld.shared.v4.b32 {%0, %1, %2, %3}, [%4];"
+               : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "r"(at) : "memory");
+  return v;
+}
+DEVICE void store_shared_128(unsigned at, int4 v) {
+  asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};" ::"r"(at), "r"(v.x), "r"(v.y), "r"(v.z), "r"(v.w) : "memory");
+}
+// One wait of an item, by a warp: a semaphore to each lane, then all synchronise.
+DEVICE void await_row(const Launch& launch, const Item& item, int number) {
+  await_posts(launch, item, load_row(launch.waits + number), threadIdx.x % 32, 32, 32);
+  __syncwarp();
+}
+// The item of a message.
+DEVICE Item item_of(int message, unsigned run) {
+  int4 quads[QUADS];
+#pragma unroll
+  for (int q = 0; q < QUADS; ++q) quads[q] = load_shared_128(message_at(message) + q * 16);
+  Item item;
+  unpack(item, quads);
+  item.run = run;
+  return item;
+}
+// To the other roles, by a warp: the item of a row, or that there is none. Returns the item.
+DEVICE Item send(const Launch& launch, int n, int row, unsigned run, bool any) {
+  const int message = n % TICKETS, lane = threadIdx.x % 32;
+  await(launch, received(message), (n / TICKETS & 1) ^ 1);
+  if (any && lane < QUADS) {
+    const int4* const words = reinterpret_cast<const int4*>(launch.items + row) + lane;
+    store_shared_128(message_at(message) + lane * 16, __ldg(words));
+  }
+  if (lane == QUADS) store_shared_128(message_at(message) + (int)sizeof(ItemRow), make_int4((int)run, any, 0, 0));
+  __syncwarp();
+  const Item item = item_of(message, run);
+  if (lane == 0) mbarrier_arrive(sent(message));
+  return item;
+}
+// By whole warps; false if there is none.
+DEVICE bool receive(const Launch& launch, int n, Item& item) {
+  const int message = n % TICKETS;
+  await(launch, sent(message), n / TICKETS & 1);
+  const int4 last = load_shared_128(message_at(message) + (int)sizeof(ItemRow));
+  item = item_of(message, (unsigned)last.x);
+  __syncwarp();
+  if (first_lane()) mbarrier_arrive(received(message));
+  return last.y;
+}
+// By a warp: the slot of the next stage is free, and fewer than in_flight independent loads are under way.
+DEVICE void open_independent(const Launch& launch, const Stage& stage, int n, int in_flight, unsigned bytes) {
+  await(launch, empty(stage.slot), stage.phase ^ 1);
+  if (in_flight < STAGES && n >= in_flight) {
+    const int earlier = n - in_flight;
+    await(launch, independent_full(earlier % STAGES), earlier / STAGES & 1);
+  }
+  if (first_lane()) mbarrier_arrive_expect_tx(independent_full(stage.slot), bytes);
+}
+DEVICE void open_dependent(const Launch& launch, const Stage& stage, unsigned bytes) {
+  await(launch, empty(stage.slot), stage.phase ^ 1);
+  if (first_lane()) mbarrier_arrive_expect_tx(dependent_full(stage.slot), bytes);
+}
+DEVICE void await_stage(const Launch& launch, const Stage& stage) {
+  await(launch, dependent_full(stage.slot), stage.phase);
+  await(launch, independent_full(stage.slot), stage.phase);
+}
+DEVICE void release(int slot) {
+  if (first_lane()) mbarrier_arrive(empty(slot));
+}
+DEVICE int warpgroup() { return threadIdx.x / 128; }
+DEVICE void synchronise() { named_barrier(1 + warpgroup(), 128); }
+// After a share's last store.
+DEVICE void post(const Launch& launch, const Item& item) {
+  if (item.post < 0) return;
+  if (threadIdx.x % 128 == 0) {
+    random_delay(launch, item, 1);
+    launch.done[item.number] = (int)(item.run + 1);
+  }
+  synchronise();
+  if (threadIdx.x % 128 == 0) add_release(launch.semaphores + item.post);
+}
+// By a warp.
+DEVICE unsigned long long draw(const Launch& launch) {
+  unsigned long long ticket = 0;
+  if (first_lane()) ticket = atomicAdd(launch.starts, 1ull);
+  return __shfl_sync(0xffffffff, ticket, 0);
+}
+DEVICE void launch_dependents() {
+  if (DEPENDENT_LAUNCH) asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+}
+DEVICE void await_launch_before() {
+  if (DEPENDENT_LAUNCH) asm volatile("griddepcontrol.wait;" ::: "memory");
+}
+// What the loader of independent operands knows of the tickets.
+struct Tickets {
+  unsigned long long first;  // of this run
+  unsigned long long in_sight;
+  int next;  // row of the next item, -1 while it is not drawn
+  // A ticket drawn late balances the load. But once others have drawn all items, this block's next ticket is none
+  // whenever it is drawn, and the sooner all blocks know, the sooner the next launch may begin.
+  DEVICE void look(const Launch& launch) {
+    if (!DEPENDENT_LAUNCH || next >= 0) return;
+    if (in_sight >= first + launch.count) {
+      next = (int)(draw(launch) - first);
+      launch_dependents();
+    }
+    in_sight = *(volatile unsigned long long*)launch.starts;
+  }
+};
+"""
+
+#: After the bodies, which define for each role a function of ``item`` by op.
+ROLES = r"""
+DEVICE void draw_and_load(const Launch& launch) {
+  int sent_already = 0, n = 0;
+  Stage stage = {0, 0};
+  Tickets tickets = {0, 0, -1};
+  const unsigned long long ticket = draw(launch);
+  const unsigned run = (unsigned)(ticket / launch.programs);
+  tickets.first = ticket / launch.programs * launch.programs;
+  int row = STATIC ? launch.lists[blockIdx.x] : (int)(ticket - tickets.first);
+  const int end = STATIC ? launch.lists[blockIdx.x + 1] : launch.count;
+#pragma unroll 1
+  while (row < end) {
+    const Item item = send(launch, sent_already++, row, run, true);
+    tickets.next = -1;
+    load_independent(launch, item, stage, n, tickets);
+    if (STATIC) tickets.next = row + 1;
+    if (tickets.next < 0) tickets.next = (int)(draw(launch) - tickets.first);
+    row = tickets.next;
+  }
+  send(launch, sent_already, 0, run, false);
+  launch_dependents();
+}
+DEVICE void wait_and_load(const Launch& launch) {
+  await_launch_before();
+  Stage stage = {0, 0};
+  Item item;
+#pragma unroll 1
+  for (int taken = 0; receive(launch, taken, item); ++taken) {
+    TraceRow& entry = launch.trace[item.number];
+    if (launch.trace && first_lane()) entry.arrived_ns = nanoseconds();
+    random_delay(launch, item, 0);
+#pragma unroll 1
+    for (int wait = item.wait_lo; wait < item.wait_mid; ++wait) await_row(launch, item, wait);
+    if (launch.trace && first_lane()) entry.start_ns = nanoseconds();
+    int k = item.k_lo;
+#pragma unroll 1
+    for (int wait = item.wait_mid;; ++wait) {
+      const int until = wait < item.wait_hi ? load_row(launch.waits + wait).k : item.k_hi;
+      asm volatile("fence.proxy.async.global;" ::: "memory");
+      load_dependent(launch, item, k, until, stage);
+      k = until;
+      if (wait >= item.wait_hi) break;
+      await_row(launch, item, wait);
+    }
+  }
+}
+DEVICE void consume(const Launch& launch) {
+  Stage stage = {0, 0};
+  Item item;
+#pragma unroll 1
+  for (int taken = 0; receive(launch, taken, item); ++taken) {
+    compute(launch, item, stage);
+    if (launch.trace && threadIdx.x == 0) {
+      unsigned sm;
+      asm volatile("mov.u32 %0, %%smid;" : "=r"(sm));
+      TraceRow& entry = launch.trace[item.number];
+      entry.end_ns = nanoseconds();
+      entry.place = (long long)blockIdx.x << 32 | sm;
+    }
+  }
+}
+constexpr int THREADS = WARPGROUPS * 128 + 128;
+extern "C" __global__ void __launch_bounds__(THREADS, 1) one_launch(const __grid_constant__ Launch launch) {
+  if (threadIdx.x == 0) {
+    for (int s = 0; s < STAGES; ++s) {
+      mbarrier_init(independent_full(s), 1);
+      mbarrier_init(dependent_full(s), 1);
+      mbarrier_init(empty(s), WARPGROUPS * 4);
+    }
+    for (int t = 0; t < TICKETS; ++t) {
+      mbarrier_init(sent(t), 1);
+      mbarrier_init(received(t), WARPGROUPS * 4 + 1);
+    }
+    fence_mbarrier_init();
+  }
+  __syncthreads();
+  if (threadIdx.x < WARPGROUPS * 128) {
+    if (WARPGROUPS > 1) registers_raise<CONSUMER_REGISTERS>();
+    consume(launch);
+  } else {
+    if (WARPGROUPS > 1) registers_lower<LOADER_REGISTERS>();
+    const int warp = threadIdx.x / 32 - WARPGROUPS * 4;
+    if (warp == 0) draw_and_load(launch);
+    if (warp == 1) wait_and_load(launch);
+  }
+}
+"""

@@ -1,0 +1,125 @@
+"""The one launch compiles without a GPU, keeps the memory order, and refuses what it cannot run."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+import interlace as il
+from interlace.core.errors import DTypeError, GraphError, NoDeviceError, PlanError, ShapeError
+from interlace.kernels.cuda.ptx import PTX
+from interlace.kernels.lint import lint
+from interlace.kernels.primitives.semaphore_cuda import SEMAPHORES
+from interlace.planner.settings import plan_with
+
+from .nvrtc import ptx_of
+
+META = il.Options("meta")
+A = il.Activation
+SHAPES = {
+    "relu": il.workloads.FFNShape(4096, 14336, A.RELU, False),
+    "gated": il.workloads.FFNShape(4096, 14336, A.SILU, True),
+    "gelu": il.workloads.FFNShape(12288, 6144, A.GELU_TANH, False),
+    "narrow": il.workloads.FFNShape(896, 4864, A.SILU, True),
+}
+#: A fix-up of wide tiles may move a few registers out of the way, once per item; nothing else does.
+FIX_UP_SPILLS = 256
+
+
+def launch(graph: il.Graph, options: il.Options = META, **choices: object) -> il.OneLaunchExecutor:
+    return il.OneLaunchExecutor(il.build(graph, il.Choices(132, **choices)), options)
+
+
+VARIANTS = [(shape, m, il.bf16) for shape in SHAPES for m in (1, 16, 64, 128, 256, 1024)]
+
+
+@pytest.mark.parametrize(("shape", "m", "dtype"), [*VARIANTS, ("relu", 16, il.fp16), ("gated", 256, il.fp16)])
+def test_default_launches_compile_and_keep_the_memory_order(shape: str, m: int, dtype: il.DType) -> None:
+    graph = il.workloads.ffn(m, SHAPES[shape], dtype, bias=shape == "gelu")
+    setting = il.OneLaunchExecutor.default(graph, il.H200)
+    run = il.OneLaunchExecutor(plan_with(graph, setting, 132), il.Options("meta", dependent_launch=True))
+    resources, split = run.binary.resources, run._table.parts.max() > 1
+    assert resources.spill_bytes <= (FIX_UP_SPILLS if split else 0)
+    assert run.binary.warnings == ()  # wgmma that ptxas serialises, registers that it does not move
+    assert run.composition.shared_bytes <= il.H200.smem_bytes
+    assert run.composition.stages >= 3
+    ptx = ptx_of(run.composition.text, PTX + SEMAPHORES)
+    assert lint(ptx, posts=True, waits=True) == []
+    widths = {int(n) for n in re.findall(r"wgmma\.mma_async\.sync\.aligned\.m64n(\d+)k16", ptx)}
+    tiles = [dict(setting.op(op.name).params) for op in graph.ops]
+    assert widths == {tile["BM"] if tile["SWAP"] else tile["BN"] for tile in tiles}
+
+
+def test_ops_of_equal_tiles_share_their_code() -> None:
+    tensors = [il.Tensor(f"x{i}", (64, 128), il.bf16) for i in range(9)]
+    weights = [il.Tensor(f"w{i}", (128, 128), il.bf16) for i in range(8)]
+    tile = il.MatmulTile(64, 128, 64)
+    ops = tuple(il.matmul(f"op{i}", tensors[i], weights[i], tensors[i + 1], tile=tile) for i in range(8))
+    chain = il.Graph("chain", (*tensors, *weights), ops, ("x0", *(w.name for w in weights)), ("x8",))
+    text = launch(chain).composition.text
+    assert text.count("::compute(launch, item") == 1
+    assert "CODE_OF[8] = {0, 0, 0, 0, 0, 0, 0, 0}" in text
+
+
+@pytest.mark.parametrize("rows", [14336, 6144, 12288, 28672])
+def test_tiles_are_as_wide_as_one_wave_makes_them(rows: int) -> None:
+    """With few tokens, where tokens weigh little beside the weights."""
+    extents = {"x": (1, 4096), "w": (rows, 4096), "out": (1, rows)}
+    x, w, out = (il.Tensor(name, shape, il.bf16) for name, shape in extents.items())
+    graph = il.Graph("one", (x, w, out), (il.matmul("op", x, w, out),), ("x", "w"), ("out",))
+    width = dict(il.OneLaunchExecutor.default(graph, il.H200).op("op").params)["BN"]
+    assert width % 8 == 0
+    assert -(-rows // width) <= 132 < -(-rows // (width - 8))
+
+
+def test_many_tokens_take_widths_that_fill_waves() -> None:
+    graph = il.workloads.ffn(512, SHAPES["relu"], il.bf16)
+    up = dict(il.OneLaunchExecutor.default(graph, il.H200).op("up").params)
+    tiles = -(-512 // up["BM"]) * -(-14336 // up["BN"])
+    assert (up["BM"], up["BN"], tiles) == (128, 224, 256)  # two waves of 132, where 256 wide ones take as many
+
+
+def test_static_dispatch_is_taken_and_excludes_dependent_launch() -> None:
+    graph = il.workloads.ffn(16, SHAPES["relu"], il.bf16, il.MatmulTile(64, 112, 64), il.MatmulTile(64, 32, 128))
+    run = launch(graph, dispatch=il.Dispatch.STATIC)
+    assert lint(ptx_of(run.composition.text, PTX + SEMAPHORES), posts=True, waits=True) == []
+    with pytest.raises(PlanError, match="dependent launch and static dispatch exclude each other"):
+        launch(graph, il.Options("meta", dependent_launch=True), dispatch=il.Dispatch.STATIC)
+
+
+def test_what_it_cannot_run_is_refused_before_anything_is_compiled() -> None:
+    shape = il.workloads.FFNShape(1024, 2048, A.RELU, False)
+    tile = il.MatmulTile(64, 64, 64)
+    with pytest.raises(DTypeError, match=r"op 'up' has .*fp32.*persistent executor"):
+        launch(il.workloads.ffn(16, shape, il.fp32, tile, tile))
+    odd = il.workloads.FFNShape(1024, 2044, A.RELU, False)
+    with pytest.raises(ShapeError, match=r"op 'up' has hidden.*multiple of 8 elements"):
+        launch(il.workloads.ffn(16, odd, il.bf16, tile, tile))
+    with pytest.raises(ShapeError, match="a stage is a multiple of 64 deep"):
+        launch(il.workloads.ffn(16, shape, il.bf16, il.MatmulTile(64, 64, 32), tile))
+    with pytest.raises(ShapeError, match="sums of 256 registers a thread"):
+        launch(il.workloads.ffn(16, shape, il.bf16, il.MatmulTile(128, 256, 64), tile))
+    with pytest.raises(PlanError, match="do not hold two of them"):
+        launch(il.workloads.ffn(256, shape, il.bf16, il.MatmulTile(128, 128, 1024), tile))
+    with pytest.raises(GraphError, match=r"op 'first': kernel 'copy' has no one-launch CUDA C\+\+ body"):
+        launch(il.workloads.two_copies(64, 64))
+    with pytest.raises(NoDeviceError):
+        launch(il.workloads.ffn(16, shape, il.bf16, tile, tile), il.Options("cpu"))
+
+
+def test_triton_and_gluon_bodies_refuse_widths_that_are_no_powers_of_two() -> None:
+    graph = il.workloads.ffn(16, SHAPES["relu"], il.bf16, il.MatmulTile(64, 112, 64), il.MatmulTile(64, 32, 64))
+    plan = il.build(graph, il.Choices(132))
+    for executor in (il.SerialExecutor, il.PersistentExecutor, il.HopperExecutor):
+        with pytest.raises(ShapeError, match=r"op 'up': tile of 64 x 112 x 64.*powers of two.*one_launch executor"):
+            executor(plan, META).launches()
+
+
+def test_more_ops_than_the_parameters_of_a_launch_hold_are_refused() -> None:
+    tensors = [il.Tensor(f"x{i}", (64, 64), il.bf16) for i in range(81)]
+    weights = [il.Tensor(f"w{i}", (64, 64), il.bf16) for i in range(80)]
+    ops = tuple(il.matmul(f"op{i}", tensors[i], weights[i], tensors[i + 1]) for i in range(80))
+    chain = il.Graph("chain", (*tensors, *weights), ops, ("x0", *(w.name for w in weights)), ("x80",))
+    with pytest.raises(PlanError, match=r"80 ops; the parameters of one launch hold \d\d\. Make several graphs"):
+        launch(chain)

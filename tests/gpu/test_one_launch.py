@@ -1,0 +1,207 @@
+"""The one launch is right for every count of tokens, tile, dispatch and epilogue, and run after run."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+import interlace as il
+from interlace.core.errors import HangError
+from interlace.planner.settings import plan_with
+
+from ..cases import Case, relative_error, strike_posts
+from .cases import FFNS, ffn_answer, ffn_shape
+
+TOKENS = [*range(1, 21), 31, 33, 64, 100, 128, 129, 255, 300, 511, 1000, 4097]
+GUARD = 4096  # elements on either side of a tensor that nobody may write
+NAN = float("nan")
+
+
+def made(
+    m: int,
+    shape: il.workloads.FFNShape,
+    up: il.MatmulTile | None = None,
+    down: il.MatmulTile | None = None,
+    dtype: str = "bf16",
+    bias: bool = False,
+    choices: il.Choices | None = None,
+    **options: object,
+) -> tuple[il.OneLaunchExecutor, Case]:
+    graph = il.workloads.ffn(m, shape, il.dtype(dtype), up, down, bias)
+    if up is None:
+        plan = plan_with(graph, il.OneLaunchExecutor.default(graph, il.H200), 132)
+    else:
+        plan = il.build(graph, choices or il.Choices(132))
+    return il.OneLaunchExecutor(plan, il.Options(**options)), Case(plan.graph, ffn_answer(shape), "cuda")
+
+
+def check(run: il.OneLaunchExecutor, c: Case, seed: int) -> None:
+    """Three runs on poisoned tensors match float64 as well as unfused PyTorch and write nowhere else."""
+    inputs = c.inputs(seed)
+    gold = c.exact(inputs)
+    unfused = relative_error(c.answer(inputs), gold)
+    shape = c.graph.tensor("out").shape
+    around = torch.full((shape[0] * shape[1] + 2 * GUARD,), NAN, device="cuda", dtype=c.poisoned().dtype)
+    out = around[GUARD:-GUARD].view(shape)
+    for _ in range(3):  # later runs count on from earlier ones
+        out.fill_(NAN)
+        run.intermediate("hidden").fill_(NAN)
+        run.run({**inputs, "out": out})
+        run.synchronize()
+        error = relative_error(out, gold)
+        assert error <= 1.5 * unfused, f"{error:.2e}, unfused {unfused:.2e}"
+    assert around[:GUARD].isnan().all()
+    assert around[-GUARD:].isnan().all()
+
+
+@pytest.mark.parametrize("kind", FFNS)
+@pytest.mark.parametrize("m", TOKENS)
+def test_default_settings_match_float64_as_well_as_unfused_pytorch(m: int, kind: str) -> None:
+    check(*made(m, ffn_shape(kind)), seed=m)
+
+
+@pytest.mark.parametrize("kind", FFNS)
+@pytest.mark.parametrize("m", [5, 64, 300])
+def test_fp16_and_widths_that_are_no_multiples_of_a_tile_are_right(m: int, kind: str) -> None:
+    check(*made(m, ffn_shape(kind, 1032, 2840), dtype="fp16"), seed=m)
+
+
+@pytest.mark.parametrize("m", [1, 33, 128, 300])
+def test_biases_are_added_before_and_after_the_activation(m: int) -> None:
+    check(*made(m, ffn_shape("gelu-tanh"), bias=True), seed=m)
+
+
+def tile(m: int, n: int, k: int, warps: int = 4, swap: bool = False) -> il.MatmulTile:
+    return il.MatmulTile(m, n, k, num_warps=warps, swap=swap)
+
+
+TILES = {
+    "narrow": (tile(64, 8, 64), tile(64, 24, 128)),
+    "112 and 32 rows": (tile(64, 112, 64), tile(64, 32, 256)),
+    "odd widths": (tile(64, 88, 64), tile(64, 120, 64)),
+    "two warpgroups": (tile(128, 104, 64, 8), tile(128, 232, 64, 8)),
+    "two blocks of rows each": (tile(256, 56, 64, 8), tile(256, 64, 64, 8)),
+    "transposed": (tile(24, 64, 128, swap=True), tile(40, 128, 64, swap=True)),
+    "transposed, two warpgroups": (tile(56, 128, 64, 8, True), tile(72, 128, 128, 8, True)),
+    "one of each": (tile(64, 96, 64), tile(16, 64, 128, swap=True)),
+}
+CHOICES = {
+    "tickets": il.Choices(132),
+    "static": il.Choices(132, il.Dispatch.STATIC),
+    "static, few workers": il.Choices(7, il.Dispatch.STATIC, il.Assignment.BALANCED, policy=il.RowSync()),
+    "more workers than SMs": il.Choices(400, policy=il.TileSync()),
+    "split": il.Choices(132, split=il.SplitK(3)),
+    "more parts than one trip sums": il.Choices(132, split=il.SplitK(11)),
+    "stream-k, chunk waits": il.Choices(132, chunk_waits=True, split=il.StreamK(100)),
+    "panels": il.Choices(132, policy=il.RowSync(), interleaving=il.Panels(1), order=il.GroupedPanels(2)),
+}
+
+
+@pytest.mark.parametrize("kind", ["relu", "gated"])
+@pytest.mark.parametrize("m", [17, 300])
+@pytest.mark.parametrize("name", TILES)
+def test_tiles_of_any_width_are_right(name: str, m: int, kind: str) -> None:
+    up, down = TILES[name]
+    check(*made(m, ffn_shape(kind), up, down), seed=m)
+
+
+@pytest.mark.parametrize("tiles", ["112 and 32 rows", "two warpgroups", "transposed"])
+@pytest.mark.parametrize("name", CHOICES)
+def test_every_kind_of_plan_is_right(name: str, tiles: str) -> None:
+    up, down = TILES[tiles]
+    check(*made(300, ffn_shape("gated"), up, down, choices=CHOICES[name]), seed=0)
+
+
+@pytest.mark.parametrize("residual", [False, True])
+def test_a_chain_of_many_ops_with_residuals_is_one_launch(residual: bool) -> None:
+    """Twelve products, each adding what two ops before gave."""
+    ops, m, n = 12, 48, 512
+    x = [il.Tensor(f"x{i}", (m, n), il.bf16) for i in range(ops + 1)]
+    w = [il.Tensor(f"w{i}", (n, n), il.bf16) for i in range(ops)]
+    made_ops = tuple(
+        il.matmul(
+            f"op{i}", x[i], w[i], x[i + 1], tile=tile(64, 40, 128), residual=x[i - 1] if residual and i else None
+        )
+        for i in range(ops)
+    )
+    graph = il.Graph("chain", (*x, *w), made_ops, ("x0", *(t.name for t in w)), (f"x{ops}",))
+    run = il.OneLaunchExecutor(il.build(graph, il.Choices(132)), il.Options(dependent_launch=True))
+    torch.manual_seed(0)
+    tensors = {t.name: torch.randn(t.shape, device="cuda").bfloat16() for t in (x[0], *w)}
+    tensors |= {t.name: tensors[t.name] * n**-0.5 for t in w}
+    out = torch.full((m, n), NAN, device="cuda", dtype=torch.bfloat16)
+    gold, plain = ([t.to(kind) for t in (tensors["x0"],)] for kind in (torch.float64, torch.bfloat16))
+    for i in range(ops):
+        for some in (gold, plain):
+            value = some[i] @ tensors[f"w{i}"].to(some[i].dtype).T
+            some.append(value + some[i - 1] if residual and i else value)
+    for _ in range(3):
+        run.run({**tensors, f"x{ops}": out})
+        run.synchronize()
+        assert relative_error(out, gold[-1]) <= 1.5 * relative_error(plain[-1], gold[-1])
+
+
+@pytest.mark.parametrize("dependent", [False, True], ids=["after", "dependent"])
+@pytest.mark.parametrize(("m", "jitter_s"), [(16, 0.0), (300, 0.0), (16, 3e-6)])
+def test_runs_back_to_back_give_the_same_bits(m: int, jitter_s: float, dependent: bool) -> None:
+    """10,000, and fewer where delays are put between every wait and post."""
+    run, c = made(m, ffn_shape("gated"), dependent_launch=dependent, jitter_s=jitter_s)
+    inputs = c.inputs(seed=m)
+    first, out = c.poisoned(), c.poisoned()
+    run.run({**inputs, "out": first})
+    run.synchronize()
+    assert relative_error(first, c.exact(inputs)) < 1e-2
+    for _ in range(100):
+        for _ in range(100 if not jitter_s else 10):
+            run.run({**inputs, "out": out})
+        run.synchronize()
+        assert torch.equal(out, first)
+
+
+def test_replays_of_a_graph_and_two_plans_on_two_streams_do_not_disturb_each_other() -> None:
+    pairs = [made(64, ffn_shape("relu"), dependent_launch=True) for _ in range(2)]
+    graphs, outs, golds = [], [], []
+    for seed, (run, c) in enumerate(pairs):
+        inputs, out = c.inputs(seed), c.poisoned()
+        run.run({**inputs, "out": out})
+        run.synchronize()
+        golds.append(c.exact(inputs))
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            for _ in range(5):
+                run.run({**inputs, "out": out})
+        graphs.append((graph, torch.cuda.Stream(), inputs))
+        outs.append(out)
+    for _ in range(50):
+        for graph, stream, _ in graphs:
+            with torch.cuda.stream(stream):
+                graph.replay()
+    torch.cuda.synchronize()
+    for out, gold in zip(outs, golds, strict=True):
+        assert relative_error(out, gold) < 1e-2
+
+
+def test_a_missing_post_ends_in_an_error_that_names_it_and_the_next_run_is_right() -> None:
+    run, c = made(64, ffn_shape("relu"), tile(64, 64, 64), tile(64, 64, 64), timeout_s=0.05)
+    inputs, out = c.inputs(0), c.poisoned()
+    strike_posts(run, [3])
+    run.run({**inputs, "out": out})
+    with pytest.raises(HangError, match=r"waited for semaphore.*never posted"):
+        run.synchronize()
+    run.run({**inputs, "out": out})
+    run.synchronize()
+    assert relative_error(out, c.exact(inputs)) < 1e-2
+
+
+def test_a_trace_has_every_item_in_order() -> None:
+    run, c = made(300, ffn_shape("gated"), trace=True)
+    for _ in range(2):
+        run.run({**c.inputs(0), "out": c.poisoned()})
+    trace = run.trace()
+    assert len(trace.op) == len(run.plan.items)
+    assert (trace.wait_ns <= trace.start_ns).all()
+    assert (trace.start_ns <= trace.end_ns).all()
+    assert len(np.unique(trace.sm)) > 100
+    down = trace.op == 1
+    assert trace.end_ns[~down].min() < trace.end_ns[down].max()
