@@ -21,7 +21,7 @@ COMPILED := tests/compile/test_kernels.py tests/compile/test_hopper.py::test_mem
 help:  ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-run: $(VENV)/.installed-run  ## Run the feed-forward workload, on the GPU if there is one
+run: $(VENV)/.installed-run  ## Run the feed-forward workload, on the GPU if there is one, else on the CPU with a prediction
 	$(BIN)/interlace run ffn
 
 test: $(VENV)/.installed-test  ## Lint, type-check and run every test that needs no GPU

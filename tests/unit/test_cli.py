@@ -11,26 +11,34 @@ import pytest
 import safetensors.numpy
 
 import interlace
+from interlace.cli import foreseen as foreseen_module
+from interlace.cli import machine as machine_module
 from interlace.cli import main, table
 from interlace.cli import run as run_module
-from interlace.cli.machine import find, target
-from interlace.cli.names import (
-    CUDA_GRAPH,
-    DISPATCHES,
-    EXECUTORS,
-    PERSISTENT_TICKET,
-    REFERENCE,
-    REFERENCE_RANDOM,
-    Device,
-)
+from interlace.cli.console import BadInput
+from interlace.cli.machine import Machine, find, target
+from interlace.cli.names import DISPATCHES, EXECUTORS, Device
 from interlace.cli.options import ScheduleOptions
-from interlace.cli.problem import problem
+from interlace.cli.predicted import picture
+from interlace.cli.problem import Plans, Problem, problem
 from interlace.cli.runners import Measured, ReferenceRunner, relative_error
 from interlace.cli.table import Row
 from interlace.cli.trace import arrows
 from interlace.cli.workloads import Selection
+from interlace.core.devices import H200
 from interlace.core.errors import NoDeviceError, TooManyWorkersError
-from interlace.workloads import FFN, WORKLOADS
+from interlace.executors import EXECUTORS as EXECUTOR_CLASSES
+from interlace.executors import DeviceExecutor
+from interlace.executors.cuda_graph import CudaGraphExecutor
+from interlace.executors.hopper import HopperExecutor
+from interlace.executors.persistent import PersistentTicketExecutor
+from interlace.executors.reference import RandomReferenceExecutor, ReferenceExecutor
+from interlace.executors.serial import SerialExecutor
+from interlace.kernels.base import tiling
+from interlace.planner.build import Choices, build
+from interlace.trace.events import Trace
+from interlace.workloads import FFN, WORKLOADS, TwoCopies, Workload
+from interlace.workloads.base import Tile
 
 from .commands import SMALL, fail, invoke, succeed
 
@@ -47,7 +55,7 @@ def test_run_compares_times_and_records_every_executor(tmp_path: Path) -> None:
     shown = succeed("run", "ffn", *SMALL, "--json", record)
     assert "reference (random" in shown
     data = json.loads(record.read_text())
-    assert set(data) == {"workload", "device", "versions", "plan", "executors"}
+    assert set(data) == {"workload", "device", "versions", "executors"}
     assert data["workload"] == {
         "name": "ffn",
         "m": 32,
@@ -62,18 +70,20 @@ def test_run_compares_times_and_records_every_executor(tmp_path: Path) -> None:
     assert (data["device"]["kind"], data["device"]["blas_threads"]) == ("cpu", 1)
     assert data["versions"]["interlace"] == interlace.__version__
     assert data["versions"]["numpy"] == np.__version__
-    assert data["plan"] == {
+    plan = {
+        "tiles": "up 16x64x64, down 16x64x64",
         "items": 6,
-        "semaphores": 2,
+        "semaphores": 4,
         "workers": 8,
         "dispatch": "ticket",
-        "policy": "RowSync()",
+        "policy": "TileSync()",
         "order": "RowMajor(); Whole(); OpAfterOp()",
         "verified": True,
     }
     assert [e["name"] for e in data["executors"]] == ["reference", "reference-random"]
     for executor in data["executors"]:
-        assert set(executor) == {"name", "relative_error", "median_us", "p20_us", "p80_us"}
+        assert set(executor) == {"name", "relative_error", "median_us", "p20_us", "p80_us", "plan"}
+        assert executor["plan"] == plan
         assert 0 <= executor["relative_error"] < 1e-12
         assert 0 < executor["p20_us"] <= executor["median_us"] <= executor["p80_us"]
 
@@ -109,7 +119,7 @@ def test_run_takes_every_workload_and_schedule(tmp_path: Path, arguments: list[s
 def test_the_default_on_a_cpu_is_minilm_in_three_waves() -> None:
     machine = find(Device.CPU)
     task = cpu_problem()
-    choices = task.choices(ScheduleOptions(), machine)
+    choices = task.choices(ScheduleOptions(), machine.spec)
     assert (task.facts["hidden"], task.facts["ffn"]) == (384, 1536)
     assert (task.graph.op("up").tiles, task.graph.op("down").tiles, choices.workers) == (24, 6, 8)
 
@@ -139,7 +149,7 @@ def test_an_executor_that_does_not_fit_is_left_out_unless_asked_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def outputs(runner: ReferenceRunner) -> dict[str, np.ndarray]:
-        if runner.choice is REFERENCE_RANDOM:
+        if runner.executor is RandomReferenceExecutor:
             raise TooManyWorkersError("plan has 264 workers, the device keeps 132 resident")
         return whole(runner)
 
@@ -154,15 +164,120 @@ def test_an_executor_that_does_not_fit_is_left_out_unless_asked_for(
     assert fail(1, "run", "ffn", *SMALL, *asked).startswith("error: plan has 264 workers")
 
 
-def test_speeds_are_against_cuda_graph_where_it_ran() -> None:
-    rows = [
-        Row(choice, 1e-3, Measured(us, us, us))
-        for choice, us in ((REFERENCE, 9e5), (CUDA_GRAPH, 100.0), (PERSISTENT_TICKET, 80.0))
+def on_h200(kind: type[Workload] = FFN, **given: object) -> tuple[Problem, Plans]:
+    """A problem as it is planned on a GPU that need not be here."""
+    task = problem(Selection(kind, given), Machine(True, H200))
+    return task, task.plans(ScheduleOptions(), H200)
+
+
+def test_on_a_gpu_every_executor_runs_in_tiles_of_its_own(capsys: pytest.CaptureFixture[str]) -> None:
+    task, plans = on_h200(m=64)
+    chosen = run_module._default(task, Machine(True, H200))
+    assert [e.name for e in chosen] == [e.name for e in EXECUTOR_CLASSES if issubclass(e, DeviceExecutor)]
+    planned = run_module._planned(chosen, plans, named=False)
+    assert (list(planned), capsys.readouterr().err) == (chosen, "")
+    for executor, way in planned.items():
+        assert executor.misfit(way.proof.plan.graph, H200) is None
+        assert way.proof.plan.dispatch is executor.dispatches[0]
+        assert way.setting == executor.default(task.graph, H200)
+    tiles = {tiling(way.proof.plan.graph) for way in planned.values()}
+    assert tiling(planned[HopperExecutor].proof.plan.graph) not in {tiling(planned[SerialExecutor].proof.plan.graph)}
+    assert len({id(way.proof) for way in planned.values()}) == 3, "those that are planned alike share a proof"
+    assert len(tiles) == 2
+
+
+def test_options_of_the_plan_stand_for_every_executor_and_a_dispatch_for_those_that_run_it() -> None:
+    task, _ = on_h200(m=256)
+    order, dispatch = interlace.GroupedPanels(2), DISPATCHES.plain["static"]
+    schedule = ScheduleOptions(order=order, policy=interlace.RowSync(), workers=7, dispatch=dispatch)
+    plans = task.plans(schedule, H200)
+    for executor in run_module._default(task, Machine(True, H200)):
+        plan = plans(executor).proof.plan
+        assert (plan.policy, plan.workers, plan.order.split(";")[0]) == ("RowSync()", 7, "GroupedPanels(rows=2)")
+        only_ticket = executor in (PersistentTicketExecutor, HopperExecutor)
+        assert plan.dispatch is (interlace.Dispatch.TICKET if only_ticket else interlace.Dispatch.STATIC)
+
+
+def test_an_executor_that_cannot_run_it_is_left_out_with_a_note_or_refused_if_named(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    task, plans = on_h200(TwoCopies)
+    chosen = run_module._default(task, Machine(True, H200))
+    assert set(chosen) - set(run_module._planned(chosen, plans, named=False)) == {HopperExecutor}
+    assert capsys.readouterr().err.startswith("note: hopper is left out: op 'first'")
+    with pytest.raises(BadInput, match="op 'first'"):
+        run_module._planned([HopperExecutor], plans, named=True)
+    tiled = problem(Selection(FFN, {"m": 16}), Machine(True, H200), Tile(16, 64, 64))
+    planned = run_module._planned(chosen, tiled.plans(ScheduleOptions(), H200), named=False)
+    assert HopperExecutor not in planned, "a tile that is given stands for all"
+    assert {tiling(way.proof.plan.graph) for way in planned.values()} == {"up 16x64x64, down 16x64x64"}
+
+
+def test_without_a_gpu_run_tells_what_the_workload_would_do_on_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(machine_module, "_has_driver", lambda: False)
+    record = tmp_path / "r.json"
+    shown = succeed("run", "ffn", "--m", "32", "--policy", "row", "--json", record)
+    data = json.loads(record.read_text())
+    assert data["workload"]["hidden"] == 384
+    assert [e["name"] for e in data["executors"]] == ["reference", "reference-random"]
+    there = data["predicted"]
+    assert {"hidden": 4096, "gated": True, "m": 32}.items() <= there["workload"].items()
+    assert there["device"]["name"] == "NVIDIA H200"
+    names = [name for each in there["executors"] for name in each["names"]]
+    assert set(names) == {e.name for e in EXECUTOR_CLASSES if issubclass(e, DeviceExecutor)}
+    assert names[0] == "hopper"
+    times = [each["us"] for each in there["executors"]]
+    assert times == sorted(times)
+    for each in there["executors"]:
+        assert each["policy"] == "RowSync()"
+        assert each["busy"] + each["waiting"] + each["idle"] == pytest.approx(1)
+        assert [(op["op"], op["limit"]) for op in each["ops"]] == [("up", "memory"), ("down", "memory")]
+        assert 0 <= each["ops"][0]["start_us"] < each["ops"][1]["end_us"] <= each["us"]
+    assert "predicted, nothing of this ran: gated FFN, 32 tokens" in shown
+    assert [line.split()[0] for line in shown.splitlines() if line.endswith("|")] == ["up", "down", "waiting"] * 2
+
+
+@pytest.mark.parametrize("options", [["--device", "cpu"], ["--executor", "reference"]])
+def test_a_run_that_is_meant_for_the_cpu_predicts_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: list[str]
+) -> None:
+    monkeypatch.setattr(machine_module, "_has_driver", lambda: False)
+    record = tmp_path / "r.json"
+    assert "predicted" not in succeed("run", "ffn", *options, "--json", record)
+    assert "predicted" not in json.loads(record.read_text())
+
+
+def test_what_takes_long_to_predict_is_left_to_explain(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(machine_module, "_has_driver", lambda: False)
+    options = ["one-matmul", "--m", "64", "--n", "64", "--k", "64", "--tile", "16x16x16"]
+    monkeypatch.setattr(foreseen_module, "_MOST_TILES", 15)
+    message = fail(0, "run", *options)
+    assert message.startswith("note: 16 tiles take long to predict on NVIDIA H200; `interlace explain")
+
+
+def test_a_picture_shows_when_workers_are_at_each_op_and_when_they_wait() -> None:
+    # Worker 0: op a from 0 to 100, b from 100 to 200. Worker 1: a from 0 to 50, waits to 100, b from 100 to 125.
+    columns = ([0, 0, 1, 1], [0, 0, 0, 1], [0, 1, 0, 1], [0, 1, 0, 1], [0, 0, 100, 50], [0, 0, 100, 100])
+    trace = Trace(*map(np.array, columns), np.array([100, 50, 200, 125]), ("a", "b"), "simulated")
+    assert picture(trace, workers=2, until_ns=400, columns=8) == [
+        "  a        |█▒      |",
+        "  b        |  ▓▒    |",
+        "  waiting  | ▒      |",
     ]
-    shown = table.results("t", "c", rows)
+
+
+def test_speeds_are_against_cuda_graph_where_it_ran() -> None:
+    plan = build(cpu_problem().graph, Choices(8))
+    rows = [
+        Row(executor, plan, 1e-3, Measured(us, us, us))
+        for executor, us in ((ReferenceExecutor, 9e5), (CudaGraphExecutor, 100.0), (PersistentTicketExecutor, 80.0))
+    ]
+    shown = table.results("t", rows)
     assert [c.header for c in shown.columns][-1] == "speed"
     assert list(shown.columns[-1].cells) == ["", "1.00x", "1.25x"]
-    assert "speed" not in [c.header for c in table.results("t", "c", rows[:1]).columns]
+    assert "speed" not in [c.header for c in table.results("t", rows[:1]).columns]
 
 
 def test_numbers_keep_three_digits_that_mean_something() -> None:
@@ -215,7 +330,7 @@ def test_checkpoint_weights_are_rounded_to_the_dtype_asked_for(tmp_path: Path) -
 @pytest.mark.parametrize("executor", ["cuda_graph", "pdl"])
 def test_executors_that_need_a_gpu_say_so(executor: str) -> None:
     message = fail(1, "run", "ffn", *SMALL, "--executor", executor)
-    assert message.startswith(f"error: executor '{executor}' needs a CUDA GPU")
+    assert message.startswith(f"error: the {executor} executor needs a CUDA GPU, and 'CPU")
 
 
 def test_triton_on_a_cpu_needs_the_interpreter(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -236,7 +351,7 @@ def write_plan(path: Path, *options: str) -> dict:
 def test_a_planned_file_verifies_and_says_what_was_proved(tmp_path: Path) -> None:
     path, verdict = tmp_path / "plan.json", tmp_path / "v.json"
     data = write_plan(path)
-    assert (len(data["items"]["op"]), data["semaphores"], data["workers"]) == (6, 2, 8)
+    assert (len(data["items"]["op"]), data["semaphores"], data["workers"]) == (6, 4, 8)
     assert "safe" in succeed("verify", path, "--json", verdict)
     assert json.loads(verdict.read_text()) == {
         "verified": True,
@@ -263,13 +378,13 @@ def test_a_planned_file_verifies_and_says_what_was_proved(tmp_path: Path) -> Non
             "GroupedPanels(rows=8); ",
         ),
         (["--policy", "strided:3", "--order", "serpentine"], "StridedSync(stride=3)", "Serpentine(); "),
-        (["--order", "grouped-serpentine:2"], "RowSync()", "GroupedSerpentine(rows=2); "),
+        (["--order", "grouped-serpentine:2"], "TileSync()", "GroupedSerpentine(rows=2); "),
         (["--policy", "column", "--order", "column"], "ColumnSync()", "ColumnMajor(); "),
         (["--policy", "conv2d", "--order", "morton"], "Conv2DSync()", "Morton(); "),
         (["--policy", "kernel", "--split", "split-k:2"], "KernelSync()", "RowMajor(); SplitK(parts=2); "),
-        (["--split", "stream-k:5"], "RowSync()", "RowMajor(); StreamK(parts=5); "),
-        (["--interleave", "panels:1"], "RowSync()", "RowMajor(); Whole(); Panels(rows=1"),
-        (["--interleave", "half-rows"], "RowSync()", "RowMajor(); Whole(); HalfRows()"),
+        (["--split", "stream-k:5"], "TileSync()", "RowMajor(); StreamK(parts=5); "),
+        (["--interleave", "panels:1"], "TileSync()", "RowMajor(); Whole(); Panels(rows=1"),
+        (["--interleave", "half-rows"], "TileSync()", "RowMajor(); Whole(); HalfRows()"),
     ],
 )
 def test_names_become_the_objects_that_they_stand_for(
@@ -322,7 +437,7 @@ def test_a_planted_fault_is_exit_code_1_and_named(
     tmp_path: Path, part: str, column: str, row: int, value: int, kind: str
 ) -> None:
     path, verdict = tmp_path / "plan.json", tmp_path / "v.json"
-    data = write_plan(path)
+    data = write_plan(path, "--policy", "row")
     data[part][column][row] = value
     path.write_text(json.dumps(data))
     message = fail(1, "verify", path, "--json", verdict)
@@ -610,16 +725,29 @@ def test_the_app_names_its_version_and_commands(
 
 def test_explain_says_what_it_chose_and_why(tmp_path: Path) -> None:
     path = tmp_path / "why.json"
-    options = ["--preset", "llama3-8b", "--m", "512", "--tile", "128x128x64", "--device", "cuda", "--hopper"]
+    options = ["--preset", "llama3-8b", "--m", "512", "--device", "cuda"]
     result = invoke("explain", "ffn", *options, "--json", str(path))
     assert result.exit_code == 0, result.output
     told = json.loads(path.read_text())
     assert told["predicted_us"] < told["plain_us"]
     assert told["dram_read_bytes"] == sum(told["dram_read_bytes_by_tensor"].values()) < told["plain_dram_read_bytes"]
-    assert {reason["decision"] for reason in told["reasons"]} >= {"order"}
+    assert {reason["decision"] for reason in told["reasons"]} >= {"executor", "bodies", "order"}
+    assert told["executor"] == "hopper"
+    times = {name: each["us"] for each in told["executors"] for name in each["names"]}
+    assert set(times) == {e.name for e in EXECUTOR_CLASSES if issubclass(e, DeviceExecutor)}
+    assert times["hopper"] == told["predicted_us"] == min(times.values())
     assert [op["op"] for op in told["ops"]] == ["up", "down"]
     assert all(bound["source"] for bound in told["bounds"])
     assert "no deadlock, no race" in result.output
+
+
+def test_explain_takes_one_executor_and_a_tile_of_one() -> None:
+    shape = ["--preset", "llama3-8b", "--m", "64", "--device", "cuda"]
+    alone = succeed("explain", "ffn", *shape, "--executor", "serial", "--tile", "64x64x64")
+    assert "up 64x64x64, down 64x64x64" in alone
+    assert "hopper" not in alone
+    message = fail(2, "explain", "two-copies", "--device", "cuda", "--executor", "hopper")
+    assert message.startswith("error: op 'first': kernel 'copy' has no Gluon body")
 
 
 def test_explain_refuses_what_cannot_be_built() -> None:

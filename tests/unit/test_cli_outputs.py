@@ -152,4 +152,4 @@ def test_what_cannot_be_written_is_refused_before_any_work(here: Path, name: str
 @pytest.mark.parametrize("name", ["n" * 255, "ü×.json", "a\nb.json", " ", "n\udcff.json"])
 def test_odd_names_are_written(here: Path, name: str) -> None:
     succeed("plan", "ffn", *SMALL, "--out", name)
-    assert json.loads((here / name).read_text())["semaphores"] == 2
+    assert json.loads((here / name).read_text())["semaphores"] == 4

@@ -10,6 +10,9 @@ from typing import Any
 import pytest
 
 import interlace as il
+from interlace.cli import run
+from interlace.cli.machine import Machine
+from interlace.cli.plan_file import planned
 
 from .test_cli import SMALL, fail, invoke, succeed
 from .test_params import doubled, ffn
@@ -36,7 +39,9 @@ def test_a_plan_file_runs_as_it_stands(tmp_path: Path, choices: il.Choices) -> N
     assert f"{len(plan.items)} items" in shown
     data = json.loads(record.read_text())
     assert data["workload"] == {"name": "plan", "file": str(path), "graph": "ffn", "seed": 3}
-    assert (data["plan"]["items"], data["plan"]["dispatch"]) == (len(plan.items), plan.dispatch.value)
+    for executor in data["executors"]:
+        told = executor["plan"]
+        assert (told["items"], told["dispatch"]) == (len(plan.items), plan.dispatch.value)
     assert [e["name"] for e in data["executors"]] == ["reference", "reference-random"]
     assert all(e["relative_error"] < 1e-12 for e in data["executors"])
     slices = [e for e in json.loads(trace.read_text())["traceEvents"] if e.get("cat") != "wait" and e["ph"] == "X"]
@@ -57,9 +62,21 @@ def test_a_planned_workload_runs_from_its_file_and_its_summary_says_what_was_pla
             {"name": "down", "kernel": "matmul", "grid": [2, 1], "tiles": 2},
         ],
     }
-    assert {"items": 6, "waits": 2, "semaphores": 2, "workers": 8, "dispatch": "ticket"}.items() <= told["plan"].items()
+    assert {"items": 6, "waits": 2, "semaphores": 4, "workers": 8, "dispatch": "ticket"}.items() <= told["plan"].items()
     assert {"verified": True, "edges": 4, "longest_chain": 2}.items() <= told["proof"].items()
     assert "reference" in succeed("run", path, "--device", "cpu")
+
+
+def test_a_plan_file_runs_on_those_that_take_it_and_a_note_tells_of_the_others(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = write(tmp_path / "p.json", il.build(ffn(), il.Choices(1, policy=il.NoSync())))
+    task, plans = planned(path, il.H200)
+    able = run._planned(run._default(task, Machine(True, il.H200)), plans, named=False)
+    assert {e.name for e in able} == {"reference", "serial", "cuda_graph", "pdl", "persistent-ticket"}
+    notes = capsys.readouterr().err.splitlines()
+    assert [note.split()[1] for note in notes] == ["semaphore_streams", "persistent-static", "hopper"]
+    assert "only the order of one worker enforces that" in notes[0]
 
 
 def test_options_beside_a_plan_file_are_refused(tmp_path: Path) -> None:
@@ -69,7 +86,7 @@ def test_options_beside_a_plan_file_are_refused(tmp_path: Path) -> None:
     for command in (("plan", path, "--out", tmp_path / "x.json"), ("explain", path)):
         assert "is a plan already; `interlace verify` proves it" in fail(2, *command)
     message = fail(2, "run", path, "--device", "cpu", "--executor", "persistent-static")
-    assert "has ticket dispatch, not static" in message
+    assert "the persistent-static executor runs plans with static dispatch" in message
 
 
 def test_only_a_plan_that_is_safe_and_of_known_kernels_runs(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from interlace.executors.reference import RandomReferenceExecutor
 from interlace.kernels.bodies import BodyKind
 from interlace.kernels.matmul import MATMUL
 from interlace.loops import as_op, library
-from interlace.sim.modes import PERSISTENT, SEMAPHORE_STREAMS, SERIAL, hopper
+from interlace.sim.modes import PERSISTENT, SEMAPHORE_STREAMS, SERIAL, hopper, plain_bodies
 from interlace.workloads import one_matmul, two_copies, two_matmuls
 
 from .gpus import A100
@@ -111,9 +111,10 @@ def test_executors_tell_how_the_simulated_machine_models_them() -> None:
     modes = {executor.name: executor.mode(graph, il.H200) for executor in EXECUTORS}
     ring = (il.H200.smem_bytes - (64 * 64 * 2 + 2048)) // (128 * 128) * 128 * 128
     assert modes.pop("hopper") == hopper(ring)
-    assert modes.pop("semaphore_streams") == SEMAPHORE_STREAMS
-    assert {modes.pop(name) for name in ("serial", "cuda_graph", "pdl")} == {SERIAL}
-    assert {*modes.values()} == {PERSISTENT}
+    assert modes.pop("semaphore_streams") == plain_bodies(SEMAPHORE_STREAMS)
+    assert {modes.pop(name) for name in ("serial", "cuda_graph", "pdl")} == {plain_bodies(SERIAL)}
+    assert {modes.pop(name) for name in ("reference", "reference-random")} == {PERSISTENT}
+    assert {*modes.values()} == {plain_bodies(PERSISTENT)}
 
 
 @pytest.mark.parametrize("executor", EXECUTORS, ids=lambda cls: cls.name)

@@ -86,6 +86,21 @@ def test_wait_that_is_met_already_costs_a_poll() -> None:
     assert rows(simulate(plan, costs([100.0, 40.0]), slow))[1] == (0, 155, 205, 250)
 
 
+def test_bodies_reach_a_share_of_the_rates() -> None:
+    plan = build(pair(2), Choices(2, policy=NoSync()))
+    device = replace(DEVICE, latencies=Latencies(0, 0, 0, 0, 0, 0))
+    half = replace(PERSISTENT, matrix_share=0.5)
+    assert rows(simulate(plan, costs([100.0] * 4), device))[0] == (0, 0, 0, 100)
+    assert rows(simulate(plan, costs([100.0] * 4), device, half))[0] == (0, 0, 0, 200)
+    # Both want 2 bytes/ns of 3, or of 1.5.
+    moved = costs([0.0] * 4, dram=[150.0, 150.0, 0.0, 0.0])
+    assert rows(simulate(plan, moved, device))[0] == (0, 0, 0, 100)
+    assert rows(simulate(plan, moved, device, replace(PERSISTENT, memory_share=0.5)))[0] == (0, 0, 0, 200)
+    for share in (0.0, 1.1):
+        with pytest.raises(SimulationError, match="of the rates"):
+            replace(PERSISTENT, matrix_share=share)
+
+
 def test_static_workers_pay_no_ticket() -> None:
     plan = build(pair(2), Choices(2, Dispatch.STATIC))
     trace = simulate(plan, costs([100.0, 50.0, 10.0, 10.0]), DEVICE)

@@ -13,6 +13,8 @@ from interlace.planner import search as searching
 from interlace.planner.explain import Limit, explain
 from interlace.planner.predict import CHEAP, FINE, predict
 from interlace.planner.search import search
+from interlace.planner.ways import Way, compare, differences, merged
+from interlace.sim.modes import PERSISTENT, SERIAL, plain_bodies
 from interlace.sim.traffic import Touches
 from interlace.sim.traffic import touches as all_touches
 
@@ -152,14 +154,11 @@ def test_a_reason_is_what_taking_a_decision_back_costs() -> None:
     assert reasons["order"].without_bytes > found.best.prediction.traffic.dram_read
 
 
-def test_figures_stand_beside_bounds_and_other_executors() -> None:
+def test_figures_stand_beside_bounds() -> None:
     found = search(ffn(1024, il.MatmulTile(128, 256, 64)), il.H200, RING)
     told = explain(found, il.H200, RING)
     traffic = found.best.prediction.traffic
     assert all(bound.bytes <= traffic.dram_read + traffic.written for bound in told.bounds)
-    assert list(told.times_us) == ["serial", "semaphore streams", "persistent", "hopper"]
-    assert told.times_us["hopper"] <= min(told.times_us.values()) * 1.001
-    assert "hopper" not in explain(search(found.best.graph, il.H200), il.H200).times_us
     # 0.75 pJ per FLOP, 31.36 pJ per byte of memory, 12.5 of the L2, 2 x 2.5 of shared memory.
     moved = traffic.dram_read + traffic.written
     joules = 4e-12 * 0.75 * 1024 * 4096 * 14336 + 31.36e-12 * moved + 17.5e-12 * traffic.touched
@@ -171,3 +170,41 @@ def test_a_graph_that_is_no_chain_of_matmuls_has_its_compulsory_bound() -> None:
     told = explain(search(graph, il.CPU), il.CPU)
     assert [bound.bytes for bound in told.bounds] == [256 * 256 * 2, 256 * 256 * 2 * 3]
     assert predict(told.planned.plan, il.CPU).traffic.compulsory == 256 * 256 * 2
+
+
+# ---------------------------------------------------------------- executors side by side
+
+
+def ways() -> list[Way]:
+    graphs = ffn(1024, il.MatmulTile(128, 256, 64)), ffn(1024, il.MatmulTile(128, 128, 64))
+    plain, both = plain_bodies(SERIAL), tuple(il.Dispatch)
+    return [
+        Way(("serial",), graphs, plain, both),
+        Way(("persistent",), graphs, plain_bodies(PERSISTENT), both),
+        Way(("pdl",), graphs, plain, both),
+        Way(("ring",), graphs[:1], RING, (il.Dispatch.TICKET,)),
+    ]
+
+
+def test_executors_that_are_planned_alike_are_one_way() -> None:
+    assert [way.names for way in merged(ways())] == [("serial", "pdl"), ("persistent",), ("ring",)]
+
+
+def test_every_way_is_planned_at_its_best_and_the_fastest_is_told_apart_one_difference_at_a_time() -> None:
+    seen: list[int] = []
+    entries = compare(merged(ways()), il.H200, seen.append)
+    assert seen == list(range(1, sum(entry.planned.tried for entry in entries) + 1))
+    times = [entry.prediction.us for entry in entries]
+    assert times == sorted(times)
+    best, other = entries[0], next(entry for entry in entries if "serial" in entry.way.names)
+    assert best.way.name == "ring", "whose bodies reach the rates"
+    assert other.prediction.us == search(other.way.graphs, il.H200, other.way.mode).best.prediction.us
+    found = {reason.decision: reason for reason in differences(best, other, il.H200)}
+    assert list(found) == ["executor", "launches", "loads ahead of waits", "bodies"]
+    assert found["executor"].without_us == other.prediction.us > best.prediction.us
+    plan = best.planned.plan
+    assert found["loads ahead of waits"].without_us == predict(plan, il.H200, PERSISTENT, limit=FINE).us
+    assert found["bodies"].without_us == predict(plan, il.H200, plain_bodies(RING), limit=FINE).us
+    assert found["bodies"].without_us > best.prediction.us
+    (persistent,) = (entry for entry in entries if entry.way.name == "persistent")
+    assert [r.decision for r in differences(persistent, other, il.H200)] == ["executor", "launches"]

@@ -101,6 +101,12 @@ def say(text: str) -> None:
     typer.echo(printable(text))
 
 
+def draw(lines: Iterable[str]) -> None:
+    """Print lines on stdout as they are, spaces and all; texts from elsewhere are made ``printable`` before."""
+    for line in lines:
+        typer.echo(line)
+
+
 def show(table: Table) -> None:
     """Print a table on stdout."""
     Console(width=None if sys.stdout.isatty() else _WIDTH).print(table)

@@ -7,10 +7,10 @@ from math import prod
 
 from interlace.cli.console import BadInput
 from interlace.cli.machine import Machine
-from interlace.cli.names import ExecutorChoice
 from interlace.cli.table import volume
 from interlace.core.errors import TooManyItemsError
 from interlace.core.memory import available_bytes
+from interlace.executors import DeviceExecutor, Executor
 from interlace.graph.graph import Graph
 from interlace.planner.build import Choices, check_size
 
@@ -26,7 +26,7 @@ def check_plan(graph: Graph, choices: Choices) -> None:
         raise BadInput(f"{error} (--tile, --split, or the sizes)") from None
 
 
-def check_memory(graph: Graph, chosen: Sequence[ExecutorChoice], machine: Machine, *, compares: bool) -> None:
+def check_memory(graph: Graph, chosen: Sequence[type[Executor]], machine: Machine, *, compares: bool) -> None:
     """Raise BadInput if a run on these executors does not fit in memory.
 
     Inputs are drawn in float32 on the host. Each reference executor holds all tensors in float64, and what is
@@ -36,11 +36,10 @@ def check_memory(graph: Graph, chosen: Sequence[ExecutorChoice], machine: Machin
         _elements(graph, names) for names in (graph.inputs, graph.intermediates, graph.outputs)
     )
     everything = inputs + inner + outputs
-    reference = sum(choice.device is None for choice in chosen) * _FP64 * everything
+    on_device = [issubclass(executor, DeviceExecutor) for executor in chosen]
+    reference = on_device.count(False) * _FP64 * everything
     right = _FP64 * (inputs + _TEMPORARIES * inner + outputs) if compares else 0
-    device = 0
-    if any(choice.device is not None for choice in chosen):
-        device = sum(tensor.nbytes for tensor in graph.tensors)
+    device = sum(tensor.nbytes for tensor in graph.tensors) if any(on_device) else 0
     host = _FP32 * inputs + _FP64 * outputs * compares
     if machine.cuda:
         free, _ = machine.torch.cuda.mem_get_info(machine.device)

@@ -10,11 +10,11 @@ from typing import Generic, TypeVar
 
 import typer
 
+from interlace import executors
 from interlace.core.devices import DEFAULT_GPU, L2, DeviceSpec, known_chips
 from interlace.core.errors import InterlaceError
-from interlace.executors import EXECUTORS as EXECUTOR_CLASSES
 from interlace.executors import Executor
-from interlace.executors.device import DeviceExecutor
+from interlace.executors.persistent import PersistentTicketExecutor
 from interlace.orders.families import Family
 from interlace.orders.panels import Cache
 from interlace.plan.plan import Dispatch
@@ -114,67 +114,10 @@ class NamedOrder:
     order: Order
 
 
-@dataclass(frozen=True)
-class ExecutorChoice:
-    """One way to run a plan, as the tables show it.
-
-    Attributes:
-        executor: the class, which says all the rest of itself.
-    """
-
-    executor: type[Executor]
-
-    @property
-    def name(self) -> str:
-        """On the command line and in JSON."""
-        return self.executor.name
-
-    @property
-    def title(self) -> str:
-        """In tables."""
-        return self.executor.title
-
-    @property
-    def what(self) -> str:
-        """What it is, in a few words."""
-        return self.executor.what
-
-    @property
-    def device(self) -> type[DeviceExecutor] | None:
-        """The class, or None for the reference executors."""
-        return self.executor if issubclass(self.executor, DeviceExecutor) else None
-
-    @property
-    def dispatch(self) -> Dispatch | None:
-        """What the plan's dispatch must be, None for any."""
-        return self.executor.dispatches[0] if len(self.executor.dispatches) == 1 else None
-
-    @property
-    def interpreted(self) -> bool:
-        """Whether it also runs on a CPU, under the Triton interpreter."""
-        return self.executor.interpreted
-
-    @property
-    def traces(self) -> bool:
-        """Whether its times mean something in a trace."""
-        return self.executor.traces
-
-
-# All but the Hopper executor, which needs tiles of its own.
-_EXECUTORS = tuple(map(ExecutorChoice, EXECUTOR_CLASSES[:-1]))
-(
-    REFERENCE,
-    REFERENCE_RANDOM,
-    SERIAL,
-    CUDA_GRAPH,
-    PDL,
-    SEMAPHORE_STREAMS,
-    PERSISTENT_STATIC,
-    PERSISTENT_TICKET,
-) = _EXECUTORS
-
 DEVICES = Names("device", {d.value: d for d in Device})
-EXECUTORS = Names("executor", {e.name: e for e in _EXECUTORS} | {"persistent": PERSISTENT_TICKET})
+EXECUTORS: Names[type[Executor]] = Names(
+    "executor", {e.name: e for e in executors.EXECUTORS} | {"persistent": PersistentTicketExecutor}
+)
 POLICIES: Names[SyncPolicy] = Names(
     "policy",
     {

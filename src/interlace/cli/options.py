@@ -20,6 +20,7 @@ import typer
 from interlace.cli import names
 from interlace.cli.console import reported
 from interlace.cli.outputs import Output, kept_apart, output
+from interlace.executors import Executor
 from interlace.policies.interleavings import Interleaving
 from interlace.policies.orders import Order
 from interlace.policies.splits import Split
@@ -79,7 +80,7 @@ class ScheduleOptions:
             names.DISPATCHES,
             "--dispatch",
             "DISPATCH",
-            "Who takes which tile when (persistent-static and persistent-ticket fix it)",
+            "Who takes which tile when (an executor that runs one dispatch only has that)",
             _PLAN,
         ),
     ] = None
@@ -108,11 +109,11 @@ class ScheduleOptions:
 
 Seed = Annotated[int, typer.Option("--seed", min=0, help="Of the random inputs and of random interleavings.")]
 ExecutorOption = Annotated[
-    names.ExecutorChoice | None,
+    type[Executor] | None,
     named(names.EXECUTORS, "--executor", "NAME", "One way to run it"),
 ]
 ExecutorOptions = Annotated[
-    list[names.ExecutorChoice] | None,
+    list[type[Executor]] | None,
     named(names.EXECUTORS, "--executor", "NAME", "Run only this one; may be repeated. One of"),
 ]
 JsonFile = Annotated[

@@ -14,6 +14,7 @@ from interlace.cli.outputs import save, save_json
 from interlace.cli.problem import problem
 from interlace.cli.workloads import Selection, group, per_workload
 from interlace.core.errors import InterlaceError
+from interlace.kernels.base import tiling
 from interlace.plan.plan import Plan
 from interlace.plan.verify import Proof, verify
 from interlace.planner.build import build
@@ -38,7 +39,7 @@ def register(app: typer.Typer) -> None:
         """
         machine = target(device)
         task = problem(work, machine, schedule.tile)
-        choices = task.choices(schedule, machine)
+        choices = task.choices(schedule, machine.spec)
         limits.check_plan(task.graph, choices)
         with working("planning and verifying"):
             proof = verify(build(task.graph, choices))
@@ -81,6 +82,7 @@ def _verify(path: Path) -> Proof | InterlaceError:
 def plan_data(plan: Plan) -> dict[str, object]:
     """A verified plan as JSON, in numbers."""
     return {
+        "tiles": tiling(plan.graph),
         "items": len(plan.items),
         "semaphores": plan.semaphores,
         "workers": plan.workers,

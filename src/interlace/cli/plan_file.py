@@ -7,13 +7,15 @@ from functools import partial
 from pathlib import Path
 
 from interlace.cli.console import BadInput
-from interlace.cli.problem import Problem, Proofs
+from interlace.cli.problem import Planned, Plans, Problem
+from interlace.core.devices import DeviceSpec
 from interlace.core.errors import PlanFormatError
+from interlace.executors import Executor
 from interlace.kernels.base import kernel_of
 from interlace.kernels.read import read_plan
-from interlace.plan.plan import Dispatch, Plan
-from interlace.plan.verify import Proof, verify
-from interlace.policies.sync import TileSync
+from interlace.plan.plan import Plan
+from interlace.plan.verify import verify
+from interlace.policies.setting import Setting
 from interlace.workloads.base import draw
 
 _LARGEST = 256 << 20  # bytes; a plan takes some 50 for each item and each wait
@@ -43,15 +45,15 @@ def read(path: Path) -> Plan:
         raise BadInput(f"{str(path)!r}: {error}") from None
 
 
-def planned(path: Path) -> tuple[Problem, Proofs]:
-    """What the plan of a file runs, and its proof, whatever else is wanted.
+def planned(path: Path, spec: DeviceSpec) -> tuple[Problem, Plans]:
+    """What the plan of a file runs, and that plan for every executor that takes it.
 
     Raises:
         BadInput: as ``read`` does, or kernels that are not built in.
         PlanError: the plan is not safe.
     """
     proof = verify(read(path))
-    plan, graph = proof.plan, proof.plan.graph
+    graph = proof.plan.graph
     for op in graph.ops:
         if op.body is None:
             raise BadInput(
@@ -61,14 +63,13 @@ def planned(path: Path) -> tuple[Problem, Proofs]:
         if kernel_of(op).reference is None:
             raise BadInput(f"op {op.name!r}: kernel {op.kernel!r} has no NumPy reference to compare with")
 
-    def proofs(dispatch: Dispatch | None) -> Proof:
-        if dispatch not in (None, plan.dispatch):
-            raise BadInput(
-                f"{str(path)!r} has {plan.dispatch.value} dispatch, not {dispatch.value}; name other executors, or "
-                "plan again"
-            )
-        return proof
-
     facts = {"name": "plan", "file": str(path), "graph": graph.name}
     title = f"{graph.name} of {path}"
-    return Problem(graph, title, facts, partial(draw, graph), None, TileSync(), dispatch=plan.dispatch), proofs
+
+    def plans(executor: type[Executor]) -> Planned:
+        executor.check(graph, spec)
+        if spec.architecture:
+            executor.check_tiles(graph, spec)
+        return Planned(executor.prove(proof), Setting())
+
+    return Problem(graph, title, facts, partial(draw, graph), None), plans

@@ -1,31 +1,43 @@
-"""What a command works on: a graph, its inputs, what is right in float64, and its proved plans."""
+"""What a command works on: a graph, its inputs, what is right in float64, and the proved plan of each executor."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from functools import cache
 from typing import Any
 
 from interlace.cli.console import bad_input
 from interlace.cli.machine import Machine
-from interlace.cli.names import DispatchChoice
 from interlace.cli.options import ScheduleOptions
 from interlace.cli.workloads import Selection
+from interlace.core.devices import DeviceSpec
+from interlace.deploy import plan_graph
+from interlace.executors import Executor
 from interlace.graph.graph import Graph
-from interlace.plan.plan import Dispatch
 from interlace.plan.verify import Proof, verify
 from interlace.planner.build import Choices, build
-from interlace.policies.interleavings import OpAfterOp
-from interlace.policies.orders import RowMajor
-from interlace.policies.splits import Whole
-from interlace.policies.sync import SyncPolicy
+from interlace.policies.setting import Setting
 from interlace.workloads.base import Inputs, Tile
 
 #: (numpy or torch, tensors by name) -> the outputs by name.
 Dense = Callable[[Any, Mapping[str, Any]], Mapping[str, Any]]
-#: The verified plan of a dispatch, of None for the one that suits.
-Proofs = Callable[[Dispatch | None], Proof]
+
+
+@dataclass(frozen=True, eq=False)
+class Planned:
+    """How an executor runs a problem.
+
+    Attributes:
+        proof: of its plan.
+        setting: what else its launch is told.
+    """
+
+    proof: Proof
+    setting: Setting
+
+
+#: What an executor runs.
+Plans = Callable[[type[Executor]], Planned]
 
 
 @dataclass(frozen=True)
@@ -38,9 +50,8 @@ class Problem:
         facts: the workload as JSON.
         inputs: of a seed.
         dense: the outputs without any tiling, as an independent check; None where only the kernels' references tell.
-        policy: which suits the graph unless another is given.
         blocks: workers per SM that suit it on a GPU.
-        dispatch: the only one that there is a plan for, None if any can be planned.
+        tiled: whether executors run it in the tiles that it has, rather than in those that suit each.
     """
 
     graph: Graph
@@ -48,37 +59,62 @@ class Problem:
     facts: Mapping[str, Any]
     inputs: Callable[[int], Inputs]
     dense: Dense | None
-    policy: SyncPolicy
     blocks: int = 1
-    dispatch: Dispatch | None = None
+    tiled: bool = True
 
-    def choices(self, schedule: ScheduleOptions, machine: Machine) -> Choices:
-        """What the plan leaves open, with defaults filled in."""
-        dispatch = schedule.dispatch or DispatchChoice(Dispatch.TICKET)
-        return Choices(
-            workers=schedule.workers or machine.spec.sms * (self.blocks if machine.cuda else 1),
-            dispatch=dispatch.dispatch,
-            assignment=dispatch.assignment,
-            policy=schedule.policy or self.policy,
-            order=schedule.order or RowMajor(),
-            split=schedule.split or Whole(),
-            interleaving=schedule.interleave or OpAfterOp(),
-            chunk_waits=schedule.chunk_waits,
-        )
+    def choices(self, schedule: ScheduleOptions, spec: DeviceSpec) -> Choices:
+        """The plan of the graph as it is tiled, with defaults filled in."""
+        workers = spec.sms * (self.blocks if spec.architecture else 1)
+        return replace(Choices(workers), **_given(schedule))
 
-    def proofs(self, schedule: ScheduleOptions, machine: Machine) -> Proofs:
-        """The plans under the options, each built and verified once."""
-        choices = self.choices(schedule, machine)
+    def plans(self, schedule: ScheduleOptions, spec: DeviceSpec) -> Plans:
+        """The plan of each executor on a device, proved: what is given stands in all, and the rest is by rule.
 
-        @cache
-        def of(dispatch: Dispatch) -> Proof:
-            return verify(build(self.graph, replace(choices, dispatch=dispatch)))
+        Executors whose plans are equal share one. Asking for one raises what ``plan_graph`` does.
+        """
+        whole, given = self.choices(schedule, spec), _given(schedule)
+        given |= {"workers": whole.workers}
+        made: dict[object, Planned] = {}
 
-        return lambda dispatch: of(dispatch or choices.dispatch)
+        def of(executor: type[Executor]) -> Planned:
+            dispatch = whole.dispatch if whole.dispatch in executor.dispatches else executor.dispatches[0]
+            executor.check(self.graph, spec)
+            setting = Setting()
+            if not self.tiled:
+                setting = executor.default(self.graph, spec)
+            elif spec.architecture:
+                executor.check_tiles(self.graph, spec)
+            if (setting, dispatch) not in made:
+                chosen = {**given, "dispatch": dispatch}
+                if self.tiled:
+                    plan = build(self.graph, replace(whole, **chosen))
+                else:
+                    plan = plan_graph(self.graph, spec, executor, **chosen)
+                made[setting, dispatch] = Planned(verify(plan), setting)
+            return made[setting, dispatch]
+
+        return of
+
+
+def _given(schedule: ScheduleOptions) -> dict[str, Any]:
+    """The attributes of ``Choices`` that the options name."""
+    given: dict[str, Any] = {
+        "policy": schedule.policy,
+        "order": schedule.order,
+        "split": schedule.split,
+        "interleaving": schedule.interleave,
+        "workers": schedule.workers,
+        "chunk_waits": schedule.chunk_waits or None,
+    }
+    if schedule.dispatch is not None:
+        given |= {"dispatch": schedule.dispatch.dispatch, "assignment": schedule.dispatch.assignment}
+    return {name: value for name, value in given.items() if value is not None}
 
 
 def problem(work: Selection, machine: Machine, tile: Tile | None = None) -> Problem:
     """The problem that the options describe; small on a CPU unless they say otherwise.
+
+    On a GPU each executor has tiles of its own, unless one is given.
 
     Raises:
         BadInput: options that do not go together, a checkpoint without the weights, impossible shapes.
@@ -91,9 +127,8 @@ def problem(work: Selection, machine: Machine, tile: Tile | None = None) -> Prob
 
     with bad_input():
         graph = workload.graph(machine.spec, tile)
-    return Problem(
-        graph, workload.title, workload.facts(), inputs, workload.dense, workload.policy, workload.blocks
-    )
+    tiled = tile is not None or not machine.cuda
+    return Problem(graph, workload.title, workload.facts(), inputs, workload.dense, workload.blocks, tiled)
 
 
 def input_bytes(graph: Graph) -> int:

@@ -3,25 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import typer
 
 from interlace.cli import limits, table, trace
 from interlace.cli.console import FAILED, BadInput, fail, note, say, show, working
+from interlace.cli.foreseen import Foreseen, foreseen
 from interlace.cli.machine import Machine, find, versions
-from interlace.cli.names import (
-    CUDA_GRAPH,
-    PDL,
-    PERSISTENT_STATIC,
-    PERSISTENT_TICKET,
-    REFERENCE,
-    REFERENCE_RANDOM,
-    SEMAPHORE_STREAMS,
-    SERIAL,
-    ExecutorChoice,
-)
+from interlace.cli.names import Device
 from interlace.cli.options import (
     DeviceOption,
     ExecutorOptions,
@@ -34,17 +26,18 @@ from interlace.cli.options import (
 from interlace.cli.outputs import Output, save_json
 from interlace.cli.plan import plan_data
 from interlace.cli.plan_file import planned
-from interlace.cli.problem import Problem, Proofs, problem
+from interlace.cli.problem import Planned, Plans, Problem, problem
 from interlace.cli.runners import Runner, Runners, expected, relative_error, time_all
 from interlace.cli.table import Row
 from interlace.cli.workloads import Selection, group, per_workload, plan_file
 from interlace.core.dtypes import fp32
 from interlace.core.errors import DeviceError, GraphError, NoDeviceError, PlanError
-from interlace.plan.plan import Plan
+from interlace.executors import EXECUTORS, DeviceExecutor, Executor
+from interlace.executors.reference import RandomReferenceExecutor, ReferenceExecutor
 
 # Beyond these the reference takes seconds, so on a GPU it is left out unless asked for.
 _REFERENCE_FLOPS, _REFERENCE_BYTES = 1e9, 16 << 20
-_ON_GPU = (SERIAL, CUDA_GRAPH, PDL, SEMAPHORE_STREAMS, PERSISTENT_STATIC, PERSISTENT_TICKET)
+_CANNOT = (DeviceError, GraphError, PlanError)
 
 
 def register(app: typer.Typer) -> None:
@@ -63,8 +56,10 @@ def register(app: typer.Typer) -> None:
     ) -> None:
         """Run a workload on every executor that this machine has; compare with float64 and time it.
 
-        On a CPU, executors that need Triton run when named, under TRITON_INTERPRET=1. Exit code 1 if an executor is
-        wrong.
+        On a GPU each executor runs in tiles of its own, and options of the plan stand for all; those that cannot run it
+        are left out with a note. Without a GPU a small case runs in NumPy, and what the workload would do on a GPU is
+        predicted, unless --device cpu or an executor is named; those that need Triton run under TRITON_INTERPRET=1.
+        Exit code 1 if an executor is wrong.
 
         Example: interlace run ffn --preset minilm --m 32 --json result.json
 
@@ -73,8 +68,11 @@ def register(app: typer.Typer) -> None:
         machine = find(device)
         with working("planning and verifying"):
             task = problem(work, machine, schedule.tile)
-            limits.check_plan(task.graph, task.choices(schedule, machine))
-        _run(task, task.proofs(schedule, machine), machine, executor, seed, json, trace)
+            limits.check_plan(task.graph, task.choices(schedule, machine.spec))
+        foresee = None
+        if not machine.cuda and device is not Device.CPU and executor is None:
+            foresee = partial(foreseen, work, schedule)
+        _run(task, task.plans(schedule, machine.spec), machine, executor, seed, json, trace, foresee)
 
     @plan_file(commands)
     def run_plan(
@@ -85,7 +83,7 @@ def register(app: typer.Typer) -> None:
         json: JsonFile = None,
         trace: TraceFile = None,
     ) -> None:
-        """Run a plan file on every executor that takes its dispatch; compare with float64 and time it.
+        """Run a plan file on every executor that takes it; compare with float64 and time it.
 
         It is proved first. Exit code 1 if an executor is wrong.
 
@@ -93,18 +91,19 @@ def register(app: typer.Typer) -> None:
         """
         machine = find(device)
         with working("verifying"):
-            task, proofs = planned(plan)
-        _run(task, proofs, machine, executor, seed, json, trace)
+            task, plans = planned(plan, machine.spec)
+        _run(task, plans, machine, executor, seed, json, trace)
 
 
 def _run(
     work: Problem,
-    proofs: Proofs,
+    plans: Plans,
     machine: Machine,
-    executor: Sequence[ExecutorChoice] | None,
+    executor: Sequence[type[Executor]] | None,
     seed: int,
     json: Output | None,
     trace: Output | None,
+    foresee: Callable[[], Foreseen | None] | None = None,
 ) -> None:
     chosen = list(dict.fromkeys(executor or _default(work, machine)))
     traced = _traced(chosen, machine) if trace is not None else None
@@ -112,77 +111,101 @@ def _run(
     with working("drawing inputs"):
         inputs = work.inputs(seed)
     with working("planning and verifying"):
-        verified = [(choice, proofs(choice.dispatch)) for choice in chosen]
+        planned = _planned(chosen, plans, named=bool(executor))
     with working("computing in float64"):
         right = expected(work, inputs, machine)
     made = Runners(inputs, machine, seed)
     errors: dict[Runner, float] = {}
-    for choice, proof in verified:
+    for kind, way in planned.items():
         try:
-            with working(f"running {choice.name}"):
-                runner = made.make(choice, proof)
+            with working(f"running {kind.name}"):
+                runner = made.make(kind, way)
                 errors[runner] = relative_error(runner.outputs(), right)
-        except (DeviceError, GraphError, PlanError) as error:
+        except _CANNOT as error:
             if executor:  # who named it wants to know; the others still have a result
                 raise
-            note(f"{choice.name} is left out: {error}")
+            note(f"{kind.name} is left out: {error}")
     if not errors:
         raise NoDeviceError("no executor of this machine takes the plan; see the notes above")
     with working("timing"):
         times = time_all(list(errors), machine)
-    rows = [Row(r.choice, e, t) for (r, e), t in zip(errors.items(), times, strict=True)]
-    plan = verified[-1][1].plan
+    rows = [Row(r.executor, r.plan, e, t) for (r, e), t in zip(errors.items(), times, strict=True)]
+    ahead = None if foresee is None else foresee()
     if json is not None:
-        save_json(json, _record(work, machine, plan, rows, seed))
-    show(table.results(f"{work.title}, on {machine.timed}", f"verified plan: {table.plan_line(plan)}", rows))
+        told = {} if ahead is None else {"predicted": ahead.to_data()}
+        save_json(json, {**_record(work, machine, rows, seed), **told})
+    show(table.results(f"{work.title}, on {machine.timed}", rows))
+    if ahead is not None:
+        ahead.show()
     if trace is not None:
-        able = [r for r in errors if r.choice is traced]
+        able = [r for r in errors if r.executor is traced]
         if not able:
             raise BadInput("--trace: the executor that could trace is left out; name one that runs the plan")
         _write_trace(trace, able[0], machine)
     _judge(rows, work)
 
 
-def _default(work: Problem, machine: Machine) -> tuple[ExecutorChoice, ...]:
+def _default(work: Problem, machine: Machine) -> list[type[Executor]]:
     """What runs if nobody chose."""
     if not machine.cuda:
-        return (REFERENCE, REFERENCE_RANDOM)
+        return [ReferenceExecutor, RandomReferenceExecutor]
     flops = sum(op.flops * op.tiles for op in work.graph.ops)
     small = flops <= _REFERENCE_FLOPS and sum(t.nbytes for t in work.graph.tensors) <= _REFERENCE_BYTES
-    able = tuple(c for c in _ON_GPU if work.dispatch is None or c.dispatch in (None, work.dispatch))
-    return (REFERENCE, *able) if small else able
+    on_device = [executor for executor in EXECUTORS if issubclass(executor, DeviceExecutor)]
+    return [ReferenceExecutor, *on_device] if small else [*on_device]
 
 
-def _traced(chosen: Sequence[ExecutorChoice], machine: Machine) -> ExecutorChoice:
+def _planned(chosen: Sequence[type[Executor]], plans: Plans, named: bool) -> dict[type[Executor], Planned]:
+    """How each executor runs it, without those that cannot.
+
+    Raises:
+        BadInput, DeviceError: one that was named cannot.
+    """
+    found = {}
+    for executor in chosen:
+        try:
+            found[executor] = plans(executor)
+            executor.prove(found[executor].proof)
+        except _CANNOT as error:
+            if named and isinstance(error, DeviceError):
+                raise
+            if named:
+                raise BadInput(str(error)) from error
+            found.pop(executor, None)
+            note(f"{executor.name} is left out: {error}")
+    return found
+
+
+def _traced(chosen: Sequence[type[Executor]], machine: Machine) -> type[Executor]:
     """The last executor whose trace means something; under the Triton interpreter there is no clock."""
-    able = [c for c in chosen if c.traces and (machine.cuda or c.device is None)]
+    able = [e for e in chosen if e.traces and (machine.cuda or not issubclass(e, DeviceExecutor))]
     if not able:
         raise BadInput(
-            f"--trace: none of {', '.join(c.name for c in chosen)} can trace; add --executor reference"
+            f"--trace: none of {', '.join(e.name for e in chosen)} can trace; add --executor reference"
         )
     return able[-1]
 
 
 def _write_trace(out: Output, runner: Runner, machine: Machine) -> None:
-    with working(f"tracing {runner.choice.name}"):
+    with working(f"tracing {runner.executor.name}"):
         events = runner.trace()
     trace.write(out, events, runner.plan, machine.name)
-    say(f"wrote a trace of {runner.choice.name} to {out}; {trace.HOW_TO_OPEN}")
+    say(f"wrote a trace of {runner.executor.name} to {out}; {trace.HOW_TO_OPEN}")
 
 
-def _record(work: Problem, machine: Machine, plan: Plan, rows: Sequence[Row], seed: int) -> Mapping[str, Any]:
+def _record(work: Problem, machine: Machine, rows: Sequence[Row], seed: int) -> Mapping[str, Any]:
     return {
         "workload": {**work.facts, "seed": seed},
         "device": machine.facts,
         "versions": versions(),
-        "plan": plan_data(plan),
         "executors": [
             {
-                "name": row.choice.name,
+                "name": row.executor.name,
                 "relative_error": row.relative_error if math.isfinite(row.relative_error) else None,
                 "median_us": row.times.median_us,
                 "p20_us": row.times.p20_us,
                 "p80_us": row.times.p80_us,
+                "plan": plan_data(row.plan),
             }
             for row in rows
         ],
@@ -195,10 +218,10 @@ def _judge(rows: Sequence[Row], work: Problem) -> None:
     # The inputs and what each op writes round once each. In float32 the order of the sum matters more.
     rounding = 1e-4 if coarsest is fp32 else (2 + len(work.graph.ops)) * coarsest.epsilon
     for row in rows:
-        limit = 1e-9 if row.choice.device is None else rounding
+        limit = rounding if issubclass(row.executor, DeviceExecutor) else 1e-9
         if not row.relative_error <= limit:
             raise fail(
-                f"{row.choice.name!r} differs from float64 by {table.error(row.relative_error)}, "
+                f"{row.executor.name!r} differs from float64 by {table.error(row.relative_error)}, "
                 f"more than rounding explains ({limit:.0e}); please report this with your command",
                 FAILED,
             )

@@ -6,6 +6,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -13,15 +14,13 @@ from numpy.typing import NDArray
 from threadpoolctl import threadpool_limits
 
 from interlace.cli.machine import BLAS_THREADS, Machine
-from interlace.cli.names import SERIAL, ExecutorChoice
-from interlace.cli.problem import Problem, input_bytes
-from interlace.core.errors import NoDeviceError
-from interlace.executors.device import DeviceExecutor
+from interlace.cli.problem import Planned, Problem, input_bytes
+from interlace.executors import ONE_LAUNCH, DeviceExecutor, Executor
 from interlace.executors.gpu import open_device, torch_dtype
 from interlace.executors.options import Options
 from interlace.executors.reference import RandomReferenceExecutor, ReferenceExecutor
+from interlace.executors.serial import SerialExecutor
 from interlace.graph.graph import Graph
-from interlace.plan.verify import Proof
 from interlace.planner.build import Choices, build
 from interlace.policies.sync import NoSync
 from interlace.trace.events import Trace
@@ -29,6 +28,7 @@ from interlace.workloads.base import Inputs
 
 _ROUNDS = 20
 _CPU_ROUNDS, _CPU_BUDGET_S = 5, 1.0
+_DEPENDENT = (9, 0)  # compute capability from which a launch may start while the one before drains
 _MOST_COPIES = 64  # sets of inputs to rotate over; a graph this small fits the L2 whatever one does
 
 
@@ -42,10 +42,15 @@ class Measured:
 
 
 class Runner(ABC):
-    """One executor with its plan and its tensors."""
+    """One executor with its plan and its tensors.
 
-    def __init__(self, choice: ExecutorChoice, proof: Proof) -> None:
-        self.choice, self.plan = choice, proof.plan
+    Attributes:
+        executor: its class.
+        plan: what it runs.
+    """
+
+    def __init__(self, executor: type[Executor], planned: Planned) -> None:
+        self.executor, self.plan = executor, planned.proof.plan
 
     @abstractmethod
     def outputs(self) -> dict[str, NDArray[np.float64]]:
@@ -63,22 +68,22 @@ class Runner(ABC):
 class ReferenceRunner(Runner):
     """The reference executor, which poisons its memory itself."""
 
-    def __init__(self, choice: ExecutorChoice, proof: Proof, inputs: Inputs, seed: int) -> None:
-        super().__init__(choice, proof)
-        drawn = choice.executor is RandomReferenceExecutor
-        self._executor = ReferenceExecutor(proof, seed=seed if drawn else None)
+    def __init__(self, executor: type[Executor], planned: Planned, inputs: Inputs, seed: int) -> None:
+        super().__init__(executor, planned)
+        drawn = executor is RandomReferenceExecutor
+        self._made = ReferenceExecutor(planned.proof, seed=seed if drawn else None)
         self._inputs = inputs
 
     def outputs(self) -> dict[str, NDArray[np.float64]]:
-        return self._executor.run(self._inputs)
+        return self._made.run(self._inputs)
 
     def once(self) -> None:
-        self._executor.run(self._inputs)
+        self._made.run(self._inputs)
 
     def trace(self) -> Trace:
-        self._executor.run(self._inputs)
-        assert self._executor.trace is not None
-        return self._executor.trace
+        self._made.run(self._inputs)
+        assert self._made.trace is not None
+        return self._made.trace
 
 
 class DeviceTensors:
@@ -105,18 +110,19 @@ class DeviceTensors:
 
 
 class DeviceRunner(Runner):
-    """An executor that runs Triton bodies, on a GPU or under the interpreter."""
+    """A device executor, on a GPU or under the interpreter.
+
+    What makes one launch starts while the launch before drains, where the GPU can do so, as between layers of a model.
+    """
 
     def __init__(
-        self, choice: ExecutorChoice, proof: Proof, machine: Machine, tensors: DeviceTensors
+        self, executor: type[DeviceExecutor], planned: Planned, machine: Machine, tensors: DeviceTensors
     ) -> None:
-        super().__init__(choice, proof)
-        self._proof, self._machine, self._tensors = proof, machine, tensors
-        self._executor = self._make(Options(device=machine.device_name))
-
-    def _make(self, options: Options) -> DeviceExecutor:
-        assert self.choice.device is not None
-        return self.choice.device(self._proof, options)
+        super().__init__(executor, planned)
+        self._machine, self._tensors = machine, tensors
+        self._make = partial(executor.from_setting, planned.proof, planned.setting)
+        dependent = executor in ONE_LAUNCH and machine.spec.capability >= _DEPENDENT
+        self._executor = self._make(Options(device=machine.device_name, dependent_launch=dependent))
 
     def outputs(self) -> dict[str, NDArray[np.float64]]:
         for value in self._tensors.results.values():
@@ -173,21 +179,17 @@ class Runners:
         self._inputs, self._machine, self._seed = inputs, machine, seed
         self._tensors: DeviceTensors | None = None
 
-    def make(self, choice: ExecutorChoice, proof: Proof) -> Runner:
+    def make(self, executor: type[Executor], planned: Planned) -> Runner:
         """A runner of a plan.
 
         Raises:
             PlanError, GraphError: the executor does not take the plan.
             DeviceError: it cannot run here.
         """
-        if choice.device is None:
-            return ReferenceRunner(choice, proof, self._inputs, self._seed)
-        if not self._machine.cuda and not choice.interpreted:
-            raise NoDeviceError(
-                f"executor {choice.name!r} needs a CUDA GPU; leave it out or run where there is one"
-            )
-        self._tensors = self._tensors or DeviceTensors(self._machine, proof.plan.graph, self._inputs)
-        return DeviceRunner(choice, proof, self._machine, self._tensors)
+        if not issubclass(executor, DeviceExecutor):
+            return ReferenceRunner(executor, planned, self._inputs, self._seed)
+        self._tensors = self._tensors or DeviceTensors(self._machine, planned.proof.plan.graph, self._inputs)
+        return DeviceRunner(executor, planned, self._machine, self._tensors)
 
 
 def expected(problem: Problem, inputs: Inputs, machine: Machine) -> dict[str, NDArray[np.float64]]:
@@ -221,7 +223,7 @@ def time_all(made: Sequence[Runner], machine: Machine) -> list[Measured]:
     """
     captured: dict[int, Callable[[], None]] = {}
     for i, runner in enumerate(made):
-        if machine.cuda and isinstance(runner, DeviceRunner) and runner.choice is not SERIAL:
+        if machine.cuda and isinstance(runner, DeviceRunner) and runner.executor is not SerialExecutor:
             captured[i] = runner.each_set
     by_graph: dict[int, Measured] = {}
     if captured:

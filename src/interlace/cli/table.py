@@ -10,8 +10,10 @@ from rich.table import Table
 from rich.text import Text
 
 from interlace.cli.console import printable
-from interlace.cli.names import CUDA_GRAPH, ExecutorChoice
 from interlace.cli.runners import Measured
+from interlace.executors import DeviceExecutor, Executor
+from interlace.executors.cuda_graph import CudaGraphExecutor
+from interlace.kernels.base import tiling
 from interlace.plan.plan import Plan
 
 
@@ -19,27 +21,32 @@ from interlace.plan.plan import Plan
 class Row:
     """What one executor did."""
 
-    choice: ExecutorChoice
+    executor: type[Executor]
+    plan: Plan
     relative_error: float
     times: Measured
 
 
-def results(title: str, caption: str, rows: Sequence[Row]) -> Table:
-    """The table of ``interlace run``; speeds are against ``cuda_graph`` if it ran."""
-    table = Table(title=_text(title), caption=_text(caption), caption_justify="left", title_justify="left")
+def results(title: str, rows: Sequence[Row]) -> Table:
+    """The table of ``interlace run``; speeds are against ``cuda_graph`` if it ran, and below stand the plans."""
+    plans: dict[str, list[str]] = {}
+    for row in rows:
+        plans.setdefault(f"{tiling(row.plan.graph)}: {plan_line(row.plan)}", []).append(row.executor.name)
+    told = [f"verified plan of {', '.join(names)}: {line}" for line, names in plans.items()]
+    caption = Text("\n".join(map(printable, told)))
+    table = Table(title=_text(title), caption=caption, caption_justify="left", title_justify="left")
     table.add_column("executor", overflow="fold")
     table.add_column("what it is", overflow="fold")
     for heading in ("rel. error", "median us", "p20", "p80"):
         table.add_column(heading, justify="right", no_wrap=True)
-    base = next((row.times.median_us for row in rows if row.choice is CUDA_GRAPH), None)
+    base = next((row.times.median_us for row in rows if row.executor is CudaGraphExecutor), None)
     if base is not None:
         table.add_column("speed", justify="right", no_wrap=True)
     for row in rows:
         times = (row.times.median_us, row.times.p20_us, row.times.p80_us)
-        speed = [] if base is None else [f"{base / row.times.median_us:.2f}x" if row.choice.device else ""]
-        table.add_row(
-            row.choice.title, row.choice.what, error(row.relative_error), *map(number, times), *speed
-        )
+        compared = base is not None and issubclass(row.executor, DeviceExecutor)
+        speed = [] if base is None else [f"{base / row.times.median_us:.2f}x" if compared else ""]
+        table.add_row(row.executor.title, row.executor.what, error(row.relative_error), *map(number, times), *speed)
     return table
 
 

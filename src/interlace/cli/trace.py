@@ -10,16 +10,19 @@ import typer
 from interlace.cli import limits, table
 from interlace.cli.console import BadInput, say, show, working
 from interlace.cli.machine import Machine, find
-from interlace.cli.names import PERSISTENT_STATIC, PERSISTENT_TICKET, REFERENCE, ExecutorChoice
 from interlace.cli.options import DeviceOption, ExecutorOption, OutFile, PlanFile, ScheduleOptions, Seed
 from interlace.cli.outputs import Output, save
 from interlace.cli.plan_file import planned
-from interlace.cli.problem import Problem, Proofs, problem
+from interlace.cli.problem import Plans, Problem, problem
 from interlace.cli.runners import Runners
 from interlace.cli.workloads import Selection, group, per_workload, plan_file
+from interlace.core.errors import PlanError
+from interlace.executors import DeviceExecutor, Executor
+from interlace.executors.persistent import PersistentStaticExecutor, PersistentTicketExecutor
+from interlace.executors.reference import ReferenceExecutor
 from interlace.graph.access import Ints
 from interlace.graph.ragged import Groups, distinct, offsets, ranges
-from interlace.plan.plan import Dispatch, Plan
+from interlace.plan.plan import Plan
 from interlace.trace.events import Trace
 from interlace.trace.perfetto import to_perfetto
 
@@ -49,8 +52,8 @@ def register(app: typer.Typer) -> None:
         machine = find(device)
         _check_clock(executor, machine)
         task = problem(work, machine, schedule.tile)
-        limits.check_plan(task.graph, task.choices(schedule, machine))
-        _trace(task, task.proofs(schedule, machine), machine, out, executor, seed)
+        limits.check_plan(task.graph, task.choices(schedule, machine.spec))
+        _trace(task, task.plans(schedule, machine.spec), machine, out, executor, seed)
 
     @plan_file(commands)
     def trace_plan(
@@ -65,28 +68,36 @@ def register(app: typer.Typer) -> None:
         """
         machine = find(device)
         _check_clock(executor, machine)
-        _trace(*planned(plan), machine, out, executor, seed)
+        _trace(*planned(plan, machine.spec), machine, out, executor, seed)
 
 
-def _check_clock(executor: ExecutorChoice | None, machine: Machine) -> None:
-    if executor is not None and executor.device is not None and not machine.cuda:
+def _check_clock(executor: type[Executor] | None, machine: Machine) -> None:
+    if executor is not None and issubclass(executor, DeviceExecutor) and not machine.cuda:
         raise BadInput("the Triton interpreter has no clock; trace --executor reference, or on a GPU")
 
 
 def _trace(
-    work: Problem, proofs: Proofs, machine: Machine, out: Output, executor: ExecutorChoice | None, seed: int
+    work: Problem, plans: Plans, machine: Machine, out: Output, executor: type[Executor] | None, seed: int
 ) -> None:
-    on_gpu = PERSISTENT_STATIC if work.dispatch is Dispatch.STATIC else PERSISTENT_TICKET
-    chosen = executor or (on_gpu if machine.cuda else REFERENCE)
+    chosen = executor or (_on_gpu(plans) if machine.cuda else ReferenceExecutor)
     limits.check_memory(work.graph, [chosen], machine, compares=False)
     with working("drawing inputs"):
         inputs = work.inputs(seed)
     with working(f"running {chosen.name}"):
-        runner = Runners(inputs, machine, seed).make(chosen, proofs(chosen.dispatch))
+        runner = Runners(inputs, machine, seed).make(chosen, plans(chosen))
         events = runner.trace()
     write(out, events, runner.plan, machine.name)
     show(table.facts(f"{work.title}, on {machine.name}", _rows(events, runner.plan, chosen.name)))
     say(f"wrote {out}; {HOW_TO_OPEN}")
+
+
+def _on_gpu(plans: Plans) -> type[Executor]:
+    """What a GPU traces if nobody chose: the persistent executor under the dispatch that there is a plan for."""
+    try:
+        plans(PersistentTicketExecutor)
+    except PlanError:
+        return PersistentStaticExecutor
+    return PersistentTicketExecutor
 
 
 def write(out: Output, trace: Trace, plan: Plan, device: str) -> None:

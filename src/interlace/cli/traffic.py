@@ -20,6 +20,7 @@ from interlace.core.devices import DEFAULT_GPU, DeviceSpec, known_chips
 from interlace.graph.access import ALL, Access
 from interlace.graph.graph import Graph
 from interlace.graph.op import Op
+from interlace.kernels.base import tiling
 from interlace.plan.plan import Plan
 from interlace.planner.bounds import Bound, Counts
 from interlace.planner.build import Choices, build
@@ -138,7 +139,7 @@ class Study:
 
     def plan(self, named: names.NamedOrder) -> Plan:
         """The workload in an order."""
-        return build(self.graph, Choices(self.options.workers, order=named.order, policy=self.workload.policy))
+        return build(self.graph, Choices(self.options.workers, order=named.order))
 
     def bounds(self, prediction: Prediction, device: DeviceSpec) -> tuple[Bound, ...]:
         """What no order avoids: of loads, safe and where it is known leading order, and of loads and stores."""
@@ -155,8 +156,6 @@ class Study:
     @property
     def tiling(self) -> str:
         """The tiles of every op."""
-        from interlace.planner.explain import tiling
-
         return tiling(self.graph)
 
     def __str__(self) -> str:

@@ -17,7 +17,7 @@ from interlace.graph.graph import Graph
 from interlace.kernels.bodies import BodyKind
 from interlace.plan.orderings import Ordering
 from interlace.plan.plan import Dispatch
-from interlace.sim.modes import PERSISTENT, Mode
+from interlace.sim.modes import PERSISTENT, Mode, plain_bodies
 
 
 class PersistentExecutor(DeviceExecutor):
@@ -41,7 +41,7 @@ class PersistentExecutor(DeviceExecutor):
     @classmethod
     def mode(cls, graph: Graph, device: DeviceSpec) -> Mode:
         """One launch runs the whole sequence."""
-        return PERSISTENT
+        return plain_bodies(PERSISTENT)
 
     def _lower(self) -> Table:
         return for_workers(self.plan, self._chunked())

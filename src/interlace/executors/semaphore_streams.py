@@ -24,7 +24,7 @@ from interlace.graph.graph import Graph
 from interlace.graph.ragged import Groups, grouped, held
 from interlace.plan.orderings import Ordering
 from interlace.plan.plan import Plan
-from interlace.sim.modes import SEMAPHORE_STREAMS, Mode
+from interlace.sim.modes import SEMAPHORE_STREAMS, Mode, plain_bodies
 
 
 @dataclass(frozen=True)
@@ -76,7 +76,7 @@ class SemaphoreStreamsExecutor(DeviceExecutor):
     @classmethod
     def mode(cls, graph: Graph, device: DeviceSpec) -> Mode:
         """A launch and a stream per op."""
-        return SEMAPHORE_STREAMS
+        return plain_bodies(SEMAPHORE_STREAMS)
 
     def _lower(self) -> Table:
         return by_op(self.plan, self._chunked())

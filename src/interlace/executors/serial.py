@@ -10,7 +10,7 @@ from interlace.executors.launch import AnyLaunch
 from interlace.executors.table import Table, by_op
 from interlace.graph.graph import Graph
 from interlace.plan.orderings import Ordering
-from interlace.sim.modes import SERIAL, Mode
+from interlace.sim.modes import SERIAL, Mode, plain_bodies
 
 
 class SerialExecutor(DeviceExecutor):
@@ -26,7 +26,7 @@ class SerialExecutor(DeviceExecutor):
     @classmethod
     def mode(cls, graph: Graph, device: DeviceSpec) -> Mode:
         """A launch per op, one after another."""
-        return SERIAL
+        return plain_bodies(SERIAL)
 
     def _lower(self) -> Table:
         return by_op(self.plan, self._chunked())

@@ -17,6 +17,7 @@ from interlace.core.arguments import check_type, series
 from interlace.core.dtypes import DType
 from interlace.core.errors import DTypeError, GraphError, ParamError, ShapeError
 from interlace.graph.access import Access, Span
+from interlace.graph.graph import Graph
 from interlace.graph.op import Op, Param, Reduction
 from interlace.graph.tensor import Tensor
 from interlace.kernels.bodies import (
@@ -272,3 +273,13 @@ def same_dtype(name: str, *tensors: Tensor) -> DType:
     if len(dtypes) > 1:
         raise DTypeError(f"op {name!r} mixes dtypes {sorted(dtypes)}; convert its tensors to one")
     return tensors[0].dtype
+
+
+def tiling(graph: Graph) -> str:
+    """The tiles of a graph's ops, as ``up 128x128x64, down 128x256x64``; grids where a kernel has no such extents."""
+
+    def one(op: Op) -> str:
+        extents = [op.parameters.get(name) for name in ("BM", "BN", "BK")]
+        return "x".join(map(str, extents if None not in extents else op.grid))
+
+    return ", ".join(f"{op.name} {one(op)}" for op in graph.ops)

@@ -1,4 +1,4 @@
-"""Why the planner chose what it chose: the winner's figures beside bounds, other executors, and itself undone.
+"""Why the planner chose what it chose: the winner's figures beside bounds, and itself undone.
 
 Each decision that departs from the plain plan (row-major, op after op, nothing split, a semaphore per tile) is taken
 back alone, and what that would cost is predicted: that is its reason.
@@ -12,7 +12,7 @@ from enum import Enum
 
 from interlace.core.devices import DeviceSpec
 from interlace.graph.graph import Graph
-from interlace.graph.op import Op
+from interlace.kernels.base import tiling
 from interlace.plan.plan import Dispatch
 from interlace.planner.bounds import Bound, Gemm, chain, compulsory
 from interlace.planner.build import Choices, build
@@ -20,7 +20,7 @@ from interlace.planner.energy import Estimate, Level, energy
 from interlace.planner.predict import FINE, Prediction, predict
 from interlace.planner.search import Planned
 from interlace.sim.machine import op_rates
-from interlace.sim.modes import PERSISTENT, SEMAPHORE_STREAMS, SERIAL, Mode
+from interlace.sim.modes import PERSISTENT, Mode
 from interlace.trace.summary import Summary
 
 
@@ -42,7 +42,8 @@ class OpReport:
         waves: items over workers.
         tail: idle share of its last wave, see ``trace/summary``.
         limit: the longest of the times below.
-        compute_us, l2_us, memory_us: its FLOPs, its bytes through the L2 and those from memory at the device's rates.
+        compute_us, l2_us, memory_us: its FLOPs, its bytes through the L2 and those from memory, at the rates that its
+            bodies reach.
     """
 
     op: str
@@ -85,7 +86,6 @@ class Explanation:
         planned: the answer.
         ops: the winner, op by op.
         bounds: on its traffic.
-        times_us: predicted, by executor.
         reasons: for each decision that departs from the plain plan.
         energy: that moving its data takes, an estimate.
     """
@@ -93,7 +93,6 @@ class Explanation:
     planned: Planned
     ops: tuple[OpReport, ...]
     bounds: tuple[Bound, ...]
-    times_us: Mapping[str, float]
     reasons: tuple[Reason, ...]
     energy: Estimate
 
@@ -106,18 +105,10 @@ def explain(planned: Planned, device: DeviceSpec, mode: Mode = PERSISTENT) -> Ex
         device, mode: as they were given to it.
     """
     best = planned.best
-    modes = {"serial": SERIAL, "semaphore streams": SEMAPHORE_STREAMS, "persistent": PERSISTENT}
-    modes |= {"hopper": mode} if mode.ring_bytes else {}
-    plan = best.prediction.plan
-    times = {
-        name: best.prediction.us if other == mode else predict(plan, device, other, limit=FINE).us
-        for name, other in modes.items()
-    }
     return Explanation(
         planned,
-        _ops(best.prediction, device),
+        op_reports(best.prediction, device, mode),
         graph_bounds(best.graph, best.prediction, device),
-        times,
         tuple(_reasons(planned, device, mode)),
         _energy(best.prediction),
     )
@@ -144,16 +135,17 @@ def _gemms(graph: Graph) -> tuple[Gemm, ...]:
     return tuple(found)
 
 
-def _ops(prediction: Prediction, device: DeviceSpec) -> tuple[OpReport, ...]:
+def op_reports(prediction: Prediction, device: DeviceSpec, mode: Mode) -> tuple[OpReport, ...]:
+    """What limits each op of a plan, and how full its last wave is."""
     plan, costs = prediction.plan, prediction.costs
     summary = {op.op: op for op in Summary.of(prediction.trace, plan.workers).ops}
-    reports, rates = [], op_rates(plan.graph, device)
+    reports, rates = [], op_rates(plan.graph, device, mode)
     for o, op in enumerate(plan.graph.ops):
         mine = plan.items.op == o
         compute = float(costs.flops[mine].sum()) / rates[o] * 1e6
         dram = float(costs.dram_bytes[mine].sum())
         l2 = (float(costs.l2_bytes[mine].sum()) + dram) / (device.sms * device.sm_l2_bytes_per_s) * 1e6
-        memory = dram / device.dram_bytes_per_s * 1e6
+        memory = dram / (device.dram_bytes_per_s * mode.memory_share) * 1e6
         times = {Limit.COMPUTE: compute, Limit.MEMORY: memory, Limit.L2: l2}
         limit = max(times, key=lambda k: times[k])
         seen = summary[op.name]
@@ -178,16 +170,6 @@ def _reasons(planned: Planned, device: DeviceSpec, mode: Mode) -> list[Reason]:
             undone = without(best.graph, replace(best.choices, **{decision: default}))
             reasons.append(Reason(decision, _text(chosen), undone.us, undone.traffic.dram_read))
     return reasons
-
-
-def tiling(graph: Graph) -> str:
-    """The tiles of a graph's ops, as ``up 128x128x64, down 128x256x64``; grids where a kernel has no such extents."""
-
-    def one(op: Op) -> str:
-        extents = [op.parameters.get(name) for name in ("BM", "BN", "BK")]
-        return "x".join(map(str, extents if None not in extents else op.grid))
-
-    return ", ".join(f"{op.name} {one(op)}" for op in graph.ops)
 
 
 def _text(value: object) -> str:

@@ -136,9 +136,10 @@ def item_flops(plan: Plan) -> Floats:
     return np.asarray(per_k[plan.items.op] * (plan.items.k_hi - plan.items.k_lo), np.float64)
 
 
-def op_rates(graph: Graph, device: DeviceSpec) -> Floats:
-    """FLOP/s of a device in each op: in the dtype of its first tensor, which is what a matmul multiplies."""
-    return np.array([device.flops_per_s(graph.tensor(op.accesses[0].tensor).dtype) for op in graph.ops])
+def op_rates(graph: Graph, device: DeviceSpec, mode: Mode) -> Floats:
+    """FLOP/s that bodies reach in each op: in the dtype of its first tensor, which is what a matmul multiplies."""
+    rates = [device.flops_per_s(graph.tensor(op.accesses[0].tensor).dtype) for op in graph.ops]
+    return np.array(rates) * mode.matrix_share
 
 
 def simulate(plan: Plan, costs: Costs, device: DeviceSpec, mode: Mode = PERSISTENT) -> Trace:
@@ -165,7 +166,7 @@ def simulate(plan: Plan, costs: Costs, device: DeviceSpec, mode: Mode = PERSISTE
         workers=queues.workers,
         gate=int(mode.gate),
         ahead=mode.ring_bytes > 0,
-        dram=device.dram_bytes_per_s * 1e-9,
+        dram=device.dram_bytes_per_s * 1e-9 * mode.memory_share,
         worker_dram=device.sm_dram_bytes_per_s * 1e-9 / sharing,
         worker_l2=device.sm_l2_bytes_per_s * 1e-9 / sharing,
         post_ns=times.post_ns,
@@ -203,7 +204,7 @@ def _work(facts: Facts, costs: Costs, device: DeviceSpec, mode: Mode, queues: Qu
         stride=waits.stride,
         threshold=waits.threshold,
         share=np.clip((waits.k - k_lo) / (k_hi - k_lo), 0.0, 1.0),
-        compute_ns=costs.flops * (device.sms * sharing * 1e9) / op_rates(facts.plan.graph, device)[items.op],
+        compute_ns=costs.flops * (device.sms * sharing * 1e9) / op_rates(facts.plan.graph, device, mode)[items.op],
         l2_bytes=costs.l2_bytes + costs.dram_bytes,
         extra_ns=(costs.dram_bytes / device.sm_miss_bytes_per_s + costs.sum_bytes / device.sm_sum_bytes_per_s)
         * (sharing * 1e9),

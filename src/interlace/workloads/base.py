@@ -39,7 +39,6 @@ from interlace.core.errors import ArgumentError
 from interlace.core.rounding import round_to
 from interlace.graph.graph import Graph
 from interlace.kernels.matmul import MatmulTile
-from interlace.policies.sync import RowSync, SyncPolicy
 
 #: Values of fields by the name of a preset.
 Presets = Mapping[str, Mapping[str, Any]]
@@ -92,7 +91,6 @@ class Workload(ABC):
             it is empty.
         weights: inputs that each layer of a model has its own of: measurements rotate over sets of them that the L2
             does not hold.
-        policy: tile synchronisation that suits it.
         blocks: workers per SM that suit it.
         carried: (input, output) that a layer of a model passes on; see ``layer``.
     """
@@ -105,7 +103,6 @@ class Workload(ABC):
     sizes: ClassVar[tuple[int, ...]] = (16, 256)
     record: ClassVar[Mapping[str, tuple[int, ...]]] = {}
     weights: ClassVar[tuple[str, ...]]
-    policy: ClassVar[SyncPolicy] = RowSync()
     blocks: ClassVar[int] = 1
     carried: ClassVar[tuple[str, str] | None] = None
 

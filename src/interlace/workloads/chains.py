@@ -14,7 +14,6 @@ from interlace.graph.graph import Graph
 from interlace.graph.tensor import Tensor
 from interlace.kernels.copy import copy
 from interlace.kernels.matmul import MatmulTile, matmul
-from interlace.policies.sync import SyncPolicy, TileSync
 from interlace.workloads.base import DTypeField, Option, Presets, Tile, Workload, matmul_tile
 
 
@@ -128,7 +127,6 @@ class TwoCopies(Workload):
     on_gpu: ClassVar[str] = "large"
     sizes: ClassVar[tuple[int, ...]] = (256, 4096)
     weights: ClassVar[tuple[str, ...]] = ("x",)
-    policy: ClassVar[SyncPolicy] = TileSync()
     blocks: ClassVar[int] = 8  # a copy keeps few bytes in flight, so it takes many blocks to fill the memory pipe
 
     m: Annotated[int, Option("Rows.", least=1)]

@@ -1,0 +1,196 @@
+"""What executors would do, by prediction: as tables, as JSON, and as a picture of the workers' time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from rich.table import Table
+
+from interlace.cli import table
+from interlace.cli.console import note, printable
+from interlace.cli.problem import Plans, Problem
+from interlace.core.devices import DeviceSpec
+from interlace.core.errors import DeviceError, GraphError, PlanError
+from interlace.executors import EXECUTORS, DeviceExecutor, Executor
+from interlace.kernels.base import tiling
+from interlace.planner.explain import OpReport, op_reports
+from interlace.planner.predict import FINE, Prediction, predict
+from interlace.planner.ways import Way, merged
+from interlace.sim.modes import Mode
+from interlace.trace.events import Trace
+from interlace.trace.summary import Summary
+
+_CANNOT = (DeviceError, GraphError, PlanError)
+_COLUMNS = 72  # of a picture
+_SHADES = " ░▒▓█"
+
+
+@dataclass(frozen=True, eq=False)
+class Predicted:
+    """A plan under some executors that are predicted alike.
+
+    Attributes:
+        names: theirs.
+        prediction: of the plan.
+        mode: under which.
+        device: where.
+    """
+
+    names: tuple[str, ...]
+    prediction: Prediction
+    mode: Mode
+    device: DeviceSpec
+
+    @cached_property
+    def summary(self) -> Summary:
+        """Where the workers' time goes."""
+        return Summary.of(self.prediction.trace, self.prediction.plan.workers)
+
+    @cached_property
+    def ops(self) -> tuple[OpReport, ...]:
+        """What limits each op."""
+        return op_reports(self.prediction, self.device, self.mode)
+
+    @property
+    def limits(self) -> str:
+        """The same in a few words."""
+        each = {op.op: op.limit.value for op in self.ops}
+        alike = set(each.values())
+        return alike.pop() if len(alike) == 1 else ", ".join(f"{op} {limit}" for op, limit in each.items())
+
+    def to_data(self) -> dict[str, Any]:
+        """As JSON, one entry for all its executors."""
+        plan, summary = self.prediction.plan, self.summary
+        spans = {op.op: op for op in summary.ops}
+        return {
+            "names": list(self.names),
+            "us": self.prediction.us,
+            "busy": summary.busy,
+            "waiting": summary.waiting,
+            "idle": summary.idle,
+            "dram_read_bytes": self.prediction.traffic.dram_read,
+            "tiles": tiling(plan.graph),
+            "order": plan.order,
+            "policy": plan.policy,
+            "ops": [
+                {
+                    "op": op.op,
+                    "limit": op.limit.value,
+                    "start_us": spans[op.op].start_ns * 1e-3,
+                    "end_us": spans[op.op].end_ns * 1e-3,
+                }
+                for op in self.ops
+            ],
+        }
+
+
+def executor_ways(work: Problem, device: DeviceSpec, chosen: Sequence[type[Executor]] | None) -> list[Way]:
+    """What a planner chooses from: the tilings, the mode and the dispatches of each device executor that can run it.
+
+    Raises:
+        GraphError, PlanError, DeviceError: one that was chosen, or every one, cannot.
+    """
+    ways, reasons = [], []
+    for executor in chosen or _on_device():
+        try:
+            executor.check(work.graph, device)
+            graphs = (work.graph,) if work.tiled else executor.tilings(work.graph, device)
+            if work.tiled and device.architecture:
+                executor.check_tiles(work.graph, device)
+            elif not graphs:
+                executor.default(work.graph, device)  # says why
+            ways.append(Way((executor.name,), graphs, executor.mode(graphs[0], device), executor.dispatches))
+        except _CANNOT as error:
+            if chosen:
+                raise
+            reasons.append(f"{executor.name} is left out: {error}")
+    if not ways:
+        raise PlanError("; ".join(reasons))
+    for reason in reasons:
+        note(reason)
+    return merged(ways)
+
+
+def by_rule(plans: Plans, device: DeviceSpec) -> list[Predicted]:
+    """What each device executor would do with the plan that it has without a search, the fastest first."""
+    alike: dict[object, Predicted] = {}
+    for executor in _on_device():
+        try:
+            proof = plans(executor).proof
+            executor.prove(proof)
+        except _CANNOT as error:
+            note(f"{executor.name} is left out: {error}")
+            continue
+        mode = executor.mode(proof.plan.graph, device)
+        known = alike.get((id(proof), mode))
+        if known is None:
+            prediction = predict(proof.plan, device, mode, limit=FINE)
+            alike[id(proof), mode] = Predicted((executor.name,), prediction, mode, device)
+        else:
+            alike[id(proof), mode] = replace(known, names=(*known.names, executor.name))
+    return sorted(alike.values(), key=lambda each: each.prediction.us)
+
+
+def comparison(title: str, found: Iterable[Predicted]) -> Table:
+    """A table of executors."""
+    headings = ("executor", "us", "working", "waiting", "idle", "from memory", "limit", "tiles")
+    rows = (
+        (
+            ", ".join(each.names),
+            table.number(each.prediction.us),
+            *(f"{share:.0%}" for share in (each.summary.busy, each.summary.waiting, each.summary.idle)),
+            table.volume(each.prediction.traffic.dram_read),
+            each.limits,
+            tiling(each.prediction.plan.graph),
+        )
+        for each in found
+    )
+    return table.columns(title, headings, rows)
+
+
+def picture(trace: Trace, workers: int, until_ns: int, columns: int = _COLUMNS) -> list[str]:
+    """Lines that show when the workers are at each op, and when they wait; darker where more of them are.
+
+    Args:
+        trace: what happened.
+        workers: how many there were.
+        until_ns: what time the last column ends at, from the first arrival.
+        columns: how many.
+    """
+    first = int(trace.wait_ns.min())
+    edges = np.linspace(0, max(until_ns, 1), columns + 1)
+    lanes = {
+        printable(name): _share(trace.start_ns[trace.op == o] - first, trace.end_ns[trace.op == o] - first, edges)
+        for o, name in enumerate(trace.ops)
+    }
+    lanes["waiting"] = _share(trace.wait_ns - first, trace.start_ns - first, edges)
+    wide = max(map(len, lanes))
+    return [f"  {name:{wide}}  |{_shaded(share / workers)}|" for name, share in lanes.items()]
+
+
+def _share(begin: NDArray[np.int64], end: NDArray[np.int64], edges: NDArray[np.float64]) -> NDArray[np.float64]:
+    """How many of these intervals hold at a time, on average between two edges."""
+
+    def passed(times: NDArray[np.int64]) -> NDArray[np.float64]:
+        """Sum over the times of what has passed since each, at every edge."""
+        times = np.sort(times)
+        count = np.searchsorted(times, edges)
+        return np.asarray(count * edges - np.r_[0.0, np.cumsum(times)][count], np.float64)
+
+    return np.asarray(np.diff(passed(begin) - passed(end)) / np.diff(edges), np.float64)
+
+
+def _shaded(share: NDArray[np.float64]) -> str:
+    """One character for each share of all workers: blank for none, else a shade from light to full."""
+    steps = len(_SHADES) - 1
+    shades = np.where(share < 0.01, 0, np.clip(np.ceil(share * steps - 0.2), 1, steps)).astype(int)
+    return "".join(_SHADES[shade] for shade in shades)
+
+
+def _on_device() -> list[type[Executor]]:
+    return [executor for executor in EXECUTORS if issubclass(executor, DeviceExecutor)]
