@@ -211,7 +211,7 @@ def test_sizes_out_of_range_name_the_range(text: str) -> None:
         (["--order", "rows"], "unknown order 'rows'; use one of row, column, serpentine, morton, hilbert, grouped:8"),
         (["--order", "grouped:0"], "use a positive number"),
         (["--tile", "1024x1024x64"], "sums up in 4 MiB of fp32, but an SM holds 512 KiB; use a smaller one"),
-        (["--tile", "48x32"], "powers of two"),
+        (["--tile", "44x32"], "multiples of 8"),
         (["--m", "0"], "--m"),
         (["--n", "-3"], "--n"),
         (["--workers", "0"], "--workers"),

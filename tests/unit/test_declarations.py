@@ -20,7 +20,10 @@ from interlace.workloads import one_matmul, two_copies, two_matmuls
 
 from .gpus import A100
 
-NAMES = "reference reference-random serial cuda_graph pdl semaphore_streams persistent-static persistent-ticket hopper"
+NAMES = (
+    "reference reference-random serial cuda_graph pdl semaphore_streams persistent-static persistent-ticket hopper "
+    "one_launch"
+)
 RELU = il.workloads.FFNShape(4096, 14336, il.Activation.RELU, False)
 
 
@@ -32,7 +35,7 @@ def loops() -> il.Graph:
 
 def test_executors_stand_in_one_tuple_each_with_a_name_a_title_and_words() -> None:
     assert [executor.name for executor in EXECUTORS] == NAMES.split()
-    assert len({executor.title for executor in EXECUTORS} | {executor.what for executor in EXECUTORS}) == 18
+    assert len({executor.title for executor in EXECUTORS} | {executor.what for executor in EXECUTORS}) == 20
     for executor in EXECUTORS:
         assert executor.keeps
         assert executor.dispatches
@@ -42,7 +45,7 @@ def test_executors_stand_in_one_tuple_each_with_a_name_a_title_and_words() -> No
 
 
 def test_a_kernel_holds_its_bodies_by_kind_and_the_executor_says_which_it_takes() -> None:
-    assert set(MATMUL.bodies) == {BodyKind.REFERENCE, BodyKind.TRITON, BodyKind.GLUON}
+    assert set(MATMUL.bodies) == {BodyKind.REFERENCE, BodyKind.TRITON, BodyKind.GLUON, BodyKind.WALK}
     (matmul,) = one_matmul(64, 64, 64).ops
     (copy,) = loops().ops
     taken = {executor.name: (executor.kind_of(matmul), executor.kind_of(copy)) for executor in EXECUTORS}
@@ -52,6 +55,7 @@ def test_a_kernel_holds_its_bodies_by_kind_and_the_executor_says_which_it_takes(
         **dict.fromkeys(("serial", "cuda_graph", "pdl", "semaphore_streams"), (triton, cuda)),
         **dict.fromkeys(("persistent-static", "persistent-ticket"), (triton, None)),
         "hopper": (BodyKind.GLUON, None),
+        "one_launch": (BodyKind.WALK, None),
     }
 
 
@@ -72,17 +76,21 @@ def obstacles(graph: il.Graph, device: DeviceSpec) -> dict[str, str]:
 def test_an_obstacle_is_the_reason_why_an_executor_cannot_run_a_graph_on_a_device() -> None:
     assert obstacles(two_matmuls(64, 256, 512, 256), il.H200) == {}
     on_cpu = obstacles(two_matmuls(64, 256, 512, 256), il.CPU)
-    assert set(on_cpu) == {"cuda_graph", "pdl", "hopper"}
+    assert set(on_cpu) == {"cuda_graph", "pdl", "hopper", "one_launch"}
     assert on_cpu["pdl"] == "the pdl executor needs a CUDA GPU, and 'cpu' is none"
-    (older,) = obstacles(two_matmuls(64, 256, 512, 256), A100).values()
-    assert older.startswith("NVIDIA A100-SXM4-80GB has compute capability 8.0, this executor needs 9.0")
-    (dtype,) = obstacles(two_matmuls(64, 256, 512, 256, il.fp32), il.H200).values()
-    assert "Hopper kernels multiply bf16 and fp16" in dtype
+    for older in obstacles(two_matmuls(64, 256, 512, 256), A100).values():
+        assert older.startswith("NVIDIA A100-SXM4-80GB has compute capability 8.0, this executor needs 9.0")
+    in_fp32 = obstacles(two_matmuls(64, 256, 512, 256, il.fp32), il.H200)
+    assert set(in_fp32) == {"hopper", "one_launch"}
+    assert all("bf16 and fp16" in reason for reason in in_fp32.values())
     (rows,) = obstacles(two_matmuls(64, 256, 520, 256), il.H200).values()
     assert "bulk loads need rows of a multiple of 16 elements" in rows
     copies = obstacles(two_copies(64, 64), il.H200)
-    assert copies == {"hopper": "op 'first': kernel 'copy' has no Gluon body; use the persistent executor"}
-    assert set(obstacles(loops(), il.H200)) == {"persistent-static", "persistent-ticket", "hopper"}
+    assert copies == {
+        name: f"op 'first': kernel 'copy' has no {kind} body; use the persistent executor"
+        for name, kind in (("hopper", "Gluon"), ("one_launch", "one-launch CUDA C++"))
+    }
+    assert set(obstacles(loops(), il.H200)) == {"persistent-static", "persistent-ticket", "hopper", "one_launch"}
     assert "which the Triton interpreter does not run" in obstacles(loops(), il.CPU)["serial"]
     bare = il.Graph("bare", (), (il.Kernel("none").op("none", (1,), {}, {}),), (), ())
     assert set(obstacles(bare, il.H200)) == set(NAMES.split())
@@ -114,6 +122,9 @@ def test_executors_tell_how_the_simulated_machine_models_them() -> None:
     assert modes.pop("semaphore_streams") == plain_bodies(SEMAPHORE_STREAMS)
     assert {modes.pop(name) for name in ("serial", "cuda_graph", "pdl")} == {plain_bodies(SERIAL)}
     assert {modes.pop(name) for name in ("reference", "reference-random")} == {PERSISTENT}
+    stage = 2 * 64 * 64 * 2  # of its own ring, with three barriers; beside it scratch, messages and a few barriers
+    beside = 64 * (2 * 64 + 16) + 8 + 4 * (2 * 8 + 80)
+    assert modes.pop("one_launch") == hopper((il.H200.smem_bytes - beside) // (stage + 24) * stage)
     assert {*modes.values()} == {plain_bodies(PERSISTENT)}
 
 
