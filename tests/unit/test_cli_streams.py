@@ -165,7 +165,6 @@ def test_h_is_help(command: str) -> None:
         ("explain ffn --dtype ", ["bf16", "fp16", "fp32"]),
         ("trace ffn --interleave o", ["op-after-op"]),
         ("traffic one-matmul --order h", ["hilbert"]),
-        ("traffic ffn --model ", ["tile", "line"]),
         ("order --cache ", ["lru", "opt"]),
         ("pipeline x.py --print ", ["ir", "cuda", "smem"]),
         ("bench ffn --model ll", ["llama3-8b", "llama3-70b-tp8"]),

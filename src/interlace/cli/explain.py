@@ -44,7 +44,7 @@ def register(app: typer.Typer) -> None:
         """
         from interlace.cli.predicted import Predicted, executor_ways
         from interlace.planner.explain import explain
-        from interlace.planner.ways import compare, differences
+        from interlace.planner.ways import compare, differences, rival
 
         machine = target(device)
         with bad_input():
@@ -55,7 +55,8 @@ def register(app: typer.Typer) -> None:
                 entries = compare(ways, machine.spec, lambda tried: step("planning", tried, most))
                 best = entries[0]
                 told = explain(best.planned, machine.spec, best.way.mode)
-                reasons = [*differences(best, entries[1], machine.spec)] if len(entries) > 1 else []
+                other = rival(entries)
+                reasons = [] if other is None else [*differences(best, other, machine.spec)]
         told = replace(told, reasons=(*reasons, *told.reasons))
         found = [Predicted(e.way.names, e.prediction, e.way.mode, machine.spec) for e in entries]
         if json is not None:

@@ -104,6 +104,16 @@ def compare(
     return tuple(sorted(found, key=lambda entry: entry.planned.best.cost))
 
 
+def rival(entries: Sequence[Entry]) -> Entry | None:
+    """Of ways in the order of their times, the first that differs from the fastest in more than how far it loads ahead.
+
+    Two single launches, in whatever language, are alike in that. None if there is one way.
+    """
+    best, *others = (replace(entry.way.mode, ring_bytes=0) for entry in entries)
+    unlike = (entry for entry, mode in zip(entries[1:], others, strict=True) if mode != best)
+    return next(unlike, entries[1] if others else None)
+
+
 def differences(best: Entry, other: Entry, device: DeviceSpec) -> Iterator[Reason]:
     """Why one way is faster than another: both times, then each difference of the modes undone alone."""
     yield Reason("executor", best.way.name, other.prediction.us, other.prediction.traffic.dram_read)
