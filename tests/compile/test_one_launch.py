@@ -123,3 +123,10 @@ def test_more_ops_than_the_parameters_of_a_launch_hold_are_refused() -> None:
     chain = il.Graph("chain", (*tensors, *weights), ops, ("x0", *(w.name for w in weights)), ("x80",))
     with pytest.raises(PlanError, match=r"80 ops; the parameters of one launch hold \d\d\. Make several graphs"):
         launch(chain)
+
+
+@pytest.mark.parametrize("dispatch", il.Dispatch)
+def test_each_warpgroup_that_shares_a_tile_posts_and_thresholds_count_them(dispatch: il.Dispatch) -> None:
+    graph = il.workloads.ffn(300, SHAPES["relu"], il.bf16, *[il.MatmulTile(128, 128, 64, num_warps=8)] * 2)
+    plan = il.build(graph, il.Choices(132, dispatch))
+    assert (il.OneLaunchExecutor(plan, META)._table.waits["threshold"] == 2 * plan.waits.threshold).all()

@@ -57,9 +57,9 @@ def for_workers(plan: Plan, chunked: Sequence[bool], posts_per_tile: int = 1) ->
 
     Each of the warpgroups that share a tile posts, so a threshold counts ``posts_per_tile`` for each tile.
     """
-    if plan.dispatch is Dispatch.TICKET:
-        return _table(plan, chunked, np.arange(len(plan.items)), posts_per_tile)
-    return _table(plan, chunked, np.argsort(plan.items.worker, kind="stable"))
+    tickets = plan.dispatch is Dispatch.TICKET
+    order = np.arange(len(plan.items)) if tickets else np.argsort(plan.items.worker, kind="stable")
+    return _table(plan, chunked, order, posts_per_tile)
 
 
 def _table(plan: Plan, chunked: Sequence[bool], order: Ints, posts_per_tile: int = 1) -> Table:

@@ -47,7 +47,12 @@ def default(graph: Graph, device: DeviceSpec) -> Setting:
     m = max(int(op.param("M")) for op in ops)
     if m > _FEW:
         return _wide(ops, m, device.sms)
-    return _whole(ops, m, device.sms) or gluon_tuning.default(graph, device)
+    return _whole(ops, m, device.sms) or _here(gluon_tuning.default(graph, device))
+
+
+def _here(setting: Setting) -> Setting:
+    """A setting of the Gluon launch here, where loads in flight are a number of bytes."""
+    return replace(setting, in_flight=0)
 
 
 def _whole(ops: tuple[Op, ...], m: int, sms: int) -> Setting | None:
@@ -111,7 +116,7 @@ def likely(graph: Graph, device: DeviceSpec) -> Iterator[Setting]:
         yield whole
     if m > 64:
         yield _wide(ops, m, device.sms)
-    yield from gluon_tuning.likely(graph, device)
+    yield from map(_here, gluon_tuning.likely(graph, device))
 
 
 def settings(graph: Graph, device: DeviceSpec) -> Iterator[Setting]:
@@ -125,7 +130,7 @@ def settings(graph: Graph, device: DeviceSpec) -> Iterator[Setting]:
             pairs = zip(ops, ways, strict=True)
             yield Setting(tuple((op.name, replace(_tiled(way[0]), parts=way[1], group=4)) for op, way in pairs))
     yield from likely(graph, device)
-    yield from gluon_tuning.settings(graph, device)
+    yield from map(_here, gluon_tuning.settings(graph, device))
 
 
 def _up(extent: int, step: int) -> int:
