@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import re
+import subprocess
+import sys
 
+import numpy as np
 import pytest
 
 import interlace as il
@@ -213,3 +217,45 @@ def test_tilings_are_unlike_and_begin_with_the_rules_own() -> None:
 
 def test_the_package_of_plans_is_not_hidden() -> None:
     assert re.fullmatch(r"<module 'interlace\.plan' .*>", repr(il.plan))  # type: ignore[attr-defined]
+
+
+# ---------------------------------------------------------------- what an executor and a policy cost to add
+
+TOY_EXECUTOR = """
+import sys
+from interlace import executors
+from interlace.executors.serial import SerialExecutor
+
+
+class ToyExecutor(SerialExecutor):
+    name = title = "toy"
+    what = "serial by another name"
+
+
+executors.EXECUTORS = (*executors.EXECUTORS, ToyExecutor)  # the one line beside its own file
+from interlace.cli import main
+
+sys.argv[1:] = ["explain", "two-matmuls", "--device", "cuda", "--executor", "toy", "--executor", "serial"]
+main()
+"""
+
+
+def test_an_executor_costs_its_own_file_and_a_line() -> None:
+    wide = {**os.environ, "COLUMNS": "120"}
+    told = subprocess.run([sys.executable, "-c", TOY_EXECUTOR], capture_output=True, text=True, check=False, env=wide)
+    assert told.returncode == 0, told.stderr
+    assert re.search(r"│ fastest executor +│ toy, serial +│", told.stdout), told.stdout
+
+
+class DiagonalSync(il.SyncPolicy):
+    """Tiles on a diagonal share a semaphore."""
+
+    def semaphores(self, coords: np.ndarray, grid: tuple[int, ...]) -> np.ndarray:
+        return coords.sum(1)
+
+
+def test_a_policy_costs_a_class_of_the_users_own() -> None:
+    graph = two_matmuls(256, 256, 256, 256)
+    plan = il.build(graph, il.Choices(8, policy=DiagonalSync()))
+    assert plan.semaphores == 4 + 4 - 1
+    assert il.verify(plan).edges_by_wait > 0
