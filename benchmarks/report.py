@@ -2,8 +2,8 @@
 
     python benchmarks/report.py
 
-Needs the ``plot`` extra. Run it after a record was measured anew; plot.py draws the figure above the README's table. A
-block stands between two comments, ``<!-- NAME -->`` and ``<!-- /NAME -->``.
+Needs the ``plot`` extra. Run it after a record was measured anew; plot.py draws the figure above the table of the
+Hopper executor. A block stands between two comments, ``<!-- NAME -->`` and ``<!-- /NAME -->``.
 """
 
 from __future__ import annotations
@@ -31,6 +31,9 @@ SERIES = {
     "launches": ("our tile bodies, op by op", "#f29900", "^"),
     "best": ("our tile bodies, best tile-synchronised", "#1a73e8", "D"),
 }
+
+#: Sizes of the Hopper executor's rows: a name, the least and the most tokens.
+SIZES = (("up to 64", 0, 64), ("65 to 256", 65, 256), ("from 512", 257, 1 << 30))
 
 #: The rows of docs/loops.md: the record's kernel, its title, its rival, and the target ratio.
 PIPELINES = (
@@ -120,9 +123,9 @@ def table(record: dict[str, Any]) -> str:
 
 
 def hopper_table(record: dict[str, Any]) -> str:
-    """The README's table of the Hopper executor."""
+    """The table of the Hopper executor in docs/performance.md."""
     lines = [
-        "![Speedup of the Hopper executor over the best of PyTorch](docs/hopper-ffn.svg)",
+        "![Speedup of the Hopper executor over the best of PyTorch](hopper-ffn.svg)",
         "",
         f"Medians in microseconds on an {record['gpu']} ({record['date']}, {_versions(record)}); "
         "`interlace bench hopper-ffn` repeats it.",
@@ -145,24 +148,74 @@ def hopper_table(record: dict[str, Any]) -> str:
     defined = sum(len(row.ms) for row in ROWS.values())
     if len(record["rows"]) < defined:
         lines += ["", f"These {len(record['rows'])} of the benchmark's {defined} rows were measured that day."]
+    return "\n".join(lines)
+
+
+def hopper_ends(record: dict[str, Any]) -> str:
+    """The README's table: of each size the best row and the worst, as users get them."""
+    ends = []
+    for _, least, most in SIZES:
+        rows = sorted(_within(record, least, most), key=lambda row: row["layer_ratio"])
+        ends += [rows[-1], rows[0]][: len(rows)]
+    lines = [
+        "| FFN | tokens | best of PyTorch, us | Interlace, us | speedup | back to back |",
+        "|---|---|---|---|---|---|",
+    ]
+    for row in ends:
+        library = row["layer_libraries"][row["layer_baseline"]]["median_us"]
+        lines.append(
+            f"| {row['row']} | {row['m']} | {library:.1f} | {row['layer']['median_us']:.1f} "
+            f"| {row['layer_ratio']:.2f} | {row['ratio']:.2f} |"
+        )
+    in_model, alone = (geometric_mean([row[key] for row in record["rows"]]) for key in ("layer_ratio", "ratio"))
     lines += [
         "",
-        "Back to back, each FFN follows itself: under dependent launch our next run loads its first weights while the "
-        "one before drains, which PyTorch's kernels do not. In a model, it stands between a norm and an add, both "
-        "sides in one graph: x + ffn(rms_norm(x)).",
+        f"Feed-forward networks between a norm and an add, as in a model, on an {record['gpu']} ({record['date']}, "
+        f"{_versions(record)}), beside the best of eager PyTorch and torch.compile in a CUDA graph; back to back, each "
+        f"follows itself. Of each size ({', '.join(name for name, *_ in SIZES)} tokens) these are the best row and the "
+        f"worst, where there are two. Over all {len(record['rows'])} rows the speedup is {in_model:.2f}, back to back "
+        f"{alone:.2f}, in the geometric mean: [performance](docs/performance.md).",
     ]
     return "\n".join(lines)
 
 
+def _within(record: dict[str, Any], least: int, most: int) -> list[dict[str, Any]]:
+    """The rows with so many tokens."""
+    return [row for row in record["rows"] if least <= row["m"] <= most]
+
+
+def summary(
+    hopper: dict[str, Any], plain: dict[str, Any], sync: dict[str, Any], host: dict[str, Any], forecast: dict[str, Any]
+) -> str:
+    """What docs/performance.md says, in five lines."""
+    ahead = [sum(row[key] > 1 for row in hopper["rows"]) for key in ("layer_ratio", "ratio")]
+    in_model, alone = (geometric_mean([row[key] for row in hopper["rows"]]) for key in ("layer_ratio", "ratio"))
+    rows, ns = len(hopper["rows"]), sync["nanoseconds"]
+    largest = max(host["rows"], key=lambda row: row["counts"]["tiles"])
+    off = forecast["errors"]["all"]
+    lines = (
+        f"An FFN as one launch, in a model, runs at {in_model:.2f} of the speed of the best of PyTorch in the "
+        f"geometric mean, ahead in {ahead[0]} of {rows} rows; back to back at {alone:.2f}, ahead in {ahead[1]}.",
+        f"Plain Triton bodies synchronised [tile](glossary.md#tile) by tile run at {plain['geometric_mean']:.2f} of the speed of launches "
+        "op by op: worth it where a last [wave](glossary.md#wave) is badly filled, and nowhere else.",
+        f"A post costs {ns['post']:.0f} ns, a [wait](glossary.md#wait) that is already satisfied {ns['satisfied wait']:.0f}, a hand-over "
+        f"between two SMs {ns['one-way hand-over']:.0f}.",
+        f"Predictions are off by {off['time']['median']:.1%} in time and {off['dram_read']['median']:.1%} in bytes "
+        "from memory, in the median ([the planner](planner.md#how-well-it-predicts)).",
+        f"A graph of {largest['counts']['tiles']:,} tiles is planned and proved in "
+        f"{sum(largest['seconds'].values()):.1f} s on a CPU.",
+    )
+    return "\n".join(f"- {line}" for line in lines)
+
+
 def hopper_summary(record: dict[str, Any]) -> str:
-    """What the table of the README comes to, by size, for docs/performance.md."""
+    """What the table of the Hopper executor comes to, by size."""
     lines = [
         "| tokens | rows | back to back: mean speedup | lowest | ahead | in a model: mean speedup | lowest | ahead |",
         "|---|---|---|---|---|---|---|---|",
     ]
-    sizes = (("up to 64", 0, 64), ("65 to 256", 65, 256), ("from 512", 257, 1 << 30), ("all", 0, 1 << 30))
-    for name, least, most in sizes:
-        rows = [row for row in record["rows"] if least <= row["m"] <= most]
+    for name, least, most in (*SIZES, ("all", 0, 1 << 30)):
+        rows = _within(record, least, most)
         cells = []
         for key in ("ratio", "layer_ratio"):
             ratios = [row[key] for row in rows]
@@ -296,25 +349,31 @@ def fill(text: str, name: str, block: str) -> str:
 def pages() -> dict[Path, str]:
     """Every page with its blocks made anew."""
     texts: dict[Path, str] = {}
-    for name, (page, record, block) in BLOCKS.items():
+    for name, (page, records, block) in BLOCKS.items():
         path = ROOT / page
         text = texts.get(path) or path.read_text()
-        texts[path] = fill(text, name, block(json.loads((RESULTS / record).read_text())))
+        texts[path] = fill(text, name, block(*(json.loads((RESULTS / record).read_text()) for record in records)))
     return texts
 
 
-#: Where each block stands, the record that it is made from, and what makes it.
-BLOCKS: dict[str, tuple[str, str, Callable[[dict[str, Any]], str]]] = {
-    "hopper-results": ("README.md", "hopper-ffn-h200.json", hopper_table),
-    "results": ("docs/performance.md", "ffn-h200.json", table),
-    "sync": ("docs/performance.md", "sync-h200.json", sync_table),
-    "trace": ("docs/performance.md", "trace-h200.json", trace_lines),
-    "dependencies": ("docs/performance.md", "dependencies-cpu.json", dependencies_table),
-    "hopper-summary": ("docs/performance.md", "hopper-ffn-h200.json", hopper_summary),
-    "predicted": ("docs/planner.md", "traffic-predicted.json", predicted_table),
-    "chosen": ("docs/planner.md", "planner-h200.json", chosen_table),
-    "pipeline-best": ("docs/loops.md", "pipeline-h200.json", pipeline_table),
-    "pipeline-depth": ("docs/loops.md", "pipeline-h200.json", depth_table),
+#: Where each block stands, the records that it is made from, and what makes it of them.
+BLOCKS: dict[str, tuple[str, tuple[str, ...], Callable[..., str]]] = {
+    "hopper-ends": ("README.md", ("hopper-ffn-h200.json",), hopper_ends),
+    "summary": (
+        "docs/performance.md",
+        ("hopper-ffn-h200.json", "ffn-h200.json", "sync-h200.json", "dependencies-cpu.json", "traffic-predicted.json"),
+        summary,
+    ),
+    "hopper-results": ("docs/performance.md", ("hopper-ffn-h200.json",), hopper_table),
+    "results": ("docs/performance.md", ("ffn-h200.json",), table),
+    "sync": ("docs/performance.md", ("sync-h200.json",), sync_table),
+    "trace": ("docs/performance.md", ("trace-h200.json",), trace_lines),
+    "dependencies": ("docs/performance.md", ("dependencies-cpu.json",), dependencies_table),
+    "hopper-summary": ("docs/performance.md", ("hopper-ffn-h200.json",), hopper_summary),
+    "predicted": ("docs/planner.md", ("traffic-predicted.json",), predicted_table),
+    "chosen": ("docs/planner.md", ("planner-h200.json",), chosen_table),
+    "pipeline-best": ("docs/loops.md", ("pipeline-h200.json",), pipeline_table),
+    "pipeline-depth": ("docs/loops.md", ("pipeline-h200.json",), depth_table),
 }
 
 
