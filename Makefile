@@ -16,7 +16,7 @@ TRITONS := 3.6.0 3.9.0
 COMPILED := tests/compile/test_kernels.py tests/compile/test_hopper.py::test_memory_order_holds_and_resources_suffice
 
 .DEFAULT_GOAL := help
-.PHONY: help run test fast test-triton random docs records gpu-test clean
+.PHONY: help run test fast test-triton random docs dist records gpu-test clean
 
 help:  ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -47,6 +47,9 @@ random: $(VENV)/.installed-test  ## Run every property test on new random exampl
 
 docs: $(VENV)/.installed-docs  ## Build the pages and the API reference as a site, in build/docs
 	$(BIN)/mkdocs build
+
+dist: $(VENV)/.installed-test  ## Build the sdist and the wheel, in dist
+	$(BIN)/python -m hatchling build -d dist -t sdist -t wheel
 
 records: $(VENV)/.installed-test  ## Say which records of benchmarks/results were made with other code than today's
 	$(BIN)/python benchmarks/records.py

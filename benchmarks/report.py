@@ -196,10 +196,11 @@ def summary(
     lines = (
         f"An FFN as one launch, in a model, runs at {in_model:.2f} of the speed of the best of PyTorch in the "
         f"geometric mean, ahead in {ahead[0]} of {rows} rows; back to back at {alone:.2f}, ahead in {ahead[1]}.",
-        f"Plain Triton bodies synchronised [tile](glossary.md#tile) by tile run at {plain['geometric_mean']:.2f} of the speed of launches "
-        "op by op: worth it where a last [wave](glossary.md#wave) is badly filled, and nowhere else.",
-        f"A post costs {ns['post']:.0f} ns, a [wait](glossary.md#wait) that is already satisfied {ns['satisfied wait']:.0f}, a hand-over "
-        f"between two SMs {ns['one-way hand-over']:.0f}.",
+        "Plain Triton bodies synchronised [tile](glossary.md#tile) by tile run at "
+        f"{plain['geometric_mean']:.2f} of the speed of launches op by op: worth it where a last "
+        "[wave](glossary.md#wave) is badly filled, and nowhere else.",
+        f"A post costs {ns['post']:.0f} ns, a [wait](glossary.md#wait) that is already satisfied "
+        f"{ns['satisfied wait']:.0f}, a hand-over between two SMs {ns['one-way hand-over']:.0f}.",
         f"Predictions are off by {off['time']['median']:.1%} in time and {off['dram_read']['median']:.1%} in bytes "
         "from memory, in the median ([the planner](planner.md#how-well-it-predicts)).",
         f"A graph of {largest['counts']['tiles']:,} tiles is planned and proved in "

@@ -34,6 +34,9 @@ BLOCK = re.compile(
 SESSION = re.compile(r"^```console\n(?P<lines>.*?)^```$", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"\]\((?!https?:)(?P<path>[^)#\s]*)(?:#(?P<heading>[^)\s]+))?\)")
 HEADING = re.compile(r"^#+ (.+)$", re.MULTILINE)
+#: What of a page's prose is no running text: blocks of four spaces, headings, tables, comments.
+RUNNING = re.compile(r"^(?:    |#|\||<!--).*$", re.MULTILINE)
+GLOSSARY = re.findall(r"^## (.+)$", (ROOT / "docs/glossary.md").read_text(), re.MULTILINE)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
@@ -93,7 +96,23 @@ def test_every_relative_link_leads_somewhere(page: Path) -> None:
 
 def test_the_readme_links_to_every_page() -> None:
     links = {(ROOT / link["path"]).resolve() for link in LINK.finditer(_prose(ROOT / "README.md"))}
-    assert {*PAGES, *MEASURED} - links == {ROOT / "README.md"}
+    assert set(PAGES) - links == {ROOT / "README.md"}
+
+
+def test_the_readme_begins_with_what_it_is_what_it_is_for_and_how_to_begin() -> None:
+    head, *sections = re.split(r"^## ", (ROOT / "README.md").read_text(), flags=re.MULTILINE)
+    _, what, lead, uses = head.strip().split("\n\n")
+    assert (what.count(". "), lead, uses.count("\n- ")) == (0, "What it is for:", 2)
+    titles = [section.partition("\n")[0] for section in sections]
+    begin = ["Install", "The shortest program", "Where it stands", "Delete a wait, and the proof says so"]
+    assert titles[:5] == [*begin, "Two commands"]
+    assert 4 <= sections[2].count("\n| ") - 1 <= 6  # rows
+
+
+def test_the_page_of_performance_begins_with_five_lines() -> None:
+    title, _, mark, *lines = (ROOT / "docs/performance.md").read_text().splitlines()
+    assert (title, mark) == ("# Performance", "<!-- summary -->")
+    assert lines.index("<!-- /summary -->") == 5
 
 
 def test_words_of_the_glossary_stand_in_alphabetical_order_and_each_says_something() -> None:
@@ -112,6 +131,27 @@ def test_a_page_links_a_word_to_the_glossary_once(page: Path) -> None:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_words_are_linked_to_the_glossary_where_they_first_stand(page: Path) -> None:
+    """Of the words that a page links; README links all that it has."""
+    text = re.sub(r"`[^`]*`", lambda code: " " * len(code[0]), RUNNING.sub("", _prose(page)))
+    shown = re.sub(r"\]\([^)]*\)", lambda target: "]" + " " * (len(target[0]) - 1), text)
+    late = []
+    for word in GLOSSARY if page.name != "glossary.md" else ():
+        first = _forms(word).search(shown)
+        link = re.search(rf"\]\((?:docs/)?glossary\.md#{_anchor(word)}\)", text)
+        if first and ("[" in text[first.end() : link.start()] if link else page.name == "README.md"):
+            late.append(word)
+    assert late == []
+
+
+def _forms(word: str) -> re.Pattern[str]:
+    """A word of the glossary, its plural, and what a verb makes of it."""
+    stem = re.escape(word.removesuffix("y"))
+    endings = "y|ies" if word.endswith("y") else "|s|es|ed|ing"
+    return re.compile(rf"(?<![\w/#.-]){stem}(?:{endings})(?![\w/-])", re.IGNORECASE)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_a_page_says_what_takes_time(page: Path) -> None:
     assert "**What takes time.** " in page.read_text() or page.name in ("README.md", "glossary.md")
 
@@ -122,8 +162,11 @@ def _prose(page: Path) -> str:
 
 def _anchors(page: Path) -> set[str]:
     """Anchors of a page's headings, as GitHub makes them."""
-    headings = (re.sub(r"[^\w\- ]", "", heading.lower()) for heading in HEADING.findall(_prose(page)))
-    return {heading.replace(" ", "-") for heading in headings}
+    return {_anchor(heading) for heading in HEADING.findall(_prose(page))}
+
+
+def _anchor(heading: str) -> str:
+    return re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")
 
 
 def test_the_layout_page_names_every_folder() -> None:
