@@ -142,8 +142,7 @@ def hopper_table(record: dict[str, Any]) -> str:
             f"| {row['ratio']:.2f} | {layer:.1f} | {row['layer']['median_us']:.1f} | {row['layer_ratio']:.2f} "
             f"| {row['floor_us']:.1f} |"
         )
-    for key, where in (("ratio", "back to back"), ("layer_ratio", "in a model")):
-        ratios = [row[key] for row in record["rows"]]
+    for where, ratios in _ratios(record["rows"]).items():
         lines += ["", f"Speedup {where}: geometric mean {geometric_mean(ratios):.3f}, lowest {min(ratios):.3f}."]
     defined = sum(len(row.ms) for row in ROWS.values())
     if len(record["rows"]) < defined:
@@ -151,51 +150,44 @@ def hopper_table(record: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def hopper_ends(record: dict[str, Any]) -> str:
+def speedup_ends(record: dict[str, Any]) -> str:
     """The README's table: of each size the best row and the worst, as users get them."""
-    ends = []
-    for _, least, most in SIZES:
-        rows = sorted(_within(record, least, most), key=lambda row: row["layer_ratio"])
-        ends += [rows[-1], rows[0]][: len(rows)]
     lines = [
         "| FFN | tokens | best of PyTorch, us | Interlace, us | speedup | back to back |",
         "|---|---|---|---|---|---|",
     ]
-    for row in ends:
-        library = row["layer_libraries"][row["layer_baseline"]]["median_us"]
-        lines.append(
-            f"| {row['row']} | {row['m']} | {library:.1f} | {row['layer']['median_us']:.1f} "
-            f"| {row['layer_ratio']:.2f} | {row['ratio']:.2f} |"
-        )
-    in_model, alone = (geometric_mean([row[key] for row in record["rows"]]) for key in ("layer_ratio", "ratio"))
+    for _, least, most in SIZES:
+        rows = sorted(_within(record, least, most), key=lambda row: row["layer_ratio"])
+        for row in [rows[-1], rows[0]][: len(rows)]:
+            library = row["layer_libraries"][row["layer_baseline"]]["median_us"]
+            lines.append(
+                f"| {row['row']} | {row['m']} | {library:.1f} | {row['layer']['median_us']:.1f} "
+                f"| {row['layer_ratio']:.2f} | {row['ratio']:.2f} |"
+            )
+    means = {where: geometric_mean(ratios) for where, ratios in _ratios(record["rows"]).items()}
     lines += [
         "",
         f"Feed-forward networks between a norm and an add, as in a model, on an {record['gpu']} ({record['date']}, "
         f"{_versions(record)}), beside the best of eager PyTorch and torch.compile in a CUDA graph; back to back, each "
         f"follows itself. Of each size ({', '.join(name for name, *_ in SIZES)} tokens) these are the best row and the "
-        f"worst, where there are two. Over all {len(record['rows'])} rows the speedup is {in_model:.2f}, back to back "
-        f"{alone:.2f}, in the geometric mean: [performance](docs/performance.md).",
+        f"worst, where there are two. Over all {len(record['rows'])} rows the speedup is {means['in a model']:.2f}, "
+        f"back to back {means['back to back']:.2f}, in the geometric mean: [performance](docs/performance.md).",
     ]
     return "\n".join(lines)
-
-
-def _within(record: dict[str, Any], least: int, most: int) -> list[dict[str, Any]]:
-    """The rows with so many tokens."""
-    return [row for row in record["rows"] if least <= row["m"] <= most]
 
 
 def summary(
     hopper: dict[str, Any], plain: dict[str, Any], sync: dict[str, Any], host: dict[str, Any], forecast: dict[str, Any]
 ) -> str:
     """What docs/performance.md says, in five lines."""
-    ahead = [sum(row[key] > 1 for row in hopper["rows"]) for key in ("layer_ratio", "ratio")]
-    in_model, alone = (geometric_mean([row[key] for row in hopper["rows"]]) for key in ("layer_ratio", "ratio"))
-    rows, ns = len(hopper["rows"]), sync["nanoseconds"]
+    means = {where: geometric_mean(ratios) for where, ratios in _ratios(hopper["rows"]).items()}
+    ahead = {where: sum(ratio > 1 for ratio in ratios) for where, ratios in _ratios(hopper["rows"]).items()}
+    ns, off = sync["nanoseconds"], forecast["errors"]["all"]
     largest = max(host["rows"], key=lambda row: row["counts"]["tiles"])
-    off = forecast["errors"]["all"]
     lines = (
-        f"An FFN as one launch, in a model, runs at {in_model:.2f} of the speed of the best of PyTorch in the "
-        f"geometric mean, ahead in {ahead[0]} of {rows} rows; back to back at {alone:.2f}, ahead in {ahead[1]}.",
+        f"An FFN as one launch, in a model, runs at {means['in a model']:.2f} of the speed of the best of PyTorch in "
+        f"the geometric mean, ahead in {ahead['in a model']} of {len(hopper['rows'])} rows; back to back at "
+        f"{means['back to back']:.2f}, ahead in {ahead['back to back']}.",
         "Plain Triton bodies synchronised [tile](glossary.md#tile) by tile run at "
         f"{plain['geometric_mean']:.2f} of the speed of launches op by op: worth it where a last "
         "[wave](glossary.md#wave) is badly filled, and nowhere else.",
@@ -218,11 +210,20 @@ def hopper_summary(record: dict[str, Any]) -> str:
     for name, least, most in (*SIZES, ("all", 0, 1 << 30)):
         rows = _within(record, least, most)
         cells = []
-        for key in ("ratio", "layer_ratio"):
-            ratios = [row[key] for row in rows]
+        for ratios in _ratios(rows).values():
             cells += [f"{geometric_mean(ratios):.3f}", f"{min(ratios):.2f}", str(sum(r > 1 for r in ratios))]
         lines.append(f"| {name} | {len(rows)} | {' | '.join(cells)} |")
     return "\n".join(lines)
+
+
+def _ratios(rows: list[dict[str, Any]]) -> dict[str, list[float]]:
+    """Speedups of rows over the best of PyTorch."""
+    return {"back to back": [row["ratio"] for row in rows], "in a model": [row["layer_ratio"] for row in rows]}
+
+
+def _within(record: dict[str, Any], least: int, most: int) -> list[dict[str, Any]]:
+    """The rows with so many tokens."""
+    return [row for row in record["rows"] if least <= row["m"] <= most]
 
 
 def sync_table(record: dict[str, Any]) -> str:
@@ -359,7 +360,7 @@ def pages() -> dict[Path, str]:
 
 #: Where each block stands, the records that it is made from, and what makes it of them.
 BLOCKS: dict[str, tuple[str, tuple[str, ...], Callable[..., str]]] = {
-    "hopper-ends": ("README.md", ("hopper-ffn-h200.json",), hopper_ends),
+    "speedup-ends": ("README.md", ("hopper-ffn-h200.json",), speedup_ends),
     "summary": (
         "docs/performance.md",
         ("hopper-ffn-h200.json", "ffn-h200.json", "sync-h200.json", "dependencies-cpu.json", "traffic-predicted.json"),

@@ -181,7 +181,7 @@ def test_the_readme_shows_the_best_and_the_worst_row_of_each_size() -> None:
     template = record["rows"][0]
     rows = [(1, 1.2), (16, 0.7), (64, 1.1), (128, 0.9), (512, 0.8), (1024, 1.3), (2048, 1.0)]
     record["rows"] = [template | {"m": m, "layer_ratio": ratio, "ratio": 1.0} for m, ratio in rows]
-    *table, _, words = report["hopper_ends"](record).splitlines()[2:]
+    *table, _, words = report["speedup_ends"](record).splitlines()[2:]
     shown = [tuple(line.strip("| ").split(" | ")[at] for at in (1, 4)) for line in table]
     assert shown == [("1", "1.20"), ("16", "0.70"), ("128", "0.90"), ("1024", "1.30"), ("512", "0.80")]
     assert "Over all 7 rows the speedup is 0.98, back to back 1.00," in words

@@ -11,6 +11,7 @@ import io
 import re
 import shlex
 import sys
+import tomllib
 from contextlib import redirect_stdout
 from pathlib import Path
 
@@ -34,8 +35,9 @@ BLOCK = re.compile(
 SESSION = re.compile(r"^```console\n(?P<lines>.*?)^```$", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"\]\((?!https?:)(?P<path>[^)#\s]*)(?:#(?P<heading>[^)\s]+))?\)")
 HEADING = re.compile(r"^#+ (.+)$", re.MULTILINE)
-#: What of a page's prose is no running text: blocks of four spaces, headings, tables, comments.
-RUNNING = re.compile(r"^(?:    |#|\||<!--).*$", re.MULTILINE)
+#: What of a page's prose is no running text (blocks of four spaces, headings, tables, comments), and what only shares
+#: a word with the glossary.
+NOT_RUNNING = re.compile(r"^(?:    |#|\||<!--).*$|(?:memory|program) order", re.MULTILINE)
 GLOSSARY = re.findall(r"^## (.+)$", (ROOT / "docs/glossary.md").read_text(), re.MULTILINE)
 
 
@@ -133,7 +135,7 @@ def test_a_page_links_a_word_to_the_glossary_once(page: Path) -> None:
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_words_are_linked_to_the_glossary_where_they_first_stand(page: Path) -> None:
     """Of the words that a page links; README links all that it has."""
-    text = re.sub(r"`[^`]*`", lambda code: " " * len(code[0]), RUNNING.sub("", _prose(page)))
+    text = re.sub(r"`[^`]*`", lambda code: " " * len(code[0]), NOT_RUNNING.sub("", _prose(page)))
     shown = re.sub(r"\]\([^)]*\)", lambda target: "]" + " " * (len(target[0]) - 1), text)
     late = []
     for word in GLOSSARY if page.name != "glossary.md" else ():
@@ -173,6 +175,15 @@ def test_the_layout_page_names_every_folder() -> None:
     text = (ROOT / "docs/layout.md").read_text()
     rooms = {path.parent.name for path in (ROOT / "src/interlace").glob("*/__init__.py")}
     assert {room for room in rooms if f"`{room}/" not in text} == set()
+
+
+def test_contributing_lists_the_layers_that_are_checked() -> None:
+    contracts = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
+    rooms = {path.parent.name for path in (ROOT / "src/interlace").glob("*/__init__.py")}
+    checked = [set(re.findall(r"\w+", layer)) & rooms for layer in contracts[0]["layers"]]
+    rows = re.findall(r"^\| (\d+) \| (.+) \|$", (ROOT / "CONTRIBUTING.md").read_text(), re.MULTILINE)
+    assert [int(number) for number, _ in rows] == list(range(len(checked), 0, -1))
+    assert [set(re.findall(r"`(\w+)`", names)) & rooms for _, names in rows] == checked
 
 
 def test_the_proofs_page_shows_every_error_of_a_plan() -> None:
