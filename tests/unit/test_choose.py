@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import runpy
-import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,12 +16,11 @@ from interlace.deploy import Choice, choose, deployment, launched_rows, library_
 from interlace.deploy.choose import PREDICTED, UNLIKE, predicted_us
 from interlace.deploy.table import Row
 from interlace.executors.hopper import HopperExecutor
-from interlace.planner.predict import predict
+from interlace.planner import predict as predicting
 from interlace.workloads import FFNShape, ffn, two_copies
 
 from .gpus import A100
 
-choosing = sys.modules["interlace.deploy.choose"]  # the package has a function of this name
 BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
 ROWS = table.table(H200).rows
 SILU, RELU = il.Activation.SILU, il.Activation.RELU
@@ -208,12 +206,13 @@ def test_what_was_tuned_decides_alone() -> None:
 
 def test_a_launch_is_predicted_once_for_all_numbers_of_tokens_that_it_serves(monkeypatch: pytest.MonkeyPatch) -> None:
     plans: list[il.Plan] = []
+    real = predicting.predict
 
     def counted(plan: il.Plan, *rest: Any) -> Any:
         plans.append(plan)
-        return predict(plan, *rest)
+        return real(plan, *rest)
 
-    monkeypatch.setattr(choosing, "predict", counted)
+    monkeypatch.setattr(predicting, "predict", counted)
     for tokens in range(33, 65):
         chosen(FFNShape(1024, 3072, SILU, True), tokens)
     assert len(plans) == 1

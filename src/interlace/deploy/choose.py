@@ -22,7 +22,6 @@ from interlace.deploy.store import Kept, problem
 from interlace.deploy.table import Row, Table, place, rows_of, table
 from interlace.executors import DeviceExecutor
 from interlace.graph.graph import Graph
-from interlace.planner.predict import predict
 from interlace.planner.settings import retiled
 from interlace.policies.setting import Setting
 
@@ -115,6 +114,8 @@ def _unknown(measured: Table, chosen: Deployment, setting: Setting, rows: int) -
 @lru_cache(256)
 def predicted_us(graph: Graph, device: DeviceSpec) -> float:
     """Predicted microseconds of a graph's launch at its default setting."""
+    from interlace.planner.predict import predict  # compiled code, which takes long to import
+
     chosen = deployment(graph, device)
     plan = chosen.plan(chosen.default)
     return predict(plan, device, chosen.mode(plan)).us
