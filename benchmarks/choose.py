@@ -76,17 +76,18 @@ def figures(table: Table) -> dict[str, Any]:
 def table_of(sweep: Mapping[str, Any]) -> tuple[Path, Table]:
     """The table of a sweep, and its file: the rows whose launches were timed."""
     key, chip = next((key, spec) for key, spec in known_chips().items() if spec.name == sweep["gpu"])
-    timed = {(row["model"], row["tokens"]): row for row in sweep["rows"] if "launch" in row["alone"]}
+    timed = {(row["model"], row["tokens"]): row for row in sweep["rows"] if "fused" in row["alone"]}
     rows = []
     for row in timed.values():
         at = timed.get((row["model"], launched_rows(row["tokens"])))
-        if at is None:
+        if at is None or "launch" not in at["alone"]:
             continue
         shape = {name: row[name] for name in ("model", "hidden", "ffn", "activation", "gated", "tokens")}
         launch, library = {}, {}
         for where in ("alone", "layer"):
             launch[where] = at[where]["launch"]["median_us"]
-            ways = [name for name in row[where] if name not in ("launch", "module")]
+            # The launch stands in a layer of PyTorch's ops, so no other layer may be compiled.
+            ways = ("eager", "fused", "compile") if where == "alone" else ("eager", "fused")
             library[where] = min(row[where][name]["median_us"] for name in ways)
         new = Row(**shape, launched=at["tokens"], launch_us=launch, library_us=library, predicted_us=0.0)
         predicted = round(predicted_us(new.graph(new.launched), chip), 3)

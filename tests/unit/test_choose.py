@@ -123,6 +123,50 @@ def test_over_fewer_rows_than_a_launch_was_measured_for_the_library_is_taken_to_
     assert "scaled" in choice.why
 
 
+def swept(tokens: int, launch: float | None) -> dict[str, Any]:
+    """A row of ``benchmarks/nn.py --launches``; a launch is timed where it is built for as many tokens."""
+    times = {"eager": 30.0, "fused": 29.0, "compile": 28.0, "module": 20.0}
+    if launch is not None:
+        times["launch"] = launch
+    timed = {name: {"median_us": us} for name, us in times.items()}
+    shape = {"model": "some", "hidden": 2048, "ffn": 8192, "activation": "relu", "gated": False}
+    return {**shape, "tokens": tokens, "alone": timed, "layer": timed}
+
+
+def test_a_sweep_makes_a_table() -> None:
+    study = runpy.run_path(str(BENCHMARKS / "choose.py"))
+    rows = [swept(3, None), swept(16, 21.0), swept(20, None)]
+    versions = {"python": "3.12", "torch": "2.11.0", "triton": "3.6.0"}
+    head = {"gpu": H200.name, "versions": versions, "date": "2026-11-22", "protocol": "some"}
+    path, found = study["table_of"]({**head, "rows": rows})
+    assert path == table.FOLDER / "h200.json"
+    assert [(row.tokens, row.launched) for row in found.rows] == [(3, 16), (16, 16)]  # nobody timed a launch for 32
+    for row in found.rows:
+        assert row.launch_us == {"alone": 21.0, "layer": 21.0}
+        assert row.library_us == {"alone": 28.0, "layer": 29.0}  # the launch's layer is not compiled either
+        assert row.predicted_us == pytest.approx(predicted_us(row.graph(16), H200), abs=1e-3)
+
+
+def test_a_sweep_starts_with_all_models_and_goes_on_where_it_stopped() -> None:
+    sweep = runpy.run_path(str(BENCHMARKS / "nn.py"))
+    jobs, models = sweep["jobs"], sweep["MODELS"]
+    first = list(jobs(False, []))
+    assert [(job.model, job.tokens) for job in first[: len(models)]] == [(model, 1) for model in models]
+    assert len(models) >= 10
+    measured = {(row.hidden, row.ffn, row.gated) for row in ROWS}
+    beside = [shape for shape in models.values() if (shape.hidden, shape.ffn, shape.gated) not in measured]
+    assert len(beside) >= 6
+    done = [{"model": job.model, "tokens": job.tokens, "alone": {}} for job in first[:5]]
+    assert list(jobs(False, done)) == first[5:]
+    assert len(list(jobs(True, done))) == len(first)  # their launches were not timed
+    row = {"model": "a", "runs": "launch", "alone_ratio": 1.21}
+    told = [{**row, "tokens": 1, "layer_ratio": 1.0}, {**row, "tokens": 2, "layer_ratio": 0.9}]
+    found = sweep["summary"](told)
+    assert found["below"] == [["a", 2, 0.9]]
+    assert (found["models"], found["launches"], found["worst"]) == (1, 2, 0.9)
+    assert found["mean_layer"] == pytest.approx(0.9**0.5)
+
+
 # ---------------------------------------------------------------- beside the table
 
 

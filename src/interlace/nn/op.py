@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import warnings
+from functools import lru_cache
 
 import torch
 from torch.fx.experimental.symbolic_shapes import has_static_value
 
-from interlace.core.dtypes import DTYPES
+from interlace.core.dtypes import DTYPES, DType
 from interlace.deploy import Choice, deployment, launched_rows
+from interlace.executors import DeviceExecutor
 from interlace.executors.gpu import spec_by_name
 from interlace.executors.options import Options
 from interlace.kernels.matmul import Activation
@@ -16,6 +18,8 @@ from interlace.nn.capture import capture_id
 from interlace.nn.choice import choice
 from interlace.nn.instances import Instance, Instances, Key, Tensors
 from interlace.nn.plain import fused, has_triton, plain
+from interlace.plan.verify import Proof
+from interlace.policies.setting import Setting
 from interlace.workloads.ffn import FFNShape
 from interlace.workloads.ffn import ffn as ffn_graph
 
@@ -197,11 +201,22 @@ def _launch(tensors: dict[str, torch.Tensor], activation: Activation) -> torch.T
 
 def _make(key: Key, tensors: Tensors) -> Instance:
     device = str(key.device)
-    found = deployment(ffn_graph(key.rows, key.shape, key.dtype, bias=key.bias), spec_by_name(device))
-    executor = found.make(found.setting(), Options(device=device, dependent_launch=True, short=("x",)))
+    found, setting, proof = _proved(device, key.rows, key.shape, key.dtype, key.bias)
+    options = Options(device=device, dependent_launch=True, short=("x",))
+    executor = found.from_setting(proof, setting, options)
     for launch in executor.launches(tensors):
         launch.load()
     return executor
+
+
+@lru_cache(256)
+def _proved(
+    device: str, rows: int, shape: FFNShape, dtype: DType, bias: bool
+) -> tuple[type[DeviceExecutor], Setting, Proof]:
+    """How the launch runs, once for all streams and captures."""
+    found = deployment(ffn_graph(rows, shape, dtype, bias=bias), spec_by_name(device))
+    setting = found.setting()
+    return found.executor, setting, found.executor.prove(found.plan(setting))
 
 
 _instances = Instances(_make)
