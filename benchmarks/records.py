@@ -70,7 +70,7 @@ def changed(sources: Mapping[str, str], commit: str) -> list[str]:
 def code(path: str, text: str) -> str:
     """A module without comments and docstrings, or a data file's values."""
     if not path.endswith(".py"):
-        return repr(tomllib.loads(text))
+        return repr(tomllib.loads(text) if path.endswith(".toml") else json.loads(text))
     tree = ast.parse(text)
     for node in ast.walk(tree):
         if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef) and ast.get_docstring(node) is not None:

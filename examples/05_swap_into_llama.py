@@ -1,4 +1,4 @@
-"""Swap the feed-forward networks of a Llama for single launches, and compare its logits.
+"""Swap the feed-forward networks of a Llama for modules that run as one launch where that is faster; compare logits.
 
     python examples/05_swap_into_llama.py
 
@@ -64,12 +64,12 @@ def make_model() -> nn.Module:
     return LlamaForCausalLM(config)
 
 
-def swap(model: nn.Module) -> int:
-    """Replaces every gated FFN, on the weights that it has; returns how many."""
+def swap(model: nn.Module) -> list[SwiGLU]:
+    """Replaces every gated FFN, on the weights that it has; returns the new modules."""
     networks = [(layer, layer.mlp) for layer in model.modules() if hasattr(layer, "mlp")]
     for layer, mlp in networks:
         layer.mlp = SwiGLU.from_linears(mlp.gate_proj, mlp.up_proj, mlp.down_proj)
-    return len(networks)
+    return [layer.mlp for layer, _ in networks]
 
 
 def main() -> None:
@@ -88,7 +88,9 @@ def main() -> None:
     with torch.inference_mode(), warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         before = logits()
-        print(f"swapped {swap(model)} feed-forward networks")
+        modules = swap(model)
+        print(f"swapped {len(modules)} feed-forward networks")
+        print(f"{tokens.numel()} tokens run in {modules[0].explain(tokens.numel())}")
         after = logits()
     for warning in caught:
         print(f"{warning.category.__name__}: {warning.message}")

@@ -1,16 +1,28 @@
-"""PyTorch modules on a Hopper GPU: right results eagerly, compiled, captured, and on several streams at once."""
+"""PyTorch modules on a Hopper GPU: right results eagerly, compiled, captured, and on several streams at once.
+
+Launches run whatever is chosen, unless a test is of the choice.
+"""
 
 from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from torch import nn
 
+from interlace.deploy import Choice, launched_rows
+from interlace.executors.hopper import HopperExecutor
+from interlace.kernels.gated import _silu_times
+from interlace.kernels.gluon.template import hopper_kernel
 from interlace.nn import FFN, FallbackWarning, SwiGLU, op
-from interlace.nn.instances import Instances
+from interlace.nn import plain as plain_ops
+from interlace.nn.instances import Instance, Instances, Key, Tensors
+from interlace.nn.plain import fused as fused_ffn
+from interlace.nn.plain import plain as plain_ffn
 
 from ..cases import relative_error
 
@@ -25,15 +37,25 @@ def _hopper() -> None:
         pytest.skip("needs a Hopper GPU")
 
 
+LAUNCH = Choice(HopperExecutor, None, None, None, "every test but those of the choice wants it")
+
+
 @pytest.fixture(autouse=True)
-def _no_fallback(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def _no_fallback(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """A module that falls back would pass every test here; and each test builds instances of its own."""
     monkeypatch.setattr(op, "_warned", set())
+    if "as_chosen" not in request.fixturenames:
+        monkeypatch.setattr(op, "choice", lambda *of: LAUNCH)
     monkeypatch.setattr(op, "_instances", Instances(op._make))
     with warnings.catch_warnings(), torch.inference_mode():
         warnings.simplefilter("error", FallbackWarning)
         yield
         torch.cuda.synchronize()
+
+
+@pytest.fixture
+def as_chosen() -> None:
+    """What is chosen runs."""
 
 
 def case(
@@ -76,8 +98,11 @@ def assert_as_good_as_pytorch(out: torch.Tensor, plain: Module, x: torch.Tensor)
     assert error <= 1.5 * unfused, f"{error:.2e}, unfused {unfused:.2e}"
 
 
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=["bf16", "fp16"])
-@pytest.mark.parametrize("m", [1, 16, 100, 300])
+# An odd number of tokens of each bucket up to 384, and of a large one.
+@pytest.mark.parametrize(
+    ("m", "dtype"),
+    [(m, torch.bfloat16) for m in (1, 17, 47, 97, 129, 301, 1031)] + [(m, torch.float16) for m in (16, 301)],
+)
 @pytest.mark.parametrize("name", ["ffn", "ffn-bias", "swiglu"])
 def test_a_module_matches_float64_as_well_as_pytorch(name: str, m: int, dtype: torch.dtype) -> None:
     module, plain = case(name, dtype)
@@ -179,12 +204,88 @@ def test_torch_compile_finds_one_graph(mode: str) -> None:
 def test_many_numbers_of_tokens_stay_within_the_bound(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(op, "_instances", Instances(op._make, limit=3))
     module, plain = case("ffn", torch.bfloat16, hidden=64)
-    outs = [(x, module(x)) for m in range(1, 9) for x in [inputs(m, torch.bfloat16, m, hidden=64)]]
+    outs = [(x, module(x)) for m in (1, 17, 33, 65) for x in [inputs(m, torch.bfloat16, m, 64)]]
     for x, out in outs:
         assert_as_good_as_pytorch(out, plain, x)
     torch.cuda.synchronize()
-    module(inputs(9, torch.bfloat16, hidden=64))
+    module(inputs(1, torch.bfloat16, hidden=64))
     assert len(op._instances) == 3
+
+
+def test_a_hundred_numbers_of_tokens_share_the_launches_of_their_buckets(monkeypatch: pytest.MonkeyPatch) -> None:
+    built: list[int] = []
+
+    def make(key: Key, tensors: Tensors) -> Instance:
+        built.append(key.rows)
+        return op._make(key, tensors)
+
+    monkeypatch.setattr(op, "_instances", Instances(make))
+    module, plain = case("swiglu", torch.bfloat16, hidden=64)
+    some = range(1, 300, 3)
+    module.prepare(*sorted({launched_rows(m) for m in some}))
+    assert built == [16, 32, 64, 128, 256, 384]
+    compiled = cache_entries()
+    for m in some:
+        x = inputs(m, torch.bfloat16, m, hidden=64)
+        assert_as_good_as_pytorch(module(x), plain, x)
+    assert len(built) == 6
+    assert cache_entries() == compiled
+
+
+def cache_entries() -> int:
+    """Kernels that Triton has compiled for the launch and loaded."""
+    return sum(len(caches[0]) for caches in hopper_kernel.device_caches.values())
+
+
+@pytest.mark.parametrize("name", ["ffn-bias", "swiglu"])
+def test_what_explain_says_is_what_ran(as_chosen: None, name: str, tmp_path: Path, monkeypatch: Any) -> None:
+    monkeypatch.setenv("INTERLACE_CACHE_DIR", str(tmp_path))
+    module, plain = case(name, torch.bfloat16)
+    found = {m: module.explain(m).executor for m in (1, 16, 40, 100, 1000)}
+    assert found[1000] is None
+    for m, executor in found.items():
+        before = len(op._instances)
+        x = inputs(m, torch.bfloat16)
+        assert_as_good_as_pytorch(module(x), plain, x)
+        if executor is None:
+            assert len(op._instances) == before
+    rows = {launched_rows(m) for m, executor in found.items() if executor is not None}
+    assert len(op._instances) == len(rows)
+
+
+def test_a_gate_in_one_kernel_is_as_good_as_pytorch(as_chosen: None) -> None:
+    gate, up = (torch.randn(1424, 1424, device="cuda", dtype=torch.bfloat16) / 1424**0.5 for _ in range(2))
+    for m in (1, 5, 1000):
+        x = inputs(m, torch.bfloat16, hidden=1424)
+        arguments = (x, up, gate, up, None, None, "silu")
+        gold = plain_ffn(*(a.double() if isinstance(a, torch.Tensor) else a for a in arguments))
+        error, unfused = (relative_error(way(*arguments), gold) for way in (fused_ffn, plain_ffn))
+        assert error <= 1.05 * unfused
+
+
+@pytest.mark.parametrize("mode", ["global", "thread_local", "relaxed"])
+def test_a_gate_is_compiled_beside_the_capture_that_needs_it_first(as_chosen: None, mode: str) -> None:
+    module, plain = case("swiglu", torch.bfloat16)
+    x = inputs(1000, torch.bfloat16)
+    plain(x)  # which sets cuBLAS up
+    plain_ops._load.cache_clear()
+    _silu_times.device_caches.clear()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph, capture_error_mode=mode):
+        out = module(x)
+    out.fill_(float("nan"))
+    graph.replay()
+    assert_as_good_as_pytorch(out, plain, x)
+
+
+def test_torch_compile_fuses_what_pytorch_runs(as_chosen: None) -> None:
+    torch.compiler.reset()
+    module, plain = case("swiglu", torch.bfloat16)
+    compiled = torch.compile(module, fullgraph=True, dynamic=False)
+    assert module.explain(1000).executor is None
+    x = inputs(1000, torch.bfloat16)
+    assert_as_good_as_pytorch(compiled(x), plain, x)
+    assert len(op._instances) == 0
 
 
 def test_no_tensor_outlives_its_call() -> None:

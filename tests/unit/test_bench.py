@@ -80,7 +80,7 @@ def test_sources_are_told_apart_by_what_git_would_store(tmp_path: Path, monkeypa
     assert found["b.py"] == hash_of({"b.py": one})
     (tmp_path / "room" / "note.txt").write_bytes(b"no source\n")
     assert source_hashes(["room"])["room"] == found["room"]
-    for name in ("a.py", "chip.toml"):
+    for name in ("a.py", "chip.toml", "table.json"):
         before = source_hashes(["room"])["room"]
         (tmp_path / "room" / name).write_bytes(b"# a comment\n")
         assert source_hashes(["room"])["room"] != before

@@ -214,7 +214,6 @@ def test_a_dtype_costs_one_row(toy: DType, monkeypatch: pytest.MonkeyPatch) -> N
 DTYPES_LEFT = {
     "kernels/matmul/__init__.py",
     "nn/modules.py",
-    "nn/op.py",
 }
 
 

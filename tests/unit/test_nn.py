@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from types import SimpleNamespace
+from typing import ClassVar
 
 import pytest
 
@@ -15,10 +17,13 @@ from torch import nn  # noqa: E402
 from torch.nn.utils import prune  # noqa: E402
 
 from interlace.core.dtypes import bf16  # noqa: E402
-from interlace.core.errors import DeviceError, DTypeError, GraphError, ShapeError  # noqa: E402
+from interlace.core.errors import ArgumentError, DeviceError, DTypeError, GraphError, ShapeError  # noqa: E402
+from interlace.deploy import Choice  # noqa: E402
+from interlace.executors.hopper import HopperExecutor  # noqa: E402
 from interlace.kernels.matmul import Activation  # noqa: E402
-from interlace.nn import FFN, FallbackWarning, SwiGLU, capture, op  # noqa: E402
+from interlace.nn import FFN, FallbackWarning, SwiGLU, capture, op, plain  # noqa: E402
 from interlace.nn.instances import Instances, Key  # noqa: E402
+from interlace.policies.setting import Setting  # noqa: E402
 from interlace.workloads.ffn import FFNShape  # noqa: E402
 
 HIDDEN, WIDTH = 32, 48
@@ -313,6 +318,158 @@ def test_inputs_that_do_not_fit_are_refused() -> None:
         module(torch.randn(3, HIDDEN, dtype=torch.bfloat16))
 
 
+# ---- what runs
+
+
+class FakeLaunch:
+    """Computes as plain PyTorch does, on rows that are filled with zeros; counts."""
+
+    made: ClassVar[list[FakeLaunch]] = []
+    running = False
+
+    def __init__(self, key: Key, tensors: dict[str, torch.Tensor]) -> None:
+        self.key = key
+        self.runs: list[int] = []
+        self.made.append(self)
+
+    def run(self, tensors: dict[str, torch.Tensor]) -> None:
+        x, out = tensors["x"], tensors["out"]
+        assert len(x) <= self.key.rows == len(out)
+        padded = torch.zeros(self.key.rows, x.shape[1])
+        padded[: len(x)] = x
+        weights = [tensors.get(name) for name in ("w_up", "w_gate", "w_down", "b_up", "b_down")]
+        out.copy_(plain.plain(padded, *weights, self.key.shape.activation.value))
+        self.runs.append(len(x))
+
+    def release(self) -> None:
+        pass
+
+
+LAUNCH = Choice(HopperExecutor, Setting(), 10.0, 12.0, "measured")
+LIBRARY = Choice(None, None, 12.0, 10.0, "measured")
+
+
+@pytest.fixture
+def fake_gpu(monkeypatch: pytest.MonkeyPatch) -> type[FakeLaunch]:
+    """A CPU that takes launches; they run up to 100 tokens."""
+    monkeypatch.setattr(FakeLaunch, "made", [])
+    monkeypatch.setattr(op, "_lasting", lambda *_: None)
+    monkeypatch.setattr(op, "_DTYPES", {torch.float32: bf16})
+    monkeypatch.setattr(op, "_instances", Instances(FakeLaunch))
+    monkeypatch.setattr(op, "choice", lambda *of: LAUNCH if of[-1] <= 100 else LIBRARY)
+    monkeypatch.setattr(op, "capture_id", lambda: 0)
+    monkeypatch.setattr(torch.cuda, "device", lambda device: nullcontext())
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda: SimpleNamespace(cuda_stream=7))
+    return FakeLaunch
+
+
+@pytest.mark.filterwarnings("error::interlace.nn.FallbackWarning")
+def test_what_is_chosen_runs_and_says_nothing(fake_gpu: type[FakeLaunch]) -> None:
+    module, expected = swiglu()
+    with torch.inference_mode():
+        for tokens, launches in ((100, 1), (101, 1), (99, 1), (3, 2)):
+            x = torch.randn(tokens, HIDDEN)
+            torch.testing.assert_close(module(x), expected(x))
+            assert len(fake_gpu.made) == launches, tokens
+    assert [made.runs for made in fake_gpu.made] == [[100, 99], [3]]
+
+
+def test_every_number_of_tokens_is_served_by_few_launches(fake_gpu: type[FakeLaunch]) -> None:
+    up, down = linears("up", "down", bias=True)
+    module = FFN.from_linears(up, down, "relu")
+    with torch.inference_mode():
+        for tokens in range(1, 101):
+            x = torch.randn(tokens, HIDDEN)
+            out = module(x)
+            assert (out.shape, out.is_contiguous()) == (x.shape, True)
+            torch.testing.assert_close(out, down(torch.relu(up(x))))
+        batched = torch.randn(3, 7, HIDDEN)
+        torch.testing.assert_close(module(batched), down(torch.relu(up(batched))))
+    assert [made.key.rows for made in fake_gpu.made] == [16, 32, 64, 128]
+    assert sum(len(made.runs) for made in fake_gpu.made) == 101
+
+
+def test_a_module_explains_what_runs(fake_gpu: type[FakeLaunch]) -> None:
+    module, _ = swiglu()
+    assert (module.explain(100), module.explain(101)) == (LAUNCH, LIBRARY)
+    assert str(module.explain(1)) == (
+        "one launch (hopper): the launch takes 10.0 us, PyTorch's ops 12.0 us; measured"
+    )
+    for tokens in (0, -1):
+        with pytest.raises(ArgumentError, match=rf"explain: tokens is {tokens}; give a positive number"):
+            module.explain(tokens)
+    with pytest.raises(ArgumentError):
+        module.explain(1.5)
+    assert fake_gpu.made == []
+
+
+def test_a_module_without_a_gpu_explains_that() -> None:
+    choice = swiglu()[0].explain(16)
+    assert choice.executor is None
+    assert str(choice) == (
+        "PyTorch's own ops: tensors are on a device of type 'cpu', the kernels are for NVIDIA GPUs"
+    )
+
+
+def test_what_is_prepared_is_not_built_again(fake_gpu: type[FakeLaunch]) -> None:
+    module, _ = swiglu()
+    module.prepare(16, 64, 128)  # of which the last runs in PyTorch's ops
+    assert [made.key.rows for made in fake_gpu.made] == [16, 64]
+    with torch.inference_mode():
+        for tokens in (1, 16, 33, 64, 128):
+            module(torch.randn(tokens, HIDDEN))
+    assert len(fake_gpu.made) == 2
+    with pytest.raises(ArgumentError, match="prepare: tokens is 0; give a positive number"):
+        module.prepare(16, 0)
+
+
+@pytest.mark.parametrize(("tokens", "launch"), [(100, True), (101, False)])
+def test_torch_compile_sees_pytorchs_ops_where_they_will_run(
+    tokens: int, launch: bool, fake_gpu: type[FakeLaunch]
+) -> None:
+    module, expected = swiglu()
+    seen: list[str] = []
+
+    def backend(graph: torch.fx.GraphModule, _: object) -> Callable[..., object]:
+        seen.append(" ".join(str(node.target) for node in graph.graph.nodes))
+        return graph.forward
+
+    torch.compiler.reset()
+    compiled = torch.compile(module, fullgraph=True, backend=backend, dynamic=False)
+    x = torch.randn(tokens, HIDDEN)
+    with torch.inference_mode():
+        torch.testing.assert_close(compiled(x), expected(x))
+        assert ("interlace.ffn" in seen[-1]) == launch
+        # Where the number of tokens is a symbol, what runs is chosen for each call.
+        compiled = torch.compile(module, fullgraph=True, backend=backend, dynamic=True)
+        before = len(fake_gpu.made)
+        for some in (tokens, 90, 110):
+            x = torch.randn(some, HIDDEN)
+            torch.testing.assert_close(compiled(x), expected(x))
+        assert "interlace.ffn" in seen[-1]
+        assert len(seen) == 2
+        assert len(fake_gpu.made) == max(before, 1)
+
+
+def test_without_a_gpu_torch_compile_sees_pytorchs_ops_and_warns() -> None:
+    seen: list[str] = []
+
+    def backend(graph: torch.fx.GraphModule, _: object) -> Callable[..., object]:
+        seen.append(" ".join(str(node.target) for node in graph.graph.nodes))
+        return graph.forward
+
+    module, expected = swiglu()
+    torch.compiler.reset()
+    compiled = torch.compile(module, fullgraph=True, backend=backend)
+    xs = [torch.randn(tokens, HIDDEN) for tokens in (3, 4, 5)]
+    with torch.inference_mode():
+        with pytest.warns(FallbackWarning, match="a device of type 'cpu'"):
+            compiled(xs[0])
+        assert all(torch.equal(compiled(x), expected(x)) for x in xs)
+    assert len(seen) <= 2
+    assert not any("interlace.ffn" in graph for graph in seen)
+
+
 # ---- instances
 
 
@@ -350,7 +507,7 @@ def test_calls_share_an_instance_only_on_one_stream_and_in_one_capture() -> None
         replace(KEY, capture=1),
         replace(KEY, capture=2),
         replace(KEY, capture=1, stream=8),
-        replace(KEY, m=17),
+        replace(KEY, rows=17),
         replace(KEY, shape=replace(KEY.shape, gated=False)),
         replace(KEY, bias=True),
     ]
@@ -364,25 +521,25 @@ def test_calls_share_an_instance_only_on_one_stream_and_in_one_capture() -> None
 def test_the_instance_used_least_recently_goes_first() -> None:
     instances, made = recorded(limit=2)
     for m in (1, 2, 1, 3, 1, 2):  # 3 takes the place of 2, then 2 that of 3
-        instances.run(replace(KEY, m=m), {})
-    assert [instance.key.m for instance in made] == [1, 2, 3, 2]
+        instances.run(replace(KEY, rows=m), {})
+    assert [instance.key.rows for instance in made] == [1, 2, 3, 2]
     assert len(instances) == 2
 
 
 def test_an_instance_that_runs_is_kept_beyond_the_limit() -> None:
     instances, made = recorded(limit=2)
-    instances.run(replace(KEY, m=1), {})
+    instances.run(replace(KEY, rows=1), {})
     made[0].running = True
     for m in (2, 3, 4, 1):
-        instances.run(replace(KEY, m=m), {})
-    assert [instance.key.m for instance in made] == [1, 2, 3, 4]
+        instances.run(replace(KEY, rows=m), {})
+    assert [instance.key.rows for instance in made] == [1, 2, 3, 4]
     for instance in made:
         instance.running = True
-    instances.run(replace(KEY, m=5), {})
+    instances.run(replace(KEY, rows=5), {})
     assert len(instances) == 3
     for instance in made:
         instance.running = False
-    instances.run(replace(KEY, m=6), {})
+    instances.run(replace(KEY, rows=6), {})
     assert len(instances) == 2
 
 
@@ -391,7 +548,7 @@ def test_instances_of_captured_graphs_stay() -> None:
     for number in range(1, 6):
         instances.run(replace(KEY, capture=number), {})
     for m in (1, 2, 3):
-        instances.run(replace(KEY, m=m), {})
+        instances.run(replace(KEY, rows=m), {})
     for number in range(1, 6):
         instances.run(replace(KEY, capture=number), {})
     assert len(made) == 5 + 3

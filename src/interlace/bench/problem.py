@@ -174,8 +174,8 @@ def transposed(weights: Mapping[str, Any]) -> dict[str, Any]:
     return {name: w.T.contiguous().T for name, w in weights.items()}
 
 
-def pytorch_ffn(torch: Any, shape: FFNShape) -> Callable[[Any, Mapping[str, Any]], Any]:
-    """The FFN as a user of PyTorch writes it: (x, weights by name) -> out."""
+def pytorch_ffn(torch: Any, shape: FFNShape, fused: bool = False) -> Callable[[Any, Mapping[str, Any]], Any]:
+    """The FFN as a user of PyTorch writes it: (x, weights by name) -> out; ``fused``, with its gate as one kernel."""
     functional = torch.nn.functional
     activation = {
         Activation.NONE: lambda x: x,
@@ -184,10 +184,17 @@ def pytorch_ffn(torch: Any, shape: FFNShape) -> Callable[[Any, Mapping[str, Any]
         Activation.GELU_TANH: lambda x: functional.gelu(x, approximate="tanh"),
     }[shape.activation]
 
+    def with_fused_gate(x: Any, w: Mapping[str, Any]) -> Any:
+        from interlace.kernels.gated import silu_times
+
+        return silu_times(x @ w["w_gate"].T, x @ w["w_up"].T) @ w["w_down"].T
+
     def gated(x: Any, w: Mapping[str, Any]) -> Any:
         return (functional.silu(x @ w["w_gate"].T) * (x @ w["w_up"].T)) @ w["w_down"].T
 
     def plain(x: Any, w: Mapping[str, Any]) -> Any:
         return activation(x @ w["w_up"].T) @ w["w_down"].T
 
-    return gated if shape.gated else plain
+    if not shape.gated:
+        return plain
+    return with_fused_gate if fused else gated

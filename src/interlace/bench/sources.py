@@ -13,8 +13,8 @@ from pathlib import Path
 from interlace.core.errors import ArgumentError
 
 PACKAGE = Path(__file__).resolve().parents[1]
-#: Modules, and data such as the numbers of a chip.
-SUFFIXES = (".py", ".toml")
+#: Modules, and data such as the numbers of a chip and what was measured on it.
+SUFFIXES = (".py", ".toml", ".json")
 
 
 def source_hashes(rooms: Iterable[str]) -> dict[str, str]:

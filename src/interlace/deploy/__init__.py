@@ -2,7 +2,20 @@
 
 from __future__ import annotations
 
+from interlace.deploy.choose import Choice, choose
 from interlace.deploy.deployment import Deployment, deployment, here
+from interlace.deploy.library import library_us
 from interlace.deploy.planning import plan_graph, runner
+from interlace.deploy.rows import launched_rows
 
-__all__ = ["Deployment", "deployment", "here", "plan_graph", "runner"]
+__all__ = [
+    "Choice",
+    "Deployment",
+    "choose",
+    "deployment",
+    "here",
+    "launched_rows",
+    "library_us",
+    "plan_graph",
+    "runner",
+]

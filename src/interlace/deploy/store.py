@@ -42,7 +42,8 @@ class Kept:
     Attributes:
         setting: the fastest.
         us: microseconds of one run under it.
-        library_us: of the library's fastest way on the same problem, timed beside it; None if none was timed.
+        library_us: of PyTorch's fastest way on the same problem, timed beside it, such that their ratio is the lesser
+            of those back to back and in a layer; None if none was timed.
     """
 
     setting: Setting

@@ -208,8 +208,8 @@ def by_name(tensors: object) -> dict[str, Any]:
         raise GraphError(f"tensors come by name, as {{'x': x, ...}}, not as {kind(tensors)}; pass a dict") from None
 
 
-def check_arguments(graph: Graph, shapes: Mapping[str, tuple[int, ...]]) -> None:
-    """Raise unless every input is given and every given tensor has its shape.
+def check_arguments(graph: Graph, shapes: Mapping[str, tuple[int, ...]], short: Sequence[str] = ()) -> None:
+    """Raise unless every input is given and every given tensor has its shape, or fewer rows if it may be ``short``.
 
     Raises:
         GraphError: an input is missing or a name unknown.
@@ -220,7 +220,9 @@ def check_arguments(graph: Graph, shapes: Mapping[str, tuple[int, ...]]) -> None
         raise GraphError(f"graph {graph.name!r} needs inputs {missing}; pass them by name")
     for name, shape in shapes.items():
         expected = graph.tensor(name).shape
-        if tuple(shape) != expected:
+        may_be_short = name in short and len(shape) == len(expected) and 0 < shape[0] <= expected[0]
+        if tuple(shape) != expected and not (may_be_short and tuple(shape[1:]) == expected[1:]):
+            fewer = " or fewer rows" if name in short else ""
             raise ShapeError(
-                f"tensor {name!r} has shape {tuple(shape)}; graph {graph.name!r} was built for {expected}"
+                f"tensor {name!r} has shape {tuple(shape)}; graph {graph.name!r} was built for {expected}{fewer}"
             )

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from interlace.core.devices import DeviceSpec
-from interlace.core.errors import ConcurrentRunError, DeviceError, GraphError, NoDeviceError, kind
+from interlace.core.errors import ConcurrentRunError, DeviceError, GraphError, NoDeviceError, PlanError, kind
 from interlace.executors.base import Executor, by_name
 from interlace.executors.gpu import open_device, torch_dtype
 from interlace.executors.launch import AnyLaunch, Launch, TextLaunch
@@ -79,6 +79,7 @@ class DeviceExecutor(Executor):
             raise DeviceError(f"options is {kind(options)}; pass an object, such as interlace.Options(device='cuda:0')")
         self._torch, self._device = open_device(self.options.device)
         self._interpret = self._device.type == "cpu"
+        self._check_short()
         self._table = self._lower()
         self._allocate()
         self._owned: dict[str, torch.Tensor] = {}
@@ -111,6 +112,25 @@ class DeviceExecutor(Executor):
     @abstractmethod
     def _lower(self) -> Table:
         """The tables of the plan in this executor's launch order."""
+
+    def _check_short(self) -> None:
+        """Raise unless what may have fewer rows than the graph says is an input whose loads fill them in."""
+        graph = self.plan.graph
+        for name in self.options.short:
+            if name not in graph.inputs:
+                raise GraphError(f"Options.short names {name!r}, which is no input of graph {graph.name!r}")
+            for op in graph.ops:
+                for access in op.reads:
+                    if access.tensor == name and access.arg not in self._filled(op):
+                        raise PlanError(
+                            f"tensor {name!r} may not have fewer rows than graph {graph.name!r} says: op {op.name!r} "
+                            f"reads it as {access.arg!r}, where the {self.name} executor fills nothing in; leave it "
+                            "out of Options.short and pad it"
+                        )
+
+    def _filled(self, op: Op) -> Sequence[str]:
+        """Arguments of an op whose loads read rows that are not there as zeros."""
+        return ()
 
     def _prepare(self) -> None:
         """Further buffers and checks, before the first run."""
@@ -212,9 +232,9 @@ class DeviceExecutor(Executor):
             and _layouts(everything) == bound.layouts
         ):
             return bound.launches
-        check_tensors(self._torch, self._device, graph, everything)
-        addresses = self._addresses(everything)
-        if bound is not None and bound.addresses == addresses:
+        check_tensors(self._torch, self._device, graph, everything, self.options.short)
+        addresses, layouts = self._addresses(everything), _layouts(everything)
+        if bound is not None and bound.addresses == addresses and (not self.options.short or bound.layouts == layouts):
             launches = bound.launches
         else:
             launches = list(self._launches(tuple(self._arguments(op, everything) for op in graph.ops)))
@@ -223,7 +243,7 @@ class DeviceExecutor(Executor):
                     for launch in launches:
                         if isinstance(launch, TextLaunch):
                             launch.load()  # all of them before the first runs: others may wait for it on the device
-        self._bound = _Bound(tuple(everything.values()), addresses, _layouts(everything), launches)
+        self._bound = _Bound(tuple(everything.values()), addresses, layouts, launches)
         return launches
 
     def _addresses(self, tensors: Mapping[str, torch.Tensor]) -> list[int]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from typing import Any
@@ -127,6 +127,9 @@ class HopperExecutor(DeviceExecutor):
     def _code(self) -> tuple[GluonCode, ...]:
         """Of each op."""
         return tuple(gluon_body(op).code() for op in self.plan.graph.ops)
+
+    def _filled(self, op: Op) -> Sequence[str]:
+        return gluon_body(op).filled
 
     def _partial(self, op: Op) -> Any:
         return gluon_body(op).partial

@@ -21,6 +21,8 @@ class Options:
         timeout_s: the watchdog of every wait, from 1e-9 to 9e9.
         trace: record times of every item.
         jitter_s: upper bound of random delays injected around waits and posts, for tests; at most 2.
+        short: inputs that may come with fewer rows than the graph says, but one; what is missing reads as zeros. For
+            executors whose loads fill it in, which is checked.
         dependent_launch: let a run's launches start while the one before still drains (programmatic
             dependent launch); prefetches then run ahead of it. For ``pdl`` and ticket dispatch.
 
@@ -33,6 +35,7 @@ class Options:
     trace: bool = False
     jitter_s: float = 0.0
     dependent_launch: bool = False
+    short: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if not isinstance(self.device, str):
@@ -42,6 +45,8 @@ class Options:
         for name in ("trace", "dependent_launch"):
             if type(getattr(self, name)) is not bool:
                 raise DeviceError(f"Options.{name} is {getattr(self, name)!r}; it is True or False")
+        if type(self.short) is not tuple or not all(isinstance(name, str) for name in self.short):
+            raise DeviceError(f"Options.short is {self.short!r}; give names of inputs as a tuple, such as ('x',)")
 
 
 def _check_seconds(name: str, value: object, least: float, most: float) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from interlace.core.errors import DTypeError, GraphError, kind
@@ -15,8 +15,17 @@ if TYPE_CHECKING:
     import torch
 
 
-def check_tensors(torch: Any, device: torch.device, graph: Graph, tensors: Mapping[str, torch.Tensor]) -> None:
+def check_tensors(
+    torch: Any,
+    device: torch.device,
+    graph: Graph,
+    tensors: Mapping[str, torch.Tensor],
+    short: Sequence[str] = (),
+) -> None:
     """Raise unless every input and output is given, and every given tensor is as the graph says and on the device.
+
+    Args:
+        short: names of those that may have fewer rows.
 
     Raises:
         GraphError: a tensor is missing, is none, lies elsewhere, is not dense and contiguous, or shares bytes with one
@@ -32,7 +41,7 @@ def check_tensors(torch: Any, device: torch.device, graph: Graph, tensors: Mappi
                 f"tensor {name!r} is {kind(value)}; pass a tensor of PyTorch on {device}, such as "
                 f"torch.from_numpy(array).to({str(device)!r})"
             )
-    check_arguments(graph, {name: tuple(value.shape) for name, value in tensors.items()})
+    check_arguments(graph, {name: tuple(value.shape) for name, value in tensors.items()}, short)
     for name, value in tensors.items():
         expected = torch_dtype(torch, graph.tensor(name).dtype.name)
         if value.dtype != expected:
@@ -50,7 +59,7 @@ def _check_apart(graph: Graph, tensors: Mapping[str, torch.Tensor]) -> None:
     """What is written shares no memory with anything else: dependencies are found by a tensor's name."""
     writers = {a.tensor: op.name for op in graph.ops for a in op.writes}
     found = clash(
-        Piece(value.data_ptr(), graph.tensor(name).nbytes, name in writers, name) for name, value in tensors.items()
+        Piece(value.data_ptr(), value.nbytes, name in writers, name) for name, value in tensors.items()
     )
     if found is not None:
         names = [piece.name for piece in found]

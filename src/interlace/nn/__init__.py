@@ -1,4 +1,6 @@
-"""PyTorch modules that run a transformer's feed-forward network as one launch; see docs/pytorch.md.
+"""PyTorch modules that run a transformer's feed-forward network as one launch where that is faster.
+
+See docs/pytorch.md.
 
     mlp = interlace.nn.SwiGLU.from_linears(gate, up, down)
 """

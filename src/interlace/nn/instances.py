@@ -32,14 +32,14 @@ class Key:
         device: with its index.
         stream: the driver's handle.
         capture: id of the capture under way on the stream, 0 for none.
-        m: tokens.
+        rows: tokens that it takes at most.
         shape, dtype, bias: of the FFN.
     """
 
     device: torch.device
     stream: int
     capture: int
-    m: int
+    rows: int
     shape: FFNShape
     dtype: DType
     bias: bool

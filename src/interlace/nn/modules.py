@@ -5,14 +5,55 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from interlace.core.errors import DTypeError, GraphError, ShapeError
+from interlace.core.arguments import whole
+from interlace.core.errors import ArgumentError, DTypeError, GraphError, ShapeError
+from interlace.deploy import Choice
 from interlace.kernels.matmul import Activation
-from interlace.nn.op import ffn
+from interlace.nn.op import explain, ffn
 
 _DTYPES = (torch.bfloat16, torch.float16, torch.float32, torch.float64)
 
 
-class FFN(nn.Module):
+class _Network(nn.Module):
+    """What the modules share: they say what runs them, and make it ready."""
+
+    w_up: nn.Parameter
+    activation: Activation
+
+    def explain(self, tokens: int) -> Choice:
+        """What runs the network over so many tokens, without gradients: one launch or PyTorch's own ops, and why.
+
+        Print it, or read ``executor`` (None for PyTorch's ops), ``launch_us``, ``library_us`` and ``why``.
+
+        Raises:
+            ArgumentError: tokens are no positive number.
+        """
+        weights = {name: weight.detach() for name, weight in self.named_parameters(recurse=False)}
+        return explain(weights, self.activation, _positive(tokens, "explain"))
+
+    def prepare(self, *tokens: int) -> None:
+        """Build ahead what calls with so many tokens need on the current stream, by one such call on zeros.
+
+        The first launch for a number of rows (``deploy.launched_rows``) takes the seconds that its compiler does, later
+        ones of other networks of this shape nothing. A graph that is captured afterwards compiles nothing either.
+
+        Raises:
+            ArgumentError: tokens are no positive numbers.
+        """
+        for count in tokens:
+            extents = (_positive(count, "prepare"), self.w_up.shape[1])
+            with torch.inference_mode():
+                self(torch.zeros(extents, dtype=self.w_up.dtype, device=self.w_up.device))
+
+
+def _positive(tokens: int, where: str) -> int:
+    tokens = whole(tokens, where, "tokens")
+    if tokens <= 0:
+        raise ArgumentError(f"{where}: tokens is {tokens}; give a positive number")
+    return tokens
+
+
+class FFN(_Network):
     """``down(activation(up(x)))``.
 
     Args:
@@ -79,7 +120,7 @@ class FFN(nn.Module):
         return f"hidden={self.w_up.shape[1]}, ffn={self.w_up.shape[0]}, {self.activation.value}, bias={bias}"
 
 
-class SwiGLU(nn.Module):
+class SwiGLU(_Network):
     """``down(silu(gate(x)) * up(x))``.
 
     Args:
@@ -90,6 +131,7 @@ class SwiGLU(nn.Module):
     def __init__(self, w_gate: nn.Parameter, w_up: nn.Parameter, w_down: nn.Parameter) -> None:
         super().__init__()
         self.w_gate, self.w_up, self.w_down = w_gate, w_up, w_down
+        self.activation = Activation.SILU
 
     @classmethod
     def from_linears(cls, gate: nn.Linear, up: nn.Linear, down: nn.Linear) -> SwiGLU:
@@ -118,7 +160,7 @@ class SwiGLU(nn.Module):
             ShapeError, DTypeError: x is not of the weights' width or dtype.
         """
         _check_input(x, self.w_up)
-        return ffn(x, self.w_up, self.w_down, Activation.SILU, self.w_gate)
+        return ffn(x, self.w_up, self.w_down, self.activation, self.w_gate)
 
     def extra_repr(self) -> str:
         return f"hidden={self.w_up.shape[1]}, ffn={self.w_up.shape[0]}"

@@ -1,29 +1,34 @@
-"""A feed-forward network as a PyTorch operator: one launch on a Hopper GPU, plain PyTorch elsewhere."""
+"""A feed-forward network as a PyTorch operator: one launch on a Hopper GPU where that is faster, else PyTorch's ops."""
 
 from __future__ import annotations
 
 import warnings
-from functools import cache
-from importlib.util import find_spec
+from functools import lru_cache
 
 import torch
-from torch.nn import functional
+from torch.fx.experimental.symbolic_shapes import has_static_value
 
-from interlace.core.dtypes import dtype
-from interlace.deploy import deployment
+from interlace.core.dtypes import DTYPES, DType
+from interlace.deploy import Choice, deployment, launched_rows
+from interlace.executors import DeviceExecutor
 from interlace.executors.gpu import spec_by_name
 from interlace.executors.options import Options
 from interlace.kernels.matmul import Activation
 from interlace.nn.capture import capture_id
+from interlace.nn.choice import choice
 from interlace.nn.instances import Instance, Instances, Key, Tensors
+from interlace.nn.plain import fused, has_triton, plain
+from interlace.plan.verify import Proof
+from interlace.policies.setting import Setting
 from interlace.workloads.ffn import FFNShape
 from interlace.workloads.ffn import ffn as ffn_graph
 
-_DTYPES = {torch.bfloat16: dtype("bf16"), torch.float16: dtype("fp16")}
+#: What the launch multiplies.
+_DTYPES = {getattr(torch, known.torch): known for known in DTYPES if known.on_tensor_cores}
 
 
 class FallbackWarning(UserWarning):
-    """An FFN runs as plain PyTorch; the text says why. Given once per process and reason."""
+    """An FFN runs as plain PyTorch because no launch can; the text says why. Given once per process and reason."""
 
 
 def ffn(
@@ -37,8 +42,9 @@ def ffn(
 ) -> torch.Tensor:
     """``down(activation(up(x)))``, or with a gate ``down(silu(gate(x)) * up(x))``.
 
-    On a Hopper GPU one launch, if no gradient is wanted, the dtype is bf16 or fp16, widths are multiples of 16 and
-    weights contiguous; otherwise plain PyTorch, with a ``FallbackWarning``.
+    On a Hopper GPU one launch, where ``deploy.choose`` finds that faster than PyTorch's own ops, if no gradient is
+    wanted, the dtype is bf16 or fp16, widths are multiples of 16 and weights contiguous. What cannot be a launch runs
+    in PyTorch's ops too, with a ``FallbackWarning``. While torch.compile traces and they are to run, it sees them.
 
     Args:
         x: (..., hidden).
@@ -58,12 +64,47 @@ def ffn(
     tensors = (x, w_up, w_gate, w_down, b_up, b_down)
     if torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in tensors):
         _warn("gradients are wanted; call it under torch.inference_mode() or torch.no_grad()")
-        return _plain(*tensors, activation.value)
+        return plain(*tensors, activation.value)
     if torch.is_autocast_enabled(x.device.type):
         _warn("autocast is on; cast the module instead, as in module.to(torch.bfloat16)")
-        return _plain(*tensors, activation.value)
+        return plain(*tensors, activation.value)
+    if torch.compiler.is_compiling() and _traced(x, w_up, activation, w_gate is not None, b_up is not None):
+        return plain(*tensors, activation.value)
     out: torch.Tensor = _ffn(*tensors, activation.value)
     return out
+
+
+def _traced(x: torch.Tensor, w_up: torch.Tensor, activation: Activation, gated: bool, bias: bool) -> bool:
+    """Whether torch.compile shall see PyTorch's ops, which it fuses, because they will run in any case."""
+    if not all(has_static_value(extent) for extent in w_up.shape):
+        return False
+    tokens = 1
+    for extent in x.shape[:-1]:
+        tokens = tokens * extent if tokens >= 0 and has_static_value(extent) else -1
+    runs: bool = _plain_runs(
+        x.device, x.dtype, w_up.shape[1], w_up.shape[0], activation.value, gated, bias, tokens
+    )
+    return runs
+
+
+@torch.compiler.assume_constant_result
+def _plain_runs(
+    device: torch.device,
+    dtype: torch.dtype,
+    hidden: int,
+    width: int,
+    activation: str,
+    gated: bool,
+    bias: bool,
+    tokens: int,
+) -> bool:
+    """Whether PyTorch's ops run; tokens are negative where their number is a symbol."""
+    reason = _lasting(device, dtype, hidden, width)
+    if reason is not None:
+        _warn(reason)
+        return True
+    shape = FFNShape(hidden, width, Activation(activation), gated)
+    return tokens == 0 or (tokens > 0 and choice(device, shape, _DTYPES[dtype], bias, tokens).executor is None)
 
 
 @torch.library.custom_op(
@@ -85,11 +126,11 @@ def _ffn(
     given = {"x": rows, "w_up": w_up, "w_gate": w_gate, "w_down": w_down, "b_up": b_up, "b_down": b_down}
     tensors = {name: tensor for name, tensor in given.items() if tensor is not None}
     reason = obstacle(tensors)
-    if reason is None and len(rows):
-        return _launch(tensors, Activation(activation)).view(x.shape)
     if reason is not None:
         _warn(reason)
-    return _plain(x, w_up, w_gate, w_down, b_up, b_down, activation).contiguous()
+    elif len(rows) and chosen(tensors, Activation(activation), len(rows)).executor is not None:
+        return _launch(tensors, Activation(activation)).view(x.shape)
+    return fused(x, w_up, w_gate, w_down, b_up, b_down, activation).contiguous()
 
 
 @_ffn.register_fake
@@ -108,73 +149,88 @@ def _(
 def obstacle(tensors: Tensors) -> str | None:
     """Why the Hopper executor cannot take an FFN's tensors, or None if it can."""
     x = tensors["x"]
-    if x.device.type != "cuda" or torch.version.cuda is None:
-        return f"tensors are on a device of type {x.device.type!r}, the kernels are for NVIDIA GPUs"
-    capability = torch.cuda.get_device_capability(x.device)
+    ffn, hidden = tensors["w_up"].shape
+    reason = _lasting(x.device, x.dtype, hidden, ffn)
+    if reason is None and not all(t.is_contiguous() and t.data_ptr() % 16 == 0 for t in tensors.values()):
+        return "a tensor is not contiguous or not aligned to 16 bytes"
+    return reason
+
+
+def _lasting(device: torch.device, dtype: torch.dtype, hidden: int, ffn: int) -> str | None:
+    """The same, as far as it can be told without tensors."""
+    if device.type != "cuda" or torch.version.cuda is None:
+        return f"tensors are on a device of type {device.type!r}, the kernels are for NVIDIA GPUs"
+    capability = torch.cuda.get_device_capability(device)
     if capability != (9, 0):
         return "the GPU has compute capability {}.{}, the kernels are for 9.0 (Hopper)".format(*capability)
-    if not _has_triton():
+    if not has_triton():
         return "triton is missing; `pip install 'interlace[gpu]'`"
-    if x.dtype not in _DTYPES:
-        return f"the dtype is {x.dtype}, the kernels take bf16 and fp16"
-    ffn, hidden = tensors["w_up"].shape
+    if dtype not in _DTYPES:
+        return f"the dtype is {dtype}, the kernels take {' and '.join(str(known) for known in _DTYPES.values())}"
     if ffn % 16 or hidden % 16:
         return f"widths are {hidden} and {ffn}, the kernels take multiples of 16"
-    if not all(tensor.is_contiguous() and tensor.data_ptr() % 16 == 0 for tensor in tensors.values()):
-        return "a tensor is not contiguous or not aligned to 16 bytes"
     return None
 
 
+def chosen(tensors: Tensors, activation: Activation, tokens: int) -> Choice:
+    """What runs an FFN, whose tensors are without obstacle, over so many tokens."""
+    x, shape = tensors["x"], _shape(tensors, activation)
+    return choice(x.device, shape, _DTYPES[x.dtype], "b_up" in tensors, tokens)
+
+
+def _shape(tensors: Tensors, activation: Activation) -> FFNShape:
+    ffn, hidden = tensors["w_up"].shape
+    return FFNShape(hidden, ffn, activation, "w_gate" in tensors)
+
+
 def _launch(tensors: dict[str, torch.Tensor], activation: Activation) -> torch.Tensor:
-    """The FFN of x (m, hidden), by the Hopper executor, on the current stream of x's device."""
-    x, w_up = tensors["x"], tensors["w_up"]
-    shape = FFNShape(x.shape[1], w_up.shape[0], activation, "w_gate" in tensors)
-    out = torch.empty_like(x)
+    """The FFN of x (m, hidden), by the Hopper executor, on the current stream of x's device.
+
+    The launch is built for more rows and reads those that are missing as zeros; it writes them, so out has them too.
+    """
+    x = tensors["x"]
+    rows = launched_rows(len(x))
+    out = x.new_empty(rows, x.shape[1])
     with torch.cuda.device(x.device):
         stream = torch.cuda.current_stream().cuda_stream
-        key = Key(x.device, stream, capture_id(), x.shape[0], shape, _DTYPES[x.dtype], "b_up" in tensors)
+        shape, bias = _shape(tensors, activation), "b_up" in tensors
+        key = Key(x.device, stream, capture_id(), rows, shape, _DTYPES[x.dtype], bias)
         _instances.run(key, {**tensors, "out": out})
-    return out
+    return out[: len(x)]
 
 
 def _make(key: Key, tensors: Tensors) -> Instance:
     device = str(key.device)
-    chosen = deployment(ffn_graph(key.m, key.shape, key.dtype, bias=key.bias), spec_by_name(device))
-    executor = chosen.make(chosen.setting(), Options(device=device, dependent_launch=True))
+    found, setting, proof = _proved(device, key.rows, key.shape, key.dtype, key.bias)
+    options = Options(device=device, dependent_launch=True, short=("x",))
+    executor = found.from_setting(proof, setting, options)
     for launch in executor.launches(tensors):
         launch.load()
     return executor
 
 
+@lru_cache(256)
+def _proved(
+    device: str, rows: int, shape: FFNShape, dtype: DType, bias: bool
+) -> tuple[type[DeviceExecutor], Setting, Proof]:
+    """How the launch runs, once for all streams and captures."""
+    found = deployment(ffn_graph(rows, shape, dtype, bias=bias), spec_by_name(device))
+    setting = found.setting()
+    return found.executor, setting, found.executor.prove(found.plan(setting))
+
+
 _instances = Instances(_make)
 
+def explain(tensors: Tensors, activation: Activation, tokens: int) -> Choice:
+    """What runs an FFN with these weights over so many tokens, without gradients and autocast, and why.
 
-@cache
-def _has_triton() -> bool:
-    return find_spec("triton") is not None
-
-
-def _plain(
-    x: torch.Tensor,
-    w_up: torch.Tensor,
-    w_gate: torch.Tensor | None,
-    w_down: torch.Tensor,
-    b_up: torch.Tensor | None,
-    b_down: torch.Tensor | None,
-    activation: str,
-) -> torch.Tensor:
-    up = functional.linear(x, w_up, b_up)
-    if w_gate is not None:
-        hidden = functional.silu(functional.linear(x, w_gate)) * up
-    elif activation == "relu":
-        hidden = functional.relu(up)
-    elif activation == "gelu-tanh":
-        hidden = functional.gelu(up, approximate="tanh")
-    elif activation == "silu":
-        hidden = functional.silu(up)
-    else:
-        hidden = up
-    return functional.linear(hidden, w_down, b_down)
+    Args:
+        tensors: the weights by name.
+    """
+    reason = obstacle({"x": tensors["w_up"], **tensors})
+    if reason is not None:
+        return Choice(None, None, None, None, reason)
+    return chosen({"x": tensors["w_up"], **tensors}, activation, tokens)
 
 
 _warned: set[str] = set()

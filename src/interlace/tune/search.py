@@ -21,6 +21,7 @@ from interlace.core.errors import DeviceError, InterlaceError, StoreError
 from interlace.deploy import store
 from interlace.executors.device import DeviceExecutor
 from interlace.policies.setting import Setting
+from interlace.tune.library import times_faster
 from interlace.tune.rank import Ranked, best, rank
 from interlace.workloads.ffn import FFNShape
 
@@ -137,8 +138,10 @@ def tune(
         with _running(case):
             case.deployment.make(case.deployment.default)  # says at once if this GPU will not do
         found = search(case, top, measured, progress)
+        with _running(case):
+            library_us = found.best_us * times_faster(case, found.best)
         with _storing(f"the setting for {m} tokens"):
-            case.deployment.keep(found.best, found.best_us)
+            case.deployment.keep(found.best, found.best_us, library_us)
         yield found
 
 

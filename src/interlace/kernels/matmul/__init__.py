@@ -97,7 +97,9 @@ MATMUL = Kernel(
     NAME,
     Reference(_finish, _accumulate),
     _triton,
-    GluonBody(("weight", "gate"), check_gluon, gluon_rows, gluon_scratch_bytes, partial, _gluon),
+    GluonBody(
+        ("weight", "gate"), check_gluon, gluon_rows, gluon_scratch_bytes, partial, ("x", "weight", "gate"), _gluon
+    ),
     walk=WALK_BODY,
     dtypes=("bf16", "fp16", "fp32"),
     make=_make,

@@ -1,0 +1,111 @@
+"""Does ``deploy.choose`` know when one launch is faster than PyTorch's own ops, on FFNs that nobody measured?
+
+    python benchmarks/choose.py benchmarks/results/choose-h200.json        the study, on any machine
+    python benchmarks/choose.py --table benchmarks/results/nn-h200.json    the table that ships, from a sweep
+
+Each model of the table is left out in turn, and its rows are judged by the others. Of each row that is taken for a
+launch, ratio is the library's time over the launch's; others count as 1. An oracle takes the launch wherever that
+exceeds 1. The sweep must have timed launches (``benchmarks/nn.py --launches``).
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from math import exp, log
+from pathlib import Path
+from statistics import fmean, pstdev
+from typing import Any
+
+import interlace as il
+from interlace.bench.record import write_cpu_record
+from interlace.core.devices import known_chips
+from interlace.core.files import write_whole
+from interlace.deploy import launched_rows
+from interlace.deploy import table as tables
+from interlace.deploy.choose import MEASURED, PREDICTED, UNLIKE, judge, predicted_us
+from interlace.deploy.table import Row, Table
+
+MEASURES = ("deploy", "kernels/matmul", "planner/predict.py", "policies", "sim")
+COMMAND = "python benchmarks/choose.py benchmarks/results/choose-h200.json"
+PROTOCOL = (
+    "every model of the table left out in turn and judged by the others; ratio is the library's time over the "
+    "launch's, back to back or in a layer, whichever is less, and 1 where the library is chosen"
+)
+_BAR = 0.97
+
+
+def judged(table: Table) -> list[dict[str, Any]]:
+    """Every row as the rows of other models have it."""
+    found = []
+    for model in dict.fromkeys(row.model for row in table.rows):
+        mine = [row for row in table.rows if row.model == model]
+        others = table.without(mine)
+        for row in mine:
+            said = judge(others, row.problem, row.graph(row.launched), table.device, row.predicted_us)
+            figures = {"ratio": round(row.ratio, 4), "judged": round(said.ratio, 4)}
+            found.append({"model": model, "tokens": row.tokens, **figures, "launch": said.ratio >= said.least})
+    return found
+
+
+def mean(values: Iterable[float]) -> float:
+    return exp(fmean(map(log, values)))
+
+
+def figures(table: Table) -> dict[str, Any]:
+    """What the study finds."""
+    rows = judged(table)
+    taken = [row["ratio"] for row in rows if row["launch"]]
+    lost = [1.0] * (len(rows) - len(taken))
+    return {
+        "table": table.origin,
+        "margins": {"measured": MEASURED, "predicted": PREDICTED, "unlike": UNLIKE},
+        "points": len(rows),
+        "launches": len(taken),
+        "mean": round(mean(taken + lost), 4),
+        "oracle": round(mean(max(row["ratio"], 1.0) for row in rows), 4),
+        "worst": min(taken),
+        "below": sum(ratio < _BAR for ratio in taken),
+        "error": round(pstdev(log(row["judged"] / row["ratio"]) for row in rows), 4),
+        "rows": rows,
+    }
+
+
+def table_of(sweep: Mapping[str, Any]) -> tuple[Path, Table]:
+    """The table of a sweep, and its file: the rows whose launches were timed."""
+    key, chip = next((key, spec) for key, spec in known_chips().items() if spec.name == sweep["gpu"])
+    timed = {(row["model"], row["tokens"]): row for row in sweep["rows"] if "fused" in row["alone"]}
+    rows = []
+    for row in timed.values():
+        at = timed.get((row["model"], launched_rows(row["tokens"])))
+        if at is None or "launch" not in at["alone"]:
+            continue
+        shape = {name: row[name] for name in ("model", "hidden", "ffn", "activation", "gated", "tokens")}
+        launch, library = {}, {}
+        for where in ("alone", "layer"):
+            launch[where] = at[where]["launch"]["median_us"]
+            # The launch stands in a layer of PyTorch's ops, so no other layer may be compiled.
+            ways = ("eager", "fused", "compile") if where == "alone" else ("eager", "fused")
+            library[where] = min(row[where][name]["median_us"] for name in ways)
+        new = Row(**shape, launched=at["tokens"], launch_us=launch, library_us=library, predicted_us=0.0)
+        predicted = round(predicted_us(new.graph(new.launched), chip), 3)
+        rows.append(replace(new, predicted_us=predicted))
+    versions = {name: sweep["versions"][name] for name in ("torch", "triton")}
+    path = tables.FOLDER / f"{key}.json"
+    return path, Table(chip, il.HopperExecutor.name, versions, sweep["date"], sweep["protocol"], tuple(rows))
+
+
+def main() -> None:
+    if sys.argv[1] == "--table":
+        path, table = table_of(json.loads(Path(sys.argv[2]).read_text()))
+        write_whole(path, tables.text(table))
+        return
+    found = figures(tables.table(il.H200))
+    write_cpu_record(Path(sys.argv[1]), COMMAND, PROTOCOL, MEASURES, found, ("numpy",))
+    print(*(f"{name}: {value}" for name, value in found.items() if name != "rows"), sep="\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,288 @@
+"""The modules of ``interlace.nn`` against the better of eager PyTorch and torch.compile, on FFNs of public models.
+
+    python benchmarks/nn.py benchmarks/results/nn-h200.json --seconds 100
+    python benchmarks/nn.py benchmarks/results/nn-h200.json --seconds 100 --update      go on where that stopped
+
+Needs a Hopper GPU. Each FFN is timed back to back and in a layer, x + ffn(rms_norm(x)), all variants in CUDA graphs
+replayed interleaved, weights rotated past twice the L2. In a layer the module too may be part of what torch.compile
+compiles, and each side counts with the faster of its two ways, picked on other rounds than those reported. The record
+is written after each row, and rows come in an order in which any beginning says most. ``--launches`` also times the
+launch where PyTorch's ops are chosen, and these with a fused gate: ``choose.py --table`` makes a table of that.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from dataclasses import asdict, dataclass
+from functools import partial
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any
+
+from interlace.bench.ffn import geometric_mean
+from interlace.bench.record import kept_rows, write_record
+from interlace.core.errors import InterlaceError, ResultError
+from interlace.deploy import Choice, choose, deployment, here, launched_rows
+from interlace.kernels.matmul import Activation
+from interlace.workloads.ffn import FFNShape, ffn
+
+MEASURES = (
+    "core/devices",
+    "deploy",
+    "executors/hopper.py",
+    "executors/table.py",
+    "kernels/abi",
+    "kernels/gated.py",
+    "kernels/gluon",
+    "kernels/matmul",
+    "kernels/primitives",
+    "nn",
+    "planner/build.py",
+    "planner/predict.py",
+    "planner/waits.py",
+    "policies",
+    "sim",
+)
+PROTOCOL = (
+    "CUDA graphs of many runs each, replayed with variants interleaved, median of 5 rounds after picking on 5 others, "
+    "bf16, weights rotated past twice the L2; alone: back to back; layer: x + ffn(rms_norm(x)); ratio: the better of "
+    "eager PyTorch and torch.compile (default mode, static shapes) over the module"
+)
+GATED, GELU, RELU = (Activation.SILU, True), (Activation.GELU_TANH, False), (Activation.RELU, False)
+#: The table that the module chooses by has the shapes of some of them; others are beside it.
+MODELS = {
+    "llama3-8b": FFNShape(4096, 14336, *GATED),
+    "qwen2.5-7b": FFNShape(3584, 18944, *GATED),
+    "qwen2.5-0.5b": FFNShape(896, 4864, *GATED),
+    "phi-2": FFNShape(2560, 10240, *GELU),
+    "gpt2-xl": FFNShape(1600, 6400, *GELU),
+    "mistral-nemo-12b": FFNShape(5120, 14336, *GATED),
+    "llama3.2-1b": FFNShape(2048, 8192, *GATED),
+    "stablelm-3b": FFNShape(2560, 6912, *GATED),
+    "llama3-70b": FFNShape(8192, 28672, *GATED),
+    "gpt-j-6b": FFNShape(4096, 16384, *GELU),
+    "opt-1.3b": FFNShape(2048, 8192, *RELU),
+    "yi-34b": FFNShape(7168, 20480, *GATED),
+    "falcon-7b": FFNShape(4544, 18176, *GELU),
+    "qwen2.5-3b": FFNShape(2048, 11008, *GATED),
+    "gpt-neox-20b": FFNShape(6144, 24576, *GELU),
+    "internlm2-20b": FFNShape(6144, 16384, *GATED),
+}
+TOKENS = (1, 16, 17, 48, 64, 97, 200, 512, 1024, 2, 8, 32, 33, 65, 128, 129, 256, 300, 384, 777, 2048, 4096)
+_REPEATS = 5
+_BAR = 0.97
+_MOST_ERROR = 1.5  # of PyTorch's own
+
+
+@dataclass(frozen=True)
+class Job:
+    """A model's FFN over some tokens, and whether its launch is timed in any case."""
+
+    model: str
+    tokens: int
+    launches: bool
+
+    @property
+    def shape(self) -> FFNShape:
+        return MODELS[self.model]
+
+
+Network = Callable[[Any, Mapping[str, Any]], Any]
+
+
+def networks(job: Job) -> tuple[Network, Network]:
+    """(x, weights) -> out: as a user of PyTorch writes it, and as the module runs it."""
+    import torch
+
+    from interlace.bench.problem import pytorch_ffn
+    from interlace.nn.op import ffn as operator
+
+    def module(x: Any, w: Mapping[str, Any]) -> Any:
+        return operator(x, w["w_up"], w["w_down"], job.shape.activation, w.get("w_gate"))
+
+    return pytorch_ffn(torch, job.shape), module
+
+
+def compiled(job: Job) -> tuple[Network, Network, Network]:
+    """By torch.compile: the FFN alone, its layer, and a layer with the module."""
+    import torch
+
+    from interlace.bench.problem import in_a_model
+
+    plain, module = networks(job)
+    torch.compiler.reset()
+    ways = plain, in_a_model(torch, plain), in_a_model(torch, module)
+    alone, layer, ours = (torch.compile(way, dynamic=False) for way in ways)
+    return alone, layer, ours
+
+
+def launch(job: Job) -> Any:
+    """The executor that a module would run."""
+    graph = ffn(launched_rows(job.tokens), job.shape)
+    found = deployment(graph, here())
+    return found.make(found.default)
+
+
+def chosen(job: Job) -> Choice:
+    """What the module runs."""
+    own, launched = (ffn(rows, job.shape) for rows in (job.tokens, launched_rows(job.tokens)))
+    return choose(own, here(), launched)
+
+
+def warm_launch(job: Job) -> None:
+    """Compile the launch into Triton's cache on disk."""
+    for each in launch(job).launches():
+        each.compile()
+
+
+def warm(job: Job) -> None:
+    """Compile what else a row needs into the caches on disk."""
+    import torch
+
+    torch.set_num_threads(1)
+    shape = job.shape
+    sizes = {"w_up": (shape.ffn, shape.hidden), "w_down": (shape.hidden, shape.ffn)}
+    sizes |= {"w_gate": sizes["w_up"]} if shape.gated else {}
+    kind = {"dtype": torch.bfloat16, "device": "cuda"}
+    weights = {name: torch.zeros(size, **kind) for name, size in sizes.items()}
+    x = torch.zeros(job.tokens, shape.hidden, **kind)
+    with torch.no_grad():
+        for way in (networks(job)[1], *compiled(job)):
+            way(x, weights)
+    torch.cuda.synchronize()
+
+
+def right(out: Any, problem: Any) -> float:
+    """The relative error of the module's result on the first set of weights."""
+    gold = problem.pytorch(problem.x.double(), {name: w.double() for name, w in problem.weights[0].items()})
+    error = float((out.double() - gold).norm() / gold.norm())
+    if not error < _MOST_ERROR * problem.pytorch_error:
+        raise ResultError(f"the module is wrong: error {error:.1e}, where PyTorch has {problem.pytorch_error:.1e}")
+    return error
+
+
+def measure(job: Job) -> dict[str, Any]:
+    """One row."""
+    import torch
+
+    from interlace.bench.problem import FFNProblem, in_a_model, pytorch_ffn
+    from interlace.bench.timing import rounds_us
+
+    problem = FFNProblem(job.tokens, job.shape)
+    plain, module = networks(job)
+    compiled_alone, compiled_layer, compiled_module = compiled(job)
+    said = chosen(job)
+    alone = {"eager": plain, "compile": compiled_alone, "module": module}
+    layer = {
+        "eager": in_a_model(torch, plain),
+        "compile": compiled_layer,
+        "module": in_a_model(torch, module),
+        "module, compiled": compiled_module,
+    }
+    if job.launches:
+        fused = pytorch_ffn(torch, job.shape, fused=True)
+        alone["fused"], layer["fused"] = fused, in_a_model(torch, fused)
+        if job.tokens == launched_rows(job.tokens):
+            ours = problem.ffn(launch(job))
+            alone["launch"], layer["launch"] = ours, in_a_model(torch, ours)
+    with torch.no_grad():
+        error = right(module(problem.x, problem.weights[0]), problem)
+        by = {
+            "alone": rounds_us(
+                {name: problem.every(partial(way, problem.x)) for name, way in alone.items()}, _REPEATS, problem.runs
+            ),
+            "layer": rounds_us(
+                {name: problem.every_layer(way) for name, way in layer.items()}, _REPEATS, problem.runs
+            ),
+        }
+    found = {"model": job.model, **vars(job.shape), "activation": job.shape.activation.value, "tokens": job.tokens}
+    found |= {"runs": "library" if said.executor is None else "launch", "why": said.why, "relative_error": error}
+    for where, rounds in by.items():
+        best, ours = (
+            rounds.times[rounds.fastest(name for name in rounds.times if test(name))].median_us
+            for test in (("eager", "compile").__contains__, lambda name: name.startswith("module"))
+        )
+        found |= {where: {name: asdict(t) for name, t in rounds.times.items()}, f"{where}_ratio": best / ours}
+    return found
+
+
+def worse(row: Mapping[str, Any]) -> float:
+    return min(row["alone_ratio"], row["layer_ratio"])
+
+
+def summary(rows: list[dict[str, Any]]) -> dict[str, Any]:
+    """Of all rows so far."""
+    ratios = {where: [row[f"{where}_ratio"] for row in rows] for where in ("alone", "layer")}
+    return {
+        "models": len({row["model"] for row in rows}),
+        "launches": sum(row["runs"] == "launch" for row in rows),
+        **{f"mean_{where}": geometric_mean(values) for where, values in ratios.items()},
+        "worst": min(map(worse, rows)),
+        "below": [[row["model"], row["tokens"], worse(row)] for row in rows if worse(row) < _BAR],
+    }
+
+
+def jobs(launches: bool, done: list[dict[str, Any]]) -> Iterator[Job]:
+    """What is left, what matters most first."""
+    known = {(row["model"], row["tokens"]) for row in done if not launches or "fused" in row["alone"]}
+    yield from (Job(model, m, launches) for m in TOKENS for model in MODELS if (model, m) not in known)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("path", type=Path)
+    parser.add_argument("--seconds", type=float, default=600.0, help="stop after so long; 600 by default")
+    parser.add_argument("--update", action="store_true", help="keep the rows that are there")
+    parser.add_argument("--launches", action="store_true", help="also time the launch where it is not chosen")
+    parser.add_argument("--rows", type=int, default=1000, help="measure at most so many; only these are compiled")
+    given = parser.parse_args()
+    begin = time.monotonic()
+    # What a user tuned on this machine is not what the package ships.
+    os.environ["INTERLACE_CACHE_DIR"] = tempfile.mkdtemp()
+    os.environ["TORCHINDUCTOR_COMPILE_THREADS"] = "1"  # of each process
+    rows = kept_rows(given.path, MEASURES) if given.update else []
+    left = list(jobs(given.launches, rows))[: given.rows]
+    command = f"python benchmarks/nn.py {given.path}"
+
+    def over() -> bool:
+        return time.monotonic() - begin > given.seconds
+
+    processes = max(1, (os.cpu_count() or 2) - 1)
+    with ProcessPoolExecutor(processes, mp_context=get_context("spawn")) as pool:
+        # A row is measured once all that are measured before it are compiled; nothing compiles beside a measurement.
+        batch = max(4 * processes, 32)
+        while left and not over():
+            now, left = left[:batch], left[batch:]
+            running = [job for job in now if job.launches or chosen(job).executor is not None]
+            launches = {(job.model, launched_rows(job.tokens)): job for job in running}
+            for work, todo in ((warm_launch, launches.values()), (warm, now)):
+                for future in as_completed([pool.submit(work, job) for job in todo]):
+                    future.exception()  # what fails here fails when it is measured, and says so there
+            print(f"{time.monotonic() - begin:5.0f} s  compiled {len(now)} rows", flush=True)
+            for job in now:
+                if over():
+                    break
+                try:
+                    row = measure(job)
+                except (RuntimeError, InterlaceError) as error:  # memory, among others
+                    print(f"{job.model} {job.tokens}: {type(error).__name__}: {error}".splitlines()[0], flush=True)
+                    continue
+                rows = [r for r in rows if (r["model"], r["tokens"]) != (job.model, job.tokens)] + [row]
+                write_record(given.path, command, PROTOCOL, MEASURES, {**summary(rows), "rows": rows})
+                print(
+                    f"{time.monotonic() - begin:5.0f} s  {job.tokens:5d} {job.model:18s} {row['runs']:8s}"
+                    f"alone {row['alone_ratio']:.3f}  layer {row['layer_ratio']:.3f}",
+                    flush=True,
+                )
+    if rows:
+        for name, value in summary(rows).items():
+            print(f"{name}: {value}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,50 @@
+"""How long PyTorch's own ops take on a graph: a roofline for each kernel that it launches.
+
+Worked example, the gated up-projection of an FFN of 4096 x 14336 over 16 tokens in bf16 on an NVIDIA H200:
+
+    two matmuls       2 * (max(117 MB / 4.40 TB/s, 1.9 GFLOP / 690 TFLOP/s) + 4 us)  = 61.4 us
+    silu(gate) * up   3 * 0.46 MB / 8 TB/s + 2.5 us                                  =  2.7 us
+
+The constants fit FFNs of sixteen public models over 1 to 128 tokens to 7 % (standard deviation;
+``benchmarks/choose.py``). They are shares of what a chip's data says, so that they go with the chip.
+"""
+
+from __future__ import annotations
+
+from interlace.core.devices import DeviceSpec
+from interlace.graph.graph import Graph
+from interlace.graph.op import Op
+from interlace.kernels.matmul.tilings import NAME as MATMUL
+from interlace.kernels.matmul.tilings import sums, tensor_of
+
+_STREAM = 0.971  # of the rate of memory, by which a matmul over few rows reads its weights: 4.40 TB/s
+_MATMUL = 0.873  # of the rate of matmuls, over more rows: 690 TFLOP/s
+_MATMUL_US = 4.0  # and besides: its launch, first loads and last wave
+_POINTWISE = 0.72  # of the rate of the L2, where activations are: 8 TB/s
+_POINTWISE_US = 2.5
+
+
+def library_us(graph: Graph, device: DeviceSpec) -> float:
+    """Predicted microseconds of one run of PyTorch's ops, replayed from a CUDA graph, weights not in the cache.
+
+    A gate is taken to be fused into one kernel with its product, as ``kernels/gated`` and torch.compile do, a bias into
+    its matmul. Any op that is no matmul is one kernel.
+    """
+    return sum(_op_us(graph, op, device) for op in graph.ops)
+
+
+def _op_us(graph: Graph, op: Op, device: DeviceSpec) -> float:
+    memory, cache = device.dram_bytes_per_s, device.sms * device.sm_l2_bytes_per_s
+    if op.kernel != MATMUL:
+        moved = sum(graph.tensor(access.tensor).nbytes for access in (*op.reads, *op.writes))
+        return moved / (_STREAM * memory) * 1e6 + _POINTWISE_US
+    m, n, k = (int(op.param(name)) for name in ("M", "N", "K"))
+    dtype = graph.tensor(op.writes[0].tensor).dtype
+    stream = n * k * dtype.itemsize / (_STREAM * memory)
+    multiply = 2 * m * n * k / (_MATMUL * device.flops_per_s(dtype))
+    us = sums(op) * (max(stream, multiply) * 1e6 + _MATMUL_US)
+    passes = 3 if sums(op) == 2 else 2 if op.param("ACTIVATION") != "none" else 0
+    for tensors in (passes, 3 if tensor_of(op, "residual") else 0):
+        if tensors:
+            us += tensors * m * n * dtype.itemsize / (_POINTWISE * cache) * 1e6 + _POINTWISE_US
+    return us

@@ -1,0 +1,181 @@
+"""What was measured of launches and libraries, as tables that ship with the package, one for a GPU.
+
+    measured/<chip>.json    {"gpu": ..., "versions": ..., "date": ..., "protocol": ..., "rows": [...]}
+
+A row is an FFN of a public model over some tokens: microseconds of its launch, which is built for ``launched`` rows,
+and of the fastest of PyTorch's ways, each back to back (``alone``) and within ``x + ffn(rms_norm(x))`` (``layer``), and
+what the planner predicts of the launch. ``benchmarks/choose.py`` makes a table of a sweep.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, fields, replace
+from functools import cache, cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from interlace.core.devices import DEFAULT_GPU, DeviceSpec, known_chips
+from interlace.deploy.library import library_us
+from interlace.deploy.store import problem
+from interlace.graph.graph import Graph
+from interlace.kernels.matmul import Activation
+from interlace.workloads.ffn import FFNShape, ffn
+
+#: Where the tables are, by chip.
+FOLDER = Path(__file__).parent / "measured"
+_SCHEMA = 1
+_FEWEST = 8  # rows, below which a library's time no longer depends on them
+
+
+@dataclass(frozen=True)
+class Row:
+    """One FFN over some tokens.
+
+    Attributes:
+        model: of which it is a part.
+        hidden, ffn, activation, gated: its shape.
+        tokens: rows of x.
+        launched: rows that the launch is built for.
+        launch_us, library_us: microseconds by ``alone`` and ``layer``.
+        predicted_us: of the launch at its default setting, by the planner.
+    """
+
+    model: str
+    hidden: int
+    ffn: int
+    activation: str
+    gated: bool
+    tokens: int
+    launched: int
+    launch_us: Mapping[str, float]
+    library_us: Mapping[str, float]
+    predicted_us: float
+
+    def graph(self, rows: int) -> Graph:
+        """Its FFN over so many rows, in the dtype that was measured."""
+        return _ffn(self.hidden, self.ffn, self.activation, self.gated, rows)
+
+    @cached_property
+    def problem(self) -> Graph:
+        """The FFN over its tokens."""
+        return self.graph(self.tokens)
+
+    @cached_property
+    def place(self) -> tuple[float, float]:
+        """See ``place``."""
+        return place(self.problem)
+
+    @property
+    def launch_problem(self) -> list[dict[str, Any]]:
+        """What the launch computes, as ``store.problem`` has it."""
+        return _launch_problem(self.hidden, self.ffn, self.activation, self.gated, self.launched)
+
+    @property
+    def worse(self) -> str:
+        """Where the launch does worse, ``alone`` or ``layer``."""
+        return min(self.launch_us, key=lambda where: self.library_us[where] / self.launch_us[where])
+
+    @property
+    def ratio(self) -> float:
+        """The library's time over the launch's, there."""
+        return self.library_us[self.worse] / self.launch_us[self.worse]
+
+
+@dataclass(frozen=True)
+class Table:
+    """What was measured on one GPU.
+
+    Attributes:
+        device: the GPU.
+        executor: name of the one that made the launches.
+        versions, date, protocol: how.
+        rows: what.
+    """
+
+    device: DeviceSpec
+    executor: str
+    versions: Mapping[str, str]
+    date: str
+    protocol: str
+    rows: tuple[Row, ...]
+
+    @property
+    def most_tokens(self) -> int:
+        """Beyond which nothing was measured."""
+        return max((row.tokens for row in self.rows), default=0)
+
+    @property
+    def origin(self) -> str:
+        """Where and when."""
+        return f"{self.device.name}, torch {self.versions['torch']}, {self.date}"
+
+    def without(self, rows: Iterable[Row]) -> Table:
+        """The table as if these had not been measured."""
+        left_out = set(map(id, rows))
+        return replace(self, rows=tuple(row for row in self.rows if id(row) not in left_out))
+
+    @cached_property
+    def residuals(self) -> tuple[Any, Any]:
+        """Of each row its place, see ``place``, and the logarithm of its ratio over the predicted one."""
+        places = np.array([row.place for row in self.rows]).reshape(-1, 2)
+        predicted = [library_us(row.problem, self.device) / row.predicted_us for row in self.rows]
+        return places, np.log([row.ratio for row in self.rows]) - np.log(predicted)
+
+
+def _ffn(hidden: int, width: int, activation: str, gated: bool, rows: int) -> Graph:
+    return ffn(rows, FFNShape(hidden, width, Activation(activation), gated))
+
+
+@cache
+def _launch_problem(*shape: Any) -> list[dict[str, Any]]:
+    return problem(_ffn(*shape))
+
+
+def place(graph: Graph) -> tuple[float, float]:
+    """Where a graph stands among others: the logarithm of the bytes of its inputs, the binary one of its rows."""
+    nbytes = sum(graph.tensor(name).nbytes for name in graph.inputs)
+    return float(np.log(nbytes)), float(np.log2(max(rows_of(graph), _FEWEST)))
+
+
+def rows_of(graph: Graph) -> int:
+    """Rows of a graph's first output: tokens."""
+    return int(graph.tensor(graph.outputs[0]).shape[0])
+
+
+@cache
+def table(device: DeviceSpec) -> Table:
+    """What was measured on a device, else on the chip that it is likest."""
+    known = {known_chips()[path.stem].name: path for path in FOLDER.glob("*.json")}
+    names = {spec.name: spec for spec in known_chips().values()}
+    nearest = device
+    while nearest.name not in known and nearest.like in names:
+        nearest = names[nearest.like]
+    return read(known.get(nearest.name, known[DEFAULT_GPU.name]))
+
+
+def read(path: Path) -> Table:
+    """The table of a file."""
+    data = json.loads(path.read_text(encoding="utf-8"))
+    if data["schema_version"] != _SCHEMA:
+        raise ValueError(f"{path.name} has schema {data['schema_version']}, this version reads {_SCHEMA}")
+    rows = tuple(Row(**row) for row in data["rows"])
+    chip = known_chips()[path.stem]
+    return Table(chip, data["executor"], data["versions"], data["date"], data["protocol"], rows)
+
+
+def text(found: Table) -> str:
+    """A table as its file has it, a row on a line."""
+    head = {
+        "schema_version": _SCHEMA,
+        "gpu": found.device.name,
+        "executor": found.executor,
+        "versions": dict(found.versions),
+        "date": found.date,
+        "protocol": found.protocol,
+    }
+    rows = ",\n".join("  " + json.dumps({f.name: getattr(row, f.name) for f in fields(Row)}) for row in found.rows)
+    return json.dumps(head, indent=1)[:-2] + f',\n "rows": [\n{rows}\n ]\n}}\n'

@@ -1,0 +1,85 @@
+"""An FFN in PyTorch's own ops, as the operator runs it and as torch.compile traces it."""
+
+from __future__ import annotations
+
+from functools import cache
+from importlib.util import find_spec
+
+import torch
+from torch.nn import functional
+
+from interlace.nn.capture import beside_captures
+
+_TRITON = (8, 0)  # compute capability from which Triton compiles
+
+
+def plain(
+    x: torch.Tensor,
+    w_up: torch.Tensor,
+    w_gate: torch.Tensor | None,
+    w_down: torch.Tensor,
+    b_up: torch.Tensor | None,
+    b_down: torch.Tensor | None,
+    activation: str,
+) -> torch.Tensor:
+    """The FFN as a user writes it."""
+    up = functional.linear(x, w_up, b_up)
+    if w_gate is not None:
+        hidden = functional.silu(functional.linear(x, w_gate)) * up
+    elif activation == "relu":
+        hidden = functional.relu(up)
+    elif activation == "gelu-tanh":
+        hidden = functional.gelu(up, approximate="tanh")
+    elif activation == "silu":
+        hidden = functional.silu(up)
+    else:
+        hidden = up
+    return functional.linear(hidden, w_down, b_down)
+
+
+def fused(
+    x: torch.Tensor,
+    w_up: torch.Tensor,
+    w_gate: torch.Tensor | None,
+    w_down: torch.Tensor,
+    b_up: torch.Tensor | None,
+    b_down: torch.Tensor | None,
+    activation: str,
+) -> torch.Tensor:
+    """The same with its gate in one kernel, where that can be; keeps nothing for a gradient."""
+    if w_gate is None or not _fuses(x, w_up):
+        return plain(x, w_up, w_gate, w_down, b_up, b_down, activation)
+    from interlace.kernels.gated import silu_times
+
+    _load(x.device, x.dtype)
+    gate, up = functional.linear(x, w_gate), functional.linear(x, w_up)
+    with torch.cuda.device(x.device):
+        return functional.linear(silu_times(gate, up), w_down)
+
+
+def _fuses(x: torch.Tensor, w_up: torch.Tensor) -> bool:
+    if x.device.type != "cuda" or torch.version.cuda is None or not has_triton():
+        return False
+    from interlace.kernels.gated import MULTIPLE
+
+    # Of wider elements the kernel, which computes in float32, would lose digits that PyTorch keeps.
+    narrow = x.is_floating_point() and x.element_size() == 2
+    whole = w_up.shape[0] % MULTIPLE == 0 and x.numel() > 0
+    return narrow and whole and torch.cuda.get_device_capability(x.device) >= _TRITON
+
+
+@cache
+def _load(device: torch.device, dtype: torch.dtype) -> None:
+    """Compile and load the gate's kernel, which a capture does not allow, beside whatever capture is under way."""
+    from interlace.kernels.gated import MULTIPLE, silu_times
+
+    def run() -> None:
+        silu_times(*(torch.zeros(MULTIPLE, dtype=dtype, device=device) for _ in range(2)))
+
+    beside_captures(device, run)
+
+
+@cache
+def has_triton() -> bool:
+    """Whether Triton is installed."""
+    return find_spec("triton") is not None

@@ -1,0 +1,262 @@
+"""One launch or PyTorch's own ops: what was measured decides, between measurements a corrected prediction."""
+
+from __future__ import annotations
+
+import json
+import runpy
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import interlace as il
+from interlace.core.devices import H100, H200
+from interlace.deploy import Choice, choose, deployment, launched_rows, library_us, table
+from interlace.deploy.choose import PREDICTED, UNLIKE, predicted_us
+from interlace.deploy.table import Row
+from interlace.executors.hopper import HopperExecutor
+from interlace.planner import predict as predicting
+from interlace.workloads import FFNShape, ffn, two_copies
+
+from .gpus import A100
+
+BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
+ROWS = table.table(H200).rows
+SILU, RELU = il.Activation.SILU, il.Activation.RELU
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("INTERLACE_CACHE_DIR", str(tmp_path))
+    return tmp_path
+
+
+def row(model: str, tokens: int) -> Row:
+    return next(row for row in ROWS if (row.model, row.tokens) == (model, tokens))
+
+
+def chosen(shape: FFNShape, tokens: int, device: il.DeviceSpec = H200, bias: bool = False) -> Choice:
+    own, launched = (ffn(rows, shape, bias=bias) for rows in (tokens, launched_rows(tokens)))
+    return choose(own, device, launched)
+
+
+def shape_of(row: Row) -> FFNShape:
+    return FFNShape(row.hidden, row.ffn, il.Activation(row.activation), row.gated)
+
+
+# ---------------------------------------------------------------- numbers of rows
+
+
+def test_launches_are_built_for_few_numbers_of_rows() -> None:
+    some = {1: 16, 16: 16, 17: 32, 33: 64, 64: 64, 65: 128, 129: 256, 257: 384, 1025: 1152, 2048: 2048, 2049: 2304}
+    assert {rows: launched_rows(rows) for rows in some} == some
+    assert launched_rows(4097) == 4608
+    built = [launched_rows(rows) for rows in range(1, 2049)]
+    assert built == sorted(built)
+    assert len(set(built)) == 19
+    assert all(rows <= launched <= max(16, 2 * rows) for rows, launched in enumerate(built, 1))
+    assert all(launched_rows(built) == built for built in set(built))
+
+
+# ---------------------------------------------------------------- the library
+
+
+def test_the_librarys_time_is_a_roofline_for_each_kernel() -> None:
+    graph = ffn(16, FFNShape(4096, 14336, SILU, True))
+    stream = 14336 * 4096 * 2 / (0.971 * 4.53e12) * 1e6
+    pointwise = 3 * 16 * 14336 * 2 / (0.72 * 132 * 84e9) * 1e6 + 2.5
+    assert library_us(graph, H200) == pytest.approx(3 * (stream + 4) + pointwise)
+    many = ffn(4096, FFNShape(4096, 14336, SILU, True))
+    assert library_us(many, H200) > 3 * 2 * 4096 * 4096 * 14336 / (0.873 * 790e12) * 1e6
+    plain, biased = (ffn(16, FFNShape(4096, 14336, RELU, False), bias=bias) for bias in (False, True))
+    assert library_us(plain, H200) == library_us(biased, H200) < library_us(graph, H200)
+    assert library_us(graph, H100) > library_us(graph, H200)  # whose memory is slower
+    assert library_us(two_copies(64, 64), H200) == pytest.approx(2 * 2.5, rel=0.01)
+
+
+# ---------------------------------------------------------------- what was measured
+
+
+def test_the_table_is_read_as_it_is_written_and_rests_on_todays_predictions() -> None:
+    """A rule or a model that changed calls for ``benchmarks/choose.py --table``, and perhaps for new measurements."""
+    found = table.table(H200)
+    assert table.text(found) == (table.FOLDER / "h200.json").read_text()
+    assert len({(row.model, row.tokens) for row in ROWS}) == len(ROWS)
+    assert all(row.launched == launched_rows(row.tokens) for row in ROWS)
+    for row in {(row.model, row.launched): row for row in ROWS}.values():
+        assert predicted_us(row.graph(row.launched), H200) == pytest.approx(row.predicted_us, abs=1e-3), row
+
+
+def test_no_row_of_the_table_is_chosen_where_the_library_is_faster() -> None:
+    launches = 0
+    for row in ROWS:
+        choice = choose(row.problem, H200, row.graph(row.launched))
+        assert (choice.executor is HopperExecutor) == (row.ratio >= 1.01), row
+        assert choice.launch_us is not None
+        assert choice.library_us is not None
+        assert choice.library_us / choice.launch_us == pytest.approx(row.ratio)
+        assert "measured" in choice.why
+        assert choice.executor is None or row.ratio >= 0.97
+        launches += choice.executor is not None
+    assert launches == 88
+
+
+def test_between_two_measured_numbers_of_tokens_the_worse_decides() -> None:
+    shape = shape_of(row("llama3.2-1b", 97))
+    low, high = row("llama3.2-1b", 65), row("llama3.2-1b", 97)
+    choice = chosen(shape, 80)
+    assert (choice.launch_us, choice.library_us) == (low.launch_us[low.worse], low.library_us[low.worse])
+    assert low.ratio < high.ratio
+    assert choice.setting == deployment(ffn(128, shape), H200).default
+
+
+def test_over_fewer_rows_than_a_launch_was_measured_for_the_library_is_taken_to_be_faster() -> None:
+    measured = row("qwen2.5-32b", 384)
+    assert measured.ratio > 1.01
+    assert chosen(shape_of(measured), 384).executor is HopperExecutor
+    choice = chosen(shape_of(measured), 257)
+    assert choice.executor is None
+    assert choice.library_us is not None
+    assert choice.library_us < 0.8 * measured.library_us[measured.worse]
+    assert "measured over 384 rows" in choice.why
+    assert "scaled" in choice.why
+
+
+def swept(tokens: int, launch: float | None) -> dict[str, Any]:
+    """A row of ``benchmarks/nn.py --launches``; a launch is timed where it is built for as many tokens."""
+    times = {"eager": 30.0, "fused": 29.0, "compile": 28.0, "module": 20.0}
+    if launch is not None:
+        times["launch"] = launch
+    timed = {name: {"median_us": us} for name, us in times.items()}
+    shape = {"model": "some", "hidden": 2048, "ffn": 8192, "activation": "relu", "gated": False}
+    return {**shape, "tokens": tokens, "alone": timed, "layer": timed}
+
+
+def test_a_sweep_makes_a_table() -> None:
+    study = runpy.run_path(str(BENCHMARKS / "choose.py"))
+    rows = [swept(3, None), swept(16, 21.0), swept(20, None)]
+    versions = {"python": "3.12", "torch": "2.11.0", "triton": "3.6.0"}
+    head = {"gpu": H200.name, "versions": versions, "date": "2026-11-22", "protocol": "some"}
+    path, found = study["table_of"]({**head, "rows": rows})
+    assert path == table.FOLDER / "h200.json"
+    assert [(row.tokens, row.launched) for row in found.rows] == [(3, 16), (16, 16)]  # nobody timed a launch for 32
+    for row in found.rows:
+        assert row.launch_us == {"alone": 21.0, "layer": 21.0}
+        assert row.library_us == {"alone": 28.0, "layer": 29.0}  # the launch's layer is not compiled either
+        assert row.predicted_us == pytest.approx(predicted_us(row.graph(16), H200), abs=1e-3)
+
+
+def test_a_sweep_starts_with_all_models_and_goes_on_where_it_stopped() -> None:
+    sweep = runpy.run_path(str(BENCHMARKS / "nn.py"))
+    jobs, models = sweep["jobs"], sweep["MODELS"]
+    first = list(jobs(False, []))
+    assert [(job.model, job.tokens) for job in first[: len(models)]] == [(model, 1) for model in models]
+    assert len(models) >= 10
+    measured = {(row.hidden, row.ffn, row.gated) for row in ROWS}
+    beside = [shape for shape in models.values() if (shape.hidden, shape.ffn, shape.gated) not in measured]
+    assert len(beside) >= 6
+    done = [{"model": job.model, "tokens": job.tokens, "alone": {}} for job in first[:5]]
+    assert list(jobs(False, done)) == first[5:]
+    assert len(list(jobs(True, done))) == len(first)  # their launches were not timed
+    row = {"model": "a", "runs": "launch", "alone_ratio": 1.21}
+    told = [{**row, "tokens": 1, "layer_ratio": 1.0}, {**row, "tokens": 2, "layer_ratio": 0.9}]
+    found = sweep["summary"](told)
+    assert found["below"] == [["a", 2, 0.9]]
+    assert (found["models"], found["launches"], found["worst"]) == (1, 2, 0.9)
+    assert found["mean_layer"] == pytest.approx(0.9**0.5)
+
+
+# ---------------------------------------------------------------- beside the table
+
+
+def test_on_ffns_that_were_left_out_the_choice_is_as_good_as_the_record_says() -> None:
+    study = runpy.run_path(str(BENCHMARKS / "choose.py"))
+    record = json.loads((BENCHMARKS / "results" / "choose-h200.json").read_text())
+    found = study["figures"](table.table(H200))
+    assert {name: record[name] for name in found} == found
+    assert found["mean"] >= 1.028
+    assert found["oracle"] <= 1.033
+    assert found["worst"] >= 0.94
+    assert found["below"] <= 1
+
+
+def test_an_ffn_beside_the_table_is_predicted_and_corrected() -> None:
+    near = chosen(FFNShape(4096, 14000, SILU, True), 16)
+    assert near.executor is HopperExecutor
+    assert near.setting == deployment(ffn(16, FFNShape(4096, 14000, SILU, True)), H200).default
+    assert near.why.startswith("predicted, corrected by what was measured of FFNs alike (NVIDIA H200, torch 2.11.0")
+    assert str(near).startswith("one launch (hopper): the launch takes ")
+    assert near.launch_us == predicted_us(ffn(16, FFNShape(4096, 14000, SILU, True)), H200)
+    far = chosen(FFNShape(64, 128, SILU, True), 16)
+    assert "that are all unlike it" in far.why
+    close = chosen(FFNShape(384, 1536, RELU, False), 32)
+    assert close.executor is None
+    assert close.launch_us is not None
+    assert close.library_us is not None
+    assert PREDICTED < close.library_us / close.launch_us < UNLIKE
+    biased = chosen(shape_of(row("opt-6.7b", 16)), 16, bias=True)
+    assert "predicted" in biased.why
+    small = chosen(FFNShape(896, 4992, SILU, True), 100)
+    assert small.executor is None
+    assert str(small).startswith("PyTorch's own ops: the launch takes ")
+
+
+def test_beyond_what_was_measured_the_library_runs() -> None:
+    shape = FFNShape(4096, 14336, SILU, True)
+    choice = chosen(shape, 385)
+    assert (choice.executor, choice.setting, choice.launch_us) == (None, None, None)
+    assert "385 rows are more than the 384 up to which launches were measured" in choice.why
+    assert "interlace tune" in str(choice)
+    wide = chosen(FFNShape(1 << 16, 1 << 22, RELU, False), 128)
+    assert wide.executor is None
+    assert "items, too many to predict" in wide.why
+
+
+def test_another_chip_goes_by_the_nearest_that_was_measured_and_says_so() -> None:
+    shape = shape_of(row("llama3-8b", 16))
+    choice = chosen(shape, 16, H100)
+    assert "corrected by what was measured of FFNs alike (NVIDIA H200" in choice.why
+    assert choice.launch_us != chosen(shape, 16).launch_us
+    part = replace(H200, sms=66, like=H200.name)
+    assert "corrected" in chosen(shape, 16, part).why
+    older = chosen(shape, 16, A100)
+    assert older.executor is None
+    assert "nobody measured the persistent-ticket executor" in older.why
+    unable = choose(ffn(16, FFNShape(64, 128, RELU, False)), replace(il.CPU, capability=(0, 0)))
+    assert unable.executor is None
+
+
+# ---------------------------------------------------------------- what was tuned
+
+
+def test_what_was_tuned_decides_alone() -> None:
+    shape = FFNShape(4096, 14336, RELU, False)
+    launch = deployment(ffn(512, shape), H200)
+    launch.keep(launch.default, 100.0, 102.0)
+    for tokens in (400, 512):
+        choice = chosen(shape, tokens)
+        assert (choice.executor, choice.launch_us, choice.library_us) == (HopperExecutor, 100.0, 102.0)
+        assert choice.why == "both timed by `interlace tune`"
+    launch.keep(launch.default, 100.0, 99.0)
+    assert chosen(shape, 512).executor is None
+    launch.keep(launch.default, 10.0)
+    choice = chosen(shape, 512)
+    assert (choice.executor, choice.launch_us) == (HopperExecutor, 10.0)
+    assert choice.library_us == library_us(ffn(512, shape), H200)
+    launch.keep(launch.default, 400.0)
+    assert chosen(shape, 512).executor is None
+
+
+def test_a_launch_is_predicted_once_for_all_numbers_of_tokens_that_it_serves(monkeypatch: pytest.MonkeyPatch) -> None:
+    plans: list[il.Plan] = []
+    real = predicting.predict
+
+    def counted(plan: il.Plan, *rest: Any) -> Any:
+        plans.append(plan)
+        return real(plan, *rest)
+
+    monkeypatch.setattr(predicting, "predict", counted)
+    for tokens in range(33, 65):
+        chosen(FFNShape(1024, 3072, SILU, True), tokens)
+    assert len(plans) == 1
