@@ -11,14 +11,14 @@ import sys
 
 import torch
 
-from interlace.bench.hopper import ROWS
 from interlace.deploy import deployment, here
-from interlace.workloads import ffn
+from interlace.workloads import FFN
 
 
 def main(row: str, m: int) -> None:
     """Four runs on random data; the last is the one to count."""
-    launch = deployment(ffn(m, ROWS[row].shape), here())
+    device = here()
+    launch = deployment(FFN.of({"m": m}, True, row).graph(device), device)
     executor = launch.make(launch.default)
     graph = executor.plan.graph
     tensors = {name: executor.empty(name) for name in (*graph.inputs, *graph.outputs)}

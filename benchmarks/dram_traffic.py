@@ -15,8 +15,8 @@ from pathlib import Path
 
 import interlace as il
 from interlace.bench.counters import count_launches
-from interlace.bench.hopper import MEASURES, ROWS
 from interlace.bench.record import write_record
+from interlace.bench.workload import MEASURES
 from interlace.cli.names import ORDERS
 from interlace.deploy import Deployment
 from interlace.executors.hopper import HopperExecutor
@@ -56,7 +56,7 @@ class Case:
         if self.name == "matmul":
             graph = il.workloads.one_matmul(self.m, self.n, self.k, tile=il.MatmulTile(*self.tile, 4, 8))
             return il.build(graph, il.Choices(WORKERS, order=ORDERS.parse(self.order)))
-        launch = Deployment(il.workloads.ffn(self.m, ROWS[self.name].shape), il.H200, HopperExecutor)
+        launch = Deployment(il.workloads.FFN.of({"m": self.m}, True, self.name).graph(il.H200), il.H200, HopperExecutor)
         setting = launch.default
         if self.order:
             group = int(self.order.partition(":")[2])

@@ -19,17 +19,16 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import asdict, dataclass
-from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
+from statistics import geometric_mean
 from typing import Any
 
-from interlace.bench.ffn import geometric_mean
 from interlace.bench.record import kept_rows, write_record
 from interlace.core.errors import InterlaceError, ResultError
 from interlace.deploy import Choice, choose, deployment, here, launched_rows
 from interlace.kernels.matmul import Activation
-from interlace.workloads.ffn import FFNShape, ffn
+from interlace.workloads.ffn import FFN, FFNShape, ffn
 
 MEASURES = (
     "core/devices",
@@ -91,32 +90,45 @@ class Job:
     def shape(self) -> FFNShape:
         return MODELS[self.model]
 
+    @property
+    def workload(self) -> FFN:
+        return FFN(self.shape.hidden, self.shape.ffn, self.tokens, self.shape.gated, self.shape.activation)
 
-Network = Callable[[Any, Mapping[str, Any]], Any]
+
+#: Tensors by name -> the outputs by name, or of a layer (x, tensors by name) -> what it gives.
+Network = Callable[[Mapping[str, Any]], Mapping[str, Any]]
+Layer = Callable[[Any, Mapping[str, Any]], Any]
 
 
 def networks(job: Job) -> tuple[Network, Network]:
-    """(x, weights) -> out: as a user of PyTorch writes it, and as the module runs it."""
+    """As a user of PyTorch writes it, and as the module runs it."""
     import torch
 
-    from interlace.bench.problem import pytorch_ffn
     from interlace.nn.op import ffn as operator
 
-    def module(x: Any, w: Mapping[str, Any]) -> Any:
-        return operator(x, w["w_up"], w["w_down"], job.shape.activation, w.get("w_gate"))
+    def plain(t: Mapping[str, Any]) -> Mapping[str, Any]:
+        return job.workload.dense(torch, t)
 
-    return pytorch_ffn(torch, job.shape), module
+    def module(t: Mapping[str, Any]) -> Mapping[str, Any]:
+        return {"out": operator(t["x"], t["w_up"], t["w_down"], job.shape.activation, t.get("w_gate"))}
+
+    return plain, module
 
 
-def compiled(job: Job) -> tuple[Network, Network, Network]:
+def in_a_layer(job: Job, network: Network) -> Layer:
+    """The FFN as a layer of a model has it."""
+    import torch
+
+    return lambda x, t: job.workload.layer(torch, x, lambda y: network({**t, "x": y})["out"])
+
+
+def compiled(job: Job) -> tuple[Network, Layer, Layer]:
     """By torch.compile: the FFN alone, its layer, and a layer with the module."""
     import torch
 
-    from interlace.bench.problem import in_a_model
-
     plain, module = networks(job)
     torch.compiler.reset()
-    ways = plain, in_a_model(torch, plain), in_a_model(torch, module)
+    ways: Any = plain, in_a_layer(job, plain), in_a_layer(job, module)
     alone, layer, ours = (torch.compile(way, dynamic=False) for way in ways)
     return alone, layer, ours
 
@@ -150,16 +162,20 @@ def warm(job: Job) -> None:
     sizes |= {"w_gate": sizes["w_up"]} if shape.gated else {}
     kind = {"dtype": torch.bfloat16, "device": "cuda"}
     weights = {name: torch.zeros(size, **kind) for name, size in sizes.items()}
-    x = torch.zeros(job.tokens, shape.hidden, **kind)
+    tensors = {"x": torch.zeros(job.tokens, shape.hidden, **kind), **weights}
+    alone, *layers = compiled(job)
     with torch.no_grad():
-        for way in (networks(job)[1], *compiled(job)):
-            way(x, weights)
+        for way in (networks(job)[1], alone):
+            way(tensors)
+        for layer in layers:
+            layer(tensors["x"], tensors)
     torch.cuda.synchronize()
 
 
 def right(out: Any, problem: Any) -> float:
     """The relative error of the module's result on the first set of weights."""
-    gold = problem.pytorch(problem.x.double(), {name: w.double() for name, w in problem.weights[0].items()})
+    inputs = {**problem.rest, **problem.weights[0]}
+    gold = problem.pytorch({name: value.double() for name, value in inputs.items()})["out"]
     error = float((out.double() - gold).norm() / gold.norm())
     if not error < _MOST_ERROR * problem.pytorch_error:
         raise ResultError(f"the module is wrong: error {error:.1e}, where PyTorch has {problem.pytorch_error:.1e}")
@@ -170,35 +186,30 @@ def measure(job: Job) -> dict[str, Any]:
     """One row."""
     import torch
 
-    from interlace.bench.problem import FFNProblem, in_a_model, pytorch_ffn
+    from interlace.bench.problem import Problem
     from interlace.bench.timing import rounds_us
 
-    problem = FFNProblem(job.tokens, job.shape)
+    problem = Problem(job.workload, here())
     plain, module = networks(job)
     compiled_alone, compiled_layer, compiled_module = compiled(job)
     said = chosen(job)
     alone = {"eager": plain, "compile": compiled_alone, "module": module}
     layer = {
-        "eager": in_a_model(torch, plain),
+        "eager": in_a_layer(job, plain),
         "compile": compiled_layer,
-        "module": in_a_model(torch, module),
+        "module": in_a_layer(job, module),
         "module, compiled": compiled_module,
     }
     if job.launches:
-        fused = pytorch_ffn(torch, job.shape, fused=True)
-        alone["fused"], layer["fused"] = fused, in_a_model(torch, fused)
+        alone["fused"], layer["fused"] = problem.fused, in_a_layer(job, problem.fused)
         if job.tokens == launched_rows(job.tokens):
-            ours = problem.ffn(launch(job))
-            alone["launch"], layer["launch"] = ours, in_a_model(torch, ours)
+            ours = problem.run(launch(job))
+            alone["launch"], layer["launch"] = ours, in_a_layer(job, ours)
     with torch.no_grad():
-        error = right(module(problem.x, problem.weights[0]), problem)
+        error = right(module({**problem.rest, **problem.weights[0]})["out"], problem)
         by = {
-            "alone": rounds_us(
-                {name: problem.every(partial(way, problem.x)) for name, way in alone.items()}, _REPEATS, problem.runs
-            ),
-            "layer": rounds_us(
-                {name: problem.every_layer(way) for name, way in layer.items()}, _REPEATS, problem.runs
-            ),
+            "alone": rounds_us({name: problem.every(way) for name, way in alone.items()}, _REPEATS, problem.runs),
+            "layer": rounds_us({name: problem.every_layer(way) for name, way in layer.items()}, _REPEATS, problem.runs),
         }
     found = {"model": job.model, **vars(job.shape), "activation": job.shape.activation.value, "tokens": job.tokens}
     found |= {"runs": "library" if said.executor is None else "launch", "why": said.why, "relative_error": error}

@@ -14,20 +14,20 @@ from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
 from multiprocessing import get_context
 from pathlib import Path
+from statistics import geometric_mean
 
 import interlace as il
-from interlace.bench.ffn import geometric_mean
-from interlace.bench.hopper import MEASURES, OPTIONS, ROWS
-from interlace.bench.problem import FFNProblem
+from interlace.bench.problem import Problem
 from interlace.bench.record import write_record
 from interlace.bench.timing import median_us
+from interlace.bench.workload import MEASURES
 from interlace.executors.hopper import HopperExecutor
 from interlace.kernels.matmul.gluon_tuning import RingTile
 from interlace.planner.predict import predict
 from interlace.planner.search import identity, search
 from interlace.planner.settings import retiled
 from interlace.sim.modes import hopper
-from interlace.workloads import ffn
+from interlace.workloads import FFN
 
 WORKLOADS = (("relu", 256), ("relu", 1024), ("relu", 4096), ("swiglu", 1024), ("gelu", 512), ("gelu", 2048))
 TILES = (RingTile(128, 256, 64, False, 2), RingTile(128, 128, 64, False, 2))
@@ -47,7 +47,7 @@ class Contest:
 
 def contest(row: str, m: int) -> Contest:
     """No two of the plans are alike."""
-    graph = ffn(m, ROWS[row].shape)
+    graph = FFN.of({"m": m}, True, row).graph(il.H200)
     graphs = [retiled(graph, tile.setting(graph.ops)) for tile in TILES]
     found = search(graphs, il.H200, MODE)
     listed = [candidate.prediction.plan for candidate in (*found.ranking, found.plain)]
@@ -70,7 +70,7 @@ def _name(plan: il.Plan) -> str:
 
 def executor(plan: il.Plan) -> il.HopperExecutor:
     """Ready to run."""
-    return il.HopperExecutor(plan, OPTIONS)
+    return il.HopperExecutor(plan, il.Options(dependent_launch=True))
 
 
 def _compile(plan: il.Plan) -> None:
@@ -84,7 +84,7 @@ def main(path: str) -> None:
         list(pool.map(_compile, (plan for each in contests.values() for plan in each.plans.values())))
     rows = []
     for (row, m), task in contests.items():
-        problem = FFNProblem(m, ROWS[row].shape)
+        problem = Problem(FFN.of({"m": m}, True, row), il.H200)
         executors = {name: executor(plan) for name, plan in task.plans.items()}
         for each in executors.values():
             problem.check(each)

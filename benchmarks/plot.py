@@ -1,9 +1,8 @@
-"""Draws docs/hopper-ffn.svg from benchmarks/results/hopper-ffn-h200.json.
+"""Draws docs/speedup.svg from benchmarks/results/ffn-h200.json.
 
     python benchmarks/plot.py
 
-Needs the ``plot`` extra. Run it after ``interlace bench hopper-ffn --out benchmarks/results/hopper-ffn-h200.json``
-on a GPU.
+Needs the ``plot`` extra. Run it after ``interlace bench ffn --out benchmarks/results/ffn-h200.json`` on a GPU.
 """
 
 from __future__ import annotations
@@ -18,26 +17,26 @@ import matplotlib
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 
-from interlace.bench.hopper import ROWS
 from interlace.core.files import write_whole
 from interlace.kernels.matmul import Activation
+from interlace.workloads import FFN
 
 ROOT = Path(__file__).resolve().parent.parent
-RECORD = ROOT / "benchmarks" / "results" / "hopper-ffn-h200.json"
-PLOT = ROOT / "docs" / "hopper-ffn.svg"
+RECORD = ROOT / "benchmarks" / "results" / "ffn-h200.json"
+PLOT = ROOT / "docs" / "speedup.svg"
 NAMES = {Activation.RELU: "ReLU", Activation.SILU: "SiLU", Activation.GELU_TANH: "GELU"}
 FASTER, SLOWER, FLOOR = "#1a73e8", "#f29900", "#202124"
 
 
 def title(name: str) -> str:
     """``4096-14336-4096, gated SiLU``."""
-    shape = ROWS[name].shape
+    shape = FFN.of({}, True, name).shape
     return f"{shape.hidden}-{shape.ffn}-{shape.hidden}, {'gated ' if shape.gated else ''}{NAMES[shape.activation]}"
 
 
 def speedup(row: dict[str, Any], us: float) -> float:
     """Of a time over the baseline's."""
-    return float(row["libraries"][row["baseline"]]["median_us"]) / us
+    return float(row["libraries"][row["library"]]["median_us"]) / us
 
 
 def plot(record: dict[str, Any], path: Path = PLOT) -> None:
@@ -46,14 +45,14 @@ def plot(record: dict[str, Any], path: Path = PLOT) -> None:
     small: dict[str, Any] = {"ha": "center", "fontsize": 8}
     ticks: dict[int, int] = {}
     at = 0
-    for name in ROWS:
-        rows = [row for row in record["rows"] if row["row"] == name]
+    for name in FFN.record:
+        rows = [row for row in record["rows"] if row["preset"] == name]
         for x, row in enumerate(rows, at):
-            ours, floor = speedup(row, row["ours"]["median_us"]), speedup(row, row["floor_us"])
+            ours, floor = row["ratio"], speedup(row, row["floor_us"])
             axis.bar(x, ours - 1, 0.7, bottom=1, color=FASTER if ours >= 1 else SLOWER)
             axis.hlines(floor, x - 0.35, x + 0.35, color=FLOOR, linewidth=1.5)
             axis.annotate(f"{ours:.2f}", (x, min(ours, 1)), (0, -10), textcoords="offset points", **small)
-            ticks[x] = row["m"]
+            ticks[x] = row["size"]
         if rows:
             middle = at + (len(rows) - 1) / 2
             axis.text(middle, -0.1, title(name), transform=axis.get_xaxis_transform(), va="top", **small)

@@ -2,8 +2,8 @@
 
     python benchmarks/report.py
 
-Needs the ``plot`` extra. Run it after a record was measured anew; plot.py draws the figure above the table of the
-Hopper executor. A block stands between two comments, ``<!-- NAME -->`` and ``<!-- /NAME -->``.
+Needs the ``plot`` extra. Run it after a record was measured anew; plot.py draws the figure above the table of
+speedups. A block stands between two comments, ``<!-- NAME -->`` and ``<!-- /NAME -->``.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import json
 import re
 from collections.abc import Callable
 from pathlib import Path
+from statistics import geometric_mean
 from typing import Any
 
 import matplotlib
@@ -19,20 +20,22 @@ import matplotlib
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 
-from interlace.bench.ffn import geometric_mean
-from interlace.bench.hopper import ROWS
 from interlace.core.files import write_whole
+from interlace.executors import EXECUTORS
+from interlace.kernels.bodies import BodyKind
+from interlace.plan.orderings import Ordering
+from interlace.workloads import FFN
 
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "benchmarks" / "results"
 SERIES = {
-    "cublas": ("cuBLAS, CUDA graph", "#9aa0a6", "o"),
-    "torch.compile": ("torch.compile, max-autotune, CUDA graph", "#5f6368", "s"),
+    "eager": ("cuBLAS, CUDA graph", "#9aa0a6", "o"),
+    "compiled": ("torch.compile, max-autotune, CUDA graph", "#5f6368", "s"),
     "launches": ("our tile bodies, op by op", "#f29900", "^"),
     "best": ("our tile bodies, best tile-synchronised", "#1a73e8", "D"),
 }
 
-#: Sizes of the Hopper executor's rows: a name, the least and the most tokens.
+#: Sizes of the record's rows: a name, the least and the most tokens.
 SIZES = (("up to 64", 0, 64), ("65 to 256", 65, 256), ("from 512", 257, 1 << 30))
 
 #: The rows of docs/loops.md: the record's kernel, its title, its rival, and the target ratio.
@@ -62,24 +65,40 @@ DEPTHS = (
 
 def times(row: dict[str, Any]) -> dict[str, float]:
     """Median microseconds of each series."""
-    executors, libraries = row["executors"], row["libraries"]
+    libraries, executors = row["libraries"], row["executors"]
+    eager = {name: timed for name, timed in libraries.items() if name.startswith("eager")}
+    compiled = {name: timed for name, timed in libraries.items() if name not in eager}
+    launches, best = op_by_op(row)
     return {
-        "cublas": min(t["median_us"] for name, t in libraries.items() if name.startswith("cublas")),
-        "torch.compile": libraries["torch.compile"]["median_us"],
-        "launches": executors[row["baseline"]]["median_us"],
-        "best": executors[row["best"]]["median_us"],
+        "eager": eager[fastest(eager)]["median_us"],
+        "compiled": compiled[fastest(compiled)]["median_us"],
+        "launches": executors[launches]["median_us"],
+        "best": executors[best]["median_us"],
     }
+
+
+def op_by_op(row: dict[str, Any]) -> tuple[str, str]:
+    """The fastest executor of Triton bodies that launches op by op, and the fastest that synchronises tile by tile."""
+    launched = {e.name: Ordering.LAUNCH in e.keeps for e in EXECUTORS if BodyKind.TRITON in e.kinds}
+    both = ({n: t for n, t in row["executors"].items() if launched.get(n) is wanted} for wanted in (True, False))
+    launches, best = map(fastest, both)
+    return launches, best
+
+
+def fastest(timed: dict[str, dict[str, float]]) -> str:
+    """By the rounds to pick by, where the record has them apart."""
+    return min(timed, key=lambda name: timed[name].get("picked_us", timed[name]["median_us"]))
 
 
 def plot(record: dict[str, Any]) -> None:
     """Time over the floor of bandwidth and FLOPs, by number of tokens."""
-    models = list(dict.fromkeys(row["model"] for row in record["rows"]))
+    models = list(dict.fromkeys(row["preset"] for row in record["rows"]))
     figure, axes = plt.subplots(1, len(models), figsize=(11, 4), sharey=True)
     for axis, model in zip(axes, models, strict=True):
-        rows = [row for row in record["rows"] if row["model"] == model]
+        rows = [row for row in record["rows"] if row["preset"] == model]
         for key, (label, colour, marker) in SERIES.items():
             axis.plot(
-                [str(row["m"]) for row in rows],
+                [str(row["size"]) for row in rows],
                 [times(row)[key] / row["floor_us"] for row in rows],
                 label=label,
                 color=colour,
@@ -98,53 +117,58 @@ def plot(record: dict[str, Any]) -> None:
     figure.savefig(ROOT / "docs" / "ffn.png", dpi=150)
 
 
-def table(record: dict[str, Any]) -> str:
-    """The table of docs/performance.md."""
+def models_table(record: dict[str, Any]) -> str:
+    """The table of docs/performance.md: Triton bodies op by op and tile by tile."""
     lines = [
         f"Microseconds on an {record['gpu']} ({record['date']}, {_versions(record)}); "
-        "`interlace bench ffn` repeats it.",
+        f"`{record['command']}` repeats it.",
         "",
         "| FFN | tokens | cuBLAS + graph | torch.compile + graph | our bodies, op by op | by "
         "| best tile-synchronised | by |",
         "|---|---|---|---|---|---|---|---|",
     ]
     for row in record["rows"]:
-        t = times(row)
-        *context, launches, best = (f"{t[key]:.1f}" for key in SERIES)
-        ours = f"{launches} | {row['baseline']} | {best} | {row['best']}"
-        lines.append(f"| {row['model']} | {row['m']} | {' | '.join(context)} | {ours} |")
-    worst = min(row["ratio"] for row in record["rows"])
+        t, (baseline, best) = times(row), op_by_op(row)
+        *context, launches, ours = (f"{t[key]:.1f}" for key in SERIES)
+        cells = f"{launches} | {baseline} | {ours} | {best}"
+        lines.append(f"| {row['preset']} | {row['size']} | {' | '.join(context)} | {cells} |")
+    ratios = tiled_ratios(record)
     lines += [
         "",
         f"Tile-synchronised against launches of the same bodies op by op, each with its best tiling: geometric mean "
-        f"{record['geometric_mean']:.3f}, lowest {worst:.3f}. What was tried and why is below.",
+        f"{geometric_mean(ratios):.3f}, lowest {min(ratios):.3f}. What was tried and why is below.",
     ]
     return "\n".join(lines)
 
 
-def hopper_table(record: dict[str, Any]) -> str:
-    """The table of the Hopper executor in docs/performance.md."""
+def tiled_ratios(record: dict[str, Any]) -> list[float]:
+    """Of each row, launches op by op over tile-synchronised."""
+    return [each["launches"] / each["best"] for each in map(times, record["rows"])]
+
+
+def speedups_table(record: dict[str, Any]) -> str:
+    """The table of docs/performance.md: the fastest executor against the best of PyTorch."""
     lines = [
-        "![Speedup of the Hopper executor over the best of PyTorch](hopper-ffn.svg)",
+        "![Speedup over the best of PyTorch](speedup.svg)",
         "",
         f"Medians in microseconds on an {record['gpu']} ({record['date']}, {_versions(record)}); "
-        "`interlace bench hopper-ffn` repeats it.",
+        f"`{record['command']}` repeats it.",
         "",
-        "| FFN | tokens | best of PyTorch | which | Hopper executor | speedup | in a model: PyTorch | ours | speedup "
-        "| memory or tensor-core limit |",
-        "|---|---|---|---|---|---|---|---|---|---|",
+        "| FFN | tokens | best of PyTorch | which | Interlace | which | speedup | in a model: PyTorch | Interlace "
+        "| speedup | memory or tensor-core limit |",
+        "|---|---|---|---|---|---|---|---|---|---|---|",
     ]
     for row in record["rows"]:
-        best = row["libraries"][row["baseline"]]["median_us"]
-        layer = row["layer_libraries"][row["layer_baseline"]]["median_us"]
+        layer = row["layer"]
+        library, ours = _medians(row)
+        library_layer, ours_layer = _medians(layer)
         lines.append(
-            f"| {row['row']} | {row['m']} | {best:.1f} | {row['baseline']} | {row['ours']['median_us']:.1f} "
-            f"| {row['ratio']:.2f} | {layer:.1f} | {row['layer']['median_us']:.1f} | {row['layer_ratio']:.2f} "
-            f"| {row['floor_us']:.1f} |"
+            f"| {row['preset']} | {row['size']} | {library} | {row['library']} | {ours} | {row['executor']} "
+            f"| {row['ratio']:.2f} | {library_layer} | {ours_layer} | {layer['ratio']:.2f} | {row['floor_us']:.1f} |"
         )
     for where, ratios in _ratios(record["rows"]).items():
         lines += ["", f"Speedup {where}: geometric mean {geometric_mean(ratios):.3f}, lowest {min(ratios):.3f}."]
-    defined = sum(len(row.ms) for row in ROWS.values())
+    defined = sum(len(kept.sizes) for kept in FFN.record.values())
     if len(record["rows"]) < defined:
         lines += ["", f"These {len(record['rows'])} of the benchmark's {defined} rows were measured that day."]
     return "\n".join(lines)
@@ -157,12 +181,12 @@ def speedup_ends(record: dict[str, Any]) -> str:
         "|---|---|---|---|---|---|",
     ]
     for _, least, most in SIZES:
-        rows = sorted(_within(record, least, most), key=lambda row: row["layer_ratio"])
+        rows = sorted(_within(record, least, most), key=lambda row: row["layer"]["ratio"])
         for row in [rows[-1], rows[0]][: len(rows)]:
-            library = row["layer_libraries"][row["layer_baseline"]]["median_us"]
+            library, ours = _medians(row["layer"])
             lines.append(
-                f"| {row['row']} | {row['m']} | {library:.1f} | {row['layer']['median_us']:.1f} "
-                f"| {row['layer_ratio']:.2f} | {row['ratio']:.2f} |"
+                f"| {row['preset']} | {row['size']} | {library} | {ours} "
+                f"| {row['layer']['ratio']:.2f} | {row['ratio']:.2f} |"
             )
     means = {where: geometric_mean(ratios) for where, ratios in _ratios(record["rows"]).items()}
     lines += [
@@ -176,20 +200,30 @@ def speedup_ends(record: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
+def _medians(contest: dict[str, Any]) -> tuple[str, str]:
+    """Of the fastest library and the fastest executor."""
+    library, ours = contest["libraries"][contest["library"]], contest["executors"][contest["executor"]]
+    return f"{library['median_us']:.1f}", f"{ours['median_us']:.1f}"
+
+
 def summary(
-    hopper: dict[str, Any], plain: dict[str, Any], sync: dict[str, Any], host: dict[str, Any], forecast: dict[str, Any]
+    speedups: dict[str, Any],
+    plain: dict[str, Any],
+    sync: dict[str, Any],
+    host: dict[str, Any],
+    forecast: dict[str, Any],
 ) -> str:
     """What docs/performance.md says, in five lines."""
-    means = {where: geometric_mean(ratios) for where, ratios in _ratios(hopper["rows"]).items()}
-    ahead = {where: sum(ratio > 1 for ratio in ratios) for where, ratios in _ratios(hopper["rows"]).items()}
+    means = {where: geometric_mean(ratios) for where, ratios in _ratios(speedups["rows"]).items()}
+    ahead = {where: sum(ratio > 1 for ratio in ratios) for where, ratios in _ratios(speedups["rows"]).items()}
     ns, off = sync["nanoseconds"], forecast["errors"]["all"]
     largest = max(host["rows"], key=lambda row: row["counts"]["tiles"])
     lines = (
         f"An FFN as one launch, in a model, runs at {means['in a model']:.2f} of the speed of the best of PyTorch in "
-        f"the geometric mean, ahead in {ahead['in a model']} of {len(hopper['rows'])} rows; back to back at "
+        f"the geometric mean, ahead in {ahead['in a model']} of {len(speedups['rows'])} rows; back to back at "
         f"{means['back to back']:.2f}, ahead in {ahead['back to back']}.",
         "Plain Triton bodies synchronised [tile](glossary.md#tile) by tile run at "
-        f"{plain['geometric_mean']:.2f} of the speed of launches op by op: worth it where a last "
+        f"{geometric_mean(tiled_ratios(plain)):.2f} of the speed of launches op by op: worth it where a last "
         "[wave](glossary.md#wave) is badly filled, and nowhere else.",
         f"A post costs {ns['post']:.0f} ns, a [wait](glossary.md#wait) that is already satisfied "
         f"{ns['satisfied wait']:.0f}, a hand-over between two SMs {ns['one-way hand-over']:.0f}.",
@@ -201,8 +235,8 @@ def summary(
     return "\n".join(f"- {line}" for line in lines)
 
 
-def hopper_summary(record: dict[str, Any]) -> str:
-    """What the table of the Hopper executor comes to, by size."""
+def speedups_summary(record: dict[str, Any]) -> str:
+    """What the table of speedups comes to, by size."""
     lines = [
         "| tokens | rows | back to back: mean speedup | lowest | ahead | in a model: mean speedup | lowest | ahead |",
         "|---|---|---|---|---|---|---|---|",
@@ -218,12 +252,12 @@ def hopper_summary(record: dict[str, Any]) -> str:
 
 def _ratios(rows: list[dict[str, Any]]) -> dict[str, list[float]]:
     """Speedups of rows over the best of PyTorch."""
-    return {"back to back": [row["ratio"] for row in rows], "in a model": [row["layer_ratio"] for row in rows]}
+    return {"back to back": [row["ratio"] for row in rows], "in a model": [row["layer"]["ratio"] for row in rows]}
 
 
 def _within(record: dict[str, Any], least: int, most: int) -> list[dict[str, Any]]:
     """The rows with so many tokens."""
-    return [row for row in record["rows"] if least <= row["m"] <= most]
+    return [row for row in record["rows"] if least <= row["size"] <= most]
 
 
 def sync_table(record: dict[str, Any]) -> str:
@@ -360,18 +394,18 @@ def pages() -> dict[Path, str]:
 
 #: Where each block stands, the records that it is made from, and what makes it of them.
 BLOCKS: dict[str, tuple[str, tuple[str, ...], Callable[..., str]]] = {
-    "speedup-ends": ("README.md", ("hopper-ffn-h200.json",), speedup_ends),
+    "speedup-ends": ("README.md", ("ffn-h200.json",), speedup_ends),
     "summary": (
         "docs/performance.md",
-        ("hopper-ffn-h200.json", "ffn-h200.json", "sync-h200.json", "dependencies-cpu.json", "traffic-predicted.json"),
+        ("ffn-h200.json", "ffn-models-h200.json", "sync-h200.json", "dependencies-cpu.json", "traffic-predicted.json"),
         summary,
     ),
-    "hopper-results": ("docs/performance.md", ("hopper-ffn-h200.json",), hopper_table),
-    "results": ("docs/performance.md", ("ffn-h200.json",), table),
+    "speedups": ("docs/performance.md", ("ffn-h200.json",), speedups_table),
+    "models": ("docs/performance.md", ("ffn-models-h200.json",), models_table),
     "sync": ("docs/performance.md", ("sync-h200.json",), sync_table),
     "trace": ("docs/performance.md", ("trace-h200.json",), trace_lines),
     "dependencies": ("docs/performance.md", ("dependencies-cpu.json",), dependencies_table),
-    "hopper-summary": ("docs/performance.md", ("hopper-ffn-h200.json",), hopper_summary),
+    "speedups-summary": ("docs/performance.md", ("ffn-h200.json",), speedups_summary),
     "predicted": ("docs/planner.md", ("traffic-predicted.json",), predicted_table),
     "chosen": ("docs/planner.md", ("planner-h200.json",), chosen_table),
     "pipeline-best": ("docs/loops.md", ("pipeline-h200.json",), pipeline_table),
@@ -381,7 +415,7 @@ BLOCKS: dict[str, tuple[str, tuple[str, ...], Callable[..., str]]] = {
 
 def main() -> None:
     """Draw the plot and rewrite the blocks."""
-    plot(json.loads((RESULTS / "ffn-h200.json").read_text()))
+    plot(json.loads((RESULTS / "ffn-models-h200.json").read_text()))
     for path, text in pages().items():
         write_whole(path, text)
 

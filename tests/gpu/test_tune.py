@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
 
-from interlace.bench.case import FFNCase
 from interlace.cli import app
 from interlace.core.dtypes import DType, bf16, fp32
+from interlace.deploy import deployment, here
 from interlace.kernels.matmul import Activation
 from interlace.tune import tune
-from interlace.workloads.ffn import FFNShape
+from interlace.workloads import FFN, TwoMatmuls, Workload
 
-SHAPE = FFNShape(2048, 4096, Activation.RELU, False)
+RELU = FFN(2048, 4096, activation=Activation.RELU)
+CHAIN = TwoMatmuls(2048, 4096)
 
 
 @pytest.fixture(autouse=True)
@@ -26,13 +28,15 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("dtype", [bf16, fp32])
 @pytest.mark.parametrize("m", [16, 512])
-def test_the_fastest_of_candidates_and_default_is_what_runs_next(m: int, dtype: DType) -> None:
-    (found,) = tune(SHAPE, [m], dtype, top=3)
+@pytest.mark.parametrize("kind", [RELU, CHAIN], ids=lambda kind: kind.name)
+def test_the_fastest_of_candidates_and_default_is_what_runs_next(kind: Workload, m: int, dtype: DType) -> None:
+    workload = replace(kind, m=m, dtype=dtype)
+    (found,) = tune([workload], top=3)
     us = {c.setting: c.us for c in found.candidates if c.us is not None}
     assert len(us) == found.tried >= 2
     assert found.default in us
     assert us[found.best] == min(us.values())
-    case = FFNCase.here(m, SHAPE, dtype).deployment
+    case = deployment(workload.graph(here()), here())
     assert found.executor == case.executor.name
     assert case.setting() == found.best
 
@@ -48,6 +52,6 @@ def test_counters_of_a_few_tokens_are_those_of_the_weights(tmp_path: Path) -> No
     assert result.exit_code == 0, result.output
     weights = 2 * 2048 * 4096 * 2
     few, many = json.loads(path.read_text())["rows"]
-    assert (few["m"], many["m"]) == (16, 256)
+    assert (few["size"], many["size"]) == (16, 256)
     assert 0.97 * weights <= few["counted"]["dram_read_bytes"] <= 1.1 * weights
     assert many["counted"]["l2_hit_rate"] > few["counted"]["l2_hit_rate"]

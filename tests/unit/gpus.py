@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from interlace.bench.case import FFNCase
 from interlace.core.devices import H200, DeviceSpec, Properties, spec_for
 from interlace.core.dtypes import DType, bf16
-from interlace.workloads.ffn import FFNShape
+from interlace.core.errors import ResultError
+from interlace.tune.search import Case
+from interlace.workloads import FFN, FFNShape, Workload
 
 #: As the driver describes an A100.
 A100 = spec_for(
@@ -21,9 +22,55 @@ A100 = spec_for(
 )
 
 
-def on_h200(m: int, shape: FFNShape, dtype: DType = bf16) -> FFNCase:
-    return FFNCase(m, shape, dtype, H200)
+def ffn_of(m: int, shape: FFNShape, dtype: DType = bf16) -> FFN:
+    return FFN(shape.hidden, shape.ffn, m, shape.gated, shape.activation, dtype)
 
 
-def on_a100(m: int, shape: FFNShape, dtype: DType = bf16, gpu: DeviceSpec = A100) -> FFNCase:
-    return FFNCase(m, shape, dtype, gpu)
+def on_h200(m: int, shape: FFNShape, dtype: DType = bf16) -> Case:
+    return Case.of(ffn_of(m, shape, dtype), H200)
+
+
+def on_a100(m: int, shape: FFNShape, dtype: DType = bf16) -> Case:
+    return Case.of(ffn_of(m, shape, dtype), A100)
+
+
+class FakeProblem:
+    """Stands for the tensors of a workload on a GPU, for executors that are stand-ins too; wrong ones are wrong."""
+
+    wrong: frozenset[object] = frozenset()
+    too_large: frozenset[object] = frozenset()
+    memory = True
+    runs = 2
+    buffers: tuple[object, ...] = ()
+    weights = ({},)
+    bytes_us, flops_us = 20.0, 30.0
+    pytorch_error = 1e-3
+    pytorch = fused = "pytorch"
+
+    def __init__(self, workload: Workload, device: DeviceSpec, seed: int = 0) -> None:
+        self.workload = workload
+        if not self.memory:
+            raise RuntimeError("CUDA out of memory. Tried to allocate 9 GiB.\nMore lines")
+
+    def check(self, executor: object) -> float:
+        if executor in self.too_large:
+            raise RuntimeError("CUDA out of memory.")
+        if executor in self.wrong:
+            raise ResultError("wrong")
+        return 0.0
+
+    def check_layers(self, executor: object) -> None:
+        self.check(executor)
+
+    def run(self, executor: object) -> object:
+        return executor
+
+    layer = run
+
+    def every(self, run: object, weights: object = None) -> object:
+        return run
+
+    every_layer = every
+
+    def transposed(self) -> list[object]:
+        return [{}]

@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import pickle
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pytest
 
-from interlace.bench.profile import METRICS
+from interlace.bench.profile import METRICS, Run
 
 UNITS = {"gpu__time_duration.sum": "ns", "lts__t_sector_hit_rate.pct": "%"}
+
+
+def counted(folder: Path) -> list[Run]:
+    """What the last ``ncu`` of ``install`` was to count."""
+    runs: list[Run] = pickle.loads((folder / "runs").read_bytes())
+    return runs
 
 
 def csv(rows: Sequence[Mapping[str, str]]) -> str:
@@ -32,12 +39,16 @@ def launch(
 def install(
     folder: Path, monkeypatch: pytest.MonkeyPatch, stdout: str = "", stderr: str = "", code: int = 0
 ) -> Path:
-    """Put an ``ncu`` on the PATH that prints this and ends so; returns the file that gets its arguments."""
+    """Put an ``ncu`` on the PATH that prints this and ends so.
+
+    Returns the file that gets its arguments; beside it a file ``runs`` gets what the last of them names.
+    """
     seen = folder / "arguments"
     program = folder / "ncu"
     program.write_text(
-        f"#!{sys.executable}\nimport sys\n"
+        f"#!{sys.executable}\nimport os, shutil, sys\n"
         f"open({str(seen)!r}, 'w').write('\\n'.join(sys.argv[1:]))\n"
+        f"os.path.isfile(sys.argv[-1]) and shutil.copy(sys.argv[-1], {str(folder / 'runs')!r})\n"
         f"sys.stdout.write({stdout!r})\nsys.stderr.write({stderr!r})\nsys.exit({code})\n"
     )
     program.chmod(0o755)

@@ -14,26 +14,27 @@ from typer.testing import CliRunner
 
 from interlace.bench import record as records
 from interlace.bench import sources, timing
-from interlace.bench.hopper import ROWS, means
+from interlace.bench.row import means
 from interlace.bench.sources import hash_of, source_hashes
 from interlace.cli import app
 from interlace.core.errors import ArgumentError
 from interlace.core.files import write_whole
-from tests.unit.records import hopper_record, result
+from interlace.workloads import FFN
+from tests.unit.records import ffn_record, result
 
 BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
 
 
-def test_each_row_asks_for_a_speedup_at_each_of_its_numbers_of_tokens() -> None:
-    asked = {name: {m: row.bar(m) for m in row.ms} for name, row in ROWS.items()}
+def test_the_record_of_ffns_has_a_target_for_each_preset_and_number_of_tokens() -> None:
+    wanted = {name: {m: kept.target(m) for m in kept.sizes} for name, kept in FFN.record.items()}
     many = {512: 1.0, 1024: 1.0, 2048: 1.0, 4096: 1.0, 8192: 1.0}
-    assert asked == {
+    assert wanted == {
         "relu": {1: 1.17, 16: 1.17, 64: 1.17, 128: 1.18, 256: 1.12, **many},
         "swiglu": {1: 1.13, 16: 1.13, 128: 1.17, 1024: 1.03, 4096: 1.03},
         "gelu": {1: 1.15, 16: 1.15, 64: 1.15, 256: None, 512: None, 1024: None, 2048: None},
         "swiglu-tp8": {1: 1.15, 16: 1.15, 128: 1.15},
     }
-    assert {name: [bar.ratio for bar in row.bars if bar.mean] for name, row in ROWS.items()} == {
+    assert {name: [t.ratio for t in kept.targets if t.mean] for name, kept in FFN.record.items()} == {
         "relu": [1.04],
         "swiglu": [],
         "gelu": [1.03],
@@ -42,16 +43,22 @@ def test_each_row_asks_for_a_speedup_at_each_of_its_numbers_of_tokens() -> None:
 
 
 def test_a_mean_is_geometric_and_taken_only_when_all_of_it_is_measured() -> None:
-    ratios = {("gelu", 256): 1.21, ("gelu", 512): 1.0, ("gelu", 1024): 1.0, ("gelu", 2048): 1.0}
-    ((name, bar, mean),) = means(ratios)
-    assert (name, bar.ratio, mean) == ("gelu", 1.03, pytest.approx(1.21**0.25))
+    ratios: dict[tuple[str | None, int], float] = {("gelu", m): 1.0 for m in (512, 1024, 2048)}
+    ratios["gelu", 256] = 1.21
+    ((name, target, mean),) = means(FFN, ratios)
+    assert (name, target.ratio, mean) == ("gelu", 1.03, pytest.approx(1.21**0.25))
     del ratios["gelu", 512]
-    assert list(means(ratios)) == []
+    assert list(means(FFN, ratios)) == []
 
 
-def test_the_baseline_is_the_fastest_library() -> None:
+def test_the_fastest_executor_stands_against_the_fastest_library() -> None:
     data = result("relu", 16, 80.0).to_data()
-    assert (data["baseline"], data["ratio"], data["bar"]) == ("compile", 1.25, 1.17)
+    assert (data["library"], data["executor"], data["ratio"], data["target"]) == ("compile", "hopper", 1.25, 1.17)
+    assert (data["layer"]["library"], data["layer"]["ratio"]) == ("compile", pytest.approx(108 / 86))
+    assert data["executors"]["hopper"]["setting"]["ops"].keys() == {"up", "down"}
+    assert data["executors"]["cuda_graph"]["policy"] == "TileSync()"
+    slow = result("relu", 16, 140.0).to_data()
+    assert (slow["executor"], slow["ratio"]) == ("cuda_graph", pytest.approx(100 / 130))
     assert json.loads(json.dumps(data)) == data
 
 
@@ -59,7 +66,9 @@ def test_only_rows_of_the_same_gpu_and_versions_are_kept(tmp_path: Path, monkeyp
     origin: dict[str, Any] = {"gpu": "a", "versions": {"torch": "1"}}
     monkeypatch.setattr(records, "_origin", lambda measures: {**origin, "sources": dict.fromkeys(measures, "1")})
     path = tmp_path / "r.json"
-    records.write_record(path, "command", "protocol", ("kernels",), {"rows": [{"m": 1}]})
+    records.write_record(path, "command", "protocol", ("kernels",), {"options": [1], "rows": [{"m": 1}]})
+    assert records.kept_rows(path, ("kernels",), options=[1]) == [{"m": 1}]
+    assert records.kept_rows(path, ("kernels",), options=[2]) == []
     assert records.kept_rows(path, ("kernels",)) == [{"m": 1}]
     assert records.kept_rows(path, ("kernels", "policies")) == []
     assert records.kept_rows(tmp_path / "none.json", ("kernels",)) == []
@@ -136,15 +145,17 @@ def test_a_record_of_the_host_names_its_cpu_and_no_gpu(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "code", "message"),
     [
-        (["--row", "relo"], 2, "error: unknown rows ['relo']; use relu, swiglu, gelu, swiglu-tp8"),
-        (["--row", "relu", "--m", "3"], 2, "error: no row of relu has 3 tokens"),
-        (["--row", "relu", "--m", "16"], 1, "torch sees no CUDA GPU"),
+        (["--executor", "serial"], 2, "error: serial cannot be captured; use cuda_graph, pdl, "),
+        (["--executor", "reference"], 2, "error: reference cannot be captured; use cuda_graph"),
+        (["--update"], 2, "error: --update keeps rows of a record; name it with --out"),
+        (["--preset", "relu", "--activation", "silu", "--gated", "--m", "16"], 1, "torch sees no CUDA GPU"),
+        (["--preset", "relu", "--m", "16"], 1, "torch sees no CUDA GPU"),
     ],
 )
-def test_hopper_ffn_fails_in_one_line(arguments: list[str], code: int, message: str) -> None:
+def test_bench_fails_in_one_line(arguments: list[str], code: int, message: str) -> None:
     if code == 1 and pytest.importorskip("torch").cuda.is_available():
         pytest.skip("there is a GPU")
-    result = CliRunner().invoke(app, ["bench", "hopper-ffn", *arguments])
+    result = CliRunner().invoke(app, ["bench", "ffn", *arguments])
     assert result.exit_code == code
     assert message in result.stderr
     assert len(result.stderr.splitlines()) == 1
@@ -153,7 +164,7 @@ def test_hopper_ffn_fails_in_one_line(arguments: list[str], code: int, message: 
 def test_the_plot_has_a_bar_for_every_measurement_and_is_the_same_each_time(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     plot = runpy.run_path(str(BENCHMARKS / "plot.py"))
-    record, path = hopper_record(), tmp_path / "plot.svg"
+    record, path = ffn_record(), tmp_path / "plot.svg"
     plot["plot"](record, path)
     drawn = path.read_text()
     assert drawn.count(f"fill: {plot['FASTER']}") == len(record["rows"]) - 1
@@ -166,21 +177,23 @@ def test_the_plot_has_a_bar_for_every_measurement_and_is_the_same_each_time(tmp_
 def test_the_report_fills_the_block_of_a_table_and_nothing_else() -> None:
     pytest.importorskip("matplotlib")
     report = runpy.run_path(str(BENCHMARKS / "report.py"))
-    table = report["hopper_table"](hopper_record())
-    assert "| relu | 8192 | 100.0 | compile | 125.0 | 0.80 | 108.0 | 131.0 | 0.82 | 80.0 |" in table
-    text = "a\n<!-- hopper-results -->\nold\n<!-- /hopper-results -->\nb\n"
-    filled = report["fill"](text, "hopper-results", table)
+    table = report["speedups_table"](ffn_record())
+    assert "| relu | 8192 | 100.0 | compile | 125.0 | hopper | 0.80 | 108.0 | 131.0 | 0.82 | 80.0 |" in table
+    text = "a\n<!-- speedups -->\nold\n<!-- /speedups -->\nb\n"
+    filled = report["fill"](text, "speedups", table)
     assert filled == text.replace("old", table)
-    assert report["fill"](filled, "results", "other") == filled
+    assert report["fill"](filled, "models", "other") == filled
 
 
 def test_the_readme_shows_the_best_and_the_worst_row_of_each_size() -> None:
     pytest.importorskip("matplotlib")
     report = runpy.run_path(str(BENCHMARKS / "report.py"))
-    record = hopper_record()
+    record = ffn_record()
     template = record["rows"][0]
     rows = [(1, 1.2), (16, 0.7), (64, 1.1), (128, 0.9), (512, 0.8), (1024, 1.3), (2048, 1.0)]
-    record["rows"] = [template | {"m": m, "layer_ratio": ratio, "ratio": 1.0} for m, ratio in rows]
+    record["rows"] = [
+        template | {"size": m, "layer": template["layer"] | {"ratio": ratio}, "ratio": 1.0} for m, ratio in rows
+    ]
     *table, _, words = report["speedup_ends"](record).splitlines()[2:]
     shown = [tuple(line.strip("| ").split(" | ")[at] for at in (1, 4)) for line in table]
     assert shown == [("1", "1.20"), ("16", "0.70"), ("128", "0.90"), ("1024", "1.30"), ("512", "0.80")]

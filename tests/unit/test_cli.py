@@ -692,7 +692,7 @@ def test_a_gpu_that_is_not_there_is_exit_code_1() -> None:
     "command",
     [
         *("run ffn", "plan ffn", "explain ffn", "verify", "trace ffn", "traffic one-matmul", "order", "tune ffn"),
-        *("profile ffn", "bench ffn", "bench hopper-ffn", "bench sync"),
+        *("profile ffn", "bench ffn", "bench sync"),
     ],
 )
 def test_every_command_teaches_with_an_example(command: str) -> None:
@@ -700,7 +700,7 @@ def test_every_command_teaches_with_an_example(command: str) -> None:
     assert f"Example: interlace {command} " in help_text
 
 
-@pytest.mark.parametrize("command", ["run", "plan", "trace", "explain", "traffic", "tune", "profile"])
+@pytest.mark.parametrize("command", ["run", "plan", "trace", "explain", "traffic", "tune", "profile", "bench"])
 def test_every_command_lists_every_workload_and_a_workload_its_own_options(command: str) -> None:
     listed = succeed(command, "--help")
     for workload in WORKLOADS:

@@ -124,7 +124,7 @@ def test_a_dash_is_standard_output_and_what_is_for_people_goes_to_stderr(
 
 
 def test_outputs_that_standard_output_does_not_take_say_so(here: Path) -> None:
-    assert "name a file" in fail(2, "bench", "hopper-ffn", "--out", "-")
+    assert "name a file" in fail(2, "bench", "ffn", "--out", "-")
     assert "ends in .png" in fail(2, "traffic", "one-matmul", "--sweep", "--plot", "-")
     assert list(Path().glob("-")) == []
 

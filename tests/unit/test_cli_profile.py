@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import pickle
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
@@ -12,21 +13,21 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from interlace.bench import profile as profiling
-from interlace.bench.case import FFNCase
-from interlace.bench.profile import Figures, Verdict, child
+from interlace.bench.profile import Figures, Run, Verdict, child
 from interlace.cli import app
 from interlace.cli import profile as cli_profile
 from interlace.cli.machine import Machine
 from interlace.core.devices import H200
-from interlace.core.dtypes import fp16
+from interlace.core.dtypes import bf16, fp16
 from interlace.deploy import Deployment
 from interlace.executors.options import Options
 from interlace.kernels.matmul import Activation
 from interlace.policies.setting import Setting
-from interlace.workloads.ffn import FFNShape
+from interlace.workloads import FFN, FFNShape
 
 from ..ring import Ring
-from .gpus import on_a100, on_h200
+from .gpus import A100, on_h200
+from .profiler import counted as profiled
 from .profiler import csv, install, launch
 
 RELU = FFNShape(4096, 14336, Activation.RELU, False)
@@ -40,7 +41,6 @@ def command(*arguments: str) -> Result:
 @pytest.fixture
 def h200(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("INTERLACE_CACHE_DIR", str(tmp_path / "cache"))
-    monkeypatch.setattr(FFNCase, "here", staticmethod(on_h200))
     monkeypatch.setattr(cli_profile, "find", lambda device: Machine(True, H200))
     monkeypatch.setattr(profiling, "compile_launches", lambda makers: iter(range(len(makers) - 1, -1, -1)))
 
@@ -73,9 +73,10 @@ def test_each_number_of_tokens_is_counted_once_and_judged(tmp_path: Path, monkey
     result = command(*SHAPE, "--sweep", "m", "--m", "16", "--m", "1024", "--m", "17", "--m", "16", "--json", str(path))
     assert result.exit_code == 0, result.output
     record = json.loads(path.read_text())
-    assert (record["gpu"], record["sweep"], record["workload"]["ffn"]) == ("NVIDIA H200", "m", 14336)
+    assert (record["gpu"], record["sweep"]) == ("NVIDIA H200", "m")
+    assert {row["workload"]["ffn"] for row in record["rows"]} == {14336}
     counted = [row["counted"] for row in record["rows"]]
-    assert [row["m"] for row in record["rows"]] == [16, 1024, 17]
+    assert [row["size"] for row in record["rows"]] == [16, 1024, 17]
     assert [row["verdict"] for row in counted] == ["memory bound", "compute bound", "neither"]
     # 236 MB read and 2 written in 63 us; 4 * 16 * 4096 * 14336 FLOPs.
     few = counted[0]
@@ -89,6 +90,7 @@ def test_each_number_of_tokens_is_counted_once_and_judged(tmp_path: Path, monkey
     for text in ("counted", "predicted", "236", "10%", "84%", "memory bound", "compute bound", "neither"):
         assert text in shown, text
     assert seen.read_text().split("\n")[-3:-1] == ["-m", "interlace.bench.profile"]
+    assert [run.deployment.graph.tensor("x").shape[0] for run in profiled(tmp_path)] == [16, 1024, 17]
 
 
 @pytest.mark.usefixtures("h200")
@@ -110,54 +112,63 @@ def test_a_tuned_setting_is_the_one_that_runs(tmp_path: Path, monkeypatch: pytes
     launched = on_h200(16, RELU).deployment
     chosen = Ring(16, 128, 64, True, 1, (1, 4), 4).setting(launched.graph)
     launched.keep(chosen, 54.0)
-    seen = install(tmp_path, monkeypatch, csv([launch(), launch()]))
+    install(tmp_path, monkeypatch, csv([launch(), launch()]))
     assert command(*SHAPE, "--m", "16", "--m", "64").exit_code == 0
-    request = json.loads(seen.read_text().split("\n")[-1])
-    assert [run["m"] for run in request["runs"]] == [16, 64]
-    settings = [Setting.from_data(run["setting"]) for run in request["runs"]]
-    assert settings == [chosen, on_h200(64, RELU).deployment.default]
+    runs = profiled(tmp_path)
+    assert [run.deployment.graph.tensor("x").shape[0] for run in runs] == [16, 64]
+    assert [run.setting for run in runs] == [chosen, on_h200(64, RELU).deployment.default]
 
 
 @pytest.mark.usefixtures("h200")
-def test_the_default_sweep_goes_from_1_to_4096_tokens(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    seen = install(tmp_path, monkeypatch, csv([launch()] * 6))
-    assert command("--hidden", "1024", "--ffn", "2048").exit_code == 0
-    request = json.loads(seen.read_text().split("\n")[-1])
-    assert [run["m"] for run in request["runs"]] == [1, 16, 64, 256, 1024, 4096]
-    assert {run["ffn"] for run in request["runs"]} == {2048}
-    assert (request["hidden"], request["gated"], request["dtype"]) == (1024, True, "bf16")
+def test_the_default_sweep_is_over_the_sizes_of_the_workload(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    install(tmp_path, monkeypatch, csv([launch()] * len(FFN.sizes)))
+    result = command("--hidden", "1024", "--ffn", "2048")
+    assert result.exit_code == 0, result.output
+    graphs = [run.deployment.graph for run in profiled(tmp_path)]
+    assert [graph.tensor("hidden").shape for graph in graphs] == [(m, 2048) for m in FFN.sizes]
+    assert {graph.tensor("x").dtype for graph in graphs} == {bf16}
 
 
 @pytest.mark.usefixtures("h200")
 def test_the_width_between_the_matmuls_can_vary_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    seen = install(tmp_path, monkeypatch, csv([launch()] * 4))
+    install(tmp_path, monkeypatch, csv([launch()] * 4))
     path = tmp_path / "p.json"
     result = command("--hidden", "1024", "--ffn", "2048", "--sweep", "ffn", "--json", str(path))
     assert result.exit_code == 0, result.output
-    runs = json.loads(seen.read_text().split("\n")[-1])["runs"]
-    assert [(run["m"], run["ffn"]) for run in runs] == [(16, n) for n in (1024, 2048, 4096, 8192)]
+    shapes = [run.deployment.graph.tensor("hidden").shape for run in profiled(tmp_path)]
+    assert shapes == [(16, n) for n in (1024, 2048, 4096, 8192)]
     record = json.loads(path.read_text())
     assert record["sweep"] == "ffn"
-    assert [row["ffn"] for row in record["rows"]] == [1024, 2048, 4096, 8192]
+    assert [row["workload"]["ffn"] for row in record["rows"]] == [1024, 2048, 4096, 8192]
     # The weights of a gated FFN of the width that is said.
     for row in record["rows"]:
-        assert row["predicted"]["dram_read_bytes"] == pytest.approx(3 * 1024 * row["ffn"] * 2, rel=0.1)
+        assert row["predicted"]["dram_read_bytes"] == pytest.approx(3 * 1024 * row["workload"]["ffn"] * 2, rel=0.1)
 
 
 @pytest.mark.usefixtures("h200")
-def test_widths_for_two_executors_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    install(tmp_path, monkeypatch, csv([launch()] * 4))
-    result = command("--hidden", "1024", "--ffn", "1040", "--sweep", "ffn")
-    assert (result.exit_code, len(result.stderr.splitlines())) == (1, 1)
-    assert "use multiples of 16" in result.stderr
+def test_launches_of_two_executors_are_counted_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+
+    def count(command: object, kernel: str, metrics: dict[str, str]) -> list[dict[str, float]]:
+        asked.append(kernel)
+        widths = {"hopper_kernel": 3, "persistent_ticket_kernel": 1}
+        return [dict.fromkeys(metrics, float(1000 * len(asked) + i)) for i in range(widths[kernel])]
+
+    install(tmp_path, monkeypatch)
+    monkeypatch.setattr(profiling, "count_launches", count)
+    path = tmp_path / "p.json"
+    result = command("--hidden", "1024", "--ffn", "1040", "--sweep", "ffn", "--json", str(path))
+    assert result.exit_code == 0, result.output
+    assert asked == ["persistent_ticket_kernel", "hopper_kernel"]
+    rows = json.loads(path.read_text())["rows"]
+    assert [row["executor"] for row in rows] == ["persistent-ticket", "hopper", "hopper", "hopper"]
+    assert [row["counted"]["dram_read_bytes"] for row in rows] == [1000, 2000, 2001, 2002]
 
 
 def test_elsewhere_the_persistent_executor_runs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    case = on_a100(16, RELU)
-    monkeypatch.setattr(FFNCase, "here", staticmethod(on_a100))
-    monkeypatch.setattr(cli_profile, "find", lambda device: Machine(True, case.gpu))
+    monkeypatch.setattr(cli_profile, "find", lambda device: Machine(True, A100))
     monkeypatch.setattr(profiling, "compile_launches", lambda makers: iter(()))
     seen = install(tmp_path, monkeypatch, csv([launch()]))
     result = command("--hidden", "1024", "--ffn", "2048", "--m", "16")
@@ -196,7 +207,7 @@ def test_a_profiler_that_does_not_count_is_one_line_and_exit_code_1(
     ("arguments", "code", "message"),
     [
         (["--m", "16"], 1, "torch sees no CUDA GPU"),
-        (["--sweep", "n"], 2, "unknown sweep 'n'; use one of m, ffn"),
+        (["--sweep", "n"], 2, "unknown sweep 'n'; use one of m, hidden, ffn"),
         (["--m", "0"], 2, "--m"),
         (["--activation", "relu"], 2, "a gated FFN uses silu, not relu"),
     ],
@@ -246,11 +257,11 @@ def test_the_child_runs_each_setting_once_in_order(monkeypatch: pytest.MonkeyPat
             synchronize = staticmethod(lambda device: None)
 
     shape = FFNShape(256, 512, Activation.RELU, False)
-    cases = [on_h200(64, shape, fp16), on_h200(16, replace(shape, ffn=1024), fp16)]
-    settings = [case.deployment.default for case in cases]
+    cases = [on_h200(64, shape, fp16).deployment, on_h200(16, replace(shape, ffn=1024), fp16).deployment]
+    settings = [case.default for case in cases]
     monkeypatch.setattr(Executor, "ran", [])
     monkeypatch.setattr(profiling, "open_device", lambda name: (Torch, name))
-    monkeypatch.setattr(FFNCase, "here", staticmethod(lambda m, shape, dtype: on_h200(m, shape, dtype)))
     monkeypatch.setattr(Deployment, "make", lambda self, setting, options: Executor(self, setting, options))
-    child(json.loads(json.dumps(profiling._request(cases, settings))))
+    runs = [Run(case, setting) for case, setting in zip(cases, settings, strict=True)]
+    child(pickle.loads(pickle.dumps(runs)))
     assert Executor.ran == [(settings[0], 64, 512), (settings[1], 16, 1024)]

@@ -167,9 +167,10 @@ def test_h_is_help(command: str) -> None:
         ("traffic one-matmul --order h", ["hilbert"]),
         ("order --cache ", ["lru", "opt"]),
         ("pipeline x.py --print ", ["ir", "cuda", "smem"]),
-        ("bench ffn --model ll", ["llama3-8b", "llama3-70b-tp8"]),
-        ("bench hopper-ffn --row s", ["swiglu", "swiglu-tp8"]),
-        ("profile ffn --sweep ", ["m", "ffn"]),
+        ("bench ffn --preset ll", ["llama3-8b", "llama3-70b-tp8"]),
+        ("bench tw", ["two-matmuls", "two-copies"]),
+        ("profile ffn --sweep ", ["m", "hidden", "ffn"]),
+        ("profile two-copies --sweep ", ["m", "n"]),
         ("tune ffn --activation s", ["silu"]),
     ],
 )

@@ -9,13 +9,12 @@ from typing import Any
 import pytest
 
 import interlace as il
-from interlace.bench.hopper import ROWS
 from interlace.executors import ONE_LAUNCH
 from interlace.executors.hopper import HopperExecutor, default_pipeline
 from interlace.executors.persistent import PersistentTicketExecutor
 from interlace.planner.settings import retiled
 from interlace.policies.setting import OpSetting, Setting
-from interlace.workloads import FFNShape, ffn
+from interlace.workloads import FFN, FFNShape, ffn
 
 from ..ring import Ring
 from .gpus import A100
@@ -121,7 +120,7 @@ def test_the_default_settings_of_the_hopper_executor_are_those_that_were_measure
     assert HopperExecutor.default(ffn(m, shape), il.H200) == Setting((("up", up), ("down", down)), in_flight)
 
 
-@pytest.mark.parametrize("shape", [PLAIN, GATED, *(row.shape for row in ROWS.values())], ids=str)
+@pytest.mark.parametrize("shape", [PLAIN, GATED, *(FFN.of({}, True, name).shape for name in FFN.record)], ids=str)
 def test_default_settings_make_a_launch_and_fit_the_tokens(shape: FFNShape) -> None:
     for m in (1, 16, 17, 32, 33, 64, 65, 128, 129, 256, 257, 1024, 4096):
         graph = ffn(m, shape)

@@ -11,14 +11,12 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from interlace.bench.case import FFNCase
-from interlace.bench.hopper import ROWS
 from interlace.bench.timing import Timing
 from interlace.cli import app
 from interlace.cli import tune as cli_tune
 from interlace.cli.machine import Machine
 from interlace.core.devices import H200
-from interlace.core.dtypes import fp32
+from interlace.core.dtypes import bf16, fp32
 from interlace.core.errors import DeviceError, ResultError, StoreError
 from interlace.deploy import Deployment
 from interlace.executors.hopper import default_pipeline
@@ -33,14 +31,14 @@ from interlace.sim.traffic import touches as all_touches
 from interlace.tune import search as searching
 from interlace.tune import tune
 from interlace.tune.rank import Ranked, best, rank
-from interlace.tune.search import measured, search
-from interlace.workloads.ffn import MODELS, FFNShape
+from interlace.tune.search import Case, measured, search
+from interlace.workloads import FFN, MODELS, FFNShape
 
 from ..ring import Ring
-from .gpus import A100, on_a100, on_h200
+from .gpus import A100, FakeProblem, ffn_of, on_a100, on_h200
 
-RELU = ROWS["relu"].shape
-CASES = [(ROWS[name].shape, m) for name, m in (("relu", 16), ("relu", 128), ("swiglu", 64), ("relu", 1024))]
+RELU = FFN.of({}, True, "relu").shape
+CASES = [(FFN.of({}, True, name).shape, m) for name, m in (("relu", 16), ("relu", 128), ("swiglu", 64), ("relu", 1024))]
 SMALL = FFNShape(256, 512, Activation.RELU, False)
 
 
@@ -51,10 +49,10 @@ def silent(what: str, done: int, total: int) -> None:
 # ---------------------------------------------------------------- candidates
 
 
-@pytest.mark.parametrize("name", ROWS)
+@pytest.mark.parametrize("name", FFN.record)
 def test_candidates_are_a_bounded_set_that_makes_launches_with_the_default_first(name: str) -> None:
-    for m in ROWS[name].ms:
-        case = on_h200(m, ROWS[name].shape).deployment
+    for m in FFN.record[name].sizes:
+        case = on_h200(m, FFN.of({}, True, name).shape).deployment
         found = list(case.settings())
         assert found[0] == case.default
         assert len(set(found)) == len(found)
@@ -97,7 +95,7 @@ def test_every_candidate_has_a_safe_plan_and_a_ring_of_three_stages(shape: FFNSh
 @pytest.mark.parametrize("gated", [False, True])
 def test_without_hopper_candidates_are_triton_tilings_that_fit_shared_memory(m: int, gated: bool, dtype: str) -> None:
     shape = replace(MODELS["llama3-8b"] if gated else RELU, hidden=1024, ffn=2048)
-    case = on_a100(m, shape, fp32 if dtype == "fp32" else on_h200(m, shape).dtype).deployment
+    case = on_a100(m, shape, fp32 if dtype == "fp32" else bf16).deployment
     found = list(case.settings())
     assert found[0] == case.default
     assert len(set(found)) == len(found) >= 2
@@ -192,7 +190,7 @@ class Gpu:
         self.times = times
         self.asked: list[Setting] = []
 
-    def __call__(self, case: FFNCase, settings: Sequence[Setting], progress: Any) -> Mapping[Setting, float]:
+    def __call__(self, case: Case, settings: Sequence[Setting], progress: Any) -> Mapping[Setting, float]:
         self.asked = list(settings)
         times = [*self.times, *[100.0] * (len(settings) - len(self.times))]
         return {s: us for s, us in zip(settings, times, strict=True) if us is not None}
@@ -228,83 +226,57 @@ def test_the_fastest_wins_and_what_failed_comes_last() -> None:
     assert data["candidates"][-1]["us"] is None
 
 
-class Problem:
-    """Stands for the tensors on a GPU; every run of a wrong setting is wrong."""
-
-    wrong: frozenset[Setting] = frozenset()
-    too_large: frozenset[Setting] = frozenset()
-    memory = True
-    runs = 2
-
-    def __init__(self, *_: object) -> None:
-        if not self.memory:
-            raise RuntimeError("CUDA out of memory. Tried to allocate 9 GiB.\nMore lines")
-
-    def check(self, executor: Any) -> float:
-        if executor in self.too_large:
-            raise RuntimeError("CUDA out of memory.")
-        if executor in self.wrong:
-            raise ResultError("wrong")
-        return 0.0
-
-    def run(self, executor: Any) -> Any:
-        return executor
-
-    def every(self, run: Any) -> Any:
-        return run
-
-
 @pytest.fixture
-def fake_gpu(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> type[Problem]:
+def fake_gpu(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> type[FakeProblem]:
     """A GPU on which a setting is its own executor, and takes 10 us longer with each stage in flight."""
     pytest.importorskip("triton")
 
-    class Wrong(Problem):
+    class Wrong(FakeProblem):
         pass
 
     def times(functions: Mapping[str, Any], rounds: int, calls: int) -> dict[str, Timing]:
         return {name: Timing(10.0 * s.in_flight + 50, 0, 0) for name, s in functions.items()}
 
     monkeypatch.setenv("INTERLACE_CACHE_DIR", str(tmp_path))
-    monkeypatch.setattr(FFNCase, "here", staticmethod(on_h200))
+    monkeypatch.setattr(searching, "here", lambda: H200)
     monkeypatch.setattr(Deployment, "make", lambda self, setting: setting)
-    monkeypatch.setattr(searching, "FFNProblem", Wrong)
+    monkeypatch.setattr(searching, "Problem", Wrong)
     monkeypatch.setattr(searching, "median_us", times)
     monkeypatch.setattr(searching, "compile_launches", lambda makers: iter(range(len(makers) - 1, -1, -1)))
-    monkeypatch.setattr(searching, "times_faster", lambda case, setting: 1.25)
+    monkeypatch.setattr(searching, "times_faster", lambda workload, launch, setting: 1.25)
     return Wrong
 
 
-def test_a_wrong_candidate_is_left_out_and_a_wrong_default_is_an_error(fake_gpu: type[Problem]) -> None:
+def test_a_wrong_candidate_is_left_out_and_a_wrong_default_is_an_error(fake_gpu: type[FakeProblem]) -> None:
     base = on_h200(16, RELU).deployment.default
     settings = [replace(base, in_flight=n) for n in (4, 2, 3)]
     steps: list[tuple[str, int, int]] = []
     fake_gpu.wrong = frozenset(settings[1:2])
     case = on_h200(16, RELU)
     assert measured(case, settings, lambda *step: steps.append(step)) == {settings[0]: 90.0, settings[2]: 80.0}
-    assert steps[:3] == [("16 tokens: compiling", n, 3) for n in (1, 2, 3)]
-    assert steps[-1] == ("16 tokens: done", 1, 1)
+    assert steps[:3] == [("ffn, m 16: compiling", n, 3) for n in (1, 2, 3)]
+    assert steps[-1] == ("ffn, m 16: done", 1, 1)
     fake_gpu.wrong = frozenset(settings[:1])
     with pytest.raises(ResultError):
         measured(case, settings, silent)
 
 
-def test_a_lack_of_memory_is_a_failed_candidate_or_one_line(fake_gpu: type[Problem]) -> None:
+def test_a_lack_of_memory_is_a_failed_candidate_or_one_line(fake_gpu: type[FakeProblem]) -> None:
     base = on_h200(16, RELU).deployment.default
     settings = [replace(base, in_flight=n) for n in (4, 2)]
     case = on_h200(16, RELU)
     fake_gpu.too_large = frozenset(settings[1:])
     assert measured(case, settings, silent) == {settings[0]: 90.0}
     fake_gpu.too_large = frozenset(settings[:1])
-    with pytest.raises(DeviceError, match=r"^16 tokens cannot be run on NVIDIA H200: RuntimeError: CUDA out of memory"):
+    with pytest.raises(DeviceError, match=r"^ffn of m 16 cannot be run on NVIDIA H200: RuntimeError: CUDA out of"):
         measured(case, settings, silent)
     fake_gpu.memory = False
-    with pytest.raises(DeviceError, match=r"Tried to allocate 9 GiB\.; if memory is short, free some or use fewer$"):
+    with pytest.raises(DeviceError, match=r"allocate 9 GiB\.; if memory is short, free some or use a smaller one$"):
         measured(case, settings, silent)
 
 
 def test_only_a_cache_that_cannot_be_written_is_said_to_be_one(
-    fake_gpu: type[Problem], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    fake_gpu: type[FakeProblem], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     def missing(makers: object) -> None:
         raise FileNotFoundError(2, "No such file or directory", "ptxas")
@@ -312,17 +284,17 @@ def test_only_a_cache_that_cannot_be_written_is_said_to_be_one(
     monkeypatch.setattr(searching, "compile_launches", missing)
     (tmp_path / "tune").write_text("no folder")  # which is found out before anything is compiled
     with pytest.raises(StoreError, match=r"cannot keep settings in '.*tune': .* set INTERLACE_CACHE_DIR"):
-        list(tune(SMALL, [16], top=1))
+        list(tune([ffn_of(16, SMALL)], top=1))
     (tmp_path / "tune").unlink()
     with pytest.raises(DeviceError, match="'ptxas'"):
-        list(tune(SMALL, [16], top=1))
+        list(tune([ffn_of(16, SMALL)], top=1))
 
 
-def test_the_winner_of_each_number_of_tokens_is_kept_and_found_again(fake_gpu: type[Problem]) -> None:
-    found = list(tune(SMALL, [16, 64], top=4))
-    assert [row.m for row in found] == [16, 64]
-    for row in found:
-        kept = on_h200(row.m, SMALL).deployment.kept
+def test_the_winner_of_each_number_of_tokens_is_kept_and_found_again(fake_gpu: type[FakeProblem]) -> None:
+    found = list(tune([ffn_of(m, SMALL) for m in (16, 64)], top=4))
+    assert [row.workload for row in found] == [ffn_of(m, SMALL) for m in (16, 64)]
+    for m, row in zip((16, 64), found, strict=True):
+        kept = on_h200(m, SMALL).deployment.kept
         assert kept is not None
         assert (kept.setting, kept.us, kept.library_us) == (row.best, row.best_us, 1.25 * row.best_us)
         assert row.best_us <= row.default_us
@@ -331,7 +303,7 @@ def test_the_winner_of_each_number_of_tokens_is_kept_and_found_again(fake_gpu: t
 
 
 def test_the_command_shows_prediction_beside_measurement(
-    fake_gpu: type[Problem], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    fake_gpu: type[FakeProblem], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(cli_tune, "find", lambda device: Machine(True, H200))
     path = tmp_path / "tuned.json"
@@ -339,7 +311,7 @@ def test_the_command_shows_prediction_beside_measurement(
     result = CliRunner().invoke(app, ["tune", "ffn", *arguments, "--json", str(path)])
     assert result.exit_code == 0, result.output
     shown = " ".join(result.stdout.split())
-    assert "ffn, hidden 256, ffn 512, activation relu, dtype bf16, on NVIDIA H200, 64 tokens, hopper executor" in shown
+    assert "ffn, hidden 256, ffn 512, m 64, activation relu, dtype bf16, on NVIDIA H200, hopper executor" in shown
     assert "prediction off by" in shown
     (row,) = json.loads(path.read_text())["rows"]
     assert f"{row['predicted']} settings predicted, {row['tried']} measured, 0 failed" in shown

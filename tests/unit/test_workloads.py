@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -11,16 +12,26 @@ import numpy as np
 import pytest
 
 from interlace import workloads
+from interlace.bench import profile as profiling
+from interlace.bench.timing import Timing
+from interlace.cli import profile as cli_profile
+from interlace.cli import tune as cli_tune
+from interlace.cli.machine import Machine
 from interlace.core.devices import CPU, H200
 from interlace.core.dtypes import fp16, fp32
 from interlace.core.errors import ArgumentError, ShapeError
+from interlace.deploy import Deployment, deployment
 from interlace.executors.reference import ReferenceExecutor
 from interlace.kernels.matmul import Activation
 from interlace.planner.build import Choices, build
+from interlace.policies.setting import Setting
+from interlace.tune import search as searching
 from interlace.workloads import FFN, WORKLOADS, OneMatmul, TwoCopies, Workload
 from interlace.workloads.base import Tile, options
 
+from . import profiler
 from .commands import fail, succeed
+from .gpus import FakeProblem
 from .toy import Ladder
 
 KINDS = [*WORKLOADS, Ladder]
@@ -169,3 +180,41 @@ def test_explain_takes_it(ladder: Path) -> None:
     told = json.loads((ladder / "why.json").read_text())
     assert [op["op"] for op in told["ops"]] == ["step0", "step1", "step2"]
     assert told["predicted_us"] <= told["plain_us"]
+
+
+def test_tune_takes_it(ladder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("triton")
+
+    def times(functions: Mapping[str, Any], rounds: int, calls: int) -> dict[str, Timing]:
+        return {name: Timing(50.0 + int(name), 0, 0) for name in functions}
+
+    monkeypatch.setenv("INTERLACE_CACHE_DIR", str(ladder / "cache"))
+    monkeypatch.setattr(cli_tune, "find", lambda device: Machine(True, H200))
+    monkeypatch.setattr(searching, "here", lambda: H200)
+    monkeypatch.setattr(Deployment, "make", lambda self, setting: setting)
+    monkeypatch.setattr(searching, "Problem", FakeProblem)
+    monkeypatch.setattr(searching, "median_us", times)
+    monkeypatch.setattr(searching, "compile_launches", lambda makers: iter(()))
+    monkeypatch.setattr(searching, "times_faster", lambda workload, launch, setting: 1.5)
+    path = ladder / "t.json"
+    shown = succeed("tune", "ladder", "--width", 256, "--rows", 16, "--rows", 64, "--top", 2, "--json", path)
+    assert "ladder, width 256, rows 64, dtype bf16, on NVIDIA H200, hopper executor" in " ".join(shown.split())
+    rows = json.loads(path.read_text())["rows"]
+    assert [(row["size"], row["workload"]["width"]) for row in rows] == [(16, 256), (64, 256)]
+    kept = deployment(Ladder(256, 64).graph(H200), H200).kept
+    assert kept is not None
+    assert (kept.setting, kept.us, kept.library_us) == (Setting.from_data(rows[1]["best"]["setting"]), 50.0, 75.0)
+
+
+def test_profile_takes_it(ladder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("INTERLACE_CACHE_DIR", str(ladder / "cache"))
+    monkeypatch.setattr(cli_profile, "find", lambda device: Machine(True, H200))
+    monkeypatch.setattr(profiling, "compile_launches", lambda makers: iter(()))
+    profiler.install(ladder, monkeypatch, profiler.csv([profiler.launch()] * 4))
+    path = ladder / "p.json"
+    succeed("profile", "ladder", "--preset", "low", "--sweep", "width", "--json", path)
+    told = json.loads(path.read_text())
+    assert (told["sweep"], [row["workload"]["width"] for row in told["rows"]]) == ("width", [32, 64, 128, 256])
+    assert {row["workload"]["rows"] for row in told["rows"]} == {32}
+    assert [run.deployment.graph.name for run in profiler.counted(ladder)] == ["ladder"] * 4
+    assert "unknown sweep 'residual'; use one of rows, width" in fail(2, "profile", "ladder", "--sweep", "residual")

@@ -1,82 +1,122 @@
-"""An FFN to measure on a GPU: its tensors, what is right in float64, and the same FFN in PyTorch."""
+"""A workload to measure on a GPU: its tensors, what is right in float64, and the same in PyTorch."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
-from interlace.core.dtypes import DType, bf16, fp32
-from interlace.core.errors import ResultError
+import numpy as np
+
+from interlace.core.devices import DeviceSpec
+from interlace.core.dtypes import fp32
+from interlace.core.errors import DeviceError, InterlaceError, ResultError
 from interlace.executors.device import DeviceExecutor
 from interlace.executors.gpu import open_device, torch_dtype
-from interlace.kernels.matmul import Activation
-from interlace.workloads.ffn import FFNShape
+from interlace.workloads.base import Workload
+
+#: Tensors by name.
+Tensors = Mapping[str, Any]
 
 _CHECKED_RUNS = 3  # a race need not show in the first
 _MOST_ERROR = 1.5  # of PyTorch's own, from the laws of measuring (docs/performance.md)
 _FP32_ERROR = 1e-5  # in float32 the order of a long sum matters more than the rounding that PyTorch shares
-_FEW_TOKENS, _RUNS, _RUNS_OF_MANY = 256, 16, 4  # launching a graph costs microseconds
+_GRAPH_US, _MOST_RUNS, _LEAST_RUNS = 1000.0, 16, 4  # launching a captured graph costs microseconds
+_MOST_SETS = 64  # a problem this small fits the L2 whatever one does
+_ALIGNED = 256  # bytes
 
 
-class FFNProblem:
-    """Tensors of an FFN over m tokens on the current CUDA device.
+class Problem:
+    """Tensors of a workload on the current CUDA device.
 
-    The weights come in sets that together exceed twice the L2, to rotate over, so that no run finds its weights
-    in the cache. x is drawn from N(0, 1) and weights from N(0, 1 / fan-in).
+    Its weights come in sets that together exceed twice the L2, to rotate over, so that no run finds its weights in the
+    cache. The first set is as the workload draws it; in the others each weight is rolled by a few rows.
 
     Args:
-        m, shape, dtype: which FFN.
+        workload: which.
+        device: the current CUDA device as data.
         seed: of the random numbers.
 
     Attributes:
-        buffers: for each set, all its weights as one flat tensor.
+        buffers: for each set, the bytes of all its weights as one flat tensor.
         weights: the same, by name.
-        x, out: activations.
+        rest: the other inputs.
+        outputs: by name; the same tensors in every run.
         runs: runs of one ``every``: whole rounds over the sets, enough that launching a captured graph of them is
             nothing beside them.
-        pytorch: (x, weights) -> out, the FFN as a user writes it.
+        weight_bytes: of one set.
+        bytes_us, flops_us: its weights over the rate of memory, and its FLOPs over that of matmuls.
         pytorch_error: relative error of PyTorch against float64, on the first set.
-        pytorch_layers_error: the same of ``every_layer``, over all sets.
+        pytorch_layers_error: the same of a layer for each set, one behind the other; None if the workload is no layer.
 
     Raises:
         NoDeviceError: there is no CUDA device.
     """
 
-    def __init__(self, m: int, shape: FFNShape, dtype: DType = bf16, *, seed: int = 0) -> None:
-        torch, device = open_device("cuda")
-        self._torch = torch
-        torch.manual_seed(seed)
-        up, down = (shape.ffn, shape.hidden), (shape.hidden, shape.ffn)
-        extents = {"w_up": up, **({"w_gate": up} if shape.gated else {}), "w_down": down}
-        each = shape.ffn * shape.hidden
-        self.weight_bytes = len(extents) * each * dtype.itemsize
-        sets = 2 + 2 * torch.cuda.get_device_properties(device).L2_cache_size // self.weight_bytes
-        least = _RUNS if m <= _FEW_TOKENS else _RUNS_OF_MANY
+    def __init__(self, workload: Workload, device: DeviceSpec, *, seed: int = 0) -> None:
+        torch, place = open_device("cuda")
+        self.workload, self._torch = workload, torch
+        graph = workload.graph(device)
+        kinds = {t.name: torch_dtype(torch, t.dtype.name) for t in graph.tensors}
+        drawn = {name: torch.from_numpy(np.ascontiguousarray(v)) for name, v in workload.inputs(seed).items()}
+        names = [name for name in workload.weights if name in graph.inputs]
+        self.weight_bytes = sum(graph.tensor(name).nbytes for name in names)
+        self.rest = {n: drawn[n].to(device=place, dtype=kinds[n]) for n in graph.inputs if n not in names}
+        self.outputs = {n: torch.empty(graph.tensor(n).shape, dtype=kinds[n], device=place) for n in graph.outputs}
+        first = {name: drawn[name].to(device=place, dtype=kinds[name]) for name in names}
+        self.bytes_us = self.weight_bytes / device.dram_bytes_per_s * 1e6
+        self.flops_us = workload.flops / device.flops_per_s(graph.tensor(names[0]).dtype) * 1e6
+        sets = min(_MOST_SETS, 2 + 2 * device.l2_bytes // max(1, self.weight_bytes))
+        least_us = max(self.bytes_us, self.flops_us, 1.0)
+        least = min(_MOST_RUNS, max(_LEAST_RUNS, int(_GRAPH_US / least_us)))
         self.runs = -(-least // sets) * sets
-        kind = {"dtype": torch_dtype(torch, dtype.name), "device": device}
-        self.buffers = [torch.empty(len(extents) * each, **kind) for _ in range(sets)]
+        self.buffers: list[Any] = []
         self.weights: list[dict[str, Any]] = []
-        for buffer in self.buffers:
-            parts = zip(extents, buffer.split(each), strict=True)
-            self.weights.append({name: part.view(extents[name]) for name, part in parts})
-            for value in self.weights[-1].values():
-                value.normal_(0, value.shape[1] ** -0.5)
-        self.x = torch.randn(m, shape.hidden, device=device).to(kind["dtype"])
-        self.out = torch.empty_like(self.x)
-        self.pytorch = pytorch_ffn(torch, shape)
-        right = {name: value.double() for name, value in self.weights[0].items()}
-        self._gold = self.pytorch(self.x.double(), right)
-        self.pytorch_error = _relative(self.pytorch(self.x, self.weights[0]), self._gold)
-        block = in_a_model(torch, self.pytorch)
-        self._gold_layers = self._layers(block, torch.float64)
-        self.pytorch_layers_error = _relative(self._layers(block, kind["dtype"]), self._gold_layers)
-        self._most_error = max(_MOST_ERROR * self.pytorch_error, _FP32_ERROR if dtype is fp32 else 0.0)
+        for n in range(sets):
+            buffer, views = _packed(torch, place, first)
+            for name, value in first.items():
+                views[name].copy_(value.roll(n, 0))
+            self.buffers.append(buffer)
+            self.weights.append(views)
+        self._most = _FP32_ERROR if all(t.dtype is fp32 for t in graph.tensors) else 0.0
+        self._gold = self.pytorch(_double(self._inputs(self.weights[0])))
+        self.pytorch_error = _relative(self.pytorch(self._inputs(self.weights[0])), self._gold)
+        self.pytorch_layers_error: float | None = None
+        if workload.carried is not None:
+            self._gold_layers = self._layers(self.layer(self.pytorch), doubled=True)
+            self.pytorch_layers_error = _relative(self._layers(self.layer(self.pytorch)), self._gold_layers)
 
-    def every(
-        self, run: Callable[[Mapping[str, Any]], object], weights: list[dict[str, Any]] | None = None
-    ) -> Callable[[], None]:
+    # ---------------------------------------------------------------- what is run
+
+    def pytorch(self, tensors: Tensors) -> Tensors:
+        """The outputs as a user of PyTorch writes them."""
+        return self.workload.dense(self._torch, tensors)
+
+    def fused(self, tensors: Tensors) -> Tensors:
+        """The same, with what the package has kernels for between PyTorch's matmuls."""
+        return self.workload.fused(self._torch, tensors)
+
+    def layer(self, function: Callable[[Tensors], Tensors]) -> Callable[[Any, Tensors], Any]:
+        """(x, the other inputs) -> what a layer of a model gives, in which a function is the workload."""
+        taken, given = self._carried
+
+        def block(x: Any, tensors: Tensors) -> Any:
+            return self.workload.layer(self._torch, x, lambda y: function({**tensors, taken: y})[given])
+
+        return block
+
+    def run(self, executor: DeviceExecutor) -> Callable[[Tensors], Tensors]:
+        """A function that enqueues one run of an executor on some inputs; it gives ``outputs``."""
+
+        def call(tensors: Tensors) -> Tensors:
+            executor.run({**tensors, **self.outputs})
+            return self.outputs
+
+        return call
+
+    def every(self, run: Callable[[Tensors], object], weights: Sequence[Tensors] | None = None) -> Callable[[], None]:
         """A function that enqueues ``runs`` runs, rotating over the sets of weights."""
-        sets = self.weights if weights is None else weights
+        sets = [self._inputs(each) for each in weights or self.weights]
 
         def call() -> None:
             for n in range(self.runs):
@@ -85,31 +125,26 @@ class FFNProblem:
         return call
 
     def every_layer(
-        self, block: Callable[[Any, Mapping[str, Any]], Any], weights: list[dict[str, Any]] | None = None
+        self, block: Callable[[Any, Tensors], Any], weights: Sequence[Tensors] | None = None
     ) -> Callable[[], Any]:
-        """A function that enqueues ``runs`` blocks, each on what the one before gives, rotating over the weights."""
-        sets = self.weights if weights is None else weights
+        """A function that enqueues ``runs`` layers, each on what the one before gives, rotating over the weights."""
+        sets = [self._inputs(each) for each in weights or self.weights]
 
         def call() -> Any:
-            x = self.x
+            x = self.rest[self._carried[0]]
             for n in range(self.runs):
                 x = block(x, sets[n % len(sets)])
             return x
 
         return call
 
-    def run(self, executor: DeviceExecutor) -> Callable[[Mapping[str, Any]], None]:
-        """A function that enqueues one run of an executor on a set of weights."""
-        return lambda weights: executor.run({"x": self.x, "out": self.out, **weights})
+    def transposed(self) -> list[Tensors]:
+        """The same sets of weights, matrices stored the other way round; none if no weight is a matrix."""
+        if not any(value.dim() == 2 for value in self.weights[0].values()):
+            return []
+        return [{name: v.T.contiguous().T if v.dim() == 2 else v for name, v in each.items()} for each in self.weights]
 
-    def ffn(self, executor: DeviceExecutor) -> Callable[[Any, Mapping[str, Any]], Any]:
-        """(x, weights) -> out, one run of an executor; ``out`` is the same tensor each time."""
-
-        def run(x: Any, weights: Mapping[str, Any]) -> Any:
-            executor.run({"x": x, "out": self.out, **weights})
-            return self.out
-
-        return run
+    # ---------------------------------------------------------------- what is right
 
     def check(self, executor: DeviceExecutor) -> float:
         """Largest relative error of a few runs over poisoned memory.
@@ -117,14 +152,16 @@ class FFNProblem:
         Raises:
             ResultError: it is more than 1.5 times that of PyTorch, and in fp32 also more than 1e-5.
         """
-        errors = []
+        most, errors = max(_MOST_ERROR * self.pytorch_error, self._most), []
         for _ in range(_CHECKED_RUNS):
-            for value in (self.out, *map(executor.intermediate, executor.plan.graph.intermediates)):
-                value.fill_(float("nan"))
-            self.run(executor)(self.weights[0])
+            written = (*self.outputs.values(), *map(executor.intermediate, executor.plan.graph.intermediates))
+            for value in written:
+                if value.is_floating_point():
+                    value.fill_(float("nan"))
+            self.run(executor)(self._inputs(self.weights[0]))
             executor.synchronize()
-            errors.append(_relative(self.out, self._gold))
-            if not errors[-1] < self._most_error:
+            errors.append(_relative(self.outputs, self._gold))
+            if not errors[-1] <= most:
                 raise _wrong(executor, errors[-1], self.pytorch_error)
         return max(errors)
 
@@ -134,22 +171,56 @@ class FFNProblem:
         Raises:
             ResultError: the relative error is more than 1.5 times that of PyTorch.
         """
-        layers = self._layers(in_a_model(self._torch, self.ffn(executor)), self.x.dtype)
+        assert self.pytorch_layers_error is not None
+        layers = self._layers(self.layer(self.run(executor)))
         executor.synchronize()
         error = _relative(layers, self._gold_layers)
-        if not error < _MOST_ERROR * self.pytorch_layers_error:
+        if not error <= max(_MOST_ERROR * self.pytorch_layers_error, self._most):
             raise _wrong(executor, error, self.pytorch_layers_error)
 
-    def _layers(self, block: Callable[[Any, Mapping[str, Any]], Any], dtype: Any) -> Any:
-        """What a block gives for x, once for each set of weights, in a dtype."""
-        x = self.x.to(dtype)
+    @property
+    def _carried(self) -> tuple[str, str]:
+        assert self.workload.carried is not None
+        return self.workload.carried
+
+    def _inputs(self, weights: Tensors) -> dict[str, Any]:
+        return {**self.rest, **weights}
+
+    def _layers(self, block: Callable[[Any, Tensors], Any], doubled: bool = False) -> Tensors:
+        """What layers give, one for each set of weights."""
+        taken, given = self._carried
+        x = self.rest[taken].double() if doubled else self.rest[taken]
         for weights in self.weights:
-            x = block(x, {name: value.to(dtype) for name, value in weights.items()})
-        return x
+            tensors = self._inputs(weights)
+            x = block(x, _double(tensors) if doubled else tensors)
+        return {given: x}
 
 
-def _relative(out: Any, gold: Any) -> float:
-    return float((out.double() - gold).norm() / gold.norm())
+def _packed(torch: Any, device: Any, like: Tensors) -> tuple[Any, dict[str, Any]]:
+    """One flat tensor of bytes, and in it a tensor like each of these."""
+    starts, end = {}, 0
+    for name, value in like.items():
+        starts[name] = end
+        end += -(-value.nbytes // _ALIGNED) * _ALIGNED
+    buffer = torch.zeros(end, dtype=torch.uint8, device=device)
+    views = {}
+    for name, value in like.items():
+        part = buffer[starts[name] : starts[name] + value.nbytes]
+        views[name] = part.view(value.dtype).view(value.shape)
+    return buffer, views
+
+
+def _double(tensors: Tensors) -> dict[str, Any]:
+    return {name: value.double() if value.is_floating_point() else value for name, value in tensors.items()}
+
+
+def _relative(found: Tensors, right: Tensors) -> float:
+    """Largest ||found - right|| / ||right|| over what is right, in the Frobenius norm; a NaN counts as the largest."""
+    errors = [
+        float((found[name].double() - value.double()).norm() / (value.double().norm() or 1.0))
+        for name, value in right.items()
+    ]
+    return float(np.max(errors))
 
 
 def _wrong(executor: DeviceExecutor, error: float, pytorch: float) -> ResultError:
@@ -158,43 +229,27 @@ def _wrong(executor: DeviceExecutor, error: float, pytorch: float) -> ResultErro
     )
 
 
-def in_a_model(
-    torch: Any, ffn: Callable[[Any, Mapping[str, Any]], Any]
-) -> Callable[[Any, Mapping[str, Any]], Any]:
-    """An FFN as a layer of a model has it: (x, weights) -> x + ffn(rms_norm(x))."""
+@contextmanager
+def running(workload: Workload, device: DeviceSpec) -> Iterator[None]:
+    """Turn what torch, Triton and the system raise into one line.
 
-    def block(x: Any, weights: Mapping[str, Any]) -> Any:
-        return x + ffn(torch.nn.functional.rms_norm(x, x.shape[-1:]), weights)
+    Raises:
+        DeviceError: in place of those.
+    """
+    try:
+        yield
+    except InterlaceError:
+        raise
+    except _failures() as error:
+        reason = f"{type(error).__name__}: {error}".splitlines()[0]
+        raise DeviceError(
+            f"{workload.name} of {workload.sized} cannot be run on {device.name}: {reason}; if memory is short, free "
+            "some or use a smaller one"
+        ) from error
 
-    return block
 
+def _failures() -> tuple[type[Exception], ...]:
+    """What a launch that does not compile or run may raise; a lack of memory is a RuntimeError."""
+    from triton.runtime.errors import TritonError
 
-def transposed(weights: Mapping[str, Any]) -> dict[str, Any]:
-    """The same matrices, stored the other way round than ``nn.Linear`` does."""
-    return {name: w.T.contiguous().T for name, w in weights.items()}
-
-
-def pytorch_ffn(torch: Any, shape: FFNShape, fused: bool = False) -> Callable[[Any, Mapping[str, Any]], Any]:
-    """The FFN as a user of PyTorch writes it: (x, weights by name) -> out; ``fused``, with its gate as one kernel."""
-    functional = torch.nn.functional
-    activation = {
-        Activation.NONE: lambda x: x,
-        Activation.RELU: functional.relu,
-        Activation.SILU: functional.silu,
-        Activation.GELU_TANH: lambda x: functional.gelu(x, approximate="tanh"),
-    }[shape.activation]
-
-    def with_fused_gate(x: Any, w: Mapping[str, Any]) -> Any:
-        from interlace.kernels.gated import silu_times
-
-        return silu_times(x @ w["w_gate"].T, x @ w["w_up"].T) @ w["w_down"].T
-
-    def gated(x: Any, w: Mapping[str, Any]) -> Any:
-        return (functional.silu(x @ w["w_gate"].T) * (x @ w["w_up"].T)) @ w["w_down"].T
-
-    def plain(x: Any, w: Mapping[str, Any]) -> Any:
-        return activation(x @ w["w_up"].T) @ w["w_down"].T
-
-    if not shape.gated:
-        return plain
-    return with_fused_gate if fused else gated
+    return TritonError, RuntimeError, OSError

@@ -1,12 +1,12 @@
-"""What limits an FFN on this GPU: hardware counters of one launch per size, beside what is predicted.
+"""What limits a workload on this GPU: hardware counters of one launch per size, beside what is predicted.
 
-    python -m interlace.bench.profile '{"dtype": "bf16", "hidden": 4096, ..., "runs": [{"m": 16, "ffn": 14336, ...}]}'
+    python -m interlace.bench.profile RUNS
 
-is the child whose launches the profiler counts, one of each run, in order. Caches are emptied before each launch, since
-weights of a model are not in the cache either when their layer comes round.
+is the child whose launches the profiler counts: one of each ``Run`` in a file of pickles, in order. Caches are emptied
+before each launch, since weights of a model are not in the cache either when their layer comes round.
 
 A launch is bound by what it uses most of, if that is at least 60 % of what the device spec has; below it waits for
-latencies most of the time. On an H200, 4096 to 14336 to 4096 without a gate:
+latencies most of the time. An FFN on an H200, 4096 to 14336 to 4096 without a gate:
 
     tokens    bytes     FLOPs        us     of 4.53 TB/s    of 790 TFLOP/s
     16        236 MB    3.76e9       63     83 %            8 %               memory bound
@@ -15,24 +15,25 @@ latencies most of the time. On an H200, 4096 to 14336 to 4096 without a gate:
 
 from __future__ import annotations
 
-import json
+import pickle
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from functools import partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
-from interlace.bench.case import FFNCase
 from interlace.bench.compile import compile_launches
 from interlace.bench.counters import count_launches, find_ncu
-from interlace.core.dtypes import dtype
+from interlace.core.devices import DeviceSpec
 from interlace.core.errors import ProfilerError
+from interlace.deploy import Deployment, deployment
 from interlace.executors.gpu import open_device
 from interlace.executors.options import Options
-from interlace.kernels.matmul import Activation
 from interlace.policies.setting import Setting
-from interlace.workloads.ffn import FFNShape
+from interlace.workloads.base import Workload
 
 METRICS = {
     "dram_read_bytes": "dram__bytes_read.sum",
@@ -81,20 +82,26 @@ class Figures:
 
 
 @dataclass(frozen=True)
+class Run:
+    """A graph as one launch, and how."""
+
+    deployment: Deployment
+    setting: Setting
+
+
+@dataclass(frozen=True)
 class Profile:
-    """One number of tokens through one width.
+    """One problem.
 
     Attributes:
-        m: tokens.
-        ffn: width between the matmuls.
+        workload: which.
         executor: by which it ran.
         setting: how.
         flops: floating-point operations of the run, without those on rows that only fill a tile.
         counted, predicted: what the hardware did and what was expected of it.
     """
 
-    m: int
-    ffn: int
+    workload: Workload
     executor: str
     setting: Setting
     flops: float
@@ -112,8 +119,8 @@ class Profile:
             return {**vars(f), **rates, "verdict": f.verdict.value}
 
         return {
-            "m": self.m,
-            "ffn": self.ffn,
+            "size": getattr(self.workload, self.workload.size),
+            "workload": self.workload.facts(),
             "executor": self.executor,
             "setting": self.setting.to_data(),
             "flops": self.flops,
@@ -123,77 +130,76 @@ class Profile:
 
 
 def profile(
-    cases: Sequence[FFNCase], progress: Callable[[str, int, int], None] = lambda what, done, total: None
+    workloads: Sequence[Workload],
+    device: DeviceSpec,
+    progress: Callable[[str, int, int], None] = lambda what, done, total: None,
 ) -> list[Profile]:
-    """Count one launch of each case under the setting that was tuned for it, else the default.
+    """Count one launch of each workload under the setting that was tuned for it, else the default.
 
     Args:
-        cases: one FFN at several numbers of tokens or widths between the matmuls, on the current CUDA device.
+        workloads: any.
+        device: the current CUDA device as data.
         progress: told what goes on, how much of it is done, and of how much.
 
     Raises:
-        ProfilerError: ``ncu`` is not there, may not read counters, or the runs failed; or the cases need more than
-            one kernel.
+        PlanError: no executor runs one as one launch.
+        ProfilerError: ``ncu`` is not there, may not read counters, or the runs failed.
     """
     find_ncu()  # before any time is spent
-    if len({case.deployment.executor.kernel for case in cases}) > 1:
-        raise ProfilerError("some widths run on the Hopper executor and some do not; use multiples of 16, or none")
-    settings = [case.deployment.setting() for case in cases]
-    makers = [partial(case.deployment.make, setting, _ALONE) for case, setting in zip(cases, settings, strict=True)]
-    for left in compile_launches(makers):
-        progress("compiling", len(makers) - left, len(makers))
+    launches = [deployment(workload.graph(device), device) for workload in workloads]
+    runs = [Run(launch, launch.setting()) for launch in launches]
+    for left in compile_launches([partial(run.deployment.make, run.setting, _ALONE) for run in runs]):
+        progress("compiling", len(runs) - left, len(runs))
     progress("counting", 0, 1)
-    command = [sys.executable, "-m", "interlace.bench.profile", json.dumps(_request(cases, settings))]
-    counted = count_launches(command, cases[0].deployment.executor.kernel, METRICS)
-    if len(counted) != len(cases):
-        raise ProfilerError(f"ncu counted {len(counted)} launches of {len(cases)}; does another process profile too?")
+    counted = _counted(runs)
     progress("counting", 1, 1)
     found = []
-    for done, (case, setting, counts) in enumerate(zip(cases, settings, counted, strict=True), 1):
-        found.append(_profile(case, setting, counts))
-        progress("predicting", done, len(cases))
+    for done, (workload, run, counts) in enumerate(zip(workloads, runs, counted, strict=True), 1):
+        found.append(_profile(workload, run, counts))
+        progress("predicting", done, len(runs))
     return found
 
 
-def _profile(case: FFNCase, setting: Setting, counts: Mapping[str, float]) -> Profile:
+def _counted(runs: Sequence[Run]) -> list[Mapping[str, float]]:
+    """The counters of each run; those of one kernel are counted in one process."""
+    found: dict[int, Mapping[str, float]] = {}
+    for kernel in dict.fromkeys(run.deployment.executor.kernel for run in runs):
+        mine = {i: run for i, run in enumerate(runs) if run.deployment.executor.kernel == kernel}
+        with TemporaryDirectory() as folder:
+            file = Path(folder) / "runs"
+            file.write_bytes(pickle.dumps(list(mine.values())))
+            counted = count_launches([sys.executable, "-m", "interlace.bench.profile", str(file)], kernel, METRICS)
+        if len(counted) != len(mine):
+            raise ProfilerError(
+                f"ncu counted {len(counted)} launches of {len(mine)}; does another process profile too?"
+            )
+        found.update(zip(mine, counted, strict=True))
+    return [found[i] for i in range(len(runs))]
+
+
+def _profile(workload: Workload, run: Run, counts: Mapping[str, float]) -> Profile:
     from interlace.planner.predict import FINE, predict  # loads numba, which is slow
 
-    launch, spec = case.deployment, case.gpu
-    plan, flops = launch.plan(setting), launch.flops
+    launch, spec = run.deployment, run.deployment.device
+    plan, flops = launch.plan(run.setting), launch.flops
+    multiplied = max((launch.graph.tensor(name) for name in launch.graph.inputs), key=lambda t: t.nbytes).dtype
 
     def figures(read: float, written: float, hit_rate: float, us: float) -> Figures:
         memory = (read + written) / us * 1e6 / spec.dram_bytes_per_s
-        return Figures(read, written, hit_rate, us, memory, flops / us * 1e6 / spec.flops_per_s(case.dtype))
+        return Figures(read, written, hit_rate, us, memory, flops / us * 1e6 / spec.flops_per_s(multiplied))
 
     read, written = counts["dram_read_bytes"], counts["dram_write_bytes"]
     counted = figures(read, written, counts["l2_hit_pct"] / 100, counts["ns"] / 1e3)
     p = predict(plan, spec, launch.mode(plan), limit=FINE)
     predicted = figures(p.traffic.dram_read, p.traffic.written, p.traffic.hit_rate, p.us)
-    return Profile(case.m, case.shape.ffn, launch.executor.name, setting, flops, counted, predicted)
+    return Profile(workload, launch.executor.name, run.setting, flops, counted, predicted)
 
 
-def _request(cases: Sequence[FFNCase], settings: Sequence[Setting]) -> dict[str, Any]:
-    """What the child is to run."""
-    shape = cases[0].shape
-    return {
-        "dtype": cases[0].dtype.name,
-        "hidden": shape.hidden,
-        "activation": shape.activation.value,
-        "gated": shape.gated,
-        "runs": [
-            {"m": case.m, "ffn": case.shape.ffn, "setting": s.to_data()}
-            for case, s in zip(cases, settings, strict=True)
-        ],
-    }
-
-
-def child(request: Mapping[str, Any]) -> None:
+def child(runs: Sequence[Run]) -> None:
     """One launch of each run, in order, on random data."""
     torch, device = open_device("cuda")
-    for run in request["runs"]:
-        shape = FFNShape(request["hidden"], run["ffn"], Activation(request["activation"]), request["gated"])
-        case = FFNCase.here(run["m"], shape, dtype(request["dtype"]))
-        executor = case.deployment.make(Setting.from_data(run["setting"]), _ALONE)
+    for run in runs:
+        executor = run.deployment.make(run.setting, _ALONE)
         graph = executor.plan.graph
         tensors = {name: executor.empty(name) for name in (*graph.inputs, *graph.outputs)}
         for name in graph.inputs:
@@ -204,4 +210,4 @@ def child(request: Mapping[str, Any]) -> None:
 
 
 if __name__ == "__main__":
-    child(json.loads(sys.argv[1]))
+    child(pickle.loads(Path(sys.argv[1]).read_bytes()))  # written by the process that started this one

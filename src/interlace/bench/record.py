@@ -71,13 +71,18 @@ def _text(origin: dict[str, Any], command: str, protocol: str, figures: dict[str
     return json.dumps({**head, **figures}, indent=1) + "\n"
 
 
-def kept_rows(path: Path, measures: Iterable[str]) -> list[dict[str, Any]]:
+def kept_rows(path: Path, measures: Iterable[str], **same: Any) -> list[dict[str, Any]]:
     """The rows of a record, none if it is absent, no record, or of another GPU, other versions or other sources.
+
+    Args:
+        path: the record.
+        measures: rooms and modules that its sources must be those of.
+        same: figures of the record that must be equal too.
 
     Raises:
         NoDeviceError: there is no CUDA device to compare with.
     """
-    origin = _origin(measures)
+    origin = {**_origin(measures), **same}
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
         rows = found["rows"] if {key: found[key] for key in origin} == origin else []

@@ -2,87 +2,102 @@
 
 from __future__ import annotations
 
+import shlex
+import time
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated, Any
 
 import typer
 
-from interlace.bench import ffn as bench_ffn
 from interlace.bench import sync as bench_sync
-from interlace.bench.record import record
-from interlace.cli import hopper
-from interlace.cli.console import BadInput, progress, say, show, working
-from interlace.cli.names import Names
-from interlace.cli.options import command
-from interlace.cli.outputs import Output, output, save
-from interlace.cli.table import facts, number
-from interlace.workloads import MODELS as SHAPES
+from interlace.bench.compile import compilers
+from interlace.bench.record import kept_rows, record
+from interlace.bench.row import means
+from interlace.bench.workload import CANDIDATES, MEASURES, measure
+from interlace.cli.console import BadInput, note, progress, say, show, working
+from interlace.cli.machine import find
+from interlace.cli.names import Device
+from interlace.cli.options import ExecutorOptions, command
+from interlace.cli.outputs import Output, output, output_file, save
+from interlace.cli.table import columns, facts, number
+from interlace.cli.workloads import Selection, group, per_workload
+from interlace.executors import Executor
+from interlace.workloads.base import Workload
 
-MODELS = Names("model", SHAPES)
-_MODELS = ("llama3-8b", "gpt3-145b-tp8")
-_TOKENS = (1, 16, 64, 128, 256, 512, 1024, 2048)
-_FFN_PROTOCOL = (
-    "CUDA-graph replays, variants interleaved, median of 15 rounds after picking on 15 others, bf16, weights rotated "
-    "past the L2"
+_PROTOCOL = (
+    "CUDA graphs of many runs each, replayed with variants interleaved, median of 15 rounds after picking on 15 "
+    "others, weights rotated past twice the L2"
 )
 _SYNC_PROTOCOL = "1,000 rounds in one thread block of 4 warps, median of 11 repeats, %globaltimer"
-Out = Annotated[
+SyncOut = Annotated[
     Output | None,
     typer.Option("--out", metavar="FILE", parser=output, help="Write the record to this JSON file; - for stdout."),
 ]
+#: A problem, with the name of its preset if it is as that has it.
+Case = tuple[str | None, Workload]
 
 
 def register(app: typer.Typer) -> None:
     """Add the commands."""
-    bench = typer.Typer(help="Measure on a GPU, all variants in one run, interleaved.", no_args_is_help=True)
-    app.add_typer(bench, name="bench")
+    commands = group(app, "bench", "Measure on a GPU, all variants in one run, interleaved.")
 
-    @command(bench, "ffn")
-    def ffn(
-        model: Annotated[
-            list[str] | None,
+    @per_workload(commands, several=True)
+    def bench(
+        work: Selection,
+        executor: ExecutorOptions = None,
+        out: Annotated[
+            Output | None,
+            typer.Option("--out", metavar="FILE", parser=output_file, help="Write the record to this JSON file."),
+        ] = None,
+        update: Annotated[
+            bool,
             typer.Option(
-                "--model", metavar="MODEL", autocompletion=MODELS.complete, help="A model's FFN; may be repeated."
+                "--update",
+                help="Keep the rows that the record has from this GPU with these versions and sources, and measure the "
+                "others.",
+            ),
+        ] = False,
+        seconds: Annotated[
+            float | None,
+            typer.Option(
+                "--seconds", min=0.0, metavar="S", help="Stop before a row that would not end in so many seconds."
             ),
         ] = None,
-        m: Annotated[list[int] | None, typer.Option("--m", min=1, help="Tokens; may be repeated.")] = None,
-        out: Out = None,
         compiled: Annotated[
-            bool,
-            typer.Option("--compile/--no-compile", help="Include torch.compile, which takes long to tune."),
+            bool, typer.Option("--compile/--no-compile", help="Include torch.compile, which takes long to tune.")
         ] = True,
     ) -> None:
-        """Every executor against cuBLAS in a CUDA graph and torch.compile(mode="max-autotune").
+        """Every executor that can run a workload against the best of eager PyTorch and torch.compile in CUDA graphs.
 
-        Each executor is reported with its best setting; the baseline is the CUDA graph of the same tile bodies
-        with its best setting.
+        Without a preset or a shape, the rows that the project keeps records of. Back to back and, where the workload
+        is a layer's, inside a model. Each executor stands with the fastest of its settings, picked on other rounds
+        than those reported. The record is written after each row, so a run that is cut short keeps what it has.
 
-        Example: interlace bench ffn --m 16 --m 512 --no-compile --out record.json
+        Example: interlace bench ffn --preset relu --m 16 --m 512 --out record.json
+
+        Example: interlace bench ffn --update --seconds 500 --out record.json
         """
-        models, tokens = model or list(_MODELS), m or list(_TOKENS)
-        unknown = [name for name in models if name not in MODELS.plain]
-        if unknown:
-            raise BadInput(f"unknown models {unknown}; use {MODELS.listing}")
-        cases = [(name, MODELS.plain[name], n) for name in models for n in tokens]
-        with working("compiling kernels"):
-            for _ in bench_ffn.compile_all([(shape, n) for _, shape, n in cases]):
-                pass
-        rows = [bench_ffn.measure(*case, compiled=compiled) for case in progress(cases, "measuring", len(cases))]
-        mean = bench_ffn.geometric_mean([row.ratio for row in rows])
-        if out is not None:
-            asked = [f" --model {x}" for x in model or []] + [f" --m {x}" for x in m or []]
-            figures = {"rows": [_data(row) for row in rows], "geometric_mean": mean}
-            save(out, record(f"interlace bench ffn{''.join(asked)}", _FFN_PROTOCOL, bench_ffn.MEASURES, figures))
-        for row in rows:
-            show(facts(f"{row.model}, M = {row.m}", _lines(row)))
-        say(
-            f"best tile-synchronised executor against launches op by op: geometric mean {mean:.3f}, "
-            f"lowest {min(row.ratio for row in rows):.3f}"
-        )
+        executors = _executors(executor or [])
+        if update and out is None:
+            raise BadInput("--update keeps rows of a record; name it with --out")
+        cases = _cases(work)
+        machine = find(Device.CUDA)
+        options = {"executors": [e.name for e in executors], "compiled": compiled}
+        rows = kept_rows(out.path, MEASURES, options=options) if update and out is not None else []
+        done = [row["workload"] for row in rows]
+        open_cases = [case for case in cases if case[1].facts() not in done]
+        with compilers() as pool:
+            timed = _while_it_fits(open_cases, seconds)
+            for preset, problem in progress(timed, "measuring", len(open_cases)):
+                row = measure(preset, problem, machine.spec, executors, compiled=compiled, pool=pool)
+                rows = _sorted([*rows, row.to_data()], cases)
+                if out is not None:
+                    figures = {"options": options, "rows": rows, "means": _means(work.kind, rows)}
+                    save(out, record(_command(work, executors, compiled), _PROTOCOL, MEASURES, figures))
+        _show(work.kind, rows, machine.name)
 
-    hopper.register(bench)
-
-    @command(bench, "sync")
-    def sync(out: Out = None) -> None:
+    @command(commands, "sync")
+    def sync(out: SyncOut = None) -> None:
         """What a post, a wait, a hand-over between SMs and a ticket cost, in nanoseconds on an idle GPU.
 
         Example: interlace bench sync
@@ -95,29 +110,105 @@ def register(app: typer.Typer) -> None:
         show(facts("cost of the parts", [(name, f"{number(ns)} ns") for name, ns in costs.items()]))
 
 
-def _lines(row: bench_ffn.Row) -> list[tuple[str, str]]:
-    lines = [(name, f"{number(t.median_us)} us") for name, t in row.libraries.items()]
-    lines += [(name, f"{number(r.timing.median_us)} us   {r.setting}") for name, r in row.results.items()]
-    lines.append(("floor", f"{number(row.floor_us)} us"))
-    lines.append(("best tile-synchronised", f"{row.best}: {row.ratio:.3f} of {row.baseline}"))
-    return lines
+def _executors(named: Sequence[type[Executor]]) -> list[type[Executor]]:
+    """Those that were named, each once."""
+    other = [e.name for e in named if e not in CANDIDATES]
+    if other:
+        raise BadInput(f"{', '.join(other)} cannot be captured; use {', '.join(e.name for e in CANDIDATES)}")
+    return list(dict.fromkeys(named))
 
 
-def _data(row: bench_ffn.Row) -> dict[str, Any]:
-    def timing(t: Any) -> dict[str, float]:
-        return {"median_us": t.median_us, "p20_us": t.p20_us, "p80_us": t.p80_us}
+def _cases(work: Selection) -> list[Case]:
+    """Every problem that the options ask for; without a preset or a shape, those that the project keeps records of."""
+    kind = work.kind
+    presets: Sequence[str | None] = work.presets
+    if not presets:
+        presets = (None,) if work.given else tuple(kind.record) or (kind.on_gpu,)
+    found = []
+    for preset in dict.fromkeys(presets):
+        kept = kind.record.get(preset) if preset else None
+        sizes = work.sizes or (kept.sizes if kept else kind.sizes)
+        named = None if work.given else preset  # with fields of its own it is no longer as the preset has it
+        found += [(named, problem) for problem in work.under(preset, True, sizes)]
+    return found
 
-    return {
-        "model": row.model,
-        "m": row.m,
-        "floor_us": row.floor_us,
-        "libraries": {name: timing(t) for name, t in row.libraries.items()},
-        "executors": {
-            name: {**timing(r.timing), "setting": r.setting, "relative_error": r.relative_error}
-            for name, r in row.results.items()
-        },
-        "best": row.best,
-        "baseline": row.baseline,
-        "ratio": row.ratio,
-        "same_setting_ratio": row.same_setting,
-    }
+
+def _while_it_fits(cases: Sequence[Case], seconds: float | None) -> Iterator[Case]:
+    """The cases, until another that takes as long as the longest so far would end too late."""
+    begin = time.monotonic()
+    longest = 0.0
+    for done, case in enumerate(cases):
+        started = time.monotonic()
+        if seconds is not None and started - begin + longest > seconds:
+            note(f"{len(cases) - done} of {len(cases)} rows are left; run it again with --update")
+            return
+        yield case
+        longest = max(longest, time.monotonic() - started)
+
+
+def _sorted(rows: list[dict[str, Any]], cases: Sequence[Case]) -> list[dict[str, Any]]:
+    """Rows of these cases in their order, behind others that the record had."""
+    order = [problem.facts() for _, problem in cases]
+    return sorted(rows, key=lambda row: order.index(row["workload"]) if row["workload"] in order else -1)
+
+
+def _command(work: Selection, executors: Sequence[type[Executor]], compiled: bool) -> str:
+    """What repeats the measurement."""
+    words = ["interlace", "bench", work.kind.name]
+    for preset in work.presets:
+        words += ["--preset", preset]
+    for name, value in {**work.given}.items():
+        flag = name.replace("_", "-")
+        words += [f"--{'' if value else 'no-'}{flag}"] if isinstance(value, bool) else [f"--{flag}", _word(value)]
+    for size in work.sizes:
+        words += [f"--{work.kind.size.replace('_', '-')}", str(size)]
+    for executor in executors:
+        words += ["--executor", executor.name]
+    return shlex.join(words + ([] if compiled else ["--no-compile"]))
+
+
+def _word(value: Any) -> str:
+    return str(getattr(value, "value", value))
+
+
+def _means(kind: type[Workload], rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    ratios = {(row["preset"], row["size"]): row["ratio"] for row in rows}
+    return [
+        {"preset": preset, "sizes": list(target.sizes), "geometric_mean": mean, "target": target.ratio}
+        for preset, target, mean in means(kind, ratios)
+    ]
+
+
+def _show(kind: type[Workload], rows: Sequence[Mapping[str, Any]], machine: str) -> None:
+    def name(row: Mapping[str, Any]) -> str:
+        return row["preset"] or ", ".join(_told(row["workload"], kind.size))
+
+    def cells(row: Mapping[str, Any]) -> list[str]:
+        library, ours = row["libraries"][row["library"]], row["executors"][row["executor"]]
+        target = "" if row["target"] is None else f"{row['target']:.2f}"
+        layer = "" if row["layer"] is None else f"{row['layer']['ratio']:.3f}"
+        times = [number(row["floor_us"]), row["library"], number(library["median_us"])]
+        times += [row["executor"], number(ours["median_us"])]
+        return [name(row), str(row["size"]), *times, f"{row['ratio']:.3f}", target, layer]
+
+    headings = ("row", kind.size, "floor us", "library", "us", "executor", "us", "speedup", "target", "in a model")
+    show(columns(f"{kind.name} on {machine}, medians", headings, map(cells, rows)))
+    names = list(dict.fromkeys(executor for row in rows for executor in row["executors"]))
+    each = [
+        [name(row), str(row["size"])]
+        + [number(row["executors"][n]["median_us"]) if n in row["executors"] else "" for n in names]
+        for row in rows
+    ]
+    show(columns("microseconds of each executor", ("row", kind.size, *names), each))
+    reasons = {f"{executor} is left out: {why}" for row in rows for executor, why in row["left_out"].items()}
+    for reason in sorted(reasons):
+        note(reason)
+    for mean in _means(kind, rows):
+        sizes = f"{kind.size} {mean['sizes'][0]} to {mean['sizes'][-1]}"
+        say(f"{mean['preset']}, {sizes}: geometric mean {mean['geometric_mean']:.3f}, target {mean['target']:.2f}")
+
+
+def _told(workload: Mapping[str, Any], size: str) -> Iterator[str]:
+    for name, value in workload.items():
+        if name not in ("name", size) and value is not None and value is not False:
+            yield name if value is True else f"{name} {value}"

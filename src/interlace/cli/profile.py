@@ -4,26 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
-from interlace.bench.case import FFNCase
+from interlace import workloads
 from interlace.bench.profile import BOUND, Figures, Profile
 from interlace.bench.profile import profile as count
 from interlace.cli.console import BadInput, say, show, stepping
 from interlace.cli.machine import find, versions
-from interlace.cli.names import Device, Names
+from interlace.cli.names import Device
 from interlace.cli.options import JsonFile
 from interlace.cli.outputs import save_json
 from interlace.cli.table import columns, number
 from interlace.cli.workloads import Selection, group, per_workload
-from interlace.workloads import FFN
+from interlace.workloads.base import Workload, options
 
-_TOKENS = (1, 16, 64, 256, 1024, 4096)
-_FEW = (16,)  # where the width varies
-_WIDTHS = (0.5, 1, 2, 4)
-SWEEPS = Names("sweep", {"m": "m", "ffn": "ffn"})
+_PARTS = (0.5, 1, 2, 4)  # of a field that is no size
 
 
 def register(app: typer.Typer) -> None:
@@ -34,59 +31,86 @@ def register(app: typer.Typer) -> None:
     def profile(
         work: Selection,
         sweep: Annotated[
-            str,
+            str | None,
             typer.Option(
                 "--sweep",
-                parser=SWEEPS.parse,
-                autocompletion=SWEEPS.complete,
-                metavar="WHAT",
-                help="What varies: m, the number of tokens (the default), or ffn, the width between the matmuls: half "
-                "of it, and 1, 2 and 4 times.",
+                autocompletion=_complete,
+                metavar="FIELD",
+                help="What varies: the size (the default), or another number of the workload: half of it, and 1, 2 "
+                "and 4 times.",
             ),
-        ] = "m",
+        ] = None,
         json: JsonFile = None,
     ) -> None:
-        """Bytes from memory, hits of the L2, time, and what they mean, for each number of tokens or width of an FFN.
+        """Bytes from memory, hits of the L2, time, and what they mean, for each size of a workload, or another extent.
 
-        One launch each, with empty caches, by the Hopper executor where it takes the FFN, else by the persistent one,
-        under the setting that `interlace tune` found, else the default. Needs a CUDA GPU and ncu (NVIDIA Nsight
-        Compute), which must be allowed to read the GPU's counters.
+        One launch each, with empty caches, by the fastest executor that runs it as one launch, under the setting that
+        `interlace tune` found, else the default. Needs a CUDA GPU and ncu (NVIDIA Nsight Compute), which must be
+        allowed to read the GPU's counters.
 
-        Example: interlace profile ffn --sweep m
+        Example: interlace profile ffn
 
         Example: interlace profile ffn --sweep ffn --m 64
 
         Example: interlace profile ffn --preset gpt3-145b-tp8 --m 16 --m 512 --json profile.json
         """
-        with_default = Selection(work.kind, work.given, work.preset, work.sizes or (_TOKENS if sweep == "m" else _FEW))
-        base = [case for case in with_default.each(gpu=True) if isinstance(case, FFN)]
-        if not base:
-            raise BadInput(f"workload ffn is profiled, not yet {work.kind.name}")
-        shape, dtype = base[0].shape, base[0].dtype
+        field = work.kind.size if sweep is None else sweep
+        cases = _cases(work, field)
         machine = find(Device.CUDA)
-        shapes = [shape]
-        if sweep == "ffn":
-            shapes = [replace(shape, ffn=max(1, int(part * shape.ffn))) for part in _WIDTHS]
-        cases = [FFNCase.here(case.m, s, dtype) for s in dict.fromkeys(shapes) for case in base]
         with stepping() as progress:
-            found = count(cases, progress)
+            found = count(cases, machine.spec, progress)
         if json is not None:
-            head = {"gpu": machine.name, "versions": versions(), "workload": base[0].facts(), "sweep": sweep}
+            head = {"gpu": machine.name, "versions": versions(), "sweep": field}
             save_json(json, {**head, "rows": [row.to_data() for row in found]})
-        what = ", ".join([FFN.name, *base[0].described(FFN.size)])
-        _show(f"{what}, on {machine.name}, {found[0].executor} executor", found)
+        _show(work.kind, field, machine.name, found)
 
 
-def _show(title: str, found: Sequence[Profile]) -> None:
-    def cells(tokens: str, width: str, what: str, f: Figures) -> list[str]:
+def _numbers(kind: type[Workload]) -> list[str]:
+    """The fields that may vary, the size first."""
+    names = [name for name, (_, field_type, option) in options(kind).items() if field_type is int and not option.names]
+    return sorted(names, key=lambda name: name != kind.size)
+
+
+def _complete(ctx: typer.Context, incomplete: str) -> list[str]:
+    kind = next((kind for kind in workloads.WORKLOADS if kind.name == ctx.info_name), None)
+    return [] if kind is None else [name for name in _numbers(kind) if name.startswith(incomplete)]
+
+
+def _cases(work: Selection, field: str) -> list[Workload]:
+    """The workload with a field that varies."""
+    kind = work.kind
+    if field not in _numbers(kind):
+        raise BadInput(f"unknown sweep {field!r}; use one of {', '.join(_numbers(kind))}")
+    if field == kind.size:
+        return work.each(gpu=True)
+    found = []
+    for preset in dict.fromkeys(work.presets or (None,)):
+        one = replace(work, preset=preset)
+        base = getattr(one.on(gpu=True), field)
+        for size in dict.fromkeys(work.sizes or (getattr(one.on(gpu=True), kind.size),)):
+            values = dict.fromkeys(max(1, int(part * base)) for part in _PARTS)
+            found += [one.on(True, **{kind.size: size, field: value}) for value in values]
+    return found
+
+
+def _show(kind: type[Workload], field: str, machine: str, found: Sequence[Profile]) -> None:
+    named = list(dict.fromkeys((kind.size, field)))
+
+    def cells(heads: Sequence[Any], what: str, f: Figures) -> list[str]:
         shares = (f"{share:.0%}" for share in (f.l2_hit_rate, f.memory_share, f.compute_share))
         hits, memory, compute = shares
         read = number(f.dram_read_bytes / 1e6)
-        return [tokens, width, what, read, hits, number(f.us), memory, compute, f.verdict.value]
+        return [*map(str, heads), what, read, hits, number(f.us), memory, compute, f.verdict.value]
 
-    rows = []
+    titles: dict[str, list[list[str]]] = {}
     for row in found:
-        rows += [cells(str(row.m), str(row.ffn), "counted", row.counted), cells("", "", "predicted", row.predicted)]
-    headings = ("tokens", "ffn", "", "read, MB", "L2 hits", "us", "of memory's rate", "of the FLOP rate", "verdict")
-    show(columns(title, headings, rows))
+        title = ", ".join([kind.name, *row.workload.described(*named)])
+        rows = titles.setdefault(f"{title}, on {machine}, {row.executor} executor", [])
+        rows += [
+            cells([getattr(row.workload, name) for name in named], "counted", row.counted),
+            cells([""] * len(named), "predicted", row.predicted),
+        ]
+    headings = (*named, "", "read, MB", "L2 hits", "us", "of memory's rate", "of the FLOP rate", "verdict")
+    for title, lines in titles.items():
+        show(columns(title, headings, lines))
     say(f"bound by what it uses at least {BOUND:.0%} of; the setting of each is in the JSON (--json)")

@@ -15,7 +15,8 @@ from threadpoolctl import threadpool_limits
 
 from interlace.cli.machine import BLAS_THREADS, Machine
 from interlace.cli.problem import Planned, Problem, input_bytes
-from interlace.executors import ONE_LAUNCH, DeviceExecutor, Executor
+from interlace.deploy import overlaps
+from interlace.executors import DeviceExecutor, Executor
 from interlace.executors.gpu import open_device, torch_dtype
 from interlace.executors.options import Options
 from interlace.executors.reference import RandomReferenceExecutor, ReferenceExecutor
@@ -28,7 +29,6 @@ from interlace.workloads.base import Inputs
 
 _ROUNDS = 20
 _CPU_ROUNDS, _CPU_BUDGET_S = 5, 1.0
-_DEPENDENT = (9, 0)  # compute capability from which a launch may start while the one before drains
 _MOST_COPIES = 64  # sets of inputs to rotate over; a graph this small fits the L2 whatever one does
 
 
@@ -121,7 +121,7 @@ class DeviceRunner(Runner):
         super().__init__(executor, planned)
         self._machine, self._tensors = machine, tensors
         self._make = partial(executor.from_setting, planned.proof, planned.setting)
-        dependent = executor in ONE_LAUNCH and machine.spec.capability >= _DEPENDENT
+        dependent = overlaps(planned.proof.plan, machine.spec)
         self._executor = self._make(Options(device=machine.device_name, dependent_launch=dependent))
 
     def outputs(self) -> dict[str, NDArray[np.float64]]:

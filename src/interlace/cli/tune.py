@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from interlace.cli.console import BadInput, say, show, stepping
+from interlace.cli.console import say, show, stepping
 from interlace.cli.machine import find, versions
 from interlace.cli.names import Device
 from interlace.cli.options import JsonFile
@@ -17,7 +17,6 @@ from interlace.cli.workloads import Selection, group, per_workload
 from interlace.deploy.store import cache_dir
 from interlace.tune import TOP, Candidate, Tuned
 from interlace.tune import tune as search
-from interlace.workloads import FFN
 
 
 def register(app: typer.Typer) -> None:
@@ -35,29 +34,24 @@ def register(app: typer.Typer) -> None:
         ] = TOP,
         json: JsonFile = None,
     ) -> None:
-        """Find the fastest setting of an FFN for each number of tokens: predict many, measure the best few.
+        """Find the fastest setting of a workload in each size: predict many, measure the best few.
 
-        They run on the Hopper executor where it takes them, else on the persistent one with Triton bodies.
+        It runs as one launch, by the fastest executor that can.
 
         What is found is kept in the cache of this user, for this GPU and these versions: $INTERLACE_CACHE_DIR, else
         $XDG_CACHE_HOME/interlace, else ~/.cache/interlace.
 
         Example: interlace tune ffn --preset llama3-8b --m 16 --m 1024
         """
-        cases = [case for case in work.each(gpu=True) if isinstance(case, FFN)]
-        if not cases:
-            raise BadInput(f"settings are searched for workload ffn, not yet for {work.kind.name}")
-        shape, dtype = cases[0].shape, cases[0].dtype
+        cases = work.each(gpu=True)
         machine = find(Device.CUDA)
         with stepping() as progress:
-            found = list(search(shape, [case.m for case in cases], dtype, top, progress))
+            found = list(search(cases, top, progress))
         if json is not None:
-            rows = [row.to_data() for row in found]
-            head = {"gpu": machine.name, "versions": versions(), "workload": cases[0].facts()}
-            save_json(json, {**head, "rows": rows})
-        title = f"{', '.join([FFN.name, *cases[0].described(FFN.size)])}, on {machine.name}"
+            head = {"gpu": machine.name, "versions": versions()}
+            save_json(json, {**head, "rows": [row.to_data() for row in found]})
         for row in found:
-            _show(title, row)
+            _show(f"{', '.join([work.kind.name, *row.workload.described()])}, on {machine.name}", row)
         say(f"kept in {cache_dir()}")
 
 
@@ -71,7 +65,7 @@ def _show(title: str, row: Tuned) -> None:
         return [f"{candidate.predicted_us:.1f}", *measured, what, str(candidate.setting)]
 
     headings = ("predicted us", "measured us", "prediction off by", "gain", "", "setting")
-    show(columns(f"{title}, {row.m} tokens, {row.executor} executor", headings, map(cells, row.candidates)))
+    show(columns(f"{title}, {row.executor} executor", headings, map(cells, row.candidates)))
     offs = [abs(c.off) for c in row.candidates if c.off is not None]
     say(
         f"{row.predicted} settings predicted, {row.tried} measured, {len(row.candidates) - row.tried} failed; "

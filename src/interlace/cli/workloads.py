@@ -12,7 +12,7 @@ from __future__ import annotations
 import glob
 import inspect
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, ClassVar
@@ -38,12 +38,14 @@ class Selection:
         kind: its class.
         given: values of those fields that were given; of the size where several are taken, see ``sizes``.
         preset: the name of one, if that was given.
-        sizes: values of the field that is the workload's size, where several are taken; none for the default.
+        presets, sizes: names of presets and values of the field that is the workload's size, where several are taken;
+            none for the default.
     """
 
     kind: type[Workload]
     given: Mapping[str, Any]
     preset: str | None = None
+    presets: tuple[str, ...] = ()
     sizes: tuple[int, ...] = ()
 
     def on(self, gpu: bool, **fields: Any) -> Workload:
@@ -55,10 +57,20 @@ class Selection:
         with bad_input():
             return self.kind.of({**self.given, **fields}, gpu, self.preset)
 
+    def under(self, preset: str | None, gpu: bool, sizes: Sequence[int]) -> list[Workload]:
+        """The workload as a preset has it in several sizes, each once.
+
+        Raises:
+            BadInput: there is no such workload.
+        """
+        one = replace(self, preset=preset)
+        return [one.on(gpu, **{self.kind.size: size}) for size in dict.fromkeys(sizes)]
+
     def each(self, gpu: bool) -> list[Workload]:
-        """The workload in every size, each once."""
-        sizes = dict.fromkeys(self.sizes or self.kind.sizes)
-        return [self.on(gpu, **{self.kind.size: size}) for size in sizes]
+        """The workload as every preset has it in every size, each once."""
+        sizes = self.sizes or self.kind.sizes
+        presets = dict.fromkeys(self.presets or (None,))
+        return [workload for preset in presets for workload in self.under(preset, gpu, sizes)]
 
 
 class WorkloadGroup(TyperGroup):
@@ -128,7 +140,7 @@ def per_workload(
 
     Args:
         commands: the group.
-        several: whether the size of the workload may be given more than once.
+        several: whether preset and size of the workload may be given more than once.
     """
 
     def add(function: Callable[..., None]) -> Callable[..., None]:
@@ -164,8 +176,10 @@ def _options(kind: type[Workload], several: bool) -> Spreads:
     def select(given: dict[str, Any]) -> Selection:
         values = {p.name: given.pop(p.name) for p in parameters}
         preset = values.pop("preset")
+        presets = tuple(preset or ()) if several else ()
         sizes = tuple(values.pop(kind.size) or ()) if several else ()
-        return Selection(kind, {n: v for n, v in values.items() if v is not None}, preset, sizes)
+        known = {n: v for n, v in values.items() if v is not None}
+        return Selection(kind, known, None if several else preset, presets, sizes)
 
     return {Selection: (parameters, select)}
 
@@ -174,8 +188,9 @@ def _parameters(kind: type[Workload], several: bool) -> list[inspect.Parameter]:
     """The options of a workload; None where the default is meant."""
     usual = f"{kind.on_gpu} on a GPU, else {kind.on_cpu}" if kind.on_gpu != kind.on_cpu else kind.on_gpu
     preset = Names("preset", {name: name for name in kind.presets})
-    option = Option(f"Values of the options below ({usual})", metavar="NAME", names=preset.plain)
-    found = [_parameter("preset", object, option, False, "preset")]
+    told = "Values of the options below" + ("; may be repeated" if several else "")
+    option = Option(f"{told} ({usual})", metavar="NAME", names=preset.plain)
+    found = [_parameter("preset", object, option, several, "preset")]
     for name, (field, field_type, option) in options(kind).items():
         many = several and name == kind.size
         if many:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from interlace.deploy.choose import Choice, choose
-from interlace.deploy.deployment import Deployment, deployment, here
+from interlace.deploy.deployment import Deployment, deployment, here, overlaps
 from interlace.deploy.library import library_us
 from interlace.deploy.planning import plan_graph, runner
 from interlace.deploy.rows import launched_rows
@@ -16,6 +16,7 @@ __all__ = [
     "here",
     "launched_rows",
     "library_us",
+    "overlaps",
     "plan_graph",
     "runner",
 ]

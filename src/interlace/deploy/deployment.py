@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 from pathlib import Path
 
@@ -18,9 +18,11 @@ from interlace.executors.options import Options
 from interlace.graph.access import FULL
 from interlace.graph.graph import Graph
 from interlace.graph.op import Op
-from interlace.plan.plan import Plan
-from interlace.planner.settings import plan_with
+from interlace.plan.plan import Dispatch, Plan
+from interlace.planner.build import build
+from interlace.planner.settings import choices, retiled
 from interlace.policies.setting import Setting
+from interlace.policies.sync import SyncPolicy
 from interlace.sim.modes import Mode
 
 _DEPENDENT = (9, 0)  # compute capability from which a launch may start while the one before drains
@@ -63,32 +65,37 @@ class Deployment:
         """All that make a launch and that a search may try, the default first, each once."""
         return self.executor.settings(self.graph, self.device)
 
-    def plan(self, setting: Setting) -> Plan:
-        """The plan under a setting.
+    def plan(self, setting: Setting, policy: SyncPolicy | None = None) -> Plan:
+        """The plan under a setting, by default of the finest policy.
 
         Raises:
-            PlanError, ParamError, ShapeError, TooManyItemsError: as ``planner.settings.plan_with``.
+            PlanError, ParamError, ShapeError, TooManyItemsError: as ``planner.settings.retiled`` and ``build``.
         """
-        return plan_with(self.graph, setting, self.device.sms)
+        tiled = retiled(self.graph, setting)
+        chosen = replace(choices(tiled, setting, self.device.sms), dispatch=self.executor.dispatches[0])
+        return build(tiled, chosen if policy is None else replace(chosen, policy=policy))
 
     def mode(self, plan: Plan) -> Mode:
         """How a prediction takes the executor of a plan."""
         return self.executor.mode(plan.graph, self.device)
 
-    def make(self, setting: Setting, options: Options | None = None) -> DeviceExecutor:
+    def make(
+        self, setting: Setting, options: Options | None = None, policy: SyncPolicy | None = None
+    ) -> DeviceExecutor:
         """Planned, verified and ready to run.
 
         Args:
-            setting: how.
-            options: by default those of a model's layers: it may start while the launch before drains, where the GPU
-                can do so.
+            setting, policy: how; see ``plan``.
+            options: by default those of a model's layers: it may start while the launch before drains, where that
+                ``overlaps``.
 
         Raises:
             PlanError, NoDeviceError, ShapeError, DTypeError: as the executors do.
         """
+        plan = self.plan(setting, policy)
         if options is None:
-            options = Options(dependent_launch=self.device.capability >= _DEPENDENT)
-        return self.executor.from_setting(self.plan(setting), setting, options)
+            options = Options(dependent_launch=overlaps(plan, self.device))
+        return self.executor.from_setting(plan, setting, options)
 
     @property
     def flops(self) -> float:
@@ -102,6 +109,11 @@ class Deployment:
             OSError: the cache cannot be written.
         """
         return store(self.graph, self.device, self.executor, Kept(setting, us, library_us))
+
+
+def overlaps(plan: Plan, device: DeviceSpec) -> bool:
+    """Whether a run of a plan may start while the run before drains: under ticket dispatch, where a GPU can do so."""
+    return plan.dispatch is Dispatch.TICKET and device.capability >= _DEPENDENT
 
 
 def deployment(graph: Graph, device: DeviceSpec) -> Deployment:

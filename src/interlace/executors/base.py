@@ -127,13 +127,23 @@ class Executor(ABC):
 
         Of those that differ in nothing but how a tile is computed the first is there.
         """
-        rules = cls._tunings(graph)
-        default = Setting.merged(rule.default(graph, device) for rule in rules)
-        likely = chain([default], _merged([rule.likely(graph, device) for rule in rules], default))
         unlike: dict[object, Graph] = {}
-        for _, tiled in cls._launchable(graph, likely, device):
+        for _, tiled in cls._likely(graph, device):
             unlike.setdefault(tuple((op.grid, op.reads, op.writes, op.reduction) for op in tiled.ops), tiled)
         return tuple(unlike.values())
+
+    @classmethod
+    def likely(cls, graph: Graph, device: DeviceSpec) -> Iterator[Setting]:
+        """Few settings that make a launch, each once: the rule's own first, then what often does well."""
+        for setting, _ in cls._likely(graph, device):
+            yield setting
+
+    @classmethod
+    def _likely(cls, graph: Graph, device: DeviceSpec) -> Iterator[tuple[Setting, Graph]]:
+        rules = cls._tunings(graph)
+        default = Setting.merged(rule.default(graph, device) for rule in rules)
+        more = _merged([rule.likely(graph, device) for rule in rules], default)
+        return cls._launchable(graph, dict.fromkeys(chain([default], more)), device)
 
     @classmethod
     def _tunings(cls, graph: Graph) -> list[Tuning]:

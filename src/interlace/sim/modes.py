@@ -65,8 +65,8 @@ class Mode:
 
 
 #: Shares of the rates that bodies reach whose warps all load and multiply in turn, as Triton compiles them: fitted to
-#: the times of ``cuda_graph`` on 16 FFNs (``ffn-h200.json``), from which predictions are then 3 % off in the median,
-#: 19 % at worst. The rates themselves are those of launches whose warps have roles.
+#: the times of ``cuda_graph`` on 16 FFNs (``ffn-models-h200.json``), from which predictions are then 3 % off in the
+#: median, 19 % at worst. The rates themselves are those of launches whose warps have roles.
 _PLAIN_MATRIX, _PLAIN_MEMORY = 0.82, 0.9
 
 

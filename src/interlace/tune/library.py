@@ -2,37 +2,36 @@
 
 from __future__ import annotations
 
-from functools import partial
+from collections.abc import Callable
 
-from interlace.bench.case import FFNCase
-from interlace.bench.problem import FFNProblem, in_a_model, pytorch_ffn
+from interlace.bench.problem import Problem
 from interlace.bench.timing import rounds_us
-from interlace.executors.gpu import open_device
+from interlace.deploy import Deployment
 from interlace.policies.setting import Setting
+from interlace.workloads.base import Workload
 
 _ROUNDS = 10
 
 
-def times_faster(case: FFNCase, setting: Setting) -> float:
+def times_faster(workload: Workload, launch: Deployment, setting: Setting) -> float:
     """The fastest of PyTorch's times over that of one launch, back to back or in a layer, whichever is less.
 
-    On the current CUDA device. PyTorch runs its ops, or its matmuls and the gate as one kernel.
+    On the current CUDA device. PyTorch runs its ops, or those of ``Workload.fused``.
 
     Raises:
         InterlaceError: the launch is wrong, or does not run here.
     """
-    torch, _ = open_device("cuda")
-    problem = FFNProblem(case.m, case.shape, case.dtype)
-    executor = case.deployment.make(setting)
+    problem = Problem(workload, launch.device)
+    executor = launch.make(setting)
     problem.check(executor)
-    ways = {"eager": problem.pytorch, "fused": pytorch_ffn(torch, case.shape, fused=True)}
-    alone = {name: problem.every(partial(way, problem.x)) for name, way in ways.items()}
-    alone["launch"] = problem.every(problem.run(executor))
-    layer = {name: problem.every_layer(in_a_model(torch, way)) for name, way in ways.items()}
-    layer["launch"] = problem.every_layer(in_a_model(torch, problem.ffn(executor)))
+    ways = {"eager": problem.pytorch, "fused": problem.fused}
+    functions = {**ways, "launch": problem.run(executor)}
+    contests: list[dict[str, Callable[[], object]]] = [{n: problem.every(f) for n, f in functions.items()}]
+    if workload.carried is not None:
+        contests.append({n: problem.every_layer(problem.layer(f)) for n, f in functions.items()})
     ratios = []
-    for functions in (alone, layer):
-        rounds = rounds_us(functions, _ROUNDS, problem.runs)
+    for contest in contests:
+        rounds = rounds_us(contest, _ROUNDS, problem.runs)
         library = rounds.times[rounds.fastest(ways)].median_us
         ratios.append(library / rounds.times["launch"].median_us)
     return min(ratios)

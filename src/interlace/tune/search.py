@@ -1,4 +1,4 @@
-"""Which setting is fastest for an FFN on this GPU: predict many, measure the few that look best, keep the winner.
+"""Which setting is fastest for a workload on this GPU: predict many, measure the few that look best, keep the winner.
 
 The settings to measure are compiled in parallel, compared with float64, and timed in one process, interleaved. The
 default setting is always among them, so that what is found is never slower than what one has without a search.
@@ -7,31 +7,43 @@ default setting is always among them, so that what is found is never slower than
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from interlace.bench.case import FFNCase
 from interlace.bench.compile import compile_launches
-from interlace.bench.problem import FFNProblem
+from interlace.bench.problem import Problem, running
 from interlace.bench.timing import median_us
-from interlace.core.dtypes import DType, bf16
-from interlace.core.errors import DeviceError, InterlaceError, StoreError
-from interlace.deploy import store
+from interlace.core.devices import DeviceSpec
+from interlace.core.errors import InterlaceError, StoreError
+from interlace.deploy import Deployment, deployment, here, store
 from interlace.executors.device import DeviceExecutor
 from interlace.policies.setting import Setting
 from interlace.tune.library import times_faster
 from interlace.tune.rank import Ranked, best, rank
-from interlace.workloads.ffn import FFNShape
+from interlace.workloads.base import Workload
 
 #: Called with what goes on, how much of it is done, and of how much.
 Progress = Callable[[str, int, int], None]
 #: Times in microseconds of those settings that run and are right; the first one must be.
-Measure = Callable[[FFNCase, Sequence[Setting], Progress], Mapping[Setting, float]]
+Measure = Callable[["Case", Sequence[Setting], Progress], Mapping[Setting, float]]
 
 TOP = 8
 _ROUNDS = 25
+
+
+@dataclass(frozen=True)
+class Case:
+    """A workload as one launch."""
+
+    workload: Workload
+    deployment: Deployment
+
+    @staticmethod
+    def of(workload: Workload, device: DeviceSpec) -> Case:
+        """By the fastest executor that can. Raises PlanError if none can."""
+        return Case(workload, deployment(workload.graph(device), device))
 
 
 @dataclass(frozen=True)
@@ -61,17 +73,17 @@ class Candidate:
 
 @dataclass(frozen=True)
 class Tuned:
-    """What the search found for m tokens.
+    """What the search found for a workload.
 
     Attributes:
-        m: tokens.
-        executor: by which they run.
+        workload: which.
+        executor: by which it runs.
         predicted: settings whose time was predicted.
         candidates: those that were to be measured, the fastest first, those that failed last.
         default: the default setting; it is one of them, and ran.
     """
 
-    m: int
+    workload: Workload
     executor: str
     predicted: int
     candidates: tuple[Candidate, ...]
@@ -103,7 +115,8 @@ class Tuned:
     def to_data(self) -> dict[str, Any]:
         """As JSON data."""
         return {
-            "m": self.m,
+            "size": getattr(self.workload, self.workload.size),
+            "workload": self.workload.facts(),
             "executor": self.executor,
             "predicted": self.predicted,
             "tried": self.tried,
@@ -115,32 +128,32 @@ class Tuned:
 
 
 def tune(
-    shape: FFNShape,
-    ms: Sequence[int],
-    dtype: DType = bf16,
+    workloads: Sequence[Workload],
     top: int = TOP,
     progress: Progress = lambda what, done, total: None,
 ) -> Iterator[Tuned]:
-    """Search for each number of tokens in turn, on the current CUDA device, and store what is best.
+    """Search for each workload in turn, on the current CUDA device, and store what is best.
 
     Args:
+        workloads: any.
         top: how many of the plans that are predicted best are measured, beside the default.
 
     Raises:
         NoDeviceError: there is no CUDA device.
+        PlanError: no executor runs it as one launch.
         ResultError, DeviceError: the default setting is wrong, or does not run here.
         StoreError: the cache cannot be written.
     """
     with _storing("settings"):
         store.make_store()  # before any time is spent
-    for m in ms:
-        case = FFNCase.here(m, shape, dtype)
+    for workload in workloads:
+        case = Case.of(workload, here())
         with _running(case):
             case.deployment.make(case.deployment.default)  # says at once if this GPU will not do
         found = search(case, top, measured, progress)
         with _running(case):
-            library_us = found.best_us * times_faster(case, found.best)
-        with _storing(f"the setting for {m} tokens"):
+            library_us = found.best_us * times_faster(workload, case.deployment, found.best)
+        with _storing(f"the setting of {workload.name} for {workload.sized}"):
             case.deployment.keep(found.best, found.best_us, library_us)
         yield found
 
@@ -157,7 +170,7 @@ def _storing(what: str) -> Iterator[None]:
         ) from None
 
 
-def search(case: FFNCase, top: int, measure: Measure, progress: Progress) -> Tuned:
+def search(case: Case, top: int, measure: Measure, progress: Progress) -> Tuned:
     """The best setting of one case. Stores nothing.
 
     Args:
@@ -167,11 +180,12 @@ def search(case: FFNCase, top: int, measure: Measure, progress: Progress) -> Tun
         progress: told what goes on.
     """
     settings, default = list(case.deployment.settings()), case.deployment.default
-    ranked = rank(case.deployment, settings, lambda done: progress(f"{case.m} tokens: predicting", done, len(settings)))
+    what = f"{_what(case)}: predicting"
+    ranked = rank(case.deployment, settings, lambda done: progress(what, done, len(settings)))
     chosen = {r.setting: r for r in best(ranked, top, default)}
     ordered = [default, *(setting for setting in chosen if setting != default)]
     times = measure(case, ordered, progress)
-    return Tuned(case.m, case.deployment.executor.name, len(settings), _sorted(chosen, times), default)
+    return Tuned(case.workload, case.deployment.executor.name, len(settings), _sorted(chosen, times), default)
 
 
 def _sorted(chosen: Mapping[Setting, Ranked], times: Mapping[Setting, float]) -> tuple[Candidate, ...]:
@@ -179,7 +193,7 @@ def _sorted(chosen: Mapping[Setting, Ranked], times: Mapping[Setting, float]) ->
     return tuple(sorted(found, key=lambda c: float("inf") if c.us is None else c.us))
 
 
-def measured(case: FFNCase, settings: Sequence[Setting], progress: Progress) -> Mapping[Setting, float]:
+def measured(case: Case, settings: Sequence[Setting], progress: Progress) -> Mapping[Setting, float]:
     """Median microseconds of one run of each setting that runs and is right, on the current CUDA device.
 
     Raises:
@@ -189,26 +203,26 @@ def measured(case: FFNCase, settings: Sequence[Setting], progress: Progress) -> 
         return _measured(case, settings, progress)
 
 
-def _measured(case: FFNCase, settings: Sequence[Setting], progress: Progress) -> Mapping[Setting, float]:
-    total = len(settings)
+def _measured(case: Case, settings: Sequence[Setting], progress: Progress) -> Mapping[Setting, float]:
+    total, what = len(settings), _what(case)
     for left in compile_launches([partial(case.deployment.make, setting) for setting in settings]):
-        progress(f"{case.m} tokens: compiling", total - left, total)
-    problem = FFNProblem(case.m, case.shape, case.dtype)
+        progress(f"{what}: compiling", total - left, total)
+    problem = Problem(case.workload, case.deployment.device)
     right: dict[Setting, DeviceExecutor] = {}
     for done, setting in enumerate(settings, 1):
         executor = _checked(problem, case, setting, needed=setting == settings[0])
         if executor is not None:
             right[setting] = executor
-        progress(f"{case.m} tokens: checking", done, total)
-    progress(f"{case.m} tokens: timing {len(right)} settings", 0, 1)
+        progress(f"{what}: checking", done, total)
+    progress(f"{what}: timing {len(right)} settings", 0, 1)
     names = {str(i): setting for i, setting in enumerate(right)}
     functions = {name: problem.every(problem.run(right[setting])) for name, setting in names.items()}
     times = median_us(functions, _ROUNDS, calls=problem.runs)
-    progress(f"{case.m} tokens: done", 1, 1)
+    progress(f"{what}: done", 1, 1)
     return {setting: times[name].median_us for name, setting in names.items()}
 
 
-def _checked(problem: FFNProblem, case: FFNCase, setting: Setting, needed: bool) -> DeviceExecutor | None:
+def _checked(problem: Problem, case: Case, setting: Setting, needed: bool) -> DeviceExecutor | None:
     """An executor that has given the right result; None if it cannot, unless it is needed."""
     try:
         with _running(case):
@@ -221,22 +235,9 @@ def _checked(problem: FFNProblem, case: FFNCase, setting: Setting, needed: bool)
     return executor
 
 
-@contextmanager
-def _running(case: FFNCase) -> Iterator[None]:
-    """Turn what torch, Triton and the system raise into one line."""
-    try:
-        yield
-    except InterlaceError:
-        raise
-    except _failures() as error:
-        reason = f"{type(error).__name__}: {error}".splitlines()[0]
-        raise DeviceError(
-            f"{case.m} tokens cannot be run on {case.gpu.name}: {reason}; if memory is short, free some or use fewer"
-        ) from error
+def _running(case: Case) -> AbstractContextManager[None]:
+    return running(case.workload, case.deployment.device)
 
 
-def _failures() -> tuple[type[Exception], ...]:
-    """What a launch that does not compile or run may raise; a lack of memory is a RuntimeError."""
-    from triton.runtime.errors import TritonError
-
-    return TritonError, RuntimeError, OSError
+def _what(case: Case) -> str:
+    return f"{case.workload.name}, {case.workload.sized}"

@@ -73,6 +73,33 @@ class Tile:
     k: int = 64
 
 
+@dataclass(frozen=True)
+class Target:
+    """A speedup over the fastest library that the project wants of some sizes.
+
+    Attributes:
+        ratio: the library's time over ours, at least.
+        sizes: which.
+        mean: of their geometric mean rather than of each.
+    """
+
+    ratio: float
+    sizes: tuple[int, ...]
+    mean: bool = False
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """The sizes of a preset that the project keeps measurements of, and what it wants of them."""
+
+    sizes: tuple[int, ...]
+    targets: tuple[Target, ...] = ()
+
+    def target(self, size: int) -> float | None:
+        """The speedup that is wanted of one size alone."""
+        return next((t.ratio for t in self.targets if size in t.sizes and not t.mean), None)
+
+
 #: The field of a workload whose tensors all have one dtype.
 DTypeField = Annotated[DType, Option("Of all tensors", metavar="DTYPE", names={d.name: d for d in DTYPES})]
 
@@ -87,8 +114,8 @@ class Workload(ABC):
         on_cpu, on_gpu: the preset that is meant where none is named.
         size: the field that varies where several sizes are measured.
         sizes: which of them, unless told.
-        record: of which presets, in which sizes, the project keeps measurements; the preset of a GPU in ``sizes`` if
-            it is empty.
+        record: of which presets, in which sizes, the project keeps measurements, with its targets; the preset of a
+            GPU in ``sizes`` if it is empty.
         weights: inputs that each layer of a model has its own of: measurements rotate over sets of them that the L2
             does not hold.
         blocks: workers per SM that suit it.
@@ -101,7 +128,7 @@ class Workload(ABC):
     on_gpu: ClassVar[str]
     size: ClassVar[str] = "m"
     sizes: ClassVar[tuple[int, ...]] = (16, 256)
-    record: ClassVar[Mapping[str, tuple[int, ...]]] = {}
+    record: ClassVar[Mapping[str, Recorded]] = {}
     weights: ClassVar[tuple[str, ...]]
     blocks: ClassVar[int] = 1
     carried: ClassVar[tuple[str, str] | None] = None
@@ -122,6 +149,10 @@ class Workload(ABC):
         torch's own functions there.
         """
 
+    def fused(self, torch: Any, tensors: Mapping[str, Any]) -> Mapping[str, Any]:
+        """The outputs by PyTorch's matmuls with kernels of the package between them; ``dense`` where it has none."""
+        return self.dense(torch, tensors)
+
     @property
     @abstractmethod
     def flops(self) -> float:
@@ -131,6 +162,11 @@ class Workload(ABC):
     def title(self) -> str:
         """The problem for people."""
         return ", ".join([self.name, *self.described()])
+
+    @property
+    def sized(self) -> str:
+        """Its size in words, ``m 16``."""
+        return f"{self.size} {getattr(self, self.size)}"
 
     def layer(self, torch: Any, x: Any, run: Callable[[Any], Any]) -> Any:
         """What a layer of a model makes of x, where ``run`` is this problem from ``carried``'s input to its output."""

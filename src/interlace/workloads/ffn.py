@@ -17,7 +17,17 @@ from interlace.core.rounding import round_to
 from interlace.graph.graph import Graph
 from interlace.graph.tensor import Tensor
 from interlace.kernels.matmul import Activation, MatmulTile, matmul
-from interlace.workloads.base import DTypeField, Inputs, Option, Presets, Tile, Workload, matmul_tile
+from interlace.workloads.base import (
+    DTypeField,
+    Inputs,
+    Option,
+    Presets,
+    Recorded,
+    Target,
+    Tile,
+    Workload,
+    matmul_tile,
+)
 from interlace.workloads.checkpoint import Checkpoint
 
 _STORED = "Weights from a checkpoint"
@@ -158,11 +168,26 @@ class FFN(Workload):
     on_cpu: ClassVar[str] = "minilm"
     on_gpu: ClassVar[str] = "llama3-8b"
     sizes: ClassVar[tuple[int, ...]] = (1, 16, 64, 128, 256, 512, 1024, 2048)
-    record: ClassVar[Mapping[str, tuple[int, ...]]] = {
-        "relu": (1, 16, 64, 128, 256, *_LARGE),
-        "swiglu": (1, 16, 128, 1024, 4096),
-        "gelu": (1, 16, 64, 256, 512, 1024, 2048),
-        "swiglu-tp8": (1, 16, 128),
+    record: ClassVar[Mapping[str, Recorded]] = {
+        "relu": Recorded(
+            (1, 16, 64, 128, 256, *_LARGE),
+            (
+                Target(1.17, (1, 16, 64)),
+                Target(1.18, (128,)),
+                Target(1.12, (256,)),
+                Target(1.0, _LARGE),
+                Target(1.04, _LARGE, mean=True),
+            ),
+        ),
+        "swiglu": Recorded(
+            (1, 16, 128, 1024, 4096),
+            (Target(1.13, (1, 16)), Target(1.17, (128,)), Target(1.03, (1024, 4096))),
+        ),
+        "gelu": Recorded(
+            (1, 16, 64, 256, 512, 1024, 2048),
+            (Target(1.15, (1, 16, 64)), Target(1.03, (256, 512, 1024, 2048), mean=True)),
+        ),
+        "swiglu-tp8": Recorded((1, 16, 128), (Target(1.15, (1, 16, 128)),)),
     }
     weights: ClassVar[tuple[str, ...]] = ("w_up", "w_gate", "w_down")
     carried: ClassVar[tuple[str, str] | None] = ("x", "out")
@@ -242,6 +267,16 @@ class FFN(Workload):
         else:
             hidden = activate(xp, self.activation, x @ up.T)
         return {"out": hidden @ down.T}
+
+    def fused(self, torch: Any, tensors: Mapping[str, Any]) -> Mapping[str, Any]:
+        if not self.gated:
+            return self.dense(torch, tensors)
+        from interlace.kernels.gated import MULTIPLE, silu_times  # needs triton
+
+        if self.m * self.ffn % MULTIPLE:
+            return self.dense(torch, tensors)
+        hidden = silu_times(tensors["x"] @ tensors["w_gate"].T, tensors["x"] @ tensors["w_up"].T)
+        return {"out": hidden @ tensors["w_down"].T}
 
     def layer(self, torch: Any, x: Any, run: Callable[[Any], Any]) -> Any:
         return x + run(torch.nn.functional.rms_norm(x, x.shape[-1:]))

@@ -1,0 +1,210 @@
+"""A workload by every executor that can run it, against PyTorch and its compiler.
+
+The libraries are eager PyTorch, ``torch.compile`` and ``torch.compile(mode="max-autotune")``, each with weights as they
+are and with matrices stored the other way round. Everything is captured in our own CUDA graphs, many runs to a graph,
+so that nobody pays for launches from Python, and all variants of one problem are replayed interleaved in one process,
+over sets of weights that together exceed twice the L2. Each executor is timed under its default setting and a few
+likely ones; where the fastest of several stands for all of them, it is picked on other rounds than those reported.
+
+Two figures are measured. *Back to back*, a run follows itself: under dependent launch the next run then loads its first
+weights while the one before drains, which PyTorch's kernels do not. *In a model*, where the workload says what a layer
+does around it (``Workload.layer``), each run stands in such a layer, all sides in one graph, where torch.compile may
+fuse what it likes.
+
+The floor of a problem is what a stream of bulk loads over the same weights takes, with no arithmetic at all (on a GPU
+without such loads, the bytes over the rate of memory), or its FLOPs over the rate of a large matmul, whichever is
+longer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Executor as Pool
+from itertools import product
+from typing import Any
+
+from interlace.bench.compile import compile_launches
+from interlace.bench.problem import Problem, Tensors, running
+from interlace.bench.row import Contest, Row, Timed, Variant
+from interlace.bench.stream import stream
+from interlace.bench.timing import Rounds, rounds_us
+from interlace.core.devices import DeviceSpec
+from interlace.core.errors import DeviceError, GraphError, PlanError
+from interlace.deploy import Deployment
+from interlace.executors import EXECUTORS, DeviceExecutor, Executor
+from interlace.executors.gpu import open_device
+from interlace.executors.serial import SerialExecutor
+from interlace.plan.orderings import Ordering
+from interlace.policies.sync import RowSync, TileSync
+from interlace.workloads.base import Workload
+
+#: What decides how fast these launches are.
+MEASURES = (
+    "executors",
+    "kernels",
+    "launch",
+    "loops",
+    "planner/build.py",
+    "planner/settings.py",
+    "planner/waits.py",
+    "policies",
+)
+#: In CUDA graphs, where ``serial`` is ``cuda_graph``.
+CANDIDATES: tuple[type[DeviceExecutor], ...] = tuple(
+    e for e in EXECUTORS if issubclass(e, DeviceExecutor) and e is not SerialExecutor
+)
+_MODES = {"eager": None, "compile": "default", "max-autotune": "max-autotune-no-cudagraphs"}
+_REPEATS = 15
+_CANNOT = (DeviceError, GraphError, PlanError)
+
+
+def variants(
+    workload: Workload, device: DeviceSpec, executors: Sequence[type[Executor]] = ()
+) -> tuple[list[Variant], dict[str, str]]:
+    """Every variant that may be timed, and why some executors have none.
+
+    Executors that wait for single tiles are tried with the finest policy and with semaphores shared by rows of tiles.
+
+    Args:
+        executors: some of ``CANDIDATES``; all of them if empty.
+    """
+    graph = workload.graph(device)
+    found: list[Variant] = []
+    left_out = {}
+    for executor in CANDIDATES:
+        if executors and executor not in executors:
+            continue
+        obstacle = executor.obstacle(graph, device)
+        policies = (TileSync(),) if Ordering.LAUNCH in executor.keeps else (TileSync(), RowSync())
+        settings = [] if obstacle else list(executor.likely(graph, device))
+        if not settings:
+            left_out[executor.name] = obstacle or "no tiles that are known make a launch"
+        deployment = Deployment(graph, device, executor)
+        found += [Variant(deployment, setting, policy) for setting, policy in product(settings, policies)]
+    return found, left_out
+
+
+def measure(
+    preset: str | None,
+    workload: Workload,
+    device: DeviceSpec,
+    executors: Sequence[type[Executor]] = (),
+    *,
+    compiled: bool = True,
+    pool: Pool | None = None,
+    seed: int = 0,
+) -> Row:
+    """Measure one problem on the current CUDA device.
+
+    Args:
+        preset: the problem's name, if it has one.
+        device: the current CUDA device as data.
+        executors: some of ``CANDIDATES``; all that can if empty.
+        compiled: let torch.compile take part.
+        pool: processes to compile in; see ``compile_launches``.
+        seed: of the inputs.
+
+    Raises:
+        NoDeviceError: there is no CUDA device.
+        PlanError: no executor runs it.
+        ResultError: a result is wrong, before or after the timed runs.
+    """
+    with running(workload, device):
+        return _measure(preset, workload, device, executors, compiled, pool, seed)
+
+
+def _measure(
+    preset: str | None,
+    workload: Workload,
+    device: DeviceSpec,
+    executors: Sequence[type[Executor]],
+    compiled: bool,
+    pool: Pool | None,
+    seed: int,
+) -> Row:
+    found, left_out = variants(workload, device, executors)
+    # Policies differ in tables, which are no part of the code.
+    unlike = {(v.deployment.executor, v.setting): v for v in reversed(found)}
+    for _ in compile_launches([variant.make for variant in unlike.values()], pool):
+        pass
+    problem = Problem(workload, device, seed=seed)
+    ready, errors = _checked(problem, found, left_out)
+    modes = _MODES if compiled else {"eager": None}
+    libraries = _libraries(problem, modes, problem.every, problem.pytorch)
+    ours = {label: problem.every(problem.run(made)) for label, (_, made) in ready.items()}
+    floor = stream(problem.buffers, problem.runs, device)
+    streams = {} if floor is None else {"stream": floor}
+    rounds = rounds_us({**libraries, **ours, **streams}, _REPEATS, problem.runs)
+    labels: dict[str, list[str]] = {}
+    for label, (variant, _) in ready.items():
+        labels.setdefault(variant.deployment.executor.name, []).append(label)
+    best = {name: rounds.fastest(some) for name, some in labels.items()}
+    layer = None
+    if workload.carried is not None:
+        blocks = _libraries(problem, modes, problem.every_layer, problem.layer(problem.pytorch))
+        mine = {name: problem.every_layer(problem.layer(problem.run(ready[label][1]))) for name, label in best.items()}
+        for label in best.values():
+            problem.check_layers(ready[label][1])
+        layer_rounds = rounds_us({**blocks, **mine}, _REPEATS, problem.runs)
+        layer = Contest(_timed(layer_rounds, blocks), _timed(layer_rounds, mine))
+    for label in best.values():
+        errors[label] = max(errors[label], problem.check(ready[label][1]))
+    streamed = rounds.times["stream"] if streams else None
+    alone = _timed(rounds, ours)
+    return Row(
+        preset,
+        workload,
+        Contest(_timed(rounds, libraries), {name: alone[label] for name, label in best.items()}),
+        layer,
+        {name: ready[label][0] for name, label in best.items()},
+        {name: errors[label] for name, label in best.items()},
+        problem.pytorch_error,
+        streamed,
+        max(problem.flops_us, problem.bytes_us if streamed is None else streamed.median_us),
+        left_out,
+    )
+
+
+def _checked(
+    problem: Problem, found: Sequence[Variant], left_out: dict[str, str]
+) -> tuple[dict[str, tuple[Variant, DeviceExecutor]], dict[str, float]]:
+    """By label the variants that run and are right, and their errors; an executor with none is left out."""
+    ready: dict[str, tuple[Variant, DeviceExecutor]] = {}
+    errors: dict[str, float] = {}
+    failed: dict[str, str] = {}
+    for variant in found:
+        try:
+            with running(problem.workload, variant.deployment.device):
+                executor = variant.make()
+                errors[variant.label] = problem.check(executor)
+            ready[variant.label] = variant, executor
+        except _CANNOT as error:
+            failed.setdefault(variant.deployment.executor.name, str(error))
+    able = {variant.deployment.executor.name for variant, _ in ready.values()}
+    left_out.update({name: reason for name, reason in failed.items() if name not in able})
+    if not ready:
+        told = "; ".join(f"{name}: {reason}" for name, reason in left_out.items())
+        raise PlanError(f"no executor runs {problem.workload.title}: {told}")
+    return ready, errors
+
+
+def _libraries(
+    problem: Problem,
+    modes: Mapping[str, str | None],
+    every: Callable[[Any, Sequence[Tensors]], Callable[[], Any]],
+    function: Callable[..., Any],
+) -> dict[str, Callable[[], Any]]:
+    """A function of PyTorch in each mode, with weights stored either way."""
+    torch, _ = open_device("cuda")
+    stored: dict[str, Sequence[Tensors]] = {"": problem.weights, ", transposed weights": problem.transposed()}
+    torch.compiler.reset()
+    found = {}
+    for (label, mode), (suffix, weights) in product(modes.items(), stored.items()):
+        if weights:
+            one = function if mode is None else torch.compile(function, mode=mode, dynamic=False)
+            found[label + suffix] = every(one, weights)
+    return found
+
+
+def _timed(rounds: Rounds, names: Mapping[str, object]) -> dict[str, Timed]:
+    return {name: Timed(rounds.times[name], rounds.picking_us[name]) for name in names}

@@ -1,0 +1,347 @@
+"""``interlace bench`` of any workload with a stand-in for the GPU: what is timed, picked, kept and left for later."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from interlace import workloads
+from interlace.bench import problem as problems
+from interlace.bench import record as records
+from interlace.bench import workload as measuring
+from interlace.bench.problem import Problem
+from interlace.bench.timing import Rounds, Timing
+from interlace.bench.workload import CANDIDATES, variants
+from interlace.cli import bench as cli_bench
+from interlace.cli.machine import Machine
+from interlace.core.devices import H200, DeviceSpec
+from interlace.core.dtypes import fp32
+from interlace.core.errors import DeviceError, PlanError, ResultError
+from interlace.deploy import Deployment, overlaps
+from interlace.executors.hopper import HopperExecutor
+from interlace.plan.orderings import Ordering
+from interlace.plan.plan import Dispatch
+from interlace.plan.verify import verify
+from interlace.policies.setting import Setting
+from interlace.workloads import FFN, WORKLOADS, TwoCopies, Workload
+
+from .commands import fail, succeed
+from .gpus import A100, FakeProblem
+from .toy import Ladder
+
+
+@dataclass(frozen=True)
+class Made:
+    """An executor that stands for the variant that it was made from."""
+
+    executor: str
+    setting: Setting
+    policy: str
+
+
+class Gpu:
+    """Times by function: 100 us for PyTorch, 80 for compiled PyTorch, and 70 us and more for executors.
+
+    Attributes:
+        rounds: the names of all functions that were timed together.
+    """
+
+    def __init__(self) -> None:
+        self.rounds: list[list[str]] = []
+        self.missing: set[str] = set()
+
+    def rounds_us(self, functions: Mapping[str, Any], repeats: int, calls: int) -> Rounds:
+        self.rounds.append(list(functions))
+        picked = {name: self._us(name, function) for name, function in functions.items()}
+        # In the rounds that are reported all is 5 us slower.
+        return Rounds(picked, {name: Timing(us + 5.0, us, us + 9.0) for name, us in picked.items()})
+
+    def _us(self, name: str, function: object) -> float:
+        if not isinstance(function, Made):
+            return {"eager": 100.0, "compile": 80.0}.get(name.partition(",")[0], 90.0) + 3 * ("transposed" in name)
+        at = [e.name for e in CANDIDATES].index(function.executor)
+        return 70.0 + at + 2 * (function.policy == "TileSync()")
+
+    def make(self, launch: Deployment, setting: Setting, policy: object) -> Made:
+        if launch.executor.name in self.missing:
+            raise DeviceError("it has no compiler")
+        return Made(launch.executor.name, setting, str(policy))
+
+
+@pytest.fixture
+def gpu(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Gpu:
+    pytest.importorskip("triton")
+    found = Gpu()
+    torch = SimpleNamespace(
+        compiler=SimpleNamespace(reset=lambda: None), compile=lambda function, mode, dynamic: function
+    )
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(workloads, "WORKLOADS", (*WORKLOADS, Ladder))
+    monkeypatch.setattr(measuring, "Problem", FakeProblem)
+    monkeypatch.setattr(measuring, "open_device", lambda name: (torch, name))
+    monkeypatch.setattr(measuring, "stream", lambda buffers, runs, device: None)
+    monkeypatch.setattr(measuring, "rounds_us", found.rounds_us)
+    monkeypatch.setattr(measuring, "compile_launches", lambda makers, pool: iter(()))
+    monkeypatch.setattr(Deployment, "make", lambda self, setting, policy: found.make(self, setting, policy))
+    monkeypatch.setattr(cli_bench, "find", lambda device: Machine(True, H200))
+    monkeypatch.setattr(records, "_origin", lambda measures: {"gpu": "a GPU", "sources": {"x": "1"}})
+    return found
+
+
+def rows_of(path: str) -> list[dict[str, Any]]:
+    rows: list[dict[str, Any]] = json.loads(Path(path).read_text())["rows"]
+    return rows
+
+
+# ---------------------------------------------------------------- the command
+
+
+@pytest.mark.usefixtures("gpu")
+def test_bench_takes_a_workload_of_ones_own() -> None:
+    shown = succeed("bench", "ladder", "--rows", 16, "--rows", 32, "--preset", "high", "--out", "r.json")
+    record = json.loads(Path("r.json").read_text())
+    assert record["command"] == "interlace bench ladder --preset high --rows 16 --rows 32"
+    assert [(row["preset"], row["size"]) for row in record["rows"]] == [("high", 16), ("high", 32)]
+    row = record["rows"][0]
+    assert row["workload"] == {"name": "ladder", "width": 2048, "rows": 16, "residual": False, "dtype": "bf16"}
+    graph = Ladder(2048).graph(H200)
+    assert {*row["executors"], *row["left_out"]} == {e.name for e in CANDIDATES}
+    assert set(row["executors"]) == {e.name for e in CANDIDATES if e.obstacle(graph, H200) is None}
+    assert (row["layer"], row["stream"], row["target"], row["floor_us"]) == (None, None, None, 30.0)
+    assert "ladder on NVIDIA H200, medians" in " ".join(shown.split())
+
+
+@pytest.mark.usefixtures("gpu")
+def test_the_fastest_is_picked_by_some_rounds_and_reported_from_others() -> None:
+    succeed("bench", "ffn", "--preset", "relu", "--m", 16, "--out", "r.json")
+    (row,) = rows_of("r.json")
+    assert (row["library"], row["executor"], row["target"]) == ("compile", CANDIDATES[0].name, 1.17)
+    assert row["libraries"]["compile"] == {"median_us": 85.0, "p20_us": 80.0, "p80_us": 89.0, "picked_us": 80.0}
+    first = row["executors"][row["executor"]]
+    assert row["ratio"] == row["libraries"]["compile"]["median_us"] / first["median_us"]
+    for executor in CANDIDATES:
+        if executor.name in row["executors"] and Ordering.LAUNCH not in executor.keeps:
+            assert row["executors"][executor.name]["policy"] == "RowSync()"
+    assert set(row["layer"]["executors"]) == set(row["executors"])
+    assert Setting.from_data(first["setting"])
+
+
+def test_each_executor_is_in_a_model_with_its_fastest_setting_alone(gpu: Gpu) -> None:
+    succeed("bench", "ffn", "--preset", "relu", "--m", 16, "--executor", "hopper", "--executor", "hopper")
+    alone, layer = gpu.rounds
+    libraries = [a + b for a in ("eager", "compile", "max-autotune") for b in ("", ", transposed weights")]
+    assert alone[:6] == libraries
+    graph = FFN.of({"m": 16}, True, "relu").graph(H200)
+    assert len(alone) - 6 == 2 * len(list(HopperExecutor.likely(graph, H200)))
+    assert layer == [*libraries, "hopper"]
+
+
+def test_without_compile_only_eager_pytorch_is_the_library(gpu: Gpu) -> None:
+    succeed("bench", "two-copies", "--m", 256, "--no-compile", "--out", "r.json")
+    assert gpu.rounds[0][:2] == ["eager", "eager, transposed weights"]
+    (row,) = rows_of("r.json")
+    assert set(row["libraries"]) == {"eager", "eager, transposed weights"}
+    assert "has no Gluon body" in row["left_out"]["hopper"]
+
+
+@pytest.mark.usefixtures("gpu")
+def test_by_default_the_rows_of_the_record_are_measured_and_means_are_told() -> None:
+    shown = succeed("bench", "ffn", "--executor", "pdl", "--no-compile", "--out", "r.json")
+    measured = [(row["preset"], row["size"]) for row in rows_of("r.json")]
+    assert measured == [(name, m) for name, kept in FFN.record.items() for m in kept.sizes]
+    means = json.loads(Path("r.json").read_text())["means"]
+    assert [(mean["preset"], mean["target"]) for mean in means] == [("relu", 1.04), ("gelu", 1.03)]
+    assert "gelu, m 256 to 2048: geometric mean" in shown
+
+
+@pytest.mark.usefixtures("gpu")
+def test_fields_of_its_own_make_a_problem_without_a_preset() -> None:
+    succeed("bench", "ffn", "--hidden", 512, "--ffn", 1024, "--no-gated", "--m", 16, "--out", "r.json")
+    (row,) = rows_of("r.json")
+    assert (row["preset"], row["target"], row["workload"]["hidden"]) == (None, None, 512)
+
+
+def test_update_measures_only_what_the_record_lacks(gpu: Gpu, monkeypatch: pytest.MonkeyPatch) -> None:
+    options = ["two-matmuls", "--executor", "pdl", "--out", "r.json"]
+    succeed("bench", *options, "--m", 1, "--m", 16)
+    assert len(gpu.rounds) == 2
+    succeed("bench", *options, "--update", "--m", 1, "--m", 128)
+    assert len(gpu.rounds) == 3
+    assert sorted(row["size"] for row in rows_of("r.json")) == [1, 16, 128]
+    # Rows of other variants or of other sources are no rows of this record.
+    succeed("bench", *options, "--update", "--m", 1, "--no-compile")
+    assert [row["size"] for row in rows_of("r.json")] == [1]
+    monkeypatch.setattr(records, "_origin", lambda measures: {"gpu": "a GPU", "sources": {"x": "2"}})
+    succeed("bench", *options, "--update", "--m", 16, "--no-compile")
+    assert [row["size"] for row in rows_of("r.json")] == [16]
+
+
+def test_a_row_that_would_not_fit_is_left(gpu: Gpu, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = [0.0]
+    measure = cli_bench.measure
+
+    def slow(*arguments: Any, **options: Any) -> Any:
+        clock[0] += 10.0
+        return measure(*arguments, **options)
+
+    monkeypatch.setattr(cli_bench, "measure", slow)
+    monkeypatch.setattr(cli_bench.time, "monotonic", lambda: clock[0])
+    rows = ["two-matmuls", "--executor", "pdl", "--m", "1", "--m", "16", "--m", "128", "--out", "r.json"]
+    succeed("bench", *rows, "--seconds", 29)
+    assert [row["size"] for row in rows_of("r.json")] == [1, 16]
+    succeed("bench", *rows, "--seconds", 29, "--update")
+    assert [row["size"] for row in rows_of("r.json")] == [1, 16, 128]
+    assert len(gpu.rounds) == 3
+
+
+def test_an_executor_that_cannot_run_is_left_out_and_one_that_is_wrong_ends_it(
+    gpu: Gpu, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gpu.missing = {"pdl"}
+    succeed("bench", "two-matmuls", "--m", 16, "--out", "r.json")
+    (row,) = rows_of("r.json")
+    assert row["left_out"]["pdl"] == "it has no compiler"
+    assert fail(1, "bench", "two-matmuls", "--executor", "pdl").endswith("pdl: it has no compiler")
+
+    def wrong(self: FakeProblem, executor: object) -> float:
+        raise ResultError("executor 'pdl' is wrong")
+
+    gpu.missing = set()
+    monkeypatch.setattr(FakeProblem, "check", wrong)
+    assert fail(1, "bench", "two-matmuls", "--m", 16) == "error: executor 'pdl' is wrong"
+
+
+# ---------------------------------------------------------------- what is timed
+
+
+@pytest.mark.parametrize("kind", [*WORKLOADS, Ladder], ids=lambda kind: kind.name)
+def test_every_variant_has_a_safe_plan_of_its_own(kind: type[Workload]) -> None:
+    found, left_out = variants(kind.of({kind.size: 16}, True), H200)
+    assert {v.deployment.executor.name for v in found} | set(left_out) == {e.name for e in CANDIDATES}
+    assert len({v.label for v in found}) == len(found)
+    for executor in dict.fromkeys(v.deployment.executor for v in found):
+        mine = [v for v in found if v.deployment.executor is executor]
+        assert mine[0].setting == Deployment(mine[0].deployment.graph, H200, executor).default
+        plan = mine[-1].deployment.plan(mine[-1].setting, mine[-1].policy)
+        assert executor.prove(verify(plan)).plan.dispatch is executor.dispatches[0]
+
+
+# ---------------------------------------------------------------- the problem, on a CPU
+
+
+class Dense:
+    """An executor that computes what PyTorch does, off by a factor."""
+
+    name = "dense"
+
+    def __init__(self, problem: Problem, factor: float = 1.0) -> None:
+        self._problem, self._factor = problem, factor
+        self.plan = SimpleNamespace(graph=SimpleNamespace(intermediates=()))
+
+    def run(self, tensors: Mapping[str, Any]) -> None:
+        for name, value in self._problem.pytorch(tensors).items():
+            tensors[name].copy_(value * self._factor)
+
+    def synchronize(self) -> None:
+        pass
+
+    def intermediate(self, name: str) -> None:
+        raise AssertionError("its graph has none")
+
+
+@pytest.fixture
+def on_cpu(monkeypatch: pytest.MonkeyPatch) -> Callable[[Workload], Problem]:
+    """A problem in the CPU's memory, for a GPU whose L2 holds 16 KiB."""
+    torch = pytest.importorskip("torch")
+    monkeypatch.setattr(problems, "open_device", lambda name: (torch, torch.device("cpu")))
+    small: DeviceSpec = replace(H200, l2_bytes=16 << 10)
+    return lambda workload: Problem(workload, small)
+
+
+def test_sets_of_weights_exceed_twice_the_cache_and_differ(on_cpu: Callable[[Workload], Problem]) -> None:
+    problem = on_cpu(Ladder(32, rows=8, dtype=fp32))
+    assert problem.weight_bytes == 3 * 32 * 32 * 4
+    assert len(problem.weights) == 2 + 2 * (16 << 10) // problem.weight_bytes == 4
+    assert problem.runs % 4 == 0
+    assert problem.runs >= 16
+    assert set(problem.rest) == {"x"}
+    first, second = (each["w1"] for each in problem.weights[:2])
+    assert (second[1:] == first[:-1]).all()
+    buffer = problem.buffers[1]
+    assert second.data_ptr() - buffer.data_ptr() == 32 * 32 * 4
+    (turned, *_) = problem.transposed()
+    assert turned["w0"].stride() == (1, 32)
+    assert (turned["w0"] == problem.weights[0]["w0"]).all()
+
+
+def test_every_run_takes_the_next_set(on_cpu: Callable[[Workload], Problem]) -> None:
+    problem = on_cpu(Ladder(32, rows=8, dtype=fp32))
+    seen: list[int] = []
+    problem.every(lambda tensors: seen.append(tensors["w0"].data_ptr()))()
+    assert len(seen) == problem.runs
+    assert seen[:5] == [each["w0"].data_ptr() for each in (*problem.weights, problem.weights[0])]
+
+
+@pytest.mark.parametrize("workload", [FFN(32, 64, 8), Ladder(32, rows=8), TwoCopies(64, 64)], ids=lambda w: w.name)
+def test_results_are_judged_by_pytorchs_own_error(
+    on_cpu: Callable[[Workload], Problem], workload: Workload
+) -> None:
+    problem = on_cpu(workload)
+    right: Any = Dense(problem)
+    assert problem.check(right) == problem.pytorch_error <= 0.01
+    wrong: Any = Dense(problem, 1.02)
+    with pytest.raises(ResultError, match=r"executor 'dense' is wrong: relative error 2\..e-02, where PyTorch has"):
+        problem.check(wrong)
+    lost: Any = Dense(problem, float("nan"))
+    with pytest.raises(ResultError, match="relative error nan"):
+        problem.check(lost)
+
+
+def test_layers_run_one_behind_the_other(on_cpu: Callable[[Workload], Problem]) -> None:
+    problem = on_cpu(FFN(32, 64, 8))
+    right: Any = Dense(problem)
+    problem.check_layers(right)
+    wrong: Any = Dense(problem, 1.2)
+    with pytest.raises(ResultError):
+        problem.check_layers(wrong)
+    ours = problem.every_layer(problem.layer(problem.run(right)))()
+    assert (ours == problem.every_layer(problem.layer(problem.pytorch))()).all()
+    assert on_cpu(Ladder(32, rows=8)).pytorch_layers_error is None
+
+
+def test_what_pytorch_compiles_is_traced_whole(on_cpu: Callable[[Workload], Problem]) -> None:
+    torch = pytest.importorskip("torch")
+    problem = on_cpu(FFN(32, 64, 8))
+    options = {"backend": "eager", "fullgraph": True, "dynamic": False}
+    alone, layer = (torch.compile(f, **options) for f in (problem.pytorch, problem.layer(problem.pytorch)))
+    seen: list[Any] = []
+    for weights in (problem.weights, problem.transposed()):
+        problem.every(lambda tensors: seen.append(alone(tensors)["out"]), weights)()
+        eager = problem.every_layer(problem.layer(problem.pytorch), weights)()
+        assert (problem.every_layer(layer, weights)() == eager).all()
+    assert (seen[0] == problem.pytorch({**problem.rest, **problem.weights[0]})["out"]).all()
+
+
+def test_what_the_system_raises_is_one_line() -> None:
+    pytest.importorskip("triton")
+    lost = pytest.raises(DeviceError, match=r"^ladder of rows 32 cannot be run on NVIDIA H200: RuntimeError: CUDA")
+    with lost, problems.running(Ladder(64), H200):
+        raise RuntimeError("CUDA out of memory\nmore")
+    with pytest.raises(PlanError, match="as it is"), problems.running(Ladder(64), H200):
+        raise PlanError("as it is")
+
+
+def test_runs_overlap_under_ticket_dispatch_where_a_gpu_can() -> None:
+    graph = FFN(4096, 14336, 16).graph(H200)
+    for executor in CANDIDATES:
+        launch = Deployment(graph, H200, executor)
+        plan = launch.plan(launch.default)
+        assert plan.dispatch is executor.dispatches[0]
+        assert overlaps(plan, H200) is (plan.dispatch is Dispatch.TICKET)
+        assert not overlaps(plan, A100)
