@@ -183,7 +183,8 @@ def test_on_a_gpu_every_executor_runs_in_tiles_of_its_own(capsys: pytest.Capture
         assert way.setting == executor.default(task.graph, H200)
     tiles = {tiling(way.proof.plan.graph) for way in planned.values()}
     assert tiling(planned[HopperExecutor].proof.plan.graph) not in {tiling(planned[SerialExecutor].proof.plan.graph)}
-    assert len({id(way.proof) for way in planned.values()}) == 3, "those that are planned alike share a proof"
+    alike = {(way.setting, way.proof.plan.dispatch) for way in planned.values()}
+    assert len({id(way.proof) for way in planned.values()}) == len(alike) < len(planned)
     assert len(tiles) == 2
 
 
