@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from interlace.bench.timing import Timing
+from interlace.bench.timing import Rounds, Timing
 from interlace.cli import app
 from interlace.cli import tune as cli_tune
 from interlace.cli.machine import Machine
@@ -28,11 +28,11 @@ from interlace.planner.settings import retiled
 from interlace.policies.setting import Setting
 from interlace.sim.traffic import Touches
 from interlace.sim.traffic import touches as all_touches
+from interlace.tune import library, tune
 from interlace.tune import search as searching
-from interlace.tune import tune
 from interlace.tune.rank import Ranked, best, rank
 from interlace.tune.search import Case, measured, search
-from interlace.workloads import FFN, MODELS, FFNShape
+from interlace.workloads import FFN, MODELS, FFNShape, TwoMatmuls, Workload
 
 from ..ring import Ring
 from .gpus import A100, FakeProblem, ffn_of, on_a100, on_h200
@@ -300,6 +300,24 @@ def test_the_winner_of_each_number_of_tokens_is_kept_and_found_again(fake_gpu: t
         assert row.best_us <= row.default_us
         assert row.best_us == min(c.us for c in row.candidates if c.us is not None)
     assert on_h200(128, SMALL).deployment.kept is None
+
+
+@pytest.mark.parametrize(("workload", "ratio"), [(ffn_of(16, SMALL), 0.8), (TwoMatmuls(256, 512), 1.2)], ids=str)
+def test_the_library_counts_where_it_is_ahead_back_to_back_or_in_a_layer(
+    workload: Workload, ratio: float, fake_gpu: type[FakeProblem], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    contests = [{"eager": 130.0, "fused": 120.0, "launch": 100.0}, {"eager": 80.0, "fused": 90.0, "launch": 100.0}]
+
+    def rounds(functions: Mapping[str, Any], repeats: int, calls: int) -> Rounds:
+        us = contests.pop(0)
+        assert functions.keys() == us.keys()
+        return Rounds(us, {name: Timing(each, 0, 0) for name, each in us.items()})
+
+    monkeypatch.setattr(library, "Problem", fake_gpu)
+    monkeypatch.setattr(library, "rounds_us", rounds)
+    launch = Case.of(workload, H200).deployment
+    assert library.times_faster(workload, launch, launch.default) == ratio
+    assert len(contests) == (workload.carried is None)
 
 
 def test_the_command_shows_prediction_beside_measurement(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 from interlace.bench.problem import Problem
 from interlace.bench.timing import rounds_us
@@ -26,7 +27,7 @@ def times_faster(workload: Workload, launch: Deployment, setting: Setting) -> fl
     problem.check(executor)
     ways = {"eager": problem.pytorch, "fused": problem.fused}
     functions = {**ways, "launch": problem.run(executor)}
-    contests: list[dict[str, Callable[[], object]]] = [{n: problem.every(f) for n, f in functions.items()}]
+    contests: list[dict[str, Callable[[], Any]]] = [{n: problem.every(f) for n, f in functions.items()}]
     if workload.carried is not None:
         contests.append({n: problem.every_layer(problem.layer(f)) for n, f in functions.items()})
     ratios = []
