@@ -63,8 +63,14 @@ void complete_bytes(Barrier& barrier, uint32_t bytes, uint32_t channel, uint32_t
 }
 
 void end_barriers() {
-  for (const Barrier& barrier : machine.barriers)
-    if (barrier.live) report(PENDING, barrier.at, 8, 0, 0, "a barrier is not invalidated when the block ends");
+  for (const Barrier& barrier : machine.barriers) {
+    if (!barrier.live) continue;
+    if (machine.promises.invalidates)
+      report(PENDING, barrier.at, 8, 0, 0, "a barrier is not invalidated when the block ends");
+    else if (barrier.pending != barrier.arrivals || barrier.bytes)
+      report(PENDING, barrier.at, 8, 0, 0, "the block ends within a phase: %lld of %u arrivals and %lld bytes to come",
+             static_cast<long long>(barrier.pending), barrier.arrivals, static_cast<long long>(barrier.bytes));
+  }
 }
 
 void ptx::mbarrier_init_shared_cta_b64(unsigned at, unsigned arrivals) {
@@ -118,6 +124,12 @@ void ptx::fence_proxy_async_shared_cta() {
   Thread& self = *machine.current;
   self.knows.fenced = self.knows.seen;
   tick(self);
+  maybe_leave();
+}
+
+void ptx::fence_proxy_async_global() {
+  Thread& self = *machine.current;
+  self.fenced_global = self.knows.seen;
   maybe_leave();
 }
 

@@ -17,9 +17,10 @@ from dataclasses import dataclass
 from functools import cache, cached_property
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Protocol
 
-from interlace.loops.cuda.emit import Emitted
 from interlace.loops.cuda.preamble import PREAMBLE
+from interlace.loops.ir.smem import SharedLayout
 
 from .translate import translate
 
@@ -56,11 +57,23 @@ def _compile(*arguments: str) -> None:
         raise RuntimeError(f"g++ {' '.join(arguments)}:\n{done.stderr[:4000]}")
 
 
+class Text(Protocol):
+    """A kernel as text, and where its shared memory lies."""
+
+    @property
+    def text(self) -> str:
+        """CUDA C++, behind a preamble."""
+
+    @property
+    def layout(self) -> SharedLayout:
+        """What is where, to tell what a fault belongs to."""
+
+
 @dataclass(frozen=True)
 class Library:
     """Kernels that run on the CPU, by number."""
 
-    emitted: tuple[Emitted, ...]
+    texts: tuple[Text, ...]
     path: Path
 
     @cached_property
@@ -70,7 +83,7 @@ class Library:
 
     def shared(self, kernel: int) -> int:
         """Where the shared memory of a kernel begins."""
-        return (ctypes.c_void_p * len(self.emitted)).in_dll(self.handle, "shared_of")[kernel] or 0
+        return (ctypes.c_void_p * len(self.texts)).in_dll(self.handle, "shared_of")[kernel] or 0
 
     @cached_property
     def image(self) -> int:
@@ -81,36 +94,39 @@ class Library:
 
     @cache  # noqa: B019
     def line(self, address: int) -> tuple[int, str]:
-        """The line of its kernel's text that an address of the library belongs to, and that line; (0, "") if none."""
+        """The line of its kernel's text that an address of the library belongs to, and that line; (0, "") if none.
+
+        Of functions that are calls of each other, the innermost that is more than an instruction.
+        """
         if not address or not shutil.which("addr2line"):
             return 0, ""
         command = ["addr2line", "-i", "-e", str(self.path), hex(address - 1)]
-        found = subprocess.run(command, capture_output=True, text=True, check=False).stdout
-        kernel = re.findall(r"kernel(\d+)\.cu:(\d+)", found)
+        frames = subprocess.run(command, capture_output=True, text=True, check=False).stdout
+        kernel = re.findall(r"kernel(\d+)\.cu:(\d+)", frames)
         if not kernel:
             return 0, ""
-        number, line = map(int, kernel[-1])
-        return line, self.emitted[number].text.splitlines()[line - 1].strip()
+        found = [(int(line), self.texts[int(n)].text.splitlines()[int(line) - 1].strip()) for n, line in kernel]
+        return next((one for one in found if not one[1].startswith("asm")), found[-1])
 
 
-def build(emitted: Sequence[Emitted]) -> Library:
-    """Compiles ``emitted``; ten or more at a time spare the compiler its start.
+def build(texts: Sequence[Text], preamble: str = PREAMBLE) -> Library:
+    """Compiles ``texts`` behind their preamble; ten or more at a time spare the compiler its start.
 
     Raises:
         RuntimeError: g++ refuses the text: it is no C++, or has an instruction that ``cuda.h`` lacks.
     """
-    parts = ['#include "cuda.h"\n', '#line 1 "preamble"\n', translate(PREAMBLE)]
-    for number, one in enumerate(emitted):
+    parts = ['#include "cuda.h"\n', '#line 1 "preamble"\n', translate(preamble)]
+    for number, one in enumerate(texts):
         # Only the names of the functions would meet, which C does not tell apart by namespace.
         text = translate(one.text).replace('extern "C" ', "")
         total = one.layout.total_bytes + _SLACK_BYTES
-        parts += [f"namespace kernel{number} {{\n__align__(1024) unsigned char shared[{total}];\n"]
+        parts += [f"namespace kernel{number} {{\n__align__(1024) unsigned char {_shared(one)}[{total}];\n"]
         parts += [f'#line 1 "kernel{number}.cu"\n{text}}}\n']
-    names = [f"kernel{i}::{_function(one)}" for i, one in enumerate(emitted)]
+    names = [f"kernel{i}::{_function(one)}" for i, one in enumerate(texts)]
     entries = ", ".join(f"[](void** arguments) {{ call({name}, arguments); }}" for name in names)
     parts += ['#line 1 "entries"\n#pragma GCC visibility push(default)\nextern "C" {\n']
     parts += [f"extern void (*const kernels[])(void**);\nvoid (*const kernels[])(void**) = {{{entries}}};\n"]
-    shared = ", ".join(f"kernel{i}::shared" for i in range(len(emitted)))
+    shared = ", ".join(f"kernel{i}::{_shared(one)}" for i, one in enumerate(texts))
     parts += [f"extern void* const shared_of[];\nvoid* const shared_of[] = {{{shared}}};\n}}\n"]
     folder = Path(_folder().name)
     name = f"kernels-{len(list(folder.glob('kernels-*.cpp')))}"
@@ -118,10 +134,16 @@ def build(emitted: Sequence[Emitted]) -> Library:
     source.write_text("".join(parts))
     _compile(*_COMMON, *_KERNELS, "-c", str(source), "-o", f"{path}.o")
     _compile("-shared", "-Wl,-Bsymbolic", f"{path}.o", str(_runtime()), "-o", str(path))
-    return Library(tuple(emitted), path)
+    return Library(tuple(texts), path)
 
 
-def _function(emitted: Emitted) -> str:
-    found = re.search(r"__launch_bounds__\([^)]*\)\s*(\w+)\(", emitted.text)
+def _function(one: Text) -> str:
+    found = re.search(r"__launch_bounds__\([^)]*\)\s*(\w+)\(", one.text)
     assert found is not None
     return found[1]
+
+
+def _shared(one: Text) -> str:
+    """What the text calls its shared memory."""
+    found = re.search(r"extern __shared__ .*\b(\w+)\[\]", one.text)
+    return found[1] if found is not None else "shared"

@@ -180,6 +180,11 @@ void ptx::bulk_load(unsigned target, const void* map, Coordinates from, unsigned
   const bool known = barrier.fenced && by.knows->seen[barrier.fence_thread] >= barrier.fence_clock;
   shadow.use(barrier.at, by, known || (initialised.agent < agents && by.knows->fenced[initialised.agent] >= initialised.clock));
   shadow.write(copy.at, copy.bytes, by);
+  rows(copy, [&](uint32_t, uint32_t, uint32_t length, char* source) {
+    const Buffer* const buffer = length ? buffer_of(source, length) : nullptr;
+    if (buffer && buffer->watched)
+      global_shadow.read(static_cast<uint32_t>(buffer->at + (source - buffer->begin)), length, by);
+  });
   memset(machine.shared + copy.at, 0xff, copy.bytes);
   machine.flying.push_back(std::make_shared<Copy>(std::move(copy)));
   maybe_leave();
@@ -205,7 +210,7 @@ void ptx::cp_async(unsigned target, const void* source, int size, int bytes) {
   const uint32_t line = LINE, at = target - WINDOW;
   Thread& self = *machine.current;
   if (at % size || uint64_t(at) + size > machine.shared_bytes || bytes < 0 || bytes > size ||
-      reinterpret_cast<uintptr_t>(source) % size || (bytes && !readable(source, bytes))) {
+      reinterpret_cast<uintptr_t>(source) % size || (bytes && !buffer_of(source, bytes))) {
     report(BOUNDS, at, size, line, 0, "cp.async of %d bytes, %d of them there, unaligned or out of bounds", size, bytes);
     give_up();
   }

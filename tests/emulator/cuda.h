@@ -12,6 +12,7 @@
 #define __align__(bytes) __attribute__((aligned(bytes)))
 #define __launch_bounds__(...)
 #define __grid_constant__
+#define __constant__
 
 struct Dim3 {
   unsigned x, y, z;
@@ -23,10 +24,22 @@ struct uint4 {
 struct int4 {
   int x, y, z, w;
 };
+struct __align__(16) float4 {
+  float x, y, z, w;
+};
+inline int4 make_int4(int x, int y, int z, int w) { return {x, y, z, w}; }
+inline float4 make_float4(float x, float y, float z, float w) { return {x, y, z, w}; }
 
 void __syncthreads();
 void __syncwarp(unsigned lanes = 0xffffffff);
-float __shfl_xor_sync(unsigned lanes, float value, int distance);
+unsigned long long shuffle(unsigned lanes, unsigned long long value, int from);  // the value of a lane
+template <class T> __forceinline__ T __shfl_sync(unsigned lanes, T value, int from) {
+  return static_cast<T>(shuffle(lanes, value, from));
+}
+__forceinline__ float __shfl_xor_sync(unsigned lanes, float value, int distance) {
+  const unsigned bits = __builtin_bit_cast(unsigned, value);
+  return __builtin_bit_cast(float, static_cast<unsigned>(shuffle(lanes, bits, (threadIdx.x % 32) ^ distance)));
+}
 unsigned long long __cvta_generic_to_shared(const void* pointer);
 inline const void* __cvta_generic_to_global(const void* pointer) { return pointer; }
 void __nanosleep(unsigned nanoseconds);
@@ -42,6 +55,13 @@ template <class T> inline T atomicCAS(T* at, T expected, T wanted) {
   return before;
 }
 inline void __stcs(uint4* at, uint4 value) { *at = value; }
+template <class T> __forceinline__ void __stcg(T* at, T value) { *at = value; }
+template <class T> __forceinline__ T __ldcg(const T* at) { return *at; }
+void check_read_only(const void* at, unsigned bytes);
+template <class T> __forceinline__ T __ldg(const T* at) {
+  check_read_only(at, sizeof(T));
+  return *at;
+}
 inline float __uint_as_float(unsigned bits) { return __builtin_bit_cast(float, bits); }
 inline float __int_as_float(int bits) { return __builtin_bit_cast(float, bits); }
 inline int min(int a, int b) { return a < b ? a : b; }
@@ -50,18 +70,25 @@ extern "C" {
 float expf(float x) noexcept;
 float tanhf(float x) noexcept;
 float sqrtf(float x) noexcept;
+float fmaxf(float x, float y) noexcept;
 }
+#define __expf expf  // the C library has one of its own, which it does not show
+inline float __fdividef(float x, float y) { return x / y; }
 inline float rsqrtf(float x) { return 1.0f / __builtin_sqrtf(x); }
 
 namespace ptx {
 using Coordinates = std::initializer_list<int>;
 using Registers = std::initializer_list<float*>;
+using Words = std::initializer_list<int>;
+using WordsOut = std::initializer_list<int*>;
 
 void mov_u64_globaltimer(unsigned long long& now);
 void mov_u32_smid(unsigned& sm);
 [[noreturn]] void trap();
 
 void bar_sync(unsigned name, unsigned threads);
+inline void griddepcontrol_wait() {}
+inline void griddepcontrol_launch_dependents() {}
 inline void setmaxnreg_inc_sync_aligned_u32(int) {}
 inline void setmaxnreg_dec_sync_aligned_u32(int) {}
 
@@ -73,7 +100,7 @@ void mbarrier_arrive_expect_tx_shared_cta_b64(unsigned barrier, unsigned bytes);
 void mbarrier_try_wait_parity_shared_cta_b64(unsigned barrier, unsigned parity, unsigned& done);
 
 void fence_proxy_async_shared_cta();
-inline void fence_proxy_async_global() {}
+void fence_proxy_async_global();
 void bulk_load(unsigned target, const void* map, Coordinates at, unsigned barrier);
 void bulk_store(const void* map, Coordinates at, unsigned source);
 inline void cp_async_bulk_tensor_1d_shared_cluster_global_mbarrier_complete_tx_bytes(
@@ -130,13 +157,28 @@ inline void cvt_rn_bf16_f32(unsigned short& y, float x) {
   y = x != x ? 0x7fff : (bits + 0x7fff + (bits >> 16 & 1)) >> 16;
 }
 inline void cvt_rn_f16_f32(unsigned short& y, float x) { y = to_half(x); }
+inline void cvt_rn_bf16x2_f32(unsigned& pair, float high, float low) {
+  unsigned short halves[2];
+  cvt_rn_bf16_f32(halves[0], low);
+  cvt_rn_bf16_f32(halves[1], high);
+  pair = halves[0] | unsigned(halves[1]) << 16;
+}
+inline void cvt_rn_f16x2_f32(unsigned& pair, float high, float low) {
+  pair = to_half(low) | unsigned(to_half(high)) << 16;
+}
+inline void cvt_f32_bf16(float& y, unsigned short x) { y = __uint_as_float(unsigned(x) << 16); }
 inline void cvt_f32_f16(float& y, unsigned short x) { y = from_half(x); }
 inline void max_NaN_f32(float& c, float a, float b) { c = a != a || b != b ? __builtin_nanf("") : a > b ? a : b; }
 inline void min_NaN_f32(float& c, float a, float b) { c = a != a || b != b ? __builtin_nanf("") : a < b ? a : b; }
 
-void load(int& value, const void* at);
-inline void ld_acquire_gpu_global_b32(int& value, const void* at) { load(value, at); }
-inline void ld_relaxed_gpu_global_b32(int& value, const void* at) { load(value, at); }
+void st_shared_b16(unsigned at, unsigned short value);
+void st_shared_b32(unsigned at, unsigned value);
+void st_shared_v4_b32(unsigned at, Words words);
+void ld_shared_b32(unsigned& value, unsigned at);
+void ld_shared_v4_b32(WordsOut words, unsigned at);
+
+void ld_acquire_gpu_global_b32(int& value, const void* at);
+void ld_relaxed_gpu_global_b32(int& value, const void* at);
 void red_release_gpu_global_add_s32(const void* at, int more);
 void atom_acq_rel_gpu_global_add_u64(unsigned long long& before, const void* at, unsigned long long more);
 }  // namespace ptx

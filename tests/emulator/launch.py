@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import ctypes
 import struct
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 from random import Random
@@ -44,8 +44,28 @@ class _Fault(ctypes.Structure):
     ]
 
 
-class _Buffer(ctypes.Structure):
-    _fields_ = [("begin", ctypes.c_void_p), ("bytes", ctypes.c_uint64), ("written", ctypes.c_int)]
+class Buffer(ctypes.Structure):
+    """Memory that a kernel may use; what is ``watched`` some threads write and others read, which must be ordered."""
+
+    _fields_ = [
+        ("begin", ctypes.c_void_p),
+        ("bytes", ctypes.c_uint64),
+        ("written", ctypes.c_int),
+        ("watched", ctypes.c_int),
+        ("at", ctypes.c_uint64),
+    ]
+
+
+class Promises(ctypes.Structure):
+    """What a text promises, as ``Promises`` of ``machine.h`` has it."""
+
+    _fields_ = [
+        ("invalidates", ctypes.c_int),
+        ("begin", ctypes.c_uint32),
+        ("end", ctypes.c_uint32),
+        ("rows", ctypes.c_uint32),
+        ("blocks", ctypes.c_uint32),
+    ]
 
 
 @dataclass(frozen=True)
@@ -104,7 +124,8 @@ def launch(
         sizes: run-time extents.
         sync: of a kernel for items of a plan, its tables; each block then runs an item.
     """
-    emitted = library.emitted[number]
+    emitted = library.texts[number]
+    assert isinstance(emitted, Emitted)
     kernel = emitted.kernel
     memory: dict[str, npt.NDArray[np.uint8]] = {}
     shapes: dict[str, tuple[int, ...]] = {}
@@ -119,40 +140,59 @@ def launch(
     arguments += [ctypes.c_void_p(array.ctypes.data) for array in memory.values()]
     arguments += [_map(spec, memory, shapes, kernel.tensor(spec.tensor).dtype) for spec in emitted.maps]
     arguments += [ctypes.c_longlong(sizes[name]) for name in kernel.symbols]
-    seen = [_Buffer(array.ctypes.data, array.nbytes, kernel.tensor(name).written) for name, array in memory.items()]
+    seen = [Buffer(array.ctypes.data, array.nbytes, kernel.tensor(name).written) for name, array in memory.items()]
     if sync is not None:
         arguments.append(ctypes.create_string_buffer(sync.packed()))
-        seen += [_Buffer(array.ctypes.data, array.nbytes, True) for array in sync.arrays]
-    pointers = (ctypes.c_void_p * len(arguments))(*map(ctypes.addressof, arguments))
-    buffers = (_Buffer * len(seen))(*seen)
+        seen += [Buffer(array.ctypes.data, array.nbytes, True) for array in sync.arrays]
     grid = prod(max(evaluate(n, sizes), 0) for n in emitted.grid)
-    order = Random(seed).sample(range(grid), grid)
-    found = (_Fault * MOST_FAULTS)()
-    count = library.handle.emulate(
-        number,
-        ctypes.c_void_p(library.shared(number)),
-        emitted.layout.total_bytes,
-        grid,
-        kernel.block_threads,
-        pointers,
-        buffers,
-        len(seen),
-        ctypes.c_uint64(seed),
-        (ctypes.c_int * max(grid, 1))(*order),
-        found,
-        ctypes.c_void_p(library.image),
-    )
+    pointers = [*map(ctypes.addressof, arguments)]
+    faults = emulate(library, number, grid, kernel.block_threads, pointers, seen, Promises(invalidates=True), seed)
     outputs = {
         t.name: _decoded(memory[t.name], t.dtype).reshape(shapes[t.name])
         for t in kernel.tensors
         if t.name in memory and t.written
     }
-    return Run(outputs, tuple(_fault(library, emitted, fault) for fault in found[:count]))
+    return Run(outputs, faults)
 
 
-def _fault(library: Library, emitted: Emitted, found: _Fault) -> Fault:
+def emulate(
+    library: Library,
+    number: int,
+    grid: int,
+    threads: int,
+    parameters: Sequence[int],
+    buffers: Sequence[Buffer],
+    promises: Promises,
+    seed: int,
+) -> tuple[Fault, ...]:
+    """Runs ``grid`` blocks of a kernel, one after another, and returns what went wrong.
+
+    Args:
+        parameters: addresses of the kernel's parameters.
+    """
+    found = (_Fault * MOST_FAULTS)()
+    count = library.handle.emulate(
+        number,
+        ctypes.c_void_p(library.shared(number)),
+        library.texts[number].layout.total_bytes,
+        grid,
+        threads,
+        (ctypes.c_void_p * len(parameters))(*parameters),
+        (Buffer * len(buffers))(*buffers),
+        len(buffers),
+        ctypes.byref(promises),
+        ctypes.c_uint64(seed),
+        (ctypes.c_int * max(grid, 1))(*Random(seed).sample(range(grid), grid)),
+        found,
+        ctypes.c_void_p(library.image),
+    )
+    return tuple(_fault(library, number, fault) for fault in found[:count])
+
+
+def _fault(library: Library, number: int, found: _Fault) -> Fault:
     tiles = []
-    for placed in sorted(emitted.layout.placed, key=lambda p: p.offset_bytes) if found.bytes else ():
+    layout = library.texts[number].layout
+    for placed in sorted(layout.placed, key=lambda p: p.offset_bytes) if found.bytes else ():
         slot, inside = divmod(found.at - placed.offset_bytes, placed.slot_bytes)
         if 0 <= slot < placed.slots:
             tiles.append(f"{placed.name}{{{slot}}} byte {inside}")
@@ -163,13 +203,18 @@ def _fault(library: Library, emitted: Emitted, found: _Fault) -> Fault:
 def _map(
     spec: MapSpec, memory: Mapping[str, npt.NDArray[np.uint8]], shapes: Mapping[str, tuple[int, ...]], dtype: DType
 ) -> ctypes.Array[ctypes.c_char]:
-    """The 128 bytes of a tensor map, as ``Map`` of ``copies.cpp`` has them."""
-    shape, box = shapes[spec.tensor], spec.box
-    strides = [prod(shape[axis + 1 :]) * dtype.itemsize for axis in range(len(shape))]
-    numbers = [memory[spec.tensor].ctypes.data, len(shape), dtype.itemsize, int(spec.swizzled)]
+    shape = shapes[spec.tensor]
+    packed = tensor_map(memory[spec.tensor].ctypes.data, shape, dtype.itemsize, spec.box, swizzled=spec.swizzled)
+    return ctypes.create_string_buffer(packed, 128)
+
+
+def tensor_map(address: int, shape: Sequence[int], itemsize: int, box: Sequence[int], *, swizzled: bool) -> bytes:
+    """The 128 bytes of the map of a tensor whose rows follow each other, as ``Map`` of ``copies.cpp`` has them."""
+    strides = [prod(shape[axis + 1 :]) * itemsize for axis in range(len(shape))]
+    numbers = [address, len(shape), itemsize, int(swizzled)]
     for three, fill in ((shape, 1), (strides, 0), (box, 1)):
         numbers += [*reversed(three), *(fill,) * (3 - len(three))]
-    return ctypes.create_string_buffer(struct.pack("<16Q", *numbers, *(0,) * (16 - len(numbers))), 128)
+    return struct.pack("<16Q", *numbers, *(0,) * (16 - len(numbers)))
 
 
 def _aligned(values: npt.NDArray[np.generic]) -> npt.NDArray[np.uint8]:

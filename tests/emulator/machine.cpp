@@ -107,6 +107,13 @@ void start_block(uint32_t number) {
   blockIdx = {number, 0, 0};
   memset(machine.shared, 0xff, machine.shared_bytes);
   shadow.reset(machine.shared_bytes);
+  uint64_t watched = 0;
+  for (Buffer& buffer : machine.buffers) {
+    buffer.at = watched;
+    watched += buffer.watched ? buffer.bytes : 0;
+  }
+  global_shadow.reset(watched);
+  machine.released.clear();
   machine.barriers.assign(machine.shared_bytes / 8, Barrier());
   machine.channel_clock.assign(CHANNELS, 0);
   machine.flying.clear();
@@ -123,6 +130,7 @@ void start_block(uint32_t number) {
     thread.number = n;
     thread.knows = Knowledge(machine.agents);
     thread.knows.seen[n] = 1;
+    thread.fenced_global.assign(machine.agents, 0);
     getcontext(&thread.start);
     thread.start.uc_stack.ss_sp = stacks + size_t(n) * STACK_BYTES;
     thread.start.uc_stack.ss_size = STACK_BYTES;
@@ -209,12 +217,12 @@ void __syncwarp(unsigned lanes) {
   meet(warp, Waits::WARP, __builtin_popcount(lanes), "__syncwarp", true, LINE);
 }
 
-float __shfl_xor_sync(unsigned lanes, float value, int distance) {
+unsigned long long shuffle(unsigned lanes, unsigned long long value, int from) {
   Thread& self = *machine.current;
   const int turn = self.shuffles++ & 1;  // a lane is at most one shuffle ahead of those that have yet to read its value
   self.exchanged[turn] = value;
   meet(machine.warps[self.number / 32], Waits::WARP, __builtin_popcount(lanes), "a shuffle", false, LINE);
-  return machine.threads[self.number ^ distance].exchanged[turn];
+  return machine.threads[self.number / 32 * 32 + from].exchanged[turn];
 }
 
 void meet_lanes(const char* what, uint32_t line) {
@@ -227,6 +235,9 @@ unsigned long long __cvta_generic_to_shared(const void* pointer) {
 
 void __nanosleep(unsigned nanoseconds) {
   machine.clock_ns += nanoseconds;
+  // Time passes: what it waits for others do, or a copy.
+  machine.warp = machine.random.below(static_cast<uint32_t>(machine.ready.size()));
+  if (!machine.flying.empty() && machine.random.once_in(8)) land_one();
   wake(*machine.current);
   leave();
 }
@@ -237,63 +248,15 @@ void ptx::trap() {
   report(TRAP, 0, 0, LINE, 0, "thread %u traps", machine.current->number);
   give_up();
 }
-void ptx::load(int& value, const void* at) { memcpy(&value, at, sizeof value); }
-void ptx::red_release_gpu_global_add_s32(const void* at, int more) {
-  check_posted(LINE);
-  *static_cast<int*>(const_cast<void*>(at)) += more;
-}
-void ptx::atom_acq_rel_gpu_global_add_u64(unsigned long long& before, const void* at, unsigned long long more) {
-  check_posted(LINE);
-  before = atomicAdd(static_cast<unsigned long long*>(const_cast<void*>(at)), more);
-}
 
-namespace {
-const Buffer* buffer_of(const char* at, uint32_t bytes) {
-  for (const Buffer& buffer : machine.buffers)
-    if (at >= buffer.begin && at + bytes <= buffer.begin + buffer.bytes) return &buffer;
-  return nullptr;
-}
+bool on_stack(const void* at) { return static_cast<uint64_t>(static_cast<const char*>(at) - stacks) < stacks_bytes; }
 
-inline void touch(const void* pointer, uint32_t bytes, bool write, uint32_t line) {
-  const char* const at = static_cast<const char*>(pointer);
-  const uint64_t inside = at - machine.shared;
-  if (inside < machine.shared_bytes && inside + bytes <= machine.shared_bytes) {
-    const By by = by_thread(*machine.current, line);
-    if (write) shadow.write(static_cast<uint32_t>(inside), bytes, by);
-    else shadow.read(static_cast<uint32_t>(inside), bytes, by);
-    return;
-  }
-  if (static_cast<uint64_t>(at - stacks) < stacks_bytes) return;
-  const Buffer* const buffer = buffer_of(at, bytes);
-  if (buffer && (buffer->written || !write)) return;
-  for (const Dim3* known : {&threadIdx, &blockIdx, &blockDim, &gridDim})
-    if (!write && at >= reinterpret_cast<const char*>(known) && at < reinterpret_cast<const char*>(known + 1)) return;
-  report(BOUNDS, 0, 0, line, 0, "thread %u %s", machine.current->number,
-         buffer ? "writes to an input" : write ? "writes outside of every tensor and of shared memory"
-                                               : "reads outside of every tensor and of shared memory");
-  give_up();
-}
-}  // namespace
-
-bool readable(const void* at, uint32_t bytes) { return buffer_of(static_cast<const char*>(at), bytes); }
-
-// What the compiler calls before each access (-fsanitize=thread); the library of that sanitizer is not linked.
-#define HOOKS(bytes)                                                                            \
-  void __tsan_read##bytes(void* at) { touch(at, bytes, false, LINE); }                          \
-  void __tsan_write##bytes(void* at) { touch(at, bytes, true, LINE); }                          \
-  void __tsan_unaligned_read##bytes(void* at) { touch(at, bytes, false, LINE); }                \
-  void __tsan_unaligned_write##bytes(void* at) { touch(at, bytes, true, LINE); }
 extern "C" {
-HOOKS(1) HOOKS(2) HOOKS(4) HOOKS(8) HOOKS(16)
-void __tsan_read_range(void* at, unsigned long bytes) { touch(at, static_cast<uint32_t>(bytes), false, LINE); }
-void __tsan_write_range(void* at, unsigned long bytes) { touch(at, static_cast<uint32_t>(bytes), true, LINE); }
-void __tsan_init() {}
-void __tsan_func_entry(void*) {}
-void __tsan_func_exit(void*) {}
-
 // Runs the blocks of kernel ``kernel`` in ``order``; returns how many faults it put into ``faults``.
-__attribute__((visibility("default"))) int emulate(int kernel, char* shared, uint32_t shared_bytes, int grid, int threads, void** arguments,
-            const Buffer* buffers, int count, uint64_t seed, const int* order, Fault* faults, const char* image) {
+__attribute__((visibility("default"))) int emulate(int kernel, char* shared, uint32_t shared_bytes, int grid,
+                                                   int threads, void** arguments, const Buffer* buffers, int count,
+                                                   const Promises* promises, uint64_t seed, const int* order,
+                                                   Fault* faults, const char* image) {
   machine.random.state = seed;
   constexpr uint32_t LANDS[] = {0, 1, 4, 32}, LEAVES[] = {2, 8, 64};
   machine.land_one_in = LANDS[machine.random.below(4)];
@@ -303,6 +266,7 @@ __attribute__((visibility("default"))) int emulate(int kernel, char* shared, uin
   machine.shared_bytes = (shared_bytes + 7) / 8 * 8;
   machine.image = image;
   machine.buffers.assign(buffers, buffers + count);
+  machine.promises = *promises;
   machine.faults.clear();
   machine.threads = std::vector<Thread>(threads);
   machine.ready.assign((threads + 31) / 32, 0);

@@ -13,6 +13,7 @@
 #include <algorithm>
 #include <csetjmp>
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <ucontext.h>
 #include <vector>
@@ -32,10 +33,20 @@ struct Fault {
   char text[200];
 };
 
+// Memory that a kernel may use. ``watched``: what some of its threads write others read, so accesses must be ordered.
 struct Buffer {
   char* begin;
   uint64_t bytes;
-  int written;
+  int written, watched;
+  uint64_t at;  // in the shadow of global memory
+};
+
+// What a text promises. First operands of products that begin within ``begin .. end - 1`` of shared memory have 64 rows
+// for each of ``blocks`` of each warpgroup, of which the first ``rows`` are loaded; products may take anything for further
+// rows, whose sums are NaN. A thread's sums lie block by block.
+struct Promises {
+  int invalidates;  // every barrier, before the block ends
+  uint32_t begin, end, rows, blocks;
 };
 
 struct Knowledge {
@@ -84,7 +95,7 @@ struct Product {
   uint64_t a, b;
   int n;
   bool half;
-  uint32_t group;
+  uint32_t loaded, group;  // rows of a; the number of its group
   bool computed = false;
 };
 struct Sum {
@@ -108,9 +119,10 @@ struct Thread {
   uint32_t number = 0;
   Waits waits = Waits::NOTHING;
   uint32_t barrier = 0, parity = 0, line = 0;  // what it waits for, and where
-  float exchanged[2] = {};
+  uint64_t exchanged[2] = {};
   uint32_t shuffles = 0;
   Knowledge knows;
+  std::vector<uint32_t> fenced_global;  // what was seen at its last proxy fence of global memory
   std::vector<Barrier*> initialised;  // and not yet known to the async proxy
   std::vector<Piece> pieces;                // since the last arrival
   std::vector<std::shared_ptr<Copy>> bulk;  // stores since the last commit
@@ -147,6 +159,8 @@ struct Machine {
   uint32_t shared_bytes = 0;
   const char* image = nullptr;
   std::vector<Buffer> buffers;
+  Promises promises{};
+  std::map<const void*, Knowledge> released;  // to words of global memory
   std::vector<Fault> faults;
   std::vector<Barrier> barriers;  // by byte / 8
   std::vector<uint32_t> channel_clock;
@@ -183,8 +197,11 @@ void arrive(Barrier& barrier, const Knowledge* released, uint32_t line);
 void complete_bytes(Barrier& barrier, uint32_t bytes, uint32_t channel, uint32_t line);
 void end_barriers();
 
+// Memory.
+bool on_stack(const void* at);
+const Buffer* buffer_of(const void* at, uint64_t bytes);  // null: outside of all
+
 // Copies and products.
-bool readable(const void* at, uint32_t bytes);
 void land_one();
 void end_thread(Thread& thread);
 void end_copies();

@@ -31,7 +31,9 @@ void compute(Thread& self, Product& product) {
   Sum& sum = *std::find_if(self.sums.begin(), self.sums.end(), [&](Sum& s) { return s.where[0] == product.sum[0]; });
   const uint32_t lane = self.number % 32, first = self.number / 32 % 4 * 16 + lane / 4;
   float a[2][16], b[16];
-  for (uint32_t h = 0; h < 2; ++h) elements(a[h], row(product.a, first + 8 * h), product.half);
+  for (uint32_t h = 0; h < 2; ++h)
+    if (first + 8 * h < product.loaded) elements(a[h], row(product.a, first + 8 * h), product.half);
+    else std::fill_n(a[h], 16, NAN);
   for (int p = 0; p < product.n / 8; ++p)
     for (uint32_t j = 0; j < 2; ++j) {
       elements(b, row(product.b, p * 8 + lane % 4 * 2 + j), product.half);
@@ -48,14 +50,26 @@ void compute_up_to(Thread& self, uint32_t group) {
     if (product.group <= group && !product.computed) compute(self, product);
 }
 
-void read(uint64_t descriptor, uint32_t first, uint32_t rows, const By& by) {
+// Rows of a first operand that are loaded, of 64; what lies behind may be anything.
+uint32_t loaded_of(const Thread& self, const float* sum, uint64_t descriptor, int n) {
+  const Promises& promises = machine.promises;
+  if (promises.begin == promises.end) return 64;
+  const int64_t sums_before = self.sums.empty() ? 0 : sum - self.sums[0].where[0];
+  const uint32_t block = static_cast<uint32_t>(sums_before / (n / 2) % promises.blocks);
+  const uint32_t before = (self.number / 128 * promises.blocks + block) * 64;
+  const uint32_t first = ((descriptor & 0x3fff) << 4) - before * 128 - WINDOW;
+  if (first < promises.begin || first >= promises.end) return 64;
+  return std::clamp(promises.rows, before, before + 64) - before;
+}
+
+void read(uint64_t descriptor, uint32_t first, uint32_t rows, uint32_t loaded, const By& by) {
   for (uint32_t r = first; r < first + rows; ++r)
     for (const uint32_t at : row(descriptor, r).at) {
       if (uint64_t(at) + 16 > machine.shared_bytes) {
         report(BOUNDS, at, 16, by.line, 0, "a product reads past the end of shared memory");
         give_up();
       }
-      shadow.read(at, 16, by);
+      if (r < loaded) shadow.read(at, 16, by);
     }
 }
 }  // namespace
@@ -69,11 +83,12 @@ void ptx::product(Registers sum, unsigned long long a, unsigned long long b, int
     give_up();
   }
   const By by{machine.products_of(warp), self.product_groups, line, &self.knows, true};
+  const uint32_t loaded = loaded_of(self, *sum.begin(), a, n);
   if (self.number % 32 == 0) {  // for the warp
-    read(a, warp % 4 * 16, 16, by);
-    read(b, 0, n, by);
+    read(a, warp % 4 * 16, 16, loaded, by);
+    read(b, 0, n, n, by);
   }
-  Product product{sum, a, b, n, half, self.product_groups};
+  Product product{sum, a, b, n, half, loaded, self.product_groups};
   const auto same = [&](const Sum& s) { return s.where[0] == product.sum[0]; };
   if (std::none_of(self.sums.begin(), self.sums.end(), same)) {
     self.sums.push_back({product.sum, {}});

@@ -2,7 +2,7 @@
 
 #include <cstdio>
 
-Shadow shadow;
+Shadow shadow{false, {}, {}}, global_shadow{true, {}, {}};
 
 namespace {
 // Who an agent is, in words; two buffers, since a message names two.
@@ -19,7 +19,7 @@ const char* described(uint32_t agent) {
 }
 }  // namespace
 
-void Shadow::reset(uint32_t bytes) {
+void Shadow::reset(uint64_t bytes) {
   cells.assign((bytes + GRAIN - 1) / GRAIN, Cell());
   readers.clear();
 }
@@ -47,9 +47,9 @@ void Shadow::keep_more(Cell& cell, const By& by, bool thread) {
 
 void Shadow::complain(const Access& before, uint32_t i, const By& by, const char* then, const char* now) {
   const bool ordered = after(before, by);
-  report(ordered ? PROXY : RACE, i * GRAIN, GRAIN, before.line, by.line,
-         ordered ? "%s by %s comes before %s by %s without a proxy fence" : "%s by %s and %s by %s are not ordered",
-         then, described(before.agent), now, described(by.agent));
+  report(ordered ? PROXY : RACE, global ? 0 : i * GRAIN, global ? 0 : GRAIN, before.line, by.line,
+         ordered ? "%s by %s comes before %s by %s without a proxy fence%s" : "%s by %s and %s by %s are not ordered%s",
+         then, described(before.agent), now, described(by.agent), global ? ", in global memory" : "");
 }
 
 void Shadow::unwritten(uint32_t i, const By& by) {

@@ -26,10 +26,11 @@ struct Cell {
 };
 
 struct Shadow {
+  const bool global;  // written before the launch, if not by it
   std::vector<Cell> cells;
   std::vector<std::vector<Access>> readers;
 
-  void reset(uint32_t bytes);
+  void reset(uint64_t bytes);
   void read(uint32_t at, uint32_t bytes, const By& by) {
     for (uint32_t i = at / GRAIN; i < (at + bytes + GRAIN - 1) / GRAIN; ++i) read_cell(cells[i], i, by);
   }
@@ -41,8 +42,11 @@ struct Shadow {
 
   void read_cell(Cell& cell, uint32_t i, const By& by) {
     if (cell.barrier) on_barrier(i, by, "read");
-    if (cell.write.agent == NOBODY) unwritten(i, by);
-    else if (!after(cell.write, by) || (by.async && !fenced(cell.write, by))) complain(cell.write, i, by, "write", "read");
+    if (cell.write.agent == NOBODY) {
+      if (!global) unwritten(i, by);
+    } else if (!after(cell.write, by) || (by.async && !fenced(cell.write, by))) {
+      complain(cell.write, i, by, "write", "read");
+    }
     keep(cell, by);
   }
   void write_cell(Cell& cell, uint32_t i, const By& by) {
@@ -63,8 +67,10 @@ struct Shadow {
 
  private:
   static bool after(const Access& before, const By& by) { return by.knows->seen[before.agent] >= before.clock; }
-  static bool fenced(const Access& before, const By& by) {
-    return before.agent >= machine.products_of(0) || by.knows->fenced[before.agent] >= before.clock;
+  // Of global memory the thread that makes a bulk copy has made the fence itself.
+  bool fenced(const Access& before, const By& by) const {
+    const std::vector<uint32_t>& fences = global ? machine.current->fenced_global : by.knows->fenced;
+    return before.agent >= machine.products_of(0) || fences[before.agent] >= before.clock;
   }
   // Of readers that follow each other the last will do; a copy's end does not tell what came before the copy.
   void keep(Cell& cell, const By& by) {
@@ -80,7 +86,7 @@ struct Shadow {
   void unwritten(uint32_t i, const By& by);
   void on_barrier(uint32_t i, const By& by, const char* what);
 };
-extern Shadow shadow;
+extern Shadow shadow, global_shadow;  // of shared memory, and of buffers that are watched
 
 inline By by_thread(const Thread& thread, uint32_t line) {
   return {thread.number, thread.knows.seen[thread.number], line, &thread.knows, false};

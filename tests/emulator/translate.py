@@ -4,27 +4,31 @@
     ptx::mbarrier_arrive_expect_tx_shared_cta_b64((barrier), (bytes));
 
 Arguments stand in the order in which the instruction has them, immediates with them; results are passed as lvalues.
-What stands in braces is one list: its values, or where they are results their addresses. A predicate that the template
-declares is passed over for the register that it is turned into. An instruction that ``ptx.h`` does not have is then an
-error of the C++ compiler that names it.
+Names of strings that the text defines stand for them. What stands in braces is one list: its values, or where they are
+results their addresses. A predicate that the template declares is passed over for the register that it is turned into.
+An instruction that ``cuda.h`` does not have is then an error of the C++ compiler that names it.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 
 _ASM = re.compile(r"\basm\b(?:\s+volatile\b)?\s*\(")
 _STRING = re.compile(r'\s*"((?:[^"\\]|\\.)*)"')
+_NAMED = re.compile(r'^#define (\w+) ("[^"\n]*")$', re.MULTILINE)
 _OPERAND = re.compile(r"\{[^}]*\}|%\d+|\b\d+\b")
 
 
 def translate(text: str) -> str:
     """``text`` with every ``asm`` statement replaced; the lines keep their numbers."""
+    names = dict(_NAMED.findall(text))
     out, at = [], 0
     for found in _ASM.finditer(text):
         end = _closing(text, found.end())
         statement = text[found.start() : end]
-        out += [text[at : found.start()], _call(text[found.end() : end - 1]), "\n" * statement.count("\n")]
+        call = _call(_named(text[found.end() : end - 1], names))
+        out += [text[at : found.start()], call, "\n" * statement.count("\n")]
         at = end
     return "".join([*out, text[at:]])
 
@@ -40,6 +44,11 @@ def _closing(text: str, at: int) -> int:
         depth += {"(": 1, ")": -1}.get(text[at], 0)
         at += 1
     return at
+
+
+def _named(inside: str, names: Mapping[str, str]) -> str:
+    """What ``asm`` has in its brackets, with strings for their names."""
+    return re.sub(r"\b[A-Z]\w*\b", lambda name: names.get(name[0], name[0]), inside)
 
 
 def _call(inside: str) -> str:

@@ -416,8 +416,8 @@ def test_a_fault_names_tile_bytes_and_lines() -> None:
 
 def test_an_instruction_without_emulation_is_an_error_that_names_it() -> None:
     emitted = replace(PLANTS["a trap"].emitted())
-    text = emitted.text.replace("trap;", "griddepcontrol.wait;")
-    with pytest.raises(RuntimeError, match="griddepcontrol_wait"):
+    text = emitted.text.replace("trap;", "membar.gl;")
+    with pytest.raises(RuntimeError, match="membar_gl"):
         build([replace(emitted, text=text)])
 
 

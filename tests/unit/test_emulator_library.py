@@ -79,7 +79,7 @@ def test_kernels_for_items_of_a_plan_are_right_and_post_when_all_is_written(spec
     for number, name in enumerate(names):
         kernel, sizes = KERNELS[name]
         inputs = inputs_of(kernel, sizes)
-        grid = tuple(evaluate(n, sizes) for n in built.emitted[number].grid)
+        grid = tuple(evaluate(n, sizes) for n in built.texts[number].grid)
         sync = sync_of(grid)
         run = launch(built, number, inputs, sizes, seed=number, sync=sync)
         assert [str(fault) for fault in run.faults] == []
@@ -95,7 +95,7 @@ def test_kernels_for_items_of_a_plan_are_right_and_post_when_all_is_written(spec
 def test_items_wait_for_the_posts_of_their_run_also_when_counters_wrap() -> None:
     kernel, sizes = KERNELS["row_sum"]
     built = build([emit_kernel(lower(_ringed(kernel, 2)), H200, items=True)])
-    grid = tuple(evaluate(n, sizes) for n in built.emitted[0].grid)
+    grid = tuple(evaluate(n, sizes) for n in built.texts[0].grid)
     for run in (0, 2**31 - 1, 2**32 - 1):
         nobody, posted = sync_of(grid, posted=0, run=run), sync_of(grid, run=run)
         launch(built, 0, inputs_of(kernel, sizes), sizes, sync=nobody)

@@ -102,9 +102,9 @@ DEVICE Item item_of(int message, unsigned run) {
 DEVICE Item send(const Launch& launch, int n, int row, unsigned run, bool any) {
   const int message = n % TICKETS, lane = threadIdx.x % 32;
   await(launch, received(message), (n / TICKETS & 1) ^ 1);
-  if (any && lane < QUADS) {
+  if (lane < QUADS) {
     const int4* const words = reinterpret_cast<const int4*>(launch.items + row) + lane;
-    store_shared_128(message_at(message) + lane * 16, __ldg(words));
+    store_shared_128(message_at(message) + lane * 16, any ? __ldg(words) : make_int4(0, 0, 0, 0));
   }
   if (lane == QUADS) store_shared_128(message_at(message) + (int)sizeof(ItemRow), make_int4((int)run, any, 0, 0));
   __syncwarp();
@@ -144,15 +144,15 @@ DEVICE void release(int slot) {
 }
 DEVICE int warpgroup() { return threadIdx.x / 128; }
 DEVICE void synchronise() { named_barrier(1 + warpgroup(), 128); }
-// After a share's last store.
+// After a share's last store. Whether or not there is a post, the scratch is free again behind it.
 DEVICE void post(const Launch& launch, const Item& item) {
-  if (item.post < 0) return;
-  if (threadIdx.x % 128 == 0) {
+  const bool posts = item.post >= 0 && threadIdx.x % 128 == 0;
+  if (posts) {
     random_delay(launch, item, 1);
     launch.done[item.number] = (int)(item.run + 1);
   }
   synchronise();
-  if (threadIdx.x % 128 == 0) add_release(launch.semaphores + item.post);
+  if (posts) add_release(launch.semaphores + item.post);
 }
 // By a warp.
 DEVICE unsigned long long draw(const Launch& launch) {

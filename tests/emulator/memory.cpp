@@ -1,0 +1,115 @@
+// Accesses of threads: those that the compiler tells of, those of shared memory by address, and semaphores in global
+// memory, which tell who acquires them what was released to them.
+#include <cstring>
+
+#include "cuda.h"
+#include "shadow.h"
+
+namespace {
+void touch(const void* pointer, uint32_t bytes, bool write, uint32_t line) {
+  const char* const at = static_cast<const char*>(pointer);
+  const uint64_t inside = at - machine.shared;
+  if (inside < machine.shared_bytes && inside + bytes <= machine.shared_bytes) {
+    const By by = by_thread(*machine.current, line);
+    if (write) shadow.write(static_cast<uint32_t>(inside), bytes, by);
+    else shadow.read(static_cast<uint32_t>(inside), bytes, by);
+    return;
+  }
+  if (on_stack(at)) return;
+  const Buffer* const buffer = buffer_of(at, bytes);
+  if (buffer && buffer->watched) {
+    const By by = by_thread(*machine.current, line);
+    const uint32_t place = static_cast<uint32_t>(buffer->at + (at - buffer->begin));
+    if (write) global_shadow.write(place, bytes, by);
+    else global_shadow.read(place, bytes, by);
+    return;
+  }
+  if (buffer && (buffer->written || !write)) return;
+  for (const Dim3* known : {&threadIdx, &blockIdx, &blockDim, &gridDim})
+    if (!write && at >= reinterpret_cast<const char*>(known) && at < reinterpret_cast<const char*>(known + 1)) return;
+  report(BOUNDS, 0, 0, line, 0, "thread %u %s", machine.current->number,
+         buffer ? "writes to an input" : write ? "writes outside of every tensor and of shared memory"
+                                               : "reads outside of every tensor and of shared memory");
+  give_up();
+}
+
+// ``bytes`` of shared memory by their address in the window.
+char* shared_at(uint32_t window, uint32_t bytes, bool write, uint32_t line) {
+  const uint32_t at = window - WINDOW;
+  if (at % bytes || uint64_t(at) + bytes > machine.shared_bytes) {
+    report(BOUNDS, at, bytes, line, 0, "thread %u accesses %u bytes unaligned or past the end of shared memory",
+           machine.current->number, bytes);
+    give_up();
+  }
+  touch(machine.shared + at, bytes, write, line);
+  return machine.shared + at;
+}
+
+void release(const void* at) {
+  Thread& self = *machine.current;
+  machine.released.try_emplace(at, machine.agents).first->second.join(self.knows);
+  tick(self);
+}
+
+void acquire(const void* at) {
+  const auto found = machine.released.find(at);
+  if (found != machine.released.end()) machine.current->knows.join(found->second);
+}
+}  // namespace
+
+const Buffer* buffer_of(const void* pointer, uint64_t bytes) {
+  const char* const at = static_cast<const char*>(pointer);
+  for (const Buffer& buffer : machine.buffers)
+    if (at >= buffer.begin && at + bytes <= buffer.begin + buffer.bytes) return &buffer;
+  return nullptr;
+}
+
+void check_read_only(const void* at, unsigned bytes) {
+  const Buffer* const buffer = buffer_of(at, bytes);
+  if (buffer && buffer->written)
+    report(PROXY, 0, 0, LINE, 0, "thread %u reads what the launch writes as if it were read-only",
+           machine.current->number);
+}
+
+void ptx::st_shared_b16(unsigned at, unsigned short value) { memcpy(shared_at(at, 2, true, LINE), &value, 2); }
+void ptx::st_shared_b32(unsigned at, unsigned value) { memcpy(shared_at(at, 4, true, LINE), &value, 4); }
+void ptx::st_shared_v4_b32(unsigned at, Words words) { memcpy(shared_at(at, 16, true, LINE), words.begin(), 16); }
+void ptx::ld_shared_b32(unsigned& value, unsigned at) { memcpy(&value, shared_at(at, 4, false, LINE), 4); }
+void ptx::ld_shared_v4_b32(WordsOut words, unsigned at) {
+  const char* const from = shared_at(at, 16, false, LINE);
+  for (size_t i = 0; i < 4; ++i) memcpy(words.begin()[i], from + 4 * i, 4);
+}
+
+void ptx::ld_relaxed_gpu_global_b32(int& value, const void* at) { memcpy(&value, at, sizeof value); }
+void ptx::ld_acquire_gpu_global_b32(int& value, const void* at) {
+  memcpy(&value, at, sizeof value);
+  acquire(at);
+}
+void ptx::red_release_gpu_global_add_s32(const void* at, int more) {
+  check_posted(LINE);
+  release(at);
+  *static_cast<int*>(const_cast<void*>(at)) += more;
+  maybe_leave();
+}
+void ptx::atom_acq_rel_gpu_global_add_u64(unsigned long long& before, const void* at, unsigned long long more) {
+  check_posted(LINE);
+  acquire(at);
+  release(at);
+  before = atomicAdd(static_cast<unsigned long long*>(const_cast<void*>(at)), more);
+  maybe_leave();
+}
+
+// What the compiler calls before each access (-fsanitize=thread); the library of that sanitizer is not linked.
+#define HOOKS(bytes)                                                                            \
+  void __tsan_read##bytes(void* at) { touch(at, bytes, false, LINE); }                          \
+  void __tsan_write##bytes(void* at) { touch(at, bytes, true, LINE); }                          \
+  void __tsan_unaligned_read##bytes(void* at) { touch(at, bytes, false, LINE); }                \
+  void __tsan_unaligned_write##bytes(void* at) { touch(at, bytes, true, LINE); }
+extern "C" {
+HOOKS(1) HOOKS(2) HOOKS(4) HOOKS(8) HOOKS(16)
+void __tsan_read_range(void* at, unsigned long bytes) { touch(at, static_cast<uint32_t>(bytes), false, LINE); }
+void __tsan_write_range(void* at, unsigned long bytes) { touch(at, static_cast<uint32_t>(bytes), true, LINE); }
+void __tsan_init() {}
+void __tsan_func_entry(void*) {}
+void __tsan_func_exit(void*) {}
+}

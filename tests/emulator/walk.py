@@ -1,0 +1,193 @@
+"""The one launch on the emulator: the executor itself, its memory on the CPU, its text in a library.
+
+    run = EmulatedLaunch(il.build(graph, il.Choices(1)), stages=3)
+    [library] = prepare([run])
+    run.run({**inputs, "out": out})
+    run.faults
+
+Everything else is the executor's own: tables, counters, what the launch is given, the error of a wait that ends. Blocks
+run one after another, so a plan has one worker.
+
+Where fewer rows of tokens are loaded than a tile has, products take what lies behind them for the others, whose sums
+nobody may store. The emulator is told how many rows are loaded, does not look at further ones, and makes their sums
+NaN, which an output must not show.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+from unittest import mock
+
+import numpy as np
+import torch
+
+from interlace.core.dtypes import DType
+from interlace.executors import one_launch
+from interlace.executors.one_launch import OneLaunchExecutor
+from interlace.executors.options import Options
+from interlace.kernels.abi import ITEM
+from interlace.kernels.cuda.launcher import TensorMap
+from interlace.kernels.cuda.ptx import PTX
+from interlace.kernels.matmul.cuda import loaded_rows
+from interlace.kernels.primitives.semaphore_cuda import SEMAPHORES
+from interlace.launch.compose import TICKETS, stages
+from interlace.loops.ir.smem import Placed, SharedLayout
+from interlace.plan.plan import Plan
+
+from .build import Library, build
+from .launch import Buffer, Fault, Promises, emulate, tensor_map
+
+#: Of the emulator's clock, which goes on where a thread sleeps.
+TIMEOUT_S = 0.02
+_BARRIER_BYTES, _TALL = 8, 64
+
+
+@dataclass(frozen=True)
+class Walk:
+    """The text of a launch, and where its shared memory lies."""
+
+    text: str
+    layout: SharedLayout
+
+
+class EmulatedLaunch(OneLaunchExecutor):
+    """The one launch of a plan, on tensors of the CPU.
+
+    Args:
+        plan, options: as for the executor.
+        stages: of its ring.
+        in_flight_bytes: of independent operands under way.
+        change: the text, broken.
+
+    Attributes:
+        faults: of all runs so far.
+        seed: of the next run's schedule.
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        *,
+        stages: int,
+        in_flight_bytes: int = 1 << 20,
+        change: tuple[str, str] | None = None,
+        **options: Any,
+    ) -> None:
+        self._stages, self._in_flight_bytes, self._change = stages, in_flight_bytes, change
+        self.faults: list[Fault] = []
+        self.seed = 0
+        self.library: tuple[Library, int] | None = None
+        super().__init__(plan, Options("meta", timeout_s=TIMEOUT_S, **options))
+        self._device, self._interpret = torch.device("cpu"), True
+        self._allocate()
+        self._workspace.fill_(float("nan"))
+        self._lists = torch.tensor(self._table.worker_rows.astype(np.int32))
+
+    def _prepare(self) -> None:
+        graph = self.plan.graph
+        tiles, warpgroups = one_launch._tiles(graph, [1] * len(graph.ops)), self._posts_per_tile
+        sizes = range(0, self._spec.smem_bytes, 8)
+        enough = next(size for size in sizes if stages(tiles, warpgroups, size) == self._stages)
+        self._spec = replace(self._spec, smem_bytes=enough)
+        with mock.patch.object(one_launch, "_IN_FLIGHT_BYTES", self._in_flight_bytes):
+            super()._prepare()
+
+    @property
+    def walk(self) -> Walk:
+        """What is compiled."""
+        text = self.composition.text
+        if self._change is not None:
+            before, after = self._change
+            assert text.count(before) == 1, before
+            text = text.replace(before, after)
+        return Walk(text, SharedLayout(tuple(self._placed()), self.composition.shared_bytes, 1024))
+
+    def _numbers(self) -> dict[str, int]:
+        return {name: int(n) for name, n in re.findall(r"constexpr int (\w+) = (\d+);", self.composition.text)}
+
+    def _placed(self) -> list[Placed]:
+        """As ``launch/walk`` lays it out."""
+        c = self._numbers()
+        count, warpgroups = c["STAGES"], c["WARPGROUPS"]
+        parts = [
+            ("independent", count, c["INDEPENDENT_BYTES"]),
+            ("dependent", count, c["DEPENDENT_BYTES"]),
+            ("scratch", warpgroups, c["SCRATCH_BYTES"]),
+            ("message", TICKETS, ITEM.size + 16),
+            ("answer", warpgroups, 8),
+            *((name, count, _BARRIER_BYTES) for name in ("independent_full", "dependent_full", "empty")),
+            *((name, TICKETS, _BARRIER_BYTES) for name in ("sent", "received")),
+        ]
+        out, at = [], 0
+        for name, slots, slot_bytes in parts:
+            out.append(Placed(name, at, slots, slot_bytes, 0, 0))
+            at += slots * slot_bytes
+        return out
+
+    def _promises(self) -> Promises:
+        graph, c = self.plan.graph, self._numbers()
+        first = c["STAGES"] * c["INDEPENDENT_BYTES"]
+        end = first + c["STAGES"] * c["DEPENDENT_BYTES"]
+        rows = {loaded_rows(op) for op in graph.ops if loaded_rows(op) < int(op.param("BM"))}
+        if not rows:
+            return Promises(0)
+        tall = {int(op.param("BM")) for op in graph.ops if not op.param("SWAP")}
+        assert len(rows) == len(tall) == 1, "the emulator does not know which op a product is of"
+        return Promises(0, first, end, rows.pop(), tall.pop() // _TALL // self._posts_per_tile)
+
+    def _launches(self, arguments: tuple[Any, ...]) -> list[Any]:
+        with mock.patch("interlace.kernels.cuda.launcher.tensor_map", _tensor_map):
+            packed = self._packed(arguments)
+        parameter = torch.frombuffer(bytearray(packed), dtype=torch.uint8).clone()  # at a multiple of 64
+        assert parameter.data_ptr() % 64 == 0
+        return [_Emulated(self, parameter, arguments)]
+
+    def _buffers(self, arguments: tuple[Any, ...]) -> list[Buffer]:
+        given = {access.tensor: tensors[access.arg] for op, tensors in arguments for access in op.accesses}
+        inputs = [value for name, value in given.items() if name in self.plan.graph.inputs]
+        results = [value for name, value in given.items() if name not in self.plan.graph.inputs]
+        state = self._semaphores, self._arrivals, self._done, self._fault, self._record, self._trace, self._counters
+        read = [_buffer(value) for value in (*inputs, self._items, self._waits, self._lists)]
+        written = [_buffer(value, written=True) for value in state]
+        return [*read, *written, *(_buffer(value, written=True, watched=True) for value in (*results, self._workspace))]
+
+
+@dataclass(frozen=True)
+class _Emulated:
+    """One launch of blocks of the emulator."""
+
+    executor: EmulatedLaunch
+    parameter: torch.Tensor
+    arguments: tuple[Any, ...]
+
+    def run(self) -> None:
+        """All blocks."""
+        run = self.executor
+        assert run.library is not None
+        library, number = run.library
+        threads = (run._posts_per_tile + 1) * 128
+        parameters, buffers = [self.parameter.data_ptr()], run._buffers(self.arguments)
+        workers = run._table.workers
+        run.faults += emulate(library, number, workers, threads, parameters, buffers, run._promises(), run.seed)
+
+
+def prepare(runs: Sequence[EmulatedLaunch]) -> Library:
+    """Compiles the texts of launches, all at once."""
+    library = build([run.walk for run in runs], PTX + SEMAPHORES)
+    for number, run in enumerate(runs):
+        run.library = library, number
+    return library
+
+
+def _buffer(value: torch.Tensor, *, written: bool = False, watched: bool = False) -> Buffer:
+    return Buffer(value.data_ptr(), value.nbytes, written, watched)
+
+
+def _tensor_map(
+    address: int, shape: Sequence[int], strides: Sequence[int], box: Sequence[int], dtype: DType, *, swizzled: bool
+) -> TensorMap:
+    assert tuple(strides) == tuple(torch.empty(shape, device="meta").stride())
+    return TensorMap(tensor_map(address, shape, dtype.itemsize, box, swizzled=swizzled))

@@ -1,0 +1,249 @@
+"""The text of the one launch on the emulator: whole plans are right, run after run, and planted faults are reported."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import suppress
+from functools import cache
+
+import pytest
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("triton")  # which executors want wherever they are
+
+import interlace as il  # noqa: E402
+from interlace.core.errors import HangError  # noqa: E402
+
+from ..cases import TORCH, relative_error, strike_posts  # noqa: E402
+from ..emulator.build import MISSING  # noqa: E402
+from ..emulator.walk import EmulatedLaunch, prepare  # noqa: E402
+
+pytestmark = pytest.mark.skipif(bool(MISSING), reason=MISSING)
+
+A, NAN = il.Activation, float("nan")
+FUNCTIONS = {
+    A.NONE: lambda x: x,
+    A.RELU: torch.relu,
+    A.SILU: torch.nn.functional.silu,
+    A.GELU_TANH: lambda x: torch.nn.functional.gelu(x, approximate="tanh"),
+}
+SEEDS = range(3)
+#: Of bf16: results are rounded, and so is what is between the products.
+TOLERANCE = {"bf16": 4e-3, "fp16": 5e-4}
+
+
+def tile(m: int, n: int, k: int = 64, warps: int = 4, swap: bool = False) -> il.MatmulTile:
+    return il.MatmulTile(m, n, k, num_warps=warps, swap=swap)
+
+
+def ffn(
+    m: int,
+    up: il.MatmulTile,
+    down: il.MatmulTile,
+    activation: il.Activation = A.RELU,
+    hidden: int = 128,
+    width: int = 192,
+    extras: tuple[str, ...] = (),
+    dtype: str = "bf16",
+) -> il.Graph:
+    """Two products; ``extras`` are "gate", "bias" (of both) and "residual" (x, of the second)."""
+    shapes = {"x": (m, hidden), "w_up": (width, hidden), "w_down": (hidden, width)}
+    shapes |= {"w_gate": (width, hidden)} if "gate" in extras else {}
+    shapes |= {"b_up": (width,), "b_down": (hidden,)} if "bias" in extras else {}
+    t = {name: il.Tensor(name, shape, il.dtype(dtype)) for name, shape in shapes.items()}
+    h, out = il.Tensor("h", (m, width), il.dtype(dtype)), il.Tensor("out", (m, hidden), il.dtype(dtype))
+    residual = t["x"] if "residual" in extras else None
+    ops = (
+        il.matmul("up", t["x"], t["w_up"], h, gate=t.get("w_gate"), bias=t.get("b_up"), activation=activation, tile=up),
+        il.matmul("down", h, t["w_down"], out, bias=t.get("b_down"), residual=residual, tile=down),
+    )
+    return il.Graph("ffn", (*t.values(), h, out), ops, tuple(t), ("out",))
+
+
+def exact(graph: il.Graph, t: Mapping[str, torch.Tensor]) -> torch.Tensor:
+    """In float64, from the numbers that the tensors have."""
+    d = {name: value.double() for name, value in t.items()}
+    h = d["x"] @ d["w_up"].T + d.get("b_up", 0.0)
+    h = FUNCTIONS[A(graph.op("up").param("ACTIVATION"))](h if "w_gate" not in d else d["x"] @ d["w_gate"].T)
+    h = h * (d["x"] @ d["w_up"].T) if "w_gate" in d else h
+    residual = d["x"] if any(a.arg == "residual" for a in graph.op("down").reads) else 0.0
+    return h @ d["w_down"].T + d.get("b_down", 0.0) + residual
+
+
+def inputs_of(graph: il.Graph) -> dict[str, torch.Tensor]:
+    torch.manual_seed(0)
+    tensors = [graph.tensor(name) for name in graph.inputs]
+    scale = {t.name: t.shape[-1] ** -0.5 if t.name.startswith("w") else 1.0 for t in tensors}
+    return {t.name: (torch.randn(t.shape) * scale[t.name]).to(TORCH[t.dtype.name]) for t in tensors}
+
+
+def run_once(run: EmulatedLaunch, seed: int) -> torch.Tensor:
+    """The output of a run under a schedule, all that it writes poisoned before."""
+    graph = run.plan.graph
+    run.seed = seed
+    run.intermediate("h").fill_(NAN)
+    run._workspace.fill_(NAN)
+    out = torch.full_like(run.empty("out"), NAN)
+    run.run({**inputs_of(graph), "out": out})
+    return out
+
+
+def check(run: EmulatedLaunch, seed: int) -> None:
+    graph = run.plan.graph
+    error = relative_error(run_once(run, seed), exact(graph, inputs_of(graph)))
+    assert [str(fault) for fault in run.faults] == []
+    assert error < TOLERANCE[graph.tensor("out").dtype.name]
+
+
+def launch(graph: il.Graph, stages: int, in_flight_bytes: int = 1 << 20, options: dict | None = None, **choices):
+    plan = il.build(graph, il.Choices(**{"workers": 1, **choices}))
+    return EmulatedLaunch(plan, stages=stages, in_flight_bytes=in_flight_bytes, **(options or {}))
+
+
+STATIC = {"dispatch": il.Dispatch.STATIC}
+LAUNCHES = {
+    "one token, 24 and 40 wide": lambda: launch(ffn(1, tile(64, 24), tile(64, 40)), 3),
+    "bias and residual, 56 and 112 wide": lambda: launch(
+        ffn(17, tile(64, 56), tile(64, 112), A.GELU_TANH, extras=("bias", "residual")), 2
+    ),
+    "gated, stages of two panels, few in flight, static": lambda: launch(
+        ffn(40, tile(64, 40, 128), tile(64, 24), A.SILU, extras=("gate",)), 4, 2 * 40 * 128 * 2, **STATIC
+    ),
+    "two blocks of rows in fp16": lambda: launch(
+        ffn(125, tile(128, 24), tile(64, 112), A.SILU, dtype="fp16"), 3, 2 * 112 * 64 * 2
+    ),
+    "two warpgroups, some with no token": lambda: launch(
+        ffn(40, tile(128, 104, warps=8), tile(128, 56, warps=8), A.NONE, extras=("residual",)),
+        3,
+        options={"trace": True},
+    ),
+    "two warpgroups of two blocks of rows, few of them loaded": lambda: launch(
+        ffn(5, tile(256, 24, 128, 8), tile(256, 40, warps=8), A.NONE), 2
+    ),
+    "one of each, dependent launch, more blocks than items": lambda: launch(
+        ffn(40, tile(64, 112), tile(24, 128, 128, swap=True), extras=("bias",)),
+        3,
+        options={"dependent_launch": True},
+        workers=9,
+    ),
+    "transposed and gated, two warpgroups": lambda: launch(
+        ffn(33, tile(56, 128, 64, 8, True), tile(24, 128, 64, 8, True), A.SILU, extras=("gate", "residual")), 2
+    ),
+    "two parts, gated, two warpgroups": lambda: launch(
+        ffn(40, tile(128, 56, warps=8), tile(128, 40, warps=8), A.SILU, extras=("gate",)), 3, split=il.SplitK(2)
+    ),
+    "five parts, static": lambda: launch(
+        ffn(20, tile(64, 64), tile(64, 40), width=320), 3, split={"down": il.SplitK(5)}, **STATIC
+    ),
+    "stream-k, transposed, waits by chunk": lambda: launch(
+        ffn(33, tile(24, 64, swap=True), tile(40, 64, swap=True), width=320),
+        4,
+        chunk_waits=True,
+        split={"down": il.StreamK(3)},
+        interleaving=il.Panels(1),
+    ),
+}
+
+
+@cache
+def launches() -> dict[str, EmulatedLaunch]:
+    made = {name: make() for name, make in LAUNCHES.items()}
+    prepare([*made.values()])
+    return made
+
+
+@pytest.mark.parametrize("name", LAUNCHES)
+def test_a_whole_plan_is_right_run_after_run_whatever_the_schedule(name: str) -> None:
+    run = launches()[name]
+    for seed in SEEDS:
+        check(run, seed)
+    items, workers = len(run.plan.items), run._table.workers
+    per_run = workers if run._static else items + workers
+    assert run._counters[0] == len(SEEDS) * per_run
+
+
+def test_counters_wrap() -> None:
+    run = launches()["two parts, gated, two warpgroups"]
+    run._reset()
+    check(run, 0)
+    posts = [counter.clone() for counter in (run._semaphores, run._arrivals, run._counters)]
+    assert all(counter.any() for counter in posts)
+    for runs in (2**31 - 1, 2**31, 2**32 - 1, 2**32):
+        for counter, once in zip((run._semaphores, run._arrivals, run._counters), posts, strict=True):
+            counter.copy_((once.long() * runs).to(counter.dtype))
+        check(run, seed=runs % 7)
+
+
+def test_a_trace_has_every_item() -> None:
+    run = launches()["two warpgroups, some with no token"]
+    run._reset()
+    run_once(run, 0)
+    trace = run.trace()
+    assert (trace.wait_ns > 0).all()
+    assert (trace.wait_ns <= trace.start_ns).all()
+    assert (trace.start_ns < trace.end_ns).all()
+
+
+def test_a_missing_post_ends_in_an_error_and_the_next_run_is_right() -> None:
+    run = launches()["one token, 24 and 40 wide"]
+    strike_posts(run, [3])
+    with pytest.raises(HangError, match="never posted"):
+        run_once(run, 0)
+    check(run, 1)
+
+
+_POST = "  if (posts) add_release(launch.semaphores + item.post);\n"
+_MEET = "  synchronise();\n"
+#: Changes of the text, and the kind of the fault that is reported.
+FAULTS = {
+    "a slot that is not handed back": ("      if (before >= 0) release(before);\n", "", "deadlock"),
+    "a loader that counts other stages": (
+        "k = k_lo; k < k_hi; k += BK",
+        "k = k_lo + BK; k < k_hi; k += BK",
+        "deadlock",
+    ),
+    "a message that is not received": ("  if (first_lane()) mbarrier_arrive(received(message));\n", "", "deadlock"),
+    "one arrival too few": ("(received(t), WARPGROUPS * 4 + 1)", "(received(t), WARPGROUPS * 4)", "pending"),
+    "other bytes than are loaded": ("IN_FLIGHT, GATES * PANELS *", "IN_FLIGHT, GATES *", "barrier"),
+    "a slot filled before it is empty": (
+        "  await(launch, empty(stage.slot), stage.phase ^ 1);\n  if (in_flight",
+        "  if (in_flight",
+        "race",
+    ),
+    "a slot handed back before its products end": ("wgmma_wait<1>();", "wgmma_wait<2>();", "race"),
+    "products that do not wait for tokens": ("  await(launch, dependent_full(stage.slot), stage.phase);\n", "", "race"),
+    "panels as far apart as in a whole tile": ("tokens + p * ROWS * 8", "tokens + p * BM * 8", "race"),
+    "rows turned round before all are there": (
+        "        synchronise();\n        const int tokens",
+        "        const int tokens",
+        "race",
+    ),
+    "a scratch written while it is read": (_MEET + _POST, "  if (item.post >= 0) synchronise();\n" + _POST, "race"),
+    "a post before all have stored": (_MEET + _POST, _POST + _MEET, "race"),
+    "loads that do not wait for posts": (
+        "wait < item.wait_mid; ++wait) await_row(launch, item, wait);",
+        "wait < item.wait_mid; ++wait) continue;",
+        "race",
+    ),
+    "bulk loads without a fence": ('asm volatile("fence.proxy.async.global;" ::: "memory");', "", "proxy"),
+    "barriers not known to bulk loads": ("    fence_mbarrier_init();\n", "", "proxy"),
+}
+
+
+@cache
+def broken() -> dict[str, EmulatedLaunch]:
+    same = tile(64, 40, 128)
+    plan = il.build(ffn(40, same, same, hidden=256, width=256), il.Choices(1))
+    made = {name: EmulatedLaunch(plan, stages=2, change=(before, after)) for name, (before, after, _) in FAULTS.items()}
+    prepare([*made.values()])
+    return made
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_a_planted_fault_is_reported(name: str) -> None:
+    run = broken()[name]
+    for seed in SEEDS:
+        with suppress(HangError):
+            run_once(run, seed)
+        run._reset()
+    assert FAULTS[name][2] in {fault.kind for fault in run.faults}
