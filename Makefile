@@ -13,7 +13,8 @@ INSTALL := PIP_CONSTRAINT=$(CURDIR)/constraints/$(VERSIONS).txt $(BIN)/python -m
 FAST := $(foreach name,access arguments boxes dependencies files graph orderings overlap plan policies \
 	posts proof ragged trace_summary unwritten verify versions,tests/unit/test_$(name).py)
 TRITONS := 3.6.0 3.9.0
-COMPILED := tests/compile/test_kernels.py tests/compile/test_hopper.py::test_memory_order_holds_and_resources_suffice
+COMPILED := tests/compile/test_kernels.py tests/compile/test_hopper.py::test_memory_order_holds_and_resources_suffice \
+	-k 'copies or ticket or relu-16 or relu-512 or gated-16 or gated-512 or gelu-bias-256'
 
 .DEFAULT_GOAL := help
 .PHONY: help run test fast test-triton random docs dist records gpu-test clean
@@ -35,8 +36,9 @@ fast: $(VENV)/.installed-test  ## Lint, and the tests of graphs, plans, proofs a
 	$(BIN)/ruff check .
 	$(BIN)/pytest -q -n 2 $(FAST)
 
-# Other releases of Triton beside the environment's own, which only compile and lint: no torch asks for them here.
-test-triton: $(VENV)/.installed-test  ## Compile and lint every launch with the oldest and the newest Triton
+# Other releases of Triton beside the environment's own, which only compile and lint: no torch asks for them here. Every
+# launch template is among them; all shapes compile with the tested release.
+test-triton: $(VENV)/.installed-test  ## Compile and lint launches of every kind with the oldest and the newest Triton
 	for version in $(TRITONS); do \
 	  $(BIN)/python -m pip -q --disable-pip-version-check install --no-deps --upgrade --target $(VENV)/triton-$$version triton==$$version && \
 	  PYTHONPATH=$(CURDIR)/$(VENV)/triton-$$version $(BIN)/pytest -q -n 2 $(COMPILED) || exit 1; \

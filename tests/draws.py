@@ -10,4 +10,4 @@ import os
 from hypothesis import settings
 
 RANDOM = os.environ.get("INTERLACE_RANDOM") == "1"
-EXAMPLES = settings(derandomize=not RANDOM, deadline=None, database=None, max_examples=100, print_blob=RANDOM)
+EXAMPLES = settings(derandomize=not RANDOM, deadline=None, database=None, max_examples=80, print_blob=RANDOM)

@@ -17,7 +17,7 @@ from ..draws import EXAMPLES
 from .loops import Case, cases
 
 #: Draws of each of four tests, and how many of them differ from each other: 2,000 altogether.
-DRAWS, DIFFERENT = 400, 312
+DRAWS, DIFFERENT = 300, 234
 
 
 @pytest.mark.parametrize("nested", [False, True], ids=["loop", "nest"])
