@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import pickle
 from dataclasses import replace
 
 import numpy as np
@@ -77,3 +78,9 @@ def test_kernels_of_loops_are_right_whatever_the_order_of_the_columns() -> None:
         "tests.test_kernels_for_items_of_a_plan_are_right_and_post_when_all_is_written(False)\n"
         "tests.test_items_wait_for_the_posts_of_their_run_also_when_counters_wrap()\n"
     )
+
+
+def test_a_struct_whose_ctypes_class_is_made_can_be_sent_to_another_process() -> None:
+    nested = Struct("Nested", (("map", TENSOR_MAP), ("count", "int")))
+    nested.pack(map=TENSOR_MAP.ctype(), count=3)
+    assert pickle.loads(pickle.dumps(nested)) == nested

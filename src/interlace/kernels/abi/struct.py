@@ -54,6 +54,10 @@ class Struct:
     fields: tuple[tuple[str, Any], ...]
     align: int = 1
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Of what is cached here, classes of ctypes cannot be sent to another process; all of it follows from these."""
+        return Struct, (self.name, self.fields, self.align)
+
     @property
     def names(self) -> tuple[str, ...]:
         """Of the fields."""
