@@ -1,14 +1,15 @@
 """Ceilings, cache and latencies of the GPU at hand: what a chip's data file in ``core/devices`` is made from.
 
-    python benchmarks/devices.py
+    python benchmarks/devices.py [FOLDER]
 
-Writes benchmarks/results/device-<name>.json and prints the lines for the data file. The curve of the L2 takes ``ncu``,
+Writes device-<name>.json into the folder, benchmarks/results by default, and prints the lines for the data file. The curve of the L2 takes ``ncu``,
 which must be allowed to read counters; without it, that part is left out and said so. Not measured here, because they
 are fitted to traffic and times of matmuls: what misses and partial sums cost an SM, and the fill.
 """
 
 from __future__ import annotations
 
+import argparse
 import re
 import subprocess
 from collections.abc import Callable
@@ -160,6 +161,9 @@ def clocks() -> str:
 
 def main() -> None:
     """Measure, print and record."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folder", type=Path, nargs="?", default=RESULTS)
+    folder = parser.parse_args().folder
     gpu = spec_of(torch, torch.device("cuda", torch.cuda.current_device()))
     told = {"name": gpu.name, "capability": gpu.capability, "sms": gpu.sms, "smem_bytes": gpu.smem_bytes}
     told |= {"l2_bytes": gpu.l2_bytes, "clock_hz": gpu.clock_hz, "bus_bytes_per_s": gpu.bus_bytes_per_s}
@@ -181,7 +185,7 @@ def main() -> None:
     print(f"latencies.post_ns = {ns['post']:.0f}, wait_ns = {ns['satisfied wait']:.0f}, ", end="")
     print(f"hand_over_ns = {ns['one-way hand-over']:.0f}, ticket_ns = {ns['ticket']:.0f}")
     name = re.sub(r"[^a-z0-9]+", "-", gpu.name.lower().removeprefix("nvidia "))
-    path = RESULTS / f"device-{name}.json"
+    path = folder / f"device-{name}.json"
     write_record(path, "python benchmarks/devices.py", PROTOCOL, sync.MEASURES, figures)
     print(path)
 

@@ -19,11 +19,13 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import asdict, dataclass
+from itertools import takewhile
 from multiprocessing import get_context
 from pathlib import Path
 from statistics import geometric_mean
 from typing import Any
 
+from interlace.bench.gpus import on_gpus
 from interlace.bench.record import kept_rows, write_record
 from interlace.core.errors import InterlaceError, ResultError
 from interlace.deploy import Choice, choose, deployment, here, launched_rows
@@ -222,6 +224,14 @@ def measure(job: Job) -> dict[str, Any]:
     return found
 
 
+def measured(job: Job) -> dict[str, Any] | str:
+    """One row, or why there is none."""
+    try:
+        return measure(job)
+    except (RuntimeError, InterlaceError) as error:  # memory, among others
+        return f"{type(error).__name__}: {error}".splitlines()[0]
+
+
 def worse(row: Mapping[str, Any]) -> float:
     return min(row["alone_ratio"], row["layer_ratio"])
 
@@ -251,6 +261,7 @@ def main() -> None:
     parser.add_argument("--update", action="store_true", help="keep the rows that are there")
     parser.add_argument("--launches", action="store_true", help="also time the launch where it is not chosen")
     parser.add_argument("--rows", type=int, default=1000, help="measure at most so many; only these are compiled")
+    parser.add_argument("--gpus", type=int, default=1, help="measure so many rows at once, one on each GPU")
     given = parser.parse_args()
     begin = time.monotonic()
     # What a user tuned on this machine is not what the package ships.
@@ -275,13 +286,9 @@ def main() -> None:
                 for future in as_completed([pool.submit(work, job) for job in todo]):
                     future.exception()  # what fails here fails when it is measured, and says so there
             print(f"{time.monotonic() - begin:5.0f} s  compiled {len(now)} rows", flush=True)
-            for job in now:
-                if over():
-                    break
-                try:
-                    row = measure(job)
-                except (RuntimeError, InterlaceError) as error:  # memory, among others
-                    print(f"{job.model} {job.tokens}: {type(error).__name__}: {error}".splitlines()[0], flush=True)
+            for job, row in on_gpus(measured, takewhile(lambda _: not over(), now), given.gpus):
+                if isinstance(row, str):
+                    print(f"{job.model} {job.tokens}: {row}", flush=True)
                     continue
                 rows = [r for r in rows if (r["model"], r["tokens"]) != (job.model, job.tokens)] + [row]
                 write_record(given.path, command, PROTOCOL, MEASURES, {**summary(rows), "rows": rows})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -12,6 +13,7 @@ from typing import Any
 import pytest
 
 from interlace import workloads
+from interlace.bench import gpus
 from interlace.bench import problem as problems
 from interlace.bench import record as records
 from interlace.bench import workload as measuring
@@ -22,7 +24,7 @@ from interlace.cli import bench as cli_bench
 from interlace.cli.machine import Machine
 from interlace.core.devices import H200, DeviceSpec
 from interlace.core.dtypes import fp32
-from interlace.core.errors import DeviceError, PlanError, ResultError
+from interlace.core.errors import ArgumentError, DeviceError, PlanError, ResultError
 from interlace.deploy import Deployment, overlaps
 from interlace.executors.hopper import HopperExecutor
 from interlace.plan.orderings import Ordering
@@ -90,8 +92,17 @@ def gpu(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Gpu:
     monkeypatch.setattr(measuring, "compile_launches", lambda makers, pool: iter(()))
     monkeypatch.setattr(Deployment, "make", lambda self, setting, policy: found.make(self, setting, policy))
     monkeypatch.setattr(cli_bench, "find", lambda device: Machine(True, H200))
+    monkeypatch.setattr(gpus, "open_device", lambda name: (host_with(2), name))
     monkeypatch.setattr(records, "_origin", lambda measures: {"gpu": "a GPU", "sources": {"x": "1"}})
     return found
+
+
+def host_with(count: int) -> SimpleNamespace:
+    return SimpleNamespace(cuda=SimpleNamespace(device_count=lambda: count))
+
+
+def seen(job: int) -> tuple[int, str | None]:
+    return job * job, os.environ.get("CUDA_VISIBLE_DEVICES")
 
 
 def rows_of(path: str) -> list[dict[str, Any]]:
@@ -215,6 +226,17 @@ def test_an_executor_that_cannot_run_is_left_out_and_one_that_is_wrong_ends_it(
     gpu.missing = set()
     monkeypatch.setattr(FakeProblem, "check", wrong)
     assert fail(1, "bench", "two-matmuls", "--m", 16) == "error: executor 'pdl' is wrong"
+
+
+@pytest.mark.usefixtures("gpu")
+def test_jobs_go_to_several_gpus_one_to_each(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "5,7,8")
+    results = dict(gpus.on_gpus(seen, range(5), 2))
+    assert {job: square for job, (square, _) in results.items()} == {0: 0, 1: 1, 2: 4, 3: 9, 4: 16}
+    assert {device for _, device in results.values()} <= {"5", "7"}
+    assert list(gpus.on_gpus(seen, [3])) == [(3, (9, "5,7,8"))]
+    with pytest.raises(ArgumentError, match="3 GPUs are asked for and 2 are here"):
+        next(gpus.on_gpus(seen, [0], 3))
 
 
 # ---------------------------------------------------------------- what is timed

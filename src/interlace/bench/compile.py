@@ -27,9 +27,13 @@ def compile_launches(makers: Sequence[Callable[[], DeviceExecutor]], pool: Execu
         yield len(makers) - done
 
 
-def compilers(most: int | None = None) -> Executor:
-    """Processes that compile: all but two of the CPUs, and no more than ``most``. Each takes a GPU context."""
-    count = max(1, (os.cpu_count() or 2) - 2)
+def compilers(most: int | None = None, share: int = 1) -> Executor:
+    """Processes that compile: all but two of the CPUs, and no more than ``most``. Each takes a GPU context.
+
+    Args:
+        share: how many such pools the machine has at once.
+    """
+    count = max(1, (os.cpu_count() or 2) // share - 2)
     return ProcessPoolExecutor(count if most is None else max(1, min(count, most)), mp_context=get_context("spawn"))
 
 

@@ -5,12 +5,16 @@ from __future__ import annotations
 import shlex
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import Executor as Pool
+from dataclasses import dataclass
+from functools import cache
 from typing import Annotated, Any
 
 import typer
 
 from interlace.bench import sync as bench_sync
 from interlace.bench.compile import compilers
+from interlace.bench.gpus import on_gpus
 from interlace.bench.record import kept_rows, record
 from interlace.bench.row import means
 from interlace.bench.workload import CANDIDATES, MEASURES, measure
@@ -21,6 +25,7 @@ from interlace.cli.options import ExecutorOptions, command
 from interlace.cli.outputs import Output, output, output_file, save
 from interlace.cli.table import columns, facts, number
 from interlace.cli.workloads import Selection, group, per_workload
+from interlace.core.devices import DeviceSpec
 from interlace.executors import Executor
 from interlace.workloads.base import Workload
 
@@ -66,6 +71,7 @@ def register(app: typer.Typer) -> None:
         compiled: Annotated[
             bool, typer.Option("--compile/--no-compile", help="Include torch.compile, which takes long to tune.")
         ] = True,
+        gpus: Annotated[int, typer.Option("--gpus", min=1, metavar="N", help="Measure so many rows at once.")] = 1,
     ) -> None:
         """Every executor that can run a workload against the best of eager PyTorch and torch.compile in CUDA graphs.
 
@@ -86,14 +92,15 @@ def register(app: typer.Typer) -> None:
         rows = kept_rows(out.path, MEASURES, options=options) if update and out is not None else []
         done = [row["workload"] for row in rows]
         open_cases = [case for case in cases if case[1].facts() not in done]
-        with compilers() as pool:
-            timed = _while_it_fits(open_cases, seconds)
-            for preset, problem in progress(timed, "measuring", len(open_cases)):
-                row = measure(preset, problem, machine.spec, executors, compiled=compiled, pool=pool)
-                rows = _sorted([*rows, row.to_data()], cases)
-                if out is not None:
-                    figures = {"options": options, "rows": rows, "means": _means(work.kind, rows)}
-                    save(out, record(_command(work, executors, compiled), _PROTOCOL, MEASURES, figures))
+        budget = _Budget(seconds)
+        measuring = _Measure(machine.spec, tuple(executors), compiled, gpus)
+        measured = on_gpus(measuring, budget.while_it_fits(open_cases), gpus)
+        for _, (row, took) in progress(measured, "measuring", len(open_cases)):
+            budget.longest = max(budget.longest, took)
+            rows = _sorted([*rows, row], cases)
+            if out is not None:
+                figures = {"options": options, "rows": rows, "means": _means(work.kind, rows)}
+                save(out, record(_command(work, executors, compiled), _PROTOCOL, MEASURES, figures))
         _show(work.kind, rows, machine.name)
 
     @command(commands, "sync")
@@ -108,6 +115,36 @@ def register(app: typer.Typer) -> None:
             figures = {"nanoseconds": dict(costs)}
             save(out, record("interlace bench sync", _SYNC_PROTOCOL, bench_sync.MEASURES, figures))
         show(facts("cost of the parts", [(name, f"{number(ns)} ns") for name, ns in costs.items()]))
+
+
+@dataclass(frozen=True)
+class _Measure:
+    """Measures a case; other processes get it by pickle.
+
+    Attributes:
+        device: each GPU as data.
+        executors, compiled: see ``measure``.
+        gpus: how many processes measure at once.
+    """
+
+    device: DeviceSpec
+    executors: tuple[type[Executor], ...]
+    compiled: bool
+    gpus: int
+
+    def __call__(self, case: Case) -> tuple[dict[str, Any], float]:
+        """The row of a case as JSON data, and the seconds that it took."""
+        begin = time.monotonic()
+        preset, problem = case
+        pool = _compilers(self.gpus)
+        row = measure(preset, problem, self.device, self.executors, compiled=self.compiled, pool=pool)
+        return row.to_data(), time.monotonic() - begin
+
+
+@cache
+def _compilers(gpus: int) -> Pool:
+    """This process's own, for all its rows."""
+    return compilers(share=gpus)
 
 
 def _executors(named: Sequence[type[Executor]]) -> list[type[Executor]]:
@@ -133,17 +170,24 @@ def _cases(work: Selection) -> list[Case]:
     return found
 
 
-def _while_it_fits(cases: Sequence[Case], seconds: float | None) -> Iterator[Case]:
-    """The cases, until another that takes as long as the longest so far would end too late."""
-    begin = time.monotonic()
-    longest = 0.0
-    for done, case in enumerate(cases):
-        started = time.monotonic()
-        if seconds is not None and started - begin + longest > seconds:
-            note(f"{len(cases) - done} of {len(cases)} rows are left; run it again with --update")
-            return
-        yield case
-        longest = max(longest, time.monotonic() - started)
+class _Budget:
+    """Seconds for some cases, if they are bounded.
+
+    Attributes:
+        longest: that a case took so far.
+    """
+
+    def __init__(self, seconds: float | None) -> None:
+        self._end = None if seconds is None else time.monotonic() + seconds
+        self.longest = 0.0
+
+    def while_it_fits(self, cases: Sequence[Case]) -> Iterator[Case]:
+        """The cases, until another that takes as long as the longest so far would end too late."""
+        for done, case in enumerate(cases):
+            if self._end is not None and time.monotonic() + self.longest > self._end:
+                note(f"{len(cases) - done} of {len(cases)} rows are left; run it again with --update")
+                return
+            yield case
 
 
 def _sorted(rows: list[dict[str, Any]], cases: Sequence[Case]) -> list[dict[str, Any]]:
