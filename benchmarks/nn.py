@@ -269,7 +269,7 @@ def main() -> None:
     os.environ["TORCHINDUCTOR_COMPILE_THREADS"] = "1"  # of each process
     rows = kept_rows(given.path, MEASURES) if given.update else []
     left = list(jobs(given.launches, rows))[: given.rows]
-    command = f"python benchmarks/nn.py {given.path}"
+    command = f"python benchmarks/nn.py benchmarks/results/{given.path.name}"
 
     def over() -> bool:
         return time.monotonic() - begin > given.seconds
