@@ -38,7 +38,7 @@ def _package() -> TemporaryDirectory[str]:
 
 def run_permuted(code: str, **environment: str) -> str:
     """What ``code`` prints in a fresh process with that package; the tests' modules can be imported."""
-    proof = "from interlace.kernels.abi import ITEM; assert ITEM.names[0] == 'number' and ITEM.columns == 32\n"
+    proof = "from interlace.kernels.abi import ITEM; assert ITEM.names[0] == 'code' and ITEM.columns == 32\n"
     path = os.pathsep.join([_package().name, str(_ROOT)])
     done = subprocess.run(
         [sys.executable, "-c", proof + code],

@@ -33,6 +33,7 @@ from interlace.kernels.bodies import BodyKind, Reference, TritonBody
 from interlace.kernels.copy import copy
 from interlace.kernels.matmul import Activation, MatmulTile, matmul
 from interlace.kernels.read import read_plan
+from interlace.kernels.text import TextBody
 from interlace.plan.plan import Dispatch, Plan
 from interlace.plan.verify import Proof, verify
 from interlace.planner.build import Assignment, Choices, build
@@ -135,6 +136,7 @@ __all__ = [
     "StridedSync",
     "SyncPolicy",
     "Tensor",
+    "TextBody",
     "TileSync",
     "Trace",
     "TritonBody",

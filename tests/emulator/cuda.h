@@ -12,7 +12,6 @@
 #define __align__(bytes) __attribute__((aligned(bytes)))
 #define __launch_bounds__(...)
 #define __grid_constant__
-#define __constant__
 
 struct Dim3 {
   unsigned x, y, z;

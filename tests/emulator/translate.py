@@ -22,9 +22,10 @@ _OPERAND = re.compile(r"\{[^}]*\}|%\d+|\b\d+\b")
 
 def translate(text: str) -> str:
     """``text`` with every ``asm`` statement replaced; the lines keep their numbers."""
-    names = dict(_NAMED.findall(text))
+    defined = [(found.start(), found[1], found[2]) for found in _NAMED.finditer(text)]
     out, at = [], 0
     for found in _ASM.finditer(text):
+        names = {name: string for where, name, string in defined if where < found.start()}
         end = _closing(text, found.end())
         statement = text[found.start() : end]
         call = _call(_named(text[found.end() : end - 1], names))

@@ -31,6 +31,7 @@ from interlace.executors.options import Options
 from interlace.kernels.abi import ITEM
 from interlace.kernels.cuda.launcher import TensorMap
 from interlace.kernels.cuda.ptx import PTX
+from interlace.kernels.matmul import MATMUL
 from interlace.kernels.matmul.cuda import loaded_rows
 from interlace.kernels.primitives.semaphore_cuda import SEMAPHORES
 from interlace.launch.compose import TICKETS, stages
@@ -87,8 +88,7 @@ class EmulatedLaunch(OneLaunchExecutor):
         self._lists = torch.tensor(self._table.worker_rows.astype(np.int32))
 
     def _prepare(self) -> None:
-        graph = self.plan.graph
-        tiles, warpgroups = one_launch._tiles(graph, [1] * len(graph.ops)), self._posts_per_tile
+        tiles, warpgroups = [part.tile for part in self._parts], self._posts_per_tile
         sizes = range(0, self._spec.smem_bytes, 8)
         enough = next(size for size in sizes if stages(tiles, warpgroups, size) == self._stages)
         self._spec = replace(self._spec, smem_bytes=enough)
@@ -98,7 +98,7 @@ class EmulatedLaunch(OneLaunchExecutor):
     @property
     def walk(self) -> Walk:
         """What is compiled."""
-        text = self.composition.text
+        text = re.sub(r"^#line .*$", "", self.composition.text, flags=re.MULTILINE)
         if self._change is not None:
             before, after = self._change
             assert text.count(before) == 1, before
@@ -106,7 +106,8 @@ class EmulatedLaunch(OneLaunchExecutor):
         return Walk(text, SharedLayout(tuple(self._placed()), self.composition.shared_bytes, 1024))
 
     def _numbers(self) -> dict[str, int]:
-        return {name: int(n) for name, n in re.findall(r"constexpr int (\w+) = (\d+);", self.composition.text)}
+        head = self.composition.text.partition("extern __shared__")[0]
+        return {name: int(n) for name, n in re.findall(r"constexpr int (\w+) = (\d+);", head)}
 
     def _placed(self) -> list[Placed]:
         """As ``launch/walk`` lays it out."""
@@ -128,29 +129,31 @@ class EmulatedLaunch(OneLaunchExecutor):
         return out
 
     def _promises(self) -> Promises:
-        graph, c = self.plan.graph, self._numbers()
+        c = self._numbers()
         first = c["STAGES"] * c["INDEPENDENT_BYTES"]
         end = first + c["STAGES"] * c["DEPENDENT_BYTES"]
-        rows = {loaded_rows(op) for op in graph.ops if loaded_rows(op) < int(op.param("BM"))}
+        products = [op for op in self.plan.graph.ops if op.kernel == MATMUL.name]
+        rows = {loaded_rows(op) for op in products if loaded_rows(op) < int(op.param("BM"))}
         if not rows:
             return Promises(0)
-        tall = {int(op.param("BM")) for op in graph.ops if not op.param("SWAP")}
+        tall = {int(op.param("BM")) for op in products if not op.param("SWAP")}
         assert len(rows) == len(tall) == 1, "the emulator does not know which op a product is of"
         return Promises(0, first, end, rows.pop(), tall.pop() // _TALL // self._posts_per_tile)
 
     def _launches(self, arguments: tuple[Any, ...]) -> list[Any]:
         with mock.patch("interlace.kernels.cuda.launcher.tensor_map", _tensor_map):
-            packed = self._packed(arguments)
-        parameter = torch.frombuffer(bytearray(packed), dtype=torch.uint8).clone()  # at a multiple of 64
-        assert parameter.data_ptr() % 64 == 0
-        return [_Emulated(self, parameter, arguments)]
+            packed = self._operands(arguments)
+        operands = torch.frombuffer(bytearray(packed), dtype=torch.uint8).clone()  # at a multiple of 64
+        assert operands.data_ptr() % 64 == 0
+        parameter = torch.frombuffer(bytearray(self._parameter(operands)), dtype=torch.uint8)
+        return [_Emulated(self, parameter, operands, arguments)]
 
-    def _buffers(self, arguments: tuple[Any, ...]) -> list[Buffer]:
+    def _buffers(self, operands: torch.Tensor, arguments: tuple[Any, ...]) -> list[Buffer]:
         given = {access.tensor: tensors[access.arg] for op, tensors in arguments for access in op.accesses}
         inputs = [value for name, value in given.items() if name in self.plan.graph.inputs]
         results = [value for name, value in given.items() if name not in self.plan.graph.inputs]
         state = self._semaphores, self._arrivals, self._done, self._fault, self._record, self._trace, self._counters
-        read = [_buffer(value) for value in (*inputs, self._items, self._waits, self._lists)]
+        read = [_buffer(value) for value in (*inputs, operands, self._items, self._waits, self._lists)]
         written = [_buffer(value, written=True) for value in state]
         return [*read, *written, *(_buffer(value, written=True, watched=True) for value in (*results, self._workspace))]
 
@@ -161,6 +164,7 @@ class _Emulated:
 
     executor: EmulatedLaunch
     parameter: torch.Tensor
+    operands: torch.Tensor
     arguments: tuple[Any, ...]
 
     def run(self) -> None:
@@ -169,7 +173,7 @@ class _Emulated:
         assert run.library is not None
         library, number = run.library
         threads = (run._posts_per_tile + 1) * 128
-        parameters, buffers = [self.parameter.data_ptr()], run._buffers(self.arguments)
+        parameters, buffers = [self.parameter.data_ptr()], run._buffers(self.operands, self.arguments)
         workers = run._table.workers
         run.faults += emulate(library, number, workers, threads, parameters, buffers, run._promises(), run.seed)
 

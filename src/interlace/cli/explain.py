@@ -73,7 +73,7 @@ def _show(title: str, told: Explanation, found: Sequence[Predicted]) -> None:
         ("fastest executor", ", ".join(found[0].names)),
         ("tiles", tiling(told.planned.best.graph)),
         ("plan", table.plan_line(told.planned.plan)),
-        ("proved", f"{told.planned.proof.edges:,} dependencies enforced, no deadlock, no race"),
+        ("proved", str(told.planned.proof)),
         ("predicted time", f"{table.number(best.us)} us; row-major, op after op: {table.number(plain.us)} us"),
         ("from memory", f"{_mb(traffic.dram_read)}; row-major, op after op: {_mb(plain.traffic.dram_read)}"),
         *((f"  {name}", _mb(count)) for name, count in traffic.read.items()),

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 
 from interlace.core.devices import DeviceSpec
-from interlace.core.dtypes import DType
-from interlace.core.errors import DTypeError, GraphError, NoDeviceError, PlanError, ShapeError, TooManyWorkersError
+from interlace.core.errors import CompileError, NoDeviceError, PlanError, TooManyWorkersError
 from interlace.executors.device import DeviceExecutor
 from interlace.executors.gpu import spec_by_name
 from interlace.executors.launch import AnyLaunch, TextLaunch
@@ -19,13 +18,14 @@ from interlace.executors.options import Options
 from interlace.executors.table import Table, for_workers
 from interlace.graph.graph import Graph
 from interlace.graph.op import Op
+from interlace.graph.tensor import Tensor
 from interlace.kernels.base import walk_body
-from interlace.kernels.bodies import BodyKind, WalkBody, WalkTile
+from interlace.kernels.bodies import BodyKind, WalkBody
 from interlace.kernels.cuda.compiler import Binary, compile_text
 from interlace.kernels.cuda.launcher import LoadedKernel
 from interlace.kernels.cuda.ptx import PTX
 from interlace.kernels.primitives.semaphore_cuda import SEMAPHORES
-from interlace.launch.compose import Composition, compose, stages
+from interlace.launch.compose import LAUNCH, Composition, Part, codes, compose, stages
 from interlace.plan.orderings import Ordering
 from interlace.plan.plan import Dispatch, Plan
 from interlace.plan.verify import Proof
@@ -34,14 +34,15 @@ from interlace.sim.modes import hopper as ring_launch
 
 _HOPPER = 9  # the compute capability whose instructions the text uses
 _IN_FLIGHT_BYTES = 96 << 10  # of weights in one block: what saturates memory (docs/performance.md)
-_ROW_STEP = 8  # elements: bulk loads address rows in steps of 16 bytes
 _LEAST_STAGES = 3  # of a ring through which loads run ahead
+_REGISTER_BYTES = 4 * 255  # of a thread; who spills more has less in registers than out of them
 
 
 class OneLaunchExecutor(DeviceExecutor):
     """Workers stay resident and walk the plan's items; weights stream ahead of the activations.
 
-    All ops share one ring of shared memory, whose stages each op cuts as it likes.
+    All ops share one ring of shared memory, whose stages each op cuts as it likes; those whose body is plain text of a
+    tile take a stage and move nothing through it.
 
     Args:
         plan, options: as for every device executor.
@@ -49,8 +50,9 @@ class OneLaunchExecutor(DeviceExecutor):
     Raises:
         GraphError: an op has no body for it.
         CoverageError: the plan leaves a dependency to the order of one worker.
-        PlanError: tiles that do not share a ring, more ops than one launch takes, weights that an op of the graph
-            writes, or dependent launch under static dispatch.
+        PlanError: tiles that do not share a ring, weights that an op of the graph writes, parts of an op whose text
+            computes whole tiles, or dependent launch under static dispatch.
+        ParamError: params or names that a text does not take.
         DTypeError, ShapeError: another dtype than bf16 and fp16, rows that bulk loads cannot address, or tiles that
             warpgroups cannot hold.
         NoDeviceError: the GPU is not of the Hopper generation.
@@ -86,7 +88,7 @@ class OneLaunchExecutor(DeviceExecutor):
         Raises:
             PlanError, ShapeError: they do not.
         """
-        tiles = _tiles(graph, [1] * len(graph.ops))
+        tiles = [part.tile for part in _parts(graph)]
         count = stages(tiles, _warpgroups(graph), device.smem_bytes)
         if count < _LEAST_STAGES:
             raise PlanError(
@@ -97,12 +99,17 @@ class OneLaunchExecutor(DeviceExecutor):
     @classmethod
     def mode(cls, graph: Graph, device: DeviceSpec) -> Mode:
         """One launch whose loads run ahead through its ring."""
-        tiles = _tiles(graph, [1] * len(graph.ops))
+        tiles = [part.tile for part in _parts(graph)]
         stage = max(t.independent_bytes for t in tiles) + max(t.dependent_bytes for t in tiles)
         return ring_launch(stages(tiles, _warpgroups(graph), device.smem_bytes) * stage)
 
     def _lower(self) -> Table:
-        return for_workers(self.plan, [True] * len(self.plan.graph.ops), self._posts_per_tile)
+        graph = self.plan.graph
+        chunked = [body.chunked for body in _bodies(graph)]
+        table = for_workers(self.plan, chunked, self._posts_per_tile)
+        self._parts = _parts(graph, [int(parts) for parts in table.parts])
+        table.items["code"] = np.array(codes(self._parts))[table.items["op"]]
+        return table
 
     def _prepare(self) -> None:
         if self._device.type == "cpu":
@@ -121,17 +128,16 @@ class OneLaunchExecutor(DeviceExecutor):
                     f"of this kernel resident; static dispatch would wait for ever. Plan for at most {self._spec.sms} "
                     "workers, or use ticket dispatch"
                 )
+        #: Operands that captured runs read, for as long as they may be replayed.
+        self._captured: list[Any] = []
         self._lists = self._torch.tensor(self._table.worker_rows.astype(np.int32), device=self._device)
         self.composition  # noqa: B018 - says what does not fit before anything runs
 
     @cached_property
     def composition(self) -> Composition:
         """The launch as text, and its shared memory."""
-        graph = self.plan.graph
         return compose(
-            _body(graph),
-            _tiles(graph, [int(parts) for parts in self._table.parts]),
-            _dtype(graph),
+            self._parts,
             self._posts_per_tile,
             self._spec.smem_bytes,
             _IN_FLIGHT_BYTES,
@@ -141,8 +147,20 @@ class OneLaunchExecutor(DeviceExecutor):
 
     @cached_property
     def binary(self) -> Binary:
-        """The compiled launch; needs no device."""
-        return compile_text(self.composition.text, self.kernel, self._spec.architecture, preamble=PTX + SEMAPHORES)
+        """The compiled launch; needs no device.
+
+        Raises:
+            CompileError: a text does not compile, or takes more registers than a thread has.
+        """
+        text, architecture = self.composition.text, self._spec.architecture
+        binary = compile_text(text, self.kernel, architecture, preamble=PTX + SEMAPHORES)
+        if binary.resources.spill_bytes > _REGISTER_BYTES:
+            kernels = ", ".join(dict.fromkeys(op.kernel for op in self.plan.graph.ops))
+            raise CompileError(
+                f"a launch of kernels {kernels} does not fit the registers: a thread has {_REGISTER_BYTES} bytes of "
+                f"them, and moves {binary.resources.spill_bytes} bytes to and from memory; use smaller tiles"
+            )
+        return binary
 
     @cached_property
     def loaded(self) -> LoadedKernel:
@@ -150,7 +168,7 @@ class OneLaunchExecutor(DeviceExecutor):
         return LoadedKernel(self.binary, self.composition.shared_bytes)
 
     def _partial(self, op: Op) -> Any:
-        return lambda op: walk_body(op).tile(op, 1, self._posts_per_tile).sums
+        return lambda op: self._parts[self.plan.graph.op_index(op.name)].tile.sums
 
     def _arguments(self, op: Op, tensors: Mapping[str, Any]) -> Any:
         return op, {access.arg: tensors[access.tensor] for access in op.accesses}
@@ -158,12 +176,18 @@ class OneLaunchExecutor(DeviceExecutor):
     def _launches(self, arguments: tuple[Any, ...]) -> Sequence[AnyLaunch]:
         return [TextLaunch(_Launch(self, arguments))]
 
-    def _packed(self, arguments: tuple[Any, ...]) -> bytes:
-        """The launch's parameter, given each op with its tensors by argument."""
-        launch, options = self.composition.launch, self.options
-        n, workers = len(self.plan.items), self._table.workers
-        head = replace(launch, fields=tuple(field for field in launch.fields if field[0] != "operands"), align=64)
-        packed = head.pack(
+    def _operands(self, arguments: tuple[Any, ...]) -> bytes:
+        """The launch's operands, given each op with its tensors by argument."""
+        rows = [
+            part.body.pack(op, tensors, part.dtype)
+            for part, (op, tensors) in zip(self._parts, arguments, strict=True)
+        ]
+        return b"".join(row.ljust(self.composition.operand_bytes, b"\0") for row in rows)
+
+    def _parameter(self, operands: Any) -> bytes:
+        """The launch's parameter, given its operands in memory."""
+        options, n, workers = self.options, len(self.plan.items), self._table.workers
+        return LAUNCH.pack(
             items=self._items,
             waits=self._waits,
             semaphores=self._semaphores,
@@ -175,13 +199,13 @@ class OneLaunchExecutor(DeviceExecutor):
             trace=self._trace if options.trace else None,
             starts=self._counters,
             lists=self._lists,
+            operands=operands,
             timeout_ns=int(options.timeout_s * 1e9),
             jitter_ns=int(options.jitter_s * 1e9),
             count=n,
             programs=workers if self._static else n + workers,
             slot_floats=self._slot_size,
         )
-        return packed + b"".join(walk_body(op).pack(op, tensors, _dtype(self.plan.graph)) for op, tensors in arguments)
 
 
 @dataclass(frozen=True)
@@ -192,8 +216,11 @@ class _Launch:
     arguments: tuple[Any, ...]
 
     def __call__(self, stream: int) -> None:
-        """Enqueue on a stream."""
-        executor = self.executor
+        """Enqueue on a stream, which is the current one."""
+        executor, cuda = self.executor, self.executor._torch.cuda
+        self._operands.record_stream(cuda.current_stream())
+        if cuda.is_current_stream_capturing():
+            executor._captured.append(self._operands)
         executor.loaded.launch(
             (executor._table.workers, 1, 1),
             (executor._posts_per_tile + 1) * 128,
@@ -203,44 +230,52 @@ class _Launch:
         )
 
     @cached_property
+    def _operands(self) -> Any:
+        """In device memory; runs of tensors that come anew may be captured."""
+        from interlace.executors.capture import beside_captures
+
+        executor, torch = self.executor, self.executor._torch
+        packed = torch.frombuffer(bytearray(executor._operands(self.arguments)), dtype=torch.uint8)
+        return beside_captures(executor._device, lambda: packed.to(executor._device))
+
+    @cached_property
     def _parameter(self) -> bytes:
-        return self.executor._packed(self.arguments)
+        return self.executor._parameter(self._operands)
 
     def compile(self) -> Binary:
         """Compile, which needs no device."""
         return self.executor.binary
 
     def load(self) -> None:
-        """Compile and load for the current device, and encode what the launch takes."""
+        """Compile and load for the current device, and put there what the launch takes."""
         self.executor.loaded  # noqa: B018
         self._parameter  # noqa: B018
 
 
-def _body(graph: Graph) -> WalkBody:
-    """What the ops of a graph have in common."""
-    body = walk_body(graph.ops[0])
-    for op in graph.ops:
-        if walk_body(op) is not body:
-            raise GraphError(
-                f"op {op.name!r}: kernel {op.kernel!r} and {graph.ops[0].kernel!r} have bodies of different texts; one "
-                "launch takes ops of one kernel. Use the persistent executor"
-            )
-    return body
+def _tensors(graph: Graph, op: Op) -> dict[str, Tensor]:
+    """Those of an op by argument."""
+    return {access.arg: graph.tensor(access.tensor) for access in op.accesses}
 
 
-def _tiles(graph: Graph, parts: Sequence[int]) -> list[WalkTile]:
-    """How each op's tiles are computed, given the most parts of one."""
+def _bodies(graph: Graph) -> list[WalkBody]:
+    """The part that each op's kernel has in the launch."""
+    return [walk_body(op, _tensors(graph, op)) for op in graph.ops]
+
+
+def _parts(graph: Graph, split: Sequence[int] | None = None) -> list[Part]:
+    """What the launch has of each op, given the most parts of a tile of each."""
     warpgroups = _warpgroups(graph)
-    return [walk_body(op).tile(op, count, warpgroups) for op, count in zip(graph.ops, parts, strict=True)]
+    split = [1] * len(graph.ops) if split is None else split
+    return [
+        Part(body, body.tile(op, count, warpgroups), graph.tensor(op.accesses[0].tensor).dtype)
+        for op, body, count in zip(graph.ops, _bodies(graph), split, strict=True)
+    ]
 
 
 def _warpgroups(graph: Graph) -> int:
-    """Two consumer warpgroups where ops are tiled for eight warps."""
-    return max(1, *(int(op.parameters.get("num_warps", 4)) // 4 for op in graph.ops))
-
-
-def _dtype(graph: Graph) -> DType:
-    return graph.tensor(graph.ops[0].reads[0].tensor).dtype
+    """Consumers of a block: as many as a tiling is for, else one."""
+    wanted = [body.warpgroups(op) for op, body in zip(graph.ops, _bodies(graph), strict=True) if body.warpgroups]
+    return max(wanted, default=1)
 
 
 def _check_capability(name: str, capability: tuple[int, int]) -> None:
@@ -253,25 +288,12 @@ def _check_capability(name: str, capability: tuple[int, int]) -> None:
 
 def _check_operands(graph: Graph) -> None:
     """Raise unless the launch can load what the ops read, and what they load early depends on nothing."""
-    body = _body(graph)
-    for op in graph.ops:
-        for access in op.accesses:
-            tensor = graph.tensor(access.tensor)
-            if not tensor.dtype.on_tensor_cores or tensor.dtype.itemsize != 2:
-                raise DTypeError(
-                    f"op {op.name!r} has {tensor}; the one launch multiplies bf16 and fp16. Use the persistent "
-                    "executor, whose Triton bodies take fp32 too"
-                )
-            if len(tensor.shape) == 2 and tensor.shape[1] % _ROW_STEP:
-                raise ShapeError(
-                    f"op {op.name!r} has {tensor}; its loads and stores need rows of a multiple of {_ROW_STEP} "
-                    "elements. Pad it, or use the persistent executor, whose Triton bodies take any shape"
-                )
+    for op, body in zip(graph.ops, _bodies(graph), strict=True):
+        body.check(op, _tensors(graph, op))
         for access in op.reads:
-            tensor = graph.tensor(access.tensor)
             writers = [other.name for other in graph.ops for write in other.writes if write.tensor == access.tensor]
             if writers and access.arg in body.independent:
                 raise PlanError(
-                    f"op {op.name!r} loads {access.arg} {tensor.name!r} ahead of every wait, but op {writers[0]!r} "
+                    f"op {op.name!r} loads {access.arg} {access.tensor!r} ahead of every wait, but op {writers[0]!r} "
                     "writes it; use the persistent executor, which loads it after its waits"
                 )

@@ -100,6 +100,7 @@ def _table(plan: Plan, chunked: Sequence[bool], order: Ints, posts_per_tile: int
         "slot": slots,
         "split": splits,
         "number": np.arange(n),
+        "code": np.zeros(n, np.int64),
     }
     ranges = {
         "first": waits.first,

@@ -47,7 +47,11 @@ class Reduction:
 
 
 class Body(Protocol):
-    """What a graph needs of a kernel: whether an op is one of its own."""
+    """What a graph needs of a kernel: whether an op is one of its own, and does what it declares."""
+
+    @property
+    def proved(self) -> bool:
+        """False if some body of it is text that nothing holds to the access maps of its ops."""
 
     def check(self, op: Op, tensors: Mapping[str, Tensor]) -> None:
         """Raise GraphError unless ``op``, applied to these tensors by argument, is what the kernel can run."""

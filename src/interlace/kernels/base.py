@@ -30,6 +30,7 @@ from interlace.kernels.bodies import (
     TritonBody,
     WalkBody,
 )
+from interlace.kernels.text import TextBody
 from interlace.kernels.tuning import Tuning
 
 _WARPS = (1, 2, 4, 8, 16, 32)
@@ -46,7 +47,7 @@ class Kernel:
         triton: returns its Triton body; called only when a device executor needs it.
         gluon: its part in a warp-specialised launch.
         cuda: a body in CUDA C++, a launch of its own with a thread block per item.
-        walk: its part in the one launch of CUDA C++.
+        walk: its part in the one launch of CUDA C++, or plain text of a tile.
         dtypes: names of the dtypes that it takes; empty for any.
         make: (name, tensors by argument, params) -> the op, as the kernel's own function makes it. Whatever op of
             this kernel enters a graph must be the same; without it, params are not held against grid and access maps.
@@ -59,7 +60,7 @@ class Kernel:
     triton: Callable[[], TritonBody] | None = None
     gluon: GluonBody | None = None
     cuda: CudaBody | None = None
-    walk: WalkBody | None = None
+    walk: WalkBody | TextBody | None = None
     dtypes: tuple[str, ...] = ()
     make: Callable[[str, Mapping[str, Tensor], Params], Op] | None = None
     tiling: tuple[str, ...] = ()
@@ -70,6 +71,11 @@ class Kernel:
         """Those that it has, by kind."""
         bodies = (self.reference, self.triton, self.gluon, self.cuda, self.walk)
         return {kind: body for kind, body in zip(BodyKind, bodies, strict=True) if body is not None}
+
+    @property
+    def proved(self) -> bool:
+        """False if it has a text that nothing holds to the access maps of its ops."""
+        return not isinstance(self.walk, TextBody) or self.walk.proved
 
     def op(
         self,
@@ -222,12 +228,17 @@ def gluon_body(op: Op) -> GluonBody:
     return body
 
 
-def walk_body(op: Op) -> WalkBody:
-    """The part of an op in the one launch. Raises GraphError if its kernel has none."""
+def walk_body(op: Op, tensors: Mapping[str, Tensor]) -> WalkBody:
+    """The part of an op in the one launch, given the graph's tensors by argument.
+
+    Raises:
+        GraphError: its kernel has none.
+        ParamError: names or params that are none of CUDA C++.
+    """
     body = kernel_of(op).walk
     if body is None:
         raise no_body(op, BodyKind.WALK)
-    return body
+    return body.walk(op, tensors) if isinstance(body, TextBody) else body
 
 
 def no_body(op: Op, *kinds: BodyKind) -> GraphError:

@@ -27,6 +27,7 @@ from numpy.typing import NDArray
 
 from interlace.core.dtypes import DType
 from interlace.graph.op import Op, Param
+from interlace.graph.tensor import Tensor
 from interlace.kernels.abi import Struct
 
 Array = NDArray[np.float64]
@@ -165,10 +166,10 @@ class GluonBody:
 
 @dataclass(frozen=True)
 class WalkTile:
-    """How the one launch computes the tiles of an op; ops with equal ones share their code.
+    """How the one launch computes the tiles of an op; ops with equal ones of one text share their code.
 
     Attributes:
-        type: the C++ type whose functions do it, an instance of the kernel's text.
+        type: the C++ type whose functions do it, which the kernel's text defines.
         functions: further texts that the type needs, each once in a launch.
         independent_bytes, dependent_bytes: of shared memory that a stage of the ring takes, for operands that depend on
             nothing (weights) and for those that earlier items produce.
@@ -191,11 +192,15 @@ class WalkBody:
     """The part of a kernel in the one launch (``launch/walk``), as CUDA C++.
 
     Attributes:
-        text: defines what ``WalkTile.type`` is an instance of; it stands behind the walk.
-        operands: the struct that a launch carries for each op, called ``Operands``.
+        text: defines what ``WalkTile.type`` names; it stands behind the walk, in a namespace of its own, where
+            ``ELEMENT_PTX`` is the dtype of the op's first argument in PTX.
+        operands: the struct that a launch has of each op in device memory, called ``Operands``.
         independent: names of the arguments that are loaded before any wait; no op of the graph may write them.
         tile: op, most parts of a tile, warpgroups -> how its tiles are computed; raises ShapeError if they are not.
-        pack: op, tensors by argument, their dtype -> the bytes of ``operands``. It needs a CUDA driver.
+        pack: op, tensors by argument, dtype of the first -> the bytes of ``operands``. It needs a CUDA driver.
+        check: op, the graph's tensors by argument -> raises DTypeError or ShapeError unless some tiling of it can run.
+        warpgroups: op -> consumer warpgroups that its tiling is for; None if any number will do.
+        chunked: it waits inside its reduction; else all waits of an item stand at its start.
     """
 
     text: str
@@ -203,6 +208,9 @@ class WalkBody:
     independent: tuple[str, ...]
     tile: Callable[[Op, int, int], WalkTile]
     pack: Callable[[Op, Mapping[str, Any], DType], bytes]
+    check: Callable[[Op, Mapping[str, Tensor]], None]
+    warpgroups: Callable[[Op], int] | None = None
+    chunked: bool = True
 
 
 class CudaLaunch(Protocol):

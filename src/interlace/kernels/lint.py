@@ -5,6 +5,7 @@ Rules, each on every path through the kernel:
 release     between a store to global memory and the next gpu-scope release there is a CTA barrier
 acquire     after a gpu-scope acquire poll, a barrier of all who rely on it comes before the next load: of the
             CTA, or of the warp that polls for itself in a warp-specialised kernel
+hand-over   after an acquire poll, the warp that polls meets before one of it arrives on an mbarrier, for others to read
 tma-load    after an acquire, a proxy fence comes before the next bulk load
 tma-store   a bulk store is completed by ``cp.async.bulk.wait_group 0`` (not ``.read``) before the next release
 dependent   before ``griddepcontrol.wait`` nothing is loaded but the 32-bit entries of item tables
@@ -36,6 +37,7 @@ _BULK_STORE = re.compile(r"\bcp\.async\.bulk\.\S*global\.shared::cta")
 _BULK_DONE = re.compile(r"\bcp\.async\.bulk\.wait_group\s+0\b")
 _PROXY_FENCE = re.compile(r"\bfence\.proxy\.async")
 _DEPENDENT_WAIT = re.compile(r"\bgriddepcontrol\.wait\b")
+_ARRIVE = re.compile(r"\bmbarrier\.arrive\b")
 _BLOCK_WAIT = re.compile(r"\bmbarrier\.try_wait\b")
 _SCALAR_LOAD = re.compile(r"\bld\.global\.[bsu]32\s*\{?\s*%r\d+\s*\}?,")
 
@@ -71,6 +73,7 @@ def lint(ptx: str, *, posts: bool, waits: bool) -> list[Finding]:
         *([Finding("absent", 0, "no acquire, though the launch waits")] if waits and not _ACQUIRE.search(ptx) else []),
         *code.between("release", _STORE.search, _RELEASE.search, _BARRIER.search),
         *code.between("acquire", _ACQUIRE.search, _is_data_load, _WARP_BARRIER.search),
+        *code.between("hand-over", _ACQUIRE.search, _ARRIVE.search, _WARP_BARRIER.search),
         *code.between("tma-load", _ACQUIRE.search, _BULK_LOAD.search, _PROXY_FENCE.search),
         *code.between("tma-store", _BULK_STORE.search, _RELEASE.search, _BULK_DONE.search),
         *code.dependent(),

@@ -9,6 +9,9 @@ from interlace.core.dtypes import DType
 from interlace.core.errors import PlanError
 from interlace.kernels.abi import ITEM, STATE, Struct
 from interlace.kernels.bodies import WalkBody, WalkTile
+from interlace.kernels.cuda.elements import ELEMENTS
+from interlace.kernels.text import LINES_GO_ON
+from interlace.launch.plain import PLAIN
 from interlace.launch.walk import ROLES, WALK
 
 #: Messages that the drawing warp is ahead of the other roles.
@@ -16,7 +19,44 @@ TICKETS = 4
 _BARRIER_BYTES = 8
 _MESSAGE_BYTES = ITEM.size + 16  # a row of the item table, and the run
 _WIDE_SUMS = 232, 40  # registers of a consumer's thread and of a loader's, with two consumer warpgroups
-_MOST_PARAMETERS = 32764  # bytes of a kernel's parameters (CUDA 12.1 and later)
+_ROW_STEP = 64  # bytes: tensor maps, which rows of operands may hold, lie at multiples of so many
+
+#: What the kernel takes: the state of a compiled plan, what bounds its waits, and the operands of every op.
+LAUNCH = Struct(
+    "Launch",
+    (
+        *STATE,
+        ("lists", "const int*"),
+        ("operands", "const unsigned char*"),
+        *((name, "unsigned long long") for name in ("timeout_ns", "jitter_ns")),
+        *((name, "int") for name in ("count", "programs", "slot_floats")),
+    ),
+)
+
+
+@dataclass(frozen=True)
+class Part:
+    """What a launch has of an op.
+
+    Attributes:
+        body: of its kernel.
+        tile: how its tiles are computed.
+        dtype: of its first argument.
+    """
+
+    body: WalkBody
+    tile: WalkTile
+    dtype: DType
+
+    @property
+    def namespace(self) -> tuple[str, Struct, DType]:
+        """Parts for which this is equal share one."""
+        return self.body.text, self.body.operands, self.dtype
+
+    @property
+    def code(self) -> tuple[object, str]:
+        """Parts for which this is equal share their code."""
+        return self.namespace, self.tile.type
 
 
 @dataclass(frozen=True)
@@ -25,27 +65,32 @@ class Composition:
 
     Attributes:
         text: CUDA C++, behind ``kernels/cuda/ptx`` and the semaphores.
-        launch: the struct that its kernel takes.
+        operand_bytes: from the operands of one op to those of the next.
         stages: of the ring.
         shared_bytes: of a block.
     """
 
     text: str
-    launch: Struct
+    operand_bytes: int
     stages: int
     shared_bytes: int
 
 
+def codes(parts: Sequence[Part]) -> list[int]:
+    """Which code computes each op: what ``code`` says in its items' rows."""
+    unlike = list(dict.fromkeys(part.code for part in parts))
+    return [unlike.index(part.code) for part in parts]
+
+
 def stages(tiles: Sequence[WalkTile], warpgroups: int, smem_bytes: int) -> int:
     """How many stages of the ring shared memory holds; fewer than two make no launch."""
-    stage = _independent(tiles) + _dependent(tiles) + 3 * _BARRIER_BYTES
-    return (smem_bytes - _fixed(tiles, warpgroups)) // stage
+    slots = _independent(tiles) + _dependent(tiles)
+    count = (smem_bytes - _fixed(tiles, warpgroups)) // (slots + 3 * _BARRIER_BYTES)
+    return count if slots else min(count, TICKETS)  # where nothing lies in a stage, an item needs one
 
 
 def compose(
-    body: WalkBody,
-    tiles: Sequence[WalkTile],
-    dtype: DType,
+    parts: Sequence[Part],
     warpgroups: int,
     smem_bytes: int,
     in_flight_bytes: int,
@@ -53,11 +98,10 @@ def compose(
     static: bool,
     dependent_launch: bool,
 ) -> Composition:
-    """The launch of ops with these tiles, in program order.
+    """The launch of ops, in program order.
 
     Args:
-        body: of the kernel that the ops have in common.
-        dtype: of all tensors.
+        parts: of each op.
         warpgroups: consumers of a block, 1 or 2.
         smem_bytes: of shared memory that a block may have.
         in_flight_bytes: of independent operands under way in one block; what saturates memory.
@@ -65,19 +109,17 @@ def compose(
         dependent_launch: it may start while the launch before drains.
 
     Raises:
-        PlanError: shared memory does not hold two stages, or the parameters of a kernel not all ops.
+        PlanError: shared memory does not hold two stages beside the scratch.
     """
+    tiles = [part.tile for part in parts]
     count = stages(tiles, warpgroups, smem_bytes)
     independent, dependent = _independent(tiles), _dependent(tiles)
     if count < 2:
         raise PlanError(
-            f"a stage takes {independent + dependent} bytes of shared memory, and {smem_bytes} do not hold two of "
-            "them; give the ops smaller tiles"
+            f"a stage takes {independent + dependent} bytes of shared memory, what tiles keep beside the stages "
+            f"{_fixed(tiles, warpgroups)}, and {smem_bytes} do not hold two of them; give the ops smaller tiles"
         )
-    launch = _launch(body, len(tiles))
-    if launch.size > _MOST_PARAMETERS:
-        most = (_MOST_PARAMETERS - launch.offsets["operands"]) // body.operands.size
-        raise PlanError(f"{len(tiles)} ops; the parameters of one launch hold {most}. Make several graphs of them")
+    operand_bytes = -(-max(part.body.operands.size for part in parts) // _ROW_STEP) * _ROW_STEP
     constants = {
         "STAGES": count,
         "WARPGROUPS": warpgroups,
@@ -85,6 +127,7 @@ def compose(
         "INDEPENDENT_BYTES": independent,
         "DEPENDENT_BYTES": dependent,
         "SCRATCH_BYTES": _scratch(tiles, warpgroups),
+        "OPERAND_BYTES": operand_bytes,
         "IN_FLIGHT_BYTES": in_flight_bytes,
         "CONSUMER_REGISTERS": _WIDE_SUMS[0],
         "LOADER_REGISTERS": _WIDE_SUMS[1],
@@ -92,27 +135,46 @@ def compose(
         "DEPENDENT_LAUNCH": int(dependent_launch),
     }
     head = "".join(f"constexpr int {name} = {value};\n" for name, value in constants.items())
-    head += f'#define ELEMENT unsigned short\n#define ELEMENT_PTX "{dtype.ptx}"\n'
     head += "extern __shared__ __align__(1024) unsigned char shared_memory[];\n"
     head += "#define SHARED_BASE shared_address(shared_memory)\n"
-    functions = "".join(dict.fromkeys(text for tile in tiles for text in tile.functions))
-    parts = head, body.operands.text, launch.text, WALK, body.text, functions, _switches(tiles), ROLES
+    text = "".join((head, LAUNCH.text, WALK, ELEMENTS, PLAIN, *_bodies(parts), _switches(parts), ROLES))
     shared = count * (independent + dependent + 3 * _BARRIER_BYTES) + _fixed(tiles, warpgroups)
-    return Composition("".join(parts), launch, count, shared)
+    return Composition(_numbered(text), operand_bytes, count, shared)
 
 
-def _launch(body: WalkBody, ops: int) -> Struct:
-    """What the kernel takes: the state of a compiled plan, what bounds its waits, and the operands of every op."""
-    ints = tuple((name, "int") for name in ("count", "programs", "slot_floats"))
-    times = tuple((name, "unsigned long long") for name in ("timeout_ns", "jitter_ns"))
-    return Struct("Launch", (*STATE, ("lists", "const int*"), *times, *ints, ("operands", (body.operands, ops))))
+def _namespaces(parts: Sequence[Part]) -> dict[object, str]:
+    """What the namespace of each text is called."""
+    return {key: f"body{n}" for n, key in enumerate(dict.fromkeys(part.namespace for part in parts))}
 
 
-def _switches(tiles: Sequence[WalkTile]) -> str:
+def _bodies(parts: Sequence[Part]) -> list[str]:
+    """Each text in its namespace, with the functions that its tiles need."""
+    texts = []
+    for key, name in _namespaces(parts).items():
+        mine = [part for part in parts if part.namespace == key]
+        functions = "".join(dict.fromkeys(text for part in mine for text in part.tile.functions))
+        body, dtype = mine[0].body, mine[0].dtype
+        texts.append(
+            f'namespace {name} {{\n#define ELEMENT unsigned short\n#define ELEMENT_PTX "{dtype.ptx}"\n'
+            f"{body.operands.text}{body.text}{functions}#undef ELEMENT\n#undef ELEMENT_PTX\n}}\n"
+        )
+    return texts
+
+
+def _numbered(text: str) -> str:
+    """Behind a text whose lines count by themselves, those of the launch go on."""
+    if LINES_GO_ON not in text:
+        return text
+    lines = text.splitlines(keepends=True)
+    return "".join(
+        f'#line {n + 2} "one_launch.cu"\n' if line == LINES_GO_ON else line for n, line in enumerate(lines)
+    )
+
+
+def _switches(parts: Sequence[Part]) -> str:
     """For each role a function of an item that branches to the code of its op."""
-    types = list(dict.fromkeys(tile.type for tile in tiles))
-    which = ", ".join(str(types.index(tile.type)) for tile in tiles)
-    table = f"__constant__ const unsigned char CODE_OF[{len(tiles)}] = {{{which}}};\n"
+    names = _namespaces(parts)
+    types = list(dict.fromkeys(f"{names[part.namespace]}::{part.tile.type}" for part in parts))
 
     def switch(name: str, parameters: str, arguments: str) -> str:
         cases = "".join(
@@ -120,12 +182,11 @@ def _switches(tiles: Sequence[WalkTile]) -> str:
         )
         return (
             f"DEVICE void {name}(const Launch& launch, const Item& item, {parameters}) {{\n"
-            f"  switch (CODE_OF[item.op]) {{\n{cases}  }}\n}}\n"
+            f"  switch (item.code) {{\n{cases}  }}\n}}\n"
         )
 
     return (
-        table
-        + switch("load_independent", "Stage& stage, int& n, Tickets& tickets", "stage, n, tickets")
+        switch("load_independent", "Stage& stage, int& n, Tickets& tickets", "stage, n, tickets")
         + switch("load_dependent", "int k_lo, int k_hi, Stage& stage", "k_lo, k_hi, stage")
         + switch("compute", "Stage& stage", "stage")
     )

@@ -73,6 +73,11 @@ DEVICE void await(const Launch& launch, unsigned barrier, unsigned parity) {
 
 // Equal in all lanes, and known to the compiler to be so: what some instructions take from uniform registers.
 DEVICE unsigned uniform(unsigned value) { return __shfl_sync(0xffffffff, value, 0); }
+// The operands of an item's op. What is used more than once is copied first: for all that the compiler knows, a store
+// may change the table.
+template <class T> DEVICE const T& operands_of(const Launch& launch, const Item& item) {
+  return *reinterpret_cast<const T*>(launch.operands + uniform(item.op) * OPERAND_BYTES);
+}
 DEVICE bool first_lane() { return threadIdx.x % 32 == 0; }
 DEVICE int4 load_shared_128(unsigned at) {
   int4 v;
@@ -184,7 +189,7 @@ struct Tickets {
 };
 """
 
-#: After the bodies, which define for each role a function of ``item`` by op.
+#: After the bodies and, for each role, a function that branches to the code of an item.
 ROLES = r"""
 DEVICE void draw_and_load(const Launch& launch) {
   int sent_already = 0, n = 0;
@@ -246,8 +251,8 @@ DEVICE void consume(const Launch& launch) {
     }
   }
 }
-constexpr int THREADS = WARPGROUPS * 128 + 128;
-extern "C" __global__ void __launch_bounds__(THREADS, 1) one_launch(const __grid_constant__ Launch launch) {
+constexpr int ALL_THREADS = WARPGROUPS * 128 + 128;
+extern "C" __global__ void __launch_bounds__(ALL_THREADS, 1) one_launch(const __grid_constant__ Launch launch) {
   if (threadIdx.x == 0) {
     for (int s = 0; s < STAGES; ++s) {
       mbarrier_init(independent_full(s), 1);

@@ -18,7 +18,7 @@ from typing import Protocol
 import torch
 
 from interlace.core.dtypes import DType
-from interlace.nn.capture import beside_captures
+from interlace.executors.capture import beside_captures
 from interlace.workloads.ffn import FFNShape
 
 Tensors = Mapping[str, torch.Tensor]

@@ -11,10 +11,10 @@ from torch.fx.experimental.symbolic_shapes import has_static_value
 from interlace.core.dtypes import DTYPES, DType
 from interlace.deploy import Choice, deployment, launched_rows
 from interlace.executors import DeviceExecutor
+from interlace.executors.capture import capture_id
 from interlace.executors.gpu import spec_by_name
 from interlace.executors.options import Options
 from interlace.kernels.matmul import Activation
-from interlace.nn.capture import capture_id
 from interlace.nn.choice import choice
 from interlace.nn.instances import Instance, Instances, Key, Tensors
 from interlace.nn.plain import fused, has_triton, plain

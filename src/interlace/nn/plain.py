@@ -8,7 +8,7 @@ from importlib.util import find_spec
 import torch
 from torch.nn import functional
 
-from interlace.nn.capture import beside_captures
+from interlace.executors.capture import beside_captures
 
 _TRITON = (8, 0)  # compute capability from which Triton compiles
 

@@ -25,8 +25,9 @@ _PARTS = ("part", "parts", "slot", "split")
 
 #: An item: op, tile, k-range; its waits are rows ``wait_lo:wait_hi``, of which those before ``wait_mid`` stand at its
 #: start; the semaphore it posts, -1 for none; which part of how many, its first workspace slot, the number of its
-#: split tile; its number in the plan's sequence. Rows are aligned for loads of 128 bits, as are those of waits.
-ITEM = Struct("ItemRow", _ints(*_PLACE, *_SEMAPHORES, *_PARTS, "number"), align=16)
+#: split tile; its number in the plan's sequence; which of a launch's texts computes it, 0 where the op tells. Rows are
+#: aligned for loads of 128 bits, as are those of waits.
+ITEM = Struct("ItemRow", _ints(*_PLACE, *_SEMAPHORES, *_PARTS, "number", "code"), align=16)
 
 #: A wait: for ``count`` semaphores ``first, first + stride, ...``, each until ``threshold`` posts have been made in
 #: this run, before anything from ``k`` on is read.

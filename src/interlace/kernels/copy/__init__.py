@@ -10,6 +10,7 @@ from interlace.graph.op import Op
 from interlace.graph.tensor import Tensor
 from interlace.kernels.base import Kernel, check_block, check_extents, require, same_dtype
 from interlace.kernels.bodies import Array, Params, Reference, Regions, TritonBody
+from interlace.kernels.copy.cuda import COPY_TEXT
 
 
 def _finish(_: Array | None, regions: Regions, params: Params) -> Mapping[str, Array]:
@@ -26,7 +27,7 @@ def _make(name: str, tensors: Mapping[str, Tensor], params: Params) -> Op:
     return copy(name, **tensors, tile=(params["BM"], params["BN"]), num_warps=params["num_warps"])  # type: ignore[arg-type]
 
 
-COPY = Kernel("copy", Reference(_finish), _triton, make=_make)
+COPY = Kernel("copy", Reference(_finish), _triton, walk=COPY_TEXT, make=_make)
 
 
 def copy(name: str, x: Tensor, y: Tensor, tile: tuple[int, int] = (64, 64), num_warps: int = 4) -> Op:

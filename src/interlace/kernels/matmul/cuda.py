@@ -16,7 +16,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from interlace.core.dtypes import DType
+from interlace.core.errors import DTypeError
 from interlace.graph.op import Op
+from interlace.graph.tensor import Tensor
 from interlace.kernels import gelu
 from interlace.kernels.abi import TENSOR_MAP, Struct
 from interlace.kernels.base import require
@@ -30,8 +32,9 @@ _TALL, _WIDEST, _STEP = 64, 256, 8
 #: Registers of one thread for sums: a block of one consumer warpgroup has 255 a thread, with two each gets 232.
 _SUMS = {1: 128, 2: 128}
 _TOGETHER = 4  # parts of a tile whose sums are loaded at once
+_ROW_STEP = 8  # elements: bulk loads address rows in steps of 16 bytes
 
-#: What a launch carries for each op.
+#: What a launch has of each op.
 OPERANDS = Struct(
     "Operands",
     (
@@ -46,6 +49,13 @@ MATMUL = f"""
 constexpr float GELU_SCALE = {gelu.SCALE!r}f, GELU_CUBIC = {gelu.CUBIC!r}f;
 """ + r"""
 template <int N> struct Product;
+// What an epilogue takes of the operands.
+struct Epilogue {
+  const ELEMENT *bias, *residual;
+  ELEMENT* out;
+  int m, n;
+  DEVICE Epilogue(const Operands& op) : bias(op.bias), residual(op.residual), out(op.out), m(op.m), n(op.n) {}
+};
 // The low word of the descriptor of an operand (``matrix_descriptor``); an address of 16 bytes more is 1 more.
 DEVICE unsigned operand(unsigned address) { return uniform((address & 0x3ffff) >> 4 | 1u << 16); }
 DEVICE unsigned long long descriptor(unsigned low) { return (unsigned long long)(64u | 1u << 30) << 32 | low; }
@@ -89,7 +99,7 @@ struct Matmul {
   static constexpr int COUNT = GATES * BLOCKS * SUMS;   // registers of all sums
 
   DEVICE static void load_independent(const Launch& launch, const Item& item, Stage& stage, int& n, Tickets& tickets) {
-    const Operands& op = launch.operands[uniform(item.op)];
+    const Operands& op = operands_of<Operands>(launch, item);
     const int row = uniform(item.j * BN);
 #pragma unroll 1
     for (int k = item.k_lo; k < item.k_hi; k += BK) {
@@ -109,7 +119,7 @@ struct Matmul {
     }
   }
   DEVICE static void load_dependent(const Launch& launch, const Item& item, int k_lo, int k_hi, Stage& stage) {
-    const Operands& op = launch.operands[uniform(item.op)];
+    const Operands& op = operands_of<Operands>(launch, item);
     const int row = uniform(item.i * BM);
 #pragma unroll 1
     for (int k = k_lo; k < k_hi; k += BK) {
@@ -124,6 +134,7 @@ struct Matmul {
   }
 
   DEVICE static void compute(const Launch& launch, const Item& item, Stage& stage) {
+    const Epilogue op = operands_of<Operands>(launch, item);  // under way while the first stage is
     float sums[GATES][BLOCKS][SUMS];
 #pragma unroll
     for (int g = 0; g < GATES; ++g)
@@ -165,7 +176,7 @@ struct Matmul {
 #pragma unroll
       for (int b = 0; b < BLOCKS; ++b) settle(sums[g][b]);
     if (TOGETHER > 1 && item.parts > 1 && !come_together(launch, item, sums)) return;
-    finish(launch, item, sums);
+    finish(op, item, sums);
     post(launch, item);
   }
 
@@ -224,7 +235,7 @@ struct Matmul {
   }
 
   // Bias, activation, gate and residual of one element.
-  DEVICE static float value_of(const Operands& op, float up, float gate, int token, int feature) {
+  DEVICE static float value_of(const Epilogue& op, float up, float gate, int token, int feature) {
     float value = up;
     if (BIAS && feature < op.n) value += as_float(__ldg(op.bias + feature));
     if (GATES == 2) value *= gate * sigmoid(gate);
@@ -238,8 +249,7 @@ struct Matmul {
   }
 
   // A scratch of shared memory turns 64 features of up to 64 tokens at a time into rows of 16-byte pieces.
-  DEVICE static void finish(const Launch& launch, const Item& item, const float (&sums)[GATES][BLOCKS][SUMS]) {
-    const Operands& op = launch.operands[item.op];
+  DEVICE static void finish(const Epilogue& op, const Item& item, const float (&sums)[GATES][BLOCKS][SUMS]) {
     const int thread = threadIdx.x % 128, row = thread / 32 * 16 + thread % 32 / 4, column = thread % 4 * 2;
     const unsigned scratch = scratch_of(warpgroup());
     const int first_tall = (TRANSPOSED ? item.j * BN : item.i * BM) + warpgroup() * BLOCKS * 64;
@@ -286,6 +296,30 @@ struct Matmul {
   }
 };
 """
+
+
+def check(op: Op, tensors: Mapping[str, Tensor]) -> None:
+    """Raise unless the launch can load an op's tensors, whatever its tile is.
+
+    Raises:
+        DTypeError, ShapeError: it cannot.
+    """
+    for tensor in tensors.values():
+        if not tensor.dtype.on_tensor_cores or tensor.dtype.itemsize != 2:
+            raise DTypeError(
+                f"op {op.name!r} has {tensor}; the one launch multiplies bf16 and fp16. Use the persistent "
+                "executor, whose Triton bodies take fp32 too"
+            )
+        require(
+            len(tensor.shape) != 2 or tensor.shape[1] % _ROW_STEP == 0,
+            f"op {op.name!r} has {tensor}; its loads and stores need rows of a multiple of {_ROW_STEP} "
+            "elements. Pad it, or use the persistent executor, whose Triton bodies take any shape",
+        )
+
+
+def warpgroups(op: Op) -> int:
+    """Two consumer warpgroups where an op is tiled for eight warps."""
+    return max(1, int(op.parameters.get("num_warps", 4)) // 4)
 
 
 def tile(op: Op, parts: int, warpgroups: int) -> WalkTile:
@@ -375,4 +409,4 @@ def product(width: int) -> str:
     )
 
 
-WALK_BODY = WalkBody(MATMUL, OPERANDS, ("weight", "gate"), tile, pack)
+WALK_BODY = WalkBody(MATMUL, OPERANDS, ("weight", "gate"), tile, pack, check, warpgroups)

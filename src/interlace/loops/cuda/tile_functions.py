@@ -1,4 +1,4 @@
-"""CUDA C++ functions that emitted kernels use beside the PTX instructions: element types, vectors, clipped access.
+"""CUDA C++ functions that emitted kernels use beside the PTX instructions: vectors, clipped access.
 
 A clipped access names how many of its elements lie inside the tensor: ``count`` from the front, without the first
 ``skip``. With a row of 10 and vectors of 4, the vector at column 8 has count 2 and that at column 12 count -2.
@@ -6,37 +6,7 @@ A clipped access names how many of its elements lie inside the tensor: ``count``
 
 from __future__ import annotations
 
-from interlace.core.dtypes import DTYPES, DType, fp32
-
-
-def _element(dtype: DType) -> str:
-    """The C++ type of a dtype and its conversions; that of fp32 is float itself."""
-    name, ptx = dtype.name, dtype.ptx
-    if dtype is fp32:
-        return (
-            f"typedef float {name};\n"
-            f"template <> DEVICE {name} rounded<{name}>(float x) {{ return x; }}\n"
-            f"DEVICE float widened({name} x) {{ return x; }}\n"
-        )
-    if dtype.numpy is None:  # the upper half of a float
-        widened = "  return __uint_as_float((unsigned)x.bits << 16);\n"
-    else:
-        widened = f'  float y;\n  asm("cvt.f32.{ptx} %0, %1;" : "=f"(y) : "h"(x.bits));\n  return y;\n'
-    return (
-        f"struct {name} {{ unsigned short bits; }};\n"
-        f"template <> DEVICE {name} rounded<{name}>(float x) {{\n"
-        f"  {name} y;\n"
-        f'  asm("cvt.rn.{ptx}.f32 %0, %1;" : "=h"(y.bits) : "f"(x));\n'
-        "  return y;\n"
-        "}\n"
-        f"DEVICE float widened({name} x) {{\n{widened}}}\n"
-    )
-
-
-def _elements() -> str:
-    """Of all dtypes; arithmetic is in float."""
-    return "template <class T> DEVICE T rounded(float);\n" + "".join(map(_element, DTYPES))
-
+from interlace.kernels.cuda.elements import ELEMENTS
 
 _INDICES = r"""
 // Indices. Quotients round down; the first two are for a >= 0.
@@ -109,4 +79,4 @@ template <class T, int V> DEVICE void write_clipped(T* at, const float (&in)[V],
 DEVICE unsigned swizzled(unsigned offset) { return offset ^ (offset >> 7 & 7) << 4; }
 """
 
-TILE_FUNCTIONS = _INDICES + _elements() + _VALUES
+TILE_FUNCTIONS = _INDICES + ELEMENTS + _VALUES

@@ -1,0 +1,153 @@
+'''A tile as plain CUDA C++ text: what its author writes, and how it becomes a part of the one launch.
+
+    HALVE = TextBody("""
+    DEVICE void halve(const Tile& tile, const Arguments& a) {
+      const int row = tile.i * BM;
+      for (int at = thread(); at < BM * a.N; at += THREADS)
+        if (row + at / a.N < a.M) a.y[row * a.N + at] = rounded<bf16>(0.5f * widened(a.x[row * a.N + at]));
+    }
+    """, "halve", constants=("BM",))
+
+All threads of a block's consumer warpgroups call the function together, once for each tile; ``docs/kernels.md`` has
+what it may use. It touches no slot of the ring: its data comes by ordinary loads, which see what the item's waits are
+for, because the loader that waited signals through the ring (``launch/plain``).
+'''
+
+from __future__ import annotations
+
+import keyword
+import math
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from interlace.core.arguments import check_type, series
+from interlace.core.dtypes import DType
+from interlace.core.errors import ParamError, PlanError
+from interlace.graph.op import Op, Param
+from interlace.graph.tensor import Tensor
+from interlace.kernels.abi import Struct
+from interlace.kernels.bodies import WalkBody, WalkTile
+
+#: The C++ type of a text; there is one in each namespace.
+_TYPE = "Walked"
+#: Stands behind a text; the composition puts the number of the line there.
+LINES_GO_ON = "#line 0\n"
+_INT32 = 1 << 31
+_ALIGN = 16
+
+
+@dataclass(frozen=True)
+class TextBody:
+    """A tile body as CUDA C++, for the one launch.
+
+    Nothing proves what a text does: proofs take its op's access maps for granted, and say so (``Proof.unproved``).
+
+    Attributes:
+        text: defines ``function``, and whatever that needs. It stands in a namespace of its own.
+        function: ``DEVICE void function(const Tile& tile, const Arguments& a)``.
+        constants: names of params that are ``constexpr`` of the text rather than members of ``Arguments``; ops that
+            differ in them have code of their own.
+        optional: names of arguments that an op may lack: null pointers that are known when the text is compiled.
+        scratch_bytes: op -> bytes of shared memory that all threads of the block have together, see ``scratch``.
+        proved: whether the text is one of the package, whose tests hold it to its op's access maps.
+
+    Raises:
+        ArgumentError: an attribute of another type.
+        ParamError: the text defines no such function.
+    """
+
+    text: str
+    function: str
+    constants: tuple[str, ...] = ()
+    optional: tuple[str, ...] = ()
+    scratch_bytes: Callable[[Op], int] | None = None
+    proved: bool = False
+
+    def __post_init__(self) -> None:
+        check_type(self.text, str, "TextBody", "text")
+        check_type(self.function, str, "TextBody", "function")
+        for name in ("constants", "optional"):
+            object.__setattr__(self, name, series(getattr(self, name), str, "TextBody", name))
+        if not re.search(rf"\bvoid\s+{re.escape(self.function)}\s*\(", self.text):
+            raise ParamError(
+                f"the text of a TextBody defines no function {self.function!r}; write DEVICE void {self.function}"
+                "(const Tile& tile, const Arguments& a) {...}, or give the name of the one that it defines"
+            )
+
+    def walk(self, op: Op, tensors: Mapping[str, Tensor]) -> WalkBody:
+        """The part of an op in the one launch, given the graph's tensors by argument.
+
+        Raises:
+            ParamError: a name that is none of C++, a constant that the op lacks, or a param that is no number.
+        """
+        pointers = _pointers(op, tensors)
+        numbers = {name: value for name, value in op.params if not isinstance(value, str)}
+        members = {name: value for name, value in numbers.items() if name not in self.constants}
+        for name in (*pointers, *members, *self.constants):
+            if not name.isidentifier() or not name.isascii() or keyword.iskeyword(name):
+                raise ParamError(f"op {op.name!r}: CUDA C++ has no name {name!r}; rename the argument or param")
+        clash = sorted(pointers.keys() & members.keys())
+        if clash:
+            raise ParamError(f"op {op.name!r} has both arguments and params {clash}; a text wants a name for each")
+        struct = Struct("Operands", (*pointers.items(), *((name, _kind(value)) for name, value in members.items())))
+
+        def pack(op: Op, given: Mapping[str, Any], dtype: DType) -> bytes:
+            return struct.pack(**{name: given[name] for name in pointers}, **members)
+
+        return WalkBody(self._around(op, tensors, struct), struct, (), self._tile, pack, _any, chunked=False)
+
+    def _tile(self, op: Op, parts: int, warpgroups: int) -> WalkTile:
+        if parts > 1:
+            raise PlanError(f"op {op.name!r} is split, and its text computes whole tiles; plan it with Whole()")
+        scratch = 0 if self.scratch_bytes is None else int(self.scratch_bytes(op))
+        if scratch < 0:
+            raise ParamError(f"op {op.name!r}: {scratch} bytes of scratch; give 0 or more")
+        of_warpgroup = -(-scratch // (warpgroups * _ALIGN)) * _ALIGN
+        return WalkTile(_TYPE, (), 0, 0, of_warpgroup, 0, 0)
+
+    def _around(self, op: Op, tensors: Mapping[str, Tensor], struct: Struct) -> str:
+        """The text with what the op gives it before, and its type in the launch behind."""
+        first = tensors[op.accesses[0].arg].dtype.name
+        nulls = [name for name in self.optional if name not in struct.names]
+        null = "".join(f"  static constexpr const {first}* {name} = nullptr;\n" for name in nulls)
+        missing = [name for name in self.constants if name not in op.parameters]
+        if missing:
+            raise ParamError(f"op {op.name!r} lacks params {missing}, which its text takes as constants; give them")
+        constants = "".join(f"constexpr {_constant(op, name)};\n" for name in self.constants)
+        file = re.sub(r"[^\w.-]", "_", op.kernel)
+        return (
+            f"{constants}struct Arguments : Operands {{\n{null}}};\n"
+            f'#line 1 "{file}.cu"\n{self.text.rstrip()}\n{LINES_GO_ON}'
+            f"struct {_TYPE} : Plain<Arguments, Operands, {self.function}> {{}};\n"
+        )
+
+
+def _any(op: Op, tensors: Mapping[str, Tensor]) -> None:
+    """A text takes any tensors."""
+
+
+def _pointers(op: Op, tensors: Mapping[str, Tensor]) -> dict[str, str]:
+    """The C++ type of each argument."""
+    written = {access.arg for access in op.writes}
+    names = dict.fromkeys(access.arg for access in op.accesses)
+    return {name: f"{'' if name in written else 'const '}{tensors[name].dtype.name}*" for name in names}
+
+
+def _kind(value: Param) -> str:
+    if isinstance(value, float):
+        return "float"
+    return "int" if -_INT32 <= int(value) < _INT32 else "long long"
+
+
+def _constant(op: Op, name: str) -> str:
+    value = op.param(name)
+    if isinstance(value, str) or not math.isfinite(value):
+        raise ParamError(f"op {op.name!r} has {name} {value!r}, which is no constant of a text; give a finite number")
+    if isinstance(value, bool):
+        return f"bool {name} = {str(value).lower()}"
+    if isinstance(value, float):
+        return f"float {name} = {value!r}f"
+    kind = _kind(value)
+    return f"{kind} {name} = {value}{'ll' if kind != 'int' else ''}"

@@ -1,0 +1,120 @@
+"""Text in the one launch: it compiles and keeps the memory order, and mistakes are told with their own lines."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+import interlace as il
+from interlace.core.errors import ArgumentError, CompileError, ParamError, PlanError
+from interlace.kernels.cuda.ptx import PTX
+from interlace.kernels.lint import lint
+from interlace.kernels.primitives.semaphore_cuda import SEMAPHORES
+
+from ..texts import NORM, NORM_TEXT, chain, norm
+from .nvrtc import ptx_of
+
+
+def launch(graph: il.Graph, **choices: object) -> il.OneLaunchExecutor:
+    return il.OneLaunchExecutor(il.build(graph, il.Choices(132, **choices)), il.Options("meta"))
+
+
+def alone(walk: il.TextBody, params: dict[str, object] | None = None) -> il.Graph:
+    """One op with a text of its own."""
+    (m, n), (i,) = (16, 128), il.axes(1)
+    x, y = (il.Tensor(name, (m, n), il.bf16) for name in "xy")
+    op = replace(NORM, name="my norm", walk=walk).op(
+        "mine",
+        (2,),
+        {"x": (x, (i.block(8), il.ALL))},
+        {"y": (y, (i.block(8), il.ALL))},
+        params={"M": m, "N": n, "BM": 8, "eps": 1e-5, **(params or {})},
+    )
+    return il.Graph("alone", (x, y), (op,), ("x",), ("y",))
+
+
+TEXT = NORM.walk
+
+
+@pytest.mark.parametrize("warps", [4, 8])
+@pytest.mark.parametrize("dispatch", il.Dispatch)
+def test_texts_and_products_in_one_launch_keep_the_memory_order(dispatch: il.Dispatch, warps: int) -> None:
+    run = launch(chain(256, il.MatmulTile(128, 64, 64, num_warps=warps)), dispatch=dispatch)
+    assert run.binary.resources.spill_bytes == 0
+    assert run.binary.warnings == ()
+    assert lint(ptx_of(run.composition.text, PTX + SEMAPHORES), posts=True, waits=True) == []
+    assert sorted(set(run._table.items["code"].tolist())) == [0, 1, 2]
+    assert (run._table.waits["threshold"] == warps // 4 * run.plan.waits.threshold).all()
+
+
+def test_ops_share_the_code_of_a_text_unless_constants_or_dtypes_differ() -> None:
+    dtypes = {"x": il.bf16, "y": il.bf16, "z": il.bf16, "w": il.bf16, "half": il.fp16, "v": il.bf16}
+    t = {name: il.Tensor(name, (64, 128), dtype) for name, dtype in dtypes.items()}
+    ops = (
+        norm("same", t["x"], t["y"]),
+        norm("too", t["y"], t["z"]),
+        norm("taller", t["z"], t["w"], bm=16),
+        norm("fp16", t["half"], t["v"]),
+    )
+    run = launch(il.Graph("norms", (*t.values(),), ops, ("x", "half"), ("w", "v")))
+    items = run._table.items
+    assert [set(items["code"][items["op"] == o]) for o in range(4)] == [{0}, {0}, {1}, {2}]
+
+
+def test_copies_alone_make_a_launch_without_slots() -> None:
+    run = launch(il.workloads.two_copies(300, 400, il.fp32))
+    assert run.composition.stages == 4
+    assert run.composition.shared_bytes < 1024
+    assert lint(ptx_of(run.composition.text, PTX + SEMAPHORES), posts=True, waits=True) == []
+
+
+def test_a_text_that_does_not_compile_is_told_with_its_own_lines() -> None:
+    wrong = NORM_TEXT.replace("float squares = 0.0f;", "float squares = none;")
+    line = 1 + wrong[: wrong.index("none")].count("\n")
+    run = launch(alone(replace(TEXT, text=wrong)))
+    with pytest.raises(CompileError, match=rf'my_norm\.cu\({line}\): error: identifier "none" is undefined'):
+        _ = run.binary
+    run = launch(alone(replace(TEXT, text=NORM_TEXT.replace("const Arguments& a", "int a"))))
+    behind = run.composition.text[: run.composition.text.index(": Plain<")].count("\n") + 1
+    with pytest.raises(CompileError, match=rf"one_launch\.cu\({behind}\): error"):
+        _ = run.binary
+
+
+def test_a_text_that_fits_no_shared_memory_or_registers_is_refused_before_a_launch() -> None:
+    with pytest.raises(PlanError, match="232448 do not hold two of them; give the ops smaller tiles"):
+        launch(alone(replace(TEXT, scratch_bytes=lambda op: 232448)))
+    greedy = r"""
+    DEVICE void norm_rows(const Tile& tile, const Arguments& a) {
+      float v[512];
+    #pragma unroll
+      for (int i = 0; i < 512; ++i) v[i] = sqrtf(widened(a.x[i]));
+      synchronise_block();
+    #pragma unroll
+      for (int i = 0; i < 512; ++i) a.y[i] = rounded<bf16>(v[i]);
+    }
+    """
+    with pytest.raises(CompileError, match="my norm does not fit the registers: a thread has 1020 bytes"):
+        _ = launch(alone(replace(TEXT, text=greedy))).binary
+
+
+def test_what_no_text_takes_is_refused() -> None:
+    with pytest.raises(ParamError, match=r"defines no function 'nothing'; write DEVICE void nothing\(const Tile& tile"):
+        il.TextBody(NORM_TEXT, "nothing")
+    with pytest.raises(ArgumentError, match="constants"):
+        il.TextBody(NORM_TEXT, "norm_rows", constants="BM")
+    with pytest.raises(ParamError, match=r"op 'mine' lacks params \['depth'\]"):
+        launch(alone(replace(TEXT, constants=("depth",))))
+    with pytest.raises(ParamError, match="op 'mine' has kind 'wide', which is no constant of a text"):
+        launch(alone(replace(TEXT, constants=("kind",)), {"kind": "wide"}))
+    with pytest.raises(ParamError, match="CUDA C\\+\\+ has no name 'a b'"):
+        launch(alone(TEXT, {"a b": 1}))
+    with pytest.raises(ParamError, match=r"both arguments and params \['x'\]"):
+        launch(alone(TEXT, {"x": 1}))
+
+
+def test_a_proof_says_that_it_rests_on_the_texts_of_users() -> None:
+    proof = il.verify(il.build(chain(64, il.MatmulTile(64, 64, 64)), il.Choices(4)))
+    assert proof.unproved == ("norm",)
+    assert str(proof).endswith("no race, if the text of 'norm' touches what its ops declare, which is not proved")
+    assert str(il.verify(il.build(il.workloads.two_copies(64, 64), il.Choices(4)))).endswith("no deadlock, no race")
