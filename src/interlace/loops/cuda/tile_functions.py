@@ -35,7 +35,7 @@ def _element(dtype: DType) -> str:
 
 def _elements() -> str:
     """Of all dtypes; arithmetic is in float."""
-    return "template <class T> DEVICE T rounded(float);\n" + "".join(map(_element, DTYPES))
+    return "template <class T> DEVICE T rounded(float);\n" + "".join(_element(d) for d in DTYPES if d.floating)
 
 
 _INDICES = r"""
