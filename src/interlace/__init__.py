@@ -10,7 +10,7 @@ from __future__ import annotations
 from interlace import workloads
 from interlace.core import errors
 from interlace.core.devices import CPU, H100, H200, DeviceSpec
-from interlace.core.dtypes import DType, bf16, dtype, fp16, fp32
+from interlace.core.dtypes import DType, bf16, dtype, fp16, fp32, int32
 from interlace.core.errors import InterlaceError
 from interlace.deploy.planning import plan_graph
 from interlace.executors import EXECUTORS, Executor
@@ -152,6 +152,7 @@ __all__ = [
     "fp16",
     "fp32",
     "hopper",
+    "int32",
     "matmul",
     "plan_graph",
     "read_plan",

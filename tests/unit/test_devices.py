@@ -193,7 +193,7 @@ def test_a_dtype_costs_one_row(toy: DType, monkeypatch: pytest.MonkeyPatch) -> N
     from interlace.loops.meaning.arithmetic import rounded
 
     assert dtype("half16") is dtype("halfling") is toy
-    with pytest.raises(DTypeError, match="use one of bf16, fp16, fp32, half16"):
+    with pytest.raises(DTypeError, match="use one of bf16, fp16, fp32, int32, half16"):
         dtype("int4")
     assert gpu.torch_dtype(SimpleNamespace(float16="torch.float16"), "half16") == "torch.float16"
     graph = two_copies(64, 64, toy)

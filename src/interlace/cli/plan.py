@@ -14,7 +14,7 @@ from interlace.cli.outputs import save, save_json
 from interlace.cli.problem import problem
 from interlace.cli.workloads import Selection, group, per_workload
 from interlace.core.errors import InterlaceError
-from interlace.kernels.base import tiling
+from interlace.kernels.base import listed, tiling
 from interlace.plan.plan import Plan
 from interlace.plan.verify import Proof, verify
 from interlace.planner.build import build
@@ -108,7 +108,7 @@ def _summary(proof: Proof) -> dict[str, object]:
 
 def _rows(proof: Proof) -> list[tuple[str, str]]:
     plan = proof.plan
-    ops = ", ".join(f"{op.name} {' x '.join(map(str, op.grid))}" for op in plan.graph.ops)
+    ops = listed(f"{op.name} {' x '.join(map(str, op.grid))}" for op in plan.graph.ops)
     return [
         ("graph", f"{plan.graph.name}: {ops} tiles"),
         ("items", f"{len(plan.items):,}"),

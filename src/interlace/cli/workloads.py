@@ -210,7 +210,7 @@ def _parameter(name: str, kind: type, option: Option, many: bool, what: str) -> 
     flag = f"--{name.replace('_', '-')}"
     flags = f"{flag}/--no-{flag[2:]}" if kind is bool else flag
     given: dict[str, Any] = {"help": option.help, "metavar": option.metavar, "rich_help_panel": option.group}
-    base: Any = kind if kind in (int, bool, str, Path) else str
+    base: Any = kind if kind in (int, float, bool, str, Path) else str
     if option.names is not None:
         choices: Names[Any] = Names(what, option.names)
         given |= {"parser": choices.parse, "autocompletion": choices.complete}

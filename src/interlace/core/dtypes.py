@@ -14,8 +14,8 @@ class DType:
     Attributes:
         name: here, and of its type in emitted CUDA C++.
         itemsize: bytes.
-        epsilon: unit round-off of one rounding to it.
-        poison: bits of a NaN, for memory that nobody may read.
+        epsilon: unit round-off of one rounding to it, 0 of whole numbers.
+        poison: bits of a NaN, for memory that nobody may read; of whole numbers, one that indexes nothing.
         rate: FLOP/s of a GPU in it over those in bf16, where a chip's data has no rate of its own.
         torch: its name in PyTorch.
         numpy: its name in NumPy; None for one that NumPy lacks, which is the upper half of a float32.
@@ -39,6 +39,11 @@ class DType:
     on_tensor_cores: bool
     aliases: tuple[str, ...] = ()
 
+    @property
+    def floating(self) -> bool:
+        """Whether its values are rounded, rather than whole numbers such as ids and positions."""
+        return self.epsilon > 0
+
     def __str__(self) -> str:
         return self.name
 
@@ -49,9 +54,11 @@ fp16 = DType("fp16", 2, 2.0**-11, 0xFC15, 1.0, "float16", "float16", "F16", "f16
 fp32 = DType(
     "fp32", 4, 2.0**-24, 0xFF95A5A5, 67 / 989, "float32", "float32", "F32", "f32", "FLOAT32", False, ("float",)
 )
+#: Whole numbers: ids and positions. Its share of the rate is half of that of fp32, as on the H200.
+int32 = DType("int32", 4, 0.0, 0x80000000, 33.5 / 989, "int32", "int32", "I32", "s32", "INT32", False, ("int",))
 
 #: All of them.
-DTYPES = (bf16, fp16, fp32)
+DTYPES = (bf16, fp16, fp32, int32)
 
 
 def dtype(name: str | DType) -> DType:

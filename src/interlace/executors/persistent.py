@@ -19,6 +19,9 @@ from interlace.plan.orderings import Ordering
 from interlace.plan.plan import Dispatch
 from interlace.sim.modes import PERSISTENT, Mode, plain_bodies
 
+#: Ops of one launch on a GPU. It has the code of each, and compiling more takes minutes.
+MOST_OPS = 16
+
 
 class PersistentExecutor(DeviceExecutor):
     """Workers run items under the plan's dispatch, static or ticket.
@@ -37,6 +40,16 @@ class PersistentExecutor(DeviceExecutor):
     kinds = (BodyKind.TRITON,)
     interpreted = True
     traces = True
+
+    @classmethod
+    def check(cls, graph: Graph, device: DeviceSpec) -> None:
+        """Raise if it cannot run a graph on a device; see ``Executor.check``."""
+        super().check(graph, device)
+        if device.capability != (0, 0) and len(graph.ops) > MOST_OPS:
+            raise PlanError(
+                f"graph {graph.name!r} has {len(graph.ops)} ops, and the {cls.name} executor compiles at most "
+                f"{MOST_OPS} into its one kernel; use pdl, or make several graphs of them"
+            )
 
     @classmethod
     def mode(cls, graph: Graph, device: DeviceSpec) -> Mode:

@@ -43,4 +43,5 @@ def constants(body: TritonBody) -> tuple[Any, ...]:
 
     functions = body.prefetch or nothing, body.accumulate or nothing, body.finish
     digest = "-".join(getattr(f, "cache_key", "") for f in functions)
-    return (*functions, constexpr(body.accumulate is not None), constexpr(digest))
+    takes_sync = "sync" in inspect.signature(body.finish.fn).parameters
+    return (*functions, constexpr(body.accumulate is not None), constexpr(digest), constexpr(takes_sync))

@@ -8,7 +8,8 @@ its own, wherever that comes from, and nothing but the same op is taken.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import prod
 from typing import Any
@@ -35,6 +36,7 @@ from interlace.kernels.tuning import Tuning
 
 _WARPS = (1, 2, 4, 8, 16, 32)
 _BLOCK = 1 << 20
+_LAYER = re.compile(r"\.\d+\.")  # of a name such as layers.7.q_heads
 
 
 @dataclass(frozen=True)
@@ -278,6 +280,24 @@ def check_extents(what: str, extents: Sequence[int], tile: Sequence[int]) -> Non
     )
 
 
+def check_argument(op: str, arg: str, tensor: object, shape: Sequence[int], dtype: DType | None = None) -> None:
+    """Raise unless an argument of an op is a tensor of this shape, and of this dtype if one is given.
+
+    Raises:
+        ArgumentError, ShapeError, DTypeError: what it is instead.
+    """
+    check_type(tensor, Tensor, f"op {op!r}", arg)
+    assert isinstance(tensor, Tensor)
+    require(tensor.shape == tuple(shape), f"op {op!r}: {arg} {tensor} must have shape {tuple(shape)}")
+    if dtype is not None and tensor.dtype is not dtype:
+        raise DTypeError(f"op {op!r}: {arg} {tensor} must be {dtype}; convert it")
+
+
+def power_of_two(n: int) -> int:
+    """The smallest power of two of at least n."""
+    return 1 << (n - 1).bit_length()
+
+
 def same_dtype(name: str, *tensors: Tensor) -> DType:
     """The common dtype of tensors, for kernels that do not convert."""
     dtypes = {t.dtype.name for t in tensors}
@@ -287,10 +307,18 @@ def same_dtype(name: str, *tensors: Tensor) -> DType:
 
 
 def tiling(graph: Graph) -> str:
-    """The tiles of a graph's ops, as ``up 128x128x64, down 128x256x64``; grids where a kernel has no such extents."""
+    """The tiles of a graph's ops, as ``up 128x128x64, down 128x256x64``; grids where a kernel has no such extents.
+
+    Layers that are tiled alike are told once, as ``layers.*.q_heads 16x64x128``.
+    """
 
     def one(op: Op) -> str:
         extents = [op.parameters.get(name) for name in ("BM", "BN", "BK")]
         return "x".join(map(str, extents if None not in extents else op.grid))
 
-    return ", ".join(f"{op.name} {one(op)}" for op in graph.ops)
+    return listed(f"{op.name} {one(op)}" for op in graph.ops)
+
+
+def listed(ops: Iterable[str]) -> str:
+    """What is said of ops, each behind its name, with commas; what is said of several layers alike once."""
+    return ", ".join(dict.fromkeys(_LAYER.sub(".*.", op) for op in ops))

@@ -77,7 +77,8 @@ class TritonBody:
     """The Triton side of a kernel; each entry is a ``@triton.jit`` function.
 
     Attributes:
-        finish: ``(tile, acc, ...)`` with a reduction, else ``(tile, ...)``: stores the output tile.
+        finish: ``(tile, acc, ...)`` with a reduction, else ``(tile, ...)`` or ``(tile, sync, ...)``: stores the
+            output tile.
         accumulate: ``(tile, sync, ...)`` returning a tuple of float32 blocks, or None.
         prefetch: ``(tile, ...)``: asks the L2 for data that depends on nothing (weights), or None.
         partial: float32 elements of one partial sum of an op (all blocks of ``accumulate`` together); without

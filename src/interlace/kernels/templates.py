@@ -1,8 +1,8 @@
 """The launches that wrap tile bodies: a grid of items, a persistent walk over items, a gate.
 
 ``bodies`` is a compile-time tuple with an entry per op: (prefetch, accumulate, finish, whether it accumulates,
-digest of their source), with ``nothing`` where a kernel has no such function. ``arguments`` has an entry per op
-too: a tuple of arguments for each of the three functions.
+digest of their source, whether finish takes ``sync``), with ``nothing`` where a kernel has no such function.
+``arguments`` has an entry per op too: a tuple of arguments for each of the three functions.
 """
 
 from __future__ import annotations
@@ -75,7 +75,10 @@ def _run_item(tile, sync, worker, body: tl.constexpr, arguments, ticket, DRAW: t
                 body[2](tile, acc, *arguments[2])
                 post(tile, sync)
     else:
-        body[2](tile, *arguments[2])
+        if body[5]:
+            body[2](tile, sync, *arguments[2])
+        else:
+            body[2](tile, *arguments[2])
         post(tile, sync)
     if sync.TRACE:
         tl.debug_barrier()

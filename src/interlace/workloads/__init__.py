@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from interlace.workloads.base import Workload
 from interlace.workloads.chains import OneMatmul, TwoCopies, TwoMatmuls, one_matmul, two_copies, two_matmuls
+from interlace.workloads.decode import Decode
 from interlace.workloads.ffn import FFN, MODELS, FFNShape, ffn
+from interlace.workloads.llama import LLAMAS, LlamaShape, decode_graph
 
 #: Every workload that the commands take, one line each.
 WORKLOADS: tuple[type[Workload], ...] = (
@@ -12,17 +14,22 @@ WORKLOADS: tuple[type[Workload], ...] = (
     TwoMatmuls,
     OneMatmul,
     TwoCopies,
+    Decode,
 )
 
 __all__ = [
     "FFN",
+    "LLAMAS",
     "MODELS",
     "WORKLOADS",
+    "Decode",
     "FFNShape",
+    "LlamaShape",
     "OneMatmul",
     "TwoCopies",
     "TwoMatmuls",
     "Workload",
+    "decode_graph",
     "ffn",
     "one_matmul",
     "two_copies",

@@ -100,8 +100,9 @@ class Recorded:
         return next((t.ratio for t in self.targets if size in t.sizes and not t.mean), None)
 
 
+_FLOATING = {d.name: d for d in DTYPES if d.floating}
 #: The field of a workload whose tensors all have one dtype.
-DTypeField = Annotated[DType, Option("Of all tensors", metavar="DTYPE", names={d.name: d for d in DTYPES})]
+DTypeField = Annotated[DType, Option("Of all tensors", metavar="DTYPE", names=_FLOATING)]
 
 
 @dataclass(frozen=True)

@@ -24,7 +24,7 @@ from interlace.core.dtypes import DTYPES, DType
 from interlace.core.errors import DTypeError, GraphError, ShapeError
 
 _HEADER_LIMIT = 100_000_000  # bytes, as in the format's own reader
-_DTYPES = {d.safetensors: d for d in DTYPES}
+_DTYPES = {d.safetensors: d for d in DTYPES if d.floating}
 _SHOWN = 12  # names in a message
 
 

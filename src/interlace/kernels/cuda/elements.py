@@ -14,7 +14,7 @@ from interlace.core.dtypes import DTYPES, DType, fp32
 def _element(dtype: DType) -> str:
     """The C++ type of a dtype and its conversions; that of fp32 is float itself."""
     name, ptx = dtype.name, dtype.ptx
-    if not dtype.epsilon:  # whole numbers, which are not converted
+    if not dtype.floating:  # whole numbers, which are not converted
         return f"typedef int {name};\n"
     if dtype is fp32:
         return (

@@ -1,0 +1,110 @@
+"""The largest number of each row and where it stands, in two ops: of tiles of columns, then of those.
+
+Of equal numbers the first counts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from interlace.core.arguments import check_type
+from interlace.core.dtypes import fp32, int32
+from interlace.graph.access import ALL, axes
+from interlace.graph.op import Op
+from interlace.graph.tensor import Tensor
+from interlace.kernels.base import Kernel, check_argument, check_block, power_of_two, require
+from interlace.kernels.bodies import Array, Params, Reference, Regions, TritonBody
+
+#: Columns of a tile of the first op.
+COLUMNS = 2048
+
+
+def _most(_: Array | None, regions: Regions, params: Params, where: tuple[int, ...]) -> Mapping[str, Array]:
+    at = regions["x"].argmax(axis=1, keepdims=True)
+    best = np.take_along_axis(regions["x"], at, axis=1)
+    return {"best": best, "at": where[1] * int(params["BN"]) + at}
+
+
+def _first(_: Array | None, regions: Regions, params: Params) -> Mapping[str, Array]:
+    which = regions["best"].argmax(axis=1, keepdims=True)
+    return {"out": np.take_along_axis(regions["at"], which, axis=1)[:, 0]}
+
+
+def _triton_most() -> TritonBody:
+    from interlace.kernels.argmax.triton import most_tile
+
+    return TritonBody(finish=most_tile)
+
+
+def _triton_first() -> TritonBody:
+    from interlace.kernels.argmax.triton import first_tile
+
+    return TritonBody(finish=first_tile)
+
+
+def _make_most(name: str, tensors: Mapping[str, Tensor], params: Params) -> Op:
+    return most(name, **tensors, columns=params["BN"])  # type: ignore[arg-type]
+
+
+def _make_first(name: str, tensors: Mapping[str, Tensor], params: Params) -> Op:
+    return first_of_most(name, **tensors)
+
+
+MOST = Kernel("most", Reference(_most, located=True), _triton_most, make=_make_most)
+FIRST_OF_MOST = Kernel("first_of_most", Reference(_first), _triton_first, make=_make_first)
+
+
+def most(name: str, x: Tensor, best: Tensor, at: Tensor, columns: int = COLUMNS) -> Op:
+    """The largest of every ``columns`` columns of x (B, N), and its column: best and at, (B, ceil(N / columns)).
+
+    ``best`` is float32, ``at`` int32; ``columns`` is a power of two.
+
+    Raises:
+        ArgumentError, ShapeError, DTypeError: an argument that is none, shapes that do not match, other dtypes.
+    """
+    check_type(x, Tensor, f"op {name!r}", "x")
+    require(len(x.shape) == 2, f"op {name!r}: x {x} must be a matrix")
+    check_block(f"op {name!r}", columns)
+    require(columns == power_of_two(columns), f"op {name!r} has tiles of {columns} columns; use a power of two")
+    b, n = x.shape
+    tiles = -(-n // columns)
+    check_argument(name, "best", best, (b, tiles), fp32)
+    check_argument(name, "at", at, (b, tiles), int32)
+    i, j = axes(2)
+    one = (i.block(1), j.block(1))
+    return MOST.op(
+        name,
+        (b, tiles),
+        {"x": (x, (i.block(1), j.block(columns)))},
+        {"best": (best, one), "at": (at, one)},
+        params={"N": n, "BN": columns, "TILES": tiles, "num_warps": 4},
+        flops=float(columns),
+    )
+
+
+def first_of_most(name: str, best: Tensor, at: Tensor, out: Tensor) -> Op:
+    """Where the largest number of each row stands, out (B,) of int32, of what ``most`` leaves.
+
+    Raises:
+        ArgumentError, ShapeError, DTypeError: an argument that is none, shapes that do not match, other dtypes.
+    """
+    check_type(best, Tensor, f"op {name!r}", "best")
+    require(len(best.shape) == 2, f"op {name!r}: best {best} must be a matrix")
+    b, tiles = best.shape
+    check_argument(name, "best", best, (b, tiles), fp32)
+    check_argument(name, "at", at, (b, tiles), int32)
+    check_argument(name, "out", out, (b,), int32)
+    block = power_of_two(tiles)
+    check_block(f"op {name!r}", block)
+    (i,) = axes(1)
+    row = (i.block(1), ALL)
+    return FIRST_OF_MOST.op(
+        name,
+        (b,),
+        {"best": (best, row), "at": (at, row)},
+        {"out": (out, (i.block(1),))},
+        params={"TILES": tiles, "BN": block, "num_warps": 1},
+        flops=float(tiles),
+    )

@@ -1,0 +1,194 @@
+"""Attention of one new token per sequence over its cached keys and values, split over the cache (flash decoding).
+
+A tile is one sequence, one head of keys with its group of queries, and one of ``splits`` equal shares of the positions
+that the sequence has *now*. With 700 cached positions, blocks of 64 and 4 splits, 11 blocks give shares of 3:
+
+    split     0         1         2         3
+    cached    0:192     192:384   384:576   576:700
+    new key                                 700 (this token's own, which never went through the cache)
+
+Each split leaves an unnormalised sum of values, the largest exponent and the sum of weights (``kernels/combine`` joins
+them). Exponents are in base 2: scores times log2(e) / sqrt(D). A split without positions leaves 0, -infinity and 0.
+
+Shares depend on lengths and the access map may not, so every split is declared to read the whole cache of its head.
+Source: Dao et al., Flash-Decoding for long-context inference, 2023.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from math import e, log2, sqrt
+
+import numpy as np
+
+from interlace.core.arguments import check_type
+from interlace.core.dtypes import fp32, int32
+from interlace.graph.access import ALL, Span, axes
+from interlace.graph.op import Op
+from interlace.graph.tensor import Tensor
+from interlace.kernels.base import Kernel, check_argument, check_block, power_of_two, require, same_dtype
+from interlace.kernels.bodies import Array, Params, Reference, Regions, TritonBody
+from interlace.kernels.rope import placed, position_of
+
+#: Cached positions that a split takes at a time.
+BLOCK = 64
+_LEAST = 16  # extents of a block product of Triton
+
+
+def scale(head_dim: int) -> float:
+    """Of a score, into an exponent of 2."""
+    return log2(e) / sqrt(head_dim)
+
+
+def splits(sms: int, batch: int, kv_heads: int, capacity: int) -> int:
+    """Splits with which the tiles of one step's attention occupy the SMs once, and none is without a block of cache."""
+    return max(1, min(sms // (batch * kv_heads), -(-capacity // BLOCK)))
+
+
+def share(position: int, split: int, of: int, block: int = BLOCK) -> tuple[int, int]:
+    """Cached positions of a split, from the first to one after the last."""
+    blocks = -(-position // block)
+    each = -(-blocks // of) * block
+    low = min(split * each, position)
+    return low, min(low + each, position)
+
+
+def _finish(_: Array | None, regions: Regions, params: Params, where: tuple[int, ...]) -> Mapping[str, Array]:
+    group, d, of, eps = (params[name] for name in ("GROUP", "D", "SPLITS", "EPS"))
+    group, d, of, eps = int(group), int(d), int(of), float(eps)
+    at = position_of(regions["position"], len(regions["rope"]))
+    angles = regions["rope"][at]
+    q = placed(regions["q"].reshape(group, d), angles, regions.get("q_norm"), eps)
+    low, high = share(at, where[2], of, int(params["BLOCK"]))
+    keys, values = (regions[name][0, 0, low:high] for name in ("k_cache", "v_cache"))
+    if where[2] == of - 1:
+        own = placed(regions["k"], angles, regions.get("k_norm"), eps)
+        keys, values = np.concatenate([keys, own]), np.concatenate([values, regions["v"]])
+    exponents = q @ keys.T * scale(d)
+    peak = exponents.max(axis=1, initial=-np.inf)
+    weights = np.exp2(exponents - peak[:, None])
+    shape = (1, 1, 1, group)
+    return {
+        "out": (weights @ values).reshape(*shape, d),
+        "peak": peak.reshape(shape),
+        "total": weights.sum(axis=1).reshape(shape),
+    }
+
+
+def _triton() -> TritonBody:
+    from interlace.kernels.attend.triton import attend_tile
+
+    return TritonBody(finish=attend_tile)
+
+
+def _make(name: str, tensors: Mapping[str, Tensor], params: Params) -> Op:
+    return attend(name, **tensors, eps=params["EPS"], block=params["BLOCK"])  # type: ignore[arg-type]
+
+
+ATTEND = Kernel("attend", Reference(_finish, located=True), _triton, make=_make)
+
+
+def attend(
+    name: str,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    position: Tensor,
+    rope: Tensor,
+    k_cache: Tensor,
+    v_cache: Tensor,
+    out: Tensor,
+    peak: Tensor,
+    total: Tensor,
+    *,
+    q_norm: Tensor | None = None,
+    k_norm: Tensor | None = None,
+    eps: float = 0.0,
+    block: int = BLOCK,
+) -> Op:
+    """Attention of B tokens at ``position`` (B,) over caches (B, heads of keys, capacity, D), in splits.
+
+    Args:
+        q, k, v: of the tokens, (B, heads * D) and (B, heads of keys * D), neither normalised nor rotated.
+        position: index of each token in its sequence, int32: as many positions of its cache are read.
+        rope: cosines and sines by position, (capacity, D) in float32; see ``kernels/rope``.
+        out: sums of values, (B, heads of keys, splits, group, D) in float32.
+        peak, total: largest exponents and sums of weights, (B, heads of keys, splits, group) in float32.
+        q_norm, k_norm: (D,), of the RMS normalisation of every head with ``eps``, both or none.
+        block: cached positions that are taken at a time, a power of two of at least 16.
+
+    Raises:
+        ArgumentError, ShapeError, DTypeError: an argument that is none, shapes that do not match, other dtypes.
+    """
+    check_type(k_cache, Tensor, f"op {name!r}", "k_cache")
+    check_type(out, Tensor, f"op {name!r}", "out")
+    check_type(eps, float, f"op {name!r}", "eps", "1e-6")
+    require(
+        len(k_cache.shape) == 4 and len(out.shape) == 5,
+        f"op {name!r}: k_cache {k_cache} must be (batch, heads, capacity, D), "
+        f"and out {out} (batch, heads, splits, group, D)",
+    )
+    (b, heads, capacity, d), (_, _, of, group, _) = k_cache.shape, out.shape
+    check_heads(name, d, {"q_norm": q_norm, "k_norm": k_norm})
+    for arg, tensor, shape in (
+        ("q", q, (b, heads * group * d)),
+        ("k", k, (b, heads * d)),
+        ("v", v, (b, heads * d)),
+        ("v_cache", v_cache, k_cache.shape),
+    ):
+        check_argument(name, arg, tensor, shape)
+    check_argument(name, "position", position, (b,), int32)
+    check_argument(name, "rope", rope, (capacity, d), fp32)
+    check_argument(name, "out", out, (b, heads, of, group, d), fp32)
+    check_argument(name, "peak", peak, (b, heads, of, group), fp32)
+    check_argument(name, "total", total, (b, heads, of, group), fp32)
+    require((q_norm is None) == (k_norm is None), f"op {name!r}: give q_norm and k_norm, or neither")
+    norms = {arg: norm for arg, norm in (("q_norm", q_norm), ("k_norm", k_norm)) if norm is not None}
+    same_dtype(name, q, k, v, k_cache, v_cache, *norms.values())
+    rows = max(_LEAST, power_of_two(group))
+    check_block(f"op {name!r}", block, max(rows, d))
+    require(
+        block >= _LEAST and block == power_of_two(block),
+        f"op {name!r} takes {block} positions at a time; use a power of two of at least {_LEAST}",
+    )
+    i, j, s = axes(3)
+    own, cached, part = i.block(1), (i.block(1), j.block(1), ALL, ALL), (i.block(1), j.block(1), s.block(1), ALL)
+    reads: dict[str, tuple[Tensor, tuple[Span, ...]]] = {
+        "q": (q, (own, j.block(group * d))),
+        "k": (k, (own, j.block(d))),
+        "v": (v, (own, j.block(d))),
+        "position": (position, (own,)),
+        "rope": (rope, (ALL, ALL)),
+        "k_cache": (k_cache, cached),
+        "v_cache": (v_cache, cached),
+        **{arg: (norm, (ALL,)) for arg, norm in norms.items()},
+    }
+    return ATTEND.op(
+        name,
+        (b, heads, of),
+        reads,
+        {"out": (out, (*part, ALL)), "peak": (peak, part), "total": (total, part)},
+        params={
+            "HEADS": heads,
+            "CAPACITY": capacity,
+            "SPLITS": of,
+            "GROUP": group,
+            "D": d,
+            "ROWS": rows,
+            "BLOCK": block,
+            "EPS": eps,
+            "num_warps": 4,
+        },
+        flops=4.0 * group * d * capacity / of,
+    )
+
+
+def check_heads(name: str, d: int, norms: Mapping[str, Tensor | None]) -> None:
+    """Raise unless heads of d elements can be rotated in halves, and their normalisations are of d elements."""
+    require(
+        d >= _LEAST and d == power_of_two(d),
+        f"op {name!r} has heads of {d} elements; they must be a power of two of at least {_LEAST}",
+    )
+    for arg, norm in norms.items():
+        if norm is not None:
+            check_argument(name, arg, norm, (d,))

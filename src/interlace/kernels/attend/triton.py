@@ -1,0 +1,79 @@
+"""The Triton body of attention over a cache: an online softmax over one split (Milakov and Gimelshein, 2018)."""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from interlace.kernels.primitives.dot import dot, narrowed
+from interlace.kernels.primitives.rope import placed, position_at
+
+
+@triton.jit
+def attend_tile(
+    tile,
+    sync,
+    q,
+    k,
+    v,
+    position,
+    rope,
+    k_cache,
+    v_cache,
+    q_norm,
+    k_norm,
+    out,
+    peak,
+    total,
+    HEADS: tl.constexpr,
+    CAPACITY,
+    SPLITS: tl.constexpr,
+    GROUP: tl.constexpr,
+    D: tl.constexpr,
+    ROWS: tl.constexpr,
+    BLOCK: tl.constexpr,
+    EPS: tl.constexpr,
+):
+    head = tile.i.to(tl.int64) * HEADS + tile.j
+    at = position_at(position, tile.i, CAPACITY)
+    angles = rope + at.to(tl.int64) * D
+    row = tl.arange(0, ROWS)[:, None]
+    d = tl.arange(0, D)
+    scale: tl.constexpr = 1.4426950408889634 / D**0.5
+    # Rows beyond the group repeat its last query, and are not stored.
+    queries = placed(q + (head * GROUP + tl.minimum(row, GROUP - 1)) * D, q_norm, angles, D, EPS)
+    queries = narrowed(queries, k_cache.dtype.element_ty)
+    # This token's own key is rounded as the cache will hold it. It opens the softmax of the last split.
+    one = tl.zeros((1, 1), tl.int32)
+    key = narrowed(placed(k + head * D + one, k_norm, angles, D, EPS), k_cache.dtype.element_ty)
+    last = tile.l == SPLITS - 1
+    score = tl.sum(queries.to(tl.float32) * key.to(tl.float32), 1) * scale
+    most = tl.where(last, score, float("-inf"))
+    weight = tl.where(last, 1.0, 0.0) + tl.zeros((ROWS,), tl.float32)
+    value = tl.load(v + head * D + d).to(tl.float32)
+    acc = tl.where(last, value, 0.0)[None, :] + tl.zeros((ROWS, D), tl.float32)
+
+    share = tl.cdiv(tl.cdiv(at, BLOCK), SPLITS) * BLOCK
+    low = tl.minimum(tile.l * share, at)
+    high = tl.minimum(low + share, at)
+    keys = k_cache + head * CAPACITY * D + d[:, None]
+    values = v_cache + head * CAPACITY * D + d[None, :]
+    for start in tl.range(low, high, BLOCK, num_stages=3):
+        column = start + tl.arange(0, BLOCK)
+        inside = column < high
+        block = tl.load(keys + column[None, :] * D, mask=inside[None, :], other=0.0)
+        scores = dot(queries, block, tl.zeros((ROWS, BLOCK), tl.float32), sync.INTERPRET) * scale
+        scores = tl.where(inside[None, :], scores, float("-inf"))
+        more = tl.maximum(most, tl.max(scores, 1))
+        weights = tl.exp2(scores - more[:, None])
+        fade = tl.exp2(most - more)
+        weight = weight * fade + tl.sum(weights, 1)
+        block = tl.load(values + column[:, None] * D, mask=inside[:, None], other=0.0)
+        acc = dot(narrowed(weights, block.dtype), block, acc * fade[:, None], sync.INTERPRET)
+        most = more
+
+    part = (head * SPLITS + tile.l) * GROUP
+    real = row < GROUP
+    tl.store(out + (part + row) * D + d[None, :], acc, mask=real)
+    tl.store(peak + part + row, most[:, None], mask=real)
+    tl.store(total + part + row, weight[:, None], mask=real)

@@ -1,0 +1,72 @@
+"""Joins the splits of attention: what ``kernels/attend`` leaves of each, into one row of heads per token.
+
+With exponents in base 2, peaks p_s, sums of weights t_s and sums of values o_s over splits s, and P the largest peak,
+
+    out = sum_s 2^(p_s - P) o_s / sum_s 2^(p_s - P) t_s
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from interlace.core.arguments import check_type
+from interlace.core.dtypes import fp32
+from interlace.graph.access import ALL, axes
+from interlace.graph.op import Op
+from interlace.graph.tensor import Tensor
+from interlace.kernels.base import Kernel, check_argument, check_block, power_of_two, require
+from interlace.kernels.bodies import Array, Params, Reference, Regions, TritonBody
+
+
+def _finish(_: Array | None, regions: Regions, params: Params) -> Mapping[str, Array]:
+    parts, peak, total = (regions[name][0, 0] for name in ("parts", "peak", "total"))  # (splits, group, ...)
+    weight = np.exp2(peak - peak.max(axis=0))
+    joined = (weight[:, :, None] * parts).sum(axis=0) / (weight * total).sum(axis=0)[:, None]
+    return {"out": joined.reshape(1, -1)}
+
+
+def _triton() -> TritonBody:
+    from interlace.kernels.combine.triton import combine_tile
+
+    return TritonBody(finish=combine_tile)
+
+
+def _make(name: str, tensors: Mapping[str, Tensor], params: Params) -> Op:
+    return combine(name, **tensors)
+
+
+COMBINE = Kernel("combine", Reference(_finish), _triton, make=_make)
+
+
+def combine(name: str, parts: Tensor, peak: Tensor, total: Tensor, out: Tensor) -> Op:
+    """``out`` (B, heads * D) of parts (B, heads of keys, splits, group, D), peak and total (the same without D).
+
+    A tile is the group of one head of keys. Parts, peak and total are in float32.
+
+    Raises:
+        ArgumentError, ShapeError, DTypeError: an argument that is none, shapes that do not match, other dtypes.
+    """
+    check_type(parts, Tensor, f"op {name!r}", "parts")
+    require(
+        len(parts.shape) == 5, f"op {name!r}: parts {parts} must be (batch, heads of keys, splits, group, D)"
+    )
+    b, heads, of, group, d = parts.shape
+    require(d == power_of_two(d), f"op {name!r} has heads of {d} elements; they must be a power of two")
+    check_argument(name, "parts", parts, parts.shape, fp32)
+    check_argument(name, "peak", peak, (b, heads, of, group), fp32)
+    check_argument(name, "total", total, (b, heads, of, group), fp32)
+    check_argument(name, "out", out, (b, heads * group * d))
+    rows = power_of_two(of)
+    check_block(f"op {name!r}", rows, d)
+    i, j = axes(2)
+    part = (i.block(1), j.block(1), ALL, ALL)
+    return COMBINE.op(
+        name,
+        (b, heads),
+        {"parts": (parts, (*part, ALL)), "peak": (peak, part), "total": (total, part)},
+        {"out": (out, (i.block(1), j.block(group * d)))},
+        params={"HEADS": heads, "SPLITS": of, "GROUP": group, "D": d, "ROWS": rows, "num_warps": 4},
+        flops=3.0 * of * group * d,
+    )

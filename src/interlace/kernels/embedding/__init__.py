@@ -1,0 +1,69 @@
+"""Rows of a table, by number: the embeddings of tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from interlace.core.arguments import check_type
+from interlace.core.dtypes import int32
+from interlace.graph.access import ALL, axes
+from interlace.graph.op import Op
+from interlace.graph.tensor import Tensor
+from interlace.kernels.base import Kernel, check_argument, check_block, power_of_two, require, same_dtype
+from interlace.kernels.bodies import Array, Params, Reference, Regions, TritonBody
+
+_COLUMNS = 1024
+
+
+def _finish(_: Array | None, regions: Regions, params: Params) -> Mapping[str, Array]:
+    table = regions["table"]
+    # As an id beyond the table must read nothing outside of it, the nearest row stands for it.
+    at = np.clip(regions["tokens"], 0, len(table) - 1).astype(np.int64)
+    return {"out": table[at]}
+
+
+def _triton() -> TritonBody:
+    from interlace.kernels.embedding.triton import embedding_tile
+
+    return TritonBody(finish=embedding_tile)
+
+
+def _make(name: str, tensors: Mapping[str, Tensor], params: Params) -> Op:
+    return embedding(name, **tensors, columns=params["BN"])  # type: ignore[arg-type]
+
+
+EMBEDDING = Kernel("embedding", Reference(_finish), _triton, make=_make)
+
+
+def embedding(name: str, tokens: Tensor, table: Tensor, out: Tensor, columns: int | None = None) -> Op:
+    """``out = table[tokens]`` for tokens (B,) of int32, a table (V, H) and out (B, H); ids are clamped to the table.
+
+    Args:
+        columns: of a tile, which is one row high.
+
+    Raises:
+        ArgumentError, ShapeError, DTypeError: an argument that is none, shapes that do not match, mixed dtypes.
+    """
+    check_type(tokens, Tensor, f"op {name!r}", "tokens")
+    check_type(table, Tensor, f"op {name!r}", "table")
+    require(
+        len(tokens.shape) == 1 and len(table.shape) == 2,
+        f"op {name!r}: tokens {tokens} must have one dimension, and table {table} two",
+    )
+    (b,), (v, h) = tokens.shape, table.shape
+    check_argument(name, "tokens", tokens, (b,), int32)
+    check_argument(name, "out", out, (b, h))
+    same_dtype(name, table, out)
+    columns = min(_COLUMNS, power_of_two(h)) if columns is None else columns
+    check_block(f"op {name!r}", columns)
+    i, j = axes(2)
+    spans = (i.block(1), j.block(columns))
+    return EMBEDDING.op(
+        name,
+        (b, -(-h // columns)),
+        {"tokens": (tokens, (i.block(1),)), "table": (table, (ALL, j.block(columns)))},
+        {"out": (out, spans)},
+        params={"V": v, "H": h, "BN": columns, "num_warps": 4},
+    )

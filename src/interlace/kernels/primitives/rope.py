@@ -1,0 +1,30 @@
+"""Heads of queries and keys rotated to their position, in Triton; ``kernels/rope`` has the formulas."""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def position_at(position, b, CAPACITY):
+    """The position of sequence ``b``, clamped to the cache."""
+    return tl.minimum(tl.maximum(tl.load(position + b), 0), CAPACITY - 1)
+
+
+@triton.jit
+def placed(x, weight, angles, D: tl.constexpr, EPS: tl.constexpr):
+    """A head of D elements for each pointer of ``x`` (n, 1), normalised by ``weight`` unless None, rotated by a row of
+    the table: float32 (n, D)."""
+    d = tl.arange(0, D)[None, :]
+    half: tl.constexpr = D // 2
+    pair = d ^ half
+    value = tl.load(x + d).to(tl.float32)
+    other = tl.load(x + pair).to(tl.float32)
+    if weight is not None:
+        scale = 1.0 / tl.sqrt(tl.sum(value * value, 1)[:, None] / D + EPS)
+        value *= scale * tl.load(weight + d).to(tl.float32)
+        other *= scale * tl.load(weight + pair).to(tl.float32)
+    cos = tl.load(angles + d % half)
+    sin = tl.load(angles + half + d % half)
+    return value * cos + tl.where(d < half, -other, other) * sin

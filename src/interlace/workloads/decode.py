@@ -1,0 +1,228 @@
+"""One decode step of a language model with random weights, in the shapes of published ones."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
+from functools import cached_property
+from math import prod
+from typing import Annotated, Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from interlace.core.devices import CPU, DeviceSpec
+from interlace.core.dtypes import bf16
+from interlace.core.errors import ArgumentError
+from interlace.core.rounding import round_to
+from interlace.graph.graph import Graph
+from interlace.kernels.matmul import Activation
+from interlace.kernels.rms_norm import normalised
+from interlace.kernels.rope import placed
+from interlace.workloads.base import DTypeField, Inputs, Option, Presets, Tile, Workload
+from interlace.workloads.llama import LLAMAS, LlamaShape, decode_graph
+
+#: Of rotary embeddings. With random weights no other would be more right.
+_BASE = 10000.0
+_ROUND = 64  # of the capacity, unless one is given
+#: Numbers that weights repeat, from a place of their own each: models have more than are worth drawing. A prime, so
+#: that no two rows of a matrix are equal.
+_DRAWN = 1_048_583
+#: Inputs that are a step's rather than the model's; caches are too.
+_STEP = ("tokens", "position", "rope")
+_ATTENTION = "Attention"
+
+
+def rope_table(capacity: int, head_dim: int, base: float = _BASE) -> NDArray[np.float32]:
+    """Cosines, then sines, of positions times base^(-2 d / head_dim) for d < head_dim / 2: (capacity, head_dim).
+
+    Source: Su et al., RoFormer, 2021.
+    """
+    frequencies = base ** (-2 * np.arange(head_dim // 2) / head_dim)
+    angles = np.arange(capacity)[:, None] * frequencies
+    return np.asarray(np.concatenate([np.cos(angles), np.sin(angles)], axis=1), np.float32)
+
+
+@dataclass(frozen=True)
+class Decode(Workload):
+    """One decode step of a language model of the Llama family, random weights.
+
+    Raises:
+        ArgumentError: more positions than the cache holds.
+        ShapeError: no such model; see ``LlamaShape`` and ``decode_graph``.
+    """
+
+    name: ClassVar[str] = "decode"
+    presets: ClassVar[Presets] = {
+        **{name: vars(shape) for name, shape in LLAMAS.items()},
+        "tiny": {**vars(LLAMAS["tiny"]), "context": 150},
+    }
+    on_cpu: ClassVar[str] = "tiny"
+    on_gpu: ClassVar[str] = "llama3.2-1b"
+    size: ClassVar[str] = "batch"
+    sizes: ClassVar[tuple[int, ...]] = (1, 16, 64)
+
+    layers: Annotated[int, Option("Layers.", least=1)]
+    hidden: Annotated[int, Option("Width of the model.", least=1)]
+    ffn: Annotated[int, Option("Width between the matmuls of the FFN.", least=1)]
+    heads: Annotated[int, Option("Heads of queries.", least=1, group=_ATTENTION)]
+    kv_heads: Annotated[int, Option("Heads of keys and values.", least=1, group=_ATTENTION)]
+    head_dim: Annotated[int, Option("Elements of a head.", least=16, group=_ATTENTION)]
+    vocabulary: Annotated[int, Option("Tokens that the model knows.", least=1)]
+    eps: Annotated[float, Option("Beside the mean square of every normalisation; 1e-5 by default.")] = 1e-5
+    qkv_bias: Annotated[bool, Option("q, k and v with biases, or without.", group=_ATTENTION)] = False
+    qk_norm: Annotated[bool, Option("Heads of q and k normalised, or not.", group=_ATTENTION)] = False
+    tied: Annotated[bool, Option("The head is the table of embeddings, or a matrix of its own.")] = False
+    batch: Annotated[int, Option("Sequences.", least=1)] = 1
+    context: Annotated[int, Option("Positions of every sequence in the cache.", least=0)] = 1024
+    capacity: Annotated[
+        int | None, Option("Positions that the cache has room for; the context and one more by default.", least=1)
+    ] = None
+    dtype: DTypeField = bf16
+
+    def __post_init__(self) -> None:
+        self.model  # noqa: B018  it checks the shape, and torch.compile traces what is made already
+        if self.context >= self.positions:
+            raise ArgumentError(
+                f"a step at position {self.context} needs a capacity of {self.context + 1} and has {self.capacity}; "
+                "raise the capacity or lower the context"
+            )
+
+    @property
+    def positions(self) -> int:
+        """That the cache has room for."""
+        return self.capacity if self.capacity is not None else -(-(self.context + 1) // _ROUND) * _ROUND
+
+    @cached_property
+    def model(self) -> LlamaShape:
+        """Its shape."""
+        return LlamaShape(**{f.name: getattr(self, f.name) for f in fields(LlamaShape)})
+
+    @property
+    def weights(self) -> tuple[str, ...]:  # type: ignore[override]
+        """All inputs but those of a step: a model's own."""
+        one = decode_graph(replace(self.model, layers=1), 1, 1, CPU).inputs
+        own = [name for name in one if name not in _STEP and not name.endswith("_cache")]
+        layers = range(self.layers)
+        return tuple(dict.fromkeys(name.replace(".0.", f".{layer}.") for layer in layers for name in own))
+
+    @property
+    def title(self) -> str:
+        known = [name for name, shape in LLAMAS.items() if shape == self.model]
+        model = known[0] if known else f"{self.layers} layers of {self.hidden}"
+        return f"decode step of {model}, batch {self.batch}, context {self.context}, {self.dtype}"
+
+    @property
+    def flops(self) -> float:
+        model = self.model
+        wide = model.hidden * model.head_dim * 2 * (model.heads + model.kv_heads)
+        layer = wide + 3 * model.hidden * model.ffn + 2 * model.heads * model.head_dim * (self.context + 1)
+        return 2.0 * self.batch * (model.layers * layer + model.vocabulary * model.hidden)
+
+    def graph(self, device: DeviceSpec, tile: Tile | None = None) -> Graph:
+        return decode_graph(self.model, self.batch, self.positions, device, tile, self.dtype)
+
+    def inputs(self, seed: int) -> Inputs:
+        """Weights as of any workload, of repeated numbers; norms around 1; every sequence at ``context``."""
+        random = np.random.default_rng(seed)
+        graph = self.graph(CPU)
+        pool = random.standard_normal(_DRAWN, np.float32)
+        drawn: dict[str, NDArray[np.float32]] = {
+            "tokens": random.integers(0, self.vocabulary, self.batch).astype(np.float32),
+            "position": np.full(self.batch, self.context, np.float32),
+            "rope": rope_table(self.positions, self.head_dim),
+        }
+        for name in graph.inputs:
+            if name in drawn:
+                continue
+            tensor = graph.tensor(name)
+            scale, around = 1.0, 0.0
+            if name.endswith("norm"):
+                scale, around = 0.1, 1.0
+            elif len(tensor.shape) == 2 and name != "embed":
+                scale = tensor.shape[-1] ** -0.5
+            values = round_to(pool * np.float32(scale) + np.float32(around), self.dtype)
+            start = int(random.integers(_DRAWN))
+            drawn[name] = np.resize(np.roll(values, -start), prod(tensor.shape)).reshape(tensor.shape)
+        return drawn
+
+    def dense(self, xp: Any, tensors: Mapping[str, Any]) -> Mapping[str, Any]:
+        step = _in_numpy if xp is np else _in_torch
+        return step(xp, self.model, tensors)
+
+
+def _in_numpy(_: Any, model: LlamaShape, t: Mapping[str, Any]) -> dict[str, Any]:
+    """Sequence by sequence and head by head, without a cache for the new token."""
+    tokens, position = t["tokens"].astype(np.int64), t["position"].astype(np.int64)
+    x = t["embed"][tokens]
+    for layer in range(model.layers):
+        w = {name: value for name, value in ((n, t.get(f"layers.{layer}.{n}")) for n in _NAMES) if value is not None}
+        h = normalised(x, w["input_norm"], model.eps)
+        q, k, v = (h @ w[name].T + w.get(f"{name}_bias", 0.0) for name in "qkv")
+        attended = np.zeros_like(q)
+        for b, at in enumerate(position):
+            angles = t["rope"][at]
+            for head in range(model.heads):
+                mine, shared = _head(head, model), _head(head // model.group, model)
+                query = placed(q[b, mine], angles, w.get("q_norm"), model.eps)
+                key = placed(k[b, shared], angles, w.get("k_norm"), model.eps)
+                keys = np.vstack([w["k_cache"][b, head // model.group, :at], key])
+                values = np.vstack([w["v_cache"][b, head // model.group, :at], v[b, shared]])
+                scores = keys @ query / np.sqrt(model.head_dim)
+                weights = np.exp(scores - scores.max())
+                attended[b, mine] = weights @ values / weights.sum()
+        x = x + attended @ w["o"].T
+        h = normalised(x, w["post_norm"], model.eps)
+        x = x + (Activation.SILU(h @ w["gate"].T) * (h @ w["up"].T)) @ w["down"].T
+    logits = normalised(x, t["norm"], model.eps) @ t["embed" if model.tied else "head"].T
+    return {"logits": logits, "next": logits.argmax(axis=1)}
+
+
+def _head(head: int, model: LlamaShape) -> slice:
+    return slice(head * model.head_dim, (head + 1) * model.head_dim)
+
+
+_NORMS = ("input_norm", "post_norm", "q_norm", "k_norm")
+_NAMES = (
+    *("q", "k", "v", "q_bias", "k_bias", "v_bias", "o", "gate", "up", "down", "k_cache", "v_cache"),
+    *_NORMS,
+)
+
+
+def _in_torch(torch: Any, model: LlamaShape, t: Mapping[str, Any]) -> dict[str, Any]:
+    """With a static cache that is written in place, as models are compiled for decoding."""
+    functional = torch.nn.functional
+    tokens, position = t["tokens"].long(), t["position"].long()
+    batch, d = len(tokens), model.head_dim
+    sequences = torch.arange(batch, device=tokens.device)
+    angles = t["rope"][position][:, None, :].to(t["embed"].dtype)
+    cos, sin = angles.chunk(2, -1)
+    capacity = t["rope"].shape[0]
+    mask = (torch.arange(capacity, device=tokens.device) <= position[:, None])[:, None, None, :]
+
+    def norm(x: Any, weight: Any) -> Any:
+        return functional.rms_norm(x, x.shape[-1:], weight, model.eps)
+
+    def rotated(x: Any) -> Any:
+        low, high = x.chunk(2, -1)
+        return torch.cat([low * cos - high * sin, high * cos + low * sin], -1)
+
+    x = functional.embedding(tokens, t["embed"])
+    for layer in range(model.layers):
+        w: dict[str, Any] = {name: t.get(f"layers.{layer}.{name}") for name in _NAMES}
+        h = norm(x, w["input_norm"])
+        q, k, v = (functional.linear(h, w[n], w[f"{n}_bias"]).view(batch, -1, d) for n in "qkv")
+        if model.qk_norm:
+            q, k = norm(q, w["q_norm"]), norm(k, w["k_norm"])
+        q, k = rotated(q), rotated(k)
+        w["k_cache"][sequences, :, position] = k
+        w["v_cache"][sequences, :, position] = v
+        # The queries of a group stand as rows of one head, so that no key is repeated.
+        q = q.view(batch, model.kv_heads, model.group, d)
+        out = functional.scaled_dot_product_attention(q, w["k_cache"], w["v_cache"], mask)
+        x = x + functional.linear(out.reshape(batch, -1), w["o"])
+        h = norm(x, w["post_norm"])
+        h = functional.silu(functional.linear(h, w["gate"])) * functional.linear(h, w["up"])
+        x = x + functional.linear(h, w["down"])
+    logits = functional.linear(norm(x, t["norm"]), t["embed" if model.tied else "head"])
+    return {"logits": logits, "next": logits.argmax(-1)}

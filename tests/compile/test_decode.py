@@ -1,0 +1,23 @@
+"""The ops of a decode step compile for sm_90 without a GPU, in registers and shared memory that keep an SM busy."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import interlace as il
+from interlace.kernels.lint import resources
+from interlace.workloads import LLAMAS, decode_graph
+
+
+def test_the_ops_of_a_step_compile_for_sm_90() -> None:
+    graph = decode_graph(replace(LLAMAS["qwen3-0.6b"], layers=1, vocabulary=4096), 16, 1088, il.H200)
+    launches = il.SerialExecutor(il.build(graph, il.Choices(132)), il.Options("meta")).launches()
+    of_kernel = dict(zip((op.kernel for op in graph.ops), launches, strict=True))
+    del of_kernel["matmul"]  # test_kernels compiles those
+    assert len(of_kernel) == 7
+    for launch in of_kernel.values():
+        compiled = launch.compile_ahead()
+        used = resources(compiled.asm["ptx"])
+        assert used.spill_bytes <= 48
+        assert used.registers <= 128
+        assert compiled.metadata.shared <= il.H200.smem_bytes // 2

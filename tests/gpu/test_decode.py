@@ -1,0 +1,121 @@
+"""Decode steps on a GPU: ragged batches step after step, executors alike, and captured in a CUDA graph."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+
+import interlace as il
+from interlace.executors.device import DeviceExecutor
+from interlace.workloads import LLAMAS, Decode, LlamaShape, decode_graph
+
+from ..cases import relative_error
+
+KINDS = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32, "int32": torch.int32}
+SHAPES = {
+    "llama": LlamaShape(2, 512, 1024, 8, 2, 64, 3000, tied=True),
+    "qwen2": LlamaShape(2, 448, 608, 14, 2, 32, 3000, qkv_bias=True),
+    "qwen3": LlamaShape(2, 256, 768, 16, 2, 128, 3000, qk_norm=True),
+}
+CAPACITY = 1088
+RAGGED = (0, 1, 63, 64, 700, 1080)
+EXECUTORS: tuple[type[DeviceExecutor], ...] = (
+    il.SerialExecutor,
+    il.CudaGraphExecutor,
+    il.PdlExecutor,
+    il.SemaphoreStreamsExecutor,
+)
+
+
+def problem(shape: LlamaShape, batch: int, dtype: il.DType = il.bf16) -> Decode:
+    return Decode(**{**vars(shape), "batch": batch, "capacity": CAPACITY, "context": 0, "dtype": dtype})
+
+
+def tensors(work: Decode, graph: il.Graph, positions: tuple[int, ...]) -> dict[str, torch.Tensor]:
+    """Inputs with NaN in caches beyond the positions, and poisoned outputs."""
+    out: dict[str, torch.Tensor] = {}
+    for name, value in work.inputs(0).items():
+        out[name] = torch.from_numpy(value).to("cuda", KINDS[graph.tensor(name).dtype.name])
+        if name.endswith("_cache"):
+            for b, at in enumerate(positions):
+                out[name][b, :, at:] = float("nan")
+    out["position"] = torch.tensor(positions, dtype=torch.int32, device="cuda")
+    for name in graph.outputs:
+        t = graph.tensor(name)
+        out[name] = torch.zeros(t.shape, dtype=KINDS[t.dtype.name], device="cuda")
+        if t.dtype.floating:
+            out[name].fill_(float("nan"))
+    return out
+
+
+def right(work: Decode, t: dict[str, Any], double: bool) -> torch.Tensor:
+    """Logits of PyTorch, in float64 or as it computes them, without touching the caches."""
+    clean = {n: v.nan_to_num() if n.endswith("_cache") else v for n, v in t.items()}
+    clean = {n: v.double() if double and v.is_floating_point() else v.clone() for n, v in clean.items()}
+    return work.dense(torch, clean)["logits"]
+
+
+@pytest.mark.parametrize("dtype", [il.bf16, il.fp16], ids=str)
+@pytest.mark.parametrize("name", SHAPES)
+def test_steps_of_a_ragged_batch_are_right_on_every_executor(name: str, dtype: il.DType) -> None:
+    work = problem(SHAPES[name], len(RAGGED), dtype)
+    graph = work.graph(il.H200)
+    plan = il.build(graph, il.Choices(132, policy=il.RowSync()))
+    first: dict[str, torch.Tensor] = {}
+    for cls in EXECUTORS:
+        run, t = cls(plan, il.Options(timeout_s=10.0)), tensors(work, graph, RAGGED)
+        for step in range(3):
+            gold, plain = right(work, t, True), right(work, t, False)
+            run.run(t)
+            run.synchronize()
+            assert relative_error(t["logits"], gold) <= 1.5 * relative_error(plain, gold)
+            assert t["next"].tolist() == t["logits"].argmax(1).tolist()
+            t["tokens"].copy_(t["next"])
+            t["position"] += 1
+            written = t["layers.1.v_cache"][:, 0, :, 0].isnan().sum(1).tolist()
+            assert written == [CAPACITY - at - step - 1 for at in RAGGED]
+        first = first or t
+        assert torch.equal(t["logits"], first["logits"])
+
+
+def test_more_splits_than_one_and_few_tokens_change_nothing_but_rounding() -> None:
+    work = problem(SHAPES["llama"], 1)
+    graph = work.graph(il.H200)
+    assert graph.op("layers.0.attend").grid == (1, 2, 17)
+    for at in (0, 40, 1087):
+        t = tensors(work, graph, (at,))
+        run = il.PdlExecutor(il.build(graph, il.Choices(132)))
+        gold, plain = right(work, t, True), right(work, t, False)
+        run.run(t)
+        run.synchronize()
+        assert relative_error(t["logits"], gold) <= 1.5 * relative_error(plain, gold)
+
+
+def test_a_sequence_of_a_batch_gives_bit_for_bit_what_it_gives_alone() -> None:
+    """With one split both times: shares of another number of splits would round otherwise."""
+    shape, positions, which = SHAPES["llama"], (64, 700, 0), 1
+    one_split = replace(il.H200, sms=2)
+    graph = decode_graph(shape, len(positions), CAPACITY, one_split)
+    batch = tensors(problem(shape, len(positions)), graph, positions)
+    own = [n for n in batch if n in ("tokens", "position", *graph.outputs) or n.endswith("_cache")]
+    alone = batch | {name: batch[name][which : which + 1].clone() for name in own}
+    for each, t in ((graph, batch), (decode_graph(shape, 1, CAPACITY, one_split), alone)):
+        run = il.SerialExecutor(il.build(each, il.Choices(132)))
+        run.run(t)
+        run.synchronize()
+    assert torch.equal(batch["logits"][which], alone["logits"][0])
+
+
+def test_the_step_of_a_published_model_is_as_right_as_pytorch() -> None:
+    work = problem(LLAMAS["smollm2-135m"], 1)
+    graph = work.graph(il.H200)
+    t = tensors(work, graph, (1000,))
+    run = il.CudaGraphExecutor(il.build(graph, il.Choices(132)))
+    gold, plain = right(work, t, True), right(work, t, False)
+    for _ in range(3):
+        run.run(t)
+        run.synchronize()
+        assert relative_error(t["logits"], gold) <= 1.5 * relative_error(plain, gold)

@@ -1,0 +1,262 @@
+"""The ops of a decode step against attention written another way, and whole steps against NumPy without a graph."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from math import prod
+from typing import Any
+
+import numpy as np
+import pytest
+
+import interlace as il
+from interlace.core.errors import ArgumentError, DTypeError, ShapeError
+from interlace.executors.reference import ReferenceExecutor
+from interlace.graph.graph import Graph
+from interlace.kernels.append import append
+from interlace.kernels.argmax import first_of_most, most
+from interlace.kernels.attend import attend, share, splits
+from interlace.kernels.combine import combine
+from interlace.kernels.embedding import embedding
+from interlace.kernels.rms_norm import rms_norm
+from interlace.workloads import LLAMAS, Decode, LlamaShape, decode_graph
+from interlace.workloads.decode import rope_table
+
+D, CAPACITY = 16, 200
+POSITIONS = (0, 1, 63, 64, 150, 199)
+NAN = float("nan")
+
+
+def tensor(name: str, *shape: int, dtype: il.DType = il.fp32) -> il.Tensor:
+    return il.Tensor(name, shape, dtype)
+
+
+def run(ops: list[il.Op], tensors: list[il.Tensor], given: Mapping[str, Any], *wanted: str) -> dict[str, Any]:
+    """The wanted outputs of ops, by the reference executor with steps drawn at random."""
+    graph = Graph("ops", tuple(tensors), tuple(ops), tuple(given), wanted)
+    return ReferenceExecutor(il.build(graph, il.Choices(3)), seed=1).run(given)
+
+
+def rotated(x: np.ndarray, position: int, norm: np.ndarray | None, eps: float = 1e-5) -> np.ndarray:
+    """A head at a position: pairs (d, d + D / 2) as complex numbers, turned."""
+    if norm is not None:
+        x = x / (np.mean(x * x) + eps) ** 0.5 * norm
+    half = len(x) // 2
+    angles = position * 10000.0 ** (-2 * np.arange(half) / len(x))
+    turned = (x[:half] + 1j * x[half:]) * np.exp(1j * angles)
+    return np.concatenate([turned.real, turned.imag])
+
+
+@pytest.mark.parametrize(("group", "of", "normalised"), [(1, 1, False), (1, 4, True), (7, 3, False), (8, 2, True)])
+def test_attention_in_splits_is_a_softmax_over_what_each_sequence_has(group: int, of: int, normalised: bool) -> None:
+    random, batch, heads = np.random.default_rng(group), len(POSITIONS), 2
+    shapes = {"q": (batch, heads * group * D), "k": (batch, heads * D), "v": (batch, heads * D)}
+    shapes |= dict.fromkeys(("k_cache", "v_cache"), (batch, heads, CAPACITY, D))
+    shapes |= dict.fromkeys(("q_norm", "k_norm") if normalised else (), (D,))
+    given = {name: random.standard_normal(shape) for name, shape in shapes.items()}
+    for b, at in enumerate(POSITIONS):
+        given["k_cache"][b, :, at:] = given["v_cache"][b, :, at:] = NAN
+    made = {name: tensor(name, *shape) for name, shape in shapes.items()}
+    made["position"] = tensor("position", batch, dtype=il.int32)
+    made["rope"] = tensor("rope", CAPACITY, D)
+    given |= {"position": np.array(POSITIONS), "rope": rope_table(CAPACITY, D)}
+    part = (batch, heads, of, group)
+    left = {"out": tensor("out", *part, D), "peak": tensor("peak", *part), "total": tensor("total", *part)}
+    joined = tensor("joined", batch, heads * group * D)
+    ops = [
+        attend("attend", **made, **left, eps=1e-5),
+        combine("combine", left["out"], left["peak"], left["total"], joined),
+    ]
+    found = run(ops, [*made.values(), *left.values(), joined], given, "joined")["joined"]
+    for b, at in enumerate(POSITIONS):
+        for h in range(heads):
+            own = rotated(given["k"][b, h * D : h * D + D], at, given.get("k_norm"))
+            keys = np.vstack([given["k_cache"][b, h, :at], own])
+            values = np.vstack([given["v_cache"][b, h, :at], given["v"][b, h * D : h * D + D]])
+            for n in range(h * group, (h + 1) * group):
+                query = rotated(given["q"][b, n * D : n * D + D], at, given.get("q_norm"))
+                weights = np.exp(keys @ query / D**0.5)
+                expected = weights @ values / weights.sum()
+                np.testing.assert_allclose(found[b, n * D : n * D + D], expected, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize(("position", "of"), [(0, 3), (1, 1), (64, 2), (700, 4), (1023, 16), (5, 16)])
+def test_splits_share_the_cached_positions_in_order_and_almost_evenly(position: int, of: int) -> None:
+    shares = [share(position, split, of) for split in range(of)]
+    assert [at for low, high in shares for at in range(low, high)] == list(range(position))
+    blocks = [-(-(high - low) // 64) for low, high in shares]
+    assert max(blocks, default=0) <= -(-(-(-position // 64)) // of)  # noqa: B002
+    assert shares[:2] == [(0, 192), (192, 384)] or (position, of) != (700, 4)
+
+
+def test_splits_fill_the_device_once_and_leave_none_without_a_block() -> None:
+    sms = il.H200.sms
+    assert [splits(sms, batch, 8, 1088) for batch in (1, 2, 16, 64)] == [16, 8, 1, 1]
+    assert splits(sms, 1, 2, 8192) == 66
+    assert splits(sms, 1, 8, 128) == 2
+
+
+def test_append_writes_one_row_of_each_cache() -> None:
+    random, batch = np.random.default_rng(0), len(POSITIONS)
+    k, v = (random.standard_normal((batch, D)) for _ in range(2))
+    old = random.standard_normal((batch, 1, CAPACITY, D))
+    made = {"k": tensor("k", batch, D), "v": tensor("v", batch, D), "rope": tensor("rope", CAPACITY, D)}
+    made["position"] = tensor("position", batch, dtype=il.int32)
+    made |= {name: tensor(name, batch, 1, CAPACITY, D) for name in ("k_cache", "v_cache")}
+    given = {"k": k, "v": v, "rope": rope_table(CAPACITY, D), "position": np.array(POSITIONS)}
+    found = run(
+        [append("append", **made)], [*made.values()], {**given, "k_cache": old, "v_cache": old}, "k_cache", "v_cache"
+    )
+    for b, at in enumerate(POSITIONS):
+        np.testing.assert_allclose(found["k_cache"][b, 0, at], rotated(k[b], at, None), atol=1e-5)
+        np.testing.assert_array_equal(found["v_cache"][b, 0, at], v[b])
+        for name in ("k_cache", "v_cache"):
+            np.testing.assert_array_equal(np.delete(found[name][b, 0], at, 0), np.delete(old[b, 0], at, 0))
+
+
+def test_embedding_takes_rows_and_clamps_ids_to_the_table() -> None:
+    table = np.arange(20.0).reshape(5, 4)
+    made = [tensor("tokens", 4, dtype=il.int32), tensor("table", 5, 4), tensor("out", 4, 4)]
+    found = run([embedding("e", *made, columns=2)], made, {"tokens": np.array([3, 0, 9, -1]), "table": table}, "out")
+    np.testing.assert_array_equal(found["out"], table[[3, 0, 4, 0]])
+
+
+def test_rms_norm_gives_rows_of_the_weight_s_size() -> None:
+    x = np.array([[3.0, 4.0, 0.0], [1e-3, 0.0, 0.0]])
+    made = [tensor("x", 2, 3), tensor("weight", 3), tensor("out", 2, 3)]
+    found = run([rms_norm("n", *made, eps=1e-6)], made, {"x": x, "weight": np.array([1.0, 2.0, 4.0])}, "out")
+    assert found["out"][0] == pytest.approx([3 * (3 / 25) ** 0.5, 8 * (3 / 25) ** 0.5, 0], rel=1e-6)
+    assert found["out"][1] == pytest.approx([1e-3 / (1e-6 / 3 + 1e-6) ** 0.5, 0, 0])
+
+
+@pytest.mark.parametrize("n", [1, 7, 8, 9, 40])
+def test_argmax_is_the_first_of_the_largest(n: int) -> None:
+    x = np.random.default_rng(n).integers(0, 5, (6, n)).astype(float)
+    tiles = -(-n // 8)
+    made = [tensor("x", 6, n), tensor("best", 6, tiles), tensor("at", 6, tiles, dtype=il.int32)]
+    out = tensor("out", 6, dtype=il.int32)
+    ops = [most("most", *made, columns=8), first_of_most("first", *made[1:], out)]
+    assert run(ops, [*made, out], {"x": x}, "out")["out"].tolist() == x.argmax(axis=1).tolist()
+
+
+# ---------------------------------------------------------------- what is no op
+
+
+def caches(**other: Any) -> dict[str, il.Tensor]:
+    made = {"q": tensor("q", 2, 64), "k": tensor("k", 2, 32), "v": tensor("v", 2, 32), "rope": tensor("rope", 50, 16)}
+    made |= {"position": tensor("position", 2, dtype=il.int32)}
+    made |= {"k_cache": tensor("k_cache", 2, 2, 50, 16), "v_cache": tensor("v_cache", 2, 2, 50, 16)}
+    made |= {"out": tensor("out", 2, 2, 3, 2, 16), "peak": tensor("peak", 2, 2, 3, 2), "total": tensor("t", 2, 2, 3, 2)}
+    return made | other
+
+
+ODD = il.Tensor("k_cache", (2, 2, 50, 24), il.fp32)
+SHAPE = LLAMAS["tiny"]
+
+
+@pytest.mark.parametrize(
+    ("make", "error", "message"),
+    [
+        (lambda: attend("a", **caches(q=tensor("q", 2, 48))), ShapeError, r"op 'a': q .* must have shape \(2, 64\)"),
+        (lambda: attend("a", **caches(k_cache=ODD)), ShapeError, "heads of 24 elements; they must be a power of two"),
+        (lambda: attend("a", **caches(), q_norm=tensor("n", 16)), ShapeError, "give q_norm and k_norm, or neither"),
+        (lambda: attend("a", **caches(), block=48), ShapeError, "takes 48 positions at a time; use a power of two"),
+        (lambda: attend("a", **caches(position=tensor("p", 2))), DTypeError, "position .* must be int32; convert it"),
+        (lambda: attend("a", **caches(out="out")), ArgumentError, "out"),
+        (
+            lambda: attend("a", **caches(q=tensor("q", 2, 64, dtype=il.bf16))),
+            DTypeError,
+            r"op 'a' mixes dtypes \['bf16', 'fp32'\]",
+        ),
+        (
+            lambda: combine("c", tensor("parts", 1, 1, 1, 1, 24), *[tensor(n, 1, 1, 1, 1) for n in "mto"]),
+            ShapeError,
+            "heads of 24 elements",
+        ),
+        (
+            lambda: most("m", tensor("x", 2, 9), tensor("b", 2, 1), tensor("a", 2, 1, dtype=il.int32), 12),
+            ShapeError,
+            "12 columns; use a power of two",
+        ),
+        (lambda: replace(SHAPE, kv_heads=3), ShapeError, "4 heads and 3 of keys; each of those serves as many"),
+        (lambda: replace(SHAPE, layers=0), ShapeError, "layers 0; use a positive number"),
+        (lambda: decode_graph("tiny", 1, 64, il.CPU), ArgumentError, "LLAMAS"),  # type: ignore[arg-type]
+        (lambda: decode_graph(SHAPE, 1, 0, il.CPU), ShapeError, "capacity 0; use a positive number"),
+        (lambda: decode_graph(replace(SHAPE, head_dim=24), 1, 64, il.CPU), ShapeError, "heads of 24 elements"),
+        (
+            lambda: Decode.of({"context": 64, "capacity": 64}, gpu=False),
+            ArgumentError,
+            "a step at position 64 needs a capacity of 65 and has 64",
+        ),
+    ],
+)
+def test_what_is_no_step_says_so(make: Callable[[], object], error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=message):
+        make()
+
+
+# ---------------------------------------------------------------- whole steps
+
+
+@pytest.mark.parametrize(
+    ("name", "weights"),
+    [
+        ("llama3.2-1b", 1_235_814_400),
+        ("llama3.1-8b", 8_030_261_248),
+        ("smollm2-135m", 134_515_008),
+        ("qwen2.5-0.5b", 494_032_768),
+        ("qwen3-0.6b", 596_049_920),
+    ],
+)
+def test_presets_have_as_many_weights_as_the_published_models(name: str, weights: int) -> None:
+    problem = Decode.of({}, True, name)
+    graph = problem.graph(il.H200)
+    assert sum(prod(graph.tensor(weight).shape) for weight in problem.weights) == weights
+    assert set(graph.inputs) - set(problem.weights) == {"tokens", "position", "rope"} | {
+        f"layers.{layer}.{which}_cache" for layer in range(problem.layers) for which in "kv"
+    }
+
+
+@pytest.mark.parametrize("flags", [{"qk_norm": True}, {"qkv_bias": True, "tied": True}], ids=lambda f: "-".join(f))
+def test_three_steps_in_a_row_are_right_for_every_sequence_of_a_ragged_batch(flags: dict[str, bool]) -> None:
+    """Caches are kept from step to step, and hold NaN where nothing was appended yet."""
+    positions = np.array([0, 5, 90])
+    shape = LlamaShape(2, 32, 48, 4, 2, 16, 40, **flags)
+    problem = Decode(**{**vars(shape), "batch": 3, "capacity": 100, "context": 0, "dtype": il.fp32})
+    kept = [name for name in problem.graph(il.CPU).inputs if name.endswith("_cache")]
+    graph = decode_graph(shape, 3, 100, replace(il.CPU, sms=12), dtype=il.fp32)
+    graph = replace(graph, outputs=(*graph.outputs, *kept))
+    assert graph.op("layers.1.attend").grid == (3, 2, 2)
+    run = ReferenceExecutor(il.build(graph, il.Choices(4)), seed=3)
+    inputs = dict(problem.inputs(0))
+    for name in kept:
+        for b, at in enumerate(positions):
+            inputs[name][b, :, at:] = NAN
+    for step in range(3):
+        inputs["position"] = (positions + step).astype(np.float32)
+        right = problem.dense(np, {name: np.asarray(value, np.float64) for name, value in inputs.items()})
+        found = run.run(inputs)
+        assert np.linalg.norm(found["logits"] - right["logits"]) < 1e-12 * np.linalg.norm(right["logits"])
+        assert found["next"].tolist() == right["next"].tolist()
+        inputs |= {name: found[name] for name in kept} | {"tokens": found["next"]}
+    assert [int(np.isnan(inputs[kept[0]][b, 0, :, 0]).sum()) for b in range(3)] == [97, 92, 7]
+
+
+def test_a_step_is_proved_with_eight_hand_overs_a_layer() -> None:
+    graph = decode_graph(replace(LLAMAS["llama3.1-8b"], layers=6), 1, 1088, il.H200)
+    proof = il.verify(il.build(graph, il.Choices(il.H200.sms)))
+    assert len(graph.ops) == 6 * 11 + 5
+    # Per layer: norm, q, attend, combine, o, norm, gate and up, down; once: embedding, norm, head, two of argmax.
+    assert proof.longest_chain == 6 * 8 + 5
+    assert {ordering.name for ordering, _ in proof.rests_on} == {"WAIT"}
+
+
+def test_a_plan_does_not_know_lengths_and_a_plan_file_knows_the_ops() -> None:
+    shape = LLAMAS["tiny"]
+    plan = il.build(decode_graph(shape, 2, 64, il.CPU), il.Choices(4))
+    again = il.read_plan(plan.to_json())
+    assert again == plan
+    il.verify(again)
+    graphs = [Decode.of({"context": context, "capacity": 64}, gpu=False).graph(il.CPU) for context in (0, 63)]
+    assert graphs[0] == graphs[1]
