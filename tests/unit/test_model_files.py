@@ -235,7 +235,7 @@ WIDE = np.ones((3, 3), np.float32)
         (_in("settings", num_key_value_heads=3), "4 heads for 3 of keys"),
         (_in("settings", head_dim=15), "heads of width 15"),
         (_in("settings", rms_norm_eps="x"), "rms_norm_eps 'x'"),
-        (_in("settings", hidden_size=64), r"embed_tokens.weight of shape \(61, 32\); by its other settings .* \(61, 64\)"),
+        (_in("settings", hidden_size=64), r"embed_tokens.weight of shape \(61, 32\); by its other .* \(61, 64\)"),
         (_in("settings", rope_scaling={"rope_type": "longrope"}), "scales RoPE by 'longrope'"),
         (_in("settings", rope_scaling=3), "no parameters of RoPE but 3"),
         (_in("settings", model_type="mistral", sliding_window=4), "sliding window of 4 positions"),
