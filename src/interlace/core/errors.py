@@ -48,6 +48,13 @@
     │   ├── CompileError        CUDA text that does not compile
     │   ├── DriverError         a call that the CUDA driver refuses
     │   └── TooManyWorkersError more workers than are resident at once
+    ├── DecodeError         a language model cannot be decoded, or not what was asked of it
+    │   ├── ModelFileError      a file or a folder that holds no model, or a damaged one
+    │   ├── UnsupportedModelError  a model of another family, or with parts that would be dropped
+    │   ├── PromptError         no ids, or ids out of the vocabulary
+    │   ├── SlotError           no free slot, or one that is not taken
+    │   ├── LengthError         a sequence longer than the cache
+    │   └── SamplingError       a way to draw tokens that means nothing
     ├── StoreError          a tuned setting could not be kept
     ├── ResultError         a result is further from float64 than rounding explains
     ├── ConcurrentRunError  one compiled plan on two streams at once
@@ -249,6 +256,34 @@ class DriverError(DeviceError):
 
 class TooManyWorkersError(DeviceError):
     """More workers than the device keeps resident at once."""
+
+
+class DecodeError(InterlaceError):
+    """A language model cannot be decoded, or cannot take what was asked of it; nothing has changed."""
+
+
+class ModelFileError(DecodeError):
+    """A file or a folder holds no model that can be read: foreign, damaged, or without weights or tokenizer."""
+
+
+class UnsupportedModelError(DecodeError):
+    """A model is not of the Llama family, or has parts that its decoder would drop or get wrong."""
+
+
+class PromptError(DecodeError):
+    """Ids of tokens are missing, no whole numbers, or out of the vocabulary."""
+
+
+class SlotError(DecodeError):
+    """No slot is free, or a slot is named that no sequence holds."""
+
+
+class LengthError(DecodeError):
+    """A sequence does not fit the cache."""
+
+
+class SamplingError(DecodeError):
+    """A temperature, a count or a share that says nothing about how to draw tokens."""
 
 
 class StoreError(InterlaceError):

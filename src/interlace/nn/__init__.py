@@ -1,8 +1,9 @@
-"""PyTorch modules that run a transformer's feed-forward network as one launch where that is faster.
+"""PyTorch modules that run a transformer's feed-forward network as one launch where that is faster, and whole decoders.
 
-See docs/pytorch.md.
+See docs/pytorch.md and docs/decoder.md.
 
     mlp = interlace.nn.SwiGLU.from_linears(gate, up, down)
+    decoder = interlace.nn.Decoder.from_model(model)
 """
 
 from __future__ import annotations
@@ -12,7 +13,9 @@ try:
 except ImportError as error:
     raise ImportError(f"{error}; interlace.nn needs `pip install 'interlace[gpu]'`") from None
 
+from interlace.nn.decoder.decoder import Decoder
+from interlace.nn.decoder.sampling import Sampling
 from interlace.nn.modules import FFN, SwiGLU
 from interlace.nn.op import FallbackWarning
 
-__all__ = ["FFN", "FallbackWarning", "SwiGLU"]
+__all__ = ["FFN", "Decoder", "FallbackWarning", "Sampling", "SwiGLU"]

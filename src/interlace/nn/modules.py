@@ -9,6 +9,7 @@ from interlace.core.arguments import whole
 from interlace.core.errors import ArgumentError, DTypeError, GraphError, ShapeError
 from interlace.deploy import Choice
 from interlace.kernels.matmul import Activation
+from interlace.nn.hooks import hooks_of
 from interlace.nn.op import explain, ffn
 
 _DTYPES = (torch.bfloat16, torch.float16, torch.float32, torch.float64)
@@ -204,11 +205,7 @@ def _check_plain(name: str, linear: nn.Linear) -> None:
             f"{name} is a {kind}, which may compute more than nn.Linear; "
             "merge adapters and remove parametrisations first, or leave this network as it is"
         )
-    hooks = [
-        f"{kind.strip('_').replace('_', ' ')} ({', '.join(map(_name, hooks.values()))})"
-        for kind, hooks in vars(linear).items()
-        if kind.endswith("_hooks") and hooks
-    ]
+    hooks = hooks_of(linear)
     if hooks:
         raise GraphError(
             f"{name} has {' and '.join(hooks)}, which the new module would drop; remove them, or put them on the new "
@@ -233,12 +230,6 @@ def _check_plain(name: str, linear: nn.Linear) -> None:
             f"the weight of {name} has hooks and is not contiguous, so the new module would take a copy without them; "
             "make it contiguous first"
         )
-
-
-def _name(hook: object) -> str:
-    """Of a hook, which some kinds keep in a wrapper."""
-    hook = getattr(hook, "hook", hook)
-    return getattr(hook, "__qualname__", type(hook).__name__)
 
 
 def _check_input(x: torch.Tensor, weight: torch.Tensor) -> None:

@@ -96,23 +96,14 @@ class Checkpoint:
             ShapeError: it is not a matrix.
             DTypeError: it has no dtype that tensors may have.
         """
-        if name not in self.tensors:
-            names = sorted(self.tensors)
-            more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
-            shown = ", ".join(names[:_SHOWN]) or "none"
-            raise GraphError(f"checkpoint {str(self.path)!r} has no tensor {name!r}; it has {shown}{more}")
+        dtype = self._dtype(name)
         stored = self.tensors[name]
         if len(stored.shape) != 2 or 0 in stored.shape:
             raise ShapeError(
                 f"tensor {name!r} of checkpoint {str(self.path)!r} has shape {stored.shape}; "
                 "name a weight matrix (outputs, inputs)"
             )
-        if stored.dtype not in _DTYPES:
-            raise DTypeError(
-                f"tensor {name!r} of checkpoint {str(self.path)!r} is {stored.dtype}; "
-                f"convert it to one of {', '.join(_DTYPES)}"
-            )
-        return (stored.shape[0], stored.shape[1]), _DTYPES[stored.dtype]
+        return (stored.shape[0], stored.shape[1]), dtype
 
     def read(self, name: str) -> NDArray[np.float32]:
         """The weight called ``name``, (outputs, inputs), widened to float32 without loss.
@@ -121,11 +112,23 @@ class Checkpoint:
             GraphError: no such tensor, the file cannot be read, or the weight holds infinities or NaNs.
             ShapeError, DTypeError: as ``matrix``.
         """
-        shape, dtype = self.matrix(name)
+        self.matrix(name)
+        return self.tensor(name)
+
+    def tensor(self, name: str) -> NDArray[np.float32]:
+        """A tensor of any shape, widened to float32 without loss.
+
+        Raises:
+            GraphError: no such tensor, it is empty, the file cannot be read, or it holds infinities or NaNs.
+            DTypeError: it has no dtype that tensors may have.
+        """
+        dtype = self._dtype(name)
         stored = self.tensors[name]
+        if not prod(stored.shape):
+            raise GraphError(f"tensor {name!r} of checkpoint {str(self.path)!r} has no elements")
         words = np.dtype(dtype.numpy or "uint16").newbyteorder("<")
         try:
-            raw = np.memmap(self.path, words, "r", self.data_offset + stored.begin, shape)
+            raw = np.memmap(self.path, words, "r", self.data_offset + stored.begin, stored.shape)
         except (OSError, ValueError) as error:
             raise GraphError(
                 f"cannot read tensor {name!r} of checkpoint {str(self.path)!r}: {error}"
@@ -134,6 +137,20 @@ class Checkpoint:
         if not np.isfinite(values).all():
             raise GraphError(f"tensor {name!r} of checkpoint {str(self.path)!r} holds infinities or NaNs")
         return values
+
+    def _dtype(self, name: str) -> DType:
+        if name not in self.tensors:
+            names = sorted(self.tensors)
+            more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
+            shown = ", ".join(names[:_SHOWN]) or "none"
+            raise GraphError(f"checkpoint {str(self.path)!r} has no tensor {name!r}; it has {shown}{more}")
+        stored = self.tensors[name]
+        if stored.dtype not in _DTYPES:
+            raise DTypeError(
+                f"tensor {name!r} of checkpoint {str(self.path)!r} is {stored.dtype}; "
+                f"convert it to one of {', '.join(_DTYPES)}"
+            )
+        return _DTYPES[stored.dtype]
 
 
 def _entry(path: Path, name: str, entry: object, available: int) -> StoredTensor:

@@ -1,0 +1,195 @@
+"""``interlace generate``: the text that a model writes behind a prompt, and how fast."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from time import perf_counter
+from typing import Annotated, Any
+
+import typer
+
+from interlace.cli.console import BadInput, bad_input, note, progress
+from interlace.cli.machine import Machine, find, versions
+from interlace.cli.options import DeviceOption, JsonFile, Seed, command
+from interlace.cli.outputs import save_json
+from interlace.core.errors import InterlaceError, NoDeviceError
+from interlace.workloads.tokenizer import TextTokenizer, open_tokenizer
+from interlace.workloads.trained import Trained, open_model
+
+
+@dataclass(frozen=True)
+class _Written:
+    """What came out.
+
+    Attributes:
+        ids: of the new tokens.
+        text: of these.
+        seconds: reading the prompt, and from the first new token to the last.
+    """
+
+    ids: list[int]
+    text: str
+    prompt_s: float
+    seconds: float
+
+    @property
+    def tokens_per_s(self) -> float | None:
+        """Of the steps behind the first token, None if there was none."""
+        return (len(self.ids) - 1) / self.seconds if len(self.ids) > 1 and self.seconds > 0 else None
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+
+    @command(app, "generate")
+    def generate(
+        model: Annotated[
+            Path,
+            typer.Option(
+                "--model",
+                metavar="FOLDER_OR_GGUF",
+                help="A GGUF file, or a folder with config.json, tokenizer.json and safetensors files.",
+            ),
+        ],
+        prompt: Annotated[str, typer.Option("--prompt", metavar="TEXT", help="What the text begins with.")],
+        max_new_tokens: Annotated[
+            int, typer.Option("--max-new-tokens", min=1, max=1 << 20, metavar="N", help="Most tokens to write.")
+        ] = 128,
+        temperature: Annotated[
+            float, typer.Option("--temperature", metavar="T", help="0 takes the likeliest token, 1 draws as trained.")
+        ] = 0.0,
+        top_k: Annotated[int | None, typer.Option("--top-k", metavar="K", help="Draw of the K likeliest.")] = None,
+        top_p: Annotated[
+            float | None,
+            typer.Option("--top-p", metavar="P", help="Draw of the fewest likeliest that have probability P."),
+        ] = None,
+        device: DeviceOption = None,
+        seed: Seed = 0,
+        json: JsonFile = None,
+    ) -> None:
+        """Write what follows a prompt, by a model of the Llama family, token by token.
+
+        Takes Llama 2 and 3, Mistral, Qwen 2 and 3, SmolLM 2 and models like them, in bf16 on a GPU and in fp32 on a
+        CPU. The text ends with a token that the model ends texts with, or after --max-new-tokens. Models that follow
+        instructions expect a prompt in the form that they were trained on, with its special tokens.
+
+        Behind the text: tokens per second, and on a GPU the share of the floor, the time in which a step could read
+        its weights and its cache. Needs the extras: pip install 'interlace[gpu,generate]'.
+
+        Example: interlace generate --model SmolLM2-135M-Instruct.Q4_1.gguf --prompt "The capital of France is"
+        """
+        nn = _modules()
+        with bad_input():
+            sampling = nn.Sampling(temperature, top_k, top_p, seed)
+            trained = open_model(model)
+            tokenizer = open_tokenizer(trained.path, trained.gguf)
+            ids = tokenizer.encode(prompt)
+        if not ids:
+            raise BadInput("the prompt has no tokens; write something, such as --prompt 'Once upon a time'")
+        if len(ids) + max_new_tokens - 1 > trained.positions:
+            raise BadInput(
+                f"a prompt of {len(ids)} tokens and {max_new_tokens} new ones are more than the {trained.positions} "
+                "positions that the model was made for; shorten the prompt or give fewer with --max-new-tokens"
+            )
+        machine = find(device)
+        decoder = _loaded(nn, trained, machine, len(ids) + max_new_tokens - 1)
+        written = _write(decoder, tokenizer, ids, max_new_tokens, sampling)
+        floor_us = _floor_us(decoder, machine, len(ids) + len(written.ids) / 2)
+        if json is not None:
+            save_json(json, _record(model, machine, prompt, ids, written, decoder, floor_us))
+        _tell(written, len(ids), floor_us, machine)
+
+
+def _modules() -> Any:
+    """``interlace.nn``, which needs PyTorch."""
+    try:
+        from interlace import nn
+    except ImportError as error:
+        raise NoDeviceError(str(error)) from None
+    return nn
+
+
+def _loaded(nn: Any, trained: Trained, machine: Machine, capacity: int) -> Any:
+    def shown(names: Iterable[str]) -> Iterable[str]:
+        return progress(names, f"reading {trained.path.name}", len(trained.names))
+
+    try:
+        return nn.Decoder.from_file(trained, capacity=capacity, device=machine.device_name, progress=shown)
+    except InterlaceError as error:
+        raise BadInput(str(error)) from error
+
+
+def _write(decoder: Any, tokenizer: TextTokenizer, ids: list[int], most: int, sampling: Any) -> _Written:
+    """Stream the text to standard output."""
+    made: list[int] = []
+    times = [perf_counter()]
+
+    def tokens() -> Iterable[int]:
+        stream = decoder.stream(
+            ids,
+            most,
+            temperature=sampling.temperature,
+            top_k=sampling.top_k,
+            top_p=sampling.top_p,
+            seed=sampling.seed,
+        )
+        for piece in stream:
+            times.append(perf_counter())
+            made.append(piece.token)
+            yield piece.token
+
+    pieces = []
+    for piece in tokenizer.pieces(tokens()):
+        pieces.append(piece)
+        typer.echo(_shown(piece), nl=False)
+    typer.echo("")
+    first = times[1] if made else perf_counter()
+    return _Written(made, "".join(pieces), first - times[0], times[-1] - first if made else 0.0)
+
+
+def _shown(text: str) -> str:
+    """A text with its lines, in which nothing else acts on the terminal."""
+    return "".join(c if c.isprintable() or c in "\n\t" else c.encode("unicode_escape").decode() for c in text)
+
+
+def _floor_us(decoder: Any, machine: Machine, length: float) -> float | None:
+    """Microseconds in which a step could read its weights and the cache of a sequence of this length."""
+    if not machine.cuda:
+        return None
+    moved = decoder.explain().weight_bytes + decoder.cache.position_bytes * length
+    return float(moved / machine.spec.dram_bytes_per_s * 1e6)
+
+
+def _record(
+    model: Path,
+    machine: Machine,
+    prompt: str,
+    ids: list[int],
+    written: _Written,
+    decoder: Any,
+    floor_us: float | None,
+) -> dict[str, object]:
+    return {
+        "model": str(model),
+        "device": {"name": machine.name, "kind": "cuda" if machine.cuda else "cpu"},
+        "versions": versions(),
+        "runs": decoder.explain().executor or "torch",
+        "prompt": prompt,
+        "prompt_ids": ids,
+        "text": written.text,
+        "ids": written.ids,
+        "prompt_s": written.prompt_s,
+        "tokens_per_s": written.tokens_per_s,
+        "floor_us": floor_us,
+    }
+
+
+def _tell(written: _Written, prompt: int, floor_us: float | None, machine: Machine) -> None:
+    rate = written.tokens_per_s
+    speed = "" if rate is None else f", {rate:.4g} tokens/s"
+    known = rate is not None and floor_us is not None
+    share = f", {floor_us * 1e-6 * rate:.0%} of the floor ({floor_us:.4g} us a step)" if known else ""  # type: ignore[operator]
+    read = f"{prompt} tokens read in {written.prompt_s:.3g} s"
+    note(f"{read}, {len(written.ids)} written{speed}{share}, on {machine.name}")

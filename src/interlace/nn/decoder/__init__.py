@@ -1,0 +1,1 @@
+"""Language models of the Llama family that decode with a static cache; see docs/decoder.md."""

@@ -1,0 +1,379 @@
+"""A language model that decodes: a cache with slots, and steps of all sequences in it at once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import nn
+
+from interlace.core.arguments import whole
+from interlace.core.errors import ArgumentError, PromptError, ShapeError, UnsupportedModelError
+from interlace.nn.decoder import step as plain
+from interlace.nn.decoder.cache import Cache
+from interlace.nn.decoder.family import parts_of
+from interlace.nn.decoder.files import Progress, read
+from interlace.nn.decoder.generation import Piece, Prompt, Prompts, prompts_of, run
+from interlace.nn.decoder.sampling import Sampling
+from interlace.nn.decoder.slots import Slots
+from interlace.nn.decoder.weights import checked, rope_table, streamed_bytes
+from interlace.workloads.llama import LlamaShape
+from interlace.workloads.trained import Trained, open_model
+
+#: Positions of a cache where neither the caller nor the model wants fewer.
+CAPACITY = 4096
+
+
+class Stepped(NamedTuple):
+    """What a step found, for each slot; the decoder's own tensors, which the next step overwrites.
+
+    Attributes:
+        logits: (batch, vocabulary); of a free slot they mean nothing.
+        next: (batch,) int32, the likeliest token of each.
+    """
+
+    logits: torch.Tensor
+    next: torch.Tensor
+
+
+@dataclass(frozen=True)
+class Runs:
+    """What runs a decoder's steps.
+
+    Attributes:
+        executor: name of the executor whose launches do; None for PyTorch's own ops.
+        why: what rules out launches, or which they are.
+        weight_bytes: that a step reads whatever the lengths.
+        cache_bytes: that it reads besides for the sequences that are there now.
+    """
+
+    executor: str | None
+    why: str
+    weight_bytes: int
+    cache_bytes: int
+
+    def __str__(self) -> str:
+        what = "PyTorch's own ops" if self.executor is None else f"launches of the {self.executor} executor"
+        moved = f"a step reads {self.weight_bytes / 1e6:.4g} MB of weights and {self.cache_bytes / 1e6:.4g} MB of cache"
+        return f"{what}: {self.why}; {moved}"
+
+
+class Decoder:
+    """A model of the Llama family with a static cache. Make one by ``from_model`` or ``from_weights``.
+
+    Sequences come and go between steps: ``join`` takes a slot and reads a prompt, ``step`` decodes a token of every
+    sequence, ``leave`` frees the slot. ``generate`` and ``stream`` do all that for a list of prompts.
+
+    Attributes:
+        shape: of the model.
+        batch: slots that there are.
+        capacity: positions of a sequence that the cache holds.
+        cache: keys and values.
+        logits: (batch, vocabulary) of the last token of each slot's sequence.
+        next: (batch,) int32, the likeliest next token of each.
+        stop: ids that end a text.
+    """
+
+    def __init__(
+        self,
+        shape: LlamaShape,
+        weights: Mapping[str, torch.Tensor],
+        rope: torch.Tensor,
+        batch: int,
+        stop: tuple[int, ...],
+    ) -> None:
+        self.shape, self.batch, self.capacity, self.stop = shape, batch, len(rope), stop
+        self._weights = checked(shape, weights)
+        first = self._weights["embed"]
+        self.device, self.dtype = first.device, first.dtype
+        self._rope = rope.to(self.device, torch.float32).contiguous()
+        self.cache = Cache.make(shape, batch, self.capacity, self.dtype, self.device)
+        self.logits = torch.zeros(batch, shape.vocabulary, dtype=self.dtype, device=self.device)
+        self.next, self._position, self._taken = (
+            torch.zeros(batch, dtype=torch.int32, device=self.device) for _ in range(3)
+        )
+        self._slots = Slots(batch, self.capacity)
+
+    @classmethod
+    def from_model(cls, model: nn.Module, *, batch: int = 1, capacity: int | None = None) -> Decoder:
+        """On the weights of a causal model of ``transformers``: Llama, Mistral, Qwen 2 and 3, and what has their type.
+
+        Weights are not copied, unless one is not contiguous; move or cast the model before, not after.
+
+        Args:
+            batch: sequences at once.
+            capacity: positions of each, by default as many as the model was made for, and at most ``CAPACITY``.
+
+        Raises:
+            ArgumentError: a batch or a capacity that is no positive number.
+            UnsupportedModelError: a model of another family, with adapters, quantised layers, hooks, biases that the
+                family lacks, windows shorter than the capacity, or RoPE that changes with the length; says which.
+            GraphError, ShapeError, DTypeError: weights that do not fit together, or without data.
+        """
+        parts = parts_of(model)
+        capacity = _capacity(capacity, parts.positions, parts.window)
+        rope = rope_table(parts.inv_freq, capacity, parts.scaling)
+        return cls.from_weights(parts.shape, parts.weights, rope, batch=batch, stop=parts.stop)
+
+    @classmethod
+    def from_file(
+        cls,
+        model: str | Path | Trained,
+        *,
+        batch: int = 1,
+        capacity: int | None = None,
+        device: str | torch.device | None = None,
+        progress: Progress = iter,
+    ) -> Decoder:
+        """On the weights of a GGUF file, or of a folder with config.json and safetensors files.
+
+        They become bf16 on a GPU and fp32 on a CPU.
+
+        Args:
+            model: the file or folder, or what ``workloads.trained.open_model`` made of it.
+            batch, capacity: see ``from_model``.
+            device: by default the current GPU, where there is one.
+            progress: iterates over the names of weights, and may show how far that has come.
+
+        Raises:
+            ArgumentError: a batch or a capacity that is no positive number.
+            ModelFileError: there is no model, or it is damaged, or lacks weights.
+            UnsupportedModelError: it is not of the Llama family, or has something that a step would get wrong.
+            DecodeError: it does not fit in memory.
+        """
+        trained = model if isinstance(model, Trained) else open_model(model)
+        capacity = _capacity(capacity, trained.positions, trained.window)
+        on = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
+        dtype = torch.float32 if on.type == "cpu" else torch.bfloat16
+        weights = read(trained, on, dtype, _positive(batch, "batch") * capacity, progress)
+        rope = rope_table(torch.from_numpy(trained.inv_freq), capacity, trained.scaling)
+        return cls.from_weights(trained.shape, weights, rope, batch=batch, stop=trained.stop)
+
+    @classmethod
+    def from_weights(
+        cls,
+        shape: LlamaShape,
+        weights: Mapping[str, torch.Tensor],
+        rope: torch.Tensor,
+        *,
+        batch: int = 1,
+        stop: Sequence[int] = (),
+    ) -> Decoder:
+        """On weights by the names of ``interlace.workloads.weights.wanted``.
+
+        Args:
+            rope: (capacity, head_dim), as ``rope_table`` makes it.
+            batch: sequences at once.
+            stop: ids that end a text.
+
+        Raises:
+            ArgumentError: a batch that is no positive number.
+            GraphError, ShapeError, DTypeError: weights that do not fit the shape or each other, or without data.
+        """
+        if rope.ndim != 2 or not len(rope) or rope.shape[1] != shape.head_dim:
+            raise ShapeError(f"rope has shape {tuple(rope.shape)}; give (capacity, {shape.head_dim})")
+        return cls(shape, weights, rope, _positive(batch, "batch"), tuple(stop))
+
+    # ---------------------------------------------------------------- sequences
+
+    @property
+    def taken(self) -> tuple[int, ...]:
+        """Slots that hold a sequence."""
+        return self._slots.taken
+
+    @property
+    def lengths(self) -> tuple[int, ...]:
+        """Positions in the cache of each slot, 0 of a free one."""
+        return self._slots.lengths
+
+    def join(self, ids: Prompt) -> int:
+        """Let a sequence join: its prompt is read into a free slot, which is returned.
+
+        Raises:
+            PromptError: no ids, or ids out of the vocabulary.
+            SlotError: no slot is free.
+            LengthError: the prompt is longer than the capacity.
+        """
+        tokens = self.checked_ids(ids)
+        self._slots.check_room(None, 0, len(tokens))
+        slot = self._slots.free()
+        self._read(tokens, slot, 0)
+        self._taken[slot] = 1
+        return slot
+
+    def leave(self, slot: int) -> None:
+        """Let the sequence in a slot go.
+
+        Raises:
+            SlotError: there is none.
+        """
+        self._slots.clear(slot)
+        self._taken[slot] = self._position[slot] = 0
+
+    def prefill(self, ids: Prompt, slot: int) -> torch.Tensor:
+        """Put tokens behind those of the sequence in a slot; returns the logits (vocabulary,) of the last one.
+
+        Raises:
+            PromptError: no ids, or ids out of the vocabulary.
+            SlotError: no sequence is there; see ``join``.
+            LengthError: more than the capacity.
+        """
+        tokens, length = self.checked_ids(ids), self._slots.length(slot)
+        self._slots.check_room(slot, length, len(tokens))
+        return self._read(tokens, slot, length)
+
+    @torch.inference_mode()
+    def _read(self, tokens: list[int], slot: int, length: int) -> torch.Tensor:
+        ids = torch.tensor(tokens, device=self.device)
+        logits = plain.prefill(self.shape, self._weights, self._rope, self.cache, ids, slot, length)
+        self.logits[slot] = logits
+        self.next[slot] = logits.argmax()
+        self._position[slot] = length + len(tokens)
+        self._slots.grow((slot,), len(tokens))
+        return self.logits[slot]
+
+    @torch.inference_mode()
+    def step(self, tokens: Sequence[int] | torch.Tensor | None = None) -> Stepped:
+        """Decode a token of every sequence: it goes into the cache, and logits of what follows come out.
+
+        Nothing is copied to the host, and nothing waits for the device.
+
+        Args:
+            tokens: (batch,) the token of each slot; of free ones they are not looked at. By default ``next``. Ids in a
+                tensor on a GPU are not checked, but brought into the vocabulary.
+
+        Raises:
+            SlotError: no slot holds a sequence.
+            LengthError: a sequence has as many positions as the cache.
+            PromptError: ids out of the vocabulary, or not as many as slots.
+        """
+        taken, lengths = self._slots.taken, self._slots.lengths
+        if not taken:
+            self._slots.length(0)  # raises
+        for slot in taken:
+            self._slots.check_room(slot, lengths[slot], 1)
+        self.next.copy_(self._step_ids(tokens, taken))
+        position = self._position.long()
+        reach = max(lengths) + 1
+        logits = plain.decode(
+            self.shape, self._weights, self._rope, self.cache, self.next.long(), position, reach
+        )
+        self.logits.copy_(logits)
+        self.next.copy_(logits.argmax(dim=-1))
+        self._position += self._taken
+        self._slots.grow(taken, 1)
+        return Stepped(self.logits, self.next)
+
+    def _step_ids(self, tokens: Sequence[int] | torch.Tensor | None, taken: Sequence[int]) -> torch.Tensor:
+        if tokens is None:
+            return self.next
+        if isinstance(tokens, torch.Tensor) and tokens.device.type != "cpu":
+            if tokens.shape != (self.batch,):
+                raise PromptError(f"tokens have shape {tuple(tokens.shape)}; give ({self.batch},), one for each slot")
+            return tokens.clamp(0, self.shape.vocabulary - 1)
+        given = tokens.tolist() if isinstance(tokens, torch.Tensor) else [*tokens]
+        if not isinstance(given, list) or len(given) != self.batch:
+            raise PromptError(f"{len(tokens)} tokens were given; give {self.batch}, one for each slot")
+        self.checked_ids([given[slot] for slot in taken])
+        free = {*range(self.batch)} - {*taken}
+        return torch.tensor([0 if slot in free else int(id) for slot, id in enumerate(given)])
+
+    def checked_ids(self, ids: Prompt) -> list[int]:
+        """Ids of tokens as a list of ints.
+
+        Raises:
+            PromptError: there are none, or not in one dimension, or one is no whole number or out of the vocabulary.
+        """
+        values = ids.tolist() if isinstance(ids, (torch.Tensor, np.ndarray)) else ids
+        if isinstance(values, (str, bytes)) or not isinstance(values, Sequence):
+            raise PromptError(f"a prompt is {ids!r}; give ids of tokens, as a list of ints")
+        try:
+            found = [whole(value, "prompt", f"ids[{i}]") for i, value in enumerate(values)]
+        except ArgumentError as error:
+            raise PromptError(f"{error}, an id of a token") from None
+        if not found:
+            raise PromptError("a prompt has no ids; give one token at least, such as that of the beginning of a text")
+        for i, id in enumerate(found):
+            if not 0 <= id < self.shape.vocabulary:
+                raise PromptError(f"ids[{i}] is {id}; the vocabulary has ids 0 to {self.shape.vocabulary - 1}")
+        return found
+
+    # ---------------------------------------------------------------- texts
+
+    def generate(
+        self,
+        ids: Prompts,
+        max_new_tokens: int,
+        *,
+        stop: Sequence[int] | None = None,
+        temperature: float = 0.0,
+        top_k: int | None = None,
+        top_p: float | None = None,
+        seed: int = 0,
+    ) -> list[int] | list[list[int]]:
+        """What follows a prompt: a list of ids, or for a list of prompts a list of such; see ``stream``."""
+        prompts, single = prompts_of(ids)
+        found: list[list[int]] = [[] for _ in prompts]
+        sampling = Sampling(temperature, top_k, top_p, seed)
+        for piece in run(self, prompts, max_new_tokens, self.stop if stop is None else stop, sampling):
+            found[piece.sequence].append(piece.token)
+        return found[0] if single else found
+
+    def stream(
+        self,
+        ids: Prompts,
+        max_new_tokens: int,
+        *,
+        stop: Sequence[int] | None = None,
+        temperature: float = 0.0,
+        top_k: int | None = None,
+        top_p: float | None = None,
+        seed: int = 0,
+    ) -> Iterator[Piece]:
+        """The same, token by token as they come, each with the number of its prompt.
+
+        Prompts beyond the slots wait until a sequence has ended. Every prompt's tokens are those that it would have
+        alone. Leave the decoder alone meanwhile; an iterator that is closed or dropped frees its slots.
+
+        Args:
+            ids: a prompt, as a list or a tensor of ids, or a list of prompts.
+            max_new_tokens: for each prompt.
+            stop: ids that end a sequence, and that are not given; by default the decoder's.
+            temperature, top_k, top_p, seed: see ``Sampling``.
+
+        Raises:
+            PromptError, ArgumentError, SamplingError: arguments that mean nothing; before anything runs.
+            LengthError: a prompt and what may follow it are longer than the capacity; before anything runs.
+            SlotError: sequences that joined hold slots.
+        """
+        sampling = Sampling(temperature, top_k, top_p, seed)
+        return run(self, prompts_of(ids)[0], max_new_tokens, self.stop if stop is None else stop, sampling)
+
+    def explain(self) -> Runs:
+        """What runs the steps, why, and how many bytes a step reads at least."""
+        moved = streamed_bytes(self.shape, self._weights), self.cache.position_bytes * sum(self.lengths)
+        return Runs(None, "weights are on a device of type 'cpu'", *moved)
+
+
+def _capacity(given: int | None, positions: int, window: int | None) -> int:
+    """Of a cache, if a model was made for so many positions and looks back over this window."""
+    if given is None:
+        return min(positions, CAPACITY, CAPACITY if window is None else window)
+    capacity = _positive(given, "capacity")
+    if window is not None and window < capacity:
+        raise UnsupportedModelError(
+            f"attention looks back over a sliding window of {window} positions, which a decoder of capacity {capacity} "
+            f"would not keep to; use a capacity of {window} or less, where the window leaves nothing out"
+        )
+    return capacity
+
+
+def _positive(value: int, name: str) -> int:
+    number = whole(value, "Decoder", name)
+    if number < 1:
+        raise ArgumentError(f"Decoder: {name} is {number}; give a positive number")
+    return number

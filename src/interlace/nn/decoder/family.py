@@ -1,0 +1,229 @@
+"""What a causal model of ``transformers`` is made of, by the names of its modules: that library is never imported.
+
+Everything that a decode step would drop or compute otherwise is refused by name: modules that are not listed here,
+subclasses of linears and embeddings (adapters, quantised layers), hooks, biases where the family has none, other
+activations, windows, and frequencies that change with the length.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+
+from interlace.core.errors import UnsupportedModelError
+from interlace.nn.hooks import hooks_of
+from interlace.workloads.llama import LlamaShape
+from interlace.workloads.trained import FAMILY
+
+_CHANGING = ("dynamic", "longrope")  # kinds of RoPE whose frequencies depend on the length
+_LINEARS = {"q_proj": "q", "k_proj": "k", "v_proj": "v", "o_proj": "o"}
+_FFN = {"gate_proj": "gate", "up_proj": "up", "down_proj": "down"}
+_HEAD_NORMS = ("q_norm", "k_norm")
+_NORMS = {"input_layernorm": "input_norm", "post_attention_layernorm": "post_norm"}
+
+
+@dataclass(frozen=True)
+class Parts:
+    """What a decoder takes of a model.
+
+    Attributes:
+        shape: of the model.
+        weights: the model's own tensors, by the names of ``wanted``.
+        inv_freq: (head_dim / 2,) radians by which a position turns.
+        scaling: of cosines and sines.
+        positions: that the model was made for, as its config says.
+        window: positions that attention looks back over, None for all.
+        stop: ids that end a text, as its config says.
+    """
+
+    shape: LlamaShape
+    weights: Mapping[str, torch.Tensor]
+    inv_freq: torch.Tensor
+    scaling: float
+    positions: int
+    window: int | None
+    stop: tuple[int, ...]
+
+
+def parts_of(model: nn.Module) -> Parts:
+    """The parts of a model as ``AutoModelForCausalLM.from_pretrained`` makes it.
+
+    Raises:
+        UnsupportedModelError: a model of another family, or with anything that its parts leave out; says what.
+    """
+    config = getattr(model, "config", None)
+    kind = getattr(config, "model_type", None)
+    if not isinstance(model, nn.Module) or config is None or kind not in FAMILY:
+        what = f"of type {kind!r}" if kind else f"a {type(model).__name__} without config.model_type"
+        raise UnsupportedModelError(f"the model is {what}; a decoder takes those of type {', '.join(FAMILY)}")
+    activation = getattr(config, "hidden_act", "silu")
+    if activation != "silu":
+        raise UnsupportedModelError(f"config.hidden_act is {activation!r}; a decoder has 'silu' alone")
+    base, head = _children("the model", model, ("model", "lm_head"))
+    embed, layers, norm, rotary = _children("model", base, ("embed_tokens", "layers", "norm", "rotary_emb"))
+    eps = float(config.rms_norm_eps)
+    weights = {"embed": _table("model.embed_tokens", embed), "norm": _norm("model.norm", norm, eps)}
+    _untouched("model.layers", layers)
+    for l, layer in enumerate(layers.children()):
+        weights |= {f"layers.{l}.{name}": tensor for name, tensor in _layer(f"model.layers.{l}", layer, eps)}
+    lm_head = _linear("lm_head", head)
+    if head.bias is not None:
+        raise UnsupportedModelError("lm_head has a bias, which a decode step has no place for")
+    tied = _same(lm_head, weights["embed"])
+    if not tied:
+        weights["head"] = lm_head
+    head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+    shape = LlamaShape(
+        layers=len([*layers.children()]),
+        hidden=config.hidden_size,
+        ffn=config.intermediate_size,
+        heads=config.num_attention_heads,
+        kv_heads=config.num_key_value_heads,
+        head_dim=head_dim,
+        vocabulary=len(weights["embed"]),
+        eps=eps,
+        qkv_bias="layers.0.q_bias" in weights,
+        qk_norm="layers.0.q_norm" in weights,
+        tied=tied,
+    )
+    inv_freq, scaling = _frequencies(rotary, head_dim)
+    positions = int(config.max_position_embeddings)
+    return Parts(shape, weights, inv_freq, scaling, positions, window_of(config), _stop(model))
+
+
+def window_of(config: Any) -> int | None:
+    """Positions that attention looks back over, None for all.
+
+    Raises:
+        UnsupportedModelError: layers that are neither of full nor of sliding attention.
+    """
+    kinds = set(getattr(config, "layer_types", None) or ()) - {"full_attention"}
+    if kinds - {"sliding_attention"}:
+        raise UnsupportedModelError(f"layers have {', '.join(sorted(kinds))}; a decoder has full attention alone")
+    window: int | None = getattr(config, "sliding_window", None)
+    return window if kinds or getattr(config, "use_sliding_window", True) else None
+
+
+def _layer(name: str, layer: nn.Module, eps: float) -> Iterator[tuple[str, torch.Tensor]]:
+    attention, mlp, *norms = _children(name, layer, ("self_attn", "mlp", *_NORMS))
+    for (part, ours), norm in zip(_NORMS.items(), norms, strict=True):
+        yield ours, _norm(f"{name}.{part}", norm, eps)
+    where = f"{name}.self_attn"
+    _children(where, attention, _LINEARS, (*_HEAD_NORMS, "rotary_emb"))
+    for part, ours in _LINEARS.items():
+        linear = getattr(attention, part)
+        yield ours, _linear(f"{where}.{part}", linear)
+        if linear.bias is not None:
+            if ours == "o":
+                raise UnsupportedModelError(f"{where}.{part} has a bias, which a decode step has no place for")
+            yield f"{ours}_bias", linear.bias
+    for part in _HEAD_NORMS:
+        if part in attention._modules:
+            yield part, _norm(f"{where}.{part}", getattr(attention, part), eps)
+    where = f"{name}.mlp"
+    _children(where, mlp, _FFN, ("act_fn",))
+    for part, ours in _FFN.items():
+        linear = getattr(mlp, part)
+        yield ours, _linear(f"{where}.{part}", linear)
+        if linear.bias is not None:
+            raise UnsupportedModelError(f"{where}.{part} has a bias, which a decode step has no place for")
+
+
+def _children(
+    name: str, module: nn.Module, needed: Iterable[str], optional: Iterable[str] = ()
+) -> list[nn.Module]:
+    """The needed parts, in their order, of a module that has no others but optional ones."""
+    _untouched(name, module)
+    parts = {**module._modules, **module._parameters, **module._buffers}
+    lacking = [part for part in needed if part not in parts]
+    more = sorted(parts.keys() - {*needed, *optional})
+    if lacking or more:
+        told = [f"{what} {', '.join(those)}" for what, those in (("lacks", lacking), ("has", more)) if those]
+        raise UnsupportedModelError(
+            f"{name} ({type(module).__name__}) {' and '.join(told)}; a decoder takes models of the Llama family as "
+            "transformers makes them: merge adapters and undo other changes first"
+        )
+    return [getattr(module, part) for part in needed]
+
+
+def _untouched(name: str, module: nn.Module) -> None:
+    hooks = hooks_of(module)
+    if hooks or "forward" in vars(module):
+        what = " and ".join(hooks) or "a forward of its own"
+        raise UnsupportedModelError(f"{name} has {what}, which a decoder would drop; remove that first")
+
+
+def _plain(name: str, module: nn.Module, kind: type[nn.Module], tensors: set[str]) -> torch.Tensor:
+    """The weight of a module of exactly this class, which holds nothing beside these tensors."""
+    if type(module) is not kind:
+        raise UnsupportedModelError(
+            f"{name} is a {type(module).__name__}, not a plain nn.{kind.__name__}; merge adapters and dequantise first"
+        )
+    return _weight(name, module, tensors)
+
+
+def _weight(name: str, module: nn.Module, tensors: set[str]) -> torch.Tensor:
+    _untouched(name, module)
+    more = sorted({**module._modules, **module._parameters, **module._buffers}.keys() - tensors)
+    if more:
+        raise UnsupportedModelError(f"{name} holds {', '.join(more)} beside its weight; merge adapters first")
+    for part in tensors:
+        tensor = getattr(module, part, None)
+        if type(tensor) is not nn.Parameter and not (part == "bias" and tensor is None):
+            raise UnsupportedModelError(
+                f"the {part} of {name} is a {type(tensor).__name__}, not a plain nn.Parameter; dequantise or gather it"
+            )
+    weight = module.weight
+    assert isinstance(weight, torch.Tensor)
+    return weight
+
+
+def _linear(name: str, module: nn.Module) -> torch.Tensor:
+    return _plain(name, module, nn.Linear, {"weight", "bias"})
+
+
+def _table(name: str, module: nn.Module) -> torch.Tensor:
+    weight = _plain(name, module, nn.Embedding, {"weight"})
+    if getattr(module, "max_norm", None) is not None:
+        raise UnsupportedModelError(f"{name} has max_norm, which a decoder would drop")
+    return weight
+
+
+def _norm(name: str, module: nn.Module, eps: float) -> torch.Tensor:
+    if not type(module).__name__.endswith("RMSNorm"):
+        raise UnsupportedModelError(f"{name} is a {type(module).__name__}; a decoder has RMSNorm alone")
+    own = getattr(module, "variance_epsilon", getattr(module, "eps", eps))
+    if own != eps:
+        raise UnsupportedModelError(f"{name} adds {own} to the mean square, the config says {eps}; use one for all")
+    return _weight(name, module, {"weight"})
+
+
+def _frequencies(rotary: nn.Module, head_dim: int) -> tuple[torch.Tensor, float]:
+    kind = getattr(rotary, "rope_type", "default")
+    if kind in _CHANGING:
+        raise UnsupportedModelError(
+            f"RoPE is of type {kind!r}, whose frequencies change with the length; a decoder takes fixed ones"
+        )
+    inv_freq = getattr(rotary, "inv_freq", None)
+    if not isinstance(inv_freq, torch.Tensor) or inv_freq.shape != (head_dim // 2,):
+        got = "none" if not isinstance(inv_freq, torch.Tensor) else f"{len(inv_freq)}"
+        raise UnsupportedModelError(
+            f"model.rotary_emb.inv_freq has {got} frequencies; heads of width {head_dim} turn by {head_dim // 2}"
+        )
+    return inv_freq, float(getattr(rotary, "attention_scaling", 1.0))
+
+
+def _stop(model: nn.Module) -> tuple[int, ...]:
+    for config in (getattr(model, "generation_config", None), model.config):
+        ids = getattr(config, "eos_token_id", None)
+        if ids is not None:
+            return (ids,) if isinstance(ids, int) else tuple(ids)
+    return ()
+
+
+def _same(a: torch.Tensor, b: torch.Tensor) -> bool:
+    return a is b or (a.device.type != "meta" and a.data_ptr() == b.data_ptr() and a.shape == b.shape)

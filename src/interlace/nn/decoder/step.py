@@ -1,0 +1,125 @@
+"""A language model's forward pass in PyTorch's own ops, over a static cache that it writes in place.
+
+One step of a batch, for one sequence of it with a cache of two heads of width 4, at position 2:
+
+    x            (1, 1, hidden)     the embedding of this step's token
+    q, k, v      (1, heads, 1, 4), (1, 2, 1, 4), (1, 2, 1, 4)
+    k_cache[:, :, 2] = rotated k, v_cache[:, :, 2] = v
+    attention of q to rows 0, 1, 2 of the cache
+
+Rows of the cache from a sequence's length on mean nothing, but they must be finite: a masked row is multiplied by zero.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import torch
+from torch.nn import functional
+
+from interlace.nn.decoder.cache import Cache
+from interlace.workloads.llama import LlamaShape
+
+Weights = Mapping[str, torch.Tensor]
+#: Layer, queries (n, heads, t, d), keys and values (n, kv_heads, t, d) of t tokens to what queries find, as queries.
+_Attend = Callable[[int, torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
+
+
+def decode(
+    shape: LlamaShape,
+    weights: Weights,
+    rope: torch.Tensor,
+    cache: Cache,
+    tokens: torch.Tensor,
+    position: torch.Tensor,
+    reach: int,
+) -> torch.Tensor:
+    """One token of each sequence: logits (batch, vocabulary) in the dtype of the weights; the cache grows by a row.
+
+    Args:
+        weights: by the names of ``wanted``.
+        rope: (capacity, head_dim) fp32, cosines and then sines of each position.
+        tokens: (batch,) ids.
+        position: (batch,) rows that each sequence has in the cache.
+        reach: rows of the cache that are looked at, more than any position.
+    """
+    rows = torch.arange(len(tokens), device=tokens.device)
+    seen = torch.arange(reach, device=tokens.device) <= position[:, None]
+
+    def attend(layer: int, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        keys, values = cache.k[layer], cache.v[layer]
+        keys[rows, :, position], values[rows, :, position] = k[:, :, 0], v[:, :, 0]
+        return functional.scaled_dot_product_attention(
+            q, keys[:, :, :reach], values[:, :, :reach], seen[:, None, None], enable_gqa=True
+        )
+
+    x = _layers(shape, weights, rope[position][:, None], tokens[:, None], attend)
+    return _logits(shape, weights, x[:, 0])
+
+
+def prefill(
+    shape: LlamaShape, weights: Weights, rope: torch.Tensor, cache: Cache, ids: torch.Tensor, slot: int, length: int
+) -> torch.Tensor:
+    """Tokens behind the ``length`` that a slot of the cache holds: logits (vocabulary,) of the last of them.
+
+    Args:
+        ids: (count,), at least one.
+    """
+    end = length + len(ids)
+    behind = torch.ones(len(ids), end, dtype=torch.bool, device=ids.device).tril(length) if length else None
+
+    def attend(layer: int, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        keys, values = cache.k[layer][slot : slot + 1], cache.v[layer][slot : slot + 1]
+        keys[:, :, length:end], values[:, :, length:end] = k, v
+        return functional.scaled_dot_product_attention(
+            q, keys[:, :, :end], values[:, :, :end], behind, is_causal=behind is None, enable_gqa=True
+        )
+
+    x = _layers(shape, weights, rope[None, length:end], ids[None], attend)
+    return _logits(shape, weights, x[0, -1:])[0]
+
+
+def _layers(
+    shape: LlamaShape, weights: Weights, rope: torch.Tensor, ids: torch.Tensor, attend: _Attend
+) -> torch.Tensor:
+    """Ids (n, t) to what leaves the last layer, (n, t, hidden).
+
+    Args:
+        rope: (n, t, head_dim), of these tokens.
+    """
+    x = functional.embedding(ids, weights["embed"])
+    cos, sin = (half.repeat(1, 1, 2)[:, None] for half in rope.chunk(2, dim=-1))
+    for layer in range(shape.layers):
+        own = {name: weights.get(f"layers.{layer}.{name}") for name in _OF_A_LAYER}
+        h = functional.rms_norm(x, (shape.hidden,), own["input_norm"], shape.eps)
+
+        def heads(name: str, h: torch.Tensor = h, own: dict[str, torch.Tensor | None] = own) -> torch.Tensor:
+            weight = own[name]
+            assert weight is not None
+            made = functional.linear(h, weight, own[f"{name}_bias"])
+            return made.view(*made.shape[:-1], -1, shape.head_dim).transpose(1, 2)
+
+        q, k, v = heads("q"), heads("k"), heads("v")
+        if shape.qk_norm:
+            q = functional.rms_norm(q, (shape.head_dim,), own["q_norm"], shape.eps)
+            k = functional.rms_norm(k, (shape.head_dim,), own["k_norm"], shape.eps)
+        found = attend(layer, _rotated(q, cos, sin), _rotated(k, cos, sin), v)
+        x = x + functional.linear(found.transpose(1, 2).flatten(2), weights[f"layers.{layer}.o"])
+        h = functional.rms_norm(x, (shape.hidden,), own["post_norm"], shape.eps)
+        gate, up, down = (weights[f"layers.{layer}.{name}"] for name in ("gate", "up", "down"))
+        x = x + functional.linear(functional.silu(functional.linear(h, gate)) * functional.linear(h, up), down)
+    return x
+
+
+_OF_A_LAYER = ("input_norm", "q", "k", "v", "q_bias", "k_bias", "v_bias", "q_norm", "k_norm", "post_norm")
+
+
+def _rotated(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
+    """RoPE (Su et al., arXiv 2104.09864) as transformers has it: elements i and i + d/2 turn by the i-th frequency."""
+    first, second = x.chunk(2, dim=-1)
+    return (x * cos + torch.cat((-second, first), dim=-1) * sin).to(x.dtype)
+
+
+def _logits(shape: LlamaShape, weights: Weights, x: torch.Tensor) -> torch.Tensor:
+    head = weights["embed"] if shape.tied else weights["head"]
+    return functional.linear(functional.rms_norm(x, (shape.hidden,), weights["norm"], shape.eps), head)

@@ -1,0 +1,57 @@
+"""The weights that a decoder works on, and its table of RoPE."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+
+from interlace.core.errors import DTypeError, GraphError, ShapeError
+from interlace.workloads.llama import LlamaShape
+from interlace.workloads.weights import wanted
+
+_DTYPES = (torch.bfloat16, torch.float16, torch.float32, torch.float64)
+
+
+def checked(shape: LlamaShape, weights: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """The weights of a shape, each contiguous; only one that is not is copied.
+
+    Raises:
+        GraphError: a weight is missing or unknown, has no data, or lies on another device than the rest.
+        ShapeError, DTypeError: a weight of other extents, or of another dtype than the rest.
+    """
+    extents = wanted(shape)
+    missing, unknown = sorted(extents.keys() - weights.keys()), sorted(weights.keys() - extents.keys())
+    if missing or unknown:
+        told = [f"{what} {', '.join(names[:4])}" for what, names in (("lacks", missing), ("has", unknown)) if names]
+        raise GraphError(f"a model of {shape} has other weights: this one {' and '.join(told)}; name them as `wanted`")
+    first = weights["embed"]
+    for name, extent in extents.items():
+        weight = weights[name]
+        if tuple(weight.shape) != extent:
+            raise ShapeError(f"weight {name!r} has shape {tuple(weight.shape)}; for {shape} it must be {extent}")
+        if weight.dtype != first.dtype:
+            raise DTypeError(f"weight {name!r} is {weight.dtype}, embed is {first.dtype}; cast them to one dtype")
+        if weight.device != first.device:
+            raise GraphError(f"weight {name!r} is on {weight.device}, embed is on {first.device}; use one device")
+    if first.dtype not in _DTYPES:
+        raise DTypeError(f"the weights are {first.dtype}; cast or dequantise them to bf16, fp16, fp32 or fp64")
+    if first.device.type == "meta":
+        raise GraphError("the weights have no data, they are on the device 'meta'; load them first")
+    return {name: weights[name].detach().contiguous() for name in extents}
+
+
+def streamed_bytes(shape: LlamaShape, weights: Mapping[str, torch.Tensor]) -> int:
+    """Bytes of weights that a step reads in full: all but an embedding that is only looked up."""
+    return sum(weight.nbytes for name, weight in weights.items() if name != "embed" or shape.tied)
+
+
+def rope_table(inv_freq: torch.Tensor, capacity: int, scaling: float = 1.0) -> torch.Tensor:
+    """(capacity, head_dim) fp32 on the device of the frequencies: cosines, then sines of each position.
+
+    Args:
+        inv_freq: (head_dim / 2,), radians that a position turns by.
+        scaling: of both, as scaled RoPE wants it.
+    """
+    angles = torch.arange(capacity, device=inv_freq.device)[:, None] * inv_freq.detach().float()
+    return torch.cat((angles.cos(), angles.sin()), dim=-1) * scaling

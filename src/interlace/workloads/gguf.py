@@ -1,0 +1,236 @@
+"""Weights and metadata of a GGUF file, read by name.
+
+The format is described at https://github.com/ggml-org/ggml/blob/master/docs/gguf.md. The header is parsed here, every
+count and offset held against the size of the file before anything of that size is made, so that a damaged or hostile
+file is an error and no more. Blocks of quantised weights are decoded by the package ``gguf``.
+
+    magic "GGUF", version, number of tensors, number of entries      4 + 4 + 8 + 8 bytes, little-endian
+    entries: name, type, value                                       a name is its length in 8 bytes, then UTF-8
+    tensors: name, number of extents, extents, type, offset          extents from the innermost on
+    padding to a multiple of general.alignment, then the data
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import prod
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from interlace.core.errors import ModelFileError
+
+_VERSIONS = (2, 3)
+_ALIGNMENT = 32
+_MOST_EXTENTS = 4
+#: Formats of single values by number of their type.
+_SCALARS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
+_STRING, _ARRAY = 8, 9
+#: Types of tensors that are no blocks, as the words that they are stored in.
+_PLAIN = {0: "<f4", 1: "<f2", 30: "<u2"}
+_BF16 = 30
+_SHOWN = 12  # names in a message
+
+
+@dataclass(frozen=True)
+class GGUFTensor:
+    """Where one tensor lies in a file.
+
+    Attributes:
+        kind: number of its type.
+        shape: extents, row-major.
+        begin, end: bytes of the file.
+    """
+
+    kind: int
+    shape: tuple[int, ...]
+    begin: int
+    end: int
+
+
+@dataclass(frozen=True)
+class GGUF:
+    """A GGUF file whose header has been read and whose data has not.
+
+    Attributes:
+        path: the file.
+        metadata: entries by name: numbers, texts, booleans, and lists of one of these.
+        tensors: what it holds, by name.
+    """
+
+    path: Path
+    metadata: Mapping[str, Any]
+    tensors: Mapping[str, GGUFTensor]
+
+    @staticmethod
+    def open(path: str | Path) -> GGUF:
+        """Read a file's header.
+
+        Raises:
+            ModelFileError: the file cannot be read, is damaged or truncated, is no GGUF file, or has quantised weights
+                that nothing here decodes.
+        """
+        path = Path(path)
+        try:
+            size = path.stat().st_size
+            data = np.memmap(path, np.uint8, "r") if size else np.zeros(0, np.uint8)
+        except (OSError, ValueError) as error:
+            raise ModelFileError(f"cannot read {str(path)!r}: {getattr(error, 'strerror', None) or error}") from None
+        return _Header(path, data).parse()
+
+    def read(self, name: str) -> NDArray[np.float32]:
+        """A tensor as float32, decoded or widened without loss.
+
+        Raises:
+            ModelFileError: there is no such tensor, it cannot be read, or it holds infinities or NaNs.
+        """
+        stored = self.tensor(name)
+        try:
+            raw = np.memmap(self.path, np.uint8, "r", stored.begin, (stored.end - stored.begin,))
+        except (OSError, ValueError) as error:
+            raise ModelFileError(f"cannot read tensor {name!r} of {str(self.path)!r}: {error}") from None
+        if stored.kind in _PLAIN:
+            words = raw.view(_PLAIN[stored.kind]).reshape(stored.shape)
+            upper = stored.kind == _BF16
+            values = (words.astype(np.uint32) << 16).view(np.float32) if upper else np.array(words, np.float32)
+        else:
+            values = _decoded(raw, stored, f"tensor {name!r} of {str(self.path)!r}")
+        if not np.isfinite(values).all():
+            raise ModelFileError(f"tensor {name!r} of {str(self.path)!r} holds infinities or NaNs")
+        return values
+
+    def tensor(self, name: str) -> GGUFTensor:
+        """Where a tensor lies. Raises ModelFileError if there is none of this name."""
+        if name not in self.tensors:
+            names = sorted(self.tensors)
+            more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
+            raise ModelFileError(
+                f"{str(self.path)!r} has no tensor {name!r}; it has {', '.join(names[:_SHOWN]) or 'none'}{more}"
+            )
+        return self.tensors[name]
+
+
+class _Header:
+    """A file's bytes, and where reading them has come to."""
+
+    def __init__(self, path: Path, data: NDArray[np.uint8]) -> None:
+        self._path, self._data, self._at = path, data, 0
+
+    def parse(self) -> GGUF:
+        if self._take(4) != b"GGUF":
+            raise self._damaged("it does not begin with GGUF", foreign=True)
+        version = self._scalar("I")
+        if version not in _VERSIONS:
+            raise self._damaged(f"its version is {version}, and {' and '.join(map(str, _VERSIONS))} are read", True)
+        tensors, entries = self._count(24), self._count(13)
+        metadata: dict[str, Any] = {}
+        for _ in range(entries):
+            name = self._text()
+            if name in metadata:
+                raise self._damaged(f"entry {name!r} stands there twice")
+            metadata[name] = self._value(self._scalar("I"))
+        found = [self._tensor() for _ in range(tensors)]
+        alignment = metadata.get("general.alignment", _ALIGNMENT)
+        if type(alignment) is not int or alignment < 1:
+            raise self._damaged(f"general.alignment is {alignment!r}")
+        begin = -(-self._at // alignment) * alignment
+        placed: dict[str, GGUFTensor] = {}
+        for name, kind, shape, offset in found:
+            if name in placed:
+                raise self._damaged(f"tensor {name!r} stands there twice")
+            start = begin + offset
+            end = start + self._bytes(name, kind, shape)
+            if end > len(self._data):
+                raise self._damaged(f"tensor {name!r} ends at byte {end} of {len(self._data)}: it is truncated")
+            placed[name] = GGUFTensor(kind, shape, start, end)
+        return GGUF(self._path, metadata, placed)
+
+    def _bytes(self, name: str, kind: int, shape: tuple[int, ...]) -> int:
+        if kind in _PLAIN:
+            return prod(shape) * np.dtype(_PLAIN[kind]).itemsize
+        block, size = _block(kind, f"tensor {name!r} of {str(self._path)!r}")
+        if shape[-1] % block:
+            raise self._damaged(f"tensor {name!r} has rows of {shape[-1]} values, of a type in blocks of {block}")
+        return prod(shape) // block * size
+
+    def _tensor(self) -> tuple[str, int, tuple[int, ...], int]:
+        name, dimensions = self._text(), self._scalar("I")
+        if not 1 <= dimensions <= _MOST_EXTENTS:
+            raise self._damaged(f"tensor {name!r} has {dimensions} dimensions")
+        extents = tuple(self._scalar("Q") for _ in range(dimensions))
+        if not all(extents):
+            raise self._damaged(f"tensor {name!r} has extents {extents}")
+        kind, offset = self._scalar("I"), self._scalar("Q")
+        return name, kind, extents[::-1], offset
+
+    def _value(self, kind: int, inner: bool = False) -> Any:
+        if kind in _SCALARS:
+            return self._scalar(_SCALARS[kind])
+        if kind == _STRING:
+            return self._text()
+        if kind != _ARRAY or inner:
+            raise self._damaged(f"an entry has type {kind} at byte {self._at}")
+        kind = self._scalar("I")
+        if kind in _SCALARS:
+            size = struct.calcsize(f"<{_SCALARS[kind]}")
+            count = self._count(size)
+            return [*struct.unpack(f"<{count}{_SCALARS[kind]}", self._take(count * size))]
+        return [self._value(kind, True) for _ in range(self._count(8))]
+
+    def _text(self) -> str:
+        try:
+            return self._take(self._count(1)).decode("utf-8")
+        except UnicodeDecodeError:
+            raise self._damaged(f"a text before byte {self._at} is not UTF-8") from None
+
+    def _count(self, each: int) -> int:
+        """A number of things that take so many bytes at least."""
+        count: int = self._scalar("Q")
+        if count * each > len(self._data) - self._at:
+            raise self._damaged(f"{count} entries do not fit behind byte {self._at} of {len(self._data)}")
+        return count
+
+    def _scalar(self, form: str) -> Any:
+        return struct.unpack(f"<{form}", self._take(struct.calcsize(f"<{form}")))[0]
+
+    def _take(self, count: int) -> bytes:
+        end = self._at + count
+        if end > len(self._data):
+            raise self._damaged(f"it ends at byte {len(self._data)}, in the middle of its header", self._at == 0)
+        self._at = end
+        return self._data[end - count : end].tobytes()
+
+    def _damaged(self, what: str, foreign: bool = False) -> ModelFileError:
+        return ModelFileError(f"{str(self._path)!r} is {'no GGUF file' if foreign else 'damaged'}: {what}")
+
+
+def _block(kind: int, where: str) -> tuple[int, int]:
+    """Values and bytes of a block of a quantised type."""
+    constants, _ = _package(where)
+    try:
+        block, size = constants.GGML_QUANT_SIZES[constants.GGMLQuantizationType(kind)]
+    except (ValueError, KeyError):
+        raise ModelFileError(f"{where} is of type {kind}, which nothing decodes; convert it to Q8_0 or F16") from None
+    return int(block), int(size)
+
+
+def _decoded(raw: NDArray[np.uint8], stored: GGUFTensor, where: str) -> NDArray[np.float32]:
+    constants, quants = _package(where)
+    kind = constants.GGMLQuantizationType(stored.kind)
+    try:
+        values = quants.dequantize(raw.reshape(prod(stored.shape[:-1]), -1), kind)
+    except NotImplementedError:
+        raise ModelFileError(f"{where} is {kind.name}, which nothing decodes; convert it to Q8_0 or F16") from None
+    return np.asarray(values, np.float32).reshape(stored.shape)
+
+
+def _package(where: str) -> tuple[Any, Any]:
+    try:
+        from gguf import constants, quants
+    except ImportError as error:
+        raise ModelFileError(f"{where} is quantised: {error}; `pip install 'interlace[generate]'`") from None
+    return constants, quants

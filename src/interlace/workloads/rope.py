@@ -1,0 +1,62 @@
+"""Frequencies of rotary position embeddings (Su et al., arXiv 2104.09864), plain and scaled."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from interlace.core.errors import ModelFileError, UnsupportedModelError
+
+_PLAIN = ("default", "none", None)
+
+
+def frequencies(
+    head_dim: int, base: object, scaling: Mapping[str, Any], where: str
+) -> tuple[NDArray[np.float32], float]:
+    """Radians by which a position turns each pair, (head_dim / 2,), and what scales cosines and sines.
+
+    Args:
+        base: "rope theta".
+        scaling: with ``rope_type`` (or ``type``) and what that needs, as in config.json.
+        where: they are from, for messages.
+
+    Raises:
+        ModelFileError: numbers that are none, or missing.
+        UnsupportedModelError: a kind of scaling that is not known here, or that changes with the length.
+    """
+    kind = scaling.get("rope_type", scaling.get("type"))
+    inv_freq = _number(base, "rope theta", where) ** (-np.arange(0, head_dim, 2, dtype=np.float64) / head_dim)
+    if kind == "linear":
+        inv_freq = inv_freq / _number(scaling.get("factor"), "factor", where)
+    elif kind == "llama3":
+        inv_freq = _llama3(inv_freq, scaling, where)
+    elif kind not in _PLAIN:
+        raise UnsupportedModelError(
+            f"{where} scales RoPE by {kind!r}; files with 'linear' and 'llama3' are read, and Decoder.from_model takes "
+            "every kind that is fixed"
+        )
+    return inv_freq.astype(np.float32), 1.0
+
+
+def _llama3(inv_freq: NDArray[np.float64], scaling: Mapping[str, Any], where: str) -> NDArray[np.float64]:
+    """Long waves are stretched by a factor, short ones are kept, and between the two it is interpolated.
+
+    Source: apply_scaling in https://github.com/meta-llama/llama-models.
+    """
+    names = ("factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings")
+    factor, low, high, length = (_number(scaling.get(name), name, where) for name in names)
+    if high <= low:
+        raise ModelFileError(f"{where} has a high_freq_factor of {high}, not above low_freq_factor {low}")
+    waves = length * inv_freq / (2 * math.pi)  # in the length that the model was made for
+    kept = np.clip((waves - low) / (high - low), 0, 1)
+    return inv_freq * (kept + (1 - kept) / factor)
+
+
+def _number(value: object, name: str, where: str) -> float:
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < 1e15:
+        raise ModelFileError(f"{where} has a {name} of RoPE of {value!r}; it must be a positive number")
+    return float(value)

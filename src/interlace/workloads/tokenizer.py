@@ -1,0 +1,139 @@
+"""Texts to ids and back, by the package ``tokenizers``: from a folder's tokenizer.json, or a GGUF file's vocabulary."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from interlace.core.errors import ModelFileError
+from interlace.workloads.gguf import GGUF
+
+_CONTROL, _USER_DEFINED = 3, 4  # types of tokens that are matched as a whole, in tokenizer.ggml.token_type
+_LLAMA3 = (
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|"
+    r"\s+(?!\S)|\s+"
+)
+#: How texts are cut before pairs are merged, by tokenizer.ggml.pre: a pattern, or None for that of GPT-2; "digits" cuts
+#: every digit off before that (llama-vocab.cpp of llama.cpp).
+_CUTS: Mapping[str, str | None] = {
+    "default": None,
+    "gpt-2": None,
+    "smollm": "digits",
+    "llama-bpe": _LLAMA3,
+    "llama3": _LLAMA3,
+    "qwen2": _LLAMA3.replace("{1,3}", ""),
+}
+_WAITS = 8  # ids of an unfinished text that are decoded again
+
+
+@dataclass(frozen=True)
+class TextTokenizer:
+    """Ids of texts.
+
+    Attributes:
+        begin: put before every text, None for nothing (or for what tokenizer.json does itself).
+    """
+
+    begin: int | None
+    _of: Any
+
+    def encode(self, text: str) -> list[int]:
+        """The ids of a text; special tokens in it, such as ``<|im_start|>``, are taken as such."""
+        ids: list[int] = self._of.encode(text).ids
+        return ids if self.begin is None else [self.begin, *ids]
+
+    def decode(self, ids: Iterable[int]) -> str:
+        """The text of ids, without special tokens."""
+        text: str = self._of.decode([*ids], skip_special_tokens=True)
+        return text
+
+    def pieces(self, ids: Iterable[int]) -> Iterator[str]:
+        """The text of ids as they come: a character in several tokens comes with its last."""
+        kept: list[int] = []
+        given = ""
+        for id in ids:
+            kept.append(id)
+            text = self.decode(kept)
+            if text.endswith("\ufffd"):
+                continue
+            if len(text) > len(given):
+                yield text[len(given) :]
+            # A few ids stay, because the text of one can depend on those before it.
+            kept = kept[-_WAITS:]
+            given = self.decode(kept)
+        text = self.decode(kept)
+        if len(text) > len(given):
+            yield text[len(given) :]
+
+
+def open_tokenizer(path: Path, file: GGUF | None) -> TextTokenizer:
+    """The tokenizer of a model in a folder, or in a GGUF file.
+
+    Raises:
+        ModelFileError: there is none that can be read, or the package ``tokenizers`` is missing.
+    """
+    try:
+        import tokenizers
+    except ImportError as error:
+        raise ModelFileError(f"texts need a tokenizer: {error}; `pip install 'interlace[generate]'`") from None
+    if file is not None:
+        return _from_gguf(tokenizers, file)
+    own = path / "tokenizer.json"
+    if not own.is_file():
+        raise ModelFileError(f"folder {str(path)!r} has no tokenizer.json; save the model's fast tokenizer there")
+    try:
+        return TextTokenizer(None, tokenizers.Tokenizer.from_file(str(own)))
+    except Exception as error:  # noqa: BLE001  # the package raises nothing more special
+        raise ModelFileError(f"{str(own)!r} is damaged or no tokenizer: {error}") from None
+
+
+def _from_gguf(tokenizers: Any, file: GGUF) -> TextTokenizer:
+    """Byte-level BPE, as GPT-2 and most models since have it."""
+    where, data = repr(str(file.path)), file.metadata
+    model, cut = data.get("tokenizer.ggml.model"), data.get("tokenizer.ggml.pre", "default")
+    if model != "gpt2" or cut not in _CUTS:
+        raise ModelFileError(
+            f"{where} has a vocabulary of kind {model!r}, cut by {cut!r}; a tokenizer is made of 'gpt2' cut by "
+            f"{', '.join(_CUTS)}, so use a folder with tokenizer.json"
+        )
+    tokens, merges = (_texts(data.get(f"tokenizer.ggml.{name}")) for name in ("tokens", "merges"))
+    kinds = data.get("tokenizer.ggml.token_type")
+    if not tokens or not merges:
+        raise ModelFileError(f"{where} is damaged: it has no tokens or no merges")
+    try:
+        vocabulary = {token: i for i, token in enumerate(tokens)}
+        pairs = [_pair(merge) for merge in merges]
+        of = tokenizers.Tokenizer(tokenizers.models.BPE(vocabulary, pairs, ignore_merges=_CUTS[cut] == _LLAMA3))
+    except Exception as error:  # noqa: BLE001  # the package raises nothing more special
+        raise ModelFileError(f"{where} is damaged: its merges do not fit its tokens ({error})") from None
+    of.pre_tokenizer = tokenizers.pre_tokenizers.Sequence(_cutters(tokenizers, _CUTS[cut]))
+    if cut == "qwen2":
+        of.normalizer = tokenizers.normalizers.NFC()
+    of.decoder = tokenizers.decoders.ByteLevel()
+    for i, kind in enumerate(kinds if isinstance(kinds, list) else ()):
+        if kind in (_CONTROL, _USER_DEFINED) and i < len(tokens):
+            added = tokenizers.AddedToken(tokens[i], special=kind == _CONTROL, normalized=False)
+            of.add_special_tokens([added]) if kind == _CONTROL else of.add_tokens([added])
+    begin = data.get("tokenizer.ggml.bos_token_id") if data.get("tokenizer.ggml.add_bos_token") else None
+    return TextTokenizer(begin if type(begin) is int else None, of)
+
+
+def _cutters(tokenizers: Any, pattern: str | None) -> list[Any]:
+    pre = tokenizers.pre_tokenizers
+    if pattern is None or pattern == "digits":
+        digits = [pre.Digits(individual_digits=True)] if pattern else []
+        return [*digits, pre.ByteLevel(add_prefix_space=False, use_regex=True)]
+    split = pre.Split(tokenizers.Regex(pattern), "isolated")
+    return [split, pre.ByteLevel(add_prefix_space=False, use_regex=False)]
+
+
+def _pair(merge: str) -> tuple[str, str]:
+    left, _, right = merge.partition(" ")
+    return left, right
+
+
+def _texts(value: object) -> list[str]:
+    """A list of texts as it is; anything else as none."""
+    return value if isinstance(value, list) and all(isinstance(entry, str) for entry in value) else []

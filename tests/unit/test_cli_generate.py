@@ -1,0 +1,96 @@
+"""``interlace generate``: the text, the record, and what it says of files and options that make no sense."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("tokenizers")
+
+from interlace.nn import Decoder  # noqa: E402
+from interlace.workloads.tokenizer import open_tokenizer  # noqa: E402
+from interlace.workloads.trained import open_model  # noqa: E402
+
+from .commands import fail, invoke  # noqa: E402
+from .llama import SHAPE, ToyForCausalLM, stored_names  # noqa: E402
+from .model_files import TOKENS, VOCABULARY, gguf_bytes, gguf_metadata, gguf_tensors  # noqa: E402
+
+SMALL = replace(SHAPE, vocabulary=len(TOKENS))
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("model") / "small.gguf"
+    stored = dict(stored_names(ToyForCausalLM(SMALL, dtype=torch.float32)))
+    metadata = {**gguf_metadata(SMALL), **VOCABULARY, "tokenizer.ggml.eos_token_id": 5}
+    path.write_bytes(gguf_bytes(metadata, gguf_tensors(stored, SMALL)))
+    return path
+
+
+def test_it_writes_what_the_decoder_makes_of_the_prompt(model: Path, tmp_path: Path) -> None:
+    arguments = ["generate", "--model", model, "--prompt", "hello w", "--device", "cpu", "--max-new-tokens", "9"]
+    result = invoke(*arguments, "--json", tmp_path / "r.json")
+    assert result.exit_code == 0, result.output
+    trained = open_model(model)
+    of = open_tokenizer(model, trained.gguf)
+    ids = of.encode("hello w")
+    made = Decoder.from_file(trained, capacity=20, device="cpu").generate(ids, 9)
+    assert result.stdout == of.decode(made) + "\n"
+    assert result.stderr.startswith(f"note: {len(ids)} tokens read in ")
+    assert f"{len(made)} written" in result.stderr
+    assert "floor" not in result.stderr
+    record = json.loads((tmp_path / "r.json").read_text())
+    assert record["ids"] == made
+    assert record["prompt_ids"] == ids
+    assert (record["runs"], record["floor_us"]) == ("torch", None)
+    to_stdout = invoke(*arguments, "--json", "-")
+    assert json.loads(to_stdout.stdout)["text"] == of.decode(made)
+    assert invoke(*arguments, "--temperature", "3", "--seed", "1").stdout != result.stdout
+
+
+def test_what_a_text_does_to_a_terminal_is_to_end_lines(model: Path) -> None:
+    from interlace.cli.generate import _shown
+
+    assert _shown("a\tb\n\x1b[2J\r\x07é") == "a\tb\n\\x1b[2J\\r\\x07é"
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--model", "absent"], "cannot read 'absent': No such file"),
+        (["--model", "."], "config.json': No such file or directory; name a GGUF file, or a folder"),
+        (["--model", "text"], "'text' is no GGUF file"),
+        (["--model", "cut"], "'cut' is damaged"),
+        (["--prompt", ""], "the prompt has no tokens"),
+        (["--prompt", "a" * 200], "are more than the 128 positions that the model was made for"),
+        (["--max-new-tokens", "500"], "500 new ones are more than the 128 positions"),
+        (["--max-new-tokens", "0"], "greater than or equal to 1"),
+        (["--temperature", "-1"], "temperature is -1.0; give a number from 0"),
+        (["--temperature", "nan"], "temperature is nan"),
+        (["--top-k", "0"], "top_k is 0"),
+        (["--top-p", "2"], "top_p is 2.0"),
+        (["--seed", "9" * 30], "give a number from 0 to"),
+        (["--device", "tpu"], "tpu"),
+        (["--json", ""], "rror"),
+    ],
+)
+def test_what_makes_no_sense_is_one_line_and_writes_nothing(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: list[str], message: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "text").write_text("no model at all, but a text")
+    (tmp_path / "cut").write_bytes(model.read_bytes()[:900])
+    before = sorted(tmp_path.iterdir())
+    given = {"--model": str(model), "--prompt": "hello", **dict(zip(options[::2], options[1::2], strict=True))}
+    assert message in fail(2, "generate", "--device", "cpu", *(word for pair in given.items() for word in pair))
+    assert sorted(tmp_path.iterdir()) == before
+
+
+def test_a_gpu_that_is_not_here_is_missing(model: Path) -> None:
+    if torch.cuda.is_available():
+        pytest.skip("there is one")
+    assert "CUDA GPU" in fail(1, "generate", "--model", model, "--prompt", "hello", "--device", "cuda")

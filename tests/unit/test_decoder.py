@@ -1,0 +1,389 @@
+"""A decoder on the CPU: what it computes, its slots, texts of several prompts, and what it refuses."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from torch import nn  # noqa: E402
+
+from interlace.core.errors import (  # noqa: E402
+    ArgumentError,
+    DTypeError,
+    GraphError,
+    LengthError,
+    PromptError,
+    SamplingError,
+    ShapeError,
+    SlotError,
+    UnsupportedModelError,
+)
+from interlace.nn import Decoder, Sampling  # noqa: E402
+from interlace.nn.decoder.sampling import draw  # noqa: E402
+from interlace.nn.decoder.weights import rope_table  # noqa: E402
+from interlace.workloads.weights import wanted  # noqa: E402
+
+from .llama import SHAPE, ToyForCausalLM, greedy, oracle, relative_error  # noqa: E402
+
+PROMPTS = [[3, 1, 4, 1, 5, 9, 2, 6], [7], [53, 58, 9]]
+
+
+@pytest.fixture(scope="module")
+def model() -> ToyForCausalLM:
+    return ToyForCausalLM()
+
+
+@pytest.fixture
+def decoder(model: ToyForCausalLM) -> Decoder:
+    return Decoder.from_model(model, batch=3, capacity=16)
+
+
+# ---------------------------------------------------------------- what it computes
+
+
+@pytest.mark.parametrize(
+    ("shape", "scaling"),
+    [
+        (SHAPE, 1.0),
+        (replace(SHAPE, tied=True, kv_heads=1), 1.3),
+        (replace(SHAPE, qkv_bias=True, kv_heads=4), 1.0),
+        (replace(SHAPE, qk_norm=True, head_dim=8), 1.0),
+    ],
+    ids=["plain", "tied", "bias", "norms"],
+)
+def test_prompts_and_steps_are_right_for_every_shape_of_the_family(shape, scaling: float) -> None:
+    model = ToyForCausalLM(shape, scaling)
+    decoder = Decoder.from_model(model, batch=2, capacity=12)
+    assert decoder.shape == shape
+    ids = [5, 60, 0, 17, 17, 33]
+    right = oracle(model, shape, ids)
+    slot = decoder.join(ids[:3])
+    assert relative_error(decoder.logits[slot], right[2]) < 1e-6  # the table of RoPE is in fp32
+    for at in (3, 4):
+        logits, following = decoder.step([ids[at], 0])
+        assert relative_error(logits[slot], right[at]) < 1e-6
+        assert following[slot] == right[at].argmax()
+    assert relative_error(decoder.prefill(ids[5:], slot), right[5]) < 1e-6
+    assert decoder.lengths == (6, 0)
+
+
+def test_a_prompt_in_pieces_is_the_prompt(model: ToyForCausalLM, decoder: Decoder) -> None:
+    ids = PROMPTS[0]
+    slot = decoder.join(ids[:2])
+    decoder.prefill(ids[2:7], slot)
+    assert relative_error(decoder.prefill(ids[7:], slot), oracle(model, SHAPE, ids)[-1]) < 1e-6
+
+
+def test_weights_are_the_models_own_and_only_what_is_not_contiguous_is_copied(model: ToyForCausalLM) -> None:
+    other = ToyForCausalLM()
+    up = other.model.layers[0].mlp.up_proj
+    up.weight = nn.Parameter(up.weight.detach().t().contiguous().t())
+    decoder = Decoder.from_model(other, capacity=4)
+    theirs = {p.data_ptr() for p in other.parameters()}
+    copied = {name for name, weight in decoder._weights.items() if weight.data_ptr() not in theirs}
+    assert copied == {"layers.0.up"}
+    with torch.no_grad():
+        other.model.norm.weight.mul_(2.0)
+    decoder.join([1])
+    assert relative_error(decoder.logits[0], 2 * oracle(model, SHAPE, [1])[-1]) < 1e-6
+
+
+def test_the_cache_holds_keys_and_values_where_a_server_expects_them(decoder: Decoder) -> None:
+    decoder.join([1])
+    slot = decoder.join([2, 3, 4])
+    assert [k.shape for k in decoder.cache.k] == [v.shape for v in decoder.cache.v] == [(3, 2, 16, 16)] * 2
+    assert decoder.lengths == (1, 3, 0)
+    for tensor in (*decoder.cache.k, *decoder.cache.v):
+        assert (tensor[slot, :, :3] != 0).all()
+        assert (tensor[slot, :, 3:] == 0).all()
+    assert decoder.cache.position_bytes == 2 * 2 * 2 * 16 * 8
+
+
+def test_it_says_what_runs_it_and_what_a_step_reads(model: ToyForCausalLM, decoder: Decoder) -> None:
+    decoder.join([1, 2, 3])
+    runs = decoder.explain()
+    table = model.model.embed_tokens.weight.nbytes
+    assert runs.weight_bytes == sum(p.nbytes for p in model.parameters()) - table
+    assert runs.cache_bytes == 3 * decoder.cache.position_bytes
+    assert runs.executor is None
+    assert str(runs).startswith("PyTorch's own ops: ")
+    assert "type 'cpu'" in runs.why
+
+
+# ---------------------------------------------------------------- slots
+
+
+def test_sequences_of_several_lengths_decode_as_if_alone(model: ToyForCausalLM, decoder: Decoder) -> None:
+    slots = [decoder.join(prompt) for prompt in PROMPTS]
+    for _ in range(4):
+        decoder.step()
+    for slot, prompt in zip(slots, PROMPTS, strict=True):
+        alone = Decoder.from_model(model, capacity=16)
+        alone.join(prompt)
+        for _ in range(4):
+            alone.step()
+        torch.testing.assert_close(decoder.logits[slot], alone.logits[0], rtol=1e-9, atol=1e-9)
+
+
+def test_sequences_join_and_leave_between_steps(model: ToyForCausalLM, decoder: Decoder) -> None:
+    first, second = decoder.join(PROMPTS[0]), decoder.join(PROMPTS[1])
+    decoder.step()
+    decoder.leave(first)
+    assert decoder.taken == (second,)
+    decoder.step()
+    third = decoder.join(PROMPTS[2])
+    assert third == first
+    written = []
+    for _ in range(3):
+        written.append(int(decoder.next[third]))
+        decoder.step()
+    assert written == greedy(model, SHAPE, PROMPTS[2], 3)
+    assert decoder.lengths == (6, 6, 0)
+
+
+def test_what_a_sequence_left_behind_reaches_nobody(model: ToyForCausalLM, decoder: Decoder) -> None:
+    slot = decoder.join([9] * 16)
+    decoder.leave(slot)
+    assert decoder.join(PROMPTS[1]) == slot
+    decoder.step([PROMPTS[0][0], 0, 0])
+    right = oracle(model, SHAPE, [PROMPTS[1][0], PROMPTS[0][0]])[-1]
+    assert relative_error(decoder.logits[slot], right) < 1e-6
+
+
+def test_out_of_slots_or_capacity_is_an_error_and_nothing_is_lost(model: ToyForCausalLM, decoder: Decoder) -> None:
+    for prompt in PROMPTS:
+        decoder.join(prompt)
+    with pytest.raises(SlotError, match="all 3 slots hold sequences"):
+        decoder.join([1])
+    decoder.prefill([1] * 8, 0)
+    before = decoder.logits.clone()
+    with pytest.raises(LengthError, match=r"slot 0, 16 positions and 1 more: .* capacity of 16"):
+        decoder.step()
+    with pytest.raises(LengthError, match="slot 0, 16 positions and 2 more"):
+        decoder.prefill([1, 2], 0)
+    assert (decoder.lengths, decoder.taken) == ((16, 1, 3), (0, 1, 2))
+    assert torch.equal(decoder.logits, before)
+    decoder.leave(0)
+    with pytest.raises(LengthError, match="a prompt of 17 tokens: that is more than the capacity of 16"):
+        decoder.join([1] * 17)
+    assert decoder.taken == (1, 2)
+    decoder.step()
+    ids = [*PROMPTS[1], *greedy(model, SHAPE, PROMPTS[1], 1)]
+    assert relative_error(decoder.logits[1], oracle(model, SHAPE, ids)[-1]) < 1e-6
+
+
+@pytest.mark.parametrize(
+    ("act", "error", "message"),
+    [
+        (lambda d: d.join([]), PromptError, "a prompt has no ids"),
+        (lambda d: d.join([1, 61]), PromptError, r"ids\[1\] is 61; the vocabulary has ids 0 to 60"),
+        (lambda d: d.join([-1]), PromptError, r"ids\[0\] is -1"),
+        (lambda d: d.join([1.5]), PromptError, "1.5"),
+        (lambda d: d.join("text"), PromptError, "give ids of tokens, as a list of ints"),
+        (lambda d: d.join(torch.tensor(3)), PromptError, "give ids"),
+        (lambda d: d.join(torch.tensor([[1]])), PromptError, "an id of a token"),
+        (lambda d: d.step(), SlotError, "slot 0 holds no sequence"),
+        (lambda d: d.leave(0), SlotError, "slot 0 holds no sequence; one joins by"),
+        (lambda d: d.leave(3), SlotError, "there is no slot 3; slots are 0 to 2"),
+        (lambda d: d.prefill([1], 2), SlotError, "slot 2 holds no sequence"),
+        (lambda d: d.leave("a"), ArgumentError, "slot is 'a'"),
+        (lambda d: d.generate([1], 0), ArgumentError, "max_new_tokens is 0"),
+        (lambda d: d.generate([[1], []], 2), PromptError, "prompt 1: a prompt has no ids"),
+        (lambda d: d.generate([[1], [61]], 2), PromptError, r"prompt 1: ids\[0\] is 61"),
+        (lambda d: d.generate([], 2), PromptError, "a prompt has no ids"),
+        (lambda d: d.generate("text", 2), PromptError, "give ids of tokens"),
+        (lambda d: d.generate([1] * 10, 8), LengthError, "takes 17 positions of a capacity of 16"),
+        (lambda d: d.generate([1], 2, temperature=-1), SamplingError, "temperature is -1"),
+        (lambda d: d.generate([1], 2, temperature=float("nan")), SamplingError, "temperature is nan"),
+        (lambda d: d.generate([1], 2, top_k=0), SamplingError, "top_k is 0"),
+        (lambda d: d.generate([1], 2, top_p=0.0), SamplingError, "top_p is 0.0"),
+        (lambda d: d.generate([1], 2, top_p=1.5), SamplingError, "top_p is 1.5"),
+        (lambda d: d.generate([1], 2, seed=-1), SamplingError, "seed is -1"),
+    ],
+)
+def test_what_means_nothing_is_refused_before_anything_runs(
+    decoder: Decoder, act: Callable[[Decoder], object], error: type[Exception], message: str
+) -> None:
+    with pytest.raises(error, match=message):
+        act(decoder)
+    assert decoder.taken == ()
+
+
+def test_tokens_of_a_step_are_checked_where_sequences_are(decoder: Decoder) -> None:
+    decoder.join([1])
+    with pytest.raises(PromptError, match=r"is 61; the vocabulary"):
+        decoder.step([61, 0, 0])
+    with pytest.raises(PromptError, match="2 tokens were given; give 3, one for each slot"):
+        decoder.step([1, 0])
+    assert decoder.lengths == (1, 0, 0)
+    decoder.step(torch.tensor([1, -5, 99]))
+    assert decoder.lengths == (2, 0, 0)
+
+
+# ---------------------------------------------------------------- texts
+
+
+def test_a_text_is_what_the_oracle_writes(model: ToyForCausalLM, decoder: Decoder) -> None:
+    assert decoder.generate(PROMPTS[0], 6) == greedy(model, SHAPE, PROMPTS[0], 6)
+    assert decoder.taken == ()
+
+
+def test_more_prompts_than_slots_are_written_as_each_alone(model: ToyForCausalLM) -> None:
+    decoder = Decoder.from_model(model, batch=2, capacity=16)
+    prompts = [*PROMPTS, [1, 2], [60]]
+    alone = [Decoder.from_model(model, capacity=16).generate(prompt, 5) for prompt in prompts]
+    assert decoder.generate(prompts, 5) == alone
+    assert decoder.generate([torch.tensor(p) for p in prompts], 5) == alone
+    assert decoder.generate(np.array(prompts[0]), 5) == alone[0]
+
+
+def test_a_stop_token_ends_its_sequence_alone_and_is_not_given(model: ToyForCausalLM) -> None:
+    decoder = Decoder.from_model(model, batch=2, capacity=16)
+    whole = decoder.generate(PROMPTS[:2], 6)
+    end = whole[0][2]
+    cut = [ids[: ids.index(end)] if end in ids else ids for ids in whole]
+    assert decoder.generate(PROMPTS[:2], 6, stop=(end,)) == cut
+    model.config.eos_token_id = end
+    try:
+        assert Decoder.from_model(model, capacity=16).stop == (end,)
+    finally:
+        model.config.eos_token_id = None
+
+
+def test_tokens_stream_in_turn_and_a_closed_stream_frees_its_slots(decoder: Decoder) -> None:
+    whole = decoder.generate(PROMPTS[:2], 3)
+    stream = decoder.stream(PROMPTS[:2], 3)
+    assert decoder.taken == ()
+    pieces = [next(stream), next(stream)]
+    assert [tuple(piece) for piece in pieces] == [(0, whole[0][0]), (1, whole[1][0])]
+    assert decoder.taken == (0, 1)
+    with pytest.raises(SlotError, match=r"other sequences hold slots \[0, 1\]"):
+        decoder.generate([1], 1)
+    assert [piece.token for piece in stream if piece.sequence == 0] == whole[0][1:]
+    stream = decoder.stream(PROMPTS, 3)
+    next(stream)
+    stream.close()
+    assert decoder.taken == ()
+
+
+def test_draws_repeat_with_their_seed_whatever_else_is_in_the_batch(model: ToyForCausalLM) -> None:
+    several, one = (Decoder.from_model(model, batch=batch, capacity=16) for batch in (3, 1))
+    drawn = several.generate(PROMPTS, 8, temperature=2.0, seed=5)
+    assert drawn == one.generate(PROMPTS, 8, temperature=2.0, seed=5)
+    assert drawn != one.generate(PROMPTS, 8, temperature=2.0, seed=6)
+    assert len({tuple(ids) for ids in several.generate([PROMPTS[0]] * 3, 8, temperature=2.0)}) == 3
+
+
+def test_draws_have_the_distribution_of_the_logits() -> None:
+    logits = torch.tensor([2.0, 1.0, 0.0, -1.0, 3.0]).expand(20_000, 5)
+    noise = torch.empty(logits.shape).exponential_(generator=torch.Generator().manual_seed(0))
+
+    def shares(**options: object) -> list[float]:
+        tokens = draw(logits, noise, Sampling(**options))
+        return (torch.bincount(tokens, minlength=5) / len(tokens)).tolist()
+
+    def right(kept: list[int], temperature: float) -> list[float]:
+        weights = [np.exp(float(logits[0, i]) / temperature) if i in kept else 0.0 for i in range(5)]
+        return [weight / sum(weights) for weight in weights]
+
+    assert shares(temperature=2.0) == pytest.approx(right([0, 1, 2, 3, 4], 2.0), abs=0.015)
+    assert shares(temperature=1.0, top_k=2) == pytest.approx(right([0, 4], 1.0), abs=0.015)
+    # Softmax has .64, .23, .09, ...: the second passes .7, so two stay.
+    assert shares(temperature=1.0, top_p=0.7) == pytest.approx(right([0, 4], 1.0), abs=0.015)
+    assert shares(temperature=1.0, top_p=0.6) == [0, 0, 0, 0, 1]
+    assert shares(temperature=0.0) == [0, 0, 0, 0, 1]
+
+
+# ---------------------------------------------------------------- what is refused
+
+
+class Adapter(nn.Linear):
+    pass
+
+
+def _hook(module: nn.Module, arguments: object, result: object) -> None:
+    pass
+
+
+def _set(path: str, value: object) -> Callable[[ToyForCausalLM], None]:
+    def change(model: ToyForCausalLM) -> None:
+        *parents, name = path.split(".")
+        setattr(model.get_submodule(".".join(parents)) if parents[:1] != ["config"] else model.config, name, value)
+
+    return change
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (_set("config.model_type", "gemma2"), "of type 'gemma2'; a decoder takes those of type llama, mistral, qwen2"),
+        (_set("config.hidden_act", "gelu"), "hidden_act is 'gelu'"),
+        (_set("model.layers.1.self_attn.v_proj", Adapter(32, 32)), r"layers\.1\.self_attn\.v_proj is a Adapter, not"),
+        (_set("model.layers.0.mlp.lora", nn.Linear(1, 1)), r"layers\.0\.mlp \(MLP\) has lora; .* merge adapters"),
+        (_set("model.layers.0.mlp.up_proj.lora", nn.Linear(1, 1)), r"mlp\.up_proj holds lora beside its weight"),
+        (_set("model.layers.0.mlp.up_proj", nn.Linear(32, 48)), r"mlp\.up_proj has a bias"),
+        (_set("model.layers.0.self_attn.o_proj", nn.Linear(64, 32)), r"self_attn\.o_proj has a bias"),
+        (_set("lm_head", nn.Linear(32, 61)), "lm_head has a bias"),
+        (_set("model.norm", nn.LayerNorm(32)), r"model\.norm is a LayerNorm; a decoder has RMSNorm alone"),
+        (_set("model.norm.variance_epsilon", 1e-3), r"norm adds 0.001 to the mean square, the config says 1e-06"),
+        (_set("model.embed_tokens", nn.Embedding(61, 32, max_norm=1.0)), "embed_tokens has max_norm"),
+        (_set("model.rotary_emb.rope_type", "dynamic"), "RoPE is of type 'dynamic', whose frequencies change"),
+        (_set("model.rotary_emb.inv_freq", torch.ones(4)), "inv_freq has 4 frequencies; heads of width 16 turn by 8"),
+        (_set("config.sliding_window", 8), "a sliding window of 8 positions, .* use a capacity of 8 or less"),
+        (_set("config.layer_types", ["chunked_attention"]), "layers have chunked_attention"),
+        (lambda m: m.model.layers[0].register_forward_hook(_hook), r"model\.layers\.0 has forward hooks \(_hook\)"),
+        (_set("model.layers.0.self_attn.forward", print), r"self_attn has a forward of its own"),
+        (lambda m: delattr(m.model, "norm"), r"model \(Base\) lacks norm"),
+    ],
+)
+def test_a_model_with_anything_that_would_be_dropped_is_refused_by_name(
+    change: Callable[[ToyForCausalLM], None], message: str
+) -> None:
+    model = ToyForCausalLM()
+    change(model)
+    with pytest.raises(UnsupportedModelError, match=message):
+        Decoder.from_model(model, capacity=16)
+
+
+def test_a_window_that_leaves_nothing_out_is_taken(model: ToyForCausalLM) -> None:
+    other = ToyForCausalLM()
+    other.config.sliding_window = 8
+    assert Decoder.from_model(other).capacity == 8
+    assert Decoder.from_model(other, capacity=8).generate(PROMPTS[1], 5) == greedy(model, SHAPE, PROMPTS[1], 5)
+    other.config.use_sliding_window = False
+    assert Decoder.from_model(other).capacity == 128
+
+
+def test_what_is_no_model_is_refused() -> None:
+    for thing in (nn.Linear(1, 1), SimpleNamespace(config=SimpleNamespace(model_type="llama")), None):
+        with pytest.raises(UnsupportedModelError):
+            Decoder.from_model(thing)
+
+
+def test_weights_that_do_not_fit_are_refused(model: ToyForCausalLM, decoder: Decoder) -> None:
+    weights, rope = decoder._weights, rope_table(torch.ones(8), 4)
+    assert {name: tuple(weight.shape) for name, weight in weights.items()} == wanted(SHAPE)
+
+    def refused(error: type[Exception], message: str, **changed: torch.Tensor | None) -> None:
+        given = {**weights, **{name.replace("__", "."): value for name, value in changed.items()}}
+        with pytest.raises(error, match=message):
+            Decoder.from_weights(SHAPE, {n: v for n, v in given.items() if v is not None}, rope)
+
+    refused(GraphError, r"lacks layers\.1\.up", layers__1__up=None)
+    refused(GraphError, "has extra", extra=weights["norm"])
+    refused(ShapeError, r"'norm' has shape \(3,\)", norm=torch.ones(3))
+    refused(DTypeError, "'norm' is torch.float32, embed is torch.float64", norm=torch.ones(32))
+    refused(GraphError, "'norm' is on meta, embed is on cpu", norm=torch.ones(32, device="meta", dtype=torch.float64))
+    with pytest.raises(ShapeError, match=r"rope has shape \(4, 8\); give \(capacity, 16\)"):
+        Decoder.from_weights(SHAPE, weights, rope[:, :8])
+    for bad in ({"batch": 0}, {"capacity": 0}, {"capacity": "x"}):
+        with pytest.raises(ArgumentError):
+            Decoder.from_model(model, **bad)
+    with pytest.raises(GraphError, match="no data"):
+        Decoder.from_model(ToyForCausalLM().to("meta"))

@@ -1,0 +1,357 @@
+"""Models on disk: what is read of GGUF files and folders, and that anything else is one clear line."""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import numpy as np
+import pytest
+
+from interlace.core.dtypes import bf16
+from interlace.core.errors import DecodeError, ModelFileError, UnsupportedModelError
+from interlace.core.rounding import round_to
+from interlace.workloads.gguf import GGUF
+from interlace.workloads.rope import frequencies
+from interlace.workloads.tokenizer import open_tokenizer
+from interlace.workloads.trained import open_model
+
+from .model_files import VOCABULARY, config, gguf_bytes, gguf_metadata, gguf_tensors, write_folder
+
+torch = pytest.importorskip("torch")
+
+from interlace.nn import Decoder  # noqa: E402
+
+from .llama import SHAPE, ToyForCausalLM, stored_names  # noqa: E402
+
+PROMPT = [3, 1, 4, 1, 5]
+
+
+@pytest.fixture(scope="module")
+def model() -> ToyForCausalLM:
+    return ToyForCausalLM(dtype=torch.float32)
+
+
+@pytest.fixture
+def stored(model: ToyForCausalLM) -> dict[str, np.ndarray]:
+    return dict(stored_names(model))
+
+
+def logits(decoder: Decoder) -> torch.Tensor:
+    decoder.join(PROMPT)
+    return decoder.step([9] + [0] * (decoder.batch - 1)).logits[0]
+
+
+# ---------------------------------------------------------------- what is read
+
+
+@pytest.mark.parametrize(
+    ("shape", "kind"),
+    [
+        (SHAPE, "llama"),
+        (replace(SHAPE, tied=True, qkv_bias=True), "llama"),
+        (replace(SHAPE, qkv_bias=True), "qwen2"),
+        (replace(SHAPE, qk_norm=True, head_dim=8), "qwen3"),
+    ],
+    ids=["llama", "llama-bias-tied", "qwen2", "qwen3"],
+)
+def test_a_file_and_a_folder_decode_as_the_model_that_they_were_made_of(tmp_path: Path, shape, kind: str) -> None:
+    model = ToyForCausalLM(shape, dtype=torch.float32)
+    right = logits(Decoder.from_model(model, capacity=8))
+    stored = dict(stored_names(model))
+    file = tmp_path / "model.gguf"
+    file.write_bytes(gguf_bytes(gguf_metadata(shape, kind), gguf_tensors(stored, shape, kind)))
+    folder = write_folder(tmp_path / "model", stored, config(shape, model_type=kind))
+    for path in (file, folder):
+        trained = open_model(path)
+        assert replace(trained.shape, eps=SHAPE.eps) == shape
+        assert trained.shape.eps == pytest.approx(shape.eps)
+        found = logits(Decoder.from_file(path, capacity=8, device="cpu"))
+        torch.testing.assert_close(found, right, rtol=1e-5, atol=1e-5)
+    assert (open_model(folder).stop, open_model(folder).positions) == ((2,), 128)
+
+
+def test_half_precision_is_widened_without_loss(tmp_path: Path) -> None:
+    values = round_to(np.random.default_rng(0).standard_normal((3, 5)).astype(np.float32), bf16)
+    half = values.astype(np.float16)
+    upper = (values.view(np.uint32) >> 16).astype(np.uint16)
+    path = tmp_path / "halves"
+    path.write_bytes(gguf_bytes({}, {"upper": upper, "half": half, "whole": values}))
+    file = GGUF.open(path)
+    np.testing.assert_array_equal(file.read("upper"), values)
+    np.testing.assert_array_equal(file.read("half"), half.astype(np.float32))
+    np.testing.assert_array_equal(file.read("whole"), values)
+
+
+@pytest.mark.parametrize("kind", ["Q4_0", "Q4_1", "Q8_0", "F16", "BF16", "F32"])
+def test_what_the_package_gguf_writes_is_what_is_read(tmp_path: Path, kind: str) -> None:
+    gguf = pytest.importorskip("gguf")
+    values = np.random.default_rng(0).standard_normal((3, 64)).astype(np.float32)
+    of = gguf.GGMLQuantizationType[kind]
+    blocks = gguf.quants.quantize(values, of)
+    path = tmp_path / "written"
+    writer = gguf.GGUFWriter(path, "llama")
+    writer.add_block_count(7)
+    writer.add_token_list(["a", "é"])
+    writer.add_token_types([1, 3])
+    writer.add_tensor("w", blocks, raw_dtype=of)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    file = GGUF.open(path)
+    assert file.metadata["llama.block_count"] == 7
+    assert file.metadata["tokenizer.ggml.tokens"] == ["a", "é"]
+    assert file.metadata["tokenizer.ggml.token_type"] == [1, 3]
+    assert file.tensors["w"].shape == (3, 64)
+    found = file.read("w")
+    np.testing.assert_array_equal(found, gguf.quants.dequantize(blocks, of).reshape(3, 64))
+    bits = {"Q4_0": 4, "Q4_1": 4, "Q8_0": 8}.get(kind, 9)
+    assert np.abs(found - values).max() <= np.abs(values).max() * 2.0**-(bits - 1) * 1.3
+
+
+def test_scaled_frequencies_are_those_of_their_authors() -> None:
+    plain, one = frequencies(64, 500000.0, {}, "here")
+    assert one == 1.0
+    np.testing.assert_allclose(plain, 500000.0 ** -(np.arange(32) / 32), rtol=1e-6)
+    llama = {
+        "rope_type": "llama3",
+        "factor": 32.0,
+        "low_freq_factor": 1.0,
+        "high_freq_factor": 4.0,
+        "original_max_position_embeddings": 8192,
+    }
+    scaled, _ = frequencies(64, 500000.0, llama, "here")
+    for found, whole in zip(scaled, plain.astype(float), strict=True):
+        wave = 2 * np.pi / whole  # apply_scaling of llama-models, line by line
+        if wave < 8192 / 4:
+            right = whole
+        elif wave > 8192 / 1:
+            right = whole / 32
+        else:
+            smooth = (8192 / wave - 1) / (4 - 1)
+            right = (1 - smooth) * whole / 32 + smooth * whole
+        assert found == pytest.approx(right, rel=1e-5)
+    assert 0 < (scaled == plain).sum() < 32
+    half, _ = frequencies(64, 500000.0, {"type": "linear", "factor": 2}, "here")
+    np.testing.assert_allclose(half, plain / 2, rtol=1e-6)
+    with pytest.raises(UnsupportedModelError, match="here scales RoPE by 'yarn'"):
+        frequencies(64, 1e4, {"rope_type": "yarn"}, "here")
+    for bad in ({"rope_type": "linear"}, {**llama, "factor": "x"}, {**llama, "high_freq_factor": 0.5}):
+        with pytest.raises(ModelFileError, match="here has a"):
+            frequencies(64, 1e4, bad, "here")
+
+
+def test_factors_of_a_file_divide_its_frequencies(tmp_path: Path, stored: dict[str, np.ndarray]) -> None:
+    tensors = gguf_tensors(stored, SHAPE)
+    tensors["rope_freqs.weight"] = np.arange(1, 9, dtype=np.float32)
+    path = tmp_path / "model.gguf"
+    path.write_bytes(gguf_bytes(gguf_metadata(SHAPE), tensors))
+    inv_freq = open_model(path).inv_freq
+    np.testing.assert_allclose(inv_freq, 50.0 ** -(np.arange(8) / 8) / np.arange(1, 9), rtol=1e-6)
+
+
+# ---------------------------------------------------------------- texts
+
+
+def test_a_vocabulary_in_a_file_becomes_a_tokenizer(tmp_path: Path) -> None:
+    pytest.importorskip("tokenizers")
+    path = tmp_path / "model.gguf"
+    path.write_bytes(gguf_bytes(VOCABULARY, {}))
+    tokens = VOCABULARY["tokenizer.ggml.tokens"]
+    of = open_tokenizer(path, GGUF.open(path))
+    ids = of.encode("<|start|>hello wow é12\n")
+    assert [tokens[id] for id in ids] == ["<|start|>", "hello", "Ġwo", "w", "Ġ", "Ã", "©", "1", "2", "Ċ"]
+    assert of.decode(ids) == "hello wow é12\n"
+    assert list(of.pieces(ids)) == ["hello", " wo", "w", " ", "é", "1", "2", "\n"]
+    assert list(of.pieces(ids * 9)) == list(of.pieces(ids)) * 9
+    begun = {**VOCABULARY, "tokenizer.ggml.add_bos_token": True, "tokenizer.ggml.bos_token_id": 1}
+    path.write_bytes(gguf_bytes(begun, {}))
+    assert open_tokenizer(path, GGUF.open(path)).encode("a") == [1, 2]
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"tokenizer.ggml.model": "llama"}, "a vocabulary of kind 'llama'"),
+        ({"tokenizer.ggml.pre": "tekken"}, "cut by 'tekken'"),
+        ({"tokenizer.ggml.merges": ["q x"]}, "its merges do not fit its tokens"),
+        ({"tokenizer.ggml.tokens": 3}, "it has no tokens or no merges"),
+    ],
+)
+def test_a_vocabulary_that_is_none_is_refused(tmp_path: Path, changed: dict[str, Any], message: str) -> None:
+    pytest.importorskip("tokenizers")
+    path = tmp_path / "model.gguf"
+    path.write_bytes(gguf_bytes({**VOCABULARY, **changed}, {}))
+    with pytest.raises(ModelFileError, match=message):
+        open_tokenizer(path, GGUF.open(path))
+
+
+def test_a_folder_without_a_sound_tokenizer_is_refused(tmp_path: Path) -> None:
+    pytest.importorskip("tokenizers")
+    with pytest.raises(ModelFileError, match=r"has no tokenizer\.json"):
+        open_tokenizer(tmp_path, None)
+    (tmp_path / "tokenizer.json").write_text("{}")
+    with pytest.raises(ModelFileError, match="is damaged or no tokenizer"):
+        open_tokenizer(tmp_path, None)
+
+
+# ---------------------------------------------------------------- what is refused
+
+
+def _in(part: str, **changed: object) -> Callable[[dict[str, Any], dict[str, np.ndarray]], None]:
+    def change(settings: dict[str, Any], tensors: dict[str, np.ndarray]) -> None:
+        target: dict[str, Any] = settings if part == "settings" else tensors
+        for name, value in changed.items():
+            name = name.replace("__", ".")
+            if value is None:
+                target.pop(name)
+            else:
+                target[name] = value
+
+    return change
+
+
+WIDE = np.ones((3, 3), np.float32)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (_in("settings", model_type="gemma3"), "type 'gemma3'; a decoder takes llama, mistral, qwen2, qwen3"),
+        (_in("settings", hidden_act="gelu"), "hidden_act 'gelu'"),
+        (_in("settings", quantization_config={"bits": 4}), "quantised weights"),
+        (_in("settings", hidden_size="32"), "hidden_size '32'; it must be a positive number"),
+        (_in("settings", num_hidden_layers=0), "num_hidden_layers 0"),
+        (_in("settings", num_hidden_layers=10**9), "says 1000000000 layers"),
+        (_in("settings", num_hidden_layers=3), r"lacks weights: model\.layers\.2\.input_layernorm\.weight, .* more"),
+        (_in("settings", num_hidden_layers=1), r"has no place for: model\.layers\.1\.input_layernorm\.weight"),
+        (_in("settings", num_key_value_heads=3), "4 heads for 3 of keys"),
+        (_in("settings", head_dim=15), "heads of width 15"),
+        (_in("settings", rms_norm_eps="x"), "rms_norm_eps 'x'"),
+        (_in("settings", hidden_size=64), r"embed_tokens.weight of shape \(61, 32\); by its other .* \(61, 64\)"),
+        (_in("settings", rope_scaling={"rope_type": "longrope"}), "scales RoPE by 'longrope'"),
+        (_in("settings", rope_scaling=3), "no parameters of RoPE but 3"),
+        (_in("settings", model_type="mistral", sliding_window=4), "sliding window of 4 positions"),
+        (_in("settings", layer_types=["linear_attention"]), "layers of .*linear_attention"),
+        (_in("tensors", model__norm__weight=None), r"lacks weights: model\.norm\.weight"),
+        (_in("tensors", extra=WIDE), "has no place for: extra"),
+        (_in("tensors", model__layers__0__mlp__up_proj__bias=WIDE), r"no place for: model\.layers\.0\.mlp\.up_proj\.b"),
+        (_in("tensors", model__norm__weight=WIDE), r"has model\.norm\.weight of shape \(3, 3\)"),
+        (_in("tensors", model__norm__weight=np.full(32, np.nan, np.float32)), "holds infinities or NaNs"),
+        (_in("tensors", model__norm__weight=np.ones(32, np.int8)), "is I8; convert it"),
+        (_in("tensors", model__layers__0__self_attn__q_proj__bias=WIDE), "in some layers and not in others"),
+    ],
+)
+def test_a_folder_that_is_no_sound_model_is_refused(
+    tmp_path: Path, stored: dict[str, np.ndarray], change: Callable[..., None], message: str
+) -> None:
+    settings = config(SHAPE)
+    change(settings, stored)
+    write_folder(tmp_path, stored, settings)
+    with pytest.raises(DecodeError, match=message) as caught:
+        Decoder.from_file(tmp_path, capacity=8, device="cpu")
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (_in("settings", general__architecture="mamba"), "type 'mamba'"),
+        (_in("settings", general__architecture=None), "type None"),
+        (_in("settings", llama__expert_count=8), "mixture of experts"),
+        (_in("settings", llama__block_count=None), "block_count None"),
+        (_in("settings", llama__rope__dimension_count=8), "turns 8 of 16 elements"),
+        (_in("settings", llama__rope__scaling__type="yarn"), "scales RoPE by 'yarn'"),
+        (_in("settings", llama__attention__sliding_window=4), "sliding window of 4 positions"),
+        (_in("tensors", output_norm__weight=None), r"lacks weights: output_norm\.weight"),
+        (_in("tensors", blk__0__attn_sinks__weight=WIDE), r"no place for: blk\.0\.attn_sinks\.weight"),
+        (_in("tensors", rope_freqs__weight=WIDE), "factors of RoPE"),
+        (_in("tensors", output_norm__weight=np.full(32, np.inf, np.float32)), "holds infinities or NaNs"),
+    ],
+)
+def test_a_file_that_is_no_sound_model_is_refused(
+    tmp_path: Path, stored: dict[str, np.ndarray], change: Callable[..., None], message: str
+) -> None:
+    settings, tensors = gguf_metadata(SHAPE), gguf_tensors(stored, SHAPE)
+    change(settings, tensors)
+    path = tmp_path / "model.gguf"
+    path.write_bytes(gguf_bytes(settings, tensors))
+    with pytest.raises(DecodeError, match=message):
+        Decoder.from_file(path, capacity=8, device="cpu")
+
+
+def test_a_folder_without_weights_says_what_is_missing(tmp_path: Path) -> None:
+    with pytest.raises(ModelFileError, match=r"cannot read .*config\.json'.*name a GGUF file, or a folder with"):
+        open_model(tmp_path)
+    (tmp_path / "config.json").write_text(json.dumps(config(SHAPE)))
+    with pytest.raises(ModelFileError, match=r"has no weights \(\*\.safetensors\)$"):
+        open_model(tmp_path)
+    (tmp_path / "pytorch_model.bin").write_bytes(b"")
+    with pytest.raises(ModelFileError, match=r"pytorch_model\.bin would have to be unpickled, which may run anything"):
+        open_model(tmp_path)
+    (tmp_path / "model.safetensors").write_bytes(b"\0" * 100)
+    with pytest.raises(ModelFileError, match="is damaged or no safetensors file"):
+        open_model(tmp_path)
+    with pytest.raises(ModelFileError, match="is part of a model; name the folder"):
+        open_model(tmp_path / "model.safetensors")
+    for text in ("[]", "nonsense", "[" * 100_000):
+        (tmp_path / "config.json").write_text(text)
+        with pytest.raises(ModelFileError, match="is damaged: it is no"):
+            open_model(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"", "no GGUF file: it ends at byte 0"),
+        (b"PK\3\4" * 20, "no GGUF file: it does not begin with GGUF"),
+        (gguf_bytes({}, {}, version=1), "its version is 1, and 2 and 3 are read"),
+        (b"GGUF" + struct.pack("<IQQ", 3, 1 << 60, 0), "entries do not fit"),
+        (b"GGUF" + struct.pack("<IQQ", 3, 0, 1 << 60), "entries do not fit"),
+        (b"GGUF" + struct.pack("<IQQ", 3, 0, 1) + struct.pack("<Q", 1 << 62) + b"x" * 9, "do not fit"),
+        (b"GGUF" + struct.pack("<IQQQcIIQ", 3, 0, 1, 1, b"a", 9, 0, 1 << 62), "do not fit"),
+        (b"GGUF" + struct.pack("<IQQQcIIQIQ", 3, 0, 1, 1, b"a", 9, 9, 1, 9, 0), "type 9"),
+        (b"GGUF" + struct.pack("<IQQQcI", 3, 0, 1, 1, b"a", 77), "type 77"),
+        (b"GGUF" + struct.pack("<IQQQcI", 3, 0, 1, 1, b"\xff", 0), "not UTF-8"),
+        (gguf_bytes({"general.alignment": 0}, {}), "general.alignment is 0"),
+        (gguf_bytes({}, {"a": np.ones((1, 1, 1, 1, 1), np.float32)}), "has 5 dimensions"),
+        (gguf_bytes({}, {"a": np.ones((0, 4), np.float32)}), r"has extents \(4, 0\)"),
+        (gguf_bytes({}, {"a": np.ones(64, np.float32)})[:-100], "ends at byte .*: it is truncated"),
+        (gguf_bytes({}, {"a": np.ones(64, np.float32)})[:30], "in the middle of its header|do not fit"),
+    ],
+)
+def test_a_file_that_is_damaged_or_foreign_is_refused(tmp_path: Path, content: bytes, message: str) -> None:
+    path = tmp_path / "w"
+    path.write_bytes(content)
+    with pytest.raises(ModelFileError, match=message):
+        GGUF.open(path)
+
+
+def test_missing_files_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(ModelFileError, match=r"cannot read .*absent'.*No such file"):
+        open_model(tmp_path / "absent")
+
+
+def test_no_damage_escapes_as_another_error(tmp_path: Path, stored: dict[str, np.ndarray]) -> None:
+    good = gguf_bytes({**gguf_metadata(SHAPE), **VOCABULARY}, gguf_tensors(stored, SHAPE))
+    header = good.index(b"blk.1.") + 200
+    path, random = tmp_path / "bad", Random(0)
+    for _ in range(150):
+        data = bytearray(good)
+        if random.random() < 0.3:
+            del data[random.randrange(len(data)) :]
+        for _ in range(random.randrange(4)):
+            if data:
+                data[random.randrange(min(header, len(data)))] = random.randrange(256)
+        path.write_bytes(data)
+        with suppress(DecodeError):
+            found = open_model(path)
+            for name in found.names[:4]:
+                found.read(name)
