@@ -18,11 +18,12 @@ import numpy as np
 import numpy.typing as npt
 
 from interlace.core.dtypes import DType, bf16, fp16
+from interlace.core.rounding import round_to
 from interlace.loops.cuda.emit import Emitted
 from interlace.loops.cuda.rules import MapSpec
 from interlace.loops.ir.index import evaluate
 from interlace.loops.ir.statements import Memory
-from interlace.loops.meaning.arithmetic import Floats, rounded
+from interlace.loops.meaning.arithmetic import Floats
 
 from .build import Library
 from .items import Sync
@@ -228,7 +229,7 @@ def _aligned(values: npt.NDArray[np.generic]) -> npt.NDArray[np.uint8]:
 
 def _encoded(values: Floats, dtype: DType) -> npt.NDArray[np.generic]:
     if dtype == bf16:
-        return (rounded(values, bf16).view(np.uint32) >> np.uint32(16)).astype(np.uint16)
+        return (round_to(values, bf16).view(np.uint32) >> np.uint32(16)).astype(np.uint16)
     return values.astype(np.float16 if dtype == fp16 else np.float32)
 
 

@@ -19,6 +19,7 @@ from interlace.core import dtypes
 from interlace.core.devices import CPU, DEFAULT_GPU, H100, H200, Properties, chip, chips, known_chips, spec_for
 from interlace.core.dtypes import DTYPES, DType, bf16, dtype, fp16, fp32
 from interlace.core.errors import DeviceDataError, DTypeError
+from interlace.core.rounding import round_to
 from interlace.executors import gpu
 from interlace.planner.explain import explain
 from interlace.planner.predict import predict
@@ -190,7 +191,6 @@ def toy(monkeypatch: pytest.MonkeyPatch) -> DType:
 def test_a_dtype_costs_one_row(toy: DType, monkeypatch: pytest.MonkeyPatch) -> None:
     from interlace import loops
     from interlace.loops.cuda import tile_functions
-    from interlace.loops.meaning.arithmetic import rounded
 
     assert dtype("half16") is dtype("halfling") is toy
     with pytest.raises(DTypeError, match="use one of bf16, fp16, fp32, int32, half16"):
@@ -199,7 +199,7 @@ def test_a_dtype_costs_one_row(toy: DType, monkeypatch: pytest.MonkeyPatch) -> N
     graph = two_copies(64, 64, toy)
     assert CPU.flops_per_s(toy) == 0.5 * CPU.flops_per_s(bf16)
     assert predict(il.build(graph, il.Choices(8)), CPU).us > 0
-    np.testing.assert_array_equal(rounded(np.float32([1.0001, 3e-8]), toy), np.float32([1.0, 5.9604645e-08]))
+    np.testing.assert_array_equal(round_to(np.float32([1.0001, 3e-8]), toy), np.float32([1.0, 5.9604645e-08]))
     monkeypatch.setattr(tile_functions, "DTYPES", dtypes.DTYPES)
     assert "struct half16 { unsigned short bits; };" in tile_functions._elements()
     kernel = loops.lower(loops.library.matmul(dtype=toy))

@@ -1,4 +1,4 @@
-"""Arithmetic on tiles in NumPy: every operation in fp32, and rounding to what is stored."""
+"""Arithmetic on tiles in NumPy: every operation in fp32."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from collections.abc import Callable
 import numpy as np
 import numpy.typing as npt
 
-from interlace.core.dtypes import DType
 from interlace.loops.ir.values import ValueOp
 
 Floats = npt.NDArray[np.float32]
@@ -27,13 +26,3 @@ OPERATIONS: dict[ValueOp, Callable[..., Floats]] = {
     ValueOp.LESS: lambda x, y: np.less(x, y).astype(np.float32),
     ValueOp.WHERE: lambda c, x, y: np.where(c != 0, x, y),
 }
-
-
-def rounded(values: Floats, dtype: DType) -> Floats:
-    """``values`` rounded to nearest even in ``dtype``, as fp32."""
-    if dtype.numpy is not None:
-        return values.astype(dtype.numpy).astype(np.float32)
-    bits = np.ascontiguousarray(values, np.float32).view(np.uint32)
-    up = bits + np.uint32(0x7FFF) + (bits >> np.uint32(16) & np.uint32(1))
-    even = (up & np.uint32(0xFFFF0000)).view(np.float32)
-    return np.where(np.isfinite(values), even, values)

@@ -20,6 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from interlace.core.errors import BarrierError, PipelineError
+from interlace.core.rounding import round_to
 from interlace.loops.ir.index import Var, evaluate, holds
 from interlace.loops.ir.nest import block_loops, blocks
 from interlace.loops.ir.statements import (
@@ -55,7 +56,7 @@ from interlace.loops.ir.statements import (
     WaitParity,
 )
 from interlace.loops.ir.values import Apply, Box, Coord, FromIndex, Read, Scalar, Value
-from interlace.loops.meaning.arithmetic import OPERATIONS, Floats, rounded
+from interlace.loops.meaning.arithmetic import OPERATIONS, Floats
 from interlace.loops.meaning.mbarrier import MBarrier
 from interlace.loops.rules.check import check_sizes
 
@@ -89,7 +90,7 @@ def interpret(
             got = arrays[tensor.name].shape if tensor.name in arrays else None
             raise PipelineError(f"kernel {kernel.name!r}: input {tensor.name!r} has shape {got}, {shape} is needed")
         else:
-            memory[tensor.name] = rounded(arrays[tensor.name], tensor.dtype)
+            memory[tensor.name] = round_to(arrays[tensor.name], tensor.dtype)
     with np.errstate(all="ignore"):
         random = Random(seed)
         for block in blocks(kernel, known):
@@ -365,7 +366,7 @@ class _ThreadBlock:
         array, there, here = self._view(box, env)
         if self.iteration is not None:
             self._claim(box.tensor, array.shape, there, *self.iteration)
-        array[there] = rounded(values.reshape(box.shape)[here], self.tensors[box.tensor].dtype)
+        array[there] = round_to(values.reshape(box.shape)[here], self.tensors[box.tensor].dtype)
 
     def _claim(
         self, name: str, shape: tuple[int, ...], there: tuple[slice, ...], loop: str, iteration: int

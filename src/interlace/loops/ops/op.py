@@ -19,6 +19,7 @@ import numpy as np
 
 from interlace.core.devices import DEFAULT_GPU, DeviceSpec
 from interlace.core.errors import DTypeError, PipelineError
+from interlace.core.rounding import round_to
 from interlace.graph.access import Access, Span
 from interlace.graph.op import Op
 from interlace.graph.tensor import Tensor
@@ -30,7 +31,7 @@ from interlace.loops.ir.index import evaluate
 from interlace.loops.ir.nest import block_loops
 from interlace.loops.ir.statements import LoopKernel, Memory
 from interlace.loops.ir.text import print_kernel
-from interlace.loops.meaning.arithmetic import Floats, rounded
+from interlace.loops.meaning.arithmetic import Floats
 from interlace.loops.meaning.interpret import interpret_block
 from interlace.loops.ops.flops import block_flops
 from interlace.loops.ops.regions import touched
@@ -173,7 +174,7 @@ class _Body:
             (lo,), (hi,) = Access(arg, arg, spans).bounds(self.views[arg].shape, *one)
             origins[arg], shape = tuple(lo.tolist()), tuple((hi - lo).tolist())
             if arg in regions:
-                memory[arg] = rounded(regions[arg].reshape(shape).astype(np.float32), self.kernel.tensor(arg).dtype)
+                memory[arg] = round_to(regions[arg].reshape(shape).astype(np.float32), self.kernel.tensor(arg).dtype)
             else:
                 memory[arg] = np.full(shape, np.nan, np.float32)
         loops, _ = block_loops(self.kernel)
