@@ -84,10 +84,10 @@ class Foreign:
 @pytest.mark.parametrize(
     ("value", "error", "message"),
     [
-        (Foreign(), GraphError, "tensor 'x' is a value of type Foreign; the reference executor takes NumPy arrays"),
-        ([[1.0] * 4] * 4, GraphError, "tensor 'x' is a value of type list; "),
+        (Foreign(), GraphError, "tensor 'x' is a Foreign; the reference executor takes NumPy arrays"),
+        ([[1.0] * 32] * 32, GraphError, "tensor 'x' is a list; "),
         (np.ndarray, GraphError, "tensor 'x' is the class ndarray; "),
-        (None, GraphError, "tensor 'x' is a value of type NoneType; "),
+        (None, GraphError, "tensor 'x' is None; "),
         (np.full((4, 4), None), DTypeError, "tensor 'x' holds object; pass real numbers"),
         (np.full((4, 4), "1"), DTypeError, "tensor 'x' holds <U1; pass real numbers"),
         (np.ones((4, 4), np.complex64), DTypeError, "tensor 'x' holds complex64; pass real numbers"),
@@ -111,7 +111,7 @@ def test_every_real_dtype_is_taken(dtype: type[np.generic]) -> None:
 @pytest.mark.parametrize(
     ("tensors", "message"),
     [
-        ([np.ones((4, 4))], r"come by name, as \{'x': x, \.\.\.\}, not as a value of type list; pass a dict"),
+        ([np.ones((4, 4))], r"come by name, as \{'x': x, \.\.\.\}, not as \[array.*\]; pass a dict"),
         ({}, r"needs inputs \['x'\]"),
         ({"x": np.ones((4, 4)), "q": np.ones(1)}, "has no tensor 'q'"),
         ({"x": np.ones((4, 4)), "z": np.ones((4, 4))}, r"\['z'\] are no inputs of graph .* so pass \['x'\] alone"),
@@ -141,8 +141,8 @@ REFERENCES: Mapping[str, tuple[Any, type[InterlaceError], str]] = {
     "another key": (lambda x: {"out": x}, GraphError, "returns regions of ['out']; return a dict with"),
     "a key too many": (lambda x: {"y": x, "z": x}, GraphError, "returns regions of ['y', 'z']; "),
     "nothing": (lambda x: {}, GraphError, "returns regions of []; "),
-    "no dict": (lambda x: x, GraphError, "returns a value of type ndarray; "),
-    "None": (lambda x: None, GraphError, "returns a value of type NoneType; "),
+    "no dict": (lambda x: x, GraphError, "returns a ndarray; "),
+    "None": (lambda x: None, GraphError, "returns None; "),
     "another shape": (lambda x: {"y": x[:1]}, ShapeError, "returns 'y' of shape (1,), but writes y[0:2]; return (2,)"),
 }
 

@@ -86,10 +86,10 @@ def test_a_column_that_is_no_array_is_named() -> None:
 @pytest.mark.parametrize(
     ("value", "what"),
     [
-        (two_matmuls(), "a value of type Graph is no Plan; make one with interlace.build(graph, "),
-        ("plan.json", "a value of type str is no Plan; "),
+        (two_matmuls(), "a Graph is no Plan; make one with interlace.build(graph, "),
+        ("plan.json", "'plan.json' is no Plan; "),
         (il.Plan, "the class Plan is no Plan; "),
-        (None, "a value of type NoneType is no Plan; "),
+        (None, "None is no Plan; "),
     ],
     ids=["graph", "str", "class", "None"],
 )

@@ -20,6 +20,8 @@ from numpy.typing import NDArray
 
 from interlace.core.errors import ArgumentError, InterlaceError
 
+_LEGIBLE = 60  # characters of a list that are shown; of a longer one, that it is a list
+
 
 def check_type(value: object, kind: type | tuple[type, ...], where: str, name: str, such: str = "") -> None:
     """Raise unless ``value`` is a ``kind``.
@@ -90,7 +92,7 @@ def integers(
     """
     array = np.asarray(value) if isinstance(value, (np.ndarray, list, tuple, range)) else None
     if array is None or (array.size and array.dtype.kind not in "iu"):
-        kind = _shown(value) if array is None else f"{array.dtype} values"
+        kind = shown(value) if array is None else f"{array.dtype} values"
         raise error(f"{what} gave {kind}; give an array of integers")
     if array.ndim != 1 or (length is not None and len(array) != length):
         wanted = "one dimension" if length is None else f"shape ({length},)"
@@ -98,18 +100,21 @@ def integers(
     return array.astype(np.int64)
 
 
-def _wrong(value: object, where: str, name: str, such: str) -> ArgumentError:
-    advice = such if such.startswith(("a ", "an ")) else f"{name}={such}"
-    return ArgumentError(f"{where}: {name} is {_shown(value)}; write {advice}")
-
-
-def _shown(value: object) -> str:
+def shown(value: object) -> str:
+    """What stands where something else belongs, for messages: ``the class Plan``, ``None``, ``'row'``, ``a Graph``."""
     if isinstance(value, type):
         return f"the class {value.__name__}"
-    if value is None or isinstance(value, (str, bytes, int, float, list, tuple, dict, Enum)):
+    if value is None or isinstance(value, (str, bytes, int, float, Enum)):
         return reprlib.repr(value)
+    if isinstance(value, (list, tuple, dict)) and len(text := reprlib.repr(value)) <= _LEGIBLE:
+        return text
     kind = type(value).__name__
     return f"{'an' if kind[0].lower() in 'aeiou' else 'a'} {kind}"
+
+
+def _wrong(value: object, where: str, name: str, such: str) -> ArgumentError:
+    advice = such if such.startswith(("a ", "an ")) else f"{name}={such}"
+    return ArgumentError(f"{where}: {name} is {shown(value)}; write {advice}")
 
 
 def _meant(value: object, kind: type) -> str:

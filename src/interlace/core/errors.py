@@ -319,8 +319,3 @@ class HangError(InterlaceError):
         self.expected = expected
         self.seen = seen
         self.producer = producer
-
-
-def kind(value: object) -> str:
-    """What a value is, for messages: ``the class Plan`` for a class, ``a value of type Graph`` for anything else."""
-    return f"the class {value.__name__}" if isinstance(value, type) else f"a value of type {type(value).__name__}"

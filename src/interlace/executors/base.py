@@ -7,8 +7,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import chain, zip_longest
 from typing import Any, ClassVar
 
+from interlace.core.arguments import shown
 from interlace.core.devices import DeviceSpec
-from interlace.core.errors import CoverageError, GraphError, InterlaceError, PlanError, ShapeError, kind
+from interlace.core.errors import CoverageError, GraphError, InterlaceError, PlanError, ShapeError
 from interlace.graph.graph import Graph
 from interlace.graph.op import Op
 from interlace.kernels.base import kernel_of, no_body
@@ -215,7 +216,7 @@ def by_name(tensors: object) -> dict[str, Any]:
     try:
         return dict(tensors)  # type: ignore[call-overload, no-any-return]
     except (TypeError, ValueError):
-        raise GraphError(f"tensors come by name, as {{'x': x, ...}}, not as {kind(tensors)}; pass a dict") from None
+        raise GraphError(f"tensors come by name, as {{'x': x, ...}}, not as {shown(tensors)}; pass a dict") from None
 
 
 def check_arguments(graph: Graph, shapes: Mapping[str, tuple[int, ...]], short: Sequence[str] = ()) -> None:

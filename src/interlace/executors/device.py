@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
+from interlace.core.arguments import shown
 from interlace.core.devices import DeviceSpec
-from interlace.core.errors import ConcurrentRunError, DeviceError, GraphError, NoDeviceError, PlanError, kind
+from interlace.core.errors import ConcurrentRunError, DeviceError, GraphError, NoDeviceError, PlanError
 from interlace.executors.base import Executor, by_name
 from interlace.executors.gpu import open_device, torch_dtype
 from interlace.executors.launch import AnyLaunch, Launch, TextLaunch
@@ -76,7 +77,9 @@ class DeviceExecutor(Executor):
         self.plan = self.proof.plan
         self.options = Options() if options is None else options
         if not isinstance(self.options, Options):
-            raise DeviceError(f"options is {kind(options)}; pass an object, such as interlace.Options(device='cuda:0')")
+            raise DeviceError(
+                f"options is {shown(options)}; pass an object, such as interlace.Options(device='cuda:0')"
+            )
         self._torch, self._device = open_device(self.options.device)
         self._interpret = self._device.type == "cpu"
         self._check_short()

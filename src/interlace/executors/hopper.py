@@ -7,8 +7,9 @@ from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
+from interlace.core.arguments import shown
 from interlace.core.devices import DeviceSpec
-from interlace.core.errors import DTypeError, NoDeviceError, PlanError, ShapeError, kind
+from interlace.core.errors import DTypeError, NoDeviceError, PlanError, ShapeError
 from interlace.executors.device import DeviceExecutor
 from interlace.executors.gpu import spec_by_name
 from interlace.executors.launch import Launch
@@ -68,7 +69,9 @@ class HopperExecutor(DeviceExecutor):
         if pipeline is None:
             pipeline = default_pipeline(graph, spec_by_name("cuda" if options is None else options.device))
         if not isinstance(pipeline, Pipeline):
-            raise PlanError(f"pipeline is {kind(pipeline)}; pass a Pipeline, or leave it out for the deepest that fits")
+            raise PlanError(
+                f"pipeline is {shown(pipeline)}; pass a Pipeline, or leave it out for the deepest that fits"
+            )
         self.pipeline = pipeline
         self._posts_per_tile = pipeline.warpgroups
         super().__init__(proof, options)

@@ -14,8 +14,9 @@ from typing import Any
 
 import numpy as np
 
+from interlace.core.arguments import shown
 from interlace.core.devices import DeviceSpec
-from interlace.core.errors import DeadlockError, DeviceError, DTypeError, GraphError, ShapeError, kind
+from interlace.core.errors import DeadlockError, DeviceError, DTypeError, GraphError, ShapeError
 from interlace.executors.base import Executor, by_name, check_arguments
 from interlace.graph.graph import Graph
 from interlace.graph.op import Op
@@ -221,7 +222,7 @@ class ReferenceExecutor(Executor):
         """Store what a tile's reference returned."""
         wanted = {a.arg: self.plan.graph.region(op, a, tile, 0, op.k_extent) for a in op.writes}
         if not isinstance(values, Mapping) or values.keys() != wanted.keys():
-            found = f"regions of {list(values)}" if isinstance(values, Mapping) else kind(values)
+            found = f"regions of {list(values)}" if isinstance(values, Mapping) else shown(values)
             raise GraphError(
                 f"{op.tile_name(tile)}: the reference of kernel {op.kernel!r} returns {found}; return a dict with the "
                 f"region of each argument that the op writes, {list(wanted)}"
@@ -253,7 +254,7 @@ def _check_inputs(graph: Graph, tensors: Mapping[str, Any]) -> None:
     for name, value in tensors.items():
         if not isinstance(value, np.ndarray):
             raise GraphError(
-                f"tensor {name!r} is {kind(value)}; the reference executor takes NumPy arrays, such as "
+                f"tensor {name!r} is {shown(value)}; the reference executor takes NumPy arrays, such as "
                 "np.array(values), or tensor.double().cpu().numpy() of a tensor of PyTorch"
             )
         if not np.can_cast(value.dtype, np.float64, "same_kind"):

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from interlace.core.errors import DTypeError, GraphError, kind
+from interlace.core.arguments import shown
+from interlace.core.errors import DTypeError, GraphError
 from interlace.core.overlap import Piece, clash
 from interlace.executors.base import check_arguments
 from interlace.executors.gpu import torch_dtype
@@ -38,7 +39,7 @@ def check_tensors(
     for name, value in tensors.items():
         if not isinstance(value, torch.Tensor):
             raise GraphError(
-                f"tensor {name!r} is {kind(value)}; pass a tensor of PyTorch on {device}, such as "
+                f"tensor {name!r} is {shown(value)}; pass a tensor of PyTorch on {device}, such as "
                 f"torch.from_numpy(array).to({str(device)!r})"
             )
     check_arguments(graph, {name: tuple(value.shape) for name, value in tensors.items()}, short)

@@ -24,7 +24,8 @@ from dataclasses import InitVar, dataclass
 
 import numpy as np
 
-from interlace.core.errors import DeadlockError, PlanError, ThresholdError, kind
+from interlace.core.arguments import shown
+from interlace.core.errors import DeadlockError, PlanError, ThresholdError
 from interlace.graph.access import Ints
 from interlace.graph.dependencies import Dependencies
 from interlace.graph.ragged import Groups, offsets
@@ -94,7 +95,7 @@ def verify(plan: Plan) -> Proof:
     """
     if not isinstance(plan, Plan):
         raise PlanError(
-            f"{kind(plan)} is no Plan; make one with interlace.build(graph, interlace.Choices(workers=4)) or "
+            f"{shown(plan)} is no Plan; make one with interlace.build(graph, interlace.Choices(workers=4)) or "
             "Plan.from_json(text), or take the plan of interlace.plan(graph)"
         )
     facts = Facts(plan)
