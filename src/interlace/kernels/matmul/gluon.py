@@ -16,6 +16,7 @@ from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import warpgroup_mma, warpgroup_mma_wait
 
 from interlace.graph.op import Op
+from interlace.kernels import gelu
 from interlace.kernels.bodies import Pipeline
 from interlace.kernels.gluon.names import bulk_load, reinterpret
 from interlace.kernels.gluon.ring import PANEL, await_empty_slot, await_stage, limit_in_flight, release
@@ -33,6 +34,7 @@ from interlace.kernels.primitives.semaphore import (
 )
 
 _WIDE, _NARROW = gl.constexpr(EPILOGUE_COLUMNS), gl.constexpr(EPILOGUE_COLUMNS // 2)
+_GELU_TWICE, _GELU_CUBIC = gl.constexpr(2 * gelu.SCALE), gl.constexpr(gelu.CUBIC)
 
 
 class MatmulArguments(NamedTuple):
@@ -268,7 +270,7 @@ def _finish(tile, value, c: gl.constexpr, arguments, warpgroup: gl.constexpr):
         value = _silu(value)
     elif arguments.ACTIVATION == "gelu-tanh":
         # 0.5 * (1 + tanh(y)) = sigmoid(2 y), which saturates without overflow.
-        value = value / (1.0 + gl.exp(-1.5957691216057308 * (value + 0.044715 * value * value * value)))
+        value = value / (1.0 + gl.exp(-_GELU_TWICE * (value + _GELU_CUBIC * value * value * value)))
     if arguments.residual is not None:
         inside = (token < arguments.M) & (feature < arguments.N)
         at = token.to(gl.int64) * arguments.N + feature

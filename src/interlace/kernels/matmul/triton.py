@@ -10,9 +10,12 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from interlace.kernels import gelu
 from interlace.kernels.primitives.dot import dot, narrowed
 from interlace.kernels.primitives.prefetch import prefetch_rows
 from interlace.kernels.primitives.semaphore import ready, stretches
+
+_GELU_TWICE, _GELU_CUBIC = tl.constexpr(2 * gelu.SCALE), tl.constexpr(gelu.CUBIC)
 
 
 @triton.jit
@@ -114,8 +117,9 @@ def matmul_finish(
     elif ACTIVATION == "silu":
         value *= tl.sigmoid(value)
     elif ACTIVATION == "gelu-tanh":
-        # 0.5 * (1 + tanh(y)) = sigmoid(2 y), which saturates without overflow.
-        value *= tl.sigmoid(1.5957691216057308 * (value + 0.044715 * value * value * value))
+        # 0.5 * (1 + tanh(y)) = sigmoid(2 y), which saturates without overflow. Under the interpreter a constant of the
+        # module does not multiply a block from the left.
+        value *= tl.sigmoid((value + value * _GELU_CUBIC * value * value) * _GELU_TWICE)
     if residual is not None:
         value += tl.load(residual + at, mask=inside, other=0.0).to(tl.float32)
     tl.store(out + at, narrowed(value, out.dtype.element_ty), mask=inside)
