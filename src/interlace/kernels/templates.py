@@ -18,6 +18,7 @@ from interlace.kernels.primitives.columns import (
     TRACE_PLACE,
     TRACE_START_NS,
 )
+from interlace.kernels.primitives.partial_sums import total
 from interlace.kernels.primitives.semaphore import (
     back_off,
     begin,
@@ -30,7 +31,6 @@ from interlace.kernels.primitives.semaphore import (
     post,
     tile,
     tile_at,
-    total,
     wait,
     wait_begun,
 )

@@ -22,6 +22,7 @@ from interlace.kernels.gluon.names import bulk_load, reinterpret
 from interlace.kernels.gluon.ring import PANEL, await_empty_slot, await_stage, limit_in_flight, release
 from interlace.kernels.matmul.tilings import EPILOGUE_COLUMNS, tensor_of
 from interlace.kernels.primitives.columns import TRACE_ARRIVED_NS, TRACE_COLUMNS, TRACE_START_NS
+from interlace.kernels.primitives.partial_sums import total
 from interlace.kernels.primitives.semaphore import (
     meet,
     now_ns,
@@ -29,7 +30,6 @@ from interlace.kernels.primitives.semaphore import (
     post,
     ready,
     stretches,
-    total,
     wait,
 )
 
