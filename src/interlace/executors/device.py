@@ -7,21 +7,21 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from operator import is_
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
 from interlace.core.arguments import shown
 from interlace.core.devices import DeviceSpec
-from interlace.core.errors import ConcurrentRunError, DeviceError, GraphError, NoDeviceError, PlanError
+from interlace.core.errors import ConcurrentRunError, DeviceError, GraphError, NoDeviceError
 from interlace.executors.base import Executor, by_name
+from interlace.executors.bound import Bound
 from interlace.executors.gpu import open_device, torch_dtype
 from interlace.executors.launch import AnyLaunch, Launch, TextLaunch
 from interlace.executors.options import Options
 from interlace.executors.table import Table
-from interlace.executors.tensors import check_tensors
+from interlace.executors.tensors import check_short, check_tensors
 from interlace.executors.tile_functions import arguments, constants
 from interlace.executors.watchdog import hang_error
 from interlace.graph.graph import Graph
@@ -39,16 +39,6 @@ if TYPE_CHECKING:
     import torch
 
 _FAILED = RECORD.column("failed")
-
-
-@dataclass(frozen=True)
-class _Bound:
-    """The launches of the last run, and the tensors that were checked for it, with where they lay."""
-
-    tensors: tuple[torch.Tensor, ...]
-    addresses: list[int]
-    layouts: list[tuple[Any, ...]]
-    launches: list[AnyLaunch]
 
 
 class DeviceExecutor(Executor):
@@ -82,12 +72,12 @@ class DeviceExecutor(Executor):
             )
         self._torch, self._device = open_device(self.options.device)
         self._interpret = self._device.type == "cpu"
-        self._check_short()
+        check_short(self.plan.graph, self.options.short, self._filled, self.name)
         self._table = self._lower()
         self._allocate()
         self._owned: dict[str, torch.Tensor] = {}
         self._bodies: dict[str, TritonBody] = {}
-        self._bound: _Bound | None = None
+        self._bound: Bound | None = None
         self._last: tuple[Any, Any] | None = None
         self._prepare()
 
@@ -115,21 +105,6 @@ class DeviceExecutor(Executor):
     @abstractmethod
     def _lower(self) -> Table:
         """The tables of the plan in this executor's launch order."""
-
-    def _check_short(self) -> None:
-        """Raise unless what may have fewer rows than the graph says is an input whose loads fill them in."""
-        graph = self.plan.graph
-        for name in self.options.short:
-            if name not in graph.inputs:
-                raise GraphError(f"Options.short names {name!r}, which is no input of graph {graph.name!r}")
-            for op in graph.ops:
-                for access in op.reads:
-                    if access.tensor == name and access.arg not in self._filled(op):
-                        raise PlanError(
-                            f"tensor {name!r} may not have fewer rows than graph {graph.name!r} says: op {op.name!r} "
-                            f"reads it as {access.arg!r}, where the {self.name} executor fills nothing in; leave it "
-                            "out of Options.short and pad it"
-                        )
 
     def _filled(self, op: Op) -> Sequence[str]:
         """Arguments of an op whose loads read rows that are not there as zeros."""
@@ -225,19 +200,10 @@ class DeviceExecutor(Executor):
         for name in graph.intermediates:
             everything.setdefault(name, self.intermediate(name))
         bound = self._bound
-        # Another view of the same memory, such as a transposed one, has the address of a tensor that was checked, and
-        # a tensor that is transposed in place (``t_``) is the same one too.
-        if (
-            bound is not None
-            and len(everything) == len(bound.tensors)
-            and all(map(is_, everything.values(), bound.tensors))
-            and self._addresses(everything) == bound.addresses
-            and _layouts(everything) == bound.layouts
-        ):
+        if bound is not None and bound.holds(everything):
             return bound.launches
         check_tensors(self._torch, self._device, graph, everything, self.options.short)
-        addresses, layouts = self._addresses(everything), _layouts(everything)
-        if bound is not None and bound.addresses == addresses and (not self.options.short or bound.layouts == layouts):
+        if bound is not None and bound.serves(everything, any_layout=not self.options.short):
             launches = bound.launches
         else:
             launches = list(self._launches(tuple(self._arguments(op, everything) for op in graph.ops)))
@@ -246,12 +212,8 @@ class DeviceExecutor(Executor):
                     for launch in launches:
                         if isinstance(launch, TextLaunch):
                             launch.load()  # all of them before the first runs: others may wait for it on the device
-        self._bound = _Bound(tuple(everything.values()), addresses, layouts, launches)
+        self._bound = Bound.on(everything, launches)
         return launches
-
-    def _addresses(self, tensors: Mapping[str, torch.Tensor]) -> list[int]:
-        """Where the graph's tensors lie, in its order; 0 for one that is not given."""
-        return [tensors[t.name].data_ptr() if t.name in tensors else 0 for t in self.plan.graph.tensors]
 
     def _arguments(self, op: Op, tensors: Mapping[str, torch.Tensor]) -> Any:
         """What the functions of a Triton body take; of a body in CUDA C++, the tensors by argument."""
@@ -416,11 +378,6 @@ class DeviceExecutor(Executor):
             tuple(op.name for op in self.plan.graph.ops),
             "%globaltimer",
         )
-
-
-def _layouts(tensors: Mapping[str, torch.Tensor]) -> list[tuple[Any, ...]]:
-    """Shape and strides of each tensor."""
-    return [(tensor.shape, tensor.stride()) for tensor in tensors.values()]
 
 
 def _not_interpreted(op: Op) -> GraphError:

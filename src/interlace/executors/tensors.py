@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from interlace.core.arguments import shown
-from interlace.core.errors import DTypeError, GraphError
+from interlace.core.errors import DTypeError, GraphError, PlanError
 from interlace.core.overlap import Piece, clash
 from interlace.executors.base import check_arguments
 from interlace.executors.gpu import torch_dtype
 from interlace.graph.graph import Graph
+from interlace.graph.op import Op
 
 if TYPE_CHECKING:
     import torch
@@ -54,6 +55,33 @@ def check_tensors(
         if not value.is_contiguous():
             raise GraphError(f"tensor {name!r} is not contiguous; pass tensor.contiguous()")
     _check_apart(graph, tensors)
+
+
+def check_short(
+    graph: Graph, short: Sequence[str], filled: Callable[[Op], Sequence[str]], executor: str
+) -> None:
+    """Raise unless what may have fewer rows than the graph says is an input whose loads fill them in.
+
+    Args:
+        short: names of those that may.
+        filled: arguments of an op whose loads read rows that are not there as zeros.
+        executor: its name, for the message.
+
+    Raises:
+        GraphError: a name of no input.
+        PlanError: a load that fills nothing in.
+    """
+    for name in short:
+        if name not in graph.inputs:
+            raise GraphError(f"Options.short names {name!r}, which is no input of graph {graph.name!r}")
+        for op in graph.ops:
+            for access in op.reads:
+                if access.tensor == name and access.arg not in filled(op):
+                    raise PlanError(
+                        f"tensor {name!r} may not have fewer rows than graph {graph.name!r} says: op {op.name!r} "
+                        f"reads it as {access.arg!r}, where the {executor} executor fills nothing in; leave it "
+                        "out of Options.short and pad it"
+                    )
 
 
 def _check_apart(graph: Graph, tensors: Mapping[str, torch.Tensor]) -> None:
