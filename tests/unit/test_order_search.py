@@ -417,6 +417,15 @@ def test_above_the_exact_limit_the_beam_answers_with_a_lower_bound() -> None:
     assert (whole.loads, whole.proved, whole.lower_bound, whole.stopped) == (16, True, 16, "")
 
 
+@pytest.mark.parametrize("cache", [LRU, OPT])
+def test_a_beam_search_that_is_not_over_in_time_leaves_the_best_family(cache: Cache) -> None:
+    grid = PanelGrid(8, 8)
+    best = min(loads(grid, family.walk(grid), 5, cache) for family in families(grid, 5))
+    found = best_order(grid, 5, cache, seconds=1e-9)
+    assert (found.loads, found.proved) == (best, False)
+    assert found.stopped.endswith("not over within 1e-09 seconds, so the best named order answered")
+
+
 def test_the_bound_of_a_huge_grid_is_a_plain_count() -> None:
     # One load for each pair beside the first, capacity - 1 at a time; or each unit once.
     assert from_scratch(PanelGrid(64, 64), 20, 1000) == 1 + 216

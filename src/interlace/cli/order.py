@@ -70,7 +70,8 @@ def register(app: typer.Typer) -> None:
         named ones the row's comes first.
 
         Up to 49 tiles the search is exact, within --seconds and --states. Up to 64x64 a beam search finds an
-        order that is no worse than any named one. The first use compiles the search, which takes a while.
+        order that is no worse than any named one; --seconds short of it leaves the best named one. The first use
+        compiles the search, which takes a while.
 
         Example: interlace order --grid 4x4 --capacity 3
 

@@ -14,6 +14,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from math import inf
+from time import monotonic
 from typing import NamedTuple
 
 import numpy as np
@@ -54,12 +56,14 @@ class Found:
         walk: its visits.
         seed: the family whose order it follows longest.
         followed: for how many tiles.
+        late: time was up before the search was over, so that this is the best family.
     """
 
     loads: int
     walk: tuple[Visit, ...]
     seed: Family
     followed: int
+    late: bool = False
 
 
 def check_size(grid: PanelGrid) -> None:
@@ -72,8 +76,8 @@ def check_size(grid: PanelGrid) -> None:
         )
 
 
-def beam(grid: PanelGrid, capacity: int, cache: Cache = Cache.LRU) -> Found:
-    """An order that costs no more than any of ``families(grid, capacity)``, the same one each time.
+def beam(grid: PanelGrid, capacity: int, cache: Cache = Cache.LRU, seconds: float = inf) -> Found:
+    """An order that costs no more than any of ``families(grid, capacity)``, the same one each time if time suffices.
 
     How many orders compete follows from the size of the grid, so that it takes about ten seconds at most.
     Under OPT the orders compete under LRU, once in this cache and once in one that holds a unit more (LRU
@@ -83,10 +87,12 @@ def beam(grid: PanelGrid, capacity: int, cache: Cache = Cache.LRU) -> Found:
         grid: at most 64 x 64 tiles.
         capacity: units that the cache holds, at least 2.
         cache: what it evicts.
+        seconds: answer with the best family after this time. What the first use compiles is not counted.
 
     Raises:
         SearchError: the grid is too large or the capacity too small.
     """
+    begun = monotonic()
     grid.check_capacity(capacity)
     check_size(grid)
     capacity = min(capacity, grid.units)
@@ -97,14 +103,20 @@ def beam(grid: PanelGrid, capacity: int, cache: Cache = Cache.LRU) -> Found:
     seeds.sort(key=lambda found: found.loads)
     if seeds[0].loads == grid.units:
         return seeds[0]
+    walked = []
+    for units in (capacity,) if cache is Cache.LRU else (capacity, capacity + 1):
+        found = _beam(grid, units, seeds[:_SEEDS], seconds - (monotonic() - begun))
+        if found is None:
+            return replace(seeds[0], late=True)
+        walked.append(found)
     if cache is Cache.LRU:
-        return _beam(grid, capacity, seeds[:_SEEDS])
-    walked = [_beam(grid, units, seeds[:_SEEDS]) for units in (capacity, capacity + 1)]
+        return walked[0]
     under_opt = [replace(found, loads=loads(grid, found.walk, capacity, cache)) for found in walked]
     return min([*seeds, *under_opt], key=lambda found: found.loads)
 
 
-def _beam(grid: PanelGrid, capacity: int, seeds: Sequence[Found]) -> Found:
+def _beam(grid: PanelGrid, capacity: int, seeds: Sequence[Found], seconds: float) -> Found | None:
+    """The best order under LRU, or None if that takes longer than some seconds."""
     size = Size(grid.rows, grid.columns, grid.chunks, capacity)
     tiles = np.array([[v.row * grid.columns + v.column for v in seed.walk] for seed in seeds], np.int64)
     ways = np.array([[v.column_first + 2 * v.backwards for v in seed.walk] for seed in seeds], np.int64)
@@ -124,6 +136,10 @@ def _beam(grid: PanelGrid, capacity: int, seeds: Sequence[Found]) -> Found:
         walking = _advance(size, walkers, following, own, moves, order, parents[done], steps[done])
         following.followed[: len(seeds)] = done + 1
         walkers, following = following, walkers
+        if done == 0:
+            end = monotonic() + seconds  # from here, since the first step compiles
+        elif monotonic() > end:
+            return None
     best = at = int(np.argmin(walkers.cost[:walking]))
     walk = []
     for done in reversed(range(grid.tiles)):

@@ -96,6 +96,8 @@ def best_order(
 ) -> Minimum:
     """``minimum`` where the grid is small enough, else the order of the beam search, mostly without a proof.
 
+    A beam search that is not over after ``seconds`` leaves the best of the named orders.
+
     Raises:
         SearchError: the grid is too large for either, or as ``minimum``.
     """
@@ -104,10 +106,14 @@ def best_order(
             grid, capacity, cache, start=start, max_states=max_states, seconds=seconds, progress=progress
         )
     _check(grid, capacity, start, max_states, seconds)
-    found = beam(grid, capacity, cache)
+    found = beam(grid, capacity, cache, seconds)
     bound = from_scratch(grid, min(capacity, grid.units), found.loads)
     proved = found.loads == bound
-    stopped = "" if proved else f"{too_large(grid)}, so the beam search answered"
+    if found.late:
+        answer = f"and the beam search was not over within {seconds:g} seconds, so the best named order answered"
+    else:
+        answer = "so the beam search answered"
+    stopped = "" if proved else f"{too_large(grid)}, {answer}"
     walk = renamed(found.walk, start or (0, 0))
     return Minimum(found.loads, walk, proved, bound, 0, stopped)
 
