@@ -12,6 +12,7 @@ META = "meta"
 TILE = il.MatmulTile(64, 64, 64, 3, 4)
 TALL = il.MatmulTile(16, 64, 128, 4, 4, swap=True, prefetch_bytes=65536)
 LARGE = il.MatmulTile(128, 128, 64, 4, 8)
+SMALL = il.MatmulTile(32, 32, 32, 3, 4)  # without tensor cores a compiler's work grows with the volume of the tile
 
 
 def ffn(m: int, gated: bool, tile: il.MatmulTile, dtype: il.DType = il.bf16) -> il.Graph:
@@ -25,7 +26,7 @@ GRAPHS = {
     "ffn-decode": ffn(16, False, TALL),
     "gated-ffn-decode": ffn(16, True, TALL),
     "gated-ffn": ffn(300, True, LARGE),
-    "ffn-fp32": ffn(300, False, TILE, il.fp32),
+    "ffn-fp32": ffn(300, False, SMALL, il.fp32),
 }
 
 EXECUTORS = {

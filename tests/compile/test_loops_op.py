@@ -14,7 +14,6 @@ from interlace.loops.cuda.compiled import compile_kernel
 from interlace.loops.frontend.library import examples
 
 from ..loops_graphs import matmuls, norm_chain_sum
-from .nvrtc import ptx_of
 
 META = il.Options(device="meta")
 
@@ -24,7 +23,7 @@ def test_items_of_every_golden_kernel_keep_the_memory_order(name: str) -> None:
     example = examples()[name]
     compiled = compile_kernel(example.kernel, warp_specialised=example.warp_specialised, items=True)
     assert (compiled.binary.resources.spill_bytes, compiled.binary.warnings) == (0, ())
-    ptx = ptx_of(compiled.emitted.text)
+    ptx = compiled.binary.ptx
     assert lint(ptx, posts=True, waits=True) == []
     assert len(re.findall(r"\bred\.release\.gpu", ptx)) == 1
     assert "ld.acquire.gpu" in ptx
@@ -33,7 +32,7 @@ def test_items_of_every_golden_kernel_keep_the_memory_order(name: str) -> None:
 
 def test_the_lint_sees_a_forgotten_fence_and_an_early_post() -> None:
     compiled = compile_kernel(examples()["copy_2d"].kernel, items=True)
-    ptx = ptx_of(compiled.emitted.text)
+    ptx = compiled.binary.ptx
     for broken, rule in (
         (ptx.replace("fence.proxy.async.global;", ""), "tma-load"),
         (re.sub(r"cp\.async\.bulk\.wait_group \s*0;", "", ptx), "tma-store"),

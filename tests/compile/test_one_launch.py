@@ -8,13 +8,9 @@ import pytest
 
 import interlace as il
 from interlace.core.errors import DTypeError, GraphError, NoDeviceError, PlanError, ShapeError
-from interlace.kernels.cuda.ptx import PTX
 from interlace.kernels.lint import lint
-from interlace.kernels.primitives.semaphore_cuda import SEMAPHORES
 from interlace.loops import as_op, library
 from interlace.planner.settings import plan_with
-
-from .nvrtc import ptx_of
 
 META = il.Options("meta")
 A = il.Activation
@@ -32,7 +28,13 @@ def launch(graph: il.Graph, options: il.Options = META, **choices: object) -> il
     return il.OneLaunchExecutor(il.build(graph, il.Choices(132, **choices)), options)
 
 
-VARIANTS = [(shape, m, il.bf16) for shape in SHAPES for m in (1, 16, 64, 128, 256, 1024)]
+#: One token and 16 make one text of ``narrow``, and differ in ``gelu`` as they do in ``relu``.
+VARIANTS = [
+    (shape, m, il.bf16)
+    for shape in SHAPES
+    for m in (1, 16, 64, 128, 256, 1024)
+    if (shape, m) not in (("narrow", 1), ("gelu", 1))
+]
 
 
 @pytest.mark.parametrize(("shape", "m", "dtype"), [*VARIANTS, ("relu", 16, il.fp16), ("gated", 256, il.fp16)])
@@ -45,7 +47,7 @@ def test_default_launches_compile_and_keep_the_memory_order(shape: str, m: int, 
     assert run.binary.warnings == ()  # wgmma that ptxas serialises, registers that it does not move
     assert run.composition.shared_bytes <= il.H200.smem_bytes
     assert run.composition.stages >= 3
-    ptx = ptx_of(run.composition.text, PTX + SEMAPHORES)
+    ptx = run.binary.ptx
     assert lint(ptx, posts=True, waits=True) == []
     widths = {int(n) for n in re.findall(r"wgmma\.mma_async\.sync\.aligned\.m64n(\d+)k16", ptx)}
     tiles = [dict(setting.op(op.name).params) for op in graph.ops]
@@ -84,7 +86,7 @@ def test_many_tokens_take_widths_that_fill_waves() -> None:
 def test_static_dispatch_is_taken_and_excludes_dependent_launch() -> None:
     graph = il.workloads.ffn(16, SHAPES["relu"], il.bf16, il.MatmulTile(64, 112, 64), il.MatmulTile(64, 32, 128))
     run = launch(graph, dispatch=il.Dispatch.STATIC)
-    assert lint(ptx_of(run.composition.text, PTX + SEMAPHORES), posts=True, waits=True) == []
+    assert lint(run.binary.ptx, posts=True, waits=True) == []
     with pytest.raises(PlanError, match="dependent launch and static dispatch exclude each other"):
         launch(graph, il.Options("meta", dependent_launch=True), dispatch=il.Dispatch.STATIC)
 

@@ -38,6 +38,7 @@ class Binary:
         name: what messages call the kernel.
         function: what the text, and so the driver, calls it.
         cubin: for one architecture.
+        ptx: what the cubin was made from, for the lint.
         resources: per thread.
         warnings: the lines in which the compiler warned.
     """
@@ -45,6 +46,7 @@ class Binary:
     name: str
     function: str
     cubin: bytes
+    ptx: str
     resources: Resources
     warnings: tuple[str, ...]
 
@@ -65,6 +67,7 @@ def compile_text(
         NoDeviceError: if ``cuda.core`` is not installed.
     """
     try:
+        from cuda.bindings import nvrtc
         from cuda.core import Program, ProgramOptions
     except ImportError as error:
         raise NoDeviceError("cuda.core is not installed; pip install 'interlace[gpu]'") from error
@@ -73,7 +76,8 @@ def compile_text(
     options = ProgramOptions(arch=architecture, std="c++17", ptxas_options=["-v"], no_cache=True)
     written = StringIO()
     try:
-        cubin = bytes(Program(whole, "c++", options).compile("cubin", logs=written).code)
+        program = Program(whole, "c++", options)
+        cubin = bytes(program.compile("cubin", logs=written).code)
     except Exception as error:
         if type(error).__name__ != "NVRTCError":  # a private class of cuda.core
             raise
@@ -81,7 +85,12 @@ def compile_text(
     log = written.getvalue()
     # ptxas reports serialised wgmma and ignored setmaxnreg as information with a number, such as (C7510).
     warnings = tuple(line for line in log.splitlines() if re.search(r"warning |\(C\d+\)", line))
-    return Binary(name, _function(log, name), cubin, _resources(log, name), warnings)
+    _, size = nvrtc.nvrtcGetPTXSize(program.handle)
+    ptx = b" " * size
+    nvrtc.nvrtcGetPTX(program.handle, ptx)  # cuda.core asks for it only where there is a driver
+    return Binary(
+        name, _function(log, name), cubin, ptx.rstrip(b"\0").decode(), _resources(log, name), warnings
+    )
 
 
 def _function(log: str, name: str) -> str:
