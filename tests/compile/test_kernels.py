@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
+from triton.runtime.errors import OutOfResources
 
 import interlace as il
+from interlace.core.errors import ResourceError, ShapeError
+from interlace.executors.launch import Launch
 from interlace.kernels.lint import count, lint, resources
 from interlace.plan.orderings import Ordering
 
@@ -113,3 +118,46 @@ def test_an_edited_body_is_compiled_again() -> None:
     from interlace.kernels.copy.triton import copy_tile
 
     assert copy_tile.cache_key in str(bodies[0][4].value)
+
+
+def test_copies_in_tiles_that_no_block_holds_are_refused() -> None:
+    x, y = (il.Tensor(name, (96, 96), il.fp32) for name in "xy")
+    graph = il.Graph("copy", (x, y), (il.copy("c", x, y, tile=(48, 32)),), ("x",), ("y",))
+    for executor in (il.SerialExecutor, il.PersistentExecutor):
+        with pytest.raises(ShapeError, match=r"op 'c': tile of 48 x 32: Triton's extents must be powers of two"):
+            executor(il.build(graph, il.Choices(2)), il.Options(META)).launches()
+
+
+class TooLarge:
+    """A Triton kernel that its device refuses."""
+
+    def __init__(self, *what: object) -> None:
+        self.error = OutOfResources(*what)
+
+    def __getitem__(self, grid: object) -> Callable[..., None]:
+        return self.warmup
+
+    def warmup(self, *arguments: object, **options: object) -> None:
+        raise self.error
+
+
+@pytest.mark.parametrize(
+    ("what", "message"),
+    [
+        ((300_000, 232_448, "shared memory"), "300000 bytes of shared memory .* has 232448; .* fewer stages"),
+        ((1024, 512, "threads"), "1024 threads for a block, .* the device runs 512; .* fewer warps"),
+        ((600, 512, "tensor memory"), "600 of tensor memory for a block, .* has 512; give it a smaller tile"),
+    ],
+)
+def test_what_a_device_has_too_little_of_is_named_with_the_ops(what: tuple[object, ...], message: str) -> None:
+    launch = Launch(TooLarge(*what), (1,), (), ops=("up", "down"))
+    for run in (launch.run, launch.load):
+        with pytest.raises(ResourceError, match=f"^the launch of op 'up' and 'down' needs {message}"):
+            run()
+
+
+def test_other_errors_of_a_launch_are_left_as_they_are() -> None:
+    launch = Launch(TooLarge(1, 1, "threads"), (1,), ())
+    launch.kernel.error = ValueError("another")
+    with pytest.raises(ValueError, match="another"):
+        launch.run()

@@ -47,6 +47,7 @@
     │   ├── ProfilerError       hardware counters could not be read
     │   ├── CompileError        CUDA text that does not compile
     │   ├── DriverError         a call that the CUDA driver refuses
+    │   ├── ResourceError       a launch that needs more of a block than the device has
     │   └── TooManyWorkersError more workers than are resident at once
     ├── DecodeError         a language model cannot be decoded, or not what was asked of it
     │   ├── ModelFileError      a file or a folder that holds no model, or a damaged one
@@ -252,6 +253,10 @@ class CompileError(DeviceError):
 
 class DriverError(DeviceError):
     """The CUDA driver refused a call."""
+
+
+class ResourceError(DeviceError):
+    """A block of a launch needs more shared memory, registers or threads than the device has."""
 
 
 class TooManyWorkersError(DeviceError):

@@ -253,6 +253,7 @@ class DeviceExecutor(Executor):
             (programs,),
             (sync, constants(self._body(op)), arguments, dependent),
             {"num_warps": self._num_warps(op), "launch_pdl": dependent},
+            (op.name,),
         )
 
     def _programs(self, o: int) -> int:

@@ -176,6 +176,7 @@ class HopperExecutor(DeviceExecutor):
                     load,
                 ),
                 {"num_warps": 4, "launch_pdl": dependent, "maxnreg": at_launch},
+                tuple(op.name for op in self.plan.graph.ops),
             )
         ]
 

@@ -8,6 +8,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from interlace.core.devices import DEFAULT_GPU, DeviceSpec
+from interlace.core.errors import ResourceError
 from interlace.kernels.bodies import CudaLaunch
 
 
@@ -47,27 +48,61 @@ class TextLaunch:
 
 @dataclass(frozen=True)
 class Launch:
-    """A Triton kernel with its grid, positional arguments and launch options."""
+    """A Triton kernel with its grid, positional arguments and launch options; ``ops`` are those that it computes."""
 
     kernel: Any
     grid: tuple[int, ...]
     arguments: tuple[Any, ...]
     options: dict[str, Any] = field(default_factory=dict)
+    ops: tuple[str, ...] = ()
 
     def run(self) -> None:
-        """Enqueue on the current stream; under the interpreter, run."""
+        """Enqueue on the current stream; under the interpreter, run.
+
+        Raises:
+            ResourceError: the device has too little for one block.
+        """
         # The interpreter computes in NumPy, which would warn of padding that is masked later and of exponentials that
         # saturate, where a GPU says nothing.
-        with np.errstate(all="ignore"):
-            self.kernel[self.grid](*self.arguments, **self.options)
+        try:
+            with np.errstate(all="ignore"):
+                self.kernel[self.grid](*self.arguments, **self.options)
+        except Exception as error:
+            self._check_resources(error)
+            raise
 
     def compile(self) -> Any:
         """Compile for the current device without launching."""
         return self.kernel.warmup(*self.arguments, grid=self.grid, **self.options)
 
     def load(self) -> None:
-        """Compile for the current device and load it there, so that ``run`` only launches, as a capture demands."""
-        self.compile()._init_handles()
+        """Compile for the current device and load it there, so that ``run`` only launches, as a capture demands.
+
+        Raises:
+            ResourceError: the device has too little for one block.
+        """
+        try:
+            self.compile()._init_handles()
+        except Exception as error:
+            self._check_resources(error)
+            raise
+
+    def _check_resources(self, error: Exception) -> None:
+        """Raise ResourceError for what Triton finds out only when it loads a kernel."""
+        if type(error).__name__ != "OutOfResources":  # of Triton, which is imported only where a kernel is
+            return
+        required, limit, what = error.required, error.limit, error.name  # type: ignore[attr-defined]
+        who = "a launch" if not self.ops else f"the launch of op {' and '.join(map(repr, self.ops))}"
+        if what == "shared memory":
+            needs = f"{required} bytes of shared memory for a block, and the device has {limit}"
+            change = "a smaller tile or fewer stages"
+        elif what == "threads":
+            needs = f"{required} threads for a block, and with the registers that each takes the device runs {limit}"
+            change = "a smaller tile or fewer warps"
+        else:
+            needs = f"{required} of {what} for a block, and the device has {limit}"
+            change = "a smaller tile"
+        raise ResourceError(f"{who} needs {needs}; give it {change}") from error
 
     def compile_ahead(self, device: DeviceSpec = DEFAULT_GPU) -> Any:
         """Compile for a GPU; needs neither GPU nor driver.

@@ -78,6 +78,7 @@ class PersistentExecutor(DeviceExecutor):
         from interlace.kernels.templates import persistent_static_kernel, persistent_ticket_kernel
 
         options = {"num_warps": max(self._num_warps(op) for op in self.plan.graph.ops)}
+        ops = tuple(op.name for op in self.plan.graph.ops)
         n, workers = len(self.plan.items), self._table.workers
         sync = self._sync(0, 0, workers if self._static else n + workers)
         if self._static:
@@ -87,6 +88,7 @@ class PersistentExecutor(DeviceExecutor):
                     (workers,),
                     (sync, self._lists, self._constants(), arguments),
                     {**options, "launch_cooperative_grid": True},
+                    ops,
                 )
             ]
         dependent = self.options.dependent_launch and not self._interpret
@@ -96,6 +98,7 @@ class PersistentExecutor(DeviceExecutor):
                 (workers,),
                 (sync, n, self._free_items(), self._constants(), arguments, dependent),
                 {**options, "launch_pdl": dependent},
+                ops,
             )
         ]
 
@@ -106,6 +109,7 @@ class PersistentExecutor(DeviceExecutor):
 
     def _enqueue(self, launches: Sequence[AnyLaunch]) -> None:
         if not self._checked:
+            launches[0].load()
             resident = resident_blocks(launches[0].compile(), self._torch, self._device)
             if self._table.workers > resident:
                 raise TooManyWorkersError(

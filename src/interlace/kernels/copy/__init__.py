@@ -20,7 +20,17 @@ def _finish(_: Array | None, regions: Regions, params: Params) -> Mapping[str, A
 def _triton() -> TritonBody:
     from interlace.kernels.copy.triton import copy_tile
 
-    return TritonBody(finish=copy_tile)
+    return TritonBody(finish=copy_tile, check=_check_powers)
+
+
+def _check_powers(op: Op) -> None:
+    """Raise ShapeError unless the extents of the op's tile are powers of two, as blocks of Triton are."""
+    extents = [int(op.param(name)) for name in ("BM", "BN")]
+    require(
+        all(extent & (extent - 1) == 0 for extent in extents),
+        f"op {op.name!r}: tile of {' x '.join(map(str, extents))}: Triton's extents must be powers of two; use such a "
+        "tile, or the reference executor",
+    )
 
 
 def _make(name: str, tensors: Mapping[str, Tensor], params: Params) -> Op:
