@@ -120,6 +120,7 @@ def test_a_dash_is_standard_output_and_what_is_for_people_goes_to_stderr(
     assert result.exit_code == 0
     assert key in json.loads(result.stdout)
     assert "items" in result.stderr
+    assert "wrote standard output" not in result.stderr
     assert not Path("-").exists()
 
 

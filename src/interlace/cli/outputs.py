@@ -19,7 +19,7 @@ from typing import Any, TextIO
 
 import typer
 
-from interlace.cli.console import BadInput
+from interlace.cli.console import BadInput, say
 from interlace.core.files import write_whole
 
 STDOUT = "-"
@@ -77,6 +77,17 @@ def save(out: Output, content: str | bytes) -> None:
 def save_json(out: Output, data: Mapping[str, Any]) -> None:
     """Write data as JSON."""
     save(out, json.dumps(data, indent=2, allow_nan=False) + "\n")
+
+
+def wrote(out: Output, what: str = "", then: str = "") -> None:
+    """Say that a file was written; of standard output, where the reader has it, nothing.
+
+    Args:
+        what: it is, as "a trace of serial to ".
+        then: what to do with it, as "; open it in a browser".
+    """
+    if out.stream is None:
+        say(f"wrote {what}{out}{then}")
 
 
 @contextmanager

@@ -7,10 +7,10 @@ from pathlib import Path
 import typer
 
 from interlace.cli import limits, plan_file, table
-from interlace.cli.console import FAILED, fail, say, show, working
+from interlace.cli.console import FAILED, fail, show, working
 from interlace.cli.machine import target
 from interlace.cli.options import DeviceOption, JsonFile, OutFile, PlanFile, ScheduleOptions, command
-from interlace.cli.outputs import save, save_json
+from interlace.cli.outputs import save, save_json, wrote
 from interlace.cli.problem import problem
 from interlace.cli.workloads import Selection, group, per_workload
 from interlace.core.errors import InterlaceError
@@ -47,7 +47,7 @@ def register(app: typer.Typer) -> None:
         if json is not None:
             save_json(json, {"workload": task.facts, "device": machine.facts, **_summary(proof)})
         show(table.facts(f"{task.title}, for {machine.name}", _rows(proof)))
-        say(f"wrote {out}")
+        wrote(out)
 
     @command(app, "verify")
     def verify_file(plan: PlanFile, json: JsonFile = None) -> None:

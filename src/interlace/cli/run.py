@@ -10,7 +10,7 @@ from typing import Any
 import typer
 
 from interlace.cli import limits, table, trace
-from interlace.cli.console import FAILED, BadInput, fail, note, say, show, working
+from interlace.cli.console import FAILED, BadInput, fail, note, show, working
 from interlace.cli.foreseen import Foreseen, foreseen
 from interlace.cli.machine import Machine, find, versions
 from interlace.cli.names import Device
@@ -23,7 +23,7 @@ from interlace.cli.options import (
     Seed,
     TraceFile,
 )
-from interlace.cli.outputs import Output, save_json
+from interlace.cli.outputs import Output, save_json, wrote
 from interlace.cli.plan import plan_data
 from interlace.cli.plan_file import planned
 from interlace.cli.problem import Planned, Plans, Problem, problem
@@ -190,7 +190,7 @@ def _write_trace(out: Output, runner: Runner, machine: Machine) -> None:
     with working(f"tracing {runner.executor.name}"):
         events = runner.trace()
     trace.write(out, events, runner.plan, machine.name)
-    say(f"wrote a trace of {runner.executor.name} to {out}; {trace.HOW_TO_OPEN}")
+    wrote(out, f"a trace of {runner.executor.name} to ", f"; {trace.HOW_TO_OPEN}")
 
 
 def _record(work: Problem, machine: Machine, rows: Sequence[Row], seed: int) -> Mapping[str, Any]:

@@ -8,10 +8,10 @@ import numpy as np
 import typer
 
 from interlace.cli import limits, table
-from interlace.cli.console import BadInput, say, show, working
+from interlace.cli.console import BadInput, show, working
 from interlace.cli.machine import Machine, find
 from interlace.cli.options import DeviceOption, ExecutorOption, OutFile, PlanFile, ScheduleOptions, Seed
-from interlace.cli.outputs import Output, save
+from interlace.cli.outputs import Output, save, wrote
 from interlace.cli.plan_file import planned
 from interlace.cli.problem import Plans, Problem, problem
 from interlace.cli.runners import Runners
@@ -88,7 +88,7 @@ def _trace(
         events = runner.trace()
     write(out, events, runner.plan, machine.name)
     show(table.facts(f"{work.title}, on {machine.name}", _rows(events, runner.plan, chosen.name)))
-    say(f"wrote {out}; {HOW_TO_OPEN}")
+    wrote(out, then=f"; {HOW_TO_OPEN}")
 
 
 def _on_gpu(plans: Plans) -> type[Executor]:

@@ -12,9 +12,9 @@ import typer
 from rich.table import Table
 
 from interlace.cli import names, table, traffic_plot
-from interlace.cli.console import BadInput, bad_input, progress, say, show, working
+from interlace.cli.console import BadInput, bad_input, progress, show, working
 from interlace.cli.options import JsonFile, TileOption
-from interlace.cli.outputs import Output, output_file, save, save_json
+from interlace.cli.outputs import Output, output_file, save, save_json, wrote
 from interlace.cli.workloads import Selection, group, per_workload
 from interlace.core.devices import DEFAULT_GPU, DeviceSpec, known_chips
 from interlace.graph.access import ALL, Access
@@ -252,7 +252,7 @@ def register(app: typer.Typer) -> None:
                 save(plot, _picture(study, found))
         show(_family(study, bounds, found) if sweep else _facts(study, bounds, *found[0]))
         if plot is not None:
-            say(f"wrote {plot}")
+            wrote(plot)
 
 
 def _picture(study: Study, found: Sequence[Found]) -> bytes:
