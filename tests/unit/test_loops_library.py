@@ -115,7 +115,7 @@ def test_matmul_with_an_operand_broadcast_over_the_batch() -> None:
 
 
 @pytest.mark.parametrize("name", library.examples())
-@pytest.mark.parametrize("stages", [1, 2, 3, 4, 8])
+@pytest.mark.parametrize("stages", [1, 2, 3, 8])
 def test_every_example_is_proved(name: str, stages: int) -> None:
     """In both forms, in few events."""
     rings = library.examples()[name].kernel.rings

@@ -16,8 +16,8 @@ from interlace.loops.rewrite.circular import lower
 from ..draws import EXAMPLES
 from .loops import Case, cases
 
-#: Draws of each of four tests, and how many of them differ from each other: 2,000 altogether.
-DRAWS, DIFFERENT = 300, 234
+#: Draws of each of four tests, and how many of them differ from each other.
+DRAWS, DIFFERENT = 200, 156
 
 
 @pytest.mark.parametrize("nested", [False, True], ids=["loop", "nest"])
