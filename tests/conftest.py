@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import pytest
 
 
@@ -12,3 +14,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 @pytest.fixture
 def update_golden(request: pytest.FixtureRequest) -> bool:
     return bool(request.config.getoption("--update-golden"))
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Nothing that the user keeps decides a test, and no test leaves anything there."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("INTERLACE_CACHE_DIR", str(tmp_path_factory.mktemp("cache")))
+        yield

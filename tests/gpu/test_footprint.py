@@ -71,3 +71,33 @@ def test_every_op_of_the_workloads_touches_what_it_declares(graph: str, dtype: s
     g = case(graph, 128, dtype).graph
     for op in g.ops:
         il.check_footprint(g, op.name, device="cuda", tiles=[0, op.tiles - 1])
+
+
+TEXT = r"""
+DEVICE void shift(const Tile& tile, const Arguments& a) {
+  for (int at = thread(); at < BM * a.N; at += THREADS) {
+    const int row = tile.i * BM + at / a.N, column = at % a.N;
+    if (row >= a.M) continue;
+    a.y[row * a.N + column] = row + DOWN < a.M ? a.x[(row + DOWN) * a.N + column] : rounded<bf16>(1.0f);
+    if (BEYOND && row + 1 == min((tile.i + 1) * BM, a.M)) a.y[(row + 1) * a.N + column] = rounded<bf16>(2.0f);
+  }
+}
+"""
+SHIFT = il.Kernel("shift", walk=il.TextBody(TEXT, "shift", constants=("BM", "DOWN", "BEYOND")))
+
+
+def shift(down: int, beyond: bool = False) -> il.Graph:
+    x, y = (il.Tensor(name, (40, 24), il.bf16) for name in "xy")
+    rows = (i.block(16), il.ALL)
+    params = {"M": 40, "N": 24, "BM": 16, "DOWN": down, "BEYOND": beyond}
+    op = SHIFT.op("shift", (3,), {"x": (x, rows)}, {"y": (y, rows)}, params=params)
+    return il.Graph("shift", (x, y), (op,), ("x",), ("y",))
+
+
+def test_a_text_for_the_one_launch_is_held_to_its_access_maps() -> None:
+    assert il.check_footprint(shift(0), "shift", device="cuda").complete
+    with pytest.raises(FootprintError, match=r"tile \(0\) reads x\[16:17, 0:24\], but declares only"):
+        il.check_footprint(shift(1), "shift", device="cuda")
+    with pytest.raises(FootprintError, match=r"tile \(0\) writes y\[16:17, 0:24\]"):
+        il.check_footprint(shift(0, beyond=True), "shift", device="cuda")
+    assert il.check_footprint(il.workloads.two_copies(100, 200), "first", device="cuda").tiles

@@ -205,7 +205,7 @@ def test_an_executor_that_cannot_run_it_is_left_out_with_a_note_or_refused_if_na
 ) -> None:
     task, plans = on_h200(TwoCopies)
     chosen = run_module._default(task, Machine(True, H200))
-    assert set(chosen) - set(run_module._planned(chosen, plans, named=False)) == {HopperExecutor, OneLaunchExecutor}
+    assert set(chosen) - set(run_module._planned(chosen, plans, named=False)) == {HopperExecutor}
     assert capsys.readouterr().err.startswith("note: hopper is left out: op 'first'")
     with pytest.raises(BadInput, match="op 'first'"):
         run_module._planned([HopperExecutor], plans, named=True)

@@ -19,9 +19,10 @@ from torch.nn.utils import prune  # noqa: E402
 from interlace.core.dtypes import bf16  # noqa: E402
 from interlace.core.errors import ArgumentError, DeviceError, DTypeError, GraphError, ShapeError  # noqa: E402
 from interlace.deploy import Choice  # noqa: E402
+from interlace.executors import capture  # noqa: E402
 from interlace.executors.hopper import HopperExecutor  # noqa: E402
 from interlace.kernels.matmul import Activation  # noqa: E402
-from interlace.nn import FFN, FallbackWarning, SwiGLU, capture, op, plain  # noqa: E402
+from interlace.nn import FFN, FallbackWarning, SwiGLU, op, plain  # noqa: E402
 from interlace.nn.instances import Instances, Key  # noqa: E402
 from interlace.policies.setting import Setting  # noqa: E402
 from interlace.workloads.ffn import FFNShape  # noqa: E402

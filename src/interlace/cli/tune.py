@@ -14,7 +14,7 @@ from interlace.cli.options import JsonFile
 from interlace.cli.outputs import save_json
 from interlace.cli.table import columns
 from interlace.cli.workloads import Selection, group, per_workload
-from interlace.deploy.store import cache_dir
+from interlace.core.files import cache_dir
 from interlace.tune import TOP, Candidate, Tuned
 from interlace.tune import tune as search
 

@@ -1,4 +1,4 @@
-"""Files that are written whole or not at all."""
+"""Files that are written whole or not at all, and the folder of what is kept between processes."""
 
 from __future__ import annotations
 
@@ -9,6 +9,21 @@ from pathlib import Path
 
 #: Ends the names of files that are being written; one that stays behind a crash may be deleted.
 UNFINISHED = ".tmp"
+
+
+def cache_dir() -> Path:
+    """The folder of this user's cache: $INTERLACE_CACHE_DIR, else $XDG_CACHE_HOME/interlace, else ~/.cache/interlace.
+
+    Raises:
+        OSError: neither the environment nor the system names one.
+    """
+    if chosen := os.environ.get("INTERLACE_CACHE_DIR"):
+        return Path(chosen)
+    xdg = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache")
+    try:
+        return (xdg if xdg.is_absolute() else Path("~/.cache").expanduser()) / "interlace"
+    except RuntimeError:
+        raise OSError(errno.ENOENT, "this user has no home folder; set INTERLACE_CACHE_DIR") from None
 
 
 def write_whole(path: str | Path, content: str | bytes) -> None:

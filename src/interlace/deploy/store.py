@@ -1,7 +1,6 @@
 """Settings that a measured search found, kept in the user's cache: one file per problem, GPU and versions.
 
-    $INTERLACE_CACHE_DIR, else $XDG_CACHE_HOME/interlace, else ~/.cache/interlace
-        tune/<hash of the key>.json     {"schema_version": 2, "key": {...}, "setting": {...}, "us": 54.2, ...}
+    <cache folder>/tune/<hash of the key>.json    {"schema_version": 2, "key": {...}, "setting": {...}, "us": 54.2, ...}
 
 The key has what a setting may depend on: the ops of a graph with their tensors, but not how they are tiled. A file is
 written whole, then renamed, so writers at the same time cannot harm one another's entries, and a reader never sees half
@@ -10,10 +9,8 @@ of one. What cannot be read counts as absent.
 
 from __future__ import annotations
 
-import errno
 import hashlib
 import json
-import os
 import warnings
 from dataclasses import dataclass
 from functools import cache
@@ -24,7 +21,7 @@ from typing import Any
 
 from interlace.core.devices import DeviceSpec
 from interlace.core.errors import GraphError, PlanError
-from interlace.core.files import write_whole
+from interlace.core.files import cache_dir, write_whole
 from interlace.executors import Executor
 from interlace.graph.graph import Graph
 from interlace.graph.op import Op
@@ -49,17 +46,6 @@ class Kept:
     setting: Setting
     us: float
     library_us: float | None = None
-
-
-def cache_dir() -> Path:
-    """The folder of this user's cache. Raises OSError if neither the environment nor the system names one."""
-    if chosen := os.environ.get("INTERLACE_CACHE_DIR"):
-        return Path(chosen)
-    xdg = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache")
-    try:
-        return (xdg if xdg.is_absolute() else Path("~/.cache").expanduser()) / "interlace"
-    except RuntimeError:
-        raise OSError(errno.ENOENT, "this user has no home folder; set INTERLACE_CACHE_DIR") from None
 
 
 def make_store() -> None:

@@ -32,7 +32,6 @@ from interlace.plan.verify import Proof
 from interlace.sim.modes import Mode
 from interlace.sim.modes import hopper as ring_launch
 
-_HOPPER = 9  # the compute capability whose instructions the text uses
 _IN_FLIGHT_BYTES = 96 << 10  # of weights in one block: what saturates memory (docs/performance.md)
 _LEAST_STAGES = 3  # of a ring through which loads run ahead
 _REGISTER_BYTES = 4 * 255  # of a thread; who spills more has less in registers than out of them
@@ -66,6 +65,8 @@ class OneLaunchExecutor(DeviceExecutor):
     kinds = (BodyKind.WALK,)
     traces = True
     kernel = "one_launch"
+    #: The compute capability whose instructions the text uses.
+    generation = 9
 
     def __init__(self, plan: Plan | Proof, options: Options | None = None) -> None:
         proof = self.prove(plan)
@@ -186,9 +187,13 @@ class OneLaunchExecutor(DeviceExecutor):
 
     def _parameter(self, operands: Any) -> bytes:
         """The launch's parameter, given its operands in memory."""
-        options, n, workers = self.options, len(self.plan.items), self._table.workers
+        return self._parameter_of(operands, self._items, len(self.plan.items), self._table.workers)
+
+    def _parameter_of(self, operands: Any, items: Any, count: int, workers: int) -> bytes:
+        """The same for some of the items, rows that follow each other, and so many blocks."""
+        options = self.options
         return LAUNCH.pack(
-            items=self._items,
+            items=items,
             waits=self._waits,
             semaphores=self._semaphores,
             arrivals=self._arrivals,
@@ -202,8 +207,8 @@ class OneLaunchExecutor(DeviceExecutor):
             operands=operands,
             timeout_ns=int(options.timeout_s * 1e9),
             jitter_ns=int(options.jitter_s * 1e9),
-            count=n,
-            programs=workers if self._static else n + workers,
+            count=count,
+            programs=workers if self._static else count + workers,
             slot_floats=self._slot_size,
         )
 
@@ -279,9 +284,10 @@ def _warpgroups(graph: Graph) -> int:
 
 
 def _check_capability(name: str, capability: tuple[int, int]) -> None:
-    if capability[0] != _HOPPER:
+    needed = OneLaunchExecutor.generation
+    if capability[0] != needed:
         raise NoDeviceError(
-            f"{name} has compute capability {capability[0]}.{capability[1]}, this executor needs {_HOPPER}.0; use the "
+            f"{name} has compute capability {capability[0]}.{capability[1]}, this executor needs {needed}.0; use the "
             "persistent executor"
         )
 

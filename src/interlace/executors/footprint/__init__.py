@@ -86,7 +86,7 @@ def check_footprint(
         device: "reference" checks that the NumPy reference asks for declared reads only and returns the
             declared writes in their shapes. A torch device runs the Triton body on inputs of several kinds: "cpu",
             under the Triton interpreter, observes every load and store; "cuda" poisons memory, and does not see a
-            value that is written back unchanged.
+            value that is written back unchanged. On a Hopper GPU a text for the one launch is checked too.
         tiles: linear tile numbers; ``range(graph.op(op).tiles)`` for all of them. By default all of a small grid,
             else corners, edges and a random few.
         seed: of the inputs and of that choice.

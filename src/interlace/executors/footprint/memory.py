@@ -2,19 +2,27 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
+from functools import cached_property
 from math import prod
 from typing import Any
 
+from interlace.executors.device import DeviceExecutor
 from interlace.executors.footprint.items import KINDS, Item
-from interlace.executors.gpu import torch_dtype
+from interlace.executors.gpu import spec_by_name, torch_dtype
+from interlace.executors.one_launch import OneLaunchExecutor
 from interlace.executors.options import Options
 from interlace.executors.serial import SerialExecutor
 from interlace.executors.table import Table, by_op
 from interlace.graph.graph import Graph
+from interlace.graph.op import Op
 from interlace.graph.tensor import Tensor
+from interlace.kernels.abi import ITEM
+from interlace.kernels.base import kernel_of
+from interlace.kernels.text import TextBody
 from interlace.planner.build import Choices, build
 
 PLACES = ("before the start", "behind the end", "inside")  # of a tensor
@@ -38,8 +46,8 @@ class Block:
         return before, behind, inside.view(self.tensor.shape)
 
 
-class Memory(SerialExecutor):
-    """Runs chosen items of one op one at a time, on guarded memory."""
+class Guarded(DeviceExecutor):
+    """Chosen items of one op, and guarded memory for them to run on, one at a time."""
 
     def __init__(self, items: Sequence[Item], device: str, seed: int) -> None:
         self.items, op = items, items[0].op
@@ -52,17 +60,21 @@ class Memory(SerialExecutor):
         inside = {block.tensor.name: block.parts(block.memory)[-1] for block in self.blocks}
         self._arguments_of_op = self._arguments(op, inside)
 
-    def _block(self, tensor: Tensor) -> Block:
-        size, dtype = prod(tensor.shape), torch_dtype(self._torch, tensor.dtype.name)
-        pad = min(-(-size // 4096) * 4096, 1 << 22)  # a multiple of 4096 keeps the tensor aligned
-        return Block(tensor, self._torch.empty(size + 2 * pad, dtype=dtype, device=self._device), pad)
+    @abstractmethod
+    def execute(self, row: int) -> None:
+        """Run one item on the memory as it is."""
 
-    def _lower(self) -> Table:
-        table = by_op(self.plan, self._chunked())  # row t is tile t
+    def _chosen(self, table: Table) -> Table:
+        """Of a table whose row t is tile t the items, in their order."""
         rows = table.items[[item.tile for item in self.items]]
         rows["k_lo"] = [item.k_lo for item in self.items]
         rows["k_hi"] = [item.k_hi for item in self.items]
         return replace(table, items=rows)
+
+    def _block(self, tensor: Tensor) -> Block:
+        size, dtype = prod(tensor.shape), torch_dtype(self._torch, tensor.dtype.name)
+        pad = min(-(-size // 4096) * 4096, 1 << 22)  # a multiple of 4096 keeps the tensor aligned
+        return Block(tensor, self._torch.empty(size + 2 * pad, dtype=dtype, device=self._device), pad)
 
     def inputs(self, kind: str) -> list[Any]:
         """Values of a kind for each block, guards included."""
@@ -75,6 +87,13 @@ class Memory(SerialExecutor):
 
         return [values(block.memory) for block in self.blocks]
 
+
+class Memory(Guarded, SerialExecutor):
+    """Items are launches of a body of Triton or of CUDA C++."""
+
+    def _lower(self) -> Table:
+        return self._chosen(by_op(self.plan, self._chunked()))
+
     def execute(self, row: int) -> None:
         """Run one item on the memory as it is."""
         current = self._torch.cuda.device(self._device) if self._device.type == "cuda" else nullcontext()
@@ -84,3 +103,33 @@ class Memory(SerialExecutor):
     def tables(self) -> list[Any]:
         """The tensors of the protocol, which every item touches besides its own."""
         return [value for value in self._sync(0, 0, 1) if hasattr(value, "data_ptr")]
+
+
+class TextMemory(Guarded, OneLaunchExecutor):
+    """Items are launches of one block of the one launch, whose body is a text."""
+
+    def _lower(self) -> Table:
+        return self._chosen(super()._lower())
+
+    def execute(self, row: int) -> None:
+        """Run one item on the memory as it is."""
+        threads = (self._posts_per_tile + 1) * 128
+        parameter = self._parameter_of(self._operands_in_memory, self._items[row * ITEM.columns :], 1, 1)
+        with self._torch.cuda.device(self._device):
+            self.loaded.launch((1, 1, 1), threads, [parameter], self._torch.cuda.current_stream().cuda_stream)
+
+    @cached_property
+    def _operands_in_memory(self) -> Any:
+        packed = bytearray(self._operands((self._arguments_of_op,)))
+        return self._torch.frombuffer(packed, dtype=self._torch.uint8).to(self._device)
+
+
+def memories(op: Op, device: str) -> list[type[Guarded]]:
+    """For each body that an op has on a device, what runs its items."""
+    found: list[type[Guarded]] = []
+    text = isinstance(kernel_of(op).walk, TextBody)
+    if not text or SerialExecutor.kind_of(op) is not None:
+        found.append(Memory)
+    if text and (len(found) == 0 or spec_by_name(device).capability[0] == OneLaunchExecutor.generation):
+        found.append(TextMemory)
+    return found

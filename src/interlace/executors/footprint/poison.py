@@ -20,11 +20,12 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from interlace.core.errors import FootprintError
 from interlace.executors.footprint.items import Item, Run, beyond, runs, undeclared, unwritten
-from interlace.executors.footprint.memory import PLACES, Memory
+from interlace.executors.footprint.memory import PLACES, Guarded, TextMemory, memories
 from interlace.graph.access import Access
 from interlace.graph.tensor import Region, Tensor
 
@@ -65,10 +66,10 @@ class _Zone:
 class _Poisoned:
     """Guarded memory whose zones can be poisoned."""
 
-    def __init__(self, items: Sequence[Item], device: str, seed: int) -> None:
+    def __init__(self, memory: Guarded) -> None:
         import torch
 
-        self._torch, self._items, self._memory = torch, items, Memory(items, device, seed)
+        self._torch, self._items, self._memory, items = torch, memory.items, memory, memory.items
         written = {a.tensor for a in items[0].op.writes}
         self.zones: list[_Zone] = []
         for block in self._memory.blocks:
@@ -147,16 +148,30 @@ def check_by_poison(items: Sequence[Item], device: str, seed: int, progress: Cal
         FootprintError: an item touches what it does not declare, does not write all that it declares, or makes NaN of
             inputs of every kind.
     """
-    memory = _Poisoned(items, device, seed)
+    bodies = memories(items[0].op, device)
+    whole = [item for item in items if item.whole]
+    each = [whole if body is TextMemory else items for body in bodies]  # a text computes whole tiles alone
+    total, before = sum(len(runs(some)) for some in each), 0
+    for body, some in zip(bodies, each, strict=True):
+        _check_body(_Poisoned(body(some, device, seed)), some, partial(_told, progress, before, total))
+        before += len(runs(some))
+
+
+def _told(progress: Callable[[int, int], None], before: int, total: int, done: int) -> None:
+    progress(before + done, total)
+
+
+def _check_body(memory: _Poisoned, items: Sequence[Item], progress: Callable[[int], None]) -> None:
+    """Run items of one body; see ``check_by_poison``."""
     hidden: list[list[Any]] = [[] for _ in items]  # NaN in every run so far
-    all_runs, kind = runs(items), ""
-    for done, run in enumerate(all_runs, 1):
+    kind = ""
+    for done, run in enumerate(runs(items), 1):
         if run.kind != kind:
             kind = run.kind
             memory.give(kind)
         nan, old = memory.check(run), hidden[run.row]
         hidden[run.row] = [a & b for a, b in zip(old, nan, strict=True)] if old else nan
-        progress(done, len(all_runs))
+        progress(done)
     for item, masks in zip(items, hidden, strict=True):
         if any(mask.any() for mask in masks):
             raise FootprintError(f"{item} makes NaN of finite inputs of every kind, which hides what it reads; fix it")

@@ -3,16 +3,24 @@
     text = 'extern "C" __global__ void twice(float* x) { x[threadIdx.x] *= 2; }'
     binary = compile_text(text, "twice", preamble=PTX)
     binary.resources      # Resources(registers=8, spill_bytes=0, stack_bytes=0)
+
+What has been compiled once is kept on disk (``cache``), for the next process too.
 """
 
 from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from functools import cache as once
+from importlib.metadata import distributions
 from io import StringIO
+from typing import Any
 
 from interlace.core.devices import DEFAULT_GPU
 from interlace.core.errors import CompileError, NoDeviceError
+from interlace.kernels.cuda import cache
+
+_OPTIONS = {"std": "c++17", "ptxas_options": ["-v"]}
 
 
 @dataclass(frozen=True)
@@ -67,13 +75,27 @@ def compile_text(
         NoDeviceError: if ``cuda.core`` is not installed.
     """
     try:
-        from cuda.bindings import nvrtc
-        from cuda.core import Program, ProgramOptions
+        import cuda.core  # noqa: F401
     except ImportError as error:
         raise NoDeviceError("cuda.core is not installed; pip install 'interlace[gpu]'") from error
     whole = f'#line 1 "preamble"\n{preamble}#line 1 "{name}.cu"\n{text}'
+    key = cache.key_of(text=whole, architecture=architecture, options=_OPTIONS, versions=_versions())
+    kept = cache.lookup(key)
+    if kept is None:
+        kept = _compiled(whole, name, architecture)
+        cache.keep(key, *kept)
+    facts, cubin = kept
+    resources = Resources(facts["registers"], facts["spill_bytes"], facts["stack_bytes"])
+    return Binary(name, facts["function"], cubin, facts["ptx"], resources, tuple(facts["warnings"]))
+
+
+def _compiled(whole: str, name: str, architecture: str) -> tuple[dict[str, Any], bytes]:
+    """What the compiler says of a text, as JSON data, and the binary."""
+    from cuda.bindings import nvrtc
+    from cuda.core import Program, ProgramOptions
+
     # A binary from NVRTC's own cache comes without the log that tells its resources.
-    options = ProgramOptions(arch=architecture, std="c++17", ptxas_options=["-v"], no_cache=True)
+    options = ProgramOptions(arch=architecture, **_OPTIONS, no_cache=True)
     written = StringIO()
     try:
         program = Program(whole, "c++", options)
@@ -84,13 +106,25 @@ def compile_text(
         raise CompileError(f"kernel {name} does not compile for {architecture}: {error}") from error
     log = written.getvalue()
     # ptxas reports serialised wgmma and ignored setmaxnreg as information with a number, such as (C7510).
-    warnings = tuple(line for line in log.splitlines() if re.search(r"warning |\(C\d+\)", line))
+    warnings = [line for line in log.splitlines() if re.search(r"warning |\(C\d+\)", line)]
     _, size = nvrtc.nvrtcGetPTXSize(program.handle)
     ptx = b" " * size
     nvrtc.nvrtcGetPTX(program.handle, ptx)  # cuda.core asks for it only where there is a driver
-    return Binary(
-        name, _function(log, name), cubin, ptx.rstrip(b"\0").decode(), _resources(log, name), warnings
-    )
+    facts = {"function": _function(log, name), "ptx": ptx.rstrip(b"\0").decode(), "warnings": warnings}
+    return {**facts, **vars(_resources(log, name))}, cubin
+
+
+@once
+def _versions() -> dict[str, str]:
+    """Of all that turns text into a binary."""
+    from cuda.bindings import nvrtc
+
+    found = {"nvrtc": ".".join(map(str, nvrtc.nvrtcVersion()[1:]))}
+    for distribution in distributions():
+        name = distribution.metadata["Name"].lower().replace("_", "-")
+        if name.startswith(("nvidia-cuda-nvrtc", "cuda-core", "cuda-bindings")):
+            found[name] = distribution.version
+    return found
 
 
 def _function(log: str, name: str) -> str:

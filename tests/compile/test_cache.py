@@ -1,0 +1,95 @@
+"""Compiled kernels stay on disk: a second process compiles nothing, and what is damaged is compiled anew."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from interlace.core.errors import CompileError
+from interlace.kernels.cuda import cache, compiler
+
+TEXT = 'extern "C" __global__ void twice(float* x) { x[threadIdx.x] *= 2; }'
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("INTERLACE_CACHE_DIR", str(tmp_path))
+    return tmp_path / "compiled"
+
+
+@pytest.fixture
+def compiled(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The texts that were compiled, rather than found."""
+    texts: list[str] = []
+    original = compiler._compiled
+
+    def counted(whole: str, *rest: str) -> object:
+        texts.append(whole)
+        return original(whole, *rest)
+
+    monkeypatch.setattr(compiler, "_compiled", counted)
+    return texts
+
+
+def compile_it(text: str = TEXT, architecture: str = "sm_90a", preamble: str = "") -> compiler.Binary:
+    return compiler.compile_text(text, "twice", architecture, preamble=preamble)
+
+
+def test_a_second_process_compiles_nothing(folder: Path, compiled: list[str]) -> None:
+    code = f"""
+from interlace.kernels.cuda import compiler
+binary = compiler.compile_text({TEXT!r}, "twice", "sm_90a", preamble="")
+print(binary.resources, binary.function, binary.cubin[:4])
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env={**os.environ}, check=True)
+    binary = compile_it()
+    assert compiled == []
+    assert done.stdout == f"{binary.resources} twice {binary.cubin[:4]!r}\n"
+    assert binary.resources.registers > 0
+
+
+def test_text_preamble_and_architecture_are_told_apart(folder: Path, compiled: list[str]) -> None:
+    first = compile_it()
+    assert compile_it() == first
+    assert len(compiled) == 1
+    compile_it(TEXT.replace("2", "3"))
+    compile_it(preamble="// another\n")
+    compile_it(architecture="sm_80")
+    assert len(compiled) == len(list(folder.iterdir())) == 4
+
+
+@pytest.mark.parametrize("keep", [0, 20, 100, -1])
+def test_a_damaged_entry_is_ignored_and_written_anew(folder: Path, compiled: list[str], keep: int) -> None:
+    first = compile_it()
+    (entry,) = folder.iterdir()
+    whole = entry.read_bytes()
+    entry.write_bytes(whole[:keep])
+    assert compile_it() == first
+    assert len(compiled) == 2
+    assert entry.read_bytes() == whole
+
+
+def test_what_does_not_compile_is_not_kept_and_a_folder_that_cannot_be_written_keeps_nothing(
+    folder: Path, compiled: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for _ in range(2):
+        with pytest.raises(CompileError, match=r"twice\.cu\(1\): error"):
+            compile_it(TEXT.replace("x[", "y["))
+    assert len(compiled) == 2
+    folder.write_text("no folder")
+    assert compile_it() == compile_it()
+    assert len(compiled) == 4
+
+
+def test_what_was_used_longest_ago_goes_first(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cache, "MOST", 2)
+    for second, key in enumerate("abc"):
+        cache.keep(key, {"n": second}, b"binary")
+        os.utime(folder / key, (second, second))
+        if key == "b":
+            assert cache.lookup("a") == ({"n": 0}, b"binary")  # which is a use
+    assert sorted(entry.name for entry in folder.iterdir()) == ["a", "c"]
