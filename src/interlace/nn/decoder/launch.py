@@ -58,8 +58,10 @@ class StepLaunch:
         """
         if self._captured is None:
             self._enqueue()
-        else:
-            self._captured.replay()
+            return
+        if self.executor.failed:
+            self.executor.synchronize()  # raises
+        self._captured.replay()
 
     def _enqueue(self) -> None:
         self.executor.run(self._tensors)
