@@ -50,6 +50,7 @@ EVERYWHERE = {
         "no hazard in 3367 events",
         "no Hopper GPU here: not compiled, not run",
     ],
+    "09_generate.py": ["a small model with random weights"],
 }
 #: What stands there besides if there is a device; kernels of loops need a GPU.
 ON_A_DEVICE = {
@@ -82,6 +83,12 @@ ON_A_DEVICE = {
     ],
     "06_row_sums_as_loops.py": [],
     "07_matmul_as_loops.py": [],
+    "09_generate.py": [
+        "PyTorch's own ops: tensors are on a device of type 'cpu'",
+        "3 prompts, 2 slots: [6, 6, 6] tokens",
+        "each as if alone: True",
+        "slot 1 holds 2 tokens, 1 is free",
+    ],
 }
 
 BLOCK_GPU_STACK = """
