@@ -36,6 +36,7 @@ MODULES = {
     "loops": "Kernels of loops",
     "loops.frontend.library": "Kernels of loops: examples",
     "nn": "Modules of PyTorch",
+    "nn.decoder.decoder": "Decoders",
     "device": "Waits and posts in your own Triton kernels",
     "planner.explain": "Why a plan won",
     "planner.bounds": "Lower bounds on traffic",

@@ -55,6 +55,7 @@ EVERYWHERE = {
         "reference, random interleaving: error",
         "not run here:",
     ],
+    "09_generate.py": ["a small model with random weights"],
 }
 #: What stands there besides if there is a device; kernels of loops need a GPU.
 ON_A_DEVICE = {
@@ -88,6 +89,12 @@ ON_A_DEVICE = {
     "06_row_sums_as_loops.py": [],
     "07_matmul_as_loops.py": [],
     "08_text_of_your_own.py": [],
+    "09_generate.py": [
+        "PyTorch's own ops: tensors are on a device of type 'cpu'",
+        "3 prompts, 2 slots: [6, 6, 6] tokens",
+        "each as if alone: True",
+        "slot 1 holds 2 tokens, 1 is free",
+    ],
 }
 
 BLOCK_GPU_STACK = """

@@ -150,21 +150,34 @@ def test_a_sweep_makes_a_table() -> None:
 def test_a_sweep_starts_with_all_models_and_goes_on_where_it_stopped() -> None:
     sweep = runpy.run_path(str(BENCHMARKS / "nn.py"))
     jobs, models = sweep["jobs"], sweep["MODELS"]
-    first = list(jobs(False, []))
+    first = jobs([], launches=False)
     assert [(job.model, job.tokens) for job in first[: len(models)]] == [(model, 1) for model in models]
     assert len(models) >= 10
     measured = {(row.hidden, row.ffn, row.gated) for row in ROWS}
     beside = [shape for shape in models.values() if (shape.hidden, shape.ffn, shape.gated) not in measured]
     assert len(beside) >= 6
-    done = [{"model": job.model, "tokens": job.tokens, "alone": {}} for job in first[:5]]
-    assert list(jobs(False, done)) == first[5:]
-    assert len(list(jobs(True, done))) == len(first)  # their launches were not timed
-    row = {"model": "a", "runs": "launch", "alone_ratio": 1.21}
+    done = [{"model": job.model, "tokens": job.tokens, "share": 1, "alone": {}} for job in first[:5]]
+    assert jobs(done, launches=False) == first[5:]
+    assert len(jobs(done, launches=True)) == len(first)  # their launches were not timed
+    timed = {"eager": {"median_us": 12.0}, "compile": {"median_us": 11.0}, "one_launch": {"median_us": 10.0}}
+    row = {"model": "a", "runs": "launch", "alone_ratio": 1.21, "alone": timed}
     told = [{**row, "tokens": 1, "layer_ratio": 1.0}, {**row, "tokens": 2, "layer_ratio": 0.9}]
     found = sweep["summary"](told)
     assert found["below"] == [["a", 2, 0.9]]
     assert (found["models"], found["launches"], found["worst"]) == (1, 2, 0.9)
     assert found["mean_layer"] == pytest.approx(0.9**0.5)
+    assert found["launch_means"] == {name: {"up to 64": pytest.approx(1.1)} for name in ("one_launch", "faster")}
+
+
+def test_drawn_rows_are_the_same_for_a_seed() -> None:
+    jobs = runpy.run_path(str(BENCHMARKS / "nn.py"))["jobs"]
+    rows = jobs([], launches=False, seed=3, rows=40)
+    assert rows == jobs([], launches=False, seed=3, rows=40) != jobs([], launches=False, seed=4, rows=40)
+    assert {job.share for job in rows} == {1, 2, 4, 8}
+    assert all(job.drawn and 1 <= job.tokens <= 1000 for job in rows)
+    done = [{"model": job.model, "tokens": job.tokens, "share": job.share, "alone": {}} for job in rows[:7]]
+    known = {job.row for job in rows[:7]}
+    assert jobs(done, launches=False, seed=3, rows=40) == [job for job in rows if job.row not in known]
 
 
 # ---------------------------------------------------------------- beside the table

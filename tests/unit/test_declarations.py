@@ -6,6 +6,7 @@ import os
 import re
 import subprocess
 import sys
+from itertools import islice
 
 import numpy as np
 import pytest
@@ -21,6 +22,7 @@ from interlace.kernels.matmul import MATMUL
 from interlace.loops import as_op, library
 from interlace.sim.modes import PERSISTENT, SEMAPHORE_STREAMS, SERIAL, hopper, plain_bodies
 from interlace.workloads import one_matmul, two_copies, two_matmuls
+from interlace.workloads.llama import LLAMAS, decode_graph
 
 from .gpus import A100
 
@@ -210,6 +212,15 @@ def test_tilings_are_unlike_and_begin_with_the_rules_own() -> None:
         assert len(tilings) >= 3
         assert len({tuple((op.grid, op.reduction) for op in tiled.ops) for tiled in tilings}) == len(tilings)
         assert tilings[0] == il.plan_graph(graph, il.H200, executor).graph
+
+
+def test_settings_of_many_ops_come_one_by_one() -> None:
+    graph = decode_graph(LLAMAS["smollm2-135m"], 1, 64, il.H200)
+    matmuls = [op.name for op in graph.ops if op.kernel == "matmul"]
+    several = [*islice(il.PdlExecutor.settings(graph, il.H200), 3)]  # of more than anybody could draw
+    assert several[0] == il.PdlExecutor.default(graph, il.H200)
+    assert [[name for name, _ in setting.ops] for setting in several] == [matmuls] * 3
+    assert len({*several}) == 3
 
 
 def test_the_package_of_plans_is_not_hidden() -> None:

@@ -147,7 +147,7 @@ class DeviceExecutor(Executor):
             self._enqueue(launches)
             self._raise_fault()
             return
-        if int(self._record[_FAILED]):
+        if self.failed:
             self.synchronize()
         with self._torch.cuda.device(self._device):
             stream = self._torch.cuda.current_stream()
@@ -170,6 +170,11 @@ class DeviceExecutor(Executor):
         if not self._interpret:
             self._torch.cuda.synchronize(self._device)
         self._raise_fault()
+
+    @property
+    def failed(self) -> bool:
+        """Whether a wait of an earlier run ended by the watchdog; ``synchronize`` raises what it was."""
+        return bool(int(self._record[_FAILED]))
 
     @property
     def running(self) -> bool:

@@ -158,6 +158,18 @@ def obstacle(tensors: Tensors) -> str | None:
 
 def _lasting(device: torch.device, dtype: torch.dtype, hidden: int, ffn: int) -> str | None:
     """The same, as far as it can be told without tensors."""
+    reason = obstacle_of_device(device)
+    if reason is not None:
+        return reason
+    if dtype not in _DTYPES:
+        return f"the dtype is {dtype}, the kernels take {' and '.join(str(known) for known in _DTYPES.values())}"
+    if ffn % 16 or hidden % 16:
+        return f"widths are {hidden} and {ffn}, the kernels take multiples of 16"
+    return None
+
+
+def obstacle_of_device(device: torch.device) -> str | None:
+    """Why no launch runs on a device, or None if some do."""
     if device.type != "cuda" or torch.version.cuda is None:
         return f"tensors are on a device of type {device.type!r}, the kernels are for NVIDIA GPUs"
     capability = torch.cuda.get_device_capability(device)
@@ -165,10 +177,6 @@ def _lasting(device: torch.device, dtype: torch.dtype, hidden: int, ffn: int) ->
         return "the GPU has compute capability {}.{}, the kernels are for 9.0 (Hopper)".format(*capability)
     if not has_triton():
         return "triton is missing; `pip install 'interlace[gpu]'`"
-    if dtype not in _DTYPES:
-        return f"the dtype is {dtype}, the kernels take {' and '.join(str(known) for known in _DTYPES.values())}"
-    if ffn % 16 or hidden % 16:
-        return f"widths are {hidden} and {ffn}, the kernels take multiples of 16"
     return None
 
 

@@ -18,6 +18,7 @@ from interlace.nn.decoder.cache import Cache
 from interlace.nn.decoder.family import parts_of
 from interlace.nn.decoder.files import Progress, read
 from interlace.nn.decoder.generation import Piece, Prompt, Prompts, prompts_of, run
+from interlace.nn.decoder.launch import StepLaunch, step_launch
 from interlace.nn.decoder.sampling import Sampling
 from interlace.nn.decoder.slots import Slots
 from interlace.nn.decoder.weights import checked, rope_table, streamed_bytes
@@ -97,6 +98,8 @@ class Decoder:
             torch.zeros(batch, dtype=torch.int32, device=self.device) for _ in range(3)
         )
         self._slots = Slots(batch, self.capacity)
+        self._tokens = torch.zeros_like(self.next)
+        self._launch = step_launch(shape, batch, self.capacity, self._tensors(), self._taken)
 
     @classmethod
     def from_model(cls, model: nn.Module, *, batch: int = 1, capacity: int | None = None) -> Decoder:
@@ -256,17 +259,36 @@ class Decoder:
             self._slots.length(0)  # raises
         for slot in taken:
             self._slots.check_room(slot, lengths[slot], 1)
-        self.next.copy_(self._step_ids(tokens, taken))
+        self._tokens.copy_(self._step_ids(tokens, taken))
+        if isinstance(self._launch, StepLaunch):
+            self._launch.run()
+        else:
+            self._plain(max(lengths) + 1)
+        self._slots.grow(taken, 1)
+        return Stepped(self.logits, self.next)
+
+    def _plain(self, reach: int) -> None:
+        """The step in PyTorch's own ops."""
         position = self._position.long()
-        reach = max(lengths) + 1
         logits = plain.decode(
-            self.shape, self._weights, self._rope, self.cache, self.next.long(), position, reach
+            self.shape, self._weights, self._rope, self.cache, self._tokens.long(), position, reach
         )
         self.logits.copy_(logits)
         self.next.copy_(logits.argmax(dim=-1))
         self._position += self._taken
-        self._slots.grow(taken, 1)
-        return Stepped(self.logits, self.next)
+
+    def _tensors(self) -> dict[str, torch.Tensor]:
+        """What a step reads and writes, by the names of ``decode_graph``."""
+        caches = {"k_cache": self.cache.k, "v_cache": self.cache.v}
+        return {
+            "tokens": self._tokens,
+            "position": self._position,
+            "rope": self._rope,
+            "logits": self.logits,
+            "next": self.next,
+            **self._weights,
+            **{f"layers.{l}.{name}": tensor for name, each in caches.items() for l, tensor in enumerate(each)},
+        }
 
     def _step_ids(self, tokens: Sequence[int] | torch.Tensor | None, taken: Sequence[int]) -> torch.Tensor:
         if tokens is None:
@@ -356,7 +378,10 @@ class Decoder:
     def explain(self) -> Runs:
         """What runs the steps, why, and how many bytes a step reads at least."""
         moved = streamed_bytes(self.shape, self._weights), self.cache.position_bytes * sum(self.lengths)
-        return Runs(None, "weights are on a device of type 'cpu'", *moved)
+        if isinstance(self._launch, StepLaunch):
+            executor = type(self._launch.executor)
+            return Runs(executor.name, executor.what, *moved)
+        return Runs(None, self._launch, *moved)
 
 
 def _capacity(given: int | None, positions: int, window: int | None) -> int:

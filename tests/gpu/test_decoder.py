@@ -1,0 +1,87 @@
+"""A decoder on a GPU: its launches against PyTorch's ops in float32, texts, and slots."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from interlace.nn import Decoder
+from interlace.nn.decoder.launch import StepLaunch
+from interlace.workloads.llama import LlamaShape
+
+from ..unit.llama import ToyForCausalLM
+
+SHAPES = {
+    "tied": LlamaShape(2, 512, 1024, 8, 2, 64, 3000, tied=True),
+    "bias": LlamaShape(2, 256, 768, 6, 2, 64, 1000, eps=1e-6, qkv_bias=True),
+    "norms": LlamaShape(2, 256, 512, 4, 4, 128, 1000, eps=1e-6, qk_norm=True),
+}
+PROMPTS = [[3, 1, 4, 1, 5, 9, 2, 6], [7], [53, 58, 9] * 40]
+
+
+def decoders(shape: LlamaShape, dtype: torch.dtype, batch: int = 3) -> tuple[Decoder, Decoder]:
+    """One that runs launches, and one in PyTorch's ops on the same weights in float32."""
+    model = ToyForCausalLM(shape, dtype=dtype).cuda()
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if parameter.ndim == 2 and "embed" not in name:
+                parameter.mul_(2 * parameter.shape[1] ** -0.5)
+    ours = Decoder.from_model(model, batch=batch, capacity=256)
+    assert isinstance(ours._launch, StepLaunch), ours.explain()
+    wide = Decoder.from_model(model.float(), batch=batch, capacity=256)
+    wide._launch = "in float32"
+    return ours, wide
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("name", SHAPES)
+def test_steps_are_no_further_from_float32_than_pytorchs_own(name: str, dtype: torch.dtype) -> None:
+    ours, wide = decoders(SHAPES[name], dtype)
+    plain, _ = decoders(SHAPES[name], dtype)
+    plain._launch = "compared with"
+    several = (ours, plain, wide)
+    for prompt in PROMPTS:
+        for decoder in several:
+            decoder.join(prompt)
+    errors = []
+    for _ in range(6):
+        tokens = wide.next.tolist()
+        logits = [decoder.step(tokens).logits.double() for decoder in several]
+        errors.append([((each - logits[2]).norm() / logits[2].norm()).item() for each in logits[:2]])
+    assert ours.lengths == plain.lengths == tuple(len(prompt) + 6 for prompt in PROMPTS)
+    assert ours._position.tolist() == [*ours.lengths]
+    launches, library = (max(each) for each in zip(*errors, strict=True))
+    assert launches <= 1.5 * library, errors
+
+
+def test_texts_are_those_of_each_prompt_alone_and_repeat_bit_for_bit() -> None:
+    ours, _ = decoders(SHAPES["tied"], torch.bfloat16)
+    once = ours.generate([*PROMPTS, [1, 2]], 12)
+    assert once == ours.generate([*PROMPTS, [1, 2]], 12)
+    assert [ours.generate([prompt], 12)[0] for prompt in [*PROMPTS, [1, 2]]] == once
+    drawn = ours.generate(PROMPTS, 12, temperature=1.5, top_p=0.95, seed=3)
+    assert drawn == ours.generate(PROMPTS, 12, temperature=1.5, top_p=0.95, seed=3)
+
+
+def test_what_lies_beyond_a_sequence_in_the_cache_reaches_nobody() -> None:
+    ours, _ = decoders(SHAPES["norms"], torch.bfloat16)
+    right = ours.generate(PROMPTS[:2], 8)
+    for tensor in (*ours.cache.k, *ours.cache.v):
+        tensor.fill_(float("nan"))
+    assert ours.generate(PROMPTS[:2], 8) == right
+
+
+def test_a_step_waits_for_nothing_on_the_host() -> None:
+    ours, _ = decoders(replace(SHAPES["tied"], layers=1), torch.bfloat16)
+    ours.join(PROMPTS[0])
+    ours.step()
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        for _ in range(3):
+            ours.step()
+        ours.step(ours.next.clone())
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    assert ours.lengths == (len(PROMPTS[0]) + 5, 0, 0)

@@ -1,0 +1,42 @@
+"""A decoder whose steps are launches, under the Triton interpreter."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import torch
+
+import interlace as il
+from interlace.nn import Decoder
+from interlace.nn.decoder.launch import StepLaunch, made
+from interlace.workloads.llama import decode_graph
+
+from ..unit.llama import SHAPE, ToyForCausalLM, oracle, relative_error
+
+PROMPTS = ([3, 1, 4, 1, 5], [7])
+
+
+def test_steps_of_an_executor_are_those_of_the_model_while_sequences_join_and_leave() -> None:
+    shape = replace(SHAPE, layers=1, qk_norm=True, qkv_bias=True)
+    model = ToyForCausalLM(shape, dtype=torch.float32)
+    decoder = Decoder.from_model(model, batch=2, capacity=8)
+    assert decoder.explain().executor is None
+    graph = decode_graph(shape, 2, 8, il.CPU, dtype=il.fp32)
+    decoder._launch = StepLaunch(made(graph, il.SerialExecutor, "cpu"), decoder._tensors(), decoder._taken)
+    assert decoder.explain().executor == "serial"
+    texts = {decoder.join(prompt): list(prompt) for prompt in PROMPTS[:1]}
+    for joining in (None, PROMPTS[1], None):
+        if joining is not None:
+            texts[decoder.join(joining)] = list(joining)
+        for slot, ids in texts.items():
+            ids.append(int(decoder.next[slot]))
+        logits, following = decoder.step()
+        for slot, ids in texts.items():
+            right = oracle(model, shape, ids)[-1]
+            assert relative_error(logits[slot], right) < 1e-5
+            assert following[slot] == right.argmax()
+    assert decoder.lengths == (8, 3)
+    decoder.leave(0)
+    decoder.step()
+    assert decoder.lengths == (0, 4)
+    assert decoder._position.tolist() == [0, 4]
