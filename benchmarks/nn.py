@@ -8,18 +8,25 @@ replayed interleaved, weights rotated past twice the L2. In a layer the module t
 compiles, and each side counts with the faster of its two ways, picked on other rounds than those reported. The record
 is written after each row, and rows come in an order in which any beginning says most. ``--launches`` also times the
 launch where PyTorch's ops are chosen, and these with a fused gate: ``choose.py --table`` makes a table of that.
+
+    python benchmarks/nn.py benchmarks/results/nn-drawn-h200.json --seed 1 --rows 48
+
+``--seed`` draws rows at random instead: any of the models, its network shared by 1, 2, 4 or 8 GPUs, 1 to 1,000 tokens.
+Then every executor of one launch is timed too, whatever the module runs, each on exactly so many tokens.
 """
 
 from __future__ import annotations
 
 import argparse
+import math
 import os
+import random
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ProcessPoolExecutor, as_completed
-from dataclasses import asdict, dataclass
-from itertools import takewhile
+from dataclasses import asdict, dataclass, replace
+from itertools import islice, takewhile
 from multiprocessing import get_context
 from pathlib import Path
 from statistics import geometric_mean
@@ -28,7 +35,9 @@ from typing import Any
 from interlace.bench.gpus import on_gpus
 from interlace.bench.record import kept_rows, write_record
 from interlace.core.errors import InterlaceError, ResultError
-from interlace.deploy import Choice, choose, deployment, here, launched_rows
+from interlace.deploy import Choice, Deployment, choose, deployment, here, launched_rows
+from interlace.executors.hopper import HopperExecutor
+from interlace.executors.one_launch import OneLaunchExecutor
 from interlace.kernels.matmul import Activation
 from interlace.workloads.ffn import FFN, FFNShape, ffn
 
@@ -36,12 +45,14 @@ MEASURES = (
     "core/devices",
     "deploy",
     "executors/hopper.py",
+    "executors/one_launch.py",
     "executors/table.py",
     "kernels/abi",
     "kernels/gated.py",
     "kernels/gluon",
     "kernels/matmul",
     "kernels/primitives",
+    "launch",
     "nn",
     "planner/build.py",
     "planner/predict.py",
@@ -75,6 +86,9 @@ MODELS = {
     "internlm2-20b": FFNShape(6144, 16384, *GATED),
 }
 TOKENS = (1, 16, 17, 48, 64, 97, 200, 512, 1024, 2, 8, 32, 33, 65, 128, 129, 256, 300, 384, 777, 2048, 4096)
+#: How many GPUs may share a drawn network, and its most tokens.
+SHARES, MOST_TOKENS = (1, 2, 4, 8), 1000
+LAUNCHES = (HopperExecutor, OneLaunchExecutor)
 _REPEATS = 5
 _BAR = 0.97
 _MOST_ERROR = 1.5  # of PyTorch's own
@@ -82,19 +96,33 @@ _MOST_ERROR = 1.5  # of PyTorch's own
 
 @dataclass(frozen=True)
 class Job:
-    """A model's FFN over some tokens, and whether its launch is timed in any case."""
+    """A model's FFN over some tokens.
+
+    Attributes:
+        launches: its launch is timed in any case.
+        share: the GPUs that share it.
+        drawn: at random; then every executor of one launch is timed.
+    """
 
     model: str
     tokens: int
     launches: bool
+    share: int = 1
+    drawn: bool = False
 
     @property
     def shape(self) -> FFNShape:
-        return MODELS[self.model]
+        whole = MODELS[self.model]
+        return replace(whole, ffn=whole.ffn // self.share)
 
     @property
     def workload(self) -> FFN:
         return FFN(self.shape.hidden, self.shape.ffn, self.tokens, self.shape.gated, self.shape.activation)
+
+    @property
+    def row(self) -> tuple[str, int, int]:
+        """What tells it from others."""
+        return self.model, self.tokens, self.share
 
 
 #: Tensors by name -> the outputs by name, or of a layer (x, tensors by name) -> what it gives.
@@ -135,11 +163,14 @@ def compiled(job: Job) -> tuple[Network, Layer, Layer]:
     return alone, layer, ours
 
 
-def launch(job: Job) -> Any:
-    """The executor that a module would run."""
-    graph = ffn(launched_rows(job.tokens), job.shape)
-    found = deployment(graph, here())
-    return found.make(found.default)
+def launches(job: Job) -> dict[str, Any]:
+    """By name, the executor that a module would run; of a drawn job each that can."""
+    if job.drawn:
+        graph = job.workload.graph(here())
+        able = [Deployment(graph, here(), kind) for kind in LAUNCHES if kind.obstacle(graph, here()) is None]
+        return {found.executor.name: found.make(found.default) for found in able}
+    found = deployment(ffn(launched_rows(job.tokens), job.shape), here())
+    return {"launch": found.make(found.default)}
 
 
 def chosen(job: Job) -> Choice:
@@ -150,8 +181,9 @@ def chosen(job: Job) -> Choice:
 
 def warm_launch(job: Job) -> None:
     """Compile the launch into Triton's cache on disk."""
-    for each in launch(job).launches():
-        each.compile()
+    for executor in launches(job).values():
+        for each in executor.launches():
+            each.compile()
 
 
 def warm(job: Job) -> None:
@@ -204,16 +236,18 @@ def measure(job: Job) -> dict[str, Any]:
     }
     if job.launches:
         alone["fused"], layer["fused"] = problem.fused, in_a_layer(job, problem.fused)
-        if job.tokens == launched_rows(job.tokens):
-            ours = problem.run(launch(job))
-            alone["launch"], layer["launch"] = ours, in_a_layer(job, ours)
+        if job.drawn or job.tokens == launched_rows(job.tokens):
+            for name, executor in launches(job).items():
+                problem.check(executor)
+                alone[name], layer[name] = problem.run(executor), in_a_layer(job, problem.run(executor))
     with torch.no_grad():
         error = right(module({**problem.rest, **problem.weights[0]})["out"], problem)
         by = {
             "alone": rounds_us({name: problem.every(way) for name, way in alone.items()}, _REPEATS, problem.runs),
             "layer": rounds_us({name: problem.every_layer(way) for name, way in layer.items()}, _REPEATS, problem.runs),
         }
-    found = {"model": job.model, **vars(job.shape), "activation": job.shape.activation.value, "tokens": job.tokens}
+    found = {"model": job.model, "share": job.share, "tokens": job.tokens}
+    found |= vars(job.shape) | {"activation": job.shape.activation.value}
     found |= {"runs": "library" if said.executor is None else "launch", "why": said.why, "relative_error": error}
     for where, rounds in by.items():
         best, ours = (
@@ -236,6 +270,21 @@ def worse(row: Mapping[str, Any]) -> float:
     return min(row["alone_ratio"], row["layer_ratio"])
 
 
+def of_launches(rows: list[dict[str, Any]]) -> dict[str, dict[str, float]]:
+    """Of each executor, and of the faster one, the mean speed over the better of PyTorch's, alone, by tokens."""
+    names = [kind.name for kind in LAUNCHES]
+    found: dict[str, dict[str, list[float]]] = {}
+    for row in rows:
+        times = {name: told["median_us"] for name, told in row["alone"].items()}
+        best = min(times["eager"], times["compile"])
+        ratios = {name: best / times[name] for name in names if name in times}
+        size = "up to 64" if row["tokens"] <= 64 else "from 65"
+        for name, ratio in {**ratios, "faster": max(ratios.values(), default=0.0)}.items():
+            if ratio:
+                found.setdefault(name, {}).setdefault(size, []).append(ratio)
+    return {name: {size: geometric_mean(r) for size, r in by.items()} for name, by in found.items()}
+
+
 def summary(rows: list[dict[str, Any]]) -> dict[str, Any]:
     """Of all rows so far."""
     ratios = {where: [row[f"{where}_ratio"] for row in rows] for where in ("alone", "layer")}
@@ -243,15 +292,32 @@ def summary(rows: list[dict[str, Any]]) -> dict[str, Any]:
         "models": len({row["model"] for row in rows}),
         "launches": sum(row["runs"] == "launch" for row in rows),
         **{f"mean_{where}": geometric_mean(values) for where, values in ratios.items()},
+        "launch_means": of_launches(rows),
         "worst": min(map(worse, rows)),
         "below": [[row["model"], row["tokens"], worse(row)] for row in rows if worse(row) < _BAR],
     }
 
 
-def jobs(launches: bool, done: list[dict[str, Any]]) -> Iterator[Job]:
-    """What is left, what matters most first."""
-    known = {(row["model"], row["tokens"]) for row in done if not launches or "fused" in row["alone"]}
-    yield from (Job(model, m, launches) for m in TOKENS for model in MODELS if (model, m) not in known)
+def key(row: Mapping[str, Any]) -> tuple[str, int, int]:
+    """``Job.row`` of a row of a record."""
+    return row["model"], row["tokens"], row["share"]
+
+
+def drawn(seed: int) -> Iterator[Job]:
+    """Jobs at random without end; numbers of tokens are spread evenly by their logarithms."""
+    numbers = random.Random(seed)
+    while True:
+        model, share = numbers.choice(list(MODELS)), numbers.choice(SHARES)
+        yield Job(model, round(math.exp(numbers.uniform(0.0, math.log(MOST_TOKENS)))), True, share, True)
+
+
+def jobs(done: list[dict[str, Any]], *, launches: bool, seed: int | None = None, rows: int = 1000) -> list[Job]:
+    """What is left of the first rows, what matters most first, or drawn from a seed."""
+    every: Iterator[Job] = (Job(model, m, launches) for m in TOKENS for model in MODELS)
+    if seed is not None:
+        every = drawn(seed)
+    known = {key(row) for row in done if not launches or "fused" in row["alone"]}
+    return [job for job in islice(every, rows) if job.row not in known]
 
 
 def main() -> None:
@@ -260,7 +326,8 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=600.0, help="stop after so long; 600 by default")
     parser.add_argument("--update", action="store_true", help="keep the rows that are there")
     parser.add_argument("--launches", action="store_true", help="also time the launch where it is not chosen")
-    parser.add_argument("--rows", type=int, default=1000, help="measure at most so many; only these are compiled")
+    parser.add_argument("--rows", type=int, default=1000, help="the first so many; only these are compiled")
+    parser.add_argument("--seed", type=int, help="draw the rows at random")
     parser.add_argument("--gpus", type=int, default=1, help="measure so many rows at once, one on each GPU")
     given = parser.parse_args()
     begin = time.monotonic()
@@ -268,8 +335,9 @@ def main() -> None:
     os.environ["INTERLACE_CACHE_DIR"] = tempfile.mkdtemp()
     os.environ["TORCHINDUCTOR_COMPILE_THREADS"] = "1"  # of each process
     rows = kept_rows(given.path, MEASURES) if given.update else []
-    left = list(jobs(given.launches, rows))[: given.rows]
-    command = f"python benchmarks/nn.py {given.path}"
+    left = jobs(rows, launches=given.launches, seed=given.seed, rows=given.rows)
+    command = f"python benchmarks/nn.py benchmarks/results/{given.path.name}"
+    command += "" if given.seed is None else f" --seed {given.seed} --rows {given.rows}"
 
     def over() -> bool:
         return time.monotonic() - begin > given.seconds
@@ -281,8 +349,8 @@ def main() -> None:
         while left and not over():
             now, left = left[:batch], left[batch:]
             running = [job for job in now if job.launches or chosen(job).executor is not None]
-            launches = {(job.model, launched_rows(job.tokens)): job for job in running}
-            for work, todo in ((warm_launch, launches.values()), (warm, now)):
+            unlike = {job.row if job.drawn else (job.model, launched_rows(job.tokens)): job for job in running}
+            for work, todo in ((warm_launch, unlike.values()), (warm, now)):
                 for future in as_completed([pool.submit(work, job) for job in todo]):
                     future.exception()  # what fails here fails when it is measured, and says so there
             print(f"{time.monotonic() - begin:5.0f} s  compiled {len(now)} rows", flush=True)
@@ -290,10 +358,11 @@ def main() -> None:
                 if isinstance(row, str):
                     print(f"{job.model} {job.tokens}: {row}", flush=True)
                     continue
-                rows = [r for r in rows if (r["model"], r["tokens"]) != (job.model, job.tokens)] + [row]
-                write_record(given.path, command, PROTOCOL, MEASURES, {**summary(rows), "rows": rows})
+                rows = [r for r in rows if key(r) != job.row] + [row]
+                figures = {"seed": given.seed, **summary(rows), "rows": rows}
+                write_record(given.path, command, PROTOCOL, MEASURES, figures)
                 print(
-                    f"{time.monotonic() - begin:5.0f} s  {job.tokens:5d} {job.model:18s} {row['runs']:8s}"
+                    f"{time.monotonic() - begin:5.0f} s  {job.tokens:5d} {job.model:18s}/{job.share} {row['runs']:8s}"
                     f"alone {row['alone_ratio']:.3f}  layer {row['layer_ratio']:.3f}",
                     flush=True,
                 )

@@ -280,6 +280,25 @@ def trace_lines(record: dict[str, Any]) -> str:
     return f"Recording a trace changes the time of a run by {' and '.join(costs)} (`trace-h200.json`)."
 
 
+def nn_table(record: dict[str, Any]) -> str:
+    """The table of docs/pytorch.md: modules against PyTorch by number of tokens."""
+    lines = [
+        f"Measured on an {record['gpu']} ({record['date']}, torch {record['versions']['torch'].split('+')[0]}), speed "
+        "over the better of eager PyTorch and `torch.compile`, each in a CUDA graph; lowest of all: "
+        f"{record['worst']:.3f}.",
+        "",
+        "| tokens | models | of which a launch runs | alone | in a layer | lowest of both |",
+        "|---|---|---|---|---|---|",
+    ]
+    for tokens in dict.fromkeys(row["tokens"] for row in record["rows"]):
+        rows = [row for row in record["rows"] if row["tokens"] == tokens]
+        ratios = {where: [row[f"{where}_ratio"] for row in rows] for where in ("alone", "layer")}
+        means = " | ".join(f"{geometric_mean(values):.3f}" for values in ratios.values())
+        launches = sum(row["runs"] == "launch" for row in rows)
+        lines.append(f"| {tokens} | {len(rows)} | {launches} | {means} | {min(map(min, ratios.values())):.3f} |")
+    return "\n".join(lines)
+
+
 def dependencies_table(record: dict[str, Any]) -> str:
     """The table of docs/performance.md: CPU seconds of large graphs, now and before."""
     limit = record["limit_s"]
@@ -408,6 +427,7 @@ BLOCKS: dict[str, tuple[str, tuple[str, ...], Callable[..., str]]] = {
     "speedups-summary": ("docs/performance.md", ("ffn-h200.json",), speedups_summary),
     "predicted": ("docs/planner.md", ("traffic-predicted.json",), predicted_table),
     "chosen": ("docs/planner.md", ("planner-h200.json",), chosen_table),
+    "nn": ("docs/pytorch.md", ("nn-h200.json",), nn_table),
     "pipeline-best": ("docs/loops.md", ("pipeline-h200.json",), pipeline_table),
     "pipeline-depth": ("docs/loops.md", ("pipeline-h200.json",), depth_table),
 }

@@ -6,6 +6,7 @@ import json
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -81,7 +82,8 @@ def gpu(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Gpu:
     pytest.importorskip("triton")
     found = Gpu()
     torch = SimpleNamespace(
-        compiler=SimpleNamespace(reset=lambda: None), compile=lambda function, mode, dynamic: function
+        compiler=SimpleNamespace(reset=lambda: None, disable=lambda function: function),
+        compile=lambda function, dynamic, mode=None: function,
     )
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(workloads, "WORKLOADS", (*WORKLOADS, Ladder))
@@ -150,7 +152,7 @@ def test_each_executor_is_in_a_model_with_its_fastest_setting_alone(gpu: Gpu) ->
     assert alone[:6] == libraries
     graph = FFN.of({"m": 16}, True, "relu").graph(H200)
     assert len(alone) - 6 == 2 * len(list(HopperExecutor.likely(graph, H200)))
-    assert layer == [*libraries, "hopper"]
+    assert layer == [*libraries, "hopper", "hopper, compiled around"]
 
 
 def test_without_compile_only_eager_pytorch_is_the_library(gpu: Gpu) -> None:
@@ -335,6 +337,27 @@ def test_layers_run_one_behind_the_other(on_cpu: Callable[[Workload], Problem]) 
     ours = problem.every_layer(problem.layer(problem.run(right)))()
     assert (ours == problem.every_layer(problem.layer(problem.pytorch))()).all()
     assert on_cpu(Ladder(32, rows=8)).pytorch_layers_error is None
+
+
+def test_what_stands_around_an_executor_is_compiled_beside_it(
+    on_cpu: Callable[[Workload], Problem], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    torch = pytest.importorskip("torch")
+    problem = on_cpu(FFN(32, 64, 8))
+    parts: list[set[str]] = []
+
+    def backend(module: Any, inputs: Any) -> Any:
+        parts.append({node.target.__name__ for node in module.graph.nodes if node.op == "call_function"})
+        return module
+
+    compiler = SimpleNamespace(disable=torch.compiler.disable)
+    through = SimpleNamespace(compiler=compiler, compile=partial(torch.compile, backend=backend))
+    monkeypatch.setattr(measuring, "open_device", lambda name: (through, name))
+    made: Any = Dense(problem)
+    plain, around = measuring._layers(problem, "dense", made, True).values()
+    assert (around() == plain()).all()
+    assert parts == [{"rms_norm"}, {"add"}]
+    assert len(measuring._layers(problem, "dense", made, False)) == 1
 
 
 def test_what_pytorch_compiles_is_traced_whole(on_cpu: Callable[[Workload], Problem]) -> None:

@@ -9,7 +9,7 @@ likely ones; where the fastest of several stands for all of them, it is picked o
 Two figures are measured. *Back to back*, a run follows itself: under dependent launch the next run then loads its first
 weights while the one before drains, which PyTorch's kernels do not. *In a model*, where the workload says what a layer
 does around it (``Workload.layer``), each run stands in such a layer, all sides in one graph, where torch.compile may
-fuse what it likes.
+fuse what it likes; what stands around an executor it may compile too.
 
 The floor of a problem is what a stream of bulk loads over the same weights takes, with no arithmetic at all (on a GPU
 without such loads, the bytes over the rate of memory), or its FLOPs over the rate of a large matmul, whichever is
@@ -142,11 +142,14 @@ def _measure(
     layer = None
     if workload.carried is not None:
         blocks = _libraries(problem, modes, problem.every_layer, problem.layer(problem.pytorch))
-        mine = {name: problem.every_layer(problem.layer(problem.run(ready[label][1]))) for name, label in best.items()}
+        mine = {name: _layers(problem, name, ready[label][1], compiled) for name, label in best.items()}
         for label in best.values():
             problem.check_layers(ready[label][1])
-        layer_rounds = rounds_us({**blocks, **mine}, _REPEATS, problem.runs)
-        layer = Contest(_timed(layer_rounds, blocks), _timed(layer_rounds, mine))
+        each = {way: call for ways in mine.values() for way, call in ways.items()}
+        layer_rounds = rounds_us({**blocks, **each}, _REPEATS, problem.runs)
+        timed = _timed(layer_rounds, each)
+        quickest = {name: timed[layer_rounds.fastest(ways)] for name, ways in mine.items()}
+        layer = Contest(_timed(layer_rounds, blocks), quickest)
     for label in best.values():
         errors[label] = max(errors[label], problem.check(ready[label][1]))
     streamed = rounds.times["stream"] if streams else None
@@ -204,6 +207,17 @@ def _libraries(
             one = function if mode is None else torch.compile(function, mode=mode, dynamic=False)
             found[label + suffix] = every(one, weights)
     return found
+
+
+def _layers(problem: Problem, name: str, executor: DeviceExecutor, compiled: bool) -> dict[str, Callable[[], Any]]:
+    """An executor in a model's layers, by way: what stands around it as PyTorch runs it, and compiled."""
+    torch, _ = open_device("cuda")
+    run = problem.run(executor)
+    ways = {name: problem.every_layer(problem.layer(run))}
+    if compiled:
+        around = torch.compile(problem.layer(torch.compiler.disable(run)), dynamic=False)
+        ways[f"{name}, compiled around"] = problem.every_layer(around)
+    return ways
 
 
 def _timed(rounds: Rounds, names: Mapping[str, object]) -> dict[str, Timed]:
