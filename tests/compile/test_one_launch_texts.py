@@ -8,12 +8,9 @@ import pytest
 
 import interlace as il
 from interlace.core.errors import ArgumentError, CompileError, ParamError, PlanError
-from interlace.kernels.cuda.ptx import PTX
 from interlace.kernels.lint import lint
-from interlace.kernels.primitives.semaphore_cuda import SEMAPHORES
 
 from ..texts import NORM, NORM_TEXT, chain, norm
-from .nvrtc import ptx_of
 
 
 def launch(graph: il.Graph, **choices: object) -> il.OneLaunchExecutor:
@@ -43,7 +40,7 @@ def test_texts_and_products_in_one_launch_keep_the_memory_order(dispatch: il.Dis
     run = launch(chain(256, il.MatmulTile(128, 64, 64, num_warps=warps)), dispatch=dispatch)
     assert run.binary.resources.spill_bytes == 0
     assert run.binary.warnings == ()
-    assert lint(ptx_of(run.composition.text, PTX + SEMAPHORES), posts=True, waits=True) == []
+    assert lint(run.binary.ptx, posts=True, waits=True) == []
     assert sorted(set(run._table.items["code"].tolist())) == [0, 1, 2]
     assert (run._table.waits["threshold"] == warps // 4 * run.plan.waits.threshold).all()
 
@@ -66,7 +63,7 @@ def test_copies_alone_make_a_launch_without_slots() -> None:
     run = launch(il.workloads.two_copies(300, 400, il.fp32))
     assert run.composition.stages == 4
     assert run.composition.shared_bytes < 1024
-    assert lint(ptx_of(run.composition.text, PTX + SEMAPHORES), posts=True, waits=True) == []
+    assert lint(run.binary.ptx, posts=True, waits=True) == []
 
 
 def test_a_text_that_does_not_compile_is_told_with_its_own_lines() -> None:
@@ -86,12 +83,12 @@ def test_a_text_that_fits_no_shared_memory_or_registers_is_refused_before_a_laun
         launch(alone(replace(TEXT, scratch_bytes=lambda op: 232448)))
     greedy = r"""
     DEVICE void norm_rows(const Tile& tile, const Arguments& a) {
-      float v[512];
+      float v[420];
     #pragma unroll
-      for (int i = 0; i < 512; ++i) v[i] = sqrtf(widened(a.x[i]));
+      for (int i = 0; i < 420; ++i) v[i] = sqrtf(widened(a.x[i]));
       synchronise_block();
     #pragma unroll
-      for (int i = 0; i < 512; ++i) a.y[i] = rounded<bf16>(v[i]);
+      for (int i = 0; i < 420; ++i) a.y[i] = rounded<bf16>(v[i]);
     }
     """
     with pytest.raises(CompileError, match="my norm does not fit the registers: a thread has 1020 bytes"):
