@@ -238,7 +238,7 @@ def test_the_lint_finds_each_missing_barrier_before_a_release(variant: Variant) 
 @pytest.mark.parametrize("variant", MUTATED, ids=str)
 def test_the_lint_finds_missing_warp_barriers_behind_polls(variant: Variant) -> None:
     ptx = "\n".join("" if "bar.warp.sync" in line else line for line in compiled(variant).ptx.splitlines())
-    assert {finding.rule for finding in lint(ptx, posts=True, waits=True)} == {"acquire"}
+    assert {finding.rule for finding in lint(ptx, posts=True, waits=True)} == {"acquire", "hand-over"}
 
 
 @pytest.mark.parametrize("variant", [v for v in MUTATED if v.dependent], ids=str)

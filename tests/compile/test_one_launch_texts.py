@@ -83,12 +83,12 @@ def test_a_text_that_fits_no_shared_memory_or_registers_is_refused_before_a_laun
         launch(alone(replace(TEXT, scratch_bytes=lambda op: 232448)))
     greedy = r"""
     DEVICE void norm_rows(const Tile& tile, const Arguments& a) {
-      float v[512];
+      float v[420];
     #pragma unroll
-      for (int i = 0; i < 512; ++i) v[i] = sqrtf(widened(a.x[i]));
+      for (int i = 0; i < 420; ++i) v[i] = sqrtf(widened(a.x[i]));
       synchronise_block();
     #pragma unroll
-      for (int i = 0; i < 512; ++i) a.y[i] = rounded<bf16>(v[i]);
+      for (int i = 0; i < 420; ++i) a.y[i] = rounded<bf16>(v[i]);
     }
     """
     with pytest.raises(CompileError, match="my norm does not fit the registers: a thread has 1020 bytes"):
