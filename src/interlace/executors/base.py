@@ -107,7 +107,7 @@ class Executor(ABC):
         rules = cls._tunings(graph)
         default = Setting.merged(rule.default(graph, device) for rule in rules)
         more = _merged([rule.settings(graph, device) for rule in rules], default)
-        for setting, _ in cls._launchable(graph, dict.fromkeys(chain([default], more)), device):
+        for setting, _ in cls._launchable(graph, _distinct(chain([default], more)), device):
             yield setting
 
     @classmethod
@@ -144,7 +144,7 @@ class Executor(ABC):
         rules = cls._tunings(graph)
         default = Setting.merged(rule.default(graph, device) for rule in rules)
         more = _merged([rule.likely(graph, device) for rule in rules], default)
-        return cls._launchable(graph, dict.fromkeys(chain([default], more)), device)
+        return cls._launchable(graph, _distinct(chain([default], more)), device)
 
     @classmethod
     def _tunings(cls, graph: Graph) -> list[Tuning]:
@@ -194,6 +194,15 @@ def _merged(rules: Sequence[Iterator[Setting]], default: Setting) -> Iterator[Se
     for each in zip_longest(*rules):
         given = Setting.merged(setting for setting in each if setting is not None)
         yield Setting(tuple((dict(default.ops) | dict(given.ops)).items()), given.in_flight)
+
+
+def _distinct(settings: Iterable[Setting]) -> Iterator[Setting]:
+    """Each once, made when it is asked for: of a graph of many ops there are too many to make all."""
+    seen: set[Setting] = set()
+    for setting in settings:
+        if setting not in seen:
+            seen.add(setting)
+            yield setting
 
 
 def _said(check: Callable[[Graph, DeviceSpec], None], graph: Graph, device: DeviceSpec) -> str | None:
