@@ -12,7 +12,7 @@ import interlace as il
 from interlace.executors.device import DeviceExecutor
 from interlace.kernels.abi import ITEM
 
-TORCH = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
+TORCH = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32, "int32": torch.int32}
 GRAPHS = ("two-copies", "two-matmuls", "ffn", "gated-ffn")
 
 Tensors = dict[str, torch.Tensor]

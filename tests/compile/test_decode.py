@@ -9,6 +9,17 @@ from interlace.kernels.lint import resources
 from interlace.workloads import LLAMAS, decode_graph
 
 
+def test_a_step_is_one_launch_whose_layers_share_their_code() -> None:
+    def text(layers: int) -> str:
+        graph = decode_graph(replace(LLAMAS["llama3.2-1b"], layers=layers, vocabulary=4096), 1, 1088, il.H200)
+        made = il.OneLaunchExecutor(il.plan_graph(graph, il.H200, il.OneLaunchExecutor), il.Options("meta"))
+        if layers == 1:
+            assert (made.binary.resources.spill_bytes, made.binary.resources.stack_bytes) == (0, 0)
+        return made.composition.text
+
+    assert text(1) == text(3)
+
+
 def test_the_ops_of_a_step_compile_for_sm_90() -> None:
     graph = decode_graph(replace(LLAMAS["qwen3-0.6b"], layers=1, vocabulary=4096), 16, 1088, il.H200)
     launches = il.SerialExecutor(il.build(graph, il.Choices(132)), il.Options("meta")).launches()

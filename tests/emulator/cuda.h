@@ -39,6 +39,9 @@ __forceinline__ float __shfl_xor_sync(unsigned lanes, float value, int distance)
   const unsigned bits = __builtin_bit_cast(unsigned, value);
   return __builtin_bit_cast(float, static_cast<unsigned>(shuffle(lanes, bits, (threadIdx.x % 32) ^ distance)));
 }
+__forceinline__ int __shfl_xor_sync(unsigned lanes, int value, int distance) {
+  return static_cast<int>(shuffle(lanes, static_cast<unsigned>(value), (threadIdx.x % 32) ^ distance));
+}
 unsigned long long __cvta_generic_to_shared(const void* pointer);
 inline const void* __cvta_generic_to_global(const void* pointer) { return pointer; }
 void __nanosleep(unsigned nanoseconds);
@@ -67,6 +70,7 @@ inline int min(int a, int b) { return a < b ? a : b; }
 inline int max(int a, int b) { return a > b ? a : b; }
 extern "C" {
 float expf(float x) noexcept;
+float exp2f(float x) noexcept;
 float tanhf(float x) noexcept;
 float sqrtf(float x) noexcept;
 float fmaxf(float x, float y) noexcept;

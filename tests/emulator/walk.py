@@ -150,8 +150,9 @@ class EmulatedLaunch(OneLaunchExecutor):
 
     def _buffers(self, operands: torch.Tensor, arguments: tuple[Any, ...]) -> list[Buffer]:
         given = {access.tensor: tensors[access.arg] for op, tensors in arguments for access in op.accesses}
-        inputs = [value for name, value in given.items() if name in self.plan.graph.inputs]
-        results = [value for name, value in given.items() if name not in self.plan.graph.inputs]
+        written_to = {access.tensor for op in self.plan.graph.ops for access in op.writes}
+        inputs = [value for name, value in given.items() if name not in written_to]
+        results = [value for name, value in given.items() if name in written_to]
         state = self._semaphores, self._arrivals, self._done, self._fault, self._record, self._trace, self._counters
         read = [_buffer(value) for value in (*inputs, operands, self._items, self._waits, self._lists)]
         written = [_buffer(value, written=True) for value in state]

@@ -12,9 +12,8 @@ import interlace as il
 from interlace.executors.device import DeviceExecutor
 from interlace.workloads import LLAMAS, Decode, LlamaShape, decode_graph
 
-from ..cases import relative_error
+from ..cases import TORCH, relative_error
 
-KINDS = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32, "int32": torch.int32}
 SHAPES = {
     "llama": LlamaShape(2, 512, 1024, 8, 2, 64, 3000, tied=True),
     "qwen2": LlamaShape(2, 448, 608, 14, 2, 32, 3000, qkv_bias=True),
@@ -38,14 +37,14 @@ def tensors(work: Decode, graph: il.Graph, positions: tuple[int, ...]) -> dict[s
     """Inputs with NaN in caches beyond the positions, and poisoned outputs."""
     out: dict[str, torch.Tensor] = {}
     for name, value in work.inputs(0).items():
-        out[name] = torch.from_numpy(value).to("cuda", KINDS[graph.tensor(name).dtype.name])
+        out[name] = torch.from_numpy(value).to("cuda", TORCH[graph.tensor(name).dtype.name])
         if name.endswith("_cache"):
             for b, at in enumerate(positions):
                 out[name][b, :, at:] = float("nan")
     out["position"] = torch.tensor(positions, dtype=torch.int32, device="cuda")
     for name in graph.outputs:
         t = graph.tensor(name)
-        out[name] = torch.zeros(t.shape, dtype=KINDS[t.dtype.name], device="cuda")
+        out[name] = torch.zeros(t.shape, dtype=TORCH[t.dtype.name], device="cuda")
         if t.dtype.floating:
             out[name].fill_(float("nan"))
     return out
@@ -116,6 +115,67 @@ def test_the_step_of_a_published_model_is_as_right_as_pytorch() -> None:
     run = il.CudaGraphExecutor(il.build(graph, il.Choices(132)))
     gold, plain = right(work, t, True), right(work, t, False)
     for _ in range(3):
+        run.run(t)
+        run.synchronize()
+        assert relative_error(t["logits"], gold) <= 1.5 * relative_error(plain, gold)
+
+
+# ---------------------------------------------------------------- the whole step in one launch
+
+
+def one_launch(graph: il.Graph, **options: Any) -> il.OneLaunchExecutor:
+    plan = il.plan_graph(graph, executor=il.OneLaunchExecutor)
+    return il.OneLaunchExecutor(plan, il.Options(timeout_s=10.0, **options))
+
+
+@pytest.mark.parametrize("dtype", [il.bf16, il.fp16], ids=str)
+@pytest.mark.parametrize("name", SHAPES)
+def test_a_step_in_one_launch_is_right_for_a_ragged_batch(name: str, dtype: il.DType) -> None:
+    work = problem(SHAPES[name], len(RAGGED), dtype)
+    graph = work.graph(il.H200)
+    run, t = one_launch(graph), tensors(work, graph, RAGGED)
+    for step in range(3):
+        gold, plain = right(work, t, True), right(work, t, False)
+        for inner in graph.intermediates:
+            value = run.intermediate(inner)
+            value.fill_(float("nan") if value.is_floating_point() else -1)
+        run.run(t)
+        run.synchronize()
+        assert relative_error(t["logits"], gold) <= 1.5 * relative_error(plain, gold)
+        assert t["next"].tolist() == t["logits"].argmax(1).tolist()
+        t["tokens"].copy_(t["next"])
+        t["position"] += 1
+        written = t["layers.1.k_cache"][:, 0, :, 0].isnan().sum(1).tolist()
+        assert written == [CAPACITY - at - step - 1 for at in RAGGED]
+
+
+@pytest.mark.parametrize("dependent", [False, True])
+def test_steps_in_one_launch_each_are_the_same_under_any_delays(dependent: bool) -> None:
+    """Back to back without a synchronisation of the host, each writing the same rows again."""
+    work = problem(SHAPES["llama"], 1)
+    graph = work.graph(il.H200)
+    t = tensors(work, graph, (700,))
+    first = one_launch(graph)
+    first.run(t)
+    first.synchronize()
+    logits = t["logits"].clone()
+    run = one_launch(graph, dependent_launch=dependent, jitter_s=2e-6)
+    results = [torch.empty_like(logits) for _ in range(100)]
+    for out in results:
+        run.run({**t, "logits": out})
+    run.synchronize()
+    assert all(torch.equal(out, logits) for out in results)
+
+
+@pytest.mark.parametrize(("name", "batch"), [("llama3.2-1b", 1), ("llama3.2-1b", 16), ("smollm2-135m", 1)])
+def test_the_step_of_a_published_model_in_one_launch_is_as_right_as_pytorch(name: str, batch: int) -> None:
+    work = problem(LLAMAS[name], batch)
+    graph = work.graph(il.H200)
+    t = tensors(work, graph, tuple(1000 - 50 * b for b in range(batch)))
+    run = one_launch(graph)
+    gold, plain = right(work, t, True), right(work, t, False)
+    for _ in range(3):
+        t["logits"].fill_(float("nan"))
         run.run(t)
         run.synchronize()
         assert relative_error(t["logits"], gold) <= 1.5 * relative_error(plain, gold)

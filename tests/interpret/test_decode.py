@@ -12,10 +12,9 @@ import interlace as il
 from interlace.executors.device import DeviceExecutor
 from interlace.workloads import Decode, LlamaShape, decode_graph
 
-from ..cases import relative_error
+from ..cases import TORCH, relative_error
 
 NAN = float("nan")
-TORCH = {"bf16": torch.bfloat16, "fp32": torch.float32, "int32": torch.int32}
 SMALL = LlamaShape(1, 32, 48, 4, 2, 16, 40, qkv_bias=True, qk_norm=True)
 #: An odd group, and heads of the usual size.
 USUAL = LlamaShape(1, 64, 32, 7, 1, 64, 40, tied=True)

@@ -260,3 +260,11 @@ def test_a_plan_does_not_know_lengths_and_a_plan_file_knows_the_ops() -> None:
     il.verify(again)
     graphs = [Decode.of({"context": context, "capacity": 64}, gpu=False).graph(il.CPU) for context in (0, 63)]
     assert graphs[0] == graphs[1]
+
+
+def test_as_many_settings_are_tried_for_many_layers_as_for_one() -> None:
+    def tried(layers: int) -> int:
+        graph = decode_graph(replace(LLAMAS["llama3.2-1b"], layers=layers), 1, 1088, il.H200)
+        return sum(1 for _ in il.PdlExecutor.likely(graph, il.H200))
+
+    assert tried(3) == tried(1) < 100

@@ -13,6 +13,7 @@ from interlace.core.dtypes import fp32, int32
 from interlace.graph.access import ALL, Span, axes
 from interlace.graph.op import Op
 from interlace.graph.tensor import Tensor
+from interlace.kernels.append.cuda import APPEND_TEXT
 from interlace.kernels.attend import check_heads
 from interlace.kernels.base import Kernel, check_argument, require, same_dtype
 from interlace.kernels.bodies import Array, Params, Reference, Regions, TritonBody
@@ -37,7 +38,7 @@ def _make(name: str, tensors: Mapping[str, Tensor], params: Params) -> Op:
     return append(name, **tensors, eps=params["EPS"])  # type: ignore[arg-type]
 
 
-APPEND = Kernel("append", Reference(_finish), _triton, make=_make)
+APPEND = Kernel("append", Reference(_finish), _triton, walk=APPEND_TEXT, make=_make)
 
 
 def append(

@@ -14,6 +14,7 @@ from interlace.core.dtypes import fp32, int32
 from interlace.graph.access import ALL, axes
 from interlace.graph.op import Op
 from interlace.graph.tensor import Tensor
+from interlace.kernels.argmax.cuda import FIRST_OF_MOST_TEXT, MOST_TEXT
 from interlace.kernels.base import Kernel, check_argument, check_block, power_of_two, require
 from interlace.kernels.bodies import Array, Params, Reference, Regions, TritonBody
 
@@ -52,8 +53,8 @@ def _make_first(name: str, tensors: Mapping[str, Tensor], params: Params) -> Op:
     return first_of_most(name, **tensors)
 
 
-MOST = Kernel("most", Reference(_most, located=True), _triton_most, make=_make_most)
-FIRST_OF_MOST = Kernel("first_of_most", Reference(_first), _triton_first, make=_make_first)
+MOST = Kernel("most", Reference(_most, located=True), _triton_most, walk=MOST_TEXT, make=_make_most)
+FIRST_OF_MOST = Kernel("first_of_most", Reference(_first), _triton_first, walk=FIRST_OF_MOST_TEXT, make=_make_first)
 
 
 def most(name: str, x: Tensor, best: Tensor, at: Tensor, columns: int = COLUMNS) -> Op:

@@ -26,6 +26,7 @@ from interlace.core.dtypes import fp32, int32
 from interlace.graph.access import ALL, Span, axes
 from interlace.graph.op import Op
 from interlace.graph.tensor import Tensor
+from interlace.kernels.attend.cuda import ATTEND_TEXT
 from interlace.kernels.base import Kernel, check_argument, check_block, power_of_two, require, same_dtype
 from interlace.kernels.bodies import Array, Params, Reference, Regions, TritonBody
 from interlace.kernels.rope import placed, position_of
@@ -85,7 +86,7 @@ def _make(name: str, tensors: Mapping[str, Tensor], params: Params) -> Op:
     return attend(name, **tensors, eps=params["EPS"], block=params["BLOCK"])  # type: ignore[arg-type]
 
 
-ATTEND = Kernel("attend", Reference(_finish, located=True), _triton, make=_make)
+ATTEND = Kernel("attend", Reference(_finish, located=True), _triton, walk=ATTEND_TEXT, make=_make)
 
 
 def attend(

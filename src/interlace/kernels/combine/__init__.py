@@ -18,6 +18,7 @@ from interlace.graph.op import Op
 from interlace.graph.tensor import Tensor
 from interlace.kernels.base import Kernel, check_argument, check_block, power_of_two, require
 from interlace.kernels.bodies import Array, Params, Reference, Regions, TritonBody
+from interlace.kernels.combine.cuda import COMBINE_TEXT
 
 
 def _finish(_: Array | None, regions: Regions, params: Params) -> Mapping[str, Array]:
@@ -37,7 +38,7 @@ def _make(name: str, tensors: Mapping[str, Tensor], params: Params) -> Op:
     return combine(name, **tensors)
 
 
-COMBINE = Kernel("combine", Reference(_finish), _triton, make=_make)
+COMBINE = Kernel("combine", Reference(_finish), _triton, walk=COMBINE_TEXT, make=_make)
 
 
 def combine(name: str, parts: Tensor, peak: Tensor, total: Tensor, out: Tensor) -> Op:

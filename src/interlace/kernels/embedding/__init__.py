@@ -13,6 +13,7 @@ from interlace.graph.op import Op
 from interlace.graph.tensor import Tensor
 from interlace.kernels.base import Kernel, check_argument, check_block, power_of_two, require, same_dtype
 from interlace.kernels.bodies import Array, Params, Reference, Regions, TritonBody
+from interlace.kernels.embedding.cuda import EMBEDDING_TEXT
 
 _COLUMNS = 1024
 
@@ -34,7 +35,7 @@ def _make(name: str, tensors: Mapping[str, Tensor], params: Params) -> Op:
     return embedding(name, **tensors, columns=params["BN"])  # type: ignore[arg-type]
 
 
-EMBEDDING = Kernel("embedding", Reference(_finish), _triton, make=_make)
+EMBEDDING = Kernel("embedding", Reference(_finish), _triton, walk=EMBEDDING_TEXT, make=_make)
 
 
 def embedding(name: str, tokens: Tensor, table: Tensor, out: Tensor, columns: int | None = None) -> Op:

@@ -92,9 +92,13 @@ def _arranged(graph: Graph, device: DeviceSpec, rows: int) -> Iterator[Setting]:
 
 
 def _parts(ops: Sequence[Op], tiles: Sequence[MatmulTile], sms: int) -> Iterator[Sequence[int]]:
-    """Every op whole, or in two parts if it has fewer tiles than two waves."""
-    counts = [-(-int(op.param("M")) // t.m) * -(-int(op.param("N")) // t.n) for op, t in zip(ops, tiles, strict=True)]
-    return product(*((1, 2) if count < 2 * sms else (1,) for count in counts))
+    """Every op whole, or in two parts if it has fewer tiles than two waves; ops of the same extents alike."""
+    extents = [(*(int(op.param(name)) for name in "MNK"), sums(op)) for op in ops]
+    counts = [-(-m // tile.m) * -(-n // tile.n) for (m, n, _, _), tile in zip(extents, tiles, strict=True)]
+    both = {extent: (1, 2) if count < 2 * sms else (1,) for extent, count in zip(extents, counts, strict=True)}
+    for chosen in product(*both.values()):
+        parts = dict(zip(both, chosen, strict=True))
+        yield [parts[extent] for extent in extents]
 
 
 def likely(graph: Graph, device: DeviceSpec) -> Iterator[Setting]:

@@ -12,6 +12,7 @@ from interlace.graph.op import Op
 from interlace.graph.tensor import Tensor
 from interlace.kernels.base import Kernel, check_argument, check_block, power_of_two, require, same_dtype
 from interlace.kernels.bodies import Array, Params, Reference, Regions, TritonBody
+from interlace.kernels.rms_norm.cuda import RMS_NORM_TEXT
 
 
 def normalised(x: Array, weight: Array, eps: float) -> Array:
@@ -33,7 +34,7 @@ def _make(name: str, tensors: Mapping[str, Tensor], params: Params) -> Op:
     return rms_norm(name, **tensors, eps=params["EPS"])  # type: ignore[arg-type]
 
 
-RMS_NORM = Kernel("rms_norm", Reference(_finish), _triton, make=_make)
+RMS_NORM = Kernel("rms_norm", Reference(_finish), _triton, walk=RMS_NORM_TEXT, make=_make)
 
 
 def rms_norm(name: str, x: Tensor, weight: Tensor, out: Tensor, eps: float) -> Op:

@@ -1,0 +1,73 @@
+"""The CUDA C++ bodies of argmax, for the one launch."""
+
+from __future__ import annotations
+
+from interlace.kernels.cuda.rows import ROWS
+from interlace.kernels.text import TextBody
+
+_MOST_WARPS = 8
+_FIRST = r"""
+struct Found {
+  float value;
+  int at;
+};
+// The larger, of equal ones the first. Rows of NaN give a place too, so that what reads it stays inside its table.
+DEVICE Found first_of(Found a, Found b) {
+  return b.value > a.value || (b.value == a.value && b.at < a.at) ? b : a;
+}
+DEVICE Found first_of_block(Found found) {
+  for (int distance = 16; distance; distance /= 2) {
+    const float value = __shfl_xor_sync(0xffffffff, found.value, distance);
+    found = first_of(found, Found{value, __shfl_xor_sync(0xffffffff, found.at, distance)});
+  }
+  Found* const each = scratch<Found>();
+  if (lane_of() == 0) each[warp_of()] = found;
+  synchronise_block();
+  for (int warp = 0; warp < WARPS; ++warp) found = first_of(found, each[warp]);
+  return found;
+}
+constexpr unsigned LOWEST = 0xff800000;  // minus infinity
+"""
+
+MOST_TEXT = TextBody(
+    ROWS
+    + _FIRST
+    + r"""
+DEVICE void most_tile(const Tile& tile, const Arguments& a) {
+  const int end = min((tile.j + 1) * BN, a.N);
+  Found found = {__int_as_float(LOWEST), end - 1};
+#pragma unroll 8
+  for (int column = tile.j * BN + thread(); column < end; column += THREADS) {
+    const float value = widened(a.x[(long long)tile.i * a.N + column]);
+    if (value > found.value) found = Found{value, column};
+  }
+  found = first_of_block(found);
+  if (thread() == 0) {
+    a.best[tile.i * a.TILES + tile.j] = found.value;
+    a.at[tile.i * a.TILES + tile.j] = found.at;
+  }
+}
+""",
+    "most_tile",
+    constants=("BN",),
+    scratch_bytes=lambda op: 8 * _MOST_WARPS,
+    proved=True,
+)
+
+FIRST_OF_MOST_TEXT = TextBody(
+    ROWS
+    + _FIRST
+    + r"""
+DEVICE void first_tile(const Tile& tile, const Arguments& a) {
+  const float* const best = a.best + tile.i * a.TILES;
+  const int* const at = a.at + tile.i * a.TILES;
+  Found found = {__int_as_float(LOWEST), at[0]};
+  for (int n = thread(); n < a.TILES; n += THREADS) found = first_of(found, Found{best[n], at[n]});
+  found = first_of_block(found);
+  if (thread() == 0) a.out[tile.i] = found.at;
+}
+""",
+    "first_tile",
+    scratch_bytes=lambda op: 8 * _MOST_WARPS,
+    proved=True,
+)

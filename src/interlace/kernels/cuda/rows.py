@@ -1,0 +1,66 @@
+"""What texts of a tile have in common: elements by the 16 bytes, sums over a warp or all threads, heads in place."""
+
+from __future__ import annotations
+
+ROWS = r"""
+constexpr int WARPS = THREADS / 32;
+DEVICE int warp_of() { return thread() / 32; }
+DEVICE int lane_of() { return thread() % 32; }
+
+// Neighbours in memory, by 16 bytes where they lie so.
+template <class T> struct Piece {
+  static constexpr int ELEMENTS = 16 / (int)sizeof(T);
+};
+template <class T> struct __align__(16) Elements {
+  T items[Piece<T>::ELEMENTS];
+};
+template <class T> DEVICE bool by_pieces(const T* at) { return (unsigned long long)at % 16 == 0; }
+template <class T> DEVICE Elements<T> piece_at(const T* at, bool by_pieces) {
+  Elements<T> piece;
+  if (by_pieces) return *reinterpret_cast<const Elements<T>*>(at);
+#pragma unroll
+  for (int e = 0; e < Piece<T>::ELEMENTS; ++e) piece.items[e] = at[e];
+  return piece;
+}
+template <class T> DEVICE void put(T* at, float value) { *at = rounded<T>(value); }
+template <class T> DEVICE float as_stored(float value, const T*) { return widened(rounded<T>(value)); }
+
+DEVICE float warp_sum(float value) {
+  for (int distance = 16; distance; distance /= 2) value += __shfl_xor_sync(0xffffffff, value, distance);
+  return value;
+}
+DEVICE float warp_most(float value) {
+  for (int distance = 16; distance; distance /= 2) {
+    value = fmaxf(value, __shfl_xor_sync(0xffffffff, value, distance));
+  }
+  return value;
+}
+"""
+
+#: Behind ``ROWS``: see ``kernels/rope``.
+PLACED = r"""
+// A warp puts a head of D elements in its place: normalised by weight unless null, rotated by a row of the table.
+template <int D, class T> DEVICE void place(float* out, const T* x, const T* weight, const float* angles, float eps) {
+  constexpr int HALF = D / 2;
+  float scale = 1.0f;
+  if (weight) {
+    float squares = 0.0f;
+    for (int d = lane_of(); d < D; d += 32) squares += widened(x[d]) * widened(x[d]);
+    scale = rsqrtf(warp_sum(squares) / D + eps);
+  }
+  for (int d = lane_of(); d < HALF; d += 32) {
+    float low = widened(x[d]) * scale, high = widened(x[d + HALF]) * scale;
+    if (weight) {
+      low *= widened(weight[d]);
+      high *= widened(weight[d + HALF]);
+    }
+    const float cosine = angles[d], sine = angles[d + HALF];
+    out[d] = low * cosine - high * sine;
+    out[d + HALF] = high * cosine + low * sine;
+  }
+}
+// The position of a sequence, clamped to the cache.
+DEVICE int position_of(const int* positions, int sequence, int capacity) {
+  return min(max(positions[sequence], 0), capacity - 1);
+}
+"""

@@ -1,0 +1,73 @@
+"""A whole decode step as one launch on the emulator: right for ragged batches, step after step, without a fault."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import cache
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("triton")  # which executors want wherever they are
+
+import interlace as il  # noqa: E402
+from interlace.workloads import Decode, LlamaShape, decode_graph  # noqa: E402
+
+from ..cases import TORCH, relative_error  # noqa: E402
+from ..emulator.build import MISSING  # noqa: E402
+from ..emulator.walk import EmulatedLaunch, prepare  # noqa: E402
+
+pytestmark = pytest.mark.skipif(bool(MISSING), reason=MISSING)
+
+CAPACITY, POSITIONS = 100, (0, 5, 90)
+SHAPES = {
+    "norms and biases": LlamaShape(1, 64, 96, 4, 2, 16, 160, qkv_bias=True, qk_norm=True),
+    "more queries than are taken at once": LlamaShape(1, 64, 64, 9, 1, 64, 160, tied=True),
+}
+
+
+def problem(name: str) -> Decode:
+    return Decode(**{**vars(SHAPES[name]), "batch": len(POSITIONS), "capacity": CAPACITY, "context": 0})
+
+
+@cache
+def launches() -> dict[str, EmulatedLaunch]:
+    made = {}
+    for name, shape in SHAPES.items():
+        graph = decode_graph(shape, len(POSITIONS), CAPACITY, replace(il.H200, sms=6 * shape.kv_heads))
+        plan = il.plan_graph(graph, il.H200, il.OneLaunchExecutor, workers=1)
+        assert plan.graph.op("layers.0.attend").grid[2] == 2
+        made[name] = EmulatedLaunch(plan, stages=3)
+    prepare([*made.values()])
+    return made
+
+
+@pytest.mark.parametrize("name", SHAPES)
+def test_steps_of_a_ragged_batch_are_right_and_touch_nothing_else(name: str) -> None:
+    """Caches hold NaN where nothing was appended yet, and so do intermediates before they are written."""
+    run, work = launches()[name], problem(name)
+    graph = run.plan.graph
+    given = dict(work.inputs(0)) | {"position": np.array(POSITIONS, np.float32)}
+    t = {n: torch.from_numpy(value).to(TORCH[graph.tensor(n).dtype.name]) for n, value in given.items()}
+    caches = [n for n in graph.inputs if n.endswith("_cache")]
+    for n in caches:
+        for b, at in enumerate(POSITIONS):
+            t[n][b, :, at:] = float("nan")
+    t |= {n: run.empty(n) for n in graph.outputs}
+    for step in range(3):
+        right = work.dense(np, {n: value.double().numpy() for n, value in t.items()})
+        for n in (*graph.intermediates, "logits"):
+            value = t[n] if n in t else run.intermediate(n)
+            value.fill_(float("nan") if value.is_floating_point() else -1)
+        run.seed = step
+        run.run(t)
+        assert [str(fault) for fault in run.faults] == []
+        assert relative_error(t["logits"], torch.from_numpy(right["logits"])) < 8e-3
+        assert t["next"].tolist() == t["logits"].argmax(1).tolist()
+        t["tokens"].copy_(t["next"])
+        t["position"] += 1
+        for n in caches:
+            assert [int(t[n][b, 0, :, 0].isnan().sum()) for b in range(3)] == [
+                CAPACITY - at - step - 1 for at in POSITIONS
+            ]
