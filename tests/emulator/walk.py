@@ -192,7 +192,14 @@ def _buffer(value: torch.Tensor, *, written: bool = False, watched: bool = False
 
 
 def _tensor_map(
-    address: int, shape: Sequence[int], strides: Sequence[int], box: Sequence[int], dtype: DType, *, swizzled: bool
+    address: int,
+    shape: Sequence[int],
+    strides: Sequence[int],
+    box: Sequence[int],
+    dtype: DType,
+    *,
+    swizzled: bool,
+    fetched_bytes: int,
 ) -> TensorMap:
     assert tuple(strides) == tuple(torch.empty(shape, device="meta").stride())
     return TensorMap(tensor_map(address, shape, dtype.itemsize, box, swizzled=swizzled))

@@ -47,6 +47,7 @@ def tensor_map(
     dtype: DType,
     *,
     swizzled: bool = False,
+    fetched_bytes: int = 256,
 ) -> TensorMap:
     """Encode a tensor map.
 
@@ -57,6 +58,7 @@ def tensor_map(
         box: elements of one copy along each dimension, 1 to 256.
         dtype: of the elements.
         swizzled: whether 16-byte pieces of 128-byte rows are permuted, as matrix products read them.
+        fetched_bytes: that the L2 fetches at a time, 64, 128 or 256.
 
     Raises:
         DriverError: if the driver refuses the numbers.
@@ -76,7 +78,7 @@ def tensor_map(
             [driver.cuuint32_t(1)] * len(shape),
             driver.CUtensorMapInterleave.CU_TENSOR_MAP_INTERLEAVE_NONE,
             swizzle.CU_TENSOR_MAP_SWIZZLE_128B if swizzled else swizzle.CU_TENSOR_MAP_SWIZZLE_NONE,
-            driver.CUtensorMapL2promotion.CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
+            getattr(driver.CUtensorMapL2promotion, f"CU_TENSOR_MAP_L2_PROMOTION_L2_{fetched_bytes}B"),
             driver.CUtensorMapFloatOOBfill.CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE,
         ),
         f"tensor map of shape {tuple(shape)}, strides {tuple(strides)}, box {tuple(box)} at address {address:#x}",
