@@ -118,7 +118,6 @@ class EmulatedLaunch(OneLaunchExecutor):
             ("dependent", count, c["DEPENDENT_BYTES"]),
             ("scratch", warpgroups, c["SCRATCH_BYTES"]),
             ("message", TICKETS, ITEM.size + 16),
-            ("answer", warpgroups, 8),
             *((name, count, _BARRIER_BYTES) for name in ("independent_full", "dependent_full", "empty")),
             *((name, TICKETS, _BARRIER_BYTES) for name in ("sent", "received")),
         ]

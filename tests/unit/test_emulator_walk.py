@@ -13,6 +13,7 @@ pytest.importorskip("triton")  # which executors want wherever they are
 
 import interlace as il  # noqa: E402
 from interlace.core.errors import HangError  # noqa: E402
+from interlace.kernels.abi import ITEM  # noqa: E402
 
 from ..cases import TORCH, relative_error, strike_posts  # noqa: E402
 from ..emulator.build import MISSING  # noqa: E402
@@ -166,10 +167,10 @@ def test_counters_wrap() -> None:
     run = launches()["two parts, gated, two warpgroups"]
     run._reset()
     check(run, 0)
-    posts = [counter.clone() for counter in (run._semaphores, run._arrivals, run._counters)]
+    posts = [counter.clone() for counter in (run._semaphores, run._counters)]
     assert all(counter.any() for counter in posts)
     for runs in (2**31 - 1, 2**31, 2**32 - 1, 2**32):
-        for counter, once in zip((run._semaphores, run._arrivals, run._counters), posts, strict=True):
+        for counter, once in zip((run._semaphores, run._counters), posts, strict=True):
             counter.copy_((once.long() * runs).to(counter.dtype))
         check(run, seed=runs % 7)
 
@@ -225,16 +226,28 @@ FAULTS = {
         "wait < item.wait_mid; ++wait) continue;",
         "race",
     ),
-    "bulk loads without a fence": ('asm volatile("fence.proxy.async.global;" ::: "memory");', "", "proxy"),
+    "bulk loads without a fence": (
+        'asm volatile("fence.proxy.async.global;" ::: "memory");\n      load_dependent',
+        "load_dependent",
+        "proxy",
+    ),
     "barriers not known to bulk loads": ("    fence_mbarrier_init();\n", "", "proxy"),
+}
+#: Of split tiles: the last part does not wait for the others; one of them does not say that it is there.
+SPLIT = {
+    "right": None,
+    "hasty": ("      await_parts(launch, item);\n", ""),
+    "lost": ("if (threadIdx.x % 128 == 0) add_release", "if (threadIdx.x % 128 == 0 && item.number != 4) add_release"),
 }
 
 
 @cache
 def broken() -> dict[str, EmulatedLaunch]:
-    same = tile(64, 40, 128)
+    same, small = tile(64, 40, 128), tile(8, 64, swap=True)
     plan = il.build(ffn(40, same, same, hidden=256, width=256), il.Choices(1))
     made = {name: EmulatedLaunch(plan, stages=2, change=(before, after)) for name, (before, after, _) in FAULTS.items()}
+    split = il.build(ffn(8, small, small, hidden=64, width=192), il.Choices(1, split={"down": il.SplitK(3)}))
+    made |= {name: EmulatedLaunch(split, stages=2, change=change) for name, change in SPLIT.items()}
     prepare([*made.values()])
     return made
 
@@ -247,3 +260,20 @@ def test_a_planted_fault_is_reported(name: str) -> None:
             run_once(run, seed)
         run._reset()
     assert FAULTS[name][2] in {fault.kind for fault in run.faults}
+
+
+def test_a_part_that_never_comes_ends_in_an_error_that_names_its_tile() -> None:
+    run = broken()["lost"]
+    with pytest.raises(HangError, match=r"^op 'down', tile \(0, 0\).*waited for 2 other parts of its tile and saw 1"):
+        run_once(run, 0)
+
+
+def test_a_part_that_adds_before_the_others_are_there_is_caught() -> None:
+    """The first of three parts adds: it waits for ever, or else adds what is not there."""
+    for name in ("right", "hasty"):
+        run = broken()[name]
+        at = [row * ITEM.columns + ITEM.column("split") for row in (3, 5)]
+        run._items[at] = run._items[at[::-1]]
+    with pytest.raises(HangError, match=r"waited for 2 other parts of its tile and saw 0"):
+        run_once(broken()["right"], 0)
+    assert run_once(broken()["hasty"], 0).isnan().any()

@@ -279,7 +279,7 @@ class DeviceExecutor(Executor):
 
         self._items = torch.tensor(table.items.view(np.int32), device=device)
         self._waits = torch.tensor(table.waits.view(np.int32), device=device)
-        self._semaphores = zeros(self.plan.semaphores, torch.int32)
+        self._semaphores = zeros(table.semaphores, torch.int32)
         self._arrivals = zeros(table.splits * self._posts_per_tile, torch.int64)
         self._slot_size = max((self._accumulator_size(op) for op in self.plan.graph.ops), default=0)
         self._workspace = zeros(table.slots * self._slot_size, torch.float32)

@@ -107,7 +107,7 @@ class OneLaunchExecutor(DeviceExecutor):
     def _lower(self) -> Table:
         graph = self.plan.graph
         chunked = [body.chunked for body in _bodies(graph)]
-        table = for_workers(self.plan, chunked, self._posts_per_tile)
+        table = for_workers(self.plan, chunked, self._posts_per_tile, parts_wait=True)
         self._parts = _parts(graph, [int(parts) for parts in table.parts])
         table.items["code"] = np.array(codes(self._parts))[table.items["op"]]
         return table

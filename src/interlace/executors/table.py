@@ -28,7 +28,8 @@ class Table:
         workers: programs of a persistent launch: of a plan's workers those that can have an item.
         worker_rows: rows of each of them, if rows are grouped by worker.
         slots: workspace slots, one per part of a split tile.
-        splits: split tiles, each with an arrival counter.
+        splits: split tiles, each with an arrival counter unless parts wait for each other.
+        semaphores: the plan's, and those in which parts of split tiles count themselves, if parts wait for each other.
         parts: most parts of a tile, 1 if none is split; of each op.
         chunked: some wait stands inside a reduction.
     """
@@ -40,6 +41,7 @@ class Table:
     worker_rows: Ints
     slots: int
     splits: int
+    semaphores: int
     parts: Ints
     chunked: bool
 
@@ -52,17 +54,27 @@ def by_op(plan: Plan, chunked: Sequence[bool]) -> Table:
     return _table(plan, chunked, np.argsort(plan.items.op, kind="stable"))
 
 
-def for_workers(plan: Plan, chunked: Sequence[bool], posts_per_tile: int = 1) -> Table:
+def for_workers(
+    plan: Plan, chunked: Sequence[bool], posts_per_tile: int = 1, *, parts_wait: bool = False
+) -> Table:
     """Rows in the order of tickets, or grouped by worker under static dispatch: for a persistent launch.
 
     Each of the warpgroups that share a tile posts, so a threshold counts ``posts_per_tile`` for each tile.
+
+    Args:
+        parts_wait: of the parts of a split tile the last in the plan's sequence waits for the others, which post
+            semaphores behind those of the plan, one for each warpgroup. Column ``split`` has the first of them, with
+            all bits inverted in the last part. An item waits only on earlier ones then too, so there is progress
+            wherever the plan's own waits make it.
     """
     tickets = plan.dispatch is Dispatch.TICKET
     order = np.arange(len(plan.items)) if tickets else np.argsort(plan.items.worker, kind="stable")
-    return _table(plan, chunked, order, posts_per_tile)
+    return _table(plan, chunked, order, posts_per_tile, parts_wait)
 
 
-def _table(plan: Plan, chunked: Sequence[bool], order: Ints, posts_per_tile: int = 1) -> Table:
+def _table(
+    plan: Plan, chunked: Sequence[bool], order: Ints, posts_per_tile: int = 1, parts_wait: bool = False
+) -> Table:
     items, waits = plan.items, plan.waits
     n = len(items)
     # Parts of split tiles, numbered by k within a tile; slots run on from tile to tile.
@@ -86,6 +98,12 @@ def _table(plan: Plan, chunked: Sequence[bool], order: Ints, posts_per_tile: int
         at[: len(op.grid), mine] = op.coords(items.tile[mine]).T
     slots, splits = np.zeros((2, n), np.int64)
     slots[parts > 1], splits[parts > 1] = slot_of_tile[:-1][split], split
+    if parts_wait:
+        splits[parts > 1] = plan.semaphores + splits[parts > 1] * posts_per_tile
+        last = np.zeros(n, np.int64)
+        np.maximum.at(last, tile, np.arange(n))
+        closes = (parts > 1) & (last[tile] == np.arange(n))
+        splits[closes] = ~splits[closes]
     rows = {
         "op": items.op,
         **dict(zip(AXES, at, strict=True)),
@@ -117,6 +135,7 @@ def _table(plan: Plan, chunked: Sequence[bool], order: Ints, posts_per_tile: int
         worker_rows,
         int(slot_of_tile[-1]),
         len(split_tiles),
+        plan.semaphores + (len(split_tiles) * posts_per_tile if parts_wait else 0),
         np.array([parts[items.op == o].max(initial=1) for o in range(len(plan.graph.ops))]),
         bool(late.any()),
     )

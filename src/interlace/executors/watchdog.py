@@ -23,6 +23,17 @@ def hang_error(
             seen=seen,
             producer=op,
         )
+    if semaphore >= plan.semaphores:
+        name = plan.item_name(item)
+        return HangError(
+            f"{name} (item {item}) waited for {expected} other parts of its tile and saw {seen} before the watchdog "
+            "fired. The outputs of this run are undefined; counters were reset, the next run starts afresh",
+            item=item,
+            semaphore=semaphore,
+            expected=expected,
+            seen=seen,
+            producer=plan.graph.ops[int(plan.items.op[item])].tile_name(int(plan.items.tile[item])),
+        )
     posters = np.flatnonzero(plan.items.post == semaphore)
     mine = np.stack([plan.items.op[posters], plan.items.tile[posters]])
     # Of the parts of a split tile only the last to arrive posts, so a tile is done when one of its parts is.

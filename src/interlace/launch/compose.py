@@ -209,4 +209,4 @@ def _scratch(tiles: Sequence[WalkTile], warpgroups: int) -> int:
 def _fixed(tiles: Sequence[WalkTile], warpgroups: int) -> int:
     """Shared memory beside the stages."""
     messages = TICKETS * (2 * _BARRIER_BYTES + _MESSAGE_BYTES)
-    return warpgroups * (_scratch(tiles, warpgroups) + _BARRIER_BYTES) + messages
+    return warpgroups * _scratch(tiles, warpgroups) + messages

@@ -50,9 +50,7 @@ DEVICE unsigned scratch_of(int group) {
 DEVICE unsigned messages() {
   return SHARED_BASE + STAGES * (INDEPENDENT_BYTES + DEPENDENT_BYTES) + WARPGROUPS * SCRATCH_BYTES;
 }
-// A word for a warpgroup to tell its threads something.
-DEVICE unsigned answer_of(int group) { return messages() + TICKETS * MESSAGE_BYTES + group * 8; }
-DEVICE unsigned barriers() { return messages() + TICKETS * MESSAGE_BYTES + WARPGROUPS * 8; }
+DEVICE unsigned barriers() { return messages() + TICKETS * MESSAGE_BYTES; }
 DEVICE unsigned independent_full(int slot) { return barriers() + slot * 8; }
 DEVICE unsigned dependent_full(int slot) { return barriers() + (STAGES + slot) * 8; }
 DEVICE unsigned empty(int slot) { return barriers() + (2 * STAGES + slot) * 8; }
@@ -128,16 +126,19 @@ DEVICE bool receive(const Launch& launch, int n, Item& item) {
   return last.y;
 }
 // By a warp: the slot of the next stage is free, and fewer than in_flight independent loads are under way.
+// All lanes have seen so before the stage may fill: a stage of no bytes is full, and free again, at once.
 DEVICE void open_independent(const Launch& launch, const Stage& stage, int n, int in_flight, unsigned bytes) {
   await(launch, empty(stage.slot), stage.phase ^ 1);
   if (in_flight < STAGES && n >= in_flight) {
     const int earlier = n - in_flight;
     await(launch, independent_full(earlier % STAGES), earlier / STAGES & 1);
   }
+  __syncwarp();
   if (first_lane()) mbarrier_arrive_expect_tx(independent_full(stage.slot), bytes);
 }
 DEVICE void open_dependent(const Launch& launch, const Stage& stage, unsigned bytes) {
   await(launch, empty(stage.slot), stage.phase ^ 1);
+  __syncwarp();
   if (first_lane()) mbarrier_arrive_expect_tx(dependent_full(stage.slot), bytes);
 }
 DEVICE void await_stage(const Launch& launch, const Stage& stage) {

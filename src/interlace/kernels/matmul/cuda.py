@@ -6,8 +6,11 @@ few tokens. Consumer warpgroups share the rows. Operands lie in a slot as panels
 swizzled line); the panels of the gate come first, then those of the other weights. Bulk loads fill what lies beyond a
 tensor's edges with zeros and stores are masked, so any M will do, and any N and K that are multiples of 8.
 
-The parts of a split tile come together in the workspace: the last to arrive adds them in the order of their parts, so
-the result does not depend on who was last.
+Of the parts of a split tile all but the last in the plan's sequence leave their sums in the workspace and post it. The
+last adds these sums to its own. It has one stage more than its part of the reduction, an empty one, which the loader
+that waits fills when all have posted: mostly long since, and while the last products run. The last to arrive would
+store, count and load one after another instead. Who adds and in which order is settled by the plan, so a result is the
+same bit by bit in every run.
 """
 
 from __future__ import annotations
@@ -31,6 +34,8 @@ _PITCH_BYTES = _ROW_BYTES + 16
 _TALL, _WIDEST, _STEP = 64, 256, 8
 #: Registers of one thread for sums: a block of one consumer warpgroup has 255 a thread, with two each gets 232.
 _SUMS = {1: 128, 2: 128}
+#: By the L2 at a time, a line of a box: weights stream 1 to 2 % faster than by 256 at a time (docs/performance.md).
+_FETCHED_BYTES = _ROW_BYTES
 _TOGETHER = 4  # parts of a tile whose sums are loaded at once
 _ROW_STEP = 8  # elements: bulk loads address rows in steps of 16 bytes
 
@@ -80,7 +85,7 @@ DEVICE void store_shared_32(unsigned at, unsigned value) {
 // Bytes from one row to the next of what an epilogue turns round: 64 elements, and 16 bytes against bank conflicts.
 constexpr int PITCH = 64 * 2 + 16;
 // Of a thread, for sums and for the parts that are added to them, 16 bytes a load.
-constexpr int SUM_REGISTERS = 144;
+constexpr int SUM_REGISTERS = WARPGROUPS == 1 ? 208 : 184;
 
 template <int BM_, int BN_, int BK_, int ROWS_, int GATES_, bool TRANSPOSED_, int ACTIVATION_, bool BIAS, bool RESIDUAL,
           int TOGETHER>
@@ -97,6 +102,9 @@ struct Matmul {
   static constexpr int BLOCKS = TALL / WARPGROUPS / 64;     // of 64 rows, in a warpgroup
   static constexpr int SUMS = WIDTH / 2;                // registers of a block of rows
   static constexpr int COUNT = GATES * BLOCKS * SUMS;   // registers of all sums
+  // Sums of so many other parts are loaded at once; if these are few, while the last products are under way.
+  static constexpr int OTHERS = TOGETHER - 1;
+  static constexpr bool EARLY = OTHERS > 0 && OTHERS * COUNT <= 48;
 
   DEVICE static void load_independent(const Launch& launch, const Item& item, Stage& stage, int& n, Tickets& tickets) {
     const Operands& op = operands_of<Operands>(launch, item);
@@ -117,6 +125,11 @@ struct Matmul {
       stage.advance();
       ++n;
     }
+    if (OTHERS > 0 && closes(item)) {
+      open_independent(launch, stage, n, IN_FLIGHT, 0);
+      stage.advance();
+      ++n;
+    }
   }
   DEVICE static void load_dependent(const Launch& launch, const Item& item, int k_lo, int k_hi, Stage& stage) {
     const Operands& op = operands_of<Operands>(launch, item);
@@ -129,6 +142,11 @@ struct Matmul {
       if (first_lane())
 #pragma unroll
         for (int p = 0; p < PANELS; ++p) tma_load_2d(slot + p * ROWS * 128, op.x, column + p * 64, row, full);
+      stage.advance();
+    }
+    if (OTHERS > 0 && closes(item) && k_hi >= item.k_hi) {
+      await_parts(launch, item);
+      open_dependent(launch, stage, 0);
       stage.advance();
     }
   }
@@ -169,69 +187,98 @@ struct Matmul {
       before = stage.slot;
       stage.advance();
     }
+    float4 early[EARLY ? OTHERS * COUNT / 4 : 1];
+    if (OTHERS > 0 && closes(item)) {
+      await_stage(launch, stage);
+      if constexpr (EARLY) load_others<COUNT / 4>(launch, item, 0, 0, early);
+      __syncwarp();  // no lane still looks at a stage that may be filled anew
+      release(stage.slot);
+      stage.advance();
+    }
     wgmma_wait<0>();
     release(before);
 #pragma unroll
     for (int g = 0; g < GATES; ++g)
 #pragma unroll
       for (int b = 0; b < BLOCKS; ++b) settle(sums[g][b]);
-    if (TOGETHER > 1 && item.parts > 1 && !come_together(launch, item, sums)) return;
+    if (OTHERS > 0 && item.parts > 1) {
+      if (!closes(item)) return leave(launch, item, sums);
+      add_others(launch, item, sums, early);
+    }
     finish(op, item, sums);
     post(launch, item);
   }
 
-  // The parts of a split tile come together; true in the last to arrive, whose sums are then those of all.
-  DEVICE static bool come_together(const Launch& launch, const Item& item, float (&sums)[GATES][BLOCKS][SUMS]) {
-    const int thread = threadIdx.x % 128;
-    float4* const first = reinterpret_cast<float4*>(launch.workspace + (long long)item.slot * launch.slot_floats +
-                                                    warpgroup() * COUNT * 128) + thread;
-    const long long part_stride = launch.slot_floats / 4;
-    float (*const flat)[4] = reinterpret_cast<float (*)[4]>(&sums[0][0][0]);
-    float4* const mine = first + item.part * part_stride;
+  // Of the parts of a split tile all but the last in the plan's sequence leave their sums in the workspace and post it;
+  // the last waits for them, mostly long since, and adds them in the order of k to what it has itself.
+  DEVICE static bool closes(const Item& item) { return item.parts > 1 && item.split < 0; }
+  DEVICE static float4* sums_of(const Launch& launch, const Item& item, int part) {
+    return reinterpret_cast<float4*>(launch.workspace + (long long)(item.slot + part) * launch.slot_floats +
+                                     warpgroup() * COUNT * 128) + threadIdx.x % 128;
+  }
+  DEVICE static void leave(const Launch& launch, const Item& item, const float (&sums)[GATES][BLOCKS][SUMS]) {
+    const float (*const flat)[4] = reinterpret_cast<const float (*)[4]>(&sums[0][0][0]);
+    float4* const mine = sums_of(launch, item, item.part);
 #pragma unroll
     for (int i = 0; i < COUNT / 4; ++i)
       __stcg(mine + i * 128, make_float4(flat[i][0], flat[i][1], flat[i][2], flat[i][3]));
+    random_delay(launch, item, 2);
     synchronise();
-    const unsigned answer = answer_of(warpgroup());
-    if (thread == 0) {
-      const unsigned long long before = add_acquire_release(launch.arrivals + item.split * WARPGROUPS + warpgroup());
-      // Of as many arrivals as run times parts: runs wrap at 2^32, and so does their product.
-      store_shared_32(answer, (unsigned)before - item.run * (unsigned)item.parts == item.parts - 1);
+    if (threadIdx.x % 128 == 0) add_release(launch.semaphores + item.split + warpgroup());
+  }
+  // By a warp.
+  DEVICE static void await_parts(const Launch& launch, const Item& item) {
+    WaitRow wait;
+    wait.first = ~item.split, wait.count = WARPGROUPS, wait.stride = 1, wait.threshold = item.parts - 1;
+    await_posts(launch, item, wait, threadIdx.x % 32, 32, 32);
+    __syncwarp();
+  }
+  // Pieces of the sums of some other parts, `from` being the first of them and `piece` of its pieces.
+  template <int PIECES>
+  DEVICE static void load_others(const Launch& launch, const Item& item, int from, int piece,
+                                 float4 (&values)[OTHERS > 0 ? OTHERS * PIECES : 1]) {
+#pragma unroll
+    for (int t = 0; t < OTHERS; ++t) {
+      const int other = from + t, part = other + (other >= item.part);
+      const float4* const sums = sums_of(launch, item, part) + piece * 128;
+#pragma unroll
+      for (int j = 0; j < PIECES; ++j)
+        values[t * PIECES + j] =
+            other < item.parts - 1 && piece + j < COUNT / 4 ? __ldcg(sums + j * 128) : make_float4(0, 0, 0, 0);
     }
-    synchronise();
-    unsigned last;
-    asm volatile("ld.shared.b32 %0, [%1];" : "=r"(last) : "r"(answer) : "memory");
-    if (!last) return false;
-    // Loads of some parts of a piece are under way before the first addition. Its own part it reads back like the
-    // others: kept beside the sums it would not fit the registers.
-    constexpr int LOADS = (SUM_REGISTERS - COUNT) / 4, PIECE = LOADS > TOGETHER ? LOADS / TOGETHER : 1;
+  }
+  template <int PIECES>
+  DEVICE static void add_pieces(float4 (&total)[PIECES], const float4 (&values)[OTHERS > 0 ? OTHERS * PIECES : 1]) {
 #pragma unroll
-    for (int i = 0; i < COUNT / 4; i += PIECE) {
+    for (int t = 0; t < OTHERS; ++t)
 #pragma unroll
-      for (int j = 0; j < PIECE && i + j < COUNT / 4; ++j)
+      for (int j = 0; j < PIECES; ++j) {
+        const float4 value = values[t * PIECES + j];
+        total[j].x += value.x, total[j].y += value.y, total[j].z += value.z, total[j].w += value.w;
+      }
+  }
+  DEVICE static void add_others(const Launch& launch, const Item& item, float (&sums)[GATES][BLOCKS][SUMS],
+                                const float4 (&early)[EARLY ? OTHERS * COUNT / 4 : 1]) {
+    float (*const flat)[4] = reinterpret_cast<float (*)[4]>(&sums[0][0][0]);
+    constexpr int FIT = (SUM_REGISTERS - COUNT) / (4 * (OTHERS + 1)), MOST = FIT > 1 ? FIT : 1;
+    constexpr int TRIPS = (COUNT / 4 + MOST - 1) / MOST, PIECES = EARLY ? COUNT / 4 : (COUNT / 4 + TRIPS - 1) / TRIPS;
 #pragma unroll
-        for (int e = 0; e < 4; ++e) flat[i + j][e] = 0.0f;
+    for (int i = 0; i < COUNT / 4; i += PIECES) {
+      float4 total[PIECES], values[OTHERS > 0 ? OTHERS * PIECES : 1];
+#pragma unroll
+      for (int j = 0; j < PIECES; ++j) total[j] = make_float4(0, 0, 0, 0);
+      if constexpr (EARLY) add_pieces(total, early);
 #pragma unroll 1
-      for (int p = 0; p < item.parts; p += TOGETHER) {
-        const float4* const from = first + p * part_stride + i * 128;
-        float4 values[TOGETHER][PIECE];
+      for (int from = EARLY ? OTHERS : 0; from < item.parts - 1; from += OTHERS) {
+        load_others<PIECES>(launch, item, from, i, values);
+        add_pieces(total, values);
+      }
 #pragma unroll
-        for (int t = 0; t < TOGETHER; ++t)
-#pragma unroll
-          for (int j = 0; j < PIECE && i + j < COUNT / 4; ++j)
-            values[t][j] = p + t < item.parts ? __ldcg(from + t * part_stride + j * 128) : make_float4(0, 0, 0, 0);
-#pragma unroll
-        for (int t = 0; t < TOGETHER; ++t)
-#pragma unroll
-          for (int j = 0; j < PIECE && i + j < COUNT / 4; ++j) {
-            flat[i + j][0] += values[t][j].x;
-            flat[i + j][1] += values[t][j].y;
-            flat[i + j][2] += values[t][j].z;
-            flat[i + j][3] += values[t][j].w;
-          }
+      for (int j = 0; j < PIECES && i + j < COUNT / 4; ++j) {
+        flat[i + j][0] += total[j].x, flat[i + j][1] += total[j].y;
+        flat[i + j][2] += total[j].z, flat[i + j][3] += total[j].w;
       }
     }
-    return true;
   }
 
   // Bias, activation, gate and residual of one element.
@@ -378,7 +425,10 @@ def pack(op: Op, tensors: Mapping[str, Any], dtype: DType) -> bytes:
             return TENSOR_MAP.ctype()
         value = tensors[name]
         shape, strides = tuple(value.shape), tuple(value.stride())
-        made = tensor_map(value.data_ptr(), shape, strides, (rows, PANEL), dtype, swizzled=True)
+        box = rows, PANEL
+        made = tensor_map(
+            value.data_ptr(), shape, strides, box, dtype, swizzled=True, fetched_bytes=_FETCHED_BYTES
+        )
         return TENSOR_MAP.ctype.from_buffer_copy(made.words)
 
     bn = int(op.param("BN"))
