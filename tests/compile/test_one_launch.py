@@ -8,7 +8,10 @@ import pytest
 
 import interlace as il
 from interlace.core.errors import DTypeError, GraphError, NoDeviceError, PlanError, ShapeError
+from interlace.kernels.cuda.compiler import compile_text
+from interlace.kernels.cuda.ptx import PTX
 from interlace.kernels.lint import lint
+from interlace.kernels.primitives.semaphore_cuda import SEMAPHORES
 from interlace.loops import as_op, library
 from interlace.planner.settings import plan_with
 
@@ -28,7 +31,7 @@ def launch(graph: il.Graph, options: il.Options = META, **choices: object) -> il
     return il.OneLaunchExecutor(il.build(graph, il.Choices(132, **choices)), options)
 
 
-#: One token and 16 make one text of ``narrow``, and differ in ``gelu`` as they do in ``relu``.
+#: One token and 16 differ in ``narrow`` and ``gelu`` no more than they do in ``relu``.
 VARIANTS = [
     (shape, m, il.bf16)
     for shape in SHAPES
@@ -54,6 +57,17 @@ def test_default_launches_compile_and_keep_the_memory_order(shape: str, m: int, 
     assert widths == {tile["BM"] if tile["SWAP"] else tile["BN"] for tile in tiles}
 
 
+def test_a_part_that_posts_before_all_its_threads_have_stored_is_found() -> None:
+    tile = il.MatmulTile(16, 64, 128, swap=True)
+    graph = il.workloads.ffn(16, il.workloads.FFNShape(256, 512, A.RELU, False), il.bf16, tile, tile)
+    text = launch(graph, split={"down": il.SplitK(2)}).composition.text
+    before = "synchronise();\n    if (threadIdx.x % 128 == 0) add_release"
+    assert text.count(before) == 1
+    text = text.replace(before, before.partition("    ")[2])
+    ptx = compile_text(text, il.OneLaunchExecutor.kernel, preamble=PTX + SEMAPHORES).ptx
+    assert {finding.rule for finding in lint(ptx, posts=True, waits=True)} == {"release"}
+
+
 def test_ops_of_equal_tiles_share_their_code() -> None:
     tensors = [il.Tensor(f"x{i}", (64, 128), il.bf16) for i in range(9)]
     weights = [il.Tensor(f"w{i}", (128, 128), il.bf16) for i in range(8)]
@@ -65,15 +79,32 @@ def test_ops_of_equal_tiles_share_their_code() -> None:
     assert not run._table.items["code"].any()
 
 
-@pytest.mark.parametrize("rows", [14336, 6144, 12288, 28672])
-def test_tiles_are_as_wide_as_one_wave_makes_them(rows: int) -> None:
+@pytest.mark.parametrize(("rows", "whole"), [(6144, True), (12288, True), (8192, False), (14336, False)])
+def test_tiles_that_would_be_cut_are_as_wide_as_one_wave_makes_them(rows: int, whole: bool) -> None:
     """With few tokens, where tokens weigh little beside the weights."""
     extents = {"x": (1, 4096), "w": (rows, 4096), "out": (1, rows)}
     x, w, out = (il.Tensor(name, shape, il.bf16) for name, shape in extents.items())
     graph = il.Graph("one", (x, w, out), (il.matmul("op", x, w, out),), ("x", "w"), ("out",))
-    width = dict(il.OneLaunchExecutor.default(graph, il.H200).op("op").params)["BN"]
-    assert width % 8 == 0
-    assert -(-rows // width) <= 132 < -(-rows // (width - 8))
+    setting = il.OneLaunchExecutor.default(graph, il.H200).op("op")
+    width = dict(setting.params)["BN"]
+    assert setting.parts == 1
+    if whole:
+        assert -(-rows // width) <= 132 < -(-rows // (width - 8))
+    else:
+        assert width == 64
+
+
+#: Parts of both ops, measured to be best or nearly so (docs/performance.md).
+@pytest.mark.parametrize(
+    ("shape", "m", "parts"), [("relu", 1, (1, 4)), ("relu", 64, (1, 2)), ("gated", 16, (1, 4)), ("gelu", 64, (1, 2))]
+)
+def test_few_tokens_are_cut_into_waves(shape: str, m: int, parts: tuple[int, int]) -> None:
+    graph = il.workloads.ffn(m, SHAPES[shape], il.bf16)
+    setting = il.OneLaunchExecutor.default(graph, il.H200)
+    assert tuple(setting.op(op.name).parts for op in graph.ops) == parts
+    tiles = [dict(setting.op(op.name).params) for op in graph.ops]
+    assert {(tile["BM"], tile["BN"]) for tile in tiles} == {(-(-m // 8) * 8, 64)}
+    assert len({tile["BK"] * (1 + (i == 0 and shape == "gated")) for i, tile in enumerate(tiles)}) == 1  # equal stages
 
 
 def test_many_tokens_take_widths_that_fill_waves() -> None:

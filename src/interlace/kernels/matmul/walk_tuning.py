@@ -1,8 +1,14 @@
 """How matmuls of the one launch are tiled: by rule, and what else is worth trying.
 
-Tiles may have any width that is a multiple of 8, and each op its own, so that one or two waves of tiles fill all SMs:
-14336 weight rows make 128 tiles of 112 on 132 SMs, where tiles of 128 are 112. Which width and how many parts is a
-matter of what a tile costs, in cycles of an SM for every 16 of k (measured on an H200, docs/performance.md):
+Up to 64 tokens weights are the tensor core's 64-row operand, in tiles of 64 of them and all tokens, in steps of 8. What
+counts is how many weights the ring holds, in stages as large as leave it some. Reductions are cut so that the items of
+an op keep all SMs busy: in one wave of them, or in about two where the op before had more than one, whose blocks come
+at different times. A fix-up between two ops is dearer than one at the end. So where the first op would have to be cut,
+each op is one wave of tiles that are not, as wide as that makes them: 12288 rows on 132 SMs are 128 tiles of 96.
+
+For more tokens too, tiles may have any width that is a multiple of 8, and each op its own: 14336 weight rows make 128
+tiles of 112, where tiles of 128 are 112. Which width and how many parts is a matter of what a tile costs, in cycles of
+an SM for every 16 of k (measured on an H200, docs/performance.md):
 
     products             one for each weight row of a tile of 128 tokens, two matrices with a gate
     loads through L2     2/3 for each row of tokens and of weights: 32 bytes at the 48 bytes a cycle of sim's model
@@ -14,7 +20,7 @@ store and load).
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import product
 
@@ -28,15 +34,22 @@ from interlace.kernels.matmul.tilings import matmuls, sums
 from interlace.kernels.tuning import Tuning
 from interlace.policies.setting import OpSetting, Setting
 
-_FEW = 128  # tokens up to which memory is the limit, and the other operand hardly counts
+_FEW, _MANY = 64, 128  # tokens up to which tiles are of 64 weight rows; from which on tokens are the 64-row operand
+_CHEAP = 16  # tokens up to which a fix-up costs less than what it levels
 _TALL, _WIDEST, _STEP = 128, 256, 8
+_ROWS = 64  # of weights, where they are the 64-row operand
 _LEAST_WIDTH = 64  # below, loads of tokens are all that a tile does
 _K16 = 16
 _LOAD_CYCLES, _ITEM_CYCLES, _SUM_BYTES_PER_CYCLE = 2 / 3, 3000, 15
 _PARTS = (1, 2, 3, 4)
+_MOST_PARTS = 8  # that a last part waits for, with few tokens
+_LEAST_WAVE, _WAVES = (0.8, 0.7), 1.6  # of SMs that one wave keeps busy, where fix-ups are cheap and not; else waves
 _TRIED = 4  # ways of each op that a search looks at
-_STAGE_BYTES = 28 << 10  # of weights: with few tokens eight stages fit
-_MOST_TOKENS_SHARE = 3  # tokens may be a third of the weight rows of a tile before splitting beats narrow tiles
+_STAGE_BYTES = 28 << 10  # of weights, in tiles that are not split: with few tokens eight stages fit
+_DEEP, _SHALLOW = 32 << 10, 16 << 10  # bytes of weights of a stage of 64 rows
+_STAGES = 5  # of deep ones: three under way saturate memory, one is multiplied, one is handed back
+_SHARE = 1 / 3  # of the weight rows of a tile: tokens, before splitting beats narrow tiles
+_LEAST_WHOLE = 48  # weight rows of a tile that is not split: with 32 it was slower, with few tokens too
 
 
 def default(graph: Graph, device: DeviceSpec) -> Setting:
@@ -44,10 +57,15 @@ def default(graph: Graph, device: DeviceSpec) -> Setting:
     ops = matmuls(graph)
     if not ops:
         return Setting()
-    m = max(int(op.param("M")) for op in ops)
-    if m > _FEW:
+    m = _tokens(ops)
+    if m > _MANY:
         return _wide(ops, m, device.sms)
-    return _whole(ops, m, device.sms) or _here(gluon_tuning.default(graph, device))
+    whole = _whole(ops, m, device.sms)
+    if m > _FEW:
+        return whole or _here(gluon_tuning.default(graph, device))
+    cut = _cut(ops, m, device)
+    wide = all(_wave(op, device.sms) * sums(op) >= _LEAST_WHOLE for op in ops)
+    return whole if whole is not None and wide and cut.op(ops[0].name).parts > 1 else cut
 
 
 def _here(setting: Setting) -> Setting:
@@ -55,21 +73,73 @@ def _here(setting: Setting) -> Setting:
     return replace(setting, in_flight=0)
 
 
-def _whole(ops: tuple[Op, ...], m: int, sms: int) -> Setting | None:
-    """One wave of whole tiles per op, as wide as that makes them, if none is so narrow that tokens weigh more."""
-    each = []
+def _tokens(ops: Sequence[Op]) -> int:
+    return max(int(op.param("M")) for op in ops)
+
+
+def _cut(ops: Sequence[Op], m: int, device: DeviceSpec, *, other: bool = False, shallow: bool = False) -> Setting:
+    """Up to 64 tokens: tiles of 64 weight rows, in as many parts as keep all SMs busy.
+
+    Args:
+        other: where one wave and several do, take which the rule does not.
+        shallow: stages of half the weights, if the rule's are deep.
+    """
+    tokens = _up(m, _STEP)
+    longest = max(PANEL, _DEEP // (_ROWS * 2 * min(sums(op) for op in ops)))
+    deep = _STAGES * (_DEEP + tokens * 2 * longest) + tokens * (2 * PANEL + _STEP * 2) <= device.smem_bytes
+    nbytes = _DEEP if deep and not shallow else _SHALLOW
+    cheap = (m <= _CHEAP) != other
+    each, one_wave = [], True
     for op in ops:
-        width = _up(-(-int(op.param("N")) // sms), _STEP)
-        rows = width * sums(op)
-        if rows > _WIDEST or _up(m, _STEP) * _MOST_TOKENS_SHARE > rows:
-            return None
-        panels = max(1, _STAGE_BYTES // (rows * 2 * PANEL))
-        tokens, warps = (64, 4) if m <= 64 else (128, 8)
-        each.append((op.name, OpSetting(MatmulTile(tokens, width, panels * PANEL, num_warps=warps).params)))
+        tile = MatmulTile(tokens, _ROWS, nbytes // (_ROWS * 2 * sums(op)), swap=True)
+        tiles, chunks = -(-int(op.param("N")) // _ROWS), -(-int(op.param("K")) // tile.k)
+        parts = _busy(tiles, min(chunks, _MOST_PARTS), device.sms, cheap, one_wave)
+        one_wave = tiles * parts <= device.sms
+        each.append((op.name, OpSetting(tile.params, parts)))
     return Setting(tuple(each))
 
 
-def _wide(ops: tuple[Op, ...], m: int, sms: int) -> Setting:
+def _busy(tiles: int, most: int, sms: int, cheap: bool, one_wave: bool) -> int:
+    """Parts of each of some tiles, at most so many, that keep all SMs busy.
+
+    Where fix-ups are cheap the fewest that make one wave, if the op before had one, or about two; else one wave
+    wherever that can be.
+    """
+    waves = {parts: tiles * parts / sms for parts in range(1, most + 1)}
+    one = [parts for parts, n in waves.items() if _LEAST_WAVE[not cheap] <= n <= 1]
+    some = [parts for parts, n in waves.items() if n >= _WAVES]
+    if not cheap and one:
+        return one[-1]
+    good = some + (one if one_wave else [])
+    return min(good) if good else (one or [min(most, max(1, sms // tiles))])[-1]
+
+
+def _whole(ops: Sequence[Op], m: int, sms: int) -> Setting | None:
+    """One wave of whole tiles per op, as wide as that makes them, if none is so narrow that tokens weigh more."""
+    each = []
+    for op in ops:
+        setting = _level(op, m, sms, _SHARE, _STAGE_BYTES)
+        if setting is None:
+            return None
+        each.append((op.name, setting))
+    return Setting(tuple(each))
+
+
+def _level(op: Op, m: int, sms: int, share: float, nbytes: int) -> OpSetting | None:
+    """One wave of tiles of an op that are not split, if they are not too wide, and tokens no more than that share.
+
+    A stage has so many bytes of weights, or fewer.
+    """
+    width = _wave(op, sms)
+    rows = width * sums(op)
+    if rows > _WIDEST or _up(m, _STEP) > share * rows:
+        return None
+    panels = max(1, nbytes // (rows * 2 * PANEL))
+    tokens, warps = (64, 4) if m <= 64 else (128, 8)
+    return OpSetting(MatmulTile(tokens, width, panels * PANEL, num_warps=warps).params)
+
+
+def _wide(ops: Sequence[Op], m: int, sms: int) -> Setting:
     """For many tokens: each op in the width and the parts that cost least."""
     group = 4 if m <= 1024 else 8
     each = []
@@ -106,17 +176,40 @@ def _tiled(width: int) -> OpSetting:
 
 
 def likely(graph: Graph, device: DeviceSpec) -> Iterator[Setting]:
-    """The rules for few and for many tokens, and those of the Gluon launch, whose tiles this one takes too."""
+    """The rules for few and for many tokens, with what comes close, and those of the Gluon launch beyond few tokens."""
     ops = matmuls(graph)
     if not ops:
         return
-    m = max(int(op.param("M")) for op in ops)
+    m = _tokens(ops)
     whole = _whole(ops, m, device.sms)
     if whole is not None:
         yield whole
-    if m > 64:
+    if m <= _FEW:
+        cut = _cut(ops, m, device)
+        yield cut
+        yield _mixed(ops, m, device, cut)
+        yield _cut(ops, m, device, other=True)
+        yield _cut(ops, m, device, shallow=True)
+        yield _here(gluon_tuning.default(graph, device))
+    else:
         yield _wide(ops, m, device.sms)
-    yield from map(_here, gluon_tuning.likely(graph, device))
+        yield from map(_here, gluon_tuning.likely(graph, device))
+
+
+def _wave(op: Op, sms: int) -> int:
+    """Weight rows of a tile with which one wave of them is an op."""
+    return _up(-(-int(op.param("N")) // sms), _STEP)
+
+
+def _mixed(ops: Sequence[Op], m: int, device: DeviceSpec, cut: Setting) -> Setting:
+    """Ops that are not cut as one wave of tiles, where that can be, with the others' stages."""
+    each = []
+    for op in ops:
+        own = cut.op(op.name)
+        nbytes = _ROWS * sums(op) * 2 * int(dict(own.params)["BK"])
+        level = _level(op, m, device.sms, 1, nbytes) if own.parts == 1 else None
+        each.append((op.name, own if level is None or dict(level.params)["BN"] == _ROWS else level))
+    return Setting(tuple(each))
 
 
 def settings(graph: Graph, device: DeviceSpec) -> Iterator[Setting]:
@@ -124,8 +217,8 @@ def settings(graph: Graph, device: DeviceSpec) -> Iterator[Setting]:
     ops = matmuls(graph)
     if not ops:
         return
-    m = max(int(op.param("M")) for op in ops)
-    if m > 64:
+    m = _tokens(ops)
+    if m > _FEW:
         for ways in product(*(_cheapest(op, device.sms) for op in ops)):
             pairs = zip(ops, ways, strict=True)
             yield Setting(tuple((op.name, replace(_tiled(way[0]), parts=way[1], group=4)) for op, way in pairs))
