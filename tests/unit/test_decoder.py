@@ -80,6 +80,33 @@ def test_a_prompt_in_pieces_is_the_prompt(model: ToyForCausalLM, decoder: Decode
     assert relative_error(decoder.prefill(ids[7:], slot), oracle(model, SHAPE, ids)[-1]) < 1e-6
 
 
+def test_keys_and_values_of_another_prefill_need_not_be_read_again(model: ToyForCausalLM, decoder: Decoder) -> None:
+    ids = PROMPTS[0]
+    right = oracle(model, SHAPE, ids)[-1]
+    decoder.join(ids)
+    kept = [(k[:1, :, :6].clone(), v[:1, :, :6].clone()) for k, v in zip(decoder.cache.k, decoder.cache.v, strict=True)]
+    layered = SimpleNamespace(layers=[SimpleNamespace(keys=keys, values=values) for keys, values in kept])
+    for past in (kept, layered):
+        slot = decoder.join(ids, past)
+        assert decoder.lengths[slot] == len(ids)
+        assert relative_error(decoder.logits[slot], right) < 1e-6
+    decoder.leave(slot)
+    assert decoder.join(ids[:4], kept) == slot  # more than the prompt: the last id is read all the same
+    assert relative_error(decoder.logits[slot], oracle(model, SHAPE, ids[:4])[-1]) < 1e-6
+    decoder.leave(slot)
+    bad = {
+        "past is a int": 3,
+        "a layer without keys": [(None, None)] * 2,
+        "past has 1 layers, the model 2": kept[:1],
+        r"keys of layer 1 of past have shape \(1, 2, 5, 16\)": [kept[0], (kept[1][0][:, :, 1:], kept[1][1])],
+        "values of layer 0 of past are torch.float32": [(kept[0][0], kept[0][1].float()), kept[1]],
+    }
+    for message, past in bad.items():
+        with pytest.raises(GraphError, match=message):
+            decoder.join(ids, past)
+    assert decoder.taken == (0, 1)
+
+
 def test_weights_are_the_models_own_and_only_what_is_not_contiguous_is_copied(model: ToyForCausalLM) -> None:
     other = ToyForCausalLM()
     up = other.model.layers[0].mlp.up_proj

@@ -172,8 +172,13 @@ def test_a_vocabulary_in_a_file_becomes_a_tokenizer(tmp_path: Path) -> None:
     assert list(of.pieces(ids)) == ["hello", " wo", "w", " ", "é", "1", "2", "\n"]
     assert list(of.pieces(ids * 9)) == list(of.pieces(ids)) * 9
     begun = {**VOCABULARY, "tokenizer.ggml.add_bos_token": True, "tokenizer.ggml.bos_token_id": 1}
-    path.write_bytes(gguf_bytes(begun, {}))
-    assert open_tokenizer(path, GGUF.open(path)).encode("a") == [1, 2]
+    of_llama3 = {**VOCABULARY, "tokenizer.ggml.pre": "llama-bpe", "tokenizer.ggml.bos_token_id": 1}
+    for metadata in (begun, of_llama3):
+        path.write_bytes(gguf_bytes(metadata, {}))
+        assert open_tokenizer(path, GGUF.open(path)).encode("a") == [1, 2]
+    unbegun = {**of_llama3, "tokenizer.ggml.add_bos_token": False}
+    path.write_bytes(gguf_bytes(unbegun, {}))
+    assert open_tokenizer(path, GGUF.open(path)).encode("a") == [2]
 
 
 @pytest.mark.parametrize(
