@@ -407,6 +407,8 @@ def test_weights_that_do_not_fit_are_refused(model: ToyForCausalLM, decoder: Dec
     refused(ShapeError, r"'norm' has shape \(3,\)", norm=torch.ones(3))
     refused(DTypeError, "'norm' is torch.float32, embed is torch.float64", norm=torch.ones(32))
     refused(GraphError, "'norm' is on meta, embed is on cpu", norm=torch.ones(32, device="meta", dtype=torch.float64))
+    with pytest.raises(DTypeError, match=r"the weights are torch\.int8; cast or dequantise them"):
+        Decoder.from_weights(SHAPE, {name: weight.to(torch.int8) for name, weight in weights.items()}, rope)
     with pytest.raises(ShapeError, match=r"rope has shape \(4, 8\); give \(capacity, 16\)"):
         Decoder.from_weights(SHAPE, weights, rope[:, :8])
     for bad in ({"batch": 0}, {"capacity": 0}, {"capacity": "x"}):
