@@ -25,6 +25,7 @@ from interlace.core.errors import (  # noqa: E402
     UnsupportedModelError,
 )
 from interlace.nn import Decoder, Sampling  # noqa: E402
+from interlace.nn.decoder.generation import pieces  # noqa: E402
 from interlace.nn.decoder.sampling import draw  # noqa: E402
 from interlace.nn.decoder.weights import rope_table  # noqa: E402
 from interlace.workloads.weights import wanted  # noqa: E402
@@ -281,6 +282,22 @@ def test_a_stop_token_ends_its_sequence_alone_and_is_not_given(model: ToyForCaus
         assert Decoder.from_model(model, capacity=16).stop == (end,)
     finally:
         model.config.eos_token_id = None
+
+
+def test_a_step_ahead_of_what_is_read_changes_no_text(model: ToyForCausalLM) -> None:
+    decoder = Decoder.from_model(model, batch=2, capacity=10)
+    prompts = [[3, 1, 4, 1, 5], [7], [53, 58, 9], [1]]
+    for sampling in (Sampling(), Sampling(temperature=2.0)):
+        whole = [[*pieces(decoder, prompts, 6, frozenset(), sampling, ahead)] for ahead in (False, True)]
+        assert whole[0] == whole[1]
+        assert len(whole[0]) == 24
+        ends = frozenset({whole[0][4].token, whole[0][9].token})
+        cut = [[*pieces(decoder, prompts, 6, ends, sampling, ahead)] for ahead in (False, True)]
+        for number in range(4):
+            alike = [[piece.token for piece in found if piece.sequence == number] for found in cut]
+            assert alike[0] == alike[1]
+        assert len(cut[0]) < 24
+    assert decoder.taken == ()
 
 
 def test_tokens_stream_in_turn_and_a_closed_stream_frees_its_slots(decoder: Decoder) -> None:
