@@ -4,25 +4,30 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
 import torch
 
 import interlace as il
 from interlace.nn import Decoder
-from interlace.nn.decoder.launch import StepLaunch, made
-from interlace.workloads.llama import decode_graph
+from interlace.nn.decoder import launch
 
 from ..unit.llama import SHAPE, ToyForCausalLM, oracle, relative_error
 
 PROMPTS = ([3, 1, 4, 1, 5], [7])
 
 
-def test_steps_of_an_executor_are_those_of_the_model_while_sequences_join_and_leave() -> None:
+def test_steps_of_an_executor_are_those_of_the_model_while_sequences_join_and_leave(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     shape = replace(SHAPE, layers=1, qk_norm=True, qkv_bias=True)
     model = ToyForCausalLM(shape, dtype=torch.float32)
+    monkeypatch.setattr(launch, "obstacle_of_device", lambda device: None)
+    told = Decoder.from_model(model, batch=2, capacity=8).explain()
+    assert told.executor is None
+    for reason in ("one_launch: ", "; pdl: the pdl executor needs a CUDA GPU, and 'cpu' is none"):
+        assert reason in told.why
+    monkeypatch.setattr(launch, "RUNNERS", (*launch.RUNNERS, il.SerialExecutor))
     decoder = Decoder.from_model(model, batch=2, capacity=8)
-    assert decoder.explain().executor is None
-    graph = decode_graph(shape, 2, 8, il.CPU, dtype=il.fp32)
-    decoder._launch = StepLaunch(made(graph, il.SerialExecutor, "cpu"), decoder._tensors(), decoder._taken)
     assert decoder.explain().executor == "serial"
     texts = {decoder.join(prompt): list(prompt) for prompt in PROMPTS[:1]}
     for joining in (None, PROMPTS[1], None):

@@ -25,6 +25,7 @@ from interlace.core.errors import (  # noqa: E402
     UnsupportedModelError,
 )
 from interlace.nn import Decoder, Sampling  # noqa: E402
+from interlace.nn.decoder.generation import pieces  # noqa: E402
 from interlace.nn.decoder.sampling import draw  # noqa: E402
 from interlace.nn.decoder.weights import rope_table  # noqa: E402
 from interlace.workloads.weights import wanted  # noqa: E402
@@ -78,6 +79,33 @@ def test_a_prompt_in_pieces_is_the_prompt(model: ToyForCausalLM, decoder: Decode
     slot = decoder.join(ids[:2])
     decoder.prefill(ids[2:7], slot)
     assert relative_error(decoder.prefill(ids[7:], slot), oracle(model, SHAPE, ids)[-1]) < 1e-6
+
+
+def test_keys_and_values_of_another_prefill_need_not_be_read_again(model: ToyForCausalLM, decoder: Decoder) -> None:
+    ids = PROMPTS[0]
+    right = oracle(model, SHAPE, ids)[-1]
+    decoder.join(ids)
+    kept = [(k[:1, :, :6].clone(), v[:1, :, :6].clone()) for k, v in zip(decoder.cache.k, decoder.cache.v, strict=True)]
+    layered = SimpleNamespace(layers=[SimpleNamespace(keys=keys, values=values) for keys, values in kept])
+    for past in (kept, layered):
+        slot = decoder.join(ids, past)
+        assert decoder.lengths[slot] == len(ids)
+        assert relative_error(decoder.logits[slot], right) < 1e-6
+    decoder.leave(slot)
+    assert decoder.join(ids[:4], kept) == slot  # more than the prompt: the last id is read all the same
+    assert relative_error(decoder.logits[slot], oracle(model, SHAPE, ids[:4])[-1]) < 1e-6
+    decoder.leave(slot)
+    bad = {
+        "past is a int": 3,
+        "a layer without keys": [(None, None)] * 2,
+        "past has 1 layers, the model 2": kept[:1],
+        r"keys of layer 1 of past have shape \(1, 2, 5, 16\)": [kept[0], (kept[1][0][:, :, 1:], kept[1][1])],
+        "values of layer 0 of past are torch.float32": [(kept[0][0], kept[0][1].float()), kept[1]],
+    }
+    for message, past in bad.items():
+        with pytest.raises(GraphError, match=message):
+            decoder.join(ids, past)
+    assert decoder.taken == (0, 1)
 
 
 def test_weights_are_the_models_own_and_only_what_is_not_contiguous_is_copied(model: ToyForCausalLM) -> None:
@@ -256,6 +284,22 @@ def test_a_stop_token_ends_its_sequence_alone_and_is_not_given(model: ToyForCaus
         model.config.eos_token_id = None
 
 
+def test_a_step_ahead_of_what_is_read_changes_no_text(model: ToyForCausalLM) -> None:
+    decoder = Decoder.from_model(model, batch=2, capacity=10)
+    prompts = [[3, 1, 4, 1, 5], [7], [53, 58, 9], [1]]
+    for sampling in (Sampling(), Sampling(temperature=2.0)):
+        whole = [[*pieces(decoder, prompts, 6, frozenset(), sampling, ahead)] for ahead in (False, True)]
+        assert whole[0] == whole[1]
+        assert len(whole[0]) == 24
+        ends = frozenset({whole[0][4].token, whole[0][9].token})
+        cut = [[*pieces(decoder, prompts, 6, ends, sampling, ahead)] for ahead in (False, True)]
+        for number in range(4):
+            alike = [[piece.token for piece in found if piece.sequence == number] for found in cut]
+            assert alike[0] == alike[1]
+        assert len(cut[0]) < 24
+    assert decoder.taken == ()
+
+
 def test_tokens_stream_in_turn_and_a_closed_stream_frees_its_slots(decoder: Decoder) -> None:
     whole = decoder.generate(PROMPTS[:2], 3)
     stream = decoder.stream(PROMPTS[:2], 3)
@@ -380,6 +424,8 @@ def test_weights_that_do_not_fit_are_refused(model: ToyForCausalLM, decoder: Dec
     refused(ShapeError, r"'norm' has shape \(3,\)", norm=torch.ones(3))
     refused(DTypeError, "'norm' is torch.float32, embed is torch.float64", norm=torch.ones(32))
     refused(GraphError, "'norm' is on meta, embed is on cpu", norm=torch.ones(32, device="meta", dtype=torch.float64))
+    with pytest.raises(DTypeError, match=r"the weights are torch\.int8; cast or dequantise them"):
+        Decoder.from_weights(SHAPE, {name: weight.to(torch.int8) for name, weight in weights.items()}, rope)
     with pytest.raises(ShapeError, match=r"rope has shape \(4, 8\); give \(capacity, 16\)"):
         Decoder.from_weights(SHAPE, weights, rope[:, :8])
     for bad in ({"batch": 0}, {"capacity": 0}, {"capacity": "x"}):

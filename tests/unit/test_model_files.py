@@ -171,9 +171,17 @@ def test_a_vocabulary_in_a_file_becomes_a_tokenizer(tmp_path: Path) -> None:
     assert of.decode(ids) == "hello wow é12\n"
     assert list(of.pieces(ids)) == ["hello", " wo", "w", " ", "é", "1", "2", "\n"]
     assert list(of.pieces(ids * 9)) == list(of.pieces(ids)) * 9
+    of._of.save(str(tmp_path / "tokenizer.json"))
+    again = open_tokenizer(tmp_path, None)
+    assert (again.encode("hello wow"), again.decode(ids)) == (of.encode("hello wow"), of.decode(ids))
     begun = {**VOCABULARY, "tokenizer.ggml.add_bos_token": True, "tokenizer.ggml.bos_token_id": 1}
-    path.write_bytes(gguf_bytes(begun, {}))
-    assert open_tokenizer(path, GGUF.open(path)).encode("a") == [1, 2]
+    of_llama3 = {**VOCABULARY, "tokenizer.ggml.pre": "llama-bpe", "tokenizer.ggml.bos_token_id": 1}
+    for metadata in (begun, of_llama3):
+        path.write_bytes(gguf_bytes(metadata, {}))
+        assert open_tokenizer(path, GGUF.open(path)).encode("a") == [1, 2]
+    unbegun = {**of_llama3, "tokenizer.ggml.add_bos_token": False}
+    path.write_bytes(gguf_bytes(unbegun, {}))
+    assert open_tokenizer(path, GGUF.open(path)).encode("a") == [2]
 
 
 @pytest.mark.parametrize(
@@ -241,6 +249,7 @@ WIDE = np.ones((3, 3), np.float32)
         (_in("settings", model_type="mistral", sliding_window=4), "sliding window of 4 positions"),
         (_in("settings", layer_types=["linear_attention"]), "layers of .*linear_attention"),
         (_in("tensors", model__norm__weight=None), r"lacks weights: model\.norm\.weight"),
+        (_in("tensors", lm_head__weight=None), r"lacks weights: lm_head\.weight, as tie_word_embeddings is not true"),
         (_in("tensors", extra=WIDE), "has no place for: extra"),
         (_in("tensors", model__layers__0__mlp__up_proj__bias=WIDE), r"no place for: model\.layers\.0\.mlp\.up_proj\.b"),
         (_in("tensors", model__norm__weight=WIDE), r"has model\.norm\.weight of shape \(3, 3\)"),

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from time import perf_counter
@@ -10,11 +11,11 @@ from typing import Annotated, Any
 
 import typer
 
-from interlace.cli.console import BadInput, bad_input, note, progress
+from interlace.cli.console import BadInput, bad_input, note, progress, working
 from interlace.cli.machine import Machine, find, versions
 from interlace.cli.options import DeviceOption, JsonFile, Seed, command
 from interlace.cli.outputs import save_json
-from interlace.core.errors import InterlaceError, NoDeviceError
+from interlace.core.errors import NoDeviceError
 from interlace.workloads.tokenizer import TextTokenizer, open_tokenizer
 from interlace.workloads.trained import Trained, open_model
 
@@ -112,13 +113,13 @@ def _modules() -> Any:
 
 
 def _loaded(nn: Any, trained: Trained, machine: Machine, capacity: int) -> Any:
-    def shown(names: Iterable[str]) -> Iterable[str]:
-        return progress(names, f"reading {trained.path.name}", len(trained.names))
+    with ExitStack() as after, bad_input():
 
-    try:
+        def shown(names: Iterable[str]) -> Iterator[str]:
+            yield from progress(names, f"reading {trained.path.name}", len(trained.names))
+            after.enter_context(working("making its steps ready"))
+
         return nn.Decoder.from_file(trained, capacity=capacity, device=machine.device_name, progress=shown)
-    except InterlaceError as error:
-        raise BadInput(str(error)) from error
 
 
 def _write(decoder: Any, tokenizer: TextTokenizer, ids: list[int], most: int, sampling: Any) -> _Written:

@@ -25,6 +25,8 @@ _CUTS: Mapping[str, str | None] = {
     "llama3": _LLAMA3,
     "qwen2": _LLAMA3.replace("{1,3}", ""),
 }
+#: Cuts of models whose texts begin with a token unless a file says otherwise (the same source).
+_BEGUN = ("llama-bpe", "llama3")
 _WAITS = 8  # ids of an unfinished text that are decoded again
 
 
@@ -116,7 +118,8 @@ def _from_gguf(tokenizers: Any, file: GGUF) -> TextTokenizer:
         if kind in (_CONTROL, _USER_DEFINED) and i < len(tokens):
             added = tokenizers.AddedToken(tokens[i], special=kind == _CONTROL, normalized=False)
             of.add_special_tokens([added]) if kind == _CONTROL else of.add_tokens([added])
-    begin = data.get("tokenizer.ggml.bos_token_id") if data.get("tokenizer.ggml.add_bos_token") else None
+    begun = data.get("tokenizer.ggml.add_bos_token", cut in _BEGUN)
+    begin = data.get("tokenizer.ggml.bos_token_id") if begun else None
     return TextTokenizer(begin if type(begin) is int else None, of)
 
 

@@ -144,10 +144,13 @@ def _folder(path: Path) -> Trained:
         for name, holder in holders.items()
         if not name.endswith("rotary_emb.inv_freq")
     }
-    if config.get("tie_word_embeddings", False):
+    tied = config.get("tie_word_embeddings", False)
+    if tied:
         extents.pop("lm_head.weight", None)  # of the same values
     numbers = _Numbers(f"config.json of {str(path)!r}", config)
     names = _named(str(path), extents, numbers.count("num_hidden_layers"), _FOLDERS)
+    if not tied and "head" not in names:
+        raise ModelFileError(f"{str(path)!r} lacks weights: lm_head.weight, as tie_word_embeddings is not true")
     shape = _shape(str(path), numbers, names, extents, _FOLDER_KEYS)
     rope = config.get("rope_parameters") or config.get("rope_scaling") or {}
     if not isinstance(rope, Mapping):

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-import numpy as np
 import torch
 from torch import nn
 
@@ -17,8 +16,10 @@ from interlace.nn.decoder import step as plain
 from interlace.nn.decoder.cache import Cache
 from interlace.nn.decoder.family import parts_of
 from interlace.nn.decoder.files import Progress, read
-from interlace.nn.decoder.generation import Piece, Prompt, Prompts, prompts_of, run
+from interlace.nn.decoder.generation import Piece, run
+from interlace.nn.decoder.ids import Prompt, Prompts, checked_ids, prompts_of
 from interlace.nn.decoder.launch import StepLaunch, step_launch
+from interlace.nn.decoder.past import fill, pairs_of, positions_of
 from interlace.nn.decoder.sampling import Sampling
 from interlace.nn.decoder.slots import Slots
 from interlace.nn.decoder.weights import checked, rope_table, streamed_bytes
@@ -193,18 +194,29 @@ class Decoder:
         """Positions in the cache of each slot, 0 of a free one."""
         return self._slots.lengths
 
-    def join(self, ids: Prompt) -> int:
+    @torch.inference_mode()
+    def join(self, ids: Prompt, past: Any = None) -> int:
         """Let a sequence join: its prompt is read into a free slot, which is returned.
+
+        Args:
+            past: keys and values of the first ids, which then need not be read again: ``past_key_values`` as a model
+                of ``transformers`` returns them, of one sequence without padding. The last id is read in any case.
 
         Raises:
             PromptError: no ids, or ids out of the vocabulary.
             SlotError: no slot is free.
             LengthError: the prompt is longer than the capacity.
+            GraphError, ShapeError, DTypeError: a past that is none, or not of this model.
         """
-        tokens = self.checked_ids(ids)
+        tokens = checked_ids(ids, self.shape.vocabulary)
         self._slots.check_room(None, 0, len(tokens))
         slot = self._slots.free()
-        self._read(tokens, slot, 0)
+        length = 0
+        if past is not None:
+            pairs = pairs_of(past)
+            length = min(positions_of(pairs, self.cache), len(tokens) - 1)
+            fill(self.cache, slot, pairs, length)
+        self._read(tokens[length:], slot, length)
         self._taken[slot] = 1
         return slot
 
@@ -225,7 +237,7 @@ class Decoder:
             SlotError: no sequence is there; see ``join``.
             LengthError: more than the capacity.
         """
-        tokens, length = self.checked_ids(ids), self._slots.length(slot)
+        tokens, length = checked_ids(ids, self.shape.vocabulary), self._slots.length(slot)
         self._slots.check_room(slot, length, len(tokens))
         return self._read(tokens, slot, length)
 
@@ -236,7 +248,7 @@ class Decoder:
         self.logits[slot] = logits
         self.next[slot] = logits.argmax()
         self._position[slot] = length + len(tokens)
-        self._slots.grow((slot,), len(tokens))
+        self._slots.set(slot, length + len(tokens))
         return self.logits[slot]
 
     @torch.inference_mode()
@@ -264,7 +276,8 @@ class Decoder:
             self._launch.run()
         else:
             self._plain(max(lengths) + 1)
-        self._slots.grow(taken, 1)
+        for slot in taken:
+            self._slots.set(slot, lengths[slot] + 1)
         return Stepped(self.logits, self.next)
 
     def _plain(self, reach: int) -> None:
@@ -300,29 +313,9 @@ class Decoder:
         given = tokens.tolist() if isinstance(tokens, torch.Tensor) else [*tokens]
         if not isinstance(given, list) or len(given) != self.batch:
             raise PromptError(f"{len(tokens)} tokens were given; give {self.batch}, one for each slot")
-        self.checked_ids([given[slot] for slot in taken])
+        checked_ids([given[slot] for slot in taken], self.shape.vocabulary)
         free = {*range(self.batch)} - {*taken}
         return torch.tensor([0 if slot in free else int(id) for slot, id in enumerate(given)])
-
-    def checked_ids(self, ids: Prompt) -> list[int]:
-        """Ids of tokens as a list of ints.
-
-        Raises:
-            PromptError: there are none, or not in one dimension, or one is no whole number or out of the vocabulary.
-        """
-        values = ids.tolist() if isinstance(ids, (torch.Tensor, np.ndarray)) else ids
-        if isinstance(values, (str, bytes)) or not isinstance(values, Sequence):
-            raise PromptError(f"a prompt is {ids!r}; give ids of tokens, as a list of ints")
-        try:
-            found = [whole(value, "prompt", f"ids[{i}]") for i, value in enumerate(values)]
-        except ArgumentError as error:
-            raise PromptError(f"{error}, an id of a token") from None
-        if not found:
-            raise PromptError("a prompt has no ids; give one token at least, such as that of the beginning of a text")
-        for i, id in enumerate(found):
-            if not 0 <= id < self.shape.vocabulary:
-                raise PromptError(f"ids[{i}] is {id}; the vocabulary has ids 0 to {self.shape.vocabulary - 1}")
-        return found
 
     # ---------------------------------------------------------------- texts
 

@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from interlace.core.arguments import whole
 from interlace.core.errors import ArgumentError, LengthError, PromptError, SlotError
+from interlace.nn.decoder.ids import Prompt, checked_ids
 from interlace.nn.decoder.sampling import Sampling, draw
-
-Prompt = Sequence[int] | NDArray[np.integer[Any]] | torch.Tensor
-Prompts = Prompt | Sequence[Prompt]
+from interlace.workloads.llama import LlamaShape
 
 
 class Piece(NamedTuple):
@@ -34,6 +31,7 @@ class Piece(NamedTuple):
 class Steps(Protocol):
     """What is asked of a ``Decoder`` here."""
 
+    shape: LlamaShape
     batch: int
     capacity: int
     device: torch.device
@@ -42,8 +40,6 @@ class Steps(Protocol):
 
     @property
     def taken(self) -> tuple[int, ...]: ...
-
-    def checked_ids(self, ids: Prompt) -> list[int]: ...
 
     def join(self, ids: Prompt) -> int: ...
 
@@ -59,22 +55,6 @@ class _Sequence:
     generator: torch.Generator
 
 
-def prompts_of(ids: Prompts) -> tuple[list[Any], bool]:
-    """Prompts as a list, and whether one was given by itself.
-
-    Raises:
-        PromptError: there are none.
-    """
-    if isinstance(ids, (torch.Tensor, np.ndarray)):
-        return ([ids], True) if ids.ndim < 2 else ([*ids], False)
-    if isinstance(ids, (str, bytes)) or not isinstance(ids, Sequence):
-        raise PromptError(f"a prompt is {ids!r}; give ids of tokens, as a list of ints, or a list of such lists")
-    if not len(ids):
-        raise PromptError("a prompt has no ids; give one token at least, such as that of the beginning of a text")
-    several = isinstance(ids[0], (torch.Tensor, np.ndarray, Sequence))
-    return ([*ids], False) if several else ([ids], True)
-
-
 def run(
     decoder: Steps, prompts: Sequence[Prompt], max_new_tokens: int, stop: Sequence[int], sampling: Sampling
 ) -> Iterator[Piece]:
@@ -86,7 +66,7 @@ def run(
     checked = []
     for number, prompt in enumerate(prompts):
         try:
-            checked.append(decoder.checked_ids(prompt))
+            checked.append(checked_ids(prompt, decoder.shape.vocabulary))
         except PromptError as error:
             raise PromptError(f"prompt {number}: {error}") from None
         # The last token of all is not looked at again, so it needs no position.
@@ -98,12 +78,18 @@ def run(
                 "capacity"
             )
     _check_empty(decoder)
-    return _pieces(decoder, checked, most, ends, sampling)
+    return pieces(decoder, checked, most, ends, sampling, decoder.device.type != "cpu")
 
 
-def _pieces(
-    decoder: Steps, prompts: list[list[int]], most: int, ends: frozenset[int], sampling: Sampling
+def pieces(
+    decoder: Steps, prompts: list[list[int]], most: int, ends: frozenset[int], sampling: Sampling, ahead: bool
 ) -> Iterator[Piece]:
+    """Pieces of texts as they are made.
+
+    Args:
+        ahead: start a step before the tokens that it takes are read, so that the device never waits for the host; a
+            sequence that turns out to have ended was then stepped once more.
+    """
     _check_empty(decoder)
     waiting = deque(enumerate(prompts))
     running: dict[int, _Sequence] = {}
@@ -123,20 +109,40 @@ def _pieces(
                 if drawn:
                     noise[slot].exponential_(generator=sequence.generator)
             tokens = draw(decoder.logits, noise, sampling) if drawn else decoder.next
-            made = tokens.tolist()
-            for slot, sequence in sorted(running.items()):
-                if made[slot] in ends:
-                    end(slot)
-                    continue
-                yield Piece(sequence.number, made[slot])
-                sequence.left -= 1
-                if not sequence.left:
+            read, made_by = _reading(tokens), sorted(running.items())
+            for slot, sequence in made_by:
+                if sequence.left == 1 or (not ahead and read()[slot] in ends):
                     end(slot)
             if running:
                 decoder.step(tokens)
+            made = read()
+            for slot, sequence in made_by:
+                if made[slot] not in ends:
+                    sequence.left -= 1
+                    yield Piece(sequence.number, made[slot])
+                elif slot in running:
+                    end(slot)
     finally:
         for slot in [*running]:
             end(slot)
+
+
+def _reading(tokens: torch.Tensor) -> Callable[[], list[int]]:
+    """What gives tokens as a list, and waits for nothing that is enqueued from now on."""
+    if tokens.device.type == "cpu":
+        made: list[int] = tokens.tolist()
+        return lambda: made
+    host = torch.empty(tokens.shape, dtype=tokens.dtype, pin_memory=True)
+    host.copy_(tokens, non_blocking=True)
+    copied = torch.cuda.Event()  # type: ignore[no-untyped-call]
+    copied.record()
+
+    def read() -> list[int]:
+        copied.synchronize()
+        there: list[int] = host.tolist()
+        return there
+
+    return read
 
 
 def _check_empty(decoder: Steps) -> None:

@@ -83,15 +83,19 @@ def step_launch(
         return reason
     if embed.dtype not in _DTYPES:
         return f"the dtype is {embed.dtype}, the launches take {', '.join(map(str, _DTYPES.values()))}"
-    spec = spec_by_name(str(embed.device))
+    device = str(embed.device)
     try:
-        graph = decode_graph(shape, batch, capacity, spec, dtype=_DTYPES[embed.dtype])
-        runner = next((runner for runner in RUNNERS if runner.obstacle(graph, spec) is None), None)
-        if runner is None:
-            return str(RUNNERS[-1].obstacle(graph, spec))
-        return StepLaunch(made(graph, runner, str(embed.device)), tensors, taken)
+        graph = decode_graph(shape, batch, capacity, spec_by_name(device), dtype=_DTYPES[embed.dtype])
     except InterlaceError as error:
         return str(error)
+    reasons = []
+    for runner in RUNNERS:
+        try:
+            runner.check(graph, spec_by_name(device))
+            return StepLaunch(made(graph, runner, device), tensors, taken)
+        except InterlaceError as error:
+            reasons.append(f"{runner.name}: {error}")
+    return "; ".join(reasons)
 
 
 def made(graph: Graph, runner: type[DeviceExecutor], device: str) -> DeviceExecutor:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 from interlace.core.arguments import whole
 from interlace.core.errors import LengthError, SlotError
 
@@ -67,10 +65,9 @@ class Slots:
                 "decoder with a larger capacity"
             )
 
-    def grow(self, slots: Iterable[int], by: int) -> None:
-        """Positions were written behind what these slots hold; a free one is taken by that."""
-        for slot in slots:
-            self._lengths[slot] = (self._lengths[slot] or 0) + by
+    def set(self, slot: int, length: int) -> None:
+        """A slot, which was free or not, holds a sequence of this length."""
+        self._lengths[slot] = length
 
     def clear(self, slot: int) -> None:
         """The slot is free."""

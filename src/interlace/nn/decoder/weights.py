@@ -10,7 +10,7 @@ from interlace.core.errors import DTypeError, GraphError, ShapeError
 from interlace.workloads.llama import LlamaShape
 from interlace.workloads.weights import wanted
 
-_DTYPES = (torch.bfloat16, torch.float16, torch.float32, torch.float64)
+_LEAST_BYTES = 2  # of a number that PyTorch multiplies anywhere
 
 
 def checked(shape: LlamaShape, weights: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
@@ -34,8 +34,8 @@ def checked(shape: LlamaShape, weights: Mapping[str, torch.Tensor]) -> dict[str,
             raise DTypeError(f"weight {name!r} is {weight.dtype}, embed is {first.dtype}; cast them to one dtype")
         if weight.device != first.device:
             raise GraphError(f"weight {name!r} is on {weight.device}, embed is on {first.device}; use one device")
-    if first.dtype not in _DTYPES:
-        raise DTypeError(f"the weights are {first.dtype}; cast or dequantise them to bf16, fp16, fp32 or fp64")
+    if not first.dtype.is_floating_point or first.dtype.itemsize < _LEAST_BYTES:
+        raise DTypeError(f"the weights are {first.dtype}; cast or dequantise them, as to {torch.get_default_dtype()}")
     if first.device.type == "meta":
         raise GraphError("the weights have no data, they are on the device 'meta'; load them first")
     return {name: weights[name].detach().contiguous() for name in extents}

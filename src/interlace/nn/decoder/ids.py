@@ -1,0 +1,54 @@
+"""Ids of tokens as callers give them."""
+
+from __future__ import annotations
+
+import reprlib
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from interlace.core.arguments import whole
+from interlace.core.errors import ArgumentError, PromptError
+
+Prompt = Sequence[int] | NDArray[np.integer[Any]] | torch.Tensor
+Prompts = Prompt | Sequence[Prompt]
+
+
+def checked_ids(ids: Prompt, vocabulary: int) -> list[int]:
+    """Ids of tokens as a list of ints.
+
+    Raises:
+        PromptError: there are none, or not in one dimension, or one is no whole number or out of the vocabulary.
+    """
+    values = ids.tolist() if isinstance(ids, (torch.Tensor, np.ndarray)) else ids
+    if isinstance(values, (str, bytes)) or not isinstance(values, Sequence):
+        raise PromptError(f"a prompt is {reprlib.repr(ids)}; give ids of tokens, as a list of ints")
+    try:
+        found = [whole(value, "prompt", f"ids[{i}]") for i, value in enumerate(values)]
+    except ArgumentError as error:
+        raise PromptError(f"{error}, an id of a token") from None
+    if not found:
+        raise PromptError("a prompt has no ids; give one token at least, such as that of the beginning of a text")
+    for i, id in enumerate(found):
+        if not 0 <= id < vocabulary:
+            raise PromptError(f"ids[{i}] is {id}; the vocabulary has ids 0 to {vocabulary - 1}")
+    return found
+
+
+def prompts_of(ids: Prompts) -> tuple[list[Any], bool]:
+    """Prompts as a list, and whether one was given by itself.
+
+    Raises:
+        PromptError: there are none.
+    """
+    if isinstance(ids, (torch.Tensor, np.ndarray)):
+        return ([ids], True) if ids.ndim < 2 else ([*ids], False)
+    if isinstance(ids, (str, bytes)) or not isinstance(ids, Sequence):
+        raise PromptError(f"a prompt is {reprlib.repr(ids)}; give ids of tokens, as a list of ints, or several such")
+    if not len(ids):
+        raise PromptError("a prompt has no ids; give one token at least, such as that of the beginning of a text")
+    several = isinstance(ids[0], (torch.Tensor, np.ndarray, Sequence))
+    return ([*ids], False) if several else ([ids], True)

@@ -1,0 +1,57 @@
+"""Keys and values that another prefill has made, such as a model's own, put into a decoder's cache."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import torch
+
+from interlace.core.errors import DTypeError, GraphError, ShapeError
+from interlace.nn.decoder.cache import Cache
+
+Pairs = Sequence[tuple[torch.Tensor, torch.Tensor]]
+
+
+def pairs_of(past: Any) -> Pairs:
+    """Keys and values by layer of a ``Cache`` of ``transformers``, or of pairs as earlier releases had them.
+
+    Raises:
+        GraphError: it has neither.
+    """
+    layers = getattr(past, "layers", past)
+    if not isinstance(layers, Iterable):
+        raise GraphError(f"past is a {type(past).__name__}; pass past_key_values, or keys and values by layer")
+    found = [(layer.keys, layer.values) if hasattr(layer, "keys") else tuple(layer)[:2] for layer in layers]
+    if not all(len(pair) == 2 and all(isinstance(tensor, torch.Tensor) for tensor in pair) for pair in found):
+        raise GraphError("past has a layer without keys and values; run the model on the prompt first")
+    return found
+
+
+def positions_of(pairs: Pairs, cache: Cache) -> int:
+    """How many positions of one sequence they hold, if they are as the cache wants them.
+
+    Raises:
+        ShapeError, DTypeError: they are not.
+    """
+    if len(pairs) != len(cache.k):
+        raise ShapeError(f"past has {len(pairs)} layers, the model {len(cache.k)}")
+    _, heads, _, width = cache.k[0].shape
+    length = pairs[0][0].shape[-2] if pairs[0][0].ndim == 4 else 0
+    for layer, pair in enumerate(pairs):
+        for name, tensor in zip(("keys", "values"), pair, strict=True):
+            if tuple(tensor.shape) != (1, heads, length, width):
+                raise ShapeError(
+                    f"{name} of layer {layer} of past have shape {tuple(tensor.shape)}; they are (1, {heads}, "
+                    f"positions, {width}) of one sequence, without padding"
+                )
+            if tensor.dtype != cache.k[0].dtype:
+                raise DTypeError(f"{name} of layer {layer} of past are {tensor.dtype}, the cache {cache.k[0].dtype}")
+    return length
+
+
+def fill(cache: Cache, slot: int, pairs: Pairs, count: int) -> None:
+    """Copy the first positions into a slot."""
+    for layer, (keys, values) in enumerate(pairs):
+        cache.k[layer][slot, :, :count] = keys[0, :, :count]
+        cache.v[layer][slot, :, :count] = values[0, :, :count]
