@@ -145,7 +145,7 @@ template <class T> DEVICE void scan(Cached<T> now, const T* keys, const T* value
   }
 }
 
-DEVICE void attend_tile(const Tile& tile, const Arguments& a) {
+template <class A> DEVICE void attend_with(const Tile& tile, const A& a) {
   const long long head = (long long)tile.i * HEADS + tile.j;
   const int at = position_of(a.position, tile.i, a.CAPACITY);
   const int share = (((at + BLOCK - 1) / BLOCK + SPLITS - 1) / SPLITS) * BLOCK;
@@ -206,17 +206,22 @@ DEVICE void attend_tile(const Tile& tile, const Arguments& a) {
       total += fade * of[D + 1];
       sum += fade * of[d];
     }
-    a.out[(part + g) * D + d] = sum;
-    if (d == 0) {
-      a.peak[part + g] = total > 0.0f ? peak : __int_as_float(0xff800000);  // minus infinity
-      a.total[part + g] = total;
+    if constexpr (WHOLE) {
+      put(a.out + (part + g) * D + d, sum / total);
+    } else {
+      a.out[(part + g) * D + d] = sum;
+      if (d == 0) {
+        a.peak[part + g] = total > 0.0f ? peak : __int_as_float(0xff800000);  // minus infinity
+        a.total[part + g] = total;
+      }
     }
   }
 }
+DEVICE void attend_tile(const Tile& tile, const Arguments& a) { attend_with(tile, a); }
 """,
     "attend_tile",
-    constants=("HEADS", "SPLITS", "GROUP", "D", "BLOCK", "EPS"),
-    optional=("q_norm", "k_norm"),
+    constants=("HEADS", "SPLITS", "GROUP", "D", "BLOCK", "WHOLE", "EPS"),
+    optional=("q_norm", "k_norm", "peak", "total"),
     scratch_bytes=_scratch_bytes,
     proved=True,
 )
