@@ -21,7 +21,7 @@ def test_a_step_is_one_launch_whose_layers_share_their_code() -> None:
 
 
 def test_the_ops_of_a_step_compile_for_sm_90() -> None:
-    graph = decode_graph(replace(LLAMAS["qwen3-0.6b"], layers=1, vocabulary=4096), 16, 1088, il.H200)
+    graph = decode_graph(replace(LLAMAS["qwen3-0.6b"], layers=1, vocabulary=4096), 4, 1088, il.H200)
     launches = il.SerialExecutor(il.build(graph, il.Choices(132)), il.Options("meta")).launches()
     of_kernel = dict(zip((op.kernel for op in graph.ops), launches, strict=True))
     del of_kernel["matmul"]  # test_kernels compiles those

@@ -48,8 +48,11 @@ def rotated(x: np.ndarray, position: int, norm: np.ndarray | None, eps: float = 
     return np.concatenate([turned.real, turned.imag])
 
 
-@pytest.mark.parametrize(("group", "of", "normalised"), [(1, 1, False), (1, 4, True), (7, 3, False), (8, 2, True)])
+@pytest.mark.parametrize(
+    ("group", "of", "normalised"), [(1, 1, False), (3, 0, True), (1, 4, True), (7, 3, False), (8, 2, True)]
+)
 def test_attention_in_splits_is_a_softmax_over_what_each_sequence_has(group: int, of: int, normalised: bool) -> None:
+    """In no splits: the finished heads."""
     random, batch, heads = np.random.default_rng(group), len(POSITIONS), 2
     shapes = {"q": (batch, heads * group * D), "k": (batch, heads * D), "v": (batch, heads * D)}
     shapes |= dict.fromkeys(("k_cache", "v_cache"), (batch, heads, CAPACITY, D))
@@ -61,13 +64,12 @@ def test_attention_in_splits_is_a_softmax_over_what_each_sequence_has(group: int
     made["position"] = tensor("position", batch, dtype=il.int32)
     made["rope"] = tensor("rope", CAPACITY, D)
     given |= {"position": np.array(POSITIONS), "rope": rope_table(CAPACITY, D)}
-    part = (batch, heads, of, group)
+    part = (batch, heads, max(of, 1), group)
     left = {"out": tensor("out", *part, D), "peak": tensor("peak", *part), "total": tensor("total", *part)}
     joined = tensor("joined", batch, heads * group * D)
-    ops = [
-        attend("attend", **made, **left, eps=1e-5),
-        combine("combine", left["out"], left["peak"], left["total"], joined),
-    ]
+    ops = [attend("attend", **made, **left, eps=1e-5), combine("combine", *left.values(), joined)] if of else []
+    if not of:
+        ops, left = [attend("attend", **made, out=joined, eps=1e-5)], {}
     found = run(ops, [*made.values(), *left.values(), joined], given, "joined")["joined"]
     for b, at in enumerate(POSITIONS):
         for h in range(heads):
@@ -267,4 +269,4 @@ def test_as_many_settings_are_tried_for_many_layers_as_for_one() -> None:
         graph = decode_graph(replace(LLAMAS["llama3.2-1b"], layers=layers), 1, 1088, il.H200)
         return sum(1 for _ in il.PdlExecutor.likely(graph, il.H200))
 
-    assert tried(3) == tried(1) < 100
+    assert tried(3) == tried(1) < 10

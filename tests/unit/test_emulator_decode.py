@@ -35,9 +35,11 @@ def problem(name: str) -> Decode:
 def launches() -> dict[str, EmulatedLaunch]:
     made = {}
     for name, shape in SHAPES.items():
-        graph = decode_graph(shape, len(POSITIONS), CAPACITY, replace(il.H200, sms=6 * shape.kv_heads))
+        splits = 2 if shape.kv_heads > 1 else 1
+        sms = splits * len(POSITIONS) * shape.kv_heads
+        graph = decode_graph(shape, len(POSITIONS), CAPACITY, replace(il.H200, sms=sms))
         plan = il.plan_graph(graph, il.H200, il.OneLaunchExecutor, workers=1)
-        assert plan.graph.op("layers.0.attend").grid[2] == 2
+        assert plan.graph.op("layers.0.attend").grid[2] == splits
         made[name] = EmulatedLaunch(plan, stages=3)
     prepare([*made.values()])
     return made

@@ -7,7 +7,8 @@ head, and the largest logit.
     x = embed[tokens]
     each layer:
         h = rms_norm(x);  q, k, v = h @ q.T, h @ k.T, h @ v.T  (+ biases)
-        x = x + combine(attend(q, k, v, k_cache, v_cache)) @ o.T;  append(k, v) to k_cache, v_cache
+        x = x + combine(attend(q, k, v, k_cache, v_cache)) @ o.T  (combine only where attention is split)
+        append(k, v) to k_cache, v_cache
         x = x + (silu(rms_norm(x) @ gate.T) * (rms_norm(x) @ up.T)) @ down.T
     logits = rms_norm(x) @ head.T;  next = argmax(logits)
 
@@ -182,17 +183,20 @@ class _Step:
             name: self.input(f"{at}.{name}", batch, model.kv_heads, self.capacity, d)
             for name in ("k_cache", "v_cache")
         }
-        part = (batch, model.kv_heads, self.splits, model.group)
-        parts = self.made(f"{at}.parts", *part, d, dtype=fp32)
-        peak, total = (self.made(f"{at}.{name}", *part, dtype=fp32) for name in ("peak", "total"))
-        heads_out = self.made(f"{at}.heads", batch, model.heads * d)
+        finished = self.made(f"{at}.heads", batch, model.heads * d)
         shared: Mapping[str, Tensor] = {"position": position, "rope": rope, **caches}
-        self.ops += [
-            attend(f"{at}.attend", **of, **shared, out=parts, peak=peak, total=total, **norms, eps=model.eps),  # type: ignore[arg-type]
-            combine(f"{at}.combine", parts, peak, total, heads_out),
-        ]
+        given: Mapping[str, Tensor] = {**of, **shared, **norms}
+        if self.splits == 1:
+            self.ops.append(attend(f"{at}.attend", **given, out=finished, eps=model.eps))  # type: ignore[arg-type]
+        else:
+            part = (batch, model.kv_heads, self.splits, model.group)
+            parts = self.made(f"{at}.parts", *part, d, dtype=fp32)
+            peak, total = (self.made(f"{at}.{name}", *part, dtype=fp32) for name in ("peak", "total"))
+            left = {"out": parts, "peak": peak, "total": total}
+            self.ops.append(attend(f"{at}.attend", **given, **left, eps=model.eps))  # type: ignore[arg-type]
+            self.ops.append(combine(f"{at}.combine", parts, peak, total, finished))
         out = self.matmul(
-            f"{at}.x_attended", heads_out, self.input(f"{at}.o", model.hidden, model.heads * d), residual=x
+            f"{at}.x_attended", finished, self.input(f"{at}.o", model.hidden, model.heads * d), residual=x
         )
         # Behind what others wait for: only the next step reads what it writes.
         key_norm = norms.get("k_norm")

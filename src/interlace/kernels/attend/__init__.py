@@ -10,6 +10,8 @@ that the sequence has *now*. With 700 cached positions, blocks of 64 and 4 split
 Each split leaves an unnormalised sum of values, the largest exponent and the sum of weights (``kernels/combine`` joins
 them). Exponents are in base 2: scores times log2(e) / sqrt(D). A split without positions leaves 0, -infinity and 0.
 
+Where nothing is split, a tile may leave the finished heads instead.
+
 Shares depend on lengths and the access map may not, so every split is declared to read the whole cache of its head.
 Source: Dao et al., Flash-Decoding for long-context inference, 2023.
 """
@@ -68,11 +70,13 @@ def _finish(_: Array | None, regions: Regions, params: Params, where: tuple[int,
     exponents = q @ keys.T * scale(d)
     peak = exponents.max(axis=1, initial=-np.inf)
     weights = np.exp2(exponents - peak[:, None])
-    shape = (1, 1, 1, group)
+    shape, total = (1, 1, 1, group), weights.sum(axis=1)
+    if params["WHOLE"]:
+        return {"out": (weights @ values / total[:, None]).reshape(1, -1)}
     return {
         "out": (weights @ values).reshape(*shape, d),
         "peak": peak.reshape(shape),
-        "total": weights.sum(axis=1).reshape(shape),
+        "total": total.reshape(shape),
     }
 
 
@@ -99,8 +103,8 @@ def attend(
     k_cache: Tensor,
     v_cache: Tensor,
     out: Tensor,
-    peak: Tensor,
-    total: Tensor,
+    peak: Tensor | None = None,
+    total: Tensor | None = None,
     *,
     q_norm: Tensor | None = None,
     k_norm: Tensor | None = None,
@@ -113,7 +117,8 @@ def attend(
         q, k, v: of the tokens, (B, heads * D) and (B, heads of keys * D), neither normalised nor rotated.
         position: index of each token in its sequence, int32: as many positions of its cache are read.
         rope: cosines and sines by position, (capacity, D) in float32; see ``kernels/rope``.
-        out: sums of values, (B, heads of keys, splits, group, D) in float32.
+        out: sums of values, (B, heads of keys, splits, group, D) in float32; or the finished heads, (B, heads * D),
+            without ``peak`` and ``total`` and in one split.
         peak, total: largest exponents and sums of weights, (B, heads of keys, splits, group) in float32.
         q_norm, k_norm: (D,), of the RMS normalisation of every head with ``eps``, both or none.
         block: cached positions that are taken at a time, a power of two of at least 16.
@@ -122,14 +127,17 @@ def attend(
         ArgumentError, ShapeError, DTypeError: an argument that is none, shapes that do not match, other dtypes.
     """
     check_type(k_cache, Tensor, f"op {name!r}", "k_cache")
+    check_type(q, Tensor, f"op {name!r}", "q")
     check_type(out, Tensor, f"op {name!r}", "out")
     check_type(eps, float, f"op {name!r}", "eps", "1e-6")
+    whole = peak is None and total is None
     require(
-        len(k_cache.shape) == 4 and len(out.shape) == 5,
-        f"op {name!r}: k_cache {k_cache} must be (batch, heads, capacity, D), "
-        f"and out {out} (batch, heads, splits, group, D)",
+        len(k_cache.shape) == 4 and len(q.shape) == 2 and (whole or len(out.shape) == 5),
+        f"op {name!r}: k_cache {k_cache} must be (batch, heads, capacity, D), q {q} (batch, heads * D), "
+        f"and out {out} (batch, heads, splits, group, D) unless peak and total are left out",
     )
-    (b, heads, capacity, d), (_, _, of, group, _) = k_cache.shape, out.shape
+    b, heads, capacity, d = k_cache.shape
+    of, group = (1, max(1, q.shape[1] // (heads * d))) if whole else out.shape[2:4]
     check_heads(name, d, {"q_norm": q_norm, "k_norm": k_norm})
     for arg, tensor, shape in (
         ("q", q, (b, heads * group * d)),
@@ -140,9 +148,12 @@ def attend(
         check_argument(name, arg, tensor, shape)
     check_argument(name, "position", position, (b,), int32)
     check_argument(name, "rope", rope, (capacity, d), fp32)
-    check_argument(name, "out", out, (b, heads, of, group, d), fp32)
-    check_argument(name, "peak", peak, (b, heads, of, group), fp32)
-    check_argument(name, "total", total, (b, heads, of, group), fp32)
+    if whole:
+        check_argument(name, "out", out, (b, heads * group * d), q.dtype)
+    else:
+        check_argument(name, "out", out, (b, heads, of, group, d), fp32)
+        check_argument(name, "peak", peak, (b, heads, of, group), fp32)
+        check_argument(name, "total", total, (b, heads, of, group), fp32)
     require((q_norm is None) == (k_norm is None), f"op {name!r}: give q_norm and k_norm, or neither")
     norms = {arg: norm for arg, norm in (("q_norm", q_norm), ("k_norm", k_norm)) if norm is not None}
     same_dtype(name, q, k, v, k_cache, v_cache, *norms.values())
@@ -164,11 +175,14 @@ def attend(
         "v_cache": (v_cache, cached),
         **{arg: (norm, (ALL,)) for arg, norm in norms.items()},
     }
+    writes: dict[str, tuple[Tensor, tuple[Span, ...]]] = {"out": (out, (own, j.block(group * d)))}
+    if peak is not None and total is not None:
+        writes = {"out": (out, (*part, ALL)), "peak": (peak, part), "total": (total, part)}
     return ATTEND.op(
         name,
         (b, heads, of),
         reads,
-        {"out": (out, (*part, ALL)), "peak": (peak, part), "total": (total, part)},
+        writes,
         params={
             "HEADS": heads,
             "CAPACITY": capacity,
@@ -177,6 +191,7 @@ def attend(
             "D": d,
             "ROWS": rows,
             "BLOCK": block,
+            "WHOLE": whole,
             "EPS": eps,
             "num_warps": 4,
         },

@@ -3,8 +3,9 @@
 A row of a head is read by a *team* of neighbouring lanes, 16 bytes each. Every team keeps a softmax of its own over
 every n-th position (online, as in the Triton body), and joins the others at the end: first within its warp by shuffles,
 then through shared memory, where this step's own key is one more. With D = 64 in bf16 a team has 8 lanes, so that 4
-warps are 16 teams, and a team takes positions 0, 16, 32 and 48 of 64 at once, all of them loaded before the first is
-multiplied.
+warps are 16 teams, and a team takes positions 0, 16, 32 and 48 of 64 at once. They are loaded while the 64 before are
+multiplied, the first while the queries are put in place: 16 KiB under way for each 128 threads. A group of more than
+four queries is taken in several passes over the cache.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ ATTEND_TEXT = TextBody(
     + r"""
 constexpr float NOTHING = -1e30f;  // below every score; an exponent of it is 0, and of itself 1, times a total of 0
 constexpr int AT_ONCE = 4;         // positions of a team
-constexpr int HEADS_AT_ONCE = GROUP < 8 ? GROUP : 8;
+constexpr int HEADS_AT_ONCE = GROUP < 4 ? GROUP : 4;  // more would not fit the registers
 constexpr float SCALE = 1.4426950408889634f;
 
 template <class T> struct Team {
@@ -38,13 +39,35 @@ template <class T> struct Team {
   static constexpr int ALL = THREADS / LANES;
 };
 
-// Heads first ... first + HEADS_AT_ONCE - 1 of the group, by all teams; each warp leaves what its teams have.
-template <class T> DEVICE void scan(
-    const T* keys, const T* values, int low, int high, int first, const float* queries, float* left) {
+// What a lane has of AT_ONCE rows of keys and of values.
+template <class T> struct Cached {
+  Elements<T> keys[AT_ONCE][Team<T>::PIECES], values[AT_ONCE][Team<T>::PIECES];
+};
+template <class T> DEVICE Cached<T> nothing_of(const T*) { return {}; }
+template <class T> DEVICE void fetch(Cached<T>& cached, const T* keys, const T* values, int start, int high) {
+  typedef Team<T> Of;
+  const bool pieces = by_pieces(keys) && by_pieces(values);
+  if (start >= high) return;
+#pragma unroll
+  for (int n = 0; n < AT_ONCE; ++n) {
+    // Behind the last position its row is read again, and does not count.
+    const int position = min(start + n * Of::ALL + thread() / Of::LANES, high - 1);
+    const long long row = (long long)position * D + thread() % Of::LANES * Of::E;
+#pragma unroll
+    for (int p = 0; p < Of::PIECES; ++p) {
+      cached.keys[n][p] = piece_at(keys + row + p * Of::LANES * Of::E, pieces);
+      cached.values[n][p] = piece_at(values + row + p * Of::LANES * Of::E, pieces);
+    }
+  }
+}
+
+// Heads first ... first + HEADS_AT_ONCE - 1 of the group, by all teams; each warp leaves what its teams have. The first
+// rows are fetched already, and later ones while those before them are multiplied.
+template <class T> DEVICE void scan(Cached<T> now, const T* keys, const T* values, int low, int high, int first,
+                                    const float* queries, float* left) {
   typedef Team<T> Of;
   constexpr int E = Of::E, P = Of::PIECES, G = HEADS_AT_ONCE;
   const int team = thread() / Of::LANES, mine = thread() % Of::LANES * E;
-  const bool pieces = by_pieces(keys) && by_pieces(values);
   float most[G], total[G], sum[G][P * E];
 #pragma unroll
   for (int g = 0; g < G; ++g) {
@@ -55,17 +78,8 @@ template <class T> DEVICE void scan(
   }
 #pragma unroll 1
   for (int start = low; start < high; start += Of::ALL * AT_ONCE) {
-    Elements<T> key[AT_ONCE][P], value[AT_ONCE][P];
-#pragma unroll
-    for (int n = 0; n < AT_ONCE; ++n) {
-      // Behind the last position its row is read again, and does not count.
-      const long long row = (long long)min(start + n * Of::ALL + team, high - 1) * D + mine;
-#pragma unroll
-      for (int p = 0; p < P; ++p) {
-        key[n][p] = piece_at(keys + row + p * Of::LANES * E, pieces);
-        value[n][p] = piece_at(values + row + p * Of::LANES * E, pieces);
-      }
-    }
+    Cached<T> following;
+    fetch(following, keys, values, start + Of::ALL * AT_ONCE, high);
 #pragma unroll
     for (int g = 0; g < G; ++g) {
       const float* const query = queries + min(first + g, GROUP - 1) * D + mine;
@@ -76,7 +90,7 @@ template <class T> DEVICE void scan(
 #pragma unroll
         for (int p = 0; p < P; ++p)
 #pragma unroll
-          for (int e = 0; e < E; ++e) score[n] += query[p * Of::LANES * E + e] * widened(key[n][p].items[e]);
+          for (int e = 0; e < E; ++e) score[n] += query[p * Of::LANES * E + e] * widened(now.keys[n][p].items[e]);
 #pragma unroll
         for (int distance = Of::LANES / 2; distance; distance /= 2) {
           score[n] += __shfl_xor_sync(0xffffffff, score[n], distance);
@@ -96,9 +110,10 @@ template <class T> DEVICE void scan(
 #pragma unroll
         for (int p = 0; p < P; ++p)
 #pragma unroll
-          for (int e = 0; e < E; ++e) sum[g][p * E + e] += weight * widened(value[n][p].items[e]);
+          for (int e = 0; e < E; ++e) sum[g][p * E + e] += weight * widened(now.values[n][p].items[e]);
       }
     }
+    now = following;
   }
   // The teams of a warp.
 #pragma unroll
@@ -130,7 +145,7 @@ template <class T> DEVICE void scan(
   }
 }
 
-DEVICE void attend_tile(const Tile& tile, const Arguments& a) {
+template <class A> DEVICE void attend_with(const Tile& tile, const A& a) {
   const long long head = (long long)tile.i * HEADS + tile.j;
   const int at = position_of(a.position, tile.i, a.CAPACITY);
   const int share = (((at + BLOCK - 1) / BLOCK + SPLITS - 1) / SPLITS) * BLOCK;
@@ -142,6 +157,12 @@ DEVICE void attend_tile(const Tile& tile, const Arguments& a) {
   float* const scores = key + D;
   float* const left = scores + GROUP;
   const float scale = SCALE * rsqrtf((float)D);
+
+  const auto* const keys = a.k_cache + head * a.CAPACITY * D;
+  const auto* const values = a.v_cache + head * a.CAPACITY * D;
+  constexpr bool ONE_PASS = GROUP <= HEADS_AT_ONCE;
+  auto ahead = nothing_of(keys);
+  if (ONE_PASS) fetch(ahead, keys, values, low, high);
 
   for (int g = warp_of(); g <= GROUP; g += WARPS) {
     if (g < GROUP) {
@@ -161,10 +182,15 @@ DEVICE void attend_tile(const Tile& tile, const Arguments& a) {
     score = warp_sum(score);
     if (lane_of() == 0) scores[g] = last ? score : NOTHING;
   }
-  const long long cached = head * a.CAPACITY * D;
+  if constexpr (ONE_PASS) {
+    scan(ahead, keys, values, low, high, 0, queries, left);
+  } else {
 #pragma unroll 1
-  for (int first = 0; first < GROUP; first += HEADS_AT_ONCE) {
-    scan(a.k_cache + cached, a.v_cache + cached, low, high, first, queries, left);
+    for (int first = 0; first < GROUP; first += HEADS_AT_ONCE) {
+      auto now = nothing_of(keys);
+      fetch(now, keys, values, low, high);
+      scan(now, keys, values, low, high, first, queries, left);
+    }
   }
   synchronise_block();
   const long long part = (head * SPLITS + tile.l) * GROUP;
@@ -180,17 +206,22 @@ DEVICE void attend_tile(const Tile& tile, const Arguments& a) {
       total += fade * of[D + 1];
       sum += fade * of[d];
     }
-    a.out[(part + g) * D + d] = sum;
-    if (d == 0) {
-      a.peak[part + g] = total > 0.0f ? peak : __int_as_float(0xff800000);  // minus infinity
-      a.total[part + g] = total;
+    if constexpr (WHOLE) {
+      put(a.out + (part + g) * D + d, sum / total);
+    } else {
+      a.out[(part + g) * D + d] = sum;
+      if (d == 0) {
+        a.peak[part + g] = total > 0.0f ? peak : __int_as_float(0xff800000);  // minus infinity
+        a.total[part + g] = total;
+      }
     }
   }
 }
+DEVICE void attend_tile(const Tile& tile, const Arguments& a) { attend_with(tile, a); }
 """,
     "attend_tile",
-    constants=("HEADS", "SPLITS", "GROUP", "D", "BLOCK", "EPS"),
-    optional=("q_norm", "k_norm"),
+    constants=("HEADS", "SPLITS", "GROUP", "D", "BLOCK", "WHOLE", "EPS"),
+    optional=("q_norm", "k_norm", "peak", "total"),
     scratch_bytes=_scratch_bytes,
     proved=True,
 )

@@ -32,6 +32,7 @@ def attend_tile(
     D: tl.constexpr,
     ROWS: tl.constexpr,
     BLOCK: tl.constexpr,
+    WHOLE: tl.constexpr,
     EPS: tl.constexpr,
 ):
     head = tile.i.to(tl.int64) * HEADS + tile.j
@@ -74,6 +75,10 @@ def attend_tile(
 
     part = (head * SPLITS + tile.l) * GROUP
     real = row < GROUP
-    tl.store(out + (part + row) * D + d[None, :], acc, mask=real)
-    tl.store(peak + part + row, most[:, None], mask=real)
-    tl.store(total + part + row, weight[:, None], mask=real)
+    at = out + (part + row) * D + d[None, :]
+    if WHOLE:
+        tl.store(at, narrowed(acc / weight[:, None], out.dtype.element_ty), mask=real)
+    else:
+        tl.store(at, acc, mask=real)
+        tl.store(peak + part + row, most[:, None], mask=real)
+        tl.store(total + part + row, weight[:, None], mask=real)

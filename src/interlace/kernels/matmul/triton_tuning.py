@@ -92,11 +92,15 @@ def _arranged(graph: Graph, device: DeviceSpec, rows: int) -> Iterator[Setting]:
 
 
 def _parts(ops: Sequence[Op], tiles: Sequence[MatmulTile], sms: int) -> Iterator[Sequence[int]]:
-    """Every op whole, or in two parts if it has fewer tiles than two waves; ops of the same extents alike."""
+    """Every op whole, or in two parts if it has fewer tiles than two waves; ops of the same extents alike.
+
+    Of more than two extents, as in a whole model, all that may be split are, or none: more would not be few.
+    """
     extents = [(*(int(op.param(name)) for name in "MNK"), sums(op)) for op in ops]
     counts = [-(-m // tile.m) * -(-n // tile.n) for (m, n, _, _), tile in zip(extents, tiles, strict=True)]
     both = {extent: (1, 2) if count < 2 * sms else (1,) for extent, count in zip(extents, counts, strict=True)}
-    for chosen in product(*both.values()):
+    ways = product(*both.values()) if len(both) <= 2 else [(1,) * len(both), tuple(max(each) for each in both.values())]
+    for chosen in ways:
         parts = dict(zip(both, chosen, strict=True))
         yield [parts[extent] for extent in extents]
 
