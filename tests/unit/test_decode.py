@@ -270,3 +270,15 @@ def test_as_many_settings_are_tried_for_many_layers_as_for_one() -> None:
         return sum(1 for _ in il.PdlExecutor.likely(graph, il.H200))
 
     assert tried(3) == tried(1) < 10
+
+
+@pytest.mark.parametrize("batch", [1, 16, 64])
+@pytest.mark.parametrize("name", [name for name in LLAMAS if name != "tiny"])
+def test_products_of_the_same_tokens_are_one_wave_of_the_one_launch_together(name: str, batch: int) -> None:
+    model = replace(LLAMAS[name], layers=1)
+    graph = decode_graph(model, batch, 1088, il.H200)
+    setting = il.OneLaunchExecutor.default(graph, il.H200)
+    heads = [graph.op(f"layers.0.{each}_heads") for each in "qkv"]
+    items = [-(-int(op.param("N")) // 64) * setting.op(op.name).parts for op in heads]
+    least = 0.5 if model.hidden >= 2048 else 0.3  # short reductions have few parts
+    assert least * il.H200.sms < sum(items) <= il.H200.sms

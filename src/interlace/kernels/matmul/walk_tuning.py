@@ -4,7 +4,9 @@ Up to 64 tokens weights are the tensor core's 64-row operand, in tiles of 64 of 
 counts is how many weights the ring holds, in stages as large as leave it some. Reductions are cut so that the items of
 an op keep all SMs busy: in one wave of them, or in about two where the op before had more than one, whose blocks come
 at different times. A fix-up between two ops is dearer than one at the end. So where the first op would have to be cut,
-each op is one wave of tiles that are not, as wide as that makes them: 12288 rows on 132 SMs are 128 tiles of 96.
+each op is one wave of tiles that are not, as wide as that makes them: 12288 rows on 132 SMs are 128 tiles of 96. Ops
+that multiply the same tokens (queries, keys and values) are one wave together: the ring holds their weights by the time
+the tokens are there, and then every further item of a block is a round trip that all wait for.
 
 For more tokens too, tiles may have any width that is a multiple of 8, and each op its own: 14336 weight rows make 128
 tiles of 112, where tiles of 128 are 112. Which width and how many parts is a matter of what a tile costs, in cycles of
@@ -30,7 +32,7 @@ from interlace.graph.op import Op
 from interlace.kernels.bodies import PANEL
 from interlace.kernels.matmul import gluon_tuning
 from interlace.kernels.matmul.tile import MatmulTile
-from interlace.kernels.matmul.tilings import matmuls, sums
+from interlace.kernels.matmul.tilings import matmuls, sums, tensor_of
 from interlace.kernels.tuning import Tuning
 from interlace.policies.setting import OpSetting, Setting
 
@@ -89,14 +91,25 @@ def _cut(ops: Sequence[Op], m: int, device: DeviceSpec, *, other: bool = False, 
     deep = _STAGES * (_DEEP + tokens * 2 * longest) + tokens * (2 * PANEL + _STEP * 2) <= device.smem_bytes
     nbytes = _DEEP if deep and not shallow else _SHALLOW
     cheap = (m <= _CHEAP) != other
+    together: dict[str | None, int] = {}  # tiles of all that multiply the same tokens
+    for op in ops:
+        together[tensor_of(op, "x")] = together.get(tensor_of(op, "x"), 0) + _tiles(op)
     each, one_wave = [], True
     for op in ops:
         tile = MatmulTile(tokens, _ROWS, nbytes // (_ROWS * 2 * sums(op)), swap=True)
-        tiles, chunks = -(-int(op.param("N")) // _ROWS), -(-int(op.param("K")) // tile.k)
-        parts = _busy(tiles, min(chunks, _MOST_PARTS), device.sms, cheap, one_wave)
+        tiles, most = together[tensor_of(op, "x")], min(-(-int(op.param("K")) // tile.k), _MOST_PARTS)
+        if tiles > _tiles(op):
+            parts = min(most, max(1, device.sms // tiles))
+        else:
+            parts = _busy(tiles, most, device.sms, cheap, one_wave)
         one_wave = tiles * parts <= device.sms
         each.append((op.name, OpSetting(tile.params, parts)))
     return Setting(tuple(each))
+
+
+def _tiles(op: Op) -> int:
+    """Of 64 weight rows."""
+    return -(-int(op.param("N")) // _ROWS)
 
 
 def _busy(tiles: int, most: int, sms: int, cheap: bool, one_wave: bool) -> int:
