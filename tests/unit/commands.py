@@ -1,5 +1,7 @@
 """Commands of the command line in this process, for tests."""
 
+import re
+
 from typer.testing import CliRunner
 
 from interlace.cli import app
@@ -21,6 +23,11 @@ def succeed(*arguments: object) -> str:
     result = invoke(*arguments)
     assert result.exit_code == 0, result.output
     return result.stdout
+
+
+def no_option(message: str, option: str) -> bool:
+    """Whether a message refuses an option that a command does not have, in the words of any click."""
+    return re.search(f"No such option:? '?{option}\\b", message) is not None
 
 
 def fail(code: int, *arguments: object) -> str:

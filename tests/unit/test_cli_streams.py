@@ -13,6 +13,7 @@ import pytest
 from interlace.cli import plan as plan_module
 from interlace.cli import run as run_module
 from interlace.cli.streams import standard_streams
+from interlace.workloads import WORKLOADS
 
 from .commands import SMALL, fail, invoke, succeed
 
@@ -115,7 +116,7 @@ def test_a_poor_terminal_gets_all_words(environment: dict[str, str]) -> None:
 
 def test_python_runs_the_package_as_a_command() -> None:
     assert shell("interlace --version").stdout.startswith("interlace ")
-    assert "Usage: interlace run [OPTIONS]" in shell("interlace run -h").stdout
+    assert "Usage: interlace run " in shell("interlace run -h").stdout
 
 
 # ---------------------------------------------------------------- Ctrl-C, lack of memory
@@ -153,7 +154,7 @@ def test_h_is_help(command: str) -> None:
 @pytest.mark.parametrize(
     ("line", "completed"),
     [
-        ("run ", ["ffn", "two-matmuls", "one-matmul", "two-copies", "two.json"]),
+        ("run ", [*(workload.name for workload in WORKLOADS), "two.json"]),
         ("trace two", ["two-matmuls", "two-copies", "two.json"]),
         ("plan two", ["two-matmuls", "two-copies"]),
         ("run two.json --executor ref", ["reference", "reference-random"]),

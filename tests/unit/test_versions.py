@@ -32,9 +32,18 @@ def test_the_oldest_are_the_least_that_is_admitted() -> None:
         name: Version(bound.version) for name, some in ADMITTED.items() for bound in some if bound.operator == ">="
     }
     oldest = pinned("oldest")
-    assert set(oldest) == set(least)
-    for name, version in oldest.items():
-        assert version.release[: len(least[name].release)] == least[name].release, name
+    for name, bound in least.items():
+        assert oldest[name].release[: len(bound.release)] == bound.release, name
+
+
+def test_tools_without_a_least_version_are_the_tested_ones_everywhere() -> None:
+    tested = pinned("tested")
+    unbound = {name: tested[name] for name, some in ADMITTED.items() if name in tested and not some}
+    for name in ("oldest", "newest"):
+        assert unbound.items() <= pinned(name).items(), name
+    assert set(pinned("oldest")) == set(tested)
+    newest = {name: version for name, version in pinned("newest").items() if name not in ("torch", "triton")}
+    assert newest.items() <= tested.items()
 
 
 def test_all_else_that_is_installed_by_name_is_pinned() -> None:

@@ -84,14 +84,18 @@ def working(what: str) -> Iterator[None]:
 def progress(items: Iterable[T], what: str, total: int) -> Iterable[T]:
     """The items, with a bar on stderr that shows how many of ``total`` are done, if a person is watching."""
     console = Console(stderr=True)
-    return track(items, what, total, console=console, transient=True, disable=not console.is_terminal)
+    # Below rich 14.3 a bar that is disabled ends in an empty line all the same, so there is none.
+    return track(items, what, total, console=console, transient=True) if console.is_terminal else items
 
 
 @contextmanager
 def stepping() -> Iterator[Callable[[str, int, int], None]]:
     """A bar on stderr for work in stages, if a person is watching: call with stage, steps done and steps in all."""
     console = Console(stderr=True)
-    with Progress(console=console, transient=True, disable=not console.is_terminal) as bars:
+    if not console.is_terminal:
+        yield lambda what, done, total: None
+        return
+    with Progress(console=console, transient=True) as bars:
         bar = bars.add_task("", total=None)
         yield lambda what, done, total: bars.update(bar, description=what, completed=done, total=total)
 
