@@ -188,9 +188,9 @@ def toy(monkeypatch: pytest.MonkeyPatch) -> DType:
     return TOY
 
 
-def test_a_dtype_costs_one_row(toy: DType, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_dtype_costs_one_row(toy: DType) -> None:
     from interlace import loops
-    from interlace.loops.cuda import tile_functions
+    from interlace.kernels.cuda import elements
 
     assert dtype("half16") is dtype("halfling") is toy
     with pytest.raises(DTypeError, match="use one of bf16, fp16, fp32, int32, half16"):
@@ -200,8 +200,7 @@ def test_a_dtype_costs_one_row(toy: DType, monkeypatch: pytest.MonkeyPatch) -> N
     assert CPU.flops_per_s(toy) == 0.5 * CPU.flops_per_s(bf16)
     assert predict(il.build(graph, il.Choices(8)), CPU).us > 0
     np.testing.assert_array_equal(round_to(np.float32([1.0001, 3e-8]), toy), np.float32([1.0, 5.9604645e-08]))
-    monkeypatch.setattr(tile_functions, "DTYPES", dtypes.DTYPES)
-    assert "struct half16 { unsigned short bits; };" in tile_functions._elements()
+    assert "struct half16 { unsigned short bits; };" in elements._element(toy)
     kernel = loops.lower(loops.library.matmul(dtype=toy))
     text = loops.emit_kernel(kernel, DEFAULT_GPU).text
     assert "const half16* __restrict__ " in text
