@@ -626,7 +626,7 @@ def test_unknown_names_list_the_valid_ones(tmp_path: Path, option: str, listed: 
 
 
 def test_unknown_workloads_and_executors_list_the_valid_ones() -> None:
-    assert "use one of ffn, two-matmuls, one-matmul, two-copies, or a plan file" in fail(2, "run", "fnf")
+    assert "use one of ffn, two-matmuls, one-matmul, two-copies, decode, or a plan file" in fail(2, "run", "fnf")
     assert f"use one of {EXECUTORS.listing}" in fail(2, "run", "ffn", "--executor", "cuda-graph")
 
 
@@ -708,7 +708,7 @@ def test_every_command_lists_every_workload_and_a_workload_its_own_options(comma
         assert workload.name in listed
         shown = succeed(command, workload.name, "--help")
         other = {"--ffn", "--gated", "--checkpoint"} - {f"--{field.name}" for field in fields(workload)}
-        assert all(f"--{field.name}" in shown for field in fields(workload))
+        assert all(f"--{field.name.replace('_', '-')}" in shown for field in fields(workload))
         assert not [option for option in other if f"│ {option} " in shown]
 
 
