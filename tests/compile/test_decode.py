@@ -5,15 +5,17 @@ from __future__ import annotations
 from dataclasses import replace
 
 import interlace as il
-from interlace.kernels.lint import resources
+from interlace.kernels.lint import lint, resources
 from interlace.workloads import LLAMAS, decode_graph
 
 
 def test_a_step_is_one_launch_whose_layers_share_their_code() -> None:
     def text(layers: int) -> str:
         graph = decode_graph(replace(LLAMAS["llama3.2-1b"], layers=layers, vocabulary=4096), 1, 1088, il.H200)
-        made = il.OneLaunchExecutor(il.plan_graph(graph, il.H200, il.OneLaunchExecutor), il.Options("meta"))
+        options = il.Options("meta", dependent_launch=True)
+        made = il.OneLaunchExecutor(il.plan_graph(graph, il.H200, il.OneLaunchExecutor), options)
         if layers == 1:
+            assert lint(made.binary.ptx, posts=True, waits=True) == []
             assert (made.binary.resources.spill_bytes, made.binary.resources.stack_bytes) == (0, 0)
         return made.composition.text
 

@@ -188,7 +188,7 @@ def toy(monkeypatch: pytest.MonkeyPatch) -> DType:
     return TOY
 
 
-def test_a_dtype_costs_one_row(toy: DType, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_dtype_costs_one_row(toy: DType) -> None:
     from interlace import loops
     from interlace.kernels.cuda import elements
 
