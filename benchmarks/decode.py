@@ -1,0 +1,106 @@
+"""Decode steps of whole models: every executor that can run one in time, and PyTorch's, each step in CUDA graphs.
+
+    python benchmarks/decode.py benchmarks/results/decode-h200.json --case llama3.2-1b:1:1024 --case llama3.2-1b:16:1024
+
+Needs a GPU. A case is a model, a batch and the positions of every sequence. All variants run interleaved on the same
+random weights, rotated past twice the L2, and are checked against float64 first; rivals are eager PyTorch and
+torch.compile (default mode) of ``workloads.decode``. Of each executor the record has the seconds of planning, proof and
+compilation too. The record is written after each case. ``interlace bench decode`` adds max-autotune and other settings,
+which takes minutes for a model.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from interlace.bench.problem import Problem
+from interlace.bench.record import kept_rows, write_record
+from interlace.bench.timing import rounds_us
+from interlace.core.errors import InterlaceError
+from interlace.deploy import Deployment, here
+from interlace.executors import DeviceExecutor
+from interlace.executors.cuda_graph import CudaGraphExecutor
+from interlace.executors.one_launch import OneLaunchExecutor
+from interlace.executors.serial import PdlExecutor
+from interlace.workloads import Decode
+
+MEASURES = ("executors", "kernels", "launch", "planner/build.py", "planner/settings.py", "planner/waits.py", "policies")
+PROTOCOL = (
+    "CUDA graphs of four steps or more, replayed with variants interleaved, median of 5 rounds, random weights in bf16 "
+    "rotated past twice the L2, caches written in place at one position"
+)
+EXECUTORS: tuple[type[DeviceExecutor], ...] = (OneLaunchExecutor, PdlExecutor, CudaGraphExecutor)
+_REPEATS = 5
+
+
+def moved_bytes(work: Decode) -> float:
+    """Weights and caches that a step reads at least once: its floor."""
+    model = work.model
+    layer = model.hidden * model.head_dim * (2 * model.heads + 2 * model.kv_heads) + 3 * model.hidden * model.ffn
+    cache = 2 * work.batch * model.kv_heads * work.context * model.head_dim
+    return float(work.dtype.itemsize * (model.layers * (layer + cache) + model.vocabulary * model.hidden))
+
+
+def measure(work: Decode, compiled: bool) -> dict[str, Any]:
+    """One case."""
+    import torch
+
+    device = here()
+    problem = Problem(work, device)
+    graph = work.graph(device)
+    row: dict[str, Any] = {"workload": work.facts(), "floor_us": moved_bytes(work) / device.dram_bytes_per_s * 1e6}
+    row |= {"pytorch_relative_error": problem.pytorch_error, "executors": {}, "left_out": {}}
+    ways = {"eager": problem.every(problem.pytorch)}
+    if compiled:
+        ways["compile"] = problem.every(torch.compile(problem.pytorch, dynamic=False))
+    for kind in EXECUTORS:
+        try:
+            begin = time.perf_counter()
+            deployment = Deployment(graph, device, kind)
+            executor = deployment.make(deployment.default)
+            planned = time.perf_counter()
+            for launch in executor.launches():
+                launch.compile()
+            seconds = {"plan_and_proof_s": planned - begin, "compile_s": time.perf_counter() - planned}
+            row["executors"][kind.name] = {"relative_error": problem.check(executor), **seconds}
+            ways[kind.name] = problem.every(problem.run(executor))
+        except InterlaceError as error:
+            row["left_out"][kind.name] = str(error)
+    times = rounds_us(ways, _REPEATS, problem.runs).times
+    row["libraries"] = {name: asdict(times[name]) for name in ways if name in ("eager", "compile")}
+    for name, told in row["executors"].items():
+        told |= asdict(times[name])
+    return row
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("path", type=Path)
+    parser.add_argument("--case", action="append", required=True, metavar="MODEL:BATCH:CONTEXT")
+    parser.add_argument("--no-compile", action="store_true", help="leave out torch.compile")
+    given = parser.parse_args()
+    rows = kept_rows(given.path, MEASURES)
+    for case in given.case:
+        name, batch, context = case.split(":")
+        work = Decode.of({"batch": int(batch), "context": int(context)}, True, name)
+        row = {"model": name, "batch": work.batch, "context": work.context, **measure(work, not given.no_compile)}
+        rows = [r for r in rows if (r["model"], r["batch"], r["context"]) != (name, work.batch, work.context)] + [row]
+        command = f"python benchmarks/decode.py benchmarks/results/{given.path.name}"
+        command += "".join(f" --case {r['model']}:{r['batch']}:{r['context']}" for r in rows)
+        write_record(given.path, command, PROTOCOL, MEASURES, {"rows": rows})
+        told = {**row["libraries"], **row["executors"]}
+        error = row["pytorch_relative_error"]
+        print(f"{case}: floor {row['floor_us']:.0f} us, error of PyTorch {error:.1e}", flush=True)
+        for way, figures in told.items():
+            error = f", error {figures['relative_error']:.1e}" if "relative_error" in figures else ""
+            print(f"  {way:12} {figures['median_us']:8.1f} us{error}", flush=True)
+        for way, reason in row["left_out"].items():
+            print(f"  {way}: {reason}", flush=True)
+
+
+if __name__ == "__main__":
+    main()
