@@ -16,7 +16,8 @@ NaN, which an output must not show.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 from unittest import mock
@@ -25,6 +26,7 @@ import numpy as np
 import torch
 
 from interlace.core.dtypes import DType
+from interlace.core.errors import HangError
 from interlace.executors import one_launch
 from interlace.executors.one_launch import OneLaunchExecutor
 from interlace.executors.options import Options
@@ -184,6 +186,25 @@ def prepare(runs: Sequence[EmulatedLaunch]) -> Library:
     for number, run in enumerate(runs):
         run.library = library, number
     return library
+
+
+def run_poisoned(run: EmulatedLaunch, inputs: Mapping[str, torch.Tensor], seed: int) -> torch.Tensor:
+    """The tensor ``out`` of a run under a schedule; all that the run writes is NaN before."""
+    run.seed = seed
+    out = run.empty("out")
+    for value in (*map(run.intermediate, run.plan.graph.intermediates), run._workspace, out):
+        value.fill_(float("nan"))
+    run.run({**inputs, "out": out})
+    return out
+
+
+def kinds_of_faults(run: EmulatedLaunch, inputs: Mapping[str, torch.Tensor], seeds: Iterable[int]) -> set[str]:
+    """Of runs under these schedules, each with counters as a first run has them."""
+    for seed in seeds:
+        with suppress(HangError):
+            run_poisoned(run, inputs, seed)
+        run._reset()
+    return {fault.kind for fault in run.faults}
 
 
 def _buffer(value: torch.Tensor, *, written: bool = False, watched: bool = False) -> Buffer:

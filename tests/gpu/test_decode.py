@@ -57,6 +57,21 @@ def right(work: Decode, t: dict[str, Any], double: bool) -> torch.Tensor:
     return work.dense(torch, clean)["logits"]
 
 
+def check(run: DeviceExecutor, work: Decode, t: dict[str, torch.Tensor]) -> None:
+    """Runs a step, which must be about as right as PyTorch's."""
+    gold, plain = right(work, t, True), right(work, t, False)
+    run.run(t)
+    run.synchronize()
+    assert relative_error(t["logits"], gold) <= 1.5 * relative_error(plain, gold)
+
+
+def go_on(t: dict[str, torch.Tensor]) -> None:
+    """Checks the token after a step and takes it to the next position."""
+    assert t["next"].tolist() == t["logits"].argmax(1).tolist()
+    t["tokens"].copy_(t["next"])
+    t["position"] += 1
+
+
 @pytest.mark.parametrize("dtype", [il.bf16, il.fp16], ids=str)
 @pytest.mark.parametrize("name", SHAPES)
 def test_steps_of_a_ragged_batch_are_right_on_every_executor(name: str, dtype: il.DType) -> None:
@@ -67,13 +82,8 @@ def test_steps_of_a_ragged_batch_are_right_on_every_executor(name: str, dtype: i
     for cls in EXECUTORS:
         run, t = cls(plan, il.Options(timeout_s=10.0)), tensors(work, graph, RAGGED)
         for step in range(3):
-            gold, plain = right(work, t, True), right(work, t, False)
-            run.run(t)
-            run.synchronize()
-            assert relative_error(t["logits"], gold) <= 1.5 * relative_error(plain, gold)
-            assert t["next"].tolist() == t["logits"].argmax(1).tolist()
-            t["tokens"].copy_(t["next"])
-            t["position"] += 1
+            check(run, work, t)
+            go_on(t)
             written = t["layers.1.v_cache"][:, 0, :, 0].isnan().sum(1).tolist()
             assert written == [CAPACITY - at - step - 1 for at in RAGGED]
         first = first or t
@@ -86,11 +96,7 @@ def test_more_splits_than_one_and_few_tokens_change_nothing_but_rounding() -> No
     assert graph.op("layers.0.attend").grid == (1, 2, 17)
     for at in (0, 40, 1087):
         t = tensors(work, graph, (at,))
-        run = il.PdlExecutor(il.build(graph, il.Choices(132)))
-        gold, plain = right(work, t, True), right(work, t, False)
-        run.run(t)
-        run.synchronize()
-        assert relative_error(t["logits"], gold) <= 1.5 * relative_error(plain, gold)
+        check(il.PdlExecutor(il.build(graph, il.Choices(132))), work, t)
 
 
 def test_a_sequence_of_a_batch_gives_bit_for_bit_what_it_gives_alone() -> None:
@@ -113,11 +119,8 @@ def test_the_step_of_a_published_model_is_as_right_as_pytorch() -> None:
     graph = work.graph(il.H200)
     t = tensors(work, graph, (1000,))
     run = il.CudaGraphExecutor(il.build(graph, il.Choices(132)))
-    gold, plain = right(work, t, True), right(work, t, False)
     for _ in range(3):
-        run.run(t)
-        run.synchronize()
-        assert relative_error(t["logits"], gold) <= 1.5 * relative_error(plain, gold)
+        check(run, work, t)
 
 
 # ---------------------------------------------------------------- the whole step in one launch
@@ -135,16 +138,11 @@ def test_a_step_in_one_launch_is_right_for_a_ragged_batch(name: str, dtype: il.D
     graph = work.graph(il.H200)
     run, t = one_launch(graph), tensors(work, graph, RAGGED)
     for step in range(3):
-        gold, plain = right(work, t, True), right(work, t, False)
         for inner in graph.intermediates:
             value = run.intermediate(inner)
             value.fill_(float("nan") if value.is_floating_point() else -1)
-        run.run(t)
-        run.synchronize()
-        assert relative_error(t["logits"], gold) <= 1.5 * relative_error(plain, gold)
-        assert t["next"].tolist() == t["logits"].argmax(1).tolist()
-        t["tokens"].copy_(t["next"])
-        t["position"] += 1
+        check(run, work, t)
+        go_on(t)
         written = t["layers.1.k_cache"][:, 0, :, 0].isnan().sum(1).tolist()
         assert written == [CAPACITY - at - step - 1 for at in RAGGED]
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from contextlib import suppress
 from functools import cache
 
 import pytest
@@ -17,7 +16,7 @@ from interlace.kernels.abi import WAIT  # noqa: E402
 
 from ..cases import TORCH, relative_error, strike_posts  # noqa: E402
 from ..emulator.build import MISSING  # noqa: E402
-from ..emulator.walk import EmulatedLaunch, prepare  # noqa: E402
+from ..emulator.walk import EmulatedLaunch, kinds_of_faults, prepare, run_poisoned  # noqa: E402
 from ..texts import chain  # noqa: E402
 
 pytestmark = pytest.mark.skipif(bool(MISSING), reason=MISSING)
@@ -42,13 +41,7 @@ def inputs_of(graph: il.Graph) -> dict[str, torch.Tensor]:
 
 
 def run_once(run: EmulatedLaunch, seed: int) -> torch.Tensor:
-    """The output of a run under a schedule, all that it writes poisoned before."""
-    run.seed = seed
-    for name in run.plan.graph.intermediates:
-        run.intermediate(name).fill_(float("nan"))
-    out = torch.full_like(run.empty("out"), float("nan"))
-    run.run({**inputs_of(run.plan.graph), "out": out})
-    return out
+    return run_poisoned(run, inputs_of(run.plan.graph), seed)
 
 
 def check(run: EmulatedLaunch, seed: int) -> None:
@@ -130,8 +123,4 @@ def broken() -> dict[str, EmulatedLaunch]:
 @pytest.mark.parametrize("name", FAULTS)
 def test_a_planted_fault_is_reported(name: str) -> None:
     run = broken()[name]
-    for seed in SEEDS:
-        with suppress(HangError):
-            run_once(run, seed)
-        run._reset()
-    assert FAULTS[name][2] in {fault.kind for fault in run.faults}
+    assert FAULTS[name][2] in kinds_of_faults(run, inputs_of(run.plan.graph), SEEDS)

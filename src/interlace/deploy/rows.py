@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from interlace.kernels.base import power_of_two
+
 _LEAST = 16
 _STEP = 128  # from which on steps are as wide, or an eighth of the power of two below
 
@@ -13,6 +15,6 @@ def launched_rows(rows: int) -> int:
     at most an eighth more.
     """
     if rows <= _STEP:
-        return max(_LEAST, 1 << (rows - 1).bit_length())
-    step = max(_STEP, 1 << (rows - 1).bit_length() - 4)
+        return max(_LEAST, power_of_two(rows))
+    step = max(_STEP, power_of_two(rows) // 16)
     return -(-rows // step) * step

@@ -14,6 +14,7 @@ from itertools import product
 from interlace.core.devices import DeviceSpec
 from interlace.graph.graph import Graph
 from interlace.graph.op import Op
+from interlace.kernels.base import power_of_two
 from interlace.kernels.bodies import PANEL
 from interlace.kernels.matmul.tile import MatmulTile
 from interlace.kernels.matmul.tilings import matmuls, sums
@@ -155,7 +156,7 @@ def likely(graph: Graph, device: DeviceSpec) -> Iterator[Setting]:
     if not ops:
         return
     m = _extents(ops)[0]
-    padded = min(_FEW, max(16, 1 << (m - 1).bit_length()))
+    padded = min(_FEW, max(16, power_of_two(m)))
     few = [(padded, 64, 256), (padded, 64, 128), (padded, 128, 64)] if m <= _FEW else []
     many = [(128, 256, 64), (128, 128, 64)] if m > _FEW // 4 else []
     for size in (*few, *many):
@@ -177,7 +178,7 @@ def settings(graph: Graph, device: DeviceSpec) -> Iterator[Setting]:
 def _for_few_rows(ops: Sequence[Op], sms: int) -> Iterator[Setting]:
     """Weights as the 64-row operand: shapes of stages, splits that keep every SM busy, bytes in flight."""
     m, widths, depths = _extents(ops)
-    padded = min(_FEW, max(16, 1 << (m - 1).bit_length()))
+    padded = min(_FEW, max(16, power_of_two(m)))
     for tokens, n, k in product((padded, padded // 2), (64, 128, 256), (64, 128, 256)):
         if tokens < 64 and (tokens < padded or n == 256):
             continue
