@@ -68,7 +68,7 @@ def test_what_a_text_does_to_a_terminal_is_to_end_lines(model: Path) -> None:
         (["--prompt", ""], "the prompt has no tokens"),
         (["--prompt", "a" * 200], "are more than the 128 positions that the model was made for"),
         (["--max-new-tokens", "500"], "500 new ones are more than the 128 positions"),
-        (["--max-new-tokens", "0"], "greater than or equal to 1"),
+        (["--max-new-tokens", "0"], "Invalid value for '--max-new-tokens'"),
         (["--temperature", "-1"], "temperature is -1.0; give a number from 0"),
         (["--temperature", "nan"], "temperature is nan"),
         (["--top-k", "0"], "top_k is 0"),
