@@ -65,6 +65,7 @@ template <class T> __forceinline__ T __ldg(const T* at) {
   return *at;
 }
 inline float __uint_as_float(unsigned bits) { return __builtin_bit_cast(float, bits); }
+inline unsigned __float_as_uint(float value) { return __builtin_bit_cast(unsigned, value); }
 inline float __int_as_float(int bits) { return __builtin_bit_cast(float, bits); }
 inline int min(int a, int b) { return a < b ? a : b; }
 inline int max(int a, int b) { return a > b ? a : b; }
@@ -180,6 +181,12 @@ void st_shared_v4_b32(unsigned at, Words words);
 void ld_shared_b32(unsigned& value, unsigned at);
 void ld_shared_v4_b32(WordsOut words, unsigned at);
 
+inline void ld_global_cg_f32(float& value, const float* at) { value = *at; }
+inline void ld_global_nc_v4_b32(WordsOut words, const void* at) {
+  check_read_only(at, 16);
+  const int* from = static_cast<const int*>(at);
+  for (int* word : words) *word = *from++;
+}
 void ld_acquire_gpu_global_b32(int& value, const void* at);
 void ld_relaxed_gpu_global_b32(int& value, const void* at);
 void red_release_gpu_global_add_s32(const void* at, int more);

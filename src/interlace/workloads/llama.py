@@ -1,8 +1,7 @@
 """One decode step of a language model of the Llama family, as a graph of ordinary ops.
 
-Per layer: normalise; q, k, v; attention over the cache and the new token; append to the cache; output product with the
-residual; normalise; gated FFN with the residual. Before them the embeddings of the tokens, behind them a norm, the
-head, and the largest logit.
+Per layer: q, k, v; attention over the cache and the new token; append to the cache; output product with the residual;
+gated FFN with the residual. Before them the embeddings of the tokens, behind them the head and the largest logit.
 
     x = embed[tokens]
     each layer:
@@ -11,6 +10,9 @@ head, and the largest logit.
         append(k, v) to k_cache, v_cache
         x = x + (silu(rms_norm(x) @ gate.T) * (rms_norm(x) @ up.T)) @ down.T
     logits = rms_norm(x) @ head.T;  next = argmax(logits)
+
+Normalisations are in the ops around them (``kernels/squares``): whichever writes x also writes it times the weight of
+the norm that follows, and sums of squares by which the products of that are divided.
 
 Lengths are data (``position``), so one plan serves all of them.
 """
@@ -33,7 +35,7 @@ from interlace.kernels.attend import attend, splits
 from interlace.kernels.combine import combine
 from interlace.kernels.embedding import embedding
 from interlace.kernels.matmul import Activation, MatmulTile, matmul
-from interlace.kernels.rms_norm import rms_norm
+from interlace.kernels.squares import blocks
 from interlace.workloads.base import Tile, matmul_tile
 
 
@@ -137,6 +139,21 @@ def decode_graph(
     return _Step(model, batch, capacity, device, matmul_tile(batch, device, tile), dtype).graph()
 
 
+@dataclass(frozen=True)
+class _Normed:
+    """What an op leaves of x, with a norm behind it.
+
+    Attributes:
+        x: (B, H).
+        scaled: x times the weight of the norm.
+        squares: of each 64 columns of x the sum of squares (``kernels/squares``).
+    """
+
+    x: Tensor
+    scaled: Tensor
+    squares: Tensor
+
+
 class _Step:
     """A graph in the making."""
 
@@ -154,13 +171,13 @@ class _Step:
         tokens, position = (self.input(name, batch, dtype=int32) for name in ("tokens", "position"))
         rope = self.input("rope", self.capacity, model.head_dim, dtype=fp32)
         table = self.input("embed", model.vocabulary, model.hidden)
-        x = self.made("x", batch, model.hidden)
-        self.ops.append(embedding("embedding", tokens, table, x))
+        x = self.normed("x")
+        scale = self.norm(0)
+        self.ops.append(embedding("embedding", tokens, table, x.x, scale=scale, scaled=x.scaled, squares=x.squares))
         for layer in range(model.layers):
-            x = self.ffn(f"layers.{layer}", self.attention(f"layers.{layer}", x, position, rope))
-        normed = self.norm("normed", x, self.input("norm", model.hidden))
+            x = self.ffn(layer, self.attention(layer, x, position, rope))
         head = table if model.tied else self.input("head", model.vocabulary, model.hidden)
-        logits = self.matmul("logits", normed, head)
+        logits = self.matmul("logits", x, head)
         tiles = -(-model.vocabulary // COLUMNS)
         best, at = self.made("best", batch, tiles, dtype=fp32), self.made("at", batch, tiles, dtype=int32)
         following = self.made("next", batch, dtype=int32)
@@ -169,15 +186,14 @@ class _Step:
             "decode", tuple(self.tensors.values()), tuple(self.ops), tuple(self.inputs), ("logits", "next")
         )
 
-    def attention(self, at: str, x: Tensor, position: Tensor, rope: Tensor) -> Tensor:
+    def attention(self, layer: int, x: _Normed, position: Tensor, rope: Tensor) -> _Normed:
         """The first half of a layer: x with attention added."""
-        model, batch, d = self.model, self.batch, self.model.head_dim
-        normed = self.norm(f"{at}.normed", x, self.input(f"{at}.input_norm", model.hidden))
+        model, batch, d, at = self.model, self.batch, self.model.head_dim, f"layers.{layer}"
         of: dict[str, Tensor] = {}
         for name, heads in (("q", model.heads), ("k", model.kv_heads), ("v", model.kv_heads)):
             weight = self.input(f"{at}.{name}", heads * d, model.hidden)
             bias = self.input(f"{at}.{name}_bias", heads * d) if model.qkv_bias else None
-            of[name] = self.matmul(f"{at}.{name}_heads", normed, weight, bias=bias)
+            of[name] = self.matmul(f"{at}.{name}_heads", x, weight, bias=bias)
         norms = {name: self.input(f"{at}.{name}", d) for name in ("q_norm", "k_norm") if model.qk_norm}
         caches = {
             name: self.input(f"{at}.{name}", batch, model.kv_heads, self.capacity, d)
@@ -195,21 +211,25 @@ class _Step:
             left = {"out": parts, "peak": peak, "total": total}
             self.ops.append(attend(f"{at}.attend", **given, **left, eps=model.eps))  # type: ignore[arg-type]
             self.ops.append(combine(f"{at}.combine", parts, peak, total, finished))
-        out = self.matmul(
-            f"{at}.x_attended", finished, self.input(f"{at}.o", model.hidden, model.heads * d), residual=x
-        )
+        weight = self.input(f"{at}.o", model.hidden, model.heads * d)
+        scale = self.input(f"{at}.post_norm", model.hidden)
+        out = self.added(f"{at}.x_attended", finished, weight, x, scale)
         # Behind what others wait for: only the next step reads what it writes.
         key_norm = norms.get("k_norm")
         self.ops.append(append(f"{at}.append", of["k"], of["v"], **shared, k_norm=key_norm, eps=model.eps))
         return out
 
-    def ffn(self, at: str, x: Tensor) -> Tensor:
+    def ffn(self, layer: int, x: _Normed) -> _Normed:
         """The second half of a layer: x with its FFN added."""
-        hidden, ffn = self.model.hidden, self.model.ffn
-        normed = self.norm(f"{at}.post_normed", x, self.input(f"{at}.post_norm", hidden))
+        hidden, ffn, at = self.model.hidden, self.model.ffn, f"layers.{layer}"
         gate, up = (self.input(f"{at}.{name}", ffn, hidden) for name in ("gate", "up"))
-        inner = self.matmul(f"{at}.inner", normed, up, gate=gate, activation=Activation.SILU)
-        return self.matmul(f"{at}.x", inner, self.input(f"{at}.down", hidden, ffn), residual=x)
+        inner = self.matmul(f"{at}.inner", x, up, gate=gate, activation=Activation.SILU)
+        weight = self.input(f"{at}.down", hidden, ffn)
+        return self.added(f"{at}.x", inner, weight, x, self.norm(layer + 1))
+
+    def norm(self, layer: int) -> Tensor:
+        """The weight of the norm before a layer, or behind the last."""
+        return self.input(f"layers.{layer}.input_norm" if layer < self.model.layers else "norm", self.model.hidden)
 
     def input(self, name: str, *shape: int, dtype: DType | None = None) -> Tensor:
         self.inputs.append(name)
@@ -219,36 +239,43 @@ class _Step:
         self.tensors[name] = Tensor(name, shape, dtype or self.dtype)
         return self.tensors[name]
 
-    def norm(self, name: str, x: Tensor, weight: Tensor) -> Tensor:
-        """The op called as its result is."""
-        out = self.made(name, *x.shape)
-        self.ops.append(rms_norm(name, x, weight, out, self.model.eps))
-        return out
+    def normed(self, name: str) -> _Normed:
+        """The tensors of x under a name."""
+        of = self.batch, self.model.hidden
+        squares = self.made(f"{name}_squares", self.batch, blocks(self.model.hidden), dtype=fp32)
+        return _Normed(self.made(name, *of), self.made(f"{name}_scaled", *of), squares)
 
     def matmul(
         self,
         name: str,
-        x: Tensor,
+        x: _Normed,
         weight: Tensor,
         *,
         gate: Tensor | None = None,
         bias: Tensor | None = None,
-        residual: Tensor | None = None,
         activation: Activation = Activation.NONE,
     ) -> Tensor:
-        """The op called as its result is."""
+        """Products of the normalised x, by an op called as its result is."""
         out = self.made(name, self.batch, weight.shape[0])
         self.ops.append(
             matmul(
                 name,
-                x,
+                x.scaled,
                 weight,
                 out,
                 gate=gate,
                 bias=bias,
-                residual=residual,
                 activation=activation,
+                x_squares=x.squares,
+                eps=self.model.eps,
                 tile=self.tile,
             )
         )
+        return out
+
+    def added(self, name: str, heads: Tensor, weight: Tensor, x: _Normed, scale: Tensor) -> _Normed:
+        """x with products added, and what the norm of this scale takes of that, by an op called as x is then."""
+        out = self.normed(name)
+        left = {"scale": scale, "scaled": out.scaled, "squares": out.squares}
+        self.ops.append(matmul(name, heads, weight, out.x, residual=x.x, **left, tile=self.tile))  # type: ignore[arg-type]
         return out

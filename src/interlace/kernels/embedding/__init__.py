@@ -14,6 +14,7 @@ from interlace.graph.tensor import Tensor
 from interlace.kernels.base import Kernel, check_argument, check_block, power_of_two, require, same_dtype
 from interlace.kernels.bodies import Array, Params, Reference, Regions, TritonBody
 from interlace.kernels.embedding.cuda import EMBEDDING_TEXT
+from interlace.kernels.squares import COLUMNS, blocks, left, sums_of_squares
 
 _COLUMNS = 1024
 
@@ -22,7 +23,10 @@ def _finish(_: Array | None, regions: Regions, params: Params) -> Mapping[str, A
     table = regions["table"]
     # As an id beyond the table must read nothing outside of it, the nearest row stands for it.
     at = np.clip(regions["tokens"], 0, len(table) - 1).astype(np.int64)
-    return {"out": table[at]}
+    rows = table[at]
+    if "scale" not in regions:
+        return {"out": rows}
+    return {"out": rows, "scaled": rows * regions["scale"], "squares": sums_of_squares(rows)}
 
 
 def _triton() -> TritonBody:
@@ -38,11 +42,23 @@ def _make(name: str, tensors: Mapping[str, Tensor], params: Params) -> Op:
 EMBEDDING = Kernel("embedding", Reference(_finish), _triton, walk=EMBEDDING_TEXT, make=_make)
 
 
-def embedding(name: str, tokens: Tensor, table: Tensor, out: Tensor, columns: int | None = None) -> Op:
+def embedding(
+    name: str,
+    tokens: Tensor,
+    table: Tensor,
+    out: Tensor,
+    columns: int | None = None,
+    *,
+    scale: Tensor | None = None,
+    scaled: Tensor | None = None,
+    squares: Tensor | None = None,
+) -> Op:
     """``out = table[tokens]`` for tokens (B,) of int32, a table (V, H) and out (B, H); ids are clamped to the table.
 
     Args:
         columns: of a tile, which is one row high.
+        scale, scaled, squares: all or none, for a normalisation behind it (``kernels/squares``): a scale (H,) that is
+            read, out times it (B, H), and sums of squares of out, (B, ceil(H / 64)) in float32, which are written.
 
     Raises:
         ArgumentError, ShapeError, DTypeError: an argument that is none, shapes that do not match, mixed dtypes.
@@ -57,14 +73,21 @@ def embedding(name: str, tokens: Tensor, table: Tensor, out: Tensor, columns: in
     check_argument(name, "tokens", tokens, (b,), int32)
     check_argument(name, "out", out, (b, h))
     same_dtype(name, table, out)
-    columns = min(_COLUMNS, power_of_two(h)) if columns is None else columns
+    if columns is None:
+        columns = max(min(_COLUMNS, power_of_two(h)), 1 if scale is None else COLUMNS)
     check_block(f"op {name!r}", columns)
     i, j = axes(2)
     spans = (i.block(1), j.block(columns))
+    reads = {"tokens": (tokens, (i.block(1),)), "table": (table, (ALL, j.block(columns)))}
+    writes = {"out": (out, spans)}
+    leaves = left(name, out, scale, scaled, squares, columns)
+    if leaves is not None:
+        reads["scale"] = (leaves[0], (j.block(columns),))
+        writes |= {"scaled": (leaves[1], spans), "squares": (leaves[2], (i.block(1), j.block(blocks(columns))))}
     return EMBEDDING.op(
         name,
         (b, -(-h // columns)),
-        {"tokens": (tokens, (i.block(1),)), "table": (table, (ALL, j.block(columns)))},
-        {"out": (out, spans)},
-        params={"V": v, "H": h, "BN": columns, "num_warps": 4},
+        reads,
+        writes,
+        params={"V": v, "H": h, "BN": columns, "SCALED": leaves is not None, "num_warps": 4},
     )

@@ -18,12 +18,52 @@ template <class T> DEVICE void copy_row(T* out, const T* row, int column, int en
     for (int at = column + thread(); at < end; at += THREADS) out[at] = row[at];
   }
 }
-DEVICE void embedding_tile(const Tile& tile, const Arguments& a) {
-  const int row = min(max(a.tokens[tile.i], 0), a.V - 1), column = tile.j * BN;
-  copy_row(a.out + (long long)tile.i * a.H, a.table + (long long)row * a.H, column, min(column + BN, a.H));
+// With the row times scale, and of each 64 columns the sum of squares, by threads next to each other.
+template <class T>
+DEVICE void copy_row_scaled(T* out, T* scaled, float* squares, const T* row, const T* scale, int column, int end) {
+  constexpr int EACH = Piece<T>::ELEMENTS, LANES = 64 / EACH;
+  const bool pieces = by_pieces(out + column) && by_pieces(scaled + column) && by_pieces(row + column) &&
+                      by_pieces(scale + column) && (end - column) % EACH == 0;
+  for (int first = column; first < end; first += THREADS * EACH) {  // whole warps, which add up
+    const int at = first + thread() * EACH;
+    float sum = 0.0f;
+    if (pieces && at < end) {
+      const Elements<T> piece = piece_at(row + at, true), gain = piece_at(scale + at, true);
+      Elements<T> result;
+#pragma unroll
+      for (int e = 0; e < EACH; ++e) {
+        sum += widened(piece.items[e]) * widened(piece.items[e]);
+        put(result.items + e, widened(piece.items[e]) * widened(gain.items[e]));
+      }
+      *reinterpret_cast<Elements<T>*>(out + at) = piece;
+      *reinterpret_cast<Elements<T>*>(scaled + at) = result;
+    } else {
+      for (int e = at; e < min(at + EACH, end); ++e) {
+        const T value = row[e];
+        sum += widened(value) * widened(value);
+        put(scaled + e, widened(value) * widened(scale[e]));
+        out[e] = value;
+      }
+    }
+    for (int distance = LANES / 2; distance; distance /= 2) sum += __shfl_xor_sync(0xffffffff, sum, distance);
+    if (at < end && at % 64 == 0) squares[at / 64] = sum;
+  }
 }
+template <class A> DEVICE void embed(const Tile& tile, const A& a) {
+  const int row = min(max(a.tokens[tile.i], 0), a.V - 1), column = tile.j * BN, end = min(column + BN, a.H);
+  const long long at = (long long)tile.i * a.H;
+  const auto* const from = a.table + (long long)row * a.H;
+  if constexpr (SCALED) {
+    float* const squares = a.squares + (long long)tile.i * ((a.H + 63) / 64);
+    copy_row_scaled(a.out + at, a.scaled + at, squares, from, a.scale, column, end);
+  } else {
+    copy_row(a.out + at, from, column, end);
+  }
+}
+DEVICE void embedding_tile(const Tile& tile, const Arguments& a) { embed(tile, a); }
 """,
     "embedding_tile",
-    constants=("BN",),
+    constants=("BN", "SCALED"),
+    optional=("scale", "scaled", "squares"),
     proved=True,
 )

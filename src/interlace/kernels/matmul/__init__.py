@@ -5,6 +5,9 @@
 
 x is (M, K), weights are (N, K) as ``nn.Linear`` stores them, out and residual (M, N), bias (N,). Sums are
 kept in float32. Any M, N, K; the last tile of each is masked.
+
+RMS normalisation before and behind it is folded in (``kernels/squares``): with ``x_squares`` products are multiplied by
+the factors of their rows before all else; with ``scale`` out also goes into ``scaled``, and into ``squares``.
 """
 
 from __future__ import annotations
@@ -15,11 +18,12 @@ from enum import Enum
 import numpy as np
 
 from interlace.core.arguments import check_type
-from interlace.graph.access import K, Span, axes
+from interlace.core.dtypes import fp32
+from interlace.graph.access import ALL, K, Span, axes
 from interlace.graph.op import Op, Reduction
 from interlace.graph.tensor import Tensor
 from interlace.kernels import gelu
-from interlace.kernels.base import Kernel, check_extents, require, same_dtype
+from interlace.kernels.base import Kernel, check_argument, check_extents, require, same_dtype
 from interlace.kernels.bodies import Array, BodyKind, GluonBody, GluonCode, Params, Reference, Regions, TritonBody
 from interlace.kernels.matmul.cuda import WALK_BODY
 from interlace.kernels.matmul.gluon_tuning import GLUON
@@ -27,6 +31,7 @@ from interlace.kernels.matmul.tile import TILING, MatmulTile
 from interlace.kernels.matmul.tilings import NAME, check_gluon, check_powers, gluon_rows, gluon_scratch_bytes, partial
 from interlace.kernels.matmul.triton_tuning import TRITON
 from interlace.kernels.matmul.walk_tuning import WALK
+from interlace.kernels.squares import blocks, factors, left, sums_of_squares
 
 __all__ = ["MATMUL", "Activation", "MatmulTile", "matmul"]
 
@@ -58,6 +63,8 @@ def _accumulate(regions: Regions, params: Params) -> Array:
 
 def _finish(acc: Array | None, regions: Regions, params: Params) -> Mapping[str, Array]:
     assert acc is not None
+    if "x_squares" in regions:
+        acc = acc * factors(regions["x_squares"], int(params["K"]), float(params["EPS"]))
     value = acc[0]
     if "bias" in regions:
         value = value + regions["bias"]
@@ -67,7 +74,9 @@ def _finish(acc: Array | None, regions: Regions, params: Params) -> Mapping[str,
         value = Activation(params["ACTIVATION"])(value)
     if "residual" in regions:
         value = value + regions["residual"]
-    return {"out": value}
+    if "scale" not in regions:
+        return {"out": value}
+    return {"out": value, "scaled": value * regions["scale"], "squares": sums_of_squares(value)}
 
 
 def _triton() -> TritonBody:
@@ -90,7 +99,8 @@ def _gluon() -> GluonCode:
 
 def _make(name: str, tensors: Mapping[str, Tensor], params: Params) -> Op:
     tile = MatmulTile(*(params[name] for name in TILING))  # type: ignore[arg-type]
-    return matmul(name, **tensors, activation=Activation(params["ACTIVATION"]), tile=tile)
+    activation, eps = Activation(params["ACTIVATION"]), params.get("EPS")
+    return matmul(name, **tensors, activation=activation, eps=eps, tile=tile)  # type: ignore[arg-type]
 
 
 MATMUL = Kernel(
@@ -118,20 +128,35 @@ def matmul(
     bias: Tensor | None = None,
     residual: Tensor | None = None,
     activation: Activation = Activation.NONE,
+    x_squares: Tensor | None = None,
+    eps: float | None = None,
+    scale: Tensor | None = None,
+    scaled: Tensor | None = None,
+    squares: Tensor | None = None,
     tile: MatmulTile | None = None,
 ) -> Op:
-    """A matmul op; shapes as in the module's docstring, one dtype throughout.
+    """A matmul op; shapes as in the module's docstring, one dtype throughout but for sums of squares.
+
+    Args:
+        x_squares: (M, ceil(K / 64)) in float32, sums of squares of what x was before it was scaled: its rows are
+            normalised, with ``eps``.
+        scale, scaled, squares: all or none: a scale (N,) that is read, out times it (M, N), and sums of squares of out,
+            (M, ceil(N / 64)) in float32, which are written.
 
     Raises:
         ArgumentError: an argument of another type, such as a name for an activation.
-        ShapeError: shapes do not match, or a gate comes with another activation than SiLU or with a bias.
+        ShapeError: shapes do not match, a gate comes with another activation than SiLU or with a bias, some of what
+            belongs together is not given, or a tile cuts a sum of squares.
         DTypeError: mixed dtypes, or one that the kernel does not take.
     """
     for arg, tensor in (("x", x), ("weight", weight), ("out", out)):
         check_type(tensor, Tensor, f"op {name!r}", arg)
     for arg, extra in (("gate", gate), ("bias", bias), ("residual", residual)):
         check_type(extra, (Tensor, type(None)), f"op {name!r}", arg)
+    for arg, extra in (("scale", scale), ("scaled", scaled), ("squares", squares), ("x_squares", x_squares)):
+        check_type(extra, (Tensor, type(None)), f"op {name!r}", arg)
     check_type(activation, Activation, f"op {name!r}", "activation")
+    check_type(eps, (float, type(None)), f"op {name!r}", "eps", "1e-5")
     check_type(tile, (MatmulTile, type(None)), f"op {name!r}", "tile", "il.MatmulTile(m, n, k)")
     tile = tile or MatmulTile()
     require(
@@ -154,6 +179,10 @@ def matmul(
         gate is None or (activation is Activation.SILU and bias is None),
         f"op {name!r}: a gated matmul is silu(gate) * up without bias; pass activation=SILU and bias=None",
     )
+    require((x_squares is None) == (eps is None), f"op {name!r}: give x_squares and eps, or neither")
+    if x_squares is not None:
+        check_argument(name, "x_squares", x_squares, (m, blocks(k)), fp32)
+    leaves = left(name, out, scale, scaled, squares, tile.n)
     check_extents(f"op {name!r}", (m, n, k), (tile.m, tile.n, tile.k))
     optional = [t for t in (gate, bias, residual) if t is not None]
     same_dtype(name, x, weight, out, *optional)
@@ -169,11 +198,17 @@ def matmul(
         reads["bias"] = (bias, (columns,))
     if residual is not None:
         reads["residual"] = (residual, (rows, columns))
+    if x_squares is not None:
+        reads["x_squares"] = (x_squares, (rows, ALL))
+    writes: dict[str, tuple[Tensor, tuple[Span, ...]]] = {"out": (out, (rows, columns))}
+    if leaves is not None:
+        reads["scale"] = (leaves[0], (columns,))
+        writes |= {"scaled": (leaves[1], (rows, columns)), "squares": (leaves[2], (rows, j.block(blocks(tile.n))))}
     return MATMUL.op(
         name,
         (-(-m // tile.m), -(-n // tile.n)),
         reads,
-        {"out": (out, (rows, columns))},
+        writes,
         reduction=Reduction(k, tile.k),
         flops=2.0 * tile.m * tile.n * k * (2 if gate is not None else 1),
         params={
@@ -181,6 +216,7 @@ def matmul(
             "N": n,
             "K": k,
             "ACTIVATION": activation.value,
+            **({} if eps is None else {"EPS": eps}),
             **dict(tile.params),
         },
     )

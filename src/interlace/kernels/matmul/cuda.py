@@ -11,22 +11,28 @@ last adds these sums to its own. It has one stage more than its part of the redu
 that waits fills when all have posted: mostly long since, and while the last products run. The last to arrive would
 store, count and load one after another instead. Who adds and in which order is settled by the plan, so a result is the
 same bit by bit in every run.
+
+RMS normalisation that is folded in (``kernels/squares``) costs no pass of its own: 8 threads that store 64 columns of a
+row also have the sum of their squares, and factors of rows are made while the last products are under way.
 """
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Mapping
 from typing import Any
 
 from interlace.core.dtypes import DType
-from interlace.core.errors import DTypeError
+from interlace.core.errors import DTypeError, GraphError
 from interlace.graph.op import Op
 from interlace.graph.tensor import Tensor
 from interlace.kernels import gelu
 from interlace.kernels.abi import TENSOR_MAP, Struct
 from interlace.kernels.base import require
 from interlace.kernels.bodies import PANEL, WalkBody, WalkTile
+from interlace.kernels.matmul.folded_cuda import FOLDED
 from interlace.kernels.matmul.tilings import partial, sums, tensor_of
+from interlace.kernels.squares import COLUMNS
 
 _ACTIVATIONS = {"none": 0, "relu": 1, "gelu-tanh": 2, "silu": 3}
 _ROW_BYTES = 2 * PANEL
@@ -37,6 +43,8 @@ _SUMS = {1: 128, 2: 128}
 #: By the L2 at a time, a line of a box: weights stream 1 to 2 % faster than by 256 at a time (docs/performance.md).
 _FETCHED_BYTES = _ROW_BYTES
 _TOGETHER = 4  # parts of a tile whose sums are loaded at once
+_PIECE_BYTES = 16  # of an epilogue's loads and stores
+_SUMS_OF_SQUARES = ("x_squares", "squares")
 _ROW_STEP = 8  # elements: bulk loads address rows in steps of 16 bytes
 
 #: What a launch has of each op.
@@ -47,6 +55,8 @@ OPERANDS = Struct(
         *((name, f"{const}ELEMENT*") for name, const in (("bias", "const "), ("residual", "const "), ("out", ""))),
         ("m", "int"),
         ("n", "int"),
+        *((name, f"const {kind}*") for name, kind in (("x_squares", "float"), ("scale", "ELEMENT"))),
+        *((name, f"{kind}*") for name, kind in (("scaled", "ELEMENT"), ("squares", "float"))),
     ),
 )
 
@@ -56,10 +66,14 @@ constexpr float GELU_SCALE = {gelu.SCALE!r}f, GELU_CUBIC = {gelu.CUBIC!r}f;
 template <int N> struct Product;
 // What an epilogue takes of the operands.
 struct Epilogue {
-  const ELEMENT *bias, *residual;
-  ELEMENT* out;
+  const ELEMENT *bias, *residual, *scale;
+  const float* x_squares;
+  ELEMENT *out, *scaled;
+  float* squares;
   int m, n;
-  DEVICE Epilogue(const Operands& op) : bias(op.bias), residual(op.residual), out(op.out), m(op.m), n(op.n) {}
+  DEVICE Epilogue(const Operands& op)
+      : bias(op.bias), residual(op.residual), scale(op.scale), x_squares(op.x_squares), out(op.out), scaled(op.scaled),
+        squares(op.squares), m(op.m), n(op.n) {}
 };
 // The low word of the descriptor of an operand (``matrix_descriptor``); an address of 16 bytes more is 1 more.
 DEVICE unsigned operand(unsigned address) { return uniform((address & 0x3ffff) >> 4 | 1u << 16); }
@@ -82,13 +96,14 @@ DEVICE void store_shared_32(unsigned at, unsigned value) {
   asm volatile("st.shared.b32 [%0], %1;" ::"r"(at), "r"(value) : "memory");
 }
 
+""" + FOLDED + r"""
 // Bytes from one row to the next of what an epilogue turns round: 64 elements, and 16 bytes against bank conflicts.
 constexpr int PITCH = 64 * 2 + 16;
 // Of a thread, for sums and for the parts that are added to them, 16 bytes a load.
 constexpr int SUM_REGISTERS = WARPGROUPS == 1 ? 208 : 184;
 
 template <int BM_, int BN_, int BK_, int ROWS_, int GATES_, bool TRANSPOSED_, int ACTIVATION_, bool BIAS, bool RESIDUAL,
-          int TOGETHER>
+          int TOGETHER, bool LEAVES = false, int NORMALISED = 0, unsigned EPS_BITS = 0>
 struct Matmul {
   static constexpr int BM = BM_, BN = BN_, BK = BK_, GATES = GATES_, ACTIVATION = ACTIVATION_;
   // Rows of tokens that are loaded. With fewer than a tile has, products take what lies behind them for further tokens,
@@ -105,6 +120,12 @@ struct Matmul {
   // Sums of so many other parts are loaded at once; if these are few, while the last products are under way.
   static constexpr int OTHERS = TOGETHER - 1;
   static constexpr bool EARLY = OTHERS > 0 && OTHERS * COUNT <= 48;
+  // Of rows of x that are normalised (NORMALISED: their elements) the factors lie behind the scratch.
+  typedef Factors<BM, NORMALISED, EPS_BITS> RowFactors;
+  static constexpr int FACTORS = (TRANSPOSED && WIDTH < 64 ? WIDTH : 64) * PITCH;
+  // Of a thread: its 8 of each 64 features of the scale.
+  static constexpr int GAINS = TRANSPOSED ? BLOCKS : (WIDTH + 63) / 64;
+  static constexpr bool GAINS_EARLY = GAINS <= 2;
 
   DEVICE static void load_independent(const Launch& launch, const Item& item, Stage& stage, int& n, Tickets& tickets) {
     const Operands& op = operands_of<Operands>(launch, item);
@@ -160,6 +181,14 @@ struct Matmul {
       for (int b = 0; b < BLOCKS; ++b)
 #pragma unroll
         for (int i = 0; i < SUMS; ++i) sums[g][b][i] = 0.0f;
+    int4 gains[GAINS];
+    const int feature = item.j * BN + (TRANSPOSED ? warpgroup() * BLOCKS * 64 : 0);
+    if constexpr (LEAVES && GAINS_EARLY) load_gains(op, feature, gains);
+    RowFactors factors;
+    if constexpr (NORMALISED > 0 && RowFactors::EARLY) {
+      await(launch, dependent_full(stage.slot), stage.phase);
+      factors.load(op, item.i * BM);
+    }
     const int own = uniform(warpgroup());
     int before = -1;
 #pragma unroll 1
@@ -187,6 +216,7 @@ struct Matmul {
       before = stage.slot;
       stage.advance();
     }
+    if constexpr (NORMALISED > 0) factors.leave(op, item.i * BM, scratch_of(warpgroup()) + FACTORS);
     float4 early[EARLY ? OTHERS * COUNT / 4 : 1];
     if (OTHERS > 0 && closes(item)) {
       await_stage(launch, stage);
@@ -205,8 +235,32 @@ struct Matmul {
       if (!closes(item)) return leave(launch, item, sums);
       add_others(launch, item, sums, early);
     }
-    finish(op, item, sums);
+    if constexpr (NORMALISED > 0) normalise(sums);
+    if constexpr (LEAVES && !GAINS_EARLY) load_gains(op, feature, gains);
+    finish(op, item, sums, gains);
     post(launch, item);
+  }
+
+  // Sums times the factors of their tokens.
+  DEVICE static void normalise(float (&sums)[GATES][BLOCKS][SUMS]) {
+    synchronise();
+    const unsigned factors = scratch_of(warpgroup()) + FACTORS;
+    const int thread = threadIdx.x % 128, column = thread % 4 * 2;
+    const int row = warpgroup() * BLOCKS * 64 + thread / 32 * 16 + thread % 32 / 4;
+#pragma unroll
+    for (int b = 0; b < (TRANSPOSED ? 1 : BLOCKS); ++b)
+#pragma unroll
+      for (int j = 0; j < (TRANSPOSED ? WIDTH / 8 : 1); ++j) {
+        const unsigned at = factors + (TRANSPOSED ? j * 8 + column : b * 64 + row) * 4;
+        const float first = load_shared_float(at), second = load_shared_float(at + (TRANSPOSED ? 4 : 32));
+#pragma unroll
+        for (int g = 0; g < GATES; ++g)
+#pragma unroll
+          for (int t = 0; t < (TRANSPOSED ? BLOCKS * 4 : SUMS); ++t) {
+            float& sum = TRANSPOSED ? sums[g][t / 4][j * 4 + t % 4] : sums[g][b][t];
+            sum *= (TRANSPOSED ? t % 2 : t / 2 % 2) ? second : first;
+          }
+      }
   }
 
   // Of the parts of a split tile all but the last in the plan's sequence leave their sums in the workspace and post it;
@@ -296,7 +350,8 @@ struct Matmul {
   }
 
   // A scratch of shared memory turns 64 features of up to 64 tokens at a time into rows of 16-byte pieces.
-  DEVICE static void finish(const Epilogue& op, const Item& item, const float (&sums)[GATES][BLOCKS][SUMS]) {
+  DEVICE static void finish(const Epilogue& op, const Item& item, const float (&sums)[GATES][BLOCKS][SUMS],
+                            const int4 (&gains)[GAINS]) {
     const int thread = threadIdx.x % 128, row = thread / 32 * 16 + thread % 32 / 4, column = thread % 4 * 2;
     const unsigned scratch = scratch_of(warpgroup());
     const int first_tall = (TRANSPOSED ? item.j * BN : item.i * BM) + warpgroup() * BLOCKS * 64;
@@ -337,6 +392,9 @@ struct Matmul {
           if (token < op.m && feature < op.n)
             *reinterpret_cast<int4*>(op.out + (long long)token * op.n + feature) =
                 load_shared_128(scratch + piece / pieces * PITCH + piece % pieces * 16);
+          if constexpr (LEAVES)
+            leave_scaled(op, token, feature, load_shared_128(scratch + piece / pieces * PITCH + piece % pieces * 16),
+                         gains[TRANSPOSED ? b : c / 64]);
         }
         if (b + 1 < BLOCKS || c + CHUNK < WIDTH) synchronise();
       }
@@ -351,7 +409,9 @@ def check(op: Op, tensors: Mapping[str, Tensor]) -> None:
     Raises:
         DTypeError, ShapeError: it cannot.
     """
-    for tensor in tensors.values():
+    for argument, tensor in tensors.items():
+        if argument in _SUMS_OF_SQUARES:
+            continue
         if not tensor.dtype.on_tensor_cores or tensor.dtype.itemsize != 2:
             raise DTypeError(
                 f"op {op.name!r} has {tensor}; the one launch multiplies bf16 and fp16. Use the persistent "
@@ -393,15 +453,27 @@ def tile(op: Op, parts: int, warpgroups: int) -> WalkTile:
         "more warps",
     )
     rows = loaded_rows(op)
+    leaves, normalised = (tensor_of(op, name) is not None for name in ("scale", "x_squares"))
+    require(
+        not leaves or bn % COLUMNS == 0,
+        f"{what}: its epilogue sums squares of {COLUMNS} columns at a time; use a multiple of them",
+    )
     activation = _ACTIVATIONS["none" if gates == 2 else str(op.param("ACTIVATION"))]
     given = [int(tensor_of(op, name) is not None) for name in ("bias", "residual")]
     numbers = [bm, bn, k, rows, gates, int(transposed), activation, *given, min(parts, _TOGETHER)]
+    factors = 0
+    if leaves or normalised:
+        numbers.append(int(leaves))
+    if normalised:
+        (eps,) = struct.unpack("I", struct.pack("f", op.param("EPS")))
+        numbers += [int(op.param("K")), eps]
+        factors = -(-4 * bm // 16) * 16
     return WalkTile(
         f"Matmul<{', '.join(map(str, numbers))}>",
         (product(wide),),
         independent_bytes=gates * bn * k * 2,
         dependent_bytes=rows * k * 2,
-        scratch_bytes=min(wide, _TALL) * _PITCH_BYTES if transposed else _TALL * _PITCH_BYTES,
+        scratch_bytes=(min(wide, _TALL) if transposed else _TALL) * _PITCH_BYTES + factors,
         beyond_bytes=(bm - rows) * _ROW_BYTES,
         sums=partial(op),
     )
@@ -417,8 +489,19 @@ def loaded_rows(op: Op) -> int:
 
 
 def pack(op: Op, tensors: Mapping[str, Any], dtype: DType) -> bytes:
-    """The operands of an op, given its tensors on the device by argument, all of one dtype."""
+    """The operands of an op, given its tensors on the device by argument, all of one dtype but for sums of squares.
+
+    Raises:
+        GraphError: a scale that does not begin at a multiple of 16 bytes.
+    """
     from interlace.kernels.cuda.launcher import tensor_map
+
+    for name in ("scale", "scaled"):
+        if name in tensors and tensors[name].data_ptr() % _PIECE_BYTES:
+            raise GraphError(
+                f"op {op.name!r} takes {name} by {_PIECE_BYTES} bytes, and it begins at no multiple of them; pass a "
+                "copy"
+            )
 
     def encoded(name: str, rows: int) -> Any:
         if name not in tensors:
@@ -436,7 +519,7 @@ def pack(op: Op, tensors: Mapping[str, Any], dtype: DType) -> bytes:
         x=encoded("x", loaded_rows(op)),
         weight=encoded("weight", bn),
         gate=encoded("gate", bn),
-        **{name: tensors.get(name) for name in ("bias", "residual", "out")},
+        **{name: tensors.get(name) for name in ("bias", "residual", "out", "x_squares", "scale", "scaled", "squares")},
         m=int(op.param("M")),
         n=int(op.param("N")),
     )

@@ -10,10 +10,12 @@ A stage of the Gluon body's ring is a stack of rows of 64 elements, of weights a
 from __future__ import annotations
 
 from interlace.core.devices import DeviceSpec
+from interlace.core.errors import GraphError
 from interlace.graph.graph import Graph
 from interlace.graph.op import Op
 from interlace.kernels.base import require
 from interlace.kernels.bodies import PANEL
+from interlace.kernels.squares import COLUMNS
 
 #: The kernel's.
 NAME = "matmul"
@@ -32,6 +34,11 @@ def tensor_of(op: Op, argument: str) -> str | None:
 def sums(op: Op) -> int:
     """Matrices of weights that multiply the same activations: two if there is a gate."""
     return 1 if tensor_of(op, "gate") is None else 2
+
+
+def step(op: Op) -> int:
+    """Weight rows that the width of a tile of an op is a multiple of."""
+    return 8 if tensor_of(op, "squares") is None else COLUMNS
 
 
 def matmuls(graph: Graph) -> tuple[Op, ...]:
@@ -98,7 +105,18 @@ def gluon_scratch_bytes(op: Op) -> int:
 
 
 def check_gluon(op: Op, warpgroups: int) -> None:
-    """Raise ShapeError unless the op's tile suits so many warpgroups, their registers and bulk loads."""
+    """Raise unless the op's tile suits so many warpgroups, their registers and bulk loads.
+
+    Raises:
+        ShapeError: it does not.
+        GraphError: normalisation is folded into the op, which the Gluon body does not know.
+    """
+    folded = [name for name in ("x_squares", "scale") if tensor_of(op, name) is not None]
+    if folded:
+        raise GraphError(
+            f"op {op.name!r} has {' and '.join(folded)}, and the Gluon body of matmul folds no normalisation in; use "
+            "the one_launch or the persistent executor, or rms_norm as an op of its own"
+        )
     check_powers(op)
     bm, bn, k = (int(op.param(name)) for name in ("BM", "BN", "BK"))
     tall, wide = _operand_rows(op)

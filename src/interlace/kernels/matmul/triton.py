@@ -14,6 +14,8 @@ from interlace.kernels import gelu
 from interlace.kernels.primitives.dot import dot, narrowed
 from interlace.kernels.primitives.prefetch import prefetch_rows
 from interlace.kernels.primitives.semaphore import ready, stretches
+from interlace.kernels.primitives.squares import COLUMNS as SUM_COLUMNS
+from interlace.kernels.primitives.squares import sums_of_squares
 
 _GELU_TWICE, _GELU_CUBIC = tl.constexpr(2 * gelu.SCALE), tl.constexpr(gelu.CUBIC)
 
@@ -94,23 +96,40 @@ def matmul_finish(
     acc,
     bias,
     residual,
+    x_squares,
+    scale,
     out,
+    scaled,
+    squares,
     M,
     N: tl.constexpr,
+    K: tl.constexpr,
     BM: tl.constexpr,
     BN: tl.constexpr,
     ACTIVATION: tl.constexpr,
     SWAP: tl.constexpr,
+    EPS,
 ):
     row = tile.i * BM + tl.arange(0, BM)[:, None]
     column = tile.j * BN + tl.arange(0, BN)[None, :]
     inside = (row < M) & (column < N)
     at = row.to(tl.int64) * N + column
     value = tl.trans(acc[0]) if SWAP else acc[0]
+    if x_squares is not None:
+        BLOCKS: tl.constexpr = (K + SUM_COLUMNS - 1) // SUM_COLUMNS
+        total = tl.zeros((BM,), tl.float32)
+        for first in tl.static_range(0, BLOCKS, 32):
+            block = first + tl.arange(0, 32)[None, :]
+            known = (row < M) & (block < BLOCKS)
+            total += tl.sum(tl.load(x_squares + row.to(tl.int64) * BLOCKS + block, mask=known, other=0.0), 1)
+        factor = (1.0 / tl.sqrt(total / K + EPS))[:, None]
+        value *= factor
     if bias is not None:
         value += tl.load(bias + column, mask=column < N, other=0.0).to(tl.float32)
     if len(acc) == 2:
         gated = tl.trans(acc[1]) if SWAP else acc[1]
+        if x_squares is not None:
+            gated *= factor
         value *= gated * tl.sigmoid(gated)
     elif ACTIVATION == "relu":
         value = tl.maximum(value, 0.0)
@@ -122,7 +141,17 @@ def matmul_finish(
         value *= tl.sigmoid((value + value * _GELU_CUBIC * value * value) * _GELU_TWICE)
     if residual is not None:
         value += tl.load(residual + at, mask=inside, other=0.0).to(tl.float32)
-    tl.store(out + at, narrowed(value, out.dtype.element_ty), mask=inside)
+    stored = narrowed(value, out.dtype.element_ty)
+    tl.store(out + at, stored, mask=inside)
+    if scale is not None:
+        value = tl.where(inside, stored.to(tl.float32), 0.0)
+        gain = tl.load(scale + column, mask=column < N, other=0.0).to(tl.float32)
+        tl.store(scaled + at, narrowed(value * gain, scaled.dtype.element_ty), mask=inside)
+        SUMS: tl.constexpr = (BN + SUM_COLUMNS - 1) // SUM_COLUMNS
+        OF_ROW: tl.constexpr = (N + SUM_COLUMNS - 1) // SUM_COLUMNS
+        block = tile.j * SUMS + tl.arange(0, SUMS)[None, :]
+        sums = sums_of_squares(value, BM, BN)
+        tl.store(squares + row.to(tl.int64) * OF_ROW + block, sums, mask=(row < M) & (block < OF_ROW))
 
 
 @triton.jit

@@ -32,7 +32,7 @@ from interlace.graph.op import Op
 from interlace.kernels.bodies import PANEL
 from interlace.kernels.matmul import gluon_tuning
 from interlace.kernels.matmul.tile import MatmulTile
-from interlace.kernels.matmul.tilings import matmuls, sums, tensor_of
+from interlace.kernels.matmul.tilings import matmuls, step, sums, tensor_of
 from interlace.kernels.tuning import Tuning
 from interlace.policies.setting import OpSetting, Setting
 
@@ -165,7 +165,8 @@ def _wide(ops: Sequence[Op], m: int, sms: int) -> Setting:
 def _ways(op: Op) -> Iterator[tuple[int, int]]:
     """Widths and parts of an op."""
     chunks = -(-int(op.param("K")) // PANEL)
-    widths = range(_WIDEST // sums(op), _LEAST_WIDTH // sums(op) - 1, -_STEP)
+    least = _up(_LEAST_WIDTH // sums(op), step(op))
+    widths = range(_WIDEST // sums(op), least - 1, -step(op))
     return ((width, parts) for width, parts in product(widths, _PARTS) if parts <= chunks)
 
 
@@ -211,7 +212,7 @@ def likely(graph: Graph, device: DeviceSpec) -> Iterator[Setting]:
 
 def _wave(op: Op, sms: int) -> int:
     """Weight rows of a tile with which one wave of them is an op."""
-    return _up(-(-int(op.param("N")) // sms), _STEP)
+    return _up(-(-int(op.param("N")) // sms), step(op))
 
 
 def _mixed(ops: Sequence[Op], m: int, device: DeviceSpec, cut: Setting) -> Setting:

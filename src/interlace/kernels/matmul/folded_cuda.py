@@ -1,0 +1,103 @@
+"""RMS normalisation folded into matmuls (``kernels/squares``) in CUDA C++: factors, scaled rows, sums of squares."""
+
+from __future__ import annotations
+
+FOLDED = r"""
+// Loads that are made where they stand: the compiler puts others off until their values are needed.
+DEVICE float load_now(const float* at) {
+  float value;
+  asm volatile("ld.global.cg.f32 %0, [%1];" : "=f"(value) : "l"(at) : "memory");
+  return value;
+}
+DEVICE int4 load_constant_now(const void* at) {
+  int4 v;
+  asm volatile("ld.global.nc.v4.b32 {%0, %1, %2, %3}, [%4];" : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "l"(at));
+  return v;
+}
+DEVICE float load_shared_float(unsigned at) {
+  unsigned bits;
+  asm volatile("ld.shared.b32 %0, [%1];" : "=r"(bits) : "r"(at) : "memory");
+  return __uint_as_float(bits);
+}
+// By 8 threads next to each other, equal in all of them.
+DEVICE float sum_of_eight(float value) {
+#pragma unroll
+  for (int distance = 4; distance; distance /= 2) value += __shfl_xor_sync(0xffffffff, value, distance);
+  return value;
+}
+
+// What products of BM rows of K elements are multiplied by: 8 threads of a warpgroup add up the sums of squares of a
+// row, of 16 rows at a time; early, while products are under way, unless that takes many registers.
+template <int BM, int K, unsigned EPS_BITS> struct Factors {
+  static constexpr int ROUNDS = (BM + 15) / 16, OF_ROW = (K + 63) / 64, OF_THREAD = K > 0 ? (OF_ROW + 7) / 8 : 1;
+  static constexpr bool EARLY = ROUNDS * OF_THREAD <= 16;
+  float squares[EARLY ? ROUNDS : 1][OF_THREAD];
+
+  DEVICE static int row_of(int round) { return round * 16 + threadIdx.x % 128 / 8; }
+  // From the first row on.
+  DEVICE void load(const Epilogue& op, int first) {
+#pragma unroll
+    for (int r = 0; r < ROUNDS; ++r) load_round(op, first, r, squares[r]);
+  }
+  // To shared memory, a float for each row.
+  DEVICE void leave(const Epilogue& op, int first, unsigned factors) {
+    if constexpr (EARLY) {
+#pragma unroll
+      for (int r = 0; r < ROUNDS; ++r) leave_round(r, squares[r], factors);
+    } else {
+#pragma unroll 1
+      for (int r = 0; r < ROUNDS; ++r) {
+        load_round(op, first, r, squares[0]);
+        leave_round(r, squares[0], factors);
+      }
+    }
+  }
+  DEVICE static void load_round(const Epilogue& op, int first, int round, float (&values)[OF_THREAD]) {
+    const int row = row_of(round);
+    const float* const of_row = op.x_squares + (long long)(first + row) * OF_ROW;
+#pragma unroll
+    for (int e = 0; e < OF_THREAD; ++e) {
+      const int at = e * 8 + threadIdx.x % 8;
+      values[e] = 0.0f;
+      if (row < BM && first + row < op.m && at < OF_ROW) values[e] = load_now(of_row + at);
+    }
+  }
+  DEVICE static void leave_round(int round, const float (&values)[OF_THREAD], unsigned factors) {
+    float sum = 0.0f;
+#pragma unroll
+    for (int e = 0; e < OF_THREAD; ++e) sum += values[e];
+    const float factor = rsqrtf(sum_of_eight(sum) / K + __uint_as_float(EPS_BITS));
+    const int row = row_of(round);
+    if (threadIdx.x % 8 == 0 && row < BM) store_shared_32(factors + row * 4, __float_as_uint(factor));
+  }
+};
+
+// A thread stores the same 8 of each 64 features: their scale, from the first feature on.
+template <int COUNT> DEVICE void load_gains(const Epilogue& op, int first, int4 (&gains)[COUNT]) {
+  const int own = first + threadIdx.x % 8 * 8;
+#pragma unroll
+  for (int g = 0; g < COUNT; ++g) {
+    gains[g] = make_int4(0, 0, 0, 0);
+    if (own + g * 64 < op.n) gains[g] = load_constant_now(op.scale + own + g * 64);
+  }
+}
+// 8 features of a token, where 8 threads next to each other have 64: `piece` is what out has of them.
+DEVICE void leave_scaled(const Epilogue& op, int token, int feature, int4 piece, int4 gain) {
+  const unsigned values[4] = {(unsigned)piece.x, (unsigned)piece.y, (unsigned)piece.z, (unsigned)piece.w};
+  const unsigned scales[4] = {(unsigned)gain.x, (unsigned)gain.y, (unsigned)gain.z, (unsigned)gain.w};
+  const bool inside = token < op.m && feature < op.n;
+  int scaled[4];
+  float sum = 0.0f;
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    const float low = as_float(values[i] & 0xffff), high = as_float(values[i] >> 16);
+    sum += low * low + high * high;
+    scaled[i] = (int)as_pair(low * as_float(scales[i] & 0xffff), high * as_float(scales[i] >> 16));
+  }
+  sum = sum_of_eight(inside ? sum : 0.0f);
+  if (!inside) return;
+  *reinterpret_cast<int4*>(op.scaled + (long long)token * op.n + feature) =
+      make_int4(scaled[0], scaled[1], scaled[2], scaled[3]);
+  if (feature % 64 == 0) op.squares[(long long)token * ((op.n + 63) / 64) + feature / 64] = sum;
+}
+"""

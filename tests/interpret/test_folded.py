@@ -1,0 +1,33 @@
+"""Matmuls with RMS normalisation folded in, under the Triton interpreter."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+import interlace as il
+from interlace.kernels.rms_norm import rms_norm
+
+from ..cases import relative_error
+from ..folded import exact, folded
+
+
+@pytest.mark.parametrize(("swap", "gated"), [(False, True), (True, False), (True, True)])
+def test_a_norm_between_two_products_is_right_in_both(swap: bool, gated: bool) -> None:
+    tiles = il.MatmulTile(16, 128, 64, swap=swap), il.MatmulTile(16, 32, 64, swap=swap)
+    graph = folded(19, *tiles, gated=gated, dtype=il.fp32)
+    torch.manual_seed(0)
+    t = {name: torch.randn(graph.tensor(name).shape) for name in graph.inputs}
+    t |= {name: torch.full(graph.tensor(name).shape, float("nan")) for name in graph.outputs}
+    il.PersistentExecutor(il.build(graph, il.Choices(3, split={"second": il.SplitK(2)})), il.Options("cpu")).run(t)
+    right = exact(t)
+    for output in graph.outputs:
+        assert relative_error(t[output], right[output]) < 1e-6
+
+
+def test_a_norm_of_its_own_is_right() -> None:
+    x, weight, out = (il.Tensor(name, (*rows, 40), il.fp32) for name, rows in (("x", (3,)), ("w", ()), ("out", (3,))))
+    graph = il.Graph("norm", (x, weight, out), (rms_norm("norm", x, weight, out, 1e-5),), ("x", "w"), ("out",))
+    t = {"x": torch.randn(3, 40), "w": torch.randn(40), "out": torch.empty(3, 40)}
+    il.SerialExecutor(il.build(graph, il.Choices(3)), il.Options("cpu")).run(t)
+    assert relative_error(t["out"], torch.nn.functional.rms_norm(t["x"].double(), (40,), t["w"].double(), 1e-5)) < 1e-6

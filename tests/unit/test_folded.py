@@ -1,0 +1,141 @@
+"""RMS normalisation in the matmuls around it: right on NumPy and in the one launch, and what is none says so."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+from typing import Any
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+
+import interlace as il  # noqa: E402
+from interlace.core.errors import DTypeError, GraphError, ShapeError  # noqa: E402
+from interlace.executors.reference import ReferenceExecutor  # noqa: E402
+from interlace.kernels.embedding import embedding  # noqa: E402
+from interlace.kernels.matmul.tilings import check_gluon  # noqa: E402
+from interlace.kernels.rms_norm import rms_norm  # noqa: E402
+
+from ..cases import TORCH, relative_error  # noqa: E402
+from ..emulator.build import MISSING  # noqa: E402
+from ..folded import exact, folded  # noqa: E402
+
+
+def tile(m: int, n: int, k: int = 64, warps: int = 4, swap: bool = False) -> il.MatmulTile:
+    return il.MatmulTile(m, n, k, num_warps=warps, swap=swap)
+
+
+def inputs_of(graph: il.Graph) -> dict[str, torch.Tensor]:
+    torch.manual_seed(0)
+    tensors = [graph.tensor(name) for name in graph.inputs]
+    values = {t.name: torch.randn(t.shape) * (t.shape[-1] ** -0.5 if t.name[0] == "w" else 1.0) for t in tensors}
+    return {t.name: values[t.name].to(TORCH[t.dtype.name]) for t in tensors}
+
+
+@pytest.mark.parametrize("gated", [False, True])
+def test_the_meaning_is_a_norm_between_two_products(gated: bool) -> None:
+    """Rows of two whole sums of squares and a part of one, in tiles that end in it."""
+    graph = folded(5, tile(16, 128), tile(16, 32), dtype=il.fp32, gated=gated)
+    given = inputs_of(graph)
+    right = exact(given)
+    plan = il.build(graph, il.Choices(4, split={"second": il.SplitK(2)}))
+    found = ReferenceExecutor(plan, seed=2).run({name: value.numpy() for name, value in given.items()})
+    for name in graph.outputs:
+        np.testing.assert_allclose(found[name], right[name].numpy(), rtol=1e-5, atol=1e-6)
+
+
+def test_rows_of_a_table_come_scaled_too() -> None:
+    table, scale = np.arange(200.0).reshape(2, 100), np.linspace(0, 1, 100)
+    t = {"tokens": il.Tensor("tokens", (1,), il.int32), "table": il.Tensor("table", (2, 100), il.fp32)}
+    t |= {name: il.Tensor(name, (1, 100), il.fp32) for name in ("out", "scaled")}
+    left = {"scale": il.Tensor("scale", (100,), il.fp32), "squares": il.Tensor("squares", (1, 2), il.fp32)}
+    op = embedding("e", **t, **left, columns=64)
+    graph = il.Graph("e", (*t.values(), *left.values()), (op,), ("tokens", "table", "scale"), ("scaled", "squares"))
+    found = ReferenceExecutor(il.build(graph, il.Choices(2))).run(
+        {"tokens": np.array([1]), "table": table, "scale": scale}
+    )
+    np.testing.assert_allclose(found["scaled"][0], table[1] * scale)
+    np.testing.assert_allclose(found["squares"][0], [(table[1, :64] ** 2).sum(), (table[1, 64:] ** 2).sum()])
+
+
+def products(**other: Any) -> il.Op:
+    shapes = {"x": (4, 64), "weight": (96, 64), "out": (4, 96), "scale": (96,), "scaled": (4, 96)}
+    made: dict[str, Any] = {name: il.Tensor(name, shape, il.bf16) for name, shape in shapes.items()}
+    made |= {"squares": il.Tensor("squares", (4, 2), il.fp32), "x_squares": il.Tensor("x_squares", (4, 1), il.fp32)}
+    return il.matmul("m", **made | {"eps": 1e-5} | other)
+
+
+@pytest.mark.parametrize(
+    ("make", "error", "message"),
+    [
+        (lambda: products(scale=None), ShapeError, "op 'm': give scale, scaled and squares, or none of them"),
+        (lambda: products(eps=None), ShapeError, "op 'm': give x_squares and eps, or neither"),
+        (lambda: products(squares=il.Tensor("s", (4, 1), il.fp32)), ShapeError, r"squares .* must have shape \(4, 2\)"),
+        (lambda: products(squares=il.Tensor("s", (4, 2), il.bf16)), DTypeError, "squares .* must be fp32; convert it"),
+        (
+            lambda: products(tile=tile(16, 32)),
+            ShapeError,
+            "op 'm': tiles of 32 columns cut sums of squares, which are of 64 columns; use a multiple of 64",
+        ),
+        (lambda: check_gluon(products(), 1), GraphError, "op 'm' has x_squares and scale, and the Gluon body"),
+    ],
+)
+def test_what_is_no_folded_norm_says_so(make: Callable[[], object], error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=message):
+        make()
+
+
+GRAPHS = {
+    "few tokens": folded(13, tile(16, 64, swap=True), tile(16, 64, 128, swap=True), gated=True, depth=256),
+    "two warpgroups": folded(70, tile(64, 128, warps=8, swap=True), tile(128, 72, warps=8)),
+    "tokens are rows": folded(70, tile(64, 128), tile(64, 72), depth=128),
+}
+
+
+ROWS = [il.Tensor("x", (3, 200), il.bf16), il.Tensor("weight", (200,), il.bf16), il.Tensor("out", (3, 200), il.bf16)]
+#: The same as an op of its own.
+GRAPHS["alone"] = il.Graph("norm", tuple(ROWS), (rms_norm("norm", *ROWS, eps=1e-5),), ("x", "weight"), ("out",))
+
+
+@cache
+def launches() -> dict[str, Any]:
+    from ..emulator.walk import EmulatedLaunch, prepare
+
+    made = {}
+    for name, graph in GRAPHS.items():
+        splits = {"few tokens": il.SplitK(2), "tokens are rows": il.SplitK(2)}
+        split = {op.name: splits.get(name, il.Whole()) for op in graph.ops}
+        made[name] = EmulatedLaunch(il.build(graph, il.Choices(2, split=split)), stages=3)
+    prepare([*made.values()])
+    return made
+
+
+@pytest.mark.skipif(bool(MISSING), reason=MISSING)
+@pytest.mark.parametrize("name", [name for name in GRAPHS if name != "alone"])
+def test_the_one_launch_is_right_and_touches_nothing_else(name: str) -> None:
+    pytest.importorskip("triton")
+    run, graph = launches()[name], GRAPHS[name]
+    t = inputs_of(graph) | {output: run.empty(output) for output in graph.outputs}
+    for seed in range(2):
+        for output in (*graph.outputs, "scaled"):
+            (t[output] if output in t else run.intermediate(output)).fill_(float("nan"))
+        run.seed = seed
+        run.run(t)
+        assert [str(fault) for fault in run.faults] == []
+        right = exact(t)
+        assert relative_error(t["squares"], right["squares"]) < 1e-6
+        assert relative_error(t["middle"], right["middle"]) < 2e-3
+        assert relative_error(t["out"], right["out"]) < 5e-3  # scaled is rounded too
+
+
+@pytest.mark.skipif(bool(MISSING), reason=MISSING)
+def test_a_norm_of_its_own_is_right_in_the_one_launch() -> None:
+    pytest.importorskip("triton")
+    run, t = launches()["alone"], inputs_of(GRAPHS["alone"])
+    t["out"] = run.empty("out")
+    run.run(t)
+    assert [str(fault) for fault in run.faults] == []
+    right = torch.nn.functional.rms_norm(t["x"].double(), (200,), t["weight"].double(), 1e-5)
+    assert relative_error(t["out"], right) < 2e-3
