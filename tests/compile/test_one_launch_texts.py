@@ -100,6 +100,8 @@ def test_what_no_text_takes_is_refused() -> None:
         il.TextBody(NORM_TEXT, "nothing")
     with pytest.raises(ArgumentError, match="constants"):
         il.TextBody(NORM_TEXT, "norm_rows", constants="BM")
+    with pytest.raises(ParamError, match="name the struct of the text that says how its streamed arguments are loaded"):
+        il.TextBody(NORM_TEXT, "norm_rows", streamed=("x",))
     with pytest.raises(ParamError, match=r"op 'mine' lacks params \['depth'\]"):
         launch(alone(replace(TEXT, constants=("depth",))))
     with pytest.raises(ParamError, match="op 'mine' has kind 'wide', which is no constant of a text"):

@@ -169,9 +169,9 @@ void end_copies() {
   while (!machine.flying.empty()) land_one();
 }
 
-void ptx::bulk_load(unsigned target, const void* map, Coordinates from, unsigned at) {
-  const uint32_t line = LINE;
-  Copy copy = bulk(Copy::LOAD, *static_cast<const Map*>(map), from, target, line);
+namespace {
+void begin_load(const Map& map, ptx::Coordinates from, unsigned target, unsigned at, uint32_t line) {
+  Copy copy = bulk(Copy::LOAD, map, from, target, line);
   copy.barrier = barrier_at(at, line);
   const By by = by_channel(copy);
   const Barrier& barrier = *copy.barrier;
@@ -188,6 +188,23 @@ void ptx::bulk_load(unsigned target, const void* map, Coordinates from, unsigned
   memset(machine.shared + copy.at, 0xff, copy.bytes);
   machine.flying.push_back(std::make_shared<Copy>(std::move(copy)));
   maybe_leave();
+}
+}  // namespace
+
+void ptx::bulk_load(unsigned target, const void* map, Coordinates from, unsigned at) {
+  begin_load(*static_cast<const Map*>(map), from, target, at, LINE);
+}
+
+// Neighbours in memory: a box of one row, all of which a buffer holds.
+void ptx::cp_async_bulk_shared_cluster_global_mbarrier_complete_tx_bytes(
+    unsigned target, const void* source, unsigned bytes, unsigned at) {
+  const uint32_t line = LINE;
+  if (!bytes || bytes % 16 || reinterpret_cast<uintptr_t>(source) % 16 || !buffer_of(source, bytes)) {
+    report(BOUNDS, target - WINDOW, bytes, line, 0, "a bulk copy of %u bytes, unaligned or out of bounds", bytes);
+    give_up();
+  }
+  char* const base = const_cast<char*>(static_cast<const char*>(source));
+  begin_load({base, 1, 1, 0, {bytes, 1, 1}, {1, 0, 0}, {bytes, 1, 1}}, {0}, target, at, line);
 }
 
 void ptx::bulk_store(const void* map, Coordinates from, unsigned source) {

@@ -35,6 +35,10 @@ unsigned long long shuffle(unsigned lanes, unsigned long long value, int from); 
 template <class T> __forceinline__ T __shfl_sync(unsigned lanes, T value, int from) {
   return static_cast<T>(shuffle(lanes, value, from));
 }
+__forceinline__ float __shfl_sync(unsigned lanes, float value, int from) {
+  const unsigned bits = __builtin_bit_cast(unsigned, value);
+  return __builtin_bit_cast(float, static_cast<unsigned>(shuffle(lanes, bits, from)));
+}
 __forceinline__ float __shfl_xor_sync(unsigned lanes, float value, int distance) {
   const unsigned bits = __builtin_bit_cast(unsigned, value);
   return __builtin_bit_cast(float, static_cast<unsigned>(shuffle(lanes, bits, (threadIdx.x % 32) ^ distance)));
@@ -113,6 +117,8 @@ inline void cp_async_bulk_tensor_2d_shared_cluster_global_mbarrier_complete_tx_b
     unsigned target, const void* map, Coordinates at, unsigned barrier) { bulk_load(target, map, at, barrier); }
 inline void cp_async_bulk_tensor_3d_shared_cluster_global_mbarrier_complete_tx_bytes(
     unsigned target, const void* map, Coordinates at, unsigned barrier) { bulk_load(target, map, at, barrier); }
+void cp_async_bulk_shared_cluster_global_mbarrier_complete_tx_bytes(
+    unsigned target, const void* source, unsigned bytes, unsigned barrier);
 inline void cp_async_bulk_tensor_1d_global_shared_cta_bulk_group(const void* map, Coordinates at, unsigned source) {
   bulk_store(map, at, source);
 }

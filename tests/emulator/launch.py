@@ -193,7 +193,8 @@ def emulate(
 def _fault(library: Library, number: int, found: _Fault) -> Fault:
     tiles = []
     layout = library.texts[number].layout
-    for placed in sorted(layout.placed, key=lambda p: p.offset_bytes) if found.bytes else ():
+    there = [p for p in layout.placed if p.slot_bytes]
+    for placed in sorted(there, key=lambda p: p.offset_bytes) if found.bytes else ():
         slot, inside = divmod(found.at - placed.offset_bytes, placed.slot_bytes)
         if 0 <= slot < placed.slots:
             tiles.append(f"{placed.name}{{{slot}}} byte {inside}")

@@ -294,12 +294,17 @@ def _check_capability(name: str, capability: tuple[int, int]) -> None:
 
 def _check_operands(graph: Graph) -> None:
     """Raise unless the launch can load what the ops read, and what they load early depends on nothing."""
+    written: dict[str, str] = {}
+    for op in graph.ops:
+        written = {access.tensor: op.name for access in op.writes} | written
+    before: dict[str, str] = {}
     for op, body in zip(graph.ops, _bodies(graph), strict=True):
         body.check(op, _tensors(graph, op))
         for access in op.reads:
-            writers = [other.name for other in graph.ops for write in other.writes if write.tensor == access.tensor]
-            if writers and access.arg in body.independent:
+            writer = (written if access.arg in body.independent else before).get(access.tensor)
+            if writer is not None and access.arg in (*body.independent, *body.early):
                 raise PlanError(
-                    f"op {op.name!r} loads {access.arg} {access.tensor!r} ahead of every wait, but op {writers[0]!r} "
+                    f"op {op.name!r} loads {access.arg} {access.tensor!r} ahead of every wait, but op {writer!r} "
                     "writes it; use the persistent executor, which loads it after its waits"
                 )
+        before = {access.tensor: op.name for access in op.writes} | before

@@ -202,6 +202,8 @@ class WalkBody:
         check: op, the graph's tensors by argument -> raises DTypeError or ShapeError unless some tiling of it can run.
         warpgroups: op -> consumer warpgroups that its tiling is for; None if any number will do.
         chunked: it waits inside its reduction; else all waits of an item stand at its start.
+        early: names of the arguments that are loaded before the item's waits, though behind the launch before; no
+            earlier op of the graph may write them.
     """
 
     text: str
@@ -212,6 +214,7 @@ class WalkBody:
     check: Callable[[Op, Mapping[str, Tensor]], None]
     warpgroups: Callable[[Op], int] | None = None
     chunked: bool = True
+    early: tuple[str, ...] = ()
 
 
 class CudaLaunch(Protocol):

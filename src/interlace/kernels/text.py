@@ -9,8 +9,8 @@
     """, "halve", constants=("BM",))
 
 All threads of a block's consumer warpgroups call the function together, once for each tile; ``docs/kernels.md`` has
-what it may use. It touches no slot of the ring: its data comes by ordinary loads, which see what the item's waits are
-for, because the loader that waited signals through the ring (``launch/plain``).
+what it may use. Its data comes by ordinary loads, which see what the item's waits are for, because the loader that
+waited signals through the ring (``launch/plain``); what is written by no op before it may come through the ring.
 '''
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from typing import Any
 
 from interlace.core.arguments import check_type, series
 from interlace.core.dtypes import DType
-from interlace.core.errors import ParamError, PlanError
+from interlace.core.errors import ParamError, PlanError, ShapeError
 from interlace.graph.op import Op, Param
 from interlace.graph.tensor import Tensor
 from interlace.kernels.abi import Struct
@@ -36,6 +36,7 @@ _TYPE = "Walked"
 LINES_GO_ON = "#line 0\n"
 _INT32 = 1 << 31
 _ALIGN = 16
+_SLOT = 1024  # bytes: slots of the ring, whatever is cut from them, lie at multiples of so many
 
 
 @dataclass(frozen=True)
@@ -52,10 +53,15 @@ class TextBody:
         optional: names of arguments that an op may lack: null pointers that are known when the text is compiled.
         scratch_bytes: op -> bytes of shared memory that all threads of the block have together, see ``scratch``.
         proved: whether the text is one of the package, whose tests hold it to its op's access maps.
+        streamed: arguments that come through the ring, ahead of the item's waits (``launch/streamed``); no op before it
+            may write them. The function then takes a ``Stream& stream`` too.
+        early: further arguments that it reads ahead of the item's waits, of which the same holds.
+        loads: the struct of the text that says what is streamed.
+        stage_bytes: op -> bytes that a stage of the ring must hold of it; there may be more.
 
     Raises:
         ArgumentError: an attribute of another type.
-        ParamError: the text defines no such function.
+        ParamError: the text defines no such function, or what is streamed is without ``loads``.
     """
 
     text: str
@@ -64,16 +70,25 @@ class TextBody:
     optional: tuple[str, ...] = ()
     scratch_bytes: Callable[[Op], int] | None = None
     proved: bool = False
+    streamed: tuple[str, ...] = ()
+    early: tuple[str, ...] = ()
+    loads: str = ""
+    stage_bytes: Callable[[Op], int] | None = None
 
     def __post_init__(self) -> None:
-        check_type(self.text, str, "TextBody", "text")
-        check_type(self.function, str, "TextBody", "function")
-        for name in ("constants", "optional"):
+        for name in ("text", "function", "loads"):
+            check_type(getattr(self, name), str, "TextBody", name)
+        for name in ("constants", "optional", "streamed", "early"):
             object.__setattr__(self, name, series(getattr(self, name), str, "TextBody", name))
         if not re.search(rf"\bvoid\s+{re.escape(self.function)}\s*\(", self.text):
             raise ParamError(
                 f"the text of a TextBody defines no function {self.function!r}; write DEVICE void {self.function}"
                 "(const Tile& tile, const Arguments& a) {...}, or give the name of the one that it defines"
+            )
+        if bool(self.streamed) != bool(self.loads):
+            raise ParamError(
+                f"a TextBody has streamed={self.streamed} and loads={self.loads!r}; name the struct of the text that "
+                "says how its streamed arguments are loaded, or neither"
             )
 
     def walk(self, op: Op, tensors: Mapping[str, Tensor]) -> WalkBody:
@@ -94,9 +109,16 @@ class TextBody:
         struct = Struct("Operands", (*pointers.items(), *((name, _kind(value)) for name, value in members.items())))
 
         def pack(op: Op, given: Mapping[str, Any], dtype: DType) -> bytes:
+            for name in self.streamed:
+                if given[name].data_ptr() % _ALIGN:
+                    raise ShapeError(
+                        f"op {op.name!r}: {name} begins at address {given[name].data_ptr():#x}, and bulk copies want a "
+                        f"multiple of {_ALIGN} bytes; copy it to a tensor of its own"
+                    )
             return struct.pack(**{name: given[name] for name in pointers}, **members)
 
-        return WalkBody(self._around(op, tensors, struct), struct, (), self._tile, pack, _any, chunked=False)
+        text = self._around(op, tensors, struct)
+        return WalkBody(text, struct, (), self._tile, pack, _any, chunked=False, early=(*self.streamed, *self.early))
 
     def _tile(self, op: Op, parts: int, warpgroups: int) -> WalkTile:
         if parts > 1:
@@ -105,7 +127,8 @@ class TextBody:
         if scratch < 0:
             raise ParamError(f"op {op.name!r}: {scratch} bytes of scratch; give 0 or more")
         of_warpgroup = -(-scratch // (warpgroups * _ALIGN)) * _ALIGN
-        return WalkTile(_TYPE, (), 0, 0, of_warpgroup, 0, 0)
+        stage = 0 if self.stage_bytes is None else -(-int(self.stage_bytes(op)) // _SLOT) * _SLOT
+        return WalkTile(_TYPE, (), stage, 0, of_warpgroup, 0, 0)
 
     def _around(self, op: Op, tensors: Mapping[str, Tensor], struct: Struct) -> str:
         """The text with what the op gives it before, and its type in the launch behind."""
@@ -116,11 +139,12 @@ class TextBody:
         if missing:
             raise ParamError(f"op {op.name!r} lacks params {missing}, which its text takes as constants; give them")
         constants = "".join(f"constexpr {_constant(op, name)};\n" for name in self.constants)
+        through = f"Streamed<Arguments, Operands, {self.loads}, " if self.streamed else "Plain<Arguments, Operands, "
         file = re.sub(r"[^\w.-]", "_", op.kernel)
         return (
             f"{constants}struct Arguments : Operands {{\n{null}}};\n"
             f'#line 1 "{file}.cu"\n{self.text.rstrip()}\n{LINES_GO_ON}'
-            f"struct {_TYPE} : Plain<Arguments, Operands, {self.function}> {{}};\n"
+            f"struct {_TYPE} : {through}{self.function}> {{}};\n"
         )
 
 

@@ -12,6 +12,7 @@ from interlace.kernels.bodies import WalkBody, WalkTile
 from interlace.kernels.cuda.elements import ELEMENTS
 from interlace.kernels.text import LINES_GO_ON
 from interlace.launch.plain import PLAIN
+from interlace.launch.streamed import STREAMED
 from interlace.launch.walk import ROLES, WALK
 
 #: Messages that the drawing warp is ahead of the other roles.
@@ -137,7 +138,7 @@ def compose(
     head = "".join(f"constexpr int {name} = {value};\n" for name, value in constants.items())
     head += "extern __shared__ __align__(1024) unsigned char shared_memory[];\n"
     head += "#define SHARED_BASE shared_address(shared_memory)\n"
-    text = "".join((head, LAUNCH.text, WALK, ELEMENTS, PLAIN, *_bodies(parts), _switches(parts), ROLES))
+    text = "".join((head, LAUNCH.text, WALK, ELEMENTS, PLAIN, STREAMED, *_bodies(parts), _switches(parts), ROLES))
     shared = count * (independent + dependent + 3 * _BARRIER_BYTES) + _fixed(tiles, warpgroups)
     return Composition(_numbered(text), operand_bytes, count, shared)
 

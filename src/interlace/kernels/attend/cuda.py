@@ -1,26 +1,48 @@
 """The CUDA C++ body of attention over a cache, for the one launch.
 
-A row of a head is read by a *team* of neighbouring lanes, 16 bytes each. Every team keeps a softmax of its own over
-every n-th position (online, as in the Triton body), and joins the others at the end: first within its warp by shuffles,
-then through shared memory, where this step's own key is one more. With D = 64 in bf16 a team has 8 lanes, so that 4
-warps are 16 teams, and a team takes positions 0, 16, 32 and 48 of 64 at once. They are loaded while the 64 before are
-multiplied, the first while the queries are put in place: 16 KiB under way for each 128 threads. A group of more than
-four queries is taken in several passes over the cache.
+Keys and values of a share come through the ring, some positions to a stage: first its keys, then its values. No earlier
+op of a step writes them, so they are on their way before the queries are.
+
+A row is read by a *team* of neighbouring lanes, 16 bytes each; a warp takes up to four heads of the group, and shares
+the positions with the other warps of these heads. Every team keeps a softmax of its own over every n-th position
+(online, as in the Triton body), and joins the others at the end: first within its warp by shuffles, then through shared
+memory, where this step's own key is one more.
+
+Four positions times four heads make 16 scores, of which each lane has a part of every sum. With D = 64 in bf16 a team
+has 8 lanes; they exchange halves, so that in three steps each lane has two whole scores, takes two exponents and not
+16, and gives the others their weights:
+
+    lane of the team      0    1    2    3    4    5    6    7
+    head                  0    0    1    1    2    2    3    3
+    positions             0 1  2 3  0 1  2 3  0 1  2 3  0 1  2 3
 """
 
 from __future__ import annotations
 
 from interlace.graph.op import Op
+from interlace.kernels.base import power_of_two
 from interlace.kernels.cuda.rows import PLACED, ROWS
 from interlace.kernels.text import TextBody
 
-_MOST_WARPS = 8
+_WARPS = 4, 8  # of a block, at least and at most
+_HEADS = 4  # of a warp, unless there are too many for all warps
+_ROWS = 16  # positions that a stage has at least
+_WIDEST = 4  # bytes of an element
+
+
+def _heads_of_warp(group: int) -> int:
+    """As the text counts them, for the fewest warps."""
+    return max(min(_HEADS, power_of_two(group)), power_of_two(-(-group // _WARPS[0])))
 
 
 def _scratch_bytes(op: Op) -> int:
-    """Queries, the own key and scores; of each warp its sums of values, peaks and totals."""
+    """Queries, the own key and value, angles and scores; of each warp its sums of values, peaks and totals."""
     group, d = int(op.param("GROUP")), int(op.param("D"))
-    return 4 * ((group + 1) * d + group + _MOST_WARPS * group * (d + 2))
+    return 4 * ((group + 4) * d + group + _WARPS[1] * _heads_of_warp(group) * (d + 2))
+
+
+def _stage_bytes(op: Op) -> int:
+    return 2 * _ROWS * int(op.param("D")) * _WIDEST
 
 
 ATTEND_TEXT = TextBody(
@@ -28,183 +50,300 @@ ATTEND_TEXT = TextBody(
     + PLACED
     + r"""
 constexpr float NOTHING = -1e30f;  // below every score; an exponent of it is 0, and of itself 1, times a total of 0
-constexpr int AT_ONCE = 4;         // positions of a team
-constexpr int HEADS_AT_ONCE = GROUP < 4 ? GROUP : 4;  // more would not fit the registers
 constexpr float SCALE = 1.4426950408889634f;
+constexpr int AT_ONCE = 4;  // positions of a team
+DEVICE constexpr int heads_of_warp() {
+  int heads = 1;
+  while (heads < 4 && heads < GROUP) heads *= 2;
+  while ((GROUP + heads - 1) / heads > WARPS) heads *= 2;
+  return heads;
+}
+constexpr int HEADS_AT_ONCE = heads_of_warp();
+constexpr int SETS = (GROUP + HEADS_AT_ONCE - 1) / HEADS_AT_ONCE;
+constexpr int WARPS_OF_SET = WARPS / SETS;
+
+// The cached positions of a tile, from the first to one after the last.
+struct Share {
+  int low, high;
+};
+DEVICE Share share_of(const Tile& tile, int at) {
+  const int each = (((at + BLOCK - 1) / BLOCK + SPLITS - 1) / SPLITS) * BLOCK, low = min(tile.l * each, at);
+  return {low, min(low + each, at)};
+}
+struct Caches {
+  template <class T> DEVICE static constexpr int rows_of(const T*) {
+    return INDEPENDENT_BYTES / (2 * D * (int)sizeof(T)) / 16 * 16;
+  }
+  // Past the nearest cache, which may have what was there a launch ago.
+  DEVICE static int position(const Tile& tile, const Arguments& a) {
+    return min(max(__ldcg(a.position + tile.i), 0), a.CAPACITY - 1);
+  }
+  DEVICE static Share share(const Tile& tile, const Arguments& a) { return share_of(tile, position(tile, a)); }
+  DEVICE static int stages(const Tile& tile, const Arguments& a) {
+    const Share of = share(tile, a);
+    const int rows = rows_of(a.k_cache);
+    return max((of.high - of.low + rows - 1) / rows, 1);
+  }
+  DEVICE static int count(const Share& of, int n, int rows) { return min(of.high - of.low - n * rows, rows); }
+  DEVICE static unsigned bytes(const Tile& tile, const Arguments& a, int n) {
+    return 2 * D * sizeof(*a.k_cache) * count(share(tile, a), n, rows_of(a.k_cache));
+  }
+  DEVICE static void load(const Tile& tile, const Arguments& a, int n, unsigned target, unsigned barrier) {
+    const Share of = share(tile, a);
+    const int rows = rows_of(a.k_cache);
+    const unsigned bytes = D * sizeof(*a.k_cache) * count(of, n, rows);
+    const long long first = (((long long)tile.i * HEADS + tile.j) * a.CAPACITY + of.low + n * rows) * D;
+    bulk_load(target, a.k_cache + first, bytes, barrier);
+    bulk_load(target + rows * D * (unsigned)sizeof(*a.k_cache), a.v_cache + first, bytes, barrier);
+  }
+};
 
 template <class T> struct Team {
   static constexpr int E = Piece<T>::ELEMENTS;
   static constexpr int LANES = D / E < 32 ? D / E : 32;
   static constexpr int PIECES = D / (LANES * E);  // of a row, of one lane
-  static constexpr int ALL = THREADS / LANES;
+  static constexpr int ALL = WARPS_OF_SET * 32 / LANES;
+  static constexpr int SCORES = HEADS_AT_ONCE * AT_ONCE;  // in the order of heads
+  static constexpr int KEPT = SCORES > LANES ? SCORES / LANES : 1;  // by each lane, of
+  static constexpr int HEADS = KEPT > AT_ONCE ? KEPT / AT_ONCE : 1;
+  static constexpr int LANES_OF_HEAD = LANES * HEADS / HEADS_AT_ONCE;  // that have scores of the same head
+  static constexpr int COPIES = LANES > SCORES ? LANES / SCORES : 1;   // lanes with the same score
 };
 
-// What a lane has of AT_ONCE rows of keys and of values.
-template <class T> struct Cached {
-  Elements<T> keys[AT_ONCE][Team<T>::PIECES], values[AT_ONCE][Team<T>::PIECES];
-};
-template <class T> DEVICE Cached<T> nothing_of(const T*) { return {}; }
-template <class T> DEVICE void fetch(Cached<T>& cached, const T* keys, const T* values, int start, int high) {
-  typedef Team<T> Of;
-  const bool pieces = by_pieces(keys) && by_pieces(values);
-  if (start >= high) return;
+// Sums of COUNT numbers over DISTANCE * 2 lanes, each of which keeps a share of them: the first lanes the first.
+template <int COUNT, int DISTANCE, int N> DEVICE void exchange(float (&values)[N]) {
+  if constexpr (DISTANCE > 0) {
+    if constexpr (COUNT > 1) {
+      const bool upper = lane_of() & DISTANCE;
 #pragma unroll
-  for (int n = 0; n < AT_ONCE; ++n) {
-    // Behind the last position its row is read again, and does not count.
-    const int position = min(start + n * Of::ALL + thread() / Of::LANES, high - 1);
-    const long long row = (long long)position * D + thread() % Of::LANES * Of::E;
-#pragma unroll
-    for (int p = 0; p < Of::PIECES; ++p) {
-      cached.keys[n][p] = piece_at(keys + row + p * Of::LANES * Of::E, pieces);
-      cached.values[n][p] = piece_at(values + row + p * Of::LANES * Of::E, pieces);
+      for (int i = 0; i < COUNT / 2; ++i) {
+        const float given = upper ? values[i] : values[i + COUNT / 2];
+        values[i] = (upper ? values[i + COUNT / 2] : values[i]) + __shfl_xor_sync(0xffffffff, given, DISTANCE);
+      }
+    } else {
+      values[0] += __shfl_xor_sync(0xffffffff, values[0], DISTANCE);
     }
+    exchange<(COUNT > 1 ? COUNT / 2 : 1), DISTANCE / 2>(values);
   }
 }
 
-// Heads first ... first + HEADS_AT_ONCE - 1 of the group, by all teams; each warp leaves what its teams have. The first
-// rows are fetched already, and later ones while those before them are multiplied.
-template <class T> DEVICE void scan(Cached<T> now, const T* keys, const T* values, int low, int high, int first,
-                                    const float* queries, float* left) {
+// What a warp has of HEADS_AT_ONCE heads. A lane knows peaks and totals of the heads whose scores it keeps.
+template <class T> struct Sums {
   typedef Team<T> Of;
-  constexpr int E = Of::E, P = Of::PIECES, G = HEADS_AT_ONCE;
-  const int team = thread() / Of::LANES, mine = thread() % Of::LANES * E;
-  float most[G], total[G], sum[G][P * E];
-#pragma unroll
-  for (int g = 0; g < G; ++g) {
-    most[g] = NOTHING;
-    total[g] = 0.0f;
-#pragma unroll
-    for (int e = 0; e < P * E; ++e) sum[g][e] = 0.0f;
+  static constexpr int E = Of::E, P = Of::PIECES, G = HEADS_AT_ONCE;
+  float queries[G][P * E], sum[G][P * E], most[Of::HEADS], total[Of::HEADS];
+
+  // The lane of this lane's team that keeps a score.
+  DEVICE static int owner(int score) {
+    return lane_of() / Of::LANES * Of::LANES + (Of::SCORES > Of::LANES ? score / Of::KEPT : score * Of::COPIES);
   }
-#pragma unroll 1
-  for (int start = low; start < high; start += Of::ALL * AT_ONCE) {
-    Cached<T> following;
-    fetch(following, keys, values, start + Of::ALL * AT_ONCE, high);
+  DEVICE void begin(const float* from, int first, float scale) {
 #pragma unroll
-    for (int g = 0; g < G; ++g) {
-      const float* const query = queries + min(first + g, GROUP - 1) * D + mine;
-      float score[AT_ONCE], peak = most[g];
-#pragma unroll
-      for (int n = 0; n < AT_ONCE; ++n) {
-        score[n] = 0.0f;
-#pragma unroll
-        for (int p = 0; p < P; ++p)
-#pragma unroll
-          for (int e = 0; e < E; ++e) score[n] += query[p * Of::LANES * E + e] * widened(now.keys[n][p].items[e]);
-#pragma unroll
-        for (int distance = Of::LANES / 2; distance; distance /= 2) {
-          score[n] += __shfl_xor_sync(0xffffffff, score[n], distance);
-        }
-        if (start + n * Of::ALL + team >= high) score[n] = NOTHING;
-        peak = fmaxf(peak, score[n]);
-      }
-      const float fade = exp2f(most[g] - peak);
-      most[g] = peak;
-      total[g] *= fade;
-#pragma unroll
-      for (int e = 0; e < P * E; ++e) sum[g][e] *= fade;
-#pragma unroll
-      for (int n = 0; n < AT_ONCE; ++n) {
-        const float weight = score[n] == NOTHING ? 0.0f : exp2f(score[n] - peak);
-        total[g] += weight;
-#pragma unroll
-        for (int p = 0; p < P; ++p)
-#pragma unroll
-          for (int e = 0; e < E; ++e) sum[g][p * E + e] += weight * widened(now.values[n][p].items[e]);
-      }
-    }
-    now = following;
-  }
-  // The teams of a warp.
-#pragma unroll
-  for (int g = 0; g < G; ++g) {
-#pragma unroll
-    for (int distance = 16; distance >= Of::LANES; distance /= 2) {
-      const float peak = fmaxf(most[g], __shfl_xor_sync(0xffffffff, most[g], distance));
-      const float fade = exp2f(most[g] - peak);
-      most[g] = peak;
-      total[g] *= fade;
-      total[g] += __shfl_xor_sync(0xffffffff, total[g], distance);
-#pragma unroll
-      for (int e = 0; e < P * E; ++e) {
-        sum[g][e] *= fade;
-        sum[g][e] += __shfl_xor_sync(0xffffffff, sum[g][e], distance);
-      }
-    }
-    if (first + g < GROUP && lane_of() < Of::LANES) {
-      float* const place = left + (warp_of() * GROUP + first + g) * (D + 2);
+    for (int g = 0; g < G; ++g)
 #pragma unroll
       for (int p = 0; p < P; ++p)
 #pragma unroll
-        for (int e = 0; e < E; ++e) place[p * Of::LANES * E + mine + e] = sum[g][p * E + e];
-      if (lane_of() == 0) {
-        place[D] = most[g];
-        place[D + 1] = total[g];
+        for (int e = 0; e < E; ++e) {
+          const int d = (p * Of::LANES + lane_of() % Of::LANES) * E + e;
+          queries[g][p * E + e] = scale * from[min(first + g, GROUP - 1) * D + d];
+          sum[g][p * E + e] = 0.0f;
+        }
+#pragma unroll
+    for (int h = 0; h < Of::HEADS; ++h) most[h] = NOTHING, total[h] = 0.0f;
+  }
+  DEVICE void fade(int g, float by) {
+#pragma unroll
+    for (int e = 0; e < P * E; ++e) sum[g][e] *= by;
+  }
+  // Positions of a stage: `count` rows of keys, and of values.
+  DEVICE void take(const T* keys, const T* values, int count, int which) {
+    const int team = which * (32 / Of::LANES) + lane_of() / Of::LANES, lane = lane_of() % Of::LANES;
+#pragma unroll 1
+    for (int start = 0; start < count; start += Of::ALL * AT_ONCE) {
+      Elements<T> rows[AT_ONCE][P];
+      float score[Of::SCORES];
+      int at[AT_ONCE];
+#pragma unroll
+      for (int n = 0; n < AT_ONCE; ++n) {
+        // Behind the last position its row is read again, and does not count.
+        at[n] = min(start + n * Of::ALL + team, count - 1) * D + lane * E;
+#pragma unroll
+        for (int p = 0; p < P; ++p) rows[n][p] = piece_at(keys + at[n] + p * Of::LANES * E, true);
+      }
+#pragma unroll
+      for (int g = 0; g < G; ++g)
+#pragma unroll
+        for (int n = 0; n < AT_ONCE; ++n) {
+          float& of = score[g * AT_ONCE + n];
+          of = 0.0f;
+#pragma unroll
+          for (int p = 0; p < P; ++p)
+#pragma unroll
+            for (int e = 0; e < E; ++e) of += queries[g][p * E + e] * widened(rows[n][p].items[e]);
+        }
+#pragma unroll
+      for (int n = 0; n < AT_ONCE; ++n)
+#pragma unroll
+        for (int p = 0; p < P; ++p) rows[n][p] = piece_at(values + at[n] + p * Of::LANES * E, true);
+      exchange<Of::SCORES, Of::LANES / 2>(score);
+      float faded[Of::HEADS];
+#pragma unroll
+      for (int h = 0; h < Of::HEADS; ++h) {
+        constexpr int EACH = Of::KEPT / Of::HEADS;
+        float peak = most[h];
+#pragma unroll
+        for (int i = 0; i < EACH; ++i) {
+          const int n = (Of::KEPT * (lane / Of::COPIES) + i) % AT_ONCE;
+          if (start + n * Of::ALL + team >= count) score[h * EACH + i] = NOTHING;
+          peak = fmaxf(peak, score[h * EACH + i]);
+        }
+#pragma unroll
+        for (int distance = Of::LANES_OF_HEAD / 2; distance; distance /= 2) {
+          peak = fmaxf(peak, __shfl_xor_sync(0xffffffff, peak, distance));
+        }
+        faded[h] = exp2f(most[h] - peak);
+        most[h] = peak;
+        total[h] *= faded[h];
+#pragma unroll
+        for (int i = 0; i < EACH; ++i) {
+          float& weight = score[h * EACH + i];
+          weight = weight == NOTHING ? 0.0f : exp2f(weight - peak);
+          total[h] += weight;
+        }
+      }
+#pragma unroll
+      for (int g = 0; g < G; ++g) {
+        fade(g, __shfl_sync(0xffffffff, faded[g % Of::HEADS], owner(g * AT_ONCE)));
+#pragma unroll
+        for (int n = 0; n < AT_ONCE; ++n) {
+          const float weight = __shfl_sync(0xffffffff, score[(g * AT_ONCE + n) % Of::KEPT], owner(g * AT_ONCE + n));
+#pragma unroll
+          for (int p = 0; p < P; ++p)
+#pragma unroll
+            for (int e = 0; e < E; ++e) sum[g][p * E + e] += weight * widened(rows[n][p].items[e]);
+        }
       }
     }
   }
+  // The teams of the warp: of each head D sums, the peak and the total.
+  DEVICE void leave(float* left) {
+#pragma unroll
+    for (int h = 0; h < Of::HEADS; ++h) {
+#pragma unroll
+      for (int distance = Of::LANES_OF_HEAD / 2; distance; distance /= 2) {
+        if (distance >= Of::COPIES) total[h] += __shfl_xor_sync(0xffffffff, total[h], distance);
+      }
+    }
+#pragma unroll
+    for (int g = 0; g < G; ++g) {
+      float peak = __shfl_sync(0xffffffff, most[g % Of::HEADS], owner(g * AT_ONCE));
+      float whole = __shfl_sync(0xffffffff, total[g % Of::HEADS], owner(g * AT_ONCE));
+#pragma unroll
+      for (int distance = 16; distance >= Of::LANES; distance /= 2) {
+        const float most_of_two = fmaxf(peak, __shfl_xor_sync(0xffffffff, peak, distance));
+        const float by = exp2f(peak - most_of_two);
+        peak = most_of_two;
+        whole *= by;
+        whole += __shfl_xor_sync(0xffffffff, whole, distance);
+        fade(g, by);
+#pragma unroll
+        for (int e = 0; e < P * E; ++e) sum[g][e] += __shfl_xor_sync(0xffffffff, sum[g][e], distance);
+      }
+      float* const place = left + g * (D + 2);
+      if (lane_of() < Of::LANES) {
+#pragma unroll
+        for (int p = 0; p < P; ++p)
+#pragma unroll
+          for (int e = 0; e < E; ++e) place[(p * Of::LANES + lane_of()) * E + e] = sum[g][p * E + e];
+      }
+      if (lane_of() == 0) place[D] = peak, place[D + 1] = whole;
+    }
+  }
+};
+template <class T> DEVICE Sums<T> sums_of(const T*) { return {}; }
+template <class T> DEVICE const T* as(const unsigned char* bytes, const T*) {
+  return reinterpret_cast<const T*>(bytes);
 }
 
-template <class A> DEVICE void attend_with(const Tile& tile, const A& a) {
+template <class A> DEVICE void attend_with(const Tile& tile, const A& a, Stream& stream) {
   const long long head = (long long)tile.i * HEADS + tile.j;
-  const int at = position_of(a.position, tile.i, a.CAPACITY);
-  const int share = (((at + BLOCK - 1) / BLOCK + SPLITS - 1) / SPLITS) * BLOCK;
-  const int low = min(tile.l * share, at), high = min(low + share, at);
+  const int at = Caches::position(tile, a);
+  const Share share = share_of(tile, at);
   const bool last = tile.l == SPLITS - 1;
-  const float* const angles = a.rope + (long long)at * D;
   float* const queries = scratch<float>();
-  float* const key = queries + GROUP * D;
+  float* const own = queries + GROUP * D;  // this step's key, and value
+  float* const angles = own + 2 * D;
+  float* const key = angles + D;
   float* const scores = key + D;
   float* const left = scores + GROUP;
   const float scale = SCALE * rsqrtf((float)D);
 
-  const auto* const keys = a.k_cache + head * a.CAPACITY * D;
-  const auto* const values = a.v_cache + head * a.CAPACITY * D;
-  constexpr bool ONE_PASS = GROUP <= HEADS_AT_ONCE;
-  auto ahead = nothing_of(keys);
-  if (ONE_PASS) fetch(ahead, keys, values, low, high);
-
-  for (int g = warp_of(); g <= GROUP; g += WARPS) {
-    if (g < GROUP) {
-      place<D>(queries + g * D, a.q + (head * GROUP + g) * D, a.q_norm, angles, EPS);
-      __syncwarp();
-      for (int d = lane_of(); d < D; d += 32) queries[g * D + d] *= scale;
-    } else {
-      place<D>(key, a.k + head * D, a.k_norm, angles, EPS);
-      __syncwarp();
-      for (int d = lane_of(); d < D; d += 32) key[d] = as_stored(key[d], a.k_cache);  // as it will be read
+  for (int d = thread(); d < D; d += THREADS) angles[d] = __ldcg(a.rope + (long long)at * D + d);
+  synchronise_block();
+  stream.next();
+  // All loads of what was waited for are on their way before the first is used.
+  constexpr int OWN = (2 * D + THREADS - 1) / THREADS;
+  float came[OWN];
+  if (last) {
+#pragma unroll
+    for (int n = 0; n < OWN; ++n) {
+      const int d = min(n * THREADS + thread(), 2 * D - 1);
+      came[n] = widened(d < D ? a.k[head * D + d] : a.v[head * D + d - D]);
     }
+  }
+  for (int g = warp_of(); g < GROUP; g += WARPS) {
+    place<D>(queries + g * D, a.q + (head * GROUP + g) * D, a.q_norm, angles, EPS);
+  }
+  if (last) {
+#pragma unroll
+    for (int n = 0; n < OWN; ++n)
+      if (n * THREADS + thread() < 2 * D) own[n * THREADS + thread()] = came[n];
   }
   synchronise_block();
-  for (int g = warp_of(); g < GROUP; g += WARPS) {
-    float score = 0.0f;
-    for (int d = lane_of(); d < D; d += 32) score += queries[g * D + d] * key[d];
-    score = warp_sum(score);
-    if (lane_of() == 0) scores[g] = last ? score : NOTHING;
-  }
-  if constexpr (ONE_PASS) {
-    scan(ahead, keys, values, low, high, 0, queries, left);
-  } else {
-#pragma unroll 1
-    for (int first = 0; first < GROUP; first += HEADS_AT_ONCE) {
-      auto now = nothing_of(keys);
-      fetch(now, keys, values, low, high);
-      scan(now, keys, values, low, high, first, queries, left);
+  if (warp_of() == WARPS - 1) {
+    if (last) {
+      place<D>(key, own, a.k_norm, angles, EPS);
+      __syncwarp();
+    }
+    for (int g = 0; g < GROUP; ++g) {
+      float score = 0.0f;  // of the key as it will be read
+      for (int d = lane_of(); d < D && last; d += 32) score += queries[g * D + d] * as_stored(key[d], a.k_cache);
+      score = last ? scale * warp_sum(score) : NOTHING;
+      if (lane_of() == 0) scores[g] = score;
     }
   }
+  // Heads first ... first + HEADS_AT_ONCE - 1 of the group, of whose warps this is one, unless it is left over.
+  const int first = warp_of() % SETS * HEADS_AT_ONCE, which = warp_of() / SETS;
+  const int rows = Caches::rows_of(a.k_cache);
+  auto sums = sums_of(a.k_cache);
+  sums.begin(queries, first, scale);
+#pragma unroll 1
+  for (int low = share.low;;) {
+    const auto* const keys = as(stream.bytes(), a.k_cache);
+    const int count = min(share.high - low, rows);
+    if (which < WARPS_OF_SET) sums.take(keys, keys + rows * D, count, which);
+    stream.done();
+    low += rows;
+    if (low >= share.high) break;
+    stream.next();
+  }
+  if (which < WARPS_OF_SET) sums.leave(left + warp_of() * HEADS_AT_ONCE * (D + 2));
   synchronise_block();
   const long long part = (head * SPLITS + tile.l) * GROUP;
   for (int n = thread(); n < GROUP * D; n += THREADS) {
     const int g = n / D, d = n % D;
+    const float* const of_set = left + g * (D + 2);
+    constexpr int STEP = SETS * HEADS_AT_ONCE * (D + 2);  // to the next warp of these heads
     float peak = scores[g];
-    for (int warp = 0; warp < WARPS; ++warp) peak = fmaxf(peak, left[(warp * GROUP + g) * (D + 2) + D]);
-    const float own = last ? exp2f(scores[g] - peak) : 0.0f;
-    float total = own, sum = own * widened(a.v[head * D + d]);
-    for (int warp = 0; warp < WARPS; ++warp) {
-      const float* const of = left + (warp * GROUP + g) * (D + 2);
-      const float fade = exp2f(of[D] - peak);
-      total += fade * of[D + 1];
-      sum += fade * of[d];
+#pragma unroll
+    for (int w = 0; w < WARPS_OF_SET; ++w) peak = fmaxf(peak, of_set[w * STEP + D]);
+    const float weight = last ? exp2f(scores[g] - peak) : 0.0f;
+    float total = weight, sum = last ? weight * own[D + d] : 0.0f;
+#pragma unroll
+    for (int w = 0; w < WARPS_OF_SET; ++w) {
+      const float fade = exp2f(of_set[w * STEP + D] - peak);
+      total += fade * of_set[w * STEP + D + 1];
+      sum += fade * of_set[w * STEP + d];
     }
     if constexpr (WHOLE) {
       put(a.out + (part + g) * D + d, sum / total);
@@ -217,11 +356,15 @@ template <class A> DEVICE void attend_with(const Tile& tile, const A& a) {
     }
   }
 }
-DEVICE void attend_tile(const Tile& tile, const Arguments& a) { attend_with(tile, a); }
+DEVICE void attend_tile(const Tile& tile, const Arguments& a, Stream& stream) { attend_with(tile, a, stream); }
 """,
     "attend_tile",
     constants=("HEADS", "SPLITS", "GROUP", "D", "BLOCK", "WHOLE", "EPS"),
     optional=("q_norm", "k_norm", "peak", "total"),
     scratch_bytes=_scratch_bytes,
     proved=True,
+    streamed=("k_cache", "v_cache"),
+    early=("position", "rope"),
+    loads="Caches",
+    stage_bytes=_stage_bytes,
 )

@@ -40,7 +40,8 @@ DEVICE float warp_most(float value) {
 #: Behind ``ROWS``: see ``kernels/rope``.
 PLACED = r"""
 // A warp puts a head of D elements in its place: normalised by weight unless null, rotated by a row of the table.
-template <int D, class T> DEVICE void place(float* out, const T* x, const T* weight, const float* angles, float eps) {
+template <int D, class T, class W>
+DEVICE void place(float* out, const T* x, const W* weight, const float* angles, float eps) {
   constexpr int HALF = D / 2;
   float scale = 1.0f;
   if (weight) {

@@ -1,0 +1,82 @@
+"""Text of the one launch whose inputs come through the ring, and how its items pass through it.
+
+Some inputs of an item, such as a cache, are written by no op before it: they may be loaded before the item's waits,
+like weights, but only behind the launch before, which may have written them. How many stages they take may depend on
+such inputs too; all roles read the same and so count the same.
+
+    independent loads    wait for the launch before, then open a stage for each piece and load it
+    dependent loads      wait for the item's semaphores, then open each of these stages with no bytes
+    consumers            wait for the first loads; wait for both of each stage, read it, hand it back; store, meet, post
+
+What the launch before wrote is seen behind the first loads, so a text may read such inputs at once. What the item's
+waits are for is seen behind the first stage, as in ``launch/plain``.
+
+``LOADS`` is a struct of the text: ``stages(tile, a)``, at least 1; ``bytes(tile, a, n)`` of stage n; and
+``load(tile, a, n, target, barrier)``, which one lane calls to begin bulk copies of so many bytes, if there are any.
+"""
+
+from __future__ import annotations
+
+STREAMED = r"""
+// Neighbours in memory, both sides at multiples of 16 bytes, and a multiple of 16 of them.
+DEVICE void bulk_load(unsigned target, const void* source, unsigned bytes, unsigned barrier) {
+  asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];"
+               ::"r"(target), "l"(__cvta_generic_to_global(source)), "r"(bytes), "r"(barrier) : "memory");
+}
+// The stages of an item, as its consumers see them, warp by warp.
+struct Stream {
+  const Launch& launch;
+  Stage& stage;
+  DEVICE void next() { await_stage(launch, stage); }
+  DEVICE const unsigned char* bytes() { return shared_memory + stage.slot * INDEPENDENT_BYTES; }
+  DEVICE void done() {
+    __syncwarp();
+    release(stage.slot);
+    stage.advance();
+  }
+};
+template <class A, class O, class LOADS, void (*BODY)(const Tile&, const A&, Stream&)> struct Streamed {
+  static constexpr int SLOT_BYTES = INDEPENDENT_BYTES ? INDEPENDENT_BYTES : 1;
+  static constexpr int IN_FLIGHT = (IN_FLIGHT_BYTES + SLOT_BYTES - 1) / SLOT_BYTES;
+  DEVICE static Tile tile_of(const Item& item) { return {item.i, item.j, item.l, item.k_lo, item.k_hi}; }
+  DEVICE static void load_independent(const Launch& launch, const Item& item, Stage& stage, int& n, Tickets& tickets) {
+    const A a{operands_of<O>(launch, item)};
+    const Tile tile = tile_of(item);
+    await_launch_before();
+    asm volatile("fence.proxy.async.global;" ::: "memory");
+    const int count = LOADS::stages(tile, a);
+#pragma unroll 1
+    for (int s = 0; s < count; ++s) {
+      tickets.look(launch);
+      const unsigned bytes = LOADS::bytes(tile, a, s);
+      open_independent(launch, stage, n, IN_FLIGHT, bytes);
+      if (bytes && first_lane()) {
+        LOADS::load(tile, a, s, independent_slot(stage.slot), independent_full(stage.slot));
+      }
+      stage.advance();
+      ++n;
+    }
+  }
+  DEVICE static void load_dependent(const Launch& launch, const Item& item, int k_lo, int k_hi, Stage& stage) {
+    open_dependent(launch, stage, 0);
+    stage.advance();
+    const A a{operands_of<O>(launch, item)};
+    const int count = LOADS::stages(tile_of(item), a);
+#pragma unroll 1
+    for (int s = 1; s < count; ++s) {
+      open_dependent(launch, stage, 0);
+      stage.advance();
+    }
+  }
+  DEVICE static void compute(const Launch& launch, const Item& item, Stage& stage) {
+    const A a{operands_of<O>(launch, item)};
+    Stream stream = {launch, stage};
+    await(launch, independent_full(stage.slot), stage.phase);
+    // The scratch is one for all warpgroups, as in Plain.
+    if (WARPGROUPS > 1) synchronise_block();
+    BODY(tile_of(item), a, stream);
+    if (WARPGROUPS > 1) synchronise_block();
+    post(launch, item);
+  }
+};
+"""

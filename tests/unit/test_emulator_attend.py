@@ -1,0 +1,130 @@
+"""Attention whose cache comes through the ring of the one launch: right, and planted faults are found."""
+
+from __future__ import annotations
+
+from functools import cache
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("triton")  # which executors want wherever they are
+
+import interlace as il  # noqa: E402
+from interlace.core.dtypes import int32  # noqa: E402
+from interlace.core.errors import PlanError, ShapeError  # noqa: E402
+from interlace.kernels.append import append  # noqa: E402
+from interlace.kernels.attend import attend  # noqa: E402
+from interlace.workloads.decode import rope_table  # noqa: E402
+
+from ..cases import TORCH  # noqa: E402
+from ..emulator.build import MISSING  # noqa: E402
+from ..emulator.walk import EmulatedLaunch, prepare  # noqa: E402
+
+emulated = pytest.mark.skipif(bool(MISSING), reason=MISSING)
+
+CAPACITY, POSITIONS, HEADS = 200, (0, 1, 63, 64, 150, 199), 2
+TOLERANCE = {"bf16": 1e-2, "fp16": 1.3e-3}
+#: dtype, elements of a head, queries of its group, splits, normalised. A stage has 32 positions.
+CASES = (
+    (il.bf16, 16, 4, 1, False),  # lanes keep scores of several heads
+    (il.bf16, 64, 4, 2, False),
+    (il.fp16, 32, 8, 1, True),  # warps share the heads
+    (il.fp16, 128, 1, 3, False),  # lanes keep the same score
+)
+FAULTS = {
+    "rows are read before they have come": (
+        "DEVICE void next() { await_stage(launch, stage); }",
+        "DEVICE void next() { await(launch, dependent_full(stage.slot), stage.phase); }",
+    ),
+    "a stage is handed back before it is read": (
+        "if (which < WARPS_OF_SET) sums.take(keys, keys + rows * D, count, which);\n    stream.done();",
+        "stream.done();\n    if (which < WARPS_OF_SET) sums.take(keys, keys + rows * D, count, which);",
+    ),
+}
+
+
+def graph(dtype: il.DType, d: int, group: int, splits: int, norms: bool, *, late: bool = False) -> il.Graph:
+    """Of one op; ``late``: behind another that writes its cache."""
+    batch, wide = len(POSITIONS), HEADS * d
+    shapes = {name: (batch, n) for name, n in (("q", wide * group), ("k", wide), ("v", wide))}
+    shapes |= dict.fromkeys(("k_cache", "v_cache"), (batch, HEADS, CAPACITY, d))
+    shapes |= dict.fromkeys(("q_norm", "k_norm") if norms else (), (d,))
+    given = {name: il.Tensor(name, shape, dtype) for name, shape in shapes.items()}
+    given |= {
+        "position": il.Tensor("position", (batch,), int32),
+        "rope": il.Tensor("rope", (CAPACITY, d), il.fp32),
+    }
+    out = {"out": il.Tensor("out", (batch, wide * group), dtype)}
+    if splits > 1:
+        parts = (batch, HEADS, splits, group)
+        shapes = {"out": (*parts, d), "peak": parts, "total": parts}
+        out = {name: il.Tensor(name, shape, il.fp32) for name, shape in shapes.items()}
+    taken = ("k", "v", "position", "rope", "k_cache", "v_cache")
+    before = [append("append", *(given[name] for name in taken))] if late else []
+    ops = (*before, attend("attend", **given, **out, eps=1e-5))
+    return il.Graph("attend", (*given.values(), *out.values()), ops, tuple(given), tuple(out))
+
+
+def emulated_launch(case: tuple, change: tuple[str, str] | None = None, *, static: bool = False) -> EmulatedLaunch:
+    dispatch = il.Dispatch.STATIC if static else il.Dispatch.TICKET
+    return EmulatedLaunch(il.build(graph(*case), il.Choices(1, dispatch=dispatch)), stages=3, change=change)
+
+
+@cache
+def launches() -> dict[object, EmulatedLaunch]:
+    made: dict[object, EmulatedLaunch] = {
+        case: emulated_launch(case, static=n % 2 == 1) for n, case in enumerate(CASES)
+    }
+    made |= {name: emulated_launch(CASES[1], change) for name, change in FAULTS.items()}
+    prepare([*made.values()])
+    return made
+
+
+def tensors(run: EmulatedLaunch) -> dict[str, torch.Tensor]:
+    """Inputs, with NaN in the caches from each position on, and poisoned outputs."""
+    of, random = run.plan.graph, np.random.default_rng(0)
+    t = {"position": torch.tensor(POSITIONS, dtype=torch.int32)}
+    for name in (name for name in of.inputs if name != "position"):
+        shape = of.tensor(name).shape
+        values = rope_table(*shape) if name == "rope" else random.standard_normal(shape, np.float32)
+        t[name] = torch.from_numpy(values).to(TORCH[of.tensor(name).dtype.name])
+    for b, at in enumerate(POSITIONS):
+        for name in ("k_cache", "v_cache"):
+            t[name][b, :, at:] = float("nan")
+    return t | {name: torch.full_like(run.empty(name), float("nan")) for name in of.outputs}
+
+
+@emulated
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_attention_of_a_ragged_batch_is_that_of_the_reference(case: tuple) -> None:
+    run = launches()[case]
+    t = tensors(run)
+    run.run(t)
+    assert [str(fault) for fault in run.faults] == []
+    given = {name: t[name].double().numpy() for name in run.plan.graph.inputs}
+    right = il.ReferenceExecutor(run.plan).run(given)
+    for name in run.plan.graph.outputs:
+        np.testing.assert_allclose(t[name].double().numpy(), right[name], atol=TOLERANCE[case[0].name], rtol=0)
+
+
+@emulated
+@pytest.mark.parametrize("name", FAULTS)
+def test_a_broken_hand_over_of_rows_is_found(name: str) -> None:
+    run = launches()[name]
+    run.run(tensors(run))
+    assert "race" in {fault.kind for fault in run.faults}
+
+
+def test_a_cache_that_an_earlier_op_writes_is_refused() -> None:
+    """It is loaded ahead of the waits, so it would be read too early."""
+    with pytest.raises(PlanError, match="'attend' loads k_cache 'k_cache' ahead of every wait, but op 'append'"):
+        il.OneLaunchExecutor(il.build(graph(*CASES[1], late=True), il.Choices(1)), il.Options("meta"))
+
+
+def test_a_cache_that_bulk_copies_cannot_address_is_refused() -> None:
+    run = emulated_launch(CASES[1])
+    t = tensors(run)
+    t["k_cache"] = torch.zeros(t["k_cache"].numel() + 1, dtype=torch.bfloat16)[1:].view(t["k_cache"].shape)
+    with pytest.raises(ShapeError, match=r"k_cache begins at address .* multiple of 16 bytes; copy it"):
+        run._launches(((run.plan.graph.ops[0], t),))
