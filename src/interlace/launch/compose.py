@@ -138,7 +138,8 @@ def compose(
     head = "".join(f"constexpr int {name} = {value};\n" for name, value in constants.items())
     head += "extern __shared__ __align__(1024) unsigned char shared_memory[];\n"
     head += "#define SHARED_BASE shared_address(shared_memory)\n"
-    text = "".join((head, LAUNCH.text, WALK, ELEMENTS, PLAIN, STREAMED, *_bodies(parts), _switches(parts), ROLES))
+    streamed = STREAMED if any(part.body.early for part in parts) else ""
+    text = "".join((head, LAUNCH.text, WALK, ELEMENTS, PLAIN, streamed, *_bodies(parts), _switches(parts), ROLES))
     shared = count * (independent + dependent + 3 * _BARRIER_BYTES) + _fixed(tiles, warpgroups)
     return Composition(_numbered(text), operand_bytes, count, shared)
 

@@ -25,7 +25,7 @@ from interlace.kernels.cuda.rows import PLACED, ROWS
 from interlace.kernels.text import TextBody
 
 _WARPS = 4, 8  # of a block, at least and at most
-_HEADS = 4  # of a warp, unless there are too many for all warps
+_HEADS = 4  # of a warp at most, unless there are too many for all warps
 _ROWS = 16  # positions that a stage has at least
 _WIDEST = 4  # bytes of an element
 
