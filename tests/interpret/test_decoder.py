@@ -45,3 +45,22 @@ def test_steps_of_an_executor_are_those_of_the_model_while_sequences_join_and_le
     decoder.step()
     assert decoder.lengths == (0, 4)
     assert decoder._position.tolist() == [0, 4]
+
+
+def test_of_the_executors_that_can_run_a_step_the_fastest_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Other(il.SerialExecutor):
+        name = title = "other"
+
+    at: list[list[int]] = []
+
+    def step_us(self: launch.StepLaunch) -> float:
+        at.append(self._tensors["position"].tolist())
+        return {"serial": 20.0, "other": 10.0}[self.executor.name]
+
+    monkeypatch.setattr(launch, "obstacle_of_device", lambda device: None)
+    monkeypatch.setattr(launch, "RUNNERS", (il.SerialExecutor, Other))
+    monkeypatch.setattr(launch.StepLaunch, "step_us", step_us)
+    decoder = Decoder.from_model(ToyForCausalLM(replace(SHAPE, layers=1), dtype=torch.float32), batch=2, capacity=8)
+    assert decoder.explain().executor == "other"
+    assert at == [[4, 4], [4, 4]], "with half of the caches full"
+    assert decoder._position.tolist() == [0, 0]
