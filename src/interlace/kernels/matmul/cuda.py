@@ -542,4 +542,4 @@ def product(width: int) -> str:
     )
 
 
-WALK_BODY = WalkBody(MATMUL, OPERANDS, ("weight", "gate"), tile, pack, check, warpgroups)
+WALK_BODY = WalkBody(MATMUL, OPERANDS, ("weight", "gate", "scale"), tile, pack, check, warpgroups)
