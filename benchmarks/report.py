@@ -299,6 +299,24 @@ def nn_table(record: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
+def decode_table(record: dict[str, Any]) -> str:
+    """The tables of docs/decode.md: steps of whole models, and one layer of the one launch."""
+    names = ("one_launch", "pdl", "cuda_graph", "compile", "eager")
+    titles = "one launch | dependent launches | CUDA graph | torch.compile | eager"
+    lines = [f"| model | batch | context | floor | {titles} |", "|---" * (len(names) + 4) + "|"]
+    for row in record["rows"]:
+        times = " | ".join(f"{row['median_us'][name]:.0f}" if name in row["median_us"] else "" for name in names)
+        lines.append(f"| {row['model']} | {row['batch']} | {row['context']} | {row['floor_us']:.0f} | {times} |")
+    first, more = record["layers"]
+    heads = f"ends after, batch {first['batch']} | batch {more['batch']}"
+    lines += ["", f"| op of a layer | items at batch {first['batch']} | {heads} |", "|---" * 4 + "|"]
+    ends = [layer["ops"][0]["first_start_us"] for layer in (first, more)]
+    for one, other in zip(first["ops"], more["ops"], strict=True):
+        after = [op["last_end_us"] - end for op, end in zip((one, other), ends, strict=True)]
+        lines.append(f"| `{one['op']}` | {one['items']} | {after[0]:.1f} | {after[1]:.1f} |")
+    return "\n".join(lines)
+
+
 def dependencies_table(record: dict[str, Any]) -> str:
     """The table of docs/performance.md: CPU seconds of large graphs, now and before."""
     limit = record["limit_s"]
@@ -427,6 +445,7 @@ BLOCKS: dict[str, tuple[str, tuple[str, ...], Callable[..., str]]] = {
     "speedups-summary": ("docs/performance.md", ("ffn-h200.json",), speedups_summary),
     "predicted": ("docs/planner.md", ("traffic-predicted.json",), predicted_table),
     "chosen": ("docs/planner.md", ("planner-h200.json",), chosen_table),
+    "decode": ("docs/decode.md", ("explored-decode-h200.json",), decode_table),
     "nn": ("docs/pytorch.md", ("nn-h200.json",), nn_table),
     "pipeline-best": ("docs/loops.md", ("pipeline-h200.json",), pipeline_table),
     "pipeline-depth": ("docs/loops.md", ("pipeline-h200.json",), depth_table),
