@@ -113,7 +113,7 @@ def test_an_edited_body_is_compiled_again() -> None:
     plan = il.build(GRAPHS["two-copies"], il.Choices(132))
     (launch,) = il.PersistentExecutor(plan, il.Options(META)).launches()
     (bodies,) = [
-        a for a in launch.arguments if isinstance(a, tuple) and hasattr(a[0], "__len__") and len(a[0]) == 5
+        a for a in launch.arguments if isinstance(a, tuple) and hasattr(a[0], "__len__") and len(a[0]) == 6
     ]
     from interlace.kernels.copy.triton import copy_tile
 

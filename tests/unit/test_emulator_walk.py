@@ -204,7 +204,11 @@ FAULTS = {
         "race",
     ),
     "a slot handed back before its products end": ("wgmma_wait<1>();", "wgmma_wait<2>();", "race"),
-    "products that do not wait for tokens": ("  await(launch, dependent_full(stage.slot), stage.phase);\n", "", "race"),
+    "products that do not wait for tokens": (
+        "const Stage& stage) {\n  await(launch, dependent_full(stage.slot), stage.phase);\n",
+        "const Stage& stage) {\n",
+        "race",
+    ),
     "panels as far apart as in a whole tile": ("tokens + p * ROWS * 8", "tokens + p * BM * 8", "race"),
     "rows turned round before all are there": (
         "        synchronise();\n        const int tokens",

@@ -20,7 +20,7 @@ Lengths are data (``position``), so one plan serves all of them.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 
 from interlace.core.arguments import check_type, whole
 from interlace.core.devices import DeviceSpec
@@ -35,6 +35,7 @@ from interlace.kernels.attend import attend, splits
 from interlace.kernels.combine import combine
 from interlace.kernels.embedding import embedding
 from interlace.kernels.matmul import Activation, MatmulTile, matmul
+from interlace.kernels.squares import COLUMNS as SQUARED
 from interlace.kernels.squares import blocks
 from interlace.workloads.base import Tile, matmul_tile
 
@@ -117,7 +118,7 @@ def decode_graph(
         batch: sequences (B); those without a token have position 0, and what they give means nothing.
         capacity: positions of each sequence's cache, with this step's.
         device: for whose tiles.
-        tile: of every matmul, otherwise as it suits the device.
+        tile: of every matmul, otherwise as it suits the device; wider where that leaves sums of squares, if need be.
         dtype: of weights, caches and logits.
 
     Inputs: ``tokens`` (B,) and ``position`` (B,) of int32, where a position is the index of the token in its sequence
@@ -277,5 +278,6 @@ class _Step:
         """x with products added, and what the norm of this scale takes of that, by an op called as x is then."""
         out = self.normed(name)
         left = {"scale": scale, "scaled": out.scaled, "squares": out.squares}
-        self.ops.append(matmul(name, heads, weight, out.x, residual=x.x, **left, tile=self.tile))  # type: ignore[arg-type]
+        tile = replace(self.tile, n=blocks(self.tile.n) * SQUARED)
+        self.ops.append(matmul(name, heads, weight, out.x, residual=x.x, **left, tile=tile))  # type: ignore[arg-type]
         return out
