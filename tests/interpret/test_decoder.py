@@ -64,3 +64,25 @@ def test_of_the_executors_that_can_run_a_step_the_fastest_does(monkeypatch: pyte
     assert decoder.explain().executor == "other"
     assert at == [[4, 4], [4, 4]], "with half of the caches full"
     assert decoder._position.tolist() == [0, 0]
+
+
+def test_an_executor_that_does_not_fit_beside_another_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    class TooLarge(il.SerialExecutor):
+        name = title = "too_large"
+
+        def run(self, tensors: object) -> None:
+            raise torch.OutOfMemoryError("CUDA out of memory.")
+
+        def synchronize(self) -> None:
+            raise AssertionError("it never ran")
+
+    def fits(self: launch.StepLaunch) -> float:
+        self._enqueue()
+        return 10.0
+
+    monkeypatch.setattr(launch, "obstacle_of_device", lambda device: None)
+    monkeypatch.setattr(launch, "RUNNERS", (il.SerialExecutor, TooLarge))
+    monkeypatch.setattr(launch.StepLaunch, "step_us", fits)
+    decoder = Decoder.from_model(ToyForCausalLM(replace(SHAPE, layers=1), dtype=torch.float32), batch=2, capacity=8)
+    assert decoder.explain().executor == "serial"
+    assert decoder._position.tolist() == [0, 0]

@@ -123,7 +123,7 @@ def step_launch(
             runner.check(graph, spec_by_name(device))
             launch = StepLaunch(made(graph, runner, device), tensors, taken)
             able.append((launch.step_us(), launch))
-        except InterlaceError as error:
+        except (InterlaceError, torch.OutOfMemoryError) as error:  # there may be room for one, and not for both
             reasons.append(f"{runner.name}: {error}")
     tensors["position"].zero_()
     return min(able, key=lambda timed: timed[0])[1] if able else "; ".join(reasons)
