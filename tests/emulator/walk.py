@@ -90,7 +90,7 @@ class EmulatedLaunch(OneLaunchExecutor):
         self._lists = torch.tensor(self._table.worker_rows.astype(np.int32))
 
     def _prepare(self) -> None:
-        tiles, warpgroups = [part.tile for part in self._parts], self._posts_per_tile
+        tiles, warpgroups = [part.tile for part in self._parts], self._warpgroups
         sizes = range(0, self._spec.smem_bytes, 8)
         enough = next(size for size in sizes if stages(tiles, warpgroups, size) == self._stages)
         self._spec = replace(self._spec, smem_bytes=enough)
@@ -139,7 +139,7 @@ class EmulatedLaunch(OneLaunchExecutor):
             return Promises(0)
         tall = {int(op.param("BM")) for op in products if not op.param("SWAP")}
         assert len(rows) == len(tall) == 1, "the emulator does not know which op a product is of"
-        return Promises(0, first, end, rows.pop(), tall.pop() // _TALL // self._posts_per_tile)
+        return Promises(0, first, end, rows.pop(), tall.pop() // _TALL // self._warpgroups)
 
     def _launches(self, arguments: tuple[Any, ...]) -> list[Any]:
         with mock.patch("interlace.kernels.cuda.launcher.tensor_map", _tensor_map):
@@ -174,7 +174,7 @@ class _Emulated:
         run = self.executor
         assert run.library is not None
         library, number = run.library
-        threads = (run._posts_per_tile + 1) * 128
+        threads = (run._warpgroups + 1) * 128
         parameters, buffers = [self.parameter.data_ptr()], run._buffers(self.operands, self.arguments)
         workers = run._table.workers
         run.faults += emulate(library, number, workers, threads, parameters, buffers, run._promises(), run.seed)

@@ -72,7 +72,7 @@ class OneLaunchExecutor(DeviceExecutor):
         proof = self.prove(plan)
         _check_operands(proof.plan.graph)
         self._spec = spec_by_name("cuda" if options is None else options.device)
-        self._posts_per_tile = _warpgroups(proof.plan.graph)
+        self._warpgroups = _warpgroups(proof.plan.graph)
         super().__init__(proof, options)
 
     @classmethod
@@ -107,7 +107,7 @@ class OneLaunchExecutor(DeviceExecutor):
     def _lower(self) -> Table:
         graph = self.plan.graph
         chunked = [body.chunked for body in _bodies(graph)]
-        table = for_workers(self.plan, chunked, self._posts_per_tile, parts_wait=True)
+        table = for_workers(self.plan, chunked, parts_wait=True)
         self._parts = _parts(graph, [int(parts) for parts in table.parts])
         table.items["code"] = np.array(codes(self._parts))[table.items["op"]]
         return table
@@ -139,7 +139,7 @@ class OneLaunchExecutor(DeviceExecutor):
         """The launch as text, and its shared memory."""
         return compose(
             self._parts,
-            self._posts_per_tile,
+            self._warpgroups,
             self._spec.smem_bytes,
             _IN_FLIGHT_BYTES,
             static=self._static,
@@ -228,7 +228,7 @@ class _Launch:
             executor._captured.append(self._operands)
         executor.loaded.launch(
             (executor._table.workers, 1, 1),
-            (executor._posts_per_tile + 1) * 128,
+            (executor._warpgroups + 1) * 128,
             [self._parameter],
             stream,
             dependent=executor.options.dependent_launch,

@@ -2,34 +2,49 @@
 
     y = (x * scale / sqrt(mean(x^2) + eps)) @ weight.T = factor * (scaled @ weight.T)
 
-The op that writes x (M, N) also writes ``scaled`` = x * scale and ``squares`` (M, ceil(N / 64)) in float32: of each 64
-columns of x, as stored, the sum of squares. A matmul of ``scaled`` multiplies its sums by the factor of their row,
-1 / sqrt(sum(squares) / N + eps). So no op stands between the two, and none has to see a whole row before the next may
-begin to multiply.
+The op that writes x (M, N) also writes ``scaled`` = x * scale and ``squares`` (M, ceil(N / C)) in float32: of each C
+columns of x, as stored, the sum of squares, C being 64, or 16 for tiles as narrow as that. A matmul of ``scaled``
+multiplies its sums by the factor of their row, 1 / sqrt(sum(squares) / N + eps). So no op stands between the two, and
+none has to see a whole row before the next may begin to multiply.
 """
 
 from __future__ import annotations
 
 import numpy as np
 
+from interlace.core.arguments import check_type
 from interlace.core.dtypes import fp32
 from interlace.graph.tensor import Tensor
 from interlace.kernels.base import check_argument, require
 from interlace.kernels.bodies import Array
 
-#: Columns whose squares are summed to one number.
-COLUMNS = 64
+#: Columns whose squares may be summed to one number.
+COLUMNS, FINE = 64, 16
 
 
-def blocks(columns: int) -> int:
-    """Sums of a row of so many columns."""
-    return -(-columns // COLUMNS)
+def blocks(columns: int, squared: int = COLUMNS) -> int:
+    """Sums of a row of so many columns, of ``squared`` each."""
+    return -(-columns // squared)
 
 
-def sums_of_squares(x: Array) -> Array:
-    """Of each 64 columns of x (M, N): (M, ceil(N / 64))."""
-    padded = np.pad(x, ((0, 0), (0, -x.shape[1] % COLUMNS)))
-    return np.asarray((padded**2).reshape(len(x), -1, COLUMNS).sum(axis=2))
+def squared_of(op: str, argument: str, squares: Tensor, rows: int, columns: int) -> int:
+    """Of how many columns the sums in a tensor are, given the rows and columns whose sums it has.
+
+    Raises:
+        ArgumentError, ShapeError, DTypeError: it can have none of them.
+    """
+    check_type(squares, Tensor, f"op {op!r}", argument)
+    if squares.shape == (rows, blocks(columns, FINE)) != (rows, blocks(columns)):
+        check_argument(op, argument, squares, (rows, blocks(columns, FINE)), fp32)
+        return FINE
+    check_argument(op, argument, squares, (rows, blocks(columns)), fp32)
+    return COLUMNS
+
+
+def sums_of_squares(x: Array, squared: int) -> Array:
+    """Of each ``squared`` columns of x (M, N): (M, ceil(N / squared))."""
+    padded = np.pad(x, ((0, 0), (0, -x.shape[1] % squared)))
+    return np.asarray((padded**2).reshape(len(x), -1, squared).sum(axis=2))
 
 
 def factors(squares: Array, columns: int, eps: float) -> Array:
@@ -39,8 +54,10 @@ def factors(squares: Array, columns: int, eps: float) -> Array:
 
 def left(
     op: str, out: Tensor, scale: Tensor | None, scaled: Tensor | None, squares: Tensor | None, width: int
-) -> tuple[Tensor, Tensor, Tensor] | None:
-    """The scale that an op reads, and the scaled output (M, N) and sums of squares that it leaves; None if it does not.
+) -> tuple[Tensor, Tensor, Tensor, int] | None:
+    """The scale that an op reads, the scaled output (M, N) and sums of squares that it leaves, and of how many columns.
+
+    None if it leaves nothing.
 
     Args:
         width: columns of its tile.
@@ -56,10 +73,10 @@ def left(
     m, n = out.shape
     check_argument(op, "scale", scale, (n,), out.dtype)
     check_argument(op, "scaled", scaled, (m, n), out.dtype)
-    check_argument(op, "squares", squares, (m, blocks(n)), fp32)
+    squared = squared_of(op, "squares", squares, m, n)
     require(
-        width % COLUMNS == 0,
-        f"op {op!r}: tiles of {width} columns cut sums of squares, which are of {COLUMNS} columns; use a multiple of "
-        f"{COLUMNS}",
+        width % squared == 0,
+        f"op {op!r}: tiles of {width} columns cut sums of squares, which are of {squared} columns; use a multiple of "
+        f"{squared}",
     )
-    return scale, scaled, squares
+    return scale, scaled, squares, squared

@@ -4,7 +4,7 @@ Such an item moves nothing through shared memory, but all roles count one stage 
 
     independent loads    open the stage with no bytes, so its slot is full at once
     dependent loads      wait for the item's semaphores, then open the stage with no bytes
-    consumers            wait for the stage, hand it back, compute, store, meet, post
+    consumers            wait for the stage, hand it back, compute, store
 
 So what the loader's lanes acquired reaches the consumers: the lanes meet, one of them arrives on the stage's barrier
 (release), and each consumer waits for it (acquire), both in the scope of the block; order is handed on from one such
@@ -48,7 +48,6 @@ template <class A, class O, void (*BODY)(const Tile&, const A&)> struct Plain {
     if (WARPGROUPS > 1) synchronise_block();
     BODY(tile, a);
     if (WARPGROUPS > 1) synchronise_block();
-    post(launch, item);
   }
 };
 """

@@ -6,7 +6,7 @@ such inputs too; all roles read the same and so count the same.
 
     independent loads    wait for the launch before, then open a stage for each piece and load it
     dependent loads      wait for the item's semaphores, then open each of these stages with no bytes
-    consumers            wait for the first loads; wait for both of each stage, read it, hand it back; store, meet, post
+    consumers            wait for the first loads; wait for both of each stage, read it, hand it back; store
 
 What the launch before wrote is seen behind the first loads, so a text may read such inputs at once. What the item's
 waits are for is seen behind the first stage, as in ``launch/plain``.
@@ -76,7 +76,6 @@ template <class A, class O, class LOADS, void (*BODY)(const Tile&, const A&, Str
     if (WARPGROUPS > 1) synchronise_block();
     BODY(tile_of(item), a, stream);
     if (WARPGROUPS > 1) synchronise_block();
-    post(launch, item);
   }
 };
 """

@@ -5,7 +5,8 @@
     then one                 independent loads: draws items; loads what depends on nothing, as far ahead as the ring
                              is deep, across items, ops and launches
     then one                 dependent loads: waits on semaphores; loads what earlier items produced
-    then two                 none: registers are dealt to warpgroups
+    then one                 posts: releases what consumers have finished, which takes a trip to the L2 and back
+    then one                 none: registers are dealt to warpgroups
 
 Shared memory is a ring of STAGES stages. A stage has a slot for independent and a slot for dependent operands, and
 every op cuts the same bytes as it likes. Three barriers a stage: each loader's bytes complete ``full`` of its slot,
@@ -56,6 +57,7 @@ DEVICE unsigned dependent_full(int slot) { return barriers() + (STAGES + slot) *
 DEVICE unsigned empty(int slot) { return barriers() + (2 * STAGES + slot) * 8; }
 DEVICE unsigned sent(int message) { return barriers() + (3 * STAGES + message) * 8; }
 DEVICE unsigned received(int message) { return barriers() + (3 * STAGES + TICKETS + message) * 8; }
+DEVICE unsigned finished(int message) { return barriers() + (3 * STAGES + 2 * TICKETS + message) * 8; }
 // A message: the item's row of the table, then the run, 0 words where there is no item.
 DEVICE unsigned message_at(int message) { return messages() + message * MESSAGE_BYTES; }
 
@@ -150,15 +152,13 @@ DEVICE void release(int slot) {
 }
 DEVICE int warpgroup() { return threadIdx.x / 128; }
 DEVICE void synchronise() { named_barrier(1 + warpgroup(), 128); }
-// After a share's last store. Whether or not there is a post, the scratch is free again behind it.
-DEVICE void post(const Launch& launch, const Item& item) {
-  const bool posts = item.post >= 0 && threadIdx.x % 128 == 0;
-  if (posts) {
-    random_delay(launch, item, 1);
-    launch.done[item.number] = (int)(item.run + 1);
-  }
+// Whether the item is a part of a tile that leaves its sums for the part that is last in the plan's sequence.
+DEVICE bool leaves_sums(const Item& item) { return item.parts > 1 && item.split >= 0; }
+// By a warpgroup of consumers, behind an item's last store: to the warp that posts. The scratch is free again behind it.
+DEVICE void hand_over(const Launch& launch, const Item& item, int n) {
+  if (threadIdx.x % 128 == 0 && item.post >= 0 && !leaves_sums(item)) launch.done[item.number] = (int)(item.run + 1);
   synchronise();
-  if (posts) add_release(launch.semaphores + item.post);
+  if (threadIdx.x % 128 == 0) mbarrier_arrive(finished(n % TICKETS));
 }
 // By a warp.
 DEVICE unsigned long long draw(const Launch& launch) {
@@ -243,7 +243,29 @@ DEVICE void consume(const Launch& launch) {
 #pragma unroll 1
   for (int taken = 0; receive(launch, taken, item); ++taken) {
     compute(launch, item, stage);
-    if (launch.trace && threadIdx.x == 0) {
+    hand_over(launch, item, taken);
+  }
+}
+// What the consumers stored, and the thread that arrived saw by their barrier, this warp sees by the wait for it, and
+// releases. A message is handed back behind that wait, so consumers are never so far ahead that a phase is missed.
+DEVICE void post(const Launch& launch) {
+#pragma unroll 1
+  for (int taken = 0;; ++taken) {
+    const int message = taken % TICKETS;
+    await(launch, sent(message), taken / TICKETS & 1);
+    const int4 last = load_shared_128(message_at(message) + (int)sizeof(ItemRow));
+    if (!last.y) return;
+    const Item item = item_of(message, (unsigned)last.x);
+    await(launch, finished(message), taken / TICKETS & 1);
+    __syncwarp();
+    if (!first_lane()) continue;
+    mbarrier_arrive(received(message));
+    const int semaphore = leaves_sums(item) ? item.split : item.post;
+    if (semaphore >= 0) {
+      random_delay(launch, item, 1);
+      add_release(launch.semaphores + semaphore);
+    }
+    if (launch.trace) {
       unsigned sm;
       asm volatile("mov.u32 %0, %%smid;" : "=r"(sm));
       TraceRow& entry = launch.trace[item.number];
@@ -262,19 +284,21 @@ extern "C" __global__ void __launch_bounds__(ALL_THREADS, 1) one_launch(const __
     }
     for (int t = 0; t < TICKETS; ++t) {
       mbarrier_init(sent(t), 1);
-      mbarrier_init(received(t), WARPGROUPS * 4 + 1);
+      mbarrier_init(received(t), WARPGROUPS * 4 + 2);
+      mbarrier_init(finished(t), WARPGROUPS);
     }
     fence_mbarrier_init();
   }
   __syncthreads();
   if (threadIdx.x < WARPGROUPS * 128) {
-    if (WARPGROUPS > 1) registers_raise<CONSUMER_REGISTERS>();
+    if (WIDE_SUMS) registers_raise<CONSUMER_REGISTERS>();
     consume(launch);
   } else {
-    if (WARPGROUPS > 1) registers_lower<LOADER_REGISTERS>();
+    if (WIDE_SUMS) registers_lower<LOADER_REGISTERS>();
     const int warp = threadIdx.x / 32 - WARPGROUPS * 4;
     if (warp == 0) draw_and_load(launch);
     if (warp == 1) wait_and_load(launch);
+    if (warp == 2) post(launch);
   }
 }
 """

@@ -36,8 +36,11 @@ from interlace.kernels.combine import combine
 from interlace.kernels.embedding import embedding
 from interlace.kernels.matmul import Activation, MatmulTile, matmul
 from interlace.kernels.squares import COLUMNS as SQUARED
-from interlace.kernels.squares import blocks
+from interlace.kernels.squares import FINE, blocks
 from interlace.workloads.base import Tile, matmul_tile
+
+#: Sequences up to which tiles may be of 16 weight rows, and sums of squares are as fine.
+_NARROW = 8
 
 
 @dataclass(frozen=True)
@@ -147,7 +150,7 @@ class _Normed:
     Attributes:
         x: (B, H).
         scaled: x times the weight of the norm.
-        squares: of each 64 columns of x the sum of squares (``kernels/squares``).
+        squares: of some columns each of x the sum of squares (``kernels/squares``).
     """
 
     x: Tensor
@@ -162,6 +165,7 @@ class _Step:
         self, model: LlamaShape, batch: int, capacity: int, device: DeviceSpec, tile: MatmulTile, dtype: DType
     ) -> None:
         self.model, self.batch, self.capacity, self.tile, self.dtype = model, batch, capacity, tile, dtype
+        self.squared = FINE if batch <= _NARROW else SQUARED
         self.splits = splits(device.sms, batch, model.kv_heads, capacity)
         self.tensors: dict[str, Tensor] = {}
         self.inputs: list[str] = []
@@ -243,7 +247,7 @@ class _Step:
     def normed(self, name: str) -> _Normed:
         """The tensors of x under a name."""
         of = self.batch, self.model.hidden
-        squares = self.made(f"{name}_squares", self.batch, blocks(self.model.hidden), dtype=fp32)
+        squares = self.made(f"{name}_squares", self.batch, blocks(self.model.hidden, self.squared), dtype=fp32)
         return _Normed(self.made(name, *of), self.made(f"{name}_scaled", *of), squares)
 
     def matmul(
@@ -278,6 +282,6 @@ class _Step:
         """x with products added, and what the norm of this scale takes of that, by an op called as x is then."""
         out = self.normed(name)
         left = {"scale": scale, "scaled": out.scaled, "squares": out.squares}
-        tile = replace(self.tile, n=blocks(self.tile.n) * SQUARED)
+        tile = replace(self.tile, n=blocks(self.tile.n, self.squared) * self.squared)
         self.ops.append(matmul(name, heads, weight, out.x, residual=x.x, **left, tile=tile))  # type: ignore[arg-type]
         return out

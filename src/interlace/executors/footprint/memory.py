@@ -113,7 +113,7 @@ class TextMemory(Guarded, OneLaunchExecutor):
 
     def execute(self, row: int) -> None:
         """Run one item on the memory as it is."""
-        threads = (self._posts_per_tile + 1) * 128
+        threads = (self._warpgroups + 1) * 128
         parameter = self._parameter_of(self._operands_in_memory, self._items[row * ITEM.columns :], 1, 1)
         with self._torch.cuda.device(self._device):
             self.loaded.launch((1, 1, 1), threads, [parameter], self._torch.cuda.current_stream().cuda_stream)

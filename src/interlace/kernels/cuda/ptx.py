@@ -57,6 +57,7 @@ DEVICE void mbarrier_wait(unsigned barrier, unsigned parity) {
 DEVICE void fence_proxy_async() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 
 // Bulk copies of a box of a tensor, innermost coordinate first.
+DEVICE void prefetch_map(const TensorMap& map) { asm volatile("prefetch.tensormap [%0];" ::"l"(&map) : "memory"); }
 DEVICE void tma_load_1d(unsigned target, const TensorMap& map, int x, unsigned barrier) {
   asm volatile("cp.async.bulk.tensor.1d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%2}], [%3];"
                ::"r"(target), "l"(&map), "r"(x), "r"(barrier) : "memory");

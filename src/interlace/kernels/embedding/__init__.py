@@ -14,7 +14,7 @@ from interlace.graph.tensor import Tensor
 from interlace.kernels.base import Kernel, check_argument, check_block, power_of_two, require, same_dtype
 from interlace.kernels.bodies import Array, Params, Reference, Regions, TritonBody
 from interlace.kernels.embedding.cuda import EMBEDDING_TEXT
-from interlace.kernels.squares import COLUMNS, blocks, left, sums_of_squares
+from interlace.kernels.squares import COLUMNS, left, sums_of_squares
 
 _COLUMNS = 1024
 
@@ -26,7 +26,7 @@ def _finish(_: Array | None, regions: Regions, params: Params) -> Mapping[str, A
     rows = table[at]
     if "scale" not in regions:
         return {"out": rows}
-    return {"out": rows, "scaled": rows * regions["scale"], "squares": sums_of_squares(rows)}
+    return {"out": rows, "scaled": rows * regions["scale"], "squares": sums_of_squares(rows, int(params["SQUARED"]))}
 
 
 def _triton() -> TritonBody:
@@ -58,7 +58,8 @@ def embedding(
     Args:
         columns: of a tile, which is one row high.
         scale, scaled, squares: all or none, for a normalisation behind it (``kernels/squares``): a scale (H,) that is
-            read, out times it (B, H), and sums of squares of out, (B, ceil(H / 64)) in float32, which are written.
+            read, out times it (B, H), and sums of squares of out, (B, ceil(H / 64)) or (B, ceil(H / 16)) in
+            float32, which are written.
 
     Raises:
         ArgumentError, ShapeError, DTypeError: an argument that is none, shapes that do not match, mixed dtypes.
@@ -83,11 +84,11 @@ def embedding(
     leaves = left(name, out, scale, scaled, squares, columns)
     if leaves is not None:
         reads["scale"] = (leaves[0], (j.block(columns),))
-        writes |= {"scaled": (leaves[1], spans), "squares": (leaves[2], (i.block(1), j.block(blocks(columns))))}
+        writes |= {"scaled": (leaves[1], spans), "squares": (leaves[2], (i.block(1), j.block(columns // leaves[3])))}
     return EMBEDDING.op(
         name,
         (b, -(-h // columns)),
         reads,
         writes,
-        params={"V": v, "H": h, "BN": columns, "SCALED": leaves is not None, "num_warps": 4},
+        params={"V": v, "H": h, "BN": columns, "SQUARED": 0 if leaves is None else leaves[3], "num_warps": 4},
     )

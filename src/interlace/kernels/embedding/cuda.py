@@ -18,10 +18,10 @@ template <class T> DEVICE void copy_row(T* out, const T* row, int column, int en
     for (int at = column + thread(); at < end; at += THREADS) out[at] = row[at];
   }
 }
-// With the row times scale, and of each 64 columns the sum of squares, by threads next to each other.
+// With the row times scale, and of each SQUARED columns the sum of squares, by threads next to each other.
 template <class T>
 DEVICE void copy_row_scaled(T* out, T* scaled, float* squares, const T* row, const T* scale, int column, int end) {
-  constexpr int EACH = Piece<T>::ELEMENTS, LANES = 64 / EACH;
+  constexpr int EACH = Piece<T>::ELEMENTS, LANES = SQUARED / EACH;
   const bool pieces = by_pieces(out + column) && by_pieces(scaled + column) && by_pieces(row + column) &&
                       by_pieces(scale + column) && (end - column) % EACH == 0;
   for (int first = column; first < end; first += THREADS * EACH) {  // whole warps, which add up
@@ -46,15 +46,15 @@ DEVICE void copy_row_scaled(T* out, T* scaled, float* squares, const T* row, con
       }
     }
     for (int distance = LANES / 2; distance; distance /= 2) sum += __shfl_xor_sync(0xffffffff, sum, distance);
-    if (at < end && at % 64 == 0) squares[at / 64] = sum;
+    if (at < end && at % SQUARED == 0) squares[at / SQUARED] = sum;
   }
 }
 template <class A> DEVICE void embed(const Tile& tile, const A& a) {
   const int row = min(max(a.tokens[tile.i], 0), a.V - 1), column = tile.j * BN, end = min(column + BN, a.H);
   const long long at = (long long)tile.i * a.H;
   const auto* const from = a.table + (long long)row * a.H;
-  if constexpr (SCALED) {
-    float* const squares = a.squares + (long long)tile.i * ((a.H + 63) / 64);
+  if constexpr (SQUARED > 0) {
+    float* const squares = a.squares + (long long)tile.i * ((a.H + SQUARED - 1) / SQUARED);
     copy_row_scaled(a.out + at, a.scaled + at, squares, from, a.scale, column, end);
   } else {
     copy_row(a.out + at, from, column, end);
@@ -63,7 +63,7 @@ template <class A> DEVICE void embed(const Tile& tile, const A& a) {
 DEVICE void embedding_tile(const Tile& tile, const Arguments& a) { embed(tile, a); }
 """,
     "embedding_tile",
-    constants=("BN", "SCALED"),
+    constants=("BN", "SQUARED"),
     optional=("scale", "scaled", "squares"),
     proved=True,
 )

@@ -6,11 +6,11 @@ import triton
 import triton.language as tl
 
 from interlace.kernels.primitives.dot import narrowed
-from interlace.kernels.primitives.squares import COLUMNS, sums_of_squares
+from interlace.kernels.primitives.squares import sums_of_squares
 
 
 @triton.jit
-def embedding_tile(tile, tokens, table, scale, out, scaled, squares, V, H, BN: tl.constexpr):
+def embedding_tile(tile, tokens, table, scale, out, scaled, squares, V, H, BN: tl.constexpr, SQUARED: tl.constexpr):
     row = tl.minimum(tl.maximum(tl.load(tokens + tile.i), 0), V - 1).to(tl.int64)
     column = tile.j * BN + tl.arange(0, BN)
     inside = column < H
@@ -18,11 +18,11 @@ def embedding_tile(tile, tokens, table, scale, out, scaled, squares, V, H, BN: t
     value = tl.load(table + row * H + column, mask=inside)
     tl.store(out + at, value, mask=inside)
     if scale is not None:
-        SUMS: tl.constexpr = BN // COLUMNS
+        SUMS: tl.constexpr = BN // SQUARED
         value = tl.where(inside, value.to(tl.float32), 0.0)
         gain = tl.load(scale + column, mask=inside, other=0.0).to(tl.float32)
         tl.store(scaled + at, narrowed(value * gain, scaled.dtype.element_ty), mask=inside)
         block = tile.j * SUMS + tl.arange(0, SUMS)[None, :]
-        of_row = tl.cdiv(H, COLUMNS)
-        sums = sums_of_squares(value[None, :], 1, BN)
+        of_row = tl.cdiv(H, SQUARED)
+        sums = sums_of_squares(value[None, :], 1, BN, SQUARED)
         tl.store(squares + tile.i.to(tl.int64) * of_row + block, sums, mask=block < of_row)

@@ -18,12 +18,11 @@ from enum import Enum
 import numpy as np
 
 from interlace.core.arguments import check_type
-from interlace.core.dtypes import fp32
 from interlace.graph.access import ALL, K, Span, axes
 from interlace.graph.op import Op, Reduction
 from interlace.graph.tensor import Tensor
 from interlace.kernels import gelu
-from interlace.kernels.base import Kernel, check_argument, check_extents, require, same_dtype
+from interlace.kernels.base import Kernel, check_extents, require, same_dtype
 from interlace.kernels.bodies import Array, BodyKind, GluonBody, GluonCode, Params, Reference, Regions, TritonBody
 from interlace.kernels.matmul.cuda import WALK_BODY
 from interlace.kernels.matmul.gluon_tuning import GLUON
@@ -31,7 +30,7 @@ from interlace.kernels.matmul.tile import TILING, MatmulTile
 from interlace.kernels.matmul.tilings import NAME, check_gluon, check_powers, gluon_rows, gluon_scratch_bytes, partial
 from interlace.kernels.matmul.triton_tuning import TRITON
 from interlace.kernels.matmul.walk_tuning import WALK
-from interlace.kernels.squares import blocks, factors, left, sums_of_squares
+from interlace.kernels.squares import factors, left, squared_of, sums_of_squares
 
 __all__ = ["MATMUL", "Activation", "MatmulTile", "matmul"]
 
@@ -76,7 +75,7 @@ def _finish(acc: Array | None, regions: Regions, params: Params) -> Mapping[str,
         value = value + regions["residual"]
     if "scale" not in regions:
         return {"out": value}
-    return {"out": value, "scaled": value * regions["scale"], "squares": sums_of_squares(value)}
+    return {"out": value, "scaled": value * regions["scale"], "squares": sums_of_squares(value, int(params["SQUARED"]))}
 
 
 def _triton() -> TritonBody:
@@ -138,10 +137,10 @@ def matmul(
     """A matmul op; shapes as in the module's docstring, one dtype throughout but for sums of squares.
 
     Args:
-        x_squares: (M, ceil(K / 64)) in float32, sums of squares of what x was before it was scaled: its rows are
-            normalised, with ``eps``.
+        x_squares: (M, ceil(K / 64)) or (M, ceil(K / 16)) in float32, sums of squares of what x was before it was scaled:
+            its rows are normalised, with ``eps``.
         scale, scaled, squares: all or none: a scale (N,) that is read, out times it (M, N), and sums of squares of out,
-            (M, ceil(N / 64)) in float32, which are written.
+            (M, ceil(N / 64)) or (M, ceil(N / 16)) in float32, which are written.
 
     Raises:
         ArgumentError: an argument of another type, such as a name for an activation.
@@ -179,10 +178,17 @@ def matmul(
         gate is None or (activation is Activation.SILU and bias is None),
         f"op {name!r}: a gated matmul is silu(gate) * up without bias; pass activation=SILU and bias=None",
     )
+    squared = 0
     require((x_squares is None) == (eps is None), f"op {name!r}: give x_squares and eps, or neither")
     if x_squares is not None:
-        check_argument(name, "x_squares", x_squares, (m, blocks(k)), fp32)
+        squared = squared_of(name, "x_squares", x_squares, m, k)
     leaves = left(name, out, scale, scaled, squares, tile.n)
+    if leaves is not None:
+        require(
+            x_squares is None or leaves[3] == squared,
+            f"op {name!r}: squares are of {leaves[3]} columns each, and x_squares of {squared}; use one number for both",
+        )
+        squared = leaves[3]
     check_extents(f"op {name!r}", (m, n, k), (tile.m, tile.n, tile.k))
     optional = [t for t in (gate, bias, residual) if t is not None]
     same_dtype(name, x, weight, out, *optional)
@@ -203,7 +209,7 @@ def matmul(
     writes: dict[str, tuple[Tensor, tuple[Span, ...]]] = {"out": (out, (rows, columns))}
     if leaves is not None:
         reads["scale"] = (leaves[0], (columns,))
-        writes |= {"scaled": (leaves[1], (rows, columns)), "squares": (leaves[2], (rows, j.block(blocks(tile.n))))}
+        writes |= {"scaled": (leaves[1], (rows, columns)), "squares": (leaves[2], (rows, j.block(tile.n // leaves[3])))}
     return MATMUL.op(
         name,
         (-(-m // tile.m), -(-n // tile.n)),
@@ -217,6 +223,7 @@ def matmul(
             "K": k,
             "ACTIVATION": activation.value,
             **({} if eps is None else {"EPS": eps}),
+            **({"SQUARED": squared} if squared else {}),
             **dict(tile.params),
         },
     )

@@ -12,8 +12,8 @@ that waits fills when all have posted: mostly long since, and while the last pro
 store, count and load one after another instead. Who adds and in which order is settled by the plan, so a result is the
 same bit by bit in every run.
 
-RMS normalisation that is folded in (``kernels/squares``) costs no pass of its own: 8 threads that store 64 columns of a
-row also have the sum of their squares, and factors of rows are made while the last products are under way.
+RMS normalisation that is folded in (``kernels/squares``) costs no pass of its own: threads that store neighbouring columns
+of a row also have the sum of their squares, and factors of rows are made while the last products are under way.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ from interlace.kernels.abi import TENSOR_MAP, Struct
 from interlace.kernels.base import require
 from interlace.kernels.bodies import PANEL, WalkBody, WalkTile
 from interlace.kernels.matmul.folded_cuda import FOLDED
+from interlace.kernels.matmul.skinny_cuda import SKINNY
 from interlace.kernels.matmul.tilings import partial, sums, tensor_of
-from interlace.kernels.squares import COLUMNS
 
 _ACTIVATIONS = {"none": 0, "relu": 1, "gelu-tanh": 2, "silu": 3}
 _ROW_BYTES = 2 * PANEL
@@ -45,6 +45,7 @@ _FETCHED_BYTES = _ROW_BYTES
 _TOGETHER = 4  # parts of a tile whose sums are loaded at once
 _PIECE_BYTES = 16  # of an epilogue's loads and stores
 _SUMS_OF_SQUARES = ("x_squares", "squares")
+_FEW_TOKENS = 16  # of a tile of few weight rows
 _ROW_STEP = 8  # elements: bulk loads address rows in steps of 16 bytes
 
 #: What a launch has of each op.
@@ -89,6 +90,14 @@ DEVICE unsigned as_pair(float low, float high) {
   return pair;
 }
 DEVICE float sigmoid(float value) { return __fdividef(1.0f, 1.0f + __expf(-value)); }
+template <int GATES, int ACTIVATION> DEVICE float activated(float value, float gate) {
+  if (GATES == 2) value *= gate * sigmoid(gate);
+  if (ACTIVATION == 1) value = fmaxf(value, 0.0f);
+  // 0.5 * (1 + tanh(y)) = sigmoid(2 y), which saturates without overflow.
+  if (ACTIVATION == 2) value *= sigmoid(2 * GELU_SCALE * (value + GELU_CUBIC * value * value * value));
+  if (ACTIVATION == 3) value *= sigmoid(value);
+  return value;
+}
 DEVICE void store_shared_16(unsigned at, unsigned value) {
   asm volatile("st.shared.b16 [%0], %1;" ::"r"(at), "h"((unsigned short)value) : "memory");
 }
@@ -103,7 +112,7 @@ constexpr int PITCH = 64 * 2 + 16;
 constexpr int SUM_REGISTERS = WARPGROUPS == 1 ? 208 : 184;
 
 template <int BM_, int BN_, int BK_, int ROWS_, int GATES_, bool TRANSPOSED_, int ACTIVATION_, bool BIAS, bool RESIDUAL,
-          int TOGETHER, bool LEAVES = false, int NORMALISED = 0, unsigned EPS_BITS = 0>
+          int TOGETHER, int SQUARED = 0, bool LEAVES = false, int NORMALISED = 0, unsigned EPS_BITS = 0>
 struct Matmul {
   static constexpr int BM = BM_, BN = BN_, BK = BK_, GATES = GATES_, ACTIVATION = ACTIVATION_;
   // Rows of tokens that are loaded. With fewer than a tile has, products take what lies behind them for further tokens,
@@ -121,7 +130,7 @@ struct Matmul {
   static constexpr int OTHERS = TOGETHER - 1;
   static constexpr bool EARLY = OTHERS > 0 && OTHERS * COUNT <= 48;
   // Of rows of x that are normalised (NORMALISED: their elements) the factors lie behind the scratch.
-  typedef Factors<BM, NORMALISED, EPS_BITS> RowFactors;
+  typedef Factors<BM, NORMALISED, SQUARED, EPS_BITS> RowFactors;
   static constexpr int FACTORS = (TRANSPOSED && WIDTH < 64 ? WIDTH : 64) * PITCH;
   // Of a thread: its 8 of each 64 features of the scale.
   static constexpr int GAINS = TRANSPOSED ? BLOCKS : (WIDTH + 63) / 64;
@@ -137,6 +146,7 @@ struct Matmul {
       const unsigned slot = uniform(independent_slot(stage.slot)), full = uniform(independent_full(stage.slot));
       const int column = uniform(k);
       if (first_lane()) {
+        if (k == item.k_lo) prefetch_map(op.x);
 #pragma unroll
         for (int p = 0; p < PANELS; ++p) {
           if (GATES == 2) tma_load_2d(slot + p * BN * 128, op.gate, column + p * 64, row, full);
@@ -238,7 +248,6 @@ struct Matmul {
     if constexpr (NORMALISED > 0) normalise(sums);
     if constexpr (LEAVES && !GAINS_EARLY) load_gains(op, feature, gains);
     finish(op, item, sums, gains);
-    post(launch, item);
   }
 
   // Sums times the factors of their tokens.
@@ -276,14 +285,11 @@ struct Matmul {
 #pragma unroll
     for (int i = 0; i < COUNT / 4; ++i)
       __stcg(mine + i * 128, make_float4(flat[i][0], flat[i][1], flat[i][2], flat[i][3]));
-    random_delay(launch, item, 2);
-    synchronise();
-    if (threadIdx.x % 128 == 0) add_release(launch.semaphores + item.split + warpgroup());
   }
   // By a warp.
   DEVICE static void await_parts(const Launch& launch, const Item& item) {
     WaitRow wait;
-    wait.first = ~item.split, wait.count = WARPGROUPS, wait.stride = 1, wait.threshold = item.parts - 1;
+    wait.first = ~item.split, wait.count = 1, wait.stride = 1, wait.threshold = item.parts - 1;
     await_posts(launch, item, wait, threadIdx.x % 32, 32, 32);
     __syncwarp();
   }
@@ -339,11 +345,7 @@ struct Matmul {
   DEVICE static float value_of(const Epilogue& op, float up, float gate, int token, int feature) {
     float value = up;
     if (BIAS && feature < op.n) value += as_float(__ldg(op.bias + feature));
-    if (GATES == 2) value *= gate * sigmoid(gate);
-    if (ACTIVATION == 1) value = fmaxf(value, 0.0f);
-    // 0.5 * (1 + tanh(y)) = sigmoid(2 y), which saturates without overflow.
-    if (ACTIVATION == 2) value *= sigmoid(2 * GELU_SCALE * (value + GELU_CUBIC * value * value * value));
-    if (ACTIVATION == 3) value *= sigmoid(value);
+    value = activated<GATES, ACTIVATION>(value, gate);
     if (RESIDUAL && token < op.m && feature < op.n)
       value += as_float(__ldcg(op.residual + (long long)token * op.n + feature));
     return value;
@@ -393,14 +395,14 @@ struct Matmul {
             *reinterpret_cast<int4*>(op.out + (long long)token * op.n + feature) =
                 load_shared_128(scratch + piece / pieces * PITCH + piece % pieces * 16);
           if constexpr (LEAVES)
-            leave_scaled(op, token, feature, load_shared_128(scratch + piece / pieces * PITCH + piece % pieces * 16),
+            leave_scaled<SQUARED>(op, token, feature, load_shared_128(scratch + piece / pieces * PITCH + piece % pieces * 16),
                          gains[TRANSPOSED ? b : c / 64]);
         }
         if (b + 1 < BLOCKS || c + CHUNK < WIDTH) synchronise();
       }
   }
 };
-"""
+""" + SKINNY
 
 
 def check(op: Op, tensors: Mapping[str, Tensor]) -> None:
@@ -441,6 +443,8 @@ def tile(op: Op, parts: int, warpgroups: int) -> WalkTile:
     what = f"op {op.name!r}: tile of {bm} tokens x {bn} weight rows x {k}"
     require(k % PANEL == 0, f"{what}: a stage is a multiple of {PANEL} deep; use k = {PANEL} or more")
     require(max(bm, bn) <= _WIDEST, f"{what}: a bulk load brings at most {_WIDEST} rows; use a smaller tile")
+    if skinny(op):
+        return _skinny_tile(op, parts, warpgroups, what)
     require(
         tall % (_TALL * warpgroups) == 0,
         f"{what}: {warpgroups} warpgroups multiply {_TALL} rows each at a time, and the tile has {tall}; use a taller "
@@ -455,19 +459,11 @@ def tile(op: Op, parts: int, warpgroups: int) -> WalkTile:
     rows = loaded_rows(op)
     leaves, normalised = (tensor_of(op, name) is not None for name in ("scale", "x_squares"))
     require(
-        not leaves or bn % COLUMNS == 0,
-        f"{what}: its epilogue sums squares of {COLUMNS} columns at a time; use a multiple of them",
+        not leaves or bn % _TALL == 0,
+        f"{what}: its epilogue scales {_TALL} columns at a time; use a multiple of them",
     )
-    activation = _ACTIVATIONS["none" if gates == 2 else str(op.param("ACTIVATION"))]
-    given = [int(tensor_of(op, name) is not None) for name in ("bias", "residual")]
-    numbers = [bm, bn, k, rows, gates, int(transposed), activation, *given, min(parts, _TOGETHER)]
-    factors = 0
-    if leaves or normalised:
-        numbers.append(int(leaves))
-    if normalised:
-        (eps,) = struct.unpack("I", struct.pack("f", op.param("EPS")))
-        numbers += [int(op.param("K")), eps]
-        factors = -(-4 * bm // 16) * 16
+    numbers = [bm, bn, k, rows, gates, int(transposed), *_epilogue(op), min(parts, _TOGETHER), *_folded(op)]
+    factors = -(-4 * bm // 16) * 16 if normalised else 0
     return WalkTile(
         f"Matmul<{', '.join(map(str, numbers))}>",
         (product(wide),),
@@ -479,12 +475,64 @@ def tile(op: Op, parts: int, warpgroups: int) -> WalkTile:
     )
 
 
+def skinny(op: Op) -> bool:
+    """Whether the tile of an op has too few weight rows for ``wgmma``, so that ``mma`` multiplies them."""
+    return bool(op.param("SWAP")) and int(op.param("BN")) < _TALL
+
+
+def _skinny_tile(op: Op, parts: int, warpgroups: int, what: str) -> WalkTile:
+    """As ``tile``, of few weight rows."""
+    bm, bn, bk, k = (int(op.param(name)) for name in ("BM", "BN", "BK", "K"))
+    rows, gates = loaded_rows(op), sums(op)
+    require(bm <= _FEW_TOKENS, f"{what}: tiles of fewer than {_TALL} weight rows are for {_FEW_TOKENS} tokens at most")
+    require(parts == 1, f"{what}: a tile of fewer than {_TALL} weight rows is not split; use whole tiles")
+    require(k % PANEL == 0, f"{what}: tiles of fewer than {_TALL} weight rows need a k of a multiple of {PANEL}")
+    normalised = tensor_of(op, "x_squares") is not None
+    require(
+        not normalised or k // int(op.param("SQUARED")) % 4 == 0,
+        f"{what}: sums of squares of a row are loaded by four; use finer ones",
+    )
+    width = bn + (_STEP if bn % (2 * _STEP) == 0 else 0)
+    scratch = 4 * (4 * warpgroups * gates * rows * width + bm)
+    panel_rows = bk // PANEL * rows
+    return WalkTile(
+        f"Skinny<{', '.join(map(str, [bm, bn, bk, rows, gates, *_epilogue(op), *_folded(op)]))}>",
+        (),
+        independent_bytes=gates * bn * bk * 2,
+        dependent_bytes=-(-panel_rows // _STEP) * _STEP * _ROW_BYTES,
+        scratch_bytes=-(-scratch // warpgroups // 16) * 16,
+        beyond_bytes=0,
+        sums=partial(op),
+    )
+
+
+def _epilogue(op: Op) -> list[int]:
+    """Activation, bias and residual as numbers of a template."""
+    activation = _ACTIVATIONS["none" if sums(op) == 2 else str(op.param("ACTIVATION"))]
+    return [activation, *(int(tensor_of(op, name) is not None) for name in ("bias", "residual"))]
+
+
+def _folded(op: Op) -> list[int]:
+    """Normalisation behind and before an op as numbers of a template, none if there is none."""
+    leaves, normalised = (tensor_of(op, name) is not None for name in ("scale", "x_squares"))
+    if not leaves and not normalised:
+        return []
+    numbers = [int(op.param("SQUARED")), int(leaves)]
+    if normalised:
+        (eps,) = struct.unpack("I", struct.pack("f", op.param("EPS")))
+        numbers += [int(op.param("K")), eps]
+    return numbers
+
+
 def loaded_rows(op: Op) -> int:
     """Rows of tokens of a tile that are loaded: as many as there are, in steps of 8, if that is fewer.
 
-    Where tokens are the columns of products all are, for the step from one panel to the next is the tile's.
+    Where tokens are the columns of products of 64 weight rows all are, for the step from one panel to the next is the
+    tile's.
     """
     bm = int(op.param("BM"))
+    if skinny(op):
+        return min(bm, int(op.param("M")))
     return bm if op.param("SWAP") else min(bm, -(-int(op.param("M")) // _STEP) * _STEP)
 
 
@@ -508,7 +556,10 @@ def pack(op: Op, tensors: Mapping[str, Any], dtype: DType) -> bytes:
             return TENSOR_MAP.ctype()
         value = tensors[name]
         shape, strides = tuple(value.shape), tuple(value.stride())
-        box = rows, PANEL
+        box: tuple[int, ...] = rows, PANEL
+        if skinny(op):  # a stage of panels at once
+            (m, k), (pitch, one) = shape, strides
+            shape, strides, box = (k // PANEL, m, PANEL), (PANEL, pitch, one), (int(op.param("BK")) // PANEL, *box)
         made = tensor_map(
             value.data_ptr(), shape, strides, box, dtype, swizzled=True, fetched_bytes=_FETCHED_BYTES
         )

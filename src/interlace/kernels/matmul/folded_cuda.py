@@ -19,17 +19,18 @@ DEVICE float load_shared_float(unsigned at) {
   asm volatile("ld.shared.b32 %0, [%1];" : "=r"(bits) : "r"(at) : "memory");
   return __uint_as_float(bits);
 }
-// By 8 threads next to each other, equal in all of them.
-DEVICE float sum_of_eight(float value) {
+// By so many threads next to each other, equal in all of them.
+template <int THREADS_> DEVICE float sum_of(float value) {
 #pragma unroll
-  for (int distance = 4; distance; distance /= 2) value += __shfl_xor_sync(0xffffffff, value, distance);
+  for (int distance = THREADS_ / 2; distance; distance /= 2) value += __shfl_xor_sync(0xffffffff, value, distance);
   return value;
 }
 
 // What products of BM rows of K elements are multiplied by: 8 threads of a warpgroup add up the sums of squares of a
 // row, of 16 rows at a time; early, while products are under way, unless that takes many registers.
-template <int BM, int K, unsigned EPS_BITS> struct Factors {
-  static constexpr int ROUNDS = (BM + 15) / 16, OF_ROW = (K + 63) / 64, OF_THREAD = K > 0 ? (OF_ROW + 7) / 8 : 1;
+template <int BM, int K, int SQUARED, unsigned EPS_BITS> struct Factors {
+  static constexpr int ROUNDS = (BM + 15) / 16, OF_ROW = SQUARED > 0 ? (K + SQUARED - 1) / SQUARED : 1;
+  static constexpr int OF_THREAD = K > 0 ? (OF_ROW + 7) / 8 : 1;
   static constexpr bool EARLY = ROUNDS * OF_THREAD <= 16;
   float squares[EARLY ? ROUNDS : 1][OF_THREAD];
 
@@ -66,7 +67,7 @@ template <int BM, int K, unsigned EPS_BITS> struct Factors {
     float sum = 0.0f;
 #pragma unroll
     for (int e = 0; e < OF_THREAD; ++e) sum += values[e];
-    const float factor = rsqrtf(sum_of_eight(sum) / K + __uint_as_float(EPS_BITS));
+    const float factor = rsqrtf(sum_of<8>(sum) / K + __uint_as_float(EPS_BITS));
     const int row = row_of(round);
     if (threadIdx.x % 8 == 0 && row < BM) store_shared_32(factors + row * 4, __float_as_uint(factor));
   }
@@ -82,7 +83,7 @@ template <int COUNT> DEVICE void load_gains(const Epilogue& op, int first, int4 
   }
 }
 // 8 features of a token, where 8 threads next to each other have 64: `piece` is what out has of them.
-DEVICE void leave_scaled(const Epilogue& op, int token, int feature, int4 piece, int4 gain) {
+template <int SQUARED> DEVICE void leave_scaled(const Epilogue& op, int token, int feature, int4 piece, int4 gain) {
   const unsigned values[4] = {(unsigned)piece.x, (unsigned)piece.y, (unsigned)piece.z, (unsigned)piece.w};
   const unsigned scales[4] = {(unsigned)gain.x, (unsigned)gain.y, (unsigned)gain.z, (unsigned)gain.w};
   const bool inside = token < op.m && feature < op.n;
@@ -94,10 +95,10 @@ DEVICE void leave_scaled(const Epilogue& op, int token, int feature, int4 piece,
     sum += low * low + high * high;
     scaled[i] = (int)as_pair(low * as_float(scales[i] & 0xffff), high * as_float(scales[i] >> 16));
   }
-  sum = sum_of_eight(inside ? sum : 0.0f);
+  sum = sum_of<SQUARED / 8>(inside ? sum : 0.0f);
   if (!inside) return;
   *reinterpret_cast<int4*>(op.scaled + (long long)token * op.n + feature) =
       make_int4(scaled[0], scaled[1], scaled[2], scaled[3]);
-  if (feature % 64 == 0) op.squares[(long long)token * ((op.n + 63) / 64) + feature / 64] = sum;
+  if (feature % SQUARED == 0) op.squares[(long long)token * ((op.n + SQUARED - 1) / SQUARED) + feature / SQUARED] = sum;
 }
 """

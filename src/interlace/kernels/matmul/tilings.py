@@ -15,7 +15,6 @@ from interlace.graph.graph import Graph
 from interlace.graph.op import Op
 from interlace.kernels.base import require
 from interlace.kernels.bodies import PANEL
-from interlace.kernels.squares import COLUMNS
 
 #: The kernel's.
 NAME = "matmul"
@@ -38,7 +37,7 @@ def sums(op: Op) -> int:
 
 def step(op: Op) -> int:
     """Weight rows that the width of a tile of an op is a multiple of."""
-    return 8 if tensor_of(op, "squares") is None else COLUMNS
+    return 8 if tensor_of(op, "squares") is None else int(op.param("SQUARED"))
 
 
 def matmuls(graph: Graph) -> tuple[Op, ...]:

@@ -14,7 +14,6 @@ from interlace.kernels import gelu
 from interlace.kernels.primitives.dot import dot, narrowed
 from interlace.kernels.primitives.prefetch import prefetch_rows
 from interlace.kernels.primitives.semaphore import ready, stretches
-from interlace.kernels.primitives.squares import COLUMNS as SUM_COLUMNS
 from interlace.kernels.primitives.squares import sums_of_squares
 
 _GELU_TWICE, _GELU_CUBIC = tl.constexpr(2 * gelu.SCALE), tl.constexpr(gelu.CUBIC)
@@ -109,6 +108,7 @@ def matmul_finish(
     ACTIVATION: tl.constexpr,
     SWAP: tl.constexpr,
     EPS,
+    SQUARED: tl.constexpr,
 ):
     row = tile.i * BM + tl.arange(0, BM)[:, None]
     column = tile.j * BN + tl.arange(0, BN)[None, :]
@@ -116,7 +116,7 @@ def matmul_finish(
     at = row.to(tl.int64) * N + column
     value = tl.trans(acc[0]) if SWAP else acc[0]
     if x_squares is not None:
-        BLOCKS: tl.constexpr = (K + SUM_COLUMNS - 1) // SUM_COLUMNS
+        BLOCKS: tl.constexpr = (K + SQUARED - 1) // SQUARED
         total = tl.zeros((BM,), tl.float32)
         for first in tl.static_range(0, BLOCKS, 32):
             block = first + tl.arange(0, 32)[None, :]
@@ -147,10 +147,10 @@ def matmul_finish(
         value = tl.where(inside, stored.to(tl.float32), 0.0)
         gain = tl.load(scale + column, mask=column < N, other=0.0).to(tl.float32)
         tl.store(scaled + at, narrowed(value * gain, scaled.dtype.element_ty), mask=inside)
-        SUMS: tl.constexpr = (BN + SUM_COLUMNS - 1) // SUM_COLUMNS
-        OF_ROW: tl.constexpr = (N + SUM_COLUMNS - 1) // SUM_COLUMNS
+        SUMS: tl.constexpr = (BN + SQUARED - 1) // SQUARED
+        OF_ROW: tl.constexpr = (N + SQUARED - 1) // SQUARED
         block = tile.j * SUMS + tl.arange(0, SUMS)[None, :]
-        sums = sums_of_squares(value, BM, BN)
+        sums = sums_of_squares(value, BM, BN, SQUARED)
         tl.store(squares + row.to(tl.int64) * OF_ROW + block, sums, mask=(row < M) & (block < OF_ROW))
 
 
