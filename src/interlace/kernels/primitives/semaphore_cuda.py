@@ -73,11 +73,9 @@ DEVICE void await_posts(const L& launch, const I& item, const WaitRow& wait, int
     while (behind > 0) {
       __nanosleep(nap_ns);
       behind = posts_behind(target, launch.semaphores + semaphore);
-      if (behind > 0 && (load_relaxed(launch.fault) || nanoseconds() - since > launch.timeout_ns)) {
-        give_up(launch, item.number, semaphore, wait.threshold, wait.threshold - behind);
-        behind = 0;
-      }
+      if (behind > 0 && (load_relaxed(launch.fault) || nanoseconds() - since > launch.timeout_ns)) break;
     }
+    if (behind > 0) give_up(launch, item.number, semaphore, wait.threshold, wait.threshold - behind);
   }
 }
 """
