@@ -46,6 +46,13 @@ __forceinline__ float __shfl_xor_sync(unsigned lanes, float value, int distance)
 __forceinline__ int __shfl_xor_sync(unsigned lanes, int value, int distance) {
   return static_cast<int>(shuffle(lanes, static_cast<unsigned>(value), (threadIdx.x % 32) ^ distance));
 }
+inline unsigned __ballot_sync(unsigned lanes, bool holds) {
+  unsigned votes = 0;
+  for (int lane = 0; lane < 32; ++lane) votes |= static_cast<unsigned>(shuffle(lanes, holds, lane)) << lane;
+  return votes;
+}
+inline int __popc(unsigned bits) { return __builtin_popcount(bits); }
+inline int __clz(int bits) { return bits ? __builtin_clz(static_cast<unsigned>(bits)) : 32; }
 unsigned long long __cvta_generic_to_shared(const void* pointer);
 inline const void* __cvta_generic_to_global(const void* pointer) { return pointer; }
 void __nanosleep(unsigned nanoseconds);

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import cache
 
+import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -13,6 +15,7 @@ pytest.importorskip("triton")  # which executors want wherever they are
 import interlace as il  # noqa: E402
 from interlace.core.errors import HangError  # noqa: E402
 from interlace.kernels.abi import ITEM  # noqa: E402
+from interlace.plan.plan import Waits  # noqa: E402
 
 from ..cases import TORCH, relative_error, strike_posts  # noqa: E402
 from ..emulator.build import MISSING  # noqa: E402
@@ -218,8 +221,8 @@ FAULTS = {
     "a scratch written while it is read": (_MEET + _POST, "  if (item.post >= 0) synchronise();\n" + _POST, "race"),
     "a post before all have stored": (_MEET + _POST, _POST + _MEET, "race"),
     "loads that do not wait for posts": (
-        "wait < item.wait_mid; ++wait) await_row(launch, item, wait);",
-        "wait < item.wait_mid; ++wait) continue;",
+        "await_rows(launch, item, item.wait_lo, item.wait_mid);",
+        "",
         "race",
     ),
     "bulk loads without a fence": (
@@ -269,3 +272,51 @@ def test_a_part_that_adds_before_the_others_are_there_is_caught() -> None:
     with pytest.raises(HangError, match=r"waited for 2 other parts of its tile and saw 0"):
         run_once(broken()["right"], 0)
     assert run_once(broken()["hasty"], 0).isnan().any()
+
+
+# ---------------------------------------------------------------- several waits of an item
+
+ROWS = [(1, False), (3, False), (16, False), (40, False), (3, True), (16, True), (40, True)]
+_TILES = 40  # of 24 columns, which the second product reads in chunks of 64
+
+
+def in_rows(plan: il.Plan, rows: int, late: bool) -> il.Plan:
+    """The only wait, for all tiles, as so many; ``late``: those for the second half where it is read, not before."""
+    assert plan.waits.count.tolist() == [_TILES]
+    first = np.arange(rows) * _TILES // rows
+    half = -(-rows // 2)
+    k = np.where(late & (np.arange(rows) >= half), first[half % rows] * 24 // 64 * 64, 0)
+    one = np.ones_like(first)
+    waits = Waits(plan.waits.ptr * rows, first, np.diff(np.r_[first, _TILES]), one, one, k)
+    return replace(plan, waits=waits)
+
+
+@cache
+def of_rows() -> dict[tuple[int, bool], EmulatedLaunch]:
+    """One text, and plans that wait for the same tiles in more and fewer rows."""
+    plan = il.build(ffn(3, tile(64, 24), tile(64, 64), width=24 * _TILES, hidden=64), il.Choices(1))
+    made = {(rows, late): EmulatedLaunch(in_rows(plan, rows, late), stages=3) for rows, late in ROWS}
+    some = next(iter(made.values()))
+    assert {run.walk.text for run in made.values()} == {some.walk.text}
+    library = prepare([some])
+    for run in made.values():
+        run.library = library, 0
+    return made
+
+
+@pytest.mark.parametrize(("rows", "late"), ROWS)
+def test_all_waits_of_an_item_are_awaited_however_many_there_are(rows: int, late: bool) -> None:
+    run = of_rows()[rows, late]
+    assert run._table.chunked == late
+    check(run, 0)
+
+
+@pytest.mark.parametrize("late", [False, True])
+def test_of_many_waits_the_one_that_fails_is_named(late: bool) -> None:
+    run = of_rows()[40, late]
+    run._reset()
+    struck = 37
+    strike_posts(run, [struck])
+    with pytest.raises(HangError, match=rf"op 'down', tile \(0, 0\).*op 'up', tile \(0, {struck}\).*never posted"):
+        run_once(run, 0)
+    check(run, 1)

@@ -88,10 +88,22 @@ DEVICE int4 load_shared_128(unsigned at) {
 DEVICE void store_shared_128(unsigned at, int4 v) {
   asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};" ::"r"(at), "r"(v.x), "r"(v.y), "r"(v.z), "r"(v.w) : "memory");
 }
-// One wait of an item, by a warp: a semaphore to each lane, then all synchronise.
-DEVICE void await_row(const Launch& launch, const Item& item, int number) {
-  await_posts(launch, item, load_row(launch.waits + number), threadIdx.x % 32, 32, 32);
-  __syncwarp();
+// Waits `first` to `end` of an item, by a warp: all at once, as one answer comes no sooner than 32. Lanes are dealt to
+// rows, a power of two to each, and a row's semaphores to its lanes; then all synchronise.
+DEVICE void await_rows(const Launch& launch, const Item& item, int first, int end) {
+  const int lane = threadIdx.x % 32;
+#pragma unroll 1
+  for (; first < end; first += 32) {
+    const int shift = __clz(min(end - first, 32) - 1) - 27, lanes = 1 << shift;  // 32 lanes for one row, 1 for over 16
+    const int row = first + (lane >> shift);
+    if (row < end) await_posts(launch, item, load_row(launch.waits + row), lane % lanes, lanes, 32);
+    __syncwarp();
+  }
+}
+// By a warp: the end of the waits from `wait` on that stand before `k`, or of 32 of them.
+DEVICE int waits_before(const Launch& launch, const Item& item, int wait, int k) {
+  const int row = wait + threadIdx.x % 32;
+  return wait + __popc(__ballot_sync(0xffffffff, row < item.wait_hi && load_row(launch.waits + row).k == k));
 }
 // The item of a message.
 DEVICE Item item_of(int message, unsigned run) {
@@ -222,18 +234,19 @@ DEVICE void wait_and_load(const Launch& launch) {
     TraceRow& entry = launch.trace[item.number];
     if (launch.trace && first_lane()) entry.arrived_ns = nanoseconds();
     random_delay(launch, item, 0);
-#pragma unroll 1
-    for (int wait = item.wait_lo; wait < item.wait_mid; ++wait) await_row(launch, item, wait);
+    await_rows(launch, item, item.wait_lo, item.wait_mid);
     if (launch.trace && first_lane()) entry.start_ns = nanoseconds();
-    int k = item.k_lo;
+    int k = item.k_lo, wait = item.wait_mid;
 #pragma unroll 1
-    for (int wait = item.wait_mid;; ++wait) {
+    for (;;) {
       const int until = wait < item.wait_hi ? load_row(launch.waits + wait).k : item.k_hi;
       asm volatile("fence.proxy.async.global;" ::: "memory");
       load_dependent(launch, item, k, until, stage);
       k = until;
       if (wait >= item.wait_hi) break;
-      await_row(launch, item, wait);
+      const int end = waits_before(launch, item, wait, k);
+      await_rows(launch, item, wait, end);
+      wait = end;
     }
   }
 }

@@ -67,17 +67,18 @@ DEVICE void await_posts(const L& launch, const I& item, const WaitRow& wait, int
 #pragma unroll 1
   for (int s = lane; s < wait.count; s += step) {
     const int semaphore = wait.first + s * wait.stride;
-    int behind = posts_behind(target, launch.semaphores + semaphore);
+    const int* const at = launch.semaphores + semaphore;
+    int behind = posts_behind(target, at);
     const unsigned long long since = nanoseconds();
 #pragma unroll 1
     while (behind > 0) {
       __nanosleep(nap_ns);
-      behind = posts_behind(target, launch.semaphores + semaphore);
-      if (behind > 0 && (load_relaxed(launch.fault) || nanoseconds() - since > launch.timeout_ns)) {
-        give_up(launch, item.number, semaphore, wait.threshold, wait.threshold - behind);
-        behind = 0;
-      }
+      behind = posts_behind(target, at);
+      const unsigned long long waited = nanoseconds() - since;
+      // Another's failure is looked for now and then, since that takes as long as a poll.
+      if (waited > launch.timeout_ns || (waited % 16384 >= 12288 && load_relaxed(launch.fault))) break;
     }
+    if (behind > 0) give_up(launch, item.number, semaphore, wait.threshold, wait.threshold - behind);
   }
 }
 """
