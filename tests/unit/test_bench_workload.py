@@ -29,7 +29,6 @@ from interlace.core.errors import ArgumentError, DeviceError, PlanError, ResultE
 from interlace.deploy import Deployment, overlaps
 from interlace.executors.hopper import HopperExecutor
 from interlace.plan.orderings import Ordering
-from interlace.plan.plan import Dispatch
 from interlace.plan.verify import verify
 from interlace.policies.setting import Setting
 from interlace.workloads import FFN, WORKLOADS, TwoCopies, Workload
@@ -253,7 +252,7 @@ def test_every_variant_has_a_safe_plan_of_its_own(kind: type[Workload]) -> None:
         mine = [v for v in found if v.deployment.executor is executor]
         assert mine[0].setting == Deployment(mine[0].deployment.graph, H200, executor).default
         plan = mine[-1].deployment.plan(mine[-1].setting, mine[-1].policy)
-        assert executor.prove(verify(plan)).plan.dispatch is executor.dispatches[0]
+        assert executor.prove(verify(plan)).plan.dispatch is executor.dispatch(plan.graph)
 
 
 # ---------------------------------------------------------------- the problem, on a CPU
@@ -382,11 +381,11 @@ def test_what_the_system_raises_is_one_line() -> None:
         raise PlanError("as it is")
 
 
-def test_runs_overlap_under_ticket_dispatch_where_a_gpu_can() -> None:
+def test_runs_overlap_as_executors_and_gpus_can() -> None:
     graph = FFN(4096, 14336, 16).graph(H200)
     for executor in CANDIDATES:
         launch = Deployment(graph, H200, executor)
         plan = launch.plan(launch.default)
-        assert plan.dispatch is executor.dispatches[0]
-        assert overlaps(plan, H200) is (plan.dispatch is Dispatch.TICKET)
-        assert not overlaps(plan, A100)
+        assert plan.dispatch is executor.dispatch(plan.graph)
+        assert overlaps(executor, plan, H200) is (plan.dispatch in executor.overlapping)
+        assert not overlaps(executor, plan, A100)

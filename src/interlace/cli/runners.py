@@ -121,7 +121,7 @@ class DeviceRunner(Runner):
         super().__init__(executor, planned)
         self._machine, self._tensors = machine, tensors
         self._make = partial(executor.from_setting, planned.proof, planned.setting)
-        dependent = overlaps(planned.proof.plan, machine.spec)
+        dependent = overlaps(executor, planned.proof.plan, machine.spec)
         self._executor = self._make(Options(device=machine.device_name, dependent_launch=dependent))
 
     def outputs(self) -> dict[str, NDArray[np.float64]]:

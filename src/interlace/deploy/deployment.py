@@ -12,13 +12,13 @@ import numpy as np
 from interlace.core.devices import DeviceSpec
 from interlace.deploy.planning import runner
 from interlace.deploy.store import Kept, lookup, store
-from interlace.executors import DeviceExecutor
+from interlace.executors import DeviceExecutor, Executor
 from interlace.executors.gpu import spec_by_name
 from interlace.executors.options import Options
 from interlace.graph.access import FULL
 from interlace.graph.graph import Graph
 from interlace.graph.op import Op
-from interlace.plan.plan import Dispatch, Plan
+from interlace.plan.plan import Plan
 from interlace.planner.build import build
 from interlace.planner.settings import choices, retiled
 from interlace.policies.setting import Setting
@@ -72,7 +72,7 @@ class Deployment:
             PlanError, ParamError, ShapeError, TooManyItemsError: as ``planner.settings.retiled`` and ``build``.
         """
         tiled = retiled(self.graph, setting)
-        chosen = replace(choices(tiled, setting, self.device.sms), dispatch=self.executor.dispatches[0])
+        chosen = replace(choices(tiled, setting, self.device.sms), dispatch=self.executor.dispatch(self.graph))
         return build(tiled, chosen if policy is None else replace(chosen, policy=policy))
 
     def mode(self, plan: Plan) -> Mode:
@@ -94,7 +94,7 @@ class Deployment:
         """
         plan = self.plan(setting, policy)
         if options is None:
-            options = Options(dependent_launch=overlaps(plan, self.device))
+            options = Options(dependent_launch=overlaps(self.executor, plan, self.device))
         return self.executor.from_setting(plan, setting, options)
 
     @property
@@ -111,9 +111,9 @@ class Deployment:
         return store(self.graph, self.device, self.executor, Kept(setting, us, library_us))
 
 
-def overlaps(plan: Plan, device: DeviceSpec) -> bool:
-    """Whether a run of a plan may start while the run before drains: under ticket dispatch, where a GPU can do so."""
-    return plan.dispatch is Dispatch.TICKET and device.capability >= _DEPENDENT
+def overlaps(executor: type[Executor], plan: Plan, device: DeviceSpec) -> bool:
+    """Whether a run of a plan may start while the run before drains, as the executor and the GPU allow."""
+    return plan.dispatch in executor.overlapping and device.capability >= _DEPENDENT
 
 
 def deployment(graph: Graph, device: DeviceSpec) -> Deployment:

@@ -32,6 +32,7 @@ class Executor(ABC):
         what: what it is, in a few words.
         keeps: what keeps items in order; a proof that rests on anything else is refused.
         dispatches: those that it runs, the one to plan with first; a plan with another is refused.
+        overlapping: dispatches under which a run may start while the one before drains, where the GPU can do so.
         kinds: of the bodies that it runs, the one that it takes where an op has several first.
         interpreted: also runs on a CPU, in NumPy or under the Triton interpreter.
         traces: its times mean something in a trace.
@@ -42,6 +43,7 @@ class Executor(ABC):
     what: ClassVar[str]
     keeps: ClassVar[frozenset[Ordering]] = frozenset()
     dispatches: ClassVar[tuple[Dispatch, ...]] = (Dispatch.TICKET, Dispatch.STATIC)
+    overlapping: ClassVar[frozenset[Dispatch]] = frozenset({Dispatch.TICKET})
     kinds: ClassVar[tuple[BodyKind, ...]]
     interpreted: ClassVar[bool] = False
     traces: ClassVar[bool] = False
@@ -51,6 +53,11 @@ class Executor(ABC):
         """Which of an op's bodies it runs, None if it has none for this executor."""
         bodies = kernel_of(op).bodies
         return next((kind for kind in cls.kinds if kind in bodies), None)
+
+    @classmethod
+    def dispatch(cls, graph: Graph) -> Dispatch:
+        """What to plan a graph with, unless told otherwise."""
+        return cls.dispatches[0]
 
     @classmethod
     def check(cls, graph: Graph, device: DeviceSpec) -> None:

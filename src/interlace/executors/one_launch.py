@@ -25,6 +25,7 @@ from interlace.kernels.cuda.compiler import Binary, compile_text
 from interlace.kernels.cuda.launcher import LoadedKernel
 from interlace.kernels.cuda.ptx import PTX
 from interlace.kernels.primitives.semaphore_cuda import SEMAPHORES
+from interlace.kernels.tuning import is_chain
 from interlace.launch.compose import LAUNCH, Composition, Part, codes, compose, stages
 from interlace.plan.orderings import Ordering
 from interlace.plan.plan import Dispatch, Plan
@@ -32,7 +33,9 @@ from interlace.plan.verify import Proof
 from interlace.sim.modes import Mode
 from interlace.sim.modes import hopper as ring_launch
 
-_IN_FLIGHT_BYTES = 96 << 10  # of weights in one block: what saturates memory (docs/performance.md)
+#: Of weights in one block: what saturates memory (docs/performance.md), and in a chain of short ops, where what is
+#: under way delays every hand-over behind it, what is just enough (docs/decode.md).
+_IN_FLIGHT_BYTES, _IN_FLIGHT_OF_CHAIN = 96 << 10, 64 << 10
 _LEAST_STAGES = 3  # of a ring through which loads run ahead
 _REGISTER_BYTES = 4 * 255  # of a thread; who spills more has less in registers than out of them
 
@@ -49,8 +52,8 @@ class OneLaunchExecutor(DeviceExecutor):
     Raises:
         GraphError: an op has no body for it.
         CoverageError: the plan leaves a dependency to the order of one worker.
-        PlanError: tiles that do not share a ring, weights that an op of the graph writes, parts of an op whose text
-            computes whole tiles, or dependent launch under static dispatch.
+        PlanError: tiles that do not share a ring, weights that an op of the graph writes, or parts of an op whose text
+            computes whole tiles.
         ParamError: params or names that a text does not take.
         DTypeError, ShapeError: another dtype than bf16 and fp16, rows that bulk loads cannot address, or tiles that
             warpgroups cannot hold.
@@ -62,6 +65,8 @@ class OneLaunchExecutor(DeviceExecutor):
     what = "one launch of CUDA C++, tiles of any width"
     #: Loads of a worker's next items run ahead of the stores of this one.
     keeps = frozenset({Ordering.WAIT})
+    #: The blocks of a launch start when all of the one before have begun, so those wait for nobody who has no room.
+    overlapping = frozenset(Dispatch)
     kinds = (BodyKind.WALK,)
     traces = True
     kernel = "one_launch"
@@ -74,6 +79,11 @@ class OneLaunchExecutor(DeviceExecutor):
         self._spec = spec_by_name("cuda" if options is None else options.device)
         self._warpgroups = _warpgroups(proof.plan.graph)
         super().__init__(proof, options)
+
+    @classmethod
+    def dispatch(cls, graph: Graph) -> Dispatch:
+        """Static for a long chain: workers that draw while they have room take two items of an op, and others none."""
+        return Dispatch.STATIC if is_chain(graph) else Dispatch.TICKET
 
     @classmethod
     def check(cls, graph: Graph, device: DeviceSpec) -> None:
@@ -116,11 +126,6 @@ class OneLaunchExecutor(DeviceExecutor):
         if self._device.type == "cpu":
             raise NoDeviceError("CUDA C++ does not run under the interpreter; use the persistent executor")
         self._static = self.plan.dispatch is Dispatch.STATIC
-        if self._static and self.options.dependent_launch:
-            raise PlanError(
-                "dependent launch and static dispatch exclude each other: workers of the next launch would take the "
-                "room of this one's; use ticket dispatch"
-            )
         if self._device.type == "cuda":
             _check_capability(str(self._device), self._torch.cuda.get_device_capability(self._device))
             if self._static and self._table.workers > self._spec.sms:
@@ -141,7 +146,7 @@ class OneLaunchExecutor(DeviceExecutor):
             self._parts,
             self._warpgroups,
             self._spec.smem_bytes,
-            _IN_FLIGHT_BYTES,
+            _IN_FLIGHT_OF_CHAIN if is_chain(self.plan.graph) else _IN_FLIGHT_BYTES,
             static=self._static,
             dependent_launch=self.options.dependent_launch,
         )

@@ -10,6 +10,16 @@ from interlace.graph.graph import Graph
 from interlace.graph.op import Op
 from interlace.policies.setting import Setting
 
+_FEW_OPS = 8
+
+
+def is_chain(graph: Graph) -> bool:
+    """Whether hand-overs weigh more than anything else in one launch of a graph: it has many ops, each of them short.
+
+    What is best then is not what is best for two long products; measured on whole decode steps (docs/decode.md).
+    """
+    return len(graph.ops) > _FEW_OPS
+
 
 def anything(graph: Graph, op: Op, device: DeviceSpec) -> None:
     """A check that every tile passes."""

@@ -17,9 +17,11 @@ The loader that draws tells the others by a mailbox of TICKETS messages (the ite
 
 Progress under tickets: an item waits only on smaller tickets, a block takes its items in order, and every ticket drawn
 is held by a running block; so the holder of the smallest unfinished ticket never waits, for any number of blocks.
-Static lists need all blocks resident, which the executor checks.
+Static lists need all blocks resident: no more of them than SMs, which the executor checks, and no other kernel that
+holds an SM and waits for this one.
 
-Under dependent launch the blocks of the next launch start when every block of this one has drawn its last ticket.
+Under dependent launch the blocks of the next launch start when every block of this one has drawn its last ticket, or
+taken the last item of its list: all have begun then, so under static lists too none waits for one that finds no room.
 Independent loads then precede ``griddepcontrol.wait``, everything else follows it: what they read must not be written
 by the launch before.
 
@@ -166,7 +168,7 @@ DEVICE int warpgroup() { return threadIdx.x / 128; }
 DEVICE void synchronise() { named_barrier(1 + warpgroup(), 128); }
 // Whether the item is a part of a tile that leaves its sums for the part that is last in the plan's sequence.
 DEVICE bool leaves_sums(const Item& item) { return item.parts > 1 && item.split >= 0; }
-// By a warpgroup of consumers, behind an item's last store: to the warp that posts. The scratch is free again behind it.
+// By a warpgroup of consumers, behind an item's last store: to the warp that posts. Behind it the scratch is free.
 DEVICE void hand_over(const Launch& launch, const Item& item, int n) {
   if (threadIdx.x % 128 == 0 && item.post >= 0 && !leaves_sums(item)) launch.done[item.number] = (int)(item.run + 1);
   synchronise();

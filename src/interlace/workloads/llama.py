@@ -40,7 +40,7 @@ from interlace.kernels.squares import FINE, blocks
 from interlace.workloads.base import Tile, matmul_tile
 
 #: Sequences up to which tiles may be of 16 weight rows, and sums of squares are as fine.
-_NARROW = 8
+_NARROW = 16
 
 
 @dataclass(frozen=True)

@@ -1,12 +1,14 @@
 """Keys and values of a step's tokens into their caches, each at its position, keys as attention reads them.
 
 Which row is written depends on the position, and access maps may not, so a tile is declared to update the whole cache
-of its head in place.
+of its sequence in place.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+
+import numpy as np
 
 from interlace.core.arguments import check_type
 from interlace.core.dtypes import fp32, int32
@@ -23,8 +25,11 @@ from interlace.kernels.rope import placed, position_of
 def _finish(_: Array | None, regions: Regions, params: Params) -> Mapping[str, Array]:
     at = position_of(regions["position"], len(regions["rope"]))
     keys, values = regions["k_cache"].copy(), regions["v_cache"].copy()
-    keys[0, 0, at] = placed(regions["k"], regions["rope"][at], regions.get("k_norm"), float(params["EPS"]))[0]
-    values[0, 0, at] = regions["v"][0]
+    heads, d = int(params["HEADS"]), int(params["D"])
+    angles, norm, eps = regions["rope"][at], regions.get("k_norm"), float(params["EPS"])
+    for j, head in enumerate(np.split(regions["k"], heads, axis=1)):
+        keys[0, j, at] = placed(head, angles, norm, eps)[0]
+    values[0, :, at] = regions["v"].reshape(heads, d)
     return {"k_cache": keys, "v_cache": values}
 
 
@@ -70,19 +75,19 @@ def append(
     check_argument(name, "rope", rope, (capacity, d), fp32)
     norms = {} if k_norm is None else {"k_norm": k_norm}
     same_dtype(name, k, v, k_cache, v_cache, *norms.values())
-    i, j = axes(2)
-    cached = (i.block(1), j.block(1), ALL, ALL)
+    (i,) = axes(1)
+    cached = (i.block(1), ALL, ALL, ALL)
     caches: dict[str, tuple[Tensor, tuple[Span, ...]]] = {"k_cache": (k_cache, cached), "v_cache": (v_cache, cached)}
     reads: dict[str, tuple[Tensor, tuple[Span, ...]]] = {
-        "k": (k, (i.block(1), j.block(d))),
-        "v": (v, (i.block(1), j.block(d))),
+        "k": (k, (i.block(1), ALL)),
+        "v": (v, (i.block(1), ALL)),
         "position": (position, (i.block(1),)),
         "rope": (rope, (ALL, ALL)),
         **{arg: (norm, (ALL,)) for arg, norm in norms.items()},
     }
     return APPEND.op(
         name,
-        (b, heads),
+        (b,),
         {**reads, **caches},
         caches,
         params={"HEADS": heads, "CAPACITY": capacity, "D": d, "EPS": eps, "num_warps": 1},

@@ -24,11 +24,12 @@ def append_tile(
     D: tl.constexpr,
     EPS: tl.constexpr,
 ):
-    head = tile.i.to(tl.int64) * HEADS + tile.j
     at = position_at(position, tile.i, CAPACITY)
     d = tl.arange(0, D)[None, :]
     one = tl.zeros((1, 1), tl.int32)
-    key = placed(k + head * D + one, k_norm, rope + at.to(tl.int64) * D, D, EPS)
-    row = (head * CAPACITY + at) * D + d
-    tl.store(k_cache + row, narrowed(key, k_cache.dtype.element_ty))
-    tl.store(v_cache + row, tl.load(v + head * D + d))
+    for j in range(HEADS):
+        head = tile.i.to(tl.int64) * HEADS + j
+        key = placed(k + head * D + one, k_norm, rope + at.to(tl.int64) * D, D, EPS)
+        row = (head * CAPACITY + at) * D + d
+        tl.store(k_cache + row, narrowed(key, k_cache.dtype.element_ty))
+        tl.store(v_cache + row, tl.load(v + head * D + d))

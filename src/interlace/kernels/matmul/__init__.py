@@ -137,8 +137,8 @@ def matmul(
     """A matmul op; shapes as in the module's docstring, one dtype throughout but for sums of squares.
 
     Args:
-        x_squares: (M, ceil(K / 64)) or (M, ceil(K / 16)) in float32, sums of squares of what x was before it was scaled:
-            its rows are normalised, with ``eps``.
+        x_squares: (M, ceil(K / 64)) or (M, ceil(K / 16)) in float32, sums of squares of what x was before it was
+            scaled: its rows are normalised, with ``eps``.
         scale, scaled, squares: all or none: a scale (N,) that is read, out times it (M, N), and sums of squares of out,
             (M, ceil(N / 64)) or (M, ceil(N / 16)) in float32, which are written.
 
@@ -186,7 +186,7 @@ def matmul(
     if leaves is not None:
         require(
             x_squares is None or leaves[3] == squared,
-            f"op {name!r}: squares are of {leaves[3]} columns each, and x_squares of {squared}; use one number for both",
+            f"op {name!r}: squares are of {leaves[3]} columns, and x_squares of {squared}; use one number for both",
         )
         squared = leaves[3]
     check_extents(f"op {name!r}", (m, n, k), (tile.m, tile.n, tile.k))

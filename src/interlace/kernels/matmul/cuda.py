@@ -12,8 +12,8 @@ that waits fills when all have posted: mostly long since, and while the last pro
 store, count and load one after another instead. Who adds and in which order is settled by the plan, so a result is the
 same bit by bit in every run.
 
-RMS normalisation that is folded in (``kernels/squares``) costs no pass of its own: threads that store neighbouring columns
-of a row also have the sum of their squares, and factors of rows are made while the last products are under way.
+RMS normalisation that is folded in (``kernels/squares``) costs no pass of its own: threads that store neighbouring
+columns of a row also have the sum of their squares, and factors of rows are made while the last products are under way.
 """
 
 from __future__ import annotations
@@ -341,14 +341,21 @@ struct Matmul {
     }
   }
 
-  // Bias, activation, gate and residual of one element.
-  DEVICE static float value_of(const Epilogue& op, float up, float gate, int token, int feature) {
+  // Bias, activation and gate of one element.
+  DEVICE static float value_of(const Epilogue& op, float up, float gate, int feature) {
     float value = up;
     if (BIAS && feature < op.n) value += as_float(__ldg(op.bias + feature));
     value = activated<GATES, ACTIVATION>(value, gate);
-    if (RESIDUAL && token < op.m && feature < op.n)
-      value += as_float(__ldcg(op.residual + (long long)token * op.n + feature));
     return value;
+  }
+  // An element of the residual; where it stands it is loaded, not where it is needed first.
+  DEVICE static unsigned short residual_of(const Epilogue& op, int token, int feature) {
+    unsigned short bits = 0;
+    if (token < op.m && feature < op.n) {
+      const ELEMENT* const at = op.residual + (long long)token * op.n + feature;
+      asm volatile("ld.global.cg.b16 %0, [%1];" : "=h"(bits) : "l"(at) : "memory");
+    }
+    return bits;
   }
 
   // A scratch of shared memory turns 64 features of up to 64 tokens at a time into rows of 16-byte pieces.
@@ -365,6 +372,15 @@ struct Matmul {
       for (int c = 0; c < WIDTH; c += CHUNK) {
         constexpr int LAST = WIDTH % CHUNK ? WIDTH % CHUNK : CHUNK;
         const int wide = c + CHUNK <= WIDTH ? CHUNK : LAST;
+        unsigned short residual[RESIDUAL ? CHUNK / 8 : 1][4];  // loads of a chunk are all under way at once
+        if constexpr (RESIDUAL) {
+#pragma unroll
+          for (int n = 0; n < wide / 8 * 4; ++n) {
+            const int tall = first_tall + b * 64 + row + n / 2 % 2 * 8;
+            const int across = first_wide + c + n / 4 * 8 + column + n % 2;
+            residual[n / 4][n % 4] = TRANSPOSED ? residual_of(op, across, tall) : residual_of(op, tall, across);
+          }
+        }
 #pragma unroll
         for (int j = 0; j < wide / 8; ++j)
 #pragma unroll
@@ -374,15 +390,15 @@ struct Matmul {
             const int tall = first_tall + b * 64 + tall_at, across = first_wide + c + wide_at;
             const float* const gate = GATES == 2 ? &sums[0][b][at] : &sums[GATES - 1][b][at];
             const float* const up = &sums[GATES - 1][b][at];
+            float low = value_of(op, up[0], gate[0], TRANSPOSED ? tall : across);
+            float high = value_of(op, up[1], gate[1], TRANSPOSED ? tall : across + 1);
+            if constexpr (RESIDUAL) low += as_float(residual[j][h * 2]), high += as_float(residual[j][h * 2 + 1]);
+            const unsigned pair = as_pair(low, high);
             if (TRANSPOSED) {
-              const unsigned pair = as_pair(value_of(op, up[0], gate[0], across, tall),
-                                            value_of(op, up[1], gate[1], across + 1, tall));
               store_shared_16(scratch + wide_at * PITCH + tall_at * 2, pair & 0xffff);
               store_shared_16(scratch + (wide_at + 1) * PITCH + tall_at * 2, pair >> 16);
             } else {
-              store_shared_32(scratch + tall_at * PITCH + wide_at * 2,
-                              as_pair(value_of(op, up[0], gate[0], tall, across),
-                                      value_of(op, up[1], gate[1], tall, across + 1)));
+              store_shared_32(scratch + tall_at * PITCH + wide_at * 2, pair);
             }
           }
         synchronise();
@@ -391,12 +407,10 @@ struct Matmul {
         const int first_feature = TRANSPOSED ? first_tall + b * 64 : first_wide + c;
         for (int piece = thread; piece < tokens * pieces; piece += 128) {
           const int token = first_token + piece / pieces, feature = first_feature + piece % pieces * 8;
+          const int4 values = load_shared_128(scratch + piece / pieces * PITCH + piece % pieces * 16);
           if (token < op.m && feature < op.n)
-            *reinterpret_cast<int4*>(op.out + (long long)token * op.n + feature) =
-                load_shared_128(scratch + piece / pieces * PITCH + piece % pieces * 16);
-          if constexpr (LEAVES)
-            leave_scaled<SQUARED>(op, token, feature, load_shared_128(scratch + piece / pieces * PITCH + piece % pieces * 16),
-                         gains[TRANSPOSED ? b : c / 64]);
+            *reinterpret_cast<int4*>(op.out + (long long)token * op.n + feature) = values;
+          if constexpr (LEAVES) leave_scaled<SQUARED>(op, token, feature, values, gains[TRANSPOSED ? b : c / 64]);
         }
         if (b + 1 < BLOCKS || c + CHUNK < WIDTH) synchronise();
       }

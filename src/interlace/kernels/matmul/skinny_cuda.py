@@ -224,8 +224,8 @@ struct Skinny {
           const float* const other = &sums[CHAINS - 1][g][b][h * 2];
           float2 value = make_float2(first[0], first[1]);
           if (CHAINS > 1) value.x += other[0], value.y += other[1];
-          if (token < ROWS)
-            *reinterpret_cast<float2*>(left + ((warp * GATES + g) * ROWS + token) * WIDTH + b * 8 + lane % 4 * 2) = value;
+          float* const at = left + ((warp * GATES + g) * ROWS + token) * WIDTH + b * 8 + lane % 4 * 2;
+          if (token < ROWS) *reinterpret_cast<float2*>(at) = value;
         }
     if constexpr (NORMALISED > 0) {
       const float factor = extras.factor();

@@ -8,6 +8,10 @@ each op is one wave of tiles that are not, as wide as that makes them: 12288 row
 that multiply the same tokens (queries, keys and values) are one wave together: the ring holds their weights by the time
 the tokens are there, and then every further item of a block is a round trip that all wait for.
 
+In a chain of many short ops what counts is the time from one op to the next (docs/decode.md). Up to 16 tokens its
+tiles have few weight rows and all of k (``skinny_cuda``), so that no parts meet: one wave of them, or several of up to
+32 rows, of all that multiply the same tokens.
+
 For more tokens too, tiles may have any width that is a multiple of 8, and each op its own: 14336 weight rows make 128
 tiles of 112, where tiles of 128 are 112. Which width and how many parts is a matter of what a tile costs, in cycles of
 an SM for every 16 of k (measured on an H200, docs/performance.md):
@@ -33,10 +37,14 @@ from interlace.kernels.bodies import PANEL
 from interlace.kernels.matmul import gluon_tuning
 from interlace.kernels.matmul.tile import MatmulTile
 from interlace.kernels.matmul.tilings import matmuls, step, sums, tensor_of
-from interlace.kernels.tuning import Tuning
+from interlace.kernels.squares import FINE
+from interlace.kernels.tuning import Tuning, is_chain
 from interlace.policies.setting import OpSetting, Setting
 
 _FEW, _MANY = 64, 128  # tokens up to which tiles are of 64 weight rows; from which on tokens are the 64-row operand
+_SKINNY = 16  # tokens up to which a chain's tiles are of few weight rows
+_MOST_ROWS = 32  # of those
+_NARROW_STAGE = 36 << 10  # bytes of one of their stages, tokens and all: with few tokens six fit
 _CHEAP = 16  # tokens up to which a fix-up costs less than what it levels
 _TALL, _WIDEST, _STEP = 128, 256, 8
 _ROWS = 64  # of weights, where they are the 64-row operand
@@ -62,6 +70,8 @@ def default(graph: Graph, device: DeviceSpec) -> Setting:
     m = _tokens(ops)
     if m > _MANY:
         return _wide(ops, m, device.sms)
+    if is_chain(graph) and m <= _SKINNY and all(_is_skinny(op) for op in ops):
+        return _narrow(ops, m, device.sms)
     whole = _whole(ops, m, device.sms)
     if m > _FEW:
         return whole or _here(gluon_tuning.default(graph, device))
@@ -104,6 +114,23 @@ def _cut(ops: Sequence[Op], m: int, device: DeviceSpec, *, other: bool = False, 
             parts = _busy(tiles, most, device.sms, cheap, one_wave)
         one_wave = tiles * parts <= device.sms
         each.append((op.name, OpSetting(tile.params, parts)))
+    return Setting(tuple(each))
+
+
+def _is_skinny(op: Op) -> bool:
+    """Whether an op can be in tiles of few weight rows: its sums of squares, if it has any, are fine enough."""
+    return int(op.param("K")) % PANEL == 0 and op.parameters.get("SQUARED", FINE) == FINE
+
+
+def _narrow(ops: Sequence[Op], m: int, sms: int) -> Setting:
+    """Tiles of few weight rows."""
+    each = []
+    for op in ops:
+        rows = sum(int(o.param("N")) for o in ops if tensor_of(o, "x") == tensor_of(op, "x"))
+        wave = -(-rows // sms)
+        width = min(_up(-(-wave // -(-wave // _MOST_ROWS)), step(op)), _MOST_ROWS)
+        depth = min(_NARROW_STAGE // (2 * (width * sums(op) + m)) // PANEL * PANEL, int(op.param("K")))
+        each.append((op.name, OpSetting(MatmulTile(_up(m, _STEP), width, depth, swap=True).params)))
     return Setting(tuple(each))
 
 

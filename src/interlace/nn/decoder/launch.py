@@ -138,5 +138,5 @@ def made(graph: Graph, runner: type[DeviceExecutor], device: str) -> DeviceExecu
     found = Deployment(graph, spec_by_name(device), runner)
     setting = found.setting()
     plan = found.plan(setting)
-    options = Options(device=device, dependent_launch=overlaps(plan, found.device))
+    options = Options(device=device, dependent_launch=overlaps(runner, plan, found.device))
     return runner.from_setting(plan, setting, options)
