@@ -53,6 +53,7 @@ from interlace.policies.splits import Split, SplitK, SplitTail, StreamK, Whole
 from interlace.policies.sync import (
     BatchedRowSync,
     ColumnSync,
+    ConsumerSync,
     Conv2DSync,
     KernelSync,
     NoSync,
@@ -84,6 +85,7 @@ __all__ = [
     "Choices",
     "ColumnMajor",
     "ColumnSync",
+    "ConsumerSync",
     "Conv2DSync",
     "CudaGraphExecutor",
     "DType",

@@ -35,6 +35,7 @@ from interlace.policies.splits import Split, SplitK, SplitTail, StreamK, Whole
 from interlace.policies.sync import (
     BatchedRowSync,
     ColumnSync,
+    ConsumerSync,
     Conv2DSync,
     KernelSync,
     RowSync,
@@ -297,7 +298,7 @@ def graphs(draw: st.DrawFn, max_ops: int = 4) -> Graph:
 
 
 POLICIES: st.SearchStrategy[SyncPolicy] = st.one_of(
-    st.sampled_from((TileSync(), RowSync(), ColumnSync(), Conv2DSync(), KernelSync())),
+    st.sampled_from((TileSync(), RowSync(), ColumnSync(), Conv2DSync(), KernelSync(), ConsumerSync())),
     st.builds(BatchedRowSync, st.integers(1, 3)),
     st.builds(StridedSync, st.integers(1, 3)),
     st.builds(ScatteredSync, st.integers(1, 5), st.integers(0, 9)),

@@ -609,7 +609,7 @@ def test_arrows_come_from_the_last_poster_of_what_is_awaited() -> None:
 @pytest.mark.parametrize(
     ("option", "listed"),
     [
-        ("--policy", "tile, row, column, conv2d, kernel, none, batched-row:4, strided:3"),
+        ("--policy", "tile, row, column, conv2d, kernel, consumer, none, batched-row:4, strided:3"),
         ("--order", "row, column, serpentine, morton, hilbert, grouped:8, grouped-serpentine:8"),
         ("--interleave", "op-after-op, half-rows, panels:2"),
         ("--dispatch", "ticket, static, static-balanced"),

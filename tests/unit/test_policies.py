@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from interlace.core.devices import H200
 from interlace.core.errors import OrderError
+from interlace.graph.access import ALL, Access, axes, fixed
+from interlace.graph.dependencies import Dependencies, Hazard
 from interlace.graph.graph import Graph
-from interlace.plan.plan import Dispatch
+from interlace.graph.op import Op
+from interlace.plan.plan import Dispatch, Plan
 from interlace.plan.verify import verify
 from interlace.planner.build import Choices, build
 from interlace.policies.splits import SplitK
 from interlace.policies.sync import (
     BatchedRowSync,
     ColumnSync,
+    ConsumerSync,
     Conv2DSync,
     KernelSync,
     NoSync,
@@ -26,6 +31,8 @@ from interlace.policies.sync import (
     SyncPolicy,
     TileSync,
 )
+from interlace.workloads.base import Tile
+from interlace.workloads.llama import LlamaShape, decode_graph
 
 from ..draws import EXAMPLES
 from . import oracle
@@ -53,6 +60,7 @@ ALL_POLICIES = (
     StridedSync(2),
     Conv2DSync(),
     KernelSync(),
+    ConsumerSync(),
     ScatteredSync(3, seed=0),
 )
 GRAPHS = {"two matmuls": two_matmuls(), "gated": gated(), "convolutions": conv_chain()}
@@ -73,6 +81,7 @@ def numbers(policy: SyncPolicy, grid: tuple[int, ...]) -> list[int]:
         (BatchedRowSync(2), [0, 0, 0, 0, 0, 0]),
         (StridedSync(2), [0, 1, 0, 2, 3, 2]),
         (KernelSync(), [0, 0, 0, 0, 0, 0]),
+        (ConsumerSync(), [0, 1, 2, 3, 4, 5]),
         (NoSync(), [-1] * 6),
         (BatchedRowSync(1), [0, 0, 0, 1, 1, 1]),
         (StridedSync(1), [0, 0, 0, 1, 1, 1]),
@@ -142,6 +151,7 @@ def test_users_policy_of_a_few_lines_builds_and_verifies() -> None:
         (BatchedRowSync(2), 2, (0, 1, 8)),
         (StridedSync(2), 8, (2, 2, 2)),
         (KernelSync(), 1, (0, 1, 16)),
+        (ConsumerSync(), 4, (1, 1, 4)),
     ],
     ids=str,
 )
@@ -226,3 +236,109 @@ def test_coarser_policy_never_waits_for_fewer_tiles(
         return [{other.tile for other in sequence if other.post in item.awaits} for item in sequence]
 
     assert all(coarse >= fine for coarse, fine in zip(awaited(policy), awaited(TileSync()), strict=True))
+
+
+# ---------------------------------------------------------------- by consumers
+
+
+def posts(plan: Plan, op: str) -> list[int]:
+    """Semaphore of every tile of an op, numbered from 0 on."""
+    at = [o.name for o in plan.graph.ops].index(op)
+    post = plan.items.post[plan.items.op == at][np.argsort(plan.items.tile[plan.items.op == at], kind="stable")]
+    return (post - post.min()).tolist()
+
+
+def test_tiles_share_a_semaphore_exactly_if_the_same_items_need_them() -> None:
+    def read(name: str, lo: int, hi: int) -> Op:
+        reads = Access("in", "y", (fixed(lo, hi),)), Access("other", "x", (fixed(0, 1),))
+        return Op(name, "reads", (1,), reads, (Access("out", name, (ALL,)),))
+
+    shapes = {"x": (8,), "y": (8,), "d": (1,), "e": (1,), "z": (1,)}
+    last = Op("z", "adds", (1,), tuple(Access(n, n, (ALL,)) for n in "de"), (Access("out", "z", (ALL,)),))
+    u = pointwise("u", "x", "y", (8,), (1,))
+    plan = build(program(shapes, u, read("d", 0, 5), read("e", 3, 8), last), Choices(2, policy=ConsumerSync()))
+    assert posts(plan, "u") == [0, 0, 0, 1, 1, 2, 2, 2]
+    assert [plan.waits.count[wait_rows(plan, item_at(plan, op, 0))].sum() for op in "de"] == [2, 2]
+
+
+def test_parts_of_a_split_reduction_are_different_consumers() -> None:
+    split = {"down": SplitK(2)}
+    plan = build(two_matmuls(), Choices(2, policy=ConsumerSync(), split=split))
+    assert posts(plan, "up") == [0, 0, 1, 1, 2, 2, 3, 3, 4, 4, 5, 5, 6, 6, 7, 7]
+    whole = build(two_matmuls(), Choices(2, policy=ConsumerSync()))
+    assert posts(whole, "up") == [row for row in range(4) for _ in range(4)]
+    by_chunk = build(two_matmuls(), Choices(2, policy=ConsumerSync(), chunk_waits=True))
+    assert posts(by_chunk, "up") == [*range(16)]
+
+
+def test_items_that_start_behind_a_whole_op_anyway_do_not_tell_its_tiles_apart() -> None:
+    """``c`` adds its own tile of ``a`` to what it reads of ``b``, of which each tile reads all of ``a``."""
+    (i,) = axes(1)
+    own = (i.block(1),)
+    shapes = dict.fromkeys("xabc", (4,))
+    a = pointwise("a", "x", "a", (4,), (1,))
+    b = Op("b", "mixes", (4,), (Access("in", "a", (ALL,)),), (Access("out", "b", own),))
+    c = pointwise("c", "a b", "c", (4,), (1,))
+    chain = build(program(shapes, a, b, c), Choices(2, policy=ConsumerSync()))
+    assert posts(chain, "a") == [0, 0, 0, 0]
+    assert posts(chain, "b") == [0, 1, 2, 3]
+    other = replace(b, reads=(Access("in", "x", (ALL,)),))
+    beside = build(program(shapes, a, other, c), Choices(2, policy=ConsumerSync()))
+    assert posts(beside, "a") == [0, 1, 2, 3]
+
+
+def test_each_product_of_a_decode_step_waits_for_one_semaphore() -> None:
+    """Attention for the queries of its heads, and a part of the output product for the heads that it reads."""
+    shape = LlamaShape(2, hidden=256, ffn=128, heads=8, kv_heads=4, head_dim=32, vocabulary=64, eps=1e-6)
+    graph = decode_graph(shape, 4, 64, H200, Tile(16, 32, 32))
+    plan = build(graph, Choices(4, policy=ConsumerSync(), split={"layers.0.x_attended": SplitK(2)}))
+    verify(plan)
+    kinds = ["q_heads", "k_heads", "v_heads", "attend", "x_attended", "inner", "x"]
+    numbers = {kind: len(set(posts(plan, f"layers.0.{kind}"))) for kind in kinds}
+    assert numbers == {"q_heads": 4, "k_heads": 4, "v_heads": 4, "attend": 2, "x_attended": 1, "inner": 1, "x": 1}
+    products = np.isin(plan.items.op, [o for o, op in enumerate(plan.graph.ops) if op.kernel == "matmul"])
+    awaited = [int(plan.waits.count[wait_rows(plan, i)].sum()) for i in np.flatnonzero(products).tolist()]
+    assert max(awaited) == 2  # what it multiplies, and the residual
+
+
+@settings(EXAMPLES, max_examples=40)
+@given(st.data(), graphs(max_ops=4), st.booleans())
+def test_by_consumers_items_start_behind_the_same_tiles_as_with_a_semaphore_for_each(
+    data: st.DataObject, graph: Graph, chunk_waits: bool
+) -> None:
+    """But for those that overwrite what others read, and that nobody waits for."""
+    split = data.draw(choices(graph)).split
+    fine, coarse = (
+        build(graph, Choices(2, policy=policy, split=split, chunk_waits=chunk_waits))
+        for policy in (TileSync(), ConsumerSync())
+    )
+    verify(coarse)
+    links = Dependencies(graph).links
+    awaited = {producer for link in links for producer in link.producers}
+    spared = {link.consumer for link in links if link.hazard is not Hazard.RAW} - awaited
+    assert coarse.semaphores <= fine.semaphores
+    for op, few, many in zip(fine.items.op.tolist(), behind(fine), behind(coarse), strict=True):
+        for k in few.keys() | many.keys():
+            before = [set().union(*(tiles for at, tiles in some.items() if at <= k)) for some in (few, many)]
+            assert before[1] >= before[0]
+            assert before[1] == before[0] or op in spared
+
+
+def behind(plan: Plan) -> list[dict[int, set[oracle.Tile]]]:
+    """Of each item, by the k before which it waits: the tiles whose end that implies."""
+    posted: dict[int, set[oracle.Tile]] = {}
+    places = list(zip(plan.items.op.tolist(), plan.items.tile.tolist(), strict=True))
+    for place, post in zip(places, plan.items.post.tolist(), strict=True):
+        posted.setdefault(post, set()).add(place)
+    ended: dict[oracle.Tile, set[oracle.Tile]] = {}
+    out = []
+    for item, place in enumerate(places):
+        before: dict[int, set[oracle.Tile]] = {}
+        for row in wait_rows(plan, item):
+            first, count, stride = (int(getattr(plan.waits, c)[row]) for c in ("first", "count", "stride"))
+            k = max(int(plan.waits.k[row]), int(plan.items.k_lo[item]))
+            tiles = set().union(*(posted[s] for s in range(first, first + count * stride, stride)))
+            before.setdefault(k, set()).update(*(ended[tile] for tile in tiles))
+        ended.setdefault(place, {place}).update(*before.values())
+        out.append(before)
+    return out

@@ -22,7 +22,17 @@ from interlace.planner import waits
 from interlace.planner.build import Choices, build
 from interlace.policies.interleavings import Panels
 from interlace.policies.splits import SplitK
-from interlace.policies.sync import BatchedRowSync, ColumnSync, KernelSync, NoSync, RowSync, StridedSync, TileSync
+from interlace.policies.sync import (
+    BatchedRowSync,
+    ColumnSync,
+    ConsumerSync,
+    KernelSync,
+    NoSync,
+    RowSync,
+    StridedSync,
+    SyncPolicy,
+    TileSync,
+)
 
 from .graphs import chain, pointwise, program, two_matmuls
 
@@ -68,10 +78,11 @@ def ffn() -> Graph:
     [
         (Choices(132), 4096),
         (Choices(132, policy=RowSync()), 4096),
+        (Choices(132, policy=ConsumerSync()), 4096),
         (Choices(132, Dispatch.STATIC, policy=BatchedRowSync(2), interleaving=Panels(2)), 4096),
         (Choices(132, policy=RowSync(), split={"down": SplitK(4)}), 4 * 4096),
     ],
-    ids=["tiles", "rows", "static panels", "split-K"],
+    ids=["tiles", "rows", "consumers", "static panels", "split-K"],
 )
 def test_ffn_of_18432_tiles_is_planned_and_proved(choices: Choices, waits: int, work) -> None:
     graph = ffn()
@@ -94,8 +105,13 @@ def test_ffn_with_a_wait_for_every_chunk_looks_at_each_dependency_a_few_times(wo
 @pytest.mark.parametrize(("ops", "tiles"), [(4, 25_000), (200, 500)])
 @pytest.mark.parametrize(
     "choices",
-    [Choices(132), Choices(132, Dispatch.STATIC), Choices(132, interleaving=Panels(4))],
-    ids=["ticket", "static", "panels"],
+    [
+        Choices(132),
+        Choices(132, Dispatch.STATIC),
+        Choices(132, interleaving=Panels(4)),
+        Choices(132, policy=ConsumerSync()),
+    ],
+    ids=["ticket", "static", "panels", "consumers"],
 )
 def test_graph_of_100_000_items_is_proved(ops: int, tiles: int, choices: Choices, work) -> None:
     looked_at, proof = work(chain(ops, tiles), choices)
@@ -187,9 +203,10 @@ def causal_heads(tiles: int) -> Graph:
     ],
     ids=["grid", "2-D grid", "3-D grid", "parts", "windows", "cache", "causal", "causal heads"],
 )
-def test_work_grows_with_tiles_and_ops(small: Graph, large: Graph, work) -> None:
+@pytest.mark.parametrize("policy", [TileSync(), ConsumerSync()], ids=str)
+def test_work_grows_with_tiles_and_ops(small: Graph, large: Graph, policy: SyncPolicy, work) -> None:
     """Four times as much of a graph is about four times the work: a product of n log n, never of n * n."""
-    assert work(large, Choices(132))[0] <= 5.2 * work(small, Choices(132))[0]
+    assert work(large, Choices(132, policy=policy))[0] <= 5.2 * work(small, Choices(132, policy=policy))[0]
 
 
 @pytest.mark.parametrize(
@@ -200,12 +217,16 @@ def test_work_grows_with_tiles_and_ops(small: Graph, large: Graph, work) -> None
         Choices(132, policy=StridedSync(2)),
         Choices(132, policy=ColumnSync()),
         Choices(132, policy=KernelSync()),
+        Choices(132, policy=ConsumerSync()),
         Choices(132, Dispatch.STATIC, policy=TileSync()),
         Choices(132, interleaving=Panels(8)),
         Choices(1, policy=NoSync()),
         Choices(1, Dispatch.STATIC, policy={"attend": NoSync()}, interleaving=Panels(8)),
     ],
-    ids=["rows", "batched rows", "strided", "columns", "kernel", "static", "panels", "one worker", "one static worker"],
+    ids=[
+        *("rows", "batched rows", "strided", "columns", "kernel", "consumers", "static", "panels"),
+        *("one worker", "one static worker"),
+    ],
 )
 def test_causal_attention_is_dealt_with_as_ranges_whatever_the_plan(choices: Choices, work) -> None:
     for make, tiles in ((causal, 512), (causal_heads, 256)):

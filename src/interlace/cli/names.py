@@ -34,6 +34,7 @@ from interlace.policies.splits import Split, SplitK, StreamK, Whole
 from interlace.policies.sync import (
     BatchedRowSync,
     ColumnSync,
+    ConsumerSync,
     Conv2DSync,
     KernelSync,
     NoSync,
@@ -126,6 +127,7 @@ POLICIES: Names[SyncPolicy] = Names(
         "column": ColumnSync(),
         "conv2d": Conv2DSync(),
         "kernel": KernelSync(),
+        "consumer": ConsumerSync(),
         "none": NoSync(),
     },
     {"batched-row": (4, BatchedRowSync), "strided": (3, StridedSync)},

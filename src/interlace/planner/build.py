@@ -22,6 +22,7 @@ from interlace.graph.op import Op
 from interlace.graph.ragged import held
 from interlace.plan.plan import Dispatch, Items, Plan, Waits
 from interlace.planner.waits import derive_waits
+from interlace.policies.consumers import Consumers
 from interlace.policies.interleavings import Interleaving, OpAfterOp, Parts
 from interlace.policies.orders import Order, RowMajor, permutation_of
 from interlace.policies.splits import Split, Whole
@@ -107,7 +108,7 @@ def build(graph: Graph, choices: Choices, dependencies: Dependencies | None = No
     check_size(graph, choices)
     dependencies = dependencies or Dependencies(graph)
     parts = _parts(graph, choices)
-    post_of_tile, base = _posts(graph, choices, dependencies)
+    post_of_tile, base = _posts(graph, choices, Consumers(dependencies, parts, choices.chunk_waits))
     sequence = permutation_of(
         choices.interleaving.sequence(parts, dependencies, post_of_tile), len(parts.op), "the items"
     )
@@ -183,17 +184,17 @@ def _items(split: Split, op: Op) -> tuple[Ints, Ints, Ints]:
     return at, lo, hi
 
 
-def _posts(graph: Graph, choices: Choices, dependencies: Dependencies) -> tuple[Ints, Ints]:
+def _posts(graph: Graph, choices: Choices, consumers: Consumers) -> tuple[Ints, Ints]:
     """Semaphore of every tile of the graph (-1 for none), and each op's first tile."""
-    base = dependencies.base
+    base = consumers.dependencies.base
     post = np.full(base[-1], -1, np.int64)
-    producers = {producer for link in dependencies.links for producer, _ in link.sources}
+    producers = {producer for link in consumers.dependencies.links for producer, _ in link.sources}
     first = 0
     for i, op in enumerate(graph.ops):
         if i not in producers:
             continue
         policy = _setting(choices.policy, op, TileSync())
-        local = integers(policy.semaphores(op.coords(), op.grid), op.tiles, OrderError, f"policy of op {op.name!r}")
+        local = integers(policy.of_op(i, consumers), op.tiles, OrderError, f"policy of op {op.name!r}")
         used, dense = np.unique(local, return_inverse=True)
         skip = int(len(used) and used[0] < 0)
         post[base[i] : base[i + 1]] = np.where(local < 0, -1, first + dense - skip)

@@ -12,6 +12,7 @@ from interlace.kernels.bodies import Params
 from interlace.plan.plan import Plan
 from interlace.planner.build import Choices, build
 from interlace.policies.setting import Setting
+from interlace.policies.sync import ConsumerSync
 
 
 def retiled(graph: Graph, setting: Setting) -> Graph:
@@ -47,7 +48,7 @@ def choices(graph: Graph, setting: Setting, workers: int) -> Choices:
         for op in graph.ops
     }
     one = set(orders.values())
-    return Choices(workers, order=one.pop() if len(one) == 1 else orders, split=splits)
+    return Choices(workers, policy=ConsumerSync(), order=one.pop() if len(one) == 1 else orders, split=splits)
 
 
 def plan_with(graph: Graph, setting: Setting, workers: int) -> Plan:

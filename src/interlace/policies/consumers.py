@@ -1,0 +1,182 @@
+"""Who needs a tile, as one number for each: tiles of one op with equal numbers are needed by the same items.
+
+Every box that items touch draws a random number, and each tile that it depends on adds it up. Where ``d`` reads what
+``u`` wrote in panels of two tiles, and ``e`` reads four of its six tiles:
+
+    tiles of u        0    1    2    3    4    5
+    boxes of d        a    a    b    b    c    c
+    box of e          e    e    e    e
+    sum              a+e  a+e  b+e  b+e   c    c
+
+Two different sets have one sum with a chance of 2^-64, and then share a semaphore that waits for both.
+
+Items that start behind *all* tiles of an op anyway need not tell them apart, and their boxes of it draw nothing. In a
+chain a -> b -> c where each tile of ``b`` reads all of ``a``, a tile of ``c`` that adds a block of ``a`` to what it
+reads of ``b`` may as well wait for all of ``a``. This is found of whole ops: ``c`` is behind all of ``a`` if each of
+its items needs every tile of ``a``, or some tile of an op that is behind all of ``a``.
+
+Nor do tiles that are read differ by who overwrites what they read themselves, if nobody waits for that: the append to a
+cache may come a little later, and the tiles of attention stay those of one product.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
+from functools import cached_property
+
+import numpy as np
+
+from interlace.graph.access import Ints
+from interlace.graph.dependencies import Dependencies, Hazard, Link
+from interlace.graph.inverse import Runs
+from interlace.graph.ragged import distinct, grouped, ranges
+from interlace.policies.interleavings import Parts
+
+
+@dataclass(frozen=True, eq=False)
+class Consumers:
+    """The items that need the tiles of a graph.
+
+    Attributes:
+        dependencies: of the graph.
+        parts: its items.
+        by_chunk: they wait before the chunk of their reduction that needs a tile, not at their start.
+    """
+
+    dependencies: Dependencies
+    parts: Parts
+    by_chunk: bool = False
+
+    @cached_property
+    def of_tile(self) -> Ints:
+        """One number for each tile of the graph."""
+        read, overwritten = _Sums(self.dependencies), _Sums(self.dependencies)
+        awaited = {producer for link in self.dependencies.links for producer in link.producers}
+        draw = np.random.default_rng(0)
+        behind: list[int] = []
+        of_op = grouped(self.parts.op, len(self.dependencies.graph.ops))
+        for op in range(len(of_op)):
+            touched = [_Touched.by(self, link, of_op[op]) for link in self.dependencies.into(op)]
+            start = _behind([some for some in touched if not self.late(some.link)], behind)
+            behind.append(start | self._behind_whole(op, of_op[op], touched, behind))
+            for some in touched:
+                numbers = draw.integers(-(1 << 63), 1 << 63, some.boxes, np.int64)
+                alike = [producer for producer in some.link.producers if start >> producer & 1]
+                sums = read if op in awaited or some.link.hazard is Hazard.RAW else overwritten
+                sums.add(some.runs.take(~np.isin(some.producer, alike)), numbers)
+                sums.whole.update(alike)
+        is_read = np.repeat(np.isin(np.arange(len(of_op)), [*read.whole]), np.diff(self.dependencies.base))
+        return np.where(is_read | (read.total != 0), read.total, overwritten.total)
+
+    def late(self, link: Link) -> bool:
+        """Items wait chunk by chunk for what they need through it."""
+        return self.by_chunk and link.target.uses_k
+
+    def _behind_whole(self, op: int, mine: Ints, touched: Sequence[_Touched], behind: Sequence[int]) -> int:
+        """What tiles are behind that are made of several items, or of one that waits chunk by chunk."""
+        extent = self.dependencies.graph.ops[op].k_extent
+        moving = [some for some in touched if some.link.target.uses_k]
+        split = bool((self.parts.k_hi[mine] - self.parts.k_lo[mine] < extent).any())
+        if not moving or not (split or self.by_chunk):
+            return 0
+        tile = self.parts.tile[mine]
+        whole = Parts(self.parts.op[mine], tile, np.zeros_like(tile), np.full_like(tile, extent))
+        at_once = Consumers(self.dependencies, whole)
+        return _behind([_Touched.by(at_once, some.link, np.arange(len(tile))) for some in moving], behind)
+
+
+class _Sums:
+    """A sum for each tile of what is added to runs of them: where a run begins, and taken off behind it.
+
+    Attributes:
+        whole: ops to whose tiles all alike would be added, so that nothing is.
+    """
+
+    def __init__(self, dependencies: Dependencies) -> None:
+        self.whole: set[int] = set()
+        self._order, self._tiles = dependencies.order, int(dependencies.base[-1])
+        self._steps: dict[int, Ints] = {}  # of each layout
+
+    def add(self, runs: Runs, numbers: Ints) -> None:
+        """To each run the number of its row; all wraps."""
+        for layout, which in runs.by_layout():
+            step = self._steps.setdefault(layout, np.zeros(self._tiles + 1, np.int64))
+            np.add.at(step, runs.first[which], numbers[runs.row[which]])
+            np.subtract.at(step, runs.last[which] + 1, numbers[runs.row[which]])
+
+    @cached_property
+    def total(self) -> Ints:
+        """Of each tile of the graph."""
+        out = np.zeros(self._tiles, np.int64)
+        for layout, step in self._steps.items():
+            out[self._order(layout)] += np.cumsum(step[:-1])
+        return out
+
+
+@dataclass(frozen=True)
+class _Touched:
+    """What an op's items need through a link.
+
+    Attributes:
+        link: which.
+        boxes: how many different ones they touch.
+        runs: the tiles that each box depends on, its row.
+        producer: op of each run.
+        some, every: ops of which each box depends on some tile, and on all tiles.
+    """
+
+    link: Link
+    boxes: int
+    runs: Runs
+    producer: Ints
+    some: list[int]
+    every: list[int]
+
+    @staticmethod
+    def by(consumers: Consumers, link: Link, items: Ints) -> _Touched:
+        """The given items, all of one op."""
+        dependencies = consumers.dependencies
+        lo, hi = _boxes(consumers, link, items)
+        found = [replace(runs, row=runs.row + a) for a, _, runs in dependencies.runs(link, lo, hi)]
+        runs = Runs(*(np.concatenate([getattr(some, f.name) for some in found]) for f in fields(Runs)))
+        producer = np.searchsorted(dependencies.base, runs.first, side="right") - 1
+        # Of each box and access: whether all tiles of the access's op are there; then how often, of each access.
+        first, pair = distinct(runs.row, runs.source)
+        access, of_op = runs.source[first], producer[first]
+        whole = np.bincount(pair, runs.count) == np.diff(dependencies.base)[of_op]
+        some, every = np.bincount(access), np.bincount(access, whole)
+        op = np.zeros(len(some), np.int64)
+        op[access] = of_op
+        return _Touched(
+            link, len(lo), runs, producer, op[some == len(lo)].tolist(), op[every == len(lo)].tolist()
+        )
+
+
+def _behind(touched: Sequence[_Touched], behind: Sequence[int]) -> int:
+    """The ops, as bits, all of whose tiles the items of an op are behind that need this; ``behind``: those before."""
+    bits = 0
+    for through in touched:
+        for op in through.every:
+            bits |= 1 << op
+        for op in through.some:
+            bits |= behind[op]
+    return bits
+
+
+def _boxes(consumers: Consumers, link: Link, items: Ints) -> tuple[Ints, Ints]:
+    """What waits are for: the distinct boxes that items touch, those of late ones up to the end of each chunk."""
+    graph, parts = consumers.dependencies.graph, consumers.parts
+    op, target = graph.ops[link.consumer], link.target
+    coords, k_lo, k_hi = op.coords(parts.tile[items]), parts.k_lo[items], parts.k_hi[items]
+    if consumers.late(link) and op.reduction:
+        bounds = [bound for span in target.spans for bound in (span.lo, span.hi)]
+        moves = np.array([[*b.tile, *[0] * (len(op.grid) - len(b.tile))] for b in bounds], bool).any(axis=0)
+        alike, _ = distinct(k_lo, k_hi, *coords[:, moves].T)  # others touch the same
+        block, chunks = op.reduction.block, -(-(k_hi - k_lo)[alike] // op.reduction.block)
+        item = np.repeat(alike, chunks)
+        until = k_lo[item] + ranges(np.full_like(chunks, block), chunks, block)
+        coords, k_lo, k_hi = coords[item], k_lo[item], np.minimum(until, k_hi[item])
+    lo, hi = target.bounds(graph.tensor(link.tensor).shape, coords, k_lo, k_hi)
+    first, _ = distinct(*lo.T, *hi.T)
+    return lo[first], hi[first]
