@@ -97,8 +97,8 @@ def causal_attention(
         first: (T,) row in which each row's sequence begins, int32; one behind its own row marks a row without a token.
             All rows from there on belong to the sequence.
         head_dim: elements of a head, a power of two of at least 16.
-        window: rows that a token sees at most, its own among them; all by default. Where sequences are known to be
-            shorter, it says so and costs nothing.
+        window: rows that a token sees at most, its own among them; all by default. Where no sequence is longer, it
+            changes nothing but what the access map says, and FLOPs are counted for sequences of so many rows.
 
     Raises:
         ArgumentError, ShapeError, DTypeError: an argument that is none, shapes that do not match, other dtypes.
@@ -137,7 +137,6 @@ def causal_attention(
         "v": (v, (seen, j.block(d))),
         "first": (first, (seen,)),
     }
-    pairs = window * t - window * (window - 1) // 2  # of a row and one that it sees
     return CAUSAL_ATTENTION.op(
         name,
         (blocks, kv_heads, group),
@@ -151,5 +150,5 @@ def causal_attention(
             "D": d,
             **dict(tile.params),
         },
-        flops=4.0 * d * tile.m * pairs / t,
+        flops=2.0 * d * tile.m * (window + 1),  # as if all sequences were so long: a row sees half of them
     )

@@ -1,0 +1,104 @@
+"""Causal attention with its output product on a GPU: ragged sequences, executors alike, as right as PyTorch."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+import interlace as il
+from interlace.executors.device import DeviceExecutor
+from interlace.workloads import PrefillAttention
+from interlace.workloads.prefill import packed, prefill_attention
+
+from ..cases import TORCH, relative_error
+from ..prefill import Arrays, exact, inputs
+
+#: No multiples of a tile, several in one tile, more than a tile, and padding behind.
+LENGTHS, ROWS = (1, 127, 300, 5, 64, 400), 1000
+EXECUTORS: tuple[tuple[type[DeviceExecutor], il.Choices], ...] = (
+    (il.SerialExecutor, il.Choices(132)),
+    (il.CudaGraphExecutor, il.Choices(132)),
+    (il.PdlExecutor, il.Choices(132)),
+    (il.SemaphoreStreamsExecutor, il.Choices(132, policy=il.RowSync())),
+    (il.PersistentExecutor, il.Choices(132, chunk_waits=True)),
+    (il.PersistentExecutor, il.Choices(132, il.Dispatch.STATIC, interleaving=il.Panels(1))),
+)
+
+
+def graph(head_dim: int, heads: int, kv_heads: int, dtype: il.DType = il.bf16, longest: int | None = None) -> il.Graph:
+    """In the tiles that the rules take on an H200."""
+    made = prefill_attention(ROWS, 400, heads, kv_heads, head_dim, dtype, longest=longest)
+    return il.SerialExecutor.tilings(made, il.H200)[0]
+
+
+def tensors(g: il.Graph, t: Arrays) -> dict[str, torch.Tensor]:
+    out = {n: torch.from_numpy(v).to("cuda", TORCH[g.tensor(n).dtype.name]) for n, v in t.items()}
+    return out | {"out": torch.full((ROWS, 400), float("nan"), device="cuda", dtype=out["q"].dtype)}
+
+
+def gold(t: dict[str, torch.Tensor], head_dim: int, window: int = ROWS) -> torch.Tensor:
+    """In float64, of the inputs as the dtype holds them."""
+    held = {name: value.double().cpu().numpy() for name, value in t.items() if name != "out"}
+    return torch.from_numpy(exact(held, head_dim, window)).cuda()
+
+
+def check(run: DeviceExecutor, t: dict[str, torch.Tensor], right: torch.Tensor) -> torch.Tensor:
+    t["out"].fill_(float("nan"))
+    for name in run.plan.graph.intermediates:
+        run.intermediate(name).fill_(float("nan"))
+    run.run(t)
+    run.synchronize()
+    assert relative_error(t["out"], right) < 2 * run.plan.graph.tensor("out").dtype.epsilon
+    assert not t["out"][sum(LENGTHS) :].any()
+    return t["out"].clone()
+
+
+@pytest.mark.parametrize("dtype", [il.bf16, il.fp16], ids=str)
+@pytest.mark.parametrize(("head_dim", "heads", "kv_heads"), [(64, 8, 8), (128, 8, 2), (128, 8, 1), (32, 4, 2)])
+def test_ragged_sequences_are_right_and_alike_on_every_executor(
+    head_dim: int, heads: int, kv_heads: int, dtype: il.DType
+) -> None:
+    g = graph(head_dim, heads, kv_heads, dtype)
+    t = tensors(g, inputs(g, packed(LENGTHS, ROWS)))
+    right, results = gold(t, head_dim), []
+    for cls, choices in EXECUTORS:
+        run = cls(il.build(g, choices), il.Options(timeout_s=10.0))
+        results += [check(run, t, right), check(run, t, right)]
+    assert all(torch.equal(each, results[0]) for each in results)
+
+
+def test_lengths_are_data_for_one_plan_and_one_captured_graph() -> None:
+    g = graph(128, 8, 2)
+    run = il.CudaGraphExecutor(il.build(g, il.Choices(132)))
+    t = tensors(g, inputs(g, packed((ROWS,))))
+    check_first = t["first"].clone()
+    for lengths in ((ROWS,), (500, 500), (1,) * ROWS):
+        t["first"].copy_(torch.from_numpy(packed(lengths, ROWS)))
+        right = gold(t, 128)
+        t["out"].fill_(float("nan"))
+        run.run(t)
+        run.synchronize()
+        assert relative_error(t["out"], right) < 2 * il.bf16.epsilon
+    assert not torch.equal(t["first"], check_first)
+
+
+def test_a_window_slides() -> None:
+    g = graph(64, 4, 2, longest=150)
+    t = tensors(g, inputs(g, packed(LENGTHS, ROWS)))
+    check(il.PersistentExecutor(il.build(g, il.Choices(132))), t, gold(t, 64, 150))
+
+
+@pytest.mark.parametrize(("tokens", "batch"), [(512, 8), (2048, 1), (777, 3)])
+def test_prompts_of_a_published_model_are_as_right_as_pytorch(tokens: int, batch: int) -> None:
+    work = PrefillAttention.of({"tokens": tokens, "batch": batch}, True, "llama3.1-8b")
+    g = work.graph(il.H200)
+    t = {n: torch.from_numpy(np.asarray(v)).to("cuda", TORCH[g.tensor(n).dtype.name]) for n, v in work.inputs(0).items()}
+    right = work.dense(torch, {n: v.double() for n, v in t.items()})["out"]
+    limit = 1.5 * relative_error(work.dense(torch, t)["out"], right)
+    t["out"] = torch.full_like(right, float("nan"), dtype=t["q"].dtype)
+    for cls in (il.SerialExecutor, il.PersistentExecutor):
+        run = cls(il.build(g, il.Choices(132)), il.Options(timeout_s=10.0))
+        run.run(t)
+        run.synchronize()
+        assert relative_error(t["out"], right) <= limit
