@@ -93,7 +93,8 @@ def test_a_window_slides() -> None:
 def test_prompts_of_a_published_model_are_as_right_as_pytorch(tokens: int, batch: int) -> None:
     work = PrefillAttention.of({"tokens": tokens, "batch": batch}, True, "llama3.1-8b")
     g = work.graph(il.H200)
-    t = {n: torch.from_numpy(np.asarray(v)).to("cuda", TORCH[g.tensor(n).dtype.name]) for n, v in work.inputs(0).items()}
+    drawn = {name: torch.from_numpy(np.asarray(value)) for name, value in work.inputs(0).items()}
+    t = {name: value.to("cuda", TORCH[g.tensor(name).dtype.name]) for name, value in drawn.items()}
     right = work.dense(torch, {n: v.double() for n, v in t.items()})["out"]
     limit = 1.5 * relative_error(work.dense(torch, t)["out"], right)
     t["out"] = torch.full_like(right, float("nan"), dtype=t["q"].dtype)
