@@ -34,7 +34,8 @@ from interlace.graph.tensor import Tensor
 from interlace.kernels.attend import check_heads, scale
 from interlace.kernels.base import Kernel, check_argument, check_block, check_extents, require, same_dtype
 from interlace.kernels.bodies import Array, BodyKind, Params, Reference, Regions, TritonBody
-from interlace.kernels.causal_attention.tile import NAME, TILING, TRITON, AttentionTile
+from interlace.kernels.causal_attention.cuda import WALK_BODY
+from interlace.kernels.causal_attention.tile import NAME, TILING, TRITON, WALK, AttentionTile
 
 __all__ = ["CAUSAL_ATTENTION", "AttentionTile", "causal_attention"]
 
@@ -71,9 +72,10 @@ CAUSAL_ATTENTION = Kernel(
     NAME,
     Reference(_finish, located=True),
     _triton,
+    walk=WALK_BODY,
     make=_make,
     tiling=TILING,
-    tunings={BodyKind.TRITON: TRITON},
+    tunings={BodyKind.TRITON: TRITON, BodyKind.WALK: WALK},
 )
 
 
