@@ -46,6 +46,14 @@ __forceinline__ float __shfl_xor_sync(unsigned lanes, float value, int distance)
 __forceinline__ int __shfl_xor_sync(unsigned lanes, int value, int distance) {
   return static_cast<int>(shuffle(lanes, static_cast<unsigned>(value), (threadIdx.x % 32) ^ distance));
 }
+inline int __reduce_min_sync(unsigned lanes, int value) {
+  for (int distance = 16; distance; distance /= 2) {
+    const int other = __shfl_xor_sync(lanes, value, distance);
+    value = other < value ? other : value;
+  }
+  return value;
+}
+inline int __reduce_max_sync(unsigned lanes, int value) { return -__reduce_min_sync(lanes, -value); }
 unsigned long long __cvta_generic_to_shared(const void* pointer);
 inline const void* __cvta_generic_to_global(const void* pointer) { return pointer; }
 void __nanosleep(unsigned nanoseconds);
@@ -189,6 +197,7 @@ inline void cvt_rn_f16x2_f32(unsigned& pair, float high, float low) {
 }
 inline void cvt_f32_bf16(float& y, unsigned short x) { y = __uint_as_float(unsigned(x) << 16); }
 inline void cvt_f32_f16(float& y, unsigned short x) { y = from_half(x); }
+inline void setp_lt_f32(float) {}  // and a trap that its predicate guards
 inline void ex2_approx_ftz_f32(float& y, float x) { y = exp2f(x); }
 inline void max_NaN_f32(float& c, float a, float b) { c = a != a || b != b ? __builtin_nanf("") : a > b ? a : b; }
 inline void min_NaN_f32(float& c, float a, float b) { c = a != a || b != b ? __builtin_nanf("") : a < b ? a : b; }

@@ -72,46 +72,78 @@ DEVICE unsigned load_shared_32(unsigned at) {
   asm volatile("ld.shared.b32 %0, [%1];" : "=r"(value) : "r"(at) : "memory");
   return value;
 }
+// The assembler moves a wait for products ahead of arithmetic that does not need them, which then does not run beside
+// them. It leaves a trap where it is, and so what the trap depends on: a sum of exponentials, which is never negative.
+DEVICE void before_what_follows(float total) {
+  asm volatile("{ .reg .pred p; setp.lt.f32 p, %0, 0f00000000; @p trap; }" ::"f"(total) : "memory");
+}
 DEVICE float minus_infinity() { return __int_as_float(0xff800000); }
 
 template <int D, int BN> struct CausalAttention {
   static constexpr int BM = 64 * WARPGROUPS, PANELS = D / 64, PANEL_BYTES = BN * 128;
 
-  // The rows that rows of a tile see: low to high; all of them see those from full on. By a warp.
+  // The rows that some rows see: low to high; all of them see those from full on. Without a token among them, none.
   struct Seen {
     int low, high, full;
-    DEVICE int blocks() const { return high > low ? (high - low + BN - 1) / BN : 0; }
   };
-  DEVICE static int begin_of(const Operands& op, int row) {
-    return max(max(__ldcg(op.first + row), row - op.window + 1), 0);
-  }
+  // Of the rows of a tile: where each begins to see, one behind the row if it holds no token. Lane l has rows l, l + 32, ...
+  struct Begins {
+    int of[BM / 32];
+    int top;
+    // Of rows of the tile, from one to another.
+    DEVICE Seen seen(int from, int to) const {
+      Seen seen = {1 << 30, 0, 0};
+#pragma unroll
+      for (int i = 0; i < BM / 32; ++i) {
+        const int r = i * 32 + threadIdx.x % 32, row = top + r;
+        if (r >= from && r < to && of[i] <= row)
+          seen.low = min(seen.low, of[i]), seen.high = row + 1, seen.full = max(seen.full, of[i]);
+      }
+      return {__reduce_min_sync(0xffffffff, seen.low), __reduce_max_sync(0xffffffff, seen.high),
+              __reduce_max_sync(0xffffffff, seen.full)};
+    }
+    // Of a whole tile. One that sees nothing goes through one block all the same: products must not stand behind branches.
+    DEVICE Seen seen() const {
+      Seen all = seen(0, BM);
+      if (all.low >= all.high) all.low = top, all.high = top + 1;
+      return all;
+    }
+    // Of one row of the tile, another for each lane.
+    DEVICE int row(int r) const {
+      int mine = 0;
+#pragma unroll
+      for (int i = 0; i < BM / 32; ++i) {
+        const int found = __shfl_sync(0xffffffff, of[i], r % 32);
+        mine = r / 32 == i ? found : mine;
+      }
+      return mine;
+    }
+  };
   DEVICE static int top_of(const Operands& op, const Item& item) {
     return uniform(((op.rows + BM - 1) / BM - 1 - item.i) * BM);
   }
-  DEVICE static Seen seen_by(const Operands& op, int top, int rows) {
-    const int end = op.rows;
-    Seen seen = {end, 0, 0};
+  // By a warp.
+  DEVICE static Begins begins_of(const Operands& op, int top) {
+    Begins begins;
+    begins.top = top;
+    const int* const first = op.first + top + threadIdx.x % 32;
+    const int end = op.rows - top - threadIdx.x % 32, window = op.window;
 #pragma unroll
-    for (int r = threadIdx.x % 32; r < rows; r += 32) {
-      const int row = top + r, begin = row < end ? begin_of(op, row) : end;
-      if (begin <= row && row < end)
-        seen.low = min(seen.low, begin), seen.high = max(seen.high, row + 1), seen.full = max(seen.full, begin);
-    }
+    for (int i = 0; i < BM / 32; ++i) begins.of[i] = i * 32 < end ? __ldcg(first + i * 32) : 1 << 30;
 #pragma unroll
-    for (int distance = 16; distance; distance /= 2) {
-      seen.low = min(seen.low, __shfl_xor_sync(0xffffffff, seen.low, distance));
-      seen.high = max(seen.high, __shfl_xor_sync(0xffffffff, seen.high, distance));
-      seen.full = max(seen.full, __shfl_xor_sync(0xffffffff, seen.full, distance));
+    for (int i = 0; i < BM / 32; ++i) {
+      const int row = top + i * 32 + threadIdx.x % 32;
+      begins.of[i] = min(max(max(begins.of[i], row - window + 1), 0), row + 1);
     }
-    return seen;
+    return begins;
   }
 
   DEVICE static void load_independent(const Launch& launch, const Item& item, Stage& stage, int& n, Tickets& tickets) {
     const Operands& op = operands_of<Operands>(launch, item);
     await_launch_before();
-    const int count = 1 + seen_by(op, top_of(op, item), BM).blocks();
+    const Seen seen = begins_of(op, top_of(op, item)).seen();
 #pragma unroll 1
-    for (int s = 0; s < count; ++s) {
+    for (int row = seen.low - BN; row < seen.high; row += BN) {
       tickets.look(launch);
       open_independent(launch, stage, n, STAGES, 0);
       stage.advance();
@@ -127,7 +159,7 @@ template <int D, int BN> struct CausalAttention {
       if (PANELS == 2) tma_load_2d(dependent_slot(stage.slot), op.q, query + 64, top, dependent_full(stage.slot));
     }
     stage.advance();
-    const Seen seen = seen_by(op, top, BM);
+    const Seen seen = begins_of(op, top).seen();
 #pragma unroll 1
     for (int row = seen.low; row < seen.high; row += BN) {
       open_dependent(launch, stage, 2 * PANELS * PANEL_BYTES);
@@ -233,16 +265,16 @@ template <int D, int BN> struct CausalAttention {
     const Operands& op = operands_of<Operands>(launch, item);
     await(launch, independent_full(stage.slot), stage.phase);  // behind it stands what the launch before wrote
     const int top = top_of(op, item), thread = threadIdx.x % 128;
-    const int first_of_warp = top + warpgroup() * 64 + thread / 32 * 16;
-    const Seen seen = seen_by(op, top, BM), mine = seen_by(op, first_of_warp, 16);
+    const int of_warp = uniform(warpgroup() * 64 + thread / 32 * 16);  // the first of its rows in the tile
+    const Begins begins = begins_of(op, top);
+    const Seen seen = begins.seen(), mine = begins.seen(of_warp, of_warp + 16);
     Rows rows;
     bool live[2];
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
-      const int row = first_of_warp + thread % 32 / 4 + r * 8;
-      rows.row[r] = row;
-      rows.begin[r] = row < op.rows ? begin_of(op, row) : op.rows;
-      live[r] = rows.begin[r] <= row && row < op.rows;
+      const int at = of_warp + thread % 32 / 4 + r * 8;
+      rows.row[r] = top + at, rows.begin[r] = begins.row(at);
+      live[r] = rows.begin[r] <= rows.row[r];
       rows.peak[r] = minus_infinity(), rows.total[r] = 0.0f;
     }
     float sums[D / 2], scores[BN / 2];
@@ -255,38 +287,43 @@ template <int D, int BN> struct CausalAttention {
     __syncwarp();
     release(stage.slot);
     stage.advance();
-    int before = -1;
     // Blocks from mine.full to the first row of the warp are seen whole by all of its rows.
+    const int full = mine.full, until = top + of_warp + 1 - BN;
+    int start = seen.low, before = stage.slot;
+    await_stage(launch, stage);
+    clear(op, before, start, seen);
+    stage.advance();
+    wgmma_fence();
+    multiply(scores, queries, before);
+    wgmma_wait<0>();
+    settle(scores);
+    weigh(scores, rows, start, start >= full && start <= until);
+    round(weights, scores);
 #pragma unroll 1
-    for (int start = seen.low; start < seen.high; start += BN) {
+    for (start += BN; start < seen.high; start += BN) {
       await_stage(launch, stage);
       clear(op, stage.slot, start, seen);
       wgmma_fence();
       multiply(scores, queries, stage.slot);
-      if (before >= 0) {
-        accumulate(sums, weights, before);
-        wgmma_wait<1>();
-      } else {
-        wgmma_wait<0>();
-      }
+      accumulate(sums, weights, before);
+      wgmma_wait<1>();
       settle(scores);
-      weigh(scores, rows, start, start >= mine.full && start + BN <= first_of_warp + 1);
+      weigh(scores, rows, start, start >= full && start <= until);
+      before_what_follows(rows.total[0] + rows.total[1]);
       wgmma_wait<0>();
       settle(sums);
-      if (before >= 0) release(before);
+      release(before);
 #pragma unroll
       for (int i = 0; i < D / 2; ++i) sums[i] *= rows.fade[i / 2 % 2];
       round(weights, scores);
       before = stage.slot;
       stage.advance();
     }
-    if (before >= 0) {
-      wgmma_fence();
-      accumulate(sums, weights, before);
-      wgmma_wait<0>();
-      settle(sums);
-      release(before);
-    }
+    wgmma_fence();
+    accumulate(sums, weights, before);
+    wgmma_wait<0>();
+    settle(sums);
+    release(before);
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
       float total = rows.total[r];
