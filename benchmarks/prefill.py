@@ -23,17 +23,19 @@ from interlace.core.errors import InterlaceError
 from interlace.deploy import Deployment, here
 from interlace.executors import DeviceExecutor
 from interlace.executors.cuda_graph import CudaGraphExecutor
+from interlace.executors.one_launch import OneLaunchExecutor
 from interlace.executors.persistent import PersistentTicketExecutor
 from interlace.executors.semaphore_streams import SemaphoreStreamsExecutor
 from interlace.executors.serial import PdlExecutor
 from interlace.workloads import PrefillAttention
 
-MEASURES = ("executors", "kernels", "planner/build.py", "planner/settings.py", "planner/waits.py", "policies")
+MEASURES = ("executors", "kernels", "launch", "planner/build.py", "planner/settings.py", "planner/waits.py", "policies")
 PROTOCOL = (
     "CUDA graphs of several runs each, replayed with variants interleaved, median of 5 rounds, random inputs in bf16 "
     "rotated past twice the L2"
 )
 EXECUTORS: tuple[type[DeviceExecutor], ...] = (
+    OneLaunchExecutor,
     CudaGraphExecutor,
     PdlExecutor,
     SemaphoreStreamsExecutor,

@@ -68,6 +68,21 @@ def test_ragged_sequences_are_right_and_alike_on_every_executor(
     assert all(torch.equal(each, results[0]) for each in results)
 
 
+@pytest.mark.parametrize("dtype", [il.bf16, il.fp16], ids=str)
+@pytest.mark.parametrize(("head_dim", "heads", "kv_heads"), [(64, 8, 8), (128, 8, 2), (128, 4, 1)])
+def test_the_one_launch_is_right_for_ragged_sequences_run_after_run(
+    head_dim: int, heads: int, kv_heads: int, dtype: il.DType
+) -> None:
+    (g, *_) = il.OneLaunchExecutor.tilings(prefill_attention(ROWS, 400, heads, kv_heads, head_dim, dtype), il.H200)
+    t = tensors(g, inputs(g, packed(LENGTHS, ROWS)))
+    right, results = gold(t, head_dim), []
+    for dependent, jitter_s in ((False, 0.0), (True, 0.0), (True, 1e-5)):
+        options = il.Options(timeout_s=10.0, dependent_launch=dependent, jitter_s=jitter_s)
+        run = il.OneLaunchExecutor(il.build(g, il.Choices(132, policy=il.RowSync())), options)
+        results += [check(run, t, right) for _ in range(3)]
+    assert all(torch.equal(each, results[0]) for each in results)
+
+
 def test_lengths_are_data_for_one_plan_and_one_captured_graph() -> None:
     g = graph(128, 8, 2)
     run = il.CudaGraphExecutor(il.build(g, il.Choices(132)))
@@ -83,10 +98,11 @@ def test_lengths_are_data_for_one_plan_and_one_captured_graph() -> None:
     assert not torch.equal(t["first"], check_first)
 
 
-def test_a_window_slides() -> None:
-    g = graph(64, 4, 2, longest=150)
+@pytest.mark.parametrize("executor", [il.PersistentExecutor, il.OneLaunchExecutor], ids=lambda e: e.name)
+def test_a_window_slides(executor: type[DeviceExecutor]) -> None:
+    g = executor.tilings(graph(64, 4, 2, longest=150), il.H200)[0]
     t = tensors(g, inputs(g, packed(LENGTHS, ROWS)))
-    check(il.PersistentExecutor(il.build(g, il.Choices(132))), t, gold(t, 64, 150))
+    check(executor(il.build(g, il.Choices(132))), t, gold(t, 64, 150))
 
 
 @pytest.mark.parametrize(("tokens", "batch"), [(512, 8), (2048, 1), (777, 3)])
@@ -98,8 +114,8 @@ def test_prompts_of_a_published_model_are_as_right_as_pytorch(tokens: int, batch
     right = work.dense(torch, {n: v.double() for n, v in t.items()})["out"]
     limit = 1.5 * relative_error(work.dense(torch, t)["out"], right)
     t["out"] = torch.full_like(right, float("nan"), dtype=t["q"].dtype)
-    for cls in (il.SerialExecutor, il.PersistentExecutor):
-        run = cls(il.build(g, il.Choices(132)), il.Options(timeout_s=10.0))
+    for cls in (il.SerialExecutor, il.PersistentExecutor, il.OneLaunchExecutor):
+        run = cls(il.build(cls.tilings(g, il.H200)[0], il.Choices(132)), il.Options(timeout_s=10.0))
         run.run(t)
         run.synchronize()
         assert relative_error(t["out"], right) <= limit

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import interlace as il
-from interlace.core.errors import DTypeError, ParamError, ShapeError
+from interlace.core.errors import DTypeError, ParamError, PlanError, ShapeError
 from interlace.deploy import Deployment
 from interlace.kernels.causal_attention import AttentionTile, causal_attention
 from interlace.workloads.prefill import PrefillAttention, packed, prefill_attention
@@ -114,6 +114,34 @@ def test_a_rule_takes_large_tiles_that_fit_and_others_are_refused_with_their_byt
     )
     assert "sums of 256 registers per thread" in str(misfit(AttentionTile(128, 128, 2, 4)))
     assert misfit(AttentionTile(128, 64, 3, 8)) is None
+
+
+def test_the_one_launch_takes_heads_and_tiles_that_its_products_have() -> None:
+    def obstacle(head_dim: int, dtype: il.DType = il.bf16) -> str | None:
+        return il.OneLaunchExecutor.obstacle(prefill_attention(512, 512, 4, 2, head_dim, dtype), il.H200)
+
+    assert obstacle(64) is obstacle(128) is None
+    assert "heads of 32 elements, and its body in the one launch takes 64 or 128" in str(obstacle(32))
+    assert "multiplies bf16 and fp16" in str(obstacle(64, il.fp32))
+    for rows, m in ((20, 64), (2000, 128)):
+        graph = prefill_attention(rows, 512, 4, 2, 128)
+        (tiled, *_) = il.OneLaunchExecutor.tilings(graph, il.H200)
+        assert [tiled.op("attention").param(name) for name in ("BM", "BN")] == [m, 64]
+    narrow = prefill_attention(512, 512, 4, 2, 64, tile=AttentionTile(64, 64, 1, 8), product=il.MatmulTile(128, 128))
+    assert "2 warpgroups have 64 rows each; use 128 queries" in str(il.OneLaunchExecutor.misfit(narrow, il.H200))
+
+
+def test_what_tells_sequences_apart_is_no_result_of_the_launch() -> None:
+    """All roles count stages by it, ahead of the waits."""
+    graph = prefill_attention(128, 128, 2, 2, 64, tile=AttentionTile(64, 64, 1, 4))
+    given = il.Tensor("given", (128,), il.int32)
+    text = il.TextBody("DEVICE void any(const Tile& tile, const Arguments& a) {}", "any")
+    everything = (il.ALL,)
+    op = il.Kernel("any", walk=text).op("any", (1,), {"x": (given, everything)}, {"y": (graph.tensor("first"), everything)})
+    names = tuple("given" if name == "first" else name for name in graph.inputs)
+    whole = il.Graph("written", (given, *graph.tensors), (op, *graph.ops), names, ("out",))
+    with pytest.raises(PlanError, match="'attention' loads first 'first' ahead of every wait, but op 'any' writes it"):
+        il.OneLaunchExecutor.check(whole, il.H200)
 
 
 def test_a_plan_from_a_file_is_held_against_what_the_kernel_makes() -> None:

@@ -1,7 +1,8 @@
 """The CUDA C++ body of causal attention for the one launch.
 
-Each consumer warpgroup has 64 rows of a tile. Queries take the first stage of an item, from which they go into registers;
-every further one is a block of keys and values, in panels of 64 elements (128 bytes: one swizzled line) as everywhere:
+Each consumer warpgroup has 64 rows of a tile. Queries take the first stage of an item, from which they go into
+registers; every further one is a block of keys and values. All lie in panels of 64 elements (128 bytes: one swizzled
+line), row under row:
 
     slot           first stage                      further stages
     independent    elements 0..63 of the queries    keys
@@ -52,7 +53,9 @@ constexpr int PITCH = 64 * 2 + 16;  // from one row to the next of what the epil
 template <int BN> struct Scores;
 template <int D> struct Sums;
 // Operands of products, as in matmul: panels whose rows lie along k, and along the columns of the result.
-DEVICE unsigned low_word(unsigned address, unsigned step) { return uniform((address & 0x3ffff) >> 4 | step >> 4 << 16); }
+DEVICE unsigned low_word(unsigned address, unsigned step) {
+  return uniform((address & 0x3ffff) >> 4 | step >> 4 << 16);
+}
 DEVICE unsigned long long descriptor(unsigned low) { return (unsigned long long)(64u | 1u << 30) << 32 | low; }
 DEVICE float power_of_two(float x) {
   float y;
@@ -86,7 +89,8 @@ template <int D, int BN> struct CausalAttention {
   struct Seen {
     int low, high, full;
   };
-  // Of the rows of a tile: where each begins to see, one behind the row if it holds no token. Lane l has rows l, l + 32, ...
+  // Of the rows of a tile: where each begins to see, one behind the row if it holds no token. Lane l has rows l, l + 32
+  // and so on.
   struct Begins {
     int of[BM / 32];
     int top;
@@ -102,7 +106,8 @@ template <int D, int BN> struct CausalAttention {
       return {__reduce_min_sync(0xffffffff, seen.low), __reduce_max_sync(0xffffffff, seen.high),
               __reduce_max_sync(0xffffffff, seen.full)};
     }
-    // Of a whole tile. One that sees nothing goes through one block all the same: products must not stand behind branches.
+    // Of a whole tile. One that sees nothing goes through one block all the same: the compiler runs products that stand
+    // behind a branch one after another.
     DEVICE Seen seen() const {
       Seen all = seen(0, BM);
       if (all.low >= all.high) all.low = top, all.high = top + 1;
@@ -175,7 +180,7 @@ template <int D, int BN> struct CausalAttention {
     }
   }
 
-  // The softmax of two rows of a thread: of their scores, largest and the sum of weights, of which this thread has a part.
+  // The softmax of two rows of a thread: the largest score, and the sum of weights, of which this thread has a part.
   struct Rows {
     int row[2], begin[2];
     float peak[2], total[2], fade[2];
@@ -365,7 +370,7 @@ template <int D, int BN> struct CausalAttention {
 
 
 def _product(type_: str, width: int, names: Mapping[str, int], transposed: bool) -> str:
-    """``type_<width>``: sums += A (64 x 16, in registers) * B (16 x width, along k, or along its columns if transposed).
+    """``type_<width>``: sums += A (64 x 16, in registers) * B (16 x width, along k; if transposed, along its columns).
 
     ``names`` has its functions, and whether they add to what sums are (else these are set).
     """
