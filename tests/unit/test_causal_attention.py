@@ -136,8 +136,8 @@ def test_what_tells_sequences_apart_is_no_result_of_the_launch() -> None:
     graph = prefill_attention(128, 128, 2, 2, 64, tile=AttentionTile(64, 64, 1, 4))
     given = il.Tensor("given", (128,), il.int32)
     text = il.TextBody("DEVICE void any(const Tile& tile, const Arguments& a) {}", "any")
-    everything = (il.ALL,)
-    op = il.Kernel("any", walk=text).op("any", (1,), {"x": (given, everything)}, {"y": (graph.tensor("first"), everything)})
+    x, y = ((tensor, (il.ALL,)) for tensor in (given, graph.tensor("first")))
+    op = il.Kernel("any", walk=text).op("any", (1,), {"x": x}, {"y": y})
     names = tuple("given" if name == "first" else name for name in graph.inputs)
     whole = il.Graph("written", (given, *graph.tensors), (op, *graph.ops), names, ("out",))
     with pytest.raises(PlanError, match="'attention' loads first 'first' ahead of every wait, but op 'any' writes it"):
