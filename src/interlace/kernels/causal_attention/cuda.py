@@ -294,6 +294,7 @@ template <int D, int BN> struct CausalAttention {
     stage.advance();
     // Blocks from mine.full to the first row of the warp are seen whole by all of its rows.
     const int full = mine.full, until = top + of_warp + 1 - BN;
+    const int end = begins.seen(warpgroup() * 64, warpgroup() * 64 + 64).high;
     int start = seen.low, before = stage.slot;
     await_stage(launch, stage);
     clear(op, before, start, seen);
@@ -305,7 +306,7 @@ template <int D, int BN> struct CausalAttention {
     weigh(scores, rows, start, start >= full && start <= until);
     round(weights, scores);
 #pragma unroll 1
-    for (start += BN; start < seen.high; start += BN) {
+    for (start += BN; start < end; start += BN) {
       await_stage(launch, stage);
       clear(op, stage.slot, start, seen);
       wgmma_fence();
@@ -329,6 +330,15 @@ template <int D, int BN> struct CausalAttention {
     wgmma_wait<0>();
     settle(sums);
     release(before);
+    // Blocks that only the other warpgroup's rows see.
+#pragma unroll 1
+    for (; start < seen.high; start += BN) {
+      await_stage(launch, stage);
+      clear(op, stage.slot, start, seen);
+      __syncwarp();
+      release(stage.slot);
+      stage.advance();
+    }
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
       float total = rows.total[r];
