@@ -23,7 +23,7 @@ NAME = "causal_attention"
 #: The params that tell an op's tile, in the order of its fields.
 TILING = ("BM", "BN", "STAGES", "num_warps")
 _LEAST = 16  # extents of a block product of Triton
-_ROWS, _BLOCK = 64, 8192  # of a warpgroup of the one launch; elements of a block of keys there
+_ROWS, _KEYS, _BLOCK = 64, 128, 8192  # in the one launch: of a warpgroup; keys of a block at most; its elements by rule
 _NUMBERS = 128  # float32 sums of values and scores of one thread, beside which registers hold weights and addresses
 
 
@@ -130,19 +130,21 @@ def _check(graph: Graph, op: Op, device: DeviceSpec) -> None:
 TRITON = Tuning(_default, _likely, _settings, _check)
 
 
-def _walk(graph: Graph, device: DeviceSpec) -> Setting:
-    """64 rows for each consumer warpgroup, two where matmuls of as many rows have two; blocks of 16 KiB in 16 bits."""
+def _walk(graph: Graph, device: DeviceSpec, block: int = _BLOCK) -> Setting:
+    """64 rows for each consumer warpgroup, two where matmuls of as many rows have two; blocks of so many elements."""
     ops = []
     for op in graph.ops:
         if op.kernel == NAME:
             groups = 1 if int(op.param("T")) <= _ROWS else 2
-            tile = AttentionTile(_ROWS * groups, max(_LEAST, min(128, _BLOCK // int(op.param("D")))), 1, 4 * groups)
-            ops.append((op.name, OpSetting(tile.params)))
+            keys = max(_LEAST, min(_KEYS, block // int(op.param("D"))))
+            ops.append((op.name, OpSetting(AttentionTile(_ROWS * groups, keys, 1, 4 * groups).params)))
     return Setting(tuple(ops))
 
 
-def _one(graph: Graph, device: DeviceSpec) -> Iterator[Setting]:
-    yield _walk(graph, device)
+def _walk_likely(graph: Graph, device: DeviceSpec) -> Iterator[Setting]:
+    """By the rule, and in blocks of half and of twice as many keys."""
+    for block in (_BLOCK, _BLOCK // 2, 2 * _BLOCK):
+        yield _walk(graph, device, block)
 
 
-WALK = Tuning(_walk, _one, _one)
+WALK = Tuning(_walk, _walk_likely, _walk_likely)
