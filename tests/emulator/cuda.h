@@ -53,6 +53,14 @@ inline unsigned __ballot_sync(unsigned lanes, bool holds) {
 }
 inline int __popc(unsigned bits) { return __builtin_popcount(bits); }
 inline int __clz(int bits) { return bits ? __builtin_clz(static_cast<unsigned>(bits)) : 32; }
+inline int __reduce_min_sync(unsigned lanes, int value) {
+  for (int distance = 16; distance; distance /= 2) {
+    const int other = __shfl_xor_sync(lanes, value, distance);
+    value = other < value ? other : value;
+  }
+  return value;
+}
+inline int __reduce_max_sync(unsigned lanes, int value) { return -__reduce_min_sync(lanes, -value); }
 unsigned long long __cvta_generic_to_shared(const void* pointer);
 inline const void* __cvta_generic_to_global(const void* pointer) { return pointer; }
 void __nanosleep(unsigned nanoseconds);
@@ -151,15 +159,26 @@ void cp_async_mbarrier_arrive_noinc_shared_cta_b64(unsigned barrier);
 void wgmma_fence_sync_aligned();
 void wgmma_commit_group_sync_aligned();
 void wgmma_wait_group_sync_aligned(int pending);
-void product(Registers sum, unsigned long long a, unsigned long long b, int n, bool half);
+// Both operands in shared memory, or the first in registers and the second along k or, transposed, along its columns.
+using Pairs = std::initializer_list<unsigned>;
+void product(Registers sum, unsigned long long a, unsigned long long b, int n, bool half, bool adds);
+void product(Registers sum, Pairs a, unsigned long long b, int n, bool half, bool adds, bool transposed);
 #define PRODUCT(n)                                                                                               \
   inline void wgmma_mma_async_sync_aligned_m64n##n##k16_f32_bf16_bf16(                                           \
-      Registers sum, unsigned long long a, unsigned long long b, int, int, int, int, int) {                      \
-    product(sum, a, b, n, false);                                                                                \
+      Registers sum, unsigned long long a, unsigned long long b, int adds, int, int, int, int) {                 \
+    product(sum, a, b, n, false, adds);                                                                          \
   }                                                                                                              \
   inline void wgmma_mma_async_sync_aligned_m64n##n##k16_f32_f16_f16(                                             \
-      Registers sum, unsigned long long a, unsigned long long b, int, int, int, int, int) {                      \
-    product(sum, a, b, n, true);                                                                                 \
+      Registers sum, unsigned long long a, unsigned long long b, int adds, int, int, int, int) {                 \
+    product(sum, a, b, n, true, adds);                                                                           \
+  }                                                                                                              \
+  inline void wgmma_mma_async_sync_aligned_m64n##n##k16_f32_bf16_bf16(                                           \
+      Registers sum, Pairs a, unsigned long long b, int adds, int, int, int transposed) {                        \
+    product(sum, a, b, n, false, adds, transposed);                                                              \
+  }                                                                                                              \
+  inline void wgmma_mma_async_sync_aligned_m64n##n##k16_f32_f16_f16(                                             \
+      Registers sum, Pairs a, unsigned long long b, int adds, int, int, int transposed) {                        \
+    product(sum, a, b, n, true, adds, transposed);                                                               \
   }
 PRODUCT(8) PRODUCT(16) PRODUCT(24) PRODUCT(32) PRODUCT(40) PRODUCT(48) PRODUCT(56) PRODUCT(64)
 PRODUCT(72) PRODUCT(80) PRODUCT(88) PRODUCT(96) PRODUCT(104) PRODUCT(112) PRODUCT(120) PRODUCT(128)
@@ -185,6 +204,8 @@ inline void cvt_rn_f16x2_f32(unsigned& pair, float high, float low) {
 }
 inline void cvt_f32_bf16(float& y, unsigned short x) { y = __uint_as_float(unsigned(x) << 16); }
 inline void cvt_f32_f16(float& y, unsigned short x) { y = from_half(x); }
+inline void setp_lt_f32(float) {}  // and a trap that its predicate guards
+inline void ex2_approx_ftz_f32(float& y, float x) { y = exp2f(x); }
 inline void max_NaN_f32(float& c, float a, float b) { c = a != a || b != b ? __builtin_nanf("") : a > b ? a : b; }
 inline void min_NaN_f32(float& c, float a, float b) { c = a != a || b != b ? __builtin_nanf("") : a < b ? a : b; }
 

@@ -89,13 +89,16 @@ struct Barrier {
   Knowledge arriving, arrived;  // of the phase under way, and of the one that ended last
 };
 
-// The products of a thread: of its warpgroup's, the elements that it holds.
+// The products of a thread: of its warpgroup's, the elements that it holds. A first operand out of registers has them of
+// the two rows that the thread has sums of.
 struct Product {
   std::vector<float*> sum;
   uint64_t a, b;
   int n;
   bool half;
   uint32_t loaded, group;  // rows of a; the number of its group
+  bool adds = true, transposed = false;
+  std::vector<float> left;
   bool computed = false;
 };
 struct Sum {

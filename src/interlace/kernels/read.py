@@ -8,6 +8,7 @@ from interlace.kernels.append import APPEND
 from interlace.kernels.argmax import FIRST_OF_MOST, MOST
 from interlace.kernels.attend import ATTEND
 from interlace.kernels.base import Kernel
+from interlace.kernels.causal_attention import CAUSAL_ATTENTION
 from interlace.kernels.combine import COMBINE
 from interlace.kernels.copy import COPY
 from interlace.kernels.embedding import EMBEDDING
@@ -16,7 +17,7 @@ from interlace.kernels.rms_norm import RMS_NORM
 from interlace.plan.plan import Plan
 
 #: Kernels that need not be passed.
-BUILT_IN = (MATMUL, COPY, EMBEDDING, RMS_NORM, ATTEND, COMBINE, APPEND, MOST, FIRST_OF_MOST)
+BUILT_IN = (MATMUL, COPY, EMBEDDING, RMS_NORM, ATTEND, COMBINE, APPEND, CAUSAL_ATTENTION, MOST, FIRST_OF_MOST)
 
 
 def read_plan(text: str, kernels: Iterable[Kernel] = ()) -> Plan:

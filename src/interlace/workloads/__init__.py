@@ -7,6 +7,7 @@ from interlace.workloads.chains import OneMatmul, TwoCopies, TwoMatmuls, one_mat
 from interlace.workloads.decode import Decode
 from interlace.workloads.ffn import FFN, MODELS, FFNShape, ffn
 from interlace.workloads.llama import LLAMAS, LlamaShape, decode_graph
+from interlace.workloads.prefill import PrefillAttention, prefill_attention
 
 #: Every workload that the commands take, one line each.
 WORKLOADS: tuple[type[Workload], ...] = (
@@ -15,6 +16,7 @@ WORKLOADS: tuple[type[Workload], ...] = (
     OneMatmul,
     TwoCopies,
     Decode,
+    PrefillAttention,
 )
 
 __all__ = [
@@ -26,12 +28,14 @@ __all__ = [
     "FFNShape",
     "LlamaShape",
     "OneMatmul",
+    "PrefillAttention",
     "TwoCopies",
     "TwoMatmuls",
     "Workload",
     "decode_graph",
     "ffn",
     "one_matmul",
+    "prefill_attention",
     "two_copies",
     "two_matmuls",
 ]

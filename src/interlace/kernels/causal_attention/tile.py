@@ -1,0 +1,150 @@
+"""The tile of causal attention, and which tiles make a launch of its Triton body.
+
+Queries of a tile stay in shared memory; keys and values come in blocks, through a software pipeline. In bf16, 128 rows
+of 128 elements with blocks of 64 keys in 3 stages take 128 * 128 * 2 + 3 * 2 * 64 * 128 * 2 = 128 KiB, and each of 256
+threads holds 64 sums of values and 32 scores.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import astuple, dataclass
+from itertools import product
+
+from interlace.core.devices import DeviceSpec
+from interlace.graph.graph import Graph
+from interlace.graph.op import Op, Param
+from interlace.kernels.base import power_of_two, require
+from interlace.kernels.tuning import Tuning
+from interlace.policies.setting import OpSetting, Setting
+
+#: The kernel's name.
+NAME = "causal_attention"
+#: The params that tell an op's tile, in the order of its fields.
+TILING = ("BM", "BN", "STAGES", "num_warps")
+_LEAST = 16  # extents of a block product of Triton
+_ROWS, _KEYS, _BLOCK = 64, 128, 8192  # in the one launch: of a warpgroup; keys of a block at most; its elements by rule
+_NUMBERS = 128  # float32 sums of values and scores of one thread, beside which registers hold weights and addresses
+
+
+@dataclass(frozen=True)
+class AttentionTile:
+    """Tile shape and how the loop over keys is pipelined.
+
+    Attributes:
+        m: rows of queries.
+        n: keys that are taken at a time.
+        stages: depth of the software pipeline.
+        num_warps: warps per thread block.
+
+    Raises:
+        ShapeError: extents that are no powers of two of at least 16, or no 1 to 64 stages.
+    """
+
+    m: int = 64
+    n: int = 64
+    stages: int = 2
+    num_warps: int = 4
+
+    def __post_init__(self) -> None:
+        what = f"tile of {self.m!r} queries by {self.n!r} keys"
+        for extent in (self.m, self.n):
+            require(
+                type(extent) is int and _LEAST <= extent <= 1024 and extent == power_of_two(extent),
+                f"{what}: extents must be powers of two from {_LEAST} to 1024",
+            )
+        require(
+            type(self.stages) is int and 1 <= self.stages <= 64, f"{what} has {self.stages!r} stages; use 1 to 64"
+        )
+
+    @property
+    def params(self) -> tuple[tuple[str, Param], ...]:
+        """As an op's params."""
+        return tuple(zip(TILING, astuple(self), strict=True))
+
+    @staticmethod
+    def heuristic(head_dim: int, itemsize: int, device: DeviceSpec) -> AttentionTile:
+        """The largest of the usual tiles that fits well, for heads of so many elements of so many bytes."""
+        if not device.architecture:
+            return AttentionTile(_LEAST, _LEAST)  # small, so that small graphs still have several waves
+        fits = (t for t in _usual() if t.smem_bytes(head_dim, itemsize) <= device.smem_bytes)
+        return next((t for t in fits if t.numbers(head_dim) <= _NUMBERS), AttentionTile(_LEAST, _LEAST, 1))
+
+    def smem_bytes(self, head_dim: int, itemsize: int) -> int:
+        """Shared memory of the queries and of all stages."""
+        return (self.m + 2 * self.stages * self.n) * head_dim * itemsize
+
+    def numbers(self, head_dim: int) -> int:
+        """float32 sums and scores of one thread."""
+        return self.m * (head_dim + self.n) // (32 * self.num_warps)
+
+
+def _usual() -> Iterator[AttentionTile]:
+    """From large to small."""
+    for m, n, stages in product((128, 64, 32), (64, 32), (3, 2)):
+        yield AttentionTile(m, n, stages, 8 if m > 64 else 4)
+
+
+def _of(graph: Graph, op: Op) -> tuple[int, int]:
+    """Elements of a head of an op, and their bytes."""
+    return int(op.param("D")), graph.tensor(op.writes[0].tensor).dtype.itemsize
+
+
+def _default(graph: Graph, device: DeviceSpec) -> Setting:
+    """Each op in the tile for its heads."""
+    tiles = ((op.name, AttentionTile.heuristic(*_of(graph, op), device)) for op in graph.ops if op.kernel == NAME)
+    return Setting(tuple((name, OpSetting(tile.params)) for name, tile in tiles))
+
+
+def _settings(graph: Graph, device: DeviceSpec) -> Iterator[Setting]:
+    """All ops in one of the usual tiles; those that do not fit are left out later."""
+    names = [op.name for op in graph.ops if op.kernel == NAME]
+    for tile in _usual():
+        yield Setting(tuple((name, OpSetting(tile.params)) for name in names))
+
+
+def _likely(graph: Graph, device: DeviceSpec) -> Iterator[Setting]:
+    """Few unlike ones: many keys at a time, and half the rows, of which an SM takes two tiles at once."""
+    names = [op.name for op in graph.ops if op.kernel == NAME]
+    for tile in (AttentionTile(128, 128, 2, 8), AttentionTile(64, 64, 2, 4)):
+        yield Setting(tuple((name, OpSetting(tile.params)) for name in names))
+
+
+def _check(graph: Graph, op: Op, device: DeviceSpec) -> None:
+    """Raise ShapeError unless the op's blocks fit shared memory and its sums the registers."""
+    (head_dim, itemsize), tile = _of(graph, op), AttentionTile(*(int(op.param(name)) for name in TILING))
+    what = f"op {op.name!r}: tile of {tile.m} queries by {tile.n} keys of {head_dim}"
+    nbytes, numbers = tile.smem_bytes(head_dim, itemsize), tile.numbers(head_dim)
+    require(
+        nbytes <= device.smem_bytes,
+        f"{what}: {tile.stages} stages take {nbytes} bytes of shared memory, and {device.name} has "
+        f"{device.smem_bytes}; use fewer stages or a smaller tile",
+    )
+    require(
+        numbers <= _NUMBERS,
+        f"{what}: sums of {numbers} registers per thread, and at most {_NUMBERS} fit; use a smaller tile or more "
+        "warps",
+    )
+
+
+TRITON = Tuning(_default, _likely, _settings, _check)
+
+
+def _walk(graph: Graph, device: DeviceSpec, block: int = _BLOCK) -> Setting:
+    """64 rows for each consumer warpgroup, two where matmuls of as many rows have two; blocks of so many elements."""
+    ops = []
+    for op in graph.ops:
+        if op.kernel == NAME:
+            groups = 1 if int(op.param("T")) <= _ROWS else 2
+            keys = max(_LEAST, min(_KEYS, block // int(op.param("D"))))
+            ops.append((op.name, OpSetting(AttentionTile(_ROWS * groups, keys, 1, 4 * groups).params)))
+    return Setting(tuple(ops))
+
+
+def _walk_likely(graph: Graph, device: DeviceSpec) -> Iterator[Setting]:
+    """By the rule, and in blocks of half and of twice as many keys."""
+    for block in (_BLOCK, _BLOCK // 2, 2 * _BLOCK):
+        yield _walk(graph, device, block)
+
+
+WALK = Tuning(_walk, _walk_likely, _walk_likely)
