@@ -11,7 +11,10 @@ from interlace.kernels.bodies import PROVIDED, TritonBody
 
 
 def arguments(op: Op, body: TritonBody, tensors: Mapping[str, Any]) -> tuple[tuple[Any, ...], ...]:
-    """What each function takes beside ``tile``, ``sync`` and ``acc``: tensors, given by argument, and params."""
+    """What each function takes beside ``tile``, ``sync`` and ``acc``: tensors, given by argument, and params.
+
+    Those that an op lacks are None, or what the function has by default.
+    """
     from triton.language import constexpr
 
     params = op.parameters
@@ -23,7 +26,8 @@ def arguments(op: Op, body: TritonBody, tensors: Mapping[str, Any]) -> tuple[tup
         for name, parameter in inspect.signature(function.fn).parameters.items():
             if name in PROVIDED:
                 continue
-            value = tensors.get(name, params.get(name))
+            default = None if parameter.default is inspect.Parameter.empty else parameter.default
+            value = tensors.get(name, params.get(name, default))
             constant = "constexpr" in str(parameter.annotation) or isinstance(value, (str, bool))
             out.append(constexpr(value) if constant and value is not None else value)
         return tuple(out)

@@ -211,7 +211,8 @@ def triton_body(op: Op) -> TritonBody:
     functions = [f for f in (body.prefetch, body.accumulate, body.finish) if f is not None]
     taken = [p for f in functions for p in inspect.signature(f.fn).parameters.values()]
     given = {a.arg for a in op.accesses} | op.parameters.keys()
-    missing = sorted({p.name for p in taken if "constexpr" in str(p.annotation)} - given - {*PROVIDED})
+    needed = {p.name for p in taken if "constexpr" in str(p.annotation) and p.default is inspect.Parameter.empty}
+    missing = sorted(needed - given - {*PROVIDED})
     if missing:
         raise ParamError(
             f"op {op.name!r} lacks params {missing}, which the body of kernel {op.kernel!r} takes at compile time; "

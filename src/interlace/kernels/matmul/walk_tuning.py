@@ -44,7 +44,7 @@ from interlace.policies.setting import OpSetting, Setting
 _FEW, _MANY = 64, 128  # tokens up to which tiles are of 64 weight rows; from which on tokens are the 64-row operand
 _SKINNY = 16  # tokens up to which a chain's tiles are of few weight rows
 _MOST_ROWS = 32  # of those
-_NARROW_STAGE = 36 << 10  # bytes of one of their stages, tokens and all: with few tokens six fit
+_NARROW_STAGE = 48 << 10  # bytes of one of their stages, tokens and all
 _CHEAP = 16  # tokens up to which a fix-up costs less than what it levels
 _TALL, _WIDEST, _STEP = 128, 256, 8
 _ROWS = 64  # of weights, where they are the 64-row operand
@@ -129,7 +129,9 @@ def _narrow(ops: Sequence[Op], m: int, sms: int) -> Setting:
         rows = sum(int(o.param("N")) for o in ops if tensor_of(o, "x") == tensor_of(op, "x"))
         wave = -(-rows // sms)
         width = min(_up(-(-wave // -(-wave // _MOST_ROWS)), step(op)), _MOST_ROWS)
-        depth = min(_NARROW_STAGE // (2 * (width * sums(op) + m)) // PANEL * PANEL, int(op.param("K")))
+        weights = width * sums(op)
+        depth = min(_DEEP // (2 * weights), _NARROW_STAGE // (2 * (weights + m))) // PANEL * PANEL
+        depth = min(depth, int(op.param("K")))
         each.append((op.name, OpSetting(MatmulTile(_up(m, _STEP), width, depth, swap=True).params)))
     return Setting(tuple(each))
 
