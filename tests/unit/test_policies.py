@@ -287,6 +287,21 @@ def test_items_that_start_behind_a_whole_op_anyway_do_not_tell_its_tiles_apart()
     assert posts(beside, "a") == [0, 1, 2, 3]
 
 
+def test_nor_do_items_behind_ops_that_together_need_all_tiles() -> None:
+    """``d`` overwrites tiles of ``a``, which ``b`` has read in pairs, behind ``c``, which has read all of ``b``."""
+    (i,) = axes(1)
+    own, all_of = (i.block(1),), (ALL,)
+    shapes = {"x": (4,), "a": (4,), "b": (2,), "c": (4,), "e": (4,)}
+    a = pointwise("a", "x", "a", (4,), (1,))
+    b = Op("b", "pairs", (2,), (Access("in", "a", (i.block(2),)),), (Access("out", "b", own),))
+    c = Op("c", "mixes", (4,), (Access("in", "b", all_of),), (Access("out", "c", own),))
+    d = pointwise("d", "c", "a", (4,), (1,))
+    plan = build(program(shapes, a, b, c, d, pointwise("e", "a", "e", (4,), (1,))), Choices(2, policy=ConsumerSync()))
+    verify(plan)
+    assert posts(plan, "a") == [0, 0, 1, 1]
+    assert posts(plan, "d") == [0, 1, 2, 3]
+
+
 def test_each_product_of_a_decode_step_waits_for_one_semaphore() -> None:
     """Attention for the queries of its heads, and a part of the output product for the heads that it reads."""
     shape = LlamaShape(2, hidden=256, ffn=128, heads=8, kv_heads=4, head_dim=32, vocabulary=64, eps=1e-6)

@@ -13,7 +13,8 @@ Two different sets have one sum with a chance of 2^-64, and then share a semapho
 Items that start behind *all* tiles of an op anyway need not tell them apart, and their boxes of it draw nothing. In a
 chain a -> b -> c where each tile of ``b`` reads all of ``a``, a tile of ``c`` that adds a block of ``a`` to what it
 reads of ``b`` may as well wait for all of ``a``. This is found of whole ops: ``c`` is behind all of ``a`` if each of
-its items needs every tile of ``a``, or some tile of an op that is behind all of ``a``.
+its items needs every tile of ``a``, or some tile of an op that is behind all of ``a``, or every tile of an op that
+together need all of ``a``.
 
 Nor do tiles that are read differ by who overwrites what they read themselves, if nobody waits for that: the append to a
 cache may come a little later, and the tiles of attention stay those of one product.
@@ -21,9 +22,10 @@ cache may come a little later, and the tiles of attention stay those of one prod
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields, replace
-from functools import cached_property
+from functools import cached_property, reduce
+from operator import or_
 
 import numpy as np
 
@@ -55,11 +57,13 @@ class Consumers:
         awaited = {producer for link in self.dependencies.links for producer in link.producers}
         draw = np.random.default_rng(0)
         behind: list[int] = []
+        ended: list[int] = []
         of_op = grouped(self.parts.op, len(self.dependencies.graph.ops))
         for op in range(len(of_op)):
             touched = [_Touched.by(self, link, of_op[op]) for link in self.dependencies.into(op)]
-            start = _behind([some for some in touched if not self.late(some.link)], behind)
-            behind.append(start | self._behind_whole(op, of_op[op], touched, behind))
+            start = _behind([some for some in touched if not self.late(some.link)], behind, ended)
+            behind.append(start | self._behind_whole(op, of_op[op], touched, behind, ended))
+            ended.append(behind[op] | _union(1 << p | ended[p] for some in touched for p in some.together))
             for some in touched:
                 numbers = draw.integers(-(1 << 63), 1 << 63, some.boxes, np.int64)
                 alike = [producer for producer in some.link.producers if start >> producer & 1]
@@ -73,7 +77,9 @@ class Consumers:
         """Items wait chunk by chunk for what they need through it."""
         return self.by_chunk and link.target.uses_k
 
-    def _behind_whole(self, op: int, mine: Ints, touched: Sequence[_Touched], behind: Sequence[int]) -> int:
+    def _behind_whole(
+        self, op: int, mine: Ints, touched: Sequence[_Touched], behind: Sequence[int], ended: Sequence[int]
+    ) -> int:
         """What tiles are behind that are made of several items, or of one that waits chunk by chunk."""
         extent = self.dependencies.graph.ops[op].k_extent
         moving = [some for some in touched if some.link.target.uses_k]
@@ -83,7 +89,7 @@ class Consumers:
         tile = self.parts.tile[mine]
         whole = Parts(self.parts.op[mine], tile, np.zeros_like(tile), np.full_like(tile, extent))
         at_once = Consumers(self.dependencies, whole)
-        return _behind([_Touched.by(at_once, some.link, np.arange(len(tile))) for some in moving], behind)
+        return _behind([_Touched.by(at_once, some.link, np.arange(len(tile))) for some in moving], behind, ended)
 
 
 class _Sums:
@@ -124,6 +130,7 @@ class _Touched:
         runs: the tiles that each box depends on, its row.
         producer: op of each run.
         some, every: ops of which each box depends on some tile, and on all tiles.
+        together: ops of which all boxes together depend on all tiles.
     """
 
     link: Link
@@ -132,6 +139,7 @@ class _Touched:
     producer: Ints
     some: list[int]
     every: list[int]
+    together: list[int]
 
     @staticmethod
     def by(consumers: Consumers, link: Link, items: Ints) -> _Touched:
@@ -148,20 +156,29 @@ class _Touched:
         some, every = np.bincount(access), np.bincount(access, whole)
         op = np.zeros(len(some), np.int64)
         op[access] = of_op
-        return _Touched(
-            link, len(lo), runs, producer, op[some == len(lo)].tolist(), op[every == len(lo)].tolist()
-        )
+        covered = np.zeros(len(dependencies.base) - 1, bool)
+        for _, which in runs.by_layout():
+            which = which[np.argsort(runs.first[which], kind="stable")]
+            end = np.maximum.accumulate(runs.last[which] + 1)
+            new = end - np.maximum(runs.first[which], np.r_[0, end[:-1]])  # places that no run before has
+            covered |= np.bincount(producer[which], np.maximum(new, 0), len(covered)) == np.diff(dependencies.base)
+        every_op, some_ops = op[every == len(lo)].tolist(), op[some == len(lo)].tolist()
+        return _Touched(link, len(lo), runs, producer, some_ops, every_op, np.flatnonzero(covered).tolist())
 
 
-def _behind(touched: Sequence[_Touched], behind: Sequence[int]) -> int:
-    """The ops, as bits, all of whose tiles the items of an op are behind that need this; ``behind``: those before."""
-    bits = 0
-    for through in touched:
-        for op in through.every:
-            bits |= 1 << op
-        for op in through.some:
-            bits |= behind[op]
-    return bits
+def _behind(touched: Sequence[_Touched], behind: Sequence[int], ended: Sequence[int]) -> int:
+    """The ops, as bits, that have ended before any item of an op begins.
+
+    Args:
+        touched: what its items need.
+        behind, ended: of each op before it, the ops that have ended before any of its tiles has, and before all have.
+    """
+    after_any = _union(behind[op] for through in touched for op in through.some)
+    return after_any | _union(1 << op | ended[op] for through in touched for op in through.every)
+
+
+def _union(bits: Iterable[int]) -> int:
+    return reduce(or_, bits, 0)
 
 
 def _boxes(consumers: Consumers, link: Link, items: Ints) -> tuple[Ints, Ints]:
