@@ -20,13 +20,17 @@ def folded(
     gated: bool = False,
     depth: int = 64,
     width: int = 136,
+    columns: int = 64,
 ) -> il.Graph:
-    """``middle = x @ w_first.T + residual``, normalised, times ``w_second``; with silu(gate) * up, or else a bias."""
+    """``middle = x @ w_first.T + residual``, normalised, times ``w_second``; with silu(gate) * up, or else a bias.
+
+    Sums of squares are of so many ``columns``.
+    """
     shapes = {"x": (m, depth), "residual": (m, width), "w_first": (width, depth), "scale": (width,)}
     shapes |= {"w_second": (72, width)} | ({"w_gate": (72, width)} if gated else {"bias": (72,)})
     t = {name: il.Tensor(name, shape, dtype) for name, shape in shapes.items()}
     made = {name: il.Tensor(name, (m, width), dtype) for name in ("middle", "scaled")}
-    made["squares"] = il.Tensor("squares", (m, -(-width // 64)), il.fp32)
+    made["squares"] = il.Tensor("squares", (m, -(-width // columns)), il.fp32)
     made["out"] = il.Tensor("out", (m, 72), dtype)
     left = {"scale": t["scale"], "scaled": made["scaled"], "squares": made["squares"]}
     norm = {"x_squares": made["squares"], "eps": EPS}
@@ -38,7 +42,7 @@ def folded(
     return il.Graph("folded", (*t.values(), *made.values()), ops, tuple(t), ("out", "middle", "squares"))
 
 
-def exact(t: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+def exact(t: Mapping[str, torch.Tensor], columns: int = 64) -> dict[str, torch.Tensor]:
     """In float64, from the numbers that the tensors have; squares are of ``middle`` where that is among them."""
     d = {name: value.double() for name, value in t.items()}
     middle = d["x"] @ d["w_first"].T + d["residual"]
@@ -46,5 +50,5 @@ def exact(t: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     out = normed @ d["w_second"].T
     out = torch.nn.functional.silu(normed @ d["w_gate"].T) * out if "w_gate" in d else out + d["bias"]
     stored = d.get("middle", middle)
-    padded = torch.nn.functional.pad(stored, (0, -stored.shape[1] % 64))
-    return {"out": out, "middle": middle, "squares": padded.square().unflatten(1, (-1, 64)).sum(2)}
+    padded = torch.nn.functional.pad(stored, (0, -stored.shape[1] % columns))
+    return {"out": out, "middle": middle, "squares": padded.square().unflatten(1, (-1, columns)).sum(2)}

@@ -23,10 +23,14 @@ struct uint4 {
 struct int4 {
   int x, y, z, w;
 };
+struct __align__(8) float2 {
+  float x, y;
+};
 struct __align__(16) float4 {
   float x, y, z, w;
 };
 inline int4 make_int4(int x, int y, int z, int w) { return {x, y, z, w}; }
+inline float2 make_float2(float x, float y) { return {x, y}; }
 inline float4 make_float4(float x, float y, float z, float w) { return {x, y, z, w}; }
 
 void __syncthreads();
@@ -104,6 +108,8 @@ using Coordinates = std::initializer_list<int>;
 using Registers = std::initializer_list<float*>;
 using Words = std::initializer_list<int>;
 using WordsOut = std::initializer_list<int*>;
+using Pairs = std::initializer_list<unsigned>;
+using Matrices = std::initializer_list<unsigned*>;
 
 void mov_u64_globaltimer(unsigned long long& now);
 void mov_u32_smid(unsigned& sm);
@@ -186,6 +192,15 @@ PRODUCT(136) PRODUCT(144) PRODUCT(152) PRODUCT(160) PRODUCT(168) PRODUCT(176) PR
 PRODUCT(200) PRODUCT(208) PRODUCT(216) PRODUCT(224) PRODUCT(232) PRODUCT(240) PRODUCT(248) PRODUCT(256)
 #undef PRODUCT
 
+// By a warp, all of its lanes.
+void ldmatrix_sync_aligned_m8n8_x2_shared_b16(Matrices to, unsigned at);
+void ldmatrix_sync_aligned_m8n8_x4_shared_b16(Matrices to, unsigned at);
+void ldmatrix_sync_aligned_m8n8_x2_trans_shared_b16(Matrices to, unsigned at);
+void ldmatrix_sync_aligned_m8n8_x4_trans_shared_b16(Matrices to, unsigned at);
+void mma_sync_aligned_m16n8k16_row_col_f32_bf16_bf16_f32(Registers to, Pairs a, Pairs b, Registers sums);
+void mma_sync_aligned_m16n8k16_row_col_f32_f16_f16_f32(Registers to, Pairs a, Pairs b, Registers sums);
+inline void prefetch_tensormap(const void* map) {}
+
 float from_half(unsigned short bits);
 unsigned short to_half(float x);
 inline void cvt_rn_bf16_f32(unsigned short& y, float x) {
@@ -216,6 +231,11 @@ void ld_shared_b32(unsigned& value, unsigned at);
 void ld_shared_v4_b32(WordsOut words, unsigned at);
 
 inline void ld_global_cg_f32(float& value, const float* at) { value = *at; }
+inline void ld_global_cg_b16(unsigned short& value, const void* at) { value = *static_cast<const unsigned short*>(at); }
+inline void ld_global_cg_b32(unsigned& value, const void* at) { value = *static_cast<const unsigned*>(at); }
+inline void ld_global_cg_v4_f32(Registers values, const float* at) {
+  for (float* value : values) *value = *at++;
+}
 inline void ld_global_nc_v4_b32(WordsOut words, const void* at) {
   check_read_only(at, 16);
   const int* from = static_cast<const int*>(at);

@@ -210,11 +210,20 @@ def _map(
     return ctypes.create_string_buffer(packed, 128)
 
 
-def tensor_map(address: int, shape: Sequence[int], itemsize: int, box: Sequence[int], *, swizzled: bool) -> bytes:
-    """The 128 bytes of the map of a tensor whose rows follow each other, as ``Map`` of ``copies.cpp`` has them."""
-    strides = [prod(shape[axis + 1 :]) * itemsize for axis in range(len(shape))]
+def tensor_map(
+    address: int,
+    shape: Sequence[int],
+    itemsize: int,
+    box: Sequence[int],
+    *,
+    swizzled: bool,
+    strides: Sequence[int] | None = None,
+) -> bytes:
+    """The 128 bytes of a tensor map, as ``Map`` of ``copies.cpp`` has them; without strides rows follow each other."""
+    if strides is None:
+        strides = [prod(shape[axis + 1 :]) for axis in range(len(shape))]
     numbers = [address, len(shape), itemsize, int(swizzled)]
-    for three, fill in ((shape, 1), (strides, 0), (box, 1)):
+    for three, fill in ((shape, 1), ([stride * itemsize for stride in strides], 0), (box, 1)):
         numbers += [*reversed(three), *(fill,) * (3 - len(three))]
     return struct.pack("<16Q", *numbers, *(0,) * (16 - len(numbers)))
 

@@ -124,6 +124,8 @@ struct Thread {
   uint32_t barrier = 0, parity = 0, line = 0;  // what it waits for, and where
   uint64_t exchanged[2] = {};
   uint32_t shuffles = 0;
+  unsigned held[2][6] = {};  // what it gives to the other lanes for matrices: a row of one, or operands of a product
+  uint32_t exchanges = 0;
   Knowledge knows;
   std::vector<uint32_t> fenced_global;  // what was seen at its last proxy fence of global memory
   std::vector<Barrier*> initialised;  // and not yet known to the async proxy

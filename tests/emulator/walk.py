@@ -121,7 +121,7 @@ class EmulatedLaunch(OneLaunchExecutor):
             ("scratch", warpgroups, c["SCRATCH_BYTES"]),
             ("message", TICKETS, ITEM.size + 16),
             *((name, count, _BARRIER_BYTES) for name in ("independent_full", "dependent_full", "empty")),
-            *((name, TICKETS, _BARRIER_BYTES) for name in ("sent", "received")),
+            *((name, TICKETS, _BARRIER_BYTES) for name in ("sent", "received", "finished")),
         ]
         out, at = [], 0
         for name, slots, slot_bytes in parts:
@@ -133,11 +133,11 @@ class EmulatedLaunch(OneLaunchExecutor):
         c = self._numbers()
         first = c["STAGES"] * c["INDEPENDENT_BYTES"]
         end = first + c["STAGES"] * c["DEPENDENT_BYTES"]
-        products = [op for op in self.plan.graph.ops if op.kernel == MATMUL.name]
+        products = [op for op in self.plan.graph.ops if op.kernel == MATMUL.name and not op.param("SWAP")]
         rows = {loaded_rows(op) for op in products if loaded_rows(op) < int(op.param("BM"))}
         if not rows:
             return Promises(0)
-        tall = {int(op.param("BM")) for op in products if not op.param("SWAP")}
+        tall = {int(op.param("BM")) for op in products}
         assert len(rows) == len(tall) == 1, "the emulator does not know which op a product is of"
         return Promises(0, first, end, rows.pop(), tall.pop() // _TALL // self._warpgroups)
 
@@ -221,5 +221,4 @@ def _tensor_map(
     swizzled: bool,
     fetched_bytes: int,
 ) -> TensorMap:
-    assert tuple(strides) == tuple(torch.empty(shape, device="meta").stride())
-    return TensorMap(tensor_map(address, shape, dtype.itemsize, box, swizzled=swizzled))
+    return TensorMap(tensor_map(address, shape, dtype.itemsize, box, swizzled=swizzled, strides=strides))

@@ -188,18 +188,19 @@ def test_a_missing_post_ends_in_an_error_and_the_next_run_is_right() -> None:
     check(run, 1)
 
 
-_POST = "  if (posts) add_release(launch.semaphores + item.post);\n"
-_MEET = "  synchronise();\n"
+_MEET = "  synchronise();\n  if (threadIdx.x % 128 == 0) mbarrier_arrive(finished(n % TICKETS));\n"
+_TAKEN = "  if (first_lane()) mbarrier_arrive(received(message));\n  return last.y;\n"
+_LAST = "      if (before >= 0) release(before);\n"
 #: Changes of the text, and the kind of the fault that is reported.
 FAULTS = {
-    "a slot that is not handed back": ("      if (before >= 0) release(before);\n", "", "deadlock"),
+    "a slot that is not handed back": (_LAST, "", "deadlock"),
     "a loader that counts other stages": (
         "k = k_lo; k < k_hi; k += BK",
         "k = k_lo + BK; k < k_hi; k += BK",
         "deadlock",
     ),
-    "a message that is not received": ("  if (first_lane()) mbarrier_arrive(received(message));\n", "", "deadlock"),
-    "one arrival too few": ("(received(t), WARPGROUPS * 4 + 1)", "(received(t), WARPGROUPS * 4)", "pending"),
+    "a message that is not received": (_TAKEN, _TAKEN.partition("\n")[2], "deadlock"),
+    "one arrival too few": ("(received(t), WARPGROUPS * 4 + 2)", "(received(t), WARPGROUPS * 4 + 1)", "pending"),
     "other bytes than are loaded": ("IN_FLIGHT, GATES * PANELS *", "IN_FLIGHT, GATES *", "barrier"),
     "a slot filled before it is empty": (
         "  await(launch, empty(stage.slot), stage.phase ^ 1);\n  if (in_flight",
@@ -218,8 +219,12 @@ FAULTS = {
         "        const int tokens",
         "race",
     ),
-    "a scratch written while it is read": (_MEET + _POST, "  if (item.post >= 0) synchronise();\n" + _POST, "race"),
-    "a post before all have stored": (_MEET + _POST, _POST + _MEET, "race"),
+    "a post before all have stored": (_MEET, _MEET[len("  synchronise();\n") :], "race"),
+    "a post before the tile is finished": (
+        "if (last.y) await(launch, finished(message), taken / TICKETS & 1);",
+        "",
+        "race",
+    ),
     "loads that do not wait for posts": (
         "await_rows(launch, item, item.wait_lo, item.wait_mid);",
         "",
@@ -236,7 +241,7 @@ FAULTS = {
 SPLIT = {
     "right": None,
     "hasty": ("      await_parts(launch, item);\n", ""),
-    "lost": ("if (threadIdx.x % 128 == 0) add_release", "if (threadIdx.x % 128 == 0 && item.number != 4) add_release"),
+    "lost": ("if (semaphore >= 0) {", "if (semaphore >= 0 && item.number != 4) {"),
 }
 
 

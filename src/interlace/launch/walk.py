@@ -269,12 +269,12 @@ DEVICE void post(const Launch& launch) {
     const int message = taken % TICKETS;
     await(launch, sent(message), taken / TICKETS & 1);
     const int4 last = load_shared_128(message_at(message) + (int)sizeof(ItemRow));
-    if (!last.y) return;
     const Item item = item_of(message, (unsigned)last.x);
-    await(launch, finished(message), taken / TICKETS & 1);
+    if (last.y) await(launch, finished(message), taken / TICKETS & 1);
     __syncwarp();
+    if (first_lane()) mbarrier_arrive(received(message));
+    if (!last.y) return;
     if (!first_lane()) continue;
-    mbarrier_arrive(received(message));
     const int semaphore = leaves_sums(item) ? item.split : item.post;
     if (semaphore >= 0) {
       random_delay(launch, item, 1);

@@ -416,7 +416,7 @@ struct Matmul {
       }
   }
 };
-""" + SKINNY
+"""
 
 
 def check(op: Op, tensors: Mapping[str, Tensor]) -> None:
@@ -511,7 +511,7 @@ def _skinny_tile(op: Op, parts: int, warpgroups: int, what: str) -> WalkTile:
     panel_rows = bk // PANEL * rows
     return WalkTile(
         f"Skinny<{', '.join(map(str, [bm, bn, bk, rows, gates, *_epilogue(op), *_folded(op)]))}>",
-        (),
+        (SKINNY,),
         independent_bytes=gates * bn * bk * 2,
         dependent_bytes=-(-panel_rows // _STEP) * _STEP * _ROW_BYTES,
         scratch_bytes=-(-scratch // warpgroups // 16) * 16,

@@ -236,7 +236,8 @@ struct Skinny {
 #pragma unroll
     for (int r = 0; r < ROUNDS; ++r) {
       const int at = r * AT_ONCE + thread() / PAIRS, token = item.i * BM + at;
-      const bool inside = at < ROWS && token < op.m && feature < op.n;
+      const bool mine = thread() < AT_ONCE * PAIRS;  // the threads behind have what the next round has
+      const bool inside = mine && at < ROWS && token < op.m && feature < op.n;
       float2 value[GATES];
 #pragma unroll
       for (int g = 0; g < GATES; ++g) {

@@ -1,0 +1,88 @@
+"""Tiles of few weight rows on the emulator: right whatever the schedule, and a slot handed back too early is found."""
+
+from __future__ import annotations
+
+from functools import cache
+
+import pytest
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("triton")  # which executors want wherever they are
+
+import interlace as il  # noqa: E402
+
+from ..cases import TORCH, relative_error  # noqa: E402
+from ..emulator.build import MISSING  # noqa: E402
+from ..emulator.walk import EmulatedLaunch, prepare  # noqa: E402
+from ..folded import exact, folded  # noqa: E402
+
+pytestmark = pytest.mark.skipif(bool(MISSING), reason=MISSING)
+
+FINE = 16  # columns of a sum of squares
+
+
+def tile(m: int, n: int, k: int = 128, warps: int = 4) -> il.MatmulTile:
+    return il.MatmulTile(m, n, k, num_warps=warps, swap=True)
+
+
+#: Tokens, tiles of both products, elements of a row of the first and of the second, what else; stages of the ring.
+CASES = {
+    "one token, 16 and 24 wide": (folded(1, tile(8, 16), tile(8, 24), depth=192, width=192, columns=FINE), 3),
+    "three tokens of 16, gated, two warpgroups": (
+        folded(
+            3, tile(16, 32, 128, 8), tile(16, 32, 64, 8), depth=256, width=192, columns=FINE, gated=True, dtype=il.fp16
+        ),
+        4,
+    ),
+    "eight tokens, two stages, gated": (
+        folded(8, tile(8, 32, 64), tile(8, 16), depth=64, width=256, columns=FINE, gated=True),
+        2,
+    ),
+    "sixteen tokens, two warpgroups": (
+        folded(16, tile(16, 16, 128, 8), tile(16, 24, 128, 8), depth=128, width=192, columns=FINE),
+        2,
+    ),
+    "beside a tile of many rows": (folded(11, tile(16, 48), tile(16, 64), depth=128, width=192, columns=FINE), 3),
+}
+_HANDED_BACK = "      __syncwarp();\n      release(stage.slot);\n      stage.advance();\n    }\n    finish"
+
+
+@cache
+def launches() -> dict[str, EmulatedLaunch]:
+    made = {name: EmulatedLaunch(il.build(of, il.Choices(1)), stages=n) for name, (of, n) in CASES.items()}
+    graph, stages = CASES["eight tokens, two stages, gated"]
+    change = _HANDED_BACK, _HANDED_BACK.partition("\n")[2]
+    made["hasty"] = EmulatedLaunch(il.build(graph, il.Choices(1)), stages=stages, change=change)
+    prepare([*made.values()])
+    return made
+
+
+def tensors(run: EmulatedLaunch) -> dict[str, torch.Tensor]:
+    """Inputs, and poisoned outputs."""
+    torch.manual_seed(0)
+    graph, t = run.plan.graph, {}
+    for tensor in map(graph.tensor, graph.inputs):
+        scale = tensor.shape[-1] ** -0.5 if tensor.name.startswith("w") else 1.0
+        t[tensor.name] = (torch.randn(tensor.shape) * scale).to(TORCH[tensor.dtype.name])
+    return t | {name: torch.full_like(run.empty(name), float("nan")) for name in graph.outputs}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_products_of_few_weight_rows_are_right_run_after_run(name: str) -> None:
+    run = launches()[name]
+    for run.seed in range(2):
+        t = tensors(run)
+        run.intermediate("scaled").fill_(float("nan"))
+        run.run(t)
+        assert [str(fault) for fault in run.faults] == []
+        right = exact(t, FINE)
+        assert relative_error(t["squares"], right["squares"]) < 1e-6
+        assert relative_error(t["middle"], right["middle"]) < 2e-3
+        assert relative_error(t["out"], right["out"]) < 5e-3  # scaled is rounded too
+
+
+def test_a_slot_handed_back_before_all_lanes_have_read_their_matrices_is_found() -> None:
+    run = launches()["hasty"]
+    for run.seed in range(4):
+        run.run(tensors(run))
+    assert "race" in {fault.kind for fault in run.faults}
