@@ -46,6 +46,12 @@ __forceinline__ float __shfl_xor_sync(unsigned lanes, float value, int distance)
 __forceinline__ int __shfl_xor_sync(unsigned lanes, int value, int distance) {
   return static_cast<int>(shuffle(lanes, static_cast<unsigned>(value), (threadIdx.x % 32) ^ distance));
 }
+inline unsigned __ballot_sync(unsigned lanes, bool mine) {
+  unsigned found = 0;
+  for (int lane = 0; lane < 32; ++lane) found |= static_cast<unsigned>(shuffle(lanes, mine, lane)) << lane;
+  return found;
+}
+inline int __ffs(int bits) { return __builtin_ffs(bits); }
 unsigned long long __cvta_generic_to_shared(const void* pointer);
 inline const void* __cvta_generic_to_global(const void* pointer) { return pointer; }
 void __nanosleep(unsigned nanoseconds);
@@ -78,8 +84,11 @@ float expf(float x) noexcept;
 float exp2f(float x) noexcept;
 float tanhf(float x) noexcept;
 float sqrtf(float x) noexcept;
+float logf(float x) noexcept;
 float fmaxf(float x, float y) noexcept;
+float fminf(float x, float y) noexcept;
 }
+#define __logf logf
 #define __expf expf  // the C library has one of its own, which it does not show
 inline float __fdividef(float x, float y) { return x / y; }
 inline float rsqrtf(float x) { return 1.0f / __builtin_sqrtf(x); }

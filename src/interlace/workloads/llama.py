@@ -35,6 +35,8 @@ from interlace.kernels.attend import attend, splits
 from interlace.kernels.combine import combine
 from interlace.kernels.embedding import embedding
 from interlace.kernels.matmul import Activation, MatmulTile, matmul
+from interlace.kernels.sample import cutoff, noisy, outline
+from interlace.kernels.sample.segments import segments
 from interlace.kernels.squares import COLUMNS as SQUARED
 from interlace.kernels.squares import blocks
 from interlace.workloads.base import Tile, matmul_tile
@@ -110,6 +112,7 @@ def decode_graph(
     device: DeviceSpec,
     tile: Tile | None = None,
     dtype: DType = bf16,
+    drawn: bool = False,
 ) -> Graph:
     """One token of each of ``batch`` sequences through a model.
 
@@ -120,15 +123,17 @@ def decode_graph(
         device: for whose tiles.
         tile: of every matmul, otherwise as it suits the device; wider where that leaves sums of squares, if need be.
         dtype: of weights, caches and logits.
+        drawn: the next tokens are drawn, of each sequence as its inputs say; otherwise they are the likeliest.
 
     Inputs: ``tokens`` (B,) and ``position`` (B,) of int32, where a position is the index of the token in its sequence
     and so the number of cached positions that it attends to beside itself; ``rope`` (capacity, head_dim) of float32,
     cosines then sines; ``embed`` (V, H), ``norm`` (H,), and ``head`` (V, H) unless tied. Of layer l, as
     ``layers.l.NAME``: ``input_norm``, ``q``, ``k``, ``v`` (with ``_bias``, ``q_norm``, ``k_norm`` where the model has
     them), ``o``, ``post_norm``, ``gate``, ``up``, ``down``, weights (outputs, inputs); and ``k_cache``, ``v_cache``
-    (B, kv_heads, capacity, head_dim), to which the step appends in place.
+    (B, kv_heads, capacity, head_dim), to which the step appends in place. Where tokens are drawn (``kernels/sample``):
+    ``temperature`` and ``top_p`` (B,) of float32, ``top_k`` (B,) of int32, and ``key`` (B, 2) of int32.
 
-    Outputs: ``logits`` (B, V), in ``dtype``, and ``next`` (B,) of int32, the token of the largest.
+    Outputs: ``logits`` (B, V), in ``dtype``, and ``next`` (B,) of int32, the token of the largest, or the one drawn.
 
     Raises:
         ArgumentError, ShapeError: arguments that are none, or heads that are no power of two of at least 16.
@@ -137,7 +142,7 @@ def decode_graph(
     for name, number in (("batch", batch), ("capacity", capacity)):
         if whole(number, "decode_graph", name) < 1:
             raise ShapeError(f"decode_graph has {name} {number}; use a positive number")
-    return _Step(model, batch, capacity, device, matmul_tile(batch, device, tile), dtype).graph()
+    return _Step(model, batch, capacity, device, matmul_tile(batch, device, tile), dtype).graph(drawn)
 
 
 @dataclass(frozen=True)
@@ -167,7 +172,7 @@ class _Step:
         self.inputs: list[str] = []
         self.ops: list[Op] = []
 
-    def graph(self) -> Graph:
+    def graph(self, drawn: bool) -> Graph:
         model, batch = self.model, self.batch
         tokens, position = (self.input(name, batch, dtype=int32) for name in ("tokens", "position"))
         rope = self.input("rope", self.capacity, model.head_dim, dtype=fp32)
@@ -179,13 +184,29 @@ class _Step:
             x = self.ffn(layer, self.attention(layer, x, position, rope))
         head = table if model.tied else self.input("head", model.vocabulary, model.hidden)
         logits = self.matmul("logits", x, head)
-        tiles = -(-model.vocabulary // COLUMNS)
-        best, at = self.made("best", batch, tiles, dtype=fp32), self.made("at", batch, tiles, dtype=int32)
-        following = self.made("next", batch, dtype=int32)
-        self.ops += [most("most", logits, best, at), first_of_most("next", best, at, following)]
+        self.following(logits, position, drawn)
         return Graph(
             "decode", tuple(self.tensors.values()), tuple(self.ops), tuple(self.inputs), ("logits", "next")
         )
+
+    def following(self, logits: Tensor, position: Tensor, drawn: bool) -> None:
+        """The next tokens."""
+        batch, vocabulary = self.batch, self.model.vocabulary
+        tiles = -(-vocabulary // COLUMNS)
+        best, at = self.made("best", batch, tiles, dtype=fp32), self.made("at", batch, tiles, dtype=int32)
+        if drawn:
+            temperature, top_p = (self.input(name, batch, dtype=fp32) for name in ("temperature", "top_p"))
+            top_k, key = self.input("top_k", batch, dtype=int32), self.input("key", batch, 2, dtype=int32)
+            peak, weight = (self.made(name, batch, segments(vocabulary), dtype=fp32) for name in ("peak", "weight"))
+            least = self.made("least", batch, dtype=fp32)
+            self.ops += [
+                outline("outline", logits, temperature, peak, weight),
+                cutoff("cutoff", logits, peak, weight, temperature, top_k, top_p, least),
+                noisy("noisy", logits, least, temperature, position, key, best, at),
+            ]
+        else:
+            self.ops.append(most("most", logits, best, at))
+        self.ops.append(first_of_most("next", best, at, self.made("next", batch, dtype=int32)))
 
     def attention(self, layer: int, x: _Normed, position: Tensor, rope: Tensor) -> _Normed:
         """The first half of a layer: x with attention added."""
