@@ -14,7 +14,8 @@ gated FFN with the residual. Before them the embeddings of the tokens, behind th
 Normalisations are in the ops around them (``kernels/squares``): whichever writes x also writes it times the weight of
 the norm that follows, and sums of squares by which the products of that are divided.
 
-Lengths are data (``position``), so one plan serves all of them.
+Layers leave what they compute in the same tensors: what overwrites one comes behind what has read it in any case, by
+waits for other data (``plan/implied``). Lengths are data (``position``), so one plan serves all of them.
 """
 
 from __future__ import annotations
@@ -183,7 +184,8 @@ class _Step:
         for layer in range(model.layers):
             x = self.ffn(layer, self.attention(layer, x, position, rope))
         head = table if model.tied else self.input("head", model.vocabulary, model.hidden)
-        logits = self.matmul("logits", x, head)
+        logits = self.made("logits", batch, model.vocabulary)
+        self.matmul("logits", x, head, logits)
         self.following(logits, position, drawn)
         return Graph(
             "decode", tuple(self.tensors.values()), tuple(self.ops), tuple(self.inputs), ("logits", "next")
@@ -197,7 +199,8 @@ class _Step:
         if drawn:
             temperature, top_p = (self.input(name, batch, dtype=fp32) for name in ("temperature", "top_p"))
             top_k, key = self.input("top_k", batch, dtype=int32), self.input("key", batch, 2, dtype=int32)
-            peak, weight = (self.made(name, batch, segments(vocabulary), dtype=fp32) for name in ("peak", "weight"))
+            of = batch, segments(vocabulary)
+            peak, weight = (self.made(f"logits_{name}", *of, dtype=fp32) for name in ("peak", "weight"))
             least = self.made("least", batch, dtype=fp32)
             self.ops += [
                 outline("outline", logits, temperature, peak, weight),
@@ -215,39 +218,43 @@ class _Step:
         for name, heads in (("q", model.heads), ("k", model.kv_heads), ("v", model.kv_heads)):
             weight = self.input(f"{at}.{name}", heads * d, model.hidden)
             bias = self.input(f"{at}.{name}_bias", heads * d) if model.qkv_bias else None
-            of[name] = self.matmul(f"{at}.{name}_heads", x, weight, bias=bias)
+            # Nothing comes behind what appends keys and values, so those of each layer stay.
+            out = self.made("q_heads" if name == "q" else f"{at}.{name}_heads", batch, heads * d)
+            self.matmul(f"{at}.{name}_heads", x, weight, out, bias=bias)
+            of[name] = out
         norms = {name: self.input(f"{at}.{name}", d) for name in ("q_norm", "k_norm") if model.qk_norm}
         caches = {
             name: self.input(f"{at}.{name}", batch, model.kv_heads, self.capacity, d)
             for name in ("k_cache", "v_cache")
         }
-        finished = self.made(f"{at}.heads", batch, model.heads * d)
+        finished = self.made("heads", batch, model.heads * d)
         shared: Mapping[str, Tensor] = {"position": position, "rope": rope, **caches}
         given: Mapping[str, Tensor] = {**of, **shared, **norms}
         if self.splits == 1:
             self.ops.append(attend(f"{at}.attend", **given, out=finished, eps=model.eps))  # type: ignore[arg-type]
         else:
             part = (batch, model.kv_heads, self.splits, model.group)
-            parts = self.made(f"{at}.parts", *part, d, dtype=fp32)
-            peak, total = (self.made(f"{at}.{name}", *part, dtype=fp32) for name in ("peak", "total"))
+            parts = self.made("parts", *part, d, dtype=fp32)
+            peak, total = (self.made(name, *part, dtype=fp32) for name in ("peak", "total"))
             left = {"out": parts, "peak": peak, "total": total}
             self.ops.append(attend(f"{at}.attend", **given, **left, eps=model.eps))  # type: ignore[arg-type]
             self.ops.append(combine(f"{at}.combine", parts, peak, total, finished))
         weight = self.input(f"{at}.o", model.hidden, model.heads * d)
         scale = self.input(f"{at}.post_norm", model.hidden)
-        out = self.added(f"{at}.x_attended", finished, weight, x, scale)
+        added = self.added(f"{at}.x_attended", "x_attended", finished, weight, x, scale)
         # Behind what others wait for: only the next step reads what it writes.
         key_norm = norms.get("k_norm")
         self.ops.append(append(f"{at}.append", of["k"], of["v"], **shared, k_norm=key_norm, eps=model.eps))
-        return out
+        return added
 
     def ffn(self, layer: int, x: _Normed) -> _Normed:
         """The second half of a layer: x with its FFN added."""
         hidden, ffn, at = self.model.hidden, self.model.ffn, f"layers.{layer}"
         gate, up = (self.input(f"{at}.{name}", ffn, hidden) for name in ("gate", "up"))
-        inner = self.matmul(f"{at}.inner", x, up, gate=gate, activation=Activation.SILU)
+        inner = self.made("inner", self.batch, ffn)
+        self.matmul(f"{at}.inner", x, up, inner, gate=gate, activation=Activation.SILU)
         weight = self.input(f"{at}.down", hidden, ffn)
-        return self.added(f"{at}.x", inner, weight, x, self.norm(layer + 1))
+        return self.added(f"{at}.x", "x", inner, weight, x, self.norm(layer + 1))
 
     def norm(self, layer: int) -> Tensor:
         """The weight of the norm before a layer, or behind the last."""
@@ -272,13 +279,13 @@ class _Step:
         name: str,
         x: _Normed,
         weight: Tensor,
+        out: Tensor,
         *,
         gate: Tensor | None = None,
         bias: Tensor | None = None,
         activation: Activation = Activation.NONE,
-    ) -> Tensor:
-        """Products of the normalised x, by an op called as its result is."""
-        out = self.made(name, self.batch, weight.shape[0])
+    ) -> None:
+        """Products of the normalised x."""
         self.ops.append(
             matmul(
                 name,
@@ -293,11 +300,12 @@ class _Step:
                 tile=self.tile,
             )
         )
-        return out
 
-    def added(self, name: str, heads: Tensor, weight: Tensor, x: _Normed, scale: Tensor) -> _Normed:
-        """x with products added, and what the norm of this scale takes of that, by an op called as x is then."""
-        out = self.normed(name)
+    def added(
+        self, name: str, result: str, heads: Tensor, weight: Tensor, x: _Normed, scale: Tensor
+    ) -> _Normed:
+        """x with products added, under the name of the result, and what the norm of this scale takes of that."""
+        out = self.normed(result)
         left = {"scale": scale, "scaled": out.scaled, "squares": out.squares}
         tile = replace(self.tile, n=blocks(self.tile.n) * SQUARED)
         self.ops.append(matmul(name, heads, weight, out.x, residual=x.x, **left, tile=tile))  # type: ignore[arg-type]

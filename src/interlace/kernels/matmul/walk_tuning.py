@@ -24,7 +24,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from itertools import product
+from itertools import groupby, product
 
 from interlace.core.devices import DeviceSpec
 from interlace.graph.graph import Graph
@@ -91,13 +91,11 @@ def _cut(ops: Sequence[Op], m: int, device: DeviceSpec, *, other: bool = False, 
     deep = _STAGES * (_DEEP + tokens * 2 * longest) + tokens * (2 * PANEL + _STEP * 2) <= device.smem_bytes
     nbytes = _DEEP if deep and not shallow else _SHALLOW
     cheap = (m <= _CHEAP) != other
-    together: dict[str | None, int] = {}  # tiles of all that multiply the same tokens
-    for op in ops:
-        together[tensor_of(op, "x")] = together.get(tensor_of(op, "x"), 0) + _tiles(op)
+    together = _together(ops)
     each, one_wave = [], True
     for op in ops:
         tile = MatmulTile(tokens, _ROWS, nbytes // (_ROWS * 2 * sums(op)), swap=True)
-        tiles, most = together[tensor_of(op, "x")], min(-(-int(op.param("K")) // tile.k), _MOST_PARTS)
+        tiles, most = together[op.name], min(-(-int(op.param("K")) // tile.k), _MOST_PARTS)
         if tiles > _tiles(op):
             parts = min(most, max(1, device.sms // tiles))
         else:
@@ -105,6 +103,15 @@ def _cut(ops: Sequence[Op], m: int, device: DeviceSpec, *, other: bool = False, 
         one_wave = tiles * parts <= device.sms
         each.append((op.name, OpSetting(tile.params, parts)))
     return Setting(tuple(each))
+
+
+def _together(ops: Sequence[Op]) -> dict[str, int]:
+    """For each op, tiles of all next to it that multiply the same tokens; elsewhere others may lie in that tensor."""
+    found: dict[str, int] = {}
+    for _, run in groupby(ops, lambda op: tensor_of(op, "x")):
+        some = [*run]
+        found |= dict.fromkeys((op.name for op in some), sum(map(_tiles, some)))
+    return found
 
 
 def _tiles(op: Op) -> int:
