@@ -65,6 +65,7 @@ inline int __reduce_min_sync(unsigned lanes, int value) {
   return value;
 }
 inline int __reduce_max_sync(unsigned lanes, int value) { return -__reduce_min_sync(lanes, -value); }
+inline int __ffs(int bits) { return __builtin_ffs(bits); }
 unsigned long long __cvta_generic_to_shared(const void* pointer);
 inline const void* __cvta_generic_to_global(const void* pointer) { return pointer; }
 void __nanosleep(unsigned nanoseconds);
@@ -97,8 +98,11 @@ float expf(float x) noexcept;
 float exp2f(float x) noexcept;
 float tanhf(float x) noexcept;
 float sqrtf(float x) noexcept;
+float logf(float x) noexcept;
 float fmaxf(float x, float y) noexcept;
+float fminf(float x, float y) noexcept;
 }
+#define __logf logf
 #define __expf expf  // the C library has one of its own, which it does not show
 inline float __fdividef(float x, float y) { return x / y; }
 inline float rsqrtf(float x) { return 1.0f / __builtin_sqrtf(x); }

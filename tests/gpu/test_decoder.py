@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from interlace.nn import Decoder
+from interlace.nn import Decoder, Sampling
 from interlace.nn.decoder.launch import StepLaunch
 from interlace.workloads.llama import LlamaShape
 
@@ -61,8 +61,27 @@ def test_texts_are_those_of_each_prompt_alone_and_repeat_bit_for_bit() -> None:
     once = ours.generate([*PROMPTS, [1, 2]], 12)
     assert once == ours.generate([*PROMPTS, [1, 2]], 12)
     assert [ours.generate([prompt], 12)[0] for prompt in [*PROMPTS, [1, 2]]] == once
-    drawn = ours.generate(PROMPTS, 12, temperature=1.5, top_p=0.95, seed=3)
-    assert drawn == ours.generate(PROMPTS, 12, temperature=1.5, top_p=0.95, seed=3)
+    way = {"temperature": 1.5, "top_k": 200, "top_p": 0.95, "seed": 3}
+    drawn = ours.generate([*PROMPTS, [1, 2]], 12, **way)
+    assert isinstance(ours._launch, StepLaunch), ours.explain()
+    assert drawn == ours.generate([*PROMPTS, [1, 2]], 12, **way)
+    assert drawn[0] == ours.generate(PROMPTS[0], 12, **way)
+    assert drawn != once
+    assert ours.generate([*PROMPTS, [1, 2]], 12) == once, "launches that draw take the likeliest token where told to"
+
+
+def test_steps_draw_what_pytorch_draws_from_the_same_logits() -> None:
+    ours, _ = decoders(SHAPES["tied"], torch.bfloat16)
+    ours.join(PROMPTS[0])
+    for prompt in PROMPTS[1:]:
+        ours.join(prompt, sampling=Sampling(temperature=1.2, top_k=50, top_p=0.9, seed=7, sequence=len(prompt)))
+    differ = 0
+    for _ in range(100):
+        ours.step()
+        right = ours._ways.tokens(ours.logits, ours._position - 1, slice(None))
+        assert ours.next[0] == ours.logits[0].argmax()
+        differ += int((ours.next != right).sum())
+    assert differ <= 2, "but where two scores are equal up to rounding"
 
 
 def test_what_lies_beyond_a_sequence_in_the_cache_reaches_nobody() -> None:

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import interlace as il
-from interlace.nn import Decoder
+from interlace.nn import Decoder, Sampling
 from interlace.nn.decoder import launch
 
 from ..unit.llama import SHAPE, ToyForCausalLM, oracle, relative_error
@@ -45,6 +45,33 @@ def test_steps_of_an_executor_are_those_of_the_model_while_sequences_join_and_le
     decoder.step()
     assert decoder.lengths == (0, 4)
     assert decoder._position.tolist() == [0, 4]
+
+
+def test_launches_that_draw_take_over_when_the_first_such_sequence_joins(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What others have in the cache stays as it was, wherever steps were tried."""
+    model = ToyForCausalLM(replace(SHAPE, layers=1), dtype=torch.float32)
+    hot = Sampling(temperature=2.0, top_k=40, top_p=0.95, seed=3)
+    plain = Decoder.from_model(model, batch=2, capacity=12)
+    monkeypatch.setattr(launch, "obstacle_of_device", lambda device: None)
+    monkeypatch.setattr(launch, "RUNNERS", (il.SerialExecutor,))
+    monkeypatch.setattr(launch.StepLaunch, "step_us", lambda self: self._enqueue() or 1.0)
+    decoder = Decoder.from_model(model, batch=2, capacity=12)
+    for each in (decoder, plain):
+        each.join([*PROMPTS[0], *PROMPTS[0]])
+        each.step()
+    first = decoder._launch
+    for each in (decoder, plain):
+        each.join(PROMPTS[1], sampling=hot)
+        each.step()
+    assert decoder._launch is not first
+    assert decoder.explain().executor == "serial"
+    assert decoder._position.tolist() == plain._position.tolist() == [12, 2]
+    assert decoder.next.tolist() == plain.next.tolist()
+    assert (decoder.logits - plain.logits).norm() < 1e-5 * plain.logits.norm()
+    for each in (decoder, plain):
+        each.leave(0)
+        each.step()
+    assert decoder.next[1] == plain.next[1]
 
 
 def test_of_the_executors_that_can_run_a_step_the_fastest_does(monkeypatch: pytest.MonkeyPatch) -> None:

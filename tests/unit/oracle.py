@@ -263,8 +263,8 @@ def _posts(plan: Plan) -> dict[int, set[Tile]]:
     return out
 
 
-def unenforced(plan: Plan) -> list[str]:
-    """Visible dependencies that neither a wait before the access nor one worker's order enforces."""
+def unenforced(plan: Plan, hazards: Iterable[str] = ("RAW", "WAR", "WAW")) -> list[str]:
+    """Visible dependencies that neither a wait before the access nor one worker's order enforces by itself."""
     sequence, every, edges = items(plan), uses(plan.graph), seen(plan.graph)
     parts: dict[Tile, list[int]] = {}
     for n, item in enumerate(sequence):
@@ -275,7 +275,8 @@ def unenforced(plan: Plan) -> list[str]:
         for segment in item.segments:
             needed = {
                 (every[a].op, p)
-                for _, a, b in edges
+                for hazard, a, b in edges
+                if hazard in hazards
                 for p, before in enumerate(every[a].tiles)
                 if before & segment.touched.get(b, frozenset())
             }

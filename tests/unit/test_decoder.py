@@ -24,12 +24,14 @@ from interlace.core.errors import (  # noqa: E402
     SlotError,
     UnsupportedModelError,
 )
+from interlace.kernels.sample import least_drawn, noise  # noqa: E402
 from interlace.nn import Decoder, Sampling  # noqa: E402
 from interlace.nn.decoder.generation import pieces  # noqa: E402
-from interlace.nn.decoder.sampling import draw  # noqa: E402
+from interlace.nn.decoder.sampling import Ways, drawn  # noqa: E402
 from interlace.nn.decoder.weights import rope_table  # noqa: E402
 from interlace.workloads.weights import wanted  # noqa: E402
 
+from ..sampling import WAYS, sampling_inputs  # noqa: E402
 from .llama import SHAPE, ToyForCausalLM, greedy, oracle, relative_error  # noqa: E402
 
 PROMPTS = [[3, 1, 4, 1, 5, 9, 2, 6], [7], [53, 58, 9]]
@@ -324,24 +326,49 @@ def test_draws_repeat_with_their_seed_whatever_else_is_in_the_batch(model: ToyFo
     assert len({tuple(ids) for ids in several.generate([PROMPTS[0]] * 3, 8, temperature=2.0)}) == 3
 
 
-def test_draws_have_the_distribution_of_the_logits() -> None:
-    logits = torch.tensor([2.0, 1.0, 0.0, -1.0, 3.0]).expand(20_000, 5)
-    noise = torch.empty(logits.shape).exponential_(generator=torch.Generator().manual_seed(0))
+def test_a_server_has_each_sequence_drawn_in_its_own_way(model: ToyForCausalLM, decoder: Decoder) -> None:
+    """Those without a way of their own are not drawn, and a slot forgets its way."""
+    hot = Sampling(temperature=3.0, seed=4, sequence=7)
 
-    def shares(**options: object) -> list[float]:
-        tokens = draw(logits, noise, Sampling(**options))
-        return (torch.bincount(tokens, minlength=5) / len(tokens)).tolist()
+    def written(decoder: Decoder, slot: int, count: int) -> list[int]:
+        found = []
+        for _ in range(count):
+            found.append(int(decoder.next[slot]))
+            decoder.step()
+        return found
 
-    def right(kept: list[int], temperature: float) -> list[float]:
-        weights = [np.exp(float(logits[0, i]) / temperature) if i in kept else 0.0 for i in range(5)]
-        return [weight / sum(weights) for weight in weights]
+    slots = [decoder.join(PROMPTS[0]), decoder.join(PROMPTS[1], sampling=hot)]
+    together = [[], []]
+    for _ in range(5):
+        for slot in slots:
+            together[slot].append(int(decoder.next[slot]))
+        decoder.step()
+    assert together[0] == greedy(model, SHAPE, PROMPTS[0], 5)
+    alone = Decoder.from_model(model, capacity=16)
+    alone.join(PROMPTS[1], sampling=hot)
+    assert together[1] == written(alone, 0, 5)
+    assert together[1] != greedy(model, SHAPE, PROMPTS[1], 5)
+    for slot in slots:
+        decoder.leave(slot)
+    assert written(decoder, decoder.join(PROMPTS[0]), 1) == greedy(model, SHAPE, PROMPTS[0], 1)
+    with pytest.raises(ArgumentError, match="sampling"):
+        decoder.join(PROMPTS[1], sampling=0.7)
 
-    assert shares(temperature=2.0) == pytest.approx(right([0, 1, 2, 3, 4], 2.0), abs=0.015)
-    assert shares(temperature=1.0, top_k=2) == pytest.approx(right([0, 4], 1.0), abs=0.015)
-    # Softmax has .64, .23, .09, ...: the second passes .7, so two stay.
-    assert shares(temperature=1.0, top_p=0.7) == pytest.approx(right([0, 4], 1.0), abs=0.015)
-    assert shares(temperature=1.0, top_p=0.6) == [0, 0, 0, 0, 1]
-    assert shares(temperature=0.0) == [0, 0, 0, 0, 1]
+
+def test_draws_in_pytorch_are_those_of_the_op() -> None:
+    columns, given = 300, sampling_inputs(300)
+    x = torch.from_numpy(given["x"])
+    ways = Ways(len(x), x.device)
+    for slot, (temperature, top_k, top_p) in enumerate(WAYS):
+        seed, sequence = given["key"][slot].tolist()
+        ways.set(slot, Sampling(temperature, top_k or None, top_p, seed, sequence))
+    for n in range(20):
+        position = torch.from_numpy(given["position"] + n)
+        found = drawn(x, position, ways.tensors).tolist()
+        for slot, (temperature, top_k, top_p) in enumerate(WAYS):
+            row, at = given["x"][slot].astype(np.float32), position[slot : slot + 1].numpy()
+            scores = row if temperature == 0 else row / temperature + noise(np.arange(columns), at, given["key"][slot])
+            assert found[slot] == np.where(row >= least_drawn(row, temperature, top_k, top_p), scores, -np.inf).argmax()
 
 
 # ---------------------------------------------------------------- what is refused

@@ -12,6 +12,7 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("triton")  # which executors want wherever they are
 
 import interlace as il  # noqa: E402
+from interlace.kernels.sample import least_drawn, noise  # noqa: E402
 from interlace.workloads import Decode, LlamaShape, decode_graph  # noqa: E402
 
 from ..cases import TORCH, relative_error  # noqa: E402
@@ -20,9 +21,9 @@ from ..emulator.walk import EmulatedLaunch, prepare  # noqa: E402
 
 pytestmark = pytest.mark.skipif(bool(MISSING), reason=MISSING)
 
-CAPACITY, POSITIONS = 100, (0, 5, 90)
+CAPACITY, POSITIONS, TEMPERATURES = 100, (0, 5, 90), (0.0, 0.5, 0.75)
 SHAPES = {
-    "norms and biases": LlamaShape(1, 64, 96, 4, 2, 16, 160, qkv_bias=True, qk_norm=True),
+    "norms and biases": LlamaShape(2, 64, 96, 4, 2, 16, 160, qkv_bias=True, qk_norm=True),
     "more queries than are taken at once": LlamaShape(1, 64, 64, 9, 1, 64, 160, tied=True),
 }
 
@@ -37,7 +38,7 @@ def launches() -> dict[str, EmulatedLaunch]:
     for name, shape in SHAPES.items():
         splits = 2 if shape.kv_heads > 1 else 1
         sms = splits * len(POSITIONS) * shape.kv_heads
-        graph = decode_graph(shape, len(POSITIONS), CAPACITY, replace(il.H200, sms=sms))
+        graph = decode_graph(shape, len(POSITIONS), CAPACITY, replace(il.H200, sms=sms), drawn=shape.qk_norm)
         plan = il.plan_graph(graph, il.H200, il.OneLaunchExecutor, workers=1)
         assert plan.graph.op("layers.0.attend").grid[2] == splits
         made[name] = EmulatedLaunch(plan, stages=3)
@@ -47,7 +48,10 @@ def launches() -> dict[str, EmulatedLaunch]:
 
 @pytest.mark.parametrize("name", SHAPES)
 def test_steps_of_a_ragged_batch_are_right_and_touch_nothing_else(name: str) -> None:
-    """Caches hold NaN where nothing was appended yet, and so do intermediates before they are written."""
+    """Caches hold NaN where nothing was appended yet, and so do intermediates before they are written.
+
+    Of one model the tokens are drawn, each sequence's in its own way.
+    """
     run, work = launches()[name], problem(name)
     graph = run.plan.graph
     given = dict(work.inputs(0)) | {"position": np.array(POSITIONS, np.float32)}
@@ -56,6 +60,8 @@ def test_steps_of_a_ragged_batch_are_right_and_touch_nothing_else(name: str) -> 
     for n in caches:
         for b, at in enumerate(POSITIONS):
             t[n][b, :, at:] = float("nan")
+    ways = {"temperature": TEMPERATURES, "top_k": [0, 5, 0], "top_p": [1.0, 1.0, 0.9], "key": [[3, 0], [3, 1], [3, 2]]}
+    t |= {n: torch.tensor(way, dtype=TORCH[graph.tensor(n).dtype.name]) for n, way in ways.items() if n in graph.inputs}
     t |= {n: run.empty(n) for n in graph.outputs}
     for step in range(3):
         right = work.dense(np, {n: value.double().numpy() for n, value in t.items()})
@@ -66,7 +72,13 @@ def test_steps_of_a_ragged_batch_are_right_and_touch_nothing_else(name: str) -> 
         run.run(t)
         assert [str(fault) for fault in run.faults] == []
         assert relative_error(t["logits"], torch.from_numpy(right["logits"])) < 8e-3
-        assert t["next"].tolist() == t["logits"].argmax(1).tolist()
+        for b, following in enumerate(t["next"].tolist()):
+            x = t["logits"][b].double().numpy()
+            if "key" in t and TEMPERATURES[b]:
+                low = least_drawn(x, TEMPERATURES[b], ways["top_k"][b], ways["top_p"][b])
+                position, key = t["position"][b : b + 1].numpy(), t["key"][b].numpy()
+                x = np.where(x >= low, x / TEMPERATURES[b] + noise(np.arange(len(x)), position, key), -np.inf)
+            assert following == x.argmax()
         t["tokens"].copy_(t["next"])
         t["position"] += 1
         for n in caches:

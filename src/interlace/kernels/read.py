@@ -14,10 +14,14 @@ from interlace.kernels.copy import COPY
 from interlace.kernels.embedding import EMBEDDING
 from interlace.kernels.matmul import MATMUL
 from interlace.kernels.rms_norm import RMS_NORM
+from interlace.kernels.sample import CUTOFF, NOISY, OUTLINE
 from interlace.plan.plan import Plan
 
 #: Kernels that need not be passed.
-BUILT_IN = (MATMUL, COPY, EMBEDDING, RMS_NORM, ATTEND, COMBINE, APPEND, CAUSAL_ATTENTION, MOST, FIRST_OF_MOST)
+BUILT_IN = (
+    *(MATMUL, COPY, EMBEDDING, RMS_NORM, ATTEND, COMBINE, APPEND, CAUSAL_ATTENTION),
+    *(MOST, FIRST_OF_MOST, OUTLINE, CUTOFF, NOISY),
+)
 
 
 def read_plan(text: str, kernels: Iterable[Kernel] = ()) -> Plan:

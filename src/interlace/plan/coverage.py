@@ -5,25 +5,30 @@ k-range [0, 512) has two, [0, 128) behind two waits and [128, 512) behind three.
 same box behind the same waits are one *case*, and cases that differ only in waits for other things are
 decided together: an op of n tiles that each read all of another's n takes memory of n, not of n * n.
 
+What is overwritten may follow from the waits of other items (``implied``).
+
 What a box needs is runs of tiles, and so ranges of semaphores. A range that one wait holds whole, or a run that
 one worker runs before, is not listed; only what several waits hold together is looked at tile by tile.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 
 import numpy as np
 from numpy.typing import NDArray
 
 from interlace.core.errors import CoverageError
 from interlace.graph.access import Ints
-from interlace.graph.dependencies import Dependencies, Link
+from interlace.graph.dependencies import Dependencies, Hazard, Link
 from interlace.graph.inverse import Runs
 from interlace.graph.ragged import Groups, batches, distinct, grouped, offsets, ranges
 from interlace.graph.tensor import Region
 from interlace.plan.awaited import Awaited
 from interlace.plan.facts import Facts
+from interlace.plan.implied import Implied
 from interlace.plan.orderings import Edge, Ordering
 from interlace.plan.plan import Dispatch
 from interlace.plan.posts import Posted, Posts
@@ -55,6 +60,7 @@ def check_coverage(facts: Facts, dependencies: Dependencies) -> Coverage:
     order = _WorkerOrder(facts, dependencies)
     posts = Posts(dependencies, facts.post_of_tile)
     examples: dict[Ordering, Edge] = {}
+    implied = cache(lambda: Implied(facts.plan.items, facts.plan.waits, facts.post_of_tile, facts.base))
     edges = by_wait = 0
     for consumer in range(len(facts.plan.graph.ops)):
         links = dependencies.into(consumer)
@@ -62,7 +68,7 @@ def check_coverage(facts: Facts, dependencies: Dependencies) -> Coverage:
             continue
         segments = _Segments(facts, consumer)
         for link in links:
-            check = _LinkCheck(facts, dependencies, posts, order, segments, link, examples)
+            check = _LinkCheck(facts, dependencies, posts, order, segments, link, examples, implied)
             check.run()
             edges += check.edges
             by_wait += check.by_wait
@@ -156,12 +162,14 @@ class _LinkCheck:
         segments: _Segments,
         link: Link,
         examples: dict[Ordering, Edge],
+        implied: Callable[[], Implied],
     ) -> None:
         plan = facts.plan
         self.facts, self.dependencies, self.posts = facts, dependencies, posts
         self.order, self.segments, self.link = order, segments, link
         self.edges = self.by_wait = 0
         self.examples = examples
+        self.implied = implied
         # A region that moves with k is touched segment by segment; any other from the item's start.
         self.use = np.flatnonzero(segments.opening | link.target.uses_k)
         item = segments.item[self.use]
@@ -239,7 +247,12 @@ class _LinkCheck:
         self._note(Ordering.WAIT, tiles, use)
 
     def _ordered(self, tiles: Runs, use: Groups) -> None:
-        """Row by row: one worker runs the tiles before its ``use``."""
+        """Row by row: one worker runs the tiles before its ``use``, or waits of others imply that they have ended."""
+        if len(tiles) and self.link.hazard is not Hazard.RAW:
+            producer = np.searchsorted(self.dependencies.base, self.dependencies.tiles(tiles), side="right") - 1
+            follows = self.implied().before(producer, self.link.consumer)
+            self._awaited(tiles.take(follows), use)
+            tiles = tiles.take(~follows)
         if not len(tiles):
             return
         item = Groups(use.ptr, self.segments.item[self.use[use.values]])

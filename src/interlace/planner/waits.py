@@ -21,9 +21,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from interlace.graph.access import Ints
-from interlace.graph.dependencies import Dependencies, Link
+from interlace.graph.dependencies import Dependencies, Hazard, Link
 from interlace.graph.inverse import Runs
 from interlace.graph.ragged import Groups, batches, distinct, grouped, offsets, ranges
+from interlace.plan.implied import Implied
 from interlace.plan.plan import Items, Waits
 from interlace.plan.posts import Posts
 
@@ -32,29 +33,64 @@ _ROW, _FIRST, _COUNT, _STRIDE, _THRESHOLD, _K = range(6)  # columns of a table o
 
 
 def derive_waits(dependencies: Dependencies, items: Items, post_of_tile: Ints, chunk_waits: bool) -> Waits:
-    """All semaphores that the tiles that each item needs post.
+    """All semaphores that the tiles that each item needs post, but for what other waits imply.
+
+    That is looked for where something is overwritten; what is read is always awaited.
 
     ``post_of_tile`` numbers the tiles of all ops together, -1 for none. A wait stands at the item's start,
     or, with ``chunk_waits``, before the chunk of the reduction that needs it first.
     """
-    graph = dependencies.graph
     posts = Posts(dependencies, post_of_tile)
+    of_op = grouped(items.op, len(dependencies.graph.ops))
+
+    def tables(links: Sequence[Sequence[Link]]) -> list[tuple[Ints, Ints]]:
+        return [_of_op(dependencies, items, of_op[c], into, posts, chunk_waits) for c, into in enumerate(links)]
+
+    def joined(tables: Sequence[tuple[Ints, Ints]]) -> tuple[Waits, Implied]:
+        waits = _joined(items, of_op, tables)
+        return waits, Implied(items, waits, post_of_tile, dependencies.base)
+
+    links = [dependencies.into(c) for c in range(len(of_op))]
+    reads = [[link for link in into if link.hazard is Hazard.RAW] for into in links]
+    found = tables(reads)
+    if reads == links:
+        return _joined(items, of_op, found)
+    _, implied = joined(found)
+    needed = [[link for link in into if not _follows(implied, link)] for into in links]
+    changed = [into != mine for into, mine in zip(needed, reads, strict=True)]
+    more = tables([into if new else [] for into, new in zip(needed, changed, strict=True)])
+    waits, implied = joined([b if new else a for a, b, new in zip(found, more, changed, strict=True)])
+    # Ranges of more semaphores may be told apart less well, so what followed is looked at again.
+    if all(link in mine or _follows(implied, link) for into, mine in zip(links, needed, strict=True) for link in into):
+        return waits
+    return _joined(items, of_op, tables(links))
+
+
+def _follows(implied: Implied, link: Link) -> bool:
+    """What is overwritten is in no use any more when an item begins, whether it awaits that or not."""
+    return link.hazard is not Hazard.RAW and bool(implied.before(np.array(link.producers), link.consumer).all())
+
+
+def _of_op(
+    dependencies: Dependencies, items: Items, mine: Ints, links: Sequence[Link], posts: Posts, chunk_waits: bool
+) -> tuple[Ints, Ints]:
+    """What some items of an op need through links: a table of ranges, and the row in it of each item, -1 for none."""
+    if not links or not len(mine):
+        return np.zeros((0, 6), np.int64), np.full(len(mine), -1, np.int64)
+    needs = [_Need.through(dependencies, link, items, mine, posts, chunk_waits) for link in links]
+    first, cls = distinct(*(need.of_item for need in needs))
+    return _unite(needs, first, posts.threshold), cls
+
+
+def _joined(items: Items, of_op: Groups, tables: Sequence[tuple[Ints, Ints]]) -> Waits:
+    """The waits of all items."""
     per_item = np.zeros(len(items), np.int64)  # 0 waits for nothing
-    tables = [np.zeros((0, 6), np.int64)]
-    fresh = 1
-    of_op = grouped(items.op, len(graph.ops))
-    for c in range(len(graph.ops)):
-        links, mine = dependencies.into(c), of_op[c]
-        if not links or not len(mine):
-            continue
-        needs = [_Need.through(dependencies, link, items, mine, posts, chunk_waits) for link in links]
-        first, cls = distinct(*(need.of_item for need in needs))
-        table = _unite(needs, first, posts.threshold)
-        table[:, _ROW] += fresh
-        tables.append(table)
-        per_item[mine] = cls + fresh
-        fresh += len(first)
-    table = np.concatenate(tables)
+    fresh, all_rows = 1, [np.zeros((0, 6), np.int64)]
+    for c, (table, cls) in enumerate(tables):
+        per_item[of_op[c]] = np.where(cls < 0, 0, cls + fresh)
+        all_rows.append(table + fresh * (np.arange(6) == _ROW))
+        fresh += int(cls.max(initial=-1)) + 1
+    table = np.concatenate(all_rows)
     entries = np.arange(len(table), dtype=np.int64)
     taken = Groups(offsets(np.bincount(table[:, _ROW], minlength=fresh)), entries).take(per_item)
     columns = (_FIRST, _COUNT, _STRIDE, _THRESHOLD, _K)

@@ -14,7 +14,8 @@ gated FFN with the residual. Before them the embeddings of the tokens, behind th
 Normalisations are in the ops around them (``kernels/squares``): whichever writes x also writes it times the weight of
 the norm that follows, and sums of squares by which the products of that are divided.
 
-Lengths are data (``position``), so one plan serves all of them.
+Layers leave what they compute in the same tensors: what overwrites one comes behind what has read it in any case, by
+waits for other data (``plan/implied``). Lengths are data (``position``), so one plan serves all of them.
 """
 
 from __future__ import annotations
@@ -35,6 +36,8 @@ from interlace.kernels.attend import attend, splits
 from interlace.kernels.combine import combine
 from interlace.kernels.embedding import embedding
 from interlace.kernels.matmul import Activation, MatmulTile, matmul
+from interlace.kernels.sample import cutoff, noisy, outline
+from interlace.kernels.sample.segments import segments
 from interlace.kernels.squares import COLUMNS as SQUARED
 from interlace.kernels.squares import FINE, blocks
 from interlace.workloads.base import Tile, matmul_tile
@@ -113,6 +116,7 @@ def decode_graph(
     device: DeviceSpec,
     tile: Tile | None = None,
     dtype: DType = bf16,
+    drawn: bool = False,
 ) -> Graph:
     """One token of each of ``batch`` sequences through a model.
 
@@ -123,15 +127,17 @@ def decode_graph(
         device: for whose tiles.
         tile: of every matmul, otherwise as it suits the device; wider where that leaves sums of squares, if need be.
         dtype: of weights, caches and logits.
+        drawn: the next tokens are drawn, of each sequence as its inputs say; otherwise they are the likeliest.
 
     Inputs: ``tokens`` (B,) and ``position`` (B,) of int32, where a position is the index of the token in its sequence
     and so the number of cached positions that it attends to beside itself; ``rope`` (capacity, head_dim) of float32,
     cosines then sines; ``embed`` (V, H), ``norm`` (H,), and ``head`` (V, H) unless tied. Of layer l, as
     ``layers.l.NAME``: ``input_norm``, ``q``, ``k``, ``v`` (with ``_bias``, ``q_norm``, ``k_norm`` where the model has
     them), ``o``, ``post_norm``, ``gate``, ``up``, ``down``, weights (outputs, inputs); and ``k_cache``, ``v_cache``
-    (B, kv_heads, capacity, head_dim), to which the step appends in place.
+    (B, kv_heads, capacity, head_dim), to which the step appends in place. Where tokens are drawn (``kernels/sample``):
+    ``temperature`` and ``top_p`` (B,) of float32, ``top_k`` (B,) of int32, and ``key`` (B, 2) of int32.
 
-    Outputs: ``logits`` (B, V), in ``dtype``, and ``next`` (B,) of int32, the token of the largest.
+    Outputs: ``logits`` (B, V), in ``dtype``, and ``next`` (B,) of int32, the token of the largest, or the one drawn.
 
     Raises:
         ArgumentError, ShapeError: arguments that are none, or heads that are no power of two of at least 16.
@@ -140,7 +146,7 @@ def decode_graph(
     for name, number in (("batch", batch), ("capacity", capacity)):
         if whole(number, "decode_graph", name) < 1:
             raise ShapeError(f"decode_graph has {name} {number}; use a positive number")
-    return _Step(model, batch, capacity, device, matmul_tile(batch, device, tile), dtype).graph()
+    return _Step(model, batch, capacity, device, matmul_tile(batch, device, tile), dtype).graph(drawn)
 
 
 @dataclass(frozen=True)
@@ -171,7 +177,7 @@ class _Step:
         self.inputs: list[str] = []
         self.ops: list[Op] = []
 
-    def graph(self) -> Graph:
+    def graph(self, drawn: bool) -> Graph:
         model, batch = self.model, self.batch
         tokens, position = (self.input(name, batch, dtype=int32) for name in ("tokens", "position"))
         rope = self.input("rope", self.capacity, model.head_dim, dtype=fp32)
@@ -182,14 +188,32 @@ class _Step:
         for layer in range(model.layers):
             x = self.ffn(layer, self.attention(layer, x, position, rope))
         head = table if model.tied else self.input("head", model.vocabulary, model.hidden)
-        logits = self.matmul("logits", x, head)
-        tiles = -(-model.vocabulary // COLUMNS)
-        best, at = self.made("best", batch, tiles, dtype=fp32), self.made("at", batch, tiles, dtype=int32)
-        following = self.made("next", batch, dtype=int32)
-        self.ops += [most("most", logits, best, at), first_of_most("next", best, at, following)]
+        logits = self.made("logits", batch, model.vocabulary)
+        self.matmul("logits", x, head, logits)
+        self.following(logits, position, drawn)
         return Graph(
             "decode", tuple(self.tensors.values()), tuple(self.ops), tuple(self.inputs), ("logits", "next")
         )
+
+    def following(self, logits: Tensor, position: Tensor, drawn: bool) -> None:
+        """The next tokens."""
+        batch, vocabulary = self.batch, self.model.vocabulary
+        tiles = -(-vocabulary // COLUMNS)
+        best, at = self.made("best", batch, tiles, dtype=fp32), self.made("at", batch, tiles, dtype=int32)
+        if drawn:
+            temperature, top_p = (self.input(name, batch, dtype=fp32) for name in ("temperature", "top_p"))
+            top_k, key = self.input("top_k", batch, dtype=int32), self.input("key", batch, 2, dtype=int32)
+            of = batch, segments(vocabulary)
+            peak, weight = (self.made(f"logits_{name}", *of, dtype=fp32) for name in ("peak", "weight"))
+            least = self.made("least", batch, dtype=fp32)
+            self.ops += [
+                outline("outline", logits, temperature, peak, weight),
+                cutoff("cutoff", logits, peak, weight, temperature, top_k, top_p, least),
+                noisy("noisy", logits, least, temperature, position, key, best, at),
+            ]
+        else:
+            self.ops.append(most("most", logits, best, at))
+        self.ops.append(first_of_most("next", best, at, self.made("next", batch, dtype=int32)))
 
     def attention(self, layer: int, x: _Normed, position: Tensor, rope: Tensor) -> _Normed:
         """The first half of a layer: x with attention added."""
@@ -198,39 +222,43 @@ class _Step:
         for name, heads in (("q", model.heads), ("k", model.kv_heads), ("v", model.kv_heads)):
             weight = self.input(f"{at}.{name}", heads * d, model.hidden)
             bias = self.input(f"{at}.{name}_bias", heads * d) if model.qkv_bias else None
-            of[name] = self.matmul(f"{at}.{name}_heads", x, weight, bias=bias)
+            # Nothing comes behind what appends keys and values, so those of each layer stay.
+            out = self.made("q_heads" if name == "q" else f"{at}.{name}_heads", batch, heads * d)
+            self.matmul(f"{at}.{name}_heads", x, weight, out, bias=bias)
+            of[name] = out
         norms = {name: self.input(f"{at}.{name}", d) for name in ("q_norm", "k_norm") if model.qk_norm}
         caches = {
             name: self.input(f"{at}.{name}", batch, model.kv_heads, self.capacity, d)
             for name in ("k_cache", "v_cache")
         }
-        finished = self.made(f"{at}.heads", batch, model.heads * d)
+        finished = self.made("heads", batch, model.heads * d)
         shared: Mapping[str, Tensor] = {"position": position, "rope": rope, **caches}
         given: Mapping[str, Tensor] = {**of, **shared, **norms}
         if self.splits == 1:
             self.ops.append(attend(f"{at}.attend", **given, out=finished, eps=model.eps))  # type: ignore[arg-type]
         else:
             part = (batch, model.kv_heads, self.splits, model.group)
-            parts = self.made(f"{at}.parts", *part, d, dtype=fp32)
-            peak, total = (self.made(f"{at}.{name}", *part, dtype=fp32) for name in ("peak", "total"))
+            parts = self.made("parts", *part, d, dtype=fp32)
+            peak, total = (self.made(name, *part, dtype=fp32) for name in ("peak", "total"))
             left = {"out": parts, "peak": peak, "total": total}
             self.ops.append(attend(f"{at}.attend", **given, **left, eps=model.eps))  # type: ignore[arg-type]
             self.ops.append(combine(f"{at}.combine", parts, peak, total, finished))
         weight = self.input(f"{at}.o", model.hidden, model.heads * d)
         scale = self.input(f"{at}.post_norm", model.hidden)
-        out = self.added(f"{at}.x_attended", finished, weight, x, scale)
+        added = self.added(f"{at}.x_attended", "x_attended", finished, weight, x, scale)
         # Behind what others wait for: only the next step reads what it writes.
         key_norm = norms.get("k_norm")
         self.ops.append(append(f"{at}.append", of["k"], of["v"], **shared, k_norm=key_norm, eps=model.eps))
-        return out
+        return added
 
     def ffn(self, layer: int, x: _Normed) -> _Normed:
         """The second half of a layer: x with its FFN added."""
         hidden, ffn, at = self.model.hidden, self.model.ffn, f"layers.{layer}"
         gate, up = (self.input(f"{at}.{name}", ffn, hidden) for name in ("gate", "up"))
-        inner = self.matmul(f"{at}.inner", x, up, gate=gate, activation=Activation.SILU)
+        inner = self.made("inner", self.batch, ffn)
+        self.matmul(f"{at}.inner", x, up, inner, gate=gate, activation=Activation.SILU)
         weight = self.input(f"{at}.down", hidden, ffn)
-        return self.added(f"{at}.x", inner, weight, x, self.norm(layer + 1))
+        return self.added(f"{at}.x", "x", inner, weight, x, self.norm(layer + 1))
 
     def norm(self, layer: int) -> Tensor:
         """The weight of the norm before a layer, or behind the last."""
@@ -255,13 +283,13 @@ class _Step:
         name: str,
         x: _Normed,
         weight: Tensor,
+        out: Tensor,
         *,
         gate: Tensor | None = None,
         bias: Tensor | None = None,
         activation: Activation = Activation.NONE,
-    ) -> Tensor:
-        """Products of the normalised x, by an op called as its result is."""
-        out = self.made(name, self.batch, weight.shape[0])
+    ) -> None:
+        """Products of the normalised x."""
         self.ops.append(
             matmul(
                 name,
@@ -276,11 +304,12 @@ class _Step:
                 tile=self.tile,
             )
         )
-        return out
 
-    def added(self, name: str, heads: Tensor, weight: Tensor, x: _Normed, scale: Tensor) -> _Normed:
-        """x with products added, and what the norm of this scale takes of that, by an op called as x is then."""
-        out = self.normed(name)
+    def added(
+        self, name: str, result: str, heads: Tensor, weight: Tensor, x: _Normed, scale: Tensor
+    ) -> _Normed:
+        """x with products added, under the name of the result, and what the norm of this scale takes of that."""
+        out = self.normed(result)
         left = {"scale": scale, "scaled": out.scaled, "squares": out.squares}
         tile = replace(self.tile, n=blocks(self.tile.n, self.squared) * self.squared)
         self.ops.append(matmul(name, heads, weight, out.x, residual=x.x, **left, tile=tile))  # type: ignore[arg-type]

@@ -6,7 +6,8 @@ from interlace.kernels.cuda.rows import ROWS
 from interlace.kernels.text import TextBody
 
 _MOST_WARPS = 8
-_FIRST = r"""
+#: Behind ``ROWS``: what is larger, or as large and first, of threads.
+FIRST = r"""
 struct Found {
   float value;
   int at;
@@ -31,7 +32,7 @@ constexpr unsigned LOWEST = 0xff800000;  // minus infinity
 
 MOST_TEXT = TextBody(
     ROWS
-    + _FIRST
+    + FIRST
     + r"""
 DEVICE void most_tile(const Tile& tile, const Arguments& a) {
   const int end = min((tile.j + 1) * BN, a.N);
@@ -56,7 +57,7 @@ DEVICE void most_tile(const Tile& tile, const Arguments& a) {
 
 FIRST_OF_MOST_TEXT = TextBody(
     ROWS
-    + _FIRST
+    + FIRST
     + r"""
 DEVICE void first_tile(const Tile& tile, const Arguments& a) {
   const float* const best = a.best + tile.i * a.TILES;

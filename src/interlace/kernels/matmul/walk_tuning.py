@@ -26,9 +26,9 @@ store and load).
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from itertools import product
+from itertools import groupby, product
 
 from interlace.core.devices import DeviceSpec
 from interlace.graph.graph import Graph
@@ -101,13 +101,11 @@ def _cut(ops: Sequence[Op], m: int, device: DeviceSpec, *, other: bool = False, 
     deep = _STAGES * (_DEEP + tokens * 2 * longest) + tokens * (2 * PANEL + _STEP * 2) <= device.smem_bytes
     nbytes = _DEEP if deep and not shallow else _SHALLOW
     cheap = (m <= _CHEAP) != other
-    together: dict[str | None, int] = {}  # tiles of all that multiply the same tokens
-    for op in ops:
-        together[tensor_of(op, "x")] = together.get(tensor_of(op, "x"), 0) + _tiles(op)
+    together = _together(ops, _tiles)
     each, one_wave = [], True
     for op in ops:
         tile = MatmulTile(tokens, _ROWS, nbytes // (_ROWS * 2 * sums(op)), swap=True)
-        tiles, most = together[tensor_of(op, "x")], min(-(-int(op.param("K")) // tile.k), _MOST_PARTS)
+        tiles, most = together[op.name], min(-(-int(op.param("K")) // tile.k), _MOST_PARTS)
         if tiles > _tiles(op):
             parts = min(most, max(1, device.sms // tiles))
         else:
@@ -117,6 +115,15 @@ def _cut(ops: Sequence[Op], m: int, device: DeviceSpec, *, other: bool = False, 
     return Setting(tuple(each))
 
 
+def _together(ops: Sequence[Op], extent: Callable[[Op], int]) -> dict[str, int]:
+    """For each op, the sum of all next to it that multiply the same tokens; elsewhere others may lie in that tensor."""
+    found: dict[str, int] = {}
+    for _, run in groupby(ops, lambda op: tensor_of(op, "x")):
+        some = [*run]
+        found |= dict.fromkeys((op.name for op in some), sum(map(extent, some)))
+    return found
+
+
 def _is_skinny(op: Op) -> bool:
     """Whether an op can be in tiles of few weight rows: its sums of squares, if it has any, are fine enough."""
     return int(op.param("K")) % PANEL == 0 and op.parameters.get("SQUARED", FINE) == FINE
@@ -124,10 +131,10 @@ def _is_skinny(op: Op) -> bool:
 
 def _narrow(ops: Sequence[Op], m: int, sms: int) -> Setting:
     """Tiles of few weight rows."""
+    rows = _together(ops, lambda op: int(op.param("N")))
     each = []
     for op in ops:
-        rows = sum(int(o.param("N")) for o in ops if tensor_of(o, "x") == tensor_of(op, "x"))
-        wave = -(-rows // sms)
+        wave = -(-rows[op.name] // sms)
         width = min(_up(-(-wave // -(-wave // _MOST_ROWS)), step(op)), _MOST_ROWS)
         weights = width * sums(op)
         depth = min(_DEEP // (2 * weights), _NARROW_STAGE // (2 * (weights + m))) // PANEL * PANEL

@@ -6,7 +6,12 @@ from dataclasses import dataclass
 
 import torch
 
+from interlace.core.arguments import whole
+from interlace.core.errors import ArgumentError, UnsupportedModelError
 from interlace.workloads.llama import LlamaShape
+
+#: Positions where neither the caller nor the model wants fewer.
+CAPACITY = 4096
 
 
 @dataclass(frozen=True)
@@ -34,3 +39,28 @@ class Cache:
     def position_bytes(self) -> int:
         """Bytes of one position of one sequence, in all layers."""
         return sum(2 * k.element_size() * k.shape[1] * k.shape[3] for k in self.k)
+
+
+def capacity_of(given: int | None, positions: int, window: int | None) -> int:
+    """Positions of a cache, if a model was made for so many and looks back over this window.
+
+    Raises:
+        ArgumentError: no positive number is given.
+        UnsupportedModelError: more than the window.
+    """
+    if given is None:
+        return min(positions, CAPACITY, CAPACITY if window is None else window)
+    capacity = positive(given, "capacity")
+    if window is not None and window < capacity:
+        raise UnsupportedModelError(
+            f"attention looks back over a sliding window of {window} positions, which a decoder of capacity {capacity} "
+            f"would not keep to; use a capacity of {window} or less, where the window leaves nothing out"
+        )
+    return capacity
+
+
+def positive(value: int, name: str) -> int:
+    number = whole(value, "Decoder", name)
+    if number < 1:
+        raise ArgumentError(f"Decoder: {name} is {number}; give a positive number")
+    return number

@@ -10,24 +10,21 @@ from typing import Any, NamedTuple
 import torch
 from torch import nn
 
-from interlace.core.arguments import whole
-from interlace.core.errors import ArgumentError, PromptError, ShapeError, UnsupportedModelError
+from interlace.core.arguments import check_type
+from interlace.core.errors import ShapeError
 from interlace.nn.decoder import step as plain
-from interlace.nn.decoder.cache import Cache
+from interlace.nn.decoder.cache import Cache, capacity_of, positive
 from interlace.nn.decoder.family import parts_of
 from interlace.nn.decoder.files import Progress, read
 from interlace.nn.decoder.generation import Piece, run
-from interlace.nn.decoder.ids import Prompt, Prompts, checked_ids, prompts_of
+from interlace.nn.decoder.ids import Prompt, Prompts, checked_ids, prompts_of, step_ids
 from interlace.nn.decoder.launch import StepLaunch, step_launch
 from interlace.nn.decoder.past import fill, pairs_of, positions_of
-from interlace.nn.decoder.sampling import Sampling
+from interlace.nn.decoder.sampling import GREEDY, Sampling, Ways
 from interlace.nn.decoder.slots import Slots
 from interlace.nn.decoder.weights import checked, rope_table, streamed_bytes
 from interlace.workloads.llama import LlamaShape
 from interlace.workloads.trained import Trained, open_model
-
-#: Positions of a cache where neither the caller nor the model wants fewer.
-CAPACITY = 4096
 
 
 class Stepped(NamedTuple):
@@ -35,7 +32,7 @@ class Stepped(NamedTuple):
 
     Attributes:
         logits: (batch, vocabulary); of a free slot they mean nothing.
-        next: (batch,) int32, the likeliest token of each.
+        next: (batch,) int32, the token that follows: the likeliest, or drawn, as ``join`` was told.
     """
 
     logits: torch.Tensor
@@ -76,7 +73,7 @@ class Decoder:
         capacity: positions of a sequence that the cache holds.
         cache: keys and values.
         logits: (batch, vocabulary) of the last token of each slot's sequence.
-        next: (batch,) int32, the likeliest next token of each.
+        next: (batch,) int32, the next token of each: the likeliest, or drawn, as ``join`` was told.
         stop: ids that end a text.
     """
 
@@ -99,7 +96,9 @@ class Decoder:
             torch.zeros(batch, dtype=torch.int32, device=self.device) for _ in range(3)
         )
         self._slots = Slots(batch, self.capacity)
+        self._ways = Ways(batch, self.device)
         self._tokens = torch.zeros_like(self.next)
+        self._drawing = False  # whether the launches can draw
         self._launch = step_launch(shape, batch, self.capacity, self._tensors(), self._taken)
 
     @classmethod
@@ -119,7 +118,7 @@ class Decoder:
             GraphError, ShapeError, DTypeError: weights that do not fit together, or without data.
         """
         parts = parts_of(model)
-        capacity = _capacity(capacity, parts.positions, parts.window)
+        capacity = capacity_of(capacity, parts.positions, parts.window)
         rope = rope_table(parts.inv_freq, capacity, parts.scaling)
         return cls.from_weights(parts.shape, parts.weights, rope, batch=batch, stop=parts.stop)
 
@@ -150,10 +149,10 @@ class Decoder:
             DecodeError: it does not fit in memory.
         """
         trained = model if isinstance(model, Trained) else open_model(model)
-        capacity = _capacity(capacity, trained.positions, trained.window)
+        capacity = capacity_of(capacity, trained.positions, trained.window)
         on = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
         dtype = torch.float32 if on.type == "cpu" else torch.bfloat16
-        weights = read(trained, on, dtype, _positive(batch, "batch") * capacity, progress)
+        weights = read(trained, on, dtype, positive(batch, "batch") * capacity, progress)
         rope = rope_table(torch.from_numpy(trained.inv_freq), capacity, trained.scaling)
         return cls.from_weights(trained.shape, weights, rope, batch=batch, stop=trained.stop)
 
@@ -180,7 +179,7 @@ class Decoder:
         """
         if rope.ndim != 2 or not len(rope) or rope.shape[1] != shape.head_dim:
             raise ShapeError(f"rope has shape {tuple(rope.shape)}; give (capacity, {shape.head_dim})")
-        return cls(shape, weights, rope, _positive(batch, "batch"), tuple(stop))
+        return cls(shape, weights, rope, positive(batch, "batch"), tuple(stop))
 
     # ---------------------------------------------------------------- sequences
 
@@ -195,19 +194,24 @@ class Decoder:
         return self._slots.lengths
 
     @torch.inference_mode()
-    def join(self, ids: Prompt, past: Any = None) -> int:
+    def join(self, ids: Prompt, past: Any = None, sampling: Sampling = GREEDY) -> int:
         """Let a sequence join: its prompt is read into a free slot, which is returned.
+
+        The first whose tokens are drawn takes longer: launches that draw are made then, and used from then on.
 
         Args:
             past: keys and values of the first ids, which then need not be read again: ``past_key_values`` as a model
                 of ``transformers`` returns them, of one sequence without padding. The last id is read in any case.
+            sampling: how its tokens are drawn.
 
         Raises:
             PromptError: no ids, or ids out of the vocabulary.
             SlotError: no slot is free.
             LengthError: the prompt is longer than the capacity.
             GraphError, ShapeError, DTypeError: a past that is none, or not of this model.
+            ArgumentError: another way of sampling.
         """
+        check_type(sampling, Sampling, "Decoder.join", "sampling", "Sampling(temperature=0.8)")
         tokens = checked_ids(ids, self.shape.vocabulary)
         self._slots.check_room(None, 0, len(tokens))
         slot = self._slots.free()
@@ -216,6 +220,14 @@ class Decoder:
             pairs = pairs_of(past)
             length = min(positions_of(pairs, self.cache), len(tokens) - 1)
             fill(self.cache, slot, pairs, length)
+        if sampling.temperature > 0 and isinstance(self._launch, StepLaunch) and not self._drawing:
+            self._launch = "launches that draw are being made"  # without what holds the memory of a step
+            with torch.inference_mode(False):
+                self._launch = step_launch(
+                    self.shape, self.batch, self.capacity, self._tensors(), self._taken, drawn=True
+                )
+            self._drawing = True
+        self._ways.set(slot, sampling)
         self._read(tokens[length:], slot, length)
         self._taken[slot] = 1
         return slot
@@ -227,6 +239,7 @@ class Decoder:
             SlotError: there is none.
         """
         self._slots.clear(slot)
+        self._ways.set(slot, GREEDY)
         self._taken[slot] = self._position[slot] = 0
 
     def prefill(self, ids: Prompt, slot: int) -> torch.Tensor:
@@ -246,8 +259,9 @@ class Decoder:
         ids = torch.tensor(tokens, device=self.device)
         logits = plain.prefill(self.shape, self._weights, self._rope, self.cache, ids, slot, length)
         self.logits[slot] = logits
-        self.next[slot] = logits.argmax()
         self._position[slot] = length + len(tokens)
+        slots = slice(slot, slot + 1)
+        self.next[slots] = self._ways.tokens(self.logits[slots], self._position[slots] - 1, slots)
         self._slots.set(slot, length + len(tokens))
         return self.logits[slot]
 
@@ -271,7 +285,8 @@ class Decoder:
             self._slots.length(0)  # raises
         for slot in taken:
             self._slots.check_room(slot, lengths[slot], 1)
-        self._tokens.copy_(self._step_ids(tokens, taken))
+        chosen = self.next if tokens is None else step_ids(tokens, taken, self.batch, self.shape.vocabulary)
+        self._tokens.copy_(chosen)
         if isinstance(self._launch, StepLaunch):
             self._launch.run()
         else:
@@ -287,7 +302,7 @@ class Decoder:
             self.shape, self._weights, self._rope, self.cache, self._tokens.long(), position, reach
         )
         self.logits.copy_(logits)
-        self.next.copy_(logits.argmax(dim=-1))
+        self.next.copy_(self._ways.tokens(self.logits, position, slice(None)))
         self._position += self._taken
 
     def _tensors(self) -> dict[str, torch.Tensor]:
@@ -299,23 +314,10 @@ class Decoder:
             "rope": self._rope,
             "logits": self.logits,
             "next": self.next,
+            **self._ways.tensors,
             **self._weights,
             **{f"layers.{l}.{name}": tensor for name, each in caches.items() for l, tensor in enumerate(each)},
         }
-
-    def _step_ids(self, tokens: Sequence[int] | torch.Tensor | None, taken: Sequence[int]) -> torch.Tensor:
-        if tokens is None:
-            return self.next
-        if isinstance(tokens, torch.Tensor) and tokens.device.type != "cpu":
-            if tokens.shape != (self.batch,):
-                raise PromptError(f"tokens have shape {tuple(tokens.shape)}; give ({self.batch},), one for each slot")
-            return tokens.clamp(0, self.shape.vocabulary - 1)
-        given = tokens.tolist() if isinstance(tokens, torch.Tensor) else [*tokens]
-        if not isinstance(given, list) or len(given) != self.batch:
-            raise PromptError(f"{len(tokens)} tokens were given; give {self.batch}, one for each slot")
-        checked_ids([given[slot] for slot in taken], self.shape.vocabulary)
-        free = {*range(self.batch)} - {*taken}
-        return torch.tensor([0 if slot in free else int(id) for slot, id in enumerate(given)])
 
     # ---------------------------------------------------------------- texts
 
@@ -375,23 +377,3 @@ class Decoder:
             executor = type(self._launch.executor)
             return Runs(executor.name, executor.what, *moved)
         return Runs(None, self._launch, *moved)
-
-
-def _capacity(given: int | None, positions: int, window: int | None) -> int:
-    """Of a cache, if a model was made for so many positions and looks back over this window."""
-    if given is None:
-        return min(positions, CAPACITY, CAPACITY if window is None else window)
-    capacity = _positive(given, "capacity")
-    if window is not None and window < capacity:
-        raise UnsupportedModelError(
-            f"attention looks back over a sliding window of {window} positions, which a decoder of capacity {capacity} "
-            f"would not keep to; use a capacity of {window} or less, where the window leaves nothing out"
-        )
-    return capacity
-
-
-def _positive(value: int, name: str) -> int:
-    number = whole(value, "Decoder", name)
-    if number < 1:
-        raise ArgumentError(f"Decoder: {name} is {number}; give a positive number")
-    return number

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple, Protocol
 
 import torch
@@ -12,7 +12,7 @@ import torch
 from interlace.core.arguments import whole
 from interlace.core.errors import ArgumentError, LengthError, PromptError, SlotError
 from interlace.nn.decoder.ids import Prompt, checked_ids
-from interlace.nn.decoder.sampling import Sampling, draw
+from interlace.nn.decoder.sampling import Sampling
 from interlace.workloads.llama import LlamaShape
 
 
@@ -35,24 +35,22 @@ class Steps(Protocol):
     batch: int
     capacity: int
     device: torch.device
-    logits: torch.Tensor
     next: torch.Tensor
 
     @property
     def taken(self) -> tuple[int, ...]: ...
 
-    def join(self, ids: Prompt) -> int: ...
+    def join(self, ids: Prompt, *, sampling: Sampling) -> int: ...
 
     def leave(self, slot: int) -> None: ...
 
-    def step(self, tokens: torch.Tensor) -> object: ...
+    def step(self) -> object: ...
 
 
 @dataclass
 class _Sequence:
     number: int
     left: int
-    generator: torch.Generator
 
 
 def run(
@@ -93,8 +91,6 @@ def pieces(
     _check_empty(decoder)
     waiting = deque(enumerate(prompts))
     running: dict[int, _Sequence] = {}
-    drawn = sampling.temperature > 0
-    noise = torch.ones(decoder.logits.shape if drawn else (0, 0), dtype=torch.float32, device=decoder.device)
 
     def end(slot: int) -> None:
         del running[slot]
@@ -104,17 +100,14 @@ def pieces(
         while waiting or running:
             while waiting and len(running) < decoder.batch:
                 number, prompt = waiting.popleft()
-                running[decoder.join(prompt)] = _Sequence(number, most, sampling.generator(number, decoder.device))
-            for slot, sequence in running.items():
-                if drawn:
-                    noise[slot].exponential_(generator=sequence.generator)
-            tokens = draw(decoder.logits, noise, sampling) if drawn else decoder.next
-            read, made_by = _reading(tokens), sorted(running.items())
+                slot = decoder.join(prompt, sampling=replace(sampling, sequence=number))
+                running[slot] = _Sequence(number, most)
+            read, made_by = _reading(decoder.next), sorted(running.items())
             for slot, sequence in made_by:
                 if sequence.left == 1 or (not ahead and read()[slot] in ends):
                     end(slot)
             if running:
-                decoder.step(tokens)
+                decoder.step()
             made = read()
             for slot, sequence in made_by:
                 if made[slot] not in ends:

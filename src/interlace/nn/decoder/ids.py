@@ -38,6 +38,25 @@ def checked_ids(ids: Prompt, vocabulary: int) -> list[int]:
     return found
 
 
+def step_ids(
+    tokens: Sequence[int] | torch.Tensor, taken: Sequence[int], batch: int, vocabulary: int
+) -> torch.Tensor:
+    """The token of each slot, as a step takes them; those of slots that are not taken are not looked at.
+
+    Raises:
+        PromptError: ids out of the vocabulary, or not as many as slots.
+    """
+    if isinstance(tokens, torch.Tensor) and tokens.device.type != "cpu":
+        if tokens.shape != (batch,):
+            raise PromptError(f"tokens have shape {tuple(tokens.shape)}; give ({batch},), one for each slot")
+        return tokens.clamp(0, vocabulary - 1)
+    given = tokens.tolist() if isinstance(tokens, torch.Tensor) else [*tokens]
+    if not isinstance(given, list) or len(given) != batch:
+        raise PromptError(f"{len(tokens)} tokens were given; give {batch}, one for each slot")
+    checked_ids([given[slot] for slot in taken], vocabulary)
+    return torch.tensor([int(id) if slot in taken else 0 for slot, id in enumerate(given)])
+
+
 def prompts_of(ids: Prompts) -> tuple[list[Any], bool]:
     """Prompts as a list, and whether one was given by itself.
 

@@ -6,7 +6,8 @@ is fastest depends on the model and on the slots: a decoder times those that can
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from statistics import median
 
 import torch
@@ -95,14 +96,21 @@ class StepLaunch:
 
 
 def step_launch(
-    shape: LlamaShape, batch: int, capacity: int, tensors: Mapping[str, torch.Tensor], taken: torch.Tensor
+    shape: LlamaShape,
+    batch: int,
+    capacity: int,
+    tensors: Mapping[str, torch.Tensor],
+    taken: torch.Tensor,
+    drawn: bool = False,
 ) -> StepLaunch | str:
     """The launches that run a step on these tensors fastest, or why there are none.
 
+    A few steps are timed with half of the caches full; what they write is put back.
+
     Args:
-        tensors: inputs and outputs by the names of ``decode_graph``.
-        taken: see ``StepLaunch``; zeros now, as are positions. So steps that are timed with half of the caches full
-            advance nothing.
+        tensors: inputs and outputs by the names of ``decode_graph``, and maybe more.
+        taken: see ``StepLaunch``.
+        drawn: see ``decode_graph``.
     """
     embed = tensors["embed"]
     reason = obstacle_of_device(embed.device)
@@ -112,21 +120,36 @@ def step_launch(
         return f"the dtype is {embed.dtype}, the launches take {', '.join(map(str, _DTYPES.values()))}"
     device = str(embed.device)
     try:
-        graph = decode_graph(shape, batch, capacity, spec_by_name(device), dtype=_DTYPES[embed.dtype])
+        graph = decode_graph(shape, batch, capacity, spec_by_name(device), dtype=_DTYPES[embed.dtype], drawn=drawn)
     except InterlaceError as error:
         return str(error)
+    given = {name: tensors[name] for name in (*graph.inputs, *graph.outputs)}
     able: list[tuple[float, StepLaunch]] = []
     reasons = []
-    tensors["position"].fill_(capacity // 2)
-    for runner in RUNNERS:
-        try:
-            runner.check(graph, spec_by_name(device))
-            launch = StepLaunch(made(graph, runner, device), tensors, taken)
-            able.append((launch.step_us(), launch))
-        except (InterlaceError, torch.OutOfMemoryError) as error:  # there may be room for one, and not for both
-            reasons.append(f"{runner.name}: {error}")
-    tensors["position"].zero_()
+    with _half_full(given, taken, capacity // 2):
+        for runner in RUNNERS:
+            try:
+                runner.check(graph, spec_by_name(device))
+                launch = StepLaunch(made(graph, runner, device), given, taken)
+                able.append((launch.step_us(), launch))
+            except (InterlaceError, torch.OutOfMemoryError) as error:  # there may be room for one, and not for both
+                reasons.append(f"{runner.name}: {error}")
     return min(able, key=lambda timed: timed[0])[1] if able else "; ".join(reasons)
+
+
+@contextmanager
+def _half_full(tensors: Mapping[str, torch.Tensor], taken: torch.Tensor, half: int) -> Iterator[None]:
+    """Every sequence at this position, at which it stays; afterwards everything is as it was before."""
+    written = [tensors["position"], tensors["logits"], tensors["next"], taken]
+    written += [tensor[:, :, half] for name, tensor in tensors.items() if name.endswith("_cache")]
+    before = [tensor.clone() for tensor in written]
+    tensors["position"].fill_(half)
+    taken.zero_()
+    try:
+        yield
+    finally:
+        for tensor, value in zip(written, before, strict=True):
+            tensor.copy_(value)
 
 
 def made(graph: Graph, runner: type[DeviceExecutor], device: str) -> DeviceExecutor:

@@ -1,11 +1,12 @@
-"""How the next tokens follow from logits: the likeliest, or drawn.
+"""How the next tokens follow from logits: the likeliest, or drawn, as ``kernels/sample`` says.
 
-Drawing is by the Gumbel trick: where E are independent exponentials, argmax(logits / temperature - log E) has the
-distribution of softmax(logits / temperature), in one pass over the logits and without leaving the device.
+What a step needs for that lies in device memory, a row for each slot, so that the launches of a step need not change.
+Here is the same in PyTorch's own ops too, for prompts and for steps that no launches run.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from numbers import Real
 
@@ -13,19 +14,27 @@ import torch
 
 from interlace.core.arguments import whole
 from interlace.core.errors import SamplingError
+from interlace.kernels.sample.philox import uniform, words
 
-_SEEDS = 1 << 31
+_NUMBERS = 1 << 31
+
+
+def _check_real(name: str, value: object, least: float, most: float) -> None:
+    if not isinstance(value, Real) or isinstance(value, bool) or not least <= value <= most:  # type: ignore[operator]
+        raise SamplingError(f"{name} is {value!r}; give a number from {least:g} to {most:g}")
 
 
 @dataclass(frozen=True)
 class Sampling:
-    """How tokens are drawn.
+    """How tokens of a sequence are drawn.
 
     Attributes:
         temperature: by which logits are divided; 0 takes the likeliest token.
-        top_k: of how many likeliest ones; None for all.
-        top_p: of the least number of likeliest ones that have this probability together; None for all. After ``top_k``.
-        seed: of the draws; each sequence has draws of its own, whatever else is in the batch.
+        top_k: of how many likeliest ones; None for all. Tokens that are as likely as the last one are among them.
+        top_p: of the least number of likeliest ones that have this probability together, and those as likely as the
+            last one; None for all. After ``top_k``.
+        seed: of the draws, which depend on nothing else than this, the sequence, and the position.
+        sequence: a number; sequences of one seed with other numbers have draws of their own.
 
     Raises:
         ArgumentError: a count that is no whole number.
@@ -36,6 +45,7 @@ class Sampling:
     top_k: int | None = None
     top_p: float | None = None
     seed: int = 0
+    sequence: int = 0
 
     def __post_init__(self) -> None:
         _check_real("temperature", self.temperature, 0.0, 1e9)
@@ -43,35 +53,64 @@ class Sampling:
             _check_real("top_p", self.top_p, 1e-9, 1.0)
         if self.top_k is not None and whole(self.top_k, "Sampling", "top_k") < 1:
             raise SamplingError(f"top_k is {self.top_k}; give 1 or more, or None for all")
-        if not 0 <= whole(self.seed, "Sampling", "seed") < _SEEDS:
-            raise SamplingError(f"seed is {self.seed}; give a number from 0 to {_SEEDS - 1}")
-
-    def generator(self, sequence: int, device: torch.device) -> torch.Generator:
-        """Of a sequence's draws."""
-        return torch.Generator(device).manual_seed(self.seed * _SEEDS + sequence)
+        for name in ("seed", "sequence"):
+            number = getattr(self, name)
+            if not 0 <= whole(number, "Sampling", name) < _NUMBERS:
+                raise SamplingError(f"{name} is {number}; give a number from 0 to {_NUMBERS - 1}")
 
 
-def draw(logits: torch.Tensor, noise: torch.Tensor, sampling: Sampling) -> torch.Tensor:
-    """Tokens (batch,) int64 from logits (batch, vocabulary).
+GREEDY = Sampling()
+
+
+class Ways:
+    """How the tokens of each slot are drawn, as a step of launches wants it.
 
     Args:
-        noise: (batch, vocabulary) fp32, independent exponentials of rate 1; not looked at where nothing is drawn.
+        batch: slots.
+
+    Attributes:
+        tensors: ``temperature``, ``top_p`` (batch,) fp32, ``top_k`` (batch,) and ``key`` (batch, 2) int32.
     """
-    if sampling.temperature == 0:
-        return logits.argmax(dim=-1)
-    scores = logits.float() / sampling.temperature
-    if sampling.top_k is not None and sampling.top_k < scores.shape[-1]:
-        least = scores.topk(sampling.top_k, dim=-1).values[:, -1:]
-        scores = scores.masked_fill(scores < least, -torch.inf)
-    if sampling.top_p is not None and sampling.top_p < 1:
-        ranked, order = scores.sort(dim=-1, descending=True)
-        shares = ranked.softmax(dim=-1)
-        # Probability of all likelier ones: none for the first, so that one always stays.
-        dropped = shares.cumsum(dim=-1) - shares >= sampling.top_p
-        scores = scores.masked_fill(dropped.scatter(-1, order, dropped), -torch.inf)
-    return (scores - noise.clamp_min(torch.finfo(noise.dtype).tiny).log()).argmax(dim=-1)
+
+    def __init__(self, batch: int, device: torch.device) -> None:
+        numbers = {"temperature": torch.float32, "top_p": torch.float32, "top_k": torch.int32}
+        made = {name: torch.zeros(batch, dtype=dtype, device=device) for name, dtype in numbers.items()}
+        self.tensors: Mapping[str, torch.Tensor] = {
+            **made,
+            "key": torch.zeros(batch, 2, dtype=torch.int32, device=device),
+        }
+        self._drawn = [False] * batch
+
+    def set(self, slot: int, sampling: Sampling) -> None:
+        """From now on; nothing waits for the device."""
+        self._drawn[slot] = sampling.temperature > 0
+        t = self.tensors
+        t["temperature"][slot] = float(sampling.temperature)
+        t["top_k"][slot] = min(sampling.top_k or 0, _NUMBERS - 1)
+        t["top_p"][slot] = 1.0 if sampling.top_p is None else float(sampling.top_p)
+        t["key"][slot, 0], t["key"][slot, 1] = sampling.seed, sampling.sequence
+
+    def tokens(self, logits: torch.Tensor, position: torch.Tensor, slots: slice) -> torch.Tensor:
+        """Tokens (n,) of some slots from their logits (n, vocabulary), those of tokens at these positions (n,)."""
+        if not any(self._drawn[slots]):
+            return logits.argmax(dim=-1)
+        return drawn(logits, position, {name: tensor[slots] for name, tensor in self.tensors.items()})
 
 
-def _check_real(name: str, value: object, least: float, most: float) -> None:
-    if not isinstance(value, Real) or isinstance(value, bool) or not least <= value <= most:  # type: ignore[operator]
-        raise SamplingError(f"{name} is {value!r}; give a number from {least:g} to {most:g}")
+def drawn(logits: torch.Tensor, position: torch.Tensor, ways: Mapping[str, torch.Tensor]) -> torch.Tensor:
+    """Tokens (n,) from logits (n, vocabulary) of tokens at positions (n,), each by its row of ``Ways.tensors``."""
+    x, count = logits.float(), logits.shape[-1]
+    cold, top_p, top_k = ways["temperature"] <= 0, ways["top_p"][:, None], ways["top_k"].long()
+    heat = torch.where(cold, 1.0, ways["temperature"])[:, None]
+    ranked = x.sort(dim=-1, descending=True).values
+    least = ranked.gather(-1, torch.where((top_k > 0) & (top_k < count), top_k, count)[:, None] - 1)
+    weights = ((ranked - ranked[:, :1]) / heat).exp() * (ranked >= least)
+    # Of all likelier ones together: nothing for the first, so that one always stays.
+    before = weights.cumsum(dim=-1) - weights
+    last = (before < top_p * weights.sum(dim=-1, keepdim=True)).sum(dim=-1, keepdim=True).clamp_min(1) - 1
+    least = torch.where(top_p < 1, torch.maximum(least, ranked.gather(-1, last)), least)
+    key = ways["key"].long()
+    columns = torch.arange(count, device=x.device)
+    noise = -(-(-uniform(words(columns, position.long()[:, None], key[:, :1], key[:, 1:]))).log1p()).log()
+    scores = (x / heat + noise).masked_fill(x < least, -torch.inf)
+    return torch.where(cold[:, None], x, scores).argmax(dim=-1)

@@ -1,0 +1,143 @@
+"""The Triton bodies that draw tokens. Rows of NaN give a place too, so that what reads it stays inside its table."""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from interlace.kernels.sample.segments import SEGMENT as COLUMNS
+
+SEGMENT = tl.constexpr(COLUMNS)
+
+
+@triton.jit
+def inverse_of(temperature):
+    """What a difference of logits is multiplied by; at temperature 0 nothing is drawn, and all weigh the same."""
+    return tl.where(temperature > 0, 1.0 / tl.where(temperature > 0, temperature, 1.0), 0.0)
+
+
+@triton.jit
+def outline_tile(tile, x, temperature, peak, weight, N, BN: tl.constexpr, SEGMENTS):
+    inverse = inverse_of(tl.load(temperature + tile.i))
+    column = tile.j * BN + tl.arange(0, BN)
+    value = tl.load(x + tile.i.to(tl.int64) * N + column, mask=column < N, other=float("-inf")).to(tl.float32)
+    value = tl.reshape(value, (BN // SEGMENT, SEGMENT))
+    largest = tl.max(value, 1)
+    real = value > float("-inf")
+    above = tl.where(real, value - largest[:, None], 0.0)
+    segment = tile.j * (BN // SEGMENT) + tl.arange(0, BN // SEGMENT)
+    at = tile.i * SEGMENTS + segment
+    tl.store(peak + at, largest, mask=segment < SEGMENTS)
+    tl.store(weight + at, tl.sum(tl.where(real, tl.exp(above * inverse), 0.0), 1), mask=segment < SEGMENTS)
+
+
+@triton.jit
+def number_of(value, LOW: tl.constexpr):
+    """Numbers as whole ones in the same order, one for each number of x's dtype."""
+    bits = value.to(tl.int32, bitcast=True)
+    return tl.where(bits < 0, bits ^ 0x7FFFFFFF, bits) >> LOW
+
+
+@triton.jit
+def value_of(number, LOW: tl.constexpr):
+    return tl.where(number < 0, (~number << LOW) ^ -0x80000000, number << LOW).to(tl.float32, bitcast=True)
+
+
+@triton.jit
+def share_of(row, peaks, least, most, inverse, N, CHUNK: tl.constexpr):
+    """Count and weight of what is not below a number; columns are read only where a segment has such."""
+    count, weight = 0.0, 0.0
+    for first in range(0, N, CHUNK):
+        segment = first // SEGMENT + tl.arange(0, CHUNK // SEGMENT)
+        highest = tl.load(peaks + segment, mask=segment * SEGMENT < N, other=float("-inf"))
+        if tl.max(highest) >= least:
+            column = first + tl.arange(0, CHUNK)
+            value = tl.load(row + column, mask=column < N, other=float("-inf")).to(tl.float32)
+            found = (column < N) & (value >= least)
+            count += tl.sum(found.to(tl.float32))
+            weight += tl.sum(tl.where(found, tl.exp((value - most) * inverse), 0.0))
+    return count, weight
+
+
+@triton.jit
+def search(row, peaks, low, count, weight, most, inverse, N, SEGMENTS, BLOCK, LOW: tl.constexpr, CHUNK: tl.constexpr):
+    """The largest number from low on that still leaves so many, or so much weight; low if none does."""
+    segment = tl.arange(0, BLOCK)
+    peak = tl.load(peaks + segment, mask=segment < SEGMENTS, other=float("-inf"))
+    high = number_of(most, LOW) + 1
+    for _ in range(32 - LOW):
+        middle = (low & high) + ((low ^ high) >> 1)  # low + high may be more than 31 bits
+        if middle != low:
+            least = value_of(middle, LOW)
+            # At least as much as this there is: of every segment, its largest.
+            found = peak >= least
+            counted = tl.sum(found.to(tl.float32))
+            weighed = tl.sum(tl.where(found, tl.exp((peak - most) * inverse), 0.0))
+            if (counted < count) | (weighed < weight):
+                counted, weighed = share_of(row, peaks, least, most, inverse, N, CHUNK)
+            enough = (counted >= count) & (weighed >= weight)
+            low = tl.where(enough, middle, low)
+            high = tl.where(enough, high, middle)
+    return low
+
+
+@triton.jit
+def cutoff_tile(
+    tile, x, peak, weight, temperature, top_k, top_p, least, N, SEGMENTS, BLOCK: tl.constexpr, LOW: tl.constexpr
+):
+    CHUNK: tl.constexpr = 32 * SEGMENT
+    inverse = inverse_of(tl.load(temperature + tile.i))
+    kept = tl.load(top_k + tile.i)
+    share = tl.load(top_p + tile.i)
+    row = x + tile.i.to(tl.int64) * N
+    peaks = peak + tile.i.to(tl.int64) * SEGMENTS
+    counted = (kept > 0) & (kept < N)
+    lowest = tl.full((), float("-inf"), tl.float32)
+    found = lowest
+    if (inverse > 0) & (counted | (share < 1.0)):
+        segment = tl.arange(0, BLOCK)
+        inside = segment < SEGMENTS
+        highest = tl.load(peaks + segment, mask=inside, other=float("-inf"))
+        most = tl.max(highest)
+        at = number_of(lowest, LOW)
+        if counted:
+            at = search(row, peaks, at, kept.to(tl.float32), 0.0, most, inverse, N, SEGMENTS, BLOCK, LOW, CHUNK)
+        if share < 1.0:
+            weights = tl.load(weight + tile.i.to(tl.int64) * SEGMENTS + segment, mask=inside, other=0.0)
+            whole = tl.sum(weights * tl.exp((highest - most) * inverse))
+            if counted:
+                _, whole = share_of(row, peaks, value_of(at, LOW), most, inverse, N, CHUNK)
+            at = search(row, peaks, at, 0.0, share * whole, most, inverse, N, SEGMENTS, BLOCK, LOW, CHUNK)
+        found = value_of(at, LOW)
+    tl.store(least + tile.i, found)
+
+
+@triton.jit
+def noise_of(word):
+    """-log(E) with E = -log(1 - u), u uniform: by its series where 1 - u would lose what u has."""
+    u = tl.minimum(word.to(tl.float32) * 2.0**-32 + 2.0**-33, 1.0 - 2.0**-24)
+    series = u * (1.0 + u * (0.5 + u * (1.0 / 3.0)))
+    return -tl.log(tl.where(u < 2.0**-8, series, -tl.log(1.0 - u)))
+
+
+@triton.jit
+def noisy_tile(tile, x, least, temperature, position, key, best, at, N, BN: tl.constexpr, TILES):
+    heat = tl.load(temperature + tile.i)
+    column = tile.j * BN + tl.arange(0, BN)
+    inside = column < N
+    value = tl.load(x + tile.i.to(tl.int64) * N + column, mask=inside, other=float("-inf")).to(tl.float32)
+    score = value
+    if heat > 0:
+        quad = (tile.j * (BN // 4) + tl.arange(0, BN // 4)).to(tl.uint32)
+        zero = tl.zeros_like(quad)
+        seed = tl.load(key + 2 * tile.i).to(tl.uint32, bitcast=True)
+        sequence = tl.load(key + 2 * tile.i + 1).to(tl.uint32, bitcast=True)
+        where = zero + tl.load(position + tile.i).to(tl.uint32, bitcast=True)
+        a, b, c, d = tl.philox((sequence.to(tl.uint64) << 32) | seed, quad, where, zero, zero)
+        word = tl.interleave(tl.interleave(a, c), tl.interleave(b, d))
+        score = value * inverse_of(heat) + noise_of(word)
+    score = tl.where(inside & (value >= tl.load(least + tile.i)), score, float("-inf"))
+    largest = tl.max(score)
+    place = tl.minimum(tl.min(tl.where(score == largest, column, N)), N - 1)
+    tl.store(best + tile.i * TILES + tile.j, largest)
+    tl.store(at + tile.i * TILES + tile.j, place)

@@ -1,0 +1,48 @@
+"""Logits of several sequences that are drawn from in different ways, and the ops that do."""
+
+from __future__ import annotations
+
+import numpy as np
+
+import interlace as il
+from interlace.kernels.argmax import COLUMNS, first_of_most
+from interlace.kernels.sample import cutoff, noisy, outline
+from interlace.kernels.sample.segments import segments
+
+#: temperature, top_k, top_p
+WAYS = ((0.0, 3, 0.5), (1.0, 0, 1.0), (0.7, 20, 1.0), (1.3, 0, 0.9), (1.0, 7, 0.8), (2.0, 10**6, 0.999))
+
+
+def sampling_graph(batch: int, columns: int, dtype: il.DType) -> il.Graph:
+    def tensor(name: str, *shape: int, of: il.DType = il.fp32) -> il.Tensor:
+        return il.Tensor(name, (batch, *shape), of)
+
+    x, temperature, top_p = tensor("x", columns, of=dtype), tensor("temperature"), tensor("top_p")
+    top_k, position, key = tensor("top_k", of=il.int32), tensor("position", of=il.int32), tensor("key", 2, of=il.int32)
+    peak, weight = tensor("peak", segments(columns)), tensor("weight", segments(columns))
+    tiles = -(-columns // COLUMNS)
+    best, at = tensor("best", tiles), tensor("at", tiles, of=il.int32)
+    least, out = tensor("least"), tensor("next", of=il.int32)
+    ops = (
+        outline("outline", x, temperature, peak, weight),
+        cutoff("cutoff", x, peak, weight, temperature, top_k, top_p, least),
+        noisy("noisy", x, least, temperature, position, key, best, at),
+        first_of_most("next", best, at, out),
+    )
+    given = (x, temperature, top_k, top_p, position, key)
+    made = (peak, weight, least, best, at, out)
+    return il.Graph("sample", (*given, *made), ops, tuple(t.name for t in given), ("least", "next"))
+
+
+def sampling_inputs(columns: int, ways: tuple[tuple[float, int, float], ...] = WAYS) -> dict[str, np.ndarray]:
+    """A sequence for each way."""
+    random, number = np.random.default_rng(columns), np.arange(len(ways))
+    temperature, top_k, top_p = (np.array(each) for each in zip(*ways, strict=True))
+    return {
+        "x": 2 * random.standard_normal((len(ways), columns)),
+        "temperature": temperature,
+        "top_k": top_k,
+        "top_p": top_p,
+        "position": number + 5,
+        "key": np.stack([number * 77, number], axis=1),
+    }

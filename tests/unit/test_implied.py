@@ -1,0 +1,84 @@
+"""What is overwritten is not waited for where other waits imply that it is in no use any more, and else it is."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+import interlace as il
+from interlace.core.errors import CoverageError
+from interlace.plan.plan import Plan
+from interlace.workloads import LLAMAS, decode_graph
+
+from . import oracle
+from .graphs import drop_waits, pointwise, program, refused
+
+N = 4
+
+
+def ring(last: str, halo: int, before: int) -> il.Graph:
+    """x -> p -> q -> r -> last, by tiles of one element; ``halo`` are those to each side that b and c read too."""
+    ops = [
+        pointwise("a", "x", "p", (N,), (1,)),
+        pointwise("b", "p", "q", (N,), (1,), halo),
+        pointwise("c", "q", "r", (N,), (1,), halo if before else 0),
+        pointwise("d", "r", last, (N,), (1,), before),
+    ]
+    return program(dict.fromkeys({*"xpqr", last}, (N,)), *ops)
+
+
+def awaited(plan: Plan, op: str) -> set[str]:
+    """Ops that items of an op wait for."""
+    ops, posts = plan.graph.ops, dict(zip(plan.items.post.tolist(), plan.items.op.tolist(), strict=True))
+    waits, found = plan.waits, set()
+    for item in np.flatnonzero(plan.items.op == plan.graph.op_index(op)).tolist():
+        for row in range(int(waits.ptr[item]), int(waits.ptr[item + 1])):
+            numbers = waits.first[row] + waits.stride[row] * np.arange(waits.count[row])
+            found |= {ops[posts[n]].name for n in numbers.tolist()}
+    return found
+
+
+def test_what_has_ended_before_what_is_awaited_had_begun_is_not_awaited() -> None:
+    plan = il.build(ring("p", N, 1), il.Choices(3))
+    assert awaited(plan, "d") == {"c"}
+    proof = il.verify(plan)
+    assert proof.edges == proof.edges_by_wait == 2 * N * N + (3 * N - 2) + N * N + N  # a-b, b-c, c-d; b-d and a-d
+    assert oracle.races(plan) == []
+    assert oracle.unenforced(plan) != []
+    apart = il.build(ring("other", N, 1), il.Choices(3))
+    assert len(apart.waits) == len(plan.waits)
+
+
+def test_what_others_imply_for_some_tiles_alone_is_awaited() -> None:
+    plan = il.build(ring("p", 1, 0), il.Choices(3))
+    assert awaited(plan, "d") == {"a", "b", "c"}
+    il.verify(plan)
+    first = int(np.flatnonzero(plan.items.op == 3)[0])
+    rows = range(int(plan.waits.ptr[first]), int(plan.waits.ptr[first + 1]))
+    for row in rows:
+        refused(drop_waits(plan, row), CoverageError, "op 'd', tile (0)")
+
+
+def test_without_the_waits_that_imply_it_an_overwriting_is_refused() -> None:
+    """c no longer waits for the last tile of b, which d relies on too; what c reads is told first."""
+    plan = il.build(ring("p", N, 1), il.Choices(3))
+    first = int(np.flatnonzero(plan.items.op == 2)[0])
+    refused(drop_waits(plan, int(plan.waits.ptr[first])), CoverageError, "op 'c', tile (0)")
+
+
+def test_layers_of_a_decode_step_share_memory_and_wait_for_nothing_else() -> None:
+    model = replace(LLAMAS["llama3.1-8b"], layers=2, vocabulary=512)
+    for batch in (1, 64):
+        graph = decode_graph(model, batch, 1088, il.H200)
+        plan = il.plan_graph(graph, il.H200, il.OneLaunchExecutor)
+        graph = plan.graph
+        for op in graph.ops:
+            if op.name.endswith("append"):  # that nobody waits for
+                continue
+            read = {access.tensor for access in op.reads} - {*graph.inputs}
+            before = graph.ops[: graph.op_index(op.name)]
+            writers = {next(o.name for o in reversed(before) if name in {w.tensor for w in o.writes}) for name in read}
+            assert awaited(plan, op.name) <= writers
+    keys = {f"layers.{layer}.{name}_heads" for layer in range(2) for name in "kv"}
+    assert {name for name in graph.intermediates if name.startswith("layers.")} == keys
