@@ -31,7 +31,7 @@ from interlace.graph.graph import Graph
 from interlace.graph.op import Op
 from interlace.graph.tensor import Tensor
 from interlace.kernels.append import append
-from interlace.kernels.argmax import COLUMNS, first_of_most, most
+from interlace.kernels.argmax import COLUMNS, columns_of, first_of_most, most
 from interlace.kernels.attend import attend, splits
 from interlace.kernels.combine import combine
 from interlace.kernels.embedding import embedding
@@ -172,6 +172,7 @@ class _Step:
     ) -> None:
         self.model, self.batch, self.capacity, self.tile, self.dtype = model, batch, capacity, tile, dtype
         self.squared = FINE if batch <= _NARROW else SQUARED
+        self.sms = device.sms
         self.splits = splits(device.sms, batch, model.kv_heads, capacity)
         self.tensors: dict[str, Tensor] = {}
         self.inputs: list[str] = []
@@ -198,7 +199,8 @@ class _Step:
     def following(self, logits: Tensor, position: Tensor, drawn: bool) -> None:
         """The next tokens."""
         batch, vocabulary = self.batch, self.model.vocabulary
-        tiles = -(-vocabulary // COLUMNS)
+        columns = COLUMNS if drawn else columns_of(batch, vocabulary, self.sms)
+        tiles = -(-vocabulary // columns)
         best, at = self.made("best", batch, tiles, dtype=fp32), self.made("at", batch, tiles, dtype=int32)
         if drawn:
             temperature, top_p = (self.input(name, batch, dtype=fp32) for name in ("temperature", "top_p"))
@@ -212,7 +214,7 @@ class _Step:
                 noisy("noisy", logits, least, temperature, position, key, best, at),
             ]
         else:
-            self.ops.append(most("most", logits, best, at))
+            self.ops.append(most("most", logits, best, at, columns))
         self.ops.append(first_of_most("next", best, at, self.made("next", batch, dtype=int32)))
 
     def attention(self, layer: int, x: _Normed, position: Tensor, rope: Tensor) -> _Normed:

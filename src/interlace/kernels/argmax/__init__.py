@@ -18,8 +18,15 @@ from interlace.kernels.argmax.cuda import FIRST_OF_MOST_TEXT, MOST_TEXT
 from interlace.kernels.base import Kernel, check_argument, check_block, power_of_two, require
 from interlace.kernels.bodies import Array, Params, Reference, Regions, TritonBody
 
-#: Columns of a tile of the first op.
-COLUMNS = 2048
+#: Columns of a tile of the first op, at least and at most.
+COLUMNS, _WIDEST = 2048, 16384
+_WAVES = 2  # of its tiles
+
+
+def columns_of(rows: int, columns: int, sms: int) -> int:
+    """Of a tile of so many rows and columns: a power of two that makes about two waves, for rounds of tiles cost."""
+    tiles = max(1, _WAVES * sms // rows)
+    return max(COLUMNS, min(power_of_two(-(-columns // tiles)), _WIDEST))
 
 
 def _most(_: Array | None, regions: Regions, params: Params, where: tuple[int, ...]) -> Mapping[str, Array]:

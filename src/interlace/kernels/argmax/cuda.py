@@ -34,15 +34,30 @@ MOST_TEXT = TextBody(
     ROWS
     + FIRST
     + r"""
-DEVICE void most_tile(const Tile& tile, const Arguments& a) {
-  const int end = min((tile.j + 1) * BN, a.N);
+// Of some columns of a row, those of each thread in ascending order.
+template <class T> DEVICE Found most_of(const T* row, int column, int end) {
+  constexpr int EACH = Piece<T>::ELEMENTS;
   Found found = {__int_as_float(LOWEST), end - 1};
+  if (by_pieces(row + column) && (end - column) % EACH == 0) {
+#pragma unroll 4
+    for (int at = column + thread() * EACH; at < end; at += THREADS * EACH) {
+      const Elements<T> piece = piece_at(row + at, true);
+#pragma unroll
+      for (int e = 0; e < EACH; ++e)
+        if (widened(piece.items[e]) > found.value) found = Found{widened(piece.items[e]), at + e};
+    }
+  } else {
 #pragma unroll 8
-  for (int column = tile.j * BN + thread(); column < end; column += THREADS) {
-    const float value = widened(a.x[(long long)tile.i * a.N + column]);
-    if (value > found.value) found = Found{value, column};
+    for (int at = column + thread(); at < end; at += THREADS) {
+      const float value = widened(row[at]);
+      if (value > found.value) found = Found{value, at};
+    }
   }
-  found = first_of_block(found);
+  return found;
+}
+DEVICE void most_tile(const Tile& tile, const Arguments& a) {
+  const Found mine = most_of(a.x + (long long)tile.i * a.N, tile.j * BN, min((tile.j + 1) * BN, a.N));
+  const Found found = first_of_block(mine);
   if (thread() == 0) {
     a.best[tile.i * a.TILES + tile.j] = found.value;
     a.at[tile.i * a.TILES + tile.j] = found.at;
