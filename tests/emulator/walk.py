@@ -219,7 +219,7 @@ def _tensor_map(
     dtype: DType,
     *,
     swizzled: bool,
-    fetched_bytes: int,
+    fetched_bytes: int = 256,
 ) -> TensorMap:
     assert tuple(strides) == tuple(torch.empty(shape, device="meta").stride())
     return TensorMap(tensor_map(address, shape, dtype.itemsize, box, swizzled=swizzled))

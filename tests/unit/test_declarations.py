@@ -61,7 +61,7 @@ def test_a_kernel_holds_its_bodies_by_kind_and_the_executor_says_which_it_takes(
         **dict.fromkeys(("serial", "cuda_graph", "pdl", "semaphore_streams"), (triton, cuda)),
         **dict.fromkeys(("persistent-static", "persistent-ticket"), (triton, None)),
         "hopper": (BodyKind.GLUON, None),
-        "one_launch": (BodyKind.WALK, None),
+        "one_launch": (BodyKind.WALK, BodyKind.WALK),
     }
 
 

@@ -217,6 +217,22 @@ class WalkBody:
     early: tuple[str, ...] = ()
 
 
+class WalkMaker(Protocol):
+    """The part of a kernel in the one launch, made for each op."""
+
+    def walk(self, op: Op, tensors: Mapping[str, Tensor], settled: frozenset[str]) -> WalkBody:
+        """Of an op.
+
+        Args:
+            tensors: the graph's, by argument.
+            settled: arguments that no op before it writes.
+
+        Raises:
+            ParamError: names or params that are none of CUDA C++.
+            PlanError: it cannot stand in a launch with others.
+        """
+
+
 class CudaLaunch(Protocol):
     """One launch of CUDA C++ as a value."""
 

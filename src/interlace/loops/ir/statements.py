@@ -271,6 +271,21 @@ class Sync(Stmt):
     """All threads of the scope synchronise (``__syncthreads`` for the block, a named barrier inside a role)."""
 
 
+@dataclass(frozen=True)
+class NextStage(Stmt):
+    """The next stage of a ring that all ops of a launch share, for the tiles of one step.
+
+    Consumers wait until they have landed; a loader opens it for those that it loads, which follow.
+    """
+
+    tiles: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class DoneStage(Stmt):
+    """Consumers hand the stage back; a loader has issued all that it loads into it. Both go on to the one behind."""
+
+
 class Per(Enum):
     """Of what one thread is elected."""
 

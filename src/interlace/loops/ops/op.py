@@ -34,6 +34,7 @@ from interlace.loops.ir.text import print_kernel
 from interlace.loops.meaning.arithmetic import Floats
 from interlace.loops.meaning.interpret import interpret_block
 from interlace.loops.ops.flops import block_flops
+from interlace.loops.ops.joined import Joined
 from interlace.loops.ops.regions import touched
 from interlace.loops.ops.views import View, views_of
 from interlace.loops.rules.check import check_sizes
@@ -77,7 +78,10 @@ def as_op(
     body = _Body(kernel, warp_specialised, device, known, views, spans)
     accesses = {arg: (tensors[arg], _merged(name, tensors[arg], views[arg], spans[arg])) for arg in spans}
     written = {t.name for t in kernel.tensors if t.written}
-    return Kernel(body.name, Reference(body.reference, located=True), cuda=body.launch, make=body.make).op(
+    joined = Joined(kernel, device, known, views)
+    return Kernel(
+        body.name, Reference(body.reference, located=True), cuda=body.launch, walk=joined, make=body.make
+    ).op(
         name,
         tuple(evaluate(loop.stop, known) for loop in block_loops(kernel)[0]) or (1,),
         {arg: access for arg, access in accesses.items() if arg not in written},

@@ -1,0 +1,151 @@
+"""The form for the one launch: tiles come through the ring of stages that all ops of a launch share.
+
+    loads ahead                 loads behind                consumers
+    for each step:              for each step:              for each step:
+      next stage                  next stage                  next stage
+      load what no op writes      load the rest               body
+      stage done                  stage done                  stage done
+
+A stage holds all tiles that one step of a loop loads, whatever their marks say of depth: the ring is as deep as the
+launch has room for. No step is numbered, so no role knows where in the ring it is but by going on from stage to stage,
+from item to item; what lets that go well is that all three take the same stages, in the same loops under the same
+conditions, which ``check_steps`` holds them to. That nothing reads a tile before its stage or behind it is the proof of
+the warp-specialised form (``proof``), whose split of the loops is this one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from interlace.core.errors import PipelineError, StepHazard
+from interlace.loops.ir.nest import block_loops
+from interlace.loops.ir.statements import (
+    WARP,
+    Block,
+    Copy,
+    DoneStage,
+    For,
+    Load,
+    LoopKernel,
+    LoopKind,
+    Memory,
+    NextStage,
+    Section,
+    Stmt,
+)
+from interlace.loops.ir.traverse import walk
+from interlace.loops.rewrite.body import Rings
+from interlace.loops.rules.check import check_kernel, check_ring
+
+#: Sections of what one block does.
+AHEAD, BEHIND, CONSUMERS = "loads ahead of the waits", "loads behind the waits", "consumers"
+
+
+def share_ring(kernel: LoopKernel, ahead: frozenset[str] | tuple[str, ...] = ()) -> LoopKernel:
+    """What each role of the one launch does of a source kernel with marked tiles: three sections in its block loops.
+
+    Args:
+        ahead: global tensors that are loaded before what the item waits for.
+
+    Raises:
+        PipelineError: a rule is broken, see ``check``; or a tile does not come through the ring: one that TMA loads
+            without a mark, one that threads fill, or one that is held while an inner loop takes further stages.
+    """
+    check_kernel(kernel)
+    for ring in kernel.rings:
+        check_ring(kernel, ring)
+    tiles = {ring.tensor for ring in kernel.rings}
+    for load in walk(kernel.body):
+        if isinstance(load, Load) and kernel.tensor(load.dst.tensor).memory is Memory.SHARED:
+            _check_load(kernel, load, marked=load.dst.tensor in tiles)
+    loops, body = block_loops(kernel)
+    first = _loads(body, tiles, frozenset(ahead), mine=True)
+    second = _loads(body, tiles, frozenset(ahead), mine=False)
+    body = Section(AHEAD, first), Section(BEHIND, second), Section(CONSUMERS, _uses(Rings(kernel, {}), body, tiles))
+    check_steps(kernel.name, *(section.body for section in body))
+    rewritten: tuple[Stmt, ...] = body
+    for loop in reversed(loops):
+        rewritten = (replace(loop, body=rewritten),)
+    stages = {ring.tensor: ring.stages for ring in kernel.rings}
+    tensors = tuple(replace(t, stages=stages.get(t.name)) for t in kernel.tensors)
+    return replace(kernel, tensors=tensors, rings=(), loader_threads=2 * WARP, body=rewritten)
+
+
+def check_steps(name: str, *roles: tuple[Stmt, ...]) -> None:
+    """Checks that roles take the same stages whatever the extents are: their loops and conditions are the same.
+
+    Raises:
+        StepHazard: they are not.
+    """
+    first, *others = (tuple(_steps(role)) for role in roles)
+    if any(other != first for other in others):
+        raise StepHazard(f"kernel {name!r}: loaders and consumers count different stages, so a launch of it would hang")
+
+
+def _steps(body: tuple[Stmt, ...]) -> Iterator[object]:
+    """Stages, and what stands around them."""
+    for stmt in body:
+        if isinstance(stmt, NextStage | DoneStage):
+            yield stmt
+        elif isinstance(stmt, Block):
+            inside = tuple(_steps(stmt.body))
+            if inside:
+                yield replace(stmt, body=()), inside
+
+
+def _check_load(kernel: LoopKernel, load: Load, *, marked: bool) -> None:
+    tile = load.dst.tensor
+    if marked and load.by is not Copy.TMA:
+        raise PipelineError(
+            f"circular buffer {tile!r} of kernel {kernel.name!r} is filled by {load.by.value}: the warps that load in "
+            "the one launch only begin bulk copies; load it by TMA, or leave the mark out and load it by Copy.PLAIN"
+        )
+    if not marked and load.by is not Copy.PLAIN:
+        raise PipelineError(
+            f"tile {tile!r} of kernel {kernel.name!r} is loaded by {load.by.value} without a mark, and barriers of its "
+            "own are not those of the one launch; mark it with circular_buffer, or load it by Copy.PLAIN"
+        )
+
+
+def _in_step(body: tuple[Stmt, ...], tiles: set[str]) -> tuple[Load, ...]:
+    """Loads of marked tiles directly in the body of a loop: those of one stage."""
+    return tuple(s for s in body if isinstance(s, Load) and s.dst.tensor in tiles)
+
+
+def _loads(body: tuple[Stmt, ...], tiles: set[str], ahead: frozenset[str], *, mine: bool) -> tuple[Stmt, ...]:
+    """A loader's part: ``mine``, of tensors in ``ahead``, else of all others."""
+    out: list[Stmt] = []
+    for stmt in body:
+        if not isinstance(stmt, Block) or not any(_in_step((s,), tiles) for s in walk(stmt.body)):
+            continue
+        inner = _loads(stmt.body, tiles, ahead, mine=mine)
+        here = _in_step(stmt.body, tiles)
+        if here and inner:
+            raise PipelineError(
+                f"circular buffer {here[0].dst.tensor!r}: its stage is held while an inner loop takes further ones of "
+                "the ring of the one launch, which may be full of them; load it by Copy.PLAIN, without a mark"
+            )
+        if here:
+            loads = (load for load in here if (load.src.tensor in ahead) == mine)
+            inner = NextStage(_names(here)), *loads, DoneStage()
+        out.append(replace(stmt, body=inner))
+    return tuple(out)
+
+
+def _uses(plain: Rings, body: tuple[Stmt, ...], tiles: set[str]) -> tuple[Stmt, ...]:
+    """The consumers' part: everything but these loads, the first of which becomes a wait for their stage."""
+    out: list[Stmt] = []
+    here = _in_step(body, tiles)
+    for stmt in body:
+        if stmt in here:
+            out += [NextStage(_names(here))] * (stmt == here[0])
+        elif isinstance(stmt, Block) and not (isinstance(stmt, For) and stmt.kind is LoopKind.THREAD):
+            out.append(replace(stmt, body=_uses(plain, stmt.body, tiles)))
+        else:
+            out += plain.statement(stmt)
+    return (*out, DoneStage()) if here else tuple(out)
+
+
+def _names(loads: tuple[Load, ...]) -> tuple[str, ...]:
+    return tuple(load.dst.tensor for load in loads)
