@@ -58,7 +58,7 @@ def chain(m: int, tile: il.MatmulTile) -> il.Graph:
         il.matmul("up", t["x"], t["w_up"], t["h"], tile=tile),
         loops.as_op("gelu", gelu_of_rows(), {"x": t["h"], "z": t["z"], "y": t["g"]}),
         norm("norm", t["g"], t["n"], t["scale"], bm=5),
-        loops.as_op("down", product, {"a": t["n"], "b": t["w_down"], "c": t["out"]}),
+        loops.as_op("down", product, {"a": t["n"], "b": t["w_down"], "c": t["out"]}, weights=("b",)),
     )
     return il.Graph("joined", (*t.values(),), ops, ("x", "w_up", "z", "scale", "w_down"), ("out",))
 
@@ -101,18 +101,12 @@ def side_by_side(kernels: Mapping[str, tuple[loops.LoopKernel, Mapping[str, tupl
 
 
 def library() -> il.Graph:
-    """One of every kind of kernel that the library has, and one of which an item has no step."""
+    """Kernels of the library that differ in what roles do, and one of which an item may have no step."""
     of = loops.library
     return side_by_side(
         {
-            "copy_1d": (marked(of.copy_1d(tile=128, walk=3), s=2), {"x": (1000,), "y": (1000,)}),
             "copy_2d": (marked(of.copy_2d(tile=(8, 64), walk=2), s=3), {"x": (13, 260), "y": (13, 260)}),
-            "copy_3d": (marked(of.copy_3d(tile=(2, 4, 32)), s=2), {"x": (3, 5, 72), "y": (3, 5, 72)}),
             "transpose": (marked(of.transpose(tile=(32, 32), walk=2), s=2), {"x": (40, 100), "y": (100, 40)}),
-            "pointwise": (
-                marked(of.pointwise(tile=(4, 64)), x_s=2),
-                dict.fromkeys("xzy", (9, 200)),
-            ),
             "row_max": (
                 marked(of.reduce_inner(tile=(8, 64), walk=2, op=loops.ReduceOp.MAX), s=2),
                 {"x": (21, 100), "y": (21,)},

@@ -65,7 +65,7 @@ def test_loops_products_and_texts_pass_data_to_each_other_whatever_the_schedule(
         assert error < TOLERANCE
 
 
-def test_every_kernel_of_the_library_means_in_the_launch_what_its_loops_mean() -> None:
+def test_kernels_of_the_library_mean_in_the_launch_what_their_loops_mean() -> None:
     run = launches()["library"]
     graph = run.plan.graph
     given = inputs_of(graph)

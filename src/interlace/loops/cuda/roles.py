@@ -90,8 +90,8 @@ class RoleText:
     scratch_bytes: int
 
 
-def emit_roles(kernel: LoopKernel, device: DeviceSpec) -> RoleText:
-    """The text of a kernel that ``shared.share_ring`` returned.
+def emit_roles(kernel: LoopKernel, device: DeviceSpec, *, fixed: bool = False) -> RoleText:
+    """The text of a kernel that ``shared.share_ring`` returned; ``fixed``: no launch writes what is loaded ahead.
 
     Raises:
         PipelineError: something that the emitter does not take; the message says what to change.
@@ -106,7 +106,8 @@ def emit_roles(kernel: LoopKernel, device: DeviceSpec) -> RoleText:
     first.statements()
     layout = lay_out(in_slots, device, scratch_bytes=first.tiles.scratch_bytes)  # known only now
     written: list[str] = []
-    for role in (_Ahead, _Behind, _Consumers):
+    first_role = _AheadOfAll if fixed else _Ahead
+    for role in (first_role, _Behind, _Consumers):
         emitter = role(consumers, layout, slots, sections)
         emitter.function(block_loops(kernel)[0], maps)
         written += emitter.out.text()
@@ -264,6 +265,13 @@ class _Ahead(_Loader):
     def _done(self) -> None:
         super()._done()
         self.out.add("++n;")
+
+
+class _AheadOfAll(_Ahead):
+    """Loads what nothing writes: before the launch before has ended."""
+
+    def _before(self) -> None:
+        pass
 
 
 class _Behind(_Loader):

@@ -41,29 +41,46 @@ class Joined:
 
     Attributes:
         kernel: a source with marked tiles.
+        weights: global tensors that nothing writes from launch to launch.
         device: for whose shared memory.
         sizes: run-time extents.
         views: how each global tensor is seen.
     """
 
     kernel: LoopKernel
+    weights: tuple[str, ...]
     device: DeviceSpec
     sizes: Mapping[str, int]
     views: Mapping[str, View]
 
+    def check_weights(self, op: str) -> None:
+        """Raise PipelineError unless marked tiles are loaded from all weights."""
+        for name in self.weights:
+            if name not in self._through:
+                raise PipelineError(
+                    f"op {op!r} has {name!r} among its weights, and no marked tile is loaded from it: they are "
+                    f"{sorted(self._through)}; leave it out, or mark its tile with circular_buffer"
+                )
+
+    @property
+    def _through(self) -> frozenset[str]:
+        """Global tensors that come through the ring."""
+        loads = (s for s in walk(self.kernel.body) if isinstance(s, Load))
+        return frozenset(s.src.tensor for s in loads if self.kernel.ring(s.dst.tensor))
+
     def walk(self, op: Op, tensors: Mapping[str, Tensor], settled: frozenset[str]) -> WalkBody:
-        """See ``WalkMaker``: tiles of ``settled`` arguments are loaded ahead of the waits.
+        """See ``WalkMaker``: tiles of weights, or without any of ``settled`` arguments, are loaded ahead of the waits.
 
         Raises:
             PlanError: loops that the launch cannot take, or not in so many warpgroups.
         """
         kernel = self.kernel
-        through = {s.src.tensor for s in walk(kernel.body) if isinstance(s, Load) and kernel.ring(s.dst.tensor)}
-        ahead = frozenset(through & settled)
+        fixed = frozenset(self.weights)
+        ahead = fixed or self._through & settled
         _joining(op, lambda: share_ring(kernel, ahead))
 
         def tile(op: Op, parts: int, warpgroups: int) -> WalkTile:
-            roles = _joining(op, lambda: _roles(kernel, ahead, warpgroups, self.device))
+            roles = _joining(op, lambda: _roles(kernel, ahead, bool(fixed), warpgroups, self.device))
             scratch_bytes = -(-roles.scratch_bytes // warpgroups // 16) * 16
             slots = roles.slots.bytes
             return WalkTile(roles.type, roles.functions, slots[AHEAD], slots[BEHIND], scratch_bytes, 0, 0)
@@ -73,13 +90,13 @@ class Joined:
         return WalkBody(
             PREAMBLE,
             operands(kernel),
-            (),
+            self.weights,
             tile,
             self._pack,
             _any,
             warpgroups=(lambda op: wanted) if products else None,
             chunked=False,
-            early=tuple(sorted(ahead)),
+            early=tuple(sorted(ahead - fixed)),
         )
 
     def _pack(self, op: Op, given: Mapping[str, Any], dtype: DType) -> bytes:
@@ -116,11 +133,11 @@ class Joined:
 
 
 @lru_cache(maxsize=256)
-def _roles(kernel: LoopKernel, ahead: frozenset[str], warpgroups: int, device: DeviceSpec) -> RoleText:
-    """The text for so many warpgroups, proved."""
+def _roles(kernel: LoopKernel, ahead: frozenset[str], fixed: bool, warpgroups: int, device: DeviceSpec) -> RoleText:
+    """The text for so many warpgroups, proved; ``fixed``: no launch writes what is loaded ahead."""
     kernel = replace(kernel, threads=warpgroups * WARPGROUP)
     prove(kernel, warp_specialised=bool(kernel.rings))
-    return emit_roles(share_ring(kernel, ahead), device)
+    return emit_roles(share_ring(kernel, ahead), device, fixed=fixed)
 
 
 def _joining(op: Op, make: Callable[[], _Made]) -> _Made:
