@@ -22,17 +22,20 @@ def tiles_of(tensors: dict[str, tuple[int, ...]], dtype: il.DType) -> dict[str, 
     return {name: il.Tensor(name, shape, dtype) for name, shape in tensors.items()}
 
 
-def held() -> loops.LoopKernel:
-    """A tile of an outer loop that is used in an inner one, which loads further ones."""
+def held(kept: bool) -> loops.LoopKernel:
+    """A tile of an outer loop that is used in an inner one, which loads further ones; ``kept``: in registers."""
     k = loops.Builder("held")
     m, n = k.symbol("m"), k.symbol("n")
     w, x, y = k.input("w", (m,), il.fp32), k.input("x", (m, n), il.fp32), k.output("y", (m, n), il.fp32)
     w_s, x_s = k.shared("w_s", (32,), il.fp32), k.shared("x_s", (1, 64), il.fp32)
+    w_r = k.register("w_r", (1,), il.fp32)
     with k.serial("r", m) as r:
         k.load(w_s, w.at(r * 32))
+        if kept:
+            k.assign(w_r, w_s.at(0, shape=(1,)))
         with k.serial("c", loops.ceil_div(n, 64)) as c:
             k.load(x_s, x.at(r, c * 64))
-            k.assign(y.at(r, c * 64), x_s * w_s.at(0, shape=(1,)))
+            k.assign(y.at(r, c * 64), x_s * (w_r if kept else w_s.at(0, shape=(1,))))
     return marked(k.kernel(), w_s=2, x_s=2)
 
 
@@ -109,6 +112,30 @@ def test_weights_come_ahead_of_all_and_nothing_else_then_comes_ahead_of_waits() 
         loops.as_op("product", kernel, shapes, weights=("c",))
 
 
+def test_a_stage_is_handed_back_behind_its_last_use_and_before_an_inner_loop_takes_others() -> None:
+    printed = loops.print_kernel(share_ring(held(kept=True)))
+    assert printed[printed.index("  loads behind") :] == (
+        "  loads behind the waits:\n"
+        "    for r in m:\n"
+        "      next stage: w_s\n"
+        "      w_s = tma load w[r * 32 : +32]\n"
+        "      stage done\n"
+        "      for c in (n + 63) // 64:\n"
+        "        next stage: x_s\n"
+        "        x_s = tma load x[r : +1, c * 64 : +64]\n"
+        "        stage done\n"
+        "  consumers:\n"
+        "    for r in m:\n"
+        "      next stage: w_s\n"
+        "      w_r = w_s[0 : +1]\n"
+        "      stage done\n"
+        "      for c in (n + 63) // 64:\n"
+        "        next stage: x_s\n"
+        "        y[r : +1, c * 64 : +64] = x_s * w_r\n"
+        "        stage done\n"
+    )
+
+
 def test_tiles_that_do_not_come_through_the_ring_are_refused() -> None:
     of = loops.library
     refused = {
@@ -119,7 +146,7 @@ def test_tiles_that_do_not_come_through_the_ring_are_refused() -> None:
             of.pointwise(plain=loops.Copy.CP_ASYNC), x_s=2
         ),
         "tile 's' of kernel 'copy_2d' is loaded by tma without a mark.*mark it with circular_buffer": of.copy_2d(),
-        "'w_s': its stage is held while an inner loop takes further ones": held(),
+        "'w_s': its stage is held while an inner loop takes further ones": held(kept=False),
     }
     for message, kernel in refused.items():
         with pytest.raises(PipelineError, match=message):

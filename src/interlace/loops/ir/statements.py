@@ -8,9 +8,9 @@ nothing (as TMA does), which is how tails work; a box of a tile lies inside it.
 Worked example: ``x`` has 10 elements, the tile 4, three steps. The last box is ``x[8 : 12]``: elements 8 and 9, then
 two zeros; stored to ``y[8 : 12]``, only 8 and 9 are written.
 
-Source kernels hold the statements down to ``Matmul``; those from ``Let`` on are introduced by ``circular.lower``
-alone. Who executes a statement: all threads of the scope, which is the block, or inside ``Role`` the threads of that
-role, or inside ``ElectOne`` one thread of these (or one of each warp).
+Source kernels hold the statements down to ``Matmul``; those from ``Let`` on are introduced by the rewrites
+(``circular.lower``, ``shared.share_ring``) alone. Who executes a statement: all threads of the scope, which is the
+block, or inside ``Role`` the threads of that role, or inside ``ElectOne`` one thread of these (or one of each warp).
 """
 
 from __future__ import annotations

@@ -7,10 +7,11 @@
       stage done                  stage done                  stage done
 
 A stage holds all tiles that one step of a loop loads, whatever their marks say of depth: the ring is as deep as the
-launch has room for. No step is numbered, so no role knows where in the ring it is but by going on from stage to stage,
-from item to item; what lets that go well is that all three take the same stages, in the same loops under the same
-conditions, which ``check_steps`` holds them to. That nothing reads a tile before its stage or behind it is the proof of
-the warp-specialised form (``proof``), whose split of the loops is this one.
+launch has room for. It is handed back behind the last statement of the step that touches one of them. No step is
+numbered, so no role knows where in the ring it is but by going on from stage to stage, from item to item; what lets
+that go well is that all three take the same stages, in the same loops under the same conditions, which ``check_steps``
+holds them to. That nothing else is amiss is the proof of the warp-specialised form (``proof``), whose split of the
+loops is this one.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ from interlace.loops.ir.statements import (
     Section,
     Stmt,
 )
-from interlace.loops.ir.traverse import walk
+from interlace.loops.ir.traverse import boxes, walk
 from interlace.loops.rewrite.body import Rings
 from interlace.loops.rules.check import check_kernel, check_ring
 
@@ -113,38 +114,49 @@ def _in_step(body: tuple[Stmt, ...], tiles: set[str]) -> tuple[Load, ...]:
     return tuple(s for s in body if isinstance(s, Load) and s.dst.tensor in tiles)
 
 
+def _held(body: tuple[Stmt, ...], tiles: set[str]) -> tuple[int, int]:
+    """The first and the last statement of a body between which its stage is held; (-1, -1) without one."""
+    here = {load.dst.tensor for load in _in_step(body, tiles)}
+    touched = [n for n, stmt in enumerate(body) if here & {box.tensor for s in walk((stmt,)) for box in boxes(s)}]
+    if not touched:
+        return -1, -1
+    for stmt in body[touched[0] : touched[-1] + 1]:
+        if isinstance(stmt, Block) and _in_step(tuple(walk(stmt.body)), tiles):
+            raise PipelineError(
+                f"circular buffer {sorted(here)[0]!r}: its stage is held while an inner loop takes further ones of the "
+                "ring of the one launch, which may be full of them; keep what that loop needs in a register tile, or "
+                "load it by Copy.PLAIN, without a mark"
+            )
+    return touched[0], touched[-1]
+
+
 def _loads(body: tuple[Stmt, ...], tiles: set[str], ahead: frozenset[str], *, mine: bool) -> tuple[Stmt, ...]:
     """A loader's part: ``mine``, of tensors in ``ahead``, else of all others."""
     out: list[Stmt] = []
-    for stmt in body:
-        if not isinstance(stmt, Block) or not any(_in_step((s,), tiles) for s in walk(stmt.body)):
-            continue
-        inner = _loads(stmt.body, tiles, ahead, mine=mine)
-        here = _in_step(stmt.body, tiles)
-        if here and inner:
-            raise PipelineError(
-                f"circular buffer {here[0].dst.tensor!r}: its stage is held while an inner loop takes further ones of "
-                "the ring of the one launch, which may be full of them; load it by Copy.PLAIN, without a mark"
-            )
-        if here:
+    here, (first, _) = _in_step(body, tiles), _held(body, tiles)
+    for n, stmt in enumerate(body):
+        if n == first:
             loads = (load for load in here if (load.src.tensor in ahead) == mine)
-            inner = NextStage(_names(here)), *loads, DoneStage()
-        out.append(replace(stmt, body=inner))
+            out += (NextStage(_names(here)), *loads, DoneStage())
+        elif isinstance(stmt, Block) and _in_step(tuple(walk(stmt.body)), tiles):
+            out.append(replace(stmt, body=_loads(stmt.body, tiles, ahead, mine=mine)))
     return tuple(out)
 
 
 def _uses(plain: Rings, body: tuple[Stmt, ...], tiles: set[str]) -> tuple[Stmt, ...]:
     """The consumers' part: everything but these loads, the first of which becomes a wait for their stage."""
     out: list[Stmt] = []
-    here = _in_step(body, tiles)
-    for stmt in body:
-        if stmt in here:
-            out += [NextStage(_names(here))] * (stmt == here[0])
+    here, (first, last) = _in_step(body, tiles), _held(body, tiles)
+    for n, stmt in enumerate(body):
+        if n == first:
+            out.append(NextStage(_names(here)))
         elif isinstance(stmt, Block) and not (isinstance(stmt, For) and stmt.kind is LoopKind.THREAD):
             out.append(replace(stmt, body=_uses(plain, stmt.body, tiles)))
-        else:
+        elif stmt not in here:
             out += plain.statement(stmt)
-    return (*out, DoneStage()) if here else tuple(out)
+        if n == last:
+            out.append(DoneStage())
+    return tuple(out)
 
 
 def _names(loads: tuple[Load, ...]) -> tuple[str, ...]:
