@@ -19,7 +19,7 @@ import interlace as il
 from interlace import loops
 from interlace.core.errors import NoDeviceError
 
-ROWS, COLUMNS, STAGES = 16, 128, 2
+ROWS, COLUMNS = 16, 128
 
 TEXT = r"""
 DEVICE void scale_rows(const Tile& tile, const Arguments& a) {
@@ -59,12 +59,11 @@ SCALE = il.Kernel(
 def make_graph(m: int, n: int) -> il.Graph:
     x, h, gate, g, y = (il.Tensor(name, (m, n), il.bf16) for name in ("x", "h", "gate", "g", "y"))
     weight, (i,) = il.Tensor("weight", (n, n), il.bf16), il.axes(1)
-    marked = loops.circular_buffer(loops.circular_buffer(make_gate(), "h_tile", STAGES), "gate_tile", STAGES)
     block = i.block(8), il.ALL
     params = {"M": m, "N": n, "BM": 8}
     ops = (
         il.matmul("product", x, weight, h, tile=il.MatmulTile(64, 64, 64)),
-        loops.as_op("gate", marked, {"h": h, "gate": gate, "g": g}),
+        loops.as_op("gate", make_gate(), {"h": h, "gate": gate, "g": g}),
         SCALE.op("scale", (-(-m // 8),), {"g": (g, block)}, {"y": (y, block)}, params=params),
     )
     return il.Graph("gated", (x, weight, h, gate, g, y), ops, ("x", "weight", "gate"), ("y",))
@@ -72,8 +71,7 @@ def make_graph(m: int, n: int) -> il.Graph:
 
 def print_roles() -> None:
     """What each role of the launch does of the loops, where ``h`` is another op's and ``gate`` is not."""
-    marked = loops.circular_buffer(loops.circular_buffer(make_gate(), "h_tile", STAGES), "gate_tile", STAGES)
-    print(loops.print_kernel(loops.share_ring(marked, ahead=("gate",))))
+    print(loops.print_kernel(loops.share_ring(make_gate(), ahead=("gate",))))
 
 
 def run(graph: il.Graph, choices: il.Choices, inputs: dict[str, np.ndarray], gold: np.ndarray) -> None:

@@ -63,6 +63,11 @@ def test_each_role_takes_the_same_stages() -> None:
     )
 
 
+def test_marks_say_nothing_to_the_one_launch() -> None:
+    plain, deep = loops.library.matmul(), marked(loops.library.matmul(), a_s=4, b_s=3)
+    assert share_ring(plain).body == share_ring(deep).body
+
+
 def test_roles_that_count_different_stages_are_a_hazard() -> None:
     kernel = share_ring(marked(loops.library.reduce_inner(), s=4), ahead={"x"})
     roles = [s.body for s in walk(kernel.body) if isinstance(s, Section)]
@@ -108,7 +113,7 @@ def test_weights_come_ahead_of_all_and_nothing_else_then_comes_ahead_of_waits() 
     assert (body.independent, body.early) == (("b",), ())
     assert kernel_of(op).check(op, shapes) is None
     assert loops.as_op("product", kernel, shapes).kernel != op.kernel
-    with pytest.raises(PipelineError, match=r"op 'product' has 'c' among its weights.*they are \['a', 'b'\]; leave"):
+    with pytest.raises(PipelineError, match=r"op 'product' has 'c' among its weights.*but from \['a', 'b'\]; leave"):
         loops.as_op("product", kernel, shapes, weights=("c",))
 
 
@@ -139,13 +144,11 @@ def test_a_stage_is_handed_back_behind_its_last_use_and_before_an_inner_loop_tak
 def test_tiles_that_do_not_come_through_the_ring_are_refused() -> None:
     of = loops.library
     refused = {
-        "'z_s' of kernel 'pointwise' is filled by cp.async.*load it by TMA": marked(
+        "'z_s' of kernel 'pointwise' is loaded ahead by cp.async.*only begin bulk copies; load it by TMA": marked(
             of.pointwise(plain=loops.Copy.CP_ASYNC), x_s=2, z_s=2
         ),
-        "tile 'z_s' of kernel 'pointwise' is loaded by cp.async without a mark": marked(
-            of.pointwise(plain=loops.Copy.CP_ASYNC), x_s=2
-        ),
-        "tile 's' of kernel 'copy_2d' is loaded by tma without a mark.*mark it with circular_buffer": of.copy_2d(),
+        "tile 'z_s' of kernel 'pointwise' is loaded by cp.async": of.pointwise(plain=loops.Copy.CP_ASYNC),
+        "tile 's' of kernel 'copy_1d' is loaded ahead by plain": marked(of.copy_1d(by=loops.Copy.PLAIN), s=2),
         "'w_s': its stage is held while an inner loop takes further ones": held(kept=False),
     }
     for message, kernel in refused.items():
@@ -154,8 +157,8 @@ def test_tiles_that_do_not_come_through_the_ring_are_refused() -> None:
 
 
 def test_an_op_that_cannot_join_says_which_and_what_runs_it() -> None:
-    plain = tiles_of({"x": (16, 256), "y": (16, 256)}, il.fp32)
-    op = loops.as_op("alone", loops.library.copy_2d(), plain)
+    plain = tiles_of({"x": (256,), "y": (256,)}, il.fp32)
+    op = loops.as_op("alone", marked(loops.library.copy_1d(by=loops.Copy.PLAIN), s=2), plain)
     with pytest.raises(PlanError, match=r"op 'alone' cannot stand in one launch with others: tile 's'.*such as semaph"):
         walk_body(op, plain, frozenset("x"))
     shapes = tiles_of({"a": (64, 64), "b": (64, 64), "c": (64, 64)}, il.bf16)

@@ -24,11 +24,11 @@ from interlace.kernels.cuda import launcher
 from interlace.loops.cuda.names import own
 from interlace.loops.cuda.roles import PREAMBLE, RoleText, emit_roles, operands
 from interlace.loops.cuda.rules import tensor_maps
-from interlace.loops.ir.statements import WARPGROUP, Load, LoopKernel, Matmul, Memory
+from interlace.loops.ir.statements import WARPGROUP, Copy, Load, LoopKernel, Matmul, Memory
 from interlace.loops.ir.traverse import walk
 from interlace.loops.ops.views import View
 from interlace.loops.proof.prove import prove
-from interlace.loops.rewrite.shared import AHEAD, BEHIND, share_ring
+from interlace.loops.rewrite.shared import AHEAD, BEHIND, mark_loads, share_ring
 
 _Made = TypeVar("_Made")
 #: Consumer warpgroups that a launch has at most.
@@ -40,7 +40,7 @@ class Joined:
     """A kernel of loops as what makes its ops' parts in the one launch.
 
     Attributes:
-        kernel: a source with marked tiles.
+        kernel: a source.
         weights: global tensors that nothing writes from launch to launch.
         device: for whose shared memory.
         sizes: run-time extents.
@@ -54,19 +54,19 @@ class Joined:
     views: Mapping[str, View]
 
     def check_weights(self, op: str) -> None:
-        """Raise PipelineError unless marked tiles are loaded from all weights."""
+        """Raise PipelineError unless TMA loads tiles from all weights."""
         for name in self.weights:
             if name not in self._through:
                 raise PipelineError(
-                    f"op {op!r} has {name!r} among its weights, and no marked tile is loaded from it: they are "
-                    f"{sorted(self._through)}; leave it out, or mark its tile with circular_buffer"
+                    f"op {op!r} has {name!r} among its weights, and TMA loads no tile from it, but from "
+                    f"{sorted(self._through)}; leave it out, or load its tile by TMA"
                 )
 
     @property
     def _through(self) -> frozenset[str]:
         """Global tensors that come through the ring."""
-        loads = (s for s in walk(self.kernel.body) if isinstance(s, Load))
-        return frozenset(s.src.tensor for s in loads if self.kernel.ring(s.dst.tensor))
+        loads = (s for s in walk(self.kernel.body) if isinstance(s, Load) and s.by is Copy.TMA)
+        return frozenset(s.src.tensor for s in loads)
 
     def walk(self, op: Op, tensors: Mapping[str, Tensor], settled: frozenset[str]) -> WalkBody:
         """See ``WalkMaker``: tiles of weights, or without any of ``settled`` arguments, are loaded ahead of the waits.
@@ -135,7 +135,7 @@ class Joined:
 @lru_cache(maxsize=256)
 def _roles(kernel: LoopKernel, ahead: frozenset[str], fixed: bool, warpgroups: int, device: DeviceSpec) -> RoleText:
     """The text for so many warpgroups, proved; ``fixed``: no launch writes what is loaded ahead."""
-    kernel = replace(kernel, threads=warpgroups * WARPGROUP)
+    kernel = mark_loads(replace(kernel, threads=warpgroups * WARPGROUP))
     prove(kernel, warp_specialised=bool(kernel.rings))
     return emit_roles(share_ring(kernel, ahead), device, fixed=fixed)
 

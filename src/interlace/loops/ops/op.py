@@ -59,13 +59,13 @@ def as_op(
         tensors: for each global tensor of the kernel, by its name there.
         sizes: run-time extents that do not follow from the tensors' shapes.
         warp_specialised: which form of the rewrite, where the op is a launch of its own.
-        weights: inputs with marked tiles that nothing writes from launch to launch: the one launch loads them before
+        weights: inputs that TMA loads and nothing writes from launch to launch: the one launch loads them before
             the launch before it has ended. Without any it loads so, behind that launch, what no op before writes.
         device: for whose shared memory it is laid out.
 
     Raises:
         PipelineError: a tensor or an extent is missing, ambiguous, too large or does not fit, a rule of the
-            rewrite or the emitter is broken, or a weight is none that a marked tile is loaded from.
+            rewrite or the emitter is broken, or a weight is none that TMA loads a tile from.
         SharedMemoryError: it does not fit into a block's shared memory.
         DTypeError: a tensor has another dtype than the kernel's.
         ShapeError: a grid without tiles.

@@ -6,7 +6,7 @@
       load what no op writes      load the rest               body
       stage done                  stage done                  stage done
 
-A stage holds all tiles that one step of a loop loads, whatever their marks say of depth: the ring is as deep as the
+A stage holds all tiles that TMA loads in one step of a loop, whatever marks say of depth: the ring is as deep as the
 launch has room for. It is handed back behind the last statement of the step that touches one of them. No step is
 numbered, so no role knows where in the ring it is but by going on from stage to stage, from item to item; what lets
 that go well is that all three take the same stages, in the same loops under the same conditions, which ``check_steps``
@@ -37,23 +37,38 @@ from interlace.loops.ir.statements import (
 )
 from interlace.loops.ir.traverse import boxes, walk
 from interlace.loops.rewrite.body import Rings
+from interlace.loops.rewrite.circular import circular_buffer
 from interlace.loops.rules.check import check_kernel, check_ring
 
+_LEAST_STAGES = 2  # of a ring through which a product may be under way while the next one begins
 #: Sections of what one block does.
 AHEAD, BEHIND, CONSUMERS = "loads ahead of the waits", "loads behind the waits", "consumers"
 
 
+def mark_loads(kernel: LoopKernel) -> LoopKernel:
+    """A source kernel with marks for all tiles that TMA loads, so that two steps may be under way.
+
+    Raises:
+        PipelineError: a tile that no ring can hold; see ``circular.circular_buffer``.
+    """
+    for load in walk(kernel.body):
+        if isinstance(load, Load) and load.by is Copy.TMA and kernel.ring(load.dst.tensor) is None:
+            kernel = circular_buffer(kernel, load.dst.tensor, _LEAST_STAGES)
+    return kernel
+
+
 def share_ring(kernel: LoopKernel, ahead: frozenset[str] | tuple[str, ...] = ()) -> LoopKernel:
-    """What each role of the one launch does of a source kernel with marked tiles: three sections in its block loops.
+    """What each role of the one launch does of a source kernel: three sections in its block loops.
 
     Args:
         ahead: global tensors that are loaded before what the item waits for.
 
     Raises:
-        PipelineError: a rule is broken, see ``check``; or a tile does not come through the ring: one that TMA loads
-            without a mark, one that threads fill, or one that is held while an inner loop takes further stages.
+        PipelineError: a rule is broken, see ``check``; or a tile that TMA loads is held while an inner loop takes
+            further stages, or is loaded in no loop; or threads of a loader would have to fill a tile by ``cp.async``.
     """
     check_kernel(kernel)
+    kernel = mark_loads(kernel)
     for ring in kernel.rings:
         check_ring(kernel, ring)
     tiles = {ring.tensor for ring in kernel.rings}
@@ -96,16 +111,11 @@ def _steps(body: tuple[Stmt, ...]) -> Iterator[object]:
 
 
 def _check_load(kernel: LoopKernel, load: Load, *, marked: bool) -> None:
-    tile = load.dst.tensor
-    if marked and load.by is not Copy.TMA:
+    if load.by is Copy.CP_ASYNC or (marked and load.by is Copy.PLAIN):
         raise PipelineError(
-            f"circular buffer {tile!r} of kernel {kernel.name!r} is filled by {load.by.value}: the warps that load in "
-            "the one launch only begin bulk copies; load it by TMA, or leave the mark out and load it by Copy.PLAIN"
-        )
-    if not marked and load.by is not Copy.PLAIN:
-        raise PipelineError(
-            f"tile {tile!r} of kernel {kernel.name!r} is loaded by {load.by.value} without a mark, and barriers of its "
-            "own are not those of the one launch; mark it with circular_buffer, or load it by Copy.PLAIN"
+            f"tile {load.dst.tensor!r} of kernel {kernel.name!r} is {'loaded ahead' if marked else 'loaded'} by "
+            f"{load.by.value}: the warps that load in the one launch only begin bulk copies; load it by TMA, or by "
+            "Copy.PLAIN without a mark"
         )
 
 
