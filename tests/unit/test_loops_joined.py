@@ -87,6 +87,7 @@ def test_tiles_of_a_step_lie_behind_each_other_in_the_slot_of_their_role() -> No
     assert roles.slots.bytes == {AHEAD: 128 * 128, BEHIND: 2 * 128 * 128}
     odd = marked(loops.library.copy_2d(tile=(3, 8)), s=4)  # 96 bytes: a slot of the ring is a multiple of 1024
     assert emit_roles(share_ring(odd), il.H200).slots.bytes == {AHEAD: 0, BEHIND: 1024}
+    assert roles.held == 128 * 128 + 256 * 8  # sums of products, and the totals of 8 rows to a thread
 
 
 def test_products_ask_for_the_warpgroups_that_they_were_written_for_and_other_loops_for_none() -> None:

@@ -176,7 +176,7 @@ class WalkTile:
             nothing (weights) and for those that earlier items produce.
         scratch_bytes: of shared memory that each warpgroup takes for itself.
         beyond_bytes: that may be read, whatever they hold, behind the last stage.
-        sums: float32 elements of one partial sum.
+        sums: float32 elements of one partial sum; without one, of what all consumers keep in registers.
     """
 
     type: str

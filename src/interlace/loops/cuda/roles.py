@@ -81,6 +81,7 @@ class RoleText:
         operands: what a launch has of each op: tensor maps, pointers, extents.
         slots: what the ring has of it.
         scratch_bytes: of the shared memory that all consumers have together.
+        held: float32 elements that all consumers have in register tiles.
     """
 
     type: str
@@ -88,6 +89,7 @@ class RoleText:
     operands: Struct
     slots: Slots
     scratch_bytes: int
+    held: int
 
 
 def emit_roles(kernel: LoopKernel, device: DeviceSpec, *, fixed: bool = False) -> RoleText:
@@ -114,7 +116,7 @@ def emit_roles(kernel: LoopKernel, device: DeviceSpec, *, fixed: bool = False) -
     text = "\n".join(written)
     type_ = f"Loops_{sha256(text.encode()).hexdigest()[:8]}"
     functions = *(wgmma(n, kind) for n, kind in products(consumers)), f"struct {type_} {{\n{text}\n}};\n"
-    return RoleText(type_, functions, operands(kernel), slots, layout.total_bytes)
+    return RoleText(type_, functions, operands(kernel), slots, layout.total_bytes, first.held)
 
 
 def operands(kernel: LoopKernel) -> Struct:
@@ -305,6 +307,13 @@ class _Consumers(_Role):
         # The scratch is one for all warpgroups: none begins before all others have left theirs, or goes on before them.
         out.add("if (WARPGROUPS > 1) synchronise_block();")
         self._registers()
+
+    @property
+    def held(self) -> int:
+        """Float32 elements of register tiles, of all threads."""
+        tiles = {t.name: t.tile for t in self.kernel.tensors if t.memory is Memory.REGISTER}
+        layouts = self.tiles.registers
+        return self.scope.threads * sum(layouts[name].registers(tile) for name, tile in tiles.items())
 
     def statements(self) -> None:
         self._statements(self.sections[CONSUMERS], self.scope)

@@ -83,7 +83,7 @@ class Joined:
             roles = _joining(op, lambda: _roles(kernel, ahead, bool(fixed), warpgroups, self.device))
             scratch_bytes = -(-roles.scratch_bytes // warpgroups // 16) * 16
             slots = roles.slots.bytes
-            return WalkTile(roles.type, roles.functions, slots[AHEAD], slots[BEHIND], scratch_bytes, 0, 0)
+            return WalkTile(roles.type, roles.functions, slots[AHEAD], slots[BEHIND], scratch_bytes, 0, roles.held)
 
         products = any(isinstance(s, Matmul) for s in walk(kernel.body))
         wanted = min(_MOST_WARPGROUPS, max(1, kernel.threads // WARPGROUP))
