@@ -100,6 +100,12 @@ def side_by_side(kernels: Mapping[str, tuple[loops.LoopKernel, Mapping[str, tupl
     return il.Graph("side by side", tuple(tensors), tuple(ops), tuple(inputs), tuple(outputs))
 
 
+def copied() -> il.Graph:
+    """A copy back by TMA out of the ring, by 4 steps to an item."""
+    kernel = loops.library.copy_2d(tile=(8, 64), walk=4)
+    return side_by_side({"copy": (kernel, dict.fromkeys("xy", (16, 500)))})
+
+
 def library() -> il.Graph:
     """Kernels of the library that differ in what roles do, and one of which an item may have no step."""
     of = loops.library

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from functools import cache
 
 import numpy as np
@@ -16,7 +17,7 @@ from interlace.core.errors import HangError  # noqa: E402
 from ..cases import relative_error, strike_posts  # noqa: E402
 from ..emulator.build import MISSING  # noqa: E402
 from ..emulator.walk import EmulatedLaunch, kinds_of_faults, prepare, run_poisoned  # noqa: E402
-from ..joined import chain, exact, inputs_of, library, twice  # noqa: E402
+from ..joined import chain, copied, exact, inputs_of, library, twice  # noqa: E402
 
 pytestmark = pytest.mark.skipif(bool(MISSING), reason=MISSING)
 
@@ -52,6 +53,7 @@ def launches() -> dict[str, EmulatedLaunch]:
         "library": launch(library(), dispatch=il.Dispatch.STATIC),
     }
     made |= {name: launch(twice(16), (before, after)) for name, (before, after, _) in FAULTS.items()}
+    made["stored"] = launch(copied(), ("      if (before >= 0) release(before);\n", "      release(stage.slot);\n"))
     prepare([*made.values()])
     return made
 
@@ -93,3 +95,10 @@ def test_a_missing_post_before_or_behind_loops_ends_in_an_error_and_the_next_run
 def test_a_planted_fault_is_reported(name: str) -> None:
     run = launches()[name]
     assert FAULTS[name][2] in kinds_of_faults(run, inputs_of(run.plan.graph), SEEDS)
+
+
+def test_a_stage_handed_back_while_it_is_still_stored_from_is_reported() -> None:
+    run = launches()["stored"]
+    with suppress(HangError):
+        run.run(inputs_of(run.plan.graph) | {name: run.empty(name) for name in run.plan.graph.outputs})
+    assert "race" in {fault.kind for fault in run.faults}

@@ -122,6 +122,7 @@ class Emitter:
         self.tiles = Tiles(kernel, self.out, registers, itemsize, placed)
         self.open: dict[str, Partial] = {}
         self.lagging: set[str] = set()
+        self.late_store: Store | None = None
         self.deferred = deferred_stores(kernel)
 
     def body(self) -> None:
@@ -348,7 +349,7 @@ class Emitter:
         self.out.add(f"tma_store_{len(box.shape)}d({map_of(self.kernel, stmt).name}, {where}, {source});")
         self.out.add("bulk_commit();")
         if stmt not in self.deferred:
-            self.out.add("bulk_wait_read<0>();")
+            self.out.add(f"bulk_wait_read<{int(stmt == self.late_store)}>();")
         self.out.close()
 
     def _matmul(self, stmt: Matmul, scope: Scope) -> None:

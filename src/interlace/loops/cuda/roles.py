@@ -48,7 +48,7 @@ from interlace.loops.ir.statements import (
     Tensor,
 )
 from interlace.loops.ir.traverse import walk
-from interlace.loops.rewrite.peepholes import overlapping_product
+from interlace.loops.rewrite.peepholes import overlapping_product, overlapping_store
 from interlace.loops.rewrite.shared import AHEAD, BEHIND, CONSUMERS
 
 #: What the text of a launch has before all kernels of one namespace.
@@ -342,6 +342,19 @@ class _Consumers(_Role):
         else:
             self.out.add("release(stage.slot);")
         self.out.add("stage.advance();")
+
+    def _for(self, loop: For, scope: Scope) -> None:
+        store = overlapping_store(loop)
+        if store is None:
+            super()._for(loop, scope)
+            return
+        self.late_store, self.lagging = store, {"stage"}
+        self.out.add("int before = -1;")
+        super()._for(loop, scope)
+        self.out.add("if (thread == 0) bulk_wait_read<0>();")
+        self.out.add("__syncwarp();")
+        self._release_late()
+        self.late_store, self.lagging = None, set()
 
     def _overlapping(self, loop: For) -> Matmul | None:
         product = overlapping_product(self.kernel, loop)

@@ -2,7 +2,7 @@
 
     reductions      threads combine what each of them has once after a loop instead of at every step
     products        a consumer releases the stages of a matmul one step later, so that two products are in flight
-    stores by TMA   are awaited when their slot of the ring is loaded anew, not at once
+    stores by TMA   are awaited when their slot of the ring is loaded anew, not at once; of a shared ring, a step later
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from interlace.loops.ir.statements import (
     Load,
     LoopKernel,
     Matmul,
+    NextStage,
     Reduce,
     Stmt,
     Store,
@@ -75,6 +76,19 @@ def lagging_releases(kernel: LoopKernel, loop: For) -> tuple[str, ...]:
     released = [b.barrier.name for s in loop.body if isinstance(s, ElectOne) for b in s.body if isinstance(b, Arrive)]
     of = {s.name: s.tensor for s in walk(kernel.body) if isinstance(s, AllocBarrier)}
     return tuple(name for name in released if of[name] in (product.a.tensor, product.b.tensor))
+
+
+def overlapping_store(loop: For) -> Store | None:
+    """The store by TMA of a loop of which two may be in flight, if shared stages are handed back a step late.
+
+    There is one in it, directly, of a tile of the step's stage, and no product.
+    """
+    stages = [s for s in loop.body if isinstance(s, NextStage)]
+    stores = [s for s in walk(loop.body) if isinstance(s, Store) and s.by is Copy.TMA]
+    if not stages or len(stores) != 1 or any(isinstance(s, Matmul) for s in walk(loop.body)):
+        return None
+    (store,) = stores
+    return store if store in loop.body and store.src.tensor in stages[0].tiles else None
 
 
 def filled_by_tma(kernel: LoopKernel, tile: str) -> bool:
