@@ -34,7 +34,7 @@ RELU = il.workloads.FFNShape(4096, 14336, il.Activation.RELU, False)
 
 
 def loops() -> il.Graph:
-    """A graph whose op has a reference and a launch of CUDA C++ of its own."""
+    """A graph whose op has a reference and CUDA C++, for a launch of its own and for one with others."""
     x, y = (il.Tensor(name, (1024,), il.fp32) for name in "xy")
     return il.Graph("loops", (x, y), (as_op("copy", library.copy_1d(), {"x": x, "y": y}),), ("x",), ("y",))
 
@@ -93,7 +93,7 @@ def test_an_obstacle_is_the_reason_why_an_executor_cannot_run_a_graph_on_a_devic
     assert "bulk loads need rows of a multiple of 16 elements" in rows
     copies = obstacles(two_copies(64, 64), il.H200)
     assert copies == {"hopper": "op 'first': kernel 'copy' has no Gluon body; use the persistent executor"}
-    assert set(obstacles(loops(), il.H200)) == {"persistent-static", "persistent-ticket", "hopper", "one_launch"}
+    assert set(obstacles(loops(), il.H200)) == {"persistent-static", "persistent-ticket", "hopper"}
     assert "which the Triton interpreter does not run" in obstacles(loops(), il.CPU)["serial"]
     bare = il.Graph("bare", (), (il.Kernel("none").op("none", (1,), {}, {}),), (), ())
     assert set(obstacles(bare, il.H200)) == set(NAMES.split())
