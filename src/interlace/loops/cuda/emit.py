@@ -360,7 +360,7 @@ class Emitter:
         groups = scope.threads // 128
         out = self.out
         out.open()
-        group = f"{scope.thread} / 128" if groups > 1 else "0"
+        group = (scope.warpgroup or f"{scope.thread} / 128") if groups > 1 else "0"
         out.add("__syncwarp();")
         out.add(f"const unsigned long long a = matrix_descriptor(shared_address({self.tiles.slot(stmt.a)}));")
         out.add(f"const unsigned long long b = matrix_descriptor(shared_address({self.tiles.slot(stmt.b)}));")

@@ -45,12 +45,16 @@ class Lines:
 
 @dataclass(frozen=True)
 class Scope:
-    """Threads that run statements together: from ``first`` on; ``thread`` is a thread's place."""
+    """Threads that run statements together: from ``first`` on; ``thread`` is a thread's place.
+
+    ``warpgroup`` is the number of its warpgroup, where something is known to be the same in all lanes.
+    """
 
     first: int
     threads: int
     thread: str
     sync: str
+    warpgroup: str | None = None
 
     @property
     def one(self) -> Scope:

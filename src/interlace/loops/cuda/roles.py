@@ -162,7 +162,7 @@ class _Role(Emitter):
     ) -> None:
         super().__init__(kernel, layout, items=True)
         self.slots, self.sections = slots, sections
-        self.scope = Scope(0, kernel.threads, "thread", "synchronise_block();")
+        self.scope = Scope(0, kernel.threads, "thread", "synchronise_block();", "group")
 
     def function(self, loops: tuple[For, ...], maps: Sequence[MapSpec]) -> None:
         """The whole function, given the block loops around the sections."""
@@ -302,6 +302,7 @@ class _Consumers(_Role):
             else:
                 out.add(f"unsigned char* const {own(placed.name)} = {_SHARED} + {placed.offset_bytes};")
         out.add("const int thread = threadIdx.x;")
+        out.add("const unsigned group = uniform(thread / 128);")
         # What the item waits for is seen behind its first stage.
         out.add("await(launch, dependent_full(stage.slot), stage.phase);")
         # The scratch is one for all warpgroups: none begins before all others have left theirs, or goes on before them.
