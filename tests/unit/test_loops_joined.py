@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 
 import pytest
@@ -88,6 +89,24 @@ def test_tiles_of_a_step_lie_behind_each_other_in_the_slot_of_their_role() -> No
     odd = marked(loops.library.copy_2d(tile=(3, 8)), s=4)  # 96 bytes: a slot of the ring is a multiple of 1024
     assert emit_roles(share_ring(odd), il.H200).slots.bytes == {AHEAD: 0, BEHIND: 1024}
     assert roles.held == 128 * 128 + 256 * 8  # sums of products, and the totals of 8 rows to a thread
+
+
+def test_a_store_is_put_off_only_where_no_inner_loop_hands_stages_back() -> None:
+    for inner, late in ((False, "bulk_wait_read<1>"), (True, "bulk_wait_read<0>")):
+        k = loops.Builder("stored")
+        m, n = k.symbol("m"), k.symbol("n")
+        x, z = k.input("x", (m, n), il.fp32), k.input("z", (m, n), il.fp32)
+        y, out = k.output("y", (m, n), il.fp32), k.output("out", (m, n), il.fp32)
+        tile, other = k.shared("tile", (8, 64), il.fp32), k.shared("other", (8, 64), il.fp32)
+        with k.block("b", loops.ceil_div(m, 8)) as b, k.serial("r", 4) as r:
+            k.load(tile, x.at(b * 8, r * 64))
+            k.store(y.at(b * 8, r * 64), tile, loops.Copy.TMA)
+            if inner:
+                with k.serial("c", 4) as c:
+                    k.load(other, z.at(b * 8, c * 64))
+                    k.assign(out.at(b * 8, c * 64 + r), other)
+        text = "".join(emit_roles(share_ring(k.kernel()), il.H200).functions)
+        assert set(re.findall(r"bulk_commit\(\);\s+(\S+)\(\)", text)) == {late}
 
 
 def test_products_ask_for_the_warpgroups_that_they_were_written_for_and_other_loops_for_none() -> None:

@@ -81,14 +81,14 @@ def lagging_releases(kernel: LoopKernel, loop: For) -> tuple[str, ...]:
 def overlapping_store(loop: For) -> Store | None:
     """The store by TMA of a loop of which two may be in flight, if shared stages are handed back a step late.
 
-    There is one in it, directly, of a tile of the step's stage, and no product.
+    There is one in it, directly, of a tile of its step's stage, and neither a product nor stages of an inner loop.
     """
-    stages = [s for s in loop.body if isinstance(s, NextStage)]
+    stages = [s for s in walk(loop.body) if isinstance(s, NextStage)]
     stores = [s for s in walk(loop.body) if isinstance(s, Store) and s.by is Copy.TMA]
-    if not stages or len(stores) != 1 or any(isinstance(s, Matmul) for s in walk(loop.body)):
+    if len(stages) != 1 or len(stores) != 1 or any(isinstance(s, Matmul) for s in walk(loop.body)):
         return None
-    (store,) = stores
-    return store if store in loop.body and store.src.tensor in stages[0].tiles else None
+    (stage,), (store,) = stages, stores
+    return store if {stage, store} <= set(loop.body) and store.src.tensor in stage.tiles else None
 
 
 def filled_by_tma(kernel: LoopKernel, tile: str) -> bool:
