@@ -12,7 +12,6 @@ from interlace.kernels.cuda.compiler import compile_text
 from interlace.kernels.cuda.ptx import PTX
 from interlace.kernels.lint import lint
 from interlace.kernels.primitives.semaphore_cuda import SEMAPHORES
-from interlace.loops import as_op, library
 from interlace.planner.settings import plan_with
 
 META = il.Options("meta")
@@ -137,9 +136,10 @@ def test_what_it_cannot_run_is_refused_before_anything_is_compiled() -> None:
     with pytest.raises(PlanError, match="do not hold two of them"):
         launch(il.workloads.ffn(256, shape, il.bf16, il.MatmulTile(128, 128, 1024), tile))
     x, y = (il.Tensor(name, (64,), il.fp32) for name in "xy")
-    loops = il.Graph("loops", (x, y), (as_op("copy", library.copy_1d(), {"x": x, "y": y}),), ("x",), ("y",))
-    with pytest.raises(GraphError, match=r"op 'copy': kernel 'copy_1d-\w+' has no one-launch CUDA C\+\+ body"):
-        launch(loops)
+    meant = il.Kernel("meant", il.Reference(lambda _, regions, params: {"y": regions["x"]}))
+    op = meant.op("copy", (1,), {"x": (x, (il.ALL,))}, {"y": (y, (il.ALL,))})
+    with pytest.raises(GraphError, match=r"op 'copy': kernel 'meant' has no one-launch CUDA C\+\+ body"):
+        launch(il.Graph("meant", (x, y), (op,), ("x",), ("y",)))
     with pytest.raises(NoDeviceError):
         launch(il.workloads.ffn(16, shape, il.bf16, tile, tile), il.Options("cpu"))
 

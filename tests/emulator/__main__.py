@@ -3,7 +3,8 @@
     python -m tests.emulator --seed 1000 --kernels 2000
 
 Kernels are those of the numbers from ``--seed`` up. Exit status 1 if one goes wrong. With ``--prove`` each is proved as
-well: a kernel that ``prove`` refuses is counted, one that it accepts and that goes wrong is a hole in the proof.
+well: a kernel that ``prove`` refuses is counted, one that it accepts and that goes wrong is a hole in the proof. With
+``--one-launch`` those that can run as an op of the one launch.
 """
 
 from __future__ import annotations
@@ -27,10 +28,13 @@ def main() -> int:
     parser.add_argument("--runs", type=int, default=1, help="of each kernel, each with a schedule of its own")
     parser.add_argument("--prove", action="store_true", help="prove each kernel too")
     parser.add_argument("--whole", action="store_true", help="print what goes wrong as it is")
+    parser.add_argument("--one-launch", action="store_true", help="run each as an op of the one launch")
     asked = parser.parse_args()
     if MISSING:
         print(MISSING, file=sys.stderr)
         return 2
+    if asked.one_launch:
+        return joined(range(asked.seed, asked.seed + asked.kernels), asked.runs)
     verdicts: Counter[str] = Counter()
     count = bad = 0
     start, last = time.monotonic(), asked.seed + asked.kernels
@@ -50,6 +54,23 @@ def main() -> int:
             print(print_kernel(lower(source, warp_specialised=least.trial.warp_specialised)), flush=True)
         told = "".join(f", {n} {verdict}" for verdict, n in sorted(verdicts.items()))
         print(f"{count} kernels, {bad} wrong{told}; {time.monotonic() - start:.0f} s", file=sys.stderr)
+    return int(bad > 0)
+
+
+def joined(numbers: range, runs: int) -> int:
+    """Those that can run in the one launch."""
+    from . import one_launch  # which wants torch
+
+    count = bad = 0
+    for first in range(numbers.start, numbers.stop, TOGETHER):
+        tried, wrong = one_launch.search(range(first, min(first + TOGETHER, numbers.stop)), runs)
+        count, bad = count + tried, bad + len(wrong)
+        for number, troubles in wrong:
+            found = drawn(number)
+            assert found is not None
+            print(f"kernel {number}:", *troubles, sep="\n  ")
+            print(print_kernel(found.trial.source), flush=True)
+        print(f"{count} kernels in the one launch, {bad} wrong", file=sys.stderr)
     return int(bad > 0)
 
 

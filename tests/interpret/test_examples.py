@@ -56,6 +56,12 @@ EVERYWHERE = {
         "not run here:",
     ],
     "09_generate.py": ["a small model with random weights"],
+    "10_loops_in_one_launch.py": [
+        "next stage: h_tile, gate_tile\n        gate_tile = tma load gate[",
+        "no race, if the text of 'scale' touches what its ops declare, which is not proved",
+        "reference, random interleaving: error",
+        "not run here:",
+    ],
 }
 #: What stands there besides if there is a device; kernels of loops need a GPU.
 ON_A_DEVICE = {
@@ -95,6 +101,7 @@ ON_A_DEVICE = {
         "each as if alone: True",
         "slot 1 holds 2 tokens, 1 is free",
     ],
+    "10_loops_in_one_launch.py": [],
 }
 
 BLOCK_GPU_STACK = """

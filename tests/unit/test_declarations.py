@@ -34,7 +34,7 @@ RELU = il.workloads.FFNShape(4096, 14336, il.Activation.RELU, False)
 
 
 def loops() -> il.Graph:
-    """A graph whose op has a reference and a launch of CUDA C++ of its own."""
+    """A graph whose op has a reference and CUDA C++, for a launch of its own and for one with others."""
     x, y = (il.Tensor(name, (1024,), il.fp32) for name in "xy")
     return il.Graph("loops", (x, y), (as_op("copy", library.copy_1d(), {"x": x, "y": y}),), ("x",), ("y",))
 
@@ -61,7 +61,7 @@ def test_a_kernel_holds_its_bodies_by_kind_and_the_executor_says_which_it_takes(
         **dict.fromkeys(("serial", "cuda_graph", "pdl", "semaphore_streams"), (triton, cuda)),
         **dict.fromkeys(("persistent-static", "persistent-ticket"), (triton, None)),
         "hopper": (BodyKind.GLUON, None),
-        "one_launch": (BodyKind.WALK, None),
+        "one_launch": (BodyKind.WALK, BodyKind.WALK),
     }
 
 
@@ -93,7 +93,7 @@ def test_an_obstacle_is_the_reason_why_an_executor_cannot_run_a_graph_on_a_devic
     assert "bulk loads need rows of a multiple of 16 elements" in rows
     copies = obstacles(two_copies(64, 64), il.H200)
     assert copies == {"hopper": "op 'first': kernel 'copy' has no Gluon body; use the persistent executor"}
-    assert set(obstacles(loops(), il.H200)) == {"persistent-static", "persistent-ticket", "hopper", "one_launch"}
+    assert set(obstacles(loops(), il.H200)) == {"persistent-static", "persistent-ticket", "hopper"}
     assert "which the Triton interpreter does not run" in obstacles(loops(), il.CPU)["serial"]
     bare = il.Graph("bare", (), (il.Kernel("none").op("none", (1,), {}, {}),), (), ())
     assert set(obstacles(bare, il.H200)) == set(NAMES.split())

@@ -52,8 +52,8 @@ class OneLaunchExecutor(DeviceExecutor):
     Raises:
         GraphError: an op has no body for it.
         CoverageError: the plan leaves a dependency to the order of one worker.
-        PlanError: tiles that do not share a ring, weights that an op of the graph writes, or parts of an op whose text
-            computes whole tiles.
+        PlanError: tiles that do not share a ring, weights that an op of the graph writes, parts of an op whose text
+            computes whole tiles, or loops that the launch cannot take.
         ParamError: params or names that a text does not take.
         DTypeError, ShapeError: another dtype than bf16 and fp16, rows that bulk loads cannot address, or tiles that
             warpgroups cannot hold.
@@ -269,7 +269,13 @@ def _tensors(graph: Graph, op: Op) -> dict[str, Tensor]:
 
 def _bodies(graph: Graph) -> list[WalkBody]:
     """The part that each op's kernel has in the launch."""
-    return [walk_body(op, _tensors(graph, op)) for op in graph.ops]
+    bodies = []
+    written: set[str] = set()
+    for op in graph.ops:
+        settled = frozenset(access.arg for access in op.reads if access.tensor not in written)
+        bodies.append(walk_body(op, _tensors(graph, op), settled))
+        written |= {access.tensor for access in op.writes}
+    return bodies
 
 
 def _parts(graph: Graph, split: Sequence[int] | None = None) -> list[Part]:

@@ -30,6 +30,7 @@ from interlace.kernels.bodies import (
     Reference,
     TritonBody,
     WalkBody,
+    WalkMaker,
 )
 from interlace.kernels.text import TextBody
 from interlace.kernels.tuning import Tuning
@@ -62,7 +63,7 @@ class Kernel:
     triton: Callable[[], TritonBody] | None = None
     gluon: GluonBody | None = None
     cuda: CudaBody | None = None
-    walk: WalkBody | TextBody | None = None
+    walk: WalkBody | WalkMaker | None = None
     dtypes: tuple[str, ...] = ()
     make: Callable[[str, Mapping[str, Tensor], Params], Op] | None = None
     tiling: tuple[str, ...] = ()
@@ -231,17 +232,18 @@ def gluon_body(op: Op) -> GluonBody:
     return body
 
 
-def walk_body(op: Op, tensors: Mapping[str, Tensor]) -> WalkBody:
-    """The part of an op in the one launch, given the graph's tensors by argument.
+def walk_body(op: Op, tensors: Mapping[str, Tensor], settled: frozenset[str]) -> WalkBody:
+    """The part of an op in the one launch, given the graph's tensors by argument, and which no op before it writes.
 
     Raises:
         GraphError: its kernel has none.
         ParamError: names or params that are none of CUDA C++.
+        PlanError: it cannot stand in a launch with others.
     """
     body = kernel_of(op).walk
     if body is None:
         raise no_body(op, BodyKind.WALK)
-    return body.walk(op, tensors) if isinstance(body, TextBody) else body
+    return body if isinstance(body, WalkBody) else body.walk(op, tensors, settled)
 
 
 def no_body(op: Op, *kinds: BodyKind) -> GraphError:

@@ -176,7 +176,7 @@ class WalkTile:
             nothing (weights) and for those that earlier items produce.
         scratch_bytes: of shared memory that each warpgroup takes for itself.
         beyond_bytes: that may be read, whatever they hold, behind the last stage.
-        sums: float32 elements of one partial sum.
+        sums: float32 elements of one partial sum; without one, of what all consumers keep in registers.
     """
 
     type: str
@@ -215,6 +215,22 @@ class WalkBody:
     warpgroups: Callable[[Op], int] | None = None
     chunked: bool = True
     early: tuple[str, ...] = ()
+
+
+class WalkMaker(Protocol):
+    """The part of a kernel in the one launch, made for each op."""
+
+    def walk(self, op: Op, tensors: Mapping[str, Tensor], settled: frozenset[str]) -> WalkBody:
+        """Of an op.
+
+        Args:
+            tensors: the graph's, by argument.
+            settled: arguments that no op before it writes.
+
+        Raises:
+            ParamError: names or params that are none of CUDA C++.
+            PlanError: it cannot stand in a launch with others.
+        """
 
 
 class CudaLaunch(Protocol):

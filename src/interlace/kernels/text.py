@@ -91,8 +91,8 @@ class TextBody:
                 "says how its streamed arguments are loaded, or neither"
             )
 
-    def walk(self, op: Op, tensors: Mapping[str, Tensor]) -> WalkBody:
-        """The part of an op in the one launch, given the graph's tensors by argument.
+    def walk(self, op: Op, tensors: Mapping[str, Tensor], settled: frozenset[str] = frozenset()) -> WalkBody:
+        """The part of an op in the one launch, given the graph's tensors by argument; see ``WalkMaker``.
 
         Raises:
             ParamError: a name that is none of C++, a constant that the op lacks, or a param that is no number.

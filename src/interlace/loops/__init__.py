@@ -22,6 +22,7 @@ from interlace.loops.ops.op import as_op
 from interlace.loops.proof.hazards import Checked, check_hazards
 from interlace.loops.proof.prove import Proved, prove
 from interlace.loops.rewrite.circular import circular_buffer, lower
+from interlace.loops.rewrite.shared import share_ring
 
 __all__ = [
     "Box",
@@ -57,6 +58,7 @@ __all__ = [
     "print_kernel",
     "prove",
     "rsqrt",
+    "share_ring",
     "smaller",
     "sqrt",
     "tanh",

@@ -57,7 +57,14 @@ from interlace.loops.ir.statements import (
     Store,
 )
 from interlace.loops.ir.traverse import walk
-from interlace.loops.rewrite.peepholes import deferred_stores, filled_by_tma, hoisted, lagging_releases, pending_stores
+from interlace.loops.rewrite.peepholes import (
+    deferred_stores,
+    filled_by_tma,
+    hoisted,
+    lagging_releases,
+    overlapping_product,
+    pending_stores,
+)
 
 #: Shared memory through which a block learns the number of its run.
 ITEM_BYTES = 8
@@ -88,19 +95,19 @@ def emit_kernel(kernel: LoopKernel, device: DeviceSpec, *, items: bool = False) 
     """
     check_emittable(kernel)
     layout = lay_out(kernel, device)
-    first = _Emitter(kernel, layout, items)
+    first = Emitter(kernel, layout, items)
     first.body()
     scratch_bytes = max(first.tiles.scratch_bytes, ITEM_BYTES if items else 0)  # known only now
     if scratch_bytes:
         layout = lay_out(kernel, device, scratch_bytes=scratch_bytes)
-    emitter = _Emitter(kernel, layout, items)
+    emitter = Emitter(kernel, layout, items)
     emitter.body()
     maps = tensor_maps(kernel)
     grid = tuple(loop.stop for loop in block_loops(kernel)[0])
     return Emitted(kernel, emitter.text(maps), maps, layout, grid)
 
 
-class _Emitter:
+class Emitter:
     """Walks the statements of one kernel."""
 
     def __init__(self, kernel: LoopKernel, layout: SharedLayout, items: bool) -> None:
@@ -115,6 +122,7 @@ class _Emitter:
         self.tiles = Tiles(kernel, self.out, registers, itemsize, placed)
         self.open: dict[str, Partial] = {}
         self.lagging: set[str] = set()
+        self.late_store: Store | None = None
         self.deferred = deferred_stores(kernel)
 
     def body(self) -> None:
@@ -160,11 +168,7 @@ class _Emitter:
         parameters += [f"long long {symbol}_given" for symbol in kernel.symbols]
         if self.items:
             parameters.append("const __grid_constant__ Sync sync")
-        functions = sorted(
-            {(s.acc.shape[1], _ptx_kind(kernel, s)) for s in walk(kernel.body) if isinstance(s, Matmul)}
-            - set(PRODUCTS)
-        )
-        lines = [wgmma(n, kind) for n, kind in functions]
+        lines = [wgmma(n, kind) for n, kind in products(kernel) if (n, kind) not in PRODUCTS]
         # One block per SM is all that is requested: else ptxas spills to fit one more than shared memory allows.
         lines.append(f'extern "C" __global__ void __launch_bounds__({kernel.block_threads}, 1)')
         function = own(kernel.name)
@@ -246,29 +250,36 @@ class _Emitter:
         for partial in reductions:
             self.tiles.begin(partial)
             self.open[partial.reduce.dst.tensor] = partial
-        lag = lagging_releases(self.kernel, loop)
-        for name in lag:
-            self.out.add(f"unsigned {name}_before = 0;")
-        self.lagging = set(lag)
-        if lag:
-            (product,) = (s for s in loop.body if isinstance(s, Matmul))
+        product = self._overlapping(loop)
+        if product is not None:
             self._settle(product)  # else ptxas moves the zeros between products and serialises these
         self.out.add(UNROLL if loop.kind is LoopKind.UNROLLED else f"{UNROLL} 1")
         var = own(loop.var)
         head = f"for (int {var} = {emit_index(loop.start)}; {var} < {emit_index(loop.stop)}; ++{var})"
         self._block(head, loop.body, scope)
-        if lag:
+        if product is not None:
             self.out.add("wgmma_wait<0>();")
             self._settle(product)
             self.out.add("__syncwarp();")
-            for name in lag:
-                self.out.add(f"if (thread % 32 == 0 && {name}_before) mbarrier_arrive({name}_before);")
+            self._release_late()
             self.lagging = set()
         for partial in reductions:
             self.tiles.finish(partial, scope)
             del self.open[partial.reduce.dst.tensor]
         if reductions:
             self.out.close()
+
+    def _overlapping(self, loop: For) -> Matmul | None:
+        """The product of which two are in flight in a loop; what it releases late is in ``lagging`` until its end."""
+        lag = lagging_releases(self.kernel, loop)
+        for name in lag:
+            self.out.add(f"unsigned {name}_before = 0;")
+        self.lagging = set(lag)
+        return overlapping_product(self.kernel, loop) if lag else None
+
+    def _release_late(self) -> None:
+        for name in sorted(self.lagging):
+            self.out.add(f"if (thread % 32 == 0 && {name}_before) mbarrier_arrive({name}_before);")
 
     def _role(self, role: Role) -> None:
         consumer = role.kind is RoleKind.CONSUMER
@@ -338,7 +349,7 @@ class _Emitter:
         self.out.add(f"tma_store_{len(box.shape)}d({map_of(self.kernel, stmt).name}, {where}, {source});")
         self.out.add("bulk_commit();")
         if stmt not in self.deferred:
-            self.out.add("bulk_wait_read<0>();")
+            self.out.add(f"bulk_wait_read<{int(stmt == self.late_store)}>();")
         self.out.close()
 
     def _matmul(self, stmt: Matmul, scope: Scope) -> None:
@@ -349,7 +360,7 @@ class _Emitter:
         groups = scope.threads // 128
         out = self.out
         out.open()
-        group = f"{scope.thread} / 128" if groups > 1 else "0"
+        group = (scope.warpgroup or f"{scope.thread} / 128") if groups > 1 else "0"
         out.add("__syncwarp();")
         out.add(f"const unsigned long long a = matrix_descriptor(shared_address({self.tiles.slot(stmt.a)}));")
         out.add(f"const unsigned long long b = matrix_descriptor(shared_address({self.tiles.slot(stmt.b)}));")
@@ -375,6 +386,11 @@ class _Emitter:
         assert isinstance(layout, Fragment)
         for block in range(layout.blocks):
             self.out.add(f"settle({own(stmt.acc.tensor)}[{block}]);")
+
+
+def products(kernel: LoopKernel) -> list[tuple[int, str]]:
+    """Columns and element types of a kernel's matrix products, each once."""
+    return sorted({(s.acc.shape[1], _ptx_kind(kernel, s)) for s in walk(kernel.body) if isinstance(s, Matmul)})
 
 
 def _ptx_kind(kernel: LoopKernel, stmt: Matmul) -> str:

@@ -34,7 +34,7 @@ class Lines:
         """The lines, without constants that nothing in their scope uses; directives stand at the beginning."""
         kept: list[tuple[int, str]] = []  # from the last line back
         for depth, line in reversed(self.lines):
-            declared = re.match(r"(?:const \w+|float\*? const|unsigned char\* const) (\w+) = ", line)
+            declared = re.match(r"(?:const \w+&?|(?:const )?[\w ]+\*? const) (\w+) = ", line)
             if declared is not None:
                 scope = takewhile(lambda other: other[0] >= depth, reversed(kept))  # noqa: B023
                 if not any(re.search(rf"\b{declared[1]}\b", other) for _, other in scope):
@@ -45,12 +45,16 @@ class Lines:
 
 @dataclass(frozen=True)
 class Scope:
-    """Threads that run statements together: from ``first`` on; ``thread`` is a thread's place."""
+    """Threads that run statements together: from ``first`` on; ``thread`` is a thread's place.
+
+    ``warpgroup`` is the number of its warpgroup, where something is known to be the same in all lanes.
+    """
 
     first: int
     threads: int
     thread: str
     sync: str
+    warpgroup: str | None = None
 
     @property
     def one(self) -> Scope:

@@ -114,6 +114,10 @@ class Fragment:
         """Blocks of 64 rows of each warpgroup."""
         return self.shape[0] // (64 * (self.threads // WARPGROUP))
 
+    def registers(self, shape: tuple[int, ...]) -> int:
+        """Registers of each thread for all of them, of ``shape``."""
+        return self.blocks * shape[1] // 2
+
 
 def vector_of(columns: int, itemsize: int) -> int:
     """Neighbours that fill 16 bytes, or fewer where rows are no multiple of that."""

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from interlace.kernels.cuda.elements import ELEMENTS
 
-_INDICES = r"""
+#: Index arithmetic.
+INDICES = r"""
 // Indices. Quotients round down; the first two are for a >= 0.
 DEVICE int quotient(int a, int b) { return (unsigned)a / (unsigned)b; }
 DEVICE int rest(int a, int b) { return (unsigned)a % (unsigned)b; }
@@ -16,7 +17,8 @@ DEVICE int floor_quotient(int a, int b) { return a >= 0 ? a / b : -((b - 1 - a) 
 DEVICE int floor_rest(int a, int b) { return a - floor_quotient(a, b) * b; }
 
 """
-_VALUES = r"""
+#: Vectors of tiles; behind ``ELEMENTS``.
+VALUES = r"""
 // NaN if either is.
 DEVICE float larger(float a, float b) {
   float c;
@@ -79,4 +81,4 @@ template <class T, int V> DEVICE void write_clipped(T* at, const float (&in)[V],
 DEVICE unsigned swizzled(unsigned offset) { return offset ^ (offset >> 7 & 7) << 4; }
 """
 
-TILE_FUNCTIONS = _INDICES + ELEMENTS + _VALUES
+TILE_FUNCTIONS = INDICES + ELEMENTS + VALUES

@@ -135,17 +135,17 @@ def _capped(kernel: LoopKernel, depth: int) -> LoopKernel:
 
 def most_stages(tile: Tensor) -> int:
     """Stages of the deepest ring of ``tile`` that a block could hold, with a barrier each and nothing beside them."""
-    return BLOCK_BYTES // (_slot_bytes(tile) + BARRIER_BYTES)
+    return BLOCK_BYTES // (slot_bytes(tile) + BARRIER_BYTES)
 
 
 def _place(kernel: LoopKernel, lives: Mapping[str, tuple[int, int]], scratch_bytes: int) -> SharedLayout:
     tiles = [t for t in kernel.tensors if t.memory is Memory.SHARED and t.name in lives]
-    align_bytes = max((_align(t) for t in tiles), default=TILE_ALIGN_BYTES)
+    align_bytes = max((tile_align_bytes(t) for t in tiles), default=TILE_ALIGN_BYTES)
     placed: list[Placed] = []
     # Large ones first; every size is a multiple of its alignment, so gaps stay usable.
     for tile in sorted(tiles, key=lambda t: (-(t.stages or 1) * t.tile_bytes, t.name)):
-        new = Placed(tile.name, 0, tile.stages or 1, _slot_bytes(tile), *lives[tile.name])
-        placed.append(_fit(new, placed, _align(tile)))
+        new = Placed(tile.name, 0, tile.stages or 1, slot_bytes(tile), *lives[tile.name])
+        placed.append(_fit(new, placed, tile_align_bytes(tile)))
     barriers: list[Placed] = []
     base = max((p.offset_bytes + p.size_bytes for p in placed), default=0)
     for stmt in dict.fromkeys(s for s in walk(kernel.body) if isinstance(s, AllocBarrier)):
@@ -160,12 +160,14 @@ def _place(kernel: LoopKernel, lives: Mapping[str, tuple[int, int]], scratch_byt
     return SharedLayout((*placed, *barriers), end, align_bytes)
 
 
-def _align(tile: Tensor) -> int:
+def tile_align_bytes(tile: Tensor) -> int:
+    """What the place of a tile in shared memory is a multiple of."""
     return max(TILE_ALIGN_BYTES, 8 * tile.swizzle_bytes)
 
 
-def _slot_bytes(tile: Tensor) -> int:
-    return -(-tile.tile_bytes // _align(tile)) * _align(tile)
+def slot_bytes(tile: Tensor) -> int:
+    """From one slot of a tile to the next."""
+    return -(-tile.tile_bytes // tile_align_bytes(tile)) * tile_align_bytes(tile)
 
 
 def _fit(new: Placed, placed: list[Placed], align_bytes: int) -> Placed:

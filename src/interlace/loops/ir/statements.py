@@ -8,9 +8,9 @@ nothing (as TMA does), which is how tails work; a box of a tile lies inside it.
 Worked example: ``x`` has 10 elements, the tile 4, three steps. The last box is ``x[8 : 12]``: elements 8 and 9, then
 two zeros; stored to ``y[8 : 12]``, only 8 and 9 are written.
 
-Source kernels hold the statements down to ``Matmul``; those from ``Let`` on are introduced by ``circular.lower``
-alone. Who executes a statement: all threads of the scope, which is the block, or inside ``Role`` the threads of that
-role, or inside ``ElectOne`` one thread of these (or one of each warp).
+Source kernels hold the statements down to ``Matmul``; those from ``Let`` on are introduced by the rewrites
+(``circular.lower``, ``shared.share_ring``) alone. Who executes a statement: all threads of the scope, which is the
+block, or inside ``Role`` the threads of that role, or inside ``ElectOne`` one thread of these (or one of each warp).
 """
 
 from __future__ import annotations
@@ -269,6 +269,21 @@ class Invalidate(Stmt):
 @dataclass(frozen=True)
 class Sync(Stmt):
     """All threads of the scope synchronise (``__syncthreads`` for the block, a named barrier inside a role)."""
+
+
+@dataclass(frozen=True)
+class NextStage(Stmt):
+    """The next stage of a ring that all ops of a launch share, for the tiles of one step.
+
+    Consumers wait until they have landed; a loader opens it for those that it loads, which follow.
+    """
+
+    tiles: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class DoneStage(Stmt):
+    """Consumers hand the stage back; a loader has issued all that it loads into it. Both go on to the one behind."""
 
 
 class Per(Enum):

@@ -13,6 +13,7 @@ from interlace.loops.ir.statements import (
     ArriveExpect,
     BarrierSlot,
     Block,
+    DoneStage,
     ElectOne,
     FenceBarrierInit,
     FenceProxy,
@@ -26,6 +27,7 @@ from interlace.loops.ir.statements import (
     LoopKind,
     Matmul,
     Memory,
+    NextStage,
     Per,
     Pointwise,
     Reduce,
@@ -176,6 +178,10 @@ def _barrier_line(stmt: Stmt) -> str:
             return f"invalidate {stmt.name}"
         case Sync():
             return "sync"
+        case NextStage():
+            return f"next stage: {', '.join(stmt.tiles)}"
+        case DoneStage():
+            return "stage done"
     raise TypeError(f"no text for {type(stmt).__name__}")
 
 

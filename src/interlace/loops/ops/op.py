@@ -9,7 +9,7 @@ merged: (m, 4096) for (m, 16, 256). It is then viewed as the kernel's, which mov
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from hashlib import sha256
@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 
+from interlace.core.arguments import series
 from interlace.core.devices import DEFAULT_GPU, DeviceSpec
 from interlace.core.errors import DTypeError, PipelineError
 from interlace.core.rounding import round_to
@@ -34,6 +35,7 @@ from interlace.loops.ir.text import print_kernel
 from interlace.loops.meaning.arithmetic import Floats
 from interlace.loops.meaning.interpret import interpret_block
 from interlace.loops.ops.flops import block_flops
+from interlace.loops.ops.joined import Joined
 from interlace.loops.ops.regions import touched
 from interlace.loops.ops.views import View, views_of
 from interlace.loops.rules.check import check_sizes
@@ -47,6 +49,7 @@ def as_op(
     *,
     sizes: Mapping[str, int] | None = None,
     warp_specialised: bool = False,
+    weights: Sequence[str] = (),
     device: DeviceSpec = DEFAULT_GPU,
 ) -> Op:
     """``kernel``, a source with marked tiles, applied to tensors of a graph.
@@ -55,12 +58,14 @@ def as_op(
         name: of the op.
         tensors: for each global tensor of the kernel, by its name there.
         sizes: run-time extents that do not follow from the tensors' shapes.
-        warp_specialised: which form of the rewrite.
+        warp_specialised: which form of the rewrite, where the op is a launch of its own.
+        weights: inputs that TMA loads and nothing writes from launch to launch: the one launch loads them before
+            the launch before it has ended. Without any it loads so, behind that launch, what no op before writes.
         device: for whose shared memory it is laid out.
 
     Raises:
-        PipelineError: a tensor or an extent is missing, ambiguous, too large or does not fit, or a rule of the
-            rewrite or the emitter is broken.
+        PipelineError: a tensor or an extent is missing, ambiguous, too large or does not fit, a rule of the
+            rewrite or the emitter is broken, or a weight is none that TMA loads a tile from.
         SharedMemoryError: it does not fit into a block's shared memory.
         DTypeError: a tensor has another dtype than the kernel's.
         ShapeError: a grid without tiles.
@@ -74,10 +79,15 @@ def as_op(
     untouched = sorted(views.keys() - spans.keys())
     if untouched:
         raise PipelineError(f"op {name!r}: with extents {known} no block touches {untouched}; leave them out")
-    body = _Body(kernel, warp_specialised, device, known, views, spans)
+    weights = series(weights, str, f"op {name!r}", "weights")
+    body = _Body(kernel, warp_specialised, weights, device, known, views, spans)
     accesses = {arg: (tensors[arg], _merged(name, tensors[arg], views[arg], spans[arg])) for arg in spans}
     written = {t.name for t in kernel.tensors if t.written}
-    return Kernel(body.name, Reference(body.reference, located=True), cuda=body.launch, make=body.make).op(
+    joined = Joined(kernel, weights, device, known, views)
+    joined.check_weights(name)
+    return Kernel(
+        body.name, Reference(body.reference, located=True), cuda=body.launch, walk=joined, make=body.make
+    ).op(
         name,
         tuple(evaluate(loop.stop, known) for loop in block_loops(kernel)[0]) or (1,),
         {arg: access for arg, access in accesses.items() if arg not in written},
@@ -141,6 +151,7 @@ class _Body:
 
     kernel: LoopKernel
     warp_specialised: bool
+    weights: tuple[str, ...]
     device: DeviceSpec
     sizes: dict[str, int]
     views: dict[str, View]
@@ -149,7 +160,7 @@ class _Body:
     @property
     def name(self) -> str:
         """The kernel's, with a digest of all that a plan read back needs to be the same."""
-        told = print_kernel(self.kernel), self.kernel.rings, self.warp_specialised, self.sizes, self.views
+        told = print_kernel(self.kernel), self.kernel.rings, self.warp_specialised, self.weights, self.sizes, self.views
         return f"{self.kernel.name}-{sha256(repr(told).encode()).hexdigest()[:8]}"
 
     def make(self, name: str, tensors: Mapping[str, Tensor], params: Params) -> Op:
@@ -160,6 +171,7 @@ class _Body:
             tensors,
             sizes=self.sizes,
             warp_specialised=self.warp_specialised,
+            weights=self.weights,
             device=self.device,
         )
 

@@ -2,7 +2,7 @@
 
     reductions      threads combine what each of them has once after a loop instead of at every step
     products        a consumer releases the stages of a matmul one step later, so that two products are in flight
-    stores by TMA   are awaited when their slot of the ring is loaded anew, not at once
+    stores by TMA   are awaited when their slot of the ring is loaded anew, not at once; of a shared ring, a step later
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from interlace.loops.ir.statements import (
     Load,
     LoopKernel,
     Matmul,
+    NextStage,
     Reduce,
     Stmt,
     Store,
@@ -49,26 +50,45 @@ def hoisted(loop: For) -> tuple[Reduce, ...]:
     return tuple(found.values())
 
 
-def lagging_releases(kernel: LoopKernel, loop: For) -> tuple[str, ...]:
-    """Barriers whose arrival may come a step late, so that two matrix products are in flight.
+def overlapping_product(kernel: LoopKernel, loop: For) -> Matmul | None:
+    """The matmul of a loop of which two may be in flight, if stages are released a step late; None without one.
 
-    A loop with one matmul, whose sums nothing else in it touches, and releases of rings of two stages or more that
-    nothing but the matmul reads.
+    There is one in it, whose sums nothing else in the loop touches, and nothing but it reads its operands, which are
+    rings of two stages or more.
     """
     products = [s for s in loop.body if isinstance(s, Matmul)]
     if len(products) != 1 or not kernel.loader_threads:
-        return ()
+        return None
     (product,) = products
     operands = {product.a.tensor, product.b.tensor}
     if any(isinstance(s, Block) and not isinstance(s, ElectOne) for s in loop.body):
-        return ()
+        return None
     if any(len(list(touching(loop.body, name))) > 1 for name in (product.acc.tensor, *operands)):
-        return ()
-    if any((kernel.tensor(name).stages or 1) < 2 for name in operands):
+        return None
+    return None if any((kernel.tensor(name).stages or 1) < 2 for name in operands) else product
+
+
+def lagging_releases(kernel: LoopKernel, loop: For) -> tuple[str, ...]:
+    """Barriers whose arrival may come a step late, so that two matrix products are in flight."""
+    product = overlapping_product(kernel, loop)
+    if product is None:
         return ()
     released = [b.barrier.name for s in loop.body if isinstance(s, ElectOne) for b in s.body if isinstance(b, Arrive)]
     of = {s.name: s.tensor for s in walk(kernel.body) if isinstance(s, AllocBarrier)}
-    return tuple(name for name in released if of[name] in operands)
+    return tuple(name for name in released if of[name] in (product.a.tensor, product.b.tensor))
+
+
+def overlapping_store(loop: For) -> Store | None:
+    """The store by TMA of a loop of which two may be in flight, if shared stages are handed back a step late.
+
+    There is one in it, directly, of a tile of its step's stage, and neither a product nor stages of an inner loop.
+    """
+    stages = [s for s in walk(loop.body) if isinstance(s, NextStage)]
+    stores = [s for s in walk(loop.body) if isinstance(s, Store) and s.by is Copy.TMA]
+    if len(stages) != 1 or len(stores) != 1 or any(isinstance(s, Matmul) for s in walk(loop.body)):
+        return None
+    (stage,), (store,) = stages, stores
+    return store if {stage, store} <= set(loop.body) and store.src.tensor in stage.tiles else None
 
 
 def filled_by_tma(kernel: LoopKernel, tile: str) -> bool:

@@ -1,0 +1,154 @@
+"""An op of loops in the one launch: its tiles come through the ring that all ops of the launch share.
+
+Any number of consumer warpgroups runs loops without a matmul, whatever threads they were written for; those with one
+ask for as many as they were written for. What is proved is the warp-specialised form for these threads (``proof``), and
+that all roles of the launch take the same stages (``rewrite/shared``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from math import prod
+from typing import Any, TypeVar
+
+from interlace.core.devices import DeviceSpec
+from interlace.core.dtypes import DType
+from interlace.core.errors import PipelineError, PlanError, ShapeError
+from interlace.graph.op import Op
+from interlace.graph.tensor import Tensor
+from interlace.kernels.abi import TENSOR_MAP
+from interlace.kernels.bodies import WalkBody, WalkTile
+from interlace.kernels.cuda import launcher
+from interlace.loops.cuda.names import own
+from interlace.loops.cuda.roles import PREAMBLE, RoleText, emit_roles, operands
+from interlace.loops.cuda.rules import tensor_maps
+from interlace.loops.ir.statements import WARPGROUP, Copy, Load, LoopKernel, Matmul, Memory
+from interlace.loops.ir.traverse import walk
+from interlace.loops.ops.views import View
+from interlace.loops.proof.prove import prove
+from interlace.loops.rewrite.shared import AHEAD, BEHIND, mark_loads, share_ring
+
+_Made = TypeVar("_Made")
+#: Consumer warpgroups that a launch has at most.
+_MOST_WARPGROUPS = 2
+
+
+@dataclass(frozen=True)
+class Joined:
+    """A kernel of loops as what makes its ops' parts in the one launch.
+
+    Attributes:
+        kernel: a source.
+        weights: global tensors that nothing writes from launch to launch.
+        device: for whose shared memory.
+        sizes: run-time extents.
+        views: how each global tensor is seen.
+    """
+
+    kernel: LoopKernel
+    weights: tuple[str, ...]
+    device: DeviceSpec
+    sizes: Mapping[str, int]
+    views: Mapping[str, View]
+
+    def check_weights(self, op: str) -> None:
+        """Raise PipelineError unless TMA loads tiles from all weights."""
+        for name in self.weights:
+            if name not in self._through:
+                raise PipelineError(
+                    f"op {op!r} has {name!r} among its weights, and TMA loads no tile from it, but from "
+                    f"{sorted(self._through)}; leave it out, or load its tile by TMA"
+                )
+
+    @property
+    def _through(self) -> frozenset[str]:
+        """Global tensors that come through the ring."""
+        loads = (s for s in walk(self.kernel.body) if isinstance(s, Load) and s.by is Copy.TMA)
+        return frozenset(s.src.tensor for s in loads)
+
+    def walk(self, op: Op, tensors: Mapping[str, Tensor], settled: frozenset[str]) -> WalkBody:
+        """See ``WalkMaker``: tiles of weights, or without any of ``settled`` arguments, are loaded ahead of the waits.
+
+        Raises:
+            PlanError: loops that the launch cannot take, or not in so many warpgroups.
+        """
+        kernel = self.kernel
+        fixed = frozenset(self.weights)
+        ahead = fixed or self._through & settled
+        _joining(op, lambda: share_ring(kernel, ahead))
+
+        def tile(op: Op, parts: int, warpgroups: int) -> WalkTile:
+            roles = _joining(op, lambda: _roles(kernel, ahead, bool(fixed), warpgroups, self.device))
+            scratch_bytes = -(-roles.scratch_bytes // warpgroups // 16) * 16
+            slots = roles.slots.bytes
+            return WalkTile(roles.type, roles.functions, slots[AHEAD], slots[BEHIND], scratch_bytes, 0, roles.held)
+
+        products = any(isinstance(s, Matmul) for s in walk(kernel.body))
+        wanted = min(_MOST_WARPGROUPS, max(1, kernel.threads // WARPGROUP))
+        return WalkBody(
+            PREAMBLE,
+            operands(kernel),
+            self.weights,
+            tile,
+            self._pack,
+            _any,
+            warpgroups=(lambda op: wanted) if products else None,
+            chunked=False,
+            early=tuple(sorted(ahead - fixed)),
+        )
+
+    def _pack(self, op: Op, given: Mapping[str, Any], dtype: DType) -> bytes:
+        """The operands of an op.
+
+        Raises:
+            ShapeError: a tensor that does not begin where its loads need it.
+        """
+        kernel = self.kernel
+        values: dict[str, Any] = {f"{symbol}_given": self.sizes[symbol] for symbol in kernel.symbols}
+        for tensor in kernel.tensors:
+            if tensor.memory is not Memory.GLOBAL:
+                continue
+            address = given[tensor.name].data_ptr()
+            if address % tensor.align_bytes:
+                raise ShapeError(
+                    f"op {op.name!r}: {tensor.name} begins at address {address:#x}, and its loops want a multiple of "
+                    f"{tensor.align_bytes} bytes; copy it to a tensor of its own"
+                )
+            values[own(tensor.name)] = given[tensor.name]
+        for spec in tensor_maps(kernel):
+            shape = self.views[spec.tensor].shape
+            strides = [prod(shape[axis + 1 :]) for axis in range(len(shape))]
+            made = launcher.tensor_map(
+                given[spec.tensor].data_ptr(),
+                shape,
+                strides,
+                spec.box,
+                kernel.tensor(spec.tensor).dtype,
+                swizzled=spec.swizzled,
+            )
+            values[spec.name] = TENSOR_MAP.ctype.from_buffer_copy(made.words)
+        return operands(kernel).pack(**values)
+
+
+@lru_cache(maxsize=256)
+def _roles(kernel: LoopKernel, ahead: frozenset[str], fixed: bool, warpgroups: int, device: DeviceSpec) -> RoleText:
+    """The text for so many warpgroups, proved; ``fixed``: no launch writes what is loaded ahead."""
+    kernel = mark_loads(replace(kernel, threads=warpgroups * WARPGROUP))
+    prove(kernel, warp_specialised=bool(kernel.rings))
+    return emit_roles(share_ring(kernel, ahead), device, fixed=fixed)
+
+
+def _joining(op: Op, make: Callable[[], _Made]) -> _Made:
+    try:
+        return make()
+    except PipelineError as error:
+        raise PlanError(
+            f"op {op.name!r} cannot stand in one launch with others: {error}. Executors of a launch for each op, such "
+            "as semaphore_streams, run it as it is"
+        ) from error
+
+
+def _any(op: Op, tensors: Mapping[str, Tensor]) -> None:
+    """What loops take has been checked when the op was made."""

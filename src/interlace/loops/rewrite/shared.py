@@ -1,0 +1,173 @@
+"""The form for the one launch: tiles come through the ring of stages that all ops of a launch share.
+
+    loads ahead                 loads behind                consumers
+    for each step:              for each step:              for each step:
+      next stage                  next stage                  next stage
+      load what no op writes      load the rest               body
+      stage done                  stage done                  stage done
+
+A stage holds all tiles that TMA loads in one step of a loop, whatever marks say of depth: the ring is as deep as the
+launch has room for. It is handed back behind the last statement of the step that touches one of them. No step is
+numbered, so no role knows where in the ring it is but by going on from stage to stage, from item to item; what lets
+that go well is that all three take the same stages, in the same loops under the same conditions, which ``check_steps``
+holds them to. That nothing else is amiss is the proof of the warp-specialised form (``proof``), whose split of the
+loops is this one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from interlace.core.errors import PipelineError, StepHazard
+from interlace.loops.ir.nest import block_loops
+from interlace.loops.ir.statements import (
+    WARP,
+    Block,
+    Copy,
+    DoneStage,
+    For,
+    Load,
+    LoopKernel,
+    LoopKind,
+    Memory,
+    NextStage,
+    Section,
+    Stmt,
+)
+from interlace.loops.ir.traverse import boxes, walk
+from interlace.loops.rewrite.body import Rings
+from interlace.loops.rewrite.circular import circular_buffer
+from interlace.loops.rules.check import check_kernel, check_ring
+
+_LEAST_STAGES = 2  # of a ring through which a product may be under way while the next one begins
+#: Sections of what one block does.
+AHEAD, BEHIND, CONSUMERS = "loads ahead of the waits", "loads behind the waits", "consumers"
+
+
+def mark_loads(kernel: LoopKernel) -> LoopKernel:
+    """A source kernel with marks for all tiles that TMA loads, so that two steps may be under way.
+
+    Raises:
+        PipelineError: a tile that no ring can hold; see ``circular.circular_buffer``.
+    """
+    for load in walk(kernel.body):
+        if isinstance(load, Load) and load.by is Copy.TMA and kernel.ring(load.dst.tensor) is None:
+            kernel = circular_buffer(kernel, load.dst.tensor, _LEAST_STAGES)
+    return kernel
+
+
+def share_ring(kernel: LoopKernel, ahead: frozenset[str] | tuple[str, ...] = ()) -> LoopKernel:
+    """What each role of the one launch does of a source kernel: three sections in its block loops.
+
+    Args:
+        ahead: global tensors that are loaded before what the item waits for.
+
+    Raises:
+        PipelineError: a rule is broken, see ``check``; or a tile that TMA loads is held while an inner loop takes
+            further stages, or is loaded in no loop; or threads of a loader would have to fill a tile by ``cp.async``.
+    """
+    check_kernel(kernel)
+    kernel = mark_loads(kernel)
+    for ring in kernel.rings:
+        check_ring(kernel, ring)
+    tiles = {ring.tensor for ring in kernel.rings}
+    for load in walk(kernel.body):
+        if isinstance(load, Load) and kernel.tensor(load.dst.tensor).memory is Memory.SHARED:
+            _check_load(kernel, load, marked=load.dst.tensor in tiles)
+    loops, body = block_loops(kernel)
+    first = _loads(body, tiles, frozenset(ahead), mine=True)
+    second = _loads(body, tiles, frozenset(ahead), mine=False)
+    body = Section(AHEAD, first), Section(BEHIND, second), Section(CONSUMERS, _uses(Rings(kernel, {}), body, tiles))
+    check_steps(kernel.name, *(section.body for section in body))
+    rewritten: tuple[Stmt, ...] = body
+    for loop in reversed(loops):
+        rewritten = (replace(loop, body=rewritten),)
+    stages = {ring.tensor: ring.stages for ring in kernel.rings}
+    tensors = tuple(replace(t, stages=stages.get(t.name)) for t in kernel.tensors)
+    return replace(kernel, tensors=tensors, rings=(), loader_threads=2 * WARP, body=rewritten)
+
+
+def check_steps(name: str, *roles: tuple[Stmt, ...]) -> None:
+    """Checks that roles take the same stages whatever the extents are: their loops and conditions are the same.
+
+    Raises:
+        StepHazard: they are not.
+    """
+    first, *others = (tuple(_steps(role)) for role in roles)
+    if any(other != first for other in others):
+        raise StepHazard(f"kernel {name!r}: loaders and consumers count different stages, so a launch of it would hang")
+
+
+def _steps(body: tuple[Stmt, ...]) -> Iterator[object]:
+    """Stages, and what stands around them."""
+    for stmt in body:
+        if isinstance(stmt, NextStage | DoneStage):
+            yield stmt
+        elif isinstance(stmt, Block):
+            inside = tuple(_steps(stmt.body))
+            if inside:
+                yield replace(stmt, body=()), inside
+
+
+def _check_load(kernel: LoopKernel, load: Load, *, marked: bool) -> None:
+    if load.by is Copy.CP_ASYNC or (marked and load.by is Copy.PLAIN):
+        raise PipelineError(
+            f"tile {load.dst.tensor!r} of kernel {kernel.name!r} is {'loaded ahead' if marked else 'loaded'} by "
+            f"{load.by.value}: the warps that load in the one launch only begin bulk copies; load it by TMA, or by "
+            "Copy.PLAIN without a mark"
+        )
+
+
+def _in_step(body: tuple[Stmt, ...], tiles: set[str]) -> tuple[Load, ...]:
+    """Loads of marked tiles directly in the body of a loop: those of one stage."""
+    return tuple(s for s in body if isinstance(s, Load) and s.dst.tensor in tiles)
+
+
+def _held(body: tuple[Stmt, ...], tiles: set[str]) -> tuple[int, int]:
+    """The first and the last statement of a body between which its stage is held; (-1, -1) without one."""
+    here = {load.dst.tensor for load in _in_step(body, tiles)}
+    touched = [n for n, stmt in enumerate(body) if here & {box.tensor for s in walk((stmt,)) for box in boxes(s)}]
+    if not touched:
+        return -1, -1
+    for stmt in body[touched[0] : touched[-1] + 1]:
+        if isinstance(stmt, Block) and _in_step(tuple(walk(stmt.body)), tiles):
+            raise PipelineError(
+                f"circular buffer {sorted(here)[0]!r}: its stage is held while an inner loop takes further ones of the "
+                "ring of the one launch, which may be full of them; keep what that loop needs in a register tile, or "
+                "load it by Copy.PLAIN, without a mark"
+            )
+    return touched[0], touched[-1]
+
+
+def _loads(body: tuple[Stmt, ...], tiles: set[str], ahead: frozenset[str], *, mine: bool) -> tuple[Stmt, ...]:
+    """A loader's part: ``mine``, of tensors in ``ahead``, else of all others."""
+    out: list[Stmt] = []
+    here, (first, _) = _in_step(body, tiles), _held(body, tiles)
+    for n, stmt in enumerate(body):
+        if n == first:
+            loads = (load for load in here if (load.src.tensor in ahead) == mine)
+            out += (NextStage(_names(here)), *loads, DoneStage())
+        elif isinstance(stmt, Block) and _in_step(tuple(walk(stmt.body)), tiles):
+            out.append(replace(stmt, body=_loads(stmt.body, tiles, ahead, mine=mine)))
+    return tuple(out)
+
+
+def _uses(plain: Rings, body: tuple[Stmt, ...], tiles: set[str]) -> tuple[Stmt, ...]:
+    """The consumers' part: everything but these loads, the first of which becomes a wait for their stage."""
+    out: list[Stmt] = []
+    here, (first, last) = _in_step(body, tiles), _held(body, tiles)
+    for n, stmt in enumerate(body):
+        if n == first:
+            out.append(NextStage(_names(here)))
+        elif isinstance(stmt, Block) and not (isinstance(stmt, For) and stmt.kind is LoopKind.THREAD):
+            out.append(replace(stmt, body=_uses(plain, stmt.body, tiles)))
+        elif stmt not in here:
+            out += plain.statement(stmt)
+        if n == last:
+            out.append(DoneStage())
+    return tuple(out)
+
+
+def _names(loads: tuple[Load, ...]) -> tuple[str, ...]:
+    return tuple(load.dst.tensor for load in loads)

@@ -1,0 +1,62 @@
+"""Ops of loops in the one launch: they compile within limits and keep the memory order; what cannot join is told."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+
+import pytest
+
+import interlace as il
+from interlace import loops
+from interlace.core.errors import PlanError
+from interlace.kernels.lint import lint
+from interlace.loops.ops.joined import Joined
+
+from ..joined import chain, gelu_of_rows, library, side_by_side, twice
+from ..loops_graphs import marked
+
+TILE = il.MatmulTile(128, 64, 64, num_warps=8)
+
+
+def launch(graph: il.Graph) -> il.OneLaunchExecutor:
+    return il.OneLaunchExecutor(il.build(graph, il.Choices(132)), il.Options("meta"))
+
+
+def test_loops_products_and_texts_in_one_launch_keep_the_memory_order() -> None:
+    run = il.OneLaunchExecutor(il.build(chain(300, TILE), il.Choices(132)), il.Options("meta", dependent_launch=True))
+    assert (run.binary.resources.spill_bytes, run.binary.warnings) == (0, ())
+    assert lint(run.binary.ptx, posts=True, waits=True) == []
+    assert sorted(set(run._table.items["code"].tolist())) == [0, 1, 2, 3]
+    products = re.findall(r"wgmma\.mma_async\S*m64n(\d+)k16", run.binary.ptx)
+    assert set(products) == {"64"}
+
+
+def test_kernels_of_the_library_compile_in_one_launch() -> None:
+    run = launch(library())
+    assert (run.binary.resources.spill_bytes, run.binary.warnings) == (0, ())
+    assert lint(run.binary.ptx, posts=True, waits=True) == []
+
+
+def test_an_input_that_an_op_before_writes_is_not_loaded_ahead_whatever_a_body_says(monkeypatch) -> None:
+    make = Joined.walk
+    plan = il.build(twice(16), il.Choices(132))
+    monkeypatch.setattr(Joined, "walk", lambda self, op, tensors, settled: make(self, op, tensors, frozenset("xz")))
+    with pytest.raises(PlanError, match="op 'second' loads x 'h' ahead of every wait, but op 'first' writes it"):
+        il.OneLaunchExecutor(plan, il.Options("meta"))
+
+
+def test_weights_that_an_op_writes_are_refused() -> None:
+    graph = twice(16)
+    tensors = {"x": graph.tensor("h"), "z": graph.tensor("z"), "y": graph.tensor("out")}
+    second = loops.as_op("second", gelu_of_rows(), tensors, weights=("x",))
+    with pytest.raises(PlanError, match="op 'second' loads x 'h' ahead of every wait, but op 'first' writes it"):
+        launch(replace(graph, ops=(graph.ops[0], second)))
+
+
+def test_stages_that_shared_memory_does_not_hold_twice_are_refused_before_a_launch() -> None:
+    kernel = marked(loops.library.copy_2d(tile=(128, 256), walk=1), s=1)
+    graph = side_by_side({"copy": (kernel, {"x": (128, 256), "y": (128, 256)})})
+    with pytest.raises(PlanError, match=r"a stage takes 131072 bytes.*do not hold two of them; give the ops smaller"):
+        launch(graph)
+    assert "hold 1 stages of these tiles" in str(il.OneLaunchExecutor.misfit(graph, il.H200))

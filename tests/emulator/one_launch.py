@@ -1,0 +1,118 @@
+"""Random kernels of loops as ops of the one launch: what is wrong with which; for ``python -m tests.emulator``.
+
+What threads would fill ahead or by ``cp.async`` comes by TMA or by plain loads. Of some kernels all that TMA loads
+comes ahead of waits, of some nothing, of some every second input.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from unittest import mock
+
+import numpy as np
+import torch
+
+import interlace as il
+from interlace.core.errors import InterlaceError
+from interlace.executors import one_launch
+from interlace.kernels.base import walk_body
+from interlace.loops import as_op
+from interlace.loops.ir.index import evaluate
+from interlace.loops.ir.statements import Block, Copy, Load, LoopKernel, Memory, Stmt
+from interlace.plan.plan import Plan
+
+from ..cases import TORCH
+from .search import drawn
+from .walk import EmulatedLaunch, prepare
+
+#: Launches to a compilation.
+TOGETHER = 20
+#: Of values that are rounded to 16 bits on the way.
+TOLERANCE = 2e-2
+
+
+@dataclass(frozen=True)
+class Joined:
+    """Kernel ``number`` as the one op of a launch."""
+
+    number: int
+    run: EmulatedLaunch
+
+
+def search(numbers: Iterable[int], seeds: int = 1) -> tuple[int, list[tuple[int, list[str]]]]:
+    """How many kernels of ``numbers`` can join, and the numbers of those with which something is wrong."""
+    every = [one for number in numbers if (one := joined(number)) is not None]
+    wrong = []
+    for first in range(0, len(every), TOGETHER):
+        some = every[first : first + TOGETHER]
+        prepare([one.run for one in some])
+        for one in some:
+            troubles = [trouble for seed in range(seeds) for trouble in troubles_of(one, seed)]
+            if troubles:
+                wrong.append((one.number, troubles))
+    return len(every), wrong
+
+
+def joined(number: int) -> Joined | None:
+    """The random kernel of a number in a launch; None if there is none, or no op of it, or it cannot join."""
+    found = drawn(number)
+    if found is None:
+        return None
+    kernel, sizes = _by_tma_or_plain(found.trial.source), dict(found.trial.sizes)
+    try:
+        plan = _plan(kernel, sizes)
+        if plan is None:
+            return None
+        with mock.patch.object(one_launch, "walk_body", lambda op, t, given: walk_body(op, t, _some(given, number))):
+            return Joined(number, EmulatedLaunch(plan, stages=2 + number // 3 % 3))
+    except InterlaceError:
+        return None
+
+
+def troubles_of(one: Joined, seed: int) -> list[str]:
+    """Faults, and outputs other than those of the reference."""
+    graph, random = one.run.plan.graph, np.random.default_rng(one.number)
+    given = {}
+    for tensor in map(graph.tensor, graph.inputs):
+        values = random.integers(-4, 5, tensor.shape).astype(np.float32)
+        given[tensor.name] = torch.from_numpy(values).to(TORCH[tensor.dtype.name])
+    right = il.ReferenceExecutor(one.run.plan).run({name: value.double().numpy() for name, value in given.items()})
+    outputs = {name: torch.full_like(one.run.empty(name), float("nan")) for name in graph.outputs}
+    one.run.seed = seed
+    one.run.run({**given, **outputs})
+    out = [f"seed {seed}: {fault}" for fault in one.run.faults]
+    one.run.faults.clear()
+    for name, value in outputs.items():
+        if not np.allclose(value.double().numpy(), right[name], TOLERANCE, TOLERANCE, equal_nan=True):
+            out.append(f"seed {seed}: {name} is not what the loops mean")
+    return out
+
+
+def _plan(kernel: LoopKernel, sizes: dict[str, int]) -> Plan | None:
+    """Of a graph of one op; None where a tensor has no element, or there is none."""
+    declared = {t.name: t for t in kernel.tensors if t.memory is Memory.GLOBAL}
+    shapes = {name: tuple(evaluate(n, sizes) for n in t.shape) for name, t in declared.items()}
+    if not shapes or any(0 in shape for shape in shapes.values()):
+        return None
+    tensors = {name: il.Tensor(name, shape, declared[name].dtype) for name, shape in shapes.items()}
+    op = as_op("op", kernel, tensors, sizes=sizes)
+    inputs, outputs = (tuple(name for name, t in declared.items() if t.written is is_) for is_ in (False, True))
+    return il.build(il.Graph("joined", (*tensors.values(),), (op,), inputs, outputs), il.Choices(1))
+
+
+def _some(settled: frozenset[str], number: int) -> frozenset[str]:
+    return (settled, frozenset(sorted(settled)[::2]), frozenset[str]())[number % 3]
+
+
+def _by_tma_or_plain(kernel: LoopKernel) -> LoopKernel:
+    marked = {ring.tensor for ring in kernel.rings}
+
+    def changed(stmt: Stmt) -> Stmt:
+        if isinstance(stmt, Block):
+            return replace(stmt, body=tuple(map(changed, stmt.body)))
+        if not isinstance(stmt, Load) or kernel.tensor(stmt.dst.tensor).memory is not Memory.SHARED:
+            return stmt
+        return replace(stmt, by=Copy.TMA if stmt.dst.tensor in marked else Copy.PLAIN)
+
+    return replace(kernel, body=tuple(map(changed, kernel.body)))
