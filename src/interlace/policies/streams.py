@@ -124,7 +124,8 @@ def _ancestors(before: Before) -> list[int]:
 
 def _augment(v: int, ancestors: Sequence[int], leader: list[int], follower: list[int], alone: int) -> int:
     """Give op v a leader, changing those of others if need be and possible. Returns the ops still without follower."""
-    seen, came, queue = 0, {}, [v]
+    seen, queue = 0, [v]
+    came: dict[int, int] = {}
     for w in queue:
         fresh = ancestors[w] & ~seen
         seen |= fresh
