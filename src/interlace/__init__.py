@@ -21,8 +21,10 @@ from interlace.executors.one_launch import OneLaunchExecutor
 from interlace.executors.options import Options
 from interlace.executors.persistent import PersistentExecutor
 from interlace.executors.reference import ReferenceExecutor
+from interlace.executors.run import Run
 from interlace.executors.semaphore_streams import SemaphoreStreamsExecutor
 from interlace.executors.serial import PdlExecutor, SerialExecutor
+from interlace.executors.streams import StreamsExecutor
 from interlace.graph.access import ALL, Access, Affine, K, Span, axes, fixed
 from interlace.graph.dependencies import Dependencies, Hazard
 from interlace.graph.graph import Graph
@@ -125,6 +127,7 @@ __all__ = [
     "Region",
     "RowMajor",
     "RowSync",
+    "Run",
     "SemaphoreStreamsExecutor",
     "SerialExecutor",
     "Serpentine",
@@ -133,6 +136,7 @@ __all__ = [
     "SplitK",
     "SplitTail",
     "StreamK",
+    "StreamsExecutor",
     "StridedSync",
     "SyncPolicy",
     "Tensor",
