@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import weakref
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
@@ -213,3 +214,63 @@ def test_a_bar_is_shown_on_request(capsys: pytest.CaptureFixture[str]) -> None:
     shown = capsys.readouterr()
     assert "chunks" in shown.err
     assert shown.out == ""
+
+
+# ---------------------------------------------------------------- streams, without a GPU
+
+
+class Stream:
+    """Notes what it waits for."""
+
+    def __init__(self, *_: Any) -> None:
+        self.told: list[object] = []
+
+    def wait_stream(self, stream: object) -> None:
+        self.told.append(stream)
+
+    def wait_event(self, event: object) -> None:
+        self.told.append(event)
+
+    def record_event(self) -> object:
+        return self, len(self.told)
+
+    def synchronize(self) -> None:
+        raise RuntimeError("CUDA error: an illegal memory access was encountered")
+
+
+@pytest.mark.parametrize(("count", "shared"), [(1, [0, 0, 0]), (2, [0, 1, 1]), (3, [0, 1, 2])])
+def test_parts_share_streams_which_begin_behind_the_callers(
+    count: int, shared: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[Stream] = []
+
+    def stream(*_: Any) -> Stream:
+        made.append(Stream())
+        return made[-1]
+
+    monkeypatch.setattr(torch.cuda, "Stream", stream)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda place: "the caller's")
+    place, found = lanes.open_lanes("cuda", count)
+    assert (place.type, len(made)) == ("cuda", count)
+    assert [made.index(lane._stream) for lane in found] == shared
+    assert [stream.told for stream in made] == [["the caller's"]] * count
+
+
+def test_work_of_a_lane_comes_behind_an_event_and_before_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    now: list[Stream] = []
+
+    @contextmanager
+    def current(stream: Stream) -> Iterator[None]:
+        now.append(stream)
+        yield
+        now.pop()
+
+    monkeypatch.setattr(torch.cuda, "stream", current)
+    stream = Stream()
+    lane = lanes.Lane(stream)
+    found, event = lane.run(lambda: (now[-1], list(stream.told)), "an event")
+    assert found == (stream, ["an event"])
+    assert event == (stream, 1)
+    lane.drain()  # what a broken device says now is not news

@@ -64,7 +64,7 @@ def open_lanes(device: str, count: int) -> tuple[Any, list[Lane]]:
     now = torch.cuda.current_stream(place)
     for stream in streams:
         stream.wait_stream(now)
-    return place, [Lane(streams[max(0, way - 3 + count)]) for way in range(3)]
+    return place, [Lane(streams[min(way, count - 1)]) for way in range(3)]
 
 
 class Buffer:
