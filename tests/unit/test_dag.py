@@ -50,3 +50,10 @@ def test_streams_are_predicted_to_take_a_quarter_of_the_time_of_one() -> None:
         for executor in (il.CudaGraphExecutor, il.StreamsExecutor)
     )
     assert 3.5 < one / side_by_side < 4.5
+
+
+def test_one_launch_takes_tiles_for_all_of_them_together() -> None:
+    alone = il.plan_graph(Dag(1, 1024, 512, 2048).graph(il.H200), il.H200, il.OneLaunchExecutor).graph
+    graph = il.plan_graph(QUARTERS.graph(il.H200), il.H200, il.OneLaunchExecutor).graph
+    assert {(op.param("BM"), op.param("BN")) for op in graph.ops} == {(128, 256)}
+    assert alone.ops[0].param("BN") == 64  # more tiles, for one matmul has the SMs to itself
