@@ -6,7 +6,7 @@ import numpy as np
 
 import interlace as il
 from interlace.executors import EXECUTORS
-from interlace.graph.dependencies import Dependencies
+from interlace.graph.uses import ops_before
 from interlace.planner.predict import predict
 from interlace.workloads import Dag
 from interlace.workloads.base import Tile
@@ -18,7 +18,7 @@ def test_a_quarter_of_the_sms_each() -> None:
     graph = QUARTERS.graph(il.H200)
     assert [op.tiles for op in graph.ops] == [32] * 64
     assert il.H200.sms // 4 == 33
-    assert Dependencies(graph).ops_before == (frozenset(),) * 64
+    assert ops_before(graph) == (frozenset(),) * 64
     assert QUARTERS.flops == 64 * 2 * 1024 * 512 * 2048
     assert QUARTERS.title == "64 independent matmuls of 1024 x 512 x 2048, bf16"
 

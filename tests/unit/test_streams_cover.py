@@ -8,12 +8,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from interlace.core.dtypes import fp32
 from interlace.core.errors import GraphError
+from interlace.graph.access import ALL, Access, Span, axes
 from interlace.graph.dependencies import Dependencies
+from interlace.graph.graph import Graph
+from interlace.graph.op import Op
+from interlace.graph.tensor import Tensor
+from interlace.graph.uses import ops_before
 from interlace.policies.streams import Streams, chains
 
 from ..draws import EXAMPLES
-from .graphs import gated, two_matmuls
+from .graphs import gated, graphs, pointwise, program, two_matmuls
 
 Before = list[set[int]]
 
@@ -101,12 +107,48 @@ def test_independent_ops_are_spread_by_weight() -> None:
 
 
 def test_a_graph_tells_which_ops_come_before_which() -> None:
-    assert Dependencies(two_matmuls()).ops_before == (frozenset(), {0})
+    assert ops_before(two_matmuls()) == (frozenset(), {0})
     graph = gated()
     assert [op.name for op in graph.ops] == ["gate", "up", "mul", "down"]
-    before = Dependencies(graph).ops_before
+    before = ops_before(graph)
     assert before == (frozenset(), frozenset(), {0, 1}, {2})
     assert Streams.of(before, [1.0] * 4, 8).stream in ((0, 1, 0, 0), (0, 1, 1, 1))
+
+
+@settings(EXAMPLES, max_examples=100)
+@given(graphs())
+def test_ops_before_an_op_are_all_on_which_it_depends(graph: Graph) -> None:
+    before = ops_before(graph)
+    for link in Dependencies(graph).links:
+        assert {*link.producers} <= before[link.consumer]
+    for o, earlier in enumerate(before):
+        assert all(p < o for p in earlier)
+
+
+def test_ops_that_write_parts_of_a_tensor_depend_on_each_other_only_where_these_meet() -> None:
+    (i,) = axes(1)
+
+    def rows(name: str, first: int, halo: int = 0) -> Op:
+        """Two tiles of two rows of ``y`` each, from ``first`` on, made of ``x``, and ``halo`` more."""
+        part = Span(2 * i + first, 2 * i + (first + 2 + halo))
+        return Op(name, "rows", (2,), (Access("x", "x", (ALL, ALL)),), (Access("y", "y", (part, ALL)),))
+
+    whole = pointwise("whole", "y", "z", (8, 4), (2, 4))
+    shapes = {"x": (8, 4), "y": (8, 4), "z": (8, 4)}
+    apart = program(shapes, rows("upper", 0), rows("lower", 4), whole)
+    assert ops_before(apart) == (frozenset(), frozenset(), {0, 1})
+    meeting = program(shapes, rows("upper", 0, halo=1), rows("lower", 4), whole)
+    assert ops_before(meeting) == (frozenset(), {0}, {0, 1})
+
+
+def test_the_ops_before_an_op_are_found_without_a_look_at_tiles() -> None:
+    grid = (1 << 30, 1)
+    x, y, z = (Tensor(name, (1 << 30, 1), fp32) for name in "xyz")
+    (i, j) = axes(2)
+    spans = (i.block(1), j.block(1))
+    first = Op("first", "k", grid, (Access("x", "x", spans),), (Access("y", "y", spans),))
+    second = Op("second", "k", grid, (Access("x", "y", spans),), (Access("y", "z", spans),))
+    assert ops_before(Graph("huge", (x, y, z), (first, second), ("x",), ("z",))) == (frozenset(), {0})
 
 
 def test_thousand_ops_of_a_deep_graph_take_one_look_each() -> None:

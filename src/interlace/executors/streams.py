@@ -14,8 +14,8 @@ from interlace.core.devices import DeviceSpec
 from interlace.executors.gpu import spec_by_name
 from interlace.executors.launch import AnyLaunch
 from interlace.executors.serial import SerialExecutor
-from interlace.graph.dependencies import Dependencies
 from interlace.graph.graph import Graph
+from interlace.graph.uses import ops_before
 from interlace.policies.streams import Streams
 from interlace.sim.modes import Mode, plain_bodies
 from interlace.sim.modes import streams as streams_mode
@@ -92,11 +92,7 @@ class Fork:
 
 
 def streams_of(graph: Graph, device: DeviceSpec) -> Streams:
-    """Which op of a graph runs on which stream of a device, and after which others.
-
-    Raises:
-        IntraOpRaceError, UnwrittenError: as ``Dependencies``.
-    """
+    """Which op of a graph runs on which stream of a device, and after which others."""
 
     def seconds(o: int) -> float:
         """The least that an op takes: its FLOPs, or the bytes of its tensors, at the device's rate of them."""
@@ -105,4 +101,4 @@ def streams_of(graph: Graph, device: DeviceSpec) -> Streams:
         computing = op.flops * op.tiles / device.flops_per_s(touched[0].dtype) if touched else 0.0
         return max(computing, sum(tensor.nbytes for tensor in touched) / device.dram_bytes_per_s)
 
-    return Streams.of(Dependencies(graph).ops_before, [seconds(o) for o in range(len(graph.ops))], MOST_STREAMS)
+    return Streams.of(ops_before(graph), [seconds(o) for o in range(len(graph.ops))], MOST_STREAMS)

@@ -107,12 +107,6 @@ class Dependencies:
         in_tiles = sum(inverse.looked_at for inverse in self._inverses.values())
         return self._looked_at + in_tiles + sum(index.looked_at for index in self._indices.values())
 
-    @property
-    def ops_before(self) -> tuple[frozenset[int], ...]:
-        """Of each op, positions of the earlier ops on which tiles of it depend."""
-        each = (self.into(o) for o in range(len(self.graph.ops)))
-        return tuple(frozenset(p for link in links for p in link.producers) for links in each)
-
     def into(self, consumer: int) -> list[Link]:
         """Links whose consumer is the op at this position."""
         return self._into.get(consumer, [])
