@@ -38,6 +38,7 @@ MODULES = {
     "nn": "Modules of PyTorch",
     "nn.decoder.decoder": "Decoders",
     "device": "Waits and posts in your own Triton kernels",
+    "streams": "Streams",
     "planner.explain": "Why a plan won",
     "planner.bounds": "Lower bounds on traffic",
     "tune": "Measured search",

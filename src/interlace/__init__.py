@@ -21,8 +21,10 @@ from interlace.executors.one_launch import OneLaunchExecutor
 from interlace.executors.options import Options
 from interlace.executors.persistent import PersistentExecutor
 from interlace.executors.reference import ReferenceExecutor
+from interlace.executors.run import Run
 from interlace.executors.semaphore_streams import SemaphoreStreamsExecutor
 from interlace.executors.serial import PdlExecutor, SerialExecutor
+from interlace.executors.streams import StreamsExecutor
 from interlace.graph.access import ALL, Access, Affine, K, Span, axes, fixed
 from interlace.graph.dependencies import Dependencies, Hazard
 from interlace.graph.graph import Graph
@@ -127,6 +129,7 @@ __all__ = [
     "Region",
     "RowMajor",
     "RowSync",
+    "Run",
     "SemaphoreStreamsExecutor",
     "SerialExecutor",
     "Serpentine",
@@ -135,6 +138,7 @@ __all__ = [
     "SplitK",
     "SplitTail",
     "StreamK",
+    "StreamsExecutor",
     "StridedSync",
     "SyncPolicy",
     "Tensor",

@@ -50,7 +50,7 @@ def test_default_launches_compile_and_keep_the_memory_order(shape: str, m: int, 
     assert run.composition.shared_bytes <= il.H200.smem_bytes
     assert run.composition.stages >= 3
     ptx = run.binary.ptx
-    assert lint(ptx, posts=True, waits=True) == []
+    assert lint(ptx, posts=True, waits=True, posting_warp=True) == []
     widths = {int(n) for n in re.findall(r"wgmma\.mma_async\.sync\.aligned\.m64n(\d+)k16", ptx)}
     tiles = [dict(setting.op(op.name).params) for op in graph.ops]
     assert widths == {tile["BM"] if tile["SWAP"] else tile["BN"] for tile in tiles}
@@ -64,7 +64,7 @@ def test_a_part_that_posts_before_all_its_threads_have_stored_is_found() -> None
     assert text.count(before) == 1
     text = text.replace(before, before.partition("    ")[2])
     ptx = compile_text(text, il.OneLaunchExecutor.kernel, preamble=PTX + SEMAPHORES).ptx
-    assert {finding.rule for finding in lint(ptx, posts=True, waits=True)} == {"release"}
+    assert {finding.rule for finding in lint(ptx, posts=True, waits=True, posting_warp=True)} == {"release"}
 
 
 def test_ops_of_equal_tiles_share_their_code() -> None:
@@ -116,7 +116,7 @@ def test_many_tokens_take_widths_that_fill_waves() -> None:
 def test_static_dispatch_is_taken_and_excludes_dependent_launch() -> None:
     graph = il.workloads.ffn(16, SHAPES["relu"], il.bf16, il.MatmulTile(64, 112, 64), il.MatmulTile(64, 32, 128))
     run = launch(graph, dispatch=il.Dispatch.STATIC)
-    assert lint(run.binary.ptx, posts=True, waits=True) == []
+    assert lint(run.binary.ptx, posts=True, waits=True, posting_warp=True) == []
     with pytest.raises(PlanError, match="dependent launch and static dispatch exclude each other"):
         launch(graph, il.Options("meta", dependent_launch=True), dispatch=il.Dispatch.STATIC)
 

@@ -26,7 +26,7 @@ def launch(graph: il.Graph) -> il.OneLaunchExecutor:
 def test_loops_products_and_texts_in_one_launch_keep_the_memory_order() -> None:
     run = il.OneLaunchExecutor(il.build(chain(300, TILE), il.Choices(132)), il.Options("meta", dependent_launch=True))
     assert (run.binary.resources.spill_bytes, run.binary.warnings) == (0, ())
-    assert lint(run.binary.ptx, posts=True, waits=True) == []
+    assert lint(run.binary.ptx, posts=True, waits=True, posting_warp=True) == []
     assert sorted(set(run._table.items["code"].tolist())) == [0, 1, 2, 3]
     products = re.findall(r"wgmma\.mma_async\S*m64n(\d+)k16", run.binary.ptx)
     assert set(products) == {"64"}
@@ -35,7 +35,7 @@ def test_loops_products_and_texts_in_one_launch_keep_the_memory_order() -> None:
 def test_kernels_of_the_library_compile_in_one_launch() -> None:
     run = launch(library())
     assert (run.binary.resources.spill_bytes, run.binary.warnings) == (0, ())
-    assert lint(run.binary.ptx, posts=True, waits=True) == []
+    assert lint(run.binary.ptx, posts=True, waits=True, posting_warp=True) == []
 
 
 def test_an_input_that_an_op_before_writes_is_not_loaded_ahead_whatever_a_body_says(monkeypatch) -> None:

@@ -40,7 +40,7 @@ def test_texts_and_products_in_one_launch_keep_the_memory_order(dispatch: il.Dis
     run = launch(chain(256, il.MatmulTile(128, 64, 64, num_warps=warps)), dispatch=dispatch)
     assert run.binary.resources.spill_bytes == 0
     assert run.binary.warnings == ()
-    assert lint(run.binary.ptx, posts=True, waits=True) == []
+    assert lint(run.binary.ptx, posts=True, waits=True, posting_warp=True) == []
     assert sorted(set(run._table.items["code"].tolist())) == [0, 1, 2]
     assert (run._table.waits["threshold"] == warps // 4 * run.plan.waits.threshold).all()
 
@@ -63,7 +63,7 @@ def test_copies_alone_make_a_launch_without_slots() -> None:
     run = launch(il.workloads.two_copies(300, 400, il.fp32))
     assert run.composition.stages == 4
     assert run.composition.shared_bytes < 1024
-    assert lint(run.binary.ptx, posts=True, waits=True) == []
+    assert lint(run.binary.ptx, posts=True, waits=True, posting_warp=True) == []
 
 
 def test_a_text_that_does_not_compile_is_told_with_its_own_lines() -> None:

@@ -24,6 +24,7 @@ EXECUTORS: dict[str, tuple[type, Callable[[il.Graph], il.Choices], dict]] = {
     "serial-split": (il.SerialExecutor, lambda g: il.Choices(132, split=split(g, il.SplitK(3))), {}),
     "cuda_graph": (il.CudaGraphExecutor, lambda g: il.Choices(132), {}),
     "pdl": (il.PdlExecutor, lambda g: il.Choices(132, split=split(g, il.SplitK(2))), {}),
+    "streams": (il.StreamsExecutor, lambda g: il.Choices(132, split=split(g, il.SplitK(2))), {}),
     "semaphore_streams": (il.SemaphoreStreamsExecutor, lambda g: il.Choices(132, policy=il.RowSync()), {}),
     "semaphore_streams-chunked": (
         il.SemaphoreStreamsExecutor,

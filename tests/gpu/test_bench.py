@@ -9,10 +9,12 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
+from interlace.bench import dispatch
 from interlace.bench.sync import costs
 from interlace.bench.workload import CANDIDATES
 from interlace.cli import app
 from interlace.deploy import here
+from interlace.executors.gpu import spec_by_name
 from interlace.workloads import FFN, TwoCopies, TwoMatmuls, Workload
 
 
@@ -57,3 +59,13 @@ def test_every_part_of_synchronisation_has_a_cost() -> None:
     found = costs()
     assert set(found) == {"post", "satisfied wait", "satisfied wait of 112", "one-way hand-over", "ticket"}
     assert all(50 < ns < 20_000 for ns in found.values()), found
+
+
+def test_each_dispatch_runs_every_item_and_none_is_faster_than_can_be() -> None:
+    told = dispatch.rows(spec_by_name("cuda"), 1000, measured=True)
+    assert {row.costs for row in told} == {*dispatch.COSTS}
+    assert {(row.executor, row.dispatch) for row in told} >= {
+        ("persistent", "static"),
+        ("persistent", "ticket"),
+    }
+    assert all(row.us is not None and row.us >= 0.99 * row.ideal_us for row in told)

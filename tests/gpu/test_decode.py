@@ -25,6 +25,7 @@ EXECUTORS: tuple[type[DeviceExecutor], ...] = (
     il.SerialExecutor,
     il.CudaGraphExecutor,
     il.PdlExecutor,
+    il.StreamsExecutor,
     il.SemaphoreStreamsExecutor,
 )
 

@@ -42,5 +42,5 @@ def test_a_plan_file_runs_on_those_that_take_it(tmp_path: Path) -> None:
     made = CliRunner().invoke(app, ["plan", "two-matmuls", "--device", "cuda", *tile, "--out", str(path)])
     assert made.exit_code == 0, made.output
     found = run(tmp_path, path)
-    assert {"serial", "cuda_graph", "pdl", "semaphore_streams", "persistent-ticket"} <= set(found)
+    assert {"serial", "cuda_graph", "pdl", "streams", "semaphore_streams", "persistent-ticket"} <= set(found)
     assert "persistent-static" not in found

@@ -101,6 +101,7 @@ EXECUTORS: dict[str, tuple[type[DeviceExecutor], Callable[[il.Graph], il.Choices
     "serial-split": (il.SerialExecutor, lambda g: il.Choices(4, split=split(g, il.SplitK(2)))),
     "cuda_graph": (il.CudaGraphExecutor, lambda g: il.Choices(4)),
     "pdl": (il.PdlExecutor, lambda g: il.Choices(4, split=split(g, il.StreamK(3)))),
+    "streams": (il.StreamsExecutor, lambda g: il.Choices(4, split=split(g, il.SplitK(2)))),
     "semaphore_streams": (il.SemaphoreStreamsExecutor, lambda g: il.Choices(4, policy=il.RowSync())),
     "semaphore_streams-chunked": (
         il.SemaphoreStreamsExecutor,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import warnings
 
 import numpy as np
@@ -400,3 +401,15 @@ def test_arithmetic_on_padding_warns_nobody() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error", RuntimeWarning)
         c.run(il.SerialExecutor(il.build(c.graph, il.Choices(1)), CPU), inputs)
+
+
+def test_a_run_under_the_interpreter_has_ended_when_it_is_returned() -> None:
+    c = case("gated-ffn", 20)
+    run = executor("streams", c.graph)
+    last = run.run({**c.inputs(), c.output: c.poisoned()})
+    assert (last.done(), last.event, last.captured) == (True, None, False)
+
+    async def wait() -> None:
+        await last
+
+    asyncio.run(wait())

@@ -68,9 +68,8 @@ class SlowMachine:
             self.order.sort(key=lambda i: plan.items.op[i])
         self.static = not self.by_op and plan.dispatch is Dispatch.STATIC
         self.taken: list[int] = []
+        self.take_times: dict[int, float] = {}
         self.post_times: dict[int, list[float]] = {}
-        self.opens: float | None = 0.0
-        self.ends: list[float] = []
         workers = [self.worker(w) for w in range(plan.workers)]
         requests: dict[int, Request] = {w: Until(0.0) for w in range(plan.workers)}
         while True:
@@ -104,7 +103,7 @@ class SlowMachine:
 
     def when(self, request: Request, requests: dict[int, Request]) -> float | None:
         if isinstance(request, Until):
-            return request.ns if request.ns is not None else self.opens
+            return request.ns if request.ns is not None else self.opening()
         if isinstance(request, Posts):
             return self.now if self.met(request.needs) else None
         w = next(w for w, r in requests.items() if r is request)
@@ -132,9 +131,40 @@ class SlowMachine:
 
     # -------------------------------------------------------- what a worker does
 
+    def left(self, w: int) -> list[int]:
+        """Items that the worker could take, now or once their op opens."""
+        return [i for i in self.order if i not in self.taken and (not self.static or self.plan.items.worker[i] == w)]
+
+    def opens(self, op: int) -> float | None:
+        """When the items of an op may be taken; None if nobody knows yet."""
+        of = self.plan.items.op
+        earlier = sorted({int(o) for o in of if o < op})
+        if not self.by_op or not earlier:
+            return 0.0
+        if self.mode.gate is Gate.TAKEN:
+            taken = [self.take_times.get(i) for i in self.order if of[i] == earlier[-1]]
+            return None if None in taken else max(t for t in taken if t is not None) + self.launch_ns
+        after = earlier[-1:] if self.mode.after is None else self.mode.after[op]
+        before = [i for i in self.order if of[i] in after]
+        if not self.ended.issuperset(before):
+            return None
+        return max(self.rows[i][-1] for i in before) + self.launch_ns if before else 0.0
+
+    def opening(self) -> float | None:
+        """When the first of the ops with items left opens."""
+        ops = {int(self.plan.items.op[i]) for i in self.order if i not in self.taken}
+        return min((t for op in ops if (t := self.opens(op)) is not None), default=None)
+
+    @property
+    def launch_ns(self) -> float:
+        return self.device.latencies.launch_ns
+
     def next_item(self, w: int) -> int | None:
-        mine = [i for i in self.order if i not in self.taken and (not self.static or self.plan.items.worker[i] == w)]
-        return mine[0] if mine else None
+        for item in self.left(w):
+            opens = self.opens(int(self.plan.items.op[item]))
+            if opens is not None and opens <= self.now:
+                return item
+        return None
 
     def needs(self, item: int, lo: float, hi: float) -> list[tuple[int, int]]:
         """Semaphores and thresholds of the item's waits that stand at k in (lo, hi]."""
@@ -159,16 +189,14 @@ class SlowMachine:
         draws = self.mode.gate is Gate.OPEN and not self.static and not ring
         first = True
         while True:
+            if not self.left(w):
+                return
             item = self.next_item(w)
             if item is None:
-                return
-            if self.opens is None or self.opens > self.now:
                 yield Until(None)
                 continue
             self.taken.append(item)
-            rest = [i for i in self.order if i not in self.taken and items.op[i] == items.op[item]]
-            if self.by_op and not rest and len(self.taken) < len(self.order):
-                self.opens = self.now + ns.launch_ns if self.mode.gate is Gate.TAKEN else None
+            self.take_times[item] = self.now
             arrived = self.now + (ns.ticket_ns if draws else 0.0)
             self.rows[item] = [w, arrived]
             needs, loaded = self.needs(item, -1, int(items.k_lo[item])), 0.0
@@ -229,7 +257,4 @@ class SlowMachine:
             self.post_times.setdefault(int(items.post[item]), []).append(end)
             end += post_ns
         self.rows[item].append(end)
-        self.ends.append(end)
-        if self.opens is None and len(self.ended) == len(self.taken):
-            self.opens = max(self.ends) + self.device.latencies.launch_ns
         yield Until(end)

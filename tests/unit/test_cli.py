@@ -700,7 +700,7 @@ def test_a_gpu_that_is_not_there_is_exit_code_1() -> None:
     "command",
     [
         *("run ffn", "plan ffn", "explain ffn", "verify", "trace ffn", "traffic one-matmul", "order", "tune ffn"),
-        *("profile ffn", "bench ffn", "bench sync"),
+        *("profile ffn", "bench ffn", "bench sync", "bench dispatch"),
     ],
 )
 def test_every_command_teaches_with_an_example(command: str) -> None:

@@ -27,8 +27,8 @@ from interlace.workloads.llama import LLAMAS, decode_graph
 from .gpus import A100
 
 NAMES = (
-    "reference reference-random serial cuda_graph pdl semaphore_streams persistent-static persistent-ticket hopper "
-    "one_launch"
+    "reference reference-random serial cuda_graph pdl streams semaphore_streams persistent-static persistent-ticket "
+    "hopper one_launch"
 )
 RELU = il.workloads.FFNShape(4096, 14336, il.Activation.RELU, False)
 
@@ -41,7 +41,7 @@ def loops() -> il.Graph:
 
 def test_executors_stand_in_one_tuple_each_with_a_name_a_title_and_words() -> None:
     assert [executor.name for executor in EXECUTORS] == NAMES.split()
-    assert len({executor.title for executor in EXECUTORS} | {executor.what for executor in EXECUTORS}) == 20
+    assert len({executor.title for executor in EXECUTORS} | {executor.what for executor in EXECUTORS}) == 22
     for executor in EXECUTORS:
         assert executor.keeps
         assert executor.dispatches
@@ -58,7 +58,7 @@ def test_a_kernel_holds_its_bodies_by_kind_and_the_executor_says_which_it_takes(
     reference, triton, cuda = BodyKind.REFERENCE, BodyKind.TRITON, BodyKind.CUDA
     assert taken == {
         **dict.fromkeys(("reference", "reference-random"), (reference, reference)),
-        **dict.fromkeys(("serial", "cuda_graph", "pdl", "semaphore_streams"), (triton, cuda)),
+        **dict.fromkeys(("serial", "cuda_graph", "pdl", "streams", "semaphore_streams"), (triton, cuda)),
         **dict.fromkeys(("persistent-static", "persistent-ticket"), (triton, None)),
         "hopper": (BodyKind.GLUON, None),
         "one_launch": (BodyKind.WALK, BodyKind.WALK),
@@ -123,7 +123,7 @@ def test_executors_tell_how_the_simulated_machine_models_them() -> None:
     ring = (il.H200.smem_bytes - (64 * 64 * 2 + 2048)) // (128 * 128) * 128 * 128
     assert modes.pop("hopper") == hopper(ring)
     assert modes.pop("semaphore_streams") == plain_bodies(SEMAPHORE_STREAMS)
-    assert {modes.pop(name) for name in ("serial", "cuda_graph", "pdl")} == {plain_bodies(SERIAL)}
+    assert {modes.pop(name) for name in ("serial", "cuda_graph", "pdl", "streams")} == {plain_bodies(SERIAL)}
     assert {modes.pop(name) for name in ("reference", "reference-random")} == {PERSISTENT}
     stage = 2 * 64 * 64 * 2  # of its own ring, with three barriers; beside it scratch, messages and a few barriers
     beside = 64 * (2 * 64 + 16) + 8 + 4 * (2 * 8 + 80)

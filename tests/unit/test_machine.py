@@ -22,7 +22,7 @@ from interlace.policies.sync import KernelSync, NoSync, RowSync
 from interlace.sim.lockstep import interleave
 from interlace.sim.machine import Costs, item_flops, simulate
 from interlace.sim.memory import find_level
-from interlace.sim.modes import PERSISTENT, SEMAPHORE_STREAMS, SERIAL, Gate, Mode, hopper
+from interlace.sim.modes import PERSISTENT, SEMAPHORE_STREAMS, SERIAL, Gate, Mode, hopper, streams
 from interlace.sim.traffic import touches
 from interlace.trace.events import Trace
 
@@ -337,9 +337,18 @@ def random_costs(plan: Plan, seed: int) -> Costs:
 MODES = st.sampled_from((PERSISTENT, SERIAL, SEMAPHORE_STREAMS, hopper(100), Mode(Gate.ENDED)))
 
 
+@st.composite
+def on_streams(draw: st.DrawFn, ops: int) -> Mode:
+    """A launch per op, each after some earlier ones, or one after another."""
+    drawn = tuple(tuple(p for p in range(o) if draw(st.booleans())) for o in range(ops))
+    return draw(st.sampled_from((SERIAL, replace(SERIAL, after=drawn))))
+
+
 @settings(EXAMPLES, max_examples=150)
-@given(plans(), MODES, st.integers(0, 99))
-def test_machine_equals_a_slow_one(plan: Plan, mode: Mode, seed: int) -> None:
+@given(plans(), MODES, st.integers(0, 99), st.data())
+def test_machine_equals_a_slow_one(plan: Plan, mode: Mode, seed: int, data: st.DataObject) -> None:
+    if mode == SERIAL:
+        mode = data.draw(on_streams(len(plan.graph.ops)))
     cost = random_costs(plan, seed)
     device = replace(DEVICE, sm_miss_bytes_per_s=1e10, sm_sum_bytes_per_s=5e9)
     slow = SlowMachine(plan, cost, device, mode)
@@ -382,6 +391,27 @@ def test_times_keep_to_waits_workers_and_bandwidth(plan: Plan, mode: Mode, seed:
         for o in range(1, len(plan.graph.ops)):
             before, after = trace.end_ns[items.op < o], trace.wait_ns[items.op == o]
             assert after.min() >= before.max() + LATENCIES.launch_ns - 1.0
+
+
+def test_ops_on_streams_open_when_those_that_they_come_after_have_ended() -> None:
+    # Two ops of two tiles each that depend on nothing, and one of two tiles after the first alone.
+    graph = program(
+        {"a": (2, 1), "b": (2, 1), "p": (2, 1), "q": (2, 1), "r": (2, 1)},
+        pointwise("first", "a", "p", (2, 1), (1, 1)),
+        pointwise("second", "b", "q", (2, 1), (1, 1)),
+        pointwise("third", "p", "r", (2, 1), (1, 1)),
+    )
+    plan = build(graph, Choices(3))
+    cost = costs([100.0, 40.0, 300.0, 20.0, 10.0, 10.0])
+    serial = [(0, 0, 0, 105), (1, 0, 0, 45), (0, 205, 205, 510), (1, 205, 205, 230), (0, 610, 610, 625)]
+    assert rows(simulate(plan, cost, THREE_SMS, SERIAL)) == [*serial, (1, 610, 610, 625)]
+    side = [(0, 0, 0, 105), (1, 0, 0, 45), (2, 0, 0, 305), (1, 45, 45, 70), (0, 205, 205, 220), (1, 205, 205, 220)]
+    assert rows(simulate(plan, cost, THREE_SMS, streams([(), (), (0,)]))) == side
+    assert streams([(), (0,), (1,)]) == SERIAL
+    with pytest.raises(SimulationError, match="says of 2 ops what they come after, for a graph of 3"):
+        simulate(plan, cost, THREE_SMS, streams([(), ()]))
+    with pytest.raises(SimulationError, match=r"op 1 comes after ops \[1\]; name earlier ones only"):
+        streams([(), (1,)])
 
 
 # ---------------------------------------------------------------- size

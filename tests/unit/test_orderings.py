@@ -24,6 +24,7 @@ EXECUTORS: dict[type[DeviceExecutor] | type[ReferenceExecutor], set[Ordering]] =
     il.SerialExecutor: {LAUNCH},
     il.CudaGraphExecutor: {LAUNCH},
     il.PdlExecutor: {LAUNCH},
+    il.StreamsExecutor: {LAUNCH},
     il.SemaphoreStreamsExecutor: {WAIT},
     il.PersistentExecutor: {WORKER, WAIT},
     il.HopperExecutor: {WAIT},

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import suppress
+from dataclasses import replace
 from itertools import pairwise, product
 
 import numpy as np
@@ -24,7 +25,7 @@ from interlace.policies.orders import GroupedPanels
 from interlace.policies.splits import SplitK
 from interlace.policies.sync import RowSync
 from interlace.sim.lockstep import AccessStream, interleave
-from interlace.sim.modes import PERSISTENT, SEMAPHORE_STREAMS, SERIAL, Mode
+from interlace.sim.modes import PERSISTENT, SEMAPHORE_STREAMS, SERIAL, Gate, Mode, streams
 from interlace.sim.traffic import Touches, touches
 from interlace.sim.units import Partition
 from interlace.workloads import FFNShape, ffn, two_copies
@@ -336,6 +337,7 @@ def slow_stream(plan: Plan, t: Touches, mode: Mode) -> list[tuple[int, bool, int
     if mode is not PERSISTENT:
         order.sort(key=lambda i: plan.items.op[i])
     static = mode is PERSISTENT and plan.dispatch is Dispatch.STATIC
+    after = mode.after or [range(o) for o in range(len(plan.graph.ops))]
     lists = [[i for i in order if not static or plan.items.worker[i] == w] for w in range(plan.workers)]
     todo: list[list[tuple[int, list[int]]]] = [[] for _ in lists]
     taken: set[int] = set()
@@ -343,8 +345,11 @@ def slow_stream(plan: Plan, t: Touches, mode: Mode) -> list[tuple[int, bool, int
     while len(taken) < len(order) or any(todo):
         for w in range(plan.workers):
             free = [i for i in lists[w] if i not in taken]
-            busy = {int(plan.items.op[rest[0][0]]) for rest in todo if rest}
-            if not todo[w] and free and (mode is not SERIAL or busy <= {int(plan.items.op[free[0]])}):
+            unended = {int(plan.items.op[i]) for i in order if i not in taken}
+            unended |= {int(plan.items.op[rest[0][0]]) for rest in todo if rest}
+            if mode.gate is Gate.ENDED:
+                free = [i for i in free if not unended & {*after[int(plan.items.op[i])]}]
+            if not todo[w] and free:
                 taken.add(free[0])
                 todo[w] = [(free[0], step) for step in reads(t)[free[0]]]
             if todo[w]:
@@ -356,9 +361,11 @@ def slow_stream(plan: Plan, t: Touches, mode: Mode) -> list[tuple[int, bool, int
 
 
 @settings(EXAMPLES, max_examples=60)
-@given(plans(), st.sampled_from((PERSISTENT, SERIAL, SEMAPHORE_STREAMS)))
-def test_lockstep_equals_a_slow_one(plan: Plan, mode: Mode) -> None:
+@given(plans(), st.sampled_from((PERSISTENT, SERIAL, SEMAPHORE_STREAMS, replace(SERIAL, after=()))), st.data())
+def test_lockstep_equals_a_slow_one(plan: Plan, mode: Mode, data: st.DataObject) -> None:
     t = touches(plan)
+    if mode.after is not None:  # of as many ops as there are
+        mode = streams([[p for p in range(o) if data.draw(st.booleans())] for o in range(len(plan.graph.ops))])
     assert stream(interleave(plan, t, mode)) == slow_stream(plan, t, mode)
 
 

@@ -12,6 +12,7 @@ from typing import Annotated, Any
 
 import typer
 
+from interlace.bench import dispatch as bench_dispatch
 from interlace.bench import sync as bench_sync
 from interlace.bench.compile import compilers
 from interlace.bench.gpus import on_gpus
@@ -19,7 +20,7 @@ from interlace.bench.record import kept_rows, record
 from interlace.bench.row import means
 from interlace.bench.workload import CANDIDATES, MEASURES, measure
 from interlace.cli.console import BadInput, note, progress, say, show, working
-from interlace.cli.machine import find
+from interlace.cli.machine import find, target
 from interlace.cli.names import Device
 from interlace.cli.options import ExecutorOptions, command
 from interlace.cli.outputs import Output, output, output_file, save
@@ -33,6 +34,7 @@ _PROTOCOL = (
     "CUDA graphs of many runs each, replayed with variants interleaved, median of 15 rounds after picking on 15 "
     "others, weights rotated past twice the L2"
 )
+_DISPATCH_PROTOCOL = "one run in a CUDA graph, replayed with variants interleaved, median of 20 rounds"
 _SYNC_PROTOCOL = "1,000 rounds in one thread block of 4 warps, median of 11 repeats, %globaltimer"
 SyncOut = Annotated[
     Output | None,
@@ -115,6 +117,42 @@ def register(app: typer.Typer) -> None:
             figures = {"nanoseconds": dict(costs)}
             save(out, record("interlace bench sync", _SYNC_PROTOCOL, bench_sync.MEASURES, figures))
         show(facts("cost of the parts", [(name, f"{number(ns)} ns") for name, ns in costs.items()]))
+
+
+    @command(commands, "dispatch")
+    def dispatch(
+        items: Annotated[int, typer.Option("--items", min=1, max=1 << 16, metavar="N", help="Items.")] = 4096,
+        out: SyncOut = None,
+    ) -> None:
+        """How near each dispatch comes to the ideal, for items of equal and of unequal cost.
+
+        The ideal is the work of all items over the workers. Without a GPU the times are predicted for an NVIDIA H200.
+
+        Example: interlace bench dispatch --items 4096
+        """
+        machine = target(Device.CUDA)
+        here = machine.torch is not None
+        if out is not None and not here:
+            raise BadInput("--out: a record is of what was measured, and there is no CUDA GPU here")
+        with working("measuring" if here else f"predicting for {machine.name}"):
+            rows = bench_dispatch.rows(machine.spec, items, measured=here)
+        if out is not None:
+            figures = {"items": items, "rows": [row.to_data() for row in rows]}
+            line = f"interlace bench dispatch --items {items}"
+            save(out, record(line, _DISPATCH_PROTOCOL, bench_dispatch.MEASURES, figures))
+        _show_dispatch(rows, f"{items:,} items on {machine.name}{'' if here else ', predicted, nothing ran'}")
+
+
+def _show_dispatch(rows: Sequence[bench_dispatch.Row], title: str) -> None:
+    def cells(row: bench_dispatch.Row) -> list[str]:
+        times = [row.ideal_us, row.predicted_us, *([] if row.us is None else [row.us])]
+        overhead = "" if row.overhead_ns is None else f"{row.overhead_ns:,.0f}"
+        last = [f"{times[-1] / row.ideal_us:.2f}", f"{row.busy:.0%}", overhead]
+        return [row.costs, row.executor, row.dispatch, *map(number, times), *last]
+
+    measured = [] if any(row.us is None for row in rows) else ["us"]
+    headings = ["costs", "executor", "dispatch", "ideal us", "predicted us", *measured, "over ideal", "busy"]
+    show(columns(title, [*headings, "overhead ns"], map(cells, rows)))
 
 
 @dataclass(frozen=True)

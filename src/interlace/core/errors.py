@@ -58,6 +58,7 @@
     │   └── SamplingError       a way to draw tokens that means nothing
     ├── StoreError          a tuned setting could not be kept
     ├── ResultError         a result is further from float64 than rounding explains
+    ├── ChunkError          a part of a chunk failed in a pipeline of streams
     ├── ConcurrentRunError  one compiled plan on two streams at once
     └── HangError           a wait on the device ran into the watchdog
 
@@ -297,6 +298,22 @@ class StoreError(InterlaceError):
 
 class ResultError(InterlaceError):
     """A result is further from float64 than rounding explains."""
+
+
+class ChunkError(InterlaceError):
+    """A part of a chunk failed in a pipeline; its cause is the error that it failed with.
+
+    Attributes:
+        chunk: number of the chunk, from 0.
+        part: ``chunks`` (it could not be drawn), ``upload``, ``compute`` or ``download``.
+        delivered: how many chunks ``download`` was done with, the first ones.
+    """
+
+    def __init__(self, message: str, *, chunk: int, part: str, delivered: int) -> None:
+        super().__init__(message)
+        self.chunk = chunk
+        self.part = part
+        self.delivered = delivered
 
 
 class ConcurrentRunError(InterlaceError):

@@ -14,6 +14,7 @@ from interlace.executors.persistent import PersistentStaticExecutor, PersistentT
 from interlace.executors.reference import RandomReferenceExecutor, ReferenceExecutor
 from interlace.executors.semaphore_streams import SemaphoreStreamsExecutor
 from interlace.executors.serial import PdlExecutor, SerialExecutor
+from interlace.executors.streams import StreamsExecutor
 
 __all__ = ["EXECUTORS", "ONE_LAUNCH", "DeviceExecutor", "Executor"]
 
@@ -24,6 +25,7 @@ EXECUTORS: tuple[type[Executor], ...] = (
     SerialExecutor,
     CudaGraphExecutor,
     PdlExecutor,
+    StreamsExecutor,
     SemaphoreStreamsExecutor,
     PersistentStaticExecutor,
     PersistentTicketExecutor,

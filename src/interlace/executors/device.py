@@ -20,6 +20,7 @@ from interlace.executors.bound import Bound
 from interlace.executors.gpu import open_device, torch_dtype
 from interlace.executors.launch import AnyLaunch, Launch, TextLaunch
 from interlace.executors.options import Options
+from interlace.executors.run import Run
 from interlace.executors.table import Table
 from interlace.executors.tensors import check_short, check_tensors
 from interlace.executors.tile_functions import arguments, constants
@@ -78,7 +79,7 @@ class DeviceExecutor(Executor):
         self._owned: dict[str, torch.Tensor] = {}
         self._bodies: dict[str, TritonBody] = {}
         self._bound: Bound | None = None
-        self._last: tuple[Any, Any] | None = None
+        self._last: tuple[Any, Run] | None = None
         self._prepare()
 
     @classmethod
@@ -132,7 +133,7 @@ class DeviceExecutor(Executor):
 
     # ---------------------------------------------------------------- running
 
-    def run(self, tensors: Mapping[str, torch.Tensor]) -> None:
+    def run(self, tensors: Mapping[str, torch.Tensor]) -> Run:
         """Enqueue one run on the current stream; outputs (and intermediates, if given) are written in place.
 
         Raises:
@@ -146,30 +147,35 @@ class DeviceExecutor(Executor):
         if self._interpret:
             self._enqueue(launches)
             self._raise_fault()
-            return
-        if self.failed:
-            self.synchronize()
+            return Run(None, False, self._check)
+        self._check()
         with self._torch.cuda.device(self._device):
             stream = self._torch.cuda.current_stream()
             capturing = self._torch.cuda.is_current_stream_capturing()
             if not capturing and self._last is not None:
-                last_stream, done = self._last
-                if last_stream != stream and not done.query():
+                last_stream, last = self._last
+                if last_stream != stream and not last.done():
                     raise ConcurrentRunError(
                         f"executor {self.name!r} is still running on another stream; a compiled plan owns its "
                         "semaphores, so make a second instance or wait for the first run"
                     )
             self._enqueue(launches)
-            if not capturing:
-                done = self._torch.cuda.Event()
-                done.record(stream)
-                self._last = (stream, done)
+            if capturing:
+                return Run(None, True, self._check)
+            done = self._torch.cuda.Event()
+            done.record(stream)
+            self._last = (stream, Run(done, False, self._check))
+            return self._last[1]
 
     def synchronize(self) -> None:
         """Wait for all runs. Raises HangError if a wait ended by the watchdog; the instance is then as new."""
         if not self._interpret:
             self._torch.cuda.synchronize(self._device)
         self._raise_fault()
+
+    def _check(self) -> None:
+        if self.failed:
+            self.synchronize()
 
     @property
     def failed(self) -> bool:
@@ -179,7 +185,7 @@ class DeviceExecutor(Executor):
     @property
     def running(self) -> bool:
         """Whether the last run is still going on the device. Replays of a captured run are not known here."""
-        return self._last is not None and not self._last[1].query()
+        return self._last is not None and not self._last[1].done()
 
     def release(self) -> None:
         """Forget the tensors of the last run, which are kept so that a next run on them need not check them."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
+from itertools import product
 
 import numpy as np
 
@@ -49,6 +50,32 @@ def uses_of(graph: Graph) -> tuple[Use, ...]:
         for access in accesses
         if access.tensor in written
     )
+
+
+def ops_before(graph: Graph) -> tuple[frozenset[int], ...]:
+    """Of each op, positions of the earlier ops on which it may depend: all on which it does, and few besides.
+
+    Two ops depend on each other if they touch the same elements and one of them writes. Of what an op touches through
+    an access only the box around all of it counts, which takes no look at tiles.
+    """
+    before: list[set[int]] = [set() for _ in graph.ops]
+    earlier: dict[str, list[tuple[Use, Ints, Ints]]] = {}
+    for use in uses_of(graph):
+        lo, hi = _around(graph, graph.ops[use.op], use.access)
+        others = earlier.setdefault(use.access.tensor, [])
+        for other, other_lo, other_hi in others:
+            meet = (np.maximum(lo, other_lo) < np.minimum(hi, other_hi)).all()
+            if other.op < use.op and (other.writes or use.writes) and meet:
+                before[use.op].add(other.op)
+        others.append((use, lo, hi))
+    return tuple(map(frozenset, before))
+
+
+def _around(graph: Graph, op: Op, access: Access) -> tuple[Ints, Ints]:
+    """The box around the regions of all tiles: bounds are affine, so those at the corners of the grid hold it."""
+    corners = np.array([*product(*((0, extent - 1) for extent in op.grid))], np.int64)
+    lo, hi = _whole(graph, op, access, corners)
+    return lo.min(0), hi.max(0)
 
 
 def boxes(graph: Graph, op: Op, access: Access, tiles: Ints | None = None) -> tuple[Ints, Ints]:

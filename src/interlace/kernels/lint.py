@@ -2,7 +2,9 @@
 
 Rules, each on every path through the kernel:
 
-release     between a store to global memory and the next gpu-scope release there is a CTA barrier
+release     between a store to global memory and the next gpu-scope release there is a CTA barrier; where a warp of
+            its own releases for those who stored, its wait for them on an mbarrier (that they meet before they
+            arrive on it, the emulator of the tests checks)
 acquire     after a gpu-scope acquire poll, a barrier of all who rely on it comes before the next load: of the
             CTA, or of the warp that polls for itself in a warp-specialised kernel
 hand-over   after an acquire poll, the warp that polls meets before one of it arrives on an mbarrier, for others to read
@@ -39,6 +41,7 @@ _PROXY_FENCE = re.compile(r"\bfence\.proxy\.async")
 _DEPENDENT_WAIT = re.compile(r"\bgriddepcontrol\.wait\b")
 _ARRIVE = re.compile(r"\bmbarrier\.arrive\b")
 _BLOCK_WAIT = re.compile(r"\bmbarrier\.try_wait\b")
+_BARRIER_OR_BLOCK_WAIT = re.compile(f"{_BARRIER.pattern}|{_BLOCK_WAIT.pattern}")
 _SCALAR_LOAD = re.compile(r"\bld\.global\.[bsu]32\s*\{?\s*%r\d+\s*\}?,")
 
 
@@ -60,18 +63,20 @@ class Finding:
         return f"{self.rule}: line {self.line}: {self.text}"
 
 
-def lint(ptx: str, *, posts: bool, waits: bool) -> list[Finding]:
+def lint(ptx: str, *, posts: bool, waits: bool, posting_warp: bool = False) -> list[Finding]:
     """Broken rules of memory order in a PTX module; empty if it follows them all.
 
     Args:
         posts, waits: whether the plan has posts and waits for this launch; without the instructions the rules on
             them would hold of nothing.
+        posting_warp: a warp of its own releases what others stored, as in ``launch/walk``.
     """
     code = _Code(ptx)
+    met = _BARRIER_OR_BLOCK_WAIT if posting_warp else _BARRIER
     return [
         *([Finding("absent", 0, "no release, though the launch posts")] if posts and not _RELEASE.search(ptx) else []),
         *([Finding("absent", 0, "no acquire, though the launch waits")] if waits and not _ACQUIRE.search(ptx) else []),
-        *code.between("release", _STORE.search, _RELEASE.search, _BARRIER.search),
+        *code.between("release", _STORE.search, _RELEASE.search, met.search),
         *code.between("acquire", _ACQUIRE.search, _is_data_load, _WARP_BARRIER.search),
         *code.between("hand-over", _ACQUIRE.search, _ARRIVE.search, _WARP_BARRIER.search),
         *code.between("tma-load", _ACQUIRE.search, _BULK_LOAD.search, _PROXY_FENCE.search),

@@ -14,11 +14,15 @@ _FEW_OPS = 8
 
 
 def is_chain(graph: Graph) -> bool:
-    """Whether hand-overs weigh more than anything else in one launch of a graph: it has many ops, each of them short.
+    """Whether hand-overs weigh more than anything else in one launch of a graph: many ops stand one behind the other.
 
     What is best then is not what is best for two long products; measured on whole decode steps (docs/decode.md).
     """
-    return len(graph.ops) > _FEW_OPS
+    behind: dict[str, int] = {}  # ops of the longest chain that ends in a tensor
+    for op in graph.ops:
+        longest = 1 + max((behind.get(access.tensor, 0) for access in op.reads), default=0)
+        behind |= dict.fromkeys((access.tensor for access in op.writes), longest)
+    return max(behind.values(), default=0) > _FEW_OPS
 
 
 def anything(graph: Graph, op: Op, device: DeviceSpec) -> None:

@@ -13,7 +13,7 @@ class Ordering(Enum):
     """A way to keep items in order. A proof says on which it rests, an executor which it keeps."""
 
     LAUNCH = "launch"
-    """Ops run one after another, each once the one before has ended: all dependencies hold, being between ops."""
+    """An op begins once all earlier ops that it depends on have ended: all dependencies hold, being between ops."""
     WORKER = "worker"
     """Each worker runs its items one after another, in sequence: an item begins once the one before has ended."""
     WAIT = "wait"

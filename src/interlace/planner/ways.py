@@ -21,13 +21,19 @@ from interlace.sim.modes import Gate, Mode
 
 #: What modes can differ in: by name, the attributes that go together, and a few words of a mode's.
 _DIFFERENCES: Mapping[str, tuple[tuple[str, ...], Callable[[Mode], str]]] = {
-    "launches": (("gate", "waits"), lambda mode: "one" if mode.gate is Gate.OPEN else "one for each op"),
+    "launches": (("gate", "after", "waits"), lambda mode: _launches(mode)),
     "loads ahead of waits": (("ring_bytes",), lambda mode: f"{mode.ring_bytes >> 10} KiB"),
     "bodies": (
         ("matrix_share", "memory_share"),
         lambda mode: f"{mode.matrix_share:.0%} of the rate of matmuls, {mode.memory_share:.0%} of memory's",
     ),
 }
+
+
+def _launches(mode: Mode) -> str:
+    if mode.gate is Gate.OPEN:
+        return "one"
+    return "one for each op" + (", on streams" if mode.after is not None else "")
 
 
 @dataclass(frozen=True, eq=False)

@@ -3,7 +3,8 @@
 A worker is always about to do one thing, at a time that is known, or known as long as memory is shared as it is,
 or unknown because it waits for a post:
 
-    FREE     take the next item                        when the item before has ended, or when its launch opens
+    FREE     take the next item                        when the item before has ended
+    IDLE     the same, which was not there yet         when the first launch opens that has items
     AHEAD    have loaded what runs ahead of a wait     when that is complete, or when the wait has ended
     READY    begin or resume work                      when the wait has ended
     WORK     come to the next wait or the end          when the work up to there is done
@@ -23,7 +24,7 @@ from interlace.graph.access import Ints
 from interlace.sim.memory import UNLIMITED, Floats, count_work, find_level, foresee
 from interlace.sim.modes import Gate
 
-FREE, AHEAD, READY, WORK, DONE = range(5)
+FREE, AHEAD, READY, WORK, DONE, IDLE = range(6)
 NEVER = np.inf
 
 
@@ -56,6 +57,7 @@ class Work(NamedTuple):
 
     Attributes:
         items, queue_ptr: as in ``Queues``.
+        op_ptr, before, next_ptr, next: as in ``Launches``, where ``op_ptr`` is called ``ptr``.
         op, tile, post: of each item; tiles of all ops are numbered together.
         parts: items of each tile.
         first, semaphores, stride, threshold: as in ``Waits``, where ``semaphores`` is called ``count``.
@@ -69,6 +71,10 @@ class Work(NamedTuple):
 
     items: Ints
     queue_ptr: Ints
+    op_ptr: Ints
+    before: Ints
+    next_ptr: Ints
+    next: Ints
     op: Ints
     tile: Ints
     post: Ints
@@ -122,6 +128,7 @@ def run(work: Work, machine: Machine, out: Outcome) -> None:
     threshold, share_before, parts = work.threshold, work.share, work.parts
     compute_ns, l2_bytes, extra_ns = work.compute_ns, work.l2_bytes, work.extra_ns
     dram_bytes, ahead_bytes = work.dram_bytes, work.ahead_bytes
+    op_ptr, next_ptr, next_op = work.op_ptr, work.next_ptr, work.next
     out_worker, out_wait, out_start, out_end, posts = out.worker, out.wait_ns, out.start_ns, out.end_ns, out.posts
 
     workers = machine.workers
@@ -137,10 +144,13 @@ def run(work: Work, machine: Machine, out: Outcome) -> None:
     # Of each semaphore: the last post, and the first who waits.
     posted, blocked = np.full(len(posts), -NEVER), np.full(len(posts), -1)
     following, missing = queue_ptr[:-1].copy(), parts.copy()  # of each queue, the next; of each tile, parts to end
-    # Of the machine: the level of memory, and up to when work is counted; when the next op opens, the latest end, and
-    # how many items were taken and have not ended.
+    # Of each op, if ops open one by one: its next item, how many have not ended, how many ops must open or end before
+    # it opens, and when it does, or when it could as far as is known.
+    cursor, unended, closed = op_ptr[:-1].copy(), np.diff(op_ptr), work.before.copy()
+    opens, begun = np.where(closed > 0, NEVER, 0.0), np.zeros(len(closed))
+    earliest = np.zeros(1, np.int64)  # op with items left
+    # Of the machine: the level of memory, and up to when work is counted.
     level, since = np.full(1, UNLIMITED), np.zeros(1)
-    opens, last_end, running = np.zeros(1), np.zeros(1), np.zeros(1, np.int64)
 
     def change(w: int, t: float, wanted: float) -> None:
         """From t on the worker wants so much of memory; what all have done is counted up to t."""
@@ -191,20 +201,53 @@ def run(work: Work, machine: Machine, out: Outcome) -> None:
         if met(w):
             release(w)
 
-    def take(w: int, t: float) -> None:
-        """Take the next item, or come back when its launch opens, or retire."""
+    def open_next(o: int, t: float) -> None:
+        """An op opened or ended at t, as what comes after it waited for."""
+        for n in range(next_ptr[o], next_ptr[o + 1]):
+            behind = next_op[n]
+            begun[behind] = max(begun[behind], t)
+            closed[behind] -= 1
+            if closed[behind] == 0:
+                opens[behind] = begun[behind] + machine.launch_ns
+                for v in range(workers):
+                    if state[v] == IDLE:
+                        when[v] = min(when[v], opens[behind])
+
+    def from_launch(w: int, t: float) -> int:
+        """The next item of the first op that is open, or -1; then the worker comes back when one opens, or retires."""
+        o, opening = earliest[0], NEVER
+        while o < len(cursor) and cursor[o] == op_ptr[o + 1]:
+            o += 1
+        earliest[0] = o
+        if o == len(cursor):
+            state[w], when[w] = DONE, NEVER
+            return -1
+        while o < len(cursor):
+            if cursor[o] < op_ptr[o + 1]:
+                if opens[o] <= t:
+                    cursor[o] += 1
+                    if machine.gate == Gate.TAKEN and cursor[o] == op_ptr[o + 1]:
+                        open_next(o, t)
+                    return int(items[cursor[o] - 1])
+                opening = min(opening, opens[o])
+            o += 1
+        state[w], when[w] = IDLE, opening
+        return -1
+
+    def from_queue(w: int) -> int:
+        """The next item of the worker's queue, or -1; then it retires."""
         queue = w if len(queue_ptr) > 2 else 0
         at = following[queue]
         if at == queue_ptr[queue + 1]:
             state[w], when[w] = DONE, NEVER
-        elif t < opens[0]:
-            when[w] = opens[0]
-        else:
-            item = items[at]
-            following[queue] += 1
-            running[0] += 1
-            if machine.gate != Gate.OPEN and at + 1 < len(items) and op_of[items[at + 1]] != op_of[item]:
-                opens[0] = t + machine.launch_ns if machine.gate == Gate.TAKEN else NEVER
+            return -1
+        following[queue] += 1
+        return int(items[at])
+
+    def take(w: int, t: float) -> None:
+        """Take the next item if there is one."""
+        item = from_queue(w) if machine.gate == Gate.OPEN else from_launch(w, t)
+        if item >= 0:
             cold[w] = held[w] < 0
             held[w], row[w] = item, wait_ptr[item]
             share[w] = loaded[w] = 0.0
@@ -232,7 +275,7 @@ def run(work: Work, machine: Machine, out: Outcome) -> None:
             share_out(t)
 
     def end(w: int, t: float) -> None:
-        """Arrive, if a part of a tile; post, if the last of its tile; open the next launch, if the last of its op."""
+        """Arrive, if a part of a tile; post, if the last of its tile; let launches open, if the last of its op."""
         item = held[w]
         tile = tile_of[item]
         ends = t + machine.post_ns if parts[tile] > 1 else t
@@ -251,13 +294,12 @@ def run(work: Work, machine: Machine, out: Outcome) -> None:
                 v = following_v
         out_end[item] = ends
         state[w], when[w] = FREE, ends
-        running[0] -= 1
-        last_end[0] = max(last_end[0], ends)
-        if running[0] == 0 and opens[0] == NEVER:
-            opens[0] = last_end[0] + machine.launch_ns
-            for v in range(workers):
-                if state[v] == FREE and when[v] == NEVER:
-                    when[v] = opens[0]
+        if machine.gate == Gate.ENDED:
+            o = op_of[item]
+            unended[o] -= 1
+            begun[o] = max(begun[o], ends)
+            if unended[o] == 0:
+                open_next(o, begun[o])
 
     when_bits = when.view(np.int64)
     while True:
@@ -271,7 +313,7 @@ def run(work: Work, machine: Machine, out: Outcome) -> None:
             if state[w] == AHEAD:
                 loaded[w] = ahead_bytes[held[w]] - left[w] * wanted
             share_out(t)
-        if state[w] == FREE:
+        if state[w] == FREE or state[w] == IDLE:
             take(w, t)
         elif state[w] == READY:
             resume(w, t)

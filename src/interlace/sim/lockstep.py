@@ -24,7 +24,7 @@ from interlace.core.errors import SimulationError
 from interlace.graph.access import Ints
 from interlace.plan.plan import Plan
 from interlace.sim.memory import Floats
-from interlace.sim.modes import PERSISTENT, Gate, Mode, Queues
+from interlace.sim.modes import PERSISTENT, Gate, Launches, Mode, Queues
 from interlace.sim.traffic import Touches
 
 
@@ -49,7 +49,7 @@ class AccessStream:
 
 
 def interleave(plan: Plan, touches: Touches, mode: Mode = PERSISTENT, spread: float = 0.0) -> AccessStream:
-    """The accesses of a plan's workers in lockstep. Nobody waits, except for the end of an op in serial mode.
+    """The accesses of a plan's workers in lockstep. Nobody waits, except for the ends of ops that others come after.
 
     Args:
         plan, touches: what is run, and what it touches.
@@ -66,7 +66,7 @@ def interleave(plan: Plan, touches: Touches, mode: Mode = PERSISTENT, spread: fl
         )
     if not 0.0 <= spread < 1.0:
         raise SimulationError(f"a spread of {spread} between the workers' speeds; use 0 for none, or less than 1")
-    n, queues = len(touches), Queues.of(plan, mode)
+    n, queues, launches = len(touches), Queues.of(plan, mode), Launches.of(plan, mode)
     columns = np.empty(n, np.int32), np.empty(n, np.bool_), np.empty(n, np.int32), np.empty(n, np.int32)
     stream = AccessStream(*columns)
     _interleave(
@@ -75,6 +75,10 @@ def interleave(plan: Plan, touches: Touches, mode: Mode = PERSISTENT, spread: fl
         plan.items.op,
         queues.workers,
         mode.gate is Gate.ENDED,
+        launches.ptr,
+        launches.before.copy(),
+        launches.next_ptr,
+        launches.next,
         spread * (np.random.default_rng(0).permutation(queues.workers) + 1) / queues.workers,
         touches.step_ptr,
         touches.read_ptr,
@@ -96,6 +100,10 @@ def _interleave(
     op: Ints,
     workers: int,
     op_by_op: bool,
+    op_ptr: Ints,
+    closed: Ints,
+    next_ptr: Ints,
+    next_op: Ints,
     lag: Floats,
     step_ptr: Ints,
     read_ptr: Ints,
@@ -110,22 +118,30 @@ def _interleave(
     shared = len(queue_ptr) == 2
     following = queue_ptr[:-1].copy()
     held = np.full(workers, -1, np.int64)
-    step = np.zeros(workers, np.int64)
-    holding, left, current = 0, len(items), 0
+    step = np.full(workers, -1, np.int64)
+    left, earliest = len(items), 0
+    cursor, unended = op_ptr[:-1].copy(), np.diff(op_ptr)  # of each op, its next item and how many have not ended
     behind = np.zeros(workers)
     at = 0
     while left > 0:
         for w in range(workers):
             queue = 0 if shared else w
-            if held[w] < 0 and following[queue] < queue_ptr[queue + 1]:
-                i = items[following[queue]]
-                if not op_by_op or holding == 0 or op[i] == current:
-                    following[queue] += 1
-                    held[w], step[w], current = i, step_ptr[i], op[i]
-                    holding += 1
+            if held[w] < 0 and op_by_op:
+                while earliest < len(cursor) and cursor[earliest] == op_ptr[earliest + 1]:
+                    earliest += 1
+                for o in range(earliest, len(cursor)):
+                    if closed[o] == 0 and cursor[o] < op_ptr[o + 1]:
+                        held[w] = items[cursor[o]]
+                        cursor[o] += 1
+                        break
+            elif held[w] < 0 and following[queue] < queue_ptr[queue + 1]:
+                held[w] = items[following[queue]]
+                following[queue] += 1
             i = held[w]
             if i < 0:
                 continue
+            if step[w] < step_ptr[i]:
+                step[w] = step_ptr[i]
             behind[w] += lag[w]
             if behind[w] >= 1.0:
                 behind[w] -= 1.0
@@ -138,6 +154,10 @@ def _interleave(
                 for r in range(write_ptr[i], write_ptr[i + 1]):
                     unit[at], is_write[at], item[at], worker[at] = writes[r], True, i, w
                     at += 1
-                held[w] = -1
-                holding -= 1
+                held[w], step[w] = -1, -1
                 left -= 1
+                if op_by_op:
+                    unended[op[i]] -= 1
+                    if unended[op[i]] == 0:
+                        for n in range(next_ptr[op[i]], next_ptr[op[i] + 1]):
+                            closed[next_op[n]] -= 1

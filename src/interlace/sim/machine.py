@@ -38,7 +38,7 @@ from interlace.plan.plan import Dispatch, Plan
 from interlace.sim.engine import NEVER, Machine, Outcome, Work, run
 from interlace.sim.lockstep import AccessStream
 from interlace.sim.memory import Floats
-from interlace.sim.modes import PERSISTENT, Gate, Mode, Queues
+from interlace.sim.modes import PERSISTENT, Gate, Launches, Mode, Queues
 from interlace.sim.units import Units
 from interlace.trace.events import Trace
 
@@ -149,7 +149,7 @@ def simulate(plan: Plan, costs: Costs, device: DeviceSpec, mode: Mode = PERSISTE
         The trace; its clock is ``simulated``, in nanoseconds from the first item taken.
 
     Raises:
-        SimulationError: costs of another number of items.
+        SimulationError: costs of another number of items, or a mode for another number of ops.
         DeadlockError: items wait for ever; names the first of them and what it waits for.
         PlanError: the plan's arrays make no sense.
     """
@@ -191,9 +191,14 @@ def _work(facts: Facts, costs: Costs, device: DeviceSpec, mode: Mode, queues: Qu
     """``sharing`` workers share an SM."""
     items, waits, owner = facts.plan.items, facts.plan.waits, facts.wait_item
     k_lo, k_hi = items.k_lo[owner], items.k_hi[owner]
+    launches = Launches.of(facts.plan, mode)
     work = Work(
         items=queues.items,
         queue_ptr=queues.ptr,
+        op_ptr=launches.ptr,
+        before=launches.before,
+        next_ptr=launches.next_ptr,
+        next=launches.next,
         op=items.op,
         tile=facts.tile_of_item,
         post=items.post if mode.waits else np.full(len(items), -1),

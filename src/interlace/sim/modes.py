@@ -6,12 +6,15 @@ Five items over two ops, sequence u0 d0 u1 d1 d2:
     PERSISTENT           u0 d0 u1 d1 d2        at once; it waits for what it needs
     SEMAPHORE_STREAMS    u0 u1 d0 d1 d2        a launch after u1 was taken; it waits for what it needs
     SERIAL               u0 u1 d0 d1 d2        a launch after u1 has ended
+    streams(((), ()))    u0 u1 d0 d1 d2        at once, when u0 and u1 are taken: d is said to come after no op
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import IntEnum
+from itertools import pairwise
 
 import numpy as np
 
@@ -32,7 +35,7 @@ class Gate(IntEnum):
     TAKEN = 1
     """A launch after the last item of the op before was taken: a stream per op, a gate before each launch."""
     ENDED = 2
-    """A launch after the last item of the op before has ended: one stream."""
+    """A launch after the last item of each op that it comes after has ended: streams and events, or one stream."""
 
 
 @dataclass(frozen=True)
@@ -42,16 +45,19 @@ class Mode:
     Attributes:
         gate: from when on the items of an op may be taken. Unless OPEN, they are taken op after op, by whoever is
             free, whatever the plan's dispatch.
+        after: if the gate is ENDED, of each op the ops that it comes after; None if that is the one before. Whoever is
+            free takes of the first op that may be taken.
         waits: whether items wait and post as the plan says.
         ring_bytes: shared memory of one worker into which loads run ahead. With a ring, tickets and waits that are
             met already cost nothing, and what an item reads that no item writes is loaded while it waits.
         matrix_share, memory_share: of the device's rates of matmuls and of memory, what its bodies reach.
 
     Raises:
-        SimulationError: a ring of negative size, a share that is none.
+        SimulationError: a ring of negative size, a share that is none, an op that comes after a later one.
     """
 
     gate: Gate = Gate.OPEN
+    after: tuple[tuple[int, ...], ...] | None = None
     waits: bool = True
     ring_bytes: int = 0
     matrix_share: float = 1.0
@@ -62,6 +68,9 @@ class Mode:
             raise SimulationError(f"bodies that reach {self.matrix_share} and {self.memory_share} of the rates")
         if self.ring_bytes < 0:
             raise SimulationError(f"ring of {self.ring_bytes} bytes; use 0 for none, or a positive size")
+        for o, earlier in enumerate(self.after or ()):
+            if any(not 0 <= p < o for p in earlier):
+                raise SimulationError(f"op {o} comes after ops {[*earlier]}; name earlier ones only")
 
 
 #: Shares of the rates that bodies reach whose warps all load and multiply in turn, as Triton compiles them: fitted to
@@ -81,6 +90,16 @@ PERSISTENT = Mode()
 SERIAL = Mode(Gate.ENDED, waits=False)
 #: ``executors/semaphore_streams``: a launch and a stream per op.
 SEMAPHORE_STREAMS = Mode(Gate.TAKEN)
+
+
+def streams(after: Sequence[Sequence[int]]) -> Mode:
+    """``executors/streams``: a launch per op, each of which waits for the ends of some earlier ones.
+
+    On one stream that is SERIAL.
+    """
+    mode = replace(SERIAL, after=tuple(tuple(sorted(earlier)) for earlier in after))
+    in_turn = tuple((o - 1,) if o else () for o in range(len(mode.after or ())))
+    return SERIAL if mode.after == in_turn else mode
 
 
 def hopper(ring_bytes: int) -> Mode:
@@ -126,6 +145,50 @@ class Queues:
             )
         workers = _simulated(int(worker.max(initial=-1)) + 1)
         return Queues(np.argsort(worker, kind="stable"), offsets(np.bincount(worker)), workers)
+
+
+@dataclass(frozen=True, eq=False)
+class Launches:
+    """Ops that are taken one after another, or when those that they come after have ended.
+
+    Attributes:
+        ptr: in the queue the items of op o stand at ``ptr[o]:ptr[o + 1]``.
+        before: how many ops with items each op comes after.
+        next_ptr, next: of each op, those that come after it; ``next[next_ptr[o]:next_ptr[o + 1]]``.
+    """
+
+    ptr: Ints
+    before: Ints
+    next_ptr: Ints
+    next: Ints
+
+    @staticmethod
+    def of(plan: Plan, mode: Mode) -> Launches:
+        """The launches of a plan under a mode; none if the gate is OPEN.
+
+        Raises:
+            SimulationError: the mode is one for a graph of fewer or more ops.
+        """
+        if mode.gate is Gate.OPEN:
+            return Launches(*np.zeros((4, 1), np.int64))
+        ops = len(plan.graph.ops)
+        sizes = np.bincount(plan.items.op, minlength=ops)
+        there = np.flatnonzero(sizes).tolist()
+        after: list[tuple[int, ...]] = [()] * ops
+        if mode.gate is Gate.ENDED and mode.after is not None:
+            if len(mode.after) != ops:
+                raise SimulationError(
+                    f"a mode that says of {len(mode.after)} ops what they come after, for a graph of {ops}; say it of "
+                    "each op"
+                )
+            after = [tuple(p for p in earlier if sizes[p]) for earlier in mode.after]
+        else:
+            for earlier_op, op in pairwise(there):
+                after[op] = (earlier_op,)
+        edges = sorted((p, o) for o, earlier in enumerate(after) for p in earlier)
+        following = np.array([o for _, o in edges], np.int64)
+        sources = np.bincount(np.array([p for p, _ in edges], np.int64), minlength=ops)
+        return Launches(offsets(sizes), np.array([*map(len, after)], np.int64), offsets(sources), following)
 
 
 def _simulated(workers: int) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from interlace.workloads.base import Workload
 from interlace.workloads.chains import OneMatmul, TwoCopies, TwoMatmuls, one_matmul, two_copies, two_matmuls
+from interlace.workloads.dag import Dag, dag
 from interlace.workloads.decode import Decode
 from interlace.workloads.ffn import FFN, MODELS, FFNShape, ffn
 from interlace.workloads.llama import LLAMAS, LlamaShape, decode_graph
@@ -15,6 +16,7 @@ WORKLOADS: tuple[type[Workload], ...] = (
     TwoMatmuls,
     OneMatmul,
     TwoCopies,
+    Dag,
     Decode,
     PrefillAttention,
 )
@@ -24,6 +26,7 @@ __all__ = [
     "LLAMAS",
     "MODELS",
     "WORKLOADS",
+    "Dag",
     "Decode",
     "FFNShape",
     "LlamaShape",
@@ -32,6 +35,7 @@ __all__ = [
     "TwoCopies",
     "TwoMatmuls",
     "Workload",
+    "dag",
     "decode_graph",
     "ffn",
     "one_matmul",

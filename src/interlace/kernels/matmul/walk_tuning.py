@@ -19,13 +19,14 @@ an SM for every 16 of k (measured on an H200, docs/performance.md):
     products             one for each weight row of a tile of 128 tokens, two matrices with a gate
     loads through L2     2/3 for each row of tokens and of weights: 32 bytes at the 48 bytes a cycle of sim's model
 
-A wave lasts as long as its longest item, and an item costs 3000 cycles more (fill, epilogue, hand-over). Parts of a
-tile write what they have summed, and the last reads all of it: 15 bytes a cycle (partial sums of 64 KiB take 5 us to
-store and load).
+Ops of the same extents that multiply the same tokens are in waves together. A wave lasts as long as its longest item,
+and an item costs 3000 cycles more (fill, epilogue, hand-over). Parts of a tile write what they have summed, and the
+last reads all of it: 15 bytes a cycle (partial sums of 64 KiB take 5 us to store and load).
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from itertools import groupby, product
@@ -191,9 +192,9 @@ def _level(op: Op, m: int, sms: int, share: float, nbytes: int) -> OpSetting | N
 def _wide(ops: Sequence[Op], m: int, sms: int) -> Setting:
     """For many tokens: each op in the width and the parts that cost least."""
     group = 4 if m <= 1024 else 8
-    each = []
+    each, alike = [], _alike(ops)
     for op in ops:
-        width, parts = min(_ways(op), key=lambda way: _cycles(op, way[0], way[1], sms))
+        width, parts = _cheapest(op, alike[_kind(op)], sms)[0]
         each.append((op.name, replace(_tiled(width), parts=parts, group=group)))
     return Setting(tuple(each))
 
@@ -206,15 +207,25 @@ def _ways(op: Op) -> Iterator[tuple[int, int]]:
     return ((width, parts) for width, parts in product(widths, _PARTS) if parts <= chunks)
 
 
-def _cheapest(op: Op, sms: int) -> list[tuple[int, int]]:
-    return sorted(_ways(op), key=lambda way: _cycles(op, way[0], way[1], sms))[:_TRIED]
+def _kind(op: Op) -> tuple[object, ...]:
+    """Equal for ops of the same extents that multiply the same tokens."""
+    return (tensor_of(op, "x"), sums(op), *(op.param(name) for name in "MNK"))
 
 
-def _cycles(op: Op, width: int, parts: int, sms: int) -> float:
-    """Of an op over many tokens; see the module."""
+def _alike(ops: Sequence[Op]) -> Counter[tuple[object, ...]]:
+    """How many ops are of a kind."""
+    return Counter(map(_kind, ops))
+
+
+def _cheapest(op: Op, alike: int, sms: int) -> list[tuple[int, int]]:
+    return sorted(_ways(op), key=lambda way: _cycles(op, way[0], way[1], alike, sms))[:_TRIED]
+
+
+def _cycles(op: Op, width: int, parts: int, alike: int, sms: int) -> float:
+    """Of an op over many tokens, one of so many of its kind; see the module."""
     m, n, k = (int(op.param(name)) for name in "MNK")
     rows = width * sums(op)
-    waves = -(-(-(-m // _TALL) * -(-n // width) * parts) // sms)
+    waves = -(-(-(-m // _TALL) * -(-n // width) * parts * alike) // sms) / alike
     steps = -(-k // _K16) / parts
     item = steps * max(rows, _LOAD_CYCLES * (_TALL + rows)) + _ITEM_CYCLES
     fix_up = 0.5 * (1 + parts) * 4 * _TALL * rows / _SUM_BYTES_PER_CYCLE if parts > 1 else 0.0
@@ -269,7 +280,8 @@ def settings(graph: Graph, device: DeviceSpec) -> Iterator[Setting]:
         return
     m = _tokens(ops)
     if m > _FEW:
-        for ways in product(*(_cheapest(op, device.sms) for op in ops)):
+        alike = _alike(ops)
+        for ways in product(*(_cheapest(op, alike[_kind(op)], device.sms) for op in ops)):
             pairs = zip(ops, ways, strict=True)
             yield Setting(tuple((op.name, replace(_tiled(way[0]), parts=way[1], group=4)) for op, way in pairs))
     yield from likely(graph, device)

@@ -1,0 +1,209 @@
+"""Who takes which item when: how near each dispatch comes to the ideal, for items of equal and of unequal cost.
+
+The ideal is the work of all items over the workers, or the longest item if that is more. What an item costs is not
+known to whoever hands it out. Costs of n items:
+
+    uniform     the same
+    linear      i + 1 for item i
+    zipf        (r + 1)^-1.2 for the item of rank r, in random order, but no more than a tenth of a worker's work
+    giant       the same, but one in the middle, which is as much as the work of a worker
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from interlace.core.devices import DeviceSpec
+from interlace.core.dtypes import int32
+from interlace.core.errors import ArgumentError, ResultError
+from interlace.executors.device import DeviceExecutor
+from interlace.executors.one_launch import OneLaunchExecutor
+from interlace.executors.persistent import PersistentExecutor
+from interlace.graph.graph import Graph
+from interlace.graph.tensor import Tensor
+from interlace.kernels.spin import spin
+from interlace.plan.plan import Dispatch, Plan
+from interlace.planner.build import Choices, build
+
+Ints32 = NDArray[np.int32]
+Floats = NDArray[np.float64]
+
+#: What decides the figures.
+MEASURES = ("executors", "kernels/primitives", "kernels/spin", "kernels/templates.py", "launch")
+_MEAN_NS = 20_000  # of an item: about what a tile of a matmul takes
+_EXPONENT = 1.2
+_LONGEST = 0.1  # of a worker's work: a longer item would be split
+_ROUNDS = 20
+_TAKEN: tuple[tuple[type[DeviceExecutor], Dispatch], ...] = (
+    (PersistentExecutor, Dispatch.STATIC),
+    (PersistentExecutor, Dispatch.TICKET),
+    (OneLaunchExecutor, Dispatch.STATIC),
+    (OneLaunchExecutor, Dispatch.TICKET),
+)
+
+
+@dataclass(frozen=True)
+class Row:
+    """Items of some costs under one dispatch.
+
+    Attributes:
+        costs: which; see the module.
+        executor: by name.
+        dispatch: ``static`` or ``ticket``.
+        ideal_us: the least that it could take.
+        predicted_us: on the simulated machine.
+        us: median on the GPU; None if nothing ran.
+        busy: share of the workers' time that items take, as measured, or as predicted if nothing ran.
+        overhead_ns: what an item takes of its worker beyond its cost, the same; for uniform costs, where a worker has
+            so many items, else None.
+    """
+
+    costs: str
+    executor: str
+    dispatch: str
+    ideal_us: float
+    predicted_us: float
+    us: float | None
+    busy: float
+    overhead_ns: float | None
+
+    def to_data(self) -> dict[str, Any]:
+        """As JSON."""
+        return asdict(self)
+
+
+def _uniform(items: int, workers: int) -> Floats:
+    return np.ones(items)
+
+
+def _linear(items: int, workers: int) -> Floats:
+    return np.linspace(1.0, items, items, dtype=np.float64)
+
+
+def _zipf(items: int, workers: int) -> Floats:
+    costs: Floats = np.linspace(1.0, items, items, dtype=np.float64) ** -_EXPONENT
+    for _ in range(items):  # what is cut off the longest lowers the mean, and with it what is too long
+        longest = _LONGEST * costs.sum() / workers
+        if costs.max() <= longest * (1 + 1e-6) or items <= workers / _LONGEST:
+            break
+        costs = np.minimum(costs, longest)
+    np.random.default_rng(0).shuffle(costs)
+    return costs
+
+
+def _giant(items: int, workers: int) -> Floats:
+    costs = np.ones(items)
+    if workers > 1:
+        costs[items // 2] = max(1.0, (items - 1) / (workers - 1))  # what the others are of each other worker
+    return costs
+
+
+#: Costs by name: items, workers -> what each costs, in any unit.
+COSTS: Mapping[str, Callable[[int, int], Floats]] = {
+    "uniform": _uniform,
+    "linear": _linear,
+    "zipf": _zipf,
+    "giant": _giant,
+}
+
+
+def costs_ns(kind: str, items: int, workers: int) -> Ints32:
+    """What each item costs, in whole nanoseconds, 20 us in the mean.
+
+    Raises:
+        ArgumentError: no such costs, or fewer than one item or worker.
+    """
+    if kind not in COSTS or items < 1 or workers < 1:
+        raise ArgumentError(f"{kind} costs of {items} items on {workers} workers; use one of {', '.join(COSTS)}")
+    costs = COSTS[kind](items, workers)
+    ns: Ints32 = np.rint(costs * (_MEAN_NS / costs.mean())).astype(np.int32)
+    return ns
+
+
+def rows(device: DeviceSpec, items: int, measured: bool) -> list[Row]:
+    """Every dispatch for all costs, predicted for a device, and measured on the current one if it is here.
+
+    Raises:
+        ArgumentError: fewer than one item.
+        NoDeviceError, DeviceError: what is measured cannot run here.
+        ResultError: an item was left out.
+    """
+    workers = device.sms
+    graph = _graph(items)
+    plans = {way: build(graph, Choices(workers, way[1])) for way in _TAKEN if way[0].obstacle(graph, device) is None}
+    kinds = {kind: costs_ns(kind, items, workers) for kind in COSTS}
+    times = _measured(plans, kinds) if measured else {}
+    return [
+        _row(kind, ns, executor, plan, device, times.get((kind, executor, dispatch)))
+        for kind, ns in kinds.items()
+        for (executor, dispatch), plan in plans.items()
+    ]
+
+
+def _graph(items: int) -> Graph:
+    ns, out = Tensor("ns", (items,), int32), Tensor("out", (items,), int32)
+    return Graph("spin", (ns, out), (spin("spin", ns, out),), ("ns",), ("out",))
+
+
+def _row(
+    kind: str, ns: Ints32, executor: type[DeviceExecutor], plan: Plan, device: DeviceSpec, us: float | None
+) -> Row:
+    total_us = float(ns.sum()) / 1e3
+    predicted_us = predicted_ns(plan, ns, executor, device) / 1e3
+    took_us = predicted_us if us is None else us
+    each = -(-len(ns) // plan.workers)  # items of the worker that has most
+    return Row(
+        kind,
+        executor.name,
+        plan.dispatch.value,
+        max(total_us / plan.workers, float(ns.max()) / 1e3),
+        predicted_us,
+        us,
+        total_us / (plan.workers * took_us),
+        took_us * 1e3 / each - float(ns[0]) if kind == "uniform" else None,
+    )
+
+
+def predicted_ns(plan: Plan, ns: Ints32, executor: type[DeviceExecutor], device: DeviceSpec) -> int:
+    """From the first item to the last on the simulated machine, of tiles that load nothing and take what they are told.
+
+    Raises:
+        SimulationError, PlanError: as ``simulate``.
+    """
+    from interlace.sim.machine import Costs, op_rates, simulate
+
+    device = replace(device, latencies=replace(device.latencies, fill_ns=0.0))
+    mode = executor.mode(plan.graph, device)
+    flops = ns[plan.items.tile] * op_rates(plan.graph, device, mode)[0] / (device.sms * 1e9)
+    nothing = np.zeros(len(ns))
+    return simulate(plan, Costs(flops, nothing, nothing, nothing, nothing), device, mode).span_ns
+
+
+def _measured(
+    plans: Mapping[tuple[type[DeviceExecutor], Dispatch], Plan], kinds: Mapping[str, Ints32]
+) -> dict[tuple[str, type[DeviceExecutor], Dispatch], float]:
+    """Microseconds of each, by costs, executor and dispatch; replays of all are interleaved."""
+    import torch
+
+    from interlace.bench.timing import median_us
+
+    keys = [(kind, *way) for kind in kinds for way in plans]
+    given = {kind: torch.tensor(ns, device="cuda") for kind, ns in kinds.items()}
+    made = {way: way[0](plan) for way, plan in plans.items()}
+    outs = {key: torch.zeros_like(given[key[0]]) for key in keys}
+
+    def enqueue(kind: str, executor: type[DeviceExecutor], dispatch: Dispatch) -> None:
+        made[executor, dispatch].run({"ns": given[kind], "out": outs[kind, executor, dispatch]})
+
+    times = median_us({str(n): partial(enqueue, *key) for n, key in enumerate(keys)}, _ROUNDS)
+    for (kind, executor, dispatch), out in outs.items():
+        made[executor, dispatch].synchronize()
+        if not torch.equal(out, given[kind]):
+            raise ResultError(f"{executor.name}, {dispatch.value} dispatch: items of {kind} costs were left out")
+    return {key: times[str(n)].median_us for n, key in enumerate(keys)}

@@ -1,0 +1,104 @@
+"""A launch per op on several streams: ops that do not depend on each other run side by side.
+
+The current stream forks into a few streams and joins them again, by events. No kernel is launched on the current stream
+itself, which may be the legacy default stream, and the host waits for nothing, so runs follow each other, and a run can
+be captured into a CUDA graph, whose branches then are the streams'.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from interlace.core.devices import DeviceSpec
+from interlace.executors.gpu import spec_by_name
+from interlace.executors.launch import AnyLaunch
+from interlace.executors.serial import SerialExecutor
+from interlace.graph.graph import Graph
+from interlace.graph.uses import ops_before
+from interlace.policies.streams import Streams
+from interlace.sim.modes import Mode, plain_bodies
+from interlace.sim.modes import streams as streams_mode
+
+#: Streams of a run at most. A process has so many queues to a device unless CUDA_DEVICE_MAX_CONNECTIONS says otherwise
+#: (CUDA C++ Programming Guide), and streams that share one may wait for each other.
+MOST_STREAMS = 8
+
+
+class StreamsExecutor(SerialExecutor):
+    """Ops on several streams, each op behind events of those that it depends on.
+
+    Ops are laid in as few chains of dependent ops as there can be, and a stream runs a chain, or several if there are
+    more than ``MOST_STREAMS``. Events that others imply are left out.
+
+    Attributes:
+        streams: which op runs where, and after which.
+    """
+
+    name = title = "streams"
+    what = "a launch per op, events between streams"
+    traces = True
+
+    @classmethod
+    def mode(cls, graph: Graph, device: DeviceSpec) -> Mode:
+        """A launch per op, after those that it depends on."""
+        return plain_bodies(streams_mode(streams_of(graph, device).after))
+
+    def _prepare(self) -> None:
+        self.streams = streams_of(self.plan.graph, spec_by_name(self.options.device))
+        if self._device.type == "cuda":
+            with self._torch.cuda.device(self._device):
+                self._fork = Fork(self._torch.cuda, self.streams)
+
+    def _enqueue(self, launches: Sequence[AnyLaunch]) -> None:
+        if self._interpret:
+            super()._enqueue(launches)
+        else:
+            self._fork.run(launches)
+
+
+class Fork:
+    """Streams and events on the current device, for runs one after another.
+
+    Args:
+        cuda: ``torch.cuda``.
+        streams: which launch goes where, and after which.
+    """
+
+    def __init__(self, cuda: Any, streams: Streams) -> None:
+        self._cuda, self._plan = cuda, streams
+        self._streams = [cuda.Stream() for _ in range(streams.count)]  # PyTorch's wait for no legacy default stream
+        awaited = {u for earlier in streams.awaited for u in earlier}
+        self._events = {o: cuda.Event() for o in sorted(awaited | {*streams.last})}
+        self._begin = cuda.Event()
+
+    def run(self, launches: Sequence[AnyLaunch]) -> None:
+        """Enqueue launches, one per op, behind all that the current stream has, and that stream behind them."""
+        main, plan = self._cuda.current_stream(), self._plan
+        main.record_event(self._begin)
+        first = {*plan.first}
+        for o, launch in enumerate(launches):
+            stream = self._streams[plan.stream[o]]
+            if o in first:
+                stream.wait_event(self._begin)
+            for earlier in plan.awaited[o]:
+                stream.wait_event(self._events[earlier])
+            with self._cuda.stream(stream):
+                launch.run()
+            if o in self._events:
+                stream.record_event(self._events[o])
+        for o in plan.last:
+            main.wait_event(self._events[o])
+
+
+def streams_of(graph: Graph, device: DeviceSpec) -> Streams:
+    """Which op of a graph runs on which stream of a device, and after which others."""
+
+    def seconds(o: int) -> float:
+        """The least that an op takes: its FLOPs, or the bytes of its tensors, at the device's rate of them."""
+        op = graph.ops[o]
+        touched = [graph.tensor(name) for name in dict.fromkeys(access.tensor for access in op.accesses)]
+        computing = op.flops * op.tiles / device.flops_per_s(touched[0].dtype) if touched else 0.0
+        return max(computing, sum(tensor.nbytes for tensor in touched) / device.dram_bytes_per_s)
+
+    return Streams.of(ops_before(graph), [seconds(o) for o in range(len(graph.ops))], MOST_STREAMS)

@@ -1,0 +1,55 @@
+"""Tiles that take as long as they are told and do nothing meanwhile, to measure who runs which tile when."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from interlace.core.dtypes import int32
+from interlace.graph.access import axes
+from interlace.graph.op import Op
+from interlace.graph.tensor import Tensor
+from interlace.kernels.base import Kernel, require
+from interlace.kernels.bodies import Array, Params, Reference, Regions, TritonBody
+from interlace.kernels.text import TextBody
+
+
+def _finish(_: Array | None, regions: Regions, params: Params) -> Mapping[str, Array]:
+    return {"out": regions["ns"]}
+
+
+def _triton() -> TritonBody:
+    from interlace.kernels.spin.triton import spin_tile
+
+    return TritonBody(finish=spin_tile)
+
+
+_TEXT = TextBody(
+    r"""
+DEVICE void spin_tile(const Tile& tile, const Arguments& a) {
+  const unsigned long long begin = nanoseconds();
+  const int ns = a.ns[tile.i];
+  if (thread() != 0) return;
+#pragma unroll 1
+  while ((long long)(nanoseconds() - begin) < ns) {}
+  a.out[tile.i] = ns;
+}
+""",
+    "spin_tile",
+    proved=True,
+)
+
+SPIN = Kernel("spin", Reference(_finish), _triton, walk=_TEXT)
+
+
+def spin(name: str, ns: Tensor, out: Tensor) -> Op:
+    """Tile i takes ``ns[i]`` nanoseconds by the GPU's clock, then writes that to ``out[i]``; both int32 vectors.
+
+    Raises:
+        ShapeError: others.
+    """
+    require(
+        ns.dtype is out.dtype is int32 and len(ns.shape) == 1 and ns.shape == out.shape,
+        f"op {name!r} spins for {ns} and writes {out}; both must be int32 vectors of one length",
+    )
+    (i,) = axes(1)
+    return SPIN.op(name, ns.shape, {"ns": (ns, (i.block(1),))}, {"out": (out, (i.block(1),))})

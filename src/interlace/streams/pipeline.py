@@ -1,0 +1,251 @@
+"""A pipeline of chunks: upload, compute, download, each on a stream of its own, so that three chunks are under way.
+
+    upload      0   1   2   3
+    compute         0   1   2   3
+    download            0   1   2   3
+
+The host enqueues the three parts of a chunk with events between them and goes on to the next; it waits only for the
+oldest chunk, when ``streams + 1`` are under way, so memory is bounded however many chunks there are, and no more of
+them are drawn than there is room for.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sized
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from dataclasses import dataclass
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+from interlace.core.arguments import shown, whole
+from interlace.core.errors import ArgumentError, ChunkError
+from interlace.streams.lanes import Buffer, Lane, checked, open_lanes
+
+if TYPE_CHECKING:
+    import torch
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+_PARTS = 3
+
+
+def pipeline(
+    chunks: Iterable[T],
+    upload: Callable[[T], torch.Tensor],
+    compute: Callable[[torch.Tensor], torch.Tensor],
+    download: Callable[[T, torch.Tensor], R],
+    streams: int = _PARTS,
+    *,
+    device: str = "cuda",
+    progress: bool = False,
+) -> list[R]:
+    """Take every chunk to a device, compute with it there, and bring the result back, with all three at once.
+
+    Args:
+        chunks: anything; drawn one by one, when there is room.
+        upload: the tensor of a chunk in host memory. It is copied into a pinned buffer and from there to the device;
+            a contiguous tensor in pinned memory goes as it is, and then must stay so until the chunk's download.
+        compute: a tensor on the device from that one, which it may overwrite but not keep. It runs on a stream of its
+            own, behind what the caller's stream had.
+        download: what to keep of a chunk, given the result in a pinned buffer that later chunks overwrite.
+        streams: 3, or 2 to compute and download on the same one, or 1 for everything.
+        device: a CUDA device; or "cpu", where one part follows the other.
+        progress: show a bar on standard error.
+
+    Returns:
+        What ``download`` returned for each chunk, in order.
+
+    Raises:
+        ChunkError: a part of a chunk failed, or a chunk has more bytes than the first one. Its cause is the error that
+            it failed with. Chunks before it are delivered, later ones are not, and the device is done with the buffers,
+            which are free but for what frames of the caller's own functions hold.
+        ArgumentError: another number of streams, or something that is not iterable or not a function.
+        NoDeviceError: no PyTorch, or no such device.
+    """
+    if not isinstance(chunks, Iterable):
+        raise ArgumentError(f"pipeline: chunks is {shown(chunks)}; pass something to iterate over, such as a list")
+    for name, function in (("upload", upload), ("compute", compute), ("download", download)):
+        if not callable(function):
+            raise ArgumentError(f"pipeline: {name} is {shown(function)}; pass a function")
+    if not 1 <= whole(streams, "pipeline", "streams") <= _PARTS:
+        raise ArgumentError(f"pipeline: {streams} streams; use 1 to {_PARTS}, one for each part at most")
+    place, lanes = open_lanes(device, streams)
+    line = _Line(upload, compute, download, place, lanes, [_Slot() for _ in range(streams + 1)])
+    bar = _bar(len(chunks) if isinstance(chunks, Sized) else None) if progress else nullcontext(lambda: None)
+    try:
+        with bar as advance:
+            return line.run(iter(chunks), advance)
+    except ChunkError as error:
+        _forget(error.__traceback__)
+        raise error.with_traceback(None) from _begun_outside(error.__cause__)
+    finally:
+        line.close()
+
+
+@dataclass
+class _Slot:
+    """Buffers of one chunk that is under way: to send from, on the device, and to receive in."""
+
+    sent: Buffer | None = None
+    there: Buffer | None = None
+    received: Buffer | None = None
+
+
+@dataclass
+class _Flight(Generic[T]):
+    """A chunk under way; ``result`` is on the device, and on the host when ``arrived`` has come."""
+
+    number: int
+    chunk: T
+    slot: _Slot
+    result: torch.Tensor
+    arriving: torch.Tensor
+    arrived: torch.cuda.Event | None
+
+
+class _Line(Generic[T, R]):
+    """The chunks under way, and what is done with each."""
+
+    def __init__(
+        self,
+        upload: Callable[[T], torch.Tensor],
+        compute: Callable[[torch.Tensor], torch.Tensor],
+        download: Callable[[T, torch.Tensor], R],
+        place: torch.device,
+        lanes: list[Lane],
+        slots: list[_Slot],
+    ) -> None:
+        self._upload, self._compute, self._download = upload, compute, download
+        self._place, (self._to, self._through, self._back) = place, lanes
+        self._lanes, self._free = lanes, slots
+        self._flights: deque[_Flight[T]] = deque()
+        self._sent_bytes = self._received_bytes = -1  # of the first chunk
+        self.results: list[R] = []
+
+    def run(self, chunks: Iterator[T], advance: Callable[[], None]) -> list[R]:
+        """All results."""
+        number = 0
+        try:
+            while True:
+                if not self._free:
+                    self._deliver(advance)
+                with _part("chunks", number, self.results):
+                    try:
+                        chunk = next(chunks)
+                    except StopIteration:
+                        break
+                self._send(number, chunk)
+                number += 1
+        except ChunkError as error:
+            if error.chunk == number:  # else it was a delivery, behind which nothing counts
+                self._deliver_all(advance)
+                error.delivered = len(self.results)
+            raise
+        self._deliver_all(advance)
+        return self.results
+
+    def close(self) -> None:
+        """Wait for the device and forget all buffers."""
+        for lane in self._lanes:
+            lane.drain()
+        self._flights.clear()
+        self._free.clear()
+
+    def _send(self, number: int, chunk: T) -> None:
+        """Enqueue all three parts of a chunk."""
+        slot = self._free[-1]
+        with _part("upload", number, self.results):
+            there, uploaded = self._sent(slot, checked(self._upload(chunk), "upload", "cpu"))
+        with _part("compute", number, self.results):
+            result, computed = self._through.run(lambda: self._compute(there), uploaded)
+            result = checked(result, "compute", self._place.type)
+        with _part("download", number, self.results):
+            arriving = self._receiver(slot, result).like(result)
+            _, arrived = self._back.run(lambda: arriving.copy_(result, non_blocking=True), computed)
+        self._free.pop()
+        self._flights.append(_Flight(number, chunk, slot, result, arriving, arrived))
+
+    def _sent(self, slot: _Slot, host: torch.Tensor) -> tuple[torch.Tensor, torch.cuda.Event | None]:
+        """A tensor of the host on its way into the slot's buffer on the device."""
+        if self._sent_bytes < 0:
+            self._sent_bytes = host.nbytes
+        if slot.there is None:
+            slot.there = self._to.run(lambda: Buffer(self._sent_bytes, self._place))[0]
+        there = slot.there.like(host)
+        if self._place.type == "cuda" and not (host.is_pinned() and host.is_contiguous()):
+            if slot.sent is None:
+                slot.sent = Buffer(self._sent_bytes, None, pinned=True)
+            host = slot.sent.like(host).copy_(host)
+        return self._to.run(lambda: there.copy_(host, non_blocking=True))
+
+    def _receiver(self, slot: _Slot, result: torch.Tensor) -> Buffer:
+        if self._received_bytes < 0:
+            self._received_bytes = result.nbytes
+        if slot.received is None:
+            slot.received = Buffer(self._received_bytes, None, pinned=self._place.type == "cuda")
+        return slot.received
+
+    def _deliver_all(self, advance: Callable[[], None]) -> None:
+        while self._flights:
+            self._deliver(advance)
+
+    def _deliver(self, advance: Callable[[], None]) -> None:
+        """Wait for the oldest chunk and hand it over."""
+        flight = self._flights.popleft()
+        with _part("download", flight.number, self.results):
+            if flight.arrived is not None:
+                flight.arrived.synchronize()
+            kept = self._download(flight.chunk, flight.arriving)
+            assert flight.slot.received is not None
+            if flight.slot.received.holds(kept):
+                raise ArgumentError("download returned the buffer itself, which later chunks overwrite; return a copy")
+        self.results.append(kept)
+        self._free.append(flight.slot)
+        advance()
+
+
+@contextmanager
+def _part(name: str, number: int, results: list[Any]) -> Iterator[None]:
+    """Name the chunk and the part in which something fails."""
+    try:
+        yield
+    except Exception as error:
+        raise ChunkError(
+            f"chunk {number} failed in {name}: {type(error).__name__}: {error}; no chunk after it was delivered, and "
+            "`delivered` of this error counts those before it",
+            chunk=number,
+            part=name,
+            delivered=len(results),
+        ) from error
+
+
+def _forget(trace: TracebackType | None) -> TracebackType | None:
+    """Clear our own frames, which would keep buffers for as long as somebody keeps the error. The rest of the trace."""
+    while trace is not None and trace.tb_frame.f_globals.get("__name__", "").startswith("interlace.streams"):
+        with suppress(RuntimeError):  # of a frame that still runs, which is the pipeline's own
+            trace.tb_frame.clear()
+        trace = trace.tb_next
+    return trace
+
+
+def _begun_outside(cause: BaseException | None) -> BaseException | None:
+    """A cause, whose traceback begins where the caller's function was called, or the library."""
+    if cause is not None:
+        cause.__traceback__ = _forget(cause.__traceback__)
+    return cause
+
+
+def _bar(total: int | None) -> AbstractContextManager[Callable[[], None]]:
+    """A progress bar; what it gives moves it on by a chunk."""
+    from rich.console import Console
+    from rich.progress import Progress
+
+    @contextmanager
+    def shown_bar() -> Iterator[Callable[[], None]]:
+        with Progress(console=Console(stderr=True)) as bar:
+            task = bar.add_task("chunks", total=total)
+            yield lambda: bar.advance(task)
+
+    return shown_bar()

@@ -1,0 +1,23 @@
+"""The kernel that only takes time compiles in both launches, and its loop stays one."""
+
+from __future__ import annotations
+
+import pytest
+
+import interlace as il
+from interlace.bench.dispatch import _graph
+from interlace.kernels.lint import lint
+
+META = il.Options("meta")
+
+
+@pytest.mark.parametrize("dispatch", il.Dispatch)
+def test_it_compiles_in_both_launches_and_keeps_the_memory_order(dispatch: il.Dispatch) -> None:
+    plan = il.build(_graph(300), il.Choices(132, dispatch))
+    one = il.OneLaunchExecutor(plan, META)
+    assert lint(one.binary.ptx, posts=True, waits=True) == []
+    assert one.binary.resources.spill_bytes == 0
+    (launch,) = il.PersistentExecutor(plan, META).launches()
+    ptx = launch.compile_ahead().asm["ptx"]
+    assert ptx.count("globaltimer") >= 2, "the loop reads the clock once"
+    assert lint(ptx, posts=True, waits=True) == []

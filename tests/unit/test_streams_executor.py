@@ -1,0 +1,189 @@
+"""Launches on several streams: in which order a GPU could run what was enqueued, told by streams that only note it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from itertools import count
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+
+import interlace as il
+from interlace.core.errors import DeviceError, HangError
+from interlace.executors.run import Run
+from interlace.executors.streams import MOST_STREAMS, Fork, streams_of
+from interlace.policies.streams import Streams
+from interlace.sim.modes import SERIAL, plain_bodies
+
+from ..draws import EXAMPLES
+from .graphs import gated, two_matmuls
+from .test_streams_cover import Before, dags, needed
+
+
+@dataclass
+class Stream:
+    """Each thing enqueued follows the one before, and what the events stood for that it waits on."""
+
+    cuda: Cuda
+    legacy: bool = False
+    ahead: set[str] = field(default_factory=set)
+
+    def record_event(self, event: Event) -> None:
+        event.ahead = set(self.ahead)
+
+    def wait_event(self, event: Event) -> None:
+        assert event.ahead is not None, "waits for an event that was never recorded"
+        self.ahead |= event.ahead
+
+    def enqueue(self, what: str) -> None:
+        self.cuda.ahead_of[what] = set(self.ahead)
+        self.ahead.add(what)
+
+
+@dataclass
+class Event:
+    ahead: set[str] | None = None
+
+
+@dataclass
+class Cuda:
+    """As much of ``torch.cuda`` as launches on streams take: nothing that makes the host wait.
+
+    Attributes:
+        ahead_of: of everything enqueued, what it follows.
+    """
+
+    ahead_of: dict[str, set[str]] = field(default_factory=dict)
+    made: list[Stream] = field(default_factory=list)
+    Event: type[Event] = Event
+
+    def __post_init__(self) -> None:
+        self.now = Stream(self, legacy=True)
+
+    def Stream(self) -> Stream:
+        self.made.append(Stream(self))
+        return self.made[-1]
+
+    def current_stream(self) -> Stream:
+        return self.now
+
+    @contextmanager
+    def stream(self, stream: Stream) -> Iterator[None]:
+        before, self.now = self.now, stream
+        yield
+        self.now = before
+
+
+@dataclass
+class Launch:
+    cuda: Cuda
+    name: str
+
+    def run(self) -> None:
+        assert not self.cuda.now.legacy, "a kernel on the stream of the caller"
+        self.cuda.now.enqueue(self.name)
+
+
+@settings(EXAMPLES, max_examples=100)
+@given(dags(12))
+def test_launches_follow_what_they_depend_on_and_runs_follow_each_other(before: Before) -> None:
+    n, cuda = len(before), Cuda()
+    made = Streams.of(before, [1.0] * n, 3)
+    fork = Fork(cuda, made)
+    main = cuda.now
+    for run in range(2):
+        main.enqueue(f"before {run}")
+        fork.run([Launch(cuda, f"{run}:{o}") for o in range(n)])  # type: ignore[arg-type]
+        main.enqueue(f"after {run}")
+    for run in range(2):
+        mine = {f"{run}:{o}" for o in range(n)}
+        assert mine <= cuda.ahead_of[f"after {run}"]
+        for o in range(n):
+            assert f"before {run}" in cuda.ahead_of[f"{run}:{o}"]
+            follows = {u for u, v in needed(before) if v == o}
+            assert {f"{run}:{u}" for u in follows} <= cuda.ahead_of[f"{run}:{o}"]
+    assert {f"0:{o}" for o in range(n)} <= cuda.ahead_of["1:0"], "the next run overwrites what this one reads"
+    assert len(cuda.made) == made.count <= 3
+
+
+def test_what_does_not_depend_on_each_other_is_not_ordered() -> None:
+    made, cuda = streams_of(gated(), il.H200), Cuda()
+    Fork(cuda, made).run([Launch(cuda, op.name) for op in gated().ops])  # type: ignore[arg-type]
+    assert cuda.ahead_of == {"gate": set(), "up": set(), "mul": {"gate", "up"}, "down": {"gate", "up", "mul"}}
+    assert (made.count, [len(earlier) for earlier in made.awaited]) == (2, [0, 0, 1, 0])
+
+
+def test_a_chain_takes_one_stream_and_the_machine_models_it_as_serial() -> None:
+    made = streams_of(two_matmuls(), il.H200)
+    assert (made.count, made.awaited) == (1, ((), ()))
+    assert il.StreamsExecutor.mode(two_matmuls(), il.H200) == plain_bodies(SERIAL)
+    mode = il.StreamsExecutor.mode(gated(), il.H200)
+    assert mode.after == ((), (), (0, 1), (2,))
+
+
+def test_there_are_no_more_streams_than_queues_to_the_device() -> None:
+    tensors = [il.Tensor(f"{name}{n}", (64, 64), il.fp32) for n in range(20) for name in "xy"]
+    ops = tuple(il.copy(f"copy{n}", x, y) for n, (x, y) in enumerate(zip(tensors[::2], tensors[1::2], strict=True)))
+    names = tuple(t.name for t in tensors)
+    made = streams_of(il.Graph("copies", tuple(tensors), ops, names[::2], names[1::2]), il.H200)
+    assert made.count == MOST_STREAMS == 8
+    assert sorted(made.stream.count(s) for s in range(8)) == [2, 2, 2, 2, 3, 3, 3, 3]
+    assert len(made.last) == 8
+
+
+# ---------------------------------------------------------------- runs
+
+
+@dataclass
+class Slow:
+    """An event that comes when somebody waits for it."""
+
+    come: bool = False
+
+    def query(self) -> bool:
+        return self.come
+
+    def synchronize(self) -> None:
+        self.come = True
+
+
+def test_a_run_is_asked_and_awaited() -> None:
+    checked: Any = count()
+    event = Slow()
+    run = Run(event, False, lambda: next(checked))  # type: ignore[arg-type]
+
+    async def wait() -> bool:
+        before = run.done()
+        await run
+        return before
+
+    assert [asyncio.run(wait()), run.done()] == [False, True]
+    assert next(checked) == 1
+    assert Run(None, False, lambda: None).done()
+
+
+def test_awaiting_a_run_raises_what_the_watchdog_found() -> None:
+    def found() -> None:
+        raise HangError("stuck", item=0, semaphore=0, expected=1, seen=0, producer=None)
+
+    async def wait() -> None:
+        await Run(Slow(), False, found)  # type: ignore[arg-type]
+
+    with pytest.raises(HangError, match="stuck"):
+        asyncio.run(wait())
+
+
+def test_a_captured_run_has_no_end_of_its_own() -> None:
+    run = Run(None, True, lambda: None)
+    with pytest.raises(DeviceError, match="captured into a CUDA graph"):
+        run.done()
+
+    async def wait() -> None:
+        await run
+
+    with pytest.raises(DeviceError, match="record an event behind a replay"):
+        asyncio.run(wait())
