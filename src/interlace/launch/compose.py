@@ -19,8 +19,7 @@ from interlace.launch.walk import ROLES, WALK
 TICKETS = 4
 _BARRIER_BYTES = 8
 _MESSAGE_BYTES = ITEM.size + 16  # a row of the item table, and the run
-_WIDE_SUMS = 232, 40  # registers of a consumer's thread and of a loader's, with two consumer warpgroups
-_MANY_SUMS = 64  # of a thread, for which two consumer warpgroups take registers from the loaders
+_WIDE_SUMS = 224, 64  # registers of a consumer's thread and of a loader's, with two consumer warpgroups
 _ROW_STEP = 64  # bytes: tensor maps, which rows of operands may hold, lie at multiples of so many
 
 #: What the kernel takes: the state of a compiled plan, what bounds its waits, and the operands of every op.
@@ -121,7 +120,6 @@ def compose(
             f"a stage takes {independent + dependent} bytes of shared memory, what tiles keep beside the stages "
             f"{_fixed(tiles, warpgroups)}, and {smem_bytes} do not hold two of them; give the ops smaller tiles"
         )
-    wide = warpgroups > 1 and max(tile.sums for tile in tiles) > _MANY_SUMS * 128 * warpgroups
     operand_bytes = -(-max(part.body.operands.size for part in parts) // _ROW_STEP) * _ROW_STEP
     constants = {
         "STAGES": count,
@@ -132,7 +130,6 @@ def compose(
         "SCRATCH_BYTES": _scratch(tiles, warpgroups),
         "OPERAND_BYTES": operand_bytes,
         "IN_FLIGHT_BYTES": in_flight_bytes,
-        "WIDE_SUMS": int(wide),
         "CONSUMER_REGISTERS": _WIDE_SUMS[0],
         "LOADER_REGISTERS": _WIDE_SUMS[1],
         "STATIC": int(static),

@@ -306,10 +306,10 @@ extern "C" __global__ void __launch_bounds__(ALL_THREADS, 1) one_launch(const __
   }
   __syncthreads();
   if (threadIdx.x < WARPGROUPS * 128) {
-    if (WIDE_SUMS) registers_raise<CONSUMER_REGISTERS>();
+    if (WARPGROUPS > 1) registers_raise<CONSUMER_REGISTERS>();
     consume(launch);
   } else {
-    if (WIDE_SUMS) registers_lower<LOADER_REGISTERS>();
+    if (WARPGROUPS > 1) registers_lower<LOADER_REGISTERS>();
     const int warp = threadIdx.x / 32 - WARPGROUPS * 4;
     if (warp == 0) draw_and_load(launch);
     if (warp == 1) wait_and_load(launch);

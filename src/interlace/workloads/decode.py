@@ -217,9 +217,9 @@ def _in_torch(torch: Any, model: LlamaShape, t: Mapping[str, Any]) -> dict[str, 
         q, k = rotated(q), rotated(k)
         w["k_cache"][sequences, :, position] = k
         w["v_cache"][sequences, :, position] = v
-        # The queries of a group stand as rows of one head, so that no key is repeated.
-        q = q.view(batch, model.kv_heads, model.group, d)
-        out = functional.scaled_dot_product_attention(q, w["k_cache"], w["v_cache"], mask)
+        # Of what was tried the fastest under torch.compile, alone and in batches (docs/decode.md).
+        q = q[:, :, None]
+        out = functional.scaled_dot_product_attention(q, w["k_cache"], w["v_cache"], mask, enable_gqa=True)
         x = x + functional.linear(out.reshape(batch, -1), w["o"])
         h = norm(x, w["post_norm"])
         h = functional.silu(functional.linear(h, w["gate"])) * functional.linear(h, w["up"])

@@ -38,7 +38,7 @@ _ACTIVATIONS = {"none": 0, "relu": 1, "gelu-tanh": 2, "silu": 3}
 _ROW_BYTES = 2 * PANEL
 _PITCH_BYTES = _ROW_BYTES + 16
 _TALL, _WIDEST, _STEP = 64, 256, 8
-#: Registers of one thread for sums: a block of one consumer warpgroup has 255 a thread, with two each gets 232.
+#: Registers of one thread for sums: a block of one consumer warpgroup has 255 a thread, with two each gets 224.
 _SUMS = {1: 128, 2: 128}
 #: By the L2 at a time, a line of a box: weights stream 1 to 2 % faster than by 256 at a time (docs/performance.md).
 _FETCHED_BYTES = _ROW_BYTES
@@ -109,7 +109,7 @@ DEVICE void store_shared_32(unsigned at, unsigned value) {
 // Bytes from one row to the next of what an epilogue turns round: 64 elements, and 16 bytes against bank conflicts.
 constexpr int PITCH = 64 * 2 + 16;
 // Of a thread, for sums and for the parts that are added to them, 16 bytes a load.
-constexpr int SUM_REGISTERS = WARPGROUPS == 1 ? 208 : 184;
+constexpr int SUM_REGISTERS = WARPGROUPS == 1 ? 208 : 176;
 
 template <int BM_, int BN_, int BK_, int ROWS_, int GATES_, bool TRANSPOSED_, int ACTIVATION_, bool BIAS, bool RESIDUAL,
           int TOGETHER, int SQUARED = 0, bool LEAVES = false, int NORMALISED = 0, unsigned EPS_BITS = 0>
