@@ -219,6 +219,6 @@ def _tensor_map(
     dtype: DType,
     *,
     swizzled: bool,
-    fetched_bytes: int,
+    fetched_bytes: int = 256,
 ) -> TensorMap:
     return TensorMap(tensor_map(address, shape, dtype.itemsize, box, swizzled=swizzled, strides=strides))
