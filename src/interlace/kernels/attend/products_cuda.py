@@ -156,23 +156,28 @@ template <class T> struct Norm {
   }
 };
 template <class T> DEVICE Norm<T> norm_of(const T* weight) { return {weight}; }
+// A lane's elements of a head in its place: normalised and rotated.
+template <class T> DEVICE void place(float2 (&x)[PIECES], const unsigned (&pairs)[PIECES], const T* of,
+                                     const Norm<T>& norm, const Angles& angles) {
+#pragma unroll
+  for (int p = 0; p < PIECES; ++p) x[p] = widened_pair(pairs[p], of);
+  norm.apply(x);
+  angles.rotate(x);
+}
 
 // What a warp has of the heads of its set: lane l of head l / 4.
 struct Sums {
   unsigned queries[PIECES / 2][4];
   float sums[PIECES][4], most, total;  // the total of this lane's positions
 
-  DEVICE void begin(const float2 (&query)[PIECES]) {
+  DEVICE void begin(const float2 (&query)[PIECES]) {  // without sums
 #pragma unroll
     for (int p = 0; p < PIECES; ++p) {
       const unsigned pair = as_pair(query[p].x, query[p].y);
       const float2 kept = widened_pair(pair, STORED);
       queries[p / 2][p % 2 * 2] = pair;
       queries[p / 2][p % 2 * 2 + 1] = as_pair(query[p].x - kept.x, query[p].y - kept.y);
-#pragma unroll
-      for (int i = 0; i < 4; ++i) sums[p][i] = 0.0f;
     }
-    most = NOTHING, total = 0.0f;
   }
   // Up to 16 positions, `count` of which are the share's, at least one: where their rows begin.
   DEVICE void take(unsigned keys, unsigned values, int count) {
@@ -253,32 +258,32 @@ template <class A> DEVICE void attend_with(const Tile& tile, const A& a, Stream&
   unsigned query_pairs[PIECES], key_pairs[PIECES], value_pairs[PIECES];
   load_row_pairs(query_pairs, a.q + (head * GROUP + min(set * 8 + lane_of() / 4, GROUP - 1)) * D);
   if (own) load_row_pairs(key_pairs, a.k + head * D), load_row_pairs(value_pairs, a.v + head * D);
+  unsigned key[PIECES];  // as it will be read
+  if (own) {
+    float2 placed[PIECES];
+    place(placed, key_pairs, a.k, k_norm, angles);
+#pragma unroll
+    for (int p = 0; p < PIECES; ++p) key[p] = as_pair(placed[p].x, placed[p].y);
+  }
   float2 query[PIECES];
+  place(query, query_pairs, a.q, q_norm, angles);
   const float scale = SCALE * rsqrtf((float)D);
+  float score = 0.0f;
 #pragma unroll
-  for (int p = 0; p < PIECES; ++p) query[p] = widened_pair(query_pairs[p], a.q);
-  q_norm.apply(query);
-  angles.rotate(query);
-#pragma unroll
-  for (int p = 0; p < PIECES; ++p) query[p] = make_float2(query[p].x * scale, query[p].y * scale);
+  for (int p = 0; p < PIECES; ++p) {
+    query[p] = make_float2(query[p].x * scale, query[p].y * scale);
+    const float2 kept = widened_pair(own ? key[p] : 0, STORED);
+    score += query[p].x * kept.x + query[p].y * kept.y;
+  }
+  score = sum_of_four(score);
   Sums sums;
   sums.begin(query);
-  if (own) {
-    float2 key[PIECES];
 #pragma unroll
-    for (int p = 0; p < PIECES; ++p) key[p] = widened_pair(key_pairs[p], a.k);
-    k_norm.apply(key);
-    angles.rotate(key);
-    float score = 0.0f;  // of the key as it will be read
-#pragma unroll
-    for (int p = 0; p < PIECES; ++p) {
-      const float2 kept = widened_pair(as_pair(key[p].x, key[p].y), a.k_cache);
-      score += query[p].x * kept.x + query[p].y * kept.y;
-      const float2 value = widened_pair(value_pairs[p], a.v);
-      sums.sums[p][0] = value.x, sums.sums[p][1] = value.y;
-    }
-    sums.most = sum_of_four(score), sums.total = lane_of() % 4 == 0 ? 1.0f : 0.0f;
+  for (int p = 0; p < PIECES; ++p) {
+    const float2 value = widened_pair(own ? value_pairs[p] : 0, STORED);
+    sums.sums[p][0] = value.x, sums.sums[p][1] = value.y, sums.sums[p][2] = sums.sums[p][3] = 0.0f;
   }
+  sums.most = own ? score : NOTHING, sums.total = own && lane_of() % 4 == 0 ? 1.0f : 0.0f;
   int block = which;  // of 16 positions of the stage, this warp's next
 #pragma unroll 1
   for (int low = share.low;;) {
