@@ -28,9 +28,11 @@ TOLERANCE = {"bf16": 1e-2, "fp16": 1.3e-3}
 #: dtype, elements of a head, queries of its group, splits, normalised. A stage has 32 positions.
 CASES = (
     (il.bf16, 16, 4, 1, False),  # lanes keep scores of several heads
-    (il.bf16, 64, 4, 2, False),
-    (il.fp16, 32, 8, 1, True),  # warps share the heads
-    (il.fp16, 128, 1, 3, False),  # lanes keep the same score
+    (il.bf16, 64, 4, 2, False),  # and all that follow on tensor cores
+    (il.fp16, 32, 8, 1, True),  # warps share the heads; not this one
+    (il.fp16, 128, 1, 3, False),
+    (il.bf16, 64, 13, 1, True),  # two sets of heads
+    (il.fp16, 128, 8, 2, True),
 )
 FAULTS = {
     "rows are read before they have come": (
@@ -41,7 +43,16 @@ FAULTS = {
         "if (which < WARPS_OF_SET) sums.take(keys, keys + rows * D, count, which);\n    stream.done();",
         "stream.done();\n    if (which < WARPS_OF_SET) sums.take(keys, keys + rows * D, count, which);",
     ),
+    "a stage is handed back before its matrices are loaded": (
+        "    block -= STAGE_ROWS / AT_ONCE;\n    stream.done();",
+        "    block -= STAGE_ROWS / AT_ONCE;\n    release(stream.stage.slot), stream.stage.advance();",
+    ),
+    "warps do not wait for each other's sums": (
+        "lane_of() / 4 * PITCH);\n  synchronise_block();",
+        "lane_of() / 4 * PITCH);",
+    ),
 }
+FAULTY = dict.fromkeys(FAULTS, CASES[1]) | {"a stage is handed back before it is read": CASES[0]}
 
 
 def graph(dtype: il.DType, d: int, group: int, splits: int, norms: bool, *, late: bool = False) -> il.Graph:
@@ -76,7 +87,7 @@ def launches() -> dict[object, EmulatedLaunch]:
     made: dict[object, EmulatedLaunch] = {
         case: emulated_launch(case, static=n % 2 == 1) for n, case in enumerate(CASES)
     }
-    made |= {name: emulated_launch(CASES[1], change) for name, change in FAULTS.items()}
+    made |= {name: emulated_launch(FAULTY[name], change) for name, change in FAULTS.items()}
     prepare([*made.values()])
     return made
 

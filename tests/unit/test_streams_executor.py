@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import count
 from typing import Any
 
@@ -13,9 +13,9 @@ import pytest
 from hypothesis import given, settings
 
 import interlace as il
-from interlace.core.errors import DeviceError, HangError
+from interlace.core.errors import CoverageError, DeviceError, HangError
 from interlace.executors.run import Run
-from interlace.executors.streams import MOST_STREAMS, Fork, streams_of
+from interlace.executors.streams import MOST_STREAMS, Fork, check_streams, streams_of
 from interlace.policies.streams import Streams
 from interlace.sim.modes import SERIAL, plain_bodies
 
@@ -123,6 +123,19 @@ def test_a_chain_takes_one_stream_and_the_machine_models_it_as_serial() -> None:
     assert il.StreamsExecutor.mode(two_matmuls(), il.H200) == plain_bodies(SERIAL)
     mode = il.StreamsExecutor.mode(gated(), il.H200)
     assert mode.after == ((), (), (0, 1), (2,))
+
+
+def test_an_event_that_is_missing_is_found_before_anything_is_launched() -> None:
+    graph = gated()
+    made = streams_of(graph, il.H200)
+    check_streams(graph, made)
+    lost = replace(made, after=((), (), tuple(u for u in made.after[2] if u not in made.awaited[2]), (2,)))
+    ((waits_for,),) = (earlier for earlier in made.awaited if earlier)
+    message = f"op 'mul' on stream .* depends on op '{graph.ops[waits_for].name}' on stream .*, and no event makes it"
+    with pytest.raises(CoverageError, match=message):
+        check_streams(graph, lost)
+    with pytest.raises(CoverageError, match="op 'down' on stream 1 depends on op 'mul' on stream 0"):
+        check_streams(graph, Streams((0, 0, 0, 1), ((), (), (), ())))
 
 
 def test_there_are_no_more_streams_than_queues_to_the_device() -> None:

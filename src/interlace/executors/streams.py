@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from interlace.core.devices import DeviceSpec
+from interlace.core.errors import CoverageError
 from interlace.executors.gpu import spec_by_name
 from interlace.executors.launch import AnyLaunch
 from interlace.executors.serial import SerialExecutor
@@ -46,6 +47,7 @@ class StreamsExecutor(SerialExecutor):
 
     def _prepare(self) -> None:
         self.streams = streams_of(self.plan.graph, spec_by_name(self.options.device))
+        check_streams(self.plan.graph, self.streams)
         if self._device.type == "cuda":
             with self._torch.cuda.device(self._device):
                 self._fork = Fork(self._torch.cuda, self.streams)
@@ -102,3 +104,25 @@ def streams_of(graph: Graph, device: DeviceSpec) -> Streams:
         return max(computing, sum(tensor.nbytes for tensor in touched) / device.dram_bytes_per_s)
 
     return Streams.of(ops_before(graph), [seconds(o) for o in range(len(graph.ops))], MOST_STREAMS)
+
+
+def check_streams(graph: Graph, streams: Streams) -> None:
+    """Raise unless each op is launched behind all that it depends on: earlier on its stream, or behind an event.
+
+    Raises:
+        CoverageError: an op is not; names both.
+    """
+    behind: list[int] = []  # of each op, all that have ended when it begins, as bits
+    on_stream: dict[int, int] = {}  # of each stream, all that have ended when its newest op has
+    for o, earlier in enumerate(ops_before(graph)):
+        ended = on_stream.get(streams.stream[o], 0)
+        for u in streams.awaited[o]:
+            ended |= behind[u] | 1 << u
+        for u in sorted(earlier):
+            if not ended >> u & 1:
+                raise CoverageError(
+                    f"op {graph.ops[o].name!r} on stream {streams.stream[o]} depends on op {graph.ops[u].name!r} on "
+                    f"stream {streams.stream[u]}, and no event makes it wait; add one, or put both on one stream"
+                )
+        behind.append(ended)
+        on_stream[streams.stream[o]] = ended | 1 << o

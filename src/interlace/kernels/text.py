@@ -27,7 +27,7 @@ from interlace.core.dtypes import DType
 from interlace.core.errors import ParamError, PlanError, ShapeError
 from interlace.graph.op import Op, Param
 from interlace.graph.tensor import Tensor
-from interlace.kernels.abi import Struct
+from interlace.kernels.abi import TENSOR_MAP, Struct
 from interlace.kernels.bodies import WalkBody, WalkTile
 
 #: The C++ type of a text; there is one in each namespace.
@@ -36,6 +36,7 @@ _TYPE = "Walked"
 LINES_GO_ON = "#line 0\n"
 _INT32 = 1 << 31
 _ALIGN = 16
+_PANEL_BYTES = 128
 _SLOT = 1024  # bytes: slots of the ring, whatever is cut from them, lie at multiples of so many
 
 
@@ -58,6 +59,10 @@ class TextBody:
         early: further arguments that it reads ahead of the item's waits, of which the same holds.
         loads: the struct of the text that says what is streamed.
         stage_bytes: op -> bytes that a stage of the ring must hold of it; there may be more.
+        boxes: op -> rows of a box of streamed arguments whose rows are some panels of 128 bytes: ``<name>_boxes`` is
+            then a tensor map of elements, rows of all leading dimensions and panels, with the 128-byte swizzle.
+        paired: arguments that it takes two elements at a time.
+        other: op, tensors by argument -> the text that computes the op instead, or None.
 
     Raises:
         ArgumentError: an attribute of another type.
@@ -74,11 +79,14 @@ class TextBody:
     early: tuple[str, ...] = ()
     loads: str = ""
     stage_bytes: Callable[[Op], int] | None = None
+    boxes: Callable[[Op], Mapping[str, int]] | None = None
+    paired: tuple[str, ...] = ()
+    other: Callable[[Op, Mapping[str, Tensor]], TextBody | None] | None = None
 
     def __post_init__(self) -> None:
         for name in ("text", "function", "loads"):
             check_type(getattr(self, name), str, "TextBody", name)
-        for name in ("constants", "optional", "streamed", "early"):
+        for name in ("constants", "optional", "streamed", "early", "paired"):
             object.__setattr__(self, name, series(getattr(self, name), str, "TextBody", name))
         if not re.search(rf"\bvoid\s+{re.escape(self.function)}\s*\(", self.text):
             raise ParamError(
@@ -97,6 +105,9 @@ class TextBody:
         Raises:
             ParamError: a name that is none of C++, a constant that the op lacks, or a param that is no number.
         """
+        instead = None if self.other is None else self.other(op, tensors)
+        if instead is not None:
+            return instead.walk(op, tensors)
         pointers = _pointers(op, tensors)
         numbers = {name: value for name, value in op.params if not isinstance(value, str)}
         members = {name: value for name, value in numbers.items() if name not in self.constants}
@@ -106,16 +117,18 @@ class TextBody:
         clash = sorted(pointers.keys() & members.keys())
         if clash:
             raise ParamError(f"op {op.name!r} has both arguments and params {clash}; a text wants a name for each")
-        struct = Struct("Operands", (*pointers.items(), *((name, _kind(value)) for name, value in members.items())))
+        rows = {} if self.boxes is None else dict(self.boxes(op))
+        maps = tuple((f"{name}_boxes", TENSOR_MAP) for name in rows)
+        kinds = ((name, _kind(value)) for name, value in members.items())
+        struct = Struct("Operands", (*maps, *pointers.items(), *kinds))
 
         def pack(op: Op, given: Mapping[str, Any], dtype: DType) -> bytes:
             for name in self.streamed:
-                if given[name].data_ptr() % _ALIGN:
-                    raise ShapeError(
-                        f"op {op.name!r}: {name} begins at address {given[name].data_ptr():#x}, and bulk copies want a "
-                        f"multiple of {_ALIGN} bytes; copy it to a tensor of its own"
-                    )
-            return struct.pack(**{name: given[name] for name in pointers}, **members)
+                _check_address(op, name, given[name], _ALIGN, "bulk copies want")
+            for name in (name for name in self.paired if name in given):
+                _check_address(op, name, given[name], 2 * given[name].element_size(), "it is taken by pairs, at")
+            boxed = {f"{name}_boxes": _map(given[name], count, tensors[name].dtype) for name, count in rows.items()}
+            return struct.pack(**boxed, **{name: given[name] for name in pointers}, **members)
 
         text = self._around(op, tensors, struct)
         return WalkBody(text, struct, (), self._tile, pack, _any, chunked=False, early=(*self.streamed, *self.early))
@@ -146,6 +159,24 @@ class TextBody:
             f'#line 1 "{file}.cu"\n{self.text.rstrip()}\n{LINES_GO_ON}'
             f"struct {_TYPE} : {through}{self.function}> {{}};\n"
         )
+
+
+def _check_address(op: Op, name: str, value: Any, step: int, why: str) -> None:
+    if value.data_ptr() % step:
+        raise ShapeError(
+            f"op {op.name!r}: {name} begins at address {value.data_ptr():#x}, and {why} a multiple of {step} bytes; "
+            "copy it to a tensor of its own"
+        )
+
+
+def _map(value: Any, rows: int, dtype: DType) -> Any:
+    """The tensor map of boxes of so many rows of a tensor, which lies without gaps."""
+    from interlace.kernels.cuda.launcher import tensor_map
+
+    d, panel = value.shape[-1], _PANEL_BYTES // dtype.itemsize
+    shape, strides, box = (d // panel, value.numel() // d, panel), (panel, d, 1), (d // panel, rows, panel)
+    made = tensor_map(value.data_ptr(), shape, strides, box, dtype, swizzled=True)
+    return TENSOR_MAP.ctype.from_buffer_copy(made.words)
 
 
 def _any(op: Op, tensors: Mapping[str, Tensor]) -> None:

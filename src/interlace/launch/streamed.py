@@ -11,8 +11,9 @@ such inputs too; all roles read the same and so count the same.
 What the launch before wrote is seen behind the first loads, so a text may read such inputs at once. What the item's
 waits are for is seen behind the first stage, as in ``launch/plain``.
 
-``LOADS`` is a struct of the text: ``stages(tile, a)``, at least 1; ``bytes(tile, a, n)`` of stage n; and
-``load(tile, a, n, target, barrier)``, which one lane calls to begin bulk copies of so many bytes, if there are any.
+``LOADS`` is a struct of the text, made from the tile and its arguments where they lie in device memory, as tensor maps
+must: ``stages()``, at least 1; ``bytes(n)`` of stage n; and ``load(n, target, barrier)``, which one lane calls to begin
+bulk copies of so many bytes, if there are any.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ struct Stream {
   const Launch& launch;
   Stage& stage;
   DEVICE void next() { await_stage(launch, stage); }
+  DEVICE unsigned address() { return independent_slot(stage.slot); }
   DEVICE const unsigned char* bytes() { return shared_memory + stage.slot * INDEPENDENT_BYTES; }
   DEVICE void done() {
     __syncwarp();
@@ -40,18 +42,17 @@ template <class A, class O, class LOADS, void (*BODY)(const Tile&, const A&, Str
   static constexpr int IN_FLIGHT = (IN_FLIGHT_BYTES + SLOT_BYTES - 1) / SLOT_BYTES;
   DEVICE static Tile tile_of(const Item& item) { return {item.i, item.j, item.l, item.k_lo, item.k_hi}; }
   DEVICE static void load_independent(const Launch& launch, const Item& item, Stage& stage, int& n, Tickets& tickets) {
-    const A a{operands_of<O>(launch, item)};
-    const Tile tile = tile_of(item);
     await_launch_before();
     asm volatile("fence.proxy.async.global;" ::: "memory");
-    const int count = LOADS::stages(tile, a);
+    const LOADS loads(tile_of(item), operands_of<A>(launch, item));
+    const int count = loads.stages();
 #pragma unroll 1
     for (int s = 0; s < count; ++s) {
       tickets.look(launch);
-      const unsigned bytes = LOADS::bytes(tile, a, s);
+      const unsigned bytes = loads.bytes(s);
       open_independent(launch, stage, n, IN_FLIGHT, bytes);
       if (bytes && first_lane()) {
-        LOADS::load(tile, a, s, independent_slot(stage.slot), independent_full(stage.slot));
+        loads.load(s, independent_slot(stage.slot), independent_full(stage.slot));
       }
       stage.advance();
       ++n;
@@ -60,8 +61,7 @@ template <class A, class O, class LOADS, void (*BODY)(const Tile&, const A&, Str
   DEVICE static void load_dependent(const Launch& launch, const Item& item, int k_lo, int k_hi, Stage& stage) {
     open_dependent(launch, stage, 0);
     stage.advance();
-    const A a{operands_of<O>(launch, item)};
-    const int count = LOADS::stages(tile_of(item), a);
+    const int count = LOADS(tile_of(item), operands_of<A>(launch, item)).stages();
 #pragma unroll 1
     for (int s = 1; s < count; ++s) {
       open_dependent(launch, stage, 0);

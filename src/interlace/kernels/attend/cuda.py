@@ -1,4 +1,6 @@
-"""The CUDA C++ body of attention over a cache, for the one launch.
+"""The CUDA C++ body of attention over a cache, for the one launch: any elements, heads and groups.
+
+Where tensor cores have it easier, ``attend/products_cuda`` is taken instead.
 
 Keys and values of a share come through the ring, some positions to a stage: first its keys, then its values. No earlier
 op of a step writes them, so they are on their way before the queries are.
@@ -19,7 +21,12 @@ has 8 lanes; they exchange halves, so that in three steps each lane has two whol
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from interlace.graph.op import Op
+from interlace.graph.tensor import Tensor
+from interlace.kernels.attend.products_cuda import ATTEND_PRODUCTS, suits
+from interlace.kernels.attend.share_cuda import SHARE
 from interlace.kernels.base import power_of_two
 from interlace.kernels.cuda.rows import PLACED, ROWS
 from interlace.kernels.text import TextBody
@@ -45,12 +52,15 @@ def _stage_bytes(op: Op) -> int:
     return 2 * _ROWS * int(op.param("D")) * _WIDEST
 
 
+def _other(op: Op, tensors: Mapping[str, Tensor]) -> TextBody | None:
+    return ATTEND_PRODUCTS if suits(op, tensors) else None
+
+
 ATTEND_TEXT = TextBody(
     ROWS
     + PLACED
+    + SHARE
     + r"""
-constexpr float NOTHING = -1e30f;  // below every score; an exponent of it is 0, and of itself 1, times a total of 0
-constexpr float SCALE = 1.4426950408889634f;
 constexpr int AT_ONCE = 4;  // positions of a team
 DEVICE constexpr int heads_of_warp() {
   int heads = 1;
@@ -62,39 +72,27 @@ constexpr int HEADS_AT_ONCE = heads_of_warp();
 constexpr int SETS = (GROUP + HEADS_AT_ONCE - 1) / HEADS_AT_ONCE;
 constexpr int WARPS_OF_SET = WARPS / SETS;
 
-// The cached positions of a tile, from the first to one after the last.
-struct Share {
-  int low, high;
-};
-DEVICE Share share_of(const Tile& tile, int at) {
-  const int each = (((at + BLOCK - 1) / BLOCK + SPLITS - 1) / SPLITS) * BLOCK, low = min(tile.l * each, at);
-  return {low, min(low + each, at)};
+template <class T> DEVICE constexpr int rows_of(const T*) {
+  return INDEPENDENT_BYTES / (2 * D * (int)sizeof(T)) / 16 * 16;
 }
-struct Caches {
-  template <class T> DEVICE static constexpr int rows_of(const T*) {
-    return INDEPENDENT_BYTES / (2 * D * (int)sizeof(T)) / 16 * 16;
+struct Loads {
+  const Arguments& a;
+  Share share;
+  int rows;
+  long long first;  // element of the share
+
+  DEVICE Loads(const Tile& tile, const Arguments& a) : a(a), rows(rows_of(a.k_cache)) {
+    share = share_of(tile, position_in(tile, a));
+    first = (((long long)tile.i * HEADS + tile.j) * a.CAPACITY + share.low) * D;
   }
-  // Past the nearest cache, which may have what was there a launch ago.
-  DEVICE static int position(const Tile& tile, const Arguments& a) {
-    return min(max(__ldcg(a.position + tile.i), 0), a.CAPACITY - 1);
-  }
-  DEVICE static Share share(const Tile& tile, const Arguments& a) { return share_of(tile, position(tile, a)); }
-  DEVICE static int stages(const Tile& tile, const Arguments& a) {
-    const Share of = share(tile, a);
-    const int rows = rows_of(a.k_cache);
-    return max((of.high - of.low + rows - 1) / rows, 1);
-  }
-  DEVICE static int count(const Share& of, int n, int rows) { return min(of.high - of.low - n * rows, rows); }
-  DEVICE static unsigned bytes(const Tile& tile, const Arguments& a, int n) {
-    return 2 * D * sizeof(*a.k_cache) * count(share(tile, a), n, rows_of(a.k_cache));
-  }
-  DEVICE static void load(const Tile& tile, const Arguments& a, int n, unsigned target, unsigned barrier) {
-    const Share of = share(tile, a);
-    const int rows = rows_of(a.k_cache);
-    const unsigned bytes = D * sizeof(*a.k_cache) * count(of, n, rows);
-    const long long first = (((long long)tile.i * HEADS + tile.j) * a.CAPACITY + of.low + n * rows) * D;
-    bulk_load(target, a.k_cache + first, bytes, barrier);
-    bulk_load(target + rows * D * (unsigned)sizeof(*a.k_cache), a.v_cache + first, bytes, barrier);
+  DEVICE int stages() const { return max((share.high - share.low + rows - 1) / rows, 1); }
+  DEVICE int count(int n) const { return min(share.high - share.low - n * rows, rows); }
+  DEVICE unsigned bytes(int n) const { return 2 * D * sizeof(*a.k_cache) * count(n); }
+  DEVICE void load(int n, unsigned target, unsigned barrier) const {
+    const unsigned bytes = D * sizeof(*a.k_cache) * count(n);
+    const long long at = first + (long long)n * rows * D;
+    bulk_load(target, a.k_cache + at, bytes, barrier);
+    bulk_load(target + rows * D * (unsigned)sizeof(*a.k_cache), a.v_cache + at, bytes, barrier);
   }
 };
 
@@ -267,7 +265,7 @@ template <class T> DEVICE const T* as(const unsigned char* bytes, const T*) {
 
 template <class A> DEVICE void attend_with(const Tile& tile, const A& a, Stream& stream) {
   const long long head = (long long)tile.i * HEADS + tile.j;
-  const int at = Caches::position(tile, a);
+  const int at = position_in(tile, a);
   const Share share = share_of(tile, at);
   const bool last = tile.l == SPLITS - 1;
   float* const queries = scratch<float>();
@@ -314,7 +312,7 @@ template <class A> DEVICE void attend_with(const Tile& tile, const A& a, Stream&
   }
   // Heads first ... first + HEADS_AT_ONCE - 1 of the group, of whose warps this is one, unless it is left over.
   const int first = warp_of() % SETS * HEADS_AT_ONCE, which = warp_of() / SETS;
-  const int rows = Caches::rows_of(a.k_cache);
+  const int rows = rows_of(a.k_cache);
   auto sums = sums_of(a.k_cache);
   sums.begin(queries, first, scale);
 #pragma unroll 1
@@ -365,6 +363,7 @@ DEVICE void attend_tile(const Tile& tile, const Arguments& a, Stream& stream) { 
     proved=True,
     streamed=("k_cache", "v_cache"),
     early=("position", "rope"),
-    loads="Caches",
+    loads="Loads",
     stage_bytes=_stage_bytes,
+    other=_other,
 )

@@ -15,19 +15,9 @@ there are; products of others are of whatever lies there, and nobody stores them
 
 from __future__ import annotations
 
-SKINNY = r"""
-// Four 8 x 8 matrices, of which lane l names row l % 8 of matrix l / 8.
-DEVICE void load_matrices(unsigned (&to)[4], unsigned at) {
-  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
-               : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3]) : "r"(at) : "memory");
-}
-// sums (16 tokens x 8 weight rows) += tokens (16 x 16) * weights (8 x 16), both contiguous along k.
-DEVICE void multiply(float (&sums)[4], const unsigned (&tokens)[4], unsigned low, unsigned high) {
-  asm volatile("mma.sync.aligned.m16n8k16.row.col.f32." ELEMENT_PTX "." ELEMENT_PTX ".f32 "
-               "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
-               : "+f"(sums[0]), "+f"(sums[1]), "+f"(sums[2]), "+f"(sums[3])
-               : "r"(tokens[0]), "r"(tokens[1]), "r"(tokens[2]), "r"(tokens[3]), "r"(low), "r"(high));
-}
+from interlace.kernels.cuda.matrices import MATRICES
+
+SKINNY = MATRICES + r"""
 DEVICE unsigned load_pair_now(const ELEMENT* at) {
   unsigned pair;
   asm volatile("ld.global.cg.b32 %0, [%1];" : "=r"(pair) : "l"(at) : "memory");
