@@ -5,8 +5,8 @@
 Needs a GPU. A case is a model, a batch and the positions of every sequence. All variants run interleaved on the same
 random weights, rotated past twice the L2, and are checked against float64 first; rivals are eager PyTorch and
 torch.compile (default mode) of ``workloads.decode``. Of each executor the record has the seconds of planning, proof and
-compilation too. The record is written after each case. ``interlace bench decode`` adds max-autotune and other settings,
-which takes minutes for a model.
+compilation too, and of the one launch the trace of a layer in the middle. The record is written after each case.
+``interlace bench decode`` adds max-autotune and other settings, which takes minutes for a model.
 """
 
 from __future__ import annotations
@@ -17,6 +17,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from interlace.bench.problem import Problem
 from interlace.bench.record import kept_rows, write_record
 from interlace.bench.timing import rounds_us
@@ -25,6 +27,7 @@ from interlace.deploy import Deployment, here
 from interlace.executors import DeviceExecutor
 from interlace.executors.cuda_graph import CudaGraphExecutor
 from interlace.executors.one_launch import OneLaunchExecutor
+from interlace.executors.options import Options
 from interlace.executors.serial import PdlExecutor
 from interlace.workloads import Decode
 
@@ -35,6 +38,7 @@ PROTOCOL = (
 )
 EXECUTORS: tuple[type[DeviceExecutor], ...] = (OneLaunchExecutor, PdlExecutor, CudaGraphExecutor)
 _REPEATS = 5
+_WARM = 6  # runs before the one that is traced
 
 
 def moved_bytes(work: Decode) -> float:
@@ -43,6 +47,27 @@ def moved_bytes(work: Decode) -> float:
     layer = model.hidden * model.head_dim * (2 * model.heads + 2 * model.kv_heads) + 3 * model.hidden * model.ffn
     cache = 2 * work.batch * model.kv_heads * work.context * model.head_dim
     return float(work.dtype.itemsize * (model.layers * (layer + cache) + model.vocabulary * model.hidden))
+
+
+def traced(deployment: Deployment, problem: Problem, layer: int) -> list[dict[str, Any]]:
+    """Of each op of a layer in one traced run behind some others: items, and us from the layer's first item."""
+    setting = deployment.default
+    default = deployment.make(setting).options
+    executor = deployment.make(setting, Options(dependent_launch=default.dependent_launch, trace=True))
+    run = problem.run(executor)
+    for n in range(_WARM):
+        run({**problem.rest, **problem.weights[n % len(problem.weights)]})
+    executor.synchronize()
+    trace = executor.trace()
+    mine = [(n, name) for n, name in enumerate(trace.ops) if name.startswith(f"layers.{layer}.")]
+    begin = min(int(trace.start_ns[trace.op == n].min()) for n, _ in mine)
+    ops = []
+    for n, name in mine:
+        start, end = ((column[trace.op == n] - begin) / 1e3 for column in (trace.start_ns, trace.end_ns))
+        busy = float(np.median(end - start))
+        times = {"first_start_us": float(start.min()), "last_end_us": float(end.max()), "busy_us": busy}
+        ops.append({"op": name.rpartition(".")[2], "items": len(start), **times})
+    return ops
 
 
 def measure(work: Decode, compiled: bool) -> dict[str, Any]:
@@ -71,6 +96,9 @@ def measure(work: Decode, compiled: bool) -> dict[str, Any]:
         except InterlaceError as error:
             row["left_out"][kind.name] = str(error)
     times = rounds_us(ways, _REPEATS, problem.runs).times
+    if OneLaunchExecutor.name in row["executors"]:
+        deployment = Deployment(graph, device, OneLaunchExecutor)
+        row["layer"] = traced(deployment, problem, work.layers // 2)
     row["libraries"] = {name: asdict(times[name]) for name in ways if name in ("eager", "compile")}
     for name, told in row["executors"].items():
         told |= asdict(times[name])

@@ -42,7 +42,7 @@ def test_texts_and_products_in_one_launch_keep_the_memory_order(dispatch: il.Dis
     assert run.binary.warnings == ()
     assert lint(run.binary.ptx, posts=True, waits=True, posting_warp=True) == []
     assert sorted(set(run._table.items["code"].tolist())) == [0, 1, 2]
-    assert (run._table.waits["threshold"] == warps // 4 * run.plan.waits.threshold).all()
+    assert (run._table.waits["threshold"] == run.plan.waits.threshold).all()
 
 
 def test_ops_share_the_code_of_a_text_unless_constants_or_dtypes_differ() -> None:
