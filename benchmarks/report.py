@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable
+from operator import itemgetter
 from pathlib import Path
 from statistics import geometric_mean
 from typing import Any
@@ -300,20 +301,38 @@ def nn_table(record: dict[str, Any]) -> str:
 
 
 def decode_table(record: dict[str, Any]) -> str:
-    """The tables of docs/decode.md: steps of whole models, and one layer of the one launch."""
+    """The first table of docs/decode.md: steps of whole models."""
     names = ("one_launch", "pdl", "cuda_graph", "compile", "eager")
     titles = "one launch | dependent launches | CUDA graph | torch.compile | eager"
     lines = [f"| model | batch | context | floor | {titles} |", "|---" * (len(names) + 4) + "|"]
     for row in record["rows"]:
-        times = " | ".join(f"{row['median_us'][name]:.0f}" if name in row["median_us"] else "" for name in names)
-        lines.append(f"| {row['model']} | {row['batch']} | {row['context']} | {row['floor_us']:.0f} | {times} |")
-    first, more = record["layers"]
-    heads = f"ends after, batch {first['batch']} | batch {more['batch']}"
-    lines += ["", f"| op of a layer | items at batch {first['batch']} | {heads} |", "|---" * 4 + "|"]
-    ends = [layer["ops"][0]["first_start_us"] for layer in (first, more)]
-    for one, other in zip(first["ops"], more["ops"], strict=True):
-        after = [op["last_end_us"] - end for op, end in zip((one, other), ends, strict=True)]
-        lines.append(f"| `{one['op']}` | {one['items']} | {after[0]:.1f} | {after[1]:.1f} |")
+        times = {**row["libraries"], **row["executors"]}
+        cells = " | ".join(f"{times[name]['median_us']:.0f}" if name in times else "" for name in names)
+        lines.append(f"| {row['model']} | {row['batch']} | {row['context']} | {row['floor_us']:.0f} | {cells} |")
+    return "\n".join(lines)
+
+
+def hand_overs_table(record: dict[str, Any], first: dict[str, Any]) -> str:
+    """The second: when the ops of one layer of the one launch end, at batch 1 in the first version too."""
+    model = record["rows"][0]["model"]
+    rows = sorted((r for r in record["rows"] if r["model"] == model and r["context"] == 1024), key=itemgetter("batch"))
+    begin = first["layers"][0]["ops"][0]["first_start_us"]
+    before = {op["op"]: op["last_end_us"] - begin for op in first["layers"][0]["ops"]}
+    titles = " | ".join(f"batch {row['batch']}" for row in rows)
+    lines = [f"| op of a layer | first version, batch 1 | {titles} |", "|---" * (len(rows) + 2) + "|"]
+    ends = [{op["op"]: op["last_end_us"] for op in row["layer"]} for row in rows]
+    for name in before:
+        cells = " | ".join(f"{of[name]:.1f}" if name in of else "" for of in ends)
+        lines.append(f"| `{name}` | {before[name]:.1f} | {cells} |")
+    return "\n".join(lines)
+
+
+def tried_table(record: dict[str, Any]) -> str:
+    """The third: what was tried, each row within one run."""
+    lines = ["| what | batch | us |", "|---|---|---|"]
+    for row in record["rows"]:
+        told = ", ".join(f"{name}: {us:.1f}" for name, us in row["us"].items())
+        lines.append(f"| {row['what']} | {row['batch']} | {told} |")
     return "\n".join(lines)
 
 
@@ -445,7 +464,9 @@ BLOCKS: dict[str, tuple[str, tuple[str, ...], Callable[..., str]]] = {
     "speedups-summary": ("docs/performance.md", ("ffn-h200.json",), speedups_summary),
     "predicted": ("docs/planner.md", ("traffic-predicted.json",), predicted_table),
     "chosen": ("docs/planner.md", ("planner-h200.json",), chosen_table),
-    "decode": ("docs/decode.md", ("explored-decode-h200.json",), decode_table),
+    "decode": ("docs/decode.md", ("decode-h200.json",), decode_table),
+    "hand-overs": ("docs/decode.md", ("decode-h200.json", "explored-decode-h200.json"), hand_overs_table),
+    "tried": ("docs/decode.md", ("explored-decode-chain-h200.json",), tried_table),
     "nn": ("docs/pytorch.md", ("nn-h200.json",), nn_table),
     "pipeline-best": ("docs/loops.md", ("pipeline-h200.json",), pipeline_table),
     "pipeline-depth": ("docs/loops.md", ("pipeline-h200.json",), depth_table),
