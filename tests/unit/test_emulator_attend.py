@@ -116,7 +116,10 @@ def test_attention_of_a_ragged_batch_is_that_of_the_reference(case: tuple) -> No
     given = {name: t[name].double().numpy() for name in run.plan.graph.inputs}
     right = il.ReferenceExecutor(run.plan).run(given)
     for name in run.plan.graph.outputs:
-        np.testing.assert_allclose(t[name].double().numpy(), right[name], atol=TOLERANCE[case[0].name], rtol=0)
+        found = t[name].double().numpy()
+        np.testing.assert_allclose(found, right[name], atol=TOLERANCE[case[0].name], rtol=0)
+        if case[3] > 1:  # this share has no key of its own that is rounded, and queries and weights are not
+            np.testing.assert_allclose(found[:, :, 0], right[name][:, :, 0], atol=3e-4, rtol=0)
 
 
 @emulated
@@ -133,9 +136,26 @@ def test_a_cache_that_an_earlier_op_writes_is_refused() -> None:
         il.OneLaunchExecutor(il.build(graph(*CASES[1], late=True), il.Choices(1)), il.Options("meta"))
 
 
-def test_a_cache_that_bulk_copies_cannot_address_is_refused() -> None:
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("k_cache", r"k_cache begins at address .*, and bulk copies want a multiple of 16 bytes; copy it"),
+        ("q", r"q begins at address .*, and it is taken by pairs, at a multiple of 4 bytes; copy it"),
+    ],
+)
+def test_what_cannot_be_addressed_is_refused(name: str, message: str) -> None:
     run = emulated_launch(CASES[1])
     t = tensors(run)
-    t["k_cache"] = torch.zeros(t["k_cache"].numel() + 1, dtype=torch.bfloat16)[1:].view(t["k_cache"].shape)
-    with pytest.raises(ShapeError, match=r"k_cache begins at address .* multiple of 16 bytes; copy it"):
+    t[name] = torch.zeros(t[name].numel() + 1, dtype=torch.bfloat16)[1:].view(t[name].shape)
+    with pytest.raises(ShapeError, match=message):
         run._launches(((run.plan.graph.ops[0], t),))
+
+
+@pytest.mark.parametrize(("d", "group", "norms", "registers"), [(64, 4, False, 168), (128, 8, True, 255)])
+def test_products_of_attention_fit_the_registers(d: int, group: int, norms: bool, registers: int) -> None:
+    """Without two warpgroups a thread has 255, with them 168."""
+    plan = il.build(graph(il.bf16, d, group, 2, norms), il.Choices(1))
+    binary = il.OneLaunchExecutor(plan, il.Options("meta")).binary
+    assert (binary.resources.spill_bytes, binary.warnings) == (0, ())
+    assert binary.resources.registers <= registers
+    assert binary.ptx.count("mma.sync.aligned.m16n8k16") == d // 16 * 2 + d // 8

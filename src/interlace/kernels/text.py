@@ -59,8 +59,9 @@ class TextBody:
         early: further arguments that it reads ahead of the item's waits, of which the same holds.
         loads: the struct of the text that says what is streamed.
         stage_bytes: op -> bytes that a stage of the ring must hold of it; there may be more.
-        boxes: op -> rows of a box of streamed arguments whose rows are some panels of 128 bytes: ``<name>_boxes`` is
-            then a tensor map of elements, rows of all leading dimensions and panels, with the 128-byte swizzle.
+        boxes: op -> of streamed arguments, as matrices of their last two dimensions, the rows that a bulk load of 128
+            bytes of each brings: ``<name>_boxes`` is then a tensor map of elements, rows and matrices, with the
+            128-byte swizzle.
         paired: arguments that it takes two elements at a time.
         other: op, tensors by argument -> the text that computes the op instead, or None.
 
@@ -173,9 +174,9 @@ def _map(value: Any, rows: int, dtype: DType) -> Any:
     """The tensor map of boxes of so many rows of a tensor, which lies without gaps."""
     from interlace.kernels.cuda.launcher import tensor_map
 
-    d, panel = value.shape[-1], _PANEL_BYTES // dtype.itemsize
-    shape, strides, box = (d // panel, value.numel() // d, panel), (panel, d, 1), (d // panel, rows, panel)
-    made = tensor_map(value.data_ptr(), shape, strides, box, dtype, swizzled=True)
+    *leading, n, d = value.shape
+    box = 1, rows, _PANEL_BYTES // dtype.itemsize
+    made = tensor_map(value.data_ptr(), (math.prod(leading), n, d), (n * d, d, 1), box, dtype, swizzled=True)
     return TENSOR_MAP.ctype.from_buffer_copy(made.words)
 
 

@@ -1,8 +1,8 @@
 """The CUDA C++ body of attention over a cache on tensor cores, for the one launch: 16-bit elements, heads of 64 or 128.
 
 As in ``attend/cuda`` keys and values of a share come through the ring, some positions to a stage. Here they come by
-tensor maps, in boxes of 32 positions whose rows of 128 bytes are permuted by the 128-byte swizzle, so that eight rows
-of a matrix lie in different banks.
+tensor maps, in boxes of 32 positions and 64 elements: rows of 128 bytes, permuted by the 128-byte swizzle, so that
+eight rows of a matrix lie in different banks. What a box has behind the share's last position is never read.
 
 A warp takes 16 positions at a time for up to eight heads of the group, and keeps a softmax of its own (online, as in
 the Triton body). Products have 16 rows: the second eight carry what rounding took from the first, of queries and of
@@ -59,9 +59,8 @@ ATTEND_PRODUCTS = TextBody(
     + SHARE
     + MATRICES
     + r"""
-constexpr int BOX = 32;    // positions that come at once
-constexpr int AT_ONCE = 16;  // that a warp takes
-constexpr int PANELS = D / 64, BOX_BYTES = BOX * D * 2, PANEL_BYTES = BOX * 128;
+constexpr int BOX = 32, AT_ONCE = 16;  // positions that come at once, and that a warp takes
+constexpr int PANEL_BYTES = BOX * 128, BOX_BYTES = D / 64 * PANEL_BYTES;
 constexpr int STAGE_ROWS = INDEPENDENT_BYTES / (2 * BOX_BYTES) * BOX;
 constexpr int HEADS_AT_ONCE = GROUP < 8 ? GROUP : 8;
 constexpr int SETS = (GROUP + 7) / 8, WARPS_OF_SET = WARPS / SETS;
@@ -71,11 +70,11 @@ constexpr int PITCH = D + 8;   // floats of a head in the scratch: banks differ 
 struct Loads {
   const TensorMap &keys, &values;
   Share share;
-  int row;  // of the cache, of the share's first position
+  int head;
 
   DEVICE Loads(const Tile& tile, const Arguments& a) : keys(a.k_cache_boxes), values(a.v_cache_boxes) {
     share = share_of(tile, position_in(tile, a));
-    row = (tile.i * HEADS + tile.j) * a.CAPACITY + share.low;
+    head = tile.i * HEADS + tile.j;
   }
   DEVICE int stages() const { return max((share.high - share.low + STAGE_ROWS - 1) / STAGE_ROWS, 1); }
   DEVICE int boxes(int n) const {
@@ -83,12 +82,15 @@ struct Loads {
   }
   DEVICE unsigned bytes(int n) const { return 2 * BOX_BYTES * boxes(n); }
   DEVICE void load(int n, unsigned target, unsigned barrier) const {
-    const int count = boxes(n), first = row + n * STAGE_ROWS;
+    const int count = boxes(n), first = share.low + n * STAGE_ROWS;
+    const unsigned below = STAGE_ROWS / BOX * BOX_BYTES;  // values
 #pragma unroll 1
-    for (int b = 0; b < count; ++b) {
-      tma_load_3d(target + b * BOX_BYTES, keys, 0, first + b * BOX, 0, barrier);
-      tma_load_3d(target + (STAGE_ROWS / BOX + b) * BOX_BYTES, values, 0, first + b * BOX, 0, barrier);
-    }
+    for (int b = 0; b < count; ++b)
+#pragma unroll
+      for (int d = 0; d < D; d += 64, target += PANEL_BYTES) {
+        tma_load_3d(target, keys, d, first + b * BOX, head, barrier);
+        tma_load_3d(target + below, values, d, first + b * BOX, head, barrier);
+      }
   }
 };
 
