@@ -20,6 +20,8 @@ from interlace.kernels.attend import attend, share, splits
 from interlace.kernels.combine import combine
 from interlace.kernels.embedding import embedding
 from interlace.kernels.rms_norm import rms_norm
+from interlace.planner.predict import predict
+from interlace.planner.search import search
 from interlace.workloads import LLAMAS, Decode, LlamaShape, decode_graph
 from interlace.workloads.decode import rope_table
 
@@ -140,6 +142,23 @@ def test_argmax_is_the_first_of_the_largest(n: int) -> None:
     out = tensor("out", 6, dtype=il.int32)
     ops = [most("most", *made, columns=8), first_of_most("first", *made[1:], out)]
     assert run(ops, [*made, out], {"x": x}, "out")["out"].tolist() == x.argmax(axis=1).tolist()
+
+
+def test_predictions_take_a_row_of_a_table_and_a_cache_once() -> None:
+    model = replace(LLAMAS["llama3.2-1b"], layers=2, vocabulary=4096)
+    graph = decode_graph(replace(model, tied=False), 2, 1088, il.H200)
+    traffic = predict(il.plan_graph(graph, il.H200, il.OneLaunchExecutor), il.H200).traffic
+    assert traffic.read["embed"] == 2 * model.hidden * 2
+    assert traffic.read["layers.1.k_cache"] == 2 * model.kv_heads * 1088 * model.head_dim * 2
+    assert traffic.read["rope"] <= 2 * model.head_dim * 4  # on each side of the L2
+
+
+def test_a_search_of_layers_predicts_about_as_many_plans_as_one_of_a_single_layer() -> None:
+    tried = []
+    for layers in (2, 4):
+        graph = decode_graph(replace(LLAMAS["tiny"], layers=layers), 1, 64, il.H200)
+        tried.append(search(graph, il.H200).tried)
+    assert tried[0] == tried[1] <= 40
 
 
 # ---------------------------------------------------------------- what is no op

@@ -15,7 +15,7 @@ from interlace.cli.options import DeviceOption, ExecutorOptions, JsonFile, TileO
 from interlace.cli.outputs import save_json
 from interlace.cli.problem import problem
 from interlace.cli.workloads import Selection, group, per_workload
-from interlace.kernels.base import tiling
+from interlace.kernels.base import by_layers, of_layers, tiling
 
 if TYPE_CHECKING:
     from interlace.cli.predicted import Predicted
@@ -76,7 +76,7 @@ def _show(title: str, told: Explanation, found: Sequence[Predicted]) -> None:
         ("proved", str(told.planned.proof)),
         ("predicted time", f"{table.number(best.us)} us; row-major, op after op: {table.number(plain.us)} us"),
         ("from memory", f"{_mb(traffic.dram_read)}; row-major, op after op: {_mb(plain.traffic.dram_read)}"),
-        *((f"  {name}", _mb(count)) for name, count in traffic.read.items()),
+        *((f"  {name}", _mb(count)) for name, count in by_layers(traffic.read).items()),
         ("L2 hit rate", f"{traffic.hit_rate:.0%} of {_mb(traffic.touched)}"),
         *((f"bound, {b.label.value}", f"{_mb(b.bytes)}, {b.counts.value}") for b in told.bounds),
         ("  source of bounds", "; ".join(dict.fromkeys(b.source for b in told.bounds))),
@@ -85,9 +85,11 @@ def _show(title: str, told: Explanation, found: Sequence[Predicted]) -> None:
     show(table.facts(title, rows))
     show(comparison("every executor at its best", found))
     headings = ("op", "tiles", "waves", "last wave idle", "limit", "compute us", "L2 us", "memory us")
+    # Of layers that are alike, the first.
+    first = {of_layers(o.op): o for o in reversed(told.ops)}
     ops = (
         (o.op, f"{o.tiles:,}", f"{o.waves:.2f}", f"{o.tail:.0%}", o.limit.value, *map(table.number, o.times_us))
-        for o in told.ops
+        for o in reversed(first.values())
     )
     show(table.columns("what limits each op", headings, ops))
     why = ((f"{r.decision}: {r.chosen}", table.number(r.without_us), _mb(r.without_bytes)) for r in told.reasons)

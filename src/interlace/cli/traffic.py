@@ -20,7 +20,7 @@ from interlace.core.devices import DEFAULT_GPU, DeviceSpec, known_chips
 from interlace.graph.access import ALL, Access
 from interlace.graph.graph import Graph
 from interlace.graph.op import Op
-from interlace.kernels.base import tiling
+from interlace.kernels.base import by_layers, tiling
 from interlace.plan.plan import Plan
 from interlace.planner.bounds import Bound, Counts
 from interlace.planner.build import Choices, build
@@ -98,12 +98,12 @@ class Study:
     @property
     def loads(self) -> int:
         """Pieces of tensors that the tiles load, chunk by chunk."""
-        return sum(op.tiles * sum(_chunks(op, access) for access in op.reads) for op in self.graph.ops)
+        return sum(op.tiles * sum(_chunks(op, access) for access in op.usually(op.reads)) for op in self.graph.ops)
 
     @property
     def working_set(self) -> int:
         """Bytes of one chunk of all that a tile reads and of what it writes, of the op that takes most."""
-        return max(sum(_bytes(self.graph, op, a) for a in (*op.reads, *op.writes)) for op in self.graph.ops)
+        return max(sum(_bytes(self.graph, op, a) for a in op.usually(op.accesses)) for op in self.graph.ops)
 
     def check(self) -> None:
         """Raise BadInput if a tile fits no SM, the cache no tile, or the simulation not all tiles."""
@@ -130,7 +130,7 @@ class Study:
         pieces = self.loads
         for op in self.graph.ops:
             pieces += op.tiles * (max(_chunks(op, a) for a in op.reads) + 2 * len(op.writes))
-            pieces += sum(_distinct(op, access) * _chunks(op, access) for access in op.reads)
+            pieces += sum(_distinct(op, access) * _chunks(op, access) for access in op.usually(op.reads))
         if pieces > _MOST_PIECES:
             raise BadInput(
                 f"{self.tiles:,} tiles touch {pieces:,} pieces of tensors, but a simulation takes "
@@ -317,7 +317,7 @@ def _facts(study: Study, bounds: Sequence[Bound], named: names.NamedOrder, predi
         ("loads", f"{study.loads:,} pieces, {table.volume(_loaded(traffic))}"),
         ("hits", f"{table.volume(_loaded(traffic) - read)}, {100 * _hit_rate(traffic):.2f} % of the loads"),
         ("read from memory", table.volume(read)),
-        *((f"  {name}", table.volume(count)) for name, count in traffic.read.items()),
+        *((f"  {name}", table.volume(count)) for name, count in by_layers(traffic.read).items()),
         ("written to memory", table.volume(traffic.written)),
         ("compulsory reads", f"{table.volume(traffic.compulsory)}; {read / traffic.compulsory:.2f}x is read"),
         *(

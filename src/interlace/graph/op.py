@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from math import prod
 from typing import Protocol
@@ -11,7 +11,7 @@ import numpy as np
 
 from interlace.core.arguments import check_type, series
 from interlace.core.errors import ShapeError
-from interlace.graph.access import Access, Ints
+from interlace.graph.access import Access, Ints, Span
 from interlace.graph.tensor import Tensor
 
 Param = int | float | str | bool
@@ -52,6 +52,10 @@ class Body(Protocol):
     @property
     def proved(self) -> bool:
         """False if some body of it is text that nothing holds to the access maps of its ops."""
+
+    @property
+    def usual(self) -> Callable[[Op], Mapping[str, tuple[Span, ...]]] | None:
+        """What a tile of an op usually touches of arguments, where data decide how much of what it declares it does."""
 
     def check(self, op: Op, tensors: Mapping[str, Tensor]) -> None:
         """Raise GraphError unless ``op``, applied to these tensors by argument, is what the kernel can run."""
@@ -142,6 +146,13 @@ class Op:
     def accesses(self) -> tuple[Access, ...]:
         """Reads, then writes."""
         return self.reads + self.writes
+
+    def usually(self, accesses: tuple[Access, ...]) -> tuple[Access, ...]:
+        """Reads or writes of this op as predictions take them; dependencies follow from what is declared alone."""
+        if self.body is None or self.body.usual is None:
+            return accesses
+        spans = self.body.usual(self)
+        return tuple(Access(a.arg, a.tensor, spans.get(a.arg, a.spans)) for a in accesses)
 
     @property
     def k_extent(self) -> int:

@@ -56,6 +56,8 @@ class Kernel:
             this kernel enters a graph must be the same; without it, params are not held against grid and access maps.
         tiling: names of the params that tell how an op is tiled; ``make`` takes others in their place.
         tunings: by the kind of body, how its ops may be tiled.
+        usual: op -> spans by argument that a tile usually touches, where data decide and the op declares more; for
+            predictions alone.
     """
 
     name: str
@@ -68,6 +70,7 @@ class Kernel:
     make: Callable[[str, Mapping[str, Tensor], Params], Op] | None = None
     tiling: tuple[str, ...] = ()
     tunings: Mapping[BodyKind, Tuning] = field(default_factory=dict)
+    usual: Callable[[Op], Mapping[str, tuple[Span, ...]]] | None = None
 
     @property
     def bodies(self) -> Mapping[BodyKind, object]:
@@ -322,6 +325,19 @@ def tiling(graph: Graph) -> str:
     return listed(f"{op.name} {one(op)}" for op in graph.ops)
 
 
+def of_layers(name: str) -> str:
+    """The name of an op or a tensor, the same for all layers: ``layers.*.q`` of ``layers.7.q``."""
+    return _LAYER.sub(".*.", name)
+
+
+def by_layers(counts: Mapping[str, int]) -> dict[str, int]:
+    """Sums over all layers, of counts by the name of an op or a tensor."""
+    found: dict[str, int] = {}
+    for name, count in counts.items():
+        found[of_layers(name)] = found.get(of_layers(name), 0) + count
+    return found
+
+
 def listed(ops: Iterable[str]) -> str:
     """What is said of ops, each behind its name, with commas; what is said of several layers alike once."""
-    return ", ".join(dict.fromkeys(_LAYER.sub(".*.", op) for op in ops))
+    return ", ".join(dict.fromkeys(map(of_layers, ops)))

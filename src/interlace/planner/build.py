@@ -20,6 +20,7 @@ from interlace.graph.dependencies import Dependencies
 from interlace.graph.graph import Graph
 from interlace.graph.op import Op
 from interlace.graph.ragged import held
+from interlace.kernels.base import listed
 from interlace.plan.plan import Dispatch, Items, Plan, Waits
 from interlace.planner.waits import derive_waits
 from interlace.policies.consumers import Consumers
@@ -156,7 +157,7 @@ def _setting(value: T | Mapping[str, T], op: Op, default: T) -> T:
 
 
 def _describe(value: object) -> str:
-    return ", ".join(f"{k}: {v}" for k, v in value.items()) if isinstance(value, Mapping) else str(value)
+    return listed(f"{k}: {v}" for k, v in value.items()) if isinstance(value, Mapping) else str(value)
 
 
 def _parts(graph: Graph, choices: Choices) -> Parts:

@@ -17,6 +17,7 @@ from interlace.core.errors import PlanError, SimulationError
 from interlace.graph.dependencies import Dependencies
 from interlace.graph.graph import Graph
 from interlace.graph.op import Op
+from interlace.kernels.base import of_layers
 from interlace.plan.plan import Dispatch, Plan
 from interlace.plan.verify import Proof, verify
 from interlace.planner.build import Assignment, Choices, build
@@ -195,12 +196,21 @@ def _orders(graph: Graph) -> Iterable[Order]:
 
 
 def _splits(candidate: Candidate, workers: int) -> Iterable[Choices]:
-    """Reductions cut so that all workers have a part of the last wave, op by op and in all ops."""
+    """Reductions cut so that all workers have a part of the last wave, op by op and in all ops.
+
+    In a graph of layers, which take long to predict, all ops are cut at once: in the fewest parts, in more, ...
+    """
     choices, ops = candidate.choices, candidate.graph.ops
     cuts = {op.name: tuple(_cuts(op, workers)) for op in ops}
-    single: list[dict[str, Split]] = [{name: cut} for name, some in cuts.items() for cut in some]
-    if sum(bool(some) for some in cuts.values()) > 1:
-        single.append({name: some[0] for name, some in cuts.items() if some})
+    cuts = {name: some for name, some in cuts.items() if some}
+    single: list[dict[str, Split]]
+    if len({*map(of_layers, cuts)}) < len(cuts):
+        most = max(map(len, cuts.values()))
+        single = [{name: some[min(n, len(some) - 1)] for name, some in cuts.items()} for n in range(most)]
+    else:
+        single = [{name: cut} for name, some in cuts.items() for cut in some]
+        if len(cuts) > 1:
+            single.append({name: some[0] for name, some in cuts.items()})
     return (replace(choices, split={op.name: split.get(op.name, Whole()) for op in ops}) for split in single)
 
 

@@ -186,7 +186,8 @@ class Footprints:
 
         split = mine[self._parts[mine] > 1]
         slot, closing = self._slot[split], split[self._closes[split]]
-        moving = [a for a in op.reads if a.uses_k]
+        reads = op.usually(op.reads)
+        moving = [a for a in reads if a.uses_k]
         yield from (access(a) for a in moving)
         if len(split):
             lo, hi = bounds_of_tiles(graph, op, op.writes[0])
@@ -194,7 +195,7 @@ class Footprints:
             self._sum_bytes[slot] = (hi - lo).prod(axis=1).max() * max(len(moving) - 1, 1) * _SUM_BYTES
             own = self._slot[closing]
             yield sums(closing, own - self._parts[closing] + 1, own, written=False)
-        yield from (access(a) for a in op.reads if not a.uses_k)
+        yield from (access(a) for a in reads if not a.uses_k)
         if len(split):
             yield sums(split, slot, slot + 1, written=True)
-        yield from (access(a, written=True) for a in op.writes)
+        yield from (access(a, written=True) for a in op.usually(op.writes))

@@ -16,7 +16,7 @@ from interlace.graph.access import ALL, Span, axes
 from interlace.graph.op import Op
 from interlace.graph.tensor import Tensor
 from interlace.kernels.append.cuda import APPEND_TEXT
-from interlace.kernels.attend import check_heads
+from interlace.kernels.attend import check_heads, usual_row
 from interlace.kernels.base import Kernel, check_argument, require, same_dtype
 from interlace.kernels.bodies import Array, Params, Reference, Regions, TritonBody
 from interlace.kernels.rope import placed, position_of
@@ -43,7 +43,15 @@ def _make(name: str, tensors: Mapping[str, Tensor], params: Params) -> Op:
     return append(name, **tensors, eps=params["EPS"])  # type: ignore[arg-type]
 
 
-APPEND = Kernel("append", Reference(_finish), _triton, walk=APPEND_TEXT, make=_make)
+def _usual(op: Op) -> Mapping[str, tuple[Span, ...]]:
+    """A row of each cache."""
+    i, j = axes(2)
+    row = usual_row(int(op.param("CAPACITY")))
+    cached = (i.block(1), j.block(1), row, ALL)
+    return {"k_cache": cached, "v_cache": cached, "rope": (row, ALL)}
+
+
+APPEND = Kernel("append", Reference(_finish), _triton, walk=APPEND_TEXT, make=_make, usual=_usual)
 
 
 def append(

@@ -25,7 +25,7 @@ import numpy as np
 
 from interlace.core.arguments import check_type
 from interlace.core.dtypes import fp32, int32
-from interlace.graph.access import ALL, Span, axes
+from interlace.graph.access import ALL, Affine, Span, axes
 from interlace.graph.op import Op
 from interlace.graph.tensor import Tensor
 from interlace.kernels.attend.cuda import ATTEND_TEXT
@@ -90,7 +90,21 @@ def _make(name: str, tensors: Mapping[str, Tensor], params: Params) -> Op:
     return attend(name, **tensors, eps=params["EPS"], block=params["BLOCK"])  # type: ignore[arg-type]
 
 
-ATTEND = Kernel("attend", Reference(_finish, located=True), _triton, walk=ATTEND_TEXT, make=_make)
+def usual_row(capacity: int) -> Span:
+    """A row of a cache or of the table of RoPE where the position says which: the last one."""
+    return Span(Affine(capacity - 1), Affine(capacity))
+
+
+def _usual(op: Op) -> Mapping[str, tuple[Span, ...]]:
+    """Of a full cache each split reads its share."""
+    i, j, s = axes(3)
+    capacity = int(op.param("CAPACITY"))
+    share = -(-capacity // int(op.param("SPLITS")))
+    cached = (i.block(1), j.block(1), s.block(share), ALL)
+    return {"k_cache": cached, "v_cache": cached, "rope": (usual_row(capacity), ALL)}
+
+
+ATTEND = Kernel("attend", Reference(_finish, located=True), _triton, walk=ATTEND_TEXT, make=_make, usual=_usual)
 
 
 def attend(

@@ -8,7 +8,7 @@ import numpy as np
 
 from interlace.core.arguments import check_type
 from interlace.core.dtypes import int32
-from interlace.graph.access import ALL, axes
+from interlace.graph.access import ALL, Span, axes
 from interlace.graph.op import Op
 from interlace.graph.tensor import Tensor
 from interlace.kernels.base import Kernel, check_argument, check_block, power_of_two, require, same_dtype
@@ -39,7 +39,13 @@ def _make(name: str, tensors: Mapping[str, Tensor], params: Params) -> Op:
     return embedding(name, **tensors, columns=params["BN"])  # type: ignore[arg-type]
 
 
-EMBEDDING = Kernel("embedding", Reference(_finish), _triton, walk=EMBEDDING_TEXT, make=_make)
+def _usual(op: Op) -> Mapping[str, tuple[Span, ...]]:
+    """A row of the table for each token, rather than any: that of the token's number."""
+    i, j = axes(2)
+    return {"table": (i.block(1), j.block(int(op.param("BN"))))}
+
+
+EMBEDDING = Kernel("embedding", Reference(_finish), _triton, walk=EMBEDDING_TEXT, make=_make, usual=_usual)
 
 
 def embedding(
