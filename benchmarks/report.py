@@ -11,7 +11,6 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable
-from operator import itemgetter
 from pathlib import Path
 from statistics import geometric_mean
 from typing import Any
@@ -313,17 +312,19 @@ def decode_table(record: dict[str, Any]) -> str:
 
 
 def hand_overs_table(record: dict[str, Any], first: dict[str, Any]) -> str:
-    """The second: when the ops of one layer of the one launch end, at batch 1 in the first version too."""
-    model = record["rows"][0]["model"]
-    rows = sorted((r for r in record["rows"] if r["model"] == model and r["context"] == 1024), key=itemgetter("batch"))
-    begin = first["layers"][0]["ops"][0]["first_start_us"]
-    before = {op["op"]: op["last_end_us"] - begin for op in first["layers"][0]["ops"]}
-    titles = " | ".join(f"batch {row['batch']}" for row in rows)
-    lines = [f"| op of a layer | first version, batch 1 | {titles} |", "|---" * (len(rows) + 2) + "|"]
-    ends = [{op["op"]: op["last_end_us"] for op in row["layer"]} for row in rows]
-    for name in before:
-        cells = " | ".join(f"{of[name]:.1f}" if name in of else "" for of in ends)
-        lines.append(f"| `{name}` | {before[name]:.1f} | {cells} |")
+    """The second: when the ops of one layer of the one launch end, and when they did in the first version."""
+    before = {layer["batch"]: layer["ops"] for layer in first["layers"]}
+    columns: dict[str, dict[str, float]] = {}
+    for row in record["rows"]:
+        if row["batch"] in before:
+            begin = before[row["batch"]][0]["first_start_us"]
+            ends = {op["op"]: op["last_end_us"] - begin for op in before[row["batch"]]}
+            columns[f"batch {row['batch']}, first version"] = ends
+        columns[f"batch {row['batch']}"] = {op["op"]: op["last_end_us"] for op in row["layer"]}
+    lines = [f"| op of a layer | {' | '.join(columns)} |", "|---" * (len(columns) + 1) + "|"]
+    for name in dict.fromkeys(name for column in columns.values() for name in column):
+        cells = " | ".join(f"{column[name]:.1f}" if name in column else "" for column in columns.values())
+        lines.append(f"| `{name}` | {cells} |")
     return "\n".join(lines)
 
 
