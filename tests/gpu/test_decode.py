@@ -132,10 +132,14 @@ def one_launch(graph: il.Graph, **options: Any) -> il.OneLaunchExecutor:
     return il.OneLaunchExecutor(plan, il.Options(timeout_s=10.0, **options))
 
 
+#: Of one launch too: groups of queries that warps share, with a norm.
+GROUPS = {"groups of 13": LlamaShape(1, 256, 512, 26, 2, 64, 3000, qk_norm=True)}
+
+
 @pytest.mark.parametrize("dtype", [il.bf16, il.fp16], ids=str)
-@pytest.mark.parametrize("name", SHAPES)
+@pytest.mark.parametrize("name", SHAPES | GROUPS)
 def test_a_step_in_one_launch_is_right_for_a_ragged_batch(name: str, dtype: il.DType) -> None:
-    work = problem(SHAPES[name], len(RAGGED), dtype)
+    work = problem((SHAPES | GROUPS)[name], len(RAGGED), dtype)
     graph = work.graph(il.H200)
     run, t = one_launch(graph), tensors(work, graph, RAGGED)
     for step in range(3):
@@ -144,7 +148,7 @@ def test_a_step_in_one_launch_is_right_for_a_ragged_batch(name: str, dtype: il.D
             value.fill_(float("nan") if value.is_floating_point() else -1)
         check(run, work, t)
         go_on(t)
-        written = t["layers.1.k_cache"][:, 0, :, 0].isnan().sum(1).tolist()
+        written = t[f"layers.{work.layers - 1}.k_cache"][:, 0, :, 0].isnan().sum(1).tolist()
         assert written == [CAPACITY - at - step - 1 for at in RAGGED]
 
 

@@ -322,7 +322,7 @@ template <class A> DEVICE void attend_with(const Tile& tile, const A& a, Stream&
       total += fade * of_head[w * STEP + D + 1];
       sum.x += fade * more.x, sum.y += fade * more.y;
     }
-    const float by = WHOLE ? 1.0f / total : 1.0f;
+    const float by = WHOLE ? __fdividef(1.0f, total) : 1.0f;
     put_pair(a.out + (part + g) * D + d, sum.x * by, sum.y * by);
     if constexpr (!WHOLE) {
       if (d == 0) {
