@@ -21,6 +21,8 @@ from interlace.orders.completion import completion  # noqa: E402
 from interlace.orders.panels import Cache, PanelGrid, Visit  # noqa: E402
 from interlace.orders.saved import read_order  # noqa: E402
 from interlace.policies.orders import Serpentine  # noqa: E402
+from interlace.studio.chain import Chain, touched_by  # noqa: E402
+from interlace.studio.chain import play as play_chain  # noqa: E402
 from interlace.studio.game import Options, Unit, named_path, play  # noqa: E402
 
 from ..studio_server import running  # noqa: E402
@@ -53,7 +55,8 @@ class Page:
         self.said: list[str] = []
         self.page.on("console", lambda message: self.said.append(message.text))
         self.page.on("pageerror", lambda error: self.said.append(str(error)))
-        self.page.on("request", lambda request: self.said.extend([request.url] * (address[:-1] not in request.url)))
+        here = "/".join(address.split("/")[:3])
+        self.page.on("request", lambda request: self.said.extend([request.url] * (not request.url.startswith(here))))
         self.page.goto(address)
         self.idle()
 
@@ -267,6 +270,52 @@ def test_everybody_can_use_it(browser: Any, address: str, scheme: str) -> None:
     found = axe.Axe().run(page.page)
     assert found.violations_count == 0, found.generate_report()
     page.context.close()
+
+
+@pytest.fixture
+def chain_page(browser: Any, address: str) -> Iterator[Page]:
+    page = Page(browser, f"{address}chain.html", bypass_csp=True)
+    yield page
+    assert page.said == []
+    page.context.close()
+
+
+def test_two_products_count_as_the_simulation_does_and_say_what_a_locked_tile_misses(chain_page: Page) -> None:
+    chain, rng = Chain(3, 2, 2, 3, 6), random.Random(5)
+    chain_page.choose(rows=3, inner=2, hidden=2, columns=3, capacity=6)
+    needs, path = touched_by(chain).needs, list[int]()
+    for _ in range(12):
+        item = rng.choice([item for item in range(len(needs)) if item not in path])
+        chain_page.click(item)
+        missing = [need for need in needs[item] if need not in path]
+        marked = chain_page.page.locator(".tile.hint")
+        assert sorted(int(tile.get_attribute("data-tile") or "") for tile in marked.all()) == missing
+        assert chain_page.text("#missing").startswith(f"Locked: {len(missing)} tile" if missing else "")
+        path += [] if missing else [item]
+        position = play_chain(chain, tuple(path))
+        assert chain_page.numbers() == (len(path), sum(position.loads.values()), position.hits)
+        assert int(chain_page.text("#y")) == position.loads.get("y", 0)
+    found = axe.Axe().run(chain_page.page)
+    assert found.violations_count == 0, found.generate_report()
+
+
+def test_two_products_play_orders_by_keys_and_stay_in_the_address(chain_page: Page, browser: Any) -> None:
+    chain_page.page.select_option("#ghost", "op after op")
+    chain_page.page.locator("#speed").select_option("60")
+    chain_page.page.locator("#order").select_option("whole rows")
+    chain_page.page.get_by_text("32 / 32").wait_for()
+    chain_page.idle()
+    assert (chain_page.text("#y"), chain_page.text('[data-ghost="y"]')) == ("0", "16")
+    chain_page.press("u", "u")
+    chain_page.page.wait_for_timeout(200)  # the address follows
+    other = Page(browser, chain_page.page.url)
+    assert other.numbers() == chain_page.numbers()
+    assert other.numbers()[0] == 30
+    other.press("Home")
+    other.page.locator('[data-tile="0"]').focus()
+    other.press("Space", "ArrowRight", "Enter", "ArrowDown", "r")
+    assert other.numbers()[0] == 3
+    other.context.close()
 
 
 @pytest.mark.parametrize(("width", "height"), [(1280, 720), (820, 1180)])

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import base64
 import random
+import zlib
 from dataclasses import replace
 from itertools import product
 
@@ -168,7 +170,8 @@ def test_links_and_requests_hold_the_whole_game() -> None:
 def test_what_is_no_link_is_told() -> None:
     link = encoded(Game(Options(dtype=fp32), (Visit(1, 2),), 1))
     bomb = encoded(Game(Options(), (), 0))[:2] + "A" * 100_000
-    for text in ("", "x", link[:-4], link[1:], "Ag" + link[2:], link + "!", bomb, "é", "A" * 200_000):
+    short = base64.urlsafe_b64encode(b"\1" + zlib.compress(b"\5\5")).decode()
+    for text in ("", "x", short, link[:-4], link[1:], "Ag" + link[2:], link + "!", bomb, "é", "A" * 200_000):
         with pytest.raises(StudioError, match="this link holds no game"):
             decoded(text)
 

@@ -158,6 +158,11 @@ def test_a_malformed_body_is_refused(port: int, name: str, body: bytes) -> None:
         ("order", {"name": "../row"}),
         ("curve", {"options": {"capacity": -1}}),
         ("save", {"path": [4000]}),
+        ("chain/setting", {"options": {"rows": 99}}),
+        ("chain/position", {"path": [16]}),
+        ("chain/position", {"ghost": "mine"}),
+        ("chain/order", {"name": ["whole rows"]}),
+        ("chain/open", {"link": "x"}),
     ],
 )
 def test_what_makes_no_sense_is_told(port: int, name: str, data: object) -> None:

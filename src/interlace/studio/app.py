@@ -18,6 +18,7 @@ from starlette.types import ASGIApp
 
 from interlace.core.errors import InterlaceError, StudioError
 from interlace.studio import curve, saved
+from interlace.studio.chain_wire import opened_chain, shown_chain, shown_chain_order, shown_chain_position
 from interlace.studio.game import named_path
 from interlace.studio.guard import Guard
 from interlace.studio.least import Cancelled, least
@@ -60,6 +61,10 @@ def application(port: int) -> ASGIApp:
         "order": _order,
         "curve": lambda data: curve.shown(game_of(data)),
         "save": lambda data: saved.shown(game_of(data)),
+        "chain/setting": shown_chain,
+        "chain/open": opened_chain,
+        "chain/position": shown_chain_position,
+        "chain/order": shown_chain_order,
     }
     routes = [Route(f"/api/{name}", _endpoint(answer), methods=["POST"]) for name, answer in handlers.items()]
     routes += [

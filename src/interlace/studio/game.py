@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from functools import cached_property
 
-from interlace.core.devices import DEFAULT_GPU, L2
+from interlace.core.devices import DEFAULT_GPU, L2, DeviceSpec
 from interlace.core.dtypes import DType, bf16
 from interlace.core.errors import OrderError, StudioError
 from interlace.orders.families import GROUPED, PLAIN, Family
@@ -130,14 +130,7 @@ class Options:
     @property
     def bounds(self) -> tuple[Bound, Bound]:
         """What no order loads less than, in bytes: safe, and in leading order, of a chip with this cache."""
-        chip = replace(
-            DEFAULT_GPU,
-            sms=self.workers,
-            l1_bytes=0,
-            register_bytes=self.tile_m * self.tile_n * _SUM_BYTES,
-            l2_bytes=self.capacity_bytes,
-            l2=L2(1, self.capacity_bytes),
-        )
+        chip = chip_of(self.capacity_bytes, self.workers, self.tile_m * self.tile_n)
         found = matmul(Gemm(self.m, self.n, self.k), self.dtype.itemsize, chip)
         safe, leading = (bound for bound in found if bound.counts is Counts.LOADS)
         return safe, leading
@@ -181,6 +174,12 @@ class Position:
     held: tuple[Held, ...]
     used: int
     next_out: int | None
+
+
+def chip_of(cache_bytes: int, workers: int, sums: int) -> DeviceSpec:
+    """What the bounds of a game are of: its cache, and so many sums of each worker."""
+    one = replace(DEFAULT_GPU, sms=workers, l1_bytes=0, register_bytes=sums * _SUM_BYTES)
+    return replace(one, l2_bytes=cache_bytes, l2=L2(1, cache_bytes))
 
 
 def play(options: Options, path: Path) -> Position:

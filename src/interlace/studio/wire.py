@@ -91,6 +91,7 @@ def shown_setting(options: Options) -> dict[str, Any]:
     grid = options.grid
     safe, leading = options.bounds
     return {
+        "shape": f"{grid.rows} {grid.columns}",
         "rows": grid.rows,
         "columns": grid.columns,
         "chunks": grid.chunks,

@@ -4,6 +4,7 @@
 import { ask } from "./api.js";
 
 export class Game extends EventTarget {
+  api = ""; // before the names of requests
   options = {};
   path = [];
   at = 0;
@@ -17,13 +18,22 @@ export class Game extends EventTarget {
     return this.path.slice(0, this.at);
   }
 
+  // A step of one product is 4 * tile + way.
+  tileOf(step) {
+    return step >> 2;
+  }
+
+  stepFor(tile, way) {
+    return 4 * tile + way;
+  }
+
   stepOf(tile) {
-    return this.taken.findIndex((step) => step >> 2 === tile);
+    return this.taken.findIndex((step) => this.tileOf(step) === tile);
   }
 
   // Take a tile; way is 1 where it touches its column's panel first. Returns whether it was open.
   take(tile, way = 0) {
-    const step = 4 * tile + way;
+    const step = this.stepFor(tile, way);
     if (this.stepOf(tile) >= 0) return false;
     if (this.path[this.at] !== step) this.path = [...this.taken, step];
     this.at += 1;
@@ -51,8 +61,8 @@ export class Game extends EventTarget {
 
   // New options: the path stays if it fits the grid. Throws what the server says of options that make no sense.
   async choose(options) {
-    const setting = await ask("setting", { options });
-    const fits = this.setting && setting.rows === this.setting.rows && setting.columns === this.setting.columns;
+    const setting = await ask(`${this.api}setting`, { options });
+    const fits = this.setting?.shape === setting.shape;
     this.options = options;
     this.setting = setting;
     if (!fits) [this.path, this.at] = [[], 0];
@@ -62,7 +72,7 @@ export class Game extends EventTarget {
 
   // The game of a link, of a file or of an earlier request.
   async open(source) {
-    const game = await ask("open", source);
+    const game = await ask(`${this.api}open`, source);
     this.setting = null;
     this.ghost = game.ghost;
     await this.choose(game.options);
@@ -95,7 +105,7 @@ export class Game extends EventTarget {
       while (this.#again) {
         this.#again = false;
         const setting = this.setting;
-        const position = await ask("position", this.request());
+        const position = await ask(`${this.api}position`, this.request());
         if (this.setting !== setting) continue;
         this.position = position;
         this.#tell("position");
