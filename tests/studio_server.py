@@ -13,12 +13,12 @@ JSON = "application/json"
 
 
 @contextmanager
-def running() -> Iterator[int]:
-    """Its port, while it runs."""
+def running(view: Any = None) -> Iterator[int]:
+    """Its port, while it runs, with a plan to look at or without."""
     from interlace.studio.server import listen, made
 
     with listen(0) as listening:
-        server = made(listening)
+        server = made(listening, view)
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]})
         thread.start()
         try:

@@ -17,6 +17,7 @@ pytest.importorskip("uvicorn")
 api = pytest.importorskip("playwright.sync_api")
 axe = pytest.importorskip("axe_playwright_python.sync_playwright")
 
+import interlace as il  # noqa: E402
 from interlace.orders.completion import completion  # noqa: E402
 from interlace.orders.panels import Cache, PanelGrid, Visit  # noqa: E402
 from interlace.orders.saved import read_order  # noqa: E402
@@ -24,6 +25,7 @@ from interlace.policies.orders import Serpentine  # noqa: E402
 from interlace.studio.chain import Chain, touched_by  # noqa: E402
 from interlace.studio.chain import play as play_chain  # noqa: E402
 from interlace.studio.game import Options, Unit, named_path, play  # noqa: E402
+from interlace.studio.plan_view import PlanView  # noqa: E402
 
 from ..studio_server import running  # noqa: E402
 
@@ -316,6 +318,46 @@ def test_two_products_play_orders_by_keys_and_stay_in_the_address(chain_page: Pa
     other.press("Space", "ArrowRight", "Enter", "ArrowDown", "r")
     assert other.numbers()[0] == 3
     other.context.close()
+
+
+def test_a_plan_shows_lanes_grids_and_what_an_item_waits_for(browser: Any) -> None:
+    tile = il.MatmulTile(16, 16, 16)
+    graph = il.workloads.two_matmuls(64, 32, 32, 48, first=tile, second=tile)
+    plan = il.build(graph, il.Choices(3, policy=il.RowSync()))
+    with running(PlanView.of(plan)) as port:
+        page = Page(browser, f"http://127.0.0.1:{port}/plan.html", bypass_csp=True)
+        assert page.text("#proof") == f"Proved: {il.verify(plan)}."
+        assert page.page.locator("#grids canvas").count() == 2
+        page.page.fill("#item", str(len(plan.items) - 1))
+        page.page.locator("#item").blur()
+        page.idle()
+        assert page.text("#detail .name") == "op 'second', tile (3, 2)"
+        posting = page.page.locator("#detail li").all_inner_texts()
+        assert posting == ["op 'first', tile (3, 0)", "op 'first', tile (3, 1)"]
+        page.page.click("text=op 'first', tile (3, 1)")
+        page.idle()
+        assert page.text("#detail .name") == "op 'first', tile (3, 1)"
+        page.press("n", "b", "+", "0")
+        assert page.page.locator("#item").input_value() == "7"
+        page.page.select_option("#colours", "worker")
+        page.page.select_option("#op", "1")
+        lane = page.page.locator("#lanes").bounding_box()
+        assert lane is not None
+        page.page.mouse.click(lane["x"] + 4, lane["y"] + 24)  # the first item of the first worker
+        page.idle()
+        assert page.text("#detail .name") == "op 'first', tile (0, 0)"
+        found = axe.Axe().run(page.page)
+        assert found.violations_count == 0, found.generate_report()
+        assert page.said == []
+        page.context.close()
+
+
+def test_without_a_plan_the_page_says_how_to_begin_with_one(browser: Any, address: str) -> None:
+    page = Page(browser, f"{address}plan.html")
+    assert "interlace studio plan.json" in page.text("#about")
+    assert page.page.locator("#lanes").is_hidden()
+    assert page.said == []
+    page.context.close()
 
 
 @pytest.mark.parametrize(("width", "height"), [(1280, 720), (820, 1180)])

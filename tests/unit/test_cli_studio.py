@@ -6,14 +6,17 @@ import signal
 import socket
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
 pytest.importorskip("starlette")
 pytest.importorskip("uvicorn")
 
+from interlace.studio import server
+
 from ..studio_server import send
-from .commands import fail
+from .commands import fail, succeed
 
 
 def test_it_says_where_the_page_is_answers_there_and_ends_with_ctrl_c() -> None:
@@ -27,6 +30,24 @@ def test_it_says_where_the_page_is_answers_there_and_ends_with_ctrl_c() -> None:
         process.send_signal(signal.SIGINT)
         rest, errors = process.communicate(timeout=30)
     assert (process.returncode, rest, errors) == (0, "", "")
+
+
+def test_a_plan_is_read_as_other_commands_do_and_is_where_the_page_begins(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    served = []
+    monkeypatch.setattr(server, "serve", lambda port, view, **more: served.append(view))
+    plan = tmp_path / "plan.json"
+    succeed("plan", "two-copies", "--m", 64, "--n", 64, "--out", plan)
+    succeed("studio", plan, "--no-browser")
+    succeed("studio")
+    assert served[0].plan.to_json() == plan.read_text()
+    assert served[0].proved
+    assert served[1] is None
+    assert "no file" in fail(2, "studio", tmp_path)
+    plan.write_text("{}")
+    assert "not a plan" in fail(2, "studio", plan)
+    assert len(served) == 2
 
 
 def test_a_port_that_is_taken_is_told() -> None:

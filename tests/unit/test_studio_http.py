@@ -163,6 +163,8 @@ def test_a_malformed_body_is_refused(port: int, name: str, body: bytes) -> None:
         ("chain/position", {"ghost": "mine"}),
         ("chain/order", {"name": ["whole rows"]}),
         ("chain/open", {"link": "x"}),
+        ("plan", {"file": "/etc/passwd"}),
+        ("plan/item", {"item": 0}),
     ],
 )
 def test_what_makes_no_sense_is_told(port: int, name: str, data: object) -> None:

@@ -6,6 +6,7 @@ import asyncio
 import json
 import threading
 from collections.abc import AsyncIterator, Callable
+from functools import partial
 from importlib.resources import files
 from typing import Any
 
@@ -23,6 +24,7 @@ from interlace.studio.game import named_path
 from interlace.studio.guard import Guard
 from interlace.studio.least import Cancelled, least
 from interlace.studio.link import Game, decoded, steps_of
+from interlace.studio.plan_view import PlanView
 from interlace.studio.wire import game_of, members, options_of, shown_game, shown_position, shown_setting
 
 #: Searches at once; each takes a core and some hundred megabytes.
@@ -31,8 +33,8 @@ _TICK_S = 0.1
 _TYPES = {"html": "text/html", "css": "text/css", "js": "text/javascript", "svg": "image/svg+xml"}
 
 
-def application(port: int) -> ASGIApp:
-    """The page on a port of this machine."""
+def application(port: int, view: PlanView | None = None) -> ASGIApp:
+    """The page on a port of this machine, with a plan to look at if there is one."""
     page = {
         entry.name: (entry.read_bytes(), _TYPES[entry.name.rpartition(".")[2]])
         for entry in files("interlace.studio").joinpath("page").iterdir()
@@ -66,6 +68,7 @@ def application(port: int) -> ASGIApp:
         "chain/position": shown_chain_position,
         "chain/order": shown_chain_order,
     }
+    handlers |= {"plan": partial(_plan, view), "plan/item": partial(_item, view)}
     routes = [Route(f"/api/{name}", _endpoint(answer), methods=["POST"]) for name, answer in handlers.items()]
     routes += [
         Route("/api/least", stream, methods=["POST"]),
@@ -120,6 +123,19 @@ def _order(data: object) -> dict[str, Any]:
     if not isinstance(name, str):
         raise StudioError("name an order, such as serpentine")
     return {"path": steps_of(options.grid, named_path(options.grid, name))}
+
+
+def _plan(view: PlanView | None, data: object) -> dict[str, Any]:
+    """The whole plan, or that there is none."""
+    members(data, "a request", ())
+    return {"name": ""} if view is None else view.shown()
+
+
+def _item(view: PlanView | None, data: object) -> dict[str, Any]:
+    """One item of the plan."""
+    if view is None:
+        raise StudioError("there is no plan here; begin with: interlace studio PLAN.json")
+    return view.item(data)
 
 
 async def _search(game: Game, searches: threading.BoundedSemaphore) -> AsyncIterator[bytes]:

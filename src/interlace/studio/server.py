@@ -10,6 +10,7 @@ from contextlib import suppress
 import uvicorn
 
 from interlace.studio.app import application
+from interlace.studio.plan_view import PlanView
 
 HOST = "127.0.0.1"
 
@@ -32,12 +33,12 @@ def listen(port: int) -> socket.socket:
     return listening
 
 
-def made(listening: socket.socket) -> uvicorn.Server:
+def made(listening: socket.socket, view: PlanView | None = None) -> uvicorn.Server:
     """The server of a socket; ``run(sockets=[listening])`` answers until ``should_exit`` is set."""
     port = listening.getsockname()[1]
     return uvicorn.Server(
         uvicorn.Config(
-            application(port),
+            application(port, view),
             lifespan="off",
             ws="none",
             log_level="warning",
@@ -50,11 +51,12 @@ def made(listening: socket.socket) -> uvicorn.Server:
     )
 
 
-def serve(port: int, *, browser: bool, tell: Callable[[str], None]) -> None:
+def serve(port: int, view: PlanView | None, *, browser: bool, tell: Callable[[str], None]) -> None:
     """Answer until Ctrl-C.
 
     Args:
         port: 0 for any free one.
+        view: a plan to look at, if there is one; the page begins with it.
         browser: open the page.
         tell: gets the page's address once it can be opened.
 
@@ -62,9 +64,9 @@ def serve(port: int, *, browser: bool, tell: Callable[[str], None]) -> None:
         OSError: as ``listen``.
     """
     with listen(port) as listening:
-        address = f"http://{HOST}:{listening.getsockname()[1]}/"
+        address = f"http://{HOST}:{listening.getsockname()[1]}/{'plan.html' if view else ''}"
         tell(address)
         if browser:
             webbrowser.open(address)
         with suppress(KeyboardInterrupt):
-            made(listening).run(sockets=[listening])
+            made(listening, view).run(sockets=[listening])
