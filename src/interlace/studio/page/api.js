@@ -22,7 +22,12 @@ export async function* lines(name, data, signal) {
   }
 }
 
-function send(name, data, signal) {
+async function send(name, data, signal) {
   const headers = { "content-type": "application/json" };
-  return fetch(`/api/${name}`, { method: "POST", headers, body: JSON.stringify(data), signal });
+  try {
+    return await fetch(`/api/${name}`, { method: "POST", headers, body: JSON.stringify(data), signal });
+  } catch (error) {
+    if (error.name === "AbortError") throw error;
+    throw new Error("The server does not answer; start it again with: interlace studio. The address keeps the game.");
+  }
 }

@@ -8,6 +8,8 @@ const PAUSE_MS = 250; // a curve costs many replays, so it waits until steps pau
 
 export function chart(game) {
   let timer = 0;
+  let last = null;
+  new ResizeObserver(() => last && draw(last, game)).observe($("curve"));
   let cancel = new AbortController();
   game.addEventListener("position", () => {
     clearTimeout(timer);
@@ -16,7 +18,8 @@ export function chart(game) {
     const { signal } = cancel;
     timer = setTimeout(async () => {
       try {
-        draw(await ask("curve", game.request(), signal), game);
+        last = await ask("curve", game.request(), signal);
+        draw(last, game);
       } catch (error) {
         if (error.name !== "AbortError") $("curve-text").textContent = error.message;
       }

@@ -13,6 +13,8 @@ export class Game extends EventTarget {
   position = null; // where the game stands
   #asking = false;
   #again = false;
+  #choice = 0;
+  #waiting = 0;
 
   get taken() {
     return this.path.slice(0, this.at);
@@ -60,8 +62,20 @@ export class Game extends EventTarget {
   }
 
   // New options: the path stays if it fits the grid. Throws what the server says of options that make no sense.
+  // Of several at once the last ones count, whichever answer comes first.
   async choose(options) {
-    const setting = await ask(`${this.api}setting`, { options });
+    this.#choice += 1;
+    const mine = this.#choice;
+    let setting;
+    this.#wait(1);
+    try {
+      setting = await ask(`${this.api}setting`, { options });
+    } catch (error) {
+      if (mine === this.#choice) throw error;
+    } finally {
+      this.#wait(-1);
+    }
+    if (mine !== this.#choice) return;
     const fits = this.setting?.shape === setting.shape;
     this.options = options;
     this.setting = setting;
@@ -83,8 +97,10 @@ export class Game extends EventTarget {
     return { options: this.options, path: this.path, at: this.at, ghost: this.ghost };
   }
 
-  get busy() {
-    return this.#asking || this.#again;
+  // Tests, and whoever else looks, see from the document whether answers are awaited.
+  #wait(change) {
+    this.#waiting += change;
+    document.documentElement.dataset.busy = String(this.#waiting > 0);
   }
 
   #changed(what) {
@@ -100,7 +116,7 @@ export class Game extends EventTarget {
     this.#again = true;
     if (this.#asking) return;
     this.#asking = true;
-    document.documentElement.dataset.busy = "true";
+    this.#wait(1);
     try {
       while (this.#again) {
         this.#again = false;
@@ -114,7 +130,7 @@ export class Game extends EventTarget {
       this.dispatchEvent(new CustomEvent("problem", { detail: error.message }));
     } finally {
       this.#asking = false;
-      document.documentElement.dataset.busy = "false";
+      this.#wait(-1);
     }
   }
 }

@@ -81,8 +81,15 @@ export function transport(game, { total, open, say, summary, hint = () => {} }) 
   });
   $("copy").addEventListener("click", async () => {
     address();
-    await navigator.clipboard.writeText(location.href);
-    say("The link is copied.");
+    try {
+      await navigator.clipboard.writeText(location.href);
+      say("The link is copied.");
+    } catch {
+      say("The browser does not copy; the link is its address.");
+    }
+  });
+  addEventListener("unhandledrejection", (event) => {
+    game.dispatchEvent(new CustomEvent("problem", { detail: event.reason.message }));
   });
   addEventListener("hashchange", () => {
     if (location.hash.slice(1) !== game.position?.link) open({ link: location.hash.slice(1) });
@@ -118,7 +125,9 @@ export function setup(game, pause) {
   }
   game.addEventListener("problem", (event) => problem(event.detail));
   game.addEventListener("setting", () => {
-    for (const field of fields) field.value = game.options[field.name];
+    for (const field of fields) {
+      if (field !== document.activeElement) field.value = game.options[field.name];
+    }
     const names = game.setting.orders;
     $("order").replaceChildren(new Option("choose one", ""), ...names.map((name) => new Option(name)));
     $("ghost").replaceChildren(new Option("none", ""), ...names.map((name) => new Option(name)));
