@@ -17,7 +17,7 @@ COMPILED := tests/compile/test_kernels.py tests/compile/test_hopper.py::test_mem
 	-k 'copies or ticket or relu-16 or relu-512 or gated-16 or gated-512 or gelu-bias-256'
 
 .DEFAULT_GOAL := help
-.PHONY: help run test fast test-triton random docs dist records gpu-test clean
+.PHONY: help run test fast test-triton random docs pictures dist records gpu-test clean
 
 help:  ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -29,7 +29,7 @@ test: $(VENV)/.installed-test  ## Lint, type-check and run every test that needs
 	$(BIN)/ruff check .
 	$(if $(filter tested,$(VERSIONS)),$(BIN)/mypy,# Types are checked against the tested versions alone: others name theirs differently)
 	$(BIN)/lint-imports
-	$(BIN)/pytest -m "not gpu" -n 2 tests/unit tests/compile
+	$(BIN)/pytest -m "not gpu" -n 2 tests/unit tests/compile tests/browser
 	TRITON_INTERPRET=1 $(BIN)/pytest -m "not gpu" -n 2 tests/interpret
 
 fast: $(VENV)/.installed-test  ## Lint, and the tests of graphs, plans, proofs and policies: under a minute
@@ -49,6 +49,9 @@ random: $(VENV)/.installed-test  ## Run every property test on new random exampl
 
 docs: $(VENV)/.installed-docs  ## Build the pages and the API reference as a site, in build/docs
 	$(BIN)/mkdocs build
+
+pictures: $(VENV)/.installed-test  ## Make the pictures of docs/studio.md anew; needs Chromium
+	$(BIN)/python docs/pictures.py
 
 dist: $(VENV)/.installed-test  ## Build the sdist and the wheel, in dist
 	$(BIN)/python -m hatchling build -d dist -t sdist -t wheel

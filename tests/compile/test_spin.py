@@ -15,7 +15,7 @@ META = il.Options("meta")
 def test_it_compiles_in_both_launches_and_keeps_the_memory_order(dispatch: il.Dispatch) -> None:
     plan = il.build(_graph(300), il.Choices(132, dispatch))
     one = il.OneLaunchExecutor(plan, META)
-    assert lint(one.binary.ptx, posts=True, waits=True) == []
+    assert lint(one.binary.ptx, posts=True, waits=True, posting_warp=True) == []
     assert one.binary.resources.spill_bytes == 0
     (launch,) = il.PersistentExecutor(plan, META).launches()
     ptx = launch.compile_ahead().asm["ptx"]

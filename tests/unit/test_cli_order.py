@@ -9,11 +9,13 @@ import pytest
 from typer.testing import CliRunner
 
 from interlace.cli import app
-from interlace.cli.names import family_name
+from interlace.kernels.read import read_plan
 from interlace.orders.families import Family, families
 from interlace.orders.panels import Cache, PanelGrid, Visit
 from interlace.orders.replay import loads
-from interlace.policies.orders import GroupedSerpentine
+from interlace.policies.orders import GroupedSerpentine, Hilbert
+
+from .commands import fail, succeed
 
 
 def invoke(*arguments: object):
@@ -133,9 +135,52 @@ def test_what_is_no_name_shows_what_is(option: str, value: str, message: str) ->
 
 
 def test_every_family_has_the_name_that_the_option_takes() -> None:
-    listed = [family_name(member) for member in families(PanelGrid(8, 8), 6)]
+    listed = [member.name for member in families(PanelGrid(8, 8), 6)]
     assert listed == [
         *("row", "column", "serpentine", "grouped:2", "grouped:4", "grouped:5"),
         *("grouped-serpentine:2", "grouped-serpentine:4", "grouped-serpentine:5", "morton", "hilbert"),
     ]
-    assert family_name(Family(GroupedSerpentine(3), sawtooth=True)) == "grouped-serpentine:3, sawtooth"
+    assert Family(GroupedSerpentine(3), sawtooth=True).name == "grouped-serpentine:3, sawtooth"
+
+
+# ---------------------------------------------------------------- orders in files
+
+
+def saved(path: Path, grid: list[int], tiles: list[int]) -> str:
+    path.write_text(json.dumps({"schema": "interlace-order", "version": 1, "grid": grid, "tiles": tiles}))
+    return f"explicit:{path}"
+
+
+def test_an_order_in_a_file_is_one_that_other_commands_take(tmp_path: Path) -> None:
+    matmul = ["one-matmul", "--m", 64, "--n", 64, "--k", 64, "--tile", "16x16x16"]
+    hilbert = Hilbert().permutation((4, 4)).tolist()
+    mine = saved(tmp_path / "mine.json", [4, 4], hilbert)
+    cache = ["--cache", "4KiB", "--workers", 1]
+    by_name, by_file = (succeed("traffic", *matmul, *cache, "--order", o, "--json", "-") for o in ("hilbert", mine))
+    assert json.loads(by_name)["orders"][0]["dram_read_bytes"] == json.loads(by_file)["orders"][0]["dram_read_bytes"]
+    plan = tmp_path / "plan.json"
+    succeed("plan", *matmul, "--order", mine, "--out", plan)
+    assert read_plan(plan.read_text()).items.tile.tolist() == hilbert
+    assert "SavedOrder" in succeed("run", *matmul, "--device", "cpu", "--executor", "reference", "--order", mine)
+
+
+@pytest.mark.parametrize(
+    ("grid", "tiles", "message"),
+    [
+        ([2, 2], [0, 1, 3, 2], "this order is of 2 x 2 tiles, and an op has 4 x 4"),
+        ([4, 4], [0, 1], "takes 2 of 16 tiles"),
+        ([4, 4], [0] * 16, "lists entry 0 16 times"),
+        ([4], [], "grid of an order is no pair"),
+    ],
+)
+def test_an_order_of_another_grid_or_of_none_is_refused(
+    tmp_path: Path, grid: list[int], tiles: list[int], message: str
+) -> None:
+    mine = saved(tmp_path / "mine.json", grid, tiles)
+    matmul = ["one-matmul", "--m", 64, "--n", 64, "--k", 64, "--tile", "16x16x16"]
+    assert message in fail(2, "traffic", *matmul, "--cache", "4KiB", "--order", mine)
+
+
+def test_what_is_no_file_of_an_order_is_refused(tmp_path: Path) -> None:
+    for path, message in ((tmp_path, "is a folder"), ("/dev/zero", "is a device"), (tmp_path / "no", "cannot read")):
+        assert message in fail(2, "traffic", "one-matmul", "--order", f"explicit:{path}")

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from interlace import __version__
-from interlace.cli import bench, explain, generate, order, pipeline, plan, profile, run, trace, traffic, tune
+from interlace.cli import bench, explain, generate, order, pipeline, plan, profile, run, studio, trace, traffic, tune
 from interlace.cli.streams import standard_streams
 
 app = typer.Typer(
@@ -36,7 +36,7 @@ def _app(
     """Options of the app itself."""
 
 
-for _room in (run, generate, plan, explain, trace, traffic, bench, tune, profile, order, pipeline):
+for _room in (run, generate, plan, explain, trace, traffic, bench, tune, profile, order, studio, pipeline):
     _room.register(app)
 
 

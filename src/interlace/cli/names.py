@@ -6,30 +6,25 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
+from pathlib import Path
 from typing import Generic, TypeVar
 
 import typer
 
 from interlace import executors
+from interlace.cli.console import BadInput
+from interlace.cli.inputs import text_of
 from interlace.core.devices import DEFAULT_GPU, L2, DeviceSpec, known_chips
 from interlace.core.errors import InterlaceError
 from interlace.executors import Executor
 from interlace.executors.persistent import PersistentTicketExecutor
-from interlace.orders.families import Family
+from interlace.orders import families
 from interlace.orders.panels import Cache
+from interlace.orders.saved import read_order
 from interlace.plan.plan import Dispatch
 from interlace.planner.build import Assignment
 from interlace.policies.interleavings import HalfRows, Interleaving, OpAfterOp, Panels
-from interlace.policies.orders import (
-    ColumnMajor,
-    GroupedPanels,
-    GroupedSerpentine,
-    Hilbert,
-    Morton,
-    Order,
-    RowMajor,
-    Serpentine,
-)
+from interlace.policies.orders import Order
 from interlace.policies.splits import Split, SplitK, StreamK, Whole
 from interlace.policies.sync import (
     BatchedRowSync,
@@ -46,6 +41,7 @@ from interlace.policies.sync import (
 from interlace.workloads.base import Tile
 
 T = TypeVar("T")
+_LARGEST = 64 << 20  # bytes of a file that is one value of an option
 
 
 @dataclass(frozen=True)
@@ -56,16 +52,18 @@ class Names(Generic[T]):
         what: the kind, for messages.
         plain: members by name.
         counted: members that take a number, as ``name:4``: an example number and the constructor.
+        filed: members that a file holds, as ``name:FILE``: what makes one of its text.
     """
 
     what: str
     plain: Mapping[str, T]
     counted: Mapping[str, tuple[int, Callable[[int], T]]] = field(default_factory=dict)
+    filed: Mapping[str, Callable[[str], T]] = field(default_factory=dict)
 
     @property
     def listing(self) -> str:
         """All names, as help texts and messages show them."""
-        return ", ".join(self._shown)
+        return ", ".join([*self._shown, *(f"{name}:FILE" for name in self.filed)])
 
     @property
     def _shown(self) -> list[str]:
@@ -80,6 +78,8 @@ class Names(Generic[T]):
         if text in self.plain:
             return self.plain[text]
         name, _, number = text.partition(":")
+        if name in self.filed:
+            return self._of_file(name, number)
         if name not in self.counted:
             raise typer.BadParameter(f"unknown {self.what} {text!r}; use one of {self.listing}")
         example, make = self.counted[name]
@@ -89,6 +89,15 @@ class Names(Generic[T]):
             return make(int(number))
         except InterlaceError as error:
             raise typer.BadParameter(str(error)) from None
+
+    def _of_file(self, name: str, path: str) -> T:
+        try:
+            text = text_of(Path(path), _LARGEST, f"an {self.what}", "`interlace studio`")
+            return self.filed[name](text)
+        except BadInput as error:
+            raise typer.BadParameter(str(error)) from None
+        except InterlaceError as error:
+            raise typer.BadParameter(f"{path!r}: {error}") from None
 
 
 class Device(Enum):
@@ -134,14 +143,9 @@ POLICIES: Names[SyncPolicy] = Names(
 )
 ORDERS: Names[Order] = Names(
     "order",
-    {
-        "row": RowMajor(),
-        "column": ColumnMajor(),
-        "serpentine": Serpentine(),
-        "morton": Morton(),
-        "hilbert": Hilbert(),
-    },
-    {"grouped": (8, GroupedPanels), "grouped-serpentine": (8, GroupedSerpentine)},
+    families.PLAIN,
+    {name: (8, make) for name, make in families.GROUPED.items()},
+    {"explicit": read_order},
 )
 CACHES = Names("cache", {c.value: c for c in Cache})
 INTERLEAVINGS: Names[Interleaving] = Names(
@@ -158,16 +162,6 @@ DISPATCHES = Names(
         "static-balanced": DispatchChoice(Dispatch.STATIC, Assignment.BALANCED),
     },
 )
-
-
-def family_name(member: Family) -> str:
-    """The name of a member of a family of orders, as ``--order`` takes it; "sawtooth" is said beside it."""
-    order = member.order
-    if isinstance(order, GroupedPanels | GroupedSerpentine):
-        name = f"{'grouped' if isinstance(order, GroupedPanels) else 'grouped-serpentine'}:{order.rows}"
-    else:
-        name = next(name for name, known in ORDERS.plain.items() if known == order)
-    return f"{name}, sawtooth" if member.sawtooth else name
 
 
 def grid(text: str) -> tuple[int, int]:

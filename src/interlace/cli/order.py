@@ -97,7 +97,7 @@ def register(app: typer.Typer) -> None:
                     ),
                 )
         familiar = {
-            names.family_name(member): loads(panels, member.walk(panels), capacity, policy)
+            member.name: loads(panels, member.walk(panels), capacity, policy)
             for member in families(panels, capacity)
         }
         unit = "panel" if chunks == 1 else "chunk"

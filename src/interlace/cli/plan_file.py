@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import stat
 from functools import partial
 from pathlib import Path
 
 from interlace.cli.console import BadInput
+from interlace.cli.inputs import text_of
 from interlace.cli.problem import Planned, Plans, Problem
 from interlace.core.devices import DeviceSpec
 from interlace.core.errors import PlanFormatError
@@ -27,18 +27,7 @@ def read(path: Path) -> Plan:
     Raises:
         BadInput: the file is missing, damaged, too large, or no plan.
     """
-    try:
-        info = path.stat()
-        if not stat.S_ISREG(info.st_mode):
-            what = "folder" if stat.S_ISDIR(info.st_mode) else "device or pipe"
-            raise BadInput(f"{str(path)!r} is a {what}, no file; name a plan that `interlace plan` wrote")
-        if info.st_size > _LARGEST:
-            raise BadInput(f"{str(path)!r} has {info.st_size} bytes, a plan has at most {_LARGEST}; plan larger tiles")
-        text = path.read_text(encoding="utf-8")
-    except OSError as error:
-        raise BadInput(f"cannot read {str(path)!r}: {error.strerror}") from None
-    except UnicodeDecodeError:
-        raise BadInput(f"{str(path)!r} is not text, so no plan; write plans with `interlace plan`") from None
+    text = text_of(path, _LARGEST, "a plan", "`interlace plan`")
     try:
         return read_plan(text)
     except PlanFormatError as error:

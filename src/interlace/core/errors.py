@@ -56,6 +56,7 @@
     │   ├── SlotError           no free slot, or one that is not taken
     │   ├── LengthError         a sequence longer than the cache
     │   └── SamplingError       a way to draw tokens that means nothing
+    ├── StudioError         a game, a link or a file of the studio that makes no sense, or too large a one
     ├── StoreError          a tuned setting could not be kept
     ├── ResultError         a result is further from float64 than rounding explains
     ├── ChunkError          a part of a chunk failed in a pipeline of streams
@@ -290,6 +291,10 @@ class LengthError(DecodeError):
 
 class SamplingError(DecodeError):
     """A temperature, a count or a share that says nothing about how to draw tokens."""
+
+
+class StudioError(InterlaceError):
+    """Options, a path, a link or a file of the studio that make no sense, or ask for more than a request may take."""
 
 
 class StoreError(InterlaceError):

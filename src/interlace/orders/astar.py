@@ -74,14 +74,40 @@ def state_bytes(shape: Shape) -> int:
     return 8 * shape.words + 4 + 4 + 1 + 4 * 4 + _ENTRIES * (4 + 4)
 
 
+class Begun(NamedTuple):
+    """Where a search begins that does not begin with nothing.
+
+    Attributes:
+        visited: a bit per tile.
+        units: what LRU holds, from the last touched to the first, as ``states.py`` has it.
+        loads: so far.
+    """
+
+    visited: int
+    units: tuple[int, ...]
+    loads: int
+
+
+NOTHING = Begun(0, (), 0)
+
+
 class Search:
     """One search: the arrays that compiled code works on, which double when they are full.
 
     Args:
         max_states: None for as many as ``_MOST_BYTES`` hold, of which half are for copies while the arrays grow.
+        begun: the state to begin with.
     """
 
-    def __init__(self, grid: PanelGrid, capacity: int, cache: Cache, best: int, max_states: int | None) -> None:
+    def __init__(
+        self,
+        grid: PanelGrid,
+        capacity: int,
+        cache: Cache,
+        best: int,
+        max_states: int | None,
+        begun: Begun = NOTHING,
+    ) -> None:
         opt = int(cache is Cache.OPT)
         self.shape = Shape(grid.rows, grid.columns, grid.chunks, capacity, opt, grid.units.bit_length())
         self.least: Table = table(grid.rows, grid.columns, capacity)
@@ -100,12 +126,16 @@ class Search:
             _chain(0, _ENTRIES * rows, -1),
             np.full((best + 1, best + 1), -1, np.int32),
         )
-        no_units = np.zeros(capacity, np.int64)
-        bound = int(remaining(self.shape, self.least, 0, 0, no_units, 0))
+        units, held = np.full(capacity, -1, np.int64), len(begun.units)
+        units[:held] = begun.units
+        bound = begun.loads + int(remaining(self.shape, self.least, begun.visited, 0, units, held))
         self.at = _At(*(np.array([value], np.int64) for value in (0, 0, 0, bound, best, -1)))
+        self.first_panels = np.arange(grid.rows + grid.columns)  # which panel of the grid each of the first key is
         if bound < best:
-            _add(self.store, self.at, self.store.keys[0].copy(), 0, -1)
-            _push(self.store, self.at, 0, bound, 0)
+            key, masks = np.zeros(self.shape.words, np.int64), self.first_panels.copy()
+            name(self.shape, begun.visited, 0, units, held, masks, key, self.first_panels)
+            _add(self.store, self.at, key, begun.loads, -1)
+            _push(self.store, self.at, 0, bound, begun.loads)
 
     def run(self, seconds: float, progress: Progress | None) -> str:
         """Search to the end; returns why it stopped before, or ""."""
@@ -152,7 +182,7 @@ class Search:
             states.append(int(self.store.parent[states[-1]]))
         states.reverse()
         shape, out, visits = self.shape, self.out, []
-        panels_of = np.arange(shape.rows + shape.columns)  # which panel of the grid each panel of the key is
+        panels_of = self.first_panels  # which panel of the grid each panel of the key is
         units, masks, panels = np.empty(shape.capacity, np.int64), panels_of.copy(), panels_of.copy()
         key = np.empty(shape.words, np.int64)
         for state, following in pairwise(states):

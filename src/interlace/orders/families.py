@@ -11,6 +11,7 @@ chunks that the one before it touched last (the alternating scan of Zhu, Pan and
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from interlace.orders.panels import PanelGrid, Visit
@@ -24,6 +25,17 @@ from interlace.policies.orders import (
     RowMajor,
     Serpentine,
 )
+
+PLAIN: Mapping[str, Order] = {
+    "row": RowMajor(),
+    "column": ColumnMajor(),
+    "serpentine": Serpentine(),
+    "morton": Morton(),
+    "hilbert": Hilbert(),
+}
+"""Orders by the names that people call them by."""
+GROUPED: Mapping[str, Callable[[int], Order]] = {"grouped": GroupedPanels, "grouped-serpentine": GroupedSerpentine}
+"""Those that take a number of rows, which follows behind a colon: ``grouped:4``."""
 
 
 @dataclass(frozen=True)
@@ -39,6 +51,16 @@ class Family:
         if not self.sawtooth:
             return visits
         return tuple(visit._replace(backwards=i % 2 == 1) for i, visit in enumerate(visits))
+
+    @property
+    def name(self) -> str:
+        """As people call it: ``grouped:4``, or ``grouped:4, sawtooth``."""
+        order = self.order
+        if isinstance(order, GroupedPanels | GroupedSerpentine):
+            name = next(f"{name}:{order.rows}" for name, make in GROUPED.items() if make is type(order))
+        else:
+            name = next(name for name, known in PLAIN.items() if known == order)
+        return f"{name}, sawtooth" if self.sawtooth else name
 
     def __str__(self) -> str:
         return f"Sawtooth({self.order})" if self.sawtooth else str(self.order)

@@ -118,6 +118,17 @@ class PanelGrid:
                 "visit each tile exactly once"
             )
 
+    def check_begun(self, walk: Sequence[Visit]) -> None:
+        """Raise OrderError unless each visit is of another tile of the grid."""
+        seen: set[Pair] = set()
+        for visit in walk:
+            tile = (visit.row, visit.column)
+            if not (0 <= visit.row < self.rows and 0 <= visit.column < self.columns):
+                raise OrderError(f"tile {tile} is outside a grid of {self.rows} x {self.columns}; name one inside")
+            if tile in seen:
+                raise OrderError(f"tile {tile} is visited twice; visit each tile once")
+            seen.add(tile)
+
 
 def renamed(walk: Iterable[Visit], start: Pair) -> tuple[Visit, ...]:
     """The walk with two rows and two columns exchanged, so that it starts at ``start`` and costs the same."""

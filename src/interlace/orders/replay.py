@@ -15,7 +15,11 @@ import heapq
 from collections import OrderedDict
 from collections.abc import Sequence
 
-from interlace.orders.panels import Cache, Pair, PanelGrid, Visit
+from interlace.core.errors import SearchError
+from interlace.orders.panels import Cache, PanelGrid, Visit
+
+Group = Sequence[int]
+"""Units that are held together while something is computed, in the sequence in which they are touched."""
 
 
 def loads(grid: PanelGrid, walk: Sequence[Visit], capacity: int, cache: Cache) -> int:
@@ -28,43 +32,91 @@ def loads(grid: PanelGrid, walk: Sequence[Visit], capacity: int, cache: Cache) -
     grid.check_capacity(capacity)
     grid.check_walk(walk)
     pairs = [pair for visit in walk for pair in grid.pairs(visit)]
-    return _lru(pairs, capacity) if cache is Cache.LRU else _opt(pairs, capacity)
+    return sum(map(len, loaded(pairs, capacity, cache)))
 
 
-def _lru(pairs: Sequence[Pair], capacity: int) -> int:
+def loaded(
+    groups: Sequence[Group], capacity: int, cache: Cache, sizes: Sequence[int] | None = None
+) -> list[list[int]]:
+    """Which units of each group are loaded, from an empty cache.
+
+    Args:
+        groups: in the sequence in which they are touched.
+        capacity: in bytes with ``sizes``, in units without.
+        cache: what it evicts.
+        sizes: bytes of each unit, for LRU alone. A load evicts what was touched longest ago until it fits.
+
+    Raises:
+        SearchError: sizes under OPT, which this replay takes in whole units, or a group that does not fit.
+    """
+    if sizes is not None and cache is Cache.OPT:
+        raise SearchError("OPT takes units of one size; give the capacity in units, or use LRU")
+    most = max((sum(sizes[unit] for unit in {*group}) if sizes else len({*group}) for group in groups), default=0)
+    if most > capacity:
+        raise SearchError(f"a cache of {capacity} holds no {most} at once; use a larger one")
+    return _lru(groups, capacity, sizes) if cache is Cache.LRU else _opt(groups, capacity)
+
+
+def held_by_lru(groups: Sequence[Group], capacity: int, sizes: Sequence[int] | None = None) -> list[int]:
+    """What LRU holds after all groups, the last touched first; arguments as for ``loaded``.
+
+    These are the units of the latest touches, as many as fit, also of unequal sizes (``orders.distances`` says why).
+    """
+    held: list[int] = []
+    for unit in touched(groups):
+        capacity -= sizes[unit] if sizes else 1
+        if capacity < 0:
+            break
+        held.append(unit)
+    return held
+
+
+def touched(groups: Sequence[Group]) -> list[int]:
+    """Every unit that was touched, once, the last touched first."""
+    return list(dict.fromkeys(unit for group in reversed(groups) for unit in reversed(group)))
+
+
+def _lru(groups: Sequence[Group], capacity: int, sizes: Sequence[int] | None) -> list[list[int]]:
     held: OrderedDict[int, None] = OrderedDict()
-    misses = 0
-    for pair in pairs:
-        for unit in pair:
+    room, misses = capacity, []
+    for group in groups:
+        missed = []
+        for unit in group:
             if unit in held:
                 held.move_to_end(unit)
                 continue
-            misses += 1
+            missed.append(unit)
             held[unit] = None
-            if len(held) > capacity:
-                held.popitem(last=False)
+            room -= sizes[unit] if sizes else 1
+            while room < 0:
+                gone, _ = held.popitem(last=False)
+                room += sizes[gone] if sizes else 1
+        misses.append(missed)
     return misses
 
 
-def _opt(pairs: Sequence[Pair], capacity: int) -> int:
-    """Furthest next use goes first; a pair never evicts its own half."""
-    never = len(pairs)
+def _opt(groups: Sequence[Group], capacity: int) -> list[list[int]]:
+    """Furthest next use goes first; a group never evicts a part of itself."""
+    never = len(groups)
     upcoming: dict[int, list[int]] = {}
     for when in reversed(range(never)):
-        for unit in pairs[when]:
+        for unit in groups[when]:
             upcoming.setdefault(unit, []).append(when)
     held: dict[int, int] = {}  # unit to its next use
     by_next_use: list[tuple[int, int]] = []  # a heap of (-next use, unit); entries of older next uses are stale
-    misses = 0
-    for pair in pairs:
-        for unit in pair:
-            misses += unit not in held
+    misses = []
+    for group in groups:
+        missed = []
+        for unit in group:
+            if unit not in held:
+                missed.append(unit)
             upcoming[unit].pop()
             held[unit] = upcoming[unit][-1] if upcoming[unit] else never
-        while len(held) > capacity:  # the pair itself is not in the heap yet
+        misses.append(missed)
+        while len(held) > capacity:  # the group itself is not in the heap yet
             next_use, unit = heapq.heappop(by_next_use)
             if held.get(unit) == -next_use:
                 del held[unit]
-        for unit in pair:
+        for unit in group:
             heapq.heappush(by_next_use, (-held[unit], unit))
     return misses

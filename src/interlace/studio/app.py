@@ -1,0 +1,174 @@
+"""The handlers of the page: each takes a whole game and keeps nothing, so that pages do not disturb each other."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import threading
+from collections.abc import AsyncIterator, Callable
+from functools import partial
+from importlib.resources import files
+from typing import Any
+
+from starlette.applications import Starlette
+from starlette.concurrency import run_in_threadpool
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response, StreamingResponse
+from starlette.routing import Route
+from starlette.types import ASGIApp
+
+from interlace.core.errors import InterlaceError, StudioError
+from interlace.studio import curve, saved
+from interlace.studio.chain_wire import opened_chain, shown_chain, shown_chain_order, shown_chain_position
+from interlace.studio.game import named_path
+from interlace.studio.guard import Guard
+from interlace.studio.least import Cancelled, least
+from interlace.studio.link import Game, decoded, steps_of
+from interlace.studio.plan_view import PlanView
+from interlace.studio.wire import game_of, members, options_of, shown_game, shown_position, shown_setting
+
+#: Searches at once; each takes a core and some hundred megabytes.
+_MOST_SEARCHES = 2
+_TICK_S = 0.1
+_TYPES = {"html": "text/html", "css": "text/css", "js": "text/javascript", "svg": "image/svg+xml"}
+
+
+def application(port: int, view: PlanView | None = None) -> ASGIApp:
+    """The page on a port of this machine, with a plan to look at if there is one."""
+    page = {
+        entry.name: (entry.read_bytes(), _TYPES[entry.name.rpartition(".")[2]])
+        for entry in files("interlace.studio").joinpath("page").iterdir()
+        if entry.name.rpartition(".")[2] in _TYPES
+    }
+    searches = threading.BoundedSemaphore(_MOST_SEARCHES)
+
+    async def asset(request: Request) -> Response:
+        """A file of the page, all of which are in memory: no name reaches the file system."""
+        found = page.get(request.path_params.get("name", "index.html"))
+        if found is None:
+            return JSONResponse({"error": "no such page; begin at /"}, 404)
+        return Response(found[0], media_type=found[1])
+
+    async def stream(request: Request) -> Response:
+        try:
+            game = game_of(_json(await request.body()))
+        except InterlaceError as error:
+            return _refused(error)
+        return StreamingResponse(_search(game, searches), media_type="application/x-ndjson")
+
+    handlers: dict[str, Callable[[Any], dict[str, Any]]] = {
+        "setting": _setting,
+        "open": _open,
+        "position": lambda data: shown_position(game_of(data)),
+        "order": _order,
+        "curve": lambda data: curve.shown(game_of(data)),
+        "save": lambda data: saved.shown(game_of(data)),
+        "chain/setting": shown_chain,
+        "chain/open": opened_chain,
+        "chain/position": shown_chain_position,
+        "chain/order": shown_chain_order,
+    }
+    handlers |= {"plan": partial(_plan, view), "plan/item": partial(_item, view)}
+    routes = [Route(f"/api/{name}", _endpoint(answer), methods=["POST"]) for name, answer in handlers.items()]
+    routes += [
+        Route("/api/least", stream, methods=["POST"]),
+        Route("/", asset, methods=["GET"]),
+        Route("/{name}", asset, methods=["GET"]),
+    ]
+    return Guard(Starlette(routes=routes), port)
+
+
+def _endpoint(answer: Callable[[Any], dict[str, Any]]) -> Callable[[Request], Any]:
+    """A handler beside the event loop, whose errors are told."""
+
+    async def endpoint(request: Request) -> Response:
+        try:
+            return JSONResponse(await run_in_threadpool(answer, _json(await request.body())))
+        except InterlaceError as error:
+            return _refused(error)
+
+    return endpoint
+
+
+def _refused(error: InterlaceError) -> Response:
+    return JSONResponse({"error": str(error)[:1000]}, 400)
+
+
+def _json(body: bytes) -> Any:
+    try:
+        return json.loads(body)
+    except (ValueError, RecursionError):
+        raise StudioError("the request is no JSON; reload the page") from None
+
+
+def _setting(data: object) -> dict[str, Any]:
+    """What follows from options alone."""
+    options = options_of(members(data, "a request", ("options",)).get("options", {}))
+    return shown_setting(options)
+
+
+def _open(data: object) -> dict[str, Any]:
+    """The game of a link or of a saved file."""
+    given = members(data, "a request", ("link", "file"))
+    text = next(iter(given.values()), None)
+    if len(given) != 1 or not isinstance(text, str):
+        raise StudioError("send a link or the text of a file")
+    return shown_game(decoded(text) if "link" in given else saved.opened(text))
+
+
+def _order(data: object) -> dict[str, Any]:
+    """The path of a named order."""
+    given = members(data, "a request", ("options", "name"))
+    options, name = options_of(given.get("options", {})), given.get("name")
+    if not isinstance(name, str):
+        raise StudioError("name an order, such as serpentine")
+    return {"path": steps_of(options.grid, named_path(options.grid, name))}
+
+
+def _plan(view: PlanView | None, data: object) -> dict[str, Any]:
+    """The whole plan, or that there is none."""
+    members(data, "a request", ())
+    return {"name": ""} if view is None else view.shown()
+
+
+def _item(view: PlanView | None, data: object) -> dict[str, Any]:
+    """One item of the plan."""
+    if view is None:
+        raise StudioError("there is no plan here; begin with: interlace studio PLAN.json")
+    return view.item(data)
+
+
+async def _search(game: Game, searches: threading.BoundedSemaphore) -> AsyncIterator[bytes]:
+    """Lines of JSON: how far the search is, then what it found. It ends when nobody reads any more."""
+    if not searches.acquire(blocking=False):
+        yield _line({"state": "refused", "error": f"{_MOST_SEARCHES} searches run already; cancel one of them"})
+        return
+    stop, seen = threading.Event(), [0, 0, 0]
+
+    def progress(*at: int) -> None:
+        seen[:] = at
+
+    def work() -> dict[str, Any]:
+        try:
+            return least(game.options, game.path[: game.at], stop, progress).shown(game.options, game.at)
+        except InterlaceError as error:
+            return {"state": "refused", "error": str(error)[:1000]}
+        except Cancelled:
+            return {"state": "cancelled"}
+        finally:
+            searches.release()
+
+    task = asyncio.ensure_future(run_in_threadpool(work))
+    try:
+        while not task.done():
+            await asyncio.wait({task}, timeout=_TICK_S)
+            if not task.done():
+                states, low, high = seen
+                yield _line({"state": "searching", "states": states, "lower_bound": low, "loads": high})
+        yield _line(task.result())
+    finally:
+        stop.set()
+
+
+def _line(data: dict[str, Any]) -> bytes:
+    return json.dumps(data).encode() + b"\n"

@@ -1,0 +1,230 @@
+"""Two chained matmuls played tile by tile: which tiles are locked, and where the intermediate stays in the cache.
+
+The graph is that of ``workloads.two_matmuls``, y = x @ a.T and out = y @ b.T, in square tiles: R rows, K and N tiles
+along the two reductions, P columns. What a tile touches is found by ``sim.traffic``, what it needs by
+``graph.dependencies``, and what is loaded by ``orders.replay``. Items are numbered op after op, row by row. With
+R = N = P = 2:
+
+    first   0 1    second   4 5     item 4 touches y[0, 0] b[0, 0]   y[0, 1] b[0, 1]   out[0, 0]
+            2 3             6 7     and is locked until items 0 and 1 are done
+
+A tile that is written takes its place in the cache like one that is read, but nothing is loaded for it.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import lru_cache, partial
+
+import numpy as np
+
+from interlace.core.dtypes import bf16
+from interlace.core.errors import StudioError
+from interlace.graph.dependencies import Dependencies
+from interlace.graph.graph import Graph
+from interlace.kernels.matmul import MatmulTile
+from interlace.orders.panels import Cache
+from interlace.orders.replay import held_by_lru, loaded
+from interlace.planner.bounds import Bound, Counts, Gemm
+from interlace.planner.bounds import chain as chain_bounds
+from interlace.planner.build import Choices, build
+from interlace.policies.interleavings import Panels
+from interlace.policies.orders import ColumnMajor, Hilbert, Serpentine
+from interlace.studio.game import MOST_PAIRS, chip_of
+from interlace.workloads.chains import two_matmuls
+
+#: Tiles along each side: two grids of these are still a picture.
+MOST_SIDE = 16
+_TILE = 128
+
+
+@dataclass(frozen=True)
+class Chain:
+    """The products and the cache.
+
+    Attributes:
+        rows, inner, hidden, columns: tiles along m, k, n and p.
+        capacity: tiles that the cache holds.
+        cache: what a full cache evicts.
+
+    Raises:
+        StudioError: a size out of range, or too many tiles.
+    """
+
+    rows: int = 4
+    inner: int = 2
+    hidden: int = 4
+    columns: int = 4
+    capacity: int = 12
+    cache: Cache = Cache.LRU
+
+    def __post_init__(self) -> None:
+        for name in ("rows", "inner", "hidden", "columns"):
+            if not 1 <= getattr(self, name) <= MOST_SIDE:
+                raise StudioError(f"{name} is {getattr(self, name)}; use 1 to {MOST_SIDE} tiles")
+        if not 2 <= self.capacity <= MOST_PAIRS:
+            raise StudioError(f"capacity is {self.capacity}; a tile touches two at once, so use 2 to {MOST_PAIRS}")
+
+    @property
+    def graph(self) -> Graph:
+        """Both products."""
+        tile = MatmulTile(_TILE, _TILE, _TILE)
+        m, k, n, p = (_TILE * size for size in (self.rows, self.inner, self.hidden, self.columns))
+        return two_matmuls(m, k, n, p, first=tile, second=tile)
+
+    @property
+    def tiles(self) -> tuple[int, int]:
+        """Of the first product and of the second."""
+        return self.rows * self.hidden, self.rows * self.columns
+
+
+    @property
+    def bounds(self) -> tuple[Bound, Bound]:
+        """What no order loads less than, in bytes: safe, and in leading order, of a chip with this cache."""
+        m, k, n, p = (_TILE * size for size in (self.rows, self.inner, self.hidden, self.columns))
+        chip = chip_of(self.capacity * _TILE * _TILE * bf16.itemsize, 1, _TILE * _TILE)
+        found = chain_bounds((Gemm(m, n, k), Gemm(m, p, n)), bf16.itemsize, chip)
+        safe, leading = (bound for bound in found if bound.counts is Counts.LOADS)
+        return safe, leading
+
+
+@dataclass(frozen=True, eq=False)
+class Touched:
+    """What does not change while a chain is played.
+
+    Attributes:
+        groups: of each item, units that are held together, step by step, and last what is written.
+        reads: of each item, for each of its groups whether it reads.
+        tensor: of each unit, the name of its tensor.
+        place: of each unit, its number within its tensor.
+        unit_bytes: of every unit.
+        needs: of each item, those that it waits for.
+    """
+
+    groups: tuple[tuple[tuple[int, ...], ...], ...]
+    reads: tuple[tuple[bool, ...], ...]
+    tensor: tuple[str, ...]
+    place: tuple[int, ...]
+    unit_bytes: int
+    needs: tuple[tuple[int, ...], ...]
+
+
+@dataclass(frozen=True)
+class ChainPosition:
+    """Where a chain stands.
+
+    Attributes:
+        loads: units loaded, by tensor; those of the intermediate had left the cache while they were needed.
+        hits: reads that found their unit.
+        load_bytes: of all loads.
+        costs: loads of each step.
+        held: numbers within each tensor of what the cache holds, and where OPT decides, of nothing.
+        last: of the last step, the units of each tensor that were touched, and whether they were loaded.
+    """
+
+    loads: Mapping[str, int]
+    hits: int
+    load_bytes: int
+    costs: tuple[int, ...]
+    held: Mapping[str, tuple[int, ...]]
+    last: Mapping[str, tuple[tuple[int, bool], ...]]
+
+
+@lru_cache(maxsize=16)
+def touched_by(chain: Chain) -> Touched:
+    """What the items of a chain touch and need."""
+    # Importing it takes half a second (numba), which the page for one product should not wait for.
+    from interlace.sim.traffic import touches
+
+    graph = chain.graph
+    plan = build(graph, Choices(workers=1))
+    found = touches(plan)
+    groups, reads = [], []
+    for item in range(len(plan.items)):
+        steps = range(found.step_ptr[item], found.step_ptr[item + 1])
+        read = [tuple(found.reads[found.read_ptr[s] : found.read_ptr[s + 1]].tolist()) for s in steps]
+        written = tuple(found.writes[found.write_ptr[item] : found.write_ptr[item + 1]].tolist())
+        groups.append((*read, written))
+        reads.append((True,) * len(read) + (False,))
+    first = {t: int(np.flatnonzero(found.units.tensor == t)[0]) for t in range(len(graph.tensors))}
+    tensor = tuple(graph.tensors[t].name for t in found.units.tensor.tolist())
+    place = tuple(unit - first[t] for unit, t in enumerate(found.units.tensor.tolist()))
+    dependencies = Dependencies(graph)
+    needs: list[tuple[int, ...]] = [()] * len(groups)
+    for link in dependencies.links:
+        producers = dependencies.of_tiles(link)
+        for row in range(graph.ops[link.consumer].tiles):
+            item = int(dependencies.base[link.consumer]) + row
+            mine = producers.values[producers.ptr[row] : producers.ptr[row + 1]]
+            needs[item] = tuple(sorted({*needs[item], *mine.tolist()}))
+    nbytes = int(found.units.nbytes[0])
+    return Touched(tuple(groups), tuple(reads), tensor, place, nbytes, tuple(needs))
+
+
+def play(chain: Chain, path: tuple[int, ...]) -> ChainPosition:
+    """The position after a path of items.
+
+    Raises:
+        StudioError: an item that does not exist, is taken twice, or comes before what it needs.
+    """
+    touched = touched_by(chain)
+    check_path(chain, path)
+    groups = [group for item in path for group in touched.groups[item]]
+    owner = [(step, reads) for step, item in enumerate(path) for reads in touched.reads[item]]
+    missed = loaded(groups, chain.capacity, chain.cache)
+    loads: Counter[str] = Counter()
+    costs = [0] * len(path)
+    for (step, reads), units in zip(owner, missed, strict=True):
+        if reads:
+            costs[step] += len(units)
+            loads.update(touched.tensor[unit] for unit in units)
+    read = sum(len(group) for (_, reads), group in zip(owner, groups, strict=True) if reads)
+    held: dict[str, tuple[int, ...]] = {}
+    for unit in held_by_lru(groups, chain.capacity) if chain.cache is Cache.LRU else ():
+        held[touched.tensor[unit]] = (*held.get(touched.tensor[unit], ()), touched.place[unit])
+    last: dict[str, tuple[tuple[int, bool], ...]] = {}
+    for (step, reads), group, units in zip(owner, groups, missed, strict=True):
+        if step == len(path) - 1:
+            for unit in group:
+                name = touched.tensor[unit]
+                last[name] = (*last.get(name, ()), (touched.place[unit], reads and unit in units))
+    total = sum(costs)
+    return ChainPosition(dict(loads), read - total, total * touched.unit_bytes, tuple(costs), held, last)
+
+
+def check_path(chain: Chain, path: tuple[int, ...]) -> None:
+    """Raise StudioError unless a path takes items that exist, each once and behind what it needs."""
+    needs, taken = touched_by(chain).needs, set[int]()
+    for item in path:
+        if not 0 <= item < len(needs):
+            raise StudioError(f"item {item} does not exist; use 0 to {len(needs) - 1}")
+        if item in taken:
+            raise StudioError(f"item {item} is taken twice; take each once")
+        missing = [need for need in needs[item] if need not in taken]
+        if missing:
+            raise StudioError(f"item {item} is locked: it needs {', '.join(map(str, missing))}; take these before")
+        taken.add(item)
+
+
+def chain_orders(chain: Chain) -> dict[str, Callable[[], tuple[int, ...]]]:
+    """Orders of both products together, as a planner makes them, by name."""
+    choices = {
+        "op after op": Choices(1),
+        "op after op, N first": Choices(1, order={"second": ColumnMajor()}),
+        "op after op, serpentine": Choices(1, order=Serpentine()),
+        "op after op, hilbert": Choices(1, order=Hilbert()),
+        "whole rows": Choices(1, interleaving=Panels(1)),
+    }
+    for rows in range(2, chain.rows):
+        choices[f"panels of {rows} rows"] = Choices(1, interleaving=Panels(rows))
+        choices[f"panels of {rows} rows, N first"] = Choices(
+            1, interleaving=Panels(rows), order={"first": ColumnMajor(), "second": ColumnMajor()}
+        )
+    return {name: partial(_sequence, chain, choice) for name, choice in choices.items()}
+
+
+def _sequence(chain: Chain, choices: Choices) -> tuple[int, ...]:
+    items = build(chain.graph, choices).items
+    return tuple((items.tile + np.where(items.op == 0, 0, chain.tiles[0])).tolist())

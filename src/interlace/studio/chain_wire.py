@@ -1,0 +1,140 @@
+"""What the page of two products sends and gets: JSON and links to typed values, strictly, and back."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, fields
+from typing import Any
+
+from interlace.core.errors import StudioError
+from interlace.orders.panels import Cache
+from interlace.studio.chain import Chain, ChainPosition, chain_orders, check_path, play, touched_by
+from interlace.studio.link import CHAIN, ghost_in, packed, steps_in, unpacked
+from interlace.studio.wire import members
+
+_CACHES = tuple(Cache)
+
+
+@dataclass(frozen=True)
+class ChainGame:
+    """What the page shows; as ``link.Game``, with items for steps."""
+
+    chain: Chain
+    path: tuple[int, ...] = ()
+    at: int = 0
+    ghost: str = ""
+
+
+def chain_game_of(data: object) -> ChainGame:
+    """The game of a request: ``options``, ``path``, ``at`` and ``ghost``. Raises StudioError for anything else."""
+    given = members(data, "a request", ("options", "path", "at", "ghost"))
+    chain = chain_of(given.get("options", {}))
+    path, ghost = given.get("path", []), given.get("ghost", "")
+    if not isinstance(path, list) or len(path) > sum(chain.tiles) or any(type(item) is not int for item in path):
+        raise StudioError(f"path is no list of at most {sum(chain.tiles)} items; send their numbers")
+    at = given.get("at", len(path))
+    if type(at) is not int or not 0 <= at <= len(path):
+        raise StudioError(f"at is {at!r}; use 0 to {len(path)}, the steps of the path")
+    if not isinstance(ghost, str):
+        raise StudioError("ghost is no name of an order; send a text")
+    check_path(chain, tuple(path))
+    return ChainGame(chain, tuple(path), at, ghost)
+
+
+def chain_of(data: object) -> Chain:
+    """Options by name; those that are left out have their defaults. Raises StudioError."""
+    given = members(data, "options", [field.name for field in fields(Chain)])
+    for name, value in given.items():
+        if name == "cache" and value not in [cache.value for cache in Cache]:
+            raise StudioError(f"cache is {value!r}; use {' or '.join(cache.value for cache in Cache)}")
+        if name != "cache" and type(value) is not int:
+            raise StudioError(f"{name} is {value!r}; use a whole number")
+    cache = {"cache": Cache(given["cache"])} if "cache" in given else {}
+    return Chain(**{**given, **cache})
+
+
+def shown_chain(data: object) -> dict[str, Any]:
+    """What does not change while a chain is played."""
+    chain = chain_of(members(data, "a request", ("options",)).get("options", {}))
+    touched, (safe, leading) = touched_by(chain), chain.bounds
+    inputs = {"x": chain.rows * chain.inner, "a": chain.inner * chain.hidden, "b": chain.hidden * chain.columns}
+    return {
+        "shape": f"{chain.rows} {chain.hidden} {chain.columns}",
+        "tiles": chain.tiles,
+        "needs": touched.needs,
+        "inputs": inputs,
+        "unit_bytes": touched.unit_bytes,
+        "safe_bytes": safe.bytes,
+        "leading_bytes": leading.bytes,
+        "source": safe.source,
+        "orders": list(chain_orders(chain)),
+    }
+
+
+def shown_chain_position(data: object) -> dict[str, Any]:
+    """Where a chain stands after the steps that are taken, and beside it the order that runs as its ghost."""
+    game = chain_game_of(data)
+    shown = {"at": game.at, "link": encoded_chain(game), **_position(play(game.chain, game.path[: game.at]))}
+    if game.ghost:
+        path = _named(game.chain, game.ghost)
+        shown["ghost"] = {"path": path, **_position(play(game.chain, path[: game.at]))}
+    return shown
+
+
+def shown_chain_order(data: object) -> dict[str, Any]:
+    """The path of a named order of both products."""
+    given = members(data, "a request", ("options", "name"))
+    name = given.get("name")
+    return {"path": _named(chain_of(given.get("options", {})), name if isinstance(name, str) else "")}
+
+
+def opened_chain(data: object) -> dict[str, Any]:
+    """The game of a link."""
+    link = members(data, "a request", ("link",)).get("link")
+    if not isinstance(link, str):
+        raise StudioError("send a link")
+    game = decoded_chain(link)
+    options = {**asdict(game.chain), "cache": game.chain.cache.value}
+    return {"options": options, "path": list(game.path), "at": game.at, "ghost": game.ghost}
+
+
+def encoded_chain(game: ChainGame) -> str:
+    """The game as text for an address."""
+    c, ghost = game.chain, game.ghost.encode()
+    head = (c.rows, c.inner, c.hidden, c.columns, c.capacity, _CACHES.index(c.cache), len(ghost), *ghost, game.at)
+    return packed(CHAIN, head, game.path)
+
+
+def decoded_chain(text: str) -> ChainGame:
+    """The game that a text stands for. Raises StudioError."""
+    return unpacked(CHAIN, text, _chain_game)
+
+
+def _chain_game(numbers: Iterator[int]) -> ChainGame:
+    rows, inner, hidden, columns, capacity, cache = [next(numbers) for _ in range(6)]
+    chain = Chain(rows, inner, hidden, columns, capacity, _CACHES[cache])
+    ghost, at = ghost_in(numbers), next(numbers)
+    path = tuple(steps_in(numbers))
+    check_path(chain, path)
+    if at > len(path):
+        raise ValueError
+    return ChainGame(chain, path, at, ghost)
+
+
+def _named(chain: Chain, name: str) -> tuple[int, ...]:
+    orders = chain_orders(chain)
+    if name not in orders:
+        raise StudioError(f"no order is called {name!r} here; use one of {', '.join(orders)}")
+    return orders[name]()
+
+
+def _position(position: ChainPosition) -> dict[str, Any]:
+    return {
+        "loads": sum(position.loads.values()),
+        "loads_of": position.loads,
+        "hits": position.hits,
+        "load_bytes": position.load_bytes,
+        "costs": position.costs,
+        "held": position.held,
+        "last": position.last,
+    }

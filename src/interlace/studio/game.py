@@ -1,0 +1,293 @@
+"""One matmul played tile by tile: what each tile loads through a small cache, and what the cache holds then.
+
+A game is options and a path, the tiles in the sequence in which they were taken. Nothing else is kept: going back
+is a shorter path, played again. Tiles and what they touch are those of ``orders.panels``, replayed by
+``orders.replay``. With P workers the path is cut into waves of P tiles, which run along K side by side:
+
+    path of 3 tiles in 2 chunks, P = 2       touches, a pair each
+    wave 0: tiles (0, 0), (0, 1)             r0' c0'   r0' c1'   r0" c0"   r0" c1"
+    wave 1: tile (1, 1)                      r1' c1'   r1" c1"
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from enum import Enum
+from functools import cached_property
+
+from interlace.core.devices import DEFAULT_GPU, L2, DeviceSpec
+from interlace.core.dtypes import DType, bf16
+from interlace.core.errors import OrderError, StudioError
+from interlace.orders.families import GROUPED, PLAIN, Family
+from interlace.orders.panels import Cache, Pair, PanelGrid, Visit
+from interlace.orders.replay import held_by_lru, loaded, touched
+from interlace.planner.bounds import Bound, Counts, Gemm, matmul
+
+#: What a request may ask for: rows and columns of tiles that a picture still shows, and pairs of units that a replay
+#: in plain Python takes within tens of milliseconds.
+MOST_PANELS = 64
+MOST_PAIRS = 1 << 14
+_SUM_BYTES = 4  # tiles sum up in fp32
+
+
+class Unit(Enum):
+    """In what the size of the cache is given."""
+
+    PANELS = "panels"
+    """All of K of a tile's rows or columns."""
+    TILES = "tiles"
+    """One chunk of K of a tile's rows or columns: what is loaded at once."""
+    BYTES = "bytes"
+
+
+@dataclass(frozen=True)
+class Options:
+    """The product, how it is cut, and the cache.
+
+    Attributes:
+        m, n, k: of ``out = x @ w.T``, m x n with a reduction over k.
+        tile_m, tile_n, tile_k: of a tile, and of one chunk of its reduction.
+        capacity: of the cache, in ``unit``.
+        cache: what a full cache evicts.
+        workers: tiles of a wave.
+        dtype: of the operands.
+
+    Raises:
+        StudioError: a size below one, more tiles than a request takes, a cache that does not hold what one tile
+            touches at once, or OPT over units of unequal sizes.
+    """
+
+    m: int = 512
+    n: int = 512
+    k: int = 512
+    tile_m: int = 128
+    tile_n: int = 128
+    tile_k: int = 512
+    capacity: int = 5
+    unit: Unit = Unit.PANELS
+    cache: Cache = Cache.LRU
+    workers: int = 1
+    dtype: DType = bf16
+
+    def __post_init__(self) -> None:
+        sizes = ("m", "n", "k", "tile_m", "tile_n", "tile_k", "capacity", "workers")
+        for name in sizes:
+            if not 1 <= getattr(self, name) <= 1 << 40:
+                raise StudioError(f"{name} is {getattr(self, name)}; use a whole number from 1 to 2^40")
+        rows, columns, chunks = -(-self.m // self.tile_m), -(-self.n // self.tile_n), -(-self.k // self.tile_k)
+        if max(rows, columns) > MOST_PANELS or rows * columns * chunks > MOST_PAIRS:
+            raise StudioError(
+                f"{rows} x {columns} tiles in {chunks} chunks are too many for the page, which takes {MOST_PANELS} "
+                f"rows, {MOST_PANELS} columns and {MOST_PAIRS} chunks of tiles; use larger tiles or a smaller product"
+            )
+        if self.unit is not Unit.BYTES and self.capacity_units < 2:
+            raise StudioError("a tile touches two at once; use a cache of at least 2")
+        if self.unit is Unit.BYTES:
+            if self.capacity < 2 * max(self.sizes):
+                raise StudioError(
+                    f"a cache of {self.capacity} bytes does not hold the two operands of a chunk, {max(self.sizes)} "
+                    f"bytes each; use at least {2 * max(self.sizes)} bytes, or a smaller tile"
+                )
+            if self.cache is Cache.OPT and len(set(self.sizes)) > 1:
+                raise StudioError(
+                    "OPT takes units of one size; give the cache in panels or tiles, use LRU, or a square tile "
+                    "that divides the product"
+                )
+
+    @cached_property
+    def grid(self) -> PanelGrid:
+        """The tiles, and what they touch."""
+        return PanelGrid(-(-self.m // self.tile_m), -(-self.n // self.tile_n), -(-self.k // self.tile_k))
+
+    @cached_property
+    def sizes(self) -> tuple[int, ...]:
+        """Bytes of each unit; those at the edges are smaller where tiles do not divide the product."""
+        lengths = [*_cut(self.m, self.tile_m), *_cut(self.n, self.tile_n)]
+        depths = _cut(self.k, self.tile_k)
+        return tuple(length * depth * self.dtype.itemsize for length in lengths for depth in depths)
+
+    @property
+    def capacity_units(self) -> int:
+        """Units that the cache holds, where it is not given in bytes."""
+        return self.capacity * (self.grid.chunks if self.unit is Unit.PANELS else 1)
+
+    @property
+    def capacity_bytes(self) -> int:
+        """What the cache holds at most."""
+        return self.capacity if self.unit is Unit.BYTES else self.capacity_units * max(self.sizes)
+
+    @property
+    def replayed(self) -> tuple[int, Cache, tuple[int, ...] | None]:
+        """How a replay takes the cache: capacity, what is evicted, and sizes where units do not count as one."""
+        if self.unit is Unit.BYTES and self.cache is Cache.LRU:
+            return self.capacity, self.cache, self.sizes
+        units = self.capacity // max(self.sizes) if self.unit is Unit.BYTES else self.capacity_units
+        return units, self.cache, None
+
+    @property
+    def bounds(self) -> tuple[Bound, Bound]:
+        """What no order loads less than, in bytes: safe, and in leading order, of a chip with this cache."""
+        chip = chip_of(self.capacity_bytes, self.workers, self.tile_m * self.tile_n)
+        found = matmul(Gemm(self.m, self.n, self.k), self.dtype.itemsize, chip)
+        safe, leading = (bound for bound in found if bound.counts is Counts.LOADS)
+        return safe, leading
+
+
+Path = tuple[Visit, ...]
+
+
+@dataclass(frozen=True)
+class Held:
+    """What the cache holds of a panel."""
+
+    panel: int
+    units: int
+
+
+@dataclass(frozen=True)
+class Position:
+    """Where a game stands.
+
+    Attributes:
+        touches, loads: units touched, and those of them that were loaded.
+        touched_bytes, load_bytes: the same in bytes.
+        costs: loads of each tile of the path.
+        loads_of: loads of each panel, rows first.
+        last: of the tiles that ran last together, each panel with the units that were touched and loaded.
+        held: panels by last use, the latest first. Under OPT what may still be held: OPT decides with hindsight,
+            so any of these may hit next, if not all at once.
+        used: of the capacity, as much as is surely taken.
+        next_out: under LRU, the panel of what the next load evicts; None while there is room for one more of the
+            largest units.
+    """
+
+    touches: int
+    loads: int
+    touched_bytes: int
+    load_bytes: int
+    costs: tuple[int, ...]
+    loads_of: tuple[int, ...]
+    last: tuple[tuple[int, int, int], ...]
+    held: tuple[Held, ...]
+    used: int
+    next_out: int | None
+
+
+def chip_of(cache_bytes: int, workers: int, sums: int) -> DeviceSpec:
+    """What the bounds of a game are of: its cache, and so many sums of each worker."""
+    one = replace(DEFAULT_GPU, sms=workers, l1_bytes=0, register_bytes=sums * _SUM_BYTES)
+    return replace(one, l2_bytes=cache_bytes, l2=L2(1, cache_bytes))
+
+
+def play(options: Options, path: Path) -> Position:
+    """The position after a path.
+
+    Raises:
+        StudioError: a tile outside the grid, or taken twice.
+    """
+    grid, sizes = options.grid, options.sizes
+    check_path(grid, path)
+    groups, owner = in_waves(grid, path, options.workers)
+    capacity, cache, unequal = options.replayed
+    missed = loaded(groups, capacity, cache, unequal)
+    costs, loads_of = [0] * len(path), [0] * (grid.rows + grid.columns)
+    for at, units in zip(owner, missed, strict=True):
+        costs[at] += len(units)
+        for unit in units:
+            loads_of[unit // grid.chunks] += 1
+    held = _held(groups, options)
+    used = sum(sizes[unit] for unit in held) if unequal else min(len(held), capacity)
+    full = used + (max(sizes) if unequal else 1) > capacity
+    return Position(
+        touches=2 * len(groups),
+        loads=sum(costs),
+        touched_bytes=sum(sizes[unit] for group in groups for unit in group),
+        load_bytes=sum(sizes[unit] for units in missed for unit in units),
+        costs=tuple(costs),
+        loads_of=tuple(loads_of),
+        last=_last(options, path, groups, owner, missed),
+        held=tuple(Held(*item) for item in Counter(unit // grid.chunks for unit in held).items()),
+        used=used,
+        next_out=held[-1] // grid.chunks if held and full and cache is Cache.LRU else None,
+    )
+
+
+def check_path(grid: PanelGrid, path: Path) -> None:
+    """Raise StudioError unless a path takes tiles of the grid, each once."""
+    try:
+        grid.check_begun(path)
+    except OrderError as error:
+        raise StudioError(str(error)) from None
+
+
+def in_waves(grid: PanelGrid, path: Path, workers: int) -> tuple[list[Pair], list[int]]:
+    """The pairs that a path touches, a wave of tiles side by side, and for each the step that it belongs to."""
+    groups: list[Pair] = []
+    owner: list[int] = []
+    for first in range(0, len(path), workers):
+        wave = [grid.pairs(visit) for visit in path[first : first + workers]]
+        for chunk in range(grid.chunks):
+            groups += [pairs[chunk] for pairs in wave]
+            owner += range(first, first + len(wave))
+    return groups, owner
+
+
+def loads_at(options: Options, path: Path, capacities: Sequence[int]) -> list[int]:
+    """Bytes that a path loads through caches of other sizes, each in the unit of the options."""
+    groups, _ = in_waves(options.grid, path, options.workers)
+    found = []
+    for capacity in capacities:
+        missed = loaded(groups, *replace(options, capacity=capacity).replayed)
+        found.append(sum(options.sizes[unit] for units in missed for unit in units))
+    return found
+
+
+def named_orders(grid: PanelGrid) -> dict[str, Family]:
+    """Every named order of a grid, with any group and where panels are in chunks there and back along K, by name."""
+    orders = [*PLAIN.values()]
+    orders += [make(rows) for make in GROUPED.values() for rows in range(2, max(3, grid.rows))]
+    ways = (False, True) if grid.chunks > 1 else (False,)
+    members = [Family(order, sawtooth) for sawtooth in ways for order in orders]
+    return {member.name: member for member in members}
+
+
+def named_path(grid: PanelGrid, name: str) -> Path:
+    """The path of a named order. Raises StudioError if there is none of this name."""
+    members = named_orders(grid)
+    if name not in members:
+        raise StudioError(f"no order is called {name!r} on this grid; use one of {', '.join(members)}")
+    return members[name].walk(grid)
+
+
+def _held(groups: Sequence[Pair], options: Options) -> list[int]:
+    """Units that the next touch may find in the cache, the last touched first."""
+    capacity, cache, unequal = options.replayed
+    if cache is Cache.LRU:
+        return held_by_lru(groups, capacity, unequal)
+    # What was touched later can be held wherever what was touched earlier can: keep it from there on instead.
+    units = touched(groups)
+    before = sum(map(len, loaded(groups, capacity, cache)))
+
+    def misses(unit: int) -> bool:
+        return sum(map(len, loaded([*groups, (unit,)], capacity, cache))) > before
+
+    return units[: bisect_left(units, True, key=misses)]
+
+
+def _last(
+    options: Options, path: Path, groups: Sequence[Pair], owner: Sequence[int], missed: Sequence[Sequence[int]]
+) -> tuple[tuple[int, int, int], ...]:
+    """Panels of the last wave: units touched and units loaded."""
+    first = (len(path) - 1) // options.workers * options.workers if path else 0
+    chunks = options.grid.chunks
+    wave = [i for i, at in enumerate(owner) if at >= first]
+    touches = Counter(unit // chunks for i in wave for unit in groups[i])
+    misses = Counter(unit // chunks for i in wave for unit in missed[i])
+    return tuple((panel, touches[panel], misses[panel]) for panel in sorted(touches))
+
+
+def _cut(extent: int, block: int) -> list[int]:
+    return [min(block, extent - start) for start in range(0, extent, block)]

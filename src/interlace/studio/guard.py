@@ -1,0 +1,94 @@
+"""What stands between the network and the page's handlers: this machine only, this page only, bounded bodies.
+
+A page of another site can make a browser send requests here, and can give its own name this machine's address (DNS
+rebinding). The first carry an Origin that is not ours, the second a Host that is not ours; both are refused.
+"""
+
+from __future__ import annotations
+
+from starlette.responses import JSONResponse
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+#: Bytes of a body: the longest path takes a fifth of it.
+MOST_BODY = 1 << 17
+
+_HEADERS = {
+    "content-security-policy": (
+        "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
+        "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+    ),
+    "x-content-type-options": "nosniff",
+    "referrer-policy": "no-referrer",
+    "cross-origin-opener-policy": "same-origin",
+    "cross-origin-resource-policy": "same-origin",
+    "cache-control": "no-store",
+}
+
+
+class Guard:
+    """Refuses foreign Hosts and Origins and long bodies, and says in every answer what the page may load.
+
+    Args:
+        app: what answers the rest; it gets each body whole.
+        port: on which the server listens.
+    """
+
+    def __init__(self, app: ASGIApp, port: int) -> None:
+        self._app = app
+        self._hosts = {f"{name}:{port}".encode() for name in ("127.0.0.1", "localhost")}
+        self._origins = {b"http://" + host for host in self._hosts}
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            if scope["type"] == "websocket":
+                await send({"type": "websocket.close", "code": 1008})
+            return
+
+        async def headed(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                added = [(name.encode(), value.encode()) for name, value in _HEADERS.items()]
+                message = {**message, "headers": [*message["headers"], *added]}
+            await send(message)
+
+        refusal = self._refusal(scope)
+        body = None if refusal else await _body(receive)
+        if body is None:
+            refusal = refusal or (413, f"a request of more than {MOST_BODY} bytes; the page sends shorter ones")
+            await JSONResponse({"error": refusal[1]}, refusal[0])(scope, receive, headed)
+            return
+        unread = [body]
+
+        async def replayed() -> Message:
+            if unread:
+                return {"type": "http.request", "body": unread.pop(), "more_body": False}
+            return await receive()
+
+        await self._app(scope, replayed, headed)
+
+    def _refusal(self, scope: Scope) -> tuple[int, str] | None:
+        """Status and text, or None for a request of this page."""
+        sent: dict[bytes, list[bytes]] = {}
+        for name, value in scope["headers"]:
+            sent.setdefault(name.lower(), []).append(value)
+        host, origin = sent.get(b"host", []), sent.get(b"origin", [])
+        if len(host) != 1 or host[0].lower() not in self._hosts:
+            return 421, "this server answers under 127.0.0.1 and localhost only"
+        if (origin or scope["method"] not in ("GET", "HEAD")) and (len(origin) != 1 or origin[0] not in self._origins):
+            return 403, "this server answers requests of its own page only"
+        if scope["method"] == "POST" and sent.get(b"content-type") != [b"application/json"]:
+            return 415, "send JSON, as application/json"
+        return None
+
+
+async def _body(receive: Receive) -> bytes | None:
+    """The whole body; None for one that is too long, of which no more is kept than is read."""
+    body = bytearray()
+    while True:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            return bytes(body)
+        body += message.get("body", b"")
+        if len(body) > MOST_BODY:
+            return None
+        if not message.get("more_body", False):
+            return bytes(body)

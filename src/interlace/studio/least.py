@@ -1,0 +1,104 @@
+"""The least that a game can still end with: proved where ``orders`` proves it, else the best of what is known."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from interlace.orders.panels import Cache
+from interlace.studio.game import Options, Path, play
+from interlace.studio.link import steps_of
+
+#: Of one search: seconds, and states of at most 345 bytes, twice that while its tables grow.
+MOST_SECONDS = 20.0
+_MOST_STATES = 1 << 20
+
+
+class Cancelled(Exception):
+    """Nobody waits for the answer any more."""
+
+
+@dataclass(frozen=True)
+class Least:
+    """How well a game can still end.
+
+    Attributes:
+        loads, load_bytes: of the best order found that begins with the game's path.
+        path: that order.
+        proved: no order that begins so loads less.
+        lower_bound: none loads less than this; 0 where nothing is known.
+        why: what stood in the way of a proof, "" if there is one.
+    """
+
+    loads: int
+    load_bytes: int
+    path: Path
+    proved: bool
+    lower_bound: int
+    why: str
+
+    def shown(self, options: Options, taken: int) -> dict[str, Any]:
+        """As the page gets it, with the next step of the best order."""
+        steps = steps_of(options.grid, self.path)
+        return {
+            "state": "done",
+            "loads": self.loads,
+            "load_bytes": self.load_bytes,
+            "path": steps,
+            "next": steps[taken] if taken < len(steps) else None,
+            "proved": self.proved,
+            "lower_bound": self.lower_bound,
+            "why": self.why,
+        }
+
+
+def least(
+    options: Options, path: Path, stop: threading.Event, progress: Callable[[int, int, int], None]
+) -> Least:
+    """How well a game can still end.
+
+    The search is over whole units in the sequence of one worker. Workers that run along K side by side, and units of
+    unequal sizes, are compared over a few known ends instead.
+
+    Args:
+        options, path: the game.
+        stop: ends the search with ``Cancelled`` when it is set.
+        progress: called now and then with states kept, the lower bound reached and the loads of the best known order.
+
+    Raises:
+        Cancelled: the event was set.
+        StudioError: a path that is none.
+    """
+    # Importing it takes half a second (numba), which the first click should not wait for.
+    from interlace.orders.completion import completion, ends
+
+    def tell(states: int, low: int, high: int) -> None:
+        if stop.is_set():
+            raise Cancelled
+        progress(states, low, high)
+
+    so_far = play(options, path)
+    capacity, cache, unequal = options.replayed
+    if unequal is not None and len(set(unequal)) == 1:
+        capacity, unequal = capacity // unequal[0], None
+    side_by_side = options.workers > 1 and options.grid.chunks > 1
+    if unequal is None and not side_by_side:
+        found = completion(
+            options.grid, path, capacity, cache, seconds=MOST_SECONDS, max_states=_MOST_STATES, progress=tell
+        )
+        end = play(options, found.walk)
+        return Least(found.loads, end.load_bytes, found.walk, found.proved, found.lower_bound, found.stopped)
+    best = None
+    for walk in ends(options.grid, path, min(options.capacity_bytes // max(options.sizes), options.grid.units)):
+        tell(0, so_far.loads, best.loads if best else 0)
+        end = play(options, walk)
+        if best is None or end.loads < best.loads:
+            what = "workers side by side" if side_by_side else "panels of unequal sizes"
+            why = f"no search here takes {what}, so the best of a few known ends answered"
+            best = Least(end.loads, end.load_bytes, walk, False, max(so_far.loads, options.grid.units), why)
+    assert best is not None  # there are always families
+    if cache is Cache.LRU and best.loads == best.lower_bound:
+        return Least(best.loads, best.load_bytes, best.path, True, best.lower_bound, "")
+    return best

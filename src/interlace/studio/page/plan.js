@@ -1,0 +1,215 @@
+// The page of a plan: lanes, grids, and what one item waits for.
+
+import { ask } from "./api.js";
+import { Lanes, colours } from "./lanes.js";
+import { $, many } from "./shapes.js";
+
+const GRID = 180; // pixels of the longer side of a grid
+let plan = null;
+let lanes = null;
+let chosen = 0;
+let grids = [];
+
+const percent = (share) => `${(100 * share).toFixed(1)} %`;
+const us = (ns) => `${(ns / 1000).toLocaleString("en", { maximumFractionDigits: 1 })} us`;
+
+async function begin() {
+  plan = await ask("plan", {});
+  if (!plan.name) {
+    $("about").textContent = "There is no plan here. Write one, and begin with it: interlace plan ffn --out plan.json, then interlace studio plan.json";
+    for (const id of ["lanes-tools", "lanes", "proof"]) $(id).hidden = true;
+    document.querySelector(".side").hidden = true;
+    return done();
+  }
+  $("lanes-title").textContent = plan.name;
+  const { workers, dispatch, policy, order, device } = plan;
+  $("about").textContent = `${many(plan.op.length, "item")}, ${many(workers, "worker")}, ${dispatch} dispatch, ${policy}; ${order}; simulated on ${device}`;
+  $("proof").textContent = plan.proved ? `Proved: ${plan.proof}.` : `Not proved. ${plan.proof}`;
+  $("proof").classList.toggle("error", !plan.proved);
+  $("item").max = plan.op.length - 1;
+  $("op").append(new Option("all", ""), ...plan.ops.map((op, number) => new Option(op.name, number)));
+  $("legend").replaceChildren(...plan.ops.map((op, number) => {
+    const item = document.createElement("li");
+    const swatch = document.createElement("i");
+    swatch.className = "swatch";
+    swatch.style.background = colours({ ...plan, op: [number] }, "op")(0);
+    item.append(swatch, op.name);
+    return item;
+  }));
+  if (plan.worker) {
+    lanes = new Lanes($("lanes"), plan, choose);
+    $("time").textContent = `${us(plan.span_ns)} in all`;
+    summary();
+  } else {
+    $("lanes").hidden = true;
+    $("time").textContent = `No times: ${plan.why}`;
+    plan.worker = plan.op.map(() => 0);
+  }
+  makeGrids();
+  await choose(0);
+  done();
+}
+
+function done() {
+  document.documentElement.dataset.busy = "false";
+}
+
+function summary() {
+  const row = (cells) => {
+    const line = document.createElement("tr");
+    cells.forEach((text, at) => {
+      const cell = document.createElement(at ? "td" : "th");
+      if (!at) cell.scope = "row";
+      cell.textContent = text;
+      line.append(cell);
+    });
+    return line;
+  };
+  const { busy, waiting, idle, ops } = plan.summary;
+  $("counters").tBodies[0].append(row(["busy", percent(busy)]), row(["waiting", percent(waiting)]), row(["idle", percent(idle)]));
+  $("ops").tBodies[0].append(...ops.map((op) => row([op.op, op.items.toLocaleString("en"), op.waves.toFixed(1), percent(op.tail)])));
+}
+
+// ------------------------------------------------------------ grids
+
+function makeGrids() {
+  const itemsOf = plan.ops.map(() => []);
+  plan.op.forEach((op, item) => itemsOf[op].push(item));
+  grids = plan.ops.map((op, number) => {
+    const figure = document.createElement("figure");
+    const canvas = document.createElement("canvas");
+    const caption = document.createElement("figcaption");
+    const columns = op.grid.at(-1);
+    const rows = op.grid.slice(0, -1).reduce((all, n) => all * n, 1);
+    const cell = Math.max(1, Math.min(18, GRID / Math.max(rows, columns)));
+    canvas.width = Math.ceil(columns * cell);
+    canvas.height = Math.ceil(rows * cell);
+    canvas.setAttribute("role", "img");
+    canvas.setAttribute("aria-label", `Tiles of ${op.name}: ${rows} by ${columns}`);
+    caption.textContent = `${op.name}, ${op.grid.join(" × ")}`;
+    figure.append(canvas, caption);
+    const grid = { canvas, columns, cell, items: itemsOf[number] };
+    canvas.addEventListener("click", (event) => {
+      const tile = Math.floor(event.offsetY / cell) * columns + Math.floor(event.offsetX / cell);
+      const item = grid.items.find((candidate) => plan.tile[candidate] === tile);
+      if (item !== undefined) choose(item);
+    });
+    return grid;
+  });
+  $("grids").replaceChildren(...grids.map(({ canvas }) => canvas.parentElement));
+  drawGrids();
+}
+
+function drawGrids() {
+  const color = colours(plan, $("colours").value);
+  const shown = filter();
+  const marks = lanes?.marks ?? { before: new Set(), behind: new Set() };
+  const style = getComputedStyle(document.body);
+  const [text, load, ghost] = ["--text", "--load", "--ghost"].map((name) => style.getPropertyValue(name));
+  for (const { canvas, columns, cell, items } of grids) {
+    const pen = canvas.getContext("2d");
+    pen.clearRect(0, 0, canvas.width, canvas.height);
+    for (const item of items) {
+      const [x, y] = [(plan.tile[item] % columns) * cell, Math.floor(plan.tile[item] / columns) * cell];
+      const side = cell > 3 ? cell - 1 : cell;
+      pen.globalAlpha = shown(item) ? 1 : 0.15;
+      pen.fillStyle = color(item);
+      pen.fillRect(x, y, side, side);
+      pen.globalAlpha = 1;
+      const mark = item === chosen ? text : marks.before.has(item) ? load : marks.behind.has(item) ? ghost : null;
+      if (!mark) continue;
+      pen.strokeStyle = mark;
+      pen.lineWidth = 2;
+      pen.strokeRect(x + 1, y + 1, Math.max(1, side - 2), Math.max(1, side - 2));
+    }
+  }
+}
+
+// Whether an item is one of the op and the worker that are asked for, which are read once for all items.
+function filter() {
+  const [op, worker] = ["op", "worker"].map((id) => ($(id).value === "" ? null : Number($(id).value)));
+  return (item) => (op === null || plan.op[item] === op) && (worker === null || plan.worker[item] === worker);
+}
+
+function redraw() {
+  if (lanes) {
+    lanes.color = colours(plan, $("colours").value);
+    lanes.only = filter();
+    lanes.draw();
+  }
+  drawGrids();
+}
+
+// ------------------------------------------------------------ one item
+
+async function choose(item) {
+  chosen = Math.max(0, Math.min(item, plan.op.length - 1));
+  $("item").value = chosen;
+  document.documentElement.dataset.busy = "true";
+  const found = await ask("plan/item", { item: chosen });
+  done();
+  if (found.item !== chosen) return;
+  const before = new Set(found.waits.flatMap((wait) => wait.items));
+  const behind = new Set(found.dependants.items);
+  if (lanes) {
+    lanes.marks = { item: chosen, before, behind };
+    lanes.reveal(chosen);
+  }
+  $("detail").replaceChildren(...described(found));
+  redraw();
+}
+
+function described(found) {
+  const line = (text, kind) => Object.assign(document.createElement("p"), { textContent: text, className: kind ?? "" });
+  const parts = [line(found.name, "name")];
+  if (lanes) {
+    const [wait, start, end, worker] = ["wait", "start", "end", "worker"].map((name) => plan[name][found.item]);
+    parts.push(line(`worker ${worker}; waits ${us(start - wait)}, works ${us(end - start)}, from ${us(start)}`));
+  }
+  parts.push(line(`reads ${found.reads.join(", ")}`), line(`writes ${found.writes.join(", ")}`));
+  parts.push(line(found.posts < 0 ? "posts nothing" : `posts semaphore ${found.posts}`));
+  if (!found.waits.length) parts.push(line("waits for nothing"));
+  for (const wait of found.waits) {
+    const which = wait.count === 1 ? `semaphore ${wait.first}` : `${wait.count} semaphores from ${wait.first}`;
+    parts.push(line(`waits for ${which} to reach ${wait.threshold}${wait.k ? `, before k = ${wait.k}` : ""}; posted by`, "before"), list(wait));
+  }
+  if (found.dependants.items.length) parts.push(line("what waits for its semaphore", "behind"), list(found.dependants));
+  return parts;
+}
+
+function list({ items, names, more }) {
+  const shownItems = document.createElement("ul");
+  shownItems.append(...items.map((item, at) => {
+    const entry = document.createElement("li");
+    const button = Object.assign(document.createElement("button"), { type: "button", textContent: names[at] });
+    button.addEventListener("click", () => choose(item));
+    entry.append(button);
+    return entry;
+  }));
+  if (more) shownItems.append(Object.assign(document.createElement("li"), { textContent: `and ${more} more` }));
+  return shownItems;
+}
+
+// ------------------------------------------------------------ controls
+
+for (const id of ["op", "colours"]) $(id).addEventListener("change", redraw);
+$("worker").addEventListener("input", redraw);
+$("item").addEventListener("change", () => choose($("item").valueAsNumber || 0));
+$("previous").addEventListener("click", () => choose(chosen - 1));
+$("next").addEventListener("click", () => choose(chosen + 1));
+$("in").addEventListener("click", () => lanes?.zoom(0.5));
+$("out").addEventListener("click", () => lanes?.zoom(2));
+$("all").addEventListener("click", () => lanes?.all());
+$("help-open").addEventListener("click", () => $("help").showModal());
+
+const keys = { n: () => choose(chosen + 1), b: () => choose(chosen - 1), "+": () => lanes?.zoom(0.5), "-": () => lanes?.zoom(2), 0: () => lanes?.all(), "?": () => $("help").showModal() };
+const along = { ArrowLeft: () => lanes?.pan(-0.2), ArrowRight: () => lanes?.pan(0.2) };
+addEventListener("keydown", (event) => {
+  if (event.target.matches("input, select") || event.ctrlKey || event.metaKey || event.altKey || $("help").open) return;
+  const act = keys[event.key] ?? (event.target === $("lanes") ? along[event.key] : undefined);
+  if (!act || !plan?.name) return;
+  act();
+  event.preventDefault();
+});
+
+begin();

@@ -1,0 +1,166 @@
+"""A plan to look at: its items on the simulated machine, what each of them waits for, and what its proof says.
+
+A plan that may not run is shown too, with what ``verify`` says of it, and with times where it still has an end.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from interlace.core.devices import DEFAULT_GPU, DeviceSpec
+from interlace.core.errors import InterlaceError, PlanError, StudioError
+from interlace.graph.access import Ints
+from interlace.graph.op import Op
+from interlace.graph.tensor import Region
+from interlace.plan.facts import check_items
+from interlace.plan.plan import Plan
+from interlace.plan.verify import verify
+from interlace.studio.wire import members
+from interlace.trace.events import Trace
+from interlace.trace.summary import Summary
+
+#: Items of a plan that the page draws; its columns are some 2 MB of JSON for so many.
+MOST_ITEMS = 1 << 16
+_MOST_LISTED = 64  # tiles of a list; how many more there are is said
+
+
+@dataclass(frozen=True, eq=False)
+class PlanView:
+    """A plan, and what is known of it.
+
+    Attributes:
+        plan: the plan.
+        device: where it would run.
+        proof: what ``verify`` says of it, or why it may not run.
+        proved: which of these.
+        trace: when its items would run; None for a plan that has no end, or none that the simulation takes.
+        why: why there is none, "" if there is one.
+    """
+
+    plan: Plan
+    device: DeviceSpec
+    proof: str
+    proved: bool
+    trace: Trace | None
+    why: str = ""
+
+    @staticmethod
+    def of(plan: Plan, device: DeviceSpec = DEFAULT_GPU) -> PlanView:
+        """Verify and simulate a plan.
+
+        Raises:
+            StudioError: more items than the page draws, or none.
+            PlanError: columns that make no sense.
+        """
+        # Importing it takes half a second (numba), which pages without a plan should not wait for.
+        from interlace.planner.predict import CHEAP, predict
+
+        if not 0 < len(plan.items) <= MOST_ITEMS:
+            raise StudioError(f"a plan of {len(plan.items)} items; the page draws {MOST_ITEMS}; use larger tiles")
+        check_items(plan)
+        try:
+            proof, proved = str(verify(plan)), True
+        except PlanError as error:
+            proof, proved = f"{type(error).__name__}: {error}", False
+        try:
+            return PlanView(plan, device, proof, proved, predict(plan, device, limit=CHEAP).trace)
+        except InterlaceError as error:
+            return PlanView(plan, device, proof, proved, None, str(error))
+
+    def shown(self) -> dict[str, Any]:
+        """The whole plan, as columns of its items in sequence."""
+        items, trace = self.plan.items, self.trace
+        shown = {
+            "name": self.plan.graph.name,
+            "device": self.device.name,
+            "dispatch": self.plan.dispatch.value,
+            "workers": self.plan.workers,
+            "policy": self.plan.policy,
+            "order": self.plan.order,
+            "proved": self.proved,
+            "proof": self.proof,
+            "why": self.why,
+            "ops": [{"name": op.name, "grid": list(op.grid)} for op in self.plan.graph.ops],
+            "op": items.op.tolist(),
+            "tile": items.tile.tolist(),
+        }
+        if trace is None:
+            return shown
+        first = int(trace.wait_ns.min())
+        columns = {"wait": trace.wait_ns, "start": trace.start_ns, "end": trace.end_ns}
+        return {
+            **shown,
+            "worker": trace.worker.tolist(),
+            **{name: (column - first).tolist() for name, column in columns.items()},
+            "span_ns": trace.span_ns,
+            "summary": _summary(Summary.of(trace, self.plan.workers)),
+        }
+
+    def item(self, data: object) -> dict[str, Any]:
+        """What one item touches, waits for, and lets begin. Raises StudioError for an item that does not exist."""
+        item = members(data, "a request", ("item",)).get("item")
+        count = len(self.plan.items)
+        if type(item) is not int or not 0 <= item < count:
+            raise StudioError(f"item is {item!r}; use 0 to {count - 1}")
+        items = self.plan.items
+        op = self.plan.graph.ops[int(items.op[item])]
+        return {
+            "item": item,
+            "name": self.plan.item_name(item),
+            "reads": [self._region(op, access, item) for access in op.reads],
+            "writes": [self._region(op, access, item) for access in op.writes],
+            "posts": int(items.post[item]),
+            "waits": self._waits(item),
+            "dependants": self._listed(self._waiting_for(int(items.post[item]))),
+        }
+
+    def _region(self, op: Op, access: Any, item: int) -> str:
+        items = self.plan.items
+        tile, k_lo, k_hi = (column[item : item + 1] for column in (items.tile, items.k_lo, items.k_hi))
+        lo, hi = access.bounds(self.plan.graph.tensor(access.tensor).shape, op.coords(tile), k_lo, k_hi)
+        return str(Region(access.tensor, tuple(lo[0].tolist()), tuple(hi[0].tolist())))
+
+    def _waits(self, item: int) -> list[dict[str, Any]]:
+        waits, post = self.plan.waits, self.plan.items.post
+        found = []
+        for row in range(int(waits.ptr[item]), int(waits.ptr[item + 1])):
+            first, count, stride = (int(column[row]) for column in (waits.first, waits.count, waits.stride))
+            awaited = first + stride * np.arange(count)
+            posting = np.flatnonzero(np.isin(post, awaited))
+            found.append(
+                {
+                    "first": first,
+                    "count": count,
+                    "threshold": int(waits.threshold[row]),
+                    "k": int(waits.k[row]),
+                    **self._listed(posting),
+                }
+            )
+        return found
+
+    def _waiting_for(self, semaphore: int) -> Ints:
+        """Items with a wait for a semaphore."""
+        waits = self.plan.waits
+        away = semaphore - waits.first
+        hit = (semaphore >= 0) & (away >= 0) & (away < waits.count * waits.stride) & (away % waits.stride == 0)
+        found: Ints = np.unique(np.searchsorted(waits.ptr, np.flatnonzero(hit), side="right") - 1)
+        return found
+
+    def _listed(self, items: Ints) -> dict[str, Any]:
+        first = items[:_MOST_LISTED].tolist()
+        return {"items": first, "names": [self.plan.item_name(item) for item in first], "more": len(items) - len(first)}
+
+
+def _summary(summary: Summary) -> dict[str, Any]:
+    return {
+        "busy": summary.busy,
+        "waiting": summary.waiting,
+        "idle": summary.idle,
+        "ops": [
+            {"op": op.op, "items": op.items, "waves": op.waves, "tail": op.tail, "waiting_ns": op.waiting_ns}
+            for op in summary.ops
+        ],
+    }

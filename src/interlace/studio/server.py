@@ -1,0 +1,72 @@
+"""The server: uvicorn on this machine alone."""
+
+from __future__ import annotations
+
+import socket
+import webbrowser
+from collections.abc import Callable
+from contextlib import suppress
+
+import uvicorn
+
+from interlace.studio.app import application
+from interlace.studio.plan_view import PlanView
+
+HOST = "127.0.0.1"
+
+
+def listen(port: int) -> socket.socket:
+    """A socket on a port of this machine, any free one for 0.
+
+    Raises:
+        OSError: the port is taken, or may not be used.
+    """
+    # The protocol is named because asyncio sends at once (TCP_NODELAY) only where it is; else an answer waits 40 ms.
+    listening = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+    try:
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listening.bind((HOST, port))
+        listening.listen()
+    except OSError:
+        listening.close()
+        raise
+    return listening
+
+
+def made(listening: socket.socket, view: PlanView | None = None) -> uvicorn.Server:
+    """The server of a socket; ``run(sockets=[listening])`` answers until ``should_exit`` is set."""
+    port = listening.getsockname()[1]
+    return uvicorn.Server(
+        uvicorn.Config(
+            application(port, view),
+            lifespan="off",
+            ws="none",
+            log_level="warning",
+            access_log=False,
+            proxy_headers=False,
+            server_header=False,
+            date_header=False,
+            timeout_graceful_shutdown=1,
+        )
+    )
+
+
+def serve(port: int, view: PlanView | None, *, browser: bool, tell: Callable[[str], None]) -> None:
+    """Answer until Ctrl-C.
+
+    Args:
+        port: 0 for any free one.
+        view: a plan to look at, if there is one; the page begins with it.
+        browser: open the page.
+        tell: gets the page's address once it can be opened.
+
+    Raises:
+        OSError: as ``listen``.
+    """
+    with listen(port) as listening:
+        address = f"http://{HOST}:{listening.getsockname()[1]}/{'plan.html' if view else ''}"
+        tell(address)
+        if browser:
+            webbrowser.open(address)
+        with suppress(KeyboardInterrupt):
+            made(listening, view).run(sockets=[listening])

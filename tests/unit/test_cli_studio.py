@@ -1,0 +1,64 @@
+"""``interlace studio``: where it listens, what it says, and what it refuses."""
+
+from __future__ import annotations
+
+import signal
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("starlette")
+pytest.importorskip("uvicorn")
+
+from interlace.studio import server
+
+from ..studio_server import send
+from .commands import fail, succeed
+
+
+def test_it_says_where_the_page_is_answers_there_and_ends_with_ctrl_c() -> None:
+    command = [sys.executable, "-m", "interlace", "studio", "--port", "0", "--no-browser"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        said = process.stdout.readline()
+        assert said.startswith("http://127.0.0.1:")
+        port = int(said.split(":")[2].partition("/")[0])
+        assert send(port, "GET", "/")[0] == 200
+        process.send_signal(signal.SIGINT)
+        rest, errors = process.communicate(timeout=30)
+    assert (process.returncode, rest, errors) == (0, "", "")
+
+
+def test_a_plan_is_read_as_other_commands_do_and_is_where_the_page_begins(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    served = []
+    monkeypatch.setattr(server, "serve", lambda port, view, **more: served.append(view))
+    plan = tmp_path / "plan.json"
+    succeed("plan", "two-copies", "--m", 64, "--n", 64, "--out", plan)
+    succeed("studio", plan, "--no-browser")
+    succeed("studio")
+    assert served[0].plan.to_json() == plan.read_text()
+    assert served[0].proved
+    assert served[1] is None
+    assert "no file" in fail(2, "studio", tmp_path)
+    plan.write_text("{}")
+    assert "not a plan" in fail(2, "studio", plan)
+    assert len(served) == 2
+
+
+def test_a_port_that_is_taken_is_told() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        message = fail(2, "studio", "--port", port, "--no-browser")
+    assert f"cannot listen on port {port}: Address already in use; choose another one with --port" in message
+
+
+def test_without_the_extra_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "uvicorn", None)  # importing it fails, as on the base install
+    monkeypatch.delattr("interlace.studio.server", raising=False)
+    monkeypatch.delitem(sys.modules, "interlace.studio.server", raising=False)
+    assert "pip install 'interlace[studio]'" in fail(1, "studio", "--no-browser")

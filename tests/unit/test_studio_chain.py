@@ -1,0 +1,115 @@
+"""The game of two products of the studio, against the simulation of plans, and its links."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+
+import pytest
+
+from interlace.core.devices import DEFAULT_GPU, L2
+from interlace.core.errors import StudioError
+from interlace.orders.panels import Cache
+from interlace.planner.build import Choices, build
+from interlace.planner.predict import predict
+from interlace.policies.interleavings import ExplicitInterleaving
+from interlace.studio.chain import Chain, chain_orders, play, touched_by
+from interlace.studio.chain_wire import ChainGame, chain_game_of, decoded_chain, encoded_chain, opened_chain
+
+
+def drawn(chain: Chain, rng: random.Random) -> tuple[int, ...]:
+    """Items in a random order that the needs allow."""
+    needs, path = touched_by(chain).needs, list[int]()
+    while len(path) < len(needs):
+        ready = [i for i in range(len(needs)) if i not in path and all(need in path for need in needs[i])]
+        path.append(rng.choice(ready))
+    return tuple(path)
+
+
+def test_traffic_of_every_order_is_that_of_the_simulated_plan() -> None:
+    """By tensor, on one cache that evicts what was used longest ago; the simulation knows plans alone."""
+    rng = random.Random(0)
+    for capacity in (5, 9, 14, 24):
+        chain = Chain(3, 2, 4, 2, capacity)
+        nbytes = touched_by(chain).unit_bytes
+        one = replace(DEFAULT_GPU, sms=1, l2_bytes=capacity * nbytes, l2=L2(1, capacity * nbytes), speed_spread=0.0)
+        for path in [drawn(chain, rng), *(order() for order in chain_orders(chain).values())]:
+            plan = build(chain.graph, Choices(1, interleaving=ExplicitInterleaving(path)))
+            read = predict(plan, one).traffic.read
+            position = play(chain, path)
+            assert {name: loads * nbytes for name, loads in position.loads.items() if loads} == dict(read)
+            assert position.load_bytes == sum(read.values())
+            assert sum(position.costs) == sum(position.loads.values())
+
+
+def test_a_tile_is_locked_until_its_whole_row_is_there() -> None:
+    chain = Chain(2, 1, 3, 2)
+    needs = touched_by(chain).needs
+    assert needs[:6] == ((),) * 6
+    assert needs[6:] == ((0, 1, 2),) * 2 + ((3, 4, 5),) * 2
+    with pytest.raises(StudioError, match="item 6 is locked: it needs 2; take these before"):
+        play(chain, (0, 1, 6))
+    position = play(chain, (0, 1, 2, 6))
+    assert position.costs == (2, 1, 1, 3)
+    assert position.last["y"] == ((0, False), (1, False), (2, False))
+    assert [loaded for _, loaded in position.last["b"]] == [True] * 3
+    assert position.held["y"] == (2, 1, 0)
+
+
+def test_whole_rows_keep_the_intermediate_in_a_cache_that_op_after_op_loses_it_from() -> None:
+    orders = chain_orders(Chain())
+    assert play(Chain(), orders["whole rows"]()).loads.get("y", 0) == 0
+    assert play(Chain(), orders["op after op"]()).loads["y"] == 16
+
+
+def test_no_hilbert_curve_runs_over_the_second_product_while_rows_are_made_one_by_one() -> None:
+    """After the first row only its own tiles are open, and a curve soon leaves the row."""
+    chain = Chain()
+    orders = chain_orders(chain)
+    hilbert = [item for item in orders["op after op, hilbert"]() if item >= 16]
+    with pytest.raises(StudioError, match="is locked"):
+        play(chain, (0, 1, 2, 3, *hilbert[:4]))
+
+
+def test_opt_loads_no_more_than_lru() -> None:
+    for order in chain_orders(Chain()).values():
+        lru, opt = (play(Chain(cache=cache), order()) for cache in Cache)
+        assert opt.load_bytes <= lru.load_bytes
+        assert opt.held == {}
+
+
+def test_links_hold_a_chain_and_nothing_else() -> None:
+    rng = random.Random(1)
+    for cache in Cache:
+        chain = Chain(3, 1, 2, 4, 7, cache)
+        path = drawn(chain, rng)
+        game = ChainGame(chain, path, rng.randint(0, len(path)), "whole rows")
+        assert decoded_chain(encoded_chain(game)) == game
+        assert chain_game_of(opened_chain({"link": encoded_chain(game)})) == game
+    link = encoded_chain(ChainGame(Chain(), (0, 1, 2), 3))
+    for text in ("", "AA", link[:-4], "AX" + link[2:]):
+        with pytest.raises(StudioError, match="this link holds no game"):
+            decoded_chain(text)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        [],
+        {"options": {"rows": 17}},
+        {"options": {"rows": "4"}},
+        {"options": {"capacity": 1}},
+        {"options": {"cache": 3}},
+        {"options": {"m": 4}},
+        {"path": [0, 0]},
+        {"path": [99]},
+        {"path": [16]},
+        {"path": [True]},
+        {"path": 3},
+        {"path": [0], "at": 2},
+        {"ghost": 3},
+    ],
+)
+def test_a_request_that_is_no_chain_is_refused(data: object) -> None:
+    with pytest.raises(StudioError):
+        chain_game_of(data)

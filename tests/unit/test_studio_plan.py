@@ -1,0 +1,82 @@
+"""A plan in the studio: its columns, its items, and plans that may not run."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+import interlace as il
+from interlace.core.errors import PlanError, StudioError
+from interlace.planner.predict import predict
+from interlace.studio.plan_view import PlanView
+from interlace.workloads import two_matmuls
+
+
+def small(policy: il.SyncPolicy) -> il.Plan:
+    """first has 4 x 2 tiles and second 4 x 3; each tile of second reads a row of first."""
+    tile = il.MatmulTile(16, 16, 16)
+    return il.build(two_matmuls(64, 32, 32, 48, first=tile, second=tile), il.Choices(3, policy=policy))
+
+
+def without_first_wait(plan: il.Plan) -> il.Plan:
+    waits = plan.waits
+    rest = {column: getattr(waits, column)[1:] for column in ("first", "count", "stride", "threshold", "k")}
+    return replace(plan, waits=replace(waits, ptr=np.maximum(waits.ptr - 1, 0), **rest))
+
+
+def test_columns_are_those_of_the_plan_on_the_simulated_machine() -> None:
+    plan = small(il.RowSync())
+    trace = predict(plan, il.H200).trace
+    shown = PlanView.of(plan).shown()
+    assert (shown["op"], shown["tile"]) == (plan.items.op.tolist(), plan.items.tile.tolist())
+    assert shown["worker"] == trace.worker.tolist()
+    assert shown["end"] == (trace.end_ns - trace.wait_ns.min()).tolist()
+    assert (shown["span_ns"], shown["workers"]) == (trace.span_ns, 3)
+    assert (shown["proved"], shown["proof"]) == (True, str(il.verify(plan)))
+    assert sum(shown["summary"][share] for share in ("busy", "waiting", "idle")) == pytest.approx(1)
+
+
+@pytest.mark.parametrize(("policy", "awaited"), [(il.RowSync(), 1), (il.TileSync(), 2), (il.KernelSync(), 1)])
+def test_an_item_tells_who_posts_what_it_waits_for_and_who_waits_for_it(policy: il.SyncPolicy, awaited: int) -> None:
+    plan = small(policy)
+    view = PlanView.of(plan)
+    last = len(plan.items) - 1
+    found = view.item({"item": last})
+    assert found["name"] == plan.item_name(last)
+    assert (found["reads"], found["writes"]) == (["y[48:64, 0:32]", "b[32:48, 0:32]"], ["out[48:64, 32:48]"])
+    assert [wait["count"] for wait in found["waits"]] == [awaited]
+    posting = {item for wait in found["waits"] for item in wait["items"]}
+    row = {item for item in range(8) if plan.items.tile[item] // 2 == 3}
+    assert posting >= row
+    assert posting <= set(range(8))
+    for item in range(8):
+        assert (last in view.item({"item": item})["dependants"]["items"]) == (item in posting)
+    assert found["dependants"] == {"items": [], "names": [], "more": 0}
+
+
+def test_a_plan_that_may_not_run_is_shown_with_what_is_wrong() -> None:
+    broken = without_first_wait(small(il.TileSync()))
+    shown = PlanView.of(broken).shown()
+    assert not shown["proved"]
+    assert shown["proof"].startswith("CoverageError: op 'second', tile (0, 0) reads y[0:16, 0:32]")
+    assert len(shown["end"]) == len(broken.items)
+    plan = small(il.TileSync())
+    stuck = PlanView.of(replace(plan, waits=replace(plan.waits, threshold=plan.waits.threshold + 1)))
+    assert stuck.proof.startswith("ThresholdError")
+    assert (stuck.trace, "worker" in stuck.shown()) == (None, False)
+    assert stuck.why
+
+
+def test_what_cannot_be_drawn_is_refused() -> None:
+    plan = small(il.TileSync())
+    with pytest.raises(PlanError, match="lies outside its op"):
+        PlanView.of(replace(plan, items=replace(plan.items, tile=plan.items.tile + 99)))
+    many = il.build(il.workloads.one_matmul(8192, 8192, 16, tile=il.MatmulTile(16, 16, 16)), il.Choices(8))
+    with pytest.raises(StudioError, match="a plan of 262144 items; the page draws 65536"):
+        PlanView.of(many)
+    view = PlanView.of(plan)
+    for item in (-1, len(plan.items), "0", None, True):
+        with pytest.raises(StudioError, match="item is"):
+            view.item({"item": item})
