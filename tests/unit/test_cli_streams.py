@@ -158,7 +158,10 @@ def test_h_is_help(command: str) -> None:
         ("trace two", ["two-matmuls", "two-copies", "two.json"]),
         ("plan two", ["two-matmuls", "two-copies"]),
         ("run two.json --executor ref", ["reference", "reference-random"]),
-        ("run ffn --policy ", ["tile", "row", "column", "conv2d", "kernel", "consumer", "none", "batched-row:4", "strided:3"]),
+        (
+            "run ffn --policy ",
+            ["tile", "row", "column", "conv2d", "kernel", "consumer", "none", "batched-row:4", "strided:3"],
+        ),
         ("run ffn --order g", ["grouped:8", "grouped-serpentine:8"]),
         ("run ffn --executor pers", ["persistent-static", "persistent-ticket", "persistent"]),
         ("plan ffn --dispatch s", ["static", "static-balanced"]),
