@@ -16,6 +16,7 @@ from interlace.executors.gpu import spec_by_name
 from interlace.executors.launch import AnyLaunch, TextLaunch
 from interlace.executors.options import Options
 from interlace.executors.table import Table, for_workers
+from interlace.executors.turns import take_turn
 from interlace.graph.graph import Graph
 from interlace.graph.op import Op
 from interlace.graph.tensor import Tensor
@@ -231,6 +232,8 @@ class _Launch:
         self._operands.record_stream(cuda.current_stream())
         if cuda.is_current_stream_capturing():
             executor._captured.append(self._operands)
+        if executor._static:
+            take_turn(cuda, executor._device)
         executor.loaded.launch(
             (executor._table.workers, 1, 1),
             (executor._warpgroups + 1) * 128,
