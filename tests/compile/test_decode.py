@@ -9,10 +9,13 @@ from interlace.kernels.lint import lint, resources
 from interlace.kernels.rms_norm import rms_norm
 from interlace.workloads import LLAMAS, decode_graph
 
+from ..sampling import sampling_graph
+
 
 def test_a_step_is_one_launch_whose_layers_share_their_code() -> None:
-    def text(layers: int) -> str:
-        graph = decode_graph(replace(LLAMAS["llama3.2-1b"], layers=layers, vocabulary=4096), 1, 1088, il.H200)
+    def text(layers: int, drawn: bool = False) -> str:
+        model = replace(LLAMAS["llama3.2-1b"], layers=layers, vocabulary=4096)
+        graph = decode_graph(model, 1, 1088, il.H200, drawn=drawn)
         options = il.Options("meta", dependent_launch=True)
         made = il.OneLaunchExecutor(il.plan_graph(graph, il.H200, il.OneLaunchExecutor), options)
         if layers == 1:
@@ -21,6 +24,15 @@ def test_a_step_is_one_launch_whose_layers_share_their_code() -> None:
         return made.composition.text
 
     assert text(1) == text(3)
+    assert text(1, drawn=True) != text(1)
+
+
+def test_the_ops_that_draw_compile_for_sm_90() -> None:
+    graph = sampling_graph(2, 151936, il.bf16)
+    for launch in il.SerialExecutor(il.build(graph, il.Choices(132)), il.Options("meta")).launches():
+        used = resources(launch.compile_ahead().asm["ptx"])
+        assert used.spill_bytes == 0
+        assert used.registers <= 128
 
 
 def test_the_ops_of_a_step_compile_for_sm_90() -> None:

@@ -10,9 +10,11 @@ import torch
 
 import interlace as il
 from interlace.executors.device import DeviceExecutor
+from interlace.executors.reference import ReferenceExecutor
 from interlace.workloads import LLAMAS, Decode, LlamaShape, decode_graph
 
 from ..cases import TORCH, relative_error
+from ..sampling import WAYS, sampling_graph, sampling_inputs
 
 SHAPES = {
     "llama": LlamaShape(2, 512, 1024, 8, 2, 64, 3000, tied=True),
@@ -182,3 +184,26 @@ def test_the_step_of_a_published_model_in_one_launch_is_as_right_as_pytorch(name
         run.run(t)
         run.synchronize()
         assert relative_error(t["logits"], gold) <= 1.5 * relative_error(plain, gold)
+
+
+# ---------------------------------------------------------------- draws
+
+
+@pytest.mark.parametrize("dtype", [il.bf16, il.fp16], ids=str)
+def test_every_executor_draws_what_numpy_draws(dtype: il.DType) -> None:
+    columns = 151_936
+    graph = sampling_graph(len(WAYS), columns, dtype)
+    given = {n: torch.from_numpy(v).to(TORCH[graph.tensor(n).dtype.name]) for n, v in sampling_inputs(columns).items()}
+    plan = il.build(graph, il.Choices(132))
+    right = ReferenceExecutor(plan).run({name: value.double().numpy() for name, value in given.items()})
+    for run in (one_launch(graph), *(cls(plan, il.Options(timeout_s=10.0)) for cls in EXECUTORS)):
+        t = {name: value.cuda() for name, value in given.items()}
+        t |= {
+            name: torch.zeros(graph.tensor(name).shape, dtype=TORCH[graph.tensor(name).dtype.name], device="cuda")
+            for name in graph.outputs
+        }
+        run.run(t)
+        run.synchronize()
+        # Sums in float32 may end a share one number of the dtype sooner or later.
+        assert t["least"].tolist() == pytest.approx(right["least"].tolist(), rel=0.01)
+        assert t["next"].tolist() == right["next"].tolist()

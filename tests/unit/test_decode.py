@@ -159,6 +159,8 @@ def test_a_search_of_layers_predicts_about_as_many_plans_as_one_of_a_single_laye
         graph = decode_graph(replace(LLAMAS["tiny"], layers=layers), 1, 64, il.H200)
         tried.append(search(graph, il.H200).tried)
     assert tried[0] == tried[1] <= 40
+    graph = decode_graph(replace(LLAMAS["llama3.2-1b"], layers=6, vocabulary=4096), 1, 64, il.H200)
+    assert 2 <= len([*il.OneLaunchExecutor.settings(graph, il.H200)]) <= 8
 
 
 # ---------------------------------------------------------------- what is no op

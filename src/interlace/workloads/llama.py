@@ -183,7 +183,7 @@ class _Step:
         tokens, position = (self.input(name, batch, dtype=int32) for name in ("tokens", "position"))
         rope = self.input("rope", self.capacity, model.head_dim, dtype=fp32)
         table = self.input("embed", model.vocabulary, model.hidden)
-        x = self.normed("x")
+        x = self.normed("embedded")
         scale = self.norm(0)
         self.ops.append(embedding("embedding", tokens, table, x.x, scale=scale, scaled=x.scaled, squares=x.squares))
         for layer in range(model.layers):

@@ -34,6 +34,7 @@ from itertools import groupby, product
 from interlace.core.devices import DeviceSpec
 from interlace.graph.graph import Graph
 from interlace.graph.op import Op
+from interlace.kernels.base import of_layers
 from interlace.kernels.bodies import PANEL
 from interlace.kernels.matmul import gluon_tuning
 from interlace.kernels.matmul.tile import MatmulTile
@@ -274,9 +275,15 @@ def _mixed(ops: Sequence[Op], m: int, device: DeviceSpec, cut: Setting) -> Setti
 
 
 def settings(graph: Graph, device: DeviceSpec) -> Iterator[Setting]:
-    """For many tokens the cheapest ways of each op with those of every other; then all of the Gluon launch."""
+    """For many tokens the cheapest ways of each op with those of every other; then all of the Gluon launch.
+
+    Of a graph of layers, whose ops have more ways together than can be listed, only those that are likely.
+    """
     ops = matmuls(graph)
     if not ops:
+        return
+    if len({of_layers(op.name) for op in ops}) < len(ops):
+        yield from likely(graph, device)
         return
     m = _tokens(ops)
     if m > _FEW:

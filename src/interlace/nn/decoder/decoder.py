@@ -222,7 +222,7 @@ class Decoder:
             fill(self.cache, slot, pairs, length)
         if sampling.temperature > 0 and isinstance(self._launch, StepLaunch) and not self._drawing:
             self._launch = "launches that draw are being made"  # without what holds the memory of a step
-            with torch.inference_mode(False):
+            with torch.inference_mode(self.logits.is_inference()):  # as the decoder was made
                 self._launch = step_launch(
                     self.shape, self.batch, self.capacity, self._tensors(), self._taken, drawn=True
                 )
@@ -232,6 +232,7 @@ class Decoder:
         self._taken[slot] = 1
         return slot
 
+    @torch.inference_mode()
     def leave(self, slot: int) -> None:
         """Let the sequence in a slot go.
 
