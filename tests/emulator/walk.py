@@ -34,7 +34,7 @@ from interlace.kernels.abi import ITEM
 from interlace.kernels.cuda.launcher import TensorMap
 from interlace.kernels.cuda.ptx import PTX
 from interlace.kernels.matmul import MATMUL
-from interlace.kernels.matmul.cuda import loaded_rows
+from interlace.kernels.matmul.walk_body import loaded_rows
 from interlace.kernels.primitives.semaphore_cuda import SEMAPHORES
 from interlace.launch.compose import TICKETS, stages
 from interlace.loops.ir.smem import Placed, SharedLayout

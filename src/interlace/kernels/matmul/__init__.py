@@ -24,11 +24,11 @@ from interlace.graph.tensor import Tensor
 from interlace.kernels import gelu
 from interlace.kernels.base import Kernel, check_extents, require, same_dtype
 from interlace.kernels.bodies import Array, BodyKind, GluonBody, GluonCode, Params, Reference, Regions, TritonBody
-from interlace.kernels.matmul.cuda import WALK_BODY
 from interlace.kernels.matmul.gluon_tuning import GLUON
 from interlace.kernels.matmul.tile import TILING, MatmulTile
 from interlace.kernels.matmul.tilings import NAME, check_gluon, check_powers, gluon_rows, gluon_scratch_bytes, partial
 from interlace.kernels.matmul.triton_tuning import TRITON
+from interlace.kernels.matmul.walk_body import WALK_BODY
 from interlace.kernels.matmul.walk_tuning import WALK
 from interlace.kernels.squares import factors, left, squared_of, sums_of_squares
 

@@ -1,0 +1,219 @@
+"""Matmul in the one launch: which tiles it takes, what its text is told of them, and the operands of an op."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Mapping
+from typing import Any
+
+from interlace.core.dtypes import DType
+from interlace.core.errors import DTypeError, GraphError
+from interlace.graph.op import Op
+from interlace.graph.tensor import Tensor
+from interlace.kernels.abi import TENSOR_MAP, Struct
+from interlace.kernels.base import require
+from interlace.kernels.bodies import PANEL, WalkBody, WalkTile
+from interlace.kernels.matmul.cuda import MATMUL, product
+from interlace.kernels.matmul.skinny_cuda import SKINNY
+from interlace.kernels.matmul.tilings import partial, sums, tensor_of
+
+_ACTIVATIONS = {"none": 0, "relu": 1, "gelu-tanh": 2, "silu": 3}
+_ROW_BYTES = 2 * PANEL
+_PITCH_BYTES = _ROW_BYTES + 16
+_TALL, _WIDEST, _STEP = 64, 256, 8
+#: Registers of one thread for sums: a block of one consumer warpgroup has 255 a thread, with two each gets 224.
+_SUMS = {1: 128, 2: 128}
+#: By the L2 at a time, a line of a box: weights stream 1 to 2 % faster than by 256 at a time (docs/performance.md).
+_FETCHED_BYTES = _ROW_BYTES
+_TOGETHER = 4  # parts of a tile whose sums are loaded at once
+_PIECE_BYTES = 16  # of an epilogue's loads and stores
+_SUMS_OF_SQUARES = ("x_squares", "squares")
+_FEW_TOKENS = 16  # of a tile of few weight rows
+_ROW_STEP = 8  # elements: bulk loads address rows in steps of 16 bytes
+
+#: What a launch has of each op.
+OPERANDS = Struct(
+    "Operands",
+    (
+        *((name, TENSOR_MAP) for name in ("x", "weight", "gate")),
+        *((name, f"{const}ELEMENT*") for name, const in (("bias", "const "), ("residual", "const "), ("out", ""))),
+        ("m", "int"),
+        ("n", "int"),
+        *((name, f"const {kind}*") for name, kind in (("x_squares", "float"), ("scale", "ELEMENT"))),
+        *((name, f"{kind}*") for name, kind in (("scaled", "ELEMENT"), ("squares", "float"))),
+    ),
+)
+
+
+def check(op: Op, tensors: Mapping[str, Tensor]) -> None:
+    """Raise unless the launch can load an op's tensors, whatever its tile is.
+
+    Raises:
+        DTypeError, ShapeError: it cannot.
+    """
+    for argument, tensor in tensors.items():
+        if argument in _SUMS_OF_SQUARES:
+            continue
+        if not tensor.dtype.on_tensor_cores or tensor.dtype.itemsize != 2:
+            raise DTypeError(
+                f"op {op.name!r} has {tensor}; the one launch multiplies bf16 and fp16. Use the persistent "
+                "executor, whose Triton bodies take fp32 too"
+            )
+        require(
+            len(tensor.shape) != 2 or tensor.shape[1] % _ROW_STEP == 0,
+            f"op {op.name!r} has {tensor}; its loads and stores need rows of a multiple of {_ROW_STEP} "
+            "elements. Pad it, or use the persistent executor, whose Triton bodies take any shape",
+        )
+
+
+def warpgroups(op: Op) -> int:
+    """Two consumer warpgroups where an op is tiled for eight warps."""
+    return max(1, int(op.parameters.get("num_warps", 4)) // 4)
+
+
+def tile(op: Op, parts: int, warpgroups: int) -> WalkTile:
+    """How the tiles of a matmul are computed, the most split of which have ``parts`` parts.
+
+    Raises:
+        ShapeError: its tile suits no warpgroups, registers or bulk loads.
+    """
+    bm, bn, k = (int(op.param(name)) for name in ("BM", "BN", "BK"))
+    gates, transposed = sums(op), bool(op.param("SWAP"))
+    tall, wide = (bn, bm) if transposed else (bm, bn)
+    what = f"op {op.name!r}: tile of {bm} tokens x {bn} weight rows x {k}"
+    require(k % PANEL == 0, f"{what}: a stage is a multiple of {PANEL} deep; use k = {PANEL} or more")
+    require(max(bm, bn) <= _WIDEST, f"{what}: a bulk load brings at most {_WIDEST} rows; use a smaller tile")
+    if skinny(op):
+        return _skinny_tile(op, parts, warpgroups, what)
+    require(
+        tall % (_TALL * warpgroups) == 0,
+        f"{what}: {warpgroups} warpgroups multiply {_TALL} rows each at a time, and the tile has {tall}; use a taller "
+        "one, fewer warps, or swap",
+    )
+    registers = partial(op) // (128 * warpgroups)
+    require(
+        registers <= _SUMS[warpgroups],
+        f"{what}: sums of {registers} registers a thread, and at most {_SUMS[warpgroups]} fit; use a smaller tile or "
+        "more warps",
+    )
+    rows = loaded_rows(op)
+    leaves, normalised = (tensor_of(op, name) is not None for name in ("scale", "x_squares"))
+    require(
+        not leaves or bn % _TALL == 0,
+        f"{what}: its epilogue scales {_TALL} columns at a time; use a multiple of them",
+    )
+    numbers = [bm, bn, k, rows, gates, int(transposed), *_epilogue(op), min(parts, _TOGETHER), *_folded(op)]
+    factors = -(-4 * bm // 16) * 16 if normalised else 0
+    return WalkTile(
+        f"Matmul<{', '.join(map(str, numbers))}>",
+        (product(wide),),
+        independent_bytes=gates * bn * k * 2,
+        dependent_bytes=rows * k * 2,
+        scratch_bytes=(min(wide, _TALL) if transposed else _TALL) * _PITCH_BYTES + factors,
+        beyond_bytes=(bm - rows) * _ROW_BYTES,
+        sums=partial(op),
+    )
+
+
+def skinny(op: Op) -> bool:
+    """Whether the tile of an op has too few weight rows for ``wgmma``, so that ``mma`` multiplies them."""
+    return bool(op.param("SWAP")) and int(op.param("BN")) < _TALL
+
+
+def _skinny_tile(op: Op, parts: int, warpgroups: int, what: str) -> WalkTile:
+    """As ``tile``, of few weight rows."""
+    bm, bn, bk, k = (int(op.param(name)) for name in ("BM", "BN", "BK", "K"))
+    rows, gates = loaded_rows(op), sums(op)
+    require(bm <= _FEW_TOKENS, f"{what}: tiles of fewer than {_TALL} weight rows are for {_FEW_TOKENS} tokens at most")
+    require(parts == 1, f"{what}: a tile of fewer than {_TALL} weight rows is not split; use whole tiles")
+    require(k % PANEL == 0, f"{what}: tiles of fewer than {_TALL} weight rows need a k of a multiple of {PANEL}")
+    normalised = tensor_of(op, "x_squares") is not None
+    require(
+        not normalised or k // int(op.param("SQUARED")) % 4 == 0,
+        f"{what}: sums of squares of a row are loaded by four; use finer ones",
+    )
+    width = bn + (_STEP if bn % (2 * _STEP) == 0 else 0)
+    scratch = 4 * (4 * warpgroups * gates * rows * width + bm)
+    panel_rows = bk // PANEL * rows
+    return WalkTile(
+        f"Skinny<{', '.join(map(str, [bm, bn, bk, rows, gates, *_epilogue(op), *_folded(op)]))}>",
+        (SKINNY,),
+        independent_bytes=gates * bn * bk * 2,
+        dependent_bytes=-(-panel_rows // _STEP) * _STEP * _ROW_BYTES,
+        scratch_bytes=-(-scratch // warpgroups // 16) * 16,
+        beyond_bytes=0,
+        sums=partial(op),
+    )
+
+
+def _epilogue(op: Op) -> list[int]:
+    """Activation, bias and residual as numbers of a template."""
+    activation = _ACTIVATIONS["none" if sums(op) == 2 else str(op.param("ACTIVATION"))]
+    return [activation, *(int(tensor_of(op, name) is not None) for name in ("bias", "residual"))]
+
+
+def _folded(op: Op) -> list[int]:
+    """Normalisation behind and before an op as numbers of a template, none if there is none."""
+    leaves, normalised = (tensor_of(op, name) is not None for name in ("scale", "x_squares"))
+    if not leaves and not normalised:
+        return []
+    numbers = [int(op.param("SQUARED")), int(leaves)]
+    if normalised:
+        (eps,) = struct.unpack("I", struct.pack("f", op.param("EPS")))
+        numbers += [int(op.param("K")), eps]
+    return numbers
+
+
+def loaded_rows(op: Op) -> int:
+    """Rows of tokens of a tile that are loaded: as many as there are, in steps of 8, if that is fewer.
+
+    Where tokens are the columns of products of 64 weight rows all are, for the step from one panel to the next is the
+    tile's.
+    """
+    bm = int(op.param("BM"))
+    if skinny(op):
+        return min(bm, int(op.param("M")))
+    return bm if op.param("SWAP") else min(bm, -(-int(op.param("M")) // _STEP) * _STEP)
+
+
+def pack(op: Op, tensors: Mapping[str, Any], dtype: DType) -> bytes:
+    """The operands of an op, given its tensors on the device by argument, all of one dtype but for sums of squares.
+
+    Raises:
+        GraphError: a scale that does not begin at a multiple of 16 bytes.
+    """
+    from interlace.kernels.cuda.launcher import tensor_map
+
+    for name in ("scale", "scaled"):
+        if name in tensors and tensors[name].data_ptr() % _PIECE_BYTES:
+            raise GraphError(
+                f"op {op.name!r} takes {name} by {_PIECE_BYTES} bytes, and it begins at no multiple of them; pass a "
+                "copy"
+            )
+
+    def encoded(name: str, rows: int) -> Any:
+        if name not in tensors:
+            return TENSOR_MAP.ctype()
+        value = tensors[name]
+        shape, strides = tuple(value.shape), tuple(value.stride())
+        box: tuple[int, ...] = rows, PANEL
+        if skinny(op):  # a stage of panels at once
+            (m, k), (pitch, one) = shape, strides
+            shape, strides, box = (k // PANEL, m, PANEL), (PANEL, pitch, one), (int(op.param("BK")) // PANEL, *box)
+        made = tensor_map(
+            value.data_ptr(), shape, strides, box, dtype, swizzled=True, fetched_bytes=_FETCHED_BYTES
+        )
+        return TENSOR_MAP.ctype.from_buffer_copy(made.words)
+
+    bn = int(op.param("BN"))
+    return OPERANDS.pack(
+        x=encoded("x", loaded_rows(op)),
+        weight=encoded("weight", bn),
+        gate=encoded("gate", bn),
+        **{name: tensors.get(name) for name in ("bias", "residual", "out", "x_squares", "scale", "scaled", "squares")},
+        m=int(op.param("M")),
+        n=int(op.param("N")),
+    )
+
+
+WALK_BODY = WalkBody(MATMUL, OPERANDS, ("weight", "gate", "scale"), tile, pack, check, warpgroups)
