@@ -155,7 +155,7 @@ def test_predictions_take_a_row_of_a_table_and_a_cache_once() -> None:
 
 def test_a_search_of_layers_predicts_about_as_many_plans_as_one_of_a_single_layer() -> None:
     tried = []
-    for layers in (2, 4):
+    for layers in (2, 3):
         graph = decode_graph(replace(LLAMAS["tiny"], layers=layers), 1, 64, il.H200)
         tried.append(search(graph, il.H200).tried)
     assert tried[0] == tried[1] <= 40
