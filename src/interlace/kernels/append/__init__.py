@@ -44,10 +44,10 @@ def _make(name: str, tensors: Mapping[str, Tensor], params: Params) -> Op:
 
 
 def _usual(op: Op) -> Mapping[str, tuple[Span, ...]]:
-    """A row of each cache."""
-    i, j = axes(2)
+    """A row of each head's cache."""
+    (i,) = axes(1)
     row = usual_row(int(op.param("CAPACITY")))
-    cached = (i.block(1), j.block(1), row, ALL)
+    cached = (i.block(1), ALL, row, ALL)
     return {"k_cache": cached, "v_cache": cached, "rope": (row, ALL)}
 
 
