@@ -337,6 +337,15 @@ def tried_table(record: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
+def prefill_table(record: dict[str, Any]) -> str:
+    """The table of docs/prefill.md: each row within one run."""
+    lines = ["| what | sequences x tokens | heads | us |", "|---|---|---|---|"]
+    for row in record["rows"]:
+        told = ", ".join(f"{name}: {us:.0f}" for name, us in row["us"].items())
+        lines.append(f"| {row['what']} | {row['tokens']} | {row['heads']} | {told} |")
+    return "\n".join(lines)
+
+
 def dependencies_table(record: dict[str, Any]) -> str:
     """The table of docs/performance.md: CPU seconds of large graphs, now and before."""
     limit = record["limit_s"]
@@ -468,6 +477,7 @@ BLOCKS: dict[str, tuple[str, tuple[str, ...], Callable[..., str]]] = {
     "decode": ("docs/decode.md", ("decode-h200.json",), decode_table),
     "hand-overs": ("docs/decode.md", ("decode-h200.json", "explored-decode-h200.json"), hand_overs_table),
     "tried": ("docs/decode.md", ("explored-decode-chain-h200.json",), tried_table),
+    "prefill": ("docs/prefill.md", ("explored-prefill-h200.json",), prefill_table),
     "nn": ("docs/pytorch.md", ("nn-h200.json",), nn_table),
     "pipeline-best": ("docs/loops.md", ("pipeline-h200.json",), pipeline_table),
     "pipeline-depth": ("docs/loops.md", ("pipeline-h200.json",), depth_table),
