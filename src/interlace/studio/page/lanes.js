@@ -121,7 +121,7 @@ export class Lanes {
         const color = this.color(item);
         if (color !== filled) pen.fillStyle = filled = color;
         const shade = this.only(item) ? 1 : 0.15;
-        if (start - wait > 0.2) {
+        if (start - wait > 0.5) {
           pen.globalAlpha = 0.35 * shade;
           pen.fillRect(wait, y, start - wait, tall);
         }
@@ -147,7 +147,7 @@ export class Lanes {
     }
     const { plan } = this;
     const middle = (item) => RULER + (plan.worker[item] + 0.5) * this.#height;
-    const shown = this.arrows ? plan.op.map((_, item) => item) : [...this.marks.behind, this.marks.item ?? -1];
+    const shown = this.arrows ? plan.op.keys() : [...this.marks.behind, this.marks.item ?? -1];
     const [from, to] = this.view;
     pen.strokeStyle = text;
     pen.lineWidth = 1;
