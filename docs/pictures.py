@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import threading
+from collections.abc import Callable
 from pathlib import Path
 
 from playwright.sync_api import Page, sync_playwright
 
 import interlace as il
+from interlace.cli.trace import arrows
+from interlace.planner.predict import predict
+from interlace.studio.app import View
 from interlace.studio.plan_view import PlanView
+from interlace.studio.records import RecordView
 from interlace.studio.server import listen, made
+from interlace.studio.timeline import Timeline, TimelineView
+from interlace.trace.perfetto import to_perfetto
 
 HERE = Path(__file__).parent
 
@@ -42,26 +50,51 @@ def planned(page: Page) -> None:
     page.get_by_text("tile (5, 8)").first.wait_for()
 
 
+def timed(page: Page) -> None:
+    """An item of the second op, and who handed over to it."""
+    page.fill("#item", "600")
+    page.locator("#item").blur()
+
+
+def as_it_is(page: Page) -> None:
+    """Nothing is done."""
+
+
+def timeline(plan: il.Plan) -> TimelineView:
+    """What a plan's trace is predicted to be."""
+    trace = predict(plan, il.H200).trace
+    grids = [op.grid for op in plan.graph.ops]
+    data = to_perfetto(trace, grids=grids, arrows=arrows(plan, trace), name="predicted, NVIDIA H200")
+    return TimelineView((Timeline.read(json.dumps(data)),))
+
+
 def main() -> None:
     graph = il.workloads.two_matmuls(1024, 1024, 2048, 1024)
-    view = PlanView.of(il.build(graph, il.Choices(132, policy=il.RowSync())))
+    plan = il.build(graph, il.Choices(132, policy=il.RowSync()))
+    record = (HERE.parent / "benchmarks" / "results" / "ffn-h200.json").read_text()
+    for name, path, act, view in (
+        ("studio", "", played, None),
+        ("studio-chain", "chain.html", chained, None),
+        ("studio-plan", "plan.html", planned, PlanView.of(plan)),
+        ("studio-timeline", "trace.html", timed, timeline(plan)),
+        ("studio-records", "records.html", as_it_is, RecordView.read(record)),
+    ):
+        take(HERE / f"{name}.png", path, act, view)
+
+
+def take(out: Path, path: str, act: Callable[[Page], None], view: View | None) -> None:
+    """Picture of a page of the studio, after something was done on it."""
     with listen(0) as listening, sync_playwright() as playwright:
         server = made(listening, view)
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]}, daemon=True)
         thread.start()
         chromium = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox"])
-        address = f"http://127.0.0.1:{listening.getsockname()[1]}/"
-        for name, path, act in (
-            ("studio", "", played),
-            ("studio-chain", "chain.html", chained),
-            ("studio-plan", "plan.html", planned),
-        ):
-            page = chromium.new_page(viewport={"width": 1280, "height": 600})
-            page.goto(address + path)
-            page.wait_for_selector("html[data-busy=false]", state="attached")
-            act(page)
-            page.wait_for_timeout(300)  # the last picture is drawn
-            page.screenshot(path=HERE / f"{name}.png", full_page=True)
+        page = chromium.new_page(viewport={"width": 1280, "height": 600})
+        page.goto(f"http://127.0.0.1:{listening.getsockname()[1]}/{path}")
+        page.wait_for_selector("html[data-busy=false]", state="attached")
+        act(page)
+        page.wait_for_timeout(300)  # the last picture is drawn
+        page.screenshot(path=out, full_page=True)
         chromium.close()
         server.should_exit = True
         thread.join()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 import shutil
 from collections.abc import Iterator
@@ -17,14 +18,19 @@ api = pytest.importorskip("playwright.sync_api")
 axe = pytest.importorskip("axe_playwright_python.sync_playwright")
 
 import interlace as il  # noqa: E402
+from interlace.cli.trace import arrows  # noqa: E402
 from interlace.orders.completion import completion  # noqa: E402
 from interlace.orders.panels import Cache, PanelGrid, Visit  # noqa: E402
 from interlace.orders.saved import read_order  # noqa: E402
+from interlace.planner.predict import predict  # noqa: E402
 from interlace.policies.orders import Serpentine  # noqa: E402
 from interlace.studio.chain import Chain, touched_by  # noqa: E402
 from interlace.studio.chain import play as play_chain  # noqa: E402
 from interlace.studio.game import Options, Unit, named_path, play  # noqa: E402
 from interlace.studio.plan_view import PlanView  # noqa: E402
+from interlace.studio.records import RecordView  # noqa: E402
+from interlace.studio.timeline import Timeline, TimelineView  # noqa: E402
+from interlace.trace.perfetto import to_perfetto  # noqa: E402
 
 from ..studio_server import running  # noqa: E402
 
@@ -376,6 +382,69 @@ def test_without_a_plan_the_page_says_how_to_begin_with_one(browser: Any, addres
     page = Page(browser, f"{address}plan.html")
     assert "interlace studio plan.json" in page.text("#about")
     assert page.page.locator("#lanes").is_hidden()
+    assert page.said == []
+    page.page.close()
+
+
+def test_two_traces_share_an_axis_and_say_who_handed_over_to_whom(probed: Any) -> None:
+    tile = il.MatmulTile(16, 16, 16)
+    plan = il.build(il.workloads.two_matmuls(64, 32, 32, 48, first=tile, second=tile), il.Choices(3))
+    trace = predict(plan, il.H200).trace
+    data = to_perfetto(trace, grids=[op.grid for op in plan.graph.ops], arrows=arrows(plan, trace))
+    timeline = Timeline.read(json.dumps(data))
+    with running(TimelineView((timeline, timeline))) as port:
+        page = Page(probed, f"http://127.0.0.1:{port}/trace.html")
+        assert page.page.locator("canvas.lanes").count() == 2
+        assert page.text("#detail .name") == "first, tile (0, 0)"
+        busy = timeline.shown()["summary"]["busy"]
+        assert f"{100 * busy:.1f} %" in page.text("#summaries .counters >> nth=0")
+        last = len(plan.items) - 1
+        page.page.fill("#item", str(last))
+        page.page.locator("#item").blur()
+        assert page.text("#detail .name") == "second, tile (3, 2)"
+        giver = timeline.after[last]
+        assert page.page.locator("#detail li").all_inner_texts() == [f"first, tile {timeline.tiles[giver]}"]
+        page.page.click("#detail li button")
+        assert page.page.locator("#item").input_value() == str(giver)
+        assert "handed over to" in page.text("#detail")
+        page.page.fill("#op", "sec")
+        assert page.text("#found") == "24 items found"
+        page.page.locator("#op").blur()
+        page.press("n")
+        assert page.text("#detail .name") == "second, tile (0, 0)"
+        page.page.check("#arrows")
+        page.press("+", "0")
+        lane = page.page.locator("canvas.lanes >> nth=1").bounding_box()
+        assert lane is not None
+        page.page.mouse.click(lane["x"] + 4, lane["y"] + 24)  # the first item of the first worker
+        assert page.text("#detail .name") == "first, tile (0, 0)"
+        found = axe.Axe().run(page.page)
+        assert found.violations_count == 0, found.generate_report()
+        assert page.said == []
+        page.page.close()
+
+
+def test_a_record_is_a_plot_and_a_table_of_the_same_rows(probed: Any) -> None:
+    record = (Path(__file__).parents[2] / "benchmarks" / "results" / "ffn-h200.json").read_text()
+    rows = json.loads(record)["rows"]
+    with running(RecordView.read(record)) as port:
+        page = Page(probed, f"http://127.0.0.1:{port}/records.html")
+        page.page.locator("#plot svg").wait_for()
+        assert page.page.locator("#plot title").count() == len(rows)
+        told = [line.split("\t") for line in page.text("#rows tbody").splitlines()]
+        assert [(cells[0], cells[1], cells[7]) for cells in told] == [
+            (row["preset"], str(row["size"]), f"{row['ratio']:.3f}") for row in rows
+        ]
+        found = axe.Axe().run(page.page)
+        assert found.violations_count == 0, found.generate_report()
+        assert page.said == []
+        page.page.close()
+
+
+@pytest.mark.parametrize("name", ["trace", "records"])
+def test_without_a_file_pages_say_how_to_begin_with_one(browser: Any, address: str, name: str) -> None:
+    page = Page(browser, f"{address}{name}.html")
+    assert "begin with it: interlace " in page.text("#about")
     assert page.said == []
     page.page.close()
 

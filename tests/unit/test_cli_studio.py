@@ -18,6 +18,8 @@ from interlace.studio import server
 from ..studio_server import send
 from .commands import fail, succeed
 
+RECORDS = Path(__file__).parents[2] / "benchmarks" / "results"
+
 
 def test_it_says_where_the_page_is_answers_there_and_ends_with_ctrl_c() -> None:
     command = [sys.executable, "-m", "interlace", "studio", "--port", "0", "--no-browser"]
@@ -48,6 +50,31 @@ def test_a_plan_is_read_as_other_commands_do_and_is_where_the_page_begins(
     plan.write_text("{}")
     assert "not a plan" in fail(2, "studio", plan)
     assert len(served) == 2
+
+
+def test_traces_and_records_are_told_by_what_they_hold(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    served = []
+    monkeypatch.setattr(server, "serve", lambda port, view, **more: served.append(view))
+    plan, trace = tmp_path / "plan.json", tmp_path / "trace.json"
+    succeed("plan", "two-copies", "--m", 64, "--n", 64, "--out", plan)
+    succeed("trace", plan, "--device", "cpu", "--executor", "reference", "--out", trace)
+    succeed("studio", trace, trace)
+    succeed("studio", RECORDS / "ffn-h200.json")
+    assert [view.page for view in served] == ["trace.html", "records.html"]
+    assert [timeline.trace.clock for timeline in served[0].timelines] == ["steps", "steps"]
+    trace.write_text(trace.read_text().replace('"steps"', '"ns"'))
+    succeed("studio", trace, plan)
+    measured, predicted = served[2].timelines
+    assert predicted.title.startswith("predicted, NVIDIA H200")
+    assert (predicted.trace.ops, predicted.tiles) == (measured.trace.ops, measured.tiles)
+    assert "do not go together" in fail(2, "studio", plan, trace)
+    assert "do not go together" in fail(2, "studio", trace, RECORDS / "ffn-h200.json")
+    other = fail(2, "studio", RECORDS / "sync-h200.json")
+    assert "sync-h200.json" in other
+    assert "but of `interlace bench sync` (it has no 'rows')" in other
+    trace.write_text('{"traceEvents": []}')
+    assert "not a trace that `interlace trace` wrote" in fail(2, "studio", trace)
+    assert len(served) == 3
 
 
 def test_a_port_that_is_taken_is_told() -> None:

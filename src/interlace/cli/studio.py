@@ -7,9 +7,8 @@ from typing import Annotated, Any
 
 import typer
 
-from interlace.cli.console import BadInput, bad_input, fail, say, working
+from interlace.cli.console import BadInput, fail, say
 from interlace.cli.options import command
-from interlace.cli.plan_file import read
 
 _PORT = 8787
 
@@ -19,8 +18,9 @@ def register(app: typer.Typer) -> None:
 
     @command(app, "studio")
     def studio(
-        plan: Annotated[
-            Path | None, typer.Argument(metavar="PLAN.json", help="A plan to look at, which `interlace plan` wrote.")
+        files: Annotated[
+            list[Path] | None,
+            typer.Argument(metavar="FILE.json", help="A plan, a trace (or two, or one and a plan) or a record."),
         ] = None,
         port: Annotated[
             int, typer.Option("--port", min=0, max=65535, help="Of this machine, on which the page is; 0 for any free.")
@@ -29,8 +29,10 @@ def register(app: typer.Typer) -> None:
     ) -> None:
         """Play with tile orders on a page in the browser: click tiles, and see what they load through a small cache.
 
-        With a plan, the page begins with it: its items on the simulated H200, what each waits for, and its proof or why
-        it has none.
+        With a file the page begins with that. Of a plan: its items on the simulated H200, what each waits for, and its
+        proof or why it has none. Of a trace that `interlace trace` wrote: a lane per worker, hand-overs, tails, and
+        where the time went; a second trace is shown on the same axis, and of a plan behind it the predicted one. Of a
+        record that `interlace bench WORKLOAD` wrote: speedups by size, and the most there can be.
 
         The page is on this machine alone, under 127.0.0.1, and asks nothing of any other. Ctrl-C ends it; a game is
         kept by the address in the browser, and by files that the page saves: `--order explicit:FILE` of other
@@ -39,12 +41,13 @@ def register(app: typer.Typer) -> None:
         Example: interlace studio
 
         Example: interlace studio plan.json --port 0 --no-browser
+
+        Example: interlace studio trace.json plan.json
         """
         server = _server()
-        view = None
-        if plan is not None:
-            with bad_input(), working("verifying and simulating (the first use compiles the simulation)"):
-                view = server.PlanView.of(read(plan))
+        from interlace.cli.studio_files import opened  # needs the extra
+
+        view = opened(files or [])
         try:
             server.serve(port, view, browser=not no_browser, tell=lambda address: say(f"{address} (Ctrl-C ends it)"))
         except OSError as error:

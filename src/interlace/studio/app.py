@@ -25,16 +25,20 @@ from interlace.studio.guard import Guard
 from interlace.studio.least import Cancelled, least
 from interlace.studio.link import Game, decoded, steps_of
 from interlace.studio.plan_view import PlanView
+from interlace.studio.records import RecordView
+from interlace.studio.timeline import TimelineView
 from interlace.studio.wire import game_of, members, options_of, shown_game, shown_position, shown_setting
 
 #: Searches at once; each takes a core and some hundred megabytes.
 _MOST_SEARCHES = 2
 _TICK_S = 0.1
+#: What a page can begin with.
+View = PlanView | TimelineView | RecordView
 _TYPES = {"html": "text/html", "css": "text/css", "js": "text/javascript", "svg": "image/svg+xml"}
 
 
-def application(port: int, view: PlanView | None = None) -> ASGIApp:
-    """The page on a port of this machine, with a plan to look at if there is one."""
+def application(port: int, view: View | None = None) -> ASGIApp:
+    """The page on a port of this machine, with something to look at if there is any."""
     page = {
         entry.name: (entry.read_bytes(), _TYPES[entry.name.rpartition(".")[2]])
         for entry in files("interlace.studio").joinpath("page").iterdir()
@@ -68,7 +72,9 @@ def application(port: int, view: PlanView | None = None) -> ASGIApp:
         "chain/position": shown_chain_position,
         "chain/order": shown_chain_order,
     }
-    handlers |= {"plan": partial(_plan, view), "plan/item": partial(_item, view)}
+    kinds: dict[str, type[View]] = {"plan": PlanView, "timeline": TimelineView, "records": RecordView}
+    handlers |= {name: partial(_whole, view if isinstance(view, kind) else None) for name, kind in kinds.items()}
+    handlers["plan/item"] = partial(_item, view)
     routes = [Route(f"/api/{name}", _endpoint(answer), methods=["POST"]) for name, answer in handlers.items()]
     routes += [
         Route("/api/least", stream, methods=["POST"]),
@@ -125,15 +131,15 @@ def _order(data: object) -> dict[str, Any]:
     return {"path": steps_of(options.grid, named_path(options.grid, name))}
 
 
-def _plan(view: PlanView | None, data: object) -> dict[str, Any]:
-    """The whole plan, or that there is none."""
+def _whole(view: View | None, data: object) -> dict[str, Any]:
+    """All that there is to look at, or that there is nothing."""
     members(data, "a request", ())
     return {"name": ""} if view is None else view.shown()
 
 
-def _item(view: PlanView | None, data: object) -> dict[str, Any]:
+def _item(view: View | None, data: object) -> dict[str, Any]:
     """One item of the plan."""
-    if view is None:
+    if not isinstance(view, PlanView):
         raise StudioError("there is no plan here; begin with: interlace studio PLAN.json")
     return view.item(data)
 

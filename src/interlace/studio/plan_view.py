@@ -6,7 +6,7 @@ A plan that may not run is shown too, with what ``verify`` says of it, and with 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -40,6 +40,7 @@ class PlanView:
         why: why there is none, "" if there is one.
     """
 
+    page: ClassVar[str] = "plan.html"
     plan: Plan
     device: DeviceSpec
     proof: str
@@ -93,6 +94,7 @@ class PlanView:
         columns = {"wait": trace.wait_ns, "start": trace.start_ns, "end": trace.end_ns}
         return {
             **shown,
+            "unit": "us",
             "worker": trace.worker.tolist(),
             **{name: (column - first).tolist() for name, column in columns.items()},
             "span_ns": trace.span_ns,

@@ -9,8 +9,7 @@ from contextlib import suppress
 
 import uvicorn
 
-from interlace.studio.app import application
-from interlace.studio.plan_view import PlanView
+from interlace.studio.app import View, application
 
 HOST = "127.0.0.1"
 
@@ -33,7 +32,7 @@ def listen(port: int) -> socket.socket:
     return listening
 
 
-def made(listening: socket.socket, view: PlanView | None = None) -> uvicorn.Server:
+def made(listening: socket.socket, view: View | None = None) -> uvicorn.Server:
     """The server of a socket; ``run(sockets=[listening])`` answers until ``should_exit`` is set."""
     port = listening.getsockname()[1]
     return uvicorn.Server(
@@ -51,12 +50,12 @@ def made(listening: socket.socket, view: PlanView | None = None) -> uvicorn.Serv
     )
 
 
-def serve(port: int, view: PlanView | None, *, browser: bool, tell: Callable[[str], None]) -> None:
+def serve(port: int, view: View | None, *, browser: bool, tell: Callable[[str], None]) -> None:
     """Answer until Ctrl-C.
 
     Args:
         port: 0 for any free one.
-        view: a plan to look at, if there is one; the page begins with it.
+        view: what to look at, if there is anything; the page begins with it.
         browser: open the page.
         tell: gets the page's address once it can be opened.
 
@@ -64,7 +63,7 @@ def serve(port: int, view: PlanView | None, *, browser: bool, tell: Callable[[st
         OSError: as ``listen``.
     """
     with listen(port) as listening:
-        address = f"http://{HOST}:{listening.getsockname()[1]}/{'plan.html' if view else ''}"
+        address = f"http://{HOST}:{listening.getsockname()[1]}/{view.page if view else ''}"
         tell(address)
         if browser:
             webbrowser.open(address)

@@ -8,8 +8,8 @@ wait, if it took any time, and the work. A trace of 2 us with two items on SM 3 
     wait down    X  ts 1.5   dur 0.2
     down         X  ts 1.7   dur 0.3
 
-and a flow arrow (``s`` to ``f``) leads from the end of the item that posted last to the item that waited for
-it. Times are microseconds from the first arrival. The event format is Google's "Trace Event Format" (2016).
+and a flow arrow (``s`` to ``f``, each with its item) leads from the end of the item that posted last to the item that
+waited for it. Times are microseconds from the first arrival. The event format is Google's "Trace Event Format" (2016).
 """
 
 from __future__ import annotations
@@ -76,8 +76,9 @@ def to_perfetto(
         leave = end_us[producer] - inside
         arrive = max(start_us[consumer], min(leave, end_us[consumer]))
         common = {"pid": _PID, "name": "post", "cat": "dependency", "id": number}
-        events.append({**common, "ph": "s", "tid": int(track[producer]), "ts": _us(min(leave, arrive))})
-        events.append({**common, "ph": "f", "bp": "e", "tid": int(track[consumer]), "ts": _us(arrive)})
+        begin = {"ph": "s", "tid": int(track[producer]), "ts": _us(min(leave, arrive)), "args": {"item": producer}}
+        end = {"ph": "f", "bp": "e", "tid": int(track[consumer]), "ts": _us(arrive), "args": {"item": consumer}}
+        events += [{**common, **begin}, {**common, **end}]
     return {"displayTimeUnit": "ns", "otherData": {"clock": trace.clock}, "traceEvents": events}
 
 

@@ -31,6 +31,7 @@ class OpSummary:
             workers * (ceil(waves) - 1)`` items by start. It lasts from the first of these starts to the end of the
             op's last item; of that time of all workers, idle is what is not busy with an item of any op.
         start_ns, end_ns: its first start and last end, from the trace's first arrival.
+        last_wave_ns: when its last wave starts, from there too.
         waiting_ns, working_ns: sums over its items.
     """
 
@@ -40,6 +41,7 @@ class OpSummary:
     tail: float
     start_ns: int
     end_ns: int
+    last_wave_ns: int
     waiting_ns: int
     working_ns: int
 
@@ -102,6 +104,7 @@ def _op(trace: Trace, o: int, workers: int) -> OpSummary:
         1.0 - _covered_ns(trace.worker, begin, stop) / time_ns if time_ns else 0.0,
         int(start.min()) - first_ns,
         ends_ns - first_ns,
+        begins_ns - first_ns,
         int((start - trace.wait_ns[mine]).sum()),
         int((end - start).sum()),
     )

@@ -1,11 +1,11 @@
-// Items of a plan over time, a lane for each worker, and over the grids of their ops; only what is visible is drawn.
+// Items of a plan or a trace over time, a lane for each worker; only what is visible is drawn.
 
 const RULER = 18;
 const MOST_LANE = 22;
 const LEAST_LANE = 3;
 
 // Okabe and Ito's colours, which the colour-blind tell apart.
-const OPS = ["#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00", "#b5a900", "#7f7f7f"];
+export const COLOURS = ["#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00", "#b5a900", "#7f7f7f"];
 
 // What each item is coloured by, as a CSS colour.
 export function colours(plan, by) {
@@ -14,13 +14,18 @@ export function colours(plan, by) {
   return (item) => {
     if (by === "sequence") return ramp(item / Math.max(1, count - 1));
     if (by === "worker") return `hsl(${(plan.worker[item] * 137.5) % 360} 60% ${45 + 15 * (plan.worker[item] % 2)}%)`;
-    if (by === "wave") return OPS[Math.floor(item / plan.workers) % OPS.length];
-    return OPS[plan.op[item] % OPS.length];
+    if (by === "wave") return COLOURS[Math.floor(item / plan.workers) % COLOURS.length];
+    return COLOURS[plan.op[item] % COLOURS.length];
   };
 }
 
 export class Lanes {
-  constructor(canvas, plan, choose) {
+  // Of a span, if it is longer than the plan's own: that of several plans on one axis.
+  constructor(canvas, plan, choose, span = plan.span_ns) {
+    this.span = span;
+    this.moved = () => {};
+    this.tails = [];
+    this.arrows = false;
     this.canvas = canvas;
     this.plan = plan;
     this.lanes = [];
@@ -29,7 +34,7 @@ export class Lanes {
     this.marks = { item: null, before: new Set(), behind: new Set() };
     this.color = colours(plan, "op");
     this.only = () => true;
-    this.view = [0, plan.span_ns];
+    this.view = [0, span];
     this.#listen(choose);
     new ResizeObserver(() => this.draw()).observe(canvas);
   }
@@ -41,7 +46,7 @@ export class Lanes {
   zoom(by, around = 0.5) {
     const [from, to] = this.view;
     const at = from + (to - from) * around;
-    const span = Math.min(this.plan.span_ns, Math.max(100, (to - from) * by));
+    const span = Math.min(this.span, Math.max(100, (to - from) * by));
     this.#show(at - span * around, span);
   }
 
@@ -51,7 +56,7 @@ export class Lanes {
   }
 
   all() {
-    this.#show(0, this.plan.span_ns);
+    this.#show(0, this.span);
   }
 
   // Bring an item into view.
@@ -63,8 +68,15 @@ export class Lanes {
   }
 
   #show(from, span) {
-    const begin = Math.max(0, Math.min(from, this.plan.span_ns - span));
+    const begin = Math.max(0, Math.min(from, this.span - span));
     this.view = [begin, begin + span];
+    this.draw();
+    this.moved(this.view);
+  }
+
+  // The same part of time as other lanes show.
+  follow(view) {
+    this.view = view;
     this.draw();
   }
 
@@ -109,7 +121,7 @@ export class Lanes {
         const color = this.color(item);
         if (color !== filled) pen.fillStyle = filled = color;
         const shade = this.only(item) ? 1 : 0.15;
-        if (start - wait > 0.2) {
+        if (start - wait > 0.5) {
           pen.globalAlpha = 0.35 * shade;
           pen.fillRect(wait, y, start - wait, tall);
         }
@@ -122,6 +134,33 @@ export class Lanes {
         pen.strokeRect(start, y, Math.max(2, end - start), tall);
       }
     });
+    this.#mark(pen, x, text);
+  }
+
+  // The last wave of each op, as a line under the ruler, and hand-overs, from a producer's end to a consumer's start:
+  // those of the chosen item, or all for which a consumer waited.
+  #mark(pen, x, text) {
+    pen.globalAlpha = 1;
+    for (const { from, to, color } of this.tails) {
+      pen.fillStyle = color;
+      pen.fillRect(x(from), RULER - 4, Math.max(1, x(to) - x(from)), 3);
+    }
+    const { plan } = this;
+    const middle = (item) => RULER + (plan.worker[item] + 0.5) * this.#height;
+    const shown = this.arrows ? plan.op.keys() : [...this.marks.behind, this.marks.item ?? -1];
+    const [from, to] = this.view;
+    pen.strokeStyle = text;
+    pen.lineWidth = 1;
+    pen.globalAlpha = this.arrows ? 0.4 : 0.9;
+    pen.beginPath();
+    for (const item of shown) {
+      const producer = plan.after?.[item] ?? -1;
+      if (producer < 0 || (this.arrows && plan.end[producer] <= plan.wait[item])) continue;
+      if (plan.end[producer] > to || plan.start[item] < from || !this.only(item)) continue;
+      pen.moveTo(x(plan.end[producer]), middle(producer));
+      pen.lineTo(x(plan.start[item]), middle(item));
+    }
+    pen.stroke();
   }
 
   #rule(pen, width, text) {
@@ -134,7 +173,7 @@ export class Lanes {
     for (let at = Math.ceil(from / step) * step; at <= to; at += step) {
       const x = ((at - from) / (to - from)) * width;
       pen.fillRect(x, 12, 1, 5);
-      pen.fillText(`${Number((at / 1000).toPrecision(6))} us`, x + 3, 11);
+      pen.fillText(`${Number((at / 1000).toPrecision(6))} ${this.plan.unit}`, x + 3, 11);
     }
   }
 

@@ -2,16 +2,13 @@
 
 import { ask } from "./api.js";
 import { Lanes, colours } from "./lanes.js";
-import { $, many } from "./shapes.js";
+import { $, legend, many, percent, row, time as us } from "./shapes.js";
 
 const GRID = 180; // pixels of the longer side of a grid
 let plan = null;
 let lanes = null;
 let chosen = 0;
 let grids = [];
-
-const percent = (share) => `${(100 * share).toFixed(1)} %`;
-const us = (ns) => `${(ns / 1000).toLocaleString("en", { maximumFractionDigits: 1 })} us`;
 
 async function begin() {
   plan = await ask("plan", {});
@@ -28,14 +25,7 @@ async function begin() {
   $("proof").classList.toggle("error", !plan.proved);
   $("item").max = plan.op.length - 1;
   $("op").append(new Option("all", ""), ...plan.ops.map((op, number) => new Option(op.name, number)));
-  $("legend").replaceChildren(...plan.ops.map((op, number) => {
-    const item = document.createElement("li");
-    const swatch = document.createElement("i");
-    swatch.className = "swatch";
-    swatch.style.background = colours({ ...plan, op: [number] }, "op")(0);
-    item.append(swatch, op.name);
-    return item;
-  }));
+  $("legend").replaceChildren(...legend(plan.ops.map((op, number) => [op.name, colours({ ...plan, op: [number] }, "op")(0)])));
   if (plan.worker) {
     lanes = new Lanes($("lanes"), plan, choose);
     $("time").textContent = `${us(plan.span_ns)} in all`;
@@ -55,16 +45,6 @@ function done() {
 }
 
 function summary() {
-  const row = (cells) => {
-    const line = document.createElement("tr");
-    cells.forEach((text, at) => {
-      const cell = document.createElement(at ? "td" : "th");
-      if (!at) cell.scope = "row";
-      cell.textContent = text;
-      line.append(cell);
-    });
-    return line;
-  };
   const { busy, waiting, idle, ops } = plan.summary;
   $("counters").tBodies[0].append(row(["busy", percent(busy)]), row(["waiting", percent(waiting)]), row(["idle", percent(idle)]));
   $("ops").tBodies[0].append(...ops.map((op) => row([op.op, op.items.toLocaleString("en"), op.waves.toFixed(1), percent(op.tail)])));

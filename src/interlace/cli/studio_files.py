@@ -1,0 +1,79 @@
+"""Files that the studio opens: which of plan, trace and record one is follows from what it holds."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TypeVar
+
+from interlace.cli.console import BadInput, bad_input, working
+from interlace.cli.inputs import text_of
+from interlace.cli.plan_file import read
+from interlace.cli.trace import arrows
+from interlace.core.errors import StudioError
+from interlace.studio.app import View
+from interlace.studio.plan_view import PlanView
+from interlace.studio.records import RecordView
+from interlace.studio.timeline import Timeline, TimelineView
+from interlace.trace.perfetto import to_perfetto
+
+_Read = TypeVar("_Read")
+_LARGEST = 256 << 20  # bytes; a trace takes some 400 for each item
+
+
+def opened(paths: Sequence[Path]) -> View | None:
+    """What the page begins with; None without a file.
+
+    Raises:
+        BadInput: a file is missing, damaged, too large, or nothing that the studio shows, or they do not go together.
+    """
+    if not paths:
+        return None
+    texts = [text_of(path, _LARGEST, "a file of the studio", "`interlace plan`, `trace` or `bench`") for path in paths]
+    kinds = [_kind(text) for text in texts]
+    if len(paths) == 1 and kinds[0] == "record":
+        return _read(paths[0], texts[0], RecordView.read)
+    if len(paths) == 1 and kinds[0] == "plan":
+        plan = read(paths[0])
+        with bad_input(), working("verifying and simulating (the first use compiles the simulation)"):
+            return PlanView.of(plan)
+    if len(paths) > 2 or kinds[0] != "trace" or "record" in kinds:
+        names = ", ".join(f"{str(path)!r} ({kind})" for path, kind in zip(paths, kinds, strict=True))
+        raise BadInput(f"{names} do not go together; open one file, two traces, or a trace and a plan behind it")
+    timelines = [
+        _read(path, text, Timeline.read) if kind == "trace" else _predicted(path)
+        for path, text, kind in zip(paths, texts, kinds, strict=True)
+    ]
+    with bad_input():
+        return TimelineView(tuple(timelines))
+
+
+def _kind(text: str) -> str:
+    """``trace``, ``record``, or ``plan`` for all else, whose reader tells what is wrong with it."""
+    try:
+        data = json.loads(text)
+    except (ValueError, RecursionError):
+        return "plan"
+    if not isinstance(data, dict):
+        return "plan"
+    return "trace" if "traceEvents" in data else "record" if "command" in data and "protocol" in data else "plan"
+
+
+def _read(path: Path, text: str, reader: Callable[[str], _Read]) -> _Read:
+    try:
+        return reader(text)
+    except StudioError as error:
+        raise BadInput(f"{str(path)!r}: {error}") from None
+
+
+def _predicted(path: Path) -> Timeline:
+    """A plan as the simulated machine runs it."""
+    plan = read(path)
+    with bad_input(), working("simulating (the first use compiles the simulation)"):
+        view = PlanView.of(plan)
+    if view.trace is None:
+        raise BadInput(f"{str(path)!r}: no times can be predicted: {view.why}")
+    grids = [op.grid for op in plan.graph.ops]
+    data = to_perfetto(view.trace, grids=grids, arrows=arrows(plan, view.trace), name=f"predicted, {view.device.name}")
+    return Timeline.read(json.dumps(data))
