@@ -50,7 +50,7 @@ class Sampling:
 
     def __post_init__(self) -> None:
         _check_real("temperature", self.temperature, 0.0, _MOST_HEAT)
-        # Logits divided by less than this are infinite in float32, several of them, and the first of those would be taken.
+        # Divided by less, several logits may be infinite in float32, and the first of those would be taken.
         if 0 < self.temperature < 1 / _MOST_HEAT:
             raise SamplingError(
                 f"temperature is {self.temperature!r}; give 0 for the likeliest token, or {1 / _MOST_HEAT:g} or more"
