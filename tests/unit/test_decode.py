@@ -187,6 +187,10 @@ SHAPE = LLAMAS["tiny"]
         (lambda: attend("a", **caches(), block=48), ShapeError, "takes 48 positions at a time; use a power of two"),
         (lambda: attend("a", **caches(position=tensor("p", 2))), DTypeError, "position .* must be int32; convert it"),
         (lambda: attend("a", **caches(out="out")), ArgumentError, "out"),
+        (lambda: attend("a", **caches(), eps=-1.0), ArgumentError, "op 'a': eps is -1.0; use a small number"),
+        (lambda: decode_graph(replace(SHAPE, eps=1e39), 1, 64, il.CPU), ArgumentError, "eps is 1e[+]39"),
+        (lambda: decode_graph(replace(SHAPE, eps=float("nan")), 1, 64, il.CPU), ArgumentError, "eps is nan"),
+        (lambda: decode_graph(SHAPE, 1, 1 << 31, il.CPU), ShapeError, "2147483648 positions, which are counted in"),
         (
             lambda: attend("a", **caches(q=tensor("q", 2, 64, dtype=il.bf16))),
             DTypeError,

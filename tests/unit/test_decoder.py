@@ -231,6 +231,7 @@ def test_out_of_slots_or_capacity_is_an_error_and_nothing_is_lost(model: ToyForC
         (lambda d: d.generate([1] * 10, 8), LengthError, "takes 17 positions of a capacity of 16"),
         (lambda d: d.generate([1], 2, temperature=-1), SamplingError, "temperature is -1"),
         (lambda d: d.generate([1], 2, temperature=float("nan")), SamplingError, "temperature is nan"),
+        (lambda d: d.generate([1], 2, temperature=1e-37), SamplingError, "temperature is 1e-37"),
         (lambda d: d.generate([1], 2, top_k=0), SamplingError, "top_k is 0"),
         (lambda d: d.generate([1], 2, top_p=0.0), SamplingError, "top_p is 0.0"),
         (lambda d: d.generate([1], 2, top_p=1.5), SamplingError, "top_p is 1.5"),

@@ -8,6 +8,7 @@ import numpy as np
 
 import interlace as il
 from interlace.core.errors import CoverageError
+from interlace.graph.access import ALL, Access, K, fixed
 from interlace.plan.plan import Plan
 from interlace.workloads import LLAMAS, decode_graph
 
@@ -39,6 +40,14 @@ def awaited(plan: Plan, op: str) -> set[str]:
     return found
 
 
+def without_waits_for(plan: Plan, op: str, producer: str) -> Plan:
+    """The plan without all waits of one op that are for another alone."""
+    posts = dict(zip(plan.items.post.tolist(), plan.items.op.tolist(), strict=True))
+    mine = np.repeat(plan.items.op, np.diff(plan.waits.ptr)) == plan.graph.op_index(op)
+    other = [posts[first] == plan.graph.op_index(producer) for first in plan.waits.first.tolist()]
+    return drop_waits(plan, *np.flatnonzero(mine & np.array(other)).tolist())
+
+
 def test_what_has_ended_before_what_is_awaited_had_begun_is_not_awaited() -> None:
     plan = il.build(ring("p", N, 1), il.Choices(3))
     assert awaited(plan, "d") == {"c"}
@@ -65,6 +74,34 @@ def test_without_the_waits_that_imply_it_an_overwriting_is_refused() -> None:
     plan = il.build(ring("p", N, 1), il.Choices(3))
     first = int(np.flatnonzero(plan.items.op == 2)[0])
     refused(drop_waits(plan, int(plan.waits.ptr[first])), CoverageError, "op 'c', tile (0)")
+
+
+def test_a_tile_that_nobody_awaits_is_not_known_to_have_ended() -> None:
+    """c awaits all tiles of b but the last, and d all of c; d overwrites what that last one reads, and awaits it."""
+    a, b, c, d = ring("p", 0, 0).ops
+    c = replace(c, reads=(Access("in0", "q", (fixed(0, N - 1),)),))
+    d = replace(d, reads=(Access("in0", "r", (ALL,)),))
+    plan = il.build(program(dict.fromkeys("xpqr", (N,)), a, b, c, d), il.Choices(3))
+    assert awaited(plan, "d") == {"a", "b", "c"}
+    il.verify(plan)
+    assert oracle.races(plan) == []
+    without = without_waits_for(plan, "d", "b")
+    assert oracle.races(without) != []
+    refused(without, CoverageError, "op 'd'")
+
+
+def test_what_is_awaited_behind_the_first_chunk_has_not_ended_when_an_item_begins() -> None:
+    """d awaits all of c, chunk by chunk, and overwrites what b reads from its start."""
+    a, b, c, d = ring("p", 0, 0).ops
+    d = replace(d, reads=(Access("in0", "r", (K,)),), reduction=il.Reduction(N, 1))
+    graph = program(dict.fromkeys("xpqr", (N,)), a, b, c, d)
+    plan = il.build(graph, il.Choices(3, chunk_waits=True))
+    assert awaited(plan, "d") == {"a", "b", "c"}
+    il.verify(plan)
+    assert oracle.races(plan) == []
+    without = without_waits_for(plan, "d", "b")
+    assert oracle.races(without) != []
+    refused(without, CoverageError, "op 'd'")
 
 
 def test_layers_of_a_decode_step_share_memory_and_wait_for_nothing_else() -> None:

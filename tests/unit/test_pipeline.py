@@ -166,6 +166,13 @@ def test_an_interrupt_passes_and_buffers_are_free(buffers: list[weakref.ref[Any]
     assert alive(buffers) == 0
 
 
+def test_copies_without_memory_of_their_own_may_be_kept() -> None:
+    empty = run(range(3), upload=lambda _: torch.ones(0), download=lambda _, y: y.clone())
+    assert [len(kept) for kept in empty] == [0] * 3
+    (kept,) = run([2], download=lambda _, y: y.to_sparse())
+    assert kept.is_sparse
+
+
 @pytest.mark.parametrize(
     ("wrong", "cause", "message"),
     [
@@ -175,6 +182,8 @@ def test_an_interrupt_passes_and_buffers_are_free(buffers: list[weakref.ref[Any]
         ({"upload": lambda n: torch.zeros(3, device="meta")}, DeviceError, "upload returned a tensor on meta"),
         ({"compute": lambda x: None}, DeviceError, "compute returned a NoneType"),
         ({"download": lambda _, y: y}, ArgumentError, "download returned the buffer itself"),
+        ({"download": lambda n, y: (n, [y[1:]])}, ArgumentError, "download returned the buffer itself"),
+        ({"download": lambda n, y: {n: y.numpy()}}, ArgumentError, "download returned the buffer itself"),
         ({"download": lambda _, y: y[1:].numpy()}, ArgumentError, "which later chunks overwrite; return a copy"),
     ],
 )

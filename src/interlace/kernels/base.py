@@ -16,7 +16,7 @@ from typing import Any
 
 from interlace.core.arguments import check_type, series
 from interlace.core.dtypes import DType
-from interlace.core.errors import DTypeError, GraphError, ParamError, ShapeError
+from interlace.core.errors import ArgumentError, DTypeError, GraphError, ParamError, ShapeError
 from interlace.graph.access import Access, Span
 from interlace.graph.graph import Graph
 from interlace.graph.op import Op, Param, Reduction
@@ -37,6 +37,7 @@ from interlace.kernels.tuning import Tuning
 
 _WARPS = (1, 2, 4, 8, 16, 32)
 _BLOCK = 1 << 20
+_FLOAT32 = 2.0**127  # float32 has all below this
 _LAYER = re.compile(r"\.\d+\.")  # of a name such as layers.7.q_heads
 
 
@@ -267,6 +268,13 @@ def require(condition: bool, message: str) -> None:
     """Raise ShapeError with ``message`` unless ``condition`` holds."""
     if not condition:
         raise ShapeError(message)
+
+
+def check_eps(name: str, eps: object) -> None:
+    """Raise ArgumentError unless ``eps``, added to a mean of squares, is a float in float32's range, not negative."""
+    check_type(eps, float, f"op {name!r}", "eps", "1e-5")
+    if not 0 <= float(eps) < _FLOAT32:  # type: ignore[arg-type]
+        raise ArgumentError(f"op {name!r}: eps is {eps!r}; use a small number that is not negative, such as 1e-5")
 
 
 def check_block(what: str, *extents: int) -> None:

@@ -95,10 +95,16 @@ class Buffer:
         return self.bytes[: tensor.nbytes].view(tensor.dtype).view(tensor.shape)
 
     def holds(self, value: object) -> bool:
-        """Whether a tensor or an array lies in here."""
+        """Whether a tensor or an array lies in here, also one in a tuple, a dict or a list, whose members are alike."""
+        if isinstance(value, (tuple, dict, list)):
+            members = value.values() if isinstance(value, dict) else value[:1] if isinstance(value, list) else value
+            return any(self.holds(member) for member in members)
         array = getattr(value, "__array_interface__", None)
-        start = array["data"][0] if array else value.data_ptr() if hasattr(value, "data_ptr") else -1
-        return bool(0 <= start - self.bytes.data_ptr() < max(1, len(self.bytes)))
+        start = array["data"][0] if array else -1
+        if hasattr(value, "data_ptr"):
+            with suppress(RuntimeError):  # of a sparse tensor, which is a copy
+                start = value.data_ptr()
+        return bool(0 <= start - self.bytes.data_ptr() < len(self.bytes))
 
 
 def checked(tensor: object, who: str, on: str) -> torch.Tensor:

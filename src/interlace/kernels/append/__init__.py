@@ -16,8 +16,8 @@ from interlace.graph.access import ALL, Span, axes
 from interlace.graph.op import Op
 from interlace.graph.tensor import Tensor
 from interlace.kernels.append.cuda import APPEND_TEXT
-from interlace.kernels.attend import check_heads, usual_row
-from interlace.kernels.base import Kernel, check_argument, require, same_dtype
+from interlace.kernels.attend import check_capacity, check_heads, usual_row
+from interlace.kernels.base import Kernel, check_argument, check_eps, require, same_dtype
 from interlace.kernels.bodies import Array, Params, Reference, Regions, TritonBody
 from interlace.kernels.rope import placed, position_of
 
@@ -72,10 +72,11 @@ def append(
         ArgumentError, ShapeError, DTypeError: an argument that is none, shapes that do not match, other dtypes.
     """
     check_type(k_cache, Tensor, f"op {name!r}", "k_cache")
-    check_type(eps, float, f"op {name!r}", "eps", "1e-6")
+    check_eps(name, eps)
     require(len(k_cache.shape) == 4, f"op {name!r}: k_cache {k_cache} must be (batch, heads, capacity, D)")
     b, heads, capacity, d = k_cache.shape
     check_heads(name, d, {"k_norm": k_norm})
+    check_capacity(name, capacity)
     check_argument(name, "k", k, (b, heads * d))
     check_argument(name, "v", v, (b, heads * d))
     check_argument(name, "v_cache", v_cache, k_cache.shape)

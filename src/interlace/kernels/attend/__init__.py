@@ -29,7 +29,7 @@ from interlace.graph.access import ALL, Affine, Span, axes
 from interlace.graph.op import Op
 from interlace.graph.tensor import Tensor
 from interlace.kernels.attend.cuda import ATTEND_TEXT
-from interlace.kernels.base import Kernel, check_argument, check_block, power_of_two, require, same_dtype
+from interlace.kernels.base import Kernel, check_argument, check_block, check_eps, power_of_two, require, same_dtype
 from interlace.kernels.bodies import Array, Params, Reference, Regions, TritonBody
 from interlace.kernels.rope import placed, position_of
 
@@ -143,7 +143,7 @@ def attend(
     check_type(k_cache, Tensor, f"op {name!r}", "k_cache")
     check_type(q, Tensor, f"op {name!r}", "q")
     check_type(out, Tensor, f"op {name!r}", "out")
-    check_type(eps, float, f"op {name!r}", "eps", "1e-6")
+    check_eps(name, eps)
     whole = peak is None and total is None
     require(
         len(k_cache.shape) == 4 and len(q.shape) == 2 and (whole or len(out.shape) == 5),
@@ -153,6 +153,7 @@ def attend(
     b, heads, capacity, d = k_cache.shape
     of, group = (1, max(1, q.shape[1] // (heads * d))) if whole else out.shape[2:4]
     check_heads(name, d, {"q_norm": q_norm, "k_norm": k_norm})
+    check_capacity(name, capacity)
     for arg, tensor, shape in (
         ("q", q, (b, heads * group * d)),
         ("k", k, (b, heads * d)),
@@ -210,6 +211,14 @@ def attend(
             "num_warps": 4,
         },
         flops=4.0 * group * d * capacity / of,
+    )
+
+
+def check_capacity(name: str, capacity: int) -> None:
+    """Raise ShapeError if a cache has positions that no int32 counts."""
+    require(
+        capacity < 1 << 31,
+        f"op {name!r} has a cache of {capacity} positions, which are counted in int32; use fewer than 2^31",
     )
 
 

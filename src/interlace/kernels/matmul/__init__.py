@@ -22,7 +22,7 @@ from interlace.graph.access import ALL, K, Span, axes
 from interlace.graph.op import Op, Reduction
 from interlace.graph.tensor import Tensor
 from interlace.kernels import gelu
-from interlace.kernels.base import Kernel, check_extents, require, same_dtype
+from interlace.kernels.base import Kernel, check_eps, check_extents, require, same_dtype
 from interlace.kernels.bodies import Array, BodyKind, GluonBody, GluonCode, Params, Reference, Regions, TritonBody
 from interlace.kernels.matmul.gluon_tuning import GLUON
 from interlace.kernels.matmul.tile import TILING, MatmulTile
@@ -155,7 +155,8 @@ def matmul(
     for arg, extra in (("scale", scale), ("scaled", scaled), ("squares", squares), ("x_squares", x_squares)):
         check_type(extra, (Tensor, type(None)), f"op {name!r}", arg)
     check_type(activation, Activation, f"op {name!r}", "activation")
-    check_type(eps, (float, type(None)), f"op {name!r}", "eps", "1e-5")
+    if eps is not None:
+        check_eps(name, eps)
     check_type(tile, (MatmulTile, type(None)), f"op {name!r}", "tile", "il.MatmulTile(m, n, k)")
     tile = tile or MatmulTile()
     require(

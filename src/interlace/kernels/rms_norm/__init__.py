@@ -10,7 +10,7 @@ from interlace.core.arguments import check_type
 from interlace.graph.access import ALL, axes
 from interlace.graph.op import Op
 from interlace.graph.tensor import Tensor
-from interlace.kernels.base import Kernel, check_argument, check_block, power_of_two, require, same_dtype
+from interlace.kernels.base import Kernel, check_argument, check_block, check_eps, power_of_two, require, same_dtype
 from interlace.kernels.bodies import Array, Params, Reference, Regions, TritonBody
 from interlace.kernels.rms_norm.cuda import RMS_NORM_TEXT
 
@@ -44,7 +44,7 @@ def rms_norm(name: str, x: Tensor, weight: Tensor, out: Tensor, eps: float) -> O
         ArgumentError, ShapeError, DTypeError: an argument that is none, shapes that do not match, mixed dtypes.
     """
     check_type(x, Tensor, f"op {name!r}", "x")
-    check_type(eps, float, f"op {name!r}", "eps", "1e-5")
+    check_eps(name, eps)
     require(len(x.shape) == 2, f"op {name!r}: x {x} must be a matrix")
     b, h = x.shape
     check_argument(name, "weight", weight, (h,))

@@ -17,6 +17,7 @@ from interlace.core.errors import SamplingError
 from interlace.kernels.sample.philox import uniform, words
 
 _NUMBERS = 1 << 31
+_MOST_HEAT = 1e9
 
 
 def _check_real(name: str, value: object, least: float, most: float) -> None:
@@ -29,7 +30,7 @@ class Sampling:
     """How tokens of a sequence are drawn.
 
     Attributes:
-        temperature: by which logits are divided; 0 takes the likeliest token.
+        temperature: by which logits are divided, 1e-9 to 1e9; 0 takes the likeliest token.
         top_k: of how many likeliest ones; None for all. Tokens that are as likely as the last one are among them.
         top_p: of the least number of likeliest ones that have this probability together, and those as likely as the
             last one; None for all. After ``top_k``.
@@ -48,7 +49,12 @@ class Sampling:
     sequence: int = 0
 
     def __post_init__(self) -> None:
-        _check_real("temperature", self.temperature, 0.0, 1e9)
+        _check_real("temperature", self.temperature, 0.0, _MOST_HEAT)
+        # Divided by less, several logits may be infinite in float32, and the first of those would be taken.
+        if 0 < self.temperature < 1 / _MOST_HEAT:
+            raise SamplingError(
+                f"temperature is {self.temperature!r}; give 0 for the likeliest token, or {1 / _MOST_HEAT:g} or more"
+            )
         if self.top_p is not None:
             _check_real("top_p", self.top_p, 1e-9, 1.0)
         if self.top_k is not None and whole(self.top_k, "Sampling", "top_k") < 1:
