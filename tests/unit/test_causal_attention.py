@@ -101,7 +101,7 @@ def test_flops_are_those_of_the_pairs_that_see_each_other() -> None:
 
 def test_a_rule_takes_large_tiles_that_fit_and_others_are_refused_with_their_bytes() -> None:
     assert AttentionTile.heuristic(128, 2, il.H200) == AttentionTile(128, 64, 3, 8)
-    assert AttentionTile.heuristic(64, 2, il.H200) == AttentionTile(128, 64, 3, 8)
+    assert AttentionTile.heuristic(64, 2, il.H200) == AttentionTile(128, 64, 3, 4)
     for head_dim, itemsize in ((16, 2), (256, 2), (128, 4), (256, 4)):
         tile = AttentionTile.heuristic(head_dim, itemsize, il.H200)
         assert tile.smem_bytes(head_dim, itemsize) <= il.H200.smem_bytes
