@@ -153,6 +153,14 @@ def test_predictions_take_a_row_of_a_table_and_a_cache_once() -> None:
     assert traffic.read["rope"] <= 2 * model.head_dim * 4  # on each side of the L2
 
 
+def test_a_step_of_many_narrow_tiles_is_predicted_where_few_touches_are_told_apart() -> None:
+    model = replace(LLAMAS["llama3.2-1b"], layers=2, vocabulary=65536)
+    plan = il.plan_graph(decode_graph(model, 1, 1088, il.H200), il.H200, il.OneLaunchExecutor)
+    mode = il.OneLaunchExecutor.mode(plan.graph, il.H200)
+    coarse, fine = (predict(plan, il.H200, mode, limit=limit) for limit in (1000, 1 << 22))
+    assert coarse.traffic.dram_read == pytest.approx(fine.traffic.dram_read, rel=0.1)
+
+
 def test_a_search_of_layers_predicts_about_as_many_plans_as_one_of_a_single_layer() -> None:
     tried = []
     for layers in (2, 3):

@@ -92,8 +92,8 @@ def test_what_a_search_looks_at_is_bounded(monkeypatch: pytest.MonkeyPatch) -> N
         found.append(graph)
         return il.Dependencies(graph)
 
-    def touches(plan: il.Plan, limit: int) -> Touches:
-        touched = all_touches(plan, limit)
+    def touches(plan: il.Plan, *limits: int) -> Touches:
+        touched = all_touches(plan, *limits)
         looked_at.append(len(touched))
         return touched
 

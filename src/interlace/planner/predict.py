@@ -88,13 +88,13 @@ def predict(plan: Plan, device: DeviceSpec, mode: Mode = PERSISTENT, limit: int 
         device: where.
         mode: by which executor.
         limit: most touches that are told apart, or 64 of each item if that is more; above it, chunks of reductions are
-            taken together.
+            taken together, and where whole ones are still more, those.
 
     Raises:
         SimulationError: the plan is too large, or a tile does not fit the L2.
         DeadlockError, PlanError: the plan makes no sense.
     """
-    touched = touches(plan, max(limit, min(_EACH * len(plan.items), LIMIT)))
+    touched = touches(plan, max(limit, min(_EACH * len(plan.items), LIMIT)), LIMIT)
     stream = interleave(plan, touched, mode, device.speed_spread)
     missed = missed_bytes(stream, touched.units.nbytes, device.l2)
     costs = Costs.of(plan, touched.units, stream, missed)

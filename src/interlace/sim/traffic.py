@@ -58,8 +58,11 @@ class Touches:
         return len(self.reads) + len(self.writes)
 
 
-def touches(plan: Plan, limit: int = LIMIT) -> Touches:
+def touches(plan: Plan, limit: int = LIMIT, bound: int | None = None) -> Touches:
     """What a plan touches: chunk by chunk, or by as many chunks as it takes to stay within ``limit``.
+
+    Args:
+        bound: where whole reductions in one step are more than the limit, so many are taken even so.
 
     Raises:
         SimulationError: even with whole reductions in one step, that would be more units, steps and touches.
@@ -71,12 +74,13 @@ def touches(plan: Plan, limit: int = LIMIT) -> Touches:
     while True:
         traffic = _Traffic(plan.graph, footprints.cut(chunks), chunks)
         size = traffic.size()
-        if size <= limit:
+        if size <= limit or (chunks >= most and bound is not None and size <= bound):
             return traffic.touches()
         if chunks >= most:
             raise SimulationError(
                 f"graph {plan.graph.name!r}: {len(plan.items)} items touch {size} pieces of tensors, but a "
-                f"simulation takes {limit}; use larger tiles, or simulate a smaller problem of the same kind"
+                f"simulation takes {max(limit, bound or 0)}; use larger tiles, or simulate a smaller problem of the "
+                "same kind"
             )
         chunks *= 2
 
