@@ -161,8 +161,8 @@ def test_settings_that_make_the_same_launch_are_ranked_once() -> None:
 def test_ranking_predicts_each_plan_once_and_coarsely(m: int, monkeypatch: pytest.MonkeyPatch) -> None:
     looked_at: list[tuple[int, int]] = []
 
-    def touches(plan: Plan, limit: int) -> Touches:
-        touched = all_touches(plan, limit)
+    def touches(plan: Plan, limit: int, bound: int) -> Touches:
+        touched = all_touches(plan, limit, bound)
         looked_at.append((len(touched), len(plan.items)))
         return touched
 
