@@ -328,21 +328,13 @@ def hand_overs_table(record: dict[str, Any], first: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def tried_table(record: dict[str, Any]) -> str:
-    """The third: what was tried, each row within one run."""
-    lines = ["| what | batch | us |", "|---|---|---|"]
+def explored_table(record: dict[str, Any]) -> str:
+    """A table of what was tried by hand, each row within one run: what its rows name, then microseconds by variant."""
+    heads = [name for name in record["rows"][0] if name != "us"]
+    lines = [f"| {' | '.join(heads)} | us |", "|---" * (len(heads) + 1) + "|"]
     for row in record["rows"]:
         told = ", ".join(f"{name}: {us:.1f}" for name, us in row["us"].items())
-        lines.append(f"| {row['what']} | {row['batch']} | {told} |")
-    return "\n".join(lines)
-
-
-def prefill_table(record: dict[str, Any]) -> str:
-    """The table of docs/prefill.md: each row within one run."""
-    lines = ["| what | sequences x tokens | heads | us |", "|---|---|---|---|"]
-    for row in record["rows"]:
-        told = ", ".join(f"{name}: {us:.0f}" for name, us in row["us"].items())
-        lines.append(f"| {row['what']} | {row['tokens']} | {row['heads']} | {told} |")
+        lines.append(f"| {' | '.join(str(row[name]) for name in heads)} | {told} |")
     return "\n".join(lines)
 
 
@@ -476,8 +468,8 @@ BLOCKS: dict[str, tuple[str, tuple[str, ...], Callable[..., str]]] = {
     "chosen": ("docs/planner.md", ("planner-h200.json",), chosen_table),
     "decode": ("docs/decode.md", ("decode-h200.json",), decode_table),
     "hand-overs": ("docs/decode.md", ("decode-h200.json", "explored-decode-h200.json"), hand_overs_table),
-    "tried": ("docs/decode.md", ("explored-decode-chain-h200.json",), tried_table),
-    "prefill": ("docs/prefill.md", ("explored-prefill-h200.json",), prefill_table),
+    "tried": ("docs/decode.md", ("explored-decode-chain-h200.json",), explored_table),
+    "prefill": ("docs/prefill.md", ("explored-prefill-h200.json",), explored_table),
     "nn": ("docs/pytorch.md", ("nn-h200.json",), nn_table),
     "pipeline-best": ("docs/loops.md", ("pipeline-h200.json",), pipeline_table),
     "pipeline-depth": ("docs/loops.md", ("pipeline-h200.json",), depth_table),

@@ -36,14 +36,12 @@ from interlace.kernels.attend import attend, splits
 from interlace.kernels.combine import combine
 from interlace.kernels.embedding import embedding
 from interlace.kernels.matmul import Activation, MatmulTile, matmul
+from interlace.kernels.matmul.tilings import SKINNY_TOKENS
 from interlace.kernels.sample import cutoff, noisy, outline
 from interlace.kernels.sample.segments import segments
 from interlace.kernels.squares import COLUMNS as SQUARED
 from interlace.kernels.squares import FINE, blocks
 from interlace.workloads.base import Tile, matmul_tile
-
-#: Sequences up to which tiles may be of 16 weight rows, and sums of squares are as fine.
-_NARROW = 16
 
 
 @dataclass(frozen=True)
@@ -171,7 +169,7 @@ class _Step:
         self, model: LlamaShape, batch: int, capacity: int, device: DeviceSpec, tile: MatmulTile, dtype: DType
     ) -> None:
         self.model, self.batch, self.capacity, self.tile, self.dtype = model, batch, capacity, tile, dtype
-        self.squared = FINE if batch <= _NARROW else SQUARED
+        self.squared = FINE if batch <= SKINNY_TOKENS else SQUARED
         self.sms = device.sms
         self.splits = splits(device.sms, batch, model.kv_heads, capacity)
         self.tensors: dict[str, Tensor] = {}

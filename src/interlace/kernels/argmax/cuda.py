@@ -27,6 +27,14 @@ DEVICE Found first_of_block(Found found) {
   for (int warp = 0; warp < WARPS; ++warp) found = first_of(found, each[warp]);
   return found;
 }
+// What a tile of columns leaves, given what each of its threads has.
+template <class A> DEVICE void leave_first(const Tile& tile, const A& a, Found mine) {
+  const Found found = first_of_block(mine);
+  if (thread() == 0) {
+    a.best[tile.i * a.TILES + tile.j] = found.value;
+    a.at[tile.i * a.TILES + tile.j] = found.at;
+  }
+}
 constexpr unsigned LOWEST = 0xff800000;  // minus infinity
 """
 
@@ -56,12 +64,7 @@ template <class T> DEVICE Found most_of(const T* row, int column, int end) {
   return found;
 }
 DEVICE void most_tile(const Tile& tile, const Arguments& a) {
-  const Found mine = most_of(a.x + (long long)tile.i * a.N, tile.j * BN, min((tile.j + 1) * BN, a.N));
-  const Found found = first_of_block(mine);
-  if (thread() == 0) {
-    a.best[tile.i * a.TILES + tile.j] = found.value;
-    a.at[tile.i * a.TILES + tile.j] = found.at;
-  }
+  leave_first(tile, a, most_of(a.x + (long long)tile.i * a.N, tile.j * BN, min((tile.j + 1) * BN, a.N)));
 }
 """,
     "most_tile",

@@ -18,6 +18,8 @@ from interlace.kernels.bodies import PANEL
 
 #: The kernel's.
 NAME = "matmul"
+#: Tokens up to which tiles may have few weight rows (``skinny_cuda``).
+SKINNY_TOKENS = 16
 #: Columns of a tile that an epilogue turns round at once.
 EPILOGUE_COLUMNS = 64
 _BARRIER_BYTES = 2 << 10

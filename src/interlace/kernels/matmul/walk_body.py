@@ -15,7 +15,7 @@ from interlace.kernels.base import require
 from interlace.kernels.bodies import PANEL, WalkBody, WalkTile
 from interlace.kernels.matmul.cuda import MATMUL, product
 from interlace.kernels.matmul.skinny_cuda import SKINNY
-from interlace.kernels.matmul.tilings import partial, sums, tensor_of
+from interlace.kernels.matmul.tilings import SKINNY_TOKENS, partial, sums, tensor_of
 
 _ACTIVATIONS = {"none": 0, "relu": 1, "gelu-tanh": 2, "silu": 3}
 _ROW_BYTES = 2 * PANEL
@@ -28,7 +28,6 @@ _FETCHED_BYTES = _ROW_BYTES
 _TOGETHER = 4  # parts of a tile whose sums are loaded at once
 _PIECE_BYTES = 16  # of an epilogue's loads and stores
 _SUMS_OF_SQUARES = ("x_squares", "squares")
-_FEW_TOKENS = 16  # of a tile of few weight rows
 _ROW_STEP = 8  # elements: bulk loads address rows in steps of 16 bytes
 
 #: What a launch has of each op.
@@ -124,7 +123,10 @@ def _skinny_tile(op: Op, parts: int, warpgroups: int, what: str) -> WalkTile:
     """As ``tile``, of few weight rows."""
     bm, bn, bk, k = (int(op.param(name)) for name in ("BM", "BN", "BK", "K"))
     rows, gates = loaded_rows(op), sums(op)
-    require(bm <= _FEW_TOKENS, f"{what}: tiles of fewer than {_TALL} weight rows are for {_FEW_TOKENS} tokens at most")
+    require(
+        bm <= SKINNY_TOKENS,
+        f"{what}: tiles of fewer than {_TALL} weight rows are for {SKINNY_TOKENS} tokens at most",
+    )
     require(parts == 1, f"{what}: a tile of fewer than {_TALL} weight rows is not split; use whole tiles")
     require(k % PANEL == 0, f"{what}: tiles of fewer than {_TALL} weight rows need a k of a multiple of {PANEL}")
     normalised = tensor_of(op, "x_squares") is not None

@@ -38,14 +38,13 @@ from interlace.kernels.base import of_layers
 from interlace.kernels.bodies import PANEL
 from interlace.kernels.matmul import gluon_tuning
 from interlace.kernels.matmul.tile import MatmulTile
-from interlace.kernels.matmul.tilings import matmuls, step, sums, tensor_of
+from interlace.kernels.matmul.tilings import SKINNY_TOKENS, matmuls, step, sums, tensor_of
 from interlace.kernels.squares import FINE
 from interlace.kernels.tuning import Tuning, is_chain
 from interlace.policies.setting import OpSetting, Setting
 
 _FEW, _MANY = 64, 128  # tokens up to which tiles are of 64 weight rows; from which on tokens are the 64-row operand
-_SKINNY = 16  # tokens up to which a chain's tiles are of few weight rows
-_MOST_ROWS = 32  # of those
+_MOST_ROWS = 32  # of weights, in tiles of few
 _NARROW_STAGE = 48 << 10  # bytes of one of their stages, tokens and all
 _CHEAP = 16  # tokens up to which a fix-up costs less than what it levels
 _TALL, _WIDEST, _STEP = 128, 256, 8
@@ -72,7 +71,7 @@ def default(graph: Graph, device: DeviceSpec) -> Setting:
     m = _tokens(ops)
     if m > _MANY:
         return _wide(ops, m, device.sms)
-    if is_chain(graph) and m <= _SKINNY and all(_is_skinny(op) for op in ops):
+    if is_chain(graph) and m <= SKINNY_TOKENS and all(_is_skinny(op) for op in ops):
         return _narrow(ops, m, device.sms)
     whole = _whole(ops, m, device.sms)
     if m > _FEW:

@@ -213,11 +213,7 @@ DEVICE void noisy_tile(const Tile& tile, const Arguments& a) {
       if (value[e] >= least && score > found.value) found = Found{score, column + e};
     }
   }
-  found = first_of_block(found);
-  if (thread() == 0) {
-    a.best[tile.i * a.TILES + tile.j] = found.value;
-    a.at[tile.i * a.TILES + tile.j] = found.at;
-  }
+  leave_first(tile, a, found);
 }
 """,
     "noisy_tile",
