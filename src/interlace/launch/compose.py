@@ -10,6 +10,7 @@ from interlace.core.errors import PlanError
 from interlace.kernels.abi import ITEM, STATE, Struct
 from interlace.kernels.bodies import WalkBody, WalkTile
 from interlace.kernels.cuda.elements import ELEMENTS
+from interlace.kernels.cuda.ptx import registers_at_entry
 from interlace.kernels.text import LINES_GO_ON
 from interlace.launch.plain import PLAIN
 from interlace.launch.streamed import STREAMED
@@ -19,7 +20,9 @@ from interlace.launch.walk import ROLES, WALK
 TICKETS = 4
 _BARRIER_BYTES = 8
 _MESSAGE_BYTES = ITEM.size + 16  # a row of the item table, and the run
-_WIDE_SUMS = 224, 64  # registers of a consumer's thread and of a loader's, with two consumer warpgroups
+#: Registers of a thread of two consumer warpgroups, and what they leave for one of the warpgroup that loads.
+_WIDE_SUMS = 224
+_LEFT_OVER = 3 * registers_at_entry(3 * 128) - 2 * _WIDE_SUMS
 _ROW_STEP = 64  # bytes: tensor maps, which rows of operands may hold, lie at multiples of so many
 
 #: What the kernel takes: the state of a compiled plan, what bounds its waits, and the operands of every op.
@@ -130,8 +133,8 @@ def compose(
         "SCRATCH_BYTES": _scratch(tiles, warpgroups),
         "OPERAND_BYTES": operand_bytes,
         "IN_FLIGHT_BYTES": in_flight_bytes,
-        "CONSUMER_REGISTERS": _WIDE_SUMS[0],
-        "LOADER_REGISTERS": _WIDE_SUMS[1],
+        "CONSUMER_REGISTERS": _WIDE_SUMS,
+        "LOADER_REGISTERS": _LEFT_OVER,
         "STATIC": int(static),
         "DEPENDENT_LAUNCH": int(dependent_launch),
     }

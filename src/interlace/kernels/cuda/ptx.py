@@ -10,6 +10,9 @@ from interlace.core.dtypes import bf16
 from interlace.kernels.abi import TENSOR_MAP
 from interlace.kernels.abi.struct import OFFSETOF
 
+#: Registers of an SM, which one block may use, and the most that ptxas gives a thread.
+_SM_REGISTERS, _THREAD_REGISTERS = 65536, 255
+
 _FUNCTIONS = r"""
 #define WATCHDOG 2000000000ull
 #define DEVICE __device__ __forceinline__
@@ -141,6 +144,14 @@ template <int COUNT> DEVICE void settle(float (&values)[COUNT]) {
 }
 """
 PTX = OFFSETOF + TENSOR_MAP.text + _FUNCTIONS
+
+
+def registers_at_entry(threads: int) -> int:
+    """Registers that each thread of a block has when a kernel starts whose roles then deal them out among themselves.
+
+    ``setmaxnreg`` raises one role by what others gave back: where the sum is more than the block had, it waits for ever.
+    """
+    return min(_THREAD_REGISTERS, _SM_REGISTERS // threads // 8 * 8)
 
 
 def wgmma_name(n: int, kind: str) -> str:

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 
 from interlace.core.devices import DeviceSpec
 from interlace.kernels.abi import AXES
-from interlace.kernels.cuda.ptx import wgmma, wgmma_name
+from interlace.kernels.cuda.ptx import registers_at_entry, wgmma, wgmma_name
 from interlace.loops.cuda.barriers import barrier_slot, emit_barrier
 from interlace.loops.cuda.combine import Partial
 from interlace.loops.cuda.indices import emit_index, emit_less
@@ -33,8 +33,6 @@ from interlace.loops.ir.index import Index
 from interlace.loops.ir.nest import block_loops
 from interlace.loops.ir.smem import SCRATCH, SharedLayout, lay_out
 from interlace.loops.ir.statements import (
-    COMPILED_REGISTERS,
-    SM_REGISTERS,
     AllocBarrier,
     Arrive,
     Copy,
@@ -286,8 +284,7 @@ class Emitter:
         self.out.add(f"// {role.kind.value}")
         low = f"thread >= {role.first} && " if role.first else ""
         self.out.open(f"if ({low}thread < {role.first + role.threads})")
-        at_entry = min(COMPILED_REGISTERS, SM_REGISTERS // self.kernel.block_threads // 8 * 8)
-        change = "raise" if role.registers >= at_entry else "lower"
+        change = "raise" if role.registers >= registers_at_entry(self.kernel.block_threads) else "lower"
         self.out.add(f"registers_{change}<{role.registers}>();")
         place = "thread" if role.first == 0 else "place"
         if role.first:

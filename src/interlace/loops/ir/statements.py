@@ -26,10 +26,7 @@ from interlace.loops.ir.values import Box, Value
 #: Threads of a warp, and of the warpgroup that issues one wgmma.
 WARP = 32
 WARPGROUP = 128
-#: Registers of an SM, which one block may use; the most that ptxas gives a thread; the most that a role requests,
-#: which is a multiple of 8 (setmaxnreg).
-SM_REGISTERS = 65536
-COMPILED_REGISTERS = 255
+#: The most registers that a role requests for a thread, a multiple of 8 (setmaxnreg).
 ROLE_REGISTERS = 240
 
 

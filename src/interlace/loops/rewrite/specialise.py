@@ -7,8 +7,8 @@
       expect bytes on full{slot}, load         arrive empty{slot}: one thread of each warp
 
 Both walk the same loops and number the steps alike, so that slots and parities agree. Registers move from the loader
-to the consumers (setmaxnreg): an SM has 65536, so with two consumer warpgroups of 128 threads and 40 registers for
-each loading thread, 232 remain for each consumer, rounded down to a multiple of 8.
+to the consumers (setmaxnreg): a thread of 384 begins with 168, so with two consumer warpgroups and 40 registers for
+each loading thread, 232 remain for each consumer.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 from interlace.core.errors import PipelineError, ScopeError
+from interlace.kernels.cuda.ptx import registers_at_entry
 from interlace.loops.ir.statements import (
     ROLE_REGISTERS,
-    SM_REGISTERS,
     WARPGROUP,
     Block,
     For,
@@ -64,7 +64,8 @@ def _inside_blocks(kernel: LoopKernel, rings: Rings, body: tuple[Stmt, ...], gro
                 "on which its extent depends, so the loader cannot number its steps; leave warp_specialised out"
             )
     loader_registers = 40 if groups <= 2 else 24
-    per_group = (SM_REGISTERS // WARPGROUP - loader_registers) // groups
+    at_entry = registers_at_entry((groups + 1) * WARPGROUP) * (groups + 1)
+    per_group = (at_entry - loader_registers) // groups
     consumer_registers = min(ROLE_REGISTERS, per_group // 8 * 8)
     return (
         *names_before(every),
