@@ -122,8 +122,8 @@ void mov_u32_smid(unsigned& sm);
 void bar_sync(unsigned name, unsigned threads);
 inline void griddepcontrol_wait() {}
 inline void griddepcontrol_launch_dependents() {}
-inline void setmaxnreg_inc_sync_aligned_u32(int) {}
-inline void setmaxnreg_dec_sync_aligned_u32(int) {}
+void setmaxnreg_inc_sync_aligned_u32(int registers);
+void setmaxnreg_dec_sync_aligned_u32(int registers);
 
 void mbarrier_init_shared_cta_b64(unsigned barrier, unsigned arrivals);
 void mbarrier_inval_shared_cta_b64(unsigned barrier);

@@ -120,6 +120,7 @@ void start_block(uint32_t number) {
   machine.fatal = false;
   machine.steps = 0;
   machine.live_threads = static_cast<uint32_t>(machine.threads.size());
+  machine.registers = 0;
   for (Meeting& meeting : machine.meetings) meeting = Meeting{0, 0, nullptr, {}, Knowledge(machine.agents)};
   machine.warps.assign(machine.ready.size(), Meeting{0, 0, nullptr, {}, Knowledge(machine.agents)});
   for (uint32_t& lanes : machine.ready) lanes = 0xffffffff;
@@ -163,8 +164,19 @@ void run_block(uint32_t number) {
   }
   end_copies();
   end_barriers();
+  if (machine.registers > 0)
+    report(DEADLOCK, 0, 0, 0, 0, "roles wait for ever for %lld registers more than the block has",
+           static_cast<long long>(machine.registers));
+}
+
+// A block begins with as many registers for each thread as an SM has for all of them, in steps of 8.
+void deal(int registers) {
+  machine.registers += registers - std::min<int64_t>(256, 65536 / static_cast<int64_t>(machine.threads.size()) / 8 * 8);
 }
 }  // namespace
+
+void ptx::setmaxnreg_inc_sync_aligned_u32(int registers) { deal(registers); }
+void ptx::setmaxnreg_dec_sync_aligned_u32(int registers) { deal(registers); }
 
 void report(Kind kind, uint32_t at, uint32_t bytes, uint32_t line, uint32_t other_line, const char* format, ...) {
   for (Fault& known : machine.faults)

@@ -151,6 +151,7 @@ struct Machine {
   std::vector<Thread> threads;
   uint32_t agents = 0, block = 0;
   uint32_t live_threads = 0;
+  int64_t registers = 0;  // that threads have beyond those with which the block began
   Random random{0};
   uint32_t land_one_in = 4, leave_one_in = 8;  // how often copies land, and how often the scheduler leaves a warp
   bool last_lane_first = false;

@@ -252,6 +252,9 @@ def broken() -> dict[str, EmulatedLaunch]:
     made = {name: EmulatedLaunch(plan, stages=2, change=(before, after)) for name, (before, after, _) in FAULTS.items()}
     split = il.build(ffn(8, small, small, hidden=64, width=192), il.Choices(1, split={"down": il.SplitK(3)}))
     made |= {name: EmulatedLaunch(split, stages=2, change=change) for name, change in SPLIT.items()}
+    wide = tile(128, 104, warps=8)
+    greedy = "registers_lower<LOADER_REGISTERS>", "registers_lower<LOADER_REGISTERS + 8>"
+    made["greedy"] = EmulatedLaunch(il.build(ffn(40, wide, wide), il.Choices(1)), stages=2, change=greedy)
     prepare([*made.values()])
     return made
 
@@ -260,6 +263,11 @@ def broken() -> dict[str, EmulatedLaunch]:
 def test_a_planted_fault_is_reported(name: str) -> None:
     run = broken()[name]
     assert FAULTS[name][2] in kinds_of_faults(run, inputs_of(run.plan.graph), SEEDS)
+
+
+def test_roles_that_take_more_registers_than_the_block_has_are_reported() -> None:
+    run = broken()["greedy"]
+    assert kinds_of_faults(run, inputs_of(run.plan.graph), (0,)) == {"deadlock"}
 
 
 def test_a_part_that_never_comes_ends_in_an_error_that_names_its_tile() -> None:
