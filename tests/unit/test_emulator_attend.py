@@ -37,7 +37,7 @@ CASES = (
 FAULTS = {
     "rows are read before they have come": (
         "DEVICE void next() { await_stage(launch, stage); }",
-        "DEVICE void next() { await(launch, dependent_full(stage.slot), stage.phase); }",
+        "DEVICE void next() { await(dependent_full(stage.slot), stage.phase); }",
     ),
     "a stage is handed back before it is read": (
         "if (which < WARPS_OF_SET) sums.take(keys, keys + rows * D, count, which);\n    stream.done();",

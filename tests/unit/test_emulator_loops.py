@@ -37,7 +37,7 @@ FAULTS = {
     ),
     "a stage read before its tiles have come": (
         _AWAITED,
-        f"await(launch, independent_full(stage.slot), stage.phase);\n      {_READ}",
+        f"await(independent_full(stage.slot), stage.phase);\n      {_READ}",
         "race",
     ),
 }

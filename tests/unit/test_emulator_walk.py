@@ -203,13 +203,13 @@ FAULTS = {
     "one arrival too few": ("(received(t), WARPGROUPS * 4 + 2)", "(received(t), WARPGROUPS * 4 + 1)", "pending"),
     "other bytes than are loaded": ("IN_FLIGHT, GATES * PANELS *", "IN_FLIGHT, GATES *", "barrier"),
     "a slot filled before it is empty": (
-        "  await(launch, empty(stage.slot), stage.phase ^ 1);\n  if (in_flight",
+        "  await(empty(stage.slot), stage.phase ^ 1);\n  if (in_flight",
         "  if (in_flight",
         "race",
     ),
     "a slot handed back before its products end": ("wgmma_wait<1>();", "wgmma_wait<2>();", "race"),
     "products that do not wait for tokens": (
-        "const Stage& stage) {\n  await(launch, dependent_full(stage.slot), stage.phase);\n",
+        "const Stage& stage) {\n  await(dependent_full(stage.slot), stage.phase);\n",
         "const Stage& stage) {\n",
         "race",
     ),
@@ -221,7 +221,7 @@ FAULTS = {
     ),
     "a post before all have stored": (_MEET, _MEET[len("  synchronise();\n") :], "race"),
     "a post before the tile is finished": (
-        "if (last.y) await(launch, finished(message), taken / TICKETS & 1);",
+        "if (last.y) await_watched(launch, finished(message), taken / TICKETS & 1);",
         "",
         "race",
     ),

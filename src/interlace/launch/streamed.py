@@ -71,7 +71,7 @@ template <class A, class O, class LOADS, void (*BODY)(const Tile&, const A&, Str
   DEVICE static void compute(const Launch& launch, const Item& item, Stage& stage) {
     const A a{operands_of<O>(launch, item)};
     Stream stream = {launch, stage};
-    await(launch, independent_full(stage.slot), stage.phase);
+    await(independent_full(stage.slot), stage.phase);
     // The scratch is one for all warpgroups, as in Plain.
     if (WARPGROUPS > 1) synchronise_block();
     BODY(tile_of(item), a, stream);

@@ -25,8 +25,9 @@ taken the last item of its list: all have begun then, so under static lists too 
 Independent loads then precede ``griddepcontrol.wait``, everything else follows it: what they read must not be written
 by the launch before.
 
-A wait on a semaphore that takes longer than ``timeout_ns`` records itself and falls through, as do all waits after it;
-one on a barrier of the block, which can last no longer than those, traps after twice that and a second.
+A wait on a semaphore that takes longer than ``timeout_ns`` records itself and falls through, as do all waits after it.
+Waits on barriers of the block can last no longer than those; the warp that posts, which all others of its block keep
+waiting, traps after twice that and a second.
 """
 
 from __future__ import annotations
@@ -63,13 +64,12 @@ DEVICE unsigned finished(int message) { return barriers() + (3 * STAGES + 2 * TI
 // A message: the item's row of the table, then the run, 0 words where there is no item.
 DEVICE unsigned message_at(int message) { return messages() + message * MESSAGE_BYTES; }
 
-DEVICE void await(const Launch& launch, unsigned barrier, unsigned parity) {
-  unsigned long long since = 0;
+// Whoever waits for others of the block waits without a clock: the warp that posts has one (``await_watched``), and waits
+// for as long as any of them. So a wait is four instructions and not thirty, at all places where there is one, and what
+// the ops of a layer go through stays in the instruction cache.
+DEVICE void await(unsigned barrier, unsigned parity) {
 #pragma unroll 1
-  for (unsigned tries = 1; !mbarrier_try_wait(barrier, parity); ++tries) {
-    if (tries % 1024) continue;  // reading the clock takes longer than what is mostly waited for
-    if (!since) since = nanoseconds();
-    if (nanoseconds() - since > 2 * launch.timeout_ns + 1000000000ull) asm volatile("trap;");
+  while (!mbarrier_try_wait(barrier, parity)) {
   }
 }
 
@@ -120,7 +120,7 @@ DEVICE Item item_of(int message, unsigned run) {
 // To the other roles, by a warp: the item of a row, or that there is none. Returns the item.
 DEVICE Item send(const Launch& launch, int n, int row, unsigned run, bool any) {
   const int message = n % TICKETS, lane = threadIdx.x % 32;
-  await(launch, received(message), (n / TICKETS & 1) ^ 1);
+  await(received(message), (n / TICKETS & 1) ^ 1);
   if (lane < QUADS) {
     const int4* const words = reinterpret_cast<const int4*>(launch.items + row) + lane;
     store_shared_128(message_at(message) + lane * 16, any ? __ldg(words) : make_int4(0, 0, 0, 0));
@@ -134,7 +134,7 @@ DEVICE Item send(const Launch& launch, int n, int row, unsigned run, bool any) {
 // By whole warps; false if there is none.
 DEVICE bool receive(const Launch& launch, int n, Item& item) {
   const int message = n % TICKETS;
-  await(launch, sent(message), n / TICKETS & 1);
+  await(sent(message), n / TICKETS & 1);
   const int4 last = load_shared_128(message_at(message) + (int)sizeof(ItemRow));
   item = item_of(message, (unsigned)last.x);
   __syncwarp();
@@ -144,22 +144,22 @@ DEVICE bool receive(const Launch& launch, int n, Item& item) {
 // By a warp: the slot of the next stage is free, and fewer than in_flight independent loads are under way.
 // All lanes have seen so before the stage may fill: a stage of no bytes is full, and free again, at once.
 DEVICE void open_independent(const Launch& launch, const Stage& stage, int n, int in_flight, unsigned bytes) {
-  await(launch, empty(stage.slot), stage.phase ^ 1);
+  await(empty(stage.slot), stage.phase ^ 1);
   if (in_flight < STAGES && n >= in_flight) {
     const int earlier = n - in_flight;
-    await(launch, independent_full(earlier % STAGES), earlier / STAGES & 1);
+    await(independent_full(earlier % STAGES), earlier / STAGES & 1);
   }
   __syncwarp();
   if (first_lane()) mbarrier_arrive_expect_tx(independent_full(stage.slot), bytes);
 }
 DEVICE void open_dependent(const Launch& launch, const Stage& stage, unsigned bytes) {
-  await(launch, empty(stage.slot), stage.phase ^ 1);
+  await(empty(stage.slot), stage.phase ^ 1);
   __syncwarp();
   if (first_lane()) mbarrier_arrive_expect_tx(dependent_full(stage.slot), bytes);
 }
 DEVICE void await_stage(const Launch& launch, const Stage& stage) {
-  await(launch, dependent_full(stage.slot), stage.phase);
-  await(launch, independent_full(stage.slot), stage.phase);
+  await(dependent_full(stage.slot), stage.phase);
+  await(independent_full(stage.slot), stage.phase);
 }
 DEVICE void release(int slot) {
   if (first_lane()) mbarrier_arrive(empty(slot));
@@ -261,16 +261,26 @@ DEVICE void consume(const Launch& launch) {
     hand_over(launch, item, taken);
   }
 }
+// An item lasts no longer than its waits on semaphores and its work: a block that comes no further is ended by a trap.
+DEVICE void await_watched(const Launch& launch, unsigned barrier, unsigned parity) {
+  unsigned long long since = 0;
+#pragma unroll 1
+  for (unsigned tries = 1; !mbarrier_try_wait(barrier, parity); ++tries) {
+    if (tries % 1024) continue;  // reading the clock takes longer than what is mostly waited for
+    if (!since) since = nanoseconds();
+    if (nanoseconds() - since > 2 * launch.timeout_ns + 1000000000ull) asm volatile("trap;");
+  }
+}
 // What the consumers stored, and the thread that arrived saw by their barrier, this warp sees by the wait for it, and
 // releases. A message is handed back behind that wait, so consumers are never so far ahead that a phase is missed.
 DEVICE void post(const Launch& launch) {
 #pragma unroll 1
   for (int taken = 0;; ++taken) {
     const int message = taken % TICKETS;
-    await(launch, sent(message), taken / TICKETS & 1);
+    await_watched(launch, sent(message), taken / TICKETS & 1);
     const int4 last = load_shared_128(message_at(message) + (int)sizeof(ItemRow));
     const Item item = item_of(message, (unsigned)last.x);
-    if (last.y) await(launch, finished(message), taken / TICKETS & 1);
+    if (last.y) await_watched(launch, finished(message), taken / TICKETS & 1);
     __syncwarp();
     if (first_lane()) mbarrier_arrive(received(message));
     if (!last.y) return;

@@ -268,7 +268,7 @@ template <int D, int BN> struct CausalAttention {
 
   DEVICE static void compute(const Launch& launch, const Item& item, Stage& stage) {
     const Operands& op = operands_of<Operands>(launch, item);
-    await(launch, independent_full(stage.slot), stage.phase);  // behind it stands what the launch before wrote
+    await(independent_full(stage.slot), stage.phase);  // behind it stands what the launch before wrote
     const int top = top_of(op, item), thread = threadIdx.x % 128;
     const int of_warp = uniform(warpgroup() * 64 + thread / 32 * 16);  // the first of its rows in the tile
     const Begins begins = begins_of(op, top);
@@ -286,7 +286,7 @@ template <int D, int BN> struct CausalAttention {
     unsigned weights[BN / 4];
 #pragma unroll
     for (int i = 0; i < D / 2; ++i) sums[i] = 0.0f;
-    await(launch, dependent_full(stage.slot), stage.phase);
+    await(dependent_full(stage.slot), stage.phase);
     unsigned queries[D / 4];
     take_queries(queries, stage.slot);
     __syncwarp();

@@ -8,32 +8,43 @@ from interlace.kernels.text import TextBody
 COMBINE_TEXT = TextBody(
     ROWS
     + r"""
-DEVICE void combine_tile(const Tile& tile, const Arguments& a) {
+// Two neighbours a thread; what it needs of some splits is under way at once, and all sums stay with their peak.
+template <class A> DEVICE void combine_with(const Tile& tile, const A& a) {
+  constexpr int STEP = GROUP * D, AT_ONCE = SPLITS < 16 ? SPLITS : 16;
   const long long head = (long long)tile.i * HEADS + tile.j;
-  const float* const peaks = a.peak + head * SPLITS * GROUP;
-  const float* const totals = a.total + head * SPLITS * GROUP;
-  const float* const parts = a.parts + head * SPLITS * GROUP * D;
-  float* const shares = scratch<float>();  // (splits, group): what each split counts
-  for (int g = warp_of(); g < GROUP; g += WARPS) {
-    float most = __int_as_float(0xff800000);
-    for (int s = lane_of(); s < SPLITS; s += 32) most = fmaxf(most, peaks[s * GROUP + g]);
-    most = warp_most(most);
-    float whole = 0.0f;
-    for (int s = lane_of(); s < SPLITS; s += 32) whole += exp2f(peaks[s * GROUP + g] - most) * totals[s * GROUP + g];
-    whole = warp_sum(whole);
-    for (int s = lane_of(); s < SPLITS; s += 32) shares[s * GROUP + g] = exp2f(peaks[s * GROUP + g] - most) / whole;
-  }
-  synchronise_block();
-  for (int n = thread(); n < GROUP * D; n += THREADS) {
-    float sum = 0.0f;
-#pragma unroll 16
-    for (int s = 0; s < SPLITS; ++s) sum += shares[s * GROUP + n / D] * parts[s * GROUP * D + n];
-    put(a.out + head * GROUP * D + n, sum);
+  for (int n = thread() * 2; n < STEP; n += THREADS * 2) {
+    const float* const parts = a.parts + head * SPLITS * STEP + n;
+    const float *const peaks = a.peak + head * SPLITS * GROUP + n / D, *const totals = a.total + (peaks - a.peak);
+    float most = __int_as_float(0xff800000), whole = 0.0f;
+    float2 sum = make_float2(0.0f, 0.0f);
+#pragma unroll 1
+    for (int s = 0; s < SPLITS; s += AT_ONCE) {
+      float2 pairs[AT_ONCE];
+      float peak[AT_ONCE], total[AT_ONCE], higher = most;
+#pragma unroll
+      for (int e = 0; e < AT_ONCE; ++e) {
+        const int split = min(s + e, SPLITS - 1);  // behind the last it is loaded again, and counts nothing
+        pairs[e] = __ldcg(reinterpret_cast<const float2*>(parts + split * STEP));
+        peak[e] = __ldcg(peaks + split * GROUP), total[e] = __ldcg(totals + split * GROUP);
+      }
+#pragma unroll
+      for (int e = 0; e < AT_ONCE; ++e) higher = fmaxf(higher, peak[e]);
+      const float fade = most < higher ? exp2f(most - higher) : 1.0f;
+      whole *= fade, sum.x *= fade, sum.y *= fade;
+      most = higher;
+#pragma unroll
+      for (int e = 0; e < AT_ONCE; ++e) {
+        const float share = s + e < SPLITS ? (peak[e] < most ? exp2f(peak[e] - most) : 1.0f) : 0.0f;
+        whole += share * total[e], sum.x += share * pairs[e].x, sum.y += share * pairs[e].y;
+      }
+    }
+    put(a.out + head * STEP + n, sum.x / whole), put(a.out + head * STEP + n + 1, sum.y / whole);
   }
 }
+DEVICE void combine_tile(const Tile& tile, const Arguments& a) { combine_with(tile, a); }
 """,
     "combine_tile",
     constants=("HEADS", "SPLITS", "GROUP", "D"),
-    scratch_bytes=lambda op: 4 * int(op.param("SPLITS")) * int(op.param("GROUP")),
+    paired=("parts",),
     proved=True,
 )

@@ -156,7 +156,7 @@ struct Matmul {
     if constexpr (LEAVES && GAINS_EARLY) load_gains(op, feature, gains);
     RowFactors factors;
     if constexpr (NORMALISED > 0 && RowFactors::EARLY) {
-      await(launch, dependent_full(stage.slot), stage.phase);
+      await(dependent_full(stage.slot), stage.phase);
       factors.load(op, item.i * BM);
     }
     const int own = uniform(warpgroup());

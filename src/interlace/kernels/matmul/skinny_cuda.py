@@ -154,7 +154,7 @@ struct Skinny {
     const int feature = item.j * BN + thread() % PAIRS * 2;
     Extras extras;
     extras.load_early(op, feature);
-    await(launch, dependent_full(stage.slot), stage.phase);
+    await(dependent_full(stage.slot), stage.phase);
     extras.load(op, item.i * BM, feature);
 #pragma unroll 1
     for (int k = item.k_lo, turn = 0; k < item.k_hi; k += BK, ++turn) {

@@ -304,7 +304,7 @@ class _Consumers(_Role):
         out.add("const int thread = threadIdx.x;")
         out.add("const unsigned group = uniform(thread / 128);")
         # What the item waits for is seen behind its first stage.
-        out.add("await(launch, dependent_full(stage.slot), stage.phase);")
+        out.add("await(dependent_full(stage.slot), stage.phase);")
         # The scratch is one for all warpgroups: none begins before all others have left theirs, or goes on before them.
         out.add("if (WARPGROUPS > 1) synchronise_block();")
         self._registers()
