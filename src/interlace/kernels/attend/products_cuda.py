@@ -3,8 +3,8 @@
 As in ``attend/cuda`` keys and values of a share come through the ring, some positions to a stage. Here they come by
 tensor maps, in boxes of 32 positions and 64 elements: rows of 128 bytes, permuted by the 128-byte swizzle, so that
 eight rows of a matrix lie in different banks. What a box has behind the share's last position does not count. Where
-other ops of the launch take large slots for dependent operands, which attention has none of, values come into these, and
-the ring holds more of the cache while queries are awaited.
+other ops of the launch take large slots for dependent operands, of which attention has none, values come into these,
+and the ring holds more of the cache while queries are awaited.
 
 A warp takes 16 positions at a time for up to eight heads of the group, and keeps a softmax of its own. It has nobody to
 wait for but the stage, and all it does with 16 positions is one chain of instructions that wait for each other:
