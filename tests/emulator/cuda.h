@@ -55,6 +55,11 @@ inline unsigned __ballot_sync(unsigned lanes, bool holds) {
   for (int lane = 0; lane < 32; ++lane) votes |= static_cast<unsigned>(shuffle(lanes, holds, lane)) << lane;
   return votes;
 }
+inline bool __any_sync(unsigned lanes, bool holds) {
+  int any = holds;
+  for (int distance = 16; distance; distance /= 2) any |= __shfl_xor_sync(lanes, any, distance);
+  return any;
+}
 inline int __popc(unsigned bits) { return __builtin_popcount(bits); }
 inline int __clz(int bits) { return bits ? __builtin_clz(static_cast<unsigned>(bits)) : 32; }
 inline int __reduce_min_sync(unsigned lanes, int value) {

@@ -12,8 +12,9 @@ What the launch before wrote is seen behind the first loads, so a text may read 
 waits are for is seen behind the first stage, as in ``launch/plain``.
 
 ``LOADS`` is a struct of the text, made from the tile and its arguments where they lie in device memory, as tensor maps
-must: ``stages()``, at least 1; ``bytes(n)`` of stage n; and ``load(n, target, barrier)``, which one lane calls to begin
-bulk copies of so many bytes, if there are any.
+must: ``stages()``, at least 1; ``STAGE_BYTES``, of a stage at most; ``bytes(n)`` of stage n; and ``load(n, slot,
+barrier)``, which one lane calls to begin bulk copies of so many bytes, if there are any. They go into the slot of
+independent operands, and into that of dependent ones, where nothing else of the item lies.
 """
 
 from __future__ import annotations
@@ -28,7 +29,13 @@ DEVICE void bulk_load(unsigned target, const void* source, unsigned bytes, unsig
 struct Stream {
   const Launch& launch;
   Stage& stage;
-  DEVICE void next() { await_stage(launch, stage); }
+  DEVICE void next() {
+    // An answer takes as long as all that is done with few rows, so both questions are asked at once.
+    const bool dependent = mbarrier_try_wait(dependent_full(stage.slot), stage.phase);
+    const bool independent = mbarrier_try_wait(independent_full(stage.slot), stage.phase);
+    if (!dependent || !independent) await_stage(launch, stage);
+  }
+  DEVICE int slot() { return stage.slot; }
   DEVICE unsigned address() { return independent_slot(stage.slot); }
   DEVICE const unsigned char* bytes() { return shared_memory + stage.slot * INDEPENDENT_BYTES; }
   DEVICE void done() {
@@ -38,8 +45,7 @@ struct Stream {
   }
 };
 template <class A, class O, class LOADS, void (*BODY)(const Tile&, const A&, Stream&)> struct Streamed {
-  static constexpr int SLOT_BYTES = INDEPENDENT_BYTES ? INDEPENDENT_BYTES : 1;
-  static constexpr int IN_FLIGHT = (IN_FLIGHT_BYTES + SLOT_BYTES - 1) / SLOT_BYTES;
+  static constexpr int IN_FLIGHT = (IN_FLIGHT_BYTES + LOADS::STAGE_BYTES - 1) / LOADS::STAGE_BYTES;
   DEVICE static Tile tile_of(const Item& item) { return {item.i, item.j, item.l, item.k_lo, item.k_hi}; }
   DEVICE static void load_independent(const Launch& launch, const Item& item, Stage& stage, int& n, Tickets& tickets) {
     await_launch_before();
@@ -52,7 +58,7 @@ template <class A, class O, class LOADS, void (*BODY)(const Tile&, const A&, Str
       const unsigned bytes = loads.bytes(s);
       open_independent(launch, stage, n, IN_FLIGHT, bytes);
       if (bytes && first_lane()) {
-        loads.load(s, independent_slot(stage.slot), independent_full(stage.slot));
+        loads.load(s, stage.slot, independent_full(stage.slot));
       }
       stage.advance();
       ++n;

@@ -37,6 +37,7 @@ struct Item : ItemRow {
   unsigned run;
 };
 constexpr int QUADS = sizeof(ItemRow) / 16, MESSAGE_BYTES = sizeof(ItemRow) + 16;
+static_assert(sizeof(ItemRow) <= 128, "a lane has a word of a row");
 // Where a role is in the ring.
 struct Stage {
   int slot;
@@ -87,6 +88,9 @@ DEVICE int4 load_shared_128(unsigned at) {
                : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "r"(at) : "memory");
   return v;
 }
+DEVICE void store_shared_word(unsigned at, int word) {
+  asm volatile("st.shared.b32 [%0], %1;" ::"r"(at), "r"(word) : "memory");
+}
 DEVICE void store_shared_128(unsigned at, int4 v) {
   asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};" ::"r"(at), "r"(v.x), "r"(v.y), "r"(v.z), "r"(v.w) : "memory");
 }
@@ -117,15 +121,16 @@ DEVICE Item item_of(int message, unsigned run) {
   item.run = run;
   return item;
 }
+// A lane's word of a row of the item table.
+DEVICE int word_of(const Launch& launch, int row) {
+  return reinterpret_cast<const int*>(launch.items + row)[threadIdx.x % 32 % (QUADS * 4)];
+}
 // To the other roles, by a warp: the item of a row, or that there is none. Returns the item.
-DEVICE Item send(const Launch& launch, int n, int row, unsigned run, bool any) {
+DEVICE Item send(const Launch& launch, int n, int word, unsigned run, bool any) {
   const int message = n % TICKETS, lane = threadIdx.x % 32;
   await(received(message), (n / TICKETS & 1) ^ 1);
-  if (lane < QUADS) {
-    const int4* const words = reinterpret_cast<const int4*>(launch.items + row) + lane;
-    store_shared_128(message_at(message) + lane * 16, any ? __ldg(words) : make_int4(0, 0, 0, 0));
-  }
-  if (lane == QUADS) store_shared_128(message_at(message) + (int)sizeof(ItemRow), make_int4((int)run, any, 0, 0));
+  if (lane < QUADS * 4) store_shared_word(message_at(message) + lane * 4, word);
+  if (lane == 0) store_shared_128(message_at(message) + (int)sizeof(ItemRow), make_int4((int)run, any, 0, 0));
   __syncwarp();
   const Item item = item_of(message, run);
   if (lane == 0) mbarrier_arrive(sent(message));
@@ -192,9 +197,9 @@ struct Tickets {
   unsigned long long in_sight;
   int next;  // row of the next item, -1 while it is not drawn
   // A ticket drawn late balances the load. But once others have drawn all items, this block's next ticket is none
-  // whenever it is drawn, and the sooner all blocks know, the sooner the next launch may begin.
+  // whenever it is drawn, and the sooner all blocks know, the sooner the next launch may begin. Lists need none.
   DEVICE void look(const Launch& launch) {
-    if (!DEPENDENT_LAUNCH || next >= 0) return;
+    if (STATIC || !DEPENDENT_LAUNCH || next >= 0) return;
     if (in_sight >= first + launch.count) {
       next = (int)(draw(launch) - first);
       launch_dependents();
@@ -215,14 +220,17 @@ DEVICE void draw_and_load(const Launch& launch) {
   tickets.first = ticket / launch.programs * launch.programs;
   int row = STATIC ? launch.lists[blockIdx.x] : (int)(ticket - tickets.first);
   const int end = STATIC ? launch.lists[blockIdx.x + 1] : launch.count;
+  int word = word_of(launch, min(row, launch.count - 1));
 #pragma unroll 1
   while (row < end) {
-    const Item item = send(launch, sent_already++, row, run, true);
-    tickets.next = -1;
+    const Item item = send(launch, sent_already++, word, run, true);
+    tickets.next = STATIC ? row + 1 : -1;
+    // A list tells the next item before this one is loaded, and nothing is loaded while a row is on its way.
+    if (STATIC) word = word_of(launch, min(row + 1, launch.count - 1));
     load_independent(launch, item, stage, n, tickets);
-    if (STATIC) tickets.next = row + 1;
     if (tickets.next < 0) tickets.next = (int)(draw(launch) - tickets.first);
     row = tickets.next;
+    if (!STATIC) word = word_of(launch, min(row, launch.count - 1));
   }
   send(launch, sent_already, 0, run, false);
   launch_dependents();

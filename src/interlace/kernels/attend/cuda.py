@@ -76,6 +76,7 @@ template <class T> DEVICE constexpr int rows_of(const T*) {
   return INDEPENDENT_BYTES / (2 * D * (int)sizeof(T)) / 16 * 16;
 }
 struct Loads {
+  static constexpr int STAGE_BYTES = INDEPENDENT_BYTES;
   const Arguments& a;
   Share share;
   int rows;
@@ -88,8 +89,8 @@ struct Loads {
   DEVICE int stages() const { return max((share.high - share.low + rows - 1) / rows, 1); }
   DEVICE int count(int n) const { return min(share.high - share.low - n * rows, rows); }
   DEVICE unsigned bytes(int n) const { return 2 * D * sizeof(*a.k_cache) * count(n); }
-  DEVICE void load(int n, unsigned target, unsigned barrier) const {
-    const unsigned bytes = D * sizeof(*a.k_cache) * count(n);
+  DEVICE void load(int n, int slot, unsigned barrier) const {
+    const unsigned target = independent_slot(slot), bytes = D * sizeof(*a.k_cache) * count(n);
     const long long at = first + (long long)n * rows * D;
     bulk_load(target, a.k_cache + at, bytes, barrier);
     bulk_load(target + rows * D * (unsigned)sizeof(*a.k_cache), a.v_cache + at, bytes, barrier);

@@ -2,17 +2,22 @@
 
 As in ``attend/cuda`` keys and values of a share come through the ring, some positions to a stage. Here they come by
 tensor maps, in boxes of 32 positions and 64 elements: rows of 128 bytes, permuted by the 128-byte swizzle, so that
-eight rows of a matrix lie in different banks. What a box has behind the share's last position is never read.
+eight rows of a matrix lie in different banks. What a box has behind the share's last position does not count. Where
+other ops of the launch take large slots for dependent operands, of which attention has none, values come into these,
+and the ring holds more of the cache while queries are awaited.
 
-A warp takes 16 positions at a time for up to eight heads of the group, and keeps a softmax of its own (online, as in
-the Triton body). Products have 16 rows: the second eight carry what rounding took from the first, of queries and of
-weights alike, and sums of the two are as exact as if both were float32.
+A warp takes 16 positions at a time for up to eight heads of the group, and keeps a softmax of its own. It has nobody to
+wait for but the stage, and all it does with 16 positions is one chain of instructions that wait for each other:
 
-    rows of a product     0 .. 7                     8 .. 15
-    queries               rounded                    what is lost, rounded
-    scores                their sum is the score, and both are in the same lane
-    weights               rounded                    what is lost, rounded
-    values' sums          their sum is what a head gets
+    matrices of keys and values    35 cycles or so, from shared memory into registers
+    products with the queries      70, two of them one behind the other; the second eight rows of queries carry what
+                                   rounding took from the first, and the sum of both is as exact as float32
+    weights                        80, sums, the largest of a lane, a vote, exponents, pairs
+    products with the values       their sums are not waited for
+
+In products with values heads are columns: weights lie as scores came, what rounding took from them is a product of its
+own, and 16 elements of a value are rows. Exponents are counted from a peak that may be out of date by ``LAG``, so that
+lanes need not tell each other theirs, and sums fade, but rarely (as FlashAttention-4 does, Dao, Hot Chips 2025).
 
 The warp that has the fewest positions begins with this step's own key and value, which never went through the cache.
 In the end warps meet in shared memory, once.
@@ -43,7 +48,7 @@ def suits(op: Op, tensors: Mapping[str, Tensor]) -> bool:
 
 def _scratch_bytes(op: Op) -> int:
     """Of each warp and head the sums of values, the peak and the total."""
-    return 4 * _WARPS[1] * min(int(op.param("GROUP")), _HEADS) * (int(op.param("D")) + 8)
+    return 4 * _WARPS[1] * min(int(op.param("GROUP")), _HEADS) * (int(op.param("D")) + 4)
 
 
 def _stage_bytes(op: Op) -> int:
@@ -61,13 +66,24 @@ ATTEND_PRODUCTS = TextBody(
     + r"""
 constexpr int BOX = 32, AT_ONCE = 16;  // positions that come at once, and that a warp takes
 constexpr int PANEL_BYTES = BOX * 128, BOX_BYTES = D / 64 * PANEL_BYTES;
-constexpr int STAGE_ROWS = INDEPENDENT_BYTES / (2 * BOX_BYTES) * BOX;
+// Nothing else lies in the slot of dependent operands: where it is large, values do.
+constexpr int BOXES_TOGETHER = INDEPENDENT_BYTES / (2 * BOX_BYTES);
+constexpr int SMALLER_BYTES = DEPENDENT_BYTES < INDEPENDENT_BYTES ? DEPENDENT_BYTES : INDEPENDENT_BYTES;
+constexpr int BOXES_APART = DEPENDENT_BYTES % 1024 ? 0 : SMALLER_BYTES / BOX_BYTES;  // slots lie where boxes may
+constexpr bool APART = BOXES_APART > BOXES_TOGETHER;
+constexpr int STAGE_ROWS = (APART ? BOXES_APART : BOXES_TOGETHER) * BOX;
 constexpr int HEADS_AT_ONCE = GROUP < 8 ? GROUP : 8;
 constexpr int SETS = (GROUP + 7) / 8, WARPS_OF_SET = WARPS / SETS;
-constexpr int PIECES = D / 8;  // of a row; a lane has two neighbours of each
-constexpr int PITCH = D + 8;   // floats of a head in the scratch: banks differ from one head to the next three
+constexpr int PIECES = D / 8;   // of a row; a lane has two neighbours of each
+constexpr int CHAINS = D / 32;  // of products that do not wait for each other, of two
+constexpr int PITCH = D + 4;    // floats of a head in the scratch: lanes that store their sums meet different banks
+constexpr float LAG = 8.0f;     // a score is above the peak by at most so much, which 16 bits of a weight have room for
 
+DEVICE unsigned values_in(int slot) {
+  return APART ? dependent_slot(slot) : independent_slot(slot) + BOXES_TOGETHER * BOX_BYTES;
+}
 struct Loads {
+  static constexpr int STAGE_BYTES = 2 * STAGE_ROWS / BOX * BOX_BYTES;
   const TensorMap &keys, &values;
   Share share;
   int head;
@@ -81,15 +97,15 @@ struct Loads {
     return (min(share.high - share.low - n * STAGE_ROWS, STAGE_ROWS) + BOX - 1) / BOX;
   }
   DEVICE unsigned bytes(int n) const { return 2 * BOX_BYTES * boxes(n); }
-  DEVICE void load(int n, unsigned target, unsigned barrier) const {
+  DEVICE void load(int n, int slot, unsigned barrier) const {
     const int count = boxes(n), first = share.low + n * STAGE_ROWS;
-    const unsigned below = STAGE_ROWS / BOX * BOX_BYTES;  // values
+    unsigned to_keys = independent_slot(slot), to_values = values_in(slot);
 #pragma unroll 1
     for (int b = 0; b < count; ++b)
 #pragma unroll
-      for (int d = 0; d < D; d += 64, target += PANEL_BYTES) {
-        tma_load_3d(target, keys, d, first + b * BOX, head, barrier);
-        tma_load_3d(target + below, values, d, first + b * BOX, head, barrier);
+      for (int d = 0; d < D; d += 64, to_keys += PANEL_BYTES, to_values += PANEL_BYTES) {
+        tma_load_3d(to_keys, keys, d, first + b * BOX, head, barrier);
+        tma_load_3d(to_values, values, d, first + b * BOX, head, barrier);
       }
   }
 };
@@ -103,10 +119,10 @@ DEVICE unsigned as_pair(float low, float high) {
   asm("cvt.rn." ELEMENT_PTX "x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));
   return pair;
 }
-// A lane's elements of a row: of each 8 the two that it has of a matrix.
-template <class T> DEVICE void load_row_pairs(unsigned (&to)[PIECES], const T* row) {
+// Of each 8 elements of a row two neighbours.
+template <class T> DEVICE void load_row_pairs(unsigned (&to)[PIECES], const T* row, int which) {
 #pragma unroll
-  for (int p = 0; p < PIECES; ++p) to[p] = __ldcg(reinterpret_cast<const unsigned*>(row) + p * 4 + lane_of() % 4);
+  for (int p = 0; p < PIECES; ++p) to[p] = __ldcg(reinterpret_cast<const unsigned*>(row) + p * 4 + which);
 }
 // Sums and largest numbers of the four lanes that have a head.
 DEVICE float sum_of_four(float value) {
@@ -128,115 +144,137 @@ struct Angles {
       cosines[p] = __ldcg(at), sines[p] = __ldcg(at + D / 4);
     }
   }
-  DEVICE void rotate(float2 (&x)[PIECES]) const {
-#pragma unroll
-    for (int p = 0; p < PIECES / 2; ++p) {
-      const float2 low = x[p], high = x[p + PIECES / 2], c = cosines[p], s = sines[p];
-      x[p] = make_float2(low.x * c.x - high.x * s.x, low.y * c.y - high.y * s.y);
-      x[p + PIECES / 2] = make_float2(high.x * c.x + low.x * s.x, high.y * c.y + low.y * s.y);
-    }
+  DEVICE void rotate(float2& low, float2& high, int p) const {
+    const float2 x = low, y = high, c = cosines[p], s = sines[p];
+    low = make_float2(x.x * c.x - y.x * s.x, x.y * c.y - y.y * s.y);
+    high = make_float2(y.x * c.x + x.x * s.x, y.y * c.y + x.y * s.y);
   }
 };
 // The weight of a norm of heads, if there is one.
 template <class T> struct Norm {
-  unsigned pairs[PIECES];
+  unsigned pairs[PIECES] = {};  // or registers would be kept for what they held an item ago
   const T* weight;
   DEVICE Norm(const T* from) : weight(from) {
-    if (weight) load_row_pairs(pairs, weight);
+    if (weight) load_row_pairs(pairs, weight, lane_of() % 4);
   }
-  DEVICE void apply(float2 (&x)[PIECES]) const {
-    if (!weight) return;
+  // Of a head, by which all of its elements are multiplied.
+  template <class X> DEVICE float factor(const unsigned (&head)[PIECES], const X* of) const {
+    if (!weight) return 1.0f;
     float squares = 0.0f;
 #pragma unroll
-    for (int p = 0; p < PIECES; ++p) squares += x[p].x * x[p].x + x[p].y * x[p].y;
-    const float factor = rsqrtf(sum_of_four(squares) / D + EPS);
-#pragma unroll
     for (int p = 0; p < PIECES; ++p) {
-      const float2 w = widened_pair(pairs[p], weight);
-      x[p] = make_float2(x[p].x * factor * w.x, x[p].y * factor * w.y);
+      const float2 x = widened_pair(head[p], of);
+      squares += x.x * x.x + x.y * x.y;
     }
+    return rsqrtf(sum_of_four(squares) / D + EPS);
+  }
+  DEVICE float2 apply(float2 x, int p, float factor) const {
+    if (!weight) return make_float2(x.x * factor, x.y * factor);
+    const float2 w = widened_pair(pairs[p], weight);
+    return make_float2(x.x * factor * w.x, x.y * factor * w.y);
   }
 };
 template <class T> DEVICE Norm<T> norm_of(const T* weight) { return {weight}; }
-// A lane's elements of a head in its place: normalised and rotated.
-template <class T> DEVICE void place(float2 (&x)[PIECES], const unsigned (&pairs)[PIECES], const T* of,
-                                     const Norm<T>& norm, const Angles& angles) {
+// A lane's elements of a head in its place, normalised and rotated, times a factor: f of piece p and of the one that is
+// rotated with it. A head is not there as a whole, for which there are no registers.
+template <class T, class N, class F>
+DEVICE void place(const unsigned (&head)[PIECES], const T* of, const N& norm, const Angles& angles, float by, F f) {
+  const float factor = norm.factor(head, of) * by;
 #pragma unroll
-  for (int p = 0; p < PIECES; ++p) x[p] = widened_pair(pairs[p], of);
-  norm.apply(x);
-  angles.rotate(x);
+  for (int p = 0; p < PIECES / 2; ++p) {
+    float2 low = norm.apply(widened_pair(head[p], of), p, factor);
+    float2 high = norm.apply(widened_pair(head[p + PIECES / 2], of), p + PIECES / 2, factor);
+    angles.rotate(low, high, p);
+    f(p, low), f(p + PIECES / 2, high);
+  }
 }
 
-// What a warp has of the heads of its set: lane l of head l / 4.
+// Where the row of 16 bytes lies that this lane names of the first of a warp's matrices, of positions up to `last`.
+DEVICE unsigned row_of_matrix(int last) {
+  const int row = min(lane_of() / 16 * 8 + lane_of() % 8, last);
+  return row * 128 + ((lane_of() / 8 % 2 ^ row & 7) << 4);
+}
+
+// What a warp has of the heads of its set. Peak and total are those of head l / 4; sums are of elements l / 4 and l / 4
+// + 8 of each 16, of heads 2 (l % 4) and the next.
 struct Sums {
   unsigned queries[PIECES / 2][4];
-  float sums[PIECES][4], most, total;  // the total of this lane's positions
+  float sums[PIECES / 2][4], peak, total;  // the total of this lane's positions
+  float largest;                           // score of these
 
-  DEVICE void begin(const float2 (&query)[PIECES]) {  // without sums
-#pragma unroll
-    for (int p = 0; p < PIECES; ++p) {
-      const unsigned pair = as_pair(query[p].x, query[p].y);
-      const float2 kept = widened_pair(pair, STORED);
-      queries[p / 2][p % 2 * 2] = pair;
-      queries[p / 2][p % 2 * 2 + 1] = as_pair(query[p].x - kept.x, query[p].y - kept.y);
-    }
+  DEVICE void ask(int p, float2 query) {  // a piece of what rows are multiplied by
+    const unsigned pair = as_pair(query.x, query.y);
+    const float2 kept = widened_pair(pair, STORED);
+    queries[p / 2][p % 2 * 2] = pair;
+    queries[p / 2][p % 2 * 2 + 1] = as_pair(query.x - kept.x, query.y - kept.y);
   }
-  // Up to 16 positions, `count` of which are the share's, at least one: where their rows begin.
-  DEVICE void take(unsigned keys, unsigned values, int count) {
+  // Exponents are counted from the largest so far.
+  DEVICE void raise(float most) {
+    most = most_of_four(fmaxf(peak, most));
+    const float fade = power_of_two(peak - most);
+    peak = most, total *= fade;
+    const int head = lane_of() % 4 * 8;  // the lane of it
+    const float even = __shfl_sync(0xffffffff, fade, head), odd = __shfl_sync(0xffffffff, fade, head + 4);
+#pragma unroll
+    for (int p = 0; p < PIECES / 2; ++p) sums[p][0] *= even, sums[p][1] *= odd, sums[p][2] *= even, sums[p][3] *= odd;
+  }
+  // Up to 16 positions, `count` of which are the share's, at least one: where their rows begin, and this lane's.
+  DEVICE void take(unsigned keys, unsigned values, unsigned at, int count) {
     const int lane = lane_of();
-    // Behind the last position its row is read again, and does not count.
-    const int key = min(lane / 16 * 8 + lane % 8, count - 1), value = min(lane % 16, count - 1);
-    const unsigned from_keys = keys + key * 128 + ((lane / 8 % 2 ^ key & 7) << 4);
-    const unsigned from_values = values + value * 128 + ((lane / 16 ^ value & 7) << 4);
-    float scores[2][2][4] = {};  // of odd and even pieces apart; of 8 positions each
+    const unsigned from_keys = keys + at;
+    // Scores of what lies behind the last position are not looked at, but a value there may be no number, and no weight
+    // makes that nothing: the last one is read again.
+    const unsigned from_values = values + (count < AT_ONCE ? row_of_matrix(count - 1) : at);
+    unsigned rows[PIECES / 2][4], columns[PIECES / 2][4];
 #pragma unroll
-    for (int p = 0; p < PIECES / 2; ++p) {
-      unsigned rows[4];
-      load_matrices(rows, (from_keys ^ p % 4 << 5) + p / 4 * PANEL_BYTES);
-      multiply(scores[p % 2][0], queries[p], rows[0], rows[1]);
-      multiply(scores[p % 2][1], queries[p], rows[2], rows[3]);
-    }
-    unsigned rows[PIECES / 2][4];  // on their way while weights are made
+    for (int p = 0; p < PIECES / 2; ++p) load_matrices(rows[p], (from_keys ^ p % 4 << 5) + p / 4 * PANEL_BYTES);
 #pragma unroll
-    for (int p = 0; p < PIECES / 2; ++p) load_transposed(rows[p], (from_values ^ p % 4 << 5) + p / 4 * PANEL_BYTES);
-    float weights[4], peak = most;
+    for (int p = 0; p < PIECES / 2; ++p) load_transposed(columns[p], (from_values ^ p % 4 << 5) + p / 4 * PANEL_BYTES);
+    float scores[CHAINS][2][4] = {};  // of 8 positions each
+#pragma unroll
+    for (int p = 0; p < PIECES / 2; ++p)
+#pragma unroll
+      for (int half = 0; half < 2; ++half)
+        multiply(scores[p % CHAINS][half], queries[p], rows[p][half * 2], rows[p][half * 2 + 1]);
+    float weights[4], most = NOTHING;
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
-      const float* const even = scores[0][i / 2];
-      const float* const odd = scores[1][i / 2];
-      weights[i] = (even[i % 2] + odd[i % 2]) + (even[i % 2 + 2] + odd[i % 2 + 2]);
-      if (i / 2 * 8 + lane % 4 * 2 + i % 2 >= count) weights[i] = NOTHING;
-      peak = fmaxf(peak, weights[i]);
-    }
-    peak = most_of_four(peak);
-    const float fade = exp2f(most - peak);
-    most = peak;
-    total *= fade;
+      float score = scores[0][i / 2][i % 2] + scores[0][i / 2][i % 2 + 2];
 #pragma unroll
-    for (int i = 0; i < 4; ++i) total += weights[i] = exp2f(weights[i] - peak);
-    unsigned pairs[4];
+      for (int c = 1; c < CHAINS; ++c) score += scores[c][i / 2][i % 2] + scores[c][i / 2][i % 2 + 2];
+      weights[i] = i / 2 * 8 + lane % 4 * 2 + i % 2 < count ? score : NOTHING;
+      most = fmaxf(most, weights[i]);
+    }
+    if (!WHOLE) largest = fmaxf(largest, most);
+    if (__any_sync(0xffffffff, most > peak + LAG)) raise(most);
+    unsigned pairs[2], lost[2];
 #pragma unroll
     for (int i = 0; i < 4; i += 2) {
-      pairs[i] = as_pair(weights[i], weights[i + 1]);
-      const float2 kept = widened_pair(pairs[i], STORED);
-      pairs[i + 1] = as_pair(weights[i] - kept.x, weights[i + 1] - kept.y);
+      const float first = power_of_two(weights[i] - peak), second = power_of_two(weights[i + 1] - peak);
+      total += first + second;
+      pairs[i / 2] = as_pair(first, second);
+      const float2 kept = widened_pair(pairs[i / 2], STORED);
+      lost[i / 2] = as_pair(first - kept.x, second - kept.y);
     }
 #pragma unroll
-    for (int p = 0; p < PIECES; ++p) {
+    for (int p = 0; p < PIECES / 2; ++p) multiply(sums[p], columns[p], pairs[0], pairs[1]);
 #pragma unroll
-      for (int i = 0; i < 4; ++i) sums[p][i] *= fade;
-      multiply(sums[p], pairs, rows[p / 2][p % 2 * 2], rows[p / 2][p % 2 * 2 + 1]);
-    }
+    for (int p = 0; p < PIECES / 2; ++p) multiply(sums[p], columns[p], lost[0], lost[1]);
   }
-  // D sums, the peak and the total.
-  DEVICE void leave(float* head) {
+  // Of each head D sums, the peak and the total.
+  DEVICE void leave(float* heads) {
+    if (!WHOLE) raise(largest);  // sums of a split say what they are counted from, and that is the largest score
     const float whole = sum_of_four(total);
-    if (lane_of() / 4 >= HEADS_AT_ONCE) return;
+    const int lane = lane_of();
 #pragma unroll
-    for (int p = 0; p < PIECES; ++p)
-      reinterpret_cast<float2*>(head)[p * 4 + lane_of() % 4] =
-          make_float2(sums[p][0] + sums[p][2], sums[p][1] + sums[p][3]);
-    if (lane_of() % 4 == 0) head[D] = most, head[D + 1] = whole;
+    for (int odd = 0; odd < 2; ++odd) {
+      const int head = lane % 4 * 2 + odd;
+      if (head >= HEADS_AT_ONCE) continue;
+#pragma unroll
+      for (int p = 0; p < PIECES; ++p) heads[head * PITCH + p * 8 + lane / 4] = sums[p / 2][p % 2 * 2 + odd];
+    }
+    if (lane % 4 || lane / 4 >= HEADS_AT_ONCE) return;
+    heads[lane / 4 * PITCH + D] = peak, heads[lane / 4 * PITCH + D + 1] = whole;
   }
 };
 
@@ -257,44 +295,40 @@ template <class A> DEVICE void attend_with(const Tile& tile, const A& a, Stream&
 
   stream.next();
   // All loads of what was waited for are on their way before the first is used.
-  unsigned query_pairs[PIECES], key_pairs[PIECES], value_pairs[PIECES];
-  load_row_pairs(query_pairs, a.q + (head * GROUP + min(set * 8 + lane_of() / 4, GROUP - 1)) * D);
-  if (own) load_row_pairs(key_pairs, a.k + head * D), load_row_pairs(value_pairs, a.v + head * D);
-  unsigned key[PIECES];  // as it will be read
+  unsigned query_pairs[PIECES], key_pairs[PIECES] = {}, value_pairs[PIECES] = {};
+  const int lane = lane_of();
+  load_row_pairs(query_pairs, a.q + (head * GROUP + min(set * 8 + lane / 4, GROUP - 1)) * D, lane % 4);
   if (own) {
-    float2 placed[PIECES];
-    place(placed, key_pairs, a.k, k_norm, angles);
-#pragma unroll
-    for (int p = 0; p < PIECES; ++p) key[p] = as_pair(placed[p].x, placed[p].y);
+    load_row_pairs(key_pairs, a.k + head * D, lane % 4);
+    load_row_pairs(value_pairs, a.v + head * D, lane / 8);
   }
-  float2 query[PIECES];
-  place(query, query_pairs, a.q, q_norm, angles);
-  const float scale = SCALE * rsqrtf((float)D);
-  float score = 0.0f;
-#pragma unroll
-  for (int p = 0; p < PIECES; ++p) {
-    query[p] = make_float2(query[p].x * scale, query[p].y * scale);
-    const float2 kept = widened_pair(own ? key[p] : 0, STORED);
-    score += query[p].x * kept.x + query[p].y * kept.y;
-  }
-  score = sum_of_four(score);
+  unsigned key[PIECES] = {};  // as it will be read
+  if (own) place(key_pairs, a.k, k_norm, angles, 1.0f, [&](int p, float2 x) { key[p] = as_pair(x.x, x.y); });
   Sums sums;
-  sums.begin(query);
+  float score = 0.0f;
+  place(query_pairs, a.q, q_norm, angles, SCALE * rsqrtf((float)D), [&](int p, float2 query) {
+    const float2 kept = widened_pair(key[p], STORED);
+    score += query.x * kept.x + query.y * kept.y;
+    sums.ask(p, query);
+  });
+  score = sum_of_four(score);
 #pragma unroll
   for (int p = 0; p < PIECES; ++p) {
-    const float2 value = widened_pair(own ? value_pairs[p] : 0, STORED);
-    sums.sums[p][0] = value.x, sums.sums[p][1] = value.y, sums.sums[p][2] = sums.sums[p][3] = 0.0f;
+    const float2 value = widened_pair(value_pairs[p], STORED);
+    sums.sums[p / 2][p % 2 * 2] = sums.sums[p / 2][p % 2 * 2 + 1] = lane / 4 % 2 ? value.y : value.x;
   }
-  sums.most = own ? score : NOTHING, sums.total = own && lane_of() % 4 == 0 ? 1.0f : 0.0f;
+  sums.largest = sums.peak = own ? score : NOTHING, sums.total = own && lane % 4 == 0 ? 1.0f : 0.0f;
+  unsigned row = row_of_matrix(AT_ONCE - 1);
+  asm volatile("" : "+r"(row));  // once: it would be made anew for each stage, out of numbers that take long to come
   int block = which;  // of 16 positions of the stage, this warp's next
 #pragma unroll 1
   for (int low = share.low;;) {
     const int count = min(share.high - low, STAGE_ROWS);
-    const unsigned keys = stream.address(), values = keys + STAGE_ROWS / BOX * BOX_BYTES;
+    const unsigned keys = stream.address(), values = values_in(stream.slot());
 #pragma unroll 1
     for (; which < WARPS_OF_SET && block * AT_ONCE < count; block += WARPS_OF_SET) {
-      const unsigned from = block / 2 * BOX_BYTES + block % 2 * AT_ONCE * 128;
-      sums.take(keys + from, values + from, count - block * AT_ONCE);
+      const unsigned from = (unsigned)block / 2 * BOX_BYTES + block % 2u * (AT_ONCE * 128);
+      sums.take(keys + from, values + from, row, count - block * AT_ONCE);
     }
     block -= STAGE_ROWS / AT_ONCE;
     stream.done();
@@ -304,7 +338,7 @@ template <class A> DEVICE void attend_with(const Tile& tile, const A& a, Stream&
   }
   float* const left = scratch<float>();
   constexpr int OF_WARP = HEADS_AT_ONCE * PITCH, STEP = SETS * OF_WARP;  // to the next warp of the same heads
-  if (which < WARPS_OF_SET) sums.leave(left + warp_of() * OF_WARP + lane_of() / 4 * PITCH);
+  if (which < WARPS_OF_SET) sums.leave(left + warp_of() * OF_WARP);
   synchronise_block();
   const long long part = (head * SPLITS + tile.l) * GROUP;
 #pragma unroll
@@ -317,7 +351,7 @@ template <class A> DEVICE void attend_with(const Tile& tile, const A& a, Stream&
     for (int w = 0; w < WARPS_OF_SET; ++w) peak = fmaxf(peak, of_head[w * STEP + D]);
 #pragma unroll
     for (int w = 0; w < WARPS_OF_SET; ++w) {
-      const float fade = exp2f(of_head[w * STEP + D] - peak);
+      const float fade = power_of_two(of_head[w * STEP + D] - peak);
       const float2 more = *reinterpret_cast<const float2*>(of_head + w * STEP + d);
       total += fade * of_head[w * STEP + D + 1];
       sum.x += fade * more.x, sum.y += fade * more.y;

@@ -5,6 +5,11 @@ from __future__ import annotations
 SHARE = r"""
 constexpr float NOTHING = -1e30f;  // below every score; an exponent of it is 0, and of itself 1, times a total of 0
 constexpr float SCALE = 1.4426950408889634f;
+DEVICE float power_of_two(float x) {  // 0 where it is below the least normal number
+  float y;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
 
 // The cached positions of a tile, from the first to one after the last.
 struct Share {
