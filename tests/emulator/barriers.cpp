@@ -133,11 +133,11 @@ void ptx::fence_proxy_async_global() {
   maybe_leave();
 }
 
-void ptx::mbarrier_arrive_shared_cta_b64(unsigned at) {
+void ptx::mbarrier_arrive_shared_cta_b64(unsigned at, unsigned arrivals) {
   const uint32_t line = LINE;
   Barrier& barrier = *barrier_at(at, line);
   use(barrier, line);
-  arrive(barrier, &machine.current->knows, line);
+  for (unsigned n = 0; n < arrivals; ++n) arrive(barrier, &machine.current->knows, line);
   tick(*machine.current);
   maybe_leave();
 }

@@ -133,7 +133,7 @@ void setmaxnreg_dec_sync_aligned_u32(int registers);
 void mbarrier_init_shared_cta_b64(unsigned barrier, unsigned arrivals);
 void mbarrier_inval_shared_cta_b64(unsigned barrier);
 void fence_mbarrier_init_release_cluster();
-void mbarrier_arrive_shared_cta_b64(unsigned barrier);
+void mbarrier_arrive_shared_cta_b64(unsigned barrier, unsigned arrivals = 1);
 void mbarrier_arrive_expect_tx_shared_cta_b64(unsigned barrier, unsigned bytes);
 void mbarrier_try_wait_parity_shared_cta_b64(unsigned barrier, unsigned parity, unsigned& done);
 

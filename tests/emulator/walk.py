@@ -119,7 +119,7 @@ class EmulatedLaunch(OneLaunchExecutor):
             ("independent", count, c["INDEPENDENT_BYTES"]),
             ("dependent", count, c["DEPENDENT_BYTES"]),
             ("scratch", warpgroups, c["SCRATCH_BYTES"]),
-            ("message", TICKETS, ITEM.size + 16),
+            ("message", TICKETS, ITEM.size + 32),
             *((name, count, _BARRIER_BYTES) for name in ("independent_full", "dependent_full", "empty")),
             *((name, TICKETS, _BARRIER_BYTES) for name in ("sent", "received", "finished")),
         ]

@@ -50,7 +50,7 @@ FAULTS = {
     ),
     "a stage is handed back before its matrices are loaded": (
         "    block -= STAGE_ROWS / AT_ONCE;\n    stream.done();",
-        "    block -= STAGE_ROWS / AT_ONCE;\n    release(stream.stage.slot), stream.stage.advance();",
+        "    block -= STAGE_ROWS / AT_ONCE;\n    release(stream.stage, stream.stage.slot), stream.stage.advance();",
     ),
     "warps do not wait for each other's sums": (
         "sums.leave(left + warp_of() * OF_WARP);\n  synchronise_block();",

@@ -32,7 +32,7 @@ FAULTS = {
     "a loader that counts a stage less": ("      open_dependent(launch, stage, 1024);\n", "", "deadlock"),
     "a stage handed back before it is read": (
         _AWAITED,
-        f"await_stage(launch, stage);\n      release(stage.slot);\n      {_READ}",
+        f"await_stage(launch, stage);\n      release(stage, stage.slot);\n      {_READ}",
         "race",
     ),
     "a stage read before its tiles have come": (
@@ -54,7 +54,8 @@ def launches() -> dict[str, EmulatedLaunch]:
         "library": launch(library(), dispatch=il.Dispatch.STATIC),
     }
     made |= {name: launch(twice(16), (before, after)) for name, (before, after, _) in FAULTS.items()}
-    made["stored"] = launch(copied(), ("      if (before >= 0) release(before);\n", "      release(stage.slot);\n"))
+    late, early = "if (before >= 0) release(stage, before);", "release(stage, stage.slot);"
+    made["stored"] = launch(copied(), (f"      {late}\n", f"      {early}\n"))
     prepare([*made.values()])
     return made
 

@@ -44,7 +44,7 @@ CASES = {
     ),
     "beside a tile of many rows": (folded(11, tile(16, 48), tile(16, 64), depth=128, width=192, columns=FINE), 3),
 }
-_HANDED_BACK = "      __syncwarp();\n      release(stage.slot);\n      stage.advance();\n    }\n    finish"
+_HANDED_BACK = "      __syncwarp();\n      release(stage, stage.slot);\n      stage.advance();\n    }\n    finish"
 
 
 @cache

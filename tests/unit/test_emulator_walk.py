@@ -190,7 +190,7 @@ def test_a_missing_post_ends_in_an_error_and_the_next_run_is_right() -> None:
 
 _MEET = "  synchronise();\n  if (threadIdx.x % 128 == 0) mbarrier_arrive(finished(n % TICKETS));\n"
 _TAKEN = "  if (first_lane()) mbarrier_arrive(received(message));\n  return last.y;\n"
-_LAST = "      if (before >= 0) release(before);\n"
+_LAST = "      if (before >= 0) release(stage, before);\n"
 #: Changes of the text, and the kind of the fault that is reported.
 FAULTS = {
     "a slot that is not handed back": (_LAST, "", "deadlock"),
@@ -241,7 +241,7 @@ FAULTS = {
 SPLIT = {
     "right": None,
     "hasty": ("      await_parts(launch, item);\n", ""),
-    "lost": ("if (semaphore >= 0) {", "if (semaphore >= 0 && item.number != 4) {"),
+    "lost": ("if (first_lane() && semaphore >= 0) {", "if (first_lane() && semaphore >= 0 && item.number != 4) {"),
 }
 
 
@@ -254,6 +254,9 @@ def broken() -> dict[str, EmulatedLaunch]:
     made |= {name: EmulatedLaunch(split, stages=2, change=change) for name, change in SPLIT.items()}
     wide = tile(128, 104, warps=8)
     greedy = "registers_lower<LOADER_REGISTERS>", "registers_lower<LOADER_REGISTERS + 8>"
+    kept = il.build(ffn(40, same, same, hidden=256, width=256), il.Choices(1, **STATIC))
+    lost = "mbarrier_arrive_many(empty((kept.x + n) % STAGES), WARPGROUPS * 4);", ";"
+    made["kept"] = EmulatedLaunch(kept, stages=3, change=lost)
     made["greedy"] = EmulatedLaunch(il.build(ffn(40, wide, wide), il.Choices(1)), stages=2, change=greedy)
     prepare([*made.values()])
     return made
@@ -263,6 +266,11 @@ def broken() -> dict[str, EmulatedLaunch]:
 def test_a_planted_fault_is_reported(name: str) -> None:
     run = broken()[name]
     assert FAULTS[name][2] in kinds_of_faults(run, inputs_of(run.plan.graph), SEEDS)
+
+
+def test_slots_that_are_kept_until_a_post_and_never_handed_back_are_reported() -> None:
+    run = broken()["kept"]
+    assert kinds_of_faults(run, inputs_of(run.plan.graph), (0,)) == {"deadlock"}
 
 
 def test_roles_that_take_more_registers_than_the_block_has_are_reported() -> None:

@@ -27,7 +27,7 @@ from interlace.kernels.cuda.launcher import LoadedKernel
 from interlace.kernels.cuda.ptx import PTX
 from interlace.kernels.primitives.semaphore_cuda import SEMAPHORES
 from interlace.kernels.tuning import is_chain
-from interlace.launch.compose import LAUNCH, Composition, Part, codes, compose, stages
+from interlace.launch.compose import KEEPS, LAUNCH, Composition, Part, codes, compose, stages
 from interlace.plan.orderings import Ordering
 from interlace.plan.plan import Dispatch, Plan
 from interlace.plan.verify import Proof
@@ -121,6 +121,8 @@ class OneLaunchExecutor(DeviceExecutor):
         table = for_workers(self.plan, chunked, parts_wait=True)
         self._parts = _parts(graph, [int(parts) for parts in table.parts])
         table.items["code"] = np.array(codes(self._parts))[table.items["op"]]
+        if self.plan.dispatch is Dispatch.STATIC:
+            table.items["code"] |= np.where(_last_of_ops(table), KEEPS, 0)
         return table
 
     def _prepare(self) -> None:
@@ -263,6 +265,14 @@ class _Launch:
         """Compile and load for the current device, and put there what the launch takes."""
         self.executor.loaded  # noqa: B018
         self._parameter  # noqa: B018
+
+
+def _last_of_ops(table: Table) -> Any:
+    """Items that post, and behind which their worker has others, but none of their op."""
+    op, count = table.items["op"], len(table.items)
+    follows = np.r_[op[1:] != op[:-1], False]
+    follows[table.worker_rows[1:] - 1] = False
+    return follows & ((table.items["post"] >= 0) | (table.items["parts"] > 1)) & (np.arange(count) < count)
 
 
 def _tensors(graph: Graph, op: Op) -> dict[str, Tensor]:

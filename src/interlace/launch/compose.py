@@ -16,10 +16,12 @@ from interlace.launch.plain import PLAIN
 from interlace.launch.streamed import STREAMED
 from interlace.launch.walk import ROLES, WALK
 
+#: In column ``code`` of an item: its last slots are kept until it is posted.
+KEEPS = 1 << 16
 #: Messages that the drawing warp is ahead of the other roles.
 TICKETS = 4
 _BARRIER_BYTES = 8
-_MESSAGE_BYTES = ITEM.size + 16  # a row of the item table, and the run
+_MESSAGE_BYTES = ITEM.size + 32  # a row of the item table, the run, and the slots that are kept
 #: Registers of a thread of two consumer warpgroups, and what they leave for one of the warpgroup that loads.
 _WIDE_SUMS = 224
 _LEFT_OVER = 3 * registers_at_entry(3 * 128) - 2 * _WIDE_SUMS
@@ -135,6 +137,8 @@ def compose(
         "IN_FLIGHT_BYTES": in_flight_bytes,
         "CONSUMER_REGISTERS": _WIDE_SUMS,
         "LOADER_REGISTERS": _LEFT_OVER,
+        "KEEPS": KEEPS,
+        "KEPT": 2 * count // 3,
         "STATIC": int(static),
         "DEPENDENT_LAUNCH": int(dependent_launch),
     }
@@ -187,7 +191,7 @@ def _switches(parts: Sequence[Part]) -> str:
         )
         return (
             f"DEVICE void {name}(const Launch& launch, const Item& item, {parameters}) {{\n"
-            f"  switch (item.code) {{\n{cases}  }}\n}}\n"
+            f"  switch (item.code & KEEPS - 1) {{\n{cases}  }}\n}}\n"
         )
 
     return (

@@ -42,7 +42,7 @@ template <class A, class O, void (*BODY)(const Tile&, const A&)> struct Plain {
     const Tile tile = {item.i, item.j, item.l, item.k_lo, item.k_hi};
     await_stage(launch, stage);
     __syncwarp();
-    release(stage.slot);
+    release(stage, stage.slot);
     stage.advance();
     // The scratch is one for all warpgroups: none begins before all others have left theirs, or goes on before them.
     if (WARPGROUPS > 1) synchronise_block();

@@ -40,7 +40,7 @@ struct Stream {
   DEVICE const unsigned char* bytes() { return shared_memory + stage.slot * INDEPENDENT_BYTES; }
   DEVICE void done() {
     __syncwarp();
-    release(stage.slot);
+    release(stage, stage.slot);
     stage.advance();
   }
 };
@@ -78,6 +78,7 @@ template <class A, class O, class LOADS, void (*BODY)(const Tile&, const A&, Str
     const A a{operands_of<O>(launch, item)};
     Stream stream = {launch, stage};
     await(independent_full(stage.slot), stage.phase);
+    if (item.code & KEEPS) keep_last(item, stage, LOADS(tile_of(item), operands_of<A>(launch, item)).stages());
     // The scratch is one for all warpgroups, as in Plain.
     if (WARPGROUPS > 1) synchronise_block();
     BODY(tile_of(item), a, stream);

@@ -36,12 +36,13 @@ WALK = r"""
 struct Item : ItemRow {
   unsigned run;
 };
-constexpr int QUADS = sizeof(ItemRow) / 16, MESSAGE_BYTES = sizeof(ItemRow) + 16;
+constexpr int QUADS = sizeof(ItemRow) / 16, MESSAGE_BYTES = sizeof(ItemRow) + 32;
 static_assert(sizeof(ItemRow) <= 128, "a lane has a word of a row");
-// Where a role is in the ring.
+// Where a role is in the ring; of a consumer also which slots it keeps until its item is posted.
 struct Stage {
   int slot;
   unsigned phase;
+  int passed = 1 << 30, first_kept = 0, kept = 0;  // slots that are handed back first; those kept, and where they begin
   DEVICE void advance() {
     if (++slot == STAGES) slot = 0, phase ^= 1;
   }
@@ -64,10 +65,12 @@ DEVICE unsigned received(int message) { return barriers() + (3 * STAGES + TICKET
 DEVICE unsigned finished(int message) { return barriers() + (3 * STAGES + 2 * TICKETS + message) * 8; }
 // A message: the item's row of the table, then the run, 0 words where there is no item.
 DEVICE unsigned message_at(int message) { return messages() + message * MESSAGE_BYTES; }
+// Behind it: the first slot that its consumers keep, and how many.
+DEVICE unsigned kept_at(int message) { return message_at(message) + MESSAGE_BYTES - 16; }
 
-// Whoever waits for others of the block waits without a clock: the warp that posts has one (``await_watched``), and waits
-// for as long as any of them. So a wait is four instructions and not thirty, at all places where there is one, and what
-// the ops of a layer go through stays in the instruction cache.
+// Whoever waits for others of the block waits without a clock: the warp that posts has one (``await_watched``), and
+// waits for as long as any of them. So a wait is four instructions and not thirty, wherever there is one, and what the
+// ops of a layer go through stays in the instruction cache.
 DEVICE void await(unsigned barrier, unsigned parity) {
 #pragma unroll 1
   while (!mbarrier_try_wait(barrier, parity)) {
@@ -166,16 +169,29 @@ DEVICE void await_stage(const Launch& launch, const Stage& stage) {
   await(dependent_full(stage.slot), stage.phase);
   await(independent_full(stage.slot), stage.phase);
 }
-DEVICE void release(int slot) {
-  if (first_lane()) mbarrier_arrive(empty(slot));
+// A fence waits for all bulk loads that are under way in its SM: 0.5 us without any, 2.5 with 64 KiB
+// (docs/memory-order.md). So the last slots of an item that others wait for, while this worker has nothing more of its
+// op, are handed back when it is posted. An item of `stages` says so before it hands back the first.
+DEVICE void keep_last(const Item& item, Stage& stage, int stages) {
+  if (item.code & KEEPS) stage.passed = max(stages - KEPT, 0);
+}
+// In the order of the ring.
+DEVICE void release(Stage& stage, int slot) {
+  if (stage.passed-- > 0) {
+    if (first_lane()) mbarrier_arrive(empty(slot));
+  } else if (!stage.kept++) {
+    stage.first_kept = slot;
+  }
 }
 DEVICE int warpgroup() { return threadIdx.x / 128; }
 DEVICE void synchronise() { named_barrier(1 + warpgroup(), 128); }
 // Whether the item is a part of a tile that leaves its sums for the part that is last in the plan's sequence.
 DEVICE bool leaves_sums(const Item& item) { return item.parts > 1 && item.split >= 0; }
 // By a warpgroup of consumers, behind an item's last store: to the warp that posts. Behind it the scratch is free.
-DEVICE void hand_over(const Launch& launch, const Item& item, int n) {
+DEVICE void hand_over(const Launch& launch, const Item& item, Stage& stage, int n) {
   if (threadIdx.x % 128 == 0 && item.post >= 0 && !leaves_sums(item)) launch.done[item.number] = (int)(item.run + 1);
+  if (threadIdx.x == 0) store_shared_128(kept_at(n % TICKETS), make_int4(stage.first_kept, stage.kept, 0, 0));
+  stage.passed = 1 << 30, stage.kept = 0;
   synchronise();
   if (threadIdx.x % 128 == 0) mbarrier_arrive(finished(n % TICKETS));
 }
@@ -266,7 +282,7 @@ DEVICE void consume(const Launch& launch) {
 #pragma unroll 1
   for (int taken = 0; receive(launch, taken, item); ++taken) {
     compute(launch, item, stage);
-    hand_over(launch, item, taken);
+    hand_over(launch, item, stage, taken);
   }
 }
 // An item lasts no longer than its waits on semaphores and its work: a block that comes no further is ended by a trap.
@@ -289,16 +305,20 @@ DEVICE void post(const Launch& launch) {
     const int4 last = load_shared_128(message_at(message) + (int)sizeof(ItemRow));
     const Item item = item_of(message, (unsigned)last.x);
     if (last.y) await_watched(launch, finished(message), taken / TICKETS & 1);
+    int4 kept = make_int4(0, 0, 0, 0);
+    if (last.y) kept = load_shared_128(kept_at(message));
     __syncwarp();
     if (first_lane()) mbarrier_arrive(received(message));
     if (!last.y) return;
-    if (!first_lane()) continue;
     const int semaphore = leaves_sums(item) ? item.split : item.post;
-    if (semaphore >= 0) {
+    if (first_lane() && semaphore >= 0) {
       random_delay(launch, item, 1);
       add_release(launch.semaphores + semaphore);
     }
-    if (launch.trace) {
+    __syncwarp();
+    for (int n = threadIdx.x % 32; n < kept.y; n += 32)
+      mbarrier_arrive_many(empty((kept.x + n) % STAGES), WARPGROUPS * 4);
+    if (launch.trace && first_lane()) {
       unsigned sm;
       asm volatile("mov.u32 %0, %%smid;" : "=r"(sm));
       TraceRow& entry = launch.trace[item.number];

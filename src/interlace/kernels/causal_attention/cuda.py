@@ -290,7 +290,7 @@ template <int D, int BN> struct CausalAttention {
     unsigned queries[D / 4];
     take_queries(queries, stage.slot);
     __syncwarp();
-    release(stage.slot);
+    release(stage, stage.slot);
     stage.advance();
     // Blocks from mine.full to the first row of the warp are seen whole by all of its rows.
     const int full = mine.full, until = top + of_warp + 1 - BN;
@@ -318,7 +318,7 @@ template <int D, int BN> struct CausalAttention {
       before_what_follows(rows.total[0] + rows.total[1]);
       wgmma_wait<0>();
       settle(sums);
-      release(before);
+      release(stage, before);
 #pragma unroll
       for (int i = 0; i < D / 2; ++i) sums[i] *= rows.fade[i / 2 % 2];
       round(weights, scores);
@@ -329,14 +329,14 @@ template <int D, int BN> struct CausalAttention {
     accumulate(sums, weights, before);
     wgmma_wait<0>();
     settle(sums);
-    release(before);
+    release(stage, before);
     // Blocks that only the other warpgroup's rows see.
 #pragma unroll 1
     for (; start < seen.high; start += BN) {
       await_stage(launch, stage);
       clear(op, stage.slot, start, seen);
       __syncwarp();
-      release(stage.slot);
+      release(stage, stage.slot);
       stage.advance();
     }
 #pragma unroll

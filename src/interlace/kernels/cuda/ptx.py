@@ -41,6 +41,9 @@ DEVICE void fence_mbarrier_init() { asm volatile("fence.mbarrier_init.release.cl
 DEVICE void mbarrier_arrive(unsigned barrier) {
   asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
 }
+DEVICE void mbarrier_arrive_many(unsigned barrier, unsigned arrivals) {
+  asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(arrivals) : "memory");
+}
 DEVICE void mbarrier_arrive_expect_tx(unsigned barrier, unsigned bytes) {
   asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes) : "memory");
 }
@@ -147,9 +150,9 @@ PTX = OFFSETOF + TENSOR_MAP.text + _FUNCTIONS
 
 
 def registers_at_entry(threads: int) -> int:
-    """Registers that each thread of a block has when a kernel starts whose roles then deal them out among themselves.
+    """Registers that each thread of a block has when a kernel starts whose roles then deal them out.
 
-    ``setmaxnreg`` raises one role by what others gave back: where the sum is more than the block had, it waits for ever.
+    ``setmaxnreg`` raises one role by what others gave back: where the sum is more than that, it waits for ever.
     """
     return min(_THREAD_REGISTERS, _SM_REGISTERS // threads // 8 * 8)
 

@@ -160,7 +160,8 @@ struct Matmul {
       factors.load(op, item.i * BM);
     }
     const int own = uniform(warpgroup());
-    int before = -1;
+    int before = -1, closing = -1;
+    keep_last(item, stage, (item.k_hi - item.k_lo + BK - 1) / BK + (OTHERS > 0 && closes(item)));
 #pragma unroll 1
     for (int k = item.k_lo; k < item.k_hi; k += BK) {
       await_stage(launch, stage);
@@ -182,7 +183,7 @@ struct Matmul {
       wgmma_commit();
       // The products of a stage stay under way while those of the next are issued; then its slots are handed back.
       wgmma_wait<1>();
-      if (before >= 0) release(before);
+      if (before >= 0) release(stage, before);
       before = stage.slot;
       stage.advance();
     }
@@ -192,11 +193,12 @@ struct Matmul {
       await_stage(launch, stage);
       if constexpr (EARLY) load_others<COUNT / 4>(launch, item, 0, 0, early);
       __syncwarp();  // no lane still looks at a stage that may be filled anew
-      release(stage.slot);
+      closing = stage.slot;
       stage.advance();
     }
     wgmma_wait<0>();
-    release(before);
+    release(stage, before);
+    if (closing >= 0) release(stage, closing);
 #pragma unroll
     for (int g = 0; g < GATES; ++g)
 #pragma unroll

@@ -154,13 +154,14 @@ struct Skinny {
     const int feature = item.j * BN + thread() % PAIRS * 2;
     Extras extras;
     extras.load_early(op, feature);
+    keep_last(item, stage, (item.k_hi - item.k_lo + BK - 1) / BK);
     await(dependent_full(stage.slot), stage.phase);
     extras.load(op, item.i * BM, feature);
 #pragma unroll 1
     for (int k = item.k_lo, turn = 0; k < item.k_hi; k += BK, ++turn) {
       await_stage(launch, stage);
       if (WARPGROUPS > 1 && turn % WARPGROUPS != warpgroup()) {  // another's; seen before it is handed back
-        release(stage.slot);
+        release(stage, stage.slot);
         stage.advance();
         continue;
       }
@@ -191,7 +192,7 @@ struct Skinny {
         }
       }
       __syncwarp();
-      release(stage.slot);
+      release(stage, stage.slot);
       stage.advance();
     }
     finish(op, item, sums, extras, feature);

@@ -337,10 +337,10 @@ class _Consumers(_Role):
     def _done(self) -> None:
         self.out.add("__syncwarp();")
         if self.lagging:
-            self.out.add("if (before >= 0) release(before);")
+            self.out.add("if (before >= 0) release(stage, before);")
             self.out.add("before = stage.slot;")
         else:
-            self.out.add("release(stage.slot);")
+            self.out.add("release(stage, stage.slot);")
         self.out.add("stage.advance();")
 
     def _for(self, loop: For, scope: Scope) -> None:
@@ -366,4 +366,4 @@ class _Consumers(_Role):
         return product
 
     def _release_late(self) -> None:
-        self.out.add("if (before >= 0) release(before);")
+        self.out.add("if (before >= 0) release(stage, before);")
