@@ -7,19 +7,20 @@ from collections.abc import Mapping
 import torch
 
 NAN = float("nan")
+STEPS = 3  # that sequences have pages for
 
 
 def in_pages(t: Mapping[str, torch.Tensor], pages: int, page: int = 64) -> dict[str, torch.Tensor]:
     """The inputs of a step with caches (B, heads, capacity, D) as those with pools of pages, and a table.
 
-    Pages are in no order; each sequence has them up to that of its position, and the others hold NaN.
+    Pages are in no order; each sequence has them for a few steps, and the others hold NaN.
     """
     caches = [name for name in t if name.endswith("_cache")]
     batch, _, capacity, _ = t[caches[0]].shape
     free = torch.randperm(pages, generator=torch.Generator().manual_seed(pages)).tolist()
     table = torch.full((batch, -(-capacity // page)), -1, dtype=torch.int32)
     for b, at in enumerate(t["position"].tolist()):
-        for n in range(at // page + 1):
+        for n in range(min((at + STEPS) // page + 1, table.shape[1])):
             table[b, n] = free.pop()
     made = {**t, "table": table.to(t["position"].device)}
     for name in caches:
