@@ -31,7 +31,7 @@ from interlace.graph.graph import Graph
 from interlace.graph.op import Op
 from interlace.graph.tensor import Tensor
 from interlace.kernels.append import append
-from interlace.kernels.argmax import COLUMNS, columns_of, first_of_most, most
+from interlace.kernels.argmax import columns_of, first_of_most, most
 from interlace.kernels.attend import BLOCK, attend, splits
 from interlace.kernels.combine import combine
 from interlace.kernels.embedding import embedding
@@ -214,7 +214,7 @@ class _Step:
     def following(self, logits: Tensor, position: Tensor, drawn: bool) -> None:
         """The next tokens."""
         batch, vocabulary = self.batch, self.model.vocabulary
-        columns = COLUMNS if drawn else columns_of(batch, vocabulary, self.sms)
+        columns = columns_of(batch, vocabulary, self.sms)
         tiles = -(-vocabulary // columns)
         best, at = self.made("best", batch, tiles, dtype=fp32), self.made("at", batch, tiles, dtype=int32)
         if drawn:
@@ -224,9 +224,9 @@ class _Step:
             peak, weight = (self.made(f"logits_{name}", *of, dtype=fp32) for name in ("peak", "weight"))
             least = self.made("least", batch, dtype=fp32)
             self.ops += [
-                outline("outline", logits, temperature, peak, weight),
+                outline("outline", logits, temperature, peak, weight, columns),
                 cutoff("cutoff", logits, peak, weight, temperature, top_k, top_p, least),
-                noisy("noisy", logits, least, temperature, position, key, best, at),
+                noisy("noisy", logits, least, temperature, position, key, best, at, columns),
             ]
         else:
             self.ops.append(most("most", logits, best, at, columns))
