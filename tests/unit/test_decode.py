@@ -338,6 +338,8 @@ def test_a_step_is_proved_with_six_hand_overs_a_layer() -> None:
     graph = decode_graph(replace(LLAMAS["llama3.1-8b"], layers=6), 1, 1088, il.H200)
     proof = il.verify(il.build(graph, il.Choices(il.H200.sms)))
     assert len(graph.ops) == 6 * 9 + 4
+    # Of the last layer nobody reads x itself, only what the norm before the head takes of it.
+    assert {access.arg for access in graph.op("layers.5.x").writes} == {"scaled", "squares"}
     # Per layer: q, attend, combine, o, gate and up, down; once: embedding, head, two of argmax. Norms are in these.
     assert proof.longest_chain == 6 * 6 + 4
     assert {ordering.name for ordering, _ in proof.rests_on} == {"WAIT"}

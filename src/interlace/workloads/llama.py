@@ -159,12 +159,12 @@ class _Normed:
     """What an op leaves of x, with a norm behind it.
 
     Attributes:
-        x: (B, H).
+        x: (B, H), None where nobody reads it.
         scaled: x times the weight of the norm.
         squares: of some columns each of x the sum of squares (``kernels/squares``).
     """
 
-    x: Tensor
+    x: Tensor | None
     scaled: Tensor
     squares: Tensor
 
@@ -200,6 +200,7 @@ class _Step:
         table = self.input("embed", model.vocabulary, model.hidden)
         x = self.normed("embedded")
         scale = self.norm(0)
+        assert x.x is not None
         self.ops.append(embedding("embedding", tokens, table, x.x, scale=scale, scaled=x.scaled, squares=x.squares))
         for layer in range(model.layers):
             x = self.ffn(layer, self.attention(layer, x, shared))
@@ -273,7 +274,8 @@ class _Step:
         inner = self.made("inner", self.batch, ffn)
         self.matmul(f"{at}.inner", x, up, inner, gate=gate, activation=Activation.SILU)
         weight = self.input(f"{at}.down", hidden, ffn)
-        return self.added(f"{at}.x", "x", inner, weight, x, self.norm(layer + 1))
+        last = layer + 1 == self.model.layers
+        return self.added(f"{at}.x", "x", inner, weight, x, self.norm(layer + 1), kept=not last)
 
     def norm(self, layer: int) -> Tensor:
         """The weight of the norm before a layer, or behind the last."""
@@ -287,11 +289,11 @@ class _Step:
         self.tensors[name] = Tensor(name, shape, dtype or self.dtype)
         return self.tensors[name]
 
-    def normed(self, name: str) -> _Normed:
-        """The tensors of x under a name."""
+    def normed(self, name: str, kept: bool = True) -> _Normed:
+        """The tensors of x under a name; of one that is not kept without x itself."""
         of = self.batch, self.model.hidden
         squares = self.made(f"{name}_squares", self.batch, blocks(self.model.hidden, self.squared), dtype=fp32)
-        return _Normed(self.made(name, *of), self.made(f"{name}_scaled", *of), squares)
+        return _Normed(self.made(name, *of) if kept else None, self.made(f"{name}_scaled", *of), squares)
 
     def matmul(
         self,
@@ -321,10 +323,10 @@ class _Step:
         )
 
     def added(
-        self, name: str, result: str, heads: Tensor, weight: Tensor, x: _Normed, scale: Tensor
+        self, name: str, result: str, heads: Tensor, weight: Tensor, x: _Normed, scale: Tensor, kept: bool = True
     ) -> _Normed:
         """x with products added, under the name of the result, and what the norm of this scale takes of that."""
-        out = self.normed(result)
+        out = self.normed(result, kept)
         left = {"scale": scale, "scaled": out.scaled, "squares": out.squares}
         tile = replace(self.tile, n=blocks(self.tile.n, self.squared) * self.squared)
         self.ops.append(matmul(name, heads, weight, out.x, residual=x.x, **left, tile=tile))  # type: ignore[arg-type]
