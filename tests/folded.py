@@ -21,25 +21,27 @@ def folded(
     depth: int = 64,
     width: int = 136,
     columns: int = 64,
+    kept: bool = True,
 ) -> il.Graph:
     """``middle = x @ w_first.T + residual``, normalised, times ``w_second``; with silu(gate) * up, or else a bias.
 
-    Sums of squares are of so many ``columns``.
+    Sums of squares are of so many ``columns``. ``middle`` itself is left or not.
     """
     shapes = {"x": (m, depth), "residual": (m, width), "w_first": (width, depth), "scale": (width,)}
     shapes |= {"w_second": (72, width)} | ({"w_gate": (72, width)} if gated else {"bias": (72,)})
     t = {name: il.Tensor(name, shape, dtype) for name, shape in shapes.items()}
-    made = {name: il.Tensor(name, (m, width), dtype) for name in ("middle", "scaled")}
+    made = {name: il.Tensor(name, (m, width), dtype) for name in (("middle", "scaled") if kept else ("scaled",))}
     made["squares"] = il.Tensor("squares", (m, -(-width // columns)), il.fp32)
     made["out"] = il.Tensor("out", (m, 72), dtype)
     left = {"scale": t["scale"], "scaled": made["scaled"], "squares": made["squares"]}
     norm = {"x_squares": made["squares"], "eps": EPS}
     extras = {"gate": t["w_gate"], "activation": il.Activation.SILU} if gated else {"bias": t["bias"]}
     ops = (
-        il.matmul("first", t["x"], t["w_first"], made["middle"], residual=t["residual"], **left, tile=first),
+        il.matmul("first", t["x"], t["w_first"], made.get("middle"), residual=t["residual"], **left, tile=first),
         il.matmul("second", made["scaled"], t["w_second"], made["out"], **extras, **norm, tile=second),
     )
-    return il.Graph("folded", (*t.values(), *made.values()), ops, tuple(t), ("out", "middle", "squares"))
+    outputs = ("out", "middle", "squares") if kept else ("out", "squares")
+    return il.Graph("folded", (*t.values(), *made.values()), ops, tuple(t), outputs)
 
 
 def exact(t: Mapping[str, torch.Tensor], columns: int = 64) -> dict[str, torch.Tensor]:

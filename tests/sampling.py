@@ -10,23 +10,23 @@ from interlace.kernels.sample import cutoff, noisy, outline
 from interlace.kernels.sample.segments import segments
 
 #: temperature, top_k, top_p
-WAYS = ((0.0, 3, 0.5), (1.0, 0, 1.0), (0.7, 20, 1.0), (1.3, 0, 0.9), (1.0, 7, 0.8), (2.0, 10**6, 0.999))
+WAYS = ((0.0, 3, 0.5), (1.0, 0, 1.0), (0.7, 20, 1.0), (1.3, 0, 0.9), (1.0, 7, 0.8), (2.0, 10**6, 0.999), (50.0, 0, 0.9))
 
 
-def sampling_graph(batch: int, columns: int, dtype: il.DType) -> il.Graph:
+def sampling_graph(batch: int, columns: int, dtype: il.DType, of_tile: int = COLUMNS) -> il.Graph:
     def tensor(name: str, *shape: int, of: il.DType = il.fp32) -> il.Tensor:
         return il.Tensor(name, (batch, *shape), of)
 
     x, temperature, top_p = tensor("x", columns, of=dtype), tensor("temperature"), tensor("top_p")
     top_k, position, key = tensor("top_k", of=il.int32), tensor("position", of=il.int32), tensor("key", 2, of=il.int32)
     peak, weight = tensor("peak", segments(columns)), tensor("weight", segments(columns))
-    tiles = -(-columns // COLUMNS)
+    tiles = -(-columns // of_tile)
     best, at = tensor("best", tiles), tensor("at", tiles, of=il.int32)
     least, out = tensor("least"), tensor("next", of=il.int32)
     ops = (
-        outline("outline", x, temperature, peak, weight),
+        outline("outline", x, temperature, peak, weight, of_tile),
         cutoff("cutoff", x, peak, weight, temperature, top_k, top_p, least),
-        noisy("noisy", x, least, temperature, position, key, best, at),
+        noisy("noisy", x, least, temperature, position, key, best, at, of_tile),
         first_of_most("next", best, at, out),
     )
     given = (x, temperature, top_k, top_p, position, key)

@@ -35,6 +35,16 @@ def test_the_ops_that_draw_compile_for_sm_90() -> None:
         assert used.registers <= 128
 
 
+def test_ops_on_caches_in_pages_compile_for_sm_90() -> None:
+    model = replace(LLAMAS["llama3.2-1b"], layers=1, vocabulary=4096)
+    graph = decode_graph(model, 16, 1088, il.H200, pages=100)
+    launches = il.SerialExecutor(il.build(graph, il.Choices(132)), il.Options("meta")).launches()
+    of_kernel = dict(zip((op.kernel for op in graph.ops), launches, strict=True))
+    for name in ("attend", "append"):
+        used = resources(of_kernel[name].compile_ahead().asm["ptx"])
+        assert (used.spill_bytes, used.registers <= 128) == (0, True)
+
+
 def test_the_ops_of_a_step_compile_for_sm_90() -> None:
     graph = decode_graph(replace(LLAMAS["qwen3-0.6b"], layers=1, vocabulary=4096), 4, 1088, il.H200)
     launches = il.SerialExecutor(il.build(graph, il.Choices(132)), il.Options("meta")).launches()

@@ -14,6 +14,7 @@ from interlace.executors.reference import ReferenceExecutor
 from interlace.workloads import LLAMAS, Decode, LlamaShape, decode_graph
 
 from ..cases import TORCH, relative_error
+from ..paged import in_pages, in_rows
 from ..sampling import WAYS, sampling_graph, sampling_inputs
 
 SHAPES = {
@@ -117,6 +118,28 @@ def test_a_sequence_of_a_batch_gives_bit_for_bit_what_it_gives_alone() -> None:
     assert torch.equal(batch["logits"][which], alone["logits"][0])
 
 
+@pytest.mark.parametrize("name", SHAPES)
+@pytest.mark.parametrize("executor", [il.PdlExecutor, il.OneLaunchExecutor])
+def test_steps_over_pages_are_bit_for_bit_those_over_a_cache_for_each_sequence(
+    executor: type[DeviceExecutor], name: str
+) -> None:
+    shape, positions, pages = SHAPES[name], (*RAGGED[:-1], 1020), 40
+    work = problem(shape, len(positions))
+    graphs = work.graph(il.H200), decode_graph(shape, len(positions), CAPACITY, il.H200, pages=pages)
+    rows = tensors(work, graphs[0], positions)
+    both = rows, {n: v.clone() for n, v in in_pages(rows, pages).items()}
+    runs = [executor(il.plan_graph(graph, executor=executor), il.Options(timeout_s=10.0)) for graph in graphs]
+    for _ in range(3):
+        for run, t in zip(runs, both, strict=True):
+            run.run(t)
+            run.synchronize()
+            go_on(t)
+        assert torch.equal(*(t["logits"] for t in both))
+        found = in_rows(both[1])
+        for n in (n for n in rows if n.endswith("_cache")):
+            assert torch.equal(found[n].nan_to_num(), rows[n].nan_to_num()), n
+
+
 def test_the_step_of_a_published_model_is_as_right_as_pytorch() -> None:
     work = problem(LLAMAS["smollm2-135m"], 1)
     graph = work.graph(il.H200)
@@ -192,7 +215,7 @@ def test_the_step_of_a_published_model_in_one_launch_is_as_right_as_pytorch(name
 @pytest.mark.parametrize("dtype", [il.bf16, il.fp16], ids=str)
 def test_every_executor_draws_what_numpy_draws(dtype: il.DType) -> None:
     columns = 151_936
-    graph = sampling_graph(len(WAYS), columns, dtype)
+    graph = sampling_graph(len(WAYS), columns, dtype, 16384 if dtype is il.bf16 else 2048)
     given = {n: torch.from_numpy(v).to(TORCH[graph.tensor(n).dtype.name]) for n, v in sampling_inputs(columns).items()}
     plan = il.build(graph, il.Choices(132))
     right = ReferenceExecutor(plan).run({name: value.double().numpy() for name, value in given.items()})

@@ -13,6 +13,7 @@ from interlace.executors.device import DeviceExecutor
 from interlace.workloads import Decode, LlamaShape, decode_graph
 
 from ..cases import TORCH, relative_error
+from ..paged import in_pages, in_rows
 
 NAN = float("nan")
 SMALL = LlamaShape(1, 32, 48, 4, 2, 16, 40, qkv_bias=True, qk_norm=True)
@@ -21,9 +22,10 @@ USUAL = LlamaShape(1, 64, 32, 7, 1, 64, 40, tied=True)
 POSITIONS = (0, 5, 90)
 
 
-def step(shape: LlamaShape, dtype: il.DType) -> tuple[Decode, il.Graph]:
+def step(shape: LlamaShape, dtype: il.DType, pages: int | None = None) -> tuple[Decode, il.Graph]:
     problem = Decode(**{**vars(shape), "batch": len(POSITIONS), "capacity": 100, "context": 0, "dtype": dtype})
-    graph = decode_graph(shape, len(POSITIONS), 100, replace(il.CPU, sms=12 if shape is SMALL else 3), dtype=dtype)
+    device = replace(il.CPU, sms=12 if shape is SMALL else 3)
+    graph = decode_graph(shape, len(POSITIONS), 100, device, dtype=dtype, pages=pages)
     assert graph.op("layers.0.attend").grid[2] == (2 if shape is SMALL else 1)
     return problem, graph
 
@@ -65,6 +67,22 @@ def test_three_steps_in_a_row_are_right_for_every_sequence_of_a_ragged_batch(
         assert written == [(100 - at - n - 1) * shape.kv_heads for at in POSITIONS]
 
 
+def test_steps_over_pages_are_those_over_a_cache_for_each_sequence() -> None:
+    problem, plain = step(SMALL, il.bf16)
+    _, paged = step(SMALL, il.bf16, pages=5)
+    rows = tensors(problem, plain)
+    pages = {name: value.clone() for name, value in in_pages(rows, 5).items()}
+    runs = executor(il.SerialExecutor, plain), executor(il.SerialExecutor, paged)
+    for _ in range(2):
+        for run, t in zip(runs, (rows, pages), strict=True):
+            run.run(t)
+            t["tokens"].copy_(t["next"])
+            t["position"] += 1
+        for name, value in in_rows(pages).items():
+            assert torch.equal(value.nan_to_num(), rows[name].nan_to_num()), name
+    assert pages["layers.0.k_cache"][:, 0, :, 0].isnan().all(1).sum() == 1, "the page that nobody has"
+
+
 def test_tiles_that_wait_for_tiles_change_no_bit_of_a_step() -> None:
     problem, graph = step(SMALL, il.bf16)
     serial, other = tensors(problem, graph), tensors(problem, graph)
@@ -74,10 +92,15 @@ def test_tiles_that_wait_for_tiles_change_no_bit_of_a_step() -> None:
         assert torch.equal(serial[name].nan_to_num(), other[name].nan_to_num())
 
 
-@pytest.mark.parametrize("op", ["embedding", "layers.0.attend", "layers.0.combine", "layers.0.append", "most", "next"])
-def test_ops_touch_what_they_declare(op: str) -> None:
-    """Whatever ids and positions are: they are clamped to the table and the cache."""
-    graph = decode_graph(SMALL, 2, 80, replace(il.CPU, sms=8))
+ALL_OPS = ["embedding", "layers.0.attend", "layers.0.combine", "layers.0.append", "most", "next"]
+
+
+@pytest.mark.parametrize(
+    ("op", "pages"), [*((op, None) for op in ALL_OPS), ("layers.0.attend", 3), ("layers.0.append", 3)]
+)
+def test_ops_touch_what_they_declare(op: str, pages: int | None) -> None:
+    """Whatever ids, positions and pages are: they are clamped to the table, the cache and the pool."""
+    graph = decode_graph(SMALL, 2, 80, replace(il.CPU, sms=8), pages=pages)
     last = graph.op(op).tiles - 1
     for device in ("reference", "cpu"):
         il.check_footprint(graph, op, device=device, tiles=(last,))

@@ -47,7 +47,10 @@ def test_steps_of_an_executor_are_those_of_the_model_while_sequences_join_and_le
     assert decoder._position.tolist() == [0, 4]
 
 
-def test_launches_that_draw_take_over_when_the_first_such_sequence_joins(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("pages", [None, 3])
+def test_launches_that_draw_take_over_when_the_first_such_sequence_joins(
+    pages: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """What others have in the cache stays as it was, wherever steps were tried."""
     model = ToyForCausalLM(replace(SHAPE, layers=1), dtype=torch.float32)
     hot = Sampling(temperature=2.0, top_k=40, top_p=0.95, seed=3)
@@ -55,7 +58,7 @@ def test_launches_that_draw_take_over_when_the_first_such_sequence_joins(monkeyp
     monkeypatch.setattr(launch, "obstacle_of_device", lambda device: None)
     monkeypatch.setattr(launch, "RUNNERS", (il.SerialExecutor,))
     monkeypatch.setattr(launch.StepLaunch, "step_us", lambda self: self._enqueue() or 1.0)
-    decoder = Decoder.from_model(model, batch=2, capacity=12)
+    decoder = Decoder.from_model(model, batch=2, capacity=12, pages=pages)
     for each in (decoder, plain):
         each.join([*PROMPTS[0], *PROMPTS[0]])
         each.step()

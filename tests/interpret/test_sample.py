@@ -16,7 +16,7 @@ from ..sampling import WAYS, sampling_graph, sampling_inputs
 @pytest.mark.parametrize("dtype", [il.bf16, il.fp32], ids=str)
 def test_triton_draws_what_numpy_draws(dtype: il.DType) -> None:
     columns = 2500
-    graph = sampling_graph(len(WAYS), columns, dtype)
+    graph = sampling_graph(len(WAYS), columns, dtype, 4096 if dtype is il.bf16 else 2048)
     t = {n: torch.from_numpy(v).to(TORCH[graph.tensor(n).dtype.name]) for n, v in sampling_inputs(columns).items()}
     t["x"][1, :2000] = -float("inf")
     plan = il.build(graph, il.Choices(3))
@@ -29,6 +29,6 @@ def test_triton_draws_what_numpy_draws(dtype: il.DType) -> None:
 
 @pytest.mark.parametrize("op", ["outline", "cutoff", "noisy"])
 def test_draws_touch_what_they_declare(op: str) -> None:
-    graph = sampling_graph(2, 2100, il.fp32)
+    graph = sampling_graph(2, 2100, il.fp32, 4096)
     for device in ("reference", "cpu"):
         il.check_footprint(graph, op, device=device, tiles=(graph.op(op).tiles - 1,))

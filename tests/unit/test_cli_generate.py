@@ -52,6 +52,27 @@ def test_it_writes_what_the_decoder_makes_of_the_prompt(model: Path, tmp_path: P
     assert invoke(*arguments, "--temperature", "3", "--seed", "1").stdout != result.stdout
 
 
+def test_a_chat_is_the_prompt_in_the_form_of_the_models_template(model: Path, tmp_path: Path) -> None:
+    pytest.importorskip("jinja2")
+    path = tmp_path / "chat.gguf"
+    template = "{{ bos_token }}{% for message in messages %}{{ message.content }} w{% endfor %}"
+    begun = {"tokenizer.ggml.add_bos_token": True, "tokenizer.ggml.bos_token_id": 1}
+    stored = dict(stored_names(ToyForCausalLM(SMALL, dtype=torch.float32)))
+    metadata = {**gguf_metadata(SMALL), **VOCABULARY, **begun, "tokenizer.chat_template": template}
+    path.write_bytes(gguf_bytes(metadata, gguf_tensors(stored, SMALL)))
+
+    def ids(*options: str) -> list[int]:
+        given = ("--prompt", "hello", "--device", "cpu", "--max-new-tokens", "2", "--json", "-")
+        found: list[int] = json.loads(invoke("generate", "--model", path, *given, *options).stdout)["prompt_ids"]
+        return found
+
+    of = open_tokenizer(path, open_model(path).gguf)
+    assert ids() == of.encode("hello")
+    assert ids("--chat") == of.encode("hello w"), "with the token that begins texts once, which the template has"
+    told = fail(2, "generate", "--device", "cpu", "--model", model, "--prompt", "hello", "--chat")
+    assert "this model was not made for chats; leave out --chat" in told
+
+
 def test_what_a_text_does_to_a_terminal_is_to_end_lines(model: Path) -> None:
     from interlace.cli.generate import _shown
 

@@ -85,6 +85,62 @@ def test_attention_in_splits_is_a_softmax_over_what_each_sequence_has(group: int
                 np.testing.assert_allclose(found[b, n * D : n * D + D], expected, rtol=1e-5, atol=1e-6)
 
 
+def paged(given: dict[str, Any], page: int, random: np.random.Generator) -> dict[str, Any]:
+    """The same caches (batch, heads, capacity, D) in pages of a pool that has one more, full of NaN, in any order."""
+    batch, heads, capacity, d = given["k_cache"].shape
+    each = -(-capacity // page)
+    table = random.permutation(batch * each + 1)[:-1].reshape(batch, each)
+    pools = {}
+    for name in ("k_cache", "v_cache"):
+        pool = np.full((batch * each + 1, heads, page, d), NAN)
+        for b, n in np.ndindex(batch, each):
+            rows = given[name][b, :, n * page : (n + 1) * page]
+            pool[table[b, n], :, : rows.shape[1]] = rows
+        pools[name] = pool
+    # Pages behind the last that a sequence has are nobody's, and its own next one is.
+    for b, at in enumerate(given["position"]):
+        table[b, int(at) // page + 1 :] = -1
+    return {**given, **pools, "table": table}
+
+
+@pytest.mark.parametrize(("page", "of"), [(64, 3), (128, 1)])
+def test_caches_in_pages_are_read_and_written_where_the_table_says(page: int, of: int) -> None:
+    random, batch, heads, group = np.random.default_rng(page), len(POSITIONS), 2, 2
+    shapes = {"q": (batch, heads * group * D), "k": (batch, heads * D), "v": (batch, heads * D)}
+    shapes |= dict.fromkeys(("k_cache", "v_cache"), (batch, heads, CAPACITY, D))
+    shapes |= dict.fromkeys(("q_norm", "k_norm"), (D,))
+    given = {name: random.standard_normal(shape) for name, shape in shapes.items()}
+    given |= {"position": np.array(POSITIONS), "rope": rope_table(CAPACITY, D)}
+    both = []
+    for tensors in (given, paged(given, page, random)):
+        made = {name: tensor(name, *value.shape) for name, value in tensors.items()}
+        made |= {n: tensor(n, *tensors[n].shape, dtype=il.int32) for n in ("position", "table") if n in tensors}
+        part = (batch, heads, of, group)
+        left = {"out": tensor("out", *part, D), "peak": tensor("peak", *part), "total": tensor("total", *part)}
+        own = {name: each for name, each in made.items() if name not in ("q", "q_norm")}
+        ops = [attend("attend", **made, **left, eps=1e-5), append("append", **own, eps=1e-5)]
+        both.append(run(ops, [*made.values(), *left.values()], tensors, *left, "k_cache", "v_cache"))
+    plain, found = both
+    for name in left:
+        np.testing.assert_array_equal(found[name], plain[name])
+    assert sum(np.isnan(found["k_cache"]).all(axis=(1, 2, 3))) == 1
+    for b, at in enumerate(POSITIONS):
+        for name in ("k_cache", "v_cache"):
+            of_page = tensors["table"][b, at // page]
+            np.testing.assert_array_equal(found[name][of_page, :, at % page], plain[name][b, :, at])
+
+
+def test_a_sequence_without_a_page_writes_nothing() -> None:
+    made = {name: tensor(name, 2, D) for name in ("k", "v")} | {"rope": tensor("rope", 100, D)}
+    made |= {"position": tensor("position", 2, dtype=il.int32), "table": tensor("table", 2, 2, dtype=il.int32)}
+    made |= {name: tensor(name, 3, 1, 64, D) for name in ("k_cache", "v_cache")}
+    given: dict[str, Any] = {name: np.ones(made[name].shape) for name in ("k", "v", "rope")}
+    given |= {name: np.zeros((3, 1, 64, D)) for name in ("k_cache", "v_cache")}
+    given |= {"position": np.array([0, 70]), "table": np.array([[-1, 0], [0, 2]])}
+    found = run([append("append", **made)], [*made.values()], given, "v_cache")["v_cache"]
+    assert np.argwhere(found[..., 0]).tolist() == [[2, 0, 6]]
+
+
 @pytest.mark.parametrize(("position", "of"), [(0, 3), (1, 1), (64, 2), (700, 4), (1023, 16), (5, 16)])
 def test_splits_share_the_cached_positions_in_order_and_almost_evenly(position: int, of: int) -> None:
     shares = [share(position, split, of) for split in range(of)]
@@ -282,6 +338,8 @@ def test_a_step_is_proved_with_six_hand_overs_a_layer() -> None:
     graph = decode_graph(replace(LLAMAS["llama3.1-8b"], layers=6), 1, 1088, il.H200)
     proof = il.verify(il.build(graph, il.Choices(il.H200.sms)))
     assert len(graph.ops) == 6 * 9 + 4
+    # Of the last layer nobody reads x itself, only what the norm before the head takes of it.
+    assert {access.arg for access in graph.op("layers.5.x").writes} == {"scaled", "squares"}
     # Per layer: q, attend, combine, o, gate and up, down; once: embedding, head, two of argmax. Norms are in these.
     assert proof.longest_chain == 6 * 6 + 4
     assert {ordering.name for ordering, _ in proof.rests_on} == {"WAIT"}

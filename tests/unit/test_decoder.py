@@ -18,6 +18,7 @@ from interlace.core.errors import (  # noqa: E402
     DTypeError,
     GraphError,
     LengthError,
+    PageError,
     PromptError,
     SamplingError,
     ShapeError,
@@ -255,6 +256,89 @@ def test_tokens_of_a_step_are_checked_where_sequences_are(decoder: Decoder) -> N
     assert decoder.lengths == (1, 0, 0)
     decoder.step(torch.tensor([1, -5, 99]))
     assert decoder.lengths == (2, 0, 0)
+
+
+# ---------------------------------------------------------------- pages
+
+
+def paged(model: ToyForCausalLM, pages: int = 4, batch: int = 3) -> Decoder:
+    return Decoder.from_model(model, batch=batch, capacity=128, pages=pages)
+
+
+def test_sequences_in_pages_decode_as_in_memory_of_their_own(model: ToyForCausalLM) -> None:
+    """One of them goes on to a second page, while another leaves and its page serves a third."""
+    prompts = [[n % 61 for n in range(62)], [7], [53, 58, 9]]
+    both = Decoder.from_model(model, batch=3, capacity=128), paged(model)
+    for decoder in both:
+        decoder.join(prompts[0])
+        decoder.leave(decoder.join(prompts[1]))
+        decoder.join(prompts[2])
+        decoder.step()
+        decoder.prefill([5, 6], 1)
+        for _ in range(3):
+            decoder.step()
+    plain, ours = both
+    assert ours.lengths == plain.lengths == (66, 9, 0)
+    torch.testing.assert_close(ours.logits[:2], plain.logits[:2], rtol=1e-9, atol=1e-9)
+    assert ours.cache.k[0].shape == (4, 2, 64, 16)
+    assert ours._pages.table.tolist() == [[0, 2], [1, -1], [-1, -1]]
+    for layer in range(2):
+        keys, values = ours.cache.read(layer, 0, 66)
+        torch.testing.assert_close(keys[0], plain.cache.k[layer][0, :, :66])
+        torch.testing.assert_close(values[0], plain.cache.v[layer][0, :, :66])
+    past = [ours.cache.read(layer, 0, 60) for layer in range(2)]
+    slot = ours.join(prompts[0], past)
+    assert relative_error(ours.logits[slot], oracle(model, SHAPE, prompts[0])[-1]) < 1e-5
+
+
+def test_out_of_pages_is_an_error_and_nothing_is_lost(model: ToyForCausalLM) -> None:
+    decoder = paged(model)
+    first, second = (decoder.join([1] * count) for count in (64, 128))
+    with pytest.raises(PageError, match=r"slots \[2\] need 2 more pages of 64 positions, and 1 of the 4 are free"):
+        decoder.join([1] * 65)
+    assert decoder.taken == (first, second)
+    third = decoder.join([2] * 64)
+    before, table = decoder.logits.clone(), decoder._pages.table.clone()
+    decoder.leave(second)
+    decoder.join([3] * 65)
+    with pytest.raises(PageError, match=r"slots \[0, 2\] need 2 more pages of 64 positions, and 0 of the 4 are free"):
+        decoder.step()
+    with pytest.raises(PageError, match=r"slots \[0\] need 1 more pages"):
+        decoder.prefill([1], first)
+    assert decoder.lengths == (64, 65, 64)
+    assert torch.equal(decoder.logits[[first, third]], before[[first, third]])
+    assert decoder._pages.table[[first, third]].tolist() == table[[first, third]].tolist()
+    decoder.leave(second)
+    decoder.step()
+    alone = Decoder.from_model(model, capacity=128)
+    alone.join([2] * 64)
+    alone.step()
+    torch.testing.assert_close(decoder.logits[third], alone.logits[0], rtol=1e-9, atol=1e-9)
+
+
+def test_a_prompt_that_cannot_be_read_leaves_its_pages(
+    model: ToyForCausalLM, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(*_: object) -> None:
+        raise torch.OutOfMemoryError("CUDA out of memory.")
+
+    decoder = paged(model)
+    monkeypatch.setattr("interlace.nn.decoder.step.prefill", fails)
+    with pytest.raises(torch.OutOfMemoryError):
+        decoder.join([1] * 65)
+    assert (decoder.taken, decoder._pages.free) == ((), 4)
+    assert decoder._pages.table.tolist() == [[-1, -1]] * 3
+
+
+def test_texts_wait_for_pages_and_one_that_never_fits_is_refused(model: ToyForCausalLM) -> None:
+    prompts = [[n % 61 for n in range(count)] for count in (60, 3, 62, 64)]
+    decoder = paged(model, pages=3)
+    assert decoder.generate(prompts, 6) == Decoder.from_model(model, batch=3, capacity=128).generate(prompts, 6)
+    assert (decoder.taken, decoder._pages.free) == ((), 3)
+    with pytest.raises(LengthError, match="prompt 1 has 60 tokens, and with 6 new ones it takes 2 pages of 1; shorten"):
+        paged(model, pages=1).generate([[1], prompts[0]], 6)
+    with pytest.raises(ArgumentError, match="pages is 0; give a positive number"):
+        paged(model, pages=0)
 
 
 # ---------------------------------------------------------------- texts

@@ -18,14 +18,16 @@ from interlace.workloads import Decode, LlamaShape, decode_graph  # noqa: E402
 from ..cases import TORCH, relative_error  # noqa: E402
 from ..emulator.build import MISSING  # noqa: E402
 from ..emulator.walk import EmulatedLaunch, prepare  # noqa: E402
+from ..paged import in_pages, in_rows  # noqa: E402
 
 pytestmark = pytest.mark.skipif(bool(MISSING), reason=MISSING)
 
 CAPACITY, POSITIONS, TEMPERATURES = 100, (0, 5, 90), (0.0, 0.5, 0.75)
 SHAPES = {
     "norms and biases": LlamaShape(2, 64, 96, 4, 2, 16, 160, qkv_bias=True, qk_norm=True),
-    "more queries than are taken at once": LlamaShape(1, 64, 64, 9, 1, 64, 160, tied=True),
+    "more queries than are taken at once, in pages": LlamaShape(1, 64, 64, 9, 1, 64, 160, tied=True),
 }
+PAGES = 4  # where they are: a sequence with two, and one with none
 
 
 def problem(name: str) -> Decode:
@@ -38,7 +40,8 @@ def launches() -> dict[str, EmulatedLaunch]:
     for name, shape in SHAPES.items():
         splits = 2 if shape.kv_heads > 1 else 1
         sms = splits * len(POSITIONS) * shape.kv_heads
-        graph = decode_graph(shape, len(POSITIONS), CAPACITY, replace(il.H200, sms=sms), drawn=shape.qk_norm)
+        device, pages = replace(il.H200, sms=sms), PAGES if "pages" in name else None
+        graph = decode_graph(shape, len(POSITIONS), CAPACITY, device, drawn=shape.qk_norm, pages=pages)
         plan = il.plan_graph(graph, il.H200, il.OneLaunchExecutor, workers=1)
         assert plan.graph.op("layers.0.attend").grid[2] == splits
         made[name] = EmulatedLaunch(plan, stages=3)
@@ -60,11 +63,14 @@ def test_steps_of_a_ragged_batch_are_right_and_touch_nothing_else(name: str) -> 
     for n in caches:
         for b, at in enumerate(POSITIONS):
             t[n][b, :, at:] = float("nan")
+    if "table" in graph.inputs:
+        t = in_pages(t, PAGES)
     ways = {"temperature": TEMPERATURES, "top_k": [0, 5, 0], "top_p": [1.0, 1.0, 0.9], "key": [[3, 0], [3, 1], [3, 2]]}
     t |= {n: torch.tensor(way, dtype=TORCH[graph.tensor(n).dtype.name]) for n, way in ways.items() if n in graph.inputs}
     t |= {n: run.empty(n) for n in graph.outputs}
     for step in range(2):
-        right = work.dense(np, {n: value.double().numpy() for n, value in t.items()})
+        alone = in_rows(t) if "table" in t else t
+        right = work.dense(np, {n: value.double().numpy() for n, value in alone.items()})
         for n in (*graph.intermediates, "logits"):
             value = t[n] if n in t else run.intermediate(n)
             value.fill_(float("nan") if value.is_floating_point() else -1)
@@ -81,7 +87,8 @@ def test_steps_of_a_ragged_batch_are_right_and_touch_nothing_else(name: str) -> 
             assert following == x.argmax()
         t["tokens"].copy_(t["next"])
         t["position"] += 1
+        alone = in_rows(t) if "table" in t else t
         for n in caches:
-            assert [int(t[n][b, 0, :, 0].isnan().sum()) for b in range(3)] == [
+            assert [int(alone[n][b, 0, :, 0].isnan().sum()) for b in range(3)] == [
                 CAPACITY - at - step - 1 for at in POSITIONS
             ]

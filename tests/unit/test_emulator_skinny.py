@@ -42,7 +42,10 @@ CASES = {
         folded(16, tile(16, 16, 128, 8), tile(16, 24, 128, 8), depth=128, width=192, columns=FINE),
         2,
     ),
-    "beside a tile of many rows": (folded(11, tile(16, 48), tile(16, 64), depth=128, width=192, columns=FINE), 3),
+    "beside a tile of many rows, with nothing between the products": (
+        folded(11, tile(16, 48), tile(16, 64), depth=128, width=192, columns=FINE, kept=False),
+        3,
+    ),
 }
 _HANDED_BACK = "      __syncwarp();\n      release(stage, stage.slot);\n      stage.advance();\n    }\n    finish"
 
@@ -76,8 +79,9 @@ def test_products_of_few_weight_rows_are_right_run_after_run(name: str) -> None:
         run.run(t)
         assert [str(fault) for fault in run.faults] == []
         right = exact(t, FINE)
-        assert relative_error(t["squares"], right["squares"]) < 1e-6
-        assert relative_error(t["middle"], right["middle"]) < 2e-3
+        # Of rows as they are stored, which are not always left.
+        assert relative_error(t["squares"], right["squares"]) < (1e-6 if "middle" in t else 2e-3)
+        assert "middle" not in t or relative_error(t["middle"], right["middle"]) < 2e-3
         assert relative_error(t["out"], right["out"]) < 5e-3  # scaled is rounded too
 
 

@@ -90,7 +90,7 @@ def test_what_is_no_folded_norm_says_so(make: Callable[[], object], error: type[
 GRAPHS = {
     "few tokens": folded(13, tile(16, 64, swap=True), tile(16, 64, 128, swap=True), gated=True, depth=256),
     "two warpgroups": folded(70, tile(64, 128, warps=8, swap=True), tile(128, 72, warps=8)),
-    "tokens are rows": folded(70, tile(64, 128), tile(64, 72), depth=128),
+    "tokens are rows": folded(70, tile(64, 128), tile(64, 72), depth=128, kept=False),
 }
 
 
@@ -125,8 +125,9 @@ def test_the_one_launch_is_right_and_touches_nothing_else(name: str) -> None:
         run.run(t)
         assert [str(fault) for fault in run.faults] == []
         right = exact(t)
-        assert relative_error(t["squares"], right["squares"]) < 1e-6
-        assert relative_error(t["middle"], right["middle"]) < 2e-3
+        # Of rows as they are stored, which are not always left.
+        assert relative_error(t["squares"], right["squares"]) < (1e-6 if "middle" in t else 2e-3)
+        assert "middle" not in t or relative_error(t["middle"], right["middle"]) < 2e-3
         assert relative_error(t["out"], right["out"]) < 5e-3  # scaled is rounded too
 
 

@@ -46,6 +46,21 @@ def buffers(monkeypatch: pytest.MonkeyPatch) -> list[weakref.ref[Any]]:
     return made
 
 
+@pytest.fixture
+def views(monkeypatch: pytest.MonkeyPatch) -> list[weakref.ref[Any]]:
+    """Tensors that share memory with a buffer, made from now on: one that somebody keeps keeps all of it."""
+    made: list[weakref.ref[Any]] = []
+    like = lanes.Buffer.like
+
+    def noted(self: lanes.Buffer, tensor: Any) -> Any:
+        view = like(self, tensor)
+        made.append(weakref.ref(view))
+        return view
+
+    monkeypatch.setattr(lanes.Buffer, "like", noted)
+    return made
+
+
 def alive(buffers: list[weakref.ref[Any]]) -> int:
     gc.collect()
     return sum(buffer() is not None for buffer in buffers)
@@ -99,7 +114,7 @@ def test_memory_is_bounded_and_chunks_are_drawn_as_there_is_room(buffers: list[w
 @pytest.mark.parametrize("streams", [1, 3])
 @pytest.mark.parametrize("part", ["chunks", "upload", "compute", "download"])
 def test_a_chunk_that_fails_is_named_and_ends_it_and_buffers_are_free(
-    part: str, streams: int, buffers: list[weakref.ref[Any]]
+    part: str, streams: int, buffers: list[weakref.ref[Any]], views: list[weakref.ref[Any]]
 ) -> None:
     seen: dict[str, list[int]] = {name: [] for name in ("chunks", "upload", "compute", "download")}
 
@@ -137,6 +152,7 @@ def test_a_chunk_that_fails_is_named_and_ends_it_and_buffers_are_free(
     assert max(seen["chunks"]) <= 5 + streams
     assert buffers
     assert alive(buffers) == 0  # although the error is still here
+    assert alive(views) == 0
 
 
 def test_of_two_chunks_that_fail_the_first_is_named() -> None:
@@ -279,7 +295,7 @@ def test_work_of_a_lane_comes_behind_an_event_and_before_its_own(monkeypatch: py
     monkeypatch.setattr(torch.cuda, "stream", current)
     stream = Stream()
     lane = lanes.Lane(stream)
-    found, event = lane.run(lambda: (now[-1], list(stream.told)), "an event")
+    found, event = lane.run(lambda: (now[-1], list(stream.told)), after="an event")
     assert found == (stream, ["an event"])
     assert event == (stream, 1)
     lane.drain()  # what a broken device says now is not news

@@ -69,10 +69,10 @@ def test_equal_logits_stay_together_and_the_likeliest_stays_always() -> None:
     assert least_drawn(x, 1.0, 3, 0.74) == 2.0
 
 
-@pytest.mark.parametrize("columns", [5, 64, 2049, 5000])
-def test_the_ops_find_the_token_that_the_definition_gives(columns: int) -> None:
+@pytest.mark.parametrize(("columns", "of_tile"), [(5, 2048), (64, 2048), (2049, 2048), (5000, 4096)])
+def test_the_ops_find_the_token_that_the_definition_gives(columns: int, of_tile: int) -> None:
     given = sampling_inputs(columns)
-    graph = sampling_graph(len(WAYS), columns, il.fp32)
+    graph = sampling_graph(len(WAYS), columns, il.fp32, of_tile)
     found = ReferenceExecutor(il.build(graph, il.Choices(3)), seed=1).run(given)
     for row, (temperature, top_k, top_p) in enumerate(WAYS):
         x = given["x"][row]
@@ -91,11 +91,14 @@ def test_what_is_no_draw_says_so() -> None:
         outline("o", ids, heat, peak, weight)
     with pytest.raises(ShapeError, match=r"temperature .* must have shape \(2,\)"):
         outline("o", x, other, peak, weight)
+    with pytest.raises(ShapeError, match="tiles of 3072 columns; use a multiple of 2048"):
+        outline("o", x, heat, peak, weight, 3072)
     with pytest.raises(DTypeError, match=r"top_k .* must be int32"):
         cutoff("c", x, peak, weight, heat, heat, heat, heat)
 
 
-def test_one_launch_draws_what_numpy_draws() -> None:
+@pytest.mark.parametrize("columns", [5000, 2501])  # rows by 16 bytes, and not
+def test_one_launch_draws_what_numpy_draws(columns: int) -> None:
     """On the emulator."""
     torch = pytest.importorskip("torch")
     pytest.importorskip("triton")
@@ -105,8 +108,7 @@ def test_one_launch_draws_what_numpy_draws() -> None:
 
     if MISSING:
         pytest.skip(MISSING)
-    columns = 2500
-    graph = sampling_graph(len(WAYS), columns, il.bf16)
+    graph = sampling_graph(len(WAYS), columns, il.bf16, 4096)
     run = EmulatedLaunch(il.plan_graph(graph, il.H200, il.OneLaunchExecutor, workers=1), stages=3)
     prepare([run])
     t = {n: torch.from_numpy(v).to(TORCH[graph.tensor(n).dtype.name]) for n, v in sampling_inputs(columns).items()}

@@ -16,6 +16,7 @@ from interlace.cli.machine import Machine, find, versions
 from interlace.cli.options import DeviceOption, JsonFile, Seed, command
 from interlace.cli.outputs import save_json
 from interlace.core.errors import NoDeviceError
+from interlace.workloads.chat import chat_prompt
 from interlace.workloads.tokenizer import TextTokenizer, open_tokenizer
 from interlace.workloads.trained import Trained, open_model
 
@@ -55,6 +56,9 @@ def register(app: typer.Typer) -> None:
             ),
         ],
         prompt: Annotated[str, typer.Option("--prompt", metavar="TEXT", help="What the text begins with.")],
+        chat: Annotated[
+            bool, typer.Option("--chat", help="Answer the prompt, in the form of the model's chat template.")
+        ] = False,
         max_new_tokens: Annotated[
             int, typer.Option("--max-new-tokens", min=1, max=1 << 20, metavar="N", help="Most tokens to write.")
         ] = 128,
@@ -74,7 +78,8 @@ def register(app: typer.Typer) -> None:
 
         Takes Llama 2 and 3, Mistral, Qwen 2 and 3, SmolLM 2 and models like them, in bf16 on a GPU and in fp32 on a
         CPU. The text ends with a token that the model ends texts with, or after --max-new-tokens. Models that follow
-        instructions expect a prompt in the form that they were trained on, with its special tokens.
+        instructions expect a prompt in the form that they were trained on, with its special tokens: --chat puts it
+        there, if the model's files say how.
 
         Behind the text: tokens per second, and on a GPU the share of the floor, the time in which a step could read
         its weights and its cache. Needs the extras: pip install 'interlace[gpu,generate]'.
@@ -86,7 +91,8 @@ def register(app: typer.Typer) -> None:
             sampling = nn.Sampling(temperature, top_k, top_p, seed)
             trained = open_model(model)
             tokenizer = open_tokenizer(trained.path, trained.gguf)
-            ids = tokenizer.encode(prompt)
+            text = chat_prompt(trained.path, trained.gguf, prompt) if chat else prompt
+            ids = tokenizer.encode(text, whole=chat)
         if not ids:
             raise BadInput("the prompt has no tokens; write something, such as --prompt 'Once upon a time'")
         if len(ids) + max_new_tokens - 1 > trained.positions:

@@ -285,6 +285,10 @@ class SlotError(DecodeError):
     """No slot is free, or a slot is named that no sequence holds."""
 
 
+class PageError(DecodeError):
+    """Sequences need more pages of a cache than are free."""
+
+
 class LengthError(DecodeError):
     """A sequence does not fit the cache."""
 

@@ -129,7 +129,7 @@ def _gemms(graph: Graph) -> tuple[Gemm, ...]:
         tensors = {access.arg: access.tensor for access in op.accesses}
         if op.kernel != "matmul" or (last is not None and tensors["x"] != last):
             return ()
-        last = tensors["out"]
+        last = tensors.get("out")
         sizes = {name: int(op.param(name)) for name in ("M", "N", "K")}
         found.append(Gemm(sizes["M"], sizes["N"] * (2 if "gate" in tensors else 1), sizes["K"]))
     return tuple(found)

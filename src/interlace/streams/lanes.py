@@ -20,16 +20,22 @@ class Lane:
     def __init__(self, stream: torch.cuda.Stream | None) -> None:
         self._stream = stream
 
-    def run(self, work: Callable[[], T], after: torch.cuda.Event | None = None) -> tuple[T, torch.cuda.Event | None]:
-        """Enqueue what ``work`` enqueues, behind an event of another lane; its result, and an event behind it."""
+    def run(
+        self, work: Callable[..., T], *of: object, after: torch.cuda.Event | None = None
+    ) -> tuple[T, torch.cuda.Event | None]:
+        """Enqueue what ``work(*of)`` enqueues, behind an event of another lane; its result, and an event behind it.
+
+        Tensors are given in ``of``, not in a closure: the frame of a function that fails keeps its closure, and with
+        it what lies there, for as long as somebody keeps the error.
+        """
         if self._stream is None:
-            return work(), None
+            return work(*of), None
         import torch
 
         if after is not None:
             self._stream.wait_event(after)
         with torch.cuda.stream(self._stream):
-            result = work()
+            result = work(*of)
         return result, self._stream.record_event()
 
     def drain(self) -> None:

@@ -159,11 +159,11 @@ class _Line(Generic[T, R]):
         with _part("upload", number, self.results):
             there, uploaded = self._sent(slot, checked(self._upload(chunk), "upload", "cpu"))
         with _part("compute", number, self.results):
-            result, computed = self._through.run(lambda: self._compute(there), uploaded)
+            result, computed = self._through.run(self._compute, there, after=uploaded)
             result = checked(result, "compute", self._place.type)
         with _part("download", number, self.results):
             arriving = self._receiver(slot, result).like(result)
-            _, arrived = self._back.run(lambda: arriving.copy_(result, non_blocking=True), computed)
+            _, arrived = self._back.run(_copy, arriving, result, after=computed)
         self._free.pop()
         self._flights.append(_Flight(number, chunk, slot, result, arriving, arrived))
 
@@ -172,13 +172,13 @@ class _Line(Generic[T, R]):
         if self._sent_bytes < 0:
             self._sent_bytes = host.nbytes
         if slot.there is None:
-            slot.there = self._to.run(lambda: Buffer(self._sent_bytes, self._place))[0]
+            slot.there = self._to.run(Buffer, self._sent_bytes, self._place)[0]
         there = slot.there.like(host)
         if self._place.type == "cuda" and not (host.is_pinned() and host.is_contiguous()):
             if slot.sent is None:
                 slot.sent = Buffer(self._sent_bytes, None, pinned=True)
             host = slot.sent.like(host).copy_(host)
-        return self._to.run(lambda: there.copy_(host, non_blocking=True))
+        return self._to.run(_copy, there, host)
 
     def _receiver(self, slot: _Slot, result: torch.Tensor) -> Buffer:
         if self._received_bytes < 0:
@@ -204,6 +204,10 @@ class _Line(Generic[T, R]):
         self.results.append(kept)
         self._free.append(flight.slot)
         advance()
+
+
+def _copy(to: torch.Tensor, of: torch.Tensor) -> torch.Tensor:
+    return to.copy_(of, non_blocking=True)
 
 
 @contextmanager

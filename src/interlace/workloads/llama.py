@@ -31,8 +31,8 @@ from interlace.graph.graph import Graph
 from interlace.graph.op import Op
 from interlace.graph.tensor import Tensor
 from interlace.kernels.append import append
-from interlace.kernels.argmax import COLUMNS, columns_of, first_of_most, most
-from interlace.kernels.attend import attend, splits
+from interlace.kernels.argmax import columns_of, first_of_most, most
+from interlace.kernels.attend import BLOCK, attend, splits
 from interlace.kernels.combine import combine
 from interlace.kernels.embedding import embedding
 from interlace.kernels.matmul import Activation, MatmulTile, matmul
@@ -42,6 +42,9 @@ from interlace.kernels.sample.segments import segments
 from interlace.kernels.squares import COLUMNS as SQUARED
 from interlace.kernels.squares import FINE, blocks
 from interlace.workloads.base import Tile, matmul_tile
+
+#: Positions of a page of the cache: as many as attention takes at a time.
+PAGE = BLOCK
 
 
 @dataclass(frozen=True)
@@ -115,6 +118,7 @@ def decode_graph(
     tile: Tile | None = None,
     dtype: DType = bf16,
     drawn: bool = False,
+    pages: int | None = None,
 ) -> Graph:
     """One token of each of ``batch`` sequences through a model.
 
@@ -126,13 +130,16 @@ def decode_graph(
         tile: of every matmul, otherwise as it suits the device; wider where that leaves sums of squares, if need be.
         dtype: of weights, caches and logits.
         drawn: the next tokens are drawn, of each sequence as its inputs say; otherwise they are the likeliest.
+        pages: of ``PAGE`` positions each, from which all sequences take; by default each has a cache of its own.
 
     Inputs: ``tokens`` (B,) and ``position`` (B,) of int32, where a position is the index of the token in its sequence
     and so the number of cached positions that it attends to beside itself; ``rope`` (capacity, head_dim) of float32,
     cosines then sines; ``embed`` (V, H), ``norm`` (H,), and ``head`` (V, H) unless tied. Of layer l, as
     ``layers.l.NAME``: ``input_norm``, ``q``, ``k``, ``v`` (with ``_bias``, ``q_norm``, ``k_norm`` where the model has
     them), ``o``, ``post_norm``, ``gate``, ``up``, ``down``, weights (outputs, inputs); and ``k_cache``, ``v_cache``
-    (B, kv_heads, capacity, head_dim), to which the step appends in place. Where tokens are drawn (``kernels/sample``):
+    (B, kv_heads, capacity, head_dim), to which the step appends in place. With pages these are (pages, kv_heads, PAGE,
+    head_dim), and ``table`` (B, capacity / PAGE) of int32 has the pages of each sequence, the same in all layers; see
+    ``kernels/pages``. Where tokens are drawn (``kernels/sample``):
     ``temperature`` and ``top_p`` (B,) of float32, ``top_k`` (B,) of int32, and ``key`` (B, 2) of int32.
 
     Outputs: ``logits`` (B, V), in ``dtype``, and ``next`` (B,) of int32, the token of the largest, or the one drawn.
@@ -141,10 +148,10 @@ def decode_graph(
         ArgumentError, ShapeError: arguments that are none, or heads that are no power of two of at least 16.
     """
     check_type(model, LlamaShape, "decode_graph", "model", "il.workloads.LLAMAS['llama3.2-1b']")
-    for name, number in (("batch", batch), ("capacity", capacity)):
+    for name, number in (("batch", batch), ("capacity", capacity), ("pages", 1 if pages is None else pages)):
         if whole(number, "decode_graph", name) < 1:
             raise ShapeError(f"decode_graph has {name} {number}; use a positive number")
-    return _Step(model, batch, capacity, device, matmul_tile(batch, device, tile), dtype).graph(drawn)
+    return _Step(model, batch, capacity, device, matmul_tile(batch, device, tile), dtype, pages).graph(drawn)
 
 
 @dataclass(frozen=True)
@@ -152,12 +159,12 @@ class _Normed:
     """What an op leaves of x, with a norm behind it.
 
     Attributes:
-        x: (B, H).
+        x: (B, H), None where nobody reads it.
         scaled: x times the weight of the norm.
         squares: of some columns each of x the sum of squares (``kernels/squares``).
     """
 
-    x: Tensor
+    x: Tensor | None
     scaled: Tensor
     squares: Tensor
 
@@ -166,9 +173,17 @@ class _Step:
     """A graph in the making."""
 
     def __init__(
-        self, model: LlamaShape, batch: int, capacity: int, device: DeviceSpec, tile: MatmulTile, dtype: DType
+        self,
+        model: LlamaShape,
+        batch: int,
+        capacity: int,
+        device: DeviceSpec,
+        tile: MatmulTile,
+        dtype: DType,
+        pages: int | None,
     ) -> None:
         self.model, self.batch, self.capacity, self.tile, self.dtype = model, batch, capacity, tile, dtype
+        self.pages = pages
         self.squared = FINE if batch <= SKINNY_TOKENS else SQUARED
         self.sms = device.sms
         self.splits = splits(device.sms, batch, model.kv_heads, capacity)
@@ -179,13 +194,16 @@ class _Step:
     def graph(self, drawn: bool) -> Graph:
         model, batch = self.model, self.batch
         tokens, position = (self.input(name, batch, dtype=int32) for name in ("tokens", "position"))
-        rope = self.input("rope", self.capacity, model.head_dim, dtype=fp32)
+        shared = {"position": position, "rope": self.input("rope", self.capacity, model.head_dim, dtype=fp32)}
+        if self.pages is not None:
+            shared["table"] = self.input("table", batch, -(-self.capacity // PAGE), dtype=int32)
         table = self.input("embed", model.vocabulary, model.hidden)
         x = self.normed("embedded")
         scale = self.norm(0)
+        assert x.x is not None
         self.ops.append(embedding("embedding", tokens, table, x.x, scale=scale, scaled=x.scaled, squares=x.squares))
         for layer in range(model.layers):
-            x = self.ffn(layer, self.attention(layer, x, position, rope))
+            x = self.ffn(layer, self.attention(layer, x, shared))
         head = table if model.tied else self.input("head", model.vocabulary, model.hidden)
         logits = self.made("logits", batch, model.vocabulary)
         self.matmul("logits", x, head, logits)
@@ -197,7 +215,7 @@ class _Step:
     def following(self, logits: Tensor, position: Tensor, drawn: bool) -> None:
         """The next tokens."""
         batch, vocabulary = self.batch, self.model.vocabulary
-        columns = COLUMNS if drawn else columns_of(batch, vocabulary, self.sms)
+        columns = columns_of(batch, vocabulary, self.sms)
         tiles = -(-vocabulary // columns)
         best, at = self.made("best", batch, tiles, dtype=fp32), self.made("at", batch, tiles, dtype=int32)
         if drawn:
@@ -207,16 +225,16 @@ class _Step:
             peak, weight = (self.made(f"logits_{name}", *of, dtype=fp32) for name in ("peak", "weight"))
             least = self.made("least", batch, dtype=fp32)
             self.ops += [
-                outline("outline", logits, temperature, peak, weight),
+                outline("outline", logits, temperature, peak, weight, columns),
                 cutoff("cutoff", logits, peak, weight, temperature, top_k, top_p, least),
-                noisy("noisy", logits, least, temperature, position, key, best, at),
+                noisy("noisy", logits, least, temperature, position, key, best, at, columns),
             ]
         else:
             self.ops.append(most("most", logits, best, at, columns))
         self.ops.append(first_of_most("next", best, at, self.made("next", batch, dtype=int32)))
 
-    def attention(self, layer: int, x: _Normed, position: Tensor, rope: Tensor) -> _Normed:
-        """The first half of a layer: x with attention added."""
+    def attention(self, layer: int, x: _Normed, shared: Mapping[str, Tensor]) -> _Normed:
+        """The first half of a layer: x with attention added, by what all layers share."""
         model, batch, d, at = self.model, self.batch, self.model.head_dim, f"layers.{layer}"
         of: dict[str, Tensor] = {}
         for name, heads in (("q", model.heads), ("k", model.kv_heads), ("v", model.kv_heads)):
@@ -227,12 +245,10 @@ class _Step:
             self.matmul(f"{at}.{name}_heads", x, weight, out, bias=bias)
             of[name] = out
         norms = {name: self.input(f"{at}.{name}", d) for name in ("q_norm", "k_norm") if model.qk_norm}
-        caches = {
-            name: self.input(f"{at}.{name}", batch, model.kv_heads, self.capacity, d)
-            for name in ("k_cache", "v_cache")
-        }
+        held = (batch, model.kv_heads, self.capacity) if self.pages is None else (self.pages, model.kv_heads, PAGE)
+        caches = {name: self.input(f"{at}.{name}", *held, d) for name in ("k_cache", "v_cache")}
         finished = self.made("heads", batch, model.heads * d)
-        shared: Mapping[str, Tensor] = {"position": position, "rope": rope, **caches}
+        shared = {**shared, **caches}
         given: Mapping[str, Tensor] = {**of, **shared, **norms}
         if self.splits == 1:
             self.ops.append(attend(f"{at}.attend", **given, out=finished, eps=model.eps))  # type: ignore[arg-type]
@@ -258,7 +274,8 @@ class _Step:
         inner = self.made("inner", self.batch, ffn)
         self.matmul(f"{at}.inner", x, up, inner, gate=gate, activation=Activation.SILU)
         weight = self.input(f"{at}.down", hidden, ffn)
-        return self.added(f"{at}.x", "x", inner, weight, x, self.norm(layer + 1))
+        last = layer + 1 == self.model.layers
+        return self.added(f"{at}.x", "x", inner, weight, x, self.norm(layer + 1), kept=not last)
 
     def norm(self, layer: int) -> Tensor:
         """The weight of the norm before a layer, or behind the last."""
@@ -272,11 +289,11 @@ class _Step:
         self.tensors[name] = Tensor(name, shape, dtype or self.dtype)
         return self.tensors[name]
 
-    def normed(self, name: str) -> _Normed:
-        """The tensors of x under a name."""
+    def normed(self, name: str, kept: bool = True) -> _Normed:
+        """The tensors of x under a name; of one that is not kept without x itself."""
         of = self.batch, self.model.hidden
         squares = self.made(f"{name}_squares", self.batch, blocks(self.model.hidden, self.squared), dtype=fp32)
-        return _Normed(self.made(name, *of), self.made(f"{name}_scaled", *of), squares)
+        return _Normed(self.made(name, *of) if kept else None, self.made(f"{name}_scaled", *of), squares)
 
     def matmul(
         self,
@@ -306,10 +323,10 @@ class _Step:
         )
 
     def added(
-        self, name: str, result: str, heads: Tensor, weight: Tensor, x: _Normed, scale: Tensor
+        self, name: str, result: str, heads: Tensor, weight: Tensor, x: _Normed, scale: Tensor, kept: bool = True
     ) -> _Normed:
         """x with products added, under the name of the result, and what the norm of this scale takes of that."""
-        out = self.normed(result)
+        out = self.normed(result, kept)
         left = {"scale": scale, "scaled": out.scaled, "squares": out.squares}
         tile = replace(self.tile, n=blocks(self.tile.n, self.squared) * self.squared)
         self.ops.append(matmul(name, heads, weight, out.x, residual=x.x, **left, tile=tile))  # type: ignore[arg-type]

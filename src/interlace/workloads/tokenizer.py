@@ -41,10 +41,14 @@ class TextTokenizer:
     begin: int | None
     _of: Any
 
-    def encode(self, text: str) -> list[int]:
-        """The ids of a text; special tokens in it, such as ``<|im_start|>``, are taken as such."""
-        ids: list[int] = self._of.encode(text).ids
-        return ids if self.begin is None else [self.begin, *ids]
+    def encode(self, text: str, whole: bool = False) -> list[int]:
+        """The ids of a text; special tokens in it, such as ``<|im_start|>``, are taken as such.
+
+        Args:
+            whole: the text has all special tokens that it wants, also those which others begin or end with.
+        """
+        ids: list[int] = self._of.encode(text, add_special_tokens=not whole).ids
+        return ids if self.begin is None or whole else [self.begin, *ids]
 
     def decode(self, ids: Iterable[int]) -> str:
         """The text of ids, without special tokens."""

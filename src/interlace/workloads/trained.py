@@ -115,7 +115,7 @@ def open_model(path: str | Path) -> Trained:
 
 
 def _folder(path: Path) -> Trained:
-    config = _json(path / "config.json")
+    config = json_object(path / "config.json")
     kind = config.get("model_type")
     if kind not in FAMILY:
         raise UnsupportedModelError(f"{str(path)!r} has a model of type {kind!r}; a decoder takes {', '.join(FAMILY)}")
@@ -174,7 +174,7 @@ def _folder(path: Path) -> Trained:
 def _eos(path: Path, config: Mapping[str, Any]) -> object:
     """What ends a text: as generation_config.json says, where that is, else config.json."""
     extra = path / "generation_config.json"
-    more = _json(extra) if extra.is_file() else {}
+    more = json_object(extra) if extra.is_file() else {}
     return more.get("eos_token_id", config.get("eos_token_id"))
 
 
@@ -193,7 +193,12 @@ def _window(config: Mapping[str, Any], where: str) -> int | None:
     return window if type(window) is int else None
 
 
-def _json(path: Path) -> dict[str, Any]:
+def json_object(path: Path) -> dict[str, Any]:
+    """What a JSON file of a model says.
+
+    Raises:
+        ModelFileError: it cannot be read, or is no JSON object.
+    """
     try:
         data = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:

@@ -49,7 +49,7 @@ def _observed(
         pointer = arguments[pointers]
         at = np.ravel(pointer.data)
         if mask is not None:
-            at = at[np.ravel(np.broadcast_to(arguments[mask].data, np.shape(pointer.data)))]
+            at = at[np.ravel(np.broadcast_to(arguments[mask].data.astype(bool), np.shape(pointer.data)))]
         for verb in verbs:
             see(verb, at, max(1, pointer.get_element_ty().primitive_bitwidth // 8))
         return method(*arguments, **options)

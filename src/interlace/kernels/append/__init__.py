@@ -1,7 +1,7 @@
 """Keys and values of a step's tokens into their caches, each at its position, keys as attention reads them.
 
 Which row is written depends on the position, and access maps may not, so a tile is declared to update the whole cache
-of its sequence in place.
+of its sequence in place; where caches lie in pages (``kernels/pages``), its head of all pages, for all sequences.
 """
 
 from __future__ import annotations
@@ -12,17 +12,20 @@ import numpy as np
 
 from interlace.core.arguments import check_type
 from interlace.core.dtypes import fp32, int32
-from interlace.graph.access import ALL, Span, axes
+from interlace.graph.access import ALL, Affine, Span, axes
 from interlace.graph.op import Op
 from interlace.graph.tensor import Tensor
 from interlace.kernels.append.cuda import APPEND_TEXT
 from interlace.kernels.attend import check_capacity, check_heads, usual_row
 from interlace.kernels.base import Kernel, check_argument, check_eps, require, same_dtype
 from interlace.kernels.bodies import Array, Params, Reference, Regions, TritonBody
+from interlace.kernels.pages import layout_of, row_of
 from interlace.kernels.rope import placed, position_of
 
 
 def _finish(_: Array | None, regions: Regions, params: Params) -> Mapping[str, Array]:
+    if "table" in regions:
+        return _finish_pages(regions, params)
     at = position_of(regions["position"], len(regions["rope"]))
     keys, values = regions["k_cache"].copy(), regions["v_cache"].copy()
     heads, d = int(params["HEADS"]), int(params["D"])
@@ -30,6 +33,19 @@ def _finish(_: Array | None, regions: Regions, params: Params) -> Mapping[str, A
     for j, head in enumerate(np.split(regions["k"], heads, axis=1)):
         keys[0, j, at] = placed(head, angles, norm, eps)[0]
     values[0, :, at] = regions["v"].reshape(heads, d)
+    return {"k_cache": keys, "v_cache": values}
+
+
+def _finish_pages(regions: Regions, params: Params) -> Mapping[str, Array]:
+    """A head of all sequences."""
+    keys, values, rope = regions["k_cache"].copy(), regions["v_cache"].copy(), regions["rope"]
+    for b in range(len(regions["position"])):
+        at = position_of(regions["position"][b:], len(rope))
+        found = row_of(regions["table"], b, at, len(keys), keys.shape[2])
+        if found is not None:
+            page, row = found
+            keys[page, 0, row] = placed(regions["k"][b], rope[at], regions.get("k_norm"), float(params["EPS"]))
+            values[page, 0, row] = regions["v"][b]
     return {"k_cache": keys, "v_cache": values}
 
 
@@ -44,10 +60,12 @@ def _make(name: str, tensors: Mapping[str, Tensor], params: Params) -> Op:
 
 
 def _usual(op: Op) -> Mapping[str, tuple[Span, ...]]:
-    """A row of each head's cache."""
+    """A row of each head's cache, or of a page for each sequence."""
     (i,) = axes(1)
-    row = usual_row(int(op.param("CAPACITY")))
-    cached = (i.block(1), ALL, row, ALL)
+    row, page = usual_row(int(op.param("CAPACITY"))), int(op.param("PAGE"))
+    cached: tuple[Span, ...] = (i.block(1), ALL, row, ALL)
+    if page:
+        cached = (Span(Affine(0), Affine(int(op.param("COUNT")))), i.block(1), usual_row(page), ALL)
     return {"k_cache": cached, "v_cache": cached, "rope": (row, ALL)}
 
 
@@ -63,6 +81,7 @@ def append(
     k_cache: Tensor,
     v_cache: Tensor,
     *,
+    table: Tensor | None = None,
     k_norm: Tensor | None = None,
     eps: float = 0.0,
 ) -> Op:
@@ -74,7 +93,8 @@ def append(
     check_type(k_cache, Tensor, f"op {name!r}", "k_cache")
     check_eps(name, eps)
     require(len(k_cache.shape) == 4, f"op {name!r}: k_cache {k_cache} must be (batch, heads, capacity, D)")
-    b, heads, capacity, d = k_cache.shape
+    layout = layout_of(name, k_cache, rope, table)
+    b, heads, capacity, d = layout.batch, k_cache.shape[1], layout.capacity, k_cache.shape[3]
     check_heads(name, d, {"k_norm": k_norm})
     check_capacity(name, capacity)
     check_argument(name, "k", k, (b, heads * d))
@@ -85,19 +105,29 @@ def append(
     norms = {} if k_norm is None else {"k_norm": k_norm}
     same_dtype(name, k, v, k_cache, v_cache, *norms.values())
     (i,) = axes(1)
-    cached = (i.block(1), ALL, ALL, ALL)
+    # Pages of any sequence may lie anywhere, so that only heads keep tiles apart.
+    own, of = (i.block(1), ALL) if table is None else (ALL, i.block(d))
+    cached = (own, ALL, ALL, ALL) if table is None else (ALL, i.block(1), ALL, ALL)
     caches: dict[str, tuple[Tensor, tuple[Span, ...]]] = {"k_cache": (k_cache, cached), "v_cache": (v_cache, cached)}
     reads: dict[str, tuple[Tensor, tuple[Span, ...]]] = {
-        "k": (k, (i.block(1), ALL)),
-        "v": (v, (i.block(1), ALL)),
-        "position": (position, (i.block(1),)),
+        "k": (k, (own, of)),
+        "v": (v, (own, of)),
+        "position": (position, (own,)),
         "rope": (rope, (ALL, ALL)),
+        **({} if table is None else {"table": (table, (ALL, ALL))}),
         **{arg: (norm, (ALL,)) for arg, norm in norms.items()},
     }
     return APPEND.op(
         name,
-        (b,),
+        (b if table is None else heads,),
         {**reads, **caches},
         caches,
-        params={"HEADS": heads, "CAPACITY": capacity, "D": d, "EPS": eps, "num_warps": 1},
+        params={
+            "HEADS": heads,
+            **layout.params,
+            "COUNT": heads if table is None else b,
+            "D": d,
+            "EPS": eps,
+            "num_warps": 1,
+        },
     )

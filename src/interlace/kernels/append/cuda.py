@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from interlace.kernels.cuda.rows import PLACED, ROWS
+from interlace.kernels.pages import PAGES
 from interlace.kernels.text import TextBody
 
 _WARPS = 8  # of a block at most
@@ -10,12 +11,14 @@ _WARPS = 8  # of a block at most
 APPEND_TEXT = TextBody(
     ROWS
     + PLACED
+    + PAGES
     + r"""
 DEVICE void append_tile(const Tile& tile, const Arguments& a) {
-  const int at = position_of(a.position, tile.i, a.CAPACITY);
   float* const key = scratch<float>() + warp_of() * D;
-  for (int j = warp_of(); j < HEADS; j += WARPS) {
-    const long long head = (long long)tile.i * HEADS + j, row = (head * a.CAPACITY + at) * D;
+  for (int n = warp_of(); n < COUNT; n += WARPS) {
+    const int i = PAGE ? n : tile.i, j = PAGE ? tile.i : n, at = position_of(a.position, i, a.CAPACITY);
+    const long long head = (long long)i * HEADS + j, row = row_of(a, i, j, at) * D;
+    if (row < 0) continue;
     for (int d = lane_of(); d < D; d += 32) a.v_cache[row + d] = a.v[head * D + d];
     place<D>(key, a.k + head * D, a.k_norm, a.rope + (long long)at * D, EPS);
     __syncwarp();
@@ -25,8 +28,8 @@ DEVICE void append_tile(const Tile& tile, const Arguments& a) {
 }
 """,
     "append_tile",
-    constants=("HEADS", "D", "EPS"),
-    optional=("k_norm",),
+    constants=("HEADS", "PAGE", "COUNT", "D", "EPS"),
+    optional=("table", "k_norm"),
     scratch_bytes=lambda op: 4 * _WARPS * int(op.param("D")),
     proved=True,
 )

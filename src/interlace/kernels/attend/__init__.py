@@ -12,7 +12,8 @@ them). Exponents are in base 2: scores times log2(e) / sqrt(D). A split without 
 
 Where nothing is split, a tile may leave the finished heads instead.
 
-Shares depend on lengths and the access map may not, so every split is declared to read the whole cache of its head.
+Shares depend on lengths and the access map may not, so every split is declared to read the whole cache of its head. A
+cache may lie in pages (``kernels/pages``); then that is its head in all of them.
 Source: Dao et al., Flash-Decoding for long-context inference, 2023.
 """
 
@@ -31,6 +32,7 @@ from interlace.graph.tensor import Tensor
 from interlace.kernels.attend.cuda import ATTEND_TEXT
 from interlace.kernels.base import Kernel, check_argument, check_block, check_eps, power_of_two, require, same_dtype
 from interlace.kernels.bodies import Array, Params, Reference, Regions, TritonBody
+from interlace.kernels.pages import check_page, layout_of, rows_of
 from interlace.kernels.rope import placed, position_of
 
 #: Cached positions that a split takes at a time.
@@ -63,7 +65,7 @@ def _finish(_: Array | None, regions: Regions, params: Params, where: tuple[int,
     angles = regions["rope"][at]
     q = placed(regions["q"].reshape(group, d), angles, regions.get("q_norm"), eps)
     low, high = share(at, where[2], of, int(params["BLOCK"]))
-    keys, values = (regions[name][0, 0, low:high] for name in ("k_cache", "v_cache"))
+    keys, values = (rows_of(regions[name], regions.get("table"), low, high) for name in ("k_cache", "v_cache"))
     if where[2] == of - 1:
         own = placed(regions["k"], angles, regions.get("k_norm"), eps)
         keys, values = np.concatenate([keys, own]), np.concatenate([values, regions["v"]])
@@ -96,11 +98,16 @@ def usual_row(capacity: int) -> Span:
 
 
 def _usual(op: Op) -> Mapping[str, tuple[Span, ...]]:
-    """Of a full cache each split reads its share."""
+    """Of a full cache each split reads its share; pages as if those of a sequence lay one behind the other."""
     i, j, s = axes(3)
-    capacity = int(op.param("CAPACITY"))
-    share = -(-capacity // int(op.param("SPLITS")))
-    cached = (i.block(1), j.block(1), s.block(share), ALL)
+    capacity, of, page = (int(op.param(name)) for name in ("CAPACITY", "SPLITS", "PAGE"))
+    share = -(-capacity // of)
+    cached: tuple[Span, ...] = (i.block(1), j.block(1), s.block(share), ALL)
+    if page:
+        own = -(-capacity // page)
+        each = max(own // of, 1)
+        first = i * own + s * each
+        cached = (Span(first, first + each), j.block(1), ALL, ALL)
     return {"k_cache": cached, "v_cache": cached, "rope": (usual_row(capacity), ALL)}
 
 
@@ -120,12 +127,15 @@ def attend(
     peak: Tensor | None = None,
     total: Tensor | None = None,
     *,
+    table: Tensor | None = None,
     q_norm: Tensor | None = None,
     k_norm: Tensor | None = None,
     eps: float = 0.0,
     block: int = BLOCK,
 ) -> Op:
     """Attention of B tokens at ``position`` (B,) over caches (B, heads of keys, capacity, D), in splits.
+
+    With a table the caches lie in pages: (pages, heads of keys, page, D), see ``kernels/pages``.
 
     Args:
         q, k, v: of the tokens, (B, heads * D) and (B, heads of keys * D), neither normalised nor rotated.
@@ -134,8 +144,9 @@ def attend(
         out: sums of values, (B, heads of keys, splits, group, D) in float32; or the finished heads, (B, heads * D),
             without ``peak`` and ``total`` and in one split.
         peak, total: largest exponents and sums of weights, (B, heads of keys, splits, group) in float32.
+        table: (B, capacity / page), int32, the pages of each sequence.
         q_norm, k_norm: (D,), of the RMS normalisation of every head with ``eps``, both or none.
-        block: cached positions that are taken at a time, a power of two of at least 16.
+        block: cached positions that are taken at a time, a power of two of at least 16 that divides a page.
 
     Raises:
         ArgumentError, ShapeError, DTypeError: an argument that is none, shapes that do not match, other dtypes.
@@ -147,10 +158,12 @@ def attend(
     whole = peak is None and total is None
     require(
         len(k_cache.shape) == 4 and len(q.shape) == 2 and (whole or len(out.shape) == 5),
-        f"op {name!r}: k_cache {k_cache} must be (batch, heads, capacity, D), q {q} (batch, heads * D), "
+        f"op {name!r}: k_cache {k_cache} must be (batch, heads, capacity, D) or (pages, heads, page, D), q {q} "
+        "(batch, heads * D), "
         f"and out {out} (batch, heads, splits, group, D) unless peak and total are left out",
     )
-    b, heads, capacity, d = k_cache.shape
+    layout = layout_of(name, k_cache, rope, table)
+    b, heads, capacity, d = layout.batch, k_cache.shape[1], layout.capacity, k_cache.shape[3]
     of, group = (1, max(1, q.shape[1] // (heads * d))) if whole else out.shape[2:4]
     check_heads(name, d, {"q_norm": q_norm, "k_norm": k_norm})
     check_capacity(name, capacity)
@@ -178,8 +191,10 @@ def attend(
         block >= _LEAST and block == power_of_two(block),
         f"op {name!r} takes {block} positions at a time; use a power of two of at least {_LEAST}",
     )
+    check_page(name, layout.page, block)
     i, j, s = axes(3)
-    own, cached, part = i.block(1), (i.block(1), j.block(1), ALL, ALL), (i.block(1), j.block(1), s.block(1), ALL)
+    own, part = i.block(1), (i.block(1), j.block(1), s.block(1), ALL)
+    cached = (own if table is None else ALL, j.block(1), ALL, ALL)
     reads: dict[str, tuple[Tensor, tuple[Span, ...]]] = {
         "q": (q, (own, j.block(group * d))),
         "k": (k, (own, j.block(d))),
@@ -188,6 +203,7 @@ def attend(
         "rope": (rope, (ALL, ALL)),
         "k_cache": (k_cache, cached),
         "v_cache": (v_cache, cached),
+        **({} if table is None else {"table": (table, (own, ALL))}),
         **{arg: (norm, (ALL,)) for arg, norm in norms.items()},
     }
     writes: dict[str, tuple[Tensor, tuple[Span, ...]]] = {"out": (out, (own, j.block(group * d)))}
@@ -200,7 +216,7 @@ def attend(
         writes,
         params={
             "HEADS": heads,
-            "CAPACITY": capacity,
+            **layout.params,
             "SPLITS": of,
             "GROUP": group,
             "D": d,

@@ -29,6 +29,7 @@ from interlace.kernels.attend.products_cuda import ATTEND_PRODUCTS, suits
 from interlace.kernels.attend.share_cuda import SHARE
 from interlace.kernels.base import power_of_two
 from interlace.kernels.cuda.rows import PLACED, ROWS
+from interlace.kernels.pages import PAGES
 from interlace.kernels.text import TextBody
 
 _WARPS = 4, 8  # of a block, at least and at most
@@ -60,6 +61,7 @@ ATTEND_TEXT = TextBody(
     ROWS
     + PLACED
     + SHARE
+    + PAGES
     + r"""
 constexpr int AT_ONCE = 4;  // positions of a team
 DEVICE constexpr int heads_of_warp() {
@@ -79,21 +81,29 @@ struct Loads {
   static constexpr int STAGE_BYTES = INDEPENDENT_BYTES;
   const Arguments& a;
   Share share;
-  int rows;
-  long long first;  // element of the share
+  int rows, sequence, head;
 
-  DEVICE Loads(const Tile& tile, const Arguments& a) : a(a), rows(rows_of(a.k_cache)) {
+  DEVICE Loads(const Tile& tile, const Arguments& a)
+      : a(a), rows(rows_of(a.k_cache)), sequence(tile.i), head(tile.j) {
     share = share_of(tile, position_in(tile, a));
-    first = (((long long)tile.i * HEADS + tile.j) * a.CAPACITY + share.low) * D;
   }
   DEVICE int stages() const { return max((share.high - share.low + rows - 1) / rows, 1); }
   DEVICE int count(int n) const { return min(share.high - share.low - n * rows, rows); }
   DEVICE unsigned bytes(int n) const { return 2 * D * sizeof(*a.k_cache) * count(n); }
   DEVICE void load(int n, int slot, unsigned barrier) const {
-    const unsigned target = independent_slot(slot), bytes = D * sizeof(*a.k_cache) * count(n);
-    const long long at = first + (long long)n * rows * D;
-    bulk_load(target, a.k_cache + at, bytes, barrier);
-    bulk_load(target + rows * D * (unsigned)sizeof(*a.k_cache), a.v_cache + at, bytes, barrier);
+    unsigned target = independent_slot(slot);
+    const unsigned below = rows * D * (unsigned)sizeof(*a.k_cache);  // values
+    int at = share.low + n * rows;
+    const int end = at + count(n);
+#pragma unroll 1
+    while (at < end) {
+      const int together = PAGE ? min(end - at, PAGE - at % max(PAGE, 1)) : end - at;
+      const long long from = max(row_of(a, sequence, head, at), 0ll) * D;
+      const unsigned bytes = D * sizeof(*a.k_cache) * together;
+      bulk_load(target, a.k_cache + from, bytes, barrier);
+      bulk_load(target + below, a.v_cache + from, bytes, barrier);
+      at += together, target += bytes;
+    }
   }
 };
 
@@ -358,12 +368,12 @@ template <class A> DEVICE void attend_with(const Tile& tile, const A& a, Stream&
 DEVICE void attend_tile(const Tile& tile, const Arguments& a, Stream& stream) { attend_with(tile, a, stream); }
 """,
     "attend_tile",
-    constants=("HEADS", "SPLITS", "GROUP", "D", "BLOCK", "WHOLE", "EPS"),
-    optional=("q_norm", "k_norm", "peak", "total"),
+    constants=("HEADS", "PAGE", "SPLITS", "GROUP", "D", "BLOCK", "WHOLE", "EPS"),
+    optional=("table", "q_norm", "k_norm", "peak", "total"),
     scratch_bytes=_scratch_bytes,
     proved=True,
     streamed=("k_cache", "v_cache"),
-    early=("position", "rope"),
+    early=("position", "rope", "table"),
     loads="Loads",
     stage_bytes=_stage_bytes,
     other=_other,

@@ -32,6 +32,7 @@ from interlace.graph.tensor import Tensor
 from interlace.kernels.attend.share_cuda import SHARE
 from interlace.kernels.cuda.matrices import MATRICES
 from interlace.kernels.cuda.rows import ROWS
+from interlace.kernels.pages import PAGES
 from interlace.kernels.text import TextBody
 
 _HEADS = 8  # of a warp
@@ -42,8 +43,9 @@ _WIDTHS = 64, 128  # elements of a head
 
 def suits(op: Op, tensors: Mapping[str, Tensor]) -> bool:
     """Whether this body computes an op."""
-    d, group = int(op.param("D")), int(op.param("GROUP"))
-    return tensors["k_cache"].dtype.itemsize == 2 and d in _WIDTHS and group <= _HEADS * _WARPS[0]
+    d, group, page = (int(op.param(name)) for name in ("D", "GROUP", "PAGE"))
+    of_two_bytes = tensors["k_cache"].dtype.itemsize == 2
+    return of_two_bytes and d in _WIDTHS and group <= _HEADS * _WARPS[0] and page % _BOX == 0
 
 
 def _scratch_bytes(op: Op) -> int:
@@ -62,6 +64,7 @@ def _boxes(op: Op) -> dict[str, int]:
 ATTEND_PRODUCTS = TextBody(
     ROWS
     + SHARE
+    + PAGES
     + MATRICES
     + r"""
 constexpr int BOX = 32, AT_ONCE = 16;  // positions that come at once, and that a warp takes
@@ -82,15 +85,19 @@ constexpr float LAG = 8.0f;     // a score is above the peak by at most so much,
 DEVICE unsigned values_in(int slot) {
   return APART ? dependent_slot(slot) : independent_slot(slot) + BOXES_TOGETHER * BOX_BYTES;
 }
+// That has a position of a head: matrices are caches of one head, or pages of it.
+template <class A> DEVICE int matrix_of(const A& a, int sequence, int head, int at) {
+  if constexpr (PAGE == 0) return sequence * HEADS + head;
+  else return max(page_of(a, sequence, at), 0) * HEADS + head;
+}
 struct Loads {
   static constexpr int STAGE_BYTES = 2 * STAGE_ROWS / BOX * BOX_BYTES;
-  const TensorMap &keys, &values;
+  const Arguments& a;
   Share share;
-  int head;
+  int sequence, head;
 
-  DEVICE Loads(const Tile& tile, const Arguments& a) : keys(a.k_cache_boxes), values(a.v_cache_boxes) {
+  DEVICE Loads(const Tile& tile, const Arguments& a) : a(a), sequence(tile.i), head(tile.j) {
     share = share_of(tile, position_in(tile, a));
-    head = tile.i * HEADS + tile.j;
   }
   DEVICE int stages() const { return max((share.high - share.low + STAGE_ROWS - 1) / STAGE_ROWS, 1); }
   DEVICE int boxes(int n) const {
@@ -101,12 +108,15 @@ struct Loads {
     const int count = boxes(n), first = share.low + n * STAGE_ROWS;
     unsigned to_keys = independent_slot(slot), to_values = values_in(slot);
 #pragma unroll 1
-    for (int b = 0; b < count; ++b)
+    for (int b = 0; b < count; ++b) {
+      const int at = first + b * BOX, row = PAGE ? at % max(PAGE, 1) : at;
+      const int matrix = matrix_of(a, sequence, head, at);
 #pragma unroll
       for (int d = 0; d < D; d += 64, to_keys += PANEL_BYTES, to_values += PANEL_BYTES) {
-        tma_load_3d(to_keys, keys, d, first + b * BOX, head, barrier);
-        tma_load_3d(to_values, values, d, first + b * BOX, head, barrier);
+        tma_load_3d(to_keys, a.k_cache_boxes, d, row, matrix, barrier);
+        tma_load_3d(to_values, a.v_cache_boxes, d, row, matrix, barrier);
       }
+    }
   }
 };
 
@@ -369,12 +379,12 @@ template <class A> DEVICE void attend_with(const Tile& tile, const A& a, Stream&
 DEVICE void attend_tile(const Tile& tile, const Arguments& a, Stream& stream) { attend_with(tile, a, stream); }
 """,
     "attend_tile",
-    constants=("HEADS", "SPLITS", "GROUP", "D", "BLOCK", "WHOLE", "EPS"),
-    optional=("q_norm", "k_norm", "peak", "total"),
+    constants=("HEADS", "PAGE", "SPLITS", "GROUP", "D", "BLOCK", "WHOLE", "EPS"),
+    optional=("table", "q_norm", "k_norm", "peak", "total"),
     scratch_bytes=_scratch_bytes,
     proved=True,
     streamed=("k_cache", "v_cache"),
-    early=("position", "rope", "q_norm", "k_norm"),
+    early=("position", "rope", "table", "q_norm", "k_norm"),
     paired=("q", "k", "v", "rope", "q_norm", "k_norm", "out"),
     loads="Loads",
     stage_bytes=_stage_bytes,

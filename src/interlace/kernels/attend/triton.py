@@ -6,6 +6,7 @@ import triton
 import triton.language as tl
 
 from interlace.kernels.primitives.dot import dot, narrowed
+from interlace.kernels.primitives.pages import row_of
 from interlace.kernels.primitives.rope import placed, position_at
 
 
@@ -20,6 +21,7 @@ def attend_tile(
     rope,
     k_cache,
     v_cache,
+    table,
     q_norm,
     k_norm,
     out,
@@ -27,6 +29,8 @@ def attend_tile(
     total,
     HEADS: tl.constexpr,
     CAPACITY,
+    PAGE: tl.constexpr,
+    PAGES,
     SPLITS: tl.constexpr,
     GROUP: tl.constexpr,
     D: tl.constexpr,
@@ -57,19 +61,19 @@ def attend_tile(
     share = tl.cdiv(tl.cdiv(at, BLOCK), SPLITS) * BLOCK
     low = tl.minimum(tile.l * share, at)
     high = tl.minimum(low + share, at)
-    keys = k_cache + head * CAPACITY * D + d[:, None]
-    values = v_cache + head * CAPACITY * D + d[None, :]
+    n = tl.arange(0, BLOCK)
     for start in tl.range(low, high, BLOCK, num_stages=3):
-        column = start + tl.arange(0, BLOCK)
-        inside = column < high
-        block = tl.load(keys + column[None, :] * D, mask=inside[None, :], other=0.0)
+        inside = start + n < high
+        # A block lies in one page.
+        first = tl.maximum(row_of(table, tile.i, tile.j, start, HEADS, CAPACITY, PAGE, PAGES), 0) * D
+        block = tl.load(k_cache + first + n[None, :] * D + d[:, None], mask=inside[None, :], other=0.0)
         scores = dot(queries, block, tl.zeros((ROWS, BLOCK), tl.float32), sync.INTERPRET) * scale
         scores = tl.where(inside[None, :], scores, float("-inf"))
         more = tl.maximum(most, tl.max(scores, 1))
         weights = tl.exp2(scores - more[:, None])
         fade = tl.exp2(most - more)
         weight = weight * fade + tl.sum(weights, 1)
-        block = tl.load(values + column[:, None] * D, mask=inside[:, None], other=0.0)
+        block = tl.load(v_cache + first + n[:, None] * D + d[None, :], mask=inside[:, None], other=0.0)
         acc = dot(narrowed(weights, block.dtype), block, acc * fade[:, None], sync.INTERPRET)
         most = more
 

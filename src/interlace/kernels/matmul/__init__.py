@@ -75,7 +75,8 @@ def _finish(acc: Array | None, regions: Regions, params: Params) -> Mapping[str,
         value = value + regions["residual"]
     if "scale" not in regions:
         return {"out": value}
-    return {"out": value, "scaled": value * regions["scale"], "squares": sums_of_squares(value, int(params["SQUARED"]))}
+    kept = {"out": value} if params.get("KEPT", True) else {}
+    return {**kept, "scaled": value * regions["scale"], "squares": sums_of_squares(value, int(params["SQUARED"]))}
 
 
 def _triton() -> TritonBody:
@@ -121,7 +122,7 @@ def matmul(
     name: str,
     x: Tensor,
     weight: Tensor,
-    out: Tensor,
+    out: Tensor | None = None,
     *,
     gate: Tensor | None = None,
     bias: Tensor | None = None,
@@ -137,6 +138,7 @@ def matmul(
     """A matmul op; shapes as in the module's docstring, one dtype throughout but for sums of squares.
 
     Args:
+        out: may be left out where ``scaled`` and ``squares`` are left of it.
         x_squares: (M, ceil(K / 64)) or (M, ceil(K / 16)) in float32, sums of squares of what x was before it was
             scaled: its rows are normalised, with ``eps``.
         scale, scaled, squares: all or none: a scale (N,) that is read, out times it (M, N), and sums of squares of out,
@@ -148,7 +150,8 @@ def matmul(
             belongs together is not given, or a tile cuts a sum of squares.
         DTypeError: mixed dtypes, or one that the kernel does not take.
     """
-    for arg, tensor in (("x", x), ("weight", weight), ("out", out)):
+    result = scaled if out is None else out  # of the same shape
+    for arg, tensor in (("x", x), ("weight", weight), ("out", result)):
         check_type(tensor, Tensor, f"op {name!r}", arg)
     for arg, extra in (("gate", gate), ("bias", bias), ("residual", residual)):
         check_type(extra, (Tensor, type(None)), f"op {name!r}", arg)
@@ -159,14 +162,15 @@ def matmul(
         check_eps(name, eps)
     check_type(tile, (MatmulTile, type(None)), f"op {name!r}", "tile", "il.MatmulTile(m, n, k)")
     tile = tile or MatmulTile()
+    assert result is not None
     require(
-        len(x.shape) == len(weight.shape) == len(out.shape) == 2,
-        f"op {name!r}: x, weight and out must be matrices, got {x}, {weight}, {out}",
+        len(x.shape) == len(weight.shape) == len(result.shape) == 2,
+        f"op {name!r}: x, weight and out must be matrices, got {x}, {weight}, {result}",
     )
     (m, k), n = x.shape, weight.shape[0]
     require(
-        weight.shape == (n, k) and out.shape == (m, n),
-        f"op {name!r} computes {out} from {x} and {weight}; weight must be (N, K) for x (M, K) and out (M, N), "
+        weight.shape == (n, k) and result.shape == (m, n),
+        f"op {name!r} computes {result} from {x} and {weight}; weight must be (N, K) for x (M, K) and out (M, N), "
         "as nn.Linear stores it",
     )
     require(gate is None or gate.shape == (n, k), f"op {name!r}: gate {gate} must have the shape of {weight}")
@@ -183,7 +187,7 @@ def matmul(
     require((x_squares is None) == (eps is None), f"op {name!r}: give x_squares and eps, or neither")
     if x_squares is not None:
         squared = squared_of(name, "x_squares", x_squares, m, k)
-    leaves = left(name, out, scale, scaled, squares, tile.n)
+    leaves = left(name, result, scale, scaled, squares, tile.n)
     if leaves is not None:
         require(
             x_squares is None or leaves[3] == squared,
@@ -192,7 +196,7 @@ def matmul(
         squared = leaves[3]
     check_extents(f"op {name!r}", (m, n, k), (tile.m, tile.n, tile.k))
     optional = [t for t in (gate, bias, residual) if t is not None]
-    same_dtype(name, x, weight, out, *optional)
+    same_dtype(name, x, weight, result, *optional)
     i, j = axes(2)
     rows, columns = i.block(tile.m), j.block(tile.n)
     reads: dict[str, tuple[Tensor, tuple[Span, ...]]] = {
@@ -207,7 +211,7 @@ def matmul(
         reads["residual"] = (residual, (rows, columns))
     if x_squares is not None:
         reads["x_squares"] = (x_squares, (rows, ALL))
-    writes: dict[str, tuple[Tensor, tuple[Span, ...]]] = {"out": (out, (rows, columns))}
+    writes: dict[str, tuple[Tensor, tuple[Span, ...]]] = {} if out is None else {"out": (out, (rows, columns))}
     if leaves is not None:
         reads["scale"] = (leaves[0], (columns,))
         writes |= {"scaled": (leaves[1], (rows, columns)), "squares": (leaves[2], (rows, j.block(tile.n // leaves[3])))}
@@ -225,6 +229,7 @@ def matmul(
             "ACTIVATION": activation.value,
             **({} if eps is None else {"EPS": eps}),
             **({"SQUARED": squared} if squared else {}),
+            **({"KEPT": False} if out is None else {}),
             **dict(tile.params),
         },
     )

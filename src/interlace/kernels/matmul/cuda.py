@@ -370,7 +370,7 @@ struct Matmul {
         for (int piece = thread; piece < tokens * pieces; piece += 128) {
           const int token = first_token + piece / pieces, feature = first_feature + piece % pieces * 8;
           const int4 values = load_shared_128(scratch + piece / pieces * PITCH + piece % pieces * 16);
-          if (token < op.m && feature < op.n)
+          if (token < op.m && feature < op.n && (!LEAVES || op.out))
             *reinterpret_cast<int4*>(op.out + (long long)token * op.n + feature) = values;
           if constexpr (LEAVES) leave_scaled<SQUARED>(op, token, feature, values, gains[TRANSPOSED ? b : c / 64]);
         }

@@ -248,7 +248,7 @@ struct Skinny {
       if (RESIDUAL) out.x += low_of(extras.residual[r]), out.y += high_of(extras.residual[r]);
       const unsigned pair = as_pair(out.x, out.y);
       const long long where = (long long)token * op.n + feature;
-      if (inside) *reinterpret_cast<unsigned*>(op.out + where) = pair;
+      if (inside && (!LEAVES || op.out)) *reinterpret_cast<unsigned*>(op.out + where) = pair;
       if constexpr (LEAVES) {
         const float low = low_of(pair), high = high_of(pair);
         const float sum = sum_of<SQUARED / 2>(inside ? low * low + high * high : 0.0f);

@@ -109,6 +109,7 @@ def matmul_finish(
     SWAP: tl.constexpr,
     EPS,
     SQUARED: tl.constexpr = 64,
+    KEPT: tl.constexpr = True,
 ):
     row = tile.i * BM + tl.arange(0, BM)[:, None]
     column = tile.j * BN + tl.arange(0, BN)[None, :]
@@ -141,8 +142,11 @@ def matmul_finish(
         value *= tl.sigmoid((value + value * _GELU_CUBIC * value * value) * _GELU_TWICE)
     if residual is not None:
         value += tl.load(residual + at, mask=inside, other=0.0).to(tl.float32)
-    stored = narrowed(value, out.dtype.element_ty)
-    tl.store(out + at, stored, mask=inside)
+    if KEPT:
+        stored = narrowed(value, out.dtype.element_ty)
+        tl.store(out + at, stored, mask=inside)
+    else:
+        stored = narrowed(value, scaled.dtype.element_ty)
     if scale is not None:
         value = tl.where(inside, stored.to(tl.float32), 0.0)
         gain = tl.load(scale + column, mask=column < N, other=0.0).to(tl.float32)

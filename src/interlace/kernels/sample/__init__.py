@@ -12,7 +12,7 @@ x / temperature - log(E) has that distribution. E are made of the column, the po
     outline   of each 64 columns the largest logit and the sum of weights exp((x - largest) / temperature)
     cutoff    of each sequence the least logit that may be drawn: bisection over the numbers of x's dtype, in which
               only those 64 columns are read again that have anything above the middle
-    noisy     of each 2048 columns the largest x / temperature - log(E), and where; ``first_of_most`` ends it
+    noisy     of some 2048 columns the largest x / temperature - log(E), and where; ``first_of_most`` ends it
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ def _triton(name: str) -> TritonBody:
 
 
 def _make_outline(name: str, tensors: Mapping[str, Tensor], params: Params) -> Op:
-    return outline(name, **tensors)
+    return outline(name, **tensors, columns=params["BN"])  # type: ignore[arg-type]
 
 
 def _make_cutoff(name: str, tensors: Mapping[str, Tensor], params: Params) -> Op:
@@ -98,7 +98,7 @@ def _make_cutoff(name: str, tensors: Mapping[str, Tensor], params: Params) -> Op
 
 
 def _make_noisy(name: str, tensors: Mapping[str, Tensor], params: Params) -> Op:
-    return noisy(name, **tensors)
+    return noisy(name, **tensors, columns=params["BN"])  # type: ignore[arg-type]
 
 
 OUTLINE = Kernel(
@@ -110,27 +110,31 @@ NOISY = Kernel(
 )
 
 
-def outline(name: str, x: Tensor, temperature: Tensor, peak: Tensor, weight: Tensor) -> Op:
+def outline(
+    name: str, x: Tensor, temperature: Tensor, peak: Tensor, weight: Tensor, columns: int = COLUMNS
+) -> Op:
     """Of each 64 columns of x (B, V) the largest and a sum of weights: peak and weight (B, ceil(V / 64)) in float32.
 
-    ``temperature`` (B,) is in float32; where it is 0, every number weighs 1.
+    ``temperature`` (B,) is in float32; where it is 0, every number weighs 1. A tile has so many ``columns``, a multiple
+    of 2048.
 
     Raises:
         ArgumentError, ShapeError, DTypeError: an argument that is none, shapes that do not match, other dtypes.
     """
     b, v = _extents(name, x)
+    _check_columns(name, columns)
     for arg, tensor in (("peak", peak), ("weight", weight)):
         check_argument(name, arg, tensor, (b, segments(v)), fp32)
     check_argument(name, "temperature", temperature, (b,), fp32)
     i, j = axes(2)
-    one = (i.block(1), j.block(COLUMNS // SEGMENT))
+    one = (i.block(1), j.block(columns // SEGMENT))
     return OUTLINE.op(
         name,
-        (b, -(-v // COLUMNS)),
-        {"x": (x, (i.block(1), j.block(COLUMNS))), "temperature": (temperature, (i.block(1),))},
+        (b, -(-v // columns)),
+        {"x": (x, (i.block(1), j.block(columns))), "temperature": (temperature, (i.block(1),))},
         {"peak": (peak, one), "weight": (weight, one)},
-        params={"N": v, "BN": COLUMNS, "SEGMENTS": segments(v), "num_warps": 8},
-        flops=4.0 * COLUMNS,
+        params={"N": v, "BN": columns, "SEGMENTS": segments(v), "num_warps": 8},
+        flops=4.0 * columns,
     )
 
 
@@ -197,20 +201,23 @@ def noisy(
     key: Tensor,
     best: Tensor,
     at: Tensor,
+    columns: int = COLUMNS,
 ) -> Op:
-    """The largest x / temperature - log(E) of every 2048 columns of x (B, V), and its column: best and at, as ``most``.
+    """The largest x / temperature - log(E) of every ``columns`` of x (B, V), and its column: best and at, as ``most``.
 
     Args:
         least: (B,) in float32, what ``cutoff`` leaves; smaller numbers of x are passed over.
         temperature: (B,) in float32; where it is 0, the largest x.
         position: (B,) in int32, of the token whose logits these are.
         key: (B, 2) in int32, a seed and the number of a sequence.
+        columns: of a tile, a multiple of 2048. What is drawn does not depend on it.
 
     Raises:
         ArgumentError, ShapeError, DTypeError: an argument that is none, shapes that do not match, other dtypes.
     """
     b, v = _extents(name, x)
-    tiles = -(-v // COLUMNS)
+    _check_columns(name, columns)
+    tiles = -(-v // columns)
     for arg, tensor in (("least", least), ("temperature", temperature)):
         check_argument(name, arg, tensor, (b,), fp32)
     check_argument(name, "position", position, (b,), int32)
@@ -223,16 +230,21 @@ def noisy(
         name,
         (b, tiles),
         {
-            "x": (x, (i.block(1), j.block(COLUMNS))),
+            "x": (x, (i.block(1), j.block(columns))),
             "least": (least, of),
             "temperature": (temperature, of),
             "position": (position, of),
             "key": (key, (i.block(1), ALL)),
         },
         {"best": (best, one), "at": (at, one)},
-        params={"N": v, "BN": COLUMNS, "TILES": tiles, "num_warps": 8},
-        flops=16.0 * COLUMNS,
+        params={"N": v, "BN": columns, "TILES": tiles, "num_warps": 8},
+        flops=16.0 * columns,
     )
+
+
+def _check_columns(name: str, columns: int) -> None:
+    check_block(f"op {name!r}", columns)
+    require(columns % COLUMNS == 0, f"op {name!r} has tiles of {columns} columns; use a multiple of {COLUMNS}")
 
 
 def _extents(name: str, x: Tensor) -> tuple[int, ...]:

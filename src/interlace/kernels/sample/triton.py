@@ -8,6 +8,7 @@ import triton.language as tl
 from interlace.kernels.sample.segments import SEGMENT as COLUMNS
 
 SEGMENT = tl.constexpr(COLUMNS)
+CHUNK = tl.constexpr(32 * COLUMNS)  # columns of a tile that are taken at a time
 
 
 @triton.jit
@@ -19,16 +20,18 @@ def inverse_of(temperature):
 @triton.jit
 def outline_tile(tile, x, temperature, peak, weight, N, BN: tl.constexpr, SEGMENTS):
     inverse = inverse_of(tl.load(temperature + tile.i))
-    column = tile.j * BN + tl.arange(0, BN)
-    value = tl.load(x + tile.i.to(tl.int64) * N + column, mask=column < N, other=float("-inf")).to(tl.float32)
-    value = tl.reshape(value, (BN // SEGMENT, SEGMENT))
-    largest = tl.max(value, 1)
-    real = value > float("-inf")
-    above = tl.where(real, value - largest[:, None], 0.0)
-    segment = tile.j * (BN // SEGMENT) + tl.arange(0, BN // SEGMENT)
-    at = tile.i * SEGMENTS + segment
-    tl.store(peak + at, largest, mask=segment < SEGMENTS)
-    tl.store(weight + at, tl.sum(tl.where(real, tl.exp(above * inverse), 0.0), 1), mask=segment < SEGMENTS)
+    for start in range(0, BN, CHUNK):
+        first = tile.j * BN + start
+        column = first + tl.arange(0, CHUNK)
+        value = tl.load(x + tile.i.to(tl.int64) * N + column, mask=column < N, other=float("-inf")).to(tl.float32)
+        value = tl.reshape(value, (CHUNK // SEGMENT, SEGMENT))
+        largest = tl.max(value, 1)
+        real = value > float("-inf")
+        above = tl.where(real, value - largest[:, None], 0.0)
+        segment = first // SEGMENT + tl.arange(0, CHUNK // SEGMENT)
+        at = tile.i * SEGMENTS + segment
+        tl.store(peak + at, largest, mask=segment < SEGMENTS)
+        tl.store(weight + at, tl.sum(tl.where(real, tl.exp(above * inverse), 0.0), 1), mask=segment < SEGMENTS)
 
 
 @triton.jit
@@ -44,7 +47,7 @@ def value_of(number, LOW: tl.constexpr):
 
 
 @triton.jit
-def share_of(row, peaks, least, most, inverse, N, CHUNK: tl.constexpr):
+def share_of(row, peaks, least, most, inverse, N):
     """Count and weight of what is not below a number; columns are read only where a segment has such."""
     count, weight = 0.0, 0.0
     for first in range(0, N, CHUNK):
@@ -60,7 +63,7 @@ def share_of(row, peaks, least, most, inverse, N, CHUNK: tl.constexpr):
 
 
 @triton.jit
-def search(row, peaks, low, count, weight, most, inverse, N, SEGMENTS, BLOCK, LOW: tl.constexpr, CHUNK: tl.constexpr):
+def search(row, peaks, low, count, weight, most, inverse, N, SEGMENTS, BLOCK, LOW: tl.constexpr):
     """The largest number from low on that still leaves so many, or so much weight; low if none does."""
     segment = tl.arange(0, BLOCK)
     peak = tl.load(peaks + segment, mask=segment < SEGMENTS, other=float("-inf"))
@@ -74,7 +77,7 @@ def search(row, peaks, low, count, weight, most, inverse, N, SEGMENTS, BLOCK, LO
             counted = tl.sum(found.to(tl.float32))
             weighed = tl.sum(tl.where(found, tl.exp((peak - most) * inverse), 0.0))
             if (counted < count) | (weighed < weight):
-                counted, weighed = share_of(row, peaks, least, most, inverse, N, CHUNK)
+                counted, weighed = share_of(row, peaks, least, most, inverse, N)
             enough = (counted >= count) & (weighed >= weight)
             low = tl.where(enough, middle, low)
             high = tl.where(enough, high, middle)
@@ -85,7 +88,6 @@ def search(row, peaks, low, count, weight, most, inverse, N, SEGMENTS, BLOCK, LO
 def cutoff_tile(
     tile, x, peak, weight, temperature, top_k, top_p, least, N, SEGMENTS, BLOCK: tl.constexpr, LOW: tl.constexpr
 ):
-    CHUNK: tl.constexpr = 32 * SEGMENT
     inverse = inverse_of(tl.load(temperature + tile.i))
     kept = tl.load(top_k + tile.i)
     share = tl.load(top_p + tile.i)
@@ -101,13 +103,13 @@ def cutoff_tile(
         most = tl.max(highest)
         at = number_of(lowest, LOW)
         if counted:
-            at = search(row, peaks, at, kept.to(tl.float32), 0.0, most, inverse, N, SEGMENTS, BLOCK, LOW, CHUNK)
+            at = search(row, peaks, at, kept.to(tl.float32), 0.0, most, inverse, N, SEGMENTS, BLOCK, LOW)
         if share < 1.0:
             weights = tl.load(weight + tile.i.to(tl.int64) * SEGMENTS + segment, mask=inside, other=0.0)
             whole = tl.sum(weights * tl.exp((highest - most) * inverse))
             if counted:
-                _, whole = share_of(row, peaks, value_of(at, LOW), most, inverse, N, CHUNK)
-            at = search(row, peaks, at, 0.0, share * whole, most, inverse, N, SEGMENTS, BLOCK, LOW, CHUNK)
+                _, whole = share_of(row, peaks, value_of(at, LOW), most, inverse, N)
+            at = search(row, peaks, at, 0.0, share * whole, most, inverse, N, SEGMENTS, BLOCK, LOW)
         found = value_of(at, LOW)
     tl.store(least + tile.i, found)
 
@@ -123,21 +125,28 @@ def noise_of(word):
 @triton.jit
 def noisy_tile(tile, x, least, temperature, position, key, best, at, N, BN: tl.constexpr, TILES):
     heat = tl.load(temperature + tile.i)
-    column = tile.j * BN + tl.arange(0, BN)
-    inside = column < N
-    value = tl.load(x + tile.i.to(tl.int64) * N + column, mask=inside, other=float("-inf")).to(tl.float32)
-    score = value
-    if heat > 0:
-        quad = (tile.j * (BN // 4) + tl.arange(0, BN // 4)).to(tl.uint32)
-        zero = tl.zeros_like(quad)
-        seed = tl.load(key + 2 * tile.i).to(tl.uint32, bitcast=True)
-        sequence = tl.load(key + 2 * tile.i + 1).to(tl.uint32, bitcast=True)
-        where = zero + tl.load(position + tile.i).to(tl.uint32, bitcast=True)
-        a, b, c, d = tl.philox((sequence.to(tl.uint64) << 32) | seed, quad, where, zero, zero)
-        word = tl.interleave(tl.interleave(a, c), tl.interleave(b, d))
-        score = value * inverse_of(heat) + noise_of(word)
-    score = tl.where(inside & (value >= tl.load(least + tile.i)), score, float("-inf"))
-    largest = tl.max(score)
-    place = tl.minimum(tl.min(tl.where(score == largest, column, N)), N - 1)
-    tl.store(best + tile.i * TILES + tile.j, largest)
+    lowest = tl.load(least + tile.i)
+    seed = tl.load(key + 2 * tile.i).to(tl.uint32, bitcast=True)
+    sequence = tl.load(key + 2 * tile.i + 1).to(tl.uint32, bitcast=True)
+    where = tl.load(position + tile.i).to(tl.uint32, bitcast=True)
+    found = tl.full((), float("-inf"), tl.float32)
+    place = tl.minimum(tile.j * BN, N - 1)
+    for start in range(0, BN, CHUNK):
+        first = tile.j * BN + start
+        column = first + tl.arange(0, CHUNK)
+        inside = column < N
+        value = tl.load(x + tile.i.to(tl.int64) * N + column, mask=inside, other=float("-inf")).to(tl.float32)
+        score = value
+        if heat > 0:
+            quad = (first // 4 + tl.arange(0, CHUNK // 4)).to(tl.uint32)
+            zero = tl.zeros_like(quad)
+            a, b, c, d = tl.philox((sequence.to(tl.uint64) << 32) | seed, quad, zero + where, zero, zero)
+            word = tl.interleave(tl.interleave(a, c), tl.interleave(b, d))
+            score = value * inverse_of(heat) + noise_of(word)
+        score = tl.where(inside & (value >= lowest), score, float("-inf"))
+        largest = tl.max(score)
+        # Of equal ones the first.
+        place = tl.where(largest > found, tl.min(tl.where(score == largest, column, N)), place)
+        found = tl.maximum(found, largest)
+    tl.store(best + tile.i * TILES + tile.j, found)
     tl.store(at + tile.i * TILES + tile.j, place)

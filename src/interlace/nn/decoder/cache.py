@@ -35,6 +35,24 @@ class Cache:
 
         return Cache(tensors(), tensors())
 
+    def write(self, layer: int, slot: int, start: int, keys: torch.Tensor, values: torch.Tensor) -> None:
+        """Put keys and values (kv_heads, t, head_dim) at the positions of a slot from ``start`` on."""
+        end = start + keys.shape[1]
+        self.k[layer][slot, :, start:end], self.v[layer][slot, :, start:end] = keys, values
+
+    def read(self, layer: int, slot: int, end: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """Keys and values (1, kv_heads, end, head_dim) of the first positions of a slot."""
+        return self.k[layer][slot : slot + 1, :, :end], self.v[layer][slot : slot + 1, :, :end]
+
+    def write_each(self, layer: int, position: torch.Tensor, keys: torch.Tensor, values: torch.Tensor) -> None:
+        """Put keys and values (batch, kv_heads, head_dim), one of each slot, at these positions (batch,)."""
+        slots = torch.arange(len(position), device=position.device)
+        self.k[layer][slots, :, position], self.v[layer][slots, :, position] = keys, values
+
+    def read_each(self, layer: int, reach: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """Keys and values (batch, kv_heads, reach, head_dim) of the first positions of all slots."""
+        return self.k[layer][:, :, :reach], self.v[layer][:, :, :reach]
+
     @property
     def position_bytes(self) -> int:
         """Bytes of one position of one sequence, in all layers."""

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import nn
@@ -19,46 +18,14 @@ from interlace.nn.decoder.files import Progress, read
 from interlace.nn.decoder.generation import Piece, run
 from interlace.nn.decoder.ids import Prompt, Prompts, checked_ids, prompts_of, step_ids
 from interlace.nn.decoder.launch import StepLaunch, step_launch
+from interlace.nn.decoder.pages import PagedCache, Pages
 from interlace.nn.decoder.past import fill, pairs_of, positions_of
+from interlace.nn.decoder.runs import Runs, Stepped
 from interlace.nn.decoder.sampling import GREEDY, Sampling, Ways
 from interlace.nn.decoder.slots import Slots
 from interlace.nn.decoder.weights import checked, rope_table, streamed_bytes
-from interlace.workloads.llama import LlamaShape
+from interlace.workloads.llama import PAGE, LlamaShape
 from interlace.workloads.trained import Trained, open_model
-
-
-class Stepped(NamedTuple):
-    """What a step found, for each slot; the decoder's own tensors, which the next step overwrites.
-
-    Attributes:
-        logits: (batch, vocabulary); of a free slot they mean nothing.
-        next: (batch,) int32, the token that follows: the likeliest, or drawn, as ``join`` was told.
-    """
-
-    logits: torch.Tensor
-    next: torch.Tensor
-
-
-@dataclass(frozen=True)
-class Runs:
-    """What runs a decoder's steps.
-
-    Attributes:
-        executor: name of the executor whose launches do; None for PyTorch's own ops.
-        why: what rules out launches, or which they are.
-        weight_bytes: that a step reads whatever the lengths.
-        cache_bytes: that it reads besides for the sequences that are there now.
-    """
-
-    executor: str | None
-    why: str
-    weight_bytes: int
-    cache_bytes: int
-
-    def __str__(self) -> str:
-        what = "PyTorch's own ops" if self.executor is None else f"launches of the {self.executor} executor"
-        moved = f"a step reads {self.weight_bytes / 1e6:.4g} MB of weights and {self.cache_bytes / 1e6:.4g} MB of cache"
-        return f"{what}: {self.why}; {moved}"
 
 
 class Decoder:
@@ -71,6 +38,7 @@ class Decoder:
         shape: of the model.
         batch: slots that there are.
         capacity: positions of a sequence that the cache holds.
+        pages: of ``PAGE`` positions that all slots share, 0 where each has memory of its own.
         cache: keys and values.
         logits: (batch, vocabulary) of the last token of each slot's sequence.
         next: (batch,) int32, the next token of each: the likeliest, or drawn, as ``join`` was told.
@@ -84,13 +52,19 @@ class Decoder:
         rope: torch.Tensor,
         batch: int,
         stop: tuple[int, ...],
+        pages: int | None,
     ) -> None:
         self.shape, self.batch, self.capacity, self.stop = shape, batch, len(rope), stop
         self._weights = checked(shape, weights)
         first = self._weights["embed"]
         self.device, self.dtype = first.device, first.dtype
         self._rope = rope.to(self.device, torch.float32).contiguous()
-        self.cache = Cache.make(shape, batch, self.capacity, self.dtype, self.device)
+        self.pages = pages or 0
+        self._pages = None if pages is None else Pages(pages, batch, self.capacity, self.device)
+        if self._pages is None:
+            self.cache = Cache.make(shape, batch, self.capacity, self.dtype, self.device)
+        else:
+            self.cache = PagedCache.of(shape, self._pages, self.dtype)
         self.logits = torch.zeros(batch, shape.vocabulary, dtype=self.dtype, device=self.device)
         self.next, self._position, self._taken = (
             torch.zeros(batch, dtype=torch.int32, device=self.device) for _ in range(3)
@@ -99,10 +73,12 @@ class Decoder:
         self._ways = Ways(batch, self.device)
         self._tokens = torch.zeros_like(self.next)
         self._drawing = False  # whether the launches can draw
-        self._launch = step_launch(shape, batch, self.capacity, self._tensors(), self._taken)
+        self._launch = self._launches()
 
     @classmethod
-    def from_model(cls, model: nn.Module, *, batch: int = 1, capacity: int | None = None) -> Decoder:
+    def from_model(
+        cls, model: nn.Module, *, batch: int = 1, capacity: int | None = None, pages: int | None = None
+    ) -> Decoder:
         """On the weights of a causal model of ``transformers``: Llama, Mistral, Qwen 2 and 3, and what has their type.
 
         Weights are not copied, unless one is not contiguous; move or cast the model before, not after.
@@ -110,9 +86,10 @@ class Decoder:
         Args:
             batch: sequences at once.
             capacity: positions of each, by default as many as the model was made for, and at most ``CAPACITY``.
+            pages: of 64 positions in memory that all share; by default each has memory for the capacity.
 
         Raises:
-            ArgumentError: a batch or a capacity that is no positive number.
+            ArgumentError: a batch, a capacity or pages that are no positive number.
             UnsupportedModelError: a model of another family, with adapters, quantised layers, hooks, biases that the
                 family lacks, windows shorter than the capacity, or RoPE that changes with the length; says which.
             GraphError, ShapeError, DTypeError: weights that do not fit together, or without data.
@@ -120,7 +97,7 @@ class Decoder:
         parts = parts_of(model)
         capacity = capacity_of(capacity, parts.positions, parts.window)
         rope = rope_table(parts.inv_freq, capacity, parts.scaling)
-        return cls.from_weights(parts.shape, parts.weights, rope, batch=batch, stop=parts.stop)
+        return cls.from_weights(parts.shape, parts.weights, rope, batch=batch, stop=parts.stop, pages=pages)
 
     @classmethod
     def from_file(
@@ -129,6 +106,7 @@ class Decoder:
         *,
         batch: int = 1,
         capacity: int | None = None,
+        pages: int | None = None,
         device: str | torch.device | None = None,
         progress: Progress = iter,
     ) -> Decoder:
@@ -138,12 +116,12 @@ class Decoder:
 
         Args:
             model: the file or folder, or what ``workloads.trained.open_model`` made of it.
-            batch, capacity: see ``from_model``.
+            batch, capacity, pages: see ``from_model``.
             device: by default the current GPU, where there is one.
             progress: iterates over the names of weights, and may show how far that has come.
 
         Raises:
-            ArgumentError: a batch or a capacity that is no positive number.
+            ArgumentError: a batch, a capacity or pages that are no positive number.
             ModelFileError: there is no model, or it is damaged, or lacks weights.
             UnsupportedModelError: it is not of the Llama family, or has something that a step would get wrong.
             DecodeError: it does not fit in memory.
@@ -152,9 +130,10 @@ class Decoder:
         capacity = capacity_of(capacity, trained.positions, trained.window)
         on = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
         dtype = torch.float32 if on.type == "cpu" else torch.bfloat16
-        weights = read(trained, on, dtype, positive(batch, "batch") * capacity, progress)
+        held = positive(batch, "batch") * capacity if pages is None else positive(pages, "pages") * PAGE
+        weights = read(trained, on, dtype, held, progress)
         rope = rope_table(torch.from_numpy(trained.inv_freq), capacity, trained.scaling)
-        return cls.from_weights(trained.shape, weights, rope, batch=batch, stop=trained.stop)
+        return cls.from_weights(trained.shape, weights, rope, batch=batch, stop=trained.stop, pages=pages)
 
     @classmethod
     def from_weights(
@@ -165,6 +144,7 @@ class Decoder:
         *,
         batch: int = 1,
         stop: Sequence[int] = (),
+        pages: int | None = None,
     ) -> Decoder:
         """On weights by the names of ``interlace.workloads.weights.wanted``.
 
@@ -172,14 +152,16 @@ class Decoder:
             rope: (capacity, head_dim), as ``rope_table`` makes it.
             batch: sequences at once.
             stop: ids that end a text.
+            pages: see ``from_model``.
 
         Raises:
-            ArgumentError: a batch that is no positive number.
+            ArgumentError: a batch or pages that are no positive number.
             GraphError, ShapeError, DTypeError: weights that do not fit the shape or each other, or without data.
         """
         if rope.ndim != 2 or not len(rope) or rope.shape[1] != shape.head_dim:
             raise ShapeError(f"rope has shape {tuple(rope.shape)}; give (capacity, {shape.head_dim})")
-        return cls(shape, weights, rope, positive(batch, "batch"), tuple(stop))
+        pages = None if pages is None else positive(pages, "pages")
+        return cls(shape, weights, rope, positive(batch, "batch"), tuple(stop), pages)
 
     # ---------------------------------------------------------------- sequences
 
@@ -208,6 +190,7 @@ class Decoder:
             PromptError: no ids, or ids out of the vocabulary.
             SlotError: no slot is free.
             LengthError: the prompt is longer than the capacity.
+            PageError: fewer pages are free than it takes.
             GraphError, ShapeError, DTypeError: a past that is none, or not of this model.
             ArgumentError: another way of sampling.
         """
@@ -215,20 +198,22 @@ class Decoder:
         tokens = checked_ids(ids, self.shape.vocabulary)
         self._slots.check_room(None, 0, len(tokens))
         slot = self._slots.free()
-        length = 0
-        if past is not None:
-            pairs = pairs_of(past)
-            length = min(positions_of(pairs, self.cache), len(tokens) - 1)
-            fill(self.cache, slot, pairs, length)
-        if sampling.temperature > 0 and isinstance(self._launch, StepLaunch) and not self._drawing:
-            self._launch = "launches that draw are being made"  # without what holds the memory of a step
-            with torch.inference_mode(self.logits.is_inference()):  # as the decoder was made
-                self._launch = step_launch(
-                    self.shape, self.batch, self.capacity, self._tensors(), self._taken, drawn=True
-                )
-            self._drawing = True
-        self._ways.set(slot, sampling)
-        self._read(tokens[length:], slot, length)
+        pairs = None if past is None else pairs_of(past)
+        length = 0 if pairs is None else min(positions_of(pairs, self.cache), len(tokens) - 1)
+        self._grow({slot: len(tokens)})
+        try:
+            if pairs is not None:
+                fill(self.cache, slot, pairs, length)
+            if sampling.temperature > 0 and isinstance(self._launch, StepLaunch) and not self._drawing:
+                self._launch = "launches that draw are being made"  # without what holds the memory of a step
+                self._drawing = True
+                with torch.inference_mode(self.logits.is_inference()):  # as the decoder was made
+                    self._launch = self._launches()
+            self._ways.set(slot, sampling)
+            self._read(tokens[length:], slot, length)
+        except BaseException:
+            self._release(slot)
+            raise
         self._taken[slot] = 1
         return slot
 
@@ -240,6 +225,7 @@ class Decoder:
             SlotError: there is none.
         """
         self._slots.clear(slot)
+        self._release(slot)
         self._ways.set(slot, GREEDY)
         self._taken[slot] = self._position[slot] = 0
 
@@ -250,9 +236,11 @@ class Decoder:
             PromptError: no ids, or ids out of the vocabulary.
             SlotError: no sequence is there; see ``join``.
             LengthError: more than the capacity.
+            PageError: fewer pages are free than they take.
         """
         tokens, length = checked_ids(ids, self.shape.vocabulary), self._slots.length(slot)
         self._slots.check_room(slot, length, len(tokens))
+        self._grow({slot: length + len(tokens)})
         return self._read(tokens, slot, length)
 
     @torch.inference_mode()
@@ -279,6 +267,7 @@ class Decoder:
         Raises:
             SlotError: no slot holds a sequence.
             LengthError: a sequence has as many positions as the cache.
+            PageError: fewer pages are free than sequences need another of.
             PromptError: ids out of the vocabulary, or not as many as slots.
         """
         taken, lengths = self._slots.taken, self._slots.lengths
@@ -287,6 +276,7 @@ class Decoder:
         for slot in taken:
             self._slots.check_room(slot, lengths[slot], 1)
         chosen = self.next if tokens is None else step_ids(tokens, taken, self.batch, self.shape.vocabulary)
+        self._grow({slot: lengths[slot] + 1 for slot in taken})
         self._tokens.copy_(chosen)
         if isinstance(self._launch, StepLaunch):
             self._launch.run()
@@ -306,6 +296,25 @@ class Decoder:
         self.next.copy_(self._ways.tokens(self.logits, position, slice(None)))
         self._position += self._taken
 
+    def pages_of(self, positions: int) -> int:
+        """Pages that so many positions of a sequence take; none where slots have memory of their own."""
+        return 0 if self._pages is None else self._pages.of(positions)
+
+    @torch.inference_mode()
+    def _grow(self, lengths: Mapping[int, int]) -> None:
+        if self._pages is not None:
+            self._pages.grow(lengths)
+
+    def _release(self, slot: int) -> None:
+        if self._pages is not None:
+            self._pages.release(slot)
+
+    def _launches(self) -> StepLaunch | str:
+        pages = None if self._pages is None else self.pages
+        return step_launch(
+            self.shape, self.batch, self.capacity, self._tensors(), self._taken, self._drawing, pages
+        )
+
     def _tensors(self) -> dict[str, torch.Tensor]:
         """What a step reads and writes, by the names of ``decode_graph``."""
         caches = {"k_cache": self.cache.k, "v_cache": self.cache.v}
@@ -315,6 +324,7 @@ class Decoder:
             "rope": self._rope,
             "logits": self.logits,
             "next": self.next,
+            **({} if self._pages is None else {"table": self._pages.table}),
             **self._ways.tensors,
             **self._weights,
             **{f"layers.{l}.{name}": tensor for name, each in caches.items() for l, tensor in enumerate(each)},
@@ -354,8 +364,8 @@ class Decoder:
     ) -> Iterator[Piece]:
         """The same, token by token as they come, each with the number of its prompt.
 
-        Prompts beyond the slots wait until a sequence has ended. Every prompt's tokens are those that it would have
-        alone. Leave the decoder alone meanwhile; an iterator that is closed or dropped frees its slots.
+        Prompts beyond the slots or the pages wait until a sequence has ended. Every prompt's tokens are those that it
+        would have alone. Leave the decoder alone meanwhile; an iterator that is closed or dropped frees its slots.
 
         Args:
             ids: a prompt, as a list or a tensor of ids, or a list of prompts.
@@ -365,7 +375,8 @@ class Decoder:
 
         Raises:
             PromptError, ArgumentError, SamplingError: arguments that mean nothing; before anything runs.
-            LengthError: a prompt and what may follow it are longer than the capacity; before anything runs.
+            LengthError: a prompt and what may follow it are longer than the capacity, or take more pages than there
+                are; before anything runs.
             SlotError: sequences that joined hold slots.
         """
         sampling = Sampling(temperature, top_k, top_p, seed)

@@ -34,11 +34,14 @@ class Steps(Protocol):
     shape: LlamaShape
     batch: int
     capacity: int
+    pages: int
     device: torch.device
     next: torch.Tensor
 
     @property
     def taken(self) -> tuple[int, ...]: ...
+
+    def pages_of(self, positions: int) -> int: ...
 
     def join(self, ids: Prompt, *, sampling: Sampling) -> int: ...
 
@@ -51,6 +54,7 @@ class Steps(Protocol):
 class _Sequence:
     number: int
     left: int
+    pages: int  # that it may come to have
 
 
 def run(
@@ -74,6 +78,12 @@ def run(
                 f"prompt {number} has {len(checked[-1])} tokens, and with {most} new ones it takes {positions} "
                 f"positions of a capacity of {decoder.capacity}; shorten either, or build the decoder with a larger "
                 "capacity"
+            )
+        if decoder.pages_of(positions) > decoder.pages:
+            raise LengthError(
+                f"prompt {number} has {len(checked[-1])} tokens, and with {most} new ones it takes "
+                f"{decoder.pages_of(positions)} pages of {decoder.pages}; shorten either, or build the decoder with "
+                "more pages"
             )
     _check_empty(decoder)
     return pieces(decoder, checked, most, ends, sampling, decoder.device.type != "cpu")
@@ -99,9 +109,13 @@ def pieces(
     try:
         while waiting or running:
             while waiting and len(running) < decoder.batch:
-                number, prompt = waiting.popleft()
+                number, prompt = waiting[0]
+                pages = decoder.pages_of(len(prompt) + most - 1)
+                if sum(sequence.pages for sequence in running.values()) + pages > decoder.pages:
+                    break  # so that no step runs out of them
+                waiting.popleft()
                 slot = decoder.join(prompt, sampling=replace(sampling, sequence=number))
-                running[slot] = _Sequence(number, most)
+                running[slot] = _Sequence(number, most, pages)
             read, made_by = _reading(decoder.next), sorted(running.items())
             for slot, sequence in made_by:
                 if sequence.left == 1 or (not ahead and read()[slot] in ends):

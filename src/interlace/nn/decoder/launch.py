@@ -102,6 +102,7 @@ def step_launch(
     tensors: Mapping[str, torch.Tensor],
     taken: torch.Tensor,
     drawn: bool = False,
+    pages: int | None = None,
 ) -> StepLaunch | str:
     """The launches that run a step on these tensors fastest, or why there are none.
 
@@ -110,7 +111,7 @@ def step_launch(
     Args:
         tensors: inputs and outputs by the names of ``decode_graph``, and maybe more.
         taken: see ``StepLaunch``.
-        drawn: see ``decode_graph``.
+        drawn, pages: see ``decode_graph``.
     """
     embed = tensors["embed"]
     reason = obstacle_of_device(embed.device)
@@ -120,7 +121,8 @@ def step_launch(
         return f"the dtype is {embed.dtype}, the launches take {', '.join(map(str, _DTYPES.values()))}"
     device = str(embed.device)
     try:
-        graph = decode_graph(shape, batch, capacity, spec_by_name(device), dtype=_DTYPES[embed.dtype], drawn=drawn)
+        dtype = _DTYPES[embed.dtype]
+        graph = decode_graph(shape, batch, capacity, spec_by_name(device), dtype=dtype, drawn=drawn, pages=pages)
     except InterlaceError as error:
         return str(error)
     given = {name: tensors[name] for name in (*graph.inputs, *graph.outputs)}
@@ -141,8 +143,14 @@ def step_launch(
 def _half_full(tensors: Mapping[str, torch.Tensor], taken: torch.Tensor, half: int) -> Iterator[None]:
     """Every sequence at this position, at which it stays; afterwards everything is as it was before."""
     written = [tensors["position"], tensors["logits"], tensors["next"], taken]
-    written += [tensor[:, :, half] for name, tensor in tensors.items() if name.endswith("_cache")]
+    # In pages, this row of any of them.
+    caches = [tensor for name, tensor in tensors.items() if name.endswith("_cache")]
+    written += [cache[:, :, half % cache.shape[2]] for cache in caches]
+    table = tensors.get("table")
+    written += [] if table is None else [table]
     before = [tensor.clone() for tensor in written]
+    if table is not None:
+        table.copy_(torch.arange(table.numel(), device=table.device).view_as(table) % len(caches[0]))
     tensors["position"].fill_(half)
     taken.zero_()
     try:

@@ -53,5 +53,4 @@ def positions_of(pairs: Pairs, cache: Cache) -> int:
 def fill(cache: Cache, slot: int, pairs: Pairs, count: int) -> None:
     """Copy the first positions into a slot."""
     for layer, (keys, values) in enumerate(pairs):
-        cache.k[layer][slot, :, :count] = keys[0, :, :count]
-        cache.v[layer][slot, :, :count] = values[0, :, :count]
+        cache.write(layer, slot, 0, keys[0, :, :count], values[0, :, :count])

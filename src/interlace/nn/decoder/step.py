@@ -43,14 +43,12 @@ def decode(
         position: (batch,) rows that each sequence has in the cache.
         reach: rows of the cache that are looked at, more than any position.
     """
-    rows = torch.arange(len(tokens), device=tokens.device)
     seen = torch.arange(reach, device=tokens.device) <= position[:, None]
 
     def attend(layer: int, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
-        keys, values = cache.k[layer], cache.v[layer]
-        keys[rows, :, position], values[rows, :, position] = k[:, :, 0], v[:, :, 0]
+        cache.write_each(layer, position, k[:, :, 0], v[:, :, 0])
         return functional.scaled_dot_product_attention(
-            q, keys[:, :, :reach], values[:, :, :reach], seen[:, None, None], enable_gqa=True
+            q, *cache.read_each(layer, reach), seen[:, None, None], enable_gqa=True
         )
 
     x = _layers(shape, weights, rope[position][:, None], tokens[:, None], attend)
@@ -69,10 +67,9 @@ def prefill(
     behind = torch.ones(len(ids), end, dtype=torch.bool, device=ids.device).tril(length) if length else None
 
     def attend(layer: int, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
-        keys, values = cache.k[layer][slot : slot + 1], cache.v[layer][slot : slot + 1]
-        keys[:, :, length:end], values[:, :, length:end] = k, v
+        cache.write(layer, slot, length, k[0], v[0])
         return functional.scaled_dot_product_attention(
-            q, keys[:, :, :end], values[:, :, :end], behind, is_causal=behind is None, enable_gqa=True
+            q, *cache.read(layer, slot, end), behind, is_causal=behind is None, enable_gqa=True
         )
 
     x = _layers(shape, weights, rope[None, length:end], ids[None], attend)

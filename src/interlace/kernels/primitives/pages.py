@@ -1,0 +1,20 @@
+"""Where positions lie in a cache, in Triton; ``kernels/pages`` has the layout."""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def row_of(table, sequence, head, at, HEADS: tl.constexpr, CAPACITY, PAGE: tl.constexpr, PAGES):
+    """The row of a cache, as one matrix of D columns, that has a position of a head: int64, negative where there is
+    no page."""
+    sequence, at = tl.cast(sequence, tl.int64), tl.cast(at, tl.int64)  # the interpreter's loops count in Python
+    if PAGE == 0:
+        row = (sequence * HEADS + head) * CAPACITY + at
+    else:
+        entry = tl.load(table + sequence * tl.cdiv(CAPACITY, PAGE) + at // PAGE)
+        page = tl.minimum(entry, PAGES - 1).to(tl.int64)
+        row = tl.where(page < 0, -1, (page * HEADS + head) * PAGE + at % PAGE)
+    return row

@@ -1,0 +1,117 @@
+"""A cache in pages that slots take as their sequences grow, and give back; ``kernels/pages`` has the layout."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+
+from interlace.core.errors import PageError
+from interlace.nn.decoder.cache import Cache
+from interlace.workloads.llama import PAGE, LlamaShape
+
+
+class Pages:
+    """Which pages each slot has. Every method raises before it changes anything.
+
+    Args:
+        count: pages that there are.
+        batch, capacity: slots, and positions of each at most.
+
+    Attributes:
+        count: likewise.
+        table: (batch, capacity / PAGE) int32 on the device, negative where a slot has no page. Changes are enqueued on
+            the current stream; one page more, as a step takes it, does not wait for the device.
+    """
+
+    def __init__(self, count: int, batch: int, capacity: int, device: torch.device) -> None:
+        self.count = count
+        self.table = torch.full((batch, self.of(capacity)), -1, dtype=torch.int32, device=device)
+        self._free = [*reversed(range(count))]
+        self._owned: list[list[int]] = [[] for _ in range(batch)]
+
+    @property
+    def free(self) -> int:
+        """Pages that no slot has."""
+        return len(self._free)
+
+    @staticmethod
+    def of(positions: int) -> int:
+        """Pages that so many positions take."""
+        return -(-positions // PAGE)
+
+    def grow(self, lengths: Mapping[int, int]) -> None:
+        """Let slots have pages for so many positions.
+
+        Raises:
+            PageError: more than are free.
+        """
+        lacking = {slot: self.of(length) - len(self._owned[slot]) for slot, length in lengths.items()}
+        lacking = {slot: more for slot, more in lacking.items() if more > 0}
+        wanted = sum(lacking.values())
+        if wanted > self.free:
+            raise PageError(
+                f"slots {sorted(lacking)} need {wanted} more pages of {PAGE} positions, and {self.free} of the "
+                f"{self.count} are free; let a sequence leave, or build the decoder with more pages"
+            )
+        for slot, more in lacking.items():
+            owned = self._owned[slot]
+            first = len(owned)
+            owned += [self._free.pop() for _ in range(more)]
+            if more == 1:
+                self.table[slot, first] = owned[first]
+            else:
+                self.table[slot, first : len(owned)] = torch.tensor(owned[first:], dtype=torch.int32)
+
+    def release(self, slot: int) -> None:
+        """The slot has none any more."""
+        self._free += reversed(self._owned[slot])
+        self._owned[slot] = []
+        self.table[slot] = -1
+
+
+@dataclass(frozen=True)
+class PagedCache(Cache):
+    """Pools of pages.
+
+    Attributes:
+        k, v: for each layer (pages, kv_heads, PAGE, head_dim), keys after RoPE.
+        table: the pages of each slot, see ``Pages``.
+    """
+
+    table: torch.Tensor
+
+    @staticmethod
+    def of(shape: LlamaShape, pages: Pages, dtype: torch.dtype) -> PagedCache:
+        """An empty one, all zeros."""
+        pools = Cache.make(shape, pages.count, PAGE, dtype, pages.table.device)
+        return PagedCache(pools.k, pools.v, pages.table)
+
+    def write(self, layer: int, slot: int, start: int, keys: torch.Tensor, values: torch.Tensor) -> None:
+        at = torch.arange(start, start + keys.shape[1], device=keys.device)
+        page, row = self.table[slot, at // PAGE].long(), at % PAGE
+        self.k[layer][page, :, row], self.v[layer][page, :, row] = keys.transpose(0, 1), values.transpose(0, 1)
+
+    def read(self, layer: int, slot: int, end: int) -> tuple[torch.Tensor, torch.Tensor]:
+        return self._rows(layer, self.table[slot : slot + 1], end)
+
+    def write_each(self, layer: int, position: torch.Tensor, keys: torch.Tensor, values: torch.Tensor) -> None:
+        slots = torch.arange(len(position), device=position.device)
+        page, row = self.table[slots, position // PAGE].long(), position % PAGE
+        # A slot without a sequence writes again what the first one with a sequence does: nothing waits for the device.
+        of = torch.where(page >= 0, slots, (page >= 0).int().argmax())
+        page, row = page[of], row[of]
+        self.k[layer][page, :, row], self.v[layer][page, :, row] = keys[of], values[of]
+
+    def read_each(self, layer: int, reach: int) -> tuple[torch.Tensor, torch.Tensor]:
+        return self._rows(layer, self.table, reach)
+
+    def _rows(self, layer: int, table: torch.Tensor, end: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """Keys and values (slots, kv_heads, end, head_dim) of the first positions of slots."""
+        pages = table[:, : Pages.of(end)].long().clamp_min(0)
+
+        def rows(pool: torch.Tensor) -> torch.Tensor:
+            return pool[pages].transpose(1, 2).flatten(2, 3)[:, :, :end]
+
+        return rows(self.k[layer]), rows(self.v[layer])
