@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from interlace.core.errors import LostItemError, ModelError, ProtocolError, StuckError
+from interlace.core.errors import ArgumentError, LostItemError, ModelError, ProtocolError, StuckError
 from interlace.protocols.memory import Knowledge, Memory, Outcome, Shared, forget
 from interlace.protocols.operations import Operation, Process, Value
 
@@ -68,6 +68,7 @@ def check(model: Model) -> Checked:
     Raises:
         ProtocolError: one goes wrong, as the class of the error says; the message has what came before.
         ModelError: there are too many states.
+        ArgumentError: a process names a word that the model does not have, or goes on without doing anything.
     """
     return _Search(model).run()
 
@@ -170,7 +171,11 @@ class _Search:
 
     def _operation(self, worker: int, place: _Worker) -> Operation | None:
         """What a worker does next, None if it has ended."""
+        been = set()
         while place.arguments is not None:
+            if place in been:
+                raise ArgumentError(f"process {worker} goes on and on and does nothing; let it end, or poll a word")
+            been.add(place)
             follows = self._follow(worker, place)
             if not isinstance(follows, _Worker):
                 return follows

@@ -31,9 +31,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from typing import NamedTuple
 
 from interlace.core.errors import (
+    ArgumentError,
     DoubledItemError,
     EarlyEndError,
     OverwriteError,
@@ -123,11 +125,21 @@ class Memory:
     items: int
     blocks: tuple[int, ...]
 
+    @cached_property
+    def _numbers(self) -> dict[str, int]:
+        return {word: number for number, word in enumerate(self.words)}
+
     def start(self, values: tuple[Value, ...]) -> tuple[Shared, Knowledge]:
         """Memory that all workers know alike."""
         nothing = (0,) * (len(values) + len(self.blocks))
         messages = tuple((Message(value),) for value in values)
         return Shared(messages, ((0,) * len(self.blocks),) * len(values)), Knowledge(nothing, None, nothing)
+
+    def _number(self, word: str) -> int:
+        number = self._numbers.get(word)
+        if number is None:
+            raise ArgumentError(f"no word {word!r}; the model has {', '.join(self.words)}")
+        return number
 
     def quiet(self, operation: Operation) -> bool:
         """Whether it has one outcome, whenever it happens, so that none need come before it."""
@@ -139,15 +151,16 @@ class Memory:
         Raises:
             StaleReadError, OverwriteError: accesses conflict, and nothing orders them.
             DoubledItemError, EarlyEndError: see ``Done`` and ``Ended``.
+            ArgumentError: there is no such word.
         """
         match operation:
             case Fence():
                 now = _join(known.now, known.loaded)
                 yield Outcome(None, shared, Knowledge(now, now, now))
             case Read(word, value):
-                yield self._read(self.words.index(word), value, shared, known, worker)
+                yield self._read(self._number(word), value, shared, known, worker)
             case Write(word, value):
-                yield self._write(self.words.index(word), value, shared, known, worker)
+                yield self._write(self._number(word), value, shared, known, worker)
             case Done(item):
                 at = len(self.words) - self.items + item
                 if shared.messages[at][-1].value:
@@ -161,7 +174,7 @@ class Memory:
             case Load() | Await():
                 yield from self._load(operation, shared, known, worker)
             case Store():
-                at = self.words.index(operation.word)
+                at = self._number(operation.word)
                 self._may_store(at, shared, known)
                 yield self._strong(operation, at, operation.value, (), shared, known, worker)
             case Add() | Swap():
@@ -188,7 +201,7 @@ class Memory:
         return Outcome(None, *_append(shared, word, message, known))
 
     def _load(self, operation: Load | Await, shared: Shared, known: Knowledge, worker: int) -> Iterator[Outcome]:
-        word = self.words.index(operation.word)
+        word = self._number(operation.word)
         messages = shared.messages[word]
         for number in range(known.now[word], len(messages)):
             message = messages[number]
@@ -200,7 +213,7 @@ class Memory:
             yield Outcome(message.value, shared, knowledge, number == len(messages) - 1)
 
     def _atomic(self, operation: Add | Swap, shared: Shared, known: Knowledge, worker: int) -> Iterator[Outcome]:
-        word = self.words.index(operation.word)
+        word = self._number(operation.word)
         messages = shared.messages[word]
         last = messages[-1]
         if isinstance(operation, Swap):
@@ -260,9 +273,10 @@ class Memory:
         now, loaded = _at_least(known.now, word, number), known.loaded
         for carried in message.carried:
             if carried.block == self.blocks[worker] or (carried.gpu and operation.scope is GPU):
-                loaded = _join(loaded, carried.view)
                 if operation.order.acquires:
                     now = _join(now, carried.view)
+                else:
+                    loaded = _join(loaded, carried.view)
         return Knowledge(now, known.fenced, loaded)
 
     def _may_meet(self, operation: Strong, word: int, message: Message, worker: int) -> None:
@@ -293,20 +307,26 @@ def forget(
 ) -> tuple[Shared, tuple[Knowledge | None, ...]]:
     """The same memory without messages that no worker can find any more; None is a worker that has ended."""
     views = [k.now for k in known if k is not None]
-    first = [min((view[word] for view in views), default=0) for word in range(words)]
-    if not any(first):
+    oldest = tuple(map(min, *views)) if len(views) > 1 else views[0] if views else (0,) * words
+    gone = [(word, count) for word, count in enumerate(oldest[:words]) if count]
+    if not gone:
         return shared, known
 
     def shift(view: View) -> View:
-        return (*(max(0, n - least) for n, least in zip(view, first, strict=False)), *view[words:])
+        numbers = list(view)
+        for word, count in gone:
+            numbers[word] = max(0, numbers[word] - count)
+        return tuple(numbers)
 
-    messages = tuple(
-        tuple(
-            m._replace(carried=tuple(c._replace(view=shift(c.view)) for c in m.carried)) if m.carried else m
-            for m in history[least:]
-        )
-        for history, least in zip(shared.messages, first, strict=True)
-    )
+    def shifted(message: Message) -> Message:
+        if not message.carried:
+            return message
+        return message._replace(carried=tuple([Carried(c.block, c.gpu, shift(c.view)) for c in message.carried]))
+
+    histories = list(shared.messages)
+    for word, count in gone:
+        histories[word] = histories[word][count:]
+    messages = tuple([tuple(map(shifted, history)) for history in histories])
     return shared._replace(messages=messages), tuple(
         k and Knowledge(shift(k.now), k.fenced and shift(k.fenced), shift(k.loaded)) for k in known
     )
