@@ -65,6 +65,7 @@
     │   ├── LengthError         a sequence longer than the cache
     │   └── SamplingError       a way to draw tokens that means nothing
     ├── StudioError         a game, a link or a file of the studio that makes no sense, or too large a one
+    ├── RoutingError        a routing table with an expert that there is not
     ├── StoreError          a tuned setting could not be kept
     ├── ResultError         a result is further from float64 than rounding explains
     ├── ChunkError          a part of a chunk failed in a pipeline of streams
@@ -335,6 +336,10 @@ class SamplingError(DecodeError):
 
 class StudioError(InterlaceError):
     """Options, a path, a link or a file of the studio that make no sense, or ask for more than a request may take."""
+
+
+class RoutingError(InterlaceError):
+    """A routing table names an expert that there is not."""
 
 
 class StoreError(InterlaceError):
