@@ -157,6 +157,12 @@ def test_what_does_not_go_together_is_refused() -> None:
         expert_matmul("up", x, tensor("o", 5), weight, out, tile=TILE)
     with pytest.raises(ShapeError, match="swaps or prefetches, which experts do not"):
         expert_matmul("up", x, tensor("o", 5), weight, out, tile=il.MatmulTile(16, 16, 16, swap=True))
+    with pytest.raises(DTypeError, match="floating-point"):
+        expert_matmul(
+            "up",
+            *(tensor(n, *s) for n, s in (("x", (80, 16)), ("o", (5,)), ("w", (3, 8, 16)), ("y", (80, 8)))),
+            tile=TILE,
+        )
     with pytest.raises(ShapeError, match="powers of two"):
         il.SerialExecutor(
             il.build(moe(8, 16, 16, 3, 2, tile=il.MatmulTile(16, 24, 16)), il.Choices(1)), il.Options("meta")

@@ -16,6 +16,7 @@ import numpy as np
 
 from interlace.core.arguments import check_type
 from interlace.core.dtypes import int32
+from interlace.core.errors import DTypeError
 from interlace.graph.access import ALL, Span, axes
 from interlace.graph.op import Op
 from interlace.graph.tensor import Tensor
@@ -68,7 +69,6 @@ EXPERT_MATMUL = Kernel(
     "expert_matmul",
     Reference(_finish),
     _triton,
-    dtypes=("bf16", "fp16", "fp32", "int32"),
     make=_make,
     usual=_usual,
 )
@@ -96,7 +96,7 @@ def expert_matmul(
         tile: its ``swap`` and ``prefetch_bytes`` are not known here.
 
     Raises:
-        ArgumentError, ShapeError, DTypeError: an argument that is none, shapes that do not match, mixed dtypes.
+        ArgumentError, ShapeError, DTypeError: an argument that is none, shapes that do not match, other dtypes.
     """
     where = f"op {name!r}"
     check_type(x, Tensor, where, "x")
@@ -129,7 +129,8 @@ def expert_matmul(
     if gate is not None:
         check_argument(name, "gate", gate, (e, n, k))
         reads["gate"] = (gate, (ALL, column, ALL))
-    same_dtype(name, x, weight, out, *([] if gate is None else [gate]))
+    if not same_dtype(name, x, weight, out, *([] if gate is None else [gate])).floating:
+        raise DTypeError(f"{where}: x {x} must be of floating-point numbers")
     return EXPERT_MATMUL.op(
         name,
         (tiles, -(-n // tile.n)),
