@@ -73,6 +73,17 @@ def check(model: Model) -> Checked:
     return _Search(model).run()
 
 
+def endings(model: Model) -> list[dict[str, Value]]:
+    """What the words hold where all workers have ended, for every such state; raises as ``check`` does."""
+    search = _Search(model)
+    search.run()
+    return [
+        {word: state.shared.messages[n][-1].value for n, word in enumerate(model.words)}
+        for state in search.numbers
+        if all(worker.arguments is None for worker in state.workers)
+    ]
+
+
 @dataclass
 class _Search:
     model: Model
