@@ -8,6 +8,7 @@ from enum import Enum
 from typing import Annotated, Any, ClassVar
 
 import numpy as np
+from numpy.typing import NDArray
 
 from interlace.core.devices import CPU, DeviceSpec
 from interlace.core.dtypes import DType, bf16, fp32, int32
@@ -137,11 +138,14 @@ class MoE(Workload):
         return moe(self.tokens, self.hidden, self.ffn, self.experts, self.chosen, self.dtype, tile=own)
 
     def inputs(self, seed: int) -> Inputs:
-        """Logits are the logarithms of the experts' shares plus Gumbel noise, so that experts are drawn by share."""
-        drawn = draw(self.graph(CPU), seed)
+        return {**draw(self.graph(CPU), seed), "logits": self.logits(seed)}
+
+    def logits(self, seed: int) -> NDArray[np.float32]:
+        """Logarithms of the experts' shares plus Gumbel noise, by which experts are drawn as often as they say."""
         shares = np.arange(1.0, self.experts + 1) ** (-_EXPONENT if self.routing is Routing.SKEWED else 0.0)
         noise = np.random.default_rng((seed, self.experts)).gumbel(size=(self.tokens, self.experts))
-        return {**drawn, "logits": (np.log(shares) + noise).astype(np.float32)}
+        logits: NDArray[np.float32] = (np.log(shares) + noise).astype(np.float32)
+        return logits
 
     def dense(self, xp: Any, tensors: Mapping[str, Any]) -> Mapping[str, Any]:
         if xp is np:
