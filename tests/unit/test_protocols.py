@@ -31,6 +31,7 @@ Protocol = HandOver | Lists | ReadyQueue | Mailboxes | Outstanding | Tagged
 #: The same in fewer items or workers, in which a fault shows as well.
 TWO_LISTS = Lists(((2,), (0, 1)))
 TWO_QUEUED = ReadyQueue(((), (), (0, 1)), workers=2, capacity=3)
+BY_QUEUE = replace(TWO_QUEUED, wait=None, post=RELAXED, put=RELEASE, take=ACQUIRE, count=ACQUIRE_RELEASE)
 THREE_MADE = Outstanding(((1, 2), (), ()), capacity=3)
 
 
@@ -40,8 +41,9 @@ THREE_MADE = Outstanding(((1, 2), (), ()), capacity=3)
         (HandOver(), 190),
         (Lists(), 16184),
         (Lists(((), (0, 1, 2))), 2614),
-        (ReadyQueue(), 6529),
-        (ReadyQueue(((), (0,), (1,)), workers=2, capacity=3), 111),
+        (ReadyQueue(), 14494),
+        (ReadyQueue(((), (0,), (1,)), workers=2, capacity=3), 163),
+        (replace(BY_QUEUE, workers=3), 1681),
         (Mailboxes(), 84),
         (Mailboxes(((), (0,), (0,), (1, 2)), workers=3), 126),
         (Outstanding(), 6313),
@@ -79,10 +81,13 @@ def test_as_the_code_orders_it_every_interleaving_is_right(protocol: Protocol, s
         (TWO_LISTS, {"checks": False}, DoubledItemError, "item 0 is done twice"),
         (TWO_LISTS, {"settles": False}, StuckError, "worker 1 awaits semaphore 1 >= 1"),
         # Ready items are queued.
-        (TWO_QUEUED, {"put": RELAXED}, StaleReadError, "data 0 may be read as 0"),
-        (TWO_QUEUED, {"take": RELAXED}, StaleReadError, "data 0 may be read as 0"),
-        (TWO_QUEUED, {"count": RELEASE}, StaleReadError, "data 0 may be read as 0"),
-        (TWO_QUEUED, {"count": ACQUIRE}, StaleReadError, "data 0 may be read as 0"),
+        (TWO_QUEUED, {"post": RELAXED}, StaleReadError, "data 0 may be read as 0"),
+        (TWO_QUEUED, {"wait": RELAXED}, StaleReadError, "data 0 may be read as 0"),
+        (TWO_QUEUED, {"wait": None}, StaleReadError, "data 0 may be read as 0"),
+        (BY_QUEUE, {"put": RELAXED}, StaleReadError, "data 0 may be read as 0"),
+        (BY_QUEUE, {"take": RELAXED}, StaleReadError, "data 0 may be read as 0"),
+        (BY_QUEUE, {"count": RELEASE}, StaleReadError, "data 0 may be read as 0"),
+        (BY_QUEUE, {"count": ACQUIRE}, StaleReadError, "data 0 may be read as 0"),
         (TWO_QUEUED, {"looks": Looks.BEFORE}, StuckError, "awaits place 2 != 0"),
         (TWO_QUEUED, {"looks": Looks.BEHIND}, QueueOverflowError, "item 2 is put into a queue of 3"),
         (ReadyQueue(workers=2, capacity=5), {"looks": Looks.BEHIND}, DoubledItemError, "item 2 is done twice"),

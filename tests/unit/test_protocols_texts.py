@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 
-from interlace.core.errors import ProtocolError, StaleReadError, StuckError
+from interlace.core.errors import DoubledItemError, ProtocolError, QueueOverflowError, StaleReadError, StuckError
 from interlace.kernels.cuda.ptx import PTX
 from interlace.kernels.primitives.semaphore_cuda import SEMAPHORES
 from interlace.launch.plain import PLAIN
@@ -21,9 +23,23 @@ from interlace.launch.walk import ROLES, WALK
 from interlace.loops.cuda.items import ITEMS
 from interlace.protocols.check import check
 from interlace.protocols.handover import HandOver, Steps
+from interlace.protocols.lists import HELD, Lists
 from interlace.protocols.operations import Order, Scope
+from interlace.protocols.ready_queue import Looks, ReadyQueue
 
-LAUNCH = PTX + SEMAPHORES + WALK + PLAIN + ROLES
+
+def _dispatches() -> dict[str, str]:
+    """Texts that the walk asks for its next item and has posts made by, where it leaves that to them."""
+    if find_spec("interlace.launch.dispatch") is None:
+        return {"": ""}
+    return {dispatch.value: text for dispatch, text in import_module("interlace.launch.dispatch").TEXTS.items()}
+
+
+DISPATCHES = _dispatches()
+LAUNCHES = {
+    f"launch {name}".strip(): PTX + SEMAPHORES + WALK + text + PLAIN + ROLES for name, text in DISPATCHES.items()
+}
+LAUNCH = next(iter(LAUNCHES))  # of which changes are tried
 BLOCKS = PTX + SEMAPHORES + ITEMS
 TRITON = (Path(__file__).parents[2] / "src/interlace/kernels/primitives/semaphore.py").read_text()
 
@@ -80,15 +96,18 @@ def of_launch(text: str) -> HandOver:
     launch = Text(text)
     hand_over = launch.steps("hand_over", {r"synchronise\(\)": "synchronise", r"mbarrier_arrive\(finished": "arrive"})
     storing = launch.steps("consume", {r"\bcompute\(": "store", r"\bhand_over\(": hand_over})
-    posting = launch.steps("post", {r"\bawait\(launch, finished\(": "await", r"\badd_release\(": "post"})
+    adds = {r"\b(?:fetch_)?add_release\(launch\.semaphores": "post"}
+    by = {r"\bpublish\(": launch.steps("publish", adds)} if "publish(" in launch.body("post") else adds
+    posting = launch.steps("post", {r"\bawait\w*\((?:launch, )?finished\(": "await", **by})
+    add = re.search(r"\b(\w*add_release)\(launch\.semaphores", text)
     await_rows = launch.steps("await_rows", {r"\bawait_posts\(": "poll", r"__syncwarp\(\)": "synchronise"})
     opening = launch.steps("open_dependent", {r"mbarrier_arrive_expect_tx\(dependent_full": "arrive"})
     waiting = launch.steps("wait_and_load", {r"\bawait_rows\(": await_rows, r"\bload_dependent\(": opening})
-    await_stage = launch.steps("await_stage", {r"\bawait\(launch, dependent_full": "await"})
+    await_stage = launch.steps("await_stage", {r"\bawait\((?:launch, )?dependent_full": "await"})
     reading = Text(text[text.index("struct Plain") :]).steps(
         "compute", {r"\bawait_stage\(": await_stage, r"\bBODY\(": "read"}
     )
-    post, post_scope = launch.instruction("add_release", "red")
+    post, post_scope = launch.instruction(add[1] if add else "add_release", "(?:red|atom)")
     poll, poll_scope = _poll(launch)
     return HandOver(storing, posting, _waiting(until(waiting, "arrive")), reading, post, post_scope, poll, poll_scope)
 
@@ -139,7 +158,37 @@ def _waiting(steps: Steps) -> Steps:
     return tuple(step for n, step in enumerate(steps) if step == "arrive" or steps[n - 1 : n] != (step,))
 
 
-READ = {"launch": (LAUNCH, of_launch), "blocks": (BLOCKS, of_blocks), "triton": (TRITON, of_triton)}
+def of_stealing(text: str) -> Lists:
+    """Lists that others take from, in the one launch."""
+    launch, by = Text(text), of_launch(text)
+    swap = {r"atomicCAS\(at, head, head \+ 1\)": "swap", r"if \(seen == head\) break": "check", r"head = seen": "retry"}
+    again = launch.body("take").partition("while (row < 0")[2]
+    steals = Text(f"again() {{{again}}}").steps(
+        "again", {r"await_finished\(launch, sent, 0\)": "settle", r"take_from\(": "take"}
+    )
+    held = re.search(r"constexpr int HELD = (\d+)", text)
+    assert held is not None
+    assert int(held[1]) == HELD
+    assert "await_finished(launch, sent, HELD - 1);\n      row = take_from(launch, blockIdx.x)" in launch.body("take")
+    checks, settles = launch.steps("take_from", swap) == ("swap", "check", "retry"), steals == ("settle", "take")
+    return Lists(checks=checks, settles=settles, post=by.post, wait=by.poll)
+
+
+def of_queue(text: str) -> ReadyQueue:
+    """The queue of ready items in the one launch. Atomic functions and volatile accesses are relaxed there."""
+    launch, by = Text(text), of_launch(text)
+    order = {r"\bfetch_add_release\(": "post", r"atomicAdd\(queue\.met": "count", r"\bpush\(": "put"}
+    assert launch.steps("publish", order) == ("post", "count", "put")
+    assert launch.steps("push", {r"atomicAdd\(queue\.tail": "draw", r"\*\(volatile": "store"}) == ("draw", "store")
+    with_it = re.search(r"met = atomicAdd\(queue\.met \+ group, 1u\) \+ 1 == ", launch.body("publish"))
+    return ReadyQueue(looks=Looks.WITH if with_it else Looks.BEHIND, post=by.post, wait=by.poll)
+
+
+READ: dict[str, tuple[str, Callable[[str], HandOver]]] = {
+    **{name: (text, of_launch) for name, text in LAUNCHES.items()},
+    "blocks": (BLOCKS, of_blocks),
+    "triton": (TRITON, of_triton),
+}
 
 
 @pytest.mark.parametrize("name", READ)
@@ -152,17 +201,17 @@ def test_the_model_is_what_the_text_does(name: str) -> None:
 @pytest.mark.parametrize(
     ("name", "pattern", "instead", "error"),
     [
-        ("launch", r"red\.release\.gpu", "red.relaxed.gpu", StaleReadError),
-        ("launch", r"red\.release\.gpu", "red.release.cta", StaleReadError),
-        ("launch", r"ld\.acquire\.gpu", "ld.relaxed.gpu", StaleReadError),
-        ("launch", r"load_acquire\(at\)", "load_relaxed(at)", StaleReadError),
-        ("launch", r"  synchronise\(\);\n(?=.*mbarrier_arrive\(finished)", "", StaleReadError),
-        ("launch", r".*mbarrier_arrive\(finished.*\n", "", StuckError),
-        ("launch", r".*await\(launch, finished.*\n", "", StaleReadError),
-        ("launch", r".*add_release\(launch\.semaphores.*\n", "", StuckError),
-        ("launch", r"    __syncwarp\(\);\n(?=  \}\n\})", "", StaleReadError),
-        ("launch", r"  await\(launch, dependent_full.*\n(?=  await)", "", StaleReadError),
-        ("launch", r"    (compute\(.*\n)    (hand_over\(.*\n)", r"    \2    \1", StaleReadError),
+        (LAUNCH, r"red\.release\.gpu", "red.relaxed.gpu", StaleReadError),
+        (LAUNCH, r"red\.release\.gpu", "red.release.cta", StaleReadError),
+        (LAUNCH, r"ld\.acquire\.gpu", "ld.relaxed.gpu", StaleReadError),
+        (LAUNCH, r"load_acquire\(at\)", "load_relaxed(at)", StaleReadError),
+        (LAUNCH, r"  synchronise\(\);\n(?=.*mbarrier_arrive\(finished)", "", StaleReadError),
+        (LAUNCH, r".*mbarrier_arrive\(finished.*\n", "", StuckError),
+        (LAUNCH, r".*await\w*\((?:launch, )?finished.*\n", "", StaleReadError),
+        (LAUNCH, r".*add_release\(launch\.semaphores.*\n", "", StuckError),
+        (LAUNCH, r"    __syncwarp\(\);\n(?=  \}\n\})", "", StaleReadError),
+        (LAUNCH, r"  await\((?:launch, )?dependent_full.*\n(?=  await)", "", StaleReadError),
+        (LAUNCH, r"    (compute\(.*\n)    (hand_over\(.*\n)", r"    \2    \1", StaleReadError),
         ("blocks", r"    __syncthreads\(\);\n(?=.*add_release)", "", StaleReadError),
         ("blocks", r"( +__syncthreads\(\);\n    \}\n +)__syncthreads\(\);", "    }", StaleReadError),
         ("triton", r'sem="release"', 'sem="relaxed"', StaleReadError),
@@ -176,3 +225,40 @@ def test_a_text_without_it_is_caught(name: str, pattern: str, instead: str, erro
     assert count
     with pytest.raises(error):
         check(read(changed).model())
+
+
+@pytest.mark.skipif("stealing" not in DISPATCHES, reason="the one launch does not steal")
+def test_lists_are_those_of_the_text_and_a_text_that_does_not_settle_or_check_is_caught() -> None:
+    text = LAUNCHES["launch stealing"]
+    assert of_stealing(text) == Lists()
+    few = replace(of_stealing(text), lists=((2,), (0, 1)))
+    assert check(few.model()).states == 496
+    for pattern, error in (
+        (r"      await_finished\(launch, sent, 0\);\n", StuckError),
+        (r" +if \(seen == head\) break;\n", DoubledItemError),
+        (r"red\.release\.gpu", StaleReadError),
+    ):
+        instead = "red.relaxed.gpu" if error is StaleReadError else ""
+        changed, count = re.subn(pattern, instead, text)
+        assert count
+        with pytest.raises(error):
+            check(replace(of_stealing(changed), lists=few.lists).model())
+
+
+@pytest.mark.skipif("queue" not in DISPATCHES, reason="the one launch has no queue")
+def test_the_queue_is_that_of_the_text_and_a_text_that_wakes_twice_is_caught() -> None:
+    text = LAUNCHES["launch queue"]
+    assert of_queue(text) == ReadyQueue()
+    few = ReadyQueue(((), (), (0, 1)), workers=2, capacity=3)
+    for pattern, instead, error in (
+        (
+            r"atomicAdd\(queue\.met \+ group, 1u\) \+ 1 ==",
+            "atomicAdd(queue.met + group, 1u), queue.met[group] ==",
+            QueueOverflowError,
+        ),
+        (r"atom\.release\.gpu", "atom.relaxed.gpu", StaleReadError),
+    ):
+        changed, count = re.subn(pattern, instead, text)
+        assert count
+        with pytest.raises(error):
+            check(replace(of_queue(changed), producers=few.producers, workers=2, capacity=3).model())

@@ -34,7 +34,8 @@ from interlace.protocols.operations import (
     other_than,
 )
 
-_HELD = 2
+#: Items that a block holds at most: one that is done and one that is taken ahead.
+HELD = 2
 _NONE = -1
 
 
@@ -69,7 +70,7 @@ class Lists:
                 yield Store(f"message {sent} of {block}", _NONE, RELEASE, BLOCK)
                 return None
             victim = (block + near) % len(self.lists)
-            held = 0 if near and self.settles else _HELD - 1
+            held = 0 if near and self.settles else HELD - 1
             if sent > held:
                 yield Await(f"finished {block}", at_least(sent - held), ACQUIRE, BLOCK)
             items = self.lists[victim]

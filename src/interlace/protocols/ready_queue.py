@@ -1,13 +1,13 @@
-"""A queue of items that are ready: a ring that many fill and many empty.
+"""A queue of items that are ready: a ring that many fill and many empty, as in the one launch.
 
-Every item has a count of the items that it still waits for. Who finishes one counts down at each of its consumers; who
-counts the last puts that consumer into the queue. A worker draws a place in the queue, waits until it is filled, and
-then waits for nothing more. Every item is put in once, so a ring of as many places as there are items cannot overflow,
-and as many draws as there are items end a worker.
+Every item has a count of the items that it still waits for. Who finishes one posts its semaphore, and counts down at
+each of its consumers; who counts the last puts that consumer into the queue. A worker draws a place in the queue and
+waits until it is filled. Every item is put in once, so a ring of as many places as there are items cannot overflow, and
+as many draws as there are items end a worker. What an item reads may be ordered by either:
 
-    put     add 1 to tail (relaxed); store the item there (release)
-    take    add 1 to head (relaxed); poll that place (acquire)
-    count   add -1 to what is left (acquire and release: whoever is last hands on what all before it stored)
+    semaphores    post releases, and who takes an item still polls, once, with acquire; the queue itself is relaxed
+    the queue     counts acquire and release, for whoever is last hands on what all before it stored; what is put
+                  releases, and what is taken acquires; nobody looks at a semaphore
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from interlace.core.errors import QueueOverflowError
 from interlace.protocols.check import Model
 from interlace.protocols.operations import (
     ACQUIRE,
-    ACQUIRE_RELEASE,
+    RELAXED,
     RELEASE,
     Add,
     Await,
@@ -32,6 +32,7 @@ from interlace.protocols.operations import (
     Read,
     Store,
     Write,
+    at_least,
     other_than,
 )
 
@@ -51,15 +52,19 @@ class ReadyQueue:
     Attributes:
         producers: of each item, the items that it waits for.
         capacity: places of the ring.
+        post, wait: the orders of semaphores; no ``wait`` where nobody looks at them.
+        put, take, count: those of the queue.
     """
 
     producers: tuple[tuple[int, ...], ...] = ((), (), (0, 1), (0,))
     workers: int = 3
     capacity: int = 4
     looks: Looks = Looks.WITH
-    put: Order = RELEASE
-    take: Order = ACQUIRE
-    count: Order = ACQUIRE_RELEASE
+    post: Order = RELEASE
+    wait: Order | None = ACQUIRE
+    put: Order = RELAXED
+    take: Order = RELAXED
+    count: Order = RELAXED
 
     def model(self) -> Model:
         ready = [item for item, waits in enumerate(self.producers) if not waits]
@@ -67,7 +72,7 @@ class ReadyQueue:
         words |= {f"place {n}": item + 1 for n, item in enumerate(ready)}
         words |= {f"place {n}": 0 for n in range(len(ready), max(self.capacity, len(self.producers)))}
         words |= {f"left of {item}": len(waits) for item, waits in enumerate(self.producers)}
-        words |= {f"data {item}": 0 for item in range(len(self.producers))}
+        words |= {f"{what} {item}": 0 for what in ("data", "semaphore") for item in range(len(self.producers))}
         return Model("ready queue", words, (self._worker,) * self.workers, len(self.producers))
 
     def _worker(self) -> Generator[Operation, Any, tuple[Any, ...] | None]:
@@ -77,8 +82,11 @@ class ReadyQueue:
         item = (yield Await(f"place {place}", other_than(0), self.take)) - 1
         yield Done(item)
         for producer in self.producers[item]:
+            if self.wait is not None:
+                yield Await(f"semaphore {producer}", at_least(1), self.wait)
             yield Read(f"data {producer}", 1)
         yield Write(f"data {item}", 1)
+        yield Add(f"semaphore {item}", 1, self.post)
         for consumer, waits in enumerate(self.producers):
             if item in waits and (yield from self._last(f"left of {consumer}")):
                 at = yield Add("tail", 1)
