@@ -21,9 +21,9 @@ def test_experts_of_many_tokens_multiply_with_wgmma_and_keep_their_sums_in_regis
     assert up.metadata.shared <= il.H200.smem_bytes
 
 
-def test_one_launch_of_routing_and_experts_keeps_memory_order() -> None:
-    (launch,) = launches(il.PersistentExecutor, 16)
-    compiled = launch.compile_ahead()
+def test_experts_that_wait_for_their_tokens_and_post_keep_memory_order() -> None:
+    (up,) = (launch for launch in launches(il.SemaphoreStreamsExecutor, 16) if launch.ops == ("up",))
+    compiled = up.compile_ahead()
     assert lint(compiled.asm["ptx"], posts=True, waits=True) == []
     assert resources(compiled.asm["ptx"]).spill_bytes == 0
     assert compiled.metadata.shared <= il.H200.smem_bytes

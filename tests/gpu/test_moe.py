@@ -49,7 +49,7 @@ def test_any_routing_is_as_right_as_pytorch(
         assert relative_error(t["out"], gold) <= 1.5 * relative_error(problem.dense(torch, t)["out"], gold)
 
 
-@pytest.mark.parametrize("logits", ["one expert", "no numbers"])
+@pytest.mark.parametrize("logits", ["two experts", "no numbers"])
 def test_logits_of_any_kind_leave_the_device_usable(logits: str) -> None:
     problem = MoE(256, 384, 8, 2, 300)
     graph = problem.graph(il.H200)
@@ -61,7 +61,7 @@ def test_logits_of_any_kind_leave_the_device_usable(logits: str) -> None:
     )
     run.run(t)
     run.synchronize()
-    if logits == "one expert":
+    if logits == "two experts":
         assert relative_error(t["out"], right(problem, t)) < 0.02
     t["logits"] = usual
     run.run(t)

@@ -39,9 +39,11 @@ THREE_MADE = Outstanding(((1, 2), (), ()), capacity=3)
     ("protocol", "states"),
     [
         (HandOver(), 190),
-        (Lists(), 16184),
+        (Lists(((1,), (0,), ())), 5461),
+        (TWO_LISTS, 496),
         (Lists(((), (0, 1, 2))), 2614),
-        (ReadyQueue(), 14494),
+        (replace(TWO_QUEUED, workers=3), 2131),
+        (replace(TWO_QUEUED, producers=((), (), (0, 1), (0,)), capacity=4), 1065),
         (ReadyQueue(((), (0,), (1,)), workers=2, capacity=3), 163),
         (replace(BY_QUEUE, workers=3), 1681),
         (Mailboxes(), 84),
