@@ -21,6 +21,14 @@
     │   ├── ThresholdError      a wait that fires too early or never
     │   ├── CoverageError       a dependency that nothing enforces
     │   └── DeadlockError       items that wait for each other
+    ├── ProtocolError       some interleaving of a modelled protocol goes wrong
+    │   ├── StaleReadError      a read may find what was there before, or after
+    │   ├── OverwriteError      a store that nothing orders behind another access
+    │   ├── LostItemError       an item that nobody does
+    │   ├── DoubledItemError    an item that is done twice
+    │   ├── QueueOverflowError  more in a queue than it holds
+    │   ├── EarlyEndError       the end is seen before all items are done
+    │   └── StuckError          workers wait for what nobody does any more
     ├── SimulationError     a question that the simulated machine cannot answer
     │   ├── StreamError         a stream of accesses that is none
     │   └── CapacityError       a cache too small for what must be in it at once
@@ -57,6 +65,7 @@
     │   ├── LengthError         a sequence longer than the cache
     │   └── SamplingError       a way to draw tokens that means nothing
     ├── StudioError         a game, a link or a file of the studio that makes no sense, or too large a one
+    ├── RoutingError        a routing table with an expert that there is not
     ├── StoreError          a tuned setting could not be kept
     ├── ResultError         a result is further from float64 than rounding explains
     ├── ChunkError          a part of a chunk failed in a pipeline of streams
@@ -151,6 +160,38 @@ class CoverageError(PlanError):
 
 class DeadlockError(PlanError):
     """Items wait for each other, or for items that are never dispatched before them."""
+
+
+class ProtocolError(InterlaceError):
+    """An interleaving of the workers of a modelled protocol goes wrong; the message holds it."""
+
+
+class StaleReadError(ProtocolError):
+    """A read may find an older value than it should, or a newer one."""
+
+
+class OverwriteError(ProtocolError):
+    """A store that nothing orders behind a read of the word, or behind another store."""
+
+
+class LostItemError(ProtocolError):
+    """All workers have ended, and an item is not done."""
+
+
+class DoubledItemError(ProtocolError):
+    """An item is done a second time."""
+
+
+class QueueOverflowError(ProtocolError):
+    """More is put into a queue than it holds."""
+
+
+class EarlyEndError(ProtocolError):
+    """A worker takes all items to be done while one may not be."""
+
+
+class StuckError(ProtocolError):
+    """Workers wait for what nobody does any more, or for a value that may pass unseen."""
 
 
 class SimulationError(InterlaceError):
@@ -299,6 +340,10 @@ class SamplingError(DecodeError):
 
 class StudioError(InterlaceError):
     """Options, a path, a link or a file of the studio that make no sense, or ask for more than a request may take."""
+
+
+class RoutingError(InterlaceError):
+    """A routing table names an expert that there is not."""
 
 
 class StoreError(InterlaceError):

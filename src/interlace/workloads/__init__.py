@@ -8,6 +8,7 @@ from interlace.workloads.dag import Dag, dag
 from interlace.workloads.decode import Decode
 from interlace.workloads.ffn import FFN, MODELS, FFNShape, ffn
 from interlace.workloads.llama import LLAMAS, LlamaShape, decode_graph
+from interlace.workloads.moe import MoE, moe
 from interlace.workloads.prefill import PrefillAttention, prefill_attention
 
 #: Every workload that the commands take, one line each.
@@ -19,6 +20,7 @@ WORKLOADS: tuple[type[Workload], ...] = (
     Dag,
     Decode,
     PrefillAttention,
+    MoE,
 )
 
 __all__ = [
@@ -30,6 +32,7 @@ __all__ = [
     "Decode",
     "FFNShape",
     "LlamaShape",
+    "MoE",
     "OneMatmul",
     "PrefillAttention",
     "TwoCopies",
@@ -38,6 +41,7 @@ __all__ = [
     "dag",
     "decode_graph",
     "ffn",
+    "moe",
     "one_matmul",
     "prefill_attention",
     "two_copies",

@@ -1,0 +1,141 @@
+"""Matmul of rows that belong to experts: every tile of rows is multiplied by the weights of the expert that owns it.
+
+    out[r] = x[token[r]] @ weight[e].T                                        for all rows r of a tile that e owns
+    out[r] = silu(x[token[r]] @ gate[e].T) * (x[token[r]] @ weight[e].T)      (gated)
+
+Without ``token``, row r of x is taken. Rows without a token, and tiles without an expert, become 0. Which expert owns a
+tile is data (``kernels/routing``), so the access map says that a tile may read any expert's weights, and any token.
+Sums are kept in float32.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from interlace.core.arguments import check_type
+from interlace.core.dtypes import int32
+from interlace.core.errors import DTypeError
+from interlace.graph.access import ALL, Span, axes
+from interlace.graph.op import Op
+from interlace.graph.tensor import Tensor
+from interlace.kernels.base import Kernel, check_argument, check_extents, require, same_dtype
+from interlace.kernels.bodies import Array, Params, Reference, Regions, TritonBody
+from interlace.kernels.matmul.tile import MatmulTile
+from interlace.kernels.matmul.tilings import check_powers
+
+_TAKEN = ("BM", "BN", "BK", "STAGES", "num_warps")
+
+
+def _finish(_: Array | None, regions: Regions, params: Params) -> Mapping[str, Array]:
+    x, weight, expert = regions["x"], regions["weight"], int(regions["owner"][0])
+    if "token" in regions:
+        token = regions["token"].astype(np.int64)
+        there = (token >= 0) & (token < len(x))
+        x = np.where(there[:, None], x[np.where(there, token, 0)], 0.0)
+    if not 0 <= expert < len(weight):
+        return {"out": np.zeros((len(x), weight.shape[1]))}
+    value = x @ weight[expert].T
+    if "gate" in regions:
+        gated = x @ regions["gate"][expert].T
+        value = value * gated / (1 + np.exp(-gated))
+    return {"out": value}
+
+
+def _triton() -> TritonBody:
+    from interlace.kernels.experts.triton import expert_matmul_tile
+
+    return TritonBody(finish=expert_matmul_tile, check=check_powers)
+
+
+def _make(name: str, tensors: Mapping[str, Tensor], params: Params) -> Op:
+    tile = MatmulTile(*(params[param] for param in _TAKEN))  # type: ignore[arg-type]
+    return expert_matmul(name, **tensors, tile=tile)
+
+
+def _usual(op: Op) -> Mapping[str, tuple[Span, ...]]:
+    """As many experts as there are tiles, each once from memory, and tokens dealt to tiles evenly."""
+    i, j = axes(2)
+    own: tuple[Span, ...] = (i.block(1), j.block(int(op.param("BN"))), ALL)
+    usual = {access.arg: own for access in op.reads if access.arg in ("weight", "gate")}
+    if any(access.arg == "token" for access in op.reads):
+        first = i * (int(op.param("T")) // op.grid[0])
+        usual["x"] = (Span(first, first + int(op.param("BM"))), ALL)
+    return usual
+
+
+EXPERT_MATMUL = Kernel(
+    "expert_matmul",
+    Reference(_finish),
+    _triton,
+    make=_make,
+    usual=_usual,
+)
+
+
+def expert_matmul(
+    name: str,
+    x: Tensor,
+    owner: Tensor,
+    weight: Tensor,
+    out: Tensor,
+    *,
+    token: Tensor | None = None,
+    gate: Tensor | None = None,
+    tile: MatmulTile | None = None,
+) -> Op:
+    """Rows times the weights of their experts; see the module.
+
+    Args:
+        x: (T, K), or (tiles * tile.m, K) without ``token``.
+        owner: (tiles,), int32, the expert of each tile of rows.
+        weight, gate: (E, N, K).
+        out: (tiles * tile.m, N).
+        token: (tiles * tile.m,), int32.
+        tile: its ``swap`` and ``prefetch_bytes`` are not known here.
+
+    Raises:
+        ArgumentError, ShapeError, DTypeError: an argument that is none, shapes that do not match, other dtypes.
+    """
+    where = f"op {name!r}"
+    check_type(x, Tensor, where, "x")
+    check_type(owner, Tensor, where, "owner")
+    check_type(weight, Tensor, where, "weight")
+    check_type(tile, (MatmulTile, type(None)), where, "tile", "il.MatmulTile(m, n, k)")
+    tile = tile or MatmulTile()
+    require(not (tile.swap or tile.prefetch_bytes), f"{where}: {tile} swaps or prefetches, which experts do not")
+    require(
+        len(x.shape) == 2 and len(owner.shape) == 1 and len(weight.shape) == 3,
+        f"{where}: x {x} must be (rows, K), owner {owner} (tiles,), and weight {weight} (E, N, K)",
+    )
+    (t, k), (tiles,), (e, n, _) = x.shape, owner.shape, weight.shape
+    rows = tiles * tile.m
+    require(token is not None or t == rows, f"{where}: x {x} must have {rows} rows, {tile.m} for each tile")
+    check_argument(name, "owner", owner, (tiles,), int32)
+    check_argument(name, "weight", weight, (e, n, k))
+    check_argument(name, "out", out, (rows, n))
+    check_extents(where, (rows, n, k), (tile.m, tile.n, tile.k))
+    i, j = axes(2)
+    row, column = i.block(tile.m), j.block(tile.n)
+    reads: dict[str, tuple[Tensor, tuple[Span, ...]]] = {
+        "x": (x, (row if token is None else ALL, ALL)),
+        "owner": (owner, (i.block(1),)),
+        "weight": (weight, (ALL, column, ALL)),
+    }
+    if token is not None:
+        check_argument(name, "token", token, (rows,), int32)
+        reads["token"] = (token, (row,))
+    if gate is not None:
+        check_argument(name, "gate", gate, (e, n, k))
+        reads["gate"] = (gate, (ALL, column, ALL))
+    if not same_dtype(name, x, weight, out, *([] if gate is None else [gate])).floating:
+        raise DTypeError(f"{where}: x {x} must be of floating-point numbers")
+    return EXPERT_MATMUL.op(
+        name,
+        (tiles, -(-n // tile.n)),
+        reads,
+        {"out": (out, (row, column))},
+        params={"T": t, "E": e, "N": n, "K": k, **{p: v for p, v in tile.params if p in _TAKEN}},
+        flops=2.0 * tile.m * tile.n * k * (1 if gate is None else 2),
+    )

@@ -1,0 +1,78 @@
+"""Joins what experts made of a token: ``out[t] = sum_k weights[t, k] * y[place[t, k]]``.
+
+Places that are no row of y count as nothing. Sums are kept in float32.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from interlace.core.arguments import check_type
+from interlace.core.dtypes import fp32, int32
+from interlace.graph.access import ALL, Span, axes
+from interlace.graph.op import Op
+from interlace.graph.tensor import Tensor
+from interlace.kernels.base import Kernel, check_argument, check_block, power_of_two, require, same_dtype
+from interlace.kernels.bodies import Array, Params, Reference, Regions, TritonBody
+
+_ROWS, _COLUMNS = 8, 512
+
+
+def _finish(_: Array | None, regions: Regions, params: Params) -> Mapping[str, Array]:
+    y, place = regions["y"], regions["place"].astype(np.int64)
+    there = (place >= 0) & (place < len(y))
+    made = np.where(there[:, :, None], y[np.where(there, place, 0)], 0.0)
+    return {"out": (regions["weights"][:, :, None] * made).sum(axis=1)}
+
+
+def _triton() -> TritonBody:
+    from interlace.kernels.merge.triton import merge_tile
+
+    return TritonBody(finish=merge_tile)
+
+
+def _make(name: str, tensors: Mapping[str, Tensor], params: Params) -> Op:
+    return merge(name, **tensors)
+
+
+def _usual(op: Op) -> Mapping[str, tuple[Span, ...]]:
+    """A row for each pair, rather than any."""
+    i, j = axes(2)
+    return {"y": (i.block(int(op.param("BM")) * int(op.param("CHOSEN"))), j.block(int(op.param("BN"))))}
+
+
+MERGE = Kernel("merge", Reference(_finish), _triton, make=_make, usual=_usual)
+
+
+def merge(name: str, y: Tensor, place: Tensor, weights: Tensor, out: Tensor) -> Op:
+    """Rows y (R, H) of each token, where place (T, chosen) of int32 says, times weights (T, chosen), into out (T, H).
+
+    Weights are float32.
+
+    Raises:
+        ArgumentError, ShapeError, DTypeError: an argument that is none, shapes that do not match, other dtypes.
+    """
+    check_type(y, Tensor, f"op {name!r}", "y")
+    check_type(place, Tensor, f"op {name!r}", "place")
+    require(
+        len(y.shape) == len(place.shape) == 2, f"op {name!r}: y {y} must be (rows, H), and place {place} (T, chosen)"
+    )
+    (rows, h), (t, chosen) = y.shape, place.shape
+    check_argument(name, "place", place, (t, chosen), int32)
+    check_argument(name, "weights", weights, (t, chosen), fp32)
+    check_argument(name, "out", out, (t, h))
+    same_dtype(name, y, out)
+    columns = min(_COLUMNS, power_of_two(h))
+    check_block(f"op {name!r}", _ROWS, columns)
+    i, j = axes(2)
+    block, own = (i.block(_ROWS), ALL), j.block(columns)
+    return MERGE.op(
+        name,
+        (-(-t // _ROWS), -(-h // columns)),
+        {"y": (y, (ALL, own)), "place": (place, block), "weights": (weights, block)},
+        {"out": (out, (i.block(_ROWS), own))},
+        params={"T": t, "H": h, "R": rows, "CHOSEN": chosen, "BM": _ROWS, "BN": columns, "num_warps": 4},
+        flops=2.0 * _ROWS * columns * chosen,
+    )

@@ -1,0 +1,221 @@
+"""Which expert takes which token, decided on the device: three ops between a router's logits and the experts' matmuls.
+
+    route    the ``chosen`` largest logits of a token are its experts, and their softmax its weights; a block of tokens
+             counts how many each expert gets of it
+    place    every pair of a token and an expert gets a row: an expert's pairs stand together, in the order of their
+             tokens, and begin at a multiple of ``rows``, so that a tile of rows belongs to one expert
+    fill     the inverse: which token is in which row, -1 for none, and which expert owns a tile, -1 for none
+
+How many tiles there are depends on data; a grid has ``most_tiles``, whatever they are. Worked example, 5 tokens, 2 of 3
+experts each, tiles of 4 rows: at most (10 - 3) // 4 + 3 = 4 tiles.
+
+    experts    (0, 1) (0, 1) (0, 2) (0, 1) (0, 1)
+    pairs      5 of expert 0, 4 of 1, 1 of 2: 2, 1 and 1 tiles
+    place      (0, 8) (1, 9) (2, 12) (3, 10) (4, 11)
+    token      0 1 2 3 | 4 - - - | 0 1 3 4 | 2 - - -
+    owner      0       | 0       | 1       | 2
+
+Experts out of range, as of a table that did not come from ``route``, get no row (-1), and nothing is read for them.
+Of equal logits the first counts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from interlace.core.arguments import check_type, whole
+from interlace.core.dtypes import fp32, int32
+from interlace.core.errors import RoutingError
+from interlace.graph.access import ALL, axes
+from interlace.graph.op import Op
+from interlace.graph.tensor import Tensor
+from interlace.kernels.base import Kernel, check_argument, check_block, power_of_two, require
+from interlace.kernels.bodies import Array, Params, Reference, Regions, TritonBody
+
+#: Tokens of a tile of ``route`` and ``place``.
+BLOCK = 32
+
+
+def most_tiles(tokens: int, chosen: int, experts: int, rows: int) -> int:
+    """Tiles of ``rows`` rows that the experts fill at most: all full but for one of each expert that has any."""
+    pairs = tokens * chosen
+    owners = min(experts, pairs)
+    return (pairs - owners) // rows + owners
+
+
+def check_experts(table: np.ndarray, experts: int) -> None:
+    """Raise RoutingError if a routing table on the host names an expert that there is not."""
+    wrong = np.argwhere((table < 0) | (table >= experts))
+    if len(wrong):
+        token, which = (int(n) for n in wrong[0])
+        raise RoutingError(
+            f"token {token} goes to expert {int(table[token, which])}, and there are {experts}, from 0; "
+            f"{len(wrong)} of {table.size} entries are out of range"
+        )
+
+
+def _route(_: Array | None, regions: Regions, params: Params) -> Mapping[str, Array]:
+    logits = regions["logits"]
+    experts = np.argsort(-logits, axis=1, kind="stable")[:, : int(params["CHOSEN"])]
+    best = np.take_along_axis(logits, experts, axis=1)
+    weights = np.exp(best - best[:, :1])
+    counts = np.bincount(experts.reshape(-1), minlength=logits.shape[1])[None, :]
+    return {"experts": experts, "weights": weights / weights.sum(axis=1, keepdims=True), "counts": counts}
+
+
+def _first_rows(counts: Array, rows: int) -> Array:
+    """The row in which each expert's pairs begin."""
+    tiles = -(-counts.sum(axis=0) // rows)
+    return np.asarray((np.cumsum(tiles) - tiles) * rows)
+
+
+def _place(_: Array | None, regions: Regions, params: Params, where: tuple[int, ...]) -> Mapping[str, Array]:
+    experts, counts = regions["experts"].astype(np.int64), regions["counts"]
+    following = _first_rows(counts, int(params["ROWS"])) + counts[: where[0]].sum(axis=0)
+    place = np.full(experts.shape, -1)
+    for at, expert in np.ndenumerate(experts):
+        if 0 <= expert < counts.shape[1]:
+            place[at] = following[expert]
+            following[expert] += 1
+    return {"place": place}
+
+
+def _fill(_: Array | None, regions: Regions, params: Params, where: tuple[int, ...]) -> Mapping[str, Array]:
+    rows = int(params["ROWS"])
+    ends = np.cumsum(-(-regions["counts"].sum(axis=0) // rows))
+    owner = int(np.searchsorted(ends, where[0], side="right"))
+    row = regions["place"] - where[0] * rows
+    token = np.full(rows, -1)
+    for t, k in np.argwhere((row >= 0) & (row < rows)):
+        token[int(row[t, k])] = t
+    return {"token": token, "owner": np.array([owner if owner < len(ends) else -1])}
+
+
+def _triton(which: str) -> TritonBody:
+    from interlace.kernels.routing import triton
+
+    return TritonBody(finish=getattr(triton, f"{which}_tile"))
+
+
+def _make_route(name: str, tensors: Mapping[str, Tensor], params: Params) -> Op:
+    return route(name, **tensors)
+
+
+def _make_place(name: str, tensors: Mapping[str, Tensor], params: Params) -> Op:
+    return place(name, **tensors, rows=params["ROWS"])  # type: ignore[arg-type]
+
+
+def _make_fill(name: str, tensors: Mapping[str, Tensor], params: Params) -> Op:
+    return fill(name, **tensors)
+
+
+ROUTE = Kernel("route", Reference(_route), lambda: _triton("route"), make=_make_route)
+PLACE = Kernel("place", Reference(_place, located=True), lambda: _triton("place"), make=_make_place)
+FILL = Kernel("fill", Reference(_fill, located=True), lambda: _triton("fill"), make=_make_fill)
+
+
+def route(name: str, logits: Tensor, experts: Tensor, weights: Tensor, counts: Tensor) -> Op:
+    """Experts and weights of each token, and how many tokens of a block each expert gets.
+
+    Args:
+        logits: (T, E) in float32.
+        experts: (T, chosen), int32, the largest logit first.
+        weights: (T, chosen) in float32; those of a token sum to 1.
+        counts: (blocks of 32 tokens, E), int32.
+
+    Raises:
+        ArgumentError, ShapeError, DTypeError: an argument that is none, shapes that do not match, other dtypes.
+    """
+    check_type(logits, Tensor, f"op {name!r}", "logits")
+    check_type(experts, Tensor, f"op {name!r}", "experts")
+    require(
+        len(logits.shape) == len(experts.shape) == 2 and experts.shape[1] <= logits.shape[1],
+        f"op {name!r}: logits {logits} must be (tokens, experts), and experts {experts} (tokens, as many of them)",
+    )
+    (t, e), chosen = logits.shape, experts.shape[1]
+    check_argument(name, "logits", logits, (t, e), fp32)
+    check_argument(name, "experts", experts, (t, chosen), int32)
+    check_argument(name, "weights", weights, (t, chosen), fp32)
+    check_argument(name, "counts", counts, (-(-t // BLOCK), e), int32)
+    check_block(f"op {name!r}", BLOCK, power_of_two(e))
+    (i,) = axes(1)
+    block = (i.block(BLOCK), ALL)
+    return ROUTE.op(
+        name,
+        counts.shape[:1],
+        {"logits": (logits, block)},
+        {"experts": (experts, block), "weights": (weights, block), "counts": (counts, (i.block(1), ALL))},
+        params={"T": t, "E": e, "CHOSEN": chosen, **_blocks(e, chosen)},
+        flops=float(BLOCK * e * chosen),
+    )
+
+
+def place(name: str, experts: Tensor, counts: Tensor, place: Tensor, rows: int) -> Op:
+    """The row of each pair: place (T, chosen), int32, of what ``route`` leaves, for tiles of ``rows`` rows.
+
+    Raises:
+        ArgumentError, ShapeError, DTypeError: an argument that is none, shapes that do not match, other dtypes.
+    """
+    t, chosen, e = _routed(name, "experts", experts, counts)
+    check_argument(name, "place", place, (t, chosen), int32)
+    require(whole(rows, f"op {name!r}", "rows") > 0, f"op {name!r} has tiles of {rows} rows; use some")
+    (i,) = axes(1)
+    block = (i.block(BLOCK), ALL)
+    return PLACE.op(
+        name,
+        counts.shape[:1],
+        {"experts": (experts, block), "counts": (counts, (ALL, ALL))},
+        {"place": (place, block)},
+        params={"T": t, "E": e, "CHOSEN": chosen, "BLOCKS": counts.shape[0], "ROWS": rows, **_blocks(e, chosen)},
+    )
+
+
+def fill(name: str, place: Tensor, counts: Tensor, token: Tensor, owner: Tensor) -> Op:
+    """Which token is in each row, token (tiles * rows,), and which expert has each tile, owner (tiles,), both int32.
+
+    Raises:
+        ArgumentError, ShapeError, DTypeError: an argument that is none, shapes that do not match, other dtypes.
+    """
+    t, chosen, e = _routed(name, "place", place, counts)
+    check_type(owner, Tensor, f"op {name!r}", "owner")
+    check_type(token, Tensor, f"op {name!r}", "token")
+    require(
+        len(owner.shape) == len(token.shape) == 1 and token.shape[0] % owner.shape[0] == 0,
+        f"op {name!r}: token {token} must be (tiles * rows,), and owner {owner} (tiles,)",
+    )
+    (tiles,), rows = owner.shape, token.shape[0] // owner.shape[0]
+    require(
+        tiles >= most_tiles(t, chosen, e, rows),
+        f"op {name!r}: {t} tokens, {chosen} of {e} experts each, may fill {most_tiles(t, chosen, e, rows)} tiles of "
+        f"{rows} rows, and owner {owner} has {tiles}; give it as many",
+    )
+    check_argument(name, "owner", owner, (tiles,), int32)
+    check_argument(name, "token", token, (tiles * rows,), int32)
+    require(rows == power_of_two(rows), f"op {name!r} has tiles of {rows} rows; use a power of two")
+    (i,) = axes(1)
+    return FILL.op(
+        name,
+        (tiles,),
+        {"place": (place, (ALL, ALL)), "counts": (counts, (ALL, ALL))},
+        {"token": (token, (i.block(rows),)), "owner": (owner, (i.block(1),))},
+        params={"T": t, "E": e, "CHOSEN": chosen, "BLOCKS": counts.shape[0], "ROWS": rows, **_blocks(e, chosen)},
+    )
+
+
+def _routed(name: str, arg: str, pairs: Tensor, counts: Tensor) -> tuple[int, int, int]:
+    """Tokens, how many experts each has, and experts."""
+    check_type(pairs, Tensor, f"op {name!r}", arg)
+    check_type(counts, Tensor, f"op {name!r}", "counts")
+    require(len(pairs.shape) == len(counts.shape) == 2, f"op {name!r}: {arg} {pairs} and counts {counts} are matrices")
+    (t, chosen), e = pairs.shape, counts.shape[1]
+    check_argument(name, arg, pairs, (t, chosen), int32)
+    check_argument(name, "counts", counts, (-(-t // BLOCK), e), int32)
+    check_block(f"op {name!r}", BLOCK, power_of_two(e))
+    return t, chosen, e
+
+
+def _blocks(experts: int, chosen: int) -> dict[str, int]:
+    """Extents of Triton's blocks."""
+    return {"BLOCK": BLOCK, "BE": power_of_two(experts), "BC": power_of_two(chosen), "num_warps": 4}

@@ -1,0 +1,1 @@
+"""Small synchronisation protocols as models, every interleaving of which is looked at; see ``check``."""

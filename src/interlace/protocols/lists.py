@@ -1,0 +1,110 @@
+"""Lists of items from which others take when their own are empty: dispatch by stealing, as in ``launch/dispatch``.
+
+A block is two workers. One takes items, up to two ahead of the other, and tells it by messages; the other does them in
+the order in which they were taken, each behind the items that it waits for. An item is taken by a compare-and-swap of
+its list's head. A block whose list is empty finishes what it holds before it takes from another's.
+
+Worked example, lists (2), (0, 1) and () of three blocks; item 1 waits for 0, and 2 for 1. Block 0 holds 2, block 1
+holds 0. If block 0 took 1 behind 2, it would wait in front of 1 for 1; so it takes nothing, and block 1 or 2 takes 1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from dataclasses import dataclass
+from typing import Any
+
+from interlace.protocols.check import Model
+from interlace.protocols.operations import (
+    ACQUIRE,
+    BLOCK,
+    RELEASE,
+    Add,
+    Await,
+    Done,
+    Load,
+    Operation,
+    Order,
+    Process,
+    Read,
+    Store,
+    Swap,
+    Write,
+    at_least,
+    other_than,
+)
+
+#: Items that a block holds at most: one that is done and one that is taken ahead.
+HELD = 2
+_NONE = -1
+
+
+@dataclass(frozen=True)
+class Lists:
+    """Lists of items, which wait for the item of the number before theirs.
+
+    Attributes:
+        lists: of each block.
+        checks: a block takes an item only if its compare-and-swap took place.
+        settles: a block finishes what it holds before it takes from another's list.
+    """
+
+    lists: tuple[tuple[int, ...], ...] = ((2,), (0, 1), ())
+    checks: bool = True
+    settles: bool = True
+    post: Order = RELEASE
+    wait: Order = ACQUIRE
+
+    def model(self) -> Model:
+        blocks = range(len(self.lists))
+        items = sum(map(len, self.lists))
+        words = {f"{what} {block}": 0 for what in ("head", "finished") for block in blocks}
+        words |= {f"message {n} of {block}": 0 for block in blocks for n in range(items + 1)}
+        words |= {f"{what} {item}": 0 for what in ("data", "semaphore") for item in range(items)}
+        workers = [worker for block in blocks for worker in (self._takes(block), self._does(block))]
+        return Model("lists", words, tuple(workers), items, tuple(block for block in blocks for _ in range(2)))
+
+    def _takes(self, block: int) -> Process:
+        def process(sent: int = 0, near: int = 0) -> Generator[Operation, Any, tuple[Any, ...] | None]:
+            if near == len(self.lists):
+                yield Store(f"message {sent} of {block}", _NONE, RELEASE, BLOCK)
+                return None
+            victim = (block + near) % len(self.lists)
+            held = 0 if near and self.settles else HELD - 1
+            if sent > held:
+                yield Await(f"finished {block}", at_least(sent - held), ACQUIRE, BLOCK)
+            items = self.lists[victim]
+            taken = yield from self._take(f"head {victim}", len(items))
+            if taken is None:
+                return sent, near + 1
+            yield Store(f"message {sent} of {block}", items[taken] + 1, RELEASE, BLOCK)
+            return sent + 1, near
+
+        return process
+
+    def _take(self, head: str, length: int) -> Generator[Operation, Any, int | None]:
+        """How many were taken before, None if that is all."""
+        taken: int = yield Load(head)
+        while taken < length:
+            found: int = yield Swap(head, taken, taken + 1)
+            if found == taken or not self.checks:
+                return taken
+            taken = found
+        return None
+
+    def _does(self, block: int) -> Process:
+        def process(n: int = 0) -> Generator[Operation, Any, tuple[Any, ...] | None]:
+            message = yield Await(f"message {n} of {block}", other_than(0), ACQUIRE, BLOCK)
+            if message == _NONE:
+                return None
+            item = message - 1
+            yield Done(item)
+            if item:
+                yield Await(f"semaphore {item - 1}", at_least(1), self.wait)
+                yield Read(f"data {item - 1}", 1)
+            yield Write(f"data {item}", 1)
+            yield Add(f"semaphore {item}", 1, self.post)
+            yield Add(f"finished {block}", 1, RELEASE, BLOCK)
+            return (n + 1,)
+
+        return process

@@ -1,0 +1,197 @@
+"""What a worker of a protocol does, as generators of operations on shared words.
+
+A process is a generator function. It yields operations and is sent what they find; what it returns is how it goes on:
+arguments to be called with again, or None at its end. So its state is no more than those arguments and what it was sent
+since, and a checker may follow it along every path:
+
+    def worker(item=0):
+        ticket = yield Add("head", 1)
+        if ticket == ITEMS:
+            return None
+        yield Await("semaphore", at_least(2), ACQUIRE)
+        yield Read("data", 7)
+        yield Done(ticket)
+        return (item + 1,)
+
+A process depends on nothing but its arguments and what it is sent, and a word's value is a number or a tuple of them.
+``memory`` says what the operations mean.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any
+
+#: A number, or several in one word of memory.
+Value = int | tuple[int, ...]
+
+
+class Order(Enum):
+    """Of a strong operation: what it orders besides its own word."""
+
+    RELAXED = "relaxed"
+    ACQUIRE = "acquire"
+    RELEASE = "release"
+    ACQUIRE_RELEASE = "acq_rel"
+
+    @property
+    def acquires(self) -> bool:
+        return self in (Order.ACQUIRE, Order.ACQUIRE_RELEASE)
+
+    @property
+    def releases(self) -> bool:
+        return self in (Order.RELEASE, Order.ACQUIRE_RELEASE)
+
+
+class Scope(Enum):
+    """Which workers a strong operation is strong for."""
+
+    BLOCK = "cta"
+    GPU = "gpu"
+
+
+RELAXED, ACQUIRE, RELEASE, ACQUIRE_RELEASE = Order
+BLOCK, GPU = Scope
+
+
+@dataclass(frozen=True)
+class Until:
+    """What a wait waits for."""
+
+    text: str
+    holds: Callable[[Any], bool]
+
+
+def at_least(count: int) -> Until:
+    """A number of at least ``count``."""
+    return Until(f">= {count}", lambda value: value >= count)
+
+
+def equal(wanted: Value) -> Until:
+    """Exactly that value."""
+    return Until(f"== {wanted}", lambda value: value == wanted)
+
+
+def other_than(unwanted: Value) -> Until:
+    """Any other value."""
+    return Until(f"!= {unwanted}", lambda value: value != unwanted)
+
+
+@dataclass(frozen=True)
+class Write:
+    """An ordinary (weak) store. Nobody else may touch the word unless something orders the two."""
+
+    word: str
+    value: Value
+
+    def __str__(self) -> str:
+        return f"writes {self.word} = {self.value}"
+
+
+@dataclass(frozen=True)
+class Read:
+    """An ordinary (weak) load, which should find ``value``."""
+
+    word: str
+    value: Value
+
+    def __str__(self) -> str:
+        return f"reads {self.word}"
+
+
+@dataclass(frozen=True)
+class Load:
+    """A strong load; sent the value."""
+
+    word: str
+    order: Order = RELAXED
+    scope: Scope = GPU
+
+    def __str__(self) -> str:
+        return f"loads {self.word} ({self.order.value})"
+
+
+@dataclass(frozen=True)
+class Await:
+    """Strong loads until one finds what is waited for; sent that value."""
+
+    word: str
+    until: Until
+    order: Order = RELAXED
+    scope: Scope = GPU
+
+    def __str__(self) -> str:
+        return f"awaits {self.word} {self.until.text} ({self.order.value})"
+
+
+@dataclass(frozen=True)
+class Store:
+    """A strong store."""
+
+    word: str
+    value: Value
+    order: Order = RELAXED
+    scope: Scope = GPU
+
+    def __str__(self) -> str:
+        return f"stores {self.word} = {self.value} ({self.order.value})"
+
+
+@dataclass(frozen=True)
+class Add:
+    """An atomic add; sent the value before."""
+
+    word: str
+    amount: int
+    order: Order = RELAXED
+    scope: Scope = GPU
+
+    def __str__(self) -> str:
+        return f"adds {self.amount} to {self.word} ({self.order.value})"
+
+
+@dataclass(frozen=True)
+class Swap:
+    """An atomic compare-and-swap; sent the value before, which is ``expected`` if it took place."""
+
+    word: str
+    expected: Value
+    value: Value
+    order: Order = RELAXED
+    scope: Scope = GPU
+
+    def __str__(self) -> str:
+        return f"swaps {self.word} from {self.expected} to {self.value} ({self.order.value})"
+
+
+@dataclass(frozen=True)
+class Fence:
+    """``fence.acq_rel.gpu``: strong loads before it acquire, strong stores behind it release."""
+
+    def __str__(self) -> str:
+        return "fences"
+
+
+@dataclass(frozen=True)
+class Done:
+    """The work of an item, which is to be done exactly once."""
+
+    item: int
+
+    def __str__(self) -> str:
+        return f"does item {self.item}"
+
+
+@dataclass(frozen=True)
+class Ended:
+    """The worker takes all items to be done, and uses what they left."""
+
+    def __str__(self) -> str:
+        return "takes all items to be done"
+
+
+Strong = Load | Await | Store | Add | Swap
+Operation = Write | Read | Strong | Fence | Done | Ended
+Process = Callable[..., Generator[Operation, Any, tuple[Any, ...] | None]]

@@ -1,0 +1,205 @@
+"""A feed-forward layer of experts (mixture of experts), routed on the device."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import Enum
+from typing import Annotated, Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from interlace.core.devices import CPU, DeviceSpec
+from interlace.core.dtypes import DType, bf16, fp32, int32
+from interlace.core.errors import ShapeError
+from interlace.graph.graph import Graph
+from interlace.graph.tensor import Tensor
+from interlace.kernels.experts import expert_matmul
+from interlace.kernels.matmul import MatmulTile
+from interlace.kernels.merge import merge
+from interlace.kernels.routing import BLOCK, fill, most_tiles, place, route
+from interlace.workloads.base import DTypeField, Inputs, Option, Presets, Tile, Workload, draw
+
+_EXPERTS = "Experts"
+_EXPONENT = 1.2  # of Zipf's law
+
+
+class Routing(Enum):
+    """How tokens spread over experts: evenly, or as Zipf's law has it, the share of expert n as (n + 1)^-1.2."""
+
+    BALANCED = "balanced"
+    SKEWED = "skewed"
+
+
+def moe(
+    tokens: int,
+    hidden: int,
+    ffn: int,
+    experts: int,
+    chosen: int,
+    dtype: DType = bf16,
+    *,
+    tile: MatmulTile | None = None,
+) -> Graph:
+    """``out[t] = sum_e p[t, e] * ((silu(x[t] @ gate[e].T) * (x[t] @ up[e].T)) @ down[e].T)`` over t's chosen experts e.
+
+    The experts of a token are those of its largest logits, p the softmax of these. Inputs are x (tokens, hidden),
+    logits (tokens, experts) in float32, gate and up (experts, ffn, hidden), down (experts, hidden, ffn). Which rows go
+    to which expert is found on the device: the grids have as many tiles as any routing may need, and tiles that none
+    needs do nothing.
+
+    Args:
+        chosen: experts of a token.
+        tile: of the experts' matmuls.
+
+    Raises:
+        ArgumentError, ShapeError: extents that are none, or that do not go together.
+    """
+    if not 1 <= chosen <= experts:
+        raise ShapeError(f"each token goes to {chosen} of {experts} experts; use 1 to {experts}")
+    tile = tile or MatmulTile()
+    tiles = most_tiles(tokens, chosen, experts, tile.m)
+    rows = tiles * tile.m
+    t = {
+        "x": Tensor("x", (tokens, hidden), dtype),
+        "logits": Tensor("logits", (tokens, experts), fp32),
+        "gate": Tensor("gate", (experts, ffn, hidden), dtype),
+        "up": Tensor("up", (experts, ffn, hidden), dtype),
+        "down": Tensor("down", (experts, hidden, ffn), dtype),
+        "experts": Tensor("experts", (tokens, chosen), int32),
+        "weights": Tensor("weights", (tokens, chosen), fp32),
+        "counts": Tensor("counts", (-(-tokens // BLOCK), experts), int32),
+        "place": Tensor("place", (tokens, chosen), int32),
+        "token": Tensor("token", (rows,), int32),
+        "owner": Tensor("owner", (tiles,), int32),
+        "h": Tensor("h", (rows, ffn), dtype),
+        "y": Tensor("y", (rows, hidden), dtype),
+        "out": Tensor("out", (tokens, hidden), dtype),
+    }
+    ops = (
+        route("route", t["logits"], t["experts"], t["weights"], t["counts"]),
+        place("place", t["experts"], t["counts"], t["place"], tile.m),
+        fill("fill", t["place"], t["counts"], t["token"], t["owner"]),
+        expert_matmul("up", t["x"], t["owner"], t["up"], t["h"], token=t["token"], gate=t["gate"], tile=tile),
+        expert_matmul("down", t["h"], t["owner"], t["down"], t["y"], tile=tile),
+        merge("merge", t["y"], t["place"], t["weights"], t["out"]),
+    )
+    return Graph("moe", tuple(t.values()), ops, ("x", "logits", "gate", "up", "down"), ("out",))
+
+
+@dataclass(frozen=True)
+class MoE(Workload):
+    """A feed-forward layer of gated experts, a few for each token, as the router's logits say.
+
+    Raises:
+        ShapeError: more experts of a token than there are.
+    """
+
+    name: ClassVar[str] = "moe"
+    presets: ClassVar[Presets] = {
+        "mixtral-8x7b": {"hidden": 4096, "ffn": 14336, "experts": 8, "chosen": 2},
+        "deepseek-moe-16b": {"hidden": 2048, "ffn": 1408, "experts": 64, "chosen": 6},
+        "small": {"hidden": 64, "ffn": 96, "experts": 5, "chosen": 2},
+    }
+    on_cpu: ClassVar[str] = "small"
+    on_gpu: ClassVar[str] = "mixtral-8x7b"
+    size: ClassVar[str] = "tokens"
+    sizes: ClassVar[tuple[int, ...]] = (1, 16, 64, 1024, 4096)
+    weights: ClassVar[tuple[str, ...]] = ("gate", "up", "down")
+
+    hidden: Annotated[int, Option("Width of the model.", least=1)]
+    ffn: Annotated[int, Option("Width of an expert's hidden layer.", least=1)]
+    experts: Annotated[int, Option("Experts.", least=1, group=_EXPERTS)]
+    chosen: Annotated[int, Option("Experts of each token.", least=1, group=_EXPERTS)]
+    tokens: Annotated[int, Option("Tokens.", least=1)] = 64
+    routing: Annotated[
+        Routing, Option("How tokens spread over experts", names={r.value: r for r in Routing}, group=_EXPERTS)
+    ] = Routing.BALANCED
+    dtype: DTypeField = bf16
+
+    def __post_init__(self) -> None:
+        if self.chosen > self.experts:
+            raise ShapeError(f"each token goes to {self.chosen} of {self.experts} experts; use at most as many")
+
+    @property
+    def title(self) -> str:
+        what = f"{self.chosen} of {self.experts} experts of {self.hidden} x {self.ffn}, {self.routing.value}"
+        return f"mixture of experts, {self.tokens} tokens, {what}, {self.dtype}"
+
+    @property
+    def flops(self) -> float:
+        return 6.0 * self.tokens * self.chosen * self.hidden * self.ffn
+
+    def graph(self, device: DeviceSpec, tile: Tile | None = None) -> Graph:
+        own = _tile(-(-self.tokens * self.chosen // self.experts), self.dtype, device)
+        if tile is not None:
+            own = MatmulTile(tile.m, tile.n, tile.k)
+        return moe(self.tokens, self.hidden, self.ffn, self.experts, self.chosen, self.dtype, tile=own)
+
+    def inputs(self, seed: int) -> Inputs:
+        return {**draw(self.graph(CPU), seed), "logits": self.logits(seed)}
+
+    def logits(self, seed: int) -> NDArray[np.float32]:
+        """Logarithms of the experts' shares plus Gumbel noise, by which experts are drawn as often as they say."""
+        shares = np.arange(1.0, self.experts + 1) ** (-_EXPONENT if self.routing is Routing.SKEWED else 0.0)
+        noise = np.random.default_rng((seed, self.experts)).gumbel(size=(self.tokens, self.experts))
+        logits: NDArray[np.float32] = (np.log(shares) + noise).astype(np.float32)
+        return logits
+
+    def dense(self, xp: Any, tensors: Mapping[str, Any]) -> Mapping[str, Any]:
+        if xp is np:
+            return {"out": self._in_numpy(tensors)}
+        if tensors["x"].dtype is xp.bfloat16 and tensors["x"].is_cuda:
+            return {"out": self._grouped(xp, tensors)}
+        return {"out": self._masked(xp, tensors)}
+
+    def _in_numpy(self, t: Mapping[str, Any]) -> Any:
+        best = np.argsort(-t["logits"], axis=1, kind="stable")[:, : self.chosen]
+        weights = np.exp(np.take_along_axis(t["logits"], best, axis=1))
+        weights = weights / weights.sum(axis=1, keepdims=True)
+        out = np.zeros_like(t["x"])
+        for e in range(self.experts):
+            token, which = np.nonzero(best == e)
+            gated = t["x"][token] @ t["gate"][e].T
+            h = gated / (1 + np.exp(-gated)) * (t["x"][token] @ t["up"][e].T)
+            out[token] += weights[token, which][:, None] * (h @ t["down"][e].T)
+        return out
+
+    def _routed(self, torch: Any, t: Mapping[str, Any]) -> Any:
+        """Experts and weights of each token."""
+        best, experts = torch.topk(t["logits"], self.chosen, dim=1)
+        return experts, torch.softmax(best, dim=1)
+
+    def _grouped(self, torch: Any, t: Mapping[str, Any]) -> Any:
+        """Pairs sorted by expert, and grouped matmuls: what PyTorch has for it, without a trip to the host."""
+        experts, weights = self._routed(torch, t)
+        order = torch.argsort(experts.reshape(-1), stable=True)
+        ends = torch.searchsorted(
+            experts.reshape(-1)[order], torch.arange(self.experts, device=order.device), right=True
+        ).to(torch.int32)
+        x = t["x"][order // self.chosen]
+        gated, up = (torch._grouped_mm(x, t[name].transpose(1, 2), offs=ends) for name in ("gate", "up"))
+        y = torch._grouped_mm(torch.nn.functional.silu(gated) * up, t["down"].transpose(1, 2), offs=ends)
+        shares = weights.reshape(-1)[order].to(y.dtype)[:, None]
+        return torch.zeros_like(t["x"]).index_add(0, order // self.chosen, y * shares)
+
+    def _masked(self, torch: Any, t: Mapping[str, Any]) -> Any:
+        """Every expert on every token, for where there are no grouped matmuls."""
+        experts, weights = self._routed(torch, t)
+        out = torch.zeros_like(t["x"])
+        for e in range(self.experts):
+            h = torch.nn.functional.silu(t["x"] @ t["gate"][e].T) * (t["x"] @ t["up"][e].T)
+            share = torch.where(experts == e, weights, 0.0).sum(dim=1, keepdim=True)
+            out = out + (h @ t["down"][e].T) * share.to(h.dtype)
+        return out
+
+
+def _tile(rows: int, dtype: DType, device: DeviceSpec) -> MatmulTile:
+    """A tile for so many rows of an expert in the mean: as tall as these, and as deep as shared memory holds."""
+    if not device.architecture:
+        return MatmulTile(16, 32, 32)
+    m = next((m for m in (16, 32, 64) if rows <= m), 128)
+    n, k = (128, 64) if m == 128 else (64, 128)
+    stage = k * (m + 2 * n) * dtype.itemsize  # of a gated matmul
+    return MatmulTile(m, n, k, max(1, min(4, device.smem_bytes // stage)), 8 if m == 128 else 4)

@@ -1,0 +1,29 @@
+"""Matmuls of experts compile for sm_90 without a GPU: wgmma, registers and shared memory that fit, memory order."""
+
+from __future__ import annotations
+
+import interlace as il
+from interlace.kernels.lint import count, lint, resources
+from interlace.workloads import MoE
+
+
+def launches(executor: type[il.Executor], tokens: int, preset: str = "mixtral-8x7b") -> list:
+    graph = MoE.of({"tokens": tokens}, True, preset).graph(il.H200)
+    return executor(il.build(graph, il.Choices(132, policy=il.RowSync())), il.Options("meta")).launches()
+
+
+def test_experts_of_many_tokens_multiply_with_wgmma_and_keep_their_sums_in_registers() -> None:
+    up = launches(il.SerialExecutor, 4096)[3].compile_ahead()
+    used = resources(up.asm["ptx"])
+    assert count(up.asm["ptx"], "wgmma.mma_async") > 0
+    assert count(up.asm["ptx"], "mma.sync") == 0
+    assert (used.spill_bytes, used.serialised) == (0, False)
+    assert up.metadata.shared <= il.H200.smem_bytes
+
+
+def test_experts_that_wait_for_their_tokens_and_post_keep_memory_order() -> None:
+    (up,) = (launch for launch in launches(il.SemaphoreStreamsExecutor, 16) if launch.ops == ("up",))
+    compiled = up.compile_ahead()
+    assert lint(compiled.asm["ptx"], posts=True, waits=True) == []
+    assert resources(compiled.asm["ptx"]).spill_bytes == 0
+    assert compiled.metadata.shared <= il.H200.smem_bytes

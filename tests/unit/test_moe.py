@@ -1,0 +1,169 @@
+"""A mixture of experts: the row of each pair of token and expert, how many tiles there may be, and what is refused."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import interlace as il
+from interlace.core.errors import DTypeError, PlanFormatError, RoutingError, ShapeError
+from interlace.kernels.experts import expert_matmul
+from interlace.kernels.read import read_plan
+from interlace.kernels.routing import check_experts, fill, most_tiles, place, route
+from interlace.workloads import MoE, moe
+from interlace.workloads.moe import Routing
+
+from ..draws import EXAMPLES
+
+TILE = il.MatmulTile(16, 16, 16)
+
+
+def routed(logits: np.ndarray, chosen: int, rows: int) -> dict[str, np.ndarray]:
+    """What the three ops of routing leave."""
+    tokens, experts = logits.shape
+    graph = moe(tokens, 16, 16, experts, chosen, tile=il.MatmulTile(rows, 16, 16))
+    names = ("experts", "weights", "counts", "place", "token", "owner")
+    tensors = tuple(graph.tensor(name) for name in ("logits", *names))
+    part = il.Graph("routing", tensors, graph.ops[:3], ("logits",), names)
+    return il.ReferenceExecutor(il.build(part, il.Choices(3)), seed=0).run({"logits": logits})
+
+
+def test_pairs_of_an_expert_stand_together_from_a_tile_on() -> None:
+    """Tokens in blocks of 32, so that the second block goes on where the first ended."""
+    logits = np.full((34, 3), -9.0, np.float32)
+    logits[:, 0] = 2.0
+    logits[::2, 1], logits[1::2, 2] = 1.0, 1.0  # even tokens to 0 and 1, odd ones to 0 and 2
+    found = routed(logits, 2, 16)
+    assert found["experts"][:2].tolist() == [[0, 1], [0, 2]]
+    assert found["counts"].tolist() == [[32, 16, 16], [2, 1, 1]]
+    assert found["place"][:3].tolist() == [[0, 48], [1, 80], [2, 49]]  # 3 tiles of expert 0, 2 of each other
+    assert found["place"][32:].tolist() == [[32, 64], [33, 96]]
+    assert found["owner"].tolist() == [0, 0, 0, 1, 1, 2, 2]
+    assert found["token"][:34].tolist() == [*range(34)]
+    assert found["token"][34:66].tolist() == [-1] * 14 + [*range(0, 34, 2)] + [-1]
+    share = np.exp([2.0, 1.0]) / np.exp([2.0, 1.0]).sum()
+    np.testing.assert_allclose(found["weights"][7], share, rtol=1e-12)
+
+
+@given(
+    tokens=st.integers(1, 70),
+    experts=st.integers(1, 9),
+    more=st.integers(0, 8),
+    rows=st.sampled_from((16, 32)),
+    seed=st.integers(0, 99),
+    skew=st.sampled_from((0.0, 4.0)),
+)
+@EXAMPLES
+def test_every_pair_has_a_row_of_its_own_in_a_tile_of_its_expert(
+    tokens: int, experts: int, more: int, rows: int, seed: int, skew: float
+) -> None:
+    chosen = 1 + more % experts
+    random = np.random.default_rng(seed)
+    logits = random.standard_normal((tokens, experts)) - skew * np.arange(experts)
+    found = {name: value.astype(np.int64) for name, value in routed(logits, chosen, rows).items()}
+    place, token, owner = found["place"], found["token"], found["owner"]
+    assert len(np.unique(place)) == tokens * chosen == (token >= 0).sum()
+    assert (token[place] == np.arange(tokens)[:, None]).all()
+    assert (owner[place // rows] == found["experts"]).all()
+    held = (token.reshape(-1, rows) >= 0).any(axis=1)
+    assert ((owner >= 0) == held).all()
+
+
+@pytest.mark.parametrize(("tokens", "chosen", "experts", "rows"), [(1, 2, 8, 16), (5, 2, 3, 4), (4096, 2, 8, 128)])
+def test_there_are_as_many_tiles_as_the_worst_routing_needs(tokens: int, chosen: int, experts: int, rows: int) -> None:
+    tiles = most_tiles(tokens, chosen, experts, rows)
+    assert tiles == {(1, 8): 2, (5, 3): 4, (4096, 8): 71}[tokens, experts]
+    pairs, owners = tokens * chosen, min(experts, tokens * chosen)
+    worst = [1] * (owners - 1) + [pairs - owners + 1]  # one pair each, and all else to one
+    assert sum(-(-n // rows) for n in worst) <= tiles
+
+
+def test_experts_out_of_range_are_told_on_the_host_and_left_out_on_the_device() -> None:
+    table = np.array([[0, 1], [5, 2], [2, -1]])
+    with pytest.raises(RoutingError, match=r"token 1 goes to expert 5, and there are 3, from 0; 2 of 6 entries"):
+        check_experts(table, 3)
+    check_experts(np.array([[0, 2]]), 3)
+    given, counts = il.Tensor("experts", (3, 2), il.int32), il.Tensor("counts", (1, 3), il.int32)
+    placed = il.Tensor("place", (3, 2), il.int32)
+    graph = il.Graph(
+        "place",
+        (given, counts, placed),
+        (place("place", given, counts, placed, 16),),
+        ("experts", "counts"),
+        ("place",),
+    )
+    out = il.ReferenceExecutor(il.build(graph, il.Choices(1))).run({"experts": table, "counts": np.array([[1, 1, 2]])})
+    assert out["place"].tolist() == [[0, 16], [-1, 32], [33, -1]]
+
+
+def test_access_maps_cover_any_routing_and_write_tiles_of_their_own() -> None:
+    graph = moe(100, 32, 48, 4, 2, tile=TILE)
+    up = graph.op("up")
+    assert up.grid == (most_tiles(100, 2, 4, 16), 3) == (16, 3)
+    assert [str(access) for access in up.reads] == [
+        "x: x[:, :]",
+        "owner: owner[t0 : t0 + 1]",
+        "weight: up[:, 16*t1 : 16*t1 + 16, :]",
+        "token: token[16*t0 : 16*t0 + 16]",
+        "gate: gate[:, 16*t1 : 16*t1 + 16, :]",
+    ]
+    proof = il.verify(il.build(graph, il.Choices(8, policy=il.RowSync())))
+    assert proof.longest_chain == 6
+
+
+def test_a_skewed_routing_gives_the_first_expert_the_most() -> None:
+    def most(routing: Routing) -> float:
+        problem = MoE(16, 16, 8, 1, 20000, routing)
+        return float((problem.inputs(0)["logits"].argmax(axis=1) == 0).mean())
+
+    assert 0.12 < most(Routing.BALANCED) < 0.13
+    assert 0.42 < most(Routing.SKEWED) < 0.44  # 1 / (1 + 2^-1.2 + ... + 8^-1.2) = 0.429
+
+
+def test_plans_are_read_again_and_others_than_the_kernels_make_are_refused() -> None:
+    plan = il.build(moe(40, 32, 48, 3, 2, tile=TILE), il.Choices(4))
+    assert read_plan(plan.to_json()).to_json() == plan.to_json()
+    data = json.loads(plan.to_json())
+    data["graph"]["ops"][2]["params"]["ROWS"] = 8
+    with pytest.raises(PlanFormatError, match=r"'fill' has param ROWS 8, but .* makes an op with 16"):
+        read_plan(json.dumps(data))
+
+
+def test_what_does_not_go_together_is_refused() -> None:
+    with pytest.raises(ShapeError, match="each token goes to 4 of 3 experts"):
+        moe(8, 16, 16, 3, 4)
+    with pytest.raises(ShapeError, match="each token goes to 4 of 3 experts; use at most as many"):
+        MoE(16, 16, 3, 4)
+
+    def tensor(name: str, *shape: int, dtype: il.DType = il.int32) -> il.Tensor:
+        return il.Tensor(name, shape, dtype)
+
+    logits, experts, counts = tensor("logits", 40, 3, dtype=il.fp32), tensor("e", 40, 2), tensor("c", 2, 3)
+    with pytest.raises(DTypeError, match="logits"):
+        route("route", tensor("logits", 40, 3), experts, tensor("w", 40, 2, dtype=il.fp32), counts)
+    with pytest.raises(ShapeError, match="weights"):
+        route("route", logits, experts, tensor("w", 40, 3, dtype=il.fp32), counts)
+    with pytest.raises(ShapeError, match=r"counts .* must have shape \(2, 3\)"):
+        place("place", experts, tensor("c", 1, 3), tensor("p", 40, 2), 16)
+    with pytest.raises(ShapeError, match=r"may fill 7 tiles of 16 rows, and owner .* has 5; give it as many"):
+        fill("fill", tensor("p", 40, 2), counts, tensor("t", 80), tensor("o", 5))
+    x, weight = tensor("x", 40, 16, dtype=il.bf16), tensor("w", 3, 8, 16, dtype=il.bf16)
+    out = tensor("out", 80, 8, dtype=il.bf16)
+    with pytest.raises(ShapeError, match="must have 80 rows, 16 for each tile"):
+        expert_matmul("up", x, tensor("o", 5), weight, out, tile=TILE)
+    with pytest.raises(ShapeError, match="swaps or prefetches, which experts do not"):
+        expert_matmul("up", x, tensor("o", 5), weight, out, tile=il.MatmulTile(16, 16, 16, swap=True))
+    with pytest.raises(DTypeError, match="floating-point"):
+        expert_matmul(
+            "up",
+            *(tensor(n, *s) for n, s in (("x", (80, 16)), ("o", (5,)), ("w", (3, 8, 16)), ("y", (80, 8)))),
+            tile=TILE,
+        )
+    with pytest.raises(ShapeError, match="powers of two"):
+        il.SerialExecutor(
+            il.build(moe(8, 16, 16, 3, 2, tile=il.MatmulTile(16, 24, 16)), il.Choices(1)), il.Options("meta")
+        )

@@ -1,0 +1,145 @@
+"""Protocols between workers are right under every interleaving as the code orders them; a planted fault has a name."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from interlace.core.errors import (
+    ArgumentError,
+    DoubledItemError,
+    EarlyEndError,
+    OverwriteError,
+    ProtocolError,
+    QueueOverflowError,
+    StaleReadError,
+    StuckError,
+)
+from interlace.protocols.check import Model, check
+from interlace.protocols.handover import HandOver
+from interlace.protocols.lists import Lists
+from interlace.protocols.mailboxes import Mailboxes
+from interlace.protocols.operations import ACQUIRE, ACQUIRE_RELEASE, BLOCK, RELAXED, RELEASE, Load
+from interlace.protocols.outstanding import Outstanding
+from interlace.protocols.ready_queue import Looks, ReadyQueue
+from interlace.protocols.tagged import Tagged
+
+Protocol = HandOver | Lists | ReadyQueue | Mailboxes | Outstanding | Tagged
+
+#: The same in fewer items or workers, in which a fault shows as well.
+TWO_LISTS = Lists(((2,), (0, 1)))
+TWO_QUEUED = ReadyQueue(((), (), (0, 1)), workers=2, capacity=3)
+BY_QUEUE = replace(TWO_QUEUED, wait=None, post=RELAXED, put=RELEASE, take=ACQUIRE, count=ACQUIRE_RELEASE)
+THREE_MADE = Outstanding(((1, 2), (), ()), capacity=3)
+
+
+@pytest.mark.parametrize(
+    ("protocol", "states"),
+    [
+        (HandOver(), 190),
+        (Lists(((1,), (0,), ())), 5461),
+        (TWO_LISTS, 496),
+        (Lists(((), (0, 1, 2))), 2614),
+        (replace(TWO_QUEUED, workers=3), 2131),
+        (replace(TWO_QUEUED, producers=((), (), (0, 1), (0,)), capacity=4), 1065),
+        (ReadyQueue(((), (0,), (1,)), workers=2, capacity=3), 163),
+        (replace(BY_QUEUE, workers=3), 1681),
+        (Mailboxes(), 84),
+        (Mailboxes(((), (0,), (0,), (1, 2)), workers=3), 126),
+        (Outstanding(), 6313),
+        (Outstanding(((1,), ()), workers=3, capacity=2), 6856),
+        (Tagged(), 63),
+        (Tagged(tags=2), 63),
+        (Tagged(((1, 3), (2,))), 18),
+        (Tagged(polls=False, hint=ACQUIRE_RELEASE), 63),
+    ],
+    ids=lambda value: type(value).__name__ if not isinstance(value, int) else str(value),
+)
+def test_as_the_code_orders_it_every_interleaving_is_right(protocol: Protocol, states: int) -> None:
+    assert check(protocol.model()).states == states
+
+
+@pytest.mark.parametrize(
+    ("protocol", "fault", "error", "says"),
+    [
+        # A tile is handed over.
+        (HandOver(), {"post": RELAXED}, StaleReadError, "tile 0, part 0 may be read as 0"),
+        (HandOver(), {"poll": RELAXED}, StaleReadError, "tile 0, part 0 may be read as 0"),
+        (HandOver(), {"post_scope": BLOCK}, StaleReadError, "its store of 1 is of another block"),
+        (HandOver(), {"poll_scope": BLOCK}, StaleReadError, "its store of 1 is of another block"),
+        (HandOver(), {"storing": ("store", "arrive")}, StaleReadError, "tile 0, part 1 may be read as 0"),
+        (HandOver(), {"storing": ("synchronise", "store", "arrive")}, StaleReadError, "tile 0, part 1"),
+        (HandOver(), {"storing": ("store", "synchronise")}, StuckError, "worker 2 awaits finished >= 1"),
+        (HandOver(), {"posting": ("post",)}, StaleReadError, "tile 0, part 0 may be read as 0"),
+        (HandOver(), {"posting": ("await",)}, StuckError, "worker 4 awaits semaphore 0 >= 1"),
+        (HandOver(), {"waiting": ("poll", "arrive")}, StaleReadError, "tile 1 may be read as 0"),
+        (HandOver(), {"waiting": ("synchronise", "poll", "arrive")}, StaleReadError, "tile 1 may be read as 0"),
+        (HandOver(), {"reading": ("read",)}, StaleReadError, "tile 0, part 0 may be read as 0"),
+        # Items are taken from lists.
+        (TWO_LISTS, {"post": RELAXED}, StaleReadError, "data 1 may be read as 0"),
+        (TWO_LISTS, {"wait": RELAXED}, StaleReadError, "data 1 may be read as 0"),
+        (TWO_LISTS, {"checks": False}, DoubledItemError, "item 0 is done twice"),
+        (TWO_LISTS, {"settles": False}, StuckError, "worker 1 awaits semaphore 1 >= 1"),
+        # Ready items are queued.
+        (TWO_QUEUED, {"post": RELAXED}, StaleReadError, "data 0 may be read as 0"),
+        (TWO_QUEUED, {"wait": RELAXED}, StaleReadError, "data 0 may be read as 0"),
+        (TWO_QUEUED, {"wait": None}, StaleReadError, "data 0 may be read as 0"),
+        (BY_QUEUE, {"put": RELAXED}, StaleReadError, "data 0 may be read as 0"),
+        (BY_QUEUE, {"take": RELAXED}, StaleReadError, "data 0 may be read as 0"),
+        (BY_QUEUE, {"count": RELEASE}, StaleReadError, "data 0 may be read as 0"),
+        (BY_QUEUE, {"count": ACQUIRE}, StaleReadError, "data 0 may be read as 0"),
+        (TWO_QUEUED, {"looks": Looks.BEFORE}, StuckError, "awaits place 2 != 0"),
+        (TWO_QUEUED, {"looks": Looks.BEHIND}, QueueOverflowError, "item 2 is put into a queue of 3"),
+        (ReadyQueue(workers=2, capacity=5), {"looks": Looks.BEHIND}, DoubledItemError, "item 2 is done twice"),
+        (TWO_QUEUED, {"capacity": 2}, QueueOverflowError, "item 2 is put into a queue of 2"),
+        # A dispatcher fills mailboxes.
+        (Mailboxes(), {"put": RELAXED}, StaleReadError, "data 0 may be read as 0"),
+        (Mailboxes(), {"take": RELAXED}, StaleReadError, "data 0 may be read as 0"),
+        (Mailboxes(), {"empty": RELAXED}, StaleReadError, "data 0 may be read as 0"),
+        (Mailboxes(), {"see": RELAXED}, StaleReadError, "data 0 may be read as 0"),
+        (Mailboxes(((), (), ())), {"looks": False}, OverwriteError, "mailbox 0 is stored while nothing orders"),
+        (Mailboxes(), {"awaits_end": False}, EarlyEndError, "item 3 is not known to be done"),
+        # Items make items, until none is outstanding.
+        (THREE_MADE, {"put": RELAXED}, StaleReadError, "data 0 may be read as 0"),
+        (THREE_MADE, {"take": RELAXED}, StaleReadError, "data 0 may be read as 0"),
+        (THREE_MADE, {"off": RELAXED}, EarlyEndError, "item 0 is not known to be done"),
+        (THREE_MADE, {"end": RELAXED}, EarlyEndError, "item 0 is not known to be done"),
+        (THREE_MADE, {"counts_first": False}, EarlyEndError, "item 2 is not known to be done"),
+        (THREE_MADE, {"off_last": False}, EarlyEndError, "item 0 is not known to be done"),
+        (THREE_MADE, {"capacity": 2}, QueueOverflowError, "item 2 is put into a queue of 2"),
+        # Data carry their number.
+        (Tagged(), {"tags": 1}, StaleReadError, "publication 1 is read as 0, and should be 10"),
+        (Tagged(((1, 3), (2,))), {"tags": 2}, StaleReadError, "publication 2 is read as 0, and should be 20"),
+        (Tagged(), {"awaits": (0,)}, StuckError, "worker 2 awaits x has number 1"),
+        (Tagged(), {"awaits": (0,), "exact": False}, StaleReadError, "publication 1 is read as 20"),
+        (Tagged(), {"whole": False}, StaleReadError, "publication 1 is read as 0, and should be 10"),
+        (Tagged(), {"polls": False}, StaleReadError, "publication 1 is read as 0, and should be 10"),
+    ],
+    ids=lambda value: "-".join(value) if isinstance(value, dict) else None,
+)
+def test_a_planted_fault_is_told_by_name(
+    protocol: Protocol, fault: dict[str, Any], error: type[ProtocolError], says: str
+) -> None:
+    with pytest.raises(ProtocolError, match=says) as caught:
+        check(replace(protocol, **fault).model())
+    assert type(caught.value) is error
+
+
+def test_steps_and_words_that_do_not_exist_and_processes_that_do_nothing_are_refused() -> None:
+    with pytest.raises(ArgumentError, match="no step 'wait' here; use one of store, synchronise, arrive"):
+        HandOver(storing=("wait",)).model()
+
+    def loads() -> Any:
+        yield Load("y")
+
+    def idles(n: int = 0) -> Any:
+        if n == 3:
+            yield Load("x")
+        return ((n + 1) % 3,)
+
+    with pytest.raises(ArgumentError, match="process 0 goes on and on"):
+        check(Model("idles", {"x": 0}, (idles,)))
+    with pytest.raises(ArgumentError, match="no word 'y'; the model has x"):
+        check(Model("words", {"x": 0}, (loads,)))

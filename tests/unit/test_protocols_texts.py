@@ -1,0 +1,264 @@
+"""Models have the steps and orders of the code: they are read from its text, and a text that loses one is caught.
+
+What the model takes from each text: which steps every role takes, in which order, and what the instructions that post
+and poll say of order and scope. So a protocol that is changed in the code alone is checked as it is there, or fails.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+from interlace.core.errors import DoubledItemError, ProtocolError, QueueOverflowError, StaleReadError, StuckError
+from interlace.kernels.cuda.ptx import PTX
+from interlace.kernels.primitives.semaphore_cuda import SEMAPHORES
+from interlace.launch.plain import PLAIN
+from interlace.launch.walk import ROLES, WALK
+from interlace.loops.cuda.items import ITEMS
+from interlace.protocols.check import check
+from interlace.protocols.handover import HandOver, Steps
+from interlace.protocols.lists import HELD, Lists
+from interlace.protocols.operations import Order, Scope
+from interlace.protocols.ready_queue import Looks, ReadyQueue
+
+
+def _dispatches() -> dict[str, str]:
+    """Texts that the walk asks for its next item and has posts made by, where it leaves that to them."""
+    if find_spec("interlace.launch.dispatch") is None:
+        return {"": ""}
+    return {dispatch.value: text for dispatch, text in import_module("interlace.launch.dispatch").TEXTS.items()}
+
+
+DISPATCHES = _dispatches()
+LAUNCHES = {
+    f"launch {name}".strip(): PTX + SEMAPHORES + WALK + text + PLAIN + ROLES for name, text in DISPATCHES.items()
+}
+LAUNCH = next(iter(LAUNCHES))  # of which changes are tried
+BLOCKS = PTX + SEMAPHORES + ITEMS
+TRITON = (Path(__file__).parents[2] / "src/interlace/kernels/primitives/semaphore.py").read_text()
+
+
+def in_braces(text: str, name: str) -> str:
+    """The body of a function of CUDA C++."""
+    found = re.search(rf"\b{name}\([^;{{}}]*\) \{{", text)
+    assert found is not None, f"the text has no {name}; the model speaks of it"
+    depth, at = 1, found.end()
+    while depth:
+        depth += {"{": 1, "}": -1}.get(text[at], 0)
+        at += 1
+    return re.sub(r"//.*", "", text[found.end() : at])
+
+
+def indented(text: str, name: str) -> str:
+    """The body of a function of Python."""
+    found = re.search(rf"^def {name}\(.*\n((?:    .*\n|\n)*)", text, re.MULTILINE)
+    assert found is not None, f"the text has no {name}; the model speaks of it"
+    return found[1]
+
+
+@dataclass(frozen=True)
+class Text:
+    """Functions of a text."""
+
+    text: str
+    find: Callable[[str, str], str] = in_braces
+
+    def body(self, name: str) -> str:
+        return self.find(self.text, name)
+
+    def steps(self, name: str, means: Mapping[str, str | Steps]) -> Steps:
+        """What the patterns in a function's body stand for, in the order in which they come."""
+        body = self.body(name)
+        found = sorted((m.start(), meant) for pattern, meant in means.items() for m in re.finditer(pattern, body))
+        return tuple(step for _, meant in found for step in ((meant,) if isinstance(meant, str) else meant))
+
+    def instruction(self, name: str, kind: str) -> tuple[Order, Scope]:
+        """The order and scope of the instruction of a function."""
+        found = re.search(rf'"{kind}\.(\w+)\.(gpu|cta)\b', self.body(name))
+        assert found is not None, f"{name} has no {kind} with an order and a scope"
+        return Order(found[1]), Scope(found[2])
+
+
+def until(steps: Steps, last: str) -> Steps:
+    """Steps up to the first of a kind."""
+    assert last in steps, f"no step {last!r} in {steps}"
+    return steps[: steps.index(last) + 1]
+
+
+def of_launch(text: str) -> HandOver:
+    """The hand-over of the one launch."""
+    launch = Text(text)
+    hand_over = launch.steps("hand_over", {r"synchronise\(\)": "synchronise", r"mbarrier_arrive\(finished": "arrive"})
+    storing = launch.steps("consume", {r"\bcompute\(": "store", r"\bhand_over\(": hand_over})
+    adds = {r"\b(?:fetch_)?add_release\(launch\.semaphores": "post"}
+    by = {r"\bpublish\(": launch.steps("publish", adds)} if "publish(" in launch.body("post") else adds
+    posting = launch.steps("post", {r"\bawait\w*\((?:launch, )?finished\(": "await", **by})
+    add = re.search(r"\b(\w*add_release)\(launch\.semaphores", text)
+    await_rows = launch.steps("await_rows", {r"\bawait_posts\(": "poll", r"__syncwarp\(\)": "synchronise"})
+    opening = launch.steps("open_dependent", {r"mbarrier_arrive_expect_tx\(dependent_full": "arrive"})
+    waiting = launch.steps("wait_and_load", {r"\bawait_rows\(": await_rows, r"\bload_dependent\(": opening})
+    await_stage = launch.steps("await_stage", {r"\bawait\((?:launch, )?dependent_full": "await"})
+    reading = Text(text[text.index("struct Plain") :]).steps(
+        "compute", {r"\bawait_stage\(": await_stage, r"\bBODY\(": "read"}
+    )
+    post, post_scope = launch.instruction(add[1] if add else "add_release", "(?:red|atom)")
+    poll, poll_scope = _poll(launch)
+    return HandOver(storing, posting, _waiting(until(waiting, "arrive")), reading, post, post_scope, poll, poll_scope)
+
+
+def of_blocks(text: str) -> HandOver:
+    """That of a launch of one block for each item, in which the thread that posts has stored, too."""
+    blocks = Text(text)
+    barrier = {r"__syncthreads\(\)": "synchronise"}
+    storing = until(blocks.steps("end_item", barrier | {r"\badd_release\(": "post"}), "post")[:-1]
+    waiting = until(
+        blocks.steps("begin_item", barrier | {r"\bawait_posts\(": "poll", r"fence\.proxy": "arrive"}), "arrive"
+    )
+    post, post_scope = blocks.instruction("add_release", "red")
+    poll, poll_scope = _poll(blocks)
+    return HandOver(
+        *(("store", *storing, "arrive"), ("await", "post"), _waiting(waiting), ("await", "read")),
+        *(post, post_scope, poll, poll_scope),
+    )
+
+
+def of_triton(text: str) -> HandOver:
+    """That of Triton programs, the same."""
+    triton = Text(text, indented)
+    barrier = {r"tl\.debug_barrier\(\)": "synchronise"}
+    adds = {r"tl\.atomic_add\(sync\.semaphores \+ tile\.post": "post"}
+    storing = until(triton.steps("post", barrier | adds), "post")[:-1]
+    waiting = triton.steps("_wait_row", barrier | {r"_load_acquire\(pointer": "poll"})
+    post = re.search(r'semaphores.*sem="(\w+)", scope="(\w+)"', triton.body("post"))
+    assert post is not None
+    poll, poll_scope = triton.instruction("_load_acquire", "ld")
+    return HandOver(
+        *(("store", *storing, "arrive"), ("await", "post"), (*_waiting(waiting), "arrive"), ("await", "read")),
+        *(Order(post[1]), Scope(post[2]), poll, poll_scope),
+    )
+
+
+def _poll(text: Text) -> tuple[Order, Scope]:
+    """By way of the functions that lead to the instruction."""
+    assert "posts_behind(target, at)" in text.body("await_posts")
+    load = re.search(r"\b(load_\w+)\(at\)", text.body("posts_behind"))
+    assert load is not None
+    return text.instruction(load[1], "ld")
+
+
+def _waiting(steps: Steps) -> Steps:
+    """From the first poll on; polls and barriers that follow each other are one."""
+    steps = steps[steps.index("poll") :]
+    return tuple(step for n, step in enumerate(steps) if step == "arrive" or steps[n - 1 : n] != (step,))
+
+
+def of_stealing(text: str) -> Lists:
+    """Lists that others take from, in the one launch."""
+    launch, by = Text(text), of_launch(text)
+    swap = {r"atomicCAS\(at, head, head \+ 1\)": "swap", r"if \(seen == head\) break": "check", r"head = seen": "retry"}
+    again = launch.body("take").partition("while (row < 0")[2]
+    steals = Text(f"again() {{{again}}}").steps(
+        "again", {r"await_finished\(launch, sent, 0\)": "settle", r"take_from\(": "take"}
+    )
+    held = re.search(r"constexpr int HELD = (\d+)", text)
+    assert held is not None
+    assert int(held[1]) == HELD
+    assert "await_finished(launch, sent, HELD - 1);\n      row = take_from(launch, blockIdx.x)" in launch.body("take")
+    checks, settles = launch.steps("take_from", swap) == ("swap", "check", "retry"), steals == ("settle", "take")
+    return Lists(checks=checks, settles=settles, post=by.post, wait=by.poll)
+
+
+def of_queue(text: str) -> ReadyQueue:
+    """The queue of ready items in the one launch. Atomic functions and volatile accesses are relaxed there."""
+    launch, by = Text(text), of_launch(text)
+    order = {r"\bfetch_add_release\(": "post", r"atomicAdd\(queue\.met": "count", r"\bpush\(": "put"}
+    assert launch.steps("publish", order) == ("post", "count", "put")
+    assert launch.steps("push", {r"atomicAdd\(queue\.tail": "draw", r"\*\(volatile": "store"}) == ("draw", "store")
+    with_it = re.search(r"met = atomicAdd\(queue\.met \+ group, 1u\) \+ 1 == ", launch.body("publish"))
+    return ReadyQueue(looks=Looks.WITH if with_it else Looks.BEHIND, post=by.post, wait=by.poll)
+
+
+READ: dict[str, tuple[str, Callable[[str], HandOver]]] = {
+    **{name: (text, of_launch) for name, text in LAUNCHES.items()},
+    "blocks": (BLOCKS, of_blocks),
+    "triton": (TRITON, of_triton),
+}
+
+
+@pytest.mark.parametrize("name", READ)
+def test_the_model_is_what_the_text_does(name: str) -> None:
+    text, read = READ[name]
+    assert read(text) == HandOver()
+    assert check(read(text).model()).states == 190
+
+
+@pytest.mark.parametrize(
+    ("name", "pattern", "instead", "error"),
+    [
+        (LAUNCH, r"red\.release\.gpu", "red.relaxed.gpu", StaleReadError),
+        (LAUNCH, r"red\.release\.gpu", "red.release.cta", StaleReadError),
+        (LAUNCH, r"ld\.acquire\.gpu", "ld.relaxed.gpu", StaleReadError),
+        (LAUNCH, r"load_acquire\(at\)", "load_relaxed(at)", StaleReadError),
+        (LAUNCH, r"  synchronise\(\);\n(?=.*mbarrier_arrive\(finished)", "", StaleReadError),
+        (LAUNCH, r".*mbarrier_arrive\(finished.*\n", "", StuckError),
+        (LAUNCH, r".*await\w*\((?:launch, )?finished.*\n", "", StaleReadError),
+        (LAUNCH, r".*add_release\(launch\.semaphores.*\n", "", StuckError),
+        (LAUNCH, r"    __syncwarp\(\);\n(?=  \}\n\})", "", StaleReadError),
+        (LAUNCH, r"  await\((?:launch, )?dependent_full.*\n(?=  await)", "", StaleReadError),
+        (LAUNCH, r"    (compute\(.*\n)    (hand_over\(.*\n)", r"    \2    \1", StaleReadError),
+        ("blocks", r"    __syncthreads\(\);\n(?=.*add_release)", "", StaleReadError),
+        ("blocks", r"( +__syncthreads\(\);\n    \}\n +)__syncthreads\(\);", "    }", StaleReadError),
+        ("triton", r'sem="release"', 'sem="relaxed"', StaleReadError),
+        ("triton", r" +tl\.debug_barrier\(\)\n(?= +tl\.atomic_add\(sync\.semaphores)", "", StaleReadError),
+        ("triton", r"    tl\.debug_barrier\(\)\n(?=\n\n@triton\.jit\ndef blocked)", "", StaleReadError),
+    ],
+)
+def test_a_text_without_it_is_caught(name: str, pattern: str, instead: str, error: type[ProtocolError]) -> None:
+    text, read = READ[name]
+    changed, count = re.subn(pattern, instead, text)
+    assert count
+    with pytest.raises(error):
+        check(read(changed).model())
+
+
+@pytest.mark.skipif("stealing" not in DISPATCHES, reason="the one launch does not steal")
+def test_lists_are_those_of_the_text_and_a_text_that_does_not_settle_or_check_is_caught() -> None:
+    text = LAUNCHES["launch stealing"]
+    assert of_stealing(text) == Lists()
+    few = replace(of_stealing(text), lists=((2,), (0, 1)))
+    assert check(few.model()).states == 496
+    for pattern, error in (
+        (r"      await_finished\(launch, sent, 0\);\n", StuckError),
+        (r" +if \(seen == head\) break;\n", DoubledItemError),
+        (r"red\.release\.gpu", StaleReadError),
+    ):
+        instead = "red.relaxed.gpu" if error is StaleReadError else ""
+        changed, count = re.subn(pattern, instead, text)
+        assert count
+        with pytest.raises(error):
+            check(replace(of_stealing(changed), lists=few.lists).model())
+
+
+@pytest.mark.skipif("queue" not in DISPATCHES, reason="the one launch has no queue")
+def test_the_queue_is_that_of_the_text_and_a_text_that_wakes_twice_is_caught() -> None:
+    text = LAUNCHES["launch queue"]
+    assert of_queue(text) == ReadyQueue()
+    few = ReadyQueue(((), (), (0, 1)), workers=2, capacity=3)
+    for pattern, instead, error in (
+        (
+            r"atomicAdd\(queue\.met \+ group, 1u\) \+ 1 ==",
+            "atomicAdd(queue.met + group, 1u), queue.met[group] ==",
+            QueueOverflowError,
+        ),
+        (r"atom\.release\.gpu", "atom.relaxed.gpu", StaleReadError),
+    ):
+        changed, count = re.subn(pattern, instead, text)
+        assert count
+        with pytest.raises(error):
+            check(replace(of_queue(changed), producers=few.producers, workers=2, capacity=3).model())
