@@ -84,10 +84,10 @@ def _visible(gpus: int) -> list[str]:
 
 
 def _take(seats: Any, locks: Sequence[RLock], cpus: int) -> None:
-    """In a new process: see one GPU, shared with others if there are locks; torch compiles on so many CPUs."""
+    """In a new process: see one GPU, shared with others if there are locks; torch takes so many CPUs."""
     gpu, name = seats.get()
     os.environ["CUDA_VISIBLE_DEVICES"] = name
-    os.environ["TORCHINDUCTOR_COMPILE_THREADS"] = str(cpus)
+    os.environ["TORCHINDUCTOR_COMPILE_THREADS"] = os.environ["OMP_NUM_THREADS"] = str(cpus)
     if locks:
         turns.share(locks[gpu])
 
