@@ -29,6 +29,7 @@ from interlace.loops.cuda.compiled import Compiled, compile_kernel
 from interlace.loops.ir.statements import LoopKernel
 from interlace.loops.rewrite.circular import circular_buffer
 
+MEASURES = ("kernels/cuda", "loops/cuda", "loops/frontend", "loops/ir", "loops/rewrite")
 RIVALS = Path(__file__).parent / "rivals"
 SIDE = 32768  # squared, in fp32: 4 GiB
 STAGES = (1, 2, 3, 4, 5, 6, 7, 8)
@@ -236,7 +237,7 @@ def main(path: str) -> None:
     rows = [family.measure() for part in parts for family in part()]
     protocol = "CUDA graphs, variants of a kernel interleaved, median of 9 rounds; checked first"
     command = "python benchmarks/pipeline.py benchmarks/results/pipeline-h200.json"
-    write_record(Path(path), command, protocol, ("loops",), {"rows": rows})
+    write_record(Path(path), command, protocol, MEASURES, {"rows": rows})
 
 
 if __name__ == "__main__":

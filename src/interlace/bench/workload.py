@@ -40,17 +40,6 @@ from interlace.plan.orderings import Ordering
 from interlace.policies.sync import RowSync, TileSync
 from interlace.workloads.base import Workload
 
-#: What decides how fast these launches are.
-MEASURES = (
-    "executors",
-    "kernels",
-    "launch",
-    "loops",
-    "planner/build.py",
-    "planner/settings.py",
-    "planner/waits.py",
-    "policies",
-)
 #: In CUDA graphs, where ``serial`` is ``cuda_graph``.
 CANDIDATES: tuple[type[DeviceExecutor], ...] = tuple(
     e for e in EXECUTORS if issubclass(e, DeviceExecutor) and e is not SerialExecutor

@@ -20,7 +20,8 @@ from interlace.bench.compile import compilers
 from interlace.bench.gpus import on_gpus, shares
 from interlace.bench.record import kept_rows, record
 from interlace.bench.row import means
-from interlace.bench.workload import CANDIDATES, MEASURES, measure
+from interlace.bench.sources import launched
+from interlace.bench.workload import CANDIDATES, measure
 from interlace.cli.console import BadInput, note, progress, say, show, working
 from interlace.cli.machine import find, target
 from interlace.cli.names import Device
@@ -97,7 +98,8 @@ def register(app: typer.Typer) -> None:
         cases = _cases(work)
         machine = find(Device.CUDA)
         options = {"executors": [e.name for e in executors], "compiled": compiled}
-        rows = kept_rows(out.path, MEASURES, options=options) if update and out is not None else []
+        measures = launched(cases[0][1].graph(machine.spec))
+        rows = kept_rows(out.path, measures, options=options) if update and out is not None else []
         done = [row["workload"] for row in rows]
         open_cases = [case for case in _spread(cases) if case[1].facts() not in done]
         budget = _Budget(seconds)
@@ -113,7 +115,7 @@ def register(app: typer.Typer) -> None:
             rows = _sorted([*rows, row], cases)
             if out is not None:
                 figures = {"options": options, "rows": rows, "means": _means(work.kind, rows)}
-                save(out, record(_command(work, executors, compiled), _PROTOCOL, MEASURES, figures))
+                save(out, record(_command(work, executors, compiled), _PROTOCOL, measures, figures))
         if rows:
             _show(work.kind, rows, machine.name)
         if failed is not None:
