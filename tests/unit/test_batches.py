@@ -30,6 +30,19 @@ from .test_dependencies import GRAPHS, I, write
 from .test_scale import all_to_all, attention, causal, causal_heads, parts
 
 SMALL = (1, 5, 40)
+
+
+def quarters(side: int) -> Graph:
+    """Each tile of the second op waits for half a row of tiles many times over: few fit a batch of 40."""
+    shape = (side, side)
+    half = side // 2
+    return program(
+        dict.fromkeys("xyz", shape),
+        pointwise("a", "x", "y", shape, (1, 1)),
+        pointwise("b", "y", "z", shape, (half, half)),
+    )
+
+
 CHOICES = {
     "tiles": Choices(3),
     "rows, static": Choices(3, Dispatch.STATIC, policy=RowSync()),
@@ -45,6 +58,7 @@ SOME = {name: graph for name, (graph, _) in GRAPHS.items()} | {
     "causal heads": causal_heads(9),
     "parts": parts(12),
     "attention": attention(12),
+    "quarters": quarters(12),
 }
 
 
