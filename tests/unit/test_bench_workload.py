@@ -10,7 +10,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import pairwise
+from multiprocessing import get_context
 from pathlib import Path
+from threading import Thread
 from types import SimpleNamespace
 from typing import Any
 
@@ -283,6 +285,30 @@ def test_processes_that_share_a_gpu_take_turns_at_it(monkeypatch: pytest.MonkeyP
     assert all(end <= begin for (_, _, end), (_, begin, _) in pairwise(taken))
 
 
+def test_who_began_first_is_next() -> None:
+    """Three jobs wait while a fourth has its turn; they began in the order of their numbers."""
+    shared = turns.Turns(get_context("spawn"), 4)
+    seats = [turns.Seat(shared, place) for place in range(4)]
+    for place in (3, 1, 2, 0):
+        seats[place].begin()
+    taken: list[int] = []
+
+    def take(place: int) -> None:
+        with seats[place]:
+            taken.append(place)
+
+    with seats[3]:
+        threads = [Thread(target=take, args=(place,)) for place in range(3)]
+        for thread in threads:
+            thread.start()
+        while sum(number > 0 for number in shared._waiting) < 3:
+            time.sleep(0.001)
+        assert taken == []
+    for thread in threads:
+        thread.join()
+    assert taken == [1, 2, 0]
+
+
 def test_as_many_share_a_gpu_as_there_are_cpus_for(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gpus.os, "cpu_count", lambda: 32)
     assert [gpus.shares(count, 4) for count in (1, 2, 8, 16)] == [8, 4, 1, 1]
@@ -305,11 +331,11 @@ def test_what_torch_times_to_choose_is_timed_in_a_turn(hooked: bool, monkeypatch
     if hooked:
         timing.set_gpu_benchmark_lock_context = held.append
     monkeypatch.setitem(sys.modules, "torch._inductor.runtime", SimpleNamespace(benchmarking=timing))
-    monkeypatch.setattr(turns, "_lock", None)
+    monkeypatch.setattr(turns, "_seat", None)
     turns._hook.cache_clear()
     turns.autotune_alone()
     assert held == []
-    monkeypatch.setattr(turns, "_lock", Lock())
+    monkeypatch.setattr(turns, "_seat", Lock())
     turns.autotune_alone()
     turns.autotune_alone()
     timer.benchmark_gpu("a kernel")

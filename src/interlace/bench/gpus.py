@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from itertools import islice
 from multiprocessing import get_context
-from multiprocessing.synchronize import RLock
 from typing import Any, TypeVar
 
 from interlace.bench import turns
@@ -51,11 +50,12 @@ def on_gpus(
         return
     context = get_context("spawn")
     seats = context.SimpleQueue()
-    for gpu, name in [*enumerate(_visible(gpus))] * share:
-        seats.put((gpu, name))
-    locks = [context.RLock() for _ in range(gpus)] if share > 1 else []
+    for place in range(share):
+        for gpu, name in enumerate(_visible(gpus)):
+            seats.put((name, gpu, place))
+    shared = [turns.Turns(context, share) for _ in range(gpus)] if share > 1 else []
     left, count = iter(jobs), gpus * share
-    with ProcessPoolExecutor(count, context, _take, (seats, locks, _cpus(count))) as pool:
+    with ProcessPoolExecutor(count, context, _take, (seats, shared, _cpus(count))) as pool:
         running: dict[Future[Result], Job] = {
             pool.submit(_freed, function, job): job for job in islice(left, count)
         }
@@ -83,17 +83,18 @@ def _visible(gpus: int) -> list[str]:
     return named.split(",")[:gpus] if named else [str(n) for n in range(gpus)]
 
 
-def _take(seats: Any, locks: Sequence[RLock], cpus: int) -> None:
-    """In a new process: see one GPU, shared with others if there are locks; torch takes so many CPUs."""
-    gpu, name = seats.get()
+def _take(seats: Any, shared: Sequence[turns.Turns], cpus: int) -> None:
+    """In a new process: see one GPU, with turns if it is shared; torch takes so many CPUs."""
+    name, gpu, place = seats.get()
     os.environ["CUDA_VISIBLE_DEVICES"] = name
     os.environ["TORCHINDUCTOR_COMPILE_THREADS"] = os.environ["OMP_NUM_THREADS"] = str(cpus)
-    if locks:
-        turns.share(locks[gpu])
+    if shared:
+        turns.share(turns.Seat(shared[gpu], place))
 
 
 def _freed(function: Callable[[Job], Result], job: Job) -> Result:
     """What a function makes of a job; memory that it no longer needs is there for other processes."""
+    turns.begin_job()
     try:
         return function(job)
     finally:
