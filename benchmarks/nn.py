@@ -70,7 +70,8 @@ MEASURES = (
 PROTOCOL = (
     "CUDA graphs of many runs each, replayed with variants interleaved, median of 5 rounds after picking on 5 others, "
     "bf16, weights rotated past twice the L2; alone: back to back; layer: x + ffn(rms_norm(x)); ratio: the better of "
-    "eager PyTorch and torch.compile (default mode, static shapes) over the module"
+    "eager PyTorch and torch.compile (default mode, static shapes) over the module; rows are compiled beside each "
+    "other, and what is timed has the GPU alone"
 )
 GATED, GELU, RELU = (Activation.SILU, True), (Activation.GELU_TANH, False), (Activation.RELU, False)
 #: The table that the module chooses by has the shapes of some of them; others are beside it.

@@ -36,7 +36,8 @@ from interlace.workloads.base import Workload
 
 _PROTOCOL = (
     "CUDA graphs of many runs each, replayed with variants interleaved, median of 15 rounds after picking on 15 "
-    "others, weights rotated past twice the L2"
+    "others, weights rotated past twice the L2; rows are compiled beside each other, and what is timed, by "
+    "torch.compile too, has the GPU alone"
 )
 _DISPATCH_PROTOCOL = "one run in a CUDA graph, replayed with variants interleaved, median of 20 rounds"
 _SYNC_PROTOCOL = "1,000 rounds in one thread block of 4 warps, median of 11 repeats, %globaltimer"
