@@ -21,6 +21,7 @@ import numpy as np
 
 from interlace.bench.problem import Problem
 from interlace.bench.record import kept_rows, write_record
+from interlace.bench.sources import launched
 from interlace.bench.timing import rounds_us
 from interlace.core.errors import InterlaceError
 from interlace.deploy import Deployment, here
@@ -31,7 +32,6 @@ from interlace.executors.options import Options
 from interlace.executors.serial import PdlExecutor
 from interlace.workloads import Decode
 
-MEASURES = ("executors", "kernels", "launch", "planner/build.py", "planner/settings.py", "planner/waits.py", "policies")
 PROTOCOL = (
     "CUDA graphs of four steps or more, replayed with variants interleaved, median of 5 rounds, random weights in bf16 "
     "rotated past twice the L2, caches written in place at one position"
@@ -111,7 +111,8 @@ def main() -> None:
     parser.add_argument("--case", action="append", required=True, metavar="MODEL:BATCH:CONTEXT")
     parser.add_argument("--no-compile", action="store_true", help="leave out torch.compile")
     given = parser.parse_args()
-    rows = kept_rows(given.path, MEASURES)
+    measures = launched(Decode.of({}, True).graph(here()))
+    rows = kept_rows(given.path, measures)
     for case in given.case:
         name, batch, context = case.split(":")
         work = Decode.of({"batch": int(batch), "context": int(context)}, True, name)
@@ -119,7 +120,7 @@ def main() -> None:
         rows = [r for r in rows if (r["model"], r["batch"], r["context"]) != (name, work.batch, work.context)] + [row]
         command = f"python benchmarks/decode.py benchmarks/results/{given.path.name}"
         command += "".join(f" --case {r['model']}:{r['batch']}:{r['context']}" for r in rows)
-        write_record(given.path, command, PROTOCOL, MEASURES, {"rows": rows})
+        write_record(given.path, command, PROTOCOL, measures, {"rows": rows})
         told = {**row["libraries"], **row["executors"]}
         error = row["pytorch_relative_error"]
         print(f"{case}: floor {row['floor_us']:.0f} us, error of PyTorch {error:.1e}", flush=True)

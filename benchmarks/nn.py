@@ -6,8 +6,9 @@
 Needs a Hopper GPU. Each FFN is timed back to back and in a layer, x + ffn(rms_norm(x)), all variants in CUDA graphs
 replayed interleaved, weights rotated past twice the L2. In a layer the module too may be part of what torch.compile
 compiles, and each side counts with the faster of its two ways, picked on other rounds than those reported. The record
-is written after each row, and rows come in an order in which any beginning says most. ``--launches`` also times the
-launch where PyTorch's ops are chosen, and these with a fused gate: ``choose.py --table`` makes a table of that.
+is written after each row, and rows come in an order in which any beginning says most. As many rows are under way as
+there are CPUs; whatever is timed has its GPU alone. ``--launches`` also times the launch where PyTorch's ops are
+chosen, and these with a fused gate: ``choose.py --table`` makes a table of that.
 
     python benchmarks/nn.py benchmarks/results/nn-drawn-h200.json --seed 1 --rows 48
 
@@ -24,16 +25,15 @@ import random
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import asdict, dataclass, replace
 from itertools import islice, takewhile
-from multiprocessing import get_context
 from pathlib import Path
 from statistics import geometric_mean
 from typing import Any
 
-from interlace.bench.gpus import on_gpus
+from interlace.bench.gpus import on_gpus, shares
 from interlace.bench.record import kept_rows, write_record
+from interlace.bench.turns import alone, autotune_alone
 from interlace.core.errors import InterlaceError, ResultError
 from interlace.deploy import Choice, Deployment, choose, deployment, here, launched_rows
 from interlace.executors.hopper import HopperExecutor
@@ -44,18 +44,25 @@ from interlace.workloads.ffn import FFN, FFNShape, ffn
 MEASURES = (
     "core/devices",
     "deploy",
+    "executors/device.py",
     "executors/hopper.py",
     "executors/one_launch.py",
     "executors/table.py",
     "kernels/abi",
+    "kernels/cuda",
     "kernels/gated.py",
+    "kernels/gelu.py",
     "kernels/gluon",
     "kernels/matmul",
     "kernels/primitives",
     "launch",
-    "nn",
+    "nn/choice.py",
+    "nn/instances.py",
+    "nn/op.py",
+    "nn/plain.py",
     "planner/build.py",
     "planner/predict.py",
+    "planner/settings.py",
     "planner/waits.py",
     "policies",
     "sim",
@@ -63,7 +70,8 @@ MEASURES = (
 PROTOCOL = (
     "CUDA graphs of many runs each, replayed with variants interleaved, median of 5 rounds after picking on 5 others, "
     "bf16, weights rotated past twice the L2; alone: back to back; layer: x + ffn(rms_norm(x)); ratio: the better of "
-    "eager PyTorch and torch.compile (default mode, static shapes) over the module"
+    "eager PyTorch and torch.compile (default mode, static shapes) over the module; rows are compiled beside each "
+    "other, and what is timed has the GPU alone"
 )
 GATED, GELU, RELU = (Activation.SILU, True), (Activation.GELU_TANH, False), (Activation.RELU, False)
 #: The table that the module chooses by has the shapes of some of them; others are beside it.
@@ -158,9 +166,10 @@ def compiled(job: Job) -> tuple[Network, Layer, Layer]:
 
     plain, module = networks(job)
     torch.compiler.reset()
+    autotune_alone()
     ways: Any = plain, in_a_layer(job, plain), in_a_layer(job, module)
-    alone, layer, ours = (torch.compile(way, dynamic=False) for way in ways)
-    return alone, layer, ours
+    one, layer, ours = (torch.compile(way, dynamic=False) for way in ways)
+    return one, layer, ours
 
 
 def launches(job: Job) -> dict[str, Any]:
@@ -179,38 +188,13 @@ def chosen(job: Job) -> Choice:
     return choose(own, here(), launched)
 
 
-def warm_launch(job: Job) -> None:
-    """Compile the launch into Triton's cache on disk."""
-    for executor in launches(job).values():
-        for each in executor.launches():
-            each.compile()
-
-
-def warm(job: Job) -> None:
-    """Compile what else a row needs into the caches on disk."""
-    import torch
-
-    torch.set_num_threads(1)
-    shape = job.shape
-    sizes = {"w_up": (shape.ffn, shape.hidden), "w_down": (shape.hidden, shape.ffn)}
-    sizes |= {"w_gate": sizes["w_up"]} if shape.gated else {}
-    kind = {"dtype": torch.bfloat16, "device": "cuda"}
-    weights = {name: torch.zeros(size, **kind) for name, size in sizes.items()}
-    tensors = {"x": torch.zeros(job.tokens, shape.hidden, **kind), **weights}
-    alone, *layers = compiled(job)
-    with torch.no_grad():
-        for way in (networks(job)[1], alone):
-            way(tensors)
-        for layer in layers:
-            layer(tensors["x"], tensors)
-    torch.cuda.synchronize()
-
-
-def right(out: Any, problem: Any) -> float:
+def right(module: Network, problem: Any) -> float:
     """The relative error of the module's result on the first set of weights."""
     inputs = {**problem.rest, **problem.weights[0]}
-    gold = problem.pytorch({name: value.double() for name, value in inputs.items()})["out"]
-    error = float((out.double() - gold).norm() / gold.norm())
+    out = module(inputs)["out"]
+    with alone():
+        gold = problem.pytorch({name: value.double() for name, value in inputs.items()})["out"]
+        error = float((out.double() - gold).norm() / gold.norm())
     if not error < _MOST_ERROR * problem.pytorch_error:
         raise ResultError(f"the module is wrong: error {error:.1e}, where PyTorch has {problem.pytorch_error:.1e}")
     return error
@@ -225,26 +209,33 @@ def measure(job: Job) -> dict[str, Any]:
 
     problem = Problem(job.workload, here())
     plain, module = networks(job)
-    compiled_alone, compiled_layer, compiled_module = compiled(job)
     said = chosen(job)
-    alone = {"eager": plain, "compile": compiled_alone, "module": module}
-    layer = {
-        "eager": in_a_layer(job, plain),
-        "compile": compiled_layer,
-        "module": in_a_layer(job, module),
-        "module, compiled": compiled_module,
-    }
-    if job.launches:
-        alone["fused"], layer["fused"] = problem.fused, in_a_layer(job, problem.fused)
-        if job.drawn or job.tokens == launched_rows(job.tokens):
-            for name, executor in launches(job).items():
-                problem.check(executor)
-                alone[name], layer[name] = problem.run(executor), in_a_layer(job, problem.run(executor))
     with torch.no_grad():
-        error = right(module({**problem.rest, **problem.weights[0]})["out"], problem)
+        compiled_alone, compiled_layer, compiled_module = compiled(job)
+        ways = {"eager": plain, "compile": compiled_alone, "module": module}
+        layers = {
+            "eager": in_a_layer(job, plain),
+            "compile": compiled_layer,
+            "module": in_a_layer(job, module),
+            "module, compiled": compiled_module,
+        }
+        if job.launches:
+            ways["fused"], layers["fused"] = problem.fused, in_a_layer(job, problem.fused)
+            if job.drawn or job.tokens == launched_rows(job.tokens):
+                for name, executor in launches(job).items():
+                    problem.check(executor)
+                    ways[name], layers[name] = problem.run(executor), in_a_layer(job, problem.run(executor))
+        error = right(module, problem)
+        # Else all this would be compiled in the turn of what is timed.
+        for way in (module, compiled_alone):
+            problem.once(way)
+        for layer in (compiled_layer, compiled_module):
+            problem.once_layer(layer)
         by = {
-            "alone": rounds_us({name: problem.every(way) for name, way in alone.items()}, _REPEATS, problem.runs),
-            "layer": rounds_us({name: problem.every_layer(way) for name, way in layer.items()}, _REPEATS, problem.runs),
+            "alone": rounds_us({name: problem.every(way) for name, way in ways.items()}, _REPEATS, problem.runs),
+            "layer": rounds_us(
+                {name: problem.every_layer(layer) for name, layer in layers.items()}, _REPEATS, problem.runs
+            ),
         }
     found = {"model": job.model, "share": job.share, "tokens": job.tokens}
     found |= vars(job.shape) | {"activation": job.shape.activation.value}
@@ -326,46 +317,32 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=600.0, help="stop after so long; 600 by default")
     parser.add_argument("--update", action="store_true", help="keep the rows that are there")
     parser.add_argument("--launches", action="store_true", help="also time the launch where it is not chosen")
-    parser.add_argument("--rows", type=int, default=1000, help="the first so many; only these are compiled")
+    parser.add_argument("--rows", type=int, default=1000, help="only the first so many")
     parser.add_argument("--seed", type=int, help="draw the rows at random")
-    parser.add_argument("--gpus", type=int, default=1, help="measure so many rows at once, one on each GPU")
+    parser.add_argument("--gpus", type=int, default=1, help="measure on so many GPUs at once")
     given = parser.parse_args()
     begin = time.monotonic()
     # What a user tuned on this machine is not what the package ships.
     os.environ["INTERLACE_CACHE_DIR"] = tempfile.mkdtemp()
-    os.environ["TORCHINDUCTOR_COMPILE_THREADS"] = "1"  # of each process
     rows = kept_rows(given.path, MEASURES) if given.update else []
     left = jobs(rows, launches=given.launches, seed=given.seed, rows=given.rows)
     command = f"python benchmarks/nn.py benchmarks/results/{given.path.name}"
     command += "" if given.seed is None else f" --seed {given.seed} --rows {given.rows}"
 
-    def over() -> bool:
-        return time.monotonic() - begin > given.seconds
+    def in_time() -> Iterator[Job]:
+        return takewhile(lambda _: time.monotonic() - begin < given.seconds, left)
 
-    processes = max(1, (os.cpu_count() or 2) - 1)
-    with ProcessPoolExecutor(processes, mp_context=get_context("spawn")) as pool:
-        # A row is measured once all that are measured before it are compiled; nothing compiles beside a measurement.
-        batch = max(4 * processes, 32)
-        while left and not over():
-            now, left = left[:batch], left[batch:]
-            running = [job for job in now if job.launches or chosen(job).executor is not None]
-            unlike = {job.row if job.drawn else (job.model, launched_rows(job.tokens)): job for job in running}
-            for work, todo in ((warm_launch, unlike.values()), (warm, now)):
-                for future in as_completed([pool.submit(work, job) for job in todo]):
-                    future.exception()  # what fails here fails when it is measured, and says so there
-            print(f"{time.monotonic() - begin:5.0f} s  compiled {len(now)} rows", flush=True)
-            for job, row in on_gpus(measured, takewhile(lambda _: not over(), now), given.gpus):
-                if isinstance(row, str):
-                    print(f"{job.model} {job.tokens}: {row}", flush=True)
-                    continue
-                rows = [r for r in rows if key(r) != job.row] + [row]
-                figures = {"seed": given.seed, **summary(rows), "rows": rows}
-                write_record(given.path, command, PROTOCOL, MEASURES, figures)
-                print(
-                    f"{time.monotonic() - begin:5.0f} s  {job.tokens:5d} {job.model:18s}/{job.share} {row['runs']:8s}"
-                    f"alone {row['alone_ratio']:.3f}  layer {row['layer_ratio']:.3f}",
-                    flush=True,
-                )
+    for job, row in on_gpus(measured, in_time(), given.gpus, shares(given.gpus, cpus=1)):
+        if isinstance(row, str):
+            print(f"{job.model} {job.tokens}: {row}", flush=True)
+            continue
+        rows = [r for r in rows if key(r) != job.row] + [row]
+        write_record(given.path, command, PROTOCOL, MEASURES, {"seed": given.seed, **summary(rows), "rows": rows})
+        print(
+            f"{time.monotonic() - begin:5.0f} s  {job.tokens:5d} {job.model:18s}/{job.share} {row['runs']:8s}"
+            f"alone {row['alone_ratio']:.3f}  layer {row['layer_ratio']:.3f}",
+            flush=True,
+        )
     if rows:
         for name, value in summary(rows).items():
             print(f"{name}: {value}")

@@ -11,13 +11,15 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Executor
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from interlace.bench.compile import compilers
 from interlace.bench.record import write_record
 from interlace.bench.timing import median_us
 from interlace.core.errors import InterlaceError
@@ -29,6 +31,7 @@ from interlace.loops.cuda.compiled import Compiled, compile_kernel
 from interlace.loops.ir.statements import LoopKernel
 from interlace.loops.rewrite.circular import circular_buffer
 
+MEASURES = ("kernels/cuda", "loops/cuda", "loops/frontend", "loops/ir", "loops/rewrite")
 RIVALS = Path(__file__).parent / "rivals"
 SIDE = 32768  # squared, in fp32: 4 GiB
 STAGES = (1, 2, 3, 4, 5, 6, 7, 8)
@@ -86,28 +89,19 @@ class Family:
     unit: str = "TB/s"
     warp_specialised: bool = False
 
-    def compiled(self, case: tuple[str, int]) -> Compiled | None:
-        """A shape at a depth; None if that does not fit."""
-        shape, stages = case
-        loops = self.kernels[shape]
-        for tile in self.tiles:
-            loops = circular_buffer(loops, tile, stages)
-        try:
-            return compile_kernel(loops, warp_specialised=self.warp_specialised)
-        except InterlaceError as error:
-            print(f"    {shape}, {stages} stages: {type(error).__name__}: {str(error)[:90]}")
-            return None
-
-    def runs(self) -> dict[str, Run]:
-        """Every shape at every depth, by name, checked."""
+    def runs(self, pool: Executor) -> dict[str, Run]:
+        """Every shape at every depth, by name, checked; compiled in a pool of processes."""
         cases = [(shape, stages) for shape in self.kernels for stages in STAGES]
-        with ThreadPoolExecutor() as pool:
-            made = list(pool.map(self.compiled, cases))
+        kernels = (self.kernels[shape] for shape, _ in cases)
+        depths = (stages for _, stages in cases)
+        made = pool.map(partial(compiled, tiles=self.tiles, warp_specialised=self.warp_specialised), kernels, depths)
         right: dict[str, Run] = {}
-        for (shape, stages), compiled in zip(cases, made, strict=True):
-            if compiled is None:
+        for (shape, stages), found in zip(cases, made, strict=True):
+            name = f"{shape}, {stages} stages"
+            if isinstance(found, str):
+                print(f"    {name}: {found}")
                 continue
-            name, launch = f"{shape}, {stages} stages", compiled.bind(self.tensors, self.sizes)
+            launch = found.bind(self.tensors, self.sizes)
             launch(stream())
             error = self.check()
             if error < 5e-3:
@@ -116,9 +110,9 @@ class Family:
                 print(f"    WRONG {name}: {error:.1e}")
         return right
 
-    def measure(self) -> dict[str, Any]:
+    def measure(self, pool: Executor) -> dict[str, Any]:
         """Time and print."""
-        right = self.runs()
+        right = self.runs(pool)
         times = {name: t.median_us for name, t in median_us({**self.rivals, **right}, 9).items()}
         rival, best = min(times[n] for n in self.rivals), min(times[n] for n in right)
         print(f"{self.title}: best rival {rival:.1f} us, best pipeline {best:.1f} us, {rival / best:.3f}x")
@@ -132,6 +126,16 @@ class Family:
             "us": times,
             "per_s": {name: self.work / us / 1e6 for name, us in times.items()},
         }
+
+
+def compiled(loops: LoopKernel, stages: int, tiles: tuple[str, ...], warp_specialised: bool) -> Compiled | str:
+    """A kernel at a depth, or why there is none."""
+    try:
+        for tile in tiles:
+            loops = circular_buffer(loops, tile, stages)
+        return compile_kernel(loops, warp_specialised=warp_specialised)
+    except InterlaceError as error:
+        return f"{type(error).__name__}: {str(error)[:90]}"
 
 
 def relative(got: Any, right: Any) -> float:
@@ -233,10 +237,11 @@ def products() -> Iterator[Family]:
 def main(path: str) -> None:
     """Measure, print and record."""
     parts = (copies, chains, sums, norms, products)
-    rows = [family.measure() for part in parts for family in part()]
+    with compilers() as pool:
+        rows = [family.measure(pool) for part in parts for family in part()]
     protocol = "CUDA graphs, variants of a kernel interleaved, median of 9 rounds; checked first"
     command = "python benchmarks/pipeline.py benchmarks/results/pipeline-h200.json"
-    write_record(Path(path), command, protocol, ("loops",), {"rows": rows})
+    write_record(Path(path), command, protocol, MEASURES, {"rows": rows})
 
 
 if __name__ == "__main__":

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from interlace.bench.record import kept_rows, write_record
+from interlace.bench.sources import launched
 from interlace.bench.timing import rounds_us
 from interlace.core.errors import InterlaceError
 from interlace.deploy import Deployment, here
@@ -29,7 +30,6 @@ from interlace.executors.semaphore_streams import SemaphoreStreamsExecutor
 from interlace.executors.serial import PdlExecutor
 from interlace.workloads import PrefillAttention
 
-MEASURES = ("executors", "kernels", "launch", "planner/build.py", "planner/settings.py", "planner/waits.py", "policies")
 PROTOCOL = (
     "CUDA graphs of several runs each, replayed with variants interleaved, median of 5 rounds, random inputs in bf16 "
     "rotated past twice the L2"
@@ -147,7 +147,8 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=90.0, help="start no case later than this")
     given = parser.parse_args()
     begin = time.perf_counter()
-    rows = kept_rows(given.path, MEASURES)
+    measures = launched(PrefillAttention.of({}, True).graph(here()))
+    rows = kept_rows(given.path, measures)
     known = {(row["model"], row["batch"], row["tokens"]) for row in rows}
     for model, batch, tokens in CASES:
         if (model, batch, tokens) in known or time.perf_counter() - begin > given.seconds:
@@ -156,7 +157,7 @@ def main() -> None:
         row = {"model": model, "batch": batch, "tokens": tokens, **measure(work)}
         rows.append(row)
         command = f"python benchmarks/prefill.py benchmarks/results/{given.path.name}"
-        write_record(given.path, command, PROTOCOL, MEASURES, {"rows": rows})
+        write_record(given.path, command, PROTOCOL, measures, {"rows": rows})
         print(f"{model}, {batch} x {tokens} tokens, at {time.perf_counter() - begin:.0f} s", flush=True)
         for way, figures in row["times"].items():
             rate = work.flops / figures["median_us"] / 1e6

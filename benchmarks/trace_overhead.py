@@ -17,7 +17,18 @@ from interlace.bench.timing import median_us
 from interlace.executors.persistent import PersistentTicketExecutor
 from interlace.workloads import MODELS, ffn
 
-MEASURES = ("executors", "kernels")
+MEASURES = (
+    "executors/device.py",
+    "executors/persistent.py",
+    "executors/table.py",
+    "kernels/abi",
+    "kernels/matmul",
+    "kernels/primitives",
+    "kernels/templates.py",
+    "planner/build.py",
+    "planner/settings.py",
+    "planner/waits.py",
+)
 SHAPES = (("llama3-8b", 16), ("llama3-8b", 1024))
 
 

@@ -16,7 +16,7 @@ class Ring:
     """A setting of both matmuls of an FFN.
 
     Attributes:
-        m, n, k, swap, warpgroups: their tile.
+        m, n, k, swap_ab, warpgroups: their tile.
         parts: of each tile's reduction.
         in_flight: stages of weights, 0 for the executor's own choice.
         group: row panels that an order groups.
@@ -26,7 +26,7 @@ class Ring:
     m: int
     n: int
     k: int
-    swap: bool
+    swap_ab: bool
     warpgroups: int = 1
     parts: tuple[int, int] = (1, 1)
     in_flight: int = 0
@@ -34,7 +34,7 @@ class Ring:
     split_tail: bool = False
 
     def setting(self, graph: il.Graph) -> Setting:
-        tile = RingTile(self.m, self.n, self.k, self.swap, self.warpgroups)
+        tile = RingTile(self.m, self.n, self.k, self.swap_ab, self.warpgroups)
         each = zip(graph.ops, self.parts, strict=True)
         return Setting(
             tuple((op.name, tile.op(op, parts, self.split_tail, self.group)) for op, parts in each), self.in_flight

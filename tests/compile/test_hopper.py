@@ -75,7 +75,7 @@ class Compiled:
     split_ops: int
 
     @property
-    def swap(self) -> bool:
+    def swap_ab(self) -> bool:
         """Whether weights are the 64-row operand."""
         return bool(self.ops[0].param("SWAP"))
 
@@ -136,7 +136,7 @@ def test_every_stage_is_multiplied_in_full(variant: Variant) -> None:
     dtype = variant.dtype.replace("fp", "f")
     expected = 0
     for m, n, along, weights in kernel.tiles():
-        rows, columns = (n, m) if kernel.swap else (m, n)
+        rows, columns = (n, m) if kernel.swap_ab else (m, n)
         blocks = (rows // 64) * along * weights * (64 // 16)
         expected += blocks
         shape = f"m64n{columns}k16"  # one wgmma takes up to 256 columns
@@ -185,7 +185,7 @@ def test_dependent_launch_is_in_the_code_only_if_asked_for(variant: Variant) -> 
 
 @pytest.mark.parametrize(
     "tile",
-    [il.MatmulTile(32, 64, 128, swap=True), il.MatmulTile(128, 128, 128, num_warps=8)],
+    [il.MatmulTile(32, 64, 128, swap_ab=True), il.MatmulTile(128, 128, 128, num_warps=8)],
     ids=["swapped", "large"],
 )
 def test_waits_inside_reductions_keep_the_memory_order(tile: il.MatmulTile) -> None:

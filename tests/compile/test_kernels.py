@@ -15,7 +15,7 @@ from interlace.plan.orderings import Ordering
 
 META = "meta"
 TILE = il.MatmulTile(64, 64, 64, 3, 4)
-TALL = il.MatmulTile(16, 64, 128, 4, 4, swap=True, prefetch_bytes=65536)
+TALL = il.MatmulTile(16, 64, 128, 4, 4, swap_ab=True, prefetch_bytes=65536)
 LARGE = il.MatmulTile(128, 128, 64, 4, 8)
 SMALL = il.MatmulTile(32, 32, 32, 3, 4)  # without tensor cores a compiler's work grows with the volume of the tile
 

@@ -93,7 +93,7 @@ def test_every_setting_is_right(name: str, m: int, kind: str) -> None:
     check(*hopper(m, ffn_shape(kind), SETTINGS[name]), seed=m)
 
 
-SWAPPED = il.MatmulTile(32, 64, 128, num_warps=4, swap=True)
+SWAPPED = il.MatmulTile(32, 64, 128, num_warps=4, swap_ab=True)
 LARGE = il.MatmulTile(128, 128, 128, num_warps=8)
 CHOICES = {
     "chunk waits": il.Choices(132, chunk_waits=True),

@@ -72,8 +72,8 @@ def test_biases_are_added_before_and_after_the_activation(m: int) -> None:
     check(*made(m, ffn_shape("gelu-tanh"), bias=True), seed=m)
 
 
-def tile(m: int, n: int, k: int, warps: int = 4, swap: bool = False) -> il.MatmulTile:
-    return il.MatmulTile(m, n, k, num_warps=warps, swap=swap)
+def tile(m: int, n: int, k: int, warps: int = 4, swap_ab: bool = False) -> il.MatmulTile:
+    return il.MatmulTile(m, n, k, num_warps=warps, swap_ab=swap_ab)
 
 
 TILES = {
@@ -82,9 +82,9 @@ TILES = {
     "odd widths": (tile(64, 88, 64), tile(64, 120, 64)),
     "two warpgroups": (tile(128, 104, 64, 8), tile(128, 232, 64, 8)),
     "two blocks of rows each": (tile(256, 56, 64, 8), tile(256, 64, 64, 8)),
-    "transposed": (tile(24, 64, 128, swap=True), tile(40, 128, 64, swap=True)),
+    "transposed": (tile(24, 64, 128, swap_ab=True), tile(40, 128, 64, swap_ab=True)),
     "transposed, two warpgroups": (tile(56, 128, 64, 8, True), tile(72, 128, 128, 8, True)),
-    "one of each": (tile(64, 96, 64), tile(16, 64, 128, swap=True)),
+    "one of each": (tile(64, 96, 64), tile(16, 64, 128, swap_ab=True)),
 }
 CHOICES = {
     "tickets": il.Choices(132),

@@ -17,7 +17,7 @@ torch.set_num_threads(1)  # matrices are tiny, and idle threads that spin cost m
 
 HIDDEN, FFN = 24, 40  # no multiples of a tile: 2 and 3 tiles wide
 TILE = il.MatmulTile(16, 16, 16)
-SWAPPED = il.MatmulTile(16, 16, 16, swap=True)
+SWAPPED = il.MatmulTile(16, 16, 16, swap_ab=True)
 
 
 @dataclass(frozen=True)

@@ -59,7 +59,7 @@ def test_rows_may_be_any_number(graph: str, m: int) -> None:
 
 
 @pytest.mark.parametrize(
-    "tile", [TILE, SWAPPED, il.MatmulTile(16, 32, 16), il.MatmulTile(32, 16, 32, swap=True)]
+    "tile", [TILE, SWAPPED, il.MatmulTile(16, 32, 16), il.MatmulTile(32, 16, 32, swap_ab=True)]
 )
 @pytest.mark.parametrize("dtype", ["bf16", "fp16", "fp32"])
 def test_matmul_takes_any_m_n_and_k(dtype: str, tile: il.MatmulTile) -> None:

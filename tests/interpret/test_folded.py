@@ -12,10 +12,10 @@ from ..cases import relative_error
 from ..folded import exact, folded
 
 
-@pytest.mark.parametrize(("swap", "gated"), [(False, True), (True, False), (True, True)])
-def test_a_norm_between_two_products_is_right_in_both(swap: bool, gated: bool) -> None:
-    tiles = il.MatmulTile(16, 128, 64, swap=swap), il.MatmulTile(16, 32, 64, swap=swap)
-    graph = folded(19, *tiles, gated=gated, dtype=il.fp32, kept=swap)
+@pytest.mark.parametrize(("swap_ab", "gated"), [(False, True), (True, False), (True, True)])
+def test_a_norm_between_two_products_is_right_in_both(swap_ab: bool, gated: bool) -> None:
+    tiles = il.MatmulTile(16, 128, 64, swap_ab=swap_ab), il.MatmulTile(16, 32, 64, swap_ab=swap_ab)
+    graph = folded(19, *tiles, gated=gated, dtype=il.fp32, kept=swap_ab)
     torch.manual_seed(0)
     t = {name: torch.randn(graph.tensor(name).shape) for name in graph.inputs}
     t |= {name: torch.full(graph.tensor(name).shape, float("nan")) for name in graph.outputs}

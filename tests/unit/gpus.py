@@ -67,6 +67,11 @@ class FakeProblem:
 
     layer = run
 
+    def once(self, run: object, weights: object = None) -> None:
+        pass
+
+    once_layer = once
+
     def every(self, run: object, weights: object = None) -> object:
         return run
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from interlace.core.errors import CoverageError, InterlaceError, ThresholdError
 from interlace.graph import boxes, dependencies, inverse, ragged
-from interlace.graph.access import Access, Affine, Span
+from interlace.graph.access import ALL, Access, Affine, Span
 from interlace.graph.dependencies import Dependencies
 from interlace.graph.graph import Graph
 from interlace.graph.op import Op, Reduction
@@ -30,6 +30,19 @@ from .test_dependencies import GRAPHS, I, write
 from .test_scale import all_to_all, attention, causal, causal_heads, parts
 
 SMALL = (1, 5, 40)
+
+
+def quarters(side: int) -> Graph:
+    """Each tile of the second op waits for half a row of tiles many times over: few fit a batch of 40."""
+    shape = (side, side)
+    half = side // 2
+    return program(
+        dict.fromkeys("xyz", shape),
+        pointwise("a", "x", "y", shape, (1, 1)),
+        pointwise("b", "y", "z", shape, (half, half)),
+    )
+
+
 CHOICES = {
     "tiles": Choices(3),
     "rows, static": Choices(3, Dispatch.STATIC, policy=RowSync()),
@@ -45,6 +58,7 @@ SOME = {name: graph for name, (graph, _) in GRAPHS.items()} | {
     "causal heads": causal_heads(9),
     "parts": parts(12),
     "attention": attention(12),
+    "quarters": quarters(12),
 }
 
 
@@ -170,6 +184,29 @@ def test_random_plans_are_judged_alike_in_any_batch(batch: int, data: st.DataObj
         patch.setattr(ragged, "BATCH", batch)
         assert build(graph, drawn) == plan
         assert judged(damaged) == expected
+
+
+def test_edges_of_boxes_that_more_tiles_touch_than_others_are_counted(small: int) -> None:
+    """Four of eight tiles read all of h, the others what is left of it."""
+    window = Span(Affine(-3, (1,)), ALL.hi)
+    last = Op("last", "sum", (8,), (Access("in", "h", (window,)),), (Access("out", "y", (I.block(1),)),))
+    graph = program({"h": (8,), "y": (8,)}, write("fill", "h", (I.block(1),), (8,)), last)
+    assert Dependencies(graph).edge_count() == 4 * 8 + 7 + 6 + 5 + 4
+
+
+def test_what_a_large_set_of_waits_holds_is_found_in_any_batch(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tile i reads a pair of h from 2i on, and element 4 - i, which is in the pair of tile 1 alone."""
+    monkeypatch.setattr(waits, "_SMALL", 1)
+    one = Span(Affine(4, (-1,)), Affine(5, (-1,)))
+    reads = Access("pair", "h", (I.block(2),)), Access("one", "h", (one,))
+    both = Op("both", "sum", (3,), reads, (Access("out", "y", (I.block(1),)),))
+    graph = program({"h": (6,), "y": (3,)}, write("fill", "h", (I.block(1),), (6,)), both)
+    plan = build(graph, Choices(3))
+    assert plan.waits.count.sum() == 3 + 2 + 3
+    verify(plan)
+    for batch in SMALL:
+        monkeypatch.setattr(ragged, "BATCH", batch)
+        assert build(graph, Choices(3)) == plan
 
 
 # ---------------------------------------------------------------- boxes that are equal only as a whole

@@ -12,14 +12,16 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
+import interlace as il
 from interlace.bench import record as records
 from interlace.bench import sources, timing
 from interlace.bench.row import means
-from interlace.bench.sources import hash_of, source_hashes
+from interlace.bench.sources import hash_of, launched, source_hashes
 from interlace.cli import app
+from interlace.core.devices import H200
 from interlace.core.errors import ArgumentError
 from interlace.core.files import write_whole
-from interlace.workloads import FFN
+from interlace.workloads import FFN, WORKLOADS, Decode
 from tests.unit.records import ffn_record, result
 
 BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
@@ -110,8 +112,19 @@ def test_what_benchmarks_say_that_they_measure_exists() -> None:
         for node in ast.parse(script.read_text()).body:
             if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "MEASURES":
                 named.update(ast.literal_eval(node.value))
-    assert {"graph", "executors", "sim/l2.py"} <= named
+    assert {"graph", "loops/cuda", "sim/l2.py"} <= named
+    for kind in WORKLOADS:
+        named.update(launched(kind.of({}, True).graph(H200)))
     assert source_hashes(named).keys() == named
+
+
+def test_a_workload_measures_the_kernels_that_it_has() -> None:
+    of_ffn, of_decode = (set(launched(kind.of({}, True).graph(H200))) for kind in (FFN, Decode))
+    assert {"executors", "kernels/gluon", "kernels/matmul", "launch", "policies"} <= of_ffn
+    assert of_decode - of_ffn == {f"kernels/{name}" for name in ("append", "argmax", "attend", "combine", "embedding")}
+    graph = il.Graph("mine", (), (il.Kernel("mine").op("mine", (1,), {}, {}),), (), ())
+    assert "loops" in launched(graph)
+    assert not any(room.startswith("kernels/matmul") for room in launched(graph))
 
 
 def test_every_record_names_its_commit_and_the_sources_that_it_measures() -> None:

@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import json
 import os
+import sys
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import pairwise
+from multiprocessing import get_context
 from pathlib import Path
+from threading import Thread
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from interlace import workloads
-from interlace.bench import gpus
+from interlace.bench import gpus, turns
 from interlace.bench import problem as problems
 from interlace.bench import record as records
 from interlace.bench import workload as measuring
@@ -206,7 +211,7 @@ def test_a_row_that_would_not_fit_is_left(gpu: Gpu, monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(cli_bench.time, "monotonic", lambda: clock[0])
     rows = ["two-matmuls", "--executor", "pdl", "--m", "1", "--m", "16", "--m", "128", "--out", "r.json"]
     succeed("bench", *rows, "--seconds", 29)
-    assert [row["size"] for row in rows_of("r.json")] == [1, 16]
+    assert [row["size"] for row in rows_of("r.json")] == [1, 128]
     succeed("bench", *rows, "--seconds", 29, "--update")
     assert [row["size"] for row in rows_of("r.json")] == [1, 16, 128]
     assert len(gpu.rounds) == 3
@@ -230,6 +235,30 @@ def test_an_executor_that_cannot_run_is_left_out_and_one_that_is_wrong_ends_it(
 
 
 @pytest.mark.usefixtures("gpu")
+def test_a_row_that_fails_costs_no_other_and_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    measure = cli_bench.measure
+
+    def short_of_memory(preset: str | None, problem: Any, *arguments: Any, **options: Any) -> Any:
+        if problem.m == 1:
+            raise DeviceError("CUDA out of memory")
+        return measure(preset, problem, *arguments, **options)
+
+    monkeypatch.setattr(cli_bench, "measure", short_of_memory)
+    rows = ["two-matmuls", "--executor", "pdl", "--m", "1", "--m", "16", "--out", "r.json"]
+    assert fail(1, "bench", *rows).endswith("error: CUDA out of memory")
+    assert [row["size"] for row in rows_of("r.json")] == [16]
+
+
+def test_the_first_rows_are_of_each_preset_and_of_sizes_far_apart(gpu: Gpu) -> None:
+    del gpu
+    cases: list[Any] = [(name, m) for name, count in (("a", 8), ("b", 3)) for m in range(count)]
+    order = cli_bench._spread(cases)
+    assert sorted(order) == sorted(cases)
+    assert order[:5] == [("a", 0), ("b", 0), ("a", 4), ("a", 2), ("b", 2)]
+    assert [m for name, m in order if name == "a"] == [0, 4, 2, 6, 1, 5, 3, 7]
+
+
+@pytest.mark.usefixtures("gpu")
 def test_jobs_go_to_several_gpus_one_to_each(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "5,7,8")
     results = dict(gpus.on_gpus(seen, range(5), 2))
@@ -238,6 +267,86 @@ def test_jobs_go_to_several_gpus_one_to_each(monkeypatch: pytest.MonkeyPatch) ->
     assert list(gpus.on_gpus(seen, [3])) == [(3, (9, "5,7,8"))]
     with pytest.raises(ArgumentError, match="3 GPUs are asked for and 2 are here"):
         next(gpus.on_gpus(seen, [0], 3))
+
+
+def in_turns(job: int) -> tuple[str | None, float, float]:
+    """The GPU of a job, and when its turn began and ended."""
+    with turns.alone(), turns.alone():
+        begin = time.monotonic()
+        time.sleep(0.02)
+        return os.environ.get("CUDA_VISIBLE_DEVICES"), begin, time.monotonic()
+
+
+@pytest.mark.usefixtures("gpu")
+def test_processes_that_share_a_gpu_take_turns_at_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "5,7")
+    taken = sorted(turn for _, turn in gpus.on_gpus(in_turns, range(12), gpus=1, share=2))
+    assert {gpu for gpu, _, _ in taken} == {"5"}
+    assert all(end <= begin for (_, _, end), (_, begin, _) in pairwise(taken))
+
+
+def test_who_began_first_is_next() -> None:
+    """Three jobs wait while a fourth has its turn; they began in the order of their numbers."""
+    shared = turns.Turns(get_context("spawn"), 4)
+    seats = [turns.Seat(shared, place) for place in range(4)]
+    for place in (3, 1, 2, 0):
+        seats[place].begin()
+    taken: list[int] = []
+
+    def take(place: int) -> None:
+        with seats[place]:
+            taken.append(place)
+
+    with seats[3]:
+        threads = [Thread(target=take, args=(place,)) for place in range(3)]
+        for thread in threads:
+            thread.start()
+        while sum(number > 0 for number in shared._waiting) < 3:
+            time.sleep(0.001)
+        assert taken == []
+    for thread in threads:
+        thread.join()
+    assert taken == [1, 2, 0]
+
+
+def test_as_many_share_a_gpu_as_there_are_cpus_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gpus.os, "cpu_count", lambda: 32)
+    assert [gpus.shares(count, 4) for count in (1, 2, 8, 16)] == [8, 4, 1, 1]
+
+
+@pytest.mark.parametrize("hooked", [True, False])
+def test_what_torch_times_to_choose_is_timed_in_a_turn(hooked: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By its own hook, and by the method that all its timing goes through where there is none."""
+    held: list[Any] = []
+
+    class Lock:
+        def __enter__(self) -> None:
+            held.append("taken")
+
+        def __exit__(self, *error: object) -> None:
+            held.append("given back")
+
+    timer = SimpleNamespace(benchmark_gpu=held.append)
+    timing = SimpleNamespace(benchmarker=timer)
+    if hooked:
+        timing.set_gpu_benchmark_lock_context = held.append
+    monkeypatch.setitem(sys.modules, "torch._inductor.runtime", SimpleNamespace(benchmarking=timing))
+    monkeypatch.setattr(turns, "_seat", None)
+    turns._hook.cache_clear()
+    turns.autotune_alone()
+    assert held == []
+    monkeypatch.setattr(turns, "_seat", Lock())
+    turns.autotune_alone()
+    turns.autotune_alone()
+    timer.benchmark_gpu("a kernel")
+    turns._hook.cache_clear()
+    assert held == ([turns.alone, "a kernel"] if hooked else ["taken", "a kernel", "given back"])
+
+
+def test_torch_has_what_its_timing_is_held_by() -> None:
+    place = Path(pytest.importorskip("torch").__file__).parent / "_inductor" / "runtime" / "benchmarking.py"
+    text = place.read_text()
+    assert "def set_gpu_benchmark_lock_context(" in text or "self.benchmark_gpu(" in text
 
 
 # ---------------------------------------------------------------- what is timed

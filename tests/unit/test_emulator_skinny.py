@@ -22,7 +22,7 @@ FINE = 16  # columns of a sum of squares
 
 
 def tile(m: int, n: int, k: int = 128, warps: int = 4) -> il.MatmulTile:
-    return il.MatmulTile(m, n, k, num_warps=warps, swap=True)
+    return il.MatmulTile(m, n, k, num_warps=warps, swap_ab=True)
 
 
 #: Tokens, tiles of both products, elements of a row of the first and of the second, what else; stages of the ring.

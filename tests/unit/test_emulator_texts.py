@@ -25,8 +25,8 @@ SEEDS = range(3)
 TOLERANCE = 6e-3  # of bf16, which is rounded to three times
 
 
-def tile(m: int, n: int, warps: int = 4, swap: bool = False) -> il.MatmulTile:
-    return il.MatmulTile(m, n, 64, num_warps=warps, swap=swap)
+def tile(m: int, n: int, warps: int = 4, swap_ab: bool = False) -> il.MatmulTile:
+    return il.MatmulTile(m, n, 64, num_warps=warps, swap_ab=swap_ab)
 
 
 def exact(t: Mapping[str, torch.Tensor]) -> torch.Tensor:
@@ -56,7 +56,7 @@ def launch(graph: il.Graph, change: tuple[str, str] | None = None, **choices) ->
 
 LAUNCHES = {
     "tickets, parts of products, waits by chunk": lambda: launch(
-        chain(17, tile(24, 64, swap=True)), split={"down": il.SplitK(2)}, policy=il.TileSync(), chunk_waits=True
+        chain(17, tile(24, 64, swap_ab=True)), split={"down": il.SplitK(2)}, policy=il.TileSync(), chunk_waits=True
     ),
     "two warpgroups, static, no weight": lambda: launch(
         chain(19, tile(128, 56, 8), weight=False, bm=3), dispatch=il.Dispatch.STATIC

@@ -35,8 +35,8 @@ SEEDS = range(3)
 TOLERANCE = {"bf16": 4e-3, "fp16": 5e-4}
 
 
-def tile(m: int, n: int, k: int = 64, warps: int = 4, swap: bool = False) -> il.MatmulTile:
-    return il.MatmulTile(m, n, k, num_warps=warps, swap=swap)
+def tile(m: int, n: int, k: int = 64, warps: int = 4, swap_ab: bool = False) -> il.MatmulTile:
+    return il.MatmulTile(m, n, k, num_warps=warps, swap_ab=swap_ab)
 
 
 def ffn(
@@ -117,7 +117,7 @@ LAUNCHES = {
         ffn(5, tile(256, 24, 128, 8), tile(256, 40, warps=8), A.NONE), 2
     ),
     "one of each, dependent launch, more blocks than items": lambda: launch(
-        ffn(40, tile(64, 112), tile(24, 128, 128, swap=True), extras=("bias",)),
+        ffn(40, tile(64, 112), tile(24, 128, 128, swap_ab=True), extras=("bias",)),
         3,
         options={"dependent_launch": True},
         workers=9,
@@ -132,7 +132,7 @@ LAUNCHES = {
         ffn(20, tile(64, 64), tile(64, 40), width=320), 3, split={"down": il.SplitK(5)}, **STATIC
     ),
     "stream-k, transposed, waits by chunk": lambda: launch(
-        ffn(33, tile(24, 64, swap=True), tile(40, 64, swap=True), width=320),
+        ffn(33, tile(24, 64, swap_ab=True), tile(40, 64, swap_ab=True), width=320),
         4,
         chunk_waits=True,
         split={"down": il.StreamK(3)},
@@ -247,7 +247,7 @@ SPLIT = {
 
 @cache
 def broken() -> dict[str, EmulatedLaunch]:
-    same, small = tile(64, 40, 128), tile(8, 64, swap=True)
+    same, small = tile(64, 40, 128), tile(8, 64, swap_ab=True)
     plan = il.build(ffn(40, same, same, hidden=256, width=256), il.Choices(1))
     made = {name: EmulatedLaunch(plan, stages=2, change=(before, after)) for name, (before, after, _) in FAULTS.items()}
     split = il.build(ffn(8, small, small, hidden=64, width=192), il.Choices(1, split={"down": il.SplitK(3)}))

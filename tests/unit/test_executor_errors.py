@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Mapping
 from typing import Any
 
@@ -161,3 +162,11 @@ def test_a_reference_that_returns_something_else_is_named(what: str) -> None:
     with pytest.raises(error) as caught:
         run.run({"x": np.ones(4)})
     assert str(caught.value).startswith(f"op 'twin', tile (0): the reference of kernel 'twin' {message}")
+
+
+def test_errors_cross_processes_with_their_attributes() -> None:
+    hang = il.errors.HangError("late", item=1, semaphore=2, expected=3, seen=0, producer="up (0, 1)")
+    chunk = il.errors.ChunkError("lost", chunk=4, part="upload", delivered=3)
+    for error in (hang, chunk, il.errors.PlanError("no")):
+        copy = pickle.loads(pickle.dumps(error))
+        assert (type(copy), str(copy), vars(copy)) == (type(error), str(error), vars(error))

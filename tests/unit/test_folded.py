@@ -23,8 +23,8 @@ from ..emulator.build import MISSING  # noqa: E402
 from ..folded import exact, folded  # noqa: E402
 
 
-def tile(m: int, n: int, k: int = 64, warps: int = 4, swap: bool = False) -> il.MatmulTile:
-    return il.MatmulTile(m, n, k, num_warps=warps, swap=swap)
+def tile(m: int, n: int, k: int = 64, warps: int = 4, swap_ab: bool = False) -> il.MatmulTile:
+    return il.MatmulTile(m, n, k, num_warps=warps, swap_ab=swap_ab)
 
 
 def inputs_of(graph: il.Graph) -> dict[str, torch.Tensor]:
@@ -88,8 +88,8 @@ def test_what_is_no_folded_norm_says_so(make: Callable[[], object], error: type[
 
 
 GRAPHS = {
-    "few tokens": folded(13, tile(16, 64, swap=True), tile(16, 64, 128, swap=True), gated=True, depth=256),
-    "two warpgroups": folded(70, tile(64, 128, warps=8, swap=True), tile(128, 72, warps=8)),
+    "few tokens": folded(13, tile(16, 64, swap_ab=True), tile(16, 64, 128, swap_ab=True), gated=True, depth=256),
+    "two warpgroups": folded(70, tile(64, 128, warps=8, swap_ab=True), tile(128, 72, warps=8)),
     "tokens are rows": folded(70, tile(64, 128), tile(64, 72), depth=128, kept=False),
 }
 

@@ -5,10 +5,14 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
+import pytest
 
 import interlace as il
 from interlace.core.errors import CoverageError
 from interlace.graph.access import ALL, Access, K, fixed
+from interlace.graph.op import Op
+from interlace.graph.ragged import BATCH
+from interlace.plan import implied
 from interlace.plan.plan import Plan
 from interlace.workloads import LLAMAS, decode_graph
 
@@ -46,6 +50,25 @@ def without_waits_for(plan: Plan, op: str, producer: str) -> Plan:
     mine = np.repeat(plan.items.op, np.diff(plan.waits.ptr)) == plan.graph.op_index(op)
     other = [posts[first] == plan.graph.op_index(producer) for first in plan.waits.first.tolist()]
     return drop_waits(plan, *np.flatnonzero(mine & np.array(other)).tolist())
+
+
+@pytest.mark.parametrize("batch", [0, BATCH])
+def test_a_wait_for_every_second_tile_implies_nothing_of_the_others(
+    batch: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One range of waits holds two tiles of b and two of e, as far from the first to the second as b has tiles."""
+    monkeypatch.setattr(implied, "BATCH", batch)
+    shape, half = (2, 2), (ALL, fixed(0, 1))
+    a, b, e = (pointwise(*names, shape, (1, 1)) for names in (("a", "s", "x"), ("b", "x", "p"), ("e", "t", "r")))
+    c = Op("c", "sum", (1,), (Access("in0", "p", half), Access("in1", "r", half)), (Access("out", "q", (ALL,)),))
+    d = Op("d", "fill", (1,), (Access("in", "q", (ALL,)),), (Access("out", "x", (ALL, ALL)),))
+    plan = il.build(program({**dict.fromkeys("sxptr", shape), "q": (1,)}, a, b, e, c, d), il.Choices(3))
+    assert (4, 2) in zip(plan.waits.count.tolist(), plan.waits.stride.tolist(), strict=True)
+    il.verify(plan)
+    alone = drop_waits(plan, *range(int(plan.waits.ptr[-2]), len(plan.waits) - 1))
+    assert awaited(alone, "d") == {"c"}
+    assert oracle.races(alone) != []
+    refused(alone, CoverageError, "op 'd'")
 
 
 def test_what_has_ended_before_what_is_awaited_had_begun_is_not_awaited() -> None:

@@ -156,7 +156,7 @@ def test_what_does_not_go_together_is_refused() -> None:
     with pytest.raises(ShapeError, match="must have 80 rows, 16 for each tile"):
         expert_matmul("up", x, tensor("o", 5), weight, out, tile=TILE)
     with pytest.raises(ShapeError, match="swaps or prefetches, which experts do not"):
-        expert_matmul("up", x, tensor("o", 5), weight, out, tile=il.MatmulTile(16, 16, 16, swap=True))
+        expert_matmul("up", x, tensor("o", 5), weight, out, tile=il.MatmulTile(16, 16, 16, swap_ab=True))
     with pytest.raises(DTypeError, match="floating-point"):
         expert_matmul(
             "up",

@@ -30,7 +30,7 @@ def ffn() -> il.Graph:
     x, hidden, biased, out = (il.Tensor(name, (40, 64), il.fp32) for name in ("x", "hidden", "biased", "out"))
     up, gate, down = (il.Tensor(name, (64, 64), il.fp32) for name in ("up", "gate", "down"))
     bias = il.Tensor("bias", (64,), il.fp32)
-    tile = il.MatmulTile(16, 32, 16, stages=2, swap=True, prefetch_bytes=4096)
+    tile = il.MatmulTile(16, 32, 16, stages=2, swap_ab=True, prefetch_bytes=4096)
     relu = il.Activation.RELU
     ops = (
         il.matmul("up", x, up, hidden, gate=gate, residual=x, activation=il.Activation.SILU, tile=tile),
@@ -81,7 +81,7 @@ CHANGES: dict[str, tuple[Change, str]] = {
     "a tile of nothing": (param(2, "BM", 0), "use positive ints, and at most 2\\^20 elements"),
     "no stages": (param(0, "STAGES", 0), "has 0 stages; use 1 to 64"),
     "stages without end": (param(0, "STAGES", 10**9), "has 1000000000 stages; use 1 to 64"),
-    "swap that is a number": (param(0, "SWAP", 1), "has swap 1; use True or False"),
+    "swap_ab that is a number": (param(0, "SWAP", 1), "has swap_ab 1; use True or False"),
     "prefetch of less than nothing": (param(0, "PREFETCH", -1), "prefetches -1 bytes"),
     "a param that is missing": (lambda d: d["ops"][0]["params"].pop("BN") and None, r"no param 'BN'"),
     "a param too many": (param(2, "EPS", 1e-5), "op 'copy' has param EPS 1e-05, .*makes an op with none"),

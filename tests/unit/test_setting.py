@@ -82,9 +82,9 @@ def test_a_setting_prints_what_it_sets_and_ops_alike_once() -> None:
 # ---------------------------------------------------------------- the rules' own
 
 
-def tile(bm: int, bn: int, bk: int, warps: int, swap: bool) -> tuple[tuple[str, il.Param], ...]:
+def tile(bm: int, bn: int, bk: int, warps: int, swap_ab: bool) -> tuple[tuple[str, il.Param], ...]:
     names = ("BM", "BN", "BK", "STAGES", "num_warps", "SWAP", "PREFETCH")
-    return tuple(zip(names, (bm, bn, bk, 3, warps, swap, 0), strict=True))
+    return tuple(zip(names, (bm, bn, bk, 3, warps, swap_ab, 0), strict=True))
 
 
 #: What measurements made of the rules: by shape and tokens, how both ops run.

@@ -1,14 +1,17 @@
-"""Several measurements at once, one on each GPU of a host."""
+"""Several measurements at once, on the GPUs of a host."""
 
 from __future__ import annotations
 
+import gc
 import os
-from collections.abc import Callable, Iterable, Iterator
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from itertools import islice
 from multiprocessing import get_context
 from typing import Any, TypeVar
 
+from interlace.bench import turns
 from interlace.core.arguments import whole
 from interlace.core.errors import ArgumentError
 from interlace.executors.gpu import open_device
@@ -17,19 +20,23 @@ Job = TypeVar("Job")
 Result = TypeVar("Result")
 
 
-def on_gpus(function: Callable[[Job], Result], jobs: Iterable[Job], gpus: int = 1) -> Iterator[tuple[Job, Result]]:
+def on_gpus(
+    function: Callable[[Job], Result], jobs: Iterable[Job], gpus: int = 1, share: int = 1
+) -> Iterator[tuple[Job, Result]]:
     """Every job with what a function makes of it, in the order in which they end.
 
-    A job is taken from ``jobs`` when a GPU is free for it, so an iterator can end them early. With several GPUs the
-    function runs in processes that see one each, and it and its jobs are sent there by pickle.
+    A job is taken from ``jobs`` when a process is free for it, so an iterator can end them early. With several GPUs, or
+    several processes on one, the function runs in processes that see one GPU each, and it and its jobs are sent there
+    by pickle. Processes that share a GPU take ``turns`` at it.
 
     Args:
         function: measures on the current CUDA device.
         jobs: what to measure.
         gpus: how many to use.
+        share: processes on each.
 
     Raises:
-        ArgumentError: there are fewer.
+        ArgumentError: there are fewer GPUs.
         NoDeviceError: there is none.
         Exception: what the function raised.
     """
@@ -37,23 +44,37 @@ def on_gpus(function: Callable[[Job], Result], jobs: Iterable[Job], gpus: int = 
     torch, _ = open_device("cuda")
     if not 1 <= gpus <= torch.cuda.device_count():
         raise ArgumentError(f"{gpus} GPUs are asked for and {torch.cuda.device_count()} are here; use these at most")
-    if gpus == 1:
+    if gpus == share == 1:
         for job in jobs:
             yield job, function(job)
         return
     context = get_context("spawn")
-    numbers = context.SimpleQueue()
-    for name in _visible(gpus):
-        numbers.put(name)
-    left = iter(jobs)
-    with ProcessPoolExecutor(gpus, context, _take, (numbers,)) as pool:
-        running: dict[Future[Result], Job] = {pool.submit(function, job): job for job in islice(left, gpus)}
+    seats = context.SimpleQueue()
+    for place in range(share):
+        for gpu, name in enumerate(_visible(gpus)):
+            seats.put((name, gpu, place))
+    shared = [turns.Turns(context, share) for _ in range(gpus)] if share > 1 else []
+    left, count = iter(jobs), gpus * share
+    with ProcessPoolExecutor(count, context, _take, (seats, shared, _cpus(count))) as pool:
+        running: dict[Future[Result], Job] = {
+            pool.submit(_freed, function, job): job for job in islice(left, count)
+        }
         while running:
             ended, _ = wait(running, return_when=FIRST_COMPLETED)
             for future in ended:
                 job, result = running.pop(future), future.result()
-                running |= {pool.submit(function, after): after for after in islice(left, 1)}
+                running |= {pool.submit(_freed, function, after): after for after in islice(left, 1)}
                 yield job, result
+
+
+def shares(gpus: int, cpus: int) -> int:
+    """How many processes that keep so many CPUs busy each there may be on each of these GPUs."""
+    return max(1, _cpus(gpus) // cpus)
+
+
+def _cpus(count: int) -> int:
+    """For each of so many processes."""
+    return max(1, (os.cpu_count() or 1) // count)
 
 
 def _visible(gpus: int) -> list[str]:
@@ -62,6 +83,21 @@ def _visible(gpus: int) -> list[str]:
     return named.split(",")[:gpus] if named else [str(n) for n in range(gpus)]
 
 
-def _take(numbers: Any) -> None:
-    """In a new process: see one GPU."""
-    os.environ["CUDA_VISIBLE_DEVICES"] = numbers.get()
+def _take(seats: Any, shared: Sequence[turns.Turns], cpus: int) -> None:
+    """In a new process: see one GPU, with turns if it is shared; torch takes so many CPUs."""
+    name, gpu, place = seats.get()
+    os.environ["CUDA_VISIBLE_DEVICES"] = name
+    os.environ["TORCHINDUCTOR_COMPILE_THREADS"] = os.environ["OMP_NUM_THREADS"] = str(cpus)
+    if shared:
+        turns.share(turns.Seat(shared[gpu], place))
+
+
+def _freed(function: Callable[[Job], Result], job: Job) -> Result:
+    """What a function makes of a job; memory that it no longer needs is there for other processes."""
+    turns.begin_job()
+    try:
+        return function(job)
+    finally:
+        gc.collect()
+        if "torch" in sys.modules:
+            sys.modules["torch"].cuda.empty_cache()

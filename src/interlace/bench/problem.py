@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from interlace.bench.turns import alone
 from interlace.core.devices import DeviceSpec
 from interlace.core.dtypes import fp32
 from interlace.core.errors import DeviceError, InterlaceError, ResultError
@@ -58,12 +59,10 @@ class Problem:
         self.workload, self._torch = workload, torch
         graph = workload.graph(device)
         kinds = {t.name: torch_dtype(torch, t.dtype.name) for t in graph.tensors}
-        drawn = {name: torch.from_numpy(np.ascontiguousarray(v)) for name, v in workload.inputs(seed).items()}
+        inputs = workload.inputs(seed)
+        drawn = {n: torch.from_numpy(np.ascontiguousarray(inputs[n])).to(kinds[n]) for n in graph.inputs}
         names = [name for name in workload.weights if name in graph.inputs]
         self.weight_bytes = sum(graph.tensor(name).nbytes for name in names)
-        self.rest = {n: drawn[n].to(device=place, dtype=kinds[n]) for n in graph.inputs if n not in names}
-        self.outputs = {n: torch.empty(graph.tensor(n).shape, dtype=kinds[n], device=place) for n in graph.outputs}
-        first = {name: drawn[name].to(device=place, dtype=kinds[name]) for name in names}
         self.bytes_us = self.weight_bytes / device.dram_bytes_per_s * 1e6
         self.flops_us = workload.flops / device.flops_per_s(graph.tensor(names[0]).dtype) * 1e6
         sets = min(_MOST_SETS, 2 + 2 * device.l2_bytes // max(1, self.weight_bytes))
@@ -72,17 +71,29 @@ class Problem:
         self.runs = -(-least // sets) * sets
         self.buffers: list[Any] = []
         self.weights: list[dict[str, Any]] = []
+        self._most = _FP32_ERROR if all(t.dtype is fp32 for t in graph.tensors) else 0.0
+        self.pytorch_layers_error: float | None = None
+        with alone():
+            self.rest = {n: value.to(place) for n, value in drawn.items() if n not in names}
+            self.outputs = {n: torch.empty(graph.tensor(n).shape, dtype=kinds[n], device=place) for n in graph.outputs}
+            self._place({name: drawn[name].to(place) for name in names}, sets)
+            self._judge()
+
+    def _place(self, first: Tensors, sets: int) -> None:
+        """The sets of weights."""
+        place = next(iter(self.outputs.values())).device
         for n in range(sets):
-            buffer, views = _packed(torch, place, first)
+            buffer, views = _packed(self._torch, place, first)
             for name, value in first.items():
                 views[name].copy_(value.roll(n, 0))
             self.buffers.append(buffer)
             self.weights.append(views)
-        self._most = _FP32_ERROR if all(t.dtype is fp32 for t in graph.tensors) else 0.0
+
+    def _judge(self) -> None:
+        """What is right, and how far PyTorch is from that."""
         self._gold = self.pytorch(_double(self._inputs(self.weights[0])))
         self.pytorch_error = _relative(self.pytorch(self._inputs(self.weights[0])), self._gold)
-        self.pytorch_layers_error: float | None = None
-        if workload.carried is not None:
+        if self.workload.carried is not None:
             self._gold_layers = self._layers(self.layer(self.pytorch), doubled=True)
             self.pytorch_layers_error = _relative(self._layers(self.layer(self.pytorch)), self._gold_layers)
 
@@ -113,6 +124,14 @@ class Problem:
             return self.outputs
 
         return call
+
+    def once(self, run: Callable[[Tensors], object], weights: Sequence[Tensors] | None = None) -> None:
+        """One run, on the first set of weights; what is not yet compiled is."""
+        run(self._inputs((weights or self.weights)[0]))
+
+    def once_layer(self, block: Callable[[Any, Tensors], Any], weights: Sequence[Tensors] | None = None) -> None:
+        """One layer."""
+        block(self.rest[self._carried[0]], self._inputs((weights or self.weights)[0]))
 
     def every(self, run: Callable[[Tensors], object], weights: Sequence[Tensors] | None = None) -> Callable[[], None]:
         """A function that enqueues ``runs`` runs, rotating over the sets of weights."""
@@ -154,16 +173,21 @@ class Problem:
         """
         most, errors = max(_MOST_ERROR * self.pytorch_error, self._most), []
         for _ in range(_CHECKED_RUNS):
-            written = (*self.outputs.values(), *map(executor.intermediate, executor.plan.graph.intermediates))
-            for value in written:
-                if value.is_floating_point():
-                    value.fill_(float("nan"))
-            self.run(executor)(self._inputs(self.weights[0]))
-            executor.synchronize()
-            errors.append(_relative(self.outputs, self._gold))
+            with alone():
+                errors.append(self._error(executor))
             if not errors[-1] <= most:
                 raise _wrong(executor, errors[-1], self.pytorch_error)
         return max(errors)
+
+    def _error(self, executor: DeviceExecutor) -> float:
+        """Of a run over poisoned memory."""
+        written = (*self.outputs.values(), *map(executor.intermediate, executor.plan.graph.intermediates))
+        for value in written:
+            if value.is_floating_point():
+                value.fill_(float("nan"))
+        self.run(executor)(self._inputs(self.weights[0]))
+        executor.synchronize()
+        return _relative(self.outputs, self._gold)
 
     def check_layers(self, executor: DeviceExecutor) -> None:
         """The same for an executor in a model's layers, one behind the other.
@@ -172,9 +196,10 @@ class Problem:
             ResultError: the relative error is more than 1.5 times that of PyTorch.
         """
         assert self.pytorch_layers_error is not None
-        layers = self._layers(self.layer(self.run(executor)))
-        executor.synchronize()
-        error = _relative(layers, self._gold_layers)
+        with alone():
+            layers = self._layers(self.layer(self.run(executor)))
+            executor.synchronize()
+            error = _relative(layers, self._gold_layers)
         if not error <= max(_MOST_ERROR * self.pytorch_layers_error, self._most):
             raise _wrong(executor, error, self.pytorch_layers_error)
 

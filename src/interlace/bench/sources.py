@@ -11,10 +11,45 @@ from hashlib import sha1, sha256
 from pathlib import Path
 
 from interlace.core.errors import ArgumentError
+from interlace.graph.graph import Graph
+from interlace.kernels.base import kernel_of
 
 PACKAGE = Path(__file__).resolve().parents[1]
 #: Modules, and data such as the numbers of a chip and what was measured on it.
 SUFFIXES = (".py", ".toml", ".json")
+_LAUNCHES = (  # whatever is launched
+    "executors",
+    "kernels/abi",
+    "kernels/base.py",
+    "kernels/bodies.py",
+    "kernels/cuda",
+    "kernels/gelu.py",
+    "kernels/gluon",
+    "kernels/primitives",
+    "kernels/rope.py",
+    "kernels/squares.py",
+    "kernels/templates.py",
+    "kernels/text.py",
+    "kernels/tuning.py",
+    "launch",
+    "planner/build.py",
+    "planner/settings.py",
+    "planner/waits.py",
+    "policies",
+)
+
+
+def launched(graph: Graph) -> tuple[str, ...]:
+    """The rooms and modules that decide how fast launches of a graph are: its kernels' own, and those of all launches.
+
+    A kernel from elsewhere may be one of loops.
+    """
+    rooms = {*_LAUNCHES}
+    for op in graph.ops:
+        make = kernel_of(op).make
+        package, _, module = (make.__module__ if make else "").partition(".kernels.")
+        rooms.add(f"kernels/{module.partition('.')[0]}" if package == "interlace" and module else "loops")
+    return tuple(sorted(rooms))
 
 
 def source_hashes(rooms: Iterable[str]) -> dict[str, str]:

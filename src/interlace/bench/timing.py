@@ -1,7 +1,8 @@
 """The timing protocol: CUDA-graph replays, variants interleaved, medians.
 
 Every variant is captured once; then rounds replay one variant after the other, so that drift of clocks and
-temperature meets all of them alike. Callers rotate over more weights than the L2 holds within one call.
+temperature meets all of them alike. Callers rotate over more weights than the L2 holds within one call. All of it is
+one turn at the GPU (``turns``), where other processes measure too.
 
 Where the fastest of several variants stands for all of them, it is picked on other rounds than those that are reported
 (``Rounds``): the least of many noisy medians is lower than any of them is true.
@@ -11,9 +12,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
+from interlace.bench.turns import alone
 from interlace.executors.gpu import open_device
 
 
@@ -76,6 +79,14 @@ def median_us(
 
 
 def _samples_us(functions: Mapping[str, Callable[[], None]], repeats: int, calls: int) -> dict[str, list[float]]:
+    """By name the microseconds per run of each round; takes a turn at the GPU."""
+    with alone():
+        graphs = _captured(functions)
+        return _replayed(graphs, repeats, calls)
+
+
+def _captured(functions: Mapping[str, Callable[[], None]]) -> dict[str, Any]:
+    """A CUDA graph of each, replayed once."""
     torch, _ = open_device("cuda")
     graphs = {}
     for name, function in functions.items():
@@ -92,7 +103,12 @@ def _samples_us(functions: Mapping[str, Callable[[], None]], repeats: int, calls
     for graph in graphs.values():
         graph.replay()
     torch.cuda.synchronize()
-    samples: dict[str, list[float]] = {name: [] for name in functions}
+    return graphs
+
+
+def _replayed(graphs: Mapping[str, Any], repeats: int, calls: int) -> dict[str, list[float]]:
+    torch, _ = open_device("cuda")
+    samples: dict[str, list[float]] = {name: [] for name in graphs}
     for _ in range(repeats):
         for name, graph in graphs.items():
             begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)

@@ -3,7 +3,8 @@
 The libraries are eager PyTorch, ``torch.compile`` and ``torch.compile(mode="max-autotune")``, each with weights as they
 are and with matrices stored the other way round. Everything is captured in our own CUDA graphs, many runs to a graph,
 so that nobody pays for launches from Python, and all variants of one problem are replayed interleaved in one process,
-over sets of weights that together exceed twice the L2. Each executor is timed under its default setting and a few
+over sets of weights that together exceed twice the L2. Where several processes measure on one GPU, whatever is timed
+has it alone (``turns``). Each executor is timed under its default setting and a few
 likely ones; where the fastest of several stands for all of them, it is picked on other rounds than those reported.
 
 Two figures are measured. *Back to back*, a run follows itself: under dependent launch the next run then loads its first
@@ -28,6 +29,7 @@ from interlace.bench.problem import Problem, Tensors, running
 from interlace.bench.row import Contest, Row, Timed, Variant
 from interlace.bench.stream import stream
 from interlace.bench.timing import Rounds, rounds_us
+from interlace.bench.turns import autotune_alone
 from interlace.core.devices import DeviceSpec
 from interlace.core.errors import DeviceError, GraphError, PlanError
 from interlace.deploy import Deployment
@@ -38,17 +40,6 @@ from interlace.plan.orderings import Ordering
 from interlace.policies.sync import RowSync, TileSync
 from interlace.workloads.base import Workload
 
-#: What decides how fast these launches are.
-MEASURES = (
-    "executors",
-    "kernels",
-    "launch",
-    "loops",
-    "planner/build.py",
-    "planner/settings.py",
-    "planner/waits.py",
-    "policies",
-)
 #: In CUDA graphs, where ``serial`` is ``cuda_graph``.
 CANDIDATES: tuple[type[DeviceExecutor], ...] = tuple(
     e for e in EXECUTORS if issubclass(e, DeviceExecutor) and e is not SerialExecutor
@@ -130,7 +121,7 @@ def _measure(
     problem = Problem(workload, device, seed=seed)
     ready, errors = _checked(problem, found, left_out)
     modes = _MODES if compiled else {"eager": None}
-    libraries = _libraries(problem, modes, problem.every, problem.pytorch)
+    libraries = _libraries(problem, modes, problem.pytorch, problem.once, problem.every)
     ours = {label: problem.every(problem.run(made)) for label, (_, made) in ready.items()}
     floor = stream(problem.buffers, problem.runs, device)
     streams = {} if floor is None else {"stream": floor}
@@ -141,7 +132,7 @@ def _measure(
     best = {name: rounds.fastest(some) for name, some in labels.items()}
     layer = None
     if workload.carried is not None:
-        blocks = _libraries(problem, modes, problem.every_layer, problem.layer(problem.pytorch))
+        blocks = _libraries(problem, modes, problem.layer(problem.pytorch), problem.once_layer, problem.every_layer)
         mine = {name: _layers(problem, name, ready[label][1], compiled) for name, label in best.items()}
         for label in best.values():
             problem.check_layers(ready[label][1])
@@ -194,17 +185,22 @@ def _checked(
 def _libraries(
     problem: Problem,
     modes: Mapping[str, str | None],
-    every: Callable[[Any, Sequence[Tensors]], Callable[[], Any]],
     function: Callable[..., Any],
+    once: Callable[[Any, Sequence[Tensors]], None],
+    every: Callable[[Any, Sequence[Tensors]], Callable[[], Any]],
 ) -> dict[str, Callable[[], Any]]:
-    """A function of PyTorch in each mode, with weights stored either way."""
+    """A function of PyTorch in each mode, compiled, with weights stored either way."""
     torch, _ = open_device("cuda")
+    autotune_alone()
     stored: dict[str, Sequence[Tensors]] = {"": problem.weights, ", transposed weights": problem.transposed()}
     torch.compiler.reset()
     found = {}
     for (label, mode), (suffix, weights) in product(modes.items(), stored.items()):
         if weights:
-            one = function if mode is None else torch.compile(function, mode=mode, dynamic=False)
+            one = function
+            if mode is not None:
+                one = torch.compile(function, mode=mode, dynamic=False)
+                once(one, weights)
             found[label + suffix] = every(one, weights)
     return found
 
@@ -216,6 +212,7 @@ def _layers(problem: Problem, name: str, executor: DeviceExecutor, compiled: boo
     ways = {name: problem.every_layer(problem.layer(run))}
     if compiled:
         around = torch.compile(problem.layer(torch.compiler.disable(run)), dynamic=False)
+        problem.once_layer(around)
         ways[f"{name}, compiled around"] = problem.every_layer(around)
     return ways
 

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import shlex
 import time
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Executor as Pool
 from dataclasses import dataclass
 from functools import cache
+from statistics import fmean
 from typing import Annotated, Any
 
 import typer
@@ -15,10 +17,11 @@ import typer
 from interlace.bench import dispatch as bench_dispatch
 from interlace.bench import sync as bench_sync
 from interlace.bench.compile import compilers
-from interlace.bench.gpus import on_gpus
+from interlace.bench.gpus import on_gpus, shares
 from interlace.bench.record import kept_rows, record
 from interlace.bench.row import means
-from interlace.bench.workload import CANDIDATES, MEASURES, measure
+from interlace.bench.sources import launched
+from interlace.bench.workload import CANDIDATES, measure
 from interlace.cli.console import BadInput, note, progress, say, show, working
 from interlace.cli.machine import find, target
 from interlace.cli.names import Device
@@ -27,15 +30,18 @@ from interlace.cli.outputs import Output, output, output_file, save
 from interlace.cli.table import columns, facts, number
 from interlace.cli.workloads import Selection, group, per_workload
 from interlace.core.devices import DeviceSpec
+from interlace.core.errors import InterlaceError
 from interlace.executors import Executor
 from interlace.workloads.base import Workload
 
 _PROTOCOL = (
     "CUDA graphs of many runs each, replayed with variants interleaved, median of 15 rounds after picking on 15 "
-    "others, weights rotated past twice the L2"
+    "others, weights rotated past twice the L2; rows are compiled beside each other, and what is timed, by "
+    "torch.compile too, has the GPU alone"
 )
 _DISPATCH_PROTOCOL = "one run in a CUDA graph, replayed with variants interleaved, median of 20 rounds"
 _SYNC_PROTOCOL = "1,000 rounds in one thread block of 4 warps, median of 11 repeats, %globaltimer"
+_ROW_CPUS = 4  # kept busy by a row while it is compiled
 SyncOut = Annotated[
     Output | None,
     typer.Option("--out", metavar="FILE", parser=output, help="Write the record to this JSON file; - for stdout."),
@@ -73,13 +79,15 @@ def register(app: typer.Typer) -> None:
         compiled: Annotated[
             bool, typer.Option("--compile/--no-compile", help="Include torch.compile, which takes long to tune.")
         ] = True,
-        gpus: Annotated[int, typer.Option("--gpus", min=1, metavar="N", help="Measure so many rows at once.")] = 1,
+        gpus: Annotated[int, typer.Option("--gpus", min=1, metavar="N", help="Measure on so many GPUs at once.")] = 1,
     ) -> None:
         """Every executor that can run a workload against the best of eager PyTorch and torch.compile in CUDA graphs.
 
         Without a preset or a shape, the rows that the project keeps records of. Back to back and, where the workload
         is a layer's, inside a model. Each executor stands with the fastest of its settings, picked on other rounds
-        than those reported. The record is written after each row, so a run that is cut short keeps what it has.
+        than those reported. On a host with many CPUs several rows are under way on a GPU at once; whatever is timed has
+        it alone. The record is written after each row, and rows come in an order in which any beginning says most, so a
+        run that is cut short keeps what it has.
 
         Example: interlace bench ffn --preset relu --m 16 --m 512 --out record.json
 
@@ -91,19 +99,28 @@ def register(app: typer.Typer) -> None:
         cases = _cases(work)
         machine = find(Device.CUDA)
         options = {"executors": [e.name for e in executors], "compiled": compiled}
-        rows = kept_rows(out.path, MEASURES, options=options) if update and out is not None else []
+        measures = launched(cases[0][1].graph(machine.spec))
+        rows = kept_rows(out.path, measures, options=options) if update and out is not None else []
         done = [row["workload"] for row in rows]
-        open_cases = [case for case in cases if case[1].facts() not in done]
+        open_cases = [case for case in _spread(cases) if case[1].facts() not in done]
         budget = _Budget(seconds)
-        measuring = _Measure(machine.spec, tuple(executors), compiled, gpus)
-        measured = on_gpus(measuring, budget.while_it_fits(open_cases), gpus)
+        share = min(shares(gpus, _ROW_CPUS), max(1, len(open_cases) // gpus))
+        measuring = _Measure(machine.spec, tuple(executors), compiled, gpus * share)
+        measured = on_gpus(measuring, budget.while_it_fits(open_cases), gpus, share)
+        failed = None
         for _, (row, took) in progress(measured, "measuring", len(open_cases)):
-            budget.longest = max(budget.longest, took)
+            budget.took.append(took)
+            if isinstance(row, InterlaceError):
+                failed = failed or row
+                continue
             rows = _sorted([*rows, row], cases)
             if out is not None:
                 figures = {"options": options, "rows": rows, "means": _means(work.kind, rows)}
-                save(out, record(_command(work, executors, compiled), _PROTOCOL, MEASURES, figures))
-        _show(work.kind, rows, machine.name)
+                save(out, record(_command(work, executors, compiled), _PROTOCOL, measures, figures))
+        if rows:
+            _show(work.kind, rows, machine.name)
+        if failed is not None:
+            raise failed
 
     @command(commands, "sync")
     def sync(out: SyncOut = None) -> None:
@@ -162,27 +179,31 @@ class _Measure:
     Attributes:
         device: each GPU as data.
         executors, compiled: see ``measure``.
-        gpus: how many processes measure at once.
+        processes: that measure at once.
     """
 
     device: DeviceSpec
     executors: tuple[type[Executor], ...]
     compiled: bool
-    gpus: int
+    processes: int
 
-    def __call__(self, case: Case) -> tuple[dict[str, Any], float]:
-        """The row of a case as JSON data, and the seconds that it took."""
+    def __call__(self, case: Case) -> tuple[dict[str, Any] | InterlaceError, float]:
+        """The row of a case as JSON data, or why there is none, and the seconds that it took."""
         begin = time.monotonic()
         preset, problem = case
-        pool = _compilers(self.gpus)
-        row = measure(preset, problem, self.device, self.executors, compiled=self.compiled, pool=pool)
-        return row.to_data(), time.monotonic() - begin
+        pool = _compilers(self.processes)
+        row: dict[str, Any] | InterlaceError
+        try:
+            row = measure(preset, problem, self.device, self.executors, compiled=self.compiled, pool=pool).to_data()
+        except InterlaceError as error:
+            row = error
+        return row, time.monotonic() - begin
 
 
 @cache
-def _compilers(gpus: int) -> Pool:
+def _compilers(processes: int) -> Pool:
     """This process's own, for all its rows."""
-    return compilers(share=gpus)
+    return compilers(share=processes)
 
 
 def _executors(named: Sequence[type[Executor]]) -> list[type[Executor]]:
@@ -208,21 +229,41 @@ def _cases(work: Selection) -> list[Case]:
     return found
 
 
+def _spread(cases: Sequence[Case]) -> list[Case]:
+    """Cases in an order in which any beginning has each preset, and of each the sizes spread out.
+
+    Of eight sizes that is the first, fifth, third, seventh, second, sixth, fourth and last.
+    """
+    presets = list(dict.fromkeys(preset for preset, _ in cases))
+    seen: Counter[str | None] = Counter()
+    places = []
+    for preset, _ in cases:
+        places.append((_halved(seen[preset]), presets.index(preset)))
+        seen[preset] += 1
+    return [case for _, case in sorted(zip(places, cases, strict=True), key=lambda placed: placed[0])]
+
+
+def _halved(n: int) -> int:
+    """The place of the n-th of many in an order that halves the gaps again and again: n with its bits reversed."""
+    return int(f"{n:016b}"[::-1], 2)
+
+
 class _Budget:
     """Seconds for some cases, if they are bounded.
 
     Attributes:
-        longest: that a case took so far.
+        took: seconds of each case so far.
     """
 
     def __init__(self, seconds: float | None) -> None:
         self._end = None if seconds is None else time.monotonic() + seconds
-        self.longest = 0.0
+        self.took: list[float] = []
 
     def while_it_fits(self, cases: Sequence[Case]) -> Iterator[Case]:
-        """The cases, until another that takes as long as the longest so far would end too late."""
+        """The cases, until another that takes as long as those so far did in the mean would end too late."""
         for done, case in enumerate(cases):
-            if self._end is not None and time.monotonic() + self.longest > self._end:
+            expected = fmean(self.took) if self.took else 0.0
+            if self._end is not None and time.monotonic() + expected > self._end:
                 note(f"{len(cases) - done} of {len(cases)} rows are left; run it again with --update")
                 return
             yield case

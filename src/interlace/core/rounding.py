@@ -9,6 +9,8 @@ from numpy.typing import NDArray
 
 from interlace.core.dtypes import DType
 
+_BLOCK = 1 << 16  # elements; what stands between the steps fits a CPU's caches
+
 
 def round_to(values: NDArray[np.floating[Any]], dtype: DType) -> NDArray[np.float32]:
     """Values rounded to the nearest (ties to even) of ``dtype``, held in float32.
@@ -19,8 +21,24 @@ def round_to(values: NDArray[np.floating[Any]], dtype: DType) -> NDArray[np.floa
         single = np.ascontiguousarray(values, np.float32)
         if dtype.numpy is not None:
             return single.astype(dtype.numpy).astype(np.float32)
-    # bf16 is the upper half of a float32. Adding just under half a step, or half a step if the last kept bit
-    # is odd, carries into the upper half exactly when rounding to even goes up.
-    bits = single.view(np.uint32)
-    rounded = ((bits + (np.uint32(0x7FFF) + ((bits >> 16) & 1))) & np.uint32(0xFFFF0000)).view(np.float32)
-    return np.where(np.isnan(single), single, rounded)
+    rounded = np.empty_like(single)
+    flat, out = single.reshape(-1), rounded.reshape(-1)
+    for start in range(0, flat.size, _BLOCK):
+        block = slice(start, start + _BLOCK)
+        _to_bf16(flat[block], out[block])
+    return rounded
+
+
+def _to_bf16(single: NDArray[np.float32], out: NDArray[np.float32]) -> None:
+    """bf16 is the upper half of a float32.
+
+    Adding just under half a step, or half a step if the last kept bit is odd, carries into the upper half exactly when
+    rounding to even goes up.
+    """
+    bits, rounded = single.view(np.uint32), out.view(np.uint32)
+    np.right_shift(bits, 16, out=rounded)
+    rounded &= np.uint32(1)
+    rounded += np.uint32(0x7FFF)
+    rounded += bits
+    rounded &= np.uint32(0xFFFF0000)
+    np.copyto(out, single, where=np.isnan(single))

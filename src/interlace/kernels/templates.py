@@ -18,14 +18,14 @@ from interlace.kernels.primitives.columns import (
     TRACE_PLACE,
     TRACE_START_NS,
 )
-from interlace.kernels.primitives.partial_sums import total
+from interlace.kernels.primitives.partial_sums import sum_of_parts
 from interlace.kernels.primitives.semaphore import (
     back_off,
     begin,
     blocked,
     draw,
     drawn,
-    meet,
+    fix_up,
     now_ns,
     op_of,
     post,
@@ -61,11 +61,12 @@ def _run_item(tile, sync, worker, body: tl.constexpr, arguments, ticket, DRAW: t
         ticket = draw(sync)
     if body[3]:
         if sync.SPLIT > 1:
-            if meet(tile, sync, acc, 0, sync.SPLIT):
+            if fix_up(tile, sync, acc, 0, sync.SPLIT):
                 if len(acc) == 1:
-                    body[2](tile, (total(tile, sync, acc, 0, 0, sync.SPLIT),), *arguments[2])
+                    body[2](tile, (sum_of_parts(tile, sync, acc, 0, 0, sync.SPLIT),), *arguments[2])
                 else:
-                    sums = (total(tile, sync, acc, 0, 0, sync.SPLIT), total(tile, sync, acc, 1, 0, sync.SPLIT))
+                    first = sum_of_parts(tile, sync, acc, 0, 0, sync.SPLIT)
+                    sums = (first, sum_of_parts(tile, sync, acc, 1, 0, sync.SPLIT))
                     body[2](tile, sums, *arguments[2])
                 post(tile, sync)
         else:

@@ -104,7 +104,7 @@ def expert_matmul(
     check_type(weight, Tensor, where, "weight")
     check_type(tile, (MatmulTile, type(None)), where, "tile", "il.MatmulTile(m, n, k)")
     tile = tile or MatmulTile()
-    require(not (tile.swap or tile.prefetch_bytes), f"{where}: {tile} swaps or prefetches, which experts do not")
+    require(not (tile.swap_ab or tile.prefetch_bytes), f"{where}: {tile} swaps or prefetches, which experts do not")
     require(
         len(x.shape) == 2 and len(owner.shape) == 1 and len(weight.shape) == 3,
         f"{where}: x {x} must be (rows, K), owner {owner} (tiles,), and weight {weight} (E, N, K)",

@@ -22,9 +22,9 @@ from interlace.kernels.gluon.names import bulk_load, reinterpret
 from interlace.kernels.gluon.ring import PANEL, await_empty_slot, await_stage, limit_in_flight, release
 from interlace.kernels.matmul.tilings import EPILOGUE_COLUMNS, tensor_of
 from interlace.kernels.primitives.columns import TRACE_ARRIVED_NS, TRACE_COLUMNS, TRACE_START_NS
-from interlace.kernels.primitives.partial_sums import total
+from interlace.kernels.primitives.partial_sums import sum_of_parts
 from interlace.kernels.primitives.semaphore import (
-    meet,
+    fix_up,
     now_ns,
     order_bulk_loads,
     post,
@@ -180,7 +180,7 @@ def _multiply(weights, tokens, acc, warpgroup: gl.constexpr, ROWS: gl.constexpr,
 
 @gluon.jit
 def matmul_compute(tile, sync, ring, n, arguments, warpgroup: gl.constexpr):
-    """Sum over the item's k-range, meet other parts, epilogue, post."""
+    """Sum over the item's k-range, fix-up with other parts, epilogue, post."""
     ALONG: gl.constexpr = arguments.STEP // PANEL
     INDEPENDENT: gl.constexpr = arguments.INDEPENDENT_ROWS // arguments.BN
     DEPENDENT: gl.constexpr = arguments.DEPENDENT_ROWS // arguments.BM
@@ -221,13 +221,13 @@ def matmul_compute(tile, sync, ring, n, arguments, warpgroup: gl.constexpr):
         acc, gates = warpgroup_mma_wait(0, deps=(acc, gates))
         release(ring, n - 1)
         pieces = _pieces(acc, PIECE) + _pieces(gates, PIECE)
-    if meet(tile, sync, pieces, warpgroup, arguments.PARTS):
+    if fix_up(tile, sync, pieces, warpgroup, arguments.PARTS):
         GATES: gl.constexpr = 1 if arguments.gate is None else 2
         COUNT: gl.constexpr = len(pieces) // GATES
         for c in gl.static_range(COUNT):
-            value = total(tile, sync, pieces, c, warpgroup, arguments.PARTS)
+            value = sum_of_parts(tile, sync, pieces, c, warpgroup, arguments.PARTS)
             if GATES == 2:
-                value *= _silu(total(tile, sync, pieces, COUNT + c, warpgroup, arguments.PARTS))
+                value *= _silu(sum_of_parts(tile, sync, pieces, COUNT + c, warpgroup, arguments.PARTS))
             _finish(tile, value, c, arguments, warpgroup)
         post(tile, sync)
     return n

@@ -36,14 +36,14 @@ class RingTile:
 
     Attributes:
         m, n, k: extents in tokens and weight rows, and of a stage along k.
-        swap: weights are the tensor core's 64-row operand.
+        swap_ab: weights are the tensor core's 64-row operand.
         warpgroups: those that share a tile, 1 or 2.
     """
 
     m: int
     n: int
     k: int
-    swap: bool
+    swap_ab: bool
     warpgroups: int
 
     def op(self, op: Op, parts: int = 1, split_tail: bool = False, group: int = 0) -> OpSetting:
@@ -52,7 +52,7 @@ class RingTile:
         if sums(op) == 2:
             k = k // 2 if k > PANEL else k
             n = n // 2 if self.m * n * 2 > 128 * 128 * self.warpgroups else n
-        tile = MatmulTile(self.m, n, k, num_warps=4 * self.warpgroups, swap=self.swap)
+        tile = MatmulTile(self.m, n, k, num_warps=4 * self.warpgroups, swap_ab=self.swap_ab)
         return OpSetting(tile.params, parts, split_tail, group)
 
     def setting(self, ops: Sequence[Op], parts: Sequence[int] = (), in_flight: int = 0) -> Setting:
@@ -146,8 +146,8 @@ def in_tile(graph: Graph, device: DeviceSpec, m: int, n: int, k: int) -> Iterato
     ops = matmuls(graph)
     params = dict(default(graph, device).op(ops[0].name).params)
     own = (bool(params["SWAP"]), int(params["num_warps"]) // 4)
-    for swap, warpgroups in dict.fromkeys([own, (False, 2), (True, 1), (True, 2)]):
-        yield RingTile(m, n, k, swap, warpgroups).setting(ops)
+    for swap_ab, warpgroups in dict.fromkeys([own, (False, 2), (True, 1), (True, 2)]):
+        yield RingTile(m, n, k, swap_ab, warpgroups).setting(ops)
 
 
 def likely(graph: Graph, device: DeviceSpec) -> Iterator[Setting]:

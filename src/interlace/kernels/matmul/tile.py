@@ -20,7 +20,7 @@ class MatmulTile:
             powers of two from 16 on.
         stages: depth of the software pipeline, 1 to 64.
         num_warps: warps per thread block.
-        swap: multiply the transpose, with the weights as the tensor core's 64-row operand and the tokens as
+        swap_ab: multiply the transpose, with the weights as the tensor core's 64-row operand and the tokens as
             its columns; pays where m is below 64.
         prefetch_bytes: weight bytes per item that a persistent worker asks the L2 for before it waits.
     """
@@ -30,7 +30,7 @@ class MatmulTile:
     k: int = 64
     stages: int = 3
     num_warps: int = 4
-    swap: bool = False
+    swap_ab: bool = False
     prefetch_bytes: int = 0
 
     def __post_init__(self) -> None:
@@ -46,7 +46,7 @@ class MatmulTile:
             type(self.stages) is int and 1 <= self.stages <= 64,
             f"{what} has {self.stages!r} stages; use 1 to 64",
         )
-        require(type(self.swap) is bool, f"{what} has swap {self.swap!r}; use True or False")
+        require(type(self.swap_ab) is bool, f"{what} has swap_ab {self.swap_ab!r}; use True or False")
         require(
             type(self.prefetch_bytes) is int and 0 <= self.prefetch_bytes < 1 << 31,
             f"{what} prefetches {self.prefetch_bytes!r} bytes; use 0 to 2^31 - 1",
@@ -61,7 +61,7 @@ class MatmulTile:
     def heuristic(m: int) -> MatmulTile:
         """A tile for m rows that does well on an H200 whatever the other extents (docs/performance.md)."""
         if m <= 32:
-            return MatmulTile(16 if m <= 16 else 32, 64, 128, 4, 4, swap=True)
+            return MatmulTile(16 if m <= 16 else 32, 64, 128, 4, 4, swap_ab=True)
         if m <= 64:
             return MatmulTile(64, 64, 128, 4, 4)
         return MatmulTile(128, 128, 64, 4, 8)

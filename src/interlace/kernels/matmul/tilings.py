@@ -127,7 +127,7 @@ def check_gluon(op: Op, warpgroups: int) -> None:
     require(
         tall % (64 * warpgroups) == 0,
         f"{tile}: {warpgroups} warpgroups multiply 64 rows each at a time, and the tile has {tall}; "
-        "use a taller one, fewer warps, or swap",
+        "use a taller one, fewer warps, or swap_ab",
     )
     registers = tall * wide * sums(op) // (128 * warpgroups)
     require(

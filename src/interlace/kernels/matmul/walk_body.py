@@ -87,7 +87,7 @@ def tile(op: Op, parts: int, warpgroups: int) -> WalkTile:
     require(
         tall % (_TALL * warpgroups) == 0,
         f"{what}: {warpgroups} warpgroups multiply {_TALL} rows each at a time, and the tile has {tall}; use a taller "
-        "one, fewer warps, or swap",
+        "one, fewer warps, or swap_ab",
     )
     registers = partial(op) // (128 * warpgroups)
     require(

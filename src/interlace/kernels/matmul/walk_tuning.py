@@ -105,7 +105,7 @@ def _cut(ops: Sequence[Op], m: int, device: DeviceSpec, *, other: bool = False, 
     together = _together(ops, _tiles)
     each, one_wave = [], True
     for op in ops:
-        tile = MatmulTile(tokens, _ROWS, nbytes // (_ROWS * 2 * sums(op)), swap=True)
+        tile = MatmulTile(tokens, _ROWS, nbytes // (_ROWS * 2 * sums(op)), swap_ab=True)
         tiles, most = together[op.name], min(-(-int(op.param("K")) // tile.k), _MOST_PARTS)
         if tiles > _tiles(op):
             parts = min(most, max(1, device.sms // tiles))
@@ -140,7 +140,7 @@ def _narrow(ops: Sequence[Op], m: int, sms: int) -> Setting:
         weights = width * sums(op)
         depth = min(_DEEP // (2 * weights), _NARROW_STAGE // (2 * (weights + m))) // PANEL * PANEL
         depth = min(depth, int(op.param("K")))
-        each.append((op.name, OpSetting(MatmulTile(_up(m, _STEP), width, depth, swap=True).params)))
+        each.append((op.name, OpSetting(MatmulTile(_up(m, _STEP), width, depth, swap_ab=True).params)))
     return Setting(tuple(each))
 
 

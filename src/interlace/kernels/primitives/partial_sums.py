@@ -2,7 +2,7 @@
 
 Part ``p`` of a tile has slot ``tile.slot + p`` of the workspace, ``sync.SLOT`` float32 elements wide; in it lie the
 shares of the warpgroups one after another, and in a share its blocks. When a sum may be read is not said here: keeping
-comes before the add of ``semaphore.meet``, and ``total`` after it, in the part that ``meet`` calls the last.
+comes before the add of ``semaphore.fix_up``, and ``sum_of_parts`` after it, in the part that ``fix_up`` calls the last.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def _square(flat, rows: tl.constexpr, columns: tl.constexpr):
 
 @triton.jit
 def keep(tile, sync, acc, share: tl.constexpr):
-    """Store a part's sums in its slot, through the L2; ``acc`` and ``share`` are those of ``semaphore.meet``."""
+    """Store a part's sums in its slot, through the L2; ``acc`` and ``share`` are those of ``semaphore.fix_up``."""
     size: tl.constexpr = acc[0].shape[0] * acc[0].shape[1]
     mine = sync.workspace + (tile.slot + tile.part).to(tl.int64) * sync.SLOT + share * len(acc) * size
     for b in tl.static_range(len(acc)):
@@ -55,7 +55,7 @@ def keep(tile, sync, acc, share: tl.constexpr):
 
 
 @triton.jit
-def total(tile, sync, acc, block: tl.constexpr, share: tl.constexpr, PARTS: tl.constexpr):
+def sum_of_parts(tile, sync, acc, block: tl.constexpr, share: tl.constexpr, PARTS: tl.constexpr):
     """Sum of ``acc[block]`` over all parts, in part order; for the last part to arrive.
 
     Where blocks are whole tiles, its own part is read back too: beside the sum it would spill.

@@ -422,8 +422,8 @@ def post(tile, sync):
 
 
 @triton.jit
-def meet(tile, sync, acc, share: tl.constexpr, PARTS: tl.constexpr):
-    """Meet the other parts of a split tile: is this the last to arrive?
+def fix_up(tile, sync, acc, share: tl.constexpr, PARTS: tl.constexpr):
+    """The fix-up of a split tile, up to its arrival: is this part the last?
 
     ``acc`` is a tuple of float32 blocks of equal shape: the tile, or one warpgroup's share of it. PARTS is the most
     parts that a tile of the op has.
