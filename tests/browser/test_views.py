@@ -1,0 +1,114 @@
+"""Pages of plans, traces and records in a browser: what they show, and who can use them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("starlette")
+pytest.importorskip("uvicorn")
+
+import interlace as il
+from interlace.cli.trace import arrows
+from interlace.planner.predict import predict
+from interlace.studio.plan_view import PlanView
+from interlace.studio.records import RecordView
+from interlace.studio.timeline import Timeline, TimelineView
+from interlace.trace.perfetto import to_perfetto
+
+from .conftest import Page
+
+Open = Callable[[Any], Page]
+
+
+def test_a_plan_shows_lanes_grids_and_what_an_item_waits_for(shown: Open) -> None:
+    tile = il.MatmulTile(16, 16, 16)
+    graph = il.workloads.two_matmuls(64, 32, 32, 48, first=tile, second=tile)
+    plan = il.build(graph, il.Choices(3, policy=il.RowSync()))
+    page = shown(PlanView.of(plan))
+    assert page.text("#proof") == f"Proved: {il.verify(plan)}."
+    assert page.page.locator("#grids canvas").count() == 2
+    page.page.fill("#item", str(len(plan.items) - 1))
+    page.page.locator("#item").blur()
+    page.idle()
+    assert page.text("#detail .name") == "op 'second', tile (3, 2)"
+    posting = page.page.locator("#detail li").all_inner_texts()
+    assert posting == ["op 'first', tile (3, 0)", "op 'first', tile (3, 1)"]
+    page.page.click("text=op 'first', tile (3, 1)")
+    page.idle()
+    assert page.text("#detail .name") == "op 'first', tile (3, 1)"
+    page.press("n", "b", "+", "0")
+    assert page.page.locator("#item").input_value() == "7"
+    page.page.select_option("#colours", "worker")
+    page.page.select_option("#op", "1")
+    lane = page.page.locator("#lanes").bounding_box()
+    assert lane is not None
+    page.page.mouse.click(lane["x"] + 4, lane["y"] + 24)  # the first item of the first worker
+    page.idle()
+    assert page.text("#detail .name") == "op 'first', tile (0, 0)"
+    page.usable()
+
+
+def test_without_a_plan_the_page_says_how_to_begin_with_one(browser: Any, address: str) -> None:
+    page = Page(browser, f"{address}plan.html")
+    assert "interlace studio plan.json" in page.text("#about")
+    assert page.page.locator("#lanes").is_hidden()
+    page.close()
+
+
+def test_two_traces_share_an_axis_and_say_who_handed_over_to_whom(shown: Open) -> None:
+    tile = il.MatmulTile(16, 16, 16)
+    plan = il.build(il.workloads.two_matmuls(64, 32, 32, 48, first=tile, second=tile), il.Choices(3))
+    trace = predict(plan, il.H200).trace
+    data = to_perfetto(trace, grids=[op.grid for op in plan.graph.ops], arrows=arrows(plan, trace))
+    timeline = Timeline.read(json.dumps(data))
+    page = shown(TimelineView((timeline, timeline)))
+    assert page.page.locator("canvas.lanes").count() == 2
+    assert page.text("#detail .name") == "first, tile (0, 0)"
+    busy = timeline.shown()["summary"]["busy"]
+    assert f"{100 * busy:.1f} %" in page.text("#summaries .counters >> nth=0")
+    last = len(plan.items) - 1
+    page.page.fill("#item", str(last))
+    page.page.locator("#item").blur()
+    assert page.text("#detail .name") == "second, tile (3, 2)"
+    giver = timeline.after[last]
+    assert page.page.locator("#detail li").all_inner_texts() == [f"first, tile {timeline.tiles[giver]}"]
+    page.page.click("#detail li button")
+    assert page.page.locator("#item").input_value() == str(giver)
+    assert "handed over to" in page.text("#detail")
+    page.page.fill("#op", "sec")
+    assert page.text("#found") == "24 items found"
+    page.page.locator("#op").blur()
+    page.press("n")
+    assert page.text("#detail .name") == "second, tile (0, 0)"
+    page.page.check("#arrows")
+    page.press("+", "0")
+    lane = page.page.locator("canvas.lanes >> nth=1").bounding_box()
+    assert lane is not None
+    page.page.mouse.click(lane["x"] + 4, lane["y"] + 24)  # the first item of the first worker
+    assert page.text("#detail .name") == "first, tile (0, 0)"
+    page.usable()
+
+
+def test_a_record_is_a_plot_and_a_table_of_the_same_rows(shown: Open) -> None:
+    record = (Path(__file__).parents[2] / "benchmarks" / "results" / "ffn-h200.json").read_text()
+    rows = json.loads(record)["rows"]
+    page = shown(RecordView.read(record))
+    page.page.locator("#plot svg").wait_for()
+    assert page.page.locator("#plot title").count() == len(rows)
+    told = [line.split("\t") for line in page.text("#rows tbody").splitlines()]
+    assert [(cells[0], cells[1], cells[7]) for cells in told] == [
+        (row["preset"], str(row["size"]), f"{row['ratio']:.3f}") for row in rows
+    ]
+    page.usable()
+
+
+@pytest.mark.parametrize("name", ["trace", "records"])
+def test_without_a_file_pages_say_how_to_begin_with_one(browser: Any, address: str, name: str) -> None:
+    page = Page(browser, f"{address}{name}.html")
+    assert "begin with it: interlace " in page.text("#about")
+    page.close()
