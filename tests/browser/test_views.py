@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 pytest.importorskip("starlette")
@@ -112,3 +113,42 @@ def test_without_a_file_pages_say_how_to_begin_with_one(browser: Any, address: s
     page = Page(browser, f"{address}{name}.html")
     assert "begin with it: interlace " in page.text("#about")
     page.close()
+
+
+def test_tens_of_thousands_of_items_are_drawn_as_pixels_and_not_one_by_one(shown: Open) -> None:
+    """The time of a frame is not asserted: it is that of so many calls, and of so many pixels."""
+    tile = il.MatmulTile(16, 16, 64)
+    graph = il.workloads.two_matmuls(2048, 64, 4096, 4096, first=tile, second=tile)
+    plan = il.build(graph, il.Choices(132))
+    count = len(plan.items)
+    assert count == 65536
+    turn, worker = np.divmod(np.arange(count), 132)
+    times = 1000 * turn + np.arange(3)[:, None] * 300  # each waits 300 ns, works as long, and rests
+    trace = il.Trace(plan.items.op, plan.items.tile, worker, worker, *times, ("first", "second"), "predicted")
+    page = shown(PlanView(plan, il.H200, "", False, trace))
+    page.page.evaluate(
+        "() => { window.drawn = 0; for (const call of ['fillRect', 'strokeRect', 'fillText', 'lineTo']) {"
+        "const of = CanvasRenderingContext2D.prototype, was = of[call];"
+        "of[call] = function (...all) { window.drawn += 1; return was.apply(this, all); }; } }"
+    )
+    frame = "() => new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(() => done(window.drawn))))"
+    page.press("+")
+    assert 0 < page.page.evaluate(frame) < 100
+    page.page.fill("#item", "50000")
+    page.page.locator("#item").blur()
+    page.idle()
+    assert page.text("#detail .name") == "op 'second', tile (67, 80)"
+    page.press("0", *"+++++++")  # now a 128th of the time around its middle, which is in turn 248
+    assert page.page.evaluate(frame) < 3000
+    middle, part = 496_600 / 2, 496_600 / 2**7
+    pixels = """(at) => {
+      const { width, height } = document.getElementById("lanes");
+      const { data } = document.getElementById("lanes").getContext("2d").getImageData(0, 0, width, height);
+      return at.map(([x, y]) => [...data.slice(4 * (Math.floor(y) * width + Math.floor(x * width)))].slice(0, 4));
+    }"""
+    ways = [(time, lane) for lane in (5, 100) for time in (248_150, 248_450, 248_800)]
+    at = [((time - middle) / part + 0.5, 18 + (lane + 0.5) * 420 / 132) for time, lane in ways]
+    first, second = (0, 114, 178), (230, 159, 0)  # lane 5 ends the first op in this turn, lane 100 begins the second
+    expected = [(*first, 89), (*first, 255), (0, 0, 0, 0), (*second, 89), (*second, 255), (0, 0, 0, 0)]
+    for found, color in zip(page.page.evaluate(pixels, at), expected, strict=True):
+        assert found == pytest.approx(color, abs=2)

@@ -2,6 +2,7 @@
 
 import { ask } from "./api.js";
 import { Lanes, colours } from "./lanes.js";
+import { pixels } from "./raster.js";
 import { $, legend, many, percent, row, time as us } from "./shapes.js";
 
 const GRID = 180; // pixels of the longer side of a grid
@@ -36,6 +37,7 @@ async function begin() {
     plan.worker = plan.op.map(() => 0);
   }
   makeGrids();
+  recolour();
   await choose(0);
   done();
 }
@@ -68,7 +70,7 @@ function makeGrids() {
     canvas.setAttribute("aria-label", `Tiles of ${op.name}: ${rows} by ${columns}`);
     caption.textContent = `${op.name}, ${op.grid.join(" × ")}`;
     figure.append(canvas, caption);
-    const grid = { canvas, columns, cell, items: itemsOf[number] };
+    const grid = { canvas, rows, columns, cell, items: itemsOf[number], tiles: new OffscreenCanvas(columns, rows) };
     canvas.addEventListener("click", (event) => {
       const tile = Math.floor(event.offsetY / cell) * columns + Math.floor(event.offsetX / cell);
       const item = grid.items.find((candidate) => plan.tile[candidate] === tile);
@@ -77,32 +79,42 @@ function makeGrids() {
     return grid;
   });
   $("grids").replaceChildren(...grids.map(({ canvas }) => canvas.parentElement));
-  drawGrids();
+}
+
+// Tiles by their colours, a pixel each.
+function colourGrids(color, only) {
+  for (const { tiles, columns, rows, items } of grids) {
+    const shades = [0.15, 1].map((alpha) => pixels([...new Set(items.map(color))], alpha));
+    const image = new ImageData(columns, rows);
+    const words = new Uint32Array(image.data.buffer);
+    for (const item of items) words[plan.tile[item]] = shades[Number(only(item))].get(color(item));
+    tiles.getContext("2d").putImageData(image, 0, 0);
+  }
 }
 
 function drawGrids() {
-  const color = colours(plan, $("colours").value);
-  const shown = filter();
   const marks = lanes?.marks ?? { before: new Set(), behind: new Set() };
   const style = getComputedStyle(document.body);
   const [text, load, ghost] = ["--text", "--load", "--ghost"].map((name) => style.getPropertyValue(name));
-  for (const { canvas, columns, cell, items } of grids) {
+  const framed = [[marks.behind, ghost], [marks.before, load], [[chosen], text]];
+  grids.forEach(({ canvas, tiles, columns, rows, cell }, op) => {
     const pen = canvas.getContext("2d");
+    pen.imageSmoothingEnabled = false;
     pen.clearRect(0, 0, canvas.width, canvas.height);
-    for (const item of items) {
-      const [x, y] = [(plan.tile[item] % columns) * cell, Math.floor(plan.tile[item] / columns) * cell];
-      const side = cell > 3 ? cell - 1 : cell;
-      pen.globalAlpha = shown(item) ? 1 : 0.15;
-      pen.fillStyle = color(item);
-      pen.fillRect(x, y, side, side);
-      pen.globalAlpha = 1;
-      const mark = item === chosen ? text : marks.before.has(item) ? load : marks.behind.has(item) ? ghost : null;
-      if (!mark) continue;
-      pen.strokeStyle = mark;
-      pen.lineWidth = 2;
-      pen.strokeRect(x + 1, y + 1, Math.max(1, side - 2), Math.max(1, side - 2));
+    pen.drawImage(tiles, 0, 0, columns * cell, rows * cell);
+    const gap = cell > 3 ? 1 : 0;
+    for (let column = 1; gap && column <= columns; column += 1) pen.clearRect(column * cell - gap, 0, gap, canvas.height);
+    for (let row = 1; gap && row <= rows; row += 1) pen.clearRect(0, row * cell - gap, canvas.width, gap);
+    pen.lineWidth = 2;
+    for (const [items, color] of framed) {
+      pen.strokeStyle = color;
+      for (const item of items) {
+        if (plan.op[item] !== op) continue;
+        const side = Math.max(1, cell - gap - 2);
+        pen.strokeRect((plan.tile[item] % columns) * cell + 1, Math.floor(plan.tile[item] / columns) * cell + 1, side, side);
+      }
     }
-  }
+  });
 }
 
 // Whether an item is one of the op and the worker that are asked for, which are read once for all items.
@@ -111,12 +123,10 @@ function filter() {
   return (item) => (op === null || plan.op[item] === op) && (worker === null || plan.worker[item] === worker);
 }
 
-function redraw() {
-  if (lanes) {
-    lanes.color = colours(plan, $("colours").value);
-    lanes.only = filter();
-    lanes.draw();
-  }
+function recolour() {
+  const [color, only] = [colours(plan, $("colours").value), filter()];
+  lanes?.colour(color, only);
+  colourGrids(color, only);
   drawGrids();
 }
 
@@ -136,7 +146,8 @@ async function choose(item) {
     lanes.reveal(chosen);
   }
   $("detail").replaceChildren(...described(found));
-  redraw();
+  lanes?.draw();
+  drawGrids();
 }
 
 function described(found) {
@@ -172,8 +183,8 @@ function list({ items, names, more }) {
 
 // ------------------------------------------------------------ controls
 
-for (const id of ["op", "colours"]) $(id).addEventListener("change", redraw);
-$("worker").addEventListener("input", redraw);
+for (const id of ["op", "colours"]) $(id).addEventListener("change", recolour);
+$("worker").addEventListener("input", recolour);
 $("item").addEventListener("change", () => choose($("item").valueAsNumber || 0));
 $("previous").addEventListener("click", () => choose(chosen - 1));
 $("next").addEventListener("click", () => choose(chosen + 1));

@@ -103,7 +103,7 @@ function choose(one, item) {
   lanes.marks = { item: chosen, before: new Set(before), behind: new Set(behind) };
   lanes.reveal(chosen);
   $("detail").replaceChildren(...described(one, before, behind));
-  redraw();
+  for (const other of all) other.lanes.draw();
 }
 
 const named = (trace, item) => `${trace.names[trace.op[item]]}, tile ${trace.tile[item]}`;
@@ -144,13 +144,10 @@ function step(by) {
   return undefined;
 }
 
-function redraw() {
+function recolour() {
   let count = 0;
   for (const { trace, lanes } of all) {
-    lanes.color = colours(trace, $("colours").value);
-    lanes.only = filter(trace);
-    lanes.arrows = $("arrows").checked;
-    lanes.draw();
+    lanes.colour(colours(trace, $("colours").value), filter(trace));
     count += trace.op.reduce((sum, _, item) => sum + lanes.only(item), 0);
   }
   $("found").textContent = $("op").value ? `${many(count, "item")} found` : "";
@@ -159,8 +156,14 @@ function redraw() {
 // ------------------------------------------------------------ controls
 
 const zoom = (by) => current?.lanes.zoom(by);
-for (const id of ["colours", "arrows"]) $(id).addEventListener("change", redraw);
-$("op").addEventListener("input", redraw);
+$("colours").addEventListener("change", recolour);
+$("op").addEventListener("input", recolour);
+$("arrows").addEventListener("change", () => {
+  for (const { lanes } of all) {
+    lanes.arrows = $("arrows").checked;
+    lanes.draw();
+  }
+});
 $("item").addEventListener("change", () => choose(current, $("item").valueAsNumber || 0));
 $("previous").addEventListener("click", () => step(-1));
 $("next").addEventListener("click", () => step(1));
