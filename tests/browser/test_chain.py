@@ -11,7 +11,7 @@ import pytest
 pytest.importorskip("starlette")
 pytest.importorskip("uvicorn")
 
-from interlace.studio.chain import Chain, play, touched_by
+from interlace.studio.chain import SUMS, Chain, chain_orders, play, touched_by
 
 from .conftest import Page
 
@@ -58,3 +58,28 @@ def test_two_products_play_orders_by_keys_and_stay_in_the_address(chain_page: Pa
     other.press("Space", "ArrowRight", "Enter", "ArrowDown", "r")
     assert other.numbers()[0] == 3
     other.close()
+
+
+def test_a_tile_of_two_halves_takes_two_clicks_each_for_what_its_half_needs(chain_page: Page) -> None:
+    chain_page.choose(rows=2, inner=1, hidden=2, columns=2, capacity=6)
+    chain_page.page.select_option('[name="parts"]', "2")
+    chain_page.idle()
+    chain, tile = Chain(2, 1, 2, 2, 6, parts=2), chain_page.page.locator('[data-tile="4"]')
+    for clicks, path, label in (
+        ((4,), (), "out, row 0, column 0: locked"),
+        ((0, 4), (0, 4), "step 2, 1 loads, the other half, locked"),
+        ((4,), (0, 4), "the other half, locked"),  # since y[0, 1] is missing
+        ((1, 4), (0, 4, 1, 8), "out, row 0, column 0: step 2 and 4, 2 loads"),
+    ):
+        for number in clicks:
+            chain_page.click(number)
+        position = play(chain, path)
+        assert chain_page.numbers() == (len(path), sum(position.loads.values()), position.hits)
+        assert label in (tile.get_attribute("aria-label") or "")
+    assert chain_page.text("#missing") == ""
+    chain_page.page.locator("#speed").select_option("60")
+    chain_page.page.locator("#order").select_option("half rows")
+    chain_page.page.get_by_text("12 / 12").wait_for()
+    chain_page.idle()
+    assert int(chain_page.text("#partial-sums")) == play(chain, chain_orders(chain)["half rows"]()).loads.get(SUMS, 0)
+    chain_page.usable()

@@ -7,7 +7,6 @@ import json
 import threading
 from collections.abc import AsyncIterator, Callable
 from functools import partial
-from importlib.resources import files
 from typing import Any
 
 from starlette.applications import Starlette
@@ -24,6 +23,7 @@ from interlace.studio.game import named_path
 from interlace.studio.guard import Guard
 from interlace.studio.least import Cancelled, least
 from interlace.studio.link import Game, decoded, steps_of
+from interlace.studio.pages import assets
 from interlace.studio.plan_view import PlanView
 from interlace.studio.records import RecordView
 from interlace.studio.timeline import TimelineView
@@ -34,16 +34,11 @@ _MOST_SEARCHES = 2
 _TICK_S = 0.1
 #: What a page can begin with.
 View = PlanView | TimelineView | RecordView
-_TYPES = {"html": "text/html", "css": "text/css", "js": "text/javascript", "svg": "image/svg+xml"}
 
 
 def application(port: int, view: View | None = None) -> ASGIApp:
     """The page on a port of this machine, with something to look at if there is any."""
-    page = {
-        entry.name: (entry.read_bytes(), _TYPES[entry.name.rpartition(".")[2]])
-        for entry in files("interlace.studio").joinpath("page").iterdir()
-        if entry.name.rpartition(".")[2] in _TYPES
-    }
+    page = assets()
     searches = threading.BoundedSemaphore(_MOST_SEARCHES)
 
     async def asset(request: Request) -> Response:
@@ -51,7 +46,7 @@ def application(port: int, view: View | None = None) -> ASGIApp:
         found = page.get(request.path_params.get("name", "index.html"))
         if found is None:
             return JSONResponse({"error": "no such page; begin at /"}, 404)
-        return Response(found[0], media_type=found[1])
+        return Response(found.content, media_type=found.type)
 
     async def stream(request: Request) -> Response:
         try:

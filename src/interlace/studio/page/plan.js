@@ -1,6 +1,7 @@
 // The page of a plan: lanes, grids, and what one item waits for.
 
 import { ask } from "./api.js";
+import { meant } from "./help.js";
 import { Lanes, colours } from "./lanes.js";
 import { pixels } from "./raster.js";
 import { $, legend, many, percent, row, time as us } from "./shapes.js";
@@ -191,12 +192,11 @@ $("next").addEventListener("click", () => choose(chosen + 1));
 $("in").addEventListener("click", () => lanes?.zoom(0.5));
 $("out").addEventListener("click", () => lanes?.zoom(2));
 $("all").addEventListener("click", () => lanes?.all());
-$("help-open").addEventListener("click", () => $("help").showModal());
 
-const keys = { n: () => choose(chosen + 1), b: () => choose(chosen - 1), "+": () => lanes?.zoom(0.5), "-": () => lanes?.zoom(2), 0: () => lanes?.all(), "?": () => $("help").showModal() };
+const keys = { n: () => choose(chosen + 1), b: () => choose(chosen - 1), "+": () => lanes?.zoom(0.5), "-": () => lanes?.zoom(2), 0: () => lanes?.all() };
 const along = { ArrowLeft: () => lanes?.pan(-0.2), ArrowRight: () => lanes?.pan(0.2) };
 addEventListener("keydown", (event) => {
-  if (event.target.matches("input, select") || event.ctrlKey || event.metaKey || event.altKey || $("help").open) return;
+  if (!meant(event)) return;
   const act = keys[event.key] ?? (event.target === $("lanes") ? along[event.key] : undefined);
   if (!act || !plan?.name) return;
   act();

@@ -1,6 +1,7 @@
 // The page of traces: lanes, hand-overs and tails, and where the time went; two traces are on one axis.
 
 import { ask } from "./api.js";
+import { meant } from "./help.js";
 import { Lanes, colours } from "./lanes.js";
 import { $, legend, many, percent, row, time } from "./shapes.js";
 
@@ -170,12 +171,11 @@ $("next").addEventListener("click", () => step(1));
 $("in").addEventListener("click", () => zoom(0.5));
 $("out").addEventListener("click", () => zoom(2));
 $("all").addEventListener("click", () => current?.lanes.all());
-$("help-open").addEventListener("click", () => $("help").showModal());
 
-const keys = { n: () => step(1), b: () => step(-1), "+": () => zoom(0.5), "-": () => zoom(2), 0: () => current.lanes.all(), "?": () => $("help").showModal() };
+const keys = { n: () => step(1), b: () => step(-1), "+": () => zoom(0.5), "-": () => zoom(2), 0: () => current.lanes.all() };
 const along = { ArrowLeft: -0.2, ArrowRight: 0.2 };
 addEventListener("keydown", (event) => {
-  if (event.target.matches("input:not([type=checkbox]), select") || event.ctrlKey || event.metaKey || event.altKey || $("help").open) return;
+  if (!meant(event)) return;
   const act = keys[event.key] ?? (event.target.matches(".lanes") && along[event.key] ? () => current.lanes.pan(along[event.key]) : undefined);
   if (!act || !current) return;
   act();
