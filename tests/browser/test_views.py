@@ -95,6 +95,32 @@ def test_two_traces_share_an_axis_and_say_who_handed_over_to_whom(shown: Open) -
     page.usable()
 
 
+def test_records_of_several_files_are_told_apart_and_what_counters_saw_stands_below(shown: Open) -> None:
+    results = Path(__file__).parents[2] / "benchmarks" / "results"
+    texts = [(results / f"{name}-h200.json").read_text() for name in ("ffn", "ffn-models", "traffic")]
+    other = texts[0].replace('"NVIDIA H200"', '"NVIDIA H100"', 1)
+    view = RecordView.read(*texts, other)
+    rows = [len(record.rows) for record in view.records]
+    page = shown(view)
+    assert page.text("#plot-title") == "4 records"
+    marks, counted = page.page.locator("#plot title"), page.page.locator("#counted tbody tr")
+    assert (marks.count(), counted.count()) == (sum(rows), len(view.records[2].counted))
+    first = view.records[2].counted[0]
+    assert f"{100 * first.hit_rate:.1f} %" in counted.first.inner_text()
+    boxes = page.page.locator("#files input")
+    boxes.nth(1).uncheck()
+    assert marks.count() == rows[0] + rows[3]
+    assert "NVIDIA H100" in page.text("#rows tbody tr >> nth=-1")
+    page.press("/")
+    page.page.keyboard.type("relu")
+    assert marks.count() == 2 * sum("relu" in row.series for row in view.records[0].rows)
+    boxes.nth(2).uncheck()
+    assert counted.count() == 0
+    boxes.nth(2).check()
+    page.page.fill("#search", "")
+    page.usable()
+
+
 def test_a_record_is_a_plot_and_a_table_of_the_same_rows(shown: Open) -> None:
     record = (Path(__file__).parents[2] / "benchmarks" / "results" / "ffn-h200.json").read_text()
     rows = json.loads(record)["rows"]
