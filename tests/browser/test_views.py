@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +18,11 @@ import interlace as il
 from interlace.cli.trace import arrows
 from interlace.planner.predict import predict
 from interlace.studio.plan_view import PlanView
-from interlace.studio.records import RecordView
+from interlace.studio.records import Record, RecordView
 from interlace.studio.timeline import Timeline, TimelineView
 from interlace.trace.perfetto import to_perfetto
 
+from ..unit.test_studio_plan import faulty
 from .conftest import Page
 
 Open = Callable[[Any], Page]
@@ -52,6 +54,49 @@ def test_a_plan_shows_lanes_grids_and_what_an_item_waits_for(shown: Open) -> Non
     page.idle()
     assert page.text("#detail .name") == "op 'first', tile (0, 0)"
     page.usable()
+
+
+@pytest.mark.parametrize(
+    ("kind", "told"),
+    [
+        ("CoverageError", "nothing makes it wait for:"),
+        ("ThresholdError", "posted by:"),
+        ("DeadlockError", "waits for what is dispatched later:"),
+        ("DeadlockError, static", ""),
+        ("ItemError", "no item runs op 'second', tile number 11: it is crossed out in the grid"),
+        ("ItemError, reduction", ""),
+        ("SemaphoreError", ""),
+        ("PlanError", ""),
+        ("UnwrittenError", None),
+    ],
+)
+def test_a_fault_is_framed_where_it_is(shown: Open, kind: str, told: str | None) -> None:
+    view = PlanView.of(faulty()[kind])
+    fault = view.shown()["fault"]
+    page = shown(view)
+    assert page.text("#proof").startswith(f"Not proved. {fault['kind']}: ")
+    assert page.page.locator("#fault").is_visible() == (told is not None)
+    names = [*fault["items"]["names"], *fault["producers"]["names"]]
+    assert page.page.locator("#fault button").all_inner_texts() == names
+    assert (told or "") in page.page.locator("#fault").inner_text()
+    if names:
+        assert page.text("#detail .name") == names[0]
+    # In the colour of errors, frames and crosses are drawn in the grids of just the ops that are concerned.
+    drawn = """() => {
+      const color = getComputedStyle(document.body).getPropertyValue("--error");
+      const error = color.match(/[0-9a-f]{2}/gi).map((hex) => parseInt(hex, 16));
+      return [...document.querySelectorAll("#grids canvas, #lanes")].map((canvas) => {
+        const { data } = canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height);
+        const hit = (at) => data[at + 3] === 255 && error.every((part, i) => data[at + i] === part);
+        return Array.from({ length: data.length / 4 }, (_, pixel) => 4 * pixel).some(hit);
+      });
+    }"""
+    page.page.evaluate("() => new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))")
+    lanes, *grids = page.page.evaluate(drawn)
+    concerned = {view.plan.items.op[item] for item in fault["items"]["items"] + fault["producers"]["items"]}
+    concerned |= {fault["tile"][0]} if fault["tile"] else set()
+    assert lanes == bool(names and view.trace is not None)
+    assert grids == [op in concerned for op in range(len(view.plan.graph.ops))]
 
 
 def test_without_a_plan_the_page_says_how_to_begin_with_one(browser: Any, address: str) -> None:
@@ -99,7 +144,8 @@ def test_records_of_several_files_are_told_apart_and_what_counters_saw_stands_be
     results = Path(__file__).parents[2] / "benchmarks" / "results"
     texts = [(results / f"{name}-h200.json").read_text() for name in ("ffn", "ffn-models", "traffic")]
     other = texts[0].replace('"NVIDIA H200"', '"NVIDIA H100"', 1)
-    view = RecordView.read(*texts, other)
+    read = map(Record.read, (*texts, other))
+    view = RecordView(tuple(replace(r, rows=r.rows[:9], counted=r.counted[:3]) for r in read))
     rows = [len(record.rows) for record in view.records]
     page = shown(view)
     assert page.text("#plot-title") == "4 records"
@@ -151,7 +197,7 @@ def test_tens_of_thousands_of_items_are_drawn_as_pixels_and_not_one_by_one(shown
     turn, worker = np.divmod(np.arange(count), 132)
     times = 1000 * turn + np.arange(3)[:, None] * 300  # each waits 300 ns, works as long, and rests
     trace = il.Trace(plan.items.op, plan.items.tile, worker, worker, *times, ("first", "second"), "predicted")
-    page = shown(PlanView(plan, il.H200, "", False, trace))
+    page = shown(PlanView(plan, il.H200, "", None, trace))
     page.page.evaluate(
         "() => { window.drawn = 0; for (const call of ['fillRect', 'strokeRect', 'fillText', 'lineTo']) {"
         "const of = CanvasRenderingContext2D.prototype, was = of[call];"

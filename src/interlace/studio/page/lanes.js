@@ -30,6 +30,7 @@ export class Lanes {
     this.moved = () => {};
     this.tails = [];
     this.arrows = false;
+    this.fault = null; // items that go wrong, and producers that should come before them
     this.canvas = canvas;
     this.plan = plan;
     this.lanes = [];
@@ -115,6 +116,7 @@ export class Lanes {
     this.raster.paint(image, this.view, { top: RULER * scale, pitch: this.#height * scale, free: Math.round(free * scale) });
     pen.putImageData(image, 0, 0);
     pen.setTransform(scale, 0, 0, scale, 0, 0);
+    pen.globalAlpha = 1;
     const style = getComputedStyle(canvas);
     const [text, load, ghost] = ["--text", "--load", "--ghost"].map((name) => style.getPropertyValue(name));
     this.#rule(pen, width, text);
@@ -123,13 +125,30 @@ export class Lanes {
     const frame = (item, color, lineWidth) => {
       if (plan.end[item] < from || plan.start[item] > to) return;
       Object.assign(pen, { strokeStyle: color, lineWidth });
-      const [left, right] = [x(plan.start[item]), x(plan.end[item])];
-      pen.strokeRect(left, RULER + plan.worker[item] * this.#height, Math.max(2, right - left), this.#height - free);
+      const [left, right] = [x(plan.start[item]), x(plan.end[item])].map(Math.round);
+      const top = Math.round(RULER + plan.worker[item] * this.#height);
+      pen.strokeRect(left, top, Math.max(2, right - left), Math.round(this.#height - free));
     };
     for (const item of this.marks.behind) frame(item, ghost, 2);
     for (const item of this.marks.before) frame(item, load, 2);
     if (this.marks.item !== null) frame(this.marks.item, text, 3);
+    if (this.fault) this.#wrong(pen, frame, x, style.getPropertyValue("--error"));
     this.#mark(pen, x, text);
+  }
+
+  // Items of a fault, and the edges between them that nothing enforces.
+  #wrong(pen, frame, x, error) {
+    const { items, producers } = this.fault;
+    const middle = (item) => RULER + (this.plan.worker[item] + 0.5) * this.#height;
+    for (const item of [...producers, ...items]) frame(item, error, 2);
+    pen.setLineDash([6, 4]);
+    pen.beginPath();
+    for (const producer of producers) {
+      pen.moveTo(x(this.plan.end[producer]), middle(producer));
+      pen.lineTo(x(this.plan.start[items[0]]), middle(items[0]));
+    }
+    pen.stroke();
+    pen.setLineDash([]);
   }
 
   // The last wave of each op, as a line under the ruler, and hand-overs, from a producer's end to a consumer's start:

@@ -25,22 +25,41 @@ async function begin() {
   $("about").textContent = `${many(plan.op.length, "item")}, ${many(workers, "worker")}, ${dispatch} dispatch, ${policy}; ${order}; simulated on ${device}`;
   $("proof").textContent = plan.proved ? `Proved: ${plan.proof}.` : `Not proved. ${plan.proof}`;
   $("proof").classList.toggle("error", !plan.proved);
+  if (plan.fault) $("fault").replaceChildren(...faultParts(plan.fault));
   $("item").max = plan.op.length - 1;
   $("op").append(new Option("all", ""), ...plan.ops.map((op, number) => new Option(op.name, number)));
   $("legend").replaceChildren(...legend(plan.ops.map((op, number) => [op.name, colours({ ...plan, op: [number] }, "op")(0)])));
   if (plan.worker) {
     lanes = new Lanes($("lanes"), plan, choose);
+    lanes.fault = plan.fault && { items: plan.fault.items.items, producers: plan.fault.producers.items };
     $("time").textContent = `${us(plan.span_ns)} in all`;
     summary();
   } else {
-    $("lanes").hidden = true;
+    $("lanes").hidden = $("summary").hidden = true;
     $("time").textContent = `No times: ${plan.why}`;
     plan.worker = plan.op.map(() => 0);
   }
   makeGrids();
   recolour();
-  await choose(0);
+  await choose(plan.fault?.items.items[0] ?? 0);
   done();
+}
+
+// Which items go wrong, what should come before them, and a tile that has no item.
+function faultParts({ kind, items, producers, tile }) {
+  const parts = [];
+  const told = (text, found) => {
+    const line = document.createElement("div");
+    line.append(Object.assign(document.createElement("span"), { textContent: text }));
+    if (found) line.append(list(found));
+    parts.push(line);
+  };
+  const late = kind === "DeadlockError" ? "waits for what is dispatched later" : kind === "ThresholdError" ? "posted by" : "nothing makes it wait for";
+  if (items.items.length) told("goes wrong:", items);
+  if (producers.items.length) told(`${late}:`, producers);
+  if (tile) told(`no item runs op '${plan.ops[tile[0]].name}', tile number ${tile[1]}: it is crossed out in the grid`);
+  $("fault").hidden = !parts.length;
+  return parts;
 }
 
 function done() {
@@ -97,6 +116,8 @@ function drawGrids() {
   const marks = lanes?.marks ?? { before: new Set(), behind: new Set() };
   const style = getComputedStyle(document.body);
   const [text, load, ghost] = ["--text", "--load", "--ghost"].map((name) => style.getPropertyValue(name));
+  const error = style.getPropertyValue("--error");
+  const wrong = plan.fault ? [...plan.fault.items.items, ...plan.fault.producers.items] : [];
   const framed = [[marks.behind, ghost], [marks.before, load], [[chosen], text]];
   grids.forEach(({ canvas, tiles, columns, rows, cell }, op) => {
     const pen = canvas.getContext("2d");
@@ -115,7 +136,23 @@ function drawGrids() {
         pen.strokeRect((plan.tile[item] % columns) * cell + 1, Math.floor(plan.tile[item] / columns) * cell + 1, side, side);
       }
     }
+    pen.strokeStyle = error;
+    for (const item of wrong) {
+      if (plan.op[item] !== op) continue;
+      const inset = Math.min(4, cell / 4);
+      pen.strokeRect((plan.tile[item] % columns) * cell + inset, Math.floor(plan.tile[item] / columns) * cell + inset, cell - gap - 2 * inset, cell - gap - 2 * inset);
+    }
+    if (plan.fault?.tile?.[0] === op) cross(pen, (plan.fault.tile[1] % columns) * cell, Math.floor(plan.fault.tile[1] / columns) * cell, cell);
   });
+}
+
+function cross(pen, x, y, side) {
+  pen.beginPath();
+  for (const [from, to] of [[0, side], [side, 0]]) {
+    pen.moveTo(x + from, y);
+    pen.lineTo(x + to, y + side);
+  }
+  pen.stroke();
 }
 
 // Whether an item is one of the op and the worker that are asked for, which are read once for all items.
