@@ -14,7 +14,7 @@ from playwright.sync_api import Page, sync_playwright
 import interlace as il
 from interlace.cli.trace import arrows
 from interlace.planner.predict import predict
-from interlace.studio.app import View
+from interlace.studio.answers import View
 from interlace.studio.plan_view import PlanView
 from interlace.studio.records import RecordView
 from interlace.studio.server import listen, made

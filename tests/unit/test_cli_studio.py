@@ -44,7 +44,7 @@ def test_a_plan_is_read_as_other_commands_do_and_is_where_the_page_begins(
     succeed("studio", plan, "--no-browser")
     succeed("studio")
     assert served[0].plan.to_json() == plan.read_text()
-    assert served[0].proved
+    assert served[0].fault is None
     assert served[1] is None
     assert "no file" in fail(2, "studio", tmp_path)
     plan.write_text("{}")

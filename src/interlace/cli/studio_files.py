@@ -12,7 +12,7 @@ from interlace.cli.inputs import text_of
 from interlace.cli.plan_file import read
 from interlace.cli.trace import arrows
 from interlace.core.errors import StudioError
-from interlace.studio.app import View
+from interlace.studio.answers import View
 from interlace.studio.plan_view import PlanView
 from interlace.studio.records import Record, RecordView
 from interlace.studio.timeline import Timeline, TimelineView

@@ -1,6 +1,6 @@
 // The page of two products.
 
-import { ask } from "./api.js";
+import { ask, channel } from "./api.js";
 import { ChainBoard } from "./chain_board.js";
 import { Game } from "./game.js";
 import { $, bytes, many } from "./shapes.js";
@@ -101,5 +101,6 @@ async function open(source) {
   }
 }
 
-if (location.hash.length > 1) open({ link: location.hash.slice(1) });
+const link = channel?.link ?? location.hash.slice(1);
+if (link) open({ link });
 else choose(USUAL);

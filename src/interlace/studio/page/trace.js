@@ -117,7 +117,7 @@ function described(one, before, behind) {
   if (all.length > 1) parts.push(line(trace.title, "quiet"));
   parts.push(line(`${trace.lanes[trace.worker[chosen]]}; waits ${time(start - wait, trace.unit)}, works ${time(end - start, trace.unit)}, from ${time(start, trace.unit)}`));
   if (before.length) parts.push(line(`waited for, which ended ${time(start - trace.end[before[0]], trace.unit)} before its start`, "before"), list(one, before));
-  else parts.push(line("waited for nothing"));
+  else if (trace.handed.size) parts.push(line("waited for nothing"));
   if (behind.length) parts.push(line("handed over to", "behind"), list(one, behind));
   return parts;
 }

@@ -1,5 +1,6 @@
 // Steps: the buttons and the slider below the grid, their keys, and the address.
 
+import { channel } from "./api.js";
 import { meant } from "./help.js";
 import { $ } from "./shapes.js";
 
@@ -71,7 +72,7 @@ export function transport(game, { total, open, say, summary, hint = () => {} }) 
     event.preventDefault();
   });
 
-  const address = () => history.replaceState(null, "", `#${game.position.link}`);
+  const address = () => channel || history.replaceState(null, "", `#${game.position.link}`);
   game.addEventListener("position", () => {
     say(summary(game.position));
     clearTimeout(addressing);
@@ -89,6 +90,7 @@ export function transport(game, { total, open, say, summary, hint = () => {} }) 
   addEventListener("unhandledrejection", (event) => {
     game.dispatchEvent(new CustomEvent("problem", { detail: event.reason.message }));
   });
+  $("copy").hidden = channel !== null; // a frame has no address of its own
   addEventListener("hashchange", () => {
     if (location.hash.slice(1) !== game.position?.link) open({ link: location.hash.slice(1) });
   });
