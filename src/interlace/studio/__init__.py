@@ -11,6 +11,9 @@ if TYPE_CHECKING:
     from interlace.studio.widget import Shown, StudioWidget
 
 
+__all__ = ["show"]
+
+
 def show(what: Shown, height: int = 720) -> StudioWidget:
     """A page of the studio as a notebook widget, which asks this kernel and no server.
 
