@@ -12,17 +12,22 @@ from ..studio_server import running
 
 
 class Page:
-    """A page that is open; its console must stay silent."""
+    """A page that is open; its console must stay silent, and where its requests are watched they go to its server."""
 
-    def __init__(self, browser: Any, address: str) -> None:
+    def __init__(self, browser: Any, address: str, *, requests: bool = True) -> None:
         self.page = browser.new_page()
         self.said: list[str] = []
         self.page.on("console", lambda message: self.said.append(message.text))
         self.page.on("pageerror", lambda error: self.said.append(str(error)))
         here = "/".join(address.split("/")[:3])
-        self.page.on("request", lambda request: self.said.extend([request.url] * (not request.url.startswith(here))))
+        if requests:
+            self.page.on("request", lambda request: self._asked(request.url, here))
         self.page.goto(address)
         self.idle()
+
+    def _asked(self, url: str, here: str) -> None:
+        if not url.startswith(here):
+            self.said.append(url)
 
     def idle(self) -> None:
         self.page.wait_for_selector("html[data-busy=false]", state="attached")

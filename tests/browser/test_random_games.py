@@ -171,7 +171,8 @@ def shown(play: Play, ghost: str) -> dict[str, list[str]]:
     }
 
 
-def test_every_counter_after_every_step_is_that_of_the_study_of_orders(page: Page) -> None:
+def test_every_counter_after_every_step_is_that_of_the_study_of_orders(browser: Any, address: str) -> None:
+    page = Page(browser, address, requests=False)
     rng = random.Random(0)
     before: Play | None = None
     for number in range(GAMES):
@@ -190,3 +191,4 @@ def test_every_counter_after_every_step_is_that_of_the_study_of_orders(page: Pag
         for step, (here, there) in enumerate(zip(found, expected, strict=True)):
             assert here == there, (number, step, options, play.steps[: step + 1])
         before = play
+    page.close()

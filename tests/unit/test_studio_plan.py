@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 
 import numpy as np
@@ -12,7 +13,9 @@ from interlace.core.errors import PlanError, StudioError
 from interlace.graph.access import ALL, axes, fixed
 from interlace.planner.predict import predict
 from interlace.studio.plan_view import PlanView
-from interlace.workloads import two_matmuls
+from interlace.studio.timeline import Timeline
+from interlace.trace.perfetto import to_perfetto
+from interlace.workloads import WORKLOADS, two_matmuls
 
 from .graphs import program
 from .test_unwritten import fill
@@ -144,3 +147,19 @@ def test_items_that_wait_for_each_other_are_all_named() -> None:
     fault = PlanView.of(faulty()["DeadlockError, static"]).shown()["fault"]
     assert (fault["kind"], len(fault["items"]["items"])) == ("DeadlockError", 20)
     assert PlanView.of(small(il.TileSync())).shown()["fault"] is None
+
+
+@pytest.mark.parametrize("kind", WORKLOADS, ids=lambda kind: kind.name)
+def test_plans_and_traces_of_every_workload_are_shown(kind: type[il.workloads.Workload]) -> None:
+    graph = kind.of({}, False).graph(il.CPU)
+    plan = il.build(graph, il.Choices(4))
+    view = PlanView.of(plan)
+    shown = view.shown()
+    assert (shown["proved"], len(shown["op"]), len(shown["end"])) == (True, len(plan.items), len(plan.items))
+    for item in (0, len(plan.items) - 1):
+        assert view.item({"item": item})["name"] == plan.item_name(item)
+    assert view.trace is not None
+    grids = [op.grid for op in graph.ops]
+    timeline = Timeline.read(json.dumps(to_perfetto(view.trace, grids=grids))).shown()
+    assert sum(op["items"] for op in timeline["summary"]["ops"]) == len(plan.items)
+    assert {op["name"] for op in timeline["ops"]} == {op.name for op in graph.ops}
