@@ -95,6 +95,12 @@ def test_a_plan_is_read_by_keys(shown: Open) -> None:
     sheet(page)
     tab_to(page, "#op")
     page.page.keyboard.type("second")
+    tab_to(page, "#tile")
+    some = picture(page, "#grids figure:nth-of-type(2) canvas")
+    page.page.keyboard.type("4")
+    assert picture(page, "#grids figure:nth-of-type(2) canvas") != some
+    page.press("Backspace")
+    assert picture(page, "#grids figure:nth-of-type(2) canvas") == some
     tab_to(page, "#lanes")
     zooms(page, "#lanes")
     page.press("n", "n", "b")

@@ -155,10 +155,11 @@ function cross(pen, x, y, side) {
   pen.stroke();
 }
 
-// Whether an item is one of the op and the worker that are asked for, which are read once for all items.
+// Whether an item is one of the op, the worker and the tile that are asked for, which are read once for all items.
 function filter() {
-  const [op, worker] = ["op", "worker"].map((id) => ($(id).value === "" ? null : Number($(id).value)));
-  return (item) => (op === null || plan.op[item] === op) && (worker === null || plan.worker[item] === worker);
+  const [op, worker, tile] = ["op", "worker", "tile"].map((id) => ($(id).value === "" ? null : Number($(id).value)));
+  const one = (wanted, found) => wanted === null || wanted === found;
+  return (item) => one(op, plan.op[item]) && one(worker, plan.worker[item]) && one(tile, plan.tile[item]);
 }
 
 function recolour() {
@@ -222,7 +223,7 @@ function list({ items, names, more }) {
 // ------------------------------------------------------------ controls
 
 for (const id of ["op", "colours"]) $(id).addEventListener("change", recolour);
-$("worker").addEventListener("input", recolour);
+for (const id of ["worker", "tile"]) $(id).addEventListener("input", recolour);
 $("item").addEventListener("change", () => choose($("item").valueAsNumber || 0));
 $("previous").addEventListener("click", () => choose(chosen - 1));
 $("next").addEventListener("click", () => choose(chosen + 1));
