@@ -27,7 +27,7 @@ HERE = Path(__file__).parent
 def played(page: Page) -> None:
     """Serpentine beside row by row, to the end."""
     page.select_option("#preset", "Serpentine beside row by row")
-    page.get_by_text("2 / 16").wait_for()
+    page.locator('#step[max="16"]').wait_for()  # the order is there
     page.keyboard.press("End")
     page.get_by_text("16 / 16").wait_for()
     page.get_by_text("5: 1.44 MB").wait_for()
@@ -60,7 +60,7 @@ def timed(page: Page) -> None:
 def waved(page: Page) -> None:
     """Serpentine beside row by row in waves of eight tiles, halfway."""
     page.select_option("#preset", "Waves of 8, K in 8 chunks")
-    page.get_by_text("2 / 64").wait_for()
+    page.locator('#step[max="64"]').wait_for()
     page.fill('[name="capacity"]', "32")
     page.locator('[name="capacity"]').blur()
     page.select_option("#ghost", "row")

@@ -39,6 +39,11 @@ def test_a_plan_shows_lanes_grids_and_what_an_item_waits_for(shown: Open) -> Non
     page.page.locator("#item").blur()
     page.idle()
     assert page.text("#detail .name") == "op 'second', tile (3, 2)"
+    tensors = page.page.locator("#detail .tensors figcaption").all_inner_texts()
+    assert tensors == ["y 64 × 32, read", "b 48 × 32, read", "out 64 × 48, written"]
+    drawn = page.page.locator("#detail .tensors .written").bounding_box()
+    assert drawn is not None
+    assert (round(drawn["width"]), round(drawn["height"])) == (17, 17)  # a third of 48, a quarter of 64, and a stroke
     posting = page.page.locator("#detail li").all_inner_texts()
     assert posting == ["op 'first', tile (3, 0)", "op 'first', tile (3, 1)"]
     page.page.click("text=op 'first', tile (3, 1)")

@@ -54,7 +54,9 @@ def test_an_item_tells_who_posts_what_it_waits_for_and_who_waits_for_it(policy: 
     last = len(plan.items) - 1
     found = view.item({"item": last})
     assert found["name"] == plan.item_name(last)
-    assert (found["reads"], found["writes"]) == (["y[48:64, 0:32]", "b[32:48, 0:32]"], ["out[48:64, 32:48]"])
+    assert [region["text"] for region in found["reads"]] == ["y[48:64, 0:32]", "b[32:48, 0:32]"]
+    bounds = {"shape": [64, 48], "lo": [48, 32], "hi": [64, 48]}
+    assert found["writes"] == [{"text": "out[48:64, 32:48]", "tensor": "out", **bounds}]
     assert [wait["count"] for wait in found["waits"]] == [awaited]
     posting = {item for wait in found["waits"] for item in wait["items"]}
     row = {item for item in range(8) if plan.items.tile[item] // 2 == 3}

@@ -22,7 +22,7 @@ from interlace.core.errors import (
     StudioError,
     ThresholdError,
 )
-from interlace.graph.access import Ints
+from interlace.graph.access import Access, Ints
 from interlace.graph.op import Op
 from interlace.graph.tensor import Region
 from interlace.plan.facts import check_items
@@ -143,11 +143,13 @@ class PlanView:
             "dependants": self._listed(self._waiting_for(int(items.post[item]))),
         }
 
-    def _region(self, op: Op, access: Any, item: int) -> str:
-        items = self.plan.items
+    def _region(self, op: Op, access: Access, item: int) -> dict[str, Any]:
+        """What an item touches of a tensor: as text, and as bounds within its shape."""
+        items, shape = self.plan.items, self.plan.graph.tensor(access.tensor).shape
         tile, k_lo, k_hi = (column[item : item + 1] for column in (items.tile, items.k_lo, items.k_hi))
-        lo, hi = access.bounds(self.plan.graph.tensor(access.tensor).shape, op.coords(tile), k_lo, k_hi)
-        return str(Region(access.tensor, tuple(lo[0].tolist()), tuple(hi[0].tolist())))
+        lo, hi = (bound[0].tolist() for bound in access.bounds(shape, op.coords(tile), k_lo, k_hi))
+        text = str(Region(access.tensor, tuple(lo), tuple(hi)))
+        return {"text": text, "tensor": access.tensor, "shape": list(shape), "lo": lo, "hi": hi}
 
     def _waits(self, item: int) -> list[dict[str, Any]]:
         waits, post = self.plan.waits, self.plan.items.post

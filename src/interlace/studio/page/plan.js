@@ -4,8 +4,9 @@ import { ask } from "./api.js";
 import { meant } from "./help.js";
 import { Lanes, colours } from "./lanes.js";
 import { pixels } from "./raster.js";
-import { $, legend, many, percent, row, time as us } from "./shapes.js";
+import { $, legend, many, percent, row, svg, time as us } from "./shapes.js";
 
+const TENSOR = 64; // pixels of the longer side of a tensor
 const GRID = 180; // pixels of the longer side of a grid
 let plan = null;
 let lanes = null;
@@ -196,7 +197,8 @@ function described(found) {
     const [wait, start, end, worker] = ["wait", "start", "end", "worker"].map((name) => plan[name][found.item]);
     parts.push(line(`worker ${worker}; waits ${us(start - wait)}, works ${us(end - start)}, from ${us(start)}`));
   }
-  parts.push(line(`reads ${found.reads.join(", ")}`), line(`writes ${found.writes.join(", ")}`));
+  const texts = (regions) => regions.map(({ text }) => text).join(", ");
+  parts.push(line(`reads ${texts(found.reads)}`), line(`writes ${texts(found.writes)}`), pictures(found));
   parts.push(line(found.posts < 0 ? "posts nothing" : `posts semaphore ${found.posts}`));
   if (!found.waits.length) parts.push(line("waits for nothing"));
   for (const wait of found.waits) {
@@ -205,6 +207,27 @@ function described(found) {
   }
   if (found.dependants.items.length) parts.push(line("what waits for its semaphore", "behind"), list(found.dependants));
   return parts;
+}
+
+// Each tensor as a box, the last dimension across and the one before down, with what the item touches of it.
+function pictures({ reads, writes }) {
+  const all = Object.assign(document.createElement("div"), { className: "tensors" });
+  for (const [regions, kind] of [[reads, "read"], [writes, "written"]]) {
+    for (const { tensor, shape, lo, hi } of regions) {
+      const [rows, columns] = [shape.at(-2) ?? 1, shape.at(-1) ?? 1];
+      const scale = TENSOR / Math.max(rows, columns);
+      const [height, width] = [rows, columns].map((extent) => Math.max(5, extent * scale));
+      const along = (at, extent, size) => [(lo.at(at) ?? 0) / extent, (hi.at(at) ?? 1) / extent].map((part) => part * size);
+      const [[left, right], [top, bottom]] = [along(-1, columns, width), along(-2, rows, height)];
+      const box = svg("rect", { x: 0.5, y: 0.5, width, height });
+      const region = svg("rect", { class: kind, x: left + 0.5, y: top + 0.5, width: Math.max(2, right - left), height: Math.max(2, bottom - top) });
+      const figure = document.createElement("figure");
+      figure.append(svg("svg", { width: width + 1, height: height + 1, "aria-hidden": "true" }, box, region));
+      figure.append(Object.assign(document.createElement("figcaption"), { textContent: `${tensor} ${shape.join(" × ")}, ${kind}` }));
+      all.append(figure);
+    }
+  }
+  return all;
 }
 
 function list({ items, names, more }) {
