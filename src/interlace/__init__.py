@@ -7,7 +7,7 @@ outputs = interlace.ReferenceExecutor(plan).run(inputs)
 
 from __future__ import annotations
 
-from interlace import studio, workloads
+from interlace import workloads
 from interlace.core import errors
 from interlace.core.devices import CPU, H100, H200, DeviceSpec
 from interlace.core.dtypes import DType, bf16, dtype, fp16, fp32, int32
@@ -162,7 +162,6 @@ __all__ = [
     "matmul",
     "plan_graph",
     "read_plan",
-    "studio",
     "verify",
     "workloads",
 ]

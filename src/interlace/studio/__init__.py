@@ -1,5 +1,6 @@
 """The studio: a local page, or a notebook widget, to play with tile orders on the package's own replays and searches.
 
+    import interlace.studio
     interlace.studio.show(plan)     # in Jupyter or marimo; needs the extra studio
 """
 
