@@ -269,6 +269,8 @@ def test_an_order_of_ones_own_is_timed_where_it_fits_the_grid() -> None:
     for variant in found:
         plan = variant.deployment.plan(variant.setting, variant.policy, variant.order)
         assert (plan.graph.ops[0].grid, plan.items.tile[-1]) == ((4, 4), 8)
+        assert variant.setting.op("matmul").group == 0  # it is the order given that runs
+    assert len({variant.label for variant in found}) == len(found)
     for name in {e.name for e in CANDIDATES} - {v.deployment.executor.name for v in found}:
         assert left_out[name]
     none, left_out = variants(workload, H200, order=SavedOrder(3, 4, tuple(range(12))))

@@ -20,6 +20,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor as Pool
+from dataclasses import replace
 from itertools import islice, product
 from typing import Any
 
@@ -95,12 +96,13 @@ def variants(
 
 
 def _fitting(deployment: Deployment, likely: Sequence[Setting], order: Order) -> tuple[list[Setting], str]:
-    """Settings whose grids an order is of: the likely ones, else the first of all; and why there is none."""
+    """Settings whose grids an order is of, less their own: the likely ones, else the first of all; and why none is."""
     found = [setting for setting in likely if not _unfit(deployment, setting, order)]
     if not found:
         fits = (setting for setting in deployment.settings() if not _unfit(deployment, setting, order))
         found = list(islice(fits, 1))
-    return found, "" if found else _unfit(deployment, likely[0], order)
+    plain = (replace(s, ops=tuple((name, replace(op, group=0)) for name, op in s.ops)) for s in found)
+    return list(dict.fromkeys(plain)), "" if found else _unfit(deployment, likely[0], order)
 
 
 def _unfit(deployment: Deployment, setting: Setting, order: Order) -> str:
