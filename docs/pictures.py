@@ -8,12 +8,13 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 
+from animation import animated
 from playwright.sync_api import Page, sync_playwright
 
 import interlace as il
 from interlace.cli.trace import arrows
 from interlace.planner.predict import predict
-from interlace.studio.app import View
+from interlace.studio.answers import View
 from interlace.studio.plan_view import PlanView
 from interlace.studio.records import RecordView
 from interlace.studio.server import listen, made
@@ -26,7 +27,7 @@ HERE = Path(__file__).parent
 def played(page: Page) -> None:
     """Serpentine beside row by row, to the end."""
     page.select_option("#preset", "Serpentine beside row by row")
-    page.get_by_text("2 / 16").wait_for()
+    page.locator('#step[max="16"]').wait_for()  # the order is there
     page.keyboard.press("End")
     page.get_by_text("16 / 16").wait_for()
     page.get_by_text("5: 1.44 MB").wait_for()
@@ -56,6 +57,29 @@ def timed(page: Page) -> None:
     page.locator("#item").blur()
 
 
+def waved(page: Page) -> None:
+    """Serpentine beside row by row in waves of eight tiles, halfway."""
+    page.select_option("#preset", "Waves of 8, K in 8 chunks")
+    page.locator('#step[max="64"]').wait_for()
+    page.fill('[name="capacity"]', "32")
+    page.locator('[name="capacity"]').blur()
+    page.select_option("#ghost", "row")
+    page.select_option("#speed", "60")
+    page.select_option("#order", "serpentine")
+    page.get_by_text("64 / 64").wait_for()
+    page.locator("#step").fill("32")
+    page.get_by_text("32 / 64").wait_for()
+    page.wait_for_timeout(700)  # the curve follows
+
+
+def locked(page: Page) -> None:
+    """The first tile of a Hilbert curve on the second product, and its second, which is locked."""
+    for tile in (0, 1, 2, 3, 16, 20):
+        page.click(f'[data-tile="{tile}"]')
+        page.wait_for_timeout(50)
+    page.get_by_text("Locked: 4 tiles").wait_for()
+
+
 def as_it_is(page: Page) -> None:
     """Nothing is done."""
 
@@ -69,12 +93,15 @@ def timeline(plan: il.Plan) -> TimelineView:
 
 
 def main() -> None:
+    (HERE / "game.svg").write_text(animated())
     graph = il.workloads.two_matmuls(1024, 1024, 2048, 1024)
     plan = il.build(graph, il.Choices(132, policy=il.RowSync()))
     record = (HERE.parent / "benchmarks" / "results" / "ffn-h200.json").read_text()
     for name, path, act, view in (
         ("studio", "", played, None),
         ("studio-chain", "chain.html", chained, None),
+        ("studio-waves", "", waved, None),
+        ("studio-locked", "chain.html", locked, None),
         ("studio-plan", "plan.html", planned, PlanView.of(plan)),
         ("studio-timeline", "trace.html", timed, timeline(plan)),
         ("studio-records", "records.html", as_it_is, RecordView.read(record)),

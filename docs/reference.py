@@ -42,6 +42,7 @@ MODULES = {
     "planner.explain": "Why a plan won",
     "planner.bounds": "Lower bounds on traffic",
     "tune": "Measured search",
+    "studio": "The studio in a notebook",
     "bench.timing": "Benchmarks: timing",
     "bench.record": "Benchmarks: records",
     "core.errors": "Errors",

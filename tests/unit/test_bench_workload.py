@@ -33,8 +33,10 @@ from interlace.core.dtypes import fp32
 from interlace.core.errors import ArgumentError, DeviceError, PlanError, ResultError
 from interlace.deploy import Deployment, overlaps
 from interlace.executors.hopper import HopperExecutor
+from interlace.orders.saved import SavedOrder, written
 from interlace.plan.orderings import Ordering
 from interlace.plan.verify import verify
+from interlace.policies.orders import Order
 from interlace.policies.setting import Setting
 from interlace.workloads import FFN, WORKLOADS, TwoCopies, Workload
 
@@ -57,11 +59,13 @@ class Gpu:
 
     Attributes:
         rounds: the names of all functions that were timed together.
+        orders: that executors were made with, None for their own.
     """
 
     def __init__(self) -> None:
         self.rounds: list[list[str]] = []
         self.missing: set[str] = set()
+        self.orders: set[Order | None] = set()
 
     def rounds_us(self, functions: Mapping[str, Any], repeats: int, calls: int) -> Rounds:
         self.rounds.append(list(functions))
@@ -75,7 +79,8 @@ class Gpu:
         at = [e.name for e in CANDIDATES].index(function.executor)
         return 70.0 + at + 2 * (function.policy == "TileSync()")
 
-    def make(self, launch: Deployment, setting: Setting, policy: object) -> Made:
+    def make(self, launch: Deployment, setting: Setting, policy: object, order: Order | None) -> Made:
+        self.orders.add(order)
         if launch.executor.name in self.missing:
             raise DeviceError("it has no compiler")
         return Made(launch.executor.name, setting, str(policy))
@@ -96,7 +101,7 @@ def gpu(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Gpu:
     monkeypatch.setattr(measuring, "stream", lambda buffers, runs, device: None)
     monkeypatch.setattr(measuring, "rounds_us", found.rounds_us)
     monkeypatch.setattr(measuring, "compile_launches", lambda makers, pool: iter(()))
-    monkeypatch.setattr(Deployment, "make", lambda self, setting, policy: found.make(self, setting, policy))
+    monkeypatch.setattr(Deployment, "make", lambda self, setting, **how: found.make(self, setting, **how))
     monkeypatch.setattr(cli_bench, "find", lambda device: Machine(True, H200))
     monkeypatch.setattr(gpus, "open_device", lambda name: (host_with(2), name))
     monkeypatch.setattr(records, "_origin", lambda measures: {"gpu": "a GPU", "sources": {"x": "1"}})
@@ -362,6 +367,43 @@ def test_every_variant_has_a_safe_plan_of_its_own(kind: type[Workload]) -> None:
         assert mine[0].setting == Deployment(mine[0].deployment.graph, H200, executor).default
         plan = mine[-1].deployment.plan(mine[-1].setting, mine[-1].policy)
         assert executor.prove(verify(plan)).plan.dispatch is executor.dispatch(plan.graph)
+
+
+def test_an_order_of_ones_own_is_timed_where_it_fits_the_grid() -> None:
+    """A file has one grid, so tilings of others are left out, and with them executors that have no other."""
+    workload = workloads.OneMatmul(512, 512, 512)
+    order = SavedOrder(4, 4, (*range(8), *range(15, 7, -1)))
+    found, left_out = variants(workload, H200, order=order)
+    assert found
+    for variant in found:
+        plan = variant.deployment.plan(variant.setting, variant.policy, variant.order)
+        assert (plan.graph.ops[0].grid, plan.items.tile[-1]) == ((4, 4), 8)
+        assert variant.setting.op("matmul").group == 0  # it is the order given that runs
+    assert len({variant.label for variant in found}) == len(found)
+    for name in {e.name for e in CANDIDATES} - {v.deployment.executor.name for v in found}:
+        assert left_out[name]
+    none, left_out = variants(workload, H200, order=SavedOrder(3, 4, tuple(range(12))))
+    assert not none
+    assert any("this order is of 3 x 4 tiles, and an op has" in reason for reason in left_out.values())
+
+
+def test_bench_takes_an_order_by_name_or_from_a_file(gpu: Gpu) -> None:
+    Path("mine.json").write_text(written(SavedOrder(4, 4, tuple(reversed(range(16))))))
+    sizes = ("--m", 512, "--n", 512, "--k", 512)
+    line = ("bench", "one-matmul", *sizes, "--order", "explicit:mine.json", "--out", "r.json")
+    succeed(*line)
+    record = json.loads(Path("r.json").read_text())
+    assert gpu.orders == {SavedOrder(4, 4, tuple(reversed(range(16))))}
+    assert "--order explicit:mine.json" in record["command"]
+    assert record["options"]["order"]["tiles"] == [*reversed(range(16))]
+    gpu.orders.clear()
+    succeed(*line, "--update")
+    assert not gpu.orders  # the row is kept
+    Path("mine.json").write_text(written(SavedOrder(4, 4, tuple(range(16)))))
+    succeed(*line, "--update")
+    assert gpu.orders == {SavedOrder(4, 4, tuple(range(16)))}
+    Path("mine.json").write_text(written(SavedOrder(3, 4, tuple(range(12)))))
+    assert "this order is of 3 x 4 tiles" in fail(1, *line)
 
 
 # ---------------------------------------------------------------- the problem, on a CPU

@@ -44,7 +44,7 @@ def test_a_plan_is_read_as_other_commands_do_and_is_where_the_page_begins(
     succeed("studio", plan, "--no-browser")
     succeed("studio")
     assert served[0].plan.to_json() == plan.read_text()
-    assert served[0].proved
+    assert served[0].fault is None
     assert served[1] is None
     assert "no file" in fail(2, "studio", tmp_path)
     plan.write_text("{}")
@@ -60,11 +60,12 @@ def test_traces_and_records_are_told_by_what_they_hold(tmp_path: Path, monkeypat
     succeed("trace", plan, "--device", "cpu", "--executor", "reference", "--out", trace)
     succeed("studio", trace, trace)
     succeed("studio", RECORDS / "ffn-h200.json")
-    assert [view.page for view in served] == ["trace.html", "records.html"]
+    succeed("studio", RECORDS / "ffn-h200.json", RECORDS / "decode-h200.json", RECORDS / "traffic-h200.json")
+    assert [view.page for view in served] == ["trace.html", "records.html", "records.html"]
     assert [timeline.trace.clock for timeline in served[0].timelines] == ["steps", "steps"]
     trace.write_text(trace.read_text().replace('"steps"', '"ns"'))
     succeed("studio", trace, plan)
-    measured, predicted = served[2].timelines
+    measured, predicted = served[3].timelines
     assert predicted.title.startswith("predicted, NVIDIA H200")
     assert (predicted.trace.ops, predicted.tiles) == (measured.trace.ops, measured.tiles)
     assert "do not go together" in fail(2, "studio", plan, trace)
@@ -74,7 +75,7 @@ def test_traces_and_records_are_told_by_what_they_hold(tmp_path: Path, monkeypat
     assert "but of `interlace bench sync` (it has no 'rows')" in other
     trace.write_text('{"traceEvents": []}')
     assert "not a trace that `interlace trace` wrote" in fail(2, "studio", trace)
-    assert len(served) == 3
+    assert len(served) == 4
 
 
 def test_a_port_that_is_taken_is_told() -> None:

@@ -106,8 +106,8 @@ def test_the_readme_begins_with_what_it_is_what_it_is_for_and_how_to_begin() -> 
     _, what, lead, uses = head.strip().split("\n\n")
     assert (what.count(". "), lead, uses.count("\n- ")) == (0, "What it is for:", 2)
     titles = [section.partition("\n")[0] for section in sections]
-    begin = ["Install", "The shortest program", "Where it stands", "Delete a wait, and the proof says so"]
-    assert titles[:5] == [*begin, "Two commands"]
+    begin = ["Install", "The shortest program", "Where it stands", "See what an order costs"]
+    assert titles[:6] == [*begin, "Delete a wait, and the proof says so", "Two commands"]
     assert 4 <= sections[2].count("\n| ") - 1 <= 6  # rows
 
 

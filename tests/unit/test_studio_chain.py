@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import random
 from dataclasses import replace
+from itertools import product
 
 import pytest
 
 from interlace.core.devices import DEFAULT_GPU, L2
 from interlace.core.errors import StudioError
 from interlace.orders.panels import Cache
-from interlace.planner.build import Choices, build
-from interlace.planner.predict import predict
+from interlace.planner.build import build
+from interlace.planner.predict import WORKSPACE, predict
 from interlace.policies.interleavings import ExplicitInterleaving
 from interlace.studio.chain import Chain, chain_orders, play, touched_by
 from interlace.studio.chain_wire import ChainGame, chain_game_of, decoded_chain, encoded_chain, opened_chain
@@ -29,15 +30,17 @@ def drawn(chain: Chain, rng: random.Random) -> tuple[int, ...]:
 def test_traffic_of_every_order_is_that_of_the_simulated_plan() -> None:
     """By tensor, on one cache that evicts what was used longest ago; the simulation knows plans alone."""
     rng = random.Random(0)
-    for capacity in (5, 9, 14, 24):
-        chain = Chain(3, 2, 4, 2, capacity)
+    for capacity, parts in product((5, 9, 14, 24), (1, 2)):
+        chain = Chain(3, 2, 4, 2, capacity, parts=parts)
         nbytes = touched_by(chain).unit_bytes
         one = replace(DEFAULT_GPU, sms=1, l2_bytes=capacity * nbytes, l2=L2(1, capacity * nbytes), speed_spread=0.0)
         for path in [drawn(chain, rng), *(order() for order in chain_orders(chain).values())]:
-            plan = build(chain.graph, Choices(1, interleaving=ExplicitInterleaving(path)))
+            plan = build(chain.graph, chain.choices(ExplicitInterleaving(path)))
             read = predict(plan, one).traffic.read
             position = play(chain, path)
-            assert {name: loads * nbytes for name, loads in position.loads.items() if loads} == dict(read)
+            sizes = {**dict.fromkeys("xayb", 1), WORKSPACE: 2}
+            told = {name: loads * nbytes * sizes[name] for name, loads in position.loads.items() if loads}
+            assert told == dict(read)
             assert position.load_bytes == sum(read.values())
             assert sum(position.costs) == sum(position.loads.values())
 
@@ -62,6 +65,18 @@ def test_whole_rows_keep_the_intermediate_in_a_cache_that_op_after_op_loses_it_f
     assert play(Chain(), orders["op after op"]()).loads["y"] == 16
 
 
+def test_half_rows_keep_the_intermediate_in_a_cache_too_small_for_whole_ones() -> None:
+    """Rows of eight tiles in a cache of 14: a half of y stays, for the price of sums that travel, two tiles each."""
+    whole, halves = (Chain(hidden=8, capacity=14, parts=parts) for parts in (1, 2))
+    rows, half = (play(c, chain_orders(c)[name]()) for c, name in ((whole, "whole rows"), (halves, "half rows")))
+    assert (rows.loads, rows.load_bytes >> 15) == ({"x": 8, "a": 64, "y": 128, "b": 128}, 328)
+    assert (half.loads, half.load_bytes >> 15) == ({"x": 16, "a": 64, "b": 128, WORKSPACE: 16}, 240)
+    needs = touched_by(halves).needs
+    assert (needs[32], needs[48]) == ((0, 1, 2, 3), (4, 5, 6, 7, 32))  # halves of out[0, 0]
+    with pytest.raises(StudioError, match="item 48 is locked: it needs 4, 5, 6, 7, 32"):
+        play(halves, (0, 1, 2, 3, 48))
+
+
 def test_no_hilbert_curve_runs_over_the_second_product_while_rows_are_made_one_by_one() -> None:
     """After the first row only its own tiles are open, and a curve soon leaves the row."""
     chain = Chain()
@@ -81,7 +96,7 @@ def test_opt_loads_no_more_than_lru() -> None:
 def test_links_hold_a_chain_and_nothing_else() -> None:
     rng = random.Random(1)
     for cache in Cache:
-        chain = Chain(3, 1, 2, 4, 7, cache)
+        chain = Chain(3, 1, 2, 4, 7, cache, 2 if cache is Cache.LRU else 1)
         path = drawn(chain, rng)
         game = ChainGame(chain, path, rng.randint(0, len(path)), "whole rows")
         assert decoded_chain(encoded_chain(game)) == game
@@ -99,6 +114,10 @@ def test_links_hold_a_chain_and_nothing_else() -> None:
         {"options": {"rows": 17}},
         {"options": {"rows": "4"}},
         {"options": {"capacity": 1}},
+        {"options": {"capacity": 3, "parts": 2}},
+        {"options": {"parts": 3}},
+        {"options": {"parts": 2, "hidden": 1}},
+        {"options": {"parts": 2, "cache": "opt"}},
         {"options": {"cache": 3}},
         {"options": {"m": 4}},
         {"path": [0, 0]},

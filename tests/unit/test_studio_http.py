@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
+import re
 import socket
 import time
 from collections.abc import Iterator
-from importlib.resources import files
 
 import pytest
 
@@ -18,6 +18,7 @@ from interlace.orders.panels import Cache, PanelGrid, Visit
 from interlace.studio.game import MOST_PANELS, Options
 from interlace.studio.guard import MOST_BODY
 from interlace.studio.link import Game, encoded
+from interlace.studio.pages import PAGES, assets
 
 from ..studio_server import ask, running, send
 
@@ -34,13 +35,25 @@ def test_the_page_and_all_that_it_names_is_there(port: int) -> None:
     assert b"<script>" not in body
     assert b"style=" not in body
     assert b"://" not in body
-    for entry in files("interlace.studio").joinpath("page").iterdir():
-        status, headers, found = send(port, "GET", f"/{entry.name}")
-        assert (status, found) == (200, entry.read_bytes())
+    for name, asset in assets().items():
+        status, headers, found = send(port, "GET", f"/{name}")
+        assert (status, found) == (200, asset.content)
         assert headers["x-content-type-options"] == "nosniff"
         policy = headers["content-security-policy"]
         assert "default-src 'none'; script-src 'self'" in policy
         assert "unsafe" not in policy
+
+
+def test_pages_repeat_one_head_and_one_sheet_of_keys(port: int) -> None:
+    found = {page.name: send(port, "GET", f"/{page.name}.html")[2].decode() for page in PAGES}
+    for page in PAGES:
+        text = found[page.name]
+        assert text.count('aria-current="page"') == 1
+        assert f'aria-current="page">{page.label}<' in text
+        assert (text.count("<main"), text.count('<dialog id="help"'), text.count("<!--")) == (1, 1, 0)
+        assert all(f">{other.label}</a>" in text for other in PAGES)
+        identities = re.findall(r' id="([^"]*)"', text)
+        assert len(identities) == len(set(identities))
 
 
 def test_a_position_has_the_counters_of_the_game(port: int) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 
 import numpy as np
@@ -9,9 +10,17 @@ import pytest
 
 import interlace as il
 from interlace.core.errors import PlanError, StudioError
+from interlace.graph.access import ALL, axes, fixed
 from interlace.planner.predict import predict
 from interlace.studio.plan_view import PlanView
-from interlace.workloads import two_matmuls
+from interlace.studio.timeline import Timeline
+from interlace.trace.perfetto import to_perfetto
+from interlace.workloads import WORKLOADS, two_matmuls
+
+from .graphs import program
+from .test_unwritten import fill
+
+_PARTS = (ALL, fixed(0, 4))
 
 
 def small(policy: il.SyncPolicy) -> il.Plan:
@@ -45,7 +54,9 @@ def test_an_item_tells_who_posts_what_it_waits_for_and_who_waits_for_it(policy: 
     last = len(plan.items) - 1
     found = view.item({"item": last})
     assert found["name"] == plan.item_name(last)
-    assert (found["reads"], found["writes"]) == (["y[48:64, 0:32]", "b[32:48, 0:32]"], ["out[48:64, 32:48]"])
+    assert [region["text"] for region in found["reads"]] == ["y[48:64, 0:32]", "b[32:48, 0:32]"]
+    bounds = {"shape": [64, 48], "lo": [48, 32], "hi": [64, 48]}
+    assert found["writes"] == [{"text": "out[48:64, 32:48]", "tensor": "out", **bounds}]
     assert [wait["count"] for wait in found["waits"]] == [awaited]
     posting = {item for wait in found["waits"] for item in wait["items"]}
     row = {item for item in range(8) if plan.items.tile[item] // 2 == 3}
@@ -80,3 +91,77 @@ def test_what_cannot_be_drawn_is_refused() -> None:
     for item in (-1, len(plan.items), "0", None, True):
         with pytest.raises(StudioError, match="item is"):
             view.item({"item": item})
+
+
+def faulty() -> dict[str, il.Plan]:
+    """A plan with a fault of each kind, by its error."""
+    plan = small(il.TileSync())
+    items, waits = plan.items, plan.waits
+    late = il.ExplicitInterleaving((*range(8, 20), *range(8)))
+    chain = il.build(plan.graph, il.Choices(3, interleaving=late))
+    static = il.build(plan.graph, il.Choices(2, dispatch=il.Dispatch.STATIC, interleaving=late))
+    ptr = waits.ptr[:-1].copy()
+    kept = {name: getattr(waits, name)[: ptr[-1]] for name in ("first", "count", "stride", "threshold", "k")}
+    columns = {name: getattr(items, name)[:-1] for name in ("op", "tile", "k_lo", "k_hi", "worker", "post")}
+    whole, half = (program({"y": (8, 8)}, fill("fill", "y", (axes(1)[0].block(2), part), (4,))) for part in _PARTS)
+    return {
+        "CoverageError": without_first_wait(plan),
+        "ThresholdError": replace(plan, waits=replace(waits, threshold=waits.threshold + 1)),
+        "DeadlockError": chain,
+        "DeadlockError, static": static,
+        "ItemError": replace(plan, items=replace(items, **columns), waits=replace(waits, ptr=ptr, **kept)),
+        "ItemError, reduction": replace(plan, items=replace(items, k_hi=np.where(items.tile == 0, 16, items.k_hi))),
+        "SemaphoreError": replace(plan, items=replace(items, post=np.where(items.post == 0, 99, items.post))),
+        "SemaphoreError, stride": replace(plan, waits=replace(waits, stride=waits.stride * 0)),
+        "PlanError": replace(plan, waits=replace(waits, count=waits.count * 0)),
+        "UnwrittenError": replace(il.build(whole, il.Choices(1)), graph=half),
+    }
+
+
+@pytest.mark.parametrize(
+    ("kind", "items", "producers", "tile"),
+    [
+        ("CoverageError", ["op 'second', tile (0, 0)"], ["op 'first', tile (0, 0)"], None),
+        ("ThresholdError", ["op 'second', tile (0, 0)"], ["op 'first', tile (0, 0)"], None),
+        ("DeadlockError", ["op 'second', tile (0, 0)"], ["op 'first', tile (0, 1)"], None),
+        ("ItemError", [], [], (1, 11)),
+        ("ItemError, reduction", ["op 'first', tile (0, 0), k 0:16"], [], None),
+        ("SemaphoreError", ["op 'first', tile (0, 0)"], [], None),
+        ("SemaphoreError, stride", ["op 'second', tile (0, 0)"], [], None),
+        ("PlanError", ["op 'second', tile (0, 0)"], [], None),
+        ("UnwrittenError", [], [], None),
+    ],
+)
+def test_a_fault_of_each_kind_says_where_it_is(
+    kind: str, items: list[str], producers: list[str], tile: tuple[int, int] | None
+) -> None:
+    view = PlanView.of(faulty()[kind])
+    shown = view.shown()
+    fault = shown["fault"]
+    assert (fault["kind"], shown["proved"]) == (kind.partition(",")[0], False)
+    assert shown["proof"].startswith(f"{fault['kind']}: ")
+    assert (fault["items"]["names"], fault["producers"]["names"], fault["tile"]) == (items, producers, tile)
+    for item in range(len(view.plan.items)):
+        assert view.item({"item": item})["item"] == item
+
+
+def test_items_that_wait_for_each_other_are_all_named() -> None:
+    fault = PlanView.of(faulty()["DeadlockError, static"]).shown()["fault"]
+    assert (fault["kind"], len(fault["items"]["items"])) == ("DeadlockError", 20)
+    assert PlanView.of(small(il.TileSync())).shown()["fault"] is None
+
+
+@pytest.mark.parametrize("kind", WORKLOADS, ids=lambda kind: kind.name)
+def test_plans_and_traces_of_every_workload_are_shown(kind: type[il.workloads.Workload]) -> None:
+    graph = kind.of({}, False).graph(il.CPU)
+    plan = il.build(graph, il.Choices(4))
+    view = PlanView.of(plan)
+    shown = view.shown()
+    assert (shown["proved"], len(shown["op"]), len(shown["end"])) == (True, len(plan.items), len(plan.items))
+    for item in (0, len(plan.items) - 1):
+        assert view.item({"item": item})["name"] == plan.item_name(item)
+    assert view.trace is not None
+    grids = [op.grid for op in graph.ops]
+    timeline = Timeline.read(json.dumps(to_perfetto(view.trace, grids=grids))).shown()
+    assert sum(op["items"] for op in timeline["summary"]["ops"]) == len(plan.items)
+    assert {op["name"] for op in timeline["ops"]} == {op.name for op in graph.ops}

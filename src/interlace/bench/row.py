@@ -10,6 +10,7 @@ from typing import Any
 from interlace.bench.timing import Timing
 from interlace.deploy import Deployment
 from interlace.executors import DeviceExecutor
+from interlace.policies.orders import Order
 from interlace.policies.setting import Setting
 from interlace.policies.sync import SyncPolicy
 from interlace.workloads.base import Target, Workload
@@ -22,10 +23,12 @@ class Variant:
     deployment: Deployment
     setting: Setting
     policy: SyncPolicy
+    order: Order | None = None
+    """Of every op's tiles; None for the setting's own."""
 
     def make(self) -> DeviceExecutor:
         """Ready to run; raises what ``Deployment.make`` does."""
-        return self.deployment.make(self.setting, policy=self.policy)
+        return self.deployment.make(self.setting, policy=self.policy, order=self.order)
 
     @property
     def label(self) -> str:

@@ -21,7 +21,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor as Pool
-from itertools import product
+from dataclasses import replace
+from itertools import islice, product
 from typing import Any
 
 from interlace.bench.compile import compile_launches
@@ -31,12 +32,15 @@ from interlace.bench.stream import stream
 from interlace.bench.timing import Rounds, rounds_us
 from interlace.bench.turns import autotune_alone
 from interlace.core.devices import DeviceSpec
-from interlace.core.errors import DeviceError, GraphError, PlanError
+from interlace.core.errors import DeviceError, GraphError, OrderError, PlanError
 from interlace.deploy import Deployment
 from interlace.executors import EXECUTORS, DeviceExecutor, Executor
 from interlace.executors.gpu import open_device
 from interlace.executors.serial import SerialExecutor
 from interlace.plan.orderings import Ordering
+from interlace.planner.settings import retiled
+from interlace.policies.orders import Order
+from interlace.policies.setting import Setting
 from interlace.policies.sync import RowSync, TileSync
 from interlace.workloads.base import Workload
 
@@ -50,7 +54,10 @@ _CANNOT = (DeviceError, GraphError, PlanError)
 
 
 def variants(
-    workload: Workload, device: DeviceSpec, executors: Sequence[type[Executor]] = ()
+    workload: Workload,
+    device: DeviceSpec,
+    executors: Sequence[type[Executor]] = (),
+    order: Order | None = None,
 ) -> tuple[list[Variant], dict[str, str]]:
     """Every variant that may be timed, and why some executors have none.
 
@@ -58,6 +65,7 @@ def variants(
 
     Args:
         executors: some of ``CANDIDATES``; all of them if empty.
+        order: of every op's tiles, for settings whose grids it fits; None for each setting's own.
     """
     graph = workload.graph(device)
     found: list[Variant] = []
@@ -67,12 +75,35 @@ def variants(
             continue
         obstacle = executor.obstacle(graph, device)
         policies = (TileSync(),) if Ordering.LAUNCH in executor.keeps else (TileSync(), RowSync())
+        deployment = Deployment(graph, device, executor)
         settings = [] if obstacle else list(executor.likely(graph, device))
         if not settings:
             left_out[executor.name] = obstacle or "no tiles that are known make a launch"
-        deployment = Deployment(graph, device, executor)
-        found += [Variant(deployment, setting, policy) for setting, policy in product(settings, policies)]
+        elif order is not None:
+            settings, unfit = _fitting(deployment, settings, order)
+            left_out.update({} if settings else {executor.name: unfit})
+        found += [Variant(deployment, setting, policy, order) for setting, policy in product(settings, policies)]
     return found, left_out
+
+
+def _fitting(deployment: Deployment, likely: Sequence[Setting], order: Order) -> tuple[list[Setting], str]:
+    """Settings whose grids an order is of, less their own: the likely ones, else the first of all; and why none is."""
+    found = [setting for setting in likely if not _unfit(deployment, setting, order)]
+    if not found:
+        fits = (setting for setting in deployment.settings() if not _unfit(deployment, setting, order))
+        found = list(islice(fits, 1))
+    plain = (replace(s, ops=tuple((name, replace(op, group=0)) for name, op in s.ops)) for s in found)
+    return list(dict.fromkeys(plain)), "" if found else _unfit(deployment, likely[0], order)
+
+
+def _unfit(deployment: Deployment, setting: Setting, order: Order) -> str:
+    """Why an order is not one of all ops' tiles under a setting, "" if it is."""
+    try:
+        for op in retiled(deployment.graph, setting).ops:
+            order.permutation(op.grid)
+    except OrderError as error:
+        return f"op {op.name!r}: {error}"
+    return ""
 
 
 def measure(
@@ -82,6 +113,7 @@ def measure(
     executors: Sequence[type[Executor]] = (),
     *,
     compiled: bool = True,
+    order: Order | None = None,
     pool: Pool | None = None,
     seed: int = 0,
 ) -> Row:
@@ -92,6 +124,7 @@ def measure(
         device: the current CUDA device as data.
         executors: some of ``CANDIDATES``; all that can if empty.
         compiled: let torch.compile take part.
+        order: see ``variants``.
         pool: processes to compile in; see ``compile_launches``.
         seed: of the inputs.
 
@@ -101,7 +134,7 @@ def measure(
         ResultError: a result is wrong, before or after the timed runs.
     """
     with running(workload, device):
-        return _measure(preset, workload, device, executors, compiled, pool, seed)
+        return _measure(preset, workload, device, executors, compiled, order, pool, seed)
 
 
 def _measure(
@@ -110,10 +143,11 @@ def _measure(
     device: DeviceSpec,
     executors: Sequence[type[Executor]],
     compiled: bool,
+    order: Order | None,
     pool: Pool | None,
     seed: int,
 ) -> Row:
-    found, left_out = variants(workload, device, executors)
+    found, left_out = variants(workload, device, executors, order)
     # Policies differ in tables, which are no part of the code.
     unlike = {(v.deployment.executor, v.setting): v for v in reversed(found)}
     for _ in compile_launches([variant.make for variant in unlike.values()], pool):

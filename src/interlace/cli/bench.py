@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shlex
 import time
 from collections import Counter
@@ -22,6 +23,7 @@ from interlace.bench.record import kept_rows, record
 from interlace.bench.row import means
 from interlace.bench.sources import launched
 from interlace.bench.workload import CANDIDATES, measure
+from interlace.cli import names
 from interlace.cli.console import BadInput, note, progress, say, show, working
 from interlace.cli.machine import find, target
 from interlace.cli.names import Device
@@ -32,6 +34,7 @@ from interlace.cli.workloads import Selection, group, per_workload
 from interlace.core.devices import DeviceSpec
 from interlace.core.errors import InterlaceError
 from interlace.executors import Executor
+from interlace.policies.orders import Order
 from interlace.workloads.base import Workload
 
 _PROTOCOL = (
@@ -79,6 +82,16 @@ def register(app: typer.Typer) -> None:
         compiled: Annotated[
             bool, typer.Option("--compile/--no-compile", help="Include torch.compile, which takes long to tune.")
         ] = True,
+        order: Annotated[
+            names.NamedOrder | None,
+            typer.Option(
+                "--order",
+                parser=names.named_order,
+                autocompletion=names.ORDERS.complete,
+                metavar="ORDER",
+                help=f"In which order every op's tiles run, for tiles of grids that it fits: {names.ORDERS.listing}.",
+            ),
+        ] = None,
         gpus: Annotated[int, typer.Option("--gpus", min=1, metavar="N", help="Measure on so many GPUs at once.")] = 1,
     ) -> None:
         """Every executor that can run a workload against the best of eager PyTorch and torch.compile in CUDA graphs.
@@ -92,20 +105,24 @@ def register(app: typer.Typer) -> None:
         Example: interlace bench ffn --preset relu --m 16 --m 512 --out record.json
 
         Example: interlace bench ffn --update --seconds 500 --out record.json
+
+        Example: interlace bench one-matmul --m 512 --order explicit:order.json
         """
         executors = _executors(executor or [])
         if update and out is None:
             raise BadInput("--update keeps rows of a record; name it with --out")
         cases = _cases(work)
         machine = find(Device.CUDA)
-        options = {"executors": [e.name for e in executors], "compiled": compiled}
+        options: dict[str, Any] = {"executors": [e.name for e in executors], "compiled": compiled}
+        # As JSON has it, with the tiles of a file, so that rows of another order are not kept.
+        options |= {"order": json.loads(json.dumps({"name": order.name, **vars(order.order)}))} if order else {}
         measures = launched(cases[0][1].graph(machine.spec))
         rows = kept_rows(out.path, measures, options=options) if update and out is not None else []
         done = [row["workload"] for row in rows]
         open_cases = [case for case in _spread(cases) if case[1].facts() not in done]
         budget = _Budget(seconds)
         share = min(shares(gpus, _ROW_CPUS), max(1, len(open_cases) // gpus))
-        measuring = _Measure(machine.spec, tuple(executors), compiled, gpus * share)
+        measuring = _Measure(machine.spec, tuple(executors), compiled, order.order if order else None, gpus * share)
         measured = on_gpus(measuring, budget.while_it_fits(open_cases), gpus, share)
         failed = None
         for _, (row, took) in progress(measured, "measuring", len(open_cases)):
@@ -116,7 +133,7 @@ def register(app: typer.Typer) -> None:
             rows = _sorted([*rows, row], cases)
             if out is not None:
                 figures = {"options": options, "rows": rows, "means": _means(work.kind, rows)}
-                save(out, record(_command(work, executors, compiled), _PROTOCOL, measures, figures))
+                save(out, record(_command(work, executors, compiled, order), _PROTOCOL, measures, figures))
         if rows:
             _show(work.kind, rows, machine.name)
         if failed is not None:
@@ -178,13 +195,14 @@ class _Measure:
 
     Attributes:
         device: each GPU as data.
-        executors, compiled: see ``measure``.
+        executors, compiled, order: see ``measure``.
         processes: that measure at once.
     """
 
     device: DeviceSpec
     executors: tuple[type[Executor], ...]
     compiled: bool
+    order: Order | None
     processes: int
 
     def __call__(self, case: Case) -> tuple[dict[str, Any] | InterlaceError, float]:
@@ -194,7 +212,9 @@ class _Measure:
         pool = _compilers(self.processes)
         row: dict[str, Any] | InterlaceError
         try:
-            row = measure(preset, problem, self.device, self.executors, compiled=self.compiled, pool=pool).to_data()
+            picked, compiled = self.executors, self.compiled
+            found = measure(preset, problem, self.device, picked, compiled=compiled, order=self.order, pool=pool)
+            row = found.to_data()
         except InterlaceError as error:
             row = error
         return row, time.monotonic() - begin
@@ -275,7 +295,9 @@ def _sorted(rows: list[dict[str, Any]], cases: Sequence[Case]) -> list[dict[str,
     return sorted(rows, key=lambda row: order.index(row["workload"]) if row["workload"] in order else -1)
 
 
-def _command(work: Selection, executors: Sequence[type[Executor]], compiled: bool) -> str:
+def _command(
+    work: Selection, executors: Sequence[type[Executor]], compiled: bool, order: names.NamedOrder | None
+) -> str:
     """What repeats the measurement."""
     words = ["interlace", "bench", work.kind.name]
     for preset in work.presets:
@@ -287,6 +309,7 @@ def _command(work: Selection, executors: Sequence[type[Executor]], compiled: boo
         words += [f"--{work.kind.size.replace('_', '-')}", str(size)]
     for executor in executors:
         words += ["--executor", executor.name]
+    words += ["--order", order.name] if order else []
     return shlex.join(words + ([] if compiled else ["--no-compile"]))
 
 

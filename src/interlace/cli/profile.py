@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from datetime import date
 from typing import Annotated, Any
 
 import typer
@@ -60,7 +61,7 @@ def register(app: typer.Typer) -> None:
         with stepping() as progress:
             found = count(cases, machine.spec, progress)
         if json is not None:
-            head = {"gpu": machine.name, "versions": versions(), "sweep": field}
+            head = {"gpu": machine.name, "date": date.today().isoformat(), "versions": versions(), "sweep": field}
             save_json(json, {**head, "rows": [row.to_data() for row in found]})
         _show(work.kind, field, machine.name, found)
 

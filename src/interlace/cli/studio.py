@@ -20,7 +20,7 @@ def register(app: typer.Typer) -> None:
     def studio(
         files: Annotated[
             list[Path] | None,
-            typer.Argument(metavar="FILE.json", help="A plan, a trace (or two, or one and a plan) or a record."),
+            typer.Argument(metavar="FILE.json", help="A plan, a trace (or two, or one and a plan) or records."),
         ] = None,
         port: Annotated[
             int, typer.Option("--port", min=0, max=65535, help="Of this machine, on which the page is; 0 for any free.")
@@ -32,7 +32,8 @@ def register(app: typer.Typer) -> None:
         With a file the page begins with that. Of a plan: its items on the simulated H200, what each waits for, and its
         proof or why it has none. Of a trace that `interlace trace` wrote: a lane per worker, hand-overs, tails, and
         where the time went; a second trace is shown on the same axis, and of a plan behind it the predicted one. Of a
-        record that `interlace bench WORKLOAD` wrote: speedups by size, and the most there can be.
+        record that `interlace bench WORKLOAD` wrote, or of several of other GPUs or dates: speedups by size, and the
+        most there can be; of what `interlace profile --json` wrote: bytes from memory, and hits of the L2.
 
         The page is on this machine alone, under 127.0.0.1, and asks nothing of any other. Ctrl-C ends it; a game is
         kept by the address in the browser, and by files that the page saves: `--order explicit:FILE` of other

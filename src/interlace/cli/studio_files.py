@@ -12,9 +12,9 @@ from interlace.cli.inputs import text_of
 from interlace.cli.plan_file import read
 from interlace.cli.trace import arrows
 from interlace.core.errors import StudioError
-from interlace.studio.app import View
+from interlace.studio.answers import View
 from interlace.studio.plan_view import PlanView
-from interlace.studio.records import RecordView
+from interlace.studio.records import Record, RecordView
 from interlace.studio.timeline import Timeline, TimelineView
 from interlace.trace.perfetto import to_perfetto
 
@@ -32,15 +32,15 @@ def opened(paths: Sequence[Path]) -> View | None:
         return None
     texts = [text_of(path, _LARGEST, "a file of the studio", "`interlace plan`, `trace` or `bench`") for path in paths]
     kinds = [_kind(text) for text in texts]
-    if len(paths) == 1 and kinds[0] == "record":
-        return _read(paths[0], texts[0], RecordView.read)
+    if set(kinds) == {"record"}:
+        return RecordView(tuple(_read(path, text, Record.read) for path, text in zip(paths, texts, strict=True)))
     if len(paths) == 1 and kinds[0] == "plan":
         plan = read(paths[0])
         with bad_input(), working("verifying and simulating (the first use compiles the simulation)"):
             return PlanView.of(plan)
     if len(paths) > 2 or kinds[0] != "trace" or "record" in kinds:
         names = ", ".join(f"{str(path)!r} ({kind})" for path, kind in zip(paths, kinds, strict=True))
-        raise BadInput(f"{names} do not go together; open one file, two traces, or a trace and a plan behind it")
+        raise BadInput(f"{names} do not go together; open one file, records, two traces, or a trace and a plan")
     timelines = [
         _read(path, text, Timeline.read) if kind == "trace" else _predicted(path)
         for path, text, kind in zip(paths, texts, kinds, strict=True)
@@ -57,7 +57,9 @@ def _kind(text: str) -> str:
         return "plan"
     if not isinstance(data, dict):
         return "plan"
-    return "trace" if "traceEvents" in data else "record" if "command" in data and "protocol" in data else "plan"
+    if "traceEvents" in data:
+        return "trace"
+    return "record" if {"command", "protocol"} <= set(data) or {"sweep", "rows"} <= set(data) else "plan"
 
 
 def _read(path: Path, text: str, reader: Callable[[str], _Read]) -> _Read:

@@ -77,6 +77,23 @@ A message says what is wrong, where, and what to change.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where in a plan a fault is.
+
+    Attributes:
+        items: numbers, in the plan's sequence, of the items that go wrong.
+        producers: of those that should have come before them, or that they wait for.
+        tile: op and tile, by number, of what has no item.
+    """
+
+    items: tuple[int, ...] = ()
+    producers: tuple[int, ...] = ()
+    tile: tuple[int, int] | None = None
+
 
 class InterlaceError(Exception):
     """Base of every error raised on purpose by this package; they go from process to process by pickle."""
@@ -140,7 +157,15 @@ class ModelError(InterlaceError):
 
 
 class PlanError(InterlaceError):
-    """The plan is not safe to run."""
+    """The plan is not safe to run.
+
+    Attributes:
+        place: where in the plan, as far as it is in one place.
+    """
+
+    def __init__(self, message: str = "", place: Place | None = None) -> None:
+        super().__init__(message)
+        self.place = place
 
 
 class PlanFormatError(PlanError):

@@ -21,6 +21,7 @@ from interlace.graph.op import Op
 from interlace.plan.plan import Plan
 from interlace.planner.build import build
 from interlace.planner.settings import choices, retiled
+from interlace.policies.orders import Order
 from interlace.policies.setting import Setting
 from interlace.policies.sync import SyncPolicy
 from interlace.sim.modes import Mode
@@ -65,34 +66,40 @@ class Deployment:
         """All that make a launch and that a search may try, the default first, each once."""
         return self.executor.settings(self.graph, self.device)
 
-    def plan(self, setting: Setting, policy: SyncPolicy | None = None) -> Plan:
-        """The plan under a setting, by default of the finest policy.
+    def plan(self, setting: Setting, policy: SyncPolicy | None = None, order: Order | None = None) -> Plan:
+        """The plan under a setting, by default of the finest policy and in the setting's own order.
 
         Raises:
-            PlanError, ParamError, ShapeError, TooManyItemsError: as ``planner.settings.retiled`` and ``build``.
+            PlanError, OrderError, ParamError, ShapeError, TooManyItemsError: as ``planner.settings.retiled`` and
+                ``build``.
         """
         tiled = retiled(self.graph, setting)
         chosen = replace(choices(tiled, setting, self.device.sms), dispatch=self.executor.dispatch(self.graph))
-        return build(tiled, chosen if policy is None else replace(chosen, policy=policy))
+        chosen = chosen if policy is None else replace(chosen, policy=policy)
+        return build(tiled, chosen if order is None else replace(chosen, order=order))
 
     def mode(self, plan: Plan) -> Mode:
         """How a prediction takes the executor of a plan."""
         return self.executor.mode(plan.graph, self.device)
 
     def make(
-        self, setting: Setting, options: Options | None = None, policy: SyncPolicy | None = None
+        self,
+        setting: Setting,
+        options: Options | None = None,
+        policy: SyncPolicy | None = None,
+        order: Order | None = None,
     ) -> DeviceExecutor:
         """Planned, verified and ready to run.
 
         Args:
-            setting, policy: how; see ``plan``.
+            setting, policy, order: how; see ``plan``.
             options: by default those of a model's layers: it may start while the launch before drains, where that
                 ``overlaps``.
 
         Raises:
-            PlanError, NoDeviceError, ShapeError, DTypeError: as the executors do.
+            PlanError, OrderError, NoDeviceError, ShapeError, DTypeError: as the executors do.
         """
-        plan = self.plan(setting, policy)
+        plan = self.plan(setting, policy, order)
         if options is None:
             options = Options(dependent_launch=overlaps(self.executor, plan, self.device))
         return self.executor.from_setting(plan, setting, options)

@@ -20,7 +20,7 @@ from functools import cache
 import numpy as np
 from numpy.typing import NDArray
 
-from interlace.core.errors import CoverageError
+from interlace.core.errors import CoverageError, Place
 from interlace.graph.access import Ints
 from interlace.graph.dependencies import Dependencies, Hazard, Link
 from interlace.graph.inverse import Runs
@@ -261,7 +261,9 @@ class _LinkCheck:
             row = int(tiles.row[bad][0])
             left = np.sort(self.dependencies.tiles(tiles.take(tiles.row == row).singles()))
             tile, which = self.order.first_gap(left, item[row])
-            raise CoverageError(self._uncovered(int(self.use[use[row][which]]), tile))
+            segment = int(self.use[use[row][which]])
+            producers = tuple(np.flatnonzero(self.facts.tile_of_item == tile).tolist())
+            raise CoverageError(self._uncovered(segment, tile), Place((int(self.segments.item[segment]),), producers))
         self._note(Ordering.WORKER, tiles, use)
 
     def _note(self, ordering: Ordering, tiles: Runs, use: Groups) -> None:

@@ -13,7 +13,7 @@ from dataclasses import fields
 
 import numpy as np
 
-from interlace.core.errors import ItemError, PlanError, SemaphoreError
+from interlace.core.errors import ItemError, Place, PlanError, SemaphoreError
 from interlace.graph.access import Ints
 from interlace.graph.ragged import Groups, distinct, fold, grouped
 from interlace.plan.plan import Dispatch, Items, Plan, Waits
@@ -88,15 +88,17 @@ class Facts:
             gaps = np.flatnonzero(present != np.arange(len(present)))
             missing = int(gaps[0]) if len(gaps) else len(present)
             op = int(np.searchsorted(self.base, missing, side="right")) - 1
-            name = ops[op].tile_name(missing - int(self.base[op]))
-            raise ItemError(f"{name} has no item; every tile needs at least one")
+            place = missing - int(self.base[op])
+            name = ops[op].tile_name(place)
+            raise ItemError(f"{name} has no item; every tile needs at least one", Place(tile=(op, place)))
         closes = np.r_[opens[1:], True]
         bad = (k_lo != np.where(opens, 0, np.r_[0, k_hi[:-1]])) | (closes & (k_hi != extent))
         if bad.any():
             at = int(np.flatnonzero(bad)[0])
             raise ItemError(
                 f"{plan.item_name(int(order[at]))}: the items of this tile do not cover its reduction "
-                f"exactly once; make their k-ranges meet end to end from 0 to {int(extent[at])}"
+                f"exactly once; make their k-ranges meet end to end from 0 to {int(extent[at])}",
+                Place(tuple(order[tile == tile[at]].tolist())),
             )
         return Groups(np.r_[np.flatnonzero(opens), len(order)].astype(np.int64), order)
 
@@ -107,14 +109,16 @@ class Facts:
             i = int(np.flatnonzero(bad)[0])
             raise SemaphoreError(
                 f"{plan.item_name(i)} posts semaphore {int(post[i])}, but the plan has {plan.semaphores}; "
-                "post one of those or -1 for none, or raise Plan.semaphores"
+                "post one of those or -1 for none, or raise Plan.semaphores",
+                Place((i,)),
             )
         other = self.post_of_tile[self.tile_of_item]
         if (post != other).any():
             i = int(np.flatnonzero(post != other)[0])
             raise SemaphoreError(
                 f"{plan.item_name(i)} posts semaphore {int(post[i])}, another part of the tile posts "
-                f"{int(other[i])}; parts of one tile share one post"
+                f"{int(other[i])}; parts of one tile share one post",
+                Place(tuple(np.flatnonzero(self.tile_of_item == self.tile_of_item[i]).tolist())),
             )
 
     def _check_waits(self) -> None:
@@ -128,7 +132,8 @@ class Facts:
             raise PlanError(
                 f"{plan.item_name(int(owner[row]))}: wait {row} (count {int(waits.count[row])}, "
                 f"k {int(waits.k[row])}) is malformed; waits of an item are sorted by k, lie on chunks "
-                "inside its k-range, or at 0 or more before it, and cover at least one semaphore"
+                "inside its k-range, or at 0 or more before it, and cover at least one semaphore",
+                Place((int(owner[row]),)),
             )
 
     def _check_awaited(self) -> None:
@@ -139,7 +144,8 @@ class Facts:
             row = int(np.flatnonzero(bad)[0])
             raise SemaphoreError(
                 f"{self.plan.item_name(int(self.wait_item[row]))}: wait {row} has stride {int(waits.stride[row])}; "
-                "list its semaphores upwards from the lowest one, with a stride of at least 1, a single one with 1"
+                "list its semaphores upwards from the lowest one, with a stride of at least 1, a single one with 1",
+                Place((int(self.wait_item[row]),)),
             )
         inside = (waits.first >= 0) & (waits.first < n)
         steps = (n - 1 - np.where(inside, waits.first, 0)) // waits.stride
@@ -151,7 +157,8 @@ class Facts:
                 outside += (int(steps[row]) + 1) * int(waits.stride[row])
             raise SemaphoreError(
                 f"{self.plan.item_name(int(self.wait_item[row]))} waits for semaphore {outside}, "
-                f"but the plan has {n}; raise Plan.semaphores or mend the wait"
+                f"but the plan has {n}; raise Plan.semaphores or mend the wait",
+                Place((int(self.wait_item[row]),)),
             )
 
 

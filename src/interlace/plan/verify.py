@@ -25,7 +25,7 @@ from dataclasses import InitVar, dataclass
 import numpy as np
 
 from interlace.core.arguments import shown
-from interlace.core.errors import DeadlockError, PlanError, ThresholdError
+from interlace.core.errors import DeadlockError, Place, PlanError, ThresholdError
 from interlace.graph.access import Ints
 from interlace.graph.dependencies import Dependencies
 from interlace.graph.ragged import Groups, offsets
@@ -134,10 +134,12 @@ def _check_thresholds(facts: Facts) -> None:
     item, get = int(facts.wait_item[facts.wait_row[cls]]), int(gets[at])
     semaphore = range(plan.semaphores)[facts.semaphores(cls)][at]
     what = f"{plan.item_name(item)} waits for semaphore {semaphore} to reach {want}, but"
+    place = Place((item,), tuple(np.flatnonzero(plan.items.post == semaphore).tolist()))
     if not get:
-        raise ThresholdError(f"{what} no tile posts it in a run; drop the wait or let its producers post")
+        raise ThresholdError(f"{what} no tile posts it in a run; drop the wait or let its producers post", place)
     effect = "never ends" if want > get else "can end before its producers have posted"
-    raise ThresholdError(f"{what} {get} tiles post it in a run, so the wait {effect}; set the threshold to {get}")
+    what += f" {get} tiles post it in a run, so the wait {effect}; set the threshold to {get}"
+    raise ThresholdError(what, place)
 
 
 def _check_progress(facts: Facts) -> Ints:
@@ -150,7 +152,8 @@ def _check_progress(facts: Facts) -> Ints:
         item, poster = int(facts.wait_item[bad]), int(facts.wait_last[facts.wait_class[bad]])
         raise DeadlockError(
             f"{plan.item_name(item)} (item {item}) waits for {plan.item_name(poster)}, which is dispatched "
-            f"later (item {poster}); workers may all be waiting by then. Order producers before consumers"
+            f"later (item {poster}); workers may all be waiting by then. Order producers before consumers",
+            Place((item,), (poster,)),
         )
     return _topological(facts)
 
@@ -219,7 +222,8 @@ def _topological(facts: Facts) -> Ints:
         names = "; ".join(plan.item_name(int(i)) for i in stuck[:3])
         raise DeadlockError(
             f"{len(stuck)} items wait for each other through semaphores and the order of their workers, "
-            f"among them {names}. Order producers before consumers on each worker"
+            f"among them {names}. Order producers before consumers on each worker",
+            Place(tuple(stuck.tolist())),
         )
     return np.array(order, np.int64)
 

@@ -1,1 +1,33 @@
-"""The studio: a local page to play with tile orders, on the package's own replays and searches."""
+"""The studio: a local page, or a notebook widget, to play with tile orders on the package's own replays and searches.
+
+    import interlace.studio
+    interlace.studio.show(plan)     # in Jupyter or marimo; needs the extra studio
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from interlace.studio.widget import Shown, StudioWidget
+
+
+__all__ = ["show"]
+
+
+def show(what: Shown, height: int = 720) -> StudioWidget:
+    """A page of the studio as a notebook widget, which asks this kernel and no server.
+
+    Args:
+        what: a plan or its proof; a trace; a grid of panels, ``orders.panels.PanelGrid``, or the options of a game,
+            ``studio.game.Options`` or ``studio.chain.Chain``, to play; or a view of ``interlace studio``'s files.
+        height: of its frame, in pixels.
+
+    Raises:
+        ImportError: anywidget is not installed; the extra ``studio`` has it.
+        StudioError: anything else, or more items than the page draws.
+        PlanError: a plan whose columns make no sense.
+    """
+    from interlace.studio.widget import widget
+
+    return widget(what, height)

@@ -6,8 +6,6 @@ import asyncio
 import json
 import threading
 from collections.abc import AsyncIterator, Callable
-from functools import partial
-from importlib.resources import files
 from typing import Any
 
 from starlette.applications import Starlette
@@ -18,32 +16,21 @@ from starlette.routing import Route
 from starlette.types import ASGIApp
 
 from interlace.core.errors import InterlaceError, StudioError
-from interlace.studio import curve, saved
-from interlace.studio.chain_wire import opened_chain, shown_chain, shown_chain_order, shown_chain_position
-from interlace.studio.game import named_path
+from interlace.studio.answers import View, answers
 from interlace.studio.guard import Guard
 from interlace.studio.least import Cancelled, least
-from interlace.studio.link import Game, decoded, steps_of
-from interlace.studio.plan_view import PlanView
-from interlace.studio.records import RecordView
-from interlace.studio.timeline import TimelineView
-from interlace.studio.wire import game_of, members, options_of, shown_game, shown_position, shown_setting
+from interlace.studio.link import Game
+from interlace.studio.pages import assets
+from interlace.studio.wire import game_of
 
 #: Searches at once; each takes a core and some hundred megabytes.
 _MOST_SEARCHES = 2
 _TICK_S = 0.1
-#: What a page can begin with.
-View = PlanView | TimelineView | RecordView
-_TYPES = {"html": "text/html", "css": "text/css", "js": "text/javascript", "svg": "image/svg+xml"}
 
 
 def application(port: int, view: View | None = None) -> ASGIApp:
     """The page on a port of this machine, with something to look at if there is any."""
-    page = {
-        entry.name: (entry.read_bytes(), _TYPES[entry.name.rpartition(".")[2]])
-        for entry in files("interlace.studio").joinpath("page").iterdir()
-        if entry.name.rpartition(".")[2] in _TYPES
-    }
+    page = assets()
     searches = threading.BoundedSemaphore(_MOST_SEARCHES)
 
     async def asset(request: Request) -> Response:
@@ -51,7 +38,7 @@ def application(port: int, view: View | None = None) -> ASGIApp:
         found = page.get(request.path_params.get("name", "index.html"))
         if found is None:
             return JSONResponse({"error": "no such page; begin at /"}, 404)
-        return Response(found[0], media_type=found[1])
+        return Response(found.content, media_type=found.type)
 
     async def stream(request: Request) -> Response:
         try:
@@ -60,22 +47,7 @@ def application(port: int, view: View | None = None) -> ASGIApp:
             return _refused(error)
         return StreamingResponse(_search(game, searches), media_type="application/x-ndjson")
 
-    handlers: dict[str, Callable[[Any], dict[str, Any]]] = {
-        "setting": _setting,
-        "open": _open,
-        "position": lambda data: shown_position(game_of(data)),
-        "order": _order,
-        "curve": lambda data: curve.shown(game_of(data)),
-        "save": lambda data: saved.shown(game_of(data)),
-        "chain/setting": shown_chain,
-        "chain/open": opened_chain,
-        "chain/position": shown_chain_position,
-        "chain/order": shown_chain_order,
-    }
-    kinds: dict[str, type[View]] = {"plan": PlanView, "timeline": TimelineView, "records": RecordView}
-    handlers |= {name: partial(_whole, view if isinstance(view, kind) else None) for name, kind in kinds.items()}
-    handlers["plan/item"] = partial(_item, view)
-    routes = [Route(f"/api/{name}", _endpoint(answer), methods=["POST"]) for name, answer in handlers.items()]
+    routes = [Route(f"/api/{name}", _endpoint(answer), methods=["POST"]) for name, answer in answers(view).items()]
     routes += [
         Route("/api/least", stream, methods=["POST"]),
         Route("/", asset, methods=["GET"]),
@@ -105,43 +77,6 @@ def _json(body: bytes) -> Any:
         return json.loads(body)
     except (ValueError, RecursionError):
         raise StudioError("the request is no JSON; reload the page") from None
-
-
-def _setting(data: object) -> dict[str, Any]:
-    """What follows from options alone."""
-    options = options_of(members(data, "a request", ("options",)).get("options", {}))
-    return shown_setting(options)
-
-
-def _open(data: object) -> dict[str, Any]:
-    """The game of a link or of a saved file."""
-    given = members(data, "a request", ("link", "file"))
-    text = next(iter(given.values()), None)
-    if len(given) != 1 or not isinstance(text, str):
-        raise StudioError("send a link or the text of a file")
-    return shown_game(decoded(text) if "link" in given else saved.opened(text))
-
-
-def _order(data: object) -> dict[str, Any]:
-    """The path of a named order."""
-    given = members(data, "a request", ("options", "name"))
-    options, name = options_of(given.get("options", {})), given.get("name")
-    if not isinstance(name, str):
-        raise StudioError("name an order, such as serpentine")
-    return {"path": steps_of(options.grid, named_path(options.grid, name))}
-
-
-def _whole(view: View | None, data: object) -> dict[str, Any]:
-    """All that there is to look at, or that there is nothing."""
-    members(data, "a request", ())
-    return {"name": ""} if view is None else view.shown()
-
-
-def _item(view: View | None, data: object) -> dict[str, Any]:
-    """One item of the plan."""
-    if not isinstance(view, PlanView):
-        raise StudioError("there is no plan here; begin with: interlace studio PLAN.json")
-    return view.item(data)
 
 
 async def _search(game: Game, searches: threading.BoundedSemaphore) -> AsyncIterator[bytes]:

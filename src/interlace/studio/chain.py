@@ -9,6 +9,13 @@ R = N = P = 2:
             2 3             6 7     and is locked until items 0 and 1 are done
 
 A tile that is written takes its place in the cache like one that is read, but nothing is loaded for it.
+
+With two parts a tile of ``out`` is two items, each of which reads half a row of y; all first halves come before all
+second ones. A first half leaves a partial sum in float32, twice the bytes of a tile, and its second half is locked
+until it is there:
+
+    second   4 5     then   8 9      item 4 touches y[0, 0] b[0, 0]                  sum[0, 0]
+             6 7           10 11     item 8 touches y[0, 1] b[0, 1]   and that sum   out[0, 0]
 """
 
 from __future__ import annotations
@@ -27,17 +34,22 @@ from interlace.graph.graph import Graph
 from interlace.kernels.matmul import MatmulTile
 from interlace.orders.panels import Cache
 from interlace.orders.replay import held_by_lru, loaded
+from interlace.plan.plan import Plan
 from interlace.planner.bounds import Bound, Counts, Gemm
 from interlace.planner.bounds import chain as chain_bounds
 from interlace.planner.build import Choices, build
-from interlace.policies.interleavings import Panels
-from interlace.policies.orders import ColumnMajor, Hilbert, Serpentine
+from interlace.policies.interleavings import HalfRows, Interleaving, OpAfterOp, Panels
+from interlace.policies.orders import ColumnMajor, Hilbert, Order, Serpentine
+from interlace.policies.splits import SplitK
 from interlace.studio.game import MOST_PAIRS, chip_of
 from interlace.workloads.chains import two_matmuls
 
 #: Tiles along each side: two grids of these are still a picture.
 MOST_SIDE = 16
+#: What partial sums are called beside tensors.
+SUMS = "partial sums"
 _TILE = 128
+_NO_ORDER: Mapping[str, Order] = {}
 
 
 @dataclass(frozen=True)
@@ -48,9 +60,10 @@ class Chain:
         rows, inner, hidden, columns: tiles along m, k, n and p.
         capacity: tiles that the cache holds.
         cache: what a full cache evicts.
+        parts: items of a tile of the second product: 1, or 2 that read half a row of y each.
 
     Raises:
-        StudioError: a size out of range, or too many tiles.
+        StudioError: a size out of range, too many tiles, or OPT over partial sums, which are larger than tiles.
     """
 
     rows: int = 4
@@ -59,13 +72,20 @@ class Chain:
     columns: int = 4
     capacity: int = 12
     cache: Cache = Cache.LRU
+    parts: int = 1
 
     def __post_init__(self) -> None:
         for name in ("rows", "inner", "hidden", "columns"):
             if not 1 <= getattr(self, name) <= MOST_SIDE:
                 raise StudioError(f"{name} is {getattr(self, name)}; use 1 to {MOST_SIDE} tiles")
-        if not 2 <= self.capacity <= MOST_PAIRS:
-            raise StudioError(f"capacity is {self.capacity}; a tile touches two at once, so use 2 to {MOST_PAIRS}")
+        if self.parts not in (1, 2) or self.parts > self.hidden:
+            raise StudioError(f"rows of y of {self.hidden} tiles in {self.parts} parts; use 1, or 2 where they have 2")
+        if self.parts > 1 and self.cache is Cache.OPT:
+            raise StudioError("OPT takes pieces of one size, and partial sums are larger than tiles; use LRU")
+        least = 2 if self.parts == 1 else 4
+        if not least <= self.capacity <= MOST_PAIRS:
+            what = "two at once" if self.parts == 1 else "two and a sum as large as two at once"
+            raise StudioError(f"capacity is {self.capacity}; a tile touches {what}, so use {least} to {MOST_PAIRS}")
 
     @property
     def graph(self) -> Graph:
@@ -79,6 +99,16 @@ class Chain:
         """Of the first product and of the second."""
         return self.rows * self.hidden, self.rows * self.columns
 
+    @property
+    def items(self) -> int:
+        """Of both products."""
+        first, second = self.tiles
+        return first + self.parts * second
+
+    def choices(self, interleaving: Interleaving, order: Order | Mapping[str, Order] = _NO_ORDER) -> Choices:
+        """How a planner would make an order of it."""
+        split = {"second": SplitK(self.parts)} if self.parts > 1 else {}
+        return Choices(1, order=order, split=split, interleaving=interleaving)
 
     @property
     def bounds(self) -> tuple[Bound, Bound]:
@@ -99,7 +129,8 @@ class Touched:
         reads: of each item, for each of its groups whether it reads.
         tensor: of each unit, the name of its tensor.
         place: of each unit, its number within its tensor.
-        unit_bytes: of every unit.
+        sizes: of each unit, in tiles: partial sums are two.
+        unit_bytes: of a tile.
         needs: of each item, those that it waits for.
     """
 
@@ -107,6 +138,7 @@ class Touched:
     reads: tuple[tuple[bool, ...], ...]
     tensor: tuple[str, ...]
     place: tuple[int, ...]
+    sizes: tuple[int, ...]
     unit_bytes: int
     needs: tuple[tuple[int, ...], ...]
 
@@ -116,7 +148,7 @@ class ChainPosition:
     """Where a chain stands.
 
     Attributes:
-        loads: units loaded, by tensor; those of the intermediate had left the cache while they were needed.
+        loads: units loaded, by tensor; those of the intermediate and of sums had left the cache while they were needed.
         hits: reads that found their unit.
         load_bytes: of all loads.
         costs: loads of each step.
@@ -139,7 +171,7 @@ def touched_by(chain: Chain) -> Touched:
     from interlace.sim.traffic import touches
 
     graph = chain.graph
-    plan = build(graph, Choices(workers=1))
+    plan = build(graph, chain.choices(OpAfterOp()))
     found = touches(plan)
     groups, reads = [], []
     for item in range(len(plan.items)):
@@ -148,19 +180,30 @@ def touched_by(chain: Chain) -> Touched:
         written = tuple(found.writes[found.write_ptr[item] : found.write_ptr[item + 1]].tolist())
         groups.append((*read, written))
         reads.append((True,) * len(read) + (False,))
-    first = {t: int(np.flatnonzero(found.units.tensor == t)[0]) for t in range(len(graph.tensors))}
-    tensor = tuple(graph.tensors[t].name for t in found.units.tensor.tolist())
-    place = tuple(unit - first[t] for unit, t in enumerate(found.units.tensor.tolist()))
-    dependencies = Dependencies(graph)
-    needs: list[tuple[int, ...]] = [()] * len(groups)
+    of = found.units.tensor
+    first = {int(t): int(np.flatnonzero(of == t)[0]) for t in np.unique(of)}
+    names = [*(tensor.name for tensor in graph.tensors), SUMS]
+    tensor = tuple(names[t] for t in of.tolist())
+    place = tuple(unit - first[t] for unit, t in enumerate(of.tolist()))
+    nbytes = int(found.units.nbytes.min())
+    sizes = tuple((found.units.nbytes // nbytes).tolist())
+    return Touched(tuple(groups), tuple(reads), tensor, place, sizes, nbytes, _needs(chain, plan))
+
+
+def _needs(chain: Chain, plan: Plan) -> tuple[tuple[int, ...], ...]:
+    """The items that each item waits for: of y what it reads, and a second half its first."""
+    graph, items, dependencies = plan.graph, plan.items, Dependencies(plan.graph)
+    needs: list[tuple[int, ...]] = [()] * len(items)
     for link in dependencies.links:
-        producers = dependencies.of_tiles(link)
-        for row in range(graph.ops[link.consumer].tiles):
-            item = int(dependencies.base[link.consumer]) + row
-            mine = producers.values[producers.ptr[row] : producers.ptr[row + 1]]
-            needs[item] = tuple(sorted({*needs[item], *mine.tolist()}))
-    nbytes = int(found.units.nbytes[0])
-    return Touched(tuple(groups), tuple(reads), tensor, place, nbytes, tuple(needs))
+        mine = np.flatnonzero(items.op == link.consumer)
+        op, shape = graph.ops[link.consumer], graph.tensor(link.tensor).shape
+        boxes = link.target.bounds(shape, op.coords(items.tile[mine]), items.k_lo[mine], items.k_hi[mine])
+        producers = dependencies.producers(link, *boxes)
+        for row, item in enumerate(mine.tolist()):
+            found = producers.values[producers.ptr[row] : producers.ptr[row + 1]]
+            half = [item - chain.tiles[1]] if items.k_lo[item] else []
+            needs[item] = tuple(sorted({*needs[item], *half, *found.tolist()}))
+    return tuple(needs)
 
 
 def play(chain: Chain, path: tuple[int, ...]) -> ChainPosition:
@@ -173,7 +216,9 @@ def play(chain: Chain, path: tuple[int, ...]) -> ChainPosition:
     check_path(chain, path)
     groups = [group for item in path for group in touched.groups[item]]
     owner = [(step, reads) for step, item in enumerate(path) for reads in touched.reads[item]]
-    missed = loaded(groups, chain.capacity, chain.cache)
+    # Where all units are tiles they count as one, as OPT takes them.
+    sizes, capacity = (touched.sizes if chain.parts > 1 else None), chain.capacity
+    missed = loaded(groups, capacity, chain.cache, sizes)
     loads: Counter[str] = Counter()
     costs = [0] * len(path)
     for (step, reads), units in zip(owner, missed, strict=True):
@@ -182,7 +227,7 @@ def play(chain: Chain, path: tuple[int, ...]) -> ChainPosition:
             loads.update(touched.tensor[unit] for unit in units)
     read = sum(len(group) for (_, reads), group in zip(owner, groups, strict=True) if reads)
     held: dict[str, tuple[int, ...]] = {}
-    for unit in held_by_lru(groups, chain.capacity) if chain.cache is Cache.LRU else ():
+    for unit in held_by_lru(groups, capacity, sizes) if chain.cache is Cache.LRU else ():
         held[touched.tensor[unit]] = (*held.get(touched.tensor[unit], ()), touched.place[unit])
     last: dict[str, tuple[tuple[int, bool], ...]] = {}
     for (step, reads), group, units in zip(owner, groups, missed, strict=True):
@@ -191,7 +236,8 @@ def play(chain: Chain, path: tuple[int, ...]) -> ChainPosition:
                 name = touched.tensor[unit]
                 last[name] = (*last.get(name, ()), (touched.place[unit], reads and unit in units))
     total = sum(costs)
-    return ChainPosition(dict(loads), read - total, total * touched.unit_bytes, tuple(costs), held, last)
+    tiles = sum(touched.sizes[unit] for (_, reads), units in zip(owner, missed, strict=True) for unit in units if reads)
+    return ChainPosition(dict(loads), read - total, tiles * touched.unit_bytes, tuple(costs), held, last)
 
 
 def check_path(chain: Chain, path: tuple[int, ...]) -> None:
@@ -210,21 +256,24 @@ def check_path(chain: Chain, path: tuple[int, ...]) -> None:
 
 def chain_orders(chain: Chain) -> dict[str, Callable[[], tuple[int, ...]]]:
     """Orders of both products together, as a planner makes them, by name."""
+    columns_first = {"first": ColumnMajor(), "second": ColumnMajor()}
     choices = {
-        "op after op": Choices(1),
-        "op after op, N first": Choices(1, order={"second": ColumnMajor()}),
-        "op after op, serpentine": Choices(1, order=Serpentine()),
-        "op after op, hilbert": Choices(1, order=Hilbert()),
-        "whole rows": Choices(1, interleaving=Panels(1)),
+        "op after op": chain.choices(OpAfterOp()),
+        "op after op, N first": chain.choices(OpAfterOp(), {"second": ColumnMajor()}),
+        "op after op, serpentine": chain.choices(OpAfterOp(), Serpentine()),
+        "op after op, hilbert": chain.choices(OpAfterOp(), Hilbert()),
+        "whole rows": chain.choices(Panels(1)),
     }
+    if chain.parts > 1:
+        choices["half rows"] = chain.choices(HalfRows())
     for rows in range(2, chain.rows):
-        choices[f"panels of {rows} rows"] = Choices(1, interleaving=Panels(rows))
-        choices[f"panels of {rows} rows, N first"] = Choices(
-            1, interleaving=Panels(rows), order={"first": ColumnMajor(), "second": ColumnMajor()}
-        )
+        choices[f"panels of {rows} rows"] = chain.choices(Panels(rows))
+        choices[f"panels of {rows} rows, N first"] = chain.choices(Panels(rows), columns_first)
     return {name: partial(_sequence, chain, choice) for name, choice in choices.items()}
 
 
 def _sequence(chain: Chain, choices: Choices) -> tuple[int, ...]:
     items = build(chain.graph, choices).items
-    return tuple((items.tile + np.where(items.op == 0, 0, chain.tiles[0])).tolist())
+    first, second = chain.tiles
+    later = np.where(items.k_lo > 0, second, 0)  # of a second half
+    return tuple((items.tile + np.where(items.op == 0, 0, first + later)).tolist())

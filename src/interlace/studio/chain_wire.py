@@ -30,8 +30,8 @@ def chain_game_of(data: object) -> ChainGame:
     given = members(data, "a request", ("options", "path", "at", "ghost"))
     chain = chain_of(given.get("options", {}))
     path, ghost = given.get("path", []), given.get("ghost", "")
-    if not isinstance(path, list) or len(path) > sum(chain.tiles) or any(type(item) is not int for item in path):
-        raise StudioError(f"path is no list of at most {sum(chain.tiles)} items; send their numbers")
+    if not isinstance(path, list) or len(path) > chain.items or any(type(item) is not int for item in path):
+        raise StudioError(f"path is no list of at most {chain.items} items; send their numbers")
     at = given.get("at", len(path))
     if type(at) is not int or not 0 <= at <= len(path):
         raise StudioError(f"at is {at!r}; use 0 to {len(path)}, the steps of the path")
@@ -59,7 +59,7 @@ def shown_chain(data: object) -> dict[str, Any]:
     touched, (safe, leading) = touched_by(chain), chain.bounds
     inputs = {"x": chain.rows * chain.inner, "a": chain.inner * chain.hidden, "b": chain.hidden * chain.columns}
     return {
-        "shape": f"{chain.rows} {chain.hidden} {chain.columns}",
+        "shape": f"{chain.rows} {chain.hidden} {chain.columns} {chain.parts}",
         "tiles": chain.tiles,
         "needs": touched.needs,
         "inputs": inputs,
@@ -101,8 +101,8 @@ def opened_chain(data: object) -> dict[str, Any]:
 def encoded_chain(game: ChainGame) -> str:
     """The game as text for an address."""
     c, ghost = game.chain, game.ghost.encode()
-    head = (c.rows, c.inner, c.hidden, c.columns, c.capacity, _CACHES.index(c.cache), len(ghost), *ghost, game.at)
-    return packed(CHAIN, head, game.path)
+    head = (c.rows, c.inner, c.hidden, c.columns, c.capacity, _CACHES.index(c.cache), c.parts)
+    return packed(CHAIN, (*head, len(ghost), *ghost, game.at), game.path)
 
 
 def decoded_chain(text: str) -> ChainGame:
@@ -111,8 +111,8 @@ def decoded_chain(text: str) -> ChainGame:
 
 
 def _chain_game(numbers: Iterator[int]) -> ChainGame:
-    rows, inner, hidden, columns, capacity, cache = [next(numbers) for _ in range(6)]
-    chain = Chain(rows, inner, hidden, columns, capacity, _CACHES[cache])
+    rows, inner, hidden, columns, capacity, cache, parts = [next(numbers) for _ in range(7)]
+    chain = Chain(rows, inner, hidden, columns, capacity, _CACHES[cache], parts)
     ghost, at = ghost_in(numbers), next(numbers)
     path = tuple(steps_in(numbers))
     check_path(chain, path)

@@ -11,8 +11,18 @@ from typing import Any, ClassVar
 import numpy as np
 
 from interlace.core.devices import DEFAULT_GPU, DeviceSpec
-from interlace.core.errors import InterlaceError, PlanError, StudioError
-from interlace.graph.access import Ints
+from interlace.core.errors import (
+    CoverageError,
+    DeadlockError,
+    GraphError,
+    InterlaceError,
+    ItemError,
+    Place,
+    PlanError,
+    StudioError,
+    ThresholdError,
+)
+from interlace.graph.access import Access, Ints
 from interlace.graph.op import Op
 from interlace.graph.tensor import Region
 from interlace.plan.facts import check_items
@@ -24,6 +34,8 @@ from interlace.trace.summary import Summary
 
 #: Items of a plan that the page draws; its columns are some 2 MB of JSON for so many.
 MOST_ITEMS = 1 << 16
+#: Faults of plans whose waits name semaphores that there are, so that the simulated machine takes them.
+_TIMED = (CoverageError, DeadlockError, ItemError, ThresholdError)
 _MOST_LISTED = 64  # tiles of a list; how many more there are is said
 
 
@@ -35,7 +47,7 @@ class PlanView:
         plan: the plan.
         device: where it would run.
         proof: what ``verify`` says of it, or why it may not run.
-        proved: which of these.
+        fault: of the latter; None of a plan that is proved.
         trace: when its items would run; None for a plan that has no end, or none that the simulation takes.
         why: why there is none, "" if there is one.
     """
@@ -44,7 +56,7 @@ class PlanView:
     plan: Plan
     device: DeviceSpec
     proof: str
-    proved: bool
+    fault: InterlaceError | None
     trace: Trace | None
     why: str = ""
 
@@ -62,14 +74,17 @@ class PlanView:
         if not 0 < len(plan.items) <= MOST_ITEMS:
             raise StudioError(f"a plan of {len(plan.items)} items; the page draws {MOST_ITEMS}; use larger tiles")
         check_items(plan)
+        fault: InterlaceError | None = None
         try:
-            proof, proved = str(verify(plan)), True
-        except PlanError as error:
-            proof, proved = f"{type(error).__name__}: {error}", False
+            proof = str(verify(plan))
+        except (PlanError, GraphError) as error:
+            proof, fault = f"{type(error).__name__}: {error}", error
+        if fault is not None and not isinstance(fault, _TIMED):
+            return PlanView(plan, device, proof, fault, None, "what it waits for makes no sense")
         try:
-            return PlanView(plan, device, proof, proved, predict(plan, device, limit=CHEAP).trace)
+            return PlanView(plan, device, proof, fault, predict(plan, device, limit=CHEAP).trace)
         except InterlaceError as error:
-            return PlanView(plan, device, proof, proved, None, str(error))
+            return PlanView(plan, device, proof, fault, None, str(error))
 
     def shown(self) -> dict[str, Any]:
         """The whole plan, as columns of its items in sequence."""
@@ -81,8 +96,9 @@ class PlanView:
             "workers": self.plan.workers,
             "policy": self.plan.policy,
             "order": self.plan.order,
-            "proved": self.proved,
+            "proved": self.fault is None,
             "proof": self.proof,
+            "fault": self._fault(),
             "why": self.why,
             "ops": [{"name": op.name, "grid": list(op.grid)} for op in self.plan.graph.ops],
             "op": items.op.tolist(),
@@ -100,6 +116,14 @@ class PlanView:
             "span_ns": trace.span_ns,
             "summary": _summary(Summary.of(trace, self.plan.workers)),
         }
+
+    def _fault(self) -> dict[str, Any] | None:
+        """Its kind and where it is: items that go wrong, those that should come before them, a tile that has none."""
+        if self.fault is None:
+            return None
+        place = (isinstance(self.fault, PlanError) and self.fault.place) or Place()
+        listed = {name: self._listed(np.array(getattr(place, name), np.int64)) for name in ("items", "producers")}
+        return {"kind": type(self.fault).__name__, **listed, "tile": place.tile}
 
     def item(self, data: object) -> dict[str, Any]:
         """What one item touches, waits for, and lets begin. Raises StudioError for an item that does not exist."""
@@ -119,19 +143,21 @@ class PlanView:
             "dependants": self._listed(self._waiting_for(int(items.post[item]))),
         }
 
-    def _region(self, op: Op, access: Any, item: int) -> str:
-        items = self.plan.items
+    def _region(self, op: Op, access: Access, item: int) -> dict[str, Any]:
+        """What an item touches of a tensor: as text, and as bounds within its shape."""
+        items, shape = self.plan.items, self.plan.graph.tensor(access.tensor).shape
         tile, k_lo, k_hi = (column[item : item + 1] for column in (items.tile, items.k_lo, items.k_hi))
-        lo, hi = access.bounds(self.plan.graph.tensor(access.tensor).shape, op.coords(tile), k_lo, k_hi)
-        return str(Region(access.tensor, tuple(lo[0].tolist()), tuple(hi[0].tolist())))
+        lo, hi = (bound[0].tolist() for bound in access.bounds(shape, op.coords(tile), k_lo, k_hi))
+        text = str(Region(access.tensor, tuple(lo), tuple(hi)))
+        return {"text": text, "tensor": access.tensor, "shape": list(shape), "lo": lo, "hi": hi}
 
     def _waits(self, item: int) -> list[dict[str, Any]]:
         waits, post = self.plan.waits, self.plan.items.post
         found = []
         for row in range(int(waits.ptr[item]), int(waits.ptr[item + 1])):
             first, count, stride = (int(column[row]) for column in (waits.first, waits.count, waits.stride))
-            awaited = first + stride * np.arange(count)
-            posting = np.flatnonzero(np.isin(post, awaited))
+            away, step = post - first, max(1, stride)  # a plan that may not run can have any stride
+            posting = np.flatnonzero((post >= 0) & (away >= 0) & (away < count * step) & (away % step == 0))
             found.append(
                 {
                     "first": first,
@@ -146,8 +172,8 @@ class PlanView:
     def _waiting_for(self, semaphore: int) -> Ints:
         """Items with a wait for a semaphore."""
         waits = self.plan.waits
-        away = semaphore - waits.first
-        hit = (semaphore >= 0) & (away >= 0) & (away < waits.count * waits.stride) & (away % waits.stride == 0)
+        away, step = semaphore - waits.first, np.maximum(1, waits.stride)
+        hit = (semaphore >= 0) & (away >= 0) & (away < waits.count * step) & (away % step == 0)
         found: Ints = np.unique(np.searchsorted(waits.ptr, np.flatnonzero(hit), side="right") - 1)
         return found
 

@@ -1,4 +1,5 @@
-"""A record of ``interlace bench WORKLOAD`` to look at: speedups over the best library by size, and their limit.
+"""Records to look at, of one GPU and date or of several: speedups over the best library by size with their limit, and
+what hardware counters saw.
 
     speedup = best library's time / best executor's time        limit = best library's time / floor
 
@@ -8,6 +9,7 @@ The floor is the time that memory or tensor cores need by themselves, so no exec
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -19,7 +21,7 @@ MOST_ROWS = 1 << 12
 
 @dataclass(frozen=True)
 class RecordRow:
-    """One problem of a record.
+    """One problem that was timed.
 
     Attributes:
         series: what rows of one line have in common: the preset, or the workload's fields but its size.
@@ -47,23 +49,48 @@ class RecordRow:
 
 
 @dataclass(frozen=True)
-class RecordView:
-    """A record.
+class CountedRow:
+    """One launch that hardware counters saw.
 
     Attributes:
-        title: what was measured, on what, when, by which command.
-        rows: in the record's order.
+        series: what ran.
+        size: of what, as people write it.
+        us: from its start to its end.
+        read_bytes, written_bytes: moved between memory and the L2.
+        hit_rate: of the L2, from 0 to 1.
+        expected_bytes: read, as was predicted; None where nothing was.
+        verdict: what limits it, "" where the record does not say.
     """
 
-    page: ClassVar[str] = "records.html"
+    series: str
+    size: str
+    us: float
+    read_bytes: float
+    written_bytes: float
+    hit_rate: float
+    expected_bytes: float | None
+    verdict: str
+
+
+@dataclass(frozen=True)
+class Record:
+    """What one file holds.
+
+    Attributes:
+        title: what was measured, on what, and when.
+        command, protocol: which measured it, and how; "" where the file does not say.
+        rows, counted: in the record's order.
+    """
+
     title: str
     command: str
     protocol: str
     rows: tuple[RecordRow, ...]
+    counted: tuple[CountedRow, ...]
 
     @staticmethod
-    def read(text: str) -> RecordView:
-        """Read what ``interlace bench WORKLOAD --out`` wrote.
+    def read(text: str) -> Record:
+        """Read what ``interlace bench WORKLOAD --out``, ``interlace profile --json`` or ``benchmarks`` wrote.
 
         Raises:
             StudioError: another record or other JSON, with the command that wrote it.
@@ -71,50 +98,126 @@ class RecordView:
         command = ""
         try:
             data = json.loads(text)
-            command = str(data["command"])
-            rows = tuple(_row(row) for row in data["rows"])
-            title = f"{data['rows'][0]['workload']['name']} on {data['gpu']}, {data['date']}"
-            if len(rows) > MOST_ROWS:
-                raise StudioError(f"a record of {len(rows)} rows; the page draws {MOST_ROWS}")
-            return RecordView(title, command, str(data["protocol"]), rows)
+            command = str(data.get("command", ""))
+            rows = data["rows"]
+            if not 0 < len(rows) <= MOST_ROWS:
+                raise StudioError(f"a record of {len(rows)} rows; the page draws 1 to {MOST_ROWS}")
+            counted = [_counted(row, data) for row in rows if _is_counted(row)]
+            timed = [_timed(row) for row in rows if not _is_counted(row)]
+            name = rows[0]["workload"]["name"] if "workload" in rows[0] else str(rows[0]["name"])
+            told = [f"{name} on {data['gpu']}", str(data.get("date", ""))]
+            title = ", ".join(filter(None, told))
+            return Record(title, command, str(data.get("protocol", "")), tuple(timed), tuple(counted))
         except (ValueError, KeyError, TypeError, IndexError, AttributeError, RecursionError) as error:
             by = f" but of `{command[:100]}`" if command else ""
             why = f"it has no {error}" if isinstance(error, KeyError) else str(error)[:100]
             raise StudioError(
-                f"not a record of `interlace bench WORKLOAD --out`{by} ({why}); open one that it wrote"
+                f"not a record of `interlace bench WORKLOAD --out` or `interlace profile --json`{by} ({why}); open one "
+                "that they wrote"
             ) from None
+
+
+@dataclass(frozen=True)
+class RecordView:
+    """Records side by side, such as of two GPUs or of two dates."""
+
+    page: ClassVar[str] = "records.html"
+    records: tuple[Record, ...]
+
+    @staticmethod
+    def read(*texts: str) -> RecordView:
+        """Of the text of each. Raises StudioError as ``Record.read``."""
+        return RecordView(tuple(map(Record.read, texts)))
 
     def shown(self) -> dict[str, Any]:
         """All of it."""
-        told = {"name": self.title, "command": self.command, "protocol": self.protocol}
-        return {**told, "rows": [row.shown() for row in self.rows]}
+        return {
+            "name": "records",
+            "records": [
+                {
+                    **vars(record),
+                    "rows": [row.shown() for row in record.rows],
+                    "counted": [vars(row) for row in record.counted],
+                }
+                for record in self.records
+            ],
+        }
 
 
-def _row(row: dict[str, Any]) -> RecordRow:
-    workload, layer, target = row["workload"], row["layer"], row["target"]
-    library, executor = str(row["library"]), str(row["executor"])
-    size = row["size"]
+def _timed(row: dict[str, Any]) -> RecordRow:
+    """A row of ``bench``, or of ``benchmarks/decode.py``, which names a model, its batch and its context."""
+    layer, target = row.get("layer"), row.get("target")
+    libraries, executors = row["libraries"], row["executors"]
+    library = str(row.get("library") or _fastest(libraries))
+    executor = str(row.get("executor") or _fastest(executors))
+    size = row["size"] if "size" in row else row["batch"]
     if type(size) is not int or size < 1:
         raise ValueError(f"size is {size!r}")
-    fields = ", ".join(
-        f"{name} {value}"
-        for name, value in workload.items()
-        if name != "name" and value is not None and value is not False and value != size
-    )
+    named = f"{row['model']}, context {row['context']}" if "model" in row else row["preset"]
     return RecordRow(
-        str(row["preset"] or fields),
+        str(named or _fields(row["workload"], size)),
         size,
         _positive(row["floor_us"]),
         library,
-        _positive(row["libraries"][library]["median_us"]),
+        _positive(libraries[library]["median_us"]),
         executor,
-        _positive(row["executors"][executor]["median_us"]),
+        _positive(executors[executor]["median_us"]),
         None if target is None else _positive(target),
-        None if layer is None else _positive(layer["ratio"]),
+        _positive(layer["ratio"]) if isinstance(layer, dict) else None,
+    )
+
+
+def _fastest(timed: Mapping[str, Any]) -> str:
+    return min(timed, key=lambda name: _positive(timed[name]["median_us"]))
+
+
+def _is_counted(row: dict[str, Any]) -> bool:
+    return "counted" in row or "dram_read_bytes" in row
+
+
+def _counted(row: dict[str, Any], record: dict[str, Any]) -> CountedRow:
+    """A row of ``profile``, or of ``benchmarks/dram_traffic.py``, which names a matmul, a tile and an order."""
+    if "counted" not in row:
+        return CountedRow(
+            ", ".join(filter(None, (row["name"], row["tile"], row["order"]))),
+            " x ".join(str(row[extent]) for extent in "mnk" if row[extent]),  # an FFN has its tokens alone
+            _positive(row["ns"]) / 1e3,
+            _positive(row["dram_read_bytes"]),
+            float(row["dram_write_bytes"]),
+            _share(row["l2_hit_pct"] / 100),
+            None,
+            "",
+        )
+    found, field = row["counted"], str(record["sweep"])
+    size = row["workload"][field]
+    return CountedRow(
+        f"{row['workload']['name']}, {_fields(row['workload'], size)}, {row['executor']}",
+        f"{field} {size}",
+        _positive(found["us"]),
+        _positive(found["dram_read_bytes"]),
+        float(found["dram_write_bytes"]),
+        _share(found["l2_hit_rate"]),
+        _positive(row["predicted"]["dram_read_bytes"]),
+        str(found["verdict"]),
+    )
+
+
+def _fields(workload: Mapping[str, Any], size: int) -> str:
+    """All of a workload but its name and its size."""
+    return ", ".join(
+        f"{name} {value}"
+        for name, value in workload.items()
+        if name != "name" and value is not None and value is not False and value != size
     )
 
 
 def _positive(value: Any) -> float:
     if not 0 < float(value) < float("inf"):
         raise ValueError(f"{value!r} is no positive number")
+    return float(value)
+
+
+def _share(value: Any) -> float:
+    if not 0 <= float(value) <= 1:
+        raise ValueError(f"{value!r} is no share of hits")
     return float(value)

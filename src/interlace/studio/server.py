@@ -9,7 +9,8 @@ from contextlib import suppress
 
 import uvicorn
 
-from interlace.studio.app import View, application
+from interlace.studio.answers import View
+from interlace.studio.app import application
 
 HOST = "127.0.0.1"
 

@@ -1,6 +1,10 @@
-// Requests to the server of this page, which keeps nothing between them.
+// Requests to the server of this page, which keeps nothing between them; in a notebook, where the page stands in a frame
+// without a server, to the channel that the frame has.
+
+export const channel = window.frameElement?.channel ?? null;
 
 export async function ask(name, data, signal) {
+  if (channel) return channel.ask(name, data, signal);
   const answer = await send(name, data, signal);
   const found = await answer.json();
   if (!answer.ok) throw new Error(found.error ?? answer.statusText);
@@ -9,6 +13,10 @@ export async function ask(name, data, signal) {
 
 // Lines of an answer that is still being found, one after the other.
 export async function* lines(name, data, signal) {
+  if (channel) {
+    yield* channel.lines(name, data, signal);
+    return;
+  }
   const answer = await send(name, data, signal);
   if (!answer.ok) throw new Error((await answer.json()).error);
   const reader = answer.body.pipeThrough(new TextDecoderStream()).getReader();

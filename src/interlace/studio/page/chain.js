@@ -1,23 +1,33 @@
 // The page of two products.
 
-import { ask } from "./api.js";
+import { ask, channel } from "./api.js";
 import { ChainBoard } from "./chain_board.js";
 import { Game } from "./game.js";
 import { $, bytes, many } from "./shapes.js";
 import { setup, transport } from "./transport.js";
 
-const USUAL = { rows: 4, inner: 2, hidden: 4, columns: 4, capacity: 12, cache: "lru" };
+const USUAL = { rows: 4, inner: 2, hidden: 4, columns: 4, capacity: 12, cache: "lru", parts: 1 };
 const INPUTS = ["x", "a", "b"];
+const BETWEEN = ["y", "partial sums"];
 
 class Chain extends Game {
   api = "chain/";
 
+  // Items are steps. Second halves of the tiles of out come behind all tiles, in the same sequence.
   tileOf(step) {
-    return step;
+    const [first, second] = this.setting.tiles;
+    return step < first + second ? step : step - second;
   }
 
+  itemsOf(tile) {
+    const [first, second] = this.setting.tiles;
+    return tile < first || this.options.parts === 1 ? [tile] : [tile, tile + second];
+  }
+
+  // The item that comes next of a tile; null if all are taken.
   stepFor(tile) {
-    return tile;
+    const taken = new Set(this.taken);
+    return this.itemsOf(tile).find((item) => !taken.has(item)) ?? null;
   }
 
   // What an item still waits for.
@@ -47,6 +57,7 @@ $("order").addEventListener("change", async () => {
 
 game.addEventListener("setting", () => {
   const { inputs, safe_bytes, leading_bytes, source } = game.setting;
+  $("sums-row").hidden = game.options.parts === 1;
   for (const name of INPUTS) $(`least-${name}`).textContent = inputs[name];
   $("least-loads").textContent = INPUTS.reduce((sum, name) => sum + inputs[name], 0);
   $("safe_bytes").textContent = bytes(safe_bytes);
@@ -56,9 +67,9 @@ game.addEventListener("setting", () => {
 
 game.addEventListener("position", () => {
   const { position, ghost, options, taken } = game;
-  const value = (of, name) => (name in of.loads_of || ["y", ...INPUTS].includes(name) ? of.loads_of[name] ?? 0 : of[name]);
+  const value = (of, name) => (name in of.loads_of || [...BETWEEN, ...INPUTS].includes(name) ? of.loads_of[name] ?? 0 : of[name]);
   const text = (of, name) => (name === "load_bytes" ? bytes(of[name]) : value(of, name).toLocaleString("en"));
-  for (const name of ["x", "a", "y", "b", "loads", "hits", "load_bytes"]) $(name).textContent = text(position, name);
+  for (const name of [...INPUTS, ...BETWEEN, "loads", "hits", "load_bytes"]) $(name.replace(" ", "-")).textContent = text(position, name);
   for (const cell of document.querySelectorAll(".ghost-column")) {
     cell.hidden = !position.ghost;
     if (position.ghost) cell.textContent = cell.tagName === "TH" ? ghost : text(position.ghost, cell.dataset.ghost);
@@ -66,9 +77,10 @@ game.addEventListener("position", () => {
   $("cache-use").textContent = `${options.capacity} tiles`;
   $("share").replaceChildren(...Object.entries(position.held).map(([name, places]) => {
     const item = document.createElement("li");
-    item.textContent = `${name} ${places.length}`;
-    item.style.flexGrow = places.length;
-    item.className = `of-${name}`;
+    const sums = name === BETWEEN[1];
+    item.textContent = `${sums ? "sums" : name} ${places.length}`;
+    item.style.flexGrow = places.length * (sums ? 2 : 1);
+    item.className = sums ? "of-out" : `of-${name}`;
     return item;
   }));
   const made = taken.filter((item) => item < options.rows * options.hidden).length;
@@ -89,5 +101,6 @@ async function open(source) {
   }
 }
 
-if (location.hash.length > 1) open({ link: location.hash.slice(1) });
+const link = channel?.link ?? location.hash.slice(1);
+if (link) open({ link });
 else choose(USUAL);

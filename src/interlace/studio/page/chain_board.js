@@ -82,15 +82,16 @@ export class ChainBoard {
     this.#update();
   }
 
-  #take(item) {
-    this.#move(item);
-    const missing = this.#game.missing(item);
+  #take(tile) {
+    this.#move(tile);
+    const step = this.#game.stepFor(tile);
+    const missing = step === null ? [] : this.#game.missing(step);
     if (missing.length) {
       this.#missing = new Set(missing);
       this.tell(`Locked: ${missing.length} ${missing.length === 1 ? "tile" : "tiles"} of y ${missing.length === 1 ? "is" : "are"} missing, marked on the left.`);
       this.#update();
-    } else if (!this.#game.take(item)) {
-      this.tell(`Taken already, as step ${this.#game.stepOf(item) + 1}.`);
+    } else if (!this.#game.take(tile)) {
+      this.tell(`Taken already, as step ${this.#game.stepOf(tile) + 1}.`);
     }
   }
 
@@ -135,30 +136,36 @@ export class ChainBoard {
     const held = new Set(position?.held.y ?? []);
     const last = new Map(position?.last.y ?? []);
     this.#tiles.forEach((tile, item) => {
-      const step = steps.get(item);
+      const done = this.#game.itemsOf(item).map((each) => steps.get(each)).filter((each) => each !== undefined);
+      const open = this.#game.stepFor(item);
+      const step = done.at(-1);
       const first = item < rows * hidden;
-      const cost = step === undefined ? undefined : position?.costs[step];
-      const locked = step === undefined && this.#game.missing(item).length > 0;
+      const cost = position ? done.reduce((sum, each) => sum + (position.costs[each] ?? 0), 0) : 0;
+      const locked = open !== null && this.#game.missing(open).length > 0;
       const lost = first && step !== undefined && options.cache === "lru" && !held.has(item);
       const touched = first && last.has(item) && position.at === at ? (last.get(item) ? "load" : "hit") : "";
       const kind = [
-        "tile", step === undefined ? "" : "taken", locked ? "locked" : "", this.#missing.has(item) ? "hint" : "",
+        "tile", step === undefined || open !== null ? "" : "taken", locked ? "locked" : "", this.#missing.has(item) ? "hint" : "",
         first && held.has(item) ? "kept" : "", lost ? "lost" : "", touched, step === at - 1 ? "last" : "",
       ].filter(Boolean).join(" ");
-      const shown = `${kind} ${step} ${cost}`;
+      const half = step !== undefined && open !== null;
+      const shown = `${kind} ${done} ${cost} ${half}`;
       if (tile.dataset.shown === shown) return;
       tile.dataset.shown = shown;
       tile.setAttribute("class", kind);
       while (tile.childNodes.length > 1) tile.lastChild.remove();
-      const size = Math.min(15, this.#cell * 0.34);
+      const size = Math.min(15, this.#cell * (options.parts > 1 ? 0.24 : 0.34));
       const write = (text, y) => tile.append(svg("text", { class: "number", x: 6, y, "font-size": size }, text));
-      if (step !== undefined) write(String(step + 1), 5 + size * 0.6);
+      if (done.length) write(done.map((each) => each + 1).join(" "), 5 + size * 0.6);
+      if (half) tile.append(svg("text", { x: this.#cell - 4 - size / 2, y: this.#cell - 5 - size * 0.6, "font-size": 1.3 * size }, "½"));
       if (cost && this.#cell > 34) write(`+${cost}`, this.#cell - 5 - size * 0.6);
       if (locked) tile.append(svg("path", { class: "lock", d: "M-4 0v-2a4 4 0 0 1 8 0v2h1v6h-10v-6z", transform: `translate(${this.#cell / 2} ${this.#cell / 2})` }));
       const [row, column] = this.#placeOf(item);
       const name = first ? `y, row ${row}, column ${column}` : `out, row ${row}, column ${column - hidden}`;
-      const state = step !== undefined ? `step ${step + 1}, ${cost ?? 0} loads${lost ? ", left the cache" : ""}` : locked ? "locked" : "open";
-      tile.setAttribute("aria-label", `${name}: ${state}`);
+      const taken = `step ${done.map((each) => each + 1).join(" and ")}, ${cost} loads`;
+      const rest = open === null ? [] : [locked ? "locked" : "open"];
+      const told = [...(done.length ? [taken] : []), ...(half ? ["the other half"] : []), ...rest, ...(lost ? ["left the cache"] : [])];
+      tile.setAttribute("aria-label", `${name}: ${told.join(", ")}`);
     });
     if (position) {
       this.#fill("x", inner, (place) => Math.floor(place / inner));
@@ -188,7 +195,7 @@ export class ChainBoard {
     const ghost = this.#game.position?.ghost?.path.slice(0, at) ?? [];
     const trail = (path, name, offset) => {
       const points = path.map((item) => {
-        const [, x, y] = this.#tiles[item].getAttribute("transform").match(/([\d.]+) ([\d.]+)/);
+        const [, x, y] = this.#tiles[this.#game.tileOf(item)].getAttribute("transform").match(/([\d.]+) ([\d.]+)/);
         return `${Number(x) + this.#cell / 2 + offset},${Number(y) + this.#cell / 2 + offset}`;
       });
       return svg("polyline", { class: `trail ${name}`, points: points.join(" ") });

@@ -25,8 +25,9 @@ export class Game extends EventTarget {
     return step >> 2;
   }
 
+  // The step that taking a tile would be; null if it is taken.
   stepFor(tile, way) {
-    return 4 * tile + way;
+    return this.stepOf(tile) < 0 ? 4 * tile + way : null;
   }
 
   stepOf(tile) {
@@ -36,7 +37,7 @@ export class Game extends EventTarget {
   // Take a tile; way is 1 where it touches its column's panel first. Returns whether it was open.
   take(tile, way = 0) {
     const step = this.stepFor(tile, way);
-    if (this.stepOf(tile) >= 0) return false;
+    if (step === null) return false;
     if (this.path[this.at] !== step) this.path = [...this.taken, step];
     this.at += 1;
     this.#changed("step");

@@ -1,8 +1,11 @@
 // Items of a plan or a trace over time, a lane for each worker; only what is visible is drawn.
 
+import { Raster } from "./raster.js";
+
 const RULER = 18;
 const MOST_LANE = 22;
 const LEAST_LANE = 3;
+const MOST_ARROWS = 4000; // of a frame; those near the one before on their lane are left out
 
 // Okabe and Ito's colours, which the colour-blind tell apart.
 export const COLOURS = ["#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00", "#b5a900", "#7f7f7f"];
@@ -11,8 +14,9 @@ export const COLOURS = ["#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "
 export function colours(plan, by) {
   const count = plan.op.length;
   const ramp = (part) => `hsl(${270 - 210 * part} 60% ${30 + 45 * part}%)`; // darker is earlier, whoever looks
+  const shade = (part) => ramp(Math.round(part * 255) / 255);
   return (item) => {
-    if (by === "sequence") return ramp(item / Math.max(1, count - 1));
+    if (by === "sequence") return shade(item / Math.max(1, count - 1));
     if (by === "worker") return `hsl(${(plan.worker[item] * 137.5) % 360} 60% ${45 + 15 * (plan.worker[item] % 2)}%)`;
     if (by === "wave") return COLOURS[Math.floor(item / plan.workers) % COLOURS.length];
     return COLOURS[plan.op[item] % COLOURS.length];
@@ -26,17 +30,25 @@ export class Lanes {
     this.moved = () => {};
     this.tails = [];
     this.arrows = false;
+    this.fault = null; // items that go wrong, and producers that should come before them
     this.canvas = canvas;
     this.plan = plan;
     this.lanes = [];
     plan.worker.forEach((worker, item) => (this.lanes[worker] ??= []).push(item));
     this.lanes = Array.from(this.lanes, (lane) => (lane ?? []).sort((a, b) => plan.wait[a] - plan.wait[b]));
     this.marks = { item: null, before: new Set(), behind: new Set() };
-    this.color = colours(plan, "op");
-    this.only = () => true;
+    this.raster = new Raster(plan, this.lanes);
+    this.colour(colours(plan, "op"), () => true);
     this.view = [0, span];
     this.#listen(choose);
     new ResizeObserver(() => this.draw()).observe(canvas);
+  }
+
+  // What each item is coloured by, and whether it is one of those that are searched for.
+  colour(color, only) {
+    this.only = only;
+    this.raster.colour(color, only);
+    this.draw();
   }
 
   get #height() {
@@ -99,42 +111,44 @@ export class Lanes {
       [canvas.width, canvas.height] = [wide, high];
     }
     const pen = canvas.getContext("2d");
+    const image = pen.createImageData(wide, high);
+    const free = this.#height > 5 ? 1 : 0;
+    this.raster.paint(image, this.view, { top: RULER * scale, pitch: this.#height * scale, free: Math.round(free * scale) });
+    pen.putImageData(image, 0, 0);
     pen.setTransform(scale, 0, 0, scale, 0, 0);
     pen.globalAlpha = 1;
-    pen.clearRect(0, 0, width, height);
     const style = getComputedStyle(canvas);
     const [text, load, ghost] = ["--text", "--load", "--ghost"].map((name) => style.getPropertyValue(name));
     this.#rule(pen, width, text);
     const [from, to] = this.view;
     const x = (time) => ((time - from) / (to - from)) * width;
-    let filled = "";
-    this.lanes.forEach((lane, worker) => {
-      const y = RULER + worker * this.#height;
-      const tall = Math.max(1, this.#height - (this.#height > 5 ? 1 : 0));
-      let painted = -1;
-      for (let at = this.#first(lane, from); at < lane.length && plan.wait[lane[at]] <= to; at += 1) {
-        const item = lane[at];
-        const [wait, start, end] = [x(plan.wait[item]), x(plan.start[item]), x(plan.end[item])];
-        const marked = item === this.marks.item || this.marks.before.has(item) || this.marks.behind.has(item);
-        if (!marked && end < painted + 0.5) continue; // within a pixel that is painted
-        painted = end;
-        const color = this.color(item);
-        if (color !== filled) pen.fillStyle = filled = color;
-        const shade = this.only(item) ? 1 : 0.15;
-        if (start - wait > 0.5) {
-          pen.globalAlpha = 0.35 * shade;
-          pen.fillRect(wait, y, start - wait, tall);
-        }
-        pen.globalAlpha = shade;
-        pen.fillRect(start, y, Math.max(0.5, end - start - 0.5), tall);
-        if (!marked) continue;
-        pen.globalAlpha = 1;
-        pen.strokeStyle = item === this.marks.item ? text : this.marks.before.has(item) ? load : ghost;
-        pen.lineWidth = item === this.marks.item ? 3 : 2;
-        pen.strokeRect(start, y, Math.max(2, end - start), tall);
-      }
-    });
+    const frame = (item, color, lineWidth) => {
+      if (plan.end[item] < from || plan.start[item] > to) return;
+      Object.assign(pen, { strokeStyle: color, lineWidth });
+      const [left, right] = [x(plan.start[item]), x(plan.end[item])].map(Math.round);
+      const top = Math.round(RULER + plan.worker[item] * this.#height);
+      pen.strokeRect(left, top, Math.max(2, right - left), Math.round(this.#height - free));
+    };
+    for (const item of this.marks.behind) frame(item, ghost, 2);
+    for (const item of this.marks.before) frame(item, load, 2);
+    if (this.marks.item !== null) frame(this.marks.item, text, 3);
+    if (this.fault) this.#wrong(pen, frame, x, style.getPropertyValue("--error"));
     this.#mark(pen, x, text);
+  }
+
+  // Items of a fault, and the edges between them that nothing enforces.
+  #wrong(pen, frame, x, error) {
+    const { items, producers } = this.fault;
+    const middle = (item) => RULER + (this.plan.worker[item] + 0.5) * this.#height;
+    for (const item of [...producers, ...items]) frame(item, error, 2);
+    pen.setLineDash([6, 4]);
+    pen.beginPath();
+    for (const producer of producers) {
+      pen.moveTo(x(this.plan.end[producer]), middle(producer));
+      pen.lineTo(x(this.plan.start[items[0]]), middle(items[0]));
+    }
+    pen.stroke();
+    pen.setLineDash([]);
   }
 
   // The last wave of each op, as a line under the ruler, and hand-overs, from a producer's end to a consumer's start:
@@ -153,10 +167,14 @@ export class Lanes {
     pen.lineWidth = 1;
     pen.globalAlpha = this.arrows ? 0.4 : 0.9;
     pen.beginPath();
+    const apart = this.arrows ? (this.lanes.length * (to - from)) / MOST_ARROWS : 0;
+    const last = this.lanes.map(() => -Infinity);
     for (const item of shown) {
       const producer = plan.after?.[item] ?? -1;
       if (producer < 0 || (this.arrows && plan.end[producer] <= plan.wait[item])) continue;
       if (plan.end[producer] > to || plan.start[item] < from || !this.only(item)) continue;
+      if (plan.start[item] - last[plan.worker[item]] < apart) continue;
+      last[plan.worker[item]] = plan.start[item];
       pen.moveTo(x(plan.end[producer]), middle(producer));
       pen.lineTo(x(plan.start[item]), middle(item));
     }
@@ -175,17 +193,6 @@ export class Lanes {
       pen.fillRect(x, 12, 1, 5);
       pen.fillText(`${Number((at / 1000).toPrecision(6))} ${this.plan.unit}`, x + 3, 11);
     }
-  }
-
-  // The first item of a lane that may reach into view: lanes are in the order of time.
-  #first(lane, from) {
-    let [low, high] = [0, lane.length];
-    while (low < high) {
-      const middle = (low + high) >> 1;
-      if (this.plan.end[lane[middle]] < from) low = middle + 1;
-      else high = middle;
-    }
-    return Math.max(0, low - 1);
   }
 
   itemAt(x, y) {

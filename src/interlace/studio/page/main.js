@@ -1,6 +1,6 @@
 // The page of one product.
 
-import { ask } from "./api.js";
+import { ask, channel } from "./api.js";
 import { Board } from "./board.js";
 import { chart } from "./chart.js";
 import { Game } from "./game.js";
@@ -80,5 +80,6 @@ async function open(source) {
   }
 }
 
-if (location.hash.length > 1) open({ link: location.hash.slice(1) });
+const link = channel?.link ?? location.hash.slice(1);
+if (link) open({ link });
 else choose(USUAL);

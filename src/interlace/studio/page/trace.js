@@ -1,6 +1,7 @@
 // The page of traces: lanes, hand-overs and tails, and where the time went; two traces are on one axis.
 
 import { ask } from "./api.js";
+import { meant } from "./help.js";
 import { Lanes, colours } from "./lanes.js";
 import { $, legend, many, percent, row, time } from "./shapes.js";
 
@@ -103,7 +104,7 @@ function choose(one, item) {
   lanes.marks = { item: chosen, before: new Set(before), behind: new Set(behind) };
   lanes.reveal(chosen);
   $("detail").replaceChildren(...described(one, before, behind));
-  redraw();
+  for (const other of all) other.lanes.draw();
 }
 
 const named = (trace, item) => `${trace.names[trace.op[item]]}, tile ${trace.tile[item]}`;
@@ -116,7 +117,7 @@ function described(one, before, behind) {
   if (all.length > 1) parts.push(line(trace.title, "quiet"));
   parts.push(line(`${trace.lanes[trace.worker[chosen]]}; waits ${time(start - wait, trace.unit)}, works ${time(end - start, trace.unit)}, from ${time(start, trace.unit)}`));
   if (before.length) parts.push(line(`waited for, which ended ${time(start - trace.end[before[0]], trace.unit)} before its start`, "before"), list(one, before));
-  else parts.push(line("waited for nothing"));
+  else if (trace.handed.size) parts.push(line("waited for nothing"));
   if (behind.length) parts.push(line("handed over to", "behind"), list(one, behind));
   return parts;
 }
@@ -144,13 +145,10 @@ function step(by) {
   return undefined;
 }
 
-function redraw() {
+function recolour() {
   let count = 0;
   for (const { trace, lanes } of all) {
-    lanes.color = colours(trace, $("colours").value);
-    lanes.only = filter(trace);
-    lanes.arrows = $("arrows").checked;
-    lanes.draw();
+    lanes.colour(colours(trace, $("colours").value), filter(trace));
     count += trace.op.reduce((sum, _, item) => sum + lanes.only(item), 0);
   }
   $("found").textContent = $("op").value ? `${many(count, "item")} found` : "";
@@ -159,20 +157,25 @@ function redraw() {
 // ------------------------------------------------------------ controls
 
 const zoom = (by) => current?.lanes.zoom(by);
-for (const id of ["colours", "arrows"]) $(id).addEventListener("change", redraw);
-$("op").addEventListener("input", redraw);
+$("colours").addEventListener("change", recolour);
+$("op").addEventListener("input", recolour);
+$("arrows").addEventListener("change", () => {
+  for (const { lanes } of all) {
+    lanes.arrows = $("arrows").checked;
+    lanes.draw();
+  }
+});
 $("item").addEventListener("change", () => choose(current, $("item").valueAsNumber || 0));
 $("previous").addEventListener("click", () => step(-1));
 $("next").addEventListener("click", () => step(1));
 $("in").addEventListener("click", () => zoom(0.5));
 $("out").addEventListener("click", () => zoom(2));
 $("all").addEventListener("click", () => current?.lanes.all());
-$("help-open").addEventListener("click", () => $("help").showModal());
 
-const keys = { n: () => step(1), b: () => step(-1), "+": () => zoom(0.5), "-": () => zoom(2), 0: () => current.lanes.all(), "?": () => $("help").showModal() };
+const keys = { n: () => step(1), b: () => step(-1), "+": () => zoom(0.5), "-": () => zoom(2), 0: () => current.lanes.all() };
 const along = { ArrowLeft: -0.2, ArrowRight: 0.2 };
 addEventListener("keydown", (event) => {
-  if (event.target.matches("input:not([type=checkbox]), select") || event.ctrlKey || event.metaKey || event.altKey || $("help").open) return;
+  if (!meant(event)) return;
   const act = keys[event.key] ?? (event.target.matches(".lanes") && along[event.key] ? () => current.lanes.pan(along[event.key]) : undefined);
   if (!act || !current) return;
   act();

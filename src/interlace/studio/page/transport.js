@@ -1,5 +1,7 @@
-// Steps: the buttons and the slider below the grid, their keys, the address, and the sheet of keys.
+// Steps: the buttons and the slider below the grid, their keys, and the address.
 
+import { channel } from "./api.js";
+import { meant } from "./help.js";
 import { $ } from "./shapes.js";
 
 const ADDRESS_MS = 100; // browsers take an address only so often
@@ -60,20 +62,17 @@ export function transport(game, { total, open, say, summary, hint = () => {} }) 
     game.jump(to);
   });
 
-  const keys = { ...actions, play: () => $("run").click(), hint, help: () => $("help").showModal() };
-  const bound = { u: "undo", r: "redo", Home: "first", End: "last", p: "play", h: "hint", "?": "help" };
+  const keys = { ...actions, play: () => $("run").click(), hint };
+  const bound = { u: "undo", r: "redo", Home: "first", End: "last", p: "play", h: "hint" };
   addEventListener("keydown", (event) => {
-    const typing = event.target.matches("input[type=number], select");
     const sliding = event.target.matches("input[type=range]") && ["Home", "End"].includes(event.key);
-    if (typing || sliding || event.ctrlKey || event.metaKey || event.altKey) return;
-    if ($("help").open || !(event.key in bound)) return;
+    if (sliding || !meant(event) || !(event.key in bound)) return;
     if (bound[event.key] !== "play") pause();
     keys[bound[event.key]]();
     event.preventDefault();
   });
-  $("help-open").addEventListener("click", keys.help);
 
-  const address = () => history.replaceState(null, "", `#${game.position.link}`);
+  const address = () => channel || history.replaceState(null, "", `#${game.position.link}`);
   game.addEventListener("position", () => {
     say(summary(game.position));
     clearTimeout(addressing);
@@ -91,6 +90,7 @@ export function transport(game, { total, open, say, summary, hint = () => {} }) 
   addEventListener("unhandledrejection", (event) => {
     game.dispatchEvent(new CustomEvent("problem", { detail: event.reason.message }));
   });
+  $("copy").hidden = channel !== null; // a frame has no address of its own
   addEventListener("hashchange", () => {
     if (location.hash.slice(1) !== game.position?.link) open({ link: location.hash.slice(1) });
   });
@@ -119,7 +119,7 @@ export function setup(game, pause) {
   for (const field of fields) {
     field.addEventListener("change", () => {
       pause();
-      const value = (f) => (f.type === "number" ? f.valueAsNumber : f.value);
+      const value = (f) => (f.type === "number" ? f.valueAsNumber : "number" in f.dataset ? Number(f.value) : f.value);
       choose(Object.fromEntries(fields.map((f) => [f.name, value(f)])));
     });
   }

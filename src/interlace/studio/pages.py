@@ -1,0 +1,114 @@
+"""The files of the page, read once: no name that is asked for reaches the file system.
+
+A page is a file of ``page/parts`` in four sections: ``intro`` beside its title, ``body``, and ``keys`` and ``notes`` of
+its sheet of keys. What all pages repeat is ``frame.html`` there, and what some do is a file that they include.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from importlib.resources import files
+from importlib.resources.abc import Traversable
+from string import Template
+
+_TYPES = {"css": "text/css", "js": "text/javascript", "svg": "image/svg+xml"}
+_SECTION = re.compile(r"<!-- (intro|body|keys|notes) -->\n")
+_IMPORT = re.compile(r'^import \{([^}]*)\} from "\./([\w.]+)";$', re.MULTILINE)
+_EXPORT = re.compile(r"^export (?:(?:async )?function\*?|class|const) ([\w$]+)", re.MULTILINE)
+_INCLUDE = re.compile(r"<!-- include (\w+) -->\n")
+
+
+@dataclass(frozen=True)
+class Page:
+    """A page: the stem of its file, what links call it, and its script."""
+
+    name: str
+    label: str
+    script: str
+
+
+PAGES = (
+    Page("index", "One product", "main.js"),
+    Page("chain", "Two products", "chain.js"),
+    Page("plan", "Plan", "plan.js"),
+    Page("trace", "Timeline", "trace.js"),
+    Page("records", "Records", "records.js"),
+)
+
+
+@dataclass(frozen=True)
+class Asset:
+    """A file that the server answers with."""
+
+    content: bytes
+    type: str
+
+
+def assets() -> dict[str, Asset]:
+    """Every file by its name."""
+    found = {f"{page.name}.html": Asset(_assembled(page).encode(), "text/html") for page in PAGES}
+    for entry in _folder().iterdir():
+        kind = _TYPES.get(entry.name.rpartition(".")[2])
+        if kind:
+            found[entry.name] = Asset(entry.read_bytes(), kind)
+    return found
+
+
+def inline(page: Page) -> str:
+    """A page in one text that asks for no file, for a frame in a notebook: without links to the other pages."""
+    style = _folder().joinpath("style.css").read_text("utf-8")
+    head = f'<style>{style}</style>\n<script type="module">\n{bundled("help.js", page.script)}</script>'
+    return _framed(page, head, "")
+
+
+def bundled(*names: str) -> str:
+    """ES modules of the page and all that they import as one, each a block that gives what it exports.
+
+        import { ask as get } from "./api.js";      -->     const { ask: get } = modules["api.js"];
+        export const many = ...                     -->     const many = ...   and many in modules["shapes.js"]
+    """
+    found: dict[str, str] = {}
+
+    def add(name: str) -> None:
+        text = _folder().joinpath(name).read_text("utf-8")
+        for _, imported in _IMPORT.findall(text):
+            if imported not in found:
+                add(imported)
+        exports = ", ".join(_EXPORT.findall(text))
+        body = _EXPORT.sub(lambda match: match[0].removeprefix("export "), text)
+        body = _IMPORT.sub(lambda match: f'const {{{match[1].replace(" as ", ": ")}}} = modules["{match[2]}"];', body)
+        found[name] = f'modules["{name}"] = (() => {{\n{body}\nreturn {{ {exports} }};\n}})();\n'
+
+    for name in names:
+        if name not in found:
+            add(name)
+    return "const modules = {};\n" + "".join(found.values())
+
+
+def _assembled(page: Page) -> str:
+    scripts = [f'<script type="module" src="/{name}"></script>' for name in ("help.js", page.script)]
+    icon, style = '<link rel="icon" href="/icon.svg">', '<link rel="stylesheet" href="/style.css">'
+    return _framed(page, "\n".join([icon, style, *scripts]), "".join(_link(other, page) for other in PAGES))
+
+
+def _framed(page: Page, head: str, links: str) -> str:
+    parts = _folder().joinpath("parts")
+
+    def text(name: str) -> str:
+        return _INCLUDE.sub(lambda found: text(found[1]), parts.joinpath(f"{name}.html").read_text("utf-8"))
+
+    _, *named = _SECTION.split(text(page.name))
+    sections = {name: section.strip() for name, section in zip(named[::2], named[1::2], strict=True)}
+    title = "Interlace studio" if page.name == "index" else f"{page.label}: Interlace studio"
+    return Template(text("frame")).substitute(sections, title=title, head=head, links=links)
+
+
+def _link(to: Page, page: Page) -> str:
+    address = "/" if to.name == "index" else f"/{to.name}.html"
+    here = ' aria-current="page"' if to is page else ""
+    return f'<a href="{address}"{here}>{to.label}</a>'
+
+
+def _folder() -> Traversable:
+    return files("interlace.studio").joinpath("page")

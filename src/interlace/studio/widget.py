@@ -1,0 +1,123 @@
+"""Pages of the studio as notebook widgets, in Jupyter, marimo and whatever else takes anywidgets."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from functools import partial
+from importlib.resources import files
+from typing import Any
+
+import anywidget
+import traitlets
+
+from interlace.core.errors import InterlaceError, StudioError
+from interlace.orders.panels import PanelGrid
+from interlace.plan.plan import Plan
+from interlace.plan.verify import Proof
+from interlace.studio.answers import View, answers
+from interlace.studio.chain import Chain
+from interlace.studio.chain_wire import ChainGame, encoded_chain
+from interlace.studio.game import Options
+from interlace.studio.least import Cancelled, least
+from interlace.studio.link import Game, encoded
+from interlace.studio.pages import PAGES, inline
+from interlace.studio.plan_view import PlanView
+from interlace.studio.timeline import Timeline, TimelineView
+from interlace.studio.wire import game_of
+from interlace.trace.events import Trace
+from interlace.trace.perfetto import to_perfetto
+
+#: What a notebook can show.
+Shown = Plan | Proof | Trace | PanelGrid | Options | Chain | View
+_TICK_S = 0.1
+_TILE = 128  # of the product that stands for a grid of panels
+_CHUNK = 64
+
+
+class StudioWidget(anywidget.AnyWidget):
+    """A page in a frame, which asks this kernel what it would ask the server.
+
+    Args:
+        page: the stem of its file, such as ``plan``.
+        view: what it looks at, if it is not a game.
+        link: of the game that it begins with.
+        height: of the frame, in pixels.
+    """
+
+    _esm = files("interlace.studio").joinpath("page/parts/widget.js").read_text("utf-8")
+    page = traitlets.Unicode().tag(sync=True)
+    link = traitlets.Unicode().tag(sync=True)
+    height = traitlets.Int().tag(sync=True)
+
+    def __init__(self, page: str, view: View | None = None, link: str = "", height: int = 720) -> None:
+        text = inline(next(each for each in PAGES if each.name == page))
+        super().__init__(page=text, link=link, height=height)
+        self._answers = answers(view)
+        self._searches: dict[int, threading.Event] = {}
+        self.on_msg(self.heard)
+
+    def heard(self, _: object, message: dict[str, Any], buffers: object) -> None:
+        """A request of the page: answered at once, or by a search that goes on and sends as it finds."""
+        number = message["id"]
+        if message.get("cancel"):
+            self._searches.pop(number, threading.Event()).set()
+        elif message.get("name") == "least":
+            stop = self._searches[number] = threading.Event()
+            threading.Thread(target=self._search, args=(number, message["data"], stop), daemon=True).start()
+        else:
+            answer = self._answers.get(message.get("name", ""))
+            try:
+                if answer is None:
+                    raise StudioError("the page asks for what there is not; show it again")
+                self._tell(number, found=answer(message["data"]))
+            except InterlaceError as error:
+                self._tell(number, error=str(error))
+
+    def _search(self, number: int, data: Any, stop: threading.Event) -> None:
+        said = time.monotonic()
+
+        def progress(states: int, low: int, high: int) -> None:
+            nonlocal said
+            if time.monotonic() - said > _TICK_S:
+                said = time.monotonic()
+                found = {"state": "searching", "states": states, "lower_bound": low, "loads": high}
+                self._tell(number, found=found, last=False)
+
+        try:
+            game = game_of(data)
+            found = least(game.options, game.path[: game.at], stop, progress).shown(game.options, game.at)
+            self._tell(number, found=found)
+        except InterlaceError as error:
+            self._tell(number, error=str(error))
+        except Cancelled:
+            pass  # nobody listens
+        finally:
+            self._searches.pop(number, None)
+
+    def _tell(self, number: int, *, last: bool = True, **what: Any) -> None:
+        self.send({"id": number, "last": last, **json.loads(json.dumps(what))})
+
+
+def widget(what: Shown, height: int = 720) -> StudioWidget:
+    """See ``interlace.studio.show``."""
+    made = partial(StudioWidget, height=height)
+    if isinstance(what, Proof):
+        what = what.plan
+    if isinstance(what, Plan):
+        what = PlanView.of(what)
+    if isinstance(what, Trace):
+        what = TimelineView((Timeline.read(json.dumps(to_perfetto(what))),))
+    if isinstance(what, View):
+        return made(what.page.removesuffix(".html"), view=what)
+    if isinstance(what, PanelGrid):
+        what = Options(_TILE * what.rows, _TILE * what.columns, _CHUNK * what.chunks, _TILE, _TILE, _CHUNK)
+    if isinstance(what, Options):
+        return made("index", link=encoded(Game(what)))
+    if isinstance(what, Chain):
+        return made("chain", link=encoded_chain(ChainGame(what)))
+    raise StudioError(
+        f"{type(what).__name__} is nothing that the studio shows; give it a plan, a proof, a trace, a grid "
+        "(interlace.orders.panels.PanelGrid), or options of a game"
+    )
