@@ -90,6 +90,8 @@ CHOICES = {
     "tickets": il.Choices(132),
     "static": il.Choices(132, il.Dispatch.STATIC),
     "static, few workers": il.Choices(7, il.Dispatch.STATIC, il.Assignment.BALANCED, policy=il.RowSync()),
+    "stealing": il.Choices(132, il.Dispatch.STEALING, policy=il.RowSync()),
+    "stealing, few workers": il.Choices(7, il.Dispatch.STEALING, il.Assignment.BALANCED, split=il.SplitK(3)),
     "more workers than SMs": il.Choices(400, policy=il.TileSync()),
     "split": il.Choices(132, split=il.SplitK(3)),
     "more parts than one trip sums": il.Choices(132, split=il.SplitK(11)),

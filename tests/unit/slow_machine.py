@@ -66,7 +66,8 @@ class SlowMachine:
         self.by_op = self.mode.gate is not Gate.OPEN
         if self.by_op:
             self.order.sort(key=lambda i: plan.items.op[i])
-        self.static = not self.by_op and plan.dispatch is Dispatch.STATIC
+        self.lists = not self.by_op and plan.dispatch.lists
+        self.steals = plan.dispatch is Dispatch.STEALING
         self.taken: list[int] = []
         self.take_times: dict[int, float] = {}
         self.post_times: dict[int, list[float]] = {}
@@ -133,7 +134,14 @@ class SlowMachine:
 
     def left(self, w: int) -> list[int]:
         """Items that the worker could take, now or once their op opens."""
-        return [i for i in self.order if i not in self.taken and (not self.static or self.plan.items.worker[i] == w)]
+        left, owner = [i for i in self.order if i not in self.taken], self.plan.items.worker
+        if not self.lists:
+            return left
+        count = int(owner.max()) + 1  # of lists; a thief looks at the next ones first
+        return sorted((i for i in left if self.steals or owner[i] == w), key=lambda i: (owner[i] - w) % count)
+
+    def stolen(self, item: int, w: int) -> bool:
+        return self.lists and int(self.plan.items.worker[item]) != w
 
     def opens(self, op: int) -> float | None:
         """When the items of an op may be taken; None if nobody knows yet."""
@@ -186,7 +194,7 @@ class SlowMachine:
 
     def worker(self, w: int) -> Generator[Request, None, None]:
         ns, items, ring = self.device.latencies, self.plan.items, self.mode.ring_bytes > 0
-        draws = self.mode.gate is Gate.OPEN and not self.static and not ring
+        draws = self.mode.gate is Gate.OPEN and self.plan.dispatch is not Dispatch.STATIC and not ring
         first = True
         while True:
             if not self.left(w):
@@ -197,7 +205,9 @@ class SlowMachine:
                 continue
             self.taken.append(item)
             self.take_times[item] = self.now
-            arrived = self.now + (ns.ticket_ns if draws else 0.0)
+            stolen = self.stolen(item, w)
+            arrived = self.now + (ns.wait_ns + ns.ticket_ns if stolen else ns.ticket_ns if draws else 0.0)
+            first |= stolen
             self.rows[item] = [w, arrived]
             needs, loaded = self.needs(item, -1, int(items.k_lo[item])), 0.0
             ahead = min(float(self.costs.ahead_bytes[item]), self.mode.ring_bytes)

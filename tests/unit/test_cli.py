@@ -563,6 +563,12 @@ def test_trace_writes_a_slice_per_item_and_a_track_per_worker(tmp_path: Path) ->
     assert len(arrows) == 4  # one for the one wait of each tile of down
 
 
+def test_a_trace_under_stealing_tells_what_was_stolen(tmp_path: Path) -> None:
+    options = ["--dispatch", "stealing", "--workers", "3", "--tile", "16x32x64"]
+    out = succeed("trace", "ffn", *SMALL, *options, "--out", tmp_path / "t.json")
+    assert "stolen │ no items" in " ".join(out.split())  # workers step in turn, and have as much to do
+
+
 def test_run_traces_the_last_executor_that_can(tmp_path: Path) -> None:
     path = tmp_path / "t.json"
     out = succeed("run", "ffn", *SMALL, "--trace", path)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -33,6 +33,7 @@ from interlace.plan.plan import Dispatch, Plan
 from interlace.plan.verify import Proof
 from interlace.sim.modes import Mode
 from interlace.sim.modes import hopper as ring_launch
+from interlace.trace.events import Trace
 
 #: Of weights in one block: what saturates memory (docs/performance.md), and in a chain of short ops, where what is
 #: under way delays every hand-over behind it, what is just enough (docs/decode.md).
@@ -59,13 +60,14 @@ class OneLaunchExecutor(DeviceExecutor):
         DTypeError, ShapeError: another dtype than bf16 and fp16, rows that bulk loads cannot address, or tiles that
             warpgroups cannot hold.
         NoDeviceError: the GPU is not of the Hopper generation.
-        TooManyWorkersError: under static dispatch, more workers than the device keeps resident.
+        TooManyWorkersError: under dispatch with lists, more workers than the device keeps resident.
     """
 
     name = title = "one_launch"
     what = "one launch of CUDA C++, tiles of any width"
     #: Loads of a worker's next items run ahead of the stores of this one.
     keeps = frozenset({Ordering.WAIT})
+    dispatches = (Dispatch.TICKET, Dispatch.STATIC, Dispatch.STEALING)
     #: The blocks of a launch start when all of the one before have begun, so those wait for nobody who has no room.
     overlapping = frozenset(Dispatch)
     kinds = (BodyKind.WALK,)
@@ -128,19 +130,36 @@ class OneLaunchExecutor(DeviceExecutor):
     def _prepare(self) -> None:
         if self._device.type == "cpu":
             raise NoDeviceError("CUDA C++ does not run under the interpreter; use the persistent executor")
-        self._static = self.plan.dispatch is Dispatch.STATIC
+        self._resident = self.plan.dispatch.lists
         if self._device.type == "cuda":
             _check_capability(str(self._device), self._torch.cuda.get_device_capability(self._device))
-            if self._static and self._table.workers > self._spec.sms:
+            if self._resident and self._table.workers > self._spec.sms:
                 raise TooManyWorkersError(
                     f"plan has {self._table.workers} workers, but {self._device} keeps {self._spec.sms} thread blocks "
-                    f"of this kernel resident; static dispatch would wait for ever. Plan for at most {self._spec.sms} "
-                    "workers, or use ticket dispatch"
+                    f"of this kernel resident; {self.plan.dispatch.value} dispatch would wait for ever. Plan for at "
+                    f"most {self._spec.sms} workers, or use ticket dispatch"
                 )
         #: Operands that captured runs read, for as long as they may be replayed.
         self._captured: list[Any] = []
-        self._lists = self._torch.tensor(self._table.worker_rows.astype(np.int32), device=self._device)
         self.composition  # noqa: B018 - says what does not fit before anything runs
+
+    def _allocate(self) -> None:
+        super()._allocate()
+        torch, rows = self._torch, self._table.worker_rows.astype(np.int32)
+        #: Where the list of each block begins, and how many of its items were taken, in all runs.
+        self._lists = torch.tensor(rows, device=self._device)
+        self._heads = torch.zeros(len(rows) - 1, dtype=torch.int32, device=self._device)
+
+    def _reset(self) -> None:
+        self._heads.zero_()
+        super()._reset()
+
+    def trace(self) -> Trace:
+        """Times of the last run; see ``DeviceExecutor.trace``. Blocks have the numbers of their lists' workers."""
+        trace = super().trace()
+        if not self.plan.dispatch.lists:
+            return trace
+        return replace(trace, worker=np.unique(self.plan.items.worker)[trace.worker])
 
     @cached_property
     def composition(self) -> Composition:
@@ -150,7 +169,7 @@ class OneLaunchExecutor(DeviceExecutor):
             self._warpgroups,
             self._spec.smem_bytes,
             _IN_FLIGHT_OF_CHAIN if is_chain(self.plan.graph) else _IN_FLIGHT_BYTES,
-            static=self._static,
+            dispatch=self.plan.dispatch,
             dependent_launch=self.options.dependent_launch,
         )
 
@@ -212,11 +231,12 @@ class OneLaunchExecutor(DeviceExecutor):
             trace=self._trace if options.trace else None,
             starts=self._counters,
             lists=self._lists,
+            heads=self._heads,
             operands=operands,
             timeout_ns=int(options.timeout_s * 1e9),
             jitter_ns=int(options.jitter_s * 1e9),
             count=count,
-            programs=workers if self._static else count + workers,
+            programs=workers if self._resident else count + workers,
             slot_floats=self._slot_size,
         )
 
@@ -234,7 +254,7 @@ class _Launch:
         self._operands.record_stream(cuda.current_stream())
         if cuda.is_current_stream_capturing():
             executor._captured.append(self._operands)
-        if executor._static:
+        if executor._resident:
             take_turn(cuda, executor._device)
         executor.loaded.launch(
             (executor._table.workers, 1, 1),

@@ -12,7 +12,7 @@ from interlace.core.errors import PlanError
 from interlace.graph.access import Ints
 from interlace.graph.ragged import distinct, offsets
 from interlace.kernels.abi import AXES, ITEM, WAIT, Struct
-from interlace.plan.plan import Dispatch, Plan
+from interlace.plan.plan import Plan
 
 _INT32 = 1 << 31
 
@@ -57,7 +57,7 @@ def by_op(plan: Plan, chunked: Sequence[bool]) -> Table:
 def for_workers(
     plan: Plan, chunked: Sequence[bool], posts_per_tile: int = 1, *, parts_wait: bool = False
 ) -> Table:
-    """Rows in the order of tickets, or grouped by worker under static dispatch: for a persistent launch.
+    """Rows in the order of tickets, or grouped by worker where dispatch has lists: for a persistent launch.
 
     Each of the warpgroups that share a tile posts, so a threshold counts ``posts_per_tile`` for each tile.
 
@@ -67,8 +67,7 @@ def for_workers(
             all bits inverted in the last part. An item waits only on earlier ones then too, so there is progress
             wherever the plan's own waits make it.
     """
-    tickets = plan.dispatch is Dispatch.TICKET
-    order = np.arange(len(plan.items)) if tickets else np.argsort(plan.items.worker, kind="stable")
+    order = np.argsort(plan.items.worker, kind="stable")  # without lists all name the same, -1
     return _table(plan, chunked, order, posts_per_tile, parts_wait)
 
 
@@ -88,7 +87,6 @@ def _table(
     part[by_tile] = np.arange(n) - np.maximum.accumulate(np.where(opens, np.arange(n), 0))
 
     worker_rows = offsets(np.unique(items.worker, return_counts=True)[1])
-    static = plan.dispatch is Dispatch.STATIC
 
     row_item = np.repeat(np.arange(n), np.diff(waits.ptr))
     late = (waits.k > items.k_lo[row_item]) & np.array(chunked, bool)[items.op[row_item]]
@@ -131,7 +129,7 @@ def _table(
         _rows(ITEM, {name: values[order] for name, values in rows.items()}),
         _rows(WAIT, ranges),
         offsets(np.bincount(items.op, minlength=len(plan.graph.ops))),
-        len(worker_rows) - 1 if static else min(plan.workers, n),
+        len(worker_rows) - 1 if plan.dispatch.lists else min(plan.workers, n),
         worker_rows,
         int(slot_of_tile[-1]),
         len(split_tiles),

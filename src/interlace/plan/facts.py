@@ -16,7 +16,7 @@ import numpy as np
 from interlace.core.errors import ItemError, Place, PlanError, SemaphoreError
 from interlace.graph.access import Ints
 from interlace.graph.ragged import Groups, distinct, fold, grouped
-from interlace.plan.plan import Dispatch, Items, Plan, Waits
+from interlace.plan.plan import Items, Plan, Waits
 
 _INT32 = 1 << 31
 
@@ -214,7 +214,7 @@ def _check_counts(plan: Plan) -> None:
 
 
 def _check_places(plan: Plan) -> None:
-    """Every item lies in its op's grid and reduction and has a worker exactly under static dispatch."""
+    """Every item lies in its op's grid and reduction and has a worker exactly where dispatch has lists."""
     items, ops = plan.items, plan.graph.ops
     if not len(items):
         raise ItemError("plan has no items; every tile of the graph needs at least one")
@@ -243,7 +243,7 @@ def _check_places(plan: Plan) -> None:
             f"{int(block[i])}",
         ),
     ]
-    if plan.dispatch is Dispatch.STATIC:
+    if plan.dispatch.lists:
         checks.append(
             (
                 (items.worker < 0) | (items.worker >= plan.workers),

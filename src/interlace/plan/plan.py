@@ -42,6 +42,14 @@ class Dispatch(Enum):
     """Each worker runs its own list; all workers must be resident at once."""
     TICKET = "ticket"
     """Workers draw the next item of the sequence from one atomic counter."""
+    STEALING = "stealing"
+    """Each worker runs its own list, then takes from others' lists, each from its front; all workers must be resident
+    at once."""
+
+    @property
+    def lists(self) -> bool:
+        """Items name a worker, whose list they are in; all of these must be resident at once."""
+        return self is not Dispatch.TICKET
 
 
 class _Table:
@@ -79,7 +87,7 @@ class Items(_Table):
         op: position of the op in the graph.
         tile: linear (row-major) tile number in the op's grid.
         k_lo, k_hi: the part of the reduction; ``[0, 1)`` for an op without one.
-        worker: who runs it under static dispatch, -1 under ticket dispatch.
+        worker: in whose list it is, -1 under ticket dispatch, where there are none.
         post: semaphore posted when the tile is complete, -1 for none.
     """
 

@@ -35,6 +35,7 @@ class Machine(NamedTuple):
         workers: how many.
         gate: a ``Gate``.
         ahead: loads run ahead of waits.
+        steals: a worker whose queue is empty takes from the others', at ``steal_ns`` each.
         dram, worker_dram, worker_l2: bytes/ns of the memory, and at most of one worker.
     """
 
@@ -48,6 +49,8 @@ class Machine(NamedTuple):
     wait_ns: float
     hand_over_ns: float
     ticket_ns: float
+    steals: bool
+    steal_ns: float
     fill_ns: float
     launch_ns: float
 
@@ -136,7 +139,7 @@ def run(work: Work, machine: Machine, out: Outcome) -> None:
     state, when, limit = np.full(workers, FREE), np.zeros(workers), np.full(workers, NEVER)
     # What it holds, or held last; where in the item it stands, when it came there, and the last post that it saw.
     held, share, arrived, latest = np.full(workers, -1), np.zeros(workers), np.zeros(workers), np.zeros(workers)
-    cold = np.ones(workers, np.bool_)
+    cold, stolen = np.ones(workers, np.bool_), np.zeros(workers, np.bool_)
     # Wait and semaphore of the wait that it looks at, and who waits for the same semaphore.
     row, place, next_blocked = np.zeros(workers, np.int64), np.zeros(workers, np.int64), np.full(workers, -1)
     # Nanoseconds of work left at full speed, bytes/ns that it then wants, the inverse, and bytes loaded ahead.
@@ -235,24 +238,29 @@ def run(work: Work, machine: Machine, out: Outcome) -> None:
         return -1
 
     def from_queue(w: int) -> int:
-        """The next item of the worker's queue, or -1; then it retires."""
-        queue = w if len(queue_ptr) > 2 else 0
-        at = following[queue]
-        if at == queue_ptr[queue + 1]:
-            state[w], when[w] = DONE, NEVER
-            return -1
-        following[queue] += 1
-        return int(items[at])
+        """The next item of the worker's queue, or of the nearest that it may take from, or -1; then it retires."""
+        queues = len(queue_ptr) - 1
+        own = w if queues > 1 else 0
+        for n in range(queues if machine.steals else 1):
+            queue = (own + n) % queues
+            at = following[queue]
+            if at < queue_ptr[queue + 1]:
+                following[queue] += 1
+                stolen[w] = n > 0
+                return int(items[at])
+        state[w], when[w] = DONE, NEVER
+        return -1
 
     def take(w: int, t: float) -> None:
         """Take the next item if there is one."""
         item = from_queue(w) if machine.gate == Gate.OPEN else from_launch(w, t)
         if item >= 0:
-            cold[w] = held[w] < 0
+            cold[w] = held[w] < 0 or stolen[w]
             held[w], row[w] = item, wait_ptr[item]
             share[w] = loaded[w] = 0.0
-            out_worker[item], out_wait[item] = w, t + machine.ticket_ns
-            stand(w, t + machine.ticket_ns)
+            arrives = t + (machine.steal_ns if stolen[w] else machine.ticket_ns)
+            out_worker[item], out_wait[item] = w, arrives
+            stand(w, arrives)
             if machine.ahead and ahead_bytes[item] > 0.0 and out_start[item] > out_wait[item]:
                 state[w] = AHEAD
                 change(w, t, machine.worker_dram)

@@ -21,7 +21,7 @@ import numpy as np
 from interlace.core.errors import ItemError, PlanError, SimulationError
 from interlace.graph.access import Ints
 from interlace.graph.ragged import offsets
-from interlace.plan.plan import Dispatch, Plan
+from interlace.plan.plan import Plan
 
 #: Most workers of a simulated plan: far more than any GPU keeps resident, and little memory for each.
 MOST_WORKERS = 1 << 16
@@ -128,12 +128,12 @@ class Queues:
         Raises:
             PlanError: fewer than one worker.
             SimulationError: more workers that can have an item than are simulated.
-            ItemError: an item of a static plan names a worker that the plan does not have.
+            ItemError: an item of a plan with lists names a worker that the plan does not have.
         """
         n, worker = len(plan.items), plan.items.worker
         if plan.workers < 1:
             raise PlanError(f"plan has {plan.workers} workers; set Plan.workers to at least one")
-        if mode.gate is not Gate.OPEN or plan.dispatch is Dispatch.TICKET:
+        if mode.gate is not Gate.OPEN or not plan.dispatch.lists:
             taken = np.arange(n, dtype=np.int64)
             items = taken if mode.gate is Gate.OPEN else np.argsort(plan.items.op, kind="stable")
             return Queues(items, np.array([0, n], np.int64), _simulated(min(plan.workers, n)))
