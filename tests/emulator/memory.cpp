@@ -91,6 +91,12 @@ void ptx::red_release_gpu_global_add_s32(const void* at, int more) {
   __atomic_fetch_add(static_cast<int*>(const_cast<void*>(at)), more, __ATOMIC_SEQ_CST);
   maybe_leave();
 }
+void ptx::atom_release_gpu_global_add_u32(unsigned& before, const void* at, unsigned more) {
+  check_posted(LINE);
+  release(at);
+  before = __atomic_fetch_add(static_cast<unsigned*>(const_cast<void*>(at)), more, __ATOMIC_SEQ_CST);
+  maybe_leave();
+}
 void ptx::atom_acq_rel_gpu_global_add_u64(unsigned long long& before, const void* at, unsigned long long more) {
   check_posted(LINE);
   acquire(at);

@@ -68,9 +68,12 @@ class SlowMachine:
             self.order.sort(key=lambda i: plan.items.op[i])
         self.lists = not self.by_op and plan.dispatch.lists
         self.steals = plan.dispatch is Dispatch.STEALING
+        self.in_turn = not self.by_op and plan.dispatch is Dispatch.QUEUE
+        self.ready: list[int] = []
         self.taken: list[int] = []
         self.take_times: dict[int, float] = {}
         self.post_times: dict[int, list[float]] = {}
+        self.come(self.order)
         workers = [self.worker(w) for w in range(plan.workers)]
         requests: dict[int, Request] = {w: Until(0.0) for w in range(plan.workers)}
         while True:
@@ -159,7 +162,9 @@ class SlowMachine:
         return max(self.rows[i][-1] for i in before) + self.launch_ns if before else 0.0
 
     def opening(self) -> float | None:
-        """When the first of the ops with items left opens."""
+        """When the first of the ops with items left opens, or now if an item is ready."""
+        if self.in_turn:
+            return None if self.next_item(-1) is None else self.now
         ops = {int(self.plan.items.op[i]) for i in self.order if i not in self.taken}
         return min((t for op in ops if (t := self.opens(op)) is not None), default=None)
 
@@ -167,7 +172,13 @@ class SlowMachine:
     def launch_ns(self) -> float:
         return self.device.latencies.launch_ns
 
+    def come(self, items: list[int]) -> None:
+        """Those of the items that wait for nothing more are next in the queue."""
+        self.ready += [i for i in items if i not in self.ready and self.met(self.needs(i, -1, 1 << 62))]
+
     def next_item(self, w: int) -> int | None:
+        if self.in_turn:
+            return next((i for i in self.ready if i not in self.taken), None)
         for item in self.left(w):
             opens = self.opens(int(self.plan.items.op[item]))
             if opens is not None and opens <= self.now:
@@ -266,5 +277,6 @@ class SlowMachine:
         if self.ended.issuperset(parts) and items.post[item] >= 0 and self.mode.waits:
             self.post_times.setdefault(int(items.post[item]), []).append(end)
             end += post_ns
+            self.come(self.order)
         self.rows[item].append(end)
         yield Until(end)

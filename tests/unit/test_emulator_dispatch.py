@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from functools import cache, partial
 
@@ -55,10 +57,25 @@ STEALING = {
         "const unsigned seen = head;\n        for (int n = 0; n < 100; ++n) __nanosleep(1);\n        *at = head + 1;",
     ),
     "lost": (_SWAP, "const unsigned seen = atomicCAS(at, head, head + 1 + (list != blockIdx.x && some > 9));"),
-    "hasty": ("      settle(launch, sent, 0);\n", ""),
+    "hasty": ("      await_finished(launch, sent, 0);\n", ""),
+}
+def queue(change: tuple[str, str]) -> EmulatedLaunch:
+    plan = il.build(chain(), il.Choices(WORKERS, il.Dispatch.QUEUE))
+    return EmulatedLaunch(plan, stages=4, change=change, at_once=True, timeout_s=0.02)
+
+
+_GROUP = "    unsigned ready = __ballot_sync(0xffffffff, met);\n"
+#: Changes of the text of the queue.
+QUEUE = {
+    "wake-up lost": (_GROUP, "    unsigned ready = __ballot_sync(0xffffffff, met && group != 5);\n"),
+    "woken twice": (
+        "    unsigned ready = __ballot_sync(0xffffffff, met);\n",
+        "    if (__any_sync(0xffffffff, met && group == 2)) push(launch, item.run, 2);\n" + _GROUP,
+    ),
 }
 LAUNCHES: dict[str, Callable[[], EmulatedLaunch]] = {d.value: partial(launch, d) for d in il.Dispatch}
 LAUNCHES |= {f"two lists, {name}": partial(two_lists, change) for name, change in STEALING.items()}
+LAUNCHES |= {name: partial(queue, change) for name, change in QUEUE.items()}
 #: Whoever takes another item behind one that waits for that one waits for ever.
 LAUNCHES |= {name: partial(two_lists, STEALING[name], 2 * ITEMS - 1) for name in ("right", "hasty")}
 
@@ -154,3 +171,39 @@ def test_an_item_that_is_lost_or_held_behind_one_that_waits_for_it_is_named(name
     run = launches()[name]
     with pytest.raises(HangError, match=r"^op 'op1', tile \(\d\).*op 'op0', tile \(\d\).* never posted"):
         run_each(run, range(8))
+
+
+def test_an_item_that_nobody_puts_into_the_queue_is_named() -> None:
+    run = launches()["wake-up lost"]
+    name = run.plan.item_name(run._table.items["number"][run._queue["rows"][run._queue["members"][5]]])
+    with pytest.raises(HangError, match=rf"came before the watchdog fired; {re.escape(name)} \(item \d+\) never came"):
+        run_once(run, 0)
+
+
+def test_an_item_that_comes_to_the_queue_twice_is_named() -> None:
+    """It takes the place of another, which nobody runs."""
+    run = launches()["woken twice"]
+    twice = run.plan.item_name(run._table.items["number"][run._queue["rows"][run._queue["members"][2]]])
+    with suppress(AssertionError, HangError):
+        run_once(run, 0)
+    assert doubled(run, 1) == [twice]
+
+
+def test_the_queue_counts_on() -> None:
+    run = launches()["queue"]
+    n, ready = len(run.plan.items), run._ready
+    assert (n, ready) == (3 * ITEMS, ITEMS)
+    run._reset()
+    check(run, range(2))
+    runs = int(run._counters[0]) // (n + WORKERS)
+    assert runs == 2
+    assert run._queue["tail"].item() == runs * (n - ready)
+    assert (run._queue["met"][:-1] == runs).all()
+    for runs in (2**31 - 1, 2**32 - 1):
+        run._counters[0] = runs * (n + WORKERS)
+        for value, once in ((run._semaphores, 1), (run._queue["met"], 1), (run._queue["tail"], n - ready)):
+            value.fill_(np.uint32(runs * once % 2**32).astype(np.int32).item())
+        for seed in range(2):
+            run_once(run, seed)
+            assert run.faults == []
+    run._reset()

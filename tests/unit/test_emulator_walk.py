@@ -131,10 +131,11 @@ LAUNCHES = {
     "five parts, stealing": lambda: launch(
         ffn(20, tile(64, 64), tile(64, 40), width=320), 3, split={"down": il.SplitK(5)}, dispatch=il.Dispatch.STEALING
     ),
-    "stream-k, transposed, waits by chunk": lambda: launch(
+    "stream-k, transposed, waits by chunk, queue": lambda: launch(
         ffn(33, tile(24, 64, swap_ab=True), tile(40, 64, swap_ab=True), width=320),
         4,
         chunk_waits=True,
+        dispatch=il.Dispatch.QUEUE,
         split={"down": il.StreamK(3)},
         interleaving=il.Panels(1),
     ),

@@ -462,7 +462,7 @@ def test_workers_beyond_the_items_cost_nothing(dispatch: Dispatch) -> None:
     finally:
         tracemalloc.stop()
     assert peak < 1 << 20
-    assert table.workers == (16 if dispatch is Dispatch.TICKET else 5)
+    assert table.workers == (5 if dispatch.lists else 16)
     if dispatch.lists:
         assert table.worker_rows.tolist() == [0, 4, 8, 12, 15, 16]
         assert table.items["number"][15] == 7

@@ -8,6 +8,7 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from interlace.core.devices import DeviceSpec
 from interlace.core.errors import CompileError, NoDeviceError, PlanError, TooManyWorkersError
@@ -15,6 +16,7 @@ from interlace.executors.device import DeviceExecutor
 from interlace.executors.gpu import spec_by_name
 from interlace.executors.launch import AnyLaunch, TextLaunch
 from interlace.executors.options import Options
+from interlace.executors.ready import Ready
 from interlace.executors.table import Table, for_workers
 from interlace.executors.turns import take_turn
 from interlace.graph.graph import Graph
@@ -28,6 +30,7 @@ from interlace.kernels.cuda.ptx import PTX
 from interlace.kernels.primitives.semaphore_cuda import SEMAPHORES
 from interlace.kernels.tuning import is_chain
 from interlace.launch.compose import KEEPS, LAUNCH, Composition, Part, codes, compose, stages
+from interlace.launch.dispatch import QUEUE
 from interlace.plan.orderings import Ordering
 from interlace.plan.plan import Dispatch, Plan
 from interlace.plan.verify import Proof
@@ -67,7 +70,7 @@ class OneLaunchExecutor(DeviceExecutor):
     what = "one launch of CUDA C++, tiles of any width"
     #: Loads of a worker's next items run ahead of the stores of this one.
     keeps = frozenset({Ordering.WAIT})
-    dispatches = (Dispatch.TICKET, Dispatch.STATIC, Dispatch.STEALING)
+    dispatches = (Dispatch.TICKET, Dispatch.STATIC, Dispatch.STEALING, Dispatch.QUEUE)
     #: The blocks of a launch start when all of the one before have begun, so those wait for nobody who has no room.
     overlapping = frozenset(Dispatch)
     kinds = (BodyKind.WALK,)
@@ -149,10 +152,42 @@ class OneLaunchExecutor(DeviceExecutor):
         #: Where the list of each block begins, and how many of its items were taken, in all runs.
         self._lists = torch.tensor(rows, device=self._device)
         self._heads = torch.zeros(len(rows) - 1, dtype=torch.int32, device=self._device)
+        self._queue: dict[str, Any] = {}
+        if self.plan.dispatch is Dispatch.QUEUE:
+            self._allocate_queue()
+
+    def _allocate_queue(self) -> None:
+        """``_queue`` has what ``launch.dispatch.QUEUE`` names, ``_ready`` says how many items are ready at once."""
+        torch, ready, n = self._torch, Ready.of(self._table), len(self.plan.items)
+        tables = {
+            "first": ready.first,
+            "posts": ready.posts,
+            "wakes": ready.wakes.ptr,
+            "groups": ready.wakes.values,
+            "members": ready.rows.ptr,
+            "rows": ready.rows.values,
+            "missing": ready.missing,
+        }
+        state = {"met": (len(ready.missing), torch.int32), "tail": (1, torch.int32), "slots": (n, torch.int64)}
+        made = {name: torch.tensor(np.append(values, 0).astype(np.int32)) for name, values in tables.items()}
+        made |= {name: torch.zeros(max(size, 1), dtype=dtype) for name, (size, dtype) in state.items()}
+        self._queue = {name: value.to(self._device) for name, value in made.items()}
+        self._ready = len(ready.first)
 
     def _reset(self) -> None:
-        self._heads.zero_()
+        for counter in (self._heads, *(self._queue[name] for name in ("met", "tail", "slots") if self._queue)):
+            counter.zero_()
         super()._reset()
+
+    def _came(self) -> NDArray[np.bool_] | None:
+        if not self._queue:
+            return None
+        slots = self._queue["slots"].cpu().numpy().view(np.uint64)
+        latest = slots[slots >> 32 == (slots >> 32).max()]
+        came = np.zeros(len(self.plan.items), bool)
+        for rows in (self._queue["first"][: self._ready].cpu().numpy(), (latest & 0xFFFFFFFF)[latest > 0]):
+            came[self._table.items["number"][rows.astype(np.int64)]] = True
+        return came
 
     def trace(self) -> Trace:
         """Times of the last run; see ``DeviceExecutor.trace``. Blocks have the numbers of their lists' workers."""
@@ -219,6 +254,7 @@ class OneLaunchExecutor(DeviceExecutor):
     def _parameter_of(self, operands: Any, items: Any, count: int, workers: int) -> bytes:
         """The same for some of the items, rows that follow each other, and so many blocks."""
         options = self.options
+        packed = QUEUE.pack(**self._queue, ready=self._ready) if self._queue else bytes(QUEUE.size)
         return LAUNCH.pack(
             items=items,
             waits=self._waits,
@@ -232,6 +268,7 @@ class OneLaunchExecutor(DeviceExecutor):
             starts=self._counters,
             lists=self._lists,
             heads=self._heads,
+            queue=QUEUE.ctype.from_buffer_copy(packed),
             operands=operands,
             timeout_ns=int(options.timeout_s * 1e9),
             jitter_ns=int(options.jitter_s * 1e9),

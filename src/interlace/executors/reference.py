@@ -48,7 +48,7 @@ class ReferenceExecutor(Executor):
     name = title = "reference"
     what = "NumPy in float64, workers in turn"
     keeps = frozenset({Ordering.WORKER, Ordering.WAIT})
-    dispatches = (Dispatch.TICKET, Dispatch.STATIC, Dispatch.STEALING)
+    dispatches = (Dispatch.TICKET, Dispatch.STATIC, Dispatch.STEALING, Dispatch.QUEUE)
     kinds = (BodyKind.REFERENCE,)
     interpreted = True
     traces = True
@@ -99,6 +99,7 @@ class ReferenceExecutor(Executor):
         self._partial: dict[tuple[int, int], dict[int, Array]] = {}
         self._parts = Counter(zip(self.plan.items.op.tolist(), self.plan.items.tile.tolist(), strict=True))
         self._ticket = 0
+        self._untaken = list(range(len(self.plan.items)))
         owner = self.plan.items.worker
         self._lists = {w: deque(np.flatnonzero(owner == w).tolist()) for w in np.unique(owner).tolist()}
         self._clock = 0
@@ -150,13 +151,20 @@ class ReferenceExecutor(Executor):
     def _worker(self, worker: int) -> Iterator[str]:
         """Steps of one worker; yields what the step did."""
         for item in self._items_of(worker):
+            if item < 0:
+                yield "blocked"
+                continue
             self._times[item, :2] = worker, self._clock
             yield from self._item(item)
             self._times[item, 3] = self._clock
 
     def _items_of(self, worker: int) -> Iterator[int]:
+        """What the worker takes, one after another; -1 where nothing can be taken yet."""
         if self.plan.dispatch.lists:
             yield from self._of_lists(worker)
+            return
+        if self.plan.dispatch is Dispatch.QUEUE:
+            yield from self._of_queue()
             return
         while self._ticket < len(self.plan.items):
             self._ticket += 1
@@ -169,6 +177,18 @@ class ReferenceExecutor(Executor):
         for victim in (worker, *(later if steals else ())):
             while self._lists[victim]:
                 yield self._lists[victim].popleft()
+
+    def _of_queue(self) -> Iterator[int]:
+        """Of the items that nobody took the first whose waits are met."""
+        while self._untaken:
+            ready = next((item for item in self._untaken if self._is_ready(item)), -1)
+            if ready >= 0:
+                self._untaken.remove(ready)
+            yield ready
+
+    def _is_ready(self, item: int) -> bool:
+        rows = range(int(self.plan.waits.ptr[item]), int(self.plan.waits.ptr[item + 1]))
+        return all(next(self._wait(row), None) is None for row in rows)
 
     def _item(self, item: int) -> Iterator[str]:
         items, waits = self.plan.items, self.plan.waits

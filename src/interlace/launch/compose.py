@@ -12,7 +12,7 @@ from interlace.kernels.bodies import WalkBody, WalkTile
 from interlace.kernels.cuda.elements import ELEMENTS
 from interlace.kernels.cuda.ptx import registers_at_entry
 from interlace.kernels.text import LINES_GO_ON
-from interlace.launch.dispatch import TEXTS
+from interlace.launch.dispatch import QUEUE, TEXTS
 from interlace.launch.plain import PLAIN
 from interlace.launch.streamed import STREAMED
 from interlace.launch.walk import ROLES, WALK
@@ -36,6 +36,7 @@ LAUNCH = Struct(
         *STATE,
         ("lists", "const int*"),
         ("heads", "unsigned*"),
+        ("queue", QUEUE),
         ("operands", "const unsigned char*"),
         *((name, "unsigned long long") for name in ("timeout_ns", "jitter_ns")),
         *((name, "int") for name in ("count", "programs", "slot_floats")),
@@ -148,7 +149,7 @@ def compose(
     head += "extern __shared__ __align__(1024) unsigned char shared_memory[];\n"
     head += "#define SHARED_BASE shared_address(shared_memory)\n"
     streamed = STREAMED if any(part.body.early for part in parts) else ""
-    walk = LAUNCH.text, WALK, TEXTS[dispatch], ELEMENTS, PLAIN, streamed
+    walk = QUEUE.text, LAUNCH.text, WALK, TEXTS[dispatch], ELEMENTS, PLAIN, streamed
     text = "".join((head, *walk, *_bodies(parts), _switches(parts), ROLES))
     shared = count * (independent + dependent + 3 * _BARRIER_BYTES) + _fixed(tiles, warpgroups)
     return Composition(_numbered(text), operand_bytes, count, shared)

@@ -284,10 +284,7 @@ DEVICE void post(const Launch& launch) {
     if (first_lane()) mbarrier_arrive(received(message));
     if (!last.y) return;
     const int semaphore = leaves_sums(item) ? item.split : item.post;
-    if (first_lane() && semaphore >= 0) {
-      random_delay(launch, item, 1);
-      add_release(launch.semaphores + semaphore);
-    }
+    if (semaphore >= 0) publish(launch, item, semaphore);
     __syncwarp();
     for (int n = threadIdx.x % 32; n < kept.y; n += 32)
       mbarrier_arrive_many(empty((kept.x + n) % STAGES), WARPGROUPS * 4);

@@ -255,7 +255,7 @@ def _check_places(plan: Plan) -> None:
         checks.append(
             (
                 items.worker != -1,
-                lambda i: "names a worker, but ticket dispatch decides that at run time; "
+                lambda i: f"names a worker, but {plan.dispatch.value} dispatch decides that at run time; "
                 "set it to -1 or use Dispatch.STATIC",
             )
         )

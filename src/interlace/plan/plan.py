@@ -45,11 +45,13 @@ class Dispatch(Enum):
     STEALING = "stealing"
     """Each worker runs its own list, then takes from others' lists, each from its front; all workers must be resident
     at once."""
+    QUEUE = "queue"
+    """Workers draw the next item from a queue of those whose waits are met, in the order in which they are."""
 
     @property
     def lists(self) -> bool:
         """Items name a worker, whose list they are in; all of these must be resident at once."""
-        return self is not Dispatch.TICKET
+        return self in (Dispatch.STATIC, Dispatch.STEALING)
 
 
 class _Table:
@@ -87,7 +89,7 @@ class Items(_Table):
         op: position of the op in the graph.
         tile: linear (row-major) tile number in the op's grid.
         k_lo, k_hi: the part of the reduction; ``[0, 1)`` for an op without one.
-        worker: in whose list it is, -1 under ticket dispatch, where there are none.
+        worker: in whose list it is, -1 under a dispatch without lists.
         post: semaphore posted when the tile is complete, -1 for none.
     """
 
