@@ -45,7 +45,7 @@ def two_lists(change: tuple[str, str] | None, own: int = ITEMS - 1) -> EmulatedL
     worker = np.ones(2 * ITEMS, np.int64)
     worker[own] = 0
     plan = replace(plan, items=replace(plan.items, worker=worker))
-    return EmulatedLaunch(plan, stages=4, change=change, at_once=True, timeout_s=0.02, trace=True)
+    return EmulatedLaunch(plan, stages=4, change=change, at_once=True, timeout_s=0.004, trace=True)
 
 
 _SWAP = "const unsigned seen = atomicCAS(at, head, head + 1);"
@@ -61,7 +61,7 @@ STEALING = {
 }
 def queue(change: tuple[str, str]) -> EmulatedLaunch:
     plan = il.build(chain(), il.Choices(WORKERS, il.Dispatch.QUEUE))
-    return EmulatedLaunch(plan, stages=4, change=change, at_once=True, timeout_s=0.02)
+    return EmulatedLaunch(plan, stages=4, change=change, at_once=True, timeout_s=0.004)
 
 
 _GROUP = "    unsigned ready = __ballot_sync(0xffffffff, met);\n"
