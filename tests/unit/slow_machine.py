@@ -140,11 +140,13 @@ class SlowMachine:
         left, owner = [i for i in self.order if i not in self.taken], self.plan.items.worker
         if not self.lists:
             return left
+        if self.plan.dispatch is Dispatch.HYBRID:
+            return [i for i in left if owner[i] == w] or [i for i in left if owner[i] < 0]
         count = int(owner.max()) + 1  # of lists; a thief looks at the next ones first
         return sorted((i for i in left if self.steals or owner[i] == w), key=lambda i: (owner[i] - w) % count)
 
     def stolen(self, item: int, w: int) -> bool:
-        return self.lists and int(self.plan.items.worker[item]) != w
+        return self.steals and self.lists and int(self.plan.items.worker[item]) != w
 
     def opens(self, op: int) -> float | None:
         """When the items of an op may be taken; None if nobody knows yet."""
@@ -217,7 +219,9 @@ class SlowMachine:
             self.taken.append(item)
             self.take_times[item] = self.now
             stolen = self.stolen(item, w)
-            arrived = self.now + (ns.wait_ns + ns.ticket_ns if stolen else ns.ticket_ns if draws else 0.0)
+            own = self.plan.dispatch is Dispatch.HYBRID and items.worker[item] == w
+            draws_this = draws and not own
+            arrived = self.now + (ns.wait_ns + ns.ticket_ns if stolen else ns.ticket_ns if draws_this else 0.0)
             first |= stolen
             self.rows[item] = [w, arrived]
             needs, loaded = self.needs(item, -1, int(items.k_lo[item])), 0.0

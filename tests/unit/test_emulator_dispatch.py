@@ -142,12 +142,19 @@ def test_a_thief_takes_what_an_owner_has_not_come_to(name: str) -> None:
         assert (thief, victim) == (1 - run.plan.items.worker[item], run.plan.items.worker[item])
 
 
-def test_heads_wrap() -> None:
-    run = launches()["stealing"]
+@pytest.mark.parametrize("name", ["stealing", "hybrid"])
+def test_heads_wrap(name: str) -> None:
+    run = launches()[name]
+    once = np.diff(run._table.worker_rows)
+    if name == "hybrid":
+        once = np.array([*[0] * WORKERS, once[-1] + WORKERS])
+        run._reset()
+        check(run, range(2))
+        assert run._heads.tolist() == (2 * once).tolist()
     for runs in (2**31 - 1, 2**32 - 1):
         run._semaphores.fill_(np.uint32(runs).astype(np.int32).item())
         run._counters[0] = runs * WORKERS
-        run._heads.copy_(torch.from_numpy(np.diff(run._table.worker_rows) * runs).to(torch.int32))
+        run._heads.copy_(torch.from_numpy(once * runs).to(torch.int32))
         for seed in range(2):
             run_once(run, seed)
             assert run.faults == []

@@ -46,6 +46,7 @@ _TAKEN: tuple[tuple[type[DeviceExecutor], Dispatch], ...] = (
     (OneLaunchExecutor, Dispatch.STATIC),
     (OneLaunchExecutor, Dispatch.TICKET),
     (OneLaunchExecutor, Dispatch.STEALING),
+    (OneLaunchExecutor, Dispatch.HYBRID),
     (OneLaunchExecutor, Dispatch.QUEUE),
 )
 

@@ -161,6 +161,7 @@ DISPATCHES = Names(
         "static": DispatchChoice(Dispatch.STATIC),
         "static-balanced": DispatchChoice(Dispatch.STATIC, Assignment.BALANCED),
         "stealing": DispatchChoice(Dispatch.STEALING),
+        "hybrid": DispatchChoice(Dispatch.HYBRID),
         "queue": DispatchChoice(Dispatch.QUEUE),
     },
 )

@@ -70,7 +70,7 @@ class OneLaunchExecutor(DeviceExecutor):
     what = "one launch of CUDA C++, tiles of any width"
     #: Loads of a worker's next items run ahead of the stores of this one.
     keeps = frozenset({Ordering.WAIT})
-    dispatches = (Dispatch.TICKET, Dispatch.STATIC, Dispatch.STEALING, Dispatch.QUEUE)
+    dispatches = (Dispatch.TICKET, *(d for d in Dispatch if d is not Dispatch.TICKET))
     #: The blocks of a launch start when all of the one before have begun, so those wait for nobody who has no room.
     overlapping = frozenset(Dispatch)
     kinds = (BodyKind.WALK,)
@@ -194,7 +194,8 @@ class OneLaunchExecutor(DeviceExecutor):
         trace = super().trace()
         if not self.plan.dispatch.lists:
             return trace
-        return replace(trace, worker=np.unique(self.plan.items.worker)[trace.worker])
+        owners = np.unique(self.plan.items.worker)
+        return replace(trace, worker=owners[owners >= 0][trace.worker])
 
     @cached_property
     def composition(self) -> Composition:

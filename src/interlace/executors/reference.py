@@ -48,7 +48,7 @@ class ReferenceExecutor(Executor):
     name = title = "reference"
     what = "NumPy in float64, workers in turn"
     keeps = frozenset({Ordering.WORKER, Ordering.WAIT})
-    dispatches = (Dispatch.TICKET, Dispatch.STATIC, Dispatch.STEALING, Dispatch.QUEUE)
+    dispatches = (Dispatch.TICKET, Dispatch.STATIC, Dispatch.STEALING, Dispatch.QUEUE, Dispatch.HYBRID)
     kinds = (BodyKind.REFERENCE,)
     interpreted = True
     traces = True
@@ -126,7 +126,8 @@ class ReferenceExecutor(Executor):
         """Let workers step until all are done; blocked workers try again when something has been posted."""
         # Workers beyond the items would only look and leave.
         lists = self.plan.dispatch.lists
-        busy = np.unique(self.plan.items.worker) if lists else range(min(self.plan.workers, len(self.plan.items)))
+        anybody = range(min(self.plan.workers, len(self.plan.items)))
+        busy = sorted(w for w in self._lists if w >= 0) if lists else anybody
         workers = [self._worker(int(w)) for w in busy]
         running = list(range(len(workers)))
         blocked: list[int] = []
@@ -171,10 +172,10 @@ class ReferenceExecutor(Executor):
             yield self._ticket - 1
 
     def _of_lists(self, worker: int) -> Iterator[int]:
-        """A worker's own items, and under stealing those that others have left, each list from its front."""
+        """A worker's own items; then what others have left under stealing, what is in no list under hybrid dispatch."""
         steals = self.plan.dispatch is Dispatch.STEALING
         later = [w for w in self._lists if w > worker] + [w for w in self._lists if w < worker]
-        for victim in (worker, *(later if steals else ())):
+        for victim in (worker, *(w for w in later if steals or w < 0)):
             while self._lists[victim]:
                 yield self._lists[victim].popleft()
 

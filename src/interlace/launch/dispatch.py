@@ -14,8 +14,9 @@ and ``publish(launch, item, semaphore)``, by which the warp that posts does so.
     ticket      items in sequence by one counter. Items wait for smaller tickets only, and a block takes its own in
                 order: whoever holds the smallest unfinished ticket never waits, for any number of blocks
     static      a block's list, from front to back
-    stealing    the same; then items of other blocks' lists, each from its front, too. A block that is done with its
-                list finishes what it holds before it takes from another's, so that it never waits in front of an
+    hybrid      the same; then items of one list for all, by a counter of tickets, in sequence and behind all others
+    stealing    a block's list; then items of other blocks' lists, each from its front, too. A block that is done with
+                its list finishes what it holds before it takes from another's, so that it never waits in front of an
                 item that others wait for: the smallest unfinished item is at the front of its list, and that block
                 is free to take it, or its holder has finished all before it
 
@@ -126,6 +127,29 @@ struct Tickets {
   }
   DEVICE int take(const Launch& launch, int sent) { return next < end ? next++ : -1; }
   DEVICE int known() { return next < end ? next : -1; }
+  DEVICE void look(const Launch& launch) {}
+};
+"""
+
+_HYBRID = r"""
+struct Tickets {
+  unsigned run;
+  int next, end;
+  DEVICE unsigned begin(const Launch& launch) {
+    next = launch.lists[blockIdx.x];
+    end = launch.lists[blockIdx.x + 1];
+    return run = (unsigned)(draw(launch) / launch.programs);
+  }
+  // Each block draws one ticket too many.
+  DEVICE int take(const Launch& launch, int sent) {
+    if (next < end) return next++;
+    await_finished(launch, sent, HELD - 1);
+    const int first = launch.lists[launch.programs], count = launch.lists[launch.programs + 1] - first;
+    unsigned place = 0;
+    if (first_lane()) place = atomicAdd(launch.heads + launch.programs, 1u);
+    place = __shfl_sync(0xffffffff, place, 0) - run * (unsigned)(count + launch.programs);
+    return (int)place < count ? first + (int)place : -1;
+  }
   DEVICE void look(const Launch& launch) {}
 };
 """
@@ -272,6 +296,7 @@ DEVICE void publish(const Launch& launch, const Item& item, int semaphore) {
 TEXTS: Mapping[Dispatch, str] = {
     Dispatch.TICKET: _DRAW + _PUBLISH + _COUNTER + _TICKET,
     Dispatch.STATIC: _DRAW + _PUBLISH + _STATIC,
+    Dispatch.HYBRID: _DRAW + _PUBLISH + _FINISHED + _HYBRID,
     Dispatch.STEALING: _DRAW + _PUBLISH + _FINISHED + _STEALING,
     Dispatch.QUEUE: _DRAW + _COUNTER + _FINISHED + _QUEUE.replace("EMPTY", str(EMPTY)),
 }

@@ -16,7 +16,7 @@ import numpy as np
 from interlace.core.errors import ItemError, Place, PlanError, SemaphoreError
 from interlace.graph.access import Ints
 from interlace.graph.ragged import Groups, distinct, fold, grouped
-from interlace.plan.plan import Items, Plan, Waits
+from interlace.plan.plan import Dispatch, Items, Plan, Waits
 
 _INT32 = 1 << 31
 
@@ -243,7 +243,16 @@ def _check_places(plan: Plan) -> None:
             f"{int(block[i])}",
         ),
     ]
-    if plan.dispatch.lists:
+    if plan.dispatch is Dispatch.HYBRID:
+        late = np.maximum.accumulate(items.worker < 0)  # behind an item that is in no list
+        checks.append(
+            (
+                (items.worker < -1) | (items.worker >= plan.workers) | (late != (items.worker < 0)) | late[:1],
+                lambda i: f"has worker {int(items.worker[i])}, but under hybrid dispatch the first items name one of "
+                f"0..{plan.workers - 1}, at least one of them, and all behind these -1; deal items from the first on",
+            )
+        )
+    elif plan.dispatch.lists:
         checks.append(
             (
                 (items.worker < 0) | (items.worker >= plan.workers),

@@ -15,8 +15,10 @@ What is proved, and why it suffices:
    list is taken from its front, and who takes from another's has an empty list and has ended all that it
    took. So the earliest unfinished item is at the front of its list, whose owner holds nothing else that
    is unfinished and takes it next; or somebody took it, who holds nothing before it that is unfinished.
-   Under a queue items are taken when their waits are met, so none waits, and the earliest unfinished item is
-   in the queue or taken; a semaphore is complete once a run (2), so each item comes there once.
+   Under hybrid dispatch workers draw, by ticket and in sequence, when their lists are done, and all that is
+   drawn comes behind all lists. Under a queue items are taken when their waits are met, so none waits, and
+   the earliest unfinished item is in the queue or taken; a semaphore is complete once a run (2), so each item
+   comes there once.
 
 Waits cover ranges and tiles share regions, so everything is done on distinct classes of both: a plan of
 18,432 items has a few hundred.

@@ -50,7 +50,7 @@ class Choices:
 
     Attributes:
         workers: items that run at once.
-        dispatch: who takes which item when.
+        dispatch: who takes which item when. Under HYBRID the first half of the items is in lists.
         assignment: for dispatches under which workers have lists.
         policy, order, split: for all ops, or by op name (others get the class default).
         interleaving: how the ops' items merge.
@@ -217,6 +217,12 @@ def _workers(graph: Graph, choices: Choices, op: Ints, k_lo: Ints, k_hi: Ints) -
     n = len(op)
     if not choices.dispatch.lists:
         return np.full(n, -1, np.int64)
+    if choices.dispatch is Dispatch.HYBRID:
+        # Half of the items at first: factoring (Hummel, Schonberg and Flynn, 1992), whose later halves tickets replace.
+        dealt = max(min(choices.workers, n), n // 2)
+        lists = replace(choices, dispatch=Dispatch.STATIC)
+        first = _workers(graph, lists, op[:dealt], k_lo[:dealt], k_hi[:dealt])
+        return np.concatenate([first, np.full(n - dealt, -1, np.int64)])
     if choices.assignment is Assignment.STRIPED:
         return np.arange(n, dtype=np.int64) % choices.workers
     flops = np.array([max(o.flops, 1.0) / o.k_extent for o in graph.ops])

@@ -36,6 +36,7 @@ class Machine(NamedTuple):
         gate: a ``Gate``.
         ahead: loads run ahead of waits.
         steals: a worker whose queue is empty takes from the others', at ``steal_ns`` each.
+        shared: the last queue is for all workers whose own is empty, and only its items cost a ticket.
         in_turn: items come to the one queue when the semaphores that they wait for have all posts.
         dram, worker_dram, worker_l2: bytes/ns of the memory, and at most of one worker.
     """
@@ -52,6 +53,7 @@ class Machine(NamedTuple):
     ticket_ns: float
     steals: bool
     steal_ns: float
+    shared: bool
     in_turn: bool
     fill_ns: float
     launch_ns: float
@@ -141,7 +143,7 @@ def run(work: Work, machine: Machine, out: Outcome) -> None:
     state, when, limit = np.full(workers, FREE), np.zeros(workers), np.full(workers, NEVER)
     # What it holds, or held last; where in the item it stands, when it came there, and the last post that it saw.
     held, share, arrived, latest = np.full(workers, -1), np.zeros(workers), np.zeros(workers), np.zeros(workers)
-    cold, stolen = np.ones(workers, np.bool_), np.zeros(workers, np.bool_)
+    cold, stolen, pays = np.ones(workers, np.bool_), np.zeros(workers, np.bool_), np.ones(workers, np.bool_)
     # Wait and semaphore of the wait that it looks at, and who waits for the same semaphore.
     row, place, next_blocked = np.zeros(workers, np.int64), np.zeros(workers, np.int64), np.full(workers, -1)
     # Nanoseconds of work left at full speed, bytes/ns that it then wants, the inverse, and bytes loaded ahead.
@@ -292,7 +294,12 @@ def run(work: Work, machine: Machine, out: Outcome) -> None:
             if at < queue_ptr[queue + 1]:
                 following[queue] += 1
                 stolen[w] = n > 0
+                pays[w] = not machine.shared
                 return int(items[at])
+        if machine.shared and following[queues - 1] < queue_ptr[queues]:
+            following[queues - 1] += 1
+            pays[w] = True
+            return int(items[following[queues - 1] - 1])
         state[w], when[w] = DONE, NEVER
         return -1
 
@@ -308,7 +315,7 @@ def run(work: Work, machine: Machine, out: Outcome) -> None:
             cold[w] = held[w] < 0 or stolen[w]
             held[w], row[w] = item, wait_ptr[item]
             share[w] = loaded[w] = 0.0
-            arrives = t + (machine.steal_ns if stolen[w] else machine.ticket_ns)
+            arrives = t + (machine.steal_ns if stolen[w] else machine.ticket_ns if pays[w] else 0.0)
             out_worker[item], out_wait[item] = w, arrives
             stand(w, arrives)
             if machine.ahead and ahead_bytes[item] > 0.0 and out_start[item] > out_wait[item]:

@@ -178,6 +178,7 @@ def simulate(plan: Plan, costs: Costs, device: DeviceSpec, mode: Mode = PERSISTE
         ticket_ns=times.ticket_ns if draws else 0.0,
         steals=steals,
         steal_ns=times.wait_ns + times.ticket_ns,
+        shared=mode.gate is Gate.OPEN and plan.dispatch is Dispatch.HYBRID,
         in_turn=mode.gate is Gate.OPEN and plan.dispatch is Dispatch.QUEUE,
         fill_ns=times.fill_ns,
         launch_ns=times.launch_ns,

@@ -21,7 +21,7 @@ import numpy as np
 from interlace.core.errors import ItemError, PlanError, SimulationError
 from interlace.graph.access import Ints
 from interlace.graph.ragged import offsets
-from interlace.plan.plan import Plan
+from interlace.plan.plan import Dispatch, Plan
 
 #: Most workers of a simulated plan: far more than any GPU keeps resident, and little memory for each.
 MOST_WORKERS = 1 << 16
@@ -109,7 +109,8 @@ def hopper(ring_bytes: int) -> Mode:
 
 @dataclass(frozen=True, eq=False)
 class Queues:
-    """The items in the order in which they are taken, in one queue for all workers or in one for each.
+    """The items in the order in which they are taken, in one queue for all workers, or in one for each, under hybrid
+    dispatch with one for all behind these.
 
     Attributes:
         items: positions in the sequence, queue after queue.
@@ -137,14 +138,17 @@ class Queues:
             taken = np.arange(n, dtype=np.int64)
             items = taken if mode.gate is Gate.OPEN else np.argsort(plan.items.op, kind="stable")
             return Queues(items, np.array([0, n], np.int64), _simulated(min(plan.workers, n)))
-        bad = np.flatnonzero((worker < 0) | (worker >= plan.workers))
+        shared = worker < 0 if plan.dispatch is Dispatch.HYBRID else np.zeros(n, np.bool_)
+        bad = np.flatnonzero(((worker < 0) & ~shared) | (worker >= plan.workers))
         if len(bad):
             raise ItemError(
                 f"{plan.item_name(int(bad[0]))} has worker {int(worker[bad[0]])}; "
                 f"name one of 0..{plan.workers - 1} or raise Plan.workers"
             )
         workers = _simulated(int(worker.max(initial=-1)) + 1)
-        return Queues(np.argsort(worker, kind="stable"), offsets(np.bincount(worker)), workers)
+        queue = np.where(shared, workers, worker)
+        count = workers + (plan.dispatch is Dispatch.HYBRID)
+        return Queues(np.argsort(queue, kind="stable"), offsets(np.bincount(queue, minlength=count)), workers)
 
 
 @dataclass(frozen=True, eq=False)
