@@ -150,6 +150,7 @@ struct Tickets {
     place = __shfl_sync(0xffffffff, place, 0) - run * (unsigned)(count + launch.programs);
     return (int)place < count ? first + (int)place : -1;
   }
+  DEVICE int known() { return next < end ? next : -1; }
   DEVICE void look(const Launch& launch) {}
 };
 """
