@@ -242,7 +242,7 @@ FAULTS = {
 SPLIT = {
     "right": None,
     "hasty": ("      await_parts(launch, item);\n", ""),
-    "lost": ("if (first_lane() && semaphore >= 0) {", "if (first_lane() && semaphore >= 0 && item.number != 4) {"),
+    "lost": ("if (semaphore >= 0) publish", "if (semaphore >= 0 && item.number != 4) publish"),
 }
 
 
