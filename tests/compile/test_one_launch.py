@@ -99,10 +99,14 @@ def test_many_tokens_take_widths_that_fill_waves() -> None:
     assert (up["BM"], up["BN"], tiles) == (128, 224, 256)  # two waves of 132, where 256 wide ones take as many
 
 
-@pytest.mark.parametrize("dependent", [False, True])
-def test_static_dispatch_is_taken_beside_dependent_launch_too(dependent: bool) -> None:
+@pytest.mark.parametrize(
+    ("dispatch", "dependent"),
+    [(il.Dispatch.STATIC, False), *((d, True) for d in il.Dispatch if d is not il.Dispatch.TICKET)],
+)
+def test_every_dispatch_is_taken_beside_dependent_launch(dispatch: il.Dispatch, dependent: bool) -> None:
     graph = il.workloads.ffn(16, SHAPES["relu"], il.bf16, il.MatmulTile(64, 112, 64), il.MatmulTile(64, 32, 128))
-    run = launch(graph, il.Options("meta", dependent_launch=dependent), dispatch=il.Dispatch.STATIC)
+    run = launch(graph, il.Options("meta", dependent_launch=dependent), dispatch=dispatch)
+    assert (run.binary.resources.spill_bytes, run.binary.warnings) == (0, ())
     assert lint(run.binary.ptx, posts=True, waits=True, posting_warp=True) == []
     assert ("griddepcontrol.wait" in run.binary.ptx) is dependent
 

@@ -85,6 +85,11 @@ class Library:
         """Where the shared memory of a kernel begins."""
         return (ctypes.c_void_p * len(self.texts)).in_dll(self.handle, "shared_of")[kernel] or 0
 
+    def again(self) -> Library:
+        """The same from a file of its own, with memory of its own, for what runs beside it."""
+        path = self.path.with_name(f"{self.path.stem}-{len(list(self.path.parent.iterdir()))}.so")
+        return Library(self.texts, Path(shutil.copy(self.path, path)))
+
     @cached_property
     def image(self) -> int:
         """Where the library lies."""

@@ -75,15 +75,15 @@ unsigned long long __cvta_generic_to_shared(const void* pointer);
 inline const void* __cvta_generic_to_global(const void* pointer) { return pointer; }
 void __nanosleep(unsigned nanoseconds);
 inline void __threadfence_system() {}
-template <class T> inline T atomicAdd(T* at, T more) {
-  const T before = *at;
-  *at = before + more;
-  return before;
+// Of 4 or 8 bytes; atomic for blocks that run at once, too.
+unsigned long long atomic_add(void* at, unsigned bytes, unsigned long long more);
+unsigned long long atomic_swap(void* at, unsigned bytes, unsigned long long expected, unsigned long long wanted);
+template <class T> __forceinline__ T atomicAdd(T* at, T more) {
+  return static_cast<T>(atomic_add(at, sizeof(T), static_cast<unsigned long long>(more)));
 }
-template <class T> inline T atomicCAS(T* at, T expected, T wanted) {
-  const T before = *at;
-  if (before == expected) *at = wanted;
-  return before;
+template <class T> __forceinline__ T atomicCAS(T* at, T expected, T wanted) {
+  const auto old = static_cast<unsigned long long>(expected), made = static_cast<unsigned long long>(wanted);
+  return static_cast<T>(atomic_swap(at, sizeof(T), old, made));
 }
 inline void __stcs(uint4* at, uint4 value) { *at = value; }
 template <class T> __forceinline__ void __stcg(T* at, T value) { *at = value; }
@@ -253,6 +253,7 @@ inline void ld_global_nc_v4_b32(WordsOut words, const void* at) {
 void ld_acquire_gpu_global_b32(int& value, const void* at);
 void ld_relaxed_gpu_global_b32(int& value, const void* at);
 void red_release_gpu_global_add_s32(const void* at, int more);
+void atom_release_gpu_global_add_u32(unsigned& before, const void* at, unsigned more);
 void atom_acq_rel_gpu_global_add_u64(unsigned long long& before, const void* at, unsigned long long more);
 }  // namespace ptx
 

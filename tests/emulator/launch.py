@@ -165,25 +165,28 @@ def emulate(
     buffers: Sequence[Buffer],
     promises: Promises,
     seed: int,
+    only: int | None = None,
 ) -> tuple[Fault, ...]:
     """Runs ``grid`` blocks of a kernel, one after another, and returns what went wrong.
 
     Args:
         parameters: addresses of the kernel's parameters.
+        only: the one block to run.
     """
+    order = Random(seed).sample(range(grid), grid) if only is None else [only]
     found = (_Fault * MOST_FAULTS)()
     count = library.handle.emulate(
         number,
         ctypes.c_void_p(library.shared(number)),
         library.texts[number].layout.total_bytes,
-        grid,
+        len(order),
         threads,
         (ctypes.c_void_p * len(parameters))(*parameters),
         (Buffer * len(buffers))(*buffers),
         len(buffers),
         ctypes.byref(promises),
         ctypes.c_uint64(seed),
-        (ctypes.c_int * max(grid, 1))(*Random(seed).sample(range(grid), grid)),
+        (ctypes.c_int * max(len(order), 1))(*order),
         found,
         ctypes.c_void_p(library.image),
     )

@@ -5,6 +5,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <sched.h>
 #include <sys/mman.h>
 
 #include "cuda.h"
@@ -247,6 +248,7 @@ unsigned long long __cvta_generic_to_shared(const void* pointer) {
 
 void __nanosleep(unsigned nanoseconds) {
   machine.clock_ns += nanoseconds;
+  sched_yield();  // to blocks that run at once
   // Time passes: what it waits for others do, or a copy.
   machine.warp = machine.random.below(static_cast<uint32_t>(machine.ready.size()));
   if (!machine.flying.empty() && machine.random.once_in(8)) land_one();

@@ -88,15 +88,36 @@ void ptx::ld_acquire_gpu_global_b32(int& value, const void* at) {
 void ptx::red_release_gpu_global_add_s32(const void* at, int more) {
   check_posted(LINE);
   release(at);
-  *static_cast<int*>(const_cast<void*>(at)) += more;
+  __atomic_fetch_add(static_cast<int*>(const_cast<void*>(at)), more, __ATOMIC_SEQ_CST);
+  maybe_leave();
+}
+void ptx::atom_release_gpu_global_add_u32(unsigned& before, const void* at, unsigned more) {
+  check_posted(LINE);
+  release(at);
+  before = __atomic_fetch_add(static_cast<unsigned*>(const_cast<void*>(at)), more, __ATOMIC_SEQ_CST);
   maybe_leave();
 }
 void ptx::atom_acq_rel_gpu_global_add_u64(unsigned long long& before, const void* at, unsigned long long more) {
   check_posted(LINE);
   acquire(at);
   release(at);
-  before = atomicAdd(static_cast<unsigned long long*>(const_cast<void*>(at)), more);
+  before = __atomic_fetch_add(static_cast<unsigned long long*>(const_cast<void*>(at)), more, __ATOMIC_SEQ_CST);
   maybe_leave();
+}
+
+unsigned long long atomic_add(void* at, unsigned bytes, unsigned long long more) {
+  touch(at, bytes, true, LINE);
+  if (bytes == 8) return __atomic_fetch_add(static_cast<uint64_t*>(at), more, __ATOMIC_SEQ_CST);
+  return __atomic_fetch_add(static_cast<uint32_t*>(at), static_cast<uint32_t>(more), __ATOMIC_SEQ_CST);
+}
+unsigned long long atomic_swap(void* at, unsigned bytes, unsigned long long expected, unsigned long long wanted) {
+  touch(at, bytes, true, LINE);
+  const auto swap = [wanted]<class T>(T* to, T old) {
+    __atomic_compare_exchange_n(to, &old, static_cast<T>(wanted), false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST);
+    return old;
+  };
+  if (bytes == 8) return swap(static_cast<uint64_t*>(at), static_cast<uint64_t>(expected));
+  return swap(static_cast<uint32_t*>(at), static_cast<uint32_t>(expected));
 }
 
 // What the compiler calls before each access (-fsanitize=thread); the library of that sanitizer is not linked.

@@ -6,7 +6,8 @@
     run.faults
 
 Everything else is the executor's own: tables, counters, what the launch is given, the error of a wait that ends. Blocks
-run one after another, so a plan has one worker.
+run one after another, so a plan has one worker; or all at once (``at_once``), each in a thread and a copy of the
+library, where races are looked for within each block only.
 
 Where fewer rows of tokens are loaded than a tile has, products take what lies behind them for the others, whose sums
 nobody may store. The emulator is told how many rows are loaded, does not look at further ones, and makes their sums
@@ -17,12 +18,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 from unittest import mock
 
-import numpy as np
 import torch
 
 from interlace.core.dtypes import DType
@@ -43,7 +44,7 @@ from interlace.plan.plan import Plan
 from .build import Library, build
 from .launch import Buffer, Fault, Promises, emulate, tensor_map
 
-#: Of the emulator's clock, which goes on where a thread sleeps.
+#: Of one block after another.
 TIMEOUT_S = 0.02
 _BARRIER_BYTES, _TALL = 8, 64
 
@@ -64,6 +65,8 @@ class EmulatedLaunch(OneLaunchExecutor):
         stages: of its ring.
         in_flight_bytes: of independent operands under way.
         change: the text, broken.
+        at_once: blocks run beside each other.
+        timeout_s: of the emulator's clock, which goes on where a thread sleeps.
 
     Attributes:
         faults: of all runs so far.
@@ -77,17 +80,20 @@ class EmulatedLaunch(OneLaunchExecutor):
         stages: int,
         in_flight_bytes: int = 1 << 20,
         change: tuple[str, str] | None = None,
+        at_once: bool = False,
+        timeout_s: float = TIMEOUT_S,
         **options: Any,
     ) -> None:
         self._stages, self._in_flight_bytes, self._change = stages, in_flight_bytes, change
         self.faults: list[Fault] = []
         self.seed = 0
         self.library: tuple[Library, int] | None = None
-        super().__init__(plan, Options("meta", timeout_s=TIMEOUT_S, **options))
+        self.at_once = at_once
+        self._copies: list[Library] = []
+        super().__init__(plan, Options("meta", timeout_s=timeout_s, **options))
         self._device, self._interpret = torch.device("cpu"), True
         self._allocate()
         self._workspace.fill_(float("nan"))
-        self._lists = torch.tensor(self._table.worker_rows.astype(np.int32))
 
     def _prepare(self) -> None:
         tiles, warpgroups = [part.tile for part in self._parts], self._warpgroups
@@ -155,6 +161,7 @@ class EmulatedLaunch(OneLaunchExecutor):
         inputs = [value for name, value in given.items() if name not in written_to]
         results = [value for name, value in given.items() if name in written_to]
         state = self._semaphores, self._arrivals, self._done, self._fault, self._record, self._trace, self._counters
+        state = *state, self._heads, *self._queue.values()
         read = [_buffer(value) for value in (*inputs, operands, self._items, self._waits, self._lists)]
         written = [_buffer(value, written=True) for value in state]
         return [*read, *written, *(_buffer(value, written=True, watched=True) for value in (*results, self._workspace))]
@@ -177,7 +184,19 @@ class _Emulated:
         threads = (run._warpgroups + 1) * 128
         parameters, buffers = [self.parameter.data_ptr()], run._buffers(self.operands, self.arguments)
         workers = run._table.workers
-        run.faults += emulate(library, number, workers, threads, parameters, buffers, run._promises(), run.seed)
+
+        def block(library: Library, seed: int, only: int | None = None) -> tuple[Fault, ...]:
+            return emulate(library, number, workers, threads, parameters, buffers, run._promises(), seed, only)
+
+        if not run.at_once:
+            run.faults += block(library, run.seed)
+            return
+        if not run._copies:
+            run._copies = [library.again() for _ in range(workers)]
+        seeds, blocks = (run.seed * workers + n for n in range(workers)), range(workers)
+        with ThreadPoolExecutor(workers) as threads_of_blocks:
+            for faults in threads_of_blocks.map(block, run._copies, seeds, blocks):
+                run.faults += faults
 
 
 def prepare(runs: Sequence[EmulatedLaunch]) -> Library:

@@ -90,6 +90,13 @@ CHOICES = {
     "tickets": il.Choices(132),
     "static": il.Choices(132, il.Dispatch.STATIC),
     "static, few workers": il.Choices(7, il.Dispatch.STATIC, il.Assignment.BALANCED, policy=il.RowSync()),
+    "stealing": il.Choices(132, il.Dispatch.STEALING, policy=il.RowSync()),
+    "stealing, few workers": il.Choices(7, il.Dispatch.STEALING, il.Assignment.BALANCED, split=il.SplitK(3)),
+    "hybrid": il.Choices(132, il.Dispatch.HYBRID, split=il.SplitK(3)),
+    "queue": il.Choices(132, il.Dispatch.QUEUE, policy=il.RowSync()),
+    "queue, more workers than SMs, split, chunk waits": il.Choices(
+        400, il.Dispatch.QUEUE, split=il.SplitK(3), chunk_waits=True
+    ),
     "more workers than SMs": il.Choices(400, policy=il.TileSync()),
     "split": il.Choices(132, split=il.SplitK(3)),
     "more parts than one trip sums": il.Choices(132, split=il.SplitK(11)),

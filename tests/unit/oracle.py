@@ -243,8 +243,8 @@ def items(plan: Plan) -> list[Item]:
             awaited = frozenset(s for k, held in stands if k <= lo for s in held)
             segments.append(Segment(lo, awaited, touched, reads, writes))
         worker: int | None = int(table.worker[n])
-        if plan.dispatch is Dispatch.TICKET:
-            worker = 0 if plan.workers == 1 else None
+        if plan.dispatch is not Dispatch.STATIC:
+            worker = 0 if plan.workers == 1 and plan.dispatch is not Dispatch.QUEUE else None
         tile = (int(table.op[n]), int(table.tile[n]))
         out.append(Item(tile, worker, int(table.post[n]), tuple(segments)))
     return out
@@ -292,11 +292,11 @@ def unenforced(plan: Plan, hazards: Iterable[str] = ("RAW", "WAR", "WAW")) -> li
 def stuck(plan: Plan) -> bool:
     """True if the run may never end.
 
-    Under ticket dispatch, if an item waits for a later one; otherwise, if running each worker's list as
+    Under another dispatch than static, if an item waits for a later one; otherwise, if running each worker's list as
     far as it goes leaves something over.
     """
     sequence, posts = items(plan), _posts(plan)
-    if plan.dispatch is Dispatch.TICKET:
+    if plan.dispatch is not Dispatch.STATIC:
         return any(
             n >= m
             for m, item in enumerate(sequence)

@@ -66,10 +66,14 @@ class SlowMachine:
         self.by_op = self.mode.gate is not Gate.OPEN
         if self.by_op:
             self.order.sort(key=lambda i: plan.items.op[i])
-        self.static = not self.by_op and plan.dispatch is Dispatch.STATIC
+        self.lists = not self.by_op and plan.dispatch.lists
+        self.steals = plan.dispatch is Dispatch.STEALING
+        self.in_turn = not self.by_op and plan.dispatch is Dispatch.QUEUE
+        self.ready: list[int] = []
         self.taken: list[int] = []
         self.take_times: dict[int, float] = {}
         self.post_times: dict[int, list[float]] = {}
+        self.come(self.order)
         workers = [self.worker(w) for w in range(plan.workers)]
         requests: dict[int, Request] = {w: Until(0.0) for w in range(plan.workers)}
         while True:
@@ -133,7 +137,16 @@ class SlowMachine:
 
     def left(self, w: int) -> list[int]:
         """Items that the worker could take, now or once their op opens."""
-        return [i for i in self.order if i not in self.taken and (not self.static or self.plan.items.worker[i] == w)]
+        left, owner = [i for i in self.order if i not in self.taken], self.plan.items.worker
+        if not self.lists:
+            return left
+        if self.plan.dispatch is Dispatch.HYBRID:
+            return [i for i in left if owner[i] == w] or [i for i in left if owner[i] < 0]
+        count = int(owner.max()) + 1  # of lists; a thief looks at the next ones first
+        return sorted((i for i in left if self.steals or owner[i] == w), key=lambda i: (owner[i] - w) % count)
+
+    def stolen(self, item: int, w: int) -> bool:
+        return self.steals and self.lists and int(self.plan.items.worker[item]) != w
 
     def opens(self, op: int) -> float | None:
         """When the items of an op may be taken; None if nobody knows yet."""
@@ -151,7 +164,9 @@ class SlowMachine:
         return max(self.rows[i][-1] for i in before) + self.launch_ns if before else 0.0
 
     def opening(self) -> float | None:
-        """When the first of the ops with items left opens."""
+        """When the first of the ops with items left opens, or now if an item is ready."""
+        if self.in_turn:
+            return None if self.next_item(-1) is None else self.now
         ops = {int(self.plan.items.op[i]) for i in self.order if i not in self.taken}
         return min((t for op in ops if (t := self.opens(op)) is not None), default=None)
 
@@ -159,7 +174,13 @@ class SlowMachine:
     def launch_ns(self) -> float:
         return self.device.latencies.launch_ns
 
+    def come(self, items: list[int]) -> None:
+        """Those of the items that wait for nothing more are next in the queue."""
+        self.ready += [i for i in items if i not in self.ready and self.met(self.needs(i, -1, 1 << 62))]
+
     def next_item(self, w: int) -> int | None:
+        if self.in_turn:
+            return next((i for i in self.ready if i not in self.taken), None)
         for item in self.left(w):
             opens = self.opens(int(self.plan.items.op[item]))
             if opens is not None and opens <= self.now:
@@ -186,7 +207,7 @@ class SlowMachine:
 
     def worker(self, w: int) -> Generator[Request, None, None]:
         ns, items, ring = self.device.latencies, self.plan.items, self.mode.ring_bytes > 0
-        draws = self.mode.gate is Gate.OPEN and not self.static and not ring
+        draws = self.mode.gate is Gate.OPEN and self.plan.dispatch is not Dispatch.STATIC and not ring
         first = True
         while True:
             if not self.left(w):
@@ -197,7 +218,11 @@ class SlowMachine:
                 continue
             self.taken.append(item)
             self.take_times[item] = self.now
-            arrived = self.now + (ns.ticket_ns if draws else 0.0)
+            stolen = self.stolen(item, w)
+            own = self.plan.dispatch is Dispatch.HYBRID and items.worker[item] == w
+            draws_this = draws and not own
+            arrived = self.now + (ns.wait_ns + ns.ticket_ns if stolen else ns.ticket_ns if draws_this else 0.0)
+            first |= stolen
             self.rows[item] = [w, arrived]
             needs, loaded = self.needs(item, -1, int(items.k_lo[item])), 0.0
             ahead = min(float(self.costs.ahead_bytes[item]), self.mode.ring_bytes)
@@ -256,5 +281,6 @@ class SlowMachine:
         if self.ended.issuperset(parts) and items.post[item] >= 0 and self.mode.waits:
             self.post_times.setdefault(int(items.post[item]), []).append(end)
             end += post_ns
+            self.come(self.order)
         self.rows[item].append(end)
         yield Until(end)

@@ -403,10 +403,10 @@ def test_names_become_the_objects_that_they_stand_for(
 def test_each_dispatch_is_planned_and_proved(tmp_path: Path, name: str) -> None:
     data = write_plan(tmp_path / "plan.json", "--dispatch", name, "--workers", "3")
     assert data["dispatch"] == name.split("-")[0]
-    assert (data["items"]["worker"] == [-1] * 6) is (name == "ticket")
+    assert (data["items"]["worker"] == [-1] * 6) is (name in ("ticket", "queue"))
     shown = succeed("verify", tmp_path / "plan.json")
     resident = next(line for line in shown.splitlines() if "resident" in line)
-    assert ("3" in resident) is (name != "ticket")
+    assert ("3" in resident) is (name not in ("ticket", "queue"))
 
 
 def test_a_plan_for_a_gpu_needs_none(tmp_path: Path) -> None:
@@ -561,6 +561,12 @@ def test_trace_writes_a_slice_per_item_and_a_track_per_worker(tmp_path: Path) ->
     assert len({tuple(s["args"]["tile"]) for s in work if s["name"] == "up"}) == 8
     assert list(tracks.values()) == ["SM 0", "SM 1", "SM 2"]
     assert len(arrows) == 4  # one for the one wait of each tile of down
+
+
+def test_a_trace_under_stealing_tells_what_was_stolen(tmp_path: Path) -> None:
+    options = ["--dispatch", "stealing", "--workers", "3", "--tile", "16x32x64"]
+    out = succeed("trace", "ffn", *SMALL, *options, "--out", tmp_path / "t.json")
+    assert "stolen │ no items" in " ".join(out.split())  # workers step in turn, and have as much to do
 
 
 def test_run_traces_the_last_executor_that_can(tmp_path: Path) -> None:

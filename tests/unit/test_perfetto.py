@@ -48,6 +48,11 @@ def test_waits_and_work_are_separate_slices_in_microseconds() -> None:
     assert colours["wait"].isdisjoint(colours["work"])
 
 
+def test_an_item_that_was_stolen_tells_from_whom() -> None:
+    slices = events(to_perfetto(trace(CHAIN), stolen=np.array([[2, 1, 0]])), "X")
+    assert [s["args"].get("stolen from worker") for s in slices] == [None, None, None, 0, 0]
+
+
 def test_tiles_are_numbers_where_grids_are_unknown() -> None:
     assert events(to_perfetto(trace(CHAIN)), "X")[-1]["args"]["tile"] == 4
 

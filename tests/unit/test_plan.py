@@ -450,7 +450,7 @@ def test_workers_beyond_the_items_cost_nothing(dispatch: Dispatch) -> None:
     graph = Graph("copy", (x, y), (copy_op("copy", x, y, (16, 16)),), ("x",), ("y",))
     data = json.loads(build(graph, Choices(4, dispatch)).to_json())
     data["workers"] = 2**31 - 1
-    if dispatch is Dispatch.STATIC:
+    if dispatch.lists:
         data["items"]["worker"][7] = 2**31 - 2
     proof = verify(read_plan(json.dumps(data)))
     values = np.arange(4096.0).reshape(64, 64)
@@ -462,8 +462,11 @@ def test_workers_beyond_the_items_cost_nothing(dispatch: Dispatch) -> None:
     finally:
         tracemalloc.stop()
     assert peak < 1 << 20
-    assert table.workers == (16 if dispatch is Dispatch.TICKET else 5)
-    if dispatch is Dispatch.STATIC:
+    assert table.workers == (5 if dispatch.lists else 16)
+    if dispatch is Dispatch.HYBRID:  # half of the items are in lists
+        assert table.worker_rows.tolist() == [0, 2, 4, 6, 7, 8, 16]
+        assert table.items["number"][7:].tolist() == [7, *range(8, 16)]
+    elif dispatch.lists:
         assert table.worker_rows.tolist() == [0, 4, 8, 12, 15, 16]
         assert table.items["number"][15] == 7
 

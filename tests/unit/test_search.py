@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -152,6 +154,19 @@ def test_a_reason_is_what_taking_a_decision_back_costs() -> None:
     assert "order" in departed
     assert reasons["order"].without_us > found.best.prediction.us
     assert reasons["order"].without_bytes > found.best.prediction.traffic.dram_read
+
+
+def test_the_winner_is_told_under_every_dispatch() -> None:
+    graph = il.workloads.two_copies(256, 256)
+    found = search(graph, il.H200)
+    told = explain(found, il.H200, dispatches=tuple(il.Dispatch)).dispatches_us
+    assert next(iter(told)) is found.plan.dispatch
+    assert {*told} == {*il.Dispatch}
+    for dispatch, us in told.items():
+        plan = il.build(graph, replace(found.best.choices, dispatch=dispatch))
+        assert us == predict(plan, il.H200, limit=FINE).us
+    serial = plain_bodies(SERIAL)
+    assert explain(search(graph, il.H200, serial), il.H200, serial, tuple(il.Dispatch)).dispatches_us == {}
 
 
 def test_figures_stand_beside_bounds() -> None:

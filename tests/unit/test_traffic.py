@@ -336,9 +336,15 @@ def slow_stream(plan: Plan, t: Touches, mode: Mode) -> list[tuple[int, bool, int
     order = list(range(len(plan.items)))
     if mode is not PERSISTENT:
         order.sort(key=lambda i: plan.items.op[i])
-    static = mode is PERSISTENT and plan.dispatch is Dispatch.STATIC
+    owner, dispatch = plan.items.worker, plan.dispatch if mode is PERSISTENT else Dispatch.TICKET
+    count = max(int(owner.max()) + 1, 1)
     after = mode.after or [range(o) for o in range(len(plan.graph.ops))]
-    lists = [[i for i in order if not static or plan.items.worker[i] == w] for w in range(plan.workers)]
+    some = {  # of worker w, what it may take
+        Dispatch.STATIC: lambda w: [i for i in order if owner[i] == w],
+        Dispatch.HYBRID: lambda w: sorted((i for i in order if owner[i] in (w, -1)), key=lambda i: owner[i] < 0),
+        Dispatch.STEALING: lambda w: sorted(order, key=lambda i: (owner[i] - w) % count),
+    }
+    lists = [some.get(dispatch, lambda w: order)(w) for w in range(plan.workers)]
     todo: list[list[tuple[int, list[int]]]] = [[] for _ in lists]
     taken: set[int] = set()
     out = []

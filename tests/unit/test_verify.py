@@ -70,6 +70,9 @@ def test_longest_chain_goes_from_op_to_op() -> None:
 def test_static_dispatch_needs_all_its_workers_and_ticket_dispatch_one() -> None:
     assert verify(rows_plan(dispatch=Dispatch.STATIC)).workers_needed == 4
     assert verify(rows_plan(dispatch=Dispatch.TICKET)).workers_needed == 1
+    assert verify(rows_plan(dispatch=Dispatch.STEALING)).workers_needed == 4
+    assert verify(rows_plan(dispatch=Dispatch.HYBRID)).workers_needed == 4
+    assert verify(rows_plan(dispatch=Dispatch.QUEUE)).workers_needed == 1
 
 
 def test_split_items_count_the_dependencies_of_their_part() -> None:
@@ -490,7 +493,20 @@ def test_no_sync_on_a_needed_edge_is_refused() -> None:
         )
 
 
-@pytest.mark.parametrize("dispatch", Dispatch)
+@pytest.mark.parametrize("worker", [[0, -1, 1, -1], [0, 1, 2, -1], [-1, -1, -1, -1], [0, 1, -2, -1]])
+def test_under_hybrid_dispatch_lists_come_first(worker: list[int]) -> None:
+    plan = build(pair(), Choices(2, Dispatch.HYBRID))
+    assert plan.items.worker.tolist() == [0, 1, -1, -1]
+    bad = replace(plan, items=replace(plan.items, worker=np.array(worker)))
+    refused(bad, ItemError, "under hybrid dispatch the first items name one of 0..1", "and all behind these -1")
+
+
+def test_a_queue_keeps_no_order_of_one_worker() -> None:
+    plan = build(two_matmuls(), Choices(1, Dispatch.QUEUE, policy=NoSync()))
+    refused(plan, CoverageError, "op 'down', tile", "that tile posts no semaphore")
+
+
+@pytest.mark.parametrize("dispatch", [d for d in Dispatch if d is not Dispatch.QUEUE])
 def test_no_sync_is_fine_when_one_worker_runs_everything(dispatch: Dispatch) -> None:
     proof = verify(build(two_matmuls(), Choices(1, dispatch, policy=NoSync())))
     assert (proof.edges, proof.edges_by_wait, proof.longest_chain) == (32, 0, 1)

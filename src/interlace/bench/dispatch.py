@@ -45,6 +45,9 @@ _TAKEN: tuple[tuple[type[DeviceExecutor], Dispatch], ...] = (
     (PersistentExecutor, Dispatch.TICKET),
     (OneLaunchExecutor, Dispatch.STATIC),
     (OneLaunchExecutor, Dispatch.TICKET),
+    (OneLaunchExecutor, Dispatch.STEALING),
+    (OneLaunchExecutor, Dispatch.HYBRID),
+    (OneLaunchExecutor, Dispatch.QUEUE),
 )
 
 
@@ -55,7 +58,7 @@ class Row:
     Attributes:
         costs: which; see the module.
         executor: by name.
-        dispatch: ``static`` or ``ticket``.
+        dispatch: which, by its value.
         ideal_us: the least that it could take.
         predicted_us: on the simulated machine.
         us: median on the GPU; None if nothing ran.

@@ -54,7 +54,7 @@ def register(app: typer.Typer) -> None:
             with stepping() as step:
                 entries = compare(ways, machine.spec, lambda tried: step("planning", tried, most))
                 best = entries[0]
-                told = explain(best.planned, machine.spec, best.way.mode)
+                told = explain(best.planned, machine.spec, best.way.mode, best.way.dispatches)
                 other = rival(entries)
                 reasons = [] if other is None else [*differences(best, other, machine.spec)]
         told = replace(told, reasons=(*reasons, *told.reasons))
@@ -69,12 +69,14 @@ def _show(title: str, told: Explanation, found: Sequence[Predicted]) -> None:
 
     best, plain = told.planned.best.prediction, told.planned.plain.prediction
     traffic = best.traffic
+    dispatches = ", ".join(f"{d.value} {table.number(us)} us" for d, us in told.dispatches_us.items())
     rows = [
         ("fastest executor", ", ".join(found[0].names)),
         ("tiles", tiling(told.planned.best.graph)),
         ("plan", table.plan_line(told.planned.plan)),
         ("proved", str(told.planned.proof)),
         ("predicted time", f"{table.number(best.us)} us; row-major, op after op: {table.number(plain.us)} us"),
+        *([("by dispatch", dispatches)] if len(told.dispatches_us) > 1 else []),
         ("from memory", f"{_mb(traffic.dram_read)}; row-major, op after op: {_mb(plain.traffic.dram_read)}"),
         *((f"  {name}", _mb(count)) for name, count in by_layers(traffic.read).items()),
         ("L2 hit rate", f"{traffic.hit_rate:.0%} of {_mb(traffic.touched)}"),
@@ -136,6 +138,7 @@ def _data(told: Explanation, found: Sequence[Predicted]) -> dict[str, Any]:
             }
             for o in told.ops
         ],
+        "dispatches_us": {dispatch.value: us for dispatch, us in told.dispatches_us.items()},
         "reasons": [
             {"decision": r.decision, "chosen": r.chosen, "without_us": r.without_us, "without_bytes": r.without_bytes}
             for r in told.reasons

@@ -110,7 +110,7 @@ class Device(Enum):
 
 @dataclass(frozen=True)
 class DispatchChoice:
-    """Who takes which item when, and under static dispatch how items are handed out."""
+    """Who takes which item when, and where workers have lists how items are dealt to them."""
 
     dispatch: Dispatch
     assignment: Assignment = Assignment.STRIPED
@@ -160,6 +160,9 @@ DISPATCHES = Names(
         "ticket": DispatchChoice(Dispatch.TICKET),
         "static": DispatchChoice(Dispatch.STATIC),
         "static-balanced": DispatchChoice(Dispatch.STATIC, Assignment.BALANCED),
+        "stealing": DispatchChoice(Dispatch.STEALING),
+        "hybrid": DispatchChoice(Dispatch.HYBRID),
+        "queue": DispatchChoice(Dispatch.QUEUE),
     },
 )
 

@@ -18,15 +18,19 @@ from interlace.cli.runners import Runners
 from interlace.cli.workloads import Selection, group, per_workload, plan_file
 from interlace.core.errors import PlanError
 from interlace.executors import DeviceExecutor, Executor
+from interlace.executors.one_launch import OneLaunchExecutor
 from interlace.executors.persistent import PersistentStaticExecutor, PersistentTicketExecutor
 from interlace.executors.reference import ReferenceExecutor
 from interlace.graph.access import Ints
 from interlace.graph.ragged import Groups, distinct, offsets, ranges
-from interlace.plan.plan import Plan
+from interlace.plan.plan import Dispatch, Plan
 from interlace.trace.events import Trace
 from interlace.trace.perfetto import to_perfetto
+from interlace.trace.steals import steals
 
 HOW_TO_OPEN = "open https://ui.perfetto.dev and drop the file on it"
+#: What a GPU traces if nobody chose, the first that can.
+_TRACED: tuple[type[Executor], ...] = (PersistentTicketExecutor, PersistentStaticExecutor, OneLaunchExecutor)
 
 
 def register(app: typer.Typer) -> None:
@@ -45,12 +49,15 @@ def register(app: typer.Typer) -> None:
         """Run a workload on one executor and write what happened when, for ui.perfetto.dev.
 
         Waits and work are separate slices on a track per worker; arrows lead from the item that posted last
-        to the item that waited for it. Without --executor: persistent-ticket on a GPU, else reference.
+        to the item that waited for it. Without --executor: on a GPU the first of persistent-ticket,
+        persistent-static and one_launch that runs the dispatch; else reference.
 
         Example: interlace trace ffn --m 64 --policy row --out trace.json
         """
         machine = find(device)
         _check_clock(executor, machine)
+        if executor is None and machine.cuda and schedule.dispatch is not None:
+            executor = next(e for e in _TRACED if schedule.dispatch.dispatch in e.dispatches)
         task = problem(work, machine, schedule.tile)
         limits.check_plan(task.graph, task.choices(schedule, machine.spec))
         _trace(task, task.plans(schedule, machine.spec), machine, out, executor, seed)
@@ -61,8 +68,8 @@ def register(app: typer.Typer) -> None:
     ) -> None:
         """Run a plan file on one executor and write what happened when, for ui.perfetto.dev.
 
-        Without --executor: on a GPU persistent-ticket, or persistent-static if the plan has static dispatch; else
-        reference.
+        Without --executor: on a GPU the first of persistent-ticket, persistent-static and one_launch that runs the
+        plan's dispatch; else reference.
 
         Example: interlace trace plan.json --out trace.json
         """
@@ -92,12 +99,14 @@ def _trace(
 
 
 def _on_gpu(plans: Plans) -> type[Executor]:
-    """What a GPU traces if nobody chose: the persistent executor under the dispatch that there is a plan for."""
-    try:
-        plans(PersistentTicketExecutor)
-    except PlanError:
-        return PersistentStaticExecutor
-    return PersistentTicketExecutor
+    """What a GPU traces if nobody chose: the first that runs the dispatch that there is a plan for."""
+    for executor in _TRACED[:-1]:
+        try:
+            plans(executor)
+        except PlanError:
+            continue
+        return executor
+    return _TRACED[-1]
 
 
 def write(out: Output, trace: Trace, plan: Plan, device: str) -> None:
@@ -107,7 +116,7 @@ def write(out: Output, trace: Trace, plan: Plan, device: str) -> None:
         BadInput: the file cannot be written.
     """
     grids = [op.grid for op in plan.graph.ops]
-    data = to_perfetto(trace, grids=grids, arrows=arrows(plan, trace), name=device)
+    data = to_perfetto(trace, grids=grids, arrows=arrows(plan, trace), stolen=_stolen(plan, trace), name=device)
     save(out, json.dumps(data, separators=(",", ":")) + "\n")
 
 
@@ -131,19 +140,29 @@ def arrows(plan: Plan, trace: Trace) -> Ints:
     return np.stack([poster[latest][wait_class], Groups(waits.ptr, waits.first).rows], axis=1)
 
 
+def _stolen(plan: Plan, trace: Trace) -> Ints | None:
+    return steals(plan.items.worker, trace) if plan.dispatch is Dispatch.STEALING else None
+
+
+def _told(found: Ints) -> str:
+    thieves, victims = (table.plural(len(np.unique(column)), "worker") for column in found.T[1:])
+    return f"{table.plural(len(found), 'item')}, by {thieves} from {victims}" if len(found) else "no items"
+
+
 def _rows(trace: Trace, plan: Plan, executor: str) -> list[tuple[str, str]]:
     steps = trace.clock == "steps"
 
     def span(value: int) -> str:
         return table.plural(value, "step") if steps else f"{table.number(value * 1e-3)} us"
 
-    busy = trace.waiting_ns + trace.working_ns
+    busy, stolen = trace.waiting_ns + trace.working_ns, _stolen(plan, trace)
     share = f" ({100 * trace.waiting_ns / busy:.0f} % of both)" if busy else ""
     return [
         ("executor", executor),
         ("plan", table.plan_line(plan)),
         ("items", f"{len(trace.op):,} on {table.plural(len(np.unique(trace.worker)), 'worker')}"),
         ("first arrival to last end", span(trace.span_ns)),
+        *([] if stolen is None else [("stolen", _told(stolen))]),
         ("working, all workers", span(trace.working_ns)),
         ("waiting, all workers", span(trace.waiting_ns) + share),
     ]

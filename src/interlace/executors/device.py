@@ -11,6 +11,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
+from numpy.typing import NDArray
 
 from interlace.core.arguments import shown
 from interlace.core.devices import DeviceSpec
@@ -364,9 +365,13 @@ class DeviceExecutor(Executor):
             return
         (record,) = self._record.numpy().copy().view(RECORD.dtype)
         item, semaphore, expected, seen = (int(record[name]) for name in ("item", "semaphore", "expected", "seen"))
-        error = hang_error(self.plan, item, semaphore, expected, seen, self._done.cpu().numpy())
+        error = hang_error(self.plan, item, semaphore, expected, seen, self._done.cpu().numpy(), self._came())
         self._reset()
         raise error
+
+    def _came(self) -> NDArray[np.bool_] | None:
+        """Which items came to a queue of ready items in the last run; None where there is none."""
+        return None
 
     def trace(self) -> Trace:
         """Times of the last run; needs ``Options(trace=True)``. Waits for the device.

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from interlace.core.devices import DeviceSpec
 from interlace.core.errors import CompileError, NoDeviceError, PlanError, TooManyWorkersError
@@ -15,6 +16,7 @@ from interlace.executors.device import DeviceExecutor
 from interlace.executors.gpu import spec_by_name
 from interlace.executors.launch import AnyLaunch, TextLaunch
 from interlace.executors.options import Options
+from interlace.executors.ready import Ready
 from interlace.executors.table import Table, for_workers
 from interlace.executors.turns import take_turn
 from interlace.graph.graph import Graph
@@ -28,11 +30,13 @@ from interlace.kernels.cuda.ptx import PTX
 from interlace.kernels.primitives.semaphore_cuda import SEMAPHORES
 from interlace.kernels.tuning import is_chain
 from interlace.launch.compose import KEEPS, LAUNCH, Composition, Part, codes, compose, stages
+from interlace.launch.dispatch import QUEUE
 from interlace.plan.orderings import Ordering
 from interlace.plan.plan import Dispatch, Plan
 from interlace.plan.verify import Proof
 from interlace.sim.modes import Mode
 from interlace.sim.modes import hopper as ring_launch
+from interlace.trace.events import Trace
 
 #: Of weights in one block: what saturates memory (docs/performance.md), and in a chain of short ops, where what is
 #: under way delays every hand-over behind it, what is just enough (docs/decode.md).
@@ -59,13 +63,14 @@ class OneLaunchExecutor(DeviceExecutor):
         DTypeError, ShapeError: another dtype than bf16 and fp16, rows that bulk loads cannot address, or tiles that
             warpgroups cannot hold.
         NoDeviceError: the GPU is not of the Hopper generation.
-        TooManyWorkersError: under static dispatch, more workers than the device keeps resident.
+        TooManyWorkersError: under dispatch with lists, more workers than the device keeps resident.
     """
 
     name = title = "one_launch"
     what = "one launch of CUDA C++, tiles of any width"
     #: Loads of a worker's next items run ahead of the stores of this one.
     keeps = frozenset({Ordering.WAIT})
+    dispatches = (Dispatch.TICKET, *(d for d in Dispatch if d is not Dispatch.TICKET))
     #: The blocks of a launch start when all of the one before have begun, so those wait for nobody who has no room.
     overlapping = frozenset(Dispatch)
     kinds = (BodyKind.WALK,)
@@ -128,19 +133,69 @@ class OneLaunchExecutor(DeviceExecutor):
     def _prepare(self) -> None:
         if self._device.type == "cpu":
             raise NoDeviceError("CUDA C++ does not run under the interpreter; use the persistent executor")
-        self._static = self.plan.dispatch is Dispatch.STATIC
+        self._resident = self.plan.dispatch.lists
         if self._device.type == "cuda":
             _check_capability(str(self._device), self._torch.cuda.get_device_capability(self._device))
-            if self._static and self._table.workers > self._spec.sms:
+            if self._resident and self._table.workers > self._spec.sms:
                 raise TooManyWorkersError(
                     f"plan has {self._table.workers} workers, but {self._device} keeps {self._spec.sms} thread blocks "
-                    f"of this kernel resident; static dispatch would wait for ever. Plan for at most {self._spec.sms} "
-                    "workers, or use ticket dispatch"
+                    f"of this kernel resident; {self.plan.dispatch.value} dispatch would wait for ever. Plan for at "
+                    f"most {self._spec.sms} workers, or use ticket dispatch"
                 )
         #: Operands that captured runs read, for as long as they may be replayed.
         self._captured: list[Any] = []
-        self._lists = self._torch.tensor(self._table.worker_rows.astype(np.int32), device=self._device)
         self.composition  # noqa: B018 - says what does not fit before anything runs
+
+    def _allocate(self) -> None:
+        super()._allocate()
+        torch, rows = self._torch, self._table.worker_rows.astype(np.int32)
+        #: Where the list of each block begins, and how many of its items were taken, in all runs.
+        self._lists = torch.tensor(rows, device=self._device)
+        self._heads = torch.zeros(len(rows) - 1, dtype=torch.int32, device=self._device)
+        self._queue: dict[str, Any] = {}
+        if self.plan.dispatch is Dispatch.QUEUE:
+            self._allocate_queue()
+
+    def _allocate_queue(self) -> None:
+        """``_queue`` has what ``launch.dispatch.QUEUE`` names, ``_ready`` says how many items are ready at once."""
+        torch, ready, n = self._torch, Ready.of(self._table), len(self.plan.items)
+        tables = {
+            "first": ready.first,
+            "posts": ready.posts,
+            "wakes": ready.wakes.ptr,
+            "groups": ready.wakes.values,
+            "members": ready.rows.ptr,
+            "rows": ready.rows.values,
+            "missing": ready.missing,
+        }
+        state = {"met": (len(ready.missing), torch.int32), "tail": (1, torch.int32), "slots": (n, torch.int64)}
+        made = {name: torch.tensor(np.append(values, 0).astype(np.int32)) for name, values in tables.items()}
+        made |= {name: torch.zeros(max(size, 1), dtype=dtype) for name, (size, dtype) in state.items()}
+        self._queue = {name: value.to(self._device) for name, value in made.items()}
+        self._ready = len(ready.first)
+
+    def _reset(self) -> None:
+        for counter in (self._heads, *(self._queue[name] for name in ("met", "tail", "slots") if self._queue)):
+            counter.zero_()
+        super()._reset()
+
+    def _came(self) -> NDArray[np.bool_] | None:
+        if not self._queue:
+            return None
+        slots = self._queue["slots"].cpu().numpy().view(np.uint64)
+        latest = slots[slots >> 32 == (slots >> 32).max()]
+        came = np.zeros(len(self.plan.items), bool)
+        for rows in (self._queue["first"][: self._ready].cpu().numpy(), (latest & 0xFFFFFFFF)[latest > 0]):
+            came[self._table.items["number"][rows.astype(np.int64)]] = True
+        return came
+
+    def trace(self) -> Trace:
+        """Times of the last run; see ``DeviceExecutor.trace``. Blocks have the numbers of their lists' workers."""
+        trace = super().trace()
+        if not self.plan.dispatch.lists:
+            return trace
+        owners = np.unique(self.plan.items.worker)
+        return replace(trace, worker=owners[owners >= 0][trace.worker])
 
     @cached_property
     def composition(self) -> Composition:
@@ -150,7 +205,7 @@ class OneLaunchExecutor(DeviceExecutor):
             self._warpgroups,
             self._spec.smem_bytes,
             _IN_FLIGHT_OF_CHAIN if is_chain(self.plan.graph) else _IN_FLIGHT_BYTES,
-            static=self._static,
+            dispatch=self.plan.dispatch,
             dependent_launch=self.options.dependent_launch,
         )
 
@@ -200,6 +255,7 @@ class OneLaunchExecutor(DeviceExecutor):
     def _parameter_of(self, operands: Any, items: Any, count: int, workers: int) -> bytes:
         """The same for some of the items, rows that follow each other, and so many blocks."""
         options = self.options
+        packed = QUEUE.pack(**self._queue, ready=self._ready) if self._queue else bytes(QUEUE.size)
         return LAUNCH.pack(
             items=items,
             waits=self._waits,
@@ -212,11 +268,13 @@ class OneLaunchExecutor(DeviceExecutor):
             trace=self._trace if options.trace else None,
             starts=self._counters,
             lists=self._lists,
+            heads=self._heads,
+            queue=QUEUE.ctype.from_buffer_copy(packed),
             operands=operands,
             timeout_ns=int(options.timeout_s * 1e9),
             jitter_ns=int(options.jitter_s * 1e9),
             count=count,
-            programs=workers if self._static else count + workers,
+            programs=workers if self._resident else count + workers,
             slot_floats=self._slot_size,
         )
 
@@ -234,7 +292,7 @@ class _Launch:
         self._operands.record_stream(cuda.current_stream())
         if cuda.is_current_stream_capturing():
             executor._captured.append(self._operands)
-        if executor._static:
+        if executor._resident:
             take_turn(cuda, executor._device)
         executor.loaded.launch(
             (executor._table.workers, 1, 1),

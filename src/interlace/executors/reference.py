@@ -8,7 +8,7 @@ everything that no item has written yet is poisoned, and a deadlock as DeadlockE
 from __future__ import annotations
 
 import random
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -48,6 +48,7 @@ class ReferenceExecutor(Executor):
     name = title = "reference"
     what = "NumPy in float64, workers in turn"
     keeps = frozenset({Ordering.WORKER, Ordering.WAIT})
+    dispatches = (Dispatch.TICKET, Dispatch.STATIC, Dispatch.STEALING, Dispatch.QUEUE, Dispatch.HYBRID)
     kinds = (BodyKind.REFERENCE,)
     interpreted = True
     traces = True
@@ -98,6 +99,9 @@ class ReferenceExecutor(Executor):
         self._partial: dict[tuple[int, int], dict[int, Array]] = {}
         self._parts = Counter(zip(self.plan.items.op.tolist(), self.plan.items.tile.tolist(), strict=True))
         self._ticket = 0
+        self._untaken = list(range(len(self.plan.items)))
+        owner = self.plan.items.worker
+        self._lists = {w: deque(np.flatnonzero(owner == w).tolist()) for w in np.unique(owner).tolist()}
         self._clock = 0
         n = len(self.plan.items)
         self._times = np.zeros((n, 4), np.int64)  # worker, wait, start, end
@@ -121,8 +125,9 @@ class ReferenceExecutor(Executor):
     def _schedule(self) -> None:
         """Let workers step until all are done; blocked workers try again when something has been posted."""
         # Workers beyond the items would only look and leave.
-        static = self.plan.dispatch is Dispatch.STATIC
-        busy = np.unique(self.plan.items.worker) if static else range(min(self.plan.workers, len(self.plan.items)))
+        lists = self.plan.dispatch.lists
+        anybody = range(min(self.plan.workers, len(self.plan.items)))
+        busy = sorted(w for w in self._lists if w >= 0) if lists else anybody
         workers = [self._worker(int(w)) for w in busy]
         running = list(range(len(workers)))
         blocked: list[int] = []
@@ -147,17 +152,44 @@ class ReferenceExecutor(Executor):
     def _worker(self, worker: int) -> Iterator[str]:
         """Steps of one worker; yields what the step did."""
         for item in self._items_of(worker):
+            if item < 0:
+                yield "blocked"
+                continue
             self._times[item, :2] = worker, self._clock
             yield from self._item(item)
             self._times[item, 3] = self._clock
 
     def _items_of(self, worker: int) -> Iterator[int]:
-        if self.plan.dispatch is Dispatch.STATIC:
-            yield from np.flatnonzero(self.plan.items.worker == worker).tolist()
+        """What the worker takes, one after another; -1 where nothing can be taken yet."""
+        if self.plan.dispatch.lists:
+            yield from self._of_lists(worker)
+            return
+        if self.plan.dispatch is Dispatch.QUEUE:
+            yield from self._of_queue()
             return
         while self._ticket < len(self.plan.items):
             self._ticket += 1
             yield self._ticket - 1
+
+    def _of_lists(self, worker: int) -> Iterator[int]:
+        """A worker's own items; then what others have left under stealing, what is in no list under hybrid dispatch."""
+        steals = self.plan.dispatch is Dispatch.STEALING
+        later = [w for w in self._lists if w > worker] + [w for w in self._lists if w < worker]
+        for victim in (worker, *(w for w in later if steals or w < 0)):
+            while self._lists[victim]:
+                yield self._lists[victim].popleft()
+
+    def _of_queue(self) -> Iterator[int]:
+        """Of the items that nobody took the first whose waits are met."""
+        while self._untaken:
+            ready = next((item for item in self._untaken if self._is_ready(item)), -1)
+            if ready >= 0:
+                self._untaken.remove(ready)
+            yield ready
+
+    def _is_ready(self, item: int) -> bool:
+        rows = range(int(self.plan.waits.ptr[item]), int(self.plan.waits.ptr[item + 1]))
+        return all(next(self._wait(row), None) is None for row in rows)
 
     def _item(self, item: int) -> Iterator[str]:
         items, waits = self.plan.items, self.plan.waits

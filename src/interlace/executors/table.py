@@ -26,7 +26,7 @@ class Table:
         waits: (w,) rows of ``abi.WAIT``, at least one.
         op_rows: rows of op o are ``op_rows[o]:op_rows[o + 1]`` if rows are grouped by op.
         workers: programs of a persistent launch: of a plan's workers those that can have an item.
-        worker_rows: rows of each of them, if rows are grouped by worker.
+        worker_rows: rows of each of them, if rows are grouped by worker; behind these, of items in no list.
         slots: workspace slots, one per part of a split tile.
         splits: split tiles, each with an arrival counter unless parts wait for each other.
         semaphores: the plan's, and those in which parts of split tiles count themselves, if parts wait for each other.
@@ -57,7 +57,7 @@ def by_op(plan: Plan, chunked: Sequence[bool]) -> Table:
 def for_workers(
     plan: Plan, chunked: Sequence[bool], posts_per_tile: int = 1, *, parts_wait: bool = False
 ) -> Table:
-    """Rows in the order of tickets, or grouped by worker under static dispatch: for a persistent launch.
+    """Rows in the order of tickets, or grouped by worker where dispatch has lists: for a persistent launch.
 
     Each of the warpgroups that share a tile posts, so a threshold counts ``posts_per_tile`` for each tile.
 
@@ -67,8 +67,8 @@ def for_workers(
             all bits inverted in the last part. An item waits only on earlier ones then too, so there is progress
             wherever the plan's own waits make it.
     """
-    tickets = plan.dispatch is Dispatch.TICKET
-    order = np.arange(len(plan.items)) if tickets else np.argsort(plan.items.worker, kind="stable")
+    worker = plan.items.worker
+    order = np.argsort(np.where(worker < 0, _INT32, worker), kind="stable")  # what is in no list comes last
     return _table(plan, chunked, order, posts_per_tile, parts_wait)
 
 
@@ -87,8 +87,10 @@ def _table(
     part = np.empty(n, np.int64)
     part[by_tile] = np.arange(n) - np.maximum.accumulate(np.where(opens, np.arange(n), 0))
 
-    worker_rows = offsets(np.unique(items.worker, return_counts=True)[1])
-    static = plan.dispatch is Dispatch.STATIC
+    worker_rows = offsets(np.unique(items.worker[items.worker >= 0], return_counts=True)[1])
+    workers = len(worker_rows) - 1 if plan.dispatch.lists else min(plan.workers, n)
+    if worker_rows[-1] < n or plan.dispatch is Dispatch.HYBRID:
+        worker_rows = np.r_[worker_rows, n]
 
     row_item = np.repeat(np.arange(n), np.diff(waits.ptr))
     late = (waits.k > items.k_lo[row_item]) & np.array(chunked, bool)[items.op[row_item]]
@@ -131,7 +133,7 @@ def _table(
         _rows(ITEM, {name: values[order] for name, values in rows.items()}),
         _rows(WAIT, ranges),
         offsets(np.bincount(items.op, minlength=len(plan.graph.ops))),
-        len(worker_rows) - 1 if static else min(plan.workers, n),
+        workers,
         worker_rows,
         int(slot_of_tile[-1]),
         len(split_tiles),

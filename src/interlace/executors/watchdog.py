@@ -5,13 +5,32 @@ from __future__ import annotations
 import numpy as np
 
 from interlace.core.errors import HangError
+from interlace.launch.dispatch import EMPTY
 from interlace.plan.plan import Plan
 
 
 def hang_error(
-    plan: Plan, item: int, semaphore: int, expected: int, seen: int, done: np.ndarray
+    plan: Plan, item: int, semaphore: int, expected: int, seen: int, done: np.ndarray, came: np.ndarray | None = None
 ) -> HangError:
-    """The error for a wait that the watchdog ended; ``done`` tells which items have posted, and in which run."""
+    """The error for a wait that the watchdog ended.
+
+    Args:
+        done: which items have posted, and in which run.
+        came: which items came to a queue of ready items.
+    """
+    if came is not None and semaphore == EMPTY:
+        lost = _lost(plan, done, came)
+        name = plan.item_name(lost)
+        return HangError(
+            f"a worker waited for place {item} of the queue of ready items, to which {seen} of {expected} items came "
+            f"before the watchdog fired; {name} (item {lost}) never came, though all that it waits for was posted. The "
+            "outputs of this run are undefined; counters were reset, the next run starts afresh",
+            item=lost,
+            semaphore=-1,
+            expected=expected,
+            seen=seen,
+            producer=plan.graph.ops[int(plan.items.op[lost])].tile_name(int(plan.items.tile[lost])),
+        )
     if item < 0:
         op = plan.graph.ops[-1 - item].name
         return HangError(
@@ -56,3 +75,20 @@ def hang_error(
         seen=seen,
         producer=producer,
     )
+
+
+def _lost(plan: Plan, done: np.ndarray, came: np.ndarray) -> int:
+    """The first item that did not come to the queue although all that it waits for was posted in the last run."""
+    items, waits = plan.items, plan.waits
+    tiles, tile = np.unique(np.stack([items.op, items.tile]), axis=1, return_inverse=True)
+    last_run = np.zeros(tiles.shape[1], np.int64)  # of each tile: its last part alone notes that it posted
+    np.maximum.at(last_run, tile.ravel(), done)
+    silent = (items.post >= 0) & (last_run[tile.ravel()] < max(int(done.max(initial=0)), 1))
+    short = np.bincount(items.post[silent], minlength=plan.semaphores) > 0
+    missing = np.flatnonzero(~came)
+    for item in map(int, missing):
+        rows = range(int(waits.ptr[item]), int(waits.ptr[item + 1]))
+        awaited = (waits.first[row] + waits.stride[row] * np.arange(waits.count[row]) for row in rows)
+        if not any(short[some].any() for some in awaited):
+            return item
+    return int(missing[0]) if len(missing) else 0

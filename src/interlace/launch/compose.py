@@ -12,9 +12,11 @@ from interlace.kernels.bodies import WalkBody, WalkTile
 from interlace.kernels.cuda.elements import ELEMENTS
 from interlace.kernels.cuda.ptx import registers_at_entry
 from interlace.kernels.text import LINES_GO_ON
+from interlace.launch.dispatch import QUEUE, TEXTS
 from interlace.launch.plain import PLAIN
 from interlace.launch.streamed import STREAMED
 from interlace.launch.walk import ROLES, WALK
+from interlace.plan.plan import Dispatch
 
 #: In column ``code`` of an item: its last slots are kept until it is posted.
 KEEPS = 1 << 16
@@ -33,6 +35,8 @@ LAUNCH = Struct(
     (
         *STATE,
         ("lists", "const int*"),
+        ("heads", "unsigned*"),
+        ("queue", QUEUE),
         ("operands", "const unsigned char*"),
         *((name, "unsigned long long") for name in ("timeout_ns", "jitter_ns")),
         *((name, "int") for name in ("count", "programs", "slot_floats")),
@@ -101,7 +105,7 @@ def compose(
     smem_bytes: int,
     in_flight_bytes: int,
     *,
-    static: bool,
+    dispatch: Dispatch,
     dependent_launch: bool,
 ) -> Composition:
     """The launch of ops, in program order.
@@ -111,7 +115,7 @@ def compose(
         warpgroups: consumers of a block, 1 or 2.
         smem_bytes: of shared memory that a block may have.
         in_flight_bytes: of independent operands under way in one block; what saturates memory.
-        static: workers walk lists of their own; otherwise items are drawn by ticket.
+        dispatch: who takes which item when.
         dependent_launch: it may start while the launch before drains.
 
     Raises:
@@ -139,14 +143,14 @@ def compose(
         "LOADER_REGISTERS": _LEFT_OVER,
         "KEEPS": KEEPS,
         "KEPT": 2 * count // 3,
-        "STATIC": int(static),
         "DEPENDENT_LAUNCH": int(dependent_launch),
     }
     head = "".join(f"constexpr int {name} = {value};\n" for name, value in constants.items())
     head += "extern __shared__ __align__(1024) unsigned char shared_memory[];\n"
     head += "#define SHARED_BASE shared_address(shared_memory)\n"
     streamed = STREAMED if any(part.body.early for part in parts) else ""
-    text = "".join((head, LAUNCH.text, WALK, ELEMENTS, PLAIN, streamed, *_bodies(parts), _switches(parts), ROLES))
+    walk = QUEUE.text, LAUNCH.text, WALK, TEXTS[dispatch], ELEMENTS, PLAIN, streamed
+    text = "".join((head, *walk, *_bodies(parts), _switches(parts), ROLES))
     shared = count * (independent + dependent + 3 * _BARRIER_BYTES) + _fixed(tiles, warpgroups)
     return Composition(_numbered(text), operand_bytes, count, shared)
 

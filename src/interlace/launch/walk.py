@@ -15,13 +15,12 @@ and all roles count the same stages for the same items, whatever the sequence of
 
 The loader that draws tells the others by a mailbox of TICKETS messages (the item's row of the table, the run).
 
-Progress under tickets: an item waits only on smaller tickets, a block takes its items in order, and every ticket drawn
-is held by a running block; so the holder of the smallest unfinished ticket never waits, for any number of blocks.
-Static lists need all blocks resident: no more of them than SMs, which the executor checks, and no other kernel that
-holds an SM and waits for this one.
+Which item is next is for ``launch/dispatch``, which also says why there is progress. Where blocks have lists, all must
+be resident: no more of them than SMs, which the executor checks, and no other kernel that holds an SM and waits for
+this one.
 
-Under dependent launch the blocks of the next launch start when every block of this one has drawn its last ticket, or
-taken the last item of its list: all have begun then, so under static lists too none waits for one that finds no room.
+Under dependent launch the blocks of the next launch start when every block of this one has seen that no item is left
+for it: all have begun then, so under lists too none waits for one that finds no room.
 Independent loads then precede ``griddepcontrol.wait``, everything else follows it: what they read must not be written
 by the launch before.
 
@@ -195,34 +194,12 @@ DEVICE void hand_over(const Launch& launch, const Item& item, Stage& stage, int 
   synchronise();
   if (threadIdx.x % 128 == 0) mbarrier_arrive(finished(n % TICKETS));
 }
-// By a warp.
-DEVICE unsigned long long draw(const Launch& launch) {
-  unsigned long long ticket = 0;
-  if (first_lane()) ticket = atomicAdd(launch.starts, 1ull);
-  return __shfl_sync(0xffffffff, ticket, 0);
-}
 DEVICE void launch_dependents() {
   if (DEPENDENT_LAUNCH) asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
 }
 DEVICE void await_launch_before() {
   if (DEPENDENT_LAUNCH) asm volatile("griddepcontrol.wait;" ::: "memory");
 }
-// What the loader of independent operands knows of the tickets.
-struct Tickets {
-  unsigned long long first;  // of this run
-  unsigned long long in_sight;
-  int next;  // row of the next item, -1 while it is not drawn
-  // A ticket drawn late balances the load. But once others have drawn all items, this block's next ticket is none
-  // whenever it is drawn, and the sooner all blocks know, the sooner the next launch may begin. Lists need none.
-  DEVICE void look(const Launch& launch) {
-    if (STATIC || !DEPENDENT_LAUNCH || next >= 0) return;
-    if (in_sight >= first + launch.count) {
-      next = (int)(draw(launch) - first);
-      launch_dependents();
-    }
-    in_sight = *(volatile unsigned long long*)launch.starts;
-  }
-};
 """
 
 #: After the bodies and, for each role, a function that branches to the code of an item.
@@ -230,23 +207,19 @@ ROLES = r"""
 DEVICE void draw_and_load(const Launch& launch) {
   int sent_already = 0, n = 0;
   Stage stage = {0, 0};
-  Tickets tickets = {0, 0, -1};
-  const unsigned long long ticket = draw(launch);
-  const unsigned run = (unsigned)(ticket / launch.programs);
-  tickets.first = ticket / launch.programs * launch.programs;
-  int row = STATIC ? launch.lists[blockIdx.x] : (int)(ticket - tickets.first);
-  const int end = STATIC ? launch.lists[blockIdx.x + 1] : launch.count;
-  int word = word_of(launch, min(row, launch.count - 1));
+  Tickets tickets;
+  const unsigned run = tickets.begin(launch);
+  int row = tickets.take(launch, 0);
+  int word = word_of(launch, max(row, 0));
 #pragma unroll 1
-  while (row < end) {
+  while (row >= 0) {
     const Item item = send(launch, sent_already++, word, run, true);
-    tickets.next = STATIC ? row + 1 : -1;
     // A list tells the next item before this one is loaded, and nothing is loaded while a row is on its way.
-    if (STATIC) word = word_of(launch, min(row + 1, launch.count - 1));
+    const int known = tickets.known();
+    if (known >= 0) word = word_of(launch, known);
     load_independent(launch, item, stage, n, tickets);
-    if (tickets.next < 0) tickets.next = (int)(draw(launch) - tickets.first);
-    row = tickets.next;
-    if (!STATIC) word = word_of(launch, min(row, launch.count - 1));
+    row = tickets.take(launch, sent_already);
+    if (row >= 0 && row != known) word = word_of(launch, row);
   }
   send(launch, sent_already, 0, run, false);
   launch_dependents();
@@ -311,10 +284,7 @@ DEVICE void post(const Launch& launch) {
     if (first_lane()) mbarrier_arrive(received(message));
     if (!last.y) return;
     const int semaphore = leaves_sums(item) ? item.split : item.post;
-    if (first_lane() && semaphore >= 0) {
-      random_delay(launch, item, 1);
-      add_release(launch.semaphores + semaphore);
-    }
+    if (semaphore >= 0) publish(launch, item, semaphore);
     __syncwarp();
     for (int n = threadIdx.x % 32; n < kept.y; n += 32)
       mbarrier_arrive_many(empty((kept.x + n) % STAGES), WARPGROUPS * 4);

@@ -214,7 +214,7 @@ def _check_counts(plan: Plan) -> None:
 
 
 def _check_places(plan: Plan) -> None:
-    """Every item lies in its op's grid and reduction and has a worker exactly under static dispatch."""
+    """Every item lies in its op's grid and reduction and has a worker exactly where dispatch has lists."""
     items, ops = plan.items, plan.graph.ops
     if not len(items):
         raise ItemError("plan has no items; every tile of the graph needs at least one")
@@ -243,7 +243,16 @@ def _check_places(plan: Plan) -> None:
             f"{int(block[i])}",
         ),
     ]
-    if plan.dispatch is Dispatch.STATIC:
+    if plan.dispatch is Dispatch.HYBRID:
+        late = np.maximum.accumulate(items.worker < 0)  # behind an item that is in no list
+        checks.append(
+            (
+                (items.worker < -1) | (items.worker >= plan.workers) | (late != (items.worker < 0)) | late[:1],
+                lambda i: f"has worker {int(items.worker[i])}, but under hybrid dispatch the first items name one of "
+                f"0..{plan.workers - 1}, at least one of them, and all behind these -1; deal items from the first on",
+            )
+        )
+    elif plan.dispatch.lists:
         checks.append(
             (
                 (items.worker < 0) | (items.worker >= plan.workers),
@@ -255,7 +264,7 @@ def _check_places(plan: Plan) -> None:
         checks.append(
             (
                 items.worker != -1,
-                lambda i: "names a worker, but ticket dispatch decides that at run time; "
+                lambda i: f"names a worker, but {plan.dispatch.value} dispatch decides that at run time; "
                 "set it to -1 or use Dispatch.STATIC",
             )
         )

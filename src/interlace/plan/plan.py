@@ -42,6 +42,19 @@ class Dispatch(Enum):
     """Each worker runs its own list; all workers must be resident at once."""
     TICKET = "ticket"
     """Workers draw the next item of the sequence from one atomic counter."""
+    STEALING = "stealing"
+    """Each worker runs its own list, then takes from others' lists, each from its front; all workers must be resident
+    at once."""
+    QUEUE = "queue"
+    """Workers draw the next item from a queue of those whose waits are met, in the order in which they are."""
+    HYBRID = "hybrid"
+    """Each worker runs its own list; the last items of the sequence are in none, and workers that are done with their
+    lists draw them by ticket. All workers must be resident at once."""
+
+    @property
+    def lists(self) -> bool:
+        """Items, under HYBRID the first, name a worker, whose list they are in; all must be resident at once."""
+        return self in (Dispatch.STATIC, Dispatch.STEALING, Dispatch.HYBRID)
 
 
 class _Table:
@@ -79,7 +92,7 @@ class Items(_Table):
         op: position of the op in the graph.
         tile: linear (row-major) tile number in the op's grid.
         k_lo, k_hi: the part of the reduction; ``[0, 1)`` for an op without one.
-        worker: who runs it under static dispatch, -1 under ticket dispatch.
+        worker: in whose list it is, -1 in none.
         post: semaphore posted when the tile is complete, -1 for none.
     """
 

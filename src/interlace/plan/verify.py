@@ -11,7 +11,14 @@ What is proved, and why it suffices:
 4. Progress. If each item waits only for items earlier in the sequence, the earliest unfinished item can
    always run: under ticket dispatch for any number of workers, under static dispatch if all workers are
    resident. A static plan that violates this may still be free of deadlock; then worker order and wait
-   edges together are checked for a cycle.
+   edges together are checked for a cycle. Under stealing, too, all workers must be resident. There every
+   list is taken from its front, and who takes from another's has an empty list and has ended all that it
+   took. So the earliest unfinished item is at the front of its list, whose owner holds nothing else that
+   is unfinished and takes it next; or somebody took it, who holds nothing before it that is unfinished.
+   Under hybrid dispatch workers draw, by ticket and in sequence, when their lists are done, and all that is
+   drawn comes behind all lists. Under a queue items are taken when their waits are met, so none waits, and
+   the earliest unfinished item is in the queue or taken; a semaphore is complete once a run (2), so each item
+   comes there once.
 
 Waits cover ranges and tiles share regions, so everything is done on distinct classes of both: a plan of
 18,432 items has a few hundred.
@@ -108,7 +115,7 @@ def verify(plan: Plan) -> Proof:
         coverage.by_wait,
         coverage.rests_on,
         _longest_chain(facts, order),
-        plan.workers if plan.dispatch is Dispatch.STATIC else 1,
+        plan.workers if plan.dispatch.lists else 1,
         facts.in_sequence,
         _VERIFIED,
     )
@@ -147,7 +154,7 @@ def _check_progress(facts: Facts) -> Ints:
     plan = facts.plan
     if facts.in_sequence:
         return np.arange(len(plan.items), dtype=np.int64)
-    if plan.dispatch is Dispatch.TICKET or plan.workers == 1:
+    if plan.dispatch is not Dispatch.STATIC or plan.workers == 1:
         bad = int(np.flatnonzero(facts.wait_last[facts.wait_class] >= facts.wait_item)[0])
         item, poster = int(facts.wait_item[bad]), int(facts.wait_last[facts.wait_class[bad]])
         raise DeadlockError(

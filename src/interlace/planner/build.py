@@ -36,7 +36,7 @@ T = TypeVar("T")
 
 
 class Assignment(Enum):
-    """How static dispatch hands items to workers."""
+    """How items are dealt to the lists of workers."""
 
     STRIPED = "striped"
     """Item i goes to worker i modulo the number of workers."""
@@ -50,8 +50,8 @@ class Choices:
 
     Attributes:
         workers: items that run at once.
-        dispatch: ticket or static.
-        assignment: for static dispatch only.
+        dispatch: who takes which item when. Under HYBRID the first half of the items is in lists.
+        assignment: for dispatches under which workers have lists.
         policy, order, split: for all ops, or by op name (others get the class default).
         interleaving: how the ops' items merge.
         chunk_waits: wait before the chunk that needs the data, not at the item's start.
@@ -215,8 +215,14 @@ def _drop_unused(post: Ints, waits: Waits) -> tuple[Ints, Waits, int]:
 
 def _workers(graph: Graph, choices: Choices, op: Ints, k_lo: Ints, k_hi: Ints) -> Ints:
     n = len(op)
-    if choices.dispatch is Dispatch.TICKET:
+    if not choices.dispatch.lists:
         return np.full(n, -1, np.int64)
+    if choices.dispatch is Dispatch.HYBRID:
+        # Half of the items at first: factoring (Hummel, Schonberg and Flynn, 1992), whose later halves tickets replace.
+        dealt = max(min(choices.workers, n), n // 2)
+        lists = replace(choices, dispatch=Dispatch.STATIC)
+        first = _workers(graph, lists, op[:dealt], k_lo[:dealt], k_hi[:dealt])
+        return np.concatenate([first, np.full(n - dealt, -1, np.int64)])
     if choices.assignment is Assignment.STRIPED:
         return np.arange(n, dtype=np.int64) % choices.workers
     flops = np.array([max(o.flops, 1.0) / o.k_extent for o in graph.ops])

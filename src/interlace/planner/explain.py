@@ -6,7 +6,7 @@ back alone, and what that would cost is predicted: that is its reason.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 
@@ -18,9 +18,9 @@ from interlace.planner.bounds import Bound, Gemm, chain, compulsory
 from interlace.planner.build import Choices, build
 from interlace.planner.energy import Estimate, Level, energy
 from interlace.planner.predict import FINE, Prediction, predict
-from interlace.planner.search import Planned
+from interlace.planner.search import Candidate, Planned
 from interlace.sim.machine import op_rates
-from interlace.sim.modes import PERSISTENT, Mode
+from interlace.sim.modes import PERSISTENT, Gate, Mode
 from interlace.trace.summary import Summary
 
 
@@ -87,6 +87,7 @@ class Explanation:
         ops: the winner, op by op.
         bounds: on its traffic.
         reasons: for each decision that departs from the plain plan.
+        dispatches_us: the winner's time under its own and other dispatches; empty if it is launched op by op.
         energy: that moving its data takes, an estimate.
     """
 
@@ -94,15 +95,22 @@ class Explanation:
     ops: tuple[OpReport, ...]
     bounds: tuple[Bound, ...]
     reasons: tuple[Reason, ...]
+    dispatches_us: Mapping[Dispatch, float]
     energy: Estimate
 
 
-def explain(planned: Planned, device: DeviceSpec, mode: Mode = PERSISTENT) -> Explanation:
+def explain(
+    planned: Planned,
+    device: DeviceSpec,
+    mode: Mode = PERSISTENT,
+    dispatches: Sequence[Dispatch] = (),
+) -> Explanation:
     """Why the winner of a search won.
 
     Args:
         planned: what ``search`` found.
         device, mode: as they were given to it.
+        dispatches: to predict the winner under, besides its own.
     """
     best = planned.best
     return Explanation(
@@ -110,6 +118,7 @@ def explain(planned: Planned, device: DeviceSpec, mode: Mode = PERSISTENT) -> Ex
         op_reports(best.prediction, device, mode),
         graph_bounds(best.graph, best.prediction, device),
         tuple(_reasons(planned, device, mode)),
+        _by_dispatch(best, device, mode, dispatches),
         _energy(best.prediction),
     )
 
@@ -170,6 +179,16 @@ def _reasons(planned: Planned, device: DeviceSpec, mode: Mode) -> list[Reason]:
             undone = without(best.graph, replace(best.choices, **{decision: default}))
             reasons.append(Reason(decision, _text(chosen), undone.us, undone.traffic.dram_read))
     return reasons
+
+
+def _by_dispatch(
+    best: Candidate, device: DeviceSpec, mode: Mode, dispatches: Sequence[Dispatch]
+) -> dict[Dispatch, float]:
+    if mode.gate is not Gate.OPEN:
+        return {}
+    others = {d: replace(best.choices, dispatch=d) for d in dispatches if d is not best.choices.dispatch}
+    found = {d: predict(build(best.graph, c), device, mode, limit=FINE).us for d, c in others.items()}
+    return {best.choices.dispatch: best.prediction.us, **found}
 
 
 def _text(value: object) -> str:

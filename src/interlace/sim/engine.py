@@ -4,7 +4,7 @@ A worker is always about to do one thing, at a time that is known, or known as l
 or unknown because it waits for a post:
 
     FREE     take the next item                        when the item before has ended
-    IDLE     the same, which was not there yet         when the first launch opens that has items
+    IDLE     the same, which was not there yet         when the first launch opens that has items, or items are ready
     AHEAD    have loaded what runs ahead of a wait     when that is complete, or when the wait has ended
     READY    begin or resume work                      when the wait has ended
     WORK     come to the next wait or the end          when the work up to there is done
@@ -35,6 +35,9 @@ class Machine(NamedTuple):
         workers: how many.
         gate: a ``Gate``.
         ahead: loads run ahead of waits.
+        steals: a worker whose queue is empty takes from the others', at ``steal_ns`` each.
+        shared: the last queue is for all workers whose own is empty, and only its items cost a ticket.
+        in_turn: items come to the one queue when the semaphores that they wait for have all posts.
         dram, worker_dram, worker_l2: bytes/ns of the memory, and at most of one worker.
     """
 
@@ -48,6 +51,10 @@ class Machine(NamedTuple):
     wait_ns: float
     hand_over_ns: float
     ticket_ns: float
+    steals: bool
+    steal_ns: float
+    shared: bool
+    in_turn: bool
     fill_ns: float
     launch_ns: float
 
@@ -136,7 +143,7 @@ def run(work: Work, machine: Machine, out: Outcome) -> None:
     state, when, limit = np.full(workers, FREE), np.zeros(workers), np.full(workers, NEVER)
     # What it holds, or held last; where in the item it stands, when it came there, and the last post that it saw.
     held, share, arrived, latest = np.full(workers, -1), np.zeros(workers), np.zeros(workers), np.zeros(workers)
-    cold = np.ones(workers, np.bool_)
+    cold, stolen, pays = np.ones(workers, np.bool_), np.zeros(workers, np.bool_), np.ones(workers, np.bool_)
     # Wait and semaphore of the wait that it looks at, and who waits for the same semaphore.
     row, place, next_blocked = np.zeros(workers, np.int64), np.zeros(workers, np.int64), np.full(workers, -1)
     # Nanoseconds of work left at full speed, bytes/ns that it then wants, the inverse, and bytes loaded ahead.
@@ -144,6 +151,11 @@ def run(work: Work, machine: Machine, out: Outcome) -> None:
     # Of each semaphore: the last post, and the first who waits.
     posted, blocked = np.full(len(posts), -NEVER), np.full(len(posts), -1)
     following, missing = queue_ptr[:-1].copy(), parts.copy()  # of each queue, the next; of each tile, parts to end
+    # Of each item, if items come when they are ready: the wait and the semaphore that it lacks, and who lacks it, too.
+    all_items = len(items) if machine.in_turn else 0
+    next_row, next_place = wait_ptr[:all_items].copy(), np.zeros(all_items, np.int64)
+    watched, next_watched = np.full(len(posts), -1), np.full(all_items, -1)
+    ready, head, tail = np.full(all_items, -1), np.zeros(1, np.int64), np.zeros(1, np.int64)
     # Of each op, if ops open one by one: its next item, how many have not ended, how many ops must open or end before
     # it opens, and when it does, or when it could as far as is known.
     cursor, unended, closed = op_ptr[:-1].copy(), np.diff(op_ptr), work.before.copy()
@@ -234,25 +246,78 @@ def run(work: Work, machine: Machine, out: Outcome) -> None:
         state[w], when[w] = IDLE, opening
         return -1
 
+    def come(item: int) -> bool:
+        """Look at all that the item waits for; False at a semaphore that lacks posts, by which it then is watched."""
+        while next_row[item] < wait_ptr[item + 1]:
+            r = next_row[item]
+            while next_place[item] < count[r]:
+                semaphore = first[r] + next_place[item] * stride[r]
+                if posts[semaphore] < threshold[r]:
+                    next_watched[item], watched[semaphore] = watched[semaphore], item
+                    return False
+                next_place[item] += 1
+            next_row[item] += 1
+            next_place[item] = 0
+        ready[tail[0]] = item
+        tail[0] += 1
+        return True
+
+    def wake(semaphore: int, t: float) -> None:
+        """A post was made: items that wait for nothing more come to the queue, in sequence, and workers for them."""
+        before, item = tail[0], watched[semaphore]
+        watched[semaphore] = -1
+        while item >= 0:
+            following_item = next_watched[item]
+            come(item)
+            item = following_item
+        if tail[0] > before:
+            ready[before : tail[0]].sort()
+            for v in range(workers):
+                if state[v] == IDLE:
+                    when[v] = min(when[v], t)
+
+    def from_ready(w: int) -> int:
+        """The next item whose waits are met, or -1; then the worker comes back when there is one, or retires."""
+        if head[0] < tail[0]:
+            head[0] += 1
+            return int(ready[head[0] - 1])
+        state[w], when[w] = IDLE if head[0] < len(ready) else DONE, NEVER
+        return -1
+
     def from_queue(w: int) -> int:
-        """The next item of the worker's queue, or -1; then it retires."""
-        queue = w if len(queue_ptr) > 2 else 0
-        at = following[queue]
-        if at == queue_ptr[queue + 1]:
-            state[w], when[w] = DONE, NEVER
-            return -1
-        following[queue] += 1
-        return int(items[at])
+        """The next item of the worker's queue, or of the nearest that it may take from, or -1; then it retires."""
+        queues = len(queue_ptr) - 1
+        own = w if queues > 1 else 0
+        for n in range(queues if machine.steals else 1):
+            queue = (own + n) % queues
+            at = following[queue]
+            if at < queue_ptr[queue + 1]:
+                following[queue] += 1
+                stolen[w] = n > 0
+                pays[w] = not machine.shared
+                return int(items[at])
+        if machine.shared and following[queues - 1] < queue_ptr[queues]:
+            following[queues - 1] += 1
+            pays[w] = True
+            return int(items[following[queues - 1] - 1])
+        state[w], when[w] = DONE, NEVER
+        return -1
 
     def take(w: int, t: float) -> None:
         """Take the next item if there is one."""
-        item = from_queue(w) if machine.gate == Gate.OPEN else from_launch(w, t)
+        if machine.gate != Gate.OPEN:
+            item = from_launch(w, t)
+        elif machine.in_turn:
+            item = from_ready(w)
+        else:
+            item = from_queue(w)
         if item >= 0:
-            cold[w] = held[w] < 0
+            cold[w] = held[w] < 0 or stolen[w]
             held[w], row[w] = item, wait_ptr[item]
             share[w] = loaded[w] = 0.0
-            out_worker[item], out_wait[item] = w, t + machine.ticket_ns
-            stand(w, t + machine.ticket_ns)
+            arrives = t + (machine.steal_ns if stolen[w] else machine.ticket_ns if pays[w] else 0.0)
+            out_worker[item], out_wait[item] = w, arrives
+            stand(w, arrives)
             if machine.ahead and ahead_bytes[item] > 0.0 and out_start[item] > out_wait[item]:
                 state[w] = AHEAD
                 change(w, t, machine.worker_dram)
@@ -292,6 +357,8 @@ def run(work: Work, machine: Machine, out: Outcome) -> None:
                 if met(v):
                     release(v)
                 v = following_v
+            if machine.in_turn:
+                wake(semaphore, t)
         out_end[item] = ends
         state[w], when[w] = FREE, ends
         if machine.gate == Gate.ENDED:
@@ -301,6 +368,9 @@ def run(work: Work, machine: Machine, out: Outcome) -> None:
             if unended[o] == 0:
                 open_next(o, begun[o])
 
+    if machine.in_turn:
+        for item in range(len(ready)):
+            come(item)
     when_bits = when.view(np.int64)
     while True:
         w = lowest(when_bits)

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from interlace.core.errors import SimulationError
 from interlace.graph.access import Ints
-from interlace.plan.plan import Plan
+from interlace.plan.plan import Dispatch, Plan
 from interlace.sim.memory import Floats
 from interlace.sim.modes import PERSISTENT, Gate, Launches, Mode, Queues
 from interlace.sim.traffic import Touches
@@ -74,6 +74,7 @@ def interleave(plan: Plan, touches: Touches, mode: Mode = PERSISTENT, spread: fl
         queues.ptr,
         plan.items.op,
         queues.workers,
+        mode.gate is Gate.OPEN and plan.dispatch is Dispatch.STEALING,
         mode.gate is Gate.ENDED,
         launches.ptr,
         launches.before.copy(),
@@ -99,6 +100,7 @@ def _interleave(
     queue_ptr: Ints,
     op: Ints,
     workers: int,
+    steals: bool,
     op_by_op: bool,
     op_ptr: Ints,
     closed: Ints,
@@ -115,7 +117,7 @@ def _interleave(
     item: NDArray[np.int32],
     worker: NDArray[np.int32],
 ) -> None:
-    shared = len(queue_ptr) == 2
+    queues = len(queue_ptr) - 1
     following = queue_ptr[:-1].copy()
     held = np.full(workers, -1, np.int64)
     step = np.full(workers, -1, np.int64)
@@ -125,7 +127,6 @@ def _interleave(
     at = 0
     while left > 0:
         for w in range(workers):
-            queue = 0 if shared else w
             if held[w] < 0 and op_by_op:
                 while earliest < len(cursor) and cursor[earliest] == op_ptr[earliest + 1]:
                     earliest += 1
@@ -134,9 +135,15 @@ def _interleave(
                         held[w] = items[cursor[o]]
                         cursor[o] += 1
                         break
-            elif held[w] < 0 and following[queue] < queue_ptr[queue + 1]:
-                held[w] = items[following[queue]]
-                following[queue] += 1
+            elif held[w] < 0:
+                for n in range(queues + 1 if steals or queues > workers else 1):
+                    # Its own queue; then, where it may, the others; last the one that is for all.
+                    queue = (w + n) % queues if n < queues else queues - 1
+                    allowed = n == 0 or (steals if n < queues else queues > workers)
+                    if allowed and following[queue] < queue_ptr[queue + 1]:
+                        held[w] = items[following[queue]]
+                        following[queue] += 1
+                        break
             i = held[w]
             if i < 0:
                 continue

@@ -2,7 +2,9 @@
 
 Each of W workers holds one item at a time and takes the next when it has ended. The steps of an item:
 
-    taken       a ticket is paid for, under ticket dispatch in one launch
+    taken       a ticket is paid for, unless dispatch is static, in one launch; under stealing a worker whose list is
+                empty takes from the nearest one that is not, pays for a look at the lists besides, and has loaded
+                nothing ahead; from a queue items are taken in the order in which their waits are met
     wait_ns     it stands before its waits; one that is met already costs a poll
     start_ns    and not before a hand-over after the last post that it waits for
                 first loads are on their way (fill)
@@ -161,7 +163,8 @@ def simulate(plan: Plan, costs: Costs, device: DeviceSpec, mode: Mode = PERSISTE
     sharing = -(-queues.workers // device.sms)
     work = _work(facts, costs, device, mode, queues, sharing)
     times = device.latencies
-    draws = mode.gate is Gate.OPEN and plan.dispatch is Dispatch.TICKET and not mode.ring_bytes
+    draws = mode.gate is Gate.OPEN and plan.dispatch is not Dispatch.STATIC and not mode.ring_bytes
+    steals = mode.gate is Gate.OPEN and plan.dispatch is Dispatch.STEALING
     machine = Machine(
         workers=queues.workers,
         gate=int(mode.gate),
@@ -173,6 +176,10 @@ def simulate(plan: Plan, costs: Costs, device: DeviceSpec, mode: Mode = PERSISTE
         wait_ns=times.wait_ns,
         hand_over_ns=times.hand_over_ns,
         ticket_ns=times.ticket_ns if draws else 0.0,
+        steals=steals,
+        steal_ns=times.wait_ns + times.ticket_ns,
+        shared=mode.gate is Gate.OPEN and plan.dispatch is Dispatch.HYBRID,
+        in_turn=mode.gate is Gate.OPEN and plan.dispatch is Dispatch.QUEUE,
         fill_ns=times.fill_ns,
         launch_ns=times.launch_ns,
     )
@@ -224,7 +231,8 @@ def _stuck(facts: Facts, out: Outcome) -> str:
     """Says which item waits for ever, for what, and who does not post it."""
     plan, waits, items = facts.plan, facts.plan.waits, facts.plan.items
     over = np.isfinite(out.end_ns)
-    item = int(np.flatnonzero(~over & (out.worker >= 0))[0])
+    left = np.flatnonzero(~over & (out.worker >= 0))
+    item = int(left[0] if len(left) else np.flatnonzero(~over)[0])  # under a queue who waits is not taken
     for row in range(int(waits.ptr[item]), int(waits.ptr[item + 1])):
         awaited = facts.semaphores(int(facts.wait_class[row]))
         short = np.flatnonzero(out.posts[awaited] < waits.threshold[row])

@@ -109,7 +109,8 @@ def hopper(ring_bytes: int) -> Mode:
 
 @dataclass(frozen=True, eq=False)
 class Queues:
-    """The items in the order in which they are taken, in one queue for all workers or in one for each.
+    """The items in the order in which they are taken, in one queue for all workers, or in one for each, under hybrid
+    dispatch with one for all behind these.
 
     Attributes:
         items: positions in the sequence, queue after queue.
@@ -128,23 +129,26 @@ class Queues:
         Raises:
             PlanError: fewer than one worker.
             SimulationError: more workers that can have an item than are simulated.
-            ItemError: an item of a static plan names a worker that the plan does not have.
+            ItemError: an item of a plan with lists names a worker that the plan does not have.
         """
         n, worker = len(plan.items), plan.items.worker
         if plan.workers < 1:
             raise PlanError(f"plan has {plan.workers} workers; set Plan.workers to at least one")
-        if mode.gate is not Gate.OPEN or plan.dispatch is Dispatch.TICKET:
+        if mode.gate is not Gate.OPEN or not plan.dispatch.lists:
             taken = np.arange(n, dtype=np.int64)
             items = taken if mode.gate is Gate.OPEN else np.argsort(plan.items.op, kind="stable")
             return Queues(items, np.array([0, n], np.int64), _simulated(min(plan.workers, n)))
-        bad = np.flatnonzero((worker < 0) | (worker >= plan.workers))
+        shared = worker < 0 if plan.dispatch is Dispatch.HYBRID else np.zeros(n, np.bool_)
+        bad = np.flatnonzero(((worker < 0) & ~shared) | (worker >= plan.workers))
         if len(bad):
             raise ItemError(
                 f"{plan.item_name(int(bad[0]))} has worker {int(worker[bad[0]])}; "
                 f"name one of 0..{plan.workers - 1} or raise Plan.workers"
             )
         workers = _simulated(int(worker.max(initial=-1)) + 1)
-        return Queues(np.argsort(worker, kind="stable"), offsets(np.bincount(worker)), workers)
+        queue = np.where(shared, workers, worker)
+        count = workers + (plan.dispatch is Dispatch.HYBRID)
+        return Queues(np.argsort(queue, kind="stable"), offsets(np.bincount(queue, minlength=count)), workers)
 
 
 @dataclass(frozen=True, eq=False)

@@ -36,6 +36,7 @@ def to_perfetto(
     *,
     grids: Sequence[tuple[int, ...]] = (),
     arrows: Ints | None = None,
+    stolen: Ints | None = None,
     name: str = "interlace",
 ) -> dict[str, Any]:
     """The trace as JSON-ready data.
@@ -44,6 +45,7 @@ def to_perfetto(
         trace: what happened.
         grids: grid of each op, to show tile coordinates; without them tiles are shown by number.
         arrows: (producer item, consumer item) per row, shape (n, 2), drawn as flows.
+        stolen: (item, thief, victim) per row, shape (n, 3), as of ``steals``; the item then tells whose it was.
         name: of the process, such as the device's.
 
     A clock that counts steps has no unit; one step is shown as one microsecond, and the process is named so.
@@ -59,11 +61,14 @@ def to_perfetto(
         about = {"ph": "M", "pid": _PID, "tid": tid}
         events.append({**about, "name": "thread_name", "args": {"name": text}})
         events.append({**about, "name": "thread_sort_index", "args": {"sort_index": tid}})
+    victims = {} if stolen is None else {item: victim for item, _, victim in stolen.tolist()}
     for i, (op, tile) in enumerate(zip(trace.op.tolist(), trace.tile.tolist(), strict=True)):
         common = {"ph": "X", "pid": _PID, "tid": int(track[i])}
         where = [int(c) for c in np.unravel_index(tile, grids[op])] if op < len(grids) else tile
         place = {"worker": int(trace.worker[i]), "sm": int(trace.sm[i])}
         args = {"op": trace.ops[op], "tile": where, "item": i, **place}
+        if i in victims:
+            args["stolen from worker"] = victims[i]
         if start_us[i] > wait_us[i]:
             wait = {"name": f"wait {trace.ops[op]}", "cat": "wait", "cname": _WAIT_COLOUR}
             events.append({**common, **wait, **_span(wait_us[i], start_us[i]), "args": args})

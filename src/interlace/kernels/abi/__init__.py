@@ -34,7 +34,7 @@ ITEM = Struct("ItemRow", _ints(*_PLACE, *_SEMAPHORES, *_PARTS, "number", "code")
 WAIT = Struct("WaitRow", _ints("first", "count", "stride", "threshold", "k"), align=16)
 
 #: What the first failed wait leaves, ``failed`` last. A gate behind op ``o`` has no item and no semaphore: it records
-#: -1 - o and -1.
+#: -1 - o and -1, a worker that finds no item in a queue of ready ones its place in the queue and -2.
 RECORD = Struct("Record", _ints("failed", "item", "semaphore", "expected", "seen"))
 
 #: When an item began to wait, started and ended, on the global clock; ``place`` is worker << 32 | SM.

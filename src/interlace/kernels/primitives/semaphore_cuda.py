@@ -33,6 +33,12 @@ DEVICE int posts_behind(unsigned target, const int* at) { return (int)(target - 
 DEVICE void add_release(int* at) {
   asm volatile("red.release.gpu.global.add.s32 [%0], 1;" ::"l"(__cvta_generic_to_global(at)) : "memory");
 }
+DEVICE unsigned fetch_add_release(int* at) {
+  unsigned before;
+  asm volatile("atom.release.gpu.global.add.u32 %0, [%1], 1;"
+               : "=r"(before) : "l"(__cvta_generic_to_global(at)) : "memory");
+  return before;
+}
 DEVICE unsigned long long add_acquire_release(unsigned long long* at) {
   unsigned long long before;
   asm volatile("atom.acq_rel.gpu.global.add.u64 %0, [%1], 1;"

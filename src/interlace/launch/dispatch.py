@@ -1,0 +1,303 @@
+"""Who takes which item when, as CUDA C++: what the warp that draws asks for its next item.
+
+A text has a struct ``Tickets``, which that warp holds:
+
+    begin(launch)        once a run; returns the number of the run
+    take(launch, sent)   the row of the next item, -1 if none is left; so many are sent already
+    known()              the row that it will be, -1 if that is not known yet
+    look(launch)         between two loads of an item
+
+and ``publish(launch, item, semaphore)``, by which the warp that posts does so.
+
+``starts`` counts without end and tells the runs apart: each run adds ``programs`` to it, whoever gets which number.
+
+    ticket      items in sequence by one counter. Items wait for smaller tickets only, and a block takes its own in
+                order: whoever holds the smallest unfinished ticket never waits, for any number of blocks
+    static      a block's list, from front to back
+    hybrid      the same; then items of one list for all, by a counter of tickets, in sequence and behind all others
+    stealing    a block's list; then items of other blocks' lists, each from its front, too. A block that is done with
+                its list finishes what it holds before it takes from another's, so that it never waits in front of an
+                item that others wait for: the smallest unfinished item is at the front of its list, and that block
+                is free to take it, or its holder has finished all before it
+
+    queue       tickets, but they are places in a queue of items whose waits are met, in the order in which they are: an
+                item taken never waits. It is filled by whoever makes the last post that a group of items waits for
+                (``executors/ready``). In some order without cycles the first unfinished item is in the queue or taken
+                already, so there is progress for any number of blocks
+
+Under stealing ``heads`` has for each list how many of its items were taken, in all runs, by compare and swap: never
+more than there are, so that a run leaves it a list's length further whatever happens in it. It orders nothing else,
+what items read is ordered by their own waits. The same holds for all that the queue consists of. It has a slot for each
+item that is not ready from the start, and a run fills each slot once, so it is never too full. A slot has the run's
+number beside the item's row, and counters of semaphores met only grow, so nothing is ever cleared.
+
+Under both an item is taken late, so that another block may have it: two are held at most, one that is computed and one
+that loads; under the queue one alone unless another is there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from interlace.kernels.abi import Struct
+from interlace.plan.plan import Dispatch
+
+#: A queue of ready items: ``executors/ready`` in memory, groups by where they begin; of each group the semaphores that
+#: were complete, in all runs; how many items came to the queue, in all runs; the slots, run + 1 and a row in each; how
+#: many items are ready from the start.
+QUEUE = Struct(
+    "Queue",
+    (
+        *((name, "const int*") for name in ("first", "posts", "wakes", "groups", "members", "rows", "missing")),
+        ("met", "unsigned*"),
+        ("tail", "unsigned*"),
+        ("slots", "unsigned long long*"),
+        ("ready", "int"),
+    ),
+)
+#: What a worker that finds nothing in the queue records in place of a semaphore.
+EMPTY = -2
+
+_DRAW = r"""
+// By a warp.
+DEVICE unsigned long long draw(const Launch& launch) {
+  unsigned long long ticket = 0;
+  if (first_lane()) ticket = atomicAdd(launch.starts, 1ull);
+  return __shfl_sync(0xffffffff, ticket, 0);
+}
+"""
+
+_PUBLISH = r"""
+// By a warp.
+DEVICE void publish(const Launch& launch, const Item& item, int semaphore) {
+  if (!first_lane()) return;
+  random_delay(launch, item, 1);
+  add_release(launch.semaphores + semaphore);
+}
+"""
+
+_COUNTER = r"""
+struct Counter {
+  unsigned long long first;  // of this run
+  unsigned long long in_sight;
+  int next;  // row of the next item, -1 while it is not drawn
+  DEVICE unsigned begin(const Launch& launch) {
+    const unsigned long long ticket = draw(launch), run = ticket / launch.programs;
+    first = run * launch.programs;
+    in_sight = 0;
+    next = (int)(ticket - first);
+    return (unsigned)run;
+  }
+  // The next ticket, from 0 in each run.
+  DEVICE int ticket(const Launch& launch) {
+    const int number = next >= 0 ? next : (int)(draw(launch) - first);
+    next = -1;
+    return number;
+  }
+  DEVICE int known() { return -1; }
+  // A ticket drawn late balances the load. But once others have drawn all items, this block's next ticket is none
+  // whenever it is drawn, and the sooner all blocks know, the sooner the next launch may begin.
+  DEVICE void look(const Launch& launch) {
+    if (!DEPENDENT_LAUNCH || next >= 0) return;
+    if (in_sight >= first + launch.count) {
+      next = (int)(draw(launch) - first);
+      launch_dependents();
+    }
+    in_sight = *(volatile unsigned long long*)launch.starts;
+  }
+};
+"""
+
+_TICKET = r"""
+struct Tickets : Counter {
+  DEVICE int take(const Launch& launch, int sent) {
+    const int row = ticket(launch);
+    return row < launch.count ? row : -1;
+  }
+};
+"""
+
+_STATIC = r"""
+struct Tickets {
+  int next, end;
+  DEVICE unsigned begin(const Launch& launch) {
+    next = launch.lists[blockIdx.x];
+    end = launch.lists[blockIdx.x + 1];
+    return (unsigned)(draw(launch) / launch.programs);
+  }
+  DEVICE int take(const Launch& launch, int sent) { return next < end ? next++ : -1; }
+  DEVICE int known() { return next < end ? next : -1; }
+  DEVICE void look(const Launch& launch) {}
+};
+"""
+
+_HYBRID = r"""
+struct Tickets {
+  unsigned run;
+  int next, end;
+  DEVICE unsigned begin(const Launch& launch) {
+    next = launch.lists[blockIdx.x];
+    end = launch.lists[blockIdx.x + 1];
+    return run = (unsigned)(draw(launch) / launch.programs);
+  }
+  // Each block draws one ticket too many.
+  DEVICE int take(const Launch& launch, int sent) {
+    if (next < end) return next++;
+    await_finished(launch, sent, HELD - 1);
+    const int first = launch.lists[launch.programs], count = launch.lists[launch.programs + 1] - first;
+    unsigned place = 0;
+    if (first_lane()) place = atomicAdd(launch.heads + launch.programs, 1u);
+    place = __shfl_sync(0xffffffff, place, 0) - run * (unsigned)(count + launch.programs);
+    return (int)place < count ? first + (int)place : -1;
+  }
+  DEVICE int known() { return next < end ? next : -1; }
+  DEVICE void look(const Launch& launch) {}
+};
+"""
+
+_FINISHED = r"""
+constexpr int HELD = 2;
+// By a warp: until all but so many of the items that were sent are finished.
+DEVICE void await_finished(const Launch& launch, int sent, int held) {
+  const int last = sent - held - 1;
+  if (last >= 0) await(received(last % TICKETS), last / TICKETS & 1);
+}
+"""
+
+_STEALING = r"""
+struct Tickets {
+  unsigned run;
+  bool thief;
+  DEVICE unsigned begin(const Launch& launch) {
+    thief = false;
+    return run = (unsigned)(draw(launch) / launch.programs);
+  }
+  DEVICE static int length(const Launch& launch, int list) { return launch.lists[list + 1] - launch.lists[list]; }
+  // Of a list so many items are left, given its head. Both wrap alike.
+  DEVICE int left(const Launch& launch, int list, unsigned head) {
+    return (int)((run + 1) * (unsigned)length(launch, list) - head);
+  }
+  // By a warp: the row of the item at the front of a list, -1 if it is empty.
+  DEVICE int take_from(const Launch& launch, int list) {
+    int row = -1;
+    if (first_lane()) {
+      unsigned* const at = launch.heads + list;
+      unsigned head = (unsigned)load_relaxed((const int*)at);
+      int some;
+#pragma unroll 1
+      while ((some = left(launch, list, head)) > 0) {
+        const unsigned seen = atomicCAS(at, head, head + 1);
+        if (seen == head) break;
+        head = seen;
+      }
+      if (some > 0) row = launch.lists[list + 1] - some;
+    }
+    return __shfl_sync(0xffffffff, row, 0);
+  }
+  // By a warp: a list that is not empty, a near one if there are several; -1 if all are.
+  DEVICE int victim(const Launch& launch) {
+    int near = launch.programs;
+#pragma unroll 4
+    for (int n = threadIdx.x % 32; n < launch.programs; n += 32) {
+      const int list = (blockIdx.x + n) % launch.programs;
+      if (left(launch, list, (unsigned)load_relaxed((const int*)launch.heads + list)) > 0) near = min(near, n);
+    }
+    near = __reduce_min_sync(0xffffffff, near);
+    return near < launch.programs ? (int)((blockIdx.x + near) % launch.programs) : -1;
+  }
+  DEVICE int take(const Launch& launch, int sent) {
+    int row = -1, list;
+    if (!thief) {
+      await_finished(launch, sent, HELD - 1);
+      row = take_from(launch, blockIdx.x);
+      thief = row < 0;
+    }
+#pragma unroll 1
+    while (row < 0 && (list = victim(launch)) >= 0) {
+      await_finished(launch, sent, 0);
+      row = take_from(launch, list);
+    }
+    return row;
+  }
+  DEVICE int known() { return -1; }
+  DEVICE void look(const Launch& launch) {}
+};
+"""
+
+_QUEUE = r"""
+struct Tickets : Counter {
+  unsigned run;
+  DEVICE unsigned begin(const Launch& launch) { return run = Counter::begin(launch); }
+  // How many items came to the queue in this run.
+  DEVICE int filled(const Launch& launch) {
+    const int ready = launch.queue.ready;
+    return ready + (int)(*(volatile unsigned*)launch.queue.tail - run * (unsigned)(launch.count - ready));
+  }
+  DEVICE int take(const Launch& launch, int sent) {
+    await_finished(launch, sent, HELD - 1);
+    // What is not there yet another block may be the first to have time for.
+    if (next < 0 && (long long)(*(volatile unsigned long long*)launch.starts - first) >= filled(launch)) {
+      await_finished(launch, sent, 0);
+    }
+    const int number = ticket(launch), place = number - launch.queue.ready;
+    if (number >= launch.count) return -1;
+    if (place < 0) return launch.queue.first[number];
+    const volatile unsigned long long* const at = launch.queue.slots + place;
+    unsigned long long slot = *at, since = 0;
+#pragma unroll 1
+    for (unsigned tries = 1; __shfl_sync(0xffffffff, (unsigned)(slot >> 32), 0) != run + 1; ++tries) {
+      __nanosleep(32);
+      slot = *at;
+      if (tries % 64) continue;
+      if (!since) since = nanoseconds();
+      const bool over = nanoseconds() - since > launch.timeout_ns;
+      if (over && first_lane()) give_up(launch, number, EMPTY, launch.count, filled(launch));
+      if (__any_sync(0xffffffff, over || load_relaxed(launch.fault))) return -1;
+    }
+    return __shfl_sync(0xffffffff, (int)slot, 0);
+  }
+};
+// By a warp: the items of a group come to the queue.
+DEVICE void push(const Launch& launch, unsigned run, int group) {
+  const Queue& queue = launch.queue;
+  const int begin = queue.members[group], count = queue.members[group + 1] - begin;
+  unsigned place = 0;
+  if (first_lane()) place = atomicAdd(queue.tail, (unsigned)count);
+  place = __shfl_sync(0xffffffff, place, 0) - run * (unsigned)(launch.count - queue.ready);
+#pragma unroll 1
+  for (int n = threadIdx.x % 32; n < count; n += 32) {
+    *(volatile unsigned long long*)(queue.slots + place + n) =
+        (unsigned long long)(run + 1) << 32 | (unsigned)queue.rows[begin + n];
+  }
+}
+// By a warp.
+DEVICE void publish(const Launch& launch, const Item& item, int semaphore) {
+  const Queue& queue = launch.queue;
+  const int lane = threadIdx.x % 32;
+  unsigned posts = 0;
+  if (first_lane()) {
+    random_delay(launch, item, 1);
+    posts = fetch_add_release(launch.semaphores + semaphore) + 1;
+  }
+  if (__shfl_sync(0xffffffff, posts, 0) != (item.run + 1) * (unsigned)queue.posts[semaphore]) return;
+  const int end = queue.wakes[semaphore + 1];
+#pragma unroll 1
+  for (int n = queue.wakes[semaphore]; n < end; n += 32) {
+    const int group = n + lane < end ? queue.groups[n + lane] : -1;
+    bool met = false;
+    if (group >= 0) met = atomicAdd(queue.met + group, 1u) + 1 == (item.run + 1) * (unsigned)queue.missing[group];
+    unsigned ready = __ballot_sync(0xffffffff, met);
+#pragma unroll 1
+    for (; ready; ready &= ready - 1) push(launch, item.run, __shfl_sync(0xffffffff, group, __ffs((int)ready) - 1));
+  }
+}
+"""
+
+#: What stands behind the walk, by dispatch.
+TEXTS: Mapping[Dispatch, str] = {
+    Dispatch.TICKET: _DRAW + _PUBLISH + _COUNTER + _TICKET,
+    Dispatch.STATIC: _DRAW + _PUBLISH + _STATIC,
+    Dispatch.HYBRID: _DRAW + _PUBLISH + _FINISHED + _HYBRID,
+    Dispatch.STEALING: _DRAW + _PUBLISH + _FINISHED + _STEALING,
+    Dispatch.QUEUE: _DRAW + _COUNTER + _FINISHED + _QUEUE.replace("EMPTY", str(EMPTY)),
+}

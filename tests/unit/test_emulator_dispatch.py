@@ -1,0 +1,216 @@
+"""The text of the one launch under each dispatch, blocks at once: each item once, run after run, whoever takes it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import replace
+from functools import cache, partial
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("triton")  # which executors want wherever they are
+
+import interlace as il  # noqa: E402
+from interlace.core.errors import HangError  # noqa: E402
+from interlace.kernels.spin import spin  # noqa: E402
+from interlace.trace.steals import steals  # noqa: E402
+
+from ..emulator.build import MISSING  # noqa: E402
+from ..emulator.walk import EmulatedLaunch, prepare  # noqa: E402
+
+pytestmark = pytest.mark.skipif(bool(MISSING), reason=MISSING)
+
+ITEMS, WORKERS = 8, 3
+
+
+def chain(ops: int = 3) -> il.Graph:
+    """Each item of an op waits for the one before in the same place; the last op posts nothing."""
+    x = [il.Tensor(f"x{n}", (ITEMS,), il.int32) for n in range(ops + 1)]
+    made = tuple(spin(f"op{n}", x[n], x[n + 1]) for n in range(ops))
+    return il.Graph("chain", tuple(x), made, ("x0",), (x[-1].name,))
+
+
+def launch(dispatch: il.Dispatch) -> EmulatedLaunch:
+    plan = il.build(chain(), il.Choices(WORKERS, dispatch))
+    return EmulatedLaunch(plan, stages=4, at_once=True, timeout_s=2.0, trace=True, jitter_s=1e-6)
+
+
+def two_lists(change: tuple[str, str] | None, own: int = ITEMS - 1) -> EmulatedLaunch:
+    """Items of the second op wait for all of the first; worker 0 has one item, all others are worker 1's."""
+    plan = il.build(chain(2), il.Choices(2, il.Dispatch.STEALING, policy=il.KernelSync()))
+    worker = np.ones(2 * ITEMS, np.int64)
+    worker[own] = 0
+    plan = replace(plan, items=replace(plan.items, worker=worker))
+    return EmulatedLaunch(plan, stages=4, change=change, at_once=True, timeout_s=0.004, trace=True)
+
+
+_SWAP = "const unsigned seen = atomicCAS(at, head, head + 1);"
+#: Changes of the text of stealing.
+STEALING = {
+    "right": None,
+    "taken twice": (
+        _SWAP,
+        "const unsigned seen = head;\n        for (int n = 0; n < 100; ++n) __nanosleep(1);\n        *at = head + 1;",
+    ),
+    "lost": (_SWAP, "const unsigned seen = atomicCAS(at, head, head + 1 + (list != blockIdx.x && some > 9));"),
+    "hasty": ("      await_finished(launch, sent, 0);\n", ""),
+}
+def queue(change: tuple[str, str]) -> EmulatedLaunch:
+    plan = il.build(chain(), il.Choices(WORKERS, il.Dispatch.QUEUE))
+    return EmulatedLaunch(plan, stages=4, change=change, at_once=True, timeout_s=0.004)
+
+
+_GROUP = "    unsigned ready = __ballot_sync(0xffffffff, met);\n"
+#: Changes of the text of the queue.
+QUEUE = {
+    "wake-up lost": (_GROUP, "    unsigned ready = __ballot_sync(0xffffffff, met && group != 5);\n"),
+    "woken twice": (
+        "    unsigned ready = __ballot_sync(0xffffffff, met);\n",
+        "    if (__any_sync(0xffffffff, met && group == 2)) push(launch, item.run, 2);\n" + _GROUP,
+    ),
+}
+LAUNCHES: dict[str, Callable[[], EmulatedLaunch]] = {d.value: partial(launch, d) for d in il.Dispatch}
+LAUNCHES |= {f"two lists, {name}": partial(two_lists, change) for name, change in STEALING.items()}
+LAUNCHES |= {name: partial(queue, change) for name, change in QUEUE.items()}
+#: Whoever takes another item behind one that waits for that one waits for ever.
+LAUNCHES |= {name: partial(two_lists, STEALING[name], 2 * ITEMS - 1) for name in ("right", "hasty")}
+
+
+@cache
+def launches() -> dict[str, EmulatedLaunch]:
+    made = {name: make() for name, make in LAUNCHES.items()}
+    unlike = {run.walk.text: run for run in made.values()}
+    prepare([*unlike.values()])
+    for run in made.values():
+        run.library = unlike[run.walk.text].library
+    return made
+
+
+def run_once(run: EmulatedLaunch, seed: int) -> None:
+    given = torch.from_numpy(np.random.default_rng(seed).integers(0, 400, ITEMS).astype(np.int32))
+    given[seed % ITEMS] = 3000  # one is long, and its worker is late for what follows in its list
+    out = torch.full_like(given, -1)
+    for name in run.plan.graph.intermediates:
+        run.intermediate(name).fill_(-1)
+    run.seed = seed
+    run.run({"x0": given, run.plan.graph.outputs[0]: out})
+    assert torch.equal(out, given)
+
+
+def run_each(run: EmulatedLaunch, seeds: range) -> None:
+    for seed in seeds:
+        run_once(run, seed)
+
+
+def doubled(run: EmulatedLaunch, runs: int) -> list[str]:
+    """Items whose semaphores were posted too often, by name."""
+    post = run.plan.items.post
+    often = run._semaphores.numpy() > runs * np.bincount(post[post >= 0], minlength=len(run._semaphores))
+    return [run.plan.item_name(n) for n in np.flatnonzero((post >= 0) & often[post])]
+
+
+def check(run: EmulatedLaunch, runs: range) -> int:
+    """Each item posts once a run, as many as there are semaphores; returns how many were stolen."""
+    stolen = 0
+    for seed in runs:
+        run_once(run, seed)
+        assert [str(fault) for fault in run.faults] == []
+        assert doubled(run, seed + 1) == []
+        assert (run._semaphores[: run.plan.semaphores] >= seed + 1).all()
+        stolen += len(steals(run.plan.items.worker, run.trace()))
+    return stolen
+
+
+@pytest.mark.parametrize("dispatch", il.Dispatch)
+def test_each_item_runs_once_whoever_takes_it(dispatch: il.Dispatch) -> None:
+    run, runs = launches()[dispatch.value], range(5)
+    stolen = check(run, runs)
+    assert (stolen > 0) is (dispatch is il.Dispatch.STEALING)
+    if dispatch is il.Dispatch.STEALING:
+        assert (run._heads.numpy() == len(runs) * np.diff(run._table.worker_rows)).all()
+
+
+@pytest.mark.parametrize("name", ["two lists, right", "right"])
+def test_a_thief_takes_what_an_owner_has_not_come_to(name: str) -> None:
+    run = launches()[name]
+    check(run, range(3))
+    for item, thief, victim in steals(run.plan.items.worker, run.trace()).tolist():
+        assert (thief, victim) == (1 - run.plan.items.worker[item], run.plan.items.worker[item])
+
+
+@pytest.mark.parametrize("name", ["stealing", "hybrid"])
+def test_heads_wrap(name: str) -> None:
+    run = launches()[name]
+    once = np.diff(run._table.worker_rows)
+    if name == "hybrid":
+        once = np.array([*[0] * WORKERS, once[-1] + WORKERS])
+        run._reset()
+        check(run, range(2))
+        assert run._heads.tolist() == (2 * once).tolist()
+    for runs in (2**31 - 1, 2**32 - 1):
+        run._semaphores.fill_(np.uint32(runs).astype(np.int32).item())
+        run._counters[0] = runs * WORKERS
+        run._heads.copy_(torch.from_numpy(once * runs).to(torch.int32))
+        for seed in range(2):
+            run_once(run, seed)
+            assert run.faults == []
+    run._reset()
+
+
+def test_an_item_that_two_workers_take_is_named() -> None:
+    run, found = launches()["two lists, taken twice"], set()
+    for seed in range(8):
+        run_once(run, seed)
+        found |= {*doubled(run, 1)}
+        run._reset()
+        if found:
+            break
+    assert found <= {f"op 'op0', tile ({n})" for n in range(ITEMS)}
+    assert found
+
+
+@pytest.mark.parametrize("name", ["two lists, lost", "hasty"])
+def test_an_item_that_is_lost_or_held_behind_one_that_waits_for_it_is_named(name: str) -> None:
+    run = launches()[name]
+    with pytest.raises(HangError, match=r"^op 'op1', tile \(\d\).*op 'op0', tile \(\d\).* never posted"):
+        run_each(run, range(8))
+
+
+def test_an_item_that_nobody_puts_into_the_queue_is_named() -> None:
+    run = launches()["wake-up lost"]
+    name = run.plan.item_name(run._table.items["number"][run._queue["rows"][run._queue["members"][5]]])
+    with pytest.raises(HangError, match=rf"came before the watchdog fired; {re.escape(name)} \(item \d+\) never came"):
+        run_once(run, 0)
+
+
+def test_an_item_that_comes_to_the_queue_twice_is_named() -> None:
+    """It takes the place of another, which nobody runs."""
+    run = launches()["woken twice"]
+    twice = run.plan.item_name(run._table.items["number"][run._queue["rows"][run._queue["members"][2]]])
+    with suppress(AssertionError, HangError):
+        run_once(run, 0)
+    assert doubled(run, 1) == [twice]
+
+
+def test_the_queue_counts_on() -> None:
+    run = launches()["queue"]
+    n, ready = len(run.plan.items), run._ready
+    assert (n, ready) == (3 * ITEMS, ITEMS)
+    run._reset()
+    check(run, range(2))
+    runs = int(run._counters[0]) // (n + WORKERS)
+    assert runs == 2
+    assert run._queue["tail"].item() == runs * (n - ready)
+    assert (run._queue["met"][:-1] == runs).all()
+    for runs in (2**31 - 1, 2**32 - 1):
+        run._counters[0] = runs * (n + WORKERS)
+        for value, once in ((run._semaphores, 1), (run._queue["met"], 1), (run._queue["tail"], n - ready)):
+            value.fill_(np.uint32(runs * once % 2**32).astype(np.int32).item())
+        for seed in range(2):
+            run_once(run, seed)
+            assert run.faults == []
+    run._reset()
