@@ -328,6 +328,16 @@ def hand_overs_table(record: dict[str, Any], first: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
+def fences_table(record: dict[str, Any]) -> str:
+    """Nanoseconds of each way, a row for the bytes under way."""
+    ways = list(record["rows"][0]["ns"])
+    lines = ["| under way | " + " | ".join(ways) + " |", "|---" * (len(ways) + 1) + "|"]
+    for row in record["rows"]:
+        cells = [f"{row['ns'][way]['median']:.0f}" for way in ways]
+        lines.append(f"| {row['bytes_under_way'] // 1024} KiB | " + " | ".join(cells) + " |")
+    return "\n".join(lines)
+
+
 def explored_table(record: dict[str, Any]) -> str:
     """A table of what was tried by hand, each row within one run: what its rows name, then microseconds by variant."""
     heads = [name for name in record["rows"][0] if name != "us"]
@@ -468,6 +478,7 @@ BLOCKS: dict[str, tuple[str, tuple[str, ...], Callable[..., str]]] = {
     "chosen": ("docs/planner.md", ("planner-h200.json",), chosen_table),
     "decode": ("docs/decode.md", ("decode-h200.json",), decode_table),
     "hand-overs": ("docs/decode.md", ("decode-h200.json", "explored-decode-h200.json"), hand_overs_table),
+    "fences": ("docs/memory-order.md", ("fences-h200.json",), fences_table),
     "tried": ("docs/decode.md", ("explored-decode-chain-h200.json",), explored_table),
     "prefill": ("docs/prefill.md", ("explored-prefill-h200.json",), explored_table),
     "nn": ("docs/pytorch.md", ("nn-h200.json",), nn_table),

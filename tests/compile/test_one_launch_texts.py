@@ -9,6 +9,7 @@ import pytest
 import interlace as il
 from interlace.core.errors import ArgumentError, CompileError, ParamError, PlanError
 from interlace.kernels.lint import lint
+from interlace.launch.compose import KEEPS
 
 from ..texts import NORM, NORM_TEXT, chain, norm
 
@@ -41,7 +42,9 @@ def test_texts_and_products_in_one_launch_keep_the_memory_order(dispatch: il.Dis
     assert run.binary.resources.spill_bytes == 0
     assert run.binary.warnings == ()
     assert lint(run.binary.ptx, posts=True, waits=True, posting_warp=True) == []
-    assert sorted(set(run._table.items["code"].tolist())) == [0, 1, 2]
+    codes = run._table.items["code"]
+    assert sorted(set((codes % KEEPS).tolist())) == [0, 1, 2]
+    assert bool((codes >= KEEPS).any()) == (dispatch is il.Dispatch.STATIC)
     assert (run._table.waits["threshold"] == run.plan.waits.threshold).all()
 
 
