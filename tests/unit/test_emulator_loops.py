@@ -26,13 +26,13 @@ SEEDS = range(3)
 TOLERANCE = 8e-3  # of bf16, which is rounded to three times
 TILE = il.MatmulTile(128, 64, 64, num_warps=8)
 _READ = "unsigned char* const tile_ = shared_memory + STAGES"  # of the op behind the other
-_AWAITED = f"await_stage(launch, stage);\n      {_READ}"
+_AWAITED = f"await_stage(stage);\n      {_READ}"
 #: Changes of the text, and the kind of the fault that is reported.
 FAULTS = {
-    "a loader that counts a stage less": ("      open_dependent(launch, stage, 1024);\n", "", "deadlock"),
+    "a loader that counts a stage less": ("      open_dependent(stage, 1024);\n", "", "deadlock"),
     "a stage handed back before it is read": (
         _AWAITED,
-        f"await_stage(launch, stage);\n      release(stage, stage.slot);\n      {_READ}",
+        f"await_stage(stage);\n      release(stage, stage.slot);\n      {_READ}",
         "race",
     ),
     "a stage read before its tiles have come": (

@@ -29,18 +29,18 @@ template <class T> DEVICE T* scratch() {
 template <class A, class O, void (*BODY)(const Tile&, const A&)> struct Plain {
   DEVICE static void load_independent(const Launch& launch, const Item& item, Stage& stage, int& n, Tickets& tickets) {
     tickets.look(launch);
-    open_independent(launch, stage, n, STAGES, 0);
+    open_independent(stage, n, STAGES, 0);
     stage.advance();
     ++n;
   }
   DEVICE static void load_dependent(const Launch& launch, const Item& item, int k_lo, int k_hi, Stage& stage) {
-    open_dependent(launch, stage, 0);
+    open_dependent(stage, 0);
     stage.advance();
   }
   DEVICE static void compute(const Launch& launch, const Item& item, Stage& stage) {
     const A a{operands_of<O>(launch, item)};
     const Tile tile = {item.i, item.j, item.l, item.k_lo, item.k_hi};
-    await_stage(launch, stage);
+    await_stage(stage);
     __syncwarp();
     release(stage, stage.slot);
     stage.advance();

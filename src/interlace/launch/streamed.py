@@ -27,13 +27,12 @@ DEVICE void bulk_load(unsigned target, const void* source, unsigned bytes, unsig
 }
 // The stages of an item, as its consumers see them, warp by warp.
 struct Stream {
-  const Launch& launch;
   Stage& stage;
   DEVICE void next() {
     // An answer takes as long as all that is done with few rows, so both questions are asked at once.
     const bool dependent = mbarrier_try_wait(dependent_full(stage.slot), stage.phase);
     const bool independent = mbarrier_try_wait(independent_full(stage.slot), stage.phase);
-    if (!dependent || !independent) await_stage(launch, stage);
+    if (!dependent || !independent) await_stage(stage);
   }
   DEVICE int slot() { return stage.slot; }
   DEVICE unsigned address() { return independent_slot(stage.slot); }
@@ -56,7 +55,7 @@ template <class A, class O, class LOADS, void (*BODY)(const Tile&, const A&, Str
     for (int s = 0; s < count; ++s) {
       tickets.look(launch);
       const unsigned bytes = loads.bytes(s);
-      open_independent(launch, stage, n, IN_FLIGHT, bytes);
+      open_independent(stage, n, IN_FLIGHT, bytes);
       if (bytes && first_lane()) {
         loads.load(s, stage.slot, independent_full(stage.slot));
       }
@@ -65,18 +64,18 @@ template <class A, class O, class LOADS, void (*BODY)(const Tile&, const A&, Str
     }
   }
   DEVICE static void load_dependent(const Launch& launch, const Item& item, int k_lo, int k_hi, Stage& stage) {
-    open_dependent(launch, stage, 0);
+    open_dependent(stage, 0);
     stage.advance();
     const int count = LOADS(tile_of(item), operands_of<A>(launch, item)).stages();
 #pragma unroll 1
     for (int s = 1; s < count; ++s) {
-      open_dependent(launch, stage, 0);
+      open_dependent(stage, 0);
       stage.advance();
     }
   }
   DEVICE static void compute(const Launch& launch, const Item& item, Stage& stage) {
     const A a{operands_of<O>(launch, item)};
-    Stream stream = {launch, stage};
+    Stream stream = {stage};
     await(independent_full(stage.slot), stage.phase);
     if (item.code & KEEPS) keep_last(item, stage, LOADS(tile_of(item), operands_of<A>(launch, item)).stages());
     // The scratch is one for all warpgroups, as in Plain.

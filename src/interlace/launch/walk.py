@@ -150,7 +150,7 @@ DEVICE bool receive(const Launch& launch, int n, Item& item) {
 }
 // By a warp: the slot of the next stage is free, and fewer than in_flight independent loads are under way.
 // All lanes have seen so before the stage may fill: a stage of no bytes is full, and free again, at once.
-DEVICE void open_independent(const Launch& launch, const Stage& stage, int n, int in_flight, unsigned bytes) {
+DEVICE void open_independent(const Stage& stage, int n, int in_flight, unsigned bytes) {
   await(empty(stage.slot), stage.phase ^ 1);
   if (in_flight < STAGES && n >= in_flight) {
     const int earlier = n - in_flight;
@@ -159,12 +159,12 @@ DEVICE void open_independent(const Launch& launch, const Stage& stage, int n, in
   __syncwarp();
   if (first_lane()) mbarrier_arrive_expect_tx(independent_full(stage.slot), bytes);
 }
-DEVICE void open_dependent(const Launch& launch, const Stage& stage, unsigned bytes) {
+DEVICE void open_dependent(const Stage& stage, unsigned bytes) {
   await(empty(stage.slot), stage.phase ^ 1);
   __syncwarp();
   if (first_lane()) mbarrier_arrive_expect_tx(dependent_full(stage.slot), bytes);
 }
-DEVICE void await_stage(const Launch& launch, const Stage& stage) {
+DEVICE void await_stage(const Stage& stage) {
   await(dependent_full(stage.slot), stage.phase);
   await(independent_full(stage.slot), stage.phase);
 }

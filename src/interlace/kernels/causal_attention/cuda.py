@@ -150,7 +150,7 @@ template <int D, int BN> struct CausalAttention {
 #pragma unroll 1
     for (int row = seen.low - BN; row < seen.high; row += BN) {
       tickets.look(launch);
-      open_independent(launch, stage, n, STAGES, 0);
+      open_independent(stage, n, STAGES, 0);
       stage.advance();
       ++n;
     }
@@ -158,7 +158,7 @@ template <int D, int BN> struct CausalAttention {
   DEVICE static void load_dependent(const Launch& launch, const Item& item, int k_lo, int k_hi, Stage& stage) {
     const Operands& op = operands_of<Operands>(launch, item);
     const int top = top_of(op, item), head = uniform(item.j * D), query = uniform((item.j * op.group + item.l) * D);
-    open_dependent(launch, stage, PANELS * BM * 128);
+    open_dependent(stage, PANELS * BM * 128);
     if (first_lane()) {
       tma_load_2d(independent_slot(stage.slot), op.q, query, top, dependent_full(stage.slot));
       if (PANELS == 2) tma_load_2d(dependent_slot(stage.slot), op.q, query + 64, top, dependent_full(stage.slot));
@@ -167,7 +167,7 @@ template <int D, int BN> struct CausalAttention {
     const Seen seen = begins_of(op, top).seen();
 #pragma unroll 1
     for (int row = seen.low; row < seen.high; row += BN) {
-      open_dependent(launch, stage, 2 * PANELS * PANEL_BYTES);
+      open_dependent(stage, 2 * PANELS * PANEL_BYTES);
       const unsigned keys = independent_slot(stage.slot), values = dependent_slot(stage.slot);
       const unsigned full = dependent_full(stage.slot);
       if (first_lane()) {
@@ -296,7 +296,7 @@ template <int D, int BN> struct CausalAttention {
     const int full = mine.full, until = top + of_warp + 1 - BN;
     const int end = begins.seen(warpgroup() * 64, warpgroup() * 64 + 64).high;
     int start = seen.low, before = stage.slot;
-    await_stage(launch, stage);
+    await_stage(stage);
     clear(op, before, start, seen);
     stage.advance();
     wgmma_fence();
@@ -307,7 +307,7 @@ template <int D, int BN> struct CausalAttention {
     round(weights, scores);
 #pragma unroll 1
     for (start += BN; start < end; start += BN) {
-      await_stage(launch, stage);
+      await_stage(stage);
       clear(op, stage.slot, start, seen);
       wgmma_fence();
       multiply(scores, queries, stage.slot);
@@ -333,7 +333,7 @@ template <int D, int BN> struct CausalAttention {
     // Blocks that only the other warpgroup's rows see.
 #pragma unroll 1
     for (; start < seen.high; start += BN) {
-      await_stage(launch, stage);
+      await_stage(stage);
       clear(op, stage.slot, start, seen);
       __syncwarp();
       release(stage, stage.slot);

@@ -102,7 +102,7 @@ struct Matmul {
 #pragma unroll 1
     for (int k = item.k_lo; k < item.k_hi; k += BK) {
       tickets.look(launch);
-      open_independent(launch, stage, n, IN_FLIGHT, GATES * PANELS * BN * 128);
+      open_independent(stage, n, IN_FLIGHT, GATES * PANELS * BN * 128);
       const unsigned slot = uniform(independent_slot(stage.slot)), full = uniform(independent_full(stage.slot));
       const int column = uniform(k);
       if (first_lane()) {
@@ -117,7 +117,7 @@ struct Matmul {
       ++n;
     }
     if (OTHERS > 0 && closes(item)) {
-      open_independent(launch, stage, n, IN_FLIGHT, 0);
+      open_independent(stage, n, IN_FLIGHT, 0);
       stage.advance();
       ++n;
     }
@@ -127,7 +127,7 @@ struct Matmul {
     const int row = uniform(item.i * BM);
 #pragma unroll 1
     for (int k = k_lo; k < k_hi; k += BK) {
-      open_dependent(launch, stage, PANELS * ROWS * 128);
+      open_dependent(stage, PANELS * ROWS * 128);
       const unsigned slot = uniform(dependent_slot(stage.slot)), full = uniform(dependent_full(stage.slot));
       const int column = uniform(k);
       if (first_lane())
@@ -137,7 +137,7 @@ struct Matmul {
     }
     if (OTHERS > 0 && closes(item) && k_hi >= item.k_hi) {
       await_parts(launch, item);
-      open_dependent(launch, stage, 0);
+      open_dependent(stage, 0);
       stage.advance();
     }
   }
@@ -164,7 +164,7 @@ struct Matmul {
     keep_last(item, stage, (item.k_hi - item.k_lo + BK - 1) / BK + (OTHERS > 0 && closes(item)));
 #pragma unroll 1
     for (int k = item.k_lo; k < item.k_hi; k += BK) {
-      await_stage(launch, stage);
+      await_stage(stage);
       const unsigned weights = operand(independent_slot(stage.slot)), tokens = operand(dependent_slot(stage.slot));
       wgmma_fence();
 #pragma unroll
@@ -190,7 +190,7 @@ struct Matmul {
     if constexpr (NORMALISED > 0) factors.leave(op, item.i * BM, scratch_of(warpgroup()) + FACTORS);
     float4 early[EARLY ? OTHERS * COUNT / 4 : 1];
     if (OTHERS > 0 && closes(item)) {
-      await_stage(launch, stage);
+      await_stage(stage);
       if constexpr (EARLY) load_others<COUNT / 4>(launch, item, 0, 0, early);
       __syncwarp();  // no lane still looks at a stage that may be filled anew
       closing = stage.slot;

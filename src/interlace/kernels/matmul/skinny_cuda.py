@@ -57,7 +57,7 @@ struct Skinny {
 #pragma unroll 1
     for (int k = item.k_lo; k < item.k_hi; k += BK) {
       tickets.look(launch);
-      open_independent(launch, stage, n, IN_FLIGHT, GATES * PANELS * BN * 128);
+      open_independent(stage, n, IN_FLIGHT, GATES * PANELS * BN * 128);
       const unsigned slot = uniform(independent_slot(stage.slot)), full = uniform(independent_full(stage.slot));
       const int panel = uniform(k / 64);
       if (first_lane()) {
@@ -74,7 +74,7 @@ struct Skinny {
     const int row = uniform(item.i * BM);
 #pragma unroll 1
     for (int k = k_lo; k < k_hi; k += BK) {
-      open_dependent(launch, stage, PANELS * ROWS * 128);
+      open_dependent(stage, PANELS * ROWS * 128);
       const unsigned slot = uniform(dependent_slot(stage.slot)), full = uniform(dependent_full(stage.slot));
       const int panel = uniform(k / 64);
       if (first_lane()) tma_load_3d(slot, op.x, 0, row, panel, full);
@@ -159,7 +159,7 @@ struct Skinny {
     extras.load(op, item.i * BM, feature);
 #pragma unroll 1
     for (int k = item.k_lo, turn = 0; k < item.k_hi; k += BK, ++turn) {
-      await_stage(launch, stage);
+      await_stage(stage);
       if (WARPGROUPS > 1 && turn % WARPGROUPS != warpgroup()) {  // another's; seen before it is handed back
         release(stage, stage.slot);
         stage.advance();

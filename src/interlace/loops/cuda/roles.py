@@ -262,7 +262,7 @@ class _Ahead(_Loader):
     def _open_for(self, step_bytes: int) -> None:
         under_way = f"(IN_FLIGHT_BYTES + {step_bytes - 1}) / {step_bytes}" if step_bytes else "STAGES"
         self.out.add("tickets.look(launch);")
-        self.out.add(f"open_independent(launch, stage, n, {under_way}, {step_bytes});")
+        self.out.add(f"open_independent(stage, n, {under_way}, {step_bytes});")
 
     def _done(self) -> None:
         super()._done()
@@ -283,7 +283,7 @@ class _Behind(_Loader):
     section, kind = BEHIND, "dependent"
 
     def _open_for(self, step_bytes: int) -> None:
-        self.out.add(f"open_dependent(launch, stage, {step_bytes});")
+        self.out.add(f"open_dependent(stage, {step_bytes});")
 
 
 class _Consumers(_Role):
@@ -326,7 +326,7 @@ class _Consumers(_Role):
 
     def _open(self, tiles: tuple[str, ...]) -> None:
         out = self.out
-        out.add("await_stage(launch, stage);")
+        out.add("await_stage(stage);")
         ahead = {s.dst.tensor for s in walk(self.sections[AHEAD]) if isinstance(s, Load)}
         for name in tiles:
             slot = "stage.slot * INDEPENDENT_BYTES"
