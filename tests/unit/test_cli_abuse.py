@@ -76,7 +76,7 @@ def test_files_that_are_something_else(name: str, command: str) -> None:
         *(["--policy", value] for value in ("", "row:1", "batched-row:1e3", "batched-row:99999999999", "[bold]")),
         *(["--split", value] for value in ("split-k:0", "split-k:-1", "stream-k:", "stream-k:0")),
         *(["--workers", value] for value in ("0", "-1", "1.5", "2147483648")),
-        *(["--interleave", "panels:0"], ["--order", ""], ["--order", "grouped:0"], ["--dispatch", "queue"]),
+        *(["--interleave", "panels:0"], ["--order", ""], ["--order", "grouped:0"], ["--dispatch", "lottery"]),
         *(["--seed", "-1"], ["--seed", "x"], ["--executor", ""], ["--dtype", "fp8"], ["--device", "tpu"]),
         *(["--preset", "gpt"], ["--activation", "swish"], ["--json"], ["--json", ""], ["--nonsense"], ["extra"]),
         *(["--gated", "--activation", "relu"], ["--preset", "minilm", "--checkpoint", "weights"], ["--up", "u"]),
