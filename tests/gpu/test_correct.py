@@ -30,7 +30,7 @@ def test_every_executor_matches_float64_as_well_as_unfused_pytorch(graph: str, m
         assert error <= 1.5 * unfused, f"{name}: {error:.2e}, unfused {unfused:.2e}"
 
 
-@pytest.mark.parametrize("dispatch", il.Dispatch)
+@pytest.mark.parametrize("dispatch", il.PersistentExecutor.dispatches)
 def test_one_workers_order_is_kept_where_a_proof_may_rest_on_it(dispatch: il.Dispatch) -> None:
     c = case("ffn", 64, "bf16")
     proof = il.verify(il.build(c.graph, il.Choices(1, dispatch, policy=il.NoSync())))

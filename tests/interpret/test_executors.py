@@ -152,7 +152,7 @@ def test_every_policy_in_every_order_gives_the_same_bits(policy: il.SyncPolicy) 
         assert equal_bits(c.run(run, inputs), expected), f"{order}, {interleaving}"
 
 
-@pytest.mark.parametrize("dispatch", il.Dispatch)
+@pytest.mark.parametrize("dispatch", il.PersistentExecutor.dispatches)
 def test_a_plan_that_rests_on_a_workers_order_runs_only_where_that_is_kept(dispatch: il.Dispatch) -> None:
     c = case("ffn", 20)
     inputs = c.inputs()
