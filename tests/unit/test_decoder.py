@@ -12,6 +12,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from torch import nn  # noqa: E402
+from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
 
 from interlace.core.errors import (  # noqa: E402
     ArgumentError,
@@ -289,6 +290,26 @@ def test_sequences_in_pages_decode_as_in_memory_of_their_own(model: ToyForCausal
     past = [ours.cache.read(layer, 0, 60) for layer in range(2)]
     slot = ours.join(prompts[0], past)
     assert relative_error(ours.logits[slot], oracle(model, SHAPE, prompts[0])[-1]) < 1e-5
+
+
+def test_no_number_of_a_slot_is_copied_from_the_host(model: ToyForCausalLM) -> None:
+    """On a GPU such a copy waits for the device, where a tensor is filled without."""
+    copied = []
+
+    class Seen(TorchDispatchMode):
+        def __torch_dispatch__(self, op, types, arguments=(), options=None):  # type: ignore[no-untyped-def]
+            if op is torch.ops.aten.copy_.default and not arguments[0].ndim:
+                copied.append(arguments)
+            return op(*arguments, **(options or {}))
+
+    decoder = paged(model)
+    with Seen():
+        slot = decoder.join([5] * 64, sampling=Sampling(temperature=0.7, top_k=3, top_p=0.9, seed=1))
+        for _ in range(2):
+            decoder.step()
+        assert decoder._pages.table[slot].tolist() == [0, 1]
+        decoder.leave(slot)
+    assert copied == []
 
 
 def test_out_of_pages_is_an_error_and_nothing_is_lost(model: ToyForCausalLM) -> None:

@@ -214,7 +214,7 @@ class Decoder:
         except BaseException:
             self._release(slot)
             raise
-        self._taken[slot] = 1
+        self._taken[slot].fill_(1)
         return slot
 
     @torch.inference_mode()
@@ -227,7 +227,8 @@ class Decoder:
         self._slots.clear(slot)
         self._release(slot)
         self._ways.set(slot, GREEDY)
-        self._taken[slot] = self._position[slot] = 0
+        self._taken[slot].zero_()
+        self._position[slot].zero_()
 
     def prefill(self, ids: Prompt, slot: int) -> torch.Tensor:
         """Put tokens behind those of the sequence in a slot; returns the logits (vocabulary,) of the last one.
@@ -248,7 +249,7 @@ class Decoder:
         ids = torch.tensor(tokens, device=self.device)
         logits = plain.prefill(self.shape, self._weights, self._rope, self.cache, ids, slot, length)
         self.logits[slot] = logits
-        self._position[slot] = length + len(tokens)
+        self._position[slot].fill_(length + len(tokens))
         slots = slice(slot, slot + 1)
         self.next[slots] = self._ways.tokens(self.logits[slots], self._position[slots] - 1, slots)
         self._slots.set(slot, length + len(tokens))

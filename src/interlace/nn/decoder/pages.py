@@ -60,7 +60,7 @@ class Pages:
             first = len(owned)
             owned += [self._free.pop() for _ in range(more)]
             if more == 1:
-                self.table[slot, first] = owned[first]
+                self.table[slot, first].fill_(owned[first])  # assigned, it would be copied from the host, which waits
             else:
                 self.table[slot, first : len(owned)] = torch.tensor(owned[first:], dtype=torch.int32)
 

@@ -91,10 +91,12 @@ class Ways:
         """From now on; nothing waits for the device."""
         self._drawn[slot] = sampling.temperature > 0
         t = self.tensors
-        t["temperature"][slot] = float(sampling.temperature)
-        t["top_k"][slot] = min(sampling.top_k or 0, _NUMBERS - 1)
-        t["top_p"][slot] = 1.0 if sampling.top_p is None else float(sampling.top_p)
-        t["key"][slot, 0], t["key"][slot, 1] = sampling.seed, sampling.sequence
+        # One number that is assigned to one of a tensor is copied from the host, which waits.
+        t["temperature"][slot].fill_(float(sampling.temperature))
+        t["top_k"][slot].fill_(min(sampling.top_k or 0, _NUMBERS - 1))
+        t["top_p"][slot].fill_(1.0 if sampling.top_p is None else float(sampling.top_p))
+        t["key"][slot, 0].fill_(sampling.seed)
+        t["key"][slot, 1].fill_(sampling.sequence)
 
     def tokens(self, logits: torch.Tensor, position: torch.Tensor, slots: slice) -> torch.Tensor:
         """Tokens (n,) of some slots from their logits (n, vocabulary), those of tokens at these positions (n,)."""
