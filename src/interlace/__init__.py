@@ -7,11 +7,16 @@ outputs = interlace.ReferenceExecutor(plan).run(inputs)
 
 from __future__ import annotations
 
+from importlib import import_module
+from types import ModuleType
+from typing import TYPE_CHECKING
+
 from interlace import workloads
 from interlace.core import errors
 from interlace.core.devices import CPU, H100, H200, DeviceSpec
 from interlace.core.dtypes import DType, bf16, dtype, fp16, fp32, int32
 from interlace.core.errors import InterlaceError
+from interlace.core.version import VERSION
 from interlace.deploy.planning import plan_graph
 from interlace.executors import EXECUTORS, Executor
 from interlace.executors.cuda_graph import CudaGraphExecutor
@@ -67,7 +72,13 @@ from interlace.policies.sync import (
 from interlace.sim.modes import PERSISTENT, SEMAPHORE_STREAMS, SERIAL, Mode, hopper
 from interlace.trace.events import Trace
 
-__version__ = "0.1.0"
+if TYPE_CHECKING:
+    from interlace import nn as nn
+    from interlace import studio as studio
+
+__version__ = VERSION
+
+_WITH_EXTRAS = ("nn", "studio")
 
 __all__ = [
     "ALL",
@@ -165,3 +176,18 @@ __all__ = [
     "verify",
     "workloads",
 ]
+
+if not TYPE_CHECKING:
+
+    def __getattr__(name: str) -> ModuleType:
+        """``nn`` and ``studio``, imported when they are first asked for: what they need takes seconds, or is absent."""
+        if name not in _WITH_EXTRAS:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        try:
+            return import_module(f"{__name__}.{name}")
+        except ImportError as error:
+            # An AttributeError, so that `hasattr` and `help` go on where an extra is not installed.
+            raise AttributeError(str(error)) from error
+
+    def __dir__() -> list[str]:
+        return sorted({*globals(), *_WITH_EXTRAS})

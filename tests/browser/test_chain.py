@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -58,6 +59,26 @@ def test_two_products_play_orders_by_keys_and_stay_in_the_address(chain_page: Pa
     other.press("Space", "ArrowRight", "Enter", "ArrowDown", "r")
     assert other.numbers()[0] == 3
     other.close()
+
+
+def test_a_game_of_two_products_is_saved_and_opened(chain_page: Page, tmp_path: Path) -> None:
+    chain_page.choose(rows=2, inner=1, hidden=2, columns=3, capacity=5)
+    for tile in (0, 1, 4, 5, 2):
+        chain_page.click(tile)
+    chain_page.press("u")
+    before = chain_page.numbers()
+    with chain_page.page.expect_download() as download:
+        chain_page.page.click("#save")
+    assert download.value.suggested_filename == "chain.json"
+    download.value.save_as(tmp_path / "chain.json")
+    chain_page.choose(rows=4, capacity=9)
+    assert chain_page.numbers() == (0, 0, 0)
+    chain_page.page.set_input_files("#file", tmp_path / "chain.json")
+    chain_page.page.get_by_text("4 / 10").wait_for()
+    assert chain_page.numbers() == before
+    assert chain_page.page.locator('[name="capacity"]').input_value() == "5"
+    chain_page.press("r")
+    assert chain_page.numbers()[0] == 5
 
 
 def test_a_tile_of_two_halves_takes_two_clicks_each_for_what_its_half_needs(chain_page: Page) -> None:

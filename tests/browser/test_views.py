@@ -72,6 +72,8 @@ def test_a_plan_shows_lanes_grids_and_what_an_item_waits_for(shown: Open) -> Non
         ("ItemError, reduction", ""),
         ("SemaphoreError", ""),
         ("PlanError", ""),
+        ("ItemError, outside", ""),
+        ("IntraOpRaceError", "touches what is written, before it or after it, by:"),
         ("UnwrittenError", None),
     ],
 )

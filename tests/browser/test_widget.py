@@ -13,7 +13,6 @@ pytest.importorskip("starlette")
 pytest.importorskip("anywidget")
 
 import interlace as il
-import interlace.studio
 from interlace.core.errors import StudioError
 from interlace.orders.panels import Cache, PanelGrid, Visit
 from interlace.orders.replay import loads

@@ -3,6 +3,8 @@
 import subprocess
 import sys
 
+import pytest
+
 import interlace
 
 # Runs in a fresh process, because this one may have imported torch already.
@@ -26,6 +28,14 @@ import interlace.cli
 
 loaded = BLOCKED & {name.partition(".")[0] for name in sys.modules}
 assert "torch" not in sys.modules, "torch was imported"
+assert {"nn", "studio"} <= {*dir(interlace)}
+assert "interlace.studio" not in sys.modules
+assert interlace.studio.show.__module__ == "interlace.studio"
+assert not hasattr(interlace, "nn")
+try:
+    interlace.nn
+except AttributeError as error:
+    assert "interlace.nn needs `pip install 'interlace[gpu]'`" in str(error), error
 assert not loaded, f"imported: {sorted(loaded)}"
 """
 
@@ -35,6 +45,11 @@ def test_package_and_cli_import_without_the_gpu_stack() -> None:
         [sys.executable, "-c", IMPORT_WITHOUT_GPU_STACK], capture_output=True, text=True, timeout=120
     )
     assert process.returncode == 0, process.stderr
+
+
+def test_a_name_that_there_is_not_is_told_as_of_any_module() -> None:
+    with pytest.raises(AttributeError, match="module 'interlace' has no attribute 'stduio'"):
+        interlace.stduio  # noqa: B018
 
 
 def test_every_exported_name_resolves() -> None:

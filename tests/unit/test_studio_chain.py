@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 from dataclasses import replace
 from itertools import product
@@ -15,7 +16,10 @@ from interlace.planner.build import build
 from interlace.planner.predict import WORKSPACE, predict
 from interlace.policies.interleavings import ExplicitInterleaving
 from interlace.studio.chain import Chain, chain_orders, play, touched_by
-from interlace.studio.chain_wire import ChainGame, chain_game_of, decoded_chain, encoded_chain, opened_chain
+from interlace.studio.chain_wire import ChainGame, chain_game_of, decoded_chain, encoded_chain, shown_chain_game
+from interlace.studio.saved import opened as opened_order
+from interlace.studio.saved import opened_chain
+from interlace.studio.saved import shown_chain as saved
 
 
 def drawn(chain: Chain, rng: random.Random) -> tuple[int, ...]:
@@ -100,11 +104,33 @@ def test_links_hold_a_chain_and_nothing_else() -> None:
         path = drawn(chain, rng)
         game = ChainGame(chain, path, rng.randint(0, len(path)), "whole rows")
         assert decoded_chain(encoded_chain(game)) == game
-        assert chain_game_of(opened_chain({"link": encoded_chain(game)})) == game
+        assert chain_game_of(shown_chain_game(game)) == game
+        assert opened_chain(saved(game)["file"]) == game
+        assert saved(game)["complete"] == (game.at == chain.items)
     link = encoded_chain(ChainGame(Chain(), (0, 1, 2), 3))
     for text in ("", "AA", link[:-4], "AX" + link[2:]):
         with pytest.raises(StudioError, match="this link holds no game"):
             decoded_chain(text)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"schema": "interlace-order"}, "its schema is not 'interlace-chain'; open an order on the other page"),
+        ({"version": 2}, "a game of version 2; this release reads version 1"),
+        ({"game": 3}, "a file of a game without the game"),
+        ({"game": "AA"}, "this link holds no game"),
+    ],
+)
+def test_a_file_that_holds_no_chain_is_told(change: dict[str, object], message: str) -> None:
+    file = json.loads(saved(ChainGame(Chain(), (0, 1)))["file"])
+    with pytest.raises(StudioError, match=message):
+        opened_chain(json.dumps({**file, **change}))
+    for text in ("", "[]", "[" * 100_000):
+        with pytest.raises(StudioError, match="no game"):
+            opened_chain(text)
+    with pytest.raises(StudioError, match="its schema is not 'interlace-order'"):
+        opened_order(json.dumps(file))
 
 
 @pytest.mark.parametrize(

@@ -8,21 +8,30 @@ import zlib
 from dataclasses import replace
 from itertools import product
 
+import numpy as np
 import pytest
 
+from interlace.core.devices import L2
 from interlace.core.dtypes import fp32
 from interlace.core.errors import OrderError, StudioError
+from interlace.kernels.matmul import MatmulTile
 from interlace.orders.cache import lru_mask
 from interlace.orders.panels import Cache, PanelGrid, Visit
 from interlace.orders.replay import held_by_lru, loaded, loads
 from interlace.orders.saved import SavedOrder, read_order, written
+from interlace.planner.build import Choices, build
+from interlace.policies.interleavings import ExplicitInterleaving
 from interlace.policies.orders import Serpentine
+from interlace.sim.l2 import missed_bytes
+from interlace.sim.lockstep import AccessStream, interleave
+from interlace.sim.traffic import touches
 from interlace.studio.curve import shown as curve
 from interlace.studio.game import Options, Path, Unit, in_waves, named_orders, named_path, play
 from interlace.studio.link import Game, decoded, encoded
 from interlace.studio.saved import opened
 from interlace.studio.saved import shown as saved
 from interlace.studio.wire import game_of, shown_game
+from interlace.workloads import one_matmul
 
 LRU, OPT = Cache.LRU, Cache.OPT
 
@@ -65,8 +74,6 @@ def test_a_whole_order_loads_what_the_study_of_orders_says() -> None:
 
 def test_counters_of_random_games_are_those_of_an_exact_cache() -> None:
     """Under LRU that of ``orders.cache``, which works another way, also with sizes and in waves."""
-    import numpy as np
-
     checked = 0
     for game in games(80, seed=1):
         options, path = game.options, game.path
@@ -88,6 +95,37 @@ def test_counters_of_random_games_are_those_of_an_exact_cache() -> None:
             assert again[-1] == (unit in held)
         checked += 1
     assert checked > 20
+
+
+def test_counters_of_random_games_are_those_of_the_simulated_plan() -> None:
+    """What workers in lockstep read of x and w, on one cache without the tiles of out.
+
+    A plan takes row panels first and K forwards, and runs all tiles; of these the game has the first ones.
+    """
+    rng, checked = random.Random(4), set()
+    for game in games(200, seed=5):
+        options = game.options
+        if options.cache is OPT:
+            continue
+        grid, capacity = options.grid, options.replayed[0]
+        tiles = rng.sample(range(grid.tiles), grid.tiles)
+        tile = MatmulTile(options.tile_m, options.tile_n, options.tile_k)
+        graph = one_matmul(options.m, options.n, options.k, options.dtype, tile)
+        plan = build(graph, Choices(options.workers, interleaving=ExplicitInterleaving(tuple(tiles))))
+        stream = interleave(plan, touches(plan))
+        taken = rng.randint(1, len(tiles))
+        mine = ~stream.is_write & (stream.item < taken)
+        reads = AccessStream(stream.unit[mine], stream.is_write[mine], stream.item[mine], stream.worker[mine])
+        sizes = np.array(options.sizes)
+        missed = missed_bytes(reads, sizes if options.replayed[2] else np.ones_like(sizes), L2(1, capacity)) > 0
+        position = play(options, tuple(Visit(*divmod(tile, grid.columns)) for tile in tiles[:taken]))
+        assert position.costs == tuple(np.bincount(reads.item[missed], minlength=taken))
+        panels = np.bincount(reads.unit[missed] // grid.chunks, minlength=grid.rows + grid.columns)
+        assert position.loads_of == tuple(panels)
+        assert position.load_bytes == sizes[reads.unit[missed]].sum()
+        assert position.touches == len(reads)
+        checked.add((options.unit, options.workers, grid.chunks > 1))
+    assert len(checked) == 3 * 3 * 2
 
 
 def test_what_opt_may_hold_is_what_it_would_find() -> None:

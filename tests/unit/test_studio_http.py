@@ -184,6 +184,8 @@ def test_a_malformed_body_is_refused(port: int, name: str, body: bytes) -> None:
         ("chain/position", {"ghost": "mine"}),
         ("chain/order", {"name": ["whole rows"]}),
         ("chain/open", {"link": "x"}),
+        ("chain/open", {"file": "/etc/passwd"}),
+        ("chain/save", {"path": [16]}),
         ("plan", {"file": "/etc/passwd"}),
         ("plan/item", {"item": 0}),
         ("timeline", {"file": "/etc/passwd"}),

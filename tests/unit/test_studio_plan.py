@@ -20,8 +20,6 @@ from interlace.workloads import WORKLOADS, two_matmuls
 from .graphs import program
 from .test_unwritten import fill
 
-_PARTS = (ALL, fixed(0, 4))
-
 
 def small(policy: il.SyncPolicy) -> il.Plan:
     """first has 4 x 2 tiles and second 4 x 3; each tile of second reads a row of first."""
@@ -82,8 +80,8 @@ def test_a_plan_that_may_not_run_is_shown_with_what_is_wrong() -> None:
 
 def test_what_cannot_be_drawn_is_refused() -> None:
     plan = small(il.TileSync())
-    with pytest.raises(PlanError, match="lies outside its op"):
-        PlanView.of(replace(plan, items=replace(plan.items, tile=plan.items.tile + 99)))
+    with pytest.raises(PlanError, match="item 0 names op 9"):
+        PlanView.of(replace(plan, items=replace(plan.items, op=plan.items.op + 9)))
     many = il.build(il.workloads.one_matmul(8192, 8192, 16, tile=il.MatmulTile(16, 16, 16)), il.Choices(8))
     with pytest.raises(StudioError, match="a plan of 262144 items; the page draws 65536"):
         PlanView.of(many)
@@ -103,7 +101,11 @@ def faulty() -> dict[str, il.Plan]:
     ptr = waits.ptr[:-1].copy()
     kept = {name: getattr(waits, name)[: ptr[-1]] for name in ("first", "count", "stride", "threshold", "k")}
     columns = {name: getattr(items, name)[:-1] for name in ("op", "tile", "k_lo", "k_hi", "worker", "post")}
-    whole, half = (program({"y": (8, 8)}, fill("fill", "y", (axes(1)[0].block(2), part), (4,))) for part in _PARTS)
+    rows = axes(1)[0].block(2)
+    whole, half, racing = (
+        program({"y": (8, 8)}, fill("fill", "y", spans, (4,)))
+        for spans in ((rows, ALL), (rows, fixed(0, 4)), (ALL, ALL))
+    )
     return {
         "CoverageError": without_first_wait(plan),
         "ThresholdError": replace(plan, waits=replace(waits, threshold=waits.threshold + 1)),
@@ -114,6 +116,8 @@ def faulty() -> dict[str, il.Plan]:
         "SemaphoreError": replace(plan, items=replace(items, post=np.where(items.post == 0, 99, items.post))),
         "SemaphoreError, stride": replace(plan, waits=replace(waits, stride=waits.stride * 0)),
         "PlanError": replace(plan, waits=replace(waits, count=waits.count * 0)),
+        "ItemError, outside": replace(plan, items=replace(items, tile=np.where(items.tile == 11, 99, items.tile))),
+        "IntraOpRaceError": replace(il.build(whole, il.Choices(1)), graph=racing),
         "UnwrittenError": replace(il.build(whole, il.Choices(1)), graph=half),
     }
 
@@ -129,6 +133,8 @@ def faulty() -> dict[str, il.Plan]:
         ("SemaphoreError", ["op 'first', tile (0, 0)"], [], None),
         ("SemaphoreError, stride", ["op 'second', tile (0, 0)"], [], None),
         ("PlanError", ["op 'second', tile (0, 0)"], [], None),
+        ("ItemError, outside", ["op 'second', tile number 99"], [], None),
+        ("IntraOpRaceError", ["op 'fill', tile (0)"], ["op 'fill', tile (1)"], None),
         ("UnwrittenError", [], [], None),
     ],
 )

@@ -133,7 +133,17 @@ class CyclicGraphError(GraphError):
 
 
 class IntraOpRaceError(GraphError):
-    """Two tiles of one op touch the same region and nothing can order them."""
+    """Two tiles of one op touch the same region and nothing can order them.
+
+    Attributes:
+        op: number of the op, None if it is not known.
+        tiles: number of the tile that writes, and of the other one.
+    """
+
+    def __init__(self, message: str = "", op: int | None = None, tiles: tuple[int, ...] = ()) -> None:
+        super().__init__(message)
+        self.op = op
+        self.tiles = tiles
 
 
 class UnwrittenError(GraphError):

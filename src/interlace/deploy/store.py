@@ -22,6 +22,7 @@ from typing import Any
 from interlace.core.devices import DeviceSpec
 from interlace.core.errors import GraphError, PlanError
 from interlace.core.files import cache_dir, write_whole
+from interlace.core.version import VERSION
 from interlace.executors import Executor
 from interlace.graph.graph import Graph
 from interlace.graph.op import Op
@@ -135,9 +136,7 @@ def _key(graph: Graph, device: DeviceSpec, executor: type[Executor]) -> dict[str
 
 @cache
 def _versions() -> tuple[tuple[str, str], ...]:
-    from interlace import __version__  # the package imports this room before it knows its version
-
-    found = [("interlace", __version__)]
+    found = [("interlace", VERSION)]
     for package in ("torch", "triton"):
         try:
             found.append((package, version(package)))

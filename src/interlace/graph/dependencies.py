@@ -246,10 +246,10 @@ class Dependencies:
             tile = (begin[:, 0] * grid[1] + begin[:, 1]) * grid[2] + begin[:, 2]
             clash = (tile != tiles[query]) | (end - begin > 1).any(axis=1)
             if clash.any():
-                raise IntraOpRaceError(self._race(source, target, int(tiles[query[clash][0]])))
+                raise self._race(source, target, int(tiles[query[clash][0]]))
 
-    def _race(self, source: int, target: int, tile: int) -> str:
-        """What to say of the first other tile that writes what this one touches."""
+    def _race(self, source: int, target: int, tile: int) -> IntraOpRaceError:
+        """The error of the first other tile that writes what this one touches."""
         use = self._uses[target]
         op = self.graph.ops[use.op]
         lo, hi = boxes(self.graph, op, use.access, np.array([tile]))
@@ -262,7 +262,9 @@ class Dependencies:
             tuple(map(int, np.maximum(lo[0], written_lo[other]))),
             tuple(map(int, np.minimum(hi[0], written_hi[other]))),
         )
-        return (
+        return IntraOpRaceError(
             f"{op.tile_name(other)} writes {region}, which {op.tile_name(tile)} {'writes' if use.writes else 'reads'} "
-            "too; tiles of one op run in any order, so shrink the access map or write to another tensor"
+            "too; tiles of one op run in any order, so shrink the access map or write to another tensor",
+            use.op,
+            (other, tile),
         )

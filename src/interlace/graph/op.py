@@ -174,6 +174,8 @@ class Op:
         return np.stack(np.unravel_index(tiles, self.grid), axis=1).astype(np.int64)
 
     def tile_name(self, tile: int) -> str:
-        """``op 'down', tile (3, 0)``, for messages."""
+        """``op 'down', tile (3, 0)``, for messages; ``op 'down', tile number 99`` of a tile outside the grid."""
+        if not 0 <= tile < self.tiles:
+            return f"op {self.name!r}, tile number {tile}"
         where = ", ".join(str(int(c)) for c in np.unravel_index(int(tile), self.grid))
         return f"op {self.name!r}, tile ({where})"

@@ -166,7 +166,7 @@ def check_items(plan: Plan) -> None:
     """Every item names an op, tile, k-range and worker that there are, so that arrays may be indexed by them.
 
     Raises:
-        ItemError, SemaphoreError, PlanError: as ``Facts`` does.
+        ItemError, SemaphoreError, PlanError: as ``Facts`` does; with a place where the item names an op that there is.
     """
     _check_tables(plan)
     _check_counts(plan)
@@ -273,5 +273,6 @@ def _check_places(plan: Plan) -> None:
             i = int(np.flatnonzero(bad)[0])
             raise ItemError(
                 f"item {i} (op {ops[int(items.op[i])].name!r}, tile number {int(items.tile[i])}, "
-                f"k {int(items.k_lo[i])}:{int(items.k_hi[i])}) {what(i)}"
+                f"k {int(items.k_lo[i])}:{int(items.k_hi[i])}) {what(i)}",
+                Place((i,)),
             )

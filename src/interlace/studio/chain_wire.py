@@ -88,12 +88,8 @@ def shown_chain_order(data: object) -> dict[str, Any]:
     return {"path": _named(chain_of(given.get("options", {})), name if isinstance(name, str) else "")}
 
 
-def opened_chain(data: object) -> dict[str, Any]:
-    """The game of a link."""
-    link = members(data, "a request", ("link",)).get("link")
-    if not isinstance(link, str):
-        raise StudioError("send a link")
-    game = decoded_chain(link)
+def shown_chain_game(game: ChainGame) -> dict[str, Any]:
+    """A game as ``chain_game_of`` takes it."""
     options = {**asdict(game.chain), "cache": game.chain.cache.value}
     return {"options": options, "path": list(game.path), "at": game.at, "ghost": game.ghost}
 

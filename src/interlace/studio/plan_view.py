@@ -16,6 +16,7 @@ from interlace.core.errors import (
     DeadlockError,
     GraphError,
     InterlaceError,
+    IntraOpRaceError,
     ItemError,
     Place,
     PlanError,
@@ -66,21 +67,26 @@ class PlanView:
 
         Raises:
             StudioError: more items than the page draws, or none.
-            PlanError: columns that make no sense.
+            PlanError: columns that make no sense, unless it is one item of an op that there is.
         """
         # Importing it takes half a second (numba), which pages without a plan should not wait for.
         from interlace.planner.predict import CHEAP, predict
 
         if not 0 < len(plan.items) <= MOST_ITEMS:
             raise StudioError(f"a plan of {len(plan.items)} items; the page draws {MOST_ITEMS}; use larger tiles")
-        check_items(plan)
+        try:
+            check_items(plan)
+        except PlanError as error:
+            if error.place is None:  # nothing of it can be drawn
+                raise
         fault: InterlaceError | None = None
         try:
             proof = str(verify(plan))
         except (PlanError, GraphError) as error:
             proof, fault = f"{type(error).__name__}: {error}", error
         if fault is not None and not isinstance(fault, _TIMED):
-            return PlanView(plan, device, proof, fault, None, "what it waits for makes no sense")
+            what = "its graph" if isinstance(fault, GraphError) else "what it waits for"
+            return PlanView(plan, device, proof, fault, None, f"{what} makes no sense")
         try:
             return PlanView(plan, device, proof, fault, predict(plan, device, limit=CHEAP).trace)
         except InterlaceError as error:
@@ -121,9 +127,17 @@ class PlanView:
         """Its kind and where it is: items that go wrong, those that should come before them, a tile that has none."""
         if self.fault is None:
             return None
-        place = (isinstance(self.fault, PlanError) and self.fault.place) or Place()
+        place = self._place()
         listed = {name: self._listed(np.array(getattr(place, name), np.int64)) for name in ("items", "producers")}
         return {"kind": type(self.fault).__name__, **listed, "tile": place.tile}
+
+    def _place(self) -> Place:
+        if isinstance(self.fault, IntraOpRaceError):
+            items = self.plan.items
+            found = ((items.op == self.fault.op) & (items.tile == tile) for tile in self.fault.tiles)
+            writing, other = (tuple(np.flatnonzero(mine).tolist()) for mine in found)
+            return Place(other, writing)
+        return (isinstance(self.fault, PlanError) and self.fault.place) or Place()
 
     def item(self, data: object) -> dict[str, Any]:
         """What one item touches, waits for, and lets begin. Raises StudioError for an item that does not exist."""
@@ -133,11 +147,13 @@ class PlanView:
             raise StudioError(f"item is {item!r}; use 0 to {count - 1}")
         items = self.plan.items
         op = self.plan.graph.ops[int(items.op[item])]
+        inside = 0 <= items.tile[item] < op.tiles
+        reads, writes = (op.reads, op.writes) if inside else ((), ())
         return {
             "item": item,
             "name": self.plan.item_name(item),
-            "reads": [self._region(op, access, item) for access in op.reads],
-            "writes": [self._region(op, access, item) for access in op.writes],
+            "reads": [self._region(op, access, item) for access in reads],
+            "writes": [self._region(op, access, item) for access in writes],
             "posts": int(items.post[item]),
             "waits": self._waits(item),
             "dependants": self._listed(self._waiting_for(int(items.post[item]))),

@@ -1,13 +1,20 @@
-"""Games as files: the order that ``--order explicit:FILE`` runs, and the whole game as its link."""
+"""Games as files: of one product the order that ``--order explicit:FILE`` runs, and each whole game as its link.
+
+    {"schema": "interlace-chain", "version": 1, "game": "Anicy..."}      a game of two products
+"""
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 from interlace.core.errors import OrderError, StudioError
 from interlace.orders.saved import SavedOrder, read_file, written
+from interlace.studio.chain_wire import ChainGame, decoded_chain, encoded_chain
 from interlace.studio.game import Options
 from interlace.studio.link import Game, decoded, encoded, path_of
+
+_CHAIN, _VERSION = "interlace-chain", 1
 
 
 def shown(game: Game) -> dict[str, Any]:
@@ -33,3 +40,28 @@ def opened(text: str) -> Game:
     options = Options(m=order.rows * usual.tile_m, n=order.columns * usual.tile_n)
     path = path_of(options.grid, [4 * tile for tile in order.tiles])
     return Game(options, path, len(path))
+
+
+def shown_chain(game: ChainGame) -> dict[str, Any]:
+    """The text of the file of a game of two products, and whether all items are taken."""
+    data = {"schema": _CHAIN, "version": _VERSION, "game": encoded_chain(game)}
+    return {"file": json.dumps(data) + "\n", "complete": game.at == game.chain.items}
+
+
+def opened_chain(text: str) -> ChainGame:
+    """The game of two products of a file.
+
+    Raises:
+        StudioError: no such file, one of another version, or with a game that makes no sense.
+    """
+    try:
+        data = json.loads(text)
+    except (ValueError, RecursionError):
+        raise StudioError("no game: the text is no JSON; save one on the page of two products") from None
+    if not isinstance(data, dict) or data.get("schema") != _CHAIN:
+        raise StudioError(f"no game of two products: its schema is not {_CHAIN!r}; open an order on the other page")
+    if data.get("version") != _VERSION:
+        raise StudioError(f"a game of version {data.get('version')!r}; this release reads version {_VERSION}")
+    if not isinstance(data.get("game"), str):
+        raise StudioError("a file of a game without the game; save it once more")
+    return decoded_chain(data["game"])

@@ -3,6 +3,7 @@
 import { ask, channel } from "./api.js";
 import { ChainBoard } from "./chain_board.js";
 import { Game } from "./game.js";
+import { keep } from "./keep.js";
 import { $, bytes, many } from "./shapes.js";
 import { setup, transport } from "./transport.js";
 
@@ -90,6 +91,7 @@ game.addEventListener("position", () => {
     : `Of ${many(made, "tile")} of y that ${made === 1 ? "is" : "are"} made, ${kept} ${kept === 1 ? "is" : "are"} in the cache; ${position.loads_of.y ?? 0} had to be loaded again.`;
 });
 
+keep(game, { name: "chain.json", open, say, whole: "Saved." });
 async function open(source) {
   pause();
   try {

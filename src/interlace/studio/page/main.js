@@ -5,6 +5,7 @@ import { Board } from "./board.js";
 import { chart } from "./chart.js";
 import { Game } from "./game.js";
 import { hints } from "./hints.js";
+import { keep } from "./keep.js";
 import { $ } from "./shapes.js";
 import { beside, summary } from "./side.js";
 import { setup, transport } from "./transport.js";
@@ -55,20 +56,7 @@ async function playOrder(name) {
   play();
 }
 
-$("save").addEventListener("click", async () => {
-  const { file, complete } = await ask("save", game.request());
-  const address = URL.createObjectURL(new Blob([file], { type: "application/json" }));
-  const link = Object.assign(document.createElement("a"), { href: address, download: "order.json" });
-  link.click();
-  URL.revokeObjectURL(address);
-  say(complete ? "Saved: other commands take it as --order explicit:order.json." : "Saved, with tiles still open.");
-});
-$("open").addEventListener("click", () => $("file").click());
-$("file").addEventListener("change", async () => {
-  const [file] = $("file").files;
-  if (file) await open({ file: await file.text() });
-  $("file").value = "";
-});
+keep(game, { name: "order.json", open, say, whole: "Saved: other commands take it as --order explicit:order.json." });
 async function open(source) {
   pause();
   try {

@@ -8,6 +8,12 @@ import { $, legend, many, percent, row, svg, time as us } from "./shapes.js";
 
 const TENSOR = 64; // pixels of the longer side of a tensor
 const GRID = 180; // pixels of the longer side of a grid
+// What to say, by the kind of a fault, of items that should come before those that go wrong.
+const LATE = {
+  DeadlockError: "waits for what is dispatched later",
+  IntraOpRaceError: "touches what is written, before it or after it, by",
+  ThresholdError: "posted by",
+};
 let plan = null;
 let lanes = null;
 let chosen = 0;
@@ -55,7 +61,7 @@ function faultParts({ kind, items, producers, tile }) {
     if (found) line.append(list(found));
     parts.push(line);
   };
-  const late = kind === "DeadlockError" ? "waits for what is dispatched later" : kind === "ThresholdError" ? "posted by" : "nothing makes it wait for";
+  const late = LATE[kind] ?? "nothing makes it wait for";
   if (items.items.length) told("goes wrong:", items);
   if (producers.items.length) told(`${late}:`, producers);
   if (tile) told(`no item runs op '${plan.ops[tile[0]].name}', tile number ${tile[1]}: it is crossed out in the grid`);
@@ -140,6 +146,10 @@ function drawGrids() {
     pen.strokeStyle = error;
     for (const item of wrong) {
       if (plan.op[item] !== op) continue;
+      if (plan.tile[item] < 0 || plan.tile[item] >= rows * columns) {
+        pen.strokeRect(1, 1, canvas.width - 2, canvas.height - 2); // it lies outside, so the whole grid has the frame
+        continue;
+      }
       const inset = Math.min(4, cell / 4);
       pen.strokeRect((plan.tile[item] % columns) * cell + inset, Math.floor(plan.tile[item] / columns) * cell + inset, cell - gap - 2 * inset, cell - gap - 2 * inset);
     }
@@ -197,7 +207,7 @@ function described(found) {
     const [wait, start, end, worker] = ["wait", "start", "end", "worker"].map((name) => plan[name][found.item]);
     parts.push(line(`worker ${worker}; waits ${us(start - wait)}, works ${us(end - start)}, from ${us(start)}`));
   }
-  const texts = (regions) => regions.map(({ text }) => text).join(", ");
+  const texts = (regions) => regions.map(({ text }) => text).join(", ") || "nothing";
   parts.push(line(`reads ${texts(found.reads)}`), line(`writes ${texts(found.writes)}`), pictures(found));
   parts.push(line(found.posts < 0 ? "posts nothing" : `posts semaphore ${found.posts}`));
   if (!found.waits.length) parts.push(line("waits for nothing"));
