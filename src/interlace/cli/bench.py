@@ -84,12 +84,8 @@ def register(app: typer.Typer) -> None:
         ] = True,
         order: Annotated[
             names.NamedOrder | None,
-            typer.Option(
-                "--order",
-                parser=names.named_order,
-                autocompletion=names.ORDERS.complete,
-                metavar="ORDER",
-                help=f"In which order every op's tiles run, for tiles of grids that it fits: {names.ORDERS.listing}.",
+            names.order_option(
+                f"In which order every op's tiles run, for tiles of grids that it fits: {names.ORDERS.listing}."
             ),
         ] = None,
         gpus: Annotated[int, typer.Option("--gpus", min=1, metavar="N", help="Measure on so many GPUs at once.")] = 1,

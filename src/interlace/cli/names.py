@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from pathlib import Path
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 import typer
 
@@ -196,6 +196,12 @@ def tile(text: str) -> Tile:
 def named_order(text: str) -> NamedOrder:
     """One of ``ORDERS`` with its name. Raises typer.BadParameter."""
     return NamedOrder(text, ORDERS.parse(text))
+
+
+def order_option(help: str) -> Any:
+    """``--order`` of a command that keeps the name."""
+    complete = ORDERS.complete
+    return typer.Option("--order", parser=named_order, autocompletion=complete, metavar="ORDER", help=help)
 
 
 def orders_of(grids: Sequence[tuple[int, ...]], most: int = 64) -> list[NamedOrder]:

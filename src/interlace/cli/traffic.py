@@ -201,13 +201,7 @@ def register(app: typer.Typer) -> None:
         options: CacheOptions,
         order: Annotated[
             names.NamedOrder | None,
-            typer.Option(
-                "--order",
-                parser=names.named_order,
-                autocompletion=names.ORDERS.complete,
-                metavar="ORDER",
-                help=f"In which order the tiles run: {names.ORDERS.listing}; grouped:8 by default.",
-            ),
+            names.order_option(f"In which order the tiles run: {names.ORDERS.listing}; grouped:8 by default."),
         ] = None,
         sweep: Annotated[bool, typer.Option("--sweep", help="Compare all named orders.")] = False,
         plot: Annotated[

@@ -19,7 +19,7 @@ from interlace.core.errors import ConcurrentRunError, DeviceError, GraphError, N
 from interlace.executors.base import Executor, by_name
 from interlace.executors.bound import Bound
 from interlace.executors.gpu import open_device, torch_dtype
-from interlace.executors.launch import AnyLaunch, Launch, TextLaunch
+from interlace.executors.launch import AnyLaunch, Launch, TextLaunch, not_interpreted
 from interlace.executors.options import Options
 from interlace.executors.run import Run
 from interlace.executors.table import Table
@@ -102,7 +102,7 @@ class DeviceExecutor(Executor):
             raise NoDeviceError(f"the {cls.name} executor needs a CUDA GPU, and {device.name!r} is none")
         for op in graph.ops:
             if cls.kind_of(op) is BodyKind.CUDA:
-                raise _not_interpreted(op)
+                raise not_interpreted(op)
 
     @abstractmethod
     def _lower(self) -> Table:
@@ -257,7 +257,7 @@ class DeviceExecutor(Executor):
         cuda = kernel_of(op).cuda
         if cuda is not None and self.kind_of(op) is BodyKind.CUDA:
             if self._interpret:
-                raise _not_interpreted(op)
+                raise not_interpreted(op)
             return TextLaunch(cuda(op, arguments, sync, programs))
         dependent = dependent and not self._interpret
         return Launch(
@@ -395,10 +395,3 @@ class DeviceExecutor(Executor):
             tuple(op.name for op in self.plan.graph.ops),
             "%globaltimer",
         )
-
-
-def _not_interpreted(op: Op) -> GraphError:
-    return GraphError(
-        f"op {op.name!r}: kernel {op.kernel!r} is CUDA C++, which the Triton interpreter does not run; "
-        "use the reference executor"
-    )

@@ -8,7 +8,8 @@ from typing import Any, Protocol
 import numpy as np
 
 from interlace.core.devices import DEFAULT_GPU, DeviceSpec
-from interlace.core.errors import ResourceError
+from interlace.core.errors import GraphError, ResourceError
+from interlace.graph.op import Op
 from interlace.kernels.bodies import CudaLaunch
 
 
@@ -23,6 +24,14 @@ class AnyLaunch(Protocol):
 
     def load(self) -> None:
         """Compile and load for the current device, so that ``run`` only launches, as a capture demands."""
+
+
+def not_interpreted(op: Op) -> GraphError:
+    """The error for an op whose only body on a device is a ``TextLaunch``, where there is none."""
+    return GraphError(
+        f"op {op.name!r}: kernel {op.kernel!r} is CUDA C++, which the Triton interpreter does not run; "
+        "use the reference executor"
+    )
 
 
 @dataclass(frozen=True)

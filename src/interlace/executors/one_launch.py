@@ -325,12 +325,13 @@ class _Launch:
         self._parameter  # noqa: B018
 
 
-def _last_of_ops(table: Table) -> Any:
+def _last_of_ops(table: Table) -> NDArray[np.bool_]:
     """Items that post, and behind which their worker has others, but none of their op."""
-    op, count = table.items["op"], len(table.items)
-    follows = np.r_[op[1:] != op[:-1], False]
-    follows[table.worker_rows[1:] - 1] = False
-    return follows & ((table.items["post"] >= 0) | (table.items["parts"] > 1)) & (np.arange(count) < count)
+    op = table.items["op"]
+    last = np.r_[op[1:] != op[:-1], False]
+    last[table.worker_rows[1:] - 1] = False
+    found: NDArray[np.bool_] = last & ((table.items["post"] >= 0) | (table.items["parts"] > 1))
+    return found
 
 
 def _tensors(graph: Graph, op: Op) -> dict[str, Tensor]:

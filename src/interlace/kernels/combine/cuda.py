@@ -9,7 +9,7 @@ COMBINE_TEXT = TextBody(
     ROWS
     + r"""
 // Two neighbours a thread; what it needs of some splits is under way at once, and all sums stay with their peak.
-template <class A> DEVICE void combine_with(const Tile& tile, const A& a) {
+DEVICE void combine_tile(const Tile& tile, const Arguments& a) {
   constexpr int STEP = GROUP * D, AT_ONCE = SPLITS < 16 ? SPLITS : 16;
   const long long head = (long long)tile.i * HEADS + tile.j;
   for (int n = thread() * 2; n < STEP; n += THREADS * 2) {
@@ -41,7 +41,6 @@ template <class A> DEVICE void combine_with(const Tile& tile, const A& a) {
     put(a.out + head * STEP + n, sum.x / whole), put(a.out + head * STEP + n + 1, sum.y / whole);
   }
 }
-DEVICE void combine_tile(const Tile& tile, const Arguments& a) { combine_with(tile, a); }
 """,
     "combine_tile",
     constants=("HEADS", "SPLITS", "GROUP", "D"),
