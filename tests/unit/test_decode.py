@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+import math
 from dataclasses import replace
 from math import prod
 from typing import Any
@@ -366,7 +367,7 @@ def test_as_many_settings_are_tried_for_many_layers_as_for_one() -> None:
 @pytest.mark.parametrize("batch", [1, 16, 64])
 @pytest.mark.parametrize("name", [name for name in LLAMAS if name != "tiny"])
 def test_products_of_the_same_tokens_are_whole_waves_of_the_one_launch_together(name: str, batch: int) -> None:
-    """One of them, or for few tokens so many that a tile has no more than 32 weight rows."""
+    """One of them, or for few tokens as many as leave the busiest SM hardly more rows than any width would."""
     model = replace(LLAMAS[name], layers=1)
     graph = decode_graph(model, batch, 1088, il.H200)
     setting = il.OneLaunchExecutor.default(graph, il.H200)
@@ -374,7 +375,31 @@ def test_products_of_the_same_tokens_are_whole_waves_of_the_one_launch_together(
     rows = sum(int(op.param("N")) for op in heads)
     width = {op.name: int(dict(setting.op(op.name).params)["BN"]) for op in heads}
     items = sum(-(-int(op.param("N")) // width[op.name]) * setting.op(op.name).parts for op in heads)
-    waves = -(-rows // (32 * il.H200.sms)) if batch <= 16 else 1
-    assert max(width.values()) <= (32 if batch <= 16 else 64)
+    if batch > 16:
+        waves = 1
+        assert max(width.values()) <= 64
+    else:
+        waves = -(-items // il.H200.sms)
+        (each,) = set(width.values())
+        share = min(math.ceil(math.ceil(rows / w) / il.H200.sms) * w for w in range(8, 64, 8))
+        assert each < 64
+        assert waves * each <= share + waves * 8
     least = 0.5 if model.hidden >= 2048 else 0.3  # short reductions have few parts
     assert least * il.H200.sms < items <= waves * il.H200.sms
+
+
+@pytest.mark.parametrize(("name", "width", "items"), [("llama3.2-1b", 32, 256), ("llama3.1-8b", 56, 256)])
+def test_tiles_for_few_tokens_leave_the_busiest_worker_few_rows(name: str, width: int, items: int) -> None:
+    """Of 14336 rows 112 in two tiles of 56, where four of 32 were 128."""
+    graph = decode_graph(replace(LLAMAS[name], layers=1), 1, 1088, il.H200)
+    inner = graph.op("layers.0.inner")
+    setting = dict(il.OneLaunchExecutor.default(graph, il.H200).op(inner.name).params)
+    assert setting["BN"] == width
+    assert -(-int(inner.param("N")) // width) == items
+
+
+@pytest.mark.parametrize(("name", "batch", "stages"), [("llama3.2-1b", 1, 6), ("llama3.2-1b", 16, 4)])
+def test_tokens_leave_the_ring_its_stages(name: str, batch: int, stages: int) -> None:
+    graph = decode_graph(replace(LLAMAS[name], layers=1), batch, 1088, il.H200)
+    run = il.OneLaunchExecutor(il.plan_graph(graph, il.H200, il.OneLaunchExecutor), il.Options(device="meta"))
+    assert run.composition.stages == stages

@@ -38,9 +38,9 @@ from interlace.sim.modes import Mode
 from interlace.sim.modes import hopper as ring_launch
 from interlace.trace.events import Trace
 
-#: Of weights in one block: what saturates memory (docs/performance.md), and in a chain of short ops, where what is
-#: under way delays every hand-over behind it, what is just enough (docs/decode.md).
-_IN_FLIGHT_BYTES, _IN_FLIGHT_OF_CHAIN = 96 << 10, 64 << 10
+#: Of weights in one block: what saturates memory (docs/performance.md). In a chain of short ops, where what is under
+#: way delays every hand-over behind it, what an SM's share of memory delivers in so long is enough (docs/decode.md).
+_IN_FLIGHT_BYTES, _IN_FLIGHT_OF_CHAIN_S = 96 << 10, 1.75e-6
 _LEAST_STAGES = 3  # of a ring through which loads run ahead
 _REGISTER_BYTES = 4 * 255  # of a thread; who spills more has less in registers than out of them
 
@@ -200,11 +200,13 @@ class OneLaunchExecutor(DeviceExecutor):
     @cached_property
     def composition(self) -> Composition:
         """The launch as text, and its shared memory."""
+        spec = self._spec
+        share = int(_IN_FLIGHT_OF_CHAIN_S * spec.dram_bytes_per_s / spec.sms)
         return compose(
             self._parts,
             self._warpgroups,
-            self._spec.smem_bytes,
-            _IN_FLIGHT_OF_CHAIN if is_chain(self.plan.graph) else _IN_FLIGHT_BYTES,
+            spec.smem_bytes,
+            share if is_chain(self.plan.graph) else _IN_FLIGHT_BYTES,
             dispatch=self.plan.dispatch,
             dependent_launch=self.options.dependent_launch,
         )

@@ -142,7 +142,7 @@ def compose(
         "CONSUMER_REGISTERS": _WIDE_SUMS,
         "LOADER_REGISTERS": _LEFT_OVER,
         "KEEPS": KEEPS,
-        "KEPT": 2 * count // 3,
+        "KEPT": count - 1,
         "DEPENDENT_LAUNCH": int(dependent_launch),
     }
     head = "".join(f"constexpr int {name} = {value};\n" for name, value in constants.items())

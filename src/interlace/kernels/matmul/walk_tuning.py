@@ -9,8 +9,8 @@ that multiply the same tokens (queries, keys and values) are one wave together: 
 the tokens are there, and then every further item of a block is a round trip that all wait for.
 
 In a chain of many short ops what counts is the time from one op to the next (docs/decode.md). Up to 16 tokens its
-tiles have few weight rows and all of k (``skinny_cuda``), so that no parts meet: one wave of them, or several of up to
-32 rows, of all that multiply the same tokens.
+tiles have few weight rows and all of k (``skinny_cuda``), so that no parts meet: of all that multiply the same tokens
+as many waves as leave the busiest SM the fewest rows. 14336 rows on 132 SMs are two waves of 56, as 109 would be one.
 
 For more tokens too, tiles may have any width that is a multiple of 8, and each op its own: 14336 weight rows make 128
 tiles of 112, where tiles of 128 are 112. Which width and how many parts is a matter of what a tile costs, in cycles of
@@ -44,8 +44,8 @@ from interlace.kernels.tuning import Tuning, is_chain
 from interlace.policies.setting import OpSetting, Setting
 
 _FEW, _MANY = 64, 128  # tokens up to which tiles are of 64 weight rows; from which on tokens are the 64-row operand
-_MOST_ROWS = 32  # of weights, in tiles of few
-_NARROW_STAGE = 48 << 10  # bytes of one of their stages, tokens and all
+_MOST_ROWS = 56  # of weights, in tiles of few
+_ITEM_ROWS = 1  # what an item costs beside its loads, in rows of weights
 _CHEAP = 16  # tokens up to which a fix-up costs less than what it levels
 _TALL, _WIDEST, _STEP = 128, 256, 8
 _ROWS = 64  # of weights, where they are the 64-row operand
@@ -57,7 +57,7 @@ _MOST_PARTS = 8  # that a last part waits for, with few tokens
 _LEAST_WAVE, _WAVES = (0.8, 0.7), 1.6  # of SMs that one wave keeps busy, where fix-ups are cheap and not; else waves
 _TRIED = 4  # ways of each op that a search looks at
 _STAGE_BYTES = 28 << 10  # of weights, in tiles that are not split: with few tokens eight stages fit
-_DEEP, _SHALLOW = 32 << 10, 16 << 10  # bytes of weights of a stage of 64 rows
+_DEEP, _SHALLOW = 32 << 10, 16 << 10  # bytes of weights of a stage of 64 rows; of weights and of tokens, of fewer
 _STAGES = 5  # of deep ones: three under way saturate memory, one is multiplied, one is handed back
 _SHARE = 1 / 3  # of the weight rows of a tile: tokens, before splitting beats narrow tiles
 _LEAST_WHOLE = 48  # weight rows of a tile that is not split: with 32 it was slower, with few tokens too
@@ -135,13 +135,22 @@ def _narrow(ops: Sequence[Op], m: int, sms: int) -> Setting:
     rows = _together(ops, lambda op: int(op.param("N")))
     each = []
     for op in ops:
-        wave = -(-rows[op.name] // sms)
-        width = min(_up(-(-wave // -(-wave // _MOST_ROWS)), step(op)), _MOST_ROWS)
-        weights = width * sums(op)
-        depth = min(_DEEP // (2 * weights), _NARROW_STAGE // (2 * (weights + m))) // PANEL * PANEL
+        width = _narrow_width(rows[op.name], step(op), sms)
+        depth = min(_DEEP // (2 * width * sums(op)), _SHALLOW // (2 * m)) // PANEL * PANEL
         depth = min(depth, int(op.param("K")))
         each.append((op.name, OpSetting(MatmulTile(_up(m, _STEP), width, depth, swap_ab=True).params)))
     return Setting(tuple(each))
+
+
+def _narrow_width(rows: int, step: int, sms: int) -> int:
+    """Weight rows of tiles of few that make the busiest SM's share of some rows least; the wider where two do."""
+
+    def cost(width: int) -> tuple[int, int]:
+        items = -(-rows // width)
+        of_busiest = -(-items // sms)
+        return of_busiest * (width + _ITEM_ROWS), -width
+
+    return min(range(step, _MOST_ROWS + 1, step), key=cost)
 
 
 def _tiles(op: Op) -> int:
