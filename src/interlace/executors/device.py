@@ -288,7 +288,7 @@ class DeviceExecutor(Executor):
         self._waits = torch.tensor(table.waits.view(np.int32), device=device)
         self._semaphores = zeros(table.semaphores, torch.int32)
         self._arrivals = zeros(table.splits * self._posts_per_tile, torch.int64)
-        self._slot_size = max((self._accumulator_size(op) for op in self.plan.graph.ops), default=0)
+        self._slot_size = self._slot_floats()
         self._workspace = zeros(table.slots * self._slot_size, torch.float32)
         self._done = zeros(n, torch.int32)
         self._fault = zeros(1, torch.int32)
@@ -305,6 +305,9 @@ class DeviceExecutor(Executor):
             buffer.zero_()
         if not self._interpret:
             self._torch.cuda.synchronize(self._device)  # the next run may be on another stream
+
+    def _slot_floats(self) -> int:  # float32 elements of a slot of the workspace
+        return max((self._accumulator_size(op) for op in self.plan.graph.ops), default=0)
 
     def _accumulator_size(self, op: Op) -> int:
         """float32 elements of one partial sum of an op, 0 if none of its tiles is split."""

@@ -17,6 +17,7 @@ from interlace.executors.gpu import spec_by_name
 from interlace.executors.launch import AnyLaunch, TextLaunch
 from interlace.executors.options import Options
 from interlace.executors.ready import Ready
+from interlace.executors.sums import ROW_FLOATS, with_sums
 from interlace.executors.table import Table, for_workers
 from interlace.executors.turns import take_turn
 from interlace.graph.graph import Graph
@@ -128,7 +129,10 @@ class OneLaunchExecutor(DeviceExecutor):
         table.items["code"] = np.array(codes(self._parts))[table.items["op"]]
         if self.plan.dispatch is Dispatch.STATIC:
             table.items["code"] |= np.where(_last_of_ops(table), KEEPS, 0)
-        return table
+        return with_sums(table, [self._accumulator_size(op) for op in graph.ops])
+
+    def _slot_floats(self) -> int:
+        return ROW_FLOATS
 
     def _prepare(self) -> None:
         if self._device.type == "cpu":
@@ -277,7 +281,6 @@ class OneLaunchExecutor(DeviceExecutor):
             jitter_ns=int(options.jitter_s * 1e9),
             count=count,
             programs=workers if self._resident else count + workers,
-            slot_floats=self._slot_size,
         )
 
 

@@ -39,7 +39,7 @@ LAUNCH = Struct(
         ("queue", QUEUE),
         ("operands", "const unsigned char*"),
         *((name, "unsigned long long") for name in ("timeout_ns", "jitter_ns")),
-        *((name, "int") for name in ("count", "programs", "slot_floats")),
+        *((name, "int") for name in ("count", "programs")),
     ),
 )
 

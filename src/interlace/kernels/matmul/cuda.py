@@ -237,13 +237,14 @@ struct Matmul {
   // Of the parts of a split tile all but the last in the plan's sequence leave their sums in the workspace and post it;
   // the last waits for them, mostly long since, and adds them in the order of k to what it has itself.
   DEVICE static bool closes(const Item& item) { return item.parts > 1 && item.split < 0; }
-  DEVICE static float4* sums_of(const Launch& launch, const Item& item, int part) {
-    return reinterpret_cast<float4*>(launch.workspace + (long long)(item.slot + part) * launch.slot_floats +
-                                     warpgroup() * COUNT * 128) + threadIdx.x % 128;
+  // Where a thread's sums begin: of a part that leaves them, or of one of those that the last part adds.
+  DEVICE static float4* sums_of(const Launch& launch, const Item& item, int other) {
+    const long long row = (long long)item.slot + (other * WARPGROUPS + warpgroup()) * (COUNT / 4);
+    return reinterpret_cast<float4*>(launch.workspace) + row * 128 + threadIdx.x % 128;
   }
   DEVICE static void leave(const Launch& launch, const Item& item, const float (&sums)[GATES][BLOCKS][SUMS]) {
     const float (*const flat)[4] = reinterpret_cast<const float (*)[4]>(&sums[0][0][0]);
-    float4* const mine = sums_of(launch, item, item.part);
+    float4* const mine = sums_of(launch, item, 0);
 #pragma unroll
     for (int i = 0; i < COUNT / 4; ++i)
       __stcg(mine + i * 128, make_float4(flat[i][0], flat[i][1], flat[i][2], flat[i][3]));
@@ -261,8 +262,8 @@ struct Matmul {
                                  float4 (&values)[OTHERS > 0 ? OTHERS * PIECES : 1]) {
 #pragma unroll
     for (int t = 0; t < OTHERS; ++t) {
-      const int other = from + t, part = other + (other >= item.part);
-      const float4* const sums = sums_of(launch, item, part) + piece * 128;
+      const int other = from + t;
+      const float4* const sums = sums_of(launch, item, other) + piece * 128;
 #pragma unroll
       for (int j = 0; j < PIECES; ++j)
         values[t * PIECES + j] =
