@@ -4,7 +4,8 @@
 
 Needs a GPU. A case is a model, a batch and the positions of every sequence. All variants run interleaved on the same
 random weights, rotated past twice the L2, and are checked against float64 first; rivals are eager PyTorch and
-torch.compile (default mode) of ``workloads.decode``. Of each executor the record has the seconds of planning, proof and
+torch.compile (default mode) of ``workloads.decode``. Cases share the GPUs, each in a process of its own, and take turns
+at what is timed. Of each executor the record has the seconds of planning, proof and
 compilation too, and of the one launch the trace of a layer in the middle. The record is written after each case.
 ``interlace bench decode`` adds max-autotune and other settings, which takes minutes for a model.
 """
@@ -13,12 +14,14 @@ from __future__ import annotations
 
 import argparse
 import time
-from dataclasses import asdict
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from interlace.bench.gpus import on_gpus
 from interlace.bench.problem import Problem
 from interlace.bench.record import kept_rows, write_record
 from interlace.bench.sources import launched
@@ -39,6 +42,7 @@ PROTOCOL = (
 EXECUTORS: tuple[type[DeviceExecutor], ...] = (OneLaunchExecutor, PdlExecutor, CudaGraphExecutor)
 _REPEATS = 5
 _WARM = 6  # runs before the one that is traced
+_KEY = "model", "batch", "context"
 
 
 def moved_bytes(work: Decode) -> float:
@@ -70,18 +74,33 @@ def traced(deployment: Deployment, problem: Problem, layer: int) -> list[dict[st
     return ops
 
 
-def measure(work: Decode, compiled: bool) -> dict[str, Any]:
-    """One case."""
+@dataclass(frozen=True)
+class Case:
+    """A model, its step, and whether torch.compile is a rival."""
+
+    name: str
+    work: Decode
+    compiled: bool
+
+    @property
+    def key(self) -> tuple[str, int, int]:
+        return self.name, self.work.batch, self.work.context
+
+
+def measure(case: Case) -> dict[str, Any]:
+    """The row of a case."""
     import torch
 
-    device = here()
+    device, work = here(), case.work
     problem = Problem(work, device)
     graph = work.graph(device)
-    row: dict[str, Any] = {"workload": work.facts(), "floor_us": moved_bytes(work) / device.dram_bytes_per_s * 1e6}
+    row: dict[str, Any] = dict(zip(_KEY, case.key, strict=True))
+    row |= {"workload": work.facts(), "floor_us": moved_bytes(work) / device.dram_bytes_per_s * 1e6}
     row |= {"pytorch_relative_error": problem.pytorch_error, "executors": {}, "left_out": {}}
     ways = {"eager": problem.every(problem.pytorch)}
-    if compiled:
+    if case.compiled:
         ways["compile"] = problem.every(torch.compile(problem.pytorch, dynamic=False))
+        ways["compile"]()  # compiles, which is no work for the GPU
     for kind in EXECUTORS:
         try:
             begin = time.perf_counter()
@@ -105,25 +124,34 @@ def measure(work: Decode, compiled: bool) -> dict[str, Any]:
     return row
 
 
+def _key(row: Mapping[str, Any]) -> tuple[str, int, int]:
+    name, batch, context = (row[column] for column in _KEY)
+    return str(name), int(batch), int(context)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("path", type=Path)
     parser.add_argument("--case", action="append", required=True, metavar="MODEL:BATCH:CONTEXT")
     parser.add_argument("--no-compile", action="store_true", help="leave out torch.compile")
+    parser.add_argument("--gpus", type=int, default=1, help="measure on so many GPUs at once")
     given = parser.parse_args()
     measures = launched(Decode.of({}, True).graph(here()))
     rows = kept_rows(given.path, measures)
-    for case in given.case:
-        name, batch, context = case.split(":")
+    cases = []
+    for asked in given.case:
+        name, batch, context = asked.split(":")
         work = Decode.of({"batch": int(batch), "context": int(context)}, True, name)
-        row = {"model": name, "batch": work.batch, "context": work.context, **measure(work, not given.no_compile)}
-        rows = [r for r in rows if (r["model"], r["batch"], r["context"]) != (name, work.batch, work.context)] + [row]
+        cases.append(Case(name, work, not given.no_compile))
+    for case, row in on_gpus(measure, cases, given.gpus, -(-len(cases) // given.gpus)):
+        rows = sorted([r for r in rows if _key(r) != case.key] + [row], key=_key)
         command = f"python benchmarks/decode.py benchmarks/results/{given.path.name}"
         command += "".join(f" --case {r['model']}:{r['batch']}:{r['context']}" for r in rows)
         write_record(given.path, command, PROTOCOL, measures, {"rows": rows})
         told = {**row["libraries"], **row["executors"]}
         error = row["pytorch_relative_error"]
-        print(f"{case}: floor {row['floor_us']:.0f} us, error of PyTorch {error:.1e}", flush=True)
+        which = ":".join(map(str, case.key))
+        print(f"{which}: floor {row['floor_us']:.0f} us, error of PyTorch {error:.1e}", flush=True)
         for way, figures in told.items():
             error = f", error {figures['relative_error']:.1e}" if "relative_error" in figures else ""
             print(f"  {way:12} {figures['median_us']:8.1f} us{error}", flush=True)
