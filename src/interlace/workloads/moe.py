@@ -14,8 +14,10 @@ from interlace.core.devices import CPU, DeviceSpec
 from interlace.core.dtypes import DType, bf16, fp32, int32
 from interlace.core.errors import ShapeError
 from interlace.graph.graph import Graph
+from interlace.graph.op import Op
 from interlace.graph.tensor import Tensor
-from interlace.kernels.experts import expert_matmul
+from interlace.kernels.experts import MOST_ONE_BY_ONE, expert_matmul
+from interlace.kernels.gather import gather
 from interlace.kernels.matmul import MatmulTile
 from interlace.kernels.merge import merge
 from interlace.kernels.routing import BLOCK, fill, most_tiles, place, route
@@ -47,7 +49,7 @@ def moe(
     The experts of a token are those of its largest logits, p the softmax of these. Inputs are x (tokens, hidden),
     logits (tokens, experts) in float32, gate and up (experts, ffn, hidden), down (experts, hidden, ffn). Which rows go
     to which expert is found on the device: the grids have as many tiles as any routing may need, and tiles that none
-    needs do nothing.
+    needs do nothing. Few rows of a tile are found one by one, many are put in place by an op of their own.
 
     Args:
         chosen: experts of a token.
@@ -73,15 +75,24 @@ def moe(
         "place": Tensor("place", (tokens, chosen), int32),
         "token": Tensor("token", (rows,), int32),
         "owner": Tensor("owner", (tiles,), int32),
+        "rows": Tensor("rows", (rows, hidden), dtype),
         "h": Tensor("h", (rows, ffn), dtype),
         "y": Tensor("y", (rows, hidden), dtype),
         "out": Tensor("out", (tokens, hidden), dtype),
     }
+    if tile.m > MOST_ONE_BY_ONE:
+        gathered: tuple[Op, ...] = (gather("gather", t["x"], t["token"], t["rows"]),)
+        up = expert_matmul("up", t["rows"], t["owner"], t["up"], t["h"], gate=t["gate"], tile=tile)
+    else:
+        del t["rows"]
+        gathered = ()
+        up = expert_matmul("up", t["x"], t["owner"], t["up"], t["h"], token=t["token"], gate=t["gate"], tile=tile)
     ops = (
         route("route", t["logits"], t["experts"], t["weights"], t["counts"]),
         place("place", t["experts"], t["counts"], t["place"], tile.m),
         fill("fill", t["place"], t["counts"], t["token"], t["owner"]),
-        expert_matmul("up", t["x"], t["owner"], t["up"], t["h"], token=t["token"], gate=t["gate"], tile=tile),
+        *gathered,
+        up,
         expert_matmul("down", t["h"], t["owner"], t["down"], t["y"], tile=tile),
         merge("merge", t["y"], t["place"], t["weights"], t["out"]),
     )

@@ -22,8 +22,11 @@ from interlace.graph.op import Op
 from interlace.graph.tensor import Tensor
 from interlace.kernels.base import Kernel, check_argument, check_extents, require, same_dtype
 from interlace.kernels.bodies import Array, Params, Reference, Regions, TritonBody
+from interlace.kernels.experts.cuda import MOST_ONE_BY_ONE, WALK_BODY
 from interlace.kernels.matmul.tile import MatmulTile
 from interlace.kernels.matmul.tilings import check_powers
+
+__all__ = ["EXPERT_MATMUL", "MOST_ONE_BY_ONE", "expert_matmul"]
 
 _TAKEN = ("BM", "BN", "BK", "STAGES", "num_warps")
 
@@ -69,6 +72,7 @@ EXPERT_MATMUL = Kernel(
     "expert_matmul",
     Reference(_finish),
     _triton,
+    walk=WALK_BODY,
     make=_make,
     usual=_usual,
 )

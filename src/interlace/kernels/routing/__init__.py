@@ -33,6 +33,7 @@ from interlace.graph.op import Op
 from interlace.graph.tensor import Tensor
 from interlace.kernels.base import Kernel, check_argument, check_block, power_of_two, require
 from interlace.kernels.bodies import Array, Params, Reference, Regions, TritonBody
+from interlace.kernels.routing.cuda import FILL_TEXT, PLACE_TEXT, ROUTE_TEXT
 
 #: Tokens of a tile of ``route`` and ``place``.
 BLOCK = 32
@@ -111,9 +112,9 @@ def _make_fill(name: str, tensors: Mapping[str, Tensor], params: Params) -> Op:
     return fill(name, **tensors)
 
 
-ROUTE = Kernel("route", Reference(_route), lambda: _triton("route"), make=_make_route)
-PLACE = Kernel("place", Reference(_place, located=True), lambda: _triton("place"), make=_make_place)
-FILL = Kernel("fill", Reference(_fill, located=True), lambda: _triton("fill"), make=_make_fill)
+ROUTE = Kernel("route", Reference(_route), lambda: _triton("route"), walk=ROUTE_TEXT, make=_make_route)
+PLACE = Kernel("place", Reference(_place, located=True), lambda: _triton("place"), walk=PLACE_TEXT, make=_make_place)
+FILL = Kernel("fill", Reference(_fill, located=True), lambda: _triton("fill"), walk=FILL_TEXT, make=_make_fill)
 
 
 def route(name: str, logits: Tensor, experts: Tensor, weights: Tensor, counts: Tensor) -> Op:

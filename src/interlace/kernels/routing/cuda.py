@@ -1,0 +1,169 @@
+"""The CUDA C++ bodies of routing, for the one launch.
+
+A warp looks for the experts of a token. Numbers are compared as integers of the same order, by one instruction for all
+lanes; what was taken, and what there is not, is below all of them.
+"""
+
+from __future__ import annotations
+
+from interlace.graph.op import Op
+from interlace.kernels.cuda.rows import ROWS
+from interlace.kernels.text import TextBody
+
+_WARPGROUPS = 2  # of a block at most
+_AT_ONCE = 8
+
+_ROUTE = ROWS + r"""
+constexpr int PER = (E + 31) / 32, NONE = -0x7fffffff;
+DEVICE int key_of(float x) {
+  const int bits = __float_as_int(x + 0.0f);  // -0 is 0
+  return max(bits ^ (bits >> 31 & 0x7fffffff), NONE + 1);
+}
+DEVICE float float_of(int key) { return __int_as_float(key ^ (key >> 31 & 0x7fffffff)); }
+DEVICE void route_tile(const Tile& tile, const Arguments& a) {
+  int* const counts = scratch<int>();
+  float* const shares = scratch<float>() + E + warp_of() * CHOSEN;
+  const int lane = lane_of(), end = min(tile.i * BLOCK + BLOCK, a.T);
+  for (int e = thread(); e < E; e += THREADS) counts[e] = 0;
+  synchronise_block();
+  for (int t = tile.i * BLOCK + warp_of(); t < end; t += WARPS) {
+    int keys[PER];
+#pragma unroll
+    for (int n = 0; n < PER; ++n) {
+      const int e = n * 32 + lane;
+      keys[n] = e < E ? key_of(a.logits[(long long)t * E + e]) : NONE;
+    }
+    float first = 0.0f, sum = 0.0f;
+#pragma unroll 1
+    for (int k = 0; k < CHOSEN; ++k) {
+      int most = keys[0], where = 0;
+#pragma unroll
+      for (int n = 1; n < PER; ++n)
+        if (keys[n] > most) most = keys[n], where = n;
+      const int best = __reduce_max_sync(0xffffffff, most);
+      const int expert = __reduce_min_sync(0xffffffff, most == best ? where * 32 + lane : E);
+#pragma unroll
+      for (int n = 0; n < PER; ++n)
+        if (n * 32 + lane == expert) keys[n] = NONE;
+      if (k == 0) first = float_of(best);
+      const float share = __expf(float_of(best) - first);
+      sum += share;
+      if (lane == 0) {
+        a.experts[(long long)t * CHOSEN + k] = expert;
+        shares[k] = share;
+        atomicAdd(counts + expert, 1);
+      }
+    }
+    __syncwarp();
+    for (int k = lane; k < CHOSEN; k += 32) a.weights[(long long)t * CHOSEN + k] = shares[k] / sum;
+    __syncwarp();
+  }
+  synchronise_block();
+  for (int e = thread(); e < E; e += THREADS) a.counts[(long long)tile.i * E + e] = counts[e];
+}
+"""
+
+_SUM_UP = rf"""
+constexpr int AT_ONCE = {_AT_ONCE};
+""" + r"""
+// By all threads: pairs of each expert, and those of them in the first `before` blocks of tokens.
+DEVICE void sum_up(const int* counts, int blocks, int before, int* total, int* earlier) {
+  for (int e = thread(); e < E; e += THREADS) total[e] = earlier[e] = 0;
+  synchronise_block();
+  for (int first = thread(); first < blocks * E; first += THREADS * AT_ONCE) {
+    int count[AT_ONCE];
+#pragma unroll
+    for (int n = 0; n < AT_ONCE; ++n) {
+      const int at = first + n * THREADS;
+      count[n] = at < blocks * E ? __ldcg(counts + at) : 0;
+    }
+#pragma unroll
+    for (int n = 0; n < AT_ONCE; ++n) {
+      const int at = first + n * THREADS;
+      if (!count[n]) continue;
+      atomicAdd(total + at % E, count[n]);
+      if (at / E < before) atomicAdd(earlier + at % E, count[n]);
+    }
+  }
+  synchronise_block();
+}
+// Tiles that the experts before one own together.
+DEVICE int tiles_before(const int* total, int expert) {
+  int tiles = 0;
+  for (int e = 0; e < expert; ++e) tiles += (total[e] + ROWS - 1) / ROWS;
+  return tiles;
+}
+"""
+
+_PLACE = _SUM_UP + r"""
+DEVICE void place_tile(const Tile& tile, const Arguments& a) {
+  int *const total = scratch<int>(), *const next = total + E, *const mine = next + E;
+  const int first = tile.i * BLOCK * CHOSEN, pairs = min(BLOCK * CHOSEN, a.T * CHOSEN - first);
+  sum_up(a.counts, a.BLOCKS, tile.i, total, next);
+  for (int e = thread(); e < E; e += THREADS) next[e] += tiles_before(total, e) * ROWS;
+  for (int p = thread(); p < pairs; p += THREADS) mine[p] = a.experts[first + p];
+  synchronise_block();
+  for (int p = thread(); p < pairs; p += THREADS) {
+    const int expert = mine[p];
+    int earlier = 0;
+    for (int q = 0; q < p; ++q) earlier += mine[q] == expert;
+    a.place[first + p] = expert >= 0 && expert < E ? next[expert] + earlier : -1;
+  }
+}
+"""
+
+_FILL = _SUM_UP + r"""
+DEVICE void fill_tile(const Tile& tile, const Arguments& a) {
+  int *const total = scratch<int>(), *const none = total + E, *const token = none + E, *const owner = token + ROWS;
+  sum_up(a.counts, a.BLOCKS, 0, total, none);
+  for (int row = thread(); row < ROWS; row += THREADS) token[row] = -1;
+  if (thread() == 0) *owner = -1;
+  synchronise_block();
+  for (int e = thread(); e < E; e += THREADS) {
+    const int before = tile.i - tiles_before(total, e);
+    if (before >= 0 && before * ROWS < total[e]) *owner = e;
+  }
+  const int pairs = a.T * CHOSEN, low = tile.i * ROWS;
+  for (int first = thread(); first < pairs; first += THREADS * AT_ONCE) {
+    int row[AT_ONCE];
+#pragma unroll
+    for (int n = 0; n < AT_ONCE; ++n) {
+      const int p = first + n * THREADS;
+      row[n] = p < pairs ? __ldcg(a.place + p) - low : -1;
+    }
+#pragma unroll
+    for (int n = 0; n < AT_ONCE; ++n)
+      if (row[n] >= 0 && row[n] < ROWS) token[row[n]] = (first + n * THREADS) / CHOSEN;
+  }
+  synchronise_block();
+  for (int row = thread(); row < ROWS; row += THREADS) a.token[low + row] = token[row];
+  if (thread() == 0) a.owner[tile.i] = *owner;
+}
+"""
+
+
+def _of_experts(op: Op, *, more: int = 0) -> int:
+    return 4 * (2 * int(op.param("E")) + more)
+
+
+ROUTE_TEXT = TextBody(
+    _ROUTE,
+    "route_tile",
+    constants=("E", "CHOSEN", "BLOCK"),
+    scratch_bytes=lambda op: 4 * (int(op.param("E")) + 4 * _WARPGROUPS * int(op.param("CHOSEN"))),
+    proved=True,
+)
+PLACE_TEXT = TextBody(
+    _PLACE,
+    "place_tile",
+    constants=("E", "CHOSEN", "BLOCK", "ROWS"),
+    scratch_bytes=lambda op: _of_experts(op, more=int(op.param("BLOCK")) * int(op.param("CHOSEN"))),
+    proved=True,
+)
+FILL_TEXT = TextBody(
+    _FILL,
+    "fill_tile",
+    constants=("E", "CHOSEN", "ROWS"),
+    scratch_bytes=lambda op: _of_experts(op, more=int(op.param("ROWS")) + 1),
+    proved=True,
+)
