@@ -11,9 +11,10 @@ from hypothesis import strategies as st
 
 import interlace as il
 from interlace.core.errors import DTypeError, PlanFormatError, RoutingError, ShapeError
+from interlace.kernels.assign import MOST_TOKENS, assign
 from interlace.kernels.experts import expert_matmul
 from interlace.kernels.read import read_plan
-from interlace.kernels.routing import check_experts, fill, most_tiles, place, route
+from interlace.kernels.routing import BLOCK, check_experts, fill, most_tiles, place, route
 from interlace.workloads import MoE, moe
 from interlace.workloads.moe import Routing
 
@@ -24,12 +25,30 @@ TILE = il.MatmulTile(16, 16, 16)
 
 def routed(logits: np.ndarray, chosen: int, rows: int) -> dict[str, np.ndarray]:
     """What the three ops of routing leave."""
-    tokens, experts = logits.shape
-    graph = moe(tokens, 16, 16, experts, chosen, tile=il.MatmulTile(rows, 16, 16))
-    names = ("experts", "weights", "counts", "place", "token", "owner")
-    tensors = tuple(graph.tensor(name) for name in ("logits", *names))
-    part = il.Graph("routing", tensors, graph.ops[:3], ("logits",), names)
-    return il.ReferenceExecutor(il.build(part, il.Choices(3)), seed=0).run({"logits": logits})
+    (tokens, experts), tiles = logits.shape, most_tiles(len(logits), chosen, logits.shape[1], rows)
+    shapes = {
+        "logits": (tokens, experts),
+        **dict.fromkeys(("experts", "weights", "place"), (tokens, chosen)),
+        "counts": (-(-tokens // BLOCK), experts),
+        "token": (tiles * rows,),
+        "owner": (tiles,),
+    }
+    t = {n: il.Tensor(n, s, il.fp32 if n in ("logits", "weights") else il.int32) for n, s in shapes.items()}
+    ops = (
+        route("route", t["logits"], t["experts"], t["weights"], t["counts"]),
+        place("place", t["experts"], t["counts"], t["place"], rows),
+        fill("fill", t["place"], t["counts"], t["token"], t["owner"]),
+    )
+    part = il.Graph("routing", (*t.values(),), ops, ("logits",), tuple(t)[1:])
+    found = il.ReferenceExecutor(il.build(part, il.Choices(3)), seed=0).run({"logits": logits})
+    if tokens <= MOST_TOKENS:  # by one op: the same
+        made = tuple(t[name] for name in ("weights", "place", "token", "owner"))
+        one = il.Graph("one", (t["logits"], *made), (assign("assign", t["logits"], *made),), ("logits",), tuple(
+            tensor.name for tensor in made
+        ))
+        for name, value in il.ReferenceExecutor(il.build(one, il.Choices(1))).run({"logits": logits}).items():
+            np.testing.assert_array_equal(value, found[name])
+    return found
 
 
 def test_pairs_of_an_expert_stand_together_from_a_tile_on() -> None:
@@ -125,7 +144,7 @@ def test_a_skewed_routing_gives_the_first_expert_the_most() -> None:
 
 
 def test_plans_are_read_again_and_others_than_the_kernels_make_are_refused() -> None:
-    plan = il.build(moe(40, 32, 48, 3, 2, tile=TILE), il.Choices(4))
+    plan = il.build(moe(70, 32, 48, 3, 2, tile=TILE), il.Choices(4))
     assert read_plan(plan.to_json()).to_json() == plan.to_json()
     data = json.loads(plan.to_json())
     data["graph"]["ops"][2]["params"]["ROWS"] = 8

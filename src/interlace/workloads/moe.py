@@ -16,6 +16,7 @@ from interlace.core.errors import ShapeError
 from interlace.graph.graph import Graph
 from interlace.graph.op import Op
 from interlace.graph.tensor import Tensor
+from interlace.kernels.assign import MOST_TOKENS, assign
 from interlace.kernels.experts import MOST_ONE_BY_ONE, expert_matmul
 from interlace.kernels.gather import gather
 from interlace.kernels.matmul import MatmulTile
@@ -49,7 +50,8 @@ def moe(
     The experts of a token are those of its largest logits, p the softmax of these. Inputs are x (tokens, hidden),
     logits (tokens, experts) in float32, gate and up (experts, ffn, hidden), down (experts, hidden, ffn). Which rows go
     to which expert is found on the device: the grids have as many tiles as any routing may need, and tiles that none
-    needs do nothing. Few rows of a tile are found one by one, many are put in place by an op of their own.
+    needs do nothing. Few tokens are routed by one op, more by three; few rows of a tile are found one by one, many are
+    put in place by an op.
 
     Args:
         chosen: experts of a token.
@@ -87,10 +89,18 @@ def moe(
         del t["rows"]
         gathered = ()
         up = expert_matmul("up", t["x"], t["owner"], t["up"], t["h"], token=t["token"], gate=t["gate"], tile=tile)
+    routing: tuple[Op, ...]
+    if tokens <= MOST_TOKENS:
+        del t["experts"], t["counts"]
+        routing = (assign("assign", t["logits"], t["weights"], t["place"], t["token"], t["owner"]),)
+    else:
+        routing = (
+            route("route", t["logits"], t["experts"], t["weights"], t["counts"]),
+            place("place", t["experts"], t["counts"], t["place"], tile.m),
+            fill("fill", t["place"], t["counts"], t["token"], t["owner"]),
+        )
     ops = (
-        route("route", t["logits"], t["experts"], t["weights"], t["counts"]),
-        place("place", t["experts"], t["counts"], t["place"], tile.m),
-        fill("fill", t["place"], t["counts"], t["token"], t["owner"]),
+        *routing,
         *gathered,
         up,
         expert_matmul("down", t["h"], t["owner"], t["down"], t["y"], tile=tile),

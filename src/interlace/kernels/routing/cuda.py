@@ -10,60 +10,76 @@ from interlace.graph.op import Op
 from interlace.kernels.cuda.rows import ROWS
 from interlace.kernels.text import TextBody
 
-_WARPGROUPS = 2  # of a block at most
+#: Warps of a block at most, each with a token.
+MOST_WARPS = 8
 _AT_ONCE = 8
 
-_ROUTE = ROWS + r"""
+CHOOSE = ROWS + r"""
 constexpr int PER = (E + 31) / 32, NONE = -0x7fffffff;
 DEVICE int key_of(float x) {
   const int bits = __float_as_int(x + 0.0f);  // -0 is 0
   return max(bits ^ (bits >> 31 & 0x7fffffff), NONE + 1);
 }
 DEVICE float float_of(int key) { return __int_as_float(key ^ (key >> 31 & 0x7fffffff)); }
+// By a warp: the experts of a token, each counted; its weights, of which `shares` holds CHOSEN meanwhile.
+DEVICE void choose(const float* logits, int* experts, float* weights, int* counts, float* shares) {
+  const int lane = lane_of();
+  int keys[PER];
+#pragma unroll
+  for (int n = 0; n < PER; ++n) keys[n] = n * 32 + lane < E ? key_of(logits[n * 32 + lane]) : NONE;
+  float first = 0.0f, sum = 0.0f;
+#pragma unroll 1
+  for (int k = 0; k < CHOSEN; ++k) {
+    int most = keys[0], where = 0;
+#pragma unroll
+    for (int n = 1; n < PER; ++n)
+      if (keys[n] > most) most = keys[n], where = n;
+    const int best = __reduce_max_sync(0xffffffff, most);
+    const int expert = __reduce_min_sync(0xffffffff, most == best ? where * 32 + lane : E);
+#pragma unroll
+    for (int n = 0; n < PER; ++n)
+      if (n * 32 + lane == expert) keys[n] = NONE;
+    if (k == 0) first = float_of(best);
+    const float share = __expf(float_of(best) - first);
+    sum += share;
+    if (lane == 0) {
+      experts[k] = expert;
+      shares[k] = share;
+      atomicAdd(counts + expert, 1);
+    }
+  }
+  __syncwarp();
+  for (int k = lane; k < CHOSEN; k += 32) weights[k] = shares[k] / sum;
+  __syncwarp();
+}
+"""
+
+_ROUTE = CHOOSE + r"""
 DEVICE void route_tile(const Tile& tile, const Arguments& a) {
   int* const counts = scratch<int>();
   float* const shares = scratch<float>() + E + warp_of() * CHOSEN;
-  const int lane = lane_of(), end = min(tile.i * BLOCK + BLOCK, a.T);
+  const int end = min(tile.i * BLOCK + BLOCK, a.T);
   for (int e = thread(); e < E; e += THREADS) counts[e] = 0;
   synchronise_block();
   for (int t = tile.i * BLOCK + warp_of(); t < end; t += WARPS) {
-    int keys[PER];
-#pragma unroll
-    for (int n = 0; n < PER; ++n) {
-      const int e = n * 32 + lane;
-      keys[n] = e < E ? key_of(a.logits[(long long)t * E + e]) : NONE;
-    }
-    float first = 0.0f, sum = 0.0f;
-#pragma unroll 1
-    for (int k = 0; k < CHOSEN; ++k) {
-      int most = keys[0], where = 0;
-#pragma unroll
-      for (int n = 1; n < PER; ++n)
-        if (keys[n] > most) most = keys[n], where = n;
-      const int best = __reduce_max_sync(0xffffffff, most);
-      const int expert = __reduce_min_sync(0xffffffff, most == best ? where * 32 + lane : E);
-#pragma unroll
-      for (int n = 0; n < PER; ++n)
-        if (n * 32 + lane == expert) keys[n] = NONE;
-      if (k == 0) first = float_of(best);
-      const float share = __expf(float_of(best) - first);
-      sum += share;
-      if (lane == 0) {
-        a.experts[(long long)t * CHOSEN + k] = expert;
-        shares[k] = share;
-        atomicAdd(counts + expert, 1);
-      }
-    }
-    __syncwarp();
-    for (int k = lane; k < CHOSEN; k += 32) a.weights[(long long)t * CHOSEN + k] = shares[k] / sum;
-    __syncwarp();
+    const long long at = (long long)t * CHOSEN;
+    choose(a.logits + (long long)t * E, a.experts + at, a.weights + at, counts, shares);
   }
   synchronise_block();
   for (int e = thread(); e < E; e += THREADS) a.counts[(long long)tile.i * E + e] = counts[e];
 }
 """
 
-_SUM_UP = rf"""
+TILES_BEFORE = r"""
+// Tiles that the experts before one own together.
+DEVICE int tiles_before(const int* total, int expert) {
+  int tiles = 0;
+  for (int e = 0; e < expert; ++e) tiles += (total[e] + ROWS - 1) / ROWS;
+  return tiles;
+}
+"""
+
+_SUM_UP = rf"""{TILES_BEFORE}
 constexpr int AT_ONCE = {_AT_ONCE};
 """ + r"""
 // By all threads: pairs of each expert, and those of them in the first `before` blocks of tokens.
@@ -86,12 +102,6 @@ DEVICE void sum_up(const int* counts, int blocks, int before, int* total, int* e
     }
   }
   synchronise_block();
-}
-// Tiles that the experts before one own together.
-DEVICE int tiles_before(const int* total, int expert) {
-  int tiles = 0;
-  for (int e = 0; e < expert; ++e) tiles += (total[e] + ROWS - 1) / ROWS;
-  return tiles;
 }
 """
 
@@ -150,7 +160,7 @@ ROUTE_TEXT = TextBody(
     _ROUTE,
     "route_tile",
     constants=("E", "CHOSEN", "BLOCK"),
-    scratch_bytes=lambda op: 4 * (int(op.param("E")) + 4 * _WARPGROUPS * int(op.param("CHOSEN"))),
+    scratch_bytes=lambda op: 4 * (int(op.param("E")) + MOST_WARPS * int(op.param("CHOSEN"))),
     proved=True,
 )
 PLACE_TEXT = TextBody(
