@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Annotated, Any, ClassVar
 
@@ -26,6 +26,7 @@ from interlace.workloads.base import DTypeField, Inputs, Option, Presets, Tile, 
 
 _EXPERTS = "Experts"
 _EXPONENT = 1.2  # of Zipf's law
+_SPREAD = 1.5  # of the mean, what most experts have at most
 
 
 class Routing(Enum):
@@ -44,6 +45,7 @@ def moe(
     dtype: DType = bf16,
     *,
     tile: MatmulTile | None = None,
+    down: MatmulTile | None = None,
 ) -> Graph:
     """``out[t] = sum_e p[t, e] * ((silu(x[t] @ gate[e].T) * (x[t] @ up[e].T)) @ down[e].T)`` over t's chosen experts e.
 
@@ -56,6 +58,7 @@ def moe(
     Args:
         chosen: experts of a token.
         tile: of the experts' matmuls.
+        down: of the second of them, as tall; by default the same.
 
     Raises:
         ArgumentError, ShapeError: extents that are none, or that do not go together.
@@ -63,6 +66,9 @@ def moe(
     if not 1 <= chosen <= experts:
         raise ShapeError(f"each token goes to {chosen} of {experts} experts; use 1 to {experts}")
     tile = tile or MatmulTile()
+    down = down or tile
+    if down.m != tile.m:
+        raise ShapeError(f"rows of both matmuls lie in the same tiles, but one has tiles of {tile.m}, one of {down.m}")
     tiles = most_tiles(tokens, chosen, experts, tile.m)
     rows = tiles * tile.m
     t = {
@@ -103,7 +109,7 @@ def moe(
         *routing,
         *gathered,
         up,
-        expert_matmul("down", t["h"], t["owner"], t["down"], t["y"], tile=tile),
+        expert_matmul("down", t["h"], t["owner"], t["down"], t["y"], tile=down),
         merge("merge", t["y"], t["place"], t["weights"], t["out"]),
     )
     return Graph("moe", tuple(t.values()), ops, ("x", "logits", "gate", "up", "down"), ("out",))
@@ -153,10 +159,10 @@ class MoE(Workload):
         return 6.0 * self.tokens * self.chosen * self.hidden * self.ffn
 
     def graph(self, device: DeviceSpec, tile: Tile | None = None) -> Graph:
-        own = _tile(-(-self.tokens * self.chosen // self.experts), self.dtype, device)
+        own, down = _tiles(-(-self.tokens * self.chosen // self.experts), self.dtype, device)
         if tile is not None:
-            own = MatmulTile(tile.m, tile.n, tile.k)
-        return moe(self.tokens, self.hidden, self.ffn, self.experts, self.chosen, self.dtype, tile=own)
+            own = down = MatmulTile(tile.m, tile.n, tile.k)
+        return moe(self.tokens, self.hidden, self.ffn, self.experts, self.chosen, self.dtype, tile=own, down=down)
 
     def inputs(self, seed: int) -> Inputs:
         return {**draw(self.graph(CPU), seed), "logits": self.logits(seed)}
@@ -216,11 +222,16 @@ class MoE(Workload):
         return out
 
 
-def _tile(rows: int, dtype: DType, device: DeviceSpec) -> MatmulTile:
-    """A tile for so many rows of an expert in the mean: as tall as these, and as deep as shared memory holds."""
+def _tiles(rows: int, dtype: DType, device: DeviceSpec) -> tuple[MatmulTile, MatmulTile]:
+    """Tiles for so many rows of an expert in the mean: so tall that most experts have one, as deep as fits.
+
+    The second matmul has one matrix where the first has two; so its tiles are twice as wide, or if there are few rows,
+    and all time goes by for weights, twice as deep, which leaves as many of them.
+    """
     if not device.architecture:
-        return MatmulTile(16, 32, 32)
-    m = next((m for m in (16, 32, 64) if rows <= m), 128)
+        return (MatmulTile(16, 32, 32),) * 2
+    m = next((m for m in (16, 32, 64) if _SPREAD * rows <= m), 128)
     n, k = (128, 64) if m == 128 else (64, 128)
     stage = k * (m + 2 * n) * dtype.itemsize  # of a gated matmul
-    return MatmulTile(m, n, k, max(1, min(4, device.smem_bytes // stage)), 8 if m == 128 else 4)
+    up = MatmulTile(m, n, k, max(1, min(4, device.smem_bytes // stage)), 8 if m == 128 else 4)
+    return up, replace(up, n=2 * n) if m == 128 else replace(up, k=2 * k, stages=max(1, up.stages // 2))
