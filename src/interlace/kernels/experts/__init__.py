@@ -21,8 +21,9 @@ from interlace.graph.access import ALL, Span, axes
 from interlace.graph.op import Op
 from interlace.graph.tensor import Tensor
 from interlace.kernels.base import Kernel, check_argument, check_extents, require, same_dtype
-from interlace.kernels.bodies import Array, Params, Reference, Regions, TritonBody
+from interlace.kernels.bodies import Array, BodyKind, Params, Reference, Regions, TritonBody
 from interlace.kernels.experts.cuda import MOST_ONE_BY_ONE, WALK_BODY
+from interlace.kernels.experts.tuning import NAME, WALK
 from interlace.kernels.matmul.tile import MatmulTile
 from interlace.kernels.matmul.tilings import check_powers
 
@@ -69,11 +70,12 @@ def _usual(op: Op) -> Mapping[str, tuple[Span, ...]]:
 
 
 EXPERT_MATMUL = Kernel(
-    "expert_matmul",
+    NAME,
     Reference(_finish),
     _triton,
     walk=WALK_BODY,
     make=_make,
+    tunings={BodyKind.WALK: WALK},
     usual=_usual,
 )
 

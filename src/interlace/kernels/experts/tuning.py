@@ -1,0 +1,37 @@
+"""In which order the one launch takes the tiles of experts' matmuls: panels of rows, column by column.
+
+Row tiles of an expert stand together, and as long as they are in one panel its weights come from memory once. A panel
+is as tall as an expert's rows are when they are dealt evenly, and at most what 132 SMs work on well at a time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from interlace.core.devices import DeviceSpec
+from interlace.graph.graph import Graph
+from interlace.kernels.tuning import Tuning
+from interlace.policies.setting import OpSetting, Setting
+
+#: What ops of experts are called by their kernel.
+NAME = "expert_matmul"
+_TALLEST = 8  # row tiles of a panel
+
+
+def _panels(graph: Graph, most: int) -> Setting:
+    ops = [op for op in graph.ops if op.kernel == NAME]
+    rows = {op.name: min(most, op.grid[0] // int(op.param("E"))) for op in ops}
+    return Setting(tuple((name, OpSetting(group=n if n > 1 else 0)) for name, n in rows.items()))
+
+
+def _default(graph: Graph, device: DeviceSpec) -> Setting:
+    return _panels(graph, _TALLEST)
+
+
+def _likely(graph: Graph, device: DeviceSpec) -> Iterator[Setting]:
+    ops = [op.name for op in graph.ops if op.kernel == NAME]
+    for group in (0, 2, 4, 2 * _TALLEST):
+        yield Setting(tuple((name, OpSetting(group=group)) for name in ops))
+
+
+WALK = Tuning(_default, _likely, _likely)
