@@ -66,6 +66,7 @@ template <int BM, int BN, int BK, int GATES, bool TRANSPOSED, bool GATHERS> stru
 
   DEVICE static void load_independent(const Launch& launch, const Item& item, Stage& stage, int& n, Tickets& tickets) {
     const Operands& op = operands_of<Operands>(launch, item);
+    await_launch_before();
     await_rows(launch, item, item.wait_lo, item.wait_hi);
     int owner = uniform(__ldcg(op.owner + item.i));
     if (owner >= op.experts) owner = -1;
@@ -78,7 +79,6 @@ template <int BM, int BN, int BK, int GATES, bool TRANSPOSED, bool GATHERS> stru
       ++n;
       return;
     }
-    // What the launch before wrote was there when the item's waits ended; bulk loads are told so.
     asm volatile("fence.proxy.async.global;" ::: "memory");
     const int row = uniform(owner * op.n + item.j * BN), end = op.k;
 #pragma unroll 1
