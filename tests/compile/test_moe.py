@@ -32,7 +32,7 @@ def test_experts_that_wait_for_their_tokens_and_post_keep_memory_order() -> None
     assert compiled.metadata.shared <= il.H200.smem_bytes
 
 
-@pytest.mark.parametrize(("tokens", "preset"), [(1, "deepseek-moe-16b"), (64, "mixtral-8x7b"), (4096, "mixtral-8x7b")])
+@pytest.mark.parametrize(("tokens", "preset"), [(64, "mixtral-8x7b"), (4096, "mixtral-8x7b")])
 def test_one_launch_of_routing_and_experts_keeps_the_memory_order_and_its_registers(tokens: int, preset: str) -> None:
     graph = MoE.of({"tokens": tokens}, True, preset).graph(il.H200)
     run = il.OneLaunchExecutor(il.plan_graph(graph, il.H200, il.OneLaunchExecutor), il.Options("meta"))

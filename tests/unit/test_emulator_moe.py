@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from functools import cache
 
 import numpy as np
@@ -11,6 +12,7 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("triton")  # which executors want wherever they are
 
 import interlace as il  # noqa: E402
+from interlace.core.errors import HangError  # noqa: E402
 from interlace.workloads import MoE, moe  # noqa: E402
 from interlace.workloads.moe import Routing  # noqa: E402
 
@@ -35,17 +37,34 @@ CASES = {
 }
 
 
-def launch(name: str) -> EmulatedLaunch:
+#: Changes of the text, and the kind of the fault that is reported.
+FAULTS = {
+    "weights of whoever owned the tile before": (
+        "    await_rows(launch, item, item.wait_lo, item.wait_hi);\n    int owner",
+        "    int owner",
+        "race",
+    ),
+    "an owner that is not there yet": (
+        "    await(independent_full(stage.slot), stage.phase);\n    const int owner",
+        "    const int owner",
+        "race",
+    ),
+}
+
+
+def launch(name: str, change: tuple[str, str] | None = None) -> EmulatedLaunch:
     problem, tile, choices, stages = CASES[name]
     graph = moe(
         problem.tokens, problem.hidden, problem.ffn, problem.experts, problem.chosen, problem.dtype, tile=tile
     )
-    return EmulatedLaunch(il.build(graph, il.Choices(1, **choices)), stages=stages)
+    return EmulatedLaunch(il.build(graph, il.Choices(1, **choices)), stages=stages, change=change)
 
 
 @cache
 def launches() -> dict[str, EmulatedLaunch]:
     made = {name: launch(name) for name in CASES}
+    few = next(iter(CASES))
+    made |= {name: launch(few, (before, after)) for name, (before, after, _) in FAULTS.items()}
     prepare([*made.values()])
     return made
 
@@ -72,3 +91,14 @@ def test_any_routing_is_right_run_after_run_and_what_nobody_takes_is_zero(name: 
         assert relative_error(out, torch.from_numpy(exact)) < TOLERANCE
         unused = run.intermediate("token") < 0
         assert (run.intermediate("h")[unused] == 0).all()
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_a_planted_fault_is_reported(name: str) -> None:
+    run, problem = launches()[name], next(iter(CASES.values()))[0]
+    given = {n: v.astype(np.float32) for n, v in problem.inputs(0).items()}
+    for seed in range(3):
+        with suppress(HangError):
+            run_once(run, given, seed)
+        run._reset()
+    assert FAULTS[name][2] in {fault.kind for fault in run.faults}
