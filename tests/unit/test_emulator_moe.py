@@ -16,7 +16,7 @@ from interlace.core.errors import HangError  # noqa: E402
 from interlace.workloads import MoE, moe  # noqa: E402
 from interlace.workloads.moe import Routing  # noqa: E402
 
-from ..cases import TORCH, relative_error  # noqa: E402
+from ..cases import TORCH, relative_error, strike_posts  # noqa: E402
 from ..emulator.build import MISSING  # noqa: E402
 from ..emulator.walk import EmulatedLaunch, prepare  # noqa: E402
 
@@ -79,18 +79,32 @@ def run_once(run: EmulatedLaunch, given: dict[str, np.ndarray], seed: int) -> to
     return out
 
 
+def check(run: EmulatedLaunch, problem: MoE, seed: int) -> None:
+    given = {n: v.astype(np.float32) for n, v in problem.inputs(seed).items()}
+    rounded = {n: torch.from_numpy(v).to(TORCH[run.plan.graph.tensor(n).dtype.name]) for n, v in given.items()}
+    exact = problem.dense(np, {n: v.double().numpy() for n, v in rounded.items()})["out"]
+    out = run_once(run, given, seed)
+    assert [str(fault) for fault in run.faults] == []
+    assert relative_error(out, torch.from_numpy(exact)) < TOLERANCE
+
+
 @pytest.mark.parametrize("name", CASES)
 def test_any_routing_is_right_run_after_run_and_what_nobody_takes_is_zero(name: str) -> None:
     run, problem = launches()[name], CASES[name][0]
     for seed in range(2):  # another routing under the same plan
-        given = {n: v.astype(np.float32) for n, v in problem.inputs(seed).items()}
-        rounded = {n: torch.from_numpy(v).to(TORCH[run.plan.graph.tensor(n).dtype.name]) for n, v in given.items()}
-        exact = problem.dense(np, {n: v.double().numpy() for n, v in rounded.items()})["out"]
-        out = run_once(run, given, seed)
-        assert [str(fault) for fault in run.faults] == []
-        assert relative_error(out, torch.from_numpy(exact)) < TOLERANCE
+        check(run, problem, seed)
         unused = run.intermediate("token") < 0
         assert (run.intermediate("h")[unused] == 0).all()
+
+
+def test_a_routing_that_is_never_posted_ends_in_an_error_and_the_next_run_is_right() -> None:
+    name = next(iter(CASES))
+    run, problem = launches()[name], CASES[name][0]
+    strike_posts(run, [int((run.plan.items.op == run.plan.graph.op_index("assign")).argmax())])
+    with pytest.raises(HangError, match="op 'assign', tile.* never posted"):
+        run_once(run, {n: v.astype(np.float32) for n, v in problem.inputs(0).items()}, 0)
+    run.faults.clear()  # what ran in spite of the missing routing
+    check(run, problem, 1)
 
 
 @pytest.mark.parametrize("name", FAULTS)
