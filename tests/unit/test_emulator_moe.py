@@ -101,7 +101,7 @@ def test_a_routing_that_is_never_posted_ends_in_an_error_and_the_next_run_is_rig
     name = next(iter(CASES))
     run, problem = launches()[name], CASES[name][0]
     strike_posts(run, [int((run.plan.items.op == run.plan.graph.op_index("assign")).argmax())])
-    with pytest.raises(HangError, match="op 'assign', tile.* never posted"):
+    with pytest.raises(HangError, match=r"op 'assign', tile.* never posted"):
         run_once(run, {n: v.astype(np.float32) for n, v in problem.inputs(0).items()}, 0)
     run.faults.clear()  # what ran in spite of the missing routing
     check(run, problem, 1)

@@ -45,8 +45,9 @@ OPERANDS = Struct(
 EXPERTS = (
     MATMUL
     + r"""
-template <int BM, int BN, int BK, int GATES, bool TRANSPOSED, bool GATHERS> struct Experts {
+template <int BM, int BN, int BK, int GATES, bool TRANSPOSED, bool JOINED, bool GATHERS> struct Experts {
   typedef Matmul<BM, BN, BK, BM, GATES, TRANSPOSED, 0, false, false, 1> OfMatmul;
+  static_assert(!JOINED || (BM == WARPGROUPS * 64 && BK == 64 && !TRANSPOSED), "rows that follow each other");
   static constexpr int PANELS = OfMatmul::PANELS, WEIGHTS = GATES * PANELS * BN * 128;
 
   DEVICE static unsigned header(int slot) { return independent_slot(slot) + WEIGHTS; }
@@ -128,8 +129,45 @@ template <int BM, int BN, int BK, int GATES, bool TRANSPOSED, bool GATHERS> stru
       stage.advance();
     }
   }
+  // As of any product, but the gate's rows and those of the other weights, which lie behind them, are one operand: so
+  // tokens come from shared memory once, and not twice.
+  DEVICE static void compute_joined(const Launch& launch, const Item& item, Stage& stage) {
+    const Epilogue op = operands_of<Operands>(launch, item);
+    float sums[GATES][1][BN / 2];
+#pragma unroll
+    for (int i = 0; i < GATES * BN / 2; ++i) (&sums[0][0][0])[i] = 0.0f;
+    const int own = uniform(warpgroup());
+    int before = -1;
+    keep_last(item, stage, (item.k_hi + BK - 1) / BK);
+#pragma unroll 1
+    for (int k = 0; k < item.k_hi; k += BK) {
+      await_stage(stage);
+      const unsigned weights = operand(independent_slot(stage.slot));
+      const unsigned tokens = operand(dependent_slot(stage.slot)) + own * 64 * 8;
+      wgmma_fence();
+#pragma unroll
+      for (int i = 0; i < 4; ++i)
+        Product<GATES * BN>::add(reinterpret_cast<float (&)[GATES * BN / 2]>(sums), descriptor(tokens + i * 2),
+                                 descriptor(weights + i * 2));
+      wgmma_commit();
+      wgmma_wait<1>();
+      if (before >= 0) release(stage, before);
+      before = stage.slot;
+      stage.advance();
+    }
+    wgmma_wait<0>();
+    release(stage, before);
+#pragma unroll
+    for (int g = 0; g < GATES; ++g) settle(sums[g][0]);
+    const int4 gains[OfMatmul::GAINS] = {};
+    OfMatmul::finish(op, item, sums, gains);
+  }
   DEVICE static void compute(const Launch& launch, const Item& item, Stage& stage) {
-    if (owner_of(stage) >= 0) return OfMatmul::compute(launch, whole(launch, item), stage);
+    if (owner_of(stage) >= 0) {
+      if constexpr (JOINED) compute_joined(launch, whole(launch, item), stage);
+      else OfMatmul::compute(launch, whole(launch, item), stage);
+      return;
+    }
     await_stage(stage);
     __syncwarp();
     release(stage, stage.slot);
@@ -204,10 +242,11 @@ def tile(op: Op, parts: int, warpgroups: int) -> WalkTile:
         f"{what}: sums of {registers} registers a thread, and at most {SUMS[warpgroups]} fit; use a smaller tile or "
         "more warps",
     )
-    numbers = bm, bn, k, gates, int(transposed), int(_gathers(op))
+    joined = gates == 2 and not transposed and k == PANEL and bm == _TALL * warpgroups and 2 * bn <= _WIDEST
+    numbers = bm, bn, k, gates, int(transposed), int(joined), int(_gathers(op))
     return WalkTile(
         f"Experts<{', '.join(map(str, numbers))}>",
-        (product(wide),),
+        (product(2 * wide if joined else wide),),
         independent_bytes=gates * bn * k * 2 + _HEADER_BYTES,
         dependent_bytes=bm * k * 2,
         scratch_bytes=(min(wide, _TALL) if transposed else _TALL) * PITCH_BYTES,

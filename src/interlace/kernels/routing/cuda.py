@@ -82,25 +82,40 @@ DEVICE int tiles_before(const int* total, int expert) {
 _SUM_UP = rf"""{TILES_BEFORE}
 constexpr int AT_ONCE = {_AT_ONCE};
 """ + r"""
+// By all threads: a function of each of some numbers and its place. A thread has 4 neighbours at a time, where memory
+// begins so, and several of these on their way.
+template <class F> DEVICE void for_each(const int* numbers, int count, F use) {
+  const bool fours = (unsigned long long)numbers % 16 == 0;
+  for (int first = thread() * 4; first < count; first += THREADS * 4 * AT_ONCE) {
+    int4 values[AT_ONCE];
+#pragma unroll
+    for (int n = 0; n < AT_ONCE; ++n) {
+      const int at = first + n * THREADS * 4;
+      values[n] = make_int4(0, 0, 0, 0);
+      if (fours && at + 4 <= count) values[n] = __ldcg(reinterpret_cast<const int4*>(numbers + at));
+      else if (at < count)
+        values[n] = make_int4(__ldcg(numbers + at), __ldcg(numbers + min(at + 1, count - 1)),
+                              __ldcg(numbers + min(at + 2, count - 1)), __ldcg(numbers + min(at + 3, count - 1)));
+    }
+#pragma unroll
+    for (int n = 0; n < AT_ONCE; ++n) {
+      const int at = first + n * THREADS * 4;
+      if (at < count) use(at, values[n].x);
+      if (at + 1 < count) use(at + 1, values[n].y);
+      if (at + 2 < count) use(at + 2, values[n].z);
+      if (at + 3 < count) use(at + 3, values[n].w);
+    }
+  }
+}
 // By all threads: pairs of each expert, and those of them in the first `before` blocks of tokens.
 DEVICE void sum_up(const int* counts, int blocks, int before, int* total, int* earlier) {
   for (int e = thread(); e < E; e += THREADS) total[e] = earlier[e] = 0;
   synchronise_block();
-  for (int first = thread(); first < blocks * E; first += THREADS * AT_ONCE) {
-    int count[AT_ONCE];
-#pragma unroll
-    for (int n = 0; n < AT_ONCE; ++n) {
-      const int at = first + n * THREADS;
-      count[n] = at < blocks * E ? __ldcg(counts + at) : 0;
-    }
-#pragma unroll
-    for (int n = 0; n < AT_ONCE; ++n) {
-      const int at = first + n * THREADS;
-      if (!count[n]) continue;
-      atomicAdd(total + at % E, count[n]);
-      if (at / E < before) atomicAdd(earlier + at % E, count[n]);
-    }
-  }
+  for_each(counts, blocks * E, [&](int at, int count) {
+    if (!count) return;
+    atomicAdd(total + at % E, count);
+    if (at / E < before) atomicAdd(earlier + at % E, count);
+  });
   synchronise_block();
 }
 """
@@ -133,18 +148,11 @@ DEVICE void fill_tile(const Tile& tile, const Arguments& a) {
     const int before = tile.i - tiles_before(total, e);
     if (before >= 0 && before * ROWS < total[e]) *owner = e;
   }
-  const int pairs = a.T * CHOSEN, low = tile.i * ROWS;
-  for (int first = thread(); first < pairs; first += THREADS * AT_ONCE) {
-    int row[AT_ONCE];
-#pragma unroll
-    for (int n = 0; n < AT_ONCE; ++n) {
-      const int p = first + n * THREADS;
-      row[n] = p < pairs ? __ldcg(a.place + p) - low : -1;
-    }
-#pragma unroll
-    for (int n = 0; n < AT_ONCE; ++n)
-      if (row[n] >= 0 && row[n] < ROWS) token[row[n]] = (first + n * THREADS) / CHOSEN;
-  }
+  const int low = tile.i * ROWS;
+  for_each(a.place, a.T * CHOSEN, [&](int pair, int place) {
+    const int row = place - low;
+    if (row >= 0 && row < ROWS) token[row] = pair / CHOSEN;
+  });
   synchronise_block();
   for (int row = thread(); row < ROWS; row += THREADS) a.token[low + row] = token[row];
   if (thread() == 0) a.owner[tile.i] = *owner;
