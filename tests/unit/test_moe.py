@@ -13,6 +13,8 @@ import interlace as il
 from interlace.core.errors import DTypeError, PlanFormatError, RoutingError, ShapeError
 from interlace.kernels.assign import MOST_TOKENS, assign
 from interlace.kernels.experts import expert_matmul
+from interlace.kernels.experts.cuda import WALK_BODY
+from interlace.kernels.gather import gather
 from interlace.kernels.read import read_plan
 from interlace.kernels.routing import BLOCK, check_experts, fill, most_tiles, place, route
 from interlace.workloads import MoE, moe
@@ -186,3 +188,37 @@ def test_what_does_not_go_together_is_refused() -> None:
         il.SerialExecutor(
             il.build(moe(8, 16, 16, 3, 2, tile=il.MatmulTile(16, 24, 16)), il.Choices(1)), il.Options("meta")
         )
+
+
+def test_what_the_one_launch_of_experts_does_not_take_is_refused() -> None:
+    def checked(hidden: int, tile: il.MatmulTile, dtype: il.DType = il.bf16, gathers: bool = True) -> None:
+        rows = 2 * tile.m
+        shapes = {"x": (rows, hidden), "weight": (3, 128, hidden), "out": (rows, 128)}
+        t = {name: il.Tensor(name, shape, dtype) for name, shape in shapes.items()}
+        t["owner"], token = il.Tensor("owner", (2,), il.int32), il.Tensor("token", (rows,), il.int32)
+        op = expert_matmul(
+            "up", t["x"], t["owner"], t["weight"], t["out"], token=token if gathers else None, tile=tile
+        )
+        WALK_BODY.check(op, t)
+        WALK_BODY.tile(op, 1, 1)
+
+    checked(72, il.MatmulTile(32, 64, 64))
+    with pytest.raises(DTypeError, match="the one launch multiplies bf16 and fp16"):
+        checked(72, il.MatmulTile(32, 64, 64), il.fp32)
+    with pytest.raises(ShapeError, match="bulk loads need rows of a multiple of 8 elements"):
+        checked(76, il.MatmulTile(32, 64, 64))
+    checked(72, il.MatmulTile(64, 64, 64), gathers=False)
+    with pytest.raises(ShapeError, match="32 rows at most are loaded one by one; use a smaller tile, or gather"):
+        checked(72, il.MatmulTile(64, 64, 64))
+    with pytest.raises(ShapeError, match="multiply 64 rows each at a time, and the tile has 32"):
+        checked(72, il.MatmulTile(16, 32, 64))
+    with pytest.raises(ShapeError, match="a stage is a multiple of 64 deep"):
+        checked(72, il.MatmulTile(16, 64, 32))
+    x, logits = il.Tensor("x", (8, 16), il.bf16), il.Tensor("logits", (65, 3), il.fp32)
+    with pytest.raises(ShapeError, match=r"token .* a vector"):
+        gather("gather", x, il.Tensor("token", (4, 4), il.int32), x)
+    place, token, owner = (il.Tensor(n, s, il.int32) for n, s in (("p", (65, 2)), ("t", (160,)), ("o", (10,))))
+    with pytest.raises(ShapeError, match="has 65 tokens, and one tile takes 64; use route, place and fill"):
+        assign("assign", logits, il.Tensor("w", (65, 2), il.fp32), place, token, owner)
+    with pytest.raises(ShapeError, match="one has tiles of 16, one of 32"):
+        moe(8, 16, 16, 3, 2, tile=TILE, down=il.MatmulTile(32, 16, 16))
