@@ -22,8 +22,10 @@ Of equal logits the first counts.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from interlace.core.arguments import check_type, whole
 from interlace.core.dtypes import fp32, int32
@@ -34,6 +36,9 @@ from interlace.graph.tensor import Tensor
 from interlace.kernels.base import Kernel, check_argument, check_block, power_of_two, require
 from interlace.kernels.bodies import Array, Params, Reference, Regions, TritonBody
 from interlace.kernels.routing.cuda import FILL_TEXT, PLACE_TEXT, ROUTE_TEXT
+
+#: Whole numbers, as regions have them too.
+Numbers = NDArray[Any]
 
 #: Tokens of a tile of ``route`` and ``place``.
 BLOCK = 32
@@ -57,7 +62,7 @@ def check_experts(table: np.ndarray, experts: int) -> None:
         )
 
 
-def routed(logits: Array, chosen: int) -> tuple[Array, Array, Array]:
+def routed(logits: Array, chosen: int) -> tuple[Numbers, Array, Numbers]:
     """Experts and weights of each token, and (1, E) how many tokens each expert gets."""
     experts = np.argsort(-logits, axis=1, kind="stable")[:, :chosen]
     best = np.take_along_axis(logits, experts, axis=1)
@@ -66,13 +71,13 @@ def routed(logits: Array, chosen: int) -> tuple[Array, Array, Array]:
     return experts, weights / weights.sum(axis=1, keepdims=True), counts
 
 
-def first_rows(counts: Array, rows: int) -> Array:
+def first_rows(counts: Numbers, rows: int) -> Numbers:
     """The row in which each expert's pairs begin."""
     tiles = -(-counts.sum(axis=0) // rows)
     return np.asarray((np.cumsum(tiles) - tiles) * rows)
 
 
-def placed(experts: Array, following: Array, count: int) -> Array:
+def placed(experts: Numbers, following: Numbers, count: int) -> Numbers:
     """The row of each pair, given the first that each of so many experts has left; -1 of experts out of range."""
     place, following = np.full(experts.shape, -1), following.copy()
     for at, expert in np.ndenumerate(experts):
@@ -82,7 +87,7 @@ def placed(experts: Array, following: Array, count: int) -> Array:
     return place
 
 
-def tokens_of(place: Array, first: int, rows: int) -> Array:
+def tokens_of(place: Numbers, first: int, rows: int) -> Numbers:
     """Which token is in each of so many rows, -1 for none."""
     row = place - first
     token = np.full(rows, -1)
