@@ -126,14 +126,13 @@ def test_access_maps_cover_any_routing_and_write_tiles_of_their_own() -> None:
     up = graph.op("up")
     assert up.grid == (most_tiles(100, 2, 4, 16), 3) == (16, 3)
     assert [str(access) for access in up.reads] == [
-        "x: x[:, :]",
+        "x: rows[16*t0 : 16*t0 + 16, :]",
         "owner: owner[t0 : t0 + 1]",
         "weight: up[:, 16*t1 : 16*t1 + 16, :]",
-        "token: token[16*t0 : 16*t0 + 16]",
         "gate: gate[:, 16*t1 : 16*t1 + 16, :]",
     ]
     proof = il.verify(il.build(graph, il.Choices(8, policy=il.RowSync())))
-    assert proof.longest_chain == 6
+    assert proof.longest_chain == 7
 
 
 def test_a_skewed_routing_gives_the_first_expert_the_most() -> None:
@@ -191,14 +190,12 @@ def test_what_does_not_go_together_is_refused() -> None:
 
 
 def test_what_the_one_launch_of_experts_does_not_take_is_refused() -> None:
-    def checked(hidden: int, tile: il.MatmulTile, dtype: il.DType = il.bf16, gathers: bool = True) -> None:
+    def checked(hidden: int, tile: il.MatmulTile, dtype: il.DType = il.bf16) -> None:
         rows = 2 * tile.m
         shapes = {"x": (rows, hidden), "weight": (3, 128, hidden), "out": (rows, 128)}
         t = {name: il.Tensor(name, shape, dtype) for name, shape in shapes.items()}
-        t["owner"], token = il.Tensor("owner", (2,), il.int32), il.Tensor("token", (rows,), il.int32)
-        op = expert_matmul(
-            "up", t["x"], t["owner"], t["weight"], t["out"], token=token if gathers else None, tile=tile
-        )
+        t["owner"] = il.Tensor("owner", (2,), il.int32)
+        op = expert_matmul("up", t["x"], t["owner"], t["weight"], t["out"], tile=tile)
         WALK_BODY.check(op, t)
         WALK_BODY.tile(op, 1, 1)
 
@@ -207,9 +204,7 @@ def test_what_the_one_launch_of_experts_does_not_take_is_refused() -> None:
         checked(72, il.MatmulTile(32, 64, 64), il.fp32)
     with pytest.raises(ShapeError, match="bulk loads need rows of a multiple of 8 elements"):
         checked(76, il.MatmulTile(32, 64, 64))
-    checked(72, il.MatmulTile(64, 64, 64), gathers=False)
-    with pytest.raises(ShapeError, match="32 rows at most are loaded one by one; use a smaller tile, or gather"):
-        checked(72, il.MatmulTile(64, 64, 64))
+    checked(72, il.MatmulTile(64, 64, 64))
     with pytest.raises(ShapeError, match="multiply 64 rows each at a time, and the tile has 32"):
         checked(72, il.MatmulTile(16, 32, 64))
     with pytest.raises(ShapeError, match="a stage is a multiple of 64 deep"):

@@ -17,7 +17,7 @@ from interlace.graph.graph import Graph
 from interlace.graph.op import Op
 from interlace.graph.tensor import Tensor
 from interlace.kernels.assign import MOST_TOKENS, assign
-from interlace.kernels.experts import MOST_ONE_BY_ONE, expert_matmul
+from interlace.kernels.experts import expert_matmul
 from interlace.kernels.gather import gather
 from interlace.kernels.matmul import MatmulTile
 from interlace.kernels.merge import merge
@@ -52,8 +52,7 @@ def moe(
     The experts of a token are those of its largest logits, p the softmax of these. Inputs are x (tokens, hidden),
     logits (tokens, experts) in float32, gate and up (experts, ffn, hidden), down (experts, hidden, ffn). Which rows go
     to which expert is found on the device: the grids have as many tiles as any routing may need, and tiles that none
-    needs do nothing. Few tokens are routed by one op, more by three; few rows of a tile are found one by one, many are
-    put in place by an op.
+    needs do nothing. Few tokens are routed by one op, more by three.
 
     Args:
         chosen: experts of a token.
@@ -88,13 +87,6 @@ def moe(
         "y": Tensor("y", (rows, hidden), dtype),
         "out": Tensor("out", (tokens, hidden), dtype),
     }
-    if tile.m > MOST_ONE_BY_ONE:
-        gathered: tuple[Op, ...] = (gather("gather", t["x"], t["token"], t["rows"]),)
-        up = expert_matmul("up", t["rows"], t["owner"], t["up"], t["h"], gate=t["gate"], tile=tile)
-    else:
-        del t["rows"]
-        gathered = ()
-        up = expert_matmul("up", t["x"], t["owner"], t["up"], t["h"], token=t["token"], gate=t["gate"], tile=tile)
     routing: tuple[Op, ...]
     if tokens <= MOST_TOKENS:
         del t["experts"], t["counts"]
@@ -107,8 +99,8 @@ def moe(
         )
     ops = (
         *routing,
-        *gathered,
-        up,
+        gather("gather", t["x"], t["token"], t["rows"]),
+        expert_matmul("up", t["rows"], t["owner"], t["up"], t["h"], gate=t["gate"], tile=tile),
         expert_matmul("down", t["h"], t["owner"], t["down"], t["y"], tile=down),
         merge("merge", t["y"], t["place"], t["weights"], t["out"]),
     )
@@ -159,7 +151,7 @@ class MoE(Workload):
         return 6.0 * self.tokens * self.chosen * self.hidden * self.ffn
 
     def graph(self, device: DeviceSpec, tile: Tile | None = None) -> Graph:
-        own, down = _tiles(-(-self.tokens * self.chosen // self.experts), self.dtype, device)
+        own, down = _tiles(self, device)
         if tile is not None:
             own = down = MatmulTile(tile.m, tile.n, tile.k)
         return moe(self.tokens, self.hidden, self.ffn, self.experts, self.chosen, self.dtype, tile=own, down=down)
@@ -222,16 +214,19 @@ class MoE(Workload):
         return out
 
 
-def _tiles(rows: int, dtype: DType, device: DeviceSpec) -> tuple[MatmulTile, MatmulTile]:
-    """Tiles for so many rows of an expert in the mean: so tall that most experts have one, as deep as fits.
+def _tiles(problem: MoE, device: DeviceSpec) -> tuple[MatmulTile, MatmulTile]:
+    """Tiles so tall that most experts have one in the mean, and as wide as keeps all SMs busy.
 
-    The second matmul has one matrix where the first has two; so its tiles are twice as wide, or if there are few rows,
-    and all time goes by for weights, twice as deep, which leaves as many of them.
+    The second matmul has one matrix where the first has two. So its tiles are twice as wide, or if there are few rows,
+    and all time goes by for weights, twice as deep: that leaves as many bytes of weights in a stage.
     """
     if not device.architecture:
         return (MatmulTile(16, 32, 32),) * 2
-    m = next((m for m in (16, 32, 64) if _SPREAD * rows <= m), 128)
-    n, k = (128, 64) if m == 128 else (64, 128)
-    stage = k * (m + 2 * n) * dtype.itemsize  # of a gated matmul
+    mean = -(-problem.tokens * problem.chosen // problem.experts)
+    m = next((m for m in (16, 32, 64) if _SPREAD * mean <= m), 128)
+    tiles = most_tiles(problem.tokens, problem.chosen, problem.experts, m)
+    n, k = (128, 64) if tiles * (problem.ffn // 128) >= 2 * device.sms else (64, 128)
+    stage = k * (m + 2 * n) * problem.dtype.itemsize  # of a gated matmul
     up = MatmulTile(m, n, k, max(1, min(4, device.smem_bytes // stage)), 8 if m == 128 else 4)
-    return up, replace(up, n=2 * n) if m == 128 else replace(up, k=2 * k, stages=max(1, up.stages // 2))
+    wide = m > 32 and n == 128
+    return up, replace(up, n=2 * n) if wide else replace(up, k=2 * k, stages=max(1, up.stages // 2))

@@ -11,13 +11,11 @@ ASSIGN_TEXT = TextBody(
     + r"""
 DEVICE void assign_tile(const Tile& tile, const Arguments& a) {
   int *const counts = scratch<int>(), *const first = counts + E, *const mine = first + E;
-  float* const shares = reinterpret_cast<float*>(mine + T * CHOSEN) + warp_of() * CHOSEN;
   for (int e = thread(); e < E; e += THREADS) counts[e] = 0;
   for (int row = thread(); row < TILES * ROWS; row += THREADS) a.token[row] = -1;
   for (int n = thread(); n < TILES; n += THREADS) a.owner[n] = -1;
   synchronise_block();
-  for (int t = warp_of(); t < T; t += WARPS)
-    choose(a.logits + t * E, mine + t * CHOSEN, a.weights + t * CHOSEN, counts, shares);
+  choose_all(a.logits, 0, T, mine, a.weights, counts, reinterpret_cast<float*>(mine + T * CHOSEN));
   synchronise_block();
   for (int e = thread(); e < E; e += THREADS) {
     const int begin = tiles_before(counts, e), end = begin + (counts[e] + ROWS - 1) / ROWS;

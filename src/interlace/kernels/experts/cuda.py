@@ -4,11 +4,11 @@ Which expert owns a tile of rows is known behind the item's waits alone, so the 
 all others learn it from that warp: by a word in the item's first stage, behind the weights. So all count the same
 stages, whatever a table may hold when a wait was given up.
 
-    tile of          weights               tokens                                       stages of the ring
-    an expert        its rows of weights   rows of x, or one by one those of ``token``  k by k, as of any product
-    no expert        none                  none                                         one, of no bytes
+    tile of          weights               tokens        stages of the ring
+    an expert        its rows of weights   rows of x     k by k, as of any product
+    no expert        none                  none          one, of no bytes
 
-Rows without a token are loaded from beyond the end of x: the copy engine makes them zeros.
+Rows of x stand together (``kernels/gather``), so that one bulk load brings a panel of them.
 """
 
 from __future__ import annotations
@@ -28,8 +28,6 @@ from interlace.kernels.matmul.walk_body import OPERANDS as OF_MATMUL
 from interlace.kernels.matmul.walk_body import PITCH_BYTES, ROW_BYTES, SUMS, warpgroups
 
 _TALL, _WIDEST, _ROW_STEP = 64, 256, 8
-#: Rows of a tile that are loaded each by itself, at most: a warp asks for them.
-MOST_ONE_BY_ONE = 32
 _HEADER_BYTES = 1024  # behind the weights of a stage: slots lie at multiples of so many
 
 #: What a launch has of each op.
@@ -37,15 +35,15 @@ OPERANDS = Struct(
     "Operands",
     (
         *OF_MATMUL.fields,
-        *((name, "const int*") for name in ("owner", "token")),
-        *((name, "int") for name in ("experts", "tokens", "k")),
+        ("owner", "const int*"),
+        *((name, "int") for name in ("experts", "k")),
     ),
 )
 
 EXPERTS = (
     MATMUL
     + r"""
-template <int BM, int BN, int BK, int GATES, bool TRANSPOSED, bool JOINED, bool GATHERS> struct Experts {
+template <int BM, int BN, int BK, int GATES, bool TRANSPOSED, bool JOINED> struct Experts {
   typedef Matmul<BM, BN, BK, BM, GATES, TRANSPOSED, 0, false, false, 1> OfMatmul;
   static_assert(!JOINED || (BM == WARPGROUPS * 64 && BK == 64 && !TRANSPOSED), "rows that follow each other");
   static constexpr int PANELS = OfMatmul::PANELS, WEIGHTS = GATES * PANELS * BN * 128;
@@ -106,28 +104,7 @@ template <int BM, int BN, int BK, int GATES, bool TRANSPOSED, bool JOINED, bool 
       return;
     }
     const Item own = whole(launch, item);
-    if constexpr (GATHERS) load_rows(launch, own, stage);
-    else OfMatmul::load_dependent(launch, own, 0, own.k_hi, stage);
-  }
-  // Row by row, each in its place: swizzling goes by addresses.
-  DEVICE static void load_rows(const Launch& launch, const Item& item, Stage& stage) {
-    const Operands& op = operands_of<Operands>(launch, item);
-    const int lane = threadIdx.x % 32, token = lane < BM ? __ldcg(op.token + item.i * BM + lane) : -1;
-    const int row = token >= 0 && token < op.tokens ? token : op.tokens;
-#pragma unroll 1
-    for (int k = 0; k < item.k_hi; k += BK) {
-      open_dependent(stage, PANELS * BM * 128);
-      const unsigned slot = uniform(dependent_slot(stage.slot)), full = uniform(dependent_full(stage.slot));
-      const int column = uniform(k);
-#pragma unroll 8
-      for (int at = 0; at < BM; ++at) {
-        const int own = __shfl_sync(0xffffffff, row, at);
-        if (first_lane())
-#pragma unroll
-          for (int p = 0; p < PANELS; ++p) tma_load_2d(slot + (p * BM + at) * 128, op.x, column + p * 64, own, full);
-      }
-      stage.advance();
-    }
+    OfMatmul::load_dependent(launch, own, 0, own.k_hi, stage);
   }
   // As of any product, but the gate's rows and those of the other weights, which lie behind them, are one operand: so
   // tokens come from shared memory once, and not twice.
@@ -210,10 +187,6 @@ def _gates(op: Op) -> int:
     return 1 + any(access.arg == "gate" for access in op.reads)
 
 
-def _gathers(op: Op) -> bool:
-    return any(access.arg == "token" for access in op.reads)
-
-
 def tile(op: Op, parts: int, warpgroups: int) -> WalkTile:
     """How the tiles of an op are computed: weights are the 64-row operand where that leaves fewer rows to waste.
 
@@ -232,10 +205,6 @@ def tile(op: Op, parts: int, warpgroups: int) -> WalkTile:
         f"{what}: {warpgroups} warpgroups multiply {_TALL} rows each at a time, and the tile has {tall}; use a taller "
         "one, or fewer warps",
     )
-    require(
-        bm <= MOST_ONE_BY_ONE or not _gathers(op),
-        f"{what}: {MOST_ONE_BY_ONE} rows at most are loaded one by one; use a smaller tile, or gather the rows before",
-    )
     registers = gates * bm * bn // (128 * warpgroups)
     require(
         registers <= SUMS[warpgroups],
@@ -243,7 +212,7 @@ def tile(op: Op, parts: int, warpgroups: int) -> WalkTile:
         "more warps",
     )
     joined = gates == 2 and not transposed and k == PANEL and bm == _TALL * warpgroups and 2 * bn <= _WIDEST
-    numbers = bm, bn, k, gates, int(transposed), int(joined), int(_gathers(op))
+    numbers = bm, bn, k, gates, int(transposed), int(joined)
     return WalkTile(
         f"Experts<{', '.join(map(str, numbers))}>",
         (product(2 * wide if joined else wide),),
@@ -272,15 +241,15 @@ def pack(op: Op, tensors: Mapping[str, Any], dtype: DType) -> bytes:
 
     bm, bn = int(op.param("BM")), int(op.param("BN"))
     return OPERANDS.pack(
-        x=encoded("x", 1 if _gathers(op) else bm),
+        x=encoded("x", bm),
         weight=encoded("weight", bn),
         gate=encoded("gate", bn),
         **dict.fromkeys(("bias", "residual", "x_squares", "scale", "scaled", "squares")),
-        **{name: tensors.get(name) for name in ("out", "owner", "token")},
+        out=tensors["out"],
+        owner=tensors["owner"],
         m=op.grid[0] * bm,
         n=int(op.param("N")),
         experts=int(op.param("E")),
-        tokens=int(op.param("T")),
         k=int(op.param("K")),
     )
 

@@ -1,7 +1,7 @@
 """In which order the one launch takes the tiles of experts' matmuls: panels of rows, column by column.
 
-Row tiles of an expert stand together, and as long as they are in one panel its weights come from memory once. A panel
-is as tall as an expert's rows are when they are dealt evenly, and at most what 132 SMs work on well at a time.
+Row tiles of an expert stand together, and as long as they are in one panel its weights come from memory once. Where
+experts have one tile each there is nothing to share; else panels are as tall as 132 SMs work on well at a time.
 """
 
 from __future__ import annotations
@@ -18,14 +18,10 @@ NAME = "expert_matmul"
 _TALLEST = 8  # row tiles of a panel
 
 
-def _panels(graph: Graph, most: int) -> Setting:
-    ops = [op for op in graph.ops if op.kernel == NAME]
-    rows = {op.name: min(most, op.grid[0] // int(op.param("E"))) for op in ops}
-    return Setting(tuple((name, OpSetting(group=n if n > 1 else 0)) for name, n in rows.items()))
-
-
 def _default(graph: Graph, device: DeviceSpec) -> Setting:
-    return _panels(graph, _TALLEST)
+    ops = [op for op in graph.ops if op.kernel == NAME]
+    shared = {op.name: op.grid[0] >= 2 * int(op.param("E")) for op in ops}
+    return Setting(tuple((name, OpSetting(group=_TALLEST if some else 0)) for name, some in shared.items()))
 
 
 def _likely(graph: Graph, device: DeviceSpec) -> Iterator[Setting]:

@@ -21,12 +21,16 @@ DEVICE int key_of(float x) {
   return max(bits ^ (bits >> 31 & 0x7fffffff), NONE + 1);
 }
 DEVICE float float_of(int key) { return __int_as_float(key ^ (key >> 31 & 0x7fffffff)); }
-// By a warp: the experts of a token, each counted; its weights, of which `shares` holds CHOSEN meanwhile.
-DEVICE void choose(const float* logits, int* experts, float* weights, int* counts, float* shares) {
-  const int lane = lane_of();
-  int keys[PER];
+DEVICE void load_keys(const float* logits, int (&keys)[PER]) {
 #pragma unroll
-  for (int n = 0; n < PER; ++n) keys[n] = n * 32 + lane < E ? key_of(logits[n * 32 + lane]) : NONE;
+  for (int n = 0; n < PER; ++n) {
+    const int e = n * 32 + lane_of();
+    keys[n] = e < E ? key_of(logits[e]) : NONE;
+  }
+}
+// By a warp: the experts of a token, each counted; its weights, of which `shares` holds CHOSEN meanwhile.
+DEVICE void choose(int (&keys)[PER], int* experts, float* weights, int* counts, float* shares) {
+  const int lane = lane_of();
   float first = 0.0f, sum = 0.0f;
 #pragma unroll 1
   for (int k = 0; k < CHOSEN; ++k) {
@@ -52,19 +56,31 @@ DEVICE void choose(const float* logits, int* experts, float* weights, int* count
   for (int k = lane; k < CHOSEN; k += 32) weights[k] = shares[k] / sum;
   __syncwarp();
 }
+// By all threads: the same of tokens from `begin` to `end`, those of a warp some at a time, as memory is far.
+DEVICE void choose_all(const float* logits, int begin, int end, int* experts, float* weights, int* counts,
+                       float* shares) {
+  constexpr int TOGETHER = 4;
+  for (int first = begin + warp_of(); first < end; first += WARPS * TOGETHER) {
+    int keys[TOGETHER][PER];
+#pragma unroll
+    for (int n = 0; n < TOGETHER; ++n) load_keys(logits + (long long)min(first + n * WARPS, end - 1) * E, keys[n]);
+#pragma unroll
+    for (int n = 0; n < TOGETHER; ++n) {
+      const int t = first + n * WARPS;
+      const long long at = (long long)t * CHOSEN;
+      if (t < end) choose(keys[n], experts + at, weights + at, counts, shares + warp_of() * CHOSEN);
+    }
+  }
+}
 """
 
 _ROUTE = CHOOSE + r"""
 DEVICE void route_tile(const Tile& tile, const Arguments& a) {
   int* const counts = scratch<int>();
-  float* const shares = scratch<float>() + E + warp_of() * CHOSEN;
-  const int end = min(tile.i * BLOCK + BLOCK, a.T);
+  const int begin = tile.i * BLOCK, end = min(begin + BLOCK, a.T);
   for (int e = thread(); e < E; e += THREADS) counts[e] = 0;
   synchronise_block();
-  for (int t = tile.i * BLOCK + warp_of(); t < end; t += WARPS) {
-    const long long at = (long long)t * CHOSEN;
-    choose(a.logits + (long long)t * E, a.experts + at, a.weights + at, counts, shares);
-  }
+  choose_all(a.logits, begin, end, a.experts, a.weights, counts, scratch<float>() + E);
   synchronise_block();
   for (int e = thread(); e < E; e += THREADS) a.counts[(long long)tile.i * E + e] = counts[e];
 }
