@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 import interlace as il
 from interlace.kernels.lint import count, lint, resources
 from interlace.workloads import MoE
@@ -13,7 +15,8 @@ def launches(executor: type[il.Executor], tokens: int, preset: str = "mixtral-8x
 
 
 def test_experts_of_many_tokens_multiply_with_wgmma_and_keep_their_sums_in_registers() -> None:
-    up = launches(il.SerialExecutor, 4096)[3].compile_ahead()
+    (up,) = (launch for launch in launches(il.SerialExecutor, 4096) if launch.ops == ("up",))
+    up = up.compile_ahead()
     used = resources(up.asm["ptx"])
     assert count(up.asm["ptx"], "wgmma.mma_async") > 0
     assert count(up.asm["ptx"], "mma.sync") == 0
@@ -27,3 +30,13 @@ def test_experts_that_wait_for_their_tokens_and_post_keep_memory_order() -> None
     assert lint(compiled.asm["ptx"], posts=True, waits=True) == []
     assert resources(compiled.asm["ptx"]).spill_bytes == 0
     assert compiled.metadata.shared <= il.H200.smem_bytes
+
+
+@pytest.mark.parametrize(("tokens", "preset"), [(64, "mixtral-8x7b"), (4096, "mixtral-8x7b")])
+def test_one_launch_of_routing_and_experts_keeps_the_memory_order_and_its_registers(tokens: int, preset: str) -> None:
+    graph = MoE.of({"tokens": tokens}, True, preset).graph(il.H200)
+    run = il.OneLaunchExecutor(il.plan_graph(graph, il.H200, il.OneLaunchExecutor), il.Options("meta"))
+    assert run.binary.resources.spill_bytes == 0
+    assert run.binary.warnings == ()
+    assert lint(run.binary.ptx, posts=True, waits=True, posting_warp=True) == []
+    assert run.composition.stages >= 4

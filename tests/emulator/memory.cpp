@@ -6,11 +6,12 @@
 #include "shadow.h"
 
 namespace {
-void touch(const void* pointer, uint32_t bytes, bool write, uint32_t line) {
+void touch(const void* pointer, uint32_t bytes, bool write, uint32_t line, bool atomic = false) {
   const char* const at = static_cast<const char*>(pointer);
   const uint64_t inside = at - machine.shared;
   if (inside < machine.shared_bytes && inside + bytes <= machine.shared_bytes) {
-    const By by = by_thread(*machine.current, line);
+    By by = by_thread(*machine.current, line);
+    by.atomic = atomic;
     if (write) shadow.write(static_cast<uint32_t>(inside), bytes, by);
     else shadow.read(static_cast<uint32_t>(inside), bytes, by);
     return;
@@ -106,7 +107,7 @@ void ptx::atom_acq_rel_gpu_global_add_u64(unsigned long long& before, const void
 }
 
 unsigned long long atomic_add(void* at, unsigned bytes, unsigned long long more) {
-  touch(at, bytes, true, LINE);
+  touch(at, bytes, true, LINE, true);
   if (bytes == 8) return __atomic_fetch_add(static_cast<uint64_t*>(at), more, __ATOMIC_SEQ_CST);
   return __atomic_fetch_add(static_cast<uint32_t*>(at), static_cast<uint32_t>(more), __ATOMIC_SEQ_CST);
 }

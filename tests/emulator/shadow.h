@@ -10,6 +10,7 @@ constexpr uint32_t GRAIN = 2;  // bytes of a piece: those of the smallest elemen
 
 struct Access {
   uint32_t clock, agent, line;
+  bool atomic = false;
 };
 
 // Who makes an access: ``knows`` tells what came before it.
@@ -17,6 +18,7 @@ struct By {
   uint32_t agent, clock, line;
   const Knowledge* knows;
   bool async;  // through the async proxy
+  bool atomic = false;  // a read and a write that others of its kind may precede in any order; the last is kept
 };
 
 struct Cell {
@@ -51,7 +53,8 @@ struct Shadow {
   }
   void write_cell(Cell& cell, uint32_t i, const By& by) {
     if (cell.barrier) on_barrier(i, by, "write");
-    if (cell.write.agent != NOBODY && (!after(cell.write, by) || (by.async && !fenced(cell.write, by))))
+    if (cell.write.agent != NOBODY && !(cell.write.atomic && by.atomic) &&
+        (!after(cell.write, by) || (by.async && !fenced(cell.write, by))))
       complain(cell.write, i, by, "write", "write");
     if (cell.read.agent != NOBODY) {
       if (!after(cell.read, by)) complain(cell.read, i, by, "read", "write");
@@ -62,7 +65,7 @@ struct Shadow {
       }
       cell.read.agent = NOBODY;
     }
-    cell.write = {by.clock, by.agent, by.line};
+    cell.write = {by.clock, by.agent, by.line, by.atomic};
   }
 
  private:

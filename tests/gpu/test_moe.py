@@ -8,6 +8,7 @@ import torch
 
 import interlace as il
 from interlace.executors.device import DeviceExecutor
+from interlace.kernels.experts import expert_matmul
 from interlace.workloads import MoE
 from interlace.workloads.moe import Routing
 
@@ -19,6 +20,7 @@ EXECUTORS: tuple[tuple[type[DeviceExecutor], il.Choices], ...] = (
     (il.StreamsExecutor, il.Choices(132)),
     (il.PersistentExecutor, il.Choices(132)),
     (il.PersistentExecutor, il.Choices(132, il.Dispatch.STATIC, policy=il.RowSync())),
+    *((il.OneLaunchExecutor, il.Choices(132, dispatch, policy=il.RowSync())) for dispatch in il.Dispatch),
 )
 
 
@@ -49,11 +51,68 @@ def test_any_routing_is_as_right_as_pytorch(
         assert relative_error(t["out"], gold) <= 1.5 * relative_error(problem.dense(torch, t)["out"], gold)
 
 
+@pytest.mark.parametrize("tokens", [1, 64, 300])
+@pytest.mark.parametrize("preset", ["mixtral-8x7b", "deepseek-moe-16b"])
+def test_models_of_experts_are_right_in_one_launch_that_overlaps_the_one_before(preset: str, tokens: int) -> None:
+    problem = MoE.of({"tokens": tokens, "routing": Routing.SKEWED}, True, preset)
+    graph = problem.graph(il.H200)
+    plan = il.plan_graph(graph, il.H200, il.OneLaunchExecutor)
+    run = il.OneLaunchExecutor(plan, il.Options(timeout_s=10.0, dependent_launch=True))
+    t = {name: torch.randn(graph.tensor(name).shape, device="cuda", dtype=torch.bfloat16) for name in problem.weights}
+    for name, value in t.items():
+        value.mul_(graph.tensor(name).shape[-1] ** -0.5)
+    t["x"] = torch.randn(graph.tensor("x").shape, device="cuda", dtype=torch.bfloat16)
+    outs = []
+    for seed in range(3):  # one behind the other, each over what the one before left
+        t["logits"] = torch.from_numpy(problem.logits(seed)).cuda()
+        outs.append((t["logits"], torch.full_like(t["x"], float("nan"))))
+        run.run(t | {"out": outs[-1][1]})
+    run.synchronize()
+    for logits, out in outs:
+        gold = by_expert(problem, t | {"logits": logits})
+        assert relative_error(out, gold) < 8e-3
+
+
+def by_expert(problem: MoE, t: dict[str, torch.Tensor]) -> torch.Tensor:
+    """In float64, of one expert at a time: all weights would not fit."""
+    experts, share = problem._routed(torch, t)
+    out = torch.zeros(t["x"].shape, device="cuda", dtype=torch.float64)
+    for e in range(problem.experts):
+        token, which = torch.nonzero(experts == e, as_tuple=True)
+        if len(token):
+            x, gate, up, down = (v.double() for v in (t["x"][token], t["gate"][e], t["up"][e], t["down"][e]))
+            h = torch.nn.functional.silu(x @ gate.T) * (x @ up.T)
+            out.index_add_(0, token, share[token, which].double()[:, None] * (h @ down.T))
+    return out
+
+
+def test_tiles_of_no_expert_are_zero_in_one_launch() -> None:
+    tiles, experts, (k, n) = 6, 3, (192, 136)
+    shapes = {"x": (tiles * 16, k), "weight": (experts, n, k), "gate": (experts, n, k), "out": (tiles * 16, n)}
+    t = {name: il.Tensor(name, shape, il.bf16) for name, shape in shapes.items()}
+    t["owner"] = il.Tensor("owner", (tiles,), il.int32)
+    tile = il.MatmulTile(16, 64, 128)
+    op = expert_matmul("up", t["x"], t["owner"], t["weight"], t["out"], gate=t["gate"], tile=tile)
+    graph = il.Graph("up", (*t.values(),), (op,), ("x", "weight", "gate", "owner"), ("out",))
+    run = il.OneLaunchExecutor(il.build(graph, il.Choices(7)), il.Options(timeout_s=10.0))
+    given = {name: torch.randn(shape, device="cuda", dtype=torch.bfloat16) for name, shape in shapes.items()}
+    given["owner"] = torch.tensor([2, -1, 0, experts, 1 << 30, 1], device="cuda", dtype=torch.int32)
+    given["out"].fill_(float("nan"))
+    run.run(given)
+    run.synchronize()
+    exact = {name: value.double().cpu().numpy() for name, value in given.items() if name != "out"}
+    right = il.ReferenceExecutor(il.build(graph, il.Choices(1))).run(exact)["out"]
+    assert relative_error(given["out"], torch.from_numpy(right).cuda()) < 4e-3
+    unowned = torch.tensor([1, 3, 4], device="cuda")
+    assert (given["out"].view(tiles, -1)[unowned] == 0).all()
+
+
+@pytest.mark.parametrize("executor", [il.PersistentExecutor, il.OneLaunchExecutor])
 @pytest.mark.parametrize("logits", ["two experts", "no numbers"])
-def test_logits_of_any_kind_leave_the_device_usable(logits: str) -> None:
+def test_logits_of_any_kind_leave_the_device_usable(executor: type[DeviceExecutor], logits: str) -> None:
     problem = MoE(256, 384, 8, 2, 300)
     graph = problem.graph(il.H200)
-    run = il.PersistentExecutor(il.build(graph, il.Choices(132)), il.Options(timeout_s=10.0))
+    run = executor(il.build(graph, il.Choices(132)), il.Options(timeout_s=10.0))
     t = tensors(graph, problem)
     usual = t["logits"]
     t["logits"] = (

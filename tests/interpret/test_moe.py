@@ -8,7 +8,7 @@ import torch
 
 import interlace as il
 from interlace.executors.device import DeviceExecutor
-from interlace.kernels.routing import ROUTE
+from interlace.kernels.routing import route
 from interlace.workloads import MoE, moe
 from interlace.workloads.moe import Routing
 
@@ -32,8 +32,8 @@ def exact(problem: MoE, given: dict[str, np.ndarray]) -> torch.Tensor:
     ("tokens", "experts", "chosen", "routing", "dtype"),
     [
         (1, 5, 2, Routing.BALANCED, il.fp32),  # fewer pairs than experts
-        (45, 5, 2, Routing.SKEWED, il.bf16),  # two blocks of tokens, of which one is not whole
-        (70, 9, 6, Routing.SKEWED, il.fp32),  # experts and choices that are no powers of two
+        (45, 5, 2, Routing.SKEWED, il.bf16),  # routed by one op
+        (70, 9, 6, Routing.SKEWED, il.fp32),  # blocks of tokens not all whole, experts and choices no powers of two
     ],
 )
 def test_any_routing_is_right(tokens: int, experts: int, chosen: int, routing: Routing, dtype: il.DType) -> None:
@@ -58,9 +58,10 @@ def test_every_executor_computes_the_same(name: str) -> None:
     assert relative_error(run(executor(name, problem.graph(il.CPU)), given), exact(problem, given)) < 1e-6
 
 
-@pytest.mark.parametrize("op", ["route", "place", "fill", "up", "down", "merge"])
+@pytest.mark.parametrize("op", ["assign", "route", "place", "fill", "gather", "up", "down", "merge"])
 def test_nothing_beyond_what_is_declared_is_touched_whatever_tables_hold(op: str) -> None:
-    graph = moe(40, 32, 48, 3, 2, il.fp32, tile=il.MatmulTile(16, 32, 32))
+    tokens, rows = 40 if op == "assign" else 70, 64 if op == "gather" else 16
+    graph = moe(tokens, 32, 48, 3, 2, il.fp32, tile=il.MatmulTile(rows, 32, 32))
     assert il.check_footprint(graph, op, device="cpu", tiles=(0,)).tiles == (0,)
     assert il.check_footprint(graph, op, device="reference", tiles=(0,)).tiles == (0,)
 
@@ -69,9 +70,8 @@ def test_logits_that_are_no_numbers_name_experts_that_there_are() -> None:
     logits = np.full((3, 5), np.nan, np.float32)
     made = {name: il.Tensor(name, shape, il.int32) for name, shape in (("experts", (3, 2)), ("counts", (1, 5)))}
     made["weights"] = il.Tensor("weights", (3, 2), il.fp32)
-    (op,) = (o for o in moe(3, 32, 48, 5, 2).ops if o.name == "route")
-    assert op.body is ROUTE
     given = il.Tensor("logits", (3, 5), il.fp32)
+    op = route("route", given, made["experts"], made["weights"], made["counts"])
     graph = il.Graph("route", (given, *made.values()), (op,), ("logits",), tuple(made))
     tensors = {n: torch.zeros(t.shape, dtype=TORCH[t.dtype.name]) for n, t in made.items()}
     tensors["logits"] = torch.from_numpy(logits)

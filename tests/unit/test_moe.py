@@ -11,9 +11,12 @@ from hypothesis import strategies as st
 
 import interlace as il
 from interlace.core.errors import DTypeError, PlanFormatError, RoutingError, ShapeError
+from interlace.kernels.assign import MOST_TOKENS, assign
 from interlace.kernels.experts import expert_matmul
+from interlace.kernels.experts.cuda import WALK_BODY
+from interlace.kernels.gather import gather
 from interlace.kernels.read import read_plan
-from interlace.kernels.routing import check_experts, fill, most_tiles, place, route
+from interlace.kernels.routing import BLOCK, check_experts, fill, most_tiles, place, route
 from interlace.workloads import MoE, moe
 from interlace.workloads.moe import Routing
 
@@ -24,12 +27,30 @@ TILE = il.MatmulTile(16, 16, 16)
 
 def routed(logits: np.ndarray, chosen: int, rows: int) -> dict[str, np.ndarray]:
     """What the three ops of routing leave."""
-    tokens, experts = logits.shape
-    graph = moe(tokens, 16, 16, experts, chosen, tile=il.MatmulTile(rows, 16, 16))
-    names = ("experts", "weights", "counts", "place", "token", "owner")
-    tensors = tuple(graph.tensor(name) for name in ("logits", *names))
-    part = il.Graph("routing", tensors, graph.ops[:3], ("logits",), names)
-    return il.ReferenceExecutor(il.build(part, il.Choices(3)), seed=0).run({"logits": logits})
+    (tokens, experts), tiles = logits.shape, most_tiles(len(logits), chosen, logits.shape[1], rows)
+    shapes = {
+        "logits": (tokens, experts),
+        **dict.fromkeys(("experts", "weights", "place"), (tokens, chosen)),
+        "counts": (-(-tokens // BLOCK), experts),
+        "token": (tiles * rows,),
+        "owner": (tiles,),
+    }
+    t = {n: il.Tensor(n, s, il.fp32 if n in ("logits", "weights") else il.int32) for n, s in shapes.items()}
+    ops = (
+        route("route", t["logits"], t["experts"], t["weights"], t["counts"]),
+        place("place", t["experts"], t["counts"], t["place"], rows),
+        fill("fill", t["place"], t["counts"], t["token"], t["owner"]),
+    )
+    part = il.Graph("routing", (*t.values(),), ops, ("logits",), tuple(t)[1:])
+    found = il.ReferenceExecutor(il.build(part, il.Choices(3)), seed=0).run({"logits": logits})
+    if tokens <= MOST_TOKENS:  # by one op: the same
+        made = tuple(t[name] for name in ("weights", "place", "token", "owner"))
+        one = il.Graph("one", (t["logits"], *made), (assign("assign", t["logits"], *made),), ("logits",), tuple(
+            tensor.name for tensor in made
+        ))
+        for name, value in il.ReferenceExecutor(il.build(one, il.Choices(1))).run({"logits": logits}).items():
+            np.testing.assert_array_equal(value, found[name])
+    return found
 
 
 def test_pairs_of_an_expert_stand_together_from_a_tile_on() -> None:
@@ -105,14 +126,13 @@ def test_access_maps_cover_any_routing_and_write_tiles_of_their_own() -> None:
     up = graph.op("up")
     assert up.grid == (most_tiles(100, 2, 4, 16), 3) == (16, 3)
     assert [str(access) for access in up.reads] == [
-        "x: x[:, :]",
+        "x: rows[16*t0 : 16*t0 + 16, :]",
         "owner: owner[t0 : t0 + 1]",
         "weight: up[:, 16*t1 : 16*t1 + 16, :]",
-        "token: token[16*t0 : 16*t0 + 16]",
         "gate: gate[:, 16*t1 : 16*t1 + 16, :]",
     ]
     proof = il.verify(il.build(graph, il.Choices(8, policy=il.RowSync())))
-    assert proof.longest_chain == 6
+    assert proof.longest_chain == 7
 
 
 def test_a_skewed_routing_gives_the_first_expert_the_most() -> None:
@@ -125,7 +145,7 @@ def test_a_skewed_routing_gives_the_first_expert_the_most() -> None:
 
 
 def test_plans_are_read_again_and_others_than_the_kernels_make_are_refused() -> None:
-    plan = il.build(moe(40, 32, 48, 3, 2, tile=TILE), il.Choices(4))
+    plan = il.build(moe(70, 32, 48, 3, 2, tile=TILE), il.Choices(4))
     assert read_plan(plan.to_json()).to_json() == plan.to_json()
     data = json.loads(plan.to_json())
     data["graph"]["ops"][2]["params"]["ROWS"] = 8
@@ -167,3 +187,33 @@ def test_what_does_not_go_together_is_refused() -> None:
         il.SerialExecutor(
             il.build(moe(8, 16, 16, 3, 2, tile=il.MatmulTile(16, 24, 16)), il.Choices(1)), il.Options("meta")
         )
+
+
+def test_what_the_one_launch_of_experts_does_not_take_is_refused() -> None:
+    def checked(hidden: int, tile: il.MatmulTile, dtype: il.DType = il.bf16) -> None:
+        rows = 2 * tile.m
+        shapes = {"x": (rows, hidden), "weight": (3, 128, hidden), "out": (rows, 128)}
+        t = {name: il.Tensor(name, shape, dtype) for name, shape in shapes.items()}
+        t["owner"] = il.Tensor("owner", (2,), il.int32)
+        op = expert_matmul("up", t["x"], t["owner"], t["weight"], t["out"], tile=tile)
+        WALK_BODY.check(op, t)
+        WALK_BODY.tile(op, 1, 1)
+
+    checked(72, il.MatmulTile(32, 64, 64))
+    with pytest.raises(DTypeError, match="the one launch multiplies bf16 and fp16"):
+        checked(72, il.MatmulTile(32, 64, 64), il.fp32)
+    with pytest.raises(ShapeError, match="bulk loads need rows of a multiple of 8 elements"):
+        checked(76, il.MatmulTile(32, 64, 64))
+    checked(72, il.MatmulTile(64, 64, 64))
+    with pytest.raises(ShapeError, match="multiply 64 rows each at a time, and the tile has 32"):
+        checked(72, il.MatmulTile(16, 32, 64))
+    with pytest.raises(ShapeError, match="a stage is a multiple of 64 deep"):
+        checked(72, il.MatmulTile(16, 64, 32))
+    x, logits = il.Tensor("x", (8, 16), il.bf16), il.Tensor("logits", (65, 3), il.fp32)
+    with pytest.raises(ShapeError, match=r"token .* a vector"):
+        gather("gather", x, il.Tensor("token", (4, 4), il.int32), x)
+    place, token, owner = (il.Tensor(n, s, il.int32) for n, s in (("p", (65, 2)), ("t", (160,)), ("o", (10,))))
+    with pytest.raises(ShapeError, match="has 65 tokens, and one tile takes 64; use route, place and fill"):
+        assign("assign", logits, il.Tensor("w", (65, 2), il.fp32), place, token, owner)
+    with pytest.raises(ShapeError, match="one has tiles of 16, one of 32"):
+        moe(8, 16, 16, 3, 2, tile=TILE, down=il.MatmulTile(32, 16, 16))

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 
 from interlace.kernels.append import APPEND
 from interlace.kernels.argmax import FIRST_OF_MOST, MOST
+from interlace.kernels.assign import ASSIGN
 from interlace.kernels.attend import ATTEND
 from interlace.kernels.base import Kernel
 from interlace.kernels.causal_attention import CAUSAL_ATTENTION
@@ -13,6 +14,7 @@ from interlace.kernels.combine import COMBINE
 from interlace.kernels.copy import COPY
 from interlace.kernels.embedding import EMBEDDING
 from interlace.kernels.experts import EXPERT_MATMUL
+from interlace.kernels.gather import GATHER
 from interlace.kernels.matmul import MATMUL
 from interlace.kernels.merge import MERGE
 from interlace.kernels.rms_norm import RMS_NORM
@@ -23,7 +25,7 @@ from interlace.plan.plan import Plan
 #: Kernels that need not be passed.
 BUILT_IN = (
     *(MATMUL, COPY, EMBEDDING, RMS_NORM, ATTEND, COMBINE, APPEND, CAUSAL_ATTENTION),
-    *(MOST, FIRST_OF_MOST, OUTLINE, CUTOFF, NOISY, ROUTE, PLACE, FILL, EXPERT_MATMUL, MERGE),
+    *(MOST, FIRST_OF_MOST, OUTLINE, CUTOFF, NOISY, ASSIGN, ROUTE, PLACE, FILL, GATHER, EXPERT_MATMUL, MERGE),
 )
 
 

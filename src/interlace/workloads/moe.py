@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Annotated, Any, ClassVar
 
@@ -14,8 +14,11 @@ from interlace.core.devices import CPU, DeviceSpec
 from interlace.core.dtypes import DType, bf16, fp32, int32
 from interlace.core.errors import ShapeError
 from interlace.graph.graph import Graph
+from interlace.graph.op import Op
 from interlace.graph.tensor import Tensor
+from interlace.kernels.assign import MOST_TOKENS, assign
 from interlace.kernels.experts import expert_matmul
+from interlace.kernels.gather import gather
 from interlace.kernels.matmul import MatmulTile
 from interlace.kernels.merge import merge
 from interlace.kernels.routing import BLOCK, fill, most_tiles, place, route
@@ -23,6 +26,7 @@ from interlace.workloads.base import DTypeField, Inputs, Option, Presets, Tile, 
 
 _EXPERTS = "Experts"
 _EXPONENT = 1.2  # of Zipf's law
+_SPREAD = 1.5  # of the mean, what most experts have at most
 
 
 class Routing(Enum):
@@ -41,17 +45,19 @@ def moe(
     dtype: DType = bf16,
     *,
     tile: MatmulTile | None = None,
+    down: MatmulTile | None = None,
 ) -> Graph:
     """``out[t] = sum_e p[t, e] * ((silu(x[t] @ gate[e].T) * (x[t] @ up[e].T)) @ down[e].T)`` over t's chosen experts e.
 
     The experts of a token are those of its largest logits, p the softmax of these. Inputs are x (tokens, hidden),
     logits (tokens, experts) in float32, gate and up (experts, ffn, hidden), down (experts, hidden, ffn). Which rows go
     to which expert is found on the device: the grids have as many tiles as any routing may need, and tiles that none
-    needs do nothing.
+    needs do nothing. Few tokens are routed by one op, more by three.
 
     Args:
         chosen: experts of a token.
         tile: of the experts' matmuls.
+        down: of the second of them, as tall; by default the same.
 
     Raises:
         ArgumentError, ShapeError: extents that are none, or that do not go together.
@@ -59,6 +65,9 @@ def moe(
     if not 1 <= chosen <= experts:
         raise ShapeError(f"each token goes to {chosen} of {experts} experts; use 1 to {experts}")
     tile = tile or MatmulTile()
+    down = down or tile
+    if down.m != tile.m:
+        raise ShapeError(f"rows of both matmuls lie in the same tiles, but one has tiles of {tile.m}, one of {down.m}")
     tiles = most_tiles(tokens, chosen, experts, tile.m)
     rows = tiles * tile.m
     t = {
@@ -73,16 +82,26 @@ def moe(
         "place": Tensor("place", (tokens, chosen), int32),
         "token": Tensor("token", (rows,), int32),
         "owner": Tensor("owner", (tiles,), int32),
+        "rows": Tensor("rows", (rows, hidden), dtype),
         "h": Tensor("h", (rows, ffn), dtype),
         "y": Tensor("y", (rows, hidden), dtype),
         "out": Tensor("out", (tokens, hidden), dtype),
     }
+    routing: tuple[Op, ...]
+    if tokens <= MOST_TOKENS:
+        del t["experts"], t["counts"]
+        routing = (assign("assign", t["logits"], t["weights"], t["place"], t["token"], t["owner"]),)
+    else:
+        routing = (
+            route("route", t["logits"], t["experts"], t["weights"], t["counts"]),
+            place("place", t["experts"], t["counts"], t["place"], tile.m),
+            fill("fill", t["place"], t["counts"], t["token"], t["owner"]),
+        )
     ops = (
-        route("route", t["logits"], t["experts"], t["weights"], t["counts"]),
-        place("place", t["experts"], t["counts"], t["place"], tile.m),
-        fill("fill", t["place"], t["counts"], t["token"], t["owner"]),
-        expert_matmul("up", t["x"], t["owner"], t["up"], t["h"], token=t["token"], gate=t["gate"], tile=tile),
-        expert_matmul("down", t["h"], t["owner"], t["down"], t["y"], tile=tile),
+        *routing,
+        gather("gather", t["x"], t["token"], t["rows"]),
+        expert_matmul("up", t["rows"], t["owner"], t["up"], t["h"], gate=t["gate"], tile=tile),
+        expert_matmul("down", t["h"], t["owner"], t["down"], t["y"], tile=down),
         merge("merge", t["y"], t["place"], t["weights"], t["out"]),
     )
     return Graph("moe", tuple(t.values()), ops, ("x", "logits", "gate", "up", "down"), ("out",))
@@ -132,10 +151,10 @@ class MoE(Workload):
         return 6.0 * self.tokens * self.chosen * self.hidden * self.ffn
 
     def graph(self, device: DeviceSpec, tile: Tile | None = None) -> Graph:
-        own = _tile(-(-self.tokens * self.chosen // self.experts), self.dtype, device)
+        own, down = _tiles(self, device)
         if tile is not None:
-            own = MatmulTile(tile.m, tile.n, tile.k)
-        return moe(self.tokens, self.hidden, self.ffn, self.experts, self.chosen, self.dtype, tile=own)
+            own = down = MatmulTile(tile.m, tile.n, tile.k)
+        return moe(self.tokens, self.hidden, self.ffn, self.experts, self.chosen, self.dtype, tile=own, down=down)
 
     def inputs(self, seed: int) -> Inputs:
         return {**draw(self.graph(CPU), seed), "logits": self.logits(seed)}
@@ -195,11 +214,19 @@ class MoE(Workload):
         return out
 
 
-def _tile(rows: int, dtype: DType, device: DeviceSpec) -> MatmulTile:
-    """A tile for so many rows of an expert in the mean: as tall as these, and as deep as shared memory holds."""
+def _tiles(problem: MoE, device: DeviceSpec) -> tuple[MatmulTile, MatmulTile]:
+    """Tiles so tall that most experts have one in the mean, and as wide as keeps all SMs busy.
+
+    The second matmul has one matrix where the first has two. So its tiles are twice as wide, or if there are few rows,
+    and all time goes by for weights, twice as deep: that leaves as many bytes of weights in a stage.
+    """
     if not device.architecture:
-        return MatmulTile(16, 32, 32)
-    m = next((m for m in (16, 32, 64) if rows <= m), 128)
-    n, k = (128, 64) if m == 128 else (64, 128)
-    stage = k * (m + 2 * n) * dtype.itemsize  # of a gated matmul
-    return MatmulTile(m, n, k, max(1, min(4, device.smem_bytes // stage)), 8 if m == 128 else 4)
+        return (MatmulTile(16, 32, 32),) * 2
+    mean = -(-problem.tokens * problem.chosen // problem.experts)
+    m = next((m for m in (16, 32, 64) if _SPREAD * mean <= m), 128)
+    tiles = most_tiles(problem.tokens, problem.chosen, problem.experts, m)
+    n, k = (128, 64) if tiles * (problem.ffn // 128) >= 2 * device.sms else (64, 128)
+    stage = k * (m + 2 * n) * problem.dtype.itemsize  # of a gated matmul
+    up = MatmulTile(m, n, k, max(1, min(4, device.smem_bytes // stage)), 8 if m == 128 else 4)
+    wide = m > 32 and n == 128
+    return up, replace(up, n=2 * n) if wide else replace(up, k=2 * k, stages=max(1, up.stages // 2))

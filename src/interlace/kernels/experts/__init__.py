@@ -1,11 +1,10 @@
 """Matmul of rows that belong to experts: every tile of rows is multiplied by the weights of the expert that owns it.
 
-    out[r] = x[token[r]] @ weight[e].T                                        for all rows r of a tile that e owns
-    out[r] = silu(x[token[r]] @ gate[e].T) * (x[token[r]] @ weight[e].T)      (gated)
+    out[r] = x[r] @ weight[e].T                                 for all rows r of a tile that e owns
+    out[r] = silu(x[r] @ gate[e].T) * (x[r] @ weight[e].T)      (gated)
 
-Without ``token``, row r of x is taken. Rows without a token, and tiles without an expert, become 0. Which expert owns a
-tile is data (``kernels/routing``), so the access map says that a tile may read any expert's weights, and any token.
-Sums are kept in float32.
+Tiles without an expert become 0. Which expert owns a tile is data (``kernels/routing``), so the access map says that a
+tile may read any expert's weights. Sums are kept in float32.
 """
 
 from __future__ import annotations
@@ -21,7 +20,9 @@ from interlace.graph.access import ALL, Span, axes
 from interlace.graph.op import Op
 from interlace.graph.tensor import Tensor
 from interlace.kernels.base import Kernel, check_argument, check_extents, require, same_dtype
-from interlace.kernels.bodies import Array, Params, Reference, Regions, TritonBody
+from interlace.kernels.bodies import Array, BodyKind, Params, Reference, Regions, TritonBody
+from interlace.kernels.experts.cuda import WALK_BODY
+from interlace.kernels.experts.tuning import NAME, WALK
 from interlace.kernels.matmul.tile import MatmulTile
 from interlace.kernels.matmul.tilings import check_powers
 
@@ -30,10 +31,6 @@ _TAKEN = ("BM", "BN", "BK", "STAGES", "num_warps")
 
 def _finish(_: Array | None, regions: Regions, params: Params) -> Mapping[str, Array]:
     x, weight, expert = regions["x"], regions["weight"], int(regions["owner"][0])
-    if "token" in regions:
-        token = regions["token"].astype(np.int64)
-        there = (token >= 0) & (token < len(x))
-        x = np.where(there[:, None], x[np.where(there, token, 0)], 0.0)
     if not 0 <= expert < len(weight):
         return {"out": np.zeros((len(x), weight.shape[1]))}
     value = x @ weight[expert].T
@@ -55,21 +52,19 @@ def _make(name: str, tensors: Mapping[str, Tensor], params: Params) -> Op:
 
 
 def _usual(op: Op) -> Mapping[str, tuple[Span, ...]]:
-    """As many experts as there are tiles, each once from memory, and tokens dealt to tiles evenly."""
+    """As many experts as there are tiles, each once from memory."""
     i, j = axes(2)
     own: tuple[Span, ...] = (i.block(1), j.block(int(op.param("BN"))), ALL)
-    usual = {access.arg: own for access in op.reads if access.arg in ("weight", "gate")}
-    if any(access.arg == "token" for access in op.reads):
-        first = i * (int(op.param("T")) // op.grid[0])
-        usual["x"] = (Span(first, first + int(op.param("BM"))), ALL)
-    return usual
+    return {access.arg: own for access in op.reads if access.arg in ("weight", "gate")}
 
 
 EXPERT_MATMUL = Kernel(
-    "expert_matmul",
+    NAME,
     Reference(_finish),
     _triton,
+    walk=WALK_BODY,
     make=_make,
+    tunings={BodyKind.WALK: WALK},
     usual=_usual,
 )
 
@@ -81,18 +76,16 @@ def expert_matmul(
     weight: Tensor,
     out: Tensor,
     *,
-    token: Tensor | None = None,
     gate: Tensor | None = None,
     tile: MatmulTile | None = None,
 ) -> Op:
     """Rows times the weights of their experts; see the module.
 
     Args:
-        x: (T, K), or (tiles * tile.m, K) without ``token``.
+        x: (tiles * tile.m, K).
         owner: (tiles,), int32, the expert of each tile of rows.
         weight, gate: (E, N, K).
         out: (tiles * tile.m, N).
-        token: (tiles * tile.m,), int32.
         tile: its ``swap`` and ``prefetch_bytes`` are not known here.
 
     Raises:
@@ -109,9 +102,9 @@ def expert_matmul(
         len(x.shape) == 2 and len(owner.shape) == 1 and len(weight.shape) == 3,
         f"{where}: x {x} must be (rows, K), owner {owner} (tiles,), and weight {weight} (E, N, K)",
     )
-    (t, k), (tiles,), (e, n, _) = x.shape, owner.shape, weight.shape
+    k, (tiles,), (e, n, _) = x.shape[1], owner.shape, weight.shape
     rows = tiles * tile.m
-    require(token is not None or t == rows, f"{where}: x {x} must have {rows} rows, {tile.m} for each tile")
+    require(x.shape[0] == rows, f"{where}: x {x} must have {rows} rows, {tile.m} for each tile")
     check_argument(name, "owner", owner, (tiles,), int32)
     check_argument(name, "weight", weight, (e, n, k))
     check_argument(name, "out", out, (rows, n))
@@ -119,13 +112,10 @@ def expert_matmul(
     i, j = axes(2)
     row, column = i.block(tile.m), j.block(tile.n)
     reads: dict[str, tuple[Tensor, tuple[Span, ...]]] = {
-        "x": (x, (row if token is None else ALL, ALL)),
+        "x": (x, (row, ALL)),
         "owner": (owner, (i.block(1),)),
         "weight": (weight, (ALL, column, ALL)),
     }
-    if token is not None:
-        check_argument(name, "token", token, (rows,), int32)
-        reads["token"] = (token, (row,))
     if gate is not None:
         check_argument(name, "gate", gate, (e, n, k))
         reads["gate"] = (gate, (ALL, column, ALL))
@@ -136,6 +126,6 @@ def expert_matmul(
         (tiles, -(-n // tile.n)),
         reads,
         {"out": (out, (row, column))},
-        params={"T": t, "E": e, "N": n, "K": k, **{p: v for p, v in tile.params if p in _TAKEN}},
+        params={"E": e, "N": n, "K": k, **{p: v for p, v in tile.params if p in _TAKEN}},
         flops=2.0 * tile.m * tile.n * k * (1 if gate is None else 2),
     )

@@ -13,12 +13,10 @@ def expert_matmul_tile(
     tile,
     sync,
     x,
-    token,
     owner,
     weight,
     gate,
     out,
-    T,
     E,
     N: tl.constexpr,
     K: tl.constexpr,
@@ -30,24 +28,17 @@ def expert_matmul_tile(
     expert = tl.load(owner + tile.i)
     some = (expert >= 0) & (expert < E)
     row = tile.i * BM + tl.arange(0, BM)
-    if token is None:
-        source = row
-        there = row >= 0
-    else:
-        source = tl.load(token + row)
-        there = (source >= 0) & (source < T)
-    source = tl.where(there, source, 0).to(tl.int64) * K
     column = tile.j * BN + tl.arange(0, BN)
     along = tl.arange(0, BK)
     away = tl.where(some, expert, 0).to(tl.int64) * N * K
     right = away + tl.minimum(column, N - 1).to(tl.int64)[None, :] * K + along[:, None]
-    left = x + source[:, None] + along[None, :]
+    left = x + row.to(tl.int64)[:, None] * K + along[None, :]
     acc = tl.zeros((BM, BN), tl.float32)
     gated = tl.zeros((BM, BN), tl.float32)
     for chunk in tl.range(0, tl.where(some, tl.cdiv(K, BK), 0), num_stages=STAGES):
         k = chunk * BK
         within = k + along < K
-        a = tl.load(left + k, mask=there[:, None] & within[None, :], other=0.0)
+        a = tl.load(left + k, mask=within[None, :], other=0.0)
         acc = dot(a, tl.load(weight + right + k, mask=within[:, None], other=0.0), acc, sync.INTERPRET)
         if gate is not None:
             gated = dot(a, tl.load(gate + right + k, mask=within[:, None], other=0.0), gated, sync.INTERPRET)

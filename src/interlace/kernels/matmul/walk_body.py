@@ -18,13 +18,13 @@ from interlace.kernels.matmul.skinny_cuda import SKINNY
 from interlace.kernels.matmul.tilings import SKINNY_TOKENS, partial, sums, tensor_of
 
 _ACTIVATIONS = {"none": 0, "relu": 1, "gelu-tanh": 2, "silu": 3}
-_ROW_BYTES = 2 * PANEL
-_PITCH_BYTES = _ROW_BYTES + 16
+ROW_BYTES = 2 * PANEL
+PITCH_BYTES = ROW_BYTES + 16
 _TALL, _WIDEST, _STEP = 64, 256, 8
 #: Registers of one thread for sums: a block of one consumer warpgroup has 255 a thread, with two each gets 224.
-_SUMS = {1: 128, 2: 128}
+SUMS = {1: 128, 2: 128}
 #: By the L2 at a time, a line of a box: weights stream 1 to 2 % faster than by 256 at a time (docs/performance.md).
-_FETCHED_BYTES = _ROW_BYTES
+_FETCHED_BYTES = ROW_BYTES
 _TOGETHER = 4  # parts of a tile whose sums are loaded at once
 _PIECE_BYTES = 16  # of an epilogue's loads and stores
 _SUMS_OF_SQUARES = ("x_squares", "squares")
@@ -91,8 +91,8 @@ def tile(op: Op, parts: int, warpgroups: int) -> WalkTile:
     )
     registers = partial(op) // (128 * warpgroups)
     require(
-        registers <= _SUMS[warpgroups],
-        f"{what}: sums of {registers} registers a thread, and at most {_SUMS[warpgroups]} fit; use a smaller tile or "
+        registers <= SUMS[warpgroups],
+        f"{what}: sums of {registers} registers a thread, and at most {SUMS[warpgroups]} fit; use a smaller tile or "
         "more warps",
     )
     rows = loaded_rows(op)
@@ -108,8 +108,8 @@ def tile(op: Op, parts: int, warpgroups: int) -> WalkTile:
         (product(wide),),
         independent_bytes=gates * bn * k * 2,
         dependent_bytes=rows * k * 2,
-        scratch_bytes=(min(wide, _TALL) if transposed else _TALL) * _PITCH_BYTES + factors,
-        beyond_bytes=(bm - rows) * _ROW_BYTES,
+        scratch_bytes=(min(wide, _TALL) if transposed else _TALL) * PITCH_BYTES + factors,
+        beyond_bytes=(bm - rows) * ROW_BYTES,
         sums=partial(op),
     )
 
@@ -141,7 +141,7 @@ def _skinny_tile(op: Op, parts: int, warpgroups: int, what: str) -> WalkTile:
         f"Skinny<{', '.join(map(str, [bm, bn, bk, rows, gates, *_epilogue(op), *_folded(op)]))}>",
         (SKINNY,),
         independent_bytes=gates * bn * bk * 2,
-        dependent_bytes=-(-panel_rows // _STEP) * _STEP * _ROW_BYTES,
+        dependent_bytes=-(-panel_rows // _STEP) * _STEP * ROW_BYTES,
         scratch_bytes=-(-scratch // warpgroups // 16) * 16,
         beyond_bytes=0,
         sums=partial(op),

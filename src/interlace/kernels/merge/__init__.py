@@ -16,6 +16,7 @@ from interlace.graph.op import Op
 from interlace.graph.tensor import Tensor
 from interlace.kernels.base import Kernel, check_argument, check_block, power_of_two, require, same_dtype
 from interlace.kernels.bodies import Array, Params, Reference, Regions, TritonBody
+from interlace.kernels.merge.cuda import MERGE_TEXT
 
 _ROWS, _COLUMNS = 8, 512
 
@@ -43,7 +44,7 @@ def _usual(op: Op) -> Mapping[str, tuple[Span, ...]]:
     return {"y": (i.block(int(op.param("BM")) * int(op.param("CHOSEN"))), j.block(int(op.param("BN"))))}
 
 
-MERGE = Kernel("merge", Reference(_finish), _triton, make=_make, usual=_usual)
+MERGE = Kernel("merge", Reference(_finish), _triton, walk=MERGE_TEXT, make=_make, usual=_usual)
 
 
 def merge(name: str, y: Tensor, place: Tensor, weights: Tensor, out: Tensor) -> Op:

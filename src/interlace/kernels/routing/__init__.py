@@ -22,8 +22,10 @@ Of equal logits the first counts.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from interlace.core.arguments import check_type, whole
 from interlace.core.dtypes import fp32, int32
@@ -33,6 +35,10 @@ from interlace.graph.op import Op
 from interlace.graph.tensor import Tensor
 from interlace.kernels.base import Kernel, check_argument, check_block, power_of_two, require
 from interlace.kernels.bodies import Array, Params, Reference, Regions, TritonBody
+from interlace.kernels.routing.cuda import FILL_TEXT, PLACE_TEXT, ROUTE_TEXT
+
+#: Whole numbers, as regions have them too.
+Numbers = NDArray[Any]
 
 #: Tokens of a tile of ``route`` and ``place``.
 BLOCK = 32
@@ -56,40 +62,56 @@ def check_experts(table: np.ndarray, experts: int) -> None:
         )
 
 
-def _route(_: Array | None, regions: Regions, params: Params) -> Mapping[str, Array]:
-    logits = regions["logits"]
-    experts = np.argsort(-logits, axis=1, kind="stable")[:, : int(params["CHOSEN"])]
+def routed(logits: Array, chosen: int) -> tuple[Numbers, Array, Numbers]:
+    """Experts and weights of each token, and (1, E) how many tokens each expert gets."""
+    experts = np.argsort(-logits, axis=1, kind="stable")[:, :chosen]
     best = np.take_along_axis(logits, experts, axis=1)
     weights = np.exp(best - best[:, :1])
     counts = np.bincount(experts.reshape(-1), minlength=logits.shape[1])[None, :]
-    return {"experts": experts, "weights": weights / weights.sum(axis=1, keepdims=True), "counts": counts}
+    return experts, weights / weights.sum(axis=1, keepdims=True), counts
 
 
-def _first_rows(counts: Array, rows: int) -> Array:
+def first_rows(counts: Numbers, rows: int) -> Numbers:
     """The row in which each expert's pairs begin."""
     tiles = -(-counts.sum(axis=0) // rows)
     return np.asarray((np.cumsum(tiles) - tiles) * rows)
 
 
-def _place(_: Array | None, regions: Regions, params: Params, where: tuple[int, ...]) -> Mapping[str, Array]:
-    experts, counts = regions["experts"].astype(np.int64), regions["counts"]
-    following = _first_rows(counts, int(params["ROWS"])) + counts[: where[0]].sum(axis=0)
-    place = np.full(experts.shape, -1)
+def placed(experts: Numbers, following: Numbers, count: int) -> Numbers:
+    """The row of each pair, given the first that each of so many experts has left; -1 of experts out of range."""
+    place, following = np.full(experts.shape, -1), following.copy()
     for at, expert in np.ndenumerate(experts):
-        if 0 <= expert < counts.shape[1]:
+        if 0 <= expert < count:
             place[at] = following[expert]
             following[expert] += 1
-    return {"place": place}
+    return place
+
+
+def tokens_of(place: Numbers, first: int, rows: int) -> Numbers:
+    """Which token is in each of so many rows, -1 for none."""
+    row = place - first
+    token = np.full(rows, -1)
+    for t, k in np.argwhere((row >= 0) & (row < rows)):
+        token[int(row[t, k])] = t
+    return token
+
+
+def _route(_: Array | None, regions: Regions, params: Params) -> Mapping[str, Array]:
+    experts, weights, counts = routed(regions["logits"], int(params["CHOSEN"]))
+    return {"experts": experts, "weights": weights, "counts": counts}
+
+
+def _place(_: Array | None, regions: Regions, params: Params, where: tuple[int, ...]) -> Mapping[str, Array]:
+    experts, counts = regions["experts"].astype(np.int64), regions["counts"]
+    following = first_rows(counts, int(params["ROWS"])) + counts[: where[0]].sum(axis=0)
+    return {"place": placed(experts, following, counts.shape[1])}
 
 
 def _fill(_: Array | None, regions: Regions, params: Params, where: tuple[int, ...]) -> Mapping[str, Array]:
     rows = int(params["ROWS"])
     ends = np.cumsum(-(-regions["counts"].sum(axis=0) // rows))
     owner = int(np.searchsorted(ends, where[0], side="right"))
-    row = regions["place"] - where[0] * rows
-    token = np.full(rows, -1)
-    for t, k in np.argwhere((row >= 0) & (row < rows)):
-        token[int(row[t, k])] = t
+    token = tokens_of(regions["place"], where[0] * rows, rows)
     return {"token": token, "owner": np.array([owner if owner < len(ends) else -1])}
 
 
@@ -111,9 +133,9 @@ def _make_fill(name: str, tensors: Mapping[str, Tensor], params: Params) -> Op:
     return fill(name, **tensors)
 
 
-ROUTE = Kernel("route", Reference(_route), lambda: _triton("route"), make=_make_route)
-PLACE = Kernel("place", Reference(_place, located=True), lambda: _triton("place"), make=_make_place)
-FILL = Kernel("fill", Reference(_fill, located=True), lambda: _triton("fill"), make=_make_fill)
+ROUTE = Kernel("route", Reference(_route), lambda: _triton("route"), walk=ROUTE_TEXT, make=_make_route)
+PLACE = Kernel("place", Reference(_place, located=True), lambda: _triton("place"), walk=PLACE_TEXT, make=_make_place)
+FILL = Kernel("fill", Reference(_fill, located=True), lambda: _triton("fill"), walk=FILL_TEXT, make=_make_fill)
 
 
 def route(name: str, logits: Tensor, experts: Tensor, weights: Tensor, counts: Tensor) -> Op:

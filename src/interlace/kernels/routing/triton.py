@@ -9,12 +9,9 @@ _PAIRS = tl.constexpr(1024)  # that a tile of fill looks at together
 
 
 @triton.jit
-def route_tile(
-    tile,
+def choose(
     logits,
-    experts,
-    weights,
-    counts,
+    row,
     T,
     E: tl.constexpr,
     CHOSEN: tl.constexpr,
@@ -22,7 +19,7 @@ def route_tile(
     BE: tl.constexpr,
     BC: tl.constexpr,
 ):
-    row = tile.i * BLOCK + tl.arange(0, BLOCK)
+    """Experts and weights of the tokens ``row``, and how many tokens each expert gets."""
     column = tl.arange(0, BE)
     known = (row < T)[:, None] & (column < E)[None, :]
     value = tl.load(logits + row.to(tl.int64)[:, None] * E + column[None, :], mask=known, other=float("-inf"))
@@ -41,7 +38,27 @@ def route_tile(
         chosen = tl.where(which == k, at[:, None], chosen)
         best = tl.where(which == k, most[:, None], best)
     share = tl.where(which < CHOSEN, tl.exp(best - tl.max(best, 1)[:, None]), 0.0)
-    share = share / tl.sum(share, 1)[:, None]
+    return chosen, share / tl.sum(share, 1)[:, None], count
+
+
+@triton.jit
+def route_tile(
+    tile,
+    logits,
+    experts,
+    weights,
+    counts,
+    T,
+    E: tl.constexpr,
+    CHOSEN: tl.constexpr,
+    BLOCK: tl.constexpr,
+    BE: tl.constexpr,
+    BC: tl.constexpr,
+):
+    row = tile.i * BLOCK + tl.arange(0, BLOCK)
+    column = tl.arange(0, BE)
+    which = tl.arange(0, BC)[None, :]
+    chosen, share, count = choose(logits, row, T, E, CHOSEN, BLOCK, BE, BC)
     place = row.to(tl.int64)[:, None] * CHOSEN + which
     inside = (row < T)[:, None] & (which < CHOSEN)
     tl.store(experts + place, chosen, mask=inside)

@@ -1,0 +1,257 @@
+"""The CUDA C++ body of matmuls of experts for the one launch: products of ``matmul/cuda`` whose weights data choose.
+
+Which expert owns a tile of rows is known behind the item's waits alone, so the warp that loads weights waits, too, and
+all others learn it from that warp: by a word in the item's first stage, behind the weights. So all count the same
+stages, whatever a table may hold when a wait was given up.
+
+    tile of          weights               tokens        stages of the ring
+    an expert        its rows of weights   rows of x     k by k, as of any product
+    no expert        none                  none          one, of no bytes
+
+Rows of x stand together (``kernels/gather``), so that one bulk load brings a panel of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from interlace.core.dtypes import DType, int32
+from interlace.core.errors import DTypeError
+from interlace.graph.op import Op
+from interlace.graph.tensor import Tensor
+from interlace.kernels.abi import TENSOR_MAP, Struct
+from interlace.kernels.base import require
+from interlace.kernels.bodies import PANEL, WalkBody, WalkTile
+from interlace.kernels.matmul.cuda import MATMUL, product
+from interlace.kernels.matmul.walk_body import OPERANDS as OF_MATMUL
+from interlace.kernels.matmul.walk_body import PITCH_BYTES, ROW_BYTES, SUMS, warpgroups
+
+_TALL, _WIDEST, _ROW_STEP = 64, 256, 8
+_HEADER_BYTES = 1024  # behind the weights of a stage: slots lie at multiples of so many
+
+#: What a launch has of each op.
+OPERANDS = Struct(
+    "Operands",
+    (
+        *OF_MATMUL.fields,
+        ("owner", "const int*"),
+        *((name, "int") for name in ("experts", "k")),
+    ),
+)
+
+EXPERTS = (
+    MATMUL
+    + r"""
+template <int BM, int BN, int BK, int GATES, bool TRANSPOSED, bool JOINED> struct Experts {
+  typedef Matmul<BM, BN, BK, BM, GATES, TRANSPOSED, 0, false, false, 1> OfMatmul;
+  static_assert(!JOINED || (BM == WARPGROUPS * 64 && BK == 64 && !TRANSPOSED), "rows that follow each other");
+  static constexpr int PANELS = OfMatmul::PANELS, WEIGHTS = GATES * PANELS * BN * 128;
+
+  DEVICE static unsigned header(int slot) { return independent_slot(slot) + WEIGHTS; }
+  // By whole warps, of an item's first stage.
+  DEVICE static int owner_of(const Stage& stage) {
+    await(independent_full(stage.slot), stage.phase);
+    const int owner = uniform(load_shared_128(header(stage.slot)).x);
+    __syncwarp();  // no lane still reads what may be written anew
+    return owner;
+  }
+  // The whole reduction.
+  DEVICE static Item whole(const Launch& launch, const Item& item) {
+    Item own = item;
+    own.k_lo = 0, own.k_hi = operands_of<Operands>(launch, item).k, own.parts = 1;
+    return own;
+  }
+
+  DEVICE static void load_independent(const Launch& launch, const Item& item, Stage& stage, int& n, Tickets& tickets) {
+    const Operands& op = operands_of<Operands>(launch, item);
+    await_launch_before();
+    await_rows(launch, item, item.wait_lo, item.wait_hi);
+    int owner = uniform(__ldcg(op.owner + item.i));
+    if (owner >= op.experts) owner = -1;
+    tickets.look(launch);
+    await(empty(stage.slot), stage.phase ^ 1);
+    if (first_lane()) store_shared_128(header(stage.slot), make_int4(owner, 0, 0, 0));
+    if (owner < 0) {
+      open_independent(stage, n, OfMatmul::IN_FLIGHT, 0);
+      stage.advance();
+      ++n;
+      return;
+    }
+    asm volatile("fence.proxy.async.global;" ::: "memory");
+    const int row = uniform(owner * op.n + item.j * BN), end = op.k;
+#pragma unroll 1
+    for (int k = 0; k < end; k += BK) {
+      if (k) tickets.look(launch);
+      open_independent(stage, n, OfMatmul::IN_FLIGHT, WEIGHTS);
+      const unsigned slot = uniform(independent_slot(stage.slot)), full = uniform(independent_full(stage.slot));
+      const int column = uniform(k);
+      if (first_lane()) {
+#pragma unroll
+        for (int p = 0; p < PANELS; ++p) {
+          if (GATES == 2) tma_load_2d(slot + p * BN * 128, op.gate, column + p * 64, row, full);
+          tma_load_2d(slot + ((GATES - 1) * PANELS + p) * BN * 128, op.weight, column + p * 64, row, full);
+        }
+      }
+      stage.advance();
+      ++n;
+    }
+  }
+  DEVICE static void load_dependent(const Launch& launch, const Item& item, int k_lo, int k_hi, Stage& stage) {
+    if (owner_of(stage) < 0) {
+      open_dependent(stage, 0);
+      stage.advance();
+      return;
+    }
+    const Item own = whole(launch, item);
+    OfMatmul::load_dependent(launch, own, 0, own.k_hi, stage);
+  }
+  // As of any product, but the gate's rows and those of the other weights, which lie behind them, are one operand: so
+  // tokens come from shared memory once, and not twice.
+  DEVICE static void compute_joined(const Launch& launch, const Item& item, Stage& stage) {
+    const Epilogue op = operands_of<Operands>(launch, item);
+    float sums[GATES][1][BN / 2];
+#pragma unroll
+    for (int i = 0; i < GATES * BN / 2; ++i) (&sums[0][0][0])[i] = 0.0f;
+    const int own = uniform(warpgroup());
+    int before = -1;
+    keep_last(item, stage, (item.k_hi + BK - 1) / BK);
+#pragma unroll 1
+    for (int k = 0; k < item.k_hi; k += BK) {
+      await_stage(stage);
+      const unsigned weights = operand(independent_slot(stage.slot));
+      const unsigned tokens = operand(dependent_slot(stage.slot)) + own * 64 * 8;
+      wgmma_fence();
+#pragma unroll
+      for (int i = 0; i < 4; ++i)
+        Product<GATES * BN>::add(reinterpret_cast<float (&)[GATES * BN / 2]>(sums), descriptor(tokens + i * 2),
+                                 descriptor(weights + i * 2));
+      wgmma_commit();
+      wgmma_wait<1>();
+      if (before >= 0) release(stage, before);
+      before = stage.slot;
+      stage.advance();
+    }
+    wgmma_wait<0>();
+    release(stage, before);
+#pragma unroll
+    for (int g = 0; g < GATES; ++g) settle(sums[g][0]);
+    const int4 gains[OfMatmul::GAINS] = {};
+    OfMatmul::finish(op, item, sums, gains);
+  }
+  DEVICE static void compute(const Launch& launch, const Item& item, Stage& stage) {
+    if (owner_of(stage) >= 0) {
+      if constexpr (JOINED) compute_joined(launch, whole(launch, item), stage);
+      else OfMatmul::compute(launch, whole(launch, item), stage);
+      return;
+    }
+    await_stage(stage);
+    __syncwarp();
+    release(stage, stage.slot);
+    stage.advance();
+    const Operands& op = operands_of<Operands>(launch, item);
+    const int n = op.n, pieces = BN / 8;
+    ELEMENT* const out = op.out;
+    for (int piece = thread(); piece < BM * pieces; piece += THREADS) {
+      const int row = item.i * BM + piece / pieces, feature = item.j * BN + piece % pieces * 8;
+      if (feature < n) *reinterpret_cast<int4*>(out + (long long)row * n + feature) = make_int4(0, 0, 0, 0);
+    }
+  }
+};
+"""
+)
+
+
+def check(op: Op, tensors: Mapping[str, Tensor]) -> None:
+    """Raise unless the launch can load an op's tensors, whatever its tile is.
+
+    Raises:
+        DTypeError, ShapeError: it cannot.
+    """
+    for argument, tensor in tensors.items():
+        if tensor.dtype is int32:
+            continue
+        if not tensor.dtype.on_tensor_cores or tensor.dtype.itemsize != 2:
+            raise DTypeError(
+                f"op {op.name!r} has {tensor}; the one launch multiplies bf16 and fp16. Use the persistent "
+                "executor, whose Triton bodies take fp32 too"
+            )
+        require(
+            tensor.shape[-1] % _ROW_STEP == 0,
+            f"op {op.name!r} has {argument} {tensor}; bulk loads need rows of a multiple of {_ROW_STEP} elements. Pad "
+            "it, or use the persistent executor, whose Triton bodies take any shape",
+        )
+
+
+def _gates(op: Op) -> int:
+    return 1 + any(access.arg == "gate" for access in op.reads)
+
+
+def tile(op: Op, parts: int, warpgroups: int) -> WalkTile:
+    """How the tiles of an op are computed: weights are the 64-row operand where that leaves fewer rows to waste.
+
+    Raises:
+        ShapeError: its tile suits no warpgroups, registers or bulk loads.
+    """
+    bm, bn, k = (int(op.param(name)) for name in ("BM", "BN", "BK"))
+    gates = _gates(op)
+    transposed = bm % (_TALL * warpgroups) != 0
+    tall, wide = (bn, bm) if transposed else (bm, bn)
+    what = f"op {op.name!r}: tile of {bm} tokens x {bn} weight rows x {k}"
+    require(k % PANEL == 0, f"{what}: a stage is a multiple of {PANEL} deep; use k = {PANEL} or more")
+    require(max(bm, bn) <= _WIDEST, f"{what}: a bulk load brings at most {_WIDEST} rows; use a smaller tile")
+    require(
+        tall % (_TALL * warpgroups) == 0,
+        f"{what}: {warpgroups} warpgroups multiply {_TALL} rows each at a time, and the tile has {tall}; use a taller "
+        "one, or fewer warps",
+    )
+    registers = gates * bm * bn // (128 * warpgroups)
+    require(
+        registers <= SUMS[warpgroups],
+        f"{what}: sums of {registers} registers a thread, and at most {SUMS[warpgroups]} fit; use a smaller tile or "
+        "more warps",
+    )
+    joined = gates == 2 and not transposed and k == PANEL and bm == _TALL * warpgroups and 2 * bn <= _WIDEST
+    numbers = bm, bn, k, gates, int(transposed), int(joined)
+    return WalkTile(
+        f"Experts<{', '.join(map(str, numbers))}>",
+        (product(2 * wide if joined else wide),),
+        independent_bytes=gates * bn * k * 2 + _HEADER_BYTES,
+        dependent_bytes=bm * k * 2,
+        scratch_bytes=(min(wide, _TALL) if transposed else _TALL) * PITCH_BYTES,
+        beyond_bytes=0,
+        sums=gates * bm * bn,
+    )
+
+
+def pack(op: Op, tensors: Mapping[str, Any], dtype: DType) -> bytes:
+    """The operands of an op, given its tensors on the device by argument."""
+    from interlace.kernels.cuda.launcher import tensor_map
+
+    def encoded(name: str, rows: int) -> Any:
+        if name not in tensors:
+            return TENSOR_MAP.ctype()
+        value = tensors[name]
+        *matrices, height, width = value.shape
+        shape = (height * (matrices[0] if matrices else 1), width)
+        made = tensor_map(
+            value.data_ptr(), shape, (width, 1), (rows, PANEL), dtype, swizzled=True, fetched_bytes=ROW_BYTES
+        )
+        return TENSOR_MAP.ctype.from_buffer_copy(made.words)
+
+    bm, bn = int(op.param("BM")), int(op.param("BN"))
+    return OPERANDS.pack(
+        x=encoded("x", bm),
+        weight=encoded("weight", bn),
+        gate=encoded("gate", bn),
+        **dict.fromkeys(("bias", "residual", "x_squares", "scale", "scaled", "squares")),
+        out=tensors["out"],
+        owner=tensors["owner"],
+        m=op.grid[0] * bm,
+        n=int(op.param("N")),
+        experts=int(op.param("E")),
+        k=int(op.param("K")),
+    )
+
+
+WALK_BODY = WalkBody(EXPERTS, OPERANDS, (), tile, pack, check, warpgroups, chunked=False)

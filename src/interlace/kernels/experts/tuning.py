@@ -1,0 +1,33 @@
+"""In which order the one launch takes the tiles of experts' matmuls: panels of rows, column by column.
+
+Row tiles of an expert stand together, and as long as they are in one panel its weights come from memory once. Where
+experts have one tile each there is nothing to share; else panels are as tall as 132 SMs work on well at a time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from interlace.core.devices import DeviceSpec
+from interlace.graph.graph import Graph
+from interlace.kernels.tuning import Tuning
+from interlace.policies.setting import OpSetting, Setting
+
+#: What ops of experts are called by their kernel.
+NAME = "expert_matmul"
+_TALLEST = 8  # row tiles of a panel
+
+
+def _default(graph: Graph, device: DeviceSpec) -> Setting:
+    ops = [op for op in graph.ops if op.kernel == NAME]
+    shared = {op.name: op.grid[0] >= 2 * int(op.param("E")) for op in ops}
+    return Setting(tuple((name, OpSetting(group=_TALLEST if some else 0)) for name, some in shared.items()))
+
+
+def _likely(graph: Graph, device: DeviceSpec) -> Iterator[Setting]:
+    ops = [op.name for op in graph.ops if op.kernel == NAME]
+    for group in (0, 2, 4, 2 * _TALLEST):
+        yield Setting(tuple((name, OpSetting(group=group)) for name in ops))
+
+
+WALK = Tuning(_default, _likely, _likely)

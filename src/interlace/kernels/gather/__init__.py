@@ -1,0 +1,72 @@
+"""Rows of a matrix in another order: ``out[r] = x[token[r]]``, zeros where that is no row of x."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from interlace.core.arguments import check_type
+from interlace.core.dtypes import int32
+from interlace.graph.access import ALL, Span, axes
+from interlace.graph.op import Op
+from interlace.graph.tensor import Tensor
+from interlace.kernels.base import Kernel, check_argument, check_block, power_of_two, require, same_dtype
+from interlace.kernels.bodies import Array, Params, Reference, Regions, TritonBody
+from interlace.kernels.gather.cuda import GATHER_TEXT
+
+_ROWS, _COLUMNS = 16, 1024
+
+
+def _finish(_: Array | None, regions: Regions, params: Params) -> Mapping[str, Array]:
+    x, token = regions["x"], regions["token"].astype(np.int64)
+    there = (token >= 0) & (token < len(x))
+    return {"out": np.where(there[:, None], x[np.where(there, token, 0)], 0.0)}
+
+
+def _triton() -> TritonBody:
+    from interlace.kernels.gather.triton import gather_tile
+
+    return TritonBody(finish=gather_tile)
+
+
+def _make(name: str, tensors: Mapping[str, Tensor], params: Params) -> Op:
+    return gather(name, **tensors)
+
+
+def _usual(op: Op) -> Mapping[str, tuple[Span, ...]]:
+    """Rows dealt to tiles evenly, rather than any."""
+    i, j = axes(2)
+    first = i * (int(op.param("T")) // op.grid[0])
+    return {"x": (Span(first, first + int(op.param("BM"))), j.block(int(op.param("BN"))))}
+
+
+GATHER = Kernel("gather", Reference(_finish), _triton, walk=GATHER_TEXT, make=_make, usual=_usual)
+
+
+def gather(name: str, x: Tensor, token: Tensor, out: Tensor) -> Op:
+    """Rows of x (T, H), where token (R,) of int32 says, into out (R, H).
+
+    Raises:
+        ArgumentError, ShapeError, DTypeError: an argument that is none, shapes that do not match, other dtypes.
+    """
+    check_type(x, Tensor, f"op {name!r}", "x")
+    check_type(token, Tensor, f"op {name!r}", "token")
+    require(
+        len(x.shape) == 2 and len(token.shape) == 1, f"op {name!r}: x {x} must be a matrix, and token {token} a vector"
+    )
+    (t, h), (rows,) = x.shape, token.shape
+    check_argument(name, "token", token, (rows,), int32)
+    check_argument(name, "out", out, (rows, h))
+    same_dtype(name, x, out)
+    columns = min(_COLUMNS, power_of_two(h))
+    check_block(f"op {name!r}", _ROWS, columns)
+    i, j = axes(2)
+    row, own = i.block(_ROWS), j.block(columns)
+    return GATHER.op(
+        name,
+        (-(-rows // _ROWS), -(-h // columns)),
+        {"x": (x, (ALL, own)), "token": (token, (row,))},
+        {"out": (out, (row, own))},
+        params={"T": t, "H": h, "R": rows, "BM": _ROWS, "BN": columns, "num_warps": 4},
+    )
