@@ -25,9 +25,9 @@ from interlace.workloads.llama import LLAMAS, LlamaShape, decode_graph
 #: Of rotary embeddings. With random weights no other would be more right.
 _BASE = 10000.0
 _ROUND = 64  # of the capacity, unless one is given
-#: Numbers that weights repeat, from a place of their own each: models have more than are worth drawing. A prime, so
-#: that no two rows of a matrix are equal.
-_DRAWN = 1_048_583
+#: Numbers that weights and caches repeat, from a place of their own each: models have more than are worth drawing. A
+#: prime, so that no two rows of a matrix are equal.
+DRAWN = 1_048_583
 #: Inputs that are a step's rather than the model's; caches are too.
 _STEP = ("tokens", "position", "rope")
 _ATTENTION = "Attention"
@@ -41,6 +41,11 @@ def rope_table(capacity: int, head_dim: int, base: float = _BASE) -> NDArray[np.
     frequencies = base ** (-2 * np.arange(head_dim // 2) / head_dim)
     angles = np.arange(capacity)[:, None] * frequencies
     return np.asarray(np.concatenate([np.cos(angles), np.sin(angles)], axis=1), np.float32)
+
+
+def repeated(values: NDArray[np.float32], start: int, shape: tuple[int, ...]) -> NDArray[np.float32]:
+    """The numbers over and over, from one of them on."""
+    return np.resize(np.roll(values, -start), prod(shape)).reshape(shape)
 
 
 @dataclass(frozen=True)
@@ -126,7 +131,7 @@ class Decode(Workload):
         """Weights as of any workload, of repeated numbers; norms around 1; every sequence at ``context``."""
         random = np.random.default_rng(seed)
         graph = self.graph(CPU)
-        pool = random.standard_normal(_DRAWN, np.float32)
+        pool = random.standard_normal(DRAWN, np.float32)
         drawn: dict[str, NDArray[np.float32]] = {
             "tokens": random.integers(0, self.vocabulary, self.batch).astype(np.float32),
             "position": np.full(self.batch, self.context, np.float32),
@@ -142,8 +147,7 @@ class Decode(Workload):
             elif len(tensor.shape) == 2 and name != "embed":
                 scale = tensor.shape[-1] ** -0.5
             values = round_to(pool * np.float32(scale) + np.float32(around), self.dtype)
-            start = int(random.integers(_DRAWN))
-            drawn[name] = np.resize(np.roll(values, -start), prod(tensor.shape)).reshape(tensor.shape)
+            drawn[name] = repeated(values, int(random.integers(DRAWN)), tensor.shape)
         return drawn
 
     def dense(self, xp: Any, tensors: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -14,6 +14,7 @@ def combine_tile(
     parts,
     peak,
     total,
+    first,
     out,
     HEADS: tl.constexpr,
     SPLITS: tl.constexpr,
@@ -23,10 +24,16 @@ def combine_tile(
 ):
     head = tile.i.to(tl.int64) * HEADS + tile.j
     split = tl.arange(0, ROWS)
-    inside = split < SPLITS
+    if first is None:
+        parts_of = head * SPLITS
+        inside = split < SPLITS
+    else:
+        low = tl.minimum(tl.maximum(tl.load(first + tile.i), 0), SPLITS - 1)
+        parts_of = tile.j.to(tl.int64) * SPLITS + low
+        inside = split < tl.minimum(tl.maximum(tl.load(first + tile.i + 1), low + 1), SPLITS) - low
     d = tl.arange(0, D)
     for query in range(GROUP):
-        part = (head * SPLITS + split) * GROUP + query
+        part = (parts_of + split) * GROUP + query
         most = tl.load(peak + part, mask=inside, other=float("-inf"))
         weight = tl.exp2(most - tl.max(most))
         whole = tl.sum(weight * tl.load(total + part, mask=inside, other=0.0))
