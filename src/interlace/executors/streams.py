@@ -30,7 +30,8 @@ class StreamsExecutor(SerialExecutor):
     """Ops on several streams, each op behind events of those that it depends on.
 
     Ops are laid in as few chains of dependent ops as there can be, and a stream runs a chain, or several if there are
-    more than ``MOST_STREAMS``. Events that others imply are left out.
+    more than ``MOST_STREAMS``. Events that others imply are left out. Streams with the critical path have the highest
+    priority that the device knows.
 
     Attributes:
         streams: which op runs where, and after which.
@@ -69,7 +70,8 @@ class Fork:
 
     def __init__(self, cuda: Any, streams: Streams) -> None:
         self._cuda, self._plan = cuda, streams
-        self._streams = [cuda.Stream() for _ in range(streams.count)]  # PyTorch's wait for no legacy default stream
+        # PyTorch's wait for no legacy default stream. Blocks of streams with the longest paths are placed first.
+        self._streams = [cuda.Stream(priority=p) for p in streams.priorities(*cuda.Stream.priority_range())]
         awaited = {u for earlier in streams.awaited for u in earlier}
         self._events = {o: cuda.Event() for o in sorted(awaited | {*streams.last})}
         self._begin = cuda.Event()
