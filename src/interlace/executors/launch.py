@@ -61,7 +61,7 @@ class Launch:
     """A Triton kernel with its grid, positional arguments and launch options; ``ops`` are those that it computes.
 
     Arguments stay as they are, and so does where tensors among them lie: the first run looks at them and compiles or
-    finds what is compiled for such ones, which takes 0.2 ms, and all others take that.
+    finds what is compiled for such ones, which takes longer than to enqueue that, and all others begin there.
     """
 
     kernel: Any
