@@ -41,7 +41,7 @@ class FakeProblem:
     too_large: frozenset[object] = frozenset()
     memory = True
     runs = 2
-    buffers: tuple[object, ...] = ()
+    read: tuple[object, ...] = ()
     weights = ({},)
     bytes_us, flops_us = 20.0, 30.0
     pytorch_error = 1e-3

@@ -157,7 +157,7 @@ def _measure(
     modes = _MODES if compiled else {"eager": None}
     libraries = _libraries(problem, modes, problem.pytorch, problem.once, problem.every)
     ours = {label: problem.every(problem.run(made)) for label, (_, made) in ready.items()}
-    floor = stream(problem.buffers, problem.runs, device)
+    floor = stream(problem.read, problem.runs, device)
     streams = {} if floor is None else {"stream": floor}
     rounds = rounds_us({**libraries, **ours, **streams}, _REPEATS, problem.runs)
     labels: dict[str, list[str]] = {}

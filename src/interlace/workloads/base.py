@@ -160,6 +160,11 @@ class Workload(ABC):
         """Floating-point operations of one run, without those on rows that only fill a tile."""
 
     @property
+    def read_share(self) -> float:
+        """How much of its weights a run reads, at most 1: what lengths or routes leave out does not count."""
+        return 1.0
+
+    @property
     def title(self) -> str:
         """The problem for people."""
         return ", ".join([self.name, *self.described()])

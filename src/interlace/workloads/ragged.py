@@ -120,7 +120,7 @@ class RaggedAttention(Workload):
     kv_heads: Annotated[int, Option("Heads of keys and values.", least=1, group=_ATTENTION)]
     head_dim: Annotated[int, Option("Elements of a head.", least=16, group=_ATTENTION)]
     batch: Annotated[int, Option("Sequences.", least=1)] = 32
-    longest: Annotated[int, Option("Cached positions of a sequence at most.", least=1, group=_LENGTHS)] = 8192
+    longest: Annotated[int, Option("Cached positions of a sequence at most.", least=1, group=_LENGTHS)] = 4096
     lengths: Annotated[
         Lengths, Option("How long sequences are", names={kind.value: kind for kind in Lengths}, group=_LENGTHS)
     ] = Lengths.UNIFORM
@@ -169,6 +169,10 @@ class RaggedAttention(Workload):
         """Shares that are wanted; no more than there are blocks."""
         usual = _ITEMS * DEFAULT_GPU.sms // self.kv_heads if self.shares is None else self.shares
         return max(1, min(usual, sum(-(-at // BLOCK) for at in self.cached)))
+
+    @property
+    def read_share(self) -> float:
+        return sum(self.cached) / (self.batch * self.capacity)
 
     @property
     def flops(self) -> float:
