@@ -21,7 +21,7 @@ SMALL = RaggedAttention.of({"batch": 4, "longest": 140, "dtype": il.fp32}, gpu=F
 def test_every_sequence_attends_to_its_own_positions(shares: int | None, dtype: il.DType) -> None:
     problem = replace(SMALL, shares=shares, dtype=dtype)
     graph = problem.graph(replace(il.CPU, sms=16))
-    assert graph.op("attend").grid == ((4, 2, 2) if shares == 0 else (1, 2, problem.parts + 4))
+    assert graph.op("attend").grid == ((4, 2, 2) if shares == 0 else (problem.parts + 4, 2, 1))
     inputs = problem.inputs(0)
     for name in ("k_cache", "v_cache"):
         for b, at in enumerate(problem.cached):

@@ -25,15 +25,18 @@ SMALL = RaggedAttention.of({"longest": 150}, gpu=False)
 
 
 def test_shares_of_three_sequences_are_those_of_the_example() -> None:
-    table, first = equal_shares([700, 0, 100], 3, BLOCK)
-    assert table.tolist() == [[0, 0, 320], [0, 320, 640], [0, 640, 700], [1, 0, 0], [2, 0, 100], [-1, 0, 0]]
-    assert first.tolist() == [0, 3, 4, 5]
+    table, first, rows = equal_shares([700, 0, 100], 3, BLOCK)
+    assert table.tolist() == [[0, 0, 320], [0, 320, 640], [2, 0, 100], [0, 640, 700], [1, 0, 0], [-1, 0, 0]]
+    assert (first.tolist(), rows.tolist()) == ([0, 3, 4, 5], [0, 1, 3, 4, 2, 5])
 
 
 @EXAMPLES
 @given(st.lists(st.integers(0, 3000), min_size=1, max_size=9), st.integers(1, 40), st.sampled_from((16, 64)))
 def test_every_position_is_in_one_share_and_full_ones_are_equal(lengths: list[int], count: int, block: int) -> None:
-    table, first = equal_shares(lengths, count, block)
+    table, first, rows = equal_shares(lengths, count, block)
+    assert (np.diff(table[:, 2] - table[:, 1]) <= 0).all()
+    assert sorted(rows.tolist()) == [*range(len(table))]
+    table = table[rows]
     blocks = sum(-(-at // block) for at in lengths)
     each = max(-(-blocks // count), 1) * block
     assert (len(table), first[0], len(first)) == (count + len(lengths), 0, len(lengths) + 1)
@@ -62,13 +65,16 @@ def test_shares_of_nothing_are_refused(arguments: tuple[Any, ...], error: type[E
 def test_ops_on_shares_take_what_fits_them() -> None:
     graph = SMALL.graph(il.CPU)
     parts, peak, total = (graph.tensor(name) for name in ("parts", "peak", "total"))
+    out, first, rows = (graph.tensor(name) for name in ("out", "first", "rows"))
     short = il.Tensor("first", (1,), int32)
     with pytest.raises(ShapeError, match="which is of no sequence"):
-        combine("combine", parts, peak, total, graph.tensor("out"), first=short)
-    of = [replace(t, shape=(2, *t.shape[1:])) for t in (parts, peak, total)]
-    with pytest.raises(ShapeError, match=r"parts .* must begin with 1"):
-        combine("combine", *of, graph.tensor("out"), first=graph.tensor("first"))
-    given = {name: graph.tensor(name) for name in graph.inputs if name != "first"}
+        combine("combine", parts, peak, total, out, first=short, rows=rows)
+    of = [replace(t, shape=(*t.shape[:2], 2, *t.shape[3:])) for t in (parts, peak, total)]
+    with pytest.raises(ShapeError, match=r"parts .* must have one split each"):
+        combine("combine", *of, out, first=first, rows=rows)
+    with pytest.raises(ArgumentError, match="rows"):
+        combine("combine", parts, peak, total, out, first=first)
+    given = {name: graph.tensor(name) for name in graph.inputs if name not in ("first", "rows")}
     given["shares"] = il.Tensor("shares", (7, 3), int32)
     with pytest.raises(ShapeError, match="shares"):
         il.kernels.attend.attend("attend", **given, out=parts, peak=peak, total=total)
@@ -88,11 +94,11 @@ def test_lengths_are_as_they_are_named() -> None:
 def test_the_longest_share_is_a_part_of_the_work_whatever_the_lengths_are() -> None:
     """Where sequences are split alike the longest split is that of the longest sequence."""
     problem = RaggedAttention.of({"lengths": Lengths.GIANT}, gpu=True)
-    table, _ = equal_shares(problem.cached, problem.parts, BLOCK)
+    table, *_ = equal_shares(problem.cached, problem.parts, BLOCK)
     most = (table[:, 2] - table[:, 1]).max()
     assert most <= sum(problem.cached) / problem.parts + 2 * BLOCK
     own = replace(problem, shares=0).graph(il.H200).op("attend").grid[2]
-    assert (own, problem.graph(il.H200).op("attend").grid) == (1, (1, 8, 33 + 32))
+    assert (own, problem.graph(il.H200).op("attend").grid) == (1, (33 + 32, 8, 1))
     assert most * 20 < max(problem.cached) / own
 
 
@@ -140,8 +146,8 @@ def test_the_one_launch_attends_by_shares(shape: tuple[int, int]) -> None:
     run = launches()[shape]
     problem = RaggedAttention(shape[1], 2, shape[0], len(LENGTHS), 191)
     drawn = dict(replace(problem, shares=0).inputs(0))
-    table, first = equal_shares(LENGTHS, 3, BLOCK)
-    drawn |= {"position": np.array(LENGTHS, np.float32), "shares": table, "first": first}
+    table, first, rows = equal_shares(LENGTHS, 3, BLOCK)
+    drawn |= {"position": np.array(LENGTHS, np.float32), "shares": table, "first": first, "rows": rows}
     for b, at in enumerate(LENGTHS):
         for name in ("k_cache", "v_cache"):
             drawn[name][b, :, at:] = np.nan

@@ -60,7 +60,7 @@ def ragged_attention(
 
     Inputs: ``q`` (B, heads * head_dim), ``k`` and ``v`` (B, kv_heads * head_dim), ``position`` (B,) of int32, ``rope``
     (capacity, head_dim) of float32, ``k_cache`` and ``v_cache`` (B, kv_heads, capacity, head_dim); with shares also
-    ``shares`` (parts + B, 3) and ``first`` (B + 1,) of int32, from ``equal_shares``.
+    ``shares`` (parts + B, 3), ``first`` (B + 1,) and ``rows`` (parts + B,) of int32, from ``equal_shares``.
 
     Raises:
         ArgumentError, ShapeError: extents that are none, or that do not go together.
@@ -72,12 +72,14 @@ def ragged_attention(
         "rope": Tensor("rope", (capacity, head_dim), fp32),
         **{name: Tensor(name, cached, dtype) for name in ("k_cache", "v_cache")},
     }
-    of, owners, first = parts, batch, None
+    of, owners = parts, batch
+    listed: dict[str, Tensor] = {}
     inputs = dict(given)
     if shares:
-        of, owners = rows_of_table(parts, batch), 1
-        given["shares"] = inputs["shares"] = Tensor("shares", (of, COLUMNS), int32)
-        first = inputs["first"] = Tensor("first", (batch + 1,), int32)
+        of, owners = 1, rows_of_table(parts, batch)
+        given["shares"] = Tensor("shares", (owners, COLUMNS), int32)
+        listed = {"first": Tensor("first", (batch + 1,), int32), "rows": Tensor("rows", (owners,), int32)}
+        inputs = {**given, **listed}
     out = Tensor("out", (batch, wide), dtype)
     left: tuple[Tensor, ...] = ()
     if of == 1 and not shares:
@@ -89,7 +91,7 @@ def ragged_attention(
         )
         ops = [
             attend("attend", **given, out=split, peak=peak, total=total),  # type: ignore[arg-type]
-            combine("combine", split, peak, total, out, first=first),
+            combine("combine", split, peak, total, out, **listed),
         ]
     return Graph("ragged-attention", (*inputs.values(), *left, out), tuple(ops), tuple(inputs), ("out",))
 
@@ -190,8 +192,8 @@ class RaggedAttention(Workload):
         pool = round_to(random.standard_normal(DRAWN, np.float32), self.dtype)
         of = {"position": np.array(self.cached, np.float32), "rope": rope_table(self.capacity, self.head_dim)}
         if self.shares != 0:
-            table = equal_shares(self.cached, self.parts, BLOCK)
-            of |= {name: value.astype(np.float32) for name, value in zip(("shares", "first"), table, strict=True)}
+            tables = zip(("shares", "first", "rows"), equal_shares(self.cached, self.parts, BLOCK), strict=True)
+            of |= {name: value.astype(np.float32) for name, value in tables}
         for name in (name for name in graph.inputs if name not in of):
             of[name] = repeated(pool, int(random.integers(DRAWN)), graph.tensor(name).shape)
         return of

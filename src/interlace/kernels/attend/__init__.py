@@ -122,10 +122,9 @@ def _usual(op: Op) -> Mapping[str, tuple[Span, ...]]:
     cached: tuple[Span, ...] = (i.block(1), j.block(1), s.block(share), ALL)
     if "BATCH" in op.parameters:
         # Of full caches of all sequences, or of all pages, each has as much of them.
-        share = -(-capacity // of)
-        cached = (ALL, j.block(1), s.block(share), ALL)
+        cached = (ALL, j.block(1), i.block(-(-capacity // op.grid[0])), ALL)
         if page:
-            cached = (s.block(max(int(op.param("PAGES")) // of, 1)), j.block(1), ALL, ALL)
+            cached = (i.block(max(int(op.param("PAGES")) // op.grid[0], 1)), j.block(1), ALL, ALL)
     elif page:
         own = -(-capacity // page)
         each = max(own // of, 1)
@@ -160,7 +159,7 @@ def attend(
     """Attention of B tokens at ``position`` (B,) over caches (B, heads of keys, capacity, D), in splits.
 
     With a table the caches lie in pages: (pages, heads of keys, page, D), see ``kernels/pages``. With ``shares`` a
-    split has what these say, of any sequence, and what splits leave has 1 in the place of B.
+    row of these says what a split has, of any sequence, and what is left has rows in the place of B and 1 split.
 
     Args:
         q, k, v: of the tokens, (B, heads * D) and (B, heads of keys * D), neither normalised nor rotated.
@@ -170,7 +169,7 @@ def attend(
             without ``peak`` and ``total`` and in one split.
         peak, total: largest exponents and sums of weights, (B, heads of keys, splits, group) in float32.
         table: (B, capacity / page), int32, the pages of each sequence.
-        shares: (splits, 3), int32, see ``attend/shares``.
+        shares: (rows, 3), int32, see ``attend/shares``.
         q_norm, k_norm: (D,), of the RMS normalisation of every head with ``eps``, both or none.
         block: cached positions that are taken at a time, a power of two of at least 16 that divides a page.
 
@@ -205,13 +204,13 @@ def attend(
     if whole:
         check_argument(name, "out", out, (b, heads * group * d), q.dtype)
     else:
-        n = b if shares is None else 1
+        n = b if shares is None else out.shape[0]
         check_argument(name, "out", out, (n, heads, of, group, d), fp32)
         check_argument(name, "peak", peak, (n, heads, of, group), fp32)
         check_argument(name, "total", total, (n, heads, of, group), fp32)
     if shares is not None:
-        require(not whole, f"op {name!r} has shares, which finish no head; give peak and total too")
-        check_argument(name, "shares", shares, (of, COLUMNS), int32)
+        require(not whole and of == 1, f"op {name!r} has shares, and leaves parts; give out, peak and total one split")
+        check_argument(name, "shares", shares, (out.shape[0], COLUMNS), int32)
     require((q_norm is None) == (k_norm is None), f"op {name!r}: give q_norm and k_norm, or neither")
     norms = {arg: norm for arg, norm in (("q_norm", q_norm), ("k_norm", k_norm)) if norm is not None}
     same_dtype(name, q, k, v, k_cache, v_cache, *norms.values())
@@ -234,7 +233,7 @@ def attend(
         "k_cache": (k_cache, cached),
         "v_cache": (v_cache, cached),
         **({} if table is None else {"table": (table, (own, ALL))}),
-        **({} if shares is None else {"shares": (shares, (s.block(1), ALL))}),
+        **({} if shares is None else {"shares": (shares, (i.block(1), ALL))}),
         **{arg: (norm, (ALL,)) for arg, norm in norms.items()},
     }
     writes: dict[str, tuple[Tensor, tuple[Span, ...]]] = {"out": (out, (i.block(1), j.block(group * d)))}
@@ -242,7 +241,7 @@ def attend(
         writes = {"out": (out, (*part, ALL)), "peak": (peak, part), "total": (total, part)}
     return ATTEND.op(
         name,
-        (b if shares is None else 1, heads, of),
+        (b if shares is None else out.shape[0], heads, of),
         reads,
         writes,
         params={
@@ -258,7 +257,7 @@ def attend(
             "EPS": eps,
             "num_warps": 4,
         },
-        flops=4.0 * group * d * capacity * (1 if shares is None else b) / of,
+        flops=4.0 * group * d * capacity * (1.0 / of if shares is None else b / out.shape[0]),
     )
 
 

@@ -40,7 +40,7 @@ TABLED_SHARE = (
     _EXPONENTS
     + r"""
 template <class A> DEVICE Share share_of(const Tile& tile, const A& a) {
-  const int* const row = a.shares + tile.l * 3;
+  const int* const row = a.shares + tile.i * 3;
   const int named = __ldcg(row), sequence = min(max(named, 0), a.BATCH - 1), at = position_in(sequence, a);
   const int most = named < 0 ? 0 : at, low = min(max(__ldcg(row + 1), 0), most);
   const int high = min(max(__ldcg(row + 2), low), most);

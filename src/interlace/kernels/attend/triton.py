@@ -49,12 +49,12 @@ def attend_tile(
         high = tl.minimum(low + share, at)
         last = tile.l == SPLITS - 1
     else:
-        named = tl.load(shares + tile.l * 3)
+        named = tl.load(shares + tile.i * 3)
         sequence = tl.minimum(tl.maximum(named, 0), BATCH - 1)
         at = position_at(position, sequence, CAPACITY)
         most = tl.where(named < 0, 0, at)
-        low = tl.minimum(tl.maximum(tl.load(shares + tile.l * 3 + 1), 0), most)
-        high = tl.minimum(tl.maximum(tl.load(shares + tile.l * 3 + 2), low), most)
+        low = tl.minimum(tl.maximum(tl.load(shares + tile.i * 3 + 1), 0), most)
+        high = tl.minimum(tl.maximum(tl.load(shares + tile.i * 3 + 2), low), most)
         last = (named >= 0) & (high == at)
     head = sequence.to(tl.int64) * HEADS + tile.j
     angles = rope + at.to(tl.int64) * D

@@ -28,7 +28,7 @@ DEVICE void combine_tile(const Tile& tile, const Arguments& a) {
       float peak[AT_ONCE], total[AT_ONCE], higher = most;
 #pragma unroll
       for (int e = 0; e < AT_ONCE; ++e) {
-        const int split = min(s + e, COUNT - 1);  // behind the last it is loaded again, and counts nothing
+        const int split = PLACE(min(s + e, COUNT - 1));  // behind the last it is loaded again, and counts nothing
         pairs[e] = __ldcg(reinterpret_cast<const float2*>(parts + split * STEP));
         peak[e] = __ldcg(peaks + split * GROUP), total[e] = __ldcg(totals + split * GROUP);
       }
@@ -47,34 +47,35 @@ DEVICE void combine_tile(const Tile& tile, const Arguments& a) {
   }
 }
 """
-_SHARES = r"""
-// Where the splits of a tile lie among those of its head, and how many there are.
+_OF_ROWS = r"""
+// Which rows of all have the splits of a tile's sequence.
 struct Splits {
-  long long first;
+  const int* rows;
   int count;
+  DEVICE int place(int n) const { return min(max(__ldcg(rows + n), 0), SPLITS - 1) * HEADS; }
 };
 template <class A> DEVICE Splits splits_of(const Tile& tile, const A& a) {
   const int first = min(max(__ldcg(a.first + tile.i), 0), SPLITS - 1);
-  const int end = min(max(__ldcg(a.first + tile.i + 1), first + 1), SPLITS);
-  return {(long long)tile.j * SPLITS + first, end - first};
+  return {a.rows + first, min(max(__ldcg(a.first + tile.i + 1), first + 1), SPLITS) - first};
 }
 """
 
 
-def _text(first: str, count: str) -> str:
-    """Of the body, given a tile's first split and how many splits it has."""
-    return _BODY.replace("FIRST", first).replace("COUNT", count)
+def _text(first: str, count: str, place: str) -> str:
+    """Of the body, given where splits begin, how many a tile has, and how many splits of a head lie before the n-th."""
+    return _BODY.replace("FIRST", first).replace("COUNT", count).replace("PLACE", place)
 
 
 def _other(op: Op, tensors: Mapping[str, Tensor]) -> TextBody | None:
-    if "first" not in tensors:
+    if "rows" not in tensors:
         return None
-    text = _text("own.first", "own.count").replace(_HEAD, f"{_HEAD}\n  const Splits own = splits_of(tile, a);")
-    return replace(COMBINE_TEXT, text=ROWS + _SHARES + text, other=None)
+    text = _text("(long long)tile.j", "own.count", "own.place")
+    text = text.replace(_HEAD, f"{_HEAD}\n  const Splits own = splits_of(tile, a);")
+    return replace(COMBINE_TEXT, text=ROWS + _OF_ROWS + text, other=None)
 
 
 COMBINE_TEXT = TextBody(
-    ROWS + _text("head * SPLITS", "SPLITS"),
+    ROWS + _text("head * SPLITS", "SPLITS", ""),
     "combine_tile",
     constants=("HEADS", "SPLITS", "GROUP", "D"),
     paired=("parts",),

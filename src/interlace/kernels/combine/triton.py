@@ -15,6 +15,7 @@ def combine_tile(
     peak,
     total,
     first,
+    rows,
     out,
     HEADS: tl.constexpr,
     SPLITS: tl.constexpr,
@@ -25,15 +26,16 @@ def combine_tile(
     head = tile.i.to(tl.int64) * HEADS + tile.j
     split = tl.arange(0, ROWS)
     if first is None:
-        parts_of = head * SPLITS
         inside = split < SPLITS
+        place = head * SPLITS + split
     else:
         low = tl.minimum(tl.maximum(tl.load(first + tile.i), 0), SPLITS - 1)
-        parts_of = tile.j.to(tl.int64) * SPLITS + low
         inside = split < tl.minimum(tl.maximum(tl.load(first + tile.i + 1), low + 1), SPLITS) - low
+        row = tl.load(rows + low + split, mask=inside, other=0)
+        place = tl.minimum(tl.maximum(row, 0), SPLITS - 1).to(tl.int64) * HEADS + tile.j
     d = tl.arange(0, D)
     for query in range(GROUP):
-        part = (parts_of + split) * GROUP + query
+        part = place * GROUP + query
         most = tl.load(peak + part, mask=inside, other=float("-inf"))
         weight = tl.exp2(most - tl.max(most))
         whole = tl.sum(weight * tl.load(total + part, mask=inside, other=0.0))
