@@ -16,8 +16,7 @@ from ..cases import TORCH, relative_error
 SMALL = RaggedAttention.of({"batch": 4, "longest": 140, "dtype": il.fp32}, gpu=False)
 
 
-@pytest.mark.parametrize("dtype", [il.fp32, il.bf16], ids=str)
-@pytest.mark.parametrize("shares", [None, 0])
+@pytest.mark.parametrize(("shares", "dtype"), [(None, il.bf16), (0, il.fp32)])
 def test_every_sequence_attends_to_its_own_positions(shares: int | None, dtype: il.DType) -> None:
     problem = replace(SMALL, shares=shares, dtype=dtype)
     graph = problem.graph(replace(il.CPU, sms=16))
