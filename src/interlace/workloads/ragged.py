@@ -27,7 +27,6 @@ from interlace.workloads.llama import LLAMAS
 _ATTENTION, _LENGTHS = "Attention", "Lengths"
 _EXPONENT = 1.2  # of Zipf's law
 _SMALL = 64  # that the giant is longer than the others, at least
-_ITEMS = 2  # of a worker: one is loaded while the other is computed
 
 
 class Lengths(Enum):
@@ -130,7 +129,7 @@ class RaggedAttention(Workload):
     shares: Annotated[
         int | None,
         Option(
-            "Equal shares that all positions of a head of keys are cut into; by default two for each SM of an H200; "
+            "Equal shares that all positions of a head of keys are cut into; by default one for each SM of an H200; "
             "0 cuts each sequence into as many of its own.",
             least=0,
         ),
@@ -169,7 +168,7 @@ class RaggedAttention(Workload):
     @property
     def parts(self) -> int:
         """Shares that are wanted; no more than there are blocks."""
-        usual = _ITEMS * DEFAULT_GPU.sms // self.kv_heads if self.shares is None else self.shares
+        usual = DEFAULT_GPU.sms // self.kv_heads if self.shares is None else self.shares
         return max(1, min(usual, sum(-(-at // BLOCK) for at in self.cached)))
 
     @property
