@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import ClassVar
+
 from interlace.core.devices import H200, DeviceSpec, Properties, spec_for
 from interlace.core.dtypes import DType, bf16
 from interlace.core.errors import ResultError
@@ -46,6 +49,7 @@ class FakeProblem:
     bytes_us, flops_us = 20.0, 30.0
     pytorch_error = 1e-3
     pytorch = fused = "pytorch"
+    others: ClassVar[Mapping[str, str]] = {}
 
     def __init__(self, workload: Workload, device: DeviceSpec, seed: int = 0) -> None:
         self.workload = workload

@@ -172,6 +172,13 @@ def test_without_compile_only_eager_pytorch_is_the_library(gpu: Gpu) -> None:
     assert "has no Gluon body" in row["left_out"]["hopper"]
 
 
+def test_what_pytorch_says_in_other_ways_is_a_library_too(gpu: Gpu, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(FakeProblem, "others", {"padded": "padded"})
+    succeed("bench", "two-copies", "--m", 256, "--executor", "pdl", "--out", "r.json")
+    ways = [mode + way for mode in ("eager", "compile", "max-autotune") for way in ("", ", padded")]
+    assert gpu.rounds[0][:12] == [way + stored for way in ways for stored in ("", ", transposed weights")]
+
+
 @pytest.mark.usefixtures("gpu")
 def test_by_default_the_rows_of_the_record_are_measured_and_means_are_told() -> None:
     shown = succeed("bench", "ffn", "--executor", "pdl", "--no-compile", "--out", "r.json")

@@ -108,6 +108,11 @@ class Problem:
         """The outputs as a user of PyTorch writes them."""
         return self.workload.dense(self._torch, tensors)
 
+    @property
+    def others(self) -> Mapping[str, Callable[[Tensors], Tensors]]:
+        """The same in other ways, by name."""
+        return self.workload.others(self._torch)
+
     def fused(self, tensors: Tensors) -> Tensors:
         """The same, with what the package has kernels for between PyTorch's matmuls."""
         return self.workload.fused(self._torch, tensors)

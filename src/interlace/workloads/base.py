@@ -150,6 +150,10 @@ class Workload(ABC):
         torch's own functions there.
         """
 
+    def others(self, torch: Any) -> Mapping[str, Callable[[Mapping[str, Any]], Mapping[str, Any]]]:
+        """Further ways to write ``dense`` in torch, by name: what is timed against is the fastest of all."""
+        return {}
+
     def fused(self, torch: Any, tensors: Mapping[str, Any]) -> Mapping[str, Any]:
         """The outputs by PyTorch's matmuls with kernels of the package between them; ``dense`` where it has none."""
         return self.dense(torch, tensors)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import Enum
 from functools import cached_property
@@ -214,8 +214,30 @@ class RaggedAttention(Workload):
                 out[b, head] = weights @ values / weights.sum(axis=1, keepdims=True)
         return out.reshape(t["q"].shape)
 
+    def others(self, torch: Any) -> Mapping[str, Callable[[Mapping[str, Any]], Mapping[str, Any]]]:
+        """All sequences at once, masked behind their ends: all that the caches have room for is read."""
+
+        def padded(t: Mapping[str, Any]) -> Mapping[str, Any]:
+            q = self._appended(torch, t)
+            mask = torch.arange(self.capacity, device=q.device) <= t["position"].long()[:, None]
+            attention = torch.nn.functional.scaled_dot_product_attention
+            out = attention(q[:, :, None], t["k_cache"], t["v_cache"], mask[:, None, None], enable_gqa=True)
+            return {"out": out.reshape(self.batch, -1)}
+
+        return {"padded": padded}
+
     def _in_torch(self, torch: Any, t: Mapping[str, Any]) -> Any:
-        """Sequence by sequence, so that nothing is read that does not count; keys are written into the cache."""
+        """Sequence by sequence, so that nothing is read that does not count."""
+        q = self._appended(torch, t)
+
+        def one(b: int, end: int) -> Any:
+            k, v = (t[name][b, None, :, :end] for name in ("k_cache", "v_cache"))
+            return torch.nn.functional.scaled_dot_product_attention(q[b, None, :, None], k, v, enable_gqa=True)
+
+        return torch.cat([one(b, at + 1) for b, at in enumerate(self.cached)]).reshape(self.batch, -1)
+
+    def _appended(self, torch: Any, t: Mapping[str, Any]) -> Any:
+        """Queries (B, heads, D) in their place; keys and values are written into the caches."""
         batch, d = self.batch, self.head_dim
         position = t["position"].long()
         cos, sin = t["rope"][position][:, None, :].to(t["q"].dtype).chunk(2, -1)
@@ -224,12 +246,7 @@ class RaggedAttention(Workload):
             low, high = x.view(batch, -1, d).chunk(2, -1)
             return torch.cat([low * cos - high * sin, high * cos + low * sin], -1)
 
-        q, sequences = rotated(t["q"]), torch.arange(batch, device=position.device)
+        sequences = torch.arange(batch, device=position.device)
         t["k_cache"][sequences, :, position] = rotated(t["k"])
         t["v_cache"][sequences, :, position] = t["v"].view(batch, -1, d)
-
-        def one(b: int, end: int) -> Any:
-            k, v = (t[name][b, None, :, :end] for name in ("k_cache", "v_cache"))
-            return torch.nn.functional.scaled_dot_product_attention(q[b, None, :, None], k, v, enable_gqa=True)
-
-        return torch.cat([one(b, at + 1) for b, at in enumerate(self.cached)]).reshape(batch, -1)
+        return rotated(t["q"])
