@@ -7,7 +7,7 @@ from dataclasses import replace
 import interlace as il
 from interlace.kernels.lint import lint, resources
 from interlace.kernels.rms_norm import rms_norm
-from interlace.workloads import LLAMAS, decode_graph
+from interlace.workloads import LLAMAS, RaggedAttention, decode_graph
 
 from ..sampling import sampling_graph
 
@@ -43,6 +43,17 @@ def test_ops_on_caches_in_pages_compile_for_sm_90() -> None:
     for name in ("attend", "append"):
         used = resources(of_kernel[name].compile_ahead().asm["ptx"])
         assert (used.spill_bytes, used.registers <= 128) == (0, True)
+
+
+def test_attention_by_shares_compiles_for_sm_90() -> None:
+    graph = RaggedAttention.of({}, gpu=True).graph(il.H200)
+    for launch in il.SerialExecutor(il.build(graph, il.Choices(132)), il.Options("meta")).launches():
+        used = resources(launch.compile_ahead().asm["ptx"])
+        assert (used.spill_bytes, used.registers <= 168) == (0, True)
+    options = il.Options("meta", dependent_launch=True)
+    binary = il.OneLaunchExecutor(il.plan_graph(graph, il.H200, il.OneLaunchExecutor), options).binary
+    assert lint(binary.ptx, posts=True, waits=True, posting_warp=True) == []
+    assert (binary.resources.spill_bytes, binary.resources.stack_bytes) == (0, 0)
 
 
 def test_the_ops_of_a_step_compile_for_sm_90() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 from triton.runtime.errors import OutOfResources
@@ -161,3 +162,51 @@ def test_other_errors_of_a_launch_are_left_as_they_are() -> None:
     launch.kernel.error = ValueError("another")
     with pytest.raises(ValueError, match="another"):
         launch.run()
+
+
+class Counted:
+    """A Triton kernel that counts how often arguments are looked at, and what it compiled for them runs."""
+
+    def __init__(self, compiled: bool) -> None:
+        self.looked: list[object] = []
+        self.ran: list[object] = []
+        self.compiled = self.Compiled(self) if compiled else None
+
+    def __getitem__(self, grid: object) -> Callable[..., object]:
+        def run(*arguments: object, **options: object) -> object:
+            self.looked.append((grid, arguments, options))
+            return self.compiled
+
+        return run
+
+    class Compiled:
+        def __init__(self, kernel: Counted) -> None:
+            self.kernel = kernel
+
+        def __getitem__(self, grid: tuple[int, int, int]) -> Callable[..., None]:
+            return lambda *arguments: self.kernel.ran.append((grid, arguments))
+
+
+def test_arguments_of_a_launch_are_looked_at_once() -> None:
+    kernel = Counted(compiled=True)
+    launches = [Launch(kernel, grid, ("x", 3), {"num_warps": 4}) for grid in ((7,), (7, 5, 3))]
+    for launch in launches * 3:
+        launch.run()
+    assert kernel.looked == [(launch.grid, ("x", 3), {"num_warps": 4}) for launch in launches]
+    assert kernel.ran == [((7, 1, 1), ("x", 3)), ((7, 5, 3), ("x", 3))] * 2
+    interpreted = Launch(Counted(compiled=False), (7,), ())
+    for _ in range(3):
+        interpreted.run()
+    assert len(interpreted.kernel.looked) == 3
+
+
+def test_what_triton_compiles_can_be_run_by_itself() -> None:
+    """As a launch does from its second run on: it takes all three extents of a grid, and arguments in their order."""
+    graph = il.workloads.two_copies(64, 64)
+    (launch, _) = il.SerialExecutor(il.build(graph, il.Choices(2)), il.Options(META)).launches()
+    compiled = launch.compile_ahead()
+    ran: list[tuple[Any, ...]] = []
+    compiled._run, compiled.module = lambda *given: ran.append(given), object()
+    compiled[(*launch.grid, 1, 1)](*launch.arguments, stream=5)
+    ((x, y, z, stream, *_, arguments),) = ((*given[:4], given[9:]) for given in ran)
+    assert ((x, y, z, stream), arguments) == ((*launch.grid, 1, 1, 5), launch.arguments)

@@ -71,6 +71,15 @@ def test_branches_of_a_graph_are_right_run_after_run() -> None:
     assert int(wrong) == 0
 
 
+def test_the_stream_of_the_critical_path_has_priority_on_the_device() -> None:
+    a, b, c, d = tensors = tuple(il.Tensor(name, (128, 128), il.fp16) for name in "abcd")
+    copies = il.copy("left", a, b), il.copy("right", a, c), il.copy("more", c, d)
+    run = streams(il.Graph("branches", tensors, copies, inputs=("a",), outputs=("b", "d")))
+    least, greatest = torch.cuda.Stream.priority_range()
+    assert (least, greatest < least) == (0, True)
+    assert [stream.priority for stream in run._fork._streams] == [0, -1]
+
+
 @pytest.mark.parametrize("executor", [il.StreamsExecutor, il.OneLaunchExecutor, il.CudaGraphExecutor])
 def test_independent_matmuls_are_right(executor: type[il.StreamsExecutor]) -> None:
     problem: Workload = Dag(64, 256, 256, 512)

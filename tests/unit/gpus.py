@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import ClassVar
+
 from interlace.core.devices import H200, DeviceSpec, Properties, spec_for
 from interlace.core.dtypes import DType, bf16
 from interlace.core.errors import ResultError
@@ -41,11 +44,12 @@ class FakeProblem:
     too_large: frozenset[object] = frozenset()
     memory = True
     runs = 2
-    buffers: tuple[object, ...] = ()
+    read: tuple[object, ...] = ()
     weights = ({},)
     bytes_us, flops_us = 20.0, 30.0
     pytorch_error = 1e-3
     pytorch = fused = "pytorch"
+    others: ClassVar[Mapping[str, str]] = {}
 
     def __init__(self, workload: Workload, device: DeviceSpec, seed: int = 0) -> None:
         self.workload = workload

@@ -36,8 +36,8 @@ def _text(text: str) -> bytes:
 
 def _value(value: Any) -> bytes:
     if isinstance(value, list):
-        kind = 8 if isinstance(value[0], str) else 5
-        items = b"".join(_text(v) if kind == 8 else struct.pack("<i", v) for v in value)
+        kind = 8 if isinstance(value[0], str) else 6 if isinstance(value[0], float) else 5
+        items = b"".join(_text(v) if kind == 8 else struct.pack("<f" if kind == 6 else "<i", v) for v in value)
         return struct.pack("<IIQ", 9, kind, len(value)) + items
     if isinstance(value, str):
         return struct.pack("<I", 8) + _text(value)

@@ -38,7 +38,7 @@ from interlace.plan.orderings import Ordering
 from interlace.plan.verify import verify
 from interlace.policies.orders import Order
 from interlace.policies.setting import Setting
-from interlace.workloads import FFN, WORKLOADS, TwoCopies, Workload
+from interlace.workloads import FFN, WORKLOADS, RaggedAttention, TwoCopies, Workload
 
 from .commands import fail, succeed
 from .gpus import A100, FakeProblem
@@ -170,6 +170,13 @@ def test_without_compile_only_eager_pytorch_is_the_library(gpu: Gpu) -> None:
     (row,) = rows_of("r.json")
     assert set(row["libraries"]) == {"eager", "eager, transposed weights"}
     assert "has no Gluon body" in row["left_out"]["hopper"]
+
+
+def test_what_pytorch_says_in_other_ways_is_a_library_too(gpu: Gpu, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(FakeProblem, "others", {"padded": "padded"})
+    succeed("bench", "two-copies", "--m", 256, "--executor", "pdl", "--out", "r.json")
+    ways = [mode + way for mode in ("eager", "compile", "max-autotune") for way in ("", ", padded")]
+    assert gpu.rounds[0][:12] == [way + stored for way in ways for stored in ("", ", transposed weights")]
 
 
 @pytest.mark.usefixtures("gpu")
@@ -452,6 +459,17 @@ def test_sets_of_weights_exceed_twice_the_cache_and_differ(on_cpu: Callable[[Wor
     (turned, *_) = problem.transposed()
     assert turned["w0"].stride() == (1, 32)
     assert (turned["w0"] == problem.weights[0]["w0"]).all()
+
+
+def test_what_a_run_does_not_read_of_its_weights_is_no_part_of_the_floor(
+    on_cpu: Callable[[Workload], Problem],
+) -> None:
+    work = RaggedAttention.of({}, gpu=False)
+    problem = on_cpu(work)
+    share = sum(work.cached) / (work.batch * work.capacity)
+    assert 0.1 < share < 0.9
+    assert [len(read) for read in problem.read] == [int(len(each) * share) for each in problem.buffers]
+    assert problem.bytes_us == pytest.approx(problem.weight_bytes * share / H200.dram_bytes_per_s * 1e6)
 
 
 def test_every_run_takes_the_next_set(on_cpu: Callable[[Workload], Problem]) -> None:

@@ -281,6 +281,11 @@ SHAPE = LLAMAS["tiny"]
             ArgumentError,
             "a step at position 64 needs a capacity of 65 and has 64",
         ),
+        (
+            lambda: Decode.of({"context": 64, "batch": 3, "pages": 5}, gpu=False),
+            ArgumentError,
+            "3 sequences at position 64 need 6 pages of 64 positions and have 5; give more pages",
+        ),
     ],
 )
 def test_what_is_no_step_says_so(make: Callable[[], object], error: type[Exception], message: str) -> None:
@@ -333,6 +338,26 @@ def test_three_steps_in_a_row_are_right_for_every_sequence_of_a_ragged_batch(fla
         assert found["next"].tolist() == right["next"].tolist()
         inputs |= {name: found[name] for name in kept} | {"tokens": found["next"]}
     assert [int(np.isnan(inputs[kept[0]][b, 0, :, 0]).sum()) for b in range(3)] == [97, 92, 7]
+
+
+def test_a_step_over_pages_is_one_over_plain_caches_and_the_same_in_torch() -> None:
+    torch = pytest.importorskip("torch")
+    paged = Decode.of({"context": 70, "batch": 2, "pages": 7, "capacity": 200}, gpu=False)
+    inputs = {name: np.asarray(value, np.float64) for name, value in paged.inputs(0).items()}
+    assert (inputs["table"] < 0).tolist() == [[False, False, True, True]] * 2
+    assert len(np.unique(inputs["table"][:, :2])) == 4
+    assert "7 pages" in paged.title
+    assert "table" not in paged.weights
+    plain = dict(inputs)
+    for name in (name for name in inputs if name.endswith("_cache")):
+        rows = [np.concatenate([inputs[name][int(page)] for page in row], axis=1) for row in inputs["table"]]
+        plain[name] = np.stack(rows)[:, :, :200]
+    del plain["table"]
+    right = replace(paged, pages=None).dense(np, plain)["logits"]
+    found = ReferenceExecutor(il.build(paged.graph(il.CPU), il.Choices(2))).run(paged.inputs(0))["logits"]
+    tensors = {name: torch.from_numpy(value) for name, value in inputs.items()}
+    for logits in (found, paged.dense(np, inputs)["logits"], paged.dense(torch, tensors)["logits"].numpy()):
+        assert np.linalg.norm(logits - right) < 1e-12 * np.linalg.norm(right)
 
 
 def test_a_step_is_proved_with_six_hand_overs_a_layer() -> None:

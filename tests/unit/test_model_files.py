@@ -7,6 +7,7 @@ import struct
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -184,10 +185,76 @@ def test_a_vocabulary_in_a_file_becomes_a_tokenizer(tmp_path: Path) -> None:
     assert open_tokenizer(path, GGUF.open(path)).encode("a") == [2]
 
 
+#: Of one character or more, and all bytes; the higher of two scores was joined earlier.
+PIECES = [*"\u2581abehlo", "\u2581h", "el", "lo", "\u2581hel", "lob", "ab", "\u2581ab", "ba", "aba", "\u2581\u2581"]
+BYTES = [f"<0x{byte:02X}>" for byte in range(256)]
+PIECE_TOKENS = ["<unk>", "<s>", "</s>", *BYTES, *PIECES, "b</s>"]
+PIECE_SCORES = [0.0] * 259 + [-float(n) for n in range(len(PIECES))] + [-99.0]
+PIECE_VOCABULARY: dict[str, Any] = {
+    "general.architecture": "llama",
+    "tokenizer.ggml.model": "llama",
+    "tokenizer.ggml.tokens": PIECE_TOKENS,
+    "tokenizer.ggml.scores": PIECE_SCORES,
+    "tokenizer.ggml.token_type": [2, 3, 3] + [6] * 256 + [1] * (len(PIECES) + 1),
+    "tokenizer.ggml.bos_token_id": 1,
+}
+
+
+def joined(text: str) -> list[str]:
+    """Pieces of a text, as SentencePiece joins them: the neighbours of the highest score, the first of these."""
+    score = dict(zip(PIECE_TOKENS, PIECE_SCORES, strict=True))
+    pieces = [*("\u2581" + text.replace(" ", "\u2581"))] if text else []
+    while True:
+        pairs = [(score[a + b], -n) for n, (a, b) in enumerate(pairwise(pieces)) if a + b in score]
+        if not pairs:
+            break
+        at = -max(pairs)[1]
+        pieces[at : at + 2] = ["".join(pieces[at : at + 2])]
+    return [p for piece in pieces for p in ([piece] if piece in score else (BYTES[b] for b in piece.encode()))]
+
+
+def test_pieces_of_a_file_are_joined_as_sentencepiece_joins_them(tmp_path: Path) -> None:
+    pytest.importorskip("tokenizers")
+    path = tmp_path / "model.gguf"
+    path.write_bytes(gguf_bytes(PIECE_VOCABULARY, {}))
+    of = open_tokenizer(path, GGUF.open(path))
+    random = np.random.default_rng(0)
+    drawn = ["".join(random.choice([*"abehlo  \u00e9\n"], 12)) for _ in range(300)]
+    for text in ["", "hello", "hello \u00e9", " a  b", *drawn]:
+        ids = of.encode(text)
+        assert ids[0] == 1
+        assert [PIECE_TOKENS[id] for id in ids[1:]] == joined(text), text
+        assert of.decode(ids) == (" " + text if text else "")
+        assert "".join(of.pieces(ids)) == of.decode(ids)
+    assert [PIECE_TOKENS[id] for id in of.encode("ab</s>hello", whole=True)] == [
+        *("\u2581ab", "</s>", "\u2581hel", "lo")
+    ]
+    path.write_bytes(gguf_bytes({**PIECE_VOCABULARY, "tokenizer.ggml.add_space_prefix": False}, {}))
+    plain = open_tokenizer(path, GGUF.open(path))
+    assert plain.decode(plain.encode("hello lo")) == "hello lo"
+
+
 @pytest.mark.parametrize(
     ("changed", "message"),
     [
-        ({"tokenizer.ggml.model": "llama"}, "a vocabulary of kind 'llama'"),
+        ({"tokenizer.ggml.scores": [1.0]}, "is damaged: it has .* tokens, 1 scores"),
+        ({"tokenizer.ggml.scores": None}, "is damaged: it has .* tokens, 0 scores"),
+        ({"tokenizer.ggml.unknown_token_id": 9999}, "and the unknown token is 9999"),
+    ],
+)
+def test_pieces_without_scores_are_refused(tmp_path: Path, changed: dict[str, Any], message: str) -> None:
+    pytest.importorskip("tokenizers")
+    path = tmp_path / "model.gguf"
+    found = {**PIECE_VOCABULARY, **changed}
+    path.write_bytes(gguf_bytes({name: value for name, value in found.items() if value is not None}, {}))
+    with pytest.raises(ModelFileError, match=message):
+        open_tokenizer(path, GGUF.open(path))
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"tokenizer.ggml.model": "t5"}, "a vocabulary of kind 't5'"),
         ({"tokenizer.ggml.pre": "tekken"}, "cut by 'tekken'"),
         ({"tokenizer.ggml.merges": ["q x"]}, "its merges do not fit its tokens"),
         ({"tokenizer.ggml.tokens": 3}, "it has no tokens or no merges"),

@@ -6,6 +6,7 @@ import gc
 import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache
 from typing import Any
 
 import pytest
@@ -274,13 +275,19 @@ def test_parts_share_streams_which_begin_behind_the_callers(
         return made[-1]
 
     monkeypatch.setattr(torch.cuda, "Stream", stream)
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
+    monkeypatch.setattr(lanes, "_streams", cache(lanes._streams.__wrapped__))
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
     monkeypatch.setattr(torch.cuda, "current_stream", lambda place: "the caller's")
     place, found = lanes.open_lanes("cuda", count)
-    assert (place.type, len(made)) == ("cuda", count)
+    assert (place.type, len(made)) == ("cuda", 3)
     assert [made.index(lane._stream) for lane in found] == shared
-    assert [stream.told for stream in made] == [["the caller's"]] * count
+    assert [stream.told for stream in made[:count]] == [["the caller's"]] * count
+    assert not any(stream.told for stream in made[count:])
+    _, again = lanes.open_lanes("cuda:0", count)
+    assert [lane._stream for lane in again] == [lane._stream for lane in found], "memory stays with its stream"
+    assert len(made) == 3
 
 
 def test_work_of_a_lane_comes_behind_an_event_and_before_its_own(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from itertools import count
 from typing import Any
@@ -30,6 +28,7 @@ class Stream:
 
     cuda: Cuda
     legacy: bool = False
+    priority: int = 0
     ahead: set[str] = field(default_factory=set)
 
     def record_event(self, event: Event) -> None:
@@ -61,21 +60,33 @@ class Cuda:
     made: list[Stream] = field(default_factory=list)
     Event: type[Event] = Event
 
+    range: tuple[int, int] = (0, -3)
+
     def __post_init__(self) -> None:
         self.now = Stream(self, legacy=True)
-
-    def Stream(self) -> Stream:
-        self.made.append(Stream(self))
-        return self.made[-1]
+        self.Stream = Streamlike(self)
 
     def current_stream(self) -> Stream:
         return self.now
 
-    @contextmanager
-    def stream(self, stream: Stream) -> Iterator[None]:
-        before, self.now = self.now, stream
-        yield
-        self.now = before
+    def set_stream(self, stream: Stream) -> None:
+        self.now = stream
+
+
+@dataclass
+class Streamlike:
+    """The class of streams."""
+
+    cuda: Cuda
+
+    def __call__(self, priority: int = 0) -> Stream:
+        least, greatest = self.cuda.range
+        assert greatest <= priority <= least, "no priority of this device"
+        self.cuda.made.append(Stream(self.cuda, priority=priority))
+        return self.cuda.made[-1]
+
+    def priority_range(self) -> tuple[int, int]:
+        return self.cuda.range
 
 
 @dataclass
@@ -98,6 +109,7 @@ def test_launches_follow_what_they_depend_on_and_runs_follow_each_other(before: 
     for run in range(2):
         main.enqueue(f"before {run}")
         fork.run([Launch(cuda, f"{run}:{o}") for o in range(n)])  # type: ignore[arg-type]
+        assert cuda.now is main
         main.enqueue(f"after {run}")
     for run in range(2):
         mine = {f"{run}:{o}" for o in range(n)}
@@ -115,6 +127,32 @@ def test_what_does_not_depend_on_each_other_is_not_ordered() -> None:
     Fork(cuda, made).run([Launch(cuda, op.name) for op in gated().ops])  # type: ignore[arg-type]
     assert cuda.ahead_of == {"gate": set(), "up": set(), "mul": {"gate", "up"}, "down": {"gate", "up", "mul"}}
     assert (made.count, [len(earlier) for earlier in made.awaited]) == (2, [0, 0, 1, 0])
+
+
+@pytest.mark.parametrize(
+    ("device", "priorities"),
+    [
+        ((0, -5), [-3, -2, -1, 0]),
+        ((0, -3), [-3, -2, -1, 0]),
+        ((0, -2), [-2, -1, 0, 0]),
+        ((0, 0), [0, 0, 0, 0]),
+    ],
+)
+def test_the_critical_path_comes_first(device: tuple[int, int], priorities: list[int]) -> None:
+    """Ops 0 - 4 - 5 take 9, 1 - 5 take 8, 2 takes 5 and 3 takes 1."""
+    before: Before = [set(), set(), set(), set(), {0}, {1, 4}]
+    made = Streams.of(before, [2, 5, 5, 1, 4, 3], 8)
+    cuda = Cuda(range=device)
+    fork = Fork(cuda, made)
+    assert [fork._streams[made.stream[op]].priority for op in range(4)] == priorities
+    assert made.stream[0] == made.stream[4] == made.stream[5]
+
+
+def test_ops_that_take_as_long_as_each_other_have_no_priority() -> None:
+    made = Streams.of([set()] * 20, [0.1 + 0.2, 0.3] * 10, 8)
+    assert made.urgency == (0,) * 8
+    assert made.priorities(0, -5) == (0,) * 8
+    assert Streams((0, 1), ((), ())).priorities(0, -5) == (0, 0)
 
 
 def test_a_chain_takes_one_stream_and_the_machine_models_it_as_serial() -> None:

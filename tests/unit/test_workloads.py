@@ -60,7 +60,7 @@ def test_the_dense_meaning_is_the_same_in_torch_and_is_traced_whole(kind: type[W
     tensors = {name: torch.from_numpy(value) for name, value in inputs.items()}
     torch.compiler.reset()  # one line is compiled for every workload, more often than torch does by itself
     compiled = torch.compile(lambda t: problem.dense(torch, t), backend="eager", fullgraph=True)
-    for run in (lambda t: problem.dense(torch, t), compiled):
+    for run in (lambda t: problem.dense(torch, t), compiled, *problem.others(torch).values()):
         for name, value in run(tensors).items():
             assert np.linalg.norm(value.numpy() - right[name]) <= 1e-12 * np.linalg.norm(right[name])
 

@@ -46,7 +46,7 @@ class Problem:
         runs: runs of one ``every``: whole rounds over the sets, enough that launching a captured graph of them is
             nothing beside them.
         weight_bytes: of one set.
-        bytes_us, flops_us: its weights over the rate of memory, and its FLOPs over that of matmuls.
+        bytes_us, flops_us: what a run reads of its weights over the rate of memory, and its FLOPs over that of matmuls.
         pytorch_error: relative error of PyTorch against float64, on the first set.
         pytorch_layers_error: the same of a layer for each set, one behind the other; None if the workload is no layer.
 
@@ -63,7 +63,7 @@ class Problem:
         drawn = {n: torch.from_numpy(np.ascontiguousarray(inputs[n])).to(kinds[n]) for n in graph.inputs}
         names = [name for name in workload.weights if name in graph.inputs]
         self.weight_bytes = sum(graph.tensor(name).nbytes for name in names)
-        self.bytes_us = self.weight_bytes / device.dram_bytes_per_s * 1e6
+        self.bytes_us = self.weight_bytes * workload.read_share / device.dram_bytes_per_s * 1e6
         self.flops_us = workload.flops / device.flops_per_s(graph.tensor(names[0]).dtype) * 1e6
         sets = min(_MOST_SETS, 2 + 2 * device.l2_bytes // max(1, self.weight_bytes))
         least_us = max(self.bytes_us, self.flops_us, 1.0)
@@ -78,6 +78,11 @@ class Problem:
             self.outputs = {n: torch.empty(graph.tensor(n).shape, dtype=kinds[n], device=place) for n in graph.outputs}
             self._place({name: drawn[name].to(place) for name in names}, sets)
             self._judge()
+
+    @property
+    def read(self) -> list[Any]:
+        """For each set of weights, the bytes of as much as a run reads of it."""
+        return [buffer[: int(len(buffer) * self.workload.read_share)] for buffer in self.buffers]
 
     def _place(self, first: Tensors, sets: int) -> None:
         """The sets of weights."""
@@ -102,6 +107,11 @@ class Problem:
     def pytorch(self, tensors: Tensors) -> Tensors:
         """The outputs as a user of PyTorch writes them."""
         return self.workload.dense(self._torch, tensors)
+
+    @property
+    def others(self) -> Mapping[str, Callable[[Tensors], Tensors]]:
+        """The same in other ways, by name."""
+        return self.workload.others(self._torch)
 
     def fused(self, tensors: Tensors) -> Tensors:
         """The same, with what the package has kernels for between PyTorch's matmuls."""

@@ -155,9 +155,10 @@ def _measure(
     problem = Problem(workload, device, seed=seed)
     ready, errors = _checked(problem, found, left_out)
     modes = _MODES if compiled else {"eager": None}
-    libraries = _libraries(problem, modes, problem.pytorch, problem.once, problem.every)
+    functions = {"": problem.pytorch, **{f", {name}": other for name, other in problem.others.items()}}
+    libraries = _libraries(problem, modes, functions, problem.once, problem.every)
     ours = {label: problem.every(problem.run(made)) for label, (_, made) in ready.items()}
-    floor = stream(problem.buffers, problem.runs, device)
+    floor = stream(problem.read, problem.runs, device)
     streams = {} if floor is None else {"stream": floor}
     rounds = rounds_us({**libraries, **ours, **streams}, _REPEATS, problem.runs)
     labels: dict[str, list[str]] = {}
@@ -166,7 +167,8 @@ def _measure(
     best = {name: rounds.fastest(some) for name, some in labels.items()}
     layer = None
     if workload.carried is not None:
-        blocks = _libraries(problem, modes, problem.layer(problem.pytorch), problem.once_layer, problem.every_layer)
+        plain = {"": problem.layer(problem.pytorch)}
+        blocks = _libraries(problem, modes, plain, problem.once_layer, problem.every_layer)
         mine = {name: _layers(problem, name, ready[label][1], compiled) for name, label in best.items()}
         for label in best.values():
             problem.check_layers(ready[label][1])
@@ -219,23 +221,22 @@ def _checked(
 def _libraries(
     problem: Problem,
     modes: Mapping[str, str | None],
-    function: Callable[..., Any],
+    functions: Mapping[str, Callable[..., Any]],
     once: Callable[[Any, Sequence[Tensors]], None],
     every: Callable[[Any, Sequence[Tensors]], Callable[[], Any]],
 ) -> dict[str, Callable[[], Any]]:
-    """A function of PyTorch in each mode, compiled, with weights stored either way."""
+    """Functions of PyTorch, by what their label ends in, in each mode, compiled, with weights stored either way."""
     torch, _ = open_device("cuda")
     autotune_alone()
     stored: dict[str, Sequence[Tensors]] = {"": problem.weights, ", transposed weights": problem.transposed()}
     torch.compiler.reset()
     found = {}
-    for (label, mode), (suffix, weights) in product(modes.items(), stored.items()):
+    for (label, mode), (way, one), (suffix, weights) in product(modes.items(), functions.items(), stored.items()):
         if weights:
-            one = function
             if mode is not None:
-                one = torch.compile(function, mode=mode, dynamic=False)
+                one = torch.compile(one, mode=mode, dynamic=False)
                 once(one, weights)
-            found[label + suffix] = every(one, weights)
+            found[label + way + suffix] = every(one, weights)
     return found
 
 

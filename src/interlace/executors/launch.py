@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -57,13 +58,18 @@ class TextLaunch:
 
 @dataclass(frozen=True)
 class Launch:
-    """A Triton kernel with its grid, positional arguments and launch options; ``ops`` are those that it computes."""
+    """A Triton kernel with its grid, positional arguments and launch options; ``ops`` are those that it computes.
+
+    Arguments stay as they are, and so does where tensors among them lie: the first run looks at them and compiles or
+    finds what is compiled for such ones, which takes longer than to enqueue that, and all others begin there.
+    """
 
     kernel: Any
     grid: tuple[int, ...]
     arguments: tuple[Any, ...]
     options: dict[str, Any] = field(default_factory=dict)
     ops: tuple[str, ...] = ()
+    _ready: list[Callable[..., None]] = field(default_factory=list, init=False, repr=False, compare=False)
 
     def run(self) -> None:
         """Enqueue on the current stream; under the interpreter, run.
@@ -71,14 +77,19 @@ class Launch:
         Raises:
             ResourceError: the device has too little for one block.
         """
+        if self._ready:
+            self._ready[0](*self.arguments)
+            return
         # The interpreter computes in NumPy, which would warn of padding that is masked later and of exponentials that
         # saturate, where a GPU says nothing.
         try:
             with np.errstate(all="ignore"):
-                self.kernel[self.grid](*self.arguments, **self.options)
+                compiled = self.kernel[self.grid](*self.arguments, **self.options)
         except Exception as error:
             self._check_resources(error)
             raise
+        if compiled is not None:  # as of the interpreter
+            self._ready.append(compiled[(*self.grid, 1, 1)[:3]])
 
     def compile(self) -> Any:
         """Compile for the current device without launching."""

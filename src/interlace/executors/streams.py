@@ -30,7 +30,8 @@ class StreamsExecutor(SerialExecutor):
     """Ops on several streams, each op behind events of those that it depends on.
 
     Ops are laid in as few chains of dependent ops as there can be, and a stream runs a chain, or several if there are
-    more than ``MOST_STREAMS``. Events that others imply are left out.
+    more than ``MOST_STREAMS``. Events that others imply are left out. Streams with the critical path have the highest
+    priority that the device knows.
 
     Attributes:
         streams: which op runs where, and after which.
@@ -69,26 +70,30 @@ class Fork:
 
     def __init__(self, cuda: Any, streams: Streams) -> None:
         self._cuda, self._plan = cuda, streams
-        self._streams = [cuda.Stream() for _ in range(streams.count)]  # PyTorch's wait for no legacy default stream
-        awaited = {u for earlier in streams.awaited for u in earlier}
-        self._events = {o: cuda.Event() for o in sorted(awaited | {*streams.last})}
+        # PyTorch's wait for no legacy default stream. Blocks of streams with the longest paths are placed first.
+        self._streams = [cuda.Stream(priority=p) for p in streams.priorities(*cuda.Stream.priority_range())]
+        self._first, self._awaited = {*streams.first}, streams.awaited
+        ahead = {u for earlier in self._awaited for u in earlier}
+        self._events = {o: cuda.Event() for o in sorted(ahead | {*streams.last})}
         self._begin = cuda.Event()
 
     def run(self, launches: Sequence[AnyLaunch]) -> None:
         """Enqueue launches, one per op, behind all that the current stream has, and that stream behind them."""
         main, plan = self._cuda.current_stream(), self._plan
         main.record_event(self._begin)
-        first = {*plan.first}
-        for o, launch in enumerate(launches):
-            stream = self._streams[plan.stream[o]]
-            if o in first:
-                stream.wait_event(self._begin)
-            for earlier in plan.awaited[o]:
-                stream.wait_event(self._events[earlier])
-            with self._cuda.stream(stream):
+        try:
+            for o, launch in enumerate(launches):
+                stream = self._streams[plan.stream[o]]
+                if o in self._first:
+                    stream.wait_event(self._begin)
+                for earlier in self._awaited[o]:
+                    stream.wait_event(self._events[earlier])
+                self._cuda.set_stream(stream)
                 launch.run()
-            if o in self._events:
-                stream.record_event(self._events[o])
+                if o in self._events:
+                    stream.record_event(self._events[o])
+        finally:
+            self._cuda.set_stream(main)
         for o in plan.last:
             main.wait_event(self._events[o])
 

@@ -7,6 +7,7 @@ nothing, 2 on 0, 3 on 0, 1 and 2, 4 on 1:
     stream 0              0   2   3
     stream 1              1   4
     events                3 waits for 1; that 3 follows 0 is so already, by way of 2
+    urgency               1, 0 where all take as long: 0 - 2 - 3 is the longest path, and 1 - 4 is shorter
 
 The fewest chains are as many as there are ops at most of which none depends on another (Dilworth, *A decomposition
 theorem for partially ordered sets*, 1950): n less the largest matching of ops with later ones that depend on them
@@ -21,6 +22,8 @@ from heapq import heapify, heapreplace
 
 from interlace.core.errors import GraphError
 
+_DIGITS = 6  # of a length, beyond which sums in another order differ
+
 #: Of each op, the earlier ops on which it depends.
 Before = Sequence[Collection[int]]
 
@@ -32,10 +35,13 @@ class Streams:
     Attributes:
         stream: of each op, its stream, numbered from 0.
         after: of each op, the fewest earlier ops from whose ends all others that it follows are implied.
+        urgency: of each stream, how many different lengths its longest path comes behind from the shortest: the largest
+            is that of streams with the critical path. Empty where all are alike.
     """
 
     stream: tuple[int, ...]
     after: tuple[tuple[int, ...], ...]
+    urgency: tuple[int, ...] = ()
 
     @staticmethod
     def of(before: Before, weights: Sequence[float], most: int) -> Streams:
@@ -61,12 +67,22 @@ class Streams:
         for s, ops in enumerate(_bins(chains(before), weights, most)):
             for v in ops:
                 stream[v] = s
-        return Streams(tuple(stream), _reduced(before, stream))
+        return Streams(tuple(stream), _reduced(before, stream), _urgency(before, weights, stream))
 
     @property
     def count(self) -> int:
         """How many streams there are."""
         return max(self.stream, default=-1) + 1
+
+    def priorities(self, least: int, greatest: int) -> tuple[int, ...]:
+        """Of each stream, its priority in a device's range, in which lower numbers come first.
+
+        Streams of the longest paths have priorities of their own; where there are too few for all, others share the
+        least.
+        """
+        urgency = self.urgency or (0,) * self.count
+        shared = max(max(urgency, default=0) - (least - greatest), 0)
+        return tuple(least - max(u - shared, 0) for u in urgency)
 
     @property
     def awaited(self) -> tuple[tuple[int, ...], ...]:
@@ -163,6 +179,24 @@ def _bins(found: list[list[int]], weights: Sequence[float], most: int) -> list[l
         bins[s] += chain
         heapreplace(loads, (load + weight, s))
     return bins
+
+
+def _urgency(before: Before, weights: Sequence[float], stream: Sequence[int]) -> tuple[int, ...]:
+    """Of each stream, the rank of the longest path through any of its ops, from 0; those of the same length alike."""
+    n = len(before)
+    ahead, behind = [0.0] * n, [0.0] * n
+    for v in range(n):
+        ahead[v] = max((ahead[u] + weights[u] for u in before[v]), default=0.0)
+    for v in reversed(range(n)):
+        for u in before[v]:
+            behind[u] = max(behind[u], behind[v] + weights[v])
+    longest = [0.0] * (max(stream, default=-1) + 1)
+    for v, s in enumerate(stream):
+        longest[s] = max(longest[s], ahead[v] + weights[v] + behind[v])
+    whole = max(longest, default=0.0) or 1.0
+    shares = [round(length / whole, _DIGITS) for length in longest]
+    ranks = {share: rank for rank, share in enumerate(sorted(set(shares)))}
+    return tuple(ranks[share] for share in shares)
 
 
 def _reduced(before: Before, stream: Sequence[int]) -> tuple[tuple[int, ...], ...]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import suppress
+from functools import cache
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from interlace.core.errors import DeviceError, NoDeviceError, ShapeError
@@ -12,6 +13,7 @@ if TYPE_CHECKING:
     import torch
 
 T = TypeVar("T")
+_WAYS = 3  # in, through and out
 
 
 class Lane:
@@ -66,11 +68,22 @@ def open_lanes(device: str, count: int) -> tuple[Any, list[Lane]]:
         return place, [Lane(None)] * 3
     if place.type != "cuda" or not torch.cuda.is_available() or (place.index or 0) >= torch.cuda.device_count():
         raise NoDeviceError(f"there is no device {device!r} here; name a CUDA GPU that there is, or 'cpu'")
-    streams = [torch.cuda.Stream(place) for _ in range(count)]  # type: ignore[no-untyped-call]
+    streams = _streams(torch.cuda.current_device() if place.index is None else place.index)[:count]
     now = torch.cuda.current_stream(place)
     for stream in streams:
         stream.wait_stream(now)
-    return place, [Lane(streams[min(way, count - 1)]) for way in range(3)]
+    return place, [Lane(streams[min(way, count - 1)]) for way in range(_WAYS)]
+
+
+@cache
+def _streams(device: int) -> tuple[torch.cuda.Stream, ...]:
+    """Streams of a device, the same for every pipeline: memory that is freed stays with the stream that it was for.
+
+    On others a pipeline would allocate all its buffers anew, during which the device stands still.
+    """
+    import torch
+
+    return tuple(torch.cuda.Stream(device) for _ in range(_WAYS))  # type: ignore[no-untyped-call]
 
 
 class Buffer:

@@ -10,6 +10,7 @@ from interlace.workloads.ffn import FFN, MODELS, FFNShape, ffn
 from interlace.workloads.llama import LLAMAS, LlamaShape, decode_graph
 from interlace.workloads.moe import MoE, moe
 from interlace.workloads.prefill import PrefillAttention, prefill_attention
+from interlace.workloads.ragged import RaggedAttention, ragged_attention
 
 #: Every workload that the commands take, one line each.
 WORKLOADS: tuple[type[Workload], ...] = (
@@ -20,6 +21,7 @@ WORKLOADS: tuple[type[Workload], ...] = (
     Dag,
     Decode,
     PrefillAttention,
+    RaggedAttention,
     MoE,
 )
 
@@ -35,6 +37,7 @@ __all__ = [
     "MoE",
     "OneMatmul",
     "PrefillAttention",
+    "RaggedAttention",
     "TwoCopies",
     "TwoMatmuls",
     "Workload",
@@ -44,6 +47,7 @@ __all__ = [
     "moe",
     "one_matmul",
     "prefill_attention",
+    "ragged_attention",
     "two_copies",
     "two_matmuls",
 ]

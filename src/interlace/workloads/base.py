@@ -150,6 +150,10 @@ class Workload(ABC):
         torch's own functions there.
         """
 
+    def others(self, torch: Any) -> Mapping[str, Callable[[Mapping[str, Any]], Mapping[str, Any]]]:
+        """Further ways to write ``dense`` in torch, by name: what is timed against is the fastest of all."""
+        return {}
+
     def fused(self, torch: Any, tensors: Mapping[str, Any]) -> Mapping[str, Any]:
         """The outputs by PyTorch's matmuls with kernels of the package between them; ``dense`` where it has none."""
         return self.dense(torch, tensors)
@@ -158,6 +162,11 @@ class Workload(ABC):
     @abstractmethod
     def flops(self) -> float:
         """Floating-point operations of one run, without those on rows that only fill a tile."""
+
+    @property
+    def read_share(self) -> float:
+        """How much of its weights a run reads, at most 1: what lengths or routes leave out does not count."""
+        return 1.0
 
     @property
     def title(self) -> str:

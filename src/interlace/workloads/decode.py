@@ -20,16 +20,16 @@ from interlace.kernels.matmul import Activation
 from interlace.kernels.rms_norm import normalised
 from interlace.kernels.rope import placed
 from interlace.workloads.base import DTypeField, Inputs, Option, Presets, Tile, Workload
-from interlace.workloads.llama import LLAMAS, LlamaShape, decode_graph
+from interlace.workloads.llama import LLAMAS, PAGE, LlamaShape, decode_graph
 
 #: Of rotary embeddings. With random weights no other would be more right.
 _BASE = 10000.0
 _ROUND = 64  # of the capacity, unless one is given
-#: Numbers that weights repeat, from a place of their own each: models have more than are worth drawing. A prime, so
-#: that no two rows of a matrix are equal.
-_DRAWN = 1_048_583
+#: Numbers that weights and caches repeat, from a place of their own each: models have more than are worth drawing. A
+#: prime, so that no two rows of a matrix are equal.
+DRAWN = 1_048_583
 #: Inputs that are a step's rather than the model's; caches are too.
-_STEP = ("tokens", "position", "rope")
+_STEP = ("tokens", "position", "rope", "table")
 _ATTENTION = "Attention"
 
 
@@ -43,12 +43,17 @@ def rope_table(capacity: int, head_dim: int, base: float = _BASE) -> NDArray[np.
     return np.asarray(np.concatenate([np.cos(angles), np.sin(angles)], axis=1), np.float32)
 
 
+def repeated(values: NDArray[np.float32], start: int, shape: tuple[int, ...]) -> NDArray[np.float32]:
+    """The numbers over and over, from one of them on."""
+    return np.resize(np.roll(values, -start), prod(shape)).reshape(shape)
+
+
 @dataclass(frozen=True)
 class Decode(Workload):
     """One decode step of a language model of the Llama family, random weights.
 
     Raises:
-        ArgumentError: more positions than the cache holds.
+        ArgumentError: more positions than the cache holds, or pages.
         ShapeError: no such model; see ``LlamaShape`` and ``decode_graph``.
     """
 
@@ -78,6 +83,10 @@ class Decode(Workload):
     capacity: Annotated[
         int | None, Option("Positions that the cache has room for; the context and one more by default.", least=1)
     ] = None
+    pages: Annotated[
+        int | None,
+        Option(f"Pages of {PAGE} positions that all caches lie in; by default each has room of its own.", least=1),
+    ] = None
     dtype: DTypeField = bf16
 
     def __post_init__(self) -> None:
@@ -86,6 +95,12 @@ class Decode(Workload):
             raise ArgumentError(
                 f"a step at position {self.context} needs a capacity of {self.context + 1} and has {self.capacity}; "
                 "raise the capacity or lower the context"
+            )
+        needed = self.batch * (self.context // PAGE + 1)
+        if self.pages is not None and self.pages < needed:
+            raise ArgumentError(
+                f"{self.batch} sequences at position {self.context} need {needed} pages of {PAGE} positions and have "
+                f"{self.pages}; give more pages, or lower batch or context"
             )
 
     @property
@@ -110,7 +125,8 @@ class Decode(Workload):
     def title(self) -> str:
         known = [name for name, shape in LLAMAS.items() if shape == self.model]
         model = known[0] if known else f"{self.layers} layers of {self.hidden}"
-        return f"decode step of {model}, batch {self.batch}, context {self.context}, {self.dtype}"
+        pages = "" if self.pages is None else f" in {self.pages} pages"
+        return f"decode step of {model}, batch {self.batch}, context {self.context}{pages}, {self.dtype}"
 
     @property
     def flops(self) -> float:
@@ -120,18 +136,20 @@ class Decode(Workload):
         return 2.0 * self.batch * (model.layers * layer + model.vocabulary * model.hidden)
 
     def graph(self, device: DeviceSpec, tile: Tile | None = None) -> Graph:
-        return decode_graph(self.model, self.batch, self.positions, device, tile, self.dtype)
+        return decode_graph(self.model, self.batch, self.positions, device, tile, self.dtype, pages=self.pages)
 
     def inputs(self, seed: int) -> Inputs:
         """Weights as of any workload, of repeated numbers; norms around 1; every sequence at ``context``."""
         random = np.random.default_rng(seed)
         graph = self.graph(CPU)
-        pool = random.standard_normal(_DRAWN, np.float32)
+        pool = random.standard_normal(DRAWN, np.float32)
         drawn: dict[str, NDArray[np.float32]] = {
             "tokens": random.integers(0, self.vocabulary, self.batch).astype(np.float32),
             "position": np.full(self.batch, self.context, np.float32),
             "rope": rope_table(self.positions, self.head_dim),
         }
+        if self.pages is not None:
+            drawn["table"] = self._table(random, self.pages)
         for name in graph.inputs:
             if name in drawn:
                 continue
@@ -142,9 +160,15 @@ class Decode(Workload):
             elif len(tensor.shape) == 2 and name != "embed":
                 scale = tensor.shape[-1] ** -0.5
             values = round_to(pool * np.float32(scale) + np.float32(around), self.dtype)
-            start = int(random.integers(_DRAWN))
-            drawn[name] = np.resize(np.roll(values, -start), prod(tensor.shape)).reshape(tensor.shape)
+            drawn[name] = repeated(values, int(random.integers(DRAWN)), tensor.shape)
         return drawn
+
+    def _table(self, random: np.random.Generator, pages: int) -> NDArray[np.float32]:
+        """The pages of each sequence, in no order; -1 behind those that it needs."""
+        each = self.context // PAGE + 1
+        table = np.full((self.batch, -(-self.positions // PAGE)), -1, np.float32)
+        table[:, :each] = random.permutation(pages)[: self.batch * each].reshape(self.batch, each)
+        return table
 
     def dense(self, xp: Any, tensors: Mapping[str, Any]) -> Mapping[str, Any]:
         step = _in_numpy if xp is np else _in_torch
@@ -157,6 +181,8 @@ def _in_numpy(_: Any, model: LlamaShape, t: Mapping[str, Any]) -> dict[str, Any]
     x = t["embed"][tokens]
     for layer in range(model.layers):
         w = {name: value for name, value in ((n, t.get(f"layers.{layer}.{n}")) for n in _NAMES) if value is not None}
+        if "table" in t:
+            w |= {name: _rows(w[name], t["table"].astype(np.int64), len(t["rope"])) for name in _CACHES}
         h = normalised(x, w["input_norm"], model.eps)
         q, k, v = (h @ w[name].T + w.get(f"{name}_bias", 0.0) for name in "qkv")
         attended = np.zeros_like(q)
@@ -182,11 +208,19 @@ def _head(head: int, model: LlamaShape) -> slice:
     return slice(head * model.head_dim, (head + 1) * model.head_dim)
 
 
+_CACHES = ("k_cache", "v_cache")
 _NORMS = ("input_norm", "post_norm", "q_norm", "k_norm")
 _NAMES = (
-    *("q", "k", "v", "q_bias", "k_bias", "v_bias", "o", "gate", "up", "down", "k_cache", "v_cache"),
+    *("q", "k", "v", "q_bias", "k_bias", "v_bias", "o", "gate", "up", "down"),
+    *_CACHES,
     *_NORMS,
 )
+
+
+def _rows(pages: Any, table: Any, capacity: int) -> Any:
+    """A cache (B, heads, capacity, D) out of its pages; where a sequence has none, of any other."""
+    found = pages[table].swapaxes(1, 2)
+    return found.reshape(*found.shape[:2], -1, found.shape[-1])[:, :, :capacity]
 
 
 def _in_torch(torch: Any, model: LlamaShape, t: Mapping[str, Any]) -> dict[str, Any]:
@@ -194,7 +228,10 @@ def _in_torch(torch: Any, model: LlamaShape, t: Mapping[str, Any]) -> dict[str, 
     functional = torch.nn.functional
     tokens, position = t["tokens"].long(), t["position"].long()
     batch, d = len(tokens), model.head_dim
-    sequences = torch.arange(batch, device=tokens.device)
+    table = t["table"].long() if "table" in t else None
+    where: tuple[Any, Any] = torch.arange(batch, device=tokens.device), position
+    if table is not None:
+        where = table[where[0], position // PAGE], position % PAGE
     angles = t["rope"][position][:, None, :].to(t["embed"].dtype)
     cos, sin = angles.chunk(2, -1)
     capacity = t["rope"].shape[0]
@@ -215,8 +252,10 @@ def _in_torch(torch: Any, model: LlamaShape, t: Mapping[str, Any]) -> dict[str, 
         if model.qk_norm:
             q, k = norm(q, w["q_norm"]), norm(k, w["k_norm"])
         q, k = rotated(q), rotated(k)
-        w["k_cache"][sequences, :, position] = k
-        w["v_cache"][sequences, :, position] = v
+        for name, new in zip(_CACHES, (k, v), strict=True):
+            w[name][where[0], :, where[1]] = new
+            if table is not None:
+                w[name] = _rows(w[name], table, capacity)
         # Of what was tried the fastest under torch.compile, alone and in batches (docs/decode.md).
         q = q[:, :, None]
         out = functional.scaled_dot_product_attention(q, w["k_cache"], w["v_cache"], mask, enable_gqa=True)

@@ -9,6 +9,7 @@ from typing import Any
 
 from interlace.core.errors import ModelFileError
 from interlace.workloads.gguf import GGUF
+from interlace.workloads.pieces import tokenizer_of_pieces
 
 _CONTROL, _USER_DEFINED = 3, 4  # types of tokens that are matched as a whole, in tokenizer.ggml.token_type
 _LLAMA3 = (
@@ -96,16 +97,44 @@ def open_tokenizer(path: Path, file: GGUF | None) -> TextTokenizer:
 
 
 def _from_gguf(tokenizers: Any, file: GGUF) -> TextTokenizer:
-    """Byte-level BPE, as GPT-2 and most models since have it."""
+    """Byte-level BPE, as GPT-2 and most models since have it, or the pieces of Llama 2."""
     where, data = repr(str(file.path)), file.metadata
     model, cut = data.get("tokenizer.ggml.model"), data.get("tokenizer.ggml.pre", "default")
-    if model != "gpt2" or cut not in _CUTS:
+    pieces = model == "llama"
+    if not pieces and (model != "gpt2" or cut not in _CUTS):
         raise ModelFileError(
-            f"{where} has a vocabulary of kind {model!r}, cut by {cut!r}; a tokenizer is made of 'gpt2' cut by "
-            f"{', '.join(_CUTS)}, so use a folder with tokenizer.json"
+            f"{where} has a vocabulary of kind {model!r}, cut by {cut!r}; a tokenizer is made of 'llama', and of "
+            f"'gpt2' cut by {', '.join(_CUTS)}, so use a folder with tokenizer.json"
         )
-    tokens, merges = (_texts(data.get(f"tokenizer.ggml.{name}")) for name in ("tokens", "merges"))
+    tokens = _texts(data.get("tokenizer.ggml.tokens"))
+    of = _pieces(tokenizers, where, data, tokens) if pieces else _pairs(tokenizers, where, data, tokens, cut)
     kinds = data.get("tokenizer.ggml.token_type")
+    for i, kind in enumerate(kinds if isinstance(kinds, list) else ()):
+        if kind in (_CONTROL, _USER_DEFINED) and i < len(tokens):
+            added = tokenizers.AddedToken(tokens[i], special=kind == _CONTROL, normalized=False)
+            of.add_special_tokens([added]) if kind == _CONTROL else of.add_tokens([added])
+    begun = data.get("tokenizer.ggml.add_bos_token", pieces or cut in _BEGUN)
+    begin = data.get("tokenizer.ggml.bos_token_id") if begun else None
+    return TextTokenizer(begin if type(begin) is int else None, of)
+
+
+def _pieces(tokenizers: Any, where: str, data: Mapping[str, Any], tokens: list[str]) -> Any:
+    scores, kinds = (_numbers(data.get(f"tokenizer.ggml.{name}")) for name in ("scores", "token_type"))
+    unknown = data.get("tokenizer.ggml.unknown_token_id", 0)
+    if not len(tokens) == len(scores) == len(kinds) or unknown not in range(len(tokens)):
+        raise ModelFileError(
+            f"{where} is damaged: it has {len(tokens)} tokens, {len(scores)} scores and {len(kinds)} types of tokens, "
+            f"and the unknown token is {unknown!r}"
+        )
+    prefix = data.get("tokenizer.ggml.add_space_prefix", True)
+    try:
+        return tokenizer_of_pieces(tokenizers, tokens, scores, kinds, unknown, bool(prefix))
+    except Exception as error:  # noqa: BLE001  # the package raises nothing more special
+        raise ModelFileError(f"{where} is damaged: its tokens make no tokenizer ({error})") from None
+
+
+def _pairs(tokenizers: Any, where: str, data: Mapping[str, Any], tokens: list[str], cut: str) -> Any:
+    merges = _texts(data.get("tokenizer.ggml.merges"))
     if not tokens or not merges:
         raise ModelFileError(f"{where} is damaged: it has no tokens or no merges")
     try:
@@ -118,13 +147,7 @@ def _from_gguf(tokenizers: Any, file: GGUF) -> TextTokenizer:
     if cut == "qwen2":
         of.normalizer = tokenizers.normalizers.NFC()
     of.decoder = tokenizers.decoders.ByteLevel()
-    for i, kind in enumerate(kinds if isinstance(kinds, list) else ()):
-        if kind in (_CONTROL, _USER_DEFINED) and i < len(tokens):
-            added = tokenizers.AddedToken(tokens[i], special=kind == _CONTROL, normalized=False)
-            of.add_special_tokens([added]) if kind == _CONTROL else of.add_tokens([added])
-    begun = data.get("tokenizer.ggml.add_bos_token", cut in _BEGUN)
-    begin = data.get("tokenizer.ggml.bos_token_id") if begun else None
-    return TextTokenizer(begin if type(begin) is int else None, of)
+    return of
 
 
 def _cutters(tokenizers: Any, pattern: str | None) -> list[Any]:
@@ -139,6 +162,11 @@ def _cutters(tokenizers: Any, pattern: str | None) -> list[Any]:
 def _pair(merge: str) -> tuple[str, str]:
     left, _, right = merge.partition(" ")
     return left, right
+
+
+def _numbers(value: object) -> list[Any]:
+    """A list of numbers as it is; anything else as none."""
+    return value if isinstance(value, list) and all(type(entry) in (int, float) for entry in value) else []
 
 
 def _texts(value: object) -> list[str]:

@@ -13,7 +13,8 @@ them). Exponents are in base 2: scores times log2(e) / sqrt(D). A split without 
 Where nothing is split, a tile may leave the finished heads instead.
 
 Shares depend on lengths and the access map may not, so every split is declared to read the whole cache of its head. A
-cache may lie in pages (``kernels/pages``); then that is its head in all of them.
+cache may lie in pages (``kernels/pages``); then that is its head in all of them. Where lengths are far apart, a table
+may say whose positions a tile has (``attend/shares``); then it is declared to read those of all sequences.
 Source: Dao et al., Flash-Decoding for long-context inference, 2023.
 """
 
@@ -30,6 +31,7 @@ from interlace.graph.access import ALL, Affine, Span, axes
 from interlace.graph.op import Op
 from interlace.graph.tensor import Tensor
 from interlace.kernels.attend.cuda import ATTEND_TEXT
+from interlace.kernels.attend.shares import COLUMNS
 from interlace.kernels.base import Kernel, check_argument, check_block, check_eps, power_of_two, require, same_dtype
 from interlace.kernels.bodies import Array, Params, Reference, Regions, TritonBody
 from interlace.kernels.pages import check_page, layout_of, rows_of
@@ -59,14 +61,12 @@ def share(position: int, split: int, of: int, block: int = BLOCK) -> tuple[int, 
 
 
 def _finish(_: Array | None, regions: Regions, params: Params, where: tuple[int, ...]) -> Mapping[str, Array]:
-    group, d, of, eps = (params[name] for name in ("GROUP", "D", "SPLITS", "EPS"))
-    group, d, of, eps = int(group), int(d), int(of), float(eps)
-    at = position_of(regions["position"], len(regions["rope"]))
-    angles = regions["rope"][at]
+    group, d, eps = int(params["GROUP"]), int(params["D"]), float(params["EPS"])
+    low, high, last, regions = _share(regions, params, where)
+    angles = regions["rope"][position_of(regions["position"], len(regions["rope"]))]
     q = placed(regions["q"].reshape(group, d), angles, regions.get("q_norm"), eps)
-    low, high = share(at, where[2], of, int(params["BLOCK"]))
     keys, values = (rows_of(regions[name], regions.get("table"), low, high) for name in ("k_cache", "v_cache"))
-    if where[2] == of - 1:
+    if last:
         own = placed(regions["k"], angles, regions.get("k_norm"), eps)
         keys, values = np.concatenate([keys, own]), np.concatenate([values, regions["v"]])
     exponents = q @ keys.T * scale(d)
@@ -80,6 +80,23 @@ def _finish(_: Array | None, regions: Regions, params: Params, where: tuple[int,
         "peak": peak.reshape(shape),
         "total": total.reshape(shape),
     }
+
+
+def _share(regions: Regions, params: Params, where: tuple[int, ...]) -> tuple[int, int, bool, Regions]:
+    """The positions of a tile, whether this step's own is among them, and the regions of its sequence alone."""
+    capacity, of = len(regions["rope"]), int(params["SPLITS"])
+    if "shares" not in regions:
+        low, high = share(position_of(regions["position"], capacity), where[2], of, int(params["BLOCK"]))
+        return low, high, where[2] == of - 1, regions
+    named, low, high = (int(n) for n in regions["shares"][0])
+    b = min(max(named, 0), len(regions["position"]) - 1)
+    cut = ["q", "k", "v", "position", *(("k_cache", "v_cache") if not params["PAGE"] else ("table",))]
+    regions = {**regions, **{name: regions[name][b : b + 1] for name in cut}}
+    at = position_of(regions["position"], capacity)
+    most = 0 if named < 0 else at
+    low = min(max(low, 0), most)
+    high = min(max(high, low), most)
+    return low, high, named >= 0 and high == at, regions
 
 
 def _triton() -> TritonBody:
@@ -103,7 +120,12 @@ def _usual(op: Op) -> Mapping[str, tuple[Span, ...]]:
     capacity, of, page = (int(op.param(name)) for name in ("CAPACITY", "SPLITS", "PAGE"))
     share = -(-capacity // of)
     cached: tuple[Span, ...] = (i.block(1), j.block(1), s.block(share), ALL)
-    if page:
+    if "BATCH" in op.parameters:
+        # Of full caches of all sequences, or of all pages, each has as much of them.
+        cached = (ALL, j.block(1), i.block(-(-capacity // op.grid[0])), ALL)
+        if page:
+            cached = (i.block(max(int(op.param("PAGES")) // op.grid[0], 1)), j.block(1), ALL, ALL)
+    elif page:
         own = -(-capacity // page)
         each = max(own // of, 1)
         first = i * own + s * each
@@ -128,6 +150,7 @@ def attend(
     total: Tensor | None = None,
     *,
     table: Tensor | None = None,
+    shares: Tensor | None = None,
     q_norm: Tensor | None = None,
     k_norm: Tensor | None = None,
     eps: float = 0.0,
@@ -135,7 +158,8 @@ def attend(
 ) -> Op:
     """Attention of B tokens at ``position`` (B,) over caches (B, heads of keys, capacity, D), in splits.
 
-    With a table the caches lie in pages: (pages, heads of keys, page, D), see ``kernels/pages``.
+    With a table the caches lie in pages: (pages, heads of keys, page, D), see ``kernels/pages``. With ``shares`` a
+    row of these says what a split has, of any sequence, and what is left has rows in the place of B and 1 split.
 
     Args:
         q, k, v: of the tokens, (B, heads * D) and (B, heads of keys * D), neither normalised nor rotated.
@@ -145,6 +169,7 @@ def attend(
             without ``peak`` and ``total`` and in one split.
         peak, total: largest exponents and sums of weights, (B, heads of keys, splits, group) in float32.
         table: (B, capacity / page), int32, the pages of each sequence.
+        shares: (rows, 3), int32, see ``attend/shares``.
         q_norm, k_norm: (D,), of the RMS normalisation of every head with ``eps``, both or none.
         block: cached positions that are taken at a time, a power of two of at least 16 that divides a page.
 
@@ -179,9 +204,13 @@ def attend(
     if whole:
         check_argument(name, "out", out, (b, heads * group * d), q.dtype)
     else:
-        check_argument(name, "out", out, (b, heads, of, group, d), fp32)
-        check_argument(name, "peak", peak, (b, heads, of, group), fp32)
-        check_argument(name, "total", total, (b, heads, of, group), fp32)
+        n = b if shares is None else out.shape[0]
+        check_argument(name, "out", out, (n, heads, of, group, d), fp32)
+        check_argument(name, "peak", peak, (n, heads, of, group), fp32)
+        check_argument(name, "total", total, (n, heads, of, group), fp32)
+    if shares is not None:
+        require(not whole and of == 1, f"op {name!r} has shares, and leaves parts; give out, peak and total one split")
+        check_argument(name, "shares", shares, (out.shape[0], COLUMNS), int32)
     require((q_norm is None) == (k_norm is None), f"op {name!r}: give q_norm and k_norm, or neither")
     norms = {arg: norm for arg, norm in (("q_norm", q_norm), ("k_norm", k_norm)) if norm is not None}
     same_dtype(name, q, k, v, k_cache, v_cache, *norms.values())
@@ -193,7 +222,7 @@ def attend(
     )
     check_page(name, layout.page, block)
     i, j, s = axes(3)
-    own, part = i.block(1), (i.block(1), j.block(1), s.block(1), ALL)
+    own, part = i.block(1) if shares is None else ALL, (i.block(1), j.block(1), s.block(1), ALL)
     cached = (own if table is None else ALL, j.block(1), ALL, ALL)
     reads: dict[str, tuple[Tensor, tuple[Span, ...]]] = {
         "q": (q, (own, j.block(group * d))),
@@ -204,19 +233,21 @@ def attend(
         "k_cache": (k_cache, cached),
         "v_cache": (v_cache, cached),
         **({} if table is None else {"table": (table, (own, ALL))}),
+        **({} if shares is None else {"shares": (shares, (i.block(1), ALL))}),
         **{arg: (norm, (ALL,)) for arg, norm in norms.items()},
     }
-    writes: dict[str, tuple[Tensor, tuple[Span, ...]]] = {"out": (out, (own, j.block(group * d)))}
+    writes: dict[str, tuple[Tensor, tuple[Span, ...]]] = {"out": (out, (i.block(1), j.block(group * d)))}
     if peak is not None and total is not None:
         writes = {"out": (out, (*part, ALL)), "peak": (peak, part), "total": (total, part)}
     return ATTEND.op(
         name,
-        (b, heads, of),
+        (b if shares is None else out.shape[0], heads, of),
         reads,
         writes,
         params={
             "HEADS": heads,
             **layout.params,
+            **({} if shares is None else {"BATCH": b}),
             "SPLITS": of,
             "GROUP": group,
             "D": d,
@@ -226,7 +257,7 @@ def attend(
             "EPS": eps,
             "num_warps": 4,
         },
-        flops=4.0 * group * d * capacity / of,
+        flops=4.0 * group * d * capacity * (1.0 / of if shares is None else b / out.shape[0]),
     )
 
 

@@ -22,11 +22,12 @@ has 8 lanes; they exchange halves, so that in three steps each lane has two whol
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 from interlace.graph.op import Op
 from interlace.graph.tensor import Tensor
 from interlace.kernels.attend.products_cuda import ATTEND_PRODUCTS, suits
-from interlace.kernels.attend.share_cuda import SHARE
+from interlace.kernels.attend.share_cuda import SHARE, TABLED_SHARE
 from interlace.kernels.base import power_of_two
 from interlace.kernels.cuda.rows import PLACED, ROWS
 from interlace.kernels.pages import PAGES
@@ -54,7 +55,16 @@ def _stage_bytes(op: Op) -> int:
 
 
 def _other(op: Op, tensors: Mapping[str, Tensor]) -> TextBody | None:
-    return ATTEND_PRODUCTS if suits(op, tensors) else None
+    products = suits(op, tensors)
+    if "shares" in tensors:
+        return _tabled(ATTEND_PRODUCTS if products else ATTEND_TEXT)
+    return ATTEND_PRODUCTS if products else None
+
+
+def _tabled(body: TextBody) -> TextBody:
+    """The same body, whose tiles take what a table says."""
+    text = body.text.replace(SHARE, TABLED_SHARE)
+    return replace(body, text=text, early=(*body.early, "shares"), other=None)
 
 
 ATTEND_TEXT = TextBody(
@@ -81,12 +91,10 @@ struct Loads {
   static constexpr int STAGE_BYTES = INDEPENDENT_BYTES;
   const Arguments& a;
   Share share;
-  int rows, sequence, head;
+  int rows, head;
 
   DEVICE Loads(const Tile& tile, const Arguments& a)
-      : a(a), rows(rows_of(a.k_cache)), sequence(tile.i), head(tile.j) {
-    share = share_of(tile, position_in(tile, a));
-  }
+      : a(a), share(share_of(tile, a)), rows(rows_of(a.k_cache)), head(tile.j) {}
   DEVICE int stages() const { return max((share.high - share.low + rows - 1) / rows, 1); }
   DEVICE int count(int n) const { return min(share.high - share.low - n * rows, rows); }
   DEVICE unsigned bytes(int n) const { return 2 * D * sizeof(*a.k_cache) * count(n); }
@@ -98,7 +106,7 @@ struct Loads {
 #pragma unroll 1
     while (at < end) {
       const int together = PAGE ? min(end - at, PAGE - at % max(PAGE, 1)) : end - at;
-      const long long from = max(row_of(a, sequence, head, at), 0ll) * D;
+      const long long from = max(row_of(a, share.sequence, head, at), 0ll) * D;
       const unsigned bytes = D * sizeof(*a.k_cache) * together;
       bulk_load(target, a.k_cache + from, bytes, barrier);
       bulk_load(target + below, a.v_cache + from, bytes, barrier);
@@ -275,10 +283,9 @@ template <class T> DEVICE const T* as(const unsigned char* bytes, const T*) {
 }
 
 template <class A> DEVICE void attend_with(const Tile& tile, const A& a, Stream& stream) {
-  const long long head = (long long)tile.i * HEADS + tile.j;
-  const int at = position_in(tile, a);
-  const Share share = share_of(tile, at);
-  const bool last = tile.l == SPLITS - 1;
+  const Share share = share_of(tile, a);
+  const long long head = (long long)share.sequence * HEADS + tile.j;
+  const bool with_own = share.own;
   float* const queries = scratch<float>();
   float* const own = queries + GROUP * D;  // this step's key, and value
   float* const angles = own + 2 * D;
@@ -287,13 +294,13 @@ template <class A> DEVICE void attend_with(const Tile& tile, const A& a, Stream&
   float* const left = scores + GROUP;
   const float scale = SCALE * rsqrtf((float)D);
 
-  for (int d = thread(); d < D; d += THREADS) angles[d] = __ldcg(a.rope + (long long)at * D + d);
+  for (int d = thread(); d < D; d += THREADS) angles[d] = __ldcg(a.rope + (long long)share.at * D + d);
   synchronise_block();
   stream.next();
   // All loads of what was waited for are on their way before the first is used.
   constexpr int OWN = (2 * D + THREADS - 1) / THREADS;
   float came[OWN];
-  if (last) {
+  if (with_own) {
 #pragma unroll
     for (int n = 0; n < OWN; ++n) {
       const int d = min(n * THREADS + thread(), 2 * D - 1);
@@ -303,21 +310,21 @@ template <class A> DEVICE void attend_with(const Tile& tile, const A& a, Stream&
   for (int g = warp_of(); g < GROUP; g += WARPS) {
     place<D>(queries + g * D, a.q + (head * GROUP + g) * D, a.q_norm, angles, EPS);
   }
-  if (last) {
+  if (with_own) {
 #pragma unroll
     for (int n = 0; n < OWN; ++n)
       if (n * THREADS + thread() < 2 * D) own[n * THREADS + thread()] = came[n];
   }
   synchronise_block();
   if (warp_of() == WARPS - 1) {
-    if (last) {
+    if (with_own) {
       place<D>(key, own, a.k_norm, angles, EPS);
       __syncwarp();
     }
     for (int g = 0; g < GROUP; ++g) {
       float score = 0.0f;  // of the key as it will be read
-      for (int d = lane_of(); d < D && last; d += 32) score += queries[g * D + d] * as_stored(key[d], a.k_cache);
-      score = last ? scale * warp_sum(score) : NOTHING;
+      for (int d = lane_of(); d < D && with_own; d += 32) score += queries[g * D + d] * as_stored(key[d], a.k_cache);
+      score = with_own ? scale * warp_sum(score) : NOTHING;
       if (lane_of() == 0) scores[g] = score;
     }
   }
@@ -338,7 +345,7 @@ template <class A> DEVICE void attend_with(const Tile& tile, const A& a, Stream&
   }
   if (which < WARPS_OF_SET) sums.leave(left + warp_of() * HEADS_AT_ONCE * (D + 2));
   synchronise_block();
-  const long long part = (head * SPLITS + tile.l) * GROUP;
+  const long long part = (((long long)tile.i * HEADS + tile.j) * SPLITS + tile.l) * GROUP;
   for (int n = thread(); n < GROUP * D; n += THREADS) {
     const int g = n / D, d = n % D;
     const float* const of_set = left + g * (D + 2);
@@ -346,8 +353,8 @@ template <class A> DEVICE void attend_with(const Tile& tile, const A& a, Stream&
     float peak = scores[g];
 #pragma unroll
     for (int w = 0; w < WARPS_OF_SET; ++w) peak = fmaxf(peak, of_set[w * STEP + D]);
-    const float weight = last ? exp2f(scores[g] - peak) : 0.0f;
-    float total = weight, sum = last ? weight * own[D + d] : 0.0f;
+    const float weight = with_own ? exp2f(scores[g] - peak) : 0.0f;
+    float total = weight, sum = with_own ? weight * own[D + d] : 0.0f;
 #pragma unroll
     for (int w = 0; w < WARPS_OF_SET; ++w) {
       const float fade = exp2f(of_set[w * STEP + D] - peak);

@@ -94,11 +94,9 @@ struct Loads {
   static constexpr int STAGE_BYTES = 2 * STAGE_ROWS / BOX * BOX_BYTES;
   const Arguments& a;
   Share share;
-  int sequence, head;
+  int head;
 
-  DEVICE Loads(const Tile& tile, const Arguments& a) : a(a), sequence(tile.i), head(tile.j) {
-    share = share_of(tile, position_in(tile, a));
-  }
+  DEVICE Loads(const Tile& tile, const Arguments& a) : a(a), share(share_of(tile, a)), head(tile.j) {}
   DEVICE int stages() const { return max((share.high - share.low + STAGE_ROWS - 1) / STAGE_ROWS, 1); }
   DEVICE int boxes(int n) const {
     return (min(share.high - share.low - n * STAGE_ROWS, STAGE_ROWS) + BOX - 1) / BOX;
@@ -110,7 +108,7 @@ struct Loads {
 #pragma unroll 1
     for (int b = 0; b < count; ++b) {
       const int at = first + b * BOX, row = PAGE ? at % max(PAGE, 1) : at;
-      const int matrix = matrix_of(a, sequence, head, at);
+      const int matrix = matrix_of(a, share.sequence, head, at);
 #pragma unroll
       for (int d = 0; d < D; d += 64, to_keys += PANEL_BYTES, to_values += PANEL_BYTES) {
         tma_load_3d(to_keys, a.k_cache_boxes, d, row, matrix, barrier);
@@ -294,13 +292,12 @@ template <class T> DEVICE void put_pair(T* at, float low, float high) {
 }
 
 template <class A> DEVICE void attend_with(const Tile& tile, const A& a, Stream& stream) {
-  const long long head = (long long)tile.i * HEADS + tile.j;
+  const Share share = share_of(tile, a);
+  const long long head = (long long)share.sequence * HEADS + tile.j;
   const int set = warp_of() % SETS, which = warp_of() / SETS;
-  const int at = position_in(tile, a);
-  const Share share = share_of(tile, at);
-  const bool own = tile.l == SPLITS - 1 && which == WARPS_OF_SET - 1;
+  const bool own = share.own && which == WARPS_OF_SET - 1;
   Angles angles;
-  angles.load(a.rope + (long long)at * D);
+  angles.load(a.rope + (long long)share.at * D);
   const auto q_norm = norm_of(a.q_norm), k_norm = norm_of(a.k_norm);
 
   stream.next();
@@ -350,7 +347,7 @@ template <class A> DEVICE void attend_with(const Tile& tile, const A& a, Stream&
   constexpr int OF_WARP = HEADS_AT_ONCE * PITCH, STEP = SETS * OF_WARP;  // to the next warp of the same heads
   if (which < WARPS_OF_SET) sums.leave(left + warp_of() * OF_WARP);
   synchronise_block();
-  const long long part = (head * SPLITS + tile.l) * GROUP;
+  const long long part = (((long long)tile.i * HEADS + tile.j) * SPLITS + tile.l) * GROUP;
 #pragma unroll
   for (int n = thread(); n < GROUP * D / 2; n += THREADS) {
     const int g = n / (D / 2), d = n % (D / 2) * 2;

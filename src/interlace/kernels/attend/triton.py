@@ -22,6 +22,7 @@ def attend_tile(
     k_cache,
     v_cache,
     table,
+    shares,
     q_norm,
     k_norm,
     out,
@@ -31,6 +32,7 @@ def attend_tile(
     CAPACITY,
     PAGE: tl.constexpr,
     PAGES,
+    BATCH,
     SPLITS: tl.constexpr,
     GROUP: tl.constexpr,
     D: tl.constexpr,
@@ -39,8 +41,22 @@ def attend_tile(
     WHOLE: tl.constexpr,
     EPS: tl.constexpr,
 ):
-    head = tile.i.to(tl.int64) * HEADS + tile.j
-    at = position_at(position, tile.i, CAPACITY)
+    if shares is None:
+        sequence = tile.i
+        at = position_at(position, sequence, CAPACITY)
+        share = tl.cdiv(tl.cdiv(at, BLOCK), SPLITS) * BLOCK
+        low = tl.minimum(tile.l * share, at)
+        high = tl.minimum(low + share, at)
+        last = tile.l == SPLITS - 1
+    else:
+        named = tl.load(shares + tile.i * 3)
+        sequence = tl.minimum(tl.maximum(named, 0), BATCH - 1)
+        at = position_at(position, sequence, CAPACITY)
+        most = tl.where(named < 0, 0, at)
+        low = tl.minimum(tl.maximum(tl.load(shares + tile.i * 3 + 1), 0), most)
+        high = tl.minimum(tl.maximum(tl.load(shares + tile.i * 3 + 2), low), most)
+        last = (named >= 0) & (high == at)
+    head = sequence.to(tl.int64) * HEADS + tile.j
     angles = rope + at.to(tl.int64) * D
     row = tl.arange(0, ROWS)[:, None]
     d = tl.arange(0, D)
@@ -51,21 +67,17 @@ def attend_tile(
     # This token's own key is rounded as the cache will hold it. It opens the softmax of the last split.
     one = tl.zeros((1, 1), tl.int32)
     key = narrowed(placed(k + head * D + one, k_norm, angles, D, EPS), k_cache.dtype.element_ty)
-    last = tile.l == SPLITS - 1
     score = tl.sum(queries.to(tl.float32) * key.to(tl.float32), 1) * scale
     most = tl.where(last, score, float("-inf"))
     weight = tl.where(last, 1.0, 0.0) + tl.zeros((ROWS,), tl.float32)
     value = tl.load(v + head * D + d).to(tl.float32)
     acc = tl.where(last, value, 0.0)[None, :] + tl.zeros((ROWS, D), tl.float32)
 
-    share = tl.cdiv(tl.cdiv(at, BLOCK), SPLITS) * BLOCK
-    low = tl.minimum(tile.l * share, at)
-    high = tl.minimum(low + share, at)
     n = tl.arange(0, BLOCK)
     for start in tl.range(low, high, BLOCK, num_stages=3):
         inside = start + n < high
         # A block lies in one page.
-        first = tl.maximum(row_of(table, tile.i, tile.j, start, HEADS, CAPACITY, PAGE, PAGES), 0) * D
+        first = tl.maximum(row_of(table, sequence, tile.j, start, HEADS, CAPACITY, PAGE, PAGES), 0) * D
         block = tl.load(k_cache + first + n[None, :] * D + d[:, None], mask=inside[None, :], other=0.0)
         scores = dot(queries, block, tl.zeros((ROWS, BLOCK), tl.float32), sync.INTERPRET) * scale
         scores = tl.where(inside[None, :], scores, float("-inf"))
@@ -77,7 +89,7 @@ def attend_tile(
         acc = dot(narrowed(weights, block.dtype), block, acc * fade[:, None], sync.INTERPRET)
         most = more
 
-    part = (head * SPLITS + tile.l) * GROUP
+    part = ((tile.i.to(tl.int64) * HEADS + tile.j) * SPLITS + tile.l) * GROUP
     real = row < GROUP
     at = out + (part + row) * D + d[None, :]
     if WHOLE:

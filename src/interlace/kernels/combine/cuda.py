@@ -2,28 +2,33 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import replace
+
+from interlace.graph.op import Op
+from interlace.graph.tensor import Tensor
 from interlace.kernels.cuda.rows import ROWS
 from interlace.kernels.text import TextBody
 
-COMBINE_TEXT = TextBody(
-    ROWS
-    + r"""
+#: The row of the result, with which the body begins.
+_HEAD = "const long long head = (long long)tile.i * HEADS + tile.j;"
+_BODY = r"""
 // Two neighbours a thread; what it needs of some splits is under way at once, and all sums stay with their peak.
 DEVICE void combine_tile(const Tile& tile, const Arguments& a) {
   constexpr int STEP = GROUP * D, AT_ONCE = SPLITS < 16 ? SPLITS : 16;
   const long long head = (long long)tile.i * HEADS + tile.j;
   for (int n = thread() * 2; n < STEP; n += THREADS * 2) {
-    const float* const parts = a.parts + head * SPLITS * STEP + n;
-    const float *const peaks = a.peak + head * SPLITS * GROUP + n / D, *const totals = a.total + (peaks - a.peak);
+    const float* const parts = a.parts + FIRST * STEP + n;
+    const float *const peaks = a.peak + FIRST * GROUP + n / D, *const totals = a.total + (peaks - a.peak);
     float most = __int_as_float(0xff800000), whole = 0.0f;
     float2 sum = make_float2(0.0f, 0.0f);
 #pragma unroll 1
-    for (int s = 0; s < SPLITS; s += AT_ONCE) {
+    for (int s = 0; s < COUNT; s += AT_ONCE) {
       float2 pairs[AT_ONCE];
       float peak[AT_ONCE], total[AT_ONCE], higher = most;
 #pragma unroll
       for (int e = 0; e < AT_ONCE; ++e) {
-        const int split = min(s + e, SPLITS - 1);  // behind the last it is loaded again, and counts nothing
+        const int split = PLACE(min(s + e, COUNT - 1));  // behind the last it is loaded again, and counts nothing
         pairs[e] = __ldcg(reinterpret_cast<const float2*>(parts + split * STEP));
         peak[e] = __ldcg(peaks + split * GROUP), total[e] = __ldcg(totals + split * GROUP);
       }
@@ -34,16 +39,46 @@ DEVICE void combine_tile(const Tile& tile, const Arguments& a) {
       most = higher;
 #pragma unroll
       for (int e = 0; e < AT_ONCE; ++e) {
-        const float share = s + e < SPLITS ? (peak[e] < most ? exp2f(peak[e] - most) : 1.0f) : 0.0f;
+        const float share = s + e < COUNT ? (peak[e] < most ? exp2f(peak[e] - most) : 1.0f) : 0.0f;
         whole += share * total[e], sum.x += share * pairs[e].x, sum.y += share * pairs[e].y;
       }
     }
     put(a.out + head * STEP + n, sum.x / whole), put(a.out + head * STEP + n + 1, sum.y / whole);
   }
 }
-""",
+"""
+_OF_ROWS = r"""
+// Which rows of all have the splits of a tile's sequence.
+struct Splits {
+  const int* rows;
+  int count;
+  DEVICE int place(int n) const { return min(max(__ldcg(rows + n), 0), SPLITS - 1) * HEADS; }
+};
+template <class A> DEVICE Splits splits_of(const Tile& tile, const A& a) {
+  const int first = min(max(__ldcg(a.first + tile.i), 0), SPLITS - 1);
+  return {a.rows + first, min(max(__ldcg(a.first + tile.i + 1), first + 1), SPLITS) - first};
+}
+"""
+
+
+def _text(first: str, count: str, place: str) -> str:
+    """Of the body, given where splits begin, how many a tile has, and how many splits of a head lie before the n-th."""
+    return _BODY.replace("FIRST", first).replace("COUNT", count).replace("PLACE", place)
+
+
+def _other(op: Op, tensors: Mapping[str, Tensor]) -> TextBody | None:
+    if "rows" not in tensors:
+        return None
+    text = _text("(long long)tile.j", "own.count", "own.place")
+    text = text.replace(_HEAD, f"{_HEAD}\n  const Splits own = splits_of(tile, a);")
+    return replace(COMBINE_TEXT, text=ROWS + _OF_ROWS + text, other=None)
+
+
+COMBINE_TEXT = TextBody(
+    ROWS + _text("head * SPLITS", "SPLITS", ""),
     "combine_tile",
     constants=("HEADS", "SPLITS", "GROUP", "D"),
     paired=("parts",),
     proved=True,
+    other=_other,
 )

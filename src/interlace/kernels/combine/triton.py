@@ -14,6 +14,8 @@ def combine_tile(
     parts,
     peak,
     total,
+    first,
+    rows,
     out,
     HEADS: tl.constexpr,
     SPLITS: tl.constexpr,
@@ -23,10 +25,17 @@ def combine_tile(
 ):
     head = tile.i.to(tl.int64) * HEADS + tile.j
     split = tl.arange(0, ROWS)
-    inside = split < SPLITS
+    if first is None:
+        inside = split < SPLITS
+        place = head * SPLITS + split
+    else:
+        low = tl.minimum(tl.maximum(tl.load(first + tile.i), 0), SPLITS - 1)
+        inside = split < tl.minimum(tl.maximum(tl.load(first + tile.i + 1), low + 1), SPLITS) - low
+        row = tl.load(rows + low + split, mask=inside, other=0)
+        place = tl.minimum(tl.maximum(row, 0), SPLITS - 1).to(tl.int64) * HEADS + tile.j
     d = tl.arange(0, D)
     for query in range(GROUP):
-        part = (head * SPLITS + split) * GROUP + query
+        part = place * GROUP + query
         most = tl.load(peak + part, mask=inside, other=float("-inf"))
         weight = tl.exp2(most - tl.max(most))
         whole = tl.sum(weight * tl.load(total + part, mask=inside, other=0.0))

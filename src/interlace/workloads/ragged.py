@@ -1,0 +1,252 @@
+"""Attention of one new token for each of several sequences of mixed length, as in a server's decode step."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from enum import Enum
+from functools import cached_property
+from typing import Annotated, Any, ClassVar
+
+import numpy as np
+
+from interlace.core.devices import CPU, DEFAULT_GPU, DeviceSpec
+from interlace.core.dtypes import DType, bf16, fp32, int32
+from interlace.core.errors import ShapeError
+from interlace.core.rounding import round_to
+from interlace.graph.graph import Graph
+from interlace.graph.tensor import Tensor
+from interlace.kernels.attend import BLOCK, attend, splits
+from interlace.kernels.attend.shares import COLUMNS, equal_shares, rows_of_table
+from interlace.kernels.combine import combine
+from interlace.kernels.rope import placed
+from interlace.workloads.base import DTypeField, Inputs, Option, Presets, Tile, Workload
+from interlace.workloads.decode import DRAWN, repeated, rope_table
+from interlace.workloads.llama import LLAMAS
+
+_ATTENTION, _LENGTHS = "Attention", "Lengths"
+_EXPONENT = 1.2  # of Zipf's law
+_SMALL = 64  # that the giant is longer than the others, at least
+
+
+class Lengths(Enum):
+    """How long sequences are: all lengths alike likely, as Zipf's law has it, or one of them giant."""
+
+    UNIFORM = "uniform"
+    ZIPF = "zipf"
+    GIANT = "giant"
+
+
+def ragged_attention(
+    batch: int,
+    capacity: int,
+    heads: int,
+    kv_heads: int,
+    head_dim: int,
+    dtype: DType = bf16,
+    *,
+    parts: int,
+    shares: bool,
+) -> Graph:
+    """``out``: attention of a token of each sequence over its cache and its own key; see ``kernels/attend``.
+
+    Args:
+        batch: sequences (B).
+        capacity: positions that each cache has room for.
+        heads, kv_heads, head_dim: heads of queries, heads of keys and values, elements of each.
+        parts: in which the cache of a head is cut: of all sequences together with ``shares``, else of each.
+        shares: a table says whose positions each part has.
+
+    Inputs: ``q`` (B, heads * head_dim), ``k`` and ``v`` (B, kv_heads * head_dim), ``position`` (B,) of int32, ``rope``
+    (capacity, head_dim) of float32, ``k_cache`` and ``v_cache`` (B, kv_heads, capacity, head_dim); with shares also
+    ``shares`` (parts + B, 3), ``first`` (B + 1,) and ``rows`` (parts + B,) of int32, from ``equal_shares``.
+
+    Raises:
+        ArgumentError, ShapeError: extents that are none, or that do not go together.
+    """
+    wide, narrow, cached = heads * head_dim, kv_heads * head_dim, (batch, kv_heads, capacity, head_dim)
+    given = {
+        **{name: Tensor(name, (batch, n), dtype) for name, n in (("q", wide), ("k", narrow), ("v", narrow))},
+        "position": Tensor("position", (batch,), int32),
+        "rope": Tensor("rope", (capacity, head_dim), fp32),
+        **{name: Tensor(name, cached, dtype) for name in ("k_cache", "v_cache")},
+    }
+    of, owners = parts, batch
+    listed: dict[str, Tensor] = {}
+    inputs = dict(given)
+    if shares:
+        of, owners = 1, rows_of_table(parts, batch)
+        given["shares"] = Tensor("shares", (owners, COLUMNS), int32)
+        listed = {"first": Tensor("first", (batch + 1,), int32), "rows": Tensor("rows", (owners,), int32)}
+        inputs = {**given, **listed}
+    out = Tensor("out", (batch, wide), dtype)
+    left: tuple[Tensor, ...] = ()
+    if of == 1 and not shares:
+        ops = [attend("attend", **given, out=out)]  # type: ignore[arg-type]
+    else:
+        part = (owners, kv_heads, of, heads // kv_heads)
+        split, peak, total = left = tuple(
+            Tensor(name, shape, fp32) for name, shape in (("parts", (*part, head_dim)), ("peak", part), ("total", part))
+        )
+        ops = [
+            attend("attend", **given, out=split, peak=peak, total=total),  # type: ignore[arg-type]
+            combine("combine", split, peak, total, out, **listed),
+        ]
+    return Graph("ragged-attention", (*inputs.values(), *left, out), tuple(ops), tuple(inputs), ("out",))
+
+
+@dataclass(frozen=True)
+class RaggedAttention(Workload):
+    """Attention of one token for each of several sequences of mixed length.
+
+    Raises:
+        ShapeError: heads that do not share those of keys evenly.
+    """
+
+    name: ClassVar[str] = "ragged-attention"
+    presets: ClassVar[Presets] = {
+        **{
+            model: {name: getattr(LLAMAS[model], name) for name in ("heads", "kv_heads", "head_dim")}
+            for model in ("llama3.2-1b", "llama3.1-8b")
+        },
+        "small": {"heads": 4, "kv_heads": 2, "head_dim": 16, "batch": 5, "longest": 200},
+    }
+    on_cpu: ClassVar[str] = "small"
+    on_gpu: ClassVar[str] = "llama3.1-8b"
+    size: ClassVar[str] = "batch"
+    sizes: ClassVar[tuple[int, ...]] = (8, 32)
+    weights: ClassVar[tuple[str, ...]] = ("k_cache", "v_cache")
+
+    heads: Annotated[int, Option("Heads of queries.", least=1, group=_ATTENTION)]
+    kv_heads: Annotated[int, Option("Heads of keys and values.", least=1, group=_ATTENTION)]
+    head_dim: Annotated[int, Option("Elements of a head.", least=16, group=_ATTENTION)]
+    batch: Annotated[int, Option("Sequences.", least=1)] = 32
+    longest: Annotated[int, Option("Cached positions of a sequence at most.", least=1, group=_LENGTHS)] = 4096
+    lengths: Annotated[
+        Lengths, Option("How long sequences are", names={kind.value: kind for kind in Lengths}, group=_LENGTHS)
+    ] = Lengths.UNIFORM
+    draw: Annotated[int, Option("Seed of the lengths.", least=0, group=_LENGTHS)] = 0
+    shares: Annotated[
+        int | None,
+        Option(
+            "Equal shares that all positions of a head of keys are cut into; by default one for each SM of an H200; "
+            "0 cuts each sequence into as many of its own.",
+            least=0,
+        ),
+    ] = None
+    dtype: DTypeField = bf16
+
+    def __post_init__(self) -> None:
+        if self.heads % self.kv_heads:
+            raise ShapeError(f"{self.heads} heads do not share {self.kv_heads} heads of keys evenly; use a multiple")
+        self.cached  # noqa: B018  torch.compile traces what is drawn already
+
+    @property
+    def title(self) -> str:
+        heads = f"{self.heads} heads of {self.head_dim} over {self.kv_heads}"
+        mixed = f"{self.lengths.value} lengths up to {max(self.cached)}, {sum(self.cached)} in all"
+        return f"attention of {self.batch} sequences of {mixed}, {heads}, {self.dtype}"
+
+    @cached_property
+    def cached(self) -> tuple[int, ...]:
+        """Positions of each sequence."""
+        random, n = np.random.default_rng((self.draw, self.batch)), self.batch
+        if self.lengths is Lengths.ZIPF:
+            drawn = random.permutation(np.ceil(self.longest * np.arange(1.0, n + 1) ** -_EXPONENT).astype(int))
+        elif self.lengths is Lengths.UNIFORM:
+            drawn = random.integers(1, self.longest + 1, n)
+        else:
+            drawn = random.integers(1, max(self.longest // _SMALL, 1) + 1, n)
+            drawn[int(random.integers(n))] = self.longest
+        return tuple(drawn.tolist())
+
+    @property
+    def capacity(self) -> int:
+        """Positions that each cache has room for."""
+        return -(-(self.longest + 1) // BLOCK) * BLOCK
+
+    @property
+    def parts(self) -> int:
+        """Shares that are wanted; no more than there are blocks."""
+        usual = DEFAULT_GPU.sms // self.kv_heads if self.shares is None else self.shares
+        return max(1, min(usual, sum(-(-at // BLOCK) for at in self.cached)))
+
+    @property
+    def read_share(self) -> float:
+        return sum(self.cached) / (self.batch * self.capacity)
+
+    @property
+    def flops(self) -> float:
+        return 4.0 * self.heads * self.head_dim * (sum(self.cached) + self.batch)
+
+    def graph(self, device: DeviceSpec, tile: Tile | None = None) -> Graph:
+        shares = self.shares != 0
+        parts = self.parts if shares else splits(device.sms, self.batch, self.kv_heads, self.capacity)
+        shape = self.batch, self.capacity, self.heads, self.kv_heads, self.head_dim
+        return ragged_attention(*shape, self.dtype, parts=parts, shares=shares)
+
+    def inputs(self, seed: int) -> Inputs:
+        """Everything from N(0, 1), caches of repeated numbers; the lengths as they are for all seeds."""
+        random, graph = np.random.default_rng(seed), self.graph(CPU)
+        pool = round_to(random.standard_normal(DRAWN, np.float32), self.dtype)
+        of = {"position": np.array(self.cached, np.float32), "rope": rope_table(self.capacity, self.head_dim)}
+        if self.shares != 0:
+            tables = zip(("shares", "first", "rows"), equal_shares(self.cached, self.parts, BLOCK), strict=True)
+            of |= {name: value.astype(np.float32) for name, value in tables}
+        for name in (name for name in graph.inputs if name not in of):
+            of[name] = repeated(pool, int(random.integers(DRAWN)), graph.tensor(name).shape)
+        return of
+
+    def dense(self, xp: Any, tensors: Mapping[str, Any]) -> Mapping[str, Any]:
+        return {"out": self._in_numpy(tensors) if xp is np else self._in_torch(xp, tensors)}
+
+    def _in_numpy(self, t: Mapping[str, Any]) -> Any:
+        group, d = self.heads // self.kv_heads, self.head_dim
+        out = np.zeros_like(t["q"]).reshape(self.batch, self.kv_heads, group, d)
+        for b, at in enumerate(self.cached):
+            for head in range(self.kv_heads):
+                angles, own = t["rope"][at], (slice(b, b + 1), slice(head * d, (head + 1) * d))
+                queries = placed(t["q"][b].reshape(-1, group, d)[head], angles, None, 0.0)
+                keys = np.vstack([t["k_cache"][b, head, :at], placed(t["k"][own], angles, None, 0.0)])
+                values = np.vstack([t["v_cache"][b, head, :at], t["v"][own]])
+                scores = queries @ keys.T / np.sqrt(d)
+                weights = np.exp(scores - scores.max(axis=1, keepdims=True))
+                out[b, head] = weights @ values / weights.sum(axis=1, keepdims=True)
+        return out.reshape(t["q"].shape)
+
+    def others(self, torch: Any) -> Mapping[str, Callable[[Mapping[str, Any]], Mapping[str, Any]]]:
+        """All sequences at once, masked behind their ends: all that the caches have room for is read."""
+
+        def padded(t: Mapping[str, Any]) -> Mapping[str, Any]:
+            q = self._appended(torch, t)
+            mask = torch.arange(self.capacity, device=q.device) <= t["position"].long()[:, None]
+            attention = torch.nn.functional.scaled_dot_product_attention
+            out = attention(q[:, :, None], t["k_cache"], t["v_cache"], mask[:, None, None], enable_gqa=True)
+            return {"out": out.reshape(self.batch, -1)}
+
+        return {"padded": padded}
+
+    def _in_torch(self, torch: Any, t: Mapping[str, Any]) -> Any:
+        """Sequence by sequence, so that nothing is read that does not count."""
+        q = self._appended(torch, t)
+
+        def one(b: int, end: int) -> Any:
+            k, v = (t[name][b, None, :, :end] for name in ("k_cache", "v_cache"))
+            return torch.nn.functional.scaled_dot_product_attention(q[b, None, :, None], k, v, enable_gqa=True)
+
+        return torch.cat([one(b, at + 1) for b, at in enumerate(self.cached)]).reshape(self.batch, -1)
+
+    def _appended(self, torch: Any, t: Mapping[str, Any]) -> Any:
+        """Queries (B, heads, D) in their place; keys and values are written into the caches."""
+        batch, d = self.batch, self.head_dim
+        position = t["position"].long()
+        cos, sin = t["rope"][position][:, None, :].to(t["q"].dtype).chunk(2, -1)
+
+        def rotated(x: Any) -> Any:
+            low, high = x.view(batch, -1, d).chunk(2, -1)
+            return torch.cat([low * cos - high * sin, high * cos + low * sin], -1)
+
+        sequences = torch.arange(batch, device=position.device)
+        t["k_cache"][sequences, :, position] = rotated(t["k"])
+        t["v_cache"][sequences, :, position] = t["v"].view(batch, -1, d)
+        return rotated(t["q"])
