@@ -69,6 +69,9 @@ inline int __reduce_min_sync(unsigned lanes, int value) {
   }
   return value;
 }
+inline unsigned __reduce_min_sync(unsigned lanes, unsigned value) {
+  return __reduce_min_sync(lanes, static_cast<int>(value ^ 1u << 31)) ^ 1u << 31;
+}
 inline int __reduce_max_sync(unsigned lanes, int value) { return -__reduce_min_sync(lanes, -value); }
 inline int __ffs(int bits) { return __builtin_ffs(bits); }
 unsigned long long __cvta_generic_to_shared(const void* pointer);
@@ -97,6 +100,7 @@ inline float __uint_as_float(unsigned bits) { return __builtin_bit_cast(float, b
 inline unsigned __float_as_uint(float value) { return __builtin_bit_cast(unsigned, value); }
 inline float __int_as_float(int bits) { return __builtin_bit_cast(float, bits); }
 inline int min(int a, int b) { return a < b ? a : b; }
+inline unsigned min(unsigned a, unsigned b) { return a < b ? a : b; }
 inline int max(int a, int b) { return a > b ? a : b; }
 extern "C" {
 float expf(float x) noexcept;

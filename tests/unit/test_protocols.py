@@ -30,6 +30,7 @@ Protocol = HandOver | Lists | ReadyQueue | Mailboxes | Outstanding | Tagged
 
 #: The same in fewer items or workers, in which a fault shows as well.
 TWO_LISTS = Lists(((2,), (0, 1)))
+HALVES = Lists(((), (0, 1, 2)), most=2)
 TWO_QUEUED = ReadyQueue(((), (), (0, 1)), workers=2, capacity=3)
 BY_QUEUE = replace(TWO_QUEUED, wait=None, post=RELAXED, put=RELEASE, take=ACQUIRE, count=ACQUIRE_RELEASE)
 THREE_MADE = Outstanding(((1, 2), (), ()), capacity=3)
@@ -42,6 +43,8 @@ THREE_MADE = Outstanding(((1, 2), (), ()), capacity=3)
         (Lists(((1,), (0,), ())), 5461),
         (TWO_LISTS, 496),
         (Lists(((), (0, 1, 2))), 2614),
+        (HALVES, 2335),
+        (Lists(((3,), (0, 1, 2)), most=2), 1135),
         (replace(TWO_QUEUED, workers=3), 2131),
         (replace(TWO_QUEUED, producers=((), (), (0, 1), (0,)), capacity=4), 1065),
         (ReadyQueue(((), (0,), (1,)), workers=2, capacity=3), 163),
@@ -82,6 +85,8 @@ def test_as_the_code_orders_it_every_interleaving_is_right(protocol: Protocol, s
         (TWO_LISTS, {"wait": RELAXED}, StaleReadError, "data 1 may be read as 0"),
         (TWO_LISTS, {"checks": False}, DoubledItemError, "item 0 is done twice"),
         (TWO_LISTS, {"settles": False}, StuckError, "worker 1 awaits semaphore 1 >= 1"),
+        (HALVES, {"settles": False}, StuckError, "awaits semaphore"),
+        (HALVES, {"keeps": False}, DoubledItemError, "item 0 is done twice"),
         # Ready items are queued.
         (TWO_QUEUED, {"post": RELAXED}, StaleReadError, "data 0 may be read as 0"),
         (TWO_QUEUED, {"wait": RELAXED}, StaleReadError, "data 0 may be read as 0"),

@@ -161,7 +161,9 @@ def _waiting(steps: Steps) -> Steps:
 def of_stealing(text: str) -> Lists:
     """Lists that others take from, in the one launch."""
     launch, by = Text(text), of_launch(text)
-    swap = {r"atomicCAS\(at, head, head \+ 1\)": "swap", r"if \(seen == head\) break": "check", r"head = seen": "retry"}
+    left = r"atomicCAS\(at\(launch, list\), head, word\(row \+ some, row \+ length\(rows\)\)\)"
+    swap = {left: "swap", r"if \(seen == head\) break": "check", r"head = seen": "retry"}
+    swap |= {r"if \(some > 1\) .*at\(launch, blockIdx\.x\) = word\(row \+ 1, row \+ some\)": "keep"}
     again = launch.body("take").partition("while (row < 0")[2]
     steals = Text(f"again() {{{again}}}").steps(
         "again", {r"await_finished\(launch, sent, 0\)": "settle", r"take_from\(": "take"}
@@ -169,9 +171,11 @@ def of_stealing(text: str) -> Lists:
     held = re.search(r"constexpr int HELD = (\d+)", text)
     assert held is not None
     assert int(held[1]) == HELD
-    assert "await_finished(launch, sent, HELD - 1);\n      row = take_from(launch, blockIdx.x)" in launch.body("take")
-    checks, settles = launch.steps("take_from", swap) == ("swap", "check", "retry"), steals == ("settle", "take")
-    return Lists(checks=checks, settles=settles, post=by.post, wait=by.poll)
+    own = "await_finished(launch, sent, HELD - 1);\n      row = take_from(launch, blockIdx.x, 1)"
+    assert own in launch.body("take")
+    taking = launch.steps("take_from", swap)
+    checks, settles = taking[:3] == ("swap", "check", "retry"), steals == ("settle", "take")
+    return Lists(checks=checks, settles=settles, keeps=taking[-1:] == ("keep",), post=by.post, wait=by.poll)
 
 
 def of_queue(text: str) -> ReadyQueue:
@@ -236,13 +240,15 @@ def test_lists_are_those_of_the_text_and_a_text_that_does_not_settle_or_check_is
     for pattern, error in (
         (r"      await_finished\(launch, sent, 0\);\n", StuckError),
         (r" +if \(seen == head\) break;\n", DoubledItemError),
+        (r"(?<=word\()row \+ 1(?=, row \+ some)", DoubledItemError),
         (r"red\.release\.gpu", StaleReadError),
     ):
-        instead = "red.relaxed.gpu" if error is StaleReadError else ""
+        instead = "red.relaxed.gpu" if error is StaleReadError else "row" if "row" in pattern else ""
         changed, count = re.subn(pattern, instead, text)
         assert count
+        lists = ((), (0, 1, 2)) if instead == "row" else few.lists
         with pytest.raises(error):
-            check(replace(of_stealing(changed), lists=few.lists).model())
+            check(replace(of_stealing(changed), lists=lists, most=2).model())
 
 
 @pytest.mark.skipif("queue" not in DISPATCHES, reason="the one launch has no queue")

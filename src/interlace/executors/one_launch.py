@@ -30,7 +30,7 @@ from interlace.kernels.cuda.ptx import PTX
 from interlace.kernels.primitives.semaphore_cuda import SEMAPHORES
 from interlace.kernels.tuning import is_chain
 from interlace.launch.compose import KEEPS, LAUNCH, Composition, Part, codes, compose, stages
-from interlace.launch.dispatch import QUEUE
+from interlace.launch.dispatch import QUEUE, ROW_BITS
 from interlace.plan.orderings import Ordering
 from interlace.plan.plan import Dispatch, Plan
 from interlace.plan.verify import Proof
@@ -142,6 +142,11 @@ class OneLaunchExecutor(DeviceExecutor):
                     f"of this kernel resident; {self.plan.dispatch.value} dispatch would wait for ever. Plan for at "
                     f"most {self._spec.sms} workers, or use ticket dispatch"
                 )
+        if self.plan.dispatch is Dispatch.STEALING and len(self.plan.items) >= 1 << ROW_BITS:
+            raise PlanError(
+                f"plan has {len(self.plan.items):,} items, and words of lists that others take from count to "
+                f"{1 << ROW_BITS:,}; use ticket dispatch"
+            )
         #: Operands that captured runs read, for as long as they may be replayed.
         self._captured: list[Any] = []
         self.composition  # noqa: B018 - says what does not fit before anything runs
@@ -149,9 +154,10 @@ class OneLaunchExecutor(DeviceExecutor):
     def _allocate(self) -> None:
         super()._allocate()
         torch, rows = self._torch, self._table.worker_rows.astype(np.int32)
-        #: Where the list of each block begins, and how many of its items were taken, in all runs.
+        #: Where the list of each block begins, and how many of its items were taken, in all runs, or which are left.
         self._lists = torch.tensor(rows, device=self._device)
-        self._heads = torch.zeros(len(rows) - 1, dtype=torch.int32, device=self._device)
+        counts = torch.int64 if self.plan.dispatch is Dispatch.STEALING else torch.int32
+        self._heads = torch.zeros(len(rows) - 1, dtype=counts, device=self._device)
         self._queue: dict[str, Any] = {}
         if self.plan.dispatch is Dispatch.QUEUE:
             self._allocate_queue()
@@ -207,6 +213,7 @@ class OneLaunchExecutor(DeviceExecutor):
             _IN_FLIGHT_OF_CHAIN if is_chain(self.plan.graph) else _IN_FLIGHT_BYTES,
             dispatch=self.plan.dispatch,
             dependent_launch=self.options.dependent_launch,
+            stealing=self.plan.stealing,
         )
 
     @cached_property

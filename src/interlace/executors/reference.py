@@ -24,6 +24,7 @@ from interlace.kernels.base import kernel_of
 from interlace.kernels.bodies import Array, BodyKind, Reference
 from interlace.plan.orderings import Ordering
 from interlace.plan.plan import Dispatch, Plan
+from interlace.plan.stealing import Victim
 from interlace.plan.verify import Proof
 from interlace.sim.modes import PERSISTENT, Mode
 from interlace.trace.events import Trace
@@ -173,11 +174,28 @@ class ReferenceExecutor(Executor):
 
     def _of_lists(self, worker: int) -> Iterator[int]:
         """A worker's own items; then what others have left under stealing, what is in no list under hybrid dispatch."""
-        steals = self.plan.dispatch is Dispatch.STEALING
-        later = [w for w in self._lists if w > worker] + [w for w in self._lists if w < worker]
-        for victim in (worker, *(w for w in later if steals or w < 0)):
-            while self._lists[victim]:
-                yield self._lists[victim].popleft()
+        mine, tries = self._lists[worker], 0
+        while True:
+            if not mine and self.plan.dispatch is Dispatch.STEALING:
+                mine.extend(self._stolen(worker, tries))
+                tries += 1
+            if not mine:
+                break
+            yield mine.popleft()
+        while self.plan.dispatch is Dispatch.HYBRID and self._lists.get(-1):
+            yield self._lists[-1].popleft()
+
+    def _stolen(self, worker: int, tries: int) -> list[int]:
+        """What a worker takes from another's list; nothing if all are empty."""
+        from interlace.sim.steal import victim
+
+        owners, stealing = sorted(self._lists), self.plan.stealing
+        left = np.array([len(self._lists[owner]) for owner in owners], np.int64)
+        own = owners.index(worker)
+        chosen = victim(np.zeros_like(left), left, own, stealing.victim is Victim.RANDOM, tries)
+        half = (int(left[chosen]) + 1) // 2
+        most = half if stealing.most is None else min(half, stealing.most)
+        return [self._lists[owners[chosen]].popleft() for _ in range(most)]
 
     def _of_queue(self) -> Iterator[int]:
         """Of the items that nobody took the first whose waits are met."""
