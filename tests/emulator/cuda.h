@@ -47,6 +47,10 @@ __forceinline__ float __shfl_xor_sync(unsigned lanes, float value, int distance)
   const unsigned bits = __builtin_bit_cast(unsigned, value);
   return __builtin_bit_cast(float, static_cast<unsigned>(shuffle(lanes, bits, (threadIdx.x % 32) ^ distance)));
 }
+__forceinline__ int __shfl_up_sync(unsigned lanes, int value, int distance) {
+  const int from = static_cast<int>(threadIdx.x % 32) - distance;
+  return static_cast<int>(shuffle(lanes, static_cast<unsigned>(value), from < 0 ? threadIdx.x % 32 : from));
+}
 __forceinline__ int __shfl_xor_sync(unsigned lanes, int value, int distance) {
   return static_cast<int>(shuffle(lanes, static_cast<unsigned>(value), (threadIdx.x % 32) ^ distance));
 }

@@ -17,7 +17,7 @@ pytest.importorskip("triton")  # which executors want wherever they are
 import interlace as il  # noqa: E402
 from interlace.core.errors import HangError  # noqa: E402
 from interlace.kernels.spin import spin  # noqa: E402
-from interlace.launch.dispatch import ROW_BITS  # noqa: E402
+from interlace.launch.dispatch import HELD, ROW_BITS  # noqa: E402
 from interlace.trace.steals import steals  # noqa: E402
 
 from ..emulator.build import MISSING  # noqa: E402
@@ -75,8 +75,8 @@ HALVES = {
 }
 
 
-def queue(change: tuple[str, str]) -> EmulatedLaunch:
-    plan = il.build(chain(), il.Choices(WORKERS, il.Dispatch.QUEUE))
+def queue(change: tuple[str, str], dispatch: il.Dispatch = il.Dispatch.QUEUE) -> EmulatedLaunch:
+    plan = il.build(chain(), il.Choices(WORKERS, dispatch))
     return EmulatedLaunch(plan, stages=4, change=change, at_once=True, timeout_s=0.004)
 
 
@@ -89,11 +89,21 @@ QUEUE = {
         "    if (__any_sync(0xffffffff, met && group == 2)) push(launch, item.run, 2);\n" + _GROUP,
     ),
 }
+_MET = "met = atomicAdd(queue.met + group, 1u) + 1 == (run + 1) * (unsigned)queue.missing[group];"
+_ROW = "(int)launch.queue.slots[later]"
+_EMPTY = "  *mailbox(launch, blockIdx.x, taken) = mail(item.run, EMPTIED | (unsigned)(semaphore + 1));\n"
+#: Changes of the text of the dispatcher.
+DISPATCHER = {
+    "never ready": (_MET, _MET.replace(";", " && group != 5;")),
+    "never told": (_EMPTY, f"  if (item.number != 6)\n  {_EMPTY}"),
+    "given twice": (_ROW, _ROW.replace("later", "n == launch.count - 1 ? later - 1 : later")),
+}
 LAUNCHES: dict[str, Callable[[], EmulatedLaunch]] = {d.value: partial(launch, d) for d in il.Dispatch}
 LAUNCHES |= {f"two lists, {name}": partial(two_lists, change) for name, change in STEALING.items()}
 LAUNCHES |= {name: partial(two_lists, change, stealing=HALF) for name, change in HALVES.items()}
 LAUNCHES["stealing half"] = partial(launch, il.Dispatch.STEALING, HALF)
 LAUNCHES |= {name: partial(queue, change) for name, change in QUEUE.items()}
+LAUNCHES |= {name: partial(queue, change, il.Dispatch.DISPATCHER) for name, change in DISPATCHER.items()}
 #: Whoever takes another item behind one that waits for that one waits for ever.
 LAUNCHES |= {name: partial(two_lists, STEALING[name], 2 * ITEMS - 1) for name in ("right", "hasty")}
 
@@ -228,6 +238,38 @@ def test_an_item_that_comes_to_the_queue_twice_is_named() -> None:
     with suppress(AssertionError, HangError):
         run_once(run, 0)
     assert doubled(run, 1) == [twice]
+
+
+@pytest.mark.parametrize(("name", "lost"), [("never ready", 13), ("never told", ITEMS + 6)])
+def test_an_item_that_the_dispatcher_does_not_give_is_named(name: str, lost: int) -> None:
+    run = launches()[name]
+    said = rf"for an item of the dispatcher, for which \d+ of 24 items came .* \(item {lost}\) never came"
+    with pytest.raises(HangError, match=said):
+        run_once(run, 0)
+    assert run._heads.tolist() == [0] * (HELD * WORKERS)
+
+
+def test_an_item_that_the_dispatcher_gives_in_place_of_another_leaves_that_undone() -> None:
+    with pytest.raises(AssertionError):
+        run_once(launches()["given twice"], 0)
+
+
+def test_the_dispatcher_counts_on_and_leaves_mailboxes_empty() -> None:
+    run = launches()["dispatcher"]
+    run._reset()
+    check(run, range(2))
+    words = run._heads.numpy().view(np.uint64)
+    assert (words >> 32 == 2).all()
+    assert (words >> 31 & 1 == 1).all()
+    for runs in (2**31 - 1, 2**32 - 1):
+        run._counters[0] = runs * WORKERS
+        for value in (run._semaphores, run._queue["met"], run._queue["tail"]):
+            value.fill_(np.uint32(runs).astype(np.int32).item())
+        run._heads.copy_(torch.from_numpy(np.full(HELD * WORKERS, (runs << 32) + 2**31, np.uint64).view(np.int64)))
+        for seed in range(2):
+            run_once(run, seed)
+            assert run.faults == []
+    run._reset()
 
 
 def test_the_queue_counts_on() -> None:

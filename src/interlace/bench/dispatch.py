@@ -68,6 +68,7 @@ _WAYS = (
     _Way("stealing-random-half", OneLaunchExecutor, Dispatch.STEALING, Stealing(None, _RANDOM)),
     _Way("hybrid", OneLaunchExecutor, Dispatch.HYBRID),
     _Way("queue", OneLaunchExecutor, Dispatch.QUEUE),
+    _Way("dispatcher", OneLaunchExecutor, Dispatch.DISPATCHER),
 )
 
 

@@ -168,6 +168,7 @@ DISPATCHES = Names(
         "stealing-random-half": DispatchChoice(Dispatch.STEALING, stealing=Stealing(None, Victim.RANDOM)),
         "hybrid": DispatchChoice(Dispatch.HYBRID),
         "queue": DispatchChoice(Dispatch.QUEUE),
+        "dispatcher": DispatchChoice(Dispatch.DISPATCHER),
     },
     {"stealing": (4, lambda most: DispatchChoice(Dispatch.STEALING, stealing=Stealing(most)))},
 )

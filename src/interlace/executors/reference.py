@@ -49,7 +49,7 @@ class ReferenceExecutor(Executor):
     name = title = "reference"
     what = "NumPy in float64, workers in turn"
     keeps = frozenset({Ordering.WORKER, Ordering.WAIT})
-    dispatches = (Dispatch.TICKET, Dispatch.STATIC, Dispatch.STEALING, Dispatch.QUEUE, Dispatch.HYBRID)
+    dispatches = (Dispatch.TICKET, *(d for d in Dispatch if d is not Dispatch.TICKET))
     kinds = (BodyKind.REFERENCE,)
     interpreted = True
     traces = True
@@ -165,7 +165,7 @@ class ReferenceExecutor(Executor):
         if self.plan.dispatch.lists:
             yield from self._of_lists(worker)
             return
-        if self.plan.dispatch is Dispatch.QUEUE:
+        if self.plan.dispatch.when_ready:
             yield from self._of_queue()
             return
         while self._ticket < len(self.plan.items):

@@ -18,7 +18,7 @@ from interlace.launch.plain import PLAIN
 from interlace.launch.streamed import STREAMED
 from interlace.launch.walk import ROLES, WALK
 from interlace.plan.plan import Dispatch
-from interlace.plan.stealing import ONE, Stealing
+from interlace.plan.stealing import Stealing
 
 #: In column ``code`` of an item: its last slots are kept until it is posted.
 KEEPS = 1 << 16
@@ -109,7 +109,8 @@ def compose(
     *,
     dispatch: Dispatch,
     dependent_launch: bool,
-    stealing: Stealing = ONE,
+    stealing: Stealing,
+    blocks: int,
 ) -> Composition:
     """The launch of ops, in program order.
 
@@ -121,6 +122,7 @@ def compose(
         dispatch: who takes which item when.
         dependent_launch: it may start while the launch before drains.
         stealing: what a worker takes whose list is empty, if it does.
+        blocks: that may be resident at once.
 
     Raises:
         PlanError: shared memory does not hold two stages beside the scratch.
@@ -148,7 +150,7 @@ def compose(
         "KEEPS": KEEPS,
         "KEPT": 2 * count // 3,
         "DEPENDENT_LAUNCH": int(dependent_launch),
-        **of_dispatch(dispatch, stealing),
+        **of_dispatch(dispatch, stealing, blocks),
     }
     head = "".join(f"constexpr int {name} = {value};\n" for name, value in constants.items())
     head += "extern __shared__ __align__(1024) unsigned char shared_memory[];\n"

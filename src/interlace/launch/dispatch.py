@@ -7,7 +7,8 @@ A text has a struct ``Tickets``, which that warp holds:
     known()              the row that it will be, -1 if that is not known yet
     look(launch)         between two loads of an item
 
-and ``publish(launch, item, semaphore)``, by which the warp that posts does so.
+and ``publish(launch, item, semaphore)``, by which the warp that posts does so, with ``finish`` behind it, and
+``serve(launch)`` for the warp that has no other role, both of which are a dispatcher's (``launch/dispatcher``).
 
 ``starts`` counts without end and tells the runs apart: each run adds ``programs`` to it, whoever gets which number.
 
@@ -26,6 +27,8 @@ and ``publish(launch, item, semaphore)``, by which the warp that posts does so.
                 (``executors/ready``). In some order without cycles the first unfinished item is in the queue or taken
                 already, so there is progress for any number of blocks
 
+    dispatcher  what the dispatcher gives: items whose waits are met, each to one block
+
 Under stealing ``heads`` has a word for each list: the rows that are left of it, and the run; in another run's word none
 are left, and the list is as the plan has it. It is changed by compare and swap, but that a thief stores its own, which
 is empty and stays so until then. As the first row of what is taken is in no list any more, no word is ever found again
@@ -43,12 +46,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from interlace.kernels.abi import Struct
+from interlace.launch.dispatcher import DISPATCHER, NOBODY
 from interlace.plan.plan import Dispatch
 from interlace.plan.stealing import Stealing, Victim
 
 #: A queue of ready items: ``executors/ready`` in memory, groups by where they begin; of each group the semaphores that
 #: were complete, in all runs; how many items came to the queue, in all runs; the slots, run + 1 and a row in each; how
-#: many items are ready from the start.
+#: many items are ready from the start. A dispatcher has in place of the tail the number of the run, and of each
+#: semaphore the posts that it was told of.
 QUEUE = Struct(
     "Queue",
     (
@@ -61,6 +66,8 @@ QUEUE = Struct(
 )
 #: What a worker that finds nothing in the queue records in place of a semaphore.
 EMPTY = -2
+#: Items that a block holds at most where it takes them late.
+HELD = 2
 #: Of a row's number where two lie in one word beside 16 bits of the run.
 ROW_BITS = 24
 
@@ -161,8 +168,7 @@ struct Tickets {
 };
 """
 
-_FINISHED = r"""
-constexpr int HELD = 2;
+_FINISHED = f"\nconstexpr int HELD = {HELD};" + r"""
 // By a warp: until all but so many of the items that were sent are finished.
 DEVICE void await_finished(const Launch& launch, int sent, int held) {
   const int last = sent - held - 1;
@@ -324,16 +330,19 @@ DEVICE void publish(const Launch& launch, const Item& item, int semaphore) {
 
 #: What stands behind the walk, by dispatch.
 TEXTS: Mapping[Dispatch, str] = {
-    Dispatch.TICKET: _DRAW + _PUBLISH + _COUNTER + _TICKET,
-    Dispatch.STATIC: _DRAW + _PUBLISH + _STATIC,
-    Dispatch.HYBRID: _DRAW + _PUBLISH + _FINISHED + _HYBRID,
-    Dispatch.STEALING: _DRAW + _PUBLISH + _FINISHED + _STEALING,
-    Dispatch.QUEUE: _DRAW + _COUNTER + _FINISHED + _QUEUE.replace("EMPTY", str(EMPTY)),
+    Dispatch.TICKET: _DRAW + _PUBLISH + NOBODY + _COUNTER + _TICKET,
+    Dispatch.STATIC: _DRAW + _PUBLISH + NOBODY + _STATIC,
+    Dispatch.HYBRID: _DRAW + _PUBLISH + NOBODY + _FINISHED + _HYBRID,
+    Dispatch.STEALING: _DRAW + _PUBLISH + NOBODY + _FINISHED + _STEALING,
+    Dispatch.QUEUE: _DRAW + NOBODY + _COUNTER + _FINISHED + _QUEUE.replace("EMPTY", str(EMPTY)),
+    Dispatch.DISPATCHER: _DRAW + _PUBLISH + _FINISHED + DISPATCHER.replace("EMPTY,", f"{EMPTY},"),
 }
 
 
-def constants(dispatch: Dispatch, stealing: Stealing) -> dict[str, int]:
-    """What a text is compiled with."""
+def constants(dispatch: Dispatch, stealing: Stealing, blocks: int) -> dict[str, int]:
+    """What a text is compiled with, for at most so many blocks."""
+    if dispatch is Dispatch.DISPATCHER:
+        return {"LOOKS": -(-blocks // 32)}
     if dispatch is not Dispatch.STEALING:
         return {}
     most = (1 << ROW_BITS) - 1 if stealing.most is None else min(stealing.most, (1 << ROW_BITS) - 1)

@@ -48,14 +48,27 @@ class Dispatch(Enum):
     workers must be resident at once."""
     QUEUE = "queue"
     """Workers draw the next item from a queue of those whose waits are met, in the order in which they are."""
+    DISPATCHER = "dispatcher"
+    """One that knows all dependencies gives items whose waits are met to workers that have room; all must be resident
+    at once."""
     HYBRID = "hybrid"
     """Each worker runs its own list; the last items of the sequence are in none, and workers that are done with their
     lists draw them by ticket. All workers must be resident at once."""
 
     @property
     def lists(self) -> bool:
-        """Items, under HYBRID the first, name a worker, whose list they are in; all must be resident at once."""
+        """Items, under HYBRID the first, name a worker, whose list they are in."""
         return self in (Dispatch.STATIC, Dispatch.STEALING, Dispatch.HYBRID)
+
+    @property
+    def resident(self) -> bool:
+        """All workers must be resident at once: what is in the hands of one is nobody else's."""
+        return self.lists or self is Dispatch.DISPATCHER
+
+    @property
+    def when_ready(self) -> bool:
+        """Items are taken when their waits are met, and may overtake each other."""
+        return self in (Dispatch.QUEUE, Dispatch.DISPATCHER)
 
 
 class _Table:

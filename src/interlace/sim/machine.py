@@ -4,7 +4,8 @@ Each of W workers holds one item at a time and takes the next when it has ended.
 
     taken       a ticket is paid for, unless dispatch is static, in one launch; under stealing a worker whose list is
                 empty takes from another that is not, pays for a look at the lists besides, and has loaded nothing
-                ahead; from a queue items are taken in the order in which their waits are met
+                ahead; from a queue and a dispatcher items are taken in the order in which their
+                waits are met
     wait_ns     it stands before its waits; one that is met already costs a poll
     start_ns    and not before a hand-over after the last post that it waits for
                 first loads are on their way (fill)
@@ -182,7 +183,7 @@ def simulate(plan: Plan, costs: Costs, device: DeviceSpec, mode: Mode = PERSISTE
         random_victims=plan.stealing.victim is Victim.RANDOM,
         steal_ns=times.wait_ns + times.ticket_ns,
         shared=mode.gate is Gate.OPEN and plan.dispatch is Dispatch.HYBRID,
-        in_turn=mode.gate is Gate.OPEN and plan.dispatch is Dispatch.QUEUE,
+        in_turn=mode.gate is Gate.OPEN and plan.dispatch.when_ready,
         fill_ns=times.fill_ns,
         launch_ns=times.launch_ns,
     )
