@@ -15,6 +15,7 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("triton")  # which executors want wherever they are
 
 import interlace as il  # noqa: E402
+from interlace.bench.host_dispatcher import HostDispatchedExecutor  # noqa: E402
 from interlace.core.errors import HangError  # noqa: E402
 from interlace.kernels.spin import spin  # noqa: E402
 from interlace.launch.dispatch import HELD, ROW_BITS  # noqa: E402
@@ -41,8 +42,17 @@ def launch(dispatch: il.Dispatch, stealing: il.Stealing = ONE) -> EmulatedLaunch
     return EmulatedLaunch(plan, stages=4, at_once=True, timeout_s=2.0, trace=True, jitter_s=1e-6)
 
 
+class Hosted(HostDispatchedExecutor, EmulatedLaunch):
+    """Blocks of the emulator, and a thread that feeds them."""
+
+
+def hosted() -> EmulatedLaunch:
+    plan = il.build(chain(), il.Choices(WORKERS, il.Dispatch.DISPATCHER))
+    return Hosted(plan, stages=4, at_once=True, timeout_s=2.0, trace=True, jitter_s=1e-6)
+
+
 def two_lists(
-    change: tuple[str, str] | None, own: int = ITEMS - 1, stealing: il.Stealing = ONE
+    change: tuple[str, str] | None, own: int = ITEMS - 1, stealing: il.Stealing = ONE, timeout_s: float = 0.004
 ) -> EmulatedLaunch:
     """Items of the second op wait for all of the first; worker 0 has one item, all others are worker 1's."""
     choices = il.Choices(2, il.Dispatch.STEALING, policy=il.KernelSync(), stealing=stealing)
@@ -50,7 +60,7 @@ def two_lists(
     worker = np.ones(2 * ITEMS, np.int64)
     worker[own] = 0
     plan = replace(plan, items=replace(plan.items, worker=worker))
-    return EmulatedLaunch(plan, stages=4, change=change, at_once=True, timeout_s=0.004, trace=True)
+    return EmulatedLaunch(plan, stages=4, change=change, at_once=True, timeout_s=timeout_s, trace=True)
 
 
 _LEFT = "word(row + some, row + length(rows))"
@@ -75,9 +85,11 @@ HALVES = {
 }
 
 
-def queue(change: tuple[str, str], dispatch: il.Dispatch = il.Dispatch.QUEUE) -> EmulatedLaunch:
+def queue(
+    change: tuple[str, str], dispatch: il.Dispatch = il.Dispatch.QUEUE, timeout_s: float = 0.004
+) -> EmulatedLaunch:
     plan = il.build(chain(), il.Choices(WORKERS, dispatch))
-    return EmulatedLaunch(plan, stages=4, change=change, at_once=True, timeout_s=0.004)
+    return EmulatedLaunch(plan, stages=4, change=change, at_once=True, timeout_s=timeout_s)
 
 
 _GROUP = "    unsigned ready = __ballot_sync(0xffffffff, met);\n"
@@ -104,6 +116,9 @@ LAUNCHES |= {name: partial(two_lists, change, stealing=HALF) for name, change in
 LAUNCHES["stealing half"] = partial(launch, il.Dispatch.STEALING, HALF)
 LAUNCHES |= {name: partial(queue, change) for name, change in QUEUE.items()}
 LAUNCHES |= {name: partial(queue, change, il.Dispatch.DISPATCHER) for name, change in DISPATCHER.items()}
+LAUNCHES["half, kept twice"] = partial(two_lists, HALVES["half, kept twice"], stealing=HALF, timeout_s=2.0)
+LAUNCHES["given twice"] = partial(queue, DISPATCHER["given twice"], il.Dispatch.DISPATCHER, 2.0)
+LAUNCHES["host"] = hosted
 #: Whoever takes another item behind one that waits for that one waits for ever.
 LAUNCHES |= {name: partial(two_lists, STEALING[name], 2 * ITEMS - 1) for name in ("right", "hasty")}
 
@@ -238,6 +253,14 @@ def test_an_item_that_comes_to_the_queue_twice_is_named() -> None:
     with suppress(AssertionError, HangError):
         run_once(run, 0)
     assert doubled(run, 1) == [twice]
+
+
+def test_a_thread_of_the_host_gives_each_item_once() -> None:
+    run = launches()["host"]
+    assert isinstance(run, Hosted)
+    check(run, range(5))
+    assert not run._queue["met"].any()
+    run.close()
 
 
 @pytest.mark.parametrize(("name", "lost"), [("never ready", 13), ("never told", ITEMS + 6)])

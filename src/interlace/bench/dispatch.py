@@ -21,6 +21,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from interlace.bench.host_dispatcher import HostDispatchedExecutor
 from interlace.core.devices import DeviceSpec
 from interlace.core.dtypes import int32
 from interlace.core.errors import ArgumentError, ResultError
@@ -69,6 +70,7 @@ _WAYS = (
     _Way("hybrid", OneLaunchExecutor, Dispatch.HYBRID),
     _Way("queue", OneLaunchExecutor, Dispatch.QUEUE),
     _Way("dispatcher", OneLaunchExecutor, Dispatch.DISPATCHER),
+    _Way("dispatcher, host", HostDispatchedExecutor, Dispatch.DISPATCHER),
 )
 
 
@@ -79,7 +81,7 @@ class Row:
     Attributes:
         costs: which; see the module.
         executor: by name.
-        dispatch: which, by its name on the command line.
+        dispatch: which, by its name on the command line; the dispatcher on the host is measured only.
         ideal_us: the least that it could take.
         predicted_us: on the simulated machine.
         us: median on the GPU; None if nothing ran.
@@ -163,7 +165,7 @@ def rows(device: DeviceSpec, items: int, measured: bool) -> list[Row]:
     plans = {
         way: build(graph, Choices(workers, way.dispatch, stealing=way.stealing))
         for way in _WAYS
-        if way.executor.obstacle(graph, device) is None
+        if way.executor.obstacle(graph, device) is None and (measured or way.executor is not HostDispatchedExecutor)
     }
     kinds = {kind: costs_ns(kind, items, workers) for kind in COSTS}
     times = _measured(plans, kinds) if measured else {}
@@ -225,9 +227,14 @@ def _measured(plans: Mapping[_Way, Plan], kinds: Mapping[str, Ints32]) -> dict[t
     def enqueue(kind: str, way: _Way) -> None:
         made[way].run({"ns": given[kind], "out": outs[kind, way]})
 
-    times = median_us({str(n): partial(enqueue, *key) for n, key in enumerate(keys)}, _ROUNDS)
-    for (kind, way), out in outs.items():
-        made[way].synchronize()
-        if not torch.equal(out, given[kind]):
-            raise ResultError(f"{way.executor.name}, {way.name} dispatch: items of {kind} costs were left out")
+    try:
+        times = median_us({str(n): partial(enqueue, *key) for n, key in enumerate(keys)}, _ROUNDS)
+        for (kind, way), out in outs.items():
+            made[way].synchronize()
+            if not torch.equal(out, given[kind]):
+                raise ResultError(f"{way.executor.name}, {way.name} dispatch: items of {kind} costs were left out")
+    finally:
+        for executor in made.values():
+            if isinstance(executor, HostDispatchedExecutor):
+                executor.close()
     return {key: times[str(n)].median_us for n, key in enumerate(keys)}

@@ -3,7 +3,8 @@
 A block has HELD mailboxes, which it takes from in turn. A mailbox is one word: the number of the run, and in its lower
 half the row of an item, the word to stop, or that the block has emptied it, with the semaphore that its item posted.
 The dispatcher fills a mailbox that is empty, or was filled in another run; the block's warp that posts empties it when
-it has posted. So each word has one writer at a time, and a block never has more than it takes.
+it has posted. So each word has one writer at a time, and a block never has more than it takes. The warp that takes may
+look again before it is emptied: rows have a bit that turns with each filling, by which it knows that it had this one.
 
 The dispatcher counts posts of semaphores, and for groups of items (``executors/ready``) the semaphores that are
 complete; a group with all of them is ready. It gives ready items to blocks that hold nothing, then to those that hold
@@ -24,10 +25,11 @@ DEVICE void serve(const Launch& launch) {}
 """
 
 DISPATCHER = r"""
-constexpr unsigned EMPTIED = 0x80000000, STOP = 0x7fffffff;
+constexpr unsigned EMPTIED = 0x80000000, TURN = 0x40000000, STOP = 0x3fffffff;
 DEVICE volatile unsigned long long* mailbox(const Launch& launch, int block, int n) {
   return reinterpret_cast<volatile unsigned long long*>(launch.heads) + block * HELD + n % HELD;
 }
+DEVICE unsigned turn(int n) { return n / HELD % 2 ? TURN : 0; }
 DEVICE unsigned long long mail(unsigned run, unsigned word) { return (unsigned long long)(run + 1) << 32 | word; }
 struct Tickets {
   unsigned run;
@@ -38,10 +40,11 @@ struct Tickets {
   }
   DEVICE int take(const Launch& launch, int sent) {
     await_finished(launch, sent, HELD - 1);
-    volatile unsigned long long* const at = mailbox(launch, blockIdx.x, taken++);
+    volatile unsigned long long* const at = mailbox(launch, blockIdx.x, taken);
+    const unsigned mine = turn(taken++);
     unsigned long long seen = __shfl_sync(0xffffffff, *at, 0), since = 0;
 #pragma unroll 1
-    for (unsigned tries = 1; seen >> 32 != run + 1 || (unsigned)seen & EMPTIED; ++tries) {
+    for (unsigned tries = 1; seen >> 32 != run + 1 || ((unsigned)seen & (EMPTIED | TURN)) != mine; ++tries) {
       __nanosleep(32);
       seen = __shfl_sync(0xffffffff, *at, 0);
       if (tries % 64) continue;
@@ -50,7 +53,8 @@ struct Tickets {
       if (over && first_lane()) give_up(launch, blockIdx.x, EMPTY, launch.count, 0);
       if (__any_sync(0xffffffff, over || load_relaxed(launch.fault))) return -1;
     }
-    if ((unsigned)seen != STOP) return (int)seen;
+    const unsigned row = (unsigned)seen & STOP;
+    if (row != STOP) return (int)row;
     if (first_lane()) *at = mail(run, EMPTIED);
     return -1;
   }
@@ -136,8 +140,9 @@ DEVICE void serve(const Launch& launch) {
         const int n = items.head + __popc(asking & (1u << threadIdx.x % 32) - 1);
         if (wants && (n < items.tail || n >= launch.count)) {
           if (n >= launch.count) serves &= ~(1u << k);
-          const unsigned word = n < items.tail ? (unsigned)items.row(launch, n) : STOP;
-          *mailbox(launch, k * 32 + threadIdx.x % 32, given[k]++) = mail(items.run, word);
+          const unsigned row = n < items.tail ? (unsigned)items.row(launch, n) : STOP;
+          *mailbox(launch, k * 32 + threadIdx.x % 32, given[k]) = mail(items.run, turn(given[k]) | row);
+          ++given[k];
         }
         items.head = min(items.head + __popc(asking), items.tail);
       }
