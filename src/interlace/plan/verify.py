@@ -19,9 +19,8 @@ What is proved, and why it suffices:
    Under hybrid dispatch workers draw, by ticket and in sequence, when their lists are done, and all that is
    drawn comes behind all lists. Under a queue items are taken when their waits are met, so none waits, and
    the earliest unfinished item is in the queue or taken; a semaphore is complete once a run (2), so each item
-   comes there once. So it is with a dispatcher, which alone takes from that queue, and whose workers, all of
-   them resident, have room for two items each: one of them has room whenever not all items are taken by
-   workers that can end them.
+   comes there once. So it is with a dispatcher, which alone takes from that queue and gives each item to one of
+   its workers, all of them resident: what was given does not wait, so it ends, and then there is room again.
 
 Waits cover ranges and tiles share regions, so everything is done on distinct classes of both: a plan of
 18,432 items has a few hundred.
