@@ -174,28 +174,26 @@ class ReferenceExecutor(Executor):
 
     def _of_lists(self, worker: int) -> Iterator[int]:
         """A worker's own items; then what others have left under stealing, what is in no list under hybrid dispatch."""
-        mine, tries = self._lists[worker], 0
-        while True:
-            if not mine and self.plan.dispatch is Dispatch.STEALING:
-                mine.extend(self._stolen(worker, tries))
-                tries += 1
+        mine = self._lists[worker]
+        while mine or self.plan.dispatch is Dispatch.STEALING:
+            if not mine:
+                mine.extend(self._stolen(worker))
             if not mine:
                 break
             yield mine.popleft()
         while self.plan.dispatch is Dispatch.HYBRID and self._lists.get(-1):
             yield self._lists[-1].popleft()
 
-    def _stolen(self, worker: int, tries: int) -> list[int]:
+    def _stolen(self, worker: int) -> list[int]:
         """What a worker takes from another's list; nothing if all are empty."""
-        from interlace.sim.steal import victim
-
-        owners, stealing = sorted(self._lists), self.plan.stealing
-        left = np.array([len(self._lists[owner]) for owner in owners], np.int64)
-        own = owners.index(worker)
-        chosen = victim(np.zeros_like(left), left, own, stealing.victim is Victim.RANDOM, tries)
-        half = (int(left[chosen]) + 1) // 2
-        most = half if stealing.most is None else min(half, stealing.most)
-        return [self._lists[owners[chosen]].popleft() for _ in range(most)]
+        victims = sorted((w for w in self._lists if self._lists[w]), key=lambda w: (w < worker, w))
+        if not victims:
+            return []
+        stealing = self.plan.stealing
+        at = self._random.randrange(len(victims)) if self._random and stealing.victim is Victim.RANDOM else 0
+        rest = self._lists[victims[at]]
+        half = (len(rest) + 1) // 2
+        return [rest.popleft() for _ in range(half if stealing.most is None else min(half, stealing.most))]
 
     def _of_queue(self) -> Iterator[int]:
         """Of the items that nobody took the first whose waits are met."""
