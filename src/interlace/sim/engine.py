@@ -291,26 +291,21 @@ def run(work: Work, machine: Machine, out: Outcome) -> None:
 
     def from_queue(w: int) -> int:
         """The next item of the worker's queue, or of one that it may take from, or -1; then it retires."""
-        queues = len(queue_ptr) - 1
-        own = w if queues > 1 else 0
-        queue = own
+        own = w if len(ends) > 1 else 0
+        queue = len(ends) - 1 if machine.shared and following[own] == ends[own] else own
         if machine.most_stolen > 0 and following[own] == ends[own]:
             queue = victim(following, ends, own, machine.random_victims, thefts[w])
             thefts[w] += 1
-        at, left = following[queue], ends[queue] - following[queue]
-        if left > 0:
-            stolen[w], pays[w] = queue != own, not machine.shared
-            some = min(machine.most_stolen, (left + 1) // 2) if stolen[w] else 1
-            following[queue] += some
-            if some > 1:
-                following[own], ends[own] = at + 1, at + some
-            return int(items[at])
-        if machine.shared and following[queues - 1] < queue_ptr[queues]:
-            following[queues - 1] += 1
-            pays[w] = True
-            return int(items[following[queues - 1] - 1])
-        state[w], when[w] = DONE, NEVER
-        return -1
+        at, rest = following[queue], ends[queue] - following[queue]
+        if rest == 0:
+            state[w], when[w] = DONE, NEVER
+            return -1
+        stolen[w], pays[w] = queue != own and not machine.shared, queue != own or not machine.shared
+        some = min(machine.most_stolen, (rest + 1) // 2) if stolen[w] else 1
+        following[queue] += some
+        if some > 1:
+            following[own], ends[own] = at + 1, at + some
+        return int(items[at])
 
     def take(w: int, t: float) -> None:
         """Take the next item if there is one."""
