@@ -42,6 +42,7 @@ from interlace.kernels.matmul import Activation, MatmulTile, matmul
 from interlace.kernels.read import read_plan
 from interlace.kernels.text import TextBody
 from interlace.plan.plan import Dispatch, Plan
+from interlace.plan.stealing import Stealing, Victim
 from interlace.plan.verify import Proof, verify
 from interlace.planner.build import Assignment, Choices, build
 from interlace.policies.interleavings import ExplicitInterleaving, HalfRows, Interleaving, OpAfterOp, Panels
@@ -148,6 +149,7 @@ __all__ = [
     "Split",
     "SplitK",
     "SplitTail",
+    "Stealing",
     "StreamK",
     "StreamsExecutor",
     "StridedSync",
@@ -157,6 +159,7 @@ __all__ = [
     "TileSync",
     "Trace",
     "TritonBody",
+    "Victim",
     "Whole",
     "axes",
     "bf16",

@@ -47,6 +47,10 @@ __forceinline__ float __shfl_xor_sync(unsigned lanes, float value, int distance)
   const unsigned bits = __builtin_bit_cast(unsigned, value);
   return __builtin_bit_cast(float, static_cast<unsigned>(shuffle(lanes, bits, (threadIdx.x % 32) ^ distance)));
 }
+__forceinline__ int __shfl_up_sync(unsigned lanes, int value, int distance) {
+  const int from = static_cast<int>(threadIdx.x % 32) - distance;
+  return static_cast<int>(shuffle(lanes, static_cast<unsigned>(value), from < 0 ? threadIdx.x % 32 : from));
+}
 __forceinline__ int __shfl_xor_sync(unsigned lanes, int value, int distance) {
   return static_cast<int>(shuffle(lanes, static_cast<unsigned>(value), (threadIdx.x % 32) ^ distance));
 }
@@ -68,6 +72,9 @@ inline int __reduce_min_sync(unsigned lanes, int value) {
     value = other < value ? other : value;
   }
   return value;
+}
+inline unsigned __reduce_min_sync(unsigned lanes, unsigned value) {
+  return __reduce_min_sync(lanes, static_cast<int>(value ^ 1u << 31)) ^ 1u << 31;
 }
 inline int __reduce_max_sync(unsigned lanes, int value) { return -__reduce_min_sync(lanes, -value); }
 inline int __ffs(int bits) { return __builtin_ffs(bits); }
@@ -98,6 +105,7 @@ inline unsigned __float_as_uint(float value) { return __builtin_bit_cast(unsigne
 inline float __int_as_float(int bits) { return __builtin_bit_cast(float, bits); }
 inline int __float_as_int(float value) { return __builtin_bit_cast(int, value); }
 inline int min(int a, int b) { return a < b ? a : b; }
+inline unsigned min(unsigned a, unsigned b) { return a < b ? a : b; }
 inline int max(int a, int b) { return a > b ? a : b; }
 extern "C" {
 float expf(float x) noexcept;

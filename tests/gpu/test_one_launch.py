@@ -93,6 +93,9 @@ CHOICES = {
     "stealing": il.Choices(132, il.Dispatch.STEALING, policy=il.RowSync()),
     "stealing, few workers": il.Choices(7, il.Dispatch.STEALING, il.Assignment.BALANCED, split=il.SplitK(3)),
     "hybrid": il.Choices(132, il.Dispatch.HYBRID, split=il.SplitK(3)),
+    "stealing half": il.Choices(132, il.Dispatch.STEALING, stealing=il.Stealing(None, il.Victim.RANDOM)),
+    "dispatcher": il.Choices(132, il.Dispatch.DISPATCHER, policy=il.RowSync()),
+    "dispatcher, few workers": il.Choices(7, il.Dispatch.DISPATCHER, split=il.SplitK(3), chunk_waits=True),
     "queue": il.Choices(132, il.Dispatch.QUEUE, policy=il.RowSync()),
     "queue, more workers than SMs, split, chunk waits": il.Choices(
         400, il.Dispatch.QUEUE, split=il.SplitK(3), chunk_waits=True

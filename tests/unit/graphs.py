@@ -17,6 +17,7 @@ from interlace.graph.op import Op, Reduction
 from interlace.graph.ragged import Groups, offsets
 from interlace.graph.tensor import Tensor
 from interlace.plan.plan import Dispatch, Items, Plan, Waits
+from interlace.plan.stealing import Stealing, Victim
 from interlace.plan.verify import verify
 from interlace.planner.build import Assignment, Choices
 from interlace.policies.interleavings import HalfRows, Interleaving, OpAfterOp, Panels
@@ -312,6 +313,7 @@ SPLITS: st.SearchStrategy[Split] = st.one_of(
 INTERLEAVINGS: st.SearchStrategy[Interleaving] = st.one_of(
     st.just(OpAfterOp()), st.just(HalfRows()), st.builds(Panels, st.integers(1, 2), st.integers(0, 2))
 )
+STEALINGS: st.SearchStrategy[Stealing] = st.builds(Stealing, st.sampled_from((1, 2, None)), st.sampled_from(Victim))
 
 
 @st.composite
@@ -335,4 +337,5 @@ def choices(draw: st.DrawFn, graph: Graph, policies: st.SearchStrategy[SyncPolic
         split={op.name: draw(SPLITS) for op in graph.ops},
         interleaving=draw(INTERLEAVINGS),
         chunk_waits=draw(st.booleans()),
+        stealing=draw(STEALINGS),
     )

@@ -10,8 +10,10 @@ from dataclasses import dataclass, field
 
 from interlace.core.devices import DeviceSpec
 from interlace.plan.plan import Dispatch, Plan
+from interlace.plan.stealing import Victim
 from interlace.sim.machine import Costs
 from interlace.sim.modes import Gate, Mode
+from interlace.sim.steal import scrambled
 
 
 @dataclass
@@ -68,7 +70,9 @@ class SlowMachine:
             self.order.sort(key=lambda i: plan.items.op[i])
         self.lists = not self.by_op and plan.dispatch.lists
         self.steals = plan.dispatch is Dispatch.STEALING
-        self.in_turn = not self.by_op and plan.dispatch is Dispatch.QUEUE
+        self.owner = plan.items.worker.tolist()
+        self.thefts = [0] * plan.workers
+        self.in_turn = not self.by_op and plan.dispatch.when_ready
         self.ready: list[int] = []
         self.taken: list[int] = []
         self.take_times: dict[int, float] = {}
@@ -137,16 +141,30 @@ class SlowMachine:
 
     def left(self, w: int) -> list[int]:
         """Items that the worker could take, now or once their op opens."""
-        left, owner = [i for i in self.order if i not in self.taken], self.plan.items.worker
+        left, owner = [i for i in self.order if i not in self.taken], self.owner
         if not self.lists:
             return left
         if self.plan.dispatch is Dispatch.HYBRID:
             return [i for i in left if owner[i] == w] or [i for i in left if owner[i] < 0]
-        count = int(owner.max()) + 1  # of lists; a thief looks at the next ones first
-        return sorted((i for i in left if self.steals or owner[i] == w), key=lambda i: (owner[i] - w) % count)
+        count = int(self.plan.items.worker.max()) + 1  # of lists; a thief looks at the next ones first, or at any
+        rank = {(w + n) % count: scrambled(w, self.thefts[w], n) if self.random else n for n in range(count)} | {w: -1}
+        return sorted((i for i in left if self.steals or owner[i] == w), key=lambda i: rank[owner[i]])
+
+    @property
+    def random(self) -> bool:
+        return self.plan.stealing.victim is Victim.RANDOM
 
     def stolen(self, item: int, w: int) -> bool:
-        return self.steals and self.lists and int(self.plan.items.worker[item]) != w
+        """Whether it was another's; then the thief has all that it took of that list's rest."""
+        if not (self.steals and self.lists and self.owner[item] != w):
+            return False
+        rest = [i for i in self.order if self.owner[i] == self.owner[item] and i not in self.taken[:-1]]
+        half = (len(rest) + 1) // 2
+        most = half if self.plan.stealing.most is None else min(half, self.plan.stealing.most)
+        for i in rest[:most]:
+            self.owner[i] = w
+        self.thefts[w] += 1
+        return True
 
     def opens(self, op: int) -> float | None:
         """When the items of an op may be taken; None if nobody knows yet."""

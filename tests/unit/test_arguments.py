@@ -95,7 +95,7 @@ CASES: list[tuple[Callable[[], object], str]] = [
     (
         lambda: il.plan_graph(GRAPH, il.H200, split_k=2),
         "plan_graph: there are no choices ['split_k']; choose among workers, dispatch, assignment, policy, order, "
-        "split, interleaving, chunk_waits",
+        "split, interleaving, chunk_waits, stealing",
     ),
     (
         lambda: search("ffn", il.H200),

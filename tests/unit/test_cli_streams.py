@@ -151,6 +151,9 @@ def test_h_is_help(command: str) -> None:
     assert succeed(*command.split(), "-h") == succeed(*command.split(), "--help")
 
 
+STEALING = ["stealing", "stealing-half", "stealing-random", "stealing-random-half", "stealing:4"]
+
+
 @pytest.mark.parametrize(
     ("line", "completed"),
     [
@@ -164,7 +167,7 @@ def test_h_is_help(command: str) -> None:
         ),
         ("run ffn --order g", ["grouped:8", "grouped-serpentine:8"]),
         ("run ffn --executor pers", ["persistent-static", "persistent-ticket", "persistent"]),
-        ("plan ffn --dispatch s", ["static", "static-balanced", "stealing"]),
+        ("plan ffn --dispatch st", ["static", "static-balanced", *STEALING]),
         ("plan ffn --preset m", ["minilm"]),
         ("explain ffn --dtype ", ["bf16", "fp16", "fp32"]),
         ("trace ffn --interleave o", ["op-after-op"]),

@@ -15,8 +15,10 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("triton")  # which executors want wherever they are
 
 import interlace as il  # noqa: E402
+from interlace.bench.host_dispatcher import HostDispatchedExecutor  # noqa: E402
 from interlace.core.errors import HangError  # noqa: E402
 from interlace.kernels.spin import spin  # noqa: E402
+from interlace.launch.dispatch import HELD, ROW_BITS  # noqa: E402
 from interlace.trace.steals import steals  # noqa: E402
 
 from ..emulator.build import MISSING  # noqa: E402
@@ -25,6 +27,7 @@ from ..emulator.walk import EmulatedLaunch, prepare  # noqa: E402
 pytestmark = pytest.mark.skipif(bool(MISSING), reason=MISSING)
 
 ITEMS, WORKERS = 8, 3
+ONE, HALF = il.Stealing(), il.Stealing(None, il.Victim.RANDOM)
 
 
 def chain(ops: int = 3) -> il.Graph:
@@ -34,34 +37,59 @@ def chain(ops: int = 3) -> il.Graph:
     return il.Graph("chain", tuple(x), made, ("x0",), (x[-1].name,))
 
 
-def launch(dispatch: il.Dispatch) -> EmulatedLaunch:
-    plan = il.build(chain(), il.Choices(WORKERS, dispatch))
+def launch(dispatch: il.Dispatch, stealing: il.Stealing = ONE) -> EmulatedLaunch:
+    plan = il.build(chain(), il.Choices(WORKERS, dispatch, stealing=stealing))
     return EmulatedLaunch(plan, stages=4, at_once=True, timeout_s=2.0, trace=True, jitter_s=1e-6)
 
 
-def two_lists(change: tuple[str, str] | None, own: int = ITEMS - 1) -> EmulatedLaunch:
+class Hosted(HostDispatchedExecutor, EmulatedLaunch):
+    """Blocks of the emulator, and a thread that feeds them."""
+
+
+def hosted() -> EmulatedLaunch:
+    plan = il.build(chain(), il.Choices(WORKERS, il.Dispatch.DISPATCHER))
+    return Hosted(plan, stages=4, at_once=True, timeout_s=2.0, trace=True, jitter_s=1e-6)
+
+
+def two_lists(
+    change: tuple[str, str] | None, own: int = ITEMS - 1, stealing: il.Stealing = ONE, timeout_s: float = 0.004
+) -> EmulatedLaunch:
     """Items of the second op wait for all of the first; worker 0 has one item, all others are worker 1's."""
-    plan = il.build(chain(2), il.Choices(2, il.Dispatch.STEALING, policy=il.KernelSync()))
+    choices = il.Choices(2, il.Dispatch.STEALING, policy=il.KernelSync(), stealing=stealing)
+    plan = il.build(chain(2), choices)
     worker = np.ones(2 * ITEMS, np.int64)
     worker[own] = 0
     plan = replace(plan, items=replace(plan.items, worker=worker))
-    return EmulatedLaunch(plan, stages=4, change=change, at_once=True, timeout_s=0.004, trace=True)
+    return EmulatedLaunch(plan, stages=4, change=change, at_once=True, timeout_s=timeout_s, trace=True)
 
 
-_SWAP = "const unsigned seen = atomicCAS(at, head, head + 1);"
+_LEFT = "word(row + some, row + length(rows))"
+_SWAP = f"const unsigned long long seen = atomicCAS(at(launch, list), head, {_LEFT});"
+_KEPT = "      if (some > 1) *(volatile unsigned long long*)at(launch, blockIdx.x) = word(row + 1, row + some);\n"
 #: Changes of the text of stealing.
 STEALING = {
     "right": None,
     "taken twice": (
         _SWAP,
-        "const unsigned seen = head;\n        for (int n = 0; n < 100; ++n) __nanosleep(1);\n        *at = head + 1;",
+        "const unsigned long long seen = head;\n        for (int n = 0; n < 100; ++n) __nanosleep(1);\n"
+        f"        *at(launch, list) = {_LEFT};",
     ),
-    "lost": (_SWAP, "const unsigned seen = atomicCAS(at, head, head + 1 + (list != blockIdx.x && some > 9));"),
+    "lost": (_SWAP, _SWAP.replace("row + some,", "row + some + (list != blockIdx.x && length(rows) > 9),")),
     "hasty": ("      await_finished(launch, sent, 0);\n", ""),
 }
-def queue(change: tuple[str, str]) -> EmulatedLaunch:
-    plan = il.build(chain(), il.Choices(WORKERS, il.Dispatch.QUEUE))
-    return EmulatedLaunch(plan, stages=4, change=change, at_once=True, timeout_s=0.004)
+#: The same, of what a thief takes besides.
+HALVES = {
+    "half": None,
+    "half, kept twice": (_KEPT, _KEPT.replace("row + 1", "row")),
+    "half, lost": (_KEPT, ""),
+}
+
+
+def queue(
+    change: tuple[str, str], dispatch: il.Dispatch = il.Dispatch.QUEUE, timeout_s: float = 0.004
+) -> EmulatedLaunch:
+    plan = il.build(chain(), il.Choices(WORKERS, dispatch))
+    return EmulatedLaunch(plan, stages=4, change=change, at_once=True, timeout_s=timeout_s)
 
 
 _GROUP = "    unsigned ready = __ballot_sync(0xffffffff, met);\n"
@@ -73,9 +101,24 @@ QUEUE = {
         "    if (__any_sync(0xffffffff, met && group == 2)) push(launch, item.run, 2);\n" + _GROUP,
     ),
 }
+_MET = "met = atomicAdd(queue.met + group, 1u) + 1 == (run + 1) * (unsigned)queue.missing[group];"
+_ROW = "(int)launch.queue.slots[later]"
+_EMPTY = "  *mailbox(launch, blockIdx.x, taken) = mail(item.run, EMPTIED | (unsigned)(semaphore + 1));\n"
+#: Changes of the text of the dispatcher.
+DISPATCHER = {
+    "never ready": (_MET, _MET.replace(";", " && group != 5;")),
+    "never told": (_EMPTY, f"  if (item.number != 6)\n  {_EMPTY}"),
+    "given twice": (_ROW, _ROW.replace("later", "n == launch.count - 1 ? later - 1 : later")),
+}
 LAUNCHES: dict[str, Callable[[], EmulatedLaunch]] = {d.value: partial(launch, d) for d in il.Dispatch}
 LAUNCHES |= {f"two lists, {name}": partial(two_lists, change) for name, change in STEALING.items()}
+LAUNCHES |= {name: partial(two_lists, change, stealing=HALF) for name, change in HALVES.items()}
+LAUNCHES["stealing half"] = partial(launch, il.Dispatch.STEALING, HALF)
 LAUNCHES |= {name: partial(queue, change) for name, change in QUEUE.items()}
+LAUNCHES |= {name: partial(queue, change, il.Dispatch.DISPATCHER) for name, change in DISPATCHER.items()}
+LAUNCHES["half, kept twice"] = partial(two_lists, HALVES["half, kept twice"], stealing=HALF, timeout_s=2.0)
+LAUNCHES["given twice"] = partial(queue, DISPATCHER["given twice"], il.Dispatch.DISPATCHER, 2.0)
+LAUNCHES["host"] = hosted
 #: Whoever takes another item behind one that waits for that one waits for ever.
 LAUNCHES |= {name: partial(two_lists, STEALING[name], 2 * ITEMS - 1) for name in ("right", "hasty")}
 
@@ -125,16 +168,22 @@ def check(run: EmulatedLaunch, runs: range) -> int:
     return stolen
 
 
-@pytest.mark.parametrize("dispatch", il.Dispatch)
-def test_each_item_runs_once_whoever_takes_it(dispatch: il.Dispatch) -> None:
-    run, runs = launches()[dispatch.value], range(5)
+@pytest.mark.parametrize("name", [*(d.value for d in il.Dispatch), "stealing half"])
+def test_each_item_runs_once_whoever_takes_it(name: str) -> None:
+    run, runs = launches()[name], range(5)
     stolen = check(run, runs)
-    assert (stolen > 0) is (dispatch is il.Dispatch.STEALING)
-    if dispatch is il.Dispatch.STEALING:
-        assert (run._heads.numpy() == len(runs) * np.diff(run._table.worker_rows)).all()
+    assert (stolen > 0) is ("stealing" in name)
+    if stolen:
+        assert left_of_lists(run) == [(len(runs), 0)] * WORKERS
 
 
-@pytest.mark.parametrize("name", ["two lists, right", "right"])
+def left_of_lists(run: EmulatedLaunch) -> list[tuple[int, int]]:
+    """Of each list the run that its word speaks of, and how many rows are left."""
+    rows, words = 1 << ROW_BITS, run._heads.numpy().view(np.uint64).tolist()
+    return [(word >> 48, word % rows - (word >> ROW_BITS) % rows) for word in words]
+
+
+@pytest.mark.parametrize("name", ["two lists, right", "right", "half"])
 def test_a_thief_takes_what_an_owner_has_not_come_to(name: str) -> None:
     run = launches()[name]
     check(run, range(3))
@@ -145,16 +194,15 @@ def test_a_thief_takes_what_an_owner_has_not_come_to(name: str) -> None:
 @pytest.mark.parametrize("name", ["stealing", "hybrid"])
 def test_heads_wrap(name: str) -> None:
     run = launches()[name]
-    once = np.diff(run._table.worker_rows)
     if name == "hybrid":
-        once = np.array([*[0] * WORKERS, once[-1] + WORKERS])
+        once = np.array([*[0] * WORKERS, np.diff(run._table.worker_rows)[-1] + WORKERS])
         run._reset()
         check(run, range(2))
         assert run._heads.tolist() == (2 * once).tolist()
-    for runs in (2**31 - 1, 2**32 - 1):
+    for runs in (2**16 - 1, 2**31 - 1, 2**32 - 1):
         run._semaphores.fill_(np.uint32(runs).astype(np.int32).item())
         run._counters[0] = runs * WORKERS
-        run._heads.copy_(torch.from_numpy(once * runs).to(torch.int32))
+        run._heads.copy_(torch.from_numpy(once * runs)) if name == "hybrid" else run._heads.fill_(-1 << 48)
         for seed in range(2):
             run_once(run, seed)
             assert run.faults == []
@@ -173,7 +221,18 @@ def test_an_item_that_two_workers_take_is_named() -> None:
     assert found
 
 
-@pytest.mark.parametrize("name", ["two lists, lost", "hasty"])
+def test_an_item_that_a_thief_runs_and_keeps_is_named() -> None:
+    """Two run it at once, or one after the other."""
+    run, found = launches()["half, kept twice"], set()
+    for seed in range(8):
+        with suppress(HangError):
+            run_once(run, seed)
+        found |= {*doubled(run, 1)}
+        run._reset()
+    assert found
+
+
+@pytest.mark.parametrize("name", ["two lists, lost", "hasty", "half, lost"])
 def test_an_item_that_is_lost_or_held_behind_one_that_waits_for_it_is_named(name: str) -> None:
     run = launches()[name]
     with pytest.raises(HangError, match=r"^op 'op1', tile \(\d\).*op 'op0', tile \(\d\).* never posted"):
@@ -194,6 +253,46 @@ def test_an_item_that_comes_to_the_queue_twice_is_named() -> None:
     with suppress(AssertionError, HangError):
         run_once(run, 0)
     assert doubled(run, 1) == [twice]
+
+
+def test_a_thread_of_the_host_gives_each_item_once() -> None:
+    run = launches()["host"]
+    assert isinstance(run, Hosted)
+    check(run, range(5))
+    assert not run._queue["met"].any()
+    run.close()
+
+
+@pytest.mark.parametrize(("name", "lost"), [("never ready", 13), ("never told", ITEMS + 6)])
+def test_an_item_that_the_dispatcher_does_not_give_is_named(name: str, lost: int) -> None:
+    run = launches()[name]
+    said = rf"for an item of the dispatcher, for which \d+ of 24 items came .* \(item {lost}\) never came"
+    with pytest.raises(HangError, match=said):
+        run_once(run, 0)
+    assert run._heads.tolist() == [0] * (HELD * WORKERS)
+
+
+def test_an_item_that_the_dispatcher_gives_in_place_of_another_leaves_that_undone() -> None:
+    with pytest.raises(AssertionError):
+        run_once(launches()["given twice"], 0)
+
+
+def test_the_dispatcher_counts_on_and_leaves_mailboxes_empty() -> None:
+    run = launches()["dispatcher"]
+    run._reset()
+    check(run, range(2))
+    words = run._heads.numpy().view(np.uint64)
+    assert (words >> 32 == 2).all()
+    assert (words >> 31 & 1 == 1).all()
+    for runs in (2**31 - 1, 2**32 - 1):
+        run._counters[0] = runs * WORKERS
+        for value in (run._semaphores, run._queue["met"], run._queue["tail"]):
+            value.fill_(np.uint32(runs).astype(np.int32).item())
+        run._heads.copy_(torch.from_numpy(np.full(HELD * WORKERS, (runs << 32) + 2**31, np.uint64).view(np.int64)))
+        for seed in range(2):
+            run_once(run, seed)
+            assert run.faults == []
+    run._reset()
 
 
 def test_the_queue_counts_on() -> None:

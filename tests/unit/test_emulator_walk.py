@@ -128,6 +128,9 @@ LAUNCHES = {
     "two parts, gated, two warpgroups": lambda: launch(
         ffn(40, tile(128, 56, warps=8), tile(128, 40, warps=8), A.SILU, extras=("gate",)), 3, split=il.SplitK(2)
     ),
+    "five parts, dispatcher": lambda: launch(
+        ffn(20, tile(64, 64), tile(64, 40), width=320), 3, split={"down": il.SplitK(5)}, dispatch=il.Dispatch.DISPATCHER
+    ),
     "five parts, stealing": lambda: launch(
         ffn(20, tile(64, 64), tile(64, 40), width=320), 3, split={"down": il.SplitK(5)}, dispatch=il.Dispatch.STEALING
     ),

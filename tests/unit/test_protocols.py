@@ -20,7 +20,7 @@ from interlace.core.errors import (
 from interlace.protocols.check import Model, check
 from interlace.protocols.handover import HandOver
 from interlace.protocols.lists import Lists
-from interlace.protocols.mailboxes import Mailboxes
+from interlace.protocols.mailboxes import ONE_LAUNCH, Mailboxes
 from interlace.protocols.operations import ACQUIRE, ACQUIRE_RELEASE, BLOCK, RELAXED, RELEASE, Load
 from interlace.protocols.outstanding import Outstanding
 from interlace.protocols.ready_queue import Looks, ReadyQueue
@@ -30,8 +30,10 @@ Protocol = HandOver | Lists | ReadyQueue | Mailboxes | Outstanding | Tagged
 
 #: The same in fewer items or workers, in which a fault shows as well.
 TWO_LISTS = Lists(((2,), (0, 1)))
+HALVES = Lists(((), (0, 1, 2)), most=2)
 TWO_QUEUED = ReadyQueue(((), (), (0, 1)), workers=2, capacity=3)
 BY_QUEUE = replace(TWO_QUEUED, wait=None, post=RELAXED, put=RELEASE, take=ACQUIRE, count=ACQUIRE_RELEASE)
+ONE_BLOCK = replace(ONE_LAUNCH, producers=((), (0,), (), ()), workers=1)
 THREE_MADE = Outstanding(((1, 2), (), ()), capacity=3)
 
 
@@ -42,12 +44,16 @@ THREE_MADE = Outstanding(((1, 2), (), ()), capacity=3)
         (Lists(((1,), (0,), ())), 5461),
         (TWO_LISTS, 496),
         (Lists(((), (0, 1, 2))), 2614),
+        (HALVES, 2335),
+        (Lists(((3,), (0, 1, 2)), most=2), 1135),
         (replace(TWO_QUEUED, workers=3), 2131),
         (replace(TWO_QUEUED, producers=((), (), (0, 1), (0,)), capacity=4), 1065),
         (ReadyQueue(((), (0,), (1,)), workers=2, capacity=3), 163),
         (replace(BY_QUEUE, workers=3), 1681),
         (Mailboxes(), 84),
         (Mailboxes(((), (0,), (0,), (1, 2)), workers=3), 126),
+        (ONE_LAUNCH, 836),
+        (ONE_BLOCK, 999),
         (Outstanding(), 6313),
         (Outstanding(((1,), ()), workers=3, capacity=2), 6856),
         (Tagged(), 63),
@@ -82,6 +88,8 @@ def test_as_the_code_orders_it_every_interleaving_is_right(protocol: Protocol, s
         (TWO_LISTS, {"wait": RELAXED}, StaleReadError, "data 1 may be read as 0"),
         (TWO_LISTS, {"checks": False}, DoubledItemError, "item 0 is done twice"),
         (TWO_LISTS, {"settles": False}, StuckError, "worker 1 awaits semaphore 1 >= 1"),
+        (HALVES, {"settles": False}, StuckError, "awaits semaphore"),
+        (HALVES, {"keeps": False}, DoubledItemError, "item 0 is done twice"),
         # Ready items are queued.
         (TWO_QUEUED, {"post": RELAXED}, StaleReadError, "data 0 may be read as 0"),
         (TWO_QUEUED, {"wait": RELAXED}, StaleReadError, "data 0 may be read as 0"),
@@ -99,8 +107,12 @@ def test_as_the_code_orders_it_every_interleaving_is_right(protocol: Protocol, s
         (Mailboxes(), {"take": RELAXED}, StaleReadError, "data 0 may be read as 0"),
         (Mailboxes(), {"empty": RELAXED}, StaleReadError, "data 0 may be read as 0"),
         (Mailboxes(), {"see": RELAXED}, StaleReadError, "data 0 may be read as 0"),
-        (Mailboxes(((), (), ())), {"looks": False}, OverwriteError, "mailbox 0 is stored while nothing orders"),
+        (Mailboxes(((), (), ())), {"looks": False}, OverwriteError, "mailbox 0 of 0 is stored while nothing orders"),
         (Mailboxes(), {"awaits_end": False}, EarlyEndError, "item 3 is not known to be done"),
+        (ONE_LAUNCH, {"post": RELAXED}, StaleReadError, "data 0 may be read as 0"),
+        (ONE_LAUNCH, {"wait": RELAXED}, StaleReadError, "data 0 may be read as 0"),
+        (ONE_BLOCK, {"turns": False}, DoubledItemError, "item 0 is done twice"),
+        (ONE_BLOCK, {"looks": False}, OverwriteError, "mailbox 0 of 0 is stored while nothing orders"),
         # Items make items, until none is outstanding.
         (THREE_MADE, {"put": RELAXED}, StaleReadError, "data 0 may be read as 0"),
         (THREE_MADE, {"take": RELAXED}, StaleReadError, "data 0 may be read as 0"),

@@ -15,7 +15,14 @@ from pathlib import Path
 
 import pytest
 
-from interlace.core.errors import DoubledItemError, ProtocolError, QueueOverflowError, StaleReadError, StuckError
+from interlace.core.errors import (
+    DoubledItemError,
+    OverwriteError,
+    ProtocolError,
+    QueueOverflowError,
+    StaleReadError,
+    StuckError,
+)
 from interlace.kernels.cuda.ptx import PTX
 from interlace.kernels.primitives.semaphore_cuda import SEMAPHORES
 from interlace.launch.plain import PLAIN
@@ -24,6 +31,7 @@ from interlace.loops.cuda.items import ITEMS
 from interlace.protocols.check import check
 from interlace.protocols.handover import HandOver, Steps
 from interlace.protocols.lists import HELD, Lists
+from interlace.protocols.mailboxes import ONE_LAUNCH, Mailboxes
 from interlace.protocols.operations import Order, Scope
 from interlace.protocols.ready_queue import Looks, ReadyQueue
 
@@ -161,7 +169,9 @@ def _waiting(steps: Steps) -> Steps:
 def of_stealing(text: str) -> Lists:
     """Lists that others take from, in the one launch."""
     launch, by = Text(text), of_launch(text)
-    swap = {r"atomicCAS\(at, head, head \+ 1\)": "swap", r"if \(seen == head\) break": "check", r"head = seen": "retry"}
+    left = r"atomicCAS\(at\(launch, list\), head, word\(row \+ some, row \+ length\(rows\)\)\)"
+    swap = {left: "swap", r"if \(seen == head\) break": "check", r"head = seen": "retry"}
+    swap |= {r"if \(some > 1\) .*at\(launch, blockIdx\.x\) = word\(row \+ 1, row \+ some\)": "keep"}
     again = launch.body("take").partition("while (row < 0")[2]
     steals = Text(f"again() {{{again}}}").steps(
         "again", {r"await_finished\(launch, sent, 0\)": "settle", r"take_from\(": "take"}
@@ -169,9 +179,11 @@ def of_stealing(text: str) -> Lists:
     held = re.search(r"constexpr int HELD = (\d+)", text)
     assert held is not None
     assert int(held[1]) == HELD
-    assert "await_finished(launch, sent, HELD - 1);\n      row = take_from(launch, blockIdx.x)" in launch.body("take")
-    checks, settles = launch.steps("take_from", swap) == ("swap", "check", "retry"), steals == ("settle", "take")
-    return Lists(checks=checks, settles=settles, post=by.post, wait=by.poll)
+    own = "await_finished(launch, sent, HELD - 1);\n      row = take_from(launch, blockIdx.x, 1)"
+    assert own in launch.body("take")
+    taking = launch.steps("take_from", swap)
+    checks, settles = taking[:3] == ("swap", "check", "retry"), steals == ("settle", "take")
+    return Lists(checks=checks, settles=settles, keeps=taking[-1:] == ("keep",), post=by.post, wait=by.poll)
 
 
 def of_queue(text: str) -> ReadyQueue:
@@ -182,6 +194,26 @@ def of_queue(text: str) -> ReadyQueue:
     assert launch.steps("push", {r"atomicAdd\(queue\.tail": "draw", r"\*\(volatile": "store"}) == ("draw", "store")
     with_it = re.search(r"met = atomicAdd\(queue\.met \+ group, 1u\) \+ 1 == ", launch.body("publish"))
     return ReadyQueue(looks=Looks.WITH if with_it else Looks.BEHIND, post=by.post, wait=by.poll)
+
+
+def of_dispatcher(text: str) -> Mailboxes:
+    """The mailboxes of the one launch: volatile accesses, which are relaxed, by three warps."""
+    launch, by = Text(text), of_launch(text)
+    box = re.compile(r"volatile unsigned long long\* mailbox\(const Launch& launch, int block, int n\)")
+    held = re.search(r"launch\.heads\) \+ block \* HELD \+ n % HELD;", text)
+    assert box.search(text)
+    assert held
+    taking = launch.steps("take", {r"await_finished\(launch, sent, HELD - 1\)": "settle", r"\bmailbox\(": "look"})
+    assert taking == ("settle", "look")
+    waits = re.search(r"seen >> 32 != run \+ 1 \|\| \(\(unsigned\)seen & \((.*)\)\) != mine;", text)
+    fills = re.search(r"mailbox\(.*given\[k\]\) = mail\(items\.run, (turn\(given\[k\]\) \| )?row\);", text)
+    assert waits, "whoever takes does not look at the turn"
+    assert fills
+    posting = launch.steps("post", {r"\bpublish\(": "post", r"\bfinish\(": "empty", r"arrive\(received": "finished"})
+    assert posting == ("finished", "post", "empty")
+    turns = waits[1] == "EMPTIED | TURN" and fills[1] is not None
+    looks = "given[k] - back[k] == held" in launch.body("serve")
+    return replace(ONE_LAUNCH, boxes=HELD, turns=turns, looks=looks, post=by.post, wait=by.poll)
 
 
 READ: dict[str, tuple[str, Callable[[str], HandOver]]] = {
@@ -236,13 +268,32 @@ def test_lists_are_those_of_the_text_and_a_text_that_does_not_settle_or_check_is
     for pattern, error in (
         (r"      await_finished\(launch, sent, 0\);\n", StuckError),
         (r" +if \(seen == head\) break;\n", DoubledItemError),
+        (r"(?<=word\()row \+ 1(?=, row \+ some)", DoubledItemError),
         (r"red\.release\.gpu", StaleReadError),
     ):
-        instead = "red.relaxed.gpu" if error is StaleReadError else ""
+        instead = "red.relaxed.gpu" if error is StaleReadError else "row" if "row" in pattern else ""
         changed, count = re.subn(pattern, instead, text)
         assert count
+        lists = ((), (0, 1, 2)) if instead == "row" else few.lists
         with pytest.raises(error):
-            check(replace(of_stealing(changed), lists=few.lists).model())
+            check(replace(of_stealing(changed), lists=lists, most=2).model())
+
+
+def test_mailboxes_are_those_of_the_text_and_a_text_without_turns_or_looks_is_caught() -> None:
+    text = LAUNCHES["launch dispatcher"]
+    assert of_dispatcher(text) == ONE_LAUNCH
+    one = ((), (0,), (), ())
+    for pattern, instead, error in (
+        (r"turn\(given\[k\]\) \| row", "row", DoubledItemError),
+        (r"given\[k\] - back\[k\] == held", "true", OverwriteError),
+        (r"red\.release\.gpu", "red.relaxed.gpu", StaleReadError),
+    ):
+        changed, count = re.subn(pattern, instead, text)
+        assert count
+        read = of_dispatcher(changed)
+        few = read if error is StaleReadError else replace(read, producers=one, workers=1)
+        with pytest.raises(error):
+            check(few.model())
 
 
 @pytest.mark.skipif("queue" not in DISPATCHES, reason="the one launch has no queue")

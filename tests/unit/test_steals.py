@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 
 import interlace as il
+from interlace.core.errors import ArgumentError
 from interlace.planner.predict import predict
+from interlace.sim.steal import victim as chosen_victim
 from interlace.trace.events import Trace
 from interlace.trace.steals import steals
 
@@ -61,3 +64,20 @@ def test_the_simulated_machine_lets_workers_steal_too() -> None:
         times[dispatch] = trace.span_ns, len(steals(one.items.worker, trace))
     assert times[il.Dispatch.STATIC][1] == 0 < times[il.Dispatch.STEALING][1]
     assert times[il.Dispatch.STEALING][0] < times[il.Dispatch.STATIC][0]
+
+
+def test_victims_have_items_left_and_are_next_or_any() -> None:
+    following, ends = np.array([0, 0, 8]), np.array([0, 8, 8])
+    assert chosen_victim(following, ends, 0, False, 0) == chosen_victim(following, ends, 2, False, 0) == 1
+    assert chosen_victim(ends, ends, 0, True, 0) == 0
+    chosen = {chosen_victim(np.zeros(9, int), np.arange(9), 4, True, tries) for tries in range(99)}
+    assert chosen == {1, 2, 3, 5, 6, 7, 8}
+
+
+def test_thieves_that_take_nothing_or_from_nobody_are_refused() -> None:
+    assert str(il.Stealing(None, il.Victim.RANDOM)) == "half of a random list"
+    assert str(il.Stealing(4)) == "at most 4 items of the next list"
+    with pytest.raises(ArgumentError, match="most is 0; take at least one item at a time, None for half"):
+        il.Stealing(0)
+    with pytest.raises(ArgumentError, match=r"victim is 'random'; write victim=il.Victim.RANDOM"):
+        il.Stealing(1, "random")  # type: ignore[arg-type]

@@ -19,6 +19,7 @@ from interlace.graph.op import Op, Reduction
 from interlace.graph.tensor import Tensor
 from interlace.kernels.matmul import Activation, MatmulTile
 from interlace.plan.plan import Dispatch, Plan
+from interlace.plan.stealing import Victim
 from interlace.planner.build import Choices, build
 from interlace.policies.interleavings import Panels
 from interlace.policies.orders import GroupedPanels
@@ -26,6 +27,7 @@ from interlace.policies.splits import SplitK
 from interlace.policies.sync import RowSync
 from interlace.sim.lockstep import AccessStream, interleave
 from interlace.sim.modes import PERSISTENT, SEMAPHORE_STREAMS, SERIAL, Gate, Mode, streams
+from interlace.sim.steal import scrambled
 from interlace.sim.traffic import Touches, touches
 from interlace.sim.units import Partition
 from interlace.workloads import FFNShape, ffn, two_copies
@@ -331,6 +333,19 @@ def test_serial_workers_wait_for_the_end_of_the_op_before() -> None:
     assert stream(interleave(plan, touches(plan), SEMAPHORE_STREAMS)) == stream(interleave(plan, touches(plan)))
 
 
+def steal(plan: Plan, w: int, rest: dict[int, list[int]], of: list[int], tries: list[int]) -> list[int]:
+    """What a worker takes of another's list, given what is left of all."""
+    random, most = plan.stealing.victim is Victim.RANDOM, plan.stealing.most
+    places = [n for n in range(1, len(rest)) if rest[(w + n) % len(rest)]]
+    place = min(places, key=lambda n: scrambled(w, tries[w], n) if random else n, default=0)
+    taken = rest[(w + place) % len(rest)]
+    tries[w] += 1
+    taken = taken[: min((len(taken) + 1) // 2, most or len(taken))]
+    for i in taken:
+        of[i] = w
+    return taken
+
+
 def slow_stream(plan: Plan, t: Touches, mode: Mode) -> list[tuple[int, bool, int]]:
     """Lockstep, told by lists of what is left to do."""
     order = list(range(len(plan.items)))
@@ -342,15 +357,19 @@ def slow_stream(plan: Plan, t: Touches, mode: Mode) -> list[tuple[int, bool, int
     some = {  # of worker w, what it may take
         Dispatch.STATIC: lambda w: [i for i in order if owner[i] == w],
         Dispatch.HYBRID: lambda w: sorted((i for i in order if owner[i] in (w, -1)), key=lambda i: owner[i] < 0),
-        Dispatch.STEALING: lambda w: sorted(order, key=lambda i: (owner[i] - w) % count),
     }
     lists = [some.get(dispatch, lambda w: order)(w) for w in range(plan.workers)]
+    of, tries = owner.tolist(), [0] * plan.workers  # in whose list an item is now, and how often each has stolen
     todo: list[list[tuple[int, list[int]]]] = [[] for _ in lists]
     taken: set[int] = set()
     out = []
     while len(taken) < len(order) or any(todo):
         for w in range(plan.workers):
             free = [i for i in lists[w] if i not in taken]
+            if dispatch is Dispatch.STEALING and not todo[w]:
+                free = [i for i in order if of[i] == w and i not in taken]
+                rest = {v: [i for i in order if of[i] == v and i not in taken] for v in range(count)}
+                free = free or steal(plan, w, rest, of, tries)
             unended = {int(plan.items.op[i]) for i in order if i not in taken}
             unended |= {int(plan.items.op[rest[0][0]]) for rest in todo if rest}
             if mode.gate is Gate.ENDED:

@@ -73,6 +73,7 @@ def test_static_dispatch_needs_all_its_workers_and_ticket_dispatch_one() -> None
     assert verify(rows_plan(dispatch=Dispatch.STEALING)).workers_needed == 4
     assert verify(rows_plan(dispatch=Dispatch.HYBRID)).workers_needed == 4
     assert verify(rows_plan(dispatch=Dispatch.QUEUE)).workers_needed == 1
+    assert verify(rows_plan(dispatch=Dispatch.DISPATCHER)).workers_needed == 4
 
 
 def test_split_items_count_the_dependencies_of_their_part() -> None:
@@ -506,7 +507,7 @@ def test_a_queue_keeps_no_order_of_one_worker() -> None:
     refused(plan, CoverageError, "op 'down', tile", "that tile posts no semaphore")
 
 
-@pytest.mark.parametrize("dispatch", [d for d in Dispatch if d is not Dispatch.QUEUE])
+@pytest.mark.parametrize("dispatch", [d for d in Dispatch if not d.when_ready])
 def test_no_sync_is_fine_when_one_worker_runs_everything(dispatch: Dispatch) -> None:
     proof = verify(build(two_matmuls(), Choices(1, dispatch, policy=NoSync())))
     assert (proof.edges, proof.edges_by_wait, proof.longest_chain) == (32, 0, 1)

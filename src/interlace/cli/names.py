@@ -22,6 +22,7 @@ from interlace.orders import families
 from interlace.orders.panels import Cache
 from interlace.orders.saved import read_order
 from interlace.plan.plan import Dispatch
+from interlace.plan.stealing import ONE, Stealing, Victim
 from interlace.planner.build import Assignment
 from interlace.policies.interleavings import HalfRows, Interleaving, OpAfterOp, Panels
 from interlace.policies.orders import Order
@@ -110,10 +111,11 @@ class Device(Enum):
 
 @dataclass(frozen=True)
 class DispatchChoice:
-    """Who takes which item when, and where workers have lists how items are dealt to them."""
+    """Who takes which item when; where workers have lists how items are dealt to them, and what is stolen of them."""
 
     dispatch: Dispatch
     assignment: Assignment = Assignment.STRIPED
+    stealing: Stealing = ONE
 
 
 @dataclass(frozen=True)
@@ -161,9 +163,14 @@ DISPATCHES = Names(
         "static": DispatchChoice(Dispatch.STATIC),
         "static-balanced": DispatchChoice(Dispatch.STATIC, Assignment.BALANCED),
         "stealing": DispatchChoice(Dispatch.STEALING),
+        "stealing-half": DispatchChoice(Dispatch.STEALING, stealing=Stealing(None)),
+        "stealing-random": DispatchChoice(Dispatch.STEALING, stealing=Stealing(victim=Victim.RANDOM)),
+        "stealing-random-half": DispatchChoice(Dispatch.STEALING, stealing=Stealing(None, Victim.RANDOM)),
         "hybrid": DispatchChoice(Dispatch.HYBRID),
         "queue": DispatchChoice(Dispatch.QUEUE),
+        "dispatcher": DispatchChoice(Dispatch.DISPATCHER),
     },
+    {"stealing": (4, lambda most: DispatchChoice(Dispatch.STEALING, stealing=Stealing(most)))},
 )
 
 

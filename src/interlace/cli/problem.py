@@ -107,7 +107,8 @@ def _given(schedule: ScheduleOptions) -> dict[str, Any]:
         "chunk_waits": schedule.chunk_waits or None,
     }
     if schedule.dispatch is not None:
-        given |= {"dispatch": schedule.dispatch.dispatch, "assignment": schedule.dispatch.assignment}
+        dispatch = schedule.dispatch
+        given |= {name: getattr(dispatch, name) for name in ("dispatch", "assignment", "stealing")}
     return {name: value for name, value in given.items() if value is not None}
 
 

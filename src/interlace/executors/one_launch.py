@@ -16,7 +16,7 @@ from interlace.executors.device import DeviceExecutor
 from interlace.executors.gpu import spec_by_name
 from interlace.executors.launch import AnyLaunch, TextLaunch
 from interlace.executors.options import Options
-from interlace.executors.ready import Ready
+from interlace.executors.ready import Ready, came
 from interlace.executors.sums import ROW_FLOATS, with_sums
 from interlace.executors.table import Table, for_workers
 from interlace.executors.turns import take_turn
@@ -31,7 +31,7 @@ from interlace.kernels.cuda.ptx import PTX
 from interlace.kernels.primitives.semaphore_cuda import SEMAPHORES
 from interlace.kernels.tuning import is_chain
 from interlace.launch.compose import KEEPS, LAUNCH, Composition, Part, codes, compose, stages
-from interlace.launch.dispatch import QUEUE
+from interlace.launch.dispatch import HELD, QUEUE, ROW_BITS
 from interlace.plan.orderings import Ordering
 from interlace.plan.plan import Dispatch, Plan
 from interlace.plan.verify import Proof
@@ -137,7 +137,7 @@ class OneLaunchExecutor(DeviceExecutor):
     def _prepare(self) -> None:
         if self._device.type == "cpu":
             raise NoDeviceError("CUDA C++ does not run under the interpreter; use the persistent executor")
-        self._resident = self.plan.dispatch.lists
+        self._resident = self.plan.dispatch.resident
         if self._device.type == "cuda":
             _check_capability(str(self._device), self._torch.cuda.get_device_capability(self._device))
             if self._resident and self._table.workers > self._spec.sms:
@@ -146,6 +146,11 @@ class OneLaunchExecutor(DeviceExecutor):
                     f"of this kernel resident; {self.plan.dispatch.value} dispatch would wait for ever. Plan for at "
                     f"most {self._spec.sms} workers, or use ticket dispatch"
                 )
+        if self.plan.dispatch is Dispatch.STEALING and len(self.plan.items) >= 1 << ROW_BITS:
+            raise PlanError(
+                f"plan has {len(self.plan.items):,} items, and words of lists that others take from count to "
+                f"{1 << ROW_BITS:,}; use ticket dispatch"
+            )
         #: Operands that captured runs read, for as long as they may be replayed.
         self._captured: list[Any] = []
         self.composition  # noqa: B018 - says what does not fit before anything runs
@@ -153,30 +158,20 @@ class OneLaunchExecutor(DeviceExecutor):
     def _allocate(self) -> None:
         super()._allocate()
         torch, rows = self._torch, self._table.worker_rows.astype(np.int32)
-        #: Where the list of each block begins, and how many of its items were taken, in all runs.
+        #: Where the list of each block begins, and how many of its items were taken, in all runs, or which are left.
         self._lists = torch.tensor(rows, device=self._device)
-        self._heads = torch.zeros(len(rows) - 1, dtype=torch.int32, device=self._device)
+        #: Under a dispatcher the mailboxes.
+        dispatch, boxes = self.plan.dispatch, HELD * self._table.workers
+        counts = torch.int64 if dispatch in (Dispatch.STEALING, Dispatch.DISPATCHER) else torch.int32
+        heads = boxes if dispatch is Dispatch.DISPATCHER else len(rows) - 1
+        self._heads = torch.zeros(heads, dtype=counts, device=self._device)
+        #: What ``launch.dispatch.QUEUE`` names, and how many items are ready at once.
         self._queue: dict[str, Any] = {}
-        if self.plan.dispatch is Dispatch.QUEUE:
-            self._allocate_queue()
-
-    def _allocate_queue(self) -> None:
-        """``_queue`` has what ``launch.dispatch.QUEUE`` names, ``_ready`` says how many items are ready at once."""
-        torch, ready, n = self._torch, Ready.of(self._table), len(self.plan.items)
-        tables = {
-            "first": ready.first,
-            "posts": ready.posts,
-            "wakes": ready.wakes.ptr,
-            "groups": ready.wakes.values,
-            "members": ready.rows.ptr,
-            "rows": ready.rows.values,
-            "missing": ready.missing,
-        }
-        state = {"met": (len(ready.missing), torch.int32), "tail": (1, torch.int32), "slots": (n, torch.int64)}
-        made = {name: torch.tensor(np.append(values, 0).astype(np.int32)) for name, values in tables.items()}
-        made |= {name: torch.zeros(max(size, 1), dtype=dtype) for name, (size, dtype) in state.items()}
-        self._queue = {name: value.to(self._device) for name, value in made.items()}
-        self._ready = len(ready.first)
+        if dispatch.when_ready:
+            ready = Ready.of(self._table)
+            self._ready = len(ready.first)
+            memory = ready.memory(dispatch)
+            self._queue = {name: torch.from_numpy(values).to(self._device) for name, values in memory.items()}
 
     def _reset(self) -> None:
         for counter in (self._heads, *(self._queue[name] for name in ("met", "tail", "slots") if self._queue)):
@@ -186,12 +181,10 @@ class OneLaunchExecutor(DeviceExecutor):
     def _came(self) -> NDArray[np.bool_] | None:
         if not self._queue:
             return None
-        slots = self._queue["slots"].cpu().numpy().view(np.uint64)
-        latest = slots[slots >> 32 == (slots >> 32).max()]
-        came = np.zeros(len(self.plan.items), bool)
-        for rows in (self._queue["first"][: self._ready].cpu().numpy(), (latest & 0xFFFFFFFF)[latest > 0]):
-            came[self._table.items["number"][rows.astype(np.int64)]] = True
-        return came
+        first, slots = (self._queue[name].cpu().numpy() for name in ("first", "slots"))
+        items = np.zeros(len(self.plan.items), bool)
+        items[self._table.items["number"][came(first[: self._ready], slots)]] = True
+        return items
 
     def trace(self) -> Trace:
         """Times of the last run; see ``DeviceExecutor.trace``. Blocks have the numbers of their lists' workers."""
@@ -213,6 +206,8 @@ class OneLaunchExecutor(DeviceExecutor):
             share if is_chain(self.plan.graph) else _IN_FLIGHT_BYTES,
             dispatch=self.plan.dispatch,
             dependent_launch=self.options.dependent_launch,
+            stealing=self.plan.stealing,
+            blocks=self._spec.sms,
         )
 
     @cached_property

@@ -14,10 +14,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from interlace.executors.table import Table
 from interlace.graph.access import Ints
 from interlace.graph.ragged import Groups, grouped, offsets
+from interlace.plan.plan import Dispatch
 
 
 @dataclass(frozen=True)
@@ -74,3 +76,30 @@ class Ready:
             Groups(by_group.ptr, waiting[by_group.values]),
             size[size > 0],
         )
+
+    def memory(self, dispatch: Dispatch) -> dict[str, NDArray[np.int32] | NDArray[np.int64]]:
+        """What ``launch.dispatch.QUEUE`` names, as it is before the first run; no array is empty."""
+        tables = {
+            "first": self.first,
+            "posts": self.posts,
+            "wakes": self.wakes.ptr,
+            "groups": self.wakes.values,
+            "members": self.rows.ptr,
+            "rows": self.rows.values,
+            "missing": self.missing,
+        }
+        tail = 1 + len(self.posts) if dispatch is Dispatch.DISPATCHER else 1
+        return {
+            **{name: np.append(values, 0).astype(np.int32) for name, values in tables.items()},
+            "met": np.zeros(max(len(self.missing), 1), np.int32),
+            "tail": np.zeros(tail, np.int32),
+            "slots": np.zeros(max(len(self.rows.values), 1), np.int64),
+        }
+
+
+def came(first: NDArray[np.int32], slots: NDArray[np.int64]) -> Ints:
+    """Rows that were ready in the last run: those that are so at once, and others by their slots."""
+    words = slots.view(np.uint64)
+    latest = words[(words >> 32 == (words >> 32).max()) & (words > 0)]
+    rows: Ints = np.concatenate([first, latest & 0xFFFFFFFF]).astype(np.int64)
+    return rows

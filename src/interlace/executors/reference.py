@@ -24,6 +24,7 @@ from interlace.kernels.base import kernel_of
 from interlace.kernels.bodies import Array, BodyKind, Reference
 from interlace.plan.orderings import Ordering
 from interlace.plan.plan import Dispatch, Plan
+from interlace.plan.stealing import Victim
 from interlace.plan.verify import Proof
 from interlace.sim.modes import PERSISTENT, Mode
 from interlace.trace.events import Trace
@@ -48,7 +49,7 @@ class ReferenceExecutor(Executor):
     name = title = "reference"
     what = "NumPy in float64, workers in turn"
     keeps = frozenset({Ordering.WORKER, Ordering.WAIT})
-    dispatches = (Dispatch.TICKET, Dispatch.STATIC, Dispatch.STEALING, Dispatch.QUEUE, Dispatch.HYBRID)
+    dispatches = (Dispatch.TICKET, *(d for d in Dispatch if d is not Dispatch.TICKET))
     kinds = (BodyKind.REFERENCE,)
     interpreted = True
     traces = True
@@ -164,7 +165,7 @@ class ReferenceExecutor(Executor):
         if self.plan.dispatch.lists:
             yield from self._of_lists(worker)
             return
-        if self.plan.dispatch is Dispatch.QUEUE:
+        if self.plan.dispatch.when_ready:
             yield from self._of_queue()
             return
         while self._ticket < len(self.plan.items):
@@ -173,11 +174,26 @@ class ReferenceExecutor(Executor):
 
     def _of_lists(self, worker: int) -> Iterator[int]:
         """A worker's own items; then what others have left under stealing, what is in no list under hybrid dispatch."""
-        steals = self.plan.dispatch is Dispatch.STEALING
-        later = [w for w in self._lists if w > worker] + [w for w in self._lists if w < worker]
-        for victim in (worker, *(w for w in later if steals or w < 0)):
-            while self._lists[victim]:
-                yield self._lists[victim].popleft()
+        mine = self._lists[worker]
+        while mine or self.plan.dispatch is Dispatch.STEALING:
+            if not mine:
+                mine.extend(self._stolen(worker))
+            if not mine:
+                break
+            yield mine.popleft()
+        while self.plan.dispatch is Dispatch.HYBRID and self._lists.get(-1):
+            yield self._lists[-1].popleft()
+
+    def _stolen(self, worker: int) -> list[int]:
+        """What a worker takes from another's list; nothing if all are empty."""
+        victims = sorted((w for w in self._lists if self._lists[w]), key=lambda w: (w < worker, w))
+        if not victims:
+            return []
+        stealing = self.plan.stealing
+        at = self._random.randrange(len(victims)) if self._random and stealing.victim is Victim.RANDOM else 0
+        rest = self._lists[victims[at]]
+        half = (len(rest) + 1) // 2
+        return [rest.popleft() for _ in range(half if stealing.most is None else min(half, stealing.most))]
 
     def _of_queue(self) -> Iterator[int]:
         """Of the items that nobody took the first whose waits are met."""

@@ -6,7 +6,7 @@ import numpy as np
 
 from interlace.core.errors import HangError
 from interlace.launch.dispatch import EMPTY
-from interlace.plan.plan import Plan
+from interlace.plan.plan import Dispatch, Plan
 
 
 def hang_error(
@@ -21,9 +21,12 @@ def hang_error(
     if came is not None and semaphore == EMPTY:
         lost = _lost(plan, done, came)
         name = plan.item_name(lost)
+        what = f"place {item} of the queue of ready items, to which"
+        if plan.dispatch is Dispatch.DISPATCHER:
+            what, seen = "an item of the dispatcher, for which", int(came.sum())
         return HangError(
-            f"a worker waited for place {item} of the queue of ready items, to which {seen} of {expected} items came "
-            f"before the watchdog fired; {name} (item {lost}) never came, though all that it waits for was posted. The "
+            f"a worker waited for {what} {seen} of {expected} items came before the watchdog fired; "
+            f"{name} (item {lost}) never came, though all that it waits for was posted. The "
             "outputs of this run are undefined; counters were reset, the next run starts afresh",
             item=lost,
             semaphore=-1,

@@ -42,7 +42,7 @@ _DEPENDENT_WAIT = re.compile(r"\bgriddepcontrol\.wait\b")
 _ARRIVE = re.compile(r"\bmbarrier\.arrive\b")
 _BLOCK_WAIT = re.compile(r"\bmbarrier\.try_wait\b")
 _BARRIER_OR_BLOCK_WAIT = re.compile(f"{_BARRIER.pattern}|{_BLOCK_WAIT.pattern}")
-_SCALAR_LOAD = re.compile(r"\bld\.global\.[bsu]32\s*\{?\s*%r\d+\s*\}?,")
+_SCALAR_LOAD = re.compile(r"\bld\.global\.[bsu]32\s*\{?\s*%rd?\d+\s*\}?,")
 
 
 _BRANCH = re.compile(r"(?:@!?%p\d+\s+)?bra(?:\.uni)?\s+([$\w]+)\s*;")

@@ -13,10 +13,12 @@ from interlace.kernels.cuda.elements import ELEMENTS
 from interlace.kernels.cuda.ptx import registers_at_entry
 from interlace.kernels.text import LINES_GO_ON
 from interlace.launch.dispatch import QUEUE, TEXTS
+from interlace.launch.dispatch import constants as of_dispatch
 from interlace.launch.plain import PLAIN
 from interlace.launch.streamed import STREAMED
 from interlace.launch.walk import ROLES, WALK
 from interlace.plan.plan import Dispatch
+from interlace.plan.stealing import Stealing
 
 #: In column ``code`` of an item: its last slots are kept until it is posted.
 KEEPS = 1 << 16
@@ -107,6 +109,8 @@ def compose(
     *,
     dispatch: Dispatch,
     dependent_launch: bool,
+    stealing: Stealing,
+    blocks: int,
 ) -> Composition:
     """The launch of ops, in program order.
 
@@ -117,6 +121,8 @@ def compose(
         in_flight_bytes: of independent operands under way in one block; what saturates memory.
         dispatch: who takes which item when.
         dependent_launch: it may start while the launch before drains.
+        stealing: what a worker takes whose list is empty, if it does.
+        blocks: that may be resident at once.
 
     Raises:
         PlanError: shared memory does not hold two stages beside the scratch.
@@ -144,6 +150,7 @@ def compose(
         "KEEPS": KEEPS,
         "KEPT": count - 1,
         "DEPENDENT_LAUNCH": int(dependent_launch),
+        **of_dispatch(dispatch, stealing, blocks),
     }
     head = "".join(f"constexpr int {name} = {value};\n" for name, value in constants.items())
     head += "extern __shared__ __align__(1024) unsigned char shared_memory[];\n"

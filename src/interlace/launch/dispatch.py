@@ -7,7 +7,8 @@ A text has a struct ``Tickets``, which that warp holds:
     known()              the row that it will be, -1 if that is not known yet
     look(launch)         between two loads of an item
 
-and ``publish(launch, item, semaphore)``, by which the warp that posts does so.
+and ``publish(launch, item, semaphore)``, by which the warp that posts does so, with ``finish`` behind it, and
+``serve(launch)`` for the warp that has no other role, both of which are a dispatcher's (``launch/dispatcher``).
 
 ``starts`` counts without end and tells the runs apart: each run adds ``programs`` to it, whoever gets which number.
 
@@ -15,21 +16,26 @@ and ``publish(launch, item, semaphore)``, by which the warp that posts does so.
                 order: whoever holds the smallest unfinished ticket never waits, for any number of blocks
     static      a block's list, from front to back
     hybrid      the same; then items of one list for all, by a counter of tickets, in sequence and behind all others
-    stealing    a block's list; then items of other blocks' lists, each from its front, too. A block that is done with
-                its list finishes what it holds before it takes from another's, so that it never waits in front of an
-                item that others wait for: the smallest unfinished item is at the front of its list, and that block
-                is free to take it, or its holder has finished all before it
+    stealing    a block's list; then items of other blocks' lists, each from its front, too: the first of them runs
+                next, others are the block's list now. A block that is done with its list finishes what it holds before
+                it takes from another's, so that it never waits in front of an item that others wait for: the smallest
+                unfinished item is at the front of a list, and that block is free to take it, or its holder has
+                finished all before it
 
     queue       tickets, but they are places in a queue of items whose waits are met, in the order in which they are: an
                 item taken never waits. It is filled by whoever makes the last post that a group of items waits for
                 (``executors/ready``). In some order without cycles the first unfinished item is in the queue or taken
                 already, so there is progress for any number of blocks
 
-Under stealing ``heads`` has for each list how many of its items were taken, in all runs, by compare and swap: never
-more than there are, so that a run leaves it a list's length further whatever happens in it. It orders nothing else,
-what items read is ordered by their own waits. The same holds for all that the queue consists of. It has a slot for each
-item that is not ready from the start, and a run fills each slot once, so it is never too full. A slot has the run's
-number beside the item's row, and counters of semaphores met only grow, so nothing is ever cleared.
+    dispatcher  what the dispatcher gives: items whose waits are met, each to one block
+
+Under stealing ``heads`` has a word for each list: the rows that are left of it, and the run; in another run's word none
+are left, and the list is as the plan has it. It is changed by compare and swap, but that a thief stores its own, which
+is empty and stays so until then. As the first row of what is taken is in no list any more, no word is ever found again
+in a run. It orders nothing else, what items read is ordered by their own waits. The same holds for all that the queue
+consists of. It has a slot for each item that is not ready from the start, and a run fills each slot once, so it is
+never too full. A slot has the run's number beside the item's row, and counters of semaphores met only grow, so nothing
+is ever cleared.
 
 Under both an item is taken late, so that another block may have it: two are held at most, one that is computed and one
 that loads; under the queue one alone unless another is there.
@@ -40,11 +46,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from interlace.kernels.abi import Struct
+from interlace.launch.dispatcher import DISPATCHER, NOBODY
 from interlace.plan.plan import Dispatch
+from interlace.plan.stealing import Stealing, Victim
 
 #: A queue of ready items: ``executors/ready`` in memory, groups by where they begin; of each group the semaphores that
 #: were complete, in all runs; how many items came to the queue, in all runs; the slots, run + 1 and a row in each; how
-#: many items are ready from the start.
+#: many items are ready from the start. A dispatcher has in place of the tail the number of the run, and of each
+#: semaphore the posts that it was told of.
 QUEUE = Struct(
     "Queue",
     (
@@ -57,6 +66,10 @@ QUEUE = Struct(
 )
 #: What a worker that finds nothing in the queue records in place of a semaphore.
 EMPTY = -2
+#: Items that a block holds at most where it takes them late.
+HELD = 2
+#: Of a row's number where two lie in one word beside 16 bits of the run.
+ROW_BITS = 24
 
 _DRAW = r"""
 // By a warp.
@@ -155,8 +168,7 @@ struct Tickets {
 };
 """
 
-_FINISHED = r"""
-constexpr int HELD = 2;
+_FINISHED = f"\nconstexpr int HELD = {HELD};" + r"""
 // By a warp: until all but so many of the items that were sent are finished.
 DEVICE void await_finished(const Launch& launch, int sent, int held) {
   const int last = sent - held - 1;
@@ -166,56 +178,79 @@ DEVICE void await_finished(const Launch& launch, int sent, int held) {
 
 _STEALING = r"""
 struct Tickets {
-  unsigned run;
+  unsigned run, thefts;
   bool thief;
   DEVICE unsigned begin(const Launch& launch) {
     thief = false;
+    thefts = 0;
     return run = (unsigned)(draw(launch) / launch.programs);
   }
-  DEVICE static int length(const Launch& launch, int list) { return launch.lists[list + 1] - launch.lists[list]; }
-  // Of a list so many items are left, given its head. Both wrap alike.
-  DEVICE int left(const Launch& launch, int list, unsigned head) {
-    return (int)((run + 1) * (unsigned)length(launch, list) - head);
+  // Rows of a list, behind the number of the run.
+  DEVICE unsigned long long word(int first, int end) {
+    return (unsigned long long)(run + 1 & 0xffff) << 48 | (unsigned long long)first << ROW_BITS | (unsigned)end;
   }
-  // By a warp: the row of the item at the front of a list, -1 if it is empty.
-  DEVICE int take_from(const Launch& launch, int list) {
-    int row = -1;
+  DEVICE static int first_of(unsigned long long word) { return (int)(word >> ROW_BITS) & (1 << ROW_BITS) - 1; }
+  DEVICE static int length(unsigned long long word) { return ((int)word & (1 << ROW_BITS) - 1) - first_of(word); }
+  DEVICE static unsigned long long* at(const Launch& launch, int list) {
+    return reinterpret_cast<unsigned long long*>(launch.heads) + list;
+  }
+  // What is left of a list, given what its word says.
+  DEVICE unsigned long long left(const Launch& launch, int list, unsigned long long seen) {
+    const bool fresh = seen >> 48 != (run + 1 & 0xffff);
+    return fresh ? word(launch.lists[list], launch.lists[list + 1]) : seen;
+  }
+  // By a warp: the row of the item at the front of a list, -1 if it is empty. Further ones are this block's list then.
+  DEVICE int take_from(const Launch& launch, int list, int most) {
+    int row = -1, some = 0;
     if (first_lane()) {
-      unsigned* const at = launch.heads + list;
-      unsigned head = (unsigned)load_relaxed((const int*)at);
-      int some;
+      unsigned long long head = *(volatile unsigned long long*)at(launch, list);
 #pragma unroll 1
-      while ((some = left(launch, list, head)) > 0) {
-        const unsigned seen = atomicCAS(at, head, head + 1);
+      for (;;) {
+        const unsigned long long rows = left(launch, list, head);
+        some = min((length(rows) + 1) / 2, most);
+        if (some == 0) break;
+        row = first_of(rows);
+        const unsigned long long seen = atomicCAS(at(launch, list), head, word(row + some, row + length(rows)));
         if (seen == head) break;
         head = seen;
+        row = -1;
       }
-      if (some > 0) row = launch.lists[list + 1] - some;
+      if (some > 1) *(volatile unsigned long long*)at(launch, blockIdx.x) = word(row + 1, row + some);
     }
+    thief = __shfl_sync(0xffffffff, some < 2, 0);
     return __shfl_sync(0xffffffff, row, 0);
   }
-  // By a warp: a list that is not empty, a near one if there are several; -1 if all are.
+  // By a warp: a list that is not empty, -1 if all are.
   DEVICE int victim(const Launch& launch) {
-    int near = launch.programs;
+    unsigned least = 0xffffffff;
 #pragma unroll 4
     for (int n = threadIdx.x % 32; n < launch.programs; n += 32) {
       const int list = (blockIdx.x + n) % launch.programs;
-      if (left(launch, list, (unsigned)load_relaxed((const int*)launch.heads + list)) > 0) near = min(near, n);
+      if (length(left(launch, list, *(volatile unsigned long long*)at(launch, list))) > 0) least = min(least, rank(n));
     }
-    near = __reduce_min_sync(0xffffffff, near);
-    return near < launch.programs ? (int)((blockIdx.x + near) % launch.programs) : -1;
+    ++thefts;
+    least = __reduce_min_sync(0xffffffff, least);
+    return least != 0xffffffff ? (int)((blockIdx.x + least % 65536) % launch.programs) : -1;
+  }
+  // Of the n-th list from here on: the least is taken. Random ones are mixed by lowbias32 (Wellons, 2018).
+  DEVICE unsigned rank(unsigned n) {
+    if (!RANDOM_VICTIMS) return n;
+    unsigned mixed = n + 0x9e3779b9u * thefts + 0x85ebca6bu * blockIdx.x + 0xc2b2ae35u * run;
+    mixed = (mixed ^ mixed >> 16) * 0x7feb352du;
+    mixed = (mixed ^ mixed >> 15) * 0x846ca68bu;
+    return (mixed ^ mixed >> 16) & 0xffff0000u | n;
   }
   DEVICE int take(const Launch& launch, int sent) {
     int row = -1, list;
     if (!thief) {
       await_finished(launch, sent, HELD - 1);
-      row = take_from(launch, blockIdx.x);
+      row = take_from(launch, blockIdx.x, 1);
       thief = row < 0;
     }
 #pragma unroll 1
     while (row < 0 && (list = victim(launch)) >= 0) {
       await_finished(launch, sent, 0);
-      row = take_from(launch, list);
+      row = take_from(launch, list, MOST_STOLEN);
     }
     return row;
   }
@@ -295,9 +330,24 @@ DEVICE void publish(const Launch& launch, const Item& item, int semaphore) {
 
 #: What stands behind the walk, by dispatch.
 TEXTS: Mapping[Dispatch, str] = {
-    Dispatch.TICKET: _DRAW + _PUBLISH + _COUNTER + _TICKET,
-    Dispatch.STATIC: _DRAW + _PUBLISH + _STATIC,
-    Dispatch.HYBRID: _DRAW + _PUBLISH + _FINISHED + _HYBRID,
-    Dispatch.STEALING: _DRAW + _PUBLISH + _FINISHED + _STEALING,
-    Dispatch.QUEUE: _DRAW + _COUNTER + _FINISHED + _QUEUE.replace("EMPTY", str(EMPTY)),
+    Dispatch.TICKET: _DRAW + _PUBLISH + NOBODY + _COUNTER + _TICKET,
+    Dispatch.STATIC: _DRAW + _PUBLISH + NOBODY + _STATIC,
+    Dispatch.HYBRID: _DRAW + _PUBLISH + NOBODY + _FINISHED + _HYBRID,
+    Dispatch.STEALING: _DRAW + _PUBLISH + NOBODY + _FINISHED + _STEALING,
+    Dispatch.QUEUE: _DRAW + NOBODY + _COUNTER + _FINISHED + _QUEUE.replace("EMPTY", str(EMPTY)),
+    Dispatch.DISPATCHER: _DRAW + _PUBLISH + _FINISHED + DISPATCHER.replace("EMPTY,", f"{EMPTY},"),
 }
+
+
+def constants(dispatch: Dispatch, stealing: Stealing, blocks: int) -> dict[str, int]:
+    """What a text is compiled with, for at most so many blocks."""
+    if dispatch is Dispatch.DISPATCHER:
+        return {"LOOKS": -(-blocks // 32)}
+    if dispatch is not Dispatch.STEALING:
+        return {}
+    most = (1 << ROW_BITS) - 1 if stealing.most is None else min(stealing.most, (1 << ROW_BITS) - 1)
+    return {
+        "MOST_STOLEN": most,
+        "RANDOM_VICTIMS": int(stealing.victim is Victim.RANDOM),
+        "ROW_BITS": ROW_BITS,
+    }

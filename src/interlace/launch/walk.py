@@ -6,7 +6,7 @@
                              is deep, across items, ops and launches
     then one                 dependent loads: waits on semaphores; loads what earlier items produced
     then one                 posts: releases what consumers have finished, which takes a trip to the L2 and back
-    then one                 none: registers are dealt to warpgroups
+    then one                 none, but a dispatcher's in the first block: registers are dealt to warpgroups
 
 Shared memory is a ring of STAGES stages. A stage has a slot for independent and a slot for dependent operands, and
 every op cuts the same bytes as it likes. Three barriers a stage: each loader's bytes complete ``full`` of its slot,
@@ -285,6 +285,7 @@ DEVICE void post(const Launch& launch) {
     if (!last.y) return;
     const int semaphore = leaves_sums(item) ? item.split : item.post;
     if (semaphore >= 0) publish(launch, item, semaphore);
+    finish(launch, item, taken, semaphore);
     __syncwarp();
     for (int n = threadIdx.x % 32; n < kept.y; n += 32)
       mbarrier_arrive_many(empty((kept.x + n) % STAGES), WARPGROUPS * 4);
@@ -322,6 +323,7 @@ extern "C" __global__ void __launch_bounds__(ALL_THREADS, 1) one_launch(const __
     if (warp == 0) draw_and_load(launch);
     if (warp == 1) wait_and_load(launch);
     if (warp == 2) post(launch);
+    if (warp == 3) serve(launch);
   }
 }
 """

@@ -30,6 +30,7 @@ from interlace.graph.access import Ints
 from interlace.graph.graph import Graph, from_data, to_data
 from interlace.graph.op import Body
 from interlace.graph.ragged import offsets
+from interlace.plan.stealing import ONE, Stealing, Victim
 
 FORMAT = "interlace-plan"
 SCHEMA_VERSION = 1
@@ -43,18 +44,31 @@ class Dispatch(Enum):
     TICKET = "ticket"
     """Workers draw the next item of the sequence from one atomic counter."""
     STEALING = "stealing"
-    """Each worker runs its own list, then takes from others' lists, each from its front; all workers must be resident
-    at once."""
+    """Each worker runs its own list, then takes from others' lists, each from its front, as ``Plan.stealing`` says; all
+    workers must be resident at once."""
     QUEUE = "queue"
     """Workers draw the next item from a queue of those whose waits are met, in the order in which they are."""
+    DISPATCHER = "dispatcher"
+    """One that knows all dependencies gives items whose waits are met to workers that have room; all must be resident
+    at once."""
     HYBRID = "hybrid"
     """Each worker runs its own list; the last items of the sequence are in none, and workers that are done with their
     lists draw them by ticket. All workers must be resident at once."""
 
     @property
     def lists(self) -> bool:
-        """Items, under HYBRID the first, name a worker, whose list they are in; all must be resident at once."""
+        """Items, under HYBRID the first, name a worker, whose list they are in."""
         return self in (Dispatch.STATIC, Dispatch.STEALING, Dispatch.HYBRID)
+
+    @property
+    def resident(self) -> bool:
+        """All workers must be resident at once: what is in the hands of one is nobody else's."""
+        return self.lists or self is Dispatch.DISPATCHER
+
+    @property
+    def when_ready(self) -> bool:
+        """Items are taken when their waits are met, and may overtake each other."""
+        return self in (Dispatch.QUEUE, Dispatch.DISPATCHER)
 
 
 class _Table:
@@ -140,6 +154,7 @@ class Plan:
         semaphores: how many 32-bit counters the run needs.
         items, waits: the arrays.
         policy, order: what made them, for people; nothing depends on these texts.
+        stealing: what a worker takes whose list is empty, under STEALING.
     """
 
     graph: Graph
@@ -150,6 +165,7 @@ class Plan:
     waits: Waits
     policy: str = ""
     order: str = ""
+    stealing: Stealing = ONE
 
     def item_name(self, item: int) -> str:
         """``op 'down', tile (3, 0), k 0:512``, for messages."""
@@ -176,6 +192,8 @@ class Plan:
             "items": _columns(self.items),
             "waits": _columns(self.waits),
         }
+        if self.dispatch is Dispatch.STEALING:
+            data["stealing"] = {"most": self.stealing.most, "victim": self.stealing.victim.value}
         return json.dumps(data, separators=(",", ":")) + "\n"
 
     @staticmethod
@@ -215,6 +233,7 @@ class Plan:
                 Waits(**{f.name: _column(data["waits"][f.name]) for f in fields(Waits)}),
                 _text(data["policy"]),
                 _text(data["order"]),
+                _stealing(data["stealing"]) if "stealing" in data else ONE,
             )
         except GraphError as error:
             raise PlanFormatError(f"the plan's graph is inconsistent: {error}") from error
@@ -224,6 +243,10 @@ class Plan:
 
 def _columns(table: Items | Waits) -> dict[str, list[int]]:
     return {f.name: getattr(table, f.name).tolist() for f in fields(table)}
+
+
+def _stealing(data: Any) -> Stealing:
+    return Stealing(data["most"], Victim(data["victim"]))
 
 
 def _column(values: Any) -> Ints:

@@ -13,12 +13,14 @@ What is proved, and why it suffices:
    resident. A static plan that violates this may still be free of deadlock; then worker order and wait
    edges together are checked for a cycle. Under stealing, too, all workers must be resident. There every
    list is taken from its front, and who takes from another's has an empty list and has ended all that it
-   took. So the earliest unfinished item is at the front of its list, whose owner holds nothing else that
-   is unfinished and takes it next; or somebody took it, who holds nothing before it that is unfinished.
+   took; what it takes and does not run next becomes its list, in sequence. So the earliest unfinished item is
+   at the front of a list, whose owner holds nothing else that is unfinished and takes it next; or somebody
+   took it, who holds nothing before it that is unfinished.
    Under hybrid dispatch workers draw, by ticket and in sequence, when their lists are done, and all that is
    drawn comes behind all lists. Under a queue items are taken when their waits are met, so none waits, and
    the earliest unfinished item is in the queue or taken; a semaphore is complete once a run (2), so each item
-   comes there once.
+   comes there once. So it is with a dispatcher, which alone takes from that queue and gives each item to one of
+   its workers, all of them resident: what was given does not wait, so it ends, and then there is room again.
 
 Waits cover ranges and tiles share regions, so everything is done on distinct classes of both: a plan of
 18,432 items has a few hundred.
@@ -115,7 +117,7 @@ def verify(plan: Plan) -> Proof:
         coverage.by_wait,
         coverage.rests_on,
         _longest_chain(facts, order),
-        plan.workers if plan.dispatch.lists else 1,
+        plan.workers if plan.dispatch.resident else 1,
         facts.in_sequence,
         _VERIFIED,
     )

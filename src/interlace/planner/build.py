@@ -22,6 +22,7 @@ from interlace.graph.op import Op
 from interlace.graph.ragged import held
 from interlace.kernels.base import listed
 from interlace.plan.plan import Dispatch, Items, Plan, Waits
+from interlace.plan.stealing import ONE, Stealing
 from interlace.planner.waits import derive_waits
 from interlace.policies.consumers import Consumers
 from interlace.policies.interleavings import Interleaving, OpAfterOp, Parts
@@ -52,6 +53,7 @@ class Choices:
         workers: items that run at once.
         dispatch: who takes which item when. Under HYBRID the first half of the items is in lists.
         assignment: for dispatches under which workers have lists.
+        stealing: what a worker takes whose list is empty, under STEALING.
         policy, order, split: for all ops, or by op name (others get the class default).
         interleaving: how the ops' items merge.
         chunk_waits: wait before the chunk that needs the data, not at the item's start.
@@ -68,6 +70,7 @@ class Choices:
     split: Split | Mapping[str, Split] = field(default_factory=Whole)
     interleaving: Interleaving = field(default_factory=OpAfterOp)
     chunk_waits: bool = False
+    stealing: Stealing = ONE
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "workers", whole(self.workers, "Choices", "workers"))
@@ -75,6 +78,7 @@ class Choices:
         check_type(self.assignment, Assignment, "Choices", "assignment")
         check_type(self.interleaving, Interleaving, "Choices", "interleaving", "il.OpAfterOp()")
         check_type(self.chunk_waits, bool, "Choices", "chunk_waits", "True")
+        check_type(self.stealing, Stealing, "Choices", "stealing")
         settings = (("policy", SyncPolicy, TileSync()), ("order", Order, RowMajor()), ("split", Split, Whole()))
         for name, kind, default in settings:
             setting = getattr(self, name)
@@ -128,6 +132,7 @@ def build(graph: Graph, choices: Choices, dependencies: Dependencies | None = No
         waits,
         policy=_describe(choices.policy) + (", per k-chunk" if choices.chunk_waits else ""),
         order="; ".join(map(_describe, (choices.order, choices.split, choices.interleaving))),
+        stealing=choices.stealing if choices.dispatch is Dispatch.STEALING else ONE,
     )
 
 

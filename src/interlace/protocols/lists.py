@@ -1,8 +1,9 @@
 """Lists of items from which others take when their own are empty: dispatch by stealing, as in ``launch/dispatch``.
 
 A block is two workers. One takes items, up to two ahead of the other, and tells it by messages; the other does them in
-the order in which they were taken, each behind the items that it waits for. An item is taken by a compare-and-swap of
-its list's head. A block whose list is empty finishes what it holds before it takes from another's.
+the order in which they were taken, each behind the items that it waits for. Of each list a word has the places that are
+left, and items are taken from its front by a compare-and-swap. A block whose list is empty finishes what it holds
+before it takes from another's; there it may take several, up to half, and all but the first are its list then.
 
 Worked example, lists (2), (0, 1) and () of three blocks; item 1 waits for 0, and 2 for 1. Block 0 holds 2, block 1
 holds 0. If block 0 took 1 behind 2, it would wait in front of 1 for 1; so it takes nothing, and block 1 or 2 takes 1.
@@ -12,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Generator
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Any
 
 from interlace.protocols.check import Model
@@ -29,6 +31,7 @@ from interlace.protocols.operations import (
     Read,
     Store,
     Swap,
+    Value,
     Write,
     at_least,
     other_than,
@@ -47,18 +50,24 @@ class Lists:
         lists: of each block.
         checks: a block takes an item only if its compare-and-swap took place.
         settles: a block finishes what it holds before it takes from another's list.
+        most: items that it takes there at a time.
+        keeps: it puts those but the first into its own list, and not that one, too.
     """
 
     lists: tuple[tuple[int, ...], ...] = ((2,), (0, 1), ())
     checks: bool = True
     settles: bool = True
+    most: int = 1
+    keeps: bool = True
     post: Order = RELEASE
     wait: Order = ACQUIRE
 
     def model(self) -> Model:
         blocks = range(len(self.lists))
         items = sum(map(len, self.lists))
-        words = {f"{what} {block}": 0 for what in ("head", "finished") for block in blocks}
+        ends = list(accumulate(map(len, self.lists)))
+        words: dict[str, Value] = {f"finished {block}": 0 for block in blocks}
+        words |= {f"list {block}": (ends[block] - len(self.lists[block]), ends[block]) for block in blocks}
         words |= {f"message {n} of {block}": 0 for block in blocks for n in range(items + 1)}
         words |= {f"{what} {item}": 0 for what in ("data", "semaphore") for item in range(items)}
         workers = [worker for block in blocks for worker in (self._takes(block), self._does(block))]
@@ -73,24 +82,28 @@ class Lists:
             held = 0 if near and self.settles else HELD - 1
             if sent > held:
                 yield Await(f"finished {block}", at_least(sent - held), ACQUIRE, BLOCK)
-            items = self.lists[victim]
-            taken = yield from self._take(f"head {victim}", len(items))
-            if taken is None:
+            place, end = yield from self._take(f"list {victim}", self.most if near else 1)
+            if place == end:
                 return sent, near + 1
-            yield Store(f"message {sent} of {block}", items[taken] + 1, RELEASE, BLOCK)
+            if end - place > 1:
+                yield Store(f"list {block}", (place + 1 if self.keeps else place, end))
+                near = 0
+            yield Store(f"message {sent} of {block}", items[place] + 1, RELEASE, BLOCK)
             return sent + 1, near
 
+        items = [item for some in self.lists for item in some]
         return process
 
-    def _take(self, head: str, length: int) -> Generator[Operation, Any, int | None]:
-        """How many were taken before, None if that is all."""
-        taken: int = yield Load(head)
-        while taken < length:
-            found: int = yield Swap(head, taken, taken + 1)
-            if found == taken or not self.checks:
-                return taken
-            taken = found
-        return None
+    def _take(self, word: str, most: int) -> Generator[Operation, Any, tuple[int, int]]:
+        """Places from the front of a list; none if it is empty."""
+        first, end = left = yield Load(word)
+        while first < end:
+            some = min((end - first + 1) // 2, most)
+            found = yield Swap(word, left, (first + some, end))
+            if found == left or not self.checks:
+                return first, first + some
+            first, end = left = found
+        return first, first
 
     def _does(self, block: int) -> Process:
         def process(n: int = 0) -> Generator[Operation, Any, tuple[Any, ...] | None]:

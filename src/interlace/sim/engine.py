@@ -23,6 +23,7 @@ from numba import njit
 from interlace.graph.access import Ints
 from interlace.sim.memory import UNLIMITED, Floats, count_work, find_level, foresee
 from interlace.sim.modes import Gate
+from interlace.sim.steal import victim
 
 FREE, AHEAD, READY, WORK, DONE, IDLE = range(6)
 NEVER = np.inf
@@ -35,7 +36,8 @@ class Machine(NamedTuple):
         workers: how many.
         gate: a ``Gate``.
         ahead: loads run ahead of waits.
-        steals: a worker whose queue is empty takes from the others', at ``steal_ns`` each.
+        most_stolen: items that a worker whose queue is empty takes from another's at once, at ``steal_ns``; 0 if none.
+        random_victims: from any other; else from the next.
         shared: the last queue is for all workers whose own is empty, and only its items cost a ticket.
         in_turn: items come to the one queue when the semaphores that they wait for have all posts.
         dram, worker_dram, worker_l2: bytes/ns of the memory, and at most of one worker.
@@ -51,7 +53,8 @@ class Machine(NamedTuple):
     wait_ns: float
     hand_over_ns: float
     ticket_ns: float
-    steals: bool
+    most_stolen: int
+    random_victims: bool
     steal_ns: float
     shared: bool
     in_turn: bool
@@ -150,7 +153,9 @@ def run(work: Work, machine: Machine, out: Outcome) -> None:
     left, demand, slowness, loaded = np.zeros(workers), np.zeros(workers), np.zeros(workers), np.zeros(workers)
     # Of each semaphore: the last post, and the first who waits.
     posted, blocked = np.full(len(posts), -NEVER), np.full(len(posts), -1)
-    following, missing = queue_ptr[:-1].copy(), parts.copy()  # of each queue, the next; of each tile, parts to end
+    # Of each queue, the next and where it ends; of each tile, parts to end; of each worker, how often it stole.
+    following, ends, missing = queue_ptr[:-1].copy(), queue_ptr[1:].copy(), parts.copy()
+    thefts = np.zeros(workers, np.int64)
     # Of each item, if items come when they are ready: the wait and the semaphore that it lacks, and who lacks it, too.
     all_items = len(items) if machine.in_turn else 0
     next_row, next_place = wait_ptr[:all_items].copy(), np.zeros(all_items, np.int64)
@@ -285,23 +290,22 @@ def run(work: Work, machine: Machine, out: Outcome) -> None:
         return -1
 
     def from_queue(w: int) -> int:
-        """The next item of the worker's queue, or of the nearest that it may take from, or -1; then it retires."""
-        queues = len(queue_ptr) - 1
-        own = w if queues > 1 else 0
-        for n in range(queues if machine.steals else 1):
-            queue = (own + n) % queues
-            at = following[queue]
-            if at < queue_ptr[queue + 1]:
-                following[queue] += 1
-                stolen[w] = n > 0
-                pays[w] = not machine.shared
-                return int(items[at])
-        if machine.shared and following[queues - 1] < queue_ptr[queues]:
-            following[queues - 1] += 1
-            pays[w] = True
-            return int(items[following[queues - 1] - 1])
-        state[w], when[w] = DONE, NEVER
-        return -1
+        """The next item of the worker's queue, or of one that it may take from, or -1; then it retires."""
+        own = w if len(ends) > 1 else 0
+        queue = len(ends) - 1 if machine.shared and following[own] == ends[own] else own
+        if machine.most_stolen > 0 and following[own] == ends[own]:
+            queue = victim(following, ends, own, machine.random_victims, thefts[w])
+            thefts[w] += 1
+        at, rest = following[queue], ends[queue] - following[queue]
+        if rest == 0:
+            state[w], when[w] = DONE, NEVER
+            return -1
+        stolen[w], pays[w] = queue != own and not machine.shared, queue != own or not machine.shared
+        some = min(machine.most_stolen, (rest + 1) // 2) if stolen[w] else 1
+        following[queue] += some
+        if some > 1:
+            following[own], ends[own] = at + 1, at + some
+        return int(items[at])
 
     def take(w: int, t: float) -> None:
         """Take the next item if there is one."""

@@ -23,8 +23,10 @@ from numpy.typing import NDArray
 from interlace.core.errors import SimulationError
 from interlace.graph.access import Ints
 from interlace.plan.plan import Dispatch, Plan
+from interlace.plan.stealing import Victim
 from interlace.sim.memory import Floats
 from interlace.sim.modes import PERSISTENT, Gate, Launches, Mode, Queues
+from interlace.sim.steal import victim
 from interlace.sim.traffic import Touches
 
 
@@ -69,12 +71,14 @@ def interleave(plan: Plan, touches: Touches, mode: Mode = PERSISTENT, spread: fl
     n, queues, launches = len(touches), Queues.of(plan, mode), Launches.of(plan, mode)
     columns = np.empty(n, np.int32), np.empty(n, np.bool_), np.empty(n, np.int32), np.empty(n, np.int32)
     stream = AccessStream(*columns)
+    most_stolen = len(plan.items) if plan.stealing.most is None else plan.stealing.most
     _interleave(
         queues.items,
         queues.ptr,
         plan.items.op,
         queues.workers,
-        mode.gate is Gate.OPEN and plan.dispatch is Dispatch.STEALING,
+        most_stolen if mode.gate is Gate.OPEN and plan.dispatch is Dispatch.STEALING else 0,
+        plan.stealing.victim is Victim.RANDOM,
         mode.gate is Gate.ENDED,
         launches.ptr,
         launches.before.copy(),
@@ -100,7 +104,8 @@ def _interleave(
     queue_ptr: Ints,
     op: Ints,
     workers: int,
-    steals: bool,
+    most_stolen: int,
+    random_victims: bool,
     op_by_op: bool,
     op_ptr: Ints,
     closed: Ints,
@@ -118,7 +123,8 @@ def _interleave(
     worker: NDArray[np.int32],
 ) -> None:
     queues = len(queue_ptr) - 1
-    following = queue_ptr[:-1].copy()
+    following, ends = queue_ptr[:-1].copy(), queue_ptr[1:].copy()
+    thefts = np.zeros(workers, np.int64)
     held = np.full(workers, -1, np.int64)
     step = np.full(workers, -1, np.int64)
     left, earliest = len(items), 0
@@ -136,14 +142,20 @@ def _interleave(
                         cursor[o] += 1
                         break
             elif held[w] < 0:
-                for n in range(queues + 1 if steals or queues > workers else 1):
-                    # Its own queue; then, where it may, the others; last the one that is for all.
-                    queue = (w + n) % queues if n < queues else queues - 1
-                    allowed = n == 0 or (steals if n < queues else queues > workers)
-                    if allowed and following[queue] < queue_ptr[queue + 1]:
-                        held[w] = items[following[queue]]
-                        following[queue] += 1
-                        break
+                # Its own queue; then, where it may, another, or the one that is for all.
+                own = queue = w % queues
+                if most_stolen > 0 and following[own] == ends[own]:
+                    queue = victim(following, ends, own, random_victims, thefts[w])
+                    thefts[w] += 1
+                elif queues > workers and following[own] == ends[own]:
+                    queue = queues - 1
+                first, count = following[queue], ends[queue] - following[queue]
+                if count > 0:
+                    held[w] = items[first]
+                    some = min(most_stolen, (count + 1) // 2) if most_stolen > 0 and queue != own else 1
+                    following[queue] += some
+                    if some > 1:
+                        following[own], ends[own] = first + 1, first + some
             i = held[w]
             if i < 0:
                 continue

@@ -3,8 +3,9 @@
 Each of W workers holds one item at a time and takes the next when it has ended. The steps of an item:
 
     taken       a ticket is paid for, unless dispatch is static, in one launch; under stealing a worker whose list is
-                empty takes from the nearest one that is not, pays for a look at the lists besides, and has loaded
-                nothing ahead; from a queue items are taken in the order in which their waits are met
+                empty takes from another that is not, pays for a look at the lists besides, and has loaded nothing
+                ahead; from a queue and a dispatcher items are taken in the order in which their
+                waits are met
     wait_ns     it stands before its waits; one that is met already costs a poll
     start_ns    and not before a hand-over after the last post that it waits for
                 first loads are on their way (fill)
@@ -37,6 +38,7 @@ from interlace.graph.access import Ints
 from interlace.graph.graph import Graph
 from interlace.plan.facts import Facts
 from interlace.plan.plan import Dispatch, Plan
+from interlace.plan.stealing import Victim
 from interlace.sim.engine import NEVER, Machine, Outcome, Work, run
 from interlace.sim.lockstep import AccessStream
 from interlace.sim.memory import Floats
@@ -165,6 +167,7 @@ def simulate(plan: Plan, costs: Costs, device: DeviceSpec, mode: Mode = PERSISTE
     times = device.latencies
     draws = mode.gate is Gate.OPEN and plan.dispatch is not Dispatch.STATIC and not mode.ring_bytes
     steals = mode.gate is Gate.OPEN and plan.dispatch is Dispatch.STEALING
+    most_stolen = len(plan.items) if plan.stealing.most is None else plan.stealing.most
     machine = Machine(
         workers=queues.workers,
         gate=int(mode.gate),
@@ -176,10 +179,11 @@ def simulate(plan: Plan, costs: Costs, device: DeviceSpec, mode: Mode = PERSISTE
         wait_ns=times.wait_ns,
         hand_over_ns=times.hand_over_ns,
         ticket_ns=times.ticket_ns if draws else 0.0,
-        steals=steals,
+        most_stolen=most_stolen if steals else 0,
+        random_victims=plan.stealing.victim is Victim.RANDOM,
         steal_ns=times.wait_ns + times.ticket_ns,
         shared=mode.gate is Gate.OPEN and plan.dispatch is Dispatch.HYBRID,
-        in_turn=mode.gate is Gate.OPEN and plan.dispatch is Dispatch.QUEUE,
+        in_turn=mode.gate is Gate.OPEN and plan.dispatch.when_ready,
         fill_ns=times.fill_ns,
         launch_ns=times.launch_ns,
     )

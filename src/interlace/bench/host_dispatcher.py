@@ -1,0 +1,122 @@
+"""A dispatcher on the host: a thread that fills the mailboxes of ``launch/dispatcher`` through mapped memory.
+
+It exists to be measured: how much longer does an item take to come, when what hands it out lies behind the bus? It
+serves one run after another, also of a captured launch that is replayed, until it is closed. An error of the watchdog
+ends it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from threading import Thread
+from typing import Any
+
+import numpy as np
+from numba import njit
+
+from interlace.executors.one_launch import OneLaunchExecutor
+from interlace.executors.ready import Ready
+from interlace.executors.run import Run
+from interlace.graph.access import Ints
+from interlace.launch.compose import LAUNCH
+from interlace.launch.dispatch import HELD
+from interlace.plan.plan import Dispatch
+
+_EMPTIED, _TURN, _STOP = 0x80000000, 0x40000000, 0x3FFFFFFF
+
+
+class HostDispatchedExecutor(OneLaunchExecutor):
+    """The one launch of a plan under DISPATCHER, which a thread of the host feeds. See ``close``."""
+
+    dispatches = (Dispatch.DISPATCHER,)
+    _thread: Thread | None = None
+
+    def _allocate(self) -> None:
+        super()._allocate()
+        if self._device.type == "cuda":  # its address on the device is the same
+            self._heads = self._torch.zeros(self._heads.shape, dtype=self._heads.dtype, pin_memory=True)
+
+    def _parameter_of(self, operands: Any, items: Any, count: int, workers: int) -> bytes:
+        launch = LAUNCH.ctype.from_buffer_copy(super()._parameter_of(operands, items, count, workers))
+        launch.queue.ready = -1  # nobody on the device serves
+        return bytes(launch)
+
+    def run(self, tensors: Mapping[str, Any]) -> Run:
+        """As of every executor; the first starts the thread."""
+        if self._thread is None:
+            self._closed = np.zeros(1, np.int64)
+            ready = Ready.of(self._table)
+            groups = ready.wakes.ptr, ready.wakes.values, ready.rows.ptr, ready.rows.values, ready.missing
+            boxes = self._heads.numpy()
+            given = boxes, self._table.workers, len(self.plan.items), ready.first, ready.posts, *groups, self._closed
+            self._thread = Thread(target=_serve, args=given, daemon=True)
+            self._thread.start()
+        return super().run(tensors)
+
+    def close(self) -> None:
+        """End the thread, behind the last run."""
+        if self._thread is not None:
+            self._closed[0] = 1
+            self._thread.join()
+
+
+@njit(nogil=True, cache=True)
+def _serve(
+    boxes: Ints,
+    workers: int,
+    count: int,
+    first: Ints,
+    posts: Ints,
+    wakes: Ints,
+    groups: Ints,
+    members: Ints,
+    rows: Ints,
+    missing: Ints,
+    closed: Ints,
+) -> None:
+    """Run after run, until it is closed; the arrays are those of ``Ready``."""
+    queue = np.empty(count, np.int64)
+    run = 0
+    while True:
+        run += 1
+        queue[: len(first)] = first
+        head, tail = 0, len(first)
+        posted, met = np.zeros(len(posts), np.int64), np.zeros(len(missing), np.int64)
+        given, back = np.zeros(workers, np.int64), np.zeros(workers, np.int64)
+        serves, taken = np.ones(workers, np.bool_), 0  # who was not told to stop, and how many took that
+        while taken < workers:
+            if closed[0]:
+                return
+            for w in range(workers):
+                if back[w] == given[w]:
+                    continue
+                word = boxes[w * HELD + back[w] % HELD]
+                if not word & _EMPTIED:
+                    continue
+                back[w] += 1
+                if not serves[w] and back[w] == given[w]:
+                    taken += 1
+                semaphore = (word & (_EMPTIED - 1)) - 1
+                if semaphore < 0:
+                    continue
+                posted[semaphore] += 1
+                if posted[semaphore] < posts[semaphore]:
+                    continue
+                for n in range(wakes[semaphore], wakes[semaphore + 1]):
+                    group = groups[n]
+                    met[group] += 1
+                    if met[group] == missing[group]:
+                        for m in range(members[group], members[group + 1]):
+                            queue[tail] = rows[m]
+                            tail += 1
+            for held in range(HELD):
+                for w in range(workers):
+                    if serves[w] and given[w] - back[w] == held and (head < tail or head == count):
+                        word = _STOP
+                        if head < tail:
+                            word = queue[head]
+                            head += 1
+                        else:
+                            serves[w] = False
+                        boxes[w * HELD + given[w] % HELD] = run << 32 | (given[w] // HELD % 2) * _TURN | word
+                        given[w] += 1

@@ -1,0 +1,154 @@
+"""A dispatcher as CUDA C++: a warp of the first block that knows all dependencies, and mailboxes for each block.
+
+A block has HELD mailboxes, which it takes from in turn. A mailbox is one word: the number of the run, and in its lower
+half the row of an item, the word to stop, or that the block has emptied it, with the semaphore that its item posted.
+The dispatcher fills a mailbox that is empty, or was filled in another run; the block's warp that posts empties it when
+it has posted. So each word has one writer at a time, and a block never has more than it takes. The warp that takes may
+look again before it is emptied: rows have a bit that turns with each filling, by which it knows that it had this one.
+
+The dispatcher counts posts of semaphores, and for groups of items (``executors/ready``) the semaphores that are
+complete; a group with all of them is ready. It gives ready items to blocks that hold nothing, then to those that hold
+one, in the order in which they became ready, and when none is left it tells each block to stop. So no item that is
+given waits, and each is given once. All blocks must be resident, since an item that was given to one is nobody else's.
+Its lists have room for every item once a run: nothing is ever full.
+
+Mailboxes order nothing: what an item reads is ordered by its own waits, which it finds met. What the dispatcher alone
+uses it finds as the run before left it, as it begins when that has ended.
+"""
+
+from __future__ import annotations
+
+#: Of a launch without a dispatcher, the same hooks: behind the post of an item, and of the warp that has no other role.
+NOBODY = r"""
+DEVICE void finish(const Launch& launch, const Item& item, int taken, int semaphore) {}
+DEVICE void serve(const Launch& launch) {}
+"""
+
+DISPATCHER = r"""
+constexpr unsigned EMPTIED = 0x80000000, TURN = 0x40000000, STOP = 0x3fffffff;
+DEVICE volatile unsigned long long* mailbox(const Launch& launch, int block, int n) {
+  return reinterpret_cast<volatile unsigned long long*>(launch.heads) + block * HELD + n % HELD;
+}
+DEVICE unsigned turn(int n) { return n / HELD % 2 ? TURN : 0; }
+DEVICE unsigned long long mail(unsigned run, unsigned word) { return (unsigned long long)(run + 1) << 32 | word; }
+struct Tickets {
+  unsigned run;
+  int taken;
+  DEVICE unsigned begin(const Launch& launch) {
+    taken = 0;
+    return run = (unsigned)(draw(launch) / launch.programs);
+  }
+  DEVICE int take(const Launch& launch, int sent) {
+    await_finished(launch, sent, HELD - 1);
+    volatile unsigned long long* const at = mailbox(launch, blockIdx.x, taken);
+    const unsigned mine = turn(taken++);
+    unsigned long long seen = __shfl_sync(0xffffffff, *at, 0), since = 0;
+#pragma unroll 1
+    for (unsigned tries = 1; seen >> 32 != run + 1 || ((unsigned)seen & (EMPTIED | TURN)) != mine; ++tries) {
+      __nanosleep(32);
+      seen = __shfl_sync(0xffffffff, *at, 0);
+      if (tries % 64) continue;
+      if (!since) since = nanoseconds();
+      const bool over = nanoseconds() - since > launch.timeout_ns;
+      if (over && first_lane()) give_up(launch, blockIdx.x, EMPTY, launch.count, 0);
+      if (__any_sync(0xffffffff, over || load_relaxed(launch.fault))) return -1;
+    }
+    const unsigned row = (unsigned)seen & STOP;
+    if (row != STOP) return (int)row;
+    if (first_lane()) *at = mail(run, EMPTIED);
+    return -1;
+  }
+  DEVICE int known() { return -1; }
+  DEVICE void look(const Launch& launch) {}
+};
+// By a warp: the mailbox of an item that is finished is empty. It was the block's `taken`-th.
+DEVICE void finish(const Launch& launch, const Item& item, int taken, int semaphore) {
+  if (!first_lane()) return;
+  random_delay(launch, item, 2);
+  *mailbox(launch, blockIdx.x, taken) = mail(item.run, EMPTIED | (unsigned)(semaphore + 1));
+}
+// Items that are ready are numbered in the order in which they became so: those up to `head` are given.
+struct Dispatcher {
+  unsigned run;
+  int head, tail;
+  DEVICE int row(const Launch& launch, int n) const {
+    const int later = n - launch.queue.ready;
+    return later < 0 ? launch.queue.first[n] : (int)launch.queue.slots[later];
+  }
+  // By a warp: each lane's semaphore has a post more; -1 if it has none.
+  DEVICE void count(const Launch& launch, int semaphore) {
+    const Queue& queue = launch.queue;
+    const int lane = threadIdx.x % 32;
+    bool complete = false;
+    if (semaphore >= 0)
+      complete = atomicAdd(queue.tail + 1 + semaphore, 1u) + 1 == (run + 1) * (unsigned)queue.posts[semaphore];
+    int n = complete ? queue.wakes[semaphore] : 0;
+    const int end = complete ? queue.wakes[semaphore + 1] : 0;
+#pragma unroll 1
+    for (; __any_sync(0xffffffff, n < end); ++n) {
+      const int group = n < end ? queue.groups[n] : -1;
+      bool met = false;
+      if (group >= 0) met = atomicAdd(queue.met + group, 1u) + 1 == (run + 1) * (unsigned)queue.missing[group];
+      const int first = met ? queue.members[group] : 0, some = met ? queue.members[group + 1] - first : 0;
+      int upto = some;  // of this lane and those before it
+#pragma unroll
+      for (int distance = 1; distance < 32; distance *= 2) {
+        const int before = __shfl_up_sync(0xffffffff, upto, distance);
+        if (lane >= distance) upto += before;
+      }
+      unsigned long long* const to = queue.slots + tail + upto - some - queue.ready;
+#pragma unroll 1
+      for (int m = 0; m < some; ++m) to[m] = mail(run, queue.rows[first + m]);
+      tail += __shfl_sync(0xffffffff, upto, 31);
+    }
+    __syncwarp();
+  }
+};
+// By a warp, whose lanes have LOOKS blocks each.
+DEVICE void serve(const Launch& launch) {
+  if (blockIdx.x || launch.queue.ready < 0) return;
+  await_launch_before();
+  Dispatcher items = {*launch.queue.tail, 0, launch.queue.ready};
+  int given[LOOKS], back[LOOKS];
+  unsigned serves = 0;  // a bit for each of the lane's blocks that was not told to stop
+#pragma unroll
+  for (int k = 0; k < LOOKS; ++k) {
+    given[k] = back[k] = 0;
+    if (k * 32 + threadIdx.x % 32 < launch.programs) serves |= 1u << k;
+  }
+#pragma unroll 1
+  for (unsigned sweeps = 1; __any_sync(0xffffffff, serves); ++sweeps) {
+    unsigned long long seen[LOOKS];
+#pragma unroll
+    for (int k = 0; k < LOOKS; ++k) {
+      seen[k] = 0;
+      if (back[k] < given[k]) seen[k] = *mailbox(launch, k * 32 + threadIdx.x % 32, back[k]);
+    }
+#pragma unroll
+    for (int k = 0; k < LOOKS; ++k) {
+      const unsigned word = (unsigned)seen[k];
+      if (word & EMPTIED) ++back[k];
+      const int semaphore = word & EMPTIED ? (int)(word & ~EMPTIED) - 1 : -1;
+      if (__any_sync(0xffffffff, semaphore >= 0)) items.count(launch, semaphore);
+    }
+#pragma unroll
+    for (int held = 0; held < HELD; ++held) {
+#pragma unroll
+      for (int k = 0; k < LOOKS; ++k) {
+        const bool wants = serves >> k & 1 && given[k] - back[k] == held;
+        const unsigned asking = __ballot_sync(0xffffffff, wants);
+        const int n = items.head + __popc(asking & (1u << threadIdx.x % 32) - 1);
+        if (wants && (n < items.tail || n >= launch.count)) {
+          if (n >= launch.count) serves &= ~(1u << k);
+          const unsigned row = n < items.tail ? (unsigned)items.row(launch, n) : STOP;
+          *mailbox(launch, k * 32 + threadIdx.x % 32, given[k]) = mail(items.run, turn(given[k]) | row);
+          ++given[k];
+        }
+        items.head = min(items.head + __popc(asking), items.tail);
+      }
+    }
+    if (sweeps % 64 == 0 && __any_sync(0xffffffff, load_relaxed(launch.fault))) break;
+  }
+  if (first_lane()) *launch.queue.tail = items.run + 1;
+}
+"""
