@@ -62,6 +62,7 @@
     │   ├── UnsupportedModelError  a model of another family, or with parts that would be dropped
     │   ├── PromptError         no ids, or ids out of the vocabulary
     │   ├── SlotError           no free slot, or one that is not taken
+    │   ├── PageError           too few free pages of a cache
     │   ├── LengthError         a sequence longer than the cache
     │   └── SamplingError       a way to draw tokens that means nothing
     ├── StudioError         a game, a link or a file of the studio that makes no sense, or too large a one
