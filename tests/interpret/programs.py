@@ -9,6 +9,7 @@ import atexit
 import json
 import os
 import select
+import signal
 import subprocess
 import sys
 from functools import cache
@@ -58,6 +59,7 @@ def _server(interpret: str) -> subprocess.Popen[str]:
         stdout=subprocess.PIPE,
         text=True,
         env=environment(interpret=interpret),
+        start_new_session=True,
     )
     atexit.register(server.communicate)
     return server
@@ -76,7 +78,7 @@ def run(script: Path, *, interpret: str = "1") -> subprocess.CompletedProcess[st
         out, err = Path(folder) / "out", Path(folder) / "err"
         print(json.dumps([*map(str, (script, out, err))]), file=server.stdin, flush=True)
         if not select.select([server.stdout], [], [], TIMEOUT_S)[0]:
-            server.kill()
+            os.killpg(server.pid, signal.SIGKILL)  # and the fork that does not end
             _server.cache_clear()
             raise TimeoutError(f"{script} runs for more than {TIMEOUT_S} s")
         code = int(server.stdout.readline())
