@@ -7,17 +7,25 @@ GPUS ?= 1
 ROUNDS ?= 10
 
 BIN := $(VENV)/bin
+# Bytecode is written when a module is first imported: pip would compile thousands that never are, and without it each of
+# the processes that tests start would compile this package anew.
+unexport PYTHONDONTWRITEBYTECODE
+PIP := $(BIN)/python -m pip --disable-pip-version-check install --no-compile
 # An absolute path, because pip builds packages in another directory.
-INSTALL := PIP_CONSTRAINT=$(CURDIR)/constraints/$(VERSIONS).txt $(BIN)/python -m pip --disable-pip-version-check install
+INSTALL := PIP_CONSTRAINT=$(CURDIR)/constraints/$(VERSIONS).txt $(PIP)
 
 FAST := $(foreach name,access arguments boxes dependencies files graph orderings overlap plan policies \
 	posts proof ragged trace_summary unwritten verify versions,tests/unit/test_$(name).py)
 TRITONS := 3.6.0 3.9.0
+TRITON_STAMPS := $(TRITONS:%=$(VENV)/triton-%/.installed)
 COMPILED := tests/compile/test_kernels.py tests/compile/test_hopper.py::test_memory_order_holds_and_resources_suffice \
 	-k 'copies or ticket or relu-16 or relu-512 or gated-16 or gated-512 or gelu-bias-256'
 
+# Neighbours share what they compile and compute, so each worker takes a half of the tests as they stand.
+PYTEST := $(BIN)/pytest -m "not gpu" -n 2 --dist worksteal
+
 .DEFAULT_GOAL := help
-.PHONY: help run test fast test-triton random docs pictures dist records gpu-test clean
+.PHONY: help run setup test fast test-triton random docs pictures dist records gpu-test clean
 
 help:  ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -25,12 +33,14 @@ help:  ## List the targets
 run: $(VENV)/.installed-run  ## Run the feed-forward workload, on the GPU if there is one, else on the CPU with a prediction
 	$(BIN)/interlace run ffn
 
+setup: $(VENV)/.installed-test $(TRITON_STAMPS)  ## Install all that the tests need; side by side with make -j2 setup
+
 test: $(VENV)/.installed-test  ## Lint, type-check and run every test that needs no GPU
 	$(BIN)/ruff check .
-	$(if $(filter tested,$(VERSIONS)),$(BIN)/mypy,# Types are checked against the tested versions alone: others name theirs differently)
+	$(if $(filter tested,$(VERSIONS)),$(BIN)/mypy -n 2,# Types are checked against the tested versions alone: others name theirs differently)
 	$(BIN)/lint-imports
-	$(BIN)/pytest -m "not gpu" -n 2 tests/unit tests/compile tests/browser
-	TRITON_INTERPRET=1 $(BIN)/pytest -m "not gpu" -n 2 tests/interpret
+	$(PYTEST) tests/unit tests/compile tests/browser
+	TRITON_INTERPRET=1 $(PYTEST) tests/interpret
 
 fast: $(VENV)/.installed-test  ## Lint, and the tests of graphs, plans, proofs and policies: under a minute
 	$(BIN)/ruff check .
@@ -38,10 +48,9 @@ fast: $(VENV)/.installed-test  ## Lint, and the tests of graphs, plans, proofs a
 
 # Other releases of Triton beside the environment's own, which only compile and lint: no torch asks for them here. Every
 # launch template is among them; all shapes compile with the tested release.
-test-triton: $(VENV)/.installed-test  ## Compile and lint launches of every kind with the oldest and the newest Triton
+test-triton: $(VENV)/.installed-test $(TRITON_STAMPS)  ## Compile and lint launches of every kind with the oldest and the newest Triton
 	for version in $(TRITONS); do \
-	  $(BIN)/python -m pip -q --disable-pip-version-check install --no-deps --upgrade --target $(VENV)/triton-$$version triton==$$version && \
-	  PYTHONPATH=$(CURDIR)/$(VENV)/triton-$$version $(BIN)/pytest -q -n 2 $(COMPILED) || exit 1; \
+	  PYTHONPATH=$(CURDIR)/$(VENV)/triton-$$version $(PYTEST) -q $(COMPILED) || exit 1; \
 	done
 
 random: $(VENV)/.installed-test  ## Run every property test on new random examples, ROUNDS times
@@ -81,4 +90,8 @@ $(VENV)/.installed-docs: pyproject.toml constraints/$(VERSIONS).txt | $(BIN)/pip
 
 $(VENV)/.installed-test: pyproject.toml constraints/$(VERSIONS).txt | $(BIN)/pip
 	$(INSTALL) -e '.[test]'
+	touch $@
+
+$(TRITON_STAMPS): $(VENV)/triton-%/.installed: | $(BIN)/pip
+	$(PIP) -q --no-deps --upgrade --target $(@D) triton==$*
 	touch $@

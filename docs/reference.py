@@ -46,6 +46,7 @@ MODULES = {
     "bench.timing": "Benchmarks: timing",
     "bench.record": "Benchmarks: records",
     "core.errors": "Errors",
+    "core.loop_errors": "Errors of kernels of loops",
 }
 
 

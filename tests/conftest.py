@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Iterator
 
 import pytest
@@ -9,6 +10,11 @@ import pytest
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--update-golden", action="store_true", help="write tests/golden anew")
+
+
+def pytest_collection_finish() -> None:
+    """Modules and thousands of collected tests stay to the end: no search for garbage has to look at them again."""
+    gc.freeze()
 
 
 @pytest.fixture

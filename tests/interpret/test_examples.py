@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import os
 import re
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[2]
+from .programs import ROOT, TIMEOUT_S, command, environment, run
+
 EXAMPLES = ROOT / "examples"
 
 #: What stands in the output of each example, on any machine.
@@ -119,21 +118,7 @@ sys.meta_path.insert(0, Blocker())
 """
 
 
-def run(script: Path, *paths: Path, interpret: str = "1") -> subprocess.CompletedProcess[str]:
-    """The script in a process of its own, in which a warning about arithmetic is an error."""
-    search = os.pathsep.join(map(str, (*paths, ROOT / "src")))
-    here = {"TRITON_INTERPRET": interpret, "CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"}
-    return subprocess.run(
-        [sys.executable, "-W", "error::RuntimeWarning", str(script)],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        env={**os.environ, **here, "PYTHONPATH": search},
-    )
-
-
-def output_of(script: Path, *paths: Path, interpret: str = "1") -> str:
-    process = run(script, *paths, interpret=interpret)
+def output_of(process: subprocess.CompletedProcess[str]) -> str:
     assert process.returncode == 0, process.stderr
     return process.stdout
 
@@ -152,7 +137,7 @@ def test_kernels_of_loops_start_in_two_imports(name: str) -> None:
 
 @pytest.mark.parametrize("name", EVERYWHERE)
 def test_an_example_runs_under_the_interpreter(name: str) -> None:
-    output = output_of(EXAMPLES / name)
+    output = output_of(run(EXAMPLES / name))
     missing = [line for line in EVERYWHERE[name] + ON_A_DEVICE[name] if line not in output]
     assert missing == [], output
 
@@ -160,7 +145,9 @@ def test_an_example_runs_under_the_interpreter(name: str) -> None:
 @pytest.mark.parametrize("name", EVERYWHERE)
 def test_an_example_runs_without_torch_and_triton(name: str, tmp_path: Path) -> None:
     (tmp_path / "sitecustomize.py").write_text(BLOCK_GPU_STACK)
-    output = output_of(EXAMPLES / name, tmp_path)
+    alone = command(str(EXAMPLES / name))
+    bare = environment(tmp_path, interpret="1")
+    output = output_of(subprocess.run(alone, capture_output=True, text=True, timeout=TIMEOUT_S, env=bare, check=False))
     assert [line for line in EVERYWHERE[name] if line not in output] == [], output
     if ON_A_DEVICE[name]:
         assert "torch and triton" in output
@@ -204,7 +191,7 @@ def test_code_that_needs_triton_prints_what_the_page_shows(page: Path, tmp_path:
         script = tmp_path / "page.py"
         script.write_text("\n".join(b["code"] for b in program))
         shown = "".join(b["output"] or "" for b in program)
-        assert output_of(script, interpret=interpret) == shown
+        assert output_of(run(script, interpret=interpret)) == shown
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
@@ -215,7 +202,7 @@ def test_code_that_needs_the_compiler_says_so_under_the_interpreter(page: Path, 
             assert "Python started without `TRITON_INTERPRET=1`" in block["needs"]
             script = tmp_path / "page.py"
             script.write_text(block["code"])
-            process = run(script, interpret="1")
+            process = run(script)
             assert process.returncode == 1
             assert process.stderr.splitlines()[-1] == (
                 "interlace.core.errors.NoDeviceError: device 'meta' needs Triton as a compiler; start Python without "

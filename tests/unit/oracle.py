@@ -38,7 +38,7 @@ def elements(
 
     shape = next(t.shape for t in graph.tensors if t.name == access.tensor)
     extents = [
-        [x for x in range(extent) if value(span.lo) <= x < value(span.hi)]
+        range(max(value(span.lo), 0), min(value(span.hi), extent))
         for span, extent in zip(access.spans, shape, strict=True)
     ]
     return frozenset((access.tensor, *index) for index in product(*extents))

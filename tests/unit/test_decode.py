@@ -271,7 +271,7 @@ SHAPE = LLAMAS["tiny"]
             ShapeError,
             "12 columns; use a power of two",
         ),
-        (lambda: replace(SHAPE, kv_heads=3), ShapeError, "4 heads and 3 of keys; each of those serves as many"),
+        (lambda: replace(SHAPE, kv_heads=3), ShapeError, "4 heads and 3 of keys, .* use a .* multiple of"),
         (lambda: replace(SHAPE, layers=0), ShapeError, "layers 0; use a positive number"),
         (lambda: decode_graph("tiny", 1, 64, il.CPU), ArgumentError, "LLAMAS"),  # type: ignore[arg-type]
         (lambda: decode_graph(SHAPE, 1, 0, il.CPU), ShapeError, "capacity 0; use a positive number"),

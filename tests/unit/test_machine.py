@@ -32,6 +32,7 @@ from .slow_machine import SlowMachine
 
 #: Post 30, met wait 20, hand-over 50, ticket 10, fill 5, launch 100.
 LATENCIES = Latencies(30.0, 20.0, 50.0, 10.0, 5.0, 100.0)
+NONE = Latencies(0.0, 0.0, 0.0, 0.0, 0.0, 0.0)  # integers would compile the simulation anew
 
 
 def rates(flops_per_s: float) -> tuple[tuple[str, float], ...]:
@@ -88,7 +89,7 @@ def test_wait_that_is_met_already_costs_a_poll() -> None:
 
 def test_bodies_reach_a_share_of_the_rates() -> None:
     plan = build(pair(2), Choices(2, policy=NoSync()))
-    device = replace(DEVICE, latencies=Latencies(0, 0, 0, 0, 0, 0))
+    device = replace(DEVICE, latencies=NONE)
     half = replace(PERSISTENT, matrix_share=0.5)
     assert rows(simulate(plan, costs([100.0] * 4), device))[0] == (0, 0, 0, 100)
     assert rows(simulate(plan, costs([100.0] * 4), device, half))[0] == (0, 0, 0, 200)
@@ -111,7 +112,7 @@ def test_static_workers_pay_no_ticket() -> None:
 
 def test_items_share_memory_by_equal_parts_of_what_they_want() -> None:
     plan = build(pair(2), Choices(2, policy=NoSync()))
-    device = replace(DEVICE, latencies=Latencies(0, 0, 0, 0, 0, 0))
+    device = replace(DEVICE, latencies=NONE)
     # Item 0 alone takes 100 ns and wants 2 bytes/ns, item 1 takes 400 and wants 1.25: together 3.25 of 3. The level
     # is 1.75: item 0 ends after 200 / 1.75 = 114.29, item 1 is not slowed.
     trace = simulate(plan, costs([0.0, 400.0, 0.0, 0.0], dram=[200.0, 500.0, 0.0, 0.0]), device)
@@ -132,7 +133,7 @@ def test_level_hands_out_all_of_memory_or_all_that_is_wanted(wanted: list[float]
 
 def test_an_item_takes_as_long_as_its_slowest_resource() -> None:
     plan = build(pair(2), Choices(1, policy=NoSync()))
-    device = replace(DEVICE, latencies=Latencies(0, 0, 0, 0, 0, 0))
+    device = replace(DEVICE, latencies=NONE)
     trace = simulate(plan, costs([100.0, 10.0, 10.0, 0.0], [80.0, 800.0, 80.0, 0.0], [20.0, 80.0, 100.0, 0.0]), device)
     # FLOPs 100; (800 + 80) bytes of the L2 / 8 = 110; 100 bytes of memory / 2 = 50.
     assert (trace.end_ns - trace.start_ns).tolist() == [100, 110, 50, 0]
@@ -140,7 +141,7 @@ def test_an_item_takes_as_long_as_its_slowest_resource() -> None:
 
 def test_two_workers_of_one_sm_have_half_of_it_each() -> None:
     plan = build(pair(4), Choices(4, policy=NoSync()))
-    device = replace(DEVICE, latencies=Latencies(0, 0, 0, 0, 0, 0), dram_bytes_per_s=100e9)
+    device = replace(DEVICE, latencies=NONE, dram_bytes_per_s=100e9)
     rest = [0.0] * 5
     trace = simulate(plan, costs([50.0, 0.0, 0.0, *rest], [0.0, 400.0, 0.0, *rest], [0.0, 0.0, 90.0, *rest]), device)
     assert (trace.end_ns - trace.start_ns)[:3].tolist() == [100, 100, 90]

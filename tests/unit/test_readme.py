@@ -190,3 +190,13 @@ def test_the_proofs_page_shows_every_error_of_a_plan() -> None:
     text = (ROOT / "docs/proofs.md").read_text()
     names = [cls.__name__ for cls in (errors.PlanError, *errors.PlanError.__subclasses__())]
     assert [name for name in names if f"{name}" not in text] == []
+
+
+def test_the_tree_of_errors_has_every_error_below_its_base() -> None:
+    base, *rows = re.findall(r"^ {4}((?:[│├└─ ]{4})*)(\w+)", errors.__doc__ or "", re.MULTILINE)
+    path, shown = [base[1]], set()
+    for indent, name in rows:
+        path[len(indent) // 4 :] = [name]
+        shown.add((name, path[-2]))
+    kinds = [kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, Exception)]
+    assert shown == {(kind.__name__, kind.__base__.__name__) for kind in kinds if kind is not errors.InterlaceError}

@@ -86,6 +86,20 @@ def test_links_of_the_repository_are_links_of_the_site(link: str, on_the_site: s
     assert SITE["site_links"](link) == on_the_site
 
 
+def test_links_of_pages_lead_to_what_is_on_the_site() -> None:
+    pages = {path.name: path.read_text() for path in (ROOT / "docs").glob("*.md")}
+    pages |= {name: (ROOT / origin).read_text() for name, origin in SITE["ADDED"].items()}
+    there = {path.name for path in (ROOT / "docs").iterdir()} | pages.keys() | {"LICENSE.md", "examples/index.md"}
+    there |= {f"examples/{path.name}" for path in (ROOT / "examples").glob("*.py")}
+    links = {
+        (name, link)
+        for name, text in pages.items()
+        for link in re.findall(r"\]\(([^()\s#]+)", SITE["site_links"](re.sub(r"```.*?```", "", text, flags=re.DOTALL)))
+        if "://" not in link and link not in there
+    }
+    assert links == set()
+
+
 def test_the_site_is_built_from_every_page() -> None:
     navigation = (ROOT / "mkdocs.yml").read_text().partition("\nnav:\n")[2]
     listed = set(re.findall(r": (\S+\.md)$", navigation, re.MULTILINE))

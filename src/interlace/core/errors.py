@@ -62,6 +62,7 @@
     │   ├── UnsupportedModelError  a model of another family, or with parts that would be dropped
     │   ├── PromptError         no ids, or ids out of the vocabulary
     │   ├── SlotError           no free slot, or one that is not taken
+    │   ├── PageError           too few free pages of a cache
     │   ├── LengthError         a sequence longer than the cache
     │   └── SamplingError       a way to draw tokens that means nothing
     ├── StudioError         a game, a link or a file of the studio that makes no sense, or too large a one
@@ -79,6 +80,26 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+# Names with themselves are exported from here too.
+from interlace.core.base_error import InterlaceError as InterlaceError
+from interlace.core.loop_errors import BarrierError as BarrierError
+from interlace.core.loop_errors import BoxError as BoxError
+from interlace.core.loop_errors import CarriedError as CarriedError
+from interlace.core.loop_errors import CountHazard as CountHazard
+from interlace.core.loop_errors import DepthError as DepthError
+from interlace.core.loop_errors import EarlyReadHazard as EarlyReadHazard
+from interlace.core.loop_errors import HazardError as HazardError
+from interlace.core.loop_errors import LifetimeHazard as LifetimeHazard
+from interlace.core.loop_errors import OverwriteHazard as OverwriteHazard
+from interlace.core.loop_errors import PipelineError as PipelineError
+from interlace.core.loop_errors import ProxyHazard as ProxyHazard
+from interlace.core.loop_errors import ScopeError as ScopeError
+from interlace.core.loop_errors import SharedBarrierHazard as SharedBarrierHazard
+from interlace.core.loop_errors import SharedMemoryError as SharedMemoryError
+from interlace.core.loop_errors import StepHazard as StepHazard
+from interlace.core.loop_errors import StuckHazard as StuckHazard
+from interlace.core.loop_errors import UnknownHazard as UnknownHazard
+
 
 @dataclass(frozen=True)
 class Place:
@@ -93,19 +114,6 @@ class Place:
     items: tuple[int, ...] = ()
     producers: tuple[int, ...] = ()
     tile: tuple[int, int] | None = None
-
-
-class InterlaceError(Exception):
-    """Base of every error raised on purpose by this package; they go from process to process by pickle."""
-
-    def __reduce__(self) -> tuple[object, ...]:
-        # By default pickle calls the class with the message alone.
-        return _bare, (type(self), *self.args), vars(self)
-
-
-def _bare(kind: type[InterlaceError], *arguments: object) -> InterlaceError:
-    """An error without the attributes that pickle adds next."""
-    return kind.__new__(kind, *arguments)
 
 
 class ArgumentError(InterlaceError):
@@ -248,74 +256,6 @@ class StreamError(SimulationError):
 
 class CapacityError(SimulationError):
     """A cache is smaller than what must be in it at once."""
-
-
-class PipelineError(InterlaceError):
-    """A kernel of loops breaks a rule of the IR."""
-
-
-class BoxError(PipelineError):
-    """TMA cannot take this box, or this tensor."""
-
-
-class DepthError(PipelineError):
-    """Stages or prefetch of a circular buffer mean nothing."""
-
-
-class CarriedError(PipelineError):
-    """An iteration depends on an earlier one through what is loaded ahead."""
-
-
-class ScopeError(PipelineError):
-    """A circular buffer is loaded or used where its loop does not enclose it."""
-
-
-class SharedMemoryError(PipelineError):
-    """Tiles and barriers need more shared memory than one block may use."""
-
-
-class BarrierError(PipelineError):
-    """The interpreter met a wait that cannot complete, or a barrier that does not exist."""
-
-
-class HazardError(PipelineError):
-    """An interleaving of loader, consumers and copies goes wrong; the message holds it."""
-
-
-class OverwriteHazard(HazardError):
-    """A stage is overwritten before all of its readers released it."""
-
-
-class EarlyReadHazard(HazardError):
-    """A stage is read before the data of its step has arrived."""
-
-
-class StuckHazard(HazardError):
-    """A wait that can no longer complete."""
-
-
-class CountHazard(HazardError):
-    """Bytes or arrivals of a phase differ from what it expects, or something is pending at exit."""
-
-
-class SharedBarrierHazard(HazardError):
-    """Two tensors complete on one barrier."""
-
-
-class LifetimeHazard(HazardError):
-    """A barrier is used before its initialisation or after its end, or never invalidated."""
-
-
-class ProxyHazard(HazardError):
-    """What threads wrote is not fenced from the bulk copies that follow, or an initialised barrier from theirs."""
-
-
-class StepHazard(HazardError):
-    """A rewritten kernel leaves out a step of its loops, does one twice or in another order, or on another's data."""
-
-
-class UnknownHazard(HazardError):
-    """A rewritten kernel names a slot, a barrier, a tile or a variable that does not exist there."""
 
 
 class DeviceDataError(InterlaceError):

@@ -90,7 +90,8 @@ class LlamaShape:
                 raise ShapeError(f"LlamaShape has {field.name} {value}; use a positive number")
         if self.heads % self.kv_heads:
             raise ShapeError(
-                f"LlamaShape has {self.heads} heads and {self.kv_heads} of keys; each of those serves as many"
+                f"LlamaShape has {self.heads} heads and {self.kv_heads} of keys, each of which serves as many; use a "
+                "number of heads that is a multiple of that of keys (heads, kv_heads)"
             )
 
     @property

@@ -15,7 +15,7 @@ from interlace.loops.ir.smem import place
 from interlace.loops.ir.statements import LoopKernel, Stmt
 from interlace.loops.ir.traverse import boxes
 from interlace.loops.proof.extents import small_extents
-from interlace.loops.proof.general import deciding, generalised, some_blocks, statements
+from interlace.loops.proof.general import General, Sizes, deciding, generalised, some_blocks, statements
 from interlace.loops.proof.hazards import Checker
 from interlace.loops.rewrite.circular import lower
 
@@ -38,11 +38,10 @@ def prove(source: LoopKernel, *, warp_specialised: bool = False) -> Proved:
         PipelineError: a rule is broken, see ``circular.lower``; or a statement is reached at no extents that were
             tried, or only in blocks of too many events.
     """
-    general = generalised(source)
+    general, extents = _looked_at(source)
     rewritten = lower(general.kernel, warp_specialised=warp_specialised)
     checker = Checker(general.kernel, rewritten, place(lower(source, warp_specialised=warp_specialised)))
     decide = deciding(general.kernel) | deciding(rewritten)
-    extents = small_extents(general)
     reached: set[Stmt] = set()
     blocks = events = 0
     for sizes in extents:
@@ -58,3 +57,10 @@ def prove(source: LoopKernel, *, warp_specialised: bool = False) -> Proved:
                 "some extents"
             )
     return Proved(len(extents), blocks, events)
+
+
+@lru_cache(maxsize=256)
+def _looked_at(source: LoopKernel) -> tuple[General, tuple[Sizes, ...]]:
+    """The kernel that is followed for ``source``, and the extents at which: the same in both forms."""
+    general = generalised(source)
+    return general, tuple(small_extents(general))
