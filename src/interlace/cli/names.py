@@ -163,6 +163,7 @@ DISPATCHES = Names(
         "stealing": DispatchChoice(Dispatch.STEALING),
         "hybrid": DispatchChoice(Dispatch.HYBRID),
         "queue": DispatchChoice(Dispatch.QUEUE),
+        "spawn": DispatchChoice(Dispatch.SPAWN),
     },
 )
 

@@ -15,6 +15,7 @@ from interlace.kernels.embedding import EMBEDDING
 from interlace.kernels.experts import EXPERT_MATMUL
 from interlace.kernels.matmul import MATMUL
 from interlace.kernels.merge import MERGE
+from interlace.kernels.quadrature import REFINE, TOTAL
 from interlace.kernels.rms_norm import RMS_NORM
 from interlace.kernels.routing import FILL, PLACE, ROUTE
 from interlace.kernels.sample import CUTOFF, NOISY, OUTLINE
@@ -23,7 +24,7 @@ from interlace.plan.plan import Plan
 #: Kernels that need not be passed.
 BUILT_IN = (
     *(MATMUL, COPY, EMBEDDING, RMS_NORM, ATTEND, COMBINE, APPEND, CAUSAL_ATTENTION),
-    *(MOST, FIRST_OF_MOST, OUTLINE, CUTOFF, NOISY, ROUTE, PLACE, FILL, EXPERT_MATMUL, MERGE),
+    *(MOST, FIRST_OF_MOST, OUTLINE, CUTOFF, NOISY, ROUTE, PLACE, FILL, EXPERT_MATMUL, MERGE, REFINE, TOTAL),
 )
 
 

@@ -10,6 +10,7 @@ from interlace.workloads.ffn import FFN, MODELS, FFNShape, ffn
 from interlace.workloads.llama import LLAMAS, LlamaShape, decode_graph
 from interlace.workloads.moe import MoE, moe
 from interlace.workloads.prefill import PrefillAttention, prefill_attention
+from interlace.workloads.quadrature import Quadrature, quadrature
 
 #: Every workload that the commands take, one line each.
 WORKLOADS: tuple[type[Workload], ...] = (
@@ -21,6 +22,7 @@ WORKLOADS: tuple[type[Workload], ...] = (
     Decode,
     PrefillAttention,
     MoE,
+    Quadrature,
 )
 
 __all__ = [
@@ -35,6 +37,7 @@ __all__ = [
     "MoE",
     "OneMatmul",
     "PrefillAttention",
+    "Quadrature",
     "TwoCopies",
     "TwoMatmuls",
     "Workload",
@@ -44,6 +47,7 @@ __all__ = [
     "moe",
     "one_matmul",
     "prefill_attention",
+    "quadrature",
     "two_copies",
     "two_matmuls",
 ]
