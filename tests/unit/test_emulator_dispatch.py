@@ -198,7 +198,7 @@ def test_an_item_that_comes_to_the_queue_twice_is_named() -> None:
 
 def test_the_queue_counts_on() -> None:
     run = launches()["queue"]
-    n, ready = len(run.plan.items), run._ready
+    n, ready = len(run.plan.items), run._memory.counts["ready"]
     assert (n, ready) == (3 * ITEMS, ITEMS)
     run._reset()
     check(run, range(2))

@@ -11,12 +11,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from interlace.core.devices import DeviceSpec
-from interlace.core.errors import CompileError, NoDeviceError, PlanError, TooManyWorkersError
+from interlace.core.errors import (
+    CompileError,
+    DeviceError,
+    InterlaceError,
+    NoDeviceError,
+    PlanError,
+    TooManyWorkersError,
+)
 from interlace.executors.device import DeviceExecutor
 from interlace.executors.gpu import spec_by_name
 from interlace.executors.launch import AnyLaunch, TextLaunch
 from interlace.executors.options import Options
-from interlace.executors.ready import Ready
+from interlace.executors.queues import QueueMemory
+from interlace.executors.spawning import Spawning
 from interlace.executors.table import Table, for_workers
 from interlace.executors.turns import take_turn
 from interlace.graph.graph import Graph
@@ -29,8 +37,8 @@ from interlace.kernels.cuda.launcher import LoadedKernel
 from interlace.kernels.cuda.ptx import PTX
 from interlace.kernels.primitives.semaphore_cuda import SEMAPHORES
 from interlace.kernels.tuning import is_chain
-from interlace.launch.compose import KEEPS, LAUNCH, Composition, Part, codes, compose, stages
-from interlace.launch.dispatch import QUEUE
+from interlace.launch.compose import KEEPS, Composition, Part, codes, compose, launch_struct, stages
+from interlace.launch.spawn import Termination
 from interlace.plan.orderings import Ordering
 from interlace.plan.plan import Dispatch, Plan
 from interlace.plan.verify import Proof
@@ -63,7 +71,9 @@ class OneLaunchExecutor(DeviceExecutor):
         DTypeError, ShapeError: another dtype than bf16 and fp16, rows that bulk loads cannot address, or tiles that
             warpgroups cannot hold.
         NoDeviceError: the GPU is not of the Hopper generation.
-        TooManyWorkersError: under dispatch with lists, more workers than the device keeps resident.
+        TooManyWorkersError: under dispatch with lists, or where votes tell the end, more workers than the device keeps
+            resident.
+        DeviceError: dependent launch under spawn dispatch.
     """
 
     name = title = "one_launch"
@@ -72,7 +82,7 @@ class OneLaunchExecutor(DeviceExecutor):
     keeps = frozenset({Ordering.WAIT})
     dispatches = (Dispatch.TICKET, *(d for d in Dispatch if d is not Dispatch.TICKET))
     #: The blocks of a launch start when all of the one before have begun, so those wait for nobody who has no room.
-    overlapping = frozenset(Dispatch)
+    overlapping = frozenset(d for d in Dispatch if d is not Dispatch.SPAWN)
     kinds = (BodyKind.WALK,)
     traces = True
     kernel = "one_launch"
@@ -126,14 +136,20 @@ class OneLaunchExecutor(DeviceExecutor):
         table = for_workers(self.plan, chunked, parts_wait=True)
         self._parts = _parts(graph, [int(parts) for parts in table.parts])
         table.items["code"] = np.array(codes(self._parts))[table.items["op"]]
+        self._spawning = Spawning.of(self.plan, table) if self.plan.dispatch is Dispatch.SPAWN else None
+        if self._spawning is not None:
+            return self._spawning.table
         if self.plan.dispatch is Dispatch.STATIC:
-            table.items["code"] |= np.where(_last_of_ops(table), KEEPS, 0)
+            table.items["code"] |= np.where(table.last_of_ops, KEEPS, 0)
         return table
 
     def _prepare(self) -> None:
         if self._device.type == "cpu":
             raise NoDeviceError("CUDA C++ does not run under the interpreter; use the persistent executor")
-        self._resident = self.plan.dispatch.lists
+        if self._spawning is not None and self.options.dependent_launch:
+            raise DeviceError("spawn dispatch clears memory ahead of a launch; leave out dependent_launch")
+        votes = self.plan.dispatch is Dispatch.SPAWN and self.options.termination is Termination.VOTES
+        self._resident = self.plan.dispatch.lists or votes
         if self._device.type == "cuda":
             _check_capability(str(self._device), self._torch.cuda.get_device_capability(self._device))
             if self._resident and self._table.workers > self._spec.sms:
@@ -152,46 +168,35 @@ class OneLaunchExecutor(DeviceExecutor):
         #: Where the list of each block begins, and how many of its items were taken, in all runs.
         self._lists = torch.tensor(rows, device=self._device)
         self._heads = torch.zeros(len(rows) - 1, dtype=torch.int32, device=self._device)
-        self._queue: dict[str, Any] = {}
-        if self.plan.dispatch is Dispatch.QUEUE:
-            self._allocate_queue()
+        self._memory = QueueMemory.of(self.plan, self._table, self._spawning, torch, self._device)
 
-    def _allocate_queue(self) -> None:
-        """``_queue`` has what ``launch.dispatch.QUEUE`` names, ``_ready`` says how many items are ready at once."""
-        torch, ready, n = self._torch, Ready.of(self._table), len(self.plan.items)
-        tables = {
-            "first": ready.first,
-            "posts": ready.posts,
-            "wakes": ready.wakes.ptr,
-            "groups": ready.wakes.values,
-            "members": ready.rows.ptr,
-            "rows": ready.rows.values,
-            "missing": ready.missing,
-        }
-        state = {"met": (len(ready.missing), torch.int32), "tail": (1, torch.int32), "slots": (n, torch.int64)}
-        made = {name: torch.tensor(np.append(values, 0).astype(np.int32)) for name, values in tables.items()}
-        made |= {name: torch.zeros(max(size, 1), dtype=dtype) for name, (size, dtype) in state.items()}
-        self._queue = {name: value.to(self._device) for name, value in made.items()}
-        self._ready = len(ready.first)
+    @property
+    def _queue(self) -> dict[str, Any]:
+        """Tensors of its queue, by field."""
+        return self._memory.values
 
     def _reset(self) -> None:
-        for counter in (self._heads, *(self._queue[name] for name in ("met", "tail", "slots") if self._queue)):
-            counter.zero_()
+        self._heads.zero_()
+        self._memory.reset()
         super()._reset()
 
+    def _error(self, item: int, semaphore: int, expected: int, seen: int) -> InterlaceError:
+        if self._spawning is not None and self._bound is not None:
+            given = dict(zip(self._bound.addresses, self._bound.tensors, strict=True))
+            run = (int(self._counters[0]) - 1) // self._table.workers
+            error = self._spawning.error(item, semaphore, expected, seen, self._memory.filled(run), given)
+            if error is not None:
+                return error
+        return super()._error(item, semaphore, expected, seen)
+
     def _came(self) -> NDArray[np.bool_] | None:
-        if not self._queue:
-            return None
-        slots = self._queue["slots"].cpu().numpy().view(np.uint64)
-        latest = slots[slots >> 32 == (slots >> 32).max()]
-        came = np.zeros(len(self.plan.items), bool)
-        for rows in (self._queue["first"][: self._ready].cpu().numpy(), (latest & 0xFFFFFFFF)[latest > 0]):
-            came[self._table.items["number"][rows.astype(np.int64)]] = True
-        return came
+        return self._memory.came(self._table) if self.plan.dispatch is Dispatch.QUEUE else None
 
     def trace(self) -> Trace:
         """Times of the last run; see ``DeviceExecutor.trace``. Blocks have the numbers of their lists' workers."""
         trace = super().trace()
+        if self._spawning is not None:
+            return trace.of(np.flatnonzero(trace.end_ns))
         if not self.plan.dispatch.lists:
             return trace
         owners = np.unique(self.plan.items.worker)
@@ -207,6 +212,7 @@ class OneLaunchExecutor(DeviceExecutor):
             _IN_FLIGHT_OF_CHAIN if is_chain(self.plan.graph) else _IN_FLIGHT_BYTES,
             dispatch=self.plan.dispatch,
             dependent_launch=self.options.dependent_launch,
+            termination=self.options.termination,
         )
 
     @cached_property
@@ -246,7 +252,15 @@ class OneLaunchExecutor(DeviceExecutor):
             part.body.pack(op, tensors, part.dtype)
             for part, (op, tensors) in zip(self._parts, arguments, strict=True)
         ]
-        return b"".join(row.ljust(self.composition.operand_bytes, b"\0") for row in rows)
+        packed = b"".join(row.ljust(self.composition.operand_bytes, b"\0") for row in rows)
+        return packed if self._spawning is None else packed + self._spawning.addresses(arguments)
+
+    def _clear(self, arguments: tuple[Any, ...]) -> None:
+        """Zeros where items may not run, ahead of those that do."""
+        if self._spawning is not None:
+            self._spawning.clear(arguments)
+            if self.options.trace:
+                self._trace.zero_()
 
     def _parameter(self, operands: Any) -> bytes:
         """The launch's parameter, given its operands in memory."""
@@ -255,8 +269,7 @@ class OneLaunchExecutor(DeviceExecutor):
     def _parameter_of(self, operands: Any, items: Any, count: int, workers: int) -> bytes:
         """The same for some of the items, rows that follow each other, and so many blocks."""
         options = self.options
-        packed = QUEUE.pack(**self._queue, ready=self._ready) if self._queue else bytes(QUEUE.size)
-        return LAUNCH.pack(
+        return launch_struct(self.plan.dispatch).pack(
             items=items,
             waits=self._waits,
             semaphores=self._semaphores,
@@ -269,12 +282,12 @@ class OneLaunchExecutor(DeviceExecutor):
             starts=self._counters,
             lists=self._lists,
             heads=self._heads,
-            queue=QUEUE.ctype.from_buffer_copy(packed),
+            queue=self._memory.packed(),
             operands=operands,
             timeout_ns=int(options.timeout_s * 1e9),
             jitter_ns=int(options.jitter_s * 1e9),
             count=count,
-            programs=workers if self._resident else count + workers,
+            programs=workers if self._resident or self._spawning is not None else count + workers,
             slot_floats=self._slot_size,
         )
 
@@ -292,6 +305,7 @@ class _Launch:
         self._operands.record_stream(cuda.current_stream())
         if cuda.is_current_stream_capturing():
             executor._captured.append(self._operands)
+        executor._clear(self.arguments)
         if executor._resident:
             take_turn(cuda, executor._device)
         executor.loaded.launch(
@@ -323,15 +337,6 @@ class _Launch:
         """Compile and load for the current device, and put there what the launch takes."""
         self.executor.loaded  # noqa: B018
         self._parameter  # noqa: B018
-
-
-def _last_of_ops(table: Table) -> NDArray[np.bool_]:
-    """Items that post, and behind which their worker has others, but none of their op."""
-    op = table.items["op"]
-    last = np.r_[op[1:] != op[:-1], False]
-    last[table.worker_rows[1:] - 1] = False
-    found: NDArray[np.bool_] = last & ((table.items["post"] >= 0) | (table.items["parts"] > 1))
-    return found
 
 
 def _tensors(graph: Graph, op: Op) -> dict[str, Tensor]:

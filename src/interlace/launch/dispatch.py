@@ -25,11 +25,13 @@ and ``publish(launch, item, semaphore)``, by which the warp that posts does so.
                 (``executors/ready``). In some order without cycles the first unfinished item is in the queue or taken
                 already, so there is progress for any number of blocks
 
+    spawn       a queue to which items come when others spawn them (``launch/spawn``)
+
 Under stealing ``heads`` has for each list how many of its items were taken, in all runs, by compare and swap: never
 more than there are, so that a run leaves it a list's length further whatever happens in it. It orders nothing else,
-what items read is ordered by their own waits. The same holds for all that the queue consists of. It has a slot for each
-item that is not ready from the start, and a run fills each slot once, so it is never too full. A slot has the run's
-number beside the item's row, and counters of semaphores met only grow, so nothing is ever cleared.
+what items read is ordered by their own waits. The same holds for all that the queue of ready items consists of. It has
+a slot for each item that is not ready from the start, and a run fills each slot once, so it is never too full. A slot
+has the run's number beside the item's row, and counters of semaphores met only grow, so nothing is ever cleared.
 
 Under both an item is taken late, so that another block may have it: two are held at most, one that is computed and one
 that loads; under the queue one alone unless another is there.
@@ -40,6 +42,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from interlace.kernels.abi import Struct
+from interlace.launch.spawn import SPAWN, SPAWNING, Termination
 from interlace.plan.plan import Dispatch
 
 #: A queue of ready items: ``executors/ready`` in memory, groups by where they begin; of each group the semaphores that
@@ -300,4 +303,15 @@ TEXTS: Mapping[Dispatch, str] = {
     Dispatch.HYBRID: _DRAW + _PUBLISH + _FINISHED + _HYBRID,
     Dispatch.STEALING: _DRAW + _PUBLISH + _FINISHED + _STEALING,
     Dispatch.QUEUE: _DRAW + _COUNTER + _FINISHED + _QUEUE.replace("EMPTY", str(EMPTY)),
+    Dispatch.SPAWN: _DRAW + _FINISHED + SPAWNING[Termination.COUNT],
 }
+
+
+def text(dispatch: Dispatch, termination: Termination) -> str:
+    """What stands behind the walk."""
+    return _DRAW + _FINISHED + SPAWNING[termination] if dispatch is Dispatch.SPAWN else TEXTS[dispatch]
+
+
+def queue_of(dispatch: Dispatch) -> Struct:
+    """The struct of the queue that a launch has."""
+    return SPAWN if dispatch is Dispatch.SPAWN else QUEUE
