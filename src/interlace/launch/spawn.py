@@ -87,7 +87,7 @@ DEVICE void expect(const Launch& launch, unsigned run, int count) {
 
 _COUNT = r"""
 // By a warp: an item is done, and all that it wants has come.
-DEVICE void settle(const Launch& launch, const Item& item) {
+DEVICE void count_off(const Launch& launch, const Item& item) {
   if (!first_lane()) return;
   int* const at = reinterpret_cast<int*>(counter_of(launch, item.run, OUTSTANDING));
   asm volatile("red.release.gpu.global.add.s32 [%0], %1;" ::"l"(__cvta_generic_to_global(at)), "r"(-1) : "memory");
@@ -99,7 +99,7 @@ DEVICE bool ended(const Launch& launch, unsigned run, int place, int sent) {
 """
 
 _DONE_ITEMS = r"""
-DEVICE void settle(const Launch& launch, const Item& item) {
+DEVICE void count_off(const Launch& launch, const Item& item) {
   unsigned before = 0;
   if (first_lane()) {
     unsigned* const at = counter_of(launch, item.run, OUTSTANDING);
@@ -121,7 +121,7 @@ DEVICE bool ended(const Launch& launch, unsigned run, int place, int sent) { ret
 
 _VOTES = r"""
 DEVICE void expect(const Launch& launch, unsigned run, int count) {}
-DEVICE void settle(const Launch& launch, const Item& item) {
+DEVICE void count_off(const Launch& launch, const Item& item) {
   if (!first_lane()) return;
   unsigned long long* const at = launch.queue.votes + launch.programs + blockIdx.x;
   const unsigned long long before = *(volatile unsigned long long*)at;
@@ -258,7 +258,7 @@ DEVICE void publish(const Launch& launch, const Item& item, int semaphore) {
     if (first_lane()) give_up(launch, item.number, beyond >= 0 ? OVERFLOW : EARLY, launch.queue.capacity, beyond + 1);
     return;
   }
-  settle(launch, item);
+  count_off(launch, item);
 }
 """
 
