@@ -319,7 +319,7 @@ def test_the_queue_of_spawned_items_is_that_of_the_text(ends: Ends) -> None:
     [
         (
             Ends.COUNT,
-            r"    expect\(launch, item\.run, count\);\n([\s\S]*?item\.run, \(unsigned\)queue\.rows\[child\]\);\n)",
+            r"    expect\(launch, item\.run, count\);\n([\s\S]*?item\.run, queue\.rows\[child\] \+ 1u\);\n)",
             r"\1    expect(launch, item.run, count);\n",
             EarlyEndError,
         ),

@@ -183,8 +183,10 @@ class OneLaunchExecutor(DeviceExecutor):
     def _error(self, item: int, semaphore: int, expected: int, seen: int) -> InterlaceError:
         if self._spawning is not None and self._bound is not None:
             given = dict(zip(self._bound.addresses, self._bound.tensors, strict=True))
-            run = (int(self._counters[0]) - 1) // self._table.workers
-            error = self._spawning.error(item, semaphore, expected, seen, self._memory.filled(run), given)
+            run = int(self._counters[0]) // self._table.workers % (1 << 32)
+            done = self._done.cpu().numpy().view(np.uint32) == run
+            done |= self._memory.waiting(len(done))
+            error = self._spawning.error(item, semaphore, expected, seen, done, given)
             if error is not None:
                 return error
         return super()._error(item, semaphore, expected, seen)

@@ -71,19 +71,24 @@ class QueueMemory:
         for name in self.changing:
             self.values[name].zero_()
 
-    def filled(self, run: int | None = None) -> Ints:
-        """What stands in the slots beside the number of a run, of the last one that filled any if it is None."""
-        slots = self.values["slots"].cpu().numpy().view(np.uint64)
-        tag = (slots >> 32).max() if run is None else np.uint64((run + 1) % (1 << 32))
-        latest = slots[(slots >> 32 == tag) & (slots > 0)]
-        return np.asarray(latest & 0xFFFFFFFF, np.int64)
-
     def came(self, table: Table) -> NDArray[np.bool_]:
         """Which items came to a queue of ready items in the last run."""
+        slots = self._slots()
+        latest = slots[slots >> 32 == (slots >> 32).max()]
         came = np.zeros(len(table.items), bool)
-        for rows in (self.values["first"][: self.counts["ready"]].cpu().numpy(), self.filled()):
+        for rows in (self.values["first"][: self.counts["ready"]].cpu().numpy(), (latest & 0xFFFFFFFF)[latest > 0]):
             came[table.items["number"][rows.astype(np.int64)]] = True
         return came
+
+    def waiting(self, items: int) -> NDArray[np.bool_]:
+        """Which of so many items are in a queue of spawned ones, and nobody took them."""
+        rows = np.asarray(self._slots() & 0xFFFFFFFF, np.int64) - 1
+        found = np.zeros(items, np.bool_)
+        found[rows[(rows >= 0) & (rows < items)]] = True
+        return found
+
+    def _slots(self) -> NDArray[np.uint64]:
+        return np.asarray(self.values["slots"].cpu().numpy().view(np.uint64))
 
 
 def _made(

@@ -97,12 +97,12 @@ class Spawning:
             written[name].zero_()
 
     def error(
-        self, item: int, semaphore: int, expected: int, seen: int, slots: NDArray[np.int64], given: Mapping[str, Any]
+        self, item: int, semaphore: int, expected: int, seen: int, done: NDArray[np.bool_], given: Mapping[str, Any]
     ) -> InterlaceError | None:
         """The error for what a launch recorded, if it is of its queue.
 
         Args:
-            slots: what the slots have of this run.
+            done: items that are done, or wait in the queue.
             given: tensors by name.
         """
         if semaphore == OVERFLOW:
@@ -118,7 +118,7 @@ class Spawning:
             )
         if semaphore != LOST:
             return None
-        lost = self._lost(slots, given)
+        lost = self._lost(done, given)
         name = "none of them" if lost is None else f"{self.plan.item_name(lost)} (item {lost})"
         return HangError(
             f"a worker waited for place {item} of the queue, to which {seen} items came that others spawned, and saw "
@@ -126,15 +126,13 @@ class Spawning:
             item=-1 if lost is None else lost,
             semaphore=-1,
             expected=seen,
-            seen=len(slots),
+            seen=int(done.sum()),
             producer=None if lost is None else self.plan.item_name(int(self.spawns.spawner[lost])),
         )
 
-    def _lost(self, slots: NDArray[np.int64], given: Mapping[str, Any]) -> int | None:
+    def _lost(self, came: NDArray[np.bool_], given: Mapping[str, Any]) -> int | None:
         """The first item that is wanted and did not come, of those whose spawner came."""
         wanted = {name: given[name].cpu().numpy().reshape(-1) for name in self.tensors}
-        came = np.zeros(len(self.plan.items), np.bool_)
-        came[self.spawns.before] = came[slots[slots < len(came)]] = True
         for item in self.spawns.children.values[np.argsort(self.spawns.children.values)].tolist():
             name = when_tensor(self.plan.graph.ops[int(self.plan.items.op[item])])
             if came[self.spawns.spawner[item]] and not came[item] and wanted[name][self.spawns.element[item]]:

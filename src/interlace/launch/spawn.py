@@ -16,8 +16,8 @@ What a spawned item reads of those that it descends from, and what items behind 
 queue itself: who puts an item releases, who takes it acquires; whoever is done releases to the count, a done item or a
 vote, and who sees the end acquires. Spawned items post no semaphore.
 
-A run uses one of two sets of counters, and clears the other for the next. A slot has the run's number beside the item's
-row, a vote has it beside its number, so those are never cleared.
+A run uses one of two sets of counters, and clears the other for the next; who takes an item clears its slot. A vote has
+the run's number beside its own.
 """
 
 from __future__ import annotations
@@ -134,7 +134,7 @@ DEVICE bool ended(const Launch& launch, unsigned run, int place, int sent) {
   __syncwarp();
   const unsigned came = counted(launch, run, TAIL);
   if (__any_sync(0xffffffff, place - launch.queue.ready < (int)came)) return false;
-  const unsigned mine = __shfl_sync(0xffffffff, came, 0);
+  const unsigned mine = __shfl_sync(0xffffffff, came, 0) + 1;  // no vote is 0
   if (first_lane()) store_slot(launch.queue.votes + blockIdx.x, run, mine);
   bool all = true;
 #pragma unroll 1
@@ -166,11 +166,13 @@ struct Tickets {
     for (unsigned tries = 1;; ++tries) {
       const unsigned long long found = __shfl_sync(0xffffffff, load_slot(launch.queue.slots + at), 0);
       __syncwarp();
-      if ((unsigned)(found >> 32) == run + 1) {
+      if ((unsigned)found) {
+        if (first_lane()) *(volatile unsigned long long*)(launch.queue.slots + at) = 0;
         over = (unsigned)found == DONE;
         if (over) return -1;
-        if (early && first_lane()) give_up(launch, launch.items[(int)found].number, EARLY, 0, 1);
-        return early ? -1 : (int)found;
+        const int row = (int)(unsigned)found - 1;
+        if (early && first_lane()) give_up(launch, launch.items[row].number, EARLY, 0, 1);
+        return early ? -1 : row;
       }
       const bool end = __any_sync(0xffffffff, ended(launch, run, place, sent));
       __syncwarp();
@@ -237,7 +239,7 @@ DEVICE int spawn(const Launch& launch, const Item& item) {
     place = __shfl_sync(0xffffffff, place, 0) + __popc(some & ((1u << threadIdx.x % 32) - 1));
     if (!wanted) continue;
     if (place < (unsigned)queue.capacity) {
-      store_slot(queue.slots + place, item.run, (unsigned)queue.rows[child]);
+      store_slot(queue.slots + place, item.run, queue.rows[child] + 1u);
     } else {
       beyond = (int)place;
     }
@@ -269,7 +271,7 @@ _ENDS = {
 }
 _CONSTANTS = f"""
 constexpr int COUNTERS = {COUNTERS}, SPREAD = {SPREAD}, LOST = {LOST}, OVERFLOW = {OVERFLOW}, EARLY = {EARLY};
-constexpr unsigned DONE = 0xffffffffu;  // in place of an item's row
+constexpr unsigned DONE = 0xffffffffu;  // in place of an item's row and 1
 """
 
 #: What stands behind how tickets are drawn, and how a warp waits until what it sent is finished.
