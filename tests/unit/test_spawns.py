@@ -8,11 +8,12 @@ import numpy as np
 import pytest
 
 import interlace as il
-from interlace.core.errors import PlanFormatError, ShapeError, SpawnError
+from interlace.core.errors import PlanFormatError, ShapeError, SimulationError, SpawnError
 from interlace.graph.access import ALL, Access, axes
 from interlace.graph.op import Op
 from interlace.kernels.quadrature import exact
 from interlace.plan.spawns import Spawns, cleared
+from interlace.sim.machine import Costs, item_flops, simulate
 from interlace.workloads import Quadrature, quadrature
 
 (I,) = axes(1)
@@ -123,3 +124,25 @@ def test_a_tile_that_is_not_wanted_leaves_zeros_under_every_dispatch() -> None:
     for dispatch in il.Dispatch:
         value = il.ReferenceExecutor(il.build(graph, il.Choices(3, dispatch))).run(easy)["value"]
         assert np.count_nonzero(value) == 1
+
+
+def test_the_simulated_machine_takes_what_is_wanted_when_its_spawner_has_ended() -> None:
+    made = plan(quadrature(6, 3, 16, 1e-5))
+    run = il.ReferenceExecutor(made)
+    run.run(Quadrature.of({}, gpu=False).inputs(0))
+    assert run.trace is not None
+    base = made.tile_base()
+    ran = np.isin(base[made.items.op] + made.items.tile, base[run.trace.op] + run.trace.tile)
+    nothing = np.zeros(len(made.items))
+    costs = Costs(item_flops(made) * 1e4, *[nothing] * 4)
+    all_, some = (simulate(made, costs, il.H200, ran=which) for which in (None, ran))
+    assert (len(all_.op), len(some.op)) == (64, int(ran.sum()))
+    assert some.span_ns < all_.span_ns / 2
+    of_item = dict(zip(np.flatnonzero(ran).tolist(), range(len(some.op)), strict=True))
+    spawner = Spawns.of(made).spawner
+    for item, row in of_item.items():
+        if spawner[item] >= 0:
+            assert some.start_ns[row] >= some.end_ns[of_item[int(spawner[item])]] - il.H200.latencies.post_ns
+    assert some.wait_ns[-1] >= some.end_ns[:-1].max() - il.H200.latencies.post_ns
+    with pytest.raises(SimulationError, match="ran has 3 entries for a plan of 64 items"):
+        simulate(made, costs, il.H200, ran=np.ones(3, np.bool_))

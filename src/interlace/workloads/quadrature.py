@@ -93,7 +93,8 @@ class Quadrature(Workload):
         c, w = tensors["centre"], tensors["width"]
         numbers = {"dtype": c.dtype} if xp is np else {"dtype": c.dtype, "device": c.device}
         steps = xp.arange(self.points + 1, **numbers) / self.points
-        runs, total = xp.arange(1, **numbers) == 0, 0.0
+        runs = xp.arange(1, **numbers) == 0
+        total: Any = 0.0
         for level in range(self.levels):
             length = 0.5**level
             t = (xp.arange(1 << level, **numbers)[:, None] + steps) * length
