@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar
 
 import numpy as np
+from numpy.typing import NDArray
 
 from interlace.core.devices import DeviceSpec
 from interlace.core.dtypes import fp32, int32
@@ -90,11 +91,19 @@ class Quadrature(Workload):
 
     def dense(self, xp: Any, tensors: Mapping[str, Any]) -> Mapping[str, Any]:
         """The same sum over all intervals of every level, of which those count that are wanted."""
+        return {"out": sum(value.sum() for _, value in self._levels(xp, tensors)).reshape(1)}
+
+    def wanted(self, seed: int) -> NDArray[np.bool_]:
+        """Which intervals are wanted of the inputs of a seed, those of all levels one behind another."""
+        inputs = {name: value.astype(np.float64) for name, value in self.inputs(seed).items()}
+        return np.concatenate([runs for runs, _ in self._levels(np, inputs)])
+
+    def _levels(self, xp: Any, tensors: Mapping[str, Any]) -> list[tuple[Any, Any]]:
+        """Of each level, which intervals are wanted, and what each is worth."""
         c, w = tensors["centre"], tensors["width"]
         numbers = {"dtype": c.dtype} if xp is np else {"dtype": c.dtype, "device": c.device}
         steps = xp.arange(self.points + 1, **numbers) / self.points
-        runs = xp.arange(1, **numbers) == 0
-        total: Any = 0.0
+        runs, found = xp.arange(1, **numbers) == 0, []
         for level in range(self.levels):
             length = 0.5**level
             t = (xp.arange(1 << level, **numbers)[:, None] + steps) * length
@@ -102,9 +111,9 @@ class Quadrature(Workload):
             fine, coarse = length * _simpson(height), length * _simpson(height[:, ::2])
             off = fine - coarse
             split = runs & (abs(off) > 15 * 10.0**-self.digits) & (level < self.levels - 1)
-            total = total + ((fine + off / 15) * (runs & ~split)).sum()
+            found.append((runs, (fine + off / 15) * (runs & ~split)))
             runs = xp.stack([split, split], -1).reshape(-1)
-        return {"out": total.reshape(1)}
+        return found
 
 
 def _simpson(height: Any) -> Any:
