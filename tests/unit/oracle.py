@@ -244,7 +244,7 @@ def items(plan: Plan) -> list[Item]:
             segments.append(Segment(lo, awaited, touched, reads, writes))
         worker: int | None = int(table.worker[n])
         if plan.dispatch is not Dispatch.STATIC:
-            worker = 0 if plan.workers == 1 and plan.dispatch is not Dispatch.QUEUE else None
+            worker = 0 if plan.workers == 1 and plan.dispatch not in (Dispatch.QUEUE, Dispatch.SPAWN) else None
         tile = (int(table.op[n]), int(table.tile[n]))
         out.append(Item(tile, worker, int(table.post[n]), tuple(segments)))
     return out

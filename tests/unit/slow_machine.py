@@ -68,7 +68,7 @@ class SlowMachine:
             self.order.sort(key=lambda i: plan.items.op[i])
         self.lists = not self.by_op and plan.dispatch.lists
         self.steals = plan.dispatch is Dispatch.STEALING
-        self.in_turn = not self.by_op and plan.dispatch is Dispatch.QUEUE
+        self.in_turn = not self.by_op and plan.dispatch in (Dispatch.QUEUE, Dispatch.SPAWN)
         self.ready: list[int] = []
         self.taken: list[int] = []
         self.take_times: dict[int, float] = {}
