@@ -20,7 +20,6 @@ from interlace.executors.options import Options
 from interlace.launch.spawn import Termination
 from interlace.plan.plan import Dispatch, Plan
 from interlace.planner.build import Choices, build
-from interlace.sim.machine import Costs, item_flops, simulate
 from interlace.workloads.quadrature import Quadrature
 
 _ROUNDS = 20
@@ -65,6 +64,8 @@ def rows(device: DeviceSpec, measured: bool, problem: Quadrature | None = None) 
         NoDeviceError, DeviceError: what is measured cannot run here.
         ResultError: an integral is wrong.
     """
+    from interlace.sim.machine import Costs, item_flops, simulate
+
     problem = Quadrature.of({}, gpu=True) if problem is None else problem
     graph, wanted = problem.graph(device), problem.wanted(_SEED)
     if OneLaunchExecutor.obstacle(graph, device) is not None:
