@@ -164,7 +164,7 @@ def test_h_is_help(command: str) -> None:
         ),
         ("run ffn --order g", ["grouped:8", "grouped-serpentine:8"]),
         ("run ffn --executor pers", ["persistent-static", "persistent-ticket", "persistent"]),
-        ("plan ffn --dispatch s", ["static", "static-balanced", "stealing"]),
+        ("plan ffn --dispatch s", ["static", "static-balanced", "stealing", "spawn"]),
         ("plan ffn --preset m", ["minilm"]),
         ("explain ffn --dtype ", ["bf16", "fp16", "fp32"]),
         ("trace ffn --interleave o", ["op-after-op"]),
