@@ -101,7 +101,10 @@ def test_many_tokens_take_widths_that_fill_waves() -> None:
 
 @pytest.mark.parametrize(
     ("dispatch", "dependent"),
-    [(il.Dispatch.STATIC, False), *((d, True) for d in il.Dispatch if d is not il.Dispatch.TICKET)],
+    [
+        (il.Dispatch.STATIC, False),
+        *((d, d is not il.Dispatch.SPAWN) for d in il.Dispatch if d is not il.Dispatch.TICKET),
+    ],
 )
 def test_every_dispatch_is_taken_beside_dependent_launch(dispatch: il.Dispatch, dependent: bool) -> None:
     graph = il.workloads.ffn(16, SHAPES["relu"], il.bf16, il.MatmulTile(64, 112, 64), il.MatmulTile(64, 32, 128))

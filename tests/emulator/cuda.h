@@ -261,6 +261,9 @@ inline void ld_global_nc_v4_b32(WordsOut words, const void* at) {
 }
 void ld_acquire_gpu_global_b32(int& value, const void* at);
 void ld_relaxed_gpu_global_b32(int& value, const void* at);
+void ld_acquire_gpu_global_b64(unsigned long long& value, const void* at);
+void st_release_gpu_global_b64(const void* at, unsigned long long value);
+void atom_acq_rel_gpu_global_add_u32(unsigned& before, const void* at, int more);
 void red_release_gpu_global_add_s32(const void* at, int more);
 void atom_release_gpu_global_add_u32(unsigned& before, const void* at, unsigned more);
 void atom_acq_rel_gpu_global_add_u64(unsigned long long& before, const void* at, unsigned long long more);

@@ -86,6 +86,23 @@ void ptx::ld_acquire_gpu_global_b32(int& value, const void* at) {
   memcpy(&value, at, sizeof value);
   acquire(at);
 }
+void ptx::ld_acquire_gpu_global_b64(unsigned long long& value, const void* at) {
+  value = __atomic_load_n(static_cast<const unsigned long long*>(at), __ATOMIC_SEQ_CST);
+  acquire(at);
+}
+void ptx::st_release_gpu_global_b64(const void* at, unsigned long long value) {
+  check_posted(LINE);
+  release(at);
+  __atomic_store_n(static_cast<unsigned long long*>(const_cast<void*>(at)), value, __ATOMIC_SEQ_CST);
+  maybe_leave();
+}
+void ptx::atom_acq_rel_gpu_global_add_u32(unsigned& before, const void* at, int more) {
+  check_posted(LINE);
+  acquire(at);
+  release(at);
+  before = __atomic_fetch_add(static_cast<unsigned*>(const_cast<void*>(at)), static_cast<unsigned>(more), __ATOMIC_SEQ_CST);
+  maybe_leave();
+}
 void ptx::red_release_gpu_global_add_s32(const void* at, int more) {
   check_posted(LINE);
   release(at);

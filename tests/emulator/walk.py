@@ -179,6 +179,7 @@ class _Emulated:
     def run(self) -> None:
         """All blocks."""
         run = self.executor
+        run._clear(self.arguments)
         assert run.library is not None
         library, number = run.library
         threads = (run._warpgroups + 1) * 128

@@ -244,7 +244,8 @@ def items(plan: Plan) -> list[Item]:
             segments.append(Segment(lo, awaited, touched, reads, writes))
         worker: int | None = int(table.worker[n])
         if plan.dispatch is not Dispatch.STATIC:
-            worker = 0 if plan.workers == 1 and not plan.dispatch.when_ready else None
+            of_one = plan.workers == 1 and not plan.dispatch.when_ready and plan.dispatch is not Dispatch.SPAWN
+            worker = 0 if of_one else None
         tile = (int(table.op[n]), int(table.tile[n]))
         out.append(Item(tile, worker, int(table.post[n]), tuple(segments)))
     return out

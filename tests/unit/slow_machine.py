@@ -72,7 +72,7 @@ class SlowMachine:
         self.steals = plan.dispatch is Dispatch.STEALING
         self.owner = plan.items.worker.tolist()
         self.thefts = [0] * plan.workers
-        self.in_turn = not self.by_op and plan.dispatch.when_ready
+        self.in_turn = not self.by_op and (plan.dispatch.when_ready or plan.dispatch is Dispatch.SPAWN)
         self.ready: list[int] = []
         self.taken: list[int] = []
         self.take_times: dict[int, float] = {}

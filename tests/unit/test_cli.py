@@ -403,10 +403,10 @@ def test_names_become_the_objects_that_they_stand_for(
 def test_each_dispatch_is_planned_and_proved(tmp_path: Path, name: str) -> None:
     data = write_plan(tmp_path / "plan.json", "--dispatch", name, "--workers", "3")
     assert data["dispatch"] == name.split("-")[0]
-    assert (data["items"]["worker"] == [-1] * 6) is (name in ("ticket", "queue", "dispatcher"))
+    assert (data["items"]["worker"] == [-1] * 6) is (name in ("ticket", "queue", "dispatcher", "spawn"))
     shown = succeed("verify", tmp_path / "plan.json")
     resident = next(line for line in shown.splitlines() if "resident" in line)
-    assert ("3" in resident) is (name not in ("ticket", "queue"))
+    assert ("3" in resident) is (name not in ("ticket", "queue", "spawn"))
 
 
 def test_a_plan_for_a_gpu_needs_none(tmp_path: Path) -> None:

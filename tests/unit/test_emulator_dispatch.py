@@ -297,7 +297,7 @@ def test_the_dispatcher_counts_on_and_leaves_mailboxes_empty() -> None:
 
 def test_the_queue_counts_on() -> None:
     run = launches()["queue"]
-    n, ready = len(run.plan.items), run._ready
+    n, ready = len(run.plan.items), run._memory.counts["ready"]
     assert (n, ready) == (3 * ITEMS, ITEMS)
     run._reset()
     check(run, range(2))

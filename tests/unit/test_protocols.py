@@ -22,7 +22,7 @@ from interlace.protocols.handover import HandOver
 from interlace.protocols.lists import Lists
 from interlace.protocols.mailboxes import ONE_LAUNCH, Mailboxes
 from interlace.protocols.operations import ACQUIRE, ACQUIRE_RELEASE, BLOCK, RELAXED, RELEASE, Load
-from interlace.protocols.outstanding import Outstanding
+from interlace.protocols.outstanding import Ends, Outstanding
 from interlace.protocols.ready_queue import Looks, ReadyQueue
 from interlace.protocols.tagged import Tagged
 
@@ -35,6 +35,8 @@ TWO_QUEUED = ReadyQueue(((), (), (0, 1)), workers=2, capacity=3)
 BY_QUEUE = replace(TWO_QUEUED, wait=None, post=RELAXED, put=RELEASE, take=ACQUIRE, count=ACQUIRE_RELEASE)
 ONE_BLOCK = replace(ONE_LAUNCH, producers=((), (0,), (), ()), workers=1)
 THREE_MADE = Outstanding(((1, 2), (), ()), capacity=3)
+BY_DONE_ITEMS = replace(THREE_MADE, ends=Ends.DONE_ITEMS, off=ACQUIRE_RELEASE)
+BY_VOTES = replace(THREE_MADE, ends=Ends.VOTES)
 
 
 @pytest.mark.parametrize(
@@ -56,6 +58,9 @@ THREE_MADE = Outstanding(((1, 2), (), ()), capacity=3)
         (ONE_BLOCK, 999),
         (Outstanding(), 6313),
         (Outstanding(((1,), ()), workers=3, capacity=2), 6856),
+        (BY_DONE_ITEMS, 855),
+        (replace(BY_DONE_ITEMS, makes=((1,), ()), workers=3, capacity=2), 4618),
+        (BY_VOTES, 5731),
         (Tagged(), 63),
         (Tagged(tags=2), 63),
         (Tagged(((1, 3), (2,))), 18),
@@ -121,6 +126,16 @@ def test_as_the_code_orders_it_every_interleaving_is_right(protocol: Protocol, s
         (THREE_MADE, {"counts_first": False}, EarlyEndError, "item 2 is not known to be done"),
         (THREE_MADE, {"off_last": False}, EarlyEndError, "item 0 is not known to be done"),
         (THREE_MADE, {"capacity": 2}, QueueOverflowError, "item 2 is put into a queue of 2"),
+        (BY_DONE_ITEMS, {"put": RELAXED}, StaleReadError, "data 0 may be read as 0"),
+        (BY_DONE_ITEMS, {"take": RELAXED}, StaleReadError, "data 0 may be read as 0"),
+        (BY_DONE_ITEMS, {"off": RELEASE}, EarlyEndError, "item 1 is not known to be done"),
+        (BY_DONE_ITEMS, {"off": ACQUIRE}, EarlyEndError, "item 1 is not known to be done"),
+        (BY_DONE_ITEMS, {"counts_first": False}, QueueOverflowError, "item 2 is put into a queue of 3"),
+        (BY_DONE_ITEMS, {"off_last": False}, EarlyEndError, "item 0 is not known to be done"),
+        (BY_VOTES, {"off": RELAXED}, EarlyEndError, "item 0 is not known to be done"),
+        (BY_VOTES, {"end": RELAXED}, EarlyEndError, "item 0 is not known to be done"),
+        (BY_VOTES, {"behind": False}, EarlyEndError, "item 2 is not known to be done"),
+        (BY_VOTES, {"capacity": 2}, QueueOverflowError, "item 2 is put into a queue of 2"),
         # Data carry their number.
         (Tagged(), {"tags": 1}, StaleReadError, "publication 1 is read as 0, and should be 10"),
         (Tagged(((1, 3), (2,))), {"tags": 2}, StaleReadError, "publication 2 is read as 0, and should be 20"),

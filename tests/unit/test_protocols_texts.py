@@ -17,6 +17,7 @@ import pytest
 
 from interlace.core.errors import (
     DoubledItemError,
+    EarlyEndError,
     OverwriteError,
     ProtocolError,
     QueueOverflowError,
@@ -26,13 +27,15 @@ from interlace.core.errors import (
 from interlace.kernels.cuda.ptx import PTX
 from interlace.kernels.primitives.semaphore_cuda import SEMAPHORES
 from interlace.launch.plain import PLAIN
+from interlace.launch.spawn import SPAWNING, Termination
 from interlace.launch.walk import ROLES, WALK
 from interlace.loops.cuda.items import ITEMS
 from interlace.protocols.check import check
 from interlace.protocols.handover import HandOver, Steps
 from interlace.protocols.lists import HELD, Lists
 from interlace.protocols.mailboxes import ONE_LAUNCH, Mailboxes
-from interlace.protocols.operations import Order, Scope
+from interlace.protocols.operations import ACQUIRE_RELEASE, Order, Scope
+from interlace.protocols.outstanding import Ends, Outstanding
 from interlace.protocols.ready_queue import Looks, ReadyQueue
 
 
@@ -214,6 +217,34 @@ def of_dispatcher(text: str) -> Mailboxes:
     turns = waits[1] == "EMPTIED | TURN" and fills[1] is not None
     looks = "given[k] - back[k] == held" in launch.body("serve")
     return replace(ONE_LAUNCH, boxes=HELD, turns=turns, looks=looks, post=by.post, wait=by.poll)
+def of_spawning(text: str, ends: Ends) -> Outstanding:
+    """The queue to which items come when others spawn them, in the one launch, and how it ends."""
+    launch = Text(text)
+    counted = r"^\s*if \(first_lane\(\)\) atomicAdd\(counter_of\(launch, run, OUTSTANDING\)"
+    spawned = launch.steps(
+        "spawn", {r"\bexpect\(": "expect", r"TAIL\), \(unsigned\)count": "draw", r"store_slot\(": "put"}
+    )
+    assert spawned in (("expect", "draw", "put"), ("draw", "put", "expect"))
+    published = launch.steps("publish", {r"\bspawn\(": "spawn", r"\bcount_off\(": "off"})
+    assert set(published) == {"spawn", "off"}
+    put, scope = launch.instruction("store_slot", "st")
+    take, take_scope = launch.instruction("load_slot", "ld")
+    assert scope is take_scope is Scope.GPU
+    made = Outstanding(
+        ends=ends, counts_first=spawned[0] == "expect", off_last=published[-1] == "off", put=put, take=take
+    )
+    if ends is Ends.VOTES:
+        steps = {r"place - [\w.]+ < \(int\)came": "behind", r"store_slot\(launch\.queue\.votes": "vote"}
+        looks = launch.steps("ended", {**steps, r"load_slot\(launch\.queue\.votes \+ n\)": "look"})
+        assert looks[-2:] == ("vote", "look")
+        return replace(made, behind=looks[0] == "behind", off=put, end=take)
+    assert re.search(counted, launch.body("expect"), re.MULTILINE)
+    off, _ = launch.instruction("count_off", "(?:red|atom)")
+    if ends is Ends.DONE_ITEMS:
+        assert "queue.ready + (int)__shfl_sync(0xffffffff, before, 0) != 1) return" in launch.body("count_off")
+        return replace(made, off=off)
+    end, _ = launch.instruction("load_acquire" if "load_acquire(" in launch.body("ended") else "load_relaxed", "ld")
+    return replace(made, off=off, end=end)
 
 
 READ: dict[str, tuple[str, Callable[[str], HandOver]]] = {
@@ -313,3 +344,52 @@ def test_the_queue_is_that_of_the_text_and_a_text_that_wakes_twice_is_caught() -
         assert count
         with pytest.raises(error):
             check(replace(of_queue(changed), producers=few.producers, workers=2, capacity=3).model())
+
+
+SPAWNED = {Ends(kind.value): PTX + SEMAPHORES + WALK + SPAWNING[kind] + PLAIN + ROLES for kind in Termination}
+
+
+@pytest.mark.parametrize("ends", Ends)
+def test_the_queue_of_spawned_items_is_that_of_the_text(ends: Ends) -> None:
+    of_count = Outstanding(ends=ends)
+    assert of_spawning(SPAWNED[ends], ends) == (
+        replace(of_count, off=ACQUIRE_RELEASE) if ends is Ends.DONE_ITEMS else of_count
+    )
+
+
+@pytest.mark.parametrize(
+    ("ends", "pattern", "instead", "error"),
+    [
+        (
+            Ends.COUNT,
+            r"    expect\(launch, item\.run, count\);\n([\s\S]*?item\.run, queue\.rows\[child\] \+ 1u\);\n)",
+            r"\1    expect(launch, item.run, count);\n",
+            EarlyEndError,
+        ),
+        (
+            Ends.COUNT,
+            r"  (const int beyond = spawn[\s\S]*?)  count_off\(launch, item\);\n",
+            r"  count_off(launch, item);\n  \1",
+            EarlyEndError,
+        ),
+        (
+            Ends.COUNT,
+            r"red\.release\.gpu\.global\.add\.s32 \[%0\], %1",
+            "red.relaxed.gpu.global.add.s32 [%0], %1",
+            EarlyEndError,
+        ),
+        (Ends.COUNT, r"queue\.ready \+ load_acquire", "queue.ready + load_relaxed", EarlyEndError),
+        (Ends.COUNT, r"st\.release\.gpu\.global\.b64", "st.relaxed.gpu.global.b64", StaleReadError),
+        (Ends.DONE_ITEMS, r"ld\.acquire\.gpu\.global\.b64", "ld.relaxed.gpu.global.b64", StaleReadError),
+        (Ends.DONE_ITEMS, r"atom\.acq_rel\.gpu\.global\.add\.u32", "atom.release.gpu.global.add.u32", EarlyEndError),
+        (Ends.VOTES, r"  if \(__any_sync\(0xffffffff, place - .*\n", "", EarlyEndError),
+        (Ends.VOTES, r"st\.release\.gpu\.global\.b64", "st.relaxed.gpu.global.b64", ProtocolError),
+    ],
+)
+def test_a_text_that_ends_early_or_hands_over_nothing_is_caught(
+    ends: Ends, pattern: str, instead: str, error: type[ProtocolError]
+) -> None:
+    changed, count = re.subn(pattern, instead, SPAWNED[ends])
+    assert count == 1
+    with pytest.raises(error):
+        check(replace(of_spawning(changed, ends), makes=((1, 2), (), ()), capacity=3).model())

@@ -502,12 +502,13 @@ def test_under_hybrid_dispatch_lists_come_first(worker: list[int]) -> None:
     refused(bad, ItemError, "under hybrid dispatch the first items name one of 0..1", "and all behind these -1")
 
 
-def test_a_queue_keeps_no_order_of_one_worker() -> None:
-    plan = build(two_matmuls(), Choices(1, Dispatch.QUEUE, policy=NoSync()))
+@pytest.mark.parametrize("dispatch", [Dispatch.QUEUE, Dispatch.SPAWN])
+def test_a_queue_keeps_no_order_of_one_worker(dispatch: Dispatch) -> None:
+    plan = build(two_matmuls(), Choices(1, dispatch, policy=NoSync()))
     refused(plan, CoverageError, "op 'down', tile", "that tile posts no semaphore")
 
 
-@pytest.mark.parametrize("dispatch", [d for d in Dispatch if not d.when_ready])
+@pytest.mark.parametrize("dispatch", [d for d in Dispatch if not d.when_ready and d is not Dispatch.SPAWN])
 def test_no_sync_is_fine_when_one_worker_runs_everything(dispatch: Dispatch) -> None:
     proof = verify(build(two_matmuls(), Choices(1, dispatch, policy=NoSync())))
     assert (proof.edges, proof.edges_by_wait, proof.longest_chain) == (32, 0, 1)

@@ -16,6 +16,7 @@ from typing import Annotated, Any
 import typer
 
 from interlace.bench import dispatch as bench_dispatch
+from interlace.bench import spawn as bench_spawn
 from interlace.bench import sync as bench_sync
 from interlace.bench.compile import compilers
 from interlace.bench.gpus import on_gpus, shares
@@ -156,7 +157,9 @@ def register(app: typer.Typer) -> None:
     ) -> None:
         """How near each dispatch comes to the ideal, for items of equal and of unequal cost.
 
-        The ideal is the work of all items over the workers. Without a GPU the times are predicted for an NVIDIA H200.
+        The ideal is the work of all items over the workers. A second table has items that spawn others: what it is
+        worth to run those alone that are wanted, by how workers find that none is left. Without a GPU the times are
+        predicted for an NVIDIA H200.
 
         Example: interlace bench dispatch --items 4096
         """
@@ -166,11 +169,16 @@ def register(app: typer.Typer) -> None:
             raise BadInput("--out: a record is of what was measured, and there is no CUDA GPU here")
         with working("measuring" if here else f"predicting for {machine.name}"):
             rows = bench_dispatch.rows(machine.spec, items, measured=here)
+            spawning = bench_spawn.rows(machine.spec, measured=here)
         if out is not None:
             figures = {"items": items, "rows": [row.to_data() for row in rows]}
+            figures["spawning"] = [row.to_data() for row in spawning]
             line = f"interlace bench dispatch --items {items}"
             save(out, record(line, _DISPATCH_PROTOCOL, bench_dispatch.MEASURES, figures))
-        _show_dispatch(rows, f"{items:,} items on {machine.name}{'' if here else ', predicted, nothing ran'}")
+        where = f"on {machine.name}{'' if here else ', predicted, nothing ran'}"
+        _show_dispatch(rows, f"{items:,} items {where}")
+        if spawning:
+            _show_spawning(spawning, f"items that spawn items {where}")
 
 
 def _show_dispatch(rows: Sequence[bench_dispatch.Row], title: str) -> None:
@@ -183,6 +191,17 @@ def _show_dispatch(rows: Sequence[bench_dispatch.Row], title: str) -> None:
     measured = [] if any(row.us is None for row in rows) else ["us"]
     headings = ["costs", "executor", "dispatch", "ideal us", "predicted us", *measured, "over ideal", "busy"]
     show(columns(title, [*headings, "overhead ns"], map(cells, rows)))
+
+
+def _show_spawning(rows: Sequence[bench_spawn.Row], title: str) -> None:
+    measured = [] if any(row.us is None for row in rows) else ["us"]
+    headings = ("dispatch", "end by", "items", "wanted", "predicted us", *measured)
+    cells = (
+        (r.dispatch, r.termination, f"{r.items:,}", f"{r.wanted:,}", number(r.predicted_us))
+        + (() if r.us is None else (number(r.us),))
+        for r in rows
+    )
+    show(columns(title, headings, cells))
 
 
 @dataclass(frozen=True)

@@ -69,12 +69,14 @@ def _show(title: str, told: Explanation, found: Sequence[Predicted]) -> None:
 
     best, plain = told.planned.best.prediction, told.planned.plain.prediction
     traffic = best.traffic
+    spawned = sum(op.tiles for op in told.planned.best.graph.ops if op.when)
     dispatches = ", ".join(f"{d.value} {table.number(us)} us" for d, us in told.dispatches_us.items())
     rows = [
         ("fastest executor", ", ".join(found[0].names)),
         ("tiles", tiling(told.planned.best.graph)),
         ("plan", table.plan_line(told.planned.plan)),
         ("proved", str(told.planned.proof)),
+        *([("tiles that data decide on", f"{spawned:,}; predicted as if all ran")] if spawned else []),
         ("predicted time", f"{table.number(best.us)} us; row-major, op after op: {table.number(plain.us)} us"),
         *([("by dispatch", dispatches)] if len(told.dispatches_us) > 1 else []),
         ("from memory", f"{_mb(traffic.dram_read)}; row-major, op after op: {_mb(plain.traffic.dram_read)}"),

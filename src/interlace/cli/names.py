@@ -169,6 +169,7 @@ DISPATCHES = Names(
         "hybrid": DispatchChoice(Dispatch.HYBRID),
         "queue": DispatchChoice(Dispatch.QUEUE),
         "dispatcher": DispatchChoice(Dispatch.DISPATCHER),
+        "spawn": DispatchChoice(Dispatch.SPAWN),
     },
     {"stealing": (4, lambda most: DispatchChoice(Dispatch.STEALING, stealing=Stealing(most)))},
 )

@@ -214,8 +214,12 @@ class DeadlockError(PlanError):
     """Items wait for each other, or for items that are never dispatched before them."""
 
 
+class SpawnError(PlanError):
+    """An item is spawned by nobody or by several, or waits for what may never run."""
+
+
 class ProtocolError(InterlaceError):
-    """An interleaving of the workers of a modelled protocol goes wrong; the message holds it."""
+    """An interleaving of the workers of a modelled protocol goes wrong, or one on a device; the message holds it."""
 
 
 class StaleReadError(ProtocolError):

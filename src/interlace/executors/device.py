@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from interlace.core.arguments import shown
 from interlace.core.devices import DeviceSpec
-from interlace.core.errors import ConcurrentRunError, DeviceError, GraphError, NoDeviceError
+from interlace.core.errors import ConcurrentRunError, DeviceError, GraphError, InterlaceError, NoDeviceError
 from interlace.executors.base import Executor, by_name
 from interlace.executors.bound import Bound
 from interlace.executors.gpu import open_device, torch_dtype
@@ -367,10 +367,13 @@ class DeviceExecutor(Executor):
         if not int(self._record[_FAILED]):
             return
         (record,) = self._record.numpy().copy().view(RECORD.dtype)
-        item, semaphore, expected, seen = (int(record[name]) for name in ("item", "semaphore", "expected", "seen"))
-        error = hang_error(self.plan, item, semaphore, expected, seen, self._done.cpu().numpy(), self._came())
+        error = self._error(*(int(record[name]) for name in ("item", "semaphore", "expected", "seen")))
         self._reset()
         raise error
+
+    def _error(self, item: int, semaphore: int, expected: int, seen: int) -> InterlaceError:
+        """What the first failed wait recorded, as an error."""
+        return hang_error(self.plan, item, semaphore, expected, seen, self._done.cpu().numpy(), self._came())
 
     def _came(self) -> NDArray[np.bool_] | None:
         """Which items came to a queue of ready items in the last run; None where there is none."""

@@ -11,12 +11,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from interlace.core.devices import DeviceSpec
-from interlace.core.errors import CompileError, NoDeviceError, PlanError, TooManyWorkersError
+from interlace.core.errors import (
+    CompileError,
+    DeviceError,
+    InterlaceError,
+    NoDeviceError,
+    PlanError,
+    TooManyWorkersError,
+)
 from interlace.executors.device import DeviceExecutor
 from interlace.executors.gpu import spec_by_name
 from interlace.executors.launch import AnyLaunch, TextLaunch
 from interlace.executors.options import Options
-from interlace.executors.ready import Ready, came
+from interlace.executors.queues import QueueMemory
+from interlace.executors.spawning import Spawning
 from interlace.executors.sums import ROW_FLOATS, with_sums
 from interlace.executors.table import Table, for_workers
 from interlace.executors.turns import take_turn
@@ -30,8 +38,9 @@ from interlace.kernels.cuda.launcher import LoadedKernel
 from interlace.kernels.cuda.ptx import PTX
 from interlace.kernels.primitives.semaphore_cuda import SEMAPHORES
 from interlace.kernels.tuning import is_chain
-from interlace.launch.compose import KEEPS, LAUNCH, Composition, Part, codes, compose, stages
-from interlace.launch.dispatch import HELD, QUEUE, ROW_BITS
+from interlace.launch.compose import KEEPS, Composition, Part, codes, compose, launch_struct, stages
+from interlace.launch.dispatch import HELD, ROW_BITS
+from interlace.launch.spawn import Termination
 from interlace.plan.orderings import Ordering
 from interlace.plan.plan import Dispatch, Plan
 from interlace.plan.verify import Proof
@@ -64,7 +73,9 @@ class OneLaunchExecutor(DeviceExecutor):
         DTypeError, ShapeError: another dtype than bf16 and fp16, rows that bulk loads cannot address, or tiles that
             warpgroups cannot hold.
         NoDeviceError: the GPU is not of the Hopper generation.
-        TooManyWorkersError: under dispatch with lists, more workers than the device keeps resident.
+        TooManyWorkersError: under dispatch with lists, or where votes tell the end, more workers than the device keeps
+            resident.
+        DeviceError: dependent launch under spawn dispatch.
     """
 
     name = title = "one_launch"
@@ -73,7 +84,7 @@ class OneLaunchExecutor(DeviceExecutor):
     keeps = frozenset({Ordering.WAIT})
     dispatches = (Dispatch.TICKET, *(d for d in Dispatch if d is not Dispatch.TICKET))
     #: The blocks of a launch start when all of the one before have begun, so those wait for nobody who has no room.
-    overlapping = frozenset(Dispatch)
+    overlapping = frozenset(d for d in Dispatch if d is not Dispatch.SPAWN)
     kinds = (BodyKind.WALK,)
     traces = True
     kernel = "one_launch"
@@ -127,8 +138,11 @@ class OneLaunchExecutor(DeviceExecutor):
         table = for_workers(self.plan, chunked, parts_wait=True)
         self._parts = _parts(graph, [int(parts) for parts in table.parts])
         table.items["code"] = np.array(codes(self._parts))[table.items["op"]]
+        self._spawning = Spawning.of(self.plan, table) if self.plan.dispatch is Dispatch.SPAWN else None
+        if self._spawning is not None:
+            return self._spawning.table
         if self.plan.dispatch is Dispatch.STATIC:
-            table.items["code"] |= np.where(_last_of_ops(table), KEEPS, 0)
+            table.items["code"] |= np.where(table.last_of_ops, KEEPS, 0)
         return with_sums(table, [self._accumulator_size(op) for op in graph.ops])
 
     def _slot_floats(self) -> int:
@@ -137,7 +151,10 @@ class OneLaunchExecutor(DeviceExecutor):
     def _prepare(self) -> None:
         if self._device.type == "cpu":
             raise NoDeviceError("CUDA C++ does not run under the interpreter; use the persistent executor")
-        self._resident = self.plan.dispatch.resident
+        if self._spawning is not None and self.options.dependent_launch:
+            raise DeviceError("spawn dispatch clears memory ahead of a launch; leave out dependent_launch")
+        votes = self.plan.dispatch is Dispatch.SPAWN and self.options.termination is Termination.VOTES
+        self._resident = self.plan.dispatch.resident or votes
         if self._device.type == "cuda":
             _check_capability(str(self._device), self._torch.cuda.get_device_capability(self._device))
             if self._resident and self._table.workers > self._spec.sms:
@@ -165,30 +182,37 @@ class OneLaunchExecutor(DeviceExecutor):
         counts = torch.int64 if dispatch in (Dispatch.STEALING, Dispatch.DISPATCHER) else torch.int32
         heads = boxes if dispatch is Dispatch.DISPATCHER else len(rows) - 1
         self._heads = torch.zeros(heads, dtype=counts, device=self._device)
-        #: What ``launch.dispatch.QUEUE`` names, and how many items are ready at once.
-        self._queue: dict[str, Any] = {}
-        if dispatch.when_ready:
-            ready = Ready.of(self._table)
-            self._ready = len(ready.first)
-            memory = ready.memory(dispatch)
-            self._queue = {name: torch.from_numpy(values).to(self._device) for name, values in memory.items()}
+        self._memory = QueueMemory.of(self.plan, self._table, self._spawning, torch, self._device)
+
+    @property
+    def _queue(self) -> dict[str, Any]:
+        """Tensors of its queue, by field."""
+        return self._memory.values
 
     def _reset(self) -> None:
-        for counter in (self._heads, *(self._queue[name] for name in ("met", "tail", "slots") if self._queue)):
-            counter.zero_()
+        self._heads.zero_()
+        self._memory.reset()
         super()._reset()
 
+    def _error(self, item: int, semaphore: int, expected: int, seen: int) -> InterlaceError:
+        if self._spawning is not None and self._bound is not None:
+            given = dict(zip(self._bound.addresses, self._bound.tensors, strict=True))
+            run = int(self._counters[0]) // self._table.workers % (1 << 32)
+            done = self._done.cpu().numpy().view(np.uint32) == run
+            done |= self._memory.waiting(len(done))
+            error = self._spawning.error(item, semaphore, expected, seen, done, given)
+            if error is not None:
+                return error
+        return super()._error(item, semaphore, expected, seen)
+
     def _came(self) -> NDArray[np.bool_] | None:
-        if not self._queue:
-            return None
-        first, slots = (self._queue[name].cpu().numpy() for name in ("first", "slots"))
-        items = np.zeros(len(self.plan.items), bool)
-        items[self._table.items["number"][came(first[: self._ready], slots)]] = True
-        return items
+        return self._memory.came(self._table) if self.plan.dispatch.when_ready else None
 
     def trace(self) -> Trace:
         """Times of the last run; see ``DeviceExecutor.trace``. Blocks have the numbers of their lists' workers."""
         trace = super().trace()
+        if self._spawning is not None:
+            return trace.of(np.flatnonzero(trace.end_ns))
         if not self.plan.dispatch.lists:
             return trace
         owners = np.unique(self.plan.items.worker)
@@ -208,6 +232,7 @@ class OneLaunchExecutor(DeviceExecutor):
             dependent_launch=self.options.dependent_launch,
             stealing=self.plan.stealing,
             blocks=self._spec.sms,
+            termination=self.options.termination,
         )
 
     @cached_property
@@ -247,7 +272,15 @@ class OneLaunchExecutor(DeviceExecutor):
             part.body.pack(op, tensors, part.dtype)
             for part, (op, tensors) in zip(self._parts, arguments, strict=True)
         ]
-        return b"".join(row.ljust(self.composition.operand_bytes, b"\0") for row in rows)
+        packed = b"".join(row.ljust(self.composition.operand_bytes, b"\0") for row in rows)
+        return packed if self._spawning is None else packed + self._spawning.addresses(arguments)
+
+    def _clear(self, arguments: tuple[Any, ...]) -> None:
+        """Zeros where items may not run, ahead of those that do."""
+        if self._spawning is not None:
+            self._spawning.clear(arguments)
+            if self.options.trace:
+                self._trace.zero_()
 
     def _parameter(self, operands: Any) -> bytes:
         """The launch's parameter, given its operands in memory."""
@@ -256,8 +289,7 @@ class OneLaunchExecutor(DeviceExecutor):
     def _parameter_of(self, operands: Any, items: Any, count: int, workers: int) -> bytes:
         """The same for some of the items, rows that follow each other, and so many blocks."""
         options = self.options
-        packed = QUEUE.pack(**self._queue, ready=self._ready) if self._queue else bytes(QUEUE.size)
-        return LAUNCH.pack(
+        return launch_struct(self.plan.dispatch).pack(
             items=items,
             waits=self._waits,
             semaphores=self._semaphores,
@@ -270,12 +302,12 @@ class OneLaunchExecutor(DeviceExecutor):
             starts=self._counters,
             lists=self._lists,
             heads=self._heads,
-            queue=QUEUE.ctype.from_buffer_copy(packed),
+            queue=self._memory.packed(),
             operands=operands,
             timeout_ns=int(options.timeout_s * 1e9),
             jitter_ns=int(options.jitter_s * 1e9),
             count=count,
-            programs=workers if self._resident else count + workers,
+            programs=workers if self._resident or self._spawning is not None else count + workers,
         )
 
 
@@ -292,6 +324,7 @@ class _Launch:
         self._operands.record_stream(cuda.current_stream())
         if cuda.is_current_stream_capturing():
             executor._captured.append(self._operands)
+        executor._clear(self.arguments)
         if executor._resident:
             take_turn(cuda, executor._device)
         executor.loaded.launch(
@@ -323,15 +356,6 @@ class _Launch:
         """Compile and load for the current device, and put there what the launch takes."""
         self.executor.loaded  # noqa: B018
         self._parameter  # noqa: B018
-
-
-def _last_of_ops(table: Table) -> NDArray[np.bool_]:
-    """Items that post, and behind which their worker has others, but none of their op."""
-    op = table.items["op"]
-    last = np.r_[op[1:] != op[:-1], False]
-    last[table.worker_rows[1:] - 1] = False
-    found: NDArray[np.bool_] = last & ((table.items["post"] >= 0) | (table.items["parts"] > 1))
-    return found
 
 
 def _tensors(graph: Graph, op: Op) -> dict[str, Tensor]:

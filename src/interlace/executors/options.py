@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from numbers import Real
 
 from interlace.core.errors import DeviceError
+from interlace.launch.spawn import Termination
 
 _TIMEOUT_S = (1e-9, 9e9)  # a positive number of nanoseconds on a signed 64-bit clock
 _JITTER_S = (0.0, 2.0)  # delays are drawn from 31 bits of nanoseconds
@@ -25,6 +26,7 @@ class Options:
             executors whose loads fill it in, which is checked.
         dependent_launch: let a run's launches start while the one before still drains (programmatic
             dependent launch); prefetches then run ahead of it. For ``pdl`` and ticket dispatch.
+        termination: how workers find that nothing is left, under spawn dispatch.
 
     Raises:
         DeviceError: an option of another type, or out of range.
@@ -36,6 +38,7 @@ class Options:
     jitter_s: float = 0.0
     dependent_launch: bool = False
     short: tuple[str, ...] = ()
+    termination: Termination = Termination.COUNT
 
     def __post_init__(self) -> None:
         if not isinstance(self.device, str):
@@ -45,6 +48,8 @@ class Options:
         for name in ("trace", "dependent_launch"):
             if type(getattr(self, name)) is not bool:
                 raise DeviceError(f"Options.{name} is {getattr(self, name)!r}; it is True or False")
+        if not isinstance(self.termination, Termination):
+            raise DeviceError(f"Options.termination is {self.termination!r}; give one of {[*map(str, Termination)]}")
         if type(self.short) is not tuple or not all(isinstance(name, str) for name in self.short):
             raise DeviceError(f"Options.short is {self.short!r}; give names of inputs as a tuple, such as ('x',)")
 

@@ -24,6 +24,7 @@ from interlace.kernels.base import kernel_of
 from interlace.kernels.bodies import Array, BodyKind, Reference
 from interlace.plan.orderings import Ordering
 from interlace.plan.plan import Dispatch, Plan
+from interlace.plan.spawns import Spawns, cleared, when_tensor
 from interlace.plan.stealing import Victim
 from interlace.plan.verify import Proof
 from interlace.sim.modes import PERSISTENT, Mode
@@ -101,6 +102,7 @@ class ReferenceExecutor(Executor):
         self._parts = Counter(zip(self.plan.items.op.tolist(), self.plan.items.tile.tolist(), strict=True))
         self._ticket = 0
         self._untaken = list(range(len(self.plan.items)))
+        self._begin_spawns()
         owner = self.plan.items.worker
         self._lists = {w: deque(np.flatnonzero(owner == w).tolist()) for w in np.unique(owner).tolist()}
         self._clock = 0
@@ -120,7 +122,7 @@ class ReferenceExecutor(Executor):
             end,
             tuple(op.name for op in graph.ops),
             "steps",
-        )
+        ).of(np.flatnonzero(end))
         return {name: self._memory[name] for name in graph.outputs}
 
     def _schedule(self) -> None:
@@ -168,6 +170,9 @@ class ReferenceExecutor(Executor):
         if self.plan.dispatch.when_ready:
             yield from self._of_queue()
             return
+        if self._spawns is not None:
+            yield from self._of_spawns(self._spawns)
+            return
         while self._ticket < len(self.plan.items):
             self._ticket += 1
             yield self._ticket - 1
@@ -202,6 +207,41 @@ class ReferenceExecutor(Executor):
             if ready >= 0:
                 self._untaken.remove(ready)
             yield ready
+
+    def _begin_spawns(self) -> None:
+        """What nobody spawns leaves 0."""
+        self._spawns = Spawns.of(self.plan) if self.plan.dispatch is Dispatch.SPAWN else None
+        if self._spawns is None:
+            return
+        self._queued = deque(self._spawns.before.tolist())
+        self._behind = deque(self._spawns.behind.tolist())
+        self._outstanding = len(self._queued)
+        self._unspawned = {*np.flatnonzero(self._spawns.spawner >= 0).tolist()}
+        for name in cleared(self.plan.graph):
+            self._memory[name][...] = 0.0
+
+    def _of_spawns(self, spawns: Spawns) -> Iterator[int]:
+        """What came to the queue; what runs behind once nothing is outstanding, and all have posted that never ran."""
+        while self._outstanding:
+            yield self._queued.popleft() if self._queued else -1
+        while self._behind:
+            yield self._behind.popleft()
+
+    def _spawn(self, item: int) -> None:
+        """An item is done: those that it wants come to the queue."""
+        if self._spawns is None or self._outstanding == 0:
+            return
+        items, ops = self.plan.items, self.plan.graph.ops
+        for child in self._spawns.children[item].tolist():
+            wanted = self._memory[when_tensor(ops[int(items.op[child])])].reshape(-1)
+            if wanted[self._spawns.element[child]]:
+                self._queued.append(child)
+                self._unspawned.remove(child)
+                self._outstanding += 1
+        self._outstanding -= 1
+        if not self._outstanding:
+            for never in self._unspawned:
+                self._post(never)
 
     def _is_ready(self, item: int) -> bool:
         rows = range(int(self.plan.waits.ptr[item]), int(self.plan.waits.ptr[item + 1]))
@@ -243,12 +283,20 @@ class ReferenceExecutor(Executor):
             acc = np.sum([parts[k] for k in sorted(parts)], axis=0)
         fixed = self._read(op, tile, 0, op.k_extent, moving=False)
         yield "read"
-        self._write(op, tile, reference.complete(op, tile, acc, fixed))
+        if op.when and not fixed[op.when].any():
+            regions = {a.arg: self.plan.graph.region(op, a, tile, 0, op.k_extent) for a in op.writes}
+            self._write(op, tile, {arg: np.zeros(np.subtract(r.hi, r.lo)) for arg, r in regions.items()})
+        else:
+            self._write(op, tile, reference.complete(op, tile, acc, fixed))
         yield "wrote"
-        if items.post[item] >= 0:
-            post = int(items.post[item])
-            self._semaphores[post] = (self._semaphores[post] + 1) % _WRAP
+        self._post(item)
+        self._spawn(item)
         yield "posted"
+
+    def _post(self, item: int) -> None:
+        post = int(self.plan.items.post[item])
+        if post >= 0:
+            self._semaphores[post] = (self._semaphores[post] + 1) % _WRAP
 
     def _wait(self, row: int) -> Iterator[str]:
         waits = self.plan.waits

@@ -45,6 +45,15 @@ class Table:
     parts: Ints
     chunked: bool
 
+    @property
+    def last_of_ops(self) -> NDArray[np.bool_]:
+        """Rows that post, and behind which their worker has others, but none of their op."""
+        op = self.items["op"]
+        last = np.r_[op[1:] != op[:-1], False]
+        last[self.worker_rows[1:] - 1] = False
+        found: NDArray[np.bool_] = last & ((self.items["post"] >= 0) | (self.items["parts"] > 1))
+        return found
+
 
 def by_op(plan: Plan, chunked: Sequence[bool]) -> Table:
     """Rows grouped by op, in sequence order within each: for a launch per op.

@@ -102,7 +102,8 @@ class Graph:
             lines.append(f"  {t}  ({'input' if t.name in self.inputs else role})")
         for op in self.ops:
             k = f", reduction {op.reduction.extent} by {op.reduction.block}" if op.reduction else ""
-            lines.append(f"  {op.name} = {op.kernel}, grid {' x '.join(map(str, op.grid))}{k}")
+            when = f", when {op.when}" if op.when else ""
+            lines.append(f"  {op.name} = {op.kernel}, grid {' x '.join(map(str, op.grid))}{k}{when}")
             lines += [f"    reads  {a}" for a in op.reads] + [f"    writes {a}" for a in op.writes]
         return "\n".join(lines)
 
@@ -213,6 +214,7 @@ def to_data(graph: Graph) -> dict[str, Any]:
                 "reduction": [op.reduction.extent, op.reduction.block] if op.reduction else None,
                 "params": dict(op.params),
                 "flops": op.flops,
+                **({"when": op.when} if op.when else {}),
             }
             for op in graph.ops
         ],
@@ -251,6 +253,7 @@ def from_data(data: Mapping[str, Any], bodies: Mapping[str, Body] | None = None)
                 None if o["reduction"] is None else Reduction(*o["reduction"]),
                 _params(o["params"]),
                 _flops(o["flops"]),
+                _text(o.get("when", "")),
                 bodies.get(o["kernel"]),
             )
             for o in data["ops"]

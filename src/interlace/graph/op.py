@@ -73,12 +73,14 @@ class Op:
         reduction: the loop that a tile runs, or None if it runs none.
         params: the kernel's numbers (tile sizes, activation, ...), all serialisable.
         flops: floating-point operations of one whole tile.
+        when: name of an int32 argument that each tile reads one element of, or "". A tile whose element is 0 does not
+            compute: all that it writes becomes 0. Who writes the element so *spawns* the tile, or does not.
         body: the kernel itself; not part of the value, and None if it was not there when a plan was read.
 
     Raises:
         ArgumentError: an attribute of another type.
         ShapeError: a grid that is none, an access map that has no meaning for this grid and reduction, or one
-            argument for several.
+            argument for several; ``when`` names no argument that is read.
     """
 
     name: str
@@ -89,6 +91,7 @@ class Op:
     reduction: Reduction | None = None
     params: tuple[tuple[str, Param], ...] = ()
     flops: float = 0.0
+    when: str = ""
     body: Body | None = field(default=None, compare=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -114,6 +117,9 @@ class Op:
             if len({a.arg for a in several}) < len(several):
                 names = [a.arg for a in several]
                 raise ShapeError(f"op {self.name!r} has arguments {names}; give each access one of its own")
+        check_type(self.when, str, where, "when")
+        if self.when and self.when not in {a.arg for a in self.reads if not a.uses_k}:
+            raise ShapeError(f"op {self.name!r} has when={self.when!r}, which it does not read; name what it reads")
         for access in self.accesses:
             self._check_spans(access)
 

@@ -94,6 +94,7 @@ class Kernel:
         params: Mapping[str, Param] | None = None,
         reduction: Reduction | None = None,
         flops: float = 0.0,
+        when: str = "",
     ) -> Op:
         """This kernel applied to tensors; ``reads`` and ``writes`` map argument names to (tensor, spans).
 
@@ -123,6 +124,7 @@ class Kernel:
             reduction,
             tuple((params or {}).items()),
             flops,
+            when,
             self,
         )
         self._check_launch(op, {arg: tensor for arg, (tensor, _) in (*reads.items(), *writes.items())})
@@ -188,6 +190,7 @@ def _told(op: Op) -> dict[str, Any]:
         **{f"read {a.arg!r}": a for a in op.reads},
         **{f"write {a.arg!r}": a for a in op.writes},
         "flops": op.flops,
+        "when": repr(op.when),
     }
 
 

@@ -17,6 +17,7 @@ from interlace.kernels.experts import EXPERT_MATMUL
 from interlace.kernels.gather import GATHER
 from interlace.kernels.matmul import MATMUL
 from interlace.kernels.merge import MERGE
+from interlace.kernels.quadrature import REFINE, TOTAL
 from interlace.kernels.rms_norm import RMS_NORM
 from interlace.kernels.routing import FILL, PLACE, ROUTE
 from interlace.kernels.sample import CUTOFF, NOISY, OUTLINE
@@ -26,6 +27,7 @@ from interlace.plan.plan import Plan
 BUILT_IN = (
     *(MATMUL, COPY, EMBEDDING, RMS_NORM, ATTEND, COMBINE, APPEND, CAUSAL_ATTENTION),
     *(MOST, FIRST_OF_MOST, OUTLINE, CUTOFF, NOISY, ASSIGN, ROUTE, PLACE, FILL, GATHER, EXPERT_MATMUL, MERGE),
+    *(REFINE, TOTAL),
 )
 
 

@@ -12,9 +12,11 @@ from interlace.kernels.bodies import WalkBody, WalkTile
 from interlace.kernels.cuda.elements import ELEMENTS
 from interlace.kernels.cuda.ptx import registers_at_entry
 from interlace.kernels.text import LINES_GO_ON
-from interlace.launch.dispatch import QUEUE, TEXTS
+from interlace.launch.dispatch import QUEUE, queue_of
 from interlace.launch.dispatch import constants as of_dispatch
+from interlace.launch.dispatch import text as dispatch_text
 from interlace.launch.plain import PLAIN
+from interlace.launch.spawn import Termination
 from interlace.launch.streamed import STREAMED
 from interlace.launch.walk import ROLES, WALK
 from interlace.plan.plan import Dispatch
@@ -44,6 +46,11 @@ LAUNCH = Struct(
         *((name, "int") for name in ("count", "programs")),
     ),
 )
+
+
+def launch_struct(dispatch: Dispatch) -> Struct:
+    """What the kernel takes under a dispatch, whose queue it has."""
+    return Struct(LAUNCH.name, tuple((n, queue_of(dispatch) if n == "queue" else kind) for n, kind in LAUNCH.fields))
 
 
 @dataclass(frozen=True)
@@ -111,6 +118,7 @@ def compose(
     dependent_launch: bool,
     stealing: Stealing,
     blocks: int,
+    termination: Termination = Termination.COUNT,
 ) -> Composition:
     """The launch of ops, in program order.
 
@@ -123,6 +131,7 @@ def compose(
         dependent_launch: it may start while the launch before drains.
         stealing: what a worker takes whose list is empty, if it does.
         blocks: that may be resident at once.
+        termination: how workers find the end under spawn dispatch.
 
     Raises:
         PlanError: shared memory does not hold two stages beside the scratch.
@@ -156,7 +165,8 @@ def compose(
     head += "extern __shared__ __align__(1024) unsigned char shared_memory[];\n"
     head += "#define SHARED_BASE shared_address(shared_memory)\n"
     streamed = STREAMED if any(part.body.early for part in parts) else ""
-    walk = QUEUE.text, LAUNCH.text, WALK, TEXTS[dispatch], ELEMENTS, PLAIN, streamed
+    structs = queue_of(dispatch).text, launch_struct(dispatch).text
+    walk = *structs, WALK, dispatch_text(dispatch, termination), ELEMENTS, PLAIN, streamed
     text = "".join((head, *walk, *_bodies(parts), _switches(parts), ROLES))
     shared = count * (independent + dependent + 3 * _BARRIER_BYTES) + _fixed(tiles, warpgroups)
     return Composition(_numbered(text), operand_bytes, count, shared)

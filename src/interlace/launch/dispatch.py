@@ -28,14 +28,15 @@ and ``publish(launch, item, semaphore)``, by which the warp that posts does so, 
                 already, so there is progress for any number of blocks
 
     dispatcher  what the dispatcher gives: items whose waits are met, each to one block
+    spawn       a queue to which items come when others spawn them (``launch/spawn``)
 
 Under stealing ``heads`` has a word for each list: the rows that are left of it, and the run; in another run's word none
 are left, and the list is as the plan has it. It is changed by compare and swap, but that a thief stores its own, which
 is empty and stays so until then. As the first row of what is taken is in no list any more, no word is ever found again
 in a run. It orders nothing else, what items read is ordered by their own waits. The same holds for all that the queue
-consists of. It has a slot for each item that is not ready from the start, and a run fills each slot once, so it is
-never too full. A slot has the run's number beside the item's row, and counters of semaphores met only grow, so nothing
-is ever cleared.
+of ready items consists of. It has a slot for each item that is not ready from the start, and a run fills each slot
+once, so it is never too full. A slot has the run's number beside the item's row, and counters of semaphores met only
+grow, so nothing is ever cleared.
 
 Under both an item is taken late, so that another block may have it: two are held at most, one that is computed and one
 that loads; under the queue one alone unless another is there.
@@ -47,6 +48,7 @@ from collections.abc import Mapping
 
 from interlace.kernels.abi import Struct
 from interlace.launch.dispatcher import DISPATCHER, NOBODY
+from interlace.launch.spawn import SPAWN, SPAWNING, Termination
 from interlace.plan.plan import Dispatch
 from interlace.plan.stealing import Stealing, Victim
 
@@ -336,7 +338,20 @@ TEXTS: Mapping[Dispatch, str] = {
     Dispatch.STEALING: _DRAW + _PUBLISH + NOBODY + _FINISHED + _STEALING,
     Dispatch.QUEUE: _DRAW + NOBODY + _COUNTER + _FINISHED + _QUEUE.replace("EMPTY", str(EMPTY)),
     Dispatch.DISPATCHER: _DRAW + _PUBLISH + _FINISHED + DISPATCHER.replace("EMPTY,", f"{EMPTY},"),
+    Dispatch.SPAWN: _DRAW + NOBODY + _FINISHED + SPAWNING[Termination.COUNT],
 }
+
+
+def text(dispatch: Dispatch, termination: Termination) -> str:
+    """What stands behind the walk."""
+    if dispatch is not Dispatch.SPAWN:
+        return TEXTS[dispatch]
+    return TEXTS[dispatch].replace(SPAWNING[Termination.COUNT], SPAWNING[termination])
+
+
+def queue_of(dispatch: Dispatch) -> Struct:
+    """The struct of the queue that a launch has."""
+    return SPAWN if dispatch is Dispatch.SPAWN else QUEUE
 
 
 def constants(dispatch: Dispatch, stealing: Stealing, blocks: int) -> dict[str, int]:

@@ -116,7 +116,8 @@ class _WorkerOrder:
         lowest = np.minimum.reduceat(of_part, parts.ptr[:-1])
         highest = np.maximum.reduceat(of_part, parts.ptr[:-1])
         self.tile_worker = np.where(lowest == highest, lowest, -1)
-        if plan.dispatch.when_ready or (not static and plan.workers > 1):  # items may overtake each other
+        overtaking = plan.dispatch.when_ready or plan.dispatch is Dispatch.SPAWN or (not static and plan.workers > 1)
+        if overtaking:
             self.tile_worker[:] = -1
         #: Position of each tile's last part in the sequence.
         self.tile_last = np.maximum.reduceat(parts.values, parts.ptr[:-1])

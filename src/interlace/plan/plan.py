@@ -55,6 +55,10 @@ class Dispatch(Enum):
     """Each worker runs its own list; the last items of the sequence are in none, and workers that are done with their
     lists draw them by ticket. All workers must be resident at once."""
 
+    SPAWN = "spawn"
+    """Workers draw the next item from a queue, to which items come when others spawn them (``Op.when``); those that
+    nobody spawns do not run. What waits for spawned items runs, by ticket, when none is left."""
+
     @property
     def lists(self) -> bool:
         """Items, under HYBRID the first, name a worker, whose list they are in."""

@@ -21,6 +21,11 @@ What is proved, and why it suffices:
    the earliest unfinished item is in the queue or taken; a semaphore is complete once a run (2), so each item
    comes there once. So it is with a dispatcher, which alone takes from that queue and gives each item to one of
    its workers, all of them resident: what was given does not wait, so it ends, and then there is room again.
+5. Under spawn dispatch (``spawns``) the items that run in any case and wait for none that may not are drawn first, in
+   sequence. An item that is spawned waits for such alone, and for those that it is descended from, which are over. So
+   whoever holds the smallest unfinished place of the queue waits for nobody. An item is spawned by one other, so it
+   comes to the queue once at most, the queue holds them all, and the count of those outstanding comes to 0. Then the
+   items behind are drawn, in sequence, and wait for earlier ones.
 
 Waits cover ranges and tiles share regions, so everything is done on distinct classes of both: a plan of
 18,432 items has a few hundred.
@@ -42,6 +47,7 @@ from interlace.plan.coverage import check_coverage
 from interlace.plan.facts import Facts
 from interlace.plan.orderings import Edge, Ordering
 from interlace.plan.plan import Dispatch, Plan
+from interlace.plan.spawns import Spawns
 
 _POSTS_LIMIT = 1 << 31  # differences of wrapping 32-bit counters must stay below this
 _VERIFIED = object()  # what a Proof is made with here and nowhere else
@@ -98,6 +104,7 @@ def verify(plan: Plan) -> Proof:
         ThresholdError: a wait that fires too early or never.
         CoverageError: a dependency that nothing enforces.
         DeadlockError: items that wait for each other.
+        SpawnError: an item that nobody can be said to spawn, or that waits for what may never run.
         PlanError: malformed arrays, or no plan at all.
         IntraOpRaceError: two tiles of one op conflict.
         UnwrittenError: an element is read before anything writes it, or an output is written in part.
@@ -111,6 +118,8 @@ def verify(plan: Plan) -> Proof:
     _check_thresholds(facts)
     coverage = check_coverage(facts, Dependencies(plan.graph))
     order = _check_progress(facts)
+    if plan.dispatch is Dispatch.SPAWN:
+        Spawns.of(plan)
     return Proof(
         plan,
         coverage.edges,

@@ -186,7 +186,9 @@ def _by_dispatch(
 ) -> dict[Dispatch, float]:
     if mode.gate is not Gate.OPEN:
         return {}
-    others = {d: replace(best.choices, dispatch=d) for d in dispatches if d is not best.choices.dispatch}
+    spawns = any(op.when for op in best.graph.ops)
+    taken = [d for d in dispatches if d is not best.choices.dispatch and (spawns or d is not Dispatch.SPAWN)]
+    others = {d: replace(best.choices, dispatch=d) for d in taken}
     found = {d: predict(build(best.graph, c), device, mode, limit=FINE).us for d, c in others.items()}
     return {best.choices.dispatch: best.prediction.us, **found}
 

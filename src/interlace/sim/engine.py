@@ -157,10 +157,10 @@ def run(work: Work, machine: Machine, out: Outcome) -> None:
     following, ends, missing = queue_ptr[:-1].copy(), queue_ptr[1:].copy(), parts.copy()
     thefts = np.zeros(workers, np.int64)
     # Of each item, if items come when they are ready: the wait and the semaphore that it lacks, and who lacks it, too.
-    all_items = len(items) if machine.in_turn else 0
+    all_items, ready_items = (len(wait_ptr) - 1, len(items)) if machine.in_turn else (0, 0)
     next_row, next_place = wait_ptr[:all_items].copy(), np.zeros(all_items, np.int64)
     watched, next_watched = np.full(len(posts), -1), np.full(all_items, -1)
-    ready, head, tail = np.full(all_items, -1), np.zeros(1, np.int64), np.zeros(1, np.int64)
+    ready, head, tail = np.full(ready_items, -1), np.zeros(1, np.int64), np.zeros(1, np.int64)
     # Of each op, if ops open one by one: its next item, how many have not ended, how many ops must open or end before
     # it opens, and when it does, or when it could as far as is known.
     cursor, unended, closed = op_ptr[:-1].copy(), np.diff(op_ptr), work.before.copy()
@@ -373,7 +373,7 @@ def run(work: Work, machine: Machine, out: Outcome) -> None:
                 open_next(o, begun[o])
 
     if machine.in_turn:
-        for item in range(len(ready)):
+        for item in np.sort(items):
             come(item)
     when_bits = when.view(np.int64)
     while True:

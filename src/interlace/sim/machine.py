@@ -4,8 +4,8 @@ Each of W workers holds one item at a time and takes the next when it has ended.
 
     taken       a ticket is paid for, unless dispatch is static, in one launch; under stealing a worker whose list is
                 empty takes from another that is not, pays for a look at the lists besides, and has loaded nothing
-                ahead; from a queue and a dispatcher items are taken in the order in which their
-                waits are met
+                ahead; from a queue and a dispatcher items are taken in the order in which their waits are met, and
+                under spawn dispatch those that are not wanted never are
     wait_ns     it stands before its waits; one that is met already costs a poll
     start_ns    and not before a hand-over after the last post that it waits for
                 first loads are on their way (fill)
@@ -26,7 +26,7 @@ Worked example on 2 workers, ticket 10, wait 20, hand-over 50, post 30, fill 0: 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numba import njit
@@ -146,14 +146,23 @@ def op_rates(graph: Graph, device: DeviceSpec, mode: Mode) -> Floats:
     return np.array(rates) * mode.matrix_share
 
 
-def simulate(plan: Plan, costs: Costs, device: DeviceSpec, mode: Mode = PERSISTENT) -> Trace:
+def simulate(
+    plan: Plan,
+    costs: Costs,
+    device: DeviceSpec,
+    mode: Mode = PERSISTENT,
+    ran: NDArray[np.bool_] | None = None,
+) -> Trace:
     """Run a plan on the simulated machine. Nothing is verified; see ``verify``.
 
+    Args:
+        ran: under spawn dispatch, the items that are wanted, which data decide; all of them if None.
+
     Returns:
-        The trace; its clock is ``simulated``, in nanoseconds from the first item taken.
+        The trace of what ran; its clock is ``simulated``, in nanoseconds from the first item taken.
 
     Raises:
-        SimulationError: costs of another number of items, or a mode for another number of ops.
+        SimulationError: costs or ``ran`` of another number of items, or a mode for another number of ops.
         DeadlockError: items wait for ever; names the first of them and what it waits for.
         PlanError: the plan's arrays make no sense.
     """
@@ -162,6 +171,11 @@ def simulate(plan: Plan, costs: Costs, device: DeviceSpec, mode: Mode = PERSISTE
     if len(costs.flops) != n:
         raise SimulationError(f"costs of {len(costs.flops)} items for a plan of {n}; give each item one entry")
     queues = Queues.of(plan, mode)
+    spawns = mode.gate is Gate.OPEN and plan.dispatch is Dispatch.SPAWN
+    ran = np.ones(n, np.bool_) if ran is None or not spawns else ran
+    if len(ran) != n:
+        raise SimulationError(f"ran has {len(ran)} entries for a plan of {n} items; give each item one")
+    queues = replace(queues, items=queues.items[ran[queues.items]])
     sharing = -(-queues.workers // device.sms)
     work = _work(facts, costs, device, mode, queues, sharing)
     times = device.latencies
@@ -183,19 +197,21 @@ def simulate(plan: Plan, costs: Costs, device: DeviceSpec, mode: Mode = PERSISTE
         random_victims=plan.stealing.victim is Victim.RANDOM,
         steal_ns=times.wait_ns + times.ticket_ns,
         shared=mode.gate is Gate.OPEN and plan.dispatch is Dispatch.HYBRID,
-        in_turn=mode.gate is Gate.OPEN and plan.dispatch.when_ready,
+        in_turn=mode.gate is Gate.OPEN and (plan.dispatch.when_ready or plan.dispatch is Dispatch.SPAWN),
         fill_ns=times.fill_ns,
         launch_ns=times.launch_ns,
     )
     wait, start, end = np.full((3, n), NEVER)
-    out = Outcome(np.full(n, -1), wait, start, end, np.zeros(plan.semaphores, np.int64))
+    never = plan.items.post[~ran & (plan.items.post >= 0)]  # nobody waits for what never runs
+    out = Outcome(np.full(n, -1), wait, start, end, np.bincount(never, minlength=plan.semaphores).astype(np.int64))
     run(work, machine, out)
-    if np.isinf(end).any():
+    if np.isinf(end[ran]).any():
         raise DeadlockError(_stuck(facts, out))
-    wait, start, end = (np.rint(c).astype(np.int64) for c in (wait, start, end))
+    rows = np.flatnonzero(ran)
+    wait, start, end = (np.rint(c[rows]).astype(np.int64) for c in (wait, start, end))
     names = tuple(op.name for op in plan.graph.ops)
-    items = plan.items
-    return Trace(items.op, items.tile, out.worker, out.worker % device.sms, wait, start, end, names, "simulated")
+    op, tile, worker = plan.items.op[rows], plan.items.tile[rows], out.worker[rows]
+    return Trace(op, tile, worker, worker % device.sms, wait, start, end, names, "simulated")
 
 
 def _work(facts: Facts, costs: Costs, device: DeviceSpec, mode: Mode, queues: Queues, sharing: int) -> Work:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -11,7 +11,7 @@ from interlace.graph.access import Ints
 
 @dataclass(frozen=True, eq=False)
 class Trace:
-    """One entry per item of a plan, in sequence order; times in nanoseconds of one clock.
+    """One entry per item of a plan that ran, in sequence order; times in nanoseconds of one clock.
 
     Attributes:
         op, tile: what ran, as in the plan.
@@ -32,6 +32,11 @@ class Trace:
     end_ns: Ints
     ops: tuple[str, ...]
     clock: str
+
+    def of(self, rows: Ints) -> Trace:
+        """Of some of the items."""
+        columns = ("op", "tile", "worker", "sm", "wait_ns", "start_ns", "end_ns")
+        return replace(self, **{name: getattr(self, name)[rows] for name in columns})
 
     @property
     def span_ns(self) -> int:

@@ -10,6 +10,7 @@ from interlace.workloads.ffn import FFN, MODELS, FFNShape, ffn
 from interlace.workloads.llama import LLAMAS, LlamaShape, decode_graph
 from interlace.workloads.moe import MoE, moe
 from interlace.workloads.prefill import PrefillAttention, prefill_attention
+from interlace.workloads.quadrature import Quadrature, quadrature
 from interlace.workloads.ragged import RaggedAttention, ragged_attention
 
 #: Every workload that the commands take, one line each.
@@ -23,6 +24,7 @@ WORKLOADS: tuple[type[Workload], ...] = (
     PrefillAttention,
     RaggedAttention,
     MoE,
+    Quadrature,
 )
 
 __all__ = [
@@ -37,6 +39,7 @@ __all__ = [
     "MoE",
     "OneMatmul",
     "PrefillAttention",
+    "Quadrature",
     "RaggedAttention",
     "TwoCopies",
     "TwoMatmuls",
@@ -47,6 +50,7 @@ __all__ = [
     "moe",
     "one_matmul",
     "prefill_attention",
+    "quadrature",
     "ragged_attention",
     "two_copies",
     "two_matmuls",

@@ -1,0 +1,121 @@
+"""Tiles that spawn tiles: what it is worth to run those alone that are wanted, and what each way to the end costs.
+
+The workload is ``quadrature``. Under ticket dispatch and from a queue of ready items every interval of every level is
+taken, and those that are not wanted are left at once; under spawn dispatch they never come.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from interlace.core.devices import DeviceSpec
+from interlace.core.errors import ResultError
+from interlace.executors.one_launch import OneLaunchExecutor
+from interlace.executors.options import Options
+from interlace.launch.spawn import Termination
+from interlace.plan.plan import Dispatch, Plan
+from interlace.planner.build import Choices, build
+from interlace.workloads.quadrature import Quadrature
+
+_ROUNDS = 20
+_SEED = 0
+_OFF = 1e-4  # of an integral: float32 may want some intervals that float64 does not, and the other way round
+_WAYS: tuple[tuple[Dispatch, Termination | None], ...] = (
+    (Dispatch.TICKET, None),
+    (Dispatch.QUEUE, None),
+    *((Dispatch.SPAWN, termination) for termination in Termination),
+)
+
+
+@dataclass(frozen=True)
+class Row:
+    """One way to run the workload.
+
+    Attributes:
+        dispatch: by its value.
+        termination: how the end is found, by its value; empty where nothing is spawned.
+        items: that are taken.
+        wanted: of these, those that compute.
+        predicted_us: on the simulated machine, which knows no difference between the ways to the end.
+        us: median on the GPU; None if nothing ran.
+    """
+
+    dispatch: str
+    termination: str
+    items: int
+    wanted: int
+    predicted_us: float
+    us: float | None
+
+    def to_data(self) -> dict[str, Any]:
+        """As JSON."""
+        return asdict(self)
+
+
+def rows(device: DeviceSpec, measured: bool, problem: Quadrature | None = None) -> list[Row]:
+    """Every way, predicted for a device, and measured on the current one if it is here.
+
+    Raises:
+        NoDeviceError, DeviceError: what is measured cannot run here.
+        ResultError: an integral is wrong.
+    """
+    from interlace.sim.machine import Costs, item_flops, simulate
+
+    problem = Quadrature.of({}, gpu=True) if problem is None else problem
+    graph, wanted = problem.graph(device), problem.wanted(_SEED)
+    if OneLaunchExecutor.obstacle(graph, device) is not None:
+        return []
+    plans = {dispatch: build(graph, Choices(device.sms, dispatch)) for dispatch, _ in _WAYS}
+    times = _measured(problem, plans) if measured else {}
+    found = []
+    for dispatch, termination in _WAYS:
+        plan = plans[dispatch]
+        runs = np.append(wanted, True)[plan.tile_base()[plan.items.op] + plan.items.tile]
+        nothing = np.zeros(len(runs))
+        costs = Costs(item_flops(plan) * runs, nothing, nothing, nothing, nothing)
+        trace = simulate(plan, costs, device, OneLaunchExecutor.mode(graph, device), runs)
+        found.append(
+            Row(
+                dispatch.value,
+                "" if termination is None else termination.value,
+                len(trace.op),
+                int(runs.sum()),
+                trace.span_ns / 1e3,
+                times.get((dispatch, termination)),
+            )
+        )
+    return found
+
+
+def _measured(
+    problem: Quadrature, plans: Mapping[Dispatch, Plan]
+) -> dict[tuple[Dispatch, Termination | None], float]:
+    """Microseconds of each; replays of all are interleaved."""
+    import torch
+
+    from interlace.bench.timing import median_us
+
+    inputs = problem.inputs(_SEED)
+    given = {name: torch.from_numpy(value).cuda() for name, value in inputs.items()}
+    right = float(problem.dense(np, {name: value.astype(np.float64) for name, value in inputs.items()})["out"][0])
+    made = {
+        way: OneLaunchExecutor(plans[way[0]], Options() if way[1] is None else Options(termination=way[1]))
+        for way in _WAYS
+    }
+    outs = {way: torch.zeros(1, device="cuda") for way in _WAYS}
+
+    def enqueue(way: tuple[Dispatch, Termination | None]) -> None:
+        made[way].run({**given, "out": outs[way]})
+
+    times = median_us({str(n): partial(enqueue, way) for n, way in enumerate(_WAYS)}, _ROUNDS)
+    for way, out in outs.items():
+        made[way].synchronize()
+        if not abs(out.item() - right) <= _OFF * abs(right):
+            name = way[0].value if way[1] is None else f"{way[0].value}, {way[1].value}"
+            raise ResultError(f"under {name} dispatch the integral is {out.item()}, and should be {right}")
+    return {way: times[str(n)].median_us for n, way in enumerate(_WAYS)}

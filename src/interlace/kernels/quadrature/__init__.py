@@ -1,0 +1,179 @@
+"""Adaptive quadrature: intervals that are halved where a sum over them is not exact enough yet.
+
+    refine    the integral over one interval of a level by Simpson's rule of ``points`` steps, and of half as many.
+              Where the two differ by more than 15 ``tolerance``, both halves are wanted, and the interval itself is
+              worth 0; else its value is the finer sum and a 15th of the difference (Richardson; Lyness, 1969)
+    total     the sum of all values
+
+Level d has 2^d intervals of [0, 1]. Intervals of all levels stand one behind another: interval n of level d at
+2^d - 1 + n, and its halves at 2^(d + 1) - 1 + 2n and one further. A grid of ``refine`` has every interval of its level,
+and its ``when`` says which of them are wanted; who they are, nobody knows ahead of the run. On the last level an
+interval is worth its value however good it is.
+
+The integrand is a sum of peaks, w / (w^2 + (t - c)^2) for each centre c and width w: high and narrow where w is small,
+and of the integral atan((1 - c) / w) + atan(c / w).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from interlace.core.arguments import check_type, whole
+from interlace.core.dtypes import fp32, int32
+from interlace.core.errors import ArgumentError
+from interlace.graph.access import ALL, Span, axes
+from interlace.graph.op import Op
+from interlace.graph.tensor import Tensor
+from interlace.kernels.base import Kernel, check_argument, check_block, power_of_two, require
+from interlace.kernels.bodies import Array, Params, Reference, Regions, TritonBody
+from interlace.kernels.quadrature.cuda import REFINE_TEXT, TOTAL_TEXT
+
+#: Levels at most: intervals of a deeper one are narrower than float32 tells apart near 1.
+MOST_LEVELS = 20
+_RICHARDSON = 15.0
+
+
+def peaks(centre: Array, width: Array, t: Array) -> Array:
+    """The integrand at each t."""
+    return np.asarray((width / (width**2 + (t[..., None] - centre) ** 2)).sum(axis=-1))
+
+
+def exact(centre: Array, width: Array) -> float:
+    """Its integral over [0, 1]."""
+    return float((np.arctan((1 - centre) / width) + np.arctan(centre / width)).sum())
+
+
+def simpson(values: Array) -> float:
+    """Simpson's rule over [0, 1], from values at both ends and at even steps between."""
+    odd, even = values[1:-1:2].sum(), values[2:-1:2].sum()
+    return float(values[0] + 4 * odd + 2 * even + values[-1]) / (3 * (len(values) - 1))
+
+
+def _refine(_: Array | None, regions: Regions, params: Params, where: tuple[int, ...]) -> Mapping[str, Array]:
+    points, length = int(params["POINTS"]), 0.5 ** int(params["LEVEL"])
+    t = (where[0] + np.arange(points + 1) / points) * length
+    values = peaks(regions["centre"], regions["width"], t)
+    fine, coarse = length * simpson(values), length * simpson(values[::2])
+    last = bool(params["LAST"])
+    split = not last and abs(fine - coarse) > _RICHARDSON * float(params["TOLERANCE"])
+    value = np.array([0.0 if split else fine + (fine - coarse) / _RICHARDSON])
+    return {"value": value} if last else {"value": value, "more": np.full(2, float(split))}
+
+
+def _total(_: Array | None, regions: Regions, params: Params) -> Mapping[str, Array]:
+    return {"out": np.array([regions["value"].sum()])}
+
+
+def _triton(which: str) -> TritonBody:
+    from interlace.kernels.quadrature import triton
+
+    return TritonBody(finish=getattr(triton, f"{which}_tile"))
+
+
+def _make_refine(name: str, tensors: Mapping[str, Tensor], params: Params) -> Op:
+    given = {name: params[name.upper()] for name in ("level", "points", "tolerance")}
+    return refine(name, **tensors, **given)  # type: ignore[arg-type]
+
+
+def _make_total(name: str, tensors: Mapping[str, Tensor], params: Params) -> Op:
+    return total(name, **tensors)
+
+
+REFINE = Kernel(
+    "refine", Reference(_refine, located=True), lambda: _triton("refine"), walk=REFINE_TEXT, make=_make_refine
+)
+TOTAL = Kernel("total", Reference(_total), lambda: _triton("total"), walk=TOTAL_TEXT, make=_make_total)
+
+
+def refine(
+    name: str,
+    centre: Tensor,
+    width: Tensor,
+    value: Tensor,
+    *,
+    wanted: Tensor | None = None,
+    more: Tensor | None = None,
+    level: int,
+    points: int,
+    tolerance: float,
+) -> Op:
+    """A level of intervals; see the module.
+
+    Args:
+        centre, width: (peaks,), float32.
+        value: (intervals of all levels,), float32.
+        wanted: (the same,), int32, which says what intervals are wanted; None on level 0, whose one is in any case.
+        more: the same tensor, in which those of the next level are; None on the last.
+        level: which.
+        points: steps of Simpson's rule, a power of two of at least 4.
+        tolerance: of an interval.
+
+    Raises:
+        ArgumentError, ShapeError, DTypeError: an argument that is none, shapes that do not match, other dtypes.
+    """
+    where = f"op {name!r}"
+    for arg, tensor in (("centre", centre), ("width", width), ("value", value)):
+        check_type(tensor, Tensor, where, arg)
+    check_type(tolerance, float, where, "tolerance", "1e-6")
+    if not 0 < tolerance < 1:
+        raise ArgumentError(f"{where} has a tolerance of {tolerance}; use one between 0 and 1")
+    require(0 <= whole(level, where, "level") < MOST_LEVELS, f"{where} is of level {level}; use 0 to {MOST_LEVELS - 1}")
+    require(
+        whole(points, where, "points") >= 4 and points == power_of_two(points),
+        f"{where} has {points} points; use a power of two of at least 4",
+    )
+    check_block(where, points)
+    require(len(centre.shape) == len(value.shape) == 1, f"{where}: centre {centre} and value {value} must be vectors")
+    (count,), (all_,) = centre.shape, value.shape
+    check_argument(name, "centre", centre, (count,), fp32)
+    check_argument(name, "width", width, (count,), fp32)
+    check_argument(name, "value", value, (all_,), fp32)
+    base, tiles = (1 << level) - 1, 1 << level
+    halves = 2 * base + 1
+    most = halves if more is None else halves + 2 * tiles
+    require(all_ >= most, f"{where}: value {value} must hold the {most} intervals of its levels")
+    require((wanted is None) == (level == 0), f"{where}: wanted says what runs of every level but 0, which has none")
+    (i,) = axes(1)
+    reads = {"centre": (centre, (ALL,)), "width": (width, (ALL,))}
+    writes = {"value": (value, ((i + base).block(1),))}
+    if wanted is not None:
+        check_argument(name, "wanted", wanted, (all_,), int32)
+        reads["wanted"] = (wanted, ((i + base).block(1),))
+    if more is not None:
+        check_argument(name, "more", more, (all_,), int32)
+        writes["more"] = (more, (Span(i * 2 + halves, i * 2 + (halves + 2)),))
+    return REFINE.op(
+        name,
+        (tiles,),
+        reads,
+        writes,
+        params={
+            "PEAKS": count,
+            "LEVEL": level,
+            "POINTS": points,
+            "TOLERANCE": float(tolerance),
+            "BASE": base,
+            "LENGTH": 0.5**level,
+            "LAST": more is None,
+        },
+        flops=5.0 * count * (points + 1),
+        when="" if wanted is None else "wanted",
+    )
+
+
+def total(name: str, value: Tensor, out: Tensor) -> Op:
+    """``out`` (1,), the sum of value (n,), both float32; one tile.
+
+    Raises:
+        ArgumentError, ShapeError, DTypeError: an argument that is none, shapes that do not match, other dtypes.
+    """
+    check_type(value, Tensor, f"op {name!r}", "value")
+    require(len(value.shape) == 1, f"op {name!r}: value {value} must be a vector")
+    check_argument(name, "value", value, value.shape, fp32)
+    check_argument(name, "out", out, (1,), fp32)
+    (n,) = value.shape
+    block = power_of_two(n)
+    check_block(f"op {name!r}", block)
+    return TOTAL.op(name, (1,), {"value": (value, (ALL,))}, {"out": (out, (ALL,))}, params={"N": n, "BN": block})
