@@ -20,7 +20,8 @@
     │   ├── SemaphoreError      a semaphore index out of range
     │   ├── ThresholdError      a wait that fires too early or never
     │   ├── CoverageError       a dependency that nothing enforces
-    │   └── DeadlockError       items that wait for each other
+    │   ├── DeadlockError       items that wait for each other
+    │   └── SpawnError          an item that nobody spawns, or that waits for what may never run
     ├── ProtocolError       some interleaving of a modelled protocol goes wrong
     │   ├── StaleReadError      a read may find what was there before, or after
     │   ├── OverwriteError      a store that nothing orders behind another access

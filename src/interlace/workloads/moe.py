@@ -170,7 +170,7 @@ class MoE(Workload):
         if xp is np:
             return {"out": self._in_numpy(tensors)}
         if tensors["x"].dtype is xp.bfloat16 and tensors["x"].is_cuda:
-            return {"out": self._grouped(xp, tensors)}
+            return {"out": self.grouped(xp, tensors)}
         return {"out": self._masked(xp, tensors)}
 
     def _in_numpy(self, t: Mapping[str, Any]) -> Any:
@@ -190,15 +190,22 @@ class MoE(Workload):
         best, experts = torch.topk(t["logits"], self.chosen, dim=1)
         return experts, torch.softmax(best, dim=1)
 
-    def _grouped(self, torch: Any, t: Mapping[str, Any]) -> Any:
-        """Pairs sorted by expert, and grouped matmuls: what PyTorch has for it, without a trip to the host."""
+    def grouped(self, torch: Any, t: Mapping[str, Any], both: Any = None) -> Any:
+        """Pairs sorted by expert, and grouped matmuls: what PyTorch has for it, without a trip to the host.
+
+        Args:
+            both: gate and up of each expert behind each other (experts, 2 * ffn, hidden), for one matmul of both.
+        """
         experts, weights = self._routed(torch, t)
         order = torch.argsort(experts.reshape(-1), stable=True)
         ends = torch.searchsorted(
             experts.reshape(-1)[order], torch.arange(self.experts, device=order.device), right=True
         ).to(torch.int32)
         x = t["x"][order // self.chosen]
-        gated, up = (torch._grouped_mm(x, t[name].transpose(1, 2), offs=ends) for name in ("gate", "up"))
+        if both is None:
+            gated, up = (torch._grouped_mm(x, t[name].transpose(1, 2), offs=ends) for name in ("gate", "up"))
+        else:
+            gated, up = torch._grouped_mm(x, both.transpose(1, 2), offs=ends).split(self.ffn, dim=1)
         y = torch._grouped_mm(torch.nn.functional.silu(gated) * up, t["down"].transpose(1, 2), offs=ends)
         shares = weights.reshape(-1)[order].to(y.dtype)[:, None]
         return torch.zeros_like(t["x"]).index_add(0, order // self.chosen, y * shares)
