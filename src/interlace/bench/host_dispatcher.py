@@ -7,6 +7,7 @@ ends it.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 from threading import Thread
 from typing import Any
@@ -44,13 +45,15 @@ class HostDispatchedExecutor(OneLaunchExecutor):
     def run(self, tensors: Mapping[str, Any]) -> Run:
         """As of every executor; the first starts the thread."""
         if self._thread is None:
-            self._closed = np.zeros(1, np.int64)
+            self._closed = np.zeros(2, np.int64)  # whether to end, and whether it serves
             ready = Ready.of(self._table)
             groups = ready.wakes.ptr, ready.wakes.values, ready.rows.ptr, ready.rows.values, ready.missing
             boxes = self._heads.numpy()
             given = boxes, self._table.workers, len(self.plan.items), ready.first, ready.posts, *groups, self._closed
             self._thread = Thread(target=_serve, args=given, daemon=True)
             self._thread.start()
+            while not self._closed[1] and self._thread.is_alive():  # it is compiled first, as long as no wait may last
+                time.sleep(1e-3)
         return super().run(tensors)
 
     def close(self) -> None:
@@ -77,6 +80,7 @@ def _serve(
     """Run after run, until it is closed; the arrays are those of ``Ready``."""
     queue = np.empty(count, np.int64)
     run = 0
+    closed[1] = 1
     while True:
         run += 1
         queue[: len(first)] = first
