@@ -348,6 +348,18 @@ def explored_table(record: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
+def dispatches_table(record: dict[str, Any]) -> str:
+    """The table of docs/concepts.md: microseconds over the ideal of each dispatch of the one launch, by costs."""
+    rows = [row for row in record["rows"] if row["executor"] == "one_launch"]
+    kinds = list(dict.fromkeys(row["costs"] for row in rows))
+    lines = [f"| dispatch | {' | '.join(kinds)} | ns an item |", "|---" * (len(kinds) + 2) + "|"]
+    for dispatch in dict.fromkeys(row["dispatch"] for row in rows):
+        mine = {row["costs"]: row for row in rows if row["dispatch"] == dispatch}
+        over = " | ".join(f"{mine[kind]['us'] / mine[kind]['ideal_us']:.2f}" for kind in kinds)
+        lines.append(f"| {dispatch} | {over} | {mine['uniform']['overhead_ns']:.0f} |")
+    return "\n".join(lines)
+
+
 def dependencies_table(record: dict[str, Any]) -> str:
     """The table of docs/performance.md: CPU seconds of large graphs, now and before."""
     limit = record["limit_s"]
@@ -480,6 +492,9 @@ BLOCKS: dict[str, tuple[str, tuple[str, ...], Callable[..., str]]] = {
     "hand-overs": ("docs/decode.md", ("decode-h200.json", "explored-decode-h200.json"), hand_overs_table),
     "fences": ("docs/memory-order.md", ("fences-h200.json",), fences_table),
     "tried": ("docs/decode.md", ("explored-decode-chain-h200.json",), explored_table),
+    "moe": ("docs/moe.md", ("explored-moe-h200.json",), explored_table),
+    "ragged": ("docs/ragged.md", ("explored-ragged-h200.json",), explored_table),
+    "dispatches": ("docs/concepts.md", ("dispatch-h200.json",), dispatches_table),
     "prefill": ("docs/prefill.md", ("explored-prefill-h200.json",), explored_table),
     "nn": ("docs/pytorch.md", ("nn-h200.json",), nn_table),
     "pipeline-best": ("docs/loops.md", ("pipeline-h200.json",), pipeline_table),
