@@ -182,7 +182,7 @@ def test_a_record_is_a_plot_and_a_table_of_the_same_rows(shown: Open) -> None:
     assert page.page.locator("#plot title").count() == len(rows)
     told = [line.split("\t") for line in page.text("#rows tbody").splitlines()]
     assert [(cells[0], cells[1], cells[7]) for cells in told] == [
-        (row["preset"], str(row["size"]), f"{row['ratio']:.3f}") for row in rows
+        (row["preset"], f"{row['size']:,}", f"{row['ratio']:.3f}") for row in rows
     ]
     page.usable()
 

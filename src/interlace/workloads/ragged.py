@@ -129,7 +129,7 @@ class RaggedAttention(Workload):
     shares: Annotated[
         int | None,
         Option(
-            "Equal shares that all positions of a head of keys are cut into; by default one for each SM of an H200; "
+            "Equal shares that all positions of a head of keys are cut into; by default one for each SM of a GPU; "
             "0 cuts each sequence into as many of its own.",
             least=0,
         ),
