@@ -9,6 +9,7 @@ import pytest
 import interlace as il
 from interlace.core.errors import DTypeError, GraphError, NoDeviceError, PlanError, ShapeError
 from interlace.kernels.lint import lint
+from interlace.launch.compose import KEEPS
 from interlace.planner.settings import plan_with
 
 META = il.Options("meta")
@@ -61,7 +62,7 @@ def test_ops_of_equal_tiles_share_their_code() -> None:
     chain = il.Graph("chain", (*tensors, *weights), ops, ("x0", *(w.name for w in weights)), ("x8",))
     run = launch(chain)
     assert run.composition.text.count("::compute(launch, item") == 1
-    assert not run._table.items["code"].any()
+    assert not (run._table.items["code"] % KEEPS).any()
 
 
 @pytest.mark.parametrize(("rows", "whole"), [(6144, True), (12288, True), (8192, False), (14336, False)])
@@ -81,7 +82,7 @@ def test_tiles_that_would_be_cut_are_as_wide_as_one_wave_makes_them(rows: int, w
 
 #: Parts of both ops, measured to be best or nearly so (docs/performance.md).
 @pytest.mark.parametrize(
-    ("shape", "m", "parts"), [("relu", 1, (1, 4)), ("relu", 64, (1, 2)), ("gated", 16, (1, 4)), ("gelu", 64, (1, 2))]
+    ("shape", "m", "parts"), [("relu", 1, (1, 4)), ("relu", 16, (1, 4)), ("gated", 16, (1, 4))]
 )
 def test_few_tokens_are_cut_into_waves(shape: str, m: int, parts: tuple[int, int]) -> None:
     graph = il.workloads.ffn(m, SHAPES[shape], il.bf16)

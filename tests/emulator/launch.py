@@ -62,6 +62,7 @@ class Promises(ctypes.Structure):
 
     _fields_ = [
         ("invalidates", ctypes.c_int),
+        ("smaller", ctypes.c_int),
         ("begin", ctypes.c_uint32),
         ("end", ctypes.c_uint32),
         ("rows", ctypes.c_uint32),

@@ -43,9 +43,11 @@ struct Buffer {
 
 // What a text promises. First operands of products that begin within ``begin .. end - 1`` of shared memory have 64 rows
 // for each of ``blocks`` of each warpgroup, of which the first ``rows`` are loaded; products may take anything for further
-// rows, whose sums are NaN. A thread's sums lie block by block.
+// rows, whose sums are NaN. A thread's sums lie block by block. Where boxes at the end of a tensor are smaller, products
+// may take what nobody wrote, which is NaN, for rows that no result comes from.
 struct Promises {
   int invalidates;  // every barrier, before the block ends
+  int smaller;
   uint32_t begin, end, rows, blocks;
 };
 

@@ -45,7 +45,7 @@ struct Shadow {
   void read_cell(Cell& cell, uint32_t i, const By& by) {
     if (cell.barrier) on_barrier(i, by, "read");
     if (cell.write.agent == NOBODY) {
-      if (!global) unwritten(i, by);
+      if (!global && !may_be_anything(by)) unwritten(i, by);
     } else if (!after(cell.write, by) || (by.async && !fenced(cell.write, by))) {
       complain(cell.write, i, by, "write", "read");
     }
@@ -70,6 +70,9 @@ struct Shadow {
 
  private:
   static bool after(const Access& before, const By& by) { return by.knows->seen[before.agent] >= before.clock; }
+  static bool may_be_anything(const By& by) {
+    return machine.promises.smaller && by.agent >= machine.products_of(0) && by.agent < machine.channel(0);
+  }
   // Of global memory the thread that makes a bulk copy has made the fence itself.
   bool fenced(const Access& before, const By& by) const {
     const std::vector<uint32_t>& fences = global ? machine.current->fenced_global : by.knows->fenced;

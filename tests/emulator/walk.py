@@ -139,13 +139,15 @@ class EmulatedLaunch(OneLaunchExecutor):
         c = self._numbers()
         first = c["STAGES"] * c["INDEPENDENT_BYTES"]
         end = first + c["STAGES"] * c["DEPENDENT_BYTES"]
-        products = [op for op in self.plan.graph.ops if op.kernel == MATMUL.name and not op.param("SWAP")]
+        matmuls = [op for op in self.plan.graph.ops if op.kernel == MATMUL.name]
+        smaller = any(int(op.param(a)) % int(op.param(f"B{a}")) for op in matmuls for a in "MN")
+        products = [op for op in matmuls if not op.param("SWAP")]
         rows = {loaded_rows(op) for op in products if loaded_rows(op) < int(op.param("BM"))}
         if not rows:
-            return Promises(0)
+            return Promises(0, smaller)
         tall = {int(op.param("BM")) for op in products}
         assert len(rows) == len(tall) == 1, "the emulator does not know which op a product is of"
-        return Promises(0, first, end, rows.pop(), tall.pop() // _TALL // self._warpgroups)
+        return Promises(0, smaller, first, end, rows.pop(), tall.pop() // _TALL // self._warpgroups)
 
     def _launches(self, arguments: tuple[Any, ...]) -> list[Any]:
         with mock.patch("interlace.kernels.cuda.launcher.tensor_map", _tensor_map):

@@ -109,7 +109,7 @@ class DeviceExecutor(Executor):
         """The tables of the plan in this executor's launch order."""
 
     def _filled(self, op: Op) -> Sequence[str]:
-        """Arguments of an op whose loads read rows that are not there as zeros."""
+        """Arguments of an op whose loads leave out rows that are not there."""
         return ()
 
     def _prepare(self) -> None:

@@ -143,6 +143,8 @@ class OneLaunchExecutor(DeviceExecutor):
             return self._spawning.table
         if self.plan.dispatch is Dispatch.STATIC:
             table.items["code"] |= np.where(table.last_of_ops, KEEPS, 0)
+        if self.plan.dispatch is Dispatch.TICKET:
+            table.items["code"] |= np.where(table.last_wave_of_ops, KEEPS, 0)
         return with_sums(table, [self._accumulator_size(op) for op in graph.ops])
 
     def _slot_floats(self) -> int:

@@ -51,7 +51,26 @@ class Table:
         op = self.items["op"]
         last = np.r_[op[1:] != op[:-1], False]
         last[self.worker_rows[1:] - 1] = False
-        found: NDArray[np.bool_] = last & ((self.items["post"] >= 0) | (self.items["parts"] > 1))
+        found: NDArray[np.bool_] = last & self._posts
+        return found
+
+    @property
+    def last_wave_of_ops(self) -> NDArray[np.bool_]:
+        """Where workers draw tickets: rows that post, of the last wave of an op that others follow.
+
+        Behind them their worker hardly has more of their op.
+        """
+        op = self.items["op"]
+        by_op = np.argsort(op, kind="stable")
+        follow = np.empty(len(op), np.int64)  # of the same op
+        follow[by_op] = np.bincount(op).cumsum()[op[by_op]] - 1 - np.arange(len(op))
+        wave = np.bincount(op)[op] - follow - 1 >= (np.bincount(op)[op] - 1) // self.workers * self.workers
+        found: NDArray[np.bool_] = wave & (np.arange(len(op)) + follow + 1 < len(op)) & self._posts
+        return found
+
+    @property
+    def _posts(self) -> NDArray[np.bool_]:
+        found: NDArray[np.bool_] = (self.items["post"] >= 0) | (self.items["parts"] > 1)
         return found
 
 

@@ -64,7 +64,7 @@ def check_short(
 
     Args:
         short: names of those that may.
-        filled: arguments of an op whose loads read rows that are not there as zeros.
+        filled: arguments of an op whose loads leave out rows that are not there.
         executor: its name, for the message.
 
     Raises:

@@ -194,7 +194,7 @@ def _shape(tensors: Tensors, activation: Activation) -> FFNShape:
 def _launch(tensors: dict[str, torch.Tensor], activation: Activation) -> torch.Tensor:
     """The FFN of x (m, hidden), by the Hopper executor, on the current stream of x's device.
 
-    The launch is built for more rows and reads those that are missing as zeros; it writes them, so out has them too.
+    The launch is built for more rows. It loads none that are missing, but writes them all, so out has them too.
     """
     x = tensors["x"]
     rows = launched_rows(len(x))

@@ -245,6 +245,8 @@ def pack(op: Op, tensors: Mapping[str, Any], dtype: DType) -> bytes:
         weight=encoded("weight", bn),
         gate=encoded("gate", bn),
         **dict.fromkeys(("bias", "residual", "x_squares", "scale", "scaled", "squares")),
+        **dict.fromkeys(("x_last", "weight_last", "gate_last"), TENSOR_MAP.ctype()),
+        x_rows=op.grid[0] * bm,
         out=tensors["out"],
         owner=tensors["owner"],
         m=op.grid[0] * bm,

@@ -3,8 +3,9 @@
 A tile is BM tokens by BN weight rows. The tensor core multiplies 64 rows of one operand by up to 256 of the other, any
 multiple of 8: rows are tokens, or, transposed (``SWAP``), weights, which keeps the 64-row operand full where there are
 few tokens. Consumer warpgroups share the rows. Operands lie in a slot as panels of 64 elements of k (128 bytes: one
-swizzled line); the panels of the gate come first, then those of the other weights. Bulk loads fill what lies beyond a
-tensor's edges with zeros and stores are masked, so any M will do, and any N and K that are multiples of 8.
+swizzled line); the panels of the gate come first, then those of the other weights. The last boxes along M and N are as
+small as their tensors leave them, bulk loads fill what lies beyond k with zeros, and stores are masked: so any M will
+do, and any N and K that are multiples of 8.
 
 Of the parts of a split tile all but the last in the plan's sequence leave their sums in the workspace and post it. The
 last adds these sums to its own. It has one stage more than its part of the reduction, an empty one, which the loader
@@ -75,8 +76,8 @@ template <int BM_, int BN_, int BK_, int ROWS_, int GATES_, bool TRANSPOSED_, in
           int TOGETHER, int SQUARED = 0, bool LEAVES = false, int NORMALISED = 0, unsigned EPS_BITS = 0>
 struct Matmul {
   static constexpr int BM = BM_, BN = BN_, BK = BK_, GATES = GATES_, ACTIVATION = ACTIVATION_;
-  // Rows of tokens that are loaded. With fewer than a tile has, products take what lies behind them for further tokens,
-  // whatever it is: a row of sums depends on no other.
+  // Rows of tokens that are loaded, at most. With fewer than a tile has, products take what lies behind them, whatever
+  // it is, for further tokens: a row of sums depends on no other.
   static constexpr int ROWS = ROWS_;
   static constexpr bool TRANSPOSED = TRANSPOSED_;
   static constexpr int PANELS = BK / 64;
@@ -96,21 +97,25 @@ struct Matmul {
   static constexpr int GAINS = TRANSPOSED ? BLOCKS : (WIDTH + 63) / 64;
   static constexpr bool GAINS_EARLY = GAINS <= 2;
 
+  // Of the rows of a box those that a tensor has where so many are left, in steps of 8. A bulk load is slow at rows
+  // beyond its tensor, so the last box is a smaller one; what lies behind its rows in a slot is anything.
+  DEVICE static int inside(int left, int rows) { return left >= rows ? rows : max(0, (left + 7) / 8 * 8); }
   DEVICE static void load_independent(const Launch& launch, const Item& item, Stage& stage, int& n, Tickets& tickets) {
     const Operands& op = operands_of<Operands>(launch, item);
-    const int row = uniform(item.j * BN);
+    const int row = uniform(item.j * BN), rows = uniform(inside(op.n - row, BN));
+    const TensorMap &weight = rows == BN ? op.weight : op.weight_last, &gate = rows == BN ? op.gate : op.gate_last;
 #pragma unroll 1
     for (int k = item.k_lo; k < item.k_hi; k += BK) {
       tickets.look(launch);
-      open_independent(stage, n, IN_FLIGHT, GATES * PANELS * BN * 128);
+      open_independent(stage, n, IN_FLIGHT, GATES * PANELS * rows * 128);
       const unsigned slot = uniform(independent_slot(stage.slot)), full = uniform(independent_full(stage.slot));
       const int column = uniform(k);
       if (first_lane()) {
-        if (k == item.k_lo) prefetch_map(op.x);
+        if (k == item.k_lo) prefetch_map(inside(op.x_rows - item.i * BM, ROWS) == ROWS ? op.x : op.x_last);
 #pragma unroll
         for (int p = 0; p < PANELS; ++p) {
-          if (GATES == 2) tma_load_2d(slot + p * BN * 128, op.gate, column + p * 64, row, full);
-          tma_load_2d(slot + ((GATES - 1) * PANELS + p) * BN * 128, op.weight, column + p * 64, row, full);
+          if (GATES == 2) tma_load_2d(slot + p * BN * 128, gate, column + p * 64, row, full);
+          tma_load_2d(slot + ((GATES - 1) * PANELS + p) * BN * 128, weight, column + p * 64, row, full);
         }
       }
       stage.advance();
@@ -124,15 +129,16 @@ struct Matmul {
   }
   DEVICE static void load_dependent(const Launch& launch, const Item& item, int k_lo, int k_hi, Stage& stage) {
     const Operands& op = operands_of<Operands>(launch, item);
-    const int row = uniform(item.i * BM);
+    const int row = uniform(item.i * BM), rows = uniform(inside(op.x_rows - row, ROWS));
+    const TensorMap& x = rows == ROWS ? op.x : op.x_last;
 #pragma unroll 1
     for (int k = k_lo; k < k_hi; k += BK) {
-      open_dependent(stage, PANELS * ROWS * 128);
+      open_dependent(stage, PANELS * rows * 128);
       const unsigned slot = uniform(dependent_slot(stage.slot)), full = uniform(dependent_full(stage.slot));
       const int column = uniform(k);
-      if (first_lane())
+      if (first_lane() && rows > 0)
 #pragma unroll
-        for (int p = 0; p < PANELS; ++p) tma_load_2d(slot + p * ROWS * 128, op.x, column + p * 64, row, full);
+        for (int p = 0; p < PANELS; ++p) tma_load_2d(slot + p * ROWS * 128, x, column + p * 64, row, full);
       stage.advance();
     }
     if (OTHERS > 0 && closes(item) && k_hi >= item.k_hi) {

@@ -34,10 +34,9 @@ _ROW_STEP = 8  # elements: bulk loads address rows in steps of 16 bytes
 OPERANDS = Struct(
     "Operands",
     (
-        *((name, TENSOR_MAP) for name in ("x", "weight", "gate")),
+        *((name, TENSOR_MAP) for name in ("x", "weight", "gate", "x_last", "weight_last", "gate_last")),
         *((name, f"{const}ELEMENT*") for name, const in (("bias", "const "), ("residual", "const "), ("out", ""))),
-        ("m", "int"),
-        ("n", "int"),
+        *((name, "int") for name in ("m", "n", "x_rows")),
         *((name, f"const {kind}*") for name, kind in (("x_squares", "float"), ("scale", "ELEMENT"))),
         *((name, f"{kind}*") for name, kind in (("scaled", "ELEMENT"), ("squares", "float"))),
     ),
@@ -207,11 +206,20 @@ def pack(op: Op, tensors: Mapping[str, Any], dtype: DType) -> bytes:
         )
         return TENSOR_MAP.ctype.from_buffer_copy(made.words)
 
-    bn = int(op.param("BN"))
+    def last(extent: int, step: int, most: int) -> int:
+        """Rows of the last box, of at most so many, in steps of 8."""
+        return min(most, -(-(extent - (extent - 1) // step * step) // _STEP) * _STEP)
+
+    bm, bn = int(op.param("BM")), int(op.param("BN"))
+    rows, columns, loaded = int(tensors["x"].shape[0]), int(op.param("N")), loaded_rows(op)
     return OPERANDS.pack(
-        x=encoded("x", loaded_rows(op)),
+        x=encoded("x", loaded),
         weight=encoded("weight", bn),
         gate=encoded("gate", bn),
+        x_last=encoded("x", last(rows, bm, loaded)),
+        weight_last=encoded("weight", last(columns, bn, bn)),
+        gate_last=encoded("gate", last(columns, bn, bn)),
+        x_rows=rows,
         **{name: tensors.get(name) for name in ("bias", "residual", "out", "x_squares", "scale", "scaled", "squares")},
         m=int(op.param("M")),
         n=int(op.param("N")),

@@ -1,6 +1,6 @@
 """How matmuls of the one launch are tiled: by rule, and what else is worth trying.
 
-Up to 64 tokens weights are the tensor core's 64-row operand, in tiles of 64 of them and all tokens, in steps of 8. What
+With few tokens weights are the tensor core's 64-row operand, in tiles of 64 of them and all tokens, in steps of 8. What
 counts is how many weights the ring holds, in stages as large as leave it some. Reductions are cut so that the items of
 an op keep all SMs busy: in one wave of them, or in about two where the op before had more than one, whose blocks come
 at different times. A fix-up between two ops is dearer than one at the end. So where the first op would have to be cut,
@@ -12,50 +12,36 @@ In a chain of many short ops what counts is the time from one op to the next (do
 tiles have few weight rows and all of k (``skinny_cuda``), so that no parts meet: of all that multiply the same tokens
 as many waves as leave the busiest SM the fewest rows. 14336 rows on 132 SMs are two waves of 56, as 109 would be one.
 
-For more tokens too, tiles may have any width that is a multiple of 8, and each op its own: 14336 weight rows make 128
-tiles of 112, where tiles of 128 are 112. Which width and how many parts is a matter of what a tile costs, in cycles of
-an SM for every 16 of k (measured on an H200, docs/performance.md):
-
-    products             one for each weight row of a tile of 128 tokens, two matrices with a gate
-    loads through L2     2/3 for each row of tokens and of weights: 32 bytes at the 48 bytes a cycle of sim's model
-
-Ops of the same extents that multiply the same tokens are in waves together. A wave lasts as long as its longest item,
-and an item costs 3000 cycles more (fill, epilogue, hand-over). Parts of a tile write what they have summed, and the
-last reads all of it: 15 bytes a cycle (partial sums of 64 KiB take 5 us to store and load).
+Elsewhere, from 17 tokens on, tiles may have any width that is a multiple of 8 and any parts, each op its own, and
+either operand may be the tensor core's 64-row one: what takes least time by ``walk_cost`` is taken. There too ops that
+multiply the same tokens are in waves together.
 """
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
-from itertools import groupby, product
+from itertools import groupby, islice
 
 from interlace.core.devices import DeviceSpec
 from interlace.graph.graph import Graph
 from interlace.graph.op import Op
-from interlace.kernels.base import of_layers
 from interlace.kernels.bodies import PANEL
-from interlace.kernels.matmul import gluon_tuning
 from interlace.kernels.matmul.tile import MatmulTile
 from interlace.kernels.matmul.tilings import SKINNY_TOKENS, matmuls, step, sums, tensor_of
+from interlace.kernels.matmul.walk_ways import cheapest
 from interlace.kernels.squares import FINE
 from interlace.kernels.tuning import Tuning, is_chain
 from interlace.policies.setting import OpSetting, Setting
 
-_FEW, _MANY = 64, 128  # tokens up to which tiles are of 64 weight rows; from which on tokens are the 64-row operand
+_FEW = 64  # tokens up to which tiles of a chain have 64 weight rows
 _MOST_ROWS = 56  # of weights, in tiles of few
 _ITEM_ROWS = 1  # what an item costs beside its loads, in rows of weights
 _CHEAP = 16  # tokens up to which a fix-up costs less than what it levels
-_TALL, _WIDEST, _STEP = 128, 256, 8
+_WIDEST, _STEP = 256, 8
 _ROWS = 64  # of weights, where they are the 64-row operand
-_LEAST_WIDTH = 64  # below, loads of tokens are all that a tile does
-_K16 = 16
-_LOAD_CYCLES, _ITEM_CYCLES, _SUM_BYTES_PER_CYCLE = 2 / 3, 3000, 15
-_PARTS = (1, 2, 3, 4)
 _MOST_PARTS = 8  # that a last part waits for, with few tokens
 _LEAST_WAVE, _WAVES = (0.8, 0.7), 1.6  # of SMs that one wave keeps busy, where fix-ups are cheap and not; else waves
-_TRIED = 4  # ways of each op that a search looks at
+_LIKELY, _TRIED = 6, 48  # ways of more than few tokens that a planner and a search look at
 _STAGE_BYTES = 28 << 10  # of weights, in tiles that are not split: with few tokens eight stages fit
 _DEEP, _SHALLOW = 32 << 10, 16 << 10  # bytes of weights of a stage of 64 rows; of weights and of tokens, of fewer
 _STAGES = 5  # of deep ones: three under way saturate memory, one is multiplied, one is handed back
@@ -69,21 +55,19 @@ def default(graph: Graph, device: DeviceSpec) -> Setting:
     if not ops:
         return Setting()
     m = _tokens(ops)
-    if m > _MANY:
-        return _wide(ops, m, device.sms)
+    if _is_priced(graph, m):
+        return next(cheapest(ops, m, device), Setting())
     if is_chain(graph) and m <= SKINNY_TOKENS and all(_is_skinny(op) for op in ops):
         return _narrow(ops, m, device.sms)
     whole = _whole(ops, m, device.sms)
-    if m > _FEW:
-        return whole or _here(gluon_tuning.default(graph, device))
     cut = _cut(ops, m, device)
     wide = all(_wave(op, device.sms) * sums(op) >= _LEAST_WHOLE for op in ops)
     return whole if whole is not None and wide and cut.op(ops[0].name).parts > 1 else cut
 
 
-def _here(setting: Setting) -> Setting:
-    """A setting of the Gluon launch here, where loads in flight are a number of bytes."""
-    return replace(setting, in_flight=0)
+def _is_priced(graph: Graph, m: int) -> bool:
+    """Whether the time that ways take tells them apart; in a chain of short ops hand-overs do, up to 64 tokens."""
+    return m > (_FEW if is_chain(graph) else _CHEAP)
 
 
 def _tokens(ops: Sequence[Op]) -> int:
@@ -198,72 +182,26 @@ def _level(op: Op, m: int, sms: int, share: float, nbytes: int) -> OpSetting | N
     return OpSetting(MatmulTile(tokens, width, panels * PANEL, num_warps=warps).params)
 
 
-def _wide(ops: Sequence[Op], m: int, sms: int) -> Setting:
-    """For many tokens: each op in the width and the parts that cost least."""
-    group = 4 if m <= 1024 else 8
-    each, alike = [], _alike(ops)
-    for op in ops:
-        width, parts = _cheapest(op, alike[_kind(op)], sms)[0]
-        each.append((op.name, replace(_tiled(width), parts=parts, group=group)))
-    return Setting(tuple(each))
-
-
-def _ways(op: Op) -> Iterator[tuple[int, int]]:
-    """Widths and parts of an op."""
-    chunks = -(-int(op.param("K")) // PANEL)
-    least = _up(_LEAST_WIDTH // sums(op), step(op))
-    widths = range(_WIDEST // sums(op), least - 1, -step(op))
-    return ((width, parts) for width, parts in product(widths, _PARTS) if parts <= chunks)
-
-
-def _kind(op: Op) -> tuple[object, ...]:
-    """Equal for ops of the same extents that multiply the same tokens."""
-    return (tensor_of(op, "x"), sums(op), *(op.param(name) for name in "MNK"))
-
-
-def _alike(ops: Sequence[Op]) -> Counter[tuple[object, ...]]:
-    """How many ops are of a kind."""
-    return Counter(map(_kind, ops))
-
-
-def _cheapest(op: Op, alike: int, sms: int) -> list[tuple[int, int]]:
-    return sorted(_ways(op), key=lambda way: _cycles(op, way[0], way[1], alike, sms))[:_TRIED]
-
-
-def _cycles(op: Op, width: int, parts: int, alike: int, sms: int) -> float:
-    """Of an op over many tokens, one of so many of its kind; see the module."""
-    m, n, k = (int(op.param(name)) for name in "MNK")
-    rows = width * sums(op)
-    waves = -(-(-(-m // _TALL) * -(-n // width) * parts * alike) // sms) / alike
-    steps = -(-k // _K16) / parts
-    item = steps * max(rows, _LOAD_CYCLES * (_TALL + rows)) + _ITEM_CYCLES
-    fix_up = 0.5 * (1 + parts) * 4 * _TALL * rows / _SUM_BYTES_PER_CYCLE if parts > 1 else 0.0
-    return waves * item + fix_up
-
-
-def _tiled(width: int) -> OpSetting:
-    return OpSetting(MatmulTile(_TALL, width, PANEL, num_warps=8).params)
-
-
 def likely(graph: Graph, device: DeviceSpec) -> Iterator[Setting]:
-    """The rules for few and for many tokens, with what comes close, and those of the Gluon launch beyond few tokens."""
+    """The rule for few tokens with what comes close; for more the best of each number of parts of each op."""
     ops = matmuls(graph)
     if not ops:
         return
     m = _tokens(ops)
+    if _is_priced(graph, m):
+        best: dict[tuple[int, ...], Setting] = {}
+        for setting in cheapest(ops, m, device):
+            best.setdefault(tuple(of.parts for _, of in setting.ops), setting)
+        yield from islice(best.values(), _LIKELY)
+        return
     whole = _whole(ops, m, device.sms)
     if whole is not None:
         yield whole
-    if m <= _FEW:
-        cut = _cut(ops, m, device)
-        yield cut
-        yield _mixed(ops, m, device, cut)
-        yield _cut(ops, m, device, other=True)
-        yield _cut(ops, m, device, shallow=True)
-        yield _here(gluon_tuning.default(graph, device))
-    else:
-        yield _wide(ops, m, device.sms)
-        yield from map(_here, gluon_tuning.likely(graph, device))
+    cut = _cut(ops, m, device)
+    yield cut
+    yield _mixed(ops, m, device, cut)
+    yield _cut(ops, m, device, other=True)
+    yield _cut(ops, m, device, shallow=True)
 
 
 def _wave(op: Op, sms: int) -> int:
@@ -283,24 +221,11 @@ def _mixed(ops: Sequence[Op], m: int, device: DeviceSpec, cut: Setting) -> Setti
 
 
 def settings(graph: Graph, device: DeviceSpec) -> Iterator[Setting]:
-    """For many tokens the cheapest ways of each op with those of every other; then all of the Gluon launch.
-
-    Of a graph of layers, whose ops have more ways together than can be listed, only those that are likely.
-    """
+    """These, and for more than few tokens those that take little more time than the best."""
     ops = matmuls(graph)
-    if not ops:
-        return
-    if len({of_layers(op.name) for op in ops}) < len(ops):
-        yield from likely(graph, device)
-        return
-    m = _tokens(ops)
-    if m > _FEW:
-        alike = _alike(ops)
-        for ways in product(*(_cheapest(op, alike[_kind(op)], device.sms) for op in ops)):
-            pairs = zip(ops, ways, strict=True)
-            yield Setting(tuple((op.name, replace(_tiled(way[0]), parts=way[1], group=4)) for op, way in pairs))
     yield from likely(graph, device)
-    yield from map(_here, gluon_tuning.settings(graph, device))
+    if ops and _is_priced(graph, _tokens(ops)):
+        yield from islice(cheapest(ops, _tokens(ops), device), 1, _TRIED)
 
 
 def _up(extent: int, step: int) -> int:

@@ -1,0 +1,110 @@
+"""What an op of the one launch takes in a way of tiling it, from 17 tokens on.
+
+An op's weights stream at memory's rate, if most SMs have an item and enough of them under way. An item, which is a tile
+or a part of one along k, is also no faster than
+
+    products    at the chip's rate, of as many tokens as the tensor core pads to
+    loads       weights and tokens, at the rate of an SM through the L2
+    stages      of the ring, each with its barriers
+
+and there are as many behind each other as there are waves. Whatever is longest counts. Then come, for each wave, what
+every stage costs besides and the epilogue, by the float32 sums of a tile; and of a split tile the others' sums are
+stored and loaded, several at a time.
+
+The constants fit 247 ways of 43 FFNs, gated and not, over 17 to 4,096 tokens, to 2.0 % of their times (root mean
+square), and of those the way that costs least is 0.3 % slower than the fastest (``explored-launch-h200.json``).
+Everything else is the chip's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from interlace.core.devices import DeviceSpec
+from interlace.core.dtypes import bf16
+from interlace.kernels.matmul.tile import MatmulTile
+from interlace.policies.setting import OpSetting
+
+_EPILOGUE_BYTES_PER_S, _TURNED = 17e9, 1.2  # of a tile's float32 sums; how much longer where they are turned round
+_STAGE_S, _OVERHEAD_S = 0.3e-6, 0.02e-6  # of a stage: at least, and beside whatever else it takes
+_ENOUGH_BYTES, _SHORT = 80 << 10, 0.28  # of weights under way in an SM; how much longer with none of them
+_MOST_BYTES = 96 << 10  # that the launch has under way
+_SATURATE = 0.78  # of the SMs: as many as it takes to have all of memory's rate
+_FIXED_BYTES = 20 << 10  # of shared memory beside the ring: scratch, messages, barriers
+
+
+@dataclass(frozen=True)
+class Extents:
+    """Of ops that multiply the same tokens, m x k: each has n x k weights, and as many again for a gate.
+
+    Attributes:
+        widths: n of each.
+        sums: matrices of each.
+    """
+
+    m: int
+    widths: tuple[int, ...]
+    k: int
+    sums: int
+
+
+@dataclass(frozen=True)
+class Way:
+    """A tile, how many parts it has along k, and the rows of weights of all its matrices.
+
+    Attributes:
+        tile: its tokens are those that are multiplied, 64 or 128, or, swapped, those that there are.
+        parts: along k.
+        sums: matrices of weights.
+        loaded: of its tokens.
+    """
+
+    tile: MatmulTile
+    parts: int
+    sums: int
+    loaded: int
+
+    @property
+    def rows(self) -> int:
+        """Of weights, of a tile."""
+        return self.tile.n * self.sums
+
+    @property
+    def stage_bytes(self) -> tuple[int, int]:
+        """Of weights and of tokens."""
+        return self.rows * self.tile.k * 2, self.loaded * self.tile.k * 2
+
+    @property
+    def sum_bytes(self) -> int:
+        """float32 sums of a tile."""
+        return self.tile.m * self.rows * 4
+
+    def setting(self, group: int) -> OpSetting:
+        """As an op has it."""
+        return OpSetting(self.tile.params, self.parts, group=group)
+
+
+def ring_stages(ways: Sequence[Way], smem_bytes: int) -> int:
+    """How many stages a ring has that ops in these ways share."""
+    weights, tokens = (max(way.stage_bytes[side] for way in ways) for side in (0, 1))
+    return (smem_bytes - _FIXED_BYTES) // (weights + tokens)
+
+
+def seconds(extents: Extents, way: Way, stages: int, device: DeviceSpec) -> float:
+    """What ops of these extents take in a way, in a ring of so many stages."""
+    columns = sum(-(-width // way.tile.n) for width in extents.widths)
+    items = -(-extents.m // way.tile.m) * columns * way.parts
+    waves = -(-items // device.sms)
+    k = extents.k / way.parts
+    products = 2 * way.tile.m * way.rows * k * device.sms / device.flops_per_s(bf16)
+    loads = (way.loaded + way.rows) * k * 2 / device.sm_l2_bytes_per_s
+    chunks = k / way.tile.k
+    item = max(products, loads, chunks * _STAGE_S)
+    weights = sum(extents.widths) * extents.sums * extents.k * 2 / device.dram_bytes_per_s
+    weights *= max(1.0, _SATURATE * device.sms / items)
+    under_way = min(_MOST_BYTES, stages * way.stage_bytes[0])
+    weights *= 1 + _SHORT * max(0.0, 1 - under_way / _ENOUGH_BYTES)
+    epilogue = way.sum_bytes / _EPILOGUE_BYTES_PER_S * (_TURNED if way.tile.swap_ab else 1.0)
+    fix_up = (way.parts - 1) ** 0.5 * way.sum_bytes / device.sm_sum_bytes_per_s
+    return max(waves * item, weights) + waves * (epilogue + chunks * _OVERHEAD_S) + fix_up

@@ -1,0 +1,87 @@
+"""Ways of tiling matmuls of the one launch from 17 tokens on, those that take least time by ``walk_cost`` first."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import groupby, islice, product
+
+from interlace.core.devices import DeviceSpec
+from interlace.graph.op import Op
+from interlace.kernels.bodies import PANEL
+from interlace.kernels.matmul.tile import MatmulTile
+from interlace.kernels.matmul.tilings import step, sums, tensor_of
+from interlace.kernels.matmul.walk_cost import Extents, Way, ring_stages, seconds
+from interlace.policies.setting import Setting
+
+_ROWS, _TALL = 64, 128  # of the tensor core's first operand, by one warpgroup and by two
+_NARROWEST, _WIDEST, _STEP = 32, 256, 8  # rows of the other operand, all matrices together; what they are a multiple of
+_MOST_PARTS = 8  # that a last part waits for
+_DEPTHS = (64, 128, 256)
+_MOST_STAGE_BYTES = 32 << 10  # of weights
+_LEAST_STAGES = 4  # of a ring: two that are multiplied, and as many under way
+_TRIED = 512  # combinations of ways of unlike ops
+_LOW, _HIGH = 4, 8  # row panels of an order's groups, up to so many tokens and beyond
+_LOW_TOKENS = 1024
+
+
+def cheapest(ops: Sequence[Op], m: int, device: DeviceSpec) -> Iterator[Setting]:
+    """Settings of matmuls over some tokens, 17 or more, by the time that they take; none if no ring holds them."""
+    kinds = _kinds(ops)
+    unlike = list(dict.fromkeys(kinds.values()))
+    most = max(1, int(_TRIED ** (1 / len(unlike))))
+    ways = [_ways(extents, narrowest, device, most) for extents, narrowest in unlike]
+    rings = [(combination, ring_stages(combination, device.smem_bytes)) for combination in product(*ways)]
+
+    def cost(ring: tuple[tuple[Way, ...], int]) -> float:
+        return sum(seconds(e, way, ring[1], device) for (e, _), way in zip(unlike, ring[0], strict=True))
+
+    group = 0 if m <= _TALL else _LOW if m <= _LOW_TOKENS else _HIGH
+    for combination, _ in sorted((ring for ring in rings if ring[1] >= _LEAST_STAGES), key=cost):
+        of = dict(zip(unlike, combination, strict=True))
+        yield Setting(tuple((op.name, of[kinds[op.name]].setting(group)) for op in ops))
+
+
+def _kinds(ops: Sequence[Op]) -> dict[str, tuple[Extents, int]]:
+    """Of each op its extents, with those next to it that multiply the same tokens, and the step of its widths."""
+    found: dict[str, tuple[Extents, int]] = {}
+    for _, run in groupby(ops, lambda op: (tensor_of(op, "x"), sums(op), op.param("K"))):
+        some = [*run]
+        first = some[0]
+        widths = tuple(sorted(int(op.param("N")) for op in some))
+        kind = Extents(int(first.param("M")), widths, int(first.param("K")), sums(first)), max(map(_width_step, some))
+        found |= dict.fromkeys((op.name for op in some), kind)
+    return found
+
+
+def _width_step(op: Op) -> int:
+    """Weight rows that the width of a tile of an op is a multiple of; an epilogue that scales does so by panels."""
+    return step(op) if tensor_of(op, "scale") is None else max(step(op), PANEL)
+
+
+def _ways(extents: Extents, narrowest: int, device: DeviceSpec, most: int) -> list[Way]:
+    """The best of ops of some extents, as many as that, by a ring of their own."""
+
+    def cost(way: Way) -> float:
+        return seconds(extents, way, max(1, ring_stages([way], device.smem_bytes)), device)
+
+    return list(islice(sorted(_every(extents, narrowest), key=cost), most))
+
+
+def _every(extents: Extents, width_step: int) -> Iterator[Way]:
+    m, gates = extents.m, extents.sums
+    tall, warps = (_ROWS, 4) if m <= _ROWS else (_TALL, 8)
+    least = -(-max(_NARROWEST // gates, 1) // width_step) * width_step
+    for depth in _DEPTHS:
+        widest = min(_WIDEST, _MOST_STAGE_BYTES // (depth * 2)) // gates
+        widths = range(least, widest + 1, width_step)
+        tiles = [(MatmulTile(tall, n, depth, num_warps=warps), min(_up(m), tall)) for n in widths]
+        if tall % width_step == 0 and tall * gates * depth * 2 <= _MOST_STAGE_BYTES:
+            tokens = _up(-(-m // -(-m * gates // _WIDEST)))
+            tiles.append((MatmulTile(tokens, tall, depth, num_warps=warps, swap_ab=True), tokens))
+        for tile, loaded in tiles:
+            for parts in range(1, min(_MOST_PARTS, -(-extents.k // depth)) + 1):
+                yield Way(tile, parts, gates, loaded)
+
+
+def _up(extent: int) -> int:
+    return -(-extent // _STEP) * _STEP
