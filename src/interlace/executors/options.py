@@ -22,8 +22,8 @@ class Options:
         timeout_s: the watchdog of every wait, from 1e-9 to 9e9.
         trace: record times of every item.
         jitter_s: upper bound of random delays injected around waits and posts, for tests; at most 2.
-        short: inputs that may come with fewer rows than the graph says, but one; what is missing reads as anything, so
-            that rows of results mean nothing which come of it. For executors whose loads leave it out, which is checked.
+        short: inputs that may come with fewer rows than the graph says, but one; rows of results that come of missing
+            ones mean nothing. For executors whose loads leave them out, which is checked.
         dependent_launch: let a run's launches start while the one before still drains (programmatic
             dependent launch); prefetches then run ahead of it. For ``pdl`` and ticket dispatch.
         termination: how workers find that nothing is left, under spawn dispatch.

@@ -91,6 +91,12 @@ def ring_stages(ways: Sequence[Way], smem_bytes: int) -> int:
     return (smem_bytes - _FIXED_BYTES) // (weights + tokens)
 
 
+def loaded_bytes(extents: Extents, way: Way) -> int:
+    """Of weights and tokens through the L2."""
+    items = -(-extents.m // way.tile.m) * sum(-(-width // way.tile.n) for width in extents.widths)
+    return items * (way.loaded + way.rows) * extents.k * 2
+
+
 def seconds(extents: Extents, way: Way, stages: int, device: DeviceSpec) -> float:
     """What ops of these extents take in a way, in a ring of so many stages."""
     columns = sum(-(-width // way.tile.n) for width in extents.widths)

@@ -10,7 +10,7 @@ from interlace.graph.op import Op
 from interlace.kernels.bodies import PANEL
 from interlace.kernels.matmul.tile import MatmulTile
 from interlace.kernels.matmul.tilings import step, sums, tensor_of
-from interlace.kernels.matmul.walk_cost import Extents, Way, ring_stages, seconds
+from interlace.kernels.matmul.walk_cost import Extents, Way, loaded_bytes, ring_stages, seconds
 from interlace.policies.setting import Setting
 
 _ROWS, _TALL = 64, 128  # of the tensor core's first operand, by one warpgroup and by two
@@ -19,25 +19,35 @@ _MOST_PARTS = 8  # that a last part waits for
 _DEPTHS = (64, 128, 256)
 _MOST_STAGE_BYTES = 32 << 10  # of weights
 _LEAST_STAGES = 4  # of a ring: two that are multiplied, and as many under way
+_ALIKE = 0.01  # of the time, within which what loads least is taken: it takes least power too
 _TRIED = 512  # combinations of ways of unlike ops
 _LOW, _HIGH = 4, 8  # row panels of an order's groups, up to so many tokens and beyond
 _LOW_TOKENS = 1024
 
 
 def cheapest(ops: Sequence[Op], m: int, device: DeviceSpec) -> Iterator[Setting]:
-    """Settings of matmuls over some tokens, 17 or more, by the time that they take; none if no ring holds them."""
+    """Settings of matmuls over some tokens, 17 or more, by the time that they take; none if no ring holds them.
+
+    Beyond 128 tokens, of those that take hardly more than the least what loads least comes first.
+    """
     kinds = _kinds(ops)
     unlike = list(dict.fromkeys(kinds.values()))
     most = max(1, int(_TRIED ** (1 / len(unlike))))
     ways = [_ways(extents, narrowest, device, most) for extents, narrowest in unlike]
-    rings = [(combination, ring_stages(combination, device.smem_bytes)) for combination in product(*ways)]
+    rings = [(each, ring_stages(each, device.smem_bytes)) for each in product(*ways)]
+    rings = [(each, stages) for each, stages in rings if stages >= _LEAST_STAGES]
+    costs = [
+        sum(seconds(e, way, stages, device) for (e, _), way in zip(unlike, each, strict=True)) for each, stages in rings
+    ]
+    alike = min(costs, default=0.0) * (1 + (_ALIKE if m > _TALL else 0.0))
 
-    def cost(ring: tuple[tuple[Way, ...], int]) -> float:
-        return sum(seconds(e, way, ring[1], device) for (e, _), way in zip(unlike, ring[0], strict=True))
+    def cost(n: int) -> tuple[float, ...]:
+        loads = sum(loaded_bytes(e, way) for (e, _), way in zip(unlike, rings[n][0], strict=True))
+        return (0.0, loads, costs[n]) if costs[n] <= alike else (costs[n],)
 
     group = 0 if m <= _TALL else _LOW if m <= _LOW_TOKENS else _HIGH
-    for combination, _ in sorted((ring for ring in rings if ring[1] >= _LEAST_STAGES), key=cost):
-        of = dict(zip(unlike, combination, strict=True))
+    for n in sorted(range(len(rings)), key=cost):
+        of = dict(zip(unlike, rings[n][0], strict=True))
         yield Setting(tuple((op.name, of[kinds[op.name]].setting(group)) for op in ops))
 
 
