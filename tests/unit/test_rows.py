@@ -17,6 +17,7 @@ from interlace.kernels.layer_norm import layer_norm  # noqa: E402
 from interlace.kernels.read import read_plan  # noqa: E402
 from interlace.kernels.softmax import softmax  # noqa: E402
 from interlace.kernels.teams import rows_of  # noqa: E402
+from interlace.workloads import FFNBlock, ffn_block  # noqa: E402
 
 from ..cases import relative_error  # noqa: E402
 from ..emulator.build import MISSING  # noqa: E402
@@ -95,3 +96,33 @@ def made(op: Callable[..., il.Op], **other: Any) -> il.Op:
 def test_what_is_no_op_of_rows_says_so(make: Callable[[], object], error: type[Exception], message: str) -> None:
     with pytest.raises(error, match=message):
         make()
+
+
+#: Tokens; tile; choices beside one worker. Rows go by blocks of two warpgroups, and by warps.
+BLOCKS = {
+    "one token, in parts": (1, il.MatmulTile(16, 64, 64, swap_ab=True), {"split": {"down": il.SplitK(2)}}),
+    "two warpgroups, static": (
+        70,
+        il.MatmulTile(128, 56, 64, num_warps=8),
+        {"dispatch": il.Dispatch.STATIC, "policy": il.RowSync()},
+    ),
+}
+
+
+@pytest.mark.skipif(bool(MISSING), reason=MISSING)
+@pytest.mark.parametrize("name", BLOCKS)
+def test_norms_and_products_pass_rows_to_each_other_in_one_launch(name: str) -> None:
+    pytest.importorskip("triton")
+    from ..emulator.walk import EmulatedLaunch, prepare, run_poisoned
+
+    m, tile, choices = BLOCKS[name]
+    problem = FFNBlock(72, 136, m)
+    graph = ffn_block(m, 72, 136, tile=tile, rows=1 if m == 1 else 8)
+    run = EmulatedLaunch(il.build(graph, il.Choices(1, **choices)), stages=3)
+    prepare([run])
+    given = {n: torch.from_numpy(v) for n, v in problem.inputs(0).items()}
+    right = problem.dense(torch, {n: v.double() for n, v in given.items()})["out"]
+    for seed in range(2):
+        out = run_poisoned(run, {n: v.bfloat16() for n, v in given.items()}, seed)
+        assert [str(fault) for fault in run.faults] == []
+        assert relative_error(out, right) < 6e-3  # rounded to bf16 three times
