@@ -20,8 +20,8 @@ def rows_of(rows: int, sms: int) -> int:
     return min(MOST_ROWS, power_of_two(-(-rows // (_WAVES * sms))))
 
 
-def block_of(name: str, shape: tuple[int, ...], rows: object) -> int:
-    """Columns of a matrix that a Triton body takes at once of a tile of so many whole rows.
+def tile_of(name: str, shape: tuple[int, ...], rows: object) -> tuple[int, int]:
+    """Rows of a tile of a matrix, which is whole rows, and the columns that a Triton body takes of them at once.
 
     Raises:
         ArgumentError, ShapeError: no number, none that a tile can have, or a matrix that 32 bits do not count.
@@ -32,5 +32,5 @@ def block_of(name: str, shape: tuple[int, ...], rows: object) -> int:
         1 <= count <= MOST_ROWS and count == power_of_two(count),
         f"{where} has tiles of {count} rows; use a power of two of at most {MOST_ROWS}",
     )
-    check_extents(where, shape, (count, 0))
-    return min(power_of_two(shape[1]), _BLOCK // count)
+    check_extents(where, shape, (count, _BLOCK))
+    return count, min(power_of_two(shape[1]), _BLOCK // count)

@@ -17,7 +17,7 @@ from interlace.graph.tensor import Tensor
 from interlace.kernels.base import Kernel, check_argument, check_eps, require, same_dtype
 from interlace.kernels.bodies import Array, Params, Reference, Regions, TritonBody
 from interlace.kernels.layer_norm.cuda import LAYER_NORM_TEXT
-from interlace.kernels.teams import block_of
+from interlace.kernels.teams import tile_of
 
 
 def centred(x: Array, weight: Array, bias: Array, eps: float) -> Array:
@@ -65,7 +65,7 @@ def layer_norm(name: str, x: Tensor, weight: Tensor, bias: Tensor, out: Tensor, 
     check_argument(name, "bias", bias, (n,))
     check_argument(name, "out", out, (m, n))
     same_dtype(name, x, weight, bias, out)
-    block = block_of(name, x.shape, rows)
+    rows, block = tile_of(name, x.shape, rows)
     (i,) = axes(1)
     own = (i.block(rows), ALL)
     return LAYER_NORM.op(
@@ -73,6 +73,6 @@ def layer_norm(name: str, x: Tensor, weight: Tensor, bias: Tensor, out: Tensor, 
         (-(-m // rows),),
         {"x": (x, own), "weight": (weight, (ALL,)), "bias": (bias, (ALL,))},
         {"out": (out, own)},
-        params={"M": m, "N": n, "EPS": eps, "BM": rows, "BN": block, "num_warps": 4},
+        params={"M": m, "N": n, "EPS": float(eps), "BM": rows, "BN": block, "num_warps": 4},
         flops=8.0 * rows * n,
     )

@@ -18,7 +18,7 @@ from interlace.graph.tensor import Tensor
 from interlace.kernels.base import Kernel, check_argument, require, same_dtype
 from interlace.kernels.bodies import Array, Params, Reference, Regions, TritonBody
 from interlace.kernels.softmax.cuda import SOFTMAX_TEXT
-from interlace.kernels.teams import block_of
+from interlace.kernels.teams import tile_of
 
 
 def shares(x: Array, scale: float = 1.0) -> Array:
@@ -61,10 +61,10 @@ def softmax(name: str, x: Tensor, out: Tensor, *, scale: float = 1.0, rows: int 
     m, n = x.shape
     check_argument(name, "out", out, (m, n))
     same_dtype(name, x, out)
-    block = block_of(name, x.shape, rows)
+    rows, block = tile_of(name, x.shape, rows)
     (i,) = axes(1)
     own = (i.block(rows), ALL)
-    params = {"M": m, "N": n, "SCALE": float(scale), "EXPONENT": scale * log2(e)}
+    params = {"M": m, "N": n, "SCALE": float(scale), "EXPONENT": float(scale) * log2(e)}
     return SOFTMAX.op(
         name,
         (-(-m // rows),),
