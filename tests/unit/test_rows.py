@@ -98,11 +98,12 @@ def test_what_is_no_op_of_rows_says_so(make: Callable[[], object], error: type[E
         make()
 
 
-#: Tokens; tile; choices beside one worker. Rows go by blocks of two warpgroups, and by warps.
+#: Tokens; rows of a tile of the norm; tile; choices beside one worker.
 BLOCKS = {
-    "one token, in parts": (1, il.MatmulTile(16, 64, 64, swap_ab=True), {"split": {"down": il.SplitK(2)}}),
-    "two warpgroups, static": (
+    "one token, in parts": (1, 1, il.MatmulTile(16, 64, 64, swap_ab=True), {"split": {"down": il.SplitK(2)}}),
+    "two warpgroups, a row by two warps, static": (
         70,
+        4,
         il.MatmulTile(128, 56, 64, num_warps=8),
         {"dispatch": il.Dispatch.STATIC, "policy": il.RowSync()},
     ),
@@ -115,9 +116,9 @@ def test_norms_and_products_pass_rows_to_each_other_in_one_launch(name: str) -> 
     pytest.importorskip("triton")
     from ..emulator.walk import EmulatedLaunch, prepare, run_poisoned
 
-    m, tile, choices = BLOCKS[name]
+    m, rows, tile, choices = BLOCKS[name]
     problem = FFNBlock(72, 136, m)
-    graph = ffn_block(m, 72, 136, tile=tile, rows=1 if m == 1 else 8)
+    graph = ffn_block(m, 72, 136, tile=tile, rows=rows)
     run = EmulatedLaunch(il.build(graph, il.Choices(1, **choices)), stages=3)
     prepare([run])
     given = {n: torch.from_numpy(v) for n, v in problem.inputs(0).items()}

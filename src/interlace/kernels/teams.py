@@ -1,4 +1,4 @@
-"""Rows of a matrix, each by a team of threads: all of a block where a tile is one row, else a warp.
+"""Rows of a matrix, each by a team of threads: all of a block where a tile is one row, a warp where it is eight.
 
 One row a tile is soonest ready; many rows would be as many tiles, of which each costs its fetch and its meeting.
 ``kernels/cuda/teams`` has the text.

@@ -1,4 +1,10 @@
-"""What texts that go through rows have in common, behind ``ROWS``; see ``kernels/teams``. BM is the rows of a tile."""
+"""What texts that go through rows have in common, behind ``ROWS``; see ``kernels/teams``. BM is the rows of a tile.
+
+    BM    of 4 warps                     of 8 warps
+    1     a row by all                   a row by all
+    4     a row by each                  a row by two
+    8     two rows by each, in turn      a row by each
+"""
 
 from __future__ import annotations
 
@@ -10,19 +16,19 @@ TEAM_SCRATCH_BYTES = 2 * 4 * 8
 TEAMS = (
     ROWS
     + r"""
-constexpr bool TOGETHER = BM == 1;
-constexpr int TEAM = TOGETHER ? THREADS : 32, TEAMS = THREADS / TEAM;
-DEVICE int team() { return TOGETHER ? 0 : warp_of(); }
-DEVICE int member() { return TOGETHER ? thread() : lane_of(); }
-// Of what all members have; the two reductions of a row each have a place of their own.
+constexpr int TEAMS = BM < WARPS ? BM : WARPS, TEAM = THREADS / TEAMS;
+DEVICE int team() { return thread() / TEAM; }
+DEVICE int member() { return thread() % TEAM; }
+// Of what all members have; the two reductions of a row each have a place of their own. All teams reduce at once.
 template <class F> DEVICE float of_team(float mine, int place, F join) {
   for (int distance = 16; distance; distance /= 2) mine = join(mine, __shfl_xor_sync(0xffffffff, mine, distance));
-  if (!TOGETHER) return mine;
+  if (TEAM == 32) return mine;
   float* const each = scratch<float>() + place * WARPS;
   if (lane_of() == 0) each[warp_of()] = mine;
   synchronise_block();
-  float found = each[0];
-  for (int warp = 1; warp < WARPS; ++warp) found = join(found, each[warp]);
+  const int first = team() * (TEAM / 32);
+  float found = each[first];
+  for (int warp = 1; warp < TEAM / 32; ++warp) found = join(found, each[first + warp]);
   return found;
 }
 DEVICE float team_sum(float mine, int place) {

@@ -9,15 +9,16 @@ SOFTMAX_TEXT = TextBody(
     TEAMS
     + r"""
 DEVICE void softmax_tile(const Tile& tile, const Arguments& a) {
-  for (int row = tile.i * BM + team(); row < min((tile.i + 1) * BM, a.M); row += TEAMS) {
-    const auto* const x = a.x + (long long)row * a.N;
+  for (int own = team(); own < BM; own += TEAMS) {
+    const int row = tile.i * BM + own;  // teams whose row is none reduce with the others
+    const auto* const x = a.x + (long long)min(row, a.M - 1) * a.N;
     float most = __int_as_float(0xff800000), sum = 0.0f;  // minus infinity
     visit(a.N, x, [&](float value) { most = fmaxf(most, value); });
     most = team_most(most, 0);
     visit(a.N, x, [&](float value) { sum += exp2f((value - most) * a.EXPONENT); });
     const float share = 1.0f / team_sum(sum, 1);
     const auto made = [&](float value) { return exp2f((value - most) * a.EXPONENT) * share; };
-    map_rows(a.N, a.out + (long long)row * a.N, made, x);
+    if (row < a.M) map_rows(a.N, a.out + (long long)row * a.N, made, x);
   }
 }
 """,
