@@ -12,15 +12,18 @@ from interlace.kernels.base import Kernel
 from interlace.kernels.causal_attention import CAUSAL_ATTENTION
 from interlace.kernels.combine import COMBINE
 from interlace.kernels.copy import COPY
+from interlace.kernels.elementwise import ELEMENTWISE
 from interlace.kernels.embedding import EMBEDDING
 from interlace.kernels.experts import EXPERT_MATMUL
 from interlace.kernels.gather import GATHER
+from interlace.kernels.layer_norm import LAYER_NORM
 from interlace.kernels.matmul import MATMUL
 from interlace.kernels.merge import MERGE
 from interlace.kernels.quadrature import REFINE, TOTAL
 from interlace.kernels.rms_norm import RMS_NORM
 from interlace.kernels.routing import FILL, PLACE, ROUTE
 from interlace.kernels.sample import CUTOFF, NOISY, OUTLINE
+from interlace.kernels.softmax import SOFTMAX
 from interlace.plan.plan import Plan
 
 #: Kernels that need not be passed.
@@ -28,6 +31,7 @@ BUILT_IN = (
     *(MATMUL, COPY, EMBEDDING, RMS_NORM, ATTEND, COMBINE, APPEND, CAUSAL_ATTENTION),
     *(MOST, FIRST_OF_MOST, OUTLINE, CUTOFF, NOISY, ASSIGN, ROUTE, PLACE, FILL, GATHER, EXPERT_MATMUL, MERGE),
     *(REFINE, TOTAL),
+    *(LAYER_NORM, SOFTMAX, ELEMENTWISE),
 )
 
 

@@ -2,11 +2,22 @@
 
 from __future__ import annotations
 
+from interlace.workloads.attention import Attention, attention
 from interlace.workloads.base import Workload
-from interlace.workloads.chains import OneMatmul, TwoCopies, TwoMatmuls, one_matmul, two_copies, two_matmuls
+from interlace.workloads.chains import (
+    NormedMatmuls,
+    OneMatmul,
+    TwoCopies,
+    TwoMatmuls,
+    normed_matmuls,
+    one_matmul,
+    two_copies,
+    two_matmuls,
+)
 from interlace.workloads.dag import Dag, dag
 from interlace.workloads.decode import Decode
 from interlace.workloads.ffn import FFN, MODELS, FFNShape, ffn
+from interlace.workloads.ffn_block import FFNBlock, ffn_block
 from interlace.workloads.llama import LLAMAS, LlamaShape, decode_graph
 from interlace.workloads.moe import MoE, moe
 from interlace.workloads.prefill import PrefillAttention, prefill_attention
@@ -25,6 +36,9 @@ WORKLOADS: tuple[type[Workload], ...] = (
     RaggedAttention,
     MoE,
     Quadrature,
+    FFNBlock,
+    NormedMatmuls,
+    Attention,
 )
 
 __all__ = [
@@ -32,11 +46,14 @@ __all__ = [
     "LLAMAS",
     "MODELS",
     "WORKLOADS",
+    "Attention",
     "Dag",
     "Decode",
+    "FFNBlock",
     "FFNShape",
     "LlamaShape",
     "MoE",
+    "NormedMatmuls",
     "OneMatmul",
     "PrefillAttention",
     "Quadrature",
@@ -44,10 +61,13 @@ __all__ = [
     "TwoCopies",
     "TwoMatmuls",
     "Workload",
+    "attention",
     "dag",
     "decode_graph",
     "ffn",
+    "ffn_block",
     "moe",
+    "normed_matmuls",
     "one_matmul",
     "prefill_attention",
     "quadrature",

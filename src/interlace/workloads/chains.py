@@ -1,4 +1,4 @@
-"""The smallest graphs: one matmul, two copies, two matmuls."""
+"""The smallest graphs: one matmul, two copies, two matmuls, also with a normalisation between them."""
 
 from __future__ import annotations
 
@@ -9,12 +9,16 @@ from typing import Annotated, Any, ClassVar
 import numpy as np
 
 from interlace.core.devices import DeviceSpec
-from interlace.core.dtypes import DType, bf16
+from interlace.core.dtypes import DType, bf16, fp32
 from interlace.graph.graph import Graph
 from interlace.graph.tensor import Tensor
 from interlace.kernels.copy import copy
 from interlace.kernels.matmul import MatmulTile, matmul
+from interlace.kernels.rms_norm import normalised
+from interlace.kernels.squares import COLUMNS, FINE, blocks
 from interlace.workloads.base import DTypeField, Option, Presets, Tile, Workload, matmul_tile
+
+_EPS = 1e-5
 
 
 def one_matmul(m: int, n: int, k: int, dtype: DType = bf16, tile: MatmulTile | None = None) -> Graph:
@@ -45,6 +49,32 @@ def two_matmuls(
     y, out = Tensor("y", (m, n), dtype), Tensor("out", (m, p), dtype)
     ops = (matmul("first", x, a, y, tile=first), matmul("second", y, b, out, tile=second))
     return Graph("two-matmuls", (x, a, b, y, out), ops, ("x", "a", "b"), ("out",))
+
+
+def normed_matmuls(
+    m: int,
+    k: int,
+    n: int,
+    p: int,
+    dtype: DType = bf16,
+    first: MatmulTile | None = None,
+    second: MatmulTile | None = None,
+) -> Graph:
+    """``out = rms_norm(x @ a.T, gain) @ b.T`` for x of shape (m, k), a (n, k), gain (n,), b (p, n).
+
+    The normalisation is in both products (``kernels/squares``); tiles of the first are a multiple of 16 columns.
+    """
+    first = first or MatmulTile()
+    columns = FINE if first.n % COLUMNS else COLUMNS
+    given = {"x": (m, k), "a": (n, k), "gain": (n,), "b": (p, n)}
+    t = {name: Tensor(name, shape, dtype) for name, shape in given.items()}
+    scaled, out = Tensor("scaled", (m, n), dtype), Tensor("out", (m, p), dtype)
+    squares = Tensor("squares", (m, blocks(n, columns)), fp32)
+    ops = (
+        matmul("first", t["x"], t["a"], scale=t["gain"], scaled=scaled, squares=squares, tile=first),
+        matmul("second", scaled, t["b"], out, x_squares=squares, eps=_EPS, tile=second),
+    )
+    return Graph("normed-matmuls", (*t.values(), scaled, squares, out), ops, (*given,), ("out",))
 
 
 @dataclass(frozen=True)
@@ -115,6 +145,27 @@ class TwoMatmuls(Workload):
 
     def dense(self, xp: Any, tensors: Mapping[str, Any]) -> Mapping[str, Any]:
         return {"out": (tensors["x"] @ tensors["a"].T) @ tensors["b"].T}
+
+
+@dataclass(frozen=True)
+class NormedMatmuls(TwoMatmuls):
+    """Two matmuls with an RMS normalisation between, ``out = rms_norm(x @ a.T) @ b.T``."""
+
+    name: ClassVar[str] = "normed-matmuls"
+
+    @property
+    def title(self) -> str:
+        return super().title.replace("two matmuls", "two matmuls and a norm between")
+
+    def graph(self, device: DeviceSpec, tile: Tile | None = None) -> Graph:
+        first = second = matmul_tile(self.m, device, tile)
+        return normed_matmuls(self.m, self.hidden, self.ffn, self.hidden, self.dtype, first, second)
+
+    def dense(self, xp: Any, tensors: Mapping[str, Any]) -> Mapping[str, Any]:
+        x, a, gain, b = (tensors[name] for name in ("x", "a", "gain", "b"))
+        if xp is np:
+            return {"out": normalised(x @ a.T, gain, _EPS) @ b.T}
+        return {"out": xp.nn.functional.rms_norm(x @ a.T, (self.ffn,), gain, _EPS) @ b.T}
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,111 @@
+"""Pointwise arithmetic on a matrix: ``out = activation(x) * times + plus``, in float32, rounded once.
+
+``times`` and ``plus`` are matrices like x, vectors of its columns that count for every row, or left out. So an add, a
+product, a bias, a scale and an activation of their own are one op, as is what joins a gate with what it lets through.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from interlace.core.arguments import check_type, series
+from interlace.graph.access import Span, axes
+from interlace.graph.op import Op
+from interlace.graph.tensor import Tensor
+from interlace.kernels.base import Kernel, check_argument, check_block, check_extents, power_of_two, require, same_dtype
+from interlace.kernels.bodies import Array, Params, Reference, Regions, TritonBody
+from interlace.kernels.elementwise.cuda import ELEMENTWISE_TEXT
+from interlace.kernels.matmul import Activation
+
+#: Of a tile: a row for each warp of two warpgroups, and two times 16 bytes for each thread of a warp.
+_TILE = (8, 512)
+_NONE = -1  # neither rows nor a vector
+_ACTIVATIONS = [*Activation]  # a body knows an activation by its number
+
+
+def _finish(_: Array | None, regions: Regions, params: Params) -> Mapping[str, Array]:
+    value = _ACTIVATIONS[int(params["ACTIVATION"])](regions["x"])
+    return {"out": value * regions.get("times", 1.0) + regions.get("plus", 0.0)}
+
+
+def _triton() -> TritonBody:
+    from interlace.kernels.elementwise.triton import elementwise_tile
+
+    return TritonBody(finish=elementwise_tile)
+
+
+def _make(name: str, tensors: Mapping[str, Tensor], params: Params) -> Op:
+    activation, tile = _ACTIVATIONS[int(params["ACTIVATION"])], (params["BM"], params["BN"])
+    return elementwise(name, **tensors, activation=activation, tile=tile)  # type: ignore[arg-type]
+
+
+ELEMENTWISE = Kernel(
+    "elementwise",
+    Reference(_finish),
+    _triton,
+    walk=ELEMENTWISE_TEXT,
+    dtypes=("bf16", "fp16", "fp32"),
+    make=_make,
+)
+
+
+def elementwise(
+    name: str,
+    x: Tensor,
+    out: Tensor,
+    *,
+    times: Tensor | None = None,
+    plus: Tensor | None = None,
+    activation: Activation = Activation.NONE,
+    tile: tuple[int, int] = _TILE,
+) -> Op:
+    """``out = activation(x) * times + plus`` for x and out (M, N).
+
+    Args:
+        times, plus: (M, N), (N,), or None.
+        tile: rows and columns of a tile, powers of two.
+
+    Raises:
+        ArgumentError, ShapeError, DTypeError: an argument that is none, shapes that do not match, mixed dtypes, or a
+            tile that no block of Triton holds.
+    """
+    where = f"op {name!r}"
+    check_type(x, Tensor, where, "x")
+    check_type(activation, Activation, where, "activation")
+    bm, bn = tile = series(tile, int, where, "tile")
+    check_block(where, *tile)
+    require(
+        bm == power_of_two(bm) and bn == power_of_two(bn), f"{where} has tiles of {bm} x {bn}; use powers of two"
+    )
+    require(len(x.shape) == 2, f"{where}: x {x} must be a matrix")
+    m, n = x.shape
+    check_argument(name, "out", out, (m, n))
+    check_extents(where, x.shape, tile)
+    i, j = axes(2)
+    own = (i.block(bm), j.block(bn))
+    reads: dict[str, tuple[Tensor, tuple[Span, ...]]] = {"x": (x, own)}
+    rows = {"times": _NONE, "plus": _NONE}
+    for arg, extra in (("times", times), ("plus", plus)):
+        check_type(extra, (Tensor, type(None)), where, arg)
+        if extra is not None:
+            rows[arg] = int(extra.shape != (n,))
+            check_argument(name, arg, extra, (m, n) if rows[arg] else (n,))
+            reads[arg] = (extra, own if rows[arg] else own[1:])
+    same_dtype(name, x, out, *(tensor for tensor, _ in reads.values()))
+    return ELEMENTWISE.op(
+        name,
+        (-(-m // bm), -(-n // bn)),
+        reads,
+        {"out": (out, own)},
+        params={
+            "M": m,
+            "N": n,
+            "BM": bm,
+            "BN": bn,
+            "ACTIVATION": _ACTIVATIONS.index(activation),
+            "TIMES_ROWS": rows["times"],
+            "PLUS_ROWS": rows["plus"],
+            "num_warps": 4,
+        },
+        flops=float(bm * bn * len(reads)),
+    )

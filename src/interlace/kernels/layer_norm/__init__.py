@@ -1,0 +1,78 @@
+"""Layer normalisation of rows: y = (x - mean) / sqrt(mean((x - mean)^2) + eps) * weight + bias.
+
+The mean is taken before the squares of what is left, in float32: sums of squares of rows far from 0 would cancel.
+Source: Ba, Kiros and Hinton, Layer normalization, 2016.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from interlace.core.arguments import check_type
+from interlace.graph.access import ALL, axes
+from interlace.graph.op import Op
+from interlace.graph.tensor import Tensor
+from interlace.kernels.base import Kernel, check_argument, check_eps, require, same_dtype
+from interlace.kernels.bodies import Array, Params, Reference, Regions, TritonBody
+from interlace.kernels.layer_norm.cuda import LAYER_NORM_TEXT
+from interlace.kernels.teams import tile_of
+
+
+def centred(x: Array, weight: Array, bias: Array, eps: float) -> Array:
+    """x of shape (..., n) with rows of mean 0 and variance 1, times ``weight`` (n,), plus ``bias`` (n,)."""
+    off = x - x.mean(axis=-1, keepdims=True)
+    return np.asarray(off / np.sqrt((off**2).mean(axis=-1, keepdims=True) + eps) * weight + bias)
+
+
+def _finish(_: Array | None, regions: Regions, params: Params) -> Mapping[str, Array]:
+    return {"out": centred(regions["x"], regions["weight"], regions["bias"], float(params["EPS"]))}
+
+
+def _triton() -> TritonBody:
+    from interlace.kernels.layer_norm.triton import layer_norm_tile
+
+    return TritonBody(finish=layer_norm_tile)
+
+
+def _make(name: str, tensors: Mapping[str, Tensor], params: Params) -> Op:
+    return layer_norm(name, **tensors, eps=params["EPS"], rows=params["BM"])  # type: ignore[arg-type]
+
+
+LAYER_NORM = Kernel(
+    "layer_norm",
+    Reference(_finish),
+    _triton,
+    walk=LAYER_NORM_TEXT,
+    dtypes=("bf16", "fp16", "fp32"),
+    make=_make,
+)
+
+
+def layer_norm(name: str, x: Tensor, weight: Tensor, bias: Tensor, out: Tensor, *, eps: float, rows: int = 1) -> Op:
+    """``out``, each row of x (M, N) normalised, times weight (N,), plus bias (N,); a tile is so many ``rows``.
+
+    Raises:
+        ArgumentError, ShapeError, DTypeError: an argument that is none, shapes that do not match, mixed dtypes, or
+            rows that are no power of two of at most 8.
+    """
+    check_type(x, Tensor, f"op {name!r}", "x")
+    check_eps(name, eps)
+    require(len(x.shape) == 2, f"op {name!r}: x {x} must be a matrix")
+    m, n = x.shape
+    check_argument(name, "weight", weight, (n,))
+    check_argument(name, "bias", bias, (n,))
+    check_argument(name, "out", out, (m, n))
+    same_dtype(name, x, weight, bias, out)
+    rows, block = tile_of(name, x.shape, rows)
+    (i,) = axes(1)
+    own = (i.block(rows), ALL)
+    return LAYER_NORM.op(
+        name,
+        (-(-m // rows),),
+        {"x": (x, own), "weight": (weight, (ALL,)), "bias": (bias, (ALL,))},
+        {"out": (out, own)},
+        params={"M": m, "N": n, "EPS": float(eps), "BM": rows, "BN": block, "num_warps": 4},
+        flops=8.0 * rows * n,
+    )

@@ -1,0 +1,75 @@
+"""Softmax of rows: y = exp(scale * (x - max(x))) / sum(exp(scale * (x - max(x)))), in float32.
+
+A row may have minus infinities, which get 0, but for one finite number; without any it is NaN, as in PyTorch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from math import e, inf, log2
+
+import numpy as np
+
+from interlace.core.arguments import check_type
+from interlace.core.errors import ArgumentError
+from interlace.graph.access import ALL, axes
+from interlace.graph.op import Op
+from interlace.graph.tensor import Tensor
+from interlace.kernels.base import Kernel, check_argument, require, same_dtype
+from interlace.kernels.bodies import Array, Params, Reference, Regions, TritonBody
+from interlace.kernels.softmax.cuda import SOFTMAX_TEXT
+from interlace.kernels.teams import tile_of
+
+
+def shares(x: Array, scale: float = 1.0) -> Array:
+    """Softmax of scale * x along the last axis."""
+    weights = np.exp(scale * (x - x.max(axis=-1, keepdims=True)))
+    return np.asarray(weights / weights.sum(axis=-1, keepdims=True))
+
+
+def _finish(_: Array | None, regions: Regions, params: Params) -> Mapping[str, Array]:
+    return {"out": shares(regions["x"], float(params["SCALE"]))}
+
+
+def _triton() -> TritonBody:
+    from interlace.kernels.softmax.triton import softmax_tile
+
+    return TritonBody(finish=softmax_tile)
+
+
+def _make(name: str, tensors: Mapping[str, Tensor], params: Params) -> Op:
+    return softmax(name, **tensors, scale=params["SCALE"], rows=params["BM"])  # type: ignore[arg-type]
+
+
+SOFTMAX = Kernel(
+    "softmax", Reference(_finish), _triton, walk=SOFTMAX_TEXT, dtypes=("bf16", "fp16", "fp32"), make=_make
+)
+
+
+def softmax(name: str, x: Tensor, out: Tensor, *, scale: float = 1.0, rows: int = 1) -> Op:
+    """``out``, softmax of scale * x over each row of x (M, N); a tile is so many ``rows``.
+
+    Raises:
+        ArgumentError, ShapeError, DTypeError: an argument that is none, a scale that is not positive, shapes that do
+            not match, mixed dtypes, or rows that are no power of two of at most 8.
+    """
+    check_type(x, Tensor, f"op {name!r}", "x")
+    check_type(scale, float, f"op {name!r}", "scale", "0.125")
+    if not 0 < float(scale) < inf:
+        raise ArgumentError(f"op {name!r} has scale {scale!r}; use a positive number, such as 0.125")
+    require(len(x.shape) == 2, f"op {name!r}: x {x} must be a matrix")
+    m, n = x.shape
+    check_argument(name, "out", out, (m, n))
+    same_dtype(name, x, out)
+    rows, block = tile_of(name, x.shape, rows)
+    (i,) = axes(1)
+    own = (i.block(rows), ALL)
+    params = {"M": m, "N": n, "SCALE": float(scale), "EXPONENT": float(scale) * log2(e)}
+    return SOFTMAX.op(
+        name,
+        (-(-m // rows),),
+        {"x": (x, own)},
+        {"out": (out, own)},
+        params={**params, "BM": rows, "BN": block, "num_warps": 4},
+        flops=5.0 * rows * n,
+    )

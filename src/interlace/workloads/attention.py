@@ -1,0 +1,88 @@
+"""Attention of one head by ops: a product, a softmax of its rows, a product."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any, ClassVar
+
+import numpy as np
+
+from interlace.core.devices import CPU, DeviceSpec
+from interlace.core.dtypes import DType, bf16
+from interlace.core.rounding import round_to
+from interlace.graph.graph import Graph
+from interlace.graph.tensor import Tensor
+from interlace.kernels.matmul import MatmulTile, matmul
+from interlace.kernels.softmax import shares, softmax
+from interlace.kernels.teams import rows_of
+from interlace.workloads.base import DTypeField, Inputs, Option, Presets, Tile, Workload, matmul_tile
+
+
+def attention(
+    m: int, keys: int, head_dim: int, dtype: DType = bf16, tile: MatmulTile | None = None, rows: int = 1
+) -> Graph:
+    """``out = softmax(q @ k.T / sqrt(head_dim)) @ v.T``, whose scores (m, keys) are written out.
+
+    Inputs: ``q`` (m, head_dim), ``k`` (keys, head_dim), and ``v`` (head_dim, keys), values by columns.
+
+    Args:
+        tile: of both matmuls.
+        rows: of a tile of the softmax.
+
+    Raises:
+        ArgumentError, ShapeError, DTypeError: extents, a dtype or tiles that its kernels do not take.
+    """
+    given = {"q": (m, head_dim), "k": (keys, head_dim), "v": (head_dim, keys)}
+    made = {"scores": (m, keys), "shares": (m, keys), "out": (m, head_dim)}
+    t = {name: Tensor(name, shape, dtype) for name, shape in (given | made).items()}
+    ops = (
+        matmul("query", t["q"], t["k"], t["scores"], tile=tile),
+        softmax("softmax", t["scores"], t["shares"], scale=head_dim**-0.5, rows=rows),
+        matmul("value", t["shares"], t["v"], t["out"], tile=tile),
+    )
+    return Graph("attention", (*t.values(),), ops, (*given,), ("out",))
+
+
+@dataclass(frozen=True)
+class Attention(Workload):
+    """Attention of one head without a mask, by a product, a softmax and a product."""
+
+    name: ClassVar[str] = "attention"
+    presets: ClassVar[Presets] = {
+        "small": {"keys": 200, "head_dim": 40},
+        "sd-vae": {"m": 4096, "keys": 4096, "head_dim": 512},
+    }
+    on_cpu: ClassVar[str] = "small"
+    on_gpu: ClassVar[str] = "sd-vae"
+    sizes: ClassVar[tuple[int, ...]] = (16, 256, 4096)
+    weights: ClassVar[tuple[str, ...]] = ("k", "v")
+
+    keys: Annotated[int, Option("Keys, and values.", least=1)]
+    head_dim: Annotated[int, Option("Elements of a query, a key and a value.", least=1)]
+    m: Annotated[int, Option("Queries.", least=1)] = 16
+    dtype: DTypeField = bf16
+
+    @property
+    def title(self) -> str:
+        return f"attention of {self.m} queries to {self.keys} keys of {self.head_dim}, {self.dtype}"
+
+    @property
+    def flops(self) -> float:
+        return 4.0 * self.m * self.keys * self.head_dim
+
+    def graph(self, device: DeviceSpec, tile: Tile | None = None) -> Graph:
+        of_matmul, rows = matmul_tile(self.m, device, tile), rows_of(self.m, device.sms)
+        return attention(self.m, self.keys, self.head_dim, self.dtype, of_matmul, rows)
+
+    def inputs(self, seed: int) -> Inputs:
+        """Everything from N(0, 1), so that scores are too."""
+        random, graph = np.random.default_rng(seed), self.graph(CPU)
+        shapes = {name: graph.tensor(name).shape for name in graph.inputs}
+        return {n: round_to(random.standard_normal(shape, np.float32), self.dtype) for n, shape in shapes.items()}
+
+    def dense(self, xp: Any, tensors: Mapping[str, Any]) -> Mapping[str, Any]:
+        q, k, v = tensors["q"], tensors["k"], tensors["v"]
+        if xp is np:
+            return {"out": shares(q @ k.T, self.head_dim**-0.5) @ v.T}
+        return {"out": xp.nn.functional.scaled_dot_product_attention(q[None], k[None], v.T[None])[0]}

@@ -1,0 +1,43 @@
+"""Ops that go through rows compile for sm_90 without a GPU: memory order and registers."""
+
+from __future__ import annotations
+
+import pytest
+
+import interlace as il
+from interlace.kernels.lint import lint, resources
+from interlace.workloads import Attention, FFNBlock, NormedMatmuls, Workload
+
+from ..rows import normed, pointwise, shared, together
+
+#: As models have them: rows of GPT-2 XL, and of the scores of its vocabulary.
+WIDE = {
+    "norm": normed(16, 1600),
+    "norms": normed(1000, 12288, rows=8),
+    "softmax": shared(16, 50257),
+    "pointwise": pointwise(512, 6400, activation=il.Activation.SILU, times="matrix", tile=(8, 512)),
+}
+
+
+def test_one_launch_of_rows_of_models_keeps_the_memory_order() -> None:
+    graph = together(WIDE.items())
+    run = il.OneLaunchExecutor(il.build(graph, il.Choices(132)), il.Options("meta"))
+    assert run.binary.resources.spill_bytes == 0
+    assert run.binary.warnings == ()
+    assert lint(run.binary.ptx, posts=False, waits=False, posting_warp=True) == []
+
+
+@pytest.mark.parametrize("name", WIDE)
+def test_rows_of_models_stay_in_registers_under_triton(name: str) -> None:
+    (launch,) = il.SerialExecutor(il.build(WIDE[name].graph, il.Choices(132)), il.Options("meta")).launches()
+    assert resources(launch.compile_ahead().asm["ptx"]).spill_bytes == 0
+
+
+@pytest.mark.parametrize(("kind", "m"), [(FFNBlock, 1), (FFNBlock, 1024), (NormedMatmuls, 16), (Attention, 4096)])
+def test_rows_between_products_keep_the_memory_order_and_their_registers(kind: type[Workload], m: int) -> None:
+    graph = kind.of({"m": m}, True).graph(il.H200)
+    run = il.OneLaunchExecutor(il.plan_graph(graph, il.H200, il.OneLaunchExecutor), il.Options("meta"))
+    assert run.binary.resources.spill_bytes == 0
+    assert run.binary.warnings == ()
+    assert lint(run.binary.ptx, posts=True, waits=True, posting_warp=True) == []
+    assert run.composition.stages >= 4

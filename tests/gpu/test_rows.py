@@ -1,0 +1,67 @@
+"""Ops that go through rows on a GPU: as right as PyTorch on every executor, alone and between products."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+import interlace as il
+from interlace.executors.device import DeviceExecutor
+from interlace.workloads import Attention, FFNBlock, NormedMatmuls, Workload
+
+from ..cases import TORCH, relative_error
+from ..rows import CASES, Rows, normed, pointwise, shared, together
+
+WIDE = {
+    "norm of many rows": normed(1000, 12288, rows=8),
+    "norm far from 0": normed(33, 1600, il.fp32, offset=4000.0),
+    "softmax of a vocabulary": shared(16, 50257),
+    "pointwise": pointwise(511, 6400, activation=il.Activation.SILU, times="matrix", plus="vector", tile=(8, 512)),
+}
+EXECUTORS: tuple[tuple[type[DeviceExecutor], il.Choices], ...] = (
+    (il.SerialExecutor, il.Choices(132)),
+    (il.CudaGraphExecutor, il.Choices(132)),
+    (il.PdlExecutor, il.Choices(132)),
+    (il.StreamsExecutor, il.Choices(132)),
+    (il.SemaphoreStreamsExecutor, il.Choices(132, policy=il.RowSync())),
+    (il.PersistentExecutor, il.Choices(132)),
+    (il.PersistentExecutor, il.Choices(132, il.Dispatch.STATIC, policy=il.RowSync())),
+    *((il.OneLaunchExecutor, il.Choices(132, dispatch, policy=il.RowSync())) for dispatch in il.Dispatch),
+)
+
+
+def check(rows: dict[str, Rows], executor: type[DeviceExecutor]) -> None:
+    run = executor(il.build(together(rows.items()), il.Choices(132)), il.Options(timeout_s=10.0))
+    inputs = {name: case.inputs(device="cuda") for name, case in rows.items()}
+    tensors = {name + of: value for name, given in inputs.items() for of, value in given.items()}
+    tensors |= {name: run.empty(name).fill_(float("nan")) for name in run.plan.graph.outputs}
+    run.run(tensors)
+    run.synchronize()
+    errors = {name: relative_error(tensors[name + "out"], case.exact(inputs[name])) for name, case in rows.items()}
+    assert {name: error for name, error in errors.items() if not error < rows[name].tolerance} == {}
+
+
+@pytest.mark.parametrize("executor", [il.SerialExecutor, il.OneLaunchExecutor], ids=lambda e: e.name)
+@pytest.mark.parametrize("rows", [CASES, WIDE], ids=["small", "wide"])
+def test_rows_of_any_length_are_right(executor: type[DeviceExecutor], rows: dict[str, Rows]) -> None:
+    check(rows, executor)
+
+
+@pytest.mark.parametrize(("executor", "choices"), EXECUTORS, ids=lambda e: getattr(e, "name", ""))
+@pytest.mark.parametrize("kind", [FFNBlock, NormedMatmuls, Attention], ids=lambda kind: kind.name)
+@pytest.mark.parametrize("m", [1, 33, 511])
+def test_problems_with_ops_of_rows_are_as_right_as_pytorch(
+    executor: type[DeviceExecutor], choices: il.Choices, kind: type[Workload], m: int
+) -> None:
+    preset = {FFNBlock: "gpt2-xl", NormedMatmuls: "small", Attention: "small"}[kind]
+    problem = kind.of({"m": m}, True, preset)
+    graph = problem.graph(il.H200)
+    run = executor(il.build(graph, choices), il.Options(timeout_s=10.0))
+    for seed in range(2):
+        given = {n: torch.from_numpy(v).to("cuda", TORCH["bf16"]) for n, v in problem.inputs(seed).items()}
+        out = run.empty("out").fill_(float("nan"))
+        run.run({**given, "out": out})
+        run.synchronize()
+        gold = problem.dense(torch, {name: value.double() for name, value in given.items()})["out"]
+        plain = relative_error(problem.dense(torch, given)["out"], gold)
+        assert relative_error(out, gold) <= max(1.5 * plain, 4e-3)

@@ -1,0 +1,129 @@
+"""Ops that go through rows: right on NumPy and in the one launch on the emulator, and what is none says so."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+
+import interlace as il  # noqa: E402
+from interlace.core.errors import ArgumentError, DTypeError, ShapeError  # noqa: E402
+from interlace.kernels.elementwise import elementwise  # noqa: E402
+from interlace.kernels.layer_norm import layer_norm  # noqa: E402
+from interlace.kernels.read import read_plan  # noqa: E402
+from interlace.kernels.softmax import softmax  # noqa: E402
+from interlace.kernels.teams import rows_of  # noqa: E402
+from interlace.workloads import FFNBlock, ffn_block  # noqa: E402
+
+from ..cases import relative_error  # noqa: E402
+from ..emulator.build import MISSING  # noqa: E402
+from ..rows import CASES, together  # noqa: E402
+
+each = pytest.mark.parametrize("name", CASES)
+
+
+@each
+def test_the_meaning_is_that_of_pytorch(name: str) -> None:
+    case = CASES[name]
+    inputs = case.inputs()
+    plan = read_plan(il.build(case.graph, il.Choices(3)).to_json())
+    found = il.ReferenceExecutor(plan, seed=1).run({n: v.double().numpy() for n, v in inputs.items()})["out"]
+    np.testing.assert_allclose(found, case.exact(inputs).numpy(), rtol=1e-10, atol=1e-13)
+
+
+@pytest.mark.skipif(bool(MISSING), reason=MISSING)
+def test_one_launch_of_all_is_right_and_touches_nothing_else() -> None:
+    pytest.importorskip("triton")
+    from ..emulator.walk import EmulatedLaunch, prepare
+
+    graph = together(CASES.items())
+    run = EmulatedLaunch(il.build(graph, il.Choices(1)), stages=2)
+    prepare([run])
+    inputs = {name: case.inputs() for name, case in CASES.items()}
+    tensors = {name + of: value for name, given in inputs.items() for of, value in given.items()}
+    tensors |= {name: run.empty(name).fill_(float("nan")) for name in graph.outputs}
+    run.run(tensors)
+    assert [str(fault) for fault in run.faults] == []
+    errors = {name: relative_error(tensors[name + "out"], case.exact(inputs[name])) for name, case in CASES.items()}
+    assert {name: error for name, error in errors.items() if not error < CASES[name].tolerance} == {}
+
+
+def test_minus_infinity_has_no_share() -> None:
+    x, out = il.Tensor("x", (2, 3), il.fp32), il.Tensor("out", (2, 3), il.fp32)
+    graph = il.Graph("s", (x, out), (softmax("s", x, out),), ("x",), ("out",))
+    given = np.array([[-np.inf, 2.0, -np.inf], [1.0, -np.inf, 1.0]])
+    found = il.ReferenceExecutor(il.build(graph, il.Choices(1))).run({"x": given})["out"]
+    assert found.tolist() == [[0.0, 1.0, 0.0], [0.5, 0.0, 0.5]]
+
+
+def test_tiles_are_one_row_while_they_make_few_waves() -> None:
+    assert [rows_of(m, 132) for m in (1, 264, 265, 528, 529, 100_000)] == [1, 1, 2, 2, 4, 8]
+
+
+def made(op: Callable[..., il.Op], **other: Any) -> il.Op:
+    names = {"x": (4, 64), "weight": (64,), "bias": (64,), "out": (4, 64)}
+    if op is not layer_norm:
+        names = {name: names[name] for name in ("x", "out")}
+    given: dict[str, Any] = {name: il.Tensor(name, shape, il.bf16) for name, shape in names.items()}
+    return op("o", **given | ({"eps": 1e-5} if op is layer_norm else {}) | other)
+
+
+@pytest.mark.parametrize(
+    ("make", "error", "message"),
+    [
+        (lambda: made(layer_norm, rows=3), ShapeError, "op 'o' has tiles of 3 rows; use a power of two of at most 8"),
+        (lambda: made(softmax, rows="8"), ArgumentError, "op 'o': rows is '8'; write rows=8"),
+        (lambda: made(softmax, scale=0.0), ArgumentError, "op 'o' has scale 0.0; use a positive number, such as 0.125"),
+        (
+            lambda: made(layer_norm, bias=il.Tensor("bias", (1, 64), il.bf16)),
+            ShapeError,
+            r"bias bias\[1 x 64\] bf16 must have shape \(64,\)",
+        ),
+        (lambda: made(softmax, out=il.Tensor("out", (4, 64), il.fp32)), DTypeError, "op 'o' mixes dtypes"),
+        (lambda: made(elementwise, tile=(8, 48)), ShapeError, "op 'o' has tiles of 8 x 48; use powers of two"),
+        (lambda: made(elementwise, activation="relu"), ArgumentError, "activation=il.Activation.RELU"),
+        (
+            lambda: made(elementwise, plus=il.Tensor("plus", (4,), il.bf16)),
+            ShapeError,
+            r"plus plus\[4\] bf16 must have shape \(4, 64\)",
+        ),
+    ],
+)
+def test_what_is_no_op_of_rows_says_so(make: Callable[[], object], error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=message):
+        make()
+
+
+#: Tokens; rows of a tile of the norm; tile; choices beside one worker.
+BLOCKS = {
+    "one token, in parts": (1, 1, il.MatmulTile(16, 64, 64, swap_ab=True), {"split": {"down": il.SplitK(2)}}),
+    "two warpgroups, a row by two warps, static": (
+        70,
+        4,
+        il.MatmulTile(128, 56, 64, num_warps=8),
+        {"dispatch": il.Dispatch.STATIC, "policy": il.RowSync()},
+    ),
+}
+
+
+@pytest.mark.skipif(bool(MISSING), reason=MISSING)
+@pytest.mark.parametrize("name", BLOCKS)
+def test_norms_and_products_pass_rows_to_each_other_in_one_launch(name: str) -> None:
+    pytest.importorskip("triton")
+    from ..emulator.walk import EmulatedLaunch, prepare, run_poisoned
+
+    m, rows, tile, choices = BLOCKS[name]
+    problem = FFNBlock(72, 136, m)
+    graph = ffn_block(m, 72, 136, tile=tile, rows=rows)
+    run = EmulatedLaunch(il.build(graph, il.Choices(1, **choices)), stages=3)
+    prepare([run])
+    given = {n: torch.from_numpy(v) for n, v in problem.inputs(0).items()}
+    right = problem.dense(torch, {n: v.double() for n, v in given.items()})["out"]
+    for seed in range(2):
+        out = run_poisoned(run, {n: v.bfloat16() for n, v in given.items()}, seed)
+        assert [str(fault) for fault in run.faults] == []
+        assert relative_error(out, right) < 6e-3  # rounded to bf16 three times
