@@ -157,7 +157,10 @@ class MoE(Workload):
         return moe(self.tokens, self.hidden, self.ffn, self.experts, self.chosen, self.dtype, tile=own, down=down)
 
     def inputs(self, seed: int) -> Inputs:
-        return {**draw(self.graph(CPU), seed), "logits": self.logits(seed)}
+        return {**draw(self.graph(CPU), seed), **self.given(seed)}
+
+    def given(self, seed: int) -> Inputs:
+        return {"logits": self.logits(seed)}
 
     def logits(self, seed: int) -> NDArray[np.float32]:
         """Logarithms of the experts' shares plus Gumbel noise, by which experts are drawn as often as they say."""

@@ -189,13 +189,20 @@ class RaggedAttention(Workload):
         """Everything from N(0, 1), caches of repeated numbers; the lengths as they are for all seeds."""
         random, graph = np.random.default_rng(seed), self.graph(CPU)
         pool = round_to(random.standard_normal(DRAWN, np.float32), self.dtype)
+        of = dict(self.given(seed))
+        for name in (name for name in graph.inputs if name not in of):
+            of[name] = repeated(pool, int(random.integers(DRAWN)), graph.tensor(name).shape)
+        return of
+
+    def given(self, seed: int) -> Inputs:
         of = {"position": np.array(self.cached, np.float32), "rope": rope_table(self.capacity, self.head_dim)}
         if self.shares != 0:
             tables = zip(("shares", "first", "rows"), equal_shares(self.cached, self.parts, BLOCK), strict=True)
             of |= {name: value.astype(np.float32) for name, value in tables}
-        for name in (name for name in graph.inputs if name not in of):
-            of[name] = repeated(pool, int(random.integers(DRAWN)), graph.tensor(name).shape)
         return of
+
+    def deviation(self, tensor: Tensor) -> float:
+        return 1.0
 
     def dense(self, xp: Any, tensors: Mapping[str, Any]) -> Mapping[str, Any]:
         return {"out": self._in_numpy(tensors) if xp is np else self._in_torch(xp, tensors)}
