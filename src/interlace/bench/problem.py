@@ -183,6 +183,10 @@ class Problem:
 
     # ---------------------------------------------------------------- what is right
 
+    def error(self, outputs: Tensors) -> float:
+        """The relative error of what a run on the first set of weights gave."""
+        return _relative(outputs, self._gold)
+
     def check(self, executor: DeviceExecutor) -> float:
         """Largest relative error of a few runs over poisoned memory.
 
@@ -205,7 +209,7 @@ class Problem:
                 value.fill_(float("nan"))
         self.run(executor)(self._inputs(self.weights[0]))
         executor.synchronize()
-        return _relative(self.outputs, self._gold)
+        return self.error(self.outputs)
 
     def check_layers(self, executor: DeviceExecutor) -> None:
         """The same for an executor in a model's layers, one behind the other.
