@@ -225,7 +225,7 @@ class RaggedAttention(Workload):
         """All sequences at once, masked behind their ends: all that the caches have room for is read."""
 
         def padded(t: Mapping[str, Any]) -> Mapping[str, Any]:
-            q = self._appended(torch, t)
+            q = self.appended(torch, t)
             mask = torch.arange(self.capacity, device=q.device) <= t["position"].long()[:, None]
             attention = torch.nn.functional.scaled_dot_product_attention
             out = attention(q[:, :, None], t["k_cache"], t["v_cache"], mask[:, None, None], enable_gqa=True)
@@ -235,7 +235,7 @@ class RaggedAttention(Workload):
 
     def _in_torch(self, torch: Any, t: Mapping[str, Any]) -> Any:
         """Sequence by sequence, so that nothing is read that does not count."""
-        q = self._appended(torch, t)
+        q = self.appended(torch, t)
 
         def one(b: int, end: int) -> Any:
             k, v = (t[name][b, None, :, :end] for name in ("k_cache", "v_cache"))
@@ -243,7 +243,7 @@ class RaggedAttention(Workload):
 
         return torch.cat([one(b, at + 1) for b, at in enumerate(self.cached)]).reshape(self.batch, -1)
 
-    def _appended(self, torch: Any, t: Mapping[str, Any]) -> Any:
+    def appended(self, torch: Any, t: Mapping[str, Any]) -> Any:
         """Queries (B, heads, D) in their place; keys and values are written into the caches."""
         batch, d = self.batch, self.head_dim
         position = t["position"].long()
