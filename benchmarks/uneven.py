@@ -24,9 +24,10 @@ from interlace.bench.sources import launched
 from interlace.bench.timing import rounds_us
 from interlace.bench.turns import alone, autotune_alone
 from interlace.core.errors import InterlaceError, ResultError
-from interlace.deploy import here, plan_graph
+from interlace.deploy import here, overlaps, plan_graph
 from interlace.executors.cuda_graph import CudaGraphExecutor
 from interlace.executors.one_launch import OneLaunchExecutor
+from interlace.executors.options import Options
 from interlace.plan.plan import Dispatch
 from interlace.workloads import Workload
 
@@ -95,7 +96,8 @@ def _measure(case: Case, rivals: Mapping[str, Rival]) -> dict[str, Any]:
             row["left_out"][name] = _told(error)
 
     def executor(kind: type[Any], **given: Any) -> tuple[float, Callable[[], None]]:
-        made = kind(plan_graph(work.graph(device), device, kind, **given))
+        plan = plan_graph(work.graph(device), device, kind, **given)
+        made = kind(plan, Options(dependent_launch=overlaps(kind, plan, device)))
         for launch in made.launches({**problem.rest, **problem.weights[0], **problem.outputs}):
             launch.compile()
         return problem.check(made), problem.every(problem.run(made))
