@@ -135,7 +135,7 @@ def measure(case: Case) -> dict[str, Any] | str:
     """The row of a case."""
     rivals = {
         "PyTorch": Rival(lambda p: grouped(p, compiled=False), joined),
-        "torch.compile": Rival(lambda p: grouped(p, compiled=True), joined),
+        "PyTorch, compiled": Rival(lambda p: grouped(p, compiled=True), joined),
         "a launch for each expert": Rival(per_expert),
     }
     return uneven.measured(case, rivals)
