@@ -1,7 +1,7 @@
 """A mixture of experts as one launch under several dispatches, against PyTorch and against a launch for each expert.
 
     python benchmarks/moe.py benchmarks/results/moe-h200.json
-    python benchmarks/moe.py benchmarks/results/moe-h200.json --update --case mixtral-8x7b:16:balanced
+    python benchmarks/moe.py benchmarks/results/moe-h200.json --case mixtral-8x7b:16:balanced
 
 Needs a Hopper GPU. A case is a preset, tokens and how they spread over experts. PyTorch routes, sorts, multiplies by
 ``torch._grouped_mm`` with gate and up stored as one operand, and adds up on the device, eager and compiled. A launch
@@ -38,15 +38,15 @@ PROTOCOL = (
     "weights of experts that are hit over the rate of memory; products over that of the tensor cores"
 )
 PRESETS = "mixtral-8x7b", "deepseek-moe-16b"
-TOKENS = 4096, 64, 16, 1
+TOKENS = 1, 16, 64, 4096
 CASES = [
     Case(
         (("preset", preset), ("tokens", tokens), ("routing", routing.value)),
         MoE.of({"tokens": tokens, "routing": routing}, True, preset),
     )
+    for preset in PRESETS
     for tokens in TOKENS
     for routing in Routing
-    for preset in PRESETS
 ]
 _TILE = "BM", "BN", "BK", "STAGES", "num_warps"
 

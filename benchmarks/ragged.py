@@ -1,7 +1,7 @@
 """Attention over sequences of mixed length as one launch under several dispatches, against PyTorch.
 
     python benchmarks/ragged.py benchmarks/results/ragged-h200.json
-    python benchmarks/ragged.py benchmarks/results/ragged-h200.json --update --case zipf:32:8192
+    python benchmarks/ragged.py benchmarks/results/ragged-h200.json --case zipf:32:8192
 
 Needs a Hopper GPU. A case is how lengths spread, sequences, and cached positions of a sequence at most, with the heads
 of Llama 3.1 8B. PyTorch calls ``scaled_dot_product_attention`` for each sequence, or once for all, masked behind their

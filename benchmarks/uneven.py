@@ -149,13 +149,13 @@ def main(
     """The command line of a benchmark.
 
     Args:
-        cases: all that there are, what takes longest first.
+        cases: all that there are, as rows of a record follow each other.
         function: makes a row of one; it is sent to other processes.
     """
     parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("path", type=Path)
     parser.add_argument("--case", action="append", metavar="A:B:C", help="only this row of the record")
-    parser.add_argument("--update", action="store_true", help="keep the rows that are there")
+    parser.add_argument("--update", action="store_true", help="only what the record has no row of")
     parser.add_argument("--seconds", type=float, default=600.0, help="begin none after so long; 600 by default")
     parser.add_argument("--gpus", type=int, default=1, help="measure on so many GPUs at once")
     given = parser.parse_args()
@@ -166,8 +166,9 @@ def main(
     begin = time.monotonic()
     place = {case.key: n for n, case in enumerate(cases)}
     measures = sorted({room for case in cases for room in launched(case.work.graph(here()))})
-    rows = {_key(row, cases): row for row in (kept_rows(given.path, measures) if given.update else [])}
-    left = [case for case in asked if case.key not in rows]
+    rows = {_key(row, cases): row for row in kept_rows(given.path, measures)}
+    left = [case for case in asked if not given.update or case.key not in rows]
+    left.sort(key=lambda case: -case.work.flops)  # what takes longest first
     command = f"python benchmarks/{given.path.stem.partition('-')[0]}.py benchmarks/results/{given.path.name}"
 
     def in_time() -> Iterator[Case]:
