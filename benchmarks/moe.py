@@ -37,6 +37,8 @@ PROTOCOL = (
     "gate and up as one operand, and adds up; a launch for each expert is given how many rows there are; bytes: "
     "weights of experts that are hit over the rate of memory; products over that of the tensor cores"
 )
+#: What decides the figures beside what is launched: the text of products, and tilings.
+MEASURES = "kernels/matmul", "workloads/moe.py"
 PRESETS = "mixtral-8x7b", "deepseek-moe-16b"
 TOKENS = 1, 16, 64, 4096
 CASES = [
@@ -142,4 +144,4 @@ def measure(case: Case) -> dict[str, Any] | str:
 
 
 if __name__ == "__main__":
-    uneven.main(__doc__, PROTOCOL, CASES, measure)
+    uneven.main(__doc__, PROTOCOL, CASES, measure, MEASURES)

@@ -26,6 +26,8 @@ PROTOCOL = (
     "FlexAttention under torch.compile with a block mask that is made ahead; bytes: of cached positions over the rate "
     "of memory"
 )
+#: What decides the figures beside what is launched: shares and their tables.
+MEASURES = ("workloads/ragged.py",)
 CASES = [
     Case(
         (("lengths", lengths.value), ("batch", batch), ("longest", longest)),
@@ -100,4 +102,4 @@ def measure(case: Case) -> dict[str, Any] | str:
 
 
 if __name__ == "__main__":
-    uneven.main(__doc__, PROTOCOL, CASES, measure)
+    uneven.main(__doc__, PROTOCOL, CASES, measure, MEASURES)

@@ -145,12 +145,14 @@ def main(
     protocol: str,
     cases: Sequence[Case],
     function: Callable[[Case], dict[str, Any] | str],
+    also: Sequence[str],
 ) -> None:
     """The command line of a benchmark.
 
     Args:
         cases: all that there are, as rows of a record follow each other.
         function: makes a row of one; it is sent to other processes.
+        also: what the record measures beside what is launched; see ``bench/sources``.
     """
     parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("path", type=Path)
@@ -165,7 +167,7 @@ def main(
         parser.error(f"there are no cases {', '.join(unknown)}; there are {', '.join(case.name for case in cases)}")
     begin = time.monotonic()
     place = {case.key: n for n, case in enumerate(cases)}
-    measures = sorted({room for case in cases for room in launched(case.work.graph(here()))})
+    measures = sorted({*also, *(room for case in cases for room in launched(case.work.graph(here())))})
     rows = {_key(row, cases): row for row in kept_rows(given.path, measures)}
     left = [case for case in asked if not given.update or case.key not in rows]
     left.sort(key=lambda case: -case.work.flops)  # what takes longest first
