@@ -1,128 +1,147 @@
-"""A mixture of experts as one launch under several dispatches, against PyTorch and against our Triton bodies.
+"""A mixture of experts as one launch under several dispatches, against PyTorch and against a launch for each expert.
 
+    python benchmarks/moe.py benchmarks/results/moe-h200.json
     python benchmarks/moe.py benchmarks/results/moe-h200.json --case mixtral-8x7b:16:balanced
 
-Needs a Hopper GPU. A case is a preset, tokens and how they spread over experts. All variants run interleaved in CUDA
-graphs on the same random weights, rotated past twice the L2, and are checked against float64 first. Rivals route,
-sort, multiply by ``torch._grouped_mm`` and add up on the device, eager and compiled: as the workload is written, and
-with gate and up stored as one operand. Cases share the GPUs and take turns. The record is written after each case.
+Needs a Hopper GPU. A case is a preset, tokens and how they spread over experts. PyTorch routes, sorts, multiplies by
+``torch._grouped_mm`` with gate and up stored as one operand, and adds up on the device, eager and compiled. A launch
+for each expert runs the same bodies on the rows of one expert at a time; how many these are the host knows ahead, for
+nothing. See ``uneven.py``.
 """
 
 from __future__ import annotations
 
-import argparse
-from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
-from pathlib import Path
+from collections.abc import Mapping
 from typing import Any
 
-from interlace.bench.gpus import on_gpus
-from interlace.bench.problem import Problem
-from interlace.bench.record import kept_rows, write_record
-from interlace.bench.sources import launched
-from interlace.bench.timing import rounds_us
-from interlace.core.errors import InterlaceError
-from interlace.deploy import Deployment, here, plan_graph
-from interlace.executors.cuda_graph import CudaGraphExecutor
+import numpy as np
+import uneven
+from uneven import Case, Rival, Way
+
+from interlace.bench.problem import Problem, Tensors
+from interlace.core.devices import DeviceSpec
+from interlace.core.dtypes import int32
+from interlace.deploy import here, plan_graph
 from interlace.executors.one_launch import OneLaunchExecutor
-from interlace.plan.plan import Dispatch
+from interlace.graph.graph import Graph
+from interlace.graph.tensor import Tensor
+from interlace.kernels.experts import expert_matmul
+from interlace.kernels.matmul import MatmulTile
+from interlace.kernels.routing import routed
 from interlace.workloads import MoE
 from interlace.workloads.moe import Routing
 
 PROTOCOL = (
-    "CUDA graphs, replayed with variants interleaved, median of 5 rounds, random weights in bf16 rotated past twice "
-    "the L2, logits drawn once"
+    "CUDA graphs of many runs each, replayed with variants interleaved, median of 5 rounds, random weights in bf16 "
+    "rotated past twice the L2, logits drawn once; PyTorch sorts pairs by expert, multiplies by torch._grouped_mm with "
+    "gate and up as one operand, and adds up; a launch for each expert is given how many rows there are; bytes: "
+    "weights of experts that are hit over the rate of memory; products over that of the tensor cores"
 )
-DISPATCHES = Dispatch.STATIC, Dispatch.TICKET, Dispatch.STEALING, Dispatch.QUEUE
-_REPEATS = 5
-_KEY = "preset", "tokens", "routing"
+#: What decides the figures beside what is launched: the text of products, and tilings.
+MEASURES = "kernels/matmul", "workloads/moe.py"
+PRESETS = "mixtral-8x7b", "deepseek-moe-16b"
+TOKENS = 1, 16, 64, 4096
+CASES = [
+    Case(
+        (("preset", preset), ("tokens", tokens), ("routing", routing.value)),
+        MoE.of({"tokens": tokens, "routing": routing}, True, preset),
+    )
+    for preset in PRESETS
+    for tokens in TOKENS
+    for routing in Routing
+]
+_TILE = "BM", "BN", "BK", "STAGES", "num_warps"
 
 
-@dataclass(frozen=True)
-class Case:
-    """A preset and its problem."""
-
-    preset: str
-    work: MoE
-
-    @property
-    def key(self) -> tuple[str, int, str]:
-        return self.preset, self.work.tokens, self.work.routing.value
-
-
-def measure(case: Case) -> dict[str, Any]:
-    """The row of a case."""
+def grouped(problem: Problem, *, compiled: bool) -> Way:
+    """What PyTorch has for it."""
     import torch
 
-    device, work = here(), case.work
-    problem = Problem(work, device)
-    graph = work.graph(device)
-    row: dict[str, Any] = dict(zip(_KEY, case.key, strict=True))
-    row |= {"workload": work.facts(), "floor_us": max(problem.bytes_us, problem.flops_us)}
-    row |= {"pytorch_relative_error": problem.pytorch_error, "executors": {}, "left_out": {}}
-    # Gate and up of an expert behind each other are one operand.
-    joined = [{**each, "both": torch.cat([each["gate"], each["up"]], dim=1)} for each in problem.weights]
-    ways: dict[str, Callable[[], None]] = {}
-    for label, one, weights in (
-        ("", lambda t: work.grouped(torch, t), problem.weights),
-        (", joined", lambda t: work.grouped(torch, t, t["both"]), joined),
-    ):
-        ways[f"eager{label}"] = problem.every(one, weights)
-        ways[f"compile{label}"] = problem.every(torch.compile(one, dynamic=False), weights)
-        ways[f"compile{label}"]()  # compiles, which is no work for the GPU
-    libraries = [*ways]
-    deployment = Deployment(graph, device, OneLaunchExecutor)
-    made: dict[str, Callable[[], Any]] = {
-        "one launch": lambda: deployment.make(deployment.default),
-        "CUDA graph of Triton bodies": lambda: CudaGraphExecutor(plan_graph(graph, device, CudaGraphExecutor)),
+    work = problem.workload
+    assert isinstance(work, MoE)
+
+    def one(t: Tensors) -> Tensors:
+        return {"out": work.grouped(torch, t, t["both"])}
+
+    return torch.compile(one, dynamic=False) if compiled else one
+
+
+def joined(problem: Problem) -> list[Tensors]:
+    """Gate and up of an expert behind each other."""
+    import torch
+
+    return [{"both": torch.cat([t["gate"], t["up"]], dim=1), "down": t["down"]} for t in problem.weights]
+
+
+def of_one_expert(work: MoE, device: DeviceSpec, tiles: int) -> Graph:
+    """Both matmuls of one expert over so many tiles of rows, tiled as those of all experts."""
+    whole = work.graph(device)
+    up, down = (MatmulTile(*(int(whole.op(name).param(p)) for p in _TILE)) for name in ("up", "down"))
+    shapes = {
+        "rows": (tiles * up.m, work.hidden),
+        **dict.fromkeys(("gate", "up"), (1, work.ffn, work.hidden)),
+        "down": (1, work.hidden, work.ffn),
+        "h": (tiles * up.m, work.ffn),
+        "y": (tiles * up.m, work.hidden),
     }
-    for dispatch in DISPATCHES:
-        made[dispatch.value] = lambda dispatch=dispatch: OneLaunchExecutor(  # type: ignore[misc]
-            plan_graph(graph, device, OneLaunchExecutor, dispatch=dispatch)
-        )
-    for name, make in made.items():
-        try:
-            executor = make()
-            row["executors"][name] = {"relative_error": problem.check(executor)}
-            ways[name] = problem.every(problem.run(executor))
-        except InterlaceError as error:
-            row["left_out"][name] = str(error)
-    times = rounds_us(ways, _REPEATS, problem.runs).times
-    row["libraries"] = {name: asdict(times[name]) for name in libraries}
-    for name, told in row["executors"].items():
-        told |= asdict(times[name])
-    return row
+    t = {name: Tensor(name, shape, work.dtype) for name, shape in shapes.items()}
+    t["owner"] = Tensor("owner", (tiles,), int32)
+    ops = (
+        expert_matmul("up", t["rows"], t["owner"], t["up"], t["h"], gate=t["gate"], tile=up),
+        expert_matmul("down", t["h"], t["owner"], t["down"], t["y"], tile=down),
+    )
+    return Graph("expert", tuple(t.values()), ops, ("rows", "owner", "gate", "up", "down"), ("y",))
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("path", type=Path)
-    parser.add_argument("--case", action="append", required=True, metavar="PRESET:TOKENS:ROUTING")
-    parser.add_argument("--gpus", type=int, default=1, help="measure on so many GPUs at once")
-    given = parser.parse_args()
-    measures = launched(MoE.of({}, True).graph(here()))
-    rows = kept_rows(given.path, measures)
-    cases = []
-    for asked in given.case:
-        preset, tokens, routing = asked.split(":")
-        cases.append(Case(preset, MoE.of({"tokens": int(tokens), "routing": Routing(routing)}, True, preset)))
-    for case, row in on_gpus(measure, cases, given.gpus, -(-len(cases) // given.gpus)):
-        rows = sorted([r for r in rows if _key(r) != case.key] + [row], key=_key)
-        command = f"python benchmarks/moe.py benchmarks/results/{given.path.name}"
-        command += "".join(f" --case {r['preset']}:{r['tokens']}:{r['routing']}" for r in rows)
-        write_record(given.path, command, PROTOCOL, measures, {"rows": rows})
-        print(f"{':'.join(map(str, case.key))}: floor {row['floor_us']:.0f} us", flush=True)
-        for way, figures in {**row["libraries"], **row["executors"]}.items():
-            error = f", error {figures['relative_error']:.1e}" if "relative_error" in figures else ""
-            print(f"  {way:28} {figures['median_us']:8.1f} us{error}", flush=True)
-        for way, reason in row["left_out"].items():
-            print(f"  {way}: {reason}", flush=True)
+def per_expert(problem: Problem) -> Way:
+    """The rows of an expert at a time, in one launch each; PyTorch puts them in place and adds them up."""
+    import torch
+
+    work, device = problem.workload, here()
+    assert isinstance(work, MoE)
+    height = int(work.graph(device).op("up").param("BM"))
+    experts, shares, _ = routed(problem.rest["logits"].cpu().numpy(), work.chosen)
+    tokens, weights, parts = [], [], []
+    made: dict[int, OneLaunchExecutor] = {}
+    first = 0
+    for expert in range(work.experts):
+        token, which = np.nonzero(experts == expert)
+        tiles = -(-len(token) // height)
+        if not tiles:
+            continue
+        if tiles not in made:
+            made[tiles] = OneLaunchExecutor(plan_graph(of_one_expert(work, device, tiles), device, OneLaunchExecutor))
+        idle = tiles * height - len(token)
+        tokens.append(np.pad(token, (0, idle)))
+        weights.append(np.pad(shares[token, which], (0, idle)))
+        parts.append((expert, slice(first, first + tiles * height), made[tiles]))
+        first += tiles * height
+    x = problem.rest["x"]
+    token = torch.from_numpy(np.concatenate(tokens)).to(x.device)
+    share = torch.from_numpy(np.concatenate(weights)).to(x.device, x.dtype)[:, None]
+    rows, y = (torch.empty((first, work.hidden), dtype=x.dtype, device=x.device) for _ in range(2))
+    owner = torch.zeros(max(made), dtype=torch.int32, device=x.device)
+
+    def run(t: Mapping[str, Any]) -> Tensors:
+        torch.index_select(t["x"], 0, token, out=rows)
+        for expert, own, executor in parts:
+            tiles = (own.stop - own.start) // height
+            of = {name: t[name][expert : expert + 1] for name in ("gate", "up", "down")}
+            executor.run({**of, "rows": rows[own], "y": y[own], "owner": owner[:tiles]})
+        return {"out": torch.zeros_like(x).index_add_(0, token, y * share)}
+
+    return run
 
 
-def _key(row: Mapping[str, Any]) -> tuple[str, int, str]:
-    preset, tokens, routing = (row[column] for column in _KEY)
-    return str(preset), int(tokens), str(routing)
+def measure(case: Case) -> dict[str, Any] | str:
+    """The row of a case."""
+    rivals = {
+        "PyTorch": Rival(lambda p: grouped(p, compiled=False), joined),
+        "PyTorch, compiled": Rival(lambda p: grouped(p, compiled=True), joined),
+        "a launch for each expert": Rival(per_expert),
+    }
+    return uneven.measured(case, rivals)
 
 
 if __name__ == "__main__":
-    main()
+    uneven.main(__doc__, PROTOCOL, CASES, measure, MEASURES)

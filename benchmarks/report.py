@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable
+from math import inf
 from pathlib import Path
 from statistics import geometric_mean
 from typing import Any
@@ -24,6 +25,7 @@ from interlace.core.files import write_whole
 from interlace.executors import EXECUTORS
 from interlace.kernels.bodies import BodyKind
 from interlace.plan.orderings import Ordering
+from interlace.plan.plan import Dispatch
 from interlace.workloads import FFN
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -37,6 +39,10 @@ SERIES = {
 
 #: Sizes of the record's rows: a name, the least and the most tokens.
 SIZES = (("up to 64", 0, 64), ("65 to 256", 65, 256), ("from 512", 257, 1 << 30))
+
+#: What rows of uneven.py have beside what tells them apart, and how they call what torch.compile made.
+UNEVEN = "workload", "bytes_us", "flops_us", "pytorch_relative_error", "ways", "left_out"
+COMPILED = ", compiled"
 
 #: The rows of docs/loops.md: the record's kernel, its title, its rival, and the target ratio.
 PIPELINES = (
@@ -360,6 +366,30 @@ def dispatches_table(record: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
+def uneven_table(record: dict[str, Any]) -> str:
+    """A table of docs/moe.md or docs/ragged.md: microseconds of each way, compiled or not, and what tickets gain.
+
+    The least that there can be is of bytes or of products, and the last column is over the fastest way that is no
+    launch of ours.
+    """
+    rows = record["rows"]
+    heads = [name for name in rows[0] if name not in UNEVEN]
+    own = [dispatch.value for dispatch in Dispatch] + ["CUDA graph of Triton bodies"]
+    ways = list(dict.fromkeys(way.removesuffix(COMPILED) for row in rows for way in row["ways"]))
+    lines = [f"| {' | '.join([*heads, 'floor', *ways, 'tickets gain'])} |", "|---" * (len(heads) + len(ways) + 2) + "|"]
+    for row in rows:
+        us: dict[str, float] = {}
+        for way, told in row["ways"].items():
+            name = way.removesuffix(COMPILED)
+            us[name] = min(us.get(name, inf), told["median_us"])
+        others = [value for way, value in us.items() if way not in own]
+        cells = [str(row[name]) for name in heads] + [f"{max(row['bytes_us'], row['flops_us']):.1f}"]
+        cells += [f"{us[way]:.1f}" if way in us else "-" for way in ways]
+        cells += [f"{min(others) / us['ticket']:.2f}x" if others and "ticket" in us else "-"]
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
 def dependencies_table(record: dict[str, Any]) -> str:
     """The table of docs/performance.md: CPU seconds of large graphs, now and before."""
     limit = record["limit_s"]
@@ -463,9 +493,11 @@ def fill(text: str, name: str, block: str) -> str:
 
 
 def pages() -> dict[Path, str]:
-    """Every page with its blocks made anew."""
+    """Every page with its blocks made anew; a block of a record that is not there yet stays as it is."""
     texts: dict[Path, str] = {}
     for name, (page, records, block) in BLOCKS.items():
+        if not all((RESULTS / record).exists() for record in records):
+            continue
         path = ROOT / page
         text = texts.get(path) or path.read_text()
         texts[path] = fill(text, name, block(*(json.loads((RESULTS / record).read_text()) for record in records)))
@@ -492,8 +524,8 @@ BLOCKS: dict[str, tuple[str, tuple[str, ...], Callable[..., str]]] = {
     "hand-overs": ("docs/decode.md", ("decode-h200.json", "explored-decode-h200.json"), hand_overs_table),
     "fences": ("docs/memory-order.md", ("fences-h200.json",), fences_table),
     "tried": ("docs/decode.md", ("explored-decode-chain-h200.json",), explored_table),
-    "moe": ("docs/moe.md", ("explored-moe-h200.json",), explored_table),
-    "ragged": ("docs/ragged.md", ("explored-ragged-h200.json",), explored_table),
+    "moe": ("docs/moe.md", ("moe-h200.json",), uneven_table),
+    "ragged": ("docs/ragged.md", ("ragged-h200.json",), uneven_table),
     "dispatches": ("docs/concepts.md", ("dispatch-h200.json",), dispatches_table),
     "prefill": ("docs/prefill.md", ("explored-prefill-h200.json",), explored_table),
     "nn": ("docs/pytorch.md", ("nn-h200.json",), nn_table),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import numpy as np
 import pytest
 import torch
 
@@ -25,8 +24,13 @@ EXECUTORS: tuple[tuple[type[DeviceExecutor], il.Choices], ...] = (
 
 
 def tensors(graph: il.Graph, problem: MoE, seed: int = 0) -> dict[str, torch.Tensor]:
-    drawn = {name: torch.from_numpy(np.asarray(value)) for name, value in problem.inputs(seed).items()}
-    found = {name: value.to("cuda", TORCH[graph.tensor(name).dtype.name]) for name, value in drawn.items()}
+    given, random, found = problem.given(seed), torch.Generator("cuda").manual_seed(seed), {}
+    for tensor in map(graph.tensor, graph.inputs):
+        value = torch.empty(tensor.shape, dtype=TORCH[tensor.dtype.name], device="cuda")
+        if tensor.name in given:
+            found[tensor.name] = value.copy_(torch.from_numpy(given[tensor.name]))
+        else:
+            found[tensor.name] = value.normal_(0.0, problem.deviation(tensor), generator=random)
     return found | {"out": torch.full_like(found["x"], float("nan"))}
 
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import ast
+import importlib
 import json
 import runpy
 from collections.abc import Iterable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -211,6 +213,47 @@ def test_the_readme_shows_the_best_and_the_worst_row_of_each_size() -> None:
     shown = [tuple(line.strip("| ").split(" | ")[at] for at in (1, 4)) for line in table]
     assert shown == [("1", "1.20"), ("16", "0.70"), ("128", "0.90"), ("1024", "1.30"), ("512", "0.80")]
     assert "Over all 7 rows the speedup is 0.98, back to back 1.00," in words
+
+
+def test_a_table_of_uneven_work_has_the_faster_of_compiled_and_not_and_what_tickets_gain_on_the_best() -> None:
+    pytest.importorskip("matplotlib")
+    report = runpy.run_path(str(BENCHMARKS / "report.py"))
+
+    def row(size: int, **us: float) -> dict[str, Any]:
+        ways = {name.replace("_", ", "): {"median_us": value} for name, value in us.items()}
+        return {"tokens": size, "workload": {}, "bytes_us": 3.0, "flops_us": 1.0, "ways": ways, "left_out": {}}
+
+    rows = [row(1, PyTorch=9.0, PyTorch_compiled=8.0, static=5.0, ticket=4.0), row(16, PyTorch=9.0, static=4.0)]
+    assert report["uneven_table"]({"rows": rows}).splitlines() == [
+        "| tokens | floor | PyTorch | static | ticket | tickets gain |",
+        "|---|---|---|---|---|---|",
+        "| 1 | 3.0 | 8.0 | 5.0 | 4.0 | 2.00x |",
+        "| 16 | 3.0 | 9.0 | 4.0 | - | - |",
+    ]
+
+
+def test_a_launch_for_each_expert_does_what_one_for_all_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On the reference executor, over weights and logits at random; expert 4 is hit by no token."""
+    torch = pytest.importorskip("torch")
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    moe = importlib.import_module("moe")
+
+    class Each:
+        def __init__(self, plan: il.Plan) -> None:
+            self.run_of = il.ReferenceExecutor(plan)
+
+        def run(self, tensors: dict[str, Any]) -> None:
+            given = {name: tensors[name].numpy() for name in self.run_of.plan.graph.inputs}
+            tensors["y"].copy_(torch.from_numpy(self.run_of.run(given)["y"]))
+
+    monkeypatch.setattr(moe, "here", lambda: il.H200)
+    monkeypatch.setattr(moe, "plan_graph", lambda graph, *_: il.build(graph, il.Choices(2)))
+    monkeypatch.setattr(moe, "OneLaunchExecutor", Each)
+    work = moe.MoE(64, 128, 5, 2, 40, dtype=il.fp32)
+    tensors = {name: torch.from_numpy(value) for name, value in work.inputs(0).items()}
+    tensors["logits"][:, 4] = -9.0
+    out = moe.per_expert(SimpleNamespace(workload=work, rest=tensors))(tensors)["out"]
+    torch.testing.assert_close(out, work.dense(torch, tensors)["out"], rtol=1e-4, atol=1e-5)
 
 
 def test_the_pipelines_page_shows_its_record() -> None:

@@ -16,6 +16,7 @@ from threading import Thread
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 
 from interlace import workloads
@@ -38,7 +39,7 @@ from interlace.plan.orderings import Ordering
 from interlace.plan.verify import verify
 from interlace.policies.orders import Order
 from interlace.policies.setting import Setting
-from interlace.workloads import FFN, WORKLOADS, RaggedAttention, TwoCopies, Workload
+from interlace.workloads import FFN, WORKLOADS, MoE, RaggedAttention, TwoCopies, Workload
 
 from .commands import fail, succeed
 from .gpus import A100, FakeProblem
@@ -443,6 +444,22 @@ def on_cpu(monkeypatch: pytest.MonkeyPatch) -> Callable[[Workload], Problem]:
     monkeypatch.setattr(problems, "open_device", lambda name: (torch, torch.device("cpu")))
     small: DeviceSpec = replace(H200, l2_bytes=16 << 10)
     return lambda workload: Problem(workload, small)
+
+
+def test_what_a_workload_does_not_give_is_drawn_where_it_is_measured(on_cpu: Callable[[Workload], Problem]) -> None:
+    torch = pytest.importorskip("torch")
+    work = MoE.of({"tokens": 16}, False)
+    problem = on_cpu(work)
+    assert set(work.given(0)) == {"logits"}
+    np.testing.assert_array_equal(problem.rest["logits"].numpy(), work.logits(0))
+    for name, fan_in in (("gate", work.hidden), ("down", work.ffn)):
+        assert float(problem.weights[0][name].float().std()) == pytest.approx(fan_in**-0.5, rel=0.05)
+    assert float(problem.rest["x"].float().std()) == pytest.approx(1.0, rel=0.1)
+    again = on_cpu(work)
+    assert all(torch.equal(again.weights[1][name], value) for name, value in problem.weights[1].items())
+    ragged = RaggedAttention.of({}, False)
+    assert set(ragged.given(0)) == {"position", "rope", "shares", "first", "rows"}
+    assert float(on_cpu(ragged).weights[0]["v_cache"].float().std()) == pytest.approx(1.0, rel=0.05)
 
 
 def test_sets_of_weights_exceed_twice_the_cache_and_differ(on_cpu: Callable[[Workload], Problem]) -> None:

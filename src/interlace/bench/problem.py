@@ -31,7 +31,8 @@ class Problem:
     """Tensors of a workload on the current CUDA device.
 
     Its weights come in sets that together exceed twice the L2, to rotate over, so that no run finds its weights in the
-    cache. The first set is as the workload draws it; in the others each weight is rolled by a few rows.
+    cache. The first set is as the workload gives it, or drawn here (``Workload.given``); in the others each weight is
+    rolled by a few rows.
 
     Args:
         workload: which.
@@ -59,8 +60,10 @@ class Problem:
         self.workload, self._torch = workload, torch
         graph = workload.graph(device)
         kinds = {t.name: torch_dtype(torch, t.dtype.name) for t in graph.tensors}
-        inputs = workload.inputs(seed)
-        drawn = {n: torch.from_numpy(np.ascontiguousarray(inputs[n])).to(kinds[n]) for n in graph.inputs}
+        given = workload.given(seed)
+        drawn = {
+            n: torch.from_numpy(np.ascontiguousarray(given[n])).to(kinds[n]) for n in graph.inputs if n in given
+        }
         names = [name for name in workload.weights if name in graph.inputs]
         self.weight_bytes = sum(graph.tensor(name).nbytes for name in names)
         self.bytes_us = self.weight_bytes * workload.read_share / device.dram_bytes_per_s * 1e6
@@ -74,10 +77,15 @@ class Problem:
         self._most = _FP32_ERROR if all(t.dtype is fp32 for t in graph.tensors) else 0.0
         self.pytorch_layers_error: float | None = None
         with alone():
-            self.rest = {n: value.to(place) for n, value in drawn.items() if n not in names}
+            random = torch.Generator(place).manual_seed(seed)
+            for tensor in (graph.tensor(name) for name in graph.inputs if name not in drawn):
+                empty = torch.empty(tensor.shape, dtype=kinds[tensor.name], device=place)
+                drawn[tensor.name] = empty.normal_(0.0, workload.deviation(tensor), generator=random)
+            self.rest = {n: drawn[n].to(place) for n in graph.inputs if n not in names}
             self.outputs = {n: torch.empty(graph.tensor(n).shape, dtype=kinds[n], device=place) for n in graph.outputs}
-            self._place({name: drawn[name].to(place) for name in names}, sets)
+            self._place({name: drawn.pop(name).to(place) for name in names}, sets)
             self._judge()
+            torch.cuda.empty_cache()  # of float64, which other processes may need
 
     @property
     def read(self) -> list[Any]:
@@ -175,6 +183,10 @@ class Problem:
 
     # ---------------------------------------------------------------- what is right
 
+    def error(self, outputs: Tensors) -> float:
+        """The relative error of what a run on the first set of weights gave."""
+        return _relative(outputs, self._gold)
+
     def check(self, executor: DeviceExecutor) -> float:
         """Largest relative error of a few runs over poisoned memory.
 
@@ -197,7 +209,7 @@ class Problem:
                 value.fill_(float("nan"))
         self.run(executor)(self._inputs(self.weights[0]))
         executor.synchronize()
-        return _relative(self.outputs, self._gold)
+        return self.error(self.outputs)
 
     def check_layers(self, executor: DeviceExecutor) -> None:
         """The same for an executor in a model's layers, one behind the other.

@@ -38,6 +38,7 @@ from interlace.core.dtypes import DTYPES, DType
 from interlace.core.errors import ArgumentError
 from interlace.core.rounding import round_to
 from interlace.graph.graph import Graph
+from interlace.graph.tensor import Tensor
 from interlace.kernels.matmul import MatmulTile
 
 #: Values of fields by the name of a preset.
@@ -186,6 +187,17 @@ class Workload(ABC):
         """Every input, rounded to its dtype and held in float32; see ``draw``."""
         return draw(self.graph(CPU), seed)
 
+    def given(self, seed: int) -> Inputs:
+        """The inputs that a measurement takes from here; the others it draws on its device from ``deviation``.
+
+        All of them, unless drawing those that are large takes long on a CPU.
+        """
+        return self.inputs(seed)
+
+    def deviation(self, tensor: Tensor) -> float:
+        """The standard deviation of an input that is drawn from a normal distribution around 0."""
+        return deviation(tensor)
+
     @classmethod
     def summary(cls) -> str:
         """What it is, in a line."""
@@ -257,19 +269,19 @@ def matmul_tile(m: int, device: DeviceSpec, tile: Tile | None) -> MatmulTile:
     return MatmulTile.heuristic(m) if device.architecture else _CPU_TILE
 
 
-def draw(graph: Graph, seed: int) -> Inputs:
-    """Random inputs of a graph, rounded to their dtypes and held in float32.
+def deviation(tensor: Tensor) -> float:
+    """1 of vectors and of x; of other matrices, which are weights, fan-in^-0.5, so that values keep their size."""
+    return 1.0 if tensor.name == "x" or len(tensor.shape) == 1 else float(tensor.shape[-1] ** -0.5)
 
-    Vectors and x are drawn from N(0, 1) and other matrices, which are weights, from N(0, 1 / fan-in), so that values
-    keep their size through the graph.
-    """
+
+def draw(graph: Graph, seed: int) -> Inputs:
+    """Random inputs of a graph from normal distributions, see ``deviation``, rounded and held in float32."""
     random = np.random.default_rng(seed)
     drawn = {}
     for name in graph.inputs:
         tensor = graph.tensor(name)
         values = random.standard_normal(tensor.shape, np.float32)
-        if name != "x" and len(tensor.shape) > 1:
-            values *= np.float32(tensor.shape[-1] ** -0.5)
+        values *= np.float32(deviation(tensor))
         drawn[name] = round_to(values, tensor.dtype)
     return drawn
 

@@ -150,6 +150,12 @@ class MoE(Workload):
     def flops(self) -> float:
         return 6.0 * self.tokens * self.chosen * self.hidden * self.ffn
 
+    @property
+    def read_share(self) -> float:
+        """Of experts that any token goes to, by the logits of seed 0."""
+        best = np.argpartition(-self.logits(0), self.chosen - 1, axis=1)[:, : self.chosen]
+        return len(np.unique(best)) / self.experts
+
     def graph(self, device: DeviceSpec, tile: Tile | None = None) -> Graph:
         own, down = _tiles(self, device)
         if tile is not None:
@@ -157,7 +163,10 @@ class MoE(Workload):
         return moe(self.tokens, self.hidden, self.ffn, self.experts, self.chosen, self.dtype, tile=own, down=down)
 
     def inputs(self, seed: int) -> Inputs:
-        return {**draw(self.graph(CPU), seed), "logits": self.logits(seed)}
+        return {**draw(self.graph(CPU), seed), **self.given(seed)}
+
+    def given(self, seed: int) -> Inputs:
+        return {"logits": self.logits(seed)}
 
     def logits(self, seed: int) -> NDArray[np.float32]:
         """Logarithms of the experts' shares plus Gumbel noise, by which experts are drawn as often as they say."""

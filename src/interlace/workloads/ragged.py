@@ -189,13 +189,20 @@ class RaggedAttention(Workload):
         """Everything from N(0, 1), caches of repeated numbers; the lengths as they are for all seeds."""
         random, graph = np.random.default_rng(seed), self.graph(CPU)
         pool = round_to(random.standard_normal(DRAWN, np.float32), self.dtype)
+        of = dict(self.given(seed))
+        for name in (name for name in graph.inputs if name not in of):
+            of[name] = repeated(pool, int(random.integers(DRAWN)), graph.tensor(name).shape)
+        return of
+
+    def given(self, seed: int) -> Inputs:
         of = {"position": np.array(self.cached, np.float32), "rope": rope_table(self.capacity, self.head_dim)}
         if self.shares != 0:
             tables = zip(("shares", "first", "rows"), equal_shares(self.cached, self.parts, BLOCK), strict=True)
             of |= {name: value.astype(np.float32) for name, value in tables}
-        for name in (name for name in graph.inputs if name not in of):
-            of[name] = repeated(pool, int(random.integers(DRAWN)), graph.tensor(name).shape)
         return of
+
+    def deviation(self, tensor: Tensor) -> float:
+        return 1.0
 
     def dense(self, xp: Any, tensors: Mapping[str, Any]) -> Mapping[str, Any]:
         return {"out": self._in_numpy(tensors) if xp is np else self._in_torch(xp, tensors)}
@@ -218,7 +225,7 @@ class RaggedAttention(Workload):
         """All sequences at once, masked behind their ends: all that the caches have room for is read."""
 
         def padded(t: Mapping[str, Any]) -> Mapping[str, Any]:
-            q = self._appended(torch, t)
+            q = self.appended(torch, t)
             mask = torch.arange(self.capacity, device=q.device) <= t["position"].long()[:, None]
             attention = torch.nn.functional.scaled_dot_product_attention
             out = attention(q[:, :, None], t["k_cache"], t["v_cache"], mask[:, None, None], enable_gqa=True)
@@ -228,7 +235,7 @@ class RaggedAttention(Workload):
 
     def _in_torch(self, torch: Any, t: Mapping[str, Any]) -> Any:
         """Sequence by sequence, so that nothing is read that does not count."""
-        q = self._appended(torch, t)
+        q = self.appended(torch, t)
 
         def one(b: int, end: int) -> Any:
             k, v = (t[name][b, None, :, :end] for name in ("k_cache", "v_cache"))
@@ -236,7 +243,7 @@ class RaggedAttention(Workload):
 
         return torch.cat([one(b, at + 1) for b, at in enumerate(self.cached)]).reshape(self.batch, -1)
 
-    def _appended(self, torch: Any, t: Mapping[str, Any]) -> Any:
+    def appended(self, torch: Any, t: Mapping[str, Any]) -> Any:
         """Queries (B, heads, D) in their place; keys and values are written into the caches."""
         batch, d = self.batch, self.head_dim
         position = t["position"].long()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from interlace.kernels.routing.cuda import CHOOSE, MOST_WARPS, TILES_BEFORE
+from interlace.kernels.routing.cuda import CHOOSE, MOST_AT_ONCE, TILES_BEFORE
 from interlace.kernels.text import TextBody
 
 ASSIGN_TEXT = TextBody(
@@ -26,6 +26,7 @@ DEVICE void assign_tile(const Tile& tile, const Arguments& a) {
   for (int p = thread(); p < T * CHOSEN; p += THREADS) {
     const int expert = mine[p];
     int row = first[expert];
+#pragma unroll 8
     for (int q = 0; q < p; ++q) row += mine[q] == expert;
     a.place[p] = row, a.token[row] = p / CHOSEN;
   }
@@ -34,7 +35,7 @@ DEVICE void assign_tile(const Tile& tile, const Arguments& a) {
     "assign_tile",
     constants=("T", "E", "CHOSEN", "TILES", "ROWS"),
     scratch_bytes=lambda op: (
-        4 * (2 * int(op.param("E")) + (int(op.param("T")) + MOST_WARPS) * int(op.param("CHOSEN")))
+        4 * (2 * int(op.param("E")) + (int(op.param("T")) + MOST_AT_ONCE) * int(op.param("CHOSEN")))
     ),
     proved=True,
 )

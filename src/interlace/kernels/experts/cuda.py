@@ -17,7 +17,6 @@ from collections.abc import Mapping
 from typing import Any
 
 from interlace.core.dtypes import DType, int32
-from interlace.core.errors import DTypeError
 from interlace.graph.op import Op
 from interlace.graph.tensor import Tensor
 from interlace.kernels.abi import TENSOR_MAP, Struct
@@ -25,9 +24,9 @@ from interlace.kernels.base import require
 from interlace.kernels.bodies import PANEL, WalkBody, WalkTile
 from interlace.kernels.matmul.cuda import MATMUL, product
 from interlace.kernels.matmul.walk_body import OPERANDS as OF_MATMUL
-from interlace.kernels.matmul.walk_body import PITCH_BYTES, ROW_BYTES, SUMS, warpgroups
+from interlace.kernels.matmul.walk_body import PITCH_BYTES, ROW_BYTES, SUMS, check_operands, warpgroups
 
-_TALL, _WIDEST, _ROW_STEP = 64, 256, 8
+_TALL, _WIDEST = 64, 256
 _HEADER_BYTES = 1024  # behind the weights of a stage: slots lie at multiples of so many
 
 #: What a launch has of each op.
@@ -168,19 +167,7 @@ def check(op: Op, tensors: Mapping[str, Tensor]) -> None:
     Raises:
         DTypeError, ShapeError: it cannot.
     """
-    for argument, tensor in tensors.items():
-        if tensor.dtype is int32:
-            continue
-        if not tensor.dtype.on_tensor_cores or tensor.dtype.itemsize != 2:
-            raise DTypeError(
-                f"op {op.name!r} has {tensor}; the one launch multiplies bf16 and fp16. Use the persistent "
-                "executor, whose Triton bodies take fp32 too"
-            )
-        require(
-            tensor.shape[-1] % _ROW_STEP == 0,
-            f"op {op.name!r} has {argument} {tensor}; bulk loads need rows of a multiple of {_ROW_STEP} elements. Pad "
-            "it, or use the persistent executor, whose Triton bodies take any shape",
-        )
+    check_operands(op, {name: tensor for name, tensor in tensors.items() if tensor.dtype is not int32})
 
 
 def _gates(op: Op) -> int:

@@ -49,18 +49,26 @@ def check(op: Op, tensors: Mapping[str, Tensor]) -> None:
     Raises:
         DTypeError, ShapeError: it cannot.
     """
-    for argument, tensor in tensors.items():
-        if argument in _SUMS_OF_SQUARES:
-            continue
+    check_operands(op, {name: tensor for name, tensor in tensors.items() if name not in _SUMS_OF_SQUARES})
+
+
+def check_operands(op: Op, operands: Mapping[str, Tensor]) -> None:
+    """Raise unless these tensors of an op, by argument, can go through the ring and the tensor cores.
+
+    Raises:
+        DTypeError: one is neither of bf16 nor of fp16.
+        ShapeError: rows of a matrix do not begin at multiples of 16 bytes.
+    """
+    for name, tensor in operands.items():
         if not tensor.dtype.on_tensor_cores or tensor.dtype.itemsize != 2:
             raise DTypeError(
                 f"op {op.name!r} has {tensor}; the one launch multiplies bf16 and fp16. Use the persistent "
                 "executor, whose Triton bodies take fp32 too"
             )
         require(
-            len(tensor.shape) != 2 or tensor.shape[1] % _ROW_STEP == 0,
-            f"op {op.name!r} has {tensor}; its loads and stores need rows of a multiple of {_ROW_STEP} "
-            "elements. Pad it, or use the persistent executor, whose Triton bodies take any shape",
+            len(tensor.shape) < 2 or tensor.shape[-1] % _ROW_STEP == 0,
+            f"op {op.name!r} has {name} {tensor}; bulk loads need rows of a multiple of {_ROW_STEP} elements. Pad it, "
+            "or use the persistent executor, whose Triton bodies take any shape",
         )
 
 

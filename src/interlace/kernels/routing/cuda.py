@@ -1,7 +1,7 @@
 """The CUDA C++ bodies of routing, for the one launch.
 
-A warp looks for the experts of a token. Numbers are compared as integers of the same order, by one instruction for all
-lanes; what was taken, and what there is not, is below all of them.
+A warp looks for the experts of some tokens. Numbers are compared as integers of the same order, by one instruction for
+all lanes; what was taken, and what there is not, is below all of them.
 """
 
 from __future__ import annotations
@@ -10,11 +10,14 @@ from interlace.graph.op import Op
 from interlace.kernels.cuda.rows import ROWS
 from interlace.kernels.text import TextBody
 
-#: Warps of a block at most, each with a token.
-MOST_WARPS = 8
+_TOGETHER = 4
+#: Tokens that a block has at a time at most: some for each of its warps.
+MOST_AT_ONCE = 8 * _TOGETHER
 _AT_ONCE = 8
 
-CHOOSE = ROWS + r"""
+CHOOSE = ROWS + rf"""
+constexpr int TOGETHER = {_TOGETHER};
+""" + r"""
 constexpr int PER = (E + 31) / 32, NONE = -0x7fffffff;
 DEVICE int key_of(float x) {
   const int bits = __float_as_int(x + 0.0f);  // -0 is 0
@@ -28,48 +31,48 @@ DEVICE void load_keys(const float* logits, int (&keys)[PER]) {
     keys[n] = e < E ? key_of(logits[e]) : NONE;
   }
 }
-// By a warp: the experts of a token, each counted; its weights, of which `shares` holds CHOSEN meanwhile.
-DEVICE void choose(int (&keys)[PER], int* experts, float* weights, int* counts, float* shares) {
-  const int lane = lane_of();
-  float first = 0.0f, sum = 0.0f;
-#pragma unroll 1
-  for (int k = 0; k < CHOSEN; ++k) {
-    int most = keys[0], where = 0;
-#pragma unroll
-    for (int n = 1; n < PER; ++n)
-      if (keys[n] > most) most = keys[n], where = n;
-    const int best = __reduce_max_sync(0xffffffff, most);
-    const int expert = __reduce_min_sync(0xffffffff, most == best ? where * 32 + lane : E);
-#pragma unroll
-    for (int n = 0; n < PER; ++n)
-      if (n * 32 + lane == expert) keys[n] = NONE;
-    if (k == 0) first = float_of(best);
-    const float share = __expf(float_of(best) - first);
-    sum += share;
-    if (lane == 0) {
-      experts[k] = expert;
-      shares[k] = share;
-      atomicAdd(counts + expert, 1);
-    }
-  }
-  __syncwarp();
-  for (int k = lane; k < CHOSEN; k += 32) weights[k] = shares[k] / sum;
-  __syncwarp();
-}
-// By all threads: the same of tokens from `begin` to `end`, those of a warp some at a time, as memory is far.
+// By all threads: the experts of tokens from `begin` to `end`, each counted, and their weights; `shares` has CHOSEN for
+// each token meanwhile. A warp has some tokens at a time: memory is far, and so is what all lanes find together.
 DEVICE void choose_all(const float* logits, int begin, int end, int* experts, float* weights, int* counts,
                        float* shares) {
-  constexpr int TOGETHER = 4;
+  const int lane = lane_of();
+  float* const mine = shares + warp_of() * TOGETHER * CHOSEN;
   for (int first = begin + warp_of(); first < end; first += WARPS * TOGETHER) {
     int keys[TOGETHER][PER];
+    float most_of[TOGETHER], sums[TOGETHER];
 #pragma unroll
     for (int n = 0; n < TOGETHER; ++n) load_keys(logits + (long long)min(first + n * WARPS, end - 1) * E, keys[n]);
+#pragma unroll 1
+    for (int k = 0; k < CHOSEN; ++k) {
+#pragma unroll
+      for (int n = 0; n < TOGETHER; ++n) {
+        int most = keys[n][0], where = 0;
+#pragma unroll
+        for (int p = 1; p < PER; ++p)
+          if (keys[n][p] > most) most = keys[n][p], where = p;
+        const int best = __reduce_max_sync(0xffffffff, most);
+        const int expert = __reduce_min_sync(0xffffffff, most == best ? where * 32 + lane : E);
+#pragma unroll
+        for (int p = 0; p < PER; ++p)
+          if (p * 32 + lane == expert) keys[n][p] = NONE;
+        if (k == 0) most_of[n] = float_of(best), sums[n] = 0.0f;
+        const float share = __expf(float_of(best) - most_of[n]);
+        sums[n] += share;
+        if (lane == 0 && first + n * WARPS < end) {
+          experts[(long long)(first + n * WARPS) * CHOSEN + k] = expert;
+          mine[n * CHOSEN + k] = share;
+          atomicAdd(counts + expert, 1);
+        }
+      }
+    }
+    __syncwarp();
 #pragma unroll
     for (int n = 0; n < TOGETHER; ++n) {
       const int t = first + n * WARPS;
-      const long long at = (long long)t * CHOSEN;
-      if (t < end) choose(keys[n], experts + at, weights + at, counts, shares + warp_of() * CHOSEN);
+      for (int k = lane; t < end && k < CHOSEN; k += 32)
+        weights[(long long)t * CHOSEN + k] = mine[n * CHOSEN + k] / sums[n];
     }
+    __syncwarp();
   }
 }
 """
@@ -184,7 +187,7 @@ ROUTE_TEXT = TextBody(
     _ROUTE,
     "route_tile",
     constants=("E", "CHOSEN", "BLOCK"),
-    scratch_bytes=lambda op: 4 * (int(op.param("E")) + MOST_WARPS * int(op.param("CHOSEN"))),
+    scratch_bytes=lambda op: 4 * (int(op.param("E")) + MOST_AT_ONCE * int(op.param("CHOSEN"))),
     proved=True,
 )
 PLACE_TEXT = TextBody(

@@ -1,0 +1,196 @@
+"""What benchmarks of work whose extent data decide have in common (``moe.py``, ``ragged.py``).
+
+Every dispatch of the one launch and a CUDA graph of the Triton bodies stand beside other ways to do the same. All of a
+row run interleaved in CUDA graphs on the same random inputs, weights rotated past twice the L2. What is right is
+checked first, against float64. What does not run is told in the row, and the others go on. The record is written after
+each row. Several rows are under way on a GPU, and whatever is timed has it alone.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from functools import cache, partial
+from itertools import takewhile
+from pathlib import Path
+from typing import Any
+
+from interlace.bench.gpus import on_gpus, shares
+from interlace.bench.problem import Problem, Tensors
+from interlace.bench.record import kept_rows, write_record
+from interlace.bench.sources import launched
+from interlace.bench.timing import rounds_us
+from interlace.bench.turns import alone, autotune_alone
+from interlace.core.errors import InterlaceError, ResultError
+from interlace.deploy import here, overlaps, plan_graph
+from interlace.executors.cuda_graph import CudaGraphExecutor
+from interlace.executors.one_launch import OneLaunchExecutor
+from interlace.executors.options import Options
+from interlace.plan.plan import Dispatch
+from interlace.workloads import Workload
+
+DISPATCHES = Dispatch.STATIC, Dispatch.TICKET, Dispatch.HYBRID, Dispatch.STEALING, Dispatch.QUEUE
+TRITON = "CUDA graph of Triton bodies"
+_REPEATS = 5
+_MOST_ERROR = 1.5  # of PyTorch's own
+_CPUS = 2  # that a row keeps busy: it traces, plans and compiles
+
+#: Inputs by name -> outputs by name.
+Way = Callable[[Tensors], Tensors]
+
+
+@dataclass(frozen=True)
+class Case:
+    """A row to measure.
+
+    Attributes:
+        key: what tells it from others, by column.
+    """
+
+    key: tuple[tuple[str, str | int], ...]
+    work: Workload
+
+    @property
+    def name(self) -> str:
+        return ":".join(str(value) for _, value in self.key)
+
+
+def as_they_lie(problem: Problem) -> Sequence[Tensors]:
+    """The sets of weights."""
+    return problem.weights
+
+
+@dataclass(frozen=True)
+class Rival:
+    """Another way to do the same.
+
+    Attributes:
+        make: of the problem; what it raises is told in the row.
+        weights: of the problem, as the way takes them; made once for all ways that name the same function.
+    """
+
+    make: Callable[[Problem], Way]
+    weights: Callable[[Problem], Sequence[Tensors]] = as_they_lie
+
+
+def measured(case: Case, rivals: Mapping[str, Rival]) -> dict[str, Any] | str:
+    """The row of a case, or why there is none."""
+    try:
+        return _measure(case, rivals)
+    except (RuntimeError, InterlaceError) as error:  # memory, among others
+        return _told(error)
+
+
+def _measure(case: Case, rivals: Mapping[str, Rival]) -> dict[str, Any]:
+    device, work = here(), case.work
+    autotune_alone()
+    problem = Problem(work, device)
+    row: dict[str, Any] = dict(case.key)
+    row |= {"workload": work.facts(), "bytes_us": problem.bytes_us, "flops_us": problem.flops_us}
+    row |= {"pytorch_relative_error": problem.pytorch_error, "ways": {}, "left_out": {}}
+    ways: dict[str, Callable[[], None]] = {}
+    found: dict[str, Any] = row["ways"]
+
+    def tried(name: str, make: Callable[[], tuple[float, Callable[[], None]]]) -> None:
+        try:
+            error, ways[name] = make()
+            found[name] = {"relative_error": error}
+        except (RuntimeError, InterlaceError) as error:
+            row["left_out"][name] = _told(error)
+
+    def executor(kind: type[Any], **given: Any) -> tuple[float, Callable[[], None]]:
+        plan = plan_graph(work.graph(device), device, kind, **given)
+        made = kind(plan, Options(dependent_launch=overlaps(kind, plan, device)))
+        for launch in made.launches({**problem.rest, **problem.weights[0], **problem.outputs}):
+            launch.compile()
+        return problem.check(made), problem.every(problem.run(made))
+
+    @cache
+    def lying(weights: Callable[[Problem], Sequence[Tensors]]) -> Sequence[Tensors]:
+        with alone():
+            return weights(problem)
+
+    def rival(of: Rival) -> tuple[float, Callable[[], None]]:
+        way, weights = of.make(problem), lying(of.weights)
+        problem.once(way, weights)  # compiles
+        return _checked(problem, way, weights), problem.every(way, weights)
+
+    for name, of in rivals.items():
+        tried(name, partial(rival, of))
+    tried(TRITON, partial(executor, CudaGraphExecutor))
+    for dispatch in DISPATCHES:
+        tried(dispatch.value, partial(executor, OneLaunchExecutor, dispatch=dispatch))
+    for name, timing in rounds_us(ways, _REPEATS, problem.runs).times.items():
+        found[name] |= asdict(timing)
+    return row
+
+
+def _checked(problem: Problem, way: Way, weights: Sequence[Tensors]) -> float:
+    """The relative error of a way on the first set of weights."""
+    with alone():
+        error = problem.error(way({**problem.rest, **weights[0]}))
+    if not error <= _MOST_ERROR * problem.pytorch_error:
+        raise ResultError(f"it is wrong: relative error {error:.1e}, where PyTorch has {problem.pytorch_error:.1e}")
+    return error
+
+
+def _told(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}".splitlines()[0]
+
+
+def main(
+    description: str,
+    protocol: str,
+    cases: Sequence[Case],
+    function: Callable[[Case], dict[str, Any] | str],
+    also: Sequence[str],
+) -> None:
+    """The command line of a benchmark.
+
+    Args:
+        cases: all that there are, as rows of a record follow each other.
+        function: makes a row of one; it is sent to other processes.
+        also: what the record measures beside what is launched; see ``bench/sources``.
+    """
+    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("path", type=Path)
+    parser.add_argument("--case", action="append", metavar="A:B:C", help="only this row of the record")
+    parser.add_argument("--update", action="store_true", help="only what the record has no row of")
+    parser.add_argument("--seconds", type=float, default=600.0, help="begin none after so long; 600 by default")
+    parser.add_argument("--gpus", type=int, default=1, help="measure on so many GPUs at once")
+    given = parser.parse_args()
+    asked = [case for case in cases if given.case is None or case.name in given.case]
+    unknown = sorted({*(given.case or ())} - {case.name for case in cases})
+    if unknown:
+        parser.error(f"there are no cases {', '.join(unknown)}; there are {', '.join(case.name for case in cases)}")
+    begin = time.monotonic()
+    place = {case.key: n for n, case in enumerate(cases)}
+    measures = sorted({*also, *(room for case in cases for room in launched(case.work.graph(here())))})
+    rows = {_key(row, cases): row for row in kept_rows(given.path, measures)}
+    left = [case for case in asked if not given.update or case.key not in rows]
+    left.sort(key=lambda case: -case.work.flops)  # what takes longest first
+    command = f"python benchmarks/{given.path.stem.partition('-')[0]}.py benchmarks/results/{given.path.name}"
+
+    def in_time() -> Iterator[Case]:
+        return takewhile(lambda _: time.monotonic() - begin < given.seconds, left)
+
+    share = min(shares(given.gpus, cpus=_CPUS), max(1, -(-len(left) // given.gpus)))
+    for case, row in on_gpus(function, in_time(), given.gpus, share):
+        print(f"[{time.monotonic() - begin:5.1f} s] {case.name}", flush=True)
+        if isinstance(row, str):
+            print(f"  FAIL: {row}", flush=True)
+            continue
+        rows[case.key] = row
+        ordered = [rows[key] for key in sorted(rows, key=place.__getitem__)]
+        write_record(given.path, command, protocol, measures, {"rows": ordered})
+        print(f"  bytes {row['bytes_us']:.1f}, products {row['flops_us']:.1f} us", flush=True)
+        for way, figures in row["ways"].items():
+            print(f"  {way:30} {figures['median_us']:8.1f} us, error {figures['relative_error']:.1e}", flush=True)
+        for way, reason in row["left_out"].items():
+            print(f"  {way}: {reason}", flush=True)
+
+
+def _key(row: Mapping[str, Any], cases: Sequence[Case]) -> tuple[tuple[str, str | int], ...]:
+    return tuple((column, row[column]) for column, _ in cases[0].key)
