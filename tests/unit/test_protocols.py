@@ -43,10 +43,10 @@ BY_VOTES = replace(THREE_MADE, ends=Ends.VOTES)
     ("protocol", "states"),
     [
         (HandOver(), 190),
-        (Lists(((1,), (0,), ())), 5461),
+        (Lists(((1,), (0,), ())), 7381),
         (TWO_LISTS, 496),
-        (Lists(((), (0, 1, 2))), 2614),
-        (HALVES, 2335),
+        (Lists(((), (0, 1, 2))), 3059),
+        (HALVES, 2345),
         (Lists(((3,), (0, 1, 2)), most=2), 1135),
         (replace(TWO_QUEUED, workers=3), 2131),
         (replace(TWO_QUEUED, producers=((), (), (0, 1), (0,)), capacity=4), 1065),

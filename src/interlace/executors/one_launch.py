@@ -177,8 +177,8 @@ class OneLaunchExecutor(DeviceExecutor):
         torch, rows = self._torch, self._table.worker_rows.astype(np.int32)
         #: Where the list of each block begins, and how many of its items were taken, in all runs, or which are left.
         self._lists = torch.tensor(rows, device=self._device)
-        #: Under a dispatcher the mailboxes.
-        dispatch, boxes = self.plan.dispatch, HELD * self._table.workers
+        #: Under a dispatcher the mailboxes, of two runs.
+        dispatch, boxes = self.plan.dispatch, 2 * HELD * self._table.workers
         counts = torch.int64 if dispatch in (Dispatch.STEALING, Dispatch.DISPATCHER) else torch.int32
         heads = boxes if dispatch is Dispatch.DISPATCHER else len(rows) - 1
         self._heads = torch.zeros(heads, dtype=counts, device=self._device)

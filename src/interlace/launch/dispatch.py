@@ -38,8 +38,12 @@ of ready items consists of. It has a slot for each item that is not ready from t
 once, so it is never too full. A slot has the run's number beside the item's row, and counters of semaphores met only
 grow, so nothing is ever cleared.
 
-Under both an item is taken late, so that another block may have it: two are held at most, one that is computed and one
-that loads; under the queue one alone unless another is there.
+Wherever items are not all a block's own, it takes them late, so that another may have them: two are held at most, one
+that is computed and one that loads. Under the queue a block holds one alone unless another is there; a thief, too,
+unless what it holds waits for nothing, so that it ends whatever stands behind it, and lists have more than an item for
+each block. Where no op has anything to load ahead, the last items, one for each block, go to blocks that hold nothing,
+if they wait for nothing: behind a long item one begins later than where whoever is free first takes it, by up to all
+of an item, and the way to it, which is then not hidden, takes 1 or 2 us.
 """
 
 from __future__ import annotations
@@ -160,9 +164,13 @@ struct Tickets {
     if (next < end) return next++;
     await_finished(launch, sent, HELD - 1);
     const int first = launch.lists[launch.programs], count = launch.lists[launch.programs + 1] - first;
+    const unsigned drawn = run * (unsigned)(count + launch.programs);  // in runs before
+    const int left = count - (int)(*(volatile unsigned*)(launch.heads + launch.programs) - drawn);
+    const bool last = left > 0 && left <= launch.programs;
+    if (LAST_ALONE && last && waits_for_none(launch, first + count - left)) await_finished(launch, sent, 0);
     unsigned place = 0;
     if (first_lane()) place = atomicAdd(launch.heads + launch.programs, 1u);
-    place = __shfl_sync(0xffffffff, place, 0) - run * (unsigned)(count + launch.programs);
+    place = __shfl_sync(0xffffffff, place, 0) - drawn;
     return (int)place < count ? first + (int)place : -1;
   }
   DEVICE int known() { return next < end ? next : -1; }
@@ -171,6 +179,7 @@ struct Tickets {
 """
 
 _FINISHED = f"\nconstexpr int HELD = {HELD};" + r"""
+constexpr bool LAST_ALONE = INDEPENDENT_BYTES == 0;
 // By a warp: until all but so many of the items that were sent are finished.
 DEVICE void await_finished(const Launch& launch, int sent, int held) {
   const int last = sent - held - 1;
@@ -178,13 +187,24 @@ DEVICE void await_finished(const Launch& launch, int sent, int held) {
 }
 """
 
+_WAITS = r"""
+// Whether an item waits for no other, nor for parts of its tile.
+DEVICE bool waits_for_none(const Launch& launch, int row) {
+  const ItemRow& item = launch.items[row];
+  return item.wait_lo == item.wait_hi && (item.parts < 2 || item.split >= 0);
+}
+"""
+
 _STEALING = r"""
 struct Tickets {
   unsigned run, thefts;
   bool thief;
+  int latest, final;  // the row that was taken latest; of the block's list the last, -1 while it is not the only one
+  int left;           // rows of all lists when it looked at them
   DEVICE unsigned begin(const Launch& launch) {
     thief = false;
     thefts = 0;
+    final = -1;
     return run = (unsigned)(draw(launch) / launch.programs);
   }
   // Rows of a list, behind the number of the run.
@@ -197,19 +217,20 @@ struct Tickets {
     return reinterpret_cast<unsigned long long*>(launch.heads) + list;
   }
   // What is left of a list, given what its word says.
-  DEVICE unsigned long long left(const Launch& launch, int list, unsigned long long seen) {
+  DEVICE unsigned long long rest(const Launch& launch, int list, unsigned long long seen) {
     const bool fresh = seen >> 48 != (run + 1 & 0xffff);
     return fresh ? word(launch.lists[list], launch.lists[list + 1]) : seen;
   }
   // By a warp: the row of the item at the front of a list, -1 if it is empty. Further ones are this block's list then.
   DEVICE int take_from(const Launch& launch, int list, int most) {
-    int row = -1, some = 0;
+    int row = -1, some = 0, own = 0;
     if (first_lane()) {
       unsigned long long head = *(volatile unsigned long long*)at(launch, list);
 #pragma unroll 1
       for (;;) {
-        const unsigned long long rows = left(launch, list, head);
+        const unsigned long long rows = rest(launch, list, head);
         some = min((length(rows) + 1) / 2, most);
+        own = (list == blockIdx.x ? length(rows) : some) - 1;
         if (some == 0) break;
         row = first_of(rows);
         const unsigned long long seen = atomicCAS(at(launch, list), head, word(row + some, row + length(rows)));
@@ -220,17 +241,22 @@ struct Tickets {
       if (some > 1) *(volatile unsigned long long*)at(launch, blockIdx.x) = word(row + 1, row + some);
     }
     thief = __shfl_sync(0xffffffff, some < 2, 0);
-    return __shfl_sync(0xffffffff, row, 0);
+    latest = __shfl_sync(0xffffffff, row, 0);
+    final = __shfl_sync(0xffffffff, own, 0) == 1 ? latest + 1 : -1;
+    return latest;
   }
   // By a warp: a list that is not empty, -1 if all are.
   DEVICE int victim(const Launch& launch) {
-    unsigned least = 0xffffffff;
+    unsigned least = 0xffffffff, rows = 0;
 #pragma unroll 4
     for (int n = threadIdx.x % 32; n < launch.programs; n += 32) {
       const int list = (blockIdx.x + n) % launch.programs;
-      if (length(left(launch, list, *(volatile unsigned long long*)at(launch, list))) > 0) least = min(least, rank(n));
+      const int some = length(rest(launch, list, *(volatile unsigned long long*)at(launch, list)));
+      if (some > 0) least = min(least, rank(n));
+      rows += some;
     }
     ++thefts;
+    left = (int)__reduce_add_sync(0xffffffff, rows);
     least = __reduce_min_sync(0xffffffff, least);
     return least != 0xffffffff ? (int)((blockIdx.x + least % 65536) % launch.programs) : -1;
   }
@@ -244,14 +270,18 @@ struct Tickets {
   }
   DEVICE int take(const Launch& launch, int sent) {
     int row = -1, list;
+    const int held = latest;
     if (!thief) {
-      await_finished(launch, sent, HELD - 1);
+      const bool alone = LAST_ALONE && final >= 0 && waits_for_none(launch, final);
+      await_finished(launch, sent, alone ? 0 : HELD - 1);
       row = take_from(launch, blockIdx.x, 1);
       thief = row < 0;
     }
+    if (row < 0) await_finished(launch, sent, HELD - 1);
 #pragma unroll 1
     while (row < 0 && (list = victim(launch)) >= 0) {
-      await_finished(launch, sent, 0);
+      const bool ahead = left > launch.programs && sent > 0 && waits_for_none(launch, held);
+      if (!ahead) await_finished(launch, sent, 0);
       row = take_from(launch, list, MOST_STOLEN);
     }
     return row;
@@ -272,8 +302,9 @@ struct Tickets : Counter {
   }
   DEVICE int take(const Launch& launch, int sent) {
     await_finished(launch, sent, HELD - 1);
+    const int drawn = (int)(*(volatile unsigned long long*)launch.starts - first);
     // What is not there yet another block may be the first to have time for.
-    if (next < 0 && (long long)(*(volatile unsigned long long*)launch.starts - first) >= filled(launch)) {
+    if (next < 0 && (drawn >= filled(launch) || LAST_ALONE && drawn + (int)gridDim.x > launch.count)) {
       await_finished(launch, sent, 0);
     }
     const int number = ticket(launch), place = number - launch.queue.ready;
@@ -334,8 +365,8 @@ DEVICE void publish(const Launch& launch, const Item& item, int semaphore) {
 TEXTS: Mapping[Dispatch, str] = {
     Dispatch.TICKET: _DRAW + _PUBLISH + NOBODY + _COUNTER + _TICKET,
     Dispatch.STATIC: _DRAW + _PUBLISH + NOBODY + _STATIC,
-    Dispatch.HYBRID: _DRAW + _PUBLISH + NOBODY + _FINISHED + _HYBRID,
-    Dispatch.STEALING: _DRAW + _PUBLISH + NOBODY + _FINISHED + _STEALING,
+    Dispatch.HYBRID: _DRAW + _PUBLISH + NOBODY + _FINISHED + _WAITS + _HYBRID,
+    Dispatch.STEALING: _DRAW + _PUBLISH + NOBODY + _FINISHED + _WAITS + _STEALING,
     Dispatch.QUEUE: _DRAW + NOBODY + _COUNTER + _FINISHED + _QUEUE.replace("EMPTY", str(EMPTY)),
     Dispatch.DISPATCHER: _DRAW + _PUBLISH + _FINISHED + DISPATCHER.replace("EMPTY,", f"{EMPTY},"),
     Dispatch.SPAWN: _DRAW + NOBODY + _FINISHED + SPAWNING[Termination.COUNT],
