@@ -30,6 +30,7 @@ from interlace.launch.plain import PLAIN
 from interlace.launch.spawn import SPAWNING, Termination
 from interlace.launch.walk import ROLES, WALK
 from interlace.loops.cuda.items import ITEMS
+from interlace.plan.plan import Dispatch
 from interlace.protocols.check import check
 from interlace.protocols.handover import HandOver, Steps
 from interlace.protocols.lists import HELD, Lists
@@ -43,7 +44,7 @@ def _dispatches() -> dict[str, str]:
     """Texts that the walk asks for its next item and has posts made by, where it leaves that to them."""
     if find_spec("interlace.launch.dispatch") is None:
         return {"": ""}
-    return {dispatch.value: text for dispatch, text in import_module("interlace.launch.dispatch").TEXTS.items()}
+    return {dispatch.value: import_module("interlace.launch.dispatch").text(dispatch) for dispatch in Dispatch}
 
 
 DISPATCHES = _dispatches()

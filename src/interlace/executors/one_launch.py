@@ -23,7 +23,7 @@ from interlace.executors.device import DeviceExecutor
 from interlace.executors.gpu import spec_by_name
 from interlace.executors.launch import AnyLaunch, TextLaunch
 from interlace.executors.options import Options
-from interlace.executors.queues import QueueMemory
+from interlace.executors.queues import QueueMemory, check_capacity
 from interlace.executors.spawning import Spawning
 from interlace.executors.sums import ROW_FLOATS, with_sums
 from interlace.executors.table import Table, for_workers
@@ -76,6 +76,7 @@ class OneLaunchExecutor(DeviceExecutor):
         TooManyWorkersError: under dispatch with lists, or where votes tell the end, more workers than the device keeps
             resident.
         DeviceError: dependent launch under spawn dispatch.
+        QueueOverflowError: more items may come to its queue than ``Options.capacity``.
     """
 
     name = title = "one_launch"
@@ -139,6 +140,7 @@ class OneLaunchExecutor(DeviceExecutor):
         self._parts = _parts(graph, [int(parts) for parts in table.parts])
         table.items["code"] = np.array(codes(self._parts))[table.items["op"]]
         self._spawning = Spawning.of(self.plan, table) if self.plan.dispatch is Dispatch.SPAWN else None
+        check_capacity(self.plan, table, self._spawning, self.options.capacity)
         if self._spawning is not None:
             return self._spawning.table
         if self.plan.dispatch is Dispatch.STATIC:

@@ -361,23 +361,20 @@ DEVICE void publish(const Launch& launch, const Item& item, int semaphore) {
 }
 """
 
-#: What stands behind the walk, by dispatch.
-TEXTS: Mapping[Dispatch, str] = {
+_TEXTS: Mapping[Dispatch, str] = {
     Dispatch.TICKET: _DRAW + _PUBLISH + NOBODY + _COUNTER + _TICKET,
     Dispatch.STATIC: _DRAW + _PUBLISH + NOBODY + _STATIC,
     Dispatch.HYBRID: _DRAW + _PUBLISH + NOBODY + _FINISHED + _WAITS + _HYBRID,
     Dispatch.STEALING: _DRAW + _PUBLISH + NOBODY + _FINISHED + _WAITS + _STEALING,
     Dispatch.QUEUE: _DRAW + NOBODY + _COUNTER + _FINISHED + _QUEUE.replace("EMPTY", str(EMPTY)),
     Dispatch.DISPATCHER: _DRAW + _PUBLISH + _FINISHED + DISPATCHER.replace("EMPTY,", f"{EMPTY},"),
-    Dispatch.SPAWN: _DRAW + NOBODY + _FINISHED + SPAWNING[Termination.COUNT],
+    Dispatch.SPAWN: _DRAW + NOBODY + _FINISHED,
 }
 
 
-def text(dispatch: Dispatch, termination: Termination) -> str:
+def text(dispatch: Dispatch, termination: Termination = Termination.COUNT) -> str:
     """What stands behind the walk."""
-    if dispatch is not Dispatch.SPAWN:
-        return TEXTS[dispatch]
-    return TEXTS[dispatch].replace(SPAWNING[Termination.COUNT], SPAWNING[termination])
+    return _TEXTS[dispatch] + (SPAWNING[termination] if dispatch is Dispatch.SPAWN else "")
 
 
 def queue_of(dispatch: Dispatch) -> Struct:
