@@ -37,6 +37,7 @@ from interlace.protocols.lists import HELD, Lists
 from interlace.protocols.mailboxes import ONE_LAUNCH, Mailboxes
 from interlace.protocols.operations import ACQUIRE_RELEASE, Order, Scope
 from interlace.protocols.outstanding import Ends, Outstanding
+from interlace.protocols.overlapping import Overlapping
 from interlace.protocols.ready_queue import Looks, ReadyQueue
 
 
@@ -333,6 +334,30 @@ def test_mailboxes_are_those_of_the_text_and_a_text_without_turns_or_looks_is_ca
         few = read if error is StaleReadError else replace(read, producers=one, workers=1)
         with pytest.raises(error):
             check(few.model())
+
+
+def of_overlapping(text: str) -> Overlapping:
+    """Mailboxes of runs that overlap under dependent launch."""
+    launch = Text(text)
+    begins = launch.steps(
+        "serve", {r"for \(unsigned sweeps": "sweep", r"await_launch_before\(\)": "wait", r"\} \*mailbox": "fill"}
+    )
+    assert begins == ("sweep", "wait")
+    told = launch.steps("take", {r"if \(row != STOP\) return": "told", r"await_launch_before\(\)": "wait"})
+    sets = 2 if "((run & 1) * launch.programs + block) * HELD" in launch.body("mailbox") else 1
+    return Overlapping(items=1, sets=sets, settles=told == ("told", "wait"))
+
+
+def test_runs_overlap_as_in_the_text_and_a_text_that_begins_the_next_early_or_shares_mailboxes_is_caught() -> None:
+    text = LAUNCHES["launch dispatcher"]
+    assert of_overlapping(text) == Overlapping(items=1)
+    early = r"    await_launch_before\(\);  // the next may begin.*\n"
+    shared = r"\(\(run & 1\) \* launch\.programs \+ block\)"
+    for pattern, instead in ((early, ""), (shared, "block")):
+        changed, count = re.subn(pattern, instead, text)
+        assert count == 1
+        with pytest.raises(OverwriteError):
+            check(of_overlapping(changed).model())
 
 
 @pytest.mark.skipif("queue" not in DISPATCHES, reason="the one launch has no queue")

@@ -193,8 +193,8 @@ def _show_dispatch(rows: Sequence[bench_dispatch.Row], title: str) -> None:
         return [row.costs, row.executor, row.dispatch, *map(number, times), *last]
 
     measured = [] if any(row.us is None for row in rows) else ["us"]
-    headings = ["costs", "executor", "dispatch", "ideal us", "predicted us", *measured, "over ideal", "busy"]
-    show(columns(title, [*headings, "overhead ns", "launch us"], map(cells, rows)))
+    headings = ["costs", "executor", "dispatch", "ideal us", "predicted us", *measured, "over", "busy"]
+    show(columns(title, [*headings, "item ns", "launch us"], map(cells, rows)))
 
 
 def _show_spawning(rows: Sequence[bench_spawn.Row], title: str) -> None:

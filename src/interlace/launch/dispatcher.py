@@ -17,8 +17,8 @@ is ever full.
 Mailboxes order nothing: what an item reads is ordered by its own waits, which it finds met. What the dispatcher alone
 uses it finds as the run before left it, as it begins to count when that has ended. Under dependent launch it gives
 items that are ready from the start while the run before drains, so that their loads go ahead; blocks of that run may
-not have emptied their mailboxes yet, which is why there are those of two runs. No block is told to stop, and so no run
-behind this one begins, before the run before has ended: its mailboxes are free for the run behind.
+not have emptied their mailboxes yet, which is why there are those of two runs. A block that is told to stop lets the
+next launch begin when the one before has ended, whose mailboxes are then free for it (``protocols/overlapping``).
 """
 
 from __future__ import annotations
@@ -61,6 +61,7 @@ struct Tickets {
     }
     const unsigned row = (unsigned)seen & STOP;
     if (row != STOP) return (int)row;
+    await_launch_before();  // the next may begin, and has the mailboxes of that run
     if (first_lane()) *at = mail(run, EMPTIED);
     return -1;
   }
@@ -170,7 +171,7 @@ DEVICE void serve(const Launch& launch) {
         const bool wants = serves >> k & 1 && given[k] - back[k] == held;
         const unsigned asking = __ballot_sync(0xffffffff, wants);
         const int n = items.head + __popc(asking & (1u << threadIdx.x % 32) - 1);
-        const bool stops = n >= launch.count && sweeps > 1;
+        const bool stops = n >= launch.count;
         gives[k] = wants && (n < items.tail || stops);
         row[k] = gives[k] && !stops ? (unsigned)items.row(launch, n) : STOP;
         if (gives[k] && stops) serves &= ~(1u << k);
