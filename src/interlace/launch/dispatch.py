@@ -38,12 +38,13 @@ of ready items consists of. It has a slot for each item that is not ready from t
 once, so it is never too full. A slot has the run's number beside the item's row, and counters of semaphores met only
 grow, so nothing is ever cleared.
 
-Wherever items are not all a block's own, it takes them late, so that another may have them: two are held at most, one
-that is computed and one that loads. Under the queue a block holds one alone unless another is there; a thief, too,
-unless what it holds waits for nothing, so that it ends whatever stands behind it, and lists have more than an item for
-each block. Where no op has anything to load ahead, the last items, one for each block, go to blocks that hold nothing,
-if they wait for nothing: behind a long item one begins later than where whoever is free first takes it, by up to all
-of an item, and the way to it, which is then not hidden, takes 1 or 2 us.
+Where items are not all a block's own, it takes them late, so that another may have them: two are held at most, one that
+is computed and one that loads. Tickets are drawn as early as the ring has room, but where no op has anything to load
+ahead. Under the queue a block holds one alone unless another is there; a thief, too, unless what it holds waits for
+nothing, so that it ends whatever stands behind it, and lists have more than an item for each block. Where no op has
+anything to load ahead, the last items, one for each block, go to blocks that hold nothing, if they wait for nothing:
+behind a long item one begins later than where whoever is free first takes it, by up to all of an item, and the way to
+it, which is then not hidden, takes 1 or 2 us.
 """
 
 from __future__ import annotations
@@ -130,6 +131,21 @@ struct Counter {
 _TICKET = r"""
 struct Tickets : Counter {
   DEVICE int take(const Launch& launch, int sent) {
+    const int row = ticket(launch);
+    return row < launch.count ? row : -1;
+  }
+};
+"""
+
+_LATE_TICKET = r"""
+struct Tickets : Counter {
+  DEVICE int take(const Launch& launch, int sent) {
+    if (next < 0) {
+      await_finished(launch, sent, HELD - 1);
+      const int row = (int)(*(volatile unsigned long long*)launch.starts - first);
+      const bool last = row < launch.count && row + (int)gridDim.x > launch.count;
+      if (LAST_ALONE && last && waits_for_none(launch, row)) await_finished(launch, sent, 0);
+    }
     const int row = ticket(launch);
     return row < launch.count ? row : -1;
   }
@@ -372,8 +388,10 @@ _TEXTS: Mapping[Dispatch, str] = {
 }
 
 
-def text(dispatch: Dispatch, termination: Termination = Termination.COUNT) -> str:
-    """What stands behind the walk."""
+def text(dispatch: Dispatch, termination: Termination = Termination.COUNT, loads_ahead: bool = True) -> str:
+    """What stands behind the walk, of a launch in which some op has something to load ahead or none has."""
+    if dispatch is Dispatch.TICKET and not loads_ahead:
+        return _DRAW + _PUBLISH + NOBODY + _COUNTER + _FINISHED + _WAITS + _LATE_TICKET
     return _TEXTS[dispatch] + (SPAWNING[termination] if dispatch is Dispatch.SPAWN else "")
 
 
