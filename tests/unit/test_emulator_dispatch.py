@@ -18,7 +18,8 @@ import interlace as il  # noqa: E402
 from interlace.bench.host_dispatcher import HostDispatchedExecutor  # noqa: E402
 from interlace.core.errors import HangError  # noqa: E402
 from interlace.kernels.spin import spin  # noqa: E402
-from interlace.launch.dispatch import HELD, ROW_BITS  # noqa: E402
+from interlace.launch.dispatch import HELD  # noqa: E402
+from interlace.launch.stealing import ROW_BITS  # noqa: E402
 from interlace.trace.steals import steals  # noqa: E402
 
 from ..emulator.build import MISSING  # noqa: E402
@@ -75,7 +76,7 @@ STEALING = {
         f"        *at(launch, list) = {_LEFT};",
     ),
     "lost": (_SWAP, _SWAP.replace("row + some,", "row + some + (list != blockIdx.x && length(rows) > 9),")),
-    "hasty": ("      if (!ahead) await_finished(launch, sent, 0);\n", ""),
+    "hasty": ("if (row < 0) await_finished(launch, sent, HELD - 1);", "if (row < 0) sent = 0;"),
 }
 #: The same, of what a thief takes besides.
 HALVES = {

@@ -39,8 +39,9 @@ from interlace.kernels.cuda.ptx import PTX
 from interlace.kernels.primitives.semaphore_cuda import SEMAPHORES
 from interlace.kernels.tuning import is_chain
 from interlace.launch.compose import KEEPS, Composition, Part, codes, compose, launch_struct, stages
-from interlace.launch.dispatch import HELD, ROW_BITS
+from interlace.launch.dispatch import HELD
 from interlace.launch.spawn import Termination
+from interlace.launch.stealing import ROW_BITS
 from interlace.plan.orderings import Ordering
 from interlace.plan.plan import Dispatch, Plan
 from interlace.plan.verify import Proof
