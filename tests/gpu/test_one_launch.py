@@ -8,6 +8,7 @@ import torch
 
 import interlace as il
 from interlace.core.errors import HangError
+from interlace.kernels.spin import spin
 from interlace.planner.settings import plan_with
 
 from ..cases import Case, relative_error, strike_posts
@@ -167,6 +168,25 @@ def test_runs_back_to_back_give_the_same_bits(m: int, jitter_s: float, dependent
             run.run({**inputs, "out": out})
         run.synchronize()
         assert torch.equal(out, first)
+
+
+@pytest.mark.parametrize("items", [3, 400])
+@pytest.mark.parametrize("dispatch", sorted(il.OneLaunchExecutor.overlapping, key=lambda dispatch: dispatch.value))
+def test_runs_that_overlap_run_each_item_once_whoever_hands_it_out(dispatch: il.Dispatch, items: int) -> None:
+    """Few items, so that some workers are told to stop at once, and many."""
+    x = [il.Tensor(f"x{n}", (items,), il.int32) for n in range(3)]
+    graph = il.Graph("chain", tuple(x), (spin("a", x[0], x[1]), spin("b", x[1], x[2])), ("x0",), ("x2",))
+    plan = il.build(graph, il.Choices(132, dispatch, policy=il.TileSync()))
+    run = il.OneLaunchExecutor(plan, il.Options(jitter_s=1e-6, dependent_launch=True))
+    given = torch.arange(items, device="cuda", dtype=torch.int32) * 7 % 2000
+    out, rounds, each = torch.empty_like(given), 5, 100
+    for _ in range(rounds):
+        out.fill_(-1)
+        for _ in range(each):
+            run.run({"x0": given, "x2": out})
+        run.synchronize()
+        assert torch.equal(out, given)
+    assert (run._semaphores[: plan.semaphores] == rounds * each).all()
 
 
 def test_replays_of_a_graph_and_two_plans_on_two_streams_do_not_disturb_each_other() -> None:
