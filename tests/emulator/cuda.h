@@ -76,6 +76,10 @@ inline int __reduce_min_sync(unsigned lanes, int value) {
 inline unsigned __reduce_min_sync(unsigned lanes, unsigned value) {
   return __reduce_min_sync(lanes, static_cast<int>(value ^ 1u << 31)) ^ 1u << 31;
 }
+inline unsigned __reduce_add_sync(unsigned lanes, unsigned value) {
+  for (int distance = 16; distance; distance /= 2) value += static_cast<unsigned>(__shfl_xor_sync(lanes, static_cast<int>(value), distance));
+  return value;
+}
 inline int __reduce_max_sync(unsigned lanes, int value) { return -__reduce_min_sync(lanes, -value); }
 inline int __ffs(int bits) { return __builtin_ffs(bits); }
 unsigned long long __cvta_generic_to_shared(const void* pointer);

@@ -8,6 +8,7 @@ import torch
 
 import interlace as il
 from interlace.core.errors import HangError
+from interlace.kernels.spin import spin
 from interlace.planner.settings import plan_with
 
 from ..cases import Case, relative_error, strike_posts
@@ -167,6 +168,26 @@ def test_runs_back_to_back_give_the_same_bits(m: int, jitter_s: float, dependent
             run.run({**inputs, "out": out})
         run.synchronize()
         assert torch.equal(out, first)
+
+
+@pytest.mark.parametrize(("ops", "items"), [(1, 3), (2, 3), (2, 400)])
+@pytest.mark.parametrize("dispatch", sorted(il.OneLaunchExecutor.overlapping, key=lambda dispatch: dispatch.value))
+def test_runs_that_overlap_run_each_item_once_whoever_hands_it_out(dispatch: il.Dispatch, ops: int, items: int) -> None:
+    """Few items, so that workers are told to stop with their first one, and many."""
+    x = [il.Tensor(f"x{n}", (items,), il.int32) for n in range(ops + 1)]
+    made_ops = tuple(spin(f"op{n}", x[n], x[n + 1]) for n in range(ops))
+    graph = il.Graph("chain", tuple(x), made_ops, ("x0",), (x[-1].name,))
+    plan = il.build(graph, il.Choices(132, dispatch, policy=il.TileSync()))
+    run = il.OneLaunchExecutor(plan, il.Options(jitter_s=1e-6, dependent_launch=True))
+    given = torch.arange(items, device="cuda", dtype=torch.int32) * 7 % 2000
+    out, rounds, each = torch.empty_like(given), 5, 100
+    for _ in range(rounds):
+        out.fill_(-1)
+        for _ in range(each):
+            run.run({"x0": given, x[-1].name: out})
+        run.synchronize()
+        assert torch.equal(out, given)
+    assert (run._semaphores[: plan.semaphores] == rounds * each).all()
 
 
 def test_replays_of_a_graph_and_two_plans_on_two_streams_do_not_disturb_each_other() -> None:

@@ -60,7 +60,8 @@ def test_the_machine_tells_what_each_dispatch_is_good_for() -> None:
     assert uniform[static].predicted_us <= 1.01 * fastest
     assert uniform[static].overhead_ns == pytest.approx(0.0, abs=1.0)
     assert uniform[ticket].overhead_ns == pytest.approx(il.H200.latencies.ticket_ns, rel=0.05)
-    assert [row.overhead_ns for row in zipf.values()] == [None] * 12
+    assert uniform[static].launch_us == pytest.approx(0.0, abs=1e-3)
+    assert [(row.overhead_ns, row.launch_us) for row in zipf.values()] == [(None, None)] * 12
     assert zipf["one_launch", "ticket"].predicted_us < 1.06 * ideal_us < 1.2 * ideal_us < zipf[static].predicted_us
     thieves = [name for _, name in zipf if name.startswith("stealing")]
     assert len(thieves) == 5

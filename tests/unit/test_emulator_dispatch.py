@@ -18,7 +18,8 @@ import interlace as il  # noqa: E402
 from interlace.bench.host_dispatcher import HostDispatchedExecutor  # noqa: E402
 from interlace.core.errors import HangError  # noqa: E402
 from interlace.kernels.spin import spin  # noqa: E402
-from interlace.launch.dispatch import HELD, ROW_BITS  # noqa: E402
+from interlace.launch.dispatch import HELD  # noqa: E402
+from interlace.launch.stealing import ROW_BITS  # noqa: E402
 from interlace.trace.steals import steals  # noqa: E402
 
 from ..emulator.build import MISSING  # noqa: E402
@@ -75,7 +76,7 @@ STEALING = {
         f"        *at(launch, list) = {_LEFT};",
     ),
     "lost": (_SWAP, _SWAP.replace("row + some,", "row + some + (list != blockIdx.x && length(rows) > 9),")),
-    "hasty": ("      await_finished(launch, sent, 0);\n", ""),
+    "hasty": ("if (row < 0) await_finished(launch, sent, HELD - 1);", "if (row < 0) sent = 0;"),
 }
 #: The same, of what a thief takes besides.
 HALVES = {
@@ -103,7 +104,7 @@ QUEUE = {
 }
 _MET = "met = atomicAdd(queue.met + group, 1u) + 1 == (run + 1) * (unsigned)queue.missing[group];"
 _ROW = "(int)launch.queue.slots[later]"
-_EMPTY = "  *mailbox(launch, blockIdx.x, taken) = mail(item.run, EMPTIED | (unsigned)(semaphore + 1));\n"
+_EMPTY = "  *mailbox(launch, item.run, blockIdx.x, taken) = mail(item.run, EMPTIED | (unsigned)(semaphore + 1));\n"
 #: Changes of the text of the dispatcher.
 DISPATCHER = {
     "never ready": (_MET, _MET.replace(";", " && group != 5;")),
@@ -281,7 +282,7 @@ def test_an_item_that_the_dispatcher_does_not_give_is_named(name: str, lost: int
     said = rf"for an item of the dispatcher, for which \d+ of 24 items came .* \(item {lost}\) never came"
     with pytest.raises(HangError, match=said):
         run_once(run, 0)
-    assert run._heads.tolist() == [0] * (HELD * WORKERS)
+    assert run._heads.tolist() == [0] * (2 * HELD * WORKERS)
 
 
 def test_an_item_that_the_dispatcher_gives_in_place_of_another_leaves_that_undone() -> None:
@@ -294,13 +295,13 @@ def test_the_dispatcher_counts_on_and_leaves_mailboxes_empty() -> None:
     run._reset()
     check(run, range(2))
     words = run._heads.numpy().view(np.uint64)
-    assert (words >> 32 == 2).all()
+    assert (words.reshape(2, -1) >> 32 == [[1], [2]]).all()
     assert (words >> 31 & 1 == 1).all()
     for runs in (2**31 - 1, 2**32 - 1):
         run._counters[0] = runs * WORKERS
         for value in (run._semaphores, run._queue["met"], run._queue["tail"]):
             value.fill_(np.uint32(runs).astype(np.int32).item())
-        run._heads.copy_(torch.from_numpy(np.full(HELD * WORKERS, (runs << 32) + 2**31, np.uint64).view(np.int64)))
+        run._heads.copy_(torch.from_numpy(np.full(2 * HELD * WORKERS, (runs << 32) + 2**31, np.uint64).view(np.int64)))
         for seed in range(2):
             run_once(run, seed)
             assert run.faults == []

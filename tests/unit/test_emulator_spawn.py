@@ -151,3 +151,20 @@ def test_options_that_do_not_go_with_it_are_refused() -> None:
         il.OneLaunchExecutor(plan, il.Options("meta", dependent_launch=True))
     with pytest.raises(DeviceError, match="termination is 'votes'; give one of"):
         il.Options(termination="votes")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("dispatch", "bound"), [(il.Dispatch.SPAWN, 14), (il.Dispatch.QUEUE, 15), (il.Dispatch.DISPATCHER, 15)]
+)
+def test_a_queue_that_may_get_more_than_it_is_to_hold_is_refused_before_it_is_launched(
+    dispatch: il.Dispatch, bound: int
+) -> None:
+    """Of 16 items one is there from the start, and under spawn dispatch the last is drawn by ticket."""
+    plan = il.build(GRAPH, il.Choices(WORKERS, dispatch))
+    said = rf"up to {bound} items come to the queue of a launch under {dispatch.value} .* has room for {bound - 1};"
+    with pytest.raises(QueueOverflowError, match=said):
+        il.OneLaunchExecutor(plan, il.Options("meta", capacity=bound - 1))
+    il.OneLaunchExecutor(plan, il.Options("meta", capacity=bound))
+    for capacity in (-1, 1.5, True):
+        with pytest.raises(DeviceError, match=r"capacity is .*; give a number of items, 0 or more"):
+            il.Options(capacity=capacity)  # type: ignore[arg-type]

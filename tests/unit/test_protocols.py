@@ -23,10 +23,11 @@ from interlace.protocols.lists import Lists
 from interlace.protocols.mailboxes import ONE_LAUNCH, Mailboxes
 from interlace.protocols.operations import ACQUIRE, ACQUIRE_RELEASE, BLOCK, RELAXED, RELEASE, Load
 from interlace.protocols.outstanding import Ends, Outstanding
+from interlace.protocols.overlapping import Overlapping
 from interlace.protocols.ready_queue import Looks, ReadyQueue
 from interlace.protocols.tagged import Tagged
 
-Protocol = HandOver | Lists | ReadyQueue | Mailboxes | Outstanding | Tagged
+Protocol = HandOver | Lists | ReadyQueue | Mailboxes | Overlapping | Outstanding | Tagged
 
 #: The same in fewer items or workers, in which a fault shows as well.
 TWO_LISTS = Lists(((2,), (0, 1)))
@@ -43,10 +44,10 @@ BY_VOTES = replace(THREE_MADE, ends=Ends.VOTES)
     ("protocol", "states"),
     [
         (HandOver(), 190),
-        (Lists(((1,), (0,), ())), 5461),
+        (Lists(((1,), (0,), ())), 7381),
         (TWO_LISTS, 496),
-        (Lists(((), (0, 1, 2))), 2614),
-        (HALVES, 2335),
+        (Lists(((), (0, 1, 2))), 3059),
+        (HALVES, 2345),
         (Lists(((3,), (0, 1, 2)), most=2), 1135),
         (replace(TWO_QUEUED, workers=3), 2131),
         (replace(TWO_QUEUED, producers=((), (), (0, 1), (0,)), capacity=4), 1065),
@@ -56,6 +57,8 @@ BY_VOTES = replace(THREE_MADE, ends=Ends.VOTES)
         (Mailboxes(((), (0,), (0,), (1, 2)), workers=3), 126),
         (ONE_LAUNCH, 836),
         (ONE_BLOCK, 999),
+        (Overlapping(items=1), 7236),
+        (Overlapping(runs=2), 2166),
         (Outstanding(), 6313),
         (Outstanding(((1,), ()), workers=3, capacity=2), 6856),
         (BY_DONE_ITEMS, 855),
@@ -118,6 +121,9 @@ def test_as_the_code_orders_it_every_interleaving_is_right(protocol: Protocol, s
         (ONE_LAUNCH, {"wait": RELAXED}, StaleReadError, "data 0 may be read as 0"),
         (ONE_BLOCK, {"turns": False}, DoubledItemError, "item 0 is done twice"),
         (ONE_BLOCK, {"looks": False}, OverwriteError, "mailbox 0 of 0 is stored while nothing orders"),
+        # Runs overlap.
+        (Overlapping(items=1), {"settles": False}, OverwriteError, "mailbox 0 of set 0 is stored while nothing orders"),
+        (Overlapping(runs=2), {"sets": 1}, OverwriteError, "mailbox 1 of set 0 is stored while nothing orders"),
         # Items make items, until none is outstanding.
         (THREE_MADE, {"put": RELAXED}, StaleReadError, "data 0 may be read as 0"),
         (THREE_MADE, {"take": RELAXED}, StaleReadError, "data 0 may be read as 0"),

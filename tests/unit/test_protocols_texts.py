@@ -30,12 +30,14 @@ from interlace.launch.plain import PLAIN
 from interlace.launch.spawn import SPAWNING, Termination
 from interlace.launch.walk import ROLES, WALK
 from interlace.loops.cuda.items import ITEMS
+from interlace.plan.plan import Dispatch
 from interlace.protocols.check import check
 from interlace.protocols.handover import HandOver, Steps
 from interlace.protocols.lists import HELD, Lists
 from interlace.protocols.mailboxes import ONE_LAUNCH, Mailboxes
 from interlace.protocols.operations import ACQUIRE_RELEASE, Order, Scope
 from interlace.protocols.outstanding import Ends, Outstanding
+from interlace.protocols.overlapping import Overlapping
 from interlace.protocols.ready_queue import Looks, ReadyQueue
 
 
@@ -43,7 +45,7 @@ def _dispatches() -> dict[str, str]:
     """Texts that the walk asks for its next item and has posts made by, where it leaves that to them."""
     if find_spec("interlace.launch.dispatch") is None:
         return {"": ""}
-    return {dispatch.value: text for dispatch, text in import_module("interlace.launch.dispatch").TEXTS.items()}
+    return {dispatch.value: import_module("interlace.launch.dispatch").text(dispatch) for dispatch in Dispatch}
 
 
 DISPATCHES = _dispatches()
@@ -176,17 +178,22 @@ def of_stealing(text: str) -> Lists:
     swap = {left: "swap", r"if \(seen == head\) break": "check", r"head = seen": "retry"}
     swap |= {r"if \(some > 1\) .*at\(launch, blockIdx\.x\) = word\(row \+ 1, row \+ some\)": "keep"}
     again = launch.body("take").partition("while (row < 0")[2]
-    steals = Text(f"again() {{{again}}}").steps(
-        "again", {r"await_finished\(launch, sent, 0\)": "settle", r"take_from\(": "take"}
-    )
+    settling = {r"(?<=\n      )await_finished\(launch, sent, 0\)": "settle"}
+    settling |= {
+        r"ahead = .*&& waits_for_none\(launch, held\);\n      if \(!ahead\) await_finished\(launch, sent, 0\)": "free"
+    }
+    steals = Text(f"again() {{{again}}}").steps("again", {**settling, r"take_from\(": "take"})
     held = re.search(r"constexpr int HELD = (\d+)", text)
     assert held is not None
     assert int(held[1]) == HELD
-    own = "await_finished(launch, sent, HELD - 1);\n      row = take_from(launch, blockIdx.x, 1)"
-    assert own in launch.body("take")
+    assert re.search(
+        r"await_finished\(.* HELD - 1\);\n      row = take_from\(launch, blockIdx\.x, 1\)", launch.body("take")
+    )
     taking = launch.steps("take_from", swap)
-    checks, settles = taking[:3] == ("swap", "check", "retry"), steals == ("settle", "take")
-    return Lists(checks=checks, settles=settles, keeps=taking[-1:] == ("keep",), post=by.post, wait=by.poll)
+    checks, settles, frees = taking[:3] == ("swap", "check", "retry"), steals[0] != "take", steals[0] == "free"
+    return Lists(
+        checks=checks, settles=settles, frees=frees, keeps=taking[-1:] == ("keep",), post=by.post, wait=by.poll
+    )
 
 
 def of_queue(text: str) -> ReadyQueue:
@@ -202,14 +209,14 @@ def of_queue(text: str) -> ReadyQueue:
 def of_dispatcher(text: str) -> Mailboxes:
     """The mailboxes of the one launch: volatile accesses, which are relaxed, by three warps."""
     launch, by = Text(text), of_launch(text)
-    box = re.compile(r"volatile unsigned long long\* mailbox\(const Launch& launch, int block, int n\)")
-    held = re.search(r"launch\.heads\) \+ block \* HELD \+ n % HELD;", text)
+    box = re.compile(r"volatile unsigned long long\* mailbox\(const Launch& launch, unsigned run, int block, int n\)")
+    held = re.search(r"launch\.heads\) \+ \(\(run & 1\) \* launch\.programs \+ block\) \* HELD \+\s+n % HELD;", text)
     assert box.search(text)
     assert held
     taking = launch.steps("take", {r"await_finished\(launch, sent, HELD - 1\)": "settle", r"\bmailbox\(": "look"})
     assert taking == ("settle", "look")
     waits = re.search(r"seen >> 32 != run \+ 1 \|\| \(\(unsigned\)seen & \((.*)\)\) != mine;", text)
-    fills = re.search(r"mailbox\(.*given\[k\]\) = mail\(items\.run, (turn\(given\[k\]\) \| )?row\);", text)
+    fills = re.search(r"mailbox\(.*given\[k\]\) = mail\(run, (turn\(given\[k\]\) \| )?row\[k\]\);", text)
     assert waits, "whoever takes does not look at the turn"
     assert fills
     posting = launch.steps("post", {r"\bpublish\(": "post", r"\bfinish\(": "empty", r"arrive\(received": "finished"})
@@ -217,6 +224,8 @@ def of_dispatcher(text: str) -> Mailboxes:
     turns = waits[1] == "EMPTIED | TURN" and fills[1] is not None
     looks = "given[k] - back[k] == held" in launch.body("serve")
     return replace(ONE_LAUNCH, boxes=HELD, turns=turns, looks=looks, post=by.post, wait=by.poll)
+
+
 def of_spawning(text: str, ends: Ends) -> Outstanding:
     """The queue to which items come when others spawn them, in the one launch, and how it ends."""
     launch = Text(text)
@@ -297,7 +306,7 @@ def test_lists_are_those_of_the_text_and_a_text_that_does_not_settle_or_check_is
     few = replace(of_stealing(text), lists=((2,), (0, 1)))
     assert check(few.model()).states == 496
     for pattern, error in (
-        (r"      await_finished\(launch, sent, 0\);\n", StuckError),
+        (r"      if \(!ahead\) await_finished\(launch, sent, 0\);\n", StuckError),
         (r" +if \(seen == head\) break;\n", DoubledItemError),
         (r"(?<=word\()row \+ 1(?=, row \+ some)", DoubledItemError),
         (r"red\.release\.gpu", StaleReadError),
@@ -315,7 +324,7 @@ def test_mailboxes_are_those_of_the_text_and_a_text_without_turns_or_looks_is_ca
     assert of_dispatcher(text) == ONE_LAUNCH
     one = ((), (0,), (), ())
     for pattern, instead, error in (
-        (r"turn\(given\[k\]\) \| row", "row", DoubledItemError),
+        (r"turn\(given\[k\]\) \| row\[k\]", "row[k]", DoubledItemError),
         (r"given\[k\] - back\[k\] == held", "true", OverwriteError),
         (r"red\.release\.gpu", "red.relaxed.gpu", StaleReadError),
     ):
@@ -325,6 +334,30 @@ def test_mailboxes_are_those_of_the_text_and_a_text_without_turns_or_looks_is_ca
         few = read if error is StaleReadError else replace(read, producers=one, workers=1)
         with pytest.raises(error):
             check(few.model())
+
+
+def of_overlapping(text: str) -> Overlapping:
+    """Mailboxes of runs that overlap under dependent launch."""
+    launch = Text(text)
+    begins = launch.steps(
+        "serve", {r"for \(unsigned sweeps": "sweep", r"await_launch_before\(\)": "wait", r"\} \*mailbox": "fill"}
+    )
+    assert begins == ("sweep", "wait")
+    told = launch.steps("take", {r"if \(row != STOP\) return": "told", r"await_launch_before\(\)": "wait"})
+    sets = 2 if "((run & 1) * launch.programs + block) * HELD" in launch.body("mailbox") else 1
+    return Overlapping(items=1, sets=sets, settles=told == ("told", "wait"))
+
+
+def test_runs_overlap_as_in_the_text_and_a_text_that_begins_the_next_early_or_shares_mailboxes_is_caught() -> None:
+    text = LAUNCHES["launch dispatcher"]
+    assert of_overlapping(text) == Overlapping(items=1)
+    early = r"    await_launch_before\(\);  // the next may begin.*\n"
+    shared = r"\(\(run & 1\) \* launch\.programs \+ block\)"
+    for pattern, instead in ((early, ""), (shared, "block")):
+        changed, count = re.subn(pattern, instead, text)
+        assert count == 1
+        with pytest.raises(OverwriteError):
+            check(of_overlapping(changed).model())
 
 
 @pytest.mark.skipif("queue" not in DISPATCHES, reason="the one launch has no queue")

@@ -9,11 +9,21 @@ items twice as long it would be 1.07. Costs of n items:
     linear      i + 1 for item i
     zipf        (r + 1)^-1.2 for the item of rank r, in random order, but no more than a twentieth of a worker's work
     giant       the same, but one in the middle, which is as much as the work of a worker
+
+What it takes beyond the ideal has four parts. With items of equal cost c, each worker has n / workers of them, rounded
+up, and
+
+    time of a run = launch + items of a worker * (c + overhead)
+
+where ``launch`` is the beginning and the end of a launch among others, and ``overhead`` the way from the end of an item
+to the beginning of the next on its worker. Two numbers of items tell the two apart. 4,096 items on 132 workers are 32
+each where 31.03 would be the ideal, 3.1 % by itself. The fourth part is the end, where costs are not equal. Runs are
+timed several at a time, one behind the other, so that launches do not wait for the host.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from typing import Any
@@ -26,6 +36,7 @@ from interlace.core.dtypes import int32
 from interlace.core.errors import ArgumentError, ResultError
 from interlace.executors.device import DeviceExecutor
 from interlace.executors.one_launch import OneLaunchExecutor
+from interlace.executors.options import Options
 from interlace.executors.persistent import PersistentExecutor
 from interlace.graph.graph import Graph
 from interlace.graph.tensor import Tensor
@@ -43,6 +54,7 @@ _MEAN_NS = 20_000  # of an item: about what a tile of a matmul takes
 _EXPONENT = 1.2
 _LONGEST = 0.05  # of a worker's work: a longer item would be split
 _ROUNDS = 20
+_RUNS = 8  # timed at a time
 
 
 @dataclass(frozen=True)
@@ -55,13 +67,18 @@ class _Way:
     stealing: Stealing = ONE
     by_host: bool = False
 
+    def plan(self, items: int, workers: int) -> Plan:
+        """Of so many items."""
+        return build(_graph(items), Choices(workers, self.dispatch, stealing=self.stealing))
+
     def make(self, plan: Plan) -> DeviceExecutor:
         """Ready to run, with a ``close`` if the host hands out."""
+        options = Options(dependent_launch=self.dispatch in self.executor.overlapping)
         if not self.by_host:
-            return self.executor(plan)
+            return self.executor(plan, options)
         from interlace.bench.host_dispatcher import HostDispatchedExecutor
 
-        return HostDispatchedExecutor(plan)
+        return HostDispatchedExecutor(plan, options)
 
 
 _RANDOM = Victim.RANDOM
@@ -83,6 +100,14 @@ _WAYS = (
 
 
 @dataclass(frozen=True)
+class _Items:
+    """As many items for each way to hand them out, of several costs by their name."""
+
+    plans: Mapping[_Way, Plan]
+    costs: Mapping[str, Ints32]
+
+
+@dataclass(frozen=True)
 class Row:
     """Items of some costs under one dispatch.
 
@@ -94,8 +119,9 @@ class Row:
         predicted_us: on the simulated machine.
         us: median on the GPU; None if nothing ran.
         busy: share of the workers' time that items take, as measured, or as predicted if nothing ran.
-        overhead_ns: what an item takes of its worker beyond its cost, the same; for uniform costs, where a worker has
-            so many items, else None.
+        overhead_ns: what an item takes of its worker beyond its cost, the same; of uniform costs, where all workers
+            have several, else None.
+        launch_us: what a run takes beside its items, the same.
     """
 
     costs: str
@@ -106,6 +132,7 @@ class Row:
     us: float | None
     busy: float
     overhead_ns: float | None
+    launch_us: float | None
 
     def to_data(self) -> dict[str, Any]:
         """As JSON."""
@@ -138,9 +165,11 @@ def _giant(items: int, workers: int) -> Floats:
     return costs
 
 
+_EVEN = "uniform"
+
 #: Costs by name: items, workers -> what each costs, in any unit.
 COSTS: Mapping[str, Callable[[int, int], Floats]] = {
-    "uniform": _uniform,
+    _EVEN: _uniform,
     "linear": _linear,
     "zipf": _zipf,
     "giant": _giant,
@@ -169,19 +198,26 @@ def rows(device: DeviceSpec, items: int, measured: bool) -> list[Row]:
         ResultError: an item was left out.
     """
     workers = device.sms
-    graph = _graph(items)
-    plans = {
-        way: build(graph, Choices(workers, way.dispatch, stealing=way.stealing))
+    ways = [
+        way
         for way in _WAYS
-        if way.executor.obstacle(graph, device) is None and (measured or not way.by_host)
-    }
-    kinds = {kind: costs_ns(kind, items, workers) for kind in COSTS}
-    times = _measured(plans, kinds) if measured else {}
-    return [
-        _row(kind, ns, way, plan, device, times.get((kind, way)))
-        for kind, ns in kinds.items()
-        for way, plan in plans.items()
+        if way.executor.obstacle(_graph(items), device) is None and (measured or not way.by_host)
     ]
+    kinds = {kind: costs_ns(kind, items, workers) for kind in COSTS}
+    several = _Items({way: way.plan(items, workers) for way in ways}, kinds)
+    single = _Items({way: way.plan(workers, workers) for way in ways}, {_EVEN: kinds[_EVEN][:1].repeat(workers)})
+    times = _measured((several, single)) if measured else ({}, {})
+    told = []
+    for kind, ns in kinds.items():
+        for way in ways:
+            us = times[0].get((kind, way))
+            predicted_us = predicted_ns(several.plans[way], ns, way.executor, device) / 1e3
+            one_us = None
+            if kind == _EVEN and items > workers:
+                one_us = predicted_ns(single.plans[way], single.costs[kind], way.executor, device) / 1e3
+                one_us = times[1].get((kind, way), one_us)
+            told.append(_row(kind, ns, way, several.plans[way].workers, predicted_us, us, one_us))
+    return told
 
 
 def _graph(items: int) -> Graph:
@@ -189,21 +225,19 @@ def _graph(items: int) -> Graph:
     return Graph("spin", (ns, out), (spin("spin", ns, out),), ("ns",), ("out",))
 
 
-def _row(kind: str, ns: Ints32, way: _Way, plan: Plan, device: DeviceSpec, us: float | None) -> Row:
+def _row(
+    kind: str, ns: Ints32, way: _Way, workers: int, predicted_us: float, us: float | None, one_us: float | None
+) -> Row:
+    """``one_us`` took a run of one item for each worker, of even cost."""
     total_us = float(ns.sum()) / 1e3
-    predicted_us = predicted_ns(plan, ns, way.executor, device) / 1e3
     took_us = predicted_us if us is None else us
-    each = -(-len(ns) // plan.workers)  # items of the worker that has most
-    return Row(
-        kind,
-        way.executor.name,
-        way.name,
-        max(total_us / plan.workers, float(ns.max()) / 1e3),
-        predicted_us,
-        us,
-        total_us / (plan.workers * took_us),
-        took_us * 1e3 / each - float(ns[0]) if kind == "uniform" else None,
-    )
+    ideal_us, busy = max(total_us / workers, float(ns.max()) / 1e3), total_us / (workers * took_us)
+    row = Row(kind, way.executor.name, way.name, ideal_us, predicted_us, us, busy, None, None)
+    if one_us is None:
+        return row
+    each, cost_us = -(-len(ns) // workers), float(ns[0]) / 1e3  # items of the worker that has most
+    overhead_us = (took_us - one_us) / (each - 1) - cost_us
+    return replace(row, overhead_ns=overhead_us * 1e3, launch_us=one_us - cost_us - overhead_us)
 
 
 def predicted_ns(plan: Plan, ns: Ints32, executor: type[DeviceExecutor], device: DeviceSpec) -> int:
@@ -221,28 +255,33 @@ def predicted_ns(plan: Plan, ns: Ints32, executor: type[DeviceExecutor], device:
     return simulate(plan, Costs(flops, nothing, nothing, nothing, nothing), device, mode).span_ns
 
 
-def _measured(plans: Mapping[_Way, Plan], kinds: Mapping[str, Ints32]) -> dict[tuple[str, _Way], float]:
-    """Microseconds of each, by costs and way; replays of all are interleaved."""
+def _measured(sets: Sequence[_Items]) -> list[dict[tuple[str, _Way], float]]:
+    """Microseconds of a run of each, by costs and way; replays of all are interleaved."""
     import torch
 
     from interlace.bench.timing import median_us
 
-    keys = [(kind, way) for kind in kinds for way in plans]
-    given = {kind: torch.tensor(ns, device="cuda") for kind, ns in kinds.items()}
-    made = {way: way.make(plan) for way, plan in plans.items()}
-    outs = {key: torch.zeros_like(given[key[0]]) for key in keys}
+    keys = [(n, kind, way) for n, some in enumerate(sets) for kind in some.costs for way in some.plans]
+    made = {(n, way): way.make(plan) for n, some in enumerate(sets) for way, plan in some.plans.items()}
+    costs = {(n, kind): ns for n, some in enumerate(sets) for kind, ns in some.costs.items()}
+    given = {key: torch.tensor(ns, device="cuda") for key, ns in costs.items()}
+    outs = {key: torch.zeros_like(given[key[:2]]) for key in keys}
 
-    def enqueue(kind: str, way: _Way) -> None:
-        made[way].run({"ns": given[kind], "out": outs[kind, way]})
+    def enqueue(n: int, kind: str, way: _Way) -> None:
+        for _ in range(_RUNS):
+            made[n, way].run({"ns": given[n, kind], "out": outs[n, kind, way]})
 
     try:
-        times = median_us({str(n): partial(enqueue, *key) for n, key in enumerate(keys)}, _ROUNDS)
-        for (kind, way), out in outs.items():
-            made[way].synchronize()
-            if not torch.equal(out, given[kind]):
+        times = median_us({str(at): partial(enqueue, *key) for at, key in enumerate(keys)}, _ROUNDS, _RUNS)
+        for (n, kind, way), out in outs.items():
+            made[n, way].synchronize()
+            if not torch.equal(out, given[n, kind]):
                 raise ResultError(f"{way.executor.name}, {way.name} dispatch: items of {kind} costs were left out")
     finally:
-        for way, executor in made.items():
+        for (_, way), executor in made.items():
             if way.by_host:
                 executor.close()  # type: ignore[attr-defined]
-    return {key: times[str(n)].median_us for n, key in enumerate(keys)}
+    found: list[dict[tuple[str, _Way], float]] = [{} for _ in sets]
+    for at, (n, kind, way) in enumerate(keys):
+        found[n][kind, way] = times[str(at)].median_us
+    return found

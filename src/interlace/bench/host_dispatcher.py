@@ -83,6 +83,7 @@ def _serve(
     closed[1] = 1
     while True:
         run += 1
+        first_box = (run + 1) % 2 * workers
         queue[: len(first)] = first
         head, tail = 0, len(first)
         posted, met = np.zeros(len(posts), np.int64), np.zeros(len(missing), np.int64)
@@ -94,7 +95,7 @@ def _serve(
             for w in range(workers):
                 if back[w] == given[w]:
                     continue
-                word = boxes[w * HELD + back[w] % HELD]
+                word = boxes[(first_box + w) * HELD + back[w] % HELD]
                 if not word & _EMPTIED:
                     continue
                 back[w] += 1
@@ -114,6 +115,8 @@ def _serve(
                             queue[tail] = rows[m]
                             tail += 1
             for held in range(HELD):
+                if held and 0 < count - head <= workers:
+                    break
                 for w in range(workers):
                     if serves[w] and given[w] - back[w] == held and (head < tail or head == count):
                         word = _STOP
@@ -122,5 +125,7 @@ def _serve(
                             head += 1
                         else:
                             serves[w] = False
-                        boxes[w * HELD + given[w] % HELD] = run << 32 | (given[w] // HELD % 2) * _TURN | word
+                        boxes[(first_box + w) * HELD + given[w] % HELD] = (
+                            run << 32 | (given[w] // HELD % 2) * _TURN | word
+                        )
                         given[w] += 1

@@ -43,7 +43,10 @@ _PROTOCOL = (
     "others, weights rotated past twice the L2; rows are compiled beside each other, and what is timed, by "
     "torch.compile too, has the GPU alone"
 )
-_DISPATCH_PROTOCOL = "one run in a CUDA graph, replayed with variants interleaved, median of 20 rounds"
+_DISPATCH_PROTOCOL = (
+    "eight runs in a CUDA graph, one of items that spawn others, replayed with variants interleaved, "
+    "median of 20 rounds"
+)
 _SYNC_PROTOCOL = "1,000 rounds in one thread block of 4 warps, median of 11 repeats, %globaltimer"
 _ROW_CPUS = 4  # kept busy by a row while it is compiled
 SyncOut = Annotated[
@@ -184,13 +187,14 @@ def register(app: typer.Typer) -> None:
 def _show_dispatch(rows: Sequence[bench_dispatch.Row], title: str) -> None:
     def cells(row: bench_dispatch.Row) -> list[str]:
         times = [row.ideal_us, row.predicted_us, *([] if row.us is None else [row.us])]
-        overhead = "" if row.overhead_ns is None else f"{row.overhead_ns:,.0f}"
-        last = [f"{times[-1] / row.ideal_us:.2f}", f"{row.busy:.0%}", overhead]
+        beside = ["" if row.overhead_ns is None else f"{row.overhead_ns:,.0f}"]
+        beside += ["" if row.launch_us is None else f"{row.launch_us:.1f}"]
+        last = [f"{times[-1] / row.ideal_us:.2f}", f"{row.busy:.0%}", *beside]
         return [row.costs, row.executor, row.dispatch, *map(number, times), *last]
 
     measured = [] if any(row.us is None for row in rows) else ["us"]
-    headings = ["costs", "executor", "dispatch", "ideal us", "predicted us", *measured, "over ideal", "busy"]
-    show(columns(title, [*headings, "overhead ns"], map(cells, rows)))
+    headings = ["costs", "executor", "dispatch", "ideal us", "predicted us", *measured, "over", "busy"]
+    show(columns(title, [*headings, "item ns", "launch us"], map(cells, rows)))
 
 
 def _show_spawning(rows: Sequence[bench_spawn.Row], title: str) -> None:

@@ -240,7 +240,7 @@ class DoubledItemError(ProtocolError):
 
 
 class QueueOverflowError(ProtocolError):
-    """More is put into a queue than it holds."""
+    """More is put into a queue than it holds, or may be."""
 
 
 class EarlyEndError(ProtocolError):

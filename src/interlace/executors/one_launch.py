@@ -23,7 +23,7 @@ from interlace.executors.device import DeviceExecutor
 from interlace.executors.gpu import spec_by_name
 from interlace.executors.launch import AnyLaunch, TextLaunch
 from interlace.executors.options import Options
-from interlace.executors.queues import QueueMemory
+from interlace.executors.queues import QueueMemory, check_capacity
 from interlace.executors.spawning import Spawning
 from interlace.executors.sums import ROW_FLOATS, with_sums
 from interlace.executors.table import Table, for_workers
@@ -39,8 +39,9 @@ from interlace.kernels.cuda.ptx import PTX
 from interlace.kernels.primitives.semaphore_cuda import SEMAPHORES
 from interlace.kernels.tuning import is_chain
 from interlace.launch.compose import KEEPS, Composition, Part, codes, compose, launch_struct, stages
-from interlace.launch.dispatch import HELD, ROW_BITS
+from interlace.launch.dispatch import HELD
 from interlace.launch.spawn import Termination
+from interlace.launch.stealing import ROW_BITS
 from interlace.plan.orderings import Ordering
 from interlace.plan.plan import Dispatch, Plan
 from interlace.plan.verify import Proof
@@ -76,6 +77,7 @@ class OneLaunchExecutor(DeviceExecutor):
         TooManyWorkersError: under dispatch with lists, or where votes tell the end, more workers than the device keeps
             resident.
         DeviceError: dependent launch under spawn dispatch.
+        QueueOverflowError: more items may come to its queue than ``Options.capacity``.
     """
 
     name = title = "one_launch"
@@ -139,6 +141,7 @@ class OneLaunchExecutor(DeviceExecutor):
         self._parts = _parts(graph, [int(parts) for parts in table.parts])
         table.items["code"] = np.array(codes(self._parts))[table.items["op"]]
         self._spawning = Spawning.of(self.plan, table) if self.plan.dispatch is Dispatch.SPAWN else None
+        check_capacity(self.plan, table, self._spawning, self.options.capacity)
         if self._spawning is not None:
             return self._spawning.table
         if self.plan.dispatch is Dispatch.STATIC:
@@ -179,8 +182,8 @@ class OneLaunchExecutor(DeviceExecutor):
         torch, rows = self._torch, self._table.worker_rows.astype(np.int32)
         #: Where the list of each block begins, and how many of its items were taken, in all runs, or which are left.
         self._lists = torch.tensor(rows, device=self._device)
-        #: Under a dispatcher the mailboxes.
-        dispatch, boxes = self.plan.dispatch, HELD * self._table.workers
+        #: Under a dispatcher the mailboxes, of two runs.
+        dispatch, boxes = self.plan.dispatch, 2 * HELD * self._table.workers
         counts = torch.int64 if dispatch in (Dispatch.STEALING, Dispatch.DISPATCHER) else torch.int32
         heads = boxes if dispatch is Dispatch.DISPATCHER else len(rows) - 1
         self._heads = torch.zeros(heads, dtype=counts, device=self._device)

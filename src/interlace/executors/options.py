@@ -27,6 +27,8 @@ class Options:
         dependent_launch: let a run's launches start while the one before still drains (programmatic
             dependent launch); prefetches then run ahead of it. For ``pdl`` and ticket dispatch.
         termination: how workers find that nothing is left, under spawn dispatch.
+        capacity: items that the queue of a launch may have at most, beside those that are ready from the start; where
+            the plan may need more of it, an executor refuses it. None for as many as the plan needs.
 
     Raises:
         DeviceError: an option of another type, or out of range.
@@ -39,6 +41,7 @@ class Options:
     dependent_launch: bool = False
     short: tuple[str, ...] = ()
     termination: Termination = Termination.COUNT
+    capacity: int | None = None
 
     def __post_init__(self) -> None:
         if not isinstance(self.device, str):
@@ -50,6 +53,8 @@ class Options:
                 raise DeviceError(f"Options.{name} is {getattr(self, name)!r}; it is True or False")
         if not isinstance(self.termination, Termination):
             raise DeviceError(f"Options.termination is {self.termination!r}; give one of {[*map(str, Termination)]}")
+        if self.capacity is not None and (type(self.capacity) is not int or self.capacity < 0):
+            raise DeviceError(f"Options.capacity is {self.capacity!r}; give a number of items, 0 or more, or None")
         if type(self.short) is not tuple or not all(isinstance(name, str) for name in self.short):
             raise DeviceError(f"Options.short is {self.short!r}; give names of inputs as a tuple, such as ('x',)")
 

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from interlace.core.errors import QueueOverflowError
 from interlace.executors.ready import Ready, came
 from interlace.executors.spawning import Spawning
 from interlace.executors.table import Table
@@ -78,6 +79,24 @@ class QueueMemory:
 
     def _slots(self) -> NDArray[np.uint64]:
         return np.asarray(self.values["slots"].cpu().numpy().view(np.uint64))
+
+
+def check_capacity(plan: Plan, table: Table, spawning: Spawning | None, capacity: int | None) -> None:
+    """Raise unless the queue of a launch never has more items than ``capacity``; None for any number.
+
+    Items that are there from the start have no place in it. A dispatcher's list of ready items is such a queue.
+
+    Raises:
+        QueueOverflowError: it may have more.
+    """
+    if capacity is None or not (spawning or plan.dispatch.when_ready):
+        return
+    bound = spawning.counts["capacity"] if spawning else len(Ready.of(table).rows.values)
+    if bound > capacity:
+        raise QueueOverflowError(
+            f"up to {bound:,} items come to the queue of a launch under {plan.dispatch.value} dispatch, and "
+            f"Options.capacity has room for {capacity:,}; raise it, give the ops larger tiles, or use ticket dispatch"
+        )
 
 
 def _made(

@@ -166,7 +166,7 @@ def compose(
     head += "#define SHARED_BASE shared_address(shared_memory)\n"
     streamed = STREAMED if any(part.body.early for part in parts) else ""
     structs = queue_of(dispatch).text, launch_struct(dispatch).text
-    walk = *structs, WALK, dispatch_text(dispatch, termination), ELEMENTS, PLAIN, streamed
+    walk = *structs, WALK, dispatch_text(dispatch, termination, independent > 0), ELEMENTS, PLAIN, streamed
     text = "".join((head, *walk, *_bodies(parts), _switches(parts), ROLES))
     shared = count * (independent + dependent + 3 * _BARRIER_BYTES) + _fixed(tiles, warpgroups)
     return Composition(_numbered(text), operand_bytes, count, shared)

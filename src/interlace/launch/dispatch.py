@@ -30,16 +30,18 @@ and ``publish(launch, item, semaphore)``, by which the warp that posts does so, 
     dispatcher  what the dispatcher gives: items whose waits are met, each to one block
     spawn       a queue to which items come when others spawn them (``launch/spawn``)
 
-Under stealing ``heads`` has a word for each list: the rows that are left of it, and the run; in another run's word none
-are left, and the list is as the plan has it. It is changed by compare and swap, but that a thief stores its own, which
-is empty and stays so until then. As the first row of what is taken is in no list any more, no word is ever found again
-in a run. It orders nothing else, what items read is ordered by their own waits. The same holds for all that the queue
-of ready items consists of. It has a slot for each item that is not ready from the start, and a run fills each slot
-once, so it is never too full. A slot has the run's number beside the item's row, and counters of semaphores met only
-grow, so nothing is ever cleared.
+The words that tell who takes what, of lists (``launch/stealing``) and of the queue of ready items, order nothing else:
+what items read is ordered by their own waits. The queue has a slot for each item that is not ready from the start, and
+a run fills each slot once, so it is never too full. A slot has the run's number beside the item's row, and counters of
+semaphores met only grow, so nothing is ever cleared.
 
-Under both an item is taken late, so that another block may have it: two are held at most, one that is computed and one
-that loads; under the queue one alone unless another is there.
+Where items are not all a block's own, it takes them late, so that another may have them: two are held at most, one that
+is computed and one that loads. Tickets are drawn as early as the ring has room, but where no op has anything to load
+ahead. Under the queue a block holds one alone unless another is there; a thief, too, unless what it holds waits for
+nothing, so that it ends whatever stands behind it, and lists have more than an item for each block. Where no op has
+anything to load ahead, the last items, one for each block, go to blocks that hold nothing, if they wait for nothing:
+behind a long item one begins later than where whoever is free first takes it, by up to all of an item, and the way to
+it, which is then not hidden, takes 1 or 2 us.
 """
 
 from __future__ import annotations
@@ -49,6 +51,7 @@ from collections.abc import Mapping
 from interlace.kernels.abi import Struct
 from interlace.launch.dispatcher import DISPATCHER, NOBODY
 from interlace.launch.spawn import SPAWN, SPAWNING, Termination
+from interlace.launch.stealing import ROW_BITS, STEALING
 from interlace.plan.plan import Dispatch
 from interlace.plan.stealing import Stealing, Victim
 
@@ -70,8 +73,6 @@ QUEUE = Struct(
 EMPTY = -2
 #: Items that a block holds at most where it takes them late.
 HELD = 2
-#: Of a row's number where two lie in one word beside 16 bits of the run.
-ROW_BITS = 24
 
 _DRAW = r"""
 // By a warp.
@@ -132,6 +133,21 @@ struct Tickets : Counter {
 };
 """
 
+_LATE_TICKET = r"""
+struct Tickets : Counter {
+  DEVICE int take(const Launch& launch, int sent) {
+    if (next < 0) {
+      await_finished(launch, sent, HELD - 1);
+      const int row = (int)(*(volatile unsigned long long*)launch.starts - first);
+      const bool last = row < launch.count && row + (int)gridDim.x > launch.count;
+      if (LAST_ALONE && last && waits_for_none(launch, row)) await_finished(launch, sent, 0);
+    }
+    const int row = ticket(launch);
+    return row < launch.count ? row : -1;
+  }
+};
+"""
+
 _STATIC = r"""
 struct Tickets {
   int next, end;
@@ -160,9 +176,13 @@ struct Tickets {
     if (next < end) return next++;
     await_finished(launch, sent, HELD - 1);
     const int first = launch.lists[launch.programs], count = launch.lists[launch.programs + 1] - first;
+    const unsigned drawn = run * (unsigned)(count + launch.programs);  // in runs before
+    const int left = count - (int)(*(volatile unsigned*)(launch.heads + launch.programs) - drawn);
+    const bool last = left > 0 && left <= launch.programs;
+    if (LAST_ALONE && last && waits_for_none(launch, first + count - left)) await_finished(launch, sent, 0);
     unsigned place = 0;
     if (first_lane()) place = atomicAdd(launch.heads + launch.programs, 1u);
-    place = __shfl_sync(0xffffffff, place, 0) - run * (unsigned)(count + launch.programs);
+    place = __shfl_sync(0xffffffff, place, 0) - drawn;
     return (int)place < count ? first + (int)place : -1;
   }
   DEVICE int known() { return next < end ? next : -1; }
@@ -171,6 +191,7 @@ struct Tickets {
 """
 
 _FINISHED = f"\nconstexpr int HELD = {HELD};" + r"""
+constexpr bool LAST_ALONE = INDEPENDENT_BYTES == 0;
 // By a warp: until all but so many of the items that were sent are finished.
 DEVICE void await_finished(const Launch& launch, int sent, int held) {
   const int last = sent - held - 1;
@@ -178,87 +199,12 @@ DEVICE void await_finished(const Launch& launch, int sent, int held) {
 }
 """
 
-_STEALING = r"""
-struct Tickets {
-  unsigned run, thefts;
-  bool thief;
-  DEVICE unsigned begin(const Launch& launch) {
-    thief = false;
-    thefts = 0;
-    return run = (unsigned)(draw(launch) / launch.programs);
-  }
-  // Rows of a list, behind the number of the run.
-  DEVICE unsigned long long word(int first, int end) {
-    return (unsigned long long)(run + 1 & 0xffff) << 48 | (unsigned long long)first << ROW_BITS | (unsigned)end;
-  }
-  DEVICE static int first_of(unsigned long long word) { return (int)(word >> ROW_BITS) & (1 << ROW_BITS) - 1; }
-  DEVICE static int length(unsigned long long word) { return ((int)word & (1 << ROW_BITS) - 1) - first_of(word); }
-  DEVICE static unsigned long long* at(const Launch& launch, int list) {
-    return reinterpret_cast<unsigned long long*>(launch.heads) + list;
-  }
-  // What is left of a list, given what its word says.
-  DEVICE unsigned long long left(const Launch& launch, int list, unsigned long long seen) {
-    const bool fresh = seen >> 48 != (run + 1 & 0xffff);
-    return fresh ? word(launch.lists[list], launch.lists[list + 1]) : seen;
-  }
-  // By a warp: the row of the item at the front of a list, -1 if it is empty. Further ones are this block's list then.
-  DEVICE int take_from(const Launch& launch, int list, int most) {
-    int row = -1, some = 0;
-    if (first_lane()) {
-      unsigned long long head = *(volatile unsigned long long*)at(launch, list);
-#pragma unroll 1
-      for (;;) {
-        const unsigned long long rows = left(launch, list, head);
-        some = min((length(rows) + 1) / 2, most);
-        if (some == 0) break;
-        row = first_of(rows);
-        const unsigned long long seen = atomicCAS(at(launch, list), head, word(row + some, row + length(rows)));
-        if (seen == head) break;
-        head = seen;
-        row = -1;
-      }
-      if (some > 1) *(volatile unsigned long long*)at(launch, blockIdx.x) = word(row + 1, row + some);
-    }
-    thief = __shfl_sync(0xffffffff, some < 2, 0);
-    return __shfl_sync(0xffffffff, row, 0);
-  }
-  // By a warp: a list that is not empty, -1 if all are.
-  DEVICE int victim(const Launch& launch) {
-    unsigned least = 0xffffffff;
-#pragma unroll 4
-    for (int n = threadIdx.x % 32; n < launch.programs; n += 32) {
-      const int list = (blockIdx.x + n) % launch.programs;
-      if (length(left(launch, list, *(volatile unsigned long long*)at(launch, list))) > 0) least = min(least, rank(n));
-    }
-    ++thefts;
-    least = __reduce_min_sync(0xffffffff, least);
-    return least != 0xffffffff ? (int)((blockIdx.x + least % 65536) % launch.programs) : -1;
-  }
-  // Of the n-th list from here on: the least is taken. Random ones are mixed by lowbias32 (Wellons, 2018).
-  DEVICE unsigned rank(unsigned n) {
-    if (!RANDOM_VICTIMS) return n;
-    unsigned mixed = n + 0x9e3779b9u * thefts + 0x85ebca6bu * blockIdx.x + 0xc2b2ae35u * run;
-    mixed = (mixed ^ mixed >> 16) * 0x7feb352du;
-    mixed = (mixed ^ mixed >> 15) * 0x846ca68bu;
-    return (mixed ^ mixed >> 16) & 0xffff0000u | n;
-  }
-  DEVICE int take(const Launch& launch, int sent) {
-    int row = -1, list;
-    if (!thief) {
-      await_finished(launch, sent, HELD - 1);
-      row = take_from(launch, blockIdx.x, 1);
-      thief = row < 0;
-    }
-#pragma unroll 1
-    while (row < 0 && (list = victim(launch)) >= 0) {
-      await_finished(launch, sent, 0);
-      row = take_from(launch, list, MOST_STOLEN);
-    }
-    return row;
-  }
-  DEVICE int known() { return -1; }
-  DEVICE void look(const Launch& launch) {}
-};
+_WAITS = r"""
+// Whether an item waits for no other, nor for parts of its tile.
+DEVICE bool waits_for_none(const Launch& launch, int row) {
+  const ItemRow& item = launch.items[row];
+  return item.wait_lo == item.wait_hi && (item.parts < 2 || item.split >= 0);
+}
 """
 
 _QUEUE = r"""
@@ -272,8 +218,9 @@ struct Tickets : Counter {
   }
   DEVICE int take(const Launch& launch, int sent) {
     await_finished(launch, sent, HELD - 1);
+    const int drawn = (int)(*(volatile unsigned long long*)launch.starts - first);
     // What is not there yet another block may be the first to have time for.
-    if (next < 0 && (long long)(*(volatile unsigned long long*)launch.starts - first) >= filled(launch)) {
+    if (next < 0 && (drawn >= filled(launch) || LAST_ALONE && drawn + (int)gridDim.x > launch.count)) {
       await_finished(launch, sent, 0);
     }
     const int number = ticket(launch), place = number - launch.queue.ready;
@@ -330,23 +277,22 @@ DEVICE void publish(const Launch& launch, const Item& item, int semaphore) {
 }
 """
 
-#: What stands behind the walk, by dispatch.
-TEXTS: Mapping[Dispatch, str] = {
+_TEXTS: Mapping[Dispatch, str] = {
     Dispatch.TICKET: _DRAW + _PUBLISH + NOBODY + _COUNTER + _TICKET,
     Dispatch.STATIC: _DRAW + _PUBLISH + NOBODY + _STATIC,
-    Dispatch.HYBRID: _DRAW + _PUBLISH + NOBODY + _FINISHED + _HYBRID,
-    Dispatch.STEALING: _DRAW + _PUBLISH + NOBODY + _FINISHED + _STEALING,
+    Dispatch.HYBRID: _DRAW + _PUBLISH + NOBODY + _FINISHED + _WAITS + _HYBRID,
+    Dispatch.STEALING: _DRAW + _PUBLISH + NOBODY + _FINISHED + _WAITS + STEALING,
     Dispatch.QUEUE: _DRAW + NOBODY + _COUNTER + _FINISHED + _QUEUE.replace("EMPTY", str(EMPTY)),
     Dispatch.DISPATCHER: _DRAW + _PUBLISH + _FINISHED + DISPATCHER.replace("EMPTY,", f"{EMPTY},"),
-    Dispatch.SPAWN: _DRAW + NOBODY + _FINISHED + SPAWNING[Termination.COUNT],
+    Dispatch.SPAWN: _DRAW + NOBODY + _FINISHED,
 }
 
 
-def text(dispatch: Dispatch, termination: Termination) -> str:
-    """What stands behind the walk."""
-    if dispatch is not Dispatch.SPAWN:
-        return TEXTS[dispatch]
-    return TEXTS[dispatch].replace(SPAWNING[Termination.COUNT], SPAWNING[termination])
+def text(dispatch: Dispatch, termination: Termination = Termination.COUNT, loads_ahead: bool = True) -> str:
+    """What stands behind the walk, of a launch in which some op has something to load ahead or none has."""
+    if dispatch is Dispatch.TICKET and not loads_ahead:
+        return _DRAW + _PUBLISH + NOBODY + _COUNTER + _FINISHED + _WAITS + _LATE_TICKET
+    return _TEXTS[dispatch] + (SPAWNING[termination] if dispatch is Dispatch.SPAWN else "")
 
 
 def queue_of(dispatch: Dispatch) -> Struct:

@@ -1,19 +1,24 @@
 """A dispatcher as CUDA C++: a warp of the first block that knows all dependencies, and mailboxes for each block.
 
-A block has HELD mailboxes, which it takes from in turn. A mailbox is one word: the number of the run, and in its lower
-half the row of an item, the word to stop, or that the block has emptied it, with the semaphore that its item posted.
-The dispatcher fills a mailbox that is empty, or was filled in another run; the block's warp that posts empties it when
-it has posted. So each word has one writer at a time, and a block never has more than it takes. The warp that takes may
-look again before it is emptied: rows have a bit that turns with each filling, by which it knows that it had this one.
+A block has HELD mailboxes, which it takes from in turn, and as many for every second run. A mailbox is one word: the
+number of the run, and in its lower half the row of an item, the word to stop, or that the block has emptied it, with
+the semaphore that its item posted. The dispatcher fills a mailbox that is empty, or was filled in another run; the
+block's warp that posts empties it when it has posted. So each word has one writer at a time, and a block never has more
+than it takes. The warp that takes may look again before it is emptied: rows have a bit that turns with each filling, by
+which it knows that it had this one.
 
 The dispatcher counts posts of semaphores, and for groups of items (``executors/ready``) the semaphores that are
 complete; a group with all of them is ready. It gives ready items to blocks that hold nothing, then to those that hold
-one, in the order in which they became ready, and when none is left it tells each block to stop. So no item that is
-given waits, and each is given once. All blocks must be resident, since an item that was given to one is nobody else's.
-Its lists have room for every item once a run: nothing is ever full.
+one (the last items perhaps not to these: ``launch/dispatch``), in the order in which they became ready, and when none
+is left it tells each block to stop. So no item that is given waits, and each is given once. All blocks must be
+resident, since an item that was given to one is nobody else's. Its lists have room for every item once a run: nothing
+is ever full.
 
 Mailboxes order nothing: what an item reads is ordered by its own waits, which it finds met. What the dispatcher alone
-uses it finds as the run before left it, as it begins when that has ended.
+uses it finds as the run before left it, as it begins to count when that has ended. Under dependent launch it gives
+items that are ready from the start while the run before drains, so that their loads go ahead; blocks of that run may
+not have emptied their mailboxes yet, which is why there are those of two runs. A block that is told to stop lets the
+next launch begin when the one before has ended, whose mailboxes are then free for it (``protocols/overlapping``).
 """
 
 from __future__ import annotations
@@ -26,8 +31,9 @@ DEVICE void serve(const Launch& launch) {}
 
 DISPATCHER = r"""
 constexpr unsigned EMPTIED = 0x80000000, TURN = 0x40000000, STOP = 0x3fffffff;
-DEVICE volatile unsigned long long* mailbox(const Launch& launch, int block, int n) {
-  return reinterpret_cast<volatile unsigned long long*>(launch.heads) + block * HELD + n % HELD;
+DEVICE volatile unsigned long long* mailbox(const Launch& launch, unsigned run, int block, int n) {
+  return reinterpret_cast<volatile unsigned long long*>(launch.heads) + ((run & 1) * launch.programs + block) * HELD +
+         n % HELD;
 }
 DEVICE unsigned turn(int n) { return n / HELD % 2 ? TURN : 0; }
 DEVICE unsigned long long mail(unsigned run, unsigned word) { return (unsigned long long)(run + 1) << 32 | word; }
@@ -40,7 +46,7 @@ struct Tickets {
   }
   DEVICE int take(const Launch& launch, int sent) {
     await_finished(launch, sent, HELD - 1);
-    volatile unsigned long long* const at = mailbox(launch, blockIdx.x, taken);
+    volatile unsigned long long* const at = mailbox(launch, run, blockIdx.x, taken);
     const unsigned mine = turn(taken++);
     unsigned long long seen = __shfl_sync(0xffffffff, *at, 0), since = 0;
 #pragma unroll 1
@@ -55,6 +61,7 @@ struct Tickets {
     }
     const unsigned row = (unsigned)seen & STOP;
     if (row != STOP) return (int)row;
+    await_launch_before();  // the next may begin, and has the mailboxes of that run
     if (first_lane()) *at = mail(run, EMPTIED);
     return -1;
   }
@@ -65,8 +72,33 @@ struct Tickets {
 DEVICE void finish(const Launch& launch, const Item& item, int taken, int semaphore) {
   if (!first_lane()) return;
   random_delay(launch, item, 2);
-  *mailbox(launch, blockIdx.x, taken) = mail(item.run, EMPTIED | (unsigned)(semaphore + 1));
+  *mailbox(launch, item.run, blockIdx.x, taken) = mail(item.run, EMPTIED | (unsigned)(semaphore + 1));
 }
+// By a warp whose lanes have a range each: all of them in sequence, dealt to the lanes. So one that is long takes no
+// longer than several that are short.
+struct Ranges {
+  int upto, beyond;  // how many the lanes have up to this one, and how far a number of this lane's is beyond its place
+  int total;
+  DEVICE Ranges(int begin, int end) {
+    upto = end - begin;
+#pragma unroll
+    for (int distance = 1; distance < 32; distance *= 2) {
+      const int before = __shfl_up_sync(0xffffffff, upto, distance);
+      if (threadIdx.x % 32 >= distance) upto += before;
+    }
+    beyond = end - upto;
+    total = __shfl_sync(0xffffffff, upto, 31);
+  }
+  // The n-th of all.
+  DEVICE int at(int n) const {
+    int lane = 0;
+#pragma unroll
+    for (int step = 16; step; step /= 2) {
+      if (__shfl_sync(0xffffffff, upto, lane + step - 1) <= n) lane += step;
+    }
+    return n + __shfl_sync(0xffffffff, beyond, lane);
+  }
+};
 // Items that are ready are numbered in the order in which they became so: those up to `head` are given.
 struct Dispatcher {
   unsigned run;
@@ -82,24 +114,19 @@ struct Dispatcher {
     bool complete = false;
     if (semaphore >= 0)
       complete = atomicAdd(queue.tail + 1 + semaphore, 1u) + 1 == (run + 1) * (unsigned)queue.posts[semaphore];
-    int n = complete ? queue.wakes[semaphore] : 0;
-    const int end = complete ? queue.wakes[semaphore + 1] : 0;
+    const Ranges woken(complete ? queue.wakes[semaphore] : 0, complete ? queue.wakes[semaphore + 1] : 0);
 #pragma unroll 1
-    for (; __any_sync(0xffffffff, n < end); ++n) {
-      const int group = n < end ? queue.groups[n] : -1;
+    for (int n = lane; n - lane < woken.total; n += 32) {
+      const int at = woken.at(n), group = n < woken.total ? queue.groups[at] : -1;
       bool met = false;
       if (group >= 0) met = atomicAdd(queue.met + group, 1u) + 1 == (run + 1) * (unsigned)queue.missing[group];
-      const int first = met ? queue.members[group] : 0, some = met ? queue.members[group + 1] - first : 0;
-      int upto = some;  // of this lane and those before it
-#pragma unroll
-      for (int distance = 1; distance < 32; distance *= 2) {
-        const int before = __shfl_up_sync(0xffffffff, upto, distance);
-        if (lane >= distance) upto += before;
-      }
-      unsigned long long* const to = queue.slots + tail + upto - some - queue.ready;
+      const Ranges rows(met ? queue.members[group] : 0, met ? queue.members[group + 1] : 0);
 #pragma unroll 1
-      for (int m = 0; m < some; ++m) to[m] = mail(run, queue.rows[first + m]);
-      tail += __shfl_sync(0xffffffff, upto, 31);
+      for (int m = lane; m - lane < rows.total; m += 32) {
+        const int row = rows.at(m);
+        if (m < rows.total) queue.slots[tail + m - queue.ready] = mail(run, queue.rows[row]);
+      }
+      tail += rows.total;
     }
     __syncwarp();
   }
@@ -107,8 +134,10 @@ struct Dispatcher {
 // By a warp, whose lanes have LOOKS blocks each.
 DEVICE void serve(const Launch& launch) {
   if (blockIdx.x || launch.queue.ready < 0) return;
-  await_launch_before();
-  Dispatcher items = {*launch.queue.tail, 0, launch.queue.ready};
+  unsigned run = 0;
+  if (first_lane()) run = atomicAdd(launch.queue.tail, 1u);
+  run = __shfl_sync(0xffffffff, run, 0);
+  Dispatcher items = {run, 0, launch.queue.ready};
   int given[LOOKS], back[LOOKS];
   unsigned serves = 0;  // a bit for each of the lane's blocks that was not told to stop
 #pragma unroll
@@ -122,7 +151,7 @@ DEVICE void serve(const Launch& launch) {
 #pragma unroll
     for (int k = 0; k < LOOKS; ++k) {
       seen[k] = 0;
-      if (back[k] < given[k]) seen[k] = *mailbox(launch, k * 32 + threadIdx.x % 32, back[k]);
+      if (back[k] < given[k]) seen[k] = *mailbox(launch, run, k * 32 + threadIdx.x % 32, back[k]);
     }
 #pragma unroll
     for (int k = 0; k < LOOKS; ++k) {
@@ -133,22 +162,30 @@ DEVICE void serve(const Launch& launch) {
     }
 #pragma unroll
     for (int held = 0; held < HELD; ++held) {
+      const int left = launch.count - items.head;
+      if (LAST_ALONE && held && left > 0 && left <= launch.programs) break;
+      unsigned row[LOOKS];  // all are on their way at once
+      bool gives[LOOKS];
 #pragma unroll
       for (int k = 0; k < LOOKS; ++k) {
         const bool wants = serves >> k & 1 && given[k] - back[k] == held;
         const unsigned asking = __ballot_sync(0xffffffff, wants);
         const int n = items.head + __popc(asking & (1u << threadIdx.x % 32) - 1);
-        if (wants && (n < items.tail || n >= launch.count)) {
-          if (n >= launch.count) serves &= ~(1u << k);
-          const unsigned row = n < items.tail ? (unsigned)items.row(launch, n) : STOP;
-          *mailbox(launch, k * 32 + threadIdx.x % 32, given[k]) = mail(items.run, turn(given[k]) | row);
-          ++given[k];
-        }
+        const bool stops = n >= launch.count;
+        gives[k] = wants && (n < items.tail || stops);
+        row[k] = gives[k] && !stops ? (unsigned)items.row(launch, n) : STOP;
+        if (gives[k] && stops) serves &= ~(1u << k);
         items.head = min(items.head + __popc(asking), items.tail);
       }
+#pragma unroll
+      for (int k = 0; k < LOOKS; ++k) {
+        if (!gives[k]) continue;
+        *mailbox(launch, run, k * 32 + threadIdx.x % 32, given[k]) = mail(run, turn(given[k]) | row[k]);
+        ++given[k];
+      }
     }
+    if (sweeps == 1) await_launch_before();
     if (sweeps % 64 == 0 && __any_sync(0xffffffff, load_relaxed(launch.fault))) break;
   }
-  if (first_lane()) *launch.queue.tail = items.run + 1;
 }
 """

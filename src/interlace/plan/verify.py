@@ -13,9 +13,9 @@ What is proved, and why it suffices:
    resident. A static plan that violates this may still be free of deadlock; then worker order and wait
    edges together are checked for a cycle. Under stealing, too, all workers must be resident. There every
    list is taken from its front, and who takes from another's has an empty list and has ended all that it
-   took; what it takes and does not run next becomes its list, in sequence. So the earliest unfinished item is
-   at the front of a list, whose owner holds nothing else that is unfinished and takes it next; or somebody
-   took it, who holds nothing before it that is unfinished.
+   took, but for an item that waits for nothing; what it takes and does not run next becomes its list, in
+   sequence. So the earliest unfinished item is at the front of a list, whose owner holds nothing else that
+   may not end and takes it next; or somebody took it, who holds nothing before it that may not end.
    Under hybrid dispatch workers draw, by ticket and in sequence, when their lists are done, and all that is
    drawn comes behind all lists. Under a queue items are taken when their waits are met, so none waits, and
    the earliest unfinished item is in the queue or taken; a semaphore is complete once a run (2), so each item

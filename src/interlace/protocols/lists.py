@@ -3,7 +3,8 @@
 A block is two workers. One takes items, up to two ahead of the other, and tells it by messages; the other does them in
 the order in which they were taken, each behind the items that it waits for. Of each list a word has the places that are
 left, and items are taken from its front by a compare-and-swap. A block whose list is empty finishes what it holds
-before it takes from another's; there it may take several, up to half, and all but the first are its list then.
+before it takes from another's, unless that waits for nothing: so it ends, whatever stands behind it. It may take
+several, up to half, and all but the first are its list then.
 
 Worked example, lists (2), (0, 1) and () of three blocks; item 1 waits for 0, and 2 for 1. Block 0 holds 2, block 1
 holds 0. If block 0 took 1 behind 2, it would wait in front of 1 for 1; so it takes nothing, and block 1 or 2 takes 1.
@@ -50,6 +51,7 @@ class Lists:
         lists: of each block.
         checks: a block takes an item only if its compare-and-swap took place.
         settles: a block finishes what it holds before it takes from another's list.
+        frees: but not what waits for nothing.
         most: items that it takes there at a time.
         keeps: it puts those but the first into its own list, and not that one, too.
     """
@@ -57,6 +59,7 @@ class Lists:
     lists: tuple[tuple[int, ...], ...] = ((2,), (0, 1), ())
     checks: bool = True
     settles: bool = True
+    frees: bool = True
     most: int = 1
     keeps: bool = True
     post: Order = RELEASE
@@ -74,22 +77,24 @@ class Lists:
         return Model("lists", words, tuple(workers), items, tuple(block for block in blocks for _ in range(2)))
 
     def _takes(self, block: int) -> Process:
-        def process(sent: int = 0, near: int = 0) -> Generator[Operation, Any, tuple[Any, ...] | None]:
+        def process(
+            sent: int = 0, near: int = 0, held: int = _NONE
+        ) -> Generator[Operation, Any, tuple[Any, ...] | None]:
             if near == len(self.lists):
                 yield Store(f"message {sent} of {block}", _NONE, RELEASE, BLOCK)
                 return None
             victim = (block + near) % len(self.lists)
-            held = 0 if near and self.settles else HELD - 1
-            if sent > held:
-                yield Await(f"finished {block}", at_least(sent - held), ACQUIRE, BLOCK)
+            some = 0 if near and self.settles and not (self.frees and held == 0) else HELD - 1
+            if sent > some:
+                yield Await(f"finished {block}", at_least(sent - some), ACQUIRE, BLOCK)
             place, end = yield from self._take(f"list {victim}", self.most if near else 1)
             if place == end:
-                return sent, near + 1
+                return sent, near + 1, held
             if end - place > 1:
                 yield Store(f"list {block}", (place + 1 if self.keeps else place, end))
                 near = 0
             yield Store(f"message {sent} of {block}", items[place] + 1, RELEASE, BLOCK)
-            return sent + 1, near
+            return sent + 1, near, items[place]
 
         items = [item for some in self.lists for item in some]
         return process

@@ -28,14 +28,13 @@ DEVICE void refine_tile(const Tile& tile, const Arguments& a) {
   float value = 0.0f;
   if (!a.wanted || a.wanted[a.BASE + tile.i]) {
     float fine = 0.0f, coarse = 0.0f;
-    for (int k = thread(); k <= a.POINTS; k += THREADS) {
-      const float t = (tile.i + (float)k / a.POINTS) * a.LENGTH;
-      float height = 0.0f;
-#pragma unroll 1
-      for (int p = 0; p < a.PEAKS; ++p) {
-        const float w = a.width[p], d = t - a.centre[p];
-        height += w / (w * w + d * d);
-      }
+    const float each = 1.0f / a.POINTS;
+    // All threads have something of peaks times points: there are few points.
+#pragma unroll 4
+    for (int n = thread(); n < (a.POINTS + 1) * a.PEAKS; n += THREADS) {
+      const int k = n / a.PEAKS, p = n % a.PEAKS;
+      const float w = a.width[p], d = (tile.i + k * each) * a.LENGTH - a.centre[p];
+      const float height = w / (w * w + d * d);
       const bool end = k == 0 || k == a.POINTS;
       fine += height * (end ? 1 : k % 2 ? 4 : 2);
       if (k % 2 == 0) coarse += height * (end ? 1 : k % 4 ? 4 : 2);
