@@ -349,10 +349,11 @@ def _show(kind: type[Workload], rows: Sequence[Mapping[str, Any]], machine: str)
         target = "" if row["target"] is None else f"{row['target']:.2f}"
         layer = "" if row["layer"] is None else f"{row['layer']['ratio']:.3f}"
         times = [number(row["floor_us"]), row["library"], number(library["median_us"])]
-        times += [row["executor"], number(ours["median_us"])]
+        times += [row["executor"], number(ours["median_us"]), f"{ours['median_us'] / row['floor_us']:.2f}"]
         return [name(row), str(row["size"]), *times, f"{row['ratio']:.3f}", target, layer]
 
-    headings = ("row", kind.size, "floor us", "library", "us", "executor", "us", "speedup", "target", "in a model")
+    measured = ("floor us", "library", "us", "executor", "us", "over floor")
+    headings = ("row", kind.size, *measured, "speedup", "target", "in a model")
     show(columns(f"{kind.name} on {machine}, medians", headings, map(cells, rows)))
     names = list(dict.fromkeys(executor for row in rows for executor in row["executors"]))
     each = [

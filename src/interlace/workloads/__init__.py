@@ -7,6 +7,7 @@ from interlace.workloads.chains import OneMatmul, TwoCopies, TwoMatmuls, one_mat
 from interlace.workloads.dag import Dag, dag
 from interlace.workloads.decode import Decode
 from interlace.workloads.ffn import FFN, MODELS, FFNShape, ffn
+from interlace.workloads.ffn_layers import FFNLayers, ffn_layers
 from interlace.workloads.llama import LLAMAS, LlamaShape, decode_graph
 from interlace.workloads.moe import MoE, moe
 from interlace.workloads.prefill import PrefillAttention, prefill_attention
@@ -16,6 +17,7 @@ from interlace.workloads.ragged import RaggedAttention, ragged_attention
 #: Every workload that the commands take, one line each.
 WORKLOADS: tuple[type[Workload], ...] = (
     FFN,
+    FFNLayers,
     TwoMatmuls,
     OneMatmul,
     TwoCopies,
@@ -34,6 +36,7 @@ __all__ = [
     "WORKLOADS",
     "Dag",
     "Decode",
+    "FFNLayers",
     "FFNShape",
     "LlamaShape",
     "MoE",
@@ -47,6 +50,7 @@ __all__ = [
     "dag",
     "decode_graph",
     "ffn",
+    "ffn_layers",
     "moe",
     "one_matmul",
     "prefill_attention",
