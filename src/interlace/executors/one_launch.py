@@ -142,7 +142,7 @@ class OneLaunchExecutor(DeviceExecutor):
             return self._spawning.table
         if self.plan.dispatch is Dispatch.STATIC:
             table.items["code"] |= np.where(table.last_of_ops, KEEPS, 0)
-        return with_sums(table, [self._accumulator_size(op) for op in graph.ops])
+        return with_sums(table, [self._accumulator_size(op) for op in graph.ops], self.plan)
 
     def _slot_floats(self) -> int:
         return ROW_FLOATS
