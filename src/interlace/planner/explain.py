@@ -14,7 +14,7 @@ import numpy as np
 
 from interlace.core.devices import DeviceSpec
 from interlace.graph.graph import Graph
-from interlace.kernels.base import tiling
+from interlace.kernels.base import listed, tiling
 from interlace.plan.plan import Dispatch
 from interlace.planner.bounds import Bound, Gemm, chain, compulsory
 from interlace.planner.build import Choices, build
@@ -214,7 +214,7 @@ def _by_dispatch(
 def _text(value: object) -> str:
     if isinstance(value, Dispatch):
         return value.value
-    return ", ".join(f"{k}: {v}" for k, v in value.items()) if isinstance(value, Mapping) else str(value)
+    return listed(f"{k}: {v}" for k, v in value.items()) if isinstance(value, Mapping) else str(value)
 
 
 def _energy(prediction: Prediction) -> Estimate:
