@@ -156,6 +156,19 @@ def test_the_text_of_a_launch_is_the_same_for_any_number_of_equal_ops() -> None:
     assert launch(chain(300)).composition.text == launch(chain(9)).composition.text
 
 
+@pytest.mark.parametrize("m", [1, 16])
+def test_sixteen_ffn_layers_are_one_launch_whose_text_six_have_too(m: int) -> None:
+    few, many = (
+        il.OneLaunchExecutor(il.plan_graph(work.graph(il.H200), il.H200, il.OneLaunchExecutor), META)
+        for work in (il.workloads.FFNLayers(layers, 4096, 14336, m) for layers in (6, 16))
+    )
+    assert few.composition.text == many.composition.text
+    resources = many.binary.resources
+    assert (len(many.plan.graph.ops), resources.spill_bytes) == (33, 0)
+    assert lint(many.binary.ptx, posts=True, waits=True, posting_warp=True) == []
+    assert 4 * many._table.slots * many._slot_size < 1 << 20
+
+
 @pytest.mark.parametrize("dispatch", il.Dispatch)
 def test_one_warp_posts_once_for_all_warpgroups_that_share_a_tile(dispatch: il.Dispatch) -> None:
     graph = il.workloads.ffn(300, SHAPES["relu"], il.bf16, *[il.MatmulTile(128, 128, 64, num_warps=8)] * 2)

@@ -15,7 +15,7 @@ from interlace.bench.workload import CANDIDATES
 from interlace.cli import app
 from interlace.deploy import here
 from interlace.executors.gpu import spec_by_name
-from interlace.workloads import FFN, TwoCopies, TwoMatmuls, Workload
+from interlace.workloads import FFN, FFNLayers, TwoCopies, TwoMatmuls, Workload
 
 
 def bench(path: Path, *arguments: object) -> list[dict[str, Any]]:
@@ -28,7 +28,12 @@ def bench(path: Path, *arguments: object) -> list[dict[str, Any]]:
 
 @pytest.mark.parametrize(
     ("problem", "compiled"),
-    [(FFN(1024, 2048, 16), True), (FFN(1024, 2048, 200), False), (TwoMatmuls(1024, 2048), False)],
+    [
+        (FFN(1024, 2048, 16), True),
+        (FFN(1024, 2048, 200), False),
+        (TwoMatmuls(1024, 2048), False),
+        (FFNLayers(16, 1024, 2048, 16), False),
+    ],
     ids=str,
 )
 def test_every_executor_that_can_is_measured_and_right(tmp_path: Path, problem: Workload, compiled: bool) -> None:

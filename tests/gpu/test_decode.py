@@ -177,12 +177,16 @@ def test_a_step_in_one_launch_is_right_for_a_ragged_batch(name: str, dtype: il.D
         assert written == [CAPACITY - at - step - 1 for at in RAGGED]
 
 
+@pytest.mark.parametrize("batch", [1, 64])
 @pytest.mark.parametrize("dependent", [False, True])
-def test_steps_in_one_launch_each_are_the_same_under_any_delays(dependent: bool) -> None:
-    """Back to back without a synchronisation of the host, each writing the same rows again."""
-    work = problem(SHAPES["llama"], 1)
+def test_steps_in_one_launch_each_are_the_same_under_any_delays(dependent: bool, batch: int) -> None:
+    """Back to back without a synchronisation of the host, each writing the same rows again.
+
+    With 64 sequences products are split, and their sums lie where those of ops before them lay.
+    """
+    work = problem(SHAPES["llama"], batch)
     graph = work.graph(il.H200)
-    t = tensors(work, graph, (700,))
+    t = tensors(work, graph, (700,) * batch)
     first = one_launch(graph)
     first.run(t)
     first.synchronize()

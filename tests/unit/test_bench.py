@@ -6,6 +6,7 @@ import ast
 import importlib
 import json
 import runpy
+import time
 from collections.abc import Iterable
 from pathlib import Path
 from types import SimpleNamespace
@@ -15,8 +16,8 @@ import pytest
 from typer.testing import CliRunner
 
 import interlace as il
+from interlace.bench import clocks, sources, timing
 from interlace.bench import record as records
-from interlace.bench import sources, timing
 from interlace.bench.row import means
 from interlace.bench.sources import hash_of, launched, source_hashes
 from interlace.cli import app
@@ -137,15 +138,64 @@ def test_every_record_names_its_commit_and_the_sources_that_it_measures() -> Non
 
 
 def test_the_fastest_is_picked_on_other_rounds_than_those_reported(monkeypatch: pytest.MonkeyPatch) -> None:
-    def samples(functions: Iterable[str], rounds: int, calls: int) -> dict[str, list[float]]:
-        assert (rounds, calls) == (6, 3)
-        return {"a": [2.0, 5.0] * 3, "b": [1.0, 7.0] * 3}
+    def samples(
+        functions: Iterable[str], rounds: int, calls: int, watched: bool
+    ) -> tuple[dict[str, list[float]], None]:
+        assert (rounds, calls, watched) == (6, 3, False)
+        return {"a": [2.0, 5.0] * 3, "b": [1.0, 7.0] * 3}, None
 
     monkeypatch.setattr(timing, "_samples_us", samples)
     rounds = timing.rounds_us({"a": print, "b": print}, 3, calls=3)
     assert rounds.fastest(["a", "b"]) == "b"
     assert rounds.fastest(["a"]) == "a"
     assert {name: time.median_us for name, time in rounds.times.items()} == {"a": 5.0, "b": 7.0}
+
+
+def test_clock_and_power_count_for_whoever_ran_when_they_were_read() -> None:
+    class Meter:
+        """The same each time, until it fails."""
+
+        reads = 0
+
+        def read(self) -> tuple[int, float]:
+            self.reads += 1
+            if watch.running == "lost":
+                raise OSError("the GPU is gone")
+            return 1980, 700.0
+
+    meter = Meter()
+    with clocks.watching(meter) as watch:
+        for name in (None, "a", None, "b", "lost"):
+            seen, watch.running = meter.reads, name
+            end = time.monotonic() + 10
+            while meter.reads < seen + 2 and name != "lost" and time.monotonic() < end:
+                time.sleep(1e-3)
+    assert watch.clocks() == clocks.Clocks({"a": 1980, "b": 1980}, 700.0)
+    with clocks.watching(None) as watch:
+        watch.running = "a"
+    assert watch.clocks() is None
+
+
+def test_a_driver_that_does_not_tell_clocks_is_no_meter(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[tuple[str, bytes]] = []
+
+    class Library:
+        def nvmlInit_v2(self) -> int:
+            return 0
+
+        def nvmlDeviceGetHandleByUUID(self, uuid: bytes, gpu: object) -> int:
+            asked.append(("uuid", uuid))
+            return 0
+
+        def nvmlDeviceGetClockInfo(self, gpu: object, which: int, mhz: object) -> int:
+            return 3  # NVML_ERROR_NOT_SUPPORTED
+
+    torch = SimpleNamespace(cuda=SimpleNamespace(get_device_properties=lambda device: SimpleNamespace(uuid="12-ab")))
+    monkeypatch.setattr(clocks.ctypes, "CDLL", lambda name: Library())
+    assert clocks.meter_of(torch, "cuda") is None
+    assert asked == [("uuid", b"GPU-12-ab")]
+    with pytest.raises(OSError, match="nvmlDeviceGetClockInfo failed with error 3"):
+        clocks.Nvml("12-ab")
 
 
 def test_a_record_of_the_host_names_its_cpu_and_no_gpu(tmp_path: Path) -> None:

@@ -24,6 +24,7 @@ from interlace.bench import gpus, turns
 from interlace.bench import problem as problems
 from interlace.bench import record as records
 from interlace.bench import workload as measuring
+from interlace.bench.clocks import Clocks
 from interlace.bench.problem import Problem
 from interlace.bench.timing import Rounds, Timing
 from interlace.bench.workload import CANDIDATES, variants
@@ -61,18 +62,21 @@ class Gpu:
     Attributes:
         rounds: the names of all functions that were timed together.
         orders: that executors were made with, None for their own.
+        tells_clocks: its driver tells clock and power.
     """
 
     def __init__(self) -> None:
         self.rounds: list[list[str]] = []
         self.missing: set[str] = set()
         self.orders: set[Order | None] = set()
+        self.tells_clocks = False
 
-    def rounds_us(self, functions: Mapping[str, Any], repeats: int, calls: int) -> Rounds:
+    def rounds_us(self, functions: Mapping[str, Any], repeats: int, calls: int, *, watched: bool) -> Rounds:
         self.rounds.append(list(functions))
         picked = {name: self._us(name, function) for name, function in functions.items()}
         # In the rounds that are reported all is 5 us slower.
-        return Rounds(picked, {name: Timing(us + 5.0, us, us + 9.0) for name, us in picked.items()})
+        clocks = Clocks(dict.fromkeys(functions, 1755.0), 699.0) if watched and self.tells_clocks else None
+        return Rounds(picked, {name: Timing(us + 5.0, us, us + 9.0) for name, us in picked.items()}, clocks)
 
     def _us(self, name: str, function: object) -> float:
         if not isinstance(function, Made):
@@ -171,6 +175,23 @@ def test_without_compile_only_eager_pytorch_is_the_library(gpu: Gpu) -> None:
     (row,) = rows_of("r.json")
     assert set(row["libraries"]) == {"eager", "eager, transposed weights"}
     assert "has no Gluon body" in row["left_out"]["hopper"]
+
+
+def test_clock_and_power_stand_beside_rows_that_arithmetic_limits(gpu: Gpu, monkeypatch: pytest.MonkeyPatch) -> None:
+    line = ("bench", "two-copies", "--m", 256, "--executor", "pdl", "--no-compile", "--out", "r.json")
+    assert "SM MHz" not in succeed(*line)
+    (row,) = rows_of("r.json")
+    assert (row["compute_bound"], row["watts"], "sm_mhz" in row["executors"]["pdl"]) == (True, None, False)
+    gpu.tells_clocks = True
+    shown = " ".join(succeed(*line).split())
+    assert "clock and power, where arithmetic is the limit" in shown
+    assert "│ eager │ 1,755 │ pdl │ 1,755 │ 699 │" in shown
+    (row,) = rows_of("r.json")
+    assert (row["watts"], row["executors"]["pdl"]["sm_mhz"], row["libraries"]["eager"]["sm_mhz"]) == (699, 1755, 1755)
+    monkeypatch.setattr(FakeProblem, "flops_us", 10.0)
+    assert "SM MHz" not in succeed(*line)
+    (row,) = rows_of("r.json")
+    assert (row["compute_bound"], row["watts"]) == (False, None)
 
 
 def test_what_pytorch_says_in_other_ways_is_a_library_too(gpu: Gpu, monkeypatch: pytest.MonkeyPatch) -> None:

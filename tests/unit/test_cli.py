@@ -25,6 +25,7 @@ from interlace.cli.runners import Measured, ReferenceRunner, relative_error
 from interlace.cli.table import Row
 from interlace.cli.trace import arrows
 from interlace.cli.workloads import Selection
+from interlace.core import dtypes
 from interlace.core.devices import H200
 from interlace.core.errors import NoDeviceError, TooManyWorkersError
 from interlace.executors import EXECUTORS as EXECUTOR_CLASSES
@@ -754,6 +755,10 @@ def test_explain_says_what_it_chose_and_why(tmp_path: Path) -> None:
     assert times["hopper"] == told["predicted_us"] == min(times.values())
     assert [op["op"] for op in told["ops"]] == ["up", "down"]
     assert all(bound["source"] for bound in told["bounds"])
+    flops_us = 6 * 512 * 4096 * 14336 / H200.flops_per_s(dtypes.bf16) * 1e6
+    assert told["floor_us"] == pytest.approx(flops_us)
+    assert told["floor_us"] < told["predicted_us"]
+    assert [(each["op"], list(each["waits_for"])) for each in told["hand_overs"]] == [("up", []), ("down", ["up"])]
     assert "no deadlock, no race" in result.output
 
 

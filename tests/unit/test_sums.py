@@ -2,33 +2,134 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
+from functools import cache
 
 import numpy as np
 import pytest
 
 import interlace as il
+from interlace.executors import sums
 from interlace.executors.sums import ROW_FLOATS
-from interlace.workloads import FFN, LLAMAS, decode_graph
+from interlace.workloads import FFN, LLAMAS, FFNLayers, decode_graph
 
-GRAPHS = {
-    "decode": lambda: decode_graph(replace(LLAMAS["llama3.2-1b"], layers=2), 64, 1088, il.H200),
-    "ffn": lambda: FFN(64, 4096, 11008).graph(il.H200),
+
+def chain(ops: int) -> il.Graph:
+    """Products of 24 tokens, each of the one before."""
+    rows = [il.Tensor(f"y{n}", (24, 128), il.bf16) for n in range(ops + 1)]
+    weights = [il.Tensor(f"w{n}", (128, 128), il.bf16) for n in range(ops)]
+    tile = il.MatmulTile(24, 64, 64, swap_ab=True)
+    made = tuple(il.matmul(f"op{n}", rows[n], weights[n], rows[n + 1], tile=tile) for n in range(ops))
+    return il.Graph("chain", (*rows, *weights), made, ("y0", *(w.name for w in weights)), (f"y{ops}",))
+
+
+PLANS: dict[str, Callable[[], il.Plan]] = {
+    "decode": lambda: il.plan_graph(
+        decode_graph(replace(LLAMAS["llama3.2-1b"], layers=2), 64, 1088, il.H200), il.H200, il.OneLaunchExecutor
+    ),
+    "ffn": lambda: il.plan_graph(FFN(64, 4096, 11008).graph(il.H200), il.H200, il.OneLaunchExecutor),
+    "layers": lambda: il.plan_graph(FFNLayers(3, 2048, 8192, 64).graph(il.H200), il.H200, il.OneLaunchExecutor),
+    "chain, waits by chunk": lambda: il.build(
+        chain(5), il.Choices(4, il.Dispatch.STEALING, split=il.SplitK(2), chunk_waits=True)
+    ),
+    "chain, waits for semaphores of rows": lambda: il.build(
+        chain(5), il.Choices(4, split=il.SplitK(2), policy=il.RowSync())
+    ),
 }
+#: Of the others one has two ops alone, and one parts that begin when a tile has ended, of which not all is known.
+SHARED = {"decode", "layers", "chain, waits for semaphores of rows"}
 
 
-@pytest.mark.parametrize("name", GRAPHS)
-def test_parts_leave_their_sums_side_by_side_and_the_last_finds_them_in_order(name: str) -> None:
-    plan = il.plan_graph(GRAPHS[name](), il.H200, il.OneLaunchExecutor)
-    run = il.OneLaunchExecutor(plan, il.Options(device="meta"))
+@cache
+def launch(name: str) -> il.OneLaunchExecutor:
+    return il.OneLaunchExecutor(PLANS[name](), il.Options(device="meta"))
+
+
+def rows_of(run: il.OneLaunchExecutor) -> tuple[np.ndarray, np.ndarray]:
+    """The items of split tiles, and how many rows a partial sum of each takes."""
     items = run._table.items[run._table.items["parts"] > 1]
+    return items, np.array([run._accumulator_size(op) for op in run.plan.graph.ops])[items["op"]] // ROW_FLOATS
+
+
+@pytest.mark.parametrize("name", PLANS)
+def test_parts_leave_their_sums_side_by_side_and_the_last_finds_them_in_order(name: str) -> None:
+    run = launch(name)
+    items, rows = rows_of(run)
     assert len(items)
-    rows = np.array([run._accumulator_size(op) for op in run.plan.graph.ops])[items["op"]] // ROW_FLOATS
     leaves = items["split"] >= 0
-    taken = np.concatenate([np.arange(a, a + n) for a, n in zip(items["slot"][leaves], rows[leaves], strict=True)])
-    assert np.array_equal(np.sort(taken), np.arange(run._table.slots)), "each row once, and none between"
+    for op in np.unique(items["op"]):
+        mine = leaves & (items["op"] == op)
+        taken = np.concatenate([np.arange(a, a + n) for a, n in zip(items["slot"][mine], rows[mine], strict=True)])
+        low = int(taken.min())
+        assert np.array_equal(np.sort(taken), np.arange(low, low + len(taken))), "each row once, and none between"
+        assert low + len(taken) <= run._table.slots
     for closes, n in zip(items[~leaves], rows[~leaves], strict=True):
         others = items[items["split"] == ~closes["split"]]
         others = others[np.argsort(others["part"])]
         assert len(others) == closes["parts"] - 1
         assert others["slot"].tolist() == [closes["slot"] + r * n for r in range(len(others))]
+
+
+def ended_before(plan: il.Plan) -> list[int]:
+    """For each item the tiles that have ended when it begins, as bits, by waits alone."""
+    items, waits = plan.items, plan.waits
+    tile = plan.tile_base()[items.op] + items.tile
+    posters: dict[int, list[int]] = {}
+    for i, semaphore in enumerate(items.post.tolist()):
+        posters.setdefault(semaphore, []).append(i)
+    when_begun, when_ended = [0] * len(items), [0] * len(items)
+    for i in range(len(items)):  # every item waits for earlier ones alone
+        for row in range(waits.ptr[i], waits.ptr[i + 1]):
+            first, count, stride = int(waits.first[row]), int(waits.count[row]), int(waits.stride[row])
+            known = 0
+            for semaphore in range(first, first + count * stride, stride):
+                for j in posters[semaphore]:
+                    known |= when_ended[j] | 1 << int(tile[j])
+            when_ended[i] |= known
+            if waits.k[row] <= items.k_lo[i]:
+                when_begun[i] |= known
+    return when_begun
+
+
+def overwritten(run: il.OneLaunchExecutor) -> tuple[int, int]:
+    """How many pairs of ops share rows, and how many items of the later may begin before a tile of the earlier ends."""
+    plan = run.plan
+    begun, base = ended_before(plan), plan.tile_base()
+    items, rows = rows_of(run)
+    leaves = items["split"] >= 0
+    ops = np.unique(items["op"])
+    spans = {int(o): (int(items["slot"][leaves & (items["op"] == o)].min()),) for o in ops}
+    for o in spans:
+        mine = leaves & (items["op"] == o)
+        spans[o] = (*spans[o], int((items["slot"] + rows)[mine].max()))
+    pairs = early = 0
+    for p in spans:
+        every = sum(1 << t for t in range(int(base[p]), int(base[p + 1])))
+        for c in spans:
+            if p < c and spans[p][0] < spans[c][1] and spans[c][0] < spans[p][1]:
+                pairs += 1
+                early += sum(begun[i] & every != every for i in np.flatnonzero(plan.items.op == c))
+    return pairs, early
+
+
+@pytest.mark.parametrize("name", PLANS)
+def test_ops_share_rows_only_with_ops_that_have_ended_by_then(name: str) -> None:
+    pairs, early = overwritten(launch(name))
+    assert (pairs > 0, early) == (name in SHARED, 0)
+
+
+def test_ops_that_all_began_at_the_first_row_would_be_too_early(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sums, "_starts", lambda sizes, ended: np.zeros_like(sizes))
+    for name in ("decode", "chain, waits by chunk"):
+        run = il.OneLaunchExecutor(launch(name).plan, il.Options(device="meta"))
+        assert overwritten(run)[1] > 0, name
+
+
+def test_more_layers_take_no_more_rows() -> None:
+    def slots(layers: int) -> int:
+        graph = decode_graph(replace(LLAMAS["llama3.1-8b"], layers=layers), 64, 1088, il.H200)
+        plan = il.plan_graph(graph, il.H200, il.OneLaunchExecutor)
+        return il.OneLaunchExecutor(plan, il.Options(device="meta"))._table.slots
+
+    assert [slots(layers) * ROW_FLOATS * 4 for layers in (2, 5)] == [1 << 20] * 2

@@ -43,14 +43,17 @@ class Timed:
     Attributes:
         timing: in the rounds that are reported.
         picked_us: median of the rounds to pick by.
+        sm_mhz: the clock of the SMs meanwhile, if it was watched.
     """
 
     timing: Timing
     picked_us: float
+    sm_mhz: float | None = None
 
     def to_data(self) -> dict[str, float]:
         """As JSON data."""
-        return {**asdict(self.timing), "picked_us": self.picked_us}
+        clock = {} if self.sm_mhz is None else {"sm_mhz": self.sm_mhz}
+        return {**asdict(self.timing), "picked_us": self.picked_us, **clock}
 
 
 @dataclass(frozen=True)
@@ -101,6 +104,8 @@ class Row:
         stream: time of the stream of bulk loads over the weights, None on a GPU that has none.
         floor_us: the least time; see the module.
         left_out: why, by executor.
+        compute_bound: arithmetic takes longer than memory, so that clock and power are watched.
+        watts: of the GPU meanwhile, if the driver tells.
     """
 
     preset: str | None
@@ -113,6 +118,8 @@ class Row:
     stream: Timing | None
     floor_us: float
     left_out: Mapping[str, str]
+    compute_bound: bool = False
+    watts: float | None = None
 
     def to_data(self) -> dict[str, Any]:
         """As JSON data."""
@@ -134,6 +141,8 @@ class Row:
             "floor_us": self.floor_us,
             "library_relative_error": self.library_error,
             "left_out": dict(self.left_out),
+            "compute_bound": self.compute_bound,
+            "watts": self.watts,
         }
 
 

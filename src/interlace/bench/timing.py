@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from interlace.bench.clocks import Clocks, meter_of, watching
 from interlace.bench.turns import alone
 from interlace.executors.gpu import open_device
 
@@ -42,26 +43,32 @@ class Rounds:
     Attributes:
         picking_us: median of the rounds to pick by, by variant.
         times: of the others.
+        clocks: over all rounds, if they were watched and the driver tells.
     """
 
     picking_us: Mapping[str, float]
     times: Mapping[str, Timing]
+    clocks: Clocks | None = None
 
     def fastest(self, names: Iterable[str]) -> str:
         """Of some variants, by the rounds to pick by."""
         return min(names, key=lambda name: self.picking_us[name])
 
 
-def rounds_us(functions: Mapping[str, Callable[[], None]], repeats: int, calls: int = 1) -> Rounds:
+def rounds_us(
+    functions: Mapping[str, Callable[[], None]], repeats: int, calls: int = 1, *, watched: bool = False
+) -> Rounds:
     """Time per run of each function on the current CUDA device; see ``median_us``.
 
     Args:
         repeats: rounds to pick by, and as many to report.
+        watched: read clock and power meanwhile, which takes some of the host's time (``clocks``).
     """
-    samples = _samples_us(functions, 2 * repeats, calls)
+    samples, clocks = _samples_us(functions, 2 * repeats, calls, watched)
     return Rounds(
         {name: float(np.median(values[::2])) for name, values in samples.items()},
         {name: Timing.of(values[1::2]) for name, values in samples.items()},
+        clocks,
     )
 
 
@@ -75,14 +82,17 @@ def median_us(
         repeats: rounds over all functions.
         calls: runs per function call.
     """
-    return {name: Timing.of(values) for name, values in _samples_us(functions, repeats, calls).items()}
+    samples, _ = _samples_us(functions, repeats, calls)
+    return {name: Timing.of(values) for name, values in samples.items()}
 
 
-def _samples_us(functions: Mapping[str, Callable[[], None]], repeats: int, calls: int) -> dict[str, list[float]]:
-    """By name the microseconds per run of each round; takes a turn at the GPU."""
+def _samples_us(
+    functions: Mapping[str, Callable[[], None]], repeats: int, calls: int, watched: bool = False
+) -> tuple[dict[str, list[float]], Clocks | None]:
+    """By name the microseconds per run of each round, and clocks if they are watched; takes a turn at the GPU."""
     with alone():
         graphs = _captured(functions)
-        return _replayed(graphs, repeats, calls)
+        return _replayed(graphs, repeats, calls, watched)
 
 
 def _captured(functions: Mapping[str, Callable[[], None]]) -> dict[str, Any]:
@@ -106,15 +116,20 @@ def _captured(functions: Mapping[str, Callable[[], None]]) -> dict[str, Any]:
     return graphs
 
 
-def _replayed(graphs: Mapping[str, Any], repeats: int, calls: int) -> dict[str, list[float]]:
-    torch, _ = open_device("cuda")
+def _replayed(
+    graphs: Mapping[str, Any], repeats: int, calls: int, watched: bool = False
+) -> tuple[dict[str, list[float]], Clocks | None]:
+    torch, device = open_device("cuda")
     samples: dict[str, list[float]] = {name: [] for name in graphs}
-    for _ in range(repeats):
-        for name, graph in graphs.items():
-            begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-            begin.record()
-            graph.replay()
-            end.record()
-            end.synchronize()
-            samples[name].append(begin.elapsed_time(end) * 1e3 / calls)
-    return samples
+    with watching(meter_of(torch, device) if watched else None) as watch:
+        for _ in range(repeats):
+            for name, graph in graphs.items():
+                begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+                begin.record()
+                graph.replay()
+                end.record()
+                watch.running = name
+                end.synchronize()
+                watch.running = None
+                samples[name].append(begin.elapsed_time(end) * 1e3 / calls)
+    return samples, watch.clocks()

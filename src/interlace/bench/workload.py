@@ -160,7 +160,8 @@ def _measure(
     ours = {label: problem.every(problem.run(made)) for label, (_, made) in ready.items()}
     floor = stream(problem.read, problem.runs, device)
     streams = {} if floor is None else {"stream": floor}
-    rounds = rounds_us({**libraries, **ours, **streams}, _REPEATS, problem.runs)
+    compute_bound = problem.flops_us > problem.bytes_us
+    rounds = rounds_us({**libraries, **ours, **streams}, _REPEATS, problem.runs, watched=compute_bound)
     labels: dict[str, list[str]] = {}
     for label, (variant, _) in ready.items():
         labels.setdefault(variant.deployment.executor.name, []).append(label)
@@ -173,7 +174,7 @@ def _measure(
         for label in best.values():
             problem.check_layers(ready[label][1])
         each = {way: call for ways in mine.values() for way, call in ways.items()}
-        layer_rounds = rounds_us({**blocks, **each}, _REPEATS, problem.runs)
+        layer_rounds = rounds_us({**blocks, **each}, _REPEATS, problem.runs, watched=compute_bound)
         timed = _timed(layer_rounds, each)
         quickest = {name: timed[layer_rounds.fastest(ways)] for name, ways in mine.items()}
         layer = Contest(_timed(layer_rounds, blocks), quickest)
@@ -192,6 +193,8 @@ def _measure(
         streamed,
         max(problem.flops_us, problem.bytes_us if streamed is None else streamed.median_us),
         left_out,
+        compute_bound,
+        None if rounds.clocks is None else rounds.clocks.watts,
     )
 
 
@@ -253,4 +256,5 @@ def _layers(problem: Problem, name: str, executor: DeviceExecutor, compiled: boo
 
 
 def _timed(rounds: Rounds, names: Mapping[str, object]) -> dict[str, Timed]:
-    return {name: Timed(rounds.times[name], rounds.picking_us[name]) for name in names}
+    mhz = {} if rounds.clocks is None else rounds.clocks.sm_mhz
+    return {name: Timed(rounds.times[name], rounds.picking_us[name], mhz.get(name)) for name in names}

@@ -6,7 +6,7 @@ import json
 import shlex
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor as Pool
 from dataclasses import dataclass
 from functools import cache
@@ -353,10 +353,11 @@ def _show(kind: type[Workload], rows: Sequence[Mapping[str, Any]], machine: str)
         target = "" if row["target"] is None else f"{row['target']:.2f}"
         layer = "" if row["layer"] is None else f"{row['layer']['ratio']:.3f}"
         times = [number(row["floor_us"]), row["library"], number(library["median_us"])]
-        times += [row["executor"], number(ours["median_us"])]
+        times += [row["executor"], number(ours["median_us"]), f"{ours['median_us'] / row['floor_us']:.2f}"]
         return [name(row), str(row["size"]), *times, f"{row['ratio']:.3f}", target, layer]
 
-    headings = ("row", kind.size, "floor us", "library", "us", "executor", "us", "speedup", "target", "in a model")
+    measured = ("floor us", "library", "us", "executor", "us", "over floor")
+    headings = ("row", kind.size, *measured, "speedup", "target", "in a model")
     show(columns(f"{kind.name} on {machine}, medians", headings, map(cells, rows)))
     names = list(dict.fromkeys(executor for row in rows for executor in row["executors"]))
     each = [
@@ -365,12 +366,30 @@ def _show(kind: type[Workload], rows: Sequence[Mapping[str, Any]], machine: str)
         for row in rows
     ]
     show(columns("microseconds of each executor", ("row", kind.size, *names), each))
+    _show_clocks(name, kind.size, rows)
     reasons = {f"{executor} is left out: {why}" for row in rows for executor, why in row["left_out"].items()}
     for reason in sorted(reasons):
         note(reason)
     for mean in _means(kind, rows):
         sizes = f"{kind.size} {mean['sizes'][0]} to {mean['sizes'][-1]}"
         say(f"{mean['preset']}, {sizes}: geometric mean {mean['geometric_mean']:.3f}, target {mean['target']:.2f}")
+
+
+def _show_clocks(name: Callable[[Mapping[str, Any]], str], size: str, rows: Sequence[Mapping[str, Any]]) -> None:
+    """Clock and power where arithmetic is the limit; a row of an older record has neither."""
+    bound = [row for row in rows if row.get("compute_bound")]
+    watched = [row for row in bound if row["watts"] is not None]
+
+    def cells(row: Mapping[str, Any]) -> list[str]:
+        fastest = row["libraries"][row["library"]], row["executors"][row["executor"]]
+        library, ours = (number(timed["sm_mhz"]) if "sm_mhz" in timed else "" for timed in fastest)
+        return [name(row), str(row["size"]), row["library"], library, row["executor"], ours, number(row["watts"])]
+
+    if watched:
+        headings = ("row", size, "library", "SM MHz", "executor", "SM MHz", "watts")
+        show(columns("clock and power, where arithmetic is the limit", headings, map(cells, watched)))
+    if len(watched) < len(bound):
+        note("SM clock and power are not kept of all rows: the driver's management library (NVML) did not tell them")
 
 
 def _told(workload: Mapping[str, Any], size: str) -> Iterator[str]:

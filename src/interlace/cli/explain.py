@@ -37,8 +37,8 @@ def register(app: typer.Typer) -> None:
 
         Nothing runs: each executor has its best plan by prediction, and that of the fastest is proved safe. With
         --device cuda it is for the GPU here, or for an NVIDIA H200 where there is none. Of each op it tells what limits
-        it and how full its last wave is; of the whole, bytes from memory beside lower bounds, how every executor
-        would do, and what each decision is worth.
+        it, how full its last wave is, what it waits for and how long that is exposed; of the whole, the least time and
+        bytes from memory beside lower bounds, how every executor would do, and what each decision is worth.
 
         Example: interlace explain ffn --preset llama3-8b --m 2048 --device cuda
         """
@@ -65,12 +65,14 @@ def register(app: typer.Typer) -> None:
 
 
 def _show(title: str, told: Explanation, found: Sequence[Predicted]) -> None:
+    from interlace.cli.handovers import waiting
     from interlace.cli.predicted import comparison
 
     best, plain = told.planned.best.prediction, told.planned.plain.prediction
     traffic = best.traffic
     spawned = sum(op.tiles for op in told.planned.best.graph.ops if op.when)
     dispatches = ", ".join(f"{d.value} {table.number(us)} us" for d, us in told.dispatches_us.items())
+    exposed = sum(each.exposed_us for each in told.hand_overs)
     rows = [
         ("fastest executor", ", ".join(found[0].names)),
         ("tiles", tiling(told.planned.best.graph)),
@@ -78,6 +80,8 @@ def _show(title: str, told: Explanation, found: Sequence[Predicted]) -> None:
         ("proved", str(told.planned.proof)),
         *([("tiles that data decide on", f"{spawned:,}; predicted as if all ran")] if spawned else []),
         ("predicted time", f"{table.number(best.us)} us; row-major, op after op: {table.number(plain.us)} us"),
+        ("floor", f"{table.number(told.floor_us)} us; predicted is {best.us / told.floor_us:.2f} times that"),
+        *([("hand-overs", f"{table.number(exposed)} us exposed")] if told.hand_overs else []),
         *([("by dispatch", dispatches)] if len(told.dispatches_us) > 1 else []),
         ("from memory", f"{_mb(traffic.dram_read)}; row-major, op after op: {_mb(plain.traffic.dram_read)}"),
         *((f"  {name}", _mb(count)) for name, count in by_layers(traffic.read).items()),
@@ -96,6 +100,8 @@ def _show(title: str, told: Explanation, found: Sequence[Predicted]) -> None:
         for o in reversed(first.values())
     )
     show(table.columns("what limits each op", headings, ops))
+    if told.hand_overs:
+        show(waiting(told.hand_overs))
     why = ((f"{r.decision}: {r.chosen}", table.number(r.without_us), _mb(r.without_bytes)) for r in told.reasons)
     if told.reasons:
         show(table.columns("what each decision is worth", ("decision", "us without it", "from memory without it"), why))
@@ -139,6 +145,10 @@ def _data(told: Explanation, found: Sequence[Predicted]) -> dict[str, Any]:
                 "memory_us": o.memory_us,
             }
             for o in told.ops
+        ],
+        "floor_us": told.floor_us,
+        "hand_overs": [
+            {"op": each.op, "waits_for": dict(each.awaited), "exposed_us": each.exposed_us} for each in told.hand_overs
         ],
         "dispatches_us": {dispatch.value: us for dispatch, us in told.dispatches_us.items()},
         "reasons": [

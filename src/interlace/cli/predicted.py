@@ -17,7 +17,7 @@ from interlace.cli.problem import Plans, Problem
 from interlace.core.devices import DeviceSpec
 from interlace.core.errors import DeviceError, GraphError, PlanError
 from interlace.executors import EXECUTORS, DeviceExecutor, Executor
-from interlace.kernels.base import tiling
+from interlace.kernels.base import listed, tiling
 from interlace.planner.explain import OpReport, op_reports
 from interlace.planner.predict import FINE, Prediction, predict
 from interlace.planner.ways import Way, merged
@@ -61,7 +61,7 @@ class Predicted:
         """The same in a few words."""
         each = {op.op: op.limit.value for op in self.ops}
         alike = set(each.values())
-        return alike.pop() if len(alike) == 1 else ", ".join(f"{op} {limit}" for op, limit in each.items())
+        return alike.pop() if len(alike) == 1 else listed(f"{op} {limit}" for op, limit in each.items())
 
     def to_data(self) -> dict[str, Any]:
         """As JSON, one entry for all its executors."""

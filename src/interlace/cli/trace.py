@@ -9,6 +9,7 @@ import typer
 
 from interlace.cli import limits, table
 from interlace.cli.console import BadInput, show, working
+from interlace.cli.handovers import waiting
 from interlace.cli.machine import Machine, find
 from interlace.cli.options import DeviceOption, ExecutorOption, OutFile, PlanFile, ScheduleOptions, Seed
 from interlace.cli.outputs import Output, save, wrote
@@ -23,7 +24,9 @@ from interlace.executors.persistent import PersistentStaticExecutor, PersistentT
 from interlace.executors.reference import ReferenceExecutor
 from interlace.graph.access import Ints
 from interlace.graph.ragged import Groups, distinct, offsets, ranges
+from interlace.plan.orderings import Ordering
 from interlace.plan.plan import Dispatch, Plan
+from interlace.planner.handovers import hand_overs
 from interlace.trace.events import Trace
 from interlace.trace.perfetto import to_perfetto
 from interlace.trace.steals import steals
@@ -95,6 +98,8 @@ def _trace(
         events = runner.trace()
     write(out, events, runner.plan, machine.name)
     show(table.facts(f"{work.title}, on {machine.name}", _rows(events, runner.plan, chosen.name)))
+    if events.clock != "steps" and Ordering.WAIT in chosen.keeps:
+        show(waiting(hand_overs(runner.plan, events)))
     wrote(out, then=f"; {HOW_TO_OPEN}")
 
 

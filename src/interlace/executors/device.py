@@ -6,8 +6,7 @@ A compiled plan owns its counters and workspaces, so one instance runs on one st
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
@@ -19,19 +18,15 @@ from interlace.core.errors import ConcurrentRunError, DeviceError, GraphError, I
 from interlace.executors.base import Executor, by_name
 from interlace.executors.bound import Bound
 from interlace.executors.gpu import open_device, torch_dtype
-from interlace.executors.launch import AnyLaunch, Launch, TextLaunch, not_interpreted
+from interlace.executors.launch import AnyLaunch, TextLaunch
 from interlace.executors.options import Options
 from interlace.executors.run import Run
 from interlace.executors.table import Table
 from interlace.executors.tensors import check_short, check_tensors
-from interlace.executors.tile_functions import arguments, constants
 from interlace.executors.watchdog import hang_error
 from interlace.graph.graph import Graph
 from interlace.graph.op import Op
 from interlace.kernels.abi import RECORD, TRACE
-from interlace.kernels.base import kernel_of, triton_body
-from interlace.kernels.bodies import BodyKind, TritonBody
-from interlace.plan.orderings import Ordering
 from interlace.plan.plan import Plan
 from interlace.plan.verify import Proof
 from interlace.policies.setting import Setting
@@ -53,15 +48,13 @@ class DeviceExecutor(Executor):
     Raises:
         PlanError: the plan is not safe, or rests on an ordering that this executor does not keep.
         NoDeviceError: torch, triton or the device is missing.
-        GraphError: an op has no Triton body.
+        GraphError: an op has no body for it.
         DeviceError: options that are none.
     """
 
-    kinds: ClassVar[tuple[BodyKind, ...]] = (BodyKind.TRITON, BodyKind.CUDA)
     #: Of its one launch, as profilers show it; empty if it makes several.
     kernel: ClassVar[str] = ""
-    #: A warp-specialised Gluon launch; the warpgroups that share a tile each post once.
-    _specialised = False
+    #: The warpgroups that share a tile each post once.
     _posts_per_tile = 1
 
     def __init__(self, plan: Plan | Proof, options: Options | None = None) -> None:
@@ -78,7 +71,6 @@ class DeviceExecutor(Executor):
         self._table = self._lower()
         self._allocate()
         self._owned: dict[str, torch.Tensor] = {}
-        self._bodies: dict[str, TritonBody] = {}
         self._bound: Bound | None = None
         self._last: tuple[Any, Run] | None = None
         self._prepare()
@@ -96,13 +88,8 @@ class DeviceExecutor(Executor):
     def check(cls, graph: Graph, device: DeviceSpec) -> None:
         """Raise if there is no tiling in which it can run a graph on a device; see ``Executor.check``."""
         super().check(graph, device)
-        if device.capability != (0, 0):
-            return
-        if not cls.interpreted:
+        if device.capability == (0, 0) and not cls.interpreted:
             raise NoDeviceError(f"the {cls.name} executor needs a CUDA GPU, and {device.name!r} is none")
-        for op in graph.ops:
-            if cls.kind_of(op) is BodyKind.CUDA:
-                raise not_interpreted(op)
 
     @abstractmethod
     def _lower(self) -> Table:
@@ -114,6 +101,14 @@ class DeviceExecutor(Executor):
 
     def _prepare(self) -> None:
         """Further buffers and checks, before the first run."""
+
+    @abstractmethod
+    def _arguments(self, op: Op, tensors: Mapping[str, torch.Tensor]) -> Any:
+        """What the launches take of an op's tensors, given all by name."""
+
+    @abstractmethod
+    def _partial(self, op: Op) -> Callable[[Op], int] | None:
+        """How many float32 elements one partial sum of an op has, if its body tells."""
 
     @abstractmethod
     def _launches(self, arguments: tuple[Any, ...]) -> Sequence[AnyLaunch]:
@@ -227,53 +222,6 @@ class DeviceExecutor(Executor):
         self._bound = Bound.on(everything, launches)
         return launches
 
-    def _arguments(self, op: Op, tensors: Mapping[str, torch.Tensor]) -> Any:
-        """What the functions of a Triton body take; of a body in CUDA C++, the tensors by argument."""
-        given = {a.arg: tensors[a.tensor] for a in op.accesses}
-        return given if self.kind_of(op) is BodyKind.CUDA else arguments(op, self._body(op), given)
-
-    def _body(self, op: Op) -> TritonBody:
-        if op.name not in self._bodies:
-            body = triton_body(op)
-            self._bodies[op.name] = replace(body, prefetch=None) if self._interpret else body
-        return self._bodies[op.name]
-
-    def _constants(self) -> tuple[tuple[Any, ...], ...]:
-        """The bodies as the launch templates take them."""
-        return tuple(constants(self._body(op)) for op in self.plan.graph.ops)
-
-    def _num_warps(self, op: Op) -> int:
-        return int(op.parameters.get("num_warps", 4))
-
-    def _grid_launch(self, o: int, arguments: Any, dependent: bool = False) -> AnyLaunch:
-        """One program per item of op ``o``, for executors whose table is grouped by op."""
-        return self._items_launch(o, arguments, self._op_sync(o), self._programs(o), dependent)
-
-    def _items_launch(self, o: int, arguments: Any, sync: Any, programs: int, dependent: bool = False) -> AnyLaunch:
-        """One program for each of some items of op ``o``."""
-        from interlace.kernels.templates import grid_kernel
-
-        op = self.plan.graph.ops[o]
-        cuda = kernel_of(op).cuda
-        if cuda is not None and self.kind_of(op) is BodyKind.CUDA:
-            if self._interpret:
-                raise not_interpreted(op)
-            return TextLaunch(cuda(op, arguments, sync, programs))
-        dependent = dependent and not self._interpret
-        return Launch(
-            grid_kernel,
-            (programs,),
-            (sync, constants(self._body(op)), arguments, dependent),
-            {"num_warps": self._num_warps(op), "launch_pdl": dependent},
-            (op.name,),
-        )
-
-    def _programs(self, o: int) -> int:
-        return int(self._table.op_rows[o + 1] - self._table.op_rows[o])
-
-    def _op_sync(self, o: int) -> Any:
-        return self._sync(o, int(self._table.op_rows[o]), self._programs(o))
-
     # ---------------------------------------------------------------- device state
 
     def _allocate(self) -> None:
@@ -322,45 +270,6 @@ class DeviceExecutor(Executor):
                 "give its TritonBody partial=, or plan it with Whole()"
             )
         return int(partial(op))
-
-    def _partial(self, op: Op) -> Any:
-        return triton_body(op).partial
-
-    def _chunked(self) -> list[bool]:
-        """Which ops wait inside their reductions; a kernel without a body places its waits itself."""
-        kinds = [(op, self.kind_of(op)) for op in self.plan.graph.ops]
-        return [kind is None or (kind is BodyKind.TRITON and triton_body(op).chunked) for op, kind in kinds]
-
-    def _sync(self, starts: int, first: int, programs: int) -> Any:
-        """The Sync argument of a launch: its counter of starts, its first row, its programs per run."""
-        from triton.language import constexpr
-
-        from interlace.kernels.primitives.semaphore import Sync
-
-        return Sync(
-            items=self._items,
-            waits=self._waits,
-            semaphores=self._semaphores,
-            arrivals=self._arrivals,
-            workspace=self._workspace,
-            done=self._done,
-            fault=self._fault,
-            record=self._record,
-            trace=self._trace,
-            starts=self._counters[starts:],
-            first=first,
-            programs=programs,
-            WAITS=constexpr(Ordering.WAIT in self.keeps),
-            CHUNKED=constexpr(self._table.chunked),
-            SPLIT=constexpr(int(self._table.parts.max())),
-            SLOT=constexpr(self._slot_size),
-            TRACE=constexpr(self.options.trace),
-            JITTER_NS=constexpr(int(self.options.jitter_s * 1e9)),
-            TIMEOUT_NS=constexpr(int(self.options.timeout_s * 1e9)),
-            INTERPRET=constexpr(self._interpret),
-            SPECIALISED=constexpr(self._specialised),
-            SHARES=constexpr(self._posts_per_tile),
-        )
 
     def _raise_fault(self) -> None:
         """Turn a record that the watchdog left into HangError, and make the instance and captured runs of it as new."""

@@ -10,11 +10,11 @@ from typing import Any
 from interlace.core.arguments import shown
 from interlace.core.devices import DeviceSpec
 from interlace.core.errors import DTypeError, NoDeviceError, PlanError, ShapeError
-from interlace.executors.device import DeviceExecutor
 from interlace.executors.gpu import spec_by_name
 from interlace.executors.launch import Launch
 from interlace.executors.options import Options
 from interlace.executors.table import Table, for_workers
+from interlace.executors.triton import TritonExecutor
 from interlace.graph.graph import Graph
 from interlace.graph.op import Op
 from interlace.kernels.base import gluon_body
@@ -31,7 +31,7 @@ _ITEMSIZE = 2  # of what wgmma multiplies here
 _LEAST_STAGES = 3  # of a ring through which loads run ahead
 
 
-class HopperExecutor(DeviceExecutor):
+class HopperExecutor(TritonExecutor):
     """Workers run the plan's items by ticket; weights stream ahead of the activations.
 
     All ops share one ring of shared memory.

@@ -23,6 +23,7 @@ from interlace.executors.device import DeviceExecutor
 from interlace.executors.gpu import spec_by_name
 from interlace.executors.launch import AnyLaunch, TextLaunch
 from interlace.executors.options import Options
+from interlace.executors.parts import bodies_of, check_operands, parts_of, warpgroups_of
 from interlace.executors.queues import QueueMemory, check_capacity
 from interlace.executors.spawning import Spawning
 from interlace.executors.sums import ROW_FLOATS, with_sums
@@ -30,15 +31,13 @@ from interlace.executors.table import Table, for_workers
 from interlace.executors.turns import take_turn
 from interlace.graph.graph import Graph
 from interlace.graph.op import Op
-from interlace.graph.tensor import Tensor
-from interlace.kernels.base import walk_body
-from interlace.kernels.bodies import BodyKind, WalkBody
+from interlace.kernels.bodies import BodyKind
 from interlace.kernels.cuda.compiler import Binary, compile_text
 from interlace.kernels.cuda.launcher import LoadedKernel
 from interlace.kernels.cuda.ptx import PTX
 from interlace.kernels.primitives.semaphore_cuda import SEMAPHORES
 from interlace.kernels.tuning import is_chain
-from interlace.launch.compose import KEEPS, Composition, Part, codes, compose, launch_struct, stages
+from interlace.launch.compose import KEEPS, Composition, codes, compose, launch_struct, stages
 from interlace.launch.dispatch import HELD
 from interlace.launch.spawn import Termination
 from interlace.launch.stealing import ROW_BITS
@@ -95,9 +94,9 @@ class OneLaunchExecutor(DeviceExecutor):
 
     def __init__(self, plan: Plan | Proof, options: Options | None = None) -> None:
         proof = self.prove(plan)
-        _check_operands(proof.plan.graph)
+        check_operands(proof.plan.graph)
         self._spec = spec_by_name("cuda" if options is None else options.device)
-        self._warpgroups = _warpgroups(proof.plan.graph)
+        self._warpgroups = warpgroups_of(proof.plan.graph)
         super().__init__(proof, options)
 
     @classmethod
@@ -109,7 +108,7 @@ class OneLaunchExecutor(DeviceExecutor):
     def check(cls, graph: Graph, device: DeviceSpec) -> None:
         """Raise if there is no tiling in which it can run a graph on a device; see ``Executor.check``."""
         super().check(graph, device)
-        _check_operands(graph)
+        check_operands(graph)
         _check_capability(device.name, device.capability)
 
     @classmethod
@@ -119,8 +118,8 @@ class OneLaunchExecutor(DeviceExecutor):
         Raises:
             PlanError, ShapeError: they do not.
         """
-        tiles = [part.tile for part in _parts(graph)]
-        count = stages(tiles, _warpgroups(graph), device.smem_bytes)
+        tiles = [part.tile for part in parts_of(graph)]
+        count = stages(tiles, warpgroups_of(graph), device.smem_bytes)
         if count < _LEAST_STAGES:
             raise PlanError(
                 f"{device.smem_bytes} bytes of shared memory hold {count} stages of these tiles, too few for loads to "
@@ -130,15 +129,15 @@ class OneLaunchExecutor(DeviceExecutor):
     @classmethod
     def mode(cls, graph: Graph, device: DeviceSpec) -> Mode:
         """One launch whose loads run ahead through its ring."""
-        tiles = [part.tile for part in _parts(graph)]
+        tiles = [part.tile for part in parts_of(graph)]
         stage = max(t.independent_bytes for t in tiles) + max(t.dependent_bytes for t in tiles)
-        return ring_launch(stages(tiles, _warpgroups(graph), device.smem_bytes) * stage)
+        return ring_launch(stages(tiles, warpgroups_of(graph), device.smem_bytes) * stage)
 
     def _lower(self) -> Table:
         graph = self.plan.graph
-        chunked = [body.chunked for body in _bodies(graph)]
+        chunked = [body.chunked for body in bodies_of(graph)]
         table = for_workers(self.plan, chunked, parts_wait=True)
-        self._parts = _parts(graph, [int(parts) for parts in table.parts])
+        self._parts = parts_of(graph, [int(parts) for parts in table.parts])
         table.items["code"] = np.array(codes(self._parts))[table.items["op"]]
         self._spawning = Spawning.of(self.plan, table) if self.plan.dispatch is Dispatch.SPAWN else None
         check_capacity(self.plan, table, self._spawning, self.options.capacity)
@@ -148,7 +147,7 @@ class OneLaunchExecutor(DeviceExecutor):
             table.items["code"] |= np.where(table.last_of_ops, KEEPS, 0)
         if self.plan.dispatch is Dispatch.TICKET:
             table.items["code"] |= np.where(table.last_wave_of_ops, KEEPS, 0)
-        return with_sums(table, [self._accumulator_size(op) for op in graph.ops])
+        return with_sums(table, [self._accumulator_size(op) for op in graph.ops], self.plan)
 
     def _slot_floats(self) -> int:
         return ROW_FLOATS
@@ -363,38 +362,6 @@ class _Launch:
         self._parameter  # noqa: B018
 
 
-def _tensors(graph: Graph, op: Op) -> dict[str, Tensor]:
-    """Those of an op by argument."""
-    return {access.arg: graph.tensor(access.tensor) for access in op.accesses}
-
-
-def _bodies(graph: Graph) -> list[WalkBody]:
-    """The part that each op's kernel has in the launch."""
-    bodies = []
-    written: set[str] = set()
-    for op in graph.ops:
-        settled = frozenset(access.arg for access in op.reads if access.tensor not in written)
-        bodies.append(walk_body(op, _tensors(graph, op), settled))
-        written |= {access.tensor for access in op.writes}
-    return bodies
-
-
-def _parts(graph: Graph, split: Sequence[int] | None = None) -> list[Part]:
-    """What the launch has of each op, given the most parts of a tile of each."""
-    warpgroups = _warpgroups(graph)
-    split = [1] * len(graph.ops) if split is None else split
-    return [
-        Part(body, body.tile(op, count, warpgroups), graph.tensor(op.accesses[0].tensor).dtype)
-        for op, body, count in zip(graph.ops, _bodies(graph), split, strict=True)
-    ]
-
-
-def _warpgroups(graph: Graph) -> int:
-    """Consumers of a block: as many as a tiling is for, else one."""
-    wanted = [body.warpgroups(op) for op, body in zip(graph.ops, _bodies(graph), strict=True) if body.warpgroups]
-    return max(wanted, default=1)
-
-
 def _check_capability(name: str, capability: tuple[int, int]) -> None:
     needed = OneLaunchExecutor.generation
     if capability[0] != needed:
@@ -402,21 +369,3 @@ def _check_capability(name: str, capability: tuple[int, int]) -> None:
             f"{name} has compute capability {capability[0]}.{capability[1]}, this executor needs {needed}.0; use the "
             "persistent executor"
         )
-
-
-def _check_operands(graph: Graph) -> None:
-    """Raise unless the launch can load what the ops read, and what they load early depends on nothing."""
-    written: dict[str, str] = {}
-    for op in graph.ops:
-        written = {access.tensor: op.name for access in op.writes} | written
-    before: dict[str, str] = {}
-    for op, body in zip(graph.ops, _bodies(graph), strict=True):
-        body.check(op, _tensors(graph, op))
-        for access in op.reads:
-            writer = (written if access.arg in body.independent else before).get(access.tensor)
-            if writer is not None and access.arg in (*body.independent, *body.early):
-                raise PlanError(
-                    f"op {op.name!r} loads {access.arg} {access.tensor!r} ahead of every wait, but op {writer!r} "
-                    "writes it; use the persistent executor, which loads it after its waits"
-                )
-        before = {access.tensor: op.name for access in op.writes} | before

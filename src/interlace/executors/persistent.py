@@ -9,10 +9,10 @@ import numpy as np
 
 from interlace.core.devices import DeviceSpec
 from interlace.core.errors import PlanError, TooManyWorkersError
-from interlace.executors.device import DeviceExecutor
 from interlace.executors.gpu import resident_blocks
 from interlace.executors.launch import AnyLaunch, Launch
 from interlace.executors.table import Table, for_workers
+from interlace.executors.triton import TritonExecutor
 from interlace.graph.graph import Graph
 from interlace.kernels.bodies import BodyKind
 from interlace.plan.orderings import Ordering
@@ -23,7 +23,7 @@ from interlace.sim.modes import PERSISTENT, Mode, plain_bodies
 MOST_OPS = 16
 
 
-class PersistentExecutor(DeviceExecutor):
+class PersistentExecutor(TritonExecutor):
     """Workers run items under the plan's dispatch, static or ticket.
 
     Static dispatch needs all workers resident at once, so it launches cooperatively; ticket dispatch makes

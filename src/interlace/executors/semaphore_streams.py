@@ -17,9 +17,9 @@ import numpy as np
 
 from interlace.core.devices import DeviceSpec
 from interlace.core.errors import DeadlockError, GraphError
-from interlace.executors.device import DeviceExecutor
 from interlace.executors.launch import AnyLaunch, Launch
 from interlace.executors.table import Table, by_op
+from interlace.executors.triton import TritonExecutor
 from interlace.graph.graph import Graph
 from interlace.graph.ragged import Groups, grouped, held
 from interlace.plan.orderings import Ordering
@@ -58,7 +58,7 @@ class _Stages(dict[str, Stage]):
         raise GraphError(f"there is no op {op!r} to launch; the graph has {list(self)}")
 
 
-class SemaphoreStreamsExecutor(DeviceExecutor):
+class SemaphoreStreamsExecutor(TritonExecutor):
     """One launch and one stream per op; tiles wait for tiles.
 
     Raises:

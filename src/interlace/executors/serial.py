@@ -5,15 +5,15 @@ from __future__ import annotations
 from typing import Any
 
 from interlace.core.devices import DeviceSpec
-from interlace.executors.device import DeviceExecutor
 from interlace.executors.launch import AnyLaunch
 from interlace.executors.table import Table, by_op
+from interlace.executors.triton import TritonExecutor
 from interlace.graph.graph import Graph
 from interlace.plan.orderings import Ordering
 from interlace.sim.modes import SERIAL, Mode, plain_bodies
 
 
-class SerialExecutor(DeviceExecutor):
+class SerialExecutor(TritonExecutor):
     """Ops one after another on the current stream."""
 
     name = title = "serial"

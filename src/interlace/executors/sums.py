@@ -1,23 +1,33 @@
 """Where the one launch keeps what parts of split tiles leave for each other.
 
-A row is 16 bytes of each thread of a warpgroup. Each op takes as many of them as its sums need; of a tile the part that
-adds the others to its own takes none.
+A row is 16 bytes of each thread of a warpgroup. Each op takes as many of them as its sums need, one after another; of a
+tile the part that adds the others to its own takes none. Rows of an op lie where those of ops lay that have ended by
+then, as waits of items in between imply (``plan/implied``):
+
+    a -> b -> c -> z, split but for c    a 0..7   b 8..11: a tile of a may still read   z 0..3: a has ended before it
+
+A part stores its sums behind all waits of its item, and the last part of a tile has read them before it posts. So what
+orders an op behind another orders its stores behind those reads. The next run begins behind the end of this one.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import numpy as np
+from numpy.typing import NDArray
 
 from interlace.executors.table import Table
+from interlace.graph.access import Ints
+from interlace.plan.implied import Implied
+from interlace.plan.plan import Plan
 
 #: float32 elements of a row, the unit of column ``slot``.
 ROW_FLOATS = 4 * 128
 
 
-def with_sums(table: Table, sums: Sequence[int]) -> Table:
+def with_sums(table: Table, sums: Sequence[int], plan: Plan) -> Table:
     """The same with rows for slots, and of items the first of those in which sums lie.
 
     Of a part that leaves its sums they are its own, of the last part in the plan's sequence those of all others, in the
@@ -26,14 +36,45 @@ def with_sums(table: Table, sums: Sequence[int]) -> Table:
     Args:
         table: whose parts wait for each other.
         sums: float32 elements of a partial sum of each op; 0 where none is split.
+        plan: of the table, verified.
     """
     items = table.items
     rows = np.flatnonzero(items["parts"] > 1)
+    if not len(rows):
+        return replace(table, slots=0)
     closes = items["split"][rows] < 0
     tile = np.where(closes, ~items["split"][rows], items["split"][rows])
     by_tile = np.lexsort((items["part"][rows], closes, tile))
     rows, closes = rows[by_tile], closes[by_tile]
-    size = (np.array(sums, np.int64) // ROW_FLOATS)[items["op"][rows]]
-    ends = np.cumsum(np.where(closes, 0, size))
-    items["slot"][rows] = ends - np.where(closes, items["parts"][rows] - 1, 1) * size
-    return replace(table, slots=int(ends[-1]) if len(ends) else 0)
+    op = items["op"][rows]
+    size = (np.array(sums, np.int64) // ROW_FLOATS)[op]
+    taken = np.where(closes, 0, size)
+    ends = np.cumsum(taken)
+    of_op = np.bincount(op, taken, minlength=len(sums)).astype(np.int64)
+    starts = _starts(of_op, _ended(plan))
+    # Tiles are numbered op after op, so rows of an op lie together.
+    moved = starts - (np.cumsum(of_op) - of_op)
+    items["slot"][rows] = ends - np.where(closes, items["parts"][rows] - 1, 1) * size + moved[op]
+    return replace(table, slots=int((starts + of_op).max()))
+
+
+def _ended(plan: Plan) -> Callable[[Ints, int], NDArray[np.bool_]]:
+    """(ops, later op) -> which of them have ended before any item of the later one begins."""
+    base = plan.tile_base()
+    posts = np.full(base[-1], -1, np.int64)
+    posts[base[plan.items.op] + plan.items.tile] = plan.items.post
+    return Implied(plan.items, plan.waits, posts, base).before
+
+
+def _starts(sizes: Ints, ended: Callable[[Ints, int], NDArray[np.bool_]]) -> Ints:
+    """For each op the first of its rows: the lowest from which on none belong to an earlier op that may still run."""
+    starts = np.zeros_like(sizes)
+    split = np.flatnonzero(sizes)
+    for n, op in enumerate(split):
+        before = split[:n]
+        running = before[~ended(before, int(op))]
+        for other in running[np.argsort(starts[running])]:
+            if starts[op] + sizes[op] <= starts[other]:
+                break
+            starts[op] = max(starts[op], starts[other] + sizes[other])
+    return starts

@@ -10,13 +10,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 
+import numpy as np
+
 from interlace.core.devices import DeviceSpec
 from interlace.graph.graph import Graph
-from interlace.kernels.base import tiling
+from interlace.kernels.base import listed, tiling
 from interlace.plan.plan import Dispatch
 from interlace.planner.bounds import Bound, Gemm, chain, compulsory
 from interlace.planner.build import Choices, build
 from interlace.planner.energy import Estimate, Level, energy
+from interlace.planner.handovers import HandOver, hand_overs
 from interlace.planner.predict import FINE, Prediction, predict
 from interlace.planner.search import Candidate, Planned
 from interlace.sim.machine import op_rates
@@ -86,6 +89,9 @@ class Explanation:
         planned: the answer.
         ops: the winner, op by op.
         bounds: on its traffic.
+        floor_us: no plan takes less: what must be read over the rate of memory, or its FLOPs over those of matmuls,
+            whichever is longer.
+        hand_overs: from op to op; empty where ops are launches, which begin when others have ended.
         reasons: for each decision that departs from the plain plan.
         dispatches_us: the winner's time under its own and other dispatches; empty if it is launched op by op.
         energy: that moving its data takes, an estimate.
@@ -94,6 +100,8 @@ class Explanation:
     planned: Planned
     ops: tuple[OpReport, ...]
     bounds: tuple[Bound, ...]
+    floor_us: float
+    hand_overs: tuple[HandOver, ...]
     reasons: tuple[Reason, ...]
     dispatches_us: Mapping[Dispatch, float]
     energy: Estimate
@@ -117,10 +125,20 @@ def explain(
         planned,
         op_reports(best.prediction, device, mode),
         graph_bounds(best.graph, best.prediction, device),
+        floor_us(best.prediction, device),
+        () if mode.gate is Gate.ENDED else hand_overs(best.prediction.plan, best.prediction.trace),
         tuple(_reasons(planned, device, mode)),
         _by_dispatch(best, device, mode, dispatches),
         _energy(best.prediction),
     )
+
+
+def floor_us(prediction: Prediction, device: DeviceSpec) -> float:
+    """The least time of what a plan computes: of its compulsory reads, or of its arithmetic, at the device's rates."""
+    plan, costs = prediction.plan, prediction.costs
+    flops = np.bincount(plan.items.op, costs.flops, len(plan.graph.ops))
+    rates = [device.flops_per_s(plan.graph.tensor(op.accesses[0].tensor).dtype) for op in plan.graph.ops]
+    return 1e6 * max(prediction.traffic.compulsory / device.dram_bytes_per_s, float((flops / rates).sum()))
 
 
 def graph_bounds(graph: Graph, prediction: Prediction, device: DeviceSpec) -> tuple[Bound, ...]:
@@ -196,7 +214,7 @@ def _by_dispatch(
 def _text(value: object) -> str:
     if isinstance(value, Dispatch):
         return value.value
-    return ", ".join(f"{k}: {v}" for k, v in value.items()) if isinstance(value, Mapping) else str(value)
+    return listed(f"{k}: {v}" for k, v in value.items()) if isinstance(value, Mapping) else str(value)
 
 
 def _energy(prediction: Prediction) -> Estimate:

@@ -24,17 +24,15 @@ from interlace.protocols.operations import (
     RELEASE,
     Add,
     Await,
-    Done,
     Load,
     Operation,
     Order,
     Process,
-    Read,
     Store,
     Swap,
     Value,
-    Write,
     at_least,
+    do,
     other_than,
 )
 
@@ -116,11 +114,7 @@ class Lists:
             if message == _NONE:
                 return None
             item = message - 1
-            yield Done(item)
-            if item:
-                yield Await(f"semaphore {item - 1}", at_least(1), self.wait)
-                yield Read(f"data {item - 1}", 1)
-            yield Write(f"data {item}", 1)
+            yield from do(item, (item - 1,) if item else (), self.wait)
             yield Add(f"semaphore {item}", 1, self.post)
             yield Add(f"finished {block}", 1, RELEASE, BLOCK)
             return (n + 1,)

@@ -27,18 +27,16 @@ from interlace.protocols.operations import (
     RELEASE,
     Add,
     Await,
-    Done,
     Ended,
     Load,
     Operation,
     Order,
     Process,
-    Read,
     Store,
     Until,
     Value,
-    Write,
     at_least,
+    do,
     other_than,
 )
 
@@ -157,19 +155,11 @@ class Mailboxes:
             found = yield Await(self._box(w, n), self._filled(n), self.take)
             if found[1] == _STOP:
                 return None
-            yield from self._item(found[1])
+            yield from do(found[1], self.producers[found[1]], self.wait)
             yield Store(self._box(w, n), 0, self.empty)
             return ((n + 1) % (self._period if self.turns else self.boxes),)
 
         return process
-
-    def _item(self, item: int) -> Generator[Operation, Any, None]:
-        yield Done(item)
-        for producer in self.producers[item]:
-            if self.wait is not None:
-                yield Await(f"semaphore {producer}", at_least(1), self.wait)
-            yield Read(f"data {producer}", 1)
-        yield Write(f"data {item}", 1)
 
     def _takes(self, w: int) -> Process:
         def process(n: int = 0) -> Generator[Operation, Any, tuple[Any, ...] | None]:
@@ -186,10 +176,11 @@ class Mailboxes:
             message = yield Await(f"message {n} of {w}", other_than(0), ACQUIRE, BLOCK)
             if message == _STOP:
                 return None
-            yield from self._item(message - 1)
+            item = message - 1
+            yield from do(item, self.producers[item], self.wait)
             yield Add(f"finished {w}", 1, RELEASE, BLOCK)
             if self.post is not None:
-                yield Add(f"semaphore {message - 1}", 1, self.post)
+                yield Add(f"semaphore {item}", 1, self.post)
             yield Store(self._box(w, n), 0, self.empty)
             return (n + 1,)
 

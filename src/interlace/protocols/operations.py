@@ -19,7 +19,7 @@ A process depends on nothing but its arguments and what it is sent, and a word's
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterable
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any
@@ -195,3 +195,17 @@ class Ended:
 Strong = Load | Await | Store | Add | Swap
 Operation = Write | Read | Strong | Fence | Done | Ended
 Process = Callable[..., Generator[Operation, Any, tuple[Any, ...] | None]]
+
+
+def do(item: int, producers: Iterable[int], wait: Order | None = None) -> Generator[Operation, Any, None]:
+    """An item's work: it reads what its producers left in their words of data, and writes its own.
+
+    Args:
+        wait: the order of its own wait for the semaphore of each producer; None if something else orders them.
+    """
+    yield Done(item)
+    for producer in producers:
+        if wait is not None:
+            yield Await(f"semaphore {producer}", at_least(1), wait)
+        yield Read(f"data {producer}", 1)
+    yield Write(f"data {item}", 1)

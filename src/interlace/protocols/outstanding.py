@@ -31,14 +31,12 @@ from interlace.protocols.operations import (
     ACQUIRE,
     RELEASE,
     Add,
-    Done,
     Ended,
     Load,
     Operation,
     Order,
-    Read,
     Store,
-    Write,
+    do,
 )
 
 #: What stands in a place instead of an item and one more: there are no items any more.
@@ -133,10 +131,7 @@ class Outstanding:
         counts = self.ends is not Ends.VOTES
         if not self.off_last:
             yield from self._off()
-        yield Done(item)
-        for maker in makers:
-            yield Read(f"data {maker}", 1)
-        yield Write(f"data {item}", 1)
+        yield from do(item, makers)
         if more and counts and self.counts_first:
             yield Add("outstanding", len(more))
         for made in more:

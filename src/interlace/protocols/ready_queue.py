@@ -25,14 +25,11 @@ from interlace.protocols.operations import (
     RELEASE,
     Add,
     Await,
-    Done,
     Load,
     Operation,
     Order,
-    Read,
     Store,
-    Write,
-    at_least,
+    do,
     other_than,
 )
 
@@ -80,12 +77,7 @@ class ReadyQueue:
         if place >= len(self.producers):
             return None
         item = (yield Await(f"place {place}", other_than(0), self.take)) - 1
-        yield Done(item)
-        for producer in self.producers[item]:
-            if self.wait is not None:
-                yield Await(f"semaphore {producer}", at_least(1), self.wait)
-            yield Read(f"data {producer}", 1)
-        yield Write(f"data {item}", 1)
+        yield from do(item, self.producers[item], self.wait)
         yield Add(f"semaphore {item}", 1, self.post)
         for consumer, waits in enumerate(self.producers):
             if item in waits and (yield from self._last(f"left of {consumer}")):

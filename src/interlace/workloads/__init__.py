@@ -18,6 +18,7 @@ from interlace.workloads.dag import Dag, dag
 from interlace.workloads.decode import Decode
 from interlace.workloads.ffn import FFN, MODELS, FFNShape, ffn
 from interlace.workloads.ffn_block import FFNBlock, ffn_block
+from interlace.workloads.ffn_layers import FFNLayers, ffn_layers
 from interlace.workloads.llama import LLAMAS, LlamaShape, decode_graph
 from interlace.workloads.moe import MoE, moe
 from interlace.workloads.prefill import PrefillAttention, prefill_attention
@@ -27,6 +28,7 @@ from interlace.workloads.ragged import RaggedAttention, ragged_attention
 #: Every workload that the commands take, one line each.
 WORKLOADS: tuple[type[Workload], ...] = (
     FFN,
+    FFNLayers,
     TwoMatmuls,
     OneMatmul,
     TwoCopies,
@@ -50,6 +52,7 @@ __all__ = [
     "Dag",
     "Decode",
     "FFNBlock",
+    "FFNLayers",
     "FFNShape",
     "LlamaShape",
     "MoE",
@@ -66,6 +69,7 @@ __all__ = [
     "decode_graph",
     "ffn",
     "ffn_block",
+    "ffn_layers",
     "moe",
     "normed_matmuls",
     "one_matmul",

@@ -1,1 +1,1 @@
-"""A rewritten kernel as CUDA C++: its text, its binary for sm_90a, its launches."""
+"""A rewritten kernel as CUDA C++: its text, its binary, its launches."""

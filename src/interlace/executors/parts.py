@@ -1,0 +1,63 @@
+"""What the one launch has of each op of a graph: its body, and the tile of that with the warpgroups of all."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from interlace.core.errors import PlanError
+from interlace.graph.graph import Graph
+from interlace.graph.op import Op
+from interlace.graph.tensor import Tensor
+from interlace.kernels.base import walk_body
+from interlace.kernels.bodies import WalkBody
+from interlace.launch.compose import Part
+
+
+def _tensors(graph: Graph, op: Op) -> dict[str, Tensor]:
+    """Those of an op by argument."""
+    return {access.arg: graph.tensor(access.tensor) for access in op.accesses}
+
+
+def bodies_of(graph: Graph) -> list[WalkBody]:
+    """The part that each op's kernel has in the launch."""
+    bodies = []
+    written: set[str] = set()
+    for op in graph.ops:
+        settled = frozenset(access.arg for access in op.reads if access.tensor not in written)
+        bodies.append(walk_body(op, _tensors(graph, op), settled))
+        written |= {access.tensor for access in op.writes}
+    return bodies
+
+
+def parts_of(graph: Graph, split: Sequence[int] | None = None) -> list[Part]:
+    """What the launch has of each op, given the most parts of a tile of each."""
+    warpgroups = warpgroups_of(graph)
+    split = [1] * len(graph.ops) if split is None else split
+    return [
+        Part(body, body.tile(op, count, warpgroups), graph.tensor(op.accesses[0].tensor).dtype)
+        for op, body, count in zip(graph.ops, bodies_of(graph), split, strict=True)
+    ]
+
+
+def warpgroups_of(graph: Graph) -> int:
+    """Consumers of a block: as many as a tiling is for, else one."""
+    wanted = [body.warpgroups(op) for op, body in zip(graph.ops, bodies_of(graph), strict=True) if body.warpgroups]
+    return max(wanted, default=1)
+
+
+def check_operands(graph: Graph) -> None:
+    """Raise unless the launch can load what the ops read, and what they load early depends on nothing."""
+    written: dict[str, str] = {}
+    for op in graph.ops:
+        written = {access.tensor: op.name for access in op.writes} | written
+    before: dict[str, str] = {}
+    for op, body in zip(graph.ops, bodies_of(graph), strict=True):
+        body.check(op, _tensors(graph, op))
+        for access in op.reads:
+            writer = (written if access.arg in body.independent else before).get(access.tensor)
+            if writer is not None and access.arg in (*body.independent, *body.early):
+                raise PlanError(
+                    f"op {op.name!r} loads {access.arg} {access.tensor!r} ahead of every wait, but op {writer!r} "
+                    "writes it; use the persistent executor, which loads it after its waits"
+                )
+        before = {access.tensor: op.name for access in op.writes} | before

@@ -1,0 +1,129 @@
+"""Executors whose launches are the Triton templates of ``kernels/templates``, around bodies of ops."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from interlace.core.devices import DeviceSpec
+from interlace.executors.device import DeviceExecutor
+from interlace.executors.launch import AnyLaunch, Launch, TextLaunch, not_interpreted
+from interlace.executors.tile_functions import arguments, constants
+from interlace.graph.graph import Graph
+from interlace.graph.op import Op
+from interlace.kernels.base import kernel_of, triton_body
+from interlace.kernels.bodies import BodyKind, TritonBody
+from interlace.plan.orderings import Ordering
+
+if TYPE_CHECKING:
+    import torch
+
+
+class TritonExecutor(DeviceExecutor):
+    """A plan as launches of Triton templates; of an op whose body is CUDA C++, as a launch of that.
+
+    Args:
+        plan, options: as for every device executor.
+
+    Raises:
+        GraphError: an op has no body for it.
+    """
+
+    kinds: ClassVar[tuple[BodyKind, ...]] = (BodyKind.TRITON, BodyKind.CUDA)
+    #: A warp-specialised Gluon launch.
+    _specialised = False
+
+    @classmethod
+    def check(cls, graph: Graph, device: DeviceSpec) -> None:
+        """Raise if there is no tiling in which it can run a graph on a device; see ``Executor.check``."""
+        super().check(graph, device)
+        if device.capability != (0, 0):
+            return
+        for op in graph.ops:
+            if cls.kind_of(op) is BodyKind.CUDA:
+                raise not_interpreted(op)
+
+    def _arguments(self, op: Op, tensors: Mapping[str, torch.Tensor]) -> Any:
+        """What the functions of a Triton body take; of a body in CUDA C++, the tensors by argument."""
+        given = {a.arg: tensors[a.tensor] for a in op.accesses}
+        return given if self.kind_of(op) is BodyKind.CUDA else arguments(op, self._body(op), given)
+
+    def _body(self, op: Op) -> TritonBody:
+        body = triton_body(op)
+        return replace(body, prefetch=None) if self._interpret else body
+
+    def _constants(self) -> tuple[tuple[Any, ...], ...]:
+        """The bodies as the launch templates take them."""
+        return tuple(constants(self._body(op)) for op in self.plan.graph.ops)
+
+    def _num_warps(self, op: Op) -> int:
+        return int(op.parameters.get("num_warps", 4))
+
+    def _grid_launch(self, o: int, arguments: Any, dependent: bool = False) -> AnyLaunch:
+        """One program per item of op ``o``, for executors whose table is grouped by op."""
+        return self._items_launch(o, arguments, self._op_sync(o), self._programs(o), dependent)
+
+    def _items_launch(self, o: int, arguments: Any, sync: Any, programs: int, dependent: bool = False) -> AnyLaunch:
+        """One program for each of some items of op ``o``."""
+        from interlace.kernels.templates import grid_kernel
+
+        op = self.plan.graph.ops[o]
+        cuda = kernel_of(op).cuda
+        if cuda is not None and self.kind_of(op) is BodyKind.CUDA:
+            if self._interpret:
+                raise not_interpreted(op)
+            return TextLaunch(cuda(op, arguments, sync, programs))
+        dependent = dependent and not self._interpret
+        return Launch(
+            grid_kernel,
+            (programs,),
+            (sync, constants(self._body(op)), arguments, dependent),
+            {"num_warps": self._num_warps(op), "launch_pdl": dependent},
+            (op.name,),
+        )
+
+    def _programs(self, o: int) -> int:
+        return int(self._table.op_rows[o + 1] - self._table.op_rows[o])
+
+    def _op_sync(self, o: int) -> Any:
+        return self._sync(o, int(self._table.op_rows[o]), self._programs(o))
+
+    def _chunked(self) -> list[bool]:
+        """Which ops wait inside their reductions; a kernel without a body places its waits itself."""
+        kinds = [(op, self.kind_of(op)) for op in self.plan.graph.ops]
+        return [kind is None or (kind is BodyKind.TRITON and triton_body(op).chunked) for op, kind in kinds]
+
+    def _partial(self, op: Op) -> Callable[[Op], int] | None:
+        return triton_body(op).partial
+
+    def _sync(self, starts: int, first: int, programs: int) -> Any:
+        """The Sync argument of a launch: its counter of starts, its first row, its programs per run."""
+        from triton.language import constexpr
+
+        from interlace.kernels.primitives.semaphore import Sync
+
+        return Sync(
+            items=self._items,
+            waits=self._waits,
+            semaphores=self._semaphores,
+            arrivals=self._arrivals,
+            workspace=self._workspace,
+            done=self._done,
+            fault=self._fault,
+            record=self._record,
+            trace=self._trace,
+            starts=self._counters[starts:],
+            first=first,
+            programs=programs,
+            WAITS=constexpr(Ordering.WAIT in self.keeps),
+            CHUNKED=constexpr(self._table.chunked),
+            SPLIT=constexpr(int(self._table.parts.max())),
+            SLOT=constexpr(self._slot_size),
+            TRACE=constexpr(self.options.trace),
+            JITTER_NS=constexpr(int(self.options.jitter_s * 1e9)),
+            TIMEOUT_NS=constexpr(int(self.options.timeout_s * 1e9)),
+            INTERPRET=constexpr(self._interpret),
+            SPECIALISED=constexpr(self._specialised),
+            SHARES=constexpr(self._posts_per_tile),
+        )

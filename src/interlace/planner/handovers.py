@@ -1,0 +1,108 @@
+"""What each op waits for, and how much of the waiting nothing else hides.
+
+A worker whose loads run ahead still works on one item while the next one waits, so only a part of a wait is lost:
+
+    worker    works 0..60 on item 0; item 1 arrives at 40, and its waits end at 100      exposed: 60..100, 40 ns
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from interlace.graph.access import Ints
+from interlace.graph.ragged import distinct, ranges
+from interlace.plan.plan import Plan
+from interlace.trace.events import Trace
+
+
+@dataclass(frozen=True)
+class HandOver:
+    """From those before an op to it.
+
+    Attributes:
+        op: whose items wait.
+        awaited: names of the ops whose tiles they wait for, with the most tiles of each that an item waits for.
+        exposed_us: time in which a worker waits for them and works on nothing, in the mean of all workers.
+    """
+
+    op: str
+    awaited: tuple[tuple[str, int], ...]
+    exposed_us: float
+
+
+def hand_overs(plan: Plan, trace: Trace) -> tuple[HandOver, ...]:
+    """Of each op, in the graph's order.
+
+    Args:
+        plan: what ran.
+        trace: of all its items.
+    """
+    names = [op.name for op in plan.graph.ops]
+    awaited: dict[int, dict[int, int]] = {o: {} for o in range(len(names))}
+    for op, producer, tiles in _awaited(plan):
+        awaited[op][producer] = tiles
+    exposed = np.bincount(trace.op, exposed_ns(trace), len(names)) / plan.workers / 1e3
+    return tuple(
+        HandOver(name, tuple((names[p], tiles) for p, tiles in sorted(awaited[o].items())), float(exposed[o]))
+        for o, name in enumerate(names)
+    )
+
+
+def _awaited(plan: Plan) -> list[tuple[int, int, int]]:
+    """(op, producer, most tiles of it that an item of the op waits for)."""
+    items, waits = plan.items, plan.waits
+    if not len(waits):
+        return []
+    ops = len(plan.graph.ops)
+    # Of each semaphore, who posts it and how many tiles do; tiles of several ops may share one.
+    posting = np.flatnonzero(items.post >= 0)
+    first, _ = distinct(items.op[posting], items.tile[posting])
+    posting = posting[first]
+    key, tiles = np.unique(items.post[posting] * ops + items.op[posting], return_counts=True)
+    semaphore, producer = key // ops, key % ops
+    low, high = (np.searchsorted(semaphore, np.arange(plan.semaphores), side=side) for side in ("left", "right"))
+    # Of each class of equal waits, the same.
+    of_class, wait_class = distinct(waits.first, waits.count, waits.stride)
+    covered = ranges(waits.first[of_class], waits.count[of_class], waits.stride[of_class])
+    owner = np.repeat(np.arange(len(of_class)), waits.count[of_class])
+    size = (high - low)[covered]
+    entry = ranges(low[covered], size)
+    key, place = np.unique(np.repeat(owner, size) * ops + producer[entry], return_inverse=True)
+    sums = np.bincount(place, tiles[entry], len(key)).astype(np.int64)
+    classes, producers = key // ops, key % ops
+    # Of each item, over its waits.
+    low, high = (np.searchsorted(classes, wait_class, side=side) for side in ("left", "right"))
+    entry = ranges(low, high - low)
+    item = np.repeat(np.repeat(np.arange(len(items)), np.diff(waits.ptr)), high - low)
+    key, place = np.unique(item * ops + producers[entry], return_inverse=True)
+    of_item = np.bincount(place, sums[entry], len(key)).astype(np.int64)
+    key, place = np.unique(items.op[key // ops] * ops + key % ops, return_inverse=True)
+    most = np.zeros(len(key), np.int64)
+    np.maximum.at(most, place, of_item)
+    return [(int(k) // ops, int(k) % ops, int(n)) for k, n in zip(key, most, strict=True)]
+
+
+def exposed_ns(trace: Trace) -> Ints:
+    """Of each item the time between its arrival and its start in which its worker works on no other."""
+    if not len(trace.op):
+        return np.zeros(0, np.int64)
+    # Each worker is given a stretch of time of its own, so that one order serves all.
+    origin, _, rank = trace.wait_ns.min(), *np.unique(trace.worker, return_inverse=True)
+    apart = rank * (trace.end_ns.max() - origin + 1) - origin
+    arrived, begin, end = (times + apart for times in (trace.wait_ns, trace.start_ns, trace.end_ns))
+    order = np.argsort(begin, kind="stable")
+    begins, ends = begin[order], np.maximum.accumulate(end[order])
+    opens = np.r_[True, begins[1:] > ends[:-1]]
+    begins, ends = begins[opens], ends[np.r_[np.flatnonzero(opens)[1:] - 1, len(ends) - 1]]
+    before = np.r_[0, np.cumsum(ends - begins)]
+
+    def worked(until: Ints) -> Ints:
+        place = np.searchsorted(begins, until, side="right")
+        last = np.maximum(place - 1, 0)
+        over = np.where(place > 0, np.maximum(ends[last] - np.maximum(until, begins[last]), 0), 0)
+        total: Ints = before[place] - over
+        return total
+
+    return np.asarray(begin - arrived - (worked(begin) - worked(arrived)), np.int64)
