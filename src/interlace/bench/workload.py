@@ -49,7 +49,8 @@ CANDIDATES: tuple[type[DeviceExecutor], ...] = tuple(
     e for e in EXECUTORS if issubclass(e, DeviceExecutor) and e is not SerialExecutor
 )
 _MODES = {"eager": None, "compile": "default", "max-autotune": "max-autotune-no-cudagraphs"}
-_REPEATS = 15
+#: Rounds to pick by, and to report, at least.
+REPEATS = 15
 _CANNOT = (DeviceError, GraphError, PlanError)
 
 
@@ -160,7 +161,7 @@ def _measure(
     ours = {label: problem.every(problem.run(made)) for label, (_, made) in ready.items()}
     floor = stream(problem.read, problem.runs, device)
     streams = {} if floor is None else {"stream": floor}
-    rounds = rounds_us({**libraries, **ours, **streams}, _REPEATS, problem.runs)
+    rounds = rounds_us({**libraries, **ours, **streams}, REPEATS, problem.runs)
     labels: dict[str, list[str]] = {}
     for label, (variant, _) in ready.items():
         labels.setdefault(variant.deployment.executor.name, []).append(label)
@@ -173,7 +174,7 @@ def _measure(
         for label in best.values():
             problem.check_layers(ready[label][1])
         each = {way: call for ways in mine.values() for way, call in ways.items()}
-        layer_rounds = rounds_us({**blocks, **each}, _REPEATS, problem.runs)
+        layer_rounds = rounds_us({**blocks, **each}, REPEATS, problem.runs)
         timed = _timed(layer_rounds, each)
         quickest = {name: timed[layer_rounds.fastest(ways)] for name, ways in mine.items()}
         layer = Contest(_timed(layer_rounds, blocks), quickest)
