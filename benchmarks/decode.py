@@ -37,8 +37,8 @@ from interlace.workloads import Decode
 
 _REPEATS = 5
 PROTOCOL = (
-    f"CUDA graphs of four steps or more, {protocol(_REPEATS)}, random weights in bf16 rotated past twice the L2, caches "
-    "written in place at one position"
+    f"CUDA graphs of four steps or more, {protocol(_REPEATS)}, random weights in bf16 rotated past twice the L2, "
+    "caches written in place at one position"
 )
 EXECUTORS: tuple[type[DeviceExecutor], ...] = (OneLaunchExecutor, PdlExecutor, CudaGraphExecutor)
 _WARM = 6  # runs before the one that is traced

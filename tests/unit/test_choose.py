@@ -123,28 +123,34 @@ def test_over_fewer_rows_than_a_launch_was_measured_for_the_library_is_taken_to_
     assert "scaled" in choice.why
 
 
-def swept(tokens: int, launch: float | None) -> dict[str, Any]:
-    """A row of ``benchmarks/nn.py --launches``; a launch is timed where it is built for as many tokens."""
-    times = {"eager": 30.0, "fused": 29.0, "compile": 28.0, "module": 20.0}
-    if launch is not None:
-        times["launch"] = launch
-    timed = {name: {"median_us": us} for name, us in times.items()}
+def swept(tokens: int, runs: str = "launch", fused: bool = True) -> dict[str, Any]:
+    """A row of ``benchmarks/nn.py``, with ``--launches`` where something is fused."""
+    alone = {"eager": 30.0, "compile": 28.0, "module": 20.0 + tokens}
+    layer = {"eager": 35.0, "compile": 33.0, "module": 31.0, "module, compiled": 30.0001}
+    if fused:
+        alone["fused"], layer["fused"] = 29.0, 34.0
+    timed = ({name: {"median_us": us} for name, us in each.items()} for each in (alone, layer))
     shape = {"model": "some", "hidden": 2048, "ffn": 8192, "activation": "relu", "gated": False}
-    return {**shape, "tokens": tokens, "alone": timed, "layer": timed}
+    return {**shape, "tokens": tokens, "runs": runs, **dict(zip(("alone", "layer"), timed, strict=True))}
 
 
 def test_a_sweep_makes_a_table() -> None:
     study = runpy.run_path(str(BENCHMARKS / "choose.py"))
-    rows = [swept(3, None), swept(16, 21.0), swept(20, None)]
+    rows = [swept(20), swept(3), swept(16), swept(17, "library"), swept(18, fused=False)]
     versions = {"python": "3.12", "torch": "2.11.0", "triton": "3.6.0"}
     head = {"gpu": H200.name, "versions": versions, "date": "2026-11-22", "protocol": "some"}
     path, found = study["table_of"]({**head, "rows": rows})
     assert path == table.FOLDER / "h200.json"
-    assert [(row.tokens, row.launched) for row in found.rows] == [(3, 16), (16, 16)]  # nobody timed a launch for 32
-    for row in found.rows:
-        assert row.launch_us == {"alone": 21.0, "layer": 21.0}
-        assert row.library_us == {"alone": 28.0, "layer": 29.0}  # the launch's layer is not compiled either
-        assert row.predicted_us == pytest.approx(predicted_us(row.graph(16), H200), abs=1e-3)
+    assert [(row.tokens, row.launched) for row in found.rows] == [(3, 16), (16, 16), (20, 32)]
+    for row in found.rows:  # each of its own launch, on its own tokens
+        assert row.launch_us == {"alone": 20.0 + row.tokens, "layer": 31.0, "compiled": 30.0}
+        assert row.library_us == {"alone": 28.0, "layer": 34.0, "compiled": 33.0}
+        assert row.predicted_us == pytest.approx(predicted_us(row.graph(row.launched), H200), abs=1e-3)
+    assert [row.worse for row in found.rows] == ["layer", "alone", "alone"]
+    lines = [table.text(some).splitlines() for some in (found, found.without(found.rows[:1]))]
+    assert set(lines[0]) - set(lines[1]) == {
+        f"   [3, 16, {found.rows[0].predicted_us}, 23.0, 31.0, 30.0, 28.0, 34.0, 33.0],"
+    }
 
 
 def test_a_sweep_starts_with_all_models_and_goes_on_where_it_stopped() -> None:
@@ -156,9 +162,15 @@ def test_a_sweep_starts_with_all_models_and_goes_on_where_it_stopped() -> None:
     measured = {(row.hidden, row.ffn, row.gated) for row in ROWS}
     beside = [shape for shape in models.values() if (shape.hidden, shape.ffn, shape.gated) not in measured]
     assert len(beside) >= 6
+    forced = jobs([], launches=True)
+    assert {job.model for job in forced} == {row.model for row in ROWS} == sweep["TABLED"].keys()
+    assert {(job.shape.hidden, job.shape.ffn, job.shape.gated) for job in forced} == measured
+    assert all(job.forced and job.tokens <= 512 for job in forced)
+    assert not any(job.forced for job in first)
     done = [{"model": job.model, "tokens": job.tokens, "share": 1, "alone": {}} for job in first[:5]]
     assert jobs(done, launches=False) == first[5:]
-    assert len(jobs(done, launches=True)) == len(first)  # their launches were not timed
+    done[0]["alone"] = {"fused": {}}
+    assert len(jobs(done, launches=True)) == len(forced) - 1  # the launches of the others need not have been timed
     timed = {"eager": {"median_us": 12.0}, "compile": {"median_us": 11.0}, "one_launch": {"median_us": 10.0}}
     row = {"model": "a", "runs": "launch", "alone_ratio": 1.21, "alone": timed}
     told = [{**row, "tokens": 1, "layer_ratio": 1.0}, {**row, "tokens": 2, "layer_ratio": 0.9}]
@@ -167,6 +179,15 @@ def test_a_sweep_starts_with_all_models_and_goes_on_where_it_stopped() -> None:
     assert (found["models"], found["launches"], found["worst"]) == (1, 2, 0.9)
     assert found["mean_layer"] == pytest.approx(0.9**0.5)
     assert found["launch_means"] == {name: {"up to 64": pytest.approx(1.1)} for name in ("one_launch", "faster")}
+
+
+def test_a_sweep_of_launches_runs_them_where_the_library_is_faster(monkeypatch: pytest.MonkeyPatch) -> None:
+    sweep = runpy.run_path(str(BENCHMARKS / "nn.py"))
+    monkeypatch.setitem(sweep["force"].__globals__, "here", lambda: H200)
+    (job,) = [job for job in sweep["jobs"]([], launches=True) if (job.model, job.tokens) == ("falcon-7b", 200)]
+    assert sweep["chosen"](job).executor is None
+    sweep["force"](job)
+    assert sweep["chosen"](job).executor is HopperExecutor
 
 
 def test_drawn_rows_are_the_same_for_a_seed() -> None:

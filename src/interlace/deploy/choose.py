@@ -176,7 +176,7 @@ def _between(measured: Table, row: Row, graph: Graph, device: DeviceSpec, exact:
     )
 
 
-_WHERE = {"alone": "back to back", "layer": "in a layer"}
+_WHERE = {"alone": "back to back", "layer": "in a layer", "compiled": "in a compiled layer"}
 
 
 def _missed(measured: Table, graph: Graph) -> tuple[float, bool]:

@@ -1,17 +1,19 @@
 """What was measured of launches and libraries, as tables that ship with the package, one for a GPU.
 
-    measured/<chip>.json    {"gpu": ..., "versions": ..., "date": ..., "protocol": ..., "rows": [...]}
+    measured/<chip>.json    {"gpu": ..., "versions": ..., "date": ..., "protocol": ..., "columns": [...], "models": [
+                              {"model": ..., "hidden": ..., ..., "rows": [[1, 16, ...], ...]}, ...]}
 
-A row is an FFN of a public model over some tokens: microseconds of its launch, which is built for ``launched`` rows,
-and of the fastest of PyTorch's ways, each back to back (``alone``) and within ``x + ffn(rms_norm(x))`` (``layer``), and
-what the planner predicts of the launch. ``benchmarks/choose.py`` makes a table of a sweep.
+A row is an FFN of a public model over some tokens: microseconds of its launch, which is built for ``launched`` rows and
+runs on those tokens, and of the fastest of PyTorch's ways, each back to back (``alone``), within ``x +
+ffn(rms_norm(x))`` (``layer``), and in the same compiled by torch.compile (``compiled``), and what the planner predicts
+of the launch. ``benchmarks/choose.py`` makes a table of a sweep.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
@@ -27,7 +29,16 @@ from interlace.workloads.ffn import FFNShape, ffn
 
 #: Where the tables are, by chip.
 FOLDER = Path(__file__).parent / "measured"
-_SCHEMA = 1
+_SCHEMA = 2
+#: Where a launch and a library were timed.
+WHERE = ("alone", "layer", "compiled")
+_SHAPE = ("model", "hidden", "ffn", "activation", "gated")
+_COLUMNS = (
+    "tokens",
+    "launched",
+    "predicted_us",
+    *(f"{who} {where}" for who in ("launch", "library") for where in WHERE),
+)
 _FEWEST = 8  # rows, below which a library's time no longer depends on them
 
 
@@ -40,7 +51,7 @@ class Row:
         hidden, ffn, activation, gated: its shape.
         tokens: rows of x.
         launched: rows that the launch is built for.
-        launch_us, library_us: microseconds by ``alone`` and ``layer``.
+        launch_us, library_us: microseconds by ``WHERE``.
         predicted_us: of the launch at its default setting, by the planner.
     """
 
@@ -76,7 +87,7 @@ class Row:
 
     @property
     def worse(self) -> str:
-        """Where the launch does worse, ``alone`` or ``layer``."""
+        """Where the launch does worst, one of ``WHERE``."""
         return min(self.launch_us, key=lambda where: self.library_us[where] / self.launch_us[where])
 
     @property
@@ -162,9 +173,20 @@ def read(path: Path) -> Table:
     data = json.loads(path.read_text(encoding="utf-8"))
     if data["schema_version"] != _SCHEMA:
         raise ValueError(f"{path.name} has schema {data['schema_version']}, this version reads {_SCHEMA}")
-    rows = tuple(Row(**row) for row in data["rows"])
+    rows = tuple(
+        _row(model, dict(zip(_COLUMNS, row, strict=True))) for model in data["models"] for row in model["rows"]
+    )
     chip = known_chips()[path.stem]
     return Table(chip, data["executor"], data["versions"], data["date"], data["protocol"], rows)
+
+
+def _row(model: Mapping[str, Any], row: Mapping[str, Any]) -> Row:
+    """From a model of a file, and a row of that by columns."""
+    launch, library = (
+        {where: us for where in WHERE if (us := row[f"{who} {where}"]) is not None} for who in ("launch", "library")
+    )
+    shape = {name: model[name] for name in _SHAPE}
+    return Row(**shape, **{name: row[name] for name in _COLUMNS[:3]}, launch_us=launch, library_us=library)
 
 
 def text(found: Table) -> str:
@@ -176,6 +198,13 @@ def text(found: Table) -> str:
         "versions": dict(found.versions),
         "date": found.date,
         "protocol": found.protocol,
+        "columns": _COLUMNS,
     }
-    rows = ",\n".join("  " + json.dumps({f.name: getattr(row, f.name) for f in fields(Row)}) for row in found.rows)
-    return json.dumps(head, indent=1)[:-2] + f',\n "rows": [\n{rows}\n ]\n}}\n'
+    models: dict[str, list[str]] = {}
+    for row in found.rows:
+        shape = json.dumps({name: getattr(row, name) for name in _SHAPE})[:-1]
+        us = [times.get(where) for times in (row.launch_us, row.library_us) for where in WHERE]
+        told = [row.tokens, row.launched, row.predicted_us, *us]
+        models.setdefault(shape, []).append("   " + json.dumps(told))
+    each = ",\n".join(f'  {shape}, "rows": [\n' + ",\n".join(rows) + "\n  ]}" for shape, rows in models.items())
+    return json.dumps(head, indent=1)[:-2] + f',\n "models": [\n{each}\n ]\n}}\n'
