@@ -14,7 +14,7 @@ import json
 import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
-from math import exp, log
+from math import exp, floor, log
 from pathlib import Path
 from statistics import fmean, pstdev
 from typing import Any
@@ -25,7 +25,7 @@ from interlace.core.devices import known_chips
 from interlace.core.files import write_whole
 from interlace.deploy import launched_rows
 from interlace.deploy import table as tables
-from interlace.deploy.choose import MEASURED, PREDICTED, UNLIKE, judge, predicted_us
+from interlace.deploy.choose import MEASURED, SCALED, UNLIKE, judge, predicted_us
 from interlace.deploy.table import Row, Table
 
 MEASURES = ("deploy", "kernels/matmul", "planner/predict.py", "policies", "sim")
@@ -45,9 +45,16 @@ def judged(table: Table) -> list[dict[str, Any]]:
         others = table.without(mine)
         for row in mine:
             said = judge(others, row.problem, row.graph(row.launched), table.device, row.predicted_us)
-            figures = {"ratio": round(row.ratio, 4), "judged": round(said.ratio, 4)}
+            figures = {"ratio": round(row.ratio, 4), "judged": round(said.ratio, 4), "least": said.least}
             found.append({"model": model, "tokens": row.tokens, **figures, "launch": said.ratio >= said.least})
     return found
+
+
+def margin(table: Table) -> float:
+    """The least, in whole percent, with which no row that is judged by other models is made slower than the bar."""
+    open_ = replace(table, margin=MEASURED)
+    wrong = [row["judged"] for row in judged(open_) if row["launch"] and row["ratio"] < _BAR and row["least"] < UNLIKE]
+    return max([MEASURED, *(floor(100 * ratio + 1) / 100 for ratio in wrong)])
 
 
 def mean(values: Iterable[float]) -> float:
@@ -61,7 +68,7 @@ def figures(table: Table) -> dict[str, Any]:
     lost = [1.0] * (len(rows) - len(taken))
     return {
         "table": table.origin,
-        "margins": {"measured": MEASURED, "predicted": PREDICTED, "unlike": UNLIKE},
+        "margins": {"measured": MEASURED, "scaled": SCALED, "predicted": table.margin, "unlike": UNLIKE},
         "points": len(rows),
         "launches": len(taken),
         "mean": round(mean(taken + lost), 4),
@@ -103,7 +110,9 @@ def table_of(sweep: Mapping[str, Any]) -> tuple[Path, Table]:
     rows.sort(key=lambda row: (row.model, row.tokens))
     versions = {name: sweep["versions"][name] for name in ("torch", "triton")}
     path = tables.FOLDER / f"{key}.json"
-    return path, Table(chip, il.HopperExecutor.name, versions, sweep["date"], sweep["protocol"], tuple(rows))
+    (executor,) = {row["executor"] for row in sweep["rows"] if row["executor"] is not None}
+    found = Table(chip, executor, versions, sweep["date"], sweep["protocol"], MEASURED, tuple(rows))
+    return path, replace(found, margin=margin(found))
 
 
 def main() -> None:

@@ -11,8 +11,8 @@ there are CPUs; whatever is timed has its GPU alone.
 
     python benchmarks/nn.py build/launches.json --launches
 
-``--launches``: the modules run a launch in any case, on as many tokens as there are, of the models and numbers of
-tokens that the table which ships has; beside them PyTorch's ops with a fused gate. ``choose.py --table`` makes a table
+``--launches``: the modules run a launch in any case, on as many tokens as there are, of the models that
+the table which ships has; beside them PyTorch's ops with a fused gate. ``choose.py --table`` makes a table
 of that.
 
     python benchmarks/nn.py benchmarks/results/nn-drawn-h200.json --seed 1 --rows 48
@@ -114,7 +114,6 @@ OTHERS = {
 _TABLED = "llama3-8b", "qwen2.5-0.5b", "phi-2", "gpt2-xl", "llama3.2-1b", "llama3-70b", "opt-1.3b", "falcon-7b"
 TABLED = {name: MODELS[name] for name in _TABLED} | OTHERS
 TOKENS = (1, 16, 17, 48, 64, 97, 200, 512, 1024, 2, 8, 32, 33, 65, 128, 129, 256, 300, 384, 777, 2048, 4096)
-MOST_LAUNCHED = 512
 #: How many GPUs may share a drawn network, and its most tokens.
 SHARES, MOST_TOKENS = (1, 2, 4, 8), 1000
 LAUNCHES = (HopperExecutor, OneLaunchExecutor)
@@ -263,7 +262,8 @@ def measure(job: Job) -> dict[str, Any]:
     found = {"model": job.model, "share": job.share, "tokens": job.tokens}
     found |= vars(job.shape) | {"activation": job.shape.activation.value}
     why = "in any case" if job.forced else said.why
-    found |= {"runs": "library" if said.executor is None else "launch", "why": why, "relative_error": error}
+    runs, executor = ("library", None) if said.executor is None else ("launch", said.executor.name)
+    found |= {"runs": runs, "executor": executor, "why": why, "relative_error": error}
     for where, rounds in by.items():
         best, ours = (
             rounds.fastest(name for name in rounds.reported if test(name))
@@ -332,7 +332,7 @@ def jobs(done: list[dict[str, Any]], *, launches: bool, seed: int | None = None,
     """What is left of the first rows, what matters most first, or drawn from a seed."""
     every: Iterator[Job] = (Job(model, m) for m in TOKENS for model in MODELS)
     if launches:
-        every = (Job(model, m, forced=True) for m in TOKENS if m <= MOST_LAUNCHED for model in TABLED)
+        every = (Job(model, m, forced=True) for m in TOKENS for model in TABLED)
     if seed is not None:
         every = drawn(seed)
     known = {key(row) for row in done if not launches or "fused" in row["alone"]}

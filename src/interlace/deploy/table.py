@@ -1,7 +1,7 @@
 """What was measured of launches and libraries, as tables that ship with the package, one for a GPU.
 
-    measured/<chip>.json    {"gpu": ..., "versions": ..., "date": ..., "protocol": ..., "columns": [...], "models": [
-                              {"model": ..., "hidden": ..., ..., "rows": [[1, 16, ...], ...]}, ...]}
+    measured/<chip>.json    {"gpu": ..., "versions": ..., "date": ..., "protocol": ..., "margin": ..., "columns": [...],
+                             "models": [{"model": ..., "hidden": ..., ..., "rows": [[1, 16, ...], ...]}, ...]}
 
 A row is an FFN of a public model over some tokens: microseconds of its launch, which is built for ``launched`` rows and
 runs on those tokens, and of the fastest of PyTorch's ways, each back to back (``alone``), within ``x +
@@ -25,6 +25,7 @@ from interlace.deploy.library import library_us
 from interlace.deploy.store import problem
 from interlace.graph.graph import Graph
 from interlace.kernels.matmul import Activation
+from interlace.kernels.matmul.tilings import matmuls, sums
 from interlace.workloads.ffn import FFNShape, ffn
 
 #: Where the tables are, by chip.
@@ -39,7 +40,6 @@ _COLUMNS = (
     "predicted_us",
     *(f"{who} {where}" for who in ("launch", "library") for where in WHERE),
 )
-_FEWEST = 8  # rows, below which a library's time no longer depends on them
 
 
 @dataclass(frozen=True)
@@ -76,9 +76,9 @@ class Row:
         return self.graph(self.tokens)
 
     @cached_property
-    def place(self) -> tuple[float, float]:
+    def place(self) -> tuple[float, ...]:
         """See ``place``."""
-        return place(self.problem)
+        return place(self.problem, self.launched)
 
     @property
     def launch_problem(self) -> list[dict[str, Any]]:
@@ -104,6 +104,7 @@ class Table:
         device: the GPU.
         executor: name of the one that made the launches.
         versions, date, protocol: how.
+        margin: the ratio of predicted times from which on a launch is taken where nothing was measured.
         rows: what.
     """
 
@@ -112,6 +113,7 @@ class Table:
     versions: Mapping[str, str]
     date: str
     protocol: str
+    margin: float
     rows: tuple[Row, ...]
 
     @property
@@ -132,7 +134,7 @@ class Table:
     @cached_property
     def residuals(self) -> tuple[Any, Any]:
         """Of each row its place, see ``place``, and the logarithm of its ratio over the predicted one."""
-        places = np.array([row.place for row in self.rows]).reshape(-1, 2)
+        places = np.array([row.place for row in self.rows])
         predicted = [library_us(row.problem, self.device) / row.predicted_us for row in self.rows]
         return places, np.log([row.ratio for row in self.rows]) - np.log(predicted)
 
@@ -146,10 +148,15 @@ def _launch_problem(*shape: Any) -> list[dict[str, Any]]:
     return problem(_ffn(*shape))
 
 
-def place(graph: Graph) -> tuple[float, float]:
-    """Where a graph stands among others: the logarithm of the bytes of its inputs, the binary one of its rows."""
+def place(graph: Graph, launched: int) -> tuple[float, ...]:
+    """Where a graph stands among others, whose launch is built for so many rows.
+
+    The logarithm of the bytes of its inputs, the binary one of the rows of the launch, the part of these that are
+    there, and whether it has a gate.
+    """
     nbytes = sum(graph.tensor(name).nbytes for name in graph.inputs)
-    return float(np.log(nbytes)), float(np.log2(max(rows_of(graph), _FEWEST)))
+    gated = any(sums(op) == 2 for op in matmuls(graph))
+    return float(np.log(nbytes)), float(np.log2(launched)), rows_of(graph) / launched, float(gated)
 
 
 def rows_of(graph: Graph) -> int:
@@ -177,7 +184,7 @@ def read(path: Path) -> Table:
         _row(model, dict(zip(_COLUMNS, row, strict=True))) for model in data["models"] for row in model["rows"]
     )
     chip = known_chips()[path.stem]
-    return Table(chip, data["executor"], data["versions"], data["date"], data["protocol"], rows)
+    return Table(chip, data["executor"], data["versions"], data["date"], data["protocol"], data["margin"], rows)
 
 
 def _row(model: Mapping[str, Any], row: Mapping[str, Any]) -> Row:
@@ -198,6 +205,7 @@ def text(found: Table) -> str:
         "versions": dict(found.versions),
         "date": found.date,
         "protocol": found.protocol,
+        "margin": found.margin,
         "columns": _COLUMNS,
     }
     models: dict[str, list[str]] = {}
