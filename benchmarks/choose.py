@@ -1,7 +1,7 @@
 """Does ``deploy.choose`` know when one launch is faster than PyTorch's own ops, on FFNs that nobody measured?
 
     python benchmarks/choose.py benchmarks/results/choose-h200.json        the study, on any machine
-    python benchmarks/choose.py --table build/launches.json                the table that ships, from a sweep
+    python benchmarks/choose.py --table launches.json                      the table that ships, from a sweep
 
 Each model of the table is left out in turn, and its rows are judged by the others. Of each row that is taken for a
 launch, ratio is the library's time over the launch's; others count as 1. An oracle takes the launch wherever that

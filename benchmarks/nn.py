@@ -9,7 +9,7 @@ compiles, and each side counts with the faster of its two ways, picked on other 
 is written after each row, and rows come in an order in which any beginning says most. As many rows are under way as
 there are CPUs; whatever is timed has its GPU alone.
 
-    python benchmarks/nn.py build/launches.json --launches
+    python benchmarks/nn.py launches.json --launches
 
 ``--launches``: the modules run a launch in any case, on as many tokens as there are, of the models that
 the table which ships has; beside them PyTorch's ops with a fused gate. ``choose.py --table`` makes a table
