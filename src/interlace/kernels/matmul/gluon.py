@@ -3,7 +3,9 @@
 The tensor core multiplies rows by columns: tokens by weights, or, swapped, weights by tokens, which keeps
 its 64-row operand full where there are few tokens. Warpgroups share the rows of a tile. The panels of a stage
 are consecutive along k, or, with a gate, first those of the gate, then as many of the other weights. Bulk loads
-fill what lies beyond the tensors' edges with zeros, and stores are masked, so any M, N and K will do.
+fill what lies beyond the tensors' edges with zeros, and stores are masked, so any M, N and K will do. Boxes of tokens
+that lie beyond are not loaded: what shared memory held is multiplied in their place, and a token has no part in what is
+computed of others.
 """
 
 from __future__ import annotations
@@ -34,7 +36,8 @@ from interlace.kernels.primitives.semaphore import (
 )
 
 _WIDE, _NARROW = gl.constexpr(EPILOGUE_COLUMNS), gl.constexpr(EPILOGUE_COLUMNS // 2)
-#: Tokens that are loaded at once where they are columns; at least a quarter of a tile, for each box costs registers.
+#: Tokens that are loaded at once where they are columns: a box of which most rows lie beyond the tensor takes longer
+#: than a whole one. At least a quarter of a tile, for each box costs registers.
 _BOX_ROWS, _MOST_BOXES = 32, 4
 _GELU_TWICE, _GELU_CUBIC = gl.constexpr(2 * gelu.SCALE), gl.constexpr(gelu.CUBIC)
 
