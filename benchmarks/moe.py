@@ -20,7 +20,7 @@ from interlace.bench.gpus import on_gpus
 from interlace.bench.problem import Problem
 from interlace.bench.record import kept_rows, write_record
 from interlace.bench.sources import launched
-from interlace.bench.timing import protocol, rounds_us
+from interlace.bench.timing import rounds_us
 from interlace.core.errors import InterlaceError
 from interlace.deploy import Deployment, here, plan_graph
 from interlace.executors.cuda_graph import CudaGraphExecutor
@@ -29,9 +29,12 @@ from interlace.plan.plan import Dispatch
 from interlace.workloads import MoE
 from interlace.workloads.moe import Routing
 
-_REPEATS = 5
-PROTOCOL = f"CUDA graphs, {protocol(_REPEATS)}, random weights in bf16 rotated past twice the L2, logits drawn once"
+PROTOCOL = (
+    "CUDA graphs, replayed with variants interleaved, median of 5 rounds, random weights in bf16 rotated past twice "
+    "the L2, logits drawn once"
+)
 DISPATCHES = Dispatch.STATIC, Dispatch.TICKET, Dispatch.STEALING, Dispatch.QUEUE
+_REPEATS = 5
 _KEY = "preset", "tokens", "routing"
 
 
