@@ -100,7 +100,7 @@ def test_no_row_of_the_table_is_chosen_where_the_library_is_faster() -> None:
         assert choice.library_us / choice.launch_us == pytest.approx(row.ratio)
         assert "measured" in choice.why
         launches += choice.executor is not None
-    assert 0.2 * len(ROWS) < launches < len(ROWS)
+    assert 0.1 * len(ROWS) < launches < len(ROWS)
 
 
 SOME = FFNShape(2048, 8192, SILU, True)
