@@ -1,11 +1,11 @@
 """Does ``deploy.choose`` know when one launch is faster than PyTorch's own ops, on FFNs that nobody measured?
 
     python benchmarks/choose.py benchmarks/results/choose-h200.json        the study, on any machine
-    python benchmarks/choose.py --table benchmarks/results/nn-h200.json    the table that ships, from a sweep
+    python benchmarks/choose.py --table launches.json                      the table that ships, from a sweep
 
 Each model of the table is left out in turn, and its rows are judged by the others. Of each row that is taken for a
 launch, ratio is the library's time over the launch's; others count as 1. An oracle takes the launch wherever that
-exceeds 1. The sweep must have timed launches (``benchmarks/nn.py --launches``).
+exceeds 1. The sweep is one of launches (``benchmarks/nn.py --launches``).
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import json
 import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
-from math import exp, log
+from math import exp, floor, log
 from pathlib import Path
 from statistics import fmean, pstdev
 from typing import Any
@@ -25,14 +25,14 @@ from interlace.core.devices import known_chips
 from interlace.core.files import write_whole
 from interlace.deploy import launched_rows
 from interlace.deploy import table as tables
-from interlace.deploy.choose import MEASURED, PREDICTED, UNLIKE, judge, predicted_us
+from interlace.deploy.choose import MEASURED, SCALED, UNLIKE, judge, predicted_us
 from interlace.deploy.table import Row, Table
 
 MEASURES = ("deploy", "kernels/matmul", "planner/predict.py", "policies", "sim")
 COMMAND = "python benchmarks/choose.py benchmarks/results/choose-h200.json"
 PROTOCOL = (
     "every model of the table left out in turn and judged by the others; ratio is the library's time over the "
-    "launch's, back to back or in a layer, whichever is less, and 1 where the library is chosen"
+    "launch's, back to back, in a layer or in a compiled one, whichever is least, and 1 where the library is chosen"
 )
 _BAR = 0.97
 
@@ -45,9 +45,16 @@ def judged(table: Table) -> list[dict[str, Any]]:
         others = table.without(mine)
         for row in mine:
             said = judge(others, row.problem, row.graph(row.launched), table.device, row.predicted_us)
-            figures = {"ratio": round(row.ratio, 4), "judged": round(said.ratio, 4)}
+            figures = {"ratio": round(row.ratio, 4), "judged": round(said.ratio, 4), "least": said.least}
             found.append({"model": model, "tokens": row.tokens, **figures, "launch": said.ratio >= said.least})
     return found
+
+
+def margin(table: Table) -> float:
+    """The least, in whole percent, with which no row that is judged by other models is made slower than the bar."""
+    open_ = replace(table, margin=MEASURED)
+    wrong = [row["judged"] for row in judged(open_) if row["launch"] and row["ratio"] < _BAR and row["least"] < UNLIKE]
+    return max([MEASURED, *(floor(100 * ratio + 1) / 100 for ratio in wrong)])
 
 
 def mean(values: Iterable[float]) -> float:
@@ -61,7 +68,7 @@ def figures(table: Table) -> dict[str, Any]:
     lost = [1.0] * (len(rows) - len(taken))
     return {
         "table": table.origin,
-        "margins": {"measured": MEASURED, "predicted": PREDICTED, "unlike": UNLIKE},
+        "margins": {"measured": MEASURED, "scaled": SCALED, "predicted": table.margin, "unlike": UNLIKE},
         "points": len(rows),
         "launches": len(taken),
         "mean": round(mean(taken + lost), 4),
@@ -73,28 +80,39 @@ def figures(table: Table) -> dict[str, Any]:
     }
 
 
+def rounded(us: Mapping[str, float]) -> dict[str, float]:
+    """To nanoseconds, more than a median is good for."""
+    return {where: round(value, 3) for where, value in us.items()}
+
+
 def table_of(sweep: Mapping[str, Any]) -> tuple[Path, Table]:
-    """The table of a sweep, and its file: the rows whose launches were timed."""
+    """The table of a sweep, and its file: the rows whose modules ran a launch in any case."""
     key, chip = next((key, spec) for key, spec in known_chips().items() if spec.name == sweep["gpu"])
-    timed = {(row["model"], row["tokens"]): row for row in sweep["rows"] if "fused" in row["alone"]}
     rows = []
-    for row in timed.values():
-        at = timed.get((row["model"], launched_rows(row["tokens"])))
-        if at is None or "launch" not in at["alone"]:
+    for row in sweep["rows"]:
+        if row["runs"] != "launch" or "fused" not in row["alone"]:
             continue
         shape = {name: row[name] for name in ("model", "hidden", "ffn", "activation", "gated", "tokens")}
-        launch, library = {}, {}
-        for where in ("alone", "layer"):
-            launch[where] = at[where]["launch"]["median_us"]
-            # The launch stands in a layer of PyTorch's ops, so no other layer may be compiled.
-            ways = ("eager", "fused", "compile") if where == "alone" else ("eager", "fused")
-            library[where] = min(row[where][name]["median_us"] for name in ways)
-        new = Row(**shape, launched=at["tokens"], launch_us=launch, library_us=library, predicted_us=0.0)
-        predicted = round(predicted_us(new.graph(new.launched), chip), 3)
-        rows.append(replace(new, predicted_us=predicted))
+        us = {where: {name: t["median_us"] for name, t in row[where].items()} for where in ("alone", "layer")}
+        launch = {
+            "alone": us["alone"]["module"],
+            "layer": us["layer"]["module"],
+            "compiled": us["layer"]["module, compiled"],
+        }
+        library = {
+            "alone": min(us["alone"][name] for name in ("eager", "fused", "compile")),
+            "layer": min(us["layer"][name] for name in ("eager", "fused")),
+            "compiled": us["layer"]["compile"],
+        }
+        launched = launched_rows(row["tokens"])
+        new = Row(**shape, launched=launched, launch_us=rounded(launch), library_us=rounded(library), predicted_us=0.0)
+        rows.append(replace(new, predicted_us=round(predicted_us(new.graph(launched), chip), 3)))
+    rows.sort(key=lambda row: (row.model, row.tokens))
     versions = {name: sweep["versions"][name] for name in ("torch", "triton")}
     path = tables.FOLDER / f"{key}.json"
-    return path, Table(chip, il.HopperExecutor.name, versions, sweep["date"], sweep["protocol"], tuple(rows))
+    (executor,) = {row["executor"] for row in sweep["rows"] if row["executor"] is not None}
+    found = Table(chip, executor, versions, sweep["date"], sweep["protocol"], MEASURED, tuple(rows))
+    return path, replace(found, margin=margin(found))
 
 
 def main() -> None:

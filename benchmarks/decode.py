@@ -25,7 +25,7 @@ from interlace.bench.gpus import on_gpus
 from interlace.bench.problem import Problem
 from interlace.bench.record import kept_rows, write_record
 from interlace.bench.sources import launched
-from interlace.bench.timing import rounds_us
+from interlace.bench.timing import protocol, rounds_us
 from interlace.core.errors import InterlaceError
 from interlace.deploy import Deployment, here
 from interlace.executors import DeviceExecutor
@@ -35,12 +35,12 @@ from interlace.executors.options import Options
 from interlace.executors.serial import PdlExecutor
 from interlace.workloads import Decode
 
+_REPEATS = 5
 PROTOCOL = (
-    "CUDA graphs of four steps or more, replayed with variants interleaved, median of 5 rounds, random weights in bf16 "
-    "rotated past twice the L2, caches written in place at one position"
+    f"CUDA graphs of four steps or more, {protocol(_REPEATS)}, random weights in bf16 rotated past twice the L2, "
+    "caches written in place at one position"
 )
 EXECUTORS: tuple[type[DeviceExecutor], ...] = (OneLaunchExecutor, PdlExecutor, CudaGraphExecutor)
-_REPEATS = 5
 _WARM = 6  # runs before the one that is traced
 _KEY = "model", "batch", "context"
 

@@ -7,8 +7,13 @@ Needs a Hopper GPU. Each FFN is timed back to back and in a layer, x + ffn(rms_n
 replayed interleaved, weights rotated past twice the L2. In a layer the module too may be part of what torch.compile
 compiles, and each side counts with the faster of its two ways, picked on other rounds than those reported. The record
 is written after each row, and rows come in an order in which any beginning says most. As many rows are under way as
-there are CPUs; whatever is timed has its GPU alone. ``--launches`` also times the launch where PyTorch's ops are
-chosen, and these with a fused gate: ``choose.py --table`` makes a table of that.
+there are CPUs; whatever is timed has its GPU alone.
+
+    python benchmarks/nn.py launches.json --launches
+
+``--launches``: the modules run a launch in any case, on as many tokens as there are, of the models that
+the table which ships has; beside them PyTorch's ops with a fused gate. ``choose.py --table`` makes a table
+of that.
 
     python benchmarks/nn.py benchmarks/results/nn-drawn-h200.json --seed 1 --rows 48
 
@@ -33,6 +38,7 @@ from typing import Any
 
 from interlace.bench.gpus import on_gpus, shares
 from interlace.bench.record import kept_rows, write_record
+from interlace.bench.timing import protocol, rounds_us
 from interlace.bench.turns import alone, autotune_alone
 from interlace.core.errors import InterlaceError, ResultError
 from interlace.deploy import Choice, Deployment, choose, deployment, here, launched_rows
@@ -67,14 +73,15 @@ MEASURES = (
     "policies",
     "sim",
 )
+_REPEATS = 5
 PROTOCOL = (
-    "CUDA graphs of many runs each, replayed with variants interleaved, median of 5 rounds after picking on 5 others, "
-    "bf16, weights rotated past twice the L2; alone: back to back; layer: x + ffn(rms_norm(x)); ratio: the better of "
-    "eager PyTorch and torch.compile (default mode, static shapes) over the module; rows are compiled beside each "
-    "other, and what is timed has the GPU alone"
+    f"CUDA graphs of many runs each, {protocol(_REPEATS)}, bf16, weights rotated past twice the L2; alone: back to "
+    "back; layer: x + ffn(rms_norm(x)); ratio: the better of eager PyTorch and torch.compile (default mode, static "
+    "shapes) over the module, median of those of the rounds; rows are compiled beside each other, and what is timed "
+    "has the GPU alone"
 )
 GATED, GELU, RELU = (Activation.SILU, True), (Activation.GELU_TANH, False), (Activation.RELU, False)
-#: The table that the module chooses by has the shapes of some of them; others are beside it.
+#: The table that the module chooses by has half of them; the others are beside it.
 MODELS = {
     "llama3-8b": FFNShape(4096, 14336, *GATED),
     "qwen2.5-7b": FFNShape(3584, 18944, *GATED),
@@ -93,11 +100,23 @@ MODELS = {
     "gpt-neox-20b": FFNShape(6144, 24576, *GELU),
     "internlm2-20b": FFNShape(6144, 16384, *GATED),
 }
+#: What else the table has.
+OTHERS = {
+    "smollm2-135m": FFNShape(576, 1536, *GATED),
+    "llama2-7b": FFNShape(4096, 11008, *GATED),
+    "opt-6.7b": FFNShape(4096, 16384, *RELU),
+    "qwen2.5-1.5b": FFNShape(1536, 8960, *GATED),
+    "starcoder": FFNShape(6144, 24576, *GELU),
+    "qwen2.5-32b": FFNShape(5120, 27648, *GATED),
+    "llama3.2-3b": FFNShape(3072, 8192, *GATED),
+    "llama2-13b": FFNShape(5120, 13824, *GATED),
+}
+_TABLED = "llama3-8b", "qwen2.5-0.5b", "phi-2", "gpt2-xl", "llama3.2-1b", "llama3-70b", "opt-1.3b", "falcon-7b"
+TABLED = {name: MODELS[name] for name in _TABLED} | OTHERS
 TOKENS = (1, 16, 17, 48, 64, 97, 200, 512, 1024, 2, 8, 32, 33, 65, 128, 129, 256, 300, 384, 777, 2048, 4096)
 #: How many GPUs may share a drawn network, and its most tokens.
 SHARES, MOST_TOKENS = (1, 2, 4, 8), 1000
 LAUNCHES = (HopperExecutor, OneLaunchExecutor)
-_REPEATS = 5
 _BAR = 0.97
 _MOST_ERROR = 1.5  # of PyTorch's own
 
@@ -107,20 +126,20 @@ class Job:
     """A model's FFN over some tokens.
 
     Attributes:
-        launches: its launch is timed in any case.
+        forced: the module runs a launch in any case.
         share: the GPUs that share it.
         drawn: at random; then every executor of one launch is timed.
     """
 
     model: str
     tokens: int
-    launches: bool
+    forced: bool = False
     share: int = 1
     drawn: bool = False
 
     @property
     def shape(self) -> FFNShape:
-        whole = MODELS[self.model]
+        whole = (MODELS | OTHERS)[self.model]
         return replace(whole, ffn=whole.ffn // self.share)
 
     @property
@@ -173,13 +192,16 @@ def compiled(job: Job) -> tuple[Network, Layer, Layer]:
 
 
 def launches(job: Job) -> dict[str, Any]:
-    """By name, the executor that a module would run; of a drawn job each that can."""
-    if job.drawn:
-        graph = job.workload.graph(here())
-        able = [Deployment(graph, here(), kind) for kind in LAUNCHES if kind.obstacle(graph, here()) is None]
-        return {found.executor.name: found.make(found.default) for found in able}
+    """By name, each executor that can run it as one launch."""
+    graph = job.workload.graph(here())
+    able = [Deployment(graph, here(), kind) for kind in LAUNCHES if kind.obstacle(graph, here()) is None]
+    return {found.executor.name: found.make(found.default) for found in able}
+
+
+def force(job: Job) -> None:
+    """Let the module run a launch, as if ``interlace tune`` had found it faster."""
     found = deployment(ffn(launched_rows(job.tokens), job.shape), here())
-    return {"launch": found.make(found.default)}
+    found.keep(found.default, 1.0, library_us=2.0)
 
 
 def chosen(job: Job) -> Choice:
@@ -205,8 +227,9 @@ def measure(job: Job) -> dict[str, Any]:
     import torch
 
     from interlace.bench.problem import Problem
-    from interlace.bench.timing import rounds_us
 
+    if job.forced:
+        force(job)
     problem = Problem(job.workload, here())
     plain, module = networks(job)
     said = chosen(job)
@@ -219,12 +242,11 @@ def measure(job: Job) -> dict[str, Any]:
             "module": in_a_layer(job, module),
             "module, compiled": compiled_module,
         }
-        if job.launches:
+        if job.forced or job.drawn:
             ways["fused"], layers["fused"] = problem.fused, in_a_layer(job, problem.fused)
-            if job.drawn or job.tokens == launched_rows(job.tokens):
-                for name, executor in launches(job).items():
-                    problem.check(executor)
-                    ways[name], layers[name] = problem.run(executor), in_a_layer(job, problem.run(executor))
+        for name, executor in (launches(job) if job.drawn else {}).items():
+            problem.check(executor)
+            ways[name], layers[name] = problem.run(executor), in_a_layer(job, problem.run(executor))
         error = right(module, problem)
         # Else all this would be compiled in the turn of what is timed.
         for way in (module, compiled_alone):
@@ -239,13 +261,16 @@ def measure(job: Job) -> dict[str, Any]:
         }
     found = {"model": job.model, "share": job.share, "tokens": job.tokens}
     found |= vars(job.shape) | {"activation": job.shape.activation.value}
-    found |= {"runs": "library" if said.executor is None else "launch", "why": said.why, "relative_error": error}
+    why = "in any case" if job.forced else said.why
+    runs, executor = ("library", None) if said.executor is None else ("launch", said.executor.name)
+    found |= {"runs": runs, "executor": executor, "why": why, "relative_error": error}
     for where, rounds in by.items():
         best, ours = (
-            rounds.times[rounds.fastest(name for name in rounds.times if test(name))].median_us
+            rounds.fastest(name for name in rounds.reported if test(name))
             for test in (("eager", "compile").__contains__, lambda name: name.startswith("module"))
         )
-        found |= {where: {name: asdict(t) for name, t in rounds.times.items()}, f"{where}_ratio": best / ours}
+        found |= {where: {name: asdict(t) for name, t in rounds.times.items()}}
+        found |= {f"{where}_ratio": rounds.ratio(best, ours)}
     return found
 
 
@@ -299,12 +324,15 @@ def drawn(seed: int) -> Iterator[Job]:
     numbers = random.Random(seed)
     while True:
         model, share = numbers.choice(list(MODELS)), numbers.choice(SHARES)
-        yield Job(model, round(math.exp(numbers.uniform(0.0, math.log(MOST_TOKENS)))), True, share, True)
+        tokens = round(math.exp(numbers.uniform(0.0, math.log(MOST_TOKENS))))
+        yield Job(model, tokens, share=share, drawn=True)
 
 
 def jobs(done: list[dict[str, Any]], *, launches: bool, seed: int | None = None, rows: int = 1000) -> list[Job]:
     """What is left of the first rows, what matters most first, or drawn from a seed."""
-    every: Iterator[Job] = (Job(model, m, launches) for m in TOKENS for model in MODELS)
+    every: Iterator[Job] = (Job(model, m) for m in TOKENS for model in MODELS)
+    if launches:
+        every = (Job(model, m, forced=True) for m in TOKENS for model in TABLED)
     if seed is not None:
         every = drawn(seed)
     known = {key(row) for row in done if not launches or "fused" in row["alone"]}
@@ -316,7 +344,7 @@ def main() -> None:
     parser.add_argument("path", type=Path)
     parser.add_argument("--seconds", type=float, default=600.0, help="stop after so long; 600 by default")
     parser.add_argument("--update", action="store_true", help="keep the rows that are there")
-    parser.add_argument("--launches", action="store_true", help="also time the launch where it is not chosen")
+    parser.add_argument("--launches", action="store_true", help="run a launch in any case")
     parser.add_argument("--rows", type=int, default=1000, help="only the first so many")
     parser.add_argument("--seed", type=int, help="draw the rows at random")
     parser.add_argument("--gpus", type=int, default=1, help="measure on so many GPUs at once")
@@ -327,6 +355,7 @@ def main() -> None:
     rows = kept_rows(given.path, MEASURES) if given.update else []
     left = jobs(rows, launches=given.launches, seed=given.seed, rows=given.rows)
     command = f"python benchmarks/nn.py benchmarks/results/{given.path.name}"
+    command += " --launches" if given.launches else ""
     command += "" if given.seed is None else f" --seed {given.seed} --rows {given.rows}"
 
     def in_time() -> Iterator[Job]:

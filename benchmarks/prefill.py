@@ -19,7 +19,7 @@ from typing import Any
 
 from interlace.bench.record import kept_rows, write_record
 from interlace.bench.sources import launched
-from interlace.bench.timing import rounds_us
+from interlace.bench.timing import protocol, rounds_us
 from interlace.core.errors import InterlaceError
 from interlace.deploy import Deployment, here
 from interlace.executors import DeviceExecutor
@@ -30,10 +30,8 @@ from interlace.executors.semaphore_streams import SemaphoreStreamsExecutor
 from interlace.executors.serial import PdlExecutor
 from interlace.workloads import PrefillAttention
 
-PROTOCOL = (
-    "CUDA graphs of several runs each, replayed with variants interleaved, median of 5 rounds, random inputs in bf16 "
-    "rotated past twice the L2"
-)
+_REPEATS = 5
+PROTOCOL = f"CUDA graphs of several runs each, {protocol(_REPEATS)}, random inputs in bf16 rotated past twice the L2"
 EXECUTORS: tuple[type[DeviceExecutor], ...] = (
     OneLaunchExecutor,
     CudaGraphExecutor,
@@ -47,7 +45,6 @@ CASES = tuple(
     for batch, tokens in ((1, 2048), (1, 512), (8, 512), (1, 8192), (8, 2048), (8, 8192))
     for model in ("llama3.1-8b", "llama3.2-1b")
 )
-_REPEATS = 5
 _CHECKED = 64  # rows at either end of each prompt
 
 

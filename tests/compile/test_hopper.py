@@ -146,16 +146,20 @@ def test_every_stage_is_multiplied_in_full(variant: Variant) -> None:
 
 
 @each
-def test_every_panel_is_one_bulk_load_and_nothing_else_copies(variant: Variant) -> None:
+def test_every_panel_is_one_bulk_load_or_of_columns_one_a_box_and_nothing_else_copies(variant: Variant) -> None:
     kernel = compiled(variant)
-    expected = sum(along * (weights + 1) for _, _, along, weights in kernel.tiles())
+    boxes = {m: min(4, max(1, m // 32)) if kernel.swap_ab else 1 for m, *_ in kernel.tiles()}
+    expected = sum(along * (weights + boxes[m]) for m, _, along, weights in kernel.tiles())
     assert count(kernel.ptx, r"cp\.async\.bulk\.tensor\.2d\.shared::(?:cluster|cta)\.global") == expected
     assert count(kernel.ptx, r"cp\.async") == expected
-    # Each op announces the bytes of its weights and of its activations.
+    # Each op announces the bytes of its weights and of its activations, those of as many boxes as are there.
     announced = re.findall(r"mbarrier\.arrive\.expect_tx\.shared(?:::cta)?\.b64 _, \[%r\d+\], (\d+);", kernel.ptx)
     panel = 64 * 2
-    loads = [(n * along * weights * panel, m * along * panel) for m, n, along, weights in kernel.tiles()]
-    assert sorted(map(int, announced)) == sorted(size for pair in loads for size in pair)
+    loads = []
+    for m, n, along, weights in kernel.tiles():
+        many = range(boxes[m] + 1) if boxes[m] > 1 else [1]
+        loads += [n * along * weights * panel, *(b * m // boxes[m] * along * panel for b in many)]
+    assert sorted(map(int, announced)) == sorted(loads)
 
 
 @each

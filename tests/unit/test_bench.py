@@ -7,7 +7,8 @@ import importlib
 import json
 import runpy
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -139,9 +140,9 @@ def test_every_record_names_its_commit_and_the_sources_that_it_measures() -> Non
 
 def test_the_fastest_is_picked_on_other_rounds_than_those_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     def samples(
-        functions: Iterable[str], rounds: int, calls: int, watched: bool
+        functions: Iterable[str], least: int, most: int, calls: int, watched: bool
     ) -> tuple[dict[str, list[float]], None]:
-        assert (rounds, calls, watched) == (6, 3, False)
+        assert (least, most, calls, watched) == (6, 50, 3, False)
         return {"a": [2.0, 5.0] * 3, "b": [1.0, 7.0] * 3}, None
 
     monkeypatch.setattr(timing, "_samples_us", samples)
@@ -196,6 +197,54 @@ def test_a_driver_that_does_not_tell_clocks_is_no_meter(monkeypatch: pytest.Monk
     assert asked == [("uuid", b"GPU-12-ab")]
     with pytest.raises(OSError, match="nvmlDeviceGetClockInfo failed with error 3"):
         clocks.Nvml("12-ab")
+
+
+def test_variants_are_compared_round_by_round() -> None:
+    """At two clocks that change from round to round medians say 1.5, and most rounds 1."""
+    slow, fast = 12.0, 8.0
+    reported = {"a": [slow, slow, slow, fast, fast], "b": [fast, slow, fast, fast, fast]}
+    assert timing.Rounds({}, reported).ratio("a", "b") == 1.0
+    assert timing.Rounds({}, {"a": [8.0, 9.0, 13.0], "b": [10.0, 10.0, 10.0]}).ratio("a", "b") == 0.9
+
+
+class Replays:
+    """Stands for captured graphs and for the clock between two events: each replay of a graph takes its time.
+
+    Attributes:
+        order: names, as they were replayed.
+    """
+
+    def __init__(self, ms: Mapping[str, float], monkeypatch: pytest.MonkeyPatch) -> None:
+        self.order: list[str] = []
+        event = SimpleNamespace(
+            record=lambda: None, synchronize=lambda: None, elapsed_time=lambda end: ms[self.order[-1]]
+        )
+        torch = SimpleNamespace(cuda=SimpleNamespace(Event=lambda enable_timing: event))
+        graphs = {name: SimpleNamespace(replay=partial(self.order.append, name)) for name in ms}
+        monkeypatch.setattr(timing, "open_device", lambda name: (torch, name))
+        monkeypatch.setattr(timing, "_captured", lambda functions: graphs)
+
+
+@pytest.mark.parametrize(("ms", "repeats"), [(0.5, 25), (4.0, 9), (100.0, 5)])
+def test_rounds_come_until_those_reported_last_long_enough(
+    ms: float, repeats: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of three variants of 4 ms, 9 rounds last 108 ms."""
+    Replays({"a": ms, "b": ms, "c": ms}, monkeypatch)
+    rounds = timing.rounds_us({}, 5, calls=2)
+    assert {len(samples) for half in (rounds.picking, rounds.reported) for samples in half.values()} == {repeats}
+    assert rounds.times["a"].median_us == ms * 1e3 / 2
+
+
+def test_each_round_has_every_variant_in_an_order_that_is_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
+    orders = []
+    for _ in range(2):
+        replays = Replays(dict.fromkeys("abc", 1.0), monkeypatch)
+        timing.median_us({}, 20)
+        orders.append(["".join(replays.order[n : n + 3]) for n in range(0, 60, 3)])
+    assert orders[0] == orders[1]
+    assert {"".join(sorted(order)) for order in orders[0]} == {"abc"}
+    assert len(set(orders[0])) == 6
 
 
 def test_a_record_of_the_host_names_its_cpu_and_no_gpu(tmp_path: Path) -> None:

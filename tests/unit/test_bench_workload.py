@@ -26,7 +26,7 @@ from interlace.bench import record as records
 from interlace.bench import workload as measuring
 from interlace.bench.clocks import Clocks
 from interlace.bench.problem import Problem
-from interlace.bench.timing import Rounds, Timing
+from interlace.bench.timing import Rounds
 from interlace.bench.workload import CANDIDATES, variants
 from interlace.cli import bench as cli_bench
 from interlace.cli.machine import Machine
@@ -76,7 +76,8 @@ class Gpu:
         picked = {name: self._us(name, function) for name, function in functions.items()}
         # In the rounds that are reported all is 5 us slower.
         clocks = Clocks(dict.fromkeys(functions, 1755.0), 699.0) if watched and self.tells_clocks else None
-        return Rounds(picked, {name: Timing(us + 5.0, us, us + 9.0) for name, us in picked.items()}, clocks)
+        reported = {name: [us, us, us + 5.0, us + 9.0, us + 9.0] for name, us in picked.items()}
+        return Rounds({name: [us] for name, us in picked.items()}, reported, clocks)
 
     def _us(self, name: str, function: object) -> float:
         if not isinstance(function, Made):

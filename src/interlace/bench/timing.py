@@ -1,17 +1,20 @@
 """The timing protocol: CUDA-graph replays, variants interleaved, medians.
 
-Every variant is captured once; then rounds replay one variant after the other, so that drift of clocks and
-temperature meets all of them alike. Callers rotate over more weights than the L2 holds within one call. All of it is
-one turn at the GPU (``turns``), where other processes measure too.
+Every variant is captured once; then rounds replay one variant after the other, each round in another order, so that
+drift of clocks and temperature, and whoever ran before, meet all of them alike. Callers rotate over more weights than
+the L2 holds within one call. All of it is one turn at the GPU (``turns``), where other processes measure too.
 
 Where the fastest of several variants stands for all of them, it is picked on other rounds than those that are reported
-(``Rounds``): the least of many noisy medians is lower than any of them is true.
+(``Rounds``): the least of many noisy medians is lower than any of them is true. Two variants are compared round by
+round: a GPU at its limit of power runs now at one clock and now at another, and which of these is the median of a few
+rounds is chance.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from random import Random
 from typing import Any
 
 import numpy as np
@@ -19,6 +22,8 @@ import numpy as np
 from interlace.bench.clocks import Clocks, meter_of, watching
 from interlace.bench.turns import alone
 from interlace.executors.gpu import open_device
+
+_REPORTED_US, _MOST_REPEATS = 1e5, 25  # of all variants together; rounds
 
 
 @dataclass(frozen=True)
@@ -30,7 +35,7 @@ class Timing:
     p80_us: float
 
     @staticmethod
-    def of(samples_us: list[float]) -> Timing:
+    def of(samples_us: Sequence[float]) -> Timing:
         """Percentiles of samples."""
         p20, median, p80 = np.percentile(samples_us, (20, 50, 80))
         return Timing(float(median), float(p20), float(p80))
@@ -41,18 +46,32 @@ class Rounds:
     """Some variants timed in the same rounds: every second one to pick by, the others to report.
 
     Attributes:
-        picking_us: median of the rounds to pick by, by variant.
-        times: of the others.
+        picking, reported: microseconds of each round, by variant.
         clocks: over all rounds, if they were watched and the driver tells.
     """
 
-    picking_us: Mapping[str, float]
-    times: Mapping[str, Timing]
+    picking: Mapping[str, Sequence[float]]
+    reported: Mapping[str, Sequence[float]]
     clocks: Clocks | None = None
+
+    @property
+    def picking_us(self) -> dict[str, float]:
+        """Median of the rounds to pick by, by variant."""
+        return {name: float(np.median(samples)) for name, samples in self.picking.items()}
+
+    @property
+    def times(self) -> dict[str, Timing]:
+        """Of the others."""
+        return {name: Timing.of(samples) for name, samples in self.reported.items()}
 
     def fastest(self, names: Iterable[str]) -> str:
         """Of some variants, by the rounds to pick by."""
-        return min(names, key=lambda name: self.picking_us[name])
+        picking_us = self.picking_us
+        return min(names, key=lambda name: picking_us[name])
+
+    def ratio(self, one: str, other: str) -> float:
+        """A variant's time over another's: the median of the ratios of the reported rounds."""
+        return float(np.median(np.divide(self.reported[one], self.reported[other])))
 
 
 def rounds_us(
@@ -61,14 +80,20 @@ def rounds_us(
     """Time per run of each function on the current CUDA device; see ``median_us``.
 
     Args:
-        repeats: rounds to pick by, and as many to report.
+        repeats: rounds to pick by, and as many to report, at least: there are more until those that are reported last
+            0.1 s, at most 25.
         watched: read clock and power meanwhile, which takes some of the host's time (``clocks``).
     """
-    samples, clocks = _samples_us(functions, 2 * repeats, calls, watched)
-    return Rounds(
-        {name: float(np.median(values[::2])) for name, values in samples.items()},
-        {name: Timing.of(values[1::2]) for name, values in samples.items()},
-        clocks,
+    samples, clocks = _samples_us(functions, 2 * repeats, 2 * max(repeats, _MOST_REPEATS), calls, watched)
+    halves = ({name: values[half::2] for name, values in samples.items()} for half in (0, 1))
+    return Rounds(*halves, clocks)
+
+
+def protocol(repeats: int) -> str:
+    """What a record says of ``rounds_us``."""
+    return (
+        f"replayed with variants interleaved in an order drawn for each round, median of {repeats} to "
+        f"{max(repeats, _MOST_REPEATS)} rounds ({_REPORTED_US / 1e6:g} s) after picking on as many others"
     )
 
 
@@ -82,17 +107,20 @@ def median_us(
         repeats: rounds over all functions.
         calls: runs per function call.
     """
-    samples, _ = _samples_us(functions, repeats, calls)
+    samples, _ = _samples_us(functions, repeats, repeats, calls)
     return {name: Timing.of(values) for name, values in samples.items()}
 
 
 def _samples_us(
-    functions: Mapping[str, Callable[[], None]], repeats: int, calls: int, watched: bool = False
+    functions: Mapping[str, Callable[[], None]], least: int, most: int, calls: int, watched: bool = False
 ) -> tuple[dict[str, list[float]], Clocks | None]:
-    """By name the microseconds per run of each round, and clocks if they are watched; takes a turn at the GPU."""
+    """By name the microseconds per run of each round, of which there are so many, and clocks if they are watched.
+
+    Takes a turn at the GPU.
+    """
     with alone():
         graphs = _captured(functions)
-        return _replayed(graphs, repeats, calls, watched)
+        return _replayed(graphs, least, most, calls, watched)
 
 
 def _captured(functions: Mapping[str, Callable[[], None]]) -> dict[str, Any]:
@@ -117,19 +145,25 @@ def _captured(functions: Mapping[str, Callable[[], None]]) -> dict[str, Any]:
 
 
 def _replayed(
-    graphs: Mapping[str, Any], repeats: int, calls: int, watched: bool = False
+    graphs: Mapping[str, Any], least: int, most: int, calls: int, watched: bool = False
 ) -> tuple[dict[str, list[float]], Clocks | None]:
     torch, device = open_device("cuda")
     samples: dict[str, list[float]] = {name: [] for name in graphs}
+    names, order = list(graphs), Random(0)
+    rounds, spent_us = 0, 0.0
     with watching(meter_of(torch, device) if watched else None) as watch:
-        for _ in range(repeats):
-            for name, graph in graphs.items():
+        while rounds < least or (rounds < most and (spent_us < 2 * _REPORTED_US or rounds % 2)):
+            rounds += 1
+            order.shuffle(names)
+            for name in names:
                 begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
                 begin.record()
-                graph.replay()
+                graphs[name].replay()
                 end.record()
                 watch.running = name
                 end.synchronize()
                 watch.running = None
-                samples[name].append(begin.elapsed_time(end) * 1e3 / calls)
+                us = begin.elapsed_time(end) * 1e3
+                samples[name].append(us / calls)
+                spent_us += us
     return samples, watch.clocks()

@@ -49,7 +49,8 @@ CANDIDATES: tuple[type[DeviceExecutor], ...] = tuple(
     e for e in EXECUTORS if issubclass(e, DeviceExecutor) and e is not SerialExecutor
 )
 _MODES = {"eager": None, "compile": "default", "max-autotune": "max-autotune-no-cudagraphs"}
-_REPEATS = 15
+#: Rounds to pick by, and to report, at least.
+REPEATS = 15
 _CANNOT = (DeviceError, GraphError, PlanError)
 
 
@@ -161,7 +162,7 @@ def _measure(
     floor = stream(problem.read, problem.runs, device)
     streams = {} if floor is None else {"stream": floor}
     compute_bound = problem.flops_us > problem.bytes_us
-    rounds = rounds_us({**libraries, **ours, **streams}, _REPEATS, problem.runs, watched=compute_bound)
+    rounds = rounds_us({**libraries, **ours, **streams}, REPEATS, problem.runs, watched=compute_bound)
     labels: dict[str, list[str]] = {}
     for label, (variant, _) in ready.items():
         labels.setdefault(variant.deployment.executor.name, []).append(label)
@@ -174,7 +175,7 @@ def _measure(
         for label in best.values():
             problem.check_layers(ready[label][1])
         each = {way: call for ways in mine.values() for way, call in ways.items()}
-        layer_rounds = rounds_us({**blocks, **each}, _REPEATS, problem.runs, watched=compute_bound)
+        layer_rounds = rounds_us({**blocks, **each}, REPEATS, problem.runs, watched=compute_bound)
         timed = _timed(layer_rounds, each)
         quickest = {name: timed[layer_rounds.fastest(ways)] for name, ways in mine.items()}
         layer = Contest(_timed(layer_rounds, blocks), quickest)

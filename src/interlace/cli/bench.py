@@ -23,7 +23,8 @@ from interlace.bench.gpus import on_gpus, shares
 from interlace.bench.record import kept_rows, record
 from interlace.bench.row import means
 from interlace.bench.sources import launched
-from interlace.bench.workload import CANDIDATES, measure
+from interlace.bench.timing import protocol
+from interlace.bench.workload import CANDIDATES, REPEATS, measure
 from interlace.cli import names
 from interlace.cli.console import BadInput, note, progress, say, show, working
 from interlace.cli.machine import find, target
@@ -39,9 +40,8 @@ from interlace.policies.orders import Order
 from interlace.workloads.base import Workload
 
 _PROTOCOL = (
-    "CUDA graphs of many runs each, replayed with variants interleaved, median of 15 rounds after picking on 15 "
-    "others, weights rotated past twice the L2; rows are compiled beside each other, and what is timed, by "
-    "torch.compile too, has the GPU alone"
+    f"CUDA graphs of many runs each, {protocol(REPEATS)}, weights rotated past twice the L2; rows are compiled beside "
+    "each other, and what is timed, by torch.compile too, has the GPU alone"
 )
 _DISPATCH_PROTOCOL = (
     "eight runs in a CUDA graph, one of items that spawn others, replayed with variants interleaved, "

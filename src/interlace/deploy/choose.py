@@ -2,8 +2,8 @@
 
 What was measured decides: a row of the table that ships (``table.py``), or what ``interlace tune`` kept. Between rows
 the ratio of the two predicted times is corrected by what the predictions missed on rows nearby, weighted by a Gaussian
-over the logarithms of bytes and rows, and must exceed a margin. On FFNs left out of the table this gains 2.8 % where an
-oracle would gain 3.2 % (geometric means over 1 to 384 tokens); ``benchmarks/choose.py`` repeats that.
+over what a launch is (``table.place``), and must exceed a margin, which the table has: the least with which none of its
+FFNs, each judged by the others, is made slower (``benchmarks/choose.py``).
 """
 
 from __future__ import annotations
@@ -26,10 +26,11 @@ from interlace.planner.settings import retiled
 from interlace.policies.setting import Setting
 
 #: The library's time over the launch's from which on the launch runs: where both were measured it need not pay for
-#: more than noise, where they are predicted for their error too, which is larger far from all that was measured.
-MEASURED, PREDICTED, UNLIKE = 1.01, 1.04, 1.25
-#: How far a row reaches, in logarithms of bytes and binary ones of rows.
-REACH = (0.3, 0.5)
+#: more than noise, where one is scaled for the error of that too. Where both are predicted, it is the margin of the
+#: table, and more far from all that was measured.
+MEASURED, SCALED, UNLIKE = 1.01, 1.04, 1.25
+#: How far a row of the table reaches, along each number of ``table.place``.
+REACH = (0.3, 0.4, 0.3, 0.6)
 _NEAR = 0.05  # weight of a row at 2.4 times that
 _MOST_ITEMS = 1 << 14  # that are planned and predicted only to choose
 
@@ -89,7 +90,7 @@ def choose(graph: Graph, device: DeviceSpec, launched: Graph | None = None) -> C
 
 def _by_tuning(chosen: Deployment, kept: Kept, library: float) -> Choice:
     timed = kept.library_us is not None
-    least = MEASURED if timed else PREDICTED
+    least = MEASURED if timed else SCALED
     us = kept.library_us if kept.library_us is not None else library
     why = "both timed by `interlace tune`" if timed else "the launch timed by `interlace tune`, PyTorch's ops predicted"
     faster = us / kept.us >= least
@@ -153,10 +154,11 @@ def judge(measured: Table, graph: Graph, launched: Graph, device: DeviceSpec, la
         if ends:
             return _between(measured, min(ends, key=lambda row: row.ratio), graph, device, exact=len(ends) == 2)
     library = library_us(graph, device)
-    missed, near = _missed(measured, graph)
+    missed, near = _missed(measured, graph, rows_of(launched))
     like = "alike" if near else "that are all unlike it"
     why = f"predicted, corrected by what was measured of FFNs {like} ({measured.origin})"
-    return Judgement(launch_us, library * exp(missed), PREDICTED if near else UNLIKE, why)
+    least = measured.margin if near else max(measured.margin, UNLIKE)
+    return Judgement(launch_us, library * exp(missed), least, why)
 
 
 def _same(measured: Table, launched: Graph) -> list[Row]:
@@ -172,19 +174,21 @@ def _between(measured: Table, row: Row, graph: Graph, device: DeviceSpec, exact:
         return Judgement(launch, library, MEASURED, f"measured {_WHERE[row.worse]} ({measured.origin})")
     library *= min(1.0, library_us(graph, device) / library_us(row.problem, device))
     return Judgement(
-        launch, library, PREDICTED, f"measured over {row.tokens} rows {_WHERE[row.worse]} ({measured.origin}), scaled"
+        launch, library, SCALED, f"measured over {row.tokens} rows {_WHERE[row.worse]} ({measured.origin}), scaled"
     )
 
 
-_WHERE = {"alone": "back to back", "layer": "in a layer"}
+_WHERE = {"alone": "back to back", "layer": "in a layer", "compiled": "in a compiled layer"}
 
 
-def _missed(measured: Table, graph: Graph) -> tuple[float, bool]:
+def _missed(measured: Table, graph: Graph, launched: int) -> tuple[float, bool]:
     """Logarithm of what the ratio of two predictions misses on rows near a graph; whether there are any."""
     places, residuals = measured.residuals
-    distances = ((places - np.array(place(graph))) / REACH) ** 2
+    if not len(residuals):
+        return 0.0, False
+    distances = ((places - np.array(place(graph, launched))) / REACH) ** 2
     weights = np.exp(-distances.sum(1) / 2)
-    near = bool(weights.max(initial=0.0) > _NEAR)
+    near = bool(weights.max() > _NEAR)
     # Far from all of them each counts alike.
     weights = weights + 1e-9
-    return float(weights @ residuals / weights.sum()) if len(residuals) else 0.0, near
+    return float(weights @ residuals / weights.sum()), near

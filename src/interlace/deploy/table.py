@@ -1,17 +1,19 @@
 """What was measured of launches and libraries, as tables that ship with the package, one for a GPU.
 
-    measured/<chip>.json    {"gpu": ..., "versions": ..., "date": ..., "protocol": ..., "rows": [...]}
+    measured/<chip>.json    {"gpu": ..., "versions": ..., "date": ..., "protocol": ..., "margin": ..., "columns": [...],
+                             "models": [{"model": ..., "hidden": ..., ..., "rows": [[1, 16, ...], ...]}, ...]}
 
-A row is an FFN of a public model over some tokens: microseconds of its launch, which is built for ``launched`` rows,
-and of the fastest of PyTorch's ways, each back to back (``alone``) and within ``x + ffn(rms_norm(x))`` (``layer``), and
-what the planner predicts of the launch. ``benchmarks/choose.py`` makes a table of a sweep.
+A row is an FFN of a public model over some tokens: microseconds of its launch, which is built for ``launched`` rows and
+runs on those tokens, and of the fastest of PyTorch's ways, each back to back (``alone``), within ``x +
+ffn(rms_norm(x))`` (``layer``), and in the same compiled by torch.compile (``compiled``), and what the planner predicts
+of the launch. ``benchmarks/choose.py`` makes a table of a sweep.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
@@ -23,12 +25,21 @@ from interlace.deploy.library import library_us
 from interlace.deploy.store import problem
 from interlace.graph.graph import Graph
 from interlace.kernels.matmul import Activation
+from interlace.kernels.matmul.tilings import matmuls, sums
 from interlace.workloads.ffn import FFNShape, ffn
 
 #: Where the tables are, by chip.
 FOLDER = Path(__file__).parent / "measured"
-_SCHEMA = 1
-_FEWEST = 8  # rows, below which a library's time no longer depends on them
+_SCHEMA = 2
+#: Where a launch and a library were timed.
+WHERE = ("alone", "layer", "compiled")
+_SHAPE = ("model", "hidden", "ffn", "activation", "gated")
+_COLUMNS = (
+    "tokens",
+    "launched",
+    "predicted_us",
+    *(f"{who} {where}" for who in ("launch", "library") for where in WHERE),
+)
 
 
 @dataclass(frozen=True)
@@ -40,7 +51,7 @@ class Row:
         hidden, ffn, activation, gated: its shape.
         tokens: rows of x.
         launched: rows that the launch is built for.
-        launch_us, library_us: microseconds by ``alone`` and ``layer``.
+        launch_us, library_us: microseconds by ``WHERE``.
         predicted_us: of the launch at its default setting, by the planner.
     """
 
@@ -65,9 +76,9 @@ class Row:
         return self.graph(self.tokens)
 
     @cached_property
-    def place(self) -> tuple[float, float]:
+    def place(self) -> tuple[float, ...]:
         """See ``place``."""
-        return place(self.problem)
+        return place(self.problem, self.launched)
 
     @property
     def launch_problem(self) -> list[dict[str, Any]]:
@@ -76,7 +87,7 @@ class Row:
 
     @property
     def worse(self) -> str:
-        """Where the launch does worse, ``alone`` or ``layer``."""
+        """Where the launch does worst, one of ``WHERE``."""
         return min(self.launch_us, key=lambda where: self.library_us[where] / self.launch_us[where])
 
     @property
@@ -93,6 +104,7 @@ class Table:
         device: the GPU.
         executor: name of the one that made the launches.
         versions, date, protocol: how.
+        margin: the ratio of predicted times from which on a launch is taken where nothing was measured.
         rows: what.
     """
 
@@ -101,6 +113,7 @@ class Table:
     versions: Mapping[str, str]
     date: str
     protocol: str
+    margin: float
     rows: tuple[Row, ...]
 
     @property
@@ -121,7 +134,7 @@ class Table:
     @cached_property
     def residuals(self) -> tuple[Any, Any]:
         """Of each row its place, see ``place``, and the logarithm of its ratio over the predicted one."""
-        places = np.array([row.place for row in self.rows]).reshape(-1, 2)
+        places = np.array([row.place for row in self.rows])
         predicted = [library_us(row.problem, self.device) / row.predicted_us for row in self.rows]
         return places, np.log([row.ratio for row in self.rows]) - np.log(predicted)
 
@@ -135,10 +148,15 @@ def _launch_problem(*shape: Any) -> list[dict[str, Any]]:
     return problem(_ffn(*shape))
 
 
-def place(graph: Graph) -> tuple[float, float]:
-    """Where a graph stands among others: the logarithm of the bytes of its inputs, the binary one of its rows."""
+def place(graph: Graph, launched: int) -> tuple[float, ...]:
+    """Where a graph stands among others, whose launch is built for so many rows.
+
+    The logarithm of the bytes of its inputs, the binary one of the rows of the launch, the part of these that are
+    there, and whether it has a gate.
+    """
     nbytes = sum(graph.tensor(name).nbytes for name in graph.inputs)
-    return float(np.log(nbytes)), float(np.log2(max(rows_of(graph), _FEWEST)))
+    gated = any(sums(op) == 2 for op in matmuls(graph))
+    return float(np.log(nbytes)), float(np.log2(launched)), rows_of(graph) / launched, float(gated)
 
 
 def rows_of(graph: Graph) -> int:
@@ -162,9 +180,20 @@ def read(path: Path) -> Table:
     data = json.loads(path.read_text(encoding="utf-8"))
     if data["schema_version"] != _SCHEMA:
         raise ValueError(f"{path.name} has schema {data['schema_version']}, this version reads {_SCHEMA}")
-    rows = tuple(Row(**row) for row in data["rows"])
+    rows = tuple(
+        _row(model, dict(zip(_COLUMNS, row, strict=True))) for model in data["models"] for row in model["rows"]
+    )
     chip = known_chips()[path.stem]
-    return Table(chip, data["executor"], data["versions"], data["date"], data["protocol"], rows)
+    return Table(chip, data["executor"], data["versions"], data["date"], data["protocol"], data["margin"], rows)
+
+
+def _row(model: Mapping[str, Any], row: Mapping[str, Any]) -> Row:
+    """From a model of a file, and a row of that by columns."""
+    launch, library = (
+        {where: us for where in WHERE if (us := row[f"{who} {where}"]) is not None} for who in ("launch", "library")
+    )
+    shape = {name: model[name] for name in _SHAPE}
+    return Row(**shape, **{name: row[name] for name in _COLUMNS[:3]}, launch_us=launch, library_us=library)
 
 
 def text(found: Table) -> str:
@@ -176,6 +205,14 @@ def text(found: Table) -> str:
         "versions": dict(found.versions),
         "date": found.date,
         "protocol": found.protocol,
+        "margin": found.margin,
+        "columns": _COLUMNS,
     }
-    rows = ",\n".join("  " + json.dumps({f.name: getattr(row, f.name) for f in fields(Row)}) for row in found.rows)
-    return json.dumps(head, indent=1)[:-2] + f',\n "rows": [\n{rows}\n ]\n}}\n'
+    models: dict[str, list[str]] = {}
+    for row in found.rows:
+        shape = json.dumps({name: getattr(row, name) for name in _SHAPE})[:-1]
+        us = [times.get(where) for times in (row.launch_us, row.library_us) for where in WHERE]
+        told = [row.tokens, row.launched, row.predicted_us, *us]
+        models.setdefault(shape, []).append("   " + json.dumps(told))
+    each = ",\n".join(f'  {shape}, "rows": [\n' + ",\n".join(rows) + "\n  ]}" for shape, rows in models.items())
+    return json.dumps(head, indent=1)[:-2] + f',\n "models": [\n{each}\n ]\n}}\n'

@@ -152,7 +152,7 @@ class GluonBody:
         rows: op -> (independent, dependent) rows of 64 elements that a stage of it takes.
         scratch_bytes: op -> shared memory that it needs beside the ring.
         partial: float32 elements of one partial sum of an op.
-        filled: names of the arguments that only bulk loads read, which fill rows beyond the tensor with zeros.
+        filled: names of the arguments that only bulk loads read, which leave out rows that are not there.
         code: returns the code; called only when a launch needs it.
     """
 

@@ -33,6 +33,5 @@ def times_faster(workload: Workload, launch: Deployment, setting: Setting) -> fl
     ratios = []
     for contest in contests:
         rounds = rounds_us(contest, _ROUNDS, problem.runs)
-        library = rounds.times[rounds.fastest(ways)].median_us
-        ratios.append(library / rounds.times["launch"].median_us)
+        ratios.append(rounds.ratio(rounds.fastest(ways), "launch"))
     return min(ratios)

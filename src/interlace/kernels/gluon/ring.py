@@ -67,11 +67,15 @@ def make_barriers(STAGES: gl.constexpr, ARRIVALS: gl.constexpr):
 
 
 @gluon.jit
-def await_empty_slot(ring, n, full, BYTES: gl.constexpr):
-    """Wait until the n-th stage's slot is empty, announce BYTES to ``full`` and return the slot."""
+def await_empty_slot(ring, n, full, BYTES: gl.constexpr, MOST: gl.constexpr = 1, times=1):
+    """Wait until the n-th stage's slot is empty, announce BYTES to ``full``, 0 to MOST times, and return the slot."""
     STAGES: gl.constexpr = ring.empty.shape[0]
     mbarrier.wait(ring.empty.index(n % STAGES), ((n // STAGES) & 1) ^ 1)
-    mbarrier.expect(full.index(n % STAGES), BYTES)
+    if MOST == 1:
+        mbarrier.expect(full.index(n % STAGES), BYTES)
+    else:
+        for count in gl.static_range(MOST + 1):
+            mbarrier.expect(full.index(n % STAGES), count * BYTES, pred=times == count)
     return n % STAGES
 
 

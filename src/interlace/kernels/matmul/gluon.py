@@ -3,7 +3,9 @@
 The tensor core multiplies rows by columns: tokens by weights, or, swapped, weights by tokens, which keeps
 its 64-row operand full where there are few tokens. Warpgroups share the rows of a tile. The panels of a stage
 are consecutive along k, or, with a gate, first those of the gate, then as many of the other weights. Bulk loads
-fill what lies beyond the tensors' edges with zeros, and stores are masked, so any M, N and K will do.
+fill what lies beyond the tensors' edges with zeros, and stores are masked, so any M, N and K will do. Boxes of tokens
+that lie beyond are not loaded: what shared memory held is multiplied in their place, and a token has no part in what is
+computed of others.
 """
 
 from __future__ import annotations
@@ -34,6 +36,9 @@ from interlace.kernels.primitives.semaphore import (
 )
 
 _WIDE, _NARROW = gl.constexpr(EPILOGUE_COLUMNS), gl.constexpr(EPILOGUE_COLUMNS // 2)
+#: Tokens that are loaded at once where they are columns: a box of which most rows lie beyond the tensor takes longer
+#: than a whole one. At least a quarter of a tile, for each box costs registers.
+_BOX_ROWS, _MOST_BOXES = 32, 4
 _GELU_TWICE, _GELU_CUBIC = gl.constexpr(2 * gelu.SCALE), gl.constexpr(gelu.CUBIC)
 
 
@@ -71,7 +76,7 @@ class MatmulArguments(NamedTuple):
 
 
 def operands(op: Op, tensors: Mapping[str, Any]) -> tuple[Any, Any, Any]:
-    """Descriptors of x, weight and gate, each of one panel."""
+    """Descriptors of x, weight and gate, each of one panel, or of x as much of it as is loaded at once."""
     from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
     def descriptor(name: str, rows: int) -> Any:
@@ -84,7 +89,8 @@ def operands(op: Op, tensors: Mapping[str, Any]) -> tuple[Any, Any, Any]:
         return TensorDescriptor(value, list(value.shape), list(value.stride()), box, layout)
 
     bm, bn = int(op.param("BM")), int(op.param("BN"))
-    return descriptor("x", bm), descriptor("weight", bn), descriptor("gate", bn)
+    at_once = min(bm, max(_BOX_ROWS, bm // _MOST_BOXES)) if op.param("SWAP") else bm
+    return descriptor("x", at_once), descriptor("weight", bn), descriptor("gate", bn)
 
 
 def arguments(op: Op, tensors: Mapping[str, Any], pipeline: Pipeline, parts: int) -> MatmulArguments:
@@ -147,8 +153,12 @@ def matmul_load_dependent(tile, sync, ring, n, operands, arguments):
     """The tile's activations along k, each stretch once it is complete."""
     ALONG: gl.constexpr = arguments.STEP // PANEL
     PANELS: gl.constexpr = arguments.DEPENDENT_ROWS // arguments.BM
-    panels = _panels(ring.dependent, arguments.DEPENDENT_ROWS, arguments.BM)
+    # A box, of which there are some in a panel, has as many rows as the descriptor says.
+    BOX: gl.constexpr = operands[0].block_type.shape[0]
+    BOXES: gl.constexpr = arguments.BM // BOX
+    boxes_of_ring = _panels(ring.dependent, arguments.DEPENDENT_ROWS, BOX)
     row = tile.i * arguments.BM
+    boxes = gl.minimum(gl.maximum((operands[0].shape[0] - row + (BOX - 1)) // BOX, 0), BOXES)
     if sync.TRACE:
         gl.store(sync.trace + tile.item.to(gl.int64) * TRACE_COLUMNS + TRACE_ARRIVED_NS, now_ns(False))
     wait(tile, sync)
@@ -160,10 +170,12 @@ def matmul_load_dependent(tile, sync, ring, n, operands, arguments):
         if sync.CHUNKED:
             order_bulk_loads()
         for k in range(lo, hi, arguments.STEP):
-            slot = await_empty_slot(ring, n, ring.dependent_full, ALONG * operands[0].block_type.nbytes)
+            slot = await_empty_slot(ring, n, ring.dependent_full, ALONG * operands[0].block_type.nbytes, BOXES, boxes)
+            full = ring.dependent_full.index(slot)
             for p in gl.static_range(ALONG):
-                full = ring.dependent_full.index(slot)
-                bulk_load(operands[0], [row, k + p * PANEL], full, panels.index(slot * PANELS + p))
+                for b in gl.static_range(BOXES):
+                    to = boxes_of_ring.index((slot * PANELS + p) * BOXES + b)
+                    bulk_load(operands[0], [row + b * BOX, k + p * PANEL], full, to, pred=b < boxes)
             n += 1
     return n
 
