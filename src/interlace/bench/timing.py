@@ -85,8 +85,8 @@ def rounds_us(
         watched: read clock and power meanwhile, which takes some of the host's time (``clocks``).
     """
     samples, clocks = _samples_us(functions, 2 * repeats, 2 * max(repeats, _MOST_REPEATS), calls, watched)
-    halves = ({name: values[half::2] for name, values in samples.items()} for half in (0, 1))
-    return Rounds(*halves, clocks)
+    picking, reported = ({name: values[half::2] for name, values in samples.items()} for half in (0, 1))
+    return Rounds(picking, reported, clocks)
 
 
 def protocol(repeats: int) -> str:
