@@ -23,7 +23,7 @@ import interlace as il
 from interlace.bench.record import write_cpu_record
 from interlace.core.devices import known_chips
 from interlace.core.files import write_whole
-from interlace.deploy import launched_rows
+from interlace.deploy import SERVING, Deployment, launched_rows
 from interlace.deploy import table as tables
 from interlace.deploy.choose import MEASURED, SCALED, UNLIKE, judge, predicted_us
 from interlace.deploy.table import Row, Table
@@ -88,13 +88,13 @@ def rounded(us: Mapping[str, float]) -> dict[str, float]:
 def table_of(sweep: Mapping[str, Any]) -> tuple[Path, Table]:
     """The table of a sweep, and its file: the rows whose modules ran a launch in any case."""
     key, chip = next((key, spec) for key, spec in known_chips().items() if spec.name == sweep["gpu"])
-    rows = []
+    rows, kinds = [], {kind.name: kind for kind in SERVING}
     for row in sweep["rows"]:
         if row["runs"] != "launch" or "fused" not in row["alone"]:
             continue
         shape = {name: row[name] for name in ("model", "hidden", "ffn", "activation", "gated", "tokens")}
         us = {where: {name: t["median_us"] for name, t in row[where].items()} for where in ("alone", "layer")}
-        launch = {
+        ours = {
             "alone": us["alone"]["module"],
             "layer": us["layer"]["module"],
             "compiled": us["layer"]["module, compiled"],
@@ -105,8 +105,9 @@ def table_of(sweep: Mapping[str, Any]) -> tuple[Path, Table]:
             "compiled": us["layer"]["compile"],
         }
         launched = launched_rows(row["tokens"])
-        new = Row(**shape, launched=launched, launch_us=rounded(launch), library_us=rounded(library), predicted_us=0.0)
-        rows.append(replace(new, predicted_us=round(predicted_us(new.graph(launched), chip), 3)))
+        new = Row(**shape, launched=launched, launch_us=rounded(ours), library_us=rounded(library), predicted_us=0.0)
+        launch = Deployment(new.graph(launched), chip, kinds[row["executor"]])
+        rows.append(replace(new, predicted_us=round(predicted_us(launch), 3)))
     rows.sort(key=lambda row: (row.model, row.tokens))
     versions = {name: sweep["versions"][name] for name in ("torch", "triton")}
     path = tables.FOLDER / f"{key}.json"

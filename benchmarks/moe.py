@@ -16,9 +16,10 @@ from typing import Any
 
 import numpy as np
 import uneven
-from uneven import Case, Rival, Way
+from uneven import REPEATS, Case, Rival, Way
 
 from interlace.bench.problem import Problem, Tensors
+from interlace.bench.timing import protocol
 from interlace.core.devices import DeviceSpec
 from interlace.core.dtypes import int32
 from interlace.deploy import here, plan_graph
@@ -32,7 +33,7 @@ from interlace.workloads import MoE
 from interlace.workloads.moe import Routing
 
 PROTOCOL = (
-    "CUDA graphs of many runs each, replayed with variants interleaved, median of 5 rounds, random weights in bf16 "
+    f"CUDA graphs of many runs each, {protocol(REPEATS)}, random weights in bf16 "
     "rotated past twice the L2, logits drawn once; PyTorch sorts pairs by expert, multiplies by torch._grouped_mm with "
     "gate and up as one operand, and adds up; a launch for each expert is given how many rows there are; bytes: "
     "weights of experts that are hit over the rate of memory; products over that of the tensor cores"

@@ -11,9 +11,9 @@ there are CPUs; whatever is timed has its GPU alone.
 
     python benchmarks/nn.py launches.json --launches
 
-``--launches``: the modules run a launch in any case, on as many tokens as there are, of the models that
-the table which ships has; beside them PyTorch's ops with a fused gate. ``choose.py --table`` makes a table
-of that.
+``--launches``: the modules run a launch in any case, of the executor that is named (the one launch of CUDA C++ if none
+is), on as many tokens as there are, of the models that the table which ships has; beside them PyTorch's ops with a
+fused gate. ``choose.py --table`` makes a table of that.
 
     python benchmarks/nn.py benchmarks/results/nn-drawn-h200.json --seed 1 --rows 48
 
@@ -41,9 +41,7 @@ from interlace.bench.record import kept_rows, write_record
 from interlace.bench.timing import protocol, rounds_us
 from interlace.bench.turns import alone, autotune_alone
 from interlace.core.errors import InterlaceError, ResultError
-from interlace.deploy import Choice, Deployment, choose, deployment, here, launched_rows
-from interlace.executors.hopper import HopperExecutor
-from interlace.executors.one_launch import OneLaunchExecutor
+from interlace.deploy import SERVING, Choice, Deployment, choose, here, launched_rows
 from interlace.kernels.matmul import Activation
 from interlace.workloads.ffn import FFN, FFNShape, ffn
 
@@ -53,6 +51,7 @@ MEASURES = (
     "executors/device.py",
     "executors/hopper.py",
     "executors/one_launch.py",
+    "executors/parts.py",
     "executors/table.py",
     "kernels/abi",
     "kernels/cuda",
@@ -116,7 +115,6 @@ TABLED = {name: MODELS[name] for name in _TABLED} | OTHERS
 TOKENS = (1, 16, 17, 48, 64, 97, 200, 512, 1024, 2, 8, 32, 33, 65, 128, 129, 256, 300, 384, 777, 2048, 4096)
 #: How many GPUs may share a drawn network, and its most tokens.
 SHARES, MOST_TOKENS = (1, 2, 4, 8), 1000
-LAUNCHES = (HopperExecutor, OneLaunchExecutor)
 _BAR = 0.97
 _MOST_ERROR = 1.5  # of PyTorch's own
 
@@ -126,14 +124,14 @@ class Job:
     """A model's FFN over some tokens.
 
     Attributes:
-        forced: the module runs a launch in any case.
+        forced: the executor whose launch the module runs in any case; empty if it chooses.
         share: the GPUs that share it.
         drawn: at random; then every executor of one launch is timed.
     """
 
     model: str
     tokens: int
-    forced: bool = False
+    forced: str = ""
     share: int = 1
     drawn: bool = False
 
@@ -194,13 +192,14 @@ def compiled(job: Job) -> tuple[Network, Layer, Layer]:
 def launches(job: Job) -> dict[str, Any]:
     """By name, each executor that can run it as one launch."""
     graph = job.workload.graph(here())
-    able = [Deployment(graph, here(), kind) for kind in LAUNCHES if kind.obstacle(graph, here()) is None]
+    able = [Deployment(graph, here(), kind) for kind in SERVING if kind.obstacle(graph, here()) is None]
     return {found.executor.name: found.make(found.default) for found in able}
 
 
 def force(job: Job) -> None:
     """Let the module run a launch, as if ``interlace tune`` had found it faster."""
-    found = deployment(ffn(launched_rows(job.tokens), job.shape), here())
+    (executor,) = (kind for kind in SERVING if kind.name == job.forced)
+    found = Deployment(ffn(launched_rows(job.tokens), job.shape), here(), executor)
     found.keep(found.default, 1.0, library_us=2.0)
 
 
@@ -288,7 +287,7 @@ def worse(row: Mapping[str, Any]) -> float:
 
 def of_launches(rows: list[dict[str, Any]]) -> dict[str, dict[str, float]]:
     """Of each executor, and of the faster one, the mean speed over the better of PyTorch's, alone, by tokens."""
-    names = [kind.name for kind in LAUNCHES]
+    names = [kind.name for kind in SERVING]
     found: dict[str, dict[str, list[float]]] = {}
     for row in rows:
         times = {name: told["median_us"] for name, told in row["alone"].items()}
@@ -328,11 +327,11 @@ def drawn(seed: int) -> Iterator[Job]:
         yield Job(model, tokens, share=share, drawn=True)
 
 
-def jobs(done: list[dict[str, Any]], *, launches: bool, seed: int | None = None, rows: int = 1000) -> list[Job]:
+def jobs(done: list[dict[str, Any]], *, launches: str = "", seed: int | None = None, rows: int = 1000) -> list[Job]:
     """What is left of the first rows, what matters most first, or drawn from a seed."""
     every: Iterator[Job] = (Job(model, m) for m in TOKENS for model in MODELS)
     if launches:
-        every = (Job(model, m, forced=True) for m in TOKENS for model in TABLED)
+        every = (Job(model, m, forced=launches) for m in TOKENS for model in TABLED)
     if seed is not None:
         every = drawn(seed)
     known = {key(row) for row in done if not launches or "fused" in row["alone"]}
@@ -344,7 +343,8 @@ def main() -> None:
     parser.add_argument("path", type=Path)
     parser.add_argument("--seconds", type=float, default=600.0, help="stop after so long; 600 by default")
     parser.add_argument("--update", action="store_true", help="keep the rows that are there")
-    parser.add_argument("--launches", action="store_true", help="run a launch in any case")
+    names = [kind.name for kind in SERVING]
+    parser.add_argument("--launches", nargs="?", const=names[0], default="", choices=names, help="run one in any case")
     parser.add_argument("--rows", type=int, default=1000, help="only the first so many")
     parser.add_argument("--seed", type=int, help="draw the rows at random")
     parser.add_argument("--gpus", type=int, default=1, help="measure on so many GPUs at once")
@@ -355,7 +355,7 @@ def main() -> None:
     rows = kept_rows(given.path, MEASURES) if given.update else []
     left = jobs(rows, launches=given.launches, seed=given.seed, rows=given.rows)
     command = f"python benchmarks/nn.py benchmarks/results/{given.path.name}"
-    command += " --launches" if given.launches else ""
+    command += f" --launches {given.launches}" if given.launches else ""
     command += "" if given.seed is None else f" --seed {given.seed} --rows {given.rows}"
 
     def in_time() -> Iterator[Job]:

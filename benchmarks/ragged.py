@@ -14,14 +14,15 @@ from collections.abc import Callable
 from typing import Any
 
 import uneven
-from uneven import Case, Rival, Way
+from uneven import REPEATS, Case, Rival, Way
 
 from interlace.bench.problem import Problem, Tensors
+from interlace.bench.timing import protocol
 from interlace.workloads import RaggedAttention
 from interlace.workloads.ragged import Lengths
 
 PROTOCOL = (
-    "CUDA graphs of many runs each, replayed with variants interleaved, median of 5 rounds, random caches in bf16 "
+    f"CUDA graphs of many runs each, {protocol(REPEATS)}, random caches in bf16 "
     "rotated past twice the L2, lengths drawn once; PyTorch turns queries and keys, appends to the caches and attends, "
     "FlexAttention under torch.compile with a block mask that is made ahead; bytes: of cached positions over the rate "
     "of memory"

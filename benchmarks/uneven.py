@@ -33,7 +33,8 @@ from interlace.workloads import Workload
 
 DISPATCHES = Dispatch.STATIC, Dispatch.TICKET, Dispatch.HYBRID, Dispatch.STEALING, Dispatch.QUEUE
 TRITON = "CUDA graph of Triton bodies"
-_REPEATS = 5
+#: Rounds to pick by, and to report, at least.
+REPEATS = 5
 _MOST_ERROR = 1.5  # of PyTorch's own
 _CPUS = 2  # that a row keeps busy: it traces, plans and compiles
 
@@ -122,7 +123,7 @@ def _measure(case: Case, rivals: Mapping[str, Rival]) -> dict[str, Any]:
     tried(TRITON, partial(executor, CudaGraphExecutor))
     for dispatch in DISPATCHES:
         tried(dispatch.value, partial(executor, OneLaunchExecutor, dispatch=dispatch))
-    for name, timing in rounds_us(ways, _REPEATS, problem.runs).times.items():
+    for name, timing in rounds_us(ways, REPEATS, problem.runs).times.items():
         found[name] |= asdict(timing)
     return row
 

@@ -79,6 +79,14 @@ def test_what_no_load_fills_in_is_refused(short: tuple[str, ...], error: type[In
         il.HopperExecutor(plan, il.Options("meta", short=short))
 
 
+def test_the_one_launch_takes_short_inputs_where_bulk_loads_alone_read_them() -> None:
+    plan = il.plan_graph(il.workloads.ffn(32, SHAPE), il.H200, il.OneLaunchExecutor)
+    assert il.OneLaunchExecutor(plan, SHORT).options.short == ("x",)
+    plan = il.plan_graph(residual(), il.H200, il.OneLaunchExecutor)
+    with pytest.raises(PlanError, match="reads it as 'residual', where the one_launch executor fills nothing in"):
+        il.OneLaunchExecutor(plan, SHORT)
+
+
 def test_executors_of_triton_bodies_take_no_short_inputs() -> None:
     plan = il.build(residual(), il.Choices(132))
     with pytest.raises(PlanError, match="reads it as 'x', where the persistent executor fills nothing in"):

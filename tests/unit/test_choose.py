@@ -12,10 +12,10 @@ import pytest
 
 import interlace as il
 from interlace.core.devices import H100, H200
-from interlace.deploy import Choice, choose, deployment, launched_rows, library_us, table
+from interlace.deploy import SERVING, Choice, Deployment, choose, launched_rows, library_us, serving, table
 from interlace.deploy.choose import MEASURED, SCALED, UNLIKE, Judgement, judge, predicted_us
 from interlace.deploy.table import Row
-from interlace.executors import ONE_LAUNCH
+from interlace.executors import DeviceExecutor
 from interlace.planner import predict as predicting
 from interlace.workloads import FFNShape, ffn, two_copies
 
@@ -23,7 +23,8 @@ from .gpus import A100
 
 BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
 ROWS = table.table(H200).rows
-FASTEST = ONE_LAUNCH[0]
+FASTEST = next(kind for kind in SERVING if kind.name == table.table(H200).executor)
+OTHER = next(kind for kind in SERVING if kind is not FASTEST)
 SILU, RELU = il.Activation.SILU, il.Activation.RELU
 
 
@@ -40,6 +41,10 @@ def row(model: str, tokens: int) -> Row:
 def chosen(shape: FFNShape, tokens: int, device: il.DeviceSpec = H200, bias: bool = False) -> Choice:
     own, launched = (ffn(rows, shape, bias=bias) for rows in (tokens, launched_rows(tokens)))
     return choose(own, device, launched)
+
+
+def launched_by(executor: type[DeviceExecutor], row: Row) -> Deployment:
+    return Deployment(row.graph(row.launched), H200, executor)
 
 
 def shape_of(row: Row) -> FFNShape:
@@ -87,7 +92,7 @@ def test_the_table_is_read_as_it_is_written_and_rests_on_todays_predictions() ->
     assert all(row.launched == launched_rows(row.tokens) for row in ROWS)
     few = [row for row in ROWS if row.launched <= 512]  # what is larger takes longer to predict
     for row in {(row.model, row.launched): row for row in few}.values():
-        assert predicted_us(row.graph(row.launched), H200) == pytest.approx(row.predicted_us, abs=1e-3), row
+        assert predicted_us(serving(row.graph(row.launched), H200)) == pytest.approx(row.predicted_us, abs=1e-3), row
 
 
 def test_no_row_of_the_table_is_chosen_where_the_library_is_faster() -> None:
@@ -184,7 +189,7 @@ def test_a_sweep_makes_a_table() -> None:
     for row in found.rows:  # each of its own launch, on its own tokens
         assert row.launch_us == {"alone": 20.0 + row.tokens, "layer": 31.0, "compiled": 30.0}
         assert row.library_us == {"alone": 28.0, "layer": 34.0, "compiled": 33.0}
-        assert row.predicted_us == pytest.approx(predicted_us(row.graph(row.launched), H200), abs=1e-3)
+        assert row.predicted_us == pytest.approx(predicted_us(launched_by(FASTEST, row)), abs=1e-3)
     assert [row.worse for row in found.rows] == ["layer", "alone", "alone"]
     assert found.executor == FASTEST.name
     lines = [table.text(some).splitlines() for some in (found, found.without(found.rows[:1]))]
@@ -196,21 +201,22 @@ def test_a_sweep_makes_a_table() -> None:
 def test_a_sweep_starts_with_all_models_and_goes_on_where_it_stopped() -> None:
     sweep = runpy.run_path(str(BENCHMARKS / "nn.py"))
     jobs, models = sweep["jobs"], sweep["MODELS"]
-    first = jobs([], launches=False)
+    first = jobs([])
     assert [(job.model, job.tokens) for job in first[: len(models)]] == [(model, 1) for model in models]
     assert len(models) >= 10
     measured = {(row.hidden, row.ffn, row.gated) for row in ROWS}
     beside = [shape for shape in models.values() if (shape.hidden, shape.ffn, shape.gated) not in measured]
     assert len(beside) >= 6
-    forced = jobs([], launches=True)
+    forced = jobs([], launches="one_launch")
     assert {job.model for job in forced} == {row.model for row in ROWS} == sweep["TABLED"].keys()
     assert {(job.shape.hidden, job.shape.ffn, job.shape.gated) for job in forced} == measured
-    assert all(job.forced for job in forced)
+    assert all(job.forced == "one_launch" for job in forced)
     assert not any(job.forced for job in first)
     done = [{"model": job.model, "tokens": job.tokens, "share": 1, "alone": {}} for job in first[:5]]
-    assert jobs(done, launches=False) == first[5:]
+    assert jobs(done) == first[5:]
     done[0]["alone"] = {"fused": {}}
-    assert len(jobs(done, launches=True)) == len(forced) - 1  # the launches of the others need not have been timed
+    again = jobs(done, launches="one_launch")
+    assert len(again) == len(forced) - 1  # the launches of the others need not have been timed
     timed = {"eager": {"median_us": 12.0}, "compile": {"median_us": 11.0}, "one_launch": {"median_us": 10.0}}
     row = {"model": "a", "runs": "launch", "alone_ratio": 1.21, "alone": timed}
     told = [{**row, "tokens": 1, "layer_ratio": 1.0}, {**row, "tokens": 2, "layer_ratio": 0.9}]
@@ -221,24 +227,28 @@ def test_a_sweep_starts_with_all_models_and_goes_on_where_it_stopped() -> None:
     assert found["launch_means"] == {name: {"up to 64": pytest.approx(1.1)} for name in ("one_launch", "faster")}
 
 
-def test_a_sweep_of_launches_runs_them_where_the_library_is_faster(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("executor", SERVING)
+def test_a_sweep_of_launches_runs_them_where_the_library_is_faster(
+    executor: type[DeviceExecutor], monkeypatch: pytest.MonkeyPatch
+) -> None:
     sweep = runpy.run_path(str(BENCHMARKS / "nn.py"))
     monkeypatch.setitem(sweep["force"].__globals__, "here", lambda: H200)
-    (job,) = [job for job in sweep["jobs"]([], launches=True) if (job.model, job.tokens) == ("falcon-7b", 200)]
+    forced = sweep["jobs"]([], launches=executor.name)
+    (job,) = [job for job in forced if (job.model, job.tokens) == ("falcon-7b", 200)]
     assert sweep["chosen"](job).executor is None
     sweep["force"](job)
-    assert sweep["chosen"](job).executor is FASTEST
+    assert sweep["chosen"](job).executor is executor
 
 
 def test_drawn_rows_are_the_same_for_a_seed() -> None:
     jobs = runpy.run_path(str(BENCHMARKS / "nn.py"))["jobs"]
-    rows = jobs([], launches=False, seed=3, rows=40)
-    assert rows == jobs([], launches=False, seed=3, rows=40) != jobs([], launches=False, seed=4, rows=40)
+    rows = jobs([], seed=3, rows=40)
+    assert rows == jobs([], seed=3, rows=40) != jobs([], seed=4, rows=40)
     assert {job.share for job in rows} == {1, 2, 4, 8}
     assert all(job.drawn and 1 <= job.tokens <= 1000 for job in rows)
     done = [{"model": job.model, "tokens": job.tokens, "share": job.share, "alone": {}} for job in rows[:7]]
     known = {job.row for job in rows[:7]}
-    assert jobs(done, launches=False, seed=3, rows=40) == [job for job in rows if job.row not in known]
+    assert jobs(done, seed=3, rows=40) == [job for job in rows if job.row not in known]
 
 
 # ---------------------------------------------------------------- beside the table
@@ -257,10 +267,10 @@ def test_on_ffns_that_were_left_out_the_choice_is_as_good_as_the_record_says() -
 def test_an_ffn_beside_the_table_is_predicted_and_corrected() -> None:
     near = chosen(FFNShape(4096, 14000, SILU, True), 16)
     assert near.executor is FASTEST
-    assert near.setting == deployment(ffn(16, FFNShape(4096, 14000, SILU, True)), H200).default
+    assert near.setting == serving(ffn(16, FFNShape(4096, 14000, SILU, True)), H200).default
     assert near.why.startswith("predicted, corrected by what was measured of FFNs alike (NVIDIA H200, torch 2.11.0")
     assert str(near).startswith(f"one launch ({FASTEST.name}): the launch takes ")
-    assert near.launch_us == predicted_us(ffn(16, FFNShape(4096, 14000, SILU, True)), H200)
+    assert near.launch_us == predicted_us(serving(ffn(16, FFNShape(4096, 14000, SILU, True)), H200))
     far = chosen(FFNShape(64, 128, SILU, True), 16)
     assert "that are all unlike it" in far.why
     close = chosen(FFNShape(384, 1536, RELU, False), 32)
@@ -306,7 +316,7 @@ def test_another_chip_goes_by_the_nearest_that_was_measured_and_says_so() -> Non
 
 def test_what_was_tuned_decides_alone() -> None:
     shape = FFNShape(4096, 14336, RELU, False)
-    launch = deployment(ffn(512, shape), H200)
+    launch = serving(ffn(512, shape), H200)
     launch.keep(launch.default, 100.0, 102.0)
     for tokens in (400, 512):
         choice = chosen(shape, tokens)
@@ -320,6 +330,22 @@ def test_what_was_tuned_decides_alone() -> None:
     assert choice.library_us == library_us(ffn(512, shape), H200)
     launch.keep(launch.default, 400.0)
     assert chosen(shape, 512).executor is None
+
+
+def test_a_module_runs_what_was_tuned_else_the_executor_that_was_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another executor's launch is another, whatever the table says."""
+    shape = FFNShape(4096, 14336, RELU, False)
+    graph = ffn(16, shape)
+    assert serving(graph, H200) == Deployment(graph, H200, FASTEST)
+    tuned = Deployment(graph, H200, OTHER)
+    tuned.keep(tuned.default, 50.0, 60.0)
+    assert serving(graph, H200) == tuned
+    choice = chosen(shape, 16)
+    assert (choice.executor, choice.setting, choice.launch_us) == (OTHER, tuned.default, 50.0)
+    assert chosen(shape, 64).executor is FASTEST
+    found = table.table(H200)
+    monkeypatch.setitem(serving.__globals__, "table", lambda device: replace(found, executor=OTHER.name))
+    assert serving(ffn(64, shape), H200).executor is OTHER
 
 
 def test_a_launch_is_predicted_once_for_all_numbers_of_tokens_that_it_serves(monkeypatch: pytest.MonkeyPatch) -> None:

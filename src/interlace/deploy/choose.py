@@ -16,8 +16,9 @@ import numpy as np
 
 from interlace.core.devices import DeviceSpec
 from interlace.core.errors import GraphError, PlanError
-from interlace.deploy.deployment import Deployment, deployment
+from interlace.deploy.deployment import Deployment
 from interlace.deploy.library import library_us
+from interlace.deploy.serving import serving
 from interlace.deploy.store import Kept, problem
 from interlace.deploy.table import Row, Table, place, rows_of, table
 from interlace.executors import DeviceExecutor
@@ -70,7 +71,7 @@ def choose(graph: Graph, device: DeviceSpec, launched: Graph | None = None) -> C
     launched = graph if launched is None else launched
     library = library_us(graph, device)
     try:
-        chosen = deployment(launched, device)
+        chosen = serving(launched, device)
         kept = chosen.kept
         setting = chosen.default if kept is None else kept.setting
     except (PlanError, GraphError) as error:
@@ -81,7 +82,7 @@ def choose(graph: Graph, device: DeviceSpec, launched: Graph | None = None) -> C
     reason = _unknown(measured, chosen, setting, rows_of(graph))
     if reason:
         return Choice(None, None, None, library, reason)
-    found = judge(measured, graph, launched, device, predicted_us(launched, device))
+    found = judge(measured, graph, launched, device, predicted_us(chosen))
     faster = found.ratio >= found.least
     return Choice(
         chosen.executor if faster else None, setting if faster else None, found.launch_us, found.library_us, found.why
@@ -113,13 +114,12 @@ def _unknown(measured: Table, chosen: Deployment, setting: Setting, rows: int) -
 
 
 @lru_cache(256)
-def predicted_us(graph: Graph, device: DeviceSpec) -> float:
-    """Predicted microseconds of a graph's launch at its default setting."""
+def predicted_us(launch: Deployment) -> float:
+    """Predicted microseconds of a launch at its default setting."""
     from interlace.planner.predict import predict  # compiled code, which takes long to import
 
-    chosen = deployment(graph, device)
-    plan = chosen.plan(chosen.default)
-    return predict(plan, device, chosen.mode(plan)).us
+    plan = launch.plan(launch.default)
+    return predict(plan, launch.device, launch.mode(plan)).us
 
 
 @dataclass(frozen=True)

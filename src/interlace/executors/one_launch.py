@@ -261,6 +261,9 @@ class OneLaunchExecutor(DeviceExecutor):
         """The launch on the current device."""
         return LoadedKernel(self.binary, self.composition.shared_bytes)
 
+    def _filled(self, op: Op) -> Sequence[str]:
+        return bodies_of(self.plan.graph)[self.plan.graph.op_index(op.name)].filled
+
     def _partial(self, op: Op) -> Any:
         return lambda op: self._parts[self.plan.graph.op_index(op.name)].tile.sums
 

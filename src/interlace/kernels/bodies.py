@@ -204,6 +204,7 @@ class WalkBody:
         chunked: it waits inside its reduction; else all waits of an item stand at its start.
         early: names of the arguments that are loaded before the item's waits, though behind the launch before; no
             earlier op of the graph may write them.
+        filled: names of the arguments that only bulk loads read, which leave out rows that are not there.
     """
 
     text: str
@@ -215,6 +216,7 @@ class WalkBody:
     warpgroups: Callable[[Op], int] | None = None
     chunked: bool = True
     early: tuple[str, ...] = ()
+    filled: tuple[str, ...] = ()
 
 
 class WalkMaker(Protocol):

@@ -9,7 +9,7 @@ import torch
 from torch.fx.experimental.symbolic_shapes import has_static_value
 
 from interlace.core.dtypes import DTYPES, DType
-from interlace.deploy import Choice, deployment, launched_rows
+from interlace.deploy import Choice, launched_rows, serving
 from interlace.executors import DeviceExecutor
 from interlace.executors.capture import capture_id
 from interlace.executors.gpu import spec_by_name
@@ -147,7 +147,7 @@ def _(
 
 
 def obstacle(tensors: Tensors) -> str | None:
-    """Why the Hopper executor cannot take an FFN's tensors, or None if it can."""
+    """Why no launch takes an FFN's tensors, or None if one does."""
     x = tensors["x"]
     ffn, hidden = tensors["w_up"].shape
     reason = _lasting(x.device, x.dtype, hidden, ffn)
@@ -192,7 +192,7 @@ def _shape(tensors: Tensors, activation: Activation) -> FFNShape:
 
 
 def _launch(tensors: dict[str, torch.Tensor], activation: Activation) -> torch.Tensor:
-    """The FFN of x (m, hidden), by the Hopper executor, on the current stream of x's device.
+    """The FFN of x (m, hidden) as one launch on the current stream of x's device.
 
     The launch is built for more rows. It loads none that are missing, but writes them all, so out has them too.
     """
@@ -222,7 +222,7 @@ def _proved(
     device: str, rows: int, shape: FFNShape, dtype: DType, bias: bool
 ) -> tuple[type[DeviceExecutor], Setting, Proof]:
     """How the launch runs, once for all streams and captures."""
-    found = deployment(ffn_graph(rows, shape, dtype, bias=bias), spec_by_name(device))
+    found = serving(ffn_graph(rows, shape, dtype, bias=bias), spec_by_name(device))
     setting = found.setting()
     return found.executor, setting, found.executor.prove(found.plan(setting))
 

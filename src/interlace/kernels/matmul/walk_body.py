@@ -234,4 +234,4 @@ def pack(op: Op, tensors: Mapping[str, Any], dtype: DType) -> bytes:
     )
 
 
-WALK_BODY = WalkBody(MATMUL, OPERANDS, ("weight", "gate", "scale"), tile, pack, check, warpgroups)
+WALK_BODY = WalkBody(MATMUL, OPERANDS, ("weight", "gate", "scale"), tile, pack, check, warpgroups, filled=("x",))
