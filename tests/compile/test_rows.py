@@ -15,7 +15,7 @@ WIDE = {
     "norm": normed(16, 1600),
     "norms": normed(1000, 12288, rows=8),
     "softmax": shared(16, 50257),
-    "pointwise": pointwise(512, 6400, activation=il.Activation.SILU, times="matrix", tile=(8, 512)),
+    "pointwise": pointwise(512, 6400, activation=il.Activation.SILU, times="matrix", tile=(8, 1024)),
 }
 
 

@@ -16,7 +16,7 @@ WIDE = {
     "norm of many rows": normed(1000, 12288, rows=8),
     "norm far from 0": normed(33, 1600, il.fp32, offset=4000.0),
     "softmax of a vocabulary": shared(16, 50257),
-    "pointwise": pointwise(511, 6400, activation=il.Activation.SILU, times="matrix", plus="vector", tile=(8, 512)),
+    "pointwise": pointwise(511, 6400, activation=il.Activation.SILU, times="matrix", plus="vector", tile=(8, 1024)),
 }
 EXECUTORS: tuple[tuple[type[DeviceExecutor], il.Choices], ...] = (
     (il.SerialExecutor, il.Choices(132)),

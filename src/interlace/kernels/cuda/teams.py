@@ -50,7 +50,7 @@ template <class T, class... S> DEVICE bool alike(const T* row, const S*... other
 template <class T, class F> DEVICE void visit(int n, const T* row, F look) {
   constexpr int EACH = Piece<T>::ELEMENTS;
   const int head = min(n, before_pieces(row)), tail = head + (n - head) / EACH * EACH;
-#pragma unroll 4
+#pragma unroll 8
   for (int at = head + member() * EACH; at < tail; at += TEAM * EACH) {
     const Elements<T> piece = piece_at(row + at, true);
 #pragma unroll

@@ -17,8 +17,8 @@ from interlace.kernels.bodies import Array, Params, Reference, Regions, TritonBo
 from interlace.kernels.elementwise.cuda import ELEMENTWISE_TEXT
 from interlace.kernels.matmul import Activation
 
-#: Of a tile: a row for each warp of two warpgroups, and two times 16 bytes for each thread of a warp.
-_TILE = (8, 512)
+#: Of a tile: a row for each warp of two warpgroups, as long as a warp has 16-bit elements of on their way at once.
+_TILE = (8, 1024)
 _NONE = -1  # neither rows nor a vector
 _ACTIVATIONS = [*Activation]  # a body knows an activation by its number
 
