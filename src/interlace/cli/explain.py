@@ -54,7 +54,7 @@ def register(app: typer.Typer) -> None:
             with stepping() as step:
                 entries = compare(ways, machine.spec, lambda tried: step("planning", tried, most))
                 best = entries[0]
-                told = explain(best.planned, machine.spec, best.way.mode, best.way.dispatches)
+                told = explain(best.planned, machine.spec, best.way.mode, best.way.dispatches, task.flops)
                 other = rival(entries)
                 reasons = [] if other is None else [*differences(best, other, machine.spec)]
         told = replace(told, reasons=(*reasons, *told.reasons))

@@ -52,6 +52,7 @@ class Problem:
         dense: the outputs without any tiling, as an independent check; None where only the kernels' references tell.
         blocks: workers per SM that suit it on a GPU.
         tiled: whether executors run it in the tiles that it has, rather than in those that suit each.
+        flops: without those on rows and columns that only fill a tile, if the workload tells.
     """
 
     graph: Graph
@@ -61,6 +62,7 @@ class Problem:
     dense: Dense | None
     blocks: int = 1
     tiled: bool = True
+    flops: float | None = None
 
     def choices(self, schedule: ScheduleOptions, spec: DeviceSpec) -> Choices:
         """The plan of the graph as it is tiled, with defaults filled in."""
@@ -129,7 +131,8 @@ def problem(work: Selection, machine: Machine, tile: Tile | None = None) -> Prob
     with bad_input():
         graph = workload.graph(machine.spec, tile)
     tiled = tile is not None or not machine.cuda
-    return Problem(graph, workload.title, workload.facts(), inputs, workload.dense, workload.blocks, tiled)
+    title, facts = workload.title, workload.facts()
+    return Problem(graph, title, facts, inputs, workload.dense, workload.blocks, tiled, workload.flops)
 
 
 def input_bytes(graph: Graph) -> int:

@@ -112,6 +112,7 @@ def explain(
     device: DeviceSpec,
     mode: Mode = PERSISTENT,
     dispatches: Sequence[Dispatch] = (),
+    flops: float | None = None,
 ) -> Explanation:
     """Why the winner of a search won.
 
@@ -119,13 +120,14 @@ def explain(
         planned: what ``search`` found.
         device, mode: as they were given to it.
         dispatches: to predict the winner under, besides its own.
+        flops: of the graph, without those on rows and columns that only fill a tile; those of the tiles if None.
     """
     best = planned.best
     return Explanation(
         planned,
         op_reports(best.prediction, device, mode),
         graph_bounds(best.graph, best.prediction, device),
-        floor_us(best.prediction, device),
+        floor_us(best.prediction, device, flops),
         () if mode.gate is Gate.ENDED else hand_overs(best.prediction.plan, best.prediction.trace),
         tuple(_reasons(planned, device, mode)),
         _by_dispatch(best, device, mode, dispatches),
@@ -133,12 +135,18 @@ def explain(
     )
 
 
-def floor_us(prediction: Prediction, device: DeviceSpec) -> float:
-    """The least time of what a plan computes: of its compulsory reads, or of its arithmetic, at the device's rates."""
+def floor_us(prediction: Prediction, device: DeviceSpec, flops: float | None = None) -> float:
+    """The least time of what a plan computes: of its compulsory reads, or of its arithmetic, at the device's rates.
+
+    Args:
+        flops: see ``explain``.
+    """
     plan, costs = prediction.plan, prediction.costs
-    flops = np.bincount(plan.items.op, costs.flops, len(plan.graph.ops))
+    of_op = np.bincount(plan.items.op, costs.flops, len(plan.graph.ops))
     rates = [device.flops_per_s(plan.graph.tensor(op.accesses[0].tensor).dtype) for op in plan.graph.ops]
-    return 1e6 * max(prediction.traffic.compulsory / device.dram_bytes_per_s, float((flops / rates).sum()))
+    needed = 1.0 if flops is None else min(1.0, flops / (float(of_op.sum()) or 1.0))
+    arithmetic_s = needed * float((of_op / rates).sum())
+    return 1e6 * max(prediction.traffic.compulsory / device.dram_bytes_per_s, arithmetic_s)
 
 
 def graph_bounds(graph: Graph, prediction: Prediction, device: DeviceSpec) -> tuple[Bound, ...]:
