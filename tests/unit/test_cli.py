@@ -749,10 +749,10 @@ def test_explain_says_what_it_chose_and_why(tmp_path: Path) -> None:
     assert told["predicted_us"] < told["plain_us"]
     assert told["dram_read_bytes"] == sum(told["dram_read_bytes_by_tensor"].values()) < told["plain_dram_read_bytes"]
     assert {reason["decision"] for reason in told["reasons"]} >= {"executor", "bodies", "order"}
-    assert told["executor"] == "hopper"
+    assert told["executor"] == "one_launch"
     times = {name: each["us"] for each in told["executors"] for name in each["names"]}
     assert set(times) == {e.name for e in EXECUTOR_CLASSES if issubclass(e, DeviceExecutor)}
-    assert times["hopper"] == told["predicted_us"] == min(times.values())
+    assert times["one_launch"] == told["predicted_us"] == min(times.values())
     assert [op["op"] for op in told["ops"]] == ["up", "down"]
     assert all(bound["source"] for bound in told["bounds"])
     flops_us = 6 * 512 * 4096 * 14336 / H200.flops_per_s(dtypes.bf16) * 1e6
