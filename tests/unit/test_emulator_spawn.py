@@ -114,7 +114,7 @@ def test_what_finds_no_place_is_an_error_that_names_its_spawner_and_the_next_run
     run.release()
     run._memory.counts["capacity"] = 1  # type: ignore[index]
     beyond = run._queue["slots"][1 + WORKERS :].clone()
-    with pytest.raises(QueueOverflowError, match=r"^op 'level0', tile \(0\) \(item 0\) spawned an item.*number 2"):
+    with pytest.raises(QueueOverflowError, match=r"^op 'level\d', tile .* spawned an item.* it has 1,"):
         run_once(run, some(1), 0)
     assert torch.equal(run._queue["slots"][1 + WORKERS :], beyond * 0)
     run.release()

@@ -186,9 +186,8 @@ def of_stealing(text: str) -> Lists:
     held = re.search(r"constexpr int HELD = (\d+)", text)
     assert held is not None
     assert int(held[1]) == HELD
-    assert re.search(
-        r"await_finished\(.* HELD - 1\);\n      row = take_from\(launch, blockIdx\.x, 1\)", launch.body("take")
-    )
+    own = r"await_finished\(launch, sent, HELD - 1\);\n.*\n      row = take_from\(launch, blockIdx\.x, 1\)"
+    assert re.search(own, launch.body("take").partition("while (row < 0")[0])
     taking = launch.steps("take_from", swap)
     checks, settles, frees = taking[:3] == ("swap", "check", "retry"), steals[0] != "take", steals[0] == "free"
     return Lists(

@@ -15,12 +15,12 @@ STEALING = r"""
 struct Tickets {
   unsigned run, thefts;
   bool thief;
-  int latest, final;  // the row that was taken latest; of the block's list the last, -1 while it is not the only one
-  int left;           // rows of all lists when it looked at them
+  int latest;  // the row that was taken last
+  int left;    // rows of all lists, as counted last, and less for what was taken since
   DEVICE unsigned begin(const Launch& launch) {
     thief = false;
     thefts = 0;
-    final = -1;
+    left = launch.count;
     return run = (unsigned)(draw(launch) / launch.programs);
   }
   // Rows of a list, behind the number of the run.
@@ -39,14 +39,13 @@ struct Tickets {
   }
   // By a warp: the row of the item at the front of a list, -1 if it is empty. Further ones are this block's list then.
   DEVICE int take_from(const Launch& launch, int list, int most) {
-    int row = -1, some = 0, own = 0;
+    int row = -1, some = 0;
     if (first_lane()) {
       unsigned long long head = *(volatile unsigned long long*)at(launch, list);
 #pragma unroll 1
       for (;;) {
         const unsigned long long rows = rest(launch, list, head);
         some = min((length(rows) + 1) / 2, most);
-        own = (list == blockIdx.x ? length(rows) : some) - 1;
         if (some == 0) break;
         row = first_of(rows);
         const unsigned long long seen = atomicCAS(at(launch, list), head, word(row + some, row + length(rows)));
@@ -57,9 +56,7 @@ struct Tickets {
       if (some > 1) *(volatile unsigned long long*)at(launch, blockIdx.x) = word(row + 1, row + some);
     }
     thief = __shfl_sync(0xffffffff, some < 2, 0);
-    latest = __shfl_sync(0xffffffff, row, 0);
-    final = __shfl_sync(0xffffffff, own, 0) == 1 ? latest + 1 : -1;
-    return latest;
+    return latest = __shfl_sync(0xffffffff, row, 0);
   }
   // By a warp: a list that is not empty, -1 if all are.
   DEVICE int victim(const Launch& launch) {
@@ -84,12 +81,21 @@ struct Tickets {
     mixed = (mixed ^ mixed >> 15) * 0x846ca68bu;
     return (mixed ^ mixed >> 16) & 0xffff0000u | n;
   }
+  // By a warp: whether the front of its list is to be left to whoever is free first. Rows are counted when there may be
+  // few, as others take no more than two, mostly, for one that this block takes.
+  DEVICE bool leaves(const Launch& launch) {
+    left -= 2 * launch.programs;
+    if (left <= launch.programs) victim(launch);
+    if (left > launch.programs) return false;
+    const unsigned long long own = rest(launch, blockIdx.x, *(volatile unsigned long long*)at(launch, blockIdx.x));
+    return __any_sync(0xffffffff, length(own) > 0 && waits_for_none(launch, first_of(own)));
+  }
   DEVICE int take(const Launch& launch, int sent) {
     int row = -1, list;
     const int held = latest;
     if (!thief) {
-      const bool alone = LAST_ALONE && final >= 0 && waits_for_none(launch, final);
-      await_finished(launch, sent, alone ? 0 : HELD - 1);
+      await_finished(launch, sent, HELD - 1);
+      if (LAST_ALONE && leaves(launch)) await_finished(launch, sent, 0);
       row = take_from(launch, blockIdx.x, 1);
       thief = row < 0;
     }
