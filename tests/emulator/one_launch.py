@@ -15,7 +15,7 @@ import torch
 
 import interlace as il
 from interlace.core.errors import InterlaceError
-from interlace.executors import one_launch
+from interlace.executors import parts
 from interlace.kernels.base import walk_body
 from interlace.loops import as_op
 from interlace.loops.ir.index import evaluate
@@ -64,7 +64,7 @@ def joined(number: int) -> Joined | None:
         plan = _plan(kernel, sizes)
         if plan is None:
             return None
-        with mock.patch.object(one_launch, "walk_body", lambda op, t, given: walk_body(op, t, _some(given, number))):
+        with mock.patch.object(parts, "walk_body", lambda op, t, given: walk_body(op, t, _some(given, number))):
             return Joined(number, EmulatedLaunch(plan, stages=2 + number // 3 % 3))
     except InterlaceError:
         return None

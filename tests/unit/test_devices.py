@@ -211,7 +211,6 @@ def test_a_dtype_costs_one_row(toy: DType) -> None:
 
 #: Files that still list dtypes in code. The list may only shrink.
 DTYPES_LEFT = {
-    "kernels/matmul/__init__.py",
     "nn/modules.py",
 }
 

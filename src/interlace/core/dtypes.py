@@ -59,6 +59,8 @@ int32 = DType("int32", 4, 0.0, 0x80000000, 33.5 / 989, "int32", "int32", "I32", 
 
 #: All of them.
 DTYPES = (bf16, fp16, fp32, int32)
+#: Names of those that arithmetic rounds to.
+FLOATS = tuple(known.name for known in DTYPES if known.floating)
 
 
 def dtype(name: str | DType) -> DType:

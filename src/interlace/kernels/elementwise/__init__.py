@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from interlace.core.arguments import check_type, series
+from interlace.core.dtypes import FLOATS
 from interlace.graph.access import Span, axes
 from interlace.graph.op import Op
 from interlace.graph.tensor import Tensor
@@ -44,7 +45,7 @@ ELEMENTWISE = Kernel(
     Reference(_finish),
     _triton,
     walk=ELEMENTWISE_TEXT,
-    dtypes=("bf16", "fp16", "fp32"),
+    dtypes=FLOATS,
     make=_make,
 )
 

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from interlace.core.arguments import check_type
+from interlace.core.dtypes import FLOATS
 from interlace.graph.access import ALL, axes
 from interlace.graph.op import Op
 from interlace.graph.tensor import Tensor
@@ -45,7 +46,7 @@ LAYER_NORM = Kernel(
     Reference(_finish),
     _triton,
     walk=LAYER_NORM_TEXT,
-    dtypes=("bf16", "fp16", "fp32"),
+    dtypes=FLOATS,
     make=_make,
 )
 

@@ -18,6 +18,7 @@ from enum import Enum
 import numpy as np
 
 from interlace.core.arguments import check_type
+from interlace.core.dtypes import FLOATS
 from interlace.graph.access import ALL, K, Span, axes
 from interlace.graph.op import Op, Reduction
 from interlace.graph.tensor import Tensor
@@ -111,7 +112,7 @@ MATMUL = Kernel(
         ("weight", "gate"), check_gluon, gluon_rows, gluon_scratch_bytes, partial, ("x", "weight", "gate"), _gluon
     ),
     walk=WALK_BODY,
-    dtypes=("bf16", "fp16", "fp32"),
+    dtypes=FLOATS,
     make=_make,
     tiling=TILING,
     tunings={BodyKind.TRITON: TRITON, BodyKind.GLUON: GLUON, BodyKind.WALK: WALK},

@@ -11,6 +11,7 @@ from math import e, inf, log2
 import numpy as np
 
 from interlace.core.arguments import check_type
+from interlace.core.dtypes import FLOATS
 from interlace.core.errors import ArgumentError
 from interlace.graph.access import ALL, axes
 from interlace.graph.op import Op
@@ -42,7 +43,7 @@ def _make(name: str, tensors: Mapping[str, Tensor], params: Params) -> Op:
 
 
 SOFTMAX = Kernel(
-    "softmax", Reference(_finish), _triton, walk=SOFTMAX_TEXT, dtypes=("bf16", "fp16", "fp32"), make=_make
+    "softmax", Reference(_finish), _triton, walk=SOFTMAX_TEXT, dtypes=FLOATS, make=_make
 )
 
 
