@@ -1,6 +1,6 @@
-"""One run of the Hopper executor on a row of the benchmark, for a profiler to count.
+"""One run of the fastest single launch on a row of the benchmark, for a profiler to count.
 
-    ncu --clock-control none --cache-control none -k regex:hopper_kernel --launch-skip 3 --launch-count 1 \
+    ncu --clock-control none --cache-control none -k regex:one_launch --launch-skip 3 --launch-count 1 \
         --metrics dram__bytes_read.sum,dram__bytes_write.sum,lts__t_bytes.sum,lts__t_sector_hit_rate.pct \
         python benchmarks/counters.py relu 16
 """

@@ -2,7 +2,7 @@
 
     python benchmarks/dram_traffic.py benchmarks/results/traffic-h200.json
 
-Needs a Hopper GPU and ``ncu``. Each case is one launch of the Hopper executor with cold caches, one block per SM.
+Needs a Hopper GPU and ``ncu``. Each case is one launch of the one-launch executor with cold caches, one block per SM.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from interlace.bench.counters import count_launches
 from interlace.bench.record import write_record
 from interlace.cli.names import ORDERS
 from interlace.deploy import Deployment
-from interlace.executors.hopper import HopperExecutor
+from interlace.executors.one_launch import OneLaunchExecutor
 from interlace.policies.setting import Setting
 
 MEASURES = (
-    "executors/hopper.py",
+    "executors/one_launch.py",
     "executors/table.py",
     "kernels/abi",
-    "kernels/gluon",
     "kernels/matmul",
     "kernels/primitives",
+    "launch",
     "planner/build.py",
     "planner/settings.py",
     "planner/waits.py",
@@ -67,7 +67,8 @@ class Case:
         if self.name == "matmul":
             graph = il.workloads.one_matmul(self.m, self.n, self.k, tile=il.MatmulTile(*self.tile, 4, 8))
             return il.build(graph, il.Choices(WORKERS, order=ORDERS.parse(self.order)))
-        launch = Deployment(il.workloads.FFN.of({"m": self.m}, True, self.name).graph(il.H200), il.H200, HopperExecutor)
+        graph = il.workloads.FFN.of({"m": self.m}, True, self.name).graph(il.H200)
+        launch = Deployment(graph, il.H200, OneLaunchExecutor)
         setting = launch.default
         if self.order:
             group = int(self.order.partition(":")[2])
@@ -89,9 +90,9 @@ def cases() -> list[Case]:
     return listed
 
 
-def executor(case: Case, device: str = "cuda") -> il.HopperExecutor:
+def executor(case: Case, device: str = "cuda") -> il.OneLaunchExecutor:
     """Ready to run."""
-    return il.HopperExecutor(case.plan(), il.Options(device))
+    return il.OneLaunchExecutor(case.plan(), il.Options(device))
 
 
 def _compile(case: Case) -> None:
@@ -121,7 +122,7 @@ def main(path: str) -> None:
     with ProcessPoolExecutor(14, mp_context=get_context("spawn")) as pool:
         list(pool.map(_compile, unique.values()))
     rows = []
-    counted = count_launches([sys.executable, __file__], "hopper_kernel", METRICS)
+    counted = count_launches([sys.executable, __file__], OneLaunchExecutor.kernel, METRICS)
     for case, counts in zip(cases(), counted, strict=True):
         tile = "x".join(map(str, case.tile)) if case.name == "matmul" else ""
         facts = {"name": case.name, "m": case.m, "n": case.n, "k": case.k, "tile": tile, "order": case.order}

@@ -18,7 +18,7 @@ from interlace.bench.record import cpu_name, write_cpu_record
 from interlace.kernels.matmul import Activation, MatmulTile
 from interlace.sim.lockstep import interleave
 from interlace.sim.machine import Costs, simulate
-from interlace.sim.modes import PERSISTENT, SERIAL, hopper
+from interlace.sim.modes import PERSISTENT, SERIAL, ring_launch
 from interlace.sim.traffic import touches
 from interlace.workloads import FFNShape, ffn
 
@@ -81,7 +81,7 @@ def simulating() -> list[dict[str, str | float]]:
         "memory bound": np.full(ITEMS, 4e5),
         "mixed": random.uniform(0.0, 4e5, ITEMS),
     }
-    modes = {"persistent": PERSISTENT, "serial": SERIAL, "hopper": hopper(160 << 10)}
+    modes = {"persistent": PERSISTENT, "serial": SERIAL, "ring_launch": ring_launch(160 << 10)}
     rows = []
     for name, dram_bytes in loads.items():
         costs = Costs(np.full(ITEMS, 3e7), np.full(ITEMS, 2e5), dram_bytes, dram_bytes / 2, np.zeros(ITEMS))

@@ -9,10 +9,10 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 import interlace as il
 from tests.cases import GRAPHS, Case, relative_error
-from tests.gpu.cases import EXECUTORS, case, executor, ffn_shape, hopper
+from tests.gpu.cases import EXECUTORS, case, executor, ffn_shape, one_launch
 
 
-def check(name: str, run: il.SerialExecutor | il.HopperExecutor, c: Case) -> None:
+def check(name: str, run: il.SerialExecutor | il.OneLaunchExecutor, c: Case) -> None:
     """Run twice, the second time on counters that the first left behind; exit if the answer is wrong."""
     inputs = c.inputs(seed=0)
     for _ in range(2):
@@ -32,8 +32,8 @@ def main() -> None:
     for kind in ("relu", "gated"):
         for m in (16, 300):
             for dependent in (False, True):
-                run, c = hopper(m, ffn_shape(kind, 400, 1104), timeout_s=60.0, dependent_launch=dependent)
-                check("hopper", run, c)
+                run, c = one_launch(m, ffn_shape(kind, 400, 1104), timeout_s=60.0, dependent_launch=dependent)
+                check(run.name, run, c)
     print("every executor ran and was right")
 
 

@@ -3,8 +3,7 @@
     python benchmarks/planner_choice.py benchmarks/results/planner-h200.json
 
 Needs a Hopper GPU. Of each FFN two tilings under six orders, what the planner's search ends with, variants of its
-splits, and the default of ``kernels/matmul/gluon_tuning``, which measurements made; all of one FFN are replayed
-interleaved.
+splits, and the default of the executor, which measurements made; all of one FFN are replayed interleaved.
 """
 
 from __future__ import annotations
@@ -21,18 +20,19 @@ from interlace.bench.problem import Problem
 from interlace.bench.record import write_record
 from interlace.bench.sources import launched
 from interlace.bench.timing import median_us
-from interlace.executors.hopper import HopperExecutor
-from interlace.kernels.matmul.gluon_tuning import RingTile
+from interlace.executors.one_launch import OneLaunchExecutor
+from interlace.kernels.matmul.tilings import sums
 from interlace.planner.predict import predict
 from interlace.planner.search import identity, search
 from interlace.planner.settings import retiled
-from interlace.sim.modes import hopper
+from interlace.policies.setting import OpSetting, Setting
+from interlace.sim.modes import ring_launch
 from interlace.workloads import FFN
 
 WORKLOADS = (("relu", 256), ("relu", 1024), ("relu", 4096), ("swiglu", 1024), ("gelu", 512), ("gelu", 2048))
-TILES = (RingTile(128, 256, 64, False, 2), RingTile(128, 128, 64, False, 2))
+WIDTHS = (256, 128)
 ORDERS = (il.RowMajor(), *map(il.GroupedPanels, (2, 4, 8, 16)), il.Hilbert())
-MODE = hopper(192 << 10)
+MODE = ring_launch(192 << 10)
 
 
 @dataclass(frozen=True)
@@ -45,17 +45,24 @@ class Contest:
     default: str
 
 
+def in_width(graph: il.Graph, width: int) -> Setting:
+    """Tiles of 128 tokens by so many weight rows; with a gate of 128, whose sums take as many registers."""
+    widths = {op.name: min(width, 128) if sums(op) == 2 else width for op in graph.ops}
+    tiles = {name: il.MatmulTile(128, n, 64, num_warps=8) for name, n in widths.items()}
+    return Setting(tuple((name, OpSetting(tile.params)) for name, tile in tiles.items()))
+
+
 def contest(row: str, m: int) -> Contest:
     """No two of the plans are alike."""
     graph = FFN.of({"m": m}, True, row).graph(il.H200)
-    graphs = [retiled(graph, tile.setting(graph.ops)) for tile in TILES]
+    graphs = [retiled(graph, in_width(graph, width)) for width in WIDTHS]
     found = search(graphs, il.H200, MODE)
     listed = [candidate.prediction.plan for candidate in (*found.ranking, found.plain)]
     listed += [il.build(graph, il.Choices(132, order=order)) for graph in graphs for order in ORDERS]
     for candidate in found.ranking:
         for undone in ({"split": il.Whole()}, {"policy": il.TileSync()}):
             listed.append(il.build(candidate.graph, replace(candidate.choices, **undone)))
-    default = il.plan_graph(graph, il.H200, HopperExecutor)
+    default = il.plan_graph(graph, il.H200, OneLaunchExecutor)
     listed.append(default)
     unlike = {identity(plan): plan for plan in reversed(listed)}
     names = {key: _name(plan) for key, plan in unlike.items()}
@@ -68,9 +75,9 @@ def _name(plan: il.Plan) -> str:
     return f"{tile['BM']}x{tile['BN']}x{tile['BK']}, {plan.order}, {plan.policy}"
 
 
-def executor(plan: il.Plan) -> il.HopperExecutor:
+def executor(plan: il.Plan) -> il.OneLaunchExecutor:
     """Ready to run."""
-    return il.HopperExecutor(plan, il.Options(dependent_launch=True))
+    return il.OneLaunchExecutor(plan, il.Options(dependent_launch=True))
 
 
 def _compile(plan: il.Plan) -> None:

@@ -434,8 +434,8 @@ def chosen_table(record: dict[str, Any]) -> str:
     behind = sum(row["over_default"] > 1 for row in record["rows"])
     lines += [
         "",
-        f"The choice takes at most {worst - 1:.1%} more than the best plan measured, the defaults of "
-        "`kernels/matmul/gluon_tuning.py` included; they are faster than the choice in "
+        f"The choice takes at most {worst - 1:.1%} more than the best plan measured, the defaults "
+        "by rule included; they are faster than the choice in "
         f"{behind} of {len(record['rows'])} cases. "
         f"Against row-major it is {record['mean_plain_over_chosen']:.2f} times as fast in the geometric mean.",
     ]

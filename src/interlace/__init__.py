@@ -21,7 +21,6 @@ from interlace.deploy.planning import plan_graph
 from interlace.executors import EXECUTORS, Executor
 from interlace.executors.cuda_graph import CudaGraphExecutor
 from interlace.executors.footprint import check_footprint
-from interlace.executors.hopper import HopperExecutor
 from interlace.executors.one_launch import OneLaunchExecutor
 from interlace.executors.options import Options
 from interlace.executors.persistent import PersistentExecutor
@@ -70,7 +69,7 @@ from interlace.policies.sync import (
     SyncPolicy,
     TileSync,
 )
-from interlace.sim.modes import PERSISTENT, SEMAPHORE_STREAMS, SERIAL, Mode, hopper
+from interlace.sim.modes import PERSISTENT, SEMAPHORE_STREAMS, SERIAL, Mode, ring_launch
 from interlace.trace.events import Trace
 
 if TYPE_CHECKING:
@@ -115,7 +114,6 @@ __all__ = [
     "HalfRows",
     "Hazard",
     "Hilbert",
-    "HopperExecutor",
     "InterlaceError",
     "Interleaving",
     "K",
@@ -171,11 +169,11 @@ __all__ = [
     "fixed",
     "fp16",
     "fp32",
-    "hopper",
     "int32",
     "matmul",
     "plan_graph",
     "read_plan",
+    "ring_launch",
     "verify",
     "workloads",
 ]

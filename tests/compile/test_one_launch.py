@@ -54,6 +54,31 @@ def test_default_launches_compile_and_keep_the_memory_order(shape: str, m: int, 
     assert widths == {tile["BM"] if tile["SWAP"] else tile["BN"] for tile in tiles}
 
 
+def places(lines: list[str], pattern: str) -> list[int]:
+    return [i for i, line in enumerate(lines) if re.search(pattern, line)]
+
+
+@pytest.mark.parametrize(("shape", "m"), [("relu", 16), ("gated", 256)])
+def test_the_lint_finds_each_missing_fence_and_a_load_ahead_of_the_launch_before(shape: str, m: int) -> None:
+    graph = il.workloads.ffn(m, SHAPES[shape], il.bf16)
+    setting = il.OneLaunchExecutor.default(graph, il.H200)
+    run = il.OneLaunchExecutor(plan_with(graph, setting, 132), il.Options("meta", dependent_launch=True))
+    lines = run.binary.ptx.splitlines()
+
+    def found(changed: list[str]) -> set[str]:
+        return {f.rule for f in lint("\n".join(changed), posts=True, waits=True, posting_warp=True)}
+
+    fences = places(lines, r"fence\.proxy\.async\.global")
+    assert fences
+    for fence in fences:
+        assert found([*lines[:fence], *lines[fence + 1 :]]) == {"tma-load"}
+    polls = ["" if "bar.warp.sync" in line else line for line in lines]
+    assert found(polls) >= {"hand-over"}
+    wait = places(lines, r"griddepcontrol\.wait")[0]
+    early = "ld.global.v4.b32 {%r1, %r2, %r3, %r4}, [%rd1];"
+    assert "dependent" in found([*lines[:wait], early, *lines[wait:]])
+
+
 def test_ops_of_equal_tiles_share_their_code() -> None:
     tensors = [il.Tensor(f"x{i}", (64, 128), il.bf16) for i in range(9)]
     weights = [il.Tensor(f"w{i}", (128, 128), il.bf16) for i in range(8)]
@@ -138,10 +163,10 @@ def test_what_it_cannot_run_is_refused_before_anything_is_compiled() -> None:
         launch(il.workloads.ffn(16, shape, il.bf16, tile, tile), il.Options("cpu"))
 
 
-def test_triton_and_gluon_bodies_refuse_widths_that_are_no_powers_of_two() -> None:
+def test_triton_bodies_refuse_widths_that_are_no_powers_of_two() -> None:
     graph = il.workloads.ffn(16, SHAPES["relu"], il.bf16, il.MatmulTile(64, 112, 64), il.MatmulTile(64, 32, 64))
     plan = il.build(graph, il.Choices(132))
-    for executor in (il.SerialExecutor, il.PersistentExecutor, il.HopperExecutor):
+    for executor in (il.SerialExecutor, il.PersistentExecutor):
         with pytest.raises(ShapeError, match=r"op 'up': tile of 64 x 112 x 64.*powers of two.*one_launch executor"):
             executor(plan, META).launches()
 

@@ -9,35 +9,82 @@ import torch
 
 import interlace as il
 from interlace.core.errors import DeviceError, GraphError, InterlaceError, PlanError, ShapeError
-from interlace.executors.launch import Launch
-
-from ..ring import hopper_executor
+from interlace.executors.launch import TextLaunch
+from interlace.kernels.cuda import launcher
+from interlace.kernels.cuda.launcher import TensorMap
+from interlace.kernels.matmul.walk_body import WALK_BODY
+from interlace.planner.settings import plan_with
 
 SHAPE = il.workloads.FFNShape(256, 512, il.Activation.RELU, False)
 SHORT = il.Options("meta", short=("x",))
 
 
-def launch(executor: il.HopperExecutor, rows: int) -> Launch:
+def one_launch(options: il.Options, m: int = 32) -> il.OneLaunchExecutor:
+    graph = il.workloads.ffn(m, SHAPE)
+    setting = il.OneLaunchExecutor.default(graph, il.H200)
+    return il.OneLaunchExecutor(plan_with(graph, setting, il.H200.sms), options)
+
+
+def launch(executor: il.OneLaunchExecutor, rows: int) -> TextLaunch:
     """On tensors of so many rows of x; on ``meta`` all of them lie at the same address."""
     tensors = {name: executor.empty(name) for name in ("w_up", "w_down", "out")}
     (found,) = executor.launches(tensors | {"x": torch.empty(rows, 256, dtype=torch.bfloat16, device="meta")})
-    assert isinstance(found, Launch)
+    assert isinstance(found, TextLaunch)
     return found
 
 
-def test_a_launch_takes_fewer_rows_and_all_that_it_is_specialised_on_stays() -> None:
-    executor = hopper_executor(32, SHAPE, None, SHORT)
-    found = {rows: launch(executor, rows) for rows in (32, 17, 1, 32)}
-    extents = {rows: of.arguments[4].shape for rows, of in found.items()}
-    assert extents == {32: [32, 256], 17: [17, 256], 1: [1, 256]}
-    for of in found.values():
-        assert [arguments.M for arguments in of.arguments[3]] == [32, 32]
-        assert [arguments.out.shape[0] for arguments in of.arguments[3]] == [32, 32]
-        assert of.arguments[4].block_shape == found[32].arguments[4].block_shape
+def told_of_x(monkeypatch: pytest.MonkeyPatch, m: int, rows: int) -> tuple[dict[str, Any], dict[str, Any]]:
+    """What the launch is told of x of so many rows: fields of its operands, and shape and box of each tensor map."""
+    maps: dict[str, Any] = {}
+
+    def tensor_map(address: int, shape: Any, strides: Any, box: Any, dtype: Any, **rest: Any) -> TensorMap:
+        maps.setdefault("x" if address == 1 << 20 else "weight", []).append((tuple(shape), tuple(box)))
+        return TensorMap(bytes(128))
+
+    class Somewhere:
+        def __init__(self, *shape: int, address: int) -> None:
+            self.shape, self.address = shape, address
+
+        def data_ptr(self) -> int:
+            return self.address
+
+        def stride(self) -> tuple[int, int]:
+            return self.shape[1], 1
+
+    monkeypatch.setattr(launcher, "tensor_map", tensor_map)
+    up = one_launch(il.Options("meta", short=("x",)), m).plan.graph.ops[0]
+    tensors = {
+        "x": Somewhere(rows, 256, address=1 << 20),
+        "weight": Somewhere(512, 256, address=1 << 21),
+        "out": Somewhere(m, 512, address=1 << 22),
+    }
+    packed = WALK_BODY.pack(up, tensors, il.bf16)
+    at, of = WALK_BODY.operands.offsets["x_rows"], WALK_BODY.operands.offsets["m"]
+    read = {"x_rows": int.from_bytes(packed[at : at + 4], "little"), "m": int.from_bytes(packed[of : of + 4], "little")}
+    return read, maps
+
+
+@pytest.mark.parametrize("m", [16, 32, 300])
+@pytest.mark.parametrize("missing", [0, 1, 13])
+def test_a_launch_takes_fewer_rows_and_loads_none_that_are_not_there(
+    m: int, missing: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = m - missing
+    told, maps = told_of_x(monkeypatch, m, rows)
+    assert told == {"x_rows": rows, "m": m}
+    (shape, box), (_, last) = maps["x"]
+    assert shape == (rows, 256)
+    beyond = -(-rows // box[0]) * box[0] - rows
+    assert last[0] == box[0] - beyond // 8 * 8  # the last box, in steps of 8 rows
+
+
+def test_the_text_of_a_launch_does_not_depend_on_rows_that_are_missing() -> None:
+    texts = {one_launch(il.Options("meta", short=short)).composition.text for short in ((), ("x",))}
+    assert len(texts) == 1
 
 
 def test_a_launch_is_bound_anew_when_the_rows_at_an_address_change() -> None:
-    executor = hopper_executor(32, SHAPE, None, SHORT)
+    executor = one_launch(SHORT)
     first = launch(executor, 17)
     assert launch(executor, 20) is not first
     x = torch.empty(5, 256, dtype=torch.bfloat16, device="meta")
@@ -48,13 +95,13 @@ def test_a_launch_is_bound_anew_when_the_rows_at_an_address_change() -> None:
 @pytest.mark.parametrize("rows", [0, 33])
 def test_more_rows_or_none_are_refused(rows: int) -> None:
     with pytest.raises(ShapeError, match=rf"'x' has shape \({rows}, 256\); .* built for \(32, 256\) or fewer rows"):
-        launch(hopper_executor(32, SHAPE, None, SHORT), rows)
+        launch(one_launch(SHORT), rows)
 
 
 def test_nothing_else_may_be_short() -> None:
     with pytest.raises(ShapeError, match=r"'x' has shape \(17, 256\); graph 'ffn' was built for \(32, 256\)$"):
-        launch(hopper_executor(32, SHAPE, None, il.Options("meta")), 17)
-    executor = hopper_executor(32, SHAPE, None, SHORT)
+        launch(one_launch(il.Options("meta")), 17)
+    executor = one_launch(SHORT)
     tensors: dict[str, Any] = {name: executor.empty(name) for name in ("x", "w_up", "w_down")}
     with pytest.raises(ShapeError, match=r"'out' has shape \(17, 256\)"):
         executor.launches(tensors | {"out": torch.empty(17, 256, dtype=torch.bfloat16, device="meta")})
@@ -70,13 +117,13 @@ def residual() -> il.Graph:
     ("short", "error", "message"),
     [
         (("out",), GraphError, "Options.short names 'out', which is no input of graph 'residual'"),
-        (("x",), PlanError, "op 'op' reads it as 'residual', where the hopper executor fills nothing in; .* pad it"),
+        (("x",), PlanError, "op 'op' reads it as 'residual', where the one_launch executor fills nothing in; .* pad"),
     ],
 )
 def test_what_no_load_fills_in_is_refused(short: tuple[str, ...], error: type[InterlaceError], message: str) -> None:
     plan = il.build(residual(), il.Choices(132))
     with pytest.raises(error, match=message):
-        il.HopperExecutor(plan, il.Options("meta", short=short))
+        il.OneLaunchExecutor(plan, il.Options("meta", short=short))
 
 
 def test_the_one_launch_takes_short_inputs_where_bulk_loads_alone_read_them() -> None:

@@ -7,9 +7,9 @@ from collections.abc import Callable, Mapping
 import torch
 
 import interlace as il
+from interlace.planner.settings import plan_with
 
 from ..cases import Answer, Case, split, workload
-from ..ring import Ring, hopper_executor
 
 HIDDEN, FFN = 400, 1104  # no multiples of any tile
 
@@ -96,15 +96,21 @@ def ffn_answer(shape: il.workloads.FFNShape) -> Answer:
     return answer
 
 
-def hopper(
+def one_launch(
     m: int,
     shape: il.workloads.FFNShape,
-    setting: Ring | None = None,
+    up: il.MatmulTile | None = None,
+    down: il.MatmulTile | None = None,
     dtype: str = "bf16",
-    workers: int = 132,
     bias: bool = False,
+    choices: il.Choices | None = None,
+    workers: int = 132,
     **options: object,
-) -> tuple[il.HopperExecutor, Case]:
-    """An FFN on the Hopper executor, by default as the rules tile it, and its answer."""
-    run = hopper_executor(m, shape, setting, il.Options(**options), il.dtype(dtype), workers, bias)
-    return run, Case(run.plan.graph, ffn_answer(shape), "cuda")
+) -> tuple[il.OneLaunchExecutor, Case]:
+    """An FFN as one launch, by default as the rules tile it, and its answer."""
+    graph = il.workloads.ffn(m, shape, il.dtype(dtype), up, down, bias)
+    if up is None:
+        plan = plan_with(graph, il.OneLaunchExecutor.default(graph, il.H200), workers)
+    else:
+        plan = il.build(graph, choices or il.Choices(workers))
+    return il.OneLaunchExecutor(plan, il.Options(**options)), Case(plan.graph, ffn_answer(shape), "cuda")

@@ -42,7 +42,7 @@ def test_one_workers_order_is_kept_where_a_proof_may_rest_on_it(dispatch: il.Dis
             run.run({**inputs, c.output: out})
             run.synchronize()
             assert relative_error(out, c.exact(inputs)) < 1e-2
-    for cls in (il.SemaphoreStreamsExecutor, il.HopperExecutor):
+    for cls in (il.SemaphoreStreamsExecutor, il.OneLaunchExecutor):
         with pytest.raises(CoverageError, match="keeps no such order"):
             cls(proof)
 

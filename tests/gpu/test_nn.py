@@ -14,11 +14,10 @@ import pytest
 import torch
 from torch import nn
 
-from interlace.deploy import SERVING, Choice, Deployment, launched_rows
-from interlace.executors import DeviceExecutor
-from interlace.executors.hopper import HopperExecutor
+from interlace.deploy import Choice, launched_rows
+from interlace.executors.one_launch import OneLaunchExecutor
+from interlace.kernels.cuda import launcher
 from interlace.kernels.gated import _silu_times
-from interlace.kernels.gluon.template import hopper_kernel
 from interlace.nn import FFN, FallbackWarning, SwiGLU, op
 from interlace.nn import plain as plain_ops
 from interlace.nn.instances import Instance, Instances, Key, Tensors
@@ -38,7 +37,7 @@ def _hopper() -> None:
         pytest.skip("needs a Hopper GPU")
 
 
-LAUNCH = Choice(HopperExecutor, None, None, None, "every test but those of the choice wants it")
+LAUNCH = Choice(OneLaunchExecutor, None, None, None, "every test but those of the choice wants it")
 
 
 @pytest.fixture(autouse=True)
@@ -225,30 +224,20 @@ def test_a_hundred_numbers_of_tokens_share_the_launches_of_their_buckets(monkeyp
     some = range(1, 300, 3)
     module.prepare(*sorted({launched_rows(m) for m in some}))
     assert built == [16, 32, 64, 128, 256, 384]
-    compiled = cache_entries()
+    loaded = launcher._loaded.cache_info().currsize
     for m in some:
         x = inputs(m, torch.bfloat16, m, hidden=64)
         assert_as_good_as_pytorch(module(x), plain, x)
     assert len(built) == 6
-    assert cache_entries() == compiled
+    assert launcher._loaded.cache_info().currsize == loaded
 
 
-@pytest.mark.parametrize("executor", SERVING)
 @pytest.mark.parametrize("name", ["ffn-bias", "swiglu"])
-def test_launches_of_each_executor_serve_fewer_rows_than_they_have(
-    executor: type[DeviceExecutor], name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(op, "serving", lambda graph, device: Deployment(graph, device, executor))
-    monkeypatch.setattr(op, "_proved", op._proved.__wrapped__)
+def test_launches_serve_fewer_rows_than_they_have(name: str) -> None:
     module, plain = case(name, torch.bfloat16)
     for m in (1, 9, 16, 17, 33, 47, 65, 97, 127, 129, 200, 300, 513):
         x = inputs(m, torch.bfloat16, m)
         assert_as_good_as_pytorch(module(x), plain, x)
-
-
-def cache_entries() -> int:
-    """Kernels that Triton has compiled for the launch and loaded."""
-    return sum(len(caches[0]) for caches in hopper_kernel.device_caches.values())
 
 
 @pytest.mark.parametrize("name", ["ffn-bias", "swiglu"])

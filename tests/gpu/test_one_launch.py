@@ -9,32 +9,14 @@ import torch
 import interlace as il
 from interlace.core.errors import HangError
 from interlace.kernels.spin import spin
-from interlace.planner.settings import plan_with
 
-from ..cases import Case, relative_error, strike_posts
-from .cases import FFNS, ffn_answer, ffn_shape
+from ..cases import Case, Tensors, relative_error, strike_posts
+from .cases import FFNS, ffn_shape
+from .cases import one_launch as made
 
 TOKENS = [*range(1, 21), 31, 33, 64, 100, 128, 129, 255, 300, 511, 1000, 4097]
 GUARD = 4096  # elements on either side of a tensor that nobody may write
 NAN = float("nan")
-
-
-def made(
-    m: int,
-    shape: il.workloads.FFNShape,
-    up: il.MatmulTile | None = None,
-    down: il.MatmulTile | None = None,
-    dtype: str = "bf16",
-    bias: bool = False,
-    choices: il.Choices | None = None,
-    **options: object,
-) -> tuple[il.OneLaunchExecutor, Case]:
-    graph = il.workloads.ffn(m, shape, il.dtype(dtype), up, down, bias)
-    if up is None:
-        plan = plan_with(graph, il.OneLaunchExecutor.default(graph, il.H200), 132)
-    else:
-        plan = il.build(graph, choices or il.Choices(132))
-    return il.OneLaunchExecutor(plan, il.Options(**options)), Case(plan.graph, ffn_answer(shape), "cuda")
 
 
 def check(run: il.OneLaunchExecutor, c: Case, seed: int) -> None:
@@ -168,6 +150,117 @@ def test_runs_back_to_back_give_the_same_bits(m: int, jitter_s: float, dependent
             run.run({**inputs, "out": out})
         run.synchronize()
         assert torch.equal(out, first)
+
+
+def first_result(run: il.OneLaunchExecutor, c: Case, inputs: Tensors) -> torch.Tensor:
+    """What a run computes, once it was checked against float64."""
+    out = c.poisoned()
+    run.run({**inputs, "out": out})
+    run.synchronize()
+    assert relative_error(out, c.exact(inputs)) < 1e-2
+    return out
+
+
+@pytest.mark.parametrize("kind", ["relu", "gated"])
+@pytest.mark.parametrize("m", [16, 300])
+def test_a_dependent_launch_sees_inputs_that_the_kernel_before_it_wrote(m: int, kind: str) -> None:
+    """Loads of weights run ahead of that kernel, those of activations may not."""
+    run, c = made(m, ffn_shape(kind), dependent_launch=True)
+    inputs = c.inputs(seed=0)
+    xs = [c.inputs(seed)["x"] for seed in range(4)]
+    expected = [first_result(run, c, {**inputs, "x": x}) for x in xs]
+    x, out, hidden = torch.empty_like(xs[0]), c.poisoned(), run.intermediate("hidden")
+    tensors = {**inputs, "x": x, "out": out}
+    wrong = torch.zeros((), dtype=torch.int64, device="cuda")
+    for i in range(200):
+        out.fill_(NAN)
+        hidden.fill_(NAN)
+        x.fill_(NAN)
+        torch.mul(xs[i % 4], 1.0, out=x)
+        run.run(tensors)
+        wrong += (out != expected[i % 4]).sum()
+    run.synchronize()
+    assert int(wrong) == 0
+
+
+@pytest.mark.parametrize("m", [16, 300])
+def test_a_dependent_launch_sees_what_the_launch_before_it_wrote(m: int) -> None:
+    """Each run's input is the output of the one before, with nothing between them."""
+    results = []
+    for dependent in (False, True):
+        run, c = made(m, ffn_shape("relu"), dependent_launch=dependent)
+        inputs = c.inputs(seed=0)
+        # ReLU halves the square of what it passes; 1.19 to the fourth makes up for that.
+        weights = {name: 1.19 * value for name, value in inputs.items() if name != "x"}
+        chain = [inputs["x"].clone(), c.poisoned()]
+        for i in range(40):
+            source, target = chain[i % 2], chain[(i + 1) % 2]
+            run.run({**weights, "x": source, "out": target})
+            if not dependent:
+                run.synchronize()
+        run.synchronize()
+        for value in chain:
+            assert 0.1 < float(value.float().std()) < 10
+        results.append(chain)
+    for after, overlapping in zip(*results, strict=True):
+        assert torch.equal(after, overlapping)
+
+
+@pytest.mark.parametrize("dependent", [False, True], ids=["after", "dependent"])
+@pytest.mark.parametrize("workers", [1, 7, 131, 300])
+@pytest.mark.parametrize("m", [16, 300])
+def test_any_number_of_workers_makes_progress(m: int, workers: int, dependent: bool) -> None:
+    """Fewer than there are SMs, and more than fit at once."""
+    run, c = made(m, ffn_shape("relu"), workers=workers, dependent_launch=dependent)
+    assert run.plan.workers == workers
+    inputs = c.inputs(seed=0)
+    gold = c.exact(inputs)
+    outs = [c.poisoned() for _ in range(5)]
+    for out in outs:
+        run.run({**inputs, "out": out})
+    run.synchronize()
+    for out in outs:
+        assert relative_error(out, gold) < 1e-2
+
+
+@pytest.mark.parametrize("m", [16, 300])
+def test_semaphores_survive_2_to_the_32_posts(m: int) -> None:
+    """Counters are set as after runs r with (r + 1) * threshold just below, at and above a wrap of 32 bits."""
+    run, c = made(m, ffn_shape("relu"))
+    inputs = c.inputs(seed=0)
+    gold = c.exact(inputs)
+    out = c.poisoned()
+    run.run({**inputs, "out": out})
+    run.synchronize()
+    posts = run._semaphores.clone().long()  # one run's worth
+    starts = run._counters.clone()
+    assert int(starts.max()) == len(run.plan.items) + run._table.workers  # every worker draws one ticket too many
+    for limit in (2**31, 2**32):
+        first = int(limit // int(posts.max())) - 2
+        run._semaphores.copy_(((posts * first + 2**31) % 2**32 - 2**31).int())
+        run._counters.copy_(starts * first)
+        for _ in range(4):
+            out.fill_(NAN)
+            run.run({**inputs, "out": out})
+            run.synchronize()
+            assert relative_error(out, gold) < 1e-2
+
+
+@pytest.mark.parametrize("kind", FFNS)
+@pytest.mark.parametrize(("m", "rows"), [(16, 1), (16, 9), (64, 33), (64, 47), (128, 65), (300, 257), (384, 1)])
+def test_rows_that_a_short_input_has_are_right_and_the_others_change_none(m: int, rows: int, kind: str) -> None:
+    run, c = made(m, ffn_shape(kind), short=("x",), dependent_launch=True)
+    inputs = c.inputs(seed=m)
+    gold = c.exact(inputs)[:rows]
+    unfused = relative_error(c.answer(inputs)[:rows], gold)
+    few = torch.full((rows + 64, inputs["x"].shape[1]), NAN, device="cuda", dtype=inputs["x"].dtype)
+    few[:rows] = inputs["x"][:rows]
+    for _ in range(3):
+        out = c.poisoned()
+        run.intermediate("hidden").fill_(NAN)
+        run.run({**inputs, "x": few[:rows], "out": out})
+        run.synchronize()
+        assert relative_error(out[:rows], gold) <= 1.5 * unfused
 
 
 @pytest.mark.parametrize(("ops", "items"), [(1, 3), (2, 3), (2, 400)])

@@ -24,7 +24,7 @@ def csv(rows: Sequence[Mapping[str, str]]) -> str:
     """What ``ncu --csv --page raw`` prints: names, units, a row per launch, amid its own messages."""
     names = ["ID", "Process ID", "Kernel Name", *(rows[0] if rows else METRICS.values())]
     lines = [names, ["", "", "", *(UNITS.get(name, "byte") for name in names[3:])]]
-    lines += [[str(i), "4711", "hopper_kernel", *row.values()] for i, row in enumerate(rows)]
+    lines += [[str(i), "4711", "one_launch", *row.values()] for i, row in enumerate(rows)]
     table = "\n".join(",".join(f'"{cell}"' for cell in line) for line in lines)
     return f"==PROF== Connected to process 4711\nwhat the program prints\n==PROF== Disconnected\n{table}\n"
 

@@ -9,7 +9,7 @@ from interlace.bench.timing import Timing
 from interlace.core.devices import H200
 from interlace.deploy import Deployment
 from interlace.executors.cuda_graph import CudaGraphExecutor
-from interlace.executors.hopper import HopperExecutor
+from interlace.executors.one_launch import OneLaunchExecutor
 from interlace.policies.sync import TileSync
 from interlace.workloads import FFN
 
@@ -22,8 +22,8 @@ def result(preset: str, m: int, ours_us: float) -> Row:
     """A row whose baseline, torch.compile, takes 100 us, and whose floor takes 80 us."""
     problem = FFN.of({"m": m}, True, preset)
     libraries = {"eager": timed(110.0), "compile": timed(100.0), "max-autotune": timed(120.0)}
-    executors = {"cuda_graph": timed(130.0), "hopper": timed(ours_us)}
-    launches = [Deployment(problem.graph(H200), H200, kind) for kind in (CudaGraphExecutor, HopperExecutor)]
+    executors = {"cuda_graph": timed(130.0), "one_launch": timed(ours_us)}
+    launches = [Deployment(problem.graph(H200), H200, kind) for kind in (CudaGraphExecutor, OneLaunchExecutor)]
     variants = {each.executor.name: Variant(each, each.default, TileSync()) for each in launches}
     layer = Contest(
         {name: timed(time.timing.median_us + 8.0) for name, time in libraries.items()},

@@ -89,8 +89,8 @@ CASES: list[tuple[Callable[[], object], str]] = [
     ),
     (lambda: il.plan_graph(GRAPH, "H200"), "plan_graph: device is 'H200'; write device=il.H200"),
     (
-        lambda: il.plan_graph(GRAPH, il.H200, "hopper"),
-        "plan_graph: executor is 'hopper'; pass a class, such as il.PersistentExecutor",
+        lambda: il.plan_graph(GRAPH, il.H200, "one_launch"),
+        "plan_graph: executor is 'one_launch'; pass a class, such as il.PersistentExecutor",
     ),
     (
         lambda: il.plan_graph(GRAPH, il.H200, split_k=2),

@@ -31,7 +31,6 @@ from interlace.core.errors import NoDeviceError, TooManyWorkersError
 from interlace.executors import EXECUTORS as EXECUTOR_CLASSES
 from interlace.executors import DeviceExecutor
 from interlace.executors.cuda_graph import CudaGraphExecutor
-from interlace.executors.hopper import HopperExecutor
 from interlace.executors.one_launch import OneLaunchExecutor
 from interlace.executors.persistent import PersistentTicketExecutor
 from interlace.executors.reference import RandomReferenceExecutor, ReferenceExecutor
@@ -39,7 +38,7 @@ from interlace.executors.serial import SerialExecutor
 from interlace.kernels.base import tiling
 from interlace.planner.build import Choices, build
 from interlace.trace.events import Trace
-from interlace.workloads import FFN, WORKLOADS, TwoCopies, Workload
+from interlace.workloads import FFN, WORKLOADS, Workload
 from interlace.workloads.base import Tile
 
 from .commands import SMALL, fail, invoke, no_option, succeed
@@ -183,10 +182,10 @@ def test_on_a_gpu_every_executor_runs_in_tiles_of_its_own(capsys: pytest.Capture
         assert way.proof.plan.dispatch is executor.dispatches[0]
         assert way.setting == executor.default(task.graph, H200)
     tiles = {tiling(way.proof.plan.graph) for way in planned.values()}
-    assert tiling(planned[HopperExecutor].proof.plan.graph) not in {tiling(planned[SerialExecutor].proof.plan.graph)}
+    assert tiling(planned[OneLaunchExecutor].proof.plan.graph) not in {tiling(planned[SerialExecutor].proof.plan.graph)}
     alike = {(way.setting, way.proof.plan.dispatch) for way in planned.values()}
     assert len({id(way.proof) for way in planned.values()}) == len(alike) < len(planned)
-    assert len(tiles) == 3, "Triton executors share theirs, a Gluon launch and the one launch have their own"
+    assert len(tiles) == 2, "Triton executors share theirs, the one launch has its own"
 
 
 def test_options_of_the_plan_stand_for_every_executor_and_a_dispatch_for_those_that_run_it() -> None:
@@ -197,22 +196,22 @@ def test_options_of_the_plan_stand_for_every_executor_and_a_dispatch_for_those_t
     for executor in run_module._default(task, Machine(True, H200)):
         plan = plans(executor).proof.plan
         assert (plan.policy, plan.workers, plan.order.split(";")[0]) == ("RowSync()", 7, "GroupedPanels(rows=2)")
-        only_ticket = executor in (PersistentTicketExecutor, HopperExecutor)
+        only_ticket = executor is PersistentTicketExecutor
         assert plan.dispatch is (interlace.Dispatch.TICKET if only_ticket else interlace.Dispatch.STATIC)
 
 
 def test_an_executor_that_cannot_run_it_is_left_out_with_a_note_or_refused_if_named(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    task, plans = on_h200(TwoCopies)
+    task, plans = on_h200(dtype=dtypes.fp32)
     chosen = run_module._default(task, Machine(True, H200))
-    assert set(chosen) - set(run_module._planned(chosen, plans, named=False)) == {HopperExecutor}
-    assert capsys.readouterr().err.startswith("note: hopper is left out: op 'first'")
-    with pytest.raises(BadInput, match="op 'first'"):
-        run_module._planned([HopperExecutor], plans, named=True)
+    assert set(chosen) - set(run_module._planned(chosen, plans, named=False)) == {OneLaunchExecutor}
+    assert capsys.readouterr().err.startswith("note: one_launch is left out: op 'up' has")
+    with pytest.raises(BadInput, match=r"op 'up' has .*fp32"):
+        run_module._planned([OneLaunchExecutor], plans, named=True)
     tiled = problem(Selection(FFN, {"m": 16}), Machine(True, H200), Tile(16, 64, 64))
     planned = run_module._planned(chosen, tiled.plans(ScheduleOptions(), H200), named=False)
-    assert {HopperExecutor, OneLaunchExecutor}.isdisjoint(planned), "a tile that is given stands for all"
+    assert OneLaunchExecutor not in planned, "a tile that is given stands for all"
     assert {tiling(way.proof.plan.graph) for way in planned.values()} == {"up 16x64x64, down 16x64x64"}
 
 
@@ -230,7 +229,7 @@ def test_without_a_gpu_run_tells_what_the_workload_would_do_on_one(
     assert there["device"]["name"] == "NVIDIA H200"
     names = [name for each in there["executors"] for name in each["names"]]
     assert set(names) == {e.name for e in EXECUTOR_CLASSES if issubclass(e, DeviceExecutor)}
-    assert names[0] in ("hopper", "one_launch"), "those that load weights ahead come first"
+    assert names[0] == "one_launch", "what loads weights ahead comes first"
     times = [each["us"] for each in there["executors"]]
     assert times == sorted(times)
     for each in there["executors"]:
@@ -756,7 +755,7 @@ def test_explain_says_what_it_chose_and_why(tmp_path: Path) -> None:
     assert [op["op"] for op in told["ops"]] == ["up", "down"]
     assert all(bound["source"] for bound in told["bounds"])
     flops_us = 6 * 512 * 4096 * 14336 / H200.flops_per_s(dtypes.bf16) * 1e6
-    assert told["floor_us"] == pytest.approx(flops_us)
+    assert flops_us <= told["floor_us"] <= 1.01 * flops_us  # tiles may reach beyond the last row
     assert told["floor_us"] < told["predicted_us"]
     assert [(each["op"], list(each["waits_for"])) for each in told["hand_overs"]] == [("up", []), ("down", ["up"])]
     assert "no deadlock, no race" in result.output
@@ -766,9 +765,9 @@ def test_explain_takes_one_executor_and_a_tile_of_one() -> None:
     shape = ["--preset", "llama3-8b", "--m", "64", "--device", "cuda"]
     alone = succeed("explain", "ffn", *shape, "--executor", "serial", "--tile", "64x64x64")
     assert "up 64x64x64, down 64x64x64" in alone
-    assert "hopper" not in alone
-    message = fail(2, "explain", "two-copies", "--device", "cuda", "--executor", "hopper")
-    assert message.startswith("error: op 'first': kernel 'copy' has no Gluon body")
+    assert "one_launch" not in alone
+    message = fail(2, "explain", "ffn", "--dtype", "fp32", "--device", "cuda", "--executor", "one_launch")
+    assert message.startswith("error: op 'up' has ")
 
 
 def test_explain_refuses_what_cannot_be_built() -> None:

@@ -86,8 +86,8 @@ def test_each_number_of_tokens_is_counted_once_and_judged(tmp_path: Path, monkey
     assert few["flops_per_s"] == pytest.approx(4 * 16 * 4096 * 14336 / 63e-6)
     assert few["compute_share"] == pytest.approx(4 * 16 * 4096 * 14336 / 63e-6 / 790e12)
     shown = " ".join(result.stdout.split())
-    assert "ffn, hidden 4096, ffn 14336, activation relu, dtype bf16, on NVIDIA H200, hopper executor" in shown
-    for text in ("counted", "predicted", "236", "10%", "84%", "memory bound", "compute bound", "neither"):
+    assert "ffn, hidden 4096, ffn 14336, activation relu, dtype bf16, on NVIDIA H200, one_launch executor" in shown
+    for text in ("counted", "predicted", "236", "10%", "memory bound", "compute bound", "neither"):
         assert text in shown, text
     assert seen.read_text().split("\n")[-3:-1] == ["-m", "interlace.bench.profile"]
     assert [run.deployment.graph.tensor("x").shape[0] for run in profiled(tmp_path)] == [16, 1024, 17]
@@ -151,17 +151,17 @@ def test_launches_of_two_executors_are_counted_apart(tmp_path: Path, monkeypatch
 
     def count(command: object, kernel: str, metrics: dict[str, str]) -> list[dict[str, float]]:
         asked.append(kernel)
-        widths = {"hopper_kernel": 3, "persistent_ticket_kernel": 1}
+        widths = {"one_launch": 3, "persistent_ticket_kernel": 1}
         return [dict.fromkeys(metrics, float(1000 * len(asked) + i)) for i in range(widths[kernel])]
 
     install(tmp_path, monkeypatch)
     monkeypatch.setattr(profiling, "count_launches", count)
     path = tmp_path / "p.json"
-    result = command("--hidden", "1024", "--ffn", "1040", "--sweep", "ffn", "--json", str(path))
+    result = command("--hidden", "1024", "--ffn", "1032", "--sweep", "ffn", "--json", str(path))
     assert result.exit_code == 0, result.output
-    assert asked == ["persistent_ticket_kernel", "hopper_kernel"]
+    assert asked == ["persistent_ticket_kernel", "one_launch"]
     rows = json.loads(path.read_text())["rows"]
-    assert [row["executor"] for row in rows] == ["persistent-ticket", "hopper", "hopper", "hopper"]
+    assert [row["executor"] for row in rows] == ["persistent-ticket", "one_launch", "one_launch", "one_launch"]
     assert [row["counted"]["dram_read_bytes"] for row in rows] == [1000, 2000, 2001, 2002]
 
 

@@ -16,15 +16,15 @@ from .profiler import csv, install, launch
 #: As `ncu --csv --page raw` prints it: names, units, and a row per launch with separators of thousands.
 TABLE = """\
 ==PROF== Connected to process 8123 (/usr/bin/python3.12)
-==PROF== Profiling "hopper_kernel" - 0: 0%....50%....100% - 2 passes
+==PROF== Profiling "one_launch" - 0: 0%....50%....100% - 2 passes
 "not", "a table"
 ==PROF== Disconnected from process 8123
 "ID","Process ID","Process Name","Host Name","Kernel Name","Context","Stream","Block Size","Grid Size","Device","CC",\
 "dram__bytes_read.sum","dram__bytes_write.sum","gpu__time_duration.sum","lts__t_sector_hit_rate.pct"
 "","","","","","","","","","","","byte","byte","ns","%"
-"0","8123","python3.12","127.0.0.1","hopper_kernel","1","7","(256, 1, 1)","(132, 1, 1)","0","9.0",\
+"0","8123","python3.12","127.0.0.1","one_launch","1","7","(256, 1, 1)","(132, 1, 1)","0","9.0",\
 "236,223,488","3,166,464","62,752","10.31"
-"1","8123","python3.12","127.0.0.1","hopper_kernel","1","7","(384, 1, 1)","(132, 1, 1)","0","9.0",\
+"1","8123","python3.12","127.0.0.1","one_launch","1","7","(384, 1, 1)","(132, 1, 1)","0","9.0",\
 "2,608,404,224","303,370,496","2,408,960","77.93"
 """
 
@@ -68,7 +68,7 @@ def test_the_profiler_is_asked_for_the_kernel_and_the_metrics_with_clocks_left_a
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen = install(tmp_path, monkeypatch, csv([launch(), launch(ns="1,234,567")]))
-    counted = count_launches(["python", "-m", "something"], "hopper_kernel", METRICS)
+    counted = count_launches(["python", "-m", "something"], "one_launch", METRICS)
     assert [row["ns"] for row in counted] == [63000.0, 1234567.0]
     arguments = seen.read_text().split("\n")
     assert arguments[-3:] == ["python", "-m", "something"]
@@ -76,9 +76,9 @@ def test_the_profiler_is_asked_for_the_kernel_and_the_metrics_with_clocks_left_a
     assert options["--clock-control"] == "none"
     assert options["--cache-control"] == "all"
     assert options["--print-units"] == "base"
-    assert options["-k"] == "regex:^hopper_kernel$"
+    assert options["-k"] == "regex:^one_launch$"
     assert options["--metrics"].split(",") == list(METRICS.values())
-    count_launches(["python"], "hopper_kernel", METRICS, flush=False)
+    count_launches(["python"], "one_launch", METRICS, flush=False)
     arguments = seen.read_text().split("\n")
     assert arguments[arguments.index("--cache-control") + 1] == "none"
 

@@ -38,7 +38,7 @@ def test_every_executor_runs_a_few_and_says_why_it_does_not_run_many() -> None:
     few, many = Dag(4, 1024, 512, 2048).graph(il.H200), QUARTERS.graph(il.H200)
     assert {e.name: e.obstacle(few, il.H200) for e in EXECUTORS if e.obstacle(few, il.H200)} == {}
     left_out = {e.name for e in EXECUTORS if e.obstacle(many, il.H200)}
-    assert left_out == {"persistent-static", "persistent-ticket", "hopper"}
+    assert left_out == {"persistent-static", "persistent-ticket"}
     for executor in (il.StreamsExecutor, il.OneLaunchExecutor):
         assert executor.prove(il.plan_graph(many, il.H200, executor)).plan.graph.name == "dag"
 

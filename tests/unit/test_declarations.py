@@ -20,7 +20,7 @@ from interlace.executors.reference import RandomReferenceExecutor
 from interlace.kernels.bodies import BodyKind
 from interlace.kernels.matmul import MATMUL
 from interlace.loops import as_op, library
-from interlace.sim.modes import PERSISTENT, SEMAPHORE_STREAMS, SERIAL, hopper, plain_bodies
+from interlace.sim.modes import PERSISTENT, SEMAPHORE_STREAMS, SERIAL, plain_bodies, ring_launch
 from interlace.workloads import one_matmul, two_copies, two_matmuls
 from interlace.workloads.llama import LLAMAS, decode_graph
 
@@ -28,7 +28,7 @@ from .gpus import A100
 
 NAMES = (
     "reference reference-random serial cuda_graph pdl streams semaphore_streams persistent-static persistent-ticket "
-    "hopper one_launch"
+    "one_launch"
 )
 RELU = il.workloads.FFNShape(4096, 14336, il.Activation.RELU, False)
 
@@ -41,17 +41,17 @@ def loops() -> il.Graph:
 
 def test_executors_stand_in_one_tuple_each_with_a_name_a_title_and_words() -> None:
     assert [executor.name for executor in EXECUTORS] == NAMES.split()
-    assert len({executor.title for executor in EXECUTORS} | {executor.what for executor in EXECUTORS}) == 22
+    assert len({executor.title for executor in EXECUTORS} | {executor.what for executor in EXECUTORS}) == 20
     for executor in EXECUTORS:
         assert executor.keeps
         assert executor.dispatches
         assert executor.kinds
-    assert [executor.name for executor in ONE_LAUNCH] == ["hopper", "persistent-ticket"]
+    assert [executor.name for executor in ONE_LAUNCH] == ["one_launch", "persistent-ticket"]
     assert all(executor.kernel for executor in ONE_LAUNCH)
 
 
 def test_a_kernel_holds_its_bodies_by_kind_and_the_executor_says_which_it_takes() -> None:
-    assert set(MATMUL.bodies) == {BodyKind.REFERENCE, BodyKind.TRITON, BodyKind.GLUON, BodyKind.WALK}
+    assert set(MATMUL.bodies) == {BodyKind.REFERENCE, BodyKind.TRITON, BodyKind.WALK}
     (matmul,) = one_matmul(64, 64, 64).ops
     (copy,) = loops().ops
     taken = {executor.name: (executor.kind_of(matmul), executor.kind_of(copy)) for executor in EXECUTORS}
@@ -60,7 +60,6 @@ def test_a_kernel_holds_its_bodies_by_kind_and_the_executor_says_which_it_takes(
         **dict.fromkeys(("reference", "reference-random"), (reference, reference)),
         **dict.fromkeys(("serial", "cuda_graph", "pdl", "streams", "semaphore_streams"), (triton, cuda)),
         **dict.fromkeys(("persistent-static", "persistent-ticket"), (triton, None)),
-        "hopper": (BodyKind.GLUON, None),
         "one_launch": (BodyKind.WALK, BodyKind.WALK),
     }
 
@@ -82,18 +81,17 @@ def obstacles(graph: il.Graph, device: DeviceSpec) -> dict[str, str]:
 def test_an_obstacle_is_the_reason_why_an_executor_cannot_run_a_graph_on_a_device() -> None:
     assert obstacles(two_matmuls(64, 256, 512, 256), il.H200) == {}
     on_cpu = obstacles(two_matmuls(64, 256, 512, 256), il.CPU)
-    assert set(on_cpu) == {"cuda_graph", "pdl", "hopper", "one_launch"}
+    assert set(on_cpu) == {"cuda_graph", "pdl", "one_launch"}
     assert on_cpu["pdl"] == "the pdl executor needs a CUDA GPU, and 'cpu' is none"
     for older in obstacles(two_matmuls(64, 256, 512, 256), A100).values():
         assert older.startswith("NVIDIA A100-SXM4-80GB has compute capability 8.0, this executor needs 9.0")
     in_fp32 = obstacles(two_matmuls(64, 256, 512, 256, il.fp32), il.H200)
-    assert set(in_fp32) == {"hopper", "one_launch"}
+    assert set(in_fp32) == {"one_launch"}
     assert all("bf16 and fp16" in reason for reason in in_fp32.values())
-    (rows,) = obstacles(two_matmuls(64, 256, 520, 256), il.H200).values()
-    assert "bulk loads need rows of a multiple of 16 elements" in rows
-    copies = obstacles(two_copies(64, 64), il.H200)
-    assert copies == {"hopper": "op 'first': kernel 'copy' has no Gluon body; use the persistent executor"}
-    assert set(obstacles(loops(), il.H200)) == {"persistent-static", "persistent-ticket", "hopper"}
+    (rows,) = obstacles(two_matmuls(64, 256, 516, 256), il.H200).values()
+    assert "bulk loads need rows of a multiple of 8 elements" in rows
+    assert obstacles(two_copies(64, 64), il.H200) == {}
+    assert set(obstacles(loops(), il.H200)) == {"persistent-static", "persistent-ticket"}
     assert "which the Triton interpreter does not run" in obstacles(loops(), il.CPU)["serial"]
     bare = il.Graph("bare", (), (il.Kernel("none").op("none", (1,), {}, {}),), (), ())
     assert set(obstacles(bare, il.H200)) == set(NAMES.split())
@@ -111,23 +109,22 @@ def test_tiles_that_make_no_launch_are_told_with_their_bytes_and_registers() -> 
     assert "sums of 256 registers per thread" in misfit(il.PersistentExecutor, wide)
     fits = il.MatmulTile(128, 128, 64, 4, 8)  # 128 KiB
     assert il.PersistentExecutor.misfit(one_matmul(1024, 1024, 1024, tile=fits), A100) is None
-    assert "4 warps" not in misfit(il.HopperExecutor, il.MatmulTile(128, 256, 128, 3, 8))
+    assert "4 warps" not in misfit(il.OneLaunchExecutor, il.MatmulTile(128, 256, 128, 3, 8))
     two = il.MatmulTile(128, 256, 128, 3, 8)  # a stage of 96 KiB
-    assert "232448 hold 2 of them, too few for loads to run ahead" in misfit(il.HopperExecutor, two)
+    told = "232448 bytes of shared memory hold 2 stages of these tiles, too few for loads to run ahead"
+    assert told in misfit(il.OneLaunchExecutor, two)
     assert il.ReferenceExecutor.misfit(one_matmul(1024, 1024, 1024, tile=deep), il.CPU) is None
 
 
 def test_executors_tell_how_the_simulated_machine_models_them() -> None:
     graph = two_matmuls(64, 256, 512, 256, first=il.MatmulTile(64, 64, 64), second=il.MatmulTile(64, 64, 64))
     modes = {executor.name: executor.mode(graph, il.H200) for executor in EXECUTORS}
-    ring = (il.H200.smem_bytes - (64 * 64 * 2 + 2048)) // (128 * 128) * 128 * 128
-    assert modes.pop("hopper") == hopper(ring)
     assert modes.pop("semaphore_streams") == plain_bodies(SEMAPHORE_STREAMS)
     assert {modes.pop(name) for name in ("serial", "cuda_graph", "pdl", "streams")} == {plain_bodies(SERIAL)}
     assert {modes.pop(name) for name in ("reference", "reference-random")} == {PERSISTENT}
     stage = 2 * 64 * 64 * 2  # of its own ring, with three barriers; beside it scratch, messages and a few barriers
     beside = 64 * (2 * 64 + 16) + 8 + 4 * (2 * 8 + 80)
-    assert modes.pop("one_launch") == hopper((il.H200.smem_bytes - beside) // (stage + 24) * stage)
+    assert modes.pop("one_launch") == ring_launch((il.H200.smem_bytes - beside) // (stage + 24) * stage)
     assert {*modes.values()} == {plain_bodies(PERSISTENT)}
 
 
@@ -161,25 +158,26 @@ def test_a_planned_graph_is_tiled_for_the_executor_and_the_device() -> None:
     graph = il.workloads.ffn(1024, il.workloads.MODELS["llama3-8b"])
     tiles = {
         executor: tuple(il.plan_graph(graph, device, executor).graph.ops[0].param(p) for p in ("BM", "BN", "STAGES"))
-        for device, executor in ((il.H200, il.HopperExecutor), (A100, PersistentTicketExecutor))
+        for device, executor in ((il.H200, il.OneLaunchExecutor), (A100, PersistentTicketExecutor))
     }
-    assert tiles == {il.HopperExecutor: (128, 128, 3), PersistentTicketExecutor: (128, 128, 3)}
+    assert tiles == {il.OneLaunchExecutor: (128, 128, 3), PersistentTicketExecutor: (128, 128, 3)}
     assert il.plan_graph(graph, il.H200, PersistentTicketExecutor).graph.ops[0].param("STAGES") == 4
 
 
 def test_without_an_executor_a_plan_is_for_the_fastest_single_launch_that_runs_it() -> None:
     graph = two_matmuls(64, 256, 512, 256)
-    assert il.plan_graph(graph, il.H200).to_json() == il.plan_graph(graph, il.H200, il.HopperExecutor).to_json()
+    assert il.plan_graph(graph, il.H200).to_json() == il.plan_graph(graph, il.H200, il.OneLaunchExecutor).to_json()
     older = il.plan_graph(graph, A100)
     assert older.to_json() == il.plan_graph(graph, A100, PersistentTicketExecutor).to_json()
     assert older.workers == 108
-    with pytest.raises(PlanError, match=r"no executor runs graph 'loops' as one launch on NVIDIA H200: hopper: op 'co"):
-        il.plan_graph(loops(), il.H200)
+    assert il.plan_graph(loops(), il.H200).dispatch is il.Dispatch.TICKET
+    with pytest.raises(PlanError, match=r"no executor runs graph 'loops' as one launch on NVIDIA A100.*: one_launch: "):
+        il.plan_graph(loops(), A100)
 
 
 def test_what_cannot_run_is_refused_with_the_reason() -> None:
-    with pytest.raises(GraphError, match="kernel 'copy' has no Gluon body"):
-        il.plan_graph(two_copies(64, 64), il.H200, il.HopperExecutor)
+    with pytest.raises(GraphError, match=r"op 'copy': kernel 'copy_1d-.*' has no Triton body"):
+        il.plan_graph(loops(), il.H200, il.PersistentExecutor)
 
 
 def test_choices_that_are_given_stand() -> None:
@@ -196,7 +194,7 @@ def test_kernels_without_rules_stay_as_they_are_tiled() -> None:
     assert il.plan_graph(graph, il.CPU, RandomReferenceExecutor).graph == graph
 
 
-@pytest.mark.parametrize("executor", [PersistentStaticExecutor, PersistentTicketExecutor, il.HopperExecutor])
+@pytest.mark.parametrize("executor", [PersistentStaticExecutor, PersistentTicketExecutor, il.OneLaunchExecutor])
 def test_a_search_keeps_to_tiles_and_dispatch_of_the_executor(executor: type[DeviceExecutor]) -> None:
     graph = two_matmuls(64, 512, 2048, 512)
     plan = il.plan_graph(graph, il.H200, executor, search=True)

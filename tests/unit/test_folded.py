@@ -12,10 +12,9 @@ import pytest
 torch = pytest.importorskip("torch")
 
 import interlace as il  # noqa: E402
-from interlace.core.errors import DTypeError, GraphError, ShapeError  # noqa: E402
+from interlace.core.errors import DTypeError, ShapeError  # noqa: E402
 from interlace.executors.reference import ReferenceExecutor  # noqa: E402
 from interlace.kernels.embedding import embedding  # noqa: E402
-from interlace.kernels.matmul.tilings import check_gluon  # noqa: E402
 from interlace.kernels.rms_norm import rms_norm  # noqa: E402
 
 from ..cases import TORCH, relative_error  # noqa: E402
@@ -79,7 +78,6 @@ def products(**other: Any) -> il.Op:
             ShapeError,
             "op 'm': tiles of 32 columns cut sums of squares, which are of 64 columns; use a multiple of 64",
         ),
-        (lambda: check_gluon(products(), 1), GraphError, "op 'm' has x_squares and scale, and the Gluon body"),
     ],
 )
 def test_what_is_no_folded_norm_says_so(make: Callable[[], object], error: type[Exception], message: str) -> None:

@@ -22,7 +22,7 @@ from interlace.policies.sync import KernelSync, NoSync, RowSync
 from interlace.sim.lockstep import interleave
 from interlace.sim.machine import Costs, item_flops, simulate
 from interlace.sim.memory import find_level
-from interlace.sim.modes import PERSISTENT, SEMAPHORE_STREAMS, SERIAL, Gate, Mode, hopper, streams
+from interlace.sim.modes import PERSISTENT, SEMAPHORE_STREAMS, SERIAL, Gate, Mode, ring_launch, streams
 from interlace.sim.traffic import touches
 from interlace.trace.events import Trace
 
@@ -173,18 +173,18 @@ def test_loads_ahead_of_a_wait_shorten_the_item_that_waits() -> None:
     # No ring: starts at 165 after 10 + 5 + 100 + 50, fills 5, loads 400 at 2.
     assert rows(simulate(plan, cost, DEVICE)) == [(0, 10, 10, 145), (1, 10, 165, 370)]
     # A ring of 200: full at 100; the post of 105 is known at 155, fill 5, the other 200 take 100.
-    assert rows(simulate(plan, cost, DEVICE, hopper(200))) == [(0, 0, 0, 135), (1, 0, 155, 260)]
+    assert rows(simulate(plan, cost, DEVICE, ring_launch(200))) == [(0, 0, 0, 135), (1, 0, 155, 260)]
     # A ring of 1000 takes the 300 that depend on nothing, full at 150.
-    assert rows(simulate(plan, cost, DEVICE, hopper(1000)))[1] == (1, 0, 155, 210)
+    assert rows(simulate(plan, cost, DEVICE, ring_launch(1000)))[1] == (1, 0, 155, 210)
     # If the wait ends before it is full, what is there counts: 2 bytes for each of 65 ns.
     early = costs([10.0, 0.0], dram=[0.0, 400.0], ahead=[0.0, 300.0])
-    assert rows(simulate(plan, early, DEVICE, hopper(1000)))[1] == (1, 0, 65, 70 + (400 - 140) // 2)
+    assert rows(simulate(plan, early, DEVICE, ring_launch(1000)))[1] == (1, 0, 65, 70 + (400 - 140) // 2)
 
 
 def test_a_ring_hides_tickets_met_waits_and_all_but_the_first_fill() -> None:
     plan = build(pair(1), Choices(1))
     device = replace(DEVICE, latencies=replace(LATENCIES, hand_over_ns=30.0))
-    assert rows(simulate(plan, costs([100.0, 40.0]), device, hopper(64))) == [(0, 0, 0, 135), (0, 135, 135, 175)]
+    assert rows(simulate(plan, costs([100.0, 40.0]), device, ring_launch(64))) == [(0, 0, 0, 135), (0, 135, 135, 175)]
 
 
 def test_modes_order_ops_by_launches_gates_or_waits() -> None:
@@ -254,7 +254,7 @@ def test_other_numbers_of_items_and_rings_below_zero_are_refused() -> None:
     with pytest.raises(SimulationError, match="costs of 3 items for a plan of 2"):
         simulate(plan, costs([1.0, 1.0, 1.0]), DEVICE)
     with pytest.raises(SimulationError, match="ring of -1 bytes"):
-        hopper(-1)
+        ring_launch(-1)
     with pytest.raises(PlanError, match="waits for semaphore 99, but the plan has 1"):
         simulate(set_entry(plan, "waits.first", 0, 99), costs([1.0, 1.0]), DEVICE)
 
@@ -335,7 +335,7 @@ def random_costs(plan: Plan, seed: int) -> Costs:
     return Costs(flops, l2, dram, dram * rng.random(len(dram)), l2 * rng.random(len(l2)))
 
 
-MODES = st.sampled_from((PERSISTENT, SERIAL, SEMAPHORE_STREAMS, hopper(100), Mode(Gate.ENDED)))
+MODES = st.sampled_from((PERSISTENT, SERIAL, SEMAPHORE_STREAMS, ring_launch(100), Mode(Gate.ENDED)))
 
 
 @st.composite

@@ -20,7 +20,7 @@ from interlace.core.dtypes import bf16  # noqa: E402
 from interlace.core.errors import ArgumentError, DeviceError, DTypeError, GraphError, ShapeError  # noqa: E402
 from interlace.deploy import Choice  # noqa: E402
 from interlace.executors import capture  # noqa: E402
-from interlace.executors.hopper import HopperExecutor  # noqa: E402
+from interlace.executors.one_launch import OneLaunchExecutor  # noqa: E402
 from interlace.kernels.matmul import Activation  # noqa: E402
 from interlace.nn import FFN, FallbackWarning, SwiGLU, op, plain  # noqa: E402
 from interlace.nn.instances import Instances, Key  # noqa: E402
@@ -182,7 +182,7 @@ def test_what_keeps_a_hopper_gpu_from_it_is_told(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (9, 0))
     assert reason() is None
     assert "torch.float32, the kernels take bf16 and fp16" in reason(Fake(dtype=torch.float32))
-    assert "widths are 32 and 40, the kernels take multiples of 16" in reason(w_up=Fake((40, 32)))
+    assert "widths are 32 and 36, the kernels take multiples of 8" in reason(w_up=Fake((36, 32)))
     assert "not contiguous" in reason(w_up=Fake(contiguous=False))
     assert "not aligned" in reason(Fake(address=4104))
     monkeypatch.setattr(torch.version, "cuda", None)
@@ -346,7 +346,7 @@ class FakeLaunch:
         pass
 
 
-LAUNCH = Choice(HopperExecutor, Setting(), 10.0, 12.0, "measured")
+LAUNCH = Choice(OneLaunchExecutor, Setting(), 10.0, 12.0, "measured")
 LIBRARY = Choice(None, None, 12.0, 10.0, "measured")
 
 
@@ -394,7 +394,7 @@ def test_a_module_explains_what_runs(fake_gpu: type[FakeLaunch]) -> None:
     module, _ = swiglu()
     assert (module.explain(100), module.explain(101)) == (LAUNCH, LIBRARY)
     assert str(module.explain(1)) == (
-        "one launch (hopper): the launch takes 10.0 us, PyTorch's ops 12.0 us; measured"
+        "one launch (one_launch): the launch takes 10.0 us, PyTorch's ops 12.0 us; measured"
     )
     for tokens in (0, -1):
         with pytest.raises(ArgumentError, match=rf"explain: tokens is {tokens}; give a positive number"):

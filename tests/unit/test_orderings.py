@@ -27,7 +27,7 @@ EXECUTORS: dict[type[DeviceExecutor] | type[ReferenceExecutor], set[Ordering]] =
     il.StreamsExecutor: {LAUNCH},
     il.SemaphoreStreamsExecutor: {WAIT},
     il.PersistentExecutor: {WORKER, WAIT},
-    il.HopperExecutor: {WAIT},
+    il.OneLaunchExecutor: {WAIT},
 }
 
 

@@ -25,7 +25,7 @@ from interlace.planner.curve import dram_read_bytes
 from interlace.planner.predict import WORKSPACE, predict
 from interlace.policies.orders import ColumnMajor, GroupedPanels, Hilbert, Morton, Order, RowMajor, Serpentine
 from interlace.policies.splits import SplitK
-from interlace.sim.modes import hopper
+from interlace.sim.modes import ring_launch
 from interlace.sim.traffic import LIMIT, touches
 from interlace.workloads.chains import one_matmul, two_matmuls
 
@@ -259,7 +259,7 @@ def measured_and_predicted(size: int, order: str) -> float:
     key = ("matmul", size, size, size, "128x128x64", order)
     row = next(r for r in rows if (r["name"], r["m"], r["n"], r["k"], r["tile"], r["order"]) == key)
     tiled = plan(size, size, size, MatmulTile(128, 128, 64, 4, 8), names.ORDERS.parse(order), 132)
-    predicted = predict(tiled, H200, hopper(192 << 10)).traffic
+    predicted = predict(tiled, H200, ring_launch(192 << 10)).traffic
     loads, _, _ = bounds(Gemm(size, size, size), 2, H200)
     assert predicted.dram_read >= loads.bytes
     return predicted.dram_read / row["dram_read_bytes"] - 1

@@ -94,7 +94,7 @@ def test_a_column_that_is_no_array_is_named() -> None:
     ids=["graph", "str", "class", "None"],
 )
 def test_what_is_no_plan_is_answered_with_how_to_make_one(value: Any, what: str) -> None:
-    for take in (verify, il.ReferenceExecutor, il.SerialExecutor, il.HopperExecutor):
+    for take in (verify, il.ReferenceExecutor, il.SerialExecutor, il.OneLaunchExecutor):
         with pytest.raises(PlanError) as caught:
             take(value)
         assert str(caught.value).startswith(what)

@@ -23,7 +23,7 @@ from interlace.sim.traffic import touches as all_touches
 from ..draws import EXAMPLES
 
 RELU = il.workloads.FFNShape(4096, 14336, il.Activation.RELU, False)
-RING = il.hopper(192 << 10)
+RING = il.ring_launch(192 << 10)
 
 
 def ffn(m: int, tile: il.MatmulTile) -> il.Graph:
@@ -112,7 +112,7 @@ def test_what_a_search_looks_at_is_bounded(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_static_dispatch_wins_where_tickets_cost_more_than_they_level() -> None:
-    """Four full waves of equal tiles: a ticket levels nothing and costs each tile. Hopper plans have no choice."""
+    """Four full waves of equal tiles: a ticket levels nothing and costs each tile."""
     graph = il.workloads.one_matmul(128 * 48, 128 * 11, 512, tile=il.MatmulTile(128, 128, 64))
     assert search(graph, il.H200).plan.dispatch is il.Dispatch.STATIC
     assert search(graph, il.H200, RING).plan.dispatch is il.Dispatch.TICKET

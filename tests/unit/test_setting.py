@@ -10,7 +10,7 @@ import pytest
 
 import interlace as il
 from interlace.executors import ONE_LAUNCH
-from interlace.executors.hopper import HopperExecutor, default_pipeline
+from interlace.executors.one_launch import OneLaunchExecutor
 from interlace.executors.persistent import PersistentTicketExecutor
 from interlace.planner.settings import retiled
 from interlace.policies.setting import OpSetting, Setting
@@ -82,44 +82,6 @@ def test_a_setting_prints_what_it_sets_and_ops_alike_once() -> None:
 # ---------------------------------------------------------------- the rules' own
 
 
-def tile(bm: int, bn: int, bk: int, warps: int, swap_ab: bool) -> tuple[tuple[str, il.Param], ...]:
-    names = ("BM", "BN", "BK", "STAGES", "num_warps", "SWAP", "PREFETCH")
-    return tuple(zip(names, (bm, bn, bk, 3, warps, swap_ab, 0), strict=True))
-
-
-#: What measurements made of the rules: by shape and tokens, how both ops run.
-PINNED = {
-    (GATED, 16): (OpSetting(tile(16, 64, 128, 4, True)), OpSetting(tile(16, 64, 256, 4, True), 4), 3),
-    (PLAIN, 64): (OpSetting(tile(64, 128, 64, 4, True)), OpSetting(tile(64, 128, 64, 4, True), 4), 4),
-    (FFNShape(896, 4864, il.Activation.SILU, True), 48): (
-        OpSetting(tile(64, 64, 64, 4, True), 3),
-        OpSetting(tile(64, 64, 128, 4, True), 16),
-        4,
-    ),
-    (FFNShape(12288, 6144, il.Activation.GELU_TANH, False), 128): (
-        OpSetting(tile(128, 128, 64, 8, True), 2),
-        OpSetting(tile(128, 128, 64, 8, True)),
-        4,
-    ),
-    (FFNShape(8192, 3584, il.Activation.SILU, True), 200): (
-        OpSetting(tile(128, 128, 64, 8, False), group=4),
-        OpSetting(tile(128, 256, 64, 8, False), split_tail=True, group=4),
-        4,
-    ),
-    (PLAIN, 512): (
-        OpSetting(tile(128, 256, 64, 8, False), group=4),
-        OpSetting(tile(128, 256, 64, 8, False), split_tail=True, group=4),
-        4,
-    ),
-}
-
-
-@pytest.mark.parametrize(("shape", "m"), PINNED, ids=str)
-def test_the_default_settings_of_the_hopper_executor_are_those_that_were_measured(shape: FFNShape, m: int) -> None:
-    up, down, in_flight = PINNED[shape, m]
-    assert HopperExecutor.default(ffn(m, shape), il.H200) == Setting((("up", up), ("down", down)), in_flight)
-
-
 @pytest.mark.parametrize("shape", [PLAIN, GATED, *(FFN.of({}, True, name).shape for name in FFN.record)], ids=str)
 def test_default_settings_make_a_launch_and_fit_the_tokens(shape: FFNShape) -> None:
     for m in (1, 16, 17, 32, 33, 64, 65, 128, 129, 256, 257, 1024, 4096):
@@ -141,7 +103,7 @@ def test_stages_shrink_to_shared_memory_and_chunks_keep_their_bytes() -> None:
 
 def fits(ring: Ring, shape: FFNShape, m: int = 1024) -> bool:
     graph = ffn(m, shape)
-    return HopperExecutor.misfit(retiled(graph, ring.setting(graph)), il.H200) is None
+    return OneLaunchExecutor.misfit(retiled(graph, ring.setting(graph)), il.H200) is None
 
 
 def test_tiles_make_a_launch_if_their_ring_their_sums_and_their_panels_fit() -> None:
@@ -152,14 +114,3 @@ def test_tiles_make_a_launch_if_their_ring_their_sums_and_their_panels_fit() -> 
     assert fits(wide, GATED), "the gated op takes half of n"
     assert not fits(replace(wide, m=256), GATED), "2 stages of 64 KiB, and 256 floats per thread"
     assert not fits(Ring(16, 64, 32, True), PLAIN, 16), "half a panel"
-
-
-def test_an_executor_of_a_setting_has_as_many_loads_in_flight_as_that_says() -> None:
-    pytest.importorskip("triton")
-    graph = ffn(16, FFNShape(256, 512, il.Activation.RELU, False))
-    for in_flight in (0, 2):
-        setting = Ring(16, 64, 256, True, in_flight=in_flight).setting(graph)
-        plan = il.planner.settings.plan_with(graph, setting, 132)
-        executor = HopperExecutor.from_setting(plan, setting, il.Options("meta"))
-        own = default_pipeline(plan.graph, il.H200)
-        assert executor.pipeline == replace(own, in_flight=in_flight or own.in_flight)

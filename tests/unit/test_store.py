@@ -16,7 +16,7 @@ from interlace.core.dtypes import bf16, fp16
 from interlace.core.errors import PlanError
 from interlace.deploy import Deployment, deployment, store
 from interlace.deploy.store import Kept
-from interlace.executors.hopper import HopperExecutor
+from interlace.executors.one_launch import OneLaunchExecutor
 from interlace.executors.persistent import PersistentTicketExecutor
 from interlace.policies.setting import Setting
 from interlace.workloads import FFNShape, ffn, two_copies
@@ -203,13 +203,13 @@ def test_without_a_home_nothing_is_found_and_the_message_says_what_to_set(monkey
 
 
 def test_the_fastest_executor_that_can_runs_a_graph_and_its_kernel_is_known() -> None:
-    assert (launch().executor, launch(device=A100).executor) == (HopperExecutor, PersistentTicketExecutor)
+    assert (launch().executor, launch(device=A100).executor) == (OneLaunchExecutor, PersistentTicketExecutor)
     fp32 = deployment(ffn(16, SHAPE, il.fp32), il.H200)
     assert fp32.executor is PersistentTicketExecutor
     assert launch(shape=replace(SHAPE, hidden=4090)).executor is PersistentTicketExecutor
-    assert [case.executor.kernel for case in (launch(), fp32)] == ["hopper_kernel", "persistent_ticket_kernel"]
+    assert [case.executor.kernel for case in (launch(), fp32)] == ["one_launch", "persistent_ticket_kernel"]
     bare = il.Graph("bare", (), (il.Kernel("none").op("none", (1,), {}, {}),), (), ())
-    with pytest.raises(PlanError, match="no executor runs graph 'bare' as one launch on NVIDIA H200: hopper: op"):
+    with pytest.raises(PlanError, match="no executor runs graph 'bare' as one launch on NVIDIA H200: one_launch: op"):
         deployment(bare, il.H200)
 
 

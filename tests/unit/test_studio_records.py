@@ -52,14 +52,14 @@ def profiled(**figures: Any) -> str:
     seen = {"dram_read_bytes": 2e8, "dram_write_bytes": 1e6, "l2_hit_rate": 0.25, "us": 60.0, **rates}
     seen |= {"verdict": "memory"}
     workload = {"name": "ffn", "hidden": 4096, "m": 16, "gated": False, "dtype": "bf16"}
-    row = {"size": 16, "workload": workload, "executor": "hopper", "setting": {}, "flops": 1e9}
+    row = {"size": 16, "workload": workload, "executor": "one_launch", "setting": {}, "flops": 1e9}
     row |= {"counted": seen | figures, "predicted": {**seen, "dram_read_bytes": 1.9e8}}
     return json.dumps({"gpu": "NVIDIA H200", "date": "2026-11-22", "versions": {}, "sweep": "m", "rows": [row]})
 
 
 def test_a_profile_says_what_was_predicted_and_what_limits() -> None:
     record = Record.read(profiled())
-    what = "ffn, hidden 4096, dtype bf16, hopper"
+    what = "ffn, hidden 4096, dtype bf16, one_launch"
     assert record.counted == (CountedRow(what, "m 16", 60.0, 2e8, 1e6, 0.25, 1.9e8, "memory"),)
     assert (record.title, record.command) == ("ffn on NVIDIA H200, 2026-11-22", "")
     for name, value in {"l2_hit_rate": 1.5, "us": 0, "dram_read_bytes": "x"}.items():

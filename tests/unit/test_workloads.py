@@ -199,7 +199,7 @@ def test_tune_takes_it(ladder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(searching, "times_faster", lambda workload, launch, setting: 1.5)
     path = ladder / "t.json"
     shown = succeed("tune", "ladder", "--width", 256, "--rows", 16, "--rows", 64, "--top", 2, "--json", path)
-    assert "ladder, width 256, rows 64, dtype bf16, on NVIDIA H200, hopper executor" in " ".join(shown.split())
+    assert "ladder, width 256, rows 64, dtype bf16, on NVIDIA H200, one_launch executor" in " ".join(shown.split())
     rows = json.loads(path.read_text())["rows"]
     assert [(row["size"], row["workload"]["width"]) for row in rows] == [(16, 256), (64, 256)]
     kept = deployment(Ladder(256, 64).graph(H200), H200).kept

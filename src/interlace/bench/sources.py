@@ -24,7 +24,6 @@ _LAUNCHES = (  # whatever is launched
     "kernels/bodies.py",
     "kernels/cuda",
     "kernels/gelu.py",
-    "kernels/gluon",
     "kernels/primitives",
     "kernels/rope.py",
     "kernels/squares.py",

@@ -70,8 +70,6 @@ def costs() -> Mapping[str, float]:
             JITTER_NS=constexpr(0),
             TIMEOUT_NS=constexpr(2_000_000_000),
             INTERPRET=constexpr(False),
-            SPECIALISED=constexpr(False),
-            SHARES=constexpr(1),
         )
         chain[(1,)](sync, ns, _ROUNDS, num_warps=4)
         sync = sync._replace(semaphores=zeros(128))

@@ -6,12 +6,11 @@ from interlace.core.devices import DeviceSpec
 from interlace.deploy.deployment import Deployment, deployment
 from interlace.deploy.table import table
 from interlace.executors import DeviceExecutor
-from interlace.executors.hopper import HopperExecutor
 from interlace.executors.one_launch import OneLaunchExecutor
 from interlace.graph.graph import Graph
 
 #: Those whose launches also serve fewer rows than they are built for.
-SERVING: tuple[type[DeviceExecutor], ...] = (OneLaunchExecutor, HopperExecutor)
+SERVING: tuple[type[DeviceExecutor], ...] = (OneLaunchExecutor,)
 
 
 def serving(graph: Graph, device: DeviceSpec) -> Deployment:

@@ -8,7 +8,6 @@ from __future__ import annotations
 from interlace.executors.base import Executor
 from interlace.executors.cuda_graph import CudaGraphExecutor
 from interlace.executors.device import DeviceExecutor
-from interlace.executors.hopper import HopperExecutor
 from interlace.executors.one_launch import OneLaunchExecutor
 from interlace.executors.persistent import PersistentStaticExecutor, PersistentTicketExecutor
 from interlace.executors.reference import RandomReferenceExecutor, ReferenceExecutor
@@ -29,8 +28,7 @@ EXECUTORS: tuple[type[Executor], ...] = (
     SemaphoreStreamsExecutor,
     PersistentStaticExecutor,
     PersistentTicketExecutor,
-    HopperExecutor,
     OneLaunchExecutor,
 )
-#: Those that run a whole graph as one launch under ticket dispatch, the fastest first.
-ONE_LAUNCH: tuple[type[DeviceExecutor], ...] = (HopperExecutor, PersistentTicketExecutor)
+#: Those that run a whole graph as one launch and are taken where none is named, the fastest first.
+ONE_LAUNCH: tuple[type[DeviceExecutor], ...] = (OneLaunchExecutor, PersistentTicketExecutor)

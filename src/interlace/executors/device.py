@@ -54,8 +54,6 @@ class DeviceExecutor(Executor):
 
     #: Of its one launch, as profilers show it; empty if it makes several.
     kernel: ClassVar[str] = ""
-    #: The warpgroups that share a tile each post once.
-    _posts_per_tile = 1
 
     def __init__(self, plan: Plan | Proof, options: Options | None = None) -> None:
         self.proof = self.prove(plan)
@@ -235,7 +233,7 @@ class DeviceExecutor(Executor):
         self._items = torch.tensor(table.items.view(np.int32), device=device)
         self._waits = torch.tensor(table.waits.view(np.int32), device=device)
         self._semaphores = zeros(table.semaphores, torch.int32)
-        self._arrivals = zeros(table.splits * self._posts_per_tile, torch.int64)
+        self._arrivals = zeros(table.splits, torch.int64)
         self._slot_size = self._slot_floats()
         self._workspace = zeros(table.slots * self._slot_size, torch.float32)
         self._done = zeros(n, torch.int32)

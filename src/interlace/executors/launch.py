@@ -132,7 +132,6 @@ class Launch:
         import triton
         from triton.backends.compiler import GPUTarget
         from triton.compiler import ASTSource
-        from triton.experimental.gluon._runtime import GluonASTSource
 
         signature: dict[str, Any] = {}
         constants: dict[tuple[int, ...], Any] = {}
@@ -145,9 +144,8 @@ class Launch:
                 signature[parameter.name] = _specialise(value, (i,), constants, attributes)
         major, minor = device.capability
         target = GPUTarget("cuda", 10 * major + minor, 32)
-        source = GluonASTSource if self.kernel.is_gluon() else ASTSource
         return triton.compile(
-            source(self.kernel, signature, constants, attributes),
+            ASTSource(self.kernel, signature, constants, attributes),
             target=target,
             options=dict(self.options),
         )

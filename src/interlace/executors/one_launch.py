@@ -33,7 +33,7 @@ from interlace.graph.graph import Graph
 from interlace.graph.op import Op
 from interlace.kernels.bodies import BodyKind
 from interlace.kernels.cuda.compiler import Binary, compile_text
-from interlace.kernels.cuda.launcher import LoadedKernel
+from interlace.kernels.cuda.launcher import LoadedKernel, loaded
 from interlace.kernels.cuda.ptx import PTX
 from interlace.kernels.primitives.semaphore_cuda import SEMAPHORES
 from interlace.kernels.tuning import is_chain
@@ -44,8 +44,7 @@ from interlace.launch.stealing import ROW_BITS
 from interlace.plan.orderings import Ordering
 from interlace.plan.plan import Dispatch, Plan
 from interlace.plan.verify import Proof
-from interlace.sim.modes import Mode
-from interlace.sim.modes import hopper as ring_launch
+from interlace.sim.modes import Mode, ring_launch
 from interlace.trace.events import Trace
 
 #: Of weights in one block: what saturates memory (docs/performance.md). In a chain of short ops, where what is under
@@ -259,7 +258,7 @@ class OneLaunchExecutor(DeviceExecutor):
     @cached_property
     def loaded(self) -> LoadedKernel:
         """The launch on the current device."""
-        return LoadedKernel(self.binary, self.composition.shared_bytes)
+        return loaded(self.binary, self.composition.shared_bytes)
 
     def _filled(self, op: Op) -> Sequence[str]:
         return bodies_of(self.plan.graph)[self.plan.graph.op_index(op.name)].filled

@@ -82,27 +82,21 @@ def by_op(plan: Plan, chunked: Sequence[bool]) -> Table:
     return _table(plan, chunked, np.argsort(plan.items.op, kind="stable"))
 
 
-def for_workers(
-    plan: Plan, chunked: Sequence[bool], posts_per_tile: int = 1, *, parts_wait: bool = False
-) -> Table:
+def for_workers(plan: Plan, chunked: Sequence[bool], *, parts_wait: bool = False) -> Table:
     """Rows in the order of tickets, or grouped by worker where dispatch has lists: for a persistent launch.
-
-    Each of the warpgroups that share a tile posts, so a threshold counts ``posts_per_tile`` for each tile.
 
     Args:
         parts_wait: of the parts of a split tile the last in the plan's sequence waits for the others, which post
-            semaphores behind those of the plan, one for each warpgroup. Column ``split`` has the first of them, with
+            semaphores behind those of the plan. Column ``split`` has the first of them, with
             all bits inverted in the last part. An item waits only on earlier ones then too, so there is progress
             wherever the plan's own waits make it.
     """
     worker = plan.items.worker
     order = np.argsort(np.where(worker < 0, _INT32, worker), kind="stable")  # what is in no list comes last
-    return _table(plan, chunked, order, posts_per_tile, parts_wait)
+    return _table(plan, chunked, order, parts_wait)
 
 
-def _table(
-    plan: Plan, chunked: Sequence[bool], order: Ints, posts_per_tile: int = 1, parts_wait: bool = False
-) -> Table:
+def _table(plan: Plan, chunked: Sequence[bool], order: Ints, parts_wait: bool = False) -> Table:
     items, waits = plan.items, plan.waits
     n = len(items)
     # Parts of split tiles, numbered by k within a tile; slots run on from tile to tile.
@@ -129,7 +123,7 @@ def _table(
     slots, splits = np.zeros((2, n), np.int64)
     slots[parts > 1], splits[parts > 1] = slot_of_tile[:-1][split], split
     if parts_wait:
-        splits[parts > 1] = plan.semaphores + splits[parts > 1] * posts_per_tile
+        splits[parts > 1] = plan.semaphores + splits[parts > 1]
         last = np.zeros(n, np.int64)
         np.maximum.at(last, tile, np.arange(n))
         closes = (parts > 1) & (last[tile] == np.arange(n))
@@ -154,7 +148,7 @@ def _table(
         "first": waits.first,
         "count": waits.count,
         "stride": waits.stride,
-        "threshold": waits.threshold * posts_per_tile,
+        "threshold": waits.threshold,
         "k": waits.k,
     }
     return Table(
@@ -165,7 +159,7 @@ def _table(
         worker_rows,
         int(slot_of_tile[-1]),
         len(split_tiles),
-        plan.semaphores + (len(split_tiles) * posts_per_tile if parts_wait else 0),
+        plan.semaphores + (len(split_tiles) if parts_wait else 0),
         np.array([parts[items.op == o].max(initial=1) for o in range(len(plan.graph.ops))]),
         bool(late.any()),
     )

@@ -31,8 +31,6 @@ class TritonExecutor(DeviceExecutor):
     """
 
     kinds: ClassVar[tuple[BodyKind, ...]] = (BodyKind.TRITON, BodyKind.CUDA)
-    #: A warp-specialised Gluon launch.
-    _specialised = False
 
     @classmethod
     def check(cls, graph: Graph, device: DeviceSpec) -> None:
@@ -124,6 +122,4 @@ class TritonExecutor(DeviceExecutor):
             JITTER_NS=constexpr(int(self.options.jitter_s * 1e9)),
             TIMEOUT_NS=constexpr(int(self.options.timeout_s * 1e9)),
             INTERPRET=constexpr(self._interpret),
-            SPECIALISED=constexpr(self._specialised),
-            SHARES=constexpr(self._posts_per_tile),
         )

@@ -25,7 +25,6 @@ from interlace.kernels.bodies import (
     PROVIDED,
     BodyKind,
     CudaBody,
-    GluonBody,
     Params,
     Reference,
     TritonBody,
@@ -49,7 +48,6 @@ class Kernel:
         name: what a plan's JSON refers to.
         reference: its meaning, or None if it can only run on a device.
         triton: returns its Triton body; called only when a device executor needs it.
-        gluon: its part in a warp-specialised launch.
         cuda: a body in CUDA C++, a launch of its own with a thread block per item.
         walk: its part in the one launch of CUDA C++, or plain text of a tile.
         dtypes: names of the dtypes that it takes; empty for any.
@@ -64,7 +62,6 @@ class Kernel:
     name: str
     reference: Reference | None = None
     triton: Callable[[], TritonBody] | None = None
-    gluon: GluonBody | None = None
     cuda: CudaBody | None = None
     walk: WalkBody | WalkMaker | None = None
     dtypes: tuple[str, ...] = ()
@@ -76,7 +73,7 @@ class Kernel:
     @property
     def bodies(self) -> Mapping[BodyKind, object]:
         """Those that it has, by kind."""
-        bodies = (self.reference, self.triton, self.gluon, self.cuda, self.walk)
+        bodies = (self.reference, self.triton, self.cuda, self.walk)
         return {kind: body for kind, body in zip(BodyKind, bodies, strict=True) if body is not None}
 
     @property
@@ -228,14 +225,6 @@ def triton_body(op: Op) -> TritonBody:
         )
     if body.check is not None:
         body.check(op)
-    return body
-
-
-def gluon_body(op: Op) -> GluonBody:
-    """The Gluon body of an op. Raises GraphError if its kernel has none."""
-    body = kernel_of(op).gluon
-    if body is None:
-        raise no_body(op, BodyKind.GLUON)
     return body
 
 

@@ -3,7 +3,6 @@
     kind         what it is                                     run by
     REFERENCE    NumPy on float64 regions: the meaning          the reference executors
     TRITON       ``@triton.jit`` functions of one tile          a launch per op, and the persistent Triton launch
-    GLUON        parts of a warp-specialised launch             the Hopper executor
     CUDA         a launch of CUDA C++ of its own                executors that launch each op on its own
     WALK         parts of a persistent launch of CUDA C++       the one-launch executor
 
@@ -36,10 +35,8 @@ Params = Mapping[str, Param]
 
 #: Parameters of a Triton body that the executor gives.
 PROVIDED = ("tile", "sync", "acc")
-#: Elements of k in a panel of a Gluon launch: 128 bytes of 16-bit elements, one swizzled line of the tensor core.
+#: Elements of k in a panel of the one launch: 128 bytes of 16-bit elements, one swizzled line of the tensor core.
 PANEL = 64
-#: Ops of one Gluon launch at most; descriptors cannot stand in tuples, so its kernel has parameters for each.
-MOST_GLUON_OPS = 4
 
 
 class BodyKind(Enum):
@@ -47,7 +44,6 @@ class BodyKind(Enum):
 
     REFERENCE = "NumPy"
     TRITON = "Triton"
-    GLUON = "Gluon"
     CUDA = "CUDA C++"
     WALK = "one-launch CUDA C++"
 
@@ -94,75 +90,6 @@ class TritonBody:
     partial: Callable[[Op], int] | None = None
     chunked: bool = False
     check: Callable[[Op], None] | None = None
-
-
-@dataclass(frozen=True)
-class Pipeline:
-    """How a warp-specialised launch moves data into shared memory.
-
-    Attributes:
-        stages: depth of the ring.
-        independent_rows, dependent_rows: rows of 64 elements in a stage, of operands that depend on nothing (weights)
-            and of those that earlier items produce.
-        in_flight: most stages of independent operands under way at once in one block.
-        warpgroups: those that share a tile, 1 or 2.
-    """
-
-    stages: int
-    independent_rows: int
-    dependent_rows: int
-    in_flight: int
-    warpgroups: int
-
-    @property
-    def stage_bytes(self) -> int:
-        """Shared memory of one stage, of 16-bit elements."""
-        return (self.independent_rows + self.dependent_rows) * PANEL * 2
-
-
-@dataclass(frozen=True)
-class GluonCode:
-    """What the template of ``kernels/gluon`` plugs in.
-
-    Attributes:
-        load_independent, load_dependent, compute: ``@gluon.jit`` functions, see ``kernels/gluon/template``.
-        operands: op, tensors -> (dependent, independent, second independent or None) tensor descriptors.
-        arguments: op, tensors, pipeline, most parts of a tile -> the named tuple that all functions take.
-    """
-
-    load_independent: Any
-    load_dependent: Any
-    compute: Any
-    operands: Callable[[Op, Mapping[str, Any]], tuple[Any, Any, Any]]
-    arguments: Callable[[Op, Mapping[str, Any], Pipeline, int], Any]
-
-    @property
-    def functions(self) -> tuple[Any, ...]:
-        """In the template's order."""
-        return self.load_independent, self.load_dependent, self.compute
-
-
-@dataclass(frozen=True)
-class GluonBody:
-    """The Gluon side of a kernel: what can be told of it without Triton, and its code.
-
-    Attributes:
-        independent: names of the arguments that are loaded before any wait; no op of the graph may write them.
-        check: op, warpgroups -> raises ShapeError unless the op's tile suits so many of them.
-        rows: op -> (independent, dependent) rows of 64 elements that a stage of it takes.
-        scratch_bytes: op -> shared memory that it needs beside the ring.
-        partial: float32 elements of one partial sum of an op.
-        filled: names of the arguments that only bulk loads read, which leave out rows that are not there.
-        code: returns the code; called only when a launch needs it.
-    """
-
-    independent: tuple[str, ...]
-    check: Callable[[Op, int], None]
-    rows: Callable[[Op], tuple[int, int]]
-    scratch_bytes: Callable[[Op], int]
-    partial: Callable[[Op], int]
-    filled: tuple[str, ...]
-    code: Callable[[], GluonCode]
 
 
 @dataclass(frozen=True)

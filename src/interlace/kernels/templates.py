@@ -61,12 +61,12 @@ def _run_item(tile, sync, worker, body: tl.constexpr, arguments, ticket, DRAW: t
         ticket = draw(sync)
     if body[3]:
         if sync.SPLIT > 1:
-            if fix_up(tile, sync, acc, 0, sync.SPLIT):
+            if fix_up(tile, sync, acc, sync.SPLIT):
                 if len(acc) == 1:
-                    body[2](tile, (sum_of_parts(tile, sync, acc, 0, 0, sync.SPLIT),), *arguments[2])
+                    body[2](tile, (sum_of_parts(tile, sync, acc, 0, sync.SPLIT),), *arguments[2])
                 else:
-                    first = sum_of_parts(tile, sync, acc, 0, 0, sync.SPLIT)
-                    sums = (first, sum_of_parts(tile, sync, acc, 1, 0, sync.SPLIT))
+                    first = sum_of_parts(tile, sync, acc, 0, sync.SPLIT)
+                    sums = (first, sum_of_parts(tile, sync, acc, 1, sync.SPLIT))
                     body[2](tile, sums, *arguments[2])
                 post(tile, sync)
         else:

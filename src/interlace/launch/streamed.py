@@ -19,13 +19,15 @@ independent operands, and into that of dependent ones, where nothing else of the
 
 from __future__ import annotations
 
-STREAMED = r"""
+#: A bulk copy without a tensor map.
+BULK_LOAD = r"""
 // Neighbours in memory, both sides at multiples of 16 bytes, and a multiple of 16 of them.
 DEVICE void bulk_load(unsigned target, const void* source, unsigned bytes, unsigned barrier) {
   asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];"
                ::"r"(target), "l"(__cvta_generic_to_global(source)), "r"(bytes), "r"(barrier) : "memory");
 }
-// The stages of an item, as its consumers see them, warp by warp.
+"""
+STREAMED = BULK_LOAD + r"""// The stages of an item, as its consumers see them, warp by warp.
 struct Stream {
   Stage& stage;
   DEVICE void next() {

@@ -43,7 +43,7 @@ def ffn(
     """``down(activation(up(x)))``, or with a gate ``down(silu(gate(x)) * up(x))``.
 
     On a Hopper GPU one launch, where ``deploy.choose`` finds that faster than PyTorch's own ops, if no gradient is
-    wanted, the dtype is bf16 or fp16, widths are multiples of 16 and weights contiguous. What cannot be a launch runs
+    wanted, the dtype is bf16 or fp16, widths are multiples of 8 and weights contiguous. What cannot be a launch runs
     in PyTorch's ops too, with a ``FallbackWarning``. While torch.compile traces and they are to run, it sees them.
 
     Args:
@@ -163,8 +163,8 @@ def _lasting(device: torch.device, dtype: torch.dtype, hidden: int, ffn: int) ->
         return reason
     if dtype not in _DTYPES:
         return f"the dtype is {dtype}, the kernels take {' and '.join(str(known) for known in _DTYPES.values())}"
-    if ffn % 16 or hidden % 16:
-        return f"widths are {hidden} and {ffn}, the kernels take multiples of 16"
+    if ffn % 8 or hidden % 8:
+        return f"widths are {hidden} and {ffn}, the kernels take multiples of 8"
     return None
 
 

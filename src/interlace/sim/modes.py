@@ -102,8 +102,8 @@ def streams(after: Sequence[Sequence[int]]) -> Mode:
     return SERIAL if mode.after == in_turn else mode
 
 
-def hopper(ring_bytes: int) -> Mode:
-    """``executors/hopper``: one launch whose loads run ahead through a ring of shared memory."""
+def ring_launch(ring_bytes: int) -> Mode:
+    """``executors/one_launch``: one launch whose loads run ahead through a ring of shared memory."""
     return Mode(ring_bytes=ring_bytes)
 
 

@@ -152,6 +152,20 @@ class LoadedKernel:
         _checked(answer, f"launching kernel {self.binary.name}, grid {grid}, {threads} threads")
 
 
+def loaded(binary: Binary, shared_bytes: int = 0) -> LoadedKernel:
+    """A kernel in the current context, loaded there once for all who launch it.
+
+    Raises:
+        DriverError, NoDeviceError: as ``LoadedKernel``.
+    """
+    return _loaded(binary, shared_bytes, current_context())
+
+
+@cache
+def _loaded(binary: Binary, shared_bytes: int, context: int) -> LoadedKernel:
+    return LoadedKernel(binary, shared_bytes)
+
+
 def _parameter(argument: Argument) -> Any:
     """The bytes of a kernel parameter; the driver copies them when the kernel is launched."""
     if isinstance(argument, TensorMap | bytes):

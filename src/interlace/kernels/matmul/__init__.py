@@ -24,10 +24,9 @@ from interlace.graph.op import Op, Reduction
 from interlace.graph.tensor import Tensor
 from interlace.kernels import gelu
 from interlace.kernels.base import Kernel, check_eps, check_extents, require, same_dtype
-from interlace.kernels.bodies import Array, BodyKind, GluonBody, GluonCode, Params, Reference, Regions, TritonBody
-from interlace.kernels.matmul.gluon_tuning import GLUON
+from interlace.kernels.bodies import Array, BodyKind, Params, Reference, Regions, TritonBody
 from interlace.kernels.matmul.tile import TILING, MatmulTile
-from interlace.kernels.matmul.tilings import NAME, check_gluon, check_powers, gluon_rows, gluon_scratch_bytes, partial
+from interlace.kernels.matmul.tilings import NAME, check_powers, partial
 from interlace.kernels.matmul.triton_tuning import TRITON
 from interlace.kernels.matmul.walk_body import WALK_BODY
 from interlace.kernels.matmul.walk_tuning import WALK
@@ -86,18 +85,6 @@ def _triton() -> TritonBody:
     return TritonBody(matmul_finish, matmul_accumulate, matmul_prefetch, partial, chunked=True, check=check_powers)
 
 
-def _gluon() -> GluonCode:
-    from interlace.kernels.matmul import gluon
-
-    return GluonCode(
-        gluon.matmul_load_independent,
-        gluon.matmul_load_dependent,
-        gluon.matmul_compute,
-        gluon.operands,
-        gluon.arguments,
-    )
-
-
 def _make(name: str, tensors: Mapping[str, Tensor], params: Params) -> Op:
     tile = MatmulTile(*(params[name] for name in TILING))  # type: ignore[arg-type]
     activation, eps = Activation(params["ACTIVATION"]), params.get("EPS")
@@ -108,14 +95,11 @@ MATMUL = Kernel(
     NAME,
     Reference(_finish, _accumulate),
     _triton,
-    GluonBody(
-        ("weight", "gate"), check_gluon, gluon_rows, gluon_scratch_bytes, partial, ("x", "weight", "gate"), _gluon
-    ),
     walk=WALK_BODY,
     dtypes=FLOATS,
     make=_make,
     tiling=TILING,
-    tunings={BodyKind.TRITON: TRITON, BodyKind.GLUON: GLUON, BodyKind.WALK: WALK},
+    tunings={BodyKind.TRITON: TRITON, BodyKind.WALK: WALK},
 )
 
 

@@ -16,8 +16,8 @@ class MatmulTile:
     """Tile shape and how the loop over K is pipelined.
 
     Attributes:
-        m, n, k: extents of the tile and of one chunk of the reduction; multiples of 8. Triton and Gluon bodies take
-            powers of two from 16 on.
+        m, n, k: extents of the tile and of one chunk of the reduction; multiples of 8. Triton bodies take powers of
+            two from 16 on.
         stages: depth of the software pipeline, 1 to 64.
         num_warps: warps per thread block.
         swap_ab: multiply the transpose, with the weights as the tensor core's 64-row operand and the tokens as

@@ -2,27 +2,19 @@
 
 A stage of the software pipeline of the Triton body holds one chunk of every operand. In bf16, a gated 128 x 128 x 64
 tile takes 64 * (128 + 2 * 128) * 2 = 48 KiB a stage, so that 227 KiB hold four; in fp32 a chunk of 32 takes as much.
-
-A stage of the Gluon body's ring is a stack of rows of 64 elements, of weights and of activations, one panel for each
-64 of k: a gated 128 x 128 x 64 tile takes 2 * 128 + 128 of them, the same 48 KiB.
 """
 
 from __future__ import annotations
 
 from interlace.core.devices import DeviceSpec
-from interlace.core.errors import GraphError
 from interlace.graph.graph import Graph
 from interlace.graph.op import Op
 from interlace.kernels.base import require
-from interlace.kernels.bodies import PANEL
 
 #: The kernel's.
 NAME = "matmul"
 #: Tokens up to which tiles may have few weight rows (``skinny_cuda``).
 SKINNY_TOKENS = 16
-#: Columns of a tile that an epilogue turns round at once.
-EPILOGUE_COLUMNS = 64
-_BARRIER_BYTES = 2 << 10
 #: float32 sums of one thread, beside which registers hold operands and addresses.
 SUMS_PER_THREAD = 128
 
@@ -50,9 +42,6 @@ def matmuls(graph: Graph) -> tuple[Op, ...]:
 def partial(op: Op) -> int:
     """float32 elements of one partial sum of a tile."""
     return int(op.param("BM")) * int(op.param("BN")) * sums(op)
-
-
-# ---------------------------------------------------------------- of the Triton body
 
 
 def triton_smem_bytes(op: Op, itemsize: int) -> int:
@@ -88,56 +77,3 @@ def check_triton(graph: Graph, op: Op, device: DeviceSpec) -> None:
         f"{tile}: sums of {registers} registers per thread, and at most {SUMS_PER_THREAD} fit; "
         "use a smaller tile or more warps",
     )
-
-
-# ---------------------------------------------------------------- of the Gluon body
-
-
-def gluon_rows(op: Op) -> tuple[int, int]:
-    """Rows of 64 elements that a stage of the op takes: of weights and of activations."""
-    along = int(op.param("BK")) // PANEL
-    return int(op.param("BN")) * along * sums(op), int(op.param("BM")) * along
-
-
-def gluon_scratch_bytes(op: Op) -> int:
-    """Shared memory beside the ring: what epilogues turn round, up to 64 columns at once, and barriers."""
-    tall, wide = _operand_rows(op)
-    return tall * min(wide, EPILOGUE_COLUMNS) * 2 + _BARRIER_BYTES
-
-
-def check_gluon(op: Op, warpgroups: int) -> None:
-    """Raise unless the op's tile suits so many warpgroups, their registers and bulk loads.
-
-    Raises:
-        ShapeError: it does not.
-        GraphError: normalisation is folded into the op, which the Gluon body does not know.
-    """
-    folded = [name for name in ("x_squares", "scale") if tensor_of(op, name) is not None]
-    if folded:
-        raise GraphError(
-            f"op {op.name!r} has {' and '.join(folded)}, and the Gluon body of matmul folds no normalisation in; use "
-            "the one_launch or the persistent executor, or rms_norm as an op of its own"
-        )
-    check_powers(op)
-    bm, bn, k = (int(op.param(name)) for name in ("BM", "BN", "BK"))
-    tall, wide = _operand_rows(op)
-    tile = f"op {op.name!r}: tile of {bm} tokens x {bn} weight rows x {k}"
-    require(k % PANEL == 0, f"{tile}: a stage is a multiple of {PANEL} deep; use k = {PANEL} or more")
-    require(max(bm, bn) <= 256, f"{tile}: a bulk load brings at most 256 rows; use a smaller tile")
-    require(
-        tall % (64 * warpgroups) == 0,
-        f"{tile}: {warpgroups} warpgroups multiply 64 rows each at a time, and the tile has {tall}; "
-        "use a taller one, fewer warps, or swap_ab",
-    )
-    registers = tall * wide * sums(op) // (128 * warpgroups)
-    require(
-        registers <= SUMS_PER_THREAD,
-        f"{tile}: sums of {registers} registers per thread, and at most {SUMS_PER_THREAD} fit; "
-        "use a smaller tile or more warps",
-    )
-
-
-def _operand_rows(op: Op) -> tuple[int, int]:
-    """Rows of the tensor core's first operand, in multiples of 64, and of its second."""
-    bm, bn = int(op.param("BM")), int(op.param("BN"))
-    return (bn, bm) if op.param("SWAP") else (bm, bn)

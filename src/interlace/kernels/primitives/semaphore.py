@@ -28,7 +28,6 @@ from typing import NamedTuple
 
 import triton
 import triton.language as tl
-from triton.experimental.gluon import language as gl
 from triton.language.extra import cuda
 
 from interlace.kernels.primitives.columns import (
@@ -62,8 +61,6 @@ from interlace.kernels.primitives.columns import (
 )
 from interlace.kernels.primitives.partial_sums import keep
 
-_ONE_WARP = tl.constexpr(gl.BlockedLayout([1], [32], [1], [0]))
-
 
 class Sync(NamedTuple):
     """What an item needs to synchronise: device tables, counters, and compile-time switches.
@@ -88,9 +85,6 @@ class Sync(NamedTuple):
         JITTER_NS: upper bound of random delays around waits and posts, 0 for none (for tests).
         TIMEOUT_NS: the watchdog.
         INTERPRET: running under the Triton interpreter, which has no inline assembly.
-        SPECIALISED: a warp-specialised Gluon kernel: one warp polls, blocks carry layouts, and each of
-            ``SHARES`` warpgroups posts its share of a tile for itself (the tables' thresholds count shares).
-        SHARES: see SPECIALISED; otherwise 1.
     """
 
     items: tl.tensor
@@ -113,8 +107,6 @@ class Sync(NamedTuple):
     JITTER_NS: tl.constexpr
     TIMEOUT_NS: tl.constexpr
     INTERPRET: tl.constexpr
-    SPECIALISED: tl.constexpr
-    SHARES: tl.constexpr
 
 
 class Tile(NamedTuple):
@@ -282,9 +274,7 @@ def _lanes(sync):
     every thread. Anything narrower each warp would load for itself, and warps that saw different values would
     part ways before a barrier.
     """
-    if sync.SPECIALISED:
-        lane = gl.arange(0, 32, layout=_ONE_WARP)
-    elif sync.INTERPRET:
+    if sync.INTERPRET:
         lane = tl.arange(0, 32)
     else:
         lane = tl.arange(0, cuda.num_threads())
@@ -422,18 +412,16 @@ def post(tile, sync):
 
 
 @triton.jit
-def fix_up(tile, sync, acc, share: tl.constexpr, PARTS: tl.constexpr):
+def fix_up(tile, sync, acc, PARTS: tl.constexpr):
     """The fix-up of a split tile, up to its arrival: is this part the last?
 
-    ``acc`` is a tuple of float32 blocks of equal shape: the tile, or one warpgroup's share of it. PARTS is the most
-    parts that a tile of the op has.
+    ``acc`` is the tile's sums, a tuple of float32 blocks of equal shape. PARTS is the most parts that a tile has.
     """
     last = tile.parts == 1
     if PARTS > 1 and not last:
-        keep(tile, sync, acc, share)
+        keep(tile, sync, acc)
         tl.debug_barrier()
-        counter = sync.arrivals + tile.split * sync.SHARES + share
-        arrived = tl.atomic_add(counter, 1, sem="acq_rel", scope="gpu")
+        arrived = tl.atomic_add(sync.arrivals + tile.split, 1, sem="acq_rel", scope="gpu")
         tl.debug_barrier()
         last = arrived % tile.parts == tile.parts - 1
     return last
@@ -465,22 +453,3 @@ def draw(sync):
 def drawn(ticket):
     """The number of a ticket, known to all threads."""
     return tl.max(ticket, 0)
-
-
-@triton.jit
-def tickets_drawn(sync):
-    """How many tickets have been drawn, all runs together; a moment old."""
-    return tl.load(sync.starts, volatile=True)
-
-
-@triton.jit
-def order_bulk_loads():
-    """After a wait, in the waiting warp: bulk (TMA) loads that follow see what the wait made visible."""
-    tl.inline_asm_elementwise(
-        "fence.proxy.async.global; mov.u32 $0, 0; // $1",
-        "=r,r",
-        [tl.core.to_tensor(0)],
-        dtype=tl.int32,
-        is_pure=False,
-        pack=1,
-    )

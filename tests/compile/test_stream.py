@@ -1,0 +1,15 @@
+"""The stream of bulk loads, with which memory-bound problems are compared, compiles without a GPU."""
+
+from __future__ import annotations
+
+import interlace as il
+from interlace.bench.stream import binary
+from interlace.kernels.lint import count
+
+
+def test_the_stream_loads_in_bulk_computes_nothing_and_lets_the_next_one_begin() -> None:
+    made = binary(il.H200.architecture)
+    assert (made.resources.spill_bytes, made.warnings) == (0, ())
+    assert count(made.ptx, r"cp\.async\.bulk\.shared::cluster\.global") == 1
+    assert count(made.ptx, r"\b(?:ld|st)\.global") == 0
+    assert count(made.ptx, r"griddepcontrol\.launch_dependents") == 1
