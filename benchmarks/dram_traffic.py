@@ -73,7 +73,7 @@ class Case:
         if self.order:
             group = int(self.order.partition(":")[2])
             ops = tuple((name, replace(op, group=group, split_tail=False)) for name, op in setting.ops)
-            setting = Setting(ops, setting.in_flight)
+            setting = Setting(ops)
         return launch.plan(setting)
 
 

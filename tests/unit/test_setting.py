@@ -27,7 +27,6 @@ SETTING = Setting(
         ("down", OpSetting((("BM", 32), ("SWAP", True)), split_tail=True)),
         ("act", OpSetting()),
     ),
-    in_flight=3,
 )
 
 # ---------------------------------------------------------------- plain data
@@ -42,18 +41,16 @@ def test_a_setting_survives_json_in_every_field() -> None:
 
 def damaged(**changes: Any) -> dict[str, Any]:
     """A setting of one op with another value in some fields."""
-    return {"ops": {"up": {**SETTING.to_data()["ops"]["up"], **changes}}, "in_flight": 0}
+    return {"ops": {"up": {**SETTING.to_data()["ops"]["up"], **changes}}}
 
 
 DAMAGED = {
     "empty": {},
     "list": [SETTING.to_data()],
-    "one missing": {"ops": {}},
     "one unknown": {**SETTING.to_data(), "stages": 4},
-    "text for a number": {**SETTING.to_data(), "in_flight": "3"},
-    "negative": {**SETTING.to_data(), "in_flight": -1},
-    "op is a number": {"ops": {"up": 3}, "in_flight": 0},
-    "op lacks a field": {"ops": {"up": {"params": {}}}, "in_flight": 0},
+    "text for a number": damaged(parts="3"),
+    "op is a number": {"ops": {"up": 3}},
+    "op lacks a field": {"ops": {"up": {"params": {}}}},
     "fraction": damaged(parts=2.0),
     "null": damaged(group=None),
     "truth for a number": damaged(parts=True),
@@ -74,7 +71,7 @@ def test_damaged_setting_data_is_refused(what: str) -> None:
 
 def test_a_setting_prints_what_it_sets_and_ops_alike_once() -> None:
     assert str(SETTING) == (
-        "up BM=32 SWAP=True in 2 parts groups of 8; down BM=32 SWAP=True last wave split; act as tiled; 3 in flight"
+        "up BM=32 SWAP=True in 2 parts groups of 8; down BM=32 SWAP=True last wave split; act as tiled"
     )
     assert str(Setting((("a", OpSetting((("BM", 16),))), ("b", OpSetting((("BM", 16),)))))) == "a and b BM=16"
 

@@ -105,10 +105,15 @@ def test_elsewhere_candidates_are_triton_tilings_that_fit_shared_memory(m: int, 
 # ---------------------------------------------------------------- ranking
 
 
+def in_parts(parts: int) -> Setting:
+    """The down-projection in so many."""
+    up, (name, down) = on_h200(16, RELU).deployment.default.ops
+    return Setting((up, (name, replace(down, parts=parts))))
+
+
 def ranked(*plans: tuple[int, float]) -> list[Ranked]:
-    """A setting of each (plan, predicted us), told apart by its bytes in flight."""
-    base = on_h200(16, RELU).deployment.default
-    return [Ranked(replace(base, in_flight=i + 1), us, 0, plan) for i, (plan, us) in enumerate(plans)]
+    """A setting of each (plan, predicted us), told apart by its parts."""
+    return [Ranked(in_parts(i + 1), us, 0, plan) for i, (plan, us) in enumerate(plans)]
 
 
 def test_the_best_are_all_settings_of_the_plans_predicted_fastest() -> None:
@@ -221,14 +226,14 @@ def test_the_fastest_wins_and_what_failed_comes_last() -> None:
 
 @pytest.fixture
 def fake_gpu(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> type[FakeProblem]:
-    """A GPU on which a setting is its own executor, and takes 10 us longer with each stage in flight."""
+    """A GPU on which a setting is its own executor, and takes 10 us longer with each part of its last op."""
     pytest.importorskip("triton")
 
     class Wrong(FakeProblem):
         pass
 
     def times(functions: Mapping[str, Any], rounds: int, calls: int) -> dict[str, Timing]:
-        return {name: Timing(10.0 * s.in_flight + 50, 0, 0) for name, s in functions.items()}
+        return {name: Timing(10.0 * s.ops[-1][1].parts + 50, 0, 0) for name, s in functions.items()}
 
     monkeypatch.setenv("INTERLACE_CACHE_DIR", str(tmp_path))
     monkeypatch.setattr(searching, "here", lambda: H200)
@@ -241,8 +246,7 @@ def fake_gpu(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> type[FakeProble
 
 
 def test_a_wrong_candidate_is_left_out_and_a_wrong_default_is_an_error(fake_gpu: type[FakeProblem]) -> None:
-    base = on_h200(16, RELU).deployment.default
-    settings = [replace(base, in_flight=n) for n in (4, 2, 3)]
+    settings = [in_parts(n) for n in (4, 2, 3)]
     steps: list[tuple[str, int, int]] = []
     fake_gpu.wrong = frozenset(settings[1:2])
     case = on_h200(16, RELU)
@@ -255,8 +259,7 @@ def test_a_wrong_candidate_is_left_out_and_a_wrong_default_is_an_error(fake_gpu:
 
 
 def test_a_lack_of_memory_is_a_failed_candidate_or_one_line(fake_gpu: type[FakeProblem]) -> None:
-    base = on_h200(16, RELU).deployment.default
-    settings = [replace(base, in_flight=n) for n in (4, 2)]
+    settings = [in_parts(n) for n in (4, 2)]
     case = on_h200(16, RELU)
     fake_gpu.too_large = frozenset(settings[1:])
     assert measured(case, settings, silent) == {settings[0]: 90.0}

@@ -200,7 +200,7 @@ def _merged(rules: Sequence[Iterator[Setting]], default: Setting) -> Iterator[Se
     """Settings of all kernels' ops, from those for each kernel; where one has no more, its ops take the default."""
     for each in zip_longest(*rules):
         given = Setting.merged(setting for setting in each if setting is not None)
-        yield Setting(tuple((dict(default.ops) | dict(given.ops)).items()), given.in_flight)
+        yield Setting(tuple((dict(default.ops) | dict(given.ops)).items()))
 
 
 def _each_once(settings: Iterable[Setting]) -> Iterator[Setting]:

@@ -59,11 +59,9 @@ class Setting:
 
     Attributes:
         ops: settings by the op's name; an op that is not named is whole, row-major, and tiled as it is.
-        in_flight: most stages of independent loads under way at once in one block, 0 for the executor's own choice.
     """
 
     ops: tuple[tuple[str, OpSetting], ...] = ()
-    in_flight: int = 0
 
     def op(self, name: str) -> OpSetting:
         """Of the op called ``name``."""
@@ -72,29 +70,25 @@ class Setting:
     def to_data(self) -> dict[str, Any]:
         """As JSON data."""
         ops = {name: {**asdict(op), "params": dict(op.params)} for name, op in self.ops}
-        return {"ops": ops, "in_flight": self.in_flight}
+        return {"ops": ops}
 
     @staticmethod
     def from_data(data: Any) -> Setting:
         """The inverse of ``to_data``. Raises ValueError for anything else than what it wrote."""
-        fields = _fields(data, {"ops": dict, "in_flight": int}, "setting")
-        if fields["in_flight"] < 0:
-            raise ValueError(f"a setting with {fields['in_flight']} loads in flight; use 0 for the executor's own")
-        return Setting(tuple((name, _op(op)) for name, op in fields["ops"].items()), fields["in_flight"])
+        fields = _fields(data, {"ops": dict}, "setting")
+        return Setting(tuple((name, _op(op)) for name, op in fields["ops"].items()))
 
     @staticmethod
     def merged(settings: Iterable[Setting]) -> Setting:
         """Of several settings for different ops of one graph."""
-        some = tuple(settings)
-        ops = tuple(pair for setting in some for pair in setting.ops)
-        return Setting(ops, max((setting.in_flight for setting in some), default=0))
+        return Setting(tuple(pair for setting in settings for pair in setting.ops))
 
     def __str__(self) -> str:
         names: dict[str, list[str]] = {}
         for name, op in self.ops:
             names.setdefault(str(op), []).append(name)
         told = [f"{' and '.join(same)} {op}" for op, same in names.items()] or ["as tiled"]
-        return "; ".join(told + ([f"{self.in_flight} in flight"] if self.in_flight else []))
+        return "; ".join(told)
 
 
 def _op(data: Any) -> OpSetting:

@@ -62,9 +62,8 @@ def rank(
             seen[key] = len(seen), predict(plan, case.device, case.mode(plan), limit=limit)
         number, found = seen[key]
         progress(done)
-        launch = number, setting.in_flight
-        if launch not in launches:
-            launches.add(launch)
+        if number not in launches:
+            launches.add(number)
             ranked.append(Ranked(setting, found.us, found.traffic.dram_read, number))
     return sorted(ranked, key=lambda r: r.predicted_us)
 
