@@ -120,7 +120,7 @@ class DeviceRunner(Runner):
     ) -> None:
         super().__init__(executor, planned)
         self._machine, self._tensors = machine, tensors
-        self._make = partial(executor.from_setting, planned.proof, planned.setting)
+        self._make = partial(executor, planned.proof)
         dependent = overlaps(executor, planned.proof.plan, machine.spec)
         self._executor = self._make(Options(device=machine.device_name, dependent_launch=dependent))
 

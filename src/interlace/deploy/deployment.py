@@ -102,7 +102,7 @@ class Deployment:
         plan = self.plan(setting, policy, order)
         if options is None:
             options = Options(dependent_launch=overlaps(self.executor, plan, self.device))
-        return self.executor.from_setting(plan, setting, options)
+        return self.executor(plan, options)
 
     @property
     def flops(self) -> float:

@@ -29,7 +29,6 @@ from interlace.graph.op import Op
 from interlace.kernels.abi import RECORD, TRACE
 from interlace.plan.plan import Plan
 from interlace.plan.verify import Proof
-from interlace.policies.setting import Setting
 from interlace.trace.events import Trace
 
 if TYPE_CHECKING:
@@ -72,15 +71,6 @@ class DeviceExecutor(Executor):
         self._bound: Bound | None = None
         self._last: tuple[Any, Run] | None = None
         self._prepare()
-
-    @classmethod
-    def from_setting(cls, plan: Plan | Proof, setting: Setting, options: Options | None = None) -> DeviceExecutor:
-        """An executor of a plan that was made under a setting, with what that says of the launch itself.
-
-        Raises:
-            InterlaceError: as making one does.
-        """
-        return cls(plan, options)
 
     @classmethod
     def check(cls, graph: Graph, device: DeviceSpec) -> None:

@@ -19,7 +19,6 @@ from interlace.nn.choice import choice
 from interlace.nn.instances import Instance, Instances, Key, Tensors
 from interlace.nn.plain import fused, has_triton, plain
 from interlace.plan.verify import Proof
-from interlace.policies.setting import Setting
 from interlace.workloads.ffn import FFNShape
 from interlace.workloads.ffn import ffn as ffn_graph
 
@@ -209,22 +208,21 @@ def _launch(tensors: dict[str, torch.Tensor], activation: Activation) -> torch.T
 
 def _make(key: Key, tensors: Tensors) -> Instance:
     device = str(key.device)
-    found, setting, proof = _proved(device, key.rows, key.shape, key.dtype, key.bias)
+    executor, proof = _proved(device, key.rows, key.shape, key.dtype, key.bias)
     options = Options(device=device, dependent_launch=True, short=("x",))
-    executor = found.from_setting(proof, setting, options)
-    for launch in executor.launches(tensors):
+    made = executor(proof, options)
+    for launch in made.launches(tensors):
         launch.load()
-    return executor
+    return made
 
 
 @lru_cache(256)
 def _proved(
     device: str, rows: int, shape: FFNShape, dtype: DType, bias: bool
-) -> tuple[type[DeviceExecutor], Setting, Proof]:
+) -> tuple[type[DeviceExecutor], Proof]:
     """How the launch runs, once for all streams and captures."""
     found = serving(ffn_graph(rows, shape, dtype, bias=bias), spec_by_name(device))
-    setting = found.setting()
-    return found.executor, setting, found.executor.prove(found.plan(setting))
+    return found.executor, found.executor.prove(found.plan(found.setting()))
 
 
 _instances = Instances(_make)

@@ -167,7 +167,6 @@ def made(graph: Graph, runner: type[DeviceExecutor], device: str) -> DeviceExecu
         InterlaceError: as planning and making an executor do.
     """
     found = Deployment(graph, spec_by_name(device), runner)
-    setting = found.setting()
-    plan = found.plan(setting)
+    plan = found.plan(found.setting())
     options = Options(device=device, dependent_launch=overlaps(runner, plan, found.device))
-    return runner.from_setting(plan, setting, options)
+    return runner(plan, options)
