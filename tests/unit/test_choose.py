@@ -367,6 +367,7 @@ def test_a_module_runs_what_was_tuned_else_the_executor_that_was_measured(monkey
     assert serving(ffn(64, shape), H200).executor is OTHER
 
 
+@of_todays_launch
 def test_a_launch_is_predicted_once_for_all_numbers_of_tokens_that_it_serves(monkeypatch: pytest.MonkeyPatch) -> None:
     plans: list[il.Plan] = []
     real = predicting.predict
