@@ -50,11 +50,17 @@ def judged(table: Table) -> list[dict[str, Any]]:
     return found
 
 
-def margin(table: Table) -> float:
-    """The least, in whole percent, with which no row that is judged by other models is made slower than the bar."""
-    open_ = replace(table, margin=MEASURED)
-    wrong = [row["judged"] for row in judged(open_) if row["launch"] and row["ratio"] < _BAR and row["least"] < UNLIKE]
-    return max([MEASURED, *(floor(100 * ratio + 1) / 100 for ratio in wrong)])
+def margins(table: Table) -> dict[int, float]:
+    """By rows of launches the least, in whole percent, with which no row judged by other models falls below the bar.
+
+    It is no less than where a measured one is only scaled.
+    """
+    least = {row.launched: SCALED for row in sorted(table.rows, key=lambda row: row.launched)}
+    for row in judged(replace(table, margins=least)):
+        if row["launch"] and row["ratio"] < _BAR:
+            at = launched_rows(row["tokens"])
+            least[at] = max(least[at], floor(100 * row["judged"] + 1) / 100)
+    return least
 
 
 def mean(values: Iterable[float]) -> float:
@@ -68,7 +74,7 @@ def figures(table: Table) -> dict[str, Any]:
     lost = [1.0] * (len(rows) - len(taken))
     return {
         "table": table.origin,
-        "margins": {"measured": MEASURED, "scaled": SCALED, "predicted": table.margin, "unlike": UNLIKE},
+        "margins": {"measured": MEASURED, "scaled": SCALED, "predicted": dict(table.margins), "unlike": UNLIKE},
         "points": len(rows),
         "launches": len(taken),
         "mean": round(mean(taken + lost), 4),
@@ -112,8 +118,8 @@ def table_of(sweep: Mapping[str, Any]) -> tuple[Path, Table]:
     versions = {name: sweep["versions"][name] for name in ("torch", "triton")}
     path = tables.FOLDER / f"{key}.json"
     (executor,) = {row["executor"] for row in sweep["rows"] if row["executor"] is not None}
-    found = Table(chip, executor, versions, sweep["date"], sweep["protocol"], MEASURED, tuple(rows))
-    return path, replace(found, margin=margin(found))
+    found = Table(chip, executor, versions, sweep["date"], sweep["protocol"], {}, tuple(rows))
+    return path, replace(found, margins=margins(found))
 
 
 def main() -> None:

@@ -124,7 +124,7 @@ def measured(*rows: tuple[int, int, float, float]) -> table.Table:
         Row(**shape, tokens=m, launched=at, launch_us={"layer": us}, library_us={"layer": library}, predicted_us=1.0)
         for m, at, us, library in rows
     )
-    return replace(table.table(H200), rows=made, margin=1.06)
+    return replace(table.table(H200), rows=made, margins={16: 1.06, 64: 1.02})
 
 
 def judged(found: table.Table, tokens: int) -> Judgement:
@@ -167,7 +167,7 @@ def test_what_is_only_predicted_must_win_by_the_margin_of_the_table() -> None:
     told = judge(found, ffn(16, other), ffn(16, other), H200, 50.0)
     assert (told.launch_us, told.least) == (50.0, 1.06)
     assert judged(found, 128).least == UNLIKE
-    assert judged(replace(found, margin=1.5), 128).least == 1.5
+    assert judged(replace(found, margins={128: 1.5}), 128).least == 1.5
     assert judged(replace(found, rows=()), 16).library_us == library_us(ffn(16, SOME), H200)
 
 
@@ -265,10 +265,10 @@ def test_on_ffns_that_were_left_out_the_choice_is_as_good_as_the_record_says() -
     study = runpy.run_path(str(BENCHMARKS / "choose.py"))
     record = json.loads((BENCHMARKS / "results" / "choose-h200.json").read_text())
     found = study["figures"](table.table(H200))
-    assert {name: record[name] for name in found} == found
+    assert {name: record[name] for name in found} == json.loads(json.dumps(found))
     assert found["below"] == 0
     assert found["mean"] - 1 >= 0.7 * (found["oracle"] - 1)
-    assert study["margin"](table.table(H200)) == found["margins"]["predicted"]
+    assert study["margins"](table.table(H200)) == found["margins"]["predicted"]
 
 
 @of_todays_launch
@@ -281,11 +281,11 @@ def test_an_ffn_beside_the_table_is_predicted_and_corrected() -> None:
     assert near.launch_us == predicted_us(serving(ffn(16, FFNShape(4096, 14000, SILU, True)), H200))
     far = chosen(FFNShape(64, 128, SILU, True), 16)
     assert "that are all unlike it" in far.why
-    close = chosen(FFNShape(384, 1536, RELU, False), 32)
+    close = chosen(FFNShape(320, 1280, SILU, True), 32)
     assert close.executor is None
     assert close.launch_us is not None
     assert close.library_us is not None
-    assert table.table(H200).margin < close.library_us / close.launch_us < UNLIKE
+    assert table.table(H200).margin(32) < close.library_us / close.launch_us < UNLIKE
     biased = chosen(shape_of(row("opt-6.7b", 16)), 16, bias=True)
     assert "predicted" in biased.why
     small = chosen(FFNShape(896, 4992, SILU, True), 100)

@@ -2,8 +2,8 @@
 
 What was measured decides: a row of the table that ships (``table.py``), or what ``interlace tune`` kept. Between rows
 the ratio of the two predicted times is corrected by what the predictions missed on rows nearby, weighted by a Gaussian
-over what a launch is (``table.place``), and must exceed a margin, which the table has: the least with which none of its
-FFNs, each judged by the others, is made slower (``benchmarks/choose.py``).
+over what a launch is (``table.place``), and must exceed a margin, which the table has for launches of so many rows: the
+least with which none of its FFNs, each judged by the others, is made slower (``benchmarks/choose.py``).
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from interlace.planner.settings import retiled
 from interlace.policies.setting import Setting
 
 #: The library's time over the launch's from which on the launch runs: where both were measured it need not pay for
-#: more than noise, where one is scaled for the error of that too. Where both are predicted, it is the margin of the
-#: table, and more far from all that was measured.
+#: more than noise, where one is scaled for the error of that too. Where both are predicted, it is the table's margin
+#: for its rows, and more far from all that was measured.
 MEASURED, SCALED, UNLIKE = 1.01, 1.04, 1.25
 #: How far a row of the table reaches, along each number of ``table.place``.
 REACH = (0.3, 0.4, 0.3, 0.6)
@@ -157,7 +157,8 @@ def judge(measured: Table, graph: Graph, launched: Graph, device: DeviceSpec, la
     missed, near = _missed(measured, graph, rows_of(launched))
     like = "alike" if near else "that are all unlike it"
     why = f"predicted, corrected by what was measured of FFNs {like} ({measured.origin})"
-    least = measured.margin if near else max(measured.margin, UNLIKE)
+    margin = measured.margin(rows_of(launched))
+    least = margin if near else max(margin, UNLIKE)
     return Judgement(launch_us, library * exp(missed), least, why)
 
 

@@ -1,7 +1,7 @@
 """What was measured of launches and libraries, as tables that ship with the package, one for a GPU.
 
-    measured/<chip>.json    {"gpu": ..., "versions": ..., "date": ..., "protocol": ..., "margin": ..., "columns": [...],
-                             "models": [{"model": ..., "hidden": ..., ..., "rows": [[1, 16, ...], ...]}, ...]}
+    measured/<chip>.json    {"gpu": ..., "versions": ..., "date": ..., "protocol": ..., "margins": ...,
+                             "columns": [...], "models": [{"model": ..., "hidden": ..., ..., "rows": [[1, 16, ...], ...]}, ...]}
 
 A row is an FFN of a public model over some tokens: microseconds of its launch, which is built for ``launched`` rows and
 runs on those tokens, and of the fastest of PyTorch's ways, each back to back (``alone``), within ``x +
@@ -104,7 +104,8 @@ class Table:
         device: the GPU.
         executor: name of the one that made the launches.
         versions, date, protocol: how.
-        margin: the ratio of predicted times from which on a launch is taken where nothing was measured.
+        margins: by the rows that launches are built for, the ratio of predicted times from which on one is taken where
+            nothing was measured.
         rows: what.
     """
 
@@ -113,13 +114,17 @@ class Table:
     versions: Mapping[str, str]
     date: str
     protocol: str
-    margin: float
+    margins: Mapping[int, float]
     rows: tuple[Row, ...]
 
     @property
     def most_tokens(self) -> int:
         """Beyond which nothing was measured."""
         return max((row.tokens for row in self.rows), default=0)
+
+    def margin(self, launched: int) -> float:
+        """Of launches that are built for so many rows, or for the nearest number that is known."""
+        return self.margins[min(self.margins, key=lambda rows: abs(np.log2(rows / launched)))]
 
     @property
     def origin(self) -> str:
@@ -183,8 +188,8 @@ def read(path: Path) -> Table:
     rows = tuple(
         _row(model, dict(zip(_COLUMNS, row, strict=True))) for model in data["models"] for row in model["rows"]
     )
-    chip = known_chips()[path.stem]
-    return Table(chip, data["executor"], data["versions"], data["date"], data["protocol"], data["margin"], rows)
+    chip, margins = known_chips()[path.stem], {int(launched): least for launched, least in data["margins"].items()}
+    return Table(chip, data["executor"], data["versions"], data["date"], data["protocol"], margins, rows)
 
 
 def _row(model: Mapping[str, Any], row: Mapping[str, Any]) -> Row:
@@ -205,7 +210,7 @@ def text(found: Table) -> str:
         "versions": dict(found.versions),
         "date": found.date,
         "protocol": found.protocol,
-        "margin": found.margin,
+        "margins": {str(launched): least for launched, least in found.margins.items()},
         "columns": _COLUMNS,
     }
     models: dict[str, list[str]] = {}
