@@ -1,7 +1,8 @@
 """What was measured of launches and libraries, as tables that ship with the package, one for a GPU.
 
     measured/<chip>.json    {"gpu": ..., "versions": ..., "date": ..., "protocol": ..., "margins": ...,
-                             "columns": [...], "models": [{"model": ..., "hidden": ..., ..., "rows": [[1, 16, ...], ...]}, ...]}
+                             "columns": [...],
+                             "models": [{"model": ..., "hidden": ..., ..., "rows": [[1, 16, ...], ...]}, ...]}
 
 A row is an FFN of a public model over some tokens: microseconds of its launch, which is built for ``launched`` rows and
 runs on those tokens, and of the fastest of PyTorch's ways, each back to back (``alone``), within ``x +
