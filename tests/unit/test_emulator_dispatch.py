@@ -122,9 +122,11 @@ LAUNCHES["given twice"] = partial(queue, DISPATCHER["given twice"], il.Dispatch.
 LAUNCHES["host"] = hosted
 #: Whoever takes another item behind one that waits for that one waits for ever.
 LAUNCHES |= {name: partial(two_lists, STEALING[name], 2 * ITEMS - 1) for name in ("right", "hasty")}
-#: Where no wait is to end, a loaded machine may take its time.
-for right in ("two lists, right", "half", "right"):
-    LAUNCHES[right] = partial(LAUNCHES[right], timeout_s=2.0)  # type: ignore[call-arg]
+#: Where no wait is to end, or only one, a loaded machine may take its time.
+for name in ("two lists, right", "half", "right"):
+    LAUNCHES[name] = partial(LAUNCHES[name], timeout_s=2.0)  # type: ignore[call-arg]
+for name in ("never ready", "never told", "wake-up lost"):
+    LAUNCHES[name] = partial(LAUNCHES[name], timeout_s=0.1)  # type: ignore[call-arg]
 
 
 @cache
