@@ -38,7 +38,7 @@ _MOST_ROWS = 56  # of weights, in tiles of few
 _ITEM_ROWS = 1  # what an item costs beside its loads, in rows of weights
 _CHEAP = 16  # tokens up to which a fix-up costs less than what it levels
 _WIDEST, _STEP = 256, 8
-_ROWS = 64  # of weights, where they are the 64-row operand
+_ROWS = 64  # of the tensor core's first operand: weights, or tokens in tiles that are not split
 _MOST_PARTS = 8  # that a last part waits for, with few tokens
 _LEAST_WAVE, _WAVES = (0.8, 0.7), 1.6  # of SMs that one wave keeps busy, where fix-ups are cheap and not; else waves
 _LIKELY, _TRIED = 6, 48  # ways of more than few tokens that a planner and a search look at
@@ -169,17 +169,17 @@ def _whole(ops: Sequence[Op], m: int, sms: int) -> Setting | None:
 
 
 def _level(op: Op, m: int, sms: int, share: float, nbytes: int) -> OpSetting | None:
-    """One wave of tiles of an op that are not split, if they are not too wide, and tokens no more than that share.
+    """One wave of tiles of an op that are not split, over up to 64 tokens.
 
-    A stage has so many bytes of weights, or fewer.
+    None where they are too wide, or tokens more than that share of their weight rows. A stage has so many bytes of
+    weights, or fewer.
     """
     width = _wave(op, sms)
     rows = width * sums(op)
     if rows > _WIDEST or _up(m, _STEP) > share * rows:
         return None
     panels = max(1, nbytes // (rows * 2 * PANEL))
-    tokens, warps = (64, 4) if m <= 64 else (128, 8)
-    return OpSetting(MatmulTile(tokens, width, panels * PANEL, num_warps=warps).params)
+    return OpSetting(MatmulTile(_ROWS, width, panels * PANEL).params)
 
 
 def likely(graph: Graph, device: DeviceSpec) -> Iterator[Setting]:
