@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Mapping
-from functools import cache
 from typing import Any
 
 from interlace.core.dtypes import DType
@@ -201,7 +200,6 @@ def pack(op: Op, tensors: Mapping[str, Any], dtype: DType) -> bytes:
                 "copy"
             )
 
-    @cache  # the last box is mostly like the others
     def encoded(name: str, rows: int) -> Any:
         if name not in tensors:
             return TENSOR_MAP.ctype()
