@@ -19,6 +19,7 @@ from interlace.core.errors import (
     PlanError,
     TooManyWorkersError,
 )
+from interlace.executors.clusters import check_clusters, check_resident, in_clusters
 from interlace.executors.device import DeviceExecutor
 from interlace.executors.gpu import spec_by_name
 from interlace.executors.launch import AnyLaunch, TextLaunch
@@ -137,6 +138,9 @@ class OneLaunchExecutor(DeviceExecutor):
         chunked = [body.chunked for body in bodies_of(graph)]
         table = for_workers(self.plan, chunked, parts_wait=True)
         self._parts = parts_of(graph, [int(parts) for parts in table.parts])
+        if self.options.cluster > 1:
+            check_clusters(self.plan, table, self.options.cluster)
+            self._parts = in_clusters(self._parts, self.plan.graph, self.options.cluster)
         table.items["code"] = np.array(codes(self._parts))[table.items["op"]]
         self._spawning = Spawning.of(self.plan, table) if self.plan.dispatch is Dispatch.SPAWN else None
         check_capacity(self.plan, table, self._spawning, self.options.capacity)
@@ -236,6 +240,7 @@ class OneLaunchExecutor(DeviceExecutor):
             stealing=self.plan.stealing,
             blocks=self._spec.sms,
             termination=self.options.termination,
+            cluster=self.options.cluster,
         )
 
     @cached_property
@@ -258,7 +263,16 @@ class OneLaunchExecutor(DeviceExecutor):
     @cached_property
     def loaded(self) -> LoadedKernel:
         """The launch on the current device."""
-        return loaded(self.binary, self.composition.shared_bytes)
+        kernel = loaded(self.binary, self.composition.shared_bytes)
+        if self.options.cluster > 1:
+            threads, resident = self._threads, self._table.workers if self._resident else self.options.cluster
+            check_resident(kernel.resident_clusters(threads, self.options.cluster), self.options.cluster, resident)
+        return kernel
+
+    @property
+    def _threads(self) -> int:
+        """Of a block."""
+        return (self._warpgroups + 1) * 128
 
     def _filled(self, op: Op) -> Sequence[str]:
         return bodies_of(self.plan.graph)[self.plan.graph.op_index(op.name)].filled
@@ -295,6 +309,8 @@ class OneLaunchExecutor(DeviceExecutor):
     def _parameter_of(self, operands: Any, items: Any, count: int, workers: int) -> bytes:
         """The same for some of the items, rows that follow each other, and so many blocks."""
         options = self.options
+        if self.plan.dispatch is Dispatch.TICKET:  # a cluster draws one for all of its blocks
+            count, workers = count // options.cluster, workers // options.cluster
         return launch_struct(self.plan.dispatch).pack(
             items=items,
             waits=self._waits,
@@ -335,10 +351,11 @@ class _Launch:
             take_turn(cuda, executor._device)
         executor.loaded.launch(
             (executor._table.workers, 1, 1),
-            (executor._warpgroups + 1) * 128,
+            executor._threads,
             [self._parameter],
             stream,
             dependent=executor.options.dependent_launch,
+            cluster=executor.options.cluster,
         )
 
     @cached_property

@@ -131,6 +131,8 @@ class WalkBody:
         chunked: it waits inside its reduction; else all waits of an item stand at its start.
         early: names of the arguments that are loaded before the item's waits, though behind the launch before; no
             earlier op of the graph may write them.
+        clustered: op, blocks of a cluster -> the part where they load independent operands for one another; raises
+            ShapeError if they cannot. None if no tiling can.
         filled: names of the arguments that only bulk loads read, which leave out rows that are not there.
     """
 
@@ -144,6 +146,7 @@ class WalkBody:
     chunked: bool = True
     early: tuple[str, ...] = ()
     filled: tuple[str, ...] = ()
+    clustered: Callable[[Op, int], WalkBody] | None = None
 
 
 class WalkMaker(Protocol):

@@ -12,6 +12,7 @@ from interlace.kernels.bodies import WalkBody, WalkTile
 from interlace.kernels.cuda.elements import ELEMENTS
 from interlace.kernels.cuda.ptx import registers_at_entry
 from interlace.kernels.text import LINES_GO_ON
+from interlace.launch.cluster import text as cluster_text
 from interlace.launch.dispatch import QUEUE, queue_of
 from interlace.launch.dispatch import constants as of_dispatch
 from interlace.launch.dispatch import text as dispatch_text
@@ -27,6 +28,7 @@ KEEPS = 1 << 16
 #: Messages that the drawing warp is ahead of the other roles.
 TICKETS = 4
 _BARRIER_BYTES = 8
+_WORD_BYTES = 8 + _BARRIER_BYTES  # between the blocks of a cluster
 _MESSAGE_BYTES = ITEM.size + 32  # a row of the item table, the run, and the slots that are kept
 #: Registers of a thread of two consumer warpgroups, and what they leave for one of the warpgroup that loads.
 _WIDE_SUMS = 224
@@ -101,10 +103,10 @@ def codes(parts: Sequence[Part]) -> list[int]:
     return [unlike.index(part.code) for part in parts]
 
 
-def stages(tiles: Sequence[WalkTile], warpgroups: int, smem_bytes: int) -> int:
+def stages(tiles: Sequence[WalkTile], warpgroups: int, smem_bytes: int, cluster: int = 1) -> int:
     """How many stages of the ring shared memory holds; fewer than two make no launch."""
-    slots = _independent(tiles) + _dependent(tiles)
-    count = (smem_bytes - _fixed(tiles, warpgroups)) // (slots + 3 * _BARRIER_BYTES)
+    slots, words = _independent(tiles) + _dependent(tiles), _words(1, cluster) * _WORD_BYTES
+    count = (smem_bytes - _fixed(tiles, warpgroups) - words) // (slots + 3 * _BARRIER_BYTES + words // 2)
     return count if slots else min(count, TICKETS)  # where nothing lies in a stage, an item needs one
 
 
@@ -119,6 +121,7 @@ def compose(
     stealing: Stealing,
     blocks: int,
     termination: Termination = Termination.COUNT,
+    cluster: int = 1,
 ) -> Composition:
     """The launch of ops, in program order.
 
@@ -132,12 +135,13 @@ def compose(
         stealing: what a worker takes whose list is empty, if it does.
         blocks: that may be resident at once.
         termination: how workers find the end under spawn dispatch.
+        cluster: blocks that load weights for one another (``launch/cluster``).
 
     Raises:
         PlanError: shared memory does not hold two stages beside the scratch.
     """
     tiles = [part.tile for part in parts]
-    count = stages(tiles, warpgroups, smem_bytes)
+    count = stages(tiles, warpgroups, smem_bytes, cluster)
     independent, dependent = _independent(tiles), _dependent(tiles)
     if count < 2:
         raise PlanError(
@@ -166,9 +170,11 @@ def compose(
     head += "#define SHARED_BASE shared_address(shared_memory)\n"
     streamed = STREAMED if any(part.body.early for part in parts) else ""
     structs = queue_of(dispatch).text, launch_struct(dispatch).text
-    walk = *structs, WALK, dispatch_text(dispatch, termination, independent > 0), ELEMENTS, PLAIN, streamed
+    drawing = dispatch_text(dispatch, termination, independent > 0, cluster)
+    walk = *structs, cluster_text(cluster), WALK, drawing, ELEMENTS, PLAIN, streamed
     text = "".join((head, *walk, *_bodies(parts), _switches(parts), ROLES))
     shared = count * (independent + dependent + 3 * _BARRIER_BYTES) + _fixed(tiles, warpgroups)
+    shared += _words(count, cluster) * _WORD_BYTES
     return Composition(_numbered(text), operand_bytes, count, shared)
 
 
@@ -234,6 +240,11 @@ def _scratch(tiles: Sequence[WalkTile], warpgroups: int) -> int:
     """Of a warpgroup; all together they are also what may be read behind the last stage."""
     beyond = max(tile.beyond_bytes for tile in tiles)
     return max(*(tile.scratch_bytes for tile in tiles), -(-beyond // warpgroups // 16) * 16)
+
+
+def _words(stages: int, cluster: int) -> int:
+    """Between blocks of a cluster (``launch/cluster``)."""
+    return stages + 1 if cluster > 1 else 0
 
 
 def _fixed(tiles: Sequence[WalkTile], warpgroups: int) -> int:

@@ -62,6 +62,9 @@ DEVICE unsigned empty(int slot) { return barriers() + (2 * STAGES + slot) * 8; }
 DEVICE unsigned sent(int message) { return barriers() + (3 * STAGES + message) * 8; }
 DEVICE unsigned received(int message) { return barriers() + (3 * STAGES + TICKETS + message) * 8; }
 DEVICE unsigned finished(int message) { return barriers() + (3 * STAGES + 2 * TICKETS + message) * 8; }
+// Words from another block of the cluster (``launch/cluster``), and their barriers.
+DEVICE unsigned heard(int word) { return barriers() + (3 * STAGES + 3 * TICKETS + word) * 8; }
+DEVICE unsigned word_at(int word) { return heard(WORDS + word); }
 // A message: the item's row of the table, then the run, 0 words where there is no item.
 DEVICE unsigned message_at(int message) { return messages() + message * MESSAGE_BYTES; }
 // Behind it: the first slot that its consumers keep, and how many.
@@ -177,7 +180,7 @@ DEVICE void keep_last(const Item& item, Stage& stage, int stages) {
 // In the order of the ring.
 DEVICE void release(Stage& stage, int slot) {
   if (stage.passed-- > 0) {
-    if (first_lane()) mbarrier_arrive(empty(slot));
+    hand_back(empty(slot));
   } else if (!stage.kept++) {
     stage.first_kept = slot;
   }
@@ -288,7 +291,7 @@ DEVICE void post(const Launch& launch) {
     finish(launch, item, taken, semaphore);
     __syncwarp();
     for (int n = threadIdx.x % 32; n < kept.y; n += 32)
-      mbarrier_arrive_many(empty((kept.x + n) % STAGES), WARPGROUPS * 4);
+      hand_back_many(empty((kept.x + n) % STAGES), WARPGROUPS * 4);
     if (launch.trace && first_lane()) {
       unsigned sm;
       asm volatile("mov.u32 %0, %%smid;" : "=r"(sm));
@@ -304,16 +307,17 @@ extern "C" __global__ void __launch_bounds__(ALL_THREADS, 1) one_launch(const __
     for (int s = 0; s < STAGES; ++s) {
       mbarrier_init(independent_full(s), 1);
       mbarrier_init(dependent_full(s), 1);
-      mbarrier_init(empty(s), WARPGROUPS * 4);
+      mbarrier_init(empty(s), CLUSTER * WARPGROUPS * 4);
     }
     for (int t = 0; t < TICKETS; ++t) {
       mbarrier_init(sent(t), 1);
       mbarrier_init(received(t), WARPGROUPS * 4 + 2);
       mbarrier_init(finished(t), WARPGROUPS);
     }
+    for (int w = 0; w < WORDS; ++w) mbarrier_init(heard(w), 1);
     fence_mbarrier_init();
   }
-  __syncthreads();
+  begin_together();
   if (threadIdx.x < WARPGROUPS * 128) {
     if (WARPGROUPS > 1) registers_raise<CONSUMER_REGISTERS>();
     consume(launch);
@@ -325,5 +329,6 @@ extern "C" __global__ void __launch_bounds__(ALL_THREADS, 1) one_launch(const __
     if (warp == 2) post(launch);
     if (warp == 3) serve(launch);
   }
+  end_together();
 }
 """

@@ -123,6 +123,7 @@ class LoadedKernel:
         stream: int,
         *,
         dependent: bool = False,
+        cluster: int = 1,
     ) -> None:
         """Enqueue one launch.
 
@@ -132,24 +133,42 @@ class LoadedKernel:
             arguments: of the kernel, in order; see the module.
             stream: handle of the CUDA stream.
             dependent: it may start while the kernel before drains (programmatic dependent launch).
+            cluster: blocks along x of a cluster, by which the grid is divided.
 
         Raises:
             DriverError: if the driver refuses the launch.
         """
         values = [_parameter(argument) for argument in arguments]
         addresses = (ctypes.c_void_p * len(values))(*(ctypes.addressof(value) for value in values))
+        config = self._config(grid, threads, stream, dependent, cluster)
+        answer = _driver().cuLaunchKernelEx(config, self._function, ctypes.addressof(addresses), 0)
+        _checked(answer, f"launching kernel {self.binary.name}, grid {grid}, {threads} threads")
+
+    def resident_clusters(self, threads: int, cluster: int) -> int:
+        """How many clusters of so many blocks the device keeps resident at once, where nothing else runs."""
+        config = self._config((cluster, 1, 1), threads, 0, False, cluster)
+        answer = _driver().cuOccupancyMaxActiveClusters(self._function, config)
+        return int(_checked(answer, f"clusters of {cluster} blocks of kernel {self.binary.name}"))
+
+    def _config(self, grid: tuple[int, int, int], threads: int, stream: int, dependent: bool, cluster: int) -> Any:
         driver = _driver()
         config = driver.CUlaunchConfig()
         config.gridDimX, config.gridDimY, config.gridDimZ = grid
         config.blockDimX, config.blockDimY, config.blockDimZ = threads, 1, 1
         config.sharedMemBytes, config.hStream = self.shared_bytes, stream
+        attributes = []
         if dependent:
-            attribute = driver.CUlaunchAttribute()
-            attribute.id = driver.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
-            attribute.value.programmaticStreamSerializationAllowed = 1
-            config.attrs, config.numAttrs = [attribute], 1
-        answer = driver.cuLaunchKernelEx(config, self._function, ctypes.addressof(addresses), 0)
-        _checked(answer, f"launching kernel {self.binary.name}, grid {grid}, {threads} threads")
+            attributes.append(driver.CUlaunchAttribute())
+            attributes[-1].id = driver.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
+            attributes[-1].value.programmaticStreamSerializationAllowed = 1
+        if cluster > 1:
+            attributes.append(driver.CUlaunchAttribute())
+            attributes[-1].id = driver.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION
+            dimension = attributes[-1].value.clusterDim
+            dimension.x, dimension.y, dimension.z = cluster, 1, 1
+        if attributes:
+            config.attrs, config.numAttrs = attributes, len(attributes)
+        return config
 
 
 def loaded(binary: Binary, shared_bytes: int = 0) -> LoadedKernel:

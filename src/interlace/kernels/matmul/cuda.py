@@ -104,6 +104,7 @@ struct Matmul {
     const Operands& op = operands_of<Operands>(launch, item);
     const int row = uniform(item.j * BN), rows = uniform(inside(op.n - row, BN));
     const TensorMap &weight = rows == BN ? op.weight : op.weight_last, &gate = rows == BN ? op.gate : op.gate_last;
+    const int share = share_of(rows);
 #pragma unroll 1
     for (int k = item.k_lo; k < item.k_hi; k += BK) {
       tickets.look(launch);
@@ -114,8 +115,9 @@ struct Matmul {
         if (k == item.k_lo) prefetch_map(inside(op.x_rows - item.i * BM, ROWS) == ROWS ? op.x : op.x_last);
 #pragma unroll
         for (int p = 0; p < PANELS; ++p) {
-          if (GATES == 2) tma_load_2d(slot + p * BN * 128, gate, column + p * 64, row, full);
-          tma_load_2d(slot + ((GATES - 1) * PANELS + p) * BN * 128, weight, column + p * 64, row, full);
+          const unsigned target = slot + (p * BN + share) * 128;
+          if (GATES == 2) load_share(target, gate, column + p * 64, row + share, full);
+          load_share(target + (GATES - 1) * PANELS * BN * 128, weight, column + p * 64, row + share, full);
         }
       }
       stage.advance();

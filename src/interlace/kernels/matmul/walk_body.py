@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Mapping
+from dataclasses import replace
+from functools import partial as partial_of
 from typing import Any
 
 from interlace.core.dtypes import DType
@@ -185,8 +187,10 @@ def loaded_rows(op: Op) -> int:
     return bm if op.param("SWAP") else min(bm, -(-int(op.param("M")) // _STEP) * _STEP)
 
 
-def pack(op: Op, tensors: Mapping[str, Any], dtype: DType) -> bytes:
+def pack(op: Op, tensors: Mapping[str, Any], dtype: DType, cluster: int = 1) -> bytes:
     """The operands of an op, given its tensors on the device by argument, all of one dtype but for sums of squares.
+
+    A box of weights is a block's share of a tile's.
 
     Raises:
         GraphError: a scale that does not begin at a multiple of 16 bytes.
@@ -222,11 +226,11 @@ def pack(op: Op, tensors: Mapping[str, Any], dtype: DType) -> bytes:
     rows, columns, loaded = int(tensors["x"].shape[0]), int(op.param("N")), loaded_rows(op)
     return OPERANDS.pack(
         x=encoded("x", loaded),
-        weight=encoded("weight", bn),
-        gate=encoded("gate", bn),
+        weight=encoded("weight", bn // cluster),
+        gate=encoded("gate", bn // cluster),
         x_last=encoded("x", last(rows, bm, loaded)),
-        weight_last=encoded("weight", last(columns, bn, bn)),
-        gate_last=encoded("gate", last(columns, bn, bn)),
+        weight_last=encoded("weight", last(columns, bn, bn) // cluster),
+        gate_last=encoded("gate", last(columns, bn, bn) // cluster),
         x_rows=rows,
         **{name: tensors.get(name) for name in ("bias", "residual", "out", "x_squares", "scale", "scaled", "squares")},
         m=int(op.param("M")),
@@ -234,4 +238,30 @@ def pack(op: Op, tensors: Mapping[str, Any], dtype: DType) -> bytes:
     )
 
 
-WALK_BODY = WalkBody(MATMUL, OPERANDS, ("weight", "gate", "scale"), tile, pack, check, warpgroups, filled=("x",))
+def clustered(op: Op, cluster: int) -> WalkBody:
+    """The part of an op in a cluster of so many blocks, each of which loads its share of the rows of weights.
+
+    Raises:
+        ShapeError: tiles that ``mma`` multiplies, or rows of which blocks have no equal shares.
+    """
+    bn, n, rows = int(op.param("BN")), int(op.param("N")), _ROW_STEP * cluster
+    what = f"op {op.name!r}: tile of {bn} of {n} weight rows in a cluster of {cluster} blocks"
+    require(not skinny(op), f"{what}: tiles of fewer than {_TALL} weight rows are loaded whole; use wider ones")
+    require(
+        bn % rows == 0 and n % rows == 0,
+        f"{what}: each block loads as many rows, in steps of {_ROW_STEP}; use multiples of {rows}, or no cluster",
+    )
+    return replace(WALK_BODY, pack=partial_of(pack, cluster=cluster))
+
+
+WALK_BODY = WalkBody(
+    MATMUL,
+    OPERANDS,
+    ("weight", "gate", "scale"),
+    tile,
+    pack,
+    check,
+    warpgroups,
+    filled=("x",),
+    clustered=clustered,
+)
