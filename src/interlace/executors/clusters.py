@@ -23,8 +23,8 @@ def check_clusters(plan: Plan, table: Table, cluster: int) -> None:
     """
     if plan.dispatch not in (Dispatch.STATIC, Dispatch.TICKET):
         raise PlanError(
-            f"a cluster of {cluster} blocks takes items in groups, and {plan.dispatch.value} dispatch gives them one by "
-            "one; use ticket or static dispatch"
+            f"a cluster of {cluster} blocks takes items in groups, and {plan.dispatch.value} dispatch gives them one "
+            "by one; use ticket or static dispatch"
         )
     if table.workers % cluster:
         raise PlanError(

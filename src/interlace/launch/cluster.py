@@ -1,9 +1,9 @@
 """Blocks of a cluster, as CUDA C++: rings side by side, and what several blocks need alike loaded once for all.
 
 Blocks of a cluster take items in groups, one each: of one op, with the same weights and the same part of the reduction
-(``executors/clusters`` checks it). So all of them open the same stages with the same bytes of weights, item after item,
-and stage ``n`` of one is stage ``n`` of the others. Of the weights of a stage each block loads its share of the rows, by
-a multicast into the same place of every block's ring, which completes every block's ``full``:
+(``executors/clusters`` checks it). So all of them open the same stages with the same bytes of weights, item after
+item, and stage ``n`` of one is stage ``n`` of the others. Of the weights of a stage each block loads its share of the
+rows, by a multicast into the same place of every block's ring, which completes every block's ``full``:
 
     full     expects the bytes of all shares. Those of another block may come before this one has said how many there
              will be; the phase does not end before it has
@@ -16,8 +16,8 @@ item does if none of it waits for what comes behind its first in the plan's sequ
 No block begins before the barriers of all are there, and none ends before all have done with its barriers and its ring.
 
 Tickets are drawn by the first block, one for each group: it tells the others the row, in words that go from shared
-memory to shared memory. It takes the next item when it has opened a stage of each before, and then the others have heard
-of all items but those of the last STAGES stages: so STAGES + 1 words are enough, and nobody hands them back.
+memory to shared memory. It takes the next item when it has opened a stage of each before, and then the others have
+heard of all items but those of the last STAGES stages: so STAGES + 1 words are enough, and nobody hands them back.
 
 Hand-overs of slots tell that reads are over, and of nothing that was written: they need no order beyond the block's.
 """
