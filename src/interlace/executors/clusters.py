@@ -11,11 +11,12 @@ from interlace.core.errors import PlanError, TooManyWorkersError
 from interlace.executors.table import Table
 from interlace.graph.access import Ints
 from interlace.graph.graph import Graph
+from interlace.kernels.bodies import Cluster
 from interlace.launch.compose import Part
 from interlace.plan.plan import Dispatch, Plan
 
 
-def check_clusters(plan: Plan, table: Table, cluster: int) -> None:
+def check_clusters(plan: Plan, table: Table, cluster: Cluster) -> None:
     """Raise PlanError unless the blocks of each cluster open the same stages, group of items by group of items.
 
     A group is what the blocks of a cluster take together: under ticket dispatch so many items in sequence, with lists
@@ -23,43 +24,47 @@ def check_clusters(plan: Plan, table: Table, cluster: int) -> None:
     """
     if plan.dispatch not in (Dispatch.STATIC, Dispatch.TICKET):
         raise PlanError(
-            f"a cluster of {cluster} blocks takes items in groups, and {plan.dispatch.value} dispatch gives them one "
-            "by one; use ticket or static dispatch"
+            f"a cluster of {cluster} takes items in groups, and {plan.dispatch.value} dispatch gives them one by one; "
+            "use ticket or static dispatch"
         )
-    if table.workers % cluster:
+    if table.workers % cluster.blocks:
         raise PlanError(
-            f"plan has {table.workers} workers, which are no clusters of {cluster} blocks; plan for a multiple of them"
+            f"plan has {table.workers} workers, which are no clusters of {cluster}; plan for a multiple of "
+            f"{cluster.blocks}"
         )
     if len(split := np.flatnonzero(table.items["parts"] > 1)):
         raise PlanError(
-            f"item {plan.item_name(int(table.items['number'][split[0]]))} is a part of a tile, and in a cluster of "
-            f"{cluster} blocks tiles are whole; plan with Whole(), or no cluster"
+            f"item {plan.item_name(int(table.items['number'][split[0]]))} is a part of a tile, and in a cluster tiles "
+            "are whole; plan with Whole(), or no cluster"
         )
-    groups = _groups(plan, table, cluster)
+    groups = _groups(plan, table, cluster.blocks)
     rows = table.items[groups]
-    same = np.all([rows[name] == rows[name][:, :1] for name in ("op", "j", "l", "k_lo", "k_hi")], axis=(0, 2))
+    same = np.all([rows[name] == rows[name][:, :1] for name in ("op", "l", "k_lo", "k_hi")], axis=(0, 2))
+    for name, axis in (("i", 2), ("j", 1)):
+        shared = rows[name].reshape(-1, cluster.rows, cluster.columns)
+        same &= (shared == np.take(shared, [0], axis)).all(axis=(1, 2))
     if not same.all():
         names = [plan.item_name(int(n)) for n in rows["number"][np.argmin(same)]]
         raise PlanError(
-            f"blocks of a cluster would take {' and '.join(names)}, which have unlike weights; order tiles so that "
-            f"{cluster} over the same weights follow each other, or use no cluster"
+            f"blocks of a cluster of {cluster} would take {' and '.join(names)}, which do not share tokens or weights "
+            "so; order tiles so that those that do follow each other, or use no cluster"
         )
     _check_progress(plan, table, groups)
 
 
-def _groups(plan: Plan, table: Table, cluster: int) -> Ints:
-    """(n, cluster) rows of the table."""
+def _groups(plan: Plan, table: Table, blocks: int) -> Ints:
+    """(n, blocks) rows of the table."""
     if plan.dispatch is Dispatch.TICKET:
-        if len(plan.items) % cluster:
+        if len(plan.items) % blocks:
             raise PlanError(
-                f"plan has {len(plan.items)} items, which are no groups of {cluster}; use tiles of which there are a "
+                f"plan has {len(plan.items)} items, which are no groups of {blocks}; use tiles of which there are a "
                 "multiple of them, or no cluster"
             )
-        return np.arange(len(plan.items)).reshape(-1, cluster)
-    first, length = table.worker_rows[:-1].reshape(-1, cluster), np.diff(table.worker_rows).reshape(-1, cluster)
+        return np.arange(len(plan.items)).reshape(-1, blocks)
+    first, length = table.worker_rows[:-1].reshape(-1, blocks), np.diff(table.worker_rows).reshape(-1, blocks)
     if np.any(length != length[:, :1]):
         raise PlanError(
-            f"lists of workers that are a cluster of {cluster} blocks are of unlike lengths; give each group of tiles "
+            f"lists of workers that are a cluster of {blocks} blocks are of unlike lengths; give each group of tiles "
             "to neighbours, or use no cluster"
         )
     return np.concatenate([f + np.arange(n[0])[:, None] for f, n in zip(first, length, strict=True)])
@@ -86,18 +91,18 @@ def _check_progress(plan: Plan, table: Table, groups: Ints) -> None:
         )
 
 
-def in_clusters(parts: Sequence[Part], graph: Graph, cluster: int) -> list[Part]:
+def in_clusters(parts: Sequence[Part], graph: Graph, cluster: Cluster) -> list[Part]:
     """The parts of a launch in clusters.
 
     Raises:
         PlanError: an op whose blocks have nothing to load for one another.
-        ShapeError: tiles whose weights do not come in shares.
+        ShapeError: tiles whose operands do not come in shares.
     """
     found = []
     for op, part in zip(graph.ops, parts, strict=True):
         if part.body.clustered is None:
             raise PlanError(
-                f"op {op.name!r}: kernel {op.kernel!r} loads nothing for a cluster of {cluster} blocks; use no cluster"
+                f"op {op.name!r}: kernel {op.kernel!r} loads nothing for a cluster of {cluster}; use no cluster"
             )
         found.append(replace(part, body=part.body.clustered(op, cluster)))
     return found

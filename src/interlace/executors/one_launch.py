@@ -32,7 +32,7 @@ from interlace.executors.table import Table, for_workers
 from interlace.executors.turns import take_turn
 from interlace.graph.graph import Graph
 from interlace.graph.op import Op
-from interlace.kernels.bodies import BodyKind
+from interlace.kernels.bodies import ALONE, BodyKind
 from interlace.kernels.cuda.compiler import Binary, compile_text
 from interlace.kernels.cuda.launcher import LoadedKernel, loaded
 from interlace.kernels.cuda.ptx import PTX
@@ -138,7 +138,7 @@ class OneLaunchExecutor(DeviceExecutor):
         chunked = [body.chunked for body in bodies_of(graph)]
         table = for_workers(self.plan, chunked, parts_wait=True)
         self._parts = parts_of(graph, [int(parts) for parts in table.parts])
-        if self.options.cluster > 1:
+        if self.options.cluster != ALONE:
             check_clusters(self.plan, table, self.options.cluster)
             self._parts = in_clusters(self._parts, self.plan.graph, self.options.cluster)
         table.items["code"] = np.array(codes(self._parts))[table.items["op"]]
@@ -264,9 +264,10 @@ class OneLaunchExecutor(DeviceExecutor):
     def loaded(self) -> LoadedKernel:
         """The launch on the current device."""
         kernel = loaded(self.binary, self.composition.shared_bytes)
-        if self.options.cluster > 1:
-            threads, resident = self._threads, self._table.workers if self._resident else self.options.cluster
-            check_resident(kernel.resident_clusters(threads, self.options.cluster), self.options.cluster, resident)
+        blocks = self.options.cluster.blocks
+        if blocks > 1:
+            needed = self._table.workers if self._resident else blocks
+            check_resident(kernel.resident_clusters(self._threads, blocks), blocks, needed)
         return kernel
 
     @property
@@ -310,7 +311,7 @@ class OneLaunchExecutor(DeviceExecutor):
         """The same for some of the items, rows that follow each other, and so many blocks."""
         options = self.options
         if self.plan.dispatch is Dispatch.TICKET:  # a cluster draws one for all of its blocks
-            count, workers = count // options.cluster, workers // options.cluster
+            count, workers = count // options.cluster.blocks, workers // options.cluster.blocks
         return launch_struct(self.plan.dispatch).pack(
             items=items,
             waits=self._waits,
@@ -355,7 +356,7 @@ class _Launch:
             [self._parameter],
             stream,
             dependent=executor.options.dependent_launch,
-            cluster=executor.options.cluster,
+            cluster=executor.options.cluster.blocks,
         )
 
     @cached_property

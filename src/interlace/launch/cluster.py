@@ -1,17 +1,18 @@
 """Blocks of a cluster, as CUDA C++: rings side by side, and what several blocks need alike loaded once for all.
 
-Blocks of a cluster take items in groups, one each: of one op, with the same weights and the same part of the reduction
-(``executors/clusters`` checks it). So all of them open the same stages with the same bytes of weights, item after
-item, and stage ``n`` of one is stage ``n`` of the others. Of the weights of a stage each block loads its share of the
-rows, by a multicast into the same place of every block's ring, which completes every block's ``full``:
+Blocks of a cluster take items in groups, one each: of one op and the same part of the reduction, a rectangle of tiles.
+Tiles of a column need the same weights, tiles of a row the same tokens (``executors/clusters`` checks all this). So all
+open the same stages, item after item, and stage ``n`` of one is stage ``n`` of the others. Of what several blocks need
+each loads its share of the rows, by a multicast into the same place of their rings, which completes ``full`` there:
 
     full     expects the bytes of all shares. Those of another block may come before this one has said how many there
              will be; the phase does not end before it has
     empty    counts the consumers of all blocks, who hand a slot back to each of them. So whoever finds a slot empty may
              write to that slot of every block, and where it is empty for the next round, ``full`` has ended this one
 
-What items wait for each block awaits for itself, and a group is done when the last of it is: it makes progress as one
-item does if none of it waits for what comes behind its first in the plan's sequence, which is checked too.
+What its item waits for each block awaits for itself, before it loads its share of tokens. A group is done when the last
+of it is: it makes progress as one item does if none of it waits for what comes behind its first in the plan's sequence,
+which is checked too.
 
 No block begins before the barriers of all are there, and none ends before all have done with its barriers and its ring.
 
@@ -24,15 +25,17 @@ Hand-overs of slots tell that reads are over, and of nothing that was written: t
 
 from __future__ import annotations
 
+from interlace.kernels.bodies import ALONE, Cluster
+
 #: Of a launch without clusters, the same functions.
 _ALONE = r"""
-enum { CLUSTER = 1, WORDS = 0 };
+enum { CLUSTER = 1, CLUSTER_ROWS = 1, CLUSTER_COLUMNS = 1, WORDS = 0 };
 DEVICE void hand_back(unsigned empty) {
   if (threadIdx.x % 32 == 0) mbarrier_arrive(empty);
 }
 DEVICE void hand_back_many(unsigned empty, unsigned arrivals) { mbarrier_arrive_many(empty, arrivals); }
-DEVICE int share_of(int rows) { return 0; }
-DEVICE void load_share(unsigned target, const TensorMap& map, int x, int y, unsigned full) {
+template <bool TOKENS> DEVICE int share_of(int rows) { return 0; }
+template <bool TOKENS> DEVICE void load_share(unsigned target, const TensorMap& map, int x, int y, unsigned full) {
   tma_load_2d(target, map, x, y, full);
 }
 DEVICE void begin_together() { __syncthreads(); }
@@ -40,7 +43,7 @@ DEVICE void end_together() {}
 """
 
 _CLUSTERED = r"""
-enum { CLUSTER = BLOCKS, WORDS = STAGES + 1 };
+enum { WORDS = STAGES + 1 };
 DEVICE unsigned rank() {
   unsigned rank;
   asm("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
@@ -64,14 +67,26 @@ DEVICE void hand_back_many(unsigned empty, unsigned arrivals) {
     asm volatile("mbarrier.arrive.shared::cluster.b64 _, [%0], %1;"
                  ::"r"(of_block(empty, block)), "r"(arrivals) : "memory");
 }
-// Which of some rows, as many for each block, are the first of this block's share.
-DEVICE int share_of(int rows) { return __shfl_sync(0xffffffff, (int)rank() * (rows / CLUSTER), 0); }
-// A box for all blocks.
+// Of some rows of tokens or weights, that so many blocks need, those before this block's share.
+template <bool TOKENS> DEVICE int share_of(int rows) {
+  constexpr int SHARES = TOKENS ? CLUSTER_COLUMNS : CLUSTER_ROWS;
+  if (SHARES == 1) return 0;
+  const int place = TOKENS ? rank() % CLUSTER_COLUMNS : rank() / CLUSTER_COLUMNS;
+  return __shfl_sync(0xffffffff, place * (rows / SHARES), 0);
+}
+// A box, for all blocks that need it.
+template <bool TOKENS>
 DEVICE void load_share(unsigned target, const TensorMap& map, int x, int y, unsigned full) {
+  if ((TOKENS ? CLUSTER_COLUMNS : CLUSTER_ROWS) == 1) return tma_load_2d(target, map, x, y, full);
+  unsigned blocks = 0;
+  if (TOKENS) blocks = ((1u << CLUSTER_COLUMNS) - 1) << rank() / CLUSTER_COLUMNS * CLUSTER_COLUMNS;
+  else
+    for (unsigned row = 0; row < CLUSTER_ROWS; ++row)
+      blocks |= 1u << (row * CLUSTER_COLUMNS + rank() % CLUSTER_COLUMNS);
   asm volatile(
       "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster "
       "[%0], [%1, {%2, %3}], [%4], %5;"
-      ::"r"(target), "l"(&map), "r"(x), "r"(y), "r"(full), "h"((unsigned short)((1 << CLUSTER) - 1)) : "memory");
+      ::"r"(target), "l"(&map), "r"(x), "r"(y), "r"(full), "h"((unsigned short)blocks) : "memory");
 }
 DEVICE void synchronise_cluster() {
   asm volatile("barrier.cluster.arrive.release;\nbarrier.cluster.wait.acquire;" ::: "memory");
@@ -81,9 +96,12 @@ DEVICE void end_together() { synchronise_cluster(); }
 """
 
 
-def text(cluster: int) -> str:
-    """What stands before the walk, in clusters of so many blocks."""
-    return _ALONE if cluster == 1 else _CLUSTERED.replace("BLOCKS", str(cluster))
+def text(cluster: Cluster) -> str:
+    """What stands before the walk."""
+    if cluster == ALONE:
+        return _ALONE
+    head = f"enum {{ CLUSTER_ROWS = {cluster.rows}, CLUSTER_COLUMNS = {cluster.columns}, CLUSTER = {cluster.blocks} }};"
+    return f"\n{head}{_CLUSTERED}"
 
 
 #: In place of tickets of each block (``launch/dispatch``): behind the counter, and behind the walk.

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from interlace.core.dtypes import DType
 from interlace.core.errors import PlanError
 from interlace.kernels.abi import ITEM, STATE, Struct
-from interlace.kernels.bodies import WalkBody, WalkTile
+from interlace.kernels.bodies import ALONE, Cluster, WalkBody, WalkTile
 from interlace.kernels.cuda.elements import ELEMENTS
 from interlace.kernels.cuda.ptx import registers_at_entry
 from interlace.kernels.text import LINES_GO_ON
@@ -103,7 +103,7 @@ def codes(parts: Sequence[Part]) -> list[int]:
     return [unlike.index(part.code) for part in parts]
 
 
-def stages(tiles: Sequence[WalkTile], warpgroups: int, smem_bytes: int, cluster: int = 1) -> int:
+def stages(tiles: Sequence[WalkTile], warpgroups: int, smem_bytes: int, cluster: Cluster = ALONE) -> int:
     """How many stages of the ring shared memory holds; fewer than two make no launch."""
     slots, words = _independent(tiles) + _dependent(tiles), _words(1, cluster) * _WORD_BYTES
     count = (smem_bytes - _fixed(tiles, warpgroups) - words) // (slots + 3 * _BARRIER_BYTES + words // 2)
@@ -121,7 +121,7 @@ def compose(
     stealing: Stealing,
     blocks: int,
     termination: Termination = Termination.COUNT,
-    cluster: int = 1,
+    cluster: Cluster = ALONE,
 ) -> Composition:
     """The launch of ops, in program order.
 
@@ -135,7 +135,7 @@ def compose(
         stealing: what a worker takes whose list is empty, if it does.
         blocks: that may be resident at once.
         termination: how workers find the end under spawn dispatch.
-        cluster: blocks that load weights for one another (``launch/cluster``).
+        cluster: blocks that load for one another (``launch/cluster``).
 
     Raises:
         PlanError: shared memory does not hold two stages beside the scratch.
@@ -242,9 +242,9 @@ def _scratch(tiles: Sequence[WalkTile], warpgroups: int) -> int:
     return max(*(tile.scratch_bytes for tile in tiles), -(-beyond // warpgroups // 16) * 16)
 
 
-def _words(stages: int, cluster: int) -> int:
+def _words(stages: int, cluster: Cluster) -> int:
     """Between blocks of a cluster (``launch/cluster``)."""
-    return stages + 1 if cluster > 1 else 0
+    return 0 if cluster == ALONE else stages + 1
 
 
 def _fixed(tiles: Sequence[WalkTile], warpgroups: int) -> int:

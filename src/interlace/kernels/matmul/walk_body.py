@@ -14,7 +14,7 @@ from interlace.graph.op import Op
 from interlace.graph.tensor import Tensor
 from interlace.kernels.abi import TENSOR_MAP, Struct
 from interlace.kernels.base import require
-from interlace.kernels.bodies import PANEL, WalkBody, WalkTile
+from interlace.kernels.bodies import ALONE, PANEL, Cluster, WalkBody, WalkTile
 from interlace.kernels.matmul.cuda import MATMUL, product
 from interlace.kernels.matmul.skinny_cuda import SKINNY
 from interlace.kernels.matmul.tilings import SKINNY_TOKENS, partial, sums, tensor_of
@@ -187,10 +187,10 @@ def loaded_rows(op: Op) -> int:
     return bm if op.param("SWAP") else min(bm, -(-int(op.param("M")) // _STEP) * _STEP)
 
 
-def pack(op: Op, tensors: Mapping[str, Any], dtype: DType, cluster: int = 1) -> bytes:
+def pack(op: Op, tensors: Mapping[str, Any], dtype: DType, cluster: Cluster = ALONE) -> bytes:
     """The operands of an op, given its tensors on the device by argument, all of one dtype but for sums of squares.
 
-    A box of weights is a block's share of a tile's.
+    Boxes are a block's share of what a tile needs.
 
     Raises:
         GraphError: a scale that does not begin at a multiple of 16 bytes.
@@ -218,19 +218,19 @@ def pack(op: Op, tensors: Mapping[str, Any], dtype: DType, cluster: int = 1) -> 
         )
         return TENSOR_MAP.ctype.from_buffer_copy(made.words)
 
-    def last(extent: int, step: int, most: int) -> int:
-        """Rows of the last box, of at most so many, in steps of 8."""
-        return min(most, -(-(extent - (extent - 1) // step * step) // _STEP) * _STEP)
+    def last(extent: int, step: int, most: int, shares: int) -> int:
+        """Rows of a share of the last box, of at most so many, in steps of 8."""
+        return min(most // shares, -(-(extent - (extent - 1) // step * step) // (_STEP * shares)) * _STEP)
 
     bm, bn = int(op.param("BM")), int(op.param("BN"))
     rows, columns, loaded = int(tensors["x"].shape[0]), int(op.param("N")), loaded_rows(op)
     return OPERANDS.pack(
-        x=encoded("x", loaded),
-        weight=encoded("weight", bn // cluster),
-        gate=encoded("gate", bn // cluster),
-        x_last=encoded("x", last(rows, bm, loaded)),
-        weight_last=encoded("weight", last(columns, bn, bn) // cluster),
-        gate_last=encoded("gate", last(columns, bn, bn) // cluster),
+        x=encoded("x", loaded // cluster.columns),
+        weight=encoded("weight", bn // cluster.rows),
+        gate=encoded("gate", bn // cluster.rows),
+        x_last=encoded("x", last(rows, bm, loaded, cluster.columns)),
+        weight_last=encoded("weight", last(columns, bn, bn, cluster.rows)),
+        gate_last=encoded("gate", last(columns, bn, bn, cluster.rows)),
         x_rows=rows,
         **{name: tensors.get(name) for name in ("bias", "residual", "out", "x_squares", "scale", "scaled", "squares")},
         m=int(op.param("M")),
@@ -238,19 +238,21 @@ def pack(op: Op, tensors: Mapping[str, Any], dtype: DType, cluster: int = 1) -> 
     )
 
 
-def clustered(op: Op, cluster: int) -> WalkBody:
-    """The part of an op in a cluster of so many blocks, each of which loads its share of the rows of weights.
+def clustered(op: Op, cluster: Cluster) -> WalkBody:
+    """The part of an op in a cluster, each block of which loads its share of the rows that several need.
 
     Raises:
         ShapeError: tiles that ``mma`` multiplies, or rows of which blocks have no equal shares.
     """
-    bn, n, rows = int(op.param("BN")), int(op.param("N")), _ROW_STEP * cluster
-    what = f"op {op.name!r}: tile of {bn} of {n} weight rows in a cluster of {cluster} blocks"
+    bn, loaded = int(op.param("BN")), loaded_rows(op)
+    what = f"op {op.name!r}: tile of {loaded} tokens x {bn} weight rows in a cluster of {cluster}"
     require(not skinny(op), f"{what}: tiles of fewer than {_TALL} weight rows are loaded whole; use wider ones")
-    require(
-        bn % rows == 0 and n % rows == 0,
-        f"{what}: each block loads as many rows, in steps of {_ROW_STEP}; use multiples of {rows}, or no cluster",
-    )
+    for rows, of, shares in ((bn, "weights", cluster.rows), (loaded, "tokens", cluster.columns)):
+        require(
+            rows % (_STEP * shares) == 0,
+            f"{what}: {shares} blocks load as many of its {rows} rows of {of} each, in steps of {_STEP}; use a "
+            f"multiple of {_STEP * shares}, or no cluster",
+        )
     return replace(WALK_BODY, pack=partial_of(pack, cluster=cluster))
 
 
