@@ -81,8 +81,9 @@ struct Matmul {
   static constexpr int ROWS = ROWS_;
   static constexpr bool TRANSPOSED = TRANSPOSED_;
   static constexpr int PANELS = BK / 64;
-  // Stages of independent loads under way: what saturates memory.
-  static constexpr int IN_FLIGHT = (IN_FLIGHT_BYTES + GATES * BN * BK * 2 - 1) / (GATES * BN * BK * 2);
+  // Stages of independent loads under way: what saturates memory, of which a block has its shares.
+  static constexpr int IN_FLIGHT =
+      (IN_FLIGHT_BYTES * CLUSTER_ROWS + GATES * BN * BK * 2 - 1) / (GATES * BN * BK * 2);
   static constexpr int TALL = TRANSPOSED ? BN : BM, WIDTH = TRANSPOSED ? BM : BN;
   static constexpr int BLOCKS = TALL / WARPGROUPS / 64;     // of 64 rows, in a warpgroup
   static constexpr int SUMS = WIDTH / 2;                // registers of a block of rows
