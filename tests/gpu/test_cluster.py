@@ -8,10 +8,11 @@ import pytest
 import torch
 
 import interlace as il
+from interlace.core.errors import HangError
 from interlace.graph.access import Ints
 from interlace.kernels.bodies import Cluster
 
-from ..cases import relative_error
+from ..cases import relative_error, strike_posts
 from .cases import ffn_shape
 from .cases import one_launch as made
 
@@ -69,3 +70,31 @@ def test_runs_back_to_back_give_the_same_bits(dependent: bool) -> None:
             run.run({**inputs, "out": out})
         assert torch.equal(out, first)
     run.synchronize()
+
+
+@pytest.mark.parametrize("dispatch", [D.TICKET, D.STATIC])
+def test_a_missing_post_of_one_block_ends_all_and_the_next_run_is_right(dispatch: D) -> None:
+    choices = il.Choices(132, dispatch, order=il.GroupedPanels(2))
+    run, c = made(
+        256, ffn_shape("relu"), tile(128, 64), tile(128, 64), choices=choices, cluster=Cluster(2), timeout_s=0.05
+    )
+    inputs, out = c.inputs(0), c.poisoned()
+    strike_posts(run, [3])
+    run.run({**inputs, "out": out})
+    with pytest.raises(HangError, match=r"waited for semaphore.*never posted"):
+        run.synchronize()
+    run.run({**inputs, "out": out})
+    run.synchronize()
+    assert relative_error(out, c.exact(inputs)) < 1e-2
+
+
+def test_a_trace_has_each_group_in_one_cluster() -> None:
+    choices, options = il.Choices(132, order=il.GroupedPanels(2)), {"cluster": Cluster(2), "trace": True}
+    run, c = made(512, ffn_shape("gated"), tile(128, 64), tile(128, 128), choices=choices, **options)
+    for _ in range(2):
+        run.run({**c.inputs(0), "out": c.poisoned()})
+    trace = run.trace()
+    assert (trace.wait_ns <= trace.start_ns).all()
+    assert (trace.start_ns <= trace.end_ns).all()
+    assert (trace.worker[0::2] % 2 == 0).all()
+    assert (trace.worker[1::2] == trace.worker[0::2] + 1).all()
