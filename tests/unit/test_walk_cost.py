@@ -95,8 +95,8 @@ def fit() -> Any:
     return SimpleNamespace(**runpy.run_path(str(BENCHMARKS / "fit_walk_cost.py")))
 
 
-def recorded(fit: Any) -> list[Any]:
-    record = json.loads((BENCHMARKS / "results" / "walk-cost-h200.json").read_text())
+def recorded(fit: Any, name: str = "walk-cost-h200.json") -> list[Any]:
+    record = json.loads((BENCHMARKS / "results" / name).read_text())
     return [fit.Row(**row) for row in record["rows"]]
 
 
@@ -107,6 +107,12 @@ def test_constants_are_as_good_as_those_fitted_to_what_was_measured(fit: Any) ->
     assert fit.rms(rows, best) < fit.rms(rows, il.H200) < 0.0215
     assert fit.over_fastest(rows, il.H200) < 1.004
     np.testing.assert_allclose(astuple(best.stages), astuple(il.H200.stages), rtol=0.5)
+
+
+def test_of_ffns_that_no_constant_was_fitted_to_the_way_taken_is_hardly_slower_than_the_fastest(fit: Any) -> None:
+    rows = recorded(fit, "walk-cost-drawn-h200.json")
+    assert fit.over_fastest(rows, il.H200) < 1.005
+    assert fit.rms(rows, il.H200) < 0.06
 
 
 def test_a_fit_finds_the_constants_that_made_the_times_whatever_each_row_is_slower_by(fit: Any) -> None:
