@@ -102,6 +102,7 @@ def test_keys_and_values_of_another_prefill_need_not_be_read_again(model: ToyFor
     bad = {
         "past is a int": 3,
         "a layer without keys": [(None, None)] * 2,
+        "a layer without keys and": [7, 8],
         "past has 1 layers, the model 2": kept[:1],
         r"keys of layer 1 of past have shape \(1, 2, 5, 16\)": [kept[0], (kept[1][0][:, :, 1:], kept[1][1])],
         "values of layer 0 of past are torch.float32": [(kept[0][0], kept[0][1].float()), kept[1]],
@@ -110,6 +111,35 @@ def test_keys_and_values_of_another_prefill_need_not_be_read_again(model: ToyFor
         with pytest.raises(GraphError, match=message):
             decoder.join(ids, past)
     assert decoder.taken == (0, 1)
+
+
+class Layer:
+    """Of a cache of ``transformers``: how many positions it has been given may differ from those that it holds."""
+
+    def __init__(self, keys: torch.Tensor, values: torch.Tensor, given: int) -> None:
+        self.keys, self.values, self._given = keys, values, given
+
+    def get_seq_length(self) -> torch.Tensor:
+        return torch.tensor(self._given)
+
+
+def test_a_past_counts_as_far_as_it_is_filled(model: ToyForCausalLM, decoder: Decoder) -> None:
+    ids = PROMPTS[0]
+    right = oracle(model, SHAPE, ids)[-1]
+    decoder.join(ids)
+    layers = []
+    for k, v in zip(decoder.cache.k, decoder.cache.v, strict=True):
+        keys, values = k[:1].clone(), v[:1].clone()
+        keys[:, :, 3:] = values[:, :, 3:] = 5.0
+        layers.append(Layer(keys, values, 3))  # memory for more, as a static cache has it
+    slot = decoder.join(ids, SimpleNamespace(layers=layers))
+    assert relative_error(decoder.logits[slot], right) < 1e-6
+    decoder.leave(slot)
+    for layer in layers:  # the last ones alone, as a sliding window keeps them
+        layer._given = 20
+    with pytest.raises(GraphError, match="layer 0 of past holds 16 of the 20 positions"):
+        decoder.join(ids, SimpleNamespace(layers=layers))
+    assert decoder.taken == (0,)
 
 
 def test_weights_are_the_models_own_and_only_what_is_not_contiguous_is_copied(model: ToyForCausalLM) -> None:
