@@ -16,6 +16,7 @@ from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
 
 from interlace.core.errors import (  # noqa: E402
     ArgumentError,
+    DecodeError,
     DTypeError,
     GraphError,
     LengthError,
@@ -268,6 +269,7 @@ def test_out_of_slots_or_capacity_is_an_error_and_nothing_is_lost(model: ToyForC
         (lambda d: d.generate([1], 2, top_p=0.0), SamplingError, "top_p is 0.0"),
         (lambda d: d.generate([1], 2, top_p=1.5), SamplingError, "top_p is 1.5"),
         (lambda d: d.generate([1], 2, seed=-1), SamplingError, "seed is -1"),
+        (lambda d: d.generate([1], 2, stop=7), ArgumentError, r"stop is 7; give the ids that end a text, as \[7\]"),
     ],
 )
 def test_what_means_nothing_is_refused_before_anything_runs(
@@ -282,8 +284,9 @@ def test_tokens_of_a_step_are_checked_where_sequences_are(decoder: Decoder) -> N
     decoder.join([1])
     with pytest.raises(PromptError, match=r"is 61; the vocabulary"):
         decoder.step([61, 0, 0])
-    with pytest.raises(PromptError, match="2 tokens were given; give 3, one for each slot"):
-        decoder.step([1, 0])
+    for few, told in (([1, 0], "2"), (5, "5"), ("abc", "'abc'")):
+        with pytest.raises(PromptError, match=f"{told} tokens were given; give 3, one for each slot"):
+            decoder.step(few)
     assert decoder.lengths == (1, 0, 0)
     decoder.step(torch.tensor([1, -5, 99]))
     assert decoder.lengths == (2, 0, 0)
@@ -571,6 +574,12 @@ def test_what_is_no_model_is_refused() -> None:
     for thing in (nn.Linear(1, 1), SimpleNamespace(config=SimpleNamespace(model_type="llama")), None):
         with pytest.raises(UnsupportedModelError):
             Decoder.from_model(thing)
+
+
+@pytest.mark.parametrize("much", [{"capacity": 10**14}, {"batch": 10**12}, {"pages": 10**12}])
+def test_what_fits_no_memory_is_refused_before_any_is_taken(model: ToyForCausalLM, much: dict[str, int]) -> None:
+    with pytest.raises(DecodeError, match=r"take .* GB, and cpu has .* GB free; use a smaller model"):
+        Decoder.from_model(model, **{"capacity": 16, **much})
 
 
 def test_weights_that_do_not_fit_are_refused(model: ToyForCausalLM, decoder: Decoder) -> None:
