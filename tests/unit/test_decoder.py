@@ -35,7 +35,7 @@ from interlace.nn.decoder.weights import rope_table  # noqa: E402
 from interlace.workloads.weights import wanted  # noqa: E402
 
 from ..sampling import WAYS, sampling_inputs  # noqa: E402
-from .llama import SHAPE, ToyForCausalLM, greedy, oracle, relative_error  # noqa: E402
+from .llama import MLP, SHAPE, ToyForCausalLM, greedy, oracle, relative_error  # noqa: E402
 
 PROMPTS = [[3, 1, 4, 1, 5, 9, 2, 6], [7], [53, 58, 9]]
 
@@ -494,6 +494,22 @@ def test_a_server_has_each_sequence_drawn_in_its_own_way(model: ToyForCausalLM, 
         decoder.join(PROMPTS[1], sampling=0.7)
 
 
+def test_what_pytorch_does_by_default_changes_no_text(model: ToyForCausalLM) -> None:
+    def texts() -> list[list[int]]:
+        decoder = Decoder.from_model(model, batch=2, capacity=16)
+        return decoder.generate(PROMPTS, 5), decoder.generate(PROMPTS, 5, temperature=1.5, seed=1)
+
+    right, before = texts(), torch.get_default_dtype()
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert texts() == right
+    for dtype in (torch.float16, torch.bfloat16):
+        torch.set_default_dtype(dtype)
+        try:
+            assert texts() == right
+        finally:
+            torch.set_default_dtype(before)
+
+
 def test_draws_in_pytorch_are_those_of_the_op() -> None:
     columns, given = 300, sampling_inputs(300)
     x = torch.from_numpy(given["x"])
@@ -515,6 +531,14 @@ def test_draws_in_pytorch_are_those_of_the_op() -> None:
 
 class Adapter(nn.Linear):
     pass
+
+
+LibraryMLP = type("LibraryMLP", (MLP,), {"__module__": "transformers.models.llama"})
+
+
+class OtherMLP(LibraryMLP):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x
 
 
 def _hook(module: nn.Module, arguments: object, result: object) -> None:
@@ -549,6 +573,10 @@ def _set(path: str, value: object) -> Callable[[ToyForCausalLM], None]:
         (_set("config.layer_types", ["chunked_attention"]), "layers have chunked_attention"),
         (lambda m: m.model.layers[0].register_forward_hook(_hook), r"model\.layers\.0 has forward hooks \(_hook\)"),
         (_set("model.layers.0.self_attn.forward", print), r"self_attn has a forward of its own"),
+        (_set("model.layers.0.mlp.__class__", OtherMLP), r"layers\.0\.mlp has a forward of its own"),
+        (_set("model.layers.1.mlp.act_fn", nn.GELU()), r"layers\.1\.mlp\.act_fn is a GELU; a decoder has SiLU alone"),
+        (_set("model.layers.1.self_attn.scaling", 0.5), r"self_attn scales scores by 0.5; a decoder does so by 0.25"),
+        (_set("model.layers.1.self_attn.is_causal", False), r"1\.self_attn is not causal"),
         (lambda m: delattr(m.model, "norm"), r"model \(Base\) lacks norm"),
     ],
 )
