@@ -12,14 +12,13 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from interlace.core.arguments import shown
 from interlace.core.devices import DeviceSpec
-from interlace.core.errors import ConcurrentRunError, DeviceError, GraphError, InterlaceError, NoDeviceError
+from interlace.core.errors import ConcurrentRunError, GraphError, InterlaceError, NoDeviceError
 from interlace.executors.base import Executor, by_name
 from interlace.executors.bound import Bound
 from interlace.executors.gpu import open_device, torch_dtype
 from interlace.executors.launch import AnyLaunch, TextLaunch
-from interlace.executors.options import Options
+from interlace.executors.options import Options, given
 from interlace.executors.run import Run
 from interlace.executors.table import Table
 from interlace.executors.tensors import check_short, check_tensors
@@ -57,11 +56,7 @@ class DeviceExecutor(Executor):
     def __init__(self, plan: Plan | Proof, options: Options | None = None) -> None:
         self.proof = self.prove(plan)
         self.plan = self.proof.plan
-        self.options = Options() if options is None else options
-        if not isinstance(self.options, Options):
-            raise DeviceError(
-                f"options is {shown(options)}; pass an object, such as interlace.Options(device='cuda:0')"
-            )
+        self.options = given(options)
         self._torch, self._device = open_device(self.options.device)
         self._interpret = self._device.type == "cpu"
         check_short(self.plan.graph, self.options.short, self._filled, self.name)

@@ -22,7 +22,7 @@ from interlace.core.errors import (
 from interlace.executors.device import DeviceExecutor
 from interlace.executors.gpu import spec_by_name
 from interlace.executors.launch import AnyLaunch, TextLaunch
-from interlace.executors.options import Options
+from interlace.executors.options import Options, given
 from interlace.executors.parts import bodies_of, check_operands, parts_of, warpgroups_of
 from interlace.executors.queues import QueueMemory, check_capacity
 from interlace.executors.spawning import Spawning
@@ -94,7 +94,7 @@ class OneLaunchExecutor(DeviceExecutor):
     def __init__(self, plan: Plan | Proof, options: Options | None = None) -> None:
         proof = self.prove(plan)
         check_operands(proof.plan.graph)
-        self._spec = spec_by_name("cuda" if options is None else options.device)
+        self._spec = spec_by_name(given(options).device)
         self._warpgroups = warpgroups_of(proof.plan.graph)
         super().__init__(proof, options)
 
