@@ -252,6 +252,10 @@ void st_shared_v4_b32(unsigned at, Words words);
 void ld_shared_b32(unsigned& value, unsigned at);
 void ld_shared_v4_b32(WordsOut words, unsigned at);
 
+inline void st_global_v4_b32(const void* at, Words words) {
+  int* to = static_cast<int*>(const_cast<void*>(at));
+  for (int word : words) *to++ = word;
+}
 inline void ld_global_cg_f32(float& value, const float* at) { value = *at; }
 inline void ld_global_cg_b16(unsigned short& value, const void* at) { value = *static_cast<const unsigned short*>(at); }
 inline void ld_global_cg_b32(unsigned& value, const void* at) { value = *static_cast<const unsigned*>(at); }
