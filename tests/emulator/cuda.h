@@ -243,6 +243,7 @@ inline void cvt_f32_bf16(float& y, unsigned short x) { y = __uint_as_float(unsig
 inline void cvt_f32_f16(float& y, unsigned short x) { y = from_half(x); }
 inline void setp_lt_f32(float) {}  // and a trap that its predicate guards
 inline void ex2_approx_ftz_f32(float& y, float x) { y = exp2f(x); }
+inline void rcp_approx_ftz_f32(float& y, float x) { y = 1.0f / x; }
 inline void max_NaN_f32(float& c, float a, float b) { c = a != a || b != b ? __builtin_nanf("") : a > b ? a : b; }
 inline void min_NaN_f32(float& c, float a, float b) { c = a != a || b != b ? __builtin_nanf("") : a < b ? a : b; }
 

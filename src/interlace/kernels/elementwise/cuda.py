@@ -8,13 +8,12 @@ from interlace.kernels.cuda.teams import FETCHED_ROWS, TEAMS, in_ring
 from interlace.kernels.text import TextBody
 
 _ROW = (
-    f"constexpr float GELU_SCALE = {gelu.SCALE!r}f, GELU_CUBIC = {gelu.CUBIC!r}f;"
+    gelu.CUDA
     + r"""
 DEVICE float sigmoid(float value) { return __fdividef(1.0f, 1.0f + __expf(-value)); }
 DEVICE float activated(float value) {
   if (ACTIVATION == 1) return fmaxf(value, 0.0f);
-  // 0.5 * (1 + tanh(y)) = sigmoid(2 y), which saturates without overflow.
-  if (ACTIVATION == 2) return value * sigmoid(2 * GELU_SCALE * (value + GELU_CUBIC * value * value * value));
+  if (ACTIVATION == 2) return gelu(value);
   if (ACTIVATION == 3) return value * sigmoid(value);
   return value;
 }
