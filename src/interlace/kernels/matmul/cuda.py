@@ -375,7 +375,7 @@ struct Matmul {
           for (int h = 0; h < 2; ++h) {
             const int at = (c / 8 + j) * 4 + h * 2;
             const int tall_at = row + h * 8, wide_at = j * 8 + column;
-            const int tall = first_tall + b * 64 + tall_at, across = first_wide + c + wide_at;
+            const int tall = first_tall + b * 64 + tall_at;
             const float* const gate = GATES == 2 ? &sums[0][b][at] : &sums[GATES - 1][b][at];
             const float* const up = &sums[GATES - 1][b][at];
             const float bias = BIAS && TRANSPOSED ? bias_of(op, tall) : as_float(biases & 0xffff);
