@@ -15,7 +15,7 @@ from dataclasses import replace
 
 from interlace.graph.op import Op
 from interlace.graph.tensor import Tensor
-from interlace.kernels.cuda.rows import ROWS
+from interlace.kernels.cuda.rows import ROWS, WORDS
 from interlace.kernels.text import TextBody
 
 _MOST_WARPS = 8  # of a block
@@ -27,6 +27,7 @@ TEAM_SCRATCH_BYTES = 2 * 4 * _MOST_WARPS
 
 TEAMS = (
     ROWS
+    + WORDS
     + r"""
 constexpr int TEAMS = BM < WARPS ? BM : WARPS, TEAM = THREADS / TEAMS;
 DEVICE int team() { return thread() / TEAM; }
@@ -71,38 +72,6 @@ template <class T> struct Row {
   const T *all, *between;
 };
 template <class T> DEVICE Row<T> row_at(const T* all) { return {all, all}; }
-// The elements of 16 bytes. By words: in structs of elements they would be stored one by one.
-template <class T> DEVICE void widen(const int4& piece, float (&values)[Piece<T>::ELEMENTS]) {
-  const int words[4] = {piece.x, piece.y, piece.z, piece.w};
-#pragma unroll
-  for (int w = 0; w < 4; ++w) {
-    if constexpr (sizeof(T) == 4) {
-      values[w] = __int_as_float(words[w]);
-    } else {
-      values[2 * w] = widened(T{(unsigned short)words[w]});
-      values[2 * w + 1] = widened(T{(unsigned short)((unsigned)words[w] >> 16)});
-    }
-  }
-}
-template <class T> DEVICE int4 narrowed(const float (&values)[Piece<T>::ELEMENTS]) {
-  int words[4];
-#pragma unroll
-  for (int w = 0; w < 4; ++w) {
-    if constexpr (sizeof(T) == 4) {
-      words[w] = __float_as_int(values[w]);
-    } else {
-      words[w] = (int)((unsigned)rounded<T>(values[2 * w + 1]).bits << 16 | rounded<T>(values[2 * w]).bits);
-    }
-  }
-  return make_int4(words[0], words[1], words[2], words[3]);
-}
-template <class T> DEVICE int4 words_at(const T* at) { return *reinterpret_cast<const int4*>(at); }
-// As an instruction of its own: an assignment is cut into words.
-template <class T> DEVICE void store_words(T* at, const int4& words) {
-  asm volatile("st.global.v4.b32 [%0], {%1, %2, %3, %4};"
-               ::"l"(__cvta_generic_to_global(at)), "r"(words.x), "r"(words.y), "r"(words.z), "r"(words.w) : "memory");
-}
-
 // Each element of a row, by 16 bytes but for its ends, in the same order every time: `look(place, value)`, where
 // those of unlike places do not wait for each other.
 template <class T, class F> DEVICE void visit(int n, const Row<T>& row, F look) {
