@@ -115,7 +115,7 @@ def test_what_no_text_takes_is_refused() -> None:
         il.TextBody(NORM_TEXT, "nothing")
     with pytest.raises(ArgumentError, match="constants"):
         il.TextBody(NORM_TEXT, "norm_rows", constants="BM")
-    with pytest.raises(ParamError, match="name the struct of the text that says how its streamed arguments are loaded"):
+    with pytest.raises(ParamError, match="name the struct of the text that says how its streamed or"):
         il.TextBody(NORM_TEXT, "norm_rows", streamed=("x",))
     with pytest.raises(ParamError, match=r"op 'mine' lacks params \['depth'\]"):
         launch(alone(replace(TEXT, constants=("depth",))))

@@ -144,7 +144,7 @@ class OneLaunchExecutor(DeviceExecutor):
             return self._spawning.table
         if self.plan.dispatch is Dispatch.STATIC:
             table.items["code"] |= np.where(table.last_of_ops, KEEPS, 0)
-        if self.plan.dispatch is Dispatch.TICKET:
+        if self.plan.dispatch in (Dispatch.TICKET, Dispatch.HYBRID):
             table.items["code"] |= np.where(table.last_wave_of_ops, KEEPS, 0)
         return with_sums(table, [self._accumulator_size(op) for op in graph.ops], self.plan)
 

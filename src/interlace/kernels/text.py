@@ -59,8 +59,11 @@ class TextBody:
         proved: whether the text is one of the package, whose tests hold it to its op's access maps.
         streamed: arguments that come through the ring, ahead of the item's waits (``launch/streamed``); no op before it
             may write them. The function then takes a ``Stream& stream`` too.
+        late: arguments that come through the ring, behind the item's waits (``launch/fetched``). The function then
+            takes a ``Fetch& fetch`` too, and has no scratch.
+        wide: two warpgroups take a tile where no product of the launch says how many there are.
         early: further arguments that it reads ahead of the item's waits, of which the same holds.
-        loads: the struct of the text that says what is streamed.
+        loads: the struct of the text that says what is streamed, or comes late.
         stage_bytes: op -> bytes that a stage of the ring must hold of it; there may be more.
         boxes: op -> of streamed arguments, as matrices of their last two dimensions, the rows that a bulk load of 128
             bytes of each brings: ``<name>_boxes`` is then a tensor map of elements, rows and matrices, with the
@@ -80,6 +83,8 @@ class TextBody:
     scratch_bytes: Callable[[Op], int] | None = None
     proved: bool = False
     streamed: tuple[str, ...] = ()
+    late: tuple[str, ...] = ()
+    wide: bool = False
     early: tuple[str, ...] = ()
     loads: str = ""
     stage_bytes: Callable[[Op], int] | None = None
@@ -90,7 +95,7 @@ class TextBody:
     def __post_init__(self) -> None:
         for name in ("text", "function", "loads"):
             check_type(getattr(self, name), str, "TextBody", name)
-        for name in ("constants", "optional", "streamed", "early", "paired"):
+        for name in ("constants", "optional", "streamed", "late", "early", "paired"):
             object.__setattr__(self, name, series(getattr(self, name), str, "TextBody", name))
         for name in ("scratch_bytes", "stage_bytes", "boxes", "other"):
             value = getattr(self, name)
@@ -102,10 +107,10 @@ class TextBody:
                 f"the text of a TextBody defines no function {self.function!r}; write DEVICE void {self.function}"
                 "(const Tile& tile, const Arguments& a) {...}, or give the name of the one that it defines"
             )
-        if bool(self.streamed) != bool(self.loads):
+        if bool(self.streamed) + bool(self.late) != bool(self.loads):
             raise ParamError(
-                f"a TextBody has streamed={self.streamed} and loads={self.loads!r}; name the struct of the text that "
-                "says how its streamed arguments are loaded, or neither"
+                f"a TextBody has streamed={self.streamed}, late={self.late} and loads={self.loads!r}; name the struct "
+                "of the text that says how its streamed or its late arguments are loaded, or none of them"
             )
 
     def walk(self, op: Op, tensors: Mapping[str, Tensor], settled: frozenset[str] = frozenset()) -> WalkBody:
@@ -144,7 +149,10 @@ class TextBody:
             return struct.pack(**boxed, **{name: given[name] for name in pointers}, **members)
 
         text = self._around(op, tensors, struct)
-        return WalkBody(text, struct, (), self._tile, pack, _any, chunked=False, early=(*self.streamed, *self.early))
+        early = *self.streamed, *self.early
+        return WalkBody(
+            text, struct, (), self._tile, pack, _any, chunked=False, early=early, late=self.late, wide=self.wide
+        )
 
     def _tile(self, op: Op, parts: int, warpgroups: int) -> WalkTile:
         if parts > 1:
@@ -154,7 +162,8 @@ class TextBody:
             raise ParamError(f"op {op.name!r}: {scratch} bytes of scratch; give 0 or more")
         of_warpgroup = -(-scratch // (warpgroups * _ALIGN)) * _ALIGN
         stage = 0 if self.stage_bytes is None else -(-int(self.stage_bytes(op)) // _SLOT) * _SLOT
-        return WalkTile(_TYPE, (), stage, 0, of_warpgroup, 0, 0)
+        independent, dependent = (0, stage) if self.late else (stage, 0)
+        return WalkTile(_TYPE, (), independent, dependent, of_warpgroup, 0, 0)
 
     def _around(self, op: Op, tensors: Mapping[str, Tensor], struct: Struct) -> str:
         """The text with what the op gives it before, and its type in the launch behind."""
@@ -165,7 +174,8 @@ class TextBody:
         if missing:
             raise ParamError(f"op {op.name!r} lacks params {missing}, which its text takes as constants; give them")
         constants = "".join(f"constexpr {_constant(op, name)};\n" for name in self.constants)
-        through = f"Streamed<Arguments, Operands, {self.loads}, " if self.streamed else "Plain<Arguments, Operands, "
+        kind = "Streamed" if self.streamed else "Fetched" if self.late else "Plain"
+        through = f"{kind}<Arguments, Operands, {self.loads and self.loads + ', '}"
         file = re.sub(r"[^\w.-]", "_", op.kernel)
         # Macros know no namespace: those of the text end with it.
         ends = "".join(f"#undef {name}\n" for name in dict.fromkeys(_MACRO.findall(self.text)))

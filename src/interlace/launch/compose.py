@@ -15,9 +15,10 @@ from interlace.kernels.text import LINES_GO_ON
 from interlace.launch.dispatch import QUEUE, queue_of
 from interlace.launch.dispatch import constants as of_dispatch
 from interlace.launch.dispatch import text as dispatch_text
+from interlace.launch.fetched import FETCHED
 from interlace.launch.plain import PLAIN
 from interlace.launch.spawn import Termination
-from interlace.launch.streamed import STREAMED
+from interlace.launch.streamed import BULK_LOAD, STREAMED
 from interlace.launch.walk import ROLES, WALK
 from interlace.plan.plan import Dispatch
 from interlace.plan.stealing import Stealing
@@ -164,9 +165,10 @@ def compose(
     head = "".join(f"constexpr int {name} = {value};\n" for name, value in constants.items())
     head += "extern __shared__ __align__(1024) unsigned char shared_memory[];\n"
     head += "#define SHARED_BASE shared_address(shared_memory)\n"
-    streamed = STREAMED if any(part.body.early for part in parts) else ""
+    early, late = any(part.body.early for part in parts), any(part.body.late for part in parts)
+    rings = (BULK_LOAD if early or late else "", STREAMED if early else "", FETCHED if late else "")
     structs = queue_of(dispatch).text, launch_struct(dispatch).text
-    walk = *structs, WALK, dispatch_text(dispatch, termination, independent > 0), ELEMENTS, PLAIN, streamed
+    walk = *structs, WALK, dispatch_text(dispatch, termination, independent > 0), ELEMENTS, PLAIN, *rings
     text = "".join((head, *walk, *_bodies(parts), _switches(parts), ROLES))
     shared = count * (independent + dependent + 3 * _BARRIER_BYTES) + _fixed(tiles, warpgroups)
     return Composition(_numbered(text), operand_bytes, count, shared)

@@ -27,7 +27,7 @@ DEVICE void bulk_load(unsigned target, const void* source, unsigned bytes, unsig
                ::"r"(target), "l"(__cvta_generic_to_global(source)), "r"(bytes), "r"(barrier) : "memory");
 }
 """
-STREAMED = BULK_LOAD + r"""// The stages of an item, as its consumers see them, warp by warp.
+STREAMED = r"""// The stages of an item, as its consumers see them, warp by warp.
 struct Stream {
   Stage& stage;
   DEVICE void next() {

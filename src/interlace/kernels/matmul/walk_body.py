@@ -189,11 +189,11 @@ def pack(op: Op, tensors: Mapping[str, Any], dtype: DType) -> bytes:
     """The operands of an op, given its tensors on the device by argument, all of one dtype but for sums of squares.
 
     Raises:
-        GraphError: a scale that does not begin at a multiple of 16 bytes.
+        GraphError: what epilogues take by more than an element does not begin at a multiple of 16 bytes.
     """
     from interlace.kernels.cuda.launcher import tensor_map
 
-    for name in ("scale", "scaled"):
+    for name in ("bias", "residual", "out", "scale", "scaled"):
         if name in tensors and tensors[name].data_ptr() % _PIECE_BYTES:
             raise GraphError(
                 f"op {op.name!r} takes {name} by {_PIECE_BYTES} bytes, and it begins at no multiple of them; pass a "
