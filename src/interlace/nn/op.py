@@ -196,7 +196,7 @@ def _launch(tensors: dict[str, torch.Tensor], activation: Activation) -> torch.T
     The launch is built for more rows. It loads none that are missing, but writes them all, so out has them too.
     """
     x = tensors["x"]
-    rows = launched_rows(len(x))
+    rows = _built_for(x.device, _shape(tensors, activation), len(x))
     out = x.new_empty(rows, x.shape[1])
     with torch.cuda.device(x.device):
         stream = torch.cuda.current_stream().cuda_stream
@@ -204,6 +204,11 @@ def _launch(tensors: dict[str, torch.Tensor], activation: Activation) -> torch.T
         key = Key(x.device, stream, capture_id(), rows, shape, _DTYPES[x.dtype], bias)
         _instances.run(key, {**tensors, "out": out})
     return out[: len(x)]
+
+
+@lru_cache(1 << 14)
+def _built_for(device: torch.device, shape: FFNShape, tokens: int) -> int:
+    return launched_rows(tokens, shape, spec_by_name(str(device)))
 
 
 def _make(key: Key, tensors: Tensors) -> Instance:
