@@ -16,6 +16,7 @@ torch = pytest.importorskip("torch")
 from torch import nn  # noqa: E402
 from torch.nn.utils import prune  # noqa: E402
 
+from interlace.core.devices import H200  # noqa: E402
 from interlace.core.dtypes import bf16  # noqa: E402
 from interlace.core.errors import ArgumentError, DeviceError, DTypeError, GraphError, ShapeError  # noqa: E402
 from interlace.deploy import Choice  # noqa: E402
@@ -177,9 +178,9 @@ def test_what_keeps_a_hopper_gpu_from_it_is_told(monkeypatch: pytest.MonkeyPatch
         return op.obstacle({"x": x or Fake(), "w_up": w_up or Fake()})
 
     monkeypatch.setattr(torch.version, "cuda", "13.0")
-    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (8, 0))
+    monkeypatch.setattr(op, "_capability", lambda device: (8, 0))
     assert "compute capability 8.0, the kernels are for 9.0" in reason()
-    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (9, 0))
+    monkeypatch.setattr(op, "_capability", lambda device: (9, 0))
     assert reason() is None
     assert "torch.float32, the kernels take bf16 and fp16" in reason(Fake(dtype=torch.float32))
     assert "widths are 32 and 36, the kernels take multiples of 8" in reason(w_up=Fake((36, 32)))
@@ -358,6 +359,7 @@ def fake_gpu(monkeypatch: pytest.MonkeyPatch) -> type[FakeLaunch]:
     monkeypatch.setattr(op, "_DTYPES", {torch.float32: bf16})
     monkeypatch.setattr(op, "_instances", Instances(FakeLaunch))
     monkeypatch.setattr(op, "choice", lambda *of: LAUNCH if of[-1] <= 100 else LIBRARY)
+    monkeypatch.setattr(op, "spec_by_name", lambda name: H200)
     monkeypatch.setattr(op, "capture_id", lambda: 0)
     monkeypatch.setattr(torch.cuda, "device", lambda device: nullcontext())
     monkeypatch.setattr(torch.cuda, "current_stream", lambda: SimpleNamespace(cuda_stream=7))

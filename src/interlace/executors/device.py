@@ -164,7 +164,7 @@ class DeviceExecutor(Executor):
     @property
     def failed(self) -> bool:
         """Whether a wait of an earlier run ended by the watchdog; ``synchronize`` raises what it was."""
-        return bool(int(self._record[_FAILED]))
+        return self._seen is not None and bool(self._seen[_FAILED])
 
     @property
     def running(self) -> bool:
@@ -229,6 +229,7 @@ class DeviceExecutor(Executor):
         self._done = zeros(n, torch.int32)
         self._fault = zeros(1, torch.int32)
         self._record = torch.zeros(RECORD.columns, dtype=torch.int32, pin_memory=device.type == "cuda")
+        self._seen = None if device.type == "meta" else self._record.numpy()  # the same memory, which is quick to read
         self._trace = zeros(n * TRACE.columns if self.options.trace else 1, torch.int64)
         self._counters = zeros(len(self.plan.graph.ops) * (len(self.plan.graph.ops) + 1), torch.int64)
 
@@ -261,7 +262,7 @@ class DeviceExecutor(Executor):
 
     def _raise_fault(self) -> None:
         """Turn a record that the watchdog left into HangError, and make the instance and captured runs of it as new."""
-        if not int(self._record[_FAILED]):
+        if not self.failed:
             return
         (record,) = self._record.numpy().copy().view(RECORD.dtype)
         error = self._error(*(int(record[name]) for name in ("item", "semaphore", "expected", "seen")))

@@ -24,6 +24,7 @@ import numpy as np
 
 #: Of each C type, what ctypes and NumPy call it.
 SCALARS: dict[str, tuple[Any, str]] = {
+    "unsigned char": (ctypes.c_ubyte, "u1"),
     "int": (ctypes.c_int, "i4"),
     "unsigned": (ctypes.c_uint, "u4"),
     "float": (ctypes.c_float, "f4"),
@@ -120,6 +121,8 @@ class Struct:
     def pack(self, **values: Any) -> bytes:
         """The struct with these fields; a value with ``data_ptr()`` is its address, None the null pointer.
 
+        Bytes are those of an array, as long as that.
+
         Raises:
             TypeError: a field is missing, or a name is none of its fields.
         """
@@ -127,6 +130,10 @@ class Struct:
             wrong = sorted(values.keys() ^ set(self.names))
             raise TypeError(f"struct {self.name} has fields {', '.join(self.names)}; check {', '.join(wrong)}")
         given = {name: v.data_ptr() if hasattr(v, "data_ptr") else v for name, v in values.items()}
+        kinds = dict(self.fields)
+        for name, value in given.items():
+            if isinstance(value, bytes):
+                given[name] = _ctype(kinds[name]).from_buffer_copy(value)
         return bytes(self.ctype(**given))
 
     # ---------------------------------------------------------------- rows of a table, whose fields are equally wide

@@ -12,7 +12,7 @@ and tensor maps use them.
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Any, Protocol
@@ -136,20 +136,35 @@ class LoadedKernel:
         Raises:
             DriverError: if the driver refuses the launch.
         """
+        self.prepared(grid, threads, arguments, dependent=dependent)(stream)
+
+    def prepared(
+        self, grid: tuple[int, int, int], threads: int, arguments: Sequence[Argument], *, dependent: bool = False
+    ) -> Callable[[int], None]:
+        """What enqueues such a launch on a stream, again and again; of arguments it keeps bytes and addresses.
+
+        One thread at a time may call it. Arguments and errors are those of ``launch``.
+        """
         values = [_parameter(argument) for argument in arguments]
         addresses = (ctypes.c_void_p * len(values))(*(ctypes.addressof(value) for value in values))
-        driver = _driver()
+        driver, function, at = _driver(), self._function, ctypes.addressof(addresses)
         config = driver.CUlaunchConfig()
         config.gridDimX, config.gridDimY, config.gridDimZ = grid
         config.blockDimX, config.blockDimY, config.blockDimZ = threads, 1, 1
-        config.sharedMemBytes, config.hStream = self.shared_bytes, stream
+        config.sharedMemBytes = self.shared_bytes
         if dependent:
             attribute = driver.CUlaunchAttribute()
             attribute.id = driver.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
             attribute.value.programmaticStreamSerializationAllowed = 1
             config.attrs, config.numAttrs = [attribute], 1
-        answer = driver.cuLaunchKernelEx(config, self._function, ctypes.addressof(addresses), 0)
-        _checked(answer, f"launching kernel {self.binary.name}, grid {grid}, {threads} threads")
+        what = f"launching kernel {self.binary.name}, grid {grid}, {threads} threads"
+        kept = values, addresses  # for as long as the driver may read them
+
+        def enqueue(stream: int, _: object = kept) -> None:
+            config.hStream = stream
+            _checked(driver.cuLaunchKernelEx(config, function, at, 0), what)
+
+        return enqueue
 
 
 def loaded(binary: Binary, shared_bytes: int = 0) -> LoadedKernel:
