@@ -193,7 +193,8 @@ class DeviceExecutor(Executor):
         graph = self.plan.graph
         everything = by_name(tensors)
         for name in graph.intermediates:
-            everything.setdefault(name, self.intermediate(name))
+            if name not in everything:
+                everything[name] = self.intermediate(name)
         bound = self._bound
         if bound is not None and bound.holds(everything):
             return bound.launches
