@@ -506,13 +506,13 @@ def test_calls_share_an_instance_only_on_one_stream_and_in_one_capture() -> None
     instances, made = recorded()
     keys = [
         KEY,
-        replace(KEY, stream=8),
-        replace(KEY, capture=1),
-        replace(KEY, capture=2),
-        replace(KEY, capture=1, stream=8),
-        replace(KEY, rows=17),
-        replace(KEY, shape=replace(KEY.shape, gated=False)),
-        replace(KEY, bias=True),
+        KEY._replace(stream=8),
+        KEY._replace(capture=1),
+        KEY._replace(capture=2),
+        KEY._replace(capture=1, stream=8),
+        KEY._replace(rows=17),
+        KEY._replace(shape=replace(KEY.shape, gated=False)),
+        KEY._replace(bias=True),
     ]
     for key in keys * 2:
         instances.run(key, {})
@@ -524,36 +524,36 @@ def test_calls_share_an_instance_only_on_one_stream_and_in_one_capture() -> None
 def test_the_instance_used_least_recently_goes_first() -> None:
     instances, made = recorded(limit=2)
     for m in (1, 2, 1, 3, 1, 2):  # 3 takes the place of 2, then 2 that of 3
-        instances.run(replace(KEY, rows=m), {})
+        instances.run(KEY._replace(rows=m), {})
     assert [instance.key.rows for instance in made] == [1, 2, 3, 2]
     assert len(instances) == 2
 
 
 def test_an_instance_that_runs_is_kept_beyond_the_limit() -> None:
     instances, made = recorded(limit=2)
-    instances.run(replace(KEY, rows=1), {})
+    instances.run(KEY._replace(rows=1), {})
     made[0].running = True
     for m in (2, 3, 4, 1):
-        instances.run(replace(KEY, rows=m), {})
+        instances.run(KEY._replace(rows=m), {})
     assert [instance.key.rows for instance in made] == [1, 2, 3, 4]
     for instance in made:
         instance.running = True
-    instances.run(replace(KEY, rows=5), {})
+    instances.run(KEY._replace(rows=5), {})
     assert len(instances) == 3
     for instance in made:
         instance.running = False
-    instances.run(replace(KEY, rows=6), {})
+    instances.run(KEY._replace(rows=6), {})
     assert len(instances) == 2
 
 
 def test_instances_of_captured_graphs_stay() -> None:
     instances, made = recorded(limit=1)
     for number in range(1, 6):
-        instances.run(replace(KEY, capture=number), {})
+        instances.run(KEY._replace(capture=number), {})
     for m in (1, 2, 3):
-        instances.run(replace(KEY, rows=m), {})
+        instances.run(KEY._replace(rows=m), {})
     for number in range(1, 6):
-        instances.run(replace(KEY, capture=number), {})
+        instances.run(KEY._replace(capture=number), {})
     assert len(made) == 5 + 3
     assert len(instances) == 5 + 1
 

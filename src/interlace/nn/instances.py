@@ -11,9 +11,8 @@ inside, its tables and zeroed counters would become nodes of the graph, and its 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from threading import Lock
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import torch
 
@@ -24,8 +23,7 @@ from interlace.workloads.ffn import FFNShape
 Tensors = Mapping[str, torch.Tensor]
 
 
-@dataclass(frozen=True)
-class Key:
+class Key(NamedTuple):
     """What an instance is built for, and who may run it.
 
     Attributes:

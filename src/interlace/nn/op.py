@@ -124,14 +124,15 @@ def _ffn(
     b_down: torch.Tensor | None,
     activation: str,
 ) -> torch.Tensor:
-    rows = x.reshape(-1, x.shape[-1]).contiguous()
+    rows = (x if x.dim() == 2 else x.reshape(-1, x.shape[-1])).contiguous()
     given = {"x": rows, "w_up": w_up, "w_gate": w_gate, "w_down": w_down, "b_up": b_up, "b_down": b_down}
     tensors = {name: tensor for name, tensor in given.items() if tensor is not None}
     reason = obstacle(tensors)
     if reason is not None:
         _warn(reason)
     elif len(rows) and chosen(tensors, Activation(activation), len(rows)).executor is not None:
-        return _launch(tensors, Activation(activation)).view(x.shape)
+        out = _launch(tensors, Activation(activation))
+        return out if x.dim() == 2 else out.view(x.shape)
     return fused(x, w_up, w_gate, w_down, b_up, b_down, activation).contiguous()
 
 

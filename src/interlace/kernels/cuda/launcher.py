@@ -14,7 +14,7 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache
 from typing import Any, Protocol
 
 from interlace.core.dtypes import DType
@@ -63,6 +63,19 @@ def tensor_map(
     Raises:
         DriverError: if the driver refuses the numbers.
     """
+    return _encoded(address, tuple(shape), tuple(strides), tuple(box), dtype, swizzled, fetched_bytes)
+
+
+@lru_cache(1 << 12)  # most tensors of a launch are weights, which lie where they lay
+def _encoded(
+    address: int,
+    shape: tuple[int, ...],
+    strides: tuple[int, ...],
+    box: tuple[int, ...],
+    dtype: DType,
+    swizzled: bool,
+    fetched_bytes: int,
+) -> TensorMap:
     driver = _driver()
     kind = getattr(driver.CUtensorMapDataType, f"CU_TENSOR_MAP_DATA_TYPE_{dtype.tensor_map}")
     swizzle = driver.CUtensorMapSwizzle
@@ -81,7 +94,7 @@ def tensor_map(
             getattr(driver.CUtensorMapL2promotion, f"CU_TENSOR_MAP_L2_PROMOTION_L2_{fetched_bytes}B"),
             driver.CUtensorMapFloatOOBfill.CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE,
         ),
-        f"tensor map of shape {tuple(shape)}, strides {tuple(strides)}, box {tuple(box)} at address {address:#x}",
+        f"tensor map of shape {shape}, strides {strides}, box {box} at address {address:#x}",
     )
     return TensorMap(ctypes.string_at(map_.getPtr(), 128))
 

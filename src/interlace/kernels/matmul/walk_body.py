@@ -200,15 +200,19 @@ def pack(op: Op, tensors: Mapping[str, Any], dtype: DType) -> bytes:
                 "copy"
             )
 
+    params = op.parameters
+    bm, bn, bk = (int(params[name]) for name in ("BM", "BN", "BK"))
+    panels = skinny(op)
+
     def encoded(name: str, rows: int) -> Any:
         if name not in tensors:
             return TENSOR_MAP.ctype()
         value = tensors[name]
         shape, strides = tuple(value.shape), tuple(value.stride())
         box: tuple[int, ...] = rows, PANEL
-        if skinny(op):  # a stage of panels at once
+        if panels:  # a stage of them at once
             (m, k), (pitch, one) = shape, strides
-            shape, strides, box = (k // PANEL, m, PANEL), (PANEL, pitch, one), (int(op.param("BK")) // PANEL, *box)
+            shape, strides, box = (k // PANEL, m, PANEL), (PANEL, pitch, one), (bk // PANEL, *box)
         made = tensor_map(
             value.data_ptr(), shape, strides, box, dtype, swizzled=True, fetched_bytes=_FETCHED_BYTES
         )
@@ -218,8 +222,7 @@ def pack(op: Op, tensors: Mapping[str, Any], dtype: DType) -> bytes:
         """Rows of the last box, of at most so many, in steps of 8."""
         return min(most, -(-(extent - (extent - 1) // step * step) // _STEP) * _STEP)
 
-    bm, bn = int(op.param("BM")), int(op.param("BN"))
-    rows, columns, loaded = int(tensors["x"].shape[0]), int(op.param("N")), loaded_rows(op)
+    rows, columns, loaded = int(tensors["x"].shape[0]), int(params["N"]), loaded_rows(op)
     return OPERANDS.pack(
         x=encoded("x", loaded),
         weight=encoded("weight", bn),
@@ -229,8 +232,8 @@ def pack(op: Op, tensors: Mapping[str, Any], dtype: DType) -> bytes:
         gate_last=encoded("gate", last(columns, bn, bn)),
         x_rows=rows,
         **{name: tensors.get(name) for name in ("bias", "residual", "out", "x_squares", "scale", "scaled", "squares")},
-        m=int(op.param("M")),
-        n=int(op.param("N")),
+        m=int(params["M"]),
+        n=columns,
     )
 
 
