@@ -209,6 +209,37 @@ def test_torch_compile_finds_one_graph(mode: str) -> None:
         assert relative_error(compiled(x), gold) <= 1.5 * relative_error(2 * plain(x + 1), gold)
 
 
+def test_a_call_is_right_wherever_its_tensors_lie() -> None:
+    """Launches on tensors that lie as others did are taken again, also between replays of a graph that has some."""
+    module, plain = case("swiglu", torch.bfloat16)
+    static = inputs(48, torch.bfloat16)
+    module(static)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        captured = module(module(static))
+    kept = []
+    for seed in range(12):
+        x = inputs(40 + seed % 5, torch.bfloat16, seed)
+        assert_as_good_as_pytorch(module(x), plain, x)
+        kept += [x] if seed % 2 else []  # else the next may lie there
+        static.copy_(inputs(48, torch.bfloat16, 100 + seed))
+        graph.replay()
+        assert torch.equal(captured, module(module(static)))
+    assert_as_good_as_pytorch(module(static.view(2, 24, HIDDEN)).view(48, HIDDEN), plain, static)
+
+
+def test_known_launches_keep_no_tensor_alive() -> None:
+    module, _ = case("swiglu", torch.bfloat16)
+    x = inputs(48, torch.bfloat16)
+    module(x)
+    torch.cuda.synchronize()
+    before = torch.cuda.memory_allocated()
+    for n in range(8):
+        module(torch.zeros(48, HIDDEN, device="cuda", dtype=torch.bfloat16) if n % 2 else x.clone())
+    torch.cuda.synchronize()
+    assert torch.cuda.memory_allocated() == before
+
+
 def test_many_numbers_of_tokens_stay_within_the_bound(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(op, "_instances", Instances(op._make, limit=3))
     module, plain = case("ffn", torch.bfloat16, hidden=64)

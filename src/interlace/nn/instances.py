@@ -62,7 +62,7 @@ class Instances:
         limit: how many to keep outside of captures. More are kept while all of them run.
     """
 
-    def __init__(self, make: Callable[[Key, Tensors], Instance], limit: int = 64) -> None:
+    def __init__(self, make: Callable[[Key, Tensors], Instance], limit: int = 128) -> None:
         self._make = make
         self._limit = limit
         self._captured: dict[Key, Instance] = {}

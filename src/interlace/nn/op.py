@@ -130,7 +130,7 @@ def _ffn(
     reason = obstacle(tensors)
     if reason is not None:
         _warn(reason)
-    elif len(rows) and chosen(tensors, Activation(activation), len(rows)).executor is not None:
+    elif rows.shape[0] and chosen(tensors, Activation(activation), rows.shape[0]).executor is not None:
         out = _launch(tensors, Activation(activation))
         return out if x.dim() == 2 else out.view(x.shape)
     return fused(x, w_up, w_gate, w_down, b_up, b_down, activation).contiguous()
@@ -211,13 +211,14 @@ def _launch(tensors: dict[str, torch.Tensor], activation: Activation) -> torch.T
     lies between the matmuls is the call's: else each instance would have one of its own.
     """
     x, shape = tensors["x"], _shape(tensors, activation)
-    rows = _built_for(x.device, shape, len(x))
+    tokens = x.shape[0]
+    rows = _built_for(x.device, shape, tokens)
     hidden, out = x.new_empty(rows, shape.ffn), x.new_empty(rows, shape.hidden)
     with torch.cuda.device(x.device):
         stream = torch.cuda.current_stream().cuda_stream
         key = Key(x.device, stream, capture_id(), rows, shape, _DTYPES[x.dtype], "b_up" in tensors)
         _instances.run(key, {**tensors, "hidden": hidden, "out": out})
-    return out if rows == len(x) else out[: len(x)]
+    return out if rows == tokens else out[:tokens]
 
 
 @lru_cache(1 << 14)
