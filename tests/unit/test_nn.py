@@ -362,7 +362,7 @@ def fake_gpu(monkeypatch: pytest.MonkeyPatch) -> type[FakeLaunch]:
     monkeypatch.setattr(op, "spec_by_name", lambda name: H200)
     monkeypatch.setattr(op, "capture_id", lambda: 0)
     monkeypatch.setattr(torch.cuda, "device", lambda device: nullcontext())
-    monkeypatch.setattr(torch.cuda, "current_stream", lambda: SimpleNamespace(cuda_stream=7))
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda device: SimpleNamespace(cuda_stream=7))
     return FakeLaunch
 
 

@@ -133,8 +133,8 @@ class DeviceExecutor(Executor):
             self._raise_fault()
             return Run(None, False, self._check)
         self._check()
-        with self._torch.cuda.device(self._device):
-            stream = self._torch.cuda.current_stream()
+        with self._torch.cuda.device(self._device.index):
+            stream = self._torch.cuda.current_stream(self._device.index)
             capturing = self._torch.cuda.is_current_stream_capturing()
             if not capturing and self._last is not None:
                 last_stream, last = self._last

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from typing import Any
@@ -176,8 +176,8 @@ class OneLaunchExecutor(DeviceExecutor):
             )
         #: Operands in memory that captured runs read, for as long as they may be replayed.
         self._captured: list[Any] = []
-        #: Launches on tensors that lay so, the last used last; they hold no tensor.
-        self._known: dict[Any, list[AnyLaunch]] = {}
+        #: What enqueues launches on tensors that lay so, the last used last.
+        self._known: dict[Any, Callable[[int], None]] = {}
         self.composition  # noqa: B018 - says what does not fit before anything runs
 
     def _allocate(self) -> None:
@@ -284,13 +284,16 @@ class OneLaunchExecutor(DeviceExecutor):
         if not self.composition.held or self._device.type != "cuda":
             return super()._bind(tensors)
         places = places_of(self._torch, by_name(tensors))
-        launches = self._known.pop(places, None)
-        if launches is None:
-            launches = super()._bind(tensors)
+        enqueue = self._known.pop(places, None)
+        if enqueue is None:
+            (launch,) = super()._bind(tensors)
+            assert isinstance(launch, TextLaunch)
+            assert isinstance(launch.launch, WithOperands)
+            enqueue = launch.launch.enqueue
             if len(self._known) == _KNOWN:
                 del self._known[next(iter(self._known))]
-        self._known[places] = launches
-        return launches
+        self._known[places] = enqueue
+        return [TextLaunch(WithOperands(self, (), enqueue))]
 
     def _operands(self, arguments: tuple[Any, ...]) -> bytes:
         """The launch's operands, given each op with its tensors by argument."""

@@ -17,20 +17,25 @@ from interlace.kernels.cuda.compiler import Binary
 class WithOperands:
     """The launch on some tensors, whose operands it has with it: nothing lies in the device's memory.
 
-    Once loaded it needs no tensors any more, only that they lie where they lay.
+    Args:
+        executor: whose launch it is.
+        arguments: each op with its tensors.
+        enqueue: of a launch of the executor on tensors that lay like these, which is all that it takes of them.
     """
 
-    def __init__(self, executor: Any, arguments: tuple[Any, ...]) -> None:
+    def __init__(
+        self, executor: Any, arguments: tuple[Any, ...], enqueue: Callable[[int], None] | None = None
+    ) -> None:
         self._executor = executor
         self._arguments = arguments
-        self._enqueue: Callable[[int], None] | None = None
+        self._enqueue = enqueue
 
     def __call__(self, stream: int) -> None:
         """Enqueue on a stream, which is the current one."""
         executor = self._executor
         if executor._resident:
             take_turn(executor._torch.cuda, executor._device)
-        (self._enqueue or self._prepared())(stream)
+        self.enqueue(stream)
 
     def compile(self) -> Binary:
         """Compile, which needs no device."""
@@ -39,18 +44,19 @@ class WithOperands:
 
     def load(self) -> None:
         """Compile and load for the current device."""
-        if self._enqueue is None:
-            self._prepared()
+        self.enqueue  # noqa: B018
 
-    def _prepared(self) -> Callable[[int], None]:
-        executor = self._executor
-        self._enqueue = executor.loaded.prepared(
-            (executor._table.workers, 1, 1),
-            (executor._warpgroups + 1) * 128,
-            [executor._parameter(executor._operands(self._arguments))],
-            dependent=executor.options.dependent_launch,
-        )
-        self._arguments = ()
+    @property
+    def enqueue(self) -> Callable[[int], None]:
+        """What enqueues it on a stream; it keeps neither tensors nor the executor alive."""
+        if self._enqueue is None:
+            executor = self._executor
+            self._enqueue = executor.loaded.prepared(
+                (executor._table.workers, 1, 1),
+                (executor._warpgroups + 1) * 128,
+                [executor._parameter(executor._operands(self._arguments))],
+                dependent=executor.options.dependent_launch,
+            )
         return self._enqueue
 
 

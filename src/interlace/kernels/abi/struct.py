@@ -121,7 +121,7 @@ class Struct:
     def pack(self, **values: Any) -> bytes:
         """The struct with these fields; a value with ``data_ptr()`` is its address, None the null pointer.
 
-        Bytes are those of an array, as long as that.
+        Bytes are those of an array or a struct, as long as that.
 
         Raises:
             TypeError: a field is missing, or a name is none of its fields.
@@ -129,12 +129,18 @@ class Struct:
         if values.keys() != set(self.names):
             wrong = sorted(values.keys() ^ set(self.names))
             raise TypeError(f"struct {self.name} has fields {', '.join(self.names)}; check {', '.join(wrong)}")
-        given = {name: v.data_ptr() if hasattr(v, "data_ptr") else v for name, v in values.items()}
-        kinds = dict(self.fields)
-        for name, value in given.items():
+        wide: list[tuple[str, bytes]] = []
+        given = {}
+        for name, value in values.items():
             if isinstance(value, bytes):
-                given[name] = _ctype(kinds[name]).from_buffer_copy(value)
-        return bytes(self.ctype(**given))
+                wide.append((name, value))
+            elif value is not None:
+                given[name] = value.data_ptr() if hasattr(value, "data_ptr") else value
+        packed = bytearray(self.ctype(**given))
+        for name, value in wide:
+            at = self.offsets[name]
+            packed[at : at + len(value)] = value
+        return bytes(packed)
 
     # ---------------------------------------------------------------- rows of a table, whose fields are equally wide
 

@@ -206,17 +206,15 @@ def pack(op: Op, tensors: Mapping[str, Any], dtype: DType) -> bytes:
 
     def encoded(name: str, rows: int) -> Any:
         if name not in tensors:
-            return TENSOR_MAP.ctype()
+            return None
         value = tensors[name]
         shape, strides = tuple(value.shape), tuple(value.stride())
         box: tuple[int, ...] = rows, PANEL
         if panels:  # a stage of them at once
             (m, k), (pitch, one) = shape, strides
             shape, strides, box = (k // PANEL, m, PANEL), (PANEL, pitch, one), (bk // PANEL, *box)
-        made = tensor_map(
-            value.data_ptr(), shape, strides, box, dtype, swizzled=True, fetched_bytes=_FETCHED_BYTES
-        )
-        return TENSOR_MAP.ctype.from_buffer_copy(made.words)
+        address = value.data_ptr()
+        return tensor_map(address, shape, strides, box, dtype, swizzled=True, fetched_bytes=_FETCHED_BYTES).words
 
     def last(extent: int, step: int, most: int) -> int:
         """Rows of the last box, of at most so many, in steps of 8."""
