@@ -130,9 +130,11 @@ def _ffn(
     reason = obstacle(tensors)
     if reason is not None:
         _warn(reason)
-    elif rows.shape[0] and chosen(tensors, Activation(activation), rows.shape[0]).executor is not None:
-        out = _launch(tensors, Activation(activation))
-        return out if x.dim() == 2 else out.view(x.shape)
+    elif rows.shape[0]:
+        shape = _shape(tensors, activation)
+        if chosen(tensors, shape, rows.shape[0]).executor is not None:
+            out = _launch(tensors, shape)
+            return out if x.dim() == 2 else out.view(x.shape)
     return fused(x, w_up, w_gate, w_down, b_up, b_down, activation).contiguous()
 
 
@@ -188,29 +190,29 @@ def _capability(device: torch.device) -> tuple[int, int]:
     return torch.cuda.get_device_capability(device)
 
 
-def chosen(tensors: Tensors, activation: Activation, tokens: int) -> Choice:
+def chosen(tensors: Tensors, shape: FFNShape, tokens: int) -> Choice:
     """What runs an FFN, whose tensors are without obstacle, over so many tokens."""
-    x, shape = tensors["x"], _shape(tensors, activation)
+    x = tensors["x"]
     return choice(x.device, shape, _DTYPES[x.dtype], "b_up" in tensors, tokens)
 
 
-def _shape(tensors: Tensors, activation: Activation) -> FFNShape:
+def _shape(tensors: Tensors, activation: str) -> FFNShape:
     ffn, hidden = tensors["w_up"].shape
     return _shape_of(hidden, ffn, activation, "w_gate" in tensors)
 
 
 @lru_cache(1 << 10)
-def _shape_of(hidden: int, ffn: int, activation: Activation, gated: bool) -> FFNShape:
-    return FFNShape(hidden, ffn, activation, gated)
+def _shape_of(hidden: int, ffn: int, activation: str, gated: bool) -> FFNShape:
+    return FFNShape(hidden, ffn, Activation(activation), gated)
 
 
-def _launch(tensors: dict[str, torch.Tensor], activation: Activation) -> torch.Tensor:
+def _launch(tensors: dict[str, torch.Tensor], shape: FFNShape) -> torch.Tensor:
     """The FFN of x (m, hidden) as one launch on the current stream of x's device.
 
     The launch is built for more rows. It loads none that are missing, but writes them all, so out has them too. What
     lies between the matmuls is the call's: else each instance would have one of its own.
     """
-    x, shape = tensors["x"], _shape(tensors, activation)
+    x = tensors["x"]
     tokens = x.shape[0]
     rows = _built_for(x.device, shape, tokens)
     hidden, out = x.new_empty(rows, shape.ffn), x.new_empty(rows, shape.hidden)
@@ -256,7 +258,7 @@ def explain(tensors: Tensors, activation: Activation, tokens: int) -> Choice:
     reason = obstacle({"x": tensors["w_up"], **tensors})
     if reason is not None:
         return Choice(None, None, None, None, reason)
-    return chosen({"x": tensors["w_up"], **tensors}, activation, tokens)
+    return chosen({"x": tensors["w_up"], **tensors}, _shape(tensors, activation.value), tokens)
 
 
 _warned: set[str] = set()

@@ -123,7 +123,8 @@ def tile(op: Op, parts: int, warpgroups: int) -> WalkTile:
 
 def skinny(op: Op) -> bool:
     """Whether the tile of an op has too few weight rows for ``wgmma``, so that ``mma`` multiplies them."""
-    return bool(op.param("SWAP")) and int(op.param("BN")) < _TALL
+    params = op.parameters
+    return bool(params["SWAP"]) and int(params["BN"]) < _TALL
 
 
 def _skinny_tile(op: Op, parts: int, warpgroups: int, what: str) -> WalkTile:
@@ -179,10 +180,11 @@ def loaded_rows(op: Op) -> int:
     Where tokens are the columns of products of 64 weight rows all are, for the step from one panel to the next is the
     tile's.
     """
-    bm = int(op.param("BM"))
+    params = op.parameters
+    bm, m = int(params["BM"]), int(params["M"])
     if skinny(op):
-        return min(bm, int(op.param("M")))
-    return bm if op.param("SWAP") else min(bm, -(-int(op.param("M")) // _STEP) * _STEP)
+        return min(bm, m)
+    return bm if params["SWAP"] else min(bm, -(-m // _STEP) * _STEP)
 
 
 def pack(op: Op, tensors: Mapping[str, Any], dtype: DType) -> bytes:
