@@ -154,7 +154,8 @@ class EmulatedLaunch(OneLaunchExecutor):
             packed = self._operands(arguments)
         operands = torch.frombuffer(bytearray(packed), dtype=torch.uint8).clone()  # at a multiple of 64
         assert operands.data_ptr() % 64 == 0
-        parameter = torch.frombuffer(bytearray(self._parameter(operands)), dtype=torch.uint8)
+        parameter = self._parameter(packed if self.composition.held else operands)
+        parameter = torch.frombuffer(bytearray(parameter), dtype=torch.uint8).clone()
         return [_Emulated(self, parameter, operands, arguments)]
 
     def _buffers(self, operands: torch.Tensor, arguments: tuple[Any, ...]) -> list[Buffer]:

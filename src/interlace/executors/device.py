@@ -128,8 +128,8 @@ class DeviceExecutor(Executor):
             self._raise_fault()
             return Run(None, False, self._check)
         self._check()
-        with self._torch.cuda.device(self._device):
-            stream = self._torch.cuda.current_stream()
+        with self._torch.cuda.device(self._device.index):
+            stream = self._torch.cuda.current_stream(self._device.index)
             capturing = self._torch.cuda.is_current_stream_capturing()
             if not capturing and self._last is not None:
                 last_stream, last = self._last
@@ -159,7 +159,7 @@ class DeviceExecutor(Executor):
     @property
     def failed(self) -> bool:
         """Whether a wait of an earlier run ended by the watchdog; ``synchronize`` raises what it was."""
-        return bool(int(self._record[_FAILED]))
+        return self._seen is not None and bool(self._seen[_FAILED])
 
     @property
     def running(self) -> bool:
@@ -188,7 +188,8 @@ class DeviceExecutor(Executor):
         graph = self.plan.graph
         everything = by_name(tensors)
         for name in graph.intermediates:
-            everything.setdefault(name, self.intermediate(name))
+            if name not in everything:
+                everything[name] = self.intermediate(name)
         bound = self._bound
         if bound is not None and bound.holds(everything):
             return bound.launches
@@ -224,6 +225,7 @@ class DeviceExecutor(Executor):
         self._done = zeros(n, torch.int32)
         self._fault = zeros(1, torch.int32)
         self._record = torch.zeros(RECORD.columns, dtype=torch.int32, pin_memory=device.type == "cuda")
+        self._seen = None if device.type == "meta" else self._record.numpy()  # the same memory, which is quick to read
         self._trace = zeros(n * TRACE.columns if self.options.trace else 1, torch.int64)
         self._counters = zeros(len(self.plan.graph.ops) * (len(self.plan.graph.ops) + 1), torch.int64)
 
@@ -256,7 +258,7 @@ class DeviceExecutor(Executor):
 
     def _raise_fault(self) -> None:
         """Turn a record that the watchdog left into HangError, and make the instance and captured runs of it as new."""
-        if not int(self._record[_FAILED]):
+        if not self.failed:
             return
         (record,) = self._record.numpy().copy().view(RECORD.dtype)
         error = self._error(*(int(record[name]) for name in ("item", "semaphore", "expected", "seen")))

@@ -34,6 +34,11 @@ _WIDE_SUMS = 224
 _LEFT_OVER = 3 * registers_at_entry(3 * 128) - 2 * _WIDE_SUMS
 _ROW_STEP = 64  # bytes: tensor maps, which rows of operands may hold, lie at multiples of so many
 
+#: Dispatches under which a launch may hold its operands; spawn has addresses behind them.
+_HELD = (Dispatch.STATIC, Dispatch.TICKET)
+#: That every driver takes of a kernel's parameters (CUDA C++ Programming Guide, function parameters).
+_PARAMETER_BYTES = 4096
+
 #: What the kernel takes: the state of a compiled plan, what bounds its waits, and the operands of every op.
 LAUNCH = Struct(
     "Launch",
@@ -49,9 +54,13 @@ LAUNCH = Struct(
 )
 
 
-def launch_struct(dispatch: Dispatch) -> Struct:
-    """What the kernel takes under a dispatch, whose queue it has."""
-    return Struct(LAUNCH.name, tuple((n, queue_of(dispatch) if n == "queue" else kind) for n, kind in LAUNCH.fields))
+def launch_struct(dispatch: Dispatch, held_bytes: int = 0) -> Struct:
+    """What the kernel takes under a dispatch, whose queue it has; it may hold the bytes of all operands itself."""
+    kinds = dict(LAUNCH.fields) | {"queue": queue_of(dispatch)}
+    if not held_bytes:
+        return Struct(LAUNCH.name, tuple(kinds.items()))
+    del kinds["operands"]  # tensor maps among them are aligned by standing first
+    return Struct(LAUNCH.name, (("operands", ("unsigned char", held_bytes)), *kinds.items()), align=_ROW_STEP)
 
 
 @dataclass(frozen=True)
@@ -85,12 +94,16 @@ class Composition:
 
     Attributes:
         text: CUDA C++, behind ``kernels/cuda/ptx`` and the semaphores.
+        launch: what the kernel takes.
+        held: whether that has the operands of every op itself, rather than their address.
         operand_bytes: from the operands of one op to those of the next.
         stages: of the ring.
         shared_bytes: of a block.
     """
 
     text: str
+    launch: Struct
+    held: bool
     operand_bytes: int
     stages: int
     shared_bytes: int
@@ -167,11 +180,15 @@ def compose(
     head += "#define SHARED_BASE shared_address(shared_memory)\n"
     early, late = any(part.body.early for part in parts), any(part.body.late for part in parts)
     rings = (BULK_LOAD if early or late else "", STREAMED if early else "", FETCHED if late else "")
-    structs = queue_of(dispatch).text, launch_struct(dispatch).text
+    # Operands that a launch holds need no copy to the device, and come with it.
+    launch = launch_struct(dispatch, operand_bytes * len(parts))
+    held = dispatch in _HELD and launch.size <= _PARAMETER_BYTES
+    launch = launch if held else launch_struct(dispatch)
+    structs = queue_of(dispatch).text, launch.text
     walk = *structs, WALK, dispatch_text(dispatch, termination, independent > 0), ELEMENTS, PLAIN, *rings
     text = "".join((head, *walk, *_bodies(parts), _switches(parts), ROLES))
     shared = count * (independent + dependent + 3 * _BARRIER_BYTES) + _fixed(tiles, warpgroups)
-    return Composition(_numbered(text), operand_bytes, count, shared)
+    return Composition(_numbered(text), launch, held, operand_bytes, count, shared)
 
 
 def _namespaces(parts: Sequence[Part]) -> dict[object, str]:

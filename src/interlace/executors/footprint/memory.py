@@ -121,6 +121,8 @@ class TextMemory(Guarded, OneLaunchExecutor):
     @cached_property
     def _operands_in_memory(self) -> Any:
         packed = bytearray(self._operands((self._arguments_of_op,)))
+        if self.composition.held:
+            return bytes(packed)
         return self._torch.frombuffer(packed, dtype=self._torch.uint8).to(self._device)
 
 

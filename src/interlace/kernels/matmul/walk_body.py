@@ -123,7 +123,8 @@ def tile(op: Op, parts: int, warpgroups: int) -> WalkTile:
 
 def skinny(op: Op) -> bool:
     """Whether the tile of an op has too few weight rows for ``wgmma``, so that ``mma`` multiplies them."""
-    return bool(op.param("SWAP")) and int(op.param("BN")) < _TALL
+    params = op.parameters
+    return bool(params["SWAP"]) and int(params["BN"]) < _TALL
 
 
 def _skinny_tile(op: Op, parts: int, warpgroups: int, what: str) -> WalkTile:
@@ -179,10 +180,11 @@ def loaded_rows(op: Op) -> int:
     Where tokens are the columns of products of 64 weight rows all are, for the step from one panel to the next is the
     tile's.
     """
-    bm = int(op.param("BM"))
+    params = op.parameters
+    bm, m = int(params["BM"]), int(params["M"])
     if skinny(op):
-        return min(bm, int(op.param("M")))
-    return bm if op.param("SWAP") else min(bm, -(-int(op.param("M")) // _STEP) * _STEP)
+        return min(bm, m)
+    return bm if params["SWAP"] else min(bm, -(-m // _STEP) * _STEP)
 
 
 def pack(op: Op, tensors: Mapping[str, Any], dtype: DType) -> bytes:
@@ -200,26 +202,27 @@ def pack(op: Op, tensors: Mapping[str, Any], dtype: DType) -> bytes:
                 "copy"
             )
 
+    params = op.parameters
+    bm, bn, bk = (int(params[name]) for name in ("BM", "BN", "BK"))
+    panels = skinny(op)
+
     def encoded(name: str, rows: int) -> Any:
         if name not in tensors:
-            return TENSOR_MAP.ctype()
+            return None
         value = tensors[name]
         shape, strides = tuple(value.shape), tuple(value.stride())
         box: tuple[int, ...] = rows, PANEL
-        if skinny(op):  # a stage of panels at once
+        if panels:  # a stage of them at once
             (m, k), (pitch, one) = shape, strides
-            shape, strides, box = (k // PANEL, m, PANEL), (PANEL, pitch, one), (int(op.param("BK")) // PANEL, *box)
-        made = tensor_map(
-            value.data_ptr(), shape, strides, box, dtype, swizzled=True, fetched_bytes=_FETCHED_BYTES
-        )
-        return TENSOR_MAP.ctype.from_buffer_copy(made.words)
+            shape, strides, box = (k // PANEL, m, PANEL), (PANEL, pitch, one), (bk // PANEL, *box)
+        address = value.data_ptr()
+        return tensor_map(address, shape, strides, box, dtype, swizzled=True, fetched_bytes=_FETCHED_BYTES).words
 
     def last(extent: int, step: int, most: int) -> int:
         """Rows of the last box, of at most so many, in steps of 8."""
         return min(most, -(-(extent - (extent - 1) // step * step) // _STEP) * _STEP)
 
-    bm, bn = int(op.param("BM")), int(op.param("BN"))
-    rows, columns, loaded = int(tensors["x"].shape[0]), int(op.param("N")), loaded_rows(op)
+    rows, columns, loaded = int(tensors["x"].shape[0]), int(params["N"]), loaded_rows(op)
     return OPERANDS.pack(
         x=encoded("x", loaded),
         weight=encoded("weight", bn),
@@ -229,8 +232,8 @@ def pack(op: Op, tensors: Mapping[str, Any], dtype: DType) -> bytes:
         gate_last=encoded("gate", last(columns, bn, bn)),
         x_rows=rows,
         **{name: tensors.get(name) for name in ("bias", "residual", "out", "x_squares", "scale", "scaled", "squares")},
-        m=int(op.param("M")),
-        n=int(op.param("N")),
+        m=int(params["M"]),
+        n=columns,
     )
 
 
