@@ -126,7 +126,8 @@ class EmulatedLaunch(OneLaunchExecutor):
             ("dependent", count, c["DEPENDENT_BYTES"]),
             ("scratch", warpgroups, c["SCRATCH_BYTES"]),
             ("message", TICKETS, ITEM.size + 32),
-            *((name, count, _BARRIER_BYTES) for name in ("independent_full", "dependent_full", "empty")),
+            *((name, count, _BARRIER_BYTES) for name in ("independent_full", "dependent_full")),
+            *((name, count, _BARRIER_BYTES) for name in ("independent_empty", "dependent_empty")),
             *((name, TICKETS, _BARRIER_BYTES) for name in ("sent", "received", "finished")),
         ]
         out, at = [], 0

@@ -28,6 +28,7 @@ KEEPS = 1 << 16
 #: Messages that the drawing warp is ahead of the other roles.
 TICKETS = 4
 _BARRIER_BYTES = 8
+_STAGE_BARRIERS = 4  # full and empty, of either slot
 _MESSAGE_BYTES = ITEM.size + 32  # a row of the item table, the run, and the slots that are kept
 #: Registers of a thread of two consumer warpgroups, and what they leave for one of the warpgroup that loads.
 _WIDE_SUMS = 224
@@ -118,7 +119,7 @@ def codes(parts: Sequence[Part]) -> list[int]:
 def stages(tiles: Sequence[WalkTile], warpgroups: int, smem_bytes: int) -> int:
     """How many stages of the ring shared memory holds; fewer than two make no launch."""
     slots = _independent(tiles) + _dependent(tiles)
-    count = (smem_bytes - _fixed(tiles, warpgroups)) // (slots + 3 * _BARRIER_BYTES)
+    count = (smem_bytes - _fixed(tiles, warpgroups)) // (slots + _STAGE_BARRIERS * _BARRIER_BYTES)
     return count if slots else min(count, TICKETS)  # where nothing lies in a stage, an item needs one
 
 
@@ -187,7 +188,7 @@ def compose(
     structs = queue_of(dispatch).text, launch.text
     walk = *structs, WALK, dispatch_text(dispatch, termination, independent > 0), ELEMENTS, PLAIN, *rings
     text = "".join((head, *walk, *_bodies(parts), _switches(parts), ROLES))
-    shared = count * (independent + dependent + 3 * _BARRIER_BYTES) + _fixed(tiles, warpgroups)
+    shared = count * (independent + dependent + _STAGE_BARRIERS * _BARRIER_BYTES) + _fixed(tiles, warpgroups)
     return Composition(_numbered(text), launch, held, operand_bytes, count, shared)
 
 

@@ -57,6 +57,7 @@ template <class A, class O, class LOADS, void (*BODY)(const Tile&, const A&, Str
     for (int s = 0; s < count; ++s) {
       tickets.look(launch);
       const unsigned bytes = loads.bytes(s);
+      await(dependent_empty(stage.slot), stage.phase ^ 1);  // bytes go into that slot too
       open_independent(stage, n, IN_FLIGHT, bytes);
       if (bytes && first_lane()) {
         loads.load(s, stage.slot, independent_full(stage.slot));

@@ -15,14 +15,12 @@ from interlace.kernels.base import require
 from interlace.kernels.bodies import PANEL, WalkBody, WalkTile
 from interlace.kernels.matmul.cuda import MATMUL, product
 from interlace.kernels.matmul.skinny_cuda import SKINNY
-from interlace.kernels.matmul.tilings import SKINNY_TOKENS, partial, sums, tensor_of
+from interlace.kernels.matmul.tilings import SKINNY_TOKENS, SUMS_OF_LAUNCH, partial, sums, tensor_of
 
 _ACTIVATIONS = {"none": 0, "relu": 1, "gelu-tanh": 2, "silu": 3}
 ROW_BYTES = 2 * PANEL
 PITCH_BYTES = ROW_BYTES + 16
 _TALL, _WIDEST, _STEP = 64, 256, 8
-#: Registers of one thread for sums: a block of one consumer warpgroup has 255 a thread, with two each gets 224.
-SUMS = {1: 128, 2: 128}
 #: By the L2 at a time, a line of a box: weights stream 1 to 2 % faster than by 256 at a time (docs/performance.md).
 _FETCHED_BYTES = ROW_BYTES
 _TOGETHER = 4  # parts of a tile whose sums are loaded at once
@@ -98,8 +96,8 @@ def tile(op: Op, parts: int, warpgroups: int) -> WalkTile:
     )
     registers = partial(op) // (128 * warpgroups)
     require(
-        registers <= SUMS[warpgroups],
-        f"{what}: sums of {registers} registers a thread, and at most {SUMS[warpgroups]} fit; use a smaller tile or "
+        registers <= SUMS_OF_LAUNCH,
+        f"{what}: sums of {registers} registers a thread, and at most {SUMS_OF_LAUNCH} fit; use a smaller tile or "
         "more warps",
     )
     rows = loaded_rows(op)
@@ -142,8 +140,7 @@ def _skinny_tile(op: Op, parts: int, warpgroups: int, what: str) -> WalkTile:
         not normalised or k // int(op.param("SQUARED")) % 4 == 0,
         f"{what}: sums of squares of a row are loaded by four; use finer ones",
     )
-    width = bn + (_STEP if bn % (2 * _STEP) == 0 else 0)
-    scratch = 4 * (4 * warpgroups * gates * rows * width + bm)
+    scratch = 4 * (4 * warpgroups * gates * rows * (bn + 4) + bm)
     panel_rows = bk // PANEL * rows
     return WalkTile(
         f"Skinny<{', '.join(map(str, [bm, bn, bk, rows, gates, *_epilogue(op), *_folded(op)]))}>",

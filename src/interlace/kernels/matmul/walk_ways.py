@@ -10,7 +10,7 @@ from interlace.core.devices import DeviceSpec
 from interlace.graph.op import Op
 from interlace.kernels.bodies import PANEL
 from interlace.kernels.matmul.tile import MatmulTile
-from interlace.kernels.matmul.tilings import step, sums, tensor_of
+from interlace.kernels.matmul.tilings import SUMS_OF_LAUNCH, step, sums, tensor_of
 from interlace.kernels.matmul.walk_cost import Extents, Way, loaded_bytes, ring_stages, seconds
 from interlace.policies.setting import Setting
 
@@ -105,8 +105,9 @@ def _every(extents: Extents, width_step: int) -> Iterator[Way]:
         widths = range(least, widest + 1, width_step)
         tiles = [(MatmulTile(tall, n, depth, num_warps=warps), min(_up(m), tall)) for n in widths]
         if tall % width_step == 0 and tall * gates * depth * 2 <= _MOST_STAGE_BYTES:
-            tokens = _up(-(-m // -(-m * gates // _WIDEST)))
-            tiles.append((MatmulTile(tokens, tall, depth, num_warps=warps, swap_ab=True), tokens))
+            for most in dict.fromkeys((_WIDEST // gates, min(_WIDEST, 2 * SUMS_OF_LAUNCH // gates))):
+                tokens = _up(-(-m // -(-m // most)))
+                tiles.append((MatmulTile(tokens, tall, depth, num_warps=warps, swap_ab=True), tokens))
         for tile, loaded in tiles:
             for parts in range(1, min(_MOST_PARTS, -(-extents.k // depth)) + 1):
                 yield Way(tile, parts, gates, loaded)
