@@ -29,6 +29,7 @@ from interlace.bench.problem import Problem
 from interlace.bench.timing import Rounds
 from interlace.bench.workload import CANDIDATES, variants
 from interlace.cli import bench as cli_bench
+from interlace.cli import bench_cases
 from interlace.cli.machine import Machine
 from interlace.core.devices import H200, DeviceSpec
 from interlace.core.dtypes import fp32
@@ -287,7 +288,7 @@ def test_a_row_that_fails_costs_no_other_and_is_told(monkeypatch: pytest.MonkeyP
 def test_the_first_rows_are_of_each_preset_and_of_sizes_far_apart(gpu: Gpu) -> None:
     del gpu
     cases: list[Any] = [(name, m) for name, count in (("a", 8), ("b", 3)) for m in range(count)]
-    order = cli_bench._spread(cases)
+    order = bench_cases.spread(cases)
     assert sorted(order) == sorted(cases)
     assert order[:5] == [("a", 0), ("b", 0), ("a", 4), ("a", 2), ("b", 2)]
     assert [m for name, m in order if name == "a"] == [0, 4, 2, 6, 1, 5, 3, 7]

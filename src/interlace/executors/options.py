@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from numbers import Real
 
+from interlace.core.arguments import shown
 from interlace.core.errors import DeviceError
 from interlace.kernels.bodies import ALONE, Cluster
 from interlace.launch.spawn import Termination
@@ -63,6 +64,15 @@ class Options:
             raise DeviceError(f"Options.cluster is {self.cluster!r}; give how blocks share, such as Cluster(2, 1)")
         if type(self.short) is not tuple or not all(isinstance(name, str) for name in self.short):
             raise DeviceError(f"Options.short is {self.short!r}; give names of inputs as a tuple, such as ('x',)")
+
+
+def given(options: Options | None) -> Options:
+    """Those that an executor was given, or the usual ones. Raises DeviceError for anything else."""
+    if options is None:
+        return Options()
+    if not isinstance(options, Options):
+        raise DeviceError(f"options is {shown(options)}; pass an object, such as interlace.Options(device='cuda:0')")
+    return options
 
 
 def _check_seconds(name: str, value: object, least: float, most: float) -> None:

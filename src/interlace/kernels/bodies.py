@@ -165,6 +165,9 @@ class WalkBody:
         chunked: it waits inside its reduction; else all waits of an item stand at its start.
         early: names of the arguments that are loaded before the item's waits, though behind the launch before; no
             earlier op of the graph may write them.
+        late: names of the arguments that a text has through the ring behind the item's waits (``launch/fetched``).
+        wide: where no tiling says how many warpgroups there are, it has two, as its items compute on rows that come as
+            fast as memory brings them.
         clustered: op, cluster -> the part where its blocks load for one another; raises ShapeError if they cannot.
             None if no tiling can.
         filled: names of the arguments that only bulk loads read, which leave out rows that are not there.
@@ -179,6 +182,8 @@ class WalkBody:
     warpgroups: Callable[[Op], int] | None = None
     chunked: bool = True
     early: tuple[str, ...] = ()
+    late: tuple[str, ...] = ()
+    wide: bool = False
     filled: tuple[str, ...] = ()
     clustered: Callable[[Op, Cluster], WalkBody] | None = None
 

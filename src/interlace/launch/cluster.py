@@ -7,8 +7,9 @@ each loads its share of the rows, by a multicast into the same place of their ri
 
     full     expects the bytes of all shares. Those of another block may come before this one has said how many there
              will be; the phase does not end before it has
-    empty    counts the consumers of all blocks, who hand a slot back to each of them. So whoever finds a slot empty may
-             write to that slot of every block, and where it is empty for the next round, ``full`` has ended this one
+    empty    counts the consumers of all blocks, of a slot of tokens of those of the row, who hand a slot back to each
+             of them. So whoever finds a slot empty may write to that slot of all that need the same, and where it is
+             empty for the next round, ``full`` has ended this one
 
 What its item waits for each block awaits for itself, before it loads its share of tokens. A group is done when the last
 of it is: it makes progress as one item does if none of it waits for what comes behind its first in the plan's sequence,
@@ -27,13 +28,22 @@ from __future__ import annotations
 
 from interlace.kernels.bodies import ALONE, Cluster
 
+#: Of the walk.
+_BARRIERS = r"""
+DEVICE unsigned independent_empty(int slot);
+DEVICE unsigned dependent_empty(int slot);
+DEVICE bool first_lane();
+"""
 #: Of a launch without clusters, the same functions.
 _ALONE = r"""
 enum { CLUSTER = 1, CLUSTER_ROWS = 1, CLUSTER_COLUMNS = 1, WORDS = 0 };
-DEVICE void hand_back(unsigned empty) {
-  if (threadIdx.x % 32 == 0) mbarrier_arrive(empty);
+DEVICE void hand_back_independent(int slot) {
+  if (first_lane()) mbarrier_arrive(independent_empty(slot));
 }
-DEVICE void hand_back_many(unsigned empty, unsigned arrivals) { mbarrier_arrive_many(empty, arrivals); }
+DEVICE void hand_back_dependent(int slot) {
+  if (first_lane()) mbarrier_arrive(dependent_empty(slot));
+}
+DEVICE void hand_back_kept(int slot) { mbarrier_arrive_many(independent_empty(slot), WARPGROUPS * 4); }
 template <bool TOKENS> DEVICE int share_of(int rows) { return 0; }
 template <bool TOKENS> DEVICE void load_share(unsigned target, const TensorMap& map, int x, int y, unsigned full) {
   tma_load_2d(target, map, x, y, full);
@@ -55,17 +65,25 @@ DEVICE unsigned of_block(unsigned address, unsigned block) {
   asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(address), "r"(block));
   return there;
 }
-// By a warp: to each block by a lane.
-DEVICE void hand_back(unsigned empty) {
+// By a warp, to each block by a lane: a slot of weights to all, one of tokens to those of the row.
+DEVICE void hand_back_to(unsigned empty, unsigned first, unsigned count) {
   const unsigned lane = threadIdx.x % 32;
-  if (lane < CLUSTER)
-    asm volatile("mbarrier.arrive.shared::cluster.b64 _, [%0];" ::"r"(of_block(empty, lane)) : "memory");
+  if (lane < count)
+    asm volatile("mbarrier.arrive.shared::cluster.b64 _, [%0];" ::"r"(of_block(empty, first + lane)) : "memory");
 }
-DEVICE void hand_back_many(unsigned empty, unsigned arrivals) {
+DEVICE void hand_back_independent(int slot) { hand_back_to(independent_empty(slot), 0, CLUSTER); }
+DEVICE void hand_back_dependent(int slot) {
+  if (CLUSTER_COLUMNS > 1) {
+    hand_back_to(dependent_empty(slot), rank() / CLUSTER_COLUMNS * CLUSTER_COLUMNS, CLUSTER_COLUMNS);
+  } else if (first_lane()) {
+    mbarrier_arrive(dependent_empty(slot));
+  }
+}
+DEVICE void hand_back_kept(int slot) {
 #pragma unroll
   for (unsigned block = 0; block < CLUSTER; ++block)
     asm volatile("mbarrier.arrive.shared::cluster.b64 _, [%0], %1;"
-                 ::"r"(of_block(empty, block)), "r"(arrivals) : "memory");
+                 ::"r"(of_block(independent_empty(slot), block)), "r"(WARPGROUPS * 4) : "memory");
 }
 // Of some rows of tokens or weights, that so many blocks need, those before this block's share.
 template <bool TOKENS> DEVICE int share_of(int rows) {
@@ -99,9 +117,9 @@ DEVICE void end_together() { synchronise_cluster(); }
 def text(cluster: Cluster) -> str:
     """What stands before the walk."""
     if cluster == ALONE:
-        return _ALONE
+        return _BARRIERS + _ALONE
     head = f"enum {{ CLUSTER_ROWS = {cluster.rows}, CLUSTER_COLUMNS = {cluster.columns}, CLUSTER = {cluster.blocks} }};"
-    return f"\n{head}{_CLUSTERED}"
+    return f"{_BARRIERS}{head}{_CLUSTERED}"
 
 
 #: In place of tickets of each block (``launch/dispatch``): behind the counter, and behind the walk.
