@@ -23,8 +23,9 @@ from interlace.executors.device import DeviceExecutor
 from interlace.executors.gpu import spec_by_name
 from interlace.executors.launch import AnyLaunch, TextLaunch
 from interlace.executors.options import Options
-from interlace.executors.parts import bodies_of, check_operands, parts_of, warpgroups_of
+from interlace.executors.parts import able_to_share, bodies_of, check_operands, parts_of, warpgroups_of
 from interlace.executors.queues import QueueMemory, check_capacity
+from interlace.executors.shares import Shares, parts_of_tiles
 from interlace.executors.spawning import Spawning
 from interlace.executors.sums import ROW_FLOATS, with_sums
 from interlace.executors.table import Table, for_workers
@@ -135,8 +136,9 @@ class OneLaunchExecutor(DeviceExecutor):
     def _lower(self) -> Table:
         graph = self.plan.graph
         chunked = [body.chunked for body in bodies_of(graph)]
-        table = for_workers(self.plan, chunked, parts_wait=True)
-        self._parts = parts_of(graph, [int(parts) for parts in table.parts])
+        shares = Shares.of(self.proof, able_to_share(graph, parts_of_tiles(self.plan)))
+        table = for_workers(self.plan, chunked, parts_wait=True, shares=shares)
+        self._parts = parts_of(graph, [int(parts) for parts in table.parts], shares.ops)
         table.items["code"] = np.array(codes(self._parts))[table.items["op"]]
         self._spawning = Spawning.of(self.plan, table) if self.plan.dispatch is Dispatch.SPAWN else None
         check_capacity(self.plan, table, self._spawning, self.options.capacity)
@@ -146,7 +148,8 @@ class OneLaunchExecutor(DeviceExecutor):
             table.items["code"] |= np.where(table.last_of_ops, KEEPS, 0)
         if self.plan.dispatch is Dispatch.TICKET:
             table.items["code"] |= np.where(table.last_wave_of_ops, KEEPS, 0)
-        return with_sums(table, [self._accumulator_size(op) for op in graph.ops], self.plan)
+        sums = [self._accumulator_size(op) for op in graph.ops]
+        return with_sums(table, sums, [part.tile.share for part in self._parts], self.plan)
 
     def _slot_floats(self) -> int:
         return ROW_FLOATS

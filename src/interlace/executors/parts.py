@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from interlace.core.errors import PlanError
 from interlace.graph.graph import Graph
@@ -29,12 +29,23 @@ def bodies_of(graph: Graph) -> list[WalkBody]:
     return bodies
 
 
-def parts_of(graph: Graph, split: Sequence[int] | None = None) -> list[Part]:
-    """What the launch has of each op, given the most parts of a tile of each."""
+def parts_of(graph: Graph, split: Sequence[int] | None = None, shares: Collection[int] = ()) -> list[Part]:
+    """What the launch has of each op, given the most parts of a tile of each, and the ops whose parts share sums."""
     warpgroups = warpgroups_of(graph)
     split = [1] * len(graph.ops) if split is None else split
+    parts = []
+    for o, (op, body, count) in enumerate(zip(graph.ops, bodies_of(graph), split, strict=True)):
+        shared = body.shared(op, count, warpgroups) if o in shares and body.shared is not None else None
+        tile = body.tile(op, count, warpgroups) if shared is None else shared
+        parts.append(Part(body, tile, graph.tensor(op.accesses[0].tensor).dtype))
+    return parts
+
+
+def able_to_share(graph: Graph, split: Sequence[int]) -> list[bool]:
+    """Of each op, given the parts of each of its tiles, whether its body lets them share the sums."""
+    warpgroups = warpgroups_of(graph)
     return [
-        Part(body, body.tile(op, count, warpgroups), graph.tensor(op.accesses[0].tensor).dtype)
+        body.shared is not None and count > 1 and body.shared(op, count, warpgroups) is not None
         for op, body, count in zip(graph.ops, bodies_of(graph), split, strict=True)
     ]
 
