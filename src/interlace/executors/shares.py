@@ -54,7 +54,8 @@ class Shares:
                 follow = int(at[-1]) - int(at[0]) + 1 == len(at) == len(np.unique(items.worker[at]))
                 if follow and latest[op] < at[0]:
                     found.add(op)
-        return Shares(frozenset(found), _waits(plan.waits, _posts(plan, found)) if found else plan.waits)
+        waits = _waits(plan.waits, _posts(plan, found)) if found and len(plan.waits) else plan.waits
+        return Shares(frozenset(found), waits)
 
 
 def parts_of_tiles(plan: Plan) -> list[int]:
