@@ -54,6 +54,31 @@ def test_default_launches_compile_and_keep_the_memory_order(shape: str, m: int, 
     assert widths == {tile["BM"] if tile["SWAP"] else tile["BN"] for tile in tiles}
 
 
+#: Of one product, tokens as rows and as columns, with shares as wide as each other and a narrower last one.
+SHARES = {
+    "three of 64 columns": (256, il.MatmulTile(128, 192, 64, num_warps=8), 3),
+    "five of 8 tokens": (33, il.MatmulTile(40, 64, 128, swap_ab=True), 5),
+    "two of 32 and 24 columns": (64, il.MatmulTile(64, 56, 128), 2),
+}
+
+
+@pytest.mark.parametrize("name", SHARES)
+def test_parts_that_share_sums_keep_the_memory_order(name: str) -> None:
+    m, tile, parts = SHARES[name]
+    extents = {"x": (m, 2048), "w": (1024, 2048), "residual": (m, 1024), "out": (m, 1024)}
+    t = {n: il.Tensor(n, extent, il.bf16) for n, extent in extents.items()}
+    op = il.matmul("op", t["x"], t["w"], t["out"], residual=t["residual"], tile=tile)
+    graph = il.Graph("one", tuple(t.values()), (op,), ("x", "w", "residual"), ("out",))
+    run = launch(graph, dispatch=il.Dispatch.STATIC, split=il.SplitK(parts))
+    (part,) = run._parts
+    wide = tile.m if tile.swap_ab else tile.n
+    assert part.tile.share == tile.m * tile.n // wide * -(-wide // (8 * parts)) * 8
+    assert run.binary.resources.spill_bytes == 0
+    assert run.binary.warnings == ()
+    assert lint(run.binary.ptx, posts=True, waits=True, posting_warp=True) == []
+    assert len(places(run.binary.ptx.splitlines(), r"red\.release\.gpu")) == 2, "of the warp that posts, of consumers"
+
+
 def places(lines: list[str], pattern: str) -> list[int]:
     return [i for i, line in enumerate(lines) if re.search(pattern, line)]
 
