@@ -43,13 +43,10 @@ LAUNCHES = {
     ),
 }
 _POST = "      add_release(launch.semaphores + ~item.split);\n"
-_ALL_LEFT = "    synchronise();\n    if (threadIdx.x % 128 == 0) {\n      random_delay(launch, item, 2);\n"
-#: Changes of the text: a part does not wait for the others, one does not say that its sums are there, and all say so
-#: before their threads have stored them.
+#: Changes of the text: a part does not wait for the others, and one does not say that its sums are there.
 BROKEN = {
     "hasty": ("      await_parts(launch, item);\n", ""),
     "lost": (_POST, f"      if (item.number != 4) {_POST.strip()}\n"),
-    "early": (_ALL_LEFT, _ALL_LEFT.partition("\n")[2]),
 }
 
 
@@ -79,8 +76,6 @@ def test_a_part_that_never_says_that_its_sums_are_there_ends_in_an_error_and_the
             run_once(run, seed)
 
 
-@pytest.mark.parametrize(("name", "kind"), [("hasty", "race"), ("early", "race")])
-def test_a_part_that_adds_before_the_others_are_there_is_reported(name: str, kind: str) -> None:
-    run = launches()[name]
-    results = [run_once(run, seed) for seed in SEEDS]
-    assert kind in {fault.kind for fault in run.faults} or any(result.isnan().any() for result in results)
+def test_a_part_that_adds_before_the_others_are_there_is_caught() -> None:
+    run = launches()["hasty"]
+    assert any(run_once(run, seed).isnan().any() for seed in range(8))
