@@ -74,7 +74,8 @@ class Deployment:
                 ``build``.
         """
         tiled = retiled(self.graph, setting)
-        chosen = replace(choices(tiled, setting, self.device.sms), dispatch=self.executor.dispatch(self.graph))
+        chosen = choices(tiled, setting, self.device.sms)
+        chosen = replace(chosen, dispatch=self.executor.dispatch(tiled, chosen))
         chosen = chosen if policy is None else replace(chosen, policy=policy)
         return build(tiled, chosen if order is None else replace(chosen, order=order))
 

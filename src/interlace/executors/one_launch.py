@@ -23,7 +23,7 @@ from interlace.executors.device import DeviceExecutor
 from interlace.executors.gpu import spec_by_name
 from interlace.executors.launch import AnyLaunch, TextLaunch
 from interlace.executors.options import Options
-from interlace.executors.parts import able_to_share, bodies_of, check_operands, parts_of, warpgroups_of
+from interlace.executors.parts import able_to_share, all_share, bodies_of, check_operands, parts_of, warpgroups_of
 from interlace.executors.queues import QueueMemory, check_capacity
 from interlace.executors.shares import Shares, parts_of_tiles
 from interlace.executors.spawning import Spawning
@@ -45,6 +45,7 @@ from interlace.launch.stealing import ROW_BITS
 from interlace.plan.orderings import Ordering
 from interlace.plan.plan import Dispatch, Plan
 from interlace.plan.verify import Proof
+from interlace.planner.build import Choices
 from interlace.sim.modes import Mode, ring_launch
 from interlace.trace.events import Trace
 
@@ -100,9 +101,13 @@ class OneLaunchExecutor(DeviceExecutor):
         super().__init__(proof, options)
 
     @classmethod
-    def dispatch(cls, graph: Graph) -> Dispatch:
-        """Static for a long chain: workers that draw while they have room take two items of an op, and others none."""
-        return Dispatch.STATIC if is_chain(graph) else Dispatch.TICKET
+    def dispatch(cls, graph: Graph, chosen: Choices | None = None) -> Dispatch:
+        """Static for a long chain: workers that draw while they have room take two items of an op, and others none.
+
+        And where it lets the parts of all tiles that are split share their sums, of a graph of products alone.
+        """
+        shared = chosen is not None and all_share(graph, chosen)
+        return Dispatch.STATIC if is_chain(graph) or shared else Dispatch.TICKET
 
     @classmethod
     def check(cls, graph: Graph, device: DeviceSpec) -> None:

@@ -17,6 +17,7 @@ NAME = "matmul"
 SKINNY_TOKENS = 16
 #: float32 sums of one thread, beside which registers hold operands and addresses.
 SUMS_PER_THREAD = 128
+_STEP = 8  # columns of products
 
 
 def tensor_of(op: Op, argument: str) -> str | None:
@@ -77,3 +78,12 @@ def check_triton(graph: Graph, op: Op, device: DeviceSpec) -> None:
         f"{tile}: sums of {registers} registers per thread, and at most {SUMS_PER_THREAD} fit; "
         "use a smaller tile or more warps",
     )
+
+
+def share_of(columns: int, parts: int) -> int:
+    """Columns of products of a tile that each of its parts adds and finishes, in steps of 8; the last may have fewer.
+
+    0 where a part would have none, and for a tile of one part.
+    """
+    share = -(-columns // (_STEP * parts)) * _STEP
+    return share if 1 < parts and share * (parts - 1) < columns else 0

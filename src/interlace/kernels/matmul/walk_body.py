@@ -15,7 +15,7 @@ from interlace.kernels.base import require
 from interlace.kernels.bodies import PANEL, WalkBody, WalkTile
 from interlace.kernels.matmul.cuda import MATMUL, product
 from interlace.kernels.matmul.skinny_cuda import SKINNY
-from interlace.kernels.matmul.tilings import SKINNY_TOKENS, partial, sums, tensor_of
+from interlace.kernels.matmul.tilings import SKINNY_TOKENS, partial, share_of, sums, tensor_of
 
 _ACTIVATIONS = {"none": 0, "relu": 1, "gelu-tanh": 2, "silu": 3}
 ROW_BYTES = 2 * PANEL
@@ -126,7 +126,7 @@ def _tile(op: Op, parts: int, warpgroups: int, shares: int = 1) -> WalkTile:
         scratch_bytes=(min(wide, _TALL) if transposed else _TALL) * PITCH_BYTES + factors,
         beyond_bytes=(bm - rows) * ROW_BYTES,
         sums=partial(op),
-        share=partial(op) // wide * width_of_share(wide, shares) if shares > 1 else 0,
+        share=partial(op) // wide * share_of(wide, shares),
     )
 
 
@@ -137,13 +137,7 @@ def shared(op: Op, parts: int, warpgroups: int) -> WalkTile | None:
     """
     wide = int(op.param("BM" if op.param("SWAP") else "BN"))
     scales = not op.param("SWAP") and tensor_of(op, "scale") is not None
-    empty = width_of_share(wide, parts) * (parts - 1) >= wide
-    return None if skinny(op) or scales or empty or parts < 2 else _tile(op, parts, warpgroups, parts)
-
-
-def width_of_share(width: int, shares: int) -> int:
-    """Columns of a share of a tile, in steps of 8; the last may have fewer."""
-    return -(-width // (_STEP * shares)) * _STEP
+    return None if skinny(op) or scales or not share_of(wide, parts) else _tile(op, parts, warpgroups, parts)
 
 
 def skinny(op: Op) -> bool:

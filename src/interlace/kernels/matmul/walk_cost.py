@@ -9,7 +9,7 @@ or a part of one along k, is also no faster than
 
 and there are as many behind each other as there are waves. Whatever is longest counts. Then come, for each wave, what
 every stage costs besides and the epilogue, by the float32 sums of a tile; and of a split tile the others' sums are
-stored and loaded, several at a time.
+stored and loaded, several at a time. Half of that parts share (``executors/shares``) where a wave has all of them.
 
 Six constants are fitted to 247 ways of 43 FFNs, gated and not, over 17 to 4,096 tokens (``explored-launch-h200.json``);
 everything else is the chip's. It is ways of one FFN that they tell apart: to 2.1 % (root mean square), where each FFN
@@ -25,6 +25,7 @@ from dataclasses import dataclass
 from interlace.core.devices import DeviceSpec
 from interlace.core.dtypes import bf16
 from interlace.kernels.matmul.tile import MatmulTile
+from interlace.kernels.matmul.tilings import share_of
 from interlace.policies.setting import OpSetting
 
 _EPILOGUE_BYTES_PER_S, _TURNED = 17e9, 1.2  # of a tile's float32 sums; how much longer where they are turned round
@@ -32,6 +33,7 @@ _STAGE_S, _OVERHEAD_S = 0.3e-6, 0.02e-6  # of a stage: at least, and beside what
 _ENOUGH_BYTES, _SHORT = 80 << 10, 0.28  # of weights under way in an SM; how much longer with none of them
 _MOST_BYTES = 96 << 10  # that the launch has under way
 _SATURATE = 0.78  # of the SMs: as many as it takes to have all of memory's rate
+_SHARED = 0.5  # of what comes behind products: what parts of a tile share, if each has a worker
 _FIXED_BYTES = 20 << 10  # of shared memory beside the ring: scratch, messages, barriers
 
 
@@ -77,6 +79,11 @@ class Way:
         return self.rows * self.tile.k * 2, self.loaded * self.tile.k * 2
 
     @property
+    def columns(self) -> int:
+        """Of products, which parts share."""
+        return self.tile.m if self.tile.swap_ab else self.tile.n
+
+    @property
     def sum_bytes(self) -> int:
         """float32 sums of a tile."""
         return self.tile.m * self.rows * 4
@@ -114,4 +121,7 @@ def seconds(extents: Extents, way: Way, stages: int, device: DeviceSpec) -> floa
     weights *= 1 + _SHORT * max(0.0, 1 - under_way / _ENOUGH_BYTES)
     epilogue = way.sum_bytes / _EPILOGUE_BYTES_PER_S * (_TURNED if way.tile.swap_ab else 1.0)
     fix_up = (way.parts - 1) ** 0.5 * way.sum_bytes / device.sm_sum_bytes_per_s
-    return max(waves * item, weights) + waves * (epilogue + chunks * _OVERHEAD_S) + fix_up
+    finish = waves * epilogue + fix_up
+    if share_of(way.columns, way.parts) and items <= device.sms:
+        finish *= 1 - _SHARED * (1 - 1 / way.parts)
+    return max(waves * item, weights) + waves * chunks * _OVERHEAD_S + finish
