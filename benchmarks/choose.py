@@ -27,6 +27,7 @@ from interlace.deploy import SERVING, Deployment, launched_rows
 from interlace.deploy import table as tables
 from interlace.deploy.choose import MEASURED, SCALED, UNLIKE, judge, predicted_us
 from interlace.deploy.table import Row, Table
+from interlace.kernels.base import power_of_two
 
 MEASURES = ("deploy", "kernels/matmul", "planner/predict.py", "policies", "sim")
 COMMAND = "python benchmarks/choose.py benchmarks/results/choose-h200.json"
@@ -46,19 +47,21 @@ def judged(table: Table) -> list[dict[str, Any]]:
         for row in mine:
             said = judge(others, row.problem, row.graph(row.launched), table.device, row.predicted_us)
             figures = {"ratio": round(row.ratio, 4), "judged": round(said.ratio, 4), "least": said.least}
-            found.append({"model": model, "tokens": row.tokens, **figures, "launch": said.ratio >= said.least})
+            rows = {"tokens": row.tokens, "launched": row.launched}
+            found.append({"model": model, **rows, **figures, "launch": said.ratio >= said.least})
     return found
 
 
 def margins(table: Table) -> dict[int, float]:
-    """By rows of launches the least, in whole percent, with which no row judged by other models falls below the bar.
+    """The least, in whole percent, with which no row judged by other models falls below the bar.
 
-    It is no less than where a measured one is only scaled.
+    By the power of two of at least the rows of a launch: of those between, each has few rows of the table. It is no
+    less than where a measured one is only scaled.
     """
-    least = {row.launched: SCALED for row in sorted(table.rows, key=lambda row: row.launched)}
+    least = {power_of_two(row.launched): SCALED for row in sorted(table.rows, key=lambda row: row.launched)}
     for row in judged(replace(table, margins=least)):
         if row["launch"] and row["ratio"] < _BAR:
-            at = launched_rows(row["tokens"])
+            at = power_of_two(row["launched"])
             least[at] = max(least[at], floor(100 * row["judged"] + 1) / 100)
     return least
 
@@ -110,9 +113,9 @@ def table_of(sweep: Mapping[str, Any]) -> tuple[Path, Table]:
             "layer": min(us["layer"][name] for name in ("eager", "fused")),
             "compiled": us["layer"]["compile"],
         }
-        launched = launched_rows(row["tokens"])
-        new = Row(**shape, launched=launched, launch_us=rounded(ours), library_us=rounded(library), predicted_us=0.0)
-        launch = Deployment(new.graph(launched), chip, kinds[row["executor"]])
+        new = Row(**shape, launched=0, launch_us=rounded(ours), library_us=rounded(library), predicted_us=0.0)
+        new = replace(new, launched=launched_rows(new.tokens, new.shape, chip))
+        launch = Deployment(new.graph(new.launched), chip, kinds[row["executor"]])
         rows.append(replace(new, predicted_us=round(predicted_us(launch), 3)))
     rows.sort(key=lambda row: (row.model, row.tokens))
     versions = {name: sweep["versions"][name] for name in ("torch", "triton")}

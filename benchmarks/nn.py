@@ -197,14 +197,14 @@ def launches(job: Job) -> dict[str, Any]:
 def force(job: Job) -> None:
     """Let the module run a launch, as if ``interlace tune`` had found it faster."""
     (executor,) = (kind for kind in SERVING if kind.name == job.forced)
-    found = Deployment(ffn(launched_rows(job.tokens), job.shape), here(), executor)
+    found = Deployment(ffn(launched_rows(job.tokens, job.shape, here()), job.shape), here(), executor)
     found.keep(found.default, 1.0, library_us=2.0)
 
 
 def chosen(job: Job) -> Choice:
     """What the module runs."""
-    own, launched = (ffn(rows, job.shape) for rows in (job.tokens, launched_rows(job.tokens)))
-    return choose(own, here(), launched)
+    rows = launched_rows(job.tokens, job.shape, here())
+    return choose(ffn(job.tokens, job.shape), here(), ffn(rows, job.shape))
 
 
 def right(module: Network, problem: Any) -> float:

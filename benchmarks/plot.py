@@ -1,8 +1,8 @@
-"""Draws docs/speedup.svg from benchmarks/results/ffn-h200.json.
+"""Draws docs/speedup.svg and docs/ffn.png from the records of FFNs, ffn-h200.json and ffn-models-h200.json.
 
     python benchmarks/plot.py
 
-Needs the ``plot`` extra. Run it after ``interlace bench ffn --out benchmarks/results/ffn-h200.json`` on a GPU.
+Needs the ``plot`` extra. Run it after one of these records was measured anew.
 """
 
 from __future__ import annotations
@@ -16,16 +16,24 @@ import matplotlib
 
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt
+from tables.ffn import times
 
 from interlace.core.files import write_whole
 from interlace.kernels.matmul import Activation
 from interlace.workloads import FFN
 
 ROOT = Path(__file__).resolve().parent.parent
-RECORD = ROOT / "benchmarks" / "results" / "ffn-h200.json"
-PLOT = ROOT / "docs" / "speedup.svg"
+RESULTS = ROOT / "benchmarks" / "results"
+SPEEDUP, OVER_FLOOR = ROOT / "docs" / "speedup.svg", ROOT / "docs" / "ffn.png"
 NAMES = {Activation.RELU: "ReLU", Activation.SILU: "SiLU", Activation.GELU_TANH: "GELU"}
 FASTER, SLOWER, FLOOR = "#1a73e8", "#f29900", "#202124"
+#: Of ``times``: label, colour and marker.
+SERIES = {
+    "eager": ("cuBLAS, CUDA graph", "#9aa0a6", "o"),
+    "compiled": ("torch.compile, max-autotune, CUDA graph", "#5f6368", "s"),
+    "launches": ("our tile bodies, op by op", "#f29900", "^"),
+    "best": ("our tile bodies, best tile-synchronised", "#1a73e8", "D"),
+}
 
 
 def title(name: str) -> str:
@@ -39,7 +47,7 @@ def speedup(row: dict[str, Any], us: float) -> float:
     return float(row["libraries"][row["library"]]["median_us"]) / us
 
 
-def plot(record: dict[str, Any], path: Path = PLOT) -> None:
+def plot_speedup(record: dict[str, Any], path: Path = SPEEDUP) -> None:
     """Speedup over the fastest library as bars from 1, a group per FFN, with what the floor would allow above each."""
     figure, axis = plt.subplots(figsize=(11, 4))
     small: dict[str, Any] = {"ha": "center", "fontsize": 8}
@@ -73,9 +81,38 @@ def plot(record: dict[str, Any], path: Path = PLOT) -> None:
     write_whole(path, text.getvalue())
 
 
+def plot_over_floor(record: dict[str, Any], path: Path = OVER_FLOOR) -> None:
+    """Time over the floor of bandwidth and FLOPs, by number of tokens."""
+    models = list(dict.fromkeys(row["preset"] for row in record["rows"]))
+    figure, axes = plt.subplots(1, len(models), figsize=(11, 4), sharey=True)
+    for axis, model in zip(axes, models, strict=True):
+        rows = [row for row in record["rows"] if row["preset"] == model]
+        for key, (label, colour, marker) in SERIES.items():
+            axis.plot(
+                [str(row["size"]) for row in rows],
+                [times(row)[key] / row["floor_us"] for row in rows],
+                label=label,
+                color=colour,
+                marker=marker,
+                linewidth=1.5,
+            )
+        axis.set_title(f"{model} FFN, bf16")
+        axis.set_xlabel("tokens")
+        axis.grid(axis="y", alpha=0.3)
+    worst = max(t / row["floor_us"] for row in record["rows"] for t in times(row).values())
+    axes[0].set_ylim(1.0, worst * 1.03)
+    axes[0].set_ylabel("time / floor (1 = memory or tensor-core limit)")
+    axes[0].legend(frameon=False, fontsize=8, loc="upper left")
+    figure.suptitle(f"{record['gpu']}, {record['date']}", fontsize=9)
+    figure.tight_layout()
+    figure.savefig(path, dpi=150)
+    plt.close(figure)
+
+
 def main() -> None:
-    """Draw the plot."""
-    plot(json.loads(RECORD.read_text()))
+    """Draw both."""
+    plot_speedup(json.loads((RESULTS / "ffn-h200.json").read_text()))
+    plot_over_floor(json.loads((RESULTS / "ffn-models-h200.json").read_text()))
 
 
 if __name__ == "__main__":

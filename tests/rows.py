@@ -10,6 +10,7 @@ import torch
 import interlace as il
 from interlace.kernels.elementwise import elementwise
 from interlace.kernels.layer_norm import layer_norm
+from interlace.kernels.rms_norm import rms_norm
 from interlace.kernels.softmax import softmax
 
 from .cases import TORCH, Answer, Tensors
@@ -87,6 +88,16 @@ def normed(m: int, n: int, dtype: il.DType = il.bf16, rows: int = 1, offset: flo
     return Rows(_graph(layer_norm("norm", **t, eps=EPS, rows=rows), t), answer, offset)
 
 
+def scaled(m: int, n: int, dtype: il.DType = il.bf16, rows: int = 1) -> Rows:
+    """An RMS normalisation."""
+    t = _tensors(dtype, x=(m, n), weight=(n,), out=(m, n))
+
+    def answer(t: Mapping[str, torch.Tensor]) -> torch.Tensor:
+        return torch.nn.functional.rms_norm(t["x"], (n,), t["weight"], EPS)
+
+    return Rows(_graph(rms_norm("norm", **t, eps=EPS, rows=rows), t), answer)
+
+
 def shared(m: int, n: int, dtype: il.DType = il.bf16, rows: int = 1, scale: float = 1.0, offset: float = 0.0) -> Rows:
     """A softmax whose largest exponents are some hundred apart."""
     t = _tensors(dtype, x=(m, n), out=(m, n))
@@ -120,6 +131,8 @@ CASES = {
     "norm, a row a warp, in parts of warps": normed(11, 203, il.fp16, rows=8),
     "norm, more than a block of Triton": normed(2, 4200, il.fp32, rows=2),
     "norm, far from 0": normed(3, 264, il.fp32, offset=4000.0),
+    "norm, a row a warp, in several stages": normed(9, 1300, il.fp32, rows=8),
+    "RMS norm, a row a warp, far more rows than warps": scaled(35, 136, rows=32),
     "softmax, a row a tile": shared(3, 203),
     "softmax, a row a warp": shared(9, 136, il.fp16, rows=4, scale=0.125),
     "softmax, more than a block of Triton": shared(1, 4203, il.fp32),

@@ -77,8 +77,20 @@ def test_a_text_that_does_not_compile_is_told_with_its_own_lines() -> None:
         _ = run.binary
     run = launch(alone(replace(TEXT, text=NORM_TEXT.replace("const Arguments& a", "int a"))))
     behind = run.composition.text[: run.composition.text.index(": Plain<")].count("\n") + 1
-    with pytest.raises(CompileError, match=rf"one_launch\.cu\({behind}\): error"):
+    with pytest.raises(CompileError, match=rf"one_launch\.cu\({behind}\): error") as caught:
         _ = run.binary
+    assert "\0" not in str(caught.value)
+
+
+def test_macros_of_a_text_end_with_it() -> None:
+    first = "#define rsqrtf(x) (x)\n#define DEVICE_HALF\n" + NORM_TEXT
+    second = "#if defined(rsqrtf) || defined(DEVICE_HALF)\n#error they go on\n#endif\n" + NORM_TEXT
+    x, y, z = (il.Tensor(name, (16, 128), il.bf16) for name in "xyz")
+    ops = []
+    for name, text, into, out in (("first", first, x, y), ("second", second, y, z)):
+        op = norm(name, into, out)
+        ops.append(replace(op, kernel=name, body=replace(NORM, name=name, walk=replace(TEXT, text=text))))
+    assert launch(il.Graph("macros", (x, y, z), tuple(ops), ("x",), ("z",))).binary.warnings == ()
 
 
 def test_a_text_that_fits_no_shared_memory_or_registers_is_refused_before_a_launch() -> None:
@@ -103,12 +115,26 @@ def test_what_no_text_takes_is_refused() -> None:
         il.TextBody(NORM_TEXT, "nothing")
     with pytest.raises(ArgumentError, match="constants"):
         il.TextBody(NORM_TEXT, "norm_rows", constants="BM")
-    with pytest.raises(ParamError, match="name the struct of the text that says how its streamed arguments are loaded"):
+    with pytest.raises(ParamError, match="name the struct of the text that says how its streamed or"):
         il.TextBody(NORM_TEXT, "norm_rows", streamed=("x",))
     with pytest.raises(ParamError, match=r"op 'mine' lacks params \['depth'\]"):
         launch(alone(replace(TEXT, constants=("depth",))))
     with pytest.raises(ParamError, match="op 'mine' has kind 'wide', which is no constant of a text"):
         launch(alone(replace(TEXT, constants=("kind",)), {"kind": "wide"}))
+    with pytest.raises(ParamError, match=r"has depth 1180591620717411303424, and an integer of CUDA C\+\+ has 64"):
+        launch(alone(replace(TEXT, constants=("depth",)), {"depth": 2**70}))
+    with pytest.raises(ParamError, match=r"has heat 1e\+300, and a float of CUDA C\+\+ ends at 3\.402823e\+38"):
+        launch(alone(TEXT, {"heat": 1e300}))
+    with pytest.raises(ParamError, match=r"has no arguments \['w'\], which its text reads ahead; it has \['x'"):
+        launch(alone(replace(TEXT, early=("w",))))
+    with pytest.raises(ArgumentError, match="scratch_bytes is 64; write scratch_bytes=lambda op: 64"):
+        il.TextBody(NORM_TEXT, "norm_rows", scratch_bytes=64)
+    with pytest.raises(ArgumentError, match="op 'mine': scratch_bytes is 'x'; write a whole number"):
+        launch(alone(replace(TEXT, scratch_bytes=lambda op: "x")))
+    for more, message in (("\udcff", "no UTF-8 at its"), ("\0", "has a NUL"), ("__shared__ float a;", "scratch<T>")):
+        with pytest.raises(ParamError, match=message):
+            il.TextBody(f"{NORM_TEXT}{more}", "norm_rows")
+    il.TextBody(NORM_TEXT + '// no __shared__\n/* "__shared__"\n */', "norm_rows")
     with pytest.raises(ParamError, match="CUDA C\\+\\+ has no name 'a b'"):
         launch(alone(TEXT, {"a b": 1}))
     with pytest.raises(ParamError, match=r"both arguments and params \['x'\]"):

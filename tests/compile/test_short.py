@@ -9,6 +9,7 @@ import torch
 
 import interlace as il
 from interlace.core.errors import DeviceError, GraphError, InterlaceError, PlanError, ShapeError
+from interlace.executors.bound import places_of
 from interlace.executors.launch import TextLaunch
 from interlace.kernels.cuda import launcher
 from interlace.kernels.cuda.launcher import TensorMap
@@ -16,7 +17,7 @@ from interlace.kernels.matmul.walk_body import WALK_BODY
 from interlace.planner.settings import plan_with
 
 SHAPE = il.workloads.FFNShape(256, 512, il.Activation.RELU, False)
-SHORT = il.Options("meta", short=("x",))
+META, SHORT = il.Options("meta"), il.Options("meta", short=("x",))
 
 
 def one_launch(options: il.Options, m: int = 32) -> il.OneLaunchExecutor:
@@ -144,3 +145,36 @@ def test_executors_of_triton_bodies_take_no_short_inputs() -> None:
 def test_names_come_as_a_tuple(short: Any) -> None:
     with pytest.raises(DeviceError, match=r"Options.short is .*; give names of inputs as a tuple, such as \('x',\)"):
         il.Options(short=short)
+
+
+# ---- operands
+
+
+def test_a_launch_of_few_ops_has_their_operands_with_it() -> None:
+    found = one_launch(SHORT).composition
+    assert found.held
+    assert "unsigned char operands[1792]" in found.text
+    assert found.launch.size == 1792 + 256 <= 4096
+    packed = one_launch(SHORT)._parameter(bytes(range(256)) * 7)
+    assert len(packed) == found.launch.size
+    assert packed[:1792] == bytes(range(256)) * 7
+
+
+def test_of_many_ops_they_lie_in_memory() -> None:
+    x = il.Tensor("x", (16, 64), il.bf16)
+    tensors = [x, *(il.Tensor(f"y{n}", (16, 64), il.bf16) for n in range(6))]
+    ops = [il.matmul(f"op{n}", tensors[n], il.Tensor(f"w{n}", (64, 64), il.bf16), tensors[n + 1]) for n in range(6)]
+    weights = tuple(il.Tensor(f"w{n}", (64, 64), il.bf16) for n in range(6))
+    graph = il.Graph("chain", (*tensors, *weights), tuple(ops), ("x", *(w.name for w in weights)), ("y5",))
+    found = il.OneLaunchExecutor(il.plan_graph(graph, il.H200, il.OneLaunchExecutor), META).composition
+    assert not found.held
+    assert "const unsigned char* operands" in found.text
+
+
+def test_tensors_that_lie_alike_have_one_launch() -> None:
+    x = torch.zeros(4, 8)
+    same = places_of(torch, {"x": x})
+    assert places_of(torch, {"x": x.view(4, 8)}) == same
+    others = [{"y": x}, {"x": x[:3]}, {"x": x.T}, {"x": x[1:]}, {"x": x.view(torch.int32)}, {"x": torch.zeros(4, 8)}]
+    others += [{"x": x.to_sparse()}, {"x": None}]
+    assert same not in [places_of(torch, other) for other in others]

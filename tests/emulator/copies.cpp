@@ -26,14 +26,15 @@ struct Copy {
 };
 
 namespace {
-Copy bulk(int kind, const Map& map, ptx::Coordinates from, uint32_t window, uint32_t line) {
+// By a tensor map shared memory is at a multiple of 128 bytes, else at one of 16.
+Copy bulk(int kind, const Map& map, ptx::Coordinates from, uint32_t window, uint32_t line, uint32_t align = 128) {
   Copy copy{kind == Copy::LOAD ? Copy::LOAD : Copy::STORE, machine.current->number, line};
   copy.map = map;
   std::copy(from.begin(), from.end(), copy.from);
   copy.at = window - WINDOW;
   copy.bytes = static_cast<uint32_t>(map.box[0] * map.box[1] * map.box[2] * map.itemsize);
   const bool row = map.box[0] * map.itemsize % 16 == 0 && (!map.swizzled || map.box[0] * map.itemsize == 128);
-  if (from.size() != map.rank || copy.at % 128 || !row) {
+  if (from.size() != map.rank || copy.at % align || !row) {
     report(SETUP, copy.at, 0, line, 0, "a bulk copy that the copy engine does not take");
     give_up();
   }
@@ -170,8 +171,9 @@ void end_copies() {
 }
 
 namespace {
-void begin_load(const Map& map, ptx::Coordinates from, unsigned target, unsigned at, uint32_t line) {
-  Copy copy = bulk(Copy::LOAD, map, from, target, line);
+void begin_load(
+    const Map& map, ptx::Coordinates from, unsigned target, unsigned at, uint32_t line, uint32_t align = 128) {
+  Copy copy = bulk(Copy::LOAD, map, from, target, line, align);
   copy.barrier = barrier_at(at, line);
   const By by = by_channel(copy);
   const Barrier& barrier = *copy.barrier;
@@ -204,7 +206,7 @@ void ptx::cp_async_bulk_shared_cluster_global_mbarrier_complete_tx_bytes(
     give_up();
   }
   char* const base = const_cast<char*>(static_cast<const char*>(source));
-  begin_load({base, 1, 1, 0, {bytes, 1, 1}, {1, 0, 0}, {bytes, 1, 1}}, {0}, target, at, line);
+  begin_load({base, 1, 1, 0, {bytes, 1, 1}, {1, 0, 0}, {bytes, 1, 1}}, {0}, target, at, line, 16);
 }
 
 void ptx::bulk_store(const void* map, Coordinates from, unsigned source) {

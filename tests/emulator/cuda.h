@@ -243,6 +243,7 @@ inline void cvt_f32_bf16(float& y, unsigned short x) { y = __uint_as_float(unsig
 inline void cvt_f32_f16(float& y, unsigned short x) { y = from_half(x); }
 inline void setp_lt_f32(float) {}  // and a trap that its predicate guards
 inline void ex2_approx_ftz_f32(float& y, float x) { y = exp2f(x); }
+inline void rcp_approx_ftz_f32(float& y, float x) { y = 1.0f / x; }
 inline void max_NaN_f32(float& c, float a, float b) { c = a != a || b != b ? __builtin_nanf("") : a > b ? a : b; }
 inline void min_NaN_f32(float& c, float a, float b) { c = a != a || b != b ? __builtin_nanf("") : a < b ? a : b; }
 
@@ -252,6 +253,10 @@ void st_shared_v4_b32(unsigned at, Words words);
 void ld_shared_b32(unsigned& value, unsigned at);
 void ld_shared_v4_b32(WordsOut words, unsigned at);
 
+inline void st_global_v4_b32(const void* at, Words words) {
+  int* to = static_cast<int*>(const_cast<void*>(at));
+  for (int word : words) *to++ = word;
+}
 inline void ld_global_cg_f32(float& value, const float* at) { value = *at; }
 inline void ld_global_cg_b16(unsigned short& value, const void* at) { value = *static_cast<const unsigned short*>(at); }
 inline void ld_global_cg_b32(unsigned& value, const void* at) { value = *static_cast<const unsigned*>(at); }

@@ -126,7 +126,8 @@ class EmulatedLaunch(OneLaunchExecutor):
             ("dependent", count, c["DEPENDENT_BYTES"]),
             ("scratch", warpgroups, c["SCRATCH_BYTES"]),
             ("message", TICKETS, ITEM.size + 32),
-            *((name, count, _BARRIER_BYTES) for name in ("independent_full", "dependent_full", "empty")),
+            *((name, count, _BARRIER_BYTES) for name in ("independent_full", "dependent_full")),
+            *((name, count, _BARRIER_BYTES) for name in ("independent_empty", "dependent_empty")),
             *((name, TICKETS, _BARRIER_BYTES) for name in ("sent", "received", "finished")),
         ]
         out, at = [], 0
@@ -154,7 +155,8 @@ class EmulatedLaunch(OneLaunchExecutor):
             packed = self._operands(arguments)
         operands = torch.frombuffer(bytearray(packed), dtype=torch.uint8).clone()  # at a multiple of 64
         assert operands.data_ptr() % 64 == 0
-        parameter = torch.frombuffer(bytearray(self._parameter(operands)), dtype=torch.uint8)
+        parameter = self._parameter(packed if self.composition.held else operands)
+        parameter = torch.frombuffer(bytearray(parameter), dtype=torch.uint8).clone()
         return [_Emulated(self, parameter, operands, arguments)]
 
     def _buffers(self, operands: torch.Tensor, arguments: tuple[Any, ...]) -> list[Buffer]:

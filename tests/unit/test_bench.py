@@ -5,7 +5,6 @@ from __future__ import annotations
 import ast
 import importlib
 import json
-import runpy
 import time
 from collections.abc import Iterable, Mapping
 from functools import partial
@@ -275,55 +274,59 @@ def test_bench_fails_in_one_line(arguments: list[str], code: int, message: str) 
     assert len(result.stderr.splitlines()) == 1
 
 
-def test_the_plot_has_a_bar_for_every_measurement_and_is_the_same_each_time(tmp_path: Path) -> None:
+def test_the_plot_has_a_bar_for_every_measurement_and_is_the_same_each_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     pytest.importorskip("matplotlib")
-    plot = runpy.run_path(str(BENCHMARKS / "plot.py"))
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    plot = importlib.import_module("plot")
     record, path = ffn_record(), tmp_path / "plot.svg"
-    plot["plot"](record, path)
+    plot.plot_speedup(record, path)
     drawn = path.read_text()
-    assert drawn.count(f"fill: {plot['FASTER']}") == len(record["rows"]) - 1
-    assert drawn.count(f"fill: {plot['SLOWER']}") == 1
-    plot["plot"](record, path)
+    assert drawn.count(f"fill: {plot.FASTER}") == len(record["rows"]) - 1
+    assert drawn.count(f"fill: {plot.SLOWER}") == 1
+    plot.plot_speedup(record, path)
     assert path.read_text() == drawn
     assert [p.name for p in tmp_path.iterdir()] == ["plot.svg"]
 
 
-def test_the_report_fills_the_block_of_a_table_and_nothing_else() -> None:
-    pytest.importorskip("matplotlib")
-    report = runpy.run_path(str(BENCHMARKS / "report.py"))
-    table = report["speedups_table"](ffn_record())
+@pytest.fixture
+def report(monkeypatch: pytest.MonkeyPatch) -> Any:
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    return importlib.import_module("report")
+
+
+def test_the_report_fills_the_block_of_a_table_and_nothing_else(report: Any) -> None:
+    table = report.ffn.speedups_table(ffn_record())
     assert "| relu | 8192 | 100.0 | compile | 125.0 | one_launch | 0.80 | 108.0 | 131.0 | 0.82 | 80.0 |" in table
     text = "a\n<!-- speedups -->\nold\n<!-- /speedups -->\nb\n"
-    filled = report["fill"](text, "speedups", table)
+    filled = report.fill(text, "speedups", table)
     assert filled == text.replace("old", table)
-    assert report["fill"](filled, "models", "other") == filled
+    assert report.fill(filled, "models", "other") == filled
 
 
-def test_the_readme_shows_the_best_and_the_worst_row_of_each_size() -> None:
-    pytest.importorskip("matplotlib")
-    report = runpy.run_path(str(BENCHMARKS / "report.py"))
+def test_the_readme_shows_the_best_and_the_worst_row_of_each_size(report: Any) -> None:
     record = ffn_record()
     template = record["rows"][0]
     rows = [(1, 1.2), (16, 0.7), (64, 1.1), (128, 0.9), (512, 0.8), (1024, 1.3), (2048, 1.0)]
     record["rows"] = [
         template | {"size": m, "layer": template["layer"] | {"ratio": ratio}, "ratio": 1.0} for m, ratio in rows
     ]
-    *table, _, words = report["speedup_ends"](record).splitlines()[2:]
+    *table, _, words = report.ffn.speedup_ends(record).splitlines()[2:]
     shown = [tuple(line.strip("| ").split(" | ")[at] for at in (1, 4)) for line in table]
     assert shown == [("1", "1.20"), ("16", "0.70"), ("128", "0.90"), ("1024", "1.30"), ("512", "0.80")]
     assert "Over all 7 rows the speedup is 0.98, back to back 1.00," in words
 
 
-def test_a_table_of_uneven_work_has_the_faster_of_compiled_and_not_and_what_tickets_gain_on_the_best() -> None:
-    pytest.importorskip("matplotlib")
-    report = runpy.run_path(str(BENCHMARKS / "report.py"))
-
+def test_a_table_of_uneven_work_has_the_faster_of_compiled_and_not_and_what_tickets_gain_on_the_best(
+    report: Any,
+) -> None:
     def row(size: int, **us: float) -> dict[str, Any]:
         ways = {name.replace("_", ", "): {"median_us": value} for name, value in us.items()}
         return {"tokens": size, "workload": {}, "bytes_us": 3.0, "flops_us": 1.0, "ways": ways, "left_out": {}}
 
     rows = [row(1, PyTorch=9.0, PyTorch_compiled=8.0, static=5.0, ticket=4.0), row(16, PyTorch=9.0, static=4.0)]
-    assert report["uneven_table"]({"rows": rows}).splitlines() == [
+    assert report.launches.uneven_table({"rows": rows}).splitlines() == [
         "| tokens | floor | PyTorch | static | ticket | tickets gain |",
         "|---|---|---|---|---|---|",
         "| 1 | 3.0 | 8.0 | 5.0 | 4.0 | 2.00x |",
@@ -355,31 +358,26 @@ def test_a_launch_for_each_expert_does_what_one_for_all_does(monkeypatch: pytest
     torch.testing.assert_close(out, work.dense(torch, tensors)["out"], rtol=1e-4, atol=1e-5)
 
 
-def test_the_pipelines_page_shows_its_record() -> None:
-    pytest.importorskip("matplotlib")
-    report = runpy.run_path(str(BENCHMARKS / "report.py"))
+def test_the_pipelines_page_shows_its_record(report: Any) -> None:
     record = json.loads((BENCHMARKS / "results" / "pipeline-h200.json").read_text())
     page = (BENCHMARKS.parent / "docs" / "loops.md").read_text()
-    best, depth = report["pipeline_table"](record), report["depth_table"](record)
+    best, depth = report.loops.pipeline_table(record), report.loops.depth_table(record)
     assert best.count("\n") == 1 + len(record["rows"])
-    assert report["fill"](report["fill"](page, "pipeline-best", best), "pipeline-depth", depth) == page
+    assert report.fill(report.fill(page, "pipeline-best", best), "pipeline-depth", depth) == page
     reads = next(row for row in record["rows"] if row["kernel"] == "row sums")
     depths = {f"walks of 16, {stages} stages": rate for stages, rate in ((1, 2.826), (2, 3.934), (4, 4.277))}
     reads["per_s"], reads["ratio"] = {"plain read": 5.126, **depths}, 0.875
     line = "| row sums, 4 GiB | walks of 16, 4 stages | a kernel that only reads, 5.13 TB/s | 0.88 | 0.90 |"
-    assert line in report["pipeline_table"](record)
-    assert "| row sums, 128 rows to a block | 2.83 | 3.93 | - | 4.28 | - |" in report["depth_table"](record)
+    assert line in report.loops.pipeline_table(record)
+    assert "| row sums, 128 rows to a block | 2.83 | 3.93 | - | 4.28 | - |" in report.loops.depth_table(record)
 
 
-def test_every_page_shows_its_records() -> None:
-    pytest.importorskip("matplotlib")
-    report = runpy.run_path(str(BENCHMARKS / "report.py"))
-    for page, text in report["pages"]().items():
+def test_every_page_shows_its_records(report: Any) -> None:
+    for page, text in report.pages().items():
         assert page.read_text() == text, f"{page.name}: run python benchmarks/report.py"
 
 
-def test_each_block_has_a_place() -> None:
-    pytest.importorskip("matplotlib")
-    for name, (page, *_) in runpy.run_path(str(BENCHMARKS / "report.py"))["BLOCKS"].items():
+def test_each_block_has_a_place(report: Any) -> None:
+    for name, (page, *_) in report.BLOCKS.items():
         text = (BENCHMARKS.parent / page).read_text()
         assert text.count(f"<!-- {name} -->\n") == text.count(f"<!-- /{name} -->") == 1, name

@@ -29,6 +29,7 @@ from interlace.bench.problem import Problem
 from interlace.bench.timing import Rounds
 from interlace.bench.workload import CANDIDATES, variants
 from interlace.cli import bench as cli_bench
+from interlace.cli import bench_cases
 from interlace.cli.machine import Machine
 from interlace.core.devices import H200, DeviceSpec
 from interlace.core.dtypes import fp32
@@ -38,6 +39,7 @@ from interlace.executors.one_launch import OneLaunchExecutor
 from interlace.orders.saved import SavedOrder, written
 from interlace.plan.orderings import Ordering
 from interlace.plan.verify import verify
+from interlace.planner.settings import choices
 from interlace.policies.orders import Order
 from interlace.policies.setting import Setting
 from interlace.workloads import FFN, WORKLOADS, MoE, RaggedAttention, TwoCopies, Workload
@@ -287,7 +289,7 @@ def test_a_row_that_fails_costs_no_other_and_is_told(monkeypatch: pytest.MonkeyP
 def test_the_first_rows_are_of_each_preset_and_of_sizes_far_apart(gpu: Gpu) -> None:
     del gpu
     cases: list[Any] = [(name, m) for name, count in (("a", 8), ("b", 3)) for m in range(count)]
-    order = cli_bench._spread(cases)
+    order = bench_cases.spread(cases)
     assert sorted(order) == sorted(cases)
     assert order[:5] == [("a", 0), ("b", 0), ("a", 4), ("a", 2), ("b", 2)]
     assert [m for name, m in order if name == "a"] == [0, 4, 2, 6, 1, 5, 3, 7]
@@ -396,7 +398,8 @@ def test_every_variant_has_a_safe_plan_of_its_own(kind: type[Workload]) -> None:
         mine = [v for v in found if v.deployment.executor is executor]
         assert mine[0].setting == Deployment(mine[0].deployment.graph, H200, executor).default
         plan = mine[-1].deployment.plan(mine[-1].setting, mine[-1].policy)
-        assert executor.prove(verify(plan)).plan.dispatch is executor.dispatch(plan.graph)
+        chosen = choices(plan.graph, mine[-1].setting, H200.sms)
+        assert executor.prove(verify(plan)).plan.dispatch is executor.dispatch(plan.graph, chosen)
 
 
 def test_an_order_of_ones_own_is_timed_where_it_fits_the_grid() -> None:

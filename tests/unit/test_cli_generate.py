@@ -87,6 +87,7 @@ def test_what_a_text_does_to_a_terminal_is_to_end_lines(model: Path) -> None:
         (["--model", "text"], "'text' is no GGUF file"),
         (["--model", "cut"], "'cut' is damaged"),
         (["--prompt", ""], "the prompt has no tokens"),
+        (["--prompt", "red\udcff"], "the prompt is no UTF-8 at its character 3; write it as UTF-8"),
         (["--prompt", "a" * 200], "are more than the 128 positions that the model was made for"),
         (["--max-new-tokens", "500"], "500 new ones are more than the 128 positions"),
         (["--max-new-tokens", "0"], "Invalid value for '--max-new-tokens'"),

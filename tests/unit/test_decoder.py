@@ -16,6 +16,7 @@ from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
 
 from interlace.core.errors import (  # noqa: E402
     ArgumentError,
+    DecodeError,
     DTypeError,
     GraphError,
     LengthError,
@@ -34,7 +35,7 @@ from interlace.nn.decoder.weights import rope_table  # noqa: E402
 from interlace.workloads.weights import wanted  # noqa: E402
 
 from ..sampling import WAYS, sampling_inputs  # noqa: E402
-from .llama import SHAPE, ToyForCausalLM, greedy, oracle, relative_error  # noqa: E402
+from .llama import MLP, SHAPE, ToyForCausalLM, greedy, oracle, relative_error  # noqa: E402
 
 PROMPTS = [[3, 1, 4, 1, 5, 9, 2, 6], [7], [53, 58, 9]]
 
@@ -102,6 +103,7 @@ def test_keys_and_values_of_another_prefill_need_not_be_read_again(model: ToyFor
     bad = {
         "past is a int": 3,
         "a layer without keys": [(None, None)] * 2,
+        "a layer without keys and": [7, 8],
         "past has 1 layers, the model 2": kept[:1],
         r"keys of layer 1 of past have shape \(1, 2, 5, 16\)": [kept[0], (kept[1][0][:, :, 1:], kept[1][1])],
         "values of layer 0 of past are torch.float32": [(kept[0][0], kept[0][1].float()), kept[1]],
@@ -110,6 +112,35 @@ def test_keys_and_values_of_another_prefill_need_not_be_read_again(model: ToyFor
         with pytest.raises(GraphError, match=message):
             decoder.join(ids, past)
     assert decoder.taken == (0, 1)
+
+
+class Layer:
+    """Of a cache of ``transformers``: how many positions it has been given may differ from those that it holds."""
+
+    def __init__(self, keys: torch.Tensor, values: torch.Tensor, given: int) -> None:
+        self.keys, self.values, self._given = keys, values, given
+
+    def get_seq_length(self) -> torch.Tensor:
+        return torch.tensor(self._given)
+
+
+def test_a_past_counts_as_far_as_it_is_filled(model: ToyForCausalLM, decoder: Decoder) -> None:
+    ids = PROMPTS[0]
+    right = oracle(model, SHAPE, ids)[-1]
+    decoder.join(ids)
+    layers = []
+    for k, v in zip(decoder.cache.k, decoder.cache.v, strict=True):
+        keys, values = k[:1].clone(), v[:1].clone()
+        keys[:, :, 3:] = values[:, :, 3:] = 5.0
+        layers.append(Layer(keys, values, 3))  # memory for more, as a static cache has it
+    slot = decoder.join(ids, SimpleNamespace(layers=layers))
+    assert relative_error(decoder.logits[slot], right) < 1e-6
+    decoder.leave(slot)
+    for layer in layers:  # the last ones alone, as a sliding window keeps them
+        layer._given = 20
+    with pytest.raises(GraphError, match="layer 0 of past holds 16 of the 20 positions"):
+        decoder.join(ids, SimpleNamespace(layers=layers))
+    assert decoder.taken == (0,)
 
 
 def test_weights_are_the_models_own_and_only_what_is_not_contiguous_is_copied(model: ToyForCausalLM) -> None:
@@ -238,6 +269,7 @@ def test_out_of_slots_or_capacity_is_an_error_and_nothing_is_lost(model: ToyForC
         (lambda d: d.generate([1], 2, top_p=0.0), SamplingError, "top_p is 0.0"),
         (lambda d: d.generate([1], 2, top_p=1.5), SamplingError, "top_p is 1.5"),
         (lambda d: d.generate([1], 2, seed=-1), SamplingError, "seed is -1"),
+        (lambda d: d.generate([1], 2, stop=7), ArgumentError, r"stop is 7; give the ids that end a text, as \[7\]"),
     ],
 )
 def test_what_means_nothing_is_refused_before_anything_runs(
@@ -252,8 +284,9 @@ def test_tokens_of_a_step_are_checked_where_sequences_are(decoder: Decoder) -> N
     decoder.join([1])
     with pytest.raises(PromptError, match=r"is 61; the vocabulary"):
         decoder.step([61, 0, 0])
-    with pytest.raises(PromptError, match="2 tokens were given; give 3, one for each slot"):
-        decoder.step([1, 0])
+    for few, told in (([1, 0], "2"), (5, "5"), ("abc", "'abc'")):
+        with pytest.raises(PromptError, match=f"{told} tokens were given; give 3, one for each slot"):
+            decoder.step(few)
     assert decoder.lengths == (1, 0, 0)
     decoder.step(torch.tensor([1, -5, 99]))
     assert decoder.lengths == (2, 0, 0)
@@ -461,6 +494,22 @@ def test_a_server_has_each_sequence_drawn_in_its_own_way(model: ToyForCausalLM, 
         decoder.join(PROMPTS[1], sampling=0.7)
 
 
+def test_what_pytorch_does_by_default_changes_no_text(model: ToyForCausalLM) -> None:
+    def texts() -> list[list[int]]:
+        decoder = Decoder.from_model(model, batch=2, capacity=16)
+        return decoder.generate(PROMPTS, 5), decoder.generate(PROMPTS, 5, temperature=1.5, seed=1)
+
+    right, before = texts(), torch.get_default_dtype()
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert texts() == right
+    for dtype in (torch.float16, torch.bfloat16):
+        torch.set_default_dtype(dtype)
+        try:
+            assert texts() == right
+        finally:
+            torch.set_default_dtype(before)
+
+
 def test_draws_in_pytorch_are_those_of_the_op() -> None:
     columns, given = 300, sampling_inputs(300)
     x = torch.from_numpy(given["x"])
@@ -482,6 +531,14 @@ def test_draws_in_pytorch_are_those_of_the_op() -> None:
 
 class Adapter(nn.Linear):
     pass
+
+
+LibraryMLP = type("LibraryMLP", (MLP,), {"__module__": "transformers.models.llama"})
+
+
+class OtherMLP(LibraryMLP):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x
 
 
 def _hook(module: nn.Module, arguments: object, result: object) -> None:
@@ -516,6 +573,10 @@ def _set(path: str, value: object) -> Callable[[ToyForCausalLM], None]:
         (_set("config.layer_types", ["chunked_attention"]), "layers have chunked_attention"),
         (lambda m: m.model.layers[0].register_forward_hook(_hook), r"model\.layers\.0 has forward hooks \(_hook\)"),
         (_set("model.layers.0.self_attn.forward", print), r"self_attn has a forward of its own"),
+        (_set("model.layers.0.mlp.__class__", OtherMLP), r"layers\.0\.mlp has a forward of its own"),
+        (_set("model.layers.1.mlp.act_fn", nn.GELU()), r"layers\.1\.mlp\.act_fn is a GELU; a decoder has SiLU alone"),
+        (_set("model.layers.1.self_attn.scaling", 0.5), r"self_attn scales scores by 0.5; a decoder does so by 0.25"),
+        (_set("model.layers.1.self_attn.is_causal", False), r"1\.self_attn is not causal"),
         (lambda m: delattr(m.model, "norm"), r"model \(Base\) lacks norm"),
     ],
 )
@@ -541,6 +602,12 @@ def test_what_is_no_model_is_refused() -> None:
     for thing in (nn.Linear(1, 1), SimpleNamespace(config=SimpleNamespace(model_type="llama")), None):
         with pytest.raises(UnsupportedModelError):
             Decoder.from_model(thing)
+
+
+@pytest.mark.parametrize("much", [{"capacity": 10**14}, {"batch": 10**12}, {"pages": 10**12}])
+def test_what_fits_no_memory_is_refused_before_any_is_taken(model: ToyForCausalLM, much: dict[str, int]) -> None:
+    with pytest.raises(DecodeError, match=r"take .* GB, and cpu has .* GB free; use a smaller model"):
+        Decoder.from_model(model, **{"capacity": 16, **much})
 
 
 def test_weights_that_do_not_fit_are_refused(model: ToyForCausalLM, decoder: Decoder) -> None:

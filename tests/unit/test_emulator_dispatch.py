@@ -150,11 +150,6 @@ def run_once(run: EmulatedLaunch, seed: int) -> None:
     assert torch.equal(out, given)
 
 
-def run_each(run: EmulatedLaunch, seeds: range) -> None:
-    for seed in seeds:
-        run_once(run, seed)
-
-
 def doubled(run: EmulatedLaunch, runs: int) -> list[str]:
     """Items whose semaphores were posted too often, by name."""
     post = run.plan.items.post

@@ -47,7 +47,7 @@ CASES = {
         3,
     ),
 }
-_HANDED_BACK = "      __syncwarp();\n      release(stage, stage.slot);\n      stage.advance();\n    }\n    finish"
+_HANDED_BACK = "      __syncwarp();\n      release_independent(stage, ahead.slot);\n"
 
 
 @cache

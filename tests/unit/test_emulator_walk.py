@@ -207,8 +207,13 @@ FAULTS = {
     "one arrival too few": ("(received(t), WARPGROUPS * 4 + 2)", "(received(t), WARPGROUPS * 4 + 1)", "pending"),
     "other bytes than are loaded": ("IN_FLIGHT, GATES * PANELS *", "IN_FLIGHT, GATES *", "barrier"),
     "a slot filled before it is empty": (
-        "  await(empty(stage.slot), stage.phase ^ 1);\n  if (in_flight",
+        "  await(independent_empty(stage.slot), stage.phase ^ 1);\n  if (in_flight",
         "  if (in_flight",
+        "race",
+    ),
+    "a slot of tokens filled before it is empty": (
+        "  await(dependent_empty(stage.slot), stage.phase ^ 1);\n  __syncwarp();",
+        "  __syncwarp();",
         "race",
     ),
     "a slot handed back before its products end": ("wgmma_wait<1>();", "wgmma_wait<2>();", "race"),
@@ -262,7 +267,7 @@ def broken() -> dict[str, EmulatedLaunch]:
     wide = tile(128, 104, warps=8)
     greedy = "registers_lower<LOADER_REGISTERS>", "registers_lower<LOADER_REGISTERS + 8>"
     kept = il.build(ffn(40, same, same, hidden=256, width=256), il.Choices(1, **STATIC))
-    lost = "mbarrier_arrive_many(empty((kept.x + n) % STAGES), WARPGROUPS * 4);", ";"
+    lost = "mbarrier_arrive_many(independent_empty((kept.x + n) % STAGES), WARPGROUPS * 4);", ";"
     made["kept"] = EmulatedLaunch(kept, stages=3, change=lost)
     made["greedy"] = EmulatedLaunch(il.build(ffn(40, wide, wide), il.Choices(1)), stages=2, change=greedy)
     prepare([*made.values()])

@@ -55,6 +55,8 @@ def test_the_limits_of_options_are_whole_nanoseconds_that_devices_hold() -> None
 def test_options_that_are_none_are_answered_with_an_object(options: Any) -> None:
     with pytest.raises(DeviceError, match=r"^options is .*; pass an object, such as interlace\.Options\(device="):
         il.SerialExecutor(plan(), options)
+    with pytest.raises(DeviceError, match=r"^options is .*; pass an object"):
+        il.OneLaunchExecutor(plan(), options)
 
 
 @pytest.mark.parametrize("wrong", [{"seed": "x"}, {"seed": 0.5}, {"first_run": None}, {"first_run": "1"}])

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 
+import numpy as np
 import pytest
 from hypothesis import given
 
 from interlace.core.dtypes import bf16, dtype, fp16, fp32
-from interlace.core.errors import CyclicGraphError, DTypeError, GraphError, ShapeError
+from interlace.core.errors import CyclicGraphError, DTypeError, GraphError, ParamError, ShapeError
 from interlace.graph.access import ALL, Access, Affine, K, Span, axes
 from interlace.graph.graph import Graph, from_data, to_data
 from interlace.graph.op import Op, Reduction
@@ -138,6 +139,15 @@ def test_bounds_that_overflow_are_refused(bound: Affine, grid: tuple[int, ...], 
     reads = (Access("in", "x", (Span(Affine(), bound),)),)
     with pytest.raises(ShapeError, match=r"op 'a': in: x.* has a bound beyond 64 bits on grid .*use smaller"):
         Op("a", "a", grid, reads, (), Reduction(extent, 1))
+
+
+def test_params_are_numbers_and_texts_of_python() -> None:
+    reads = (Access("x", "x", ROWS),)
+    op = Op("a", "a", (2, 2), reads, (), params=(("half", np.float32(0.5)), ("rows", np.int64(3)), ("name", "a")))
+    assert [(value, type(value)) for _, value in op.params] == [(0.5, float), (3, int), ("a", str)]
+    for bad in (None, [1], np.ones(2)):
+        with pytest.raises(ParamError, match=r"op 'a': param half is .*; give a number, a bool or a text"):
+            Op("a", "a", (2, 2), reads, (), params=(("half", bad),))
 
 
 def test_map_of_another_rank_than_its_tensor_names_the_op() -> None:

@@ -18,6 +18,7 @@ import pytest
 from interlace.core.dtypes import bf16
 from interlace.core.errors import DecodeError, ModelFileError, UnsupportedModelError
 from interlace.core.rounding import round_to
+from interlace.workloads.checkpoint import Checkpoint
 from interlace.workloads.gguf import GGUF
 from interlace.workloads.rope import frequencies
 from interlace.workloads.tokenizer import open_tokenizer
@@ -159,6 +160,27 @@ def test_factors_of_a_file_divide_its_frequencies(tmp_path: Path, stored: dict[s
 
 
 # ---------------------------------------------------------------- texts
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        {"rope.scaling.type": "linear", "rope.scaling.factor": 4.0},
+        {"rope.scaling.factor": 4.0},
+        {"rope.scale_linear": 4.0},
+    ],
+)
+def test_a_factor_of_a_file_counts_under_each_of_its_names(
+    tmp_path: Path, stored: dict[str, np.ndarray], said: dict[str, Any]
+) -> None:
+    path = tmp_path / "model.gguf"
+    plain, scaled = {}, {f"llama.{name}": value for name, value in said.items()}
+    found = []
+    for more in (plain, scaled, scaled | {"llama.rope.scaling.type": "none"}):
+        path.write_bytes(gguf_bytes({**gguf_metadata(SHAPE), **more}, gguf_tensors(stored, SHAPE)))
+        found.append(open_model(path).inv_freq)
+    np.testing.assert_allclose(found[1], found[0] / 4, rtol=1e-6)
+    np.testing.assert_array_equal(found[2], found[0])
 
 
 def test_a_vocabulary_in_a_file_becomes_a_tokenizer(tmp_path: Path) -> None:
@@ -315,6 +337,8 @@ WIDE = np.ones((3, 3), np.float32)
         (_in("settings", rope_scaling=3), "no parameters of RoPE but 3"),
         (_in("settings", model_type="mistral", sliding_window=4), "sliding window of 4 positions"),
         (_in("settings", layer_types=["linear_attention"]), "layers of .*linear_attention"),
+        (_in("settings", layer_types=5), "layer_types 5; they are a list of names"),
+        (_in("settings", tie_word_embeddings="false"), "tie_word_embeddings 'false'; it is true or false"),
         (_in("tensors", model__norm__weight=None), r"lacks weights: model\.norm\.weight"),
         (_in("tensors", lm_head__weight=None), r"lacks weights: lm_head\.weight, as tie_word_embeddings is not true"),
         (_in("tensors", extra=WIDE), "has no place for: extra"),
@@ -346,6 +370,9 @@ def test_a_folder_that_is_no_sound_model_is_refused(
         (_in("settings", llama__rope__dimension_count=8), "turns 8 of 16 elements"),
         (_in("settings", llama__rope__scaling__type="yarn"), "scales RoPE by 'yarn'"),
         (_in("settings", llama__attention__sliding_window=4), "sliding window of 4 positions"),
+        (_in("settings", split__count=3), "one of 3 parts of a model; join them first"),
+        (_in("settings", llama__attention__scale=0.5), r"llama\.attention\.scale 0\.5, which a decoder would drop"),
+        (_in("settings", llama__rope__scaling__attn_factor=2.0), r"attn_factor 2\.0, which a decoder would drop"),
         (_in("tensors", output_norm__weight=None), r"lacks weights: output_norm\.weight"),
         (_in("tensors", blk__0__attn_sinks__weight=WIDE), r"no place for: blk\.0\.attn_sinks\.weight"),
         (_in("tensors", rope_freqs__weight=WIDE), "factors of RoPE"),
@@ -381,6 +408,30 @@ def test_a_folder_without_weights_says_what_is_missing(tmp_path: Path) -> None:
         (tmp_path / "config.json").write_text(text)
         with pytest.raises(ModelFileError, match="is damaged: it is no"):
             open_model(tmp_path)
+
+
+def test_what_lies_beside_the_weights_of_a_folder_is_not_looked_at(
+    tmp_path: Path, model: ToyForCausalLM, stored: dict[str, np.ndarray]
+) -> None:
+    write_folder(tmp_path, stored, config(SHAPE))
+    files = sorted(tmp_path.glob("*.safetensors"))
+    index = tmp_path / "model.safetensors.index.json"
+    named = {name: file.name for file in files for name in Checkpoint.open(file).tensors}
+    index.write_text(json.dumps({"weight_map": named}))
+    beside = tmp_path / "consolidated.safetensors"
+    beside.write_bytes(files[0].read_bytes())
+    right = logits(Decoder.from_model(model, capacity=8))
+    torch.testing.assert_close(logits(Decoder.from_file(tmp_path, capacity=8, device="cpu")), right)
+    index.write_text(json.dumps({"weight_map": {**named, "lm_head.weight": "../else.safetensors"}}))
+    with pytest.raises(ModelFileError, match="its weight_map does not name files of its folder"):
+        open_model(tmp_path)
+    index.write_text(json.dumps({"weight_map": named}))
+    files[1].unlink()
+    with pytest.raises(ModelFileError, match=r"lacks model-1\.safetensors, one of 1 missing of the 2 files"):
+        open_model(tmp_path)
+    (tmp_path / "adapter_config.json").write_text("{}")
+    with pytest.raises(UnsupportedModelError, match="has an adapter beside its weights"):
+        open_model(tmp_path)
 
 
 @pytest.mark.parametrize(

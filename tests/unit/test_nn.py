@@ -16,6 +16,7 @@ torch = pytest.importorskip("torch")
 from torch import nn  # noqa: E402
 from torch.nn.utils import prune  # noqa: E402
 
+from interlace.core.devices import H200  # noqa: E402
 from interlace.core.dtypes import bf16  # noqa: E402
 from interlace.core.errors import ArgumentError, DeviceError, DTypeError, GraphError, ShapeError  # noqa: E402
 from interlace.deploy import Choice  # noqa: E402
@@ -177,9 +178,9 @@ def test_what_keeps_a_hopper_gpu_from_it_is_told(monkeypatch: pytest.MonkeyPatch
         return op.obstacle({"x": x or Fake(), "w_up": w_up or Fake()})
 
     monkeypatch.setattr(torch.version, "cuda", "13.0")
-    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (8, 0))
+    monkeypatch.setattr(op, "_capability", lambda device: (8, 0))
     assert "compute capability 8.0, the kernels are for 9.0" in reason()
-    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (9, 0))
+    monkeypatch.setattr(op, "_capability", lambda device: (9, 0))
     assert reason() is None
     assert "torch.float32, the kernels take bf16 and fp16" in reason(Fake(dtype=torch.float32))
     assert "widths are 32 and 36, the kernels take multiples of 8" in reason(w_up=Fake((36, 32)))
@@ -358,9 +359,10 @@ def fake_gpu(monkeypatch: pytest.MonkeyPatch) -> type[FakeLaunch]:
     monkeypatch.setattr(op, "_DTYPES", {torch.float32: bf16})
     monkeypatch.setattr(op, "_instances", Instances(FakeLaunch))
     monkeypatch.setattr(op, "choice", lambda *of: LAUNCH if of[-1] <= 100 else LIBRARY)
+    monkeypatch.setattr(op, "spec_by_name", lambda name: H200)
     monkeypatch.setattr(op, "capture_id", lambda: 0)
     monkeypatch.setattr(torch.cuda, "device", lambda device: nullcontext())
-    monkeypatch.setattr(torch.cuda, "current_stream", lambda: SimpleNamespace(cuda_stream=7))
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda device: SimpleNamespace(cuda_stream=7))
     return FakeLaunch
 
 
@@ -504,13 +506,13 @@ def test_calls_share_an_instance_only_on_one_stream_and_in_one_capture() -> None
     instances, made = recorded()
     keys = [
         KEY,
-        replace(KEY, stream=8),
-        replace(KEY, capture=1),
-        replace(KEY, capture=2),
-        replace(KEY, capture=1, stream=8),
-        replace(KEY, rows=17),
-        replace(KEY, shape=replace(KEY.shape, gated=False)),
-        replace(KEY, bias=True),
+        KEY._replace(stream=8),
+        KEY._replace(capture=1),
+        KEY._replace(capture=2),
+        KEY._replace(capture=1, stream=8),
+        KEY._replace(rows=17),
+        KEY._replace(shape=replace(KEY.shape, gated=False)),
+        KEY._replace(bias=True),
     ]
     for key in keys * 2:
         instances.run(key, {})
@@ -522,36 +524,36 @@ def test_calls_share_an_instance_only_on_one_stream_and_in_one_capture() -> None
 def test_the_instance_used_least_recently_goes_first() -> None:
     instances, made = recorded(limit=2)
     for m in (1, 2, 1, 3, 1, 2):  # 3 takes the place of 2, then 2 that of 3
-        instances.run(replace(KEY, rows=m), {})
+        instances.run(KEY._replace(rows=m), {})
     assert [instance.key.rows for instance in made] == [1, 2, 3, 2]
     assert len(instances) == 2
 
 
 def test_an_instance_that_runs_is_kept_beyond_the_limit() -> None:
     instances, made = recorded(limit=2)
-    instances.run(replace(KEY, rows=1), {})
+    instances.run(KEY._replace(rows=1), {})
     made[0].running = True
     for m in (2, 3, 4, 1):
-        instances.run(replace(KEY, rows=m), {})
+        instances.run(KEY._replace(rows=m), {})
     assert [instance.key.rows for instance in made] == [1, 2, 3, 4]
     for instance in made:
         instance.running = True
-    instances.run(replace(KEY, rows=5), {})
+    instances.run(KEY._replace(rows=5), {})
     assert len(instances) == 3
     for instance in made:
         instance.running = False
-    instances.run(replace(KEY, rows=6), {})
+    instances.run(KEY._replace(rows=6), {})
     assert len(instances) == 2
 
 
 def test_instances_of_captured_graphs_stay() -> None:
     instances, made = recorded(limit=1)
     for number in range(1, 6):
-        instances.run(replace(KEY, capture=number), {})
+        instances.run(KEY._replace(capture=number), {})
     for m in (1, 2, 3):
-        instances.run(replace(KEY, rows=m), {})
+        instances.run(KEY._replace(rows=m), {})
     for number in range(1, 6):
-        instances.run(replace(KEY, capture=number), {})
+        instances.run(KEY._replace(capture=number), {})
     assert len(made) == 5 + 3
     assert len(instances) == 5 + 1
 

@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+import json
+import runpy
+from dataclasses import astuple, replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
+import numpy as np
 import pytest
 
 import interlace as il
@@ -12,6 +18,7 @@ from interlace.kernels.matmul.tile import MatmulTile
 from interlace.kernels.matmul.walk_cost import Extents, Way, ring_stages, seconds
 from interlace.policies.setting import Setting
 
+BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
 RELU = il.workloads.FFNShape(4096, 14336, A.RELU, False)
 GATED = il.workloads.FFNShape(4096, 14336, A.SILU, True)
 DEEP = il.workloads.FFNShape(12288, 6144, A.GELU_TANH, False)
@@ -81,6 +88,55 @@ def test_ways_of_a_search_begin_with_the_default_and_are_unlike() -> None:
     assert found(likely[0]) == found(il.OneLaunchExecutor.default(graph, il.H200))
     parts = [tuple(p for _, _, p in found(setting)) for setting in likely]
     assert len(set(parts)) == len(parts) > 3
+
+
+@pytest.fixture(scope="module")
+def fit() -> Any:
+    return SimpleNamespace(**runpy.run_path(str(BENCHMARKS / "fit_walk_cost.py")))
+
+
+def recorded(fit: Any, name: str = "walk-cost-h200.json") -> list[Any]:
+    record = json.loads((BENCHMARKS / "results" / name).read_text())
+    return [fit.Row(**row) for row in record["rows"]]
+
+
+def test_constants_are_as_good_as_those_fitted_to_what_was_measured(fit: Any) -> None:
+    rows = recorded(fit)
+    assert sum(len(row.ways_us) for row in rows) == 236
+    best = fit.descended(rows, il.H200)
+    assert fit.rms(rows, best) < fit.rms(rows, il.H200) < 0.0215
+    assert fit.over_fastest(rows, il.H200) < 1.004
+    np.testing.assert_allclose(astuple(best.stages), astuple(il.H200.stages), rtol=0.5)
+
+
+def test_of_ffns_that_no_constant_was_fitted_to_the_way_taken_is_hardly_slower_than_the_fastest(fit: Any) -> None:
+    rows = recorded(fit, "walk-cost-drawn-h200.json")
+    assert fit.over_fastest(rows, il.H200) < 1.005
+    assert fit.rms(rows, il.H200) < 0.06
+
+
+def test_a_fit_finds_the_constants_that_made_the_times_whatever_each_row_is_slower_by(fit: Any) -> None:
+    planted = replace(il.H200, stages=replace(il.H200.stages, least_ns=330.0, turned=1.4, shallow=0.4))
+    rows = [
+        replace(
+            row, ways_us={way: us * (1 + n % 7) for way, us in zip(row.ways_us, row.predicted_us(planted), strict=True)}
+        )
+        for n, row in enumerate(recorded(fit))
+    ]
+    found = fit.descended(rows, il.H200)
+    assert fit.rms(rows, found) < 1e-3 < fit.rms(rows, il.H200)
+    np.testing.assert_allclose(astuple(found.stages), astuple(planted.stages), rtol=0.02)
+
+
+def test_ways_to_measure_are_what_is_taken_and_others_as_a_record_names_them(fit: Any) -> None:
+    rows = [*fit.drawn(1, 8)]
+    assert rows == [*fit.drawn(1, 8)]
+    assert len({row.gated for row in rows}) == 2
+    for row in rows[:2]:
+        some = fit.settings(row, il.H200, 5)
+        assert len(some) == 5
+        assert next(iter(some.values())) == il.OneLaunchExecutor.default(row.workload.graph(il.H200), il.H200)
+        assert len(set(replace(row, ways_us=some).predicted_us(il.H200))) == 5
 
 
 def found(setting: Setting) -> list[tuple[int, int, int]]:

@@ -65,7 +65,8 @@ def foreseen(work: Selection, schedule: ScheduleOptions) -> Foreseen | None:
     task = problem(work, machine, schedule.tile)
     tiles = sum(op.tiles for op in task.graph.ops)
     if tiles > _MOST_TILES:
-        note(f"{tiles:,} tiles take long to predict on {machine.name}; `interlace explain --device cuda` does it")
+        does = f"`interlace explain {work.kind.name} --device cuda` does it"
+        note(f"{tiles:,} tiles take long to predict on {machine.name}; {does}")
         return None
     with working(f"predicting for {machine.name} (the first time, the simulated machine is compiled)"):
         from interlace.cli.predicted import by_rule

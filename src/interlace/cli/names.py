@@ -212,9 +212,9 @@ def order_option(help: str) -> Any:
     return typer.Option("--order", parser=named_order, autocompletion=complete, metavar="ORDER", help=help)
 
 
-def orders_of(grids: Sequence[tuple[int, ...]], most: int = 64) -> list[NamedOrder]:
-    """All named orders of some grids, those with a number at 1, 2, 4 to ``most``; of equal ones the first."""
-    powers = [1 << i for i in range(most.bit_length())]
+def orders_of(grids: Sequence[tuple[int, ...]]) -> list[NamedOrder]:
+    """All named orders of some grids, those with a number at powers of two up to 64; of equal ones the first."""
+    powers = [1 << i for i in range(7)]
     listed = [*ORDERS.plain, *(f"{name}:{number}" for name in ORDERS.counted for number in powers)]
     unlike: dict[bytes, NamedOrder] = {}
     for name in listed:

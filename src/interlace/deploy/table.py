@@ -25,6 +25,7 @@ from interlace.core.devices import DEFAULT_GPU, DeviceSpec, known_chips
 from interlace.deploy.library import library_us
 from interlace.deploy.store import problem
 from interlace.graph.graph import Graph
+from interlace.kernels.base import power_of_two
 from interlace.kernels.matmul import Activation
 from interlace.kernels.matmul.tilings import matmuls, sums
 from interlace.workloads.ffn import FFNShape, ffn
@@ -69,7 +70,12 @@ class Row:
 
     def graph(self, rows: int) -> Graph:
         """Its FFN over so many rows, in the dtype that was measured."""
-        return _ffn(self.hidden, self.ffn, self.activation, self.gated, rows)
+        return ffn(rows, self.shape)
+
+    @cached_property
+    def shape(self) -> FFNShape:
+        """Of its FFN."""
+        return FFNShape(self.hidden, self.ffn, Activation(self.activation), self.gated)
 
     @cached_property
     def problem(self) -> Graph:
@@ -84,7 +90,7 @@ class Row:
     @property
     def launch_problem(self) -> list[dict[str, Any]]:
         """What the launch computes, as ``store.problem`` has it."""
-        return _launch_problem(self.hidden, self.ffn, self.activation, self.gated, self.launched)
+        return _launch_problem(self.shape, self.launched)
 
     @property
     def worse(self) -> str:
@@ -105,8 +111,8 @@ class Table:
         device: the GPU.
         executor: name of the one that made the launches.
         versions, date, protocol: how.
-        margins: by the rows that launches are built for, the ratio of predicted times from which on one is taken where
-            nothing was measured.
+        margins: by the power of two of at least the rows that launches are built for, the ratio of predicted times from
+            which on one is taken where nothing was measured.
         rows: what.
     """
 
@@ -124,8 +130,9 @@ class Table:
         return max((row.tokens for row in self.rows), default=0)
 
     def margin(self, launched: int) -> float:
-        """Of launches that are built for so many rows, or for the nearest number that is known."""
-        return self.margins[min(self.margins, key=lambda rows: abs(np.log2(rows / launched)))]
+        """Of launches that are built for so many rows, or for the nearest power of two that is known."""
+        upto = power_of_two(launched)
+        return self.margins[min(self.margins, key=lambda rows: abs(np.log2(rows / upto)))]
 
     @property
     def origin(self) -> str:
@@ -145,13 +152,9 @@ class Table:
         return places, np.log([row.ratio for row in self.rows]) - np.log(predicted)
 
 
-def _ffn(hidden: int, width: int, activation: str, gated: bool, rows: int) -> Graph:
-    return ffn(rows, FFNShape(hidden, width, Activation(activation), gated))
-
-
 @cache
-def _launch_problem(*shape: Any) -> list[dict[str, Any]]:
-    return problem(_ffn(*shape))
+def _launch_problem(shape: FFNShape, rows: int) -> list[dict[str, Any]]:
+    return problem(ffn(rows, shape))
 
 
 def place(graph: Graph, launched: int) -> tuple[float, ...]:

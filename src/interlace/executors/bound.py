@@ -55,6 +55,20 @@ class Bound:
         return _addresses(tensors) == self.addresses and (any_layout or _layouts(tensors) == self.layouts)
 
 
+def places_of(torch: Any, tensors: Mapping[str, torch.Tensor]) -> tuple[Any, ...]:
+    """What a launch takes of tensors, and all that is checked of them: launches of equal ones are equal.
+
+    Of what has no place, such as a sparse tensor, its identity; no such launch was ever made.
+    """
+    strided = torch.strided
+    return tuple(
+        (name, t.data_ptr(), t.shape, t.stride(), t.dtype, t.device)
+        if isinstance(t, torch.Tensor) and t.layout is strided
+        else (name, id(t))
+        for name, t in tensors.items()
+    )
+
+
 def _addresses(tensors: Mapping[str, torch.Tensor]) -> dict[str, int]:
     return {name: tensor.data_ptr() for name, tensor in tensors.items()}
 

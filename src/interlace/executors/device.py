@@ -12,14 +12,13 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from interlace.core.arguments import shown
 from interlace.core.devices import DeviceSpec
-from interlace.core.errors import ConcurrentRunError, DeviceError, GraphError, InterlaceError, NoDeviceError
+from interlace.core.errors import ConcurrentRunError, GraphError, InterlaceError, NoDeviceError
 from interlace.executors.base import Executor, by_name
 from interlace.executors.bound import Bound
 from interlace.executors.gpu import open_device, torch_dtype
 from interlace.executors.launch import AnyLaunch, TextLaunch
-from interlace.executors.options import Options
+from interlace.executors.options import Options, given
 from interlace.executors.run import Run
 from interlace.executors.table import Table
 from interlace.executors.tensors import check_short, check_tensors
@@ -57,11 +56,7 @@ class DeviceExecutor(Executor):
     def __init__(self, plan: Plan | Proof, options: Options | None = None) -> None:
         self.proof = self.prove(plan)
         self.plan = self.proof.plan
-        self.options = Options() if options is None else options
-        if not isinstance(self.options, Options):
-            raise DeviceError(
-                f"options is {shown(options)}; pass an object, such as interlace.Options(device='cuda:0')"
-            )
+        self.options = given(options)
         self._torch, self._device = open_device(self.options.device)
         self._interpret = self._device.type == "cpu"
         check_short(self.plan.graph, self.options.short, self._filled, self.name)
@@ -133,8 +128,8 @@ class DeviceExecutor(Executor):
             self._raise_fault()
             return Run(None, False, self._check)
         self._check()
-        with self._torch.cuda.device(self._device):
-            stream = self._torch.cuda.current_stream()
+        with self._torch.cuda.device(self._device.index):
+            stream = self._torch.cuda.current_stream(self._device.index)
             capturing = self._torch.cuda.is_current_stream_capturing()
             if not capturing and self._last is not None:
                 last_stream, last = self._last
@@ -164,7 +159,7 @@ class DeviceExecutor(Executor):
     @property
     def failed(self) -> bool:
         """Whether a wait of an earlier run ended by the watchdog; ``synchronize`` raises what it was."""
-        return bool(int(self._record[_FAILED]))
+        return self._seen is not None and bool(self._seen[_FAILED])
 
     @property
     def running(self) -> bool:
@@ -193,7 +188,8 @@ class DeviceExecutor(Executor):
         graph = self.plan.graph
         everything = by_name(tensors)
         for name in graph.intermediates:
-            everything.setdefault(name, self.intermediate(name))
+            if name not in everything:
+                everything[name] = self.intermediate(name)
         bound = self._bound
         if bound is not None and bound.holds(everything):
             return bound.launches
@@ -229,6 +225,7 @@ class DeviceExecutor(Executor):
         self._done = zeros(n, torch.int32)
         self._fault = zeros(1, torch.int32)
         self._record = torch.zeros(RECORD.columns, dtype=torch.int32, pin_memory=device.type == "cuda")
+        self._seen = None if device.type == "meta" else self._record.numpy()  # the same memory, which is quick to read
         self._trace = zeros(n * TRACE.columns if self.options.trace else 1, torch.int64)
         self._counters = zeros(len(self.plan.graph.ops) * (len(self.plan.graph.ops) + 1), torch.int64)
 
@@ -261,7 +258,7 @@ class DeviceExecutor(Executor):
 
     def _raise_fault(self) -> None:
         """Turn a record that the watchdog left into HangError, and make the instance and captured runs of it as new."""
-        if not int(self._record[_FAILED]):
+        if not self.failed:
             return
         (record,) = self._record.numpy().copy().view(RECORD.dtype)
         error = self._error(*(int(record[name]) for name in ("item", "semaphore", "expected", "seen")))

@@ -113,6 +113,7 @@ def _spec_of(properties: Properties) -> DeviceSpec:
     return spec
 
 
+@cache
 def torch_dtype(torch: Any, name: str) -> Any:
     """The torch dtype of one of ours."""
     return getattr(torch, dtype(name).torch)

@@ -45,7 +45,8 @@ class TextLaunch:
         """Enqueue on the current stream."""
         import torch
 
-        self.launch(torch.cuda.current_stream().cuda_stream)
+        # PyTorch takes long to find out which device is meant by none.
+        self.launch(torch.cuda.current_stream(torch.cuda.current_device()).cuda_stream)
 
     def compile(self) -> Any:
         """Compile without launching; needs no GPU."""

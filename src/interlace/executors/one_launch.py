@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
@@ -19,17 +19,19 @@ from interlace.core.errors import (
     PlanError,
     TooManyWorkersError,
 )
+from interlace.executors.base import by_name
+from interlace.executors.bound import places_of
 from interlace.executors.device import DeviceExecutor
 from interlace.executors.gpu import spec_by_name
 from interlace.executors.launch import AnyLaunch, TextLaunch
-from interlace.executors.options import Options
+from interlace.executors.operands import OperandsInMemory, WithOperands
+from interlace.executors.options import Options, given
 from interlace.executors.parts import able_to_share, all_share, bodies_of, check_operands, parts_of, warpgroups_of
 from interlace.executors.queues import QueueMemory, check_capacity
 from interlace.executors.shares import Shares, parts_of_tiles
 from interlace.executors.spawning import Spawning
 from interlace.executors.sums import ROW_FLOATS, with_sums
 from interlace.executors.table import Table, for_workers
-from interlace.executors.turns import take_turn
 from interlace.graph.graph import Graph
 from interlace.graph.op import Op
 from interlace.kernels.bodies import BodyKind
@@ -38,7 +40,7 @@ from interlace.kernels.cuda.launcher import LoadedKernel, loaded
 from interlace.kernels.cuda.ptx import PTX
 from interlace.kernels.primitives.semaphore_cuda import SEMAPHORES
 from interlace.kernels.tuning import is_chain
-from interlace.launch.compose import KEEPS, Composition, codes, compose, launch_struct, stages
+from interlace.launch.compose import KEEPS, Composition, codes, compose, stages
 from interlace.launch.dispatch import HELD
 from interlace.launch.spawn import Termination
 from interlace.launch.stealing import ROW_BITS
@@ -53,6 +55,7 @@ from interlace.trace.events import Trace
 #: way delays every hand-over behind it, what an SM's share of memory delivers in so long is enough (docs/decode.md).
 _IN_FLIGHT_BYTES, _IN_FLIGHT_OF_CHAIN_S = 96 << 10, 1.75e-6
 _LEAST_STAGES = 3  # of a ring through which loads run ahead
+_KNOWN = 256  # of tensors that lie differently, launches that are kept: two kilobytes each
 _REGISTER_BYTES = 4 * 255  # of a thread; who spills more has less in registers than out of them
 
 
@@ -96,7 +99,7 @@ class OneLaunchExecutor(DeviceExecutor):
     def __init__(self, plan: Plan | Proof, options: Options | None = None) -> None:
         proof = self.prove(plan)
         check_operands(proof.plan.graph)
-        self._spec = spec_by_name("cuda" if options is None else options.device)
+        self._spec = spec_by_name(given(options).device)
         self._warpgroups = warpgroups_of(proof.plan.graph)
         super().__init__(proof, options)
 
@@ -151,7 +154,7 @@ class OneLaunchExecutor(DeviceExecutor):
             return self._spawning.table
         if self.plan.dispatch is Dispatch.STATIC:
             table.items["code"] |= np.where(table.last_of_ops, KEEPS, 0)
-        if self.plan.dispatch is Dispatch.TICKET:
+        if self.plan.dispatch in (Dispatch.TICKET, Dispatch.HYBRID):
             table.items["code"] |= np.where(table.last_wave_of_ops, KEEPS, 0)
         sums = [self._accumulator_size(op) for op in graph.ops]
         return with_sums(table, sums, [part.tile.share for part in self._parts], self.plan)
@@ -179,8 +182,10 @@ class OneLaunchExecutor(DeviceExecutor):
                 f"plan has {len(self.plan.items):,} items, and words of lists that others take from count to "
                 f"{1 << ROW_BITS:,}; use ticket dispatch"
             )
-        #: Operands that captured runs read, for as long as they may be replayed.
+        #: Operands in memory that captured runs read, for as long as they may be replayed.
         self._captured: list[Any] = []
+        #: What enqueues launches on tensors that lay so, the last used last.
+        self._known: dict[Any, Callable[[int], None]] = {}
         self.composition  # noqa: B018 - says what does not fit before anything runs
 
     def _allocate(self) -> None:
@@ -278,7 +283,25 @@ class OneLaunchExecutor(DeviceExecutor):
         return op, {access.arg: tensors[access.tensor] for access in op.accesses}
 
     def _launches(self, arguments: tuple[Any, ...]) -> Sequence[AnyLaunch]:
-        return [TextLaunch(_Launch(self, arguments))]
+        if self.composition.held:
+            return [TextLaunch(WithOperands(self, arguments))]
+        return [TextLaunch(OperandsInMemory(self, arguments))]
+
+    def _bind(self, tensors: Mapping[str, Any]) -> list[AnyLaunch]:
+        """As of every executor; of tensors that lie as others did nothing is checked or encoded again."""
+        if not self.composition.held or self._device.type != "cuda":
+            return super()._bind(tensors)
+        places = places_of(self._torch, by_name(tensors))
+        enqueue = self._known.pop(places, None)
+        if enqueue is None:
+            (launch,) = super()._bind(tensors)
+            assert isinstance(launch, TextLaunch)
+            assert isinstance(launch.launch, WithOperands)
+            enqueue = launch.launch.enqueue
+            if len(self._known) == _KNOWN:
+                del self._known[next(iter(self._known))]
+        self._known[places] = enqueue
+        return [TextLaunch(WithOperands(self, (), enqueue))]
 
     def _operands(self, arguments: tuple[Any, ...]) -> bytes:
         """The launch's operands, given each op with its tensors by argument."""
@@ -303,7 +326,7 @@ class OneLaunchExecutor(DeviceExecutor):
     def _parameter_of(self, operands: Any, items: Any, count: int, workers: int) -> bytes:
         """The same for some of the items, rows that follow each other, and so many blocks."""
         options = self.options
-        return launch_struct(self.plan.dispatch).pack(
+        return self.composition.launch.pack(
             items=items,
             waits=self._waits,
             semaphores=self._semaphores,
@@ -323,53 +346,6 @@ class OneLaunchExecutor(DeviceExecutor):
             count=count,
             programs=workers if self._resident or self._spawning is not None else count + workers,
         )
-
-
-@dataclass(frozen=True)
-class _Launch:
-    """The launch on some tensors."""
-
-    executor: OneLaunchExecutor
-    arguments: tuple[Any, ...]
-
-    def __call__(self, stream: int) -> None:
-        """Enqueue on a stream, which is the current one."""
-        executor, cuda = self.executor, self.executor._torch.cuda
-        self._operands.record_stream(cuda.current_stream())
-        if cuda.is_current_stream_capturing():
-            executor._captured.append(self._operands)
-        executor._clear(self.arguments)
-        if executor._resident:
-            take_turn(cuda, executor._device)
-        executor.loaded.launch(
-            (executor._table.workers, 1, 1),
-            (executor._warpgroups + 1) * 128,
-            [self._parameter],
-            stream,
-            dependent=executor.options.dependent_launch,
-        )
-
-    @cached_property
-    def _operands(self) -> Any:
-        """In device memory; runs of tensors that come anew may be captured."""
-        from interlace.executors.capture import beside_captures
-
-        executor, torch = self.executor, self.executor._torch
-        packed = torch.frombuffer(bytearray(executor._operands(self.arguments)), dtype=torch.uint8)
-        return beside_captures(executor._device, lambda: packed.to(executor._device))
-
-    @cached_property
-    def _parameter(self) -> bytes:
-        return self.executor._parameter(self._operands)
-
-    def compile(self) -> Binary:
-        """Compile, which needs no device."""
-        return self.executor.binary
-
-    def load(self) -> None:
-        """Compile and load for the current device, and put there what the launch takes."""
-        self.executor.loaded  # noqa: B018
-        self._parameter  # noqa: B018
 
 
 def _check_capability(name: str, capability: tuple[int, int]) -> None:

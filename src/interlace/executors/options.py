@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from numbers import Real
 
+from interlace.core.arguments import shown
 from interlace.core.errors import DeviceError
 from interlace.launch.spawn import Termination
 
@@ -57,6 +58,15 @@ class Options:
             raise DeviceError(f"Options.capacity is {self.capacity!r}; give a number of items, 0 or more, or None")
         if type(self.short) is not tuple or not all(isinstance(name, str) for name in self.short):
             raise DeviceError(f"Options.short is {self.short!r}; give names of inputs as a tuple, such as ('x',)")
+
+
+def given(options: Options | None) -> Options:
+    """Those that an executor was given, or the usual ones. Raises DeviceError for anything else."""
+    if options is None:
+        return Options()
+    if not isinstance(options, Options):
+        raise DeviceError(f"options is {shown(options)}; pass an object, such as interlace.Options(device='cuda:0')")
+    return options
 
 
 def _check_seconds(name: str, value: object, least: float, most: float) -> None:

@@ -68,9 +68,10 @@ def all_share(graph: Graph, chosen: Choices) -> bool:
 
 
 def warpgroups_of(graph: Graph) -> int:
-    """Consumers of a block: as many as a tiling is for, else one."""
-    wanted = [body.warpgroups(op) for op, body in zip(graph.ops, bodies_of(graph), strict=True) if body.warpgroups]
-    return max(wanted, default=1)
+    """Consumers of a block: as many as a tiling is for, else one, or two where a text wants them."""
+    bodies = bodies_of(graph)
+    wanted = [body.warpgroups(op) for op, body in zip(graph.ops, bodies, strict=True) if body.warpgroups]
+    return max(wanted, default=1 + any(body.wide for body in bodies))
 
 
 def check_operands(graph: Graph) -> None:

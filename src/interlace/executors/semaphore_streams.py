@@ -18,7 +18,6 @@ import numpy as np
 from interlace.core.devices import DeviceSpec
 from interlace.core.errors import DeadlockError, GraphError
 from interlace.executors.launch import AnyLaunch, Launch
-from interlace.executors.table import Table, by_op
 from interlace.executors.triton import TritonExecutor
 from interlace.graph.graph import Graph
 from interlace.graph.ragged import Groups, grouped, held
@@ -77,9 +76,6 @@ class SemaphoreStreamsExecutor(TritonExecutor):
     def mode(cls, graph: Graph, device: DeviceSpec) -> Mode:
         """A launch and a stream per op."""
         return plain_bodies(SEMAPHORE_STREAMS)
-
-    def _lower(self) -> Table:
-        return by_op(self.plan, self._chunked())
 
     def _prepare(self) -> None:
         self._awaited = _awaited_ops(self.plan)

@@ -6,7 +6,6 @@ from typing import Any
 
 from interlace.core.devices import DeviceSpec
 from interlace.executors.launch import AnyLaunch
-from interlace.executors.table import Table, by_op
 from interlace.executors.triton import TritonExecutor
 from interlace.graph.graph import Graph
 from interlace.plan.orderings import Ordering
@@ -27,9 +26,6 @@ class SerialExecutor(TritonExecutor):
     def mode(cls, graph: Graph, device: DeviceSpec) -> Mode:
         """A launch per op, one after another."""
         return plain_bodies(SERIAL)
-
-    def _lower(self) -> Table:
-        return by_op(self.plan, self._chunked())
 
     def _launches(self, arguments: tuple[Any, ...]) -> list[AnyLaunch]:
         return [self._grid_launch(o, arguments[o], self._dependent) for o in range(len(self.plan.graph.ops))]

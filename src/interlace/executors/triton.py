@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from interlace.core.devices import DeviceSpec
 from interlace.executors.device import DeviceExecutor
 from interlace.executors.launch import AnyLaunch, Launch, TextLaunch, not_interpreted
+from interlace.executors.table import Table, by_op
 from interlace.executors.tile_functions import arguments, constants
 from interlace.graph.graph import Graph
 from interlace.graph.op import Op
@@ -41,6 +42,9 @@ class TritonExecutor(DeviceExecutor):
         for op in graph.ops:
             if cls.kind_of(op) is BodyKind.CUDA:
                 raise not_interpreted(op)
+
+    def _lower(self) -> Table:
+        return by_op(self.plan, self._chunked())
 
     def _arguments(self, op: Op, tensors: Mapping[str, torch.Tensor]) -> Any:
         """What the functions of a Triton body take; of a body in CUDA C++, the tensors by argument."""

@@ -10,7 +10,7 @@ from typing import Protocol
 import numpy as np
 
 from interlace.core.arguments import check_type, series
-from interlace.core.errors import ShapeError
+from interlace.core.errors import ParamError, ShapeError
 from interlace.graph.access import Access, Ints, Span
 from interlace.graph.tensor import Tensor
 
@@ -61,6 +61,15 @@ class Body(Protocol):
         """Raise GraphError unless ``op``, applied to these tensors by argument, is what the kernel can run."""
 
 
+def _number(where: str, name: object, value: object) -> Param:
+    """A param, with numbers of NumPy as Python's own."""
+    check_type(name, str, where, "the name of a param")
+    value = value.item() if isinstance(value, np.generic) else value
+    if not isinstance(value, (int, float, str)):
+        raise ParamError(f"{where}: param {name} is {value!r}; give a number, a bool or a text")
+    return value
+
+
 @dataclass(frozen=True)
 class Op:
     """A tiled kernel applied to tensors.
@@ -81,6 +90,7 @@ class Op:
         ArgumentError: an attribute of another type.
         ShapeError: a grid that is none, an access map that has no meaning for this grid and reduction, or one
             argument for several; ``when`` names no argument that is read.
+        ParamError: a param that is neither a number nor a text.
     """
 
     name: str
@@ -103,6 +113,7 @@ class Op:
         object.__setattr__(self, "grid", series(self.grid, object, where, "grid"))
         object.__setattr__(self, "reads", series(self.reads, Access, where, "reads"))
         object.__setattr__(self, "writes", series(self.writes, Access, where, "writes"))
+        object.__setattr__(self, "params", tuple((name, _number(where, name, value)) for name, value in self.params))
         if not 1 <= len(self.grid) <= 3 or any(type(n) is not int or n < 1 for n in self.grid):
             raise ShapeError(f"op {self.name!r} has grid {self.grid}; use 1 to 3 positive extents, all ints")
         if self.tiles >= _INT32:

@@ -133,6 +133,9 @@ class WalkBody:
         chunked: it waits inside its reduction; else all waits of an item stand at its start.
         early: names of the arguments that are loaded before the item's waits, though behind the launch before; no
             earlier op of the graph may write them.
+        late: names of the arguments that a text has through the ring behind the item's waits (``launch/fetched``).
+        wide: where no tiling says how many warpgroups there are, it has two, as its items compute on rows that come as
+            fast as memory brings them.
         filled: names of the arguments that only bulk loads read, which leave out rows that are not there.
         shared: op, parts of each tile, warpgroups -> how tiles are computed of which each part adds and finishes a
             share; None where they are not, or for a body that has no such tiles.
@@ -147,6 +150,8 @@ class WalkBody:
     warpgroups: Callable[[Op], int] | None = None
     chunked: bool = True
     early: tuple[str, ...] = ()
+    late: tuple[str, ...] = ()
+    wide: bool = False
     filled: tuple[str, ...] = ()
     shared: Callable[[Op, int, int], WalkTile | None] | None = None
 

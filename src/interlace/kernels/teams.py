@@ -1,6 +1,7 @@
 """Rows of a matrix, each by a team of threads: all of a block where a tile is one row, a warp where it is eight.
 
-One row a tile is soonest ready; many rows would be as many tiles, of which each costs its fetch and its meeting.
+One row a tile is soonest ready; many rows would be as many tiles, of which each costs its fetch and its meeting. From
+eight rows on, one for each warp, they come through the ring of the one launch.
 ``kernels/cuda/teams`` has the text.
 """
 
@@ -9,15 +10,23 @@ from __future__ import annotations
 from interlace.core.arguments import whole
 from interlace.kernels.base import check_extents, power_of_two, require
 
-#: Rows of a tile at most: warps of the two warpgroups that a block may have.
-MOST_ROWS = 8
-_WAVES = 2  # of tiles, before they take more rows
+#: Rows of a tile at most.
+MOST_ROWS = 32
+_ITEM_ROWS = 4  # what a tile costs beside its rows, in rows of some 4 KiB
 _BLOCK = 4096  # elements that a Triton body holds at once
 
 
 def rows_of(rows: int, sms: int) -> int:
-    """Rows of a tile where there are so many, a power of two: one while tiles of one make few waves."""
-    return min(MOST_ROWS, power_of_two(-(-rows // (_WAVES * sms))))
+    """Rows of a tile where there are so many, a power of two: those with which the busiest SM has the least to do.
+
+    1024 rows on 132 SMs are a wave of 128 tiles of 8 rows, which costs as much as 12; tiles of 4 are two waves, or 16.
+    """
+
+    def busiest(count: int) -> int:
+        tiles = -(-rows // count)
+        return -(-tiles // sms) * (count + _ITEM_ROWS)
+
+    return min((1 << n for n in range(MOST_ROWS.bit_length())), key=busiest)
 
 
 def tile_of(name: str, shape: tuple[int, ...], rows: object) -> tuple[int, int]:

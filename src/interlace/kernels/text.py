@@ -22,9 +22,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from interlace.core.arguments import check_type, series
+from interlace.core.arguments import check_type, series, whole
 from interlace.core.dtypes import DType
-from interlace.core.errors import ParamError, PlanError, ShapeError
+from interlace.core.errors import ArgumentError, ParamError, PlanError, ShapeError
 from interlace.graph.op import Op, Param
 from interlace.graph.tensor import Tensor
 from interlace.kernels.abi import TENSOR_MAP, Struct
@@ -34,9 +34,12 @@ from interlace.kernels.bodies import WalkBody, WalkTile
 _TYPE = "Walked"
 #: Stands behind a text; the composition puts the number of the line there.
 LINES_GO_ON = "#line 0\n"
-_INT32 = 1 << 31
+_INT32, _INT64 = 1 << 31, 1 << 63
+_FLOAT = (2 - 2**-23) * 2.0**127  # the largest that float32 holds
 _ALIGN = 16
 _PANEL_BYTES = 128
+_MACRO = re.compile(r"^[ \t]*#[ \t]*define[ \t]+(\w+)", re.MULTILINE)
+_NO_CODE = re.compile(r'//[^\n]*|/\*.*?\*/|"(?:\\.|[^"\\\n])*"', re.DOTALL)  # comments and strings
 _SLOT = 1024  # bytes: slots of the ring, whatever is cut from them, lie at multiples of so many
 
 
@@ -56,8 +59,11 @@ class TextBody:
         proved: whether the text is one of the package, whose tests hold it to its op's access maps.
         streamed: arguments that come through the ring, ahead of the item's waits (``launch/streamed``); no op before it
             may write them. The function then takes a ``Stream& stream`` too.
+        late: arguments that come through the ring, behind the item's waits (``launch/fetched``). The function then
+            takes a ``Fetch& fetch`` too, and has no scratch.
+        wide: two warpgroups take a tile where no product of the launch says how many there are.
         early: further arguments that it reads ahead of the item's waits, of which the same holds.
-        loads: the struct of the text that says what is streamed.
+        loads: the struct of the text that says what is streamed, or comes late.
         stage_bytes: op -> bytes that a stage of the ring must hold of it; there may be more.
         boxes: op -> of streamed arguments, as matrices of their last two dimensions, the rows that a bulk load of 128
             bytes of each brings: ``<name>_boxes`` is then a tensor map of elements, rows and matrices, with the
@@ -77,6 +83,8 @@ class TextBody:
     scratch_bytes: Callable[[Op], int] | None = None
     proved: bool = False
     streamed: tuple[str, ...] = ()
+    late: tuple[str, ...] = ()
+    wide: bool = False
     early: tuple[str, ...] = ()
     loads: str = ""
     stage_bytes: Callable[[Op], int] | None = None
@@ -87,17 +95,22 @@ class TextBody:
     def __post_init__(self) -> None:
         for name in ("text", "function", "loads"):
             check_type(getattr(self, name), str, "TextBody", name)
-        for name in ("constants", "optional", "streamed", "early", "paired"):
+        for name in ("constants", "optional", "streamed", "late", "early", "paired"):
             object.__setattr__(self, name, series(getattr(self, name), str, "TextBody", name))
+        for name in ("scratch_bytes", "stage_bytes", "boxes", "other"):
+            value = getattr(self, name)
+            if value is not None and not callable(value):
+                raise ArgumentError(f"TextBody: {name} is {value!r}; write {name}=lambda op: {value!r}")
+        _check_text(self.text)
         if not re.search(rf"\bvoid\s+{re.escape(self.function)}\s*\(", self.text):
             raise ParamError(
                 f"the text of a TextBody defines no function {self.function!r}; write DEVICE void {self.function}"
                 "(const Tile& tile, const Arguments& a) {...}, or give the name of the one that it defines"
             )
-        if bool(self.streamed) != bool(self.loads):
+        if bool(self.streamed) + bool(self.late) != bool(self.loads):
             raise ParamError(
-                f"a TextBody has streamed={self.streamed} and loads={self.loads!r}; name the struct of the text that "
-                "says how its streamed arguments are loaded, or neither"
+                f"a TextBody has streamed={self.streamed}, late={self.late} and loads={self.loads!r}; name the struct "
+                "of the text that says how its streamed or its late arguments are loaded, or none of them"
             )
 
     def walk(self, op: Op, tensors: Mapping[str, Tensor], settled: frozenset[str] = frozenset()) -> WalkBody:
@@ -115,12 +128,16 @@ class TextBody:
         for name in (*pointers, *members, *self.constants):
             if not name.isidentifier() or not name.isascii() or keyword.iskeyword(name):
                 raise ParamError(f"op {op.name!r}: CUDA C++ has no name {name!r}; rename the argument or param")
+        unknown = sorted({*self.streamed, *self.early} - pointers.keys() - {*self.optional})
+        if unknown and not self.proved:
+            has = f"it has {[*pointers]}"
+            raise ParamError(f"op {op.name!r} has no arguments {unknown}, which its text reads ahead; {has}")
         clash = sorted(pointers.keys() & members.keys())
         if clash:
             raise ParamError(f"op {op.name!r} has both arguments and params {clash}; a text wants a name for each")
         rows = {} if self.boxes is None else dict(self.boxes(op))
         maps = tuple((f"{name}_boxes", TENSOR_MAP) for name in rows)
-        kinds = ((name, _kind(value)) for name, value in members.items())
+        kinds = ((name, _kind(op, name, value)) for name, value in members.items())
         struct = Struct("Operands", (*maps, *pointers.items(), *kinds))
 
         def pack(op: Op, given: Mapping[str, Any], dtype: DType) -> bytes:
@@ -132,17 +149,21 @@ class TextBody:
             return struct.pack(**boxed, **{name: given[name] for name in pointers}, **members)
 
         text = self._around(op, tensors, struct)
-        return WalkBody(text, struct, (), self._tile, pack, _any, chunked=False, early=(*self.streamed, *self.early))
+        early = *self.streamed, *self.early
+        return WalkBody(
+            text, struct, (), self._tile, pack, _any, chunked=False, early=early, late=self.late, wide=self.wide
+        )
 
     def _tile(self, op: Op, parts: int, warpgroups: int) -> WalkTile:
         if parts > 1:
             raise PlanError(f"op {op.name!r} is split, and its text computes whole tiles; plan it with Whole()")
-        scratch = 0 if self.scratch_bytes is None else int(self.scratch_bytes(op))
+        scratch = 0 if self.scratch_bytes is None else whole(self.scratch_bytes(op), f"op {op.name!r}", "scratch_bytes")
         if scratch < 0:
             raise ParamError(f"op {op.name!r}: {scratch} bytes of scratch; give 0 or more")
         of_warpgroup = -(-scratch // (warpgroups * _ALIGN)) * _ALIGN
         stage = 0 if self.stage_bytes is None else -(-int(self.stage_bytes(op)) // _SLOT) * _SLOT
-        return WalkTile(_TYPE, (), stage, 0, of_warpgroup, 0, 0)
+        independent, dependent = (0, stage) if self.late else (stage, 0)
+        return WalkTile(_TYPE, (), independent, dependent, of_warpgroup, 0, 0)
 
     def _around(self, op: Op, tensors: Mapping[str, Tensor], struct: Struct) -> str:
         """The text with what the op gives it before, and its type in the launch behind."""
@@ -153,12 +174,30 @@ class TextBody:
         if missing:
             raise ParamError(f"op {op.name!r} lacks params {missing}, which its text takes as constants; give them")
         constants = "".join(f"constexpr {_constant(op, name)};\n" for name in self.constants)
-        through = f"Streamed<Arguments, Operands, {self.loads}, " if self.streamed else "Plain<Arguments, Operands, "
+        kind = "Streamed" if self.streamed else "Fetched" if self.late else "Plain"
+        through = f"{kind}<Arguments, Operands, {self.loads and self.loads + ', '}"
         file = re.sub(r"[^\w.-]", "_", op.kernel)
+        # Macros know no namespace: those of the text end with it.
+        ends = "".join(f"#undef {name}\n" for name in dict.fromkeys(_MACRO.findall(self.text)))
         return (
             f"{constants}struct Arguments : Operands {{\n{null}}};\n"
-            f'#line 1 "{file}.cu"\n{self.text.rstrip()}\n{LINES_GO_ON}'
+            f'#line 1 "{file}.cu"\n{self.text.rstrip()}\n{LINES_GO_ON}{ends}'
             f"struct {_TYPE} : {through}{self.function}> {{}};\n"
+        )
+
+
+def _check_text(text: str) -> None:
+    """Raise ParamError for what a compiler, or a driver, would not tell clearly."""
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise ParamError(f"the text of a TextBody is no UTF-8 at its character {error.start}; write it anew") from None
+    if "\0" in text:
+        raise ParamError(f"the text of a TextBody has a NUL at its character {text.index(chr(0))}; write it anew")
+    if "__shared__" in _NO_CODE.sub(" ", text):
+        raise ParamError(
+            "the text of a TextBody declares memory as __shared__, all of which is the launch's; have scratch<T>() of "
+            "scratch_bytes= bytes instead"
         )
 
 
@@ -191,9 +230,13 @@ def _pointers(op: Op, tensors: Mapping[str, Tensor]) -> dict[str, str]:
     return {name: f"{'' if name in written else 'const '}{tensors[name].dtype.name}*" for name in names}
 
 
-def _kind(value: Param) -> str:
+def _kind(op: Op, name: str, value: Param) -> str:
     if isinstance(value, float):
+        if math.isfinite(value) and abs(value) > _FLOAT:
+            raise ParamError(f"op {op.name!r} has {name} {value!r}, and a float of CUDA C++ ends at {_FLOAT:.7g}")
         return "float"
+    if not -_INT64 <= int(value) < _INT64:
+        raise ParamError(f"op {op.name!r} has {name} {value!r}, and an integer of CUDA C++ has 64 bits")
     return "int" if -_INT32 <= int(value) < _INT32 else "long long"
 
 
@@ -201,9 +244,9 @@ def _constant(op: Op, name: str) -> str:
     value = op.param(name)
     if isinstance(value, str) or not math.isfinite(value):
         raise ParamError(f"op {op.name!r} has {name} {value!r}, which is no constant of a text; give a finite number")
+    kind = _kind(op, name, value)
     if isinstance(value, bool):
         return f"bool {name} = {str(value).lower()}"
     if isinstance(value, float):
         return f"float {name} = {value!r}f"
-    kind = _kind(value)
     return f"{kind} {name} = {value}{'ll' if kind != 'int' else ''}"

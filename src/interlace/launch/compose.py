@@ -15,9 +15,10 @@ from interlace.kernels.text import LINES_GO_ON
 from interlace.launch.dispatch import QUEUE, queue_of
 from interlace.launch.dispatch import constants as of_dispatch
 from interlace.launch.dispatch import text as dispatch_text
+from interlace.launch.fetched import FETCHED
 from interlace.launch.plain import PLAIN
 from interlace.launch.spawn import Termination
-from interlace.launch.streamed import STREAMED
+from interlace.launch.streamed import BULK_LOAD, STREAMED
 from interlace.launch.walk import ROLES, WALK
 from interlace.plan.plan import Dispatch
 from interlace.plan.stealing import Stealing
@@ -27,11 +28,17 @@ KEEPS = 1 << 16
 #: Messages that the drawing warp is ahead of the other roles.
 TICKETS = 4
 _BARRIER_BYTES = 8
+_STAGE_BARRIERS = 4  # full and empty, of either slot
 _MESSAGE_BYTES = ITEM.size + 32  # a row of the item table, the run, and the slots that are kept
 #: Registers of a thread of two consumer warpgroups, and what they leave for one of the warpgroup that loads.
 _WIDE_SUMS = 224
 _LEFT_OVER = 3 * registers_at_entry(3 * 128) - 2 * _WIDE_SUMS
 _ROW_STEP = 64  # bytes: tensor maps, which rows of operands may hold, lie at multiples of so many
+
+#: Dispatches under which a launch may hold its operands; spawn has addresses behind them.
+_HELD = (Dispatch.STATIC, Dispatch.TICKET)
+#: That every driver takes of a kernel's parameters (CUDA C++ Programming Guide, function parameters).
+_PARAMETER_BYTES = 4096
 
 #: What the kernel takes: the state of a compiled plan, what bounds its waits, and the operands of every op.
 LAUNCH = Struct(
@@ -48,9 +55,13 @@ LAUNCH = Struct(
 )
 
 
-def launch_struct(dispatch: Dispatch) -> Struct:
-    """What the kernel takes under a dispatch, whose queue it has."""
-    return Struct(LAUNCH.name, tuple((n, queue_of(dispatch) if n == "queue" else kind) for n, kind in LAUNCH.fields))
+def launch_struct(dispatch: Dispatch, held_bytes: int = 0) -> Struct:
+    """What the kernel takes under a dispatch, whose queue it has; it may hold the bytes of all operands itself."""
+    kinds = dict(LAUNCH.fields) | {"queue": queue_of(dispatch)}
+    if not held_bytes:
+        return Struct(LAUNCH.name, tuple(kinds.items()))
+    del kinds["operands"]  # tensor maps among them are aligned by standing first
+    return Struct(LAUNCH.name, (("operands", ("unsigned char", held_bytes)), *kinds.items()), align=_ROW_STEP)
 
 
 @dataclass(frozen=True)
@@ -84,12 +95,16 @@ class Composition:
 
     Attributes:
         text: CUDA C++, behind ``kernels/cuda/ptx`` and the semaphores.
+        launch: what the kernel takes.
+        held: whether that has the operands of every op itself, rather than their address.
         operand_bytes: from the operands of one op to those of the next.
         stages: of the ring.
         shared_bytes: of a block.
     """
 
     text: str
+    launch: Struct
+    held: bool
     operand_bytes: int
     stages: int
     shared_bytes: int
@@ -104,7 +119,7 @@ def codes(parts: Sequence[Part]) -> list[int]:
 def stages(tiles: Sequence[WalkTile], warpgroups: int, smem_bytes: int) -> int:
     """How many stages of the ring shared memory holds; fewer than two make no launch."""
     slots = _independent(tiles) + _dependent(tiles)
-    count = (smem_bytes - _fixed(tiles, warpgroups)) // (slots + 3 * _BARRIER_BYTES)
+    count = (smem_bytes - _fixed(tiles, warpgroups)) // (slots + _STAGE_BARRIERS * _BARRIER_BYTES)
     return count if slots else min(count, TICKETS)  # where nothing lies in a stage, an item needs one
 
 
@@ -164,12 +179,17 @@ def compose(
     head = "".join(f"constexpr int {name} = {value};\n" for name, value in constants.items())
     head += "extern __shared__ __align__(1024) unsigned char shared_memory[];\n"
     head += "#define SHARED_BASE shared_address(shared_memory)\n"
-    streamed = STREAMED if any(part.body.early for part in parts) else ""
-    structs = queue_of(dispatch).text, launch_struct(dispatch).text
-    walk = *structs, WALK, dispatch_text(dispatch, termination, independent > 0), ELEMENTS, PLAIN, streamed
+    early, late = any(part.body.early for part in parts), any(part.body.late for part in parts)
+    rings = (BULK_LOAD if early or late else "", STREAMED if early else "", FETCHED if late else "")
+    # Operands that a launch holds need no copy to the device, and come with it.
+    launch = launch_struct(dispatch, operand_bytes * len(parts))
+    held = dispatch in _HELD and launch.size <= _PARAMETER_BYTES
+    launch = launch if held else launch_struct(dispatch)
+    structs = queue_of(dispatch).text, launch.text
+    walk = *structs, WALK, dispatch_text(dispatch, termination, independent > 0), ELEMENTS, PLAIN, *rings
     text = "".join((head, *walk, *_bodies(parts), _switches(parts), ROLES))
-    shared = count * (independent + dependent + 3 * _BARRIER_BYTES) + _fixed(tiles, warpgroups)
-    return Composition(_numbered(text), operand_bytes, count, shared)
+    shared = count * (independent + dependent + _STAGE_BARRIERS * _BARRIER_BYTES) + _fixed(tiles, warpgroups)
+    return Composition(_numbered(text), launch, held, operand_bytes, count, shared)
 
 
 def _namespaces(parts: Sequence[Part]) -> dict[object, str]:

@@ -27,7 +27,7 @@ DEVICE void bulk_load(unsigned target, const void* source, unsigned bytes, unsig
                ::"r"(target), "l"(__cvta_generic_to_global(source)), "r"(bytes), "r"(barrier) : "memory");
 }
 """
-STREAMED = BULK_LOAD + r"""// The stages of an item, as its consumers see them, warp by warp.
+STREAMED = r"""// The stages of an item, as its consumers see them, warp by warp.
 struct Stream {
   Stage& stage;
   DEVICE void next() {
@@ -57,6 +57,7 @@ template <class A, class O, class LOADS, void (*BODY)(const Tile&, const A&, Str
     for (int s = 0; s < count; ++s) {
       tickets.look(launch);
       const unsigned bytes = loads.bytes(s);
+      await(dependent_empty(stage.slot), stage.phase ^ 1);  // bytes go into that slot too
       open_independent(stage, n, IN_FLIGHT, bytes);
       if (bytes && first_lane()) {
         loads.load(s, stage.slot, independent_full(stage.slot));

@@ -9,9 +9,11 @@
     then one                 none, but a dispatcher's in the first block: registers are dealt to warpgroups
 
 Shared memory is a ring of STAGES stages. A stage has a slot for independent and a slot for dependent operands, and
-every op cuts the same bytes as it likes. Three barriers a stage: each loader's bytes complete ``full`` of its slot,
-every consumer warp that has read the stage arrives on ``empty``. Stage ``n`` of the walk lies in slot ``n mod STAGES``,
-and all roles count the same stages for the same items, whatever the sequence of items is. So nothing is ever reset.
+every op cuts the same bytes as it likes. Four barriers a stage: each loader's bytes complete ``full`` of its slot,
+every consumer warp that has read the slot arrives on its ``empty``. Stage ``n`` of the walk lies in slot ``n mod
+STAGES``, and all roles count the same stages for the same items, whatever the sequence of items is. So nothing is ever
+reset. The two slots of a stage may become free apart: who takes weights into registers before what they are multiplied
+by is there makes room for others meanwhile.
 
 The loader that draws tells the others by a mailbox of TICKETS messages (the item's row of the table, the run).
 
@@ -58,10 +60,11 @@ DEVICE unsigned messages() {
 DEVICE unsigned barriers() { return messages() + TICKETS * MESSAGE_BYTES; }
 DEVICE unsigned independent_full(int slot) { return barriers() + slot * 8; }
 DEVICE unsigned dependent_full(int slot) { return barriers() + (STAGES + slot) * 8; }
-DEVICE unsigned empty(int slot) { return barriers() + (2 * STAGES + slot) * 8; }
-DEVICE unsigned sent(int message) { return barriers() + (3 * STAGES + message) * 8; }
-DEVICE unsigned received(int message) { return barriers() + (3 * STAGES + TICKETS + message) * 8; }
-DEVICE unsigned finished(int message) { return barriers() + (3 * STAGES + 2 * TICKETS + message) * 8; }
+DEVICE unsigned independent_empty(int slot) { return barriers() + (2 * STAGES + slot) * 8; }
+DEVICE unsigned dependent_empty(int slot) { return barriers() + (3 * STAGES + slot) * 8; }
+DEVICE unsigned sent(int message) { return barriers() + (4 * STAGES + message) * 8; }
+DEVICE unsigned received(int message) { return barriers() + (4 * STAGES + TICKETS + message) * 8; }
+DEVICE unsigned finished(int message) { return barriers() + (4 * STAGES + 2 * TICKETS + message) * 8; }
 // A message: the item's row of the table, then the run, 0 words where there is no item.
 DEVICE unsigned message_at(int message) { return messages() + message * MESSAGE_BYTES; }
 // Behind it: the first slot that its consumers keep, and how many.
@@ -151,7 +154,7 @@ DEVICE bool receive(const Launch& launch, int n, Item& item) {
 // By a warp: the slot of the next stage is free, and fewer than in_flight independent loads are under way.
 // All lanes have seen so before the stage may fill: a stage of no bytes is full, and free again, at once.
 DEVICE void open_independent(const Stage& stage, int n, int in_flight, unsigned bytes) {
-  await(empty(stage.slot), stage.phase ^ 1);
+  await(independent_empty(stage.slot), stage.phase ^ 1);
   if (in_flight < STAGES && n >= in_flight) {
     const int earlier = n - in_flight;
     await(independent_full(earlier % STAGES), earlier / STAGES & 1);
@@ -160,7 +163,7 @@ DEVICE void open_independent(const Stage& stage, int n, int in_flight, unsigned 
   if (first_lane()) mbarrier_arrive_expect_tx(independent_full(stage.slot), bytes);
 }
 DEVICE void open_dependent(const Stage& stage, unsigned bytes) {
-  await(empty(stage.slot), stage.phase ^ 1);
+  await(dependent_empty(stage.slot), stage.phase ^ 1);
   __syncwarp();
   if (first_lane()) mbarrier_arrive_expect_tx(dependent_full(stage.slot), bytes);
 }
@@ -170,17 +173,25 @@ DEVICE void await_stage(const Stage& stage) {
 }
 // A fence waits for all bulk loads that are under way in its SM: 0.5 us without any, 2.5 with 64 KiB
 // (docs/memory-order.md). So the last slots of an item that others wait for, while this worker has nothing more of its
-// op, are handed back when it is posted. An item of `stages` says so before it hands back the first.
-DEVICE void keep_last(const Item& item, Stage& stage, int stages) {
-  if (item.code & KEEPS) stage.passed = max(stages - KEPT, 0);
+// op, are handed back when it is posted. An item of `stages` says so before it hands back the first; `early` are those
+// of its slots that it takes before its waits, whose loads have landed long before its post.
+DEVICE void keep_last(const Item& item, Stage& stage, int stages, int early = 0) {
+  if (item.code & KEEPS) stage.passed = max(stages - KEPT, early);
 }
-// In the order of the ring.
-DEVICE void release(Stage& stage, int slot) {
+// A stage's slots, in the order of the ring: that of independent operands and that of dependent ones.
+DEVICE void release_independent(Stage& stage, int slot) {
   if (stage.passed-- > 0) {
-    if (first_lane()) mbarrier_arrive(empty(slot));
+    if (first_lane()) mbarrier_arrive(independent_empty(slot));
   } else if (!stage.kept++) {
     stage.first_kept = slot;
   }
+}
+DEVICE void release_dependent(int slot) {
+  if (first_lane()) mbarrier_arrive(dependent_empty(slot));
+}
+DEVICE void release(Stage& stage, int slot) {
+  release_independent(stage, slot);
+  release_dependent(slot);
 }
 DEVICE int warpgroup() { return threadIdx.x / 128; }
 DEVICE void synchronise() { named_barrier(1 + warpgroup(), 128); }
@@ -288,7 +299,7 @@ DEVICE void post(const Launch& launch) {
     finish(launch, item, taken, semaphore);
     __syncwarp();
     for (int n = threadIdx.x % 32; n < kept.y; n += 32)
-      mbarrier_arrive_many(empty((kept.x + n) % STAGES), WARPGROUPS * 4);
+      mbarrier_arrive_many(independent_empty((kept.x + n) % STAGES), WARPGROUPS * 4);
     if (launch.trace && first_lane()) {
       unsigned sm;
       asm volatile("mov.u32 %0, %%smid;" : "=r"(sm));
@@ -304,7 +315,8 @@ extern "C" __global__ void __launch_bounds__(ALL_THREADS, 1) one_launch(const __
     for (int s = 0; s < STAGES; ++s) {
       mbarrier_init(independent_full(s), 1);
       mbarrier_init(dependent_full(s), 1);
-      mbarrier_init(empty(s), WARPGROUPS * 4);
+      mbarrier_init(independent_empty(s), WARPGROUPS * 4);
+      mbarrier_init(dependent_empty(s), WARPGROUPS * 4);
     }
     for (int t = 0; t < TICKETS; ++t) {
       mbarrier_init(sent(t), 1);

@@ -14,6 +14,7 @@ from interlace.workloads.ffn import FFNShape, ffn
 
 @lru_cache(1 << 14)
 def choice(device: torch.device, shape: FFNShape, dtype: DType, bias: bool, tokens: int) -> Choice:
-    """One launch, built for ``launched_rows(tokens)``, or PyTorch's own ops."""
-    own, launched = (ffn(rows, shape, dtype, bias=bias) for rows in (tokens, launched_rows(tokens)))
-    return choose(own, spec_by_name(str(device)), launched)
+    """One launch, built for ``launched_rows``, or PyTorch's own ops."""
+    spec = spec_by_name(str(device))
+    own, launched = (ffn(rows, shape, dtype, bias=bias) for rows in (tokens, launched_rows(tokens, shape, spec)))
+    return choose(own, spec, launched)

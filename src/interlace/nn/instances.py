@@ -11,9 +11,8 @@ inside, its tables and zeroed counters would become nodes of the graph, and its 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from threading import Lock
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import torch
 
@@ -24,8 +23,7 @@ from interlace.workloads.ffn import FFNShape
 Tensors = Mapping[str, torch.Tensor]
 
 
-@dataclass(frozen=True)
-class Key:
+class Key(NamedTuple):
     """What an instance is built for, and who may run it.
 
     Attributes:
@@ -64,7 +62,7 @@ class Instances:
         limit: how many to keep outside of captures. More are kept while all of them run.
     """
 
-    def __init__(self, make: Callable[[Key, Tensors], Instance], limit: int = 64) -> None:
+    def __init__(self, make: Callable[[Key, Tensors], Instance], limit: int = 128) -> None:
         self._make = make
         self._limit = limit
         self._captured: dict[Key, Instance] = {}

@@ -35,8 +35,9 @@ class _Network(nn.Module):
     def prepare(self, *tokens: int) -> None:
         """Build ahead what calls with so many tokens need on the current stream, by one such call on zeros.
 
-        The first launch for a number of rows (``deploy.launched_rows``) takes the seconds that its compiler does, later
-        ones of other networks of this shape nothing. A graph that is captured afterwards compiles nothing either.
+        The first launch for a number of rows (``deploy.launched_rows``) takes the seconds that its compiler does, other
+        numbers of tokens that run it and other networks of this shape nothing. A graph that is captured afterwards
+        compiles nothing either.
 
         Raises:
             ArgumentError: tokens are no positive numbers.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from functools import lru_cache
+from functools import cache, lru_cache
 
 import torch
 from torch.fx.experimental.symbolic_shapes import has_static_value
@@ -69,7 +69,7 @@ def ffn(
         return plain(*tensors, activation.value)
     if torch.compiler.is_compiling() and _traced(x, w_up, activation, w_gate is not None, b_up is not None):
         return plain(*tensors, activation.value)
-    out: torch.Tensor = _ffn(*tensors, activation.value)
+    out: torch.Tensor = torch.ops.interlace.ffn.default(*tensors, activation.value)
     return out
 
 
@@ -106,12 +106,15 @@ def _plain_runs(
     return tokens == 0 or (tokens > 0 and choice(device, shape, _DTYPES[dtype], bias, tokens).executor is None)
 
 
-@torch.library.custom_op(
+# Defined by its parts: an operator of ``torch.library.custom_op`` takes 10 to 30 us of the host for each call.
+torch.library.define(
     "interlace::ffn",
-    mutates_args=(),
-    schema="(Tensor x, Tensor w_up, Tensor? w_gate, Tensor w_down, Tensor? b_up, Tensor? b_down, str activation)"
-    " -> Tensor",
+    "(Tensor x, Tensor w_up, Tensor? w_gate, Tensor w_down, Tensor? b_up, Tensor? b_down, str activation) -> Tensor",
+    tags=torch.Tag.pt2_compliant_tag,
 )
+
+
+@torch.library.impl("interlace::ffn", "CompositeExplicitAutograd")
 def _ffn(
     x: torch.Tensor,
     w_up: torch.Tensor,
@@ -121,18 +124,21 @@ def _ffn(
     b_down: torch.Tensor | None,
     activation: str,
 ) -> torch.Tensor:
-    rows = x.reshape(-1, x.shape[-1]).contiguous()
+    rows = (x if x.dim() == 2 else x.reshape(-1, x.shape[-1])).contiguous()
     given = {"x": rows, "w_up": w_up, "w_gate": w_gate, "w_down": w_down, "b_up": b_up, "b_down": b_down}
     tensors = {name: tensor for name, tensor in given.items() if tensor is not None}
     reason = obstacle(tensors)
     if reason is not None:
         _warn(reason)
-    elif len(rows) and chosen(tensors, Activation(activation), len(rows)).executor is not None:
-        return _launch(tensors, Activation(activation)).view(x.shape)
+    elif rows.shape[0]:
+        shape = _shape(tensors, activation)
+        if chosen(tensors, shape, rows.shape[0]).executor is not None:
+            out = _launch(tensors, shape)
+            return out if x.dim() == 2 else out.view(x.shape)
     return fused(x, w_up, w_gate, w_down, b_up, b_down, activation).contiguous()
 
 
-@_ffn.register_fake
+@torch.library.register_fake("interlace::ffn")
 def _(
     x: torch.Tensor,
     w_up: torch.Tensor,
@@ -171,7 +177,7 @@ def obstacle_of_device(device: torch.device) -> str | None:
     """Why no launch runs on a device, or None if some do."""
     if device.type != "cuda" or torch.version.cuda is None:
         return f"tensors are on a device of type {device.type!r}, the kernels are for NVIDIA GPUs"
-    capability = torch.cuda.get_device_capability(device)
+    capability = _capability(device)
     if capability != (9, 0):
         return "the GPU has compute capability {}.{}, the kernels are for 9.0 (Hopper)".format(*capability)
     if not has_triton():
@@ -179,31 +185,47 @@ def obstacle_of_device(device: torch.device) -> str | None:
     return None
 
 
-def chosen(tensors: Tensors, activation: Activation, tokens: int) -> Choice:
+@cache
+def _capability(device: torch.device) -> tuple[int, int]:
+    return torch.cuda.get_device_capability(device)
+
+
+def chosen(tensors: Tensors, shape: FFNShape, tokens: int) -> Choice:
     """What runs an FFN, whose tensors are without obstacle, over so many tokens."""
-    x, shape = tensors["x"], _shape(tensors, activation)
+    x = tensors["x"]
     return choice(x.device, shape, _DTYPES[x.dtype], "b_up" in tensors, tokens)
 
 
-def _shape(tensors: Tensors, activation: Activation) -> FFNShape:
+def _shape(tensors: Tensors, activation: str) -> FFNShape:
     ffn, hidden = tensors["w_up"].shape
-    return FFNShape(hidden, ffn, activation, "w_gate" in tensors)
+    return _shape_of(hidden, ffn, activation, "w_gate" in tensors)
 
 
-def _launch(tensors: dict[str, torch.Tensor], activation: Activation) -> torch.Tensor:
+@lru_cache(1 << 10)
+def _shape_of(hidden: int, ffn: int, activation: str, gated: bool) -> FFNShape:
+    return FFNShape(hidden, ffn, Activation(activation), gated)
+
+
+def _launch(tensors: dict[str, torch.Tensor], shape: FFNShape) -> torch.Tensor:
     """The FFN of x (m, hidden) as one launch on the current stream of x's device.
 
-    The launch is built for more rows. It loads none that are missing, but writes them all, so out has them too.
+    The launch is built for more rows. It loads none that are missing, but writes them all, so out has them too. What
+    lies between the matmuls is the call's: else each instance would have one of its own.
     """
     x = tensors["x"]
-    rows = launched_rows(len(x))
-    out = x.new_empty(rows, x.shape[1])
-    with torch.cuda.device(x.device):
-        stream = torch.cuda.current_stream().cuda_stream
-        shape, bias = _shape(tensors, activation), "b_up" in tensors
-        key = Key(x.device, stream, capture_id(), rows, shape, _DTYPES[x.dtype], bias)
-        _instances.run(key, {**tensors, "out": out})
-    return out[: len(x)]
+    tokens = x.shape[0]
+    rows = _built_for(x.device, shape, tokens)
+    hidden, out = x.new_empty(rows, shape.ffn), x.new_empty(rows, shape.hidden)
+    with torch.cuda.device(x.device.index):  # PyTorch takes longer where it is given otherwise
+        stream = torch.cuda.current_stream(x.device.index).cuda_stream
+        key = Key(x.device, stream, capture_id(), rows, shape, _DTYPES[x.dtype], "b_up" in tensors)
+        _instances.run(key, {**tensors, "hidden": hidden, "out": out})
+    return out if rows == tokens else out[:tokens]
+
+
+@lru_cache(1 << 14)
+def _built_for(device: torch.device, shape: FFNShape, tokens: int) -> int:
+    return launched_rows(tokens, shape, spec_by_name(str(device)))
 
 
 def _make(key: Key, tensors: Tensors) -> Instance:
@@ -236,7 +258,7 @@ def explain(tensors: Tensors, activation: Activation, tokens: int) -> Choice:
     reason = obstacle({"x": tensors["w_up"], **tensors})
     if reason is not None:
         return Choice(None, None, None, None, reason)
-    return chosen({"x": tensors["w_up"], **tensors}, activation, tokens)
+    return chosen({"x": tensors["w_up"], **tensors}, _shape(tensors, activation.value), tokens)
 
 
 _warned: set[str] = set()

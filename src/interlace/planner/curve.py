@@ -10,22 +10,22 @@ from interlace.plan.plan import Plan
 from interlace.sim.l2 import missed_bytes
 from interlace.sim.lockstep import interleave
 from interlace.sim.modes import PERSISTENT, Mode
-from interlace.sim.traffic import LIMIT, touches
+from interlace.sim.traffic import touches
 
 
 def dram_read_bytes(
-    plan: Plan, device: DeviceSpec, capacities: Sequence[int], mode: Mode = PERSISTENT, limit: int = LIMIT
+    plan: Plan, device: DeviceSpec, capacities: Sequence[int], mode: Mode = PERSISTENT
 ) -> list[int]:
     """What ``predict`` says of the same plan and mode on the same device, had its L2 another size.
 
     Args:
-        plan, device, mode, limit: as for ``predict``.
+        plan, device, mode: as for ``predict``.
         capacities: sizes of the L2 in bytes, all sides together.
 
     Raises:
         SimulationError: the plan is too large, or a tile does not fit the smallest L2.
     """
-    touched = touches(plan, limit)
+    touched = touches(plan)
     stream = interleave(plan, touched, mode, device.speed_spread)
     read = []
     for capacity in capacities:

@@ -83,7 +83,7 @@ class Estimate:
         return sum(part.joules for part in self.parts)
 
 
-def energy(amounts: Mapping[Level, int], rates: Mapping[Level, Rate] = PUBLISHED) -> Estimate:
+def energy(amounts: Mapping[Level, int]) -> Estimate:
     """Energy of a run from the bytes that pass each level and its FLOPs; levels left out take none.
 
     Raises:
@@ -94,7 +94,7 @@ def energy(amounts: Mapping[Level, int], rates: Mapping[Level, Rate] = PUBLISHED
             raise ModelError(f"{level.value} moves {amount}; use 0 or more")
     return Estimate(
         tuple(
-            Part(level, amounts[level], amounts[level] * rates[level].picojoules * 1e-12, rates[level].source)
+            Part(level, amounts[level], amounts[level] * PUBLISHED[level].picojoules * 1e-12, PUBLISHED[level].source)
             for level in Level
             if level in amounts
         )

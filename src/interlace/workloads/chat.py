@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import NoReturn
 
 from interlace.core.errors import ModelFileError
+from interlace.workloads.folder import json_object
 from interlace.workloads.gguf import GGUF
-from interlace.workloads.trained import json_object
 
 _TOKENS = ("bos_token", "eos_token", "unk_token", "pad_token")
 _OF_GGUF = {"bos_token": "bos", "eos_token": "eos", "unk_token": "unknown", "pad_token": "padding"}

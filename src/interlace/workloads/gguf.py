@@ -222,7 +222,8 @@ def _decoded(raw: NDArray[np.uint8], stored: GGUFTensor, where: str) -> NDArray[
     constants, quants = _package(where)
     kind = constants.GGMLQuantizationType(stored.kind)
     try:
-        values = quants.dequantize(raw.reshape(prod(stored.shape[:-1]), -1), kind)
+        with np.errstate(all="ignore"):  # what is not finite is refused by name
+            values = quants.dequantize(raw.reshape(prod(stored.shape[:-1]), -1), kind)
     except NotImplementedError:
         raise ModelFileError(f"{where} is {kind.name}, which nothing decodes; convert it to Q8_0 or F16") from None
     return np.asarray(values, np.float32).reshape(stored.shape)

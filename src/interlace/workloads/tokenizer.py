@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from interlace.core.errors import ModelFileError
+from interlace.core.errors import ModelFileError, PromptError
 from interlace.workloads.gguf import GGUF
 from interlace.workloads.pieces import tokenizer_of_pieces
 
@@ -47,7 +47,14 @@ class TextTokenizer:
 
         Args:
             whole: the text has all special tokens that it wants, also those which others begin or end with.
+
+        Raises:
+            PromptError: half a character, as bytes that are no UTF-8 become on a command line.
         """
+        try:
+            text.encode()
+        except UnicodeEncodeError as error:
+            raise PromptError(f"the prompt is no UTF-8 at its character {error.start}; write it as UTF-8") from None
         ids: list[int] = self._of.encode(text, add_special_tokens=not whole).ids
         return ids if self.begin is None or whole else [self.begin, *ids]
 

@@ -8,7 +8,6 @@ Files are read, never executed: headers are parsed here and by ``Checkpoint`` an
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from interlace.core.errors import DTypeError, GraphError, ModelFileError, UnsupportedModelError
-from interlace.workloads.checkpoint import Checkpoint
+from interlace.workloads.folder import checkpoints, json_object
 from interlace.workloads.gguf import GGUF
 from interlace.workloads.llama import LlamaShape
 from interlace.workloads.rope import frequencies
@@ -55,6 +54,7 @@ _LAYER_OF_GGUF = {
 _FOLDERS = ({"embed": "model.embed_tokens", "norm": "model.norm", "head": "lm_head"}, "model.layers", _LAYER_OF_FOLDERS)
 _GGUF = ({"embed": "token_embd", "norm": "output_norm", "head": "output"}, "blk", _LAYER_OF_GGUF)
 _SHOWN = 4  # names in a message
+_WINDOW = 4096  # where a config does not say, as transformers has it
 
 
 @dataclass(frozen=True)
@@ -124,27 +124,20 @@ def _folder(path: Path) -> Trained:
     activation = config.get("hidden_act", "silu")
     if activation != "silu":
         raise UnsupportedModelError(f"{str(path)!r} has hidden_act {activation!r}; a decoder has 'silu' alone")
-    files = sorted(path.glob("*.safetensors"))
-    if not files:
-        other = sorted(file.name for pattern in ("*.bin", "*.pt", "*.pth") for file in path.glob(pattern))
-        found = f"; {other[0]} would have to be unpickled, which may run anything, so convert it" if other else ""
-        raise ModelFileError(f"folder {str(path)!r} has no weights (*.safetensors){found}")
-    holders: dict[str, Checkpoint] = {}
-    for file in files:
-        try:
-            checkpoint = Checkpoint.open(file)
-        except GraphError as error:
-            raise ModelFileError(str(error)) from None
-        for name in checkpoint.tensors:
-            if name in holders:
-                raise ModelFileError(f"folder {str(path)!r} has tensor {name!r} in two files")
-            holders[name] = checkpoint
+    if (path / "adapter_config.json").is_file():
+        raise UnsupportedModelError(
+            f"{str(path)!r} has an adapter beside its weights (adapter_config.json); merge the two first, or take that "
+            "file away"
+        )
+    holders = checkpoints(path)
     extents = {
         name: holder.tensors[name].shape
         for name, holder in holders.items()
         if not name.endswith("rotary_emb.inv_freq")
     }
     tied = config.get("tie_word_embeddings", False)
+    if type(tied) is not bool:
+        raise ModelFileError(f"config.json of {str(path)!r} has tie_word_embeddings {tied!r}; it is true or false")
     if tied:
         extents.pop("lm_head.weight", None)  # of the same values
     numbers = _Numbers(f"config.json of {str(path)!r}", config)
@@ -185,32 +178,14 @@ def _ids(value: object) -> tuple[int, ...]:
 
 def _window(config: Mapping[str, Any], where: str) -> int | None:
     """As ``transformers`` reads it: Qwen has a size that counts if its switch is on, Mistral a size alone."""
-    kinds = config.get("layer_types") or ()
+    kinds = config.get("layer_types") or []
+    if not isinstance(kinds, list) or not all(isinstance(kind, str) for kind in kinds):
+        raise ModelFileError(f"config.json of {where} has layer_types {kinds!r}; they are a list of names")
     slides = "sliding_attention" in kinds or config.get("use_sliding_window", config["model_type"] == "mistral")
     if {*kinds} - {"full_attention", "sliding_attention"}:
         raise UnsupportedModelError(f"{where} has layers of {sorted({*kinds})}; a decoder has full attention alone")
-    window = config.get("sliding_window") if slides else None
+    window = config.get("sliding_window", _WINDOW) if slides else None
     return window if type(window) is int else None
-
-
-def json_object(path: Path) -> dict[str, Any]:
-    """What a JSON file of a model says.
-
-    Raises:
-        ModelFileError: it cannot be read, or is no JSON object.
-    """
-    try:
-        data = json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise ModelFileError(
-            f"cannot read {str(path)!r}: {error.strerror}; name a GGUF file, or a folder with config.json and "
-            "safetensors files"
-        ) from None
-    except (ValueError, RecursionError):
-        raise ModelFileError(f"{str(path)!r} is damaged: it is not JSON") from None
-    if not isinstance(data, dict):
-        raise ModelFileError(f"{str(path)!r} is damaged: it is no JSON object")
-    return data
 
 
 # ---------------------------------------------------------------- GGUF
@@ -223,6 +198,16 @@ def _file(file: GGUF) -> Trained:
         raise UnsupportedModelError(f"{path!r} has a model of type {kind!r}; a decoder takes {', '.join(FAMILY)}")
     if data.get(f"{kind}.expert_count"):
         raise UnsupportedModelError(f"{path!r} has a mixture of experts, which a decoder does not know")
+    parts = data.get("split.count")
+    if type(parts) is int and parts > 1:
+        raise UnsupportedModelError(
+            f"{path!r} is one of {parts} parts of a model; join them first: llama-gguf-split --merge FIRST WHOLE.gguf"
+        )
+    changing = [name for name, neutral in _NEUTRAL.items() if data.get(f"{kind}.{name}", neutral) not in (neutral, 0)]
+    if changing:
+        raise UnsupportedModelError(
+            f"{path!r} has {kind}.{changing[0]} {data[f'{kind}.{changing[0]}']!r}, which a decoder would drop"
+        )
     extents = {name: tensor.shape for name, tensor in file.tensors.items()}
     factors = extents.pop("rope_freqs.weight", None)
     numbers = _Numbers(repr(path), data, f"{kind}.")
@@ -232,8 +217,9 @@ def _file(file: GGUF) -> Trained:
     turned = numbers.count("rope.dimension_count", head_dim)
     if turned != head_dim:
         raise UnsupportedModelError(f"{path!r} turns {turned} of {head_dim} elements of a head; a decoder turns all")
-    scaling: dict[str, Any] = {"rope_type": data.get(f"{kind}.rope.scaling.type", "none")}
-    scaling["factor"] = data.get(f"{kind}.rope.scaling.factor", 1.0)
+    # As llama.cpp reads them: the older name, and linear where no type stands beside a factor.
+    factor = data.get(f"{kind}.rope.scaling.factor", data.get(f"{kind}.rope.scale_linear", 0.0)) or 1.0
+    scaling = {"rope_type": data.get(f"{kind}.rope.scaling.type", "linear"), "factor": factor}
     inv_freq, attention = frequencies(head_dim, data.get(f"{kind}.rope.freq_base", 10000.0), scaling, repr(path))
     if factors is not None:
         if factors != inv_freq.shape:
@@ -292,6 +278,12 @@ _GGUF_KEYS = (
     *("embedding_length", "attention.head_count", "attention.key_length", "feed_forward_length"),
     *("attention.head_count_kv", "attention.layer_norm_rms_epsilon"),
 )
+#: Numbers of a GGUF file that change the arithmetic, unless they are these (or 0, as if they were not there).
+_NEUTRAL = {
+    **dict.fromkeys(("attention.scale", "attention.clamp_kqv", "attention.max_alibi_bias"), 0.0),
+    **dict.fromkeys(("attn_logit_softcapping", "final_logit_softcapping"), 0.0),
+    **dict.fromkeys(("logit_scale", "residual_scale", "embedding_scale", "rope.scaling.attn_factor"), 1.0),
+}
 _Names = tuple[Mapping[str, str], str, Mapping[str, str]]
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from interlace.core.devices.chips import Properties, chip, chips, known_chips, scaled, spec_for
-from interlace.core.devices.spec import L2, DeviceSpec, Latencies
+from interlace.core.devices.spec import L2, DeviceSpec, Latencies, Stages
 
 __all__ = [
     "CPU",
@@ -14,6 +14,7 @@ __all__ = [
     "DeviceSpec",
     "Latencies",
     "Properties",
+    "Stages",
     "chip",
     "chips",
     "known_chips",

@@ -18,7 +18,7 @@ from math import log
 from pathlib import Path
 from typing import Any
 
-from interlace.core.devices.spec import L2, DeviceSpec, Latencies
+from interlace.core.devices.spec import L2, DeviceSpec, Latencies, Stages
 from interlace.core.errors import DeviceDataError
 
 _FOLDER = Path(__file__).parent
@@ -80,7 +80,8 @@ def scaled(like: DeviceSpec, own: Properties) -> DeviceSpec:
     """The spec of a GPU after one that is known; all that a driver does not tell is marked as derived.
 
     Matrix rates go with SMs and their clock, the rates of one SM with its clock, memory with its bus, the sides of the
-    cache with the cache. Latencies and what a lone SM gets from memory, which is latency too, stay as they are.
+    cache with the cache. Latencies, what stages cost and what a lone SM gets from memory, which is latency too, stay as
+    they are.
     """
     clock = own.clock_hz / like.clock_hz if own.clock_hz else 1.0
     bus = own.bus_bytes_per_s / like.bus_bytes_per_s if own.bus_bytes_per_s else 1.0
@@ -123,9 +124,9 @@ def _given(data: Mapping[str, Any]) -> dict[str, Any]:
     """The values of a file as attributes of a spec."""
     given = {name: value for name, value in data.items() if name != "like"}
     given["capability"] = tuple(data["capability"])
-    for name, make in (("l2", lambda t: L2(**t)), ("latencies", lambda t: Latencies(**t))):
+    for name, kind in (("l2", L2), ("latencies", Latencies), ("stages", Stages)):
         if name in data:
-            given[name] = make(data[name])
+            given[name] = kind(**data[name])
     if "rates" in data:
         given["rates"] = tuple(data["rates"].items())
     return given

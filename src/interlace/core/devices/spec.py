@@ -41,6 +41,27 @@ class L2:
     side_bytes: int
 
 
+@dataclass(frozen=True)
+class Stages:
+    """What items of the one launch cost besides what they multiply and load; see ``kernels/matmul/walk_cost``.
+
+    Attributes:
+        least_ns: of a stage of the ring.
+        each_ns: of a stage, beside whatever else it takes.
+        epilogue_bytes_per_s: of a tile's float32 sums.
+        turned: how much longer that takes where weights are the tensor core's 64-row operand.
+        saturating: share of the SMs that have all of memory's rate.
+        shallow: how much longer weights take, as a part, with hardly any of them under way.
+    """
+
+    least_ns: float
+    each_ns: float
+    epilogue_bytes_per_s: float
+    turned: float
+    saturating: float
+    shallow: float
+
+
 @dataclass(frozen=True, kw_only=True)
 class DeviceSpec:
     """One device.
@@ -65,6 +86,7 @@ class DeviceSpec:
         speed_spread: by which part the slowest SM is slower than the fastest on the same work.
         l2: how that cache behaves.
         latencies: what an item costs besides.
+        stages: what it costs by the one launch's ring.
         like: name of the chip from which ``derived`` were scaled, empty if there are none.
         derived: attributes that nobody measured on this device, by the rules of ``scaled``.
     """
@@ -88,6 +110,7 @@ class DeviceSpec:
     speed_spread: float
     l2: L2
     latencies: Latencies
+    stages: Stages
     like: str = ""
     derived: tuple[str, ...] = ()
 

@@ -16,7 +16,7 @@ from interlace.executors.gpu import spec_by_name, torch_dtype
 from interlace.executors.one_launch import OneLaunchExecutor
 from interlace.executors.options import Options
 from interlace.executors.serial import SerialExecutor
-from interlace.executors.table import Table, by_op
+from interlace.executors.table import Table
 from interlace.graph.graph import Graph
 from interlace.graph.op import Op
 from interlace.graph.tensor import Tensor
@@ -92,7 +92,7 @@ class Memory(Guarded, SerialExecutor):
     """Items are launches of a body of Triton or of CUDA C++."""
 
     def _lower(self) -> Table:
-        return self._chosen(by_op(self.plan, self._chunked()))
+        return self._chosen(super()._lower())
 
     def execute(self, row: int) -> None:
         """Run one item on the memory as it is."""
@@ -121,6 +121,8 @@ class TextMemory(Guarded, OneLaunchExecutor):
     @cached_property
     def _operands_in_memory(self) -> Any:
         packed = bytearray(self._operands((self._arguments_of_op,)))
+        if self.composition.held:
+            return bytes(packed)
         return self._torch.frombuffer(packed, dtype=self._torch.uint8).to(self._device)
 
 

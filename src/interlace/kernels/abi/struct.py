@@ -24,6 +24,7 @@ import numpy as np
 
 #: Of each C type, what ctypes and NumPy call it.
 SCALARS: dict[str, tuple[Any, str]] = {
+    "unsigned char": (ctypes.c_ubyte, "u1"),
     "int": (ctypes.c_int, "i4"),
     "unsigned": (ctypes.c_uint, "u4"),
     "float": (ctypes.c_float, "f4"),
@@ -120,14 +121,26 @@ class Struct:
     def pack(self, **values: Any) -> bytes:
         """The struct with these fields; a value with ``data_ptr()`` is its address, None the null pointer.
 
+        Bytes are those of an array or a struct, as long as that.
+
         Raises:
             TypeError: a field is missing, or a name is none of its fields.
         """
         if values.keys() != set(self.names):
             wrong = sorted(values.keys() ^ set(self.names))
             raise TypeError(f"struct {self.name} has fields {', '.join(self.names)}; check {', '.join(wrong)}")
-        given = {name: v.data_ptr() if hasattr(v, "data_ptr") else v for name, v in values.items()}
-        return bytes(self.ctype(**given))
+        wide: list[tuple[str, bytes]] = []
+        given = {}
+        for name, value in values.items():
+            if isinstance(value, bytes):
+                wide.append((name, value))
+            elif value is not None:
+                given[name] = value.data_ptr() if hasattr(value, "data_ptr") else value
+        packed = bytearray(self.ctype(**given))
+        for name, value in wide:
+            at = self.offsets[name]
+            packed[at : at + len(value)] = value
+        return bytes(packed)
 
     # ---------------------------------------------------------------- rows of a table, whose fields are equally wide
 

@@ -15,7 +15,8 @@ _HEAD = "const long long head = (long long)tile.i * HEADS + tile.j;"
 _BODY = r"""
 // Two neighbours a thread; what it needs of some splits is under way at once, and all sums stay with their peak.
 DEVICE void combine_tile(const Tile& tile, const Arguments& a) {
-  constexpr int STEP = GROUP * D, AT_ONCE = SPLITS < 16 ? SPLITS : 16;
+  // As few rounds as registers allow, and all alike.
+  constexpr int STEP = GROUP * D, ROUNDS = (SPLITS + 23) / 24, AT_ONCE = (SPLITS + ROUNDS - 1) / ROUNDS;
   const long long head = (long long)tile.i * HEADS + tile.j;
   for (int n = thread() * 2; n < STEP; n += THREADS * 2) {
     const float* const parts = a.parts + FIRST * STEP + n;

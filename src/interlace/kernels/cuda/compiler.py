@@ -103,7 +103,8 @@ def _compiled(whole: str, name: str, architecture: str) -> tuple[dict[str, Any],
     except Exception as error:
         if type(error).__name__ != "NVRTCError":  # a private class of cuda.core
             raise
-        raise CompileError(f"kernel {name} does not compile for {architecture}: {error}") from error
+        told = str(error).replace("\0", "").rstrip()  # the driver's texts end with NULs
+        raise CompileError(f"kernel {name} does not compile for {architecture}: {told}") from error
     log = written.getvalue()
     # ptxas reports serialised wgmma and ignored setmaxnreg as information with a number, such as (C7510).
     warnings = [line for line in log.splitlines() if re.search(r"warning |\(C\d+\)", line)]

@@ -12,9 +12,9 @@ and tensor maps use them.
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache
 from typing import Any, Protocol
 
 from interlace.core.dtypes import DType
@@ -63,6 +63,19 @@ def tensor_map(
     Raises:
         DriverError: if the driver refuses the numbers.
     """
+    return _encoded(address, tuple(shape), tuple(strides), tuple(box), dtype, swizzled, fetched_bytes)
+
+
+@lru_cache(1 << 12)  # most tensors of a launch are weights, which lie where they lay
+def _encoded(
+    address: int,
+    shape: tuple[int, ...],
+    strides: tuple[int, ...],
+    box: tuple[int, ...],
+    dtype: DType,
+    swizzled: bool,
+    fetched_bytes: int,
+) -> TensorMap:
     driver = _driver()
     kind = getattr(driver.CUtensorMapDataType, f"CU_TENSOR_MAP_DATA_TYPE_{dtype.tensor_map}")
     swizzle = driver.CUtensorMapSwizzle
@@ -81,7 +94,7 @@ def tensor_map(
             getattr(driver.CUtensorMapL2promotion, f"CU_TENSOR_MAP_L2_PROMOTION_L2_{fetched_bytes}B"),
             driver.CUtensorMapFloatOOBfill.CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE,
         ),
-        f"tensor map of shape {tuple(shape)}, strides {tuple(strides)}, box {tuple(box)} at address {address:#x}",
+        f"tensor map of shape {shape}, strides {strides}, box {box} at address {address:#x}",
     )
     return TensorMap(ctypes.string_at(map_.getPtr(), 128))
 
@@ -136,20 +149,35 @@ class LoadedKernel:
         Raises:
             DriverError: if the driver refuses the launch.
         """
+        self.prepared(grid, threads, arguments, dependent=dependent)(stream)
+
+    def prepared(
+        self, grid: tuple[int, int, int], threads: int, arguments: Sequence[Argument], *, dependent: bool = False
+    ) -> Callable[[int], None]:
+        """What enqueues such a launch on a stream, again and again; of arguments it keeps bytes and addresses.
+
+        One thread at a time may call it. Arguments and errors are those of ``launch``.
+        """
         values = [_parameter(argument) for argument in arguments]
         addresses = (ctypes.c_void_p * len(values))(*(ctypes.addressof(value) for value in values))
-        driver = _driver()
+        driver, function, at = _driver(), self._function, ctypes.addressof(addresses)
         config = driver.CUlaunchConfig()
         config.gridDimX, config.gridDimY, config.gridDimZ = grid
         config.blockDimX, config.blockDimY, config.blockDimZ = threads, 1, 1
-        config.sharedMemBytes, config.hStream = self.shared_bytes, stream
+        config.sharedMemBytes = self.shared_bytes
         if dependent:
             attribute = driver.CUlaunchAttribute()
             attribute.id = driver.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
             attribute.value.programmaticStreamSerializationAllowed = 1
             config.attrs, config.numAttrs = [attribute], 1
-        answer = driver.cuLaunchKernelEx(config, self._function, ctypes.addressof(addresses), 0)
-        _checked(answer, f"launching kernel {self.binary.name}, grid {grid}, {threads} threads")
+        what = f"launching kernel {self.binary.name}, grid {grid}, {threads} threads"
+        kept = values, addresses  # for as long as the driver may read them
+
+        def enqueue(stream: int, _: object = kept) -> None:
+            config.hStream = stream
+            _checked(driver.cuLaunchKernelEx(config, function, at, 0), what)
+
+        return enqueue
 
 
 def loaded(binary: Binary, shared_bytes: int = 0) -> LoadedKernel:

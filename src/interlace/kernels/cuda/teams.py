@@ -4,17 +4,30 @@
     1     a row by all                   a row by all
     4     a row by each                  a row by two
     8     two rows by each, in turn      a row by each
+
+From 8 rows on they come through the ring, unless they are longer than a stage should be.
 """
 
 from __future__ import annotations
 
-from interlace.kernels.cuda.rows import ROWS
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+
+from interlace.graph.op import Op
+from interlace.graph.tensor import Tensor
+from interlace.kernels.cuda.rows import ROWS, WORDS
+from interlace.kernels.text import TextBody
+
+_MOST_WARPS = 8  # of a block
+_PIECE_BYTES = 16
+_STAGE_BYTES, _MOST_STAGE_BYTES = 16 << 10, 32 << 10  # of short rows; of a row, as of what products have there
 
 #: Bytes of shared memory for two reductions over a block of the most warps.
-TEAM_SCRATCH_BYTES = 2 * 4 * 8
+TEAM_SCRATCH_BYTES = 2 * 4 * _MOST_WARPS
 
 TEAMS = (
     ROWS
+    + WORDS
     + r"""
 constexpr int TEAMS = BM < WARPS ? BM : WARPS, TEAM = THREADS / TEAMS;
 DEVICE int team() { return thread() / TEAM; }
@@ -31,11 +44,19 @@ template <class F> DEVICE float of_team(float mine, int place, F join) {
   for (int warp = 1; warp < TEAM / 32; ++warp) found = join(found, each[first + warp]);
   return found;
 }
-DEVICE float team_sum(float mine, int place) {
-  return of_team(mine, place, [](float a, float b) { return a + b; });
+// Of what members have in several places each.
+constexpr int PLACES = 8;
+template <class F> DEVICE float of_places(const float (&values)[PLACES], int place, F join) {
+  float found = values[0];
+#pragma unroll
+  for (int n = 1; n < PLACES; ++n) found = join(found, values[n]);
+  return of_team(found, place, join);
 }
-DEVICE float team_most(float mine, int place) {
-  return of_team(mine, place, [](float a, float b) { return fmaxf(a, b); });
+DEVICE float team_sum(const float (&values)[PLACES], int place) {
+  return of_places(values, place, [](float a, float b) { return a + b; });
+}
+DEVICE float team_most(const float (&values)[PLACES], int place) {
+  return of_places(values, place, [](float a, float b) { return fmaxf(a, b); });
 }
 
 // Elements before the first that lies at a multiple of 16 bytes.
@@ -46,36 +67,156 @@ template <class T> DEVICE int before_pieces(const T* row) {
 template <class T, class... S> DEVICE bool alike(const T* row, const S*... others) {
   return (... && (((unsigned long long)row ^ (unsigned long long)others) % 16 == 0));
 }
-// Each element of a row, by 16 bytes but for its ends, in the same order every time.
-template <class T, class F> DEVICE void visit(int n, const T* row, F look) {
+// A row: its elements, and where those between its ends are to be taken from, which may be shared memory.
+template <class T> struct Row {
+  const T *all, *between;
+};
+template <class T> DEVICE Row<T> row_at(const T* all) { return {all, all}; }
+// Each element of a row, by 16 bytes but for its ends, in the same order every time: `look(place, value)`, where
+// those of unlike places do not wait for each other.
+template <class T, class F> DEVICE void visit(int n, const Row<T>& row, F look) {
   constexpr int EACH = Piece<T>::ELEMENTS;
-  const int head = min(n, before_pieces(row)), tail = head + (n - head) / EACH * EACH;
+  const int head = min(n, before_pieces(row.all)), tail = head + (n - head) / EACH * EACH;
 #pragma unroll 8
   for (int at = head + member() * EACH; at < tail; at += TEAM * EACH) {
-    const Elements<T> piece = piece_at(row + at, true);
+    float values[EACH];
+    widen<T>(words_at(row.between + at), values);
 #pragma unroll
-    for (int e = 0; e < EACH; ++e) look(widened(piece.items[e]));
+    for (int e = 0; e < EACH; ++e) look(e, values[e]);
   }
-  if (member() < head) look(widened(row[member()]));
-  if (tail + member() < n) look(widened(row[tail + member()]));
+  if (member() < head) look(0, widened(row.all[member()]));
+  if (tail + member() < n) look(0, widened(row.all[tail + member()]));
 }
-template <class T, class F, class... P> DEVICE void map_piece(T* out, F made, const P&... pieces) {
-  Elements<T> result;
+template <class T> struct Widened {
+  float of[Piece<T>::ELEMENTS];
+  DEVICE explicit Widened(const int4& piece) { widen<T>(piece, of); }
+};
+template <class T, class F, class... W> DEVICE int4 map_values(F made, const W&... values) {
+  float result[Piece<T>::ELEMENTS];
 #pragma unroll
-  for (int e = 0; e < Piece<T>::ELEMENTS; ++e) put(result.items + e, made(widened(pieces.items[e])...));
-  *reinterpret_cast<Elements<T>*>(out) = result;
+  for (int e = 0; e < Piece<T>::ELEMENTS; ++e) result[e] = made(values.of[e]...);
+  return narrowed<T>(result);
 }
-// ``out[n] = made(rows[n]...)``, likewise, or one by one if the rows do not lie alike.
-template <class T, class F, class... S> DEVICE void map_rows(int n, T* out, F made, const S*... rows) {
-  constexpr int EACH = Piece<T>::ELEMENTS;
-  const int head = alike(out, rows...) ? min(n, before_pieces(out)) : n, tail = head + (n - head) / EACH * EACH;
-#pragma unroll 4
-  for (int at = head + member() * EACH; at < tail; at += TEAM * EACH) {
-    map_piece(out + at, made, piece_at(rows + at, true)...);
+template <class T, class F, class... P> DEVICE int4 map_piece(F made, const P&... pieces) {
+  return map_values<T>(made, Widened<T>(pieces)...);
+}
+// Pieces of a row that a thread loads before it stores the first of what it makes of them.
+constexpr int AHEAD = 4;
+template <class T> struct Ahead {
+  int4 pieces[AHEAD];
+  DEVICE explicit Ahead(const T* at) {
+#pragma unroll
+    for (int n = 0; n < AHEAD; ++n) pieces[n] = words_at(at + n * TEAM * Piece<T>::ELEMENTS);
+  }
+};
+template <class T, class F, class... S> DEVICE void map_pieces(T* out, F made, const Ahead<S>&... rows) {
+#pragma unroll
+  for (int n = 0; n < AHEAD; ++n)
+    store_words(out + n * TEAM * Piece<T>::ELEMENTS, map_piece<T>(made, rows.pieces[n]...));
+}
+// ``out[n] = made(rows[n]...)``, likewise, or one by one if the rows do not lie alike. Loads stand before stores, which
+// they do not pass: for all that the compiler knows, those change what is loaded.
+template <class T, class F, class... S> DEVICE void map_rows(int n, T* out, F made, const Row<S>&... rows) {
+  constexpr int EACH = Piece<T>::ELEMENTS, STEP = TEAM * EACH;
+  const int head = alike(out, rows.all...) ? min(n, before_pieces(out)) : n, tail = head + (n - head) / EACH * EACH;
+  int at = head + member() * EACH;
+#pragma unroll 1
+  for (; at + (AHEAD - 1) * STEP < tail; at += AHEAD * STEP) {
+    map_pieces(out + at, made, Ahead<S>(rows.between + at)...);
   }
 #pragma unroll 1
-  for (int at = member(); at < head; at += TEAM) put(out + at, made(widened(rows[at])...));
-  if (tail + member() < n) put(out + tail + member(), made(widened(rows[tail + member()])...));
+  for (; at < tail; at += STEP) {
+    store_words(out + at, map_piece<T>(made, words_at(rows.between + at)...));
+  }
+#pragma unroll 1
+  for (int at = member(); at < head; at += TEAM) put(out + at, made(widened(rows.all[at])...));
+  if (tail + member() < n) put(out + tail + member(), made(widened(rows.all[tail + member()])...));
 }
 """
 )
+
+#: Behind ``TEAMS``, for tiles of so many rows that a warp has each: rows come through the ring (``launch/fetched``).
+FETCHED_ROWS = r"""
+template <class P> struct ElementOf;
+template <class T> struct ElementOf<const T*> {
+  typedef T Type;
+};
+// From the first row of the tile, some columns of OPERANDS matrices, each row `step` elements behind another. A stage
+// has as many rows as its slot holds, each of all operands in turn; of a row what lies between its ends comes, at a
+// multiple of 16 bytes.
+template <class T, int OPERANDS, int WIDE> struct RowLoads {
+  static constexpr int PITCH = (WIDE * (int)sizeof(T) < 16 ? 1 : WIDE * (int)sizeof(T) / 16) * 16;
+  static constexpr int FIT = DEPENDENT_BYTES / (PITCH * OPERANDS), AT_ONCE = FIT < BM ? FIT : BM;
+  static constexpr int STAGES_OF_TILE = (BM + AT_ONCE - 1) / AT_ONCE;
+  const T* from[OPERANDS];
+  int rows, columns;
+  long long step;
+
+  DEVICE int count(int n) const { return max(min(rows - n * AT_ONCE, AT_ONCE), 0); }
+  DEVICE const T* at(int operand, int row) const {
+    const T* first = from[0];
+#pragma unroll
+    for (int o = 1; o < OPERANDS; ++o) first = o == operand ? from[o] : first;
+    return first + row * step;
+  }
+  DEVICE unsigned between(const T* row) const {
+    const int head = min(columns, before_pieces(row));
+    return (columns - head) / Piece<T>::ELEMENTS * 16;
+  }
+  DEVICE unsigned bytes(int n) const {
+    const int here = count(n), unlike = step % Piece<T>::ELEMENTS == 0 ? min(here, 1) : here;
+    unsigned sum = 0;
+#pragma unroll 1
+    for (int row = 0; row < unlike; ++row)
+#pragma unroll
+      for (int o = 0; o < OPERANDS; ++o) sum += between(at(o, n * AT_ONCE + row));
+    return unlike < here ? sum * here : sum;
+  }
+  DEVICE void load(int n, unsigned target, unsigned barrier) const {
+#pragma unroll 1
+    for (int part = lane_of(); part < count(n) * OPERANDS; part += 32) {
+      const T* const row = at(part % OPERANDS, n * AT_ONCE + part / OPERANDS);
+      const unsigned bytes = between(row);
+      if (bytes) bulk_load(target + part * PITCH, row + before_pieces(row), bytes, barrier);
+    }
+  }
+  // An operand's row of the tile, given where those of its stage lie.
+  DEVICE Row<T> row(int operand, int row, const unsigned char* stage) const {
+    const T* const all = at(operand, row);
+    const int part = row % AT_ONCE * OPERANDS + operand;
+    return {all, reinterpret_cast<const T*>(stage + part * PITCH) - before_pieces(all)};
+  }
+};
+// `take(row, stage)` of each row of the tile, by one of the warps.
+template <class L, class F> DEVICE void take_rows(const L& loads, Fetch& fetch, F take) {
+#pragma unroll 1
+  for (int n = 0; n < L::STAGES_OF_TILE; ++n) {
+    fetch.next();
+    const int first = n * L::AT_ONCE, end = first + loads.count(n);
+#pragma unroll 1
+    for (int row = first + (team() + TEAMS - first % TEAMS) % TEAMS; row < end; row += TEAMS) take(row, fetch.bytes());
+    fetch.done();
+  }
+}
+"""
+
+
+def in_ring(
+    body: TextBody, columns: str, operands: Callable[[Op], int] = lambda op: 1
+) -> Callable[[Op, Mapping[str, Tensor]], TextBody | None]:
+    """``TextBody.other``: a body whose rows come through the ring, where a tile has one for each warp at least.
+
+    Args:
+        body: without ``stage_bytes``.
+        columns: the param that has those of a tile.
+        operands: op -> matrices of which rows come.
+    """
+
+    def other(op: Op, tensors: Mapping[str, Tensor]) -> TextBody | None:
+        rows, row = int(op.param("BM")), int(op.param(columns)) * tensors["x"].dtype.itemsize
+        pitch = max(row // _PIECE_BYTES, 1) * _PIECE_BYTES * operands(op)
+        if rows < _MOST_WARPS or pitch > _MOST_STAGE_BYTES:
+            return None
+        return replace(body, stage_bytes=lambda op: pitch * min(rows, max(1, _STAGE_BYTES // pitch)))
+
+    return other

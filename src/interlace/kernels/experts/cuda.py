@@ -23,8 +23,9 @@ from interlace.kernels.abi import TENSOR_MAP, Struct
 from interlace.kernels.base import require
 from interlace.kernels.bodies import PANEL, WalkBody, WalkTile
 from interlace.kernels.matmul.cuda import MATMUL, product
+from interlace.kernels.matmul.tilings import SUMS_OF_LAUNCH
 from interlace.kernels.matmul.walk_body import OPERANDS as OF_MATMUL
-from interlace.kernels.matmul.walk_body import PITCH_BYTES, ROW_BYTES, SUMS, check_operands, warpgroups
+from interlace.kernels.matmul.walk_body import PITCH_BYTES, ROW_BYTES, check_operands, warpgroups
 
 _TALL, _WIDEST = 64, 256
 _HEADER_BYTES = 1024  # behind the weights of a stage: slots lie at multiples of so many
@@ -69,7 +70,7 @@ template <int BM, int BN, int BK, int GATES, bool TRANSPOSED, bool JOINED> struc
     int owner = uniform(__ldcg(op.owner + item.i));
     if (owner >= op.experts) owner = -1;
     tickets.look(launch);
-    await(empty(stage.slot), stage.phase ^ 1);
+    await(independent_empty(stage.slot), stage.phase ^ 1);
     if (first_lane()) store_shared_128(header(stage.slot), make_int4(owner, 0, 0, 0));
     if (owner < 0) {
       open_independent(stage, n, OfMatmul::IN_FLIGHT, 0);
@@ -194,8 +195,8 @@ def tile(op: Op, parts: int, warpgroups: int) -> WalkTile:
     )
     registers = gates * bm * bn // (128 * warpgroups)
     require(
-        registers <= SUMS[warpgroups],
-        f"{what}: sums of {registers} registers a thread, and at most {SUMS[warpgroups]} fit; use a smaller tile or "
+        registers <= SUMS_OF_LAUNCH,
+        f"{what}: sums of {registers} registers a thread, and at most {SUMS_OF_LAUNCH} fit; use a smaller tile or "
         "more warps",
     )
     joined = gates == 2 and not transposed and k == PANEL and bm == _TALL * warpgroups and 2 * bn <= _WIDEST

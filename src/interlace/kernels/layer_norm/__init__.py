@@ -56,7 +56,7 @@ def layer_norm(name: str, x: Tensor, weight: Tensor, bias: Tensor, out: Tensor, 
 
     Raises:
         ArgumentError, ShapeError, DTypeError: an argument that is none, shapes that do not match, mixed dtypes, or
-            rows that are no power of two of at most 8.
+            rows that are no power of two of at most 32.
     """
     check_type(x, Tensor, f"op {name!r}", "x")
     check_eps(name, eps)

@@ -2,23 +2,54 @@
 
 from __future__ import annotations
 
-from interlace.kernels.cuda.teams import TEAM_SCRATCH_BYTES, TEAMS
+from interlace.kernels.cuda.teams import FETCHED_ROWS, TEAM_SCRATCH_BYTES, TEAMS, in_ring
 from interlace.kernels.text import TextBody
+
+_ROW = r"""
+template <class T> DEVICE void normalise(int n, const Row<T>& x, T* out, bool some, const Arguments& a) {
+  float sums[PLACES] = {}, squares[PLACES] = {};
+  visit(n, x, [&](int place, float value) { sums[place] += value; });
+  const float mean = team_sum(sums, 0) / n;
+  visit(n, x, [&](int place, float value) { squares[place] += (value - mean) * (value - mean); });
+  const float scale = rsqrtf(team_sum(squares, 1) / n + a.EPS);
+  const auto made = [&](float value, float gain, float shift) { return (value - mean) * scale * gain + shift; };
+  if (some) map_rows(n, out, made, x, row_at(a.weight), row_at(a.bias));
+}
+"""
+
+_FETCHED = TextBody(
+    TEAMS
+    + FETCHED_ROWS
+    + _ROW
+    + r"""
+typedef RowLoads<ElementOf<decltype(Arguments::x)>::Type, 1, N> Rows;
+struct Loads : Rows {
+  DEVICE Loads(const Tile& tile, const Arguments& a)
+      : Rows{{a.x + (long long)tile.i * BM * N}, min(BM, a.M - tile.i * BM), N, N} {}
+};
+DEVICE void layer_norm_tile(const Tile& tile, const Arguments& a, Fetch& fetch) {
+  const Loads loads(tile, a);
+  take_rows(loads, fetch, [&](int row, const unsigned char* stage) {
+    normalise(N, loads.row(0, row, stage), a.out + ((long long)tile.i * BM + row) * N, true, a);
+  });
+}
+""",
+    "layer_norm_tile",
+    constants=("BM", "N"),
+    late=("x",),
+    loads="Loads",
+    proved=True,
+    wide=True,
+)
 
 LAYER_NORM_TEXT = TextBody(
     TEAMS
+    + _ROW
     + r"""
 DEVICE void layer_norm_tile(const Tile& tile, const Arguments& a) {
   for (int own = team(); own < BM; own += TEAMS) {
     const int row = tile.i * BM + own;  // teams whose row is none reduce with the others
-    const auto* const x = a.x + (long long)min(row, a.M - 1) * a.N;
-    float sum = 0.0f, squares = 0.0f;
-    visit(a.N, x, [&](float value) { sum += value; });
-    const float mean = team_sum(sum, 0) / a.N;
-    visit(a.N, x, [&](float value) { squares += (value - mean) * (value - mean); });
-    const float scale = rsqrtf(team_sum(squares, 1) / a.N + a.EPS);
-    const auto made = [&](float value, float gain, float shift) { return (value - mean) * scale * gain + shift; };
-    if (row < a.M) map_rows(a.N, a.out + (long long)row * a.N, made, x, a.weight, a.bias);
+    normalise(a.N, row_at(a.x + (long long)min(row, a.M - 1) * a.N), a.out + (long long)row * a.N, row < a.M, a);
   }
 }
 """,
@@ -26,4 +57,6 @@ DEVICE void layer_norm_tile(const Tile& tile, const Arguments& a) {
     constants=("BM",),
     scratch_bytes=lambda op: TEAM_SCRATCH_BYTES,
     proved=True,
+    wide=True,
+    other=in_ring(_FETCHED, "N"),
 )

@@ -22,9 +22,7 @@ from __future__ import annotations
 from interlace.kernels import gelu
 from interlace.kernels.matmul.folded_cuda import FOLDED
 
-MATMUL = f"""
-constexpr float GELU_SCALE = {gelu.SCALE!r}f, GELU_CUBIC = {gelu.CUBIC!r}f;
-""" + r"""
+MATMUL = gelu.CUDA + r"""
 template <int N> struct Product;
 // What an epilogue takes of the operands.
 struct Epilogue {
@@ -54,8 +52,7 @@ DEVICE float sigmoid(float value) { return __fdividef(1.0f, 1.0f + __expf(-value
 template <int GATES, int ACTIVATION> DEVICE float activated(float value, float gate) {
   if (GATES == 2) value *= gate * sigmoid(gate);
   if (ACTIVATION == 1) value = fmaxf(value, 0.0f);
-  // 0.5 * (1 + tanh(y)) = sigmoid(2 y), which saturates without overflow.
-  if (ACTIVATION == 2) value *= sigmoid(2 * GELU_SCALE * (value + GELU_CUBIC * value * value * value));
+  if constexpr (ACTIVATION == 2) value = gelu(value);
   if (ACTIVATION == 3) value *= sigmoid(value);
   return value;
 }
@@ -390,11 +387,23 @@ struct Matmul {
   }
 
   // Bias, activation and gate of one element.
-  DEVICE static float value_of(const Epilogue& op, float up, float gate, int feature) {
-    float value = up;
-    if (BIAS && feature < op.n) value += as_float(__ldg(op.bias + feature));
-    value = activated<GATES, ACTIVATION>(value, gate);
-    return value;
+  DEVICE static float value_of(float up, float gate, float bias) {
+    return activated<GATES, ACTIVATION>(BIAS ? up + bias : up, gate);
+  }
+  DEVICE static float bias_of(const Epilogue& op, int feature) {
+    return feature < op.n ? as_float(__ldg(op.bias + feature)) : 0.0f;
+  }
+  // Of two features, the first an even one.
+  DEVICE static unsigned biases_of(const Epilogue& op, int feature) {
+    return feature < op.n ? __ldg(reinterpret_cast<const unsigned*>(op.bias + feature)) : 0;
+  }
+  DEVICE static unsigned residuals_of(const Epilogue& op, int token, int feature) {
+    unsigned bits = 0;
+    if (token < op.m && feature < op.n) {
+      const ELEMENT* const at = op.residual + (long long)token * op.n + feature;
+      asm volatile("ld.global.cg.b32 %0, [%1];" : "=r"(bits) : "l"(at) : "memory");
+    }
+    return bits;
   }
   // An element of the residual; where it stands it is loaded, not where it is needed first.
   DEVICE static unsigned short residual_of(const Epilogue& op, int token, int feature) {
@@ -419,32 +428,46 @@ struct Matmul {
     if constexpr (COLUMNS < WIDTH) first_wide += from;
     constexpr int CHUNK = COLUMNS < 64 ? COLUMNS : 64;
 #pragma unroll
-    for (int b = 0; b < BLOCKS; ++b)
+    for (int b = 0; b < BLOCKS; ++b) {
+      unsigned ahead[2][RESIDUAL && !TRANSPOSED ? CHUNK / 8 : 1][2];  // of one chunk while the one before is turned
+      const auto load_ahead = [&](int c) {
+#pragma unroll
+        for (int n = 0; n < CHUNK / 4 && c + n / 2 * 8 < COLUMNS; ++n)
+          ahead[c / CHUNK % 2][n / 2][n % 2] =
+              residuals_of(op, first_tall + b * 64 + row + n % 2 * 8, first_wide + c + n / 2 * 8 + column);
+      };
+      if constexpr (RESIDUAL && !TRANSPOSED) load_ahead(0);
 #pragma unroll
       for (int c = 0; c < COLUMNS; c += CHUNK) {
         constexpr int LAST = COLUMNS % CHUNK ? COLUMNS % CHUNK : CHUNK;
         const int wide = c + CHUNK <= COLUMNS ? CHUNK : LAST;
-        unsigned short residual[RESIDUAL ? CHUNK / 8 : 1][4];  // loads of a chunk are all under way at once
-        if constexpr (RESIDUAL) {
+        if constexpr (RESIDUAL && !TRANSPOSED) load_ahead(c + CHUNK);
+        unsigned short residual[RESIDUAL && TRANSPOSED ? CHUNK / 8 : 1][4];
+        if constexpr (RESIDUAL && TRANSPOSED) {
 #pragma unroll
           for (int n = 0; n < wide / 8 * 4; ++n) {
             const int tall = first_tall + b * 64 + row + n / 2 % 2 * 8;
             const int across = first_wide + c + n / 4 * 8 + column + n % 2;
-            residual[n / 4][n % 4] = TRANSPOSED ? residual_of(op, across, tall) : residual_of(op, tall, across);
+            residual[n / 4][n % 4] = residual_of(op, across, tall);
           }
         }
 #pragma unroll
-        for (int j = 0; j < wide / 8; ++j)
+        for (int j = 0; j < wide / 8; ++j) {
+          const unsigned biases = BIAS && !TRANSPOSED ? biases_of(op, first_wide + c + j * 8 + column) : 0;
 #pragma unroll
           for (int h = 0; h < 2; ++h) {
             const int at = (c / 8 + j) * 4 + h * 2;
             const int tall_at = row + h * 8, wide_at = j * 8 + column;
-            const int tall = first_tall + b * 64 + tall_at, across = first_wide + c + wide_at;
+            const int tall = first_tall + b * 64 + tall_at;
             const float* const gate = GATES == 2 ? &sums[0][b][at] : &sums[GATES - 1][b][at];
             const float* const up = &sums[GATES - 1][b][at];
-            float low = value_of(op, up[0], gate[0], TRANSPOSED ? tall : across);
-            float high = value_of(op, up[1], gate[1], TRANSPOSED ? tall : across + 1);
-            if constexpr (RESIDUAL) low += as_float(residual[j][h * 2]), high += as_float(residual[j][h * 2 + 1]);
+            const float bias = BIAS && TRANSPOSED ? bias_of(op, tall) : as_float(biases & 0xffff);
+            float low = value_of(up[0], gate[0], bias);
+            float high = value_of(up[1], gate[1], TRANSPOSED ? bias : as_float(biases >> 16));
+            if constexpr (RESIDUAL && TRANSPOSED)
+              low += as_float(residual[j][h * 2]), high += as_float(residual[j][h * 2 + 1]);
+            if constexpr (RESIDUAL && !TRANSPOSED)
+              low += as_float(ahead[c / CHUNK % 2][j][h] & 0xffff), high += as_float(ahead[c / CHUNK % 2][j][h] >> 16);
             const unsigned pair = as_pair(low, high);
             if (TRANSPOSED) {
               store_shared_16(scratch + wide_at * PITCH + tall_at * 2, pair & 0xffff);
@@ -453,12 +476,14 @@ struct Matmul {
               store_shared_32(scratch + tall_at * PITCH + wide_at * 2, pair);
             }
           }
+        }
         synchronise();
         const int tokens = TRANSPOSED ? wide : 64, pieces = (TRANSPOSED ? 64 : wide) / 8;
         const int first_token = TRANSPOSED ? first_wide + c : first_tall + b * 64;
         const int first_feature = TRANSPOSED ? first_tall + b * 64 : first_wide + c;
         for (int piece = thread; piece < tokens * pieces; piece += 128) {
-          int token = first_token + piece / pieces, feature = first_feature + piece % pieces * 8;
+          int token = first_token + piece / pieces;
+          const int feature = first_feature + piece % pieces * 8;
           // What is beyond the tile, in a last share that has fewer columns, is nobody's.
           if (COLUMNS < WIDTH && COLUMNS * SHARES > WIDTH)
             if (from + c + (TRANSPOSED ? piece / pieces : piece % pieces * 8) >= WIDTH) token = op.m;
@@ -469,6 +494,7 @@ struct Matmul {
         }
         if (b + 1 < BLOCKS || c + CHUNK < COLUMNS) synchronise();
       }
+    }
   }
 };
 """

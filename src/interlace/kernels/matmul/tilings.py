@@ -17,6 +17,8 @@ NAME = "matmul"
 SKINNY_TOKENS = 16
 #: float32 sums of one thread, beside which registers hold operands and addresses.
 SUMS_PER_THREAD = 128
+#: The same in the one launch: a block of one consumer warpgroup has 255 registers a thread, with two each gets 224.
+SUMS_OF_LAUNCH = 168
 _STEP = 8  # columns of products
 
 

@@ -15,14 +15,12 @@ from interlace.kernels.base import require
 from interlace.kernels.bodies import PANEL, WalkBody, WalkTile
 from interlace.kernels.matmul.cuda import MATMUL, product
 from interlace.kernels.matmul.skinny_cuda import SKINNY
-from interlace.kernels.matmul.tilings import SKINNY_TOKENS, partial, share_of, sums, tensor_of
+from interlace.kernels.matmul.tilings import SKINNY_TOKENS, SUMS_OF_LAUNCH, partial, share_of, sums, tensor_of
 
 _ACTIVATIONS = {"none": 0, "relu": 1, "gelu-tanh": 2, "silu": 3}
 ROW_BYTES = 2 * PANEL
 PITCH_BYTES = ROW_BYTES + 16
 _TALL, _WIDEST, _STEP = 64, 256, 8
-#: Registers of one thread for sums: a block of one consumer warpgroup has 255 a thread, with two each gets 224.
-SUMS = {1: 128, 2: 128}
 #: By the L2 at a time, a line of a box: weights stream 1 to 2 % faster than by 256 at a time (docs/performance.md).
 _FETCHED_BYTES = ROW_BYTES
 _TOGETHER = 4  # parts of a tile whose sums are loaded at once
@@ -103,8 +101,8 @@ def _tile(op: Op, parts: int, warpgroups: int, shares: int = 1) -> WalkTile:
     )
     registers = partial(op) // (128 * warpgroups)
     require(
-        registers <= SUMS[warpgroups],
-        f"{what}: sums of {registers} registers a thread, and at most {SUMS[warpgroups]} fit; use a smaller tile or "
+        registers <= SUMS_OF_LAUNCH,
+        f"{what}: sums of {registers} registers a thread, and at most {SUMS_OF_LAUNCH} fit; use a smaller tile or "
         "more warps",
     )
     rows = loaded_rows(op)
@@ -142,7 +140,8 @@ def shared(op: Op, parts: int, warpgroups: int) -> WalkTile | None:
 
 def skinny(op: Op) -> bool:
     """Whether the tile of an op has too few weight rows for ``wgmma``, so that ``mma`` multiplies them."""
-    return bool(op.param("SWAP")) and int(op.param("BN")) < _TALL
+    params = op.parameters
+    return bool(params["SWAP"]) and int(params["BN"]) < _TALL
 
 
 def _skinny_tile(op: Op, parts: int, warpgroups: int, what: str) -> WalkTile:
@@ -160,8 +159,7 @@ def _skinny_tile(op: Op, parts: int, warpgroups: int, what: str) -> WalkTile:
         not normalised or k // int(op.param("SQUARED")) % 4 == 0,
         f"{what}: sums of squares of a row are loaded by four; use finer ones",
     )
-    width = bn + (_STEP if bn % (2 * _STEP) == 0 else 0)
-    scratch = 4 * (4 * warpgroups * gates * rows * width + bm)
+    scratch = 4 * (4 * warpgroups * gates * rows * (bn + 4) + bm)
     panel_rows = bk // PANEL * rows
     return WalkTile(
         f"Skinny<{', '.join(map(str, [bm, bn, bk, rows, gates, *_epilogue(op), *_folded(op)]))}>",
@@ -198,47 +196,49 @@ def loaded_rows(op: Op) -> int:
     Where tokens are the columns of products of 64 weight rows all are, for the step from one panel to the next is the
     tile's.
     """
-    bm = int(op.param("BM"))
+    params = op.parameters
+    bm, m = int(params["BM"]), int(params["M"])
     if skinny(op):
-        return min(bm, int(op.param("M")))
-    return bm if op.param("SWAP") else min(bm, -(-int(op.param("M")) // _STEP) * _STEP)
+        return min(bm, m)
+    return bm if params["SWAP"] else min(bm, -(-m // _STEP) * _STEP)
 
 
 def pack(op: Op, tensors: Mapping[str, Any], dtype: DType) -> bytes:
     """The operands of an op, given its tensors on the device by argument, all of one dtype but for sums of squares.
 
     Raises:
-        GraphError: a scale that does not begin at a multiple of 16 bytes.
+        GraphError: what epilogues take by more than an element does not begin at a multiple of 16 bytes.
     """
     from interlace.kernels.cuda.launcher import tensor_map
 
-    for name in ("scale", "scaled"):
+    for name in ("bias", "residual", "out", "scale", "scaled"):
         if name in tensors and tensors[name].data_ptr() % _PIECE_BYTES:
             raise GraphError(
                 f"op {op.name!r} takes {name} by {_PIECE_BYTES} bytes, and it begins at no multiple of them; pass a "
                 "copy"
             )
 
+    params = op.parameters
+    bm, bn, bk = (int(params[name]) for name in ("BM", "BN", "BK"))
+    panels = skinny(op)
+
     def encoded(name: str, rows: int) -> Any:
         if name not in tensors:
-            return TENSOR_MAP.ctype()
+            return None
         value = tensors[name]
         shape, strides = tuple(value.shape), tuple(value.stride())
         box: tuple[int, ...] = rows, PANEL
-        if skinny(op):  # a stage of panels at once
+        if panels:  # a stage of them at once
             (m, k), (pitch, one) = shape, strides
-            shape, strides, box = (k // PANEL, m, PANEL), (PANEL, pitch, one), (int(op.param("BK")) // PANEL, *box)
-        made = tensor_map(
-            value.data_ptr(), shape, strides, box, dtype, swizzled=True, fetched_bytes=_FETCHED_BYTES
-        )
-        return TENSOR_MAP.ctype.from_buffer_copy(made.words)
+            shape, strides, box = (k // PANEL, m, PANEL), (PANEL, pitch, one), (bk // PANEL, *box)
+        address = value.data_ptr()
+        return tensor_map(address, shape, strides, box, dtype, swizzled=True, fetched_bytes=_FETCHED_BYTES).words
 
     def last(extent: int, step: int, most: int) -> int:
         """Rows of the last box, of at most so many, in steps of 8."""
         return min(most, -(-(extent - (extent - 1) // step * step) // _STEP) * _STEP)
 
-    bm, bn = int(op.param("BM")), int(op.param("BN"))
-    rows, columns, loaded = int(tensors["x"].shape[0]), int(op.param("N")), loaded_rows(op)
+    rows, columns, loaded = int(tensors["x"].shape[0]), int(params["N"]), loaded_rows(op)
     return OPERANDS.pack(
         x=encoded("x", loaded),
         weight=encoded("weight", bn),
@@ -248,8 +248,8 @@ def pack(op: Op, tensors: Mapping[str, Any], dtype: DType) -> bytes:
         gate_last=encoded("gate", last(columns, bn, bn)),
         x_rows=rows,
         **{name: tensors.get(name) for name in ("bias", "residual", "out", "x_squares", "scale", "scaled", "squares")},
-        m=int(op.param("M")),
-        n=int(op.param("N")),
+        m=int(params["M"]),
+        n=columns,
     )
 
 

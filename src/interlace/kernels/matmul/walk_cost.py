@@ -9,12 +9,13 @@ or a part of one along k, is also no faster than
 
 and there are as many behind each other as there are waves. Whatever is longest counts. Then come, for each wave, what
 every stage costs besides and the epilogue, by the float32 sums of a tile; and of a split tile the others' sums are
-stored and loaded, several at a time. Half of that parts share (``executors/shares``) where a wave has all of them.
+stored and loaded, several at a time.
 
-Six constants are fitted to 247 ways of 43 FFNs, gated and not, over 17 to 4,096 tokens (``explored-launch-h200.json``);
-everything else is the chip's. It is ways of one FFN that they tell apart: to 2.1 % (root mean square), where each FFN
-has a factor of its own, for its run's clocks and what a launch costs besides, and to 8 % without. The way that costs
-least is 0.3 % slower in the mean than the fastest of those measured.
+Six constants of a chip are fitted (``Stages``), those of an H200 to 236 ways of 43 FFNs, gated and not, over 17 to
+4,096 tokens (``walk-cost-h200.json``); everything else was measured by itself. It is ways of one FFN that they tell
+apart: to 2.1 % (root mean square), where each FFN has a factor of its own, for its run's clocks and what a launch costs
+besides, and to 8 % without. The way that costs least is 0.3 % slower in the mean than the fastest of those measured.
+``benchmarks/fit_walk_cost.py`` repeats the fit and says what it comes to.
 """
 
 from __future__ import annotations
@@ -25,15 +26,9 @@ from dataclasses import dataclass
 from interlace.core.devices import DeviceSpec
 from interlace.core.dtypes import bf16
 from interlace.kernels.matmul.tile import MatmulTile
-from interlace.kernels.matmul.tilings import share_of
 from interlace.policies.setting import OpSetting
 
-_EPILOGUE_BYTES_PER_S, _TURNED = 17e9, 1.2  # of a tile's float32 sums; how much longer where they are turned round
-_STAGE_S, _OVERHEAD_S = 0.3e-6, 0.02e-6  # of a stage: at least, and beside whatever else it takes
-_ENOUGH_BYTES, _SHORT = 80 << 10, 0.28  # of weights under way in an SM; how much longer with none of them
-_MOST_BYTES = 96 << 10  # that the launch has under way
-_SATURATE = 0.78  # of the SMs: as many as it takes to have all of memory's rate
-_SHARED = 0.5  # of what comes behind products: what parts of a tile share, if each has a worker
+_ENOUGH_BYTES, _MOST_BYTES = 80 << 10, 96 << 10  # of weights under way in an SM; that the launch has at most
 _FIXED_BYTES = 20 << 10  # of shared memory beside the ring: scratch, messages, barriers
 
 
@@ -79,11 +74,6 @@ class Way:
         return self.rows * self.tile.k * 2, self.loaded * self.tile.k * 2
 
     @property
-    def columns(self) -> int:
-        """Of products, which parts share."""
-        return self.tile.m if self.tile.swap_ab else self.tile.n
-
-    @property
     def sum_bytes(self) -> int:
         """float32 sums of a tile."""
         return self.tile.m * self.rows * 4
@@ -107,6 +97,7 @@ def loaded_bytes(extents: Extents, way: Way) -> int:
 
 def seconds(extents: Extents, way: Way, stages: int, device: DeviceSpec) -> float:
     """What ops of these extents take in a way, in a ring of so many stages."""
+    stage = device.stages
     columns = sum(-(-width // way.tile.n) for width in extents.widths)
     items = -(-extents.m // way.tile.m) * columns * way.parts
     waves = -(-items // device.sms)
@@ -114,14 +105,11 @@ def seconds(extents: Extents, way: Way, stages: int, device: DeviceSpec) -> floa
     products = 2 * way.tile.m * way.rows * k * device.sms / device.flops_per_s(bf16)
     loads = (way.loaded + way.rows) * k * 2 / device.sm_l2_bytes_per_s
     chunks = k / way.tile.k
-    item = max(products, loads, chunks * _STAGE_S)
+    item = max(products, loads, chunks * stage.least_ns * 1e-9)
     weights = sum(extents.widths) * extents.sums * extents.k * 2 / device.dram_bytes_per_s
-    weights *= max(1.0, _SATURATE * device.sms / items)
+    weights *= max(1.0, stage.saturating * device.sms / items)
     under_way = min(_MOST_BYTES, stages * way.stage_bytes[0])
-    weights *= 1 + _SHORT * max(0.0, 1 - under_way / _ENOUGH_BYTES)
-    epilogue = way.sum_bytes / _EPILOGUE_BYTES_PER_S * (_TURNED if way.tile.swap_ab else 1.0)
+    weights *= 1 + stage.shallow * max(0.0, 1 - under_way / _ENOUGH_BYTES)
+    epilogue = way.sum_bytes / stage.epilogue_bytes_per_s * (stage.turned if way.tile.swap_ab else 1.0)
     fix_up = (way.parts - 1) ** 0.5 * way.sum_bytes / device.sm_sum_bytes_per_s
-    finish = waves * epilogue + fix_up
-    if share_of(way.columns, way.parts) and items <= device.sms:
-        finish *= 1 - _SHARED * (1 - 1 / way.parts)
-    return max(waves * item, weights) + waves * chunks * _OVERHEAD_S + finish
+    return max(waves * item, weights) + waves * (epilogue + chunks * stage.each_ns * 1e-9) + fix_up

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from itertools import groupby, islice, product
+from math import inf
 
 from interlace.core.devices import DeviceSpec
 from interlace.graph.op import Op
 from interlace.kernels.bodies import PANEL
 from interlace.kernels.matmul.tile import MatmulTile
-from interlace.kernels.matmul.tilings import step, sums, tensor_of
+from interlace.kernels.matmul.tilings import SUMS_OF_LAUNCH, step, sums, tensor_of
 from interlace.kernels.matmul.walk_cost import Extents, Way, loaded_bytes, ring_stages, seconds
 from interlace.policies.setting import Setting
 
@@ -32,6 +33,33 @@ def cheapest(ops: Sequence[Op], m: int, device: DeviceSpec) -> Iterator[Setting]
     """
     kinds = _kinds(ops)
     unlike = list(dict.fromkeys(kinds.values()))
+    rings, costs = _priced(unlike, device)
+    alike = min(costs, default=0.0) * (1 + (_ALIKE if m > _TALL else 0.0))
+
+    def cost(n: int) -> tuple[float, ...]:
+        loads = sum(loaded_bytes(e, way) for (e, _), way in zip(unlike, rings[n], strict=True))
+        return (0.0, loads, costs[n]) if costs[n] <= alike else (costs[n],)
+
+    group = 0 if m <= _TALL else _LOW if m <= _LOW_TOKENS else _HIGH
+    for n in sorted(range(len(rings)), key=cost):
+        of = dict(zip(unlike, rings[n], strict=True))
+        yield Setting(tuple((op.name, of[kinds[op.name]].setting(group)) for op in ops))
+
+
+def least_seconds(ops: Sequence[Op], device: DeviceSpec) -> float:
+    """What matmuls over some tokens, 17 or more, take in the way that takes least; infinite if no ring holds them."""
+    _, costs = _priced(list(dict.fromkeys(_kinds(ops).values())), device)
+    return min(costs, default=inf)
+
+
+def _priced(
+    unlike: Sequence[tuple[Extents, int]], device: DeviceSpec
+) -> tuple[list[tuple[Way, ...]], list[float]]:
+    """Combinations of ways of unlike ops that a ring holds, and seconds of each.
+
+    Args:
+        unlike: extents of ops, and the step of their widths.
+    """
     most = max(1, int(_TRIED ** (1 / len(unlike))))
     ways = [_ways(extents, narrowest, device, most) for extents, narrowest in unlike]
     rings = [(each, ring_stages(each, device.smem_bytes)) for each in product(*ways)]
@@ -39,16 +67,7 @@ def cheapest(ops: Sequence[Op], m: int, device: DeviceSpec) -> Iterator[Setting]
     costs = [
         sum(seconds(e, way, stages, device) for (e, _), way in zip(unlike, each, strict=True)) for each, stages in rings
     ]
-    alike = min(costs, default=0.0) * (1 + (_ALIKE if m > _TALL else 0.0))
-
-    def cost(n: int) -> tuple[float, ...]:
-        loads = sum(loaded_bytes(e, way) for (e, _), way in zip(unlike, rings[n][0], strict=True))
-        return (0.0, loads, costs[n]) if costs[n] <= alike else (costs[n],)
-
-    group = 0 if m <= _TALL else _LOW if m <= _LOW_TOKENS else _HIGH
-    for n in sorted(range(len(rings)), key=cost):
-        of = dict(zip(unlike, rings[n][0], strict=True))
-        yield Setting(tuple((op.name, of[kinds[op.name]].setting(group)) for op in ops))
+    return [each for each, _ in rings], costs
 
 
 def _kinds(ops: Sequence[Op]) -> dict[str, tuple[Extents, int]]:
@@ -86,8 +105,9 @@ def _every(extents: Extents, width_step: int) -> Iterator[Way]:
         widths = range(least, widest + 1, width_step)
         tiles = [(MatmulTile(tall, n, depth, num_warps=warps), min(_up(m), tall)) for n in widths]
         if tall % width_step == 0 and tall * gates * depth * 2 <= _MOST_STAGE_BYTES:
-            tokens = _up(-(-m // -(-m * gates // _WIDEST)))
-            tiles.append((MatmulTile(tokens, tall, depth, num_warps=warps, swap_ab=True), tokens))
+            for most in dict.fromkeys((_WIDEST // gates, min(_WIDEST, 2 * SUMS_OF_LAUNCH // gates))):
+                tokens = _up(-(-m // -(-m // most)))
+                tiles.append((MatmulTile(tokens, tall, depth, num_warps=warps, swap_ab=True), tokens))
         for tile, loaded in tiles:
             for parts in range(1, min(_MOST_PARTS, -(-extents.k // depth)) + 1):
                 yield Way(tile, parts, gates, loaded)

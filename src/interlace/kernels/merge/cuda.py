@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from interlace.kernels.cuda.rows import ROWS
+from interlace.kernels.cuda.rows import ROWS, WORDS
 from interlace.kernels.text import TextBody
 
 MERGE_TEXT = TextBody(
     ROWS
+    + WORDS
     + r"""
 // Neighbours of a row a thread, of all of its experts at once; by 16 bytes where rows begin so.
 template <class T> DEVICE void merge(const Tile& tile, const Arguments& a, const T* y, T* out) {
@@ -35,8 +36,15 @@ template <class T> DEVICE void merge(const Tile& tile, const Arguments& a, const
         sums[0] += weights[k] * widened(*from);
       }
     }
+    T* const to = out + (long long)t * H + column;
+    if constexpr (EACH > 1) {
+      if (by_pieces(to)) {
+        store_words(to, narrowed<T>(sums));
+        continue;
+      }
+    }
 #pragma unroll
-    for (int e = 0; e < EACH; ++e) put(out + (long long)t * H + column + e, sums[e]);
+    for (int e = 0; e < EACH; ++e) put(to + e, sums[e]);
   }
 }
 DEVICE void merge_tile(const Tile& tile, const Arguments& a) { merge(tile, a, a.y, a.out); }

@@ -7,12 +7,14 @@ from collections.abc import Mapping
 import numpy as np
 
 from interlace.core.arguments import check_type
+from interlace.core.dtypes import FLOATS
 from interlace.graph.access import ALL, axes
 from interlace.graph.op import Op
 from interlace.graph.tensor import Tensor
-from interlace.kernels.base import Kernel, check_argument, check_block, check_eps, power_of_two, require, same_dtype
+from interlace.kernels.base import Kernel, check_argument, check_eps, require, same_dtype
 from interlace.kernels.bodies import Array, Params, Reference, Regions, TritonBody
 from interlace.kernels.rms_norm.cuda import RMS_NORM_TEXT
+from interlace.kernels.teams import tile_of
 
 
 def normalised(x: Array, weight: Array, eps: float) -> Array:
@@ -31,34 +33,34 @@ def _triton() -> TritonBody:
 
 
 def _make(name: str, tensors: Mapping[str, Tensor], params: Params) -> Op:
-    return rms_norm(name, **tensors, eps=params["EPS"])  # type: ignore[arg-type]
+    return rms_norm(name, **tensors, eps=params["EPS"], rows=params["BM"])  # type: ignore[arg-type]
 
 
-RMS_NORM = Kernel("rms_norm", Reference(_finish), _triton, walk=RMS_NORM_TEXT, make=_make)
+RMS_NORM = Kernel("rms_norm", Reference(_finish), _triton, walk=RMS_NORM_TEXT, dtypes=FLOATS, make=_make)
 
 
-def rms_norm(name: str, x: Tensor, weight: Tensor, out: Tensor, eps: float) -> Op:
-    """``out``, each row of x (B, H) normalised and times weight (H,); a tile is a row.
+def rms_norm(name: str, x: Tensor, weight: Tensor, out: Tensor, eps: float, *, rows: int = 1) -> Op:
+    """``out``, each row of x (M, N) normalised and times weight (N,); a tile is so many ``rows``.
 
     Raises:
-        ArgumentError, ShapeError, DTypeError: an argument that is none, shapes that do not match, mixed dtypes.
+        ArgumentError, ShapeError, DTypeError: an argument that is none, shapes that do not match, mixed dtypes, or
+            rows that are no power of two of at most 32.
     """
     check_type(x, Tensor, f"op {name!r}", "x")
     check_eps(name, eps)
     require(len(x.shape) == 2, f"op {name!r}: x {x} must be a matrix")
-    b, h = x.shape
-    check_argument(name, "weight", weight, (h,))
-    check_argument(name, "out", out, (b, h))
+    m, n = x.shape
+    check_argument(name, "weight", weight, (n,))
+    check_argument(name, "out", out, (m, n))
     same_dtype(name, x, weight, out)
-    block = power_of_two(h)
-    check_block(f"op {name!r}", block)
+    rows, block = tile_of(name, x.shape, rows)
     (i,) = axes(1)
-    row = (i.block(1), ALL)
+    own = (i.block(rows), ALL)
     return RMS_NORM.op(
         name,
-        (b,),
-        {"x": (x, row), "weight": (weight, (ALL,))},
-        {"out": (out, row)},
-        params={"H": h, "EPS": eps, "BN": block, "num_warps": 4 if block <= 2048 else 8},
-        flops=4.0 * h,
+        (-(-m // rows),),
+        {"x": (x, own), "weight": (weight, (ALL,))},
+        {"out": (out, own)},
+        params={"M": m, "N": n, "EPS": float(eps), "BM": rows, "BN": block, "num_warps": 4},
+        flops=4.0 * rows * n,
     )

@@ -2,53 +2,59 @@
 
 from __future__ import annotations
 
-from interlace.kernels.cuda.rows import ROWS
+from interlace.kernels.cuda.teams import FETCHED_ROWS, TEAM_SCRATCH_BYTES, TEAMS, in_ring
 from interlace.kernels.text import TextBody
 
-_MOST_WARPS = 8
-
-RMS_NORM_TEXT = TextBody(
-    ROWS
-    + r"""
-template <class T> DEVICE void normalise(T* out, const T* x, const T* weight, float eps) {
-  constexpr int EACH = Piece<T>::ELEMENTS;
-  const bool pieces = by_pieces(x) && by_pieces(weight) && by_pieces(out) && H % EACH == 0;
-  float squares = 0.0f;
-  if (pieces) {
-#pragma unroll 4
-    for (int at = thread() * EACH; at < H; at += THREADS * EACH) {
-      const Elements<T> piece = piece_at(x + at, true);
-      for (int e = 0; e < EACH; ++e) squares += widened(piece.items[e]) * widened(piece.items[e]);
-    }
-  } else {
-    for (int at = thread(); at < H; at += THREADS) squares += widened(x[at]) * widened(x[at]);
-  }
-  float* const sums = scratch<float>();
-  squares = warp_sum(squares);
-  if (lane_of() == 0) sums[warp_of()] = squares;
-  synchronise_block();
-  squares = 0.0f;
-  for (int warp = 0; warp < WARPS; ++warp) squares += sums[warp];
-  const float scale = rsqrtf(squares / H + eps);
-  if (pieces) {
-#pragma unroll 4
-    for (int at = thread() * EACH; at < H; at += THREADS * EACH) {
-      const Elements<T> piece = piece_at(x + at, true), gain = piece_at(weight + at, true);
-      Elements<T> result;
-      for (int e = 0; e < EACH; ++e) put(result.items + e, widened(piece.items[e]) * scale * widened(gain.items[e]));
-      *reinterpret_cast<Elements<T>*>(out + at) = result;
-    }
-  } else {
-    for (int at = thread(); at < H; at += THREADS) put(out + at, widened(x[at]) * scale * widened(weight[at]));
-  }
+_ROW = r"""
+template <class T> DEVICE void normalise(int n, const Row<T>& x, T* out, bool some, const Arguments& a) {
+  float squares[PLACES] = {};
+  visit(n, x, [&](int place, float value) { squares[place] += value * value; });
+  const float scale = rsqrtf(team_sum(squares, 0) / n + a.EPS);
+  const auto made = [&](float value, float gain) { return value * scale * gain; };
+  if (some) map_rows(n, out, made, x, row_at(a.weight));
 }
-DEVICE void rms_norm_tile(const Tile& tile, const Arguments& a) {
-  const long long row = (long long)tile.i * H;
-  normalise(a.out + row, a.x + row, a.weight, EPS);
+"""
+
+_FETCHED = TextBody(
+    TEAMS
+    + FETCHED_ROWS
+    + _ROW
+    + r"""
+typedef RowLoads<ElementOf<decltype(Arguments::x)>::Type, 1, N> Rows;
+struct Loads : Rows {
+  DEVICE Loads(const Tile& tile, const Arguments& a)
+      : Rows{{a.x + (long long)tile.i * BM * N}, min(BM, a.M - tile.i * BM), N, N} {}
+};
+DEVICE void rms_norm_tile(const Tile& tile, const Arguments& a, Fetch& fetch) {
+  const Loads loads(tile, a);
+  take_rows(loads, fetch, [&](int row, const unsigned char* stage) {
+    normalise(N, loads.row(0, row, stage), a.out + ((long long)tile.i * BM + row) * N, true, a);
+  });
 }
 """,
     "rms_norm_tile",
-    constants=("H", "EPS"),
-    scratch_bytes=lambda op: 4 * _MOST_WARPS,
+    constants=("BM", "N"),
+    late=("x",),
+    loads="Loads",
     proved=True,
+    wide=True,
+)
+
+RMS_NORM_TEXT = TextBody(
+    TEAMS
+    + _ROW
+    + r"""
+DEVICE void rms_norm_tile(const Tile& tile, const Arguments& a) {
+  for (int own = team(); own < BM; own += TEAMS) {
+    const int row = tile.i * BM + own;  // teams whose row is none reduce with the others
+    normalise(a.N, row_at(a.x + (long long)min(row, a.M - 1) * a.N), a.out + (long long)row * a.N, row < a.M, a);
+  }
+}
+""",
+    "rms_norm_tile",
+    constants=("BM",),
+    scratch_bytes=lambda op: TEAM_SCRATCH_BYTES,
+    proved=True,
+    wide=True,
+    other=in_ring(_FETCHED, "N"),
 )

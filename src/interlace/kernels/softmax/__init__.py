@@ -52,7 +52,7 @@ def softmax(name: str, x: Tensor, out: Tensor, *, scale: float = 1.0, rows: int 
 
     Raises:
         ArgumentError, ShapeError, DTypeError: an argument that is none, a scale that is not positive, shapes that do
-            not match, mixed dtypes, or rows that are no power of two of at most 8.
+            not match, mixed dtypes, or rows that are no power of two of at most 32.
     """
     check_type(x, Tensor, f"op {name!r}", "x")
     check_type(scale, float, f"op {name!r}", "scale", "0.125")

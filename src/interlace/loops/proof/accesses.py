@@ -156,8 +156,8 @@ class SharedMemory:
             reads = self._who(y if x.write else x)
             what = f"{reads} may still read" if not (x.write and y.write) else f"{self._who(y)} may still write"
             return OverwriteHazard(
-                f"{name!r}: slot {slot} has bytes of {self._place(other)}; one is written while {what} the other; let "
-                "all threads synchronise in between"
+                f"{name!r}: slot {slot} has bytes of {self.cells.said(other)}; one is written while {what} the other; "
+                "let all threads synchronise in between"
             )
         if not x.write:
             if x.content is not None and y.content == self.numbers.latest(x.content):
@@ -171,10 +171,10 @@ class SharedMemory:
         return OverwriteHazard(f"{name!r}: slot {slot} is written while {by} under way; wait for that first")
 
     def _barrier(self, cell: int, x: Access, other: int, y: Access) -> str:
-        name = self._place(cell)
+        name = self.cells.said(cell)
         if cell != other:
             return (
-                f"{name} is used where {self._place(other)} may still use its bytes; "
+                f"{name} is used where {self.cells.said(other)} may still use its bytes; "
                 "let all threads synchronise in between"
             )
         if x.write:
@@ -185,9 +185,9 @@ class SharedMemory:
         name, slot = self.cells.name(cell)
         if self.cells.is_barrier(cell):
             return ProxyHazard(
-                f"a copy completes {self._place(cell)}, whose initialisation is not shown to it; fence it"
+                f"a copy completes {self.cells.said(cell)}, whose initialisation is not shown to it; fence it"
             )
-        wrote = "wrote" if cell == other else f"wrote as {self._place(other)}"
+        wrote = "wrote" if cell == other else f"wrote as {self.cells.said(other)}"
         return ProxyHazard(
             f"{name!r}: a bulk copy or a product takes slot {slot}, which {self._who(y)} {wrote}, without a proxy "
             "fence in between; fence before the threads synchronise"
@@ -200,10 +200,6 @@ class SharedMemory:
     def _overwritten(self, cell: int, reader: Access) -> str:
         name, slot = self.cells.name(cell)
         return f"{name!r}: slot {slot} is overwritten while {self._who(reader)} may still read {self._said(reader)}"
-
-    def _place(self, cell: int) -> str:
-        name, slot = self.cells.name(cell)
-        return f"{name}{{{slot}}}"
 
     def _who(self, access: Access) -> str:
         return self.agents[access.agent]

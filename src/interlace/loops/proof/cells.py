@@ -76,6 +76,11 @@ class Cells:
         """Tile or barrier, and slot."""
         return self._names[cell]
 
+    def said(self, cell: int) -> str:
+        """As messages name it."""
+        name, slot = self._names[cell]
+        return f"{name}{{{slot}}}"
+
     def is_barrier(self, cell: int) -> bool:
         """Whether a cell is a barrier, not a slot of a tile."""
         return cell >= self.first_barrier

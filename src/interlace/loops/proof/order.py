@@ -202,7 +202,8 @@ class _Run:
         life.bytes -= event.bytes
         if life.bytes < 0:
             raise CountHazard(
-                f"{self._name(event.barrier)} may get {event.bytes} bytes before it expects them; expect them first"
+                f"{self.cells.said(event.barrier)} may get {event.bytes} bytes before it expects them; "
+                "expect them first"
             )
         self._complete(event.barrier, life)
 
@@ -217,7 +218,7 @@ class _Run:
 
     def _init(self, i: int, event: Init, clock: Clock) -> None:
         if event.cell in self.lives:
-            raise LifetimeHazard(f"{self._name(event.cell)} is initialised while it lives; invalidate it first")
+            raise LifetimeHazard(f"{self.cells.said(event.cell)} is initialised while it lives; invalidate it first")
         self.memory.touch(event.cell, Access(i, self._alone(), True, False, 0, (i, _time(clock, i))), clock)
         first = self.phases[event.cell]
         clock[:FENCED, self._entry(event.cell)] = first
@@ -226,10 +227,10 @@ class _Run:
     def _end(self, i: int, event: End, clock: Clock) -> None:
         life = self.lives.get(event.cell)
         if life is None:
-            raise LifetimeHazard(f"{self._name(event.cell)} ends, which is not initialised; initialise it once")
+            raise LifetimeHazard(f"{self.cells.said(event.cell)} ends, which is not initialised; initialise it once")
         if not life.idle or self._known(event.cell, life, clock) < life.phase:
             raise CountHazard(
-                f"{self._name(event.cell)} ends while arrivals or bytes are pending; wait for every phase before"
+                f"{self.cells.said(event.cell)} ends while arrivals or bytes are pending; wait for every phase before"
             )
         self.memory.touch(event.cell, Access(i, self._alone(), True, False, 0, (i, _time(clock, i))), clock)
         del self.lives[event.cell]
@@ -238,12 +239,12 @@ class _Run:
         """An agent uses a barrier, or a bulk copy will, or cp.async copies will ``later``, in the current phase."""
         life = self.lives.get(cell)
         if life is None:
-            raise LifetimeHazard(f"{self.agents[i].name} uses {self._name(cell)}, which is not initialised")
+            raise LifetimeHazard(f"{self.agents[i].name} uses {self.cells.said(cell)}, which is not initialised")
         end = (self._entry(cell), life.phase + 1) if copy or later else (i, _time(clock, i))
         self.memory.touch(cell, Access(i, self._alone(), False, copy, None, end, copied=later), clock)
         if copy and self._known(cell, life, clock) < life.phase:
             raise CountHazard(
-                f"{self._name(cell)} may get bytes in a phase that does not expect them; expect them first"
+                f"{self.cells.said(cell)} may get bytes in a phase that does not expect them; expect them first"
             )
         return life
 
@@ -272,8 +273,8 @@ class _Run:
         clock = self.clocks[i]
         if self._known(cell, life, clock) < life.phase or life.pending < arrivals:
             raise CountHazard(
-                f"{self._name(cell)} gets more than its {life.needed} arrivals in a phase, from {self.agents[i].name}; "
-                "wait for the phase before"
+                f"{self.cells.said(cell)} gets more than its {life.needed} arrivals in a phase, from "
+                f"{self.agents[i].name}; wait for the phase before"
             )
         life.pending -= arrivals
         life.bytes += nbytes
@@ -297,9 +298,9 @@ class _Run:
         life = self.lives.get(event.cell)
         clock, who = self.clocks[i], self.agents[i].name
         if event.parity not in (0, 1):
-            raise UnknownHazard(f"{who} waits for parity {event.parity} of {self._name(event.cell)}; use 0 or 1")
+            raise UnknownHazard(f"{who} waits for parity {event.parity} of {self.cells.said(event.cell)}; use 0 or 1")
         if life is None or clock[KNOWN, self._entry(event.cell)] < life.first:
-            raise LifetimeHazard(f"{who} waits for {self._name(event.cell)}, which is not initialised there")
+            raise LifetimeHazard(f"{who} waits for {self.cells.said(event.cell)}, which is not initialised there")
         known = self._known(event.cell, life, clock) - life.first
         phase = known - 1 if (known - 1) % 2 == event.parity else known
         if life.phase - life.first <= phase:
@@ -315,8 +316,8 @@ class _Run:
     def _miss(self, i: int, cell: int, phase: int) -> None:
         self.missed.append(
             StuckHazard(
-                f"{self.agents[i].name} misses parity {phase % 2} of {self._name(cell)}: the phase after may complete "
-                "before it waits; let that need its arrival"
+                f"{self.agents[i].name} misses parity {phase % 2} of {self.cells.said(cell)}: the phase after may "
+                "complete before it waits; let that need its arrival"
             )
         )
 
@@ -329,7 +330,7 @@ class _Run:
         if stays:
             raise StuckHazard(f"{', '.join(stays)}; nothing can complete this")
         for cell in self.lives:
-            raise LifetimeHazard(f"{self._name(cell)} is never invalidated; add it at the end")
+            raise LifetimeHazard(f"{self.cells.said(cell)} is never invalidated; add it at the end")
         if any(self.copies) or any(reads for queues in self.reads for reads in queues.values()):
             raise CountHazard("copies are never waited for; wait before the block ends")
 
@@ -337,16 +338,12 @@ class _Run:
         """Where a clock has the phases of a barrier."""
         return len(self.agents) + cell - self.cells.first_barrier
 
-    def _name(self, cell: int) -> str:
-        name, slot = self.cells.name(cell)
-        return f"{name}{{{slot}}}"
-
     def _say(self, event: Event) -> str:
         match event:
             case SyncThreads():
                 return "sync"
             case Wait():
-                return f"wait {self._name(event.cell)}, parity {event.parity}"
+                return f"wait {self.cells.said(event.cell)}, parity {event.parity}"
         return type(event).__name__.lower()
 
 

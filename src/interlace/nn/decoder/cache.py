@@ -7,7 +7,8 @@ from dataclasses import dataclass
 import torch
 
 from interlace.core.arguments import whole
-from interlace.core.errors import ArgumentError, UnsupportedModelError
+from interlace.core.errors import ArgumentError, DecodeError, UnsupportedModelError
+from interlace.core.memory import available_bytes
 from interlace.workloads.llama import LlamaShape
 
 #: Positions where neither the caller nor the model wants fewer.
@@ -57,6 +58,25 @@ class Cache:
     def position_bytes(self) -> int:
         """Bytes of one position of one sequence, in all layers."""
         return sum(2 * k.element_size() * k.shape[1] * k.shape[3] for k in self.k)
+
+
+def cache_bytes(shape: LlamaShape, positions: int, dtype: torch.dtype) -> int:
+    """Of so many positions of sequences, all together."""
+    return 2 * shape.layers * shape.kv_heads * shape.head_dim * positions * dtype.itemsize
+
+
+def check_memory(what: str, needed: int, device: torch.device) -> None:
+    """Raise DecodeError unless a device has so many bytes free: what PyTorch keeps for later is."""
+    if device.type == "cuda":
+        kept = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+        free = torch.cuda.mem_get_info(device)[0] + kept
+    else:
+        free = available_bytes()
+    if needed > free:
+        raise DecodeError(
+            f"{what} take {needed / 1e9:.3g} GB, and {device} has {free / 1e9:.3g} GB free; use a smaller model, batch "
+            "or capacity, or fewer pages"
+        )
 
 
 def capacity_of(given: int | None, positions: int, window: int | None) -> int:

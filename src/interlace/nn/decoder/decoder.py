@@ -12,7 +12,7 @@ from torch import nn
 from interlace.core.arguments import check_type
 from interlace.core.errors import ShapeError
 from interlace.nn.decoder import step as plain
-from interlace.nn.decoder.cache import Cache, capacity_of, positive
+from interlace.nn.decoder.cache import Cache, cache_bytes, capacity_of, check_memory, positive
 from interlace.nn.decoder.family import parts_of
 from interlace.nn.decoder.files import Progress, read
 from interlace.nn.decoder.generation import Piece, run
@@ -58,6 +58,9 @@ class Decoder:
         self._weights = checked(shape, weights)
         first = self._weights["embed"]
         self.device, self.dtype = first.device, first.dtype
+        positions = batch * self.capacity if pages is None else pages * PAGE
+        slots = batch * (shape.vocabulary * self.dtype.itemsize + 4 * Pages.of(self.capacity))
+        check_memory("caches", cache_bytes(shape, positions, self.dtype) + slots, self.device)
         self._rope = rope.to(self.device, torch.float32).contiguous()
         self.pages = pages or 0
         self._pages = None if pages is None else Pages(pages, batch, self.capacity, self.device)
@@ -93,6 +96,7 @@ class Decoder:
             UnsupportedModelError: a model of another family, with adapters, quantised layers, hooks, biases that the
                 family lacks, windows shorter than the capacity, or RoPE that changes with the length; says which.
             GraphError, ShapeError, DTypeError: weights that do not fit together, or without data.
+            DecodeError: caches do not fit in memory.
         """
         parts = parts_of(model)
         capacity = capacity_of(capacity, parts.positions, parts.window)
@@ -157,6 +161,7 @@ class Decoder:
         Raises:
             ArgumentError: a batch or pages that are no positive number.
             GraphError, ShapeError, DTypeError: weights that do not fit the shape or each other, or without data.
+            DecodeError: caches do not fit in memory.
         """
         if rope.ndim != 2 or not len(rope) or rope.shape[1] != shape.head_dim:
             raise ShapeError(f"rope has shape {tuple(rope.shape)}; give (capacity, {shape.head_dim})")

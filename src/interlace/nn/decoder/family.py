@@ -1,12 +1,14 @@
 """What a causal model of ``transformers`` is made of, by the names of its modules: that library is never imported.
 
 Everything that a decode step would drop or compute otherwise is refused by name: modules that are not listed here,
-subclasses of linears and embeddings (adapters, quantised layers), hooks, biases where the family has none, other
-activations, windows, and frequencies that change with the length.
+subclasses of linears and embeddings (adapters, quantised layers), hooks, forwards that are not those of the library,
+biases where the family has none, other activations and scales of scores, windows, and frequencies that change with
+the length.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -23,6 +25,7 @@ _CHANGING = ("dynamic", "longrope")  # kinds of RoPE whose frequencies depend on
 _LINEARS = {"q_proj": "q", "k_proj": "k", "v_proj": "v", "o_proj": "o"}
 _FFN = {"gate_proj": "gate", "up_proj": "up", "down_proj": "down"}
 _HEAD_NORMS = ("q_norm", "k_norm")
+_SILU = ("SiLU", "SiLUActivation")  # of torch, and of transformers
 _NORMS = {"input_layernorm": "input_norm", "post_attention_layernorm": "post_norm"}
 
 
@@ -66,17 +69,17 @@ def parts_of(model: nn.Module) -> Parts:
     base, head = _children("the model", model, ("model", "lm_head"))
     embed, layers, norm, rotary = _children("model", base, ("embed_tokens", "layers", "norm", "rotary_emb"))
     eps = float(config.rms_norm_eps)
+    head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
     weights = {"embed": _table("model.embed_tokens", embed), "norm": _norm("model.norm", norm, eps)}
     _untouched("model.layers", layers)
     for l, layer in enumerate(layers.children()):
-        weights |= {f"layers.{l}.{name}": tensor for name, tensor in _layer(f"model.layers.{l}", layer, eps)}
+        weights |= {f"layers.{l}.{name}": tensor for name, tensor in _layer(f"model.layers.{l}", layer, eps, head_dim)}
     lm_head = _linear("lm_head", head)
     if head.bias is not None:
         raise UnsupportedModelError("lm_head has a bias, which a decode step has no place for")
     tied = _same(lm_head, weights["embed"])
     if not tied:
         weights["head"] = lm_head
-    head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
     shape = LlamaShape(
         layers=len([*layers.children()]),
         hidden=config.hidden_size,
@@ -108,12 +111,17 @@ def window_of(config: Any) -> int | None:
     return window if kinds or getattr(config, "use_sliding_window", True) else None
 
 
-def _layer(name: str, layer: nn.Module, eps: float) -> Iterator[tuple[str, torch.Tensor]]:
+def _layer(name: str, layer: nn.Module, eps: float, head_dim: int) -> Iterator[tuple[str, torch.Tensor]]:
     attention, mlp, *norms = _children(name, layer, ("self_attn", "mlp", *_NORMS))
     for (part, ours), norm in zip(_NORMS.items(), norms, strict=True):
         yield ours, _norm(f"{name}.{part}", norm, eps)
     where = f"{name}.self_attn"
     _children(where, attention, _LINEARS, (*_HEAD_NORMS, "rotary_emb"))
+    scaling = getattr(attention, "scaling", None)
+    if scaling is not None and not math.isclose(scaling, head_dim**-0.5, rel_tol=1e-6):
+        raise UnsupportedModelError(f"{where} scales scores by {scaling:g}; a decoder does so by {head_dim**-0.5:g}")
+    if not getattr(attention, "is_causal", True):
+        raise UnsupportedModelError(f"{where} is not causal, which a decoder is")
     for part, ours in _LINEARS.items():
         linear = getattr(attention, part)
         yield ours, _linear(f"{where}.{part}", linear)
@@ -126,6 +134,9 @@ def _layer(name: str, layer: nn.Module, eps: float) -> Iterator[tuple[str, torch
             yield part, _norm(f"{where}.{part}", getattr(attention, part), eps)
     where = f"{name}.mlp"
     _children(where, mlp, _FFN, ("act_fn",))
+    act = type(getattr(mlp, "act_fn", None)).__name__
+    if "act_fn" in mlp._modules and act not in _SILU:
+        raise UnsupportedModelError(f"{where}.act_fn is a {act}; a decoder has SiLU alone")
     for part, ours in _FFN.items():
         linear = getattr(mlp, part)
         yield ours, _linear(f"{where}.{part}", linear)
@@ -152,9 +163,19 @@ def _children(
 
 def _untouched(name: str, module: nn.Module) -> None:
     hooks = hooks_of(module)
-    if hooks or "forward" in vars(module):
+    if hooks or "forward" in vars(module) or _overridden(type(module)):
         what = " and ".join(hooks) or "a forward of its own"
         raise UnsupportedModelError(f"{name} has {what}, which a decoder would drop; remove that first")
+
+
+def _overridden(kind: type[nn.Module]) -> bool:
+    """Whether a class made from one of ``transformers``, or that itself, has a forward that is not from there."""
+    known = ("transformers", "torch")
+    return any(_package(base) == known[0] for base in kind.__mro__) and _package(kind.forward) not in known
+
+
+def _package(thing: Any) -> str:
+    return str(thing.__module__).partition(".")[0]
 
 
 def _plain(name: str, module: nn.Module, kind: type[nn.Module], tensors: set[str]) -> torch.Tensor:

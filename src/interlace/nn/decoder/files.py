@@ -7,8 +7,7 @@ from math import prod
 
 import torch
 
-from interlace.core.errors import DecodeError
-from interlace.core.memory import available_bytes
+from interlace.nn.decoder.cache import cache_bytes, check_memory
 from interlace.workloads.trained import Trained
 from interlace.workloads.weights import wanted
 
@@ -28,13 +27,6 @@ def read(
         ModelFileError: weights that cannot be read.
         DecodeError: weights and cache do not fit in memory.
     """
-    shape = model.shape
-    cache = 2 * shape.layers * shape.kv_heads * shape.head_dim * cache_positions
-    needed = dtype.itemsize * (sum(map(prod, wanted(shape).values())) + cache)
-    free = torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else available_bytes()
-    if needed > free:
-        raise DecodeError(
-            f"weights and cache take {needed / 1e9:.3g} GB, and {device} has {free / 1e9:.3g} GB free; use a smaller "
-            "model, batch or capacity"
-        )
+    weights = dtype.itemsize * sum(map(prod, wanted(model.shape).values()))
+    check_memory("weights and cache", weights + cache_bytes(model.shape, cache_positions, dtype), device)
     return {name: torch.from_numpy(model.read(name)).to(device, dtype) for name in progress(model.names)}

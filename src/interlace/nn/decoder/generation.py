@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple, Protocol
 
@@ -64,6 +64,8 @@ def run(
     most = whole(max_new_tokens, "generate", "max_new_tokens")
     if most < 1:
         raise ArgumentError(f"generate: max_new_tokens is {most}; give a positive number")
+    if not isinstance(stop, Iterable):
+        raise ArgumentError(f"generate: stop is {stop!r}; give the ids that end a text, as [{stop}], or [] for none")
     ends = frozenset(whole(id, "generate", f"stop[{i}]") for i, id in enumerate(stop))
     checked = []
     for number, prompt in enumerate(prompts):

@@ -50,11 +50,12 @@ def step_ids(
         if tokens.shape != (batch,):
             raise PromptError(f"tokens have shape {tuple(tokens.shape)}; give ({batch},), one for each slot")
         return tokens.clamp(0, vocabulary - 1)
-    given = tokens.tolist() if isinstance(tokens, torch.Tensor) else [*tokens]
-    if not isinstance(given, list) or len(given) != batch:
-        raise PromptError(f"{len(tokens)} tokens were given; give {batch}, one for each slot")
-    checked_ids([given[slot] for slot in taken], vocabulary)
-    return torch.tensor([int(id) if slot in taken else 0 for slot, id in enumerate(given)])
+    given = tokens.tolist() if isinstance(tokens, (torch.Tensor, np.ndarray)) else tokens
+    if not isinstance(given, Sequence) or isinstance(given, (str, bytes)) or len(given) != batch:
+        count = len(given) if isinstance(given, (list, tuple)) else reprlib.repr(given)
+        raise PromptError(f"{count} tokens were given; give {batch}, one for each slot")
+    ids = dict(zip(taken, checked_ids([given[slot] for slot in taken], vocabulary), strict=True))
+    return torch.tensor([ids.get(slot, 0) for slot in range(batch)])
 
 
 def prompts_of(ids: Prompts) -> tuple[list[Any], bool]:

@@ -27,8 +27,6 @@ from interlace.workloads.llama import LlamaShape, decode_graph
 #: Executors that may run a step. Where no GPU tells which is fastest, the first that can does.
 RUNNERS: tuple[type[DeviceExecutor], ...] = (OneLaunchExecutor, PdlExecutor)
 _DTYPES: Mapping[torch.dtype, DType] = {getattr(torch, known.torch): known for known in DTYPES}
-
-
 _TIMED = 5  # steps
 
 

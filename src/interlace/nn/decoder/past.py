@@ -16,16 +16,31 @@ Pairs = Sequence[tuple[torch.Tensor, torch.Tensor]]
 def pairs_of(past: Any) -> Pairs:
     """Keys and values by layer of a ``Cache`` of ``transformers``, or of pairs as earlier releases had them.
 
+    Of layers that have memory for more positions than they were given, those given.
+
     Raises:
-        GraphError: it has neither.
+        GraphError: it has neither, or a layer holds fewer positions than it was given, as windows do.
     """
     layers = getattr(past, "layers", past)
     if not isinstance(layers, Iterable):
         raise GraphError(f"past is a {type(past).__name__}; pass past_key_values, or keys and values by layer")
-    found = [(layer.keys, layer.values) if hasattr(layer, "keys") else tuple(layer)[:2] for layer in layers]
-    if not all(len(pair) == 2 and all(isinstance(tensor, torch.Tensor) for tensor in pair) for pair in found):
+    return [_pair(number, layer) for number, layer in enumerate(layers)]
+
+
+def _pair(number: int, layer: Any) -> tuple[torch.Tensor, torch.Tensor]:
+    pair = (layer.keys, layer.values) if hasattr(layer, "keys") else layer
+    if not isinstance(pair, Sequence) or len(pair) < 2 or not all(isinstance(t, torch.Tensor) for t in pair[:2]):
         raise GraphError("past has a layer without keys and values; run the model on the prompt first")
-    return found
+    keys, values = pair[:2]
+    if not hasattr(layer, "get_seq_length") or keys.ndim != 4:
+        return keys, values
+    given, held = int(layer.get_seq_length()), keys.shape[-2]
+    if given > held:
+        raise GraphError(
+            f"layer {number} of past holds {held} of the {given} positions that it was given; pass a cache that keeps "
+            "all as they are, neither a sliding window nor a quantised one"
+        )
+    return keys[:, :, :given], values[:, :, :given]
 
 
 def positions_of(pairs: Pairs, cache: Cache) -> int:

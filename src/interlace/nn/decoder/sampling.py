@@ -119,6 +119,7 @@ def drawn(logits: torch.Tensor, position: torch.Tensor, ways: Mapping[str, torch
     least = torch.where(top_p < 1, torch.maximum(least, ranked.gather(-1, last)), least)
     key = ways["key"].long()
     columns = torch.arange(count, device=x.device)
-    noise = -(-(-uniform(words(columns, position.long()[:, None], key[:, :1], key[:, 1:]))).log1p()).log()
+    drawn_words = words(columns, position.long()[:, None], key[:, :1], key[:, 1:])
+    noise = -(-(-uniform(drawn_words.float())).log1p()).log()  # whatever the default dtype is
     scores = (x / heat + noise).masked_fill(x < least, -torch.inf)
     return torch.where(cold[:, None], x, scores).argmax(dim=-1)

@@ -51,8 +51,9 @@ def decode(
             q, *cache.read_each(layer, reach), seen[:, None, None], enable_gqa=True
         )
 
-    x = _layers(shape, weights, rope[position][:, None], tokens[:, None], attend)
-    return _logits(shape, weights, x[:, 0])
+    with torch.autocast(tokens.device.type, enabled=False):  # caches have the dtype of the weights
+        x = _layers(shape, weights, rope[position][:, None], tokens[:, None], attend)
+        return _logits(shape, weights, x[:, 0])
 
 
 def prefill(
@@ -72,8 +73,9 @@ def prefill(
             q, *cache.read(layer, slot, end), behind, is_causal=behind is None, enable_gqa=True
         )
 
-    x = _layers(shape, weights, rope[None, length:end], ids[None], attend)
-    return _logits(shape, weights, x[0, -1:])[0]
+    with torch.autocast(ids.device.type, enabled=False):
+        x = _layers(shape, weights, rope[None, length:end], ids[None], attend)
+        return _logits(shape, weights, x[0, -1:])[0]
 
 
 def _layers(

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 import torch
 
 from interlace.core.errors import DTypeError, GraphError, ShapeError
+from interlace.nn.decoder.cache import check_memory
 from interlace.workloads.llama import LlamaShape
 from interlace.workloads.weights import wanted
 
@@ -52,6 +53,10 @@ def rope_table(inv_freq: torch.Tensor, capacity: int, scaling: float = 1.0) -> t
     Args:
         inv_freq: (head_dim / 2,), radians that a position turns by.
         scaling: of both, as scaled RoPE wants it.
+
+    Raises:
+        DecodeError: it does not fit in memory.
     """
+    check_memory("cosines and sines of RoPE", 3 * 8 * capacity * len(inv_freq), inv_freq.device)
     angles = torch.arange(capacity, device=inv_freq.device)[:, None] * inv_freq.detach().float()
     return torch.cat((angles.cos(), angles.sin()), dim=-1) * scaling

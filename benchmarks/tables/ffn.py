@@ -1,0 +1,188 @@
+"""FFNs as one launch and as Triton bodies beside PyTorch: blocks of README and docs/performance.md."""
+
+from __future__ import annotations
+
+from statistics import geometric_mean
+from typing import Any
+
+from interlace.executors import EXECUTORS
+from interlace.kernels.bodies import BodyKind
+from interlace.plan.orderings import Ordering
+from interlace.workloads import FFN
+
+#: Sizes of the record's rows: a name, the least and the most tokens.
+SIZES = (("up to 64", 0, 64), ("65 to 256", 65, 256), ("from 512", 257, 1 << 30))
+
+
+def models_table(record: dict[str, Any]) -> str:
+    """The table of docs/performance.md: Triton bodies op by op and tile by tile."""
+    lines = [
+        f"Microseconds on an {record['gpu']} ({record['date']}, {_versions(record)}); "
+        f"`{record['command']}` repeats it.",
+        "",
+        "| FFN | tokens | cuBLAS + graph | torch.compile + graph | our bodies, op by op | by "
+        "| best tile-synchronised | by |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
+    for row in record["rows"]:
+        t, (baseline, best) = times(row), op_by_op(row)
+        *context, launches, ours = (f"{us:.1f}" for us in t.values())
+        cells = f"{launches} | {baseline} | {ours} | {best}"
+        lines.append(f"| {row['preset']} | {row['size']} | {' | '.join(context)} | {cells} |")
+    ratios = tiled_ratios(record)
+    lines += [
+        "",
+        f"Tile-synchronised against launches of the same bodies op by op, each with its best tiling: geometric mean "
+        f"{geometric_mean(ratios):.3f}, lowest {min(ratios):.3f}. What was tried and why is below.",
+    ]
+    return "\n".join(lines)
+
+
+def tiled_ratios(record: dict[str, Any]) -> list[float]:
+    """Of each row, launches op by op over tile-synchronised."""
+    return [each["launches"] / each["best"] for each in map(times, record["rows"])]
+
+
+def times(row: dict[str, Any]) -> dict[str, float]:
+    """Median microseconds of each series."""
+    libraries, executors = row["libraries"], row["executors"]
+    eager = {name: timed for name, timed in libraries.items() if name.startswith("eager")}
+    compiled = {name: timed for name, timed in libraries.items() if name not in eager}
+    launches, best = op_by_op(row)
+    return {
+        "eager": eager[fastest(eager)]["median_us"],
+        "compiled": compiled[fastest(compiled)]["median_us"],
+        "launches": executors[launches]["median_us"],
+        "best": executors[best]["median_us"],
+    }
+
+
+def op_by_op(row: dict[str, Any]) -> tuple[str, str]:
+    """The fastest executor of Triton bodies that launches op by op, and the fastest that synchronises tile by tile."""
+    launched = {e.name: Ordering.LAUNCH in e.keeps for e in EXECUTORS if BodyKind.TRITON in e.kinds}
+    both = ({n: t for n, t in row["executors"].items() if launched.get(n) is wanted} for wanted in (True, False))
+    launches, best = map(fastest, both)
+    return launches, best
+
+
+def fastest(timed: dict[str, dict[str, float]]) -> str:
+    """By the rounds to pick by, where the record has them apart."""
+    return min(timed, key=lambda name: timed[name].get("picked_us", timed[name]["median_us"]))
+
+
+def speedups_table(record: dict[str, Any]) -> str:
+    """The table of docs/performance.md: the fastest executor against the best of PyTorch."""
+    lines = [
+        "![Speedup over the best of PyTorch](speedup.svg)",
+        "",
+        f"Medians in microseconds on an {record['gpu']} ({record['date']}, {_versions(record)}); "
+        f"`{record['command']}` repeats it.",
+        "",
+        "| FFN | tokens | best of PyTorch | which | Interlace | which | speedup | in a model: PyTorch | Interlace "
+        "| speedup | memory or tensor-core limit |",
+        "|---|---|---|---|---|---|---|---|---|---|---|",
+    ]
+    for row in record["rows"]:
+        layer = row["layer"]
+        library, ours = _medians(row)
+        library_layer, ours_layer = _medians(layer)
+        lines.append(
+            f"| {row['preset']} | {row['size']} | {library} | {row['library']} | {ours} | {row['executor']} "
+            f"| {row['ratio']:.2f} | {library_layer} | {ours_layer} | {layer['ratio']:.2f} | {row['floor_us']:.1f} |"
+        )
+    for where, ratios in _ratios(record["rows"]).items():
+        lines += ["", f"Speedup {where}: geometric mean {geometric_mean(ratios):.3f}, lowest {min(ratios):.3f}."]
+    defined = sum(len(kept.sizes) for kept in FFN.record.values())
+    if len(record["rows"]) < defined:
+        lines += ["", f"These {len(record['rows'])} of the benchmark's {defined} rows were measured that day."]
+    return "\n".join(lines)
+
+
+def speedup_ends(record: dict[str, Any]) -> str:
+    """The README's table: of each size the best row and the worst, as users get them."""
+    lines = [
+        "| FFN | tokens | best of PyTorch, us | Interlace, us | speedup | back to back |",
+        "|---|---|---|---|---|---|",
+    ]
+    for _, least, most in SIZES:
+        rows = sorted(_within(record, least, most), key=lambda row: row["layer"]["ratio"])
+        for row in [rows[-1], rows[0]][: len(rows)]:
+            library, ours = _medians(row["layer"])
+            lines.append(
+                f"| {row['preset']} | {row['size']} | {library} | {ours} "
+                f"| {row['layer']['ratio']:.2f} | {row['ratio']:.2f} |"
+            )
+    means = {where: geometric_mean(ratios) for where, ratios in _ratios(record["rows"]).items()}
+    lines += [
+        "",
+        f"Feed-forward networks between a norm and an add, as in a model, on an {record['gpu']} ({record['date']}, "
+        f"{_versions(record)}), beside the best of eager PyTorch and torch.compile in a CUDA graph; back to back, each "
+        f"follows itself. Of each size ({', '.join(name for name, *_ in SIZES)} tokens) these are the best row and the "
+        f"worst, where there are two. Over all {len(record['rows'])} rows the speedup is {means['in a model']:.2f}, "
+        f"back to back {means['back to back']:.2f}, in the geometric mean: [performance](docs/performance.md).",
+    ]
+    return "\n".join(lines)
+
+
+def summary(
+    speedups: dict[str, Any],
+    plain: dict[str, Any],
+    sync: dict[str, Any],
+    host: dict[str, Any],
+    forecast: dict[str, Any],
+) -> str:
+    """What docs/performance.md says, in five lines."""
+    means = {where: geometric_mean(ratios) for where, ratios in _ratios(speedups["rows"]).items()}
+    ahead = {where: sum(ratio > 1 for ratio in ratios) for where, ratios in _ratios(speedups["rows"]).items()}
+    ns, off = sync["nanoseconds"], forecast["errors"]["all"]
+    largest = max(host["rows"], key=lambda row: row["counts"]["tiles"])
+    lines = (
+        f"An FFN as one launch, in a model, runs at {means['in a model']:.2f} of the speed of the best of PyTorch in "
+        f"the geometric mean, ahead in {ahead['in a model']} of {len(speedups['rows'])} rows; back to back at "
+        f"{means['back to back']:.2f}, ahead in {ahead['back to back']}.",
+        "Plain Triton bodies synchronised [tile](glossary.md#tile) by tile run at "
+        f"{geometric_mean(tiled_ratios(plain)):.2f} of the speed of launches op by op: worth it where a last "
+        "[wave](glossary.md#wave) is badly filled, and nowhere else.",
+        f"A post costs {ns['post']:.0f} ns, a [wait](glossary.md#wait) that is already satisfied "
+        f"{ns['satisfied wait']:.0f}, a hand-over between two SMs {ns['one-way hand-over']:.0f}.",
+        f"Predictions are off by {off['time']['median']:.1%} in time and {off['dram_read']['median']:.1%} in bytes "
+        "from memory, in the median ([the planner](planner.md#how-well-it-predicts)).",
+        f"A graph of {largest['counts']['tiles']:,} tiles is planned and proved in "
+        f"{sum(largest['seconds'].values()):.1f} s on a CPU.",
+    )
+    return "\n".join(f"- {line}" for line in lines)
+
+
+def speedups_summary(record: dict[str, Any]) -> str:
+    """What the table of speedups comes to, by size."""
+    lines = [
+        "| tokens | rows | back to back: mean speedup | lowest | ahead | in a model: mean speedup | lowest | ahead |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
+    for name, least, most in (*SIZES, ("all", 0, 1 << 30)):
+        rows = _within(record, least, most)
+        cells = []
+        for ratios in _ratios(rows).values():
+            cells += [f"{geometric_mean(ratios):.3f}", f"{min(ratios):.2f}", str(sum(r > 1 for r in ratios))]
+        lines.append(f"| {name} | {len(rows)} | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def _medians(contest: dict[str, Any]) -> tuple[str, str]:
+    """Of the fastest library and the fastest executor."""
+    library, ours = contest["libraries"][contest["library"]], contest["executors"][contest["executor"]]
+    return f"{library['median_us']:.1f}", f"{ours['median_us']:.1f}"
+
+
+def _ratios(rows: list[dict[str, Any]]) -> dict[str, list[float]]:
+    """Speedups of rows over the best of PyTorch."""
+    return {"back to back": [row["ratio"] for row in rows], "in a model": [row["layer"]["ratio"] for row in rows]}
+
+
+def _within(record: dict[str, Any], least: int, most: int) -> list[dict[str, Any]]:
+    """The rows with so many tokens."""
+    return [row for row in record["rows"] if least <= row["size"] <= most]
+
+
+def _versions(record: dict[str, Any]) -> str:
+    return f"torch {record['versions']['torch'].split('+')[0]}, triton {record['versions']['triton']}"

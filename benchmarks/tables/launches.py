@@ -1,0 +1,88 @@
+"""What launches cost and which ways of theirs were tried: blocks of several pages."""
+
+from __future__ import annotations
+
+from math import inf
+from typing import Any
+
+from interlace.plan.plan import Dispatch
+
+#: What rows of uneven.py have beside what tells them apart, and how they call what torch.compile made.
+UNEVEN = "workload", "bytes_us", "flops_us", "pytorch_relative_error", "ways", "left_out"
+COMPILED = ", compiled"
+
+
+def sync_table(record: dict[str, Any]) -> str:
+    """What the parts of synchronisation cost."""
+    words = {
+        "post": "post: barrier and release add",
+        "satisfied wait": "wait that is already satisfied: read its row, one poll, barrier",
+        "satisfied wait of 112": "the same over 112 semaphores at once",
+        "one-way hand-over": "hand-over between two SMs: from before a post to behind the wait that it ends",
+        "ticket": "ticket: draw one and tell all threads",
+    }
+    rows = (f"| {text} | {record['nanoseconds'][name]:.0f} |" for name, text in words.items())
+    return "\n".join(["| part | ns |", "|---|---|", *rows])
+
+
+def trace_lines(record: dict[str, Any]) -> str:
+    """What recording a trace costs."""
+    ratios = ((row, row["with_us"] / row["without_us"]) for row in record["rows"])
+    costs = (f"{ratio - 1:+.2%} ({row['model']}, {row['m']} tokens)" for row, ratio in ratios)
+    return f"Recording a trace changes the time of a run by {' and '.join(costs)} (`trace-h200.json`)."
+
+
+def fences_table(record: dict[str, Any]) -> str:
+    """Nanoseconds of each way, a row for the bytes under way."""
+    ways = list(record["rows"][0]["ns"])
+    lines = ["| under way | " + " | ".join(ways) + " |", "|---" * (len(ways) + 1) + "|"]
+    for row in record["rows"]:
+        cells = [f"{row['ns'][way]['median']:.0f}" for way in ways]
+        lines.append(f"| {row['bytes_under_way'] // 1024} KiB | " + " | ".join(cells) + " |")
+    return "\n".join(lines)
+
+
+def dispatches_table(record: dict[str, Any]) -> str:
+    """The table of docs/concepts.md: microseconds over the ideal of each dispatch of the one launch, by costs."""
+    rows = [row for row in record["rows"] if row["executor"] == "one_launch"]
+    kinds = list(dict.fromkeys(row["costs"] for row in rows))
+    lines = [f"| dispatch | {' | '.join(kinds)} | ns an item |", "|---" * (len(kinds) + 2) + "|"]
+    for dispatch in dict.fromkeys(row["dispatch"] for row in rows):
+        mine = {row["costs"]: row for row in rows if row["dispatch"] == dispatch}
+        over = " | ".join(f"{mine[kind]['us'] / mine[kind]['ideal_us']:.2f}" for kind in kinds)
+        lines.append(f"| {dispatch} | {over} | {mine['uniform']['overhead_ns']:.0f} |")
+    return "\n".join(lines)
+
+
+def uneven_table(record: dict[str, Any]) -> str:
+    """A table of docs/moe.md or docs/ragged.md: microseconds of each way, compiled or not, and what tickets gain.
+
+    The least that there can be is of bytes or of products, and the last column is over the fastest way that is no
+    launch of ours.
+    """
+    rows = record["rows"]
+    heads = [name for name in rows[0] if name not in UNEVEN]
+    own = [dispatch.value for dispatch in Dispatch] + ["CUDA graph of Triton bodies"]
+    ways = list(dict.fromkeys(way.removesuffix(COMPILED) for row in rows for way in row["ways"]))
+    lines = [f"| {' | '.join([*heads, 'floor', *ways, 'tickets gain'])} |", "|---" * (len(heads) + len(ways) + 2) + "|"]
+    for row in rows:
+        us: dict[str, float] = {}
+        for way, told in row["ways"].items():
+            name = way.removesuffix(COMPILED)
+            us[name] = min(us.get(name, inf), told["median_us"])
+        others = [value for way, value in us.items() if way not in own]
+        cells = [str(row[name]) for name in heads] + [f"{max(row['bytes_us'], row['flops_us']):.1f}"]
+        cells += [f"{us[way]:.1f}" if way in us else "-" for way in ways]
+        cells += [f"{min(others) / us['ticket']:.2f}x" if others and "ticket" in us else "-"]
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def explored_table(record: dict[str, Any]) -> str:
+    """A table of what was tried by hand, each row within one run: what its rows name, then microseconds by variant."""
+    heads = [name for name in record["rows"][0] if name != "us"]
+    lines = [f"| {' | '.join(heads)} | us |", "|---" * (len(heads) + 1) + "|"]
+    for row in record["rows"]:
+        told = ", ".join(f"{name}: {us:.1f}" for name, us in row["us"].items())
+        lines.append(f"| {' | '.join(str(row[name]) for name in heads)} | {told} |")
+    return "\n".join(lines)

@@ -1,0 +1,62 @@
+"""Kernels written as loops beside kernels by hand: blocks of docs/loops.md."""
+
+from __future__ import annotations
+
+from typing import Any
+
+#: The rows of docs/loops.md: the record's kernel, its title, its rival, and the target ratio.
+PIPELINES = (
+    ("copy, 1 dimension", "copy of 4 GiB, one dimension", "a vectorised kernel by hand, {}; cudaMemcpyAsync, {}", 0.95),
+    ("copy, 2 dimensions", "copy of 4 GiB, two dimensions", "the same", 0.95),
+    ("copy, 3 dimensions", "copy of 4 GiB, three dimensions", "the same", 0.95),
+    ("pointwise", "pointwise chain, 4 GiB", "the same chain by hand, {}", 0.95),
+    ("row sums", "row sums, 4 GiB", "a kernel that only reads, {}", 0.9),
+    ("column sums", "column sums, 4 GiB", "the same", 0.9),
+    ("layer norm of 4096", "layer normalisation, 4096 columns", "PyTorch", 1.0),
+    ("layer norm of 16384", "layer normalisation, 16384 columns", "PyTorch", 1.0),
+    ("matmul 4096 cubed", "matmul, 4096 cubed, bf16", "cuBLAS, {}", 0.8),
+    ("matmul 8192 cubed", "matmul, 8192 cubed, bf16", "cuBLAS, {}", 0.8),
+)
+
+#: One shape of a kernel at every depth: the record's kernel and shape, and the title.
+DEPTHS = (
+    ("copy, 2 dimensions", "16x256 tiles, walks of 4", "copy, 16x256 tiles, four to a block"),
+    ("pointwise", "4x256 tiles, walks of 8", "pointwise, 4x256 tiles, eight to a block"),
+    ("row sums", "walks of 16", "row sums, 128 rows to a block"),
+    ("column sums", "tiles of 16x128", "column sums, 16x128 tiles"),
+    ("layer norm of 4096", "walks of 8", "layer normalisation, eight rows of 4096 to a block"),
+    ("matmul 8192 cubed", "128x128 tiles", "matmul 8192 cubed, 128x128 tiles"),
+    ("matmul 8192 cubed", "128x256 tiles", "matmul 8192 cubed, 128x256 tiles"),
+)
+
+
+def pipeline_table(record: dict[str, Any]) -> str:
+    """The first table of docs/loops.md: the best setting of each kernel beside its best rival."""
+    rows = {row["kernel"]: row for row in record["rows"]}
+    lines = ["| kernel | best setting | beside | times as fast | target |", "|---|---|---|---|---|"]
+    for kernel, title, beside, target in PIPELINES:
+        row = rows[kernel]
+        mine = {name: rate for name, rate in row["per_s"].items() if name.endswith(" stages")}
+        others = {name: rate for name, rate in row["per_s"].items() if name not in mine}
+        setting = max(mine, key=lambda name: mine[name])
+        rates = (_rate(row, rate, unit=True) for rate in (max(others.values()), others.get("cudaMemcpyAsync", 0)))
+        lines.append(f"| {title} | {setting} | {beside.format(*rates)} | {row['ratio']:.2f} | {target:.2f} |")
+    return "\n".join(lines)
+
+
+def depth_table(record: dict[str, Any]) -> str:
+    """The second table of docs/loops.md: one shape of a kernel at every depth; a dash where it does not fit."""
+    rows = {row["kernel"]: row for row in record["rows"]}
+    stages = range(1, 9)
+    lines = [f"| stages | {' | '.join(map(str, stages))} |", "|---" * (1 + len(stages)) + "|"]
+    for kernel, shape, title in DEPTHS:
+        row = rows[kernel]
+        rates = (row["per_s"].get(f"{shape}, {depth} stages") for depth in stages)
+        lines.append(f"| {title} | {' | '.join('-' if r is None else _rate(row, r) for r in rates)} |")
+    return "\n".join(lines)
+
+
+def _rate(row: dict[str, Any], rate: float, *, unit: bool = False) -> str:
+    """TB/s with two decimals, TFLOP/s with none."""
+    text = f"{rate:.2f}" if row["unit"] == "TB/s" else f"{rate:.0f}"
+    return f"{text} {row['unit']}" if unit else text

@@ -1,0 +1,69 @@
+"""Modules for PyTorch and decode steps of whole models: blocks of docs/pytorch.md and docs/decode.md."""
+
+from __future__ import annotations
+
+from statistics import geometric_mean
+from typing import Any
+
+
+def nn_table(record: dict[str, Any]) -> str:
+    """The table of docs/pytorch.md: modules against PyTorch by number of tokens."""
+    lines = [
+        f"Measured on an {record['gpu']} ({record['date']}, torch {record['versions']['torch'].split('+')[0]}), speed "
+        "over the better of eager PyTorch and `torch.compile`, each in a CUDA graph; lowest of all: "
+        f"{record['worst']:.3f}.",
+        "",
+        "| tokens | models | of which a launch runs | alone | in a layer | lowest of both |",
+        "|---|---|---|---|---|---|",
+    ]
+    for tokens in dict.fromkeys(row["tokens"] for row in record["rows"]):
+        rows = [row for row in record["rows"] if row["tokens"] == tokens]
+        ratios = {where: [row[f"{where}_ratio"] for row in rows] for where in ("alone", "layer")}
+        means = " | ".join(f"{geometric_mean(values):.3f}" for values in ratios.values())
+        launches = sum(row["runs"] == "launch" for row in rows)
+        lines.append(f"| {tokens} | {len(rows)} | {launches} | {means} | {min(map(min, ratios.values())):.3f} |")
+    return "\n".join(lines)
+
+
+def choice_line(record: dict[str, Any]) -> str:
+    """How well it is known which FFNs a launch runs faster, of docs/pytorch.md."""
+    rows = record["rows"]
+    gained, possible = (100 * (record[name] - 1) for name in ("mean", "oracle"))
+    margins = record["margins"]["predicted"].values()
+    return (
+        f"On the FFNs of {len({row['model'] for row in rows})} public models, each left out of the table in turn, this "
+        f"choice gains {gained:.1f} % over PyTorch's ops where an oracle would gain {possible:.1f} % (geometric means "
+        f"over {min(row['tokens'] for row in rows)} to {max(row['tokens'] for row in rows):,} tokens). Of "
+        f"{record['launches']} launches that it takes {record['below'] or 'none'} "
+        f"{'is' if record['below'] < 2 else 'are'} at below 0.97 of PyTorch's speed, with margins of "
+        f"{100 * (min(margins) - 1):.0f} to {100 * (max(margins) - 1):.0f} %, by the rows of the launch."
+    )
+
+
+def decode_table(record: dict[str, Any]) -> str:
+    """The first table of docs/decode.md: steps of whole models."""
+    names = ("one_launch", "pdl", "cuda_graph", "compile", "eager")
+    titles = "one launch | dependent launches | CUDA graph | torch.compile | eager"
+    lines = [f"| model | batch | context | floor | {titles} |", "|---" * (len(names) + 4) + "|"]
+    for row in record["rows"]:
+        times = {**row["libraries"], **row["executors"]}
+        cells = " | ".join(f"{times[name]['median_us']:.0f}" if name in times else "" for name in names)
+        lines.append(f"| {row['model']} | {row['batch']} | {row['context']} | {row['floor_us']:.0f} | {cells} |")
+    return "\n".join(lines)
+
+
+def hand_overs_table(record: dict[str, Any], first: dict[str, Any]) -> str:
+    """The second: when the ops of one layer of the one launch end, and when they did in the first version."""
+    before = {layer["batch"]: layer["ops"] for layer in first["layers"]}
+    columns: dict[str, dict[str, float]] = {}
+    for row in record["rows"]:
+        if row["batch"] in before:
+            begin = before[row["batch"]][0]["first_start_us"]
+            ends = {op["op"]: op["last_end_us"] - begin for op in before[row["batch"]]}
+            columns[f"batch {row['batch']}, first version"] = ends
+        columns[f"batch {row['batch']}"] = {op["op"]: op["last_end_us"] for op in row["layer"]}
+    lines = [f"| op of a layer | {' | '.join(columns)} |", "|---" * (len(columns) + 1) + "|"]
+    for name in dict.fromkeys(name for column in columns.values() for name in column):
+        cells = " | ".join(f"{column[name]:.1f}" if name in column else "" for column in columns.values())
+        lines.append(f"| `{name}` | {cells} |")
+    return "\n".join(lines)

@@ -1,0 +1,61 @@
+"""How long planning takes, what it chooses, how well it predicts: blocks of docs/performance.md and docs/planner.md."""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+def dependencies_table(record: dict[str, Any]) -> str:
+    """The table of docs/performance.md: CPU seconds of large graphs, now and before."""
+    limit = record["limit_s"]
+    rows = []
+    for row in record["rows"]:
+        seconds, before = row["seconds"], row["before"]
+        steps = " | ".join(f"{seconds[step]:.2g}" for step in ("dependencies", "build", "verify"))
+        earlier = f"{sum(before.values()):.3g}" if before else f"more than {limit}"
+        tiles, edges = row["counts"]["tiles"], row["counts"]["dependencies"]
+        rows.append(f"| {row['graph']} | {tiles:,} | {edges:,} | {steps} | {sum(seconds.values()):.2g} | {earlier} |")
+    head = "| graph | tiles | dependencies | find | build | verify | total, s | before, s |"
+    return "\n".join([head, "|---|---|---|---|---|---|---|---|", *rows])
+
+
+def chosen_table(record: dict[str, Any]) -> str:
+    """The table of docs/planner.md: what the planner chose, beside the best and the default."""
+    lines = [
+        "| FFN | tokens | plans | chosen | us | best | default | row-major | predicted |",
+        "|---|---|---|---|---|---|---|---|---|",
+    ]
+    for row in record["rows"]:
+        plans = {plan["plan"]: plan for plan in row["plans"]}
+        chosen, best = plans[row["chosen"]], min(plan["us"] for plan in row["plans"])
+        us = (chosen["us"], best, plans[row["default"]]["us"], plans[row["plain"]]["us"], chosen["predicted_us"])
+        cells = " | ".join(f"{value:.1f}" for value in us)
+        lines.append(f"| {row['row']} | {row['m']} | {len(plans)} | {row['chosen']} | {cells} |")
+    worst = max(row["over_best"] for row in record["rows"])
+    behind = sum(row["over_default"] > 1 for row in record["rows"])
+    lines += [
+        "",
+        f"The choice takes at most {worst - 1:.1%} more than the best plan measured, the defaults "
+        "by rule included; they are faster than the choice in "
+        f"{behind} of {len(record['rows'])} cases. "
+        f"Against row-major it is {record['mean_plain_over_chosen']:.2f} times as fast in the geometric mean.",
+    ]
+    return "\n".join(lines)
+
+
+def predicted_table(record: dict[str, Any]) -> str:
+    """The table of docs/planner.md: how far predictions are off."""
+    names = {"all": "all", "matmuls": "single matmuls", "ffns": "FFNs"}
+    lines = [
+        "| cases | what is predicted | median error | 90th percentile | worst |",
+        "|---|---|---|---|---|",
+    ]
+    for key, name in names.items():
+        group = record["errors"][key]
+        for what, words in (("dram_read", "bytes from memory"), ("time", "time")):
+            cells = (f"{group[what][figure]:.1%}" for figure in ("median", "p90", "worst"))
+            lines.append(f"| {name} ({group['cases']}) | {words} | {' | '.join(cells)} |")
+    beyond = sum(abs(row["predicted"]["dram_read_error"]) > 0.12 for row in record["rows"])
+    cases = record["errors"]["all"]["cases"]
+    lines += ["", f"The bytes of {beyond} of {cases} cases are predicted more than 12 % too high or too low."]
+    return "\n".join(lines)
