@@ -107,10 +107,15 @@ class OneLaunchExecutor(DeviceExecutor):
     def dispatch(cls, graph: Graph, chosen: Choices | None = None) -> Dispatch:
         """Static for a long chain: workers that draw while they have room take two items of an op, and others none.
 
-        And where it lets the parts of all tiles that are split share their sums, of a graph of products alone.
+        So they do where items that load nothing ahead, of which the ring has room for several, stand among others that
+        do. And static where it lets the parts of all tiles that are split share their sums, of a graph of products
+        alone.
         """
+        bodies = bodies_of(graph)
+        hoarded = any(not (body.independent or body.early) for body in bodies)
+        mixed = hoarded and any(body.independent for body in bodies)
         shared = chosen is not None and all_share(graph, chosen)
-        return Dispatch.STATIC if is_chain(graph) or shared else Dispatch.TICKET
+        return Dispatch.STATIC if is_chain(graph) or mixed or shared else Dispatch.TICKET
 
     @classmethod
     def check(cls, graph: Graph, device: DeviceSpec) -> None:
