@@ -139,16 +139,17 @@ template <class T, class F, class... S> DEVICE void map_rows(int n, T* out, F ma
 // A row of which each thread has its pieces in registers, or, longer ones, none.
 template <class T, int COUNT> struct Held {
   const T* all;
-  int n, head, tail;
+  int n, head, tail, left;  // elements from the first piece of the thread on
   int4 pieces[COUNT];
   DEVICE Held(int n, const Row<T>& row) : all(row.all), n(n), head(min(n, before_pieces(row.all))) {
     tail = head + (n - head) / Piece<T>::ELEMENTS * Piece<T>::ELEMENTS;
+    left = tail - place(0);
 #pragma unroll
     for (int p = 0; p < COUNT; ++p)
       if (has(p)) pieces[p] = words_at(row.between + place(p));
   }
   DEVICE int place(int p) const { return head + (p * TEAM + member()) * Piece<T>::ELEMENTS; }
-  DEVICE bool has(int p) const { return place(p) < tail; }
+  DEVICE bool has(int p) const { return p * TEAM * Piece<T>::ELEMENTS < left; }
 };
 template <class T> struct Held<T, 0> {
   int n;

@@ -429,11 +429,11 @@ struct Matmul {
     constexpr int CHUNK = COLUMNS < 64 ? COLUMNS : 64;
 #pragma unroll
     for (int b = 0; b < BLOCKS; ++b) {
-      unsigned ahead[2][RESIDUAL && !TRANSPOSED ? CHUNK / 8 : 1][2];  // of one chunk while the one before is turned
+      unsigned ahead[RESIDUAL && !TRANSPOSED ? CHUNK / 8 : 1][2];  // of one chunk while the one before is stored
       const auto load_ahead = [&](int c) {
 #pragma unroll
         for (int n = 0; n < CHUNK / 4 && c + n / 2 * 8 < COLUMNS; ++n)
-          ahead[c / CHUNK % 2][n / 2][n % 2] =
+          ahead[n / 2][n % 2] =
               residuals_of(op, first_tall + b * 64 + row + n % 2 * 8, first_wide + c + n / 2 * 8 + column);
       };
       if constexpr (RESIDUAL && !TRANSPOSED) load_ahead(0);
@@ -441,7 +441,6 @@ struct Matmul {
       for (int c = 0; c < COLUMNS; c += CHUNK) {
         constexpr int LAST = COLUMNS % CHUNK ? COLUMNS % CHUNK : CHUNK;
         const int wide = c + CHUNK <= COLUMNS ? CHUNK : LAST;
-        if constexpr (RESIDUAL && !TRANSPOSED) load_ahead(c + CHUNK);
         unsigned short residual[RESIDUAL && TRANSPOSED ? CHUNK / 8 : 1][4];
         if constexpr (RESIDUAL && TRANSPOSED) {
 #pragma unroll
@@ -467,7 +466,7 @@ struct Matmul {
             if constexpr (RESIDUAL && TRANSPOSED)
               low += as_float(residual[j][h * 2]), high += as_float(residual[j][h * 2 + 1]);
             if constexpr (RESIDUAL && !TRANSPOSED)
-              low += as_float(ahead[c / CHUNK % 2][j][h] & 0xffff), high += as_float(ahead[c / CHUNK % 2][j][h] >> 16);
+              low += as_float(ahead[j][h] & 0xffff), high += as_float(ahead[j][h] >> 16);
             const unsigned pair = as_pair(low, high);
             if (TRANSPOSED) {
               store_shared_16(scratch + wide_at * PITCH + tall_at * 2, pair & 0xffff);
@@ -478,6 +477,7 @@ struct Matmul {
           }
         }
         synchronise();
+        if constexpr (RESIDUAL && !TRANSPOSED) load_ahead(c + CHUNK);
         const int tokens = TRANSPOSED ? wide : 64, pieces = (TRANSPOSED ? 64 : wide) / 8;
         const int first_token = TRANSPOSED ? first_wide + c : first_tall + b * 64;
         const int first_feature = TRANSPOSED ? first_tall + b * 64 : first_wide + c;
