@@ -477,10 +477,10 @@ struct Matmul {
           }
         }
         synchronise();
-        if constexpr (RESIDUAL && !TRANSPOSED) load_ahead(c + CHUNK);
         const int tokens = TRANSPOSED ? wide : 64, pieces = (TRANSPOSED ? 64 : wide) / 8;
         const int first_token = TRANSPOSED ? first_wide + c : first_tall + b * 64;
         const int first_feature = TRANSPOSED ? first_tall + b * 64 : first_wide + c;
+        if constexpr (RESIDUAL && !TRANSPOSED) load_ahead(c + CHUNK);
         for (int piece = thread; piece < tokens * pieces; piece += 128) {
           int token = first_token + piece / pieces;
           const int feature = first_feature + piece % pieces * 8;
