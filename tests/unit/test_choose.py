@@ -330,7 +330,7 @@ def test_what_was_tuned_decides_alone() -> None:
     shape = FFNShape(4096, 14336, RELU, False)
     launch = deployment(ffn(512, shape), H200)
     launch.keep(launch.default, 100.0, 102.0)
-    for tokens in (460, 512):
+    for tokens in (500, 512):
         choice = chosen(shape, tokens)
         assert (choice.executor, choice.launch_us, choice.library_us) == (OneLaunchExecutor, 100.0, 102.0)
         assert choice.why == "both timed by `interlace tune`"
