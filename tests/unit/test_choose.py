@@ -70,8 +70,9 @@ def test_a_launch_has_rows_to_spare_where_they_cost_hardly_anything(shape: FFNSh
 
 
 def test_few_launches_serve_all_numbers_of_tokens() -> None:
-    some = {SOME: 26, FFNShape(32, 48, SILU, True): 7, FFNShape(1600, 6400, il.Activation.GELU_TANH, False): 22}
-    assert {shape: len({*built_for(shape, 1024)}) for shape in some} == some
+    some = SOME, FFNShape(1600, 6400, il.Activation.GELU_TANH, False)
+    assert all(14 <= len({*built_for(shape, 1024)}) <= 36 for shape in some)
+    assert [*dict.fromkeys(built_for(FFNShape(32, 48, SILU, True), 1024))] == [16, 32, 64, 128, 256, 512, 1024]
 
 
 # ---------------------------------------------------------------- the library
@@ -329,7 +330,7 @@ def test_what_was_tuned_decides_alone() -> None:
     shape = FFNShape(4096, 14336, RELU, False)
     launch = deployment(ffn(512, shape), H200)
     launch.keep(launch.default, 100.0, 102.0)
-    for tokens in (460, 512):
+    for tokens in (500, 512):
         choice = chosen(shape, tokens)
         assert (choice.executor, choice.launch_us, choice.library_us) == (OneLaunchExecutor, 100.0, 102.0)
         assert choice.why == "both timed by `interlace tune`"
