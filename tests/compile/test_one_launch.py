@@ -57,7 +57,7 @@ def test_default_launches_compile_and_keep_the_memory_order(shape: str, m: int, 
     assert widths == {tile["BM"] if tile["SWAP"] else tile["BN"] for tile in tiles}
 
 
-#: Of one product, tokens as rows and as columns, with shares as wide as each other and a narrower last one.
+#: Of one product, tokens as rows and as columns, with shares as wide as each other and narrower last ones.
 SHARES = {
     "three of 64 columns": (256, il.MatmulTile(128, 192, 64, num_warps=8), 3),
     "five of 8 tokens": (33, il.MatmulTile(40, 64, 128, swap_ab=True), 5),

@@ -107,7 +107,7 @@ def test_every_kind_of_plan_is_right(name: str, tiles: str) -> None:
 
 
 #: Tiles of the second product and their parts, each on a worker of its own: tokens as rows and as columns, shares as
-#: wide as each other and a narrower last one.
+#: wide as each other and narrower last ones.
 SHARED = {
     "two warpgroups": (300, tile(128, 104, 64, 8), 3),
     "transposed": (48, tile(48, 64, 128, swap_ab=True), 3),

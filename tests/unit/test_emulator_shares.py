@@ -35,10 +35,10 @@ LAUNCHES = {
     "transposed, three parts of 40 tokens, few of them there": lambda: launch(
         ffn(35, tile(40, 64, swap_ab=True), tile(40, 64, swap_ab=True), extras=("bias", "residual")), 3, 6
     ),
-    "three parts of 40 columns": lambda: launch(
-        ffn(20, tile(64, 64), tile(64, 40), A.GELU_TANH, extras=("bias", "residual")), 3, 12
+    "three parts of 56 columns": lambda: launch(
+        ffn(20, tile(64, 64), tile(64, 56), A.GELU_TANH, extras=("bias", "residual")), 3, 12
     ),
-    "two parts of 64 and 16 columns, two warpgroups": lambda: launch(
+    "two parts of 40 columns, two warpgroups": lambda: launch(
         ffn(40, tile(128, 96, warps=8), tile(128, 80, warps=8), A.SILU, extras=("gate",), hidden=144), 2, 4
     ),
 }

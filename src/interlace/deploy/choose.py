@@ -117,7 +117,7 @@ def predicted_us(launch: Deployment) -> float:
     """Predicted microseconds of a launch at its default setting."""
     from interlace.planner.predict import predict  # compiled code, which takes long to import
 
-    plan = launch.plan(launch.default)
+    plan = launch.plan(launch.default, alone=False)  # as modules run it
     return predict(plan, launch.device, launch.mode(plan)).us
 
 

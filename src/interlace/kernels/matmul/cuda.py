@@ -87,8 +87,9 @@ struct Matmul {
   // Sums of so many other parts are loaded at once; if these are few, while the last products are under way.
   static constexpr int OTHERS = TOGETHER - 1;
   static constexpr bool EARLY = OTHERS > 0 && OTHERS * COUNT <= 48;
-  // Where parts share sums: groups of 8 columns of a share, of which the last may have fewer, and 16 bytes of a thread.
-  static constexpr int GROUPS = (WIDTH / 8 + SHARES - 1) / SHARES, SHARE = GROUPS * 8, PIECES = GATES * BLOCKS * GROUPS;
+  // Where parts share sums: groups of 8 columns of a share, one more in the first MORE, and 16 bytes of a thread.
+  static constexpr int MORE = WIDTH / 8 % SHARES, GROUPS = WIDTH / 8 / SHARES + (MORE > 0);
+  static constexpr int SHARE = GROUPS * 8, PIECES = GATES * BLOCKS * GROUPS;
   static constexpr bool MEETS = OTHERS > 0 || SHARES > 1;
   // Of rows of x that are normalised (NORMALISED: their elements) the factors lie behind the scratch.
   typedef Factors<BM, NORMALISED, SQUARED, EPS_BITS> RowFactors;
@@ -226,10 +227,16 @@ struct Matmul {
     finish<WIDTH>(op, item, sums, gains);
   }
 
+  DEVICE static int groups_of(int share) { return MORE ? GROUPS - (share >= MORE) : GROUPS; }
+  DEVICE static int first_group(int share) { return MORE ? share * GROUPS - max(share - MORE, 0) : share * GROUPS; }
   // The first column of a tile, or of a part's share of it.
   template <int COLUMNS> DEVICE static int first_column(const Item& item) {
     if constexpr (COLUMNS == WIDTH) return 0;
-    return item.part * COLUMNS;
+    return first_group(item.part) * 8;
+  }
+  // Whether a column of a part's share, from its first on, is one of it: those of a narrower share end before.
+  DEVICE static bool is_own(const Item& item, int column) {
+    return MORE == 0 || column < groups_of(item.part) * 8;
   }
   // Sums times the factors of their tokens, of a tile or a share.
   template <int COLUMNS>
@@ -243,7 +250,8 @@ struct Matmul {
     for (int b = 0; b < (TRANSPOSED ? 1 : BLOCKS); ++b)
 #pragma unroll
       for (int j = 0; j < (TRANSPOSED ? COLUMNS / 8 : 1); ++j) {
-        if (TRANSPOSED && COLUMNS < WIDTH && from + j * 8 >= WIDTH) continue;
+        if constexpr (TRANSPOSED && COLUMNS < WIDTH)
+          if (!is_own(item, j * 8)) continue;
         const unsigned at = factors + (TRANSPOSED ? from + j * 8 + column : b * 64 + row) * 4;
         const float first = load_shared_float(at), second = load_shared_float(at + (TRANSPOSED ? 4 : 32));
 #pragma unroll
@@ -340,8 +348,8 @@ struct Matmul {
       float4* const theirs = share_of(launch, item, share, item.part - (item.part > share));
 #pragma unroll
       for (int n = 0; n < PIECES; ++n) {
-        const int b = n / GROUPS % BLOCKS, from = (share * GROUPS + n % GROUPS) * 4;
-        if (from >= SUMS) continue;
+        const int b = n / GROUPS % BLOCKS, from = (first_group(share) + n % GROUPS) * 4;
+        if (n % GROUPS >= groups_of(share)) continue;
         const float* const piece = &sums[n / GROUPS / BLOCKS][b][from];
         float* const mine = &own[n / GROUPS / BLOCKS][b][n % GROUPS * 4];
         if (share == item.part) {
@@ -366,9 +374,8 @@ struct Matmul {
     for (int other = 0; other < SHARES - 1; ++other)
 #pragma unroll
       for (int n = 0; n < PIECES; ++n) {
-        const bool inside = SHARES * GROUPS * 8 == WIDTH || item.part * GROUPS + n % GROUPS < WIDTH / 8;
-        values[other * PIECES + n] = make_float4(0, 0, 0, 0);
-        if (inside) values[other * PIECES + n] = __ldcg(share_of(launch, item, item.part, other) + n * 128);
+        float4& value = values[other * PIECES + n] = make_float4(0, 0, 0, 0);
+        if (is_own(item, n % GROUPS * 8)) value = __ldcg(share_of(launch, item, item.part, other) + n * 128);
       }
     __syncwarp();
     release(stage, stage.slot);
@@ -484,9 +491,8 @@ struct Matmul {
         for (int piece = thread; piece < tokens * pieces; piece += 128) {
           int token = first_token + piece / pieces;
           const int feature = first_feature + piece % pieces * 8;
-          // What is beyond the tile, in a last share that has fewer columns, is nobody's.
-          if (COLUMNS < WIDTH && COLUMNS * SHARES > WIDTH)
-            if (from + c + (TRANSPOSED ? piece / pieces : piece % pieces * 8) >= WIDTH) token = op.m;
+          if constexpr (COLUMNS < WIDTH && MORE > 0)
+            if (!is_own(item, c + (TRANSPOSED ? piece / pieces : piece % pieces * 8))) token = op.m;
           const int4 values = load_shared_128(scratch + piece / pieces * PITCH + piece % pieces * 16);
           if (token < op.m && feature < op.n && (!LEAVES || op.out))
             *reinterpret_cast<int4*>(op.out + (long long)token * op.n + feature) = values;

@@ -83,9 +83,8 @@ def check_triton(graph: Graph, op: Op, device: DeviceSpec) -> None:
 
 
 def share_of(columns: int, parts: int) -> int:
-    """Columns of products of a tile that each of its parts adds and finishes, in steps of 8; the last may have fewer.
+    """Columns of products of a tile that each of its parts adds and finishes, in steps of 8; the last may have 8 fewer.
 
     0 where a part would have none, and for a tile of one part.
     """
-    share = -(-columns // (_STEP * parts)) * _STEP
-    return share if 1 < parts and share * (parts - 1) < columns else 0
+    return -(-columns // (_STEP * parts)) * _STEP if 1 < parts <= columns // _STEP else 0
