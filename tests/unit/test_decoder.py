@@ -449,6 +449,7 @@ def test_tokens_stream_in_turn_and_a_closed_stream_frees_its_slots(decoder: Deco
     pieces = [next(stream), next(stream)]
     assert [tuple(piece) for piece in pieces] == [(0, whole[0][0]), (1, whole[1][0])]
     assert decoder.taken == (0, 1)
+    assert decoder.lengths[:2] == tuple(map(len, PROMPTS[:2])), "on a CPU a token does not wait for the next step"
     with pytest.raises(SlotError, match=r"other sequences hold slots \[0, 1\]"):
         decoder.generate([1], 1)
     assert [piece.token for piece in stream if piece.sequence == 0] == whole[0][1:]
