@@ -23,10 +23,11 @@ import interlace as il
 from interlace.bench.record import write_cpu_record
 from interlace.core.devices import known_chips
 from interlace.core.files import write_whole
-from interlace.deploy import SERVING, Deployment, launched_rows
+from interlace.deploy import Deployment, launched_rows
 from interlace.deploy import table as tables
 from interlace.deploy.choose import MEASURED, SCALED, UNLIKE, judge, predicted_us
 from interlace.deploy.table import Row, Table
+from interlace.executors.one_launch import OneLaunchExecutor
 from interlace.kernels.base import power_of_two
 
 MEASURES = ("deploy", "kernels/matmul", "planner/predict.py", "policies", "sim")
@@ -97,7 +98,7 @@ def rounded(us: Mapping[str, float]) -> dict[str, float]:
 def table_of(sweep: Mapping[str, Any]) -> tuple[Path, Table]:
     """The table of a sweep, and its file: the rows whose modules ran a launch in any case."""
     key, chip = next((key, spec) for key, spec in known_chips().items() if spec.name == sweep["gpu"])
-    rows, kinds = [], {kind.name: kind for kind in SERVING}
+    rows = []
     for row in sweep["rows"]:
         if row["runs"] != "launch" or "fused" not in row["alone"]:
             continue
@@ -115,13 +116,12 @@ def table_of(sweep: Mapping[str, Any]) -> tuple[Path, Table]:
         }
         new = Row(**shape, launched=0, launch_us=rounded(ours), library_us=rounded(library), predicted_us=0.0)
         new = replace(new, launched=launched_rows(new.tokens, new.shape, chip))
-        launch = Deployment(new.graph(new.launched), chip, kinds[row["executor"]])
+        launch = Deployment(new.graph(new.launched), chip, OneLaunchExecutor)
         rows.append(replace(new, predicted_us=round(predicted_us(launch), 3)))
     rows.sort(key=lambda row: (row.model, row.tokens))
     versions = {name: sweep["versions"][name] for name in ("torch", "triton")}
     path = tables.FOLDER / f"{key}.json"
-    (executor,) = {row["executor"] for row in sweep["rows"] if row["executor"] is not None}
-    found = Table(chip, executor, versions, sweep["date"], sweep["protocol"], {}, tuple(rows))
+    found = Table(chip, OneLaunchExecutor.name, versions, sweep["date"], sweep["protocol"], {}, tuple(rows))
     return path, replace(found, margins=margins(found))
 
 

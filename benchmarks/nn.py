@@ -11,14 +11,13 @@ there are CPUs; whatever is timed has its GPU alone.
 
     python benchmarks/nn.py launches.json --launches
 
-``--launches``: the modules run a launch in any case, of the executor that is named (the one launch of CUDA C++ if none
-is), on as many tokens as there are, of the models that the table which ships has; beside them PyTorch's ops with a
-fused gate. ``choose.py --table`` makes a table of that.
+``--launches``: the modules run a launch in any case, on as many tokens as there are, of the models that the table which
+ships has; beside them PyTorch's ops with a fused gate. ``choose.py --table`` makes a table of that.
 
     python benchmarks/nn.py benchmarks/results/nn-drawn-h200.json --seed 1 --rows 48
 
 ``--seed`` draws rows at random instead: any of the models, its network shared by 1, 2, 4 or 8 GPUs, 1 to 1,000 tokens.
-Then every executor of one launch is timed too, whatever the module runs, each on exactly so many tokens.
+Then the launch of exactly so many tokens is timed too, whatever the module runs.
 """
 
 from __future__ import annotations
@@ -41,7 +40,8 @@ from interlace.bench.record import kept_rows, write_record
 from interlace.bench.timing import protocol, rounds_us
 from interlace.bench.turns import alone, autotune_alone
 from interlace.core.errors import InterlaceError, ResultError
-from interlace.deploy import SERVING, Choice, Deployment, choose, here, launched_rows
+from interlace.deploy import Choice, Deployment, choose, here, launched_rows
+from interlace.executors.one_launch import OneLaunchExecutor
 from interlace.kernels.matmul import Activation
 from interlace.workloads.ffn import FFN, FFNShape, ffn
 
@@ -122,14 +122,14 @@ class Job:
     """A model's FFN over some tokens.
 
     Attributes:
-        forced: the executor whose launch the module runs in any case; empty if it chooses.
+        forced: the module runs a launch in any case.
         share: the GPUs that share it.
-        drawn: at random; then every executor of one launch is timed.
+        drawn: at random; then the launch of exactly its tokens is timed too.
     """
 
     model: str
     tokens: int
-    forced: str = ""
+    forced: bool = False
     share: int = 1
     drawn: bool = False
 
@@ -187,17 +187,15 @@ def compiled(job: Job) -> tuple[Network, Layer, Layer]:
     return one, layer, ours
 
 
-def launches(job: Job) -> dict[str, Any]:
-    """By name, each executor that can run it as one launch."""
-    graph = job.workload.graph(here())
-    able = [Deployment(graph, here(), kind) for kind in SERVING if kind.obstacle(graph, here()) is None]
-    return {found.executor.name: found.make(found.default) for found in able}
+def exact(job: Job) -> Any:
+    """The launch of exactly its tokens."""
+    found = Deployment(job.workload.graph(here()), here(), OneLaunchExecutor)
+    return found.make(found.default)
 
 
 def force(job: Job) -> None:
     """Let the module run a launch, as if ``interlace tune`` had found it faster."""
-    (executor,) = (kind for kind in SERVING if kind.name == job.forced)
-    found = Deployment(ffn(launched_rows(job.tokens, job.shape, here()), job.shape), here(), executor)
+    found = Deployment(ffn(launched_rows(job.tokens, job.shape, here()), job.shape), here(), OneLaunchExecutor)
     found.keep(found.default, 1.0, library_us=2.0)
 
 
@@ -241,9 +239,11 @@ def measure(job: Job) -> dict[str, Any]:
         }
         if job.forced or job.drawn:
             ways["fused"], layers["fused"] = problem.fused, in_a_layer(job, problem.fused)
-        for name, executor in (launches(job) if job.drawn else {}).items():
+        if job.drawn:
+            executor = exact(job)
             problem.check(executor)
-            ways[name], layers[name] = problem.run(executor), in_a_layer(job, problem.run(executor))
+            run = problem.run(executor)
+            ways["exact"], layers["exact"] = run, in_a_layer(job, run)
         error = right(module, problem)
         # Else all this would be compiled in the turn of what is timed.
         for way in (module, compiled_alone):
@@ -283,19 +283,15 @@ def worse(row: Mapping[str, Any]) -> float:
     return min(row["alone_ratio"], row["layer_ratio"])
 
 
-def of_launches(rows: list[dict[str, Any]]) -> dict[str, dict[str, float]]:
-    """Of each executor, and of the faster one, the mean speed over the better of PyTorch's, alone, by tokens."""
-    names = [kind.name for kind in SERVING]
-    found: dict[str, dict[str, list[float]]] = {}
+def of_launches(rows: list[dict[str, Any]]) -> dict[str, float]:
+    """The mean speed of launches of exactly their tokens over the better of PyTorch's, alone, by tokens."""
+    found: dict[str, list[float]] = {}
     for row in rows:
         times = {name: told["median_us"] for name, told in row["alone"].items()}
-        best = min(times["eager"], times["compile"])
-        ratios = {name: best / times[name] for name in names if name in times}
-        size = "up to 64" if row["tokens"] <= 64 else "from 65"
-        for name, ratio in {**ratios, "faster": max(ratios.values(), default=0.0)}.items():
-            if ratio:
-                found.setdefault(name, {}).setdefault(size, []).append(ratio)
-    return {name: {size: geometric_mean(r) for size, r in by.items()} for name, by in found.items()}
+        if "exact" in times:
+            size = "up to 64" if row["tokens"] <= 64 else "from 65"
+            found.setdefault(size, []).append(min(times["eager"], times["compile"]) / times["exact"])
+    return {size: geometric_mean(ratios) for size, ratios in found.items()}
 
 
 def summary(rows: list[dict[str, Any]]) -> dict[str, Any]:
@@ -325,11 +321,11 @@ def drawn(seed: int) -> Iterator[Job]:
         yield Job(model, tokens, share=share, drawn=True)
 
 
-def jobs(done: list[dict[str, Any]], *, launches: str = "", seed: int | None = None, rows: int = 1000) -> list[Job]:
+def jobs(done: list[dict[str, Any]], *, launches: bool = False, seed: int | None = None, rows: int = 1000) -> list[Job]:
     """What is left of the first rows, what matters most first, or drawn from a seed."""
     every: Iterator[Job] = (Job(model, m) for m in TOKENS for model in MODELS)
     if launches:
-        every = (Job(model, m, forced=launches) for m in TOKENS for model in TABLED)
+        every = (Job(model, m, forced=True) for m in TOKENS for model in TABLED)
     if seed is not None:
         every = drawn(seed)
     known = {key(row) for row in done if not launches or "fused" in row["alone"]}
@@ -341,8 +337,7 @@ def main() -> None:
     parser.add_argument("path", type=Path)
     parser.add_argument("--seconds", type=float, default=600.0, help="stop after so long; 600 by default")
     parser.add_argument("--update", action="store_true", help="keep the rows that are there")
-    names = [kind.name for kind in SERVING]
-    parser.add_argument("--launches", nargs="?", const=names[0], default="", choices=names, help="run one in any case")
+    parser.add_argument("--launches", action="store_true", help="run one in any case")
     parser.add_argument("--rows", type=int, default=1000, help="only the first so many")
     parser.add_argument("--seed", type=int, help="draw the rows at random")
     parser.add_argument("--gpus", type=int, default=1, help="measure on so many GPUs at once")
@@ -353,7 +348,7 @@ def main() -> None:
     rows = kept_rows(given.path, MEASURES) if given.update else []
     left = jobs(rows, launches=given.launches, seed=given.seed, rows=given.rows)
     command = f"python benchmarks/nn.py benchmarks/results/{given.path.name}"
-    command += f" --launches {given.launches}" if given.launches else ""
+    command += " --launches" if given.launches else ""
     command += "" if given.seed is None else f" --seed {given.seed} --rows {given.rows}"
 
     def in_time() -> Iterator[Job]:

@@ -8,7 +8,10 @@ import pytest
 
 import interlace as il
 from interlace.core.errors import DTypeError, GraphError, NoDeviceError, PlanError, ShapeError
+from interlace.kernels.cuda.compiler import compile_text
+from interlace.kernels.cuda.ptx import PTX
 from interlace.kernels.lint import lint
+from interlace.kernels.primitives.semaphore_cuda import SEMAPHORES
 from interlace.launch.compose import KEEPS
 from interlace.planner.settings import plan_with
 
@@ -52,6 +55,44 @@ def test_default_launches_compile_and_keep_the_memory_order(shape: str, m: int, 
     widths = {int(n) for n in re.findall(r"wgmma\.mma_async\.sync\.aligned\.m64n(\d+)k16", ptx)}
     tiles = [dict(setting.op(op.name).params) for op in graph.ops]
     assert widths == {tile["BM"] if tile["SWAP"] else tile["BN"] for tile in tiles}
+
+
+#: Of one product, tokens as rows and as columns, with shares as wide as each other and narrower last ones.
+SHARES = {
+    "three of 64 columns": (256, il.MatmulTile(128, 192, 64, num_warps=8), 3),
+    "five of 8 tokens": (33, il.MatmulTile(40, 64, 128, swap_ab=True), 5),
+    "two of 32 and 24 columns": (64, il.MatmulTile(64, 56, 128), 2),
+}
+
+
+def sharing(name: str) -> il.OneLaunchExecutor:
+    m, tile, parts = SHARES[name]
+    extents = {"x": (m, 2048), "w": (1024, 2048), "residual": (m, 1024), "out": (m, 1024)}
+    t = {n: il.Tensor(n, extent, il.bf16) for n, extent in extents.items()}
+    op = il.matmul("op", t["x"], t["w"], t["out"], residual=t["residual"], tile=tile)
+    graph = il.Graph("one", tuple(t.values()), (op,), ("x", "w", "residual"), ("out",))
+    return launch(graph, dispatch=il.Dispatch.STATIC, split=il.SplitK(parts))
+
+
+@pytest.mark.parametrize("name", SHARES)
+def test_parts_that_share_sums_keep_the_memory_order(name: str) -> None:
+    run, (_, tile, parts) = sharing(name), SHARES[name]
+    (part,) = run._parts
+    wide = tile.m if tile.swap_ab else tile.n
+    assert part.tile.share == tile.m * tile.n // wide * -(-wide // (8 * parts)) * 8
+    assert run.binary.resources.spill_bytes == 0
+    assert run.binary.warnings == ()
+    assert lint(run.binary.ptx, posts=True, waits=True, posting_warp=True) == []
+    assert len(places(run.binary.ptx.splitlines(), r"red\.release\.gpu")) == 2, "of the warp that posts, of consumers"
+
+
+def test_the_lint_finds_sums_that_are_posted_before_all_threads_have_stored_them() -> None:
+    text = sharing("five of 8 tokens").composition.text
+    stored = "    synchronise();\n    if (threadIdx.x % 128 == 0) {\n      random_delay(launch, item, 2);\n"
+    assert text.count(stored) == 1
+    text = text.replace(stored, stored.partition("\n")[2])
+    early = compile_text(text, "one_launch", il.H200.architecture, preamble=PTX + SEMAPHORES)
+    assert [fault.rule for fault in lint(early.ptx, posts=True, waits=True, posting_warp=True)] == ["release"]
 
 
 def places(lines: list[str], pattern: str) -> list[int]:

@@ -44,7 +44,9 @@ def test_texts_and_products_in_one_launch_keep_the_memory_order(dispatch: il.Dis
     assert lint(run.binary.ptx, posts=True, waits=True, posting_warp=True) == []
     codes = run._table.items["code"]
     assert sorted(set((codes % KEEPS).tolist())) == [0, 1, 2]
-    assert bool((codes >= KEEPS).any()) == (dispatch in (il.Dispatch.STATIC, il.Dispatch.TICKET))
+    assert bool((codes >= KEEPS).any()) == (
+        dispatch in (il.Dispatch.STATIC, il.Dispatch.TICKET, il.Dispatch.HYBRID)
+    )
     assert (run._table.waits["threshold"] == run.plan.waits.threshold).all()
 
 

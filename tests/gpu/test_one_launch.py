@@ -106,6 +106,32 @@ def test_every_kind_of_plan_is_right(name: str, tiles: str) -> None:
     check(*made(300, ffn_shape("gated"), up, down, choices=CHOICES[name]), seed=0)
 
 
+#: Tiles of the second product and their parts, each on a worker of its own: tokens as rows and as columns, shares as
+#: wide as each other and narrower last ones.
+SHARED = {
+    "two warpgroups": (300, tile(128, 104, 64, 8), 3),
+    "transposed": (48, tile(48, 64, 128, swap_ab=True), 3),
+    "three of 7 groups of columns": (100, tile(64, 56, 64), 3),
+}
+
+
+@pytest.mark.parametrize("kind", ["gelu-tanh", "gated"])
+@pytest.mark.parametrize("name", SHARED)
+def test_parts_that_share_sums_are_right_and_give_the_same_bits_under_delays(name: str, kind: str) -> None:
+    m, down, parts = SHARED[name]
+    choices = il.Choices(132, il.Dispatch.STATIC, split={"down": il.SplitK(parts)})
+    run, c = made(m, ffn_shape(kind), down, down, choices=choices, jitter_s=3e-6, dependent_launch=True)
+    assert run._parts[1].tile.share
+    check(run, c, seed=m)
+    inputs = c.inputs(seed=m)
+    first, out = c.poisoned(), c.poisoned()
+    run.run({**inputs, "out": first})
+    for _ in range(1000):
+        run.run({**inputs, "out": out})
+    run.synchronize()
+    assert torch.equal(out, first)
+
+
 @pytest.mark.parametrize("residual", [False, True])
 def test_a_chain_of_many_ops_with_residuals_is_one_launch(residual: bool) -> None:
     """Twelve products, each adding what two ops before gave."""

@@ -10,10 +10,13 @@ from interlace.executors.device import DeviceExecutor
 from interlace.workloads import Attention, FFNBlock, NormedMatmuls, Workload
 
 from ..cases import TORCH, relative_error
-from ..rows import CASES, Rows, normed, pointwise, shared, together
+from ..rows import CASES, Rows, normed, pointwise, scaled, shared, together
 
 WIDE = {
     "norm of many rows": normed(1000, 12288, rows=8),
+    "norm of rows by four warps": normed(1001, 4096, rows=8),
+    "RMS norm of rows that lie anywhere": scaled(777, 1601, rows=16),
+    "softmax of many rows": shared(4100, 2000, rows=32),
     "norm far from 0": normed(33, 1600, il.fp32, offset=4000.0),
     "softmax of a vocabulary": shared(16, 50257),
     "pointwise": pointwise(511, 6400, activation=il.Activation.SILU, times="matrix", plus="vector", tile=(8, 1024)),

@@ -39,6 +39,7 @@ from interlace.executors.one_launch import OneLaunchExecutor
 from interlace.orders.saved import SavedOrder, written
 from interlace.plan.orderings import Ordering
 from interlace.plan.verify import verify
+from interlace.planner.settings import choices
 from interlace.policies.orders import Order
 from interlace.policies.setting import Setting
 from interlace.workloads import FFN, WORKLOADS, MoE, RaggedAttention, TwoCopies, Workload
@@ -397,7 +398,8 @@ def test_every_variant_has_a_safe_plan_of_its_own(kind: type[Workload]) -> None:
         mine = [v for v in found if v.deployment.executor is executor]
         assert mine[0].setting == Deployment(mine[0].deployment.graph, H200, executor).default
         plan = mine[-1].deployment.plan(mine[-1].setting, mine[-1].policy)
-        assert executor.prove(verify(plan)).plan.dispatch is executor.dispatch(plan.graph)
+        chosen = choices(plan.graph, mine[-1].setting, H200.sms)
+        assert executor.prove(verify(plan)).plan.dispatch is executor.dispatch(plan.graph, chosen)
 
 
 def test_an_order_of_ones_own_is_timed_where_it_fits_the_grid() -> None:

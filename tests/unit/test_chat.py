@@ -44,6 +44,12 @@ def test_a_message_takes_the_form_of_the_template_wherever_that_is(tmp_path: Pat
     assert of_folder(tmp_path, {"chat_template": "no", "bos_token": {"content": "<s>"}}) == '<s>"1 < 2?"'
 
 
+def test_there_are_no_tools_and_what_marks_training_is_only_a_mark(tmp_path: Path) -> None:
+    asked = "{% if tools is not none or documents is not none %}TOOLS{% endif %}"
+    marked = "{% for m in messages %}{% generation %}{{ m.content }}{% endgeneration %}{% endfor %}"
+    assert of_gguf(tmp_path, chat_template=asked + marked) == "1 < 2?"
+
+
 def test_templates_know_the_special_tokens_and_the_date(tmp_path: Path) -> None:
     told = "{{ bos_token }}|{{ pad_token }}|{{ strftime_now('%Y') | length }}"
     template = f"{{% for n in range(9) %}}{told}{{% break %}}{{% endfor %}}"

@@ -13,12 +13,11 @@ import pytest
 
 import interlace as il
 from interlace.core.devices import H100, H200
-from interlace.deploy import SERVING, Choice, Deployment, choose, launched_rows, library_us, serving, table
+from interlace.deploy import Choice, choose, deployment, launched_rows, library_us, table
 from interlace.deploy.choose import MEASURED, SCALED, UNLIKE, Judgement, judge, predicted_us
 from interlace.deploy.rows import _seconds as priced
 from interlace.deploy.table import Row
-from interlace.executors import DeviceExecutor
-from interlace.executors.persistent import PersistentTicketExecutor
+from interlace.executors.one_launch import OneLaunchExecutor
 from interlace.planner import predict as predicting
 from interlace.workloads import FFNShape, ffn, two_copies
 
@@ -26,12 +25,8 @@ from .gpus import A100
 
 BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
 ROWS = table.table(H200).rows
-FASTEST, OTHER = SERVING[0], PersistentTicketExecutor
 SILU, RELU = il.Activation.SILU, il.Activation.RELU
 SOME = FFNShape(2048, 8192, SILU, True)
-of_todays_launch = pytest.mark.skipif(
-    table.table(H200).executor != FASTEST.name, reason="the table is of another executor: nothing is chosen by it"
-)
 
 
 @pytest.fixture(autouse=True)
@@ -47,10 +42,6 @@ def row(model: str, tokens: int) -> Row:
 def chosen(shape: FFNShape, tokens: int, device: il.DeviceSpec = H200, bias: bool = False) -> Choice:
     own, launched = (ffn(rows, shape, bias=bias) for rows in (tokens, launched_rows(tokens, shape, device)))
     return choose(own, device, launched)
-
-
-def launched_by(executor: type[DeviceExecutor], row: Row) -> Deployment:
-    return Deployment(row.graph(row.launched), H200, executor)
 
 
 def shape_of(row: Row) -> FFNShape:
@@ -79,8 +70,9 @@ def test_a_launch_has_rows_to_spare_where_they_cost_hardly_anything(shape: FFNSh
 
 
 def test_few_launches_serve_all_numbers_of_tokens() -> None:
-    some = {SOME: 26, FFNShape(32, 48, SILU, True): 7, FFNShape(1600, 6400, il.Activation.GELU_TANH, False): 22}
-    assert {shape: len({*built_for(shape, 1024)}) for shape in some} == some
+    some = SOME, FFNShape(1600, 6400, il.Activation.GELU_TANH, False)
+    assert all(14 <= len({*built_for(shape, 1024)}) <= 36 for shape in some)
+    assert [*dict.fromkeys(built_for(FFNShape(32, 48, SILU, True), 1024))] == [16, 32, 64, 128, 256, 512, 1024]
 
 
 # ---------------------------------------------------------------- the library
@@ -102,7 +94,6 @@ def test_the_librarys_time_is_a_roofline_for_each_kernel() -> None:
 # ---------------------------------------------------------------- what was measured
 
 
-@of_todays_launch
 def test_the_table_is_read_as_it_is_written_and_rests_on_todays_predictions() -> None:
     """A rule or a model that changed calls for ``benchmarks/choose.py --table``, and perhaps for new measurements."""
     found = table.table(H200)
@@ -111,15 +102,14 @@ def test_the_table_is_read_as_it_is_written_and_rests_on_todays_predictions() ->
     assert all(row.launched == launched_rows(row.tokens, row.shape, H200) for row in ROWS)
     few = [row for row in ROWS if row.launched <= 256]  # what is larger takes longer to predict
     for row in {(row.model, row.launched): row for row in few}.values():
-        assert predicted_us(serving(row.graph(row.launched), H200)) == pytest.approx(row.predicted_us, abs=1e-3), row
+        assert predicted_us(deployment(row.graph(row.launched), H200)) == pytest.approx(row.predicted_us, abs=1e-3), row
 
 
-@of_todays_launch
 def test_no_row_of_the_table_is_chosen_where_the_library_is_faster() -> None:
     launches = 0
     for row in ROWS:
         choice = choose(row.problem, H200, row.graph(row.launched))
-        assert (choice.executor is FASTEST) == (row.ratio >= 1.01), row
+        assert (choice.executor is OneLaunchExecutor) == (row.ratio >= 1.01), row
         assert choice.launch_us is not None
         assert choice.library_us is not None
         assert choice.library_us / choice.launch_us == pytest.approx(row.ratio)
@@ -190,7 +180,7 @@ def swept(tokens: int, runs: str = "launch", fused: bool = True) -> dict[str, An
         alone["fused"], layer["fused"] = 29.0, 34.0
     timed = ({name: {"median_us": us} for name, us in each.items()} for each in (alone, layer))
     shape = {"model": "some", "hidden": 2048, "ffn": 8192, "activation": "relu", "gated": False}
-    executor = FASTEST.name if runs == "launch" else None
+    executor = OneLaunchExecutor.name if runs == "launch" else None
     by = dict(zip(("alone", "layer"), timed, strict=True))
     return {**shape, "tokens": tokens, "runs": runs, "executor": executor, **by}
 
@@ -206,9 +196,9 @@ def test_a_sweep_makes_a_table() -> None:
     for row in found.rows:  # each of its own launch, on its own tokens
         assert row.launch_us == {"alone": 20.0 + row.tokens, "layer": 31.0, "compiled": 30.0}
         assert row.library_us == {"alone": 28.0, "layer": 34.0, "compiled": 33.0}
-        assert row.predicted_us == pytest.approx(predicted_us(launched_by(FASTEST, row)), abs=1e-3)
+        assert row.predicted_us == pytest.approx(predicted_us(deployment(row.graph(row.launched), H200)), abs=1e-3)
     assert [row.worse for row in found.rows] == ["layer", "alone", "alone"]
-    assert found.executor == FASTEST.name
+    assert found.executor == OneLaunchExecutor.name
     lines = [table.text(some).splitlines() for some in (found, found.without(found.rows[:1]))]
     assert set(lines[0]) - set(lines[1]) == {
         f"   [3, 16, {found.rows[0].predicted_us}, 23.0, 31.0, 30.0, 28.0, 34.0, 33.0],"
@@ -224,38 +214,34 @@ def test_a_sweep_starts_with_all_models_and_goes_on_where_it_stopped() -> None:
     measured = {(row.hidden, row.ffn, row.gated) for row in ROWS}
     beside = [shape for shape in models.values() if (shape.hidden, shape.ffn, shape.gated) not in measured]
     assert len(beside) >= 6
-    forced = jobs([], launches="one_launch")
+    forced = jobs([], launches=True)
     assert {job.model for job in forced} == {row.model for row in ROWS} == sweep["TABLED"].keys()
     assert {(job.shape.hidden, job.shape.ffn, job.shape.gated) for job in forced} == measured
-    assert all(job.forced == "one_launch" for job in forced)
+    assert all(job.forced for job in forced)
     assert not any(job.forced for job in first)
     done = [{"model": job.model, "tokens": job.tokens, "share": 1, "alone": {}} for job in first[:5]]
     assert jobs(done) == first[5:]
     done[0]["alone"] = {"fused": {}}
-    again = jobs(done, launches="one_launch")
+    again = jobs(done, launches=True)
     assert len(again) == len(forced) - 1  # the launches of the others need not have been timed
-    timed = {"eager": {"median_us": 12.0}, "compile": {"median_us": 11.0}, "one_launch": {"median_us": 10.0}}
+    timed = {"eager": {"median_us": 12.0}, "compile": {"median_us": 11.0}, "exact": {"median_us": 10.0}}
     row = {"model": "a", "runs": "launch", "alone_ratio": 1.21, "alone": timed}
     told = [{**row, "tokens": 1, "layer_ratio": 1.0}, {**row, "tokens": 2, "layer_ratio": 0.9}]
     found = sweep["summary"](told)
     assert found["below"] == [["a", 2, 0.9]]
     assert (found["models"], found["launches"], found["worst"]) == (1, 2, 0.9)
     assert found["mean_layer"] == pytest.approx(0.9**0.5)
-    assert found["launch_means"] == {name: {"up to 64": pytest.approx(1.1)} for name in ("one_launch", "faster")}
+    assert found["launch_means"] == {"up to 64": pytest.approx(1.1)}
 
 
-@of_todays_launch
-@pytest.mark.parametrize("executor", SERVING)
-def test_a_sweep_of_launches_runs_them_where_the_library_is_faster(
-    executor: type[DeviceExecutor], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_sweep_of_launches_runs_them_where_the_library_is_faster(monkeypatch: pytest.MonkeyPatch) -> None:
     sweep = runpy.run_path(str(BENCHMARKS / "nn.py"))
     monkeypatch.setitem(sweep["force"].__globals__, "here", lambda: H200)
-    forced = sweep["jobs"]([], launches=executor.name)
+    forced = sweep["jobs"]([], launches=True)
     (job,) = [job for job in forced if (job.model, job.tokens) == ("falcon-7b", 200)]
     assert sweep["chosen"](job).executor is None
     sweep["force"](job)
-    assert sweep["chosen"](job).executor is executor
+    assert sweep["chosen"](job).executor is OneLaunchExecutor
 
 
 def test_drawn_rows_are_the_same_for_a_seed() -> None:
@@ -282,14 +268,13 @@ def test_on_ffns_that_were_left_out_the_choice_is_as_good_as_the_record_says() -
     assert study["margins"](table.table(H200)) == found["margins"]["predicted"]
 
 
-@of_todays_launch
 def test_an_ffn_beside_the_table_is_predicted_and_corrected() -> None:
     near = chosen(FFNShape(4096, 14000, SILU, True), 16)
-    assert near.executor is FASTEST
-    assert near.setting == serving(ffn(16, FFNShape(4096, 14000, SILU, True)), H200).default
+    assert near.executor is OneLaunchExecutor
+    assert near.setting == deployment(ffn(16, FFNShape(4096, 14000, SILU, True)), H200).default
     assert near.why.startswith("predicted, corrected by what was measured of FFNs alike (NVIDIA H200, torch 2.11.0")
-    assert str(near).startswith(f"one launch ({FASTEST.name}): the launch takes ")
-    assert near.launch_us == predicted_us(serving(ffn(16, FFNShape(4096, 14000, SILU, True)), H200))
+    assert str(near).startswith(f"one launch ({OneLaunchExecutor.name}): the launch takes ")
+    assert near.launch_us == predicted_us(deployment(ffn(16, FFNShape(4096, 14000, SILU, True)), H200))
     far = chosen(FFNShape(64, 128, SILU, True), 16)
     assert "that are all unlike it" in far.why
     close = chosen(FFNShape(320, 1280, SILU, True), 32)
@@ -304,7 +289,6 @@ def test_an_ffn_beside_the_table_is_predicted_and_corrected() -> None:
     assert str(small).startswith("PyTorch's own ops: the launch takes ")
 
 
-@of_todays_launch
 def test_beyond_what_was_measured_the_library_runs() -> None:
     shape = FFNShape(4096, 14336, SILU, True)
     most = table.table(H200).most_tokens
@@ -317,7 +301,6 @@ def test_beyond_what_was_measured_the_library_runs() -> None:
     assert "items, too many to predict" in wide.why
 
 
-@of_todays_launch
 def test_another_chip_goes_by_the_nearest_that_was_measured_and_says_so() -> None:
     shape = shape_of(row("llama3-8b", 16))
     choice = chosen(shape, 16, H100)
@@ -337,7 +320,7 @@ def test_a_table_of_another_executor_says_nothing(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(import_module("interlace.deploy.choose"), "table", lambda device: known)
     choice = chosen(shape_of(row("llama3-8b", 16)), 16)
     assert (choice.executor, choice.launch_us) == (None, None)
-    assert choice.why.startswith(f"nobody measured the {FASTEST.name} executor against a library here")
+    assert choice.why.startswith(f"nobody measured the {OneLaunchExecutor.name} executor against a library here")
 
 
 # ---------------------------------------------------------------- what was tuned
@@ -345,40 +328,22 @@ def test_a_table_of_another_executor_says_nothing(monkeypatch: pytest.MonkeyPatc
 
 def test_what_was_tuned_decides_alone() -> None:
     shape = FFNShape(4096, 14336, RELU, False)
-    launch = serving(ffn(512, shape), H200)
+    launch = deployment(ffn(512, shape), H200)
     launch.keep(launch.default, 100.0, 102.0)
-    for tokens in (460, 512):
+    for tokens in (500, 512):
         choice = chosen(shape, tokens)
-        assert (choice.executor, choice.launch_us, choice.library_us) == (FASTEST, 100.0, 102.0)
+        assert (choice.executor, choice.launch_us, choice.library_us) == (OneLaunchExecutor, 100.0, 102.0)
         assert choice.why == "both timed by `interlace tune`"
     launch.keep(launch.default, 100.0, 99.0)
     assert chosen(shape, 512).executor is None
     launch.keep(launch.default, 10.0)
     choice = chosen(shape, 512)
-    assert (choice.executor, choice.launch_us) == (FASTEST, 10.0)
+    assert (choice.executor, choice.launch_us) == (OneLaunchExecutor, 10.0)
     assert choice.library_us == library_us(ffn(512, shape), H200)
     launch.keep(launch.default, 400.0)
     assert chosen(shape, 512).executor is None
 
 
-def test_a_module_runs_what_was_tuned_else_the_executor_that_was_measured(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Another executor's launch is another, whatever the table says."""
-    monkeypatch.setitem(serving.__globals__, "SERVING", (FASTEST, OTHER))
-    shape = FFNShape(4096, 14336, RELU, False)
-    graph = ffn(16, shape)
-    assert serving(graph, H200) == Deployment(graph, H200, FASTEST)
-    tuned = Deployment(graph, H200, OTHER)
-    tuned.keep(tuned.default, 50.0, 60.0)
-    assert serving(graph, H200) == tuned
-    choice = chosen(shape, 16)
-    assert (choice.executor, choice.setting, choice.launch_us) == (OTHER, tuned.default, 50.0)
-    assert serving(ffn(64, shape), H200).executor is FASTEST
-    found = table.table(H200)
-    monkeypatch.setitem(serving.__globals__, "table", lambda device: replace(found, executor=OTHER.name))
-    assert serving(ffn(64, shape), H200).executor is OTHER
-
-
-@of_todays_launch
 def test_a_launch_is_predicted_once_for_all_numbers_of_tokens_that_it_serves(monkeypatch: pytest.MonkeyPatch) -> None:
     plans: list[il.Plan] = []
     real = predicting.predict

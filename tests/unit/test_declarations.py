@@ -151,7 +151,8 @@ def test_a_planned_graph_is_one_that_the_executor_runs(executor: type[Executor],
     assert executor.prove(plan).plan.workers == il.H200.sms
     assert executor.misfit(plan.graph, il.H200) is None
     assert (plan.graph.tensors, plan.graph.inputs, plan.graph.outputs) == (graph.tensors, graph.inputs, graph.outputs)
-    assert plan.dispatch is executor.dispatches[0]
+    shared = executor is il.OneLaunchExecutor and m == 100  # a product is split
+    assert plan.dispatch is (il.Dispatch.STATIC if shared else executor.dispatches[0])
 
 
 def test_a_planned_graph_is_tiled_for_the_executor_and_the_device() -> None:

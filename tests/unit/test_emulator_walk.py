@@ -292,7 +292,7 @@ def test_roles_that_take_more_registers_than_the_block_has_are_reported() -> Non
 
 def test_a_part_that_never_comes_ends_in_an_error_that_names_its_tile() -> None:
     run = broken()["lost"]
-    with pytest.raises(HangError, match=r"^op 'down', tile \(0, 0\).*waited for 2 other parts of its tile and saw 1"):
+    with pytest.raises(HangError, match=r"^op 'down', tile \(0, 0\).*waited for 2 posts of sums of its tile and saw 1"):
         run_once(run, 0)
 
 
@@ -302,7 +302,7 @@ def test_a_part_that_adds_before_the_others_are_there_is_caught() -> None:
         run = broken()[name]
         at = [row * ITEM.columns + ITEM.column("split") for row in (3, 5)]
         run._items[at] = run._items[at[::-1]]
-    with pytest.raises(HangError, match=r"waited for 2 other parts of its tile and saw 0"):
+    with pytest.raises(HangError, match=r"waited for 2 posts of sums of its tile and saw 0"):
         run_once(broken()["right"], 0)
     assert run_once(broken()["hasty"], 0).isnan().any()
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from types import SimpleNamespace
 from typing import ClassVar
 
+import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -316,6 +317,10 @@ def test_inputs_that_do_not_fit_are_refused() -> None:
     module, _ = swiglu()
     with pytest.raises(ShapeError, match=r"x has shape \(3, 31\); its last extent must be hidden = 32"):
         module(torch.randn(3, 31))
+    with pytest.raises(ShapeError, match=r"x has shape \(\); its last extent"):
+        module(torch.tensor(1.0))
+    with pytest.raises(DTypeError, match="x is a ndarray; pass a tensor"):
+        module(np.ones((3, HIDDEN)))
     with pytest.raises(DTypeError, match=r"x is torch.bfloat16, the weights are torch.float32; cast"):
         module(torch.randn(3, HIDDEN, dtype=torch.bfloat16))
 

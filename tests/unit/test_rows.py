@@ -21,7 +21,7 @@ from interlace.workloads import FFNBlock, ffn_block  # noqa: E402
 
 from ..cases import relative_error  # noqa: E402
 from ..emulator.build import MISSING  # noqa: E402
-from ..rows import CASES, together  # noqa: E402
+from ..rows import CASES, scaled, together  # noqa: E402
 
 each = pytest.mark.parametrize("name", CASES)
 
@@ -50,6 +50,43 @@ def test_one_launch_of_all_is_right_and_touches_nothing_else() -> None:
     assert [str(fault) for fault in run.faults] == []
     errors = {name: relative_error(tensors[name + "out"], case.exact(inputs[name])) for name, case in CASES.items()}
     assert {name: error for name, error in errors.items() if not error < CASES[name].tolerance} == {}
+
+
+#: Changes of the text of rows that come through the ring, each by two warps.
+FAULTS = {
+    "rows are read before they have come": (
+        "const bool dependent = mbarrier_try_wait(dependent_full(stage.slot), stage.phase);",
+        "const bool dependent = true;",
+    ),
+    "warps do not wait for each other's sums": ("  synchronise_team();\n  float found", "  float found"),
+}
+
+
+@pytest.mark.skipif(bool(MISSING), reason=MISSING)
+def test_planted_faults_of_rows_through_the_ring_are_races() -> None:
+    pytest.importorskip("triton")
+    from ..emulator.walk import EmulatedLaunch, kinds_of_faults, prepare
+
+    case = scaled(19, 1104, rows=16)
+    runs = {name: EmulatedLaunch(il.build(case.graph, il.Choices(1)), stages=2, change=FAULTS[name]) for name in FAULTS}
+    prepare([*runs.values()])
+    found = {name: kinds_of_faults(run, case.inputs(), range(2)) for name, run in runs.items()}
+    assert {name: "race" in kinds for name, kinds in found.items()} == dict.fromkeys(FAULTS, True)
+
+
+def test_rows_beside_products_are_dealt_in_lists() -> None:
+    dispatch = il.OneLaunchExecutor.dispatch
+    assert dispatch(FFNBlock(72, 136, 16).graph(il.H200)) is il.Dispatch.STATIC
+    assert dispatch(il.workloads.two_matmuls(16, 72, 136, 72)) is il.Dispatch.TICKET
+    assert dispatch(CASES["gelu"].graph) is il.Dispatch.TICKET  # which are drawn late where nothing is loaded ahead
+
+
+def test_tiles_of_pointwise_arithmetic_are_as_large_as_leave_most_sms_one() -> None:
+    def grid(m: int, n: int) -> tuple[int, ...]:
+        x, out = (il.Tensor(name, (m, n), il.bf16) for name in ("x", "out"))
+        return elementwise("o", x, out).grid
+
+    assert [grid(*shape) for shape in ((4096, 4096), (512, 6400), (16, 6400))] == [(128, 4), (16, 7), (2, 25)]
 
 
 def test_minus_infinity_has_no_share() -> None:

@@ -46,28 +46,53 @@ def launch(name: str) -> il.OneLaunchExecutor:
     return il.OneLaunchExecutor(PLANS[name](), il.Options(device="meta"))
 
 
-def rows_of(run: il.OneLaunchExecutor) -> tuple[np.ndarray, np.ndarray]:
-    """The items of split tiles, and how many rows a partial sum of each takes."""
-    items = run._table.items[run._table.items["parts"] > 1]
-    return items, np.array([run._accumulator_size(op) for op in run.plan.graph.ops])[items["op"]] // ROW_FLOATS
+def items_of(run: il.OneLaunchExecutor) -> np.ndarray:
+    """Of split tiles."""
+    return run._table.items[run._table.items["parts"] > 1]
+
+
+def left_by(run: il.OneLaunchExecutor) -> list[tuple[int, int, int]]:
+    """The op of each item that leaves sums, and the rows in which it does, from one to another, of each share."""
+    items = items_of(run)
+    partial = [run._accumulator_size(op) // ROW_FLOATS for op in run.plan.graph.ops]
+    share = [part.tile.share // ROW_FLOATS for part in run._parts]
+    left = []
+    for item in items:
+        op, part, parts, slot = (int(item[name]) for name in ("op", "part", "parts", "slot"))
+        if share[op]:  # as share_of in kernels/matmul/cuda.py
+            others = [s for s in range(parts) if s != part]
+            at = [slot + (s * (parts - 1) + part - (part > s)) * share[op] for s in others]
+            left += [(op, row, row + share[op]) for row in at]
+        elif item["split"] >= 0:
+            left.append((op, slot, slot + partial[op]))
+    return left
 
 
 @pytest.mark.parametrize("name", PLANS)
-def test_parts_leave_their_sums_side_by_side_and_the_last_finds_them_in_order(name: str) -> None:
+def test_sums_of_an_op_lie_side_by_side(name: str) -> None:
     run = launch(name)
-    items, rows = rows_of(run)
-    assert len(items)
-    leaves = items["split"] >= 0
-    for op in np.unique(items["op"]):
-        mine = leaves & (items["op"] == op)
-        taken = np.concatenate([np.arange(a, a + n) for a, n in zip(items["slot"][mine], rows[mine], strict=True)])
+    left = left_by(run)
+    assert left
+    for op in {op for op, _, _ in left}:
+        taken = np.concatenate([np.arange(low, high) for o, low, high in left if o == op])
         low = int(taken.min())
         assert np.array_equal(np.sort(taken), np.arange(low, low + len(taken))), "each row once, and none between"
         assert low + len(taken) <= run._table.slots
+
+
+@pytest.mark.parametrize("name", PLANS)
+def test_the_last_part_finds_sums_of_the_others_in_order(name: str) -> None:
+    run = launch(name)
+    items = items_of(run)
+    assert (name == "decode") == any(part.tile.share for part in run._parts)
+    if name == "decode":
+        assert (items["split"] < 0).all(), "each finds those of its share"
+    rows = np.array([run._accumulator_size(op) for op in run.plan.graph.ops])[items["op"]] // ROW_FLOATS
+    leaves = items["split"] >= 0
     for closes, n in zip(items[~leaves], rows[~leaves], strict=True):
         others = items[items["split"] == ~closes["split"]]
         others = others[np.argsort(others["part"])]
-        assert len(others) == closes["parts"] - 1
+        assert name == "decode" or len(others) == closes["parts"] - 1
         assert others["slot"].tolist() == [closes["slot"] + r * n for r in range(len(others))]
 
 
@@ -95,14 +120,11 @@ def ended_before(plan: il.Plan) -> list[int]:
 def overwritten(run: il.OneLaunchExecutor) -> tuple[int, int]:
     """How many pairs of ops share rows, and how many items of the later may begin before a tile of the earlier ends."""
     plan = run.plan
-    begun, base = ended_before(plan), plan.tile_base()
-    items, rows = rows_of(run)
-    leaves = items["split"] >= 0
-    ops = np.unique(items["op"])
-    spans = {int(o): (int(items["slot"][leaves & (items["op"] == o)].min()),) for o in ops}
-    for o in spans:
-        mine = leaves & (items["op"] == o)
-        spans[o] = (*spans[o], int((items["slot"] + rows)[mine].max()))
+    begun, base, left = ended_before(plan), plan.tile_base(), left_by(run)
+    spans = {
+        o: (min(low for op, low, _ in left if op == o), max(high for op, _, high in left if op == o))
+        for o in sorted({op for op, _, _ in left})
+    }
     pairs = early = 0
     for p in spans:
         every = sum(1 << t for t in range(int(base[p]), int(base[p + 1])))

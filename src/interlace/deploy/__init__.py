@@ -7,10 +7,8 @@ from interlace.deploy.deployment import Deployment, deployment, here, overlaps
 from interlace.deploy.library import library_us
 from interlace.deploy.planning import plan_graph, runner
 from interlace.deploy.rows import launched_rows
-from interlace.deploy.serving import SERVING, serving
 
 __all__ = [
-    "SERVING",
     "Choice",
     "Deployment",
     "choose",
@@ -21,5 +19,4 @@ __all__ = [
     "overlaps",
     "plan_graph",
     "runner",
-    "serving",
 ]

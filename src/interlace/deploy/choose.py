@@ -16,9 +16,8 @@ import numpy as np
 
 from interlace.core.devices import DeviceSpec
 from interlace.core.errors import GraphError, PlanError
-from interlace.deploy.deployment import Deployment
+from interlace.deploy.deployment import Deployment, deployment
 from interlace.deploy.library import library_us
-from interlace.deploy.serving import serving
 from interlace.deploy.store import Kept, problem
 from interlace.deploy.table import Row, Table, place, rows_of, table
 from interlace.executors import DeviceExecutor
@@ -71,7 +70,7 @@ def choose(graph: Graph, device: DeviceSpec, launched: Graph | None = None) -> C
     launched = graph if launched is None else launched
     library = library_us(graph, device)
     try:
-        chosen = serving(launched, device)
+        chosen = deployment(launched, device)
         kept = chosen.kept
         setting = chosen.default if kept is None else kept.setting
     except (PlanError, GraphError) as error:
@@ -118,7 +117,7 @@ def predicted_us(launch: Deployment) -> float:
     """Predicted microseconds of a launch at its default setting."""
     from interlace.planner.predict import predict  # compiled code, which takes long to import
 
-    plan = launch.plan(launch.default)
+    plan = launch.plan(launch.default, alone=False)  # as modules run it
     return predict(plan, launch.device, launch.mode(plan)).us
 
 

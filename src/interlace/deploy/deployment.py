@@ -66,15 +66,23 @@ class Deployment:
         """All that make a launch and that a search may try, the default first, each once."""
         return self.executor.settings(self.graph, self.device)
 
-    def plan(self, setting: Setting, policy: SyncPolicy | None = None, order: Order | None = None) -> Plan:
+    def plan(
+        self, setting: Setting, policy: SyncPolicy | None = None, order: Order | None = None, *, alone: bool = True
+    ) -> Plan:
         """The plan under a setting, by default of the finest policy and in the setting's own order.
+
+        Args:
+            setting, policy, order: how.
+            alone: nothing else keeps SMs for as long as it waits; else no dispatch is taken that needs all at once.
 
         Raises:
             PlanError, OrderError, ParamError, ShapeError, TooManyItemsError: as ``planner.settings.retiled`` and
                 ``build``.
         """
         tiled = retiled(self.graph, setting)
-        chosen = replace(choices(tiled, setting, self.device.sms), dispatch=self.executor.dispatch(self.graph))
+        chosen = choices(tiled, setting, self.device.sms)
+        dispatch = self.executor.dispatch(tiled, chosen)
+        chosen = replace(chosen, dispatch=dispatch if alone or not dispatch.resident else self.executor.dispatches[0])
         chosen = chosen if policy is None else replace(chosen, policy=policy)
         return build(tiled, chosen if order is None else replace(chosen, order=order))
 

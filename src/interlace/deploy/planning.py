@@ -79,7 +79,8 @@ def _here() -> DeviceSpec:
 def _by_rule(graph: Graph, device: DeviceSpec, executor: type[Executor]) -> tuple[Graph, Choices]:
     setting = executor.default(graph, device)
     tiled = retiled(graph, setting)
-    return tiled, replace(choices(tiled, setting, device.sms), dispatch=executor.dispatch(graph))
+    chosen = choices(tiled, setting, device.sms)
+    return tiled, replace(chosen, dispatch=executor.dispatch(tiled, chosen))
 
 
 def _searched(graph: Graph, device: DeviceSpec, executor: type[Executor]) -> tuple[Graph, Choices]:

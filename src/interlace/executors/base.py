@@ -18,6 +18,7 @@ from interlace.kernels.tuning import Tuning
 from interlace.plan.orderings import Ordering
 from interlace.plan.plan import Dispatch, Plan
 from interlace.plan.verify import Proof, verify
+from interlace.planner.build import Choices
 from interlace.planner.settings import retiled
 from interlace.policies.setting import Setting
 from interlace.sim.modes import Mode
@@ -55,8 +56,8 @@ class Executor(ABC):
         return next((kind for kind in cls.kinds if kind in bodies), None)
 
     @classmethod
-    def dispatch(cls, graph: Graph) -> Dispatch:
-        """What to plan a graph with, unless told otherwise."""
+    def dispatch(cls, graph: Graph, chosen: Choices | None = None) -> Dispatch:
+        """What to plan a graph with, whose tiles these choices cut, unless told otherwise."""
         return cls.dispatches[0]
 
     @classmethod

@@ -27,8 +27,9 @@ from interlace.executors.gpu import spec_by_name
 from interlace.executors.launch import AnyLaunch, TextLaunch
 from interlace.executors.operands import OperandsInMemory, WithOperands
 from interlace.executors.options import Options, given
-from interlace.executors.parts import bodies_of, check_operands, parts_of, warpgroups_of
+from interlace.executors.parts import able_to_share, all_share, bodies_of, check_operands, parts_of, warpgroups_of
 from interlace.executors.queues import QueueMemory, check_capacity
+from interlace.executors.shares import Shares, parts_of_tiles
 from interlace.executors.spawning import Spawning
 from interlace.executors.sums import ROW_FLOATS, with_sums
 from interlace.executors.table import Table, for_workers
@@ -47,6 +48,7 @@ from interlace.launch.stealing import ROW_BITS
 from interlace.plan.orderings import Ordering
 from interlace.plan.plan import Dispatch, Plan
 from interlace.plan.verify import Proof
+from interlace.planner.build import Choices
 from interlace.sim.modes import Mode, ring_launch
 from interlace.trace.events import Trace
 
@@ -103,9 +105,18 @@ class OneLaunchExecutor(DeviceExecutor):
         super().__init__(proof, options)
 
     @classmethod
-    def dispatch(cls, graph: Graph) -> Dispatch:
-        """Static for a long chain: workers that draw while they have room take two items of an op, and others none."""
-        return Dispatch.STATIC if is_chain(graph) else Dispatch.TICKET
+    def dispatch(cls, graph: Graph, chosen: Choices | None = None) -> Dispatch:
+        """Static for a long chain: workers that draw while they have room take two items of an op, and others none.
+
+        So they do where items that load nothing ahead, of which the ring has room for several, stand among others that
+        do. And static where it lets the parts of all tiles that are split share their sums, of a graph of products
+        alone.
+        """
+        bodies = bodies_of(graph)
+        hoarded = any(not (body.independent or body.early) for body in bodies)
+        mixed = hoarded and any(body.independent for body in bodies)
+        shared = chosen is not None and all_share(graph, chosen)
+        return Dispatch.STATIC if is_chain(graph) or mixed or shared else Dispatch.TICKET
 
     @classmethod
     def check(cls, graph: Graph, device: DeviceSpec) -> None:
@@ -139,8 +150,9 @@ class OneLaunchExecutor(DeviceExecutor):
     def _lower(self) -> Table:
         graph = self.plan.graph
         chunked = [body.chunked for body in bodies_of(graph)]
-        table = for_workers(self.plan, chunked, parts_wait=True)
-        self._parts = parts_of(graph, [int(parts) for parts in table.parts])
+        shares = Shares.of(self.proof, able_to_share(graph, parts_of_tiles(self.plan)))
+        table = for_workers(self.plan, chunked, parts_wait=True, shares=shares)
+        self._parts = parts_of(graph, [int(parts) for parts in table.parts], shares.ops)
         if self.options.cluster != ALONE:
             check_clusters(self.plan, table, self.options.cluster)
             self._parts = in_clusters(self._parts, self.plan.graph, self.options.cluster)
@@ -153,7 +165,8 @@ class OneLaunchExecutor(DeviceExecutor):
             table.items["code"] |= np.where(table.last_of_ops, KEEPS, 0)
         if self.plan.dispatch in (Dispatch.TICKET, Dispatch.HYBRID):
             table.items["code"] |= np.where(table.last_wave_of_ops, KEEPS, 0)
-        return with_sums(table, [self._accumulator_size(op) for op in graph.ops], self.plan)
+        sums = [self._accumulator_size(op) for op in graph.ops]
+        return with_sums(table, sums, [part.tile.share for part in self._parts], self.plan)
 
     def _slot_floats(self) -> int:
         return ROW_FLOATS

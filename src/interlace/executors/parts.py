@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from interlace.core.errors import PlanError
 from interlace.graph.graph import Graph
@@ -11,6 +11,8 @@ from interlace.graph.tensor import Tensor
 from interlace.kernels.base import walk_body
 from interlace.kernels.bodies import WalkBody
 from interlace.launch.compose import Part
+from interlace.planner.build import Choices
+from interlace.policies.splits import SplitK, Whole
 
 
 def _tensors(graph: Graph, op: Op) -> dict[str, Tensor]:
@@ -29,14 +31,40 @@ def bodies_of(graph: Graph) -> list[WalkBody]:
     return bodies
 
 
-def parts_of(graph: Graph, split: Sequence[int] | None = None) -> list[Part]:
-    """What the launch has of each op, given the most parts of a tile of each."""
+def parts_of(graph: Graph, split: Sequence[int] | None = None, shares: Collection[int] = ()) -> list[Part]:
+    """What the launch has of each op, given the most parts of a tile of each, and the ops whose parts share sums."""
     warpgroups = warpgroups_of(graph)
     split = [1] * len(graph.ops) if split is None else split
+    parts = []
+    for o, (op, body, count) in enumerate(zip(graph.ops, bodies_of(graph), split, strict=True)):
+        shared = body.shared(op, count, warpgroups) if o in shares and body.shared is not None else None
+        tile = body.tile(op, count, warpgroups) if shared is None else shared
+        parts.append(Part(body, tile, graph.tensor(op.accesses[0].tensor).dtype))
+    return parts
+
+
+def able_to_share(graph: Graph, split: Sequence[int]) -> list[bool]:
+    """Of each op, given the parts of each of its tiles, whether its body lets them share the sums."""
+    warpgroups = warpgroups_of(graph)
     return [
-        Part(body, body.tile(op, count, warpgroups), graph.tensor(op.accesses[0].tensor).dtype)
+        body.shared is not None and count > 1 and body.shared(op, count, warpgroups) is not None
         for op, body, count in zip(graph.ops, bodies_of(graph), split, strict=True)
     ]
+
+
+def all_share(graph: Graph, chosen: Choices) -> bool:
+    """Whether tiles are split, and under lists the parts of all that are would share their sums, each on its worker.
+
+    Asked of graphs of ops whose bodies let parts share alone.
+    """
+    splits = [chosen.split.get(op.name) if isinstance(chosen.split, Mapping) else chosen.split for op in graph.ops]
+    cut = [split is not None and split != Whole() for split in splits]
+    parts = [split.parts if isinstance(split, SplitK) else 1 for split in splits]
+    if not any(cut) or any(body.shared is None for body in bodies_of(graph)):
+        return False
+    able = able_to_share(graph, parts)
+    fit = (op.tiles * count <= chosen.workers for op, count in zip(graph.ops, parts, strict=True))
+    return all(not some or (can and fits) for some, can, fits in zip(cut, able, fit, strict=True))
 
 
 def warpgroups_of(graph: Graph) -> int:

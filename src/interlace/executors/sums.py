@@ -6,7 +6,10 @@ then, as waits of items in between imply (``plan/implied``):
 
     a -> b -> c -> z, split but for c    a 0..7   b 8..11: a tile of a may still read   z 0..3: a has ended before it
 
-A part stores its sums behind all waits of its item, and the last part of a tile has read them before it posts. So what
+Where parts of a tile share its sums (``executors/shares``), the tile has rows for each share, side by side, of all
+parts but the one that adds them; every part knows where those of the tile begin.
+
+A part stores its sums behind all waits of its item, and whoever adds them has read them before it posts. So what
 orders an op behind another orders its stores behind those reads. The next run begins behind the end of this one.
 """
 
@@ -27,15 +30,16 @@ from interlace.plan.plan import Plan
 ROW_FLOATS = 4 * 128
 
 
-def with_sums(table: Table, sums: Sequence[int], plan: Plan) -> Table:
+def with_sums(table: Table, sums: Sequence[int], shares: Sequence[int], plan: Plan) -> Table:
     """The same with rows for slots, and of items the first of those in which sums lie.
 
     Of a part that leaves its sums they are its own, of the last part in the plan's sequence those of all others, in the
-    order of k.
+    order of k. Of parts that share sums they are the tile's.
 
     Args:
         table: whose parts wait for each other.
         sums: float32 elements of a partial sum of each op; 0 where none is split.
+        shares: of them those that one part adds, where parts of a tile share its sums; else 0.
         plan: of the table, verified.
     """
     items = table.items
@@ -46,15 +50,18 @@ def with_sums(table: Table, sums: Sequence[int], plan: Plan) -> Table:
     tile = np.where(closes, ~items["split"][rows], items["split"][rows])
     by_tile = np.lexsort((items["part"][rows], closes, tile))
     rows, closes = rows[by_tile], closes[by_tile]
-    op = items["op"][rows]
+    op, parts = items["op"][rows], items["parts"][rows]
     size = (np.array(sums, np.int64) // ROW_FLOATS)[op]
-    taken = np.where(closes, 0, size)
+    # What a part that shares leaves is counted as its own, a share for each other part.
+    share = (np.array(shares, np.int64) // ROW_FLOATS)[op] * (parts - 1)
+    taken = np.where(share > 0, share, np.where(closes, 0, size))
     ends = np.cumsum(taken)
     of_op = np.bincount(op, taken, minlength=len(sums)).astype(np.int64)
     starts = _starts(of_op, _ended(plan))
     # Tiles are numbered op after op, so rows of an op lie together.
     moved = starts - (np.cumsum(of_op) - of_op)
-    items["slot"][rows] = ends - np.where(closes, items["parts"][rows] - 1, 1) * size + moved[op]
+    before = np.where(share > 0, (items["part"][rows] + 1) * share, np.where(closes, parts - 1, 1) * size)
+    items["slot"][rows] = ends - before + moved[op]
     return replace(table, slots=int((starts + of_op).max()))
 
 

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from interlace.core.errors import PlanError
+from interlace.executors.shares import Shares
 from interlace.graph.access import Ints
 from interlace.graph.ragged import distinct, offsets
 from interlace.kernels.abi import AXES, ITEM, WAIT, Struct
@@ -82,7 +83,9 @@ def by_op(plan: Plan, chunked: Sequence[bool]) -> Table:
     return _table(plan, chunked, np.argsort(plan.items.op, kind="stable"))
 
 
-def for_workers(plan: Plan, chunked: Sequence[bool], *, parts_wait: bool = False) -> Table:
+def for_workers(
+    plan: Plan, chunked: Sequence[bool], *, parts_wait: bool = False, shares: Shares | None = None
+) -> Table:
     """Rows in the order of tickets, or grouped by worker where dispatch has lists: for a persistent launch.
 
     Args:
@@ -90,14 +93,17 @@ def for_workers(plan: Plan, chunked: Sequence[bool], *, parts_wait: bool = False
             semaphores behind those of the plan. Column ``split`` has the first of them, with
             all bits inverted in the last part. An item waits only on earlier ones then too, so there is progress
             wherever the plan's own waits make it.
+        shares: ops of which each part waits for all others, as the last does elsewhere.
     """
     worker = plan.items.worker
     order = np.argsort(np.where(worker < 0, _INT32, worker), kind="stable")  # what is in no list comes last
-    return _table(plan, chunked, order, parts_wait)
+    return _table(plan, chunked, order, parts_wait, shares)
 
 
-def _table(plan: Plan, chunked: Sequence[bool], order: Ints, parts_wait: bool = False) -> Table:
-    items, waits = plan.items, plan.waits
+def _table(
+    plan: Plan, chunked: Sequence[bool], order: Ints, parts_wait: bool = False, shares: Shares | None = None
+) -> Table:
+    items, waits = plan.items, plan.waits if shares is None else shares.waits
     n = len(items)
     # Parts of split tiles, numbered by k within a tile; slots run on from tile to tile.
     _, tile = distinct(items.op, items.tile)
@@ -127,6 +133,8 @@ def _table(plan: Plan, chunked: Sequence[bool], order: Ints, parts_wait: bool = 
         last = np.zeros(n, np.int64)
         np.maximum.at(last, tile, np.arange(n))
         closes = (parts > 1) & (last[tile] == np.arange(n))
+        if shares is not None:
+            closes |= np.isin(items.op, [*shares.ops])
         splits[closes] = ~splits[closes]
     rows = {
         "op": items.op,

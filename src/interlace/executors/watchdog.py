@@ -48,7 +48,7 @@ def hang_error(
     if semaphore >= plan.semaphores:
         name = plan.item_name(item)
         return HangError(
-            f"{name} (item {item}) waited for {expected} other parts of its tile and saw {seen} before the watchdog "
+            f"{name} (item {item}) waited for {expected} posts of sums of its tile and saw {seen} before the watchdog "
             "fired. The outputs of this run are undefined; counters were reset, the next run starts afresh",
             item=item,
             semaphore=semaphore,

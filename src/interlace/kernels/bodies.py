@@ -138,6 +138,7 @@ class WalkTile:
         scratch_bytes: of shared memory that each warpgroup takes for itself.
         beyond_bytes: that may be read, whatever they hold, behind the last stage.
         sums: float32 elements of one partial sum; without one, of what all consumers keep in registers.
+        share: float32 elements of a partial sum that one part adds, where all parts add; else 0.
     """
 
     type: str
@@ -147,6 +148,7 @@ class WalkTile:
     scratch_bytes: int
     beyond_bytes: int
     sums: int
+    share: int = 0
 
 
 @dataclass(frozen=True)
@@ -171,6 +173,8 @@ class WalkBody:
         clustered: op, cluster -> the part where its blocks load for one another; raises ShapeError if they cannot.
             None if no tiling can.
         filled: names of the arguments that only bulk loads read, which leave out rows that are not there.
+        shared: op, parts of each tile, warpgroups -> how tiles are computed of which each part adds and finishes a
+            share; None where they are not, or for a body that has no such tiles.
     """
 
     text: str
@@ -185,6 +189,7 @@ class WalkBody:
     late: tuple[str, ...] = ()
     wide: bool = False
     filled: tuple[str, ...] = ()
+    shared: Callable[[Op, int, int], WalkTile | None] | None = None
     clustered: Callable[[Op, Cluster], WalkBody] | None = None
 
 

@@ -60,7 +60,7 @@ class TextBody:
         streamed: arguments that come through the ring, ahead of the item's waits (``launch/streamed``); no op before it
             may write them. The function then takes a ``Stream& stream`` too.
         late: arguments that come through the ring, behind the item's waits (``launch/fetched``). The function then
-            takes a ``Fetch& fetch`` too, and has no scratch.
+            takes a ``Fetch& fetch`` too, and warpgroups share no scratch.
         wide: two warpgroups take a tile where no product of the launch says how many there are.
         early: further arguments that it reads ahead of the item's waits, of which the same holds.
         loads: the struct of the text that says what is streamed, or comes late.

@@ -44,7 +44,7 @@ DEVICE void hand_back_dependent(int slot) {
   if (first_lane()) mbarrier_arrive(dependent_empty(slot));
 }
 DEVICE void hand_back_kept(int slot) { mbarrier_arrive_many(independent_empty(slot), WARPGROUPS * 4); }
-template <bool TOKENS> DEVICE int share_of(int rows) { return 0; }
+template <bool TOKENS> DEVICE int rows_before(int rows) { return 0; }
 template <bool TOKENS> DEVICE void load_share(unsigned target, const TensorMap& map, int x, int y, unsigned full) {
   tma_load_2d(target, map, x, y, full);
 }
@@ -86,7 +86,7 @@ DEVICE void hand_back_kept(int slot) {
                  ::"r"(of_block(independent_empty(slot), block)), "r"(WARPGROUPS * 4) : "memory");
 }
 // Of some rows of tokens or weights, that so many blocks need, those before this block's share.
-template <bool TOKENS> DEVICE int share_of(int rows) {
+template <bool TOKENS> DEVICE int rows_before(int rows) {
   constexpr int SHARES = TOKENS ? CLUSTER_COLUMNS : CLUSTER_ROWS;
   if (SHARES == 1) return 0;
   const int place = TOKENS ? rank() % CLUSTER_COLUMNS : rank() / CLUSTER_COLUMNS;

@@ -12,7 +12,7 @@ arguments: ``STAGES_OF_TILE``; ``bytes(n)`` of stage n; and ``load(n, target, ba
 together to begin bulk copies of so many bytes into the slot of dependent operands at ``target``. Where a tile ends
 beyond its tensors, its last stages have no bytes.
 
-Warps share nothing but these stages: the text has no scratch, and its warps do not meet.
+Warpgroups share nothing but these stages: each has its own part of the scratch, and they do not meet.
 """
 
 from __future__ import annotations

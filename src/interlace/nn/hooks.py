@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from torch import nn
 
 
@@ -10,7 +12,7 @@ def hooks_of(module: nn.Module) -> list[str]:
     return [
         f"{kind.strip('_').replace('_', ' ')} ({', '.join(map(_name, hooks.values()))})"
         for kind, hooks in vars(module).items()
-        if kind.endswith("_hooks") and hooks
+        if kind.endswith("_hooks") and isinstance(hooks, Mapping) and hooks  # libraries keep lists of theirs beside
     ]
 
 

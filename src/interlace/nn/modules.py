@@ -234,7 +234,9 @@ def _check_plain(name: str, linear: nn.Linear) -> None:
 
 
 def _check_input(x: torch.Tensor, weight: torch.Tensor) -> None:
-    if x.shape[-1] != weight.shape[1]:
+    if not isinstance(x, torch.Tensor):
+        raise DTypeError(f"x is a {type(x).__name__}; pass a tensor of torch")
+    if not x.ndim or x.shape[-1] != weight.shape[1]:
         raise ShapeError(f"x has shape {tuple(x.shape)}; its last extent must be hidden = {weight.shape[1]}")
     if x.dtype != weight.dtype and not torch.is_autocast_enabled(x.device.type):
         raise DTypeError(f"x is {x.dtype}, the weights are {weight.dtype}; cast either of them")

@@ -9,7 +9,7 @@ import torch
 from torch.fx.experimental.symbolic_shapes import has_static_value
 
 from interlace.core.dtypes import DTYPES, DType
-from interlace.deploy import Choice, launched_rows, serving
+from interlace.deploy import Choice, deployment, launched_rows
 from interlace.executors import DeviceExecutor
 from interlace.executors.capture import capture_id
 from interlace.executors.gpu import spec_by_name
@@ -243,8 +243,9 @@ def _proved(
     device: str, rows: int, shape: FFNShape, dtype: DType, bias: bool
 ) -> tuple[type[DeviceExecutor], Proof]:
     """How the launch runs, once for all streams and captures."""
-    found = serving(ffn_graph(rows, shape, dtype, bias=bias), spec_by_name(device))
-    return found.executor, found.executor.prove(found.plan(found.setting()))
+    found = deployment(ffn_graph(rows, shape, dtype, bias=bias), spec_by_name(device))
+    plan = found.plan(found.setting(), alone=False)  # captured graphs may be replayed beside one another
+    return found.executor, found.executor.prove(plan)
 
 
 _instances = Instances(_make)

@@ -2,8 +2,8 @@
 
 Templates are texts of Jinja, of which models bring one: tokenizer.chat_template of a GGUF file; chat_template.jinja, or
 chat_template in tokenizer_config.json, of a folder. They know what those of ``transformers`` know: ``messages``,
-``add_generation_prompt``, the model's special tokens, ``raise_exception`` and ``strftime_now``. They come with the
-weights, from anywhere, so they run in Jinja's sandbox, where they reach nothing but that.
+``add_generation_prompt``, the model's special tokens, ``raise_exception``, ``strftime_now`` and ``{% generation %}``.
+They come with the weights, from anywhere, so they run in Jinja's sandbox, where they reach nothing but that.
 
 Source: https://huggingface.co/docs/transformers/chat_templating
 """
@@ -14,7 +14,7 @@ import json
 from collections.abc import Mapping
 from datetime import datetime
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from interlace.core.errors import ModelFileError
 from interlace.workloads.folder import json_object
@@ -47,9 +47,19 @@ def chat_prompt(path: Path, file: GGUF | None, message: str) -> str:
 
 def _rendered(template: str, tokens: Mapping[str, str], message: str, path: Path) -> str:
     try:
+        from jinja2.ext import Extension
         from jinja2.sandbox import ImmutableSandboxedEnvironment
     except ImportError as error:
         raise ModelFileError(f"chat templates need jinja2: {error}; `pip install 'interlace[generate]'`") from None
+
+    class Generation(Extension):
+        """``{% generation %}`` marks what a model was trained to write, for training alone."""
+
+        tags = {"generation"}  # noqa: RUF012  # as its base has it
+
+        def parse(self, parser: Any) -> Any:
+            next(parser.stream)
+            return parser.parse_statements(("name:endgeneration",), drop_needle=True)
 
     def raise_exception(text: object) -> NoReturn:
         raise ValueError(text)
@@ -57,13 +67,16 @@ def _rendered(template: str, tokens: Mapping[str, str], message: str, path: Path
     def strftime_now(form: str) -> str:
         return datetime.now().strftime(form)
 
-    env = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols"])
+    extensions = ["jinja2.ext.loopcontrols", Generation]
+    env = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True, extensions=extensions)
     env.filters["tojson"] = lambda value, indent=None: json.dumps(value, ensure_ascii=False, indent=indent)
     env.globals |= {"raise_exception": raise_exception, "strftime_now": strftime_now}
     messages = [{"role": "user", "content": message}]
     written = ""
     try:
-        pieces = env.from_string(template).generate(messages=messages, add_generation_prompt=True, **tokens)
+        # Those that there are none of too: some templates ask whether they are none, which what is not there is not.
+        given = {"messages": messages, "tools": None, "documents": None, "add_generation_prompt": True}
+        pieces = env.from_string(template).generate(given, **tokens)
         for piece in pieces:
             written += piece
             if len(written) > _MOST:

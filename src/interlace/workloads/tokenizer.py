@@ -108,7 +108,7 @@ def _from_gguf(tokenizers: Any, file: GGUF) -> TextTokenizer:
     where, data = repr(str(file.path)), file.metadata
     model, cut = data.get("tokenizer.ggml.model"), data.get("tokenizer.ggml.pre", "default")
     pieces = model == "llama"
-    if not pieces and (model != "gpt2" or cut not in _CUTS):
+    if not pieces and (model != "gpt2" or not isinstance(cut, str) or cut not in _CUTS):
         raise ModelFileError(
             f"{where} has a vocabulary of kind {model!r}, cut by {cut!r}; a tokenizer is made of 'llama', and of "
             f"'gpt2' cut by {', '.join(_CUTS)}, so use a folder with tokenizer.json"

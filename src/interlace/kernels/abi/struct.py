@@ -59,7 +59,7 @@ class Struct:
         """Of what is cached here, classes of ctypes cannot be sent to another process; all of it follows from these."""
         return Struct, (self.name, self.fields, self.align)
 
-    @property
+    @cached_property
     def names(self) -> tuple[str, ...]:
         """Of the fields."""
         return tuple(name for name, _ in self.fields)
@@ -126,7 +126,7 @@ class Struct:
         Raises:
             TypeError: a field is missing, or a name is none of its fields.
         """
-        if values.keys() != set(self.names):
+        if values.keys() != self.offsets.keys():
             wrong = sorted(values.keys() ^ set(self.names))
             raise TypeError(f"struct {self.name} has fields {', '.join(self.names)}; check {', '.join(wrong)}")
         wide: list[tuple[str, bytes]] = []

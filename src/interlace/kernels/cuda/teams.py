@@ -5,7 +5,8 @@
     4     a row by each                  a row by two
     8     two rows by each, in turn      a row by each
 
-From 8 rows on they come through the ring, unless they are longer than a stage should be.
+From 8 rows on they come through the ring, unless they are longer than a stage should be; then each is for as few warps
+as hold it in a few registers.
 """
 
 from __future__ import annotations
@@ -25,23 +26,25 @@ _STAGE_BYTES, _MOST_STAGE_BYTES = 16 << 10, 32 << 10  # of short rows; of a row,
 #: Bytes of shared memory for two reductions over a block of the most warps.
 TEAM_SCRATCH_BYTES = 2 * 4 * _MOST_WARPS
 
-TEAMS = (
-    ROWS
-    + WORDS
-    + r"""
+_OF_TILE = r"""
 constexpr int TEAMS = BM < WARPS ? BM : WARPS, TEAM = THREADS / TEAMS;
+// All teams reduce at once.
+DEVICE float* shared_by_team(int place) { return scratch<float>() + place * WARPS + thread() / TEAM * (TEAM / 32); }
+DEVICE void synchronise_team() { synchronise_block(); }
+"""
+
+_ROWS_OF_TEAMS = r"""
 DEVICE int team() { return thread() / TEAM; }
 DEVICE int member() { return thread() % TEAM; }
-// Of what all members have; the two reductions of a row each have a place of their own. All teams reduce at once.
+// Of what all members have. Reductions that follow each other have unlike places, 0 and 1.
 template <class F> DEVICE float of_team(float mine, int place, F join) {
   for (int distance = 16; distance; distance /= 2) mine = join(mine, __shfl_xor_sync(0xffffffff, mine, distance));
   if (TEAM == 32) return mine;
-  float* const each = scratch<float>() + place * WARPS;
-  if (lane_of() == 0) each[warp_of()] = mine;
-  synchronise_block();
-  const int first = team() * (TEAM / 32);
-  float found = each[first];
-  for (int warp = 1; warp < TEAM / 32; ++warp) found = join(found, each[first + warp]);
+  float* const each = shared_by_team(place);
+  if (lane_of() == 0) each[member() / 32] = mine;
+  synchronise_team();
+  float found = each[0];
+  for (int warp = 1; warp < TEAM / 32; ++warp) found = join(found, each[warp]);
   return found;
 }
 // Of what members have in several places each.
@@ -132,27 +135,101 @@ template <class T, class F, class... S> DEVICE void map_rows(int n, T* out, F ma
   for (int at = member(); at < head; at += TEAM) put(out + at, made(widened(rows.all[at])...));
   if (tail + member() < n) put(out + tail + member(), made(widened(rows.all[tail + member()])...));
 }
-"""
-)
 
-#: Behind ``TEAMS``, for tiles of so many rows that a warp has each: rows come through the ring (``launch/fetched``).
-FETCHED_ROWS = r"""
-template <class P> struct ElementOf;
-template <class T> struct ElementOf<const T*> {
-  typedef T Type;
+// A row of which each thread has its pieces in registers, or, longer ones, none.
+template <class T, int COUNT> struct Held {
+  const T* all;
+  int n, head, tail, left;  // elements from the first piece of the thread on
+  int4 pieces[COUNT];
+  DEVICE Held(int n, const Row<T>& row) : all(row.all), n(n), head(min(n, before_pieces(row.all))) {
+    tail = head + (n - head) / Piece<T>::ELEMENTS * Piece<T>::ELEMENTS;
+    left = tail - place(0);
+#pragma unroll
+    for (int p = 0; p < COUNT; ++p)
+      if (has(p)) pieces[p] = words_at(row.between + place(p));
+  }
+  DEVICE int place(int p) const { return head + (p * TEAM + member()) * Piece<T>::ELEMENTS; }
+  DEVICE bool has(int p) const { return p * TEAM * Piece<T>::ELEMENTS < left; }
 };
+template <class T> struct Held<T, 0> {
+  int n;
+  Row<T> row;
+  DEVICE Held(int n, const Row<T>& row) : n(n), row(row) {}
+};
+constexpr int MOST_HELD = 8;
+template <int N, class T> DEVICE auto held(const Row<T>& row) {
+  constexpr int COUNT = (N + TEAM * Piece<T>::ELEMENTS - 1) / (TEAM * Piece<T>::ELEMENTS);
+  return Held<T, COUNT <= MOST_HELD ? COUNT : 0>(N, row);
+}
+// What all rows have in common, of which some pieces are loaded at once: the first ahead of a row's reductions.
+constexpr int AT_ONCE = 4;
+template <class T> struct Vector {
+  const T* all;
+  int4 pieces[AT_ONCE];
+  template <int COUNT> DEVICE void load(const Held<T, COUNT>& row, int from) {
+    if (!alike(row.all, all)) return;
+#pragma unroll
+    for (int p = 0; p < AT_ONCE && from + p < COUNT; ++p)
+      if (row.has(from + p)) pieces[p] = words_at(all + row.place(from + p));
+  }
+  DEVICE void load(const Held<T, 0>& row, int from) {}
+};
+template <class T, int COUNT, class F> DEVICE void visit(const Held<T, COUNT>& row, F look) {
+  if constexpr (COUNT == 0) {
+    visit(row.n, row.row, look);
+  } else {
+#pragma unroll
+    for (int p = 0; p < COUNT; ++p) {
+      if (!row.has(p)) continue;
+      float values[Piece<T>::ELEMENTS];
+      widen<T>(row.pieces[p], values);
+#pragma unroll
+      for (int e = 0; e < Piece<T>::ELEMENTS; ++e) look(e, values[e]);
+    }
+    if (member() < row.head) look(0, widened(row.all[member()]));
+    if (row.tail + member() < row.n) look(0, widened(row.all[row.tail + member()]));
+  }
+}
+template <class T, int COUNT, class F, class... V>
+DEVICE void map_rows(T* out, F made, const Held<T, COUNT>& row, Vector<V>&... vectors) {
+  if constexpr (COUNT == 0) {
+    map_rows(row.n, out, made, row.row, row_at(vectors.all)...);
+  } else if (alike(out, row.all, vectors.all...)) {
+#pragma unroll
+    for (int from = 0; from < COUNT; from += AT_ONCE) {
+      if (from) (vectors.load(row, from), ...);
+#pragma unroll
+      for (int p = 0; p < AT_ONCE && from + p < COUNT; ++p)
+        if (row.has(from + p))
+          store_words(out + row.place(from + p), map_piece<T>(made, row.pieces[from + p], vectors.pieces[p]...));
+    }
+    if (member() < row.head) put(out + member(), made(widened(row.all[member()]), widened(vectors.all[member()])...));
+    const int last = row.tail + member();
+    if (last < row.n) put(out + last, made(widened(row.all[last]), widened(vectors.all[last])...));
+  } else {
+#pragma unroll 1
+    for (int at = member(); at < row.n; at += TEAM)
+      put(out + at, made(widened(row.all[at]), widened(vectors.all[at])...));
+  }
+}
+"""
+
+TEAMS = ROWS + WORDS + _OF_TILE + _ROWS_OF_TEAMS
+
+_FETCHED_ROWS = r"""
 // From the first row of the tile, some columns of OPERANDS matrices, each row `step` elements behind another. A stage
 // has as many rows as its slot holds, each of all operands in turn; of a row what lies between its ends comes, at a
 // multiple of 16 bytes.
-template <class T, int OPERANDS, int WIDE> struct RowLoads {
+template <int OPERANDS> struct RowLoads {
+  typedef Element T;
   static constexpr int PITCH = (WIDE * (int)sizeof(T) < 16 ? 1 : WIDE * (int)sizeof(T) / 16) * 16;
-  static constexpr int FIT = DEPENDENT_BYTES / (PITCH * OPERANDS), AT_ONCE = FIT < BM ? FIT : BM;
-  static constexpr int STAGES_OF_TILE = (BM + AT_ONCE - 1) / AT_ONCE;
+  static constexpr int FIT = DEPENDENT_BYTES / (PITCH * OPERANDS), IN_STAGE = FIT < BM ? FIT : BM;
+  static constexpr int STAGES_OF_TILE = (BM + IN_STAGE - 1) / IN_STAGE;
   const T* from[OPERANDS];
   int rows, columns;
   long long step;
 
-  DEVICE int count(int n) const { return max(min(rows - n * AT_ONCE, AT_ONCE), 0); }
+  DEVICE int count(int n) const { return max(min(rows - n * IN_STAGE, IN_STAGE), 0); }
   DEVICE const T* at(int operand, int row) const {
     const T* first = from[0];
 #pragma unroll
@@ -169,13 +246,13 @@ template <class T, int OPERANDS, int WIDE> struct RowLoads {
 #pragma unroll 1
     for (int row = 0; row < unlike; ++row)
 #pragma unroll
-      for (int o = 0; o < OPERANDS; ++o) sum += between(at(o, n * AT_ONCE + row));
+      for (int o = 0; o < OPERANDS; ++o) sum += between(at(o, n * IN_STAGE + row));
     return unlike < here ? sum * here : sum;
   }
   DEVICE void load(int n, unsigned target, unsigned barrier) const {
 #pragma unroll 1
     for (int part = lane_of(); part < count(n) * OPERANDS; part += 32) {
-      const T* const row = at(part % OPERANDS, n * AT_ONCE + part / OPERANDS);
+      const T* const row = at(part % OPERANDS, n * IN_STAGE + part / OPERANDS);
       const unsigned bytes = between(row);
       if (bytes) bulk_load(target + part * PITCH, row + before_pieces(row), bytes, barrier);
     }
@@ -183,7 +260,7 @@ template <class T, int OPERANDS, int WIDE> struct RowLoads {
   // An operand's row of the tile, given where those of its stage lie.
   DEVICE Row<T> row(int operand, int row, const unsigned char* stage) const {
     const T* const all = at(operand, row);
-    const int part = row % AT_ONCE * OPERANDS + operand;
+    const int part = row % IN_STAGE * OPERANDS + operand;
     return {all, reinterpret_cast<const T*>(stage + part * PITCH) - before_pieces(all)};
   }
 };
@@ -192,13 +269,40 @@ template <class L, class F> DEVICE void take_rows(const L& loads, Fetch& fetch, 
 #pragma unroll 1
   for (int n = 0; n < L::STAGES_OF_TILE; ++n) {
     fetch.next();
-    const int first = n * L::AT_ONCE, end = first + loads.count(n);
+    const int first = n * L::IN_STAGE, end = first + loads.count(n);
 #pragma unroll 1
     for (int row = first + (team() + TEAMS - first % TEAMS) % TEAMS; row < end; row += TEAMS) take(row, fetch.bytes());
     fetch.done();
   }
 }
 """
+_ELEMENT = r"""
+template <class P> struct ElementOf;
+template <class T> struct ElementOf<const T*> {
+  typedef T Type;
+};
+typedef ElementOf<decltype(Arguments::x)>::Type Element;
+"""
+_TEAM_OF_ROW = r"""
+// As many warps of a warpgroup as leave each thread of them a few pieces of a row. Teams go their own ways.
+constexpr int ROW_PIECES = WIDE * (int)sizeof(Element) / 16;
+constexpr int TEAM = ROW_PIECES <= 32 * 4 ? 32 : ROW_PIECES <= 64 * 4 ? 64 : 128, TEAMS = THREADS / TEAM;
+DEVICE float* shared_by_team(int place) {
+  const int warps = thread() % 128 / TEAM * (TEAM / 32) + place * 4;
+  return scratch<float>() + warpgroup() * (SCRATCH_BYTES / 4) + warps;
+}
+DEVICE void synchronise_team() { named_barrier(2 + WARPGROUPS + thread() / TEAM, TEAM); }
+"""
+
+
+def fetched_rows(columns: str) -> str:
+    """For tiles of many rows, which come through the ring (``launch/fetched``): in the place of ``TEAMS``.
+
+    Args:
+        columns: the constant that has those of a tile.
+    """
+    wide = f"constexpr int WIDE = {columns};\n"
+    return ROWS + WORDS + _ELEMENT + wide + _TEAM_OF_ROW + _ROWS_OF_TEAMS + _FETCHED_ROWS
 
 
 def in_ring(

@@ -18,8 +18,10 @@ from interlace.kernels.bodies import Array, Params, Reference, Regions, TritonBo
 from interlace.kernels.elementwise.cuda import ELEMENTWISE_TEXT
 from interlace.kernels.matmul import Activation
 
-#: Of a tile: a row for each warp of two warpgroups, as long as a warp has 16-bit elements of on their way at once.
-_TILE = (8, 1024)
+#: Of a tile, at most: what an SM has on its way from memory at once, in 16-bit elements, for a worker holds two tiles
+#: only; and at least, where that would be fewer tiles than a GPU has SMs.
+_MOST, _LEAST, _ENOUGH = (32, 1024), (8, 256), 96
+_OF_WARP = 2048  # elements of a tile, under Triton
 _NONE = -1  # neither rows nor a vector
 _ACTIVATIONS = [*Activation]  # a body knows an activation by its number
 
@@ -50,6 +52,14 @@ ELEMENTWISE = Kernel(
 )
 
 
+def _tile_of(shape: tuple[int, ...]) -> tuple[int, int]:
+    """Rows and columns of a tile of a matrix."""
+    (bm, bn), (m, n) = _MOST, (*shape, 1, 1)[:2]
+    while -(-m // bm) * -(-n // bn) < _ENOUGH and (bm, bn) != _LEAST:
+        bm, bn = (bm // 2, bn) if bm > _LEAST[0] else (bm, bn // 2)
+    return bm, bn
+
+
 def elementwise(
     name: str,
     x: Tensor,
@@ -58,13 +68,13 @@ def elementwise(
     times: Tensor | None = None,
     plus: Tensor | None = None,
     activation: Activation = Activation.NONE,
-    tile: tuple[int, int] = _TILE,
+    tile: tuple[int, int] | None = None,
 ) -> Op:
     """``out = activation(x) * times + plus`` for x and out (M, N).
 
     Args:
         times, plus: (M, N), (N,), or None.
-        tile: rows and columns of a tile, powers of two.
+        tile: rows and columns of a tile, powers of two; by default as large as leave most SMs one.
 
     Raises:
         ArgumentError, ShapeError, DTypeError: an argument that is none, shapes that do not match, mixed dtypes, or a
@@ -73,8 +83,9 @@ def elementwise(
     where = f"op {name!r}"
     check_type(x, Tensor, where, "x")
     check_type(activation, Activation, where, "activation")
-    bm, bn = tile = series(tile, int, where, "tile")
+    tile = series(tile, int, where, "tile") if tile is not None else _tile_of(x.shape)
     check_block(where, *tile)
+    bm, bn = tile
     require(
         bm == power_of_two(bm) and bn == power_of_two(bn), f"{where} has tiles of {bm} x {bn}; use powers of two"
     )
@@ -106,7 +117,7 @@ def elementwise(
             "ACTIVATION": _ACTIVATIONS.index(activation),
             "TIMES_ROWS": rows["times"],
             "PLUS_ROWS": rows["plus"],
-            "num_warps": 4,
+            "num_warps": min(16, max(4, power_of_two(bm * bn // _OF_WARP))),
         },
         flops=float(bm * bn * len(reads)),
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from interlace.graph.op import Op
 from interlace.kernels import gelu
-from interlace.kernels.cuda.teams import FETCHED_ROWS, TEAMS, in_ring
+from interlace.kernels.cuda.teams import TEAMS, fetched_rows, in_ring
 from interlace.kernels.text import TextBody
 
 _ROW = (
@@ -42,12 +42,11 @@ def _matrices(op: Op) -> int:
 
 
 _FETCHED = TextBody(
-    TEAMS
-    + FETCHED_ROWS
+    fetched_rows("BN")
     + _ROW
     + r"""
 constexpr int OPERANDS = 1 + (TIMES_ROWS > 0) + (PLUS_ROWS > 0);
-typedef RowLoads<ElementOf<decltype(Arguments::x)>::Type, OPERANDS, BN> Rows;
+typedef RowLoads<OPERANDS> Rows;
 struct Loads : Rows {
   DEVICE Loads(const Tile& tile, const Arguments& a)
       : Rows{{}, min(BM, a.M - tile.i * BM), min(BN, a.N - tile.j * BN), a.N} {

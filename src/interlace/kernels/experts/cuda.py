@@ -137,7 +137,7 @@ template <int BM, int BN, int BK, int GATES, bool TRANSPOSED, bool JOINED> struc
 #pragma unroll
     for (int g = 0; g < GATES; ++g) settle(sums[g][0]);
     const int4 gains[OfMatmul::GAINS] = {};
-    OfMatmul::finish(op, item, sums, gains);
+    OfMatmul::template finish<OfMatmul::WIDTH>(op, item, sums, gains);
   }
   DEVICE static void compute(const Launch& launch, const Item& item, Stage& stage) {
     if (owner_of(stage) >= 0) {

@@ -70,7 +70,7 @@ constexpr int PITCH = 64 * 2 + 16;
 constexpr int SUM_REGISTERS = WARPGROUPS == 1 ? 208 : 176;
 
 template <int BM_, int BN_, int BK_, int ROWS_, int GATES_, bool TRANSPOSED_, int ACTIVATION_, bool BIAS, bool RESIDUAL,
-          int TOGETHER, int SQUARED = 0, bool LEAVES = false, int NORMALISED = 0, unsigned EPS_BITS = 0>
+          int TOGETHER, int SQUARED = 0, bool LEAVES = false, int NORMALISED = 0, unsigned EPS_BITS = 0, int SHARES = 1>
 struct Matmul {
   static constexpr int BM = BM_, BN = BN_, BK = BK_, GATES = GATES_, ACTIVATION = ACTIVATION_;
   // Rows of tokens that are loaded, at most. With fewer than a tile has, products take what lies behind them, whatever
@@ -88,6 +88,10 @@ struct Matmul {
   // Sums of so many other parts are loaded at once; if these are few, while the last products are under way.
   static constexpr int OTHERS = TOGETHER - 1;
   static constexpr bool EARLY = OTHERS > 0 && OTHERS * COUNT <= 48;
+  // Where parts share sums: groups of 8 columns of a share, one more in the first MORE, and 16 bytes of a thread.
+  static constexpr int MORE = WIDTH / 8 % SHARES, GROUPS = WIDTH / 8 / SHARES + (MORE > 0);
+  static constexpr int SHARE = GROUPS * 8, PIECES = GATES * BLOCKS * GROUPS;
+  static constexpr bool MEETS = OTHERS > 0 || SHARES > 1;
   // Of rows of x that are normalised (NORMALISED: their elements) the factors lie behind the scratch.
   typedef Factors<BM, NORMALISED, SQUARED, EPS_BITS> RowFactors;
   static constexpr int FACTORS = (TRANSPOSED && WIDTH < 64 ? WIDTH : 64) * PITCH;
@@ -97,14 +101,14 @@ struct Matmul {
 
   // Of the rows of a box those that a tensor has where so many are left, in steps of 8 of each share. A bulk load is
   // slow at rows beyond its tensor, so the last box is a smaller one; what lies behind its rows in a slot is anything.
-  template <int SHARES> DEVICE static int inside(int left, int rows) {
-    return left >= rows ? rows : max(0, (left + 8 * SHARES - 1) / (8 * SHARES) * (8 * SHARES));
+  template <int OF> DEVICE static int inside(int left, int rows) {
+    return left >= rows ? rows : max(0, (left + 8 * OF - 1) / (8 * OF) * (8 * OF));
   }
   DEVICE static void load_independent(const Launch& launch, const Item& item, Stage& stage, int& n, Tickets& tickets) {
     const Operands& op = operands_of<Operands>(launch, item);
     const int row = uniform(item.j * BN), rows = uniform(inside<CLUSTER_ROWS>(op.n - row, BN));
     const TensorMap &weight = rows == BN ? op.weight : op.weight_last, &gate = rows == BN ? op.gate : op.gate_last;
-    const int share = share_of<false>(rows);
+    const int before = rows_before<false>(rows);
 #pragma unroll 1
     for (int k = item.k_lo; k < item.k_hi; k += BK) {
       tickets.look(launch);
@@ -116,15 +120,15 @@ struct Matmul {
         if (k == item.k_lo) prefetch_map(inside<CLUSTER_COLUMNS>(left, ROWS) == ROWS ? op.x : op.x_last);
 #pragma unroll
         for (int p = 0; p < PANELS; ++p) {
-          const unsigned target = slot + (p * BN + share) * 128;
-          if (GATES == 2) load_share<false>(target, gate, column + p * 64, row + share, full);
-          load_share<false>(target + (GATES - 1) * PANELS * BN * 128, weight, column + p * 64, row + share, full);
+          const unsigned target = slot + (p * BN + before) * 128;
+          if (GATES == 2) load_share<false>(target, gate, column + p * 64, row + before, full);
+          load_share<false>(target + (GATES - 1) * PANELS * BN * 128, weight, column + p * 64, row + before, full);
         }
       }
       stage.advance();
       ++n;
     }
-    if (OTHERS > 0 && closes(item)) {
+    if (MEETS && closes(item)) {
       open_independent(stage, n, IN_FLIGHT, 0);
       stage.advance();
       ++n;
@@ -134,7 +138,7 @@ struct Matmul {
     const Operands& op = operands_of<Operands>(launch, item);
     const int row = uniform(item.i * BM), rows = uniform(inside<CLUSTER_COLUMNS>(op.x_rows - row, ROWS));
     const TensorMap& x = rows == ROWS ? op.x : op.x_last;
-    const int share = share_of<true>(rows);
+    const int before = rows_before<true>(rows);
 #pragma unroll 1
     for (int k = k_lo; k < k_hi; k += BK) {
       open_dependent(stage, PANELS * rows * 128);
@@ -143,10 +147,10 @@ struct Matmul {
       if (first_lane() && rows > 0)
 #pragma unroll
         for (int p = 0; p < PANELS; ++p)
-          load_share<true>(slot + (p * ROWS + share) * 128, x, column + p * 64, row + share, full);
+          load_share<true>(slot + (p * ROWS + before) * 128, x, column + p * 64, row + before, full);
       stage.advance();
     }
-    if (OTHERS > 0 && closes(item) && k_hi >= item.k_hi) {
+    if (MEETS && closes(item) && k_hi >= item.k_hi) {
       await_parts(launch, item);
       open_dependent(stage, 0);
       stage.advance();
@@ -172,7 +176,7 @@ struct Matmul {
     }
     const int own = uniform(warpgroup());
     int before = -1, closing = -1;
-    keep_last(item, stage, (item.k_hi - item.k_lo + BK - 1) / BK + (OTHERS > 0 && closes(item)));
+    keep_last(item, stage, (item.k_hi - item.k_lo + BK - 1) / BK + (MEETS && closes(item)));
 #pragma unroll 1
     for (int k = item.k_lo; k < item.k_hi; k += BK) {
       await_stage(stage);
@@ -214,17 +218,38 @@ struct Matmul {
     for (int g = 0; g < GATES; ++g)
 #pragma unroll
       for (int b = 0; b < BLOCKS; ++b) settle(sums[g][b]);
+    if constexpr (SHARES > 1) {
+      float own[GATES][BLOCKS][SHARE / 2];
+      leave_shares(launch, item, sums, own);
+      add_shares(launch, item, stage, own);
+      if constexpr (NORMALISED > 0) normalise<SHARE>(item, own);
+      if constexpr (LEAVES && !GAINS_EARLY) load_gains(op, feature, gains);
+      return finish<SHARE>(op, item, own, gains);
+    }
     if (OTHERS > 0 && item.parts > 1) {
       if (!closes(item)) return leave(launch, item, sums);
       add_others(launch, item, sums, early);
     }
-    if constexpr (NORMALISED > 0) normalise(sums);
+    if constexpr (NORMALISED > 0) normalise<WIDTH>(item, sums);
     if constexpr (LEAVES && !GAINS_EARLY) load_gains(op, feature, gains);
-    finish(op, item, sums, gains);
+    finish<WIDTH>(op, item, sums, gains);
   }
 
-  // Sums times the factors of their tokens.
-  DEVICE static void normalise(float (&sums)[GATES][BLOCKS][SUMS]) {
+  DEVICE static int groups_of(int share) { return MORE ? GROUPS - (share >= MORE) : GROUPS; }
+  DEVICE static int first_group(int share) { return MORE ? share * GROUPS - max(share - MORE, 0) : share * GROUPS; }
+  // The first column of a tile, or of a part's share of it.
+  template <int COLUMNS> DEVICE static int first_column(const Item& item) {
+    if constexpr (COLUMNS == WIDTH) return 0;
+    return first_group(item.part) * 8;
+  }
+  // Whether a column of a part's share, from its first on, is one of it: those of a narrower share end before.
+  DEVICE static bool is_own(const Item& item, int column) {
+    return MORE == 0 || column < groups_of(item.part) * 8;
+  }
+  // Sums times the factors of their tokens, of a tile or a share.
+  template <int COLUMNS>
+  DEVICE static void normalise(const Item& item, float (&sums)[GATES][BLOCKS][COLUMNS / 2]) {
+    const int from = first_column<COLUMNS>(item);
     synchronise();
     const unsigned factors = scratch_of(warpgroup()) + FACTORS;
     const int thread = threadIdx.x % 128, column = thread % 4 * 2;
@@ -232,13 +257,15 @@ struct Matmul {
 #pragma unroll
     for (int b = 0; b < (TRANSPOSED ? 1 : BLOCKS); ++b)
 #pragma unroll
-      for (int j = 0; j < (TRANSPOSED ? WIDTH / 8 : 1); ++j) {
-        const unsigned at = factors + (TRANSPOSED ? j * 8 + column : b * 64 + row) * 4;
+      for (int j = 0; j < (TRANSPOSED ? COLUMNS / 8 : 1); ++j) {
+        if constexpr (TRANSPOSED && COLUMNS < WIDTH)
+          if (!is_own(item, j * 8)) continue;
+        const unsigned at = factors + (TRANSPOSED ? from + j * 8 + column : b * 64 + row) * 4;
         const float first = load_shared_float(at), second = load_shared_float(at + (TRANSPOSED ? 4 : 32));
 #pragma unroll
         for (int g = 0; g < GATES; ++g)
 #pragma unroll
-          for (int t = 0; t < (TRANSPOSED ? BLOCKS * 4 : SUMS); ++t) {
+          for (int t = 0; t < (TRANSPOSED ? BLOCKS * 4 : COLUMNS / 2); ++t) {
             float& sum = TRANSPOSED ? sums[g][t / 4][j * 4 + t % 4] : sums[g][b][t];
             sum *= (TRANSPOSED ? t % 2 : t / 2 % 2) ? second : first;
           }
@@ -263,7 +290,8 @@ struct Matmul {
   // By a warp.
   DEVICE static void await_parts(const Launch& launch, const Item& item) {
     WaitRow wait;
-    wait.first = ~item.split, wait.count = 1, wait.stride = 1, wait.threshold = item.parts - 1;
+    wait.first = ~item.split, wait.count = 1, wait.stride = 1;
+    wait.threshold = SHARES > 1 ? SHARES * WARPGROUPS : item.parts - 1;
     await_posts(launch, item, wait, threadIdx.x % 32, 32, 32);
     __syncwarp();
   }
@@ -315,6 +343,64 @@ struct Matmul {
     }
   }
 
+  // Where parts share the sums of a tile, each leaves those of the others' shares, says so, waits until all have, and
+  // adds to its own what they left, in the order of k. Of a share the others' sums lie one behind the other.
+  DEVICE static float4* share_of(const Launch& launch, const Item& item, int share, int other) {
+    const long long row = (long long)item.slot + ((share * (SHARES - 1) + other) * WARPGROUPS + warpgroup()) * PIECES;
+    return reinterpret_cast<float4*>(launch.workspace) + row * 128 + threadIdx.x % 128;
+  }
+  DEVICE static void leave_shares(const Launch& launch, const Item& item, const float (&sums)[GATES][BLOCKS][SUMS],
+                                  float (&own)[GATES][BLOCKS][SHARE / 2]) {
+#pragma unroll
+    for (int share = 0; share < SHARES; ++share) {
+      float4* const theirs = share_of(launch, item, share, item.part - (item.part > share));
+#pragma unroll
+      for (int n = 0; n < PIECES; ++n) {
+        const int b = n / GROUPS % BLOCKS, from = (first_group(share) + n % GROUPS) * 4;
+        if (n % GROUPS >= groups_of(share)) continue;
+        const float* const piece = &sums[n / GROUPS / BLOCKS][b][from];
+        float* const mine = &own[n / GROUPS / BLOCKS][b][n % GROUPS * 4];
+        if (share == item.part) {
+#pragma unroll
+          for (int t = 0; t < 4; ++t) mine[t] = piece[t];
+        } else {
+          __stcg(theirs + n * 128, make_float4(piece[0], piece[1], piece[2], piece[3]));
+        }
+      }
+    }
+    synchronise();
+    if (threadIdx.x % 128 == 0) {
+      random_delay(launch, item, 2);
+      add_release(launch.semaphores + ~item.split);
+    }
+  }
+  DEVICE static void add_shares(const Launch& launch, const Item& item, Stage& stage,
+                                float (&own)[GATES][BLOCKS][SHARE / 2]) {
+    await_stage(stage);
+    float4 values[(SHARES - 1) * PIECES];
+#pragma unroll
+    for (int other = 0; other < SHARES - 1; ++other)
+#pragma unroll
+      for (int n = 0; n < PIECES; ++n) {
+        float4& value = values[other * PIECES + n] = make_float4(0, 0, 0, 0);
+        if (is_own(item, n % GROUPS * 8)) value = __ldcg(share_of(launch, item, item.part, other) + n * 128);
+      }
+    __syncwarp();
+    release(stage, stage.slot);
+    stage.advance();
+#pragma unroll
+    for (int n = 0; n < PIECES; ++n) {
+      float4 total = values[n];
+#pragma unroll
+      for (int other = 1; other < SHARES - 1; ++other) {
+        const float4 value = values[other * PIECES + n];
+        total.x += value.x, total.y += value.y, total.z += value.z, total.w += value.w;
+      }
+      float* const mine = &own[n / GROUPS / BLOCKS][n / GROUPS % BLOCKS][n % GROUPS * 4];
+      mine[0] += total.x, mine[1] += total.y, mine[2] += total.z, mine[3] += total.w;
+    }
+  }
+
   // Bias, activation and gate of one element.
   DEVICE static float value_of(float up, float gate, float bias) {
     return activated<GATES, ACTIVATION>(BIAS ? up + bias : up, gate);
@@ -344,29 +430,32 @@ struct Matmul {
     return bits;
   }
 
-  // A scratch of shared memory turns 64 features of up to 64 tokens at a time into rows of 16-byte pieces.
-  DEVICE static void finish(const Epilogue& op, const Item& item, const float (&sums)[GATES][BLOCKS][SUMS],
+  // A scratch of shared memory turns 64 features of up to 64 tokens at a time into rows of 16-byte pieces, of a tile or
+  // a share.
+  template <int COLUMNS>
+  DEVICE static void finish(const Epilogue& op, const Item& item, const float (&sums)[GATES][BLOCKS][COLUMNS / 2],
                             const int4 (&gains)[GAINS]) {
+    const int from = first_column<COLUMNS>(item);
     const int thread = threadIdx.x % 128, row = thread / 32 * 16 + thread % 32 / 4, column = thread % 4 * 2;
     const unsigned scratch = scratch_of(warpgroup());
     const int first_tall = (TRANSPOSED ? item.j * BN : item.i * BM) + warpgroup() * BLOCKS * 64;
-    const int first_wide = TRANSPOSED ? item.i * BM : item.j * BN;
-    constexpr int CHUNK = WIDTH < 64 ? WIDTH : 64;
+    int first_wide = TRANSPOSED ? item.i * BM : item.j * BN;
+    if constexpr (COLUMNS < WIDTH) first_wide += from;
+    constexpr int CHUNK = COLUMNS < 64 ? COLUMNS : 64;
 #pragma unroll
     for (int b = 0; b < BLOCKS; ++b) {
-      unsigned ahead[2][RESIDUAL && !TRANSPOSED ? CHUNK / 8 : 1][2];  // of one chunk while the one before is turned
+      unsigned ahead[RESIDUAL && !TRANSPOSED ? CHUNK / 8 : 1][2];  // of one chunk while the one before is stored
       const auto load_ahead = [&](int c) {
 #pragma unroll
-        for (int n = 0; n < CHUNK / 4 && c + n / 2 * 8 < WIDTH; ++n)
-          ahead[c / CHUNK % 2][n / 2][n % 2] =
+        for (int n = 0; n < CHUNK / 4 && c + n / 2 * 8 < COLUMNS; ++n)
+          ahead[n / 2][n % 2] =
               residuals_of(op, first_tall + b * 64 + row + n % 2 * 8, first_wide + c + n / 2 * 8 + column);
       };
       if constexpr (RESIDUAL && !TRANSPOSED) load_ahead(0);
 #pragma unroll
-      for (int c = 0; c < WIDTH; c += CHUNK) {
-        constexpr int LAST = WIDTH % CHUNK ? WIDTH % CHUNK : CHUNK;
-        const int wide = c + CHUNK <= WIDTH ? CHUNK : LAST;
-        if constexpr (RESIDUAL && !TRANSPOSED) load_ahead(c + CHUNK);
+      for (int c = 0; c < COLUMNS; c += CHUNK) {
+        constexpr int LAST = COLUMNS % CHUNK ? COLUMNS % CHUNK : CHUNK;
+        const int wide = c + CHUNK <= COLUMNS ? CHUNK : LAST;
         unsigned short residual[RESIDUAL && TRANSPOSED ? CHUNK / 8 : 1][4];
         if constexpr (RESIDUAL && TRANSPOSED) {
 #pragma unroll
@@ -392,7 +481,7 @@ struct Matmul {
             if constexpr (RESIDUAL && TRANSPOSED)
               low += as_float(residual[j][h * 2]), high += as_float(residual[j][h * 2 + 1]);
             if constexpr (RESIDUAL && !TRANSPOSED)
-              low += as_float(ahead[c / CHUNK % 2][j][h] & 0xffff), high += as_float(ahead[c / CHUNK % 2][j][h] >> 16);
+              low += as_float(ahead[j][h] & 0xffff), high += as_float(ahead[j][h] >> 16);
             const unsigned pair = as_pair(low, high);
             if (TRANSPOSED) {
               store_shared_16(scratch + wide_at * PITCH + tall_at * 2, pair & 0xffff);
@@ -406,14 +495,18 @@ struct Matmul {
         const int tokens = TRANSPOSED ? wide : 64, pieces = (TRANSPOSED ? 64 : wide) / 8;
         const int first_token = TRANSPOSED ? first_wide + c : first_tall + b * 64;
         const int first_feature = TRANSPOSED ? first_tall + b * 64 : first_wide + c;
+        if constexpr (RESIDUAL && !TRANSPOSED) load_ahead(c + CHUNK);
         for (int piece = thread; piece < tokens * pieces; piece += 128) {
-          const int token = first_token + piece / pieces, feature = first_feature + piece % pieces * 8;
+          int token = first_token + piece / pieces;
+          const int feature = first_feature + piece % pieces * 8;
+          if constexpr (COLUMNS < WIDTH && MORE > 0)
+            if (!is_own(item, c + (TRANSPOSED ? piece / pieces : piece % pieces * 8))) token = op.m;
           const int4 values = load_shared_128(scratch + piece / pieces * PITCH + piece % pieces * 16);
           if (token < op.m && feature < op.n && (!LEAVES || op.out))
             *reinterpret_cast<int4*>(op.out + (long long)token * op.n + feature) = values;
           if constexpr (LEAVES) leave_scaled<SQUARED>(op, token, feature, values, gains[TRANSPOSED ? b : c / 64]);
         }
-        if (b + 1 < BLOCKS || c + CHUNK < WIDTH) synchronise();
+        if (b + 1 < BLOCKS || c + CHUNK < COLUMNS) synchronise();
       }
     }
   }

@@ -19,6 +19,7 @@ SKINNY_TOKENS = 16
 SUMS_PER_THREAD = 128
 #: The same in the one launch: a block of one consumer warpgroup has 255 registers a thread, with two each gets 224.
 SUMS_OF_LAUNCH = 168
+_STEP = 8  # columns of products
 
 
 def tensor_of(op: Op, argument: str) -> str | None:
@@ -79,3 +80,11 @@ def check_triton(graph: Graph, op: Op, device: DeviceSpec) -> None:
         f"{tile}: sums of {registers} registers per thread, and at most {SUMS_PER_THREAD} fit; "
         "use a smaller tile or more warps",
     )
+
+
+def share_of(columns: int, parts: int) -> int:
+    """Columns of products of a tile that each of its parts adds and finishes, in steps of 8; the last may have 8 fewer.
+
+    0 where a part would have none, and for a tile of one part.
+    """
+    return -(-columns // (_STEP * parts)) * _STEP if 1 < parts <= columns // _STEP else 0

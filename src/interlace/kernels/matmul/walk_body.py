@@ -17,7 +17,7 @@ from interlace.kernels.base import require
 from interlace.kernels.bodies import ALONE, PANEL, Cluster, WalkBody, WalkTile
 from interlace.kernels.matmul.cuda import MATMUL, product
 from interlace.kernels.matmul.skinny_cuda import SKINNY
-from interlace.kernels.matmul.tilings import SKINNY_TOKENS, SUMS_OF_LAUNCH, partial, sums, tensor_of
+from interlace.kernels.matmul.tilings import SKINNY_TOKENS, SUMS_OF_LAUNCH, partial, share_of, sums, tensor_of
 
 _ACTIVATIONS = {"none": 0, "relu": 1, "gelu-tanh": 2, "silu": 3}
 ROW_BYTES = 2 * PANEL
@@ -26,6 +26,7 @@ _TALL, _WIDEST, _STEP = 64, 256, 8
 #: By the L2 at a time, a line of a box: weights stream 1 to 2 % faster than by 256 at a time (docs/performance.md).
 _FETCHED_BYTES = ROW_BYTES
 _TOGETHER = 4  # parts of a tile whose sums are loaded at once
+_SHARES = 14  # numbers of a template before that of the parts that share sums
 _PIECE_BYTES = 16  # of an epilogue's loads and stores
 _SUMS_OF_SQUARES = ("x_squares", "squares")
 _ROW_STEP = 8  # elements: bulk loads address rows in steps of 16 bytes
@@ -83,6 +84,10 @@ def tile(op: Op, parts: int, warpgroups: int) -> WalkTile:
     Raises:
         ShapeError: its tile suits no warpgroups, registers or bulk loads.
     """
+    return _tile(op, parts, warpgroups)
+
+
+def _tile(op: Op, parts: int, warpgroups: int, shares: int = 1) -> WalkTile:
     bm, bn, k = (int(op.param(name)) for name in ("BM", "BN", "BK"))
     gates, transposed = sums(op), bool(op.param("SWAP"))
     tall, wide = (bn, bm) if transposed else (bm, bn)
@@ -108,7 +113,10 @@ def tile(op: Op, parts: int, warpgroups: int) -> WalkTile:
         not leaves or bn % _TALL == 0,
         f"{what}: its epilogue scales {_TALL} columns at a time; use a multiple of them",
     )
-    numbers = [bm, bn, k, rows, gates, int(transposed), *_epilogue(op), min(parts, _TOGETHER), *_folded(op)]
+    together = 1 if shares > 1 else min(parts, _TOGETHER)
+    numbers = [bm, bn, k, rows, gates, int(transposed), *_epilogue(op), together, *_folded(op)]
+    if shares > 1:
+        numbers += [0] * (_SHARES - len(numbers)) + [shares]
     factors = -(-4 * bm // 16) * 16 if normalised else 0
     return WalkTile(
         f"Matmul<{', '.join(map(str, numbers))}>",
@@ -118,7 +126,18 @@ def tile(op: Op, parts: int, warpgroups: int) -> WalkTile:
         scratch_bytes=(min(wide, _TALL) if transposed else _TALL) * PITCH_BYTES + factors,
         beyond_bytes=(bm - rows) * ROW_BYTES,
         sums=partial(op),
+        share=partial(op) // wide * share_of(wide, shares),
     )
+
+
+def shared(op: Op, parts: int, warpgroups: int) -> WalkTile | None:
+    """How tiles are computed of whose columns, of products, each of so many parts adds and finishes a share.
+
+    None where a share would be empty, and where rows are tokens and columns are scaled, which goes by 64 of them.
+    """
+    wide = int(op.param("BM" if op.param("SWAP") else "BN"))
+    scales = not op.param("SWAP") and tensor_of(op, "scale") is not None
+    return None if skinny(op) or scales or not share_of(wide, parts) else _tile(op, parts, warpgroups, parts)
 
 
 def skinny(op: Op) -> bool:
@@ -265,5 +284,6 @@ WALK_BODY = WalkBody(
     check,
     warpgroups,
     filled=("x",),
+    shared=shared,
     clustered=clustered,
 )

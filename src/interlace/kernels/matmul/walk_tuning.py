@@ -1,16 +1,17 @@
 """How matmuls of the one launch are tiled: by rule, and what else is worth trying.
 
-With few tokens weights are the tensor core's 64-row operand, in tiles of 64 of them and all tokens, in steps of 8. What
-counts is how many weights the ring holds, in stages as large as leave it some. Reductions are cut so that the items of
-an op keep all SMs busy: in one wave of them, or in about two where the op before had more than one, whose blocks come
-at different times. A fix-up between two ops is dearer than one at the end. So where the first op would have to be cut,
-each op is one wave of tiles that are not, as wide as that makes them: 12288 rows on 132 SMs are 128 tiles of 96. Ops
-that multiply the same tokens (queries, keys and values) are one wave together: the ring holds their weights by the time
-the tokens are there, and then every further item of a block is a round trip that all wait for.
+Up to 16 tokens tiles have few weight rows and all of k (``skinny_cuda``), so that no parts meet: of all that multiply
+the same tokens as many waves as leave the busiest SM the fewest rows. 14336 rows on 132 SMs are two waves of 56, as 109
+would be one. In a chain of many short ops what counts is the time from one op to the next (docs/decode.md), so there
+that is always so; elsewhere while a stage has at least twice as many weight rows as tokens.
 
-In a chain of many short ops what counts is the time from one op to the next (docs/decode.md). Up to 16 tokens its
-tiles have few weight rows and all of k (``skinny_cuda``), so that no parts meet: of all that multiply the same tokens
-as many waves as leave the busiest SM the fewest rows. 14336 rows on 132 SMs are two waves of 56, as 109 would be one.
+Where it is not, weights are the tensor core's 64-row operand, in tiles of 64 of them and all tokens, in steps of 8.
+What counts is how many weights the ring holds, in stages as large as leave it some. Reductions are cut so that the
+items of an op keep all SMs busy: in one wave of them, or in about two where the op before had more than one, whose
+blocks come at different times. A fix-up between two ops is dearer than one at the end. So where the first op would have
+to be cut, each op is one wave of tiles that are not, as wide as that makes them: 12288 rows on 132 SMs are 128 tiles of
+96. Ops that multiply the same tokens (queries, keys and values) are one wave together: the ring holds their weights by
+the time the tokens are there, and then every further item of a block is a round trip that all wait for.
 
 Elsewhere, from 17 tokens on, tiles may have any width that is a multiple of 8 and any parts, each op its own, and
 either operand may be the tensor core's 64-row one: what takes least time by ``walk_cost`` is taken. There too ops that
@@ -46,6 +47,7 @@ _STAGE_BYTES = 28 << 10  # of weights, in tiles that are not split: with few tok
 _DEEP, _SHALLOW = 32 << 10, 16 << 10  # bytes of weights of a stage of 64 rows; of weights and of tokens, of fewer
 _STAGES = 5  # of deep ones: three under way saturate memory, one is multiplied, one is handed back
 _SHARE = 1 / 3  # of the weight rows of a tile: tokens, before splitting beats narrow tiles
+_LEAN = 2  # weight rows of a stage for each token, from which on narrow tiles are best
 _LEAST_WHOLE = 48  # weight rows of a tile that is not split: with 32 it was slower, with few tokens too
 
 
@@ -57,8 +59,9 @@ def default(graph: Graph, device: DeviceSpec) -> Setting:
     m = _tokens(ops)
     if _is_priced(graph, m):
         return next(cheapest(ops, m, device), Setting())
-    if is_chain(graph) and m <= SKINNY_TOKENS and all(_is_skinny(op) for op in ops):
-        return _narrow(ops, m, device.sms)
+    narrow = _narrow(ops, m, device.sms)
+    if narrow is not None and (is_chain(graph) or _is_lean(ops, m, narrow)):
+        return narrow
     whole = _whole(ops, m, device.sms)
     cut = _cut(ops, m, device)
     wide = all(_wave(op, device.sms) * sums(op) >= _LEAST_WHOLE for op in ops)
@@ -114,8 +117,15 @@ def _is_skinny(op: Op) -> bool:
     return int(op.param("K")) % PANEL == 0 and op.parameters.get("SQUARED", FINE) == FINE
 
 
-def _narrow(ops: Sequence[Op], m: int, sms: int) -> Setting:
-    """Tiles of few weight rows."""
+def _is_lean(ops: Sequence[Op], m: int, setting: Setting) -> bool:
+    """Whether tokens take a third of a stage at most."""
+    return all(_LEAN * m <= int(dict(setting.op(op.name).params)["BN"]) * sums(op) for op in ops)
+
+
+def _narrow(ops: Sequence[Op], m: int, sms: int) -> Setting | None:
+    """Tiles of few weight rows, if there may be such."""
+    if m > SKINNY_TOKENS or not all(_is_skinny(op) for op in ops):
+        return None
     rows = _together(ops, lambda op: int(op.param("N")))
     each = []
     for op in ops:
@@ -194,9 +204,9 @@ def likely(graph: Graph, device: DeviceSpec) -> Iterator[Setting]:
             best.setdefault(tuple(of.parts for _, of in setting.ops), setting)
         yield from islice(best.values(), _LIKELY)
         return
-    whole = _whole(ops, m, device.sms)
-    if whole is not None:
-        yield whole
+    for setting in (_narrow(ops, m, device.sms), _whole(ops, m, device.sms)):
+        if setting is not None:
+            yield setting
     cut = _cut(ops, m, device)
     yield cut
     yield _mixed(ops, m, device, cut)

@@ -19,7 +19,8 @@ _NARROWEST, _WIDEST, _STEP = 32, 256, 8  # rows of the other operand, all matric
 _MOST_PARTS = 8  # that a last part waits for
 _DEPTHS = (64, 128, 256)
 _MOST_STAGE_BYTES = 32 << 10  # of weights
-_LEAST_STAGES = 4  # of a ring: two that are multiplied, and as many under way
+# Stages of a ring: two that are multiplied, and as many under way; or one, where a stage cannot be shallower.
+_LEAST_STAGES, _SHALLOW_STAGES = 4, 3
 _ALIKE = 0.01  # of the time, within which what loads least is taken: it takes least power too
 _TRIED = 512  # combinations of ways of unlike ops
 _LOW, _HIGH = 4, 8  # row panels of an order's groups, up to so many tokens and beyond
@@ -63,7 +64,7 @@ def _priced(
     most = max(1, int(_TRIED ** (1 / len(unlike))))
     ways = [_ways(extents, narrowest, device, most) for extents, narrowest in unlike]
     rings = [(each, ring_stages(each, device.smem_bytes)) for each in product(*ways)]
-    rings = [(each, stages) for each, stages in rings if stages >= _LEAST_STAGES]
+    rings = [(each, stages) for each, stages in rings if stages >= _least_stages(each)]
     costs = [
         sum(seconds(e, way, stages, device) for (e, _), way in zip(unlike, each, strict=True)) for each, stages in rings
     ]
@@ -80,6 +81,10 @@ def _kinds(ops: Sequence[Op]) -> dict[str, tuple[Extents, int]]:
         kind = Extents(int(first.param("M")), widths, int(first.param("K")), sums(first)), max(map(_width_step, some))
         found |= dict.fromkeys((op.name for op in some), kind)
     return found
+
+
+def _least_stages(ways: Sequence[Way]) -> int:
+    return _SHALLOW_STAGES if all(way.tile.k == _DEPTHS[0] for way in ways) else _LEAST_STAGES
 
 
 def _width_step(op: Op) -> int:

@@ -393,5 +393,6 @@ class Decoder:
         moved = streamed_bytes(self.shape, self._weights), self.cache.position_bytes * sum(self.lengths)
         if isinstance(self._launch, StepLaunch):
             executor = type(self._launch.executor)
-            return Runs(executor.name, executor.what, *moved)
+            why = "; without ".join((executor.what, *self._launch.left_out))
+            return Runs(executor.name, why, *moved)
         return Runs(None, self._launch, *moved)

@@ -163,9 +163,14 @@ def _children(
 
 def _untouched(name: str, module: nn.Module) -> None:
     hooks = hooks_of(module)
-    if hooks or "forward" in vars(module) or _overridden(type(module)):
+    if hooks or "forward" in vars(module):
         what = " and ".join(hooks) or "a forward of its own"
         raise UnsupportedModelError(f"{name} has {what}, which a decoder would drop; remove that first")
+    if _overridden(type(module)):
+        raise UnsupportedModelError(
+            f"{name} is a {_full(type(module))}, whose forward is not one of transformers and would be dropped; merge "
+            "adapters, or pass the plain model"
+        )
 
 
 def _overridden(kind: type[nn.Module]) -> bool:
@@ -178,11 +183,15 @@ def _package(thing: Any) -> str:
     return str(thing.__module__).partition(".")[0]
 
 
+def _full(kind: type) -> str:
+    return f"{kind.__module__}.{kind.__qualname__}"
+
+
 def _plain(name: str, module: nn.Module, kind: type[nn.Module], tensors: set[str]) -> torch.Tensor:
     """The weight of a module of exactly this class, which holds nothing beside these tensors."""
     if type(module) is not kind:
         raise UnsupportedModelError(
-            f"{name} is a {type(module).__name__}, not a plain nn.{kind.__name__}; merge adapters and dequantise first"
+            f"{name} is a {_full(type(module))}, no plain nn.{kind.__name__}; merge adapters and dequantise first"
         )
     return _weight(name, module, tensors)
 

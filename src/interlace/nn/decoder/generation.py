@@ -122,7 +122,7 @@ def pieces(
             for slot, sequence in made_by:
                 if sequence.left == 1 or (not ahead and read()[slot] in ends):
                     end(slot)
-            if running:
+            if ahead and running:
                 decoder.step()
             made = read()
             for slot, sequence in made_by:
@@ -131,6 +131,8 @@ def pieces(
                     yield Piece(sequence.number, made[slot])
                 elif slot in running:
                     end(slot)
+            if not ahead and running:
+                decoder.step()  # behind the tokens that are there, which wait for none
     finally:
         for slot in [*running]:
             end(slot)

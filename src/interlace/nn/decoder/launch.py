@@ -38,6 +38,9 @@ class StepLaunch:
         tensors: all inputs and outputs of its graph, which stay where they are.
         taken: (batch,) int32, what each step adds to the positions.
 
+    Attributes:
+        left_out: why the other executors were, of those that cannot run the step.
+
     Raises:
         InterlaceError: as running the executor does.
     """
@@ -46,6 +49,7 @@ class StepLaunch:
         self, executor: DeviceExecutor, tensors: Mapping[str, torch.Tensor], taken: torch.Tensor
     ) -> None:
         self.executor, self._tensors, self._taken = executor, tensors, taken
+        self.left_out: tuple[str, ...] = ()
         self._captured: torch.cuda.CUDAGraph | None = None
         if taken.device.type == "cuda":
             self._enqueue()  # compiles, which a capture does not allow; it writes what the first step overwrites
@@ -134,7 +138,11 @@ def step_launch(
                 able.append((launch.step_us(), launch))
             except (InterlaceError, torch.OutOfMemoryError) as error:  # there may be room for one, and not for both
                 reasons.append(f"{runner.name}: {error}")
-    return min(able, key=lambda timed: timed[0])[1] if able else "; ".join(reasons)
+    if not able:
+        return "; ".join(reasons)
+    _, fastest = min(able, key=lambda timed: timed[0])
+    fastest.left_out = tuple(reasons)
+    return fastest
 
 
 @contextmanager

@@ -26,7 +26,7 @@ class Runs:
 
     Attributes:
         executor: name of the executor whose launches do; None for PyTorch's own ops.
-        why: what rules out launches, or which they are.
+        why: what rules out launches, or which they are and what rules out others.
         weight_bytes: that a step reads whatever the lengths.
         cache_bytes: that it reads besides for the sequences that are there now.
     """
