@@ -267,7 +267,7 @@ def broken() -> dict[str, EmulatedLaunch]:
     wide = tile(128, 104, warps=8)
     greedy = "registers_lower<LOADER_REGISTERS>", "registers_lower<LOADER_REGISTERS + 8>"
     kept = il.build(ffn(40, same, same, hidden=256, width=256), il.Choices(1, **STATIC))
-    lost = "mbarrier_arrive_many(independent_empty((kept.x + n) % STAGES), WARPGROUPS * 4);", ";"
+    lost = "hand_back_kept((kept.x + n) % STAGES);", ";"
     made["kept"] = EmulatedLaunch(kept, stages=3, change=lost)
     made["greedy"] = EmulatedLaunch(il.build(ffn(40, wide, wide), il.Choices(1)), stages=2, change=greedy)
     prepare([*made.values()])

@@ -21,6 +21,7 @@ from interlace.core.errors import (
 )
 from interlace.executors.base import by_name
 from interlace.executors.bound import places_of
+from interlace.executors.clusters import check_clusters, check_resident, in_clusters
 from interlace.executors.device import DeviceExecutor
 from interlace.executors.gpu import spec_by_name
 from interlace.executors.launch import AnyLaunch, TextLaunch
@@ -34,7 +35,7 @@ from interlace.executors.sums import ROW_FLOATS, with_sums
 from interlace.executors.table import Table, for_workers
 from interlace.graph.graph import Graph
 from interlace.graph.op import Op
-from interlace.kernels.bodies import BodyKind
+from interlace.kernels.bodies import ALONE, BodyKind
 from interlace.kernels.cuda.compiler import Binary, compile_text
 from interlace.kernels.cuda.launcher import LoadedKernel, loaded
 from interlace.kernels.cuda.ptx import PTX
@@ -152,6 +153,9 @@ class OneLaunchExecutor(DeviceExecutor):
         shares = Shares.of(self.proof, able_to_share(graph, parts_of_tiles(self.plan)))
         table = for_workers(self.plan, chunked, parts_wait=True, shares=shares)
         self._parts = parts_of(graph, [int(parts) for parts in table.parts], shares.ops)
+        if self.options.cluster != ALONE:
+            check_clusters(self.plan, table, self.options.cluster)
+            self._parts = in_clusters(self._parts, self.plan.graph, self.options.cluster)
         table.items["code"] = np.array(codes(self._parts))[table.items["op"]]
         self._spawning = Spawning.of(self.plan, table) if self.plan.dispatch is Dispatch.SPAWN else None
         check_capacity(self.plan, table, self._spawning, self.options.capacity)
@@ -254,6 +258,7 @@ class OneLaunchExecutor(DeviceExecutor):
             stealing=self.plan.stealing,
             blocks=self._spec.sms,
             termination=self.options.termination,
+            cluster=self.options.cluster,
         )
 
     @cached_property
@@ -276,7 +281,17 @@ class OneLaunchExecutor(DeviceExecutor):
     @cached_property
     def loaded(self) -> LoadedKernel:
         """The launch on the current device."""
-        return loaded(self.binary, self.composition.shared_bytes)
+        kernel = loaded(self.binary, self.composition.shared_bytes)
+        blocks = self.options.cluster.blocks
+        if blocks > 1:
+            needed = self._table.workers if self._resident else blocks
+            check_resident(kernel.resident_clusters(self._threads, blocks), blocks, needed)
+        return kernel
+
+    @property
+    def _threads(self) -> int:
+        """Of a block."""
+        return (self._warpgroups + 1) * 128
 
     def _filled(self, op: Op) -> Sequence[str]:
         return bodies_of(self.plan.graph)[self.plan.graph.op_index(op.name)].filled
@@ -331,6 +346,8 @@ class OneLaunchExecutor(DeviceExecutor):
     def _parameter_of(self, operands: Any, items: Any, count: int, workers: int) -> bytes:
         """The same for some of the items, rows that follow each other, and so many blocks."""
         options = self.options
+        if self.plan.dispatch is Dispatch.TICKET:  # a cluster draws one for all of its blocks
+            count, workers = count // options.cluster.blocks, workers // options.cluster.blocks
         return self.composition.launch.pack(
             items=items,
             waits=self._waits,

@@ -53,9 +53,10 @@ class WithOperands:
             executor = self._executor
             self._enqueue = executor.loaded.prepared(
                 (executor._table.workers, 1, 1),
-                (executor._warpgroups + 1) * 128,
+                executor._threads,
                 [executor._parameter(executor._operands(self._arguments))],
                 dependent=executor.options.dependent_launch,
+                cluster=executor.options.cluster.blocks,
             )
         return self._enqueue
 
@@ -78,10 +79,11 @@ class OperandsInMemory:
             take_turn(cuda, executor._device)
         executor.loaded.launch(
             (executor._table.workers, 1, 1),
-            (executor._warpgroups + 1) * 128,
+            executor._threads,
             [self._parameter],
             stream,
             dependent=executor.options.dependent_launch,
+            cluster=executor.options.cluster.blocks,
         )
 
     @cached_property

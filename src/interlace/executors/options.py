@@ -7,6 +7,7 @@ from numbers import Real
 
 from interlace.core.arguments import shown
 from interlace.core.errors import DeviceError
+from interlace.kernels.bodies import ALONE, Cluster
 from interlace.launch.spawn import Termination
 
 _TIMEOUT_S = (1e-9, 9e9)  # a positive number of nanoseconds on a signed 64-bit clock
@@ -30,6 +31,8 @@ class Options:
         termination: how workers find that nothing is left, under spawn dispatch.
         capacity: items that the queue of a launch may have at most, beside those that are ready from the start; where
             the plan may need more of it, an executor refuses it. None for as many as the plan needs.
+        cluster: blocks of the one launch that load for one another, so that fewer bytes come through the L2; its plan
+            has their tiles behind each other.
 
     Raises:
         DeviceError: an option of another type, or out of range.
@@ -43,6 +46,7 @@ class Options:
     short: tuple[str, ...] = ()
     termination: Termination = Termination.COUNT
     capacity: int | None = None
+    cluster: Cluster = ALONE
 
     def __post_init__(self) -> None:
         if not isinstance(self.device, str):
@@ -56,6 +60,8 @@ class Options:
             raise DeviceError(f"Options.termination is {self.termination!r}; give one of {[*map(str, Termination)]}")
         if self.capacity is not None and (type(self.capacity) is not int or self.capacity < 0):
             raise DeviceError(f"Options.capacity is {self.capacity!r}; give a number of items, 0 or more, or None")
+        if not isinstance(self.cluster, Cluster):
+            raise DeviceError(f"Options.cluster is {self.cluster!r}; give how blocks share, such as Cluster(2, 1)")
         if type(self.short) is not tuple or not all(isinstance(name, str) for name in self.short):
             raise DeviceError(f"Options.short is {self.short!r}; give names of inputs as a tuple, such as ('x',)")
 

@@ -25,6 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from interlace.core.dtypes import DType
+from interlace.core.errors import DeviceError
 from interlace.graph.op import Op, Param
 from interlace.graph.tensor import Tensor
 from interlace.kernels.abi import Struct
@@ -93,6 +94,39 @@ class TritonBody:
 
 
 @dataclass(frozen=True)
+class Cluster:
+    """Blocks of the one launch that load for one another, as the tiles that they take together.
+
+    Attributes:
+        rows: tiles along tokens, which need the same weights.
+        columns: tiles along weights, which need the same tokens.
+
+    Raises:
+        DeviceError: other than 1, 2 or 4 blocks.
+    """
+
+    rows: int = 1
+    columns: int = 1
+
+    def __post_init__(self) -> None:
+        whole = type(self.rows) is int and type(self.columns) is int
+        if not whole or min(self.rows, self.columns) < 1 or self.blocks not in (1, 2, 4):
+            raise DeviceError(f"a cluster of {self.rows!r} x {self.columns!r} blocks; use 1, 2 or 4 blocks in all")
+
+    @property
+    def blocks(self) -> int:
+        """Of a cluster."""
+        return self.rows * self.columns
+
+    def __str__(self) -> str:
+        return f"{self.rows} x {self.columns} blocks"
+
+
+#: Each block loads for itself.
+ALONE = Cluster()
+
+
+@dataclass(frozen=True)
 class WalkTile:
     """How the one launch computes the tiles of an op; ops with equal ones of one text share their code.
 
@@ -136,6 +170,8 @@ class WalkBody:
         late: names of the arguments that a text has through the ring behind the item's waits (``launch/fetched``).
         wide: where no tiling says how many warpgroups there are, it has two, as its items compute on rows that come as
             fast as memory brings them.
+        clustered: op, cluster -> the part where its blocks load for one another; raises ShapeError if they cannot.
+            None if no tiling can.
         filled: names of the arguments that only bulk loads read, which leave out rows that are not there.
         shared: op, parts of each tile, warpgroups -> how tiles are computed of which each part adds and finishes a
             share; None where they are not, or for a body that has no such tiles.
@@ -153,6 +189,7 @@ class WalkBody:
     late: tuple[str, ...] = ()
     wide: bool = False
     filled: tuple[str, ...] = ()
+    clustered: Callable[[Op, Cluster], WalkBody] | None = None
     shared: Callable[[Op, int, int], WalkTile | None] | None = None
 
 

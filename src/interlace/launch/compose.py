@@ -8,10 +8,11 @@ from dataclasses import dataclass
 from interlace.core.dtypes import DType
 from interlace.core.errors import PlanError
 from interlace.kernels.abi import ITEM, STATE, Struct
-from interlace.kernels.bodies import WalkBody, WalkTile
+from interlace.kernels.bodies import ALONE, Cluster, WalkBody, WalkTile
 from interlace.kernels.cuda.elements import ELEMENTS
 from interlace.kernels.cuda.ptx import registers_at_entry
 from interlace.kernels.text import LINES_GO_ON
+from interlace.launch.cluster import text as cluster_text
 from interlace.launch.dispatch import QUEUE, queue_of
 from interlace.launch.dispatch import constants as of_dispatch
 from interlace.launch.dispatch import text as dispatch_text
@@ -28,6 +29,7 @@ KEEPS = 1 << 16
 #: Messages that the drawing warp is ahead of the other roles.
 TICKETS = 4
 _BARRIER_BYTES = 8
+_WORD_BYTES = 8 + _BARRIER_BYTES  # between the blocks of a cluster
 _STAGE_BARRIERS = 4  # full and empty, of either slot
 _MESSAGE_BYTES = ITEM.size + 32  # a row of the item table, the run, and the slots that are kept
 #: Registers of a thread of two consumer warpgroups, and what they leave for one of the warpgroup that loads.
@@ -116,10 +118,11 @@ def codes(parts: Sequence[Part]) -> list[int]:
     return [unlike.index(part.code) for part in parts]
 
 
-def stages(tiles: Sequence[WalkTile], warpgroups: int, smem_bytes: int) -> int:
+def stages(tiles: Sequence[WalkTile], warpgroups: int, smem_bytes: int, cluster: Cluster = ALONE) -> int:
     """How many stages of the ring shared memory holds; fewer than two make no launch."""
-    slots = _independent(tiles) + _dependent(tiles)
-    count = (smem_bytes - _fixed(tiles, warpgroups)) // (slots + _STAGE_BARRIERS * _BARRIER_BYTES)
+    slots, words = _independent(tiles) + _dependent(tiles), _words(1, cluster) * _WORD_BYTES
+    stage_bytes = slots + _STAGE_BARRIERS * _BARRIER_BYTES + words // 2
+    count = (smem_bytes - _fixed(tiles, warpgroups) - words) // stage_bytes
     return count if slots else min(count, TICKETS)  # where nothing lies in a stage, an item needs one
 
 
@@ -134,6 +137,7 @@ def compose(
     stealing: Stealing,
     blocks: int,
     termination: Termination = Termination.COUNT,
+    cluster: Cluster = ALONE,
 ) -> Composition:
     """The launch of ops, in program order.
 
@@ -147,12 +151,13 @@ def compose(
         stealing: what a worker takes whose list is empty, if it does.
         blocks: that may be resident at once.
         termination: how workers find the end under spawn dispatch.
+        cluster: blocks that load for one another (``launch/cluster``).
 
     Raises:
         PlanError: shared memory does not hold two stages beside the scratch.
     """
     tiles = [part.tile for part in parts]
-    count = stages(tiles, warpgroups, smem_bytes)
+    count = stages(tiles, warpgroups, smem_bytes, cluster)
     independent, dependent = _independent(tiles), _dependent(tiles)
     if count < 2:
         raise PlanError(
@@ -186,9 +191,11 @@ def compose(
     held = dispatch in _HELD and launch.size <= _PARAMETER_BYTES
     launch = launch if held else launch_struct(dispatch)
     structs = queue_of(dispatch).text, launch.text
-    walk = *structs, WALK, dispatch_text(dispatch, termination, independent > 0), ELEMENTS, PLAIN, *rings
+    drawing = dispatch_text(dispatch, termination, independent > 0, cluster)
+    walk = *structs, cluster_text(cluster), WALK, drawing, ELEMENTS, PLAIN, *rings
     text = "".join((head, *walk, *_bodies(parts), _switches(parts), ROLES))
     shared = count * (independent + dependent + _STAGE_BARRIERS * _BARRIER_BYTES) + _fixed(tiles, warpgroups)
+    shared += _words(count, cluster) * _WORD_BYTES
     return Composition(_numbered(text), launch, held, operand_bytes, count, shared)
 
 
@@ -254,6 +261,11 @@ def _scratch(tiles: Sequence[WalkTile], warpgroups: int) -> int:
     """Of a warpgroup; all together they are also what may be read behind the last stage."""
     beyond = max(tile.beyond_bytes for tile in tiles)
     return max(*(tile.scratch_bytes for tile in tiles), -(-beyond // warpgroups // 16) * 16)
+
+
+def _words(stages: int, cluster: Cluster) -> int:
+    """Between blocks of a cluster (``launch/cluster``)."""
+    return 0 if cluster == ALONE else stages + 1
 
 
 def _fixed(tiles: Sequence[WalkTile], warpgroups: int) -> int:

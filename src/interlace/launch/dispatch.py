@@ -49,6 +49,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from interlace.kernels.abi import Struct
+from interlace.kernels.bodies import ALONE, Cluster
+from interlace.launch.cluster import TICKETS
 from interlace.launch.dispatcher import DISPATCHER, NOBODY
 from interlace.launch.spawn import SPAWN, SPAWNING, Termination
 from interlace.launch.stealing import ROW_BITS, STEALING
@@ -288,8 +290,12 @@ _TEXTS: Mapping[Dispatch, str] = {
 }
 
 
-def text(dispatch: Dispatch, termination: Termination = Termination.COUNT, loads_ahead: bool = True) -> str:
+def text(
+    dispatch: Dispatch, termination: Termination = Termination.COUNT, loads_ahead: bool = True, cluster: Cluster = ALONE
+) -> str:
     """What stands behind the walk, of a launch in which some op has something to load ahead or none has."""
+    if dispatch is Dispatch.TICKET and cluster != ALONE:
+        return _DRAW + _PUBLISH + NOBODY + _COUNTER + TICKETS
     if dispatch is Dispatch.TICKET and not loads_ahead:
         return _DRAW + _PUBLISH + NOBODY + _COUNTER + _FINISHED + _WAITS + _LATE_TICKET
     return _TEXTS[dispatch] + (SPAWNING[termination] if dispatch is Dispatch.SPAWN else "")

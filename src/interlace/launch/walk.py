@@ -65,6 +65,9 @@ DEVICE unsigned dependent_empty(int slot) { return barriers() + (3 * STAGES + sl
 DEVICE unsigned sent(int message) { return barriers() + (4 * STAGES + message) * 8; }
 DEVICE unsigned received(int message) { return barriers() + (4 * STAGES + TICKETS + message) * 8; }
 DEVICE unsigned finished(int message) { return barriers() + (4 * STAGES + 2 * TICKETS + message) * 8; }
+// Words from another block of the cluster (``launch/cluster``), and their barriers.
+DEVICE unsigned heard(int word) { return barriers() + (4 * STAGES + 3 * TICKETS + word) * 8; }
+DEVICE unsigned word_at(int word) { return heard(WORDS + word); }
 // A message: the item's row of the table, then the run, 0 words where there is no item.
 DEVICE unsigned message_at(int message) { return messages() + message * MESSAGE_BYTES; }
 // Behind it: the first slot that its consumers keep, and how many.
@@ -181,14 +184,12 @@ DEVICE void keep_last(const Item& item, Stage& stage, int stages, int early = 0)
 // A stage's slots, in the order of the ring: that of independent operands and that of dependent ones.
 DEVICE void release_independent(Stage& stage, int slot) {
   if (stage.passed-- > 0) {
-    if (first_lane()) mbarrier_arrive(independent_empty(slot));
+    hand_back_independent(slot);
   } else if (!stage.kept++) {
     stage.first_kept = slot;
   }
 }
-DEVICE void release_dependent(int slot) {
-  if (first_lane()) mbarrier_arrive(dependent_empty(slot));
-}
+DEVICE void release_dependent(int slot) { hand_back_dependent(slot); }
 DEVICE void release(Stage& stage, int slot) {
   release_independent(stage, slot);
   release_dependent(slot);
@@ -299,7 +300,7 @@ DEVICE void post(const Launch& launch) {
     finish(launch, item, taken, semaphore);
     __syncwarp();
     for (int n = threadIdx.x % 32; n < kept.y; n += 32)
-      mbarrier_arrive_many(independent_empty((kept.x + n) % STAGES), WARPGROUPS * 4);
+      hand_back_kept((kept.x + n) % STAGES);
     if (launch.trace && first_lane()) {
       unsigned sm;
       asm volatile("mov.u32 %0, %%smid;" : "=r"(sm));
@@ -315,17 +316,18 @@ extern "C" __global__ void __launch_bounds__(ALL_THREADS, 1) one_launch(const __
     for (int s = 0; s < STAGES; ++s) {
       mbarrier_init(independent_full(s), 1);
       mbarrier_init(dependent_full(s), 1);
-      mbarrier_init(independent_empty(s), WARPGROUPS * 4);
-      mbarrier_init(dependent_empty(s), WARPGROUPS * 4);
+      mbarrier_init(independent_empty(s), CLUSTER * WARPGROUPS * 4);
+      mbarrier_init(dependent_empty(s), CLUSTER_COLUMNS * WARPGROUPS * 4);
     }
     for (int t = 0; t < TICKETS; ++t) {
       mbarrier_init(sent(t), 1);
       mbarrier_init(received(t), WARPGROUPS * 4 + 2);
       mbarrier_init(finished(t), WARPGROUPS);
     }
+    for (int w = 0; w < WORDS; ++w) mbarrier_init(heard(w), 1);
     fence_mbarrier_init();
   }
-  __syncthreads();
+  begin_together();
   if (threadIdx.x < WARPGROUPS * 128) {
     if (WARPGROUPS > 1) registers_raise<CONSUMER_REGISTERS>();
     consume(launch);
@@ -337,5 +339,6 @@ extern "C" __global__ void __launch_bounds__(ALL_THREADS, 1) one_launch(const __
     if (warp == 2) post(launch);
     if (warp == 3) serve(launch);
   }
+  end_together();
 }
 """

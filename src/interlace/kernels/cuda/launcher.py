@@ -136,6 +136,7 @@ class LoadedKernel:
         stream: int,
         *,
         dependent: bool = False,
+        cluster: int = 1,
     ) -> None:
         """Enqueue one launch.
 
@@ -145,14 +146,21 @@ class LoadedKernel:
             arguments: of the kernel, in order; see the module.
             stream: handle of the CUDA stream.
             dependent: it may start while the kernel before drains (programmatic dependent launch).
+            cluster: blocks along x of a cluster, by which the grid is divided.
 
         Raises:
             DriverError: if the driver refuses the launch.
         """
-        self.prepared(grid, threads, arguments, dependent=dependent)(stream)
+        self.prepared(grid, threads, arguments, dependent=dependent, cluster=cluster)(stream)
 
     def prepared(
-        self, grid: tuple[int, int, int], threads: int, arguments: Sequence[Argument], *, dependent: bool = False
+        self,
+        grid: tuple[int, int, int],
+        threads: int,
+        arguments: Sequence[Argument],
+        *,
+        dependent: bool = False,
+        cluster: int = 1,
     ) -> Callable[[int], None]:
         """What enqueues such a launch on a stream, again and again; of arguments it keeps bytes and addresses.
 
@@ -161,15 +169,7 @@ class LoadedKernel:
         values = [_parameter(argument) for argument in arguments]
         addresses = (ctypes.c_void_p * len(values))(*(ctypes.addressof(value) for value in values))
         driver, function, at = _driver(), self._function, ctypes.addressof(addresses)
-        config = driver.CUlaunchConfig()
-        config.gridDimX, config.gridDimY, config.gridDimZ = grid
-        config.blockDimX, config.blockDimY, config.blockDimZ = threads, 1, 1
-        config.sharedMemBytes = self.shared_bytes
-        if dependent:
-            attribute = driver.CUlaunchAttribute()
-            attribute.id = driver.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
-            attribute.value.programmaticStreamSerializationAllowed = 1
-            config.attrs, config.numAttrs = [attribute], 1
+        config = self._config(grid, threads, dependent, cluster)
         what = f"launching kernel {self.binary.name}, grid {grid}, {threads} threads"
         kept = values, addresses  # for as long as the driver may read them
 
@@ -178,6 +178,32 @@ class LoadedKernel:
             _checked(driver.cuLaunchKernelEx(config, function, at, 0), what)
 
         return enqueue
+
+    def resident_clusters(self, threads: int, cluster: int) -> int:
+        """How many clusters of so many blocks the device keeps resident at once, where nothing else runs."""
+        config = self._config((cluster, 1, 1), threads, False, cluster)
+        answer = _driver().cuOccupancyMaxActiveClusters(self._function, config)
+        return int(_checked(answer, f"clusters of {cluster} blocks of kernel {self.binary.name}"))
+
+    def _config(self, grid: tuple[int, int, int], threads: int, dependent: bool, cluster: int) -> Any:
+        driver = _driver()
+        config = driver.CUlaunchConfig()
+        config.gridDimX, config.gridDimY, config.gridDimZ = grid
+        config.blockDimX, config.blockDimY, config.blockDimZ = threads, 1, 1
+        config.sharedMemBytes = self.shared_bytes
+        attributes = []
+        if dependent:
+            attributes.append(driver.CUlaunchAttribute())
+            attributes[-1].id = driver.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
+            attributes[-1].value.programmaticStreamSerializationAllowed = 1
+        if cluster > 1:
+            attributes.append(driver.CUlaunchAttribute())
+            attributes[-1].id = driver.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION
+            dimension = attributes[-1].value.clusterDim
+            dimension.x, dimension.y, dimension.z = cluster, 1, 1
+        if attributes:
+            config.attrs, config.numAttrs = attributes, len(attributes)
+        return config
 
 
 def loaded(binary: Binary, shared_bytes: int = 0) -> LoadedKernel:

@@ -78,8 +78,9 @@ struct Matmul {
   static constexpr int ROWS = ROWS_;
   static constexpr bool TRANSPOSED = TRANSPOSED_;
   static constexpr int PANELS = BK / 64;
-  // Stages of independent loads under way: what saturates memory.
-  static constexpr int IN_FLIGHT = (IN_FLIGHT_BYTES + GATES * BN * BK * 2 - 1) / (GATES * BN * BK * 2);
+  // Stages of independent loads under way: what saturates memory, of which a block has its shares.
+  static constexpr int IN_FLIGHT =
+      (IN_FLIGHT_BYTES * CLUSTER_ROWS + GATES * BN * BK * 2 - 1) / (GATES * BN * BK * 2);
   static constexpr int TALL = TRANSPOSED ? BN : BM, WIDTH = TRANSPOSED ? BM : BN;
   static constexpr int BLOCKS = TALL / WARPGROUPS / 64;     // of 64 rows, in a warpgroup
   static constexpr int SUMS = WIDTH / 2;                // registers of a block of rows
@@ -98,13 +99,16 @@ struct Matmul {
   static constexpr int GAINS = TRANSPOSED ? BLOCKS : (WIDTH + 63) / 64;
   static constexpr bool GAINS_EARLY = GAINS <= 2;
 
-  // Of the rows of a box those that a tensor has where so many are left, in steps of 8. A bulk load is slow at rows
-  // beyond its tensor, so the last box is a smaller one; what lies behind its rows in a slot is anything.
-  DEVICE static int inside(int left, int rows) { return left >= rows ? rows : max(0, (left + 7) / 8 * 8); }
+  // Of the rows of a box those that a tensor has where so many are left, in steps of 8 of each share. A bulk load is
+  // slow at rows beyond its tensor, so the last box is a smaller one; what lies behind its rows in a slot is anything.
+  template <int SHARES> DEVICE static int inside(int left, int rows) {
+    return left >= rows ? rows : max(0, (left + 8 * SHARES - 1) / (8 * SHARES) * (8 * SHARES));
+  }
   DEVICE static void load_independent(const Launch& launch, const Item& item, Stage& stage, int& n, Tickets& tickets) {
     const Operands& op = operands_of<Operands>(launch, item);
-    const int row = uniform(item.j * BN), rows = uniform(inside(op.n - row, BN));
+    const int row = uniform(item.j * BN), rows = uniform(inside<CLUSTER_ROWS>(op.n - row, BN));
     const TensorMap &weight = rows == BN ? op.weight : op.weight_last, &gate = rows == BN ? op.gate : op.gate_last;
+    const int share = share_of<false>(rows);
 #pragma unroll 1
     for (int k = item.k_lo; k < item.k_hi; k += BK) {
       tickets.look(launch);
@@ -112,11 +116,13 @@ struct Matmul {
       const unsigned slot = uniform(independent_slot(stage.slot)), full = uniform(independent_full(stage.slot));
       const int column = uniform(k);
       if (first_lane()) {
-        if (k == item.k_lo) prefetch_map(inside(op.x_rows - item.i * BM, ROWS) == ROWS ? op.x : op.x_last);
+        const int left = op.x_rows - item.i * BM;
+        if (k == item.k_lo) prefetch_map(inside<CLUSTER_COLUMNS>(left, ROWS) == ROWS ? op.x : op.x_last);
 #pragma unroll
         for (int p = 0; p < PANELS; ++p) {
-          if (GATES == 2) tma_load_2d(slot + p * BN * 128, gate, column + p * 64, row, full);
-          tma_load_2d(slot + ((GATES - 1) * PANELS + p) * BN * 128, weight, column + p * 64, row, full);
+          const unsigned target = slot + (p * BN + share) * 128;
+          if (GATES == 2) load_share<false>(target, gate, column + p * 64, row + share, full);
+          load_share<false>(target + (GATES - 1) * PANELS * BN * 128, weight, column + p * 64, row + share, full);
         }
       }
       stage.advance();
@@ -130,8 +136,9 @@ struct Matmul {
   }
   DEVICE static void load_dependent(const Launch& launch, const Item& item, int k_lo, int k_hi, Stage& stage) {
     const Operands& op = operands_of<Operands>(launch, item);
-    const int row = uniform(item.i * BM), rows = uniform(inside(op.x_rows - row, ROWS));
+    const int row = uniform(item.i * BM), rows = uniform(inside<CLUSTER_COLUMNS>(op.x_rows - row, ROWS));
     const TensorMap& x = rows == ROWS ? op.x : op.x_last;
+    const int share = share_of<true>(rows);
 #pragma unroll 1
     for (int k = k_lo; k < k_hi; k += BK) {
       open_dependent(stage, PANELS * rows * 128);
@@ -139,7 +146,8 @@ struct Matmul {
       const int column = uniform(k);
       if (first_lane() && rows > 0)
 #pragma unroll
-        for (int p = 0; p < PANELS; ++p) tma_load_2d(slot + p * ROWS * 128, x, column + p * 64, row, full);
+        for (int p = 0; p < PANELS; ++p)
+          load_share<true>(slot + (p * ROWS + share) * 128, x, column + p * 64, row + share, full);
       stage.advance();
     }
     if (MEETS && closes(item) && k_hi >= item.k_hi) {

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Mapping
+from dataclasses import replace
+from functools import partial as partial_of
 from typing import Any
 
 from interlace.core.dtypes import DType
@@ -12,7 +14,7 @@ from interlace.graph.op import Op
 from interlace.graph.tensor import Tensor
 from interlace.kernels.abi import TENSOR_MAP, Struct
 from interlace.kernels.base import require
-from interlace.kernels.bodies import PANEL, WalkBody, WalkTile
+from interlace.kernels.bodies import ALONE, PANEL, Cluster, WalkBody, WalkTile
 from interlace.kernels.matmul.cuda import MATMUL, product
 from interlace.kernels.matmul.skinny_cuda import SKINNY
 from interlace.kernels.matmul.tilings import SKINNY_TOKENS, SUMS_OF_LAUNCH, partial, share_of, sums, tensor_of
@@ -203,8 +205,10 @@ def loaded_rows(op: Op) -> int:
     return bm if params["SWAP"] else min(bm, -(-m // _STEP) * _STEP)
 
 
-def pack(op: Op, tensors: Mapping[str, Any], dtype: DType) -> bytes:
+def pack(op: Op, tensors: Mapping[str, Any], dtype: DType, cluster: Cluster = ALONE) -> bytes:
     """The operands of an op, given its tensors on the device by argument, all of one dtype but for sums of squares.
+
+    Boxes are a block's share of what a tile needs.
 
     Raises:
         GraphError: what epilogues take by more than an element does not begin at a multiple of 16 bytes.
@@ -234,18 +238,18 @@ def pack(op: Op, tensors: Mapping[str, Any], dtype: DType) -> bytes:
         address = value.data_ptr()
         return tensor_map(address, shape, strides, box, dtype, swizzled=True, fetched_bytes=_FETCHED_BYTES).words
 
-    def last(extent: int, step: int, most: int) -> int:
-        """Rows of the last box, of at most so many, in steps of 8."""
-        return min(most, -(-(extent - (extent - 1) // step * step) // _STEP) * _STEP)
+    def last(extent: int, step: int, most: int, shares: int) -> int:
+        """Rows of a share of the last box, of at most so many, in steps of 8."""
+        return min(most // shares, -(-(extent - (extent - 1) // step * step) // (_STEP * shares)) * _STEP)
 
     rows, columns, loaded = int(tensors["x"].shape[0]), int(params["N"]), loaded_rows(op)
     return OPERANDS.pack(
-        x=encoded("x", loaded),
-        weight=encoded("weight", bn),
-        gate=encoded("gate", bn),
-        x_last=encoded("x", last(rows, bm, loaded)),
-        weight_last=encoded("weight", last(columns, bn, bn)),
-        gate_last=encoded("gate", last(columns, bn, bn)),
+        x=encoded("x", loaded // cluster.columns),
+        weight=encoded("weight", bn // cluster.rows),
+        gate=encoded("gate", bn // cluster.rows),
+        x_last=encoded("x", last(rows, bm, loaded, cluster.columns)),
+        weight_last=encoded("weight", last(columns, bn, bn, cluster.rows)),
+        gate_last=encoded("gate", last(columns, bn, bn, cluster.rows)),
         x_rows=rows,
         **{name: tensors.get(name) for name in ("bias", "residual", "out", "x_squares", "scale", "scaled", "squares")},
         m=int(params["M"]),
@@ -253,6 +257,33 @@ def pack(op: Op, tensors: Mapping[str, Any], dtype: DType) -> bytes:
     )
 
 
+def clustered(op: Op, cluster: Cluster) -> WalkBody:
+    """The part of an op in a cluster, each block of which loads its share of the rows that several need.
+
+    Raises:
+        ShapeError: tiles that ``mma`` multiplies, or rows of which blocks have no equal shares.
+    """
+    bn, loaded = int(op.param("BN")), loaded_rows(op)
+    what = f"op {op.name!r}: tile of {loaded} tokens x {bn} weight rows in a cluster of {cluster}"
+    require(not skinny(op), f"{what}: tiles of fewer than {_TALL} weight rows are loaded whole; use wider ones")
+    for rows, of, shares in ((bn, "weights", cluster.rows), (loaded, "tokens", cluster.columns)):
+        require(
+            rows % (_STEP * shares) == 0,
+            f"{what}: {shares} blocks load as many of its {rows} rows of {of} each, in steps of {_STEP}; use a "
+            f"multiple of {_STEP * shares}, or no cluster",
+        )
+    return replace(WALK_BODY, pack=partial_of(pack, cluster=cluster))
+
+
 WALK_BODY = WalkBody(
-    MATMUL, OPERANDS, ("weight", "gate", "scale"), tile, pack, check, warpgroups, filled=("x",), shared=shared
+    MATMUL,
+    OPERANDS,
+    ("weight", "gate", "scale"),
+    tile,
+    pack,
+    check,
+    warpgroups,
+    filled=("x",),
+    clustered=clustered,
+    shared=shared,
 )

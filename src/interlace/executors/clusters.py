@@ -1,0 +1,117 @@
+"""What a plan must be for blocks of the one launch to be in clusters (``launch/cluster``)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from interlace.core.errors import PlanError, TooManyWorkersError
+from interlace.executors.table import Table
+from interlace.graph.access import Ints
+from interlace.graph.graph import Graph
+from interlace.kernels.bodies import Cluster
+from interlace.launch.compose import Part
+from interlace.plan.plan import Dispatch, Plan
+
+
+def check_clusters(plan: Plan, table: Table, cluster: Cluster) -> None:
+    """Raise PlanError unless the blocks of each cluster open the same stages, group of items by group of items.
+
+    A group is what the blocks of a cluster take together: under ticket dispatch so many items in sequence, with lists
+    those at one place of the lists of workers that follow each other.
+    """
+    if plan.dispatch not in (Dispatch.STATIC, Dispatch.TICKET):
+        raise PlanError(
+            f"a cluster of {cluster} takes items in groups, and {plan.dispatch.value} dispatch gives them one by one; "
+            "use ticket or static dispatch"
+        )
+    if table.workers % cluster.blocks:
+        raise PlanError(
+            f"plan has {table.workers} workers, which are no clusters of {cluster}; plan for a multiple of "
+            f"{cluster.blocks}"
+        )
+    if len(split := np.flatnonzero(table.items["parts"] > 1)):
+        raise PlanError(
+            f"item {plan.item_name(int(table.items['number'][split[0]]))} is a part of a tile, and in a cluster tiles "
+            "are whole; plan with Whole(), or no cluster"
+        )
+    groups = _groups(plan, table, cluster.blocks)
+    rows = table.items[groups]
+    same = np.all([rows[name] == rows[name][:, :1] for name in ("op", "l", "k_lo", "k_hi")], axis=(0, 2))
+    for name, axis in (("i", 2), ("j", 1)):
+        shared = rows[name].reshape(-1, cluster.rows, cluster.columns)
+        same &= (shared == np.take(shared, [0], axis)).all(axis=(1, 2))
+    if not same.all():
+        names = [plan.item_name(int(n)) for n in rows["number"][np.argmin(same)]]
+        raise PlanError(
+            f"blocks of a cluster of {cluster} would take {' and '.join(names)}, which do not share tokens or weights "
+            "so; order tiles so that those that do follow each other, or use no cluster"
+        )
+    _check_progress(plan, table, groups)
+
+
+def _groups(plan: Plan, table: Table, blocks: int) -> Ints:
+    """(n, blocks) rows of the table."""
+    if plan.dispatch is Dispatch.TICKET:
+        if len(plan.items) % blocks:
+            raise PlanError(
+                f"plan has {len(plan.items)} items, which are no groups of {blocks}; use tiles of which there are a "
+                "multiple of them, or no cluster"
+            )
+        return np.arange(len(plan.items)).reshape(-1, blocks)
+    first, length = table.worker_rows[:-1].reshape(-1, blocks), np.diff(table.worker_rows).reshape(-1, blocks)
+    if np.any(length != length[:, :1]):
+        raise PlanError(
+            f"lists of workers that are a cluster of {blocks} blocks are of unlike lengths; give each group of tiles "
+            "to neighbours, or use no cluster"
+        )
+    return np.concatenate([f + np.arange(n[0])[:, None] for f, n in zip(first, length, strict=True)])
+
+
+def _check_progress(plan: Plan, table: Table, groups: Ints) -> None:
+    """Raise PlanError if an item waits for one that does not come before all of its group, which is done as one."""
+    posts = plan.items.post
+    last = np.full(plan.semaphores + 1, -1)
+    np.maximum.at(last, posts[posts >= 0], np.flatnonzero(posts >= 0))
+    waits = plan.waits
+    awaited = np.full(len(plan.items), -1)
+    for place in range(int(waits.count.max(initial=0))):
+        here = np.flatnonzero(waits.count > place)
+        semaphores = waits.first[here] + place * waits.stride[here]
+        np.maximum.at(awaited, np.repeat(np.arange(len(plan.items)), np.diff(waits.ptr))[here], last[semaphores])
+    numbers = table.items["number"][groups]
+    late = np.flatnonzero(awaited[numbers].max(axis=1) >= numbers.min(axis=1))
+    if len(late):
+        names = [plan.item_name(int(n)) for n in numbers[late[0]]]
+        raise PlanError(
+            f"blocks of a cluster would take {' and '.join(names)} together, and one waits for what comes behind "
+            "another; order tiles so that they follow each other, or use no cluster"
+        )
+
+
+def in_clusters(parts: Sequence[Part], graph: Graph, cluster: Cluster) -> list[Part]:
+    """The parts of a launch in clusters.
+
+    Raises:
+        PlanError: an op whose blocks have nothing to load for one another.
+        ShapeError: tiles whose operands do not come in shares.
+    """
+    found = []
+    for op, part in zip(graph.ops, parts, strict=True):
+        if part.body.clustered is None:
+            raise PlanError(
+                f"op {op.name!r}: kernel {op.kernel!r} loads nothing for a cluster of {cluster}; use no cluster"
+            )
+        found.append(replace(part, body=part.body.clustered(op, cluster)))
+    return found
+
+
+def check_resident(clusters: int, cluster: int, blocks: int) -> None:
+    """Raise TooManyWorkersError where so many blocks must be resident and the device places fewer clusters."""
+    if clusters * cluster < blocks:
+        raise TooManyWorkersError(
+            f"the device keeps {clusters} clusters of {cluster} blocks of this kernel resident, and {blocks} blocks "
+            "would wait for one another; plan for fewer workers, or use a smaller cluster"
+        )

@@ -1,0 +1,112 @@
+"""Blocks of the one launch in clusters: what is compiled, and what is refused before that."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, replace
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+import interlace as il
+from interlace.core.errors import DeviceError, PlanError, ShapeError, TooManyWorkersError
+from interlace.executors.clusters import check_resident
+from interlace.kernels.bodies import ALONE, Cluster
+from interlace.kernels.lint import lint
+from interlace.planner.settings import choices, retiled
+from interlace.policies.setting import OpSetting, Setting
+
+D = il.Dispatch
+TILE = il.MatmulTile(128, 128, 64, num_warps=8)
+
+
+@dataclass(frozen=True)
+class Clusters(il.Order):
+    """The tiles of a cluster behind each other."""
+
+    cluster: Cluster
+
+    def rank(self, row: NDArray, column: NDArray, rows: int, columns: int) -> tuple[NDArray, ...]:
+        across, along = self.cluster.rows, self.cluster.columns
+        return row // across, column // along, row % across, column % along
+
+
+def ffn(m: int, outer: int = 512, inner: int = 1024) -> il.Graph:
+    return il.workloads.ffn(m, il.workloads.FFNShape(outer, inner, il.Activation.RELU, False), il.bf16)
+
+
+def launch(
+    graph: il.Graph,
+    cluster: Cluster,
+    tile: il.MatmulTile = TILE,
+    parts: int = 1,
+    workers: int = 8,
+    **changed: object,
+) -> il.OneLaunchExecutor:
+    setting = Setting(tuple((op.name, OpSetting(tile.params, parts)) for op in graph.ops))
+    tiled = retiled(graph, setting)
+    given = replace(choices(tiled, setting, workers), **{"order": Clusters(cluster), **changed})
+    plan = il.build(tiled, given)
+    return il.OneLaunchExecutor(plan, il.Options("meta", cluster=cluster))
+
+
+@pytest.mark.parametrize(
+    ("cluster", "dispatch"), [(ALONE, D.TICKET), (Cluster(2), D.TICKET), (Cluster(2, 2), D.STATIC)]
+)
+def test_operands_come_in_shares_for_all_blocks_that_need_them(cluster: Cluster, dispatch: D) -> None:
+    run = launch(ffn(512), cluster, dispatch=dispatch)
+    ptx, resources = run.binary.ptx, run.binary.resources
+    assert lint(ptx, posts=True, waits=True, posting_warp=True) == []
+    assert resources.spill_bytes == 0
+    assert run.binary.warnings == ()
+    assert run.composition.shared_bytes <= il.H200.smem_bytes
+    loads = re.findall(r"cp\.async\.bulk\.tensor\.2d\S*", ptx)
+    shared = [load for load in loads if "multicast::cluster" in load]
+    assert len(loads) == 4
+    assert len(shared) == 2 * (cluster.rows > 1) + 2 * (cluster.columns > 1)  # of either operand, in each op's code
+    assert ("barrier.cluster" in ptx) == (cluster != ALONE)
+    assert ("st.async" in ptx) == (cluster != ALONE and dispatch is D.TICKET)
+    assert "CLUSTER" not in ptx  # constants of no memory
+
+
+@pytest.mark.parametrize(
+    ("graph", "changed", "error", "says"),
+    [
+        (ffn(512), {"dispatch": D.QUEUE}, PlanError, "queue dispatch gives them one by one"),
+        (ffn(512), {"workers": 7}, PlanError, "7 workers, which are no clusters of 2 x 1"),
+        (ffn(512), {"parts": 2}, PlanError, "is a part of a tile"),
+        (ffn(384), {}, PlanError, "do not share tokens or weights"),
+        (ffn(512), {"order": il.RowMajor()}, PlanError, "do not share tokens or weights"),
+        (ffn(512), {"tile": il.MatmulTile(128, 104, 64, num_warps=8)}, ShapeError, "use a multiple of 16"),
+    ],
+)
+def test_what_is_no_groups_over_the_same_weights_is_refused(
+    graph: il.Graph, changed: dict[str, object], error: type[Exception], says: str
+) -> None:
+    with pytest.raises(error, match=says):
+        launch(graph, Cluster(2), **changed)
+
+
+def test_what_loads_nothing_for_others_or_finds_no_room_is_refused() -> None:
+    with pytest.raises(DeviceError, match="use 1, 2 or 4 blocks"):
+        Cluster(3)
+    with pytest.raises(DeviceError, match=r"such as Cluster\(2, 1\)"):
+        il.Options(cluster=2)
+    with pytest.raises(TooManyWorkersError, match="keeps 3 clusters of 2 blocks"):
+        check_resident(3, 2, 8)
+    check_resident(4, 2, 8)
+
+
+def test_a_group_of_which_one_waits_for_what_comes_behind_another_is_refused() -> None:
+    setting = Setting(tuple((name, OpSetting(TILE.params)) for name in ("up", "down")))
+    tiled = retiled(ffn(256), setting)
+    # Row panels one after the other, and one to each worker: what the second waits for comes behind the first's.
+    given = replace(choices(tiled, setting, 2), dispatch=D.STATIC, interleaving=il.Panels(1))
+    plan = il.build(tiled, given)
+    items = plan.items
+    panels = [tiled.ops[op].coords(tile[None])[0, 0] for op, tile in zip(items.op, items.tile, strict=True)]
+    plan = replace(plan, items=replace(items, worker=np.array(panels)))
+    il.verify(plan)
+    with pytest.raises(PlanError, match="together, and one waits for what comes behind"):
+        il.OneLaunchExecutor(plan, il.Options("meta", cluster=Cluster(2)))
