@@ -189,8 +189,8 @@ class WalkBody:
     late: tuple[str, ...] = ()
     wide: bool = False
     filled: tuple[str, ...] = ()
-    shared: Callable[[Op, int, int], WalkTile | None] | None = None
     clustered: Callable[[Op, Cluster], WalkBody] | None = None
+    shared: Callable[[Op, int, int], WalkTile | None] | None = None
 
 
 class WalkMaker(Protocol):

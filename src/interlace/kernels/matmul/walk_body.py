@@ -284,6 +284,6 @@ WALK_BODY = WalkBody(
     check,
     warpgroups,
     filled=("x",),
-    shared=shared,
     clustered=clustered,
+    shared=shared,
 )

@@ -204,9 +204,7 @@ def likely(graph: Graph, device: DeviceSpec) -> Iterator[Setting]:
             best.setdefault(tuple(of.parts for _, of in setting.ops), setting)
         yield from islice(best.values(), _LIKELY)
         return
-    for setting in (_narrow(ops, m, device.sms), _whole(ops, m, device.sms)):
-        if setting is not None:
-            yield setting
+    yield from filter(None, (_narrow(ops, m, device.sms), _whole(ops, m, device.sms)))
     cut = _cut(ops, m, device)
     yield cut
     yield _mixed(ops, m, device, cut)
