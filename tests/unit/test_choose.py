@@ -264,17 +264,17 @@ def test_on_ffns_that_were_left_out_the_choice_is_as_good_as_the_record_says() -
     found = study["figures"](table.table(H200))
     assert {name: record[name] for name in found} == json.loads(json.dumps(found))
     assert found["below"] == 0
-    assert found["mean"] - 1 >= 0.65 * (found["oracle"] - 1)
+    assert found["mean"] - 1 >= 0.7 * (found["oracle"] - 1)
     assert study["margins"](table.table(H200)) == found["margins"]["predicted"]
 
 
 def test_an_ffn_beside_the_table_is_predicted_and_corrected() -> None:
-    near = chosen(FFNShape(4096, 14000, SILU, True), 16)
+    near = chosen(FFNShape(4096, 14000, SILU, True), 32)
     assert near.executor is OneLaunchExecutor
-    assert near.setting == deployment(ffn(16, FFNShape(4096, 14000, SILU, True)), H200).default
+    assert near.setting == deployment(ffn(32, FFNShape(4096, 14000, SILU, True)), H200).default
     assert near.why.startswith("predicted, corrected by what was measured of FFNs alike (NVIDIA H200, torch 2.11.0")
     assert str(near).startswith(f"one launch ({OneLaunchExecutor.name}): the launch takes ")
-    assert near.launch_us == predicted_us(deployment(ffn(16, FFNShape(4096, 14000, SILU, True)), H200))
+    assert near.launch_us == predicted_us(deployment(ffn(32, FFNShape(4096, 14000, SILU, True)), H200))
     far = chosen(FFNShape(64, 128, SILU, True), 16)
     assert "that are all unlike it" in far.why
     close = chosen(FFNShape(320, 1280, SILU, True), 32)

@@ -36,7 +36,7 @@ DEVICE float4 load_four_now(const float* at) {
 DEVICE float low_of(unsigned pair) { return as_float(pair & 0xffff); }
 DEVICE float high_of(unsigned pair) { return as_float(pair >> 16); }
 
-constexpr int HELD_REGISTERS = 184;  // of a thread, for weights and what else an item has
+constexpr int HELD_REGISTERS = 172;  // of a thread, for weights and what else an item has
 template <int BM_, int BN_, int BK_, int ROWS_, int GATES_, int ACTIVATION_, bool BIAS, bool RESIDUAL,
           int SQUARED = 0, bool LEAVES = false, int NORMALISED = 0, unsigned EPS_BITS = 0>
 struct Skinny {
@@ -57,7 +57,7 @@ struct Skinny {
   // Registers of a stage's weights, of what else there is while they are held, and stages that are. Where warpgroups
   // take stages in turns, each has one.
   static constexpr int OF_STAGE = PANELS * GATES * TALL * 4;
-  static constexpr int OTHERS = CHAINS * TILES * 4 + ASKED * 4 + (RESIDUAL ? ROUNDS : 0) + (WIDE - 1) * 24;
+  static constexpr int OTHERS = CHAINS * TILES * 4 + ASKED * 4 + (RESIDUAL ? ROUNDS : 0) + (WIDE - 1) * 8;
   static constexpr int HELD =
       WARPGROUPS == 1 && OF_STAGE + OTHERS < HELD_REGISTERS ? (HELD_REGISTERS - OTHERS) / OF_STAGE : 1;
 
