@@ -52,11 +52,16 @@ def decode_table(record: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
+_TRACED = "llama3.2-1b", 1024  # model and positions of the hand-overs that are told
+
+
 def hand_overs_table(record: dict[str, Any], first: dict[str, Any]) -> str:
     """The second: when the ops of one layer of the one launch end, and when they did in the first version."""
     before = {layer["batch"]: layer["ops"] for layer in first["layers"]}
     columns: dict[str, dict[str, float]] = {}
     for row in record["rows"]:
+        if (row["model"], row["context"]) != _TRACED:
+            continue
         if row["batch"] in before:
             begin = before[row["batch"]][0]["first_start_us"]
             ends = {op["op"]: op["last_end_us"] - begin for op in before[row["batch"]]}
