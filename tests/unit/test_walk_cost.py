@@ -106,7 +106,7 @@ def test_constants_are_as_good_as_those_fitted_to_what_was_measured(fit: Any) ->
     best = fit.descended(rows, il.H200)
     assert fit.rms(rows, best) < fit.rms(rows, il.H200) < 0.0215
     assert fit.over_fastest(rows, il.H200) < 1.004
-    np.testing.assert_allclose(astuple(best.stages), astuple(il.H200.stages), rtol=0.5)
+    np.testing.assert_allclose(astuple(best.stages), astuple(il.H200.stages), rtol=0.7)
 
 
 def test_of_ffns_that_no_constant_was_fitted_to_the_way_taken_is_hardly_slower_than_the_fastest(fit: Any) -> None:

@@ -15,7 +15,8 @@ Six constants of a chip are fitted (``Stages``), those of an H200 to 236 ways of
 4,096 tokens (``walk-cost-h200.json``); everything else was measured by itself. It is ways of one FFN that they tell
 apart: to 2.1 % (root mean square), where each FFN has a factor of its own, for its run's clocks and what a launch costs
 besides, and to 8 % without. The way that costs least is 0.3 % slower in the mean than the fastest of those measured.
-``benchmarks/fit_walk_cost.py`` repeats the fit and says what it comes to.
+``benchmarks/fit_walk_cost.py`` repeats the fit and says what it comes to. Few have rings of three stages:
+that loads take 1.35 times as long there is of gated FFNs of 160 to 320 tokens (``explored-launch-h200.json``).
 """
 
 from __future__ import annotations
@@ -29,6 +30,8 @@ from interlace.kernels.matmul.tile import MatmulTile
 from interlace.policies.setting import OpSetting
 
 _ENOUGH_BYTES, _MOST_BYTES = 80 << 10, 96 << 10  # of weights under way in an SM; that the launch has at most
+# Stages with which two are multiplied and as many under way; how much longer loads take where only one is.
+_ENOUGH_STAGES, _ALONE = 4, 1.35
 _FIXED_BYTES = 20 << 10  # of shared memory beside the ring: scratch, messages, barriers
 
 
@@ -103,7 +106,7 @@ def seconds(extents: Extents, way: Way, stages: int, device: DeviceSpec) -> floa
     waves = -(-items // device.sms)
     k = extents.k / way.parts
     products = 2 * way.tile.m * way.rows * k * device.sms / device.flops_per_s(bf16)
-    loads = (way.loaded + way.rows) * k * 2 / device.sm_l2_bytes_per_s
+    loads = (way.loaded + way.rows) * k * 2 / device.sm_l2_bytes_per_s * (_ALONE if stages < _ENOUGH_STAGES else 1.0)
     chunks = k / way.tile.k
     item = max(products, loads, chunks * stage.least_ns * 1e-9)
     weights = sum(extents.widths) * extents.sums * extents.k * 2 / device.dram_bytes_per_s
