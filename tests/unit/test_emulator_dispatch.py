@@ -171,7 +171,7 @@ def check(run: EmulatedLaunch, runs: range) -> int:
 
 @pytest.mark.parametrize("name", [*(d.value for d in il.Dispatch), "stealing half"])
 def test_each_item_runs_once_whoever_takes_it(name: str) -> None:
-    run, runs = launches()[name], range(5)
+    run, runs = launches()[name], range(5 if "stealing" in name else 3)
     stolen = check(run, runs)
     assert (stolen > 0) is ("stealing" in name)
     if stolen:
@@ -299,9 +299,8 @@ def test_the_dispatcher_counts_on_and_leaves_mailboxes_empty() -> None:
         for value in (run._semaphores, run._queue["met"], run._queue["tail"]):
             value.fill_(np.uint32(runs).astype(np.int32).item())
         run._heads.copy_(torch.from_numpy(np.full(2 * HELD * WORKERS, (runs << 32) + 2**31, np.uint64).view(np.int64)))
-        for seed in range(2):
-            run_once(run, seed)
-            assert run.faults == []
+        run_once(run, 0)
+        assert run.faults == []
     run._reset()
 
 
