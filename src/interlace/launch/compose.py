@@ -19,7 +19,7 @@ from interlace.launch.dispatch import text as dispatch_text
 from interlace.launch.fetched import FETCHED
 from interlace.launch.plain import PLAIN
 from interlace.launch.spawn import Termination
-from interlace.launch.streamed import BULK_LOAD, STREAMED
+from interlace.launch.streamed import BULK_LOAD, PASSAGE, STREAMED
 from interlace.launch.walk import ROLES, WALK
 from interlace.plan.plan import Dispatch
 from interlace.plan.stealing import Stealing
@@ -185,7 +185,7 @@ def compose(
     head += "extern __shared__ __align__(1024) unsigned char shared_memory[];\n"
     head += "#define SHARED_BASE shared_address(shared_memory)\n"
     early, late = any(part.body.early for part in parts), any(part.body.late for part in parts)
-    rings = (BULK_LOAD if early or late else "", STREAMED if early else "", FETCHED if late else "")
+    rings = (BULK_LOAD + PASSAGE if early or late else "", STREAMED if early else "", FETCHED if late else "")
     # Operands that a launch holds need no copy to the device, and come with it.
     launch = launch_struct(dispatch, operand_bytes * len(parts))
     held = dispatch in _HELD and launch.size <= _PARAMETER_BYTES

@@ -18,22 +18,9 @@ Warpgroups share nothing but these stages: each has its own part of the scratch,
 from __future__ import annotations
 
 FETCHED = r"""
-// The stages of an item, as its consumers see them, warp by warp.
-struct Fetch {
-  Stage& stage;
-  DEVICE void next() {
-    // An answer takes as long as all that is done with few rows, so both questions are asked at once.
-    const bool dependent = mbarrier_try_wait(dependent_full(stage.slot), stage.phase);
-    const bool independent = mbarrier_try_wait(independent_full(stage.slot), stage.phase);
-    if (!dependent || !independent) await_stage(stage);
-  }
+struct Fetch : Passage {
   DEVICE const unsigned char* bytes() {
     return shared_memory + STAGES * INDEPENDENT_BYTES + stage.slot * DEPENDENT_BYTES;
-  }
-  DEVICE void done() {
-    __syncwarp();
-    release(stage, stage.slot);
-    stage.advance();
   }
 };
 template <class A, class O, class LOADS, void (*BODY)(const Tile&, const A&, Fetch&)> struct Fetched {

@@ -27,8 +27,9 @@ DEVICE void bulk_load(unsigned target, const void* source, unsigned bytes, unsig
                ::"r"(target), "l"(__cvta_generic_to_global(source)), "r"(bytes), "r"(barrier) : "memory");
 }
 """
-STREAMED = r"""// The stages of an item, as its consumers see them, warp by warp.
-struct Stream {
+#: The stages of an item, as its consumers see them, whichever side of them has bytes.
+PASSAGE = r"""// By each warp.
+struct Passage {
   Stage& stage;
   DEVICE void next() {
     // An answer takes as long as all that is done with few rows, so both questions are asked at once.
@@ -36,14 +37,18 @@ struct Stream {
     const bool independent = mbarrier_try_wait(independent_full(stage.slot), stage.phase);
     if (!dependent || !independent) await_stage(stage);
   }
-  DEVICE int slot() { return stage.slot; }
-  DEVICE unsigned address() { return independent_slot(stage.slot); }
-  DEVICE const unsigned char* bytes() { return shared_memory + stage.slot * INDEPENDENT_BYTES; }
   DEVICE void done() {
     __syncwarp();
     release(stage, stage.slot);
     stage.advance();
   }
+};
+"""
+STREAMED = r"""
+struct Stream : Passage {
+  DEVICE int slot() { return stage.slot; }
+  DEVICE unsigned address() { return independent_slot(stage.slot); }
+  DEVICE const unsigned char* bytes() { return shared_memory + stage.slot * INDEPENDENT_BYTES; }
 };
 template <class A, class O, class LOADS, void (*BODY)(const Tile&, const A&, Stream&)> struct Streamed {
   static constexpr int IN_FLIGHT = (IN_FLIGHT_BYTES + LOADS::STAGE_BYTES - 1) / LOADS::STAGE_BYTES;

@@ -324,3 +324,50 @@ def in_ring(
         return replace(body, stage_bytes=lambda op: pitch * min(rows, max(1, _STAGE_BYTES // pitch)))
 
     return other
+
+
+_WHOLE_ROWS = r"""
+DEVICE void rows_tile(const Tile& tile, const Arguments& a) {
+  for (int own = team(); own < BM; own += TEAMS) {
+    const int row = tile.i * BM + own;  // teams whose row is none reduce with the others
+    make_row(0, row_at(a.x + (long long)min(row, a.M - 1) * N), a.out + (long long)row * N, row < a.M, a);
+  }
+}
+"""
+_WHOLE_ROWS_IN_RING = r"""
+typedef RowLoads<1> Rows;
+struct Loads : Rows {
+  DEVICE Loads(const Tile& tile, const Arguments& a)
+      : Rows{{a.x + (long long)tile.i * BM * N}, min(BM, a.M - tile.i * BM), N, N} {}
+};
+DEVICE void rows_tile(const Tile& tile, const Arguments& a, Fetch& fetch) {
+  const Loads loads(tile, a);
+  take_rows(loads, fetch, [&](int row, const unsigned char* stage) {
+    make_row(row / TEAMS % 2, loads.row(0, row, stage), a.out + ((long long)tile.i * BM + row) * N, true, a);
+  });
+}
+"""
+
+
+def of_whole_rows(make_row: str) -> TextBody:
+    """The body of an op that makes each row of out (M, N) of the one of x, in tiles of BM rows.
+
+    Args:
+        make_row: text of ``make_row(turn, row, out, some, a)``, which all of a team call together: ``turn`` is 0 or 1,
+            unlike from one row of a team to its next where nothing else keeps their reductions apart, and there is a
+            row to store where there is ``some``.
+    """
+
+    def body(text: str) -> TextBody:
+        return TextBody(
+            text,
+            "rows_tile",
+            constants=("BM", "N"),
+            scratch_bytes=lambda op: TEAM_SCRATCH_BYTES,
+            proved=True,
+            wide=True,
+        )
+
+    fetched = body(fetched_rows("N") + make_row + _WHOLE_ROWS_IN_RING)
+    in_stages = in_ring(replace(fetched, late=("x",), loads="Loads"), "N")
+    return replace(body(TEAMS + make_row + _WHOLE_ROWS), other=in_stages)

@@ -2,62 +2,19 @@
 
 from __future__ import annotations
 
-from interlace.kernels.cuda.teams import TEAM_SCRATCH_BYTES, TEAMS, fetched_rows, in_ring
-from interlace.kernels.text import TextBody
+from interlace.kernels.cuda.teams import of_whole_rows
 
-_ROW = r"""
-template <class T> DEVICE void normalise(int place, const Row<T>& all, T* out, bool some, const Arguments& a) {
+RMS_NORM_TEXT = of_whole_rows(
+    r"""
+template <class T> DEVICE void make_row(int turn, const Row<T>& all, T* out, bool some, const Arguments& a) {
   const auto x = held<N>(all);
   Vector<T> weight = {a.weight};
   weight.load(x, 0);
   float squares[PLACES] = {};
   visit(x, [&](int place, float value) { squares[place] += value * value; });
-  const float scale = rsqrtf(team_sum(squares, place) / N + a.EPS);
+  const float scale = rsqrtf(team_sum(squares, turn) / N + a.EPS);
   const auto made = [&](float value, float gain) { return value * scale * gain; };
   if (some) map_rows(out, made, x, weight);
 }
 """
-
-_FETCHED = TextBody(
-    fetched_rows("N")
-    + _ROW
-    + r"""
-typedef RowLoads<1> Rows;
-struct Loads : Rows {
-  DEVICE Loads(const Tile& tile, const Arguments& a)
-      : Rows{{a.x + (long long)tile.i * BM * N}, min(BM, a.M - tile.i * BM), N, N} {}
-};
-DEVICE void rms_norm_tile(const Tile& tile, const Arguments& a, Fetch& fetch) {
-  const Loads loads(tile, a);
-  take_rows(loads, fetch, [&](int row, const unsigned char* stage) {
-    normalise(row / TEAMS % 2, loads.row(0, row, stage), a.out + ((long long)tile.i * BM + row) * N, true, a);
-  });
-}
-""",
-    "rms_norm_tile",
-    constants=("BM", "N"),
-    late=("x",),
-    loads="Loads",
-    scratch_bytes=lambda op: TEAM_SCRATCH_BYTES,
-    proved=True,
-    wide=True,
-)
-
-RMS_NORM_TEXT = TextBody(
-    TEAMS
-    + _ROW
-    + r"""
-DEVICE void rms_norm_tile(const Tile& tile, const Arguments& a) {
-  for (int own = team(); own < BM; own += TEAMS) {
-    const int row = tile.i * BM + own;  // teams whose row is none reduce with the others
-    normalise(0, row_at(a.x + (long long)min(row, a.M - 1) * N), a.out + (long long)row * N, row < a.M, a);
-  }
-}
-""",
-    "rms_norm_tile",
-    constants=("BM", "N"),
-    scratch_bytes=lambda op: TEAM_SCRATCH_BYTES,
-    proved=True,
-    wide=True,
-    other=in_ring(_FETCHED, "N"),
 )
