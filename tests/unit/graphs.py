@@ -204,7 +204,7 @@ def take_items(plan: Plan, order: list[int]) -> Plan:
 def drop_waits(plan: Plan, *rows: int) -> Plan:
     """The plan without the given rows of its waits."""
     keep = np.setdiff1d(np.arange(len(plan.waits)), rows)
-    owner = Groups(plan.waits.ptr, plan.waits.first).rows[keep]
+    owner = plan.waits.item[keep]
     ptr = offsets(np.bincount(owner, minlength=len(plan.items)))
     names = ("first", "count", "stride", "threshold", "k")
     return replace(plan, waits=Waits(ptr, *(getattr(plan.waits, c)[keep] for c in names)))

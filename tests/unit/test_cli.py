@@ -601,7 +601,7 @@ def test_arrows_come_from_the_last_poster_of_what_is_awaited() -> None:
     assert trace is not None
     found = arrows(plan, trace)
     assert len(found) == len(waits) > 0
-    owner = np.repeat(np.arange(len(items)), np.diff(waits.ptr))
+    owner = waits.item
     for row, (producer, consumer) in enumerate(found.tolist()):
         awaited = waits.first[row] + waits.stride[row] * np.arange(waits.count[row])
         posters = np.flatnonzero(np.isin(items.post, awaited))

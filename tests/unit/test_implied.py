@@ -47,7 +47,7 @@ def awaited(plan: Plan, op: str) -> set[str]:
 def without_waits_for(plan: Plan, op: str, producer: str) -> Plan:
     """The plan without all waits of one op that are for another alone."""
     posts = dict(zip(plan.items.post.tolist(), plan.items.op.tolist(), strict=True))
-    mine = np.repeat(plan.items.op, np.diff(plan.waits.ptr)) == plan.graph.op_index(op)
+    mine = plan.items.op[plan.waits.item] == plan.graph.op_index(op)
     other = [posts[first] == plan.graph.op_index(producer) for first in plan.waits.first.tolist()]
     return drop_waits(plan, *np.flatnonzero(mine & np.array(other)).tolist())
 

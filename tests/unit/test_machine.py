@@ -380,7 +380,7 @@ def test_times_keep_to_waits_workers_and_bandwidth(plan: Plan, mode: Mode, seed:
     same = trace.worker[order][1:] == trace.worker[order][:-1]
     assert (trace.wait_ns[order][1:] >= trace.end_ns[order][:-1])[same].all(), "a worker holds two items"
     items, waits = plan.items, plan.waits
-    owner = np.repeat(np.arange(len(items)), np.diff(waits.ptr))
+    owner = waits.item
     for row in np.flatnonzero(waits.k <= items.k_lo[owner]) if mode.waits else ():
         for n in range(int(waits.count[row])):
             posters = items.post == waits.first[row] + n * waits.stride[row]

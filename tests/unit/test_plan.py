@@ -31,6 +31,7 @@ from interlace.graph.op import Op
 from interlace.graph.tensor import Tensor
 from interlace.kernels.copy import copy as copy_op
 from interlace.kernels.read import read_plan
+from interlace.plan.latest import latest_awaited
 from interlace.plan.plan import Dispatch, Plan
 from interlace.plan.verify import verify
 from interlace.planner.build import Assignment, Choices, build
@@ -167,6 +168,19 @@ def test_strided_semaphores_make_one_wait() -> None:
     # up has 3 x 2 tiles; each chunk of down reads one column of them.
     plan = build(two_matmuls(6, (2, 4, 2), up=(2, 2), down=(6, 2), block=2), Choices(2, chunk_waits=True))
     assert waits(plan, "first", "count", "stride", "k") == [[0, 1], [3, 3], [2, 2], [0, 2]]
+
+
+@pytest.mark.parametrize("name", PLANS)
+def test_the_latest_item_that_one_waits_for_is_the_last_that_posts_any_of_its_semaphores(name: str) -> None:
+    plan = PLANS[name]()
+    items, waits = plan.items, plan.waits
+    expected = [-1] * len(items)
+    for row, item in enumerate(waits.item.tolist()):
+        assert waits.ptr[item] <= row < waits.ptr[item + 1]
+        awaited = waits.first[row] + waits.stride[row] * np.arange(waits.count[row])
+        expected[item] = max(expected[item], *np.flatnonzero(np.isin(items.post, awaited)).tolist())
+    assert latest_awaited(plan).tolist() == expected
+    assert (max(expected) >= 0) == bool(len(waits))
 
 
 def test_plan_says_for_people_what_made_it() -> None:

@@ -142,7 +142,7 @@ def arrows(plan: Plan, trace: Trace) -> Ints:
     )
     poster = last[covered.values]
     latest = np.lexsort((trace.end_ns[poster], covered.rows))[covered.ptr[1:] - 1]  # the last of each row
-    return np.stack([poster[latest][wait_class], Groups(waits.ptr, waits.first).rows], axis=1)
+    return np.stack([poster[latest][wait_class], waits.item], axis=1)
 
 
 def _stolen(plan: Plan, trace: Trace) -> Ints | None:

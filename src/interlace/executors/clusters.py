@@ -13,6 +13,7 @@ from interlace.graph.access import Ints
 from interlace.graph.graph import Graph
 from interlace.kernels.bodies import Cluster
 from interlace.launch.compose import Part
+from interlace.plan.latest import latest_awaited
 from interlace.plan.plan import Dispatch, Plan
 
 
@@ -72,17 +73,8 @@ def _groups(plan: Plan, table: Table, blocks: int) -> Ints:
 
 def _check_progress(plan: Plan, table: Table, groups: Ints) -> None:
     """Raise PlanError if an item waits for one that does not come before all of its group, which is done as one."""
-    posts = plan.items.post
-    last = np.full(plan.semaphores + 1, -1)
-    np.maximum.at(last, posts[posts >= 0], np.flatnonzero(posts >= 0))
-    waits = plan.waits
-    awaited = np.full(len(plan.items), -1)
-    for place in range(int(waits.count.max(initial=0))):
-        here = np.flatnonzero(waits.count > place)
-        semaphores = waits.first[here] + place * waits.stride[here]
-        np.maximum.at(awaited, np.repeat(np.arange(len(plan.items)), np.diff(waits.ptr))[here], last[semaphores])
     numbers = table.items["number"][groups]
-    late = np.flatnonzero(awaited[numbers].max(axis=1) >= numbers.min(axis=1))
+    late = np.flatnonzero(latest_awaited(plan)[numbers].max(axis=1) >= numbers.min(axis=1))
     if len(late):
         names = [plan.item_name(int(n)) for n in numbers[late[0]]]
         raise PlanError(

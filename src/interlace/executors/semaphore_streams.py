@@ -20,7 +20,7 @@ from interlace.core.errors import DeadlockError, GraphError
 from interlace.executors.launch import AnyLaunch, Launch
 from interlace.executors.triton import TritonExecutor
 from interlace.graph.graph import Graph
-from interlace.graph.ragged import Groups, grouped, held
+from interlace.graph.ragged import grouped, held
 from interlace.plan.orderings import Ordering
 from interlace.plan.plan import Plan
 from interlace.sim.modes import SEMAPHORE_STREAMS, Mode, plain_bodies
@@ -146,7 +146,7 @@ def _awaited_ops(plan: Plan) -> list[list[int]]:
     posters: dict[int, set[int]] = {}
     for op, post in {*zip(items.op.tolist(), items.post.tolist(), strict=True)}:
         posters.setdefault(post, set()).add(op)
-    of_op = grouped(items.op[Groups(waits.ptr, waits.first).rows], len(plan.graph.ops))
+    of_op = grouped(items.op[waits.item], len(plan.graph.ops))
     gates: list[set[int]] = []
     for rows in (of_op[o] for o in range(len(plan.graph.ops))):
         awaited = held(waits.first[rows], waits.count[rows], waits.stride[rows], plan.semaphores)

@@ -26,7 +26,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from interlace.graph.access import Ints
-from interlace.graph.ragged import Groups, fold, ranges
+from interlace.graph.ragged import fold, ranges
+from interlace.plan.latest import latest_awaited
 from interlace.plan.plan import Dispatch, Plan, Waits
 from interlace.plan.verify import Proof
 
@@ -48,11 +49,11 @@ class Shares:
         """Of a plan in whose launch some ops are able to."""
         plan, found = proof.plan, set()
         if plan.dispatch is Dispatch.STATIC and proof.in_sequence and any(able):
-            items, latest = plan.items, _latest_awaited(plan)
+            items, awaited = plan.items, latest_awaited(plan)
             for op in np.flatnonzero(able).tolist():
                 at = np.flatnonzero(items.op == op)
                 follow = int(at[-1]) - int(at[0]) + 1 == len(at) == len(np.unique(items.worker[at]))
-                if follow and latest[op] < at[0]:
+                if follow and awaited[at].max() < at[0]:
                     found.add(op)
         waits = _waits(plan.waits, _posts(plan, found)) if found and len(plan.waits) else plan.waits
         return Shares(frozenset(found), waits)
@@ -63,18 +64,6 @@ def parts_of_tiles(plan: Plan) -> list[int]:
     counts = np.bincount(plan.tile_base()[plan.items.op] + plan.items.tile)
     of_op = np.split(counts, plan.tile_base()[1:-1])
     return [int(some[0]) if (some == some[0]).all() else 0 for some in of_op]
-
-
-def _latest_awaited(plan: Plan) -> Ints:
-    """Of each op the last item that posts what its items wait for, -1 if they wait for none."""
-    items, waits = plan.items, plan.waits
-    posting = np.flatnonzero(items.post >= 0)
-    last = np.full(plan.semaphores, -1, np.int64)
-    np.maximum.at(last, items.post[posting], posting)
-    latest = np.full(len(plan.graph.ops), -1, np.int64)
-    owner = Groups(waits.ptr, waits.first).rows
-    np.maximum.at(latest, items.op[owner], fold(np.maximum, last, waits.first, waits.count, waits.stride))
-    return latest
 
 
 def _posts(plan: Plan, shared: Collection[int]) -> Ints:

@@ -120,7 +120,7 @@ def _table(
     if worker_rows[-1] < n or plan.dispatch is Dispatch.HYBRID:
         worker_rows = np.r_[worker_rows, n]
 
-    row_item = np.repeat(np.arange(n), np.diff(waits.ptr))
+    row_item = waits.item
     late = (waits.k > items.k_lo[row_item]) & np.array(chunked, bool)[items.op[row_item]]
     at = np.zeros((len(AXES), n), np.int64)
     for o, op in enumerate(plan.graph.ops):

@@ -16,6 +16,7 @@ import numpy as np
 from interlace.core.errors import ItemError, Place, PlanError, SemaphoreError
 from interlace.graph.access import Ints
 from interlace.graph.ragged import Groups, distinct, fold, grouped
+from interlace.plan.latest import last_posters
 from interlace.plan.plan import Dispatch, Items, Plan, Waits
 
 _INT32 = 1 << 31
@@ -52,17 +53,14 @@ class Facts:
         self.parts = self._parts()
         self.post_of_tile = plan.items.post[self.parts.values[self.parts.ptr[:-1]]]
         self._check_posts()
-        self.wait_item = Groups(plan.waits.ptr, plan.waits.first).rows
+        self.wait_item = plan.waits.item
         self._check_waits()
         self._check_awaited()
         waits = plan.waits
         columns = waits.first, waits.count, np.where(waits.count == 1, 1, waits.stride)
         self.wait_row, self.wait_class = distinct(*columns, waits.threshold)
         self.low, self.count, self.step = (column[self.wait_row] for column in columns)
-        posting = np.flatnonzero(plan.items.post >= 0)
-        last = np.full(plan.semaphores, -1, np.int64)
-        np.maximum.at(last, plan.items.post[posting], posting)
-        self.wait_last = self.fold(np.maximum, last)
+        self.wait_last = self.fold(np.maximum, last_posters(plan))
         self.in_sequence = bool((self.wait_last[self.wait_class] < self.wait_item).all())
 
     def semaphores(self, cls: int) -> slice:

@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from interlace.graph.access import Ints
-from interlace.graph.ragged import BATCH, Groups, distinct, grouped, ranges
+from interlace.graph.ragged import BATCH, distinct, grouped, ranges
 from interlace.plan.plan import Items, Waits
 
 Bools = NDArray[np.bool_]
@@ -38,7 +38,7 @@ class Implied:
     def __init__(self, items: Items, waits: Waits, post_of_tile: Ints, base: Ints) -> None:
         ops = len(base) - 1
         self._low, self._high, self._owner = _posted(post_of_tile, base)
-        owner = Groups(waits.ptr, waits.first).rows
+        owner = waits.item
         of_op = grouped(items.op[owner], ops)
         sizes = np.bincount(items.op, minlength=ops)
         #: [p, c]: all of p has ended before any item of c has begun, or has ended.

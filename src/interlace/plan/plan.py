@@ -146,6 +146,11 @@ class Waits(_Table):
     def __len__(self) -> int:
         return len(self.first)
 
+    @property
+    def item(self) -> Ints:
+        """Whose each row is."""
+        return np.repeat(np.arange(len(self.ptr) - 1, dtype=np.int64), np.diff(self.ptr))
+
 
 @dataclass(frozen=True)
 class Plan:

@@ -75,7 +75,7 @@ def _awaited(plan: Plan) -> list[tuple[int, int, int]]:
     # Of each item, over its waits.
     low, high = (np.searchsorted(classes, wait_class, side=side) for side in ("left", "right"))
     entry = ranges(low, high - low)
-    item = np.repeat(np.repeat(np.arange(len(items)), np.diff(waits.ptr)), high - low)
+    item = np.repeat(waits.item, high - low)
     key, place = np.unique(item * ops + producers[entry], return_inverse=True)
     of_item = np.bincount(place, sums[entry], len(key)).astype(np.int64)
     key, place = np.unique(items.op[key // ops] * ops + key % ops, return_inverse=True)
