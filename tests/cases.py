@@ -6,9 +6,11 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
+import pytest
 import torch
 
 import interlace as il
+from interlace.core.errors import HangError
 from interlace.executors.device import DeviceExecutor
 from interlace.kernels.abi import ITEM
 
@@ -93,3 +95,13 @@ def strike_posts(run: DeviceExecutor, items: Iterable[int]) -> None:
     """Let items run without posting, until the executor's next reset."""
     for row in np.flatnonzero(np.isin(run._table.items["number"], [*items])).tolist():
         run._items[row * ITEM.columns + ITEM.column("post")] = -1
+
+
+def check_missing_posts(run: DeviceExecutor, tensors: Tensors, items: Iterable[int], match: str) -> None:
+    """A run in which items do not post ends in an error that says so, and the next one ends; its results are left."""
+    strike_posts(run, items)
+    run.run(tensors)
+    with pytest.raises(HangError, match=match):
+        run.synchronize()
+    run.run(tensors)
+    run.synchronize()

@@ -7,10 +7,9 @@ import pytest
 import torch
 
 import interlace as il
-from interlace.core.errors import HangError
 from interlace.kernels.spin import spin
 
-from ..cases import Case, Tensors, relative_error, strike_posts
+from ..cases import Case, Tensors, check_missing_posts, relative_error
 from .cases import FFNS, ffn_shape
 from .cases import one_launch as made
 
@@ -335,12 +334,7 @@ def test_replays_of_a_graph_and_two_plans_on_two_streams_do_not_disturb_each_oth
 def test_a_missing_post_ends_in_an_error_that_names_it_and_the_next_run_is_right() -> None:
     run, c = made(64, ffn_shape("relu"), tile(64, 64, 64), tile(64, 64, 64), timeout_s=0.05)
     inputs, out = c.inputs(0), c.poisoned()
-    strike_posts(run, [3])
-    run.run({**inputs, "out": out})
-    with pytest.raises(HangError, match=r"waited for semaphore.*never posted"):
-        run.synchronize()
-    run.run({**inputs, "out": out})
-    run.synchronize()
+    check_missing_posts(run, {**inputs, "out": out}, [3], r"waited for semaphore.*never posted")
     assert relative_error(out, c.exact(inputs)) < 1e-2
 
 

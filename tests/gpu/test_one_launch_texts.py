@@ -8,9 +8,8 @@ import pytest
 import torch
 
 import interlace as il
-from interlace.core.errors import HangError
 
-from ..cases import TORCH, relative_error, strike_posts
+from ..cases import TORCH, check_missing_posts, relative_error
 from ..texts import chain
 
 TOLERANCE = 6e-3  # of bf16, which is rounded to three times
@@ -51,12 +50,8 @@ def test_a_missing_post_is_named_and_the_next_run_is_right() -> None:
     plan = il.build(chain(200, il.MatmulTile(64, 64, 64)), il.Choices(132))
     run = il.OneLaunchExecutor(plan, il.Options(timeout_s=0.05))
     inputs, out = inputs_of(plan.graph), poisoned(run)
-    strike_posts(run, [int((plan.items.op == 1).argmax())])
-    run.run({**inputs, "out": out})
-    with pytest.raises(HangError, match=r"op 'norm', tile .* never posted"):
-        run.synchronize()
-    run.run({**inputs, "out": out})
-    run.synchronize()
+    struck = int((plan.items.op == 1).argmax())
+    check_missing_posts(run, {**inputs, "out": out}, [struck], r"op 'norm', tile .* never posted")
     assert relative_error(out, exact(inputs)) < TOLERANCE
 
 
