@@ -371,8 +371,8 @@ class HangError(InterlaceError):
         semaphore: index of the semaphore that did not reach its target.
         expected: posts that the wait needed in this run.
         seen: posts of this run that had arrived when the watchdog fired.
-        producer: the producer tile that never posted, as ``"op (i, j)"``, or None if every
-            producer of the semaphore lies beyond what can be told from the counter.
+        producer: the tile that never posted, as ``"op 'up', tile (3, 0)"``: what was waited for, or what that waited
+            for in turn. None if all have posted since: too late, or only once waits had ended.
     """
 
     def __init__(

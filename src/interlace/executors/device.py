@@ -6,7 +6,7 @@ A compiled plan owns its counters and workspaces, so one instance runs on one st
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
@@ -52,6 +52,8 @@ class DeviceExecutor(Executor):
 
     #: Of its one launch, as profilers show it; empty if it makes several.
     kernel: ClassVar[str] = ""
+    #: Ops of which every part of a tile posts; of others only one does.
+    _shared: Collection[int] = ()
 
     def __init__(self, plan: Plan | Proof, options: Options | None = None) -> None:
         self.proof = self.prove(plan)
@@ -267,7 +269,8 @@ class DeviceExecutor(Executor):
 
     def _error(self, item: int, semaphore: int, expected: int, seen: int) -> InterlaceError:
         """What the first failed wait recorded, as an error."""
-        return hang_error(self.plan, item, semaphore, expected, seen, self._done.cpu().numpy(), self._came())
+        done, came = self._done.cpu().numpy(), self._came()
+        return hang_error(self.plan, item, semaphore, expected, seen, done, came, self._shared)
 
     def _came(self) -> NDArray[np.bool_] | None:
         """Which items came to a queue of ready items in the last run; None where there is none."""

@@ -151,6 +151,7 @@ class OneLaunchExecutor(DeviceExecutor):
         graph = self.plan.graph
         chunked = [body.chunked for body in bodies_of(graph)]
         shares = Shares.of(self.proof, able_to_share(graph, parts_of_tiles(self.plan)))
+        self._shared = shares.ops
         table = for_workers(self.plan, chunked, parts_wait=True, shares=shares)
         self._parts = parts_of(graph, [int(parts) for parts in table.parts], shares.ops)
         if self.options.cluster != ALONE:

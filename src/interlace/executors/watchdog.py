@@ -2,21 +2,34 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 import numpy as np
+from numpy.typing import NDArray
 
 from interlace.core.errors import HangError
+from interlace.graph.access import Ints
+from interlace.graph.ragged import distinct, fold, held
 from interlace.launch.dispatch import EMPTY
 from interlace.plan.plan import Dispatch, Plan
 
 
 def hang_error(
-    plan: Plan, item: int, semaphore: int, expected: int, seen: int, done: np.ndarray, came: np.ndarray | None = None
+    plan: Plan,
+    item: int,
+    semaphore: int,
+    expected: int,
+    seen: int,
+    done: np.ndarray,
+    came: np.ndarray | None = None,
+    shared: Collection[int] = (),
 ) -> HangError:
     """The error for a wait that the watchdog ended.
 
     Args:
         done: which items have posted, and in which run.
         came: which items came to a queue of ready items.
+        shared: ops whose parts of a tile all post.
     """
     if came is not None and semaphore == EMPTY:
         lost = _lost(plan, done, came)
@@ -56,42 +69,63 @@ def hang_error(
             seen=seen,
             producer=plan.graph.ops[int(plan.items.op[item])].tile_name(int(plan.items.tile[item])),
         )
-    posters = np.flatnonzero(plan.items.post == semaphore)
-    mine = np.stack([plan.items.op[posters], plan.items.tile[posters]])
-    # Of the parts of a split tile only the last to arrive posts, so a tile is done when one of its parts is.
-    tiles, group = np.unique(mine, axis=1, return_inverse=True)
-    last_run = np.zeros(tiles.shape[1], np.int64)
-    np.maximum.at(last_run, group.ravel(), done[posters])
-    silent = np.flatnonzero(last_run < last_run.max(initial=0))
-    if not len(silent):
-        silent = np.arange(tiles.shape[1])
-    o, t = tiles[:, silent[0]].tolist() if len(silent) else (0, 0)
-    producer = plan.graph.ops[o].tile_name(t) if len(silent) else None
-    more = f" and {len(silent) - 1} more" if len(silent) > 1 else ""
+    missing = _origin(plan, _silent(plan, done, shared), semaphore)
+    late = not len(missing)
+    some = np.flatnonzero(plan.items.post == semaphore) if late else missing
+    tiles = [*dict.fromkeys(zip(plan.items.op[some].tolist(), plan.items.tile[some].tolist(), strict=True))]
+    named = plan.graph.ops[tiles[0][0]].tile_name(tiles[0][1])
+    more = f" and {len(tiles) - 1} more" if len(tiles) > 1 else ""
+    what = "posted too late, or only when this wait had ended" if late else "never posted"
+    behind = "" if plan.items.post[some[0]] == semaphore else "behind what posts it, "
     return HangError(
         f"{plan.item_name(item)} (item {item}) waited for semaphore {semaphore} to reach {expected} posts and saw "
-        f"{seen} before the watchdog fired; {producer}{more} never posted. The outputs of this run are undefined; "
+        f"{seen} before the watchdog fired; {behind}{named}{more} {what}. The outputs of this run are undefined; "
         "counters were reset, the next run starts afresh",
         item=item,
         semaphore=semaphore,
         expected=expected,
         seen=seen,
-        producer=producer,
+        producer=None if late else named,
     )
+
+
+def _silent(plan: Plan, done: np.ndarray, shared: Collection[int] = ()) -> NDArray[np.bool_]:
+    """Items that should have posted in the last run and did not, with the other parts of their tiles.
+
+    Of the parts of a split tile only the last to arrive posts, so a tile is done when one of its parts is.
+    """
+    items = plan.items
+    _, tile = distinct(items.op, items.tile, np.where(np.isin(items.op, [*shared]), items.k_lo, 0))
+    last_run = np.zeros(len(items), np.int64)
+    np.maximum.at(last_run, tile, done)
+    asked = np.array([not op.when for op in plan.graph.ops])[items.op]  # others may rightly not run
+    found: NDArray[np.bool_] = asked & (items.post >= 0) & (last_run[tile] < max(int(done.max()), 1))
+    return found
+
+
+def _origin(plan: Plan, silent: NDArray[np.bool_], semaphore: int) -> Ints:
+    """Of silent items those that a wait for a semaphore is nearest to: that post it, or what these wait for, or so on.
+
+    The wait that failed first is any of those behind a missing post. All others end with it, and their items post.
+    """
+    items, waits = plan.items, plan.waits
+    known, reached = np.zeros((2, plan.semaphores), bool)
+    reached[semaphore] = True
+    while reached.any():
+        posters = (items.post >= 0) & reached[items.post]
+        if (posters & silent).any():
+            return np.flatnonzero(posters & silent)
+        known |= reached
+        rows = posters[waits.item]
+        reached = held(waits.first[rows], waits.count[rows], waits.stride[rows], plan.semaphores) & ~known
+    return np.zeros(0, np.int64)
 
 
 def _lost(plan: Plan, done: np.ndarray, came: np.ndarray) -> int:
     """The first item that did not come to the queue although all that it waits for was posted in the last run."""
     items, waits = plan.items, plan.waits
-    tiles, tile = np.unique(np.stack([items.op, items.tile]), axis=1, return_inverse=True)
-    last_run = np.zeros(tiles.shape[1], np.int64)  # of each tile: its last part alone notes that it posted
-    np.maximum.at(last_run, tile.ravel(), done)
-    silent = (items.post >= 0) & (last_run[tile.ravel()] < max(int(done.max(initial=0)), 1))
-    short = np.bincount(items.post[silent], minlength=plan.semaphores) > 0
-    missing = np.flatnonzero(~came)
-    for item in map(int, missing):
-        rows = range(int(waits.ptr[item]), int(waits.ptr[item + 1]))
-        awaited = (waits.first[row] + waits.stride[row] * np.arange(waits.count[row]) for row in rows)
-        if not any(short[some].any() for some in awaited):
-            return item
-    return int(missing[0]) if len(missing) else 0
+    short = np.bincount(items.post[_silent(plan, done)], minlength=plan.semaphores)
+    ready = ~came
+    ready[waits.item[fold(np.maximum, short, waits.first, waits.count, waits.stride) > 0]] = False
+    lost = np.flatnonzero(ready) if ready.any() else np.flatnonzero(~came)
+    return int(lost[0]) if len(lost) else 0

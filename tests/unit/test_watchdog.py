@@ -1,0 +1,59 @@
+"""The error for a failed wait names the tile that never posted, however many waits lie between the two."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from interlace.core.errors import HangError
+from interlace.executors.watchdog import hang_error
+from interlace.plan.plan import Plan
+from interlace.planner.build import Choices, build
+from interlace.policies.splits import SplitK
+from interlace.policies.sync import RowSync, TileSync
+
+from .graphs import chain, item_at, two_matmuls
+
+
+def error_of(plan: Plan, waiting: int, done: np.ndarray, **more: object) -> HangError:
+    """Of the first wait of an item."""
+    row = int(plan.waits.ptr[waiting])
+    semaphore, expected = int(plan.waits.first[row]), int(plan.waits.threshold[row])
+    return hang_error(plan, waiting, semaphore, expected, expected - 1, done, **more)
+
+
+@pytest.mark.parametrize("runs", [1, 7])
+@pytest.mark.parametrize("waiting", [2, 3, 4])
+def test_what_never_posted_is_named_whichever_wait_behind_it_failed_first(waiting: int, runs: int) -> None:
+    """The third tile of all ops lost its post too, which nothing here is behind."""
+    plan = build(chain(5, 3), Choices(4, policy=TileSync()))
+    done = np.where(plan.items.post >= 0, runs, 0)
+    done[[item_at(plan, "copy1", 1), *(item_at(plan, f"copy{n}", 2) for n in range(4))]] = runs - 1
+    error = error_of(plan, item_at(plan, f"copy{waiting}", 1), done)
+    assert error.producer == "op 'copy1', tile (1)"
+    behind = "" if waiting == 2 else "behind what posts it, "
+    assert f"saw 0 before the watchdog fired; {behind}op 'copy1', tile (1) never posted." in str(error)
+
+
+def test_several_that_never_posted_are_counted() -> None:
+    plan = build(two_matmuls(), Choices(4, policy=RowSync()))
+    done = np.where(plan.items.post >= 0, 1, 0)
+    done[[item_at(plan, "up", 0), item_at(plan, "up", 1)]] = 0
+    waiting = int(np.flatnonzero(np.diff(plan.waits.ptr))[0])
+    assert "; op 'up', tile (0, 0) and 1 more never posted." in str(error_of(plan, waiting, done))
+
+
+def test_what_has_posted_since_was_late_and_is_not_called_missing() -> None:
+    plan = build(chain(3, 2), Choices(4, policy=TileSync()))
+    error = error_of(plan, item_at(plan, "copy2", 0), np.where(plan.items.post >= 0, 1, 0))
+    assert error.producer is None
+    assert "; op 'copy1', tile (0) posted too late, or only when this wait had ended." in str(error)
+
+
+def test_one_part_posts_for_a_tile_unless_all_parts_of_its_op_do() -> None:
+    plan = build(two_matmuls(), Choices(4, split={"up": SplitK(2)}))
+    up = plan.items.op == 0
+    done = np.where(up & (plan.items.k_lo > 0), 0, plan.items.post >= 0)
+    waiting = int(np.flatnonzero(~up)[0])
+    assert error_of(plan, waiting, done).producer is None
+    assert error_of(plan, waiting, done, shared={0}).producer == "op 'up', tile (0, 0)"
