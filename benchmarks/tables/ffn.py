@@ -141,10 +141,9 @@ def summary(
     ns, off = sync["nanoseconds"], forecast["errors"]["all"]
     largest = max(host["rows"], key=lambda row: row["counts"]["tiles"])
     lines = (
-    one_launch = step["executors"]["one_launch"]["median_us"]
-    compiled = step["libraries"]["compile"]["median_us"]
-        f"one launch, {one_launch / step['floor_us']:.2f} times what memory needs for its bytes; torch.compile in its "
-        f"default mode takes {compiled:.0f}.",
+        f"A [decode step](decode.md#what-was-measured) of {step['model']} for one sequence takes {one_launch:.0f} us "
+        f"as one launch, {one_launch / step['floor_us']:.2f} times what memory needs for its bytes; torch.compile in "
+        f"its default mode takes {compiled:.0f}.",
         f"An FFN as one launch, in a model, runs at {means['in a model']:.2f} of the speed of the best of PyTorch in "
         f"the geometric mean, ahead in {ahead['in a model']} of {len(speedups['rows'])} rows; back to back at "
         f"{means['back to back']:.2f}, ahead in {ahead['back to back']}.",
