@@ -1,4 +1,4 @@
-"""Draws docs/speedup.svg and docs/ffn.png from the records of FFNs, ffn-h200.json and ffn-models-h200.json.
+"""Draws docs/decode.svg of decode-h200.json, and docs/speedup.svg and docs/ffn.png of the records of FFNs.
 
     python benchmarks/plot.py
 
@@ -16,6 +16,8 @@ import matplotlib
 
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 from tables.ffn import times
 
 from interlace.core.files import write_whole
@@ -24,9 +26,15 @@ from interlace.workloads import FFN
 
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "benchmarks" / "results"
-SPEEDUP, OVER_FLOOR = ROOT / "docs" / "speedup.svg", ROOT / "docs" / "ffn.png"
+DECODE, SPEEDUP, OVER_FLOOR = (ROOT / "docs" / name for name in ("decode.svg", "speedup.svg", "ffn.png"))
 NAMES = {Activation.RELU: "ReLU", Activation.SILU: "SiLU", Activation.GELU_TANH: "GELU"}
 FASTER, SLOWER, FLOOR = "#1a73e8", "#f29900", "#202124"
+#: Of a decode step: the way, its label and its colour.
+STEPS = {
+    "one_launch": ("Interlace, one launch", FASTER),
+    "compile": ("torch.compile, CUDA graph", "#9aa0a6"),
+    "eager": ("eager PyTorch, CUDA graph", "#dadce0"),
+}
 #: Of ``times``: label, colour and marker.
 SERIES = {
     "eager": ("cuBLAS, CUDA graph", "#9aa0a6", "o"),
@@ -45,6 +53,28 @@ def title(name: str) -> str:
 def speedup(row: dict[str, Any], us: float) -> float:
     """Of a time over the baseline's."""
     return float(row["libraries"][row["library"]]["median_us"]) / us
+
+
+def plot_decode(record: dict[str, Any], path: Path = DECODE) -> None:
+    """Time of a decode step as bars, a group for each model and batch, with what memory needs for its bytes in each."""
+    figure, axis = plt.subplots(figsize=(9, 3.4))
+    labels = []
+    for x, row in enumerate(record["rows"]):
+        ways = row["libraries"] | row["executors"]
+        for place, (name, (label, colour)) in enumerate(STEPS.items()):
+            at, us = x + (place - 1) * 0.27, ways[name]["median_us"]
+            axis.bar(at, us, 0.25, color=colour, label=None if x else label)
+            axis.hlines(row["floor_us"], at - 0.125, at + 0.125, color=FLOOR, linewidth=1.5)
+            axis.annotate(f"{us:.0f}", (at, us), (0, 2), textcoords="offset points", ha="center", fontsize=8)
+        sequences = f"{row['batch']} sequence{'s' * (row['batch'] > 1)}"
+        labels.append(f"{row['model']}\n{sequences}\n{row['context']} positions")
+    axis.plot([], [], color=FLOOR, linewidth=1.5, label="least time of memory")
+    axis.set_xticks(range(len(labels)), labels, fontsize=8)
+    axis.set_ylabel("microseconds a step")
+    axis.margins(y=0.22)
+    axis.legend(frameon=False, fontsize=8, loc="upper center", ncols=4, columnspacing=1.2, handlelength=1.2)
+    axis.set_title(f"Decode steps in bf16; {record['gpu']}, {record['date']}", fontsize=9)
+    _save(figure, axis, path)
 
 
 def plot_speedup(record: dict[str, Any], path: Path = SPEEDUP) -> None:
@@ -71,8 +101,13 @@ def plot_speedup(record: dict[str, Any], path: Path = SPEEDUP) -> None:
     axis.margins(y=0.1)
     axis.set_ylabel("speedup over the best of PyTorch")
     axis.legend(frameon=False, fontsize=8, loc="upper right", bbox_to_anchor=(1, 1.12))
-    axis.spines[["top", "right"]].set_visible(False)
     axis.set_title(f"FFNs in bf16, by tokens; {record['gpu']}, {record['date']}", fontsize=9)
+    _save(figure, axis, path)
+
+
+def _save(figure: Figure, axis: Axes, path: Path) -> None:
+    """As SVG, the same text for the same record."""
+    axis.spines[["top", "right"]].set_visible(False)
     figure.tight_layout()
     text = io.StringIO()
     with plt.rc_context({"svg.hashsalt": "interlace"}):
@@ -110,7 +145,8 @@ def plot_over_floor(record: dict[str, Any], path: Path = OVER_FLOOR) -> None:
 
 
 def main() -> None:
-    """Draw both."""
+    """Draw all."""
+    plot_decode(json.loads((RESULTS / "decode-h200.json").read_text()))
     plot_speedup(json.loads((RESULTS / "ffn-h200.json").read_text()))
     plot_over_floor(json.loads((RESULTS / "ffn-models-h200.json").read_text()))
 

@@ -33,7 +33,8 @@ def models_table(record: dict[str, Any]) -> str:
     lines += [
         "",
         f"Tile-synchronised against launches of the same bodies op by op, each with its best tiling: geometric mean "
-        f"{geometric_mean(ratios):.3f}, lowest {min(ratios):.3f}. What was tried and why is below.",
+        f"{geometric_mean(ratios):.3f}, lowest {min(ratios):.3f}. "
+        "[What was tried](tried.md#feed-forward-networks-by-plain-triton-bodies), and why.",
     ]
     return "\n".join(lines)
 
@@ -130,13 +131,19 @@ def summary(
     sync: dict[str, Any],
     host: dict[str, Any],
     forecast: dict[str, Any],
+    steps: dict[str, Any],
 ) -> str:
     """What docs/performance.md says, in five lines."""
+    step = steps["rows"][0]
+    one_launch, compiled = (way["median_us"] for way in (step["executors"]["one_launch"], step["libraries"]["compile"]))
     means = {where: geometric_mean(ratios) for where, ratios in _ratios(speedups["rows"]).items()}
     ahead = {where: sum(ratio > 1 for ratio in ratios) for where, ratios in _ratios(speedups["rows"]).items()}
     ns, off = sync["nanoseconds"], forecast["errors"]["all"]
     largest = max(host["rows"], key=lambda row: row["counts"]["tiles"])
     lines = (
+        f"A [decode step](decode.md#what-was-measured) of {step['model']} for one sequence takes {one_launch:.0f} us "
+        f"as one launch, {one_launch / step['floor_us']:.2f} times what memory needs for its bytes; torch.compile in "
+        f"its default mode takes {compiled:.0f}.",
         f"An FFN as one launch, in a model, runs at {means['in a model']:.2f} of the speed of the best of PyTorch in "
         f"the geometric mean, ahead in {ahead['in a model']} of {len(speedups['rows'])} rows; back to back at "
         f"{means['back to back']:.2f}, ahead in {ahead['back to back']}.",
@@ -146,9 +153,9 @@ def summary(
         f"A post costs {ns['post']:.0f} ns, a [wait](glossary.md#wait) that is already satisfied "
         f"{ns['satisfied wait']:.0f}, a hand-over between two SMs {ns['one-way hand-over']:.0f}.",
         f"Predictions are off by {off['time']['median']:.1%} in time and {off['dram_read']['median']:.1%} in bytes "
-        "from memory, in the median ([the planner](planner.md#how-well-it-predicts)).",
-        f"A graph of {largest['counts']['tiles']:,} tiles is planned and proved in "
-        f"{sum(largest['seconds'].values()):.1f} s on a CPU.",
+        "from memory, in the median ([the planner](planner.md#how-well-it-predicts)); a graph of "
+        f"{largest['counts']['tiles']:,} tiles is planned and proved in {sum(largest['seconds'].values()):.1f} s on a "
+        "CPU.",
     )
     return "\n".join(f"- {line}" for line in lines)
 

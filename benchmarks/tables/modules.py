@@ -1,4 +1,4 @@
-"""Modules for PyTorch and decode steps of whole models: blocks of docs/pytorch.md and docs/decode.md."""
+"""Modules for PyTorch and decode steps of whole models: blocks of docs/pytorch.md, docs/decode.md and docs/tried.md."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def choice_line(record: dict[str, Any]) -> str:
 
 
 def decode_table(record: dict[str, Any]) -> str:
-    """The first table of docs/decode.md: steps of whole models."""
+    """The table of docs/decode.md: steps of whole models."""
     names = ("one_launch", "pdl", "cuda_graph", "compile", "eager")
     titles = "one launch | dependent launches | CUDA graph | torch.compile | eager"
     lines = [f"| model | batch | context | floor | {titles} |", "|---" * (len(names) + 4) + "|"]
@@ -56,7 +56,7 @@ _TRACED = "llama3.2-1b", 1024  # model and positions of the hand-overs that are 
 
 
 def hand_overs_table(record: dict[str, Any], first: dict[str, Any]) -> str:
-    """The second: when the ops of one layer of the one launch end, and when they did in the first version."""
+    """Of docs/tried.md: when the ops of one layer of the one launch end, and when they did in the first version."""
     before = {layer["batch"]: layer["ops"] for layer in first["layers"]}
     columns: dict[str, dict[str, float]] = {}
     for row in record["rows"]:

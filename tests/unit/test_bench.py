@@ -290,6 +290,16 @@ def test_the_plot_has_a_bar_for_every_measurement_and_is_the_same_each_time(
     assert [p.name for p in tmp_path.iterdir()] == ["plot.svg"]
 
 
+def test_the_plot_of_steps_has_a_bar_for_every_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("matplotlib")
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    plot = importlib.import_module("plot")
+    record, path = json.loads((BENCHMARKS / "results/decode-h200.json").read_text()), tmp_path / "steps.svg"
+    plot.plot_decode(record, path)
+    legend = 1
+    assert path.read_text().count(f"fill: {plot.FASTER}") == len(record["rows"]) + legend
+
+
 @pytest.fixture
 def report(monkeypatch: pytest.MonkeyPatch) -> Any:
     monkeypatch.syspath_prepend(str(BENCHMARKS))

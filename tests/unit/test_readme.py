@@ -103,12 +103,13 @@ def test_the_readme_links_to_every_page() -> None:
 
 def test_the_readme_begins_with_what_it_is_what_it_is_for_and_how_to_begin() -> None:
     head, *sections = re.split(r"^## ", (ROOT / "README.md").read_text(), flags=re.MULTILINE)
-    _, what, lead, uses = head.strip().split("\n\n")
+    _, what, plot, lead, uses = head.strip().split("\n\n")
     assert (what.count(". "), lead, uses.count("\n- ")) == (0, "What it is for:", 2)
-    titles = [section.partition("\n")[0] for section in sections]
-    begin = ["Install", "The shortest program", "Where it stands", "See what an order costs"]
-    assert titles[:6] == [*begin, "Delete a wait, and the proof says so", "Two commands"]
-    assert 4 <= sections[2].count("\n| ") - 1 <= 6  # rows
+    assert plot.endswith("](docs/decode.svg)")
+    parts = dict(section.split("\n", 1) for section in sections)
+    begin = ["Two commands", "The shortest program", "How it works", "Delete a wait, and the proof says so"]
+    assert list(parts)[:4] == begin
+    assert 4 <= parts["Where it stands"].count("\n| ") - 1 <= 6  # rows
 
 
 def test_the_page_of_performance_begins_with_five_lines() -> None:

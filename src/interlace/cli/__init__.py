@@ -2,18 +2,49 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+from typer.core import TyperGroup
 
 from interlace import __version__
 from interlace.cli import bench, explain, generate, order, pipeline, plan, profile, run, studio, trace, traffic, tune
 from interlace.cli.streams import standard_streams
 
+#: How ``interlace --help`` lists the commands: those that a newcomer needs come first.
+_PANELS = {
+    "Run": ("run", "generate", "trace"),
+    "Plan, and see why": ("explain", "plan", "verify"),
+    "Study orders, caches and loops": ("studio", "traffic", "order", "pipeline"),
+    "Measure on a GPU": ("bench", "tune", "profile"),
+}
+
+
+class _Listed(TyperGroup):
+    """The commands in the order of the panels."""
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        return [name for names in _PANELS.values() for name in names]
+
+
 app = typer.Typer(
     name="interlace",
-    help="Run a graph of dependent GPU kernels as if it were one kernel: "
-    "synchronised tile by tile, proved before launch.",
+    cls=_Listed,
+    help="""Run a graph of dependent GPU kernels as if it were one kernel: synchronised tile by tile, proved before
+launch.
+
+To begin:
+
+- `interlace run ffn` runs a feed-forward network on every executor that this machine has
+
+- `interlace explain ffn --device cuda` predicts what an H200 would do with it, and says why
+
+- `interlace plan ffn --out plan.json` writes a plan, `interlace verify plan.json` proves it safe, and
+`interlace studio plan.json` shows it
+
+Every command explains itself: `interlace run --help` lists the workloads, `interlace run ffn --help` the options of
+one.
+""",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     rich_markup_mode="markdown",
@@ -38,6 +69,11 @@ def _app(
 
 for _room in (run, generate, plan, explain, trace, traffic, bench, tune, profile, order, studio, pipeline):
     _room.register(app)
+_panel_of = {name: panel for panel, names in _PANELS.items() for name in names}
+for _command in app.registered_commands:
+    _command.rich_help_panel = _panel_of[_command.name or ""]
+for _group in app.registered_groups:
+    _group.rich_help_panel = _panel_of[_group.name or ""]
 
 
 def main() -> None:

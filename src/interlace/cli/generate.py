@@ -13,7 +13,8 @@ import typer
 
 from interlace.cli.console import BadInput, bad_input, note, progress, working
 from interlace.cli.machine import Machine, find, versions
-from interlace.cli.options import DeviceOption, JsonFile, Seed, command
+from interlace.cli.names import DEVICES, Device
+from interlace.cli.options import JsonFile, command, named
 from interlace.cli.outputs import save_json
 from interlace.core.errors import NoDeviceError
 from interlace.workloads.chat import chat_prompt
@@ -70,8 +71,8 @@ def register(app: typer.Typer) -> None:
             float | None,
             typer.Option("--top-p", metavar="P", help="Draw of the fewest likeliest that have probability P."),
         ] = None,
-        device: DeviceOption = None,
-        seed: Seed = 0,
+        device: Annotated[Device | None, named(DEVICES, "--device", "DEVICE", "Where to run")] = None,
+        seed: Annotated[int, typer.Option("--seed", min=0, help="Of the draws: the same one draws the same text.")] = 0,
         json: JsonFile = None,
     ) -> None:
         """Write what follows a prompt, by a model of the Llama family, token by token.

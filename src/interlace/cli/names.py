@@ -197,7 +197,8 @@ def tile(text: str) -> Tile:
     """``16x64`` or ``16x64x64``. Raises typer.BadParameter."""
     extents = text.split("x")
     if len(extents) not in (2, 3) or not all(e.isascii() and e.isdigit() and len(e) < 6 for e in extents):
-        raise typer.BadParameter(f"{text!r} is no tile; write rows x columns x reduction, such as 16x64x64")
+        example = "rows x columns x reduction, such as 16x64x64, each below 100,000"
+        raise typer.BadParameter(f"{text!r} is no tile; write {example}")
     return Tile(*map(int, extents))
 
 

@@ -124,7 +124,7 @@ def group(app: typer.Typer, name: str, help_text: str) -> typer.Typer:
     """A command that takes a workload, as a group of subcommands."""
     commands = typer.Typer(
         cls=type("WorkloadGroup", (WorkloadGroup,), {}),
-        help=help_text,
+        help=f"{help_text}\n\nEach workload has options of its own: `interlace {name} ffn --help` lists those of one.",
         no_args_is_help=True,
         subcommand_metavar="WORKLOAD [OPTIONS]",
         options_metavar="",
