@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
+
 import interlace as il
 from interlace.kernels.lint import lint, resources
 from interlace.kernels.rms_norm import rms_norm
@@ -25,6 +27,19 @@ def test_a_step_is_one_launch_whose_layers_share_their_code() -> None:
 
     assert text(1) == text(3)
     assert text(1, drawn=True) != text(1)
+
+
+@pytest.mark.parametrize(("batch", "kind"), [(1, "Skinny"), (64, "Matmul")])
+def test_logits_of_a_vocabulary_of_any_size_compile_for_sm_90(batch: int, kind: str) -> None:
+    x, head, logits = (
+        il.Tensor(name, shape, il.bf16)
+        for name, shape in {"x": (batch, 2048), "head": (32001, 2048), "logits": (batch, 32001)}.items()
+    )
+    graph = il.Graph("head", (x, head, logits), (il.matmul("logits", x, head, logits),), ("x", "head"), ("logits",))
+    made = il.OneLaunchExecutor(il.plan_graph(graph, il.H200, il.OneLaunchExecutor), il.Options("meta"))
+    assert f"::{kind}<" in made.composition.text
+    assert lint(made.binary.ptx, posts=True, waits=True, posting_warp=True) == []
+    assert (made.binary.resources.spill_bytes, made.binary.resources.stack_bytes) == (0, 0)
 
 
 def test_the_ops_that_draw_compile_for_sm_90() -> None:

@@ -189,8 +189,12 @@ def test_what_it_cannot_run_is_refused_before_anything_is_compiled() -> None:
     with pytest.raises(DTypeError, match=r"op 'up' has .*fp32.*persistent executor"):
         launch(il.workloads.ffn(16, shape, il.fp32, tile, tile))
     odd = il.workloads.FFNShape(1024, 2044, A.RELU, False)
-    with pytest.raises(ShapeError, match=r"op 'up' has out hidden.*multiple of 8 elements"):
+    with pytest.raises(ShapeError, match=r"op 'down' has x hidden.*multiple of 8 elements"):
         launch(il.workloads.ffn(16, odd, il.bf16, tile, tile))
+    x, w, b, y = (il.Tensor(n, s, il.bf16) for n, s in (("x", (4, 64)), ("w", (97, 64)), ("b", (97,)), ("y", (4, 97))))
+    biased = il.matmul("head", x, w, y, bias=b, tile=tile)
+    with pytest.raises(ShapeError, match=r"op 'head' has out .*multiple of 8 elements. Pad it"):
+        launch(il.Graph("biased", (x, w, b, y), (biased,), ("x", "w", "b"), ("y",)))
     with pytest.raises(ShapeError, match="a stage is a multiple of 64 deep"):
         launch(il.workloads.ffn(16, shape, il.bf16, il.MatmulTile(64, 64, 32), tile))
     with pytest.raises(ShapeError, match="sums of 256 registers a thread"):

@@ -16,7 +16,7 @@ from interlace.workloads.llama import LlamaShape
 from ..unit.llama import ToyForCausalLM
 
 SHAPES = {
-    "tied": LlamaShape(2, 512, 1024, 8, 2, 64, 3000, tied=True),
+    "tied": LlamaShape(2, 512, 1024, 8, 2, 64, 3001, tied=True),
     "bias": LlamaShape(2, 256, 768, 6, 2, 64, 1000, eps=1e-6, qkv_bias=True),
     "norms": LlamaShape(2, 256, 512, 4, 4, 128, 1000, eps=1e-6, qk_norm=True),
 }

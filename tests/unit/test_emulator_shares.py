@@ -38,8 +38,8 @@ LAUNCHES = {
     "three parts of 56 columns": lambda: launch(
         ffn(20, tile(64, 64), tile(64, 56), A.GELU_TANH, extras=("bias", "residual")), 3, 12
     ),
-    "two parts of 40 columns, two warpgroups": lambda: launch(
-        ffn(40, tile(128, 96, warps=8), tile(128, 80, warps=8), A.SILU, extras=("gate",), hidden=144), 2, 4
+    "two parts of 48 and 40 columns, an odd row, two warpgroups": lambda: launch(
+        ffn(40, tile(128, 96, warps=8), tile(128, 88, warps=8), A.SILU, extras=("gate",), hidden=144, less=1), 2, 4
     ),
 }
 _POST = "      add_release(launch.semaphores + ~item.split);\n"

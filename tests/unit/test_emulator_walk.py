@@ -48,13 +48,17 @@ def ffn(
     width: int = 192,
     extras: tuple[str, ...] = (),
     dtype: str = "bf16",
+    less: int = 0,
 ) -> il.Graph:
-    """Two products; ``extras`` are "gate", "bias" (of both) and "residual" (x, of the second)."""
-    shapes = {"x": (m, hidden), "w_up": (width, hidden), "w_down": (hidden, width)}
+    """Two products; ``extras`` are "gate", "bias" (of both) and "residual" (x, of the second).
+
+    out has so many columns ``less`` than x.
+    """
+    shapes = {"x": (m, hidden), "w_up": (width, hidden), "w_down": (hidden - less, width)}
     shapes |= {"w_gate": (width, hidden)} if "gate" in extras else {}
     shapes |= {"b_up": (width,), "b_down": (hidden,)} if "bias" in extras else {}
     t = {name: il.Tensor(name, shape, il.dtype(dtype)) for name, shape in shapes.items()}
-    h, out = il.Tensor("h", (m, width), il.dtype(dtype)), il.Tensor("out", (m, hidden), il.dtype(dtype))
+    h, out = il.Tensor("h", (m, width), il.dtype(dtype)), il.Tensor("out", (m, hidden - less), il.dtype(dtype))
     residual = t["x"] if "residual" in extras else None
     ops = (
         il.matmul("up", t["x"], t["w_up"], h, gate=t.get("w_gate"), bias=t.get("b_up"), activation=activation, tile=up),
@@ -102,8 +106,8 @@ LAUNCHES = {
     "bias and residual, 56 and 112 wide": lambda: launch(
         ffn(17, tile(64, 56), tile(64, 112), A.GELU_TANH, extras=("bias", "residual")), 2
     ),
-    "gated, stages of two panels, few in flight, static": lambda: launch(
-        ffn(40, tile(64, 40, 128), tile(64, 24), A.SILU, extras=("gate",)), 4, 2 * 40 * 128 * 2, **STATIC
+    "gated, stages of two panels, few in flight, an odd row, static": lambda: launch(
+        ffn(40, tile(64, 40, 128), tile(64, 24), A.SILU, extras=("gate",), less=7), 4, 2 * 40 * 128 * 2, **STATIC
     ),
     "two blocks of rows in fp16": lambda: launch(
         ffn(125, tile(128, 24), tile(64, 112), A.SILU, dtype="fp16"), 3, 2 * 112 * 64 * 2
@@ -126,7 +130,7 @@ LAUNCHES = {
         ffn(33, tile(56, 128, 64, 8, True), tile(24, 128, 64, 8, True), A.SILU, extras=("gate", "residual")), 2
     ),
     "two parts, gated, two warpgroups": lambda: launch(
-        ffn(40, tile(128, 56, warps=8), tile(128, 40, warps=8), A.SILU, extras=("gate",)), 3, split=il.SplitK(2)
+        ffn(40, tile(128, 56, warps=8), tile(128, 40, warps=8), A.SILU, extras=("gate",), less=3), 3, split=il.SplitK(2)
     ),
     "five parts, dispatcher": lambda: launch(
         ffn(20, tile(64, 64), tile(64, 40), width=320), 3, split={"down": il.SplitK(5)}, dispatch=il.Dispatch.DISPATCHER
@@ -134,8 +138,8 @@ LAUNCHES = {
     "five parts, stealing": lambda: launch(
         ffn(20, tile(64, 64), tile(64, 40), width=320), 3, split={"down": il.SplitK(5)}, dispatch=il.Dispatch.STEALING
     ),
-    "stream-k, transposed, waits by chunk, queue": lambda: launch(
-        ffn(33, tile(24, 64, swap_ab=True), tile(40, 64, swap_ab=True), width=320),
+    "stream-k, transposed, an odd row, waits by chunk, queue": lambda: launch(
+        ffn(33, tile(24, 64, swap_ab=True), tile(40, 64, swap_ab=True), width=320, less=1),
         4,
         chunk_waits=True,
         dispatch=il.Dispatch.QUEUE,

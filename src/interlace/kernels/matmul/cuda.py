@@ -5,7 +5,7 @@ multiple of 8: rows are tokens, or, transposed (``SWAP``), weights, which keeps 
 few tokens. Consumer warpgroups share the rows. Operands lie in a slot as panels of 64 elements of k (128 bytes: one
 swizzled line); the panels of the gate come first, then those of the other weights. The last boxes along M and N are as
 small as their tensors leave them, bulk loads fill what lies beyond k with zeros, and stores are masked: so any M will
-do, and any N and K that are multiples of 8.
+do, any N (``RAGGED``: no multiple of 8), and any K that is a multiple of 8.
 
 Of the parts of a split tile all but the last in the plan's sequence leave their sums in the workspace and post it. The
 last adds these sums to its own. It has one stage more than its part of the reduction, an empty one, which the loader
@@ -22,7 +22,9 @@ from __future__ import annotations
 from interlace.kernels import gelu
 from interlace.kernels.matmul.folded_cuda import FOLDED
 
-MATMUL = gelu.CUDA + r"""
+#: Rows of out that have no multiple of 8 elements begin anywhere: the number of their activation is so much higher.
+RAGGED = 4
+MATMUL = gelu.CUDA + f"enum {{ RAGGED = {RAGGED} }};\n" + r"""
 template <int N> struct Product;
 // What an epilogue takes of the operands.
 struct Epilogue {
@@ -48,6 +50,12 @@ DEVICE unsigned as_pair(float low, float high) {
   asm("cvt.rn." ELEMENT_PTX "x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));
   return pair;
 }
+// Of a ragged row two elements, or one where it ends.
+DEVICE void store_ragged(const Epilogue& op, int token, int feature, unsigned pair) {
+  ELEMENT* const to = op.out + (long long)token * op.n + feature;
+  to[0] = (ELEMENT)pair;
+  if (feature + 1 < op.n) to[1] = (ELEMENT)(pair >> 16);
+}
 DEVICE float sigmoid(float value) { return __fdividef(1.0f, 1.0f + __expf(-value)); }
 template <int GATES, int ACTIVATION> DEVICE float activated(float value, float gate) {
   if (GATES == 2) value *= gate * sigmoid(gate);
@@ -58,6 +66,11 @@ template <int GATES, int ACTIVATION> DEVICE float activated(float value, float g
 }
 DEVICE void store_shared_16(unsigned at, unsigned value) {
   asm volatile("st.shared.b16 [%0], %1;" ::"r"(at), "h"((unsigned short)value) : "memory");
+}
+DEVICE unsigned load_shared_pair(unsigned at) {
+  unsigned pair;
+  asm volatile("ld.shared.b32 %0, [%1];" : "=r"(pair) : "r"(at) : "memory");
+  return pair;
 }
 DEVICE void store_shared_32(unsigned at, unsigned value) {
   asm volatile("st.shared.b32 [%0], %1;" ::"r"(at), "r"(value) : "memory");
@@ -72,7 +85,7 @@ constexpr int SUM_REGISTERS = WARPGROUPS == 1 ? 208 : 176;
 template <int BM_, int BN_, int BK_, int ROWS_, int GATES_, bool TRANSPOSED_, int ACTIVATION_, bool BIAS, bool RESIDUAL,
           int TOGETHER, int SQUARED = 0, bool LEAVES = false, int NORMALISED = 0, unsigned EPS_BITS = 0, int SHARES = 1>
 struct Matmul {
-  static constexpr int BM = BM_, BN = BN_, BK = BK_, GATES = GATES_, ACTIVATION = ACTIVATION_;
+  static constexpr int BM = BM_, BN = BN_, BK = BK_, GATES = GATES_, ACTIVATION = ACTIVATION_ % RAGGED;
   // Rows of tokens that are loaded, at most. With fewer than a tile has, products take what lies behind them, whatever
   // it is, for further tokens: a row of sums depends on no other.
   static constexpr int ROWS = ROWS_;
@@ -441,7 +454,7 @@ struct Matmul {
     const int first_tall = (TRANSPOSED ? item.j * BN : item.i * BM) + warpgroup() * BLOCKS * 64;
     int first_wide = TRANSPOSED ? item.i * BM : item.j * BN;
     if constexpr (COLUMNS < WIDTH) first_wide += from;
-    constexpr int CHUNK = COLUMNS < 64 ? COLUMNS : 64;
+    constexpr int CHUNK = COLUMNS < 64 ? COLUMNS : 64, PIECE = ACTIVATION_ >= RAGGED ? 2 : 8;
 #pragma unroll
     for (int b = 0; b < BLOCKS; ++b) {
       unsigned ahead[RESIDUAL && !TRANSPOSED ? CHUNK / 8 : 1][2];  // of one chunk while the one before is stored
@@ -492,15 +505,20 @@ struct Matmul {
           }
         }
         synchronise();
-        const int tokens = TRANSPOSED ? wide : 64, pieces = (TRANSPOSED ? 64 : wide) / 8;
+        const int tokens = TRANSPOSED ? wide : 64, pieces = (TRANSPOSED ? 64 : wide) / PIECE;
         const int first_token = TRANSPOSED ? first_wide + c : first_tall + b * 64;
         const int first_feature = TRANSPOSED ? first_tall + b * 64 : first_wide + c;
         if constexpr (RESIDUAL && !TRANSPOSED) load_ahead(c + CHUNK);
         for (int piece = thread; piece < tokens * pieces; piece += 128) {
           int token = first_token + piece / pieces;
-          const int feature = first_feature + piece % pieces * 8;
+          const int feature = first_feature + piece % pieces * PIECE;
           if constexpr (COLUMNS < WIDTH && MORE > 0)
-            if (!is_own(item, c + (TRANSPOSED ? piece / pieces : piece % pieces * 8))) token = op.m;
+            if (!is_own(item, c + (TRANSPOSED ? piece / pieces : piece % pieces * PIECE))) token = op.m;
+          if constexpr (ACTIVATION_ >= RAGGED) {
+            const unsigned pair = load_shared_pair(scratch + piece / pieces * PITCH + piece % pieces * 4);
+            if (token < op.m && feature < op.n) store_ragged(op, token, feature, pair);
+            continue;
+          }
           const int4 values = load_shared_128(scratch + piece / pieces * PITCH + piece % pieces * 16);
           if (token < op.m && feature < op.n && (!LEAVES || op.out))
             *reinterpret_cast<int4*>(op.out + (long long)token * op.n + feature) = values;

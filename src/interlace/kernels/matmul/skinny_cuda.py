@@ -40,7 +40,7 @@ constexpr int HELD_REGISTERS = 172;  // of a thread, for weights and what else a
 template <int BM_, int BN_, int BK_, int ROWS_, int GATES_, int ACTIVATION_, bool BIAS, bool RESIDUAL,
           int SQUARED = 0, bool LEAVES = false, int NORMALISED = 0, unsigned EPS_BITS = 0>
 struct Skinny {
-  static constexpr int BM = BM_, BN = BN_, BK = BK_, ROWS = ROWS_, GATES = GATES_, ACTIVATION = ACTIVATION_;
+  static constexpr int BM = BM_, BN = BN_, BK = BK_, ROWS = ROWS_, GATES = GATES_, ACTIVATION = ACTIVATION_ % RAGGED;
   static constexpr int PANELS = BK / 64, TALL = (BN + 15) / 16, WIDE = BM / 8;  // of 16 weight rows, of 8 tokens
   static constexpr int IN_FLIGHT = (IN_FLIGHT_BYTES + GATES * BN * BK * 2 - 1) / (GATES * BN * BK * 2);
   // Sums of some panels apart, where there are too few to keep the tensor core busy.
@@ -303,7 +303,11 @@ struct Skinny {
       if (RESIDUAL) out.x += low_of(extras.residual[r]), out.y += high_of(extras.residual[r]);
       const unsigned pair = as_pair(out.x, out.y);
       const long long where = (long long)token * op.n + feature;
-      if (inside && (!LEAVES || op.out)) *reinterpret_cast<unsigned*>(op.out + where) = pair;
+      if constexpr (ACTIVATION_ >= RAGGED) {
+        if (inside) store_ragged(op, token, feature, pair);
+      } else if (inside && (!LEAVES || op.out)) {
+        *reinterpret_cast<unsigned*>(op.out + where) = pair;
+      }
       if constexpr (LEAVES) {
         const float low = low_of(pair), high = high_of(pair);
         const float sum = sum_of<SQUARED / 2>(inside ? low * low + high * high : 0.0f);

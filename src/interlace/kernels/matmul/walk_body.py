@@ -15,7 +15,7 @@ from interlace.graph.tensor import Tensor
 from interlace.kernels.abi import TENSOR_MAP, Struct
 from interlace.kernels.base import require
 from interlace.kernels.bodies import ALONE, PANEL, Cluster, WalkBody, WalkTile
-from interlace.kernels.matmul.cuda import MATMUL, product
+from interlace.kernels.matmul.cuda import MATMUL, RAGGED, product
 from interlace.kernels.matmul.skinny_cuda import SKINNY
 from interlace.kernels.matmul.tilings import SKINNY_TOKENS, SUMS_OF_LAUNCH, partial, share_of, sums, tensor_of
 
@@ -29,6 +29,7 @@ _TOGETHER = 4  # parts of a tile whose sums are loaded at once
 _SHARES = 14  # numbers of a template before that of the parts that share sums
 _PIECE_BYTES = 16  # of an epilogue's loads and stores
 _SUMS_OF_SQUARES = ("x_squares", "squares")
+_BY_PIECES = ("bias", "residual", "scale")  # beside which out is stored by 8 elements
 _ROW_STEP = 8  # elements: bulk loads address rows in steps of 16 bytes
 
 #: What a launch has of each op.
@@ -47,10 +48,19 @@ OPERANDS = Struct(
 def check(op: Op, tensors: Mapping[str, Tensor]) -> None:
     """Raise unless the launch can load an op's tensors, whatever its tile is.
 
+    Rows of out may begin anywhere where nothing else goes into them, so that a language model's head may have any
+    vocabulary.
+
     Raises:
         DTypeError, ShapeError: it cannot.
     """
-    check_operands(op, {name: tensor for name, tensor in tensors.items() if name not in _SUMS_OF_SQUARES})
+    anywhere = _SUMS_OF_SQUARES if any(name in tensors for name in _BY_PIECES) else (*_SUMS_OF_SQUARES, "out")
+    check_operands(op, {name: tensor for name, tensor in tensors.items() if name not in anywhere})
+
+
+def _ragged(op: Op) -> bool:
+    """Whether rows of out begin at no multiples of 16 bytes."""
+    return int(op.param("N")) % _ROW_STEP != 0
 
 
 def check_operands(op: Op, operands: Mapping[str, Tensor]) -> None:
@@ -175,9 +185,9 @@ def _skinny_tile(op: Op, parts: int, warpgroups: int, what: str) -> WalkTile:
 
 
 def _epilogue(op: Op) -> list[int]:
-    """Activation, bias and residual as numbers of a template."""
+    """Activation, with whether rows of out are ragged, bias and residual as numbers of a template."""
     activation = _ACTIVATIONS["none" if sums(op) == 2 else str(op.param("ACTIVATION"))]
-    return [activation, *(int(tensor_of(op, name) is not None) for name in ("bias", "residual"))]
+    return [activation + RAGGED * _ragged(op), *(int(tensor_of(op, name) is not None) for name in ("bias", "residual"))]
 
 
 def _folded(op: Op) -> list[int]:
