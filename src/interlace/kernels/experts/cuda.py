@@ -44,7 +44,7 @@ EXPERTS = (
     MATMUL
     + r"""
 template <int BM, int BN, int BK, int GATES, bool TRANSPOSED, bool JOINED> struct Experts {
-  typedef Matmul<BM, BN, BK, BM, GATES, TRANSPOSED, 0, false, false, 1> OfMatmul;
+  typedef Matmul<BM, BN, BK, BM, GATES, TRANSPOSED, 0, false, false, false, 1> OfMatmul;
   static_assert(!JOINED || (BM == WARPGROUPS * 64 && BK == 64 && !TRANSPOSED), "rows that follow each other");
   static constexpr int PANELS = OfMatmul::PANELS, WEIGHTS = GATES * PANELS * BN * 128;
 

@@ -22,9 +22,7 @@ from __future__ import annotations
 from interlace.kernels import gelu
 from interlace.kernels.matmul.folded_cuda import FOLDED
 
-#: Rows of out that have no multiple of 8 elements begin anywhere: the number of their activation is so much higher.
-RAGGED = 4
-MATMUL = gelu.CUDA + f"enum {{ RAGGED = {RAGGED} }};\n" + r"""
+MATMUL = gelu.CUDA + r"""
 template <int N> struct Product;
 // What an epilogue takes of the operands.
 struct Epilogue {
@@ -83,9 +81,10 @@ constexpr int PITCH = 64 * 2 + 16;
 constexpr int SUM_REGISTERS = WARPGROUPS == 1 ? 208 : 176;
 
 template <int BM_, int BN_, int BK_, int ROWS_, int GATES_, bool TRANSPOSED_, int ACTIVATION_, bool BIAS, bool RESIDUAL,
-          int TOGETHER, int SQUARED = 0, bool LEAVES = false, int NORMALISED = 0, unsigned EPS_BITS = 0, int SHARES = 1>
+          bool RAGGED, int TOGETHER, int SQUARED = 0, bool LEAVES = false, int NORMALISED = 0, unsigned EPS_BITS = 0,
+          int SHARES = 1>
 struct Matmul {
-  static constexpr int BM = BM_, BN = BN_, BK = BK_, GATES = GATES_, ACTIVATION = ACTIVATION_ % RAGGED;
+  static constexpr int BM = BM_, BN = BN_, BK = BK_, GATES = GATES_, ACTIVATION = ACTIVATION_;
   // Rows of tokens that are loaded, at most. With fewer than a tile has, products take what lies behind them, whatever
   // it is, for further tokens: a row of sums depends on no other.
   static constexpr int ROWS = ROWS_;
@@ -454,7 +453,7 @@ struct Matmul {
     const int first_tall = (TRANSPOSED ? item.j * BN : item.i * BM) + warpgroup() * BLOCKS * 64;
     int first_wide = TRANSPOSED ? item.i * BM : item.j * BN;
     if constexpr (COLUMNS < WIDTH) first_wide += from;
-    constexpr int CHUNK = COLUMNS < 64 ? COLUMNS : 64, PIECE = ACTIVATION_ >= RAGGED ? 2 : 8;
+    constexpr int CHUNK = COLUMNS < 64 ? COLUMNS : 64, PIECE = RAGGED ? 2 : 8;
 #pragma unroll
     for (int b = 0; b < BLOCKS; ++b) {
       unsigned ahead[RESIDUAL && !TRANSPOSED ? CHUNK / 8 : 1][2];  // of one chunk while the one before is stored
@@ -514,7 +513,7 @@ struct Matmul {
           const int feature = first_feature + piece % pieces * PIECE;
           if constexpr (COLUMNS < WIDTH && MORE > 0)
             if (!is_own(item, c + (TRANSPOSED ? piece / pieces : piece % pieces * PIECE))) token = op.m;
-          if constexpr (ACTIVATION_ >= RAGGED) {
+          if constexpr (RAGGED) {
             const unsigned pair = load_shared_pair(scratch + piece / pieces * PITCH + piece % pieces * 4);
             if (token < op.m && feature < op.n) store_ragged(op, token, feature, pair);
             continue;

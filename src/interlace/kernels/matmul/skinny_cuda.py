@@ -38,9 +38,9 @@ DEVICE float high_of(unsigned pair) { return as_float(pair >> 16); }
 
 constexpr int HELD_REGISTERS = 172;  // of a thread, for weights and what else an item has
 template <int BM_, int BN_, int BK_, int ROWS_, int GATES_, int ACTIVATION_, bool BIAS, bool RESIDUAL,
-          int SQUARED = 0, bool LEAVES = false, int NORMALISED = 0, unsigned EPS_BITS = 0>
+          bool RAGGED, int SQUARED = 0, bool LEAVES = false, int NORMALISED = 0, unsigned EPS_BITS = 0>
 struct Skinny {
-  static constexpr int BM = BM_, BN = BN_, BK = BK_, ROWS = ROWS_, GATES = GATES_, ACTIVATION = ACTIVATION_ % RAGGED;
+  static constexpr int BM = BM_, BN = BN_, BK = BK_, ROWS = ROWS_, GATES = GATES_, ACTIVATION = ACTIVATION_;
   static constexpr int PANELS = BK / 64, TALL = (BN + 15) / 16, WIDE = BM / 8;  // of 16 weight rows, of 8 tokens
   static constexpr int IN_FLIGHT = (IN_FLIGHT_BYTES + GATES * BN * BK * 2 - 1) / (GATES * BN * BK * 2);
   // Sums of some panels apart, where there are too few to keep the tensor core busy.
@@ -303,7 +303,7 @@ struct Skinny {
       if (RESIDUAL) out.x += low_of(extras.residual[r]), out.y += high_of(extras.residual[r]);
       const unsigned pair = as_pair(out.x, out.y);
       const long long where = (long long)token * op.n + feature;
-      if constexpr (ACTIVATION_ >= RAGGED) {
+      if constexpr (RAGGED) {
         if (inside) store_ragged(op, token, feature, pair);
       } else if (inside && (!LEAVES || op.out)) {
         *reinterpret_cast<unsigned*>(op.out + where) = pair;

@@ -15,7 +15,7 @@ from interlace.graph.tensor import Tensor
 from interlace.kernels.abi import TENSOR_MAP, Struct
 from interlace.kernels.base import require
 from interlace.kernels.bodies import ALONE, PANEL, Cluster, WalkBody, WalkTile
-from interlace.kernels.matmul.cuda import MATMUL, RAGGED, product
+from interlace.kernels.matmul.cuda import MATMUL, product
 from interlace.kernels.matmul.skinny_cuda import SKINNY
 from interlace.kernels.matmul.tilings import SKINNY_TOKENS, SUMS_OF_LAUNCH, partial, share_of, sums, tensor_of
 
@@ -26,7 +26,7 @@ _TALL, _WIDEST, _STEP = 64, 256, 8
 #: By the L2 at a time, a line of a box: weights stream 1 to 2 % faster than by 256 at a time (docs/performance.md).
 _FETCHED_BYTES = ROW_BYTES
 _TOGETHER = 4  # parts of a tile whose sums are loaded at once
-_SHARES = 14  # numbers of a template before that of the parts that share sums
+_SHARES = 15  # numbers of a template before that of the parts that share sums
 _PIECE_BYTES = 16  # of an epilogue's loads and stores
 _SUMS_OF_SQUARES = ("x_squares", "squares")
 _BY_PIECES = ("bias", "residual", "scale")  # beside which out is stored by 8 elements
@@ -185,9 +185,10 @@ def _skinny_tile(op: Op, parts: int, warpgroups: int, what: str) -> WalkTile:
 
 
 def _epilogue(op: Op) -> list[int]:
-    """Activation, with whether rows of out are ragged, bias and residual as numbers of a template."""
+    """Activation, and whether there are bias, residual and ragged rows of out, as numbers of a template."""
     activation = _ACTIVATIONS["none" if sums(op) == 2 else str(op.param("ACTIVATION"))]
-    return [activation + RAGGED * _ragged(op), *(int(tensor_of(op, name) is not None) for name in ("bias", "residual"))]
+    added = (tensor_of(op, name) is not None for name in ("bias", "residual"))
+    return [activation, *map(int, added), int(_ragged(op))]
 
 
 def _folded(op: Op) -> list[int]:
