@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import interlace as il
+from interlace.core.errors import PlanError
 from interlace.executors.parts import able_to_share
 from interlace.executors.shares import Shares, parts_of_tiles
 from interlace.executors.table import Table, for_workers
@@ -127,3 +128,29 @@ def test_an_op_of_which_a_worker_has_two_items_or_tiles_unlike_parts_is_not_shar
     assert shares_of(replace(whole, items=replace(whole.items, worker=twice))).ops == frozenset()
     levelled = il.build(chain(1), il.Choices(8, STATIC, split=il.SplitTail(1, 1)))
     assert shares_of(levelled).ops == frozenset(), "tiles of unlike parts"
+
+
+def aside(parts: int) -> il.Plan:
+    """Two workers: "down" waits for "up" behind it in the sequence, which is safe, and "aside" has parts on both."""
+    shapes = {"x": (24, 128), "h": (24, 64), "out": (24, 64), "z": (24, 64)}
+    shapes |= {"w_up": (64, 128), "w_down": (64, 64), "w": (64, 128)}
+    t = {name: il.Tensor(name, shape, il.bf16) for name, shape in shapes.items()}
+    tile = il.MatmulTile(24, 64, 64, swap_ab=True)
+    ops = (
+        il.matmul("up", t["x"], t["w_up"], t["h"], tile=tile),
+        il.matmul("down", t["h"], t["w_down"], t["out"], tile=tile),
+        il.matmul("aside", t["x"], t["w"], t["z"], tile=tile),
+    )
+    graph = il.Graph("aside", tuple(t.values()), ops, ("x", "w_up", "w_down", "w"), ("out", "z"))
+    sequence = il.ExplicitInterleaving((1, 2, 3, 0) if parts == 2 else (1, 2, 0))
+    split = {"aside": il.SplitK(parts)}
+    plan = il.build(graph, il.Choices(2, STATIC, split=split, interleaving=sequence))
+    return replace(plan, items=replace(plan.items, worker=np.array((1, 1, 0, 0) if parts == 2 else (1, 1, 0))))
+
+
+def test_parts_that_wait_for_each_other_beside_waits_for_later_items_are_refused() -> None:
+    """The proof is right, and yet the last part would wait for one behind an item that waits for one behind itself."""
+    assert [il.verify(aside(parts)).in_sequence for parts in (1, 2)] == [False, False]
+    il.OneLaunchExecutor(aside(1), il.Options(device="meta"))
+    with pytest.raises(PlanError, match="op 'aside' is split, and in the one launch the last part of a tile waits"):
+        il.OneLaunchExecutor(aside(2), il.Options(device="meta"))

@@ -27,7 +27,15 @@ from interlace.executors.gpu import spec_by_name
 from interlace.executors.launch import AnyLaunch, TextLaunch
 from interlace.executors.operands import OperandsInMemory, WithOperands
 from interlace.executors.options import Options, given
-from interlace.executors.parts import able_to_share, all_share, bodies_of, check_operands, parts_of, warpgroups_of
+from interlace.executors.parts import (
+    able_to_share,
+    all_share,
+    bodies_of,
+    check_operands,
+    check_order,
+    parts_of,
+    warpgroups_of,
+)
 from interlace.executors.queues import QueueMemory, check_capacity
 from interlace.executors.shares import Shares, parts_of_tiles
 from interlace.executors.spawning import Spawning
@@ -73,7 +81,7 @@ class OneLaunchExecutor(DeviceExecutor):
         GraphError: an op has no body for it.
         CoverageError: the plan leaves a dependency to the order of one worker.
         PlanError: tiles that do not share a ring, weights that an op of the graph writes, parts of an op whose text
-            computes whole tiles, or loops that the launch cannot take.
+            computes whole tiles, parts of tiles beside waits for later items, or loops that the launch cannot take.
         ParamError: params or names that a text does not take.
         DTypeError, ShapeError: another dtype than bf16 and fp16, rows that bulk loads cannot address, or tiles that
             warpgroups cannot hold.
@@ -153,7 +161,8 @@ class OneLaunchExecutor(DeviceExecutor):
         shares = Shares.of(self.proof, able_to_share(graph, parts_of_tiles(self.plan)))
         self._shared = shares.ops
         table = for_workers(self.plan, chunked, parts_wait=True, shares=shares)
-        self._parts = parts_of(graph, [int(parts) for parts in table.parts], shares.ops)
+        check_order(self.proof, table.parts.tolist())
+        self._parts = parts_of(graph, table.parts.tolist(), shares.ops)
         if self.options.cluster != ALONE:
             check_clusters(self.plan, table, self.options.cluster)
             self._parts = in_clusters(self._parts, self.plan.graph, self.options.cluster)

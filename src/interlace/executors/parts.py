@@ -11,6 +11,7 @@ from interlace.graph.tensor import Tensor
 from interlace.kernels.base import walk_body
 from interlace.kernels.bodies import WalkBody
 from interlace.launch.compose import Part
+from interlace.plan.verify import Proof
 from interlace.planner.build import Choices
 from interlace.policies.splits import SplitK, Whole
 
@@ -65,6 +66,25 @@ def all_share(graph: Graph, chosen: Choices) -> bool:
     able = able_to_share(graph, parts)
     fit = (op.tiles * count <= chosen.workers for op, count in zip(graph.ops, parts, strict=True))
     return all(not some or (can and fits) for some, can, fits in zip(cut, able, fit, strict=True))
+
+
+def check_order(proof: Proof, parts: Sequence[int]) -> None:
+    """Raise if tiles are split, of each op into so many parts at most, in a plan that waits for later items.
+
+    The last part of a tile waits for the others, which no proof counts: a fix-up is the executor's. That adds no
+    circle where every item waits for earlier ones of the sequence, as the last part does then. A static plan may wait
+    for later ones where the lists of workers allow it, and there it may:
+
+        worker 0   aside, part 1   up               aside, part 1 waits for part 0, which stands behind down
+        worker 1   down            aside, part 0    down waits for up, which stands behind aside, part 1
+    """
+    split = next((op.name for op, count in zip(proof.plan.graph.ops, parts, strict=True) if count > 1), None)
+    if split is not None and not proof.in_sequence:
+        raise PlanError(
+            f"op {split!r} is split, and in the one launch the last part of a tile waits for the others; items of this "
+            "plan wait for later ones of its sequence, with which that may never end. Order producers before "
+            f"consumers, leave {split!r} whole, or use the persistent executor"
+        )
 
 
 def warpgroups_of(graph: Graph) -> int:

@@ -91,8 +91,8 @@ def for_workers(
     Args:
         parts_wait: of the parts of a split tile the last in the plan's sequence waits for the others, which post
             semaphores behind those of the plan. Column ``split`` has the first of them, with
-            all bits inverted in the last part. An item waits only on earlier ones then too, so there is progress
-            wherever the plan's own waits make it.
+            all bits inverted in the last part. Of a plan whose items wait only for earlier ones they do so then too,
+            so there is progress as before; of others see ``parts.check_order``.
         shares: ops of which each part waits for all others, as the last does elsewhere.
     """
     worker = plan.items.worker
