@@ -1,4 +1,9 @@
-"""One launch for the whole graph: workers stay resident and walk the plan's items."""
+"""One launch for the whole graph, of Triton bodies: workers stay resident and walk the plan's items.
+
+Each program is a worker. It takes the next row of the item table, by ticket or from its list, polls the row's waits,
+computes the tile by the body of its op (all of them are in the one kernel, behind a branch), meets at a barrier and
+posts. Unlike in ``one_launch`` nothing of the next item is loaded before the one before has ended.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,18 @@
-"""The text of one launch: the walk, and the bodies that its ops take."""
+"""The text of one launch: the walk, and the bodies that its ops take.
+
+The order of the text, of a launch of a norm as plain text and of matmuls in two tilings:
+
+    constexpr int STAGES = 4; ...              what the launch is compiled with
+    struct Queue, struct Launch                what the kernel takes
+    cluster, WALK, dispatch                    ring and messages; who takes which item
+    namespace body0 { norm_rows ... }          a text and its operands, once for each dtype, whatever ops take it
+    namespace body1 { Matmul<...> ... }
+    load_independent, load_dependent,          for each role a switch over the ``code`` of an item's row:
+    compute                                    case 0: body0::...; case 1: body1::Matmul<16, 64, ...>; case 2: ...
+    ROLES                                      the loops of the roles, and the kernel
+
+Ops of equal tiles have the same code, so 16 layers have no more of it than one.
+"""
 
 from __future__ import annotations
 

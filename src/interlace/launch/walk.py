@@ -8,14 +8,36 @@
     then one                 posts: releases what consumers have finished, which takes a trip to the L2 and back
     then one                 none, but a dispatcher's in the first block: registers are dealt to warpgroups
 
-Shared memory is a ring of STAGES stages. A stage has a slot for independent and a slot for dependent operands, and
-every op cuts the same bytes as it likes. Four barriers a stage: each loader's bytes complete ``full`` of its slot,
-every consumer warp that has read the slot arrives on its ``empty``. Stage ``n`` of the walk lies in slot ``n mod
-STAGES``, and all roles count the same stages for the same items, whatever the sequence of items is. So nothing is ever
-reset. The two slots of a stage may become free apart: who takes weights into registers before what they are multiplied
-by is there makes room for others meanwhile.
+``WALK`` has the ring, the messages and the helpers that bodies call; then come the bodies, a function for each of the
+first three roles that branches to the code of an item (``compose``), and ``ROLES``, a loop over items for each role.
 
-The loader that draws tells the others by a mailbox of TICKETS messages (the item's row of the table, the run).
+**The ring.** Shared memory is a ring of STAGES stages. A stage has a slot for independent and a slot for dependent
+operands, and every op cuts the same bytes as it likes. Stage ``n`` of the walk lies in slot ``n mod STAGES``, and all
+roles count the same stages for the same items, whatever the sequence of items is. So nothing is ever reset. A block
+with four stages, whose first item takes three and whose second takes two:
+
+    item                        0    0    0    1    1
+    stage of the walk, n        0    1    2    3    4
+    slot                        0    1    2    3    0
+    parity of "full" awaited    0    0    0    0    1     n / STAGES mod 2
+    parity of "empty" awaited   1    1    1    1    0     the opposite, which a new barrier has passed already
+
+The loader of weights fills stages 0 to 3 at once: weights of item 1 come while item 0 still waits. Stage 4 follows when
+stage 0 is handed back. The two slots of a stage may become free apart: who takes weights into registers before what
+they are multiplied by is there makes room for others meanwhile.
+
+**Messages.** The loader that draws tells the others by a mailbox of TICKETS messages: the item's row of the table and
+the run. Message ``m`` lies in place ``m mod TICKETS``, with parities as those of stages.
+
+    barrier                of each     completed by                                             awaited by
+    independent_full       stage       the loader's arrival, and the bytes of its loads         consumers, the loader
+    dependent_full         stage       the waiting loader's arrival, and the bytes              consumers
+    independent_empty      stage       every consumer warp that has read the slot               the loader that draws
+    dependent_empty        stage       every consumer warp that has read the slot               the loader that waits
+    sent                   message     the loader that draws                                    all other roles
+    received               message     consumer warps, the loader that waits, the warp that     the loader that draws
+                                       posts, when they have done with it
+    finished               message     one thread of each warpgroup, behind the item's stores   the warp that posts
 
 Which item is next is for ``launch/dispatch``, which also says why there is progress. Where blocks have lists, all must
 be resident: no more of them than SMs, which the executor checks, and no other kernel that holds an SM and waits for

@@ -5,6 +5,17 @@ k-range [0, 512) has two, [0, 128) behind two waits and [128, 512) behind three.
 same box behind the same waits are one *case*, and cases that differ only in waits for other things are
 decided together: an op of n tiles that each read all of another's n takes memory of n, not of n * n.
 
+Worked example, ``up`` of 2 x 3 tiles under RowSync, and tile (1, 0) of ``down``, which reads row 1 of ``hidden``:
+
+    the box it reads       hidden[16:32, 0:96]
+    tiles that write it    3, 4, 5 of ``up``: one run of tiles (``graph/inverse``)
+    what they post         semaphore 1, 1, 1: one range of semaphores (``posts``)
+    what the item awaits   semaphore 1, before k = 0 (``awaited``): the range holds the other whole, so all three
+                           dependencies are enforced by a wait. That it waits for three posts ``verify`` has checked
+
+Without that wait the run is looked at again: does one worker run tiles 3, 4 and 5 before the item? If not, the first
+of them that is left is named in the error.
+
 What is overwritten may follow from the waits of other items (``implied``).
 
 What a box needs is runs of tiles, and so ranges of semaphores. A range that one wait holds whole, or a run that

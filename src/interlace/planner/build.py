@@ -1,6 +1,13 @@
 """Turns choices into a plan: items, their sequence, their workers, and the waits that the graph demands.
 
-Nothing here is trusted later: ``verify`` derives the dependencies again and checks the result.
+    order, split       of each op: its tiles in order, each cut into parts     items of each op
+    policy             of each op: which tiles share a semaphore               what each item posts
+    interleaving       of all items                                            the sequence
+    dispatch           lists by turns or by cost, or none                      the worker of each item
+    dependencies       of the graph, through the policy                        waits (``planner/waits``)
+
+Semaphores that nobody awaits are dropped in the end. Nothing here is trusted later: ``verify`` derives the dependencies
+again and checks the result.
 """
 
 from __future__ import annotations

@@ -1,4 +1,12 @@
-"""Matmul in the one launch: which tiles it takes, what its text is told of them, and the operands of an op."""
+"""Matmul in the one launch: which tiles it takes, what its text is told of them, and the operands of an op.
+
+A tile becomes a type of ``kernels/matmul/cuda`` (or of ``skinny_cuda``, below 64 weight rows) and bytes of shared
+memory. A gated tile of 16 tokens x 64 weight rows x 128, whose weights are the tensor core's operand of 64 rows:
+
+    type           Matmul<16, 64, 128, 16, 2, 1, ...>    BM, BN, BK, rows loaded, gate and up, transposed, epilogue
+    independent    2 * 64 * 128 * 2 = 32 KiB a stage     both weights, before the waits
+    dependent      16 * 128 * 2 = 4 KiB a stage          tokens, behind them
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,13 @@
-"""Ways of tiling matmuls of the one launch from 17 tokens on, those that take least time by ``walk_cost`` first."""
+"""Ways of tiling matmuls of the one launch from 17 tokens on, those that take least time by ``walk_cost`` first.
+
+A way of one op is a tile and how many parts each is cut into. All ops of a launch share one ring, whose stages are as
+large as the largest op wants, so ops cannot be tiled one by one: the best few ways of each kind of op are combined, and
+a combination is priced with the stages that its ring has.
+
+    kinds           ops that multiply the same tokens count as one; layers that are alike, too
+    ways            of each kind every tile and split, ranked as if it had the ring for itself; the best few are kept
+    combinations    all of these, without those whose ring would have too few stages, ranked by the sum of times
+"""
 
 from __future__ import annotations
 
