@@ -202,8 +202,10 @@ def test_argmax_is_the_first_of_the_largest(n: int) -> None:
 
 
 def test_predictions_take_a_row_of_a_table_and_a_cache_once() -> None:
-    model = replace(LLAMAS["llama3.2-1b"], layers=2, vocabulary=4096)
+    """The table is larger than a side of the L2, as that of any large model, and nobody reads the rest of it."""
+    model = replace(LLAMAS["llama3.2-1b"], layers=2, vocabulary=16384)
     graph = decode_graph(replace(model, tied=False), 2, 1088, il.H200)
+    assert graph.tensor("embed").nbytes > il.H200.l2.side_bytes
     traffic = predict(il.plan_graph(graph, il.H200, il.OneLaunchExecutor), il.H200).traffic
     assert traffic.read["embed"] == 2 * model.hidden * 2
     assert traffic.read["layers.1.k_cache"] == 2 * model.kv_heads * 1088 * model.head_dim * 2

@@ -5,12 +5,10 @@ from __future__ import annotations
 from collections import OrderedDict
 
 import numpy as np
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from interlace.core.devices import H200, L2
-from interlace.core.errors import SimulationError
 from interlace.sim.l2 import missed_bytes
 from interlace.sim.lockstep import AccessStream
 
@@ -64,7 +62,7 @@ def test_equals_a_slow_model(data: st.DataObject) -> None:
             st.tuples(st.integers(0, count - 1), st.integers(0, workers - 1), st.booleans()), min_size=1, max_size=60
         )
     )
-    l2 = L2(data.draw(st.integers(1, 3)), data.draw(st.integers(30, 60)))
+    l2 = L2(data.draw(st.integers(1, 3)), data.draw(st.integers(2, 60)))
     s = stream(*map(list, zip(*accesses, strict=True)))
     near = np.random.default_rng(1).permutation(int(s.worker.max()) + 1) % l2.sides
     assert missed_bytes(s, np.array(nbytes), l2).tolist() == slow(s, nbytes, l2, near.tolist())
@@ -95,9 +93,11 @@ def test_a_write_is_found_by_a_later_read() -> None:
     assert missed_bytes(s, np.array([6]), L2(2, 8)).tolist() == [6, 0]
 
 
-def test_a_unit_that_fits_no_side_is_refused() -> None:
-    with pytest.raises(SimulationError, match="does not fit a side"):
-        missed_bytes(stream([0], [0], [False]), np.array([20]), L2(2, 16))
+def test_what_fits_no_side_is_never_found_again_and_pushes_out_the_rest() -> None:
+    s = stream([0, 1, 1, 0], [0] * 4, [False] * 4)
+    assert missed_bytes(s, np.array([4, 40]), L2(2, 16)).tolist() == [4, 40, 40, 4]
+    untouched = stream([0, 0], [0] * 2, [False] * 2)
+    assert missed_bytes(untouched, np.array([4, 40]), L2(2, 16)).tolist() == [4, 0]
 
 
 def test_keeps_what_the_h200_was_seen_to_keep() -> None:

@@ -121,6 +121,13 @@ def test_experts_out_of_range_are_told_on_the_host_and_left_out_on_the_device() 
     assert out["place"].tolist() == [[0, 16], [-1, 32], [33, -1]]
 
 
+@pytest.mark.parametrize("tokens", [1, 16, 48, 64, 4097])
+@pytest.mark.parametrize("ffn", [64, 14336])
+def test_tiles_of_any_height_leave_the_one_launch_a_ring(tokens: int, ffn: int) -> None:
+    graph = MoE(hidden=64, ffn=ffn, experts=3, chosen=2, tokens=tokens).graph(il.H200)
+    il.OneLaunchExecutor.check_tiles(graph, il.H200)
+
+
 def test_access_maps_cover_any_routing_and_write_tiles_of_their_own() -> None:
     graph = moe(100, 32, 48, 4, 2, tile=TILE)
     up = graph.op("up")

@@ -239,9 +239,9 @@ def test_coarser_steps_change_traffic_by_little() -> None:
         touches(tiled, limit=100)
 
 
-def test_a_tile_that_fits_no_side_is_refused() -> None:
-    with pytest.raises(SimulationError, match="use smaller tiles"):
-        predict(plan(128, 128, 128, MatmulTile(128, 128, 128), RowMajor()), cached(1 << 12))
+def test_what_fits_no_side_comes_from_memory_for_every_tile() -> None:
+    traffic = predict(plan(128, 256, 128, MatmulTile(128, 128, 128), RowMajor()), cached(1 << 12)).traffic
+    assert (traffic.dram_read, traffic.compulsory) == (2 * (128 + 128) * 128 * 2, (128 + 256) * 128 * 2)
 
 
 def test_time_is_the_traces() -> None:

@@ -23,7 +23,7 @@ def dram_read_bytes(
         capacities: sizes of the L2 in bytes, all sides together.
 
     Raises:
-        SimulationError: the plan is too large, or a tile does not fit the smallest L2.
+        SimulationError: the plan is too large.
     """
     touched = touches(plan)
     stream = interleave(plan, touched, mode, device.speed_spread)

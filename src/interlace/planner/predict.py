@@ -91,7 +91,7 @@ def predict(plan: Plan, device: DeviceSpec, mode: Mode = PERSISTENT, limit: int 
             taken together, and where whole ones are still more, those.
 
     Raises:
-        SimulationError: the plan is too large, or a tile does not fit the L2.
+        SimulationError: the plan is too large.
         DeadlockError, PlanError: the plan makes no sense.
     """
     touched = touches(plan, max(limit, min(_EACH * len(plan.items), LIMIT)), LIMIT)

@@ -102,7 +102,7 @@ def search(
     Raises:
         ArgumentError: a graph, a device or a mode that is none.
         PlanError: no graph given.
-        SimulationError: a graph has too many tiles, or a tile does not fit the L2.
+        SimulationError: a graph has too many tiles.
         IntraOpRaceError: two tiles of one op conflict.
         UnwrittenError: an element is read before anything writes it, or an output is written in part.
     """

@@ -5,7 +5,8 @@ copy as well. So what is read by one SM occupies one place and what is read by a
 half as large: an H200 keeps 51 MiB of a stream of which each line is read once per pass, and 31 MiB of one that all SMs
 read (benchmarks/results/l2-h200.json). Each side replaces the least recently used; a write goes to the home.
 
-A unit is many lines, spread over the homes by their addresses, so each unit has an equal part on each side.
+A unit is many lines, spread over the homes by their addresses, so each unit has an equal part on each side. A part that
+is larger than a side pushes out all that is there, and itself: whoever comes back to it finds none of its lines.
 
 Worked example, two sides of 4 bytes, units a and b of 4 bytes; worker 0 is near side 0, worker 1 near side 1:
 
@@ -21,7 +22,6 @@ from numba import njit
 from numpy.typing import NDArray
 
 from interlace.core.devices import L2
-from interlace.core.errors import SimulationError
 from interlace.graph.access import Ints
 from interlace.sim.lockstep import AccessStream
 
@@ -35,15 +35,8 @@ def missed_bytes(stream: AccessStream, nbytes: Ints, l2: L2) -> Ints:
         stream: accesses, in order. Which workers are near which side is drawn once, an equal share each.
         nbytes: size of each unit.
         l2: the cache.
-
-    Raises:
-        SimulationError: a unit does not fit.
     """
     part = -(-nbytes // l2.sides)
-    if len(part) and part.max() * l2.sides > l2.side_bytes:
-        raise SimulationError(
-            f"a unit of {int(nbytes.max())} bytes does not fit a side of the L2 of {l2.side_bytes}; use smaller tiles"
-        )
     near = np.random.default_rng(1).permutation(int(stream.worker.max(initial=-1)) + 1) % l2.sides
     missed = np.zeros(len(stream), np.int64)
     _missed(stream.unit, stream.is_write, stream.worker, near, part, nbytes, l2.sides, l2.side_bytes, missed)
@@ -69,13 +62,15 @@ def _touch(links: NDArray[np.int32], held: Ints, part: Ints, side: int, place: i
     else:
         size = part[place // len(links)]
         room = most - size
-        while held[side] > room:
+        while held[side] > max(room, 0):
             last = mine[head, 0]
             previous = mine[last, 0]
             mine[previous, 1] = head
             mine[head, 0] = previous
             mine[last, 0] = -1
             held[side] -= part[last // len(links)]
+        if room < 0:
+            return False
         held[side] += size
     first = mine[head, 1]
     mine[head, 1] = place
@@ -112,4 +107,4 @@ def _missed(
             if not there:
                 there = _touch(links, held, part, home, place, most)
             absent += not there
-        missed[at] = nbytes[u] if absent == sides else absent * part[u]
+        missed[at] = min(absent * part[u], nbytes[u])

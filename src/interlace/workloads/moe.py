@@ -234,7 +234,8 @@ def _tiles(problem: MoE, device: DeviceSpec) -> tuple[MatmulTile, MatmulTile]:
     """Tiles so tall that most experts have one in the mean, and as wide as keeps all SMs busy.
 
     The second matmul has one matrix where the first has two. So its tiles are twice as wide, or if there are few rows,
-    and all time goes by for weights, twice as deep: that leaves as many bytes of weights in a stage.
+    and all time goes by for weights, twice as deep: that leaves as many bytes of weights in a stage, and of the tallest
+    tiles too many of tokens.
     """
     if not device.architecture:
         return (MatmulTile(16, 32, 32),) * 2
@@ -244,5 +245,5 @@ def _tiles(problem: MoE, device: DeviceSpec) -> tuple[MatmulTile, MatmulTile]:
     n, k = (128, 64) if tiles * (problem.ffn // 128) >= 2 * device.sms else (64, 128)
     stage = k * (m + 2 * n) * problem.dtype.itemsize  # of a gated matmul
     up = MatmulTile(m, n, k, max(1, min(4, device.smem_bytes // stage)), 8 if m == 128 else 4)
-    wide = m > 32 and n == 128
+    wide = m == 128 or (m > 32 and n == 128)
     return up, replace(up, n=2 * n) if wide else replace(up, k=2 * k, stages=max(1, up.stages // 2))
