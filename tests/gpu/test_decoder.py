@@ -53,7 +53,7 @@ def test_steps_are_no_further_from_float32_than_pytorchs_own(name: str, dtype: t
         logits = [decoder.step(tokens).logits.double() for decoder in several]
         errors.append([((each - logits[2]).norm() / logits[2].norm()).item() for each in logits[:2]])
     assert ours.lengths == plain.lengths == tuple(len(prompt) + 6 for prompt in PROMPTS)
-    assert ours._position.tolist() == [*ours.lengths]
+    assert ours._slots.position.tolist() == [*ours.lengths]
     launches, library = (max(each) for each in zip(*errors, strict=True))
     assert launches <= 1.5 * library, errors
 
@@ -82,7 +82,7 @@ def test_steps_draw_what_pytorch_draws_from_the_same_logits() -> None:
     differ = 0
     for _ in range(100):
         ours.step()
-        right = ours._ways.tokens(ours.logits, ours._position - 1, slice(None))
+        right = ours._ways.tokens(ours.logits, ours._slots.position - 1, slice(None))
         assert ours.next[0] == ours.logits[0].argmax()
         differ += int((ours.next != right).sum())
     assert differ <= 2, "but where two scores are equal up to rounding"

@@ -44,7 +44,7 @@ def test_steps_of_an_executor_are_those_of_the_model_while_sequences_join_and_le
     decoder.leave(0)
     decoder.step()
     assert decoder.lengths == (0, 4)
-    assert decoder._position.tolist() == [0, 4]
+    assert decoder._slots.position.tolist() == [0, 4]
 
 
 @pytest.mark.parametrize("pages", [None, 3])
@@ -68,7 +68,7 @@ def test_launches_that_draw_take_over_when_the_first_such_sequence_joins(
         each.step()
     assert decoder._launch is not first
     assert decoder.explain().executor == "serial"
-    assert decoder._position.tolist() == plain._position.tolist() == [12, 2]
+    assert decoder._slots.position.tolist() == plain._slots.position.tolist() == [12, 2]
     assert decoder.next.tolist() == plain.next.tolist()
     assert (decoder.logits - plain.logits).norm() < 1e-5 * plain.logits.norm()
     for each in (decoder, plain):
@@ -93,7 +93,7 @@ def test_of_the_executors_that_can_run_a_step_the_fastest_does(monkeypatch: pyte
     decoder = Decoder.from_model(ToyForCausalLM(replace(SHAPE, layers=1), dtype=torch.float32), batch=2, capacity=8)
     assert decoder.explain().executor == "other"
     assert at == [[4, 4], [4, 4]], "with half of the caches full"
-    assert decoder._position.tolist() == [0, 0]
+    assert decoder._slots.position.tolist() == [0, 0]
 
 
 def test_an_executor_that_does_not_fit_beside_another_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -116,4 +116,4 @@ def test_an_executor_that_does_not_fit_beside_another_is_left_out(monkeypatch: p
     decoder = Decoder.from_model(ToyForCausalLM(replace(SHAPE, layers=1), dtype=torch.float32), batch=2, capacity=8)
     assert decoder.explain().executor == "serial"
     assert decoder.explain().why.endswith("; without too_large: CUDA out of memory.")
-    assert decoder._position.tolist() == [0, 0]
+    assert decoder._slots.position.tolist() == [0, 0]

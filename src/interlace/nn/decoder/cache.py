@@ -55,6 +55,12 @@ class Cache:
         return self.k[layer][:, :, :reach], self.v[layer][:, :, :reach]
 
     @property
+    def tensors(self) -> dict[str, torch.Tensor]:
+        """All, by the names of ``decode_graph``."""
+        caches = {"k_cache": self.k, "v_cache": self.v}
+        return {f"layers.{l}.{name}": tensor for name, each in caches.items() for l, tensor in enumerate(each)}
+
+    @property
     def position_bytes(self) -> int:
         """Bytes of one position of one sequence, in all layers."""
         return sum(2 * k.element_size() * k.shape[1] * k.shape[3] for k in self.k)

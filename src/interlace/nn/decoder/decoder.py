@@ -18,6 +18,7 @@ from interlace.nn.decoder.files import Progress, read
 from interlace.nn.decoder.generation import Piece, run
 from interlace.nn.decoder.ids import Prompt, Prompts, checked_ids, prompts_of, step_ids
 from interlace.nn.decoder.launch import StepLaunch, step_launch
+from interlace.nn.decoder.own_past import Past
 from interlace.nn.decoder.pages import PagedCache, Pages
 from interlace.nn.decoder.past import fill, pairs_of, positions_of
 from interlace.nn.decoder.runs import Runs, Stepped
@@ -69,12 +70,9 @@ class Decoder:
         else:
             self.cache = PagedCache.of(shape, self._pages, self.dtype)
         self.logits = torch.zeros(batch, shape.vocabulary, dtype=self.dtype, device=self.device)
-        self.next, self._position, self._taken = (
-            torch.zeros(batch, dtype=torch.int32, device=self.device) for _ in range(3)
-        )
-        self._slots = Slots(batch, self.capacity)
+        self.next, self._tokens = (torch.zeros(batch, dtype=torch.int32, device=self.device) for _ in range(2))
+        self._slots = Slots(batch, self.capacity, self._pages, self.device)
         self._ways = Ways(batch, self.device)
-        self._tokens = torch.zeros_like(self.next)
         self._drawing = False  # whether the launches can draw
         self._launch = self._launches()
 
@@ -172,7 +170,7 @@ class Decoder:
 
     @property
     def taken(self) -> tuple[int, ...]:
-        """Slots that hold a sequence."""
+        """Slots that hold a sequence, those with a past among them."""
         return self._slots.taken
 
     @property
@@ -187,13 +185,14 @@ class Decoder:
         The first whose tokens are drawn takes longer: launches that draw are made then, and used from then on.
 
         Args:
-            past: keys and values of the first ids, which then need not be read again: ``past_key_values`` as a model
-                of ``transformers`` returns them, of one sequence without padding. The last id is read in any case.
+            past: keys and values of the first ids, which then need not be read again: what ``past`` made, which has
+                a slot already, or else ``past_key_values`` as a model of ``transformers`` returns them, of one sequence
+                without padding, to be copied. The last id is read in any case.
             sampling: how its tokens are drawn.
 
         Raises:
             PromptError: no ids, or ids out of the vocabulary.
-            SlotError: no slot is free.
+            SlotError: no slot is free, or the past is no more, or another decoder's.
             LengthError: the prompt is longer than the capacity.
             PageError: fewer pages are free than it takes.
             GraphError, ShapeError, DTypeError: a past that is none, or not of this model.
@@ -202,10 +201,13 @@ class Decoder:
         check_type(sampling, Sampling, "Decoder.join", "sampling", "Sampling(temperature=0.8)")
         tokens = checked_ids(ids, self.shape.vocabulary)
         self._slots.check_room(None, 0, len(tokens))
-        slot = self._slots.free()
-        pairs = None if past is None else pairs_of(past)
-        length = 0 if pairs is None else min(positions_of(pairs, self.cache), len(tokens) - 1)
-        self._grow({slot: len(tokens)})
+        pairs, own = None, isinstance(past, Past)
+        if isinstance(past, Past):
+            slot, length = past.slot, past.positions_for(len(tokens), self._slots)
+        else:
+            slot, pairs = self._slots.free(), None if past is None else pairs_of(past)
+            length = 0 if pairs is None else min(positions_of(pairs, self.cache), len(tokens) - 1)
+        self._slots.grow({slot: len(tokens)})
         try:
             if pairs is not None:
                 fill(self.cache, slot, pairs, length)
@@ -217,24 +219,38 @@ class Decoder:
             self._ways.set(slot, sampling)
             self._read(tokens[length:], slot, length)
         except BaseException:
-            self._release(slot)
+            if not own:
+                self._slots.clear(slot)
             raise
-        self._taken[slot].fill_(1)
         return slot
 
     @torch.inference_mode()
     def leave(self, slot: int) -> None:
-        """Let the sequence in a slot go.
+        """Let the sequence in a slot go, or its past.
 
         Raises:
             SlotError: there is none.
         """
-        self._slots.clear(slot)
-        self._release(slot)
+        self._slots.clear(self._slots.check_taken(slot))
         self._ways.set(slot, GREEDY)
-        self._taken[slot].zero_()
-        self._position[slot].zero_()
 
+    def past(self, slot: int | None = None) -> Past:
+        """Memory of a sequence for a model of ``transformers`` to read it into: pass it as ``past_key_values``.
+
+        The model writes keys and values where steps find them. ``join(ids, past)`` lets the sequence begin, which takes
+        none of its own then; until that, steps leave it alone.
+
+        Args:
+            slot: of a sequence that is to pause, for a model to read on behind it; by default a free one is taken.
+
+        Raises:
+            SlotError: no slot is free, or no sequence is there.
+        """
+        if slot is not None:
+            self._slots.length(slot)
+        return Past(self.cache, self._slots, self._slots.free() if slot is None else slot)
+
+    @torch.inference_mode()
     def prefill(self, ids: Prompt, slot: int) -> torch.Tensor:
         """Put tokens behind those of the sequence in a slot; returns the logits (vocabulary,) of the last one.
 
@@ -246,18 +262,17 @@ class Decoder:
         """
         tokens, length = checked_ids(ids, self.shape.vocabulary), self._slots.length(slot)
         self._slots.check_room(slot, length, len(tokens))
-        self._grow({slot: length + len(tokens)})
+        self._slots.grow({slot: length + len(tokens)})
         return self._read(tokens, slot, length)
 
-    @torch.inference_mode()
     def _read(self, tokens: list[int], slot: int, length: int) -> torch.Tensor:
         ids = torch.tensor(tokens, device=self.device)
         logits = plain.prefill(self.shape, self._weights, self._rope, self.cache, ids, slot, length)
         self.logits[slot] = logits
-        self._position[slot].fill_(length + len(tokens))
-        slots = slice(slot, slot + 1)
-        self.next[slots] = self._ways.tokens(self.logits[slots], self._position[slots] - 1, slots)
-        self._slots.set(slot, length + len(tokens))
+        end, slots = length + len(tokens), slice(slot, slot + 1)
+        last = torch.full((1,), end - 1, device=self.device)
+        self.next[slots] = self._ways.tokens(self.logits[slots], last, slots)
+        self._slots.join(slot, end)
         return self.logits[slot]
 
     @torch.inference_mode()
@@ -276,65 +291,49 @@ class Decoder:
             PageError: fewer pages are free than sequences need another of.
             PromptError: ids out of the vocabulary, or not as many as slots.
         """
-        taken, lengths = self._slots.taken, self._slots.lengths
+        taken, lengths = self._slots.stepped, self._slots.lengths
         if not taken:
             self._slots.length(0)  # raises
         for slot in taken:
             self._slots.check_room(slot, lengths[slot], 1)
         chosen = self.next if tokens is None else step_ids(tokens, taken, self.batch, self.shape.vocabulary)
-        self._grow({slot: lengths[slot] + 1 for slot in taken})
+        self._slots.grow({slot: lengths[slot] + 1 for slot in taken})
+        self._slots.make_way()
         self._tokens.copy_(chosen)
         if isinstance(self._launch, StepLaunch):
             self._launch.run()
         else:
-            self._plain(max(lengths) + 1)
-        for slot in taken:
-            self._slots.set(slot, lengths[slot] + 1)
+            self._plain(max(lengths[slot] for slot in taken) + 1)
+        self._slots.move()
         return Stepped(self.logits, self.next)
 
     def _plain(self, reach: int) -> None:
         """The step in PyTorch's own ops."""
-        position = self._position.long()
+        position = self._slots.position.long()
         logits = plain.decode(
             self.shape, self._weights, self._rope, self.cache, self._tokens.long(), position, reach
         )
         self.logits.copy_(logits)
         self.next.copy_(self._ways.tokens(self.logits, position, slice(None)))
-        self._position += self._taken
+        self._slots.position += self._slots.advance
 
     def pages_of(self, positions: int) -> int:
         """Pages that so many positions of a sequence take; none where slots have memory of their own."""
         return 0 if self._pages is None else self._pages.of(positions)
 
-    @torch.inference_mode()
-    def _grow(self, lengths: Mapping[int, int]) -> None:
-        if self._pages is not None:
-            self._pages.grow(lengths)
-
-    def _release(self, slot: int) -> None:
-        if self._pages is not None:
-            self._pages.release(slot)
-
     def _launches(self) -> StepLaunch | str:
-        pages = None if self._pages is None else self.pages
-        return step_launch(
-            self.shape, self.batch, self.capacity, self._tensors(), self._taken, self._drawing, pages
-        )
-
-    def _tensors(self) -> dict[str, torch.Tensor]:
-        """What a step reads and writes, by the names of ``decode_graph``."""
-        caches = {"k_cache": self.cache.k, "v_cache": self.cache.v}
-        return {
+        tensors = {
             "tokens": self._tokens,
-            "position": self._position,
+            "position": self._slots.position,
             "rope": self._rope,
             "logits": self.logits,
             "next": self.next,
-            **({} if self._pages is None else {"table": self._pages.table}),
+            **self.cache.tensors,
             **self._ways.tensors,
             **self._weights,
-            **{f"layers.{l}.{name}": tensor for name, each in caches.items() for l, tensor in enumerate(each)},
         }
+        pages = None if self._pages is None else self.pages
+        return step_launch(self.shape, self.batch, self.capacity, tensors, self._slots.advance, self._drawing, pages)
 
     # ---------------------------------------------------------------- texts
 

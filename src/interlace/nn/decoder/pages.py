@@ -64,11 +64,12 @@ class Pages:
             else:
                 self.table[slot, first : len(owned)] = torch.tensor(owned[first:], dtype=torch.int32)
 
-    def release(self, slot: int) -> None:
-        """The slot has none any more."""
-        self._free += reversed(self._owned[slot])
-        self._owned[slot] = []
-        self.table[slot] = -1
+    def release(self, slot: int, length: int = 0) -> None:
+        """The slot has pages for so many positions at most."""
+        kept = self.of(length)
+        self._free += reversed(self._owned[slot][kept:])
+        del self._owned[slot][kept:]
+        self.table[slot, kept:] = -1
 
 
 @dataclass(frozen=True)
@@ -87,6 +88,10 @@ class PagedCache(Cache):
         """An empty one, all zeros."""
         pools = Cache.make(shape, pages.count, PAGE, dtype, pages.table.device)
         return PagedCache(pools.k, pools.v, pages.table)
+
+    @property
+    def tensors(self) -> dict[str, torch.Tensor]:
+        return {"table": self.table, **super().tensors}
 
     def write(self, layer: int, slot: int, start: int, keys: torch.Tensor, values: torch.Tensor) -> None:
         at = torch.arange(start, start + keys.shape[1], device=keys.device)

@@ -1,0 +1,263 @@
+"""A sequence of a decoder as the cache of a model of ``transformers``, of a stand-in and of one."""
+
+from __future__ import annotations
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from torch.nn import functional  # noqa: E402
+
+from interlace.core.errors import (  # noqa: E402
+    DecodeError,
+    DTypeError,
+    GraphError,
+    LengthError,
+    PageError,
+    ShapeError,
+    SlotError,
+)
+from interlace.nn import Decoder  # noqa: E402
+from interlace.nn.decoder.own_past import Past  # noqa: E402
+from interlace.nn.decoder.step import _layers, _logits  # noqa: E402
+
+from .llama import ToyForCausalLM  # noqa: E402
+
+IDS = [(7 * i * i + 3 * i) % 60 + 1 for i in range(80)]  # none pads
+CAPACITY = 96
+KINDS = pytest.mark.parametrize("pages", [None, 5], ids=["plain", "paged"])
+
+
+@pytest.fixture(scope="module")
+def model() -> ToyForCausalLM:
+    return ToyForCausalLM()
+
+
+def decoder_of(model: ToyForCausalLM, pages: int | None = None, capacity: int = CAPACITY) -> Decoder:
+    return Decoder.from_model(model, batch=3, capacity=capacity, pages=pages)
+
+
+def read(decoder: Decoder, past: Past, ids: list[int], fail_at: int | None = None) -> torch.Tensor:
+    """What a model does with its cache in a forward; gives the logits (ids, vocabulary)."""
+    at = past.get_query_offset(0) + torch.arange(len(ids))
+    assert past.get_seq_length() == at[0]
+    sizes = past.get_mask_sizes(len(ids), 0)
+    assert past.get_mask_sizes(at, 0) == sizes  # as earlier releases ask
+    seen = torch.arange(sizes[0]) <= at[:, None]
+    rope = decoder._rope[None, at.clamp_max(decoder.capacity - 1)]
+
+    def attend(layer: int, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        if layer == fail_at:
+            raise ArithmeticError
+        keys, values = past.update(k, v, layer, {"cache_position": at})
+        return functional.scaled_dot_product_attention(q, keys, values, seen, enable_gqa=True)
+
+    x = _layers(decoder.shape, decoder._weights, rope, torch.tensor([ids]), attend)
+    return _logits(decoder.shape, decoder._weights, x[0])
+
+
+def texts(decoder: Decoder, slot: int, count: int) -> list[int]:
+    made = []
+    for _ in range(count):
+        made.append(int(decoder.next[slot]))
+        decoder.step()
+    return made
+
+
+def close(found: torch.Tensor, right: torch.Tensor) -> None:
+    torch.testing.assert_close(found, right, rtol=1e-9, atol=1e-9)
+
+
+@KINDS
+def test_a_prompt_in_chunks_is_read_into_the_slot_while_others_go_on(model: ToyForCausalLM, pages: int | None) -> None:
+    ours, alone = decoder_of(model, pages), decoder_of(model)
+    other, same = ours.join(IDS[:5]), alone.join(IDS[:5])
+    past = ours.past()
+    assert (past.slot, ours.taken, ours.lengths) == (1, (0, 1), (5, 0, 0))
+    seen = 0
+    for count in (1, 62, 5, 11):
+        logits = read(ours, past, IDS[seen : seen + count])
+        seen += count
+        assert past.get_seq_length() == ours.lengths[1] == seen
+        ours.step()
+        alone.step()
+    assert past.is_sliding == [False, False]
+    slot = alone.join(IDS[:seen])
+    close(logits[-1], alone.logits[slot])
+    alone.prefill(IDS[seen:], slot)
+    assert ours.join(IDS, past) == 1
+    assert ours.lengths == (9, len(IDS), 0)
+    close(ours.logits[1], alone.logits[slot])
+    for layer in range(ours.shape.layers):
+        for found, right in zip(ours.cache.read(layer, 1, 80), alone.cache.read(layer, slot, 80), strict=True):
+            close(found, right)
+    assert texts(ours, 1, 8) == texts(alone, slot, 8)
+    close(ours.logits[other], alone.logits[same])
+
+
+def test_a_forward_that_fails_leaves_the_sequence_as_it_was(model: ToyForCausalLM) -> None:
+    ours = decoder_of(model, 5)
+    ours.join([1])
+    past = ours.past()
+    read(ours, past, IDS[:60])
+    with pytest.raises(ArithmeticError):
+        read(ours, past, IDS[3:33], fail_at=1)
+    assert past.length == ours.lengths[1] == 60
+    ours.step()
+    close(read(ours, past, IDS[60:70])[-1], read(ours, ours.past(), IDS[:70])[-1])
+
+
+def test_a_paused_sequence_is_read_on_and_takes_up_its_steps(model: ToyForCausalLM) -> None:
+    ours, alone = decoder_of(model), decoder_of(model)
+    right = alone.join(IDS[:20])
+    ours.join([4])
+    slot = ours.join(IDS[:10])
+    past = ours.past(slot)
+    with pytest.raises(SlotError, match=r"a model reads the sequence in slot 1; join\(ids, past\)"):
+        ours.past(slot)
+    before = ours.cache.k[0][slot, :, :10].clone()
+    ours.step()
+    assert ours.lengths == (2, 10, 0)
+    assert torch.equal(ours.cache.k[0][slot, :, :10], before)
+    read(ours, past, IDS[10:19])
+    assert ours.join(IDS[:20], past) == slot
+    close(ours.logits[slot], alone.logits[right])
+    assert texts(ours, slot, 5) == texts(alone, right, 5)
+
+
+@KINDS
+def test_a_sequence_that_fills_the_capacity_is_left_alone_by_steps(model: ToyForCausalLM, pages: int | None) -> None:
+    ours, alone = decoder_of(model, pages, capacity=64), decoder_of(model, capacity=64)
+    ours.join([1])
+    past = ours.past()
+    read(ours, past, IDS[:64])
+    ours.step()
+    with pytest.raises(LengthError, match="slot 1, 64 positions and 1 more"):
+        read(ours, past, [1])
+    slot = ours.join(IDS[:64], past)
+    close(ours.logits[slot], alone.logits[alone.join(IDS[:64])])
+
+
+def test_positions_are_taken_back_and_so_are_pages(model: ToyForCausalLM) -> None:
+    ours = decoder_of(model, 5)
+    past = ours.past()
+    read(ours, past, IDS[:70])
+    past.activate_past_recording()
+    for count, left in ((0, 70), (-3, 67), (90, 67), (65, 65), (-2, 63)):
+        past.crop(count)
+        assert past.length == ours.lengths[0] == left
+    assert ours.cache.table.tolist() == [[0, -1], [-1, -1], [-1, -1]]
+    with pytest.raises(LengthError, match="past has 63 positions, of which 64"):
+        past.crop(-64)
+    close(read(ours, past, IDS[63:70])[-1], read(ours, ours.past(), IDS[:70])[-1])
+    past.reset()
+    assert past.length == 0
+    ours.leave(1)
+    assert (ours._pages.free, ours.taken) == (5, (0,))
+
+
+def test_what_a_slot_cannot_hold_is_refused_before_anything_is_written(model: ToyForCausalLM) -> None:
+    ours = decoder_of(model, 2)
+    past = ours.past()
+    read(ours, past, IDS[:60])
+    ours.join(IDS[:3])
+    before = [tensor.clone() for tensor in (*ours.cache.k, *ours.cache.v, ours.cache.table)]
+    k, v = torch.zeros(2, 1, 2, 5, 16, dtype=torch.float64)
+    grad, long, two = v.clone().requires_grad_(), k.repeat(1, 1, 8, 1), k.repeat(2, 1, 1, 1)
+    cases = [
+        (PageError, r"slots \[0\] need 1 more pages", k, v, 0),
+        (LengthError, "slot 0, 60 positions and 40 more", long, long, 0),
+        (ShapeError, r"keys of layer 0 have shape \(2, 2, 5, 16\); a past is of one sequence", two, two, 0),
+        (ShapeError, r"values of layer 0 have shape \(1, 2, 4, 16\)", k, v[:, :, 1:], 0),
+        (ShapeError, "has a layer 2, the decoder's has layers 0 to 1", k, v, 2),
+        (DTypeError, "keys of layer 0 are torch.float32, the decoder's torch.float64", k.float(), v, 0),
+        (GraphError, "values of layer 0 want gradients", k, grad, 0),
+        (GraphError, "layer 1 of a model comes with 5 positions, and layer 0 is due", k, v, 1),
+    ]
+    for kind, message, keys, values, layer in cases:
+        with pytest.raises(kind, match=message):
+            past.update(keys, values, layer)
+    for call in (past.reorder_cache, past.batch_repeat_interleave, past.batch_select_indices):
+        with pytest.raises(DecodeError, match="a past of a decoder is of one sequence, and beams"):
+            call(torch.tensor([0]))
+    assert ours.lengths == (60, 3, 0)
+    for now, then in zip((*ours.cache.k, *ours.cache.v, ours.cache.table), before, strict=True):
+        assert torch.equal(now, then)
+    past.update(k[:, :, :2], v[:, :, :2], 0)
+    with pytest.raises(GraphError, match="layer 1 of a model comes with 5 positions, and layer 1 with 2 is due"):
+        past.update(k, v, 1)
+
+
+def test_a_past_is_of_one_sequence_of_one_decoder_until_that_joins_or_leaves(model: ToyForCausalLM) -> None:
+    ours = decoder_of(model)
+    past = ours.past()
+    read(ours, past, IDS[:6])
+    with pytest.raises(SlotError, match="a model reads the sequence in slot 0"):
+        ours.step()
+    with pytest.raises(SlotError, match="a model reads the sequence in slot 0"):
+        ours.prefill([1], 0)
+    with pytest.raises(SlotError, match=r"other sequences hold slots \[0\]"):
+        ours.generate([1], 1)
+    with pytest.raises(SlotError, match="past is of another decoder"):
+        decoder_of(model).join(IDS[:6], past)
+    with pytest.raises(ShapeError, match="past has 6 positions, and 5 ids are given"):
+        ours.join(IDS[:5], past)
+    with pytest.raises(LengthError):
+        ours.join(IDS[:5] * 20, past)
+    assert (past.length, ours.taken) == (6, (0,))
+    ours.join(IDS[:8], past)
+    gone = [past, ours.past()]
+    ours.leave(gone[1].slot)
+    assert ours.past().slot == gone[1].slot
+    for each in gone:
+        for call in (each.get_seq_length, each.reset, lambda each=each: ours.join(IDS[:8], each)):
+            with pytest.raises(SlotError, match=f"has joined, or left slot {each.slot}; begin another by past"):
+                call()
+
+
+def test_a_decoder_made_in_inference_mode_is_read_into_outside_of_it(model: ToyForCausalLM) -> None:
+    with torch.inference_mode():
+        ours = decoder_of(model, 5)
+    past = ours.past()
+    with torch.no_grad():
+        read(ours, past, IDS[:66])
+        logits = read(ours, past, IDS[66:70])
+    slot = ours.join(IDS[:70], past)
+    close(ours.logits[slot], logits[-1])
+
+
+@pytest.mark.parametrize(("kind", "pages"), [("Llama", None), ("Qwen3", 5)])
+def test_models_of_transformers_read_and_generate_as_with_their_own_cache(kind: str, pages: int | None) -> None:
+    library = pytest.importorskip("transformers")
+    torch.manual_seed(0)
+    config = getattr(library, f"{kind}Config")(
+        vocab_size=61,
+        hidden_size=32,
+        intermediate_size=48,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        head_dim=16,
+        max_position_embeddings=128,
+        initializer_range=0.3,
+        bos_token_id=None,
+        eos_token_id=None,
+        pad_token_id=0,
+    )
+    model = getattr(library, f"{kind}ForCausalLM")(config).eval().double()
+    ours, ids = decoder_of(model, pages), torch.tensor([IDS[:70]])
+    with torch.inference_mode():
+        right = model(ids, past_key_values=library.DynamicCache()).logits
+        past = ours.past()
+        for part in (slice(0, 66), slice(66, 67), slice(67, 70)):
+            close(model(ids[:, part], past_key_values=past).logits, right[:, part])
+        text = model.generate(ids, max_new_tokens=12, do_sample=False)[0].tolist()
+        slot = ours.join(text[:70], past)
+        assert texts(ours, slot, 12) == text[70:]
+        past = ours.past()
+        assert model.generate(ids, max_new_tokens=7, do_sample=False, past_key_values=past)[0].tolist() == text[:77]
+        assert past.length == 76
+        slot = ours.join(text[:77], past)
+        assert texts(ours, slot, 5) == text[77:]
+        with pytest.raises(ShapeError, match="a past is of one sequence, without padding"):
+            model(ids.repeat(2, 1), past_key_values=ours.past())
