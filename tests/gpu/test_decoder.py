@@ -133,3 +133,37 @@ def test_sequences_in_pages_decode_bit_for_bit_as_in_memory_of_their_own(
     assert paged.lengths == plain.lengths == (69, 127, 0)
     assert torch.equal(paged.logits[:2], plain.logits[:2])
     assert paged._pages.free == 1
+
+
+@pytest.mark.parametrize("pages", [None, 9], ids=["plain", "paged"])
+@pytest.mark.parametrize("runner", launch.RUNNERS)
+def test_steps_leave_alone_what_a_model_reads_into_its_slot(
+    runner: type[DeviceExecutor], pages: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Up to a slot that is full, behind which there is no row for a step to write."""
+    monkeypatch.setattr(launch, "RUNNERS", (runner,))
+    made, _ = decoders(SHAPES["tied"], torch.bfloat16)
+    ours, alone = (
+        Decoder.from_weights(made.shape, made._weights, made._rope, batch=3, pages=pages) for _ in range(2)
+    )
+    assert isinstance(ours._launch, StepLaunch), ours.explain()
+    for decoder in (ours, alone):
+        decoder.join(PROMPTS[2])
+    past, kept = ours.past(), []
+    for count in (64, 100, 91, 1):
+        start = past.length
+        for layer in range(made.shape.layers):
+            pair = torch.randn(2, 1, 2, count, 64, device="cuda").bfloat16()
+            keys, values = past.update(*pair, layer)
+            assert torch.equal(torch.stack((keys, values))[:, :, :, start:], pair)
+            kept.append((layer, start, pair))
+        for decoder in (ours, alone):
+            decoder.step()
+        assert (ours.logits[0] - alone.logits[0]).norm() < 1e-2 * alone.logits[0].norm()
+        for layer, start, pair in kept:
+            found = torch.stack(ours.cache.read(layer, past.slot, min(past.length, 255)))[:, :, :, start:]
+            width = min(pair.shape[3], found.shape[3])
+            assert torch.equal(found[:, :, :, :width], pair[:, :, :, :width])
+    assert ours.lengths == (len(PROMPTS[2]) + 4, 256, 0)
+    ours.join([1] * 256, past)
+    assert ours._slots.position.tolist() == [*ours.lengths]
