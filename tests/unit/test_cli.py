@@ -178,7 +178,7 @@ def test_on_a_gpu_every_executor_runs_in_tiles_of_its_own(capsys: pytest.Capture
     planned = run_module._planned(chosen, plans, named=False)
     assert (list(planned), capsys.readouterr().err) == (chosen, "")
     for executor, way in planned.items():
-        assert executor.misfit(way.proof.plan.graph, H200) is None
+        executor.check_tiles(way.proof.plan.graph, H200)
         assert way.proof.plan.dispatch is executor.dispatches[0]
         assert way.setting == executor.default(task.graph, H200)
     tiles = {tiling(way.proof.plan.graph) for way in planned.values()}
