@@ -13,6 +13,7 @@ import interlace as il
 from interlace.core.errors import HangError
 from interlace.executors.device import DeviceExecutor
 from interlace.kernels.abi import ITEM
+from interlace.planner.settings import choices, retiled
 
 TORCH = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32, "int32": torch.int32}
 GRAPHS = ("two-copies", "two-matmuls", "ffn", "gated-ffn")
@@ -79,6 +80,13 @@ def workload(
         graph,
         lambda t: torch.nn.functional.gelu(t["x"] @ t["w_up"].T, approximate="tanh") @ t["w_down"].T,
     )
+
+
+def by_default(graph: il.Graph, workers: int = 132) -> il.Plan:
+    """As the one launch tiles it by default, under tickets."""
+    setting = il.OneLaunchExecutor.default(graph, il.H200)
+    tiled = retiled(graph, setting)
+    return il.build(tiled, choices(tiled, setting, workers))
 
 
 def split(graph: il.Graph, how: il.Split) -> dict[str, il.Split]:

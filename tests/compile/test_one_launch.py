@@ -13,7 +13,8 @@ from interlace.kernels.cuda.ptx import PTX
 from interlace.kernels.lint import lint
 from interlace.kernels.primitives.semaphore_cuda import SEMAPHORES
 from interlace.launch.compose import KEEPS
-from interlace.planner.settings import plan_with
+
+from ..cases import by_default
 
 META = il.Options("meta")
 A = il.Activation
@@ -43,8 +44,7 @@ VARIANTS = [
 @pytest.mark.parametrize(("shape", "m", "dtype"), [*VARIANTS, ("relu", 16, il.fp16), ("gated", 256, il.fp16)])
 def test_default_launches_compile_and_keep_the_memory_order(shape: str, m: int, dtype: il.DType) -> None:
     graph = il.workloads.ffn(m, SHAPES[shape], dtype, bias=shape == "gelu")
-    setting = il.OneLaunchExecutor.default(graph, il.H200)
-    run = il.OneLaunchExecutor(plan_with(graph, setting, 132), il.Options("meta", dependent_launch=True))
+    run = il.OneLaunchExecutor(by_default(graph), il.Options("meta", dependent_launch=True))
     resources, split = run.binary.resources, run._table.parts.max() > 1
     assert resources.spill_bytes <= (FIX_UP_SPILLS if split else 0)
     assert run.binary.warnings == ()  # wgmma that ptxas serialises, registers that it does not move
@@ -53,7 +53,7 @@ def test_default_launches_compile_and_keep_the_memory_order(shape: str, m: int, 
     ptx = run.binary.ptx
     assert lint(ptx, posts=True, waits=True, posting_warp=True) == []
     widths = {int(n) for n in re.findall(r"wgmma\.mma_async\.sync\.aligned\.m64n(\d+)k16", ptx)}
-    tiles = [dict(setting.op(op.name).params) for op in graph.ops]
+    tiles = [op.parameters for op in run.plan.graph.ops]
     narrow = [tile["SWAP"] and tile["BN"] < 64 for tile in tiles]
     assert any(narrow) == ("mma.sync.aligned.m16n8k16" in ptx) == (m == 1 or (m == 16 and shape != "narrow"))
     wide = [tile for tile, few in zip(tiles, narrow, strict=True) if not few]
@@ -105,8 +105,7 @@ def places(lines: list[str], pattern: str) -> list[int]:
 @pytest.mark.parametrize(("shape", "m"), [("relu", 16), ("gated", 256)])
 def test_the_lint_finds_each_missing_fence_and_a_load_ahead_of_the_launch_before(shape: str, m: int) -> None:
     graph = il.workloads.ffn(m, SHAPES[shape], il.bf16)
-    setting = il.OneLaunchExecutor.default(graph, il.H200)
-    run = il.OneLaunchExecutor(plan_with(graph, setting, 132), il.Options("meta", dependent_launch=True))
+    run = il.OneLaunchExecutor(by_default(graph), il.Options("meta", dependent_launch=True))
     lines = run.binary.ptx.splitlines()
 
     def found(changed: list[str]) -> set[str]:

@@ -60,4 +60,5 @@ def test_stages_that_shared_memory_does_not_hold_twice_are_refused_before_a_laun
     graph = side_by_side({"copy": (kernel, {"x": (128, 256), "y": (128, 256)})})
     with pytest.raises(PlanError, match=r"a stage takes 131072 bytes.*do not hold two of them; give the ops smaller"):
         launch(graph)
-    assert "hold 1 stages of these tiles" in str(il.OneLaunchExecutor.misfit(graph, il.H200))
+    with pytest.raises(PlanError, match="hold 1 stages of these tiles"):
+        il.OneLaunchExecutor.check_tiles(graph, il.H200)

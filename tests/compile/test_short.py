@@ -14,7 +14,8 @@ from interlace.executors.launch import TextLaunch
 from interlace.kernels.cuda import launcher
 from interlace.kernels.cuda.launcher import TensorMap
 from interlace.kernels.matmul.walk_body import WALK_BODY
-from interlace.planner.settings import plan_with
+
+from ..cases import by_default
 
 SHAPE = il.workloads.FFNShape(256, 512, il.Activation.RELU, False)
 META, SHORT = il.Options("meta"), il.Options("meta", short=("x",))
@@ -22,8 +23,7 @@ META, SHORT = il.Options("meta"), il.Options("meta", short=("x",))
 
 def one_launch(options: il.Options, m: int = 32) -> il.OneLaunchExecutor:
     graph = il.workloads.ffn(m, SHAPE)
-    setting = il.OneLaunchExecutor.default(graph, il.H200)
-    return il.OneLaunchExecutor(plan_with(graph, setting, il.H200.sms), options)
+    return il.OneLaunchExecutor(by_default(graph), options)
 
 
 def launch(executor: il.OneLaunchExecutor, rows: int) -> TextLaunch:

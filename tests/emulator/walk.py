@@ -165,7 +165,7 @@ class EmulatedLaunch(OneLaunchExecutor):
         inputs = [value for name, value in given.items() if name not in written_to]
         results = [value for name, value in given.items() if name in written_to]
         state = self._semaphores, self._arrivals, self._done, self._fault, self._record, self._trace, self._counters
-        state = *state, self._heads, *self._queue.values()
+        state = *state, self._heads, *self._memory.values.values()
         read = [_buffer(value) for value in (*inputs, operands, self._items, self._waits, self._lists)]
         written = [_buffer(value, written=True) for value in state]
         return [*read, *written, *(_buffer(value, written=True, watched=True) for value in (*results, self._workspace))]

@@ -7,9 +7,8 @@ from collections.abc import Callable, Mapping
 import torch
 
 import interlace as il
-from interlace.planner.settings import plan_with
 
-from ..cases import Answer, Case, split, workload
+from ..cases import Answer, Case, by_default, split, workload
 
 HIDDEN, FFN = 400, 1104  # no multiples of any tile
 
@@ -110,7 +109,7 @@ def one_launch(
     """An FFN as one launch, by default as the rules tile it, and its answer."""
     graph = il.workloads.ffn(m, shape, il.dtype(dtype), up, down, bias)
     if up is None:
-        plan = plan_with(graph, il.OneLaunchExecutor.default(graph, il.H200), workers)
+        plan = by_default(graph, workers)
     else:
         plan = il.build(graph, choices or il.Choices(workers))
     return il.OneLaunchExecutor(plan, il.Options(**options)), Case(plan.graph, ffn_answer(shape), "cuda")

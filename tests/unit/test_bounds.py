@@ -15,7 +15,6 @@ from interlace.core.errors import ModelError
 from interlace.orders.panels import Cache, PanelGrid, Visit
 from interlace.orders.replay import loads
 from interlace.planner.bounds import (
-    BLELLOCH,
     COMPULSORY,
     FUSION,
     SAHA,
@@ -28,7 +27,6 @@ from interlace.planner.bounds import (
     chain,
     compulsory,
     matmul,
-    shared_cache,
 )
 from interlace.planner.energy import PUBLISHED, Level, energy
 
@@ -98,11 +96,6 @@ def test_attention_is_bounded_up_to_a_constant() -> None:
     assert shared[0].bytes == 128 * 16 * 8 + 2 * 1024 * 16 * 2
 
 
-def test_workers_on_one_cache_miss_no_more_than_one_with_less() -> None:
-    bound = shared_cache(lambda capacity: 10_000 - capacity, capacity_bytes=1000, workers=4, depth_bytes=100)
-    assert bound == Bound("4 workers on one cache", 9_400, SAFE, LOADS, BLELLOCH)
-
-
 def test_compulsory_counts_reads_and_then_writes_too() -> None:
     assert [(b.bytes, b.counts, b.source) for b in compulsory("copy", 30, 12)] == [
         (30, LOADS, COMPULSORY),
@@ -119,7 +112,6 @@ def test_compulsory_counts_reads_and_then_writes_too() -> None:
         (lambda: chain((Gemm(4, 6, 4), Gemm(4, 4, 4)), 2, SMALL), "use m = 4 and a k that divides 6"),
         (lambda: chain((Gemm(4, 4, 4), Gemm(5, 4, 4)), 2, SMALL), "cannot take the 4 x 4 result"),
         (lambda: attention(4, 4, 4, 3, 2, SMALL, key_heads=2), "3 heads cannot share 2 key heads evenly"),
-        (lambda: shared_cache(lambda c: c, 100, 10, 10), "leave nothing of 100 bytes; use at most 9 workers"),
         (lambda: energy({Level.L2: -1}), "L2 moves -1; use 0 or more"),
     ],
 )

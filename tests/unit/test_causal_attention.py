@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import interlace as il
-from interlace.core.errors import DTypeError, ParamError, PlanError, ShapeError
+from interlace.core.errors import DTypeError, InterlaceError, ParamError, PlanError, ShapeError
 from interlace.deploy import Deployment
 from interlace.kernels.causal_attention import AttentionTile, causal_attention
 from interlace.workloads.prefill import PrefillAttention, packed, prefill_attention
@@ -106,14 +106,14 @@ def test_a_rule_takes_large_tiles_that_fit_and_others_are_refused_with_their_byt
         tile = AttentionTile.heuristic(head_dim, itemsize, il.H200)
         assert tile.smem_bytes(head_dim, itemsize) <= il.H200.smem_bytes
 
-    def misfit(tile: AttentionTile) -> str | None:
-        return il.SerialExecutor.misfit(prefill_attention(512, 512, 4, 4, 128, tile=tile), il.H200)
+    def check(tile: AttentionTile) -> None:
+        il.SerialExecutor.check_tiles(prefill_attention(512, 512, 4, 4, 128, tile=tile), il.H200)
 
-    assert "4 stages take 294912 bytes of shared memory, and NVIDIA H200 has 232448" in str(
-        misfit(AttentionTile(128, 128, 4, 8))
-    )
-    assert "sums of 256 registers per thread" in str(misfit(AttentionTile(128, 128, 2, 4)))
-    assert misfit(AttentionTile(128, 64, 3, 8)) is None
+    with pytest.raises(InterlaceError, match="4 stages take 294912 bytes of shared memory, and NVIDIA H200 has 232448"):
+        check(AttentionTile(128, 128, 4, 8))
+    with pytest.raises(InterlaceError, match="sums of 256 registers per thread"):
+        check(AttentionTile(128, 128, 2, 4))
+    check(AttentionTile(128, 64, 3, 8))
 
 
 def test_the_one_launch_takes_heads_and_tiles_that_its_products_have() -> None:
@@ -128,7 +128,8 @@ def test_the_one_launch_takes_heads_and_tiles_that_its_products_have() -> None:
         (tiled, *_) = il.OneLaunchExecutor.tilings(graph, il.H200)
         assert [tiled.op("attention").param(name) for name in ("BM", "BN")] == [m, 64]
     narrow = prefill_attention(512, 512, 4, 2, 64, tile=AttentionTile(64, 64, 1, 8), product=il.MatmulTile(128, 128))
-    assert "2 warpgroups have 64 rows each; use 128 queries" in str(il.OneLaunchExecutor.misfit(narrow, il.H200))
+    with pytest.raises(InterlaceError, match="2 warpgroups have 64 rows each; use 128 queries"):
+        il.OneLaunchExecutor.check_tiles(narrow, il.H200)
 
 
 def test_what_tells_sequences_apart_is_no_result_of_the_launch() -> None:

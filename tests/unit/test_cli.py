@@ -11,6 +11,7 @@ import pytest
 import safetensors.numpy
 
 import interlace
+from interlace.bench.timing import Timing
 from interlace.cli import foreseen as foreseen_module
 from interlace.cli import machine as machine_module
 from interlace.cli import main, table
@@ -21,7 +22,7 @@ from interlace.cli.names import DISPATCHES, EXECUTORS, Device
 from interlace.cli.options import ScheduleOptions
 from interlace.cli.predicted import picture
 from interlace.cli.problem import Plans, Problem, problem
-from interlace.cli.runners import Measured, ReferenceRunner, relative_error
+from interlace.cli.runners import ReferenceRunner, relative_error
 from interlace.cli.table import Row
 from interlace.cli.trace import arrows
 from interlace.cli.workloads import Selection
@@ -178,7 +179,7 @@ def test_on_a_gpu_every_executor_runs_in_tiles_of_its_own(capsys: pytest.Capture
     planned = run_module._planned(chosen, plans, named=False)
     assert (list(planned), capsys.readouterr().err) == (chosen, "")
     for executor, way in planned.items():
-        assert executor.misfit(way.proof.plan.graph, H200) is None
+        executor.check_tiles(way.proof.plan.graph, H200)
         assert way.proof.plan.dispatch is executor.dispatches[0]
         assert way.setting == executor.default(task.graph, H200)
     tiles = {tiling(way.proof.plan.graph) for way in planned.values()}
@@ -274,7 +275,7 @@ def test_a_picture_shows_when_workers_are_at_each_op_and_when_they_wait() -> Non
 def test_speeds_are_against_cuda_graph_where_it_ran() -> None:
     plan = build(cpu_problem().graph, Choices(8))
     rows = [
-        Row(executor, plan, 1e-3, Measured(us, us, us))
+        Row(executor, plan, 1e-3, Timing(us, us, us))
         for executor, us in ((ReferenceExecutor, 9e5), (CudaGraphExecutor, 100.0), (PersistentTicketExecutor, 80.0))
     ]
     shown = table.results("t", rows)

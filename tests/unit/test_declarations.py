@@ -13,7 +13,7 @@ import pytest
 
 import interlace as il
 from interlace.core.devices import DeviceSpec
-from interlace.core.errors import GraphError, PlanError
+from interlace.core.errors import GraphError, InterlaceError, PlanError
 from interlace.executors import EXECUTORS, ONE_LAUNCH, DeviceExecutor, Executor
 from interlace.executors.persistent import PersistentStaticExecutor, PersistentTicketExecutor
 from interlace.executors.reference import RandomReferenceExecutor
@@ -98,22 +98,22 @@ def test_an_obstacle_is_the_reason_why_an_executor_cannot_run_a_graph_on_a_devic
 
 
 def test_tiles_that_make_no_launch_are_told_with_their_bytes_and_registers() -> None:
-    def misfit(executor: type[Executor], tile: il.MatmulTile, device: DeviceSpec = il.H200) -> str:
-        said = executor.misfit(one_matmul(1024, 1024, 1024, tile=tile), device)
-        assert said is not None
-        return said
+    def check(executor: type[Executor], tile: il.MatmulTile, device: DeviceSpec = il.H200) -> None:
+        executor.check_tiles(one_matmul(1024, 1024, 1024, tile=tile), device)
 
     deep = il.MatmulTile(128, 128, 64, 8, 8)  # 8 stages of 64 x (128 + 128) x 2 bytes
-    assert "8 stages take 262144 bytes of shared memory, and NVIDIA H200 has 232448" in misfit(il.SerialExecutor, deep)
+    with pytest.raises(InterlaceError, match="8 stages take 262144 bytes of shared memory, and NVIDIA H200 has 232448"):
+        check(il.SerialExecutor, deep)
     wide = il.MatmulTile(128, 256, 64, 4, 4)
-    assert "sums of 256 registers per thread" in misfit(il.PersistentExecutor, wide)
+    with pytest.raises(InterlaceError, match="sums of 256 registers per thread"):
+        check(il.PersistentExecutor, wide)
     fits = il.MatmulTile(128, 128, 64, 4, 8)  # 128 KiB
-    assert il.PersistentExecutor.misfit(one_matmul(1024, 1024, 1024, tile=fits), A100) is None
-    assert "4 warps" not in misfit(il.OneLaunchExecutor, il.MatmulTile(128, 256, 128, 3, 8))
+    check(il.PersistentExecutor, fits, A100)
     two = il.MatmulTile(128, 256, 128, 3, 8)  # a stage of 96 KiB
     told = "232448 bytes of shared memory hold 2 stages of these tiles, too few for loads to run ahead"
-    assert told in misfit(il.OneLaunchExecutor, two)
-    assert il.ReferenceExecutor.misfit(one_matmul(1024, 1024, 1024, tile=deep), il.CPU) is None
+    with pytest.raises(InterlaceError, match=told):
+        check(il.OneLaunchExecutor, two)
+    check(il.ReferenceExecutor, deep, il.CPU)
 
 
 def test_executors_tell_how_the_simulated_machine_models_them() -> None:
@@ -149,7 +149,7 @@ def test_a_planned_graph_is_one_that_the_executor_runs(executor: type[Executor],
     graph = il.workloads.ffn(m, RELU)
     plan = il.plan_graph(graph, il.H200, executor)
     assert executor.prove(plan).plan.workers == il.H200.sms
-    assert executor.misfit(plan.graph, il.H200) is None
+    executor.check_tiles(plan.graph, il.H200)
     assert (plan.graph.tensors, plan.graph.inputs, plan.graph.outputs) == (graph.tensors, graph.inputs, graph.outputs)
     shared = executor is il.OneLaunchExecutor and m == 100  # a product is split
     assert plan.dispatch is (il.Dispatch.STATIC if shared else executor.dispatches[0])

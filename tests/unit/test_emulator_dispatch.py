@@ -252,7 +252,7 @@ def test_an_item_that_is_lost_or_held_behind_one_that_waits_for_it_is_named(name
 
 def test_an_item_that_nobody_puts_into_the_queue_is_named() -> None:
     run = launches()["wake-up lost"]
-    name = run.plan.item_name(run._table.items["number"][run._queue["rows"][run._queue["members"][5]]])
+    name = run.plan.item_name(run._table.items["number"][run._memory.values["rows"][run._memory.values["members"][5]]])
     with pytest.raises(HangError, match=rf"came before the watchdog fired; {re.escape(name)} \(item \d+\) never came"):
         run_once(run, 0)
 
@@ -260,7 +260,7 @@ def test_an_item_that_nobody_puts_into_the_queue_is_named() -> None:
 def test_an_item_that_comes_to_the_queue_twice_is_named() -> None:
     """It takes the place of another, which nobody runs."""
     run = launches()["woken twice"]
-    twice = run.plan.item_name(run._table.items["number"][run._queue["rows"][run._queue["members"][2]]])
+    twice = run.plan.item_name(run._table.items["number"][run._memory.values["rows"][run._memory.values["members"][2]]])
     with suppress(AssertionError, HangError):
         run_once(run, 0)
     assert doubled(run, 1) == [twice]
@@ -270,7 +270,7 @@ def test_a_thread_of_the_host_gives_each_item_once() -> None:
     run = launches()["host"]
     assert isinstance(run, Hosted)
     check(run, range(5))
-    assert not run._queue["met"].any()
+    assert not run._memory.values["met"].any()
     run.close()
 
 
@@ -297,7 +297,7 @@ def test_the_dispatcher_counts_on_and_leaves_mailboxes_empty() -> None:
     assert (words >> 31 & 1 == 1).all()
     for runs in (2**31 - 1, 2**32 - 1):
         run._counters[0] = runs * WORKERS
-        for value in (run._semaphores, run._queue["met"], run._queue["tail"]):
+        for value in (run._semaphores, run._memory.values["met"], run._memory.values["tail"]):
             value.fill_(np.uint32(runs).astype(np.int32).item())
         run._heads.copy_(torch.from_numpy(np.full(2 * HELD * WORKERS, (runs << 32) + 2**31, np.uint64).view(np.int64)))
         run_once(run, 0)
@@ -313,11 +313,12 @@ def test_the_queue_counts_on() -> None:
     check(run, range(2))
     runs = int(run._counters[0]) // (n + WORKERS)
     assert runs == 2
-    assert run._queue["tail"].item() == runs * (n - ready)
-    assert (run._queue["met"][:-1] == runs).all()
+    assert run._memory.values["tail"].item() == runs * (n - ready)
+    assert (run._memory.values["met"][:-1] == runs).all()
     for runs in (2**31 - 1, 2**32 - 1):
         run._counters[0] = runs * (n + WORKERS)
-        for value, once in ((run._semaphores, 1), (run._queue["met"], 1), (run._queue["tail"], n - ready)):
+        queue = run._memory.values
+        for value, once in ((run._semaphores, 1), (queue["met"], 1), (queue["tail"], n - ready)):
             value.fill_(np.uint32(runs * once % 2**32).astype(np.int32).item())
         for seed in range(2):
             run_once(run, seed)

@@ -113,10 +113,10 @@ def test_what_finds_no_place_is_an_error_that_names_its_spawner_and_the_next_run
     held = run._memory.counts["capacity"]
     run.release()
     run._memory.counts["capacity"] = 1  # type: ignore[index]
-    beyond = run._queue["slots"][1 + WORKERS :].clone()
+    beyond = run._memory.values["slots"][1 + WORKERS :].clone()
     with pytest.raises(QueueOverflowError, match=r"^op 'level\d', tile .* spawned an item.* it has 1,"):
         run_once(run, some(1), 0)
-    assert torch.equal(run._queue["slots"][1 + WORKERS :], beyond * 0)
+    assert torch.equal(run._memory.values["slots"][1 + WORKERS :], beyond * 0)
     run.release()
     run._memory.counts["capacity"] = held  # type: ignore[index]
     assert run_once(run, some(1), 1) == run_once(launches()["ticket"], some(1), 1)

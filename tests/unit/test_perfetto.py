@@ -1,13 +1,11 @@
 """The Perfetto file of hand-made traces: slices, tracks, arrows."""
 
-import json
-from pathlib import Path
 
 import numpy as np
 import pytest
 
 from interlace.trace.events import Trace
-from interlace.trace.perfetto import to_perfetto, write_perfetto
+from interlace.trace.perfetto import to_perfetto
 
 
 def trace(rows: list[tuple[int, int, int, int, int, int, int]], clock: str = "globaltimer") -> Trace:
@@ -119,12 +117,3 @@ def test_a_clock_of_steps_shows_a_step_as_a_microsecond_and_says_so() -> None:
 
 def test_an_empty_trace_is_a_valid_file() -> None:
     assert [e["name"] for e in to_perfetto(trace([]))["traceEvents"]] == ["process_name"]
-
-
-def test_the_file_holds_what_to_perfetto_returns(tmp_path: Path) -> None:
-    path = tmp_path / "t.json"
-    arrows = np.array([[0, 2]])
-    write_perfetto(path, trace(CHAIN), grids=[(1, 2), (2, 3)], arrows=arrows, name="x")
-    assert json.loads(path.read_text()) == to_perfetto(
-        trace(CHAIN), grids=[(1, 2), (2, 3)], arrows=arrows, name="x"
-    )

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 import interlace as il
+from interlace.core.errors import InterlaceError
 from interlace.executors import ONE_LAUNCH
 from interlace.executors.one_launch import OneLaunchExecutor
 from interlace.executors.persistent import PersistentTicketExecutor
-from interlace.planner.settings import retiled
 from interlace.policies.setting import OpSetting, Setting
 from interlace.workloads import FFN, FFNShape, ffn
 
@@ -100,7 +100,11 @@ def test_stages_shrink_to_shared_memory_and_chunks_keep_their_bytes() -> None:
 
 def fits(ring: Ring, shape: FFNShape, m: int = 1024) -> bool:
     graph = ffn(m, shape)
-    return OneLaunchExecutor.misfit(retiled(graph, ring.setting(graph)), il.H200) is None
+    try:
+        OneLaunchExecutor.check_setting(graph, ring.setting(graph), il.H200)
+    except InterlaceError:
+        return False
+    return True
 
 
 def test_tiles_make_a_launch_if_their_ring_their_sums_and_their_panels_fit() -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -13,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 from threadpoolctl import threadpool_limits
 
+from interlace.bench.timing import Timing, median_us
 from interlace.cli.machine import BLAS_THREADS, Machine
 from interlace.cli.problem import Planned, Problem, input_bytes
 from interlace.deploy import overlaps
@@ -30,15 +30,6 @@ from interlace.workloads.base import Inputs
 _ROUNDS = 20
 _CPU_ROUNDS, _CPU_BUDGET_S = 5, 1.0
 _MOST_COPIES = 64  # sets of inputs to rotate over; a graph this small fits the L2 whatever one does
-
-
-@dataclass(frozen=True)
-class Measured:
-    """Microseconds per run: median, 20th and 80th percentile."""
-
-    median_us: float
-    p20_us: float
-    p80_us: float
 
 
 class Runner(ABC):
@@ -149,7 +140,7 @@ class DeviceRunner(Runner):
         """Wait for all runs, and raise what the watchdog found."""
         self._executor.synchronize()
 
-    def eager(self) -> Measured:
+    def eager(self) -> Timing:
         """Times of runs that Python enqueues one by one, between two events on the GPU."""
         cuda = self._machine.torch.cuda
         samples: list[float] = []
@@ -160,7 +151,7 @@ class DeviceRunner(Runner):
             end.record()
             end.synchronize()
             samples.append(begin.elapsed_time(end) * 1e3)
-        return _summary(samples)
+        return Timing.of(samples)
 
     def trace(self) -> Trace:
         executor = self._make(Options(device=self._machine.device_name, trace=True))
@@ -223,7 +214,7 @@ def relative_error(
     return float(np.max(errors))  # a NaN counts as the largest
 
 
-def time_all(made: Sequence[Runner], machine: Machine) -> list[Measured]:
+def time_all(made: Sequence[Runner], machine: Machine) -> list[Timing]:
     """Times of each runner: on a GPU by the benchmark's protocol, else by the wall clock.
 
     On the GPU all but ``serial`` are captured in CUDA graphs, which is what ``serial`` is compared against.
@@ -232,16 +223,13 @@ def time_all(made: Sequence[Runner], machine: Machine) -> list[Measured]:
     for i, runner in enumerate(made):
         if machine.cuda and isinstance(runner, DeviceRunner) and runner.executor is not SerialExecutor:
             captured[i] = runner.each_set
-    by_graph: dict[int, Measured] = {}
+    by_graph: dict[int, Timing] = {}
     if captured:
-        from interlace.bench.timing import median_us
-
         calls = next(r.calls for r in made if isinstance(r, DeviceRunner))
         timings = median_us({str(i): f for i, f in captured.items()}, _ROUNDS, calls)
         for i in captured:
-            t = timings[str(i)]
-            by_graph[i] = Measured(t.median_us, t.p20_us, t.p80_us)
-    out: list[Measured] = []
+            by_graph[i] = timings[str(i)]
+    out: list[Timing] = []
     for i, runner in enumerate(made):
         if i in by_graph:
             out.append(by_graph[i])
@@ -255,16 +243,11 @@ def time_all(made: Sequence[Runner], machine: Machine) -> list[Measured]:
     return out
 
 
-def _wall_clock(run: Callable[[], None]) -> Measured:
+def _wall_clock(run: Callable[[], None]) -> Timing:
     samples: list[float] = []
     with threadpool_limits(BLAS_THREADS, "blas"):
         while len(samples) < _CPU_ROUNDS and sum(samples) < _CPU_BUDGET_S * 1e6:
             begin = time.perf_counter_ns()
             run()
             samples.append((time.perf_counter_ns() - begin) * 1e-3)
-    return _summary(samples)
-
-
-def _summary(samples_us: Sequence[float]) -> Measured:
-    p20, median, p80 = np.percentile(samples_us, (20, 50, 80))
-    return Measured(float(median), float(p20), float(p80))
+    return Timing.of(samples)

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from rich.table import Table
 from rich.text import Text
 
+from interlace.bench.timing import Timing
 from interlace.cli.console import printable
-from interlace.cli.runners import Measured
 from interlace.executors import DeviceExecutor, Executor
 from interlace.executors.cuda_graph import CudaGraphExecutor
 from interlace.kernels.base import tiling
@@ -24,7 +24,7 @@ class Row:
     executor: type[Executor]
     plan: Plan
     relative_error: float
-    times: Measured
+    times: Timing
 
 
 def results(title: str, rows: Sequence[Row]) -> Table:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain, zip_longest
 from typing import Any, ClassVar
 
@@ -76,7 +76,11 @@ class Executor(ABC):
     @classmethod
     def obstacle(cls, graph: Graph, device: DeviceSpec) -> str | None:
         """Why it cannot run a graph on a device, however it is tiled; None if it can."""
-        return _said(cls.check, graph, device)
+        try:
+            cls.check(graph, device)
+        except InterlaceError as error:
+            return str(error)
+        return None
 
     @classmethod
     def check_tiles(cls, graph: Graph, device: DeviceSpec) -> None:
@@ -89,11 +93,6 @@ class Executor(ABC):
             kind = cls.kind_of(op)
             if kind is not None and kind in kernel_of(op).tunings:
                 kernel_of(op).tunings[kind].check(graph, op, device)
-
-    @classmethod
-    def misfit(cls, graph: Graph, device: DeviceSpec) -> str | None:
-        """Why the ops of a graph, tiled as they are, make no launch on a device; None if they do."""
-        return _said(cls.check_tiles, graph, device)
 
     @classmethod
     def check_setting(cls, graph: Graph, setting: Setting, device: DeviceSpec) -> Graph:
@@ -211,14 +210,6 @@ def _each_once(settings: Iterable[Setting]) -> Iterator[Setting]:
         if setting not in seen:
             seen.add(setting)
             yield setting
-
-
-def _said(check: Callable[[Graph, DeviceSpec], None], graph: Graph, device: DeviceSpec) -> str | None:
-    try:
-        check(graph, device)
-    except InterlaceError as error:
-        return str(error)
-    return None
 
 
 _BROKEN = {

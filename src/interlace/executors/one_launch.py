@@ -230,11 +230,6 @@ class OneLaunchExecutor(DeviceExecutor):
         self._heads = torch.zeros(heads, dtype=counts, device=self._device)
         self._memory = QueueMemory.of(self.plan, self._table, self._spawning, torch, self._device)
 
-    @property
-    def _queue(self) -> dict[str, Any]:
-        """Tensors of its queue, by field."""
-        return self._memory.values
-
     def _reset(self) -> None:
         self._heads.zero_()
         self._memory.reset()

@@ -209,14 +209,13 @@ def _check_address(op: Op, name: str, value: Any, step: int, why: str) -> None:
         )
 
 
-def _map(value: Any, rows: int, dtype: DType) -> Any:
+def _map(value: Any, rows: int, dtype: DType) -> bytes:
     """The tensor map of boxes of so many rows of a tensor, which lies without gaps."""
     from interlace.kernels.cuda.launcher import tensor_map
 
     *leading, n, d = value.shape
     box = 1, rows, _PANEL_BYTES // dtype.itemsize
-    made = tensor_map(value.data_ptr(), (math.prod(leading), n, d), (n * d, d, 1), box, dtype, swizzled=True)
-    return TENSOR_MAP.ctype.from_buffer_copy(made.words)
+    return tensor_map(value.data_ptr(), (math.prod(leading), n, d), (n * d, d, 1), box, dtype, swizzled=True).words
 
 
 def _any(op: Op, tensors: Mapping[str, Tensor]) -> None:

@@ -19,16 +19,16 @@ streams past them load mk + mnk/sqrt(S), about half of it. Example, m = n = k = 
     leading order, S = 60 MiB / 2 bytes = 31,457,280: 196,037,539 elements, 392 MB
 
 Several workers share S, and whatever they do at once is some one sequence of loads, so these bounds hold for
-any number of them. ``shared_cache`` is about a given schedule instead, and bounds it from above.
+any number of them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 from itertools import pairwise
-from math import ceil, floor, sqrt
+from math import floor, sqrt
 
 from interlace.core.devices import DeviceSpec
 from interlace.core.errors import ModelError
@@ -37,7 +37,6 @@ COMPULSORY = "each input is loaded once and each output stored once"
 SMITH = "Smith, Lowery, Langou and van de Geijn, A tight I/O lower bound for matrix multiplication, 2017"
 FUSION = f"{SMITH}; per matmul, less the store and the load of what is passed on"
 SAHA = "Saha and Ye, The I/O complexity of attention, or how optimal is FlashAttention?, 2024; constant 1 assumed"
-BLELLOCH = "Blelloch and Gibbons, Effectively sharing a cache among threads, 2004"
 
 
 class Label(Enum):
@@ -180,35 +179,6 @@ def attention(
         *compulsory("attention", (q + kv) * element_bytes, q * element_bytes),
         _bound("attention", max(2 * q + kv, leading), element_bytes, Label.LEADING, both, SAHA),
     )
-
-
-def shared_cache(
-    sequential_loads: Callable[[int], int], capacity_bytes: int, workers: int, depth_bytes: int
-) -> Bound:
-    """What P workers load at most through one cache of C bytes, if they follow the sequential order closely.
-
-    A schedule that always runs the earliest ready work of a sequential order (parallel depth first) misses no
-    more with C + P * D than that order alone with C, D being what the longest chain of dependent work touches;
-    proved for an ideal cache. So P workers load at most what one worker loads with C - P * D.
-
-    Args:
-        sequential_loads: bytes that one worker loads, by capacity in bytes.
-        capacity_bytes: C, of the shared cache.
-        workers: P.
-        depth_bytes: D.
-
-    Raises:
-        ModelError: a size below one, or nothing left of the cache.
-    """
-    _positive(capacity_bytes=capacity_bytes, workers=workers, depth_bytes=depth_bytes)
-    left = capacity_bytes - workers * depth_bytes
-    if left <= 0:
-        raise ModelError(
-            f"{workers} workers with {depth_bytes} bytes each leave nothing of {capacity_bytes} bytes; "
-            f"use at most {ceil(capacity_bytes / depth_bytes) - 1} workers"
-        )
-    name = f"{workers} workers on one cache"
-    return Bound(name, sequential_loads(left), Label.SAFE, Counts.LOADS, BLELLOCH)
 
 
 def _bound(name: str, elements: float, element_bytes: int, label: Label, counts: Counts, source: str) -> Bound:

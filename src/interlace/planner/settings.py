@@ -1,4 +1,4 @@
-"""From a setting to a plan: a graph's ops made anew in other tiles, and the choices that the setting stands for."""
+"""What a plan under a setting is built of: a graph's ops made anew in other tiles, and the choices it stands for."""
 
 from __future__ import annotations
 
@@ -9,8 +9,7 @@ from interlace.graph.graph import Graph
 from interlace.graph.op import Op
 from interlace.kernels.base import kernel_of
 from interlace.kernels.bodies import Params
-from interlace.plan.plan import Plan
-from interlace.planner.build import Choices, build
+from interlace.planner.build import Choices
 from interlace.policies.setting import Setting
 from interlace.policies.sync import ConsumerSync
 
@@ -49,14 +48,3 @@ def choices(graph: Graph, setting: Setting, workers: int) -> Choices:
     }
     one = set(orders.values())
     return Choices(workers, policy=ConsumerSync(), order=one.pop() if len(one) == 1 else orders, split=splits)
-
-
-def plan_with(graph: Graph, setting: Setting, workers: int) -> Plan:
-    """The plan of a graph under a setting.
-
-    Raises:
-        PlanError, ParamError, ShapeError: a setting that is none for this graph; see ``retiled``.
-        TooManyItemsError, IntraOpRaceError, UnwrittenError: as ``build``.
-    """
-    tiled = retiled(graph, setting)
-    return build(tiled, choices(tiled, setting, workers))

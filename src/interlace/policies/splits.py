@@ -76,9 +76,7 @@ class SplitK(Split):
         return (np.arange(tiles, dtype=np.int64)[:, None] * chunks + inner).ravel()
 
     def items(self, tiles: int, chunks: int) -> tuple[Ints, Ints, Ints]:
-        tile, lo, hi = super().items(tiles, chunks)
-        by_part = np.lexsort((tile, lo))
-        return tile[by_part], lo[by_part], hi[by_part]
+        return _by_begin(*super().items(tiles, chunks))
 
 
 @dataclass(frozen=True)
@@ -130,6 +128,10 @@ class SplitTail(Split):
         return np.arange(max(tiles - self.tiles, 0), tiles, dtype=np.int64) * chunks + self.chunks
 
     def items(self, tiles: int, chunks: int) -> tuple[Ints, Ints, Ints]:
-        tile, lo, hi = super().items(tiles, chunks)
-        ends_last = np.lexsort((tile, lo))
-        return tile[ends_last], lo[ends_last], hi[ends_last]
+        return _by_begin(*super().items(tiles, chunks))
+
+
+def _by_begin(tile: Ints, lo: Ints, hi: Ints) -> tuple[Ints, Ints, Ints]:
+    """Parts of tiles in the order of where they begin in the reduction."""
+    order = np.lexsort((tile, lo))
+    return tile[order], lo[order], hi[order]

@@ -14,14 +14,11 @@ waited for it. Times are microseconds from the first arrival. The event format i
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from interlace.core.files import write_whole
 from interlace.graph.access import Ints
 from interlace.trace.events import Trace
 
@@ -85,23 +82,6 @@ def to_perfetto(
         end = {"ph": "f", "bp": "e", "tid": int(track[consumer]), "ts": _us(arrive), "args": {"item": consumer}}
         events += [{**common, **begin}, {**common, **end}]
     return {"displayTimeUnit": "ns", "otherData": {"clock": trace.clock}, "traceEvents": events}
-
-
-def write_perfetto(
-    path: str | Path,
-    trace: Trace,
-    *,
-    grids: Sequence[tuple[int, ...]] = (),
-    arrows: Ints | None = None,
-    name: str = "interlace",
-) -> None:
-    """Write ``to_perfetto`` of the same arguments to a file, whole or not at all.
-
-    Raises:
-        OSError: the file cannot be written.
-    """
-    data = to_perfetto(trace, grids=grids, arrows=arrows, name=name)
-    write_whole(path, json.dumps(data, separators=(",", ":")) + "\n")
 
 
 def _tracks(trace: Trace) -> tuple[Ints, list[str]]:

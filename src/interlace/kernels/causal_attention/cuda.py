@@ -449,12 +449,10 @@ def _pack(op: Op, tensors: Mapping[str, Any], dtype: DType) -> bytes:
     """The operands of an op, given its tensors on the device by argument."""
     from interlace.kernels.cuda.launcher import tensor_map
 
-    def encoded(name: str, rows: int) -> Any:
+    def encoded(name: str, rows: int) -> bytes:
         value = tensors[name]
-        box = rows, PANEL
-        shape, strides = tuple(value.shape), tuple(value.stride())
-        made = tensor_map(value.data_ptr(), shape, strides, box, dtype, swizzled=True, fetched_bytes=_ROW_BYTES)
-        return TENSOR_MAP.ctype.from_buffer_copy(made.words)
+        shape, strides, box = tuple(value.shape), tuple(value.stride()), (rows, PANEL)
+        return tensor_map(value.data_ptr(), shape, strides, box, dtype, swizzled=True, fetched_bytes=_ROW_BYTES).words
 
     return OPERANDS.pack(
         q=encoded("q", int(op.param("BM"))),

@@ -19,13 +19,18 @@ from typing import Any
 from interlace.core.dtypes import DType, int32
 from interlace.graph.op import Op
 from interlace.graph.tensor import Tensor
-from interlace.kernels.abi import TENSOR_MAP, Struct
-from interlace.kernels.base import require
+from interlace.kernels.abi import Struct
 from interlace.kernels.bodies import PANEL, WalkBody, WalkTile
 from interlace.kernels.matmul.cuda import MATMUL, product
-from interlace.kernels.matmul.tilings import SUMS_OF_LAUNCH
 from interlace.kernels.matmul.walk_body import OPERANDS as OF_MATMUL
-from interlace.kernels.matmul.walk_body import PITCH_BYTES, ROW_BYTES, check_operands, warpgroups
+from interlace.kernels.matmul.walk_body import (
+    PITCH_BYTES,
+    ROW_BYTES,
+    check_operands,
+    check_sums,
+    checked_stage,
+    warpgroups,
+)
 
 _TALL, _WIDEST = 64, 256
 _HEADER_BYTES = 1024  # behind the weights of a stage: slots lie at multiples of so many
@@ -185,20 +190,7 @@ def tile(op: Op, parts: int, warpgroups: int) -> WalkTile:
     gates = _gates(op)
     transposed = bm % (_TALL * warpgroups) != 0
     tall, wide = (bn, bm) if transposed else (bm, bn)
-    what = f"op {op.name!r}: tile of {bm} tokens x {bn} weight rows x {k}"
-    require(k % PANEL == 0, f"{what}: a stage is a multiple of {PANEL} deep; use k = {PANEL} or more")
-    require(max(bm, bn) <= _WIDEST, f"{what}: a bulk load brings at most {_WIDEST} rows; use a smaller tile")
-    require(
-        tall % (_TALL * warpgroups) == 0,
-        f"{what}: {warpgroups} warpgroups multiply {_TALL} rows each at a time, and the tile has {tall}; use a taller "
-        "one, or fewer warps",
-    )
-    registers = gates * bm * bn // (128 * warpgroups)
-    require(
-        registers <= SUMS_OF_LAUNCH,
-        f"{what}: sums of {registers} registers a thread, and at most {SUMS_OF_LAUNCH} fit; use a smaller tile or "
-        "more warps",
-    )
+    check_sums(checked_stage(op), tall, gates * bm * bn, warpgroups, "a taller one, or fewer warps")
     joined = gates == 2 and not transposed and k == PANEL and bm == _TALL * warpgroups and 2 * bn <= _WIDEST
     numbers = bm, bn, k, gates, int(transposed), int(joined)
     return WalkTile(
@@ -216,16 +208,15 @@ def pack(op: Op, tensors: Mapping[str, Any], dtype: DType) -> bytes:
     """The operands of an op, given its tensors on the device by argument."""
     from interlace.kernels.cuda.launcher import tensor_map
 
-    def encoded(name: str, rows: int) -> Any:
+    def encoded(name: str, rows: int) -> bytes | None:
         if name not in tensors:
-            return TENSOR_MAP.ctype()
+            return None
         value = tensors[name]
         *matrices, height, width = value.shape
         shape = (height * (matrices[0] if matrices else 1), width)
-        made = tensor_map(
+        return tensor_map(
             value.data_ptr(), shape, (width, 1), (rows, PANEL), dtype, swizzled=True, fetched_bytes=ROW_BYTES
-        )
-        return TENSOR_MAP.ctype.from_buffer_copy(made.words)
+        ).words
 
     bm, bn = int(op.param("BM")), int(op.param("BN"))
     return OPERANDS.pack(
@@ -233,7 +224,7 @@ def pack(op: Op, tensors: Mapping[str, Any], dtype: DType) -> bytes:
         weight=encoded("weight", bn),
         gate=encoded("gate", bn),
         **dict.fromkeys(("bias", "residual", "x_squares", "scale", "scaled", "squares")),
-        **dict.fromkeys(("x_last", "weight_last", "gate_last"), TENSOR_MAP.ctype()),
+        **dict.fromkeys(("x_last", "weight_last", "gate_last")),
         x_rows=op.grid[0] * bm,
         out=tensors["out"],
         owner=tensors["owner"],

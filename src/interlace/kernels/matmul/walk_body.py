@@ -109,22 +109,10 @@ def _tile(op: Op, parts: int, warpgroups: int, shares: int = 1) -> WalkTile:
     bm, bn, k = (int(op.param(name)) for name in ("BM", "BN", "BK"))
     gates, transposed = sums(op), bool(op.param("SWAP"))
     tall, wide = (bn, bm) if transposed else (bm, bn)
-    what = f"op {op.name!r}: tile of {bm} tokens x {bn} weight rows x {k}"
-    require(k % PANEL == 0, f"{what}: a stage is a multiple of {PANEL} deep; use k = {PANEL} or more")
-    require(max(bm, bn) <= _WIDEST, f"{what}: a bulk load brings at most {_WIDEST} rows; use a smaller tile")
+    what = checked_stage(op)
     if skinny(op):
         return _skinny_tile(op, parts, warpgroups, what)
-    require(
-        tall % (_TALL * warpgroups) == 0,
-        f"{what}: {warpgroups} warpgroups multiply {_TALL} rows each at a time, and the tile has {tall}; use a taller "
-        "one, fewer warps, or swap_ab",
-    )
-    registers = partial(op) // (128 * warpgroups)
-    require(
-        registers <= SUMS_OF_LAUNCH,
-        f"{what}: sums of {registers} registers a thread, and at most {SUMS_OF_LAUNCH} fit; use a smaller tile or "
-        "more warps",
-    )
+    check_sums(what, tall, partial(op), warpgroups, "a taller one, fewer warps, or swap_ab")
     rows = loaded_rows(op)
     leaves, normalised = (tensor_of(op, name) is not None for name in ("scale", "x_squares"))
     require(
@@ -145,6 +133,29 @@ def _tile(op: Op, parts: int, warpgroups: int, shares: int = 1) -> WalkTile:
         beyond_bytes=(bm - rows) * ROW_BYTES,
         sums=partial(op),
         share=partial(op) // wide * share_of(wide, shares),
+    )
+
+
+def checked_stage(op: Op) -> str:
+    """The tile of an op, for messages. Raises ShapeError unless bulk loads bring what it takes of a stage."""
+    bm, bn, k = (int(op.param(name)) for name in ("BM", "BN", "BK"))
+    what = f"op {op.name!r}: tile of {bm} tokens x {bn} weight rows x {k}"
+    require(k % PANEL == 0, f"{what}: a stage is a multiple of {PANEL} deep; use k = {PANEL} or more")
+    require(max(bm, bn) <= _WIDEST, f"{what}: a bulk load brings at most {_WIDEST} rows; use a smaller tile")
+    return what
+
+
+def check_sums(what: str, tall: int, floats: int, warpgroups: int, instead: str) -> None:
+    """Raise ShapeError unless warpgroups share the rows of a tile evenly, and its sums fit their registers."""
+    require(
+        tall % (_TALL * warpgroups) == 0,
+        f"{what}: {warpgroups} warpgroups multiply {_TALL} rows each at a time, and the tile has {tall}; use {instead}",
+    )
+    registers = floats // (128 * warpgroups)
+    require(
+        registers <= SUMS_OF_LAUNCH,
+        f"{what}: sums of {registers} registers a thread, and at most {SUMS_OF_LAUNCH} fit; use a smaller tile or "
+        "more warps",
     )
 
 

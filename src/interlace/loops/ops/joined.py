@@ -18,7 +18,6 @@ from interlace.core.dtypes import DType
 from interlace.core.errors import PipelineError, PlanError, ShapeError
 from interlace.graph.op import Op
 from interlace.graph.tensor import Tensor
-from interlace.kernels.abi import TENSOR_MAP
 from interlace.kernels.bodies import WalkBody, WalkTile
 from interlace.kernels.cuda import launcher
 from interlace.loops.cuda.names import own
@@ -120,15 +119,14 @@ class Joined:
         for spec in tensor_maps(kernel):
             shape = self.views[spec.tensor].shape
             strides = [prod(shape[axis + 1 :]) for axis in range(len(shape))]
-            made = launcher.tensor_map(
+            values[spec.name] = launcher.tensor_map(
                 given[spec.tensor].data_ptr(),
                 shape,
                 strides,
                 spec.box,
                 kernel.tensor(spec.tensor).dtype,
                 swizzled=spec.swizzled,
-            )
-            values[spec.name] = TENSOR_MAP.ctype.from_buffer_copy(made.words)
+            ).words
         return operands(kernel).pack(**values)
 
 
