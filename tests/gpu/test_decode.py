@@ -19,7 +19,7 @@ from ..sampling import WAYS, sampling_graph, sampling_inputs
 
 SHAPES = {
     "llama": LlamaShape(2, 512, 1024, 8, 2, 64, 3001, tied=True),
-    "qwen2": LlamaShape(2, 448, 608, 14, 2, 32, 3000, qkv_bias=True),
+    "qwen2": LlamaShape(2, 448, 608, 14, 2, 96, 3000, qkv_bias=True),
     "qwen3": LlamaShape(2, 256, 768, 16, 2, 128, 3000, qk_norm=True),
 }
 CAPACITY = 1088

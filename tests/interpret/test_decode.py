@@ -16,7 +16,7 @@ from ..cases import TORCH, relative_error
 from ..paged import in_pages, in_rows
 
 NAN = float("nan")
-SMALL = LlamaShape(1, 32, 48, 4, 2, 16, 41, qkv_bias=True, qk_norm=True)
+SMALL = LlamaShape(1, 32, 48, 4, 2, 24, 41, qkv_bias=True, qk_norm=True)
 #: An odd group, and heads of the usual size.
 USUAL = LlamaShape(1, 64, 32, 7, 1, 64, 40, tied=True)
 POSITIONS = (0, 5, 90)

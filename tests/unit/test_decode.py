@@ -241,7 +241,7 @@ def caches(**other: Any) -> dict[str, il.Tensor]:
     return made | other
 
 
-ODD = il.Tensor("k_cache", (2, 2, 50, 24), il.fp32)
+ODD = il.Tensor("k_cache", (2, 2, 50, 20), il.fp32)
 SHAPE = LLAMAS["tiny"]
 
 
@@ -249,7 +249,7 @@ SHAPE = LLAMAS["tiny"]
     ("make", "error", "message"),
     [
         (lambda: attend("a", **caches(q=tensor("q", 2, 48))), ShapeError, r"op 'a': q .* must have shape \(2, 64\)"),
-        (lambda: attend("a", **caches(k_cache=ODD)), ShapeError, "heads of 24 elements; they must be a power of two"),
+        (lambda: attend("a", **caches(k_cache=ODD)), ShapeError, "heads of 20 elements; they must be a multiple of 8"),
         (lambda: attend("a", **caches(), q_norm=tensor("n", 16)), ShapeError, "give q_norm and k_norm, or neither"),
         (lambda: attend("a", **caches(), block=48), ShapeError, "takes 48 positions at a time; use a power of two"),
         (lambda: attend("a", **caches(position=tensor("p", 2))), DTypeError, "position .* must be int32; convert it"),
@@ -264,9 +264,9 @@ SHAPE = LLAMAS["tiny"]
             r"op 'a' mixes dtypes \['bf16', 'fp32'\]",
         ),
         (
-            lambda: combine("c", tensor("parts", 1, 1, 1, 1, 24), *[tensor(n, 1, 1, 1, 1) for n in "mto"]),
+            lambda: combine("c", tensor("parts", 1, 1, 1, 1, 25), *[tensor(n, 1, 1, 1, 1) for n in "mto"]),
             ShapeError,
-            "heads of 24 elements",
+            "heads of 25 elements",
         ),
         (
             lambda: most("m", tensor("x", 2, 9), tensor("b", 2, 1), tensor("a", 2, 1, dtype=il.int32), 12),
@@ -277,7 +277,7 @@ SHAPE = LLAMAS["tiny"]
         (lambda: replace(SHAPE, layers=0), ShapeError, "layers 0; use a positive number"),
         (lambda: decode_graph("tiny", 1, 64, il.CPU), ArgumentError, "LLAMAS"),  # type: ignore[arg-type]
         (lambda: decode_graph(SHAPE, 1, 0, il.CPU), ShapeError, "capacity 0; use a positive number"),
-        (lambda: decode_graph(replace(SHAPE, head_dim=24), 1, 64, il.CPU), ShapeError, "heads of 24 elements"),
+        (lambda: decode_graph(replace(SHAPE, head_dim=20), 1, 64, il.CPU), ShapeError, "heads of 20 elements"),
         (
             lambda: Decode.of({"context": 64, "capacity": 64}, gpu=False),
             ArgumentError,

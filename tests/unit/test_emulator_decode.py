@@ -24,7 +24,7 @@ pytestmark = pytest.mark.skipif(bool(MISSING), reason=MISSING)
 
 CAPACITY, POSITIONS, TEMPERATURES = 100, (0, 5, 90), (0.0, 0.5, 0.75)
 SHAPES = {
-    "norms and biases": LlamaShape(2, 64, 96, 4, 2, 16, 161, qkv_bias=True, qk_norm=True),
+    "norms and biases": LlamaShape(2, 64, 96, 4, 2, 24, 161, qkv_bias=True, qk_norm=True),
     "more queries than are taken at once, in pages": LlamaShape(1, 64, 64, 9, 1, 64, 97, tied=True),
 }
 PAGES = 4  # where they are: a sequence with two, and one with none

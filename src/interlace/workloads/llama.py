@@ -146,7 +146,7 @@ def decode_graph(
     Outputs: ``logits`` (B, V), in ``dtype``, and ``next`` (B,) of int32, the token of the largest, or the one drawn.
 
     Raises:
-        ArgumentError, ShapeError: arguments that are none, or heads that are no power of two of at least 16.
+        ArgumentError, ShapeError: arguments that are none, or heads of no multiple of 8 elements of at least 16.
     """
     check_type(model, LlamaShape, "decode_graph", "model", "il.workloads.LLAMAS['llama3.2-1b']")
     for name, number in (("batch", batch), ("capacity", capacity), ("pages", 1 if pages is None else pages)):

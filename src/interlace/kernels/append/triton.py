@@ -7,7 +7,7 @@ import triton.language as tl
 
 from interlace.kernels.primitives.dot import narrowed
 from interlace.kernels.primitives.pages import row_of
-from interlace.kernels.primitives.rope import placed, position_at
+from interlace.kernels.primitives.rope import elements, placed, position_at
 
 
 @triton.jit
@@ -29,7 +29,7 @@ def append_tile(
     D: tl.constexpr,
     EPS: tl.constexpr,
 ):
-    d = tl.arange(0, D)[None, :]
+    d = elements(D)[None, :]
     one = tl.zeros((1, 1), tl.int32)
     for n in range(COUNT):
         i = n if PAGE else tile.i

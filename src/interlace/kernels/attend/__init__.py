@@ -40,6 +40,7 @@ from interlace.kernels.rope import placed, position_of
 #: Cached positions that a split takes at a time.
 BLOCK = 64
 _LEAST = 16  # extents of a block product of Triton
+_STEP = 8  # elements: rows of a cache begin at multiples of 16 bytes
 
 
 def scale(head_dim: int) -> float:
@@ -215,7 +216,7 @@ def attend(
     norms = {arg: norm for arg, norm in (("q_norm", q_norm), ("k_norm", k_norm)) if norm is not None}
     same_dtype(name, q, k, v, k_cache, v_cache, *norms.values())
     rows = max(_LEAST, power_of_two(group))
-    check_block(f"op {name!r}", block, max(rows, d))
+    check_block(f"op {name!r}", block, max(rows, power_of_two(d)))
     require(
         block >= _LEAST and block == power_of_two(block),
         f"op {name!r} takes {block} positions at a time; use a power of two of at least {_LEAST}",
@@ -272,8 +273,8 @@ def check_capacity(name: str, capacity: int) -> None:
 def check_heads(name: str, d: int, norms: Mapping[str, Tensor | None]) -> None:
     """Raise unless heads of d elements can be rotated in halves, and their normalisations are of d elements."""
     require(
-        d >= _LEAST and d == power_of_two(d),
-        f"op {name!r} has heads of {d} elements; they must be a power of two of at least {_LEAST}",
+        d >= _LEAST and d % _STEP == 0,
+        f"op {name!r} has heads of {d} elements; they must be a multiple of {_STEP} of at least {_LEAST}",
     )
     for arg, norm in norms.items():
         if norm is not None:

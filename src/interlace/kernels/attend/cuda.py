@@ -17,6 +17,8 @@ has 8 lanes; they exchange halves, so that in three steps each lane has two whol
     lane of the team      0    1    2    3    4    5    6    7
     head                  0    0    1    1    2    2    3    3
     positions             0 1  2 3  0 1  2 3  0 1  2 3  0 1  2 3
+
+With D = 80 a team has 16 lanes. Six of them read the last 16 bytes of a row again, and multiply them by nothing.
 """
 
 from __future__ import annotations
@@ -117,14 +119,18 @@ struct Loads {
 
 template <class T> struct Team {
   static constexpr int E = Piece<T>::ELEMENTS;
-  static constexpr int LANES = D / E < 32 ? D / E : 32;
-  static constexpr int PIECES = D / (LANES * E);  // of a row, of one lane
+  static constexpr int OF_ROW = D / E;  // pieces of 16 bytes
+  static constexpr int LANES = OF_ROW <= 2 ? 2 : OF_ROW <= 4 ? 4 : OF_ROW <= 8 ? 8 : OF_ROW <= 16 ? 16 : 32;
+  static constexpr int PIECES = (OF_ROW + LANES - 1) / LANES;  // of one lane
   static constexpr int ALL = WARPS_OF_SET * 32 / LANES;
   static constexpr int SCORES = HEADS_AT_ONCE * AT_ONCE;  // in the order of heads
   static constexpr int KEPT = SCORES > LANES ? SCORES / LANES : 1;  // by each lane, of
   static constexpr int HEADS = KEPT > AT_ONCE ? KEPT / AT_ONCE : 1;
   static constexpr int LANES_OF_HEAD = LANES * HEADS / HEADS_AT_ONCE;  // that have scores of the same head
   static constexpr int COPIES = LANES > SCORES ? LANES / SCORES : 1;   // lanes with the same score
+  // Where a lane's pieces of a row begin; what would lie behind the row is its last piece again.
+  DEVICE static int begin_of(int p) { return min(p * LANES + lane_of() % LANES, OF_ROW - 1) * E; }
+  DEVICE static bool is_there(int p) { return p * LANES + lane_of() % LANES < OF_ROW; }
 };
 
 // Sums of COUNT numbers over DISTANCE * 2 lanes, each of which keeps a share of them: the first lanes the first.
@@ -161,8 +167,8 @@ template <class T> struct Sums {
       for (int p = 0; p < P; ++p)
 #pragma unroll
         for (int e = 0; e < E; ++e) {
-          const int d = (p * Of::LANES + lane_of() % Of::LANES) * E + e;
-          queries[g][p * E + e] = scale * from[min(first + g, GROUP - 1) * D + d];
+          const int d = Of::begin_of(p) + e;
+          queries[g][p * E + e] = Of::is_there(p) ? scale * from[min(first + g, GROUP - 1) * D + d] : 0.0f;
           sum[g][p * E + e] = 0.0f;
         }
 #pragma unroll
@@ -183,9 +189,9 @@ template <class T> struct Sums {
 #pragma unroll
       for (int n = 0; n < AT_ONCE; ++n) {
         // Behind the last position its row is read again, and does not count.
-        at[n] = min(start + n * Of::ALL + team, count - 1) * D + lane * E;
+        at[n] = min(start + n * Of::ALL + team, count - 1) * D;
 #pragma unroll
-        for (int p = 0; p < P; ++p) rows[n][p] = piece_at(keys + at[n] + p * Of::LANES * E, true);
+        for (int p = 0; p < P; ++p) rows[n][p] = piece_at(keys + at[n] + Of::begin_of(p), true);
       }
 #pragma unroll
       for (int g = 0; g < G; ++g)
@@ -201,7 +207,7 @@ template <class T> struct Sums {
 #pragma unroll
       for (int n = 0; n < AT_ONCE; ++n)
 #pragma unroll
-        for (int p = 0; p < P; ++p) rows[n][p] = piece_at(values + at[n] + p * Of::LANES * E, true);
+        for (int p = 0; p < P; ++p) rows[n][p] = piece_at(values + at[n] + Of::begin_of(p), true);
       exchange<Of::SCORES, Of::LANES / 2>(score);
       float faded[Of::HEADS];
 #pragma unroll
@@ -271,7 +277,7 @@ template <class T> struct Sums {
 #pragma unroll
         for (int p = 0; p < P; ++p)
 #pragma unroll
-          for (int e = 0; e < E; ++e) place[(p * Of::LANES + lane_of()) * E + e] = sum[g][p * E + e];
+          for (int e = 0; e < E && Of::is_there(p); ++e) place[Of::begin_of(p) + e] = sum[g][p * E + e];
       }
       if (lane_of() == 0) place[D] = peak, place[D + 1] = whole;
     }

@@ -7,7 +7,7 @@ import triton.language as tl
 
 from interlace.kernels.primitives.dot import dot, narrowed
 from interlace.kernels.primitives.pages import row_of
-from interlace.kernels.primitives.rope import placed, position_at
+from interlace.kernels.primitives.rope import counted, elements, placed, position_at
 
 
 @triton.jit
@@ -59,11 +59,11 @@ def attend_tile(
     head = sequence.to(tl.int64) * HEADS + tile.j
     angles = rope + at.to(tl.int64) * D
     row = tl.arange(0, ROWS)[:, None]
-    d = tl.arange(0, D)
+    d = elements(D)
     scale: tl.constexpr = 1.4426950408889634 / D**0.5
     # Rows beyond the group repeat its last query, and are not stored.
     queries = placed(q + (head * GROUP + tl.minimum(row, GROUP - 1)) * D, q_norm, angles, D, EPS)
-    queries = narrowed(queries, k_cache.dtype.element_ty)
+    queries = narrowed(counted(queries, D), k_cache.dtype.element_ty)
     # This token's own key is rounded as the cache will hold it. It opens the softmax of the last split.
     one = tl.zeros((1, 1), tl.int32)
     key = narrowed(placed(k + head * D + one, k_norm, angles, D, EPS), k_cache.dtype.element_ty)
@@ -71,7 +71,7 @@ def attend_tile(
     most = tl.where(last, score, float("-inf"))
     weight = tl.where(last, 1.0, 0.0) + tl.zeros((ROWS,), tl.float32)
     value = tl.load(v + head * D + d).to(tl.float32)
-    acc = tl.where(last, value, 0.0)[None, :] + tl.zeros((ROWS, D), tl.float32)
+    acc = tl.where(last, value, 0.0)[None, :] + tl.zeros((ROWS, d.shape[0]), tl.float32)
 
     n = tl.arange(0, BLOCK)
     for start in tl.range(low, high, BLOCK, num_stages=3):

@@ -85,13 +85,13 @@ def combine(
         check_argument(name, "first", first, (n + 1,), int32)
         check_argument(name, "rows", rows, (b,), int32)
         own = {"first": (first, (Span(i, i + 2),)), "rows": (rows, (ALL,))}  # type: ignore[dict-item]
-    require(d == power_of_two(d), f"op {name!r} has heads of {d} elements; they must be a power of two")
+    require(d % 2 == 0, f"op {name!r} has heads of {d} elements; they must be an even number")
     check_argument(name, "parts", parts, parts.shape, fp32)
     check_argument(name, "peak", peak, (b, heads, of, group), fp32)
     check_argument(name, "total", total, (b, heads, of, group), fp32)
     check_argument(name, "out", out, (n, heads * group * d))
     height = power_of_two(most)
-    check_block(f"op {name!r}", height, d)
+    check_block(f"op {name!r}", height, power_of_two(d))
     part = (ALL if own else i.block(1), j.block(1), ALL, ALL)
     return COMBINE.op(
         name,

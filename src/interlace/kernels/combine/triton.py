@@ -6,6 +6,7 @@ import triton
 import triton.language as tl
 
 from interlace.kernels.primitives.dot import narrowed
+from interlace.kernels.primitives.rope import elements
 
 
 @triton.jit
@@ -33,7 +34,7 @@ def combine_tile(
         inside = split < tl.minimum(tl.maximum(tl.load(first + tile.i + 1), low + 1), SPLITS) - low
         row = tl.load(rows + low + split, mask=inside, other=0)
         place = tl.minimum(tl.maximum(row, 0), SPLITS - 1).to(tl.int64) * HEADS + tile.j
-    d = tl.arange(0, D)
+    d = elements(D)
     for query in range(GROUP):
         part = place * GROUP + query
         most = tl.load(peak + part, mask=inside, other=float("-inf"))

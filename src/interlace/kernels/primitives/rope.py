@@ -13,16 +13,42 @@ def position_at(position, b, CAPACITY):
 
 
 @triton.jit
+def elements(D: tl.constexpr):
+    """Which elements of a head a block has: all, and the last one again up to a power of two.
+
+    What is computed of that is the same each time, and may be stored each time.
+    """
+    WIDE: tl.constexpr = triton.next_power_of_2(D)
+    d = tl.arange(0, WIDE)
+    if WIDE != D:
+        d = tl.minimum(d, D - 1)
+    return d
+
+
+@triton.jit
+def counted(value, D: tl.constexpr):
+    """A block (n, of ``elements``) with zeros for those that are there again."""
+    WIDE: tl.constexpr = triton.next_power_of_2(D)
+    if WIDE != D:
+        value = tl.where(tl.arange(0, WIDE)[None, :] < D, value, 0.0)
+    return value
+
+
+@triton.jit
 def placed(x, weight, angles, D: tl.constexpr, EPS: tl.constexpr):
     """A head of D elements for each pointer of ``x`` (n, 1), normalised by ``weight`` unless None, rotated by a row of
-    the table: float32 (n, D)."""
-    d = tl.arange(0, D)[None, :]
+    the table: float32 (n, of ``elements``)."""
+    WIDE: tl.constexpr = triton.next_power_of_2(D)
+    d = elements(D)[None, :]
     half: tl.constexpr = D // 2
-    pair = d ^ half
+    if WIDE == D:
+        pair = d ^ half
+    else:
+        pair = (d + half) % D
     value = tl.load(x + d).to(tl.float32)
     other = tl.load(x + pair).to(tl.float32)
     if weight is not None:
-        scale = 1.0 / tl.sqrt(tl.sum(value * value, 1)[:, None] / D + EPS)
+        scale = 1.0 / tl.sqrt(tl.sum(counted(value * value, D), 1)[:, None] / D + EPS)
         value *= scale * tl.load(weight + d).to(tl.float32)
         other *= scale * tl.load(weight + pair).to(tl.float32)
     cos = tl.load(angles + d % half)
