@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import replace
+
+from interlace.graph.op import Op
+from interlace.graph.tensor import Tensor
 from interlace.kernels.cuda.rows import ROWS
 from interlace.kernels.text import TextBody
 
@@ -38,10 +43,7 @@ template <class A> DEVICE void leave_first(const Tile& tile, const A& a, Found m
 constexpr unsigned LOWEST = 0xff800000;  // minus infinity
 """
 
-MOST_TEXT = TextBody(
-    ROWS
-    + FIRST
-    + r"""
+_MOST = r"""
 // Of some columns of a row, those of each thread in ascending order.
 template <class T> DEVICE Found most_of(const T* row, int column, int end) {
   constexpr int EACH = Piece<T>::ELEMENTS;
@@ -63,14 +65,44 @@ template <class T> DEVICE Found most_of(const T* row, int column, int end) {
   }
   return found;
 }
+"""
+#: The same where rows begin anywhere: by 16 bytes but for the ends of a row.
+_RAGGED_MOST = r"""
+template <class T> DEVICE Found most_of(const T* row, int column, int end) {
+  constexpr int EACH = Piece<T>::ELEMENTS;
+  Found found = {__int_as_float(LOWEST), end - 1};
+  const unsigned before = -(unsigned)(unsigned long long)(row + column) % 16 / sizeof(T);
+  const int head = min(column + (int)before, end), tail = head + (end - head) / EACH * EACH;
+#pragma unroll 4
+  for (int at = head + thread() * EACH; at < tail; at += THREADS * EACH) {
+    const Elements<T> piece = piece_at(row + at, true);
+#pragma unroll
+    for (int e = 0; e < EACH; ++e)
+      if (widened(piece.items[e]) > found.value) found = Found{widened(piece.items[e]), at + e};
+  }
+  const int at = column + thread() < head ? column + thread() : tail + thread() - (head - column);
+  return at < end ? first_of(found, Found{widened(row[at]), at}) : found;
+}
+"""
+_MOST_TILE = r"""
 DEVICE void most_tile(const Tile& tile, const Arguments& a) {
   leave_first(tile, a, most_of(a.x + (long long)tile.i * a.N, tile.j * BN, min((tile.j + 1) * BN, a.N)));
 }
-""",
+"""
+
+
+def _ragged(op: Op, tensors: Mapping[str, Tensor]) -> TextBody | None:
+    by_pieces = int(op.param("N")) * tensors["x"].dtype.itemsize % 16 == 0
+    return None if by_pieces else replace(MOST_TEXT, text=ROWS + FIRST + _RAGGED_MOST + _MOST_TILE, other=None)
+
+
+MOST_TEXT = TextBody(
+    ROWS + FIRST + _MOST + _MOST_TILE,
     "most_tile",
     constants=("BN",),
     scratch_bytes=lambda op: 8 * _MOST_WARPS,
     proved=True,
+    other=_ragged,
 )
 
 FIRST_OF_MOST_TEXT = TextBody(
