@@ -10,11 +10,13 @@ import pytest
 
 import interlace as il
 from interlace.core.errors import ArgumentError, DTypeError, GraphError, OrderError, ShapeError
+from interlace.planner.predict import predict
 from interlace.planner.search import search
 
 X, Y, W, O = (il.Tensor(name, (16, 16), il.fp32) for name in "xywo")
 COPY = il.copy("c", X, Y, (8, 8))
 GRAPH = il.Graph("g", (X, Y), (COPY,), ("x",), ("y",))
+PLAN = il.build(GRAPH, il.Choices(1))
 CHAIN = il.workloads.two_copies(32, 32, il.fp32, (8, 8))  # ops of 16 tiles each
 KERNEL = il.Kernel("k")
 (I,) = il.axes(1)
@@ -106,6 +108,8 @@ CASES: list[tuple[Callable[[], object], str]] = [
         "search: graph[1] is 3; write graph[1]=il.Graph(name, tensors, ops, inputs, outputs)",
     ),
     (lambda: search(GRAPH, "H200"), "search: device is 'H200'; write device=il.H200"),
+    (lambda: predict(PLAN, "H200"), "predict: device is 'H200'; write device=il.H200"),
+    (lambda: predict(GRAPH, il.H200), "predict: plan is a Graph; write plan=il.build(graph, choices)"),
     (lambda: search(GRAPH, il.H200, "serial"), "search: mode is 'serial'; write mode=il.PERSISTENT"),
     (lambda: il.matmul("m", X, W, "o"), "op 'm': out is 'o'; write out=il.Tensor(name, shape, dtype)"),
     (lambda: il.matmul("m", X, W, O, bias="b"), "op 'm': bias is 'b'; write bias=il.Tensor(name, shape, dtype)"),

@@ -88,6 +88,12 @@ def test_plan_of_the_worked_example_in_the_module() -> None:
     assert waits(plan, "stride", "threshold", "k") == [[1, 1], [2, 2], [0, 0]]
 
 
+def test_a_plan_is_printed_in_one_line() -> None:
+    plan = build(two_matmuls(1, (1, 2, 2), up=(1, 1), down=(1, 1), block=2), Choices(2, policy=RowSync()))
+    counts = "4 items on 2 workers, ticket dispatch, 2 waits, 1 semaphores"
+    assert str(plan) == f"plan of graph {plan.graph.name!r}: {counts} (RowSync(); RowMajor(); Whole(); OpAfterOp())"
+
+
 def test_striped_dispatch_deals_items_out_in_turn() -> None:
     plan = build(pair(4), Choices(3, Dispatch.STATIC))
     assert plan.items.worker.tolist() == [0, 1, 2, 0, 1, 2, 0, 1]

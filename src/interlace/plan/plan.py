@@ -176,6 +176,13 @@ class Plan:
     order: str = ""
     stealing: Stealing = ONE
 
+    def __str__(self) -> str:
+        made = "; ".join(text for text in (self.policy, self.order) if text)
+        return (
+            f"plan of graph {self.graph.name!r}: {len(self.items):,} items on {self.workers:,} workers, "
+            f"{self.dispatch.value} dispatch, {len(self.waits):,} waits, {self.semaphores:,} semaphores"
+        ) + (f" ({made})" if made else "")
+
     def item_name(self, item: int) -> str:
         """``op 'down', tile (3, 0), k 0:512``, for messages."""
         op = self.graph.ops[int(self.items.op[item])]

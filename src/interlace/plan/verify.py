@@ -111,8 +111,8 @@ def verify(plan: Plan) -> Proof:
     """
     if not isinstance(plan, Plan):
         raise PlanError(
-            f"{shown(plan)} is no Plan; make one with interlace.build(graph, interlace.Choices(workers=4)) or "
-            "Plan.from_json(text), or take the plan of interlace.plan(graph)"
+            f"{shown(plan)} is no Plan; make one with interlace.build(graph, interlace.Choices(workers=4)), with "
+            "interlace.plan_graph(graph), or of a file with interlace.read_plan(text)"
         )
     facts = Facts(plan)
     _check_thresholds(facts)

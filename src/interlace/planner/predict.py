@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from interlace.core.arguments import check_type
 from interlace.core.devices import DeviceSpec
 from interlace.graph.access import Ints
 from interlace.plan.plan import Plan
@@ -91,9 +92,12 @@ def predict(plan: Plan, device: DeviceSpec, mode: Mode = PERSISTENT, limit: int 
             taken together, and where whole ones are still more, those.
 
     Raises:
+        ArgumentError: a plan or a device that is none.
         SimulationError: the plan is too large.
         DeadlockError, PlanError: the plan makes no sense.
     """
+    check_type(plan, Plan, "predict", "plan", "il.build(graph, choices)")
+    check_type(device, DeviceSpec, "predict", "device", "il.H200")
     touched = touches(plan, max(limit, min(_EACH * len(plan.items), LIMIT)), LIMIT)
     stream = interleave(plan, touched, mode, device.speed_spread)
     missed = missed_bytes(stream, touched.units.nbytes, device.l2)
