@@ -8,7 +8,8 @@ import pytest
 
 import interlace as il
 from interlace.core.errors import DTypeError, GraphError, NoDeviceError, PlanError, ShapeError
-from interlace.kernels.cuda.compiler import compile_text
+from interlace.executors import one_launch
+from interlace.kernels.cuda.compiler import Binary, Resources, compile_text
 from interlace.kernels.cuda.ptx import PTX
 from interlace.kernels.lint import lint
 from interlace.kernels.primitives.semaphore_cuda import SEMAPHORES
@@ -39,6 +40,23 @@ VARIANTS = [
     for m in (1, 16, 64, 128, 256, 1024)
     if (shape, m) not in (("narrow", 1), ("gelu", 1))
 ]
+
+
+@pytest.mark.parametrize(("m", "tried"), [(1, [172, 160, 148]), (64, [172])])
+def test_a_launch_that_spills_holds_fewer_weights_in_registers(
+    m: int, tried: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of those that spill least the one that holds most."""
+    seen: list[int] = []
+
+    def compiled(text: str, name: str, architecture: str, *, preamble: str) -> Binary:
+        seen.append(int((re.findall(r"define REGISTERS_TO_HOLD (\d+)", preamble + text))[0] if m == 1 else 172))
+        return Binary(name, name, b"", "", Resources(255, 8 if seen[-1] > 160 else 4, 0), (str(seen[-1]),))
+
+    monkeypatch.setattr(one_launch, "compile_text", compiled)
+    graph = il.workloads.ffn(m, SHAPES["gated"])
+    binary = il.OneLaunchExecutor(il.plan_graph(graph, il.H200, il.OneLaunchExecutor), META).binary
+    assert (seen, binary.warnings) == (tried, ("160" if m == 1 else "172",))
 
 
 @pytest.mark.parametrize(("shape", "m", "dtype"), [*VARIANTS, ("relu", 16, il.fp16), ("gated", 256, il.fp16)])

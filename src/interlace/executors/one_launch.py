@@ -54,7 +54,7 @@ from interlace.executors.sums import ROW_FLOATS, with_sums
 from interlace.executors.table import Table, for_workers
 from interlace.graph.graph import Graph
 from interlace.graph.op import Op
-from interlace.kernels.bodies import ALONE, BodyKind
+from interlace.kernels.bodies import ALONE, HELD_REGISTERS, BodyKind
 from interlace.kernels.cuda.compiler import Binary, compile_text
 from interlace.kernels.cuda.launcher import LoadedKernel, loaded
 from interlace.kernels.cuda.ptx import PTX
@@ -281,11 +281,18 @@ class OneLaunchExecutor(DeviceExecutor):
     def binary(self) -> Binary:
         """The compiled launch; needs no device.
 
+        Where it spills, fewer operands wait in registers, if then it spills less.
+
         Raises:
             CompileError: a text does not compile, or takes more registers than a thread has.
         """
-        text, architecture = self.composition.text, self._spec.architecture
-        binary = compile_text(text, self.kernel, architecture, preamble=PTX + SEMAPHORES)
+        text, architecture, preamble = self.composition.text, self._spec.architecture, PTX + SEMAPHORES
+        made = [compile_text(text, self.kernel, architecture, preamble=preamble)]
+        for fewer in HELD_REGISTERS[1:] if any(part.tile.holds for part in self._parts) else ():
+            if made[-1].resources.spill_bytes:
+                held = f"#define REGISTERS_TO_HOLD {fewer}\n{preamble}"
+                made.append(compile_text(text, self.kernel, architecture, preamble=held))
+        binary = min(made, key=lambda binary: binary.resources.spill_bytes)
         if binary.resources.spill_bytes > _REGISTER_BYTES:
             kernels = ", ".join(dict.fromkeys(op.kernel for op in self.plan.graph.ops))
             raise CompileError(

@@ -124,6 +124,9 @@ class Cluster:
 
 #: Each block loads for itself.
 ALONE = Cluster()
+#: Registers of a thread, ``REGISTERS_TO_HOLD`` of a text, that it may have for operands which it takes ahead of waits,
+#: with what else an item has. What is left beside them only the compiler knows: a launch that spills tries the next.
+HELD_REGISTERS = (172, 160, 148)
 
 
 @dataclass(frozen=True)
@@ -139,6 +142,7 @@ class WalkTile:
         beyond_bytes: that may be read, whatever they hold, behind the last stage.
         sums: float32 elements of one partial sum; without one, of what all consumers keep in registers.
         share: float32 elements of a partial sum that one part adds, where all parts add; else 0.
+        holds: whether it takes operands into registers ahead of the item's waits; see ``HELD_REGISTERS``.
     """
 
     type: str
@@ -149,6 +153,7 @@ class WalkTile:
     beyond_bytes: int
     sums: int
     share: int = 0
+    holds: bool = False
 
 
 @dataclass(frozen=True)

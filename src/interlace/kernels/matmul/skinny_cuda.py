@@ -19,6 +19,7 @@ behind it.
 
 from __future__ import annotations
 
+from interlace.kernels.bodies import HELD_REGISTERS
 from interlace.kernels.cuda.matrices import MATRICES
 
 SKINNY = MATRICES + r"""
@@ -36,7 +37,10 @@ DEVICE float4 load_four_now(const float* at) {
 DEVICE float low_of(unsigned pair) { return as_float(pair & 0xffff); }
 DEVICE float high_of(unsigned pair) { return as_float(pair >> 16); }
 
-constexpr int HELD_REGISTERS = 172;  // of a thread, for weights and what else an item has
+#ifndef REGISTERS_TO_HOLD
+#define REGISTERS_TO_HOLD """ + f"{HELD_REGISTERS[0]}" + r"""
+#endif
+constexpr int HELD_REGISTERS = REGISTERS_TO_HOLD;  // of a thread, for weights and what else an item has
 template <int BM_, int BN_, int BK_, int ROWS_, int GATES_, int ACTIVATION_, bool BIAS, bool RESIDUAL,
           bool RAGGED, int SQUARED = 0, bool LEAVES = false, int NORMALISED = 0, unsigned EPS_BITS = 0>
 struct Skinny {

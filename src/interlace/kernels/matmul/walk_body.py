@@ -200,6 +200,7 @@ def _skinny_tile(op: Op, parts: int, warpgroups: int, what: str) -> WalkTile:
         scratch_bytes=-(-scratch // warpgroups // 16) * 16,
         beyond_bytes=0,
         sums=partial(op),
+        holds=True,
     )
 
 
