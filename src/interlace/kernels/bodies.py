@@ -25,7 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from interlace.core.dtypes import DType
-from interlace.core.errors import DeviceError
+from interlace.core.errors import DeviceError, ShapeError
 from interlace.graph.op import Op, Param
 from interlace.graph.tensor import Tensor
 from interlace.kernels.abi import Struct
@@ -229,3 +229,12 @@ class CudaLaunch(Protocol):
 
 #: Makes the launch of some items of an op, from the op, its tensors by argument, a ``Sync`` and how many items.
 CudaBody = Callable[[Op, Mapping[str, Any], Any, int], CudaLaunch]
+
+
+def check_address(op: str, arg: str, address: int, step: int, why: str) -> None:
+    """Raise ShapeError unless an argument of an op begins at a multiple of so many bytes."""
+    if address % step:
+        raise ShapeError(
+            f"op {op!r}: {arg} begins at address {address:#x}, and {why} a multiple of {step} bytes; copy it to a "
+            "tensor of its own"
+        )

@@ -24,11 +24,11 @@ from typing import Any
 
 from interlace.core.arguments import check_type, series, whole
 from interlace.core.dtypes import DType
-from interlace.core.errors import ArgumentError, ParamError, PlanError, ShapeError
+from interlace.core.errors import ArgumentError, ParamError, PlanError
 from interlace.graph.op import Op, Param
 from interlace.graph.tensor import Tensor
 from interlace.kernels.abi import TENSOR_MAP, Struct
-from interlace.kernels.bodies import WalkBody, WalkTile
+from interlace.kernels.bodies import WalkBody, WalkTile, check_address
 
 #: The C++ type of a text; there is one in each namespace.
 _TYPE = "Walked"
@@ -142,9 +142,10 @@ class TextBody:
 
         def pack(op: Op, given: Mapping[str, Any], dtype: DType) -> bytes:
             for name in self.streamed:
-                _check_address(op, name, given[name], _ALIGN, "bulk copies want")
+                check_address(op.name, name, given[name].data_ptr(), _ALIGN, "bulk copies want")
             for name in (name for name in self.paired if name in given):
-                _check_address(op, name, given[name], 2 * given[name].element_size(), "it is taken by pairs, at")
+                pair = 2 * given[name].element_size()
+                check_address(op.name, name, given[name].data_ptr(), pair, "it is taken by pairs, at")
             boxed = {f"{name}_boxes": _map(given[name], count, tensors[name].dtype) for name, count in rows.items()}
             return struct.pack(**boxed, **{name: given[name] for name in pointers}, **members)
 
@@ -198,14 +199,6 @@ def _check_text(text: str) -> None:
         raise ParamError(
             "the text of a TextBody declares memory as __shared__, all of which is the launch's; have scratch<T>() of "
             "scratch_bytes= bytes instead"
-        )
-
-
-def _check_address(op: Op, name: str, value: Any, step: int, why: str) -> None:
-    if value.data_ptr() % step:
-        raise ShapeError(
-            f"op {op.name!r}: {name} begins at address {value.data_ptr():#x}, and {why} a multiple of {step} bytes; "
-            "copy it to a tensor of its own"
         )
 
 

@@ -17,12 +17,12 @@ from functools import partial as partial_of
 from typing import Any
 
 from interlace.core.dtypes import DType
-from interlace.core.errors import DTypeError, GraphError
+from interlace.core.errors import DTypeError
 from interlace.graph.op import Op
 from interlace.graph.tensor import Tensor
 from interlace.kernels.abi import TENSOR_MAP, Struct
 from interlace.kernels.base import require
-from interlace.kernels.bodies import ALONE, PANEL, Cluster, WalkBody, WalkTile
+from interlace.kernels.bodies import ALONE, PANEL, Cluster, WalkBody, WalkTile, check_address
 from interlace.kernels.matmul.cuda import MATMUL, product
 from interlace.kernels.matmul.skinny_cuda import SKINNY
 from interlace.kernels.matmul.tilings import SKINNY_TOKENS, SUMS_OF_LAUNCH, partial, share_of, sums, tensor_of
@@ -242,17 +242,13 @@ def pack(op: Op, tensors: Mapping[str, Any], dtype: DType, cluster: Cluster = AL
     Boxes are a block's share of what a tile needs.
 
     Raises:
-        GraphError: what epilogues take by more than an element does not begin at a multiple of 16 bytes.
+        ShapeError: what epilogues take by more than an element does not begin at a multiple of 16 bytes.
     """
     from interlace.kernels.cuda.launcher import tensor_map
 
     for name in ("bias", "residual", "out", "scale", "scaled"):
-        if name in tensors and tensors[name].data_ptr() % _PIECE_BYTES:
-            raise GraphError(
-                f"op {op.name!r} takes {name} by {_PIECE_BYTES} bytes, and it begins at no multiple of them; pass a "
-                "copy"
-            )
-
+        if name in tensors:
+            check_address(op.name, name, tensors[name].data_ptr(), _PIECE_BYTES, "its epilogue wants")
     params = op.parameters
     bm, bn, bk = (int(params[name]) for name in ("BM", "BN", "BK"))
     panels = skinny(op)

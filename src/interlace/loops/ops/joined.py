@@ -15,10 +15,10 @@ from typing import Any, TypeVar
 
 from interlace.core.devices import DeviceSpec
 from interlace.core.dtypes import DType
-from interlace.core.errors import PipelineError, PlanError, ShapeError
+from interlace.core.errors import PipelineError, PlanError
 from interlace.graph.op import Op
 from interlace.graph.tensor import Tensor
-from interlace.kernels.bodies import WalkBody, WalkTile
+from interlace.kernels.bodies import WalkBody, WalkTile, check_address
 from interlace.kernels.cuda import launcher
 from interlace.loops.cuda.names import own
 from interlace.loops.cuda.roles import PREAMBLE, RoleText, emit_roles, operands
@@ -109,12 +109,9 @@ class Joined:
         for tensor in kernel.tensors:
             if tensor.memory is not Memory.GLOBAL:
                 continue
-            address = given[tensor.name].data_ptr()
-            if address % tensor.align_bytes:
-                raise ShapeError(
-                    f"op {op.name!r}: {tensor.name} begins at address {address:#x}, and its loops want a multiple of "
-                    f"{tensor.align_bytes} bytes; copy it to a tensor of its own"
-                )
+            check_address(
+                op.name, tensor.name, given[tensor.name].data_ptr(), tensor.align_bytes, "its loops want"
+            )
             values[own(tensor.name)] = given[tensor.name]
         for spec in tensor_maps(kernel):
             shape = self.views[spec.tensor].shape
