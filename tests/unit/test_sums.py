@@ -100,7 +100,7 @@ def test_the_last_part_finds_sums_of_the_others_in_order(name: str) -> None:
 def ended_before(plan: il.Plan) -> list[int]:
     """For each item the tiles that have ended when it begins, as bits, by waits alone."""
     items, waits = plan.items, plan.waits
-    tile = plan.tile_base()[items.op] + items.tile
+    tile = plan.tile_of_item
     posters: dict[int, list[int]] = {}
     for i, semaphore in enumerate(items.post.tolist()):
         posters.setdefault(semaphore, []).append(i)

@@ -75,7 +75,7 @@ def rows(device: DeviceSpec, measured: bool, problem: Quadrature | None = None) 
     found = []
     for dispatch, termination in _WAYS:
         plan = plans[dispatch]
-        runs = np.append(wanted, True)[plan.tile_base()[plan.items.op] + plan.items.tile]
+        runs = np.append(wanted, True)[plan.tile_of_item]
         nothing = np.zeros(len(runs))
         costs = Costs(item_flops(plan) * runs, nothing, nothing, nothing, nothing)
         trace = simulate(plan, costs, device, OneLaunchExecutor.mode(graph, device), runs)

@@ -61,7 +61,7 @@ class Shares:
 
 def parts_of_tiles(plan: Plan) -> list[int]:
     """Of each op the parts of each of its tiles, 0 if tiles have unlike numbers of them."""
-    counts = np.bincount(plan.tile_base()[plan.items.op] + plan.items.tile)
+    counts = np.bincount(plan.tile_of_item)
     of_op = np.split(counts, plan.tile_base()[1:-1])
     return [int(some[0]) if (some == some[0]).all() else 0 for some in of_op]
 
@@ -70,7 +70,7 @@ def _posts(plan: Plan, shared: Collection[int]) -> Ints:
     """Of each semaphore in a run: one of each tile, or of each of its parts where they share its sums."""
     items = plan.items
     counts = np.isin(items.op, [*shared])
-    _, first = np.unique(plan.tile_base()[items.op] + items.tile, return_index=True)
+    _, first = np.unique(plan.tile_of_item, return_index=True)
     counts[first] = True
     return np.bincount(items.post[counts & (items.post >= 0)], minlength=plan.semaphores)
 

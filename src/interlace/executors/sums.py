@@ -69,7 +69,7 @@ def _ended(plan: Plan) -> Callable[[Ints, int], NDArray[np.bool_]]:
     """(ops, later op) -> which of them have ended before any item of the later one begins."""
     base = plan.tile_base()
     posts = np.full(base[-1], -1, np.int64)
-    posts[base[plan.items.op] + plan.items.tile] = plan.items.post
+    posts[plan.tile_of_item] = plan.items.post
     return Implied(plan.items, plan.waits, posts, base).before
 
 

@@ -48,7 +48,7 @@ class Facts:
         self.plan = plan
         check_items(plan)
         self.base = plan.tile_base()
-        self.tile_of_item = self.base[plan.items.op] + plan.items.tile
+        self.tile_of_item = plan.tile_of_item
         self.of_op = grouped(plan.items.op, len(plan.graph.ops))
         self.parts = self._parts()
         self.post_of_tile = plan.items.post[self.parts.values[self.parts.ptr[:-1]]]

@@ -194,6 +194,11 @@ class Plan:
         """Number of the first tile of each op when all tiles of the graph are numbered together."""
         return offsets(np.array([op.tiles for op in self.graph.ops], np.int64))
 
+    @property
+    def tile_of_item(self) -> Ints:
+        """Of each item its tile, numbered so."""
+        return self.tile_base()[self.items.op] + self.items.tile
+
     def to_json(self) -> str:
         """The plan with its graph as JSON text; equal plans give equal text."""
         data = {

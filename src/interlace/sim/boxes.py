@@ -145,7 +145,7 @@ class Footprints:
     def __init__(self, plan: Plan) -> None:
         self._plan = plan
         items, n = plan.items, len(plan.items)
-        _, tile, parts = np.unique(plan.tile_base()[items.op] + items.tile, return_inverse=True, return_counts=True)
+        _, tile, parts = np.unique(plan.tile_of_item, return_inverse=True, return_counts=True)
         self._parts = parts[tile]
         last = np.zeros(len(parts), np.int64)
         np.maximum.at(last, tile, np.arange(n))
