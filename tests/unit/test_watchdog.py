@@ -57,3 +57,17 @@ def test_one_part_posts_for_a_tile_unless_all_parts_of_its_op_do() -> None:
     waiting = int(np.flatnonzero(~up)[0])
     assert error_of(plan, waiting, done).producer is None
     assert error_of(plan, waiting, done, shared={0}).producer == "op 'up', tile (0, 0)"
+
+
+def test_a_part_whose_sums_come_late_names_what_the_tile_waits_for() -> None:
+    """Semaphores behind those of the plan are of sums."""
+    plan = build(two_matmuls(), Choices(4, split={"down": SplitK(2)}))
+    done = np.where(plan.items.post >= 0, 1, 0)
+    waiting = item_at(plan, "down", 0)
+    error = hang_error(plan, waiting, plan.semaphores, 1, 0, done)
+    assert "waited for 1 posts of sums of its tile and saw 0 before the watchdog fired. The" in str(error)
+    assert error.producer == plan.tile_name(waiting)
+    done[item_at(plan, "up", 3)] = 0  # which the other part of the tile waits for
+    error = hang_error(plan, waiting, plan.semaphores, 1, 0, done)
+    assert "fired; behind what posts it, op 'up', tile (0, 3) never posted." in str(error)
+    assert error.producer == "op 'up', tile (0, 3)"

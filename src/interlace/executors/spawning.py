@@ -21,13 +21,12 @@ from numpy.typing import NDArray
 
 from interlace.core.errors import EarlyEndError, HangError, InterlaceError, QueueOverflowError
 from interlace.executors.table import Table
+from interlace.executors.watchdog import UNDEFINED
 from interlace.graph.access import Ints
 from interlace.kernels.abi import WAIT
 from interlace.launch.spawn import EARLY, LOST, OVERFLOW
 from interlace.plan.plan import Plan
 from interlace.plan.spawns import Spawns, cleared, posted_by, when_tensor
-
-_UNDEFINED = "The outputs of this run are undefined; counters were reset, the next run starts afresh"
 
 
 @dataclass(frozen=True)
@@ -109,12 +108,12 @@ class Spawning:
             return QueueOverflowError(
                 f"{self.plan.item_name(item)} (item {item}) spawned an item for which the queue has no place: it has "
                 f"{expected}, one for each that the plan may spawn, and this was number {seen}; nothing was written "
-                f"beyond. {_UNDEFINED}"
+                f"beyond. {UNDEFINED}"
             )
         if semaphore == EARLY:
             return EarlyEndError(
                 f"{self.plan.item_name(item)} (item {item}) was not done when workers took all items to be done. "
-                f"{_UNDEFINED}"
+                f"{UNDEFINED}"
             )
         if semaphore != LOST:
             return None
@@ -122,7 +121,7 @@ class Spawning:
         name = "none of them" if lost is None else f"{self.plan.item_name(lost)} (item {lost})"
         return HangError(
             f"a worker waited for place {item} of the queue, to which {seen} items came that others spawned, and saw "
-            f"no end before the watchdog fired; {name} never came, though it is wanted. {_UNDEFINED}",
+            f"no end before the watchdog fired; {name} never came, though it is wanted. {UNDEFINED}",
             item=-1 if lost is None else lost,
             semaphore=-1,
             expected=seen,

@@ -13,6 +13,8 @@ from interlace.graph.ragged import distinct, fold, held
 from interlace.launch.dispatch import EMPTY
 from interlace.plan.plan import Dispatch, Plan
 
+UNDEFINED = "The outputs of this run are undefined; counters were reset, the next run starts afresh"
+
 
 def hang_error(
     plan: Plan,
@@ -32,21 +34,7 @@ def hang_error(
         shared: ops whose parts of a tile all post.
     """
     if came is not None and semaphore == EMPTY:
-        lost = _lost(plan, done, came)
-        name = plan.item_name(lost)
-        what = f"place {item} of the queue of ready items, to which"
-        if plan.dispatch is Dispatch.DISPATCHER:
-            what, seen = "an item of the dispatcher, for which", int(came.sum())
-        return HangError(
-            f"a worker waited for {what} {seen} of {expected} items came before the watchdog fired; "
-            f"{name} (item {lost}) never came, though all that it waits for was posted. The "
-            "outputs of this run are undefined; counters were reset, the next run starts afresh",
-            item=lost,
-            semaphore=-1,
-            expected=expected,
-            seen=seen,
-            producer=plan.graph.ops[int(plan.items.op[lost])].tile_name(int(plan.items.tile[lost])),
-        )
+        return _never_came(plan, item, expected, seen, done, came)
     if item < 0:
         op = plan.graph.ops[-1 - item].name
         return HangError(
@@ -58,35 +46,37 @@ def hang_error(
             seen=seen,
             producer=op,
         )
-    if semaphore >= plan.semaphores:
-        name = plan.item_name(item)
-        return HangError(
-            f"{name} (item {item}) waited for {expected} posts of sums of its tile and saw {seen} before the watchdog "
-            "fired. The outputs of this run are undefined; counters were reset, the next run starts afresh",
-            item=item,
-            semaphore=semaphore,
-            expected=expected,
-            seen=seen,
-            producer=plan.graph.ops[int(plan.items.op[item])].tile_name(int(plan.items.tile[item])),
-        )
-    missing = _origin(plan, _silent(plan, done, shared), semaphore)
-    late = not len(missing)
-    some = np.flatnonzero(plan.items.post == semaphore) if late else missing
-    tiles = [*dict.fromkeys(zip(plan.items.op[some].tolist(), plan.items.tile[some].tolist(), strict=True))]
-    named = plan.graph.ops[tiles[0][0]].tile_name(tiles[0][1])
-    more = f" and {len(tiles) - 1} more" if len(tiles) > 1 else ""
-    what = "posted too late, or only when this wait had ended" if late else "never posted"
-    behind = "" if plan.items.post[some[0]] == semaphore else "behind what posts it, "
+    sums = semaphore >= plan.semaphores
+    awaited = f"{expected} posts of sums of its tile" if sums else f"semaphore {semaphore} to reach {expected} posts"
+    if sums:
+        reached = _awaited(plan, plan.tile_of_item == plan.tile_of_item[item])
+    else:
+        reached = np.arange(plan.semaphores) == semaphore
+    missing, between = _origin(plan, _silent(plan, done, shared), reached)
+    if len(missing):
+        behind = "behind what posts it, " if sums or between else ""
+        told = f"; {behind}{_tiles(plan, missing)} never posted"
+    elif sums:
+        told = ""
+    else:
+        late = _tiles(plan, np.flatnonzero(plan.items.post == semaphore))
+        told = f"; {late} posted too late, or only when this wait had ended"
+    producer = plan.tile_name(int(missing[0])) if len(missing) else plan.tile_name(item) if sums else None
     return HangError(
-        f"{plan.item_name(item)} (item {item}) waited for semaphore {semaphore} to reach {expected} posts and saw "
-        f"{seen} before the watchdog fired; {behind}{named}{more} {what}. The outputs of this run are undefined; "
-        "counters were reset, the next run starts afresh",
+        f"{plan.item_name(item)} (item {item}) waited for {awaited} and saw {seen} before the watchdog fired{told}. "
+        f"{UNDEFINED}",
         item=item,
         semaphore=semaphore,
         expected=expected,
         seen=seen,
-        producer=None if late else named,
+        producer=producer,
     )
+
+
+def _tiles(plan: Plan, items: Ints) -> str:
+    """The tile of the first of some items, and how many others there are."""
+    more = len(np.unique(plan.tile_of_item[items])) - 1
+    return plan.tile_name(int(items[0])) + (f" and {more} more" if more else "")
 
 
 def _silent(plan: Plan, done: np.ndarray, shared: Collection[int] = ()) -> NDArray[np.bool_]:
@@ -103,22 +93,45 @@ def _silent(plan: Plan, done: np.ndarray, shared: Collection[int] = ()) -> NDArr
     return found
 
 
-def _origin(plan: Plan, silent: NDArray[np.bool_], semaphore: int) -> Ints:
-    """Of silent items those that a wait for a semaphore is nearest to: that post it, or what these wait for, or so on.
+def _origin(plan: Plan, silent: NDArray[np.bool_], awaited: NDArray[np.bool_]) -> tuple[Ints, int]:
+    """Of silent items those that a wait for some semaphores is nearest to, and how many waits lie between.
 
-    The wait that failed first is any of those behind a missing post. All others end with it, and their items post.
+    They post one of these, or what those wait for that do, or so on. The wait that failed first is any of those behind
+    a missing post. All others end with it, and their items post.
     """
-    items, waits = plan.items, plan.waits
-    known, reached = np.zeros((2, plan.semaphores), bool)
-    reached[semaphore] = True
-    while reached.any():
-        posters = (items.post >= 0) & reached[items.post]
+    items = plan.items
+    known, between = np.zeros_like(awaited), 0
+    while awaited.any():
+        posters = (items.post >= 0) & awaited[items.post]
         if (posters & silent).any():
-            return np.flatnonzero(posters & silent)
-        known |= reached
-        rows = posters[waits.item]
-        reached = held(waits.first[rows], waits.count[rows], waits.stride[rows], plan.semaphores) & ~known
-    return np.zeros(0, np.int64)
+            return np.flatnonzero(posters & silent), between
+        known |= awaited
+        awaited, between = _awaited(plan, posters) & ~known, between + 1
+    return np.zeros(0, np.int64), between
+
+
+def _awaited(plan: Plan, items: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    """The semaphores that some items wait for."""
+    waits = plan.waits
+    rows = items[waits.item]
+    return held(waits.first[rows], waits.count[rows], waits.stride[rows], plan.semaphores)
+
+
+def _never_came(plan: Plan, place: int, expected: int, seen: int, done: np.ndarray, came: np.ndarray) -> HangError:
+    """The error for a wait for an item that becomes ready."""
+    lost = _lost(plan, done, came)
+    what = f"place {place} of the queue of ready items, to which"
+    if plan.dispatch is Dispatch.DISPATCHER:
+        what, seen = "an item of the dispatcher, for which", int(came.sum())
+    return HangError(
+        f"a worker waited for {what} {seen} of {expected} items came before the watchdog fired; "
+        f"{plan.item_name(lost)} (item {lost}) never came, though all that it waits for was posted. {UNDEFINED}",
+        item=lost,
+        semaphore=-1,
+        expected=expected,
+        seen=seen,
+        producer=plan.tile_name(lost),
+    )
 
 
 def _lost(plan: Plan, done: np.ndarray, came: np.ndarray) -> int:

@@ -183,12 +183,15 @@ class Plan:
             f"{self.dispatch.value} dispatch, {len(self.waits):,} waits, {self.semaphores:,} semaphores"
         ) + (f" ({made})" if made else "")
 
+    def tile_name(self, item: int) -> str:
+        """``op 'down', tile (3, 0)``, for messages."""
+        return self.graph.ops[int(self.items.op[item])].tile_name(int(self.items.tile[item]))
+
     def item_name(self, item: int) -> str:
         """``op 'down', tile (3, 0), k 0:512``, for messages."""
-        op = self.graph.ops[int(self.items.op[item])]
         k_lo, k_hi = int(self.items.k_lo[item]), int(self.items.k_hi[item])
-        part = "" if (k_lo, k_hi) == (0, op.k_extent) else f", k {k_lo}:{k_hi}"
-        return op.tile_name(int(self.items.tile[item])) + part
+        whole = (k_lo, k_hi) == (0, self.graph.ops[int(self.items.op[item])].k_extent)
+        return self.tile_name(item) + ("" if whole else f", k {k_lo}:{k_hi}")
 
     def tile_base(self) -> Ints:
         """Number of the first tile of each op when all tiles of the graph are numbered together."""
