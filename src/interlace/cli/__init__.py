@@ -10,6 +10,7 @@ from typer.core import TyperGroup
 from interlace import __version__
 from interlace.cli import bench, explain, generate, order, pipeline, plan, profile, run, studio, trace, traffic, tune
 from interlace.cli.streams import standard_streams
+from interlace.core.devices import DEFAULT_GPU
 
 #: How ``interlace --help`` lists the commands: those that a newcomer needs come first.
 _PANELS = {
@@ -30,14 +31,14 @@ class _Listed(TyperGroup):
 app = typer.Typer(
     name="interlace",
     cls=_Listed,
-    help="""Run a graph of dependent GPU kernels as if it were one kernel: synchronised tile by tile, proved before
+    help=f"""Run a graph of dependent GPU kernels as if it were one kernel: synchronised tile by tile, proved before
 launch.
 
 To begin:
 
 - `interlace run ffn` runs a feed-forward network on every executor that this machine has
 
-- `interlace explain ffn --device cuda` predicts what an H200 would do with it, and says why
+- `interlace explain ffn --device cuda` predicts what an {DEFAULT_GPU.name} would do with it, and says why
 
 - `interlace plan ffn --out plan.json` writes a plan, `interlace verify plan.json` proves it safe, and
 `interlace studio plan.json` shows it

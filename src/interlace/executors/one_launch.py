@@ -71,8 +71,8 @@ from interlace.planner.build import Choices
 from interlace.sim.modes import Mode, ring_launch
 from interlace.trace.events import Trace
 
-#: Of weights in one block: what saturates memory (docs/performance.md). In a chain of short ops, where what is under
-#: way delays every hand-over behind it, what an SM's share of memory delivers in so long is enough (docs/decode.md).
+#: Of weights in one block: what saturates memory (docs/tried.md). In a chain of short ops, where what is under
+#: way delays every hand-over behind it, what an SM's share of memory delivers in so long is enough (docs/tried.md).
 _IN_FLIGHT_BYTES, _IN_FLIGHT_OF_CHAIN_S = 96 << 10, 1.75e-6
 _LEAST_STAGES = 3  # of a ring through which loads run ahead
 _KNOWN = 256  # of tensors that lie differently, launches that are kept: two kilobytes each

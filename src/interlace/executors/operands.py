@@ -6,10 +6,11 @@ Both are what an executor enqueues (``executors/launch.TextLaunch``); which one,
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from functools import cached_property
 from typing import Any
 
-from interlace.executors.turns import take_turn
+from interlace.executors.turns import turn
 from interlace.kernels.cuda.compiler import Binary
 
 
@@ -27,10 +28,9 @@ class _OnTensors:
 
     def __call__(self, stream: int) -> None:
         """Enqueue on a stream, which is the current one."""
-        executor = self._executor
-        if executor._resident:
-            take_turn(executor._torch.cuda, executor._device)
-        self.enqueue(stream)
+        executor, enqueue = self._executor, self.enqueue
+        with turn(executor._torch.cuda, executor._device) if executor._resident else nullcontext():
+            enqueue(stream)
 
     def compile(self) -> Binary:
         """Compile, which needs no device."""

@@ -16,7 +16,7 @@ _FEW_OPS = 8
 def is_chain(graph: Graph) -> bool:
     """Whether hand-overs weigh more than anything else in one launch of a graph: many ops stand one behind the other.
 
-    What is best then is not what is best for two long products; measured on whole decode steps (docs/decode.md).
+    What is best then is not what is best for two long products; measured on whole decode steps (docs/tried.md).
     """
     behind: dict[str, int] = {}  # ops of the longest chain that ends in a tensor
     for op in graph.ops:

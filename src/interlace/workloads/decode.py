@@ -256,7 +256,7 @@ def _in_torch(torch: Any, model: LlamaShape, t: Mapping[str, Any]) -> dict[str, 
             w[name][where[0], :, where[1]] = new
             if table is not None:
                 w[name] = _rows(w[name], table, capacity)
-        # Of what was tried the fastest under torch.compile, alone and in batches (docs/decode.md).
+        # Of what was tried the fastest under torch.compile, alone and in batches (docs/tried.md).
         q = q[:, :, None]
         out = functional.scaled_dot_product_attention(q, w["k_cache"], w["v_cache"], mask, enable_gqa=True)
         x = x + functional.linear(out.reshape(batch, -1), w["o"])

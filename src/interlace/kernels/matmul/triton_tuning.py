@@ -1,6 +1,6 @@
 """How matmuls with Triton bodies are tiled: by rule, and what else is worth trying.
 
-The tiles came out best in measurements on an H200 in bf16 (docs/performance.md). For another dtype a chunk has as many
+The tiles came out best in measurements on an H200 in bf16 (docs/tried.md). For another dtype a chunk has as many
 bytes, and a GPU with less shared memory has fewer stages.
 """
 

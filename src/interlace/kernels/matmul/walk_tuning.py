@@ -2,7 +2,7 @@
 
 Up to 16 tokens tiles have few weight rows and all of k (``skinny_cuda``), so that no parts meet: of all that multiply
 the same tokens as many waves as leave the busiest SM the fewest rows. 14336 rows on 132 SMs are two waves of 56, as 109
-would be one. In a chain of many short ops what counts is the time from one op to the next (docs/decode.md), so there
+would be one. In a chain of many short ops what counts is the time from one op to the next (docs/tried.md), so there
 that is always so; elsewhere while a stage has at least twice as many weight rows as tokens.
 
 Where it is not, weights are the tensor core's 64-row operand, in tiles of 64 of them and all tokens, in steps of 8.
