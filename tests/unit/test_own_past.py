@@ -1,4 +1,4 @@
-"""A sequence of a decoder as the cache of a model of ``transformers``, of a stand-in and of one."""
+"""A sequence of a decoder as the cache of a model of ``transformers``, for which a stand-in reads."""
 
 from __future__ import annotations
 
@@ -224,40 +224,3 @@ def test_a_decoder_made_in_inference_mode_is_read_into_outside_of_it(model: ToyF
         logits = read(ours, past, IDS[66:70])
     slot = ours.join(IDS[:70], past)
     close(ours.logits[slot], logits[-1])
-
-
-@pytest.mark.parametrize(("kind", "pages"), [("Llama", None), ("Qwen3", 5)])
-def test_models_of_transformers_read_and_generate_as_with_their_own_cache(kind: str, pages: int | None) -> None:
-    library = pytest.importorskip("transformers")
-    torch.manual_seed(0)
-    config = getattr(library, f"{kind}Config")(
-        vocab_size=61,
-        hidden_size=32,
-        intermediate_size=48,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        head_dim=16,
-        max_position_embeddings=128,
-        initializer_range=0.3,
-        bos_token_id=None,
-        eos_token_id=None,
-        pad_token_id=0,
-    )
-    model = getattr(library, f"{kind}ForCausalLM")(config).eval().double()
-    ours, ids = decoder_of(model, pages), torch.tensor([IDS[:70]])
-    with torch.inference_mode():
-        right = model(ids, past_key_values=library.DynamicCache()).logits
-        past = ours.past()
-        for part in (slice(0, 66), slice(66, 67), slice(67, 70)):
-            close(model(ids[:, part], past_key_values=past).logits, right[:, part])
-        text = model.generate(ids, max_new_tokens=12, do_sample=False)[0].tolist()
-        slot = ours.join(text[:70], past)
-        assert texts(ours, slot, 12) == text[70:]
-        past = ours.past()
-        assert model.generate(ids, max_new_tokens=7, do_sample=False, past_key_values=past)[0].tolist() == text[:77]
-        assert past.length == 76
-        slot = ours.join(text[:77], past)
-        assert texts(ours, slot, 5) == text[77:]
-        with pytest.raises(ShapeError, match="a past is of one sequence, without padding"):
-            model(ids.repeat(2, 1), past_key_values=ours.past())
