@@ -17,6 +17,7 @@ from interlace.kernels.matmul import Activation as A
 from interlace.kernels.matmul.tile import MatmulTile
 from interlace.kernels.matmul.walk_cost import Extents, Way, ring_stages, seconds
 from interlace.policies.setting import Setting
+from interlace.workloads import LLAMAS, decode_graph
 
 BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
 RELU = il.workloads.FFNShape(4096, 14336, A.RELU, False)
@@ -80,6 +81,16 @@ def test_no_tile_has_many_rows_of_tokens_that_are_not_there(shape: il.workloads.
     setting = il.OneLaunchExecutor.default(il.workloads.ffn(m, shape), il.H200)
     for tokens, _, _ in found(setting):
         assert -(-m // tokens) * tokens < 1.35 * m or tokens in (64, 128)
+
+
+@pytest.mark.parametrize(("model", "batch"), [("qwen2.5-0.5b", 100), ("qwen3-0.6b", 100)])
+def test_steps_of_more_tokens_than_a_server_has_slots_are_tiled_op_by_op(model: str, batch: int) -> None:
+    """Their products are of five kinds, of which few ways each are combined: some share a ring in any case."""
+    graph = decode_graph(replace(LLAMAS[model], layers=1), batch, 1088, il.H200)
+    setting = il.OneLaunchExecutor.default(graph, il.H200)
+    tiles = {name: dict(of.params) for name, of in setting.ops}
+    assert len({tile["BN"] for tile in tiles.values()}) > 2
+    assert tiles["layers.0.q_heads"] != tiles["logits"]
 
 
 def test_ways_of_a_search_begin_with_the_default_and_are_unlike() -> None:

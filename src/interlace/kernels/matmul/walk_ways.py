@@ -70,14 +70,23 @@ def _priced(
     Args:
         unlike: extents of ops, and the step of their widths.
     """
-    most = max(1, int(_TRIED ** (1 / len(unlike))))
-    ways = [_ways(extents, narrowest, device, most) for extents, narrowest in unlike]
-    rings = [(each, ring_stages(each, device.smem_bytes)) for each in product(*ways)]
-    rings = [(each, stages) for each, stages in rings if stages >= _least_stages(each)]
+    rings = _rings(unlike, device, _DEPTHS)
+    # Of many unlike ops few ways each are combined, and the best may be of depths that share no ring.
+    rings = rings or _rings(unlike, device, _DEPTHS[:1])
     costs = [
         sum(seconds(e, way, stages, device) for (e, _), way in zip(unlike, each, strict=True)) for each, stages in rings
     ]
     return [each for each, _ in rings], costs
+
+
+def _rings(
+    unlike: Sequence[tuple[Extents, int]], device: DeviceSpec, depths: Sequence[int]
+) -> list[tuple[tuple[Way, ...], int]]:
+    """Combinations of the best ways of unlike ops, of these depths, that a ring holds, and its stages."""
+    most = max(1, int(_TRIED ** (1 / len(unlike))))
+    ways = [_ways(extents, narrowest, device, most, depths) for extents, narrowest in unlike]
+    rings = ((each, ring_stages(each, device.smem_bytes)) for each in product(*ways))
+    return [(each, stages) for each, stages in rings if stages >= _least_stages(each)]
 
 
 def _kinds(ops: Sequence[Op]) -> dict[str, tuple[Extents, int]]:
@@ -101,20 +110,20 @@ def _width_step(op: Op) -> int:
     return step(op) if tensor_of(op, "scale") is None else max(step(op), PANEL)
 
 
-def _ways(extents: Extents, narrowest: int, device: DeviceSpec, most: int) -> list[Way]:
+def _ways(extents: Extents, narrowest: int, device: DeviceSpec, most: int, depths: Sequence[int]) -> list[Way]:
     """The best of ops of some extents, as many as that, by a ring of their own."""
 
     def cost(way: Way) -> float:
         return seconds(extents, way, max(1, ring_stages([way], device.smem_bytes)), device)
 
-    return list(islice(sorted(_every(extents, narrowest), key=cost), most))
+    return list(islice(sorted(_every(extents, narrowest, depths), key=cost), most))
 
 
-def _every(extents: Extents, width_step: int) -> Iterator[Way]:
+def _every(extents: Extents, width_step: int, depths: Sequence[int]) -> Iterator[Way]:
     m, gates = extents.m, extents.sums
     tall, warps = (_ROWS, 4) if m <= _ROWS else (_TALL, 8)
     least = -(-max(_NARROWEST // gates, 1) // width_step) * width_step
-    for depth in _DEPTHS:
+    for depth in depths:
         widest = min(_WIDEST, _MOST_STAGE_BYTES // (depth * 2)) // gates
         widths = range(least, widest + 1, width_step)
         tiles = [(MatmulTile(tall, n, depth, num_warps=warps), min(_up(m), tall)) for n in widths]
