@@ -42,21 +42,21 @@ VARIANTS = [
 ]
 
 
-@pytest.mark.parametrize(("m", "tried"), [(1, [172, 160, 148]), (64, [172])])
+@pytest.mark.parametrize(("m", "tried"), [(1, [172, 150]), (64, [172])])
 def test_a_launch_that_spills_holds_fewer_weights_in_registers(
     m: int, tried: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of those that spill least the one that holds most."""
+    """Once, and what spills less is taken."""
     seen: list[int] = []
 
     def compiled(text: str, name: str, architecture: str, *, preamble: str) -> Binary:
         seen.append(int((re.findall(r"define REGISTERS_TO_HOLD (\d+)", preamble + text))[0] if m == 1 else 172))
-        return Binary(name, name, b"", "", Resources(255, 8 if seen[-1] > 160 else 4, 0), (str(seen[-1]),))
+        return Binary(name, name, b"", "", Resources(255, 8 if seen[-1] > 150 else 4, 0), (str(seen[-1]),))
 
     monkeypatch.setattr(one_launch, "compile_text", compiled)
     graph = il.workloads.ffn(m, SHAPES["gated"])
     binary = il.OneLaunchExecutor(il.plan_graph(graph, il.H200, il.OneLaunchExecutor), META).binary
-    assert (seen, binary.warnings) == (tried, ("160" if m == 1 else "172",))
+    assert (seen, binary.warnings) == (tried, ("150" if m == 1 else "172",))
 
 
 @pytest.mark.parametrize(("shape", "m", "dtype"), [*VARIANTS, ("relu", 16, il.fp16), ("gated", 256, il.fp16)])
