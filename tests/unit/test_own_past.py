@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import random
+from contextlib import suppress
+
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -224,3 +227,79 @@ def test_a_decoder_made_in_inference_mode_is_read_into_outside_of_it(model: ToyF
         logits = read(ours, past, IDS[66:70])
     slot = ours.join(IDS[:70], past)
     close(ours.logits[slot], logits[-1])
+
+
+@KINDS
+@pytest.mark.parametrize("seed", range(3))
+def test_whatever_comes_and_goes_sequences_are_those_of_a_list(
+    model: ToyForCausalLM, pages: int | None, seed: int
+) -> None:
+    """Ids by slot are all that a sequence is; what is refused changes nothing."""
+    draw, ours, alone = random.Random(seed), decoder_of(model, pages), decoder_of(model)
+    ids: dict[int, list[int]] = {}
+    pasts: dict[int, Past] = {}
+
+    def some(*counts: int) -> list[int]:
+        return [draw.randrange(1, 61) for _ in range(draw.choice(counts))]
+
+    def act(name: str) -> None:
+        reading, stepped = [*pasts], [slot for slot in ids if slot not in pasts]
+        if name == "join":
+            new = some(1, 63, 64, 70)
+            ids[ours.join(new)] = new
+        elif name == "past":
+            past = ours.past()
+            pasts[past.slot], ids[past.slot] = past, []
+        elif name == "step":
+            tokens = some(ours.batch)
+            ours.step(tokens)
+            for slot in stepped:
+                ids[slot] = [*ids[slot], tokens[slot]]
+        elif name == "leave" and ids:
+            slot = draw.choice([*ids])
+            ours.leave(slot)
+            del ids[slot]
+            pasts.pop(slot, None)
+        elif name == "pause" and stepped:
+            slot = draw.choice(stepped)
+            pasts[slot] = ours.past(slot)
+        elif reading:
+            slot = draw.choice(reading)
+            past, more = pasts[slot], some(1, 3, 64)
+            if name == "read":
+                read(ours, past, more)
+                ids[slot] = ids[slot] + more
+            elif name == "fail":
+                with pytest.raises(ArithmeticError):
+                    read(ours, past, more, fail_at=1)
+            elif name == "crop":
+                left = max(len(ids[slot]) - len(more), 0)
+                past.crop(left - len(ids[slot]))
+                ids[slot] = ids[slot][:left]
+            elif name == "join past":
+                assert ours.join(ids[slot] + more, past) == slot
+                ids[slot] = ids[slot] + more
+                del pasts[slot]
+
+    names = ["join", "past", "step", "step", "leave", "pause", "read", "read", "fail", "crop", "join past"]
+    for _ in range(60):
+        with suppress(SlotError, LengthError, PageError):
+            act(draw.choice(names))
+        assert ours.lengths == tuple(len(ids.get(slot, ())) for slot in range(ours.batch))
+        if ours._pages is not None:
+            owned = ours._pages._owned
+            assert sorted(sum(owned, ours._pages._free)) == list(range(ours.pages))
+            assert all(len(owned[slot]) >= ours.pages_of(len(ids.get(slot, ()))) for slot in range(ours.batch))
+            assert not any(owned[slot] for slot in range(ours.batch) if slot not in ids)
+    for slot in [slot for slot in ids if not ids[slot]]:
+        ours.leave(slot)
+        del ids[slot], pasts[slot]
+    for slot, past in pasts.items():
+        ours.join(ids[slot], past)
+    for slot, tokens in ids.items():
+        right = alone.join(tokens)
+        for layer in range(ours.shape.layers):
+            pairs = (decoder.cache.read(layer, at, len(tokens)) for decoder, at in ((ours, slot), (alone, right)))
+            for found, expected in zip(*pairs, strict=True):
+                close(found, expected)
+        alone.leave(right)

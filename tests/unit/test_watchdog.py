@@ -5,12 +5,15 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from interlace.core.devices import CPU
 from interlace.core.errors import HangError
 from interlace.executors.watchdog import hang_error
-from interlace.plan.plan import Plan
+from interlace.launch.dispatch import EMPTY
+from interlace.plan.plan import Dispatch, Plan
 from interlace.planner.build import Choices, build
 from interlace.policies.splits import SplitK
 from interlace.policies.sync import RowSync, TileSync
+from interlace.workloads import Quadrature
 
 from .graphs import chain, item_at, two_matmuls
 
@@ -71,3 +74,15 @@ def test_a_part_whose_sums_come_late_names_what_the_tile_waits_for() -> None:
     error = hang_error(plan, waiting, plan.semaphores, 1, 0, done)
     assert "fired; behind what posts it, op 'up', tile (0, 3) never posted." in str(error)
     assert error.producer == "op 'up', tile (0, 3)"
+
+
+@pytest.mark.parametrize("dispatch", [Dispatch.STATIC, Dispatch.QUEUE])
+def test_a_tile_that_runs_when_data_want_it_is_named_where_it_posts_in_any_case(dispatch: Dispatch) -> None:
+    plan = build(Quadrature.of({}, gpu=False).graph(CPU), Choices(4, dispatch=dispatch))
+    lost, waiting, ready = item_at(plan, "level3", 0), item_at(plan, "level4", 0), item_at(plan, "level5", 31)
+    done = np.where(plan.items.post >= 0, 1, 0)
+    done[lost] = 0
+    assert error_of(plan, waiting, done).producer == "op 'level3', tile (0)"
+    came = np.ones(len(plan.items), np.bool_)
+    came[[waiting, ready]] = False
+    assert hang_error(plan, 0, EMPTY, 2, 1, done, came).producer == "op 'level5', tile (31)"

@@ -88,8 +88,9 @@ def _silent(plan: Plan, done: np.ndarray, shared: Collection[int] = ()) -> NDArr
     _, tile = distinct(items.op, items.tile, np.where(np.isin(items.op, [*shared]), items.k_lo, 0))
     last_run = np.zeros(len(items), np.int64)
     np.maximum.at(last_run, tile, done)
-    asked = np.array([not op.when for op in plan.graph.ops])[items.op]  # others may rightly not run
-    found: NDArray[np.bool_] = asked & (items.post >= 0) & (last_run[tile] < max(int(done.max()), 1))
+    found: NDArray[np.bool_] = (items.post >= 0) & (last_run[tile] < max(int(done.max()), 1))
+    if plan.dispatch is Dispatch.SPAWN:  # under all others what is not wanted posts, too
+        found &= np.array([not op.when for op in plan.graph.ops])[items.op]
     return found
 
 
