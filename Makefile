@@ -19,12 +19,16 @@ FAST := $(foreach name,access arguments boxes dependencies files graph orderings
 TRITONS := 3.6.0 3.9.0
 TRITON_STAMPS := $(TRITONS:%=$(VENV)/triton-%/.installed)
 COMPILED := tests/compile/test_kernels.py -k 'copies or ticket'
+# Between them these call all that Numba compiles of the simulator, the counts of traffic and the searches for orders.
+NUMBA := $(foreach test,choose.py::test_a_launch_is_predicted_once_for_all_numbers_of_tokens_that_it_serves \
+	cache.py::test_worked_example_of_the_module cli_order.py cli_traffic.py \
+	machine.py::test_costs_follow_from_what_accesses_missed steals.py,tests/unit/test_$(test))
 
 # Neighbours share what they compile and compute, so each worker takes a half of the tests as they stand.
 PYTEST := $(BIN)/pytest -m "not gpu" -n 2 --dist worksteal
 
 .DEFAULT_GOAL := help
-.PHONY: help run setup test fast test-triton random docs pictures dist records gpu-test clean
+.PHONY: help run setup test types numba fast test-triton random docs pictures dist records gpu-test clean
 
 help:  ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -36,10 +40,17 @@ setup: $(VENV)/.installed-test $(TRITON_STAMPS)  ## Install all that the tests n
 
 test: $(VENV)/.installed-test  ## Lint, type-check and run every test that needs no GPU
 	$(BIN)/ruff check .
-	$(if $(filter tested,$(VERSIONS)),$(BIN)/mypy -n 2,# Types are checked against the tested versions alone: others name theirs differently)
 	$(BIN)/lint-imports
+	$(MAKE) -j2 types numba
 	$(PYTEST) tests/unit tests/compile tests/browser
 	TRITON_INTERPRET=1 $(PYTEST) tests/interpret
+
+types: $(VENV)/.installed-test
+	$(if $(filter tested,$(VERSIONS)),$(BIN)/mypy,# Types are checked against the tested versions alone: others name theirs differently)
+
+# Both workers would compile the same loops, each for itself and at once; the cache has them for both.
+numba: $(VENV)/.installed-test
+	$(BIN)/pytest -q $(NUMBA)
 
 fast: $(VENV)/.installed-test  ## Lint, and the tests of graphs, plans, proofs and policies: under a minute
 	$(BIN)/ruff check .

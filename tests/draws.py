@@ -10,4 +10,5 @@ import os
 from hypothesis import settings
 
 RANDOM = os.environ.get("INTERLACE_RANDOM") == "1"
-EXAMPLES = settings(derandomize=not RANDOM, deadline=None, database=None, max_examples=80, print_blob=RANDOM)
+_MOST = 80 if RANDOM else 50
+EXAMPLES = settings(derandomize=not RANDOM, deadline=None, database=None, max_examples=_MOST, print_blob=RANDOM)

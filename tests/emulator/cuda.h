@@ -54,32 +54,16 @@ __forceinline__ int __shfl_up_sync(unsigned lanes, int value, int distance) {
 __forceinline__ int __shfl_xor_sync(unsigned lanes, int value, int distance) {
   return static_cast<int>(shuffle(lanes, static_cast<unsigned>(value), (threadIdx.x % 32) ^ distance));
 }
-inline unsigned __ballot_sync(unsigned lanes, bool holds) {
-  unsigned votes = 0;
-  for (int lane = 0; lane < 32; ++lane) votes |= static_cast<unsigned>(shuffle(lanes, holds, lane)) << lane;
-  return votes;
-}
-inline bool __any_sync(unsigned lanes, bool holds) {
-  int any = holds;
-  for (int distance = 16; distance; distance /= 2) any |= __shfl_xor_sync(lanes, any, distance);
-  return any;
+// What all lanes say, by one meeting of them.
+unsigned __ballot_sync(unsigned lanes, bool holds);
+unsigned __reduce_min_sync(unsigned lanes, unsigned value);
+unsigned __reduce_add_sync(unsigned lanes, unsigned value);
+inline bool __any_sync(unsigned lanes, bool holds) { return __ballot_sync(lanes, holds); }
+inline int __reduce_min_sync(unsigned lanes, int value) {
+  return static_cast<int>(__reduce_min_sync(lanes, static_cast<unsigned>(value) ^ 1u << 31) ^ 1u << 31);
 }
 inline int __popc(unsigned bits) { return __builtin_popcount(bits); }
 inline int __clz(int bits) { return bits ? __builtin_clz(static_cast<unsigned>(bits)) : 32; }
-inline int __reduce_min_sync(unsigned lanes, int value) {
-  for (int distance = 16; distance; distance /= 2) {
-    const int other = __shfl_xor_sync(lanes, value, distance);
-    value = other < value ? other : value;
-  }
-  return value;
-}
-inline unsigned __reduce_min_sync(unsigned lanes, unsigned value) {
-  return __reduce_min_sync(lanes, static_cast<int>(value ^ 1u << 31)) ^ 1u << 31;
-}
-inline unsigned __reduce_add_sync(unsigned lanes, unsigned value) {
-  for (int distance = 16; distance; distance /= 2) value += static_cast<unsigned>(__shfl_xor_sync(lanes, static_cast<int>(value), distance));
-  return value;
-}
 inline int __reduce_max_sync(unsigned lanes, int value) { return -__reduce_min_sync(lanes, -value); }
 inline int __ffs(int bits) { return __builtin_ffs(bits); }
 unsigned long long __cvta_generic_to_shared(const void* pointer);

@@ -180,6 +180,7 @@ def emulate(
         number,
         ctypes.c_void_p(library.shared(number)),
         library.texts[number].layout.total_bytes,
+        grid,
         len(order),
         threads,
         (ctypes.c_void_p * len(parameters))(*parameters),

@@ -5,8 +5,8 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
-#include <sched.h>
 #include <sys/mman.h>
+#include <unistd.h>
 
 #include "cuda.h"
 #include "shadow.h"
@@ -19,6 +19,8 @@ extern "C" const Entry kernels[];
 namespace {
 constexpr uint64_t MOST_STEPS = 200'000'000;
 constexpr size_t MOST_FAULTS = 64;
+constexpr uint32_t SLEEP = 8;  // of so many steps of the scheduler one ends the sleep of all
+constexpr uint32_t REST_NS = 5000, REST_US = 20;  // a loaded machine may keep other blocks from running for a while
 char* stacks;
 size_t stacks_bytes;
 Entry entry;
@@ -42,17 +44,32 @@ void go_on(Thread* next) {
 
 bool may_go_on(Thread& thread) { return thread.waits != Waits::BARRIER || passes(thread.barrier, thread.parity); }
 
+// Time passes, and who slept looks again; a copy may land in between. Where nobody of the block has anything else to do,
+// only others end that: blocks that run beside it, which have the processor for as long, or nobody, until a wait has
+// lasted for too long.
+void end_sleep(bool idle) {
+  if (!machine.flying.empty() && machine.random.once_in(SLEEP)) land_one();
+  if (idle) {
+    machine.clock_ns += REST_NS;
+    if (machine.at_once) usleep(REST_US);
+  }
+  for (Thread* thread : machine.asleep) wake(*thread);
+  machine.asleep.clear();
+}
+
 // Who is next; nobody if all are done or nobody ever can.
 Thread* pick() {
   for (;;) {
     if (!machine.flying.empty() && machine.random.once_in(machine.land_one_in)) land_one();
+    if (!machine.asleep.empty() && machine.random.once_in(SLEEP)) end_sleep(false);
     if (!machine.ready[machine.warp] || machine.random.once_in(machine.leave_one_in)) {
       const uint32_t warps = static_cast<uint32_t>(machine.ready.size()), first = machine.random.below(warps);
       uint32_t some = 0;
       while (some < warps && !machine.ready[(first + some) % warps]) ++some;
       if (some == warps) {
-        if (machine.flying.empty()) return nullptr;
-        land_one();
+        if (machine.flying.empty() && machine.asleep.empty()) return nullptr;
+        if (machine.flying.empty()) end_sleep(true);
+        else land_one();
         continue;
       }
       machine.warp = (first + some) % warps;
@@ -118,6 +135,7 @@ void start_block(uint32_t number) {
   machine.barriers.assign(machine.shared_bytes / 8, Barrier());
   machine.channel_clock.assign(CHANNELS, 0);
   machine.flying.clear();
+  machine.asleep.clear();
   machine.fatal = false;
   machine.steps = 0;
   machine.live_threads = static_cast<uint32_t>(machine.threads.size());
@@ -230,12 +248,46 @@ void __syncwarp(unsigned lanes) {
   meet(warp, Waits::WARP, __builtin_popcount(lanes), "__syncwarp", true, LINE);
 }
 
-unsigned long long shuffle(unsigned lanes, unsigned long long value, int from) {
+namespace {
+// What each lane of a warp gives, by lane; the first of it is returned, and ``turn`` is where it lies in a lane.
+const Thread* exchange(unsigned lanes, unsigned long long value, const char* what, uint32_t line, int& turn) {
   Thread& self = *machine.current;
-  const int turn = self.shuffles++ & 1;  // a lane is at most one shuffle ahead of those that have yet to read its value
+  turn = self.shuffles++ & 1;  // a lane is at most one exchange ahead of those that have yet to read its value
   self.exchanged[turn] = value;
-  meet(machine.warps[self.number / 32], Waits::WARP, __builtin_popcount(lanes), "a shuffle", false, LINE);
-  return machine.threads[self.number / 32 * 32 + from].exchanged[turn];
+  meet(machine.warps[self.number / 32], Waits::WARP, __builtin_popcount(lanes), what, false, line);
+  return &machine.threads[self.number / 32 * 32];
+}
+}  // namespace
+
+unsigned long long shuffle(unsigned lanes, unsigned long long value, int from) {
+  int turn;
+  return exchange(lanes, value, "a shuffle", LINE, turn)[from].exchanged[turn];
+}
+
+unsigned __ballot_sync(unsigned lanes, bool holds) {
+  int turn;
+  const Thread* const warp = exchange(lanes, holds, "a vote", LINE, turn);
+  unsigned votes = 0;
+  for (int lane = 0; lane < 32; ++lane)
+    if (lanes >> lane & 1) votes |= static_cast<unsigned>(warp[lane].exchanged[turn]) << lane;
+  return votes;
+}
+
+unsigned __reduce_min_sync(unsigned lanes, unsigned value) {
+  int turn;
+  const Thread* const warp = exchange(lanes, value, "a minimum", LINE, turn);
+  for (int lane = 0; lane < 32; ++lane)
+    if (lanes >> lane & 1) value = std::min(value, static_cast<unsigned>(warp[lane].exchanged[turn]));
+  return value;
+}
+
+unsigned __reduce_add_sync(unsigned lanes, unsigned value) {
+  int turn;
+  const Thread* const warp = exchange(lanes, value, "a sum", LINE, turn);
+  value = 0;
+  for (int lane = 0; lane < 32; ++lane)
+    if (lanes >> lane & 1) value += static_cast<unsigned>(warp[lane].exchanged[turn]);
+  return value;
 }
 
 void meet_lanes(const char* what, uint32_t line) {
@@ -248,11 +300,7 @@ unsigned long long __cvta_generic_to_shared(const void* pointer) {
 
 void __nanosleep(unsigned nanoseconds) {
   machine.clock_ns += nanoseconds;
-  sched_yield();  // to blocks that run at once
-  // Time passes: what it waits for others do, or a copy.
-  machine.warp = machine.random.below(static_cast<uint32_t>(machine.ready.size()));
-  if (!machine.flying.empty() && machine.random.once_in(8)) land_one();
-  wake(*machine.current);
+  machine.asleep.push_back(machine.current);
   leave();
 }
 
@@ -266,13 +314,13 @@ void ptx::trap() {
 bool on_stack(const void* at) { return static_cast<uint64_t>(static_cast<const char*>(at) - stacks) < stacks_bytes; }
 
 extern "C" {
-// Runs the blocks of kernel ``kernel`` in ``order``; returns how many faults it put into ``faults``.
-__attribute__((visibility("default"))) int emulate(int kernel, char* shared, uint32_t shared_bytes, int grid,
+// Runs ``blocks`` of the ``grid`` blocks of kernel ``kernel`` in ``order``, others at once beside them; returns how many faults it put into ``faults``.
+__attribute__((visibility("default"))) int emulate(int kernel, char* shared, uint32_t shared_bytes, int grid, int blocks,
                                                    int threads, void** arguments, const Buffer* buffers, int count,
                                                    const Promises* promises, uint64_t seed, const int* order,
                                                    Fault* faults, const char* image) {
   machine.random.state = seed;
-  constexpr uint32_t LANDS[] = {0, 1, 4, 32}, LEAVES[] = {2, 8, 64};
+  constexpr uint32_t LANDS[] = {4096, 1, 4, 32}, LEAVES[] = {2, 8, 64};  // 4096: late, but also while somebody polls
   machine.land_one_in = LANDS[machine.random.below(4)];
   machine.leave_one_in = LEAVES[machine.random.below(3)];
   machine.last_lane_first = machine.random.below(2);
@@ -293,7 +341,8 @@ __attribute__((visibility("default"))) int emulate(int kernel, char* shared, uin
   parameters = arguments;
   blockDim = {static_cast<unsigned>(threads), 1, 1};
   gridDim = {static_cast<unsigned>(grid), 1, 1};
-  for (int i = 0; i < grid && !machine.fatal; ++i) run_block(order[i]);
+  machine.at_once = blocks < grid;
+  for (int i = 0; i < blocks && !machine.fatal; ++i) run_block(order[i]);
   machine.fatal = false;
   memcpy(faults, machine.faults.data(), machine.faults.size() * sizeof(Fault));
   return static_cast<int>(machine.faults.size());

@@ -158,6 +158,8 @@ struct Machine {
   uint32_t land_one_in = 4, leave_one_in = 8;  // how often copies land, and how often the scheduler leaves a warp
   bool last_lane_first = false;
   std::vector<uint32_t> ready;  // lanes of each warp
+  std::vector<Thread*> asleep;
+  bool at_once = false;  // whether further blocks run beside this one
   uint32_t warp = 0;
   uint64_t steps = 0, clock_ns = 0;
   Thread* current = nullptr;

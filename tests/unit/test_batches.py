@@ -170,7 +170,7 @@ def test_one_missing_wait_among_many_is_found_in_any_batch(policy: TileSync, mon
 
 
 @pytest.mark.parametrize("batch", SMALL)
-@settings(EXAMPLES, max_examples=50)
+@settings(EXAMPLES, max_examples=30)
 @given(st.data())
 def test_random_plans_are_judged_alike_in_any_batch(batch: int, data: st.DataObject) -> None:
     graph = data.draw(graphs())

@@ -7,6 +7,7 @@ import shutil
 import warnings
 from collections.abc import Iterator
 from dataclasses import fields, replace
+from functools import cache
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -215,26 +216,25 @@ DTYPES_LEFT = {
 }
 
 
-def code() -> Iterator[tuple[str, ast.AST]]:
-    """Every node of the package's code, docstrings left out, by file."""
-    for path in sorted(PACKAGE.rglob("*.py")):
-        tree = ast.parse(path.read_text(encoding="utf-8"))
-        prose = {id(n.value) for n in ast.walk(tree) if isinstance(n, ast.Expr) and isinstance(n.value, ast.Constant)}
-        for node in ast.walk(tree):
-            if id(node) not in prose:
-                yield path.relative_to(PACKAGE).as_posix(), node
+@cache
+def code() -> dict[str, set[str | int]]:
+    """By file of the package, the names, texts and whole numbers of its code, docstrings left out."""
+    return {path.relative_to(PACKAGE).as_posix(): {*words(path)} for path in sorted(PACKAGE.rglob("*.py"))}
 
 
-def words(node: ast.AST) -> Iterator[str | int]:
-    """Names, texts and whole numbers of a node."""
-    if isinstance(node, ast.Constant) and type(node.value) in (str, int):
-        yield node.value
-    elif isinstance(node, ast.Name):
-        yield node.id
-    elif isinstance(node, ast.Attribute):
-        yield node.attr
-    elif isinstance(node, ast.alias):
-        yield node.name
+def words(path: Path) -> Iterator[str | int]:
+    prose: set[int] = set()
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):  # a statement comes before what it is of
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
+            prose.add(id(node.value))
+        elif isinstance(node, ast.Constant) and type(node.value) in (str, int) and id(node) not in prose:
+            yield node.value
+        elif isinstance(node, ast.Name):
+            yield node.id
+        elif isinstance(node, ast.Attribute):
+            yield node.attr
+        elif isinstance(node, ast.alias):
+            yield node.name
 
 
 def test_no_code_names_a_chip_or_has_its_numbers() -> None:
@@ -242,8 +242,8 @@ def test_no_code_names_a_chip_or_has_its_numbers() -> None:
     texts = ("h200", "h100", "sm_9")
     found = {
         file
-        for file, node in code()
-        for word in words(node)
+        for file, named in code().items()
+        for word in named
         if (word in numbers if isinstance(word, int) else any(text in word.lower() for text in texts))
         and word != "il.H200"  # advice
     }
@@ -253,9 +253,5 @@ def test_no_code_names_a_chip_or_has_its_numbers() -> None:
 def test_no_code_lists_dtypes() -> None:
     """Code that names both 16-bit floats lists dtypes, and would have to name another one too."""
     halves = ({bf16.name, bf16.torch, bf16.safetensors}, {fp16.name, fp16.torch, fp16.safetensors, fp16.ptx})
-    seen: dict[str, set[int]] = {}
-    for file, node in code():
-        for word in words(node):
-            seen.setdefault(file, set()).update(i for i, names in enumerate(halves) if word in names)
-    found = {file for file, which in seen.items() if len(which) == 2}
+    found = {file for file, words in code().items() if all(words & names for names in halves)}
     assert found == DTYPES_LEFT | {"__init__.py", "core/dtypes.py"}

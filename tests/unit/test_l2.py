@@ -52,7 +52,7 @@ def slow(s: AccessStream, nbytes: list[int], l2: L2, near: list[int]) -> list[in
     return out
 
 
-@settings(EXAMPLES, max_examples=300)
+@settings(EXAMPLES, max_examples=160)
 @given(st.data())
 def test_equals_a_slow_model(data: st.DataObject) -> None:
     count, workers = data.draw(st.integers(1, 8)), data.draw(st.integers(1, 5))

@@ -117,7 +117,7 @@ def programs(draw: st.DrawFn) -> LoopKernel:
 def test_between_tiles_that_share_bytes_all_threads_synchronise() -> None:
     sharing = 0
 
-    @settings(EXAMPLES, max_examples=300)
+    @settings(EXAMPLES, max_examples=160)
     @given(programs(), st.booleans())
     def check(kernel: LoopKernel, warp_specialised: bool) -> None:
         nonlocal sharing

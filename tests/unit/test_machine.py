@@ -295,7 +295,7 @@ def plans(draw: st.DrawFn) -> Plan:
     return plan
 
 
-@settings(EXAMPLES, max_examples=60)
+@settings(EXAMPLES, max_examples=40)
 @given(plans(), st.randoms(use_true_random=False))
 def test_costs_equal_those_added_up_access_by_access(plan: Plan, random: Random) -> None:
     t = touches(plan)
@@ -345,7 +345,7 @@ def on_streams(draw: st.DrawFn, ops: int) -> Mode:
     return draw(st.sampled_from((SERIAL, replace(SERIAL, after=drawn))))
 
 
-@settings(EXAMPLES, max_examples=150)
+@settings(EXAMPLES, max_examples=80)
 @given(plans(), MODES, st.integers(0, 99), st.data())
 def test_machine_equals_a_slow_one(plan: Plan, mode: Mode, seed: int, data: st.DataObject) -> None:
     if mode == SERIAL:
@@ -366,7 +366,7 @@ def test_machine_equals_a_slow_one(plan: Plan, mode: Mode, seed: int, data: st.D
         assert row == pytest.approx(tuple(slow.rows[item]), abs=0.5001), plan.item_name(item)
 
 
-@settings(EXAMPLES, max_examples=100)
+@settings(EXAMPLES, max_examples=60)
 @given(plans(), MODES, st.integers(0, 99))
 def test_times_keep_to_waits_workers_and_bandwidth(plan: Plan, mode: Mode, seed: int) -> None:
     cost = random_costs(plan, seed)

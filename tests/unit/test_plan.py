@@ -608,13 +608,13 @@ def mutations(draw: st.DrawFn) -> str:
     return json.dumps(data)
 
 
-@settings(EXAMPLES, max_examples=400)
+@settings(EXAMPLES, max_examples=250)
 @given(mutations())
 def test_mutated_plan_verifies_or_is_refused_with_a_message(text: str) -> None:
     _verifies_or_is_refused(text)
 
 
-@settings(EXAMPLES, max_examples=200)
+@settings(EXAMPLES, max_examples=120)
 @given(st.integers(0, 10**6), st.text(max_size=3))
 def test_garbled_characters_verify_or_are_refused_with_a_message(at: int, garbage: str) -> None:
     text = _text()

@@ -191,7 +191,7 @@ def test_planted_fault_is_caught_unless_the_plan_is_still_safe(fault: Callable[[
 def test_plan_with_few_waits_is_accepted_only_where_program_order_suffices() -> None:
     verdicts: Counter[str] = Counter()
 
-    @settings(EXAMPLES, max_examples=120)
+    @settings(EXAMPLES, max_examples=80)
     @given(st.data(), plans(st.one_of(st.just(NoSync()), POLICIES)))
     def judged(data: st.DataObject, plan: Plan) -> None:
         if plan.dispatch is Dispatch.STATIC:
