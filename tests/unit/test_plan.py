@@ -90,7 +90,7 @@ def test_plan_of_the_worked_example_in_the_module() -> None:
 
 def test_a_plan_is_printed_in_one_line() -> None:
     plan = build(two_matmuls(1, (1, 2, 2), up=(1, 1), down=(1, 1), block=2), Choices(2, policy=RowSync()))
-    counts = "4 items on 2 workers, ticket dispatch, 2 waits, 1 semaphores"
+    counts = "4 items on 2 workers, ticket dispatch, 2 waits, 1 semaphore"
     assert str(plan) == f"plan of graph {plan.graph.name!r}: {counts} (RowSync(); RowMajor(); Whole(); OpAfterOp())"
 
 

@@ -10,8 +10,9 @@ from interlace.cli.machine import Machine, target
 from interlace.cli.names import Device
 from interlace.cli.options import ScheduleOptions
 from interlace.cli.problem import Problem, problem
-from interlace.cli.table import number, plural
+from interlace.cli.table import number
 from interlace.cli.workloads import Selection
+from interlace.core.text import plural
 
 if TYPE_CHECKING:
     from interlace.cli.predicted import Predicted

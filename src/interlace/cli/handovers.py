@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from rich.table import Table
 
 from interlace.cli import table
+from interlace.core.text import plural
 from interlace.kernels.base import of_layers
 from interlace.planner.handovers import HandOver
 
@@ -23,7 +24,7 @@ def waiting(found: Iterable[HandOver]) -> Table:
             mine[of_layers(op)] = max(mine.get(of_layers(op), 0), tiles)
 
     def cells(name: str) -> tuple[str, str, str]:
-        others = ", ".join(f"{op} ({table.plural(tiles, 'tile')})" for op, tiles in awaited[name].items())
+        others = ", ".join(f"{op} ({plural(tiles, 'tile')})" for op, tiles in awaited[name].items())
         return name, others or "nothing", table.number(exposed[name])
 
     return table.columns("what each op waits for", ("op", "waits for", "exposed us"), map(cells, awaited))

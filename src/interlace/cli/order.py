@@ -12,6 +12,7 @@ from interlace.cli import names, table
 from interlace.cli.console import bad_input, note, show, stepping
 from interlace.cli.options import JsonFile, command, named
 from interlace.cli.outputs import save_json
+from interlace.core.text import plural
 from interlace.orders.families import families
 from interlace.orders.panels import Cache, PanelGrid, Visit
 from interlace.orders.replay import loads
@@ -103,10 +104,10 @@ def register(app: typer.Typer) -> None:
         unit = "panel" if chunks == 1 else "chunk"
         facts = [
             ("tiles", f"{panels.rows} x {panels.columns}" + (f", in {chunks} chunks" if chunks > 1 else "")),
-            ("cache", f"{policy.value.upper()}, {table.plural(capacity, unit)}"),
-            ("minimum" if found.proved else "best found", table.plural(found.loads, "load")),
+            ("cache", f"{policy.value.upper()}, {plural(capacity, unit)}"),
+            ("minimum" if found.proved else "best found", plural(found.loads, "load")),
             ("proved", "yes" if found.proved else "no"),
-            ("lower bound", table.plural(found.lower_bound, "load")),
+            ("lower bound", plural(found.lower_bound, "load")),
             ("states kept", f"{found.states:,}"),
         ]
         if json is not None:

@@ -14,6 +14,7 @@ from interlace.cli.outputs import save, save_json, wrote
 from interlace.cli.problem import problem
 from interlace.cli.workloads import Selection, group, per_workload
 from interlace.core.errors import InterlaceError
+from interlace.core.text import plural
 from interlace.kernels.base import listed, tiling
 from interlace.plan.plan import Plan
 from interlace.plan.verify import Proof, verify
@@ -120,7 +121,7 @@ def _rows(proof: Proof) -> list[tuple[str, str]]:
         ("dependencies enforced", f"{proof.edges:,}"),
         ("  by waits", f"{proof.edges_by_wait:,}"),
         ("  by a worker's own order", f"{proof.edges - proof.edges_by_wait:,}"),
-        ("longest chain of waits", table.plural(proof.longest_chain, "item")),
+        ("longest chain of waits", plural(proof.longest_chain, "item")),
         ("workers that must be resident", f"{proof.workers_needed:,}"),
         ("waits only for earlier items", "yes" if proof.in_sequence else "no"),
     ]

@@ -11,6 +11,7 @@ from rich.text import Text
 
 from interlace.bench.timing import Timing
 from interlace.cli.console import printable
+from interlace.core.text import plural
 from interlace.executors import DeviceExecutor, Executor
 from interlace.executors.cuda_graph import CudaGraphExecutor
 from interlace.kernels.base import tiling
@@ -76,11 +77,6 @@ def plan_line(plan: Plan) -> str:
         f"{plural(len(plan.items), 'item')}, {plural(plan.semaphores, 'semaphore')}, "
         f"{plural(plan.workers, 'worker')}, {plan.dispatch.value} dispatch, {plan.policy}, {plan.order}"
     )
-
-
-def plural(count: int, noun: str) -> str:
-    """``1 item``, ``12,345 items``."""
-    return f"{count:,} {noun}{'' if count == 1 else 's'}"
 
 
 def _text(value: str) -> Text:

@@ -18,6 +18,7 @@ from interlace.cli.problem import Plans, Problem, problem
 from interlace.cli.runners import Runners
 from interlace.cli.workloads import Selection, group, per_workload, plan_file
 from interlace.core.errors import PlanError
+from interlace.core.text import plural
 from interlace.executors import DeviceExecutor, Executor
 from interlace.executors.one_launch import OneLaunchExecutor
 from interlace.executors.persistent import PersistentStaticExecutor, PersistentTicketExecutor
@@ -150,22 +151,22 @@ def _stolen(plan: Plan, trace: Trace) -> Ints | None:
 
 
 def _told(found: Ints) -> str:
-    thieves, victims = (table.plural(len(np.unique(column)), "worker") for column in found.T[1:])
-    return f"{table.plural(len(found), 'item')}, by {thieves} from {victims}" if len(found) else "no items"
+    thieves, victims = (plural(len(np.unique(column)), "worker") for column in found.T[1:])
+    return f"{plural(len(found), 'item')}, by {thieves} from {victims}" if len(found) else "no items"
 
 
 def _rows(trace: Trace, plan: Plan, executor: str) -> list[tuple[str, str]]:
     steps = trace.clock == "steps"
 
     def span(value: int) -> str:
-        return table.plural(value, "step") if steps else f"{table.number(value * 1e-3)} us"
+        return plural(value, "step") if steps else f"{table.number(value * 1e-3)} us"
 
     busy, stolen = trace.waiting_ns + trace.working_ns, _stolen(plan, trace)
     share = f" ({100 * trace.waiting_ns / busy:.0f} % of both)" if busy else ""
     return [
         ("executor", executor),
         ("plan", table.plan_line(plan)),
-        ("items", f"{len(trace.op):,} on {table.plural(len(np.unique(trace.worker)), 'worker')}"),
+        ("items", f"{len(trace.op):,} on {plural(len(np.unique(trace.worker)), 'worker')}"),
         ("first arrival to last end", span(trace.span_ns)),
         *([] if stolen is None else [("stolen", _told(stolen))]),
         ("working, all workers", span(trace.working_ns)),

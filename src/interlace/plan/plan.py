@@ -26,6 +26,7 @@ from typing import Any
 import numpy as np
 
 from interlace.core.errors import GraphError, InterlaceError, PlanError, PlanFormatError
+from interlace.core.text import plural
 from interlace.graph.access import Ints
 from interlace.graph.graph import Graph, from_data, to_data
 from interlace.graph.op import Body
@@ -178,10 +179,15 @@ class Plan:
 
     def __str__(self) -> str:
         made = "; ".join(text for text in (self.policy, self.order) if text)
-        return (
-            f"plan of graph {self.graph.name!r}: {len(self.items):,} items on {self.workers:,} workers, "
-            f"{self.dispatch.value} dispatch, {len(self.waits):,} waits, {self.semaphores:,} semaphores"
-        ) + (f" ({made})" if made else "")
+        counts = ", ".join(
+            (
+                f"{plural(len(self.items), 'item')} on {plural(self.workers, 'worker')}",
+                f"{self.dispatch.value} dispatch",
+                plural(len(self.waits), "wait"),
+                plural(self.semaphores, "semaphore"),
+            )
+        )
+        return f"plan of graph {self.graph.name!r}: {counts}" + (f" ({made})" if made else "")
 
     def tile_name(self, item: int) -> str:
         """``op 'down', tile (3, 0)``, for messages."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from interlace.core.text import plural
 from interlace.loops.ir.index import Binary, Const, Index, IndexOp, Less, Var
 from interlace.loops.ir.statements import (
     AllocBarrier,
@@ -70,10 +71,10 @@ def _tensor(kernel: LoopKernel, tensor: Tensor) -> str:
     if tensor.swizzle_bytes:
         text += f", swizzled by {tensor.swizzle_bytes} bytes"
     if tensor.stages is not None:
-        text += f", {_plural(tensor.stages, 'slot')}"
+        text += f", {plural(tensor.stages, 'slot')}"
     ring = kernel.ring(tensor.name)
     if ring is not None:
-        text += f", circular: {_plural(ring.stages, 'stage')}, prefetch {ring.prefetch}"
+        text += f", circular: {plural(ring.stages, 'stage')}, prefetch {ring.prefetch}"
     return text
 
 
@@ -161,7 +162,7 @@ def _barrier_line(stmt: Stmt) -> str:
         case AllocBarrier():
             return f"barriers {stmt.name}{{{stmt.slots}}} for {stmt.tensor}"
         case InitBarrier():
-            return f"init {stmt.name}, {_plural(stmt.count, 'arrival')}"
+            return f"init {stmt.name}, {plural(stmt.count, 'arrival')}"
         case FenceBarrierInit():
             return "fence barrier init"
         case FenceProxy():
@@ -205,7 +206,3 @@ def _index(index: Index, outer: int) -> str:
     # All but + and * read from the left, so that a right operand of equal strength needs its brackets.
     text = f"{_index(index.left, binding)} {index.op.value} {_index(index.right, binding + 1)}"
     return f"({text})" if binding < outer else text
-
-
-def _plural(count: int, noun: str) -> str:
-    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"

@@ -238,7 +238,8 @@ class Decoder:
         """Memory of a sequence for a model of ``transformers`` to read it into: pass it as ``past_key_values``.
 
         The model writes keys and values where steps find them. ``join(ids, past)`` lets the sequence begin, which takes
-        none of its own then; until that, steps leave it alone.
+        none of its own then; until that, steps leave it alone. They come between its forwards, not during one, whose
+        first layers they would overwrite.
 
         Args:
             slot: of a sequence that is to pause, for a model to read on behind it; by default a free one is taken.
