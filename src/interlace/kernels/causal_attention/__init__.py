@@ -31,13 +31,23 @@ from interlace.core.errors import DTypeError
 from interlace.graph.access import Span, axes
 from interlace.graph.op import Op
 from interlace.graph.tensor import Tensor
-from interlace.kernels.attend import check_heads, scale
-from interlace.kernels.base import Kernel, check_argument, check_block, check_extents, require, same_dtype
+from interlace.kernels.attend import scale
+from interlace.kernels.base import (
+    Kernel,
+    check_argument,
+    check_block,
+    check_extents,
+    power_of_two,
+    require,
+    same_dtype,
+)
 from interlace.kernels.bodies import Array, BodyKind, Params, Reference, Regions, TritonBody
 from interlace.kernels.causal_attention.cuda import WALK_BODY
 from interlace.kernels.causal_attention.tile import NAME, TILING, TRITON, WALK, AttentionTile
 
 __all__ = ["CAUSAL_ATTENTION", "AttentionTile", "causal_attention"]
+
+_LEAST = 16  # extents of a block product of Triton
 
 
 def _finish(_: Array | None, regions: Regions, params: Params, where: tuple[int, ...]) -> Mapping[str, Array]:
@@ -110,7 +120,10 @@ def causal_attention(
     check_type(k, Tensor, where, "k")
     check_type(tile, (AttentionTile, type(None)), where, "tile", "AttentionTile(128, 64)")
     d, tile = whole(head_dim, where, "head_dim"), tile or AttentionTile()
-    check_heads(name, d, {})
+    require(
+        d >= _LEAST and d == power_of_two(d),
+        f"{where} has heads of {d} elements; they must be a power of two of at least {_LEAST}",
+    )
     require(
         len(q.shape) == len(k.shape) == 2 and q.shape[1] % d == k.shape[1] % d == 0 and q.shape[1] % k.shape[1] == 0,
         f"{where}: q {q} must be (rows, heads * {d}), and k {k} (rows, heads of keys * {d}), each for as many of q",
