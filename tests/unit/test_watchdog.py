@@ -48,9 +48,17 @@ def test_several_that_never_posted_are_counted() -> None:
 
 def test_what_has_posted_since_was_late_and_is_not_called_missing() -> None:
     plan = build(chain(3, 2), Choices(4, policy=TileSync()))
-    error = error_of(plan, item_at(plan, "copy2", 0), np.where(plan.items.post >= 0, 1, 0))
+    done = np.where(plan.items.post >= 0, 1, 0)
+    error = error_of(plan, item_at(plan, "copy1", 0), done)
     assert error.producer is None
-    assert "; op 'copy1', tile (0) posted too late, or only when this wait had ended." in str(error)
+    assert "; op 'copy0', tile (0) posted too late, or only when this wait had ended." in str(error)
+
+
+def test_where_nobody_who_waits_notes_the_run_a_post_may_be_missing_although_all_have_posted_before() -> None:
+    plan = build(chain(3, 2), Choices(4, policy=TileSync()))
+    error = error_of(plan, item_at(plan, "copy2", 0), np.where(plan.items.post >= 0, 3, 0))
+    assert error.producer == "op 'copy1', tile (0)"
+    assert "; op 'copy1', tile (0) never posted, or too late." in str(error)
 
 
 def test_one_part_posts_for_a_tile_unless_all_parts_of_its_op_do() -> None:
@@ -58,8 +66,8 @@ def test_one_part_posts_for_a_tile_unless_all_parts_of_its_op_do() -> None:
     up = plan.items.op == 0
     done = np.where(up & (plan.items.k_lo > 0), 0, plan.items.post >= 0)
     waiting = int(np.flatnonzero(~up)[0])
-    assert error_of(plan, waiting, done).producer is None
-    assert error_of(plan, waiting, done, shared={0}).producer == "op 'up', tile (0, 0)"
+    assert "never posted, or too late" in str(error_of(plan, waiting, done))
+    assert "op 'up', tile (0, 0) never posted." in str(error_of(plan, waiting, done, shared={0}))
 
 
 def test_a_part_whose_sums_come_late_names_what_the_tile_waits_for() -> None:

@@ -372,7 +372,8 @@ class HangError(InterlaceError):
         expected: posts that the wait needed in this run.
         seen: posts of this run that had arrived when the watchdog fired.
         producer: the tile that never posted, as ``"op 'up', tile (3, 0)"``: what was waited for, or what that waited
-            for in turn. None if all have posted since: too late, or only once waits had ended.
+            for in turn. None if all have posted since: too late, or only once waits had ended. Where that cannot be
+            told apart, the first that should have posted.
     """
 
     def __init__(

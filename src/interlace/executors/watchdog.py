@@ -53,15 +53,20 @@ def hang_error(
     else:
         reached = np.arange(plan.semaphores) == semaphore
     missing, between = _origin(plan, _silent(plan, done, shared), reached)
+    posters = np.flatnonzero(~sums & (plan.items.post == semaphore))
+    # An item whose wait has failed goes on, and where it posts it notes the run. Where it does not, what others noted
+    # may be of the run before.
+    noted = plan.items.post[item] >= 0 and done[item] == done.max()
+    producer: str | None
     if len(missing):
         behind = "behind what posts it, " if sums or between else ""
-        told = f"; {behind}{_tiles(plan, missing)} never posted"
+        told, producer = f"; {behind}{_tiles(plan, missing)} never posted", plan.tile_name(int(missing[0]))
     elif sums:
-        told = ""
+        told, producer = "", plan.tile_name(item)
+    elif noted:
+        told, producer = f"; {_tiles(plan, posters)} posted too late, or only when this wait had ended", None
     else:
-        late = _tiles(plan, np.flatnonzero(plan.items.post == semaphore))
-        told = f"; {late} posted too late, or only when this wait had ended"
-    producer = plan.tile_name(int(missing[0])) if len(missing) else plan.tile_name(item) if sums else None
+        told, producer = f"; {_tiles(plan, posters)} never posted, or too late", plan.tile_name(int(posters[0]))
     return HangError(
         f"{plan.item_name(item)} (item {item}) waited for {awaited} and saw {seen} before the watchdog fired{told}. "
         f"{UNDEFINED}",
