@@ -71,8 +71,7 @@ _RAGGED_MOST = r"""
 template <class T> DEVICE Found most_of(const T* row, int column, int end) {
   constexpr int EACH = Piece<T>::ELEMENTS;
   Found found = {__int_as_float(LOWEST), end - 1};
-  const unsigned before = -(unsigned)(unsigned long long)(row + column) % 16 / sizeof(T);
-  const int head = min(column + (int)before, end), tail = head + (end - head) / EACH * EACH;
+  const int head = min(column + before_pieces(row + column), end), tail = head + (end - head) / EACH * EACH;
 #pragma unroll 4
   for (int at = head + thread() * EACH; at < tail; at += THREADS * EACH) {
     const Elements<T> piece = piece_at(row + at, true);

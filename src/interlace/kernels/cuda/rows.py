@@ -15,6 +15,10 @@ template <class T> struct __align__(16) Elements {
   T items[Piece<T>::ELEMENTS];
 };
 template <class T> DEVICE bool by_pieces(const T* at) { return (unsigned long long)at % 16 == 0; }
+// Elements before the first that lies at a multiple of 16 bytes.
+template <class T> DEVICE int before_pieces(const T* row) {
+  return (int)((16 - (unsigned long long)row % 16) % 16 / sizeof(T));
+}
 template <class T> DEVICE Elements<T> piece_at(const T* at, bool by_pieces) {
   Elements<T> piece;
   if (by_pieces) return *reinterpret_cast<const Elements<T>*>(at);

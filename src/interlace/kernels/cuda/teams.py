@@ -62,10 +62,6 @@ DEVICE float team_most(const float (&values)[PLACES], int place) {
   return of_places(values, place, [](float a, float b) { return fmaxf(a, b); });
 }
 
-// Elements before the first that lies at a multiple of 16 bytes.
-template <class T> DEVICE int before_pieces(const T* row) {
-  return (int)((16 - (unsigned long long)row % 16) % 16 / sizeof(T));
-}
 // Whether rows lie alike, so that where one has a piece all have.
 template <class T, class... S> DEVICE bool alike(const T* row, const S*... others) {
   return (... && (((unsigned long long)row ^ (unsigned long long)others) % 16 == 0));
