@@ -8,7 +8,7 @@ import pytest
 
 import interlace as il
 from interlace.core.errors import DTypeError, GraphError, NoDeviceError, PlanError, ShapeError
-from interlace.executors import one_launch
+from interlace.executors import registers
 from interlace.kernels.cuda.compiler import Binary, Resources, compile_text
 from interlace.kernels.cuda.ptx import PTX
 from interlace.kernels.lint import lint
@@ -53,7 +53,7 @@ def test_a_launch_that_spills_holds_fewer_weights_in_registers(
         seen.append(int((re.findall(r"define REGISTERS_TO_HOLD (\d+)", preamble + text))[0] if m == 1 else 172))
         return Binary(name, name, b"", "", Resources(255, 8 if seen[-1] > 150 else 4, 0), (str(seen[-1]),))
 
-    monkeypatch.setattr(one_launch, "compile_text", compiled)
+    monkeypatch.setattr(registers, "compile_text", compiled)
     graph = il.workloads.ffn(m, SHAPES["gated"])
     binary = il.OneLaunchExecutor(il.plan_graph(graph, il.H200, il.OneLaunchExecutor), META).binary
     assert (seen, binary.warnings) == (tried, ("150" if m == 1 else "172",))

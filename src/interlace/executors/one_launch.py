@@ -23,7 +23,6 @@ from numpy.typing import NDArray
 
 from interlace.core.devices import DeviceSpec
 from interlace.core.errors import (
-    CompileError,
     DeviceError,
     InterlaceError,
     NoDeviceError,
@@ -48,14 +47,15 @@ from interlace.executors.parts import (
     warpgroups_of,
 )
 from interlace.executors.queues import QueueMemory, check_capacity
+from interlace.executors.registers import compiled
 from interlace.executors.shares import Shares, parts_of_tiles
 from interlace.executors.spawning import Spawning
 from interlace.executors.sums import ROW_FLOATS, with_sums
 from interlace.executors.table import Table, for_workers
 from interlace.graph.graph import Graph
 from interlace.graph.op import Op
-from interlace.kernels.bodies import ALONE, HELD_REGISTERS, BodyKind
-from interlace.kernels.cuda.compiler import Binary, compile_text
+from interlace.kernels.bodies import ALONE, BodyKind
+from interlace.kernels.cuda.compiler import Binary
 from interlace.kernels.cuda.launcher import LoadedKernel, loaded
 from interlace.kernels.cuda.ptx import PTX
 from interlace.kernels.primitives.semaphore_cuda import SEMAPHORES
@@ -76,7 +76,6 @@ from interlace.trace.events import Trace
 _IN_FLIGHT_BYTES, _IN_FLIGHT_OF_CHAIN_S = 96 << 10, 1.75e-6
 _LEAST_STAGES = 3  # of a ring through which loads run ahead
 _KNOWN = 256  # of tensors that lie differently, launches that are kept: two kilobytes each
-_REGISTER_BYTES = 4 * 255  # of a thread; who spills more has less in registers than out of them
 
 
 class OneLaunchExecutor(DeviceExecutor):
@@ -281,25 +280,17 @@ class OneLaunchExecutor(DeviceExecutor):
     def binary(self) -> Binary:
         """The compiled launch; needs no device.
 
-        Where it spills, fewer operands wait in registers, if then it spills less.
-
         Raises:
             CompileError: a text does not compile, or takes more registers than a thread has.
         """
-        text, architecture, preamble = self.composition.text, self._spec.architecture, PTX + SEMAPHORES
-        made = [compile_text(text, self.kernel, architecture, preamble=preamble)]
-        for fewer in HELD_REGISTERS[1:] if any(part.tile.holds for part in self._parts) else ():
-            if made[-1].resources.spill_bytes:
-                held = f"#define REGISTERS_TO_HOLD {fewer}\n{preamble}"
-                made.append(compile_text(text, self.kernel, architecture, preamble=held))
-        binary = min(made, key=lambda binary: binary.resources.spill_bytes)
-        if binary.resources.spill_bytes > _REGISTER_BYTES:
-            kernels = ", ".join(dict.fromkeys(op.kernel for op in self.plan.graph.ops))
-            raise CompileError(
-                f"a launch of kernels {kernels} does not fit the registers: a thread has {_REGISTER_BYTES} bytes of "
-                f"them, and moves {binary.resources.spill_bytes} bytes to and from memory; use smaller tiles"
-            )
-        return binary
+        return compiled(
+            self.composition.text,
+            self.kernel,
+            self._spec.architecture,
+            preamble=PTX + SEMAPHORES,
+            holds=any(part.tile.holds for part in self._parts),
+            kernels=(op.kernel for op in self.plan.graph.ops),
+        )
 
     @cached_property
     def loaded(self) -> LoadedKernel:

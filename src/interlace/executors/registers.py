@@ -1,0 +1,44 @@
+"""The text of one launch, compiled with as many operands waiting in registers as do not spill.
+
+A text that takes operands ahead of waits is first compiled with the most registers for these, then, if that spills,
+with fewer. Of compilations that spill alike the first is taken.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from interlace.core.errors import CompileError
+from interlace.kernels.bodies import HELD_REGISTERS
+from interlace.kernels.cuda.compiler import Binary, compile_text
+
+_BYTES = 4 * 255  # of a thread; who spills more has less in registers than out of them
+
+
+def compiled(
+    text: str, name: str, architecture: str, *, preamble: str, holds: bool, kernels: Iterable[str]
+) -> Binary:
+    """The launch; needs no device.
+
+    Args:
+        text, name, architecture, preamble: as of ``compile_text``.
+        holds: whether operands wait in registers.
+        kernels: those of its ops, for messages.
+
+    Raises:
+        CompileError: the text does not compile, or takes more registers than a thread has.
+        NoDeviceError: as of ``compile_text``.
+    """
+    made = [compile_text(text, name, architecture, preamble=preamble)]
+    for fewer in HELD_REGISTERS[1:] if holds else ():
+        if made[-1].resources.spill_bytes:
+            held = f"#define REGISTERS_TO_HOLD {fewer}\n{preamble}"
+            made.append(compile_text(text, name, architecture, preamble=held))
+    binary = min(made, key=lambda binary: binary.resources.spill_bytes)
+    if binary.resources.spill_bytes > _BYTES:
+        named = ", ".join(dict.fromkeys(kernels))
+        raise CompileError(
+            f"a launch of kernels {named} does not fit the registers: a thread has {_BYTES} "
+            f"bytes of them, and moves {binary.resources.spill_bytes} bytes to and from memory; use smaller tiles"
+        )
+    return binary
