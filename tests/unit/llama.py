@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from torch import nn
 
+from interlace.nn import Decoder
 from interlace.workloads.llama import LlamaShape
 
 SHAPE = LlamaShape(
@@ -150,6 +151,15 @@ def greedy(model: ToyForCausalLM, s: LlamaShape, prompt: list[int], count: int) 
     for _ in range(count):
         ids.append(int(oracle(model, s, ids)[-1].argmax()))
     return ids[len(prompt) :]
+
+
+def stepped(decoder: Decoder, slot: int, count: int) -> list[int]:
+    """The next tokens of a slot, one a step."""
+    tokens = []
+    for _ in range(count):
+        tokens.append(int(decoder.next[slot]))
+        decoder.step()
+    return tokens
 
 
 def relative_error(found: torch.Tensor, right: np.ndarray) -> float:

@@ -35,7 +35,7 @@ from interlace.nn.decoder.weights import rope_table  # noqa: E402
 from interlace.workloads.weights import wanted  # noqa: E402
 
 from ..sampling import WAYS, sampling_inputs  # noqa: E402
-from .llama import MLP, SHAPE, ToyForCausalLM, greedy, oracle, relative_error  # noqa: E402
+from .llama import MLP, SHAPE, ToyForCausalLM, greedy, oracle, relative_error, stepped  # noqa: E402
 
 PROMPTS = [[3, 1, 4, 1, 5, 9, 2, 6], [7], [53, 58, 9]]
 
@@ -470,14 +470,6 @@ def test_draws_repeat_with_their_seed_whatever_else_is_in_the_batch(model: ToyFo
 def test_a_server_has_each_sequence_drawn_in_its_own_way(model: ToyForCausalLM, decoder: Decoder) -> None:
     """Those without a way of their own are not drawn, and a slot forgets its way."""
     hot = Sampling(temperature=3.0, seed=4, sequence=7)
-
-    def written(decoder: Decoder, slot: int, count: int) -> list[int]:
-        found = []
-        for _ in range(count):
-            found.append(int(decoder.next[slot]))
-            decoder.step()
-        return found
-
     slots = [decoder.join(PROMPTS[0]), decoder.join(PROMPTS[1], sampling=hot)]
     together = [[], []]
     for _ in range(5):
@@ -487,11 +479,11 @@ def test_a_server_has_each_sequence_drawn_in_its_own_way(model: ToyForCausalLM, 
     assert together[0] == greedy(model, SHAPE, PROMPTS[0], 5)
     alone = Decoder.from_model(model, capacity=16)
     alone.join(PROMPTS[1], sampling=hot)
-    assert together[1] == written(alone, 0, 5)
+    assert together[1] == stepped(alone, 0, 5)
     assert together[1] != greedy(model, SHAPE, PROMPTS[1], 5)
     for slot in slots:
         decoder.leave(slot)
-    assert written(decoder, decoder.join(PROMPTS[0]), 1) == greedy(model, SHAPE, PROMPTS[0], 1)
+    assert stepped(decoder, decoder.join(PROMPTS[0]), 1) == greedy(model, SHAPE, PROMPTS[0], 1)
     with pytest.raises(ArgumentError, match="sampling"):
         decoder.join(PROMPTS[1], sampling=0.7)
 

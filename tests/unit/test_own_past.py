@@ -24,7 +24,7 @@ from interlace.nn import Decoder  # noqa: E402
 from interlace.nn.decoder.own_past import Past  # noqa: E402
 from interlace.nn.decoder.step import _layers, _logits  # noqa: E402
 
-from .llama import ToyForCausalLM  # noqa: E402
+from .llama import ToyForCausalLM, stepped  # noqa: E402
 
 IDS = [(7 * i * i + 3 * i) % 60 + 1 for i in range(80)]  # none pads
 CAPACITY = 96
@@ -59,14 +59,6 @@ def read(decoder: Decoder, past: Past, ids: list[int], fail_at: int | None = Non
     return _logits(decoder.shape, decoder._weights, x[0])
 
 
-def texts(decoder: Decoder, slot: int, count: int) -> list[int]:
-    made = []
-    for _ in range(count):
-        made.append(int(decoder.next[slot]))
-        decoder.step()
-    return made
-
-
 def close(found: torch.Tensor, right: torch.Tensor) -> None:
     torch.testing.assert_close(found, right, rtol=1e-9, atol=1e-9)
 
@@ -94,7 +86,7 @@ def test_a_prompt_in_chunks_is_read_into_the_slot_while_others_go_on(model: ToyF
     for layer in range(ours.shape.layers):
         for found, right in zip(ours.cache.read(layer, 1, 80), alone.cache.read(layer, slot, 80), strict=True):
             close(found, right)
-    assert texts(ours, 1, 8) == texts(alone, slot, 8)
+    assert stepped(ours, 1, 8) == stepped(alone, slot, 8)
     close(ours.logits[other], alone.logits[same])
 
 
@@ -125,7 +117,7 @@ def test_a_paused_sequence_is_read_on_and_takes_up_its_steps(model: ToyForCausal
     read(ours, past, IDS[10:19])
     assert ours.join(IDS[:20], past) == slot
     close(ours.logits[slot], alone.logits[right])
-    assert texts(ours, slot, 5) == texts(alone, right, 5)
+    assert stepped(ours, slot, 5) == stepped(alone, right, 5)
 
 
 @KINDS

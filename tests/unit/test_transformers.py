@@ -13,6 +13,8 @@ transformers = pytest.importorskip("transformers")
 from interlace.core.errors import ShapeError, UnsupportedModelError  # noqa: E402
 from interlace.nn import Decoder  # noqa: E402
 
+from .llama import stepped  # noqa: E402
+
 IDS = [(7 * i * i + 3 * i) % 60 + 1 for i in range(80)]  # none pads
 PROMPTS = [IDS[:70], IDS[3:4], IDS[5:27]]
 LLAMA3 = {
@@ -88,21 +90,8 @@ def test_a_model_reads_into_a_slot_and_generates_there_as_with_its_own_cache(kin
     assert past.length == len(prompt) + 6
     slot = ours.join(prompt + text[:7], past)
     assert stepped(ours, slot, 5) == text[7:]
-    with pytest.raises(ShapeError, match="a past is of one sequence, without padding"):
-        written_twice(model, ours.past())
-
-
-def stepped(decoder: Decoder, slot: int, count: int) -> list[int]:
-    tokens = []
-    for _ in range(count):
-        tokens.append(int(decoder.next[slot]))
-        decoder.step()
-    return tokens
-
-
-def written_twice(model: Any, past: Any) -> None:
-    with torch.inference_mode():
-        model(torch.tensor([PROMPTS[0]] * 2), past_key_values=past)
+    with torch.inference_mode(), pytest.raises(ShapeError, match="a past is of one sequence, without padding"):
+        model(ids.repeat(2, 1), past_key_values=ours.past())
 
 
 def test_a_window_shorter_than_the_capacity_is_refused_and_a_longer_one_is_not() -> None:
