@@ -321,11 +321,11 @@ def test_a_gate_is_compiled_beside_the_capture_that_needs_it_first(as_chosen: No
     assert_as_good_as_pytorch(out, plain, x)
 
 
-def test_torch_compile_fuses_what_pytorch_runs(as_chosen: None) -> None:
+def test_torch_compile_fuses_what_pytorch_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(op, "choice", lambda *of: Choice(None, None, None, None, "PyTorch is to run"))
     torch.compiler.reset()
     module, plain = case("swiglu", torch.bfloat16)
     compiled = torch.compile(module, fullgraph=True, dynamic=False)
-    assert module.explain(1000).executor is None
     x = inputs(1000, torch.bfloat16)
     assert_as_good_as_pytorch(compiled(x), plain, x)
     assert len(op._instances) == 0

@@ -77,7 +77,7 @@ def test_what_finds_no_place_is_an_error_and_the_next_run_is_right(termination: 
     run.run({**given(0), "out": out})
     with pytest.raises(QueueOverflowError, match=r"^op 'level\d+', tile .* spawned an item for which"):
         run.synchronize()
-    assert not run._queue["slots"].any()
+    assert not run._memory.values["slots"].any()  # type: ignore[index]
     run.run({**dict(zip(("centre", "width"), (t.cuda() for t in EASY), strict=True)), "out": out})
     run.synchronize()
     assert abs(out.item() - WORTH) <= 1e-5 * WORTH

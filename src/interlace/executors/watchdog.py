@@ -53,7 +53,7 @@ def hang_error(
     else:
         reached = np.arange(plan.semaphores) == semaphore
     missing, between = _origin(plan, _silent(plan, done, shared), reached)
-    posters = np.flatnonzero(~sums & (plan.items.post == semaphore))
+    posters = np.flatnonzero(plan.items.post == semaphore)
     # An item whose wait has failed goes on, and where it posts it notes the run. Where it does not, what others noted
     # may be of the run before.
     noted = plan.items.post[item] >= 0 and done[item] == done.max()
