@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -17,7 +18,7 @@ from interlace.executors.reference import ReferenceExecutor
 from interlace.graph.graph import Graph
 from interlace.kernels.append import append
 from interlace.kernels.argmax import first_of_most, most
-from interlace.kernels.attend import attend, share, splits
+from interlace.kernels.attend import attend, most_splits, share, splits
 from interlace.kernels.combine import combine
 from interlace.kernels.embedding import embedding
 from interlace.kernels.rms_norm import rms_norm
@@ -151,11 +152,19 @@ def test_splits_share_the_cached_positions_in_order_and_almost_evenly(position: 
     assert shares[:2] == [(0, 192), (192, 384)] or (position, of) != (700, 4)
 
 
-def test_splits_fill_the_device_once_and_leave_none_without_a_block() -> None:
+def test_splits_fill_the_device_once_at_most_and_leave_none_without_a_block() -> None:
     sms = il.H200.sms
-    assert [splits(sms, batch, 8, 1088) for batch in (1, 2, 16, 64)] == [16, 8, 1, 1]
-    assert splits(sms, 1, 2, 8192) == 66
-    assert splits(sms, 1, 8, 128) == 2
+    assert [most_splits(sms, batch, 8, 1088) for batch in (1, 2, 16, 64)] == [16, 8, 1, 1]
+    assert most_splits(sms, 1, 2, 8192) == 66
+    assert most_splits(sms, 1, 8, 128) == 2
+    for batch, heads, capacity in itertools.product((1, 3, 16), (1, 8, 32), (64, 1088, 131072)):
+        of = splits(il.H200, batch, heads, capacity, 256)
+        assert 1 <= of <= most_splits(sms, batch, heads, capacity)
+
+
+def test_a_short_cache_is_left_whole_and_longer_ones_are_split_further() -> None:
+    assert [splits(il.H200, 1, 8, 64 * blocks, 256) for blocks in (1, 5, 17, 33, 65, 2048)] == [1, 1, 6, 8, 12, 16]
+    assert splits(il.H200, 1, 8, 64 * 17, 512) == splits(il.H200, 1, 8, 64 * 34, 256)  # as many bytes
 
 
 def test_append_writes_one_row_of_each_cache() -> None:
@@ -324,7 +333,7 @@ def test_three_steps_in_a_row_are_right_for_every_sequence_of_a_ragged_batch(fla
     shape = LlamaShape(2, 32, 48, 4, 2, 16, 40, **flags)
     problem = Decode(**{**vars(shape), "batch": 3, "capacity": 100, "context": 0, "dtype": il.fp32})
     kept = [name for name in problem.graph(il.CPU).inputs if name.endswith("_cache")]
-    graph = decode_graph(shape, 3, 100, replace(il.CPU, sms=12), dtype=il.fp32)
+    graph = decode_graph(shape, 3, 100, replace(il.CPU, sms=12, sm_dram_bytes_per_s=1e6), dtype=il.fp32)
     graph = replace(graph, outputs=(*graph.outputs, *kept))
     assert graph.op("layers.1.attend").grid == (3, 2, 2)
     run = ReferenceExecutor(il.build(graph, il.Choices(4)), seed=3)

@@ -40,7 +40,8 @@ def launches() -> dict[str, EmulatedLaunch]:
     for name, shape in SHAPES.items():
         splits = 2 if shape.kv_heads > 1 else 1
         sms = splits * len(POSITIONS) * shape.kv_heads
-        device, pages = replace(il.H200, sms=sms), PAGES if "pages" in name else None
+        device = replace(il.H200, sms=sms, sm_dram_bytes_per_s=1e6)  # so slow that any cache is split
+        pages = PAGES if "pages" in name else None
         graph = decode_graph(shape, len(POSITIONS), CAPACITY, device, drawn=shape.qk_norm, pages=pages)
         plan = il.plan_graph(graph, il.H200, il.OneLaunchExecutor, workers=1)
         assert plan.graph.op("layers.0.attend").grid[2] == splits

@@ -187,7 +187,8 @@ class _Step:
         self.pages = pages
         self.squared = FINE if batch <= SKINNY_TOKENS else SQUARED
         self.sms = device.sms
-        self.splits = splits(device.sms, batch, model.kv_heads, capacity)
+        row_bytes = 2 * model.head_dim * dtype.itemsize
+        self.splits = splits(device, batch, model.kv_heads, capacity, row_bytes)
         self.tensors: dict[str, Tensor] = {}
         self.inputs: list[str] = []
         self.ops: list[Op] = []

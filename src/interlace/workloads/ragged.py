@@ -16,7 +16,7 @@ from interlace.core.errors import ShapeError
 from interlace.core.rounding import round_to
 from interlace.graph.graph import Graph
 from interlace.graph.tensor import Tensor
-from interlace.kernels.attend import BLOCK, attend, splits
+from interlace.kernels.attend import BLOCK, attend, most_splits
 from interlace.kernels.attend.shares import COLUMNS, equal_shares, rows_of_table
 from interlace.kernels.combine import combine
 from interlace.kernels.rope import placed
@@ -181,7 +181,7 @@ class RaggedAttention(Workload):
 
     def graph(self, device: DeviceSpec, tile: Tile | None = None) -> Graph:
         shares = self.shares != 0
-        parts = self.parts if shares else splits(device.sms, self.batch, self.kv_heads, self.capacity)
+        parts = self.parts if shares else most_splits(device.sms, self.batch, self.kv_heads, self.capacity)
         shape = self.batch, self.capacity, self.heads, self.kv_heads, self.head_dim
         return ragged_attention(*shape, self.dtype, parts=parts, shares=shares)
 

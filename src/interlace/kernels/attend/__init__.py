@@ -26,6 +26,7 @@ from math import e, log2, sqrt
 import numpy as np
 
 from interlace.core.arguments import check_type
+from interlace.core.devices import DeviceSpec
 from interlace.core.dtypes import fp32, int32
 from interlace.graph.access import ALL, Affine, Span, axes
 from interlace.graph.op import Op
@@ -39,6 +40,9 @@ from interlace.kernels.rope import placed, position_of
 
 #: Cached positions that a split takes at a time.
 BLOCK = 64
+#: What joining the splits of a head takes beside attention itself, and what each of them adds; fitted to steps of
+#: five models at batch 1 to 4 and 256 to 8192 positions, each with 3 to 5 numbers of splits (docs/tried.md).
+JOIN_S, SPLIT_S = 1.6e-6, 0.12e-6
 _LEAST = 16  # extents of a block product of Triton
 _STEP = 8  # elements: rows of a cache begin at multiples of 16 bytes
 
@@ -48,9 +52,31 @@ def scale(head_dim: int) -> float:
     return log2(e) / sqrt(head_dim)
 
 
-def splits(sms: int, batch: int, kv_heads: int, capacity: int) -> int:
+def most_splits(sms: int, batch: int, kv_heads: int, capacity: int) -> int:
     """Splits with which the tiles of one step's attention occupy the SMs once, and none is without a block of cache."""
     return max(1, min(sms // (batch * kv_heads), -(-capacity // BLOCK)))
+
+
+def splits(device: DeviceSpec, batch: int, kv_heads: int, capacity: int, row_bytes: int) -> int:
+    """Splits of one step's attention between other ops, with which it and what joins them take least time.
+
+    An SM reads its split of a head's cache, B bytes in all, at the rate r of one SM; whatever joins s splits takes a
+    fixed time, and some for each: B / (s r) + s SPLIT_S is least at s = sqrt(B / (r SPLIT_S)). Where all of the cache
+    takes one SM no longer than splits and joining them would, it is left whole.
+
+    Args:
+        device: on which.
+        batch, kv_heads, capacity: of the caches.
+        row_bytes: of a position of one head, key and value.
+
+    Returns:
+        No more than ``most_splits``.
+    """
+    whole_s = capacity * row_bytes / device.sm_dram_bytes_per_s
+    wanted = min(round(sqrt(whole_s / SPLIT_S)), most_splits(device.sms, batch, kv_heads, capacity))
+    if wanted < 2 or whole_s <= whole_s / wanted + wanted * SPLIT_S + JOIN_S:
+        return 1
+    return wanted
 
 
 def share(position: int, split: int, of: int, block: int = BLOCK) -> tuple[int, int]:
