@@ -58,7 +58,8 @@ def register(app: typer.Typer) -> None:
                 other = rival(entries)
                 reasons = [] if other is None else [*differences(best, other, machine.spec)]
         told = replace(told, reasons=(*reasons, *told.reasons))
-        found = [Predicted(e.way.names, e.prediction, e.way.mode, machine.spec) for e in entries]
+        fastest = Predicted(best.way.names, best.planned.best.prediction, best.way.mode, machine.spec)
+        found = [fastest, *(Predicted.of(entry, machine.spec) for entry in entries[1:])]
         if json is not None:
             save_json(json, _data(told, found))
         _show(f"{task.title}, planned for {machine.spec.name}", told, found)
@@ -68,7 +69,7 @@ def _show(title: str, told: Explanation, found: Sequence[Predicted]) -> None:
     from interlace.cli.handovers import waiting
     from interlace.cli.predicted import comparison
 
-    best, plain = told.planned.best.prediction, told.planned.plain.prediction
+    best, plain = told.planned.best.prediction, told.planned.plain
     traffic = best.traffic
     spawned = sum(op.tiles for op in told.planned.best.graph.ops if op.when)
     dispatches = ", ".join(f"{d.value} {table.number(us)} us" for d, us in told.dispatches_us.items())
@@ -83,7 +84,7 @@ def _show(title: str, told: Explanation, found: Sequence[Predicted]) -> None:
         ("floor", f"{table.number(told.floor_us)} us; predicted is {best.us / told.floor_us:.2f} times that"),
         *([("hand-overs", f"{table.number(exposed)} us exposed")] if told.hand_overs else []),
         *([("by dispatch", dispatches)] if len(told.dispatches_us) > 1 else []),
-        ("from memory", f"{_mb(traffic.dram_read)}; row-major, op after op: {_mb(plain.traffic.dram_read)}"),
+        ("from memory", f"{_mb(traffic.dram_read)}; row-major, op after op: {_mb(plain.dram_read)}"),
         *((f"  {name}", _mb(count)) for name, count in by_layers(traffic.read).items()),
         ("L2 hit rate", f"{traffic.hit_rate:.0%} of {_mb(traffic.touched)}"),
         *((f"bound, {b.label.value}", f"{_mb(b.bytes)}, {b.counts.value}") for b in told.bounds),
@@ -105,17 +106,16 @@ def _show(title: str, told: Explanation, found: Sequence[Predicted]) -> None:
     why = ((f"{r.decision}: {r.chosen}", table.number(r.without_us), _mb(r.without_bytes)) for r in told.reasons)
     if told.reasons:
         show(table.columns("what each decision is worth", ("decision", "us without it", "from memory without it"), why))
-    ranked = [c.prediction for c in told.planned.ranking]
     others = [
-        (tiling(p.plan.graph), p.plan.order, p.plan.policy, table.number(p.us), _mb(p.traffic.dram_read))
-        for p in ranked
+        (tiling(c.graph), c.prediction.plan.order, c.prediction.plan.policy, table.number(c.us), _mb(c.dram_read))
+        for c in told.planned.ranking
     ]
     heading = f"best of {told.planned.tried} candidates"
     show(table.columns(heading, ("tiles", "order; splits; interleaving", "policy", "us", "from memory"), others))
 
 
 def _data(told: Explanation, found: Sequence[Predicted]) -> dict[str, Any]:
-    best, plain = told.planned.best.prediction, told.planned.plain.prediction
+    best, plain = told.planned.best.prediction, told.planned.plain
     return {
         "executor": found[0].names[0],
         "tiles": tiling(best.plan.graph),
@@ -125,7 +125,7 @@ def _data(told: Explanation, found: Sequence[Predicted]) -> dict[str, Any]:
         "plain_us": plain.us,
         "dram_read_bytes": best.traffic.dram_read,
         "dram_read_bytes_by_tensor": dict(best.traffic.read),
-        "plain_dram_read_bytes": plain.traffic.dram_read,
+        "plain_dram_read_bytes": plain.dram_read,
         "hit_rate": best.traffic.hit_rate,
         "bounds": [
             {"name": b.name, "bytes": b.bytes, "label": b.label.value, "counts": b.counts.value, "source": b.source}
