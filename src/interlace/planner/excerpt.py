@@ -74,7 +74,8 @@ class Excerpt:
 
     def us(self, prediction: Prediction) -> float:
         """Microseconds of the whole, from a prediction of the part."""
-        return prediction.us + 1e-3 * self.left_out * self._each_ns(prediction)
+        begin_ns, end_ns = self._window_ns(prediction)
+        return prediction.us + 1e-3 * self.left_out * (end_ns - begin_ns)
 
     def dram_read(self, prediction: Prediction) -> int:
         """Bytes that the whole reads from memory; a layer left out reads what the middle one does of its own."""
@@ -86,20 +87,23 @@ class Excerpt:
         return prediction.traffic.dram_read + self.left_out * own
 
     def summary(self, prediction: Prediction) -> Summary:
-        """Of the whole: that of the part, in which the middle layer's share of the time counts for all left out."""
-        workers = prediction.plan.workers
-        summary = Summary.of(prediction.trace, workers)
-        each_ns = self._each_ns(prediction)
-        if not self.left_out or not each_ns:
+        """Of the whole: that of the part, and for each layer left out what workers do while the middle one runs.
+
+        Waits of workers that run ahead by more than the part has items are not told.
+        """
+        workers, trace = prediction.plan.workers, prediction.trace
+        summary, begin_ns, end_ns = Summary.of(trace, workers), *self._window_ns(prediction)
+        each_ns = end_ns - begin_ns
+        if not each_ns:
             return summary
-        middle = Summary.of(prediction.trace.of(np.flatnonzero(np.isin(prediction.trace.op, self.middle))), workers)
+        clipped = {name: np.clip(getattr(trace, name), begin_ns, end_ns) for name in ("wait_ns", "start_ns", "end_ns")}
+        window = Summary.of(replace(trace, **clipped), workers)
         span_ns = summary.span_ns + self.left_out * each_ns
 
-        def share(part: float, of_middle: float) -> float:
-            return (part * summary.span_ns + self.left_out * of_middle * middle.span_ns) / span_ns
+        def share(of_part: float, of_window: float) -> float:
+            return (of_part * summary.span_ns + self.left_out * of_window * window.span_ns) / span_ns
 
-        busy = share(summary.busy, middle.busy)
-        waiting = min(share(summary.waiting, middle.waiting), 1.0 - busy)
+        busy, waiting = share(summary.busy, window.busy), share(summary.waiting, window.waiting)
         later_ns = self.left_out * each_ns
         after = {op.name for op in self.graph.ops[max(self.middle) + 1 :]}
         ops = tuple(
@@ -137,13 +141,14 @@ class Excerpt:
         there = any(op.name == name for op in self.graph.ops)
         return name if there else kept[of_layers(name)]
 
-    def _each_ns(self, prediction: Prediction) -> int:
-        """From the end of the first layer to that of the middle one."""
+    def _window_ns(self, prediction: Prediction) -> tuple[int, int]:
+        """The end of the first layer and that of the middle one; equal if no layer is left out."""
         if not self.left_out:
-            return 0
+            return 0, 0
         trace = prediction.trace
         before, within = trace.op < min(self.middle), np.isin(trace.op, self.middle)
-        return max(int(trace.end_ns[within].max() - trace.end_ns[before].max()), 0)
+        begin_ns = int(trace.end_ns[before].max())
+        return begin_ns, max(int(trace.end_ns[within].max()), begin_ns)
 
 
 def _layers(graph: Graph) -> list[list[Op]]:
