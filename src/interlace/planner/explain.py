@@ -193,8 +193,7 @@ def _reasons(planned: Planned, device: DeviceSpec, mode: Mode) -> list[Reason]:
     plain = Choices(best.choices.workers)
 
     def reason(decision: str, chosen: str, undone: Candidate) -> Reason:
-        without_bytes = undone.dram_read + (planned.best.dram_read - best.dram_read)
-        return Reason(decision, chosen, undone.us + planned.off_us, without_bytes)
+        return Reason(decision, chosen, planned.us(undone), planned.dram_read(undone))
 
     # Splits belong to a number of tiles, so another tiling goes without.
     unsplit = replace(best.choices, split=plain.split)
@@ -218,7 +217,7 @@ def _by_dispatch(
     spawns = any(op.when for op in best.graph.ops)
     taken = [d for d in dispatches if d is not best.choices.dispatch and (spawns or d is not Dispatch.SPAWN)]
     others = {d: replace(best.choices, dispatch=d) for d in taken}
-    found = {d: best.sketch.tried(c, device, mode).us + planned.off_us for d, c in others.items()}
+    found = {d: planned.us(best.sketch.tried(c, device, mode)) for d, c in others.items()}
     return {best.choices.dispatch: planned.best.us, **found}
 
 

@@ -152,10 +152,13 @@ class Planned:
             excerpt.lifted(first.choices), self.device, self.mode
         )
 
-    @property
-    def off_us(self) -> float:
-        """By how much the winner takes longer than its excerpt tells."""
-        return self.best.us - self.ranking[0].us
+    def us(self, candidate: Candidate) -> float:
+        """Microseconds of the winner, and how much longer a candidate takes than it by their excerpts."""
+        return candidate.us + (self.best.us - self.ranking[0].us)
+
+    def dram_read(self, candidate: Candidate) -> int:
+        """Bytes from memory, in the same way."""
+        return candidate.dram_read + (self.best.dram_read - self.ranking[0].dram_read)
 
     @cached_property
     def proof(self) -> Proof:

@@ -130,5 +130,4 @@ def differences(best: Entry, other: Entry, device: DeviceSpec) -> Iterator[Reaso
         if theirs != {a: getattr(best.way.mode, a) for a in attributes}:
             mode = replace(best.way.mode, **theirs)
             undone = first.sketch.candidate(first.prediction.plan, first.choices, device, mode, FINE)
-            dram_read = undone.dram_read + (best.planned.best.dram_read - first.dram_read)
-            yield Reason(name, words(best.way.mode), undone.us + best.planned.off_us, dram_read)
+            yield Reason(name, words(best.way.mode), best.planned.us(undone), best.planned.dram_read(undone))
