@@ -49,16 +49,20 @@ def register(app: typer.Typer) -> None:
         machine = target(device)
         with bad_input():
             task = problem(work, machine, tile)
-            ways = executor_ways(task, machine.spec, executor)
-            most = sum(20 + 8 * len(way.graphs) for way in ways)
             with stepping() as step:
+                step("tiles", 0, 1)
+                ways = executor_ways(task, machine.spec, executor)
+                most = sum(20 + 8 * len(way.graphs) for way in ways)
                 entries = compare(ways, machine.spec, lambda tried: step("planning", tried, most))
                 best = entries[0]
+                step("proving", most, most)
                 told = explain(best.planned, machine.spec, best.way.mode, best.way.dispatches, task.flops)
                 other = rival(entries)
                 reasons = [] if other is None else [*differences(best, other, machine.spec)]
+                _ = told.planned.proof  # while the bar is there
         told = replace(told, reasons=(*reasons, *told.reasons))
-        found = [Predicted(e.way.names, e.prediction, e.way.mode, machine.spec) for e in entries]
+        fastest = Predicted(best.way.names, best.planned.best.prediction, best.way.mode, machine.spec)
+        found = [fastest, *(Predicted.of(entry, machine.spec) for entry in entries[1:])]
         if json is not None:
             save_json(json, _data(told, found))
         _show(f"{task.title}, planned for {machine.spec.name}", told, found)
@@ -68,7 +72,8 @@ def _show(title: str, told: Explanation, found: Sequence[Predicted]) -> None:
     from interlace.cli.handovers import waiting
     from interlace.cli.predicted import comparison
 
-    best, plain = told.planned.best.prediction, told.planned.plain.prediction
+    best, plain = told.planned.best.prediction, told.planned.plain
+    plain_us, plain_read = told.planned.us(plain), told.planned.dram_read(plain)
     traffic = best.traffic
     spawned = sum(op.tiles for op in told.planned.best.graph.ops if op.when)
     dispatches = ", ".join(f"{d.value} {table.number(us)} us" for d, us in told.dispatches_us.items())
@@ -79,11 +84,11 @@ def _show(title: str, told: Explanation, found: Sequence[Predicted]) -> None:
         ("plan", table.plan_line(told.planned.plan)),
         ("proved", str(told.planned.proof)),
         *([("tiles that data decide on", f"{spawned:,}; predicted as if all ran")] if spawned else []),
-        ("predicted time", f"{table.number(best.us)} us; row-major, op after op: {table.number(plain.us)} us"),
+        ("predicted time", f"{table.number(best.us)} us; row-major, op after op: {table.number(plain_us)} us"),
         ("floor", f"{table.number(told.floor_us)} us; predicted is {best.us / told.floor_us:.2f} times that"),
         *([("hand-overs", f"{table.number(exposed)} us exposed")] if told.hand_overs else []),
         *([("by dispatch", dispatches)] if len(told.dispatches_us) > 1 else []),
-        ("from memory", f"{_mb(traffic.dram_read)}; row-major, op after op: {_mb(plain.traffic.dram_read)}"),
+        ("from memory", f"{_mb(traffic.dram_read)}; row-major, op after op: {_mb(plain_read)}"),
         *((f"  {name}", _mb(count)) for name, count in by_layers(traffic.read).items()),
         ("L2 hit rate", f"{traffic.hit_rate:.0%} of {_mb(traffic.touched)}"),
         *((f"bound, {b.label.value}", f"{_mb(b.bytes)}, {b.counts.value}") for b in told.bounds),
@@ -105,27 +110,27 @@ def _show(title: str, told: Explanation, found: Sequence[Predicted]) -> None:
     why = ((f"{r.decision}: {r.chosen}", table.number(r.without_us), _mb(r.without_bytes)) for r in told.reasons)
     if told.reasons:
         show(table.columns("what each decision is worth", ("decision", "us without it", "from memory without it"), why))
-    ranked = [c.prediction for c in told.planned.ranking]
+    planned = told.planned
     others = [
-        (tiling(p.plan.graph), p.plan.order, p.plan.policy, table.number(p.us), _mb(p.traffic.dram_read))
-        for p in ranked
+        (tiling(c.graph), c.prediction.plan.order, c.prediction.plan.policy, table.number(planned.us(c)), _mb(read))
+        for c, read in ((c, planned.dram_read(c)) for c in planned.ranking)
     ]
     heading = f"best of {told.planned.tried} candidates"
     show(table.columns(heading, ("tiles", "order; splits; interleaving", "policy", "us", "from memory"), others))
 
 
 def _data(told: Explanation, found: Sequence[Predicted]) -> dict[str, Any]:
-    best, plain = told.planned.best.prediction, told.planned.plain.prediction
+    best, plain = told.planned.best.prediction, told.planned.plain
     return {
         "executor": found[0].names[0],
         "tiles": tiling(best.plan.graph),
         "order": best.plan.order,
         "policy": best.plan.policy,
         "predicted_us": best.us,
-        "plain_us": plain.us,
+        "plain_us": told.planned.us(plain),
         "dram_read_bytes": best.traffic.dram_read,
         "dram_read_bytes_by_tensor": dict(best.traffic.read),
-        "plain_dram_read_bytes": plain.traffic.dram_read,
+        "plain_dram_read_bytes": told.planned.dram_read(plain),
         "hit_rate": best.traffic.hit_rate,
         "bounds": [
             {"name": b.name, "bytes": b.bytes, "label": b.label.value, "counts": b.counts.value, "source": b.source}

@@ -18,9 +18,10 @@ from interlace.core.devices import DeviceSpec
 from interlace.core.errors import DeviceError, GraphError, PlanError
 from interlace.executors import EXECUTORS, DeviceExecutor, Executor
 from interlace.kernels.base import listed, tiling
+from interlace.planner.excerpt import Excerpt
 from interlace.planner.explain import OpReport, op_reports
 from interlace.planner.predict import FINE, Prediction, predict
-from interlace.planner.ways import Way, merged
+from interlace.planner.ways import Entry, Way, merged
 from interlace.sim.modes import Mode
 from interlace.trace.events import Trace
 from interlace.trace.summary import Summary
@@ -39,17 +40,39 @@ class Predicted:
         prediction: of the plan.
         mode: under which.
         device: where.
+        excerpt: what the prediction is of; None for the whole.
     """
 
     names: tuple[str, ...]
     prediction: Prediction
     mode: Mode
     device: DeviceSpec
+    excerpt: Excerpt | None = None
+
+    @staticmethod
+    def of(entry: Entry, device: DeviceSpec) -> Predicted:
+        """What a planner found."""
+        return Predicted(entry.way.names, entry.best.prediction, entry.way.mode, device, entry.best.sketch.excerpt)
+
+    @property
+    def us(self) -> float:
+        """Microseconds of one run."""
+        return self._of.us(self.prediction)
+
+    @property
+    def dram_read(self) -> int:
+        """Bytes from memory."""
+        return self._of.dram_read(self.prediction)
 
     @cached_property
     def summary(self) -> Summary:
         """Where the workers' time goes."""
-        return Summary.of(self.prediction.trace, self.prediction.plan.workers)
+        return self._of.summary(self.prediction)
+
+    @property
+    def _of(self) -> Excerpt:
+        graph = self.prediction.plan.graph
+        return self.excerpt or Excerpt(graph, graph)
 
     @cached_property
     def ops(self) -> tuple[OpReport, ...]:
@@ -69,11 +92,11 @@ class Predicted:
         spans = {op.op: op for op in summary.ops}
         return {
             "names": list(self.names),
-            "us": self.prediction.us,
+            "us": self.us,
             "busy": summary.busy,
             "waiting": summary.waiting,
             "idle": summary.idle,
-            "dram_read_bytes": self.prediction.traffic.dram_read,
+            "dram_read_bytes": self.dram_read,
             "tiles": tiling(plan.graph),
             "order": plan.order,
             "policy": plan.policy,
@@ -133,7 +156,7 @@ def by_rule(plans: Plans, device: DeviceSpec) -> list[Predicted]:
             alike[id(proof), mode] = Predicted((executor.name,), prediction, mode, device)
         else:
             alike[id(proof), mode] = replace(known, names=(*known.names, executor.name))
-    return sorted(alike.values(), key=lambda each: each.prediction.us)
+    return sorted(alike.values(), key=lambda each: each.us)
 
 
 def comparison(title: str, found: Iterable[Predicted]) -> Table:
@@ -142,9 +165,9 @@ def comparison(title: str, found: Iterable[Predicted]) -> Table:
     rows = (
         (
             ", ".join(each.names),
-            table.number(each.prediction.us),
+            table.number(each.us),
             *(f"{share:.0%}" for share in (each.summary.busy, each.summary.waiting, each.summary.idle)),
-            table.volume(each.prediction.traffic.dram_read),
+            table.volume(each.dram_read),
             each.limits,
             tiling(each.prediction.plan.graph),
         )

@@ -53,8 +53,13 @@ class Graph:
         for name, kind in (("tensors", Tensor), ("ops", Op), ("inputs", str), ("outputs", str)):
             object.__setattr__(self, name, series(getattr(self, name), kind, f"graph {self.name!r}", name))
         _check_names(self)
-        _check_order(self)
+        # Of ops that are alike, as those of layers are, the first is looked at.
+        unlike: dict[object, Op] = {}
         for op in self.ops:
+            unlike.setdefault(op.alike({a.arg: self.tensor(a.tensor) for a in op.accesses}), op)
+        _check_bounds(self, unlike.values())
+        _check_order(self)
+        for op in unlike.values():
             if op.body is not None:
                 op.body.check(op, {a.arg: self.tensor(a.tensor) for a in op.accesses})
 
@@ -121,8 +126,11 @@ def _check_names(graph: Graph) -> None:
             raise GraphError(f"graph {graph.name!r} lists {what}s {repeated} several times; list each once")
         for name in names:
             graph.tensor(name)
+
+
+def _check_bounds(graph: Graph, ops: Iterable[Op]) -> None:
     one = np.zeros(1, np.int64)
-    for op in graph.ops:
+    for op in ops:
         for access in op.accesses:
             tensor = graph.tensor(access.tensor)
             try:

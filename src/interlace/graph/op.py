@@ -70,6 +70,12 @@ def _number(where: str, name: object, value: object) -> Param:
     return value
 
 
+def placed(tensors: Mapping[str, Tensor]) -> object:
+    """Equal for tensors by argument that differ in nothing but their names; arguments that are one tensor stay one."""
+    first: dict[str, str] = {}
+    return tuple((arg, first.setdefault(t.name, arg), t.shape, t.dtype.name) for arg, t in tensors.items())
+
+
 @dataclass(frozen=True)
 class Op:
     """A tiled kernel applied to tensors.
@@ -184,6 +190,15 @@ class Op:
     def parameters(self) -> Mapping[str, Param]:
         """The kernel's numbers by name."""
         return dict(self.params)
+
+    def alike(self, tensors: Mapping[str, Tensor]) -> object:
+        """Equal for ops that differ in nothing but their names and those of their tensors, here by argument.
+
+        Params are told as text, which tells their type too: 1 == 1.0 == True.
+        """
+        spans = tuple((a.arg, a.spans) for a in self.reads), tuple((a.arg, a.spans) for a in self.writes)
+        params = repr(self.params), repr(self.flops)
+        return id(self.body), self.kernel, self.grid, self.reduction, self.when, params, spans, placed(tensors)
 
     def coords(self, tiles: Ints | None = None) -> Ints:
         """Coordinates, shape (n, len(grid)), of linear (row-major) tile numbers; all tiles by default."""

@@ -37,7 +37,7 @@ from interlace.kernels.tuning import Tuning
 _WARPS = (1, 2, 4, 8, 16, 32)
 _BLOCK = 1 << 20
 _FLOAT32 = 2.0**127  # float32 has all below this
-_LAYER = re.compile(r"\.\d+\.")  # of a name such as layers.7.q_heads
+_LAYER = re.compile(r"\.(\d+)\.")  # of a name such as layers.7.q_heads
 
 
 @dataclass(frozen=True)
@@ -328,6 +328,12 @@ def tiling(graph: Graph) -> str:
 def of_layers(name: str) -> str:
     """The name of an op or a tensor, the same for all layers: ``layers.*.q`` of ``layers.7.q``."""
     return _LAYER.sub(".*.", name)
+
+
+def layer_of(name: str) -> int | None:
+    """The number of the layer of an op or a tensor: 7 of ``layers.7.q``; None if it is of no layer."""
+    found = _LAYER.search(name)
+    return int(found[1]) if found else None
 
 
 def by_layers(counts: Mapping[str, int]) -> dict[str, int]:

@@ -30,7 +30,7 @@ from interlace.graph.ragged import held
 from interlace.kernels.base import listed
 from interlace.plan.plan import Dispatch, Items, Plan, Waits
 from interlace.plan.stealing import ONE, Stealing
-from interlace.planner.waits import derive_waits
+from interlace.planner.shared import Shared
 from interlace.policies.consumers import Consumers
 from interlace.policies.interleavings import Interleaving, OpAfterOp, Parts
 from interlace.policies.orders import Order, RowMajor, permutation_of
@@ -93,10 +93,11 @@ class Choices:
                 check_type(value, kind, "Choices", f"{name}[{op!r}]" if op else name, f"il.{default}")
 
 
-def build(graph: Graph, choices: Choices, dependencies: Dependencies | None = None) -> Plan:
+def build(graph: Graph, choices: Choices, dependencies: Dependencies | Shared | None = None) -> Plan:
     """The plan that follows from a graph and choices.
 
-    ``dependencies`` are the graph's, for those who build many plans of it; by default they are found here.
+    ``dependencies`` are the graph's, for those who build many plans of it, or all that such plans share; by default
+    they are found here.
 
     Raises:
         ArgumentError: a graph or choices that are none.
@@ -109,7 +110,7 @@ def build(graph: Graph, choices: Choices, dependencies: Dependencies | None = No
     """
     check_type(graph, Graph, "build", "graph")
     check_type(choices, Choices, "build", "choices")
-    check_type(dependencies, (Dependencies, type(None)), "build", "dependencies", "il.Dependencies(graph)")
+    check_type(dependencies, (Dependencies, Shared, type(None)), "build", "dependencies", "il.Dependencies(graph)")
     if choices.workers < 1:
         raise PlanError(f"choices name {choices.workers} workers; use at least one")
     for what in (choices.policy, choices.order, choices.split):
@@ -118,16 +119,20 @@ def build(graph: Graph, choices: Choices, dependencies: Dependencies | None = No
             known = [op.name for op in graph.ops]
             raise OrderError(f"settings name ops {sorted(unknown, key=str)}; graph {graph.name!r} has {known}")
     check_size(graph, choices)
-    dependencies = dependencies or Dependencies(graph)
+    if not isinstance(dependencies, Shared):
+        dependencies = Shared(graph, dependencies)
+    return _built(graph, choices, dependencies)
+
+
+def _built(graph: Graph, choices: Choices, shared: Shared) -> Plan:
     parts = _parts(graph, choices)
-    post_of_tile, base = _posts(graph, choices, Consumers(dependencies, parts, choices.chunk_waits))
-    sequence = permutation_of(
-        choices.interleaving.sequence(parts, dependencies, post_of_tile), len(parts.op), "the items"
-    )
+    post_of_tile, base = _posts(graph, choices, Consumers(shared.dependencies, parts, choices.chunk_waits))
+    given = shared.sequence(choices.interleaving, parts, post_of_tile)
+    sequence = permutation_of(given, len(parts.op), "the items")
     op, tile, k_lo, k_hi = (column[sequence] for column in (parts.op, parts.tile, parts.k_lo, parts.k_hi))
     post = post_of_tile[base[op] + tile]
     items = Items(op, tile, k_lo, k_hi, _workers(graph, choices, op, k_lo, k_hi), post)
-    waits = derive_waits(dependencies, items, post_of_tile, choices.chunk_waits)
+    waits = shared.waits(items, post_of_tile, choices.chunk_waits)
     post, waits, semaphores = _drop_unused(post, waits)
     items = replace(items, post=post)
     return Plan(

@@ -17,10 +17,10 @@ from interlace.graph.graph import Graph
 from interlace.kernels.base import listed, tiling
 from interlace.plan.plan import Dispatch
 from interlace.planner.bounds import Bound, Gemm, chain, compulsory
-from interlace.planner.build import Choices, build
+from interlace.planner.build import Choices
 from interlace.planner.energy import Estimate, Level, energy
 from interlace.planner.handovers import HandOver, hand_overs
-from interlace.planner.predict import FINE, Prediction, predict
+from interlace.planner.predict import Prediction
 from interlace.planner.search import Candidate, Planned
 from interlace.sim.machine import op_rates
 from interlace.sim.modes import PERSISTENT, Gate, Mode
@@ -130,7 +130,7 @@ def explain(
         floor_us(best.prediction, device, flops),
         () if mode.gate is Gate.ENDED else hand_overs(best.prediction.plan, best.prediction.trace),
         tuple(_reasons(planned, device, mode)),
-        _by_dispatch(best, device, mode, dispatches),
+        _by_dispatch(planned, device, mode, dispatches),
         _energy(best.prediction),
     )
 
@@ -189,34 +189,36 @@ def op_reports(prediction: Prediction, device: DeviceSpec, mode: Mode) -> tuple[
 
 
 def _reasons(planned: Planned, device: DeviceSpec, mode: Mode) -> list[Reason]:
-    best = planned.best
+    best = planned.ranking[0]
     plain = Choices(best.choices.workers)
 
-    def without(graph: Graph, choices: Choices) -> Prediction:
-        return predict(build(graph, choices), device, mode, limit=FINE)
+    def reason(decision: str, chosen: str, undone: Candidate) -> Reason:
+        return Reason(decision, chosen, planned.us(undone), planned.dram_read(undone))
 
     # Splits belong to a number of tiles, so another tiling goes without.
-    others = [without(g, replace(best.choices, split=plain.split)) for g in planned.graphs if g is not best.graph]
-    other = min(others, key=lambda p: p.us, default=None)
-    reasons = [Reason("tiles", tiling(best.graph), other.us, other.traffic.dram_read)] if other else []
+    unsplit = replace(best.choices, split=plain.split)
+    others = [sketch.tried(unsplit, device, mode) for sketch in planned.sketches if sketch is not best.sketch]
+    other = min(others, key=lambda c: c.us, default=None)
+    reasons = [reason("tiles", tiling(best.graph), other)] if other else []
     for decision in ("order", "interleaving", "split", "policy", "dispatch"):
         chosen, default = getattr(best.choices, decision), getattr(plain, decision)
         if chosen != default:
-            undone = without(best.graph, replace(best.choices, **{decision: default}))
-            reasons.append(Reason(decision, _text(chosen), undone.us, undone.traffic.dram_read))
+            undone = best.sketch.tried(replace(best.choices, **{decision: default}), device, mode)
+            reasons.append(reason(decision, _text(chosen), undone))
     return reasons
 
 
 def _by_dispatch(
-    best: Candidate, device: DeviceSpec, mode: Mode, dispatches: Sequence[Dispatch]
+    planned: Planned, device: DeviceSpec, mode: Mode, dispatches: Sequence[Dispatch]
 ) -> dict[Dispatch, float]:
+    best = planned.ranking[0]
     if mode.gate is not Gate.OPEN:
         return {}
     spawns = any(op.when for op in best.graph.ops)
     taken = [d for d in dispatches if d is not best.choices.dispatch and (spawns or d is not Dispatch.SPAWN)]
     others = {d: replace(best.choices, dispatch=d) for d in taken}
-    found = {d: predict(build(best.graph, c), device, mode, limit=FINE).us for d, c in others.items()}
-    return {best.choices.dispatch: best.prediction.us, **found}
+    found = {d: planned.us(best.sketch.tried(c, device, mode)) for d, c in others.items()}
+    return {best.choices.dispatch: planned.best.us, **found}
 
 
 def _text(value: object) -> str:

@@ -6,7 +6,7 @@ each item on the simulated machine.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -81,7 +81,13 @@ class Prediction:
         return self.trace.span_ns / 1e3
 
 
-def predict(plan: Plan, device: DeviceSpec, mode: Mode = PERSISTENT, limit: int = LIMIT) -> Prediction:
+def predict(
+    plan: Plan,
+    device: DeviceSpec,
+    mode: Mode = PERSISTENT,
+    limit: int = LIMIT,
+    touched_by: Callable[[Plan, int, int], Touches] | None = None,
+) -> Prediction:
     """What a plan does on a device. Nothing is verified; see ``verify``.
 
     Args:
@@ -90,6 +96,7 @@ def predict(plan: Plan, device: DeviceSpec, mode: Mode = PERSISTENT, limit: int 
         mode: by which executor.
         limit: most touches that are told apart, or 64 of each item if that is more; above it, chunks of reductions are
             taken together, and where whole ones are still more, those.
+        touched_by: what finds the touches of a plan, for those who predict many plans of a graph; ``touches`` if None.
 
     Raises:
         ArgumentError: a plan or a device that is none.
@@ -98,7 +105,7 @@ def predict(plan: Plan, device: DeviceSpec, mode: Mode = PERSISTENT, limit: int 
     """
     check_type(plan, Plan, "predict", "plan", "il.build(graph, choices)")
     check_type(device, DeviceSpec, "predict", "device", "il.H200")
-    touched = touches(plan, max(limit, min(_EACH * len(plan.items), LIMIT)), LIMIT)
+    touched = (touched_by or touches)(plan, max(limit, min(_EACH * len(plan.items), LIMIT)), LIMIT)
     stream = interleave(plan, touched, mode, device.speed_spread)
     missed = missed_bytes(stream, touched.units.nbytes, device.l2)
     costs = Costs.of(plan, touched.units, stream, missed)

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from interlace.core.errors import ParamError, PlanError
 from interlace.graph.graph import Graph
-from interlace.graph.op import Op
+from interlace.graph.op import Op, placed
 from interlace.kernels.base import kernel_of
 from interlace.kernels.bodies import Params
 from interlace.planner.build import Choices
@@ -25,10 +25,12 @@ def retiled(graph: Graph, setting: Setting) -> Graph:
     unknown = [name for name, _ in setting.ops if name not in {op.name for op in graph.ops}]
     if unknown:
         raise PlanError(f"a setting names ops {unknown}; graph {graph.name!r} has {[op.name for op in graph.ops]}")
-    return replace(graph, ops=tuple(_retiled(graph, op, dict(setting.op(op.name).params)) for op in graph.ops))
+    made: dict[object, Op] = {}
+    return replace(graph, ops=tuple(_retiled(graph, op, dict(setting.op(op.name).params), made) for op in graph.ops))
 
 
-def _retiled(graph: Graph, op: Op, params: Params) -> Op:
+def _retiled(graph: Graph, op: Op, params: Params, made: dict[object, Op]) -> Op:
+    """The op in other tiles; of ops that are made alike, as those of layers are, all but the first take its."""
     if not params:
         return op
     kernel = kernel_of(op)
@@ -36,7 +38,15 @@ def _retiled(graph: Graph, op: Op, params: Params) -> Op:
         raise ParamError(
             f"op {op.name!r}: kernel {op.kernel!r} is tiled by params {list(kernel.tiling)}, not by {list(params)}"
         )
-    return kernel.applied(op, {a.arg: graph.tensor(a.tensor) for a in op.accesses}, {**op.parameters, **params})
+    tensors, params = {a.arg: graph.tensor(a.tensor) for a in op.accesses}, {**op.parameters, **params}
+    alike = id(kernel), repr(params), placed(tensors)
+    if alike not in made:
+        made[alike] = kernel.applied(op, tensors, params)
+    reads, writes = (
+        tuple(replace(a, tensor=tensors[a.arg].name) for a in accesses)
+        for accesses in (made[alike].reads, made[alike].writes)
+    )
+    return replace(made[alike], name=op.name, reads=reads, writes=writes)
 
 
 def choices(graph: Graph, setting: Setting, workers: int) -> Choices:

@@ -15,8 +15,8 @@ from interlace.graph.graph import Graph
 from interlace.kernels.base import tiling
 from interlace.plan.plan import Dispatch
 from interlace.planner.explain import Reason
-from interlace.planner.predict import FINE, Prediction, predict
-from interlace.planner.search import Planned, search
+from interlace.planner.predict import FINE
+from interlace.planner.search import Candidate, Planned, Sketches, search
 from interlace.sim.modes import Gate, Mode
 
 #: What modes can differ in: by name, the attributes that go together, and a few words of a mode's.
@@ -71,9 +71,9 @@ class Entry:
     planned: Planned
 
     @property
-    def prediction(self) -> Prediction:
-        """Of the best plan."""
-        return self.planned.best.prediction
+    def best(self) -> Candidate:
+        """The best plan, of an excerpt if the graph has layers."""
+        return self.planned.ranking[0]
 
 
 def merged(ways: Iterable[Way]) -> list[Way]:
@@ -100,14 +100,15 @@ def compare(
         SimulationError, PlanError, IntraOpRaceError, UnwrittenError: as ``search``.
     """
     found: list[Entry] = []
+    sketches = Sketches()
     for way in ways:
         before = sum(entry.planned.tried for entry in found)
 
         def tell(tried: int, before: int = before) -> None:
             progress(before + tried)
 
-        found.append(Entry(way, search(way.graphs, device, way.mode, tell, way.dispatches)))
-    return tuple(sorted(found, key=lambda entry: entry.planned.best.cost))
+        found.append(Entry(way, search(way.graphs, device, way.mode, tell, way.dispatches, sketches)))
+    return tuple(sorted(found, key=lambda entry: entry.best.cost))
 
 
 def rival(entries: Sequence[Entry]) -> Entry | None:
@@ -122,9 +123,11 @@ def rival(entries: Sequence[Entry]) -> Entry | None:
 
 def differences(best: Entry, other: Entry, device: DeviceSpec) -> Iterator[Reason]:
     """Why one way is faster than another: both times, then each difference of the modes undone alone."""
-    yield Reason("executor", best.way.name, other.prediction.us, other.prediction.traffic.dram_read)
+    yield Reason("executor", best.way.name, other.best.us, other.best.dram_read)
+    first = best.best
     for name, (attributes, words) in _DIFFERENCES.items():
         theirs = {a: getattr(other.way.mode, a) for a in attributes}
         if theirs != {a: getattr(best.way.mode, a) for a in attributes}:
-            undone = predict(best.planned.plan, device, replace(best.way.mode, **theirs), limit=FINE)
-            yield Reason(name, words(best.way.mode), undone.us, undone.traffic.dram_read)
+            mode = replace(best.way.mode, **theirs)
+            undone = first.sketch.candidate(first.prediction.plan, first.choices, device, mode, FINE)
+            yield Reason(name, words(best.way.mode), best.planned.us(undone), best.planned.dram_read(undone))
