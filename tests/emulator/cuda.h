@@ -252,6 +252,9 @@ inline void ld_global_nc_v4_b32(WordsOut words, const void* at) {
   const int* from = static_cast<const int*>(at);
   for (int* word : words) *word = *from++;
 }
+// Words that say themselves whether they are there: each is ordered by itself, and orders nothing else.
+void ld_relaxed_gpu_global_v4_f32(Registers values, const void* at);
+void st_relaxed_gpu_global_v4_b32(const void* at, Words words);
 void ld_acquire_gpu_global_b32(int& value, const void* at);
 void ld_relaxed_gpu_global_b32(int& value, const void* at);
 void ld_acquire_gpu_global_b64(unsigned long long& value, const void* at);

@@ -6,6 +6,8 @@
 #include "shadow.h"
 
 namespace {
+constexpr unsigned EMPTY_WORD = 0xffffffffu;  // of kernels/primitives/words_cuda.py
+
 void touch(const void* pointer, uint32_t bytes, bool write, uint32_t line, bool atomic = false) {
   const char* const at = static_cast<const char*>(pointer);
   const uint64_t inside = at - machine.shared;
@@ -32,6 +34,16 @@ void touch(const void* pointer, uint32_t bytes, bool write, uint32_t line, bool 
          buffer ? "writes to an input" : write ? "writes outside of every tensor and of shared memory"
                                                : "reads outside of every tensor and of shared memory");
   give_up();
+}
+
+// A relaxed load of global memory, as of a word that is polled: another's ordinary store must come before it.
+void look(const void* pointer, uint32_t bytes, uint32_t line) {
+  const Buffer* const buffer = buffer_of(pointer, bytes);
+  if (!buffer || !buffer->watched) return touch(pointer, bytes, false, line);
+  By by = by_thread(*machine.current, line);
+  by.atomic = true;
+  const uint64_t inside = static_cast<const char*>(pointer) - buffer->begin;
+  global_shadow.look(static_cast<uint32_t>(buffer->at + inside), bytes, by);
 }
 
 // ``bytes`` of shared memory by their address in the window.
@@ -82,6 +94,28 @@ void ptx::ld_shared_v4_b32(WordsOut words, unsigned at) {
 }
 
 void ptx::ld_relaxed_gpu_global_b32(int& value, const void* at) { memcpy(&value, at, sizeof value); }
+// A reader of words needs no order behind their stores, nor a store behind such reads, but both do of ordinary accesses.
+void ptx::ld_relaxed_gpu_global_v4_f32(Registers values, const void* at) {
+  const char* from = static_cast<const char*>(at);
+  for (float* value : values) {
+    look(from, sizeof *value, LINE);
+    const unsigned bits = __atomic_load_n(reinterpret_cast<const unsigned*>(from), __ATOMIC_RELAXED);
+    memcpy(value, &bits, sizeof bits);
+    from += sizeof *value;
+  }
+}
+// Each word is stored by itself, from the first or the last on; others may look in between.
+void ptx::st_relaxed_gpu_global_v4_b32(const void* at, Words words) {
+  const uint32_t line = LINE, turned = machine.random.below(2) * 3;
+  for (uint32_t i = 0; i < 4; ++i) {
+    unsigned* const to = static_cast<unsigned*>(const_cast<void*>(at)) + (i ^ turned);
+    const unsigned value = static_cast<unsigned>(words.begin()[i ^ turned]);
+    touch(to, sizeof value, true, line, true);
+    if (__atomic_exchange_n(to, value, __ATOMIC_RELAXED) != EMPTY_WORD && value != EMPTY_WORD)
+      report(RACE, 0, 0, line, 0, "thread %u stores a word over one that nobody has emptied", machine.current->number);
+    maybe_leave();
+  }
+}
 void ptx::ld_acquire_gpu_global_b32(int& value, const void* at) {
   memcpy(&value, at, sizeof value);
   acquire(at);

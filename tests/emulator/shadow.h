@@ -39,6 +39,13 @@ struct Shadow {
   void write(uint32_t at, uint32_t bytes, const By& by) {
     for (uint32_t i = at / GRAIN; i < (at + bytes + GRAIN - 1) / GRAIN; ++i) write_cell(cells[i], i, by);
   }
+  // A relaxed load, of what is stored so or comes before it.
+  void look(uint32_t at, uint32_t bytes, const By& by) {
+    for (uint32_t i = at / GRAIN; i < (at + bytes + GRAIN - 1) / GRAIN; ++i) {
+      const Access& write = cells[i].write;
+      if (write.agent != NOBODY && !write.atomic && !after(write, by)) complain(write, i, by, "write", "read");
+    }
+  }
   // The use of a barrier: ``initialised`` if that is known to the proxy.
   void use(uint32_t at, const By& by, bool initialised);
 

@@ -37,6 +37,7 @@ from interlace.kernels.cuda.ptx import PTX
 from interlace.kernels.matmul import MATMUL
 from interlace.kernels.matmul.walk_body import loaded_rows
 from interlace.kernels.primitives.semaphore_cuda import SEMAPHORES
+from interlace.kernels.primitives.words_cuda import WORDS
 from interlace.launch.compose import TICKETS, stages
 from interlace.loops.ir.smem import Placed, SharedLayout
 from interlace.plan.plan import Plan
@@ -93,7 +94,6 @@ class EmulatedLaunch(OneLaunchExecutor):
         super().__init__(plan, Options("meta", timeout_s=timeout_s, **options))
         self._device, self._interpret = torch.device("cpu"), True
         self._allocate()
-        self._workspace.fill_(float("nan"))
 
     def _prepare(self) -> None:
         tiles, warpgroups = [part.tile for part in self._parts], self._warpgroups
@@ -102,6 +102,11 @@ class EmulatedLaunch(OneLaunchExecutor):
         self._spec = replace(self._spec, smem_bytes=enough)
         with mock.patch.object(one_launch, "_IN_FLIGHT_BYTES", self._in_flight_bytes):
             super()._prepare()
+
+    @property
+    def sums_left(self) -> int:
+        """Words of sums that a part has left and no other has taken."""
+        return int((self._workspace.view(torch.int32) != -1).sum())
 
     @property
     def walk(self) -> Walk:
@@ -206,7 +211,7 @@ class _Emulated:
 
 def prepare(runs: Sequence[EmulatedLaunch]) -> Library:
     """Compiles the texts of launches, all at once."""
-    library = build([run.walk for run in runs], PTX + SEMAPHORES)
+    library = build([run.walk for run in runs], PTX + SEMAPHORES + WORDS)
     for number, run in enumerate(runs):
         run.library = library, number
     return library
@@ -216,7 +221,7 @@ def run_poisoned(run: EmulatedLaunch, inputs: Mapping[str, torch.Tensor], seed: 
     """The tensor ``out`` of a run under a schedule; all that the run writes is NaN before."""
     run.seed = seed
     out = run.empty("out")
-    for value in (*map(run.intermediate, run.plan.graph.intermediates), run._workspace, out):
+    for value in (*map(run.intermediate, run.plan.graph.intermediates), out):
         value.fill_(float("nan"))
     run.run({**inputs, "out": out})
     return out

@@ -129,6 +129,7 @@ def test_parts_that_share_sums_are_right_and_give_the_same_bits_under_delays(nam
         run.run({**inputs, "out": out})
     run.synchronize()
     assert torch.equal(out, first)
+    assert (run._workspace.view(torch.int32) == -1).all(), "every sum was taken"
 
 
 @pytest.mark.parametrize("residual", [False, True])

@@ -15,6 +15,7 @@ from interlace.core.errors import HangError  # noqa: E402
 from ..emulator.build import MISSING  # noqa: E402
 from ..emulator.walk import EmulatedLaunch, prepare  # noqa: E402
 from .test_emulator_walk import check, ffn, run_once, tile  # noqa: E402
+from .test_sums import chain, overwritten  # noqa: E402
 
 pytestmark = pytest.mark.skipif(bool(MISSING), reason=MISSING)
 
@@ -22,10 +23,11 @@ A = il.Activation
 SEEDS = range(3)
 
 
-def launch(graph: il.Graph, parts: int, workers: int, change: tuple[str, str] | None = None):
+def launch(
+    graph: il.Graph, parts: int, workers: int, change: tuple[str, str] | None = None, timeout_s: float = 2.0
+) -> EmulatedLaunch:
     """The second product split."""
     plan = il.build(graph, il.Choices(workers, il.Dispatch.STATIC, split={"down": il.SplitK(parts)}))
-    timeout_s = 2.0 if change is None else 0.004
     return EmulatedLaunch(plan, stages=3, change=change, at_once=True, timeout_s=timeout_s, jitter_s=1e-6)
 
 
@@ -42,18 +44,25 @@ LAUNCHES = {
         ffn(40, tile(128, 96, warps=8), tile(128, 88, warps=8), A.SILU, extras=("gate",), hidden=144, less=1), 2, 4
     ),
 }
-_POST = "      add_release(launch.semaphores + ~item.split);\n"
-#: Changes of the text: a part does not wait for the others, and one does not say that its sums are there.
+_LEAVES = "          fill_words(theirs + n * 128"
+_FIRST = "for (int n = 0; n < N; ++n) while (__float_as_uint(values[n].x) == EMPTY_WORD) values[n] = load_words(at(n)),"
+#: Changes of the text: a part does not look whether sums are there, or at the first word of four alone, or leaves no
+#: empty words behind it; one part does not leave its sums.
 BROKEN = {
-    "hasty": ("      await_parts(launch, item);\n", ""),
-    "lost": (_POST, f"      if (item.number != 4) {_POST.strip()}\n"),
+    "first": ("if (!await_words(launch, values, at)) give_up", f"{_FIRST} __nanosleep(32); if (false) give_up"),
+    "hasty": ("if (!await_words(launch, values, at)) give_up", "if (false) give_up"),
+    "full": ("      if (at.has(n)) empty_words(at(n));\n", "      ;\n"),
+    "lost": (_LEAVES, f"          if (item.number != 4) {_LEAVES.strip()}"),
 }
 
 
 @cache
 def launches() -> dict[str, EmulatedLaunch]:
     made = {name: make() for name, make in LAUNCHES.items()}
-    made |= {name: launch(SMALL, 2, 3, change) for name, change in BROKEN.items()}
+    made |= {name: launch(SMALL, 2, 3, BROKEN[name]) for name in ("first", "hasty", "full")}
+    rows = il.Choices(4, il.Dispatch.STATIC, split=il.SplitK(2), policy=il.RowSync())
+    made["rows"] = EmulatedLaunch(il.build(chain(4), rows), stages=3, at_once=True, timeout_s=2.0, jitter_s=1e-6)
+    made["lost"] = launch(SMALL, 2, 3, BROKEN["lost"], timeout_s=0.004)
     prepare([*made.values()])
     return made
 
@@ -69,13 +78,38 @@ def test_shares_are_right_run_after_run(name: str) -> None:
     assert all(torch.equal(result, results[0]) for result in results)
 
 
-def test_a_part_that_never_says_that_its_sums_are_there_ends_in_an_error_and_the_next_run_too() -> None:
+def test_ops_that_share_rows_of_the_workspace_take_their_own_sums_alone_in_runs_of_unlike_inputs() -> None:
+    run = launches()["rows"]
+    assert overwritten(run) == (6, 0), "each op with each other"
+    weights = {name: torch.eye(128, dtype=torch.bfloat16) for name in run.plan.graph.inputs if name != "y0"}
+    for seed in SEEDS:
+        run.seed, x, out = seed, torch.full((24, 128), 1.0 + seed).bfloat16(), run.empty("y4")
+        run.run({"y0": x, **weights, "y4": out})
+        assert torch.equal(out, x)
+    assert (run.faults, run.sums_left) == ([], 0)
+
+
+def test_a_part_that_leaves_no_sums_ends_in_an_error_and_the_next_run_too() -> None:
     run = launches()["lost"]
     for seed in (0, 1):
-        with pytest.raises(HangError, match=r"^op 'down', tile \(0, \d\).* waited for 2 posts of sums .* and saw 1"):
+        with pytest.raises(HangError, match=r"^op 'down', tile \(0, \d\).* waited for the sums of 1 other part"):
             run_once(run, seed)
 
 
-def test_a_part_that_adds_before_the_others_are_there_is_caught() -> None:
-    run = launches()["hasty"]
-    assert any(run_once(run, seed).isnan().any() for seed in range(8))
+def test_a_part_that_leaves_words_as_it_found_them_is_caught_in_the_next_run() -> None:
+    run = launches()["full"]
+    for expected in (set(), {"race"}):
+        run_once(run, 0)
+        assert (run.sums_left > 0, {fault.kind for fault in run.faults}) == (True, expected)
+    assert "stores a word over one that nobody has emptied" in run.faults[0].text
+
+
+@pytest.mark.parametrize("name", ["hasty", "first"])
+def test_a_part_that_adds_before_the_others_are_there_is_caught(name: str) -> None:
+    run = launches()[name]
+
+    def caught(seed: int) -> bool:
+        run._reset()
+        return bool(run_once(run, seed).isnan().any())
+
+    assert any(map(caught, range(32)))

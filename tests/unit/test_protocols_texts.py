@@ -25,17 +25,20 @@ from interlace.core.errors import (
     StuckError,
 )
 from interlace.kernels.cuda.ptx import PTX
+from interlace.kernels.matmul.cuda import MATMUL
 from interlace.kernels.primitives.semaphore_cuda import SEMAPHORES
+from interlace.kernels.primitives.words_cuda import WORDS
 from interlace.launch.plain import PLAIN
 from interlace.launch.spawn import SPAWNING, Termination
 from interlace.launch.walk import ROLES, WALK
 from interlace.loops.cuda.items import ITEMS
 from interlace.plan.plan import Dispatch
 from interlace.protocols.check import check
+from interlace.protocols.emptied import Emptied
 from interlace.protocols.handover import HandOver, Steps
 from interlace.protocols.lists import HELD, Lists
 from interlace.protocols.mailboxes import ONE_LAUNCH, Mailboxes
-from interlace.protocols.operations import ACQUIRE_RELEASE, Order, Scope
+from interlace.protocols.operations import ACQUIRE_RELEASE, GPU, RELAXED, Order, Scope
 from interlace.protocols.outstanding import Ends, Outstanding
 from interlace.protocols.overlapping import Overlapping
 from interlace.protocols.ready_queue import Looks, ReadyQueue
@@ -376,6 +379,36 @@ def test_the_queue_is_that_of_the_text_and_a_text_that_wakes_twice_is_caught() -
         assert count
         with pytest.raises(error):
             check(replace(of_queue(changed), producers=few.producers, workers=2, capacity=3).model())
+
+
+def of_sums(text: str) -> Emptied:
+    """Sums of parts of tiles in the one launch, which are polled. Two of the four words of an access stand for one."""
+    launch, by, matmul = Text(text), of_launch(text), Text(text[text.index("struct Matmul") :])
+    assert launch.instruction("load_words", "ld") == launch.instruction("store_words", "st") == (RELAXED, GPU)
+    polled, emptied = (launch.body(name).count("EMPTY_WORD") for name in ("any_empty", "empty_words"))
+    polls = r"if \(any_empty\(values\[n\]\)\) values\[n\] = load_words", r"if \(!empty\) return true"
+    polled *= launch.steps("await_words", dict(zip(polls, ("load", "end"), strict=True))) == ("load", "end")
+    takes = {r"!await_words\(launch, values": "poll", r"empty_words\(at\(n\)\)": "empty"}
+    assert matmul.steps("take", takes) == ("poll", "empty")[: 1 + bool(emptied)]
+    waits = {r"await_stage\(": "wait", r"\bleave(?:_shares)?\(": "leave", r"\b(?:look|add_shares|add_others)\(": "look"}
+    waited = matmul.steps("compute", waits)[:1] == ("wait",)
+    by_whom = {"writer_waits": waited, "reader_waits": waited}
+    return Emptied(polled=polled // 2, emptied=emptied // 2, post=by.post, wait=by.poll, **by_whom)
+
+
+def test_sums_are_polled_as_in_the_text_and_a_text_that_looks_at_half_or_leaves_half_is_caught() -> None:
+    text = LAUNCHES[LAUNCH] + WORDS + MATMUL
+    assert of_sums(text) == Emptied()
+    for pattern, instead, error in (
+        (r"__float_as_uint\(v\.[yz]\) == EMPTY_WORD \|\|\s+", "", StaleReadError),
+        (r"EMPTY_WORD, EMPTY_WORD\); \}", "z, w); }", StaleReadError),
+        (r"      await_stage\(stage\);\n(?=      const unsigned weights)", "", StaleReadError),
+        (r"red\.release\.gpu", "red.relaxed.gpu", OverwriteError),
+    ):
+        changed, count = re.subn(pattern, instead, text)
+        assert count, pattern
+        with pytest.raises(error):
+            check(of_sums(changed).model())
 
 
 SPAWNED = {Ends(kind.value): PTX + SEMAPHORES + WALK + SPAWNING[kind] + PLAIN + ROLES for kind in Termination}

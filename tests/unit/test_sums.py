@@ -12,6 +12,7 @@ import pytest
 import interlace as il
 from interlace.executors import sums
 from interlace.executors.sums import ROW_FLOATS
+from interlace.launch.compose import LEAVES_SUMS
 from interlace.workloads import FFN, LLAMAS, FFNLayers, decode_graph
 
 
@@ -63,7 +64,7 @@ def left_by(run: il.OneLaunchExecutor) -> list[tuple[int, int, int]]:
             others = [s for s in range(parts) if s != part]
             at = [slot + (s * (parts - 1) + part - (part > s)) * share[op] for s in others]
             left += [(op, row, row + share[op]) for row in at]
-        elif item["split"] >= 0:
+        elif item["code"] & LEAVES_SUMS:
             left.append((op, slot, slot + partial[op]))
     return left
 
@@ -86,12 +87,17 @@ def test_the_last_part_finds_sums_of_the_others_in_order(name: str) -> None:
     items = items_of(run)
     share = np.array([part.tile.share > 0 for part in run._parts])[items["op"]]
     assert share.any() == (name in ("decode", "layers"))
-    assert (items["split"][share] < 0).all(), "each finds those of its share"
+    assert not (items["code"][share] & LEAVES_SUMS).any(), "each finds those of its share"
     items = items[~share]
     rows = np.array([run._accumulator_size(op) for op in run.plan.graph.ops])[items["op"]] // ROW_FLOATS
-    leaves = items["split"] >= 0
+    leaves = (items["code"] & LEAVES_SUMS) > 0
+    tile = np.where(items["split"] < 0, ~items["split"], items["split"])
+    asked_for = run.plan.dispatch is il.Dispatch.STEALING
+    assert run._table.semaphores - run.plan.semaphores == asked_for * len(np.unique(tile))
+    assert set(items["split"][leaves] >= 0) <= {asked_for}
+    assert asked_for or set(items["post"][leaves]) <= {-1}
     for closes, n in zip(items[~leaves], rows[~leaves], strict=True):
-        others = items[items["split"] == ~closes["split"]]
+        others = items[leaves & (tile == ~closes["split"])]
         others = others[np.argsort(others["part"])]
         assert len(others) == closes["parts"] - 1
         assert others["slot"].tolist() == [closes["slot"] + r * n for r in range(len(others))]

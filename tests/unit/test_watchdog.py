@@ -76,7 +76,8 @@ def test_a_part_whose_sums_come_late_names_what_the_tile_waits_for() -> None:
     done = np.where(plan.items.post >= 0, 1, 0)
     waiting = item_at(plan, "down", 0)
     error = hang_error(plan, waiting, plan.semaphores, 1, 0, done)
-    assert "waited for 1 posts of sums of its tile and saw 0 before the watchdog fired. The" in str(error)
+    awaited = "waited for the sums of 1 other part of its tile and saw not all of them before the watchdog fired"
+    assert f"{awaited}. The" in str(error)
     assert error.producer == plan.tile_name(waiting)
     done[item_at(plan, "up", 3)] = 0  # which the other part of the tile waits for
     error = hang_error(plan, waiting, plan.semaphores, 1, 0, done)

@@ -59,6 +59,7 @@ from interlace.kernels.cuda.compiler import Binary
 from interlace.kernels.cuda.launcher import LoadedKernel, loaded
 from interlace.kernels.cuda.ptx import PTX
 from interlace.kernels.primitives.semaphore_cuda import SEMAPHORES
+from interlace.kernels.primitives.words_cuda import EMPTY_BYTE, WORDS
 from interlace.kernels.tuning import is_chain
 from interlace.launch.compose import KEEPS, Composition, codes, compose, stages
 from interlace.launch.dispatch import HELD
@@ -181,12 +182,13 @@ class OneLaunchExecutor(DeviceExecutor):
         check_capacity(self.plan, table, self._spawning, self.options.capacity)
         if self._spawning is not None:
             return self._spawning.table
+        sums = [self._accumulator_size(op) for op in graph.ops]
+        table = with_sums(table, sums, [part.tile.share for part in self._parts], self.plan)
         if self.plan.dispatch is Dispatch.STATIC:
             table.items["code"] |= np.where(table.last_of_ops, KEEPS, 0)
         if self.plan.dispatch in (Dispatch.TICKET, Dispatch.HYBRID):
             table.items["code"] |= np.where(table.last_wave_of_ops, KEEPS, 0)
-        sums = [self._accumulator_size(op) for op in graph.ops]
-        return with_sums(table, sums, [part.tile.share for part in self._parts], self.plan)
+        return table
 
     def _slot_floats(self) -> int:
         return ROW_FLOATS
@@ -228,9 +230,11 @@ class OneLaunchExecutor(DeviceExecutor):
         heads = boxes if dispatch is Dispatch.DISPATCHER else len(rows) - 1
         self._heads = torch.zeros(heads, dtype=counts, device=self._device)
         self._memory = QueueMemory.of(self.plan, self._table, self._spawning, torch, self._device)
+        self._workspace.view(torch.uint8).fill_(EMPTY_BYTE)  # a run leaves it so, unless a wait fails
 
     def _reset(self) -> None:
         self._heads.zero_()
+        self._workspace.view(self._torch.uint8).fill_(EMPTY_BYTE)
         self._memory.reset()
         super()._reset()
 
@@ -287,7 +291,7 @@ class OneLaunchExecutor(DeviceExecutor):
             self.composition.text,
             self.kernel,
             self._spec.architecture,
-            preamble=PTX + SEMAPHORES,
+            preamble=PTX + SEMAPHORES + WORDS,
             holds=any(part.tile.holds for part in self._parts),
             kernels=(op.kernel for op in self.plan.graph.ops),
         )

@@ -9,8 +9,14 @@ then, as waits of items in between imply (``plan/implied``):
 Where parts of a tile share its sums (``executors/shares``), the tile has rows for each share, side by side, of all
 parts but the one that adds them; every part knows where those of the tile begin.
 
-A part stores its sums behind all waits of its item, and whoever adds them has read them before it posts. So what
-orders an op behind another orders its stores behind those reads. The next run begins behind the end of this one.
+A sum is a word that says itself whether it is there (``kernels/primitives/words_cuda``), so no wait stands between the
+parts of a tile. A part stores its sums behind all waits of its item, and whoever adds them has emptied their words
+before it posts. So what orders an op behind another orders its stores behind those of empty words. The next run begins
+behind the end of this one.
+
+Under static lists and tickets nobody else asks whether sums are there. Where items are taken when they are ready, the
+parts that leave sums also post a semaphore of their tile, behind those of the plan, and the part that adds is ready
+with it. Under hybrid and stealing dispatch they post it as well: there column ``split`` tells who waits for others.
 """
 
 from __future__ import annotations
@@ -23,21 +29,26 @@ from numpy.typing import NDArray
 
 from interlace.executors.table import Table
 from interlace.graph.access import Ints
+from interlace.launch.compose import LEAVES_SUMS
 from interlace.plan.implied import Implied
-from interlace.plan.plan import Plan
+from interlace.plan.plan import Dispatch, Plan
 
 #: float32 elements of a row, the unit of column ``slot``.
 ROW_FLOATS = 4 * 128
+#: Dispatches under which nobody asks whether sums are there but who adds them.
+_SILENT = (Dispatch.STATIC, Dispatch.TICKET)
 
 
 def with_sums(table: Table, sums: Sequence[int], shares: Sequence[int], plan: Plan) -> Table:
     """The same with rows for slots, and of items the first of those in which sums lie.
 
     Of a part that leaves its sums they are its own, of the last part in the plan's sequence those of all others, in the
-    order of k. Of parts that share sums they are the tile's.
+    order of k. Of parts that share sums they are the tile's. Which parts leave all of their sums, column ``code`` says;
+    where nobody asks for them, they post nothing, and column ``split`` has the number of the tile with all bits
+    inverted in every part.
 
     Args:
-        table: whose parts wait for each other.
+        table: whose parts wait for each other, and have their codes.
         sums: float32 elements of a partial sum of each op; 0 where none is split.
         shares: of them those that one part adds, where parts of a tile share its sums; else 0.
         plan: of the table, verified.
@@ -62,7 +73,13 @@ def with_sums(table: Table, sums: Sequence[int], shares: Sequence[int], plan: Pl
     moved = starts - (np.cumsum(of_op) - of_op)
     before = np.where(share > 0, (items["part"][rows] + 1) * share, np.where(closes, parts - 1, 1) * size)
     items["slot"][rows] = ends - before + moved[op]
-    return replace(table, slots=int((starts + of_op).max()))
+    leave = rows[~closes]
+    items["code"][leave] |= LEAVES_SUMS
+    table = replace(table, slots=int((starts + of_op).max()))
+    if plan.dispatch not in _SILENT:
+        return table
+    items["post"][leave], items["split"][leave] = -1, ~items["split"][leave]
+    return replace(table, semaphores=plan.semaphores)
 
 
 def _ended(plan: Plan) -> Callable[[Ints, int], NDArray[np.bool_]]:

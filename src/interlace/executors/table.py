@@ -71,7 +71,7 @@ class Table:
 
     @property
     def _posts(self) -> NDArray[np.bool_]:
-        found: NDArray[np.bool_] = (self.items["post"] >= 0) | (self.items["parts"] > 1)
+        found: NDArray[np.bool_] = self.items["post"] >= 0
         return found
 
 
@@ -89,10 +89,10 @@ def for_workers(
     """Rows in the order of tickets, or grouped by worker where dispatch has lists: for a persistent launch.
 
     Args:
-        parts_wait: of the parts of a split tile the last in the plan's sequence waits for the others, which post
-            semaphores behind those of the plan. Column ``split`` has the first of them, with
-            all bits inverted in the last part. Of a plan whose items wait only for earlier ones they do so then too,
-            so there is progress as before; of others see ``parts.check_order``.
+        parts_wait: of the parts of a split tile the last in the plan's sequence waits for the others, for which there
+            are semaphores behind those of the plan. Column ``split`` has that of the tile, with all bits inverted in
+            the last part. Of a plan whose items wait only for earlier ones they do so then too, so there is progress
+            as before; of others see ``parts.check_order``.
         shares: ops of which each part waits for all others, as the last does elsewhere.
     """
     worker = plan.items.worker

@@ -47,10 +47,12 @@ def hang_error(
             producer=op,
         )
     sums = semaphore >= plan.semaphores
-    awaited = f"{expected} posts of sums of its tile" if sums else f"semaphore {semaphore} to reach {expected} posts"
     if sums:
+        others = f"{expected} other {'part' if expected == 1 else 'parts'}"
+        awaited = f"the sums of {others} of its tile and saw not all of them"
         reached = _awaited(plan, plan.tile_of_item == plan.tile_of_item[item])
     else:
+        awaited = f"semaphore {semaphore} to reach {expected} posts and saw {seen}"
         reached = np.arange(plan.semaphores) == semaphore
     missing, between = _origin(plan, _silent(plan, done, shared), reached)
     posters = np.flatnonzero(plan.items.post == semaphore)
@@ -68,8 +70,7 @@ def hang_error(
     else:
         told, producer = f"; {_tiles(plan, posters)} never posted, or too late", plan.tile_name(int(posters[0]))
     return HangError(
-        f"{plan.item_name(item)} (item {item}) waited for {awaited} and saw {seen} before the watchdog fired{told}. "
-        f"{UNDEFINED}",
+        f"{plan.item_name(item)} (item {item}) waited for {awaited} before the watchdog fired{told}. {UNDEFINED}",
         item=item,
         semaphore=semaphore,
         expected=expected,

@@ -10,7 +10,8 @@ acquire     after a gpu-scope acquire poll, a barrier of all who rely on it come
 hand-over   after an acquire poll, the warp that polls meets before one of it arrives on an mbarrier, for others to read
 tma-load    after an acquire, a proxy fence comes before the next bulk load
 tma-store   a bulk store is completed by ``cp.async.bulk.wait_group 0`` (not ``.read``) before the next release
-dependent   before ``griddepcontrol.wait`` nothing is loaded but the 32-bit entries of item tables
+dependent   before ``griddepcontrol.wait`` nothing is loaded but the 32-bit entries of item tables, and no word is
+            stored that is polled itself (``primitives/words_cuda``)
 wrap        what an acquire poll loads is not itself compared with another number: only differences survive a wrap
 absent      a launch that posts has a release, one that waits an acquire poll
 """
@@ -32,8 +33,9 @@ _ORDERED = re.compile(r"\b(?:setp\.(?:[lg][te]|lo|ls|hi|hs)|min|max)\.[su]32\b")
 _FUNCTION = re.compile(r"\.(?:entry|func)\b")
 _BARRIER = re.compile(r"\b(?:bar|barrier)\.(?:cta\.)?(?:sync|red)")
 _WARP_BARRIER = re.compile(r"\bbar\.warp\.sync|\b(?:bar|barrier)\.(?:cta\.)?(?:sync|red)")
-_STORE = re.compile(r"\bst\.global\S*")
-_DATA_LOAD = re.compile(r"\b(?:ld\.global|cp\.async\.c[ag])\S*")
+_STORE = re.compile(r"\bst\.(?:relaxed\.gpu\.)?global\S*")
+_DATA_LOAD = re.compile(r"\b(?:ld\.global|ld\.relaxed\.gpu\.global\.v|cp\.async\.c[ag])\S*")
+_WORDS_STORE = re.compile(r"\bst\.relaxed\.gpu\.global\S*")
 _BULK_LOAD = re.compile(r"\bcp\.async\.bulk\.\S*shared::(?:cluster|cta)\S*global")
 _BULK_STORE = re.compile(r"\bcp\.async\.bulk\.\S*global\.shared::cta")
 _BULK_DONE = re.compile(r"\bcp\.async\.bulk\.wait_group\s+0\b")
@@ -186,7 +188,7 @@ class _Code:
         yield from self._reached(rule, starts, second, needed)
 
     def dependent(self) -> Iterator[Finding]:
-        """Wide loads that a path from the entry reaches with no dependent-launch wait on the way.
+        """Wide loads and stores of words that a path from the entry reaches with no dependent-launch wait on the way.
 
         In a warp-specialised kernel the other partitions follow the waiting one through mbarriers.
         """
@@ -195,7 +197,8 @@ class _Code:
             return _DEPENDENT_WAIT.search(text) or _BLOCK_WAIT.search(text)
 
         def loads(text: str) -> bool:
-            return _is_data_load(text) and not _SCALAR_LOAD.search(text)
+            data = _is_data_load(text) and not _SCALAR_LOAD.search(text)
+            return data or bool(_WORDS_STORE.search(text))
 
         if any(_DEPENDENT_WAIT.search(text) for _, text in self._lines):
             yield from self._reached("dependent", [0], loads, waits)

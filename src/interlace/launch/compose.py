@@ -40,6 +40,8 @@ from interlace.plan.stealing import Stealing
 
 #: In column ``code`` of an item: its last slots are kept until it is posted.
 KEEPS = 1 << 16
+#: The same, of a part of a tile whose sums another part adds to its own.
+LEAVES_SUMS = 1 << 17
 #: Messages that the drawing warp is ahead of the other roles.
 TICKETS = 4
 _BARRIER_BYTES = 8
@@ -191,6 +193,7 @@ def compose(
         "CONSUMER_REGISTERS": _WIDE_SUMS,
         "LOADER_REGISTERS": _LEFT_OVER,
         "KEEPS": KEEPS,
+        "LEAVES_SUMS": LEAVES_SUMS,
         "KEPT": count - 1,
         "DEPENDENT_LAUNCH": int(dependent_launch),
         **of_dispatch(dispatch, stealing, blocks),

@@ -48,9 +48,9 @@ for it: all have begun then, so under lists too none waits for one that finds no
 Independent loads then precede ``griddepcontrol.wait``, everything else follows it: what they read must not be written
 by the launch before.
 
-A wait on a semaphore that takes longer than ``timeout_ns`` records itself and falls through, as do all waits after it.
-Waits on barriers of the block can last no longer than those; the warp that posts, which all others of its block keep
-waiting, traps after twice that and a second.
+A wait on a semaphore, or for sums of other parts, that takes longer than ``timeout_ns`` records itself and falls
+through, as do all waits after it. Waits on barriers of the block can last no longer than those; the warp that posts,
+which all others of its block keep waiting, traps after twice that and a second.
 """
 
 from __future__ import annotations
@@ -218,7 +218,8 @@ DEVICE void release(Stage& stage, int slot) {
 }
 DEVICE int warpgroup() { return threadIdx.x / 128; }
 DEVICE void synchronise() { named_barrier(1 + warpgroup(), 128); }
-// Whether the item is a part of a tile that leaves its sums for the part that is last in the plan's sequence.
+// Whether the item is a part of a tile that leaves its sums for the part that is last in the plan's sequence, and posts
+// that they are there, by which that part becomes ready (``executors/sums``).
 DEVICE bool leaves_sums(const Item& item) { return item.parts > 1 && item.split >= 0; }
 // By a warpgroup of consumers, behind an item's last store: to the warp that posts. Behind it the scratch is free.
 DEVICE void hand_over(const Launch& launch, const Item& item, Stage& stage, int n) {

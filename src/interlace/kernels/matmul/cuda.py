@@ -7,11 +7,15 @@ swizzled line); the panels of the gate come first, then those of the other weigh
 small as their tensors leave them, bulk loads fill what lies beyond k with zeros, and stores are masked: so any M will
 do, any N (``RAGGED``: no multiple of 8), and any K that is a multiple of 8.
 
-Of the parts of a split tile all but the last in the plan's sequence leave their sums in the workspace and post it. The
-last adds these sums to its own. It has one stage more than its part of the reduction, an empty one, which the loader
-that waits fills when all have posted: mostly long since, and while the last products run. The last to arrive would
-store, count and load one after another instead. Who adds and in which order is settled by the plan, so a result is the
-same bit by bit in every run.
+Of the parts of a split tile all but the last in the plan's sequence leave their sums in the workspace. The last adds
+these sums to its own. They are words that say themselves whether they are there (``kernels/primitives/words_cuda``): no
+part posts for them, and the last looks for them while its last products run, when mostly they are there. Who adds and
+in which order is settled by the plan, so a result is the same bit by bit in every run.
+
+Why words hold a part's sums of this run, and no others: a part stores them, and another takes them, behind a stage that
+the loader that waits has filled. This loader has waited for the launch before, which left all words empty, and for the
+item's waits. Rows are shared with ops alone that have ended then (``executors/sums``), whose words were empty before
+their tiles were posted.
 
 RMS normalisation that is folded in (``kernels/squares``) costs no pass of its own: threads that store neighbouring
 columns of a row also have the sum of their squares, and factors of rows are made while the last products are under way.
@@ -103,7 +107,6 @@ struct Matmul {
   // Where parts share sums: groups of 8 columns of a share, one more in the first MORE, and 16 bytes of a thread.
   static constexpr int MORE = WIDTH / 8 % SHARES, GROUPS = WIDTH / 8 / SHARES + (MORE > 0);
   static constexpr int SHARE = GROUPS * 8, PIECES = GATES * BLOCKS * GROUPS;
-  static constexpr bool MEETS = OTHERS > 0 || SHARES > 1;
   // Of rows of x that are normalised (NORMALISED: their elements) the factors lie behind the scratch.
   typedef Factors<BM, NORMALISED, SQUARED, EPS_BITS> RowFactors;
   static constexpr int FACTORS = (TRANSPOSED && WIDTH < 64 ? WIDTH : 64) * PITCH;
@@ -140,11 +143,6 @@ struct Matmul {
       stage.advance();
       ++n;
     }
-    if (MEETS && closes(item)) {
-      open_independent(stage, n, IN_FLIGHT, 0);
-      stage.advance();
-      ++n;
-    }
   }
   DEVICE static void load_dependent(const Launch& launch, const Item& item, int k_lo, int k_hi, Stage& stage) {
     const Operands& op = operands_of<Operands>(launch, item);
@@ -160,11 +158,6 @@ struct Matmul {
 #pragma unroll
         for (int p = 0; p < PANELS; ++p)
           load_share<true>(slot + (p * ROWS + before) * 128, x, column + p * 64, row + before, full);
-      stage.advance();
-    }
-    if (MEETS && closes(item) && k_hi >= item.k_hi) {
-      await_parts(launch, item);
-      open_dependent(stage, 0);
       stage.advance();
     }
   }
@@ -187,8 +180,8 @@ struct Matmul {
       factors.load(op, item.i * BM);
     }
     const int own = uniform(warpgroup());
-    int before = -1, closing = -1;
-    keep_last(item, stage, (item.k_hi - item.k_lo + BK - 1) / BK + (MEETS && closes(item)));
+    int before = -1;
+    keep_last(item, stage, (item.k_hi - item.k_lo + BK - 1) / BK);
 #pragma unroll 1
     for (int k = item.k_lo; k < item.k_hi; k += BK) {
       await_stage(stage);
@@ -216,16 +209,10 @@ struct Matmul {
     }
     if constexpr (NORMALISED > 0) factors.leave(op, item.i * BM, scratch_of(warpgroup()) + FACTORS);
     float4 early[EARLY ? OTHERS * COUNT / 4 : 1];
-    if (OTHERS > 0 && closes(item)) {
-      await_stage(stage);
-      if constexpr (EARLY) load_others<COUNT / 4>(launch, item, 0, 0, early);
-      __syncwarp();  // no lane still looks at a stage that may be filled anew
-      closing = stage.slot;
-      stage.advance();
-    }
+    if constexpr (EARLY)
+      if (closes(item)) look(early, Others<COUNT / 4>(launch, item, 0, 0));
     wgmma_wait<0>();
     release(stage, before);
-    if (closing >= 0) release(stage, closing);
 #pragma unroll
     for (int g = 0; g < GATES; ++g)
 #pragma unroll
@@ -233,7 +220,7 @@ struct Matmul {
     if constexpr (SHARES > 1) {
       float own[GATES][BLOCKS][SHARE / 2];
       leave_shares(launch, item, sums, own);
-      add_shares(launch, item, stage, own);
+      add_shares(launch, item, own);
       if constexpr (NORMALISED > 0) normalise<SHARE>(item, own);
       if constexpr (LEAVES && !GAINS_EARLY) load_gains(op, feature, gains);
       return finish<SHARE>(op, item, own, gains);
@@ -284,9 +271,9 @@ struct Matmul {
       }
   }
 
-  // Of the parts of a split tile all but the last in the plan's sequence leave their sums in the workspace and post it;
-  // the last waits for them, mostly long since, and adds them in the order of k to what it has itself.
-  DEVICE static bool closes(const Item& item) { return item.parts > 1 && item.split < 0; }
+  // Of the parts of a split tile all but the last in the plan's sequence leave their sums in the workspace; the last
+  // takes them, which are mostly there, and adds them in the order of k to what it has itself.
+  DEVICE static bool closes(const Item& item) { return item.parts > 1 && !(item.code & LEAVES_SUMS); }
   // Where a thread's sums begin: of a part that leaves them, or of one of those that the last part adds.
   DEVICE static float4* sums_of(const Launch& launch, const Item& item, int other) {
     const long long row = (long long)item.slot + (other * WARPGROUPS + warpgroup()) * (COUNT / 4);
@@ -295,31 +282,43 @@ struct Matmul {
   DEVICE static void leave(const Launch& launch, const Item& item, const float (&sums)[GATES][BLOCKS][SUMS]) {
     const float (*const flat)[4] = reinterpret_cast<const float (*)[4]>(&sums[0][0][0]);
     float4* const mine = sums_of(launch, item, 0);
+    random_delay(launch, item, 2);
 #pragma unroll
-    for (int i = 0; i < COUNT / 4; ++i)
-      __stcg(mine + i * 128, make_float4(flat[i][0], flat[i][1], flat[i][2], flat[i][3]));
+    for (int i = 0; i < COUNT / 4; ++i) fill_words(mine + i * 128, flat[i][0], flat[i][1], flat[i][2], flat[i][3]);
   }
-  // By a warp.
-  DEVICE static void await_parts(const Launch& launch, const Item& item) {
-    WaitRow wait;
-    wait.first = ~item.split, wait.count = 1, wait.stride = 1;
-    wait.threshold = SHARES > 1 ? SHARES * WARPGROUPS : item.parts - 1;
-    await_posts(launch, item, wait, threadIdx.x % 32, 32, 32);
-    __syncwarp();
-  }
-  // Pieces of the sums of some other parts, `from` being the first of them and `piece` of its pieces.
-  template <int PIECES>
-  DEVICE static void load_others(const Launch& launch, const Item& item, int from, int piece,
-                                 float4 (&values)[OTHERS > 0 ? OTHERS * PIECES : 1]) {
-#pragma unroll
-    for (int t = 0; t < OTHERS; ++t) {
-      const int other = from + t;
-      const float4* const sums = sums_of(launch, item, other) + piece * 128;
-#pragma unroll
-      for (int j = 0; j < PIECES; ++j)
-        values[t * PIECES + j] =
-            other < item.parts - 1 && piece + j < COUNT / 4 ? __ldcg(sums + j * 128) : make_float4(0, 0, 0, 0);
+  // Where a thread's pieces of the sums of some other parts lie, and which there are: from the part `from` on, and of
+  // each from `piece` on.
+  template <int PIECES> struct Others {
+    float4* first;
+    int left, pieces;
+    DEVICE Others(const Launch& launch, const Item& item, int from, int piece)
+        : first(sums_of(launch, item, from) + piece * 128), left(item.parts - 1 - from), pieces(COUNT / 4 - piece) {}
+    DEVICE bool has(int n) const { return n / PIECES < left && n % PIECES < pieces; }
+    DEVICE float4* operator()(int n) const {
+      return first + (n / PIECES * WARPGROUPS * (COUNT / 4) + n % PIECES) * 128;
     }
+  };
+  // Of one part's share those that the others have left there.
+  struct Shared {
+    float4* first;
+    int columns;
+    DEVICE Shared(const Launch& launch, const Item& item)
+        : first(share_of(launch, item, item.part, 0)), columns(groups_of(item.part) * 8) {}
+    DEVICE bool has(int n) const { return MORE == 0 || n % PIECES % GROUPS * 8 < columns; }
+    DEVICE float4* operator()(int n) const { return first + (n / PIECES * WARPGROUPS * PIECES + n % PIECES) * 128; }
+  };
+  template <int N, class AT> DEVICE static void look(float4 (&values)[N], const AT& at) {
+#pragma unroll
+    for (int n = 0; n < N; ++n) values[n] = at.has(n) ? load_words(at(n)) : make_float4(0, 0, 0, 0);
+  }
+  // Sums that others leave and this thread has looked for, when they are there; their words are empty behind it.
+  template <int N, class AT>
+  DEVICE static void take(const Launch& launch, const Item& item, float4 (&values)[N], const AT& at) {
+    if (!await_words(launch, values, at)) give_up(launch, item.number, ~item.split, item.parts - 1, 0);
+    __syncwarp();
+#pragma unroll
+    for (int n = 0; n < N; ++n)
+      if (at.has(n)) empty_words(at(n));
   }
   template <int PIECES>
   DEVICE static void add_pieces(float4 (&total)[PIECES], const float4 (&values)[OTHERS > 0 ? OTHERS * PIECES : 1]) {
@@ -332,7 +331,7 @@ struct Matmul {
       }
   }
   DEVICE static void add_others(const Launch& launch, const Item& item, float (&sums)[GATES][BLOCKS][SUMS],
-                                const float4 (&early)[EARLY ? OTHERS * COUNT / 4 : 1]) {
+                                float4 (&early)[EARLY ? OTHERS * COUNT / 4 : 1]) {
     float (*const flat)[4] = reinterpret_cast<float (*)[4]>(&sums[0][0][0]);
     constexpr int FIT = (SUM_REGISTERS - COUNT) / (4 * (OTHERS + 1)), MOST = FIT > 1 ? FIT : 1;
     constexpr int TRIPS = (COUNT / 4 + MOST - 1) / MOST, PIECES = EARLY ? COUNT / 4 : (COUNT / 4 + TRIPS - 1) / TRIPS;
@@ -341,10 +340,15 @@ struct Matmul {
       float4 total[PIECES], values[OTHERS > 0 ? OTHERS * PIECES : 1];
 #pragma unroll
       for (int j = 0; j < PIECES; ++j) total[j] = make_float4(0, 0, 0, 0);
-      if constexpr (EARLY) add_pieces(total, early);
+      if constexpr (EARLY) {
+        take(launch, item, early, Others<PIECES>(launch, item, 0, 0));
+        add_pieces(total, early);
+      }
 #pragma unroll 1
       for (int from = EARLY ? OTHERS : 0; from < item.parts - 1; from += OTHERS) {
-        load_others<PIECES>(launch, item, from, i, values);
+        const Others<PIECES> at(launch, item, from, i);
+        look(values, at);
+        take(launch, item, values, at);
         add_pieces(total, values);
       }
 #pragma unroll
@@ -355,14 +359,15 @@ struct Matmul {
     }
   }
 
-  // Where parts share the sums of a tile, each leaves those of the others' shares, says so, waits until all have, and
-  // adds to its own what they left, in the order of k. Of a share the others' sums lie one behind the other.
+  // Where parts share the sums of a tile, each leaves those of the others' shares, takes what they leave of its own,
+  // and adds that to what it has, in the order of k. Of a share the others' sums lie one behind the other.
   DEVICE static float4* share_of(const Launch& launch, const Item& item, int share, int other) {
     const long long row = (long long)item.slot + ((share * (SHARES - 1) + other) * WARPGROUPS + warpgroup()) * PIECES;
     return reinterpret_cast<float4*>(launch.workspace) + row * 128 + threadIdx.x % 128;
   }
   DEVICE static void leave_shares(const Launch& launch, const Item& item, const float (&sums)[GATES][BLOCKS][SUMS],
                                   float (&own)[GATES][BLOCKS][SHARE / 2]) {
+    random_delay(launch, item, 2);
 #pragma unroll
     for (int share = 0; share < SHARES; ++share) {
       float4* const theirs = share_of(launch, item, share, item.part - (item.part > share));
@@ -376,30 +381,16 @@ struct Matmul {
 #pragma unroll
           for (int t = 0; t < 4; ++t) mine[t] = piece[t];
         } else {
-          __stcg(theirs + n * 128, make_float4(piece[0], piece[1], piece[2], piece[3]));
+          fill_words(theirs + n * 128, piece[0], piece[1], piece[2], piece[3]);
         }
       }
     }
-    synchronise();
-    if (threadIdx.x % 128 == 0) {
-      random_delay(launch, item, 2);
-      add_release(launch.semaphores + ~item.split);
-    }
   }
-  DEVICE static void add_shares(const Launch& launch, const Item& item, Stage& stage,
-                                float (&own)[GATES][BLOCKS][SHARE / 2]) {
-    await_stage(stage);
+  DEVICE static void add_shares(const Launch& launch, const Item& item, float (&own)[GATES][BLOCKS][SHARE / 2]) {
     float4 values[(SHARES - 1) * PIECES];
-#pragma unroll
-    for (int other = 0; other < SHARES - 1; ++other)
-#pragma unroll
-      for (int n = 0; n < PIECES; ++n) {
-        float4& value = values[other * PIECES + n] = make_float4(0, 0, 0, 0);
-        if (is_own(item, n % GROUPS * 8)) value = __ldcg(share_of(launch, item, item.part, other) + n * 128);
-      }
-    __syncwarp();
-    release(stage, stage.slot);
-    stage.advance();
+    const Shared at(launch, item);
+    look(values, at);
+    take(launch, item, values, at);
 #pragma unroll
     for (int n = 0; n < PIECES; ++n) {
       float4 total = values[n];
