@@ -386,7 +386,7 @@ def of_sums(text: str) -> Emptied:
     launch, by, matmul = Text(text), of_launch(text), Text(text[text.index("struct Matmul") :])
     assert launch.instruction("load_words", "ld") == launch.instruction("store_words", "st") == (RELAXED, GPU)
     polled, emptied = (launch.body(name).count("EMPTY_WORD") for name in ("any_empty", "empty_words"))
-    polls = r"if \(any_empty\(values\[n\]\)\) values\[n\] = load_words", r"if \(!empty\) return true"
+    polls = r"if \(any_empty\(values\[n\]\)\) values\[n\] = load_words", r"if \(!missing\) return true"
     polled *= launch.steps("await_words", dict(zip(polls, ("load", "end"), strict=True))) == ("load", "end")
     takes = {r"!await_words\(launch, values": "poll", r"empty_words\(at\(n\)\)": "empty"}
     assert matmul.steps("take", takes) == ("poll", "empty")[: 1 + bool(emptied)]

@@ -49,21 +49,26 @@ DEVICE void fill_words(float4* at, float x, float y, float z, float w) {
   store_words(at, filled(x), filled(y), filled(z), filled(w));
 }
 // By each thread for itself, until none of its words is empty: pieces that have empty words are loaded again, from
-// where `at` says. False where the watchdog ended it; the caller then says what was waited for (`give_up`).
+// where `at` says. After some tries it is one of them that is polled, as many threads do so beside those who still work.
+// False where the watchdog ended it; the caller then says what was waited for (`give_up`).
 template <int N, class L, class AT> DEVICE bool await_words(const L& launch, float4 (&values)[N], const AT& at) {
   unsigned long long since = 0;
 #pragma unroll 1
   for (unsigned tries = 1;; ++tries) {
-    int empty = 0;
+    const float4* missing = nullptr;
 #pragma unroll
     for (int n = 0; n < N; ++n)
-      if (any_empty(values[n])) values[n] = load_words(at(n)), ++empty;
-    if (!empty) return true;
-    __nanosleep(tries < 16 ? 32 : 512);  // at first no longer than the loads, which are under way
-    if (tries % 64) continue;
-    if (!since) since = nanoseconds();
-    // Another's failure is looked for now and then, since that takes as long as a poll.
-    if (nanoseconds() - since > launch.timeout_ns || load_relaxed(launch.fault)) return false;
+      if (any_empty(values[n])) values[n] = load_words(missing = at(n));
+    if (!missing) return true;
+    __nanosleep(32);
+#pragma unroll 1
+    while (tries >= 8 && any_empty(load_words(missing))) {
+      __nanosleep(32);
+      if (++tries % 64) continue;
+      if (!since) since = nanoseconds();
+      // Another's failure is looked for now and then, since that takes as long as a poll.
+      if (nanoseconds() - since > launch.timeout_ns || load_relaxed(launch.fault)) return false;
+    }
   }
 }
 """
