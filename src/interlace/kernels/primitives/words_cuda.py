@@ -49,7 +49,7 @@ DEVICE void fill_words(float4* at, float x, float y, float z, float w) {
   store_words(at, filled(x), filled(y), filled(z), filled(w));
 }
 // By each thread for itself, until none of its words is empty: pieces that have empty words are loaded again, from
-// where `at` says. After some tries it is one of them that is polled, as many threads do so beside those who still work.
+// where `at` says. After some tries one of them is polled alone, as many threads do so beside those who still work.
 // False where the watchdog ended it; the caller then says what was waited for (`give_up`).
 template <int N, class L, class AT> DEVICE bool await_words(const L& launch, float4 (&values)[N], const AT& at) {
   unsigned long long since = 0;
