@@ -52,6 +52,7 @@ from interlace.executors.shares import Shares, parts_of_tiles
 from interlace.executors.spawning import Spawning
 from interlace.executors.sums import ROW_FLOATS, with_sums
 from interlace.executors.table import Table, for_workers
+from interlace.executors.words import HandedOver, handed_over
 from interlace.graph.graph import Graph
 from interlace.graph.op import Op
 from interlace.kernels.bodies import ALONE, BodyKind
@@ -170,9 +171,10 @@ class OneLaunchExecutor(DeviceExecutor):
         chunked = [body.chunked for body in bodies_of(graph)]
         shares = Shares.of(self.proof, able_to_share(graph, parts_of_tiles(self.plan)))
         self._shared = shares.ops
-        table = for_workers(self.plan, chunked, parts_wait=True, shares=shares)
+        self._handed_over = self._words_of(graph)
+        table = for_workers(self.plan, chunked, parts_wait=True, shares=shares, words=self._handed_over)
         check_order(self.proof, table.parts.tolist())
-        self._parts = parts_of(graph, table.parts.tolist(), shares.ops)
+        self._parts = parts_of(graph, table.parts.tolist(), shares.ops, self._handed_over)
         if self.options.cluster != ALONE:
             check_clusters(self.plan, table, self.options.cluster)
             self._parts = in_clusters(self._parts, self.plan.graph, self.options.cluster)
@@ -187,6 +189,13 @@ class OneLaunchExecutor(DeviceExecutor):
             table.items["code"] |= np.where(table.last_wave_of_ops, KEEPS, 0)
         sums = [self._accumulator_size(op) for op in graph.ops]
         return with_sums(table, sums, [part.tile.share for part in self._parts], self.plan)
+
+    def _words_of(self, graph: Graph) -> HandedOver:
+        """The tensors that are words: those that are asked for, or of a chain of short ops all that can be."""
+        wanted = self.options.words
+        if wanted is None and (not is_chain(graph) or self.options.cluster != ALONE):
+            wanted = ()
+        return handed_over(self.proof, bodies_of(graph), wanted)
 
     def _slot_floats(self) -> int:
         return ROW_FLOATS
@@ -227,10 +236,15 @@ class OneLaunchExecutor(DeviceExecutor):
         counts = torch.int64 if dispatch in (Dispatch.STEALING, Dispatch.DISPATCHER) else torch.int32
         heads = boxes if dispatch is Dispatch.DISPATCHER else len(rows) - 1
         self._heads = torch.zeros(heads, dtype=counts, device=self._device)
+        self._words = {
+            name: torch.zeros(size, dtype=torch.int64, device=self._device)
+            for name, size in self._handed_over.sizes.items()
+        }
         self._memory = QueueMemory.of(self.plan, self._table, self._spawning, torch, self._device)
 
     def _reset(self) -> None:
-        self._heads.zero_()
+        for buffer in (self._heads, *self._words.values()):
+            buffer.zero_()
         self._memory.reset()
         super()._reset()
 
@@ -274,6 +288,7 @@ class OneLaunchExecutor(DeviceExecutor):
             blocks=self._spec.sms,
             termination=self.options.termination,
             cluster=self.options.cluster,
+            words=bool(self._handed_over.ops),
         )
 
     @cached_property
@@ -314,7 +329,11 @@ class OneLaunchExecutor(DeviceExecutor):
         return lambda op: self._parts[self.plan.graph.op_index(op.name)].tile.sums
 
     def _arguments(self, op: Op, tensors: Mapping[str, Any]) -> Any:
-        return op, {access.arg: tensors[access.tensor] for access in op.accesses}
+        number = self.plan.graph.op_index(op.name)
+        given = {access.arg: tensors[access.tensor] for access in op.accesses}
+        beside = "_words" if self._parts[number].body.keeps else ""
+        names = {access.arg: access.tensor for access in op.accesses}
+        return op, given | {f"{arg}{beside}": self._words[names[arg]] for arg in self._handed_over.of(number).numbers}
 
     def _launches(self, arguments: tuple[Any, ...]) -> Sequence[AnyLaunch]:
         if self.composition.held:
