@@ -345,10 +345,10 @@ template <class A> DEVICE void attend_with(const Tile& tile, const A& a, Stream&
     }
   }
   unsigned key[PIECES] = {};  // as it will be read
-  if (own) place(key_pairs, a.k, k_norm, angles, 1.0f, [&](int p, float2 x) { key[p] = as_pair(x.x, x.y); });
+  if (own) place(key_pairs, STORED, k_norm, angles, 1.0f, [&](int p, float2 x) { key[p] = as_pair(x.x, x.y); });
   Sums sums;
   float score = 0.0f;
-  place(query_pairs, a.q, q_norm, angles, SCALE * rsqrtf((float)D), [&](int p, float2 query) {
+  place(query_pairs, STORED, q_norm, angles, SCALE * rsqrtf((float)D), [&](int p, float2 query) {
     const float2 kept = widened_pair(key[p], STORED);
     score += query.x * kept.x + query.y * kept.y;
     sums.ask(p, query);
