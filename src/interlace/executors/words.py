@@ -88,7 +88,8 @@ class HandedOver:
             return post
         awaited = held(waits.first, waits.count, waits.stride, plan.semaphores + 1)  # the last is that of -1
         silent = np.isin(plan.items.op, [*self.ops]) & ~awaited[post]
-        return np.where(silent, -1, post)
+        posts: Ints = np.where(silent, -1, post)
+        return posts
 
 
 #: Nothing is words.
@@ -113,8 +114,8 @@ def handed_over(proof: Proof, bodies: Sequence[WalkBody], wanted: Sequence[str] 
     missing = sorted({*(wanted or ())} - found.sizes.keys())
     if missing:
         raise PlanError(
-            f"tensors {missing} cannot be words of this plan: who writes one and who reads it must be able to, whole tile "
-            "by whole tile, of one op each, under static or ticket dispatch; leave them out of Options.words"
+            f"tensors {missing} cannot be words of this plan: who writes one and who reads it must be able to, by whole "
+            "tiles, of one op each, under static or ticket dispatch; leave them out of Options.words"
         )
     return found
 
@@ -177,7 +178,9 @@ class _Search:
 
     def _without_writers(self) -> bool:
         """Leave out readers of what some op writes as a tensor, and writers beside such."""
-        names = [a.tensor for o, op in enumerate(self.graph.ops) for a in op.writes if a.arg not in self.writes.get(o, {})]
+        names = [
+            a.tensor for o, op in enumerate(self.graph.ops) for a in op.writes if a.arg not in self.writes.get(o, {})
+        ]
         wrong = {o for o, args in self.reads.items() if {*args.values()} & {*names}}
         beside = {o for o, args in self.writes.items() if {*args.values()} & {*names}}
         return self._leave_out(self.reads, wrong) | self._leave_out(self.writes, beside)
@@ -229,14 +232,16 @@ def _owners(plan: Plan) -> Ints:
     posts = plan.items.post >= 0
     np.minimum.at(least, plan.items.post[posts], plan.items.op[posts])
     np.maximum.at(most, plan.items.post[posts], plan.items.op[posts])
-    return np.where(least == most, least, -1)
+    owners: Ints = np.where(least == most, least, -1)
+    return owners
 
 
 def _for_some(waits: Waits, rows: Ints, owner: Ints, ops: Collection[int]) -> Ints:
     """Those of some waits that are for tiles of these ops alone."""
     among = np.isin(owner, [*ops]).astype(np.int64)
     all_among = fold(np.minimum, among, waits.first[rows], waits.count[rows], waits.stride[rows])
-    return rows[all_among == 1]
+    found: Ints = rows[all_among == 1]
+    return found
 
 
 def _words_of(graph: Graph, name: str) -> int:

@@ -137,7 +137,8 @@ template <class T> DEVICE void load_row_pairs(unsigned (&to)[PIECES], const T* r
 template <class A>
 DEVICE void poll_rows(const Tile& tile, const A& a, long long of_q, long long head, bool all_three,
                       unsigned (&queries)[PIECES], unsigned (&keys)[PIECES], unsigned (&values)[PIECES]) {
-  const auto *const query = a.q + of_q * (D / 2), *const key = a.k + head * (D / 2), *const value = a.v + head * (D / 2);
+  const auto* const query = a.q + of_q * (D / 2);
+  const auto *const key = a.k + head * (D / 2), *const value = a.v + head * (D / 2);
   Words<PIECES> q(publication(tile, a.q_number, a.publications)), k(publication(tile, a.k_number, a.publications));
   Words<PIECES> v(publication(tile, a.v_number, a.publications));
   Patience patience;

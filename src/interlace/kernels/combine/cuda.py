@@ -15,7 +15,7 @@ _OF_WARP = 64  # elements at a time
 _HEAD = "const long long head = (long long)tile.i * HEADS + tile.j;"
 _BODY = r"""
 #ifdef TAGGED_WORDS
-// Of words, from split `first` on: those of a warp are of one head, so its lanes share peaks and totals, of a split each.
+// Of words, from split `first` on: those of a warp are of one head, so a lane has the peak and the total of a split.
 template <int AT_ONCE, class A, class W>
 DEVICE void poll_splits(const Tile& tile, const A& a, int first, const W* parts, const W* peaks, const W* totals,
                         float2 (&pairs)[AT_ONCE], float (&peak)[AT_ONCE], float (&total)[AT_ONCE]) {

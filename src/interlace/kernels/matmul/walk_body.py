@@ -308,7 +308,7 @@ def clustered(op: Op, cluster: Cluster) -> WalkBody:
 
 
 def _by_words(op: Op) -> bool:
-    """Whether its results may be words too: pairs of a tile of few weight rows, where each row of out begins with one."""
+    """Whether its results may be words too: pairs, of a tile of few weight rows, with which rows of out begin."""
     return skinny(op) and not _ragged(op)
 
 
@@ -327,10 +327,13 @@ def _worded(worded: Worded) -> WalkBody:
     return replace(WALK_BODY, text=_PUBLISHING_EPILOGUE, operands=operands, pack=pack, tile=tile)
 
 
-#: What an epilogue takes of the operands, with where words lie.
-_PUBLISHING_EPILOGUE = MATMUL.replace(
-    "  int m, n;\n  DEVICE Epilogue(", "  int m, n;\n  unsigned long long* words;\n  unsigned number, publications;\n  DEVICE Epilogue("
-).replace("m(op.m), n(op.n) {}", "m(op.m), n(op.n),\n        words(op.out_words), number(op.out_number), publications(op.publications) {}")
+_OWN, _MADE = "  int m, n;\n  DEVICE Epilogue(", "m(op.m), n(op.n) {}"
+_OWN_WORDS = "  unsigned long long* words;\n  unsigned number, publications;\n"
+_MADE_WORDS = "words(op.out_words), number(op.out_number), publications(op.publications)"
+#: Where an epilogue also knows of words.
+_PUBLISHING_EPILOGUE = MATMUL.replace(_OWN, _OWN_WORDS + _OWN).replace(
+    _MADE, f"m(op.m), n(op.n),\n        {_MADE_WORDS} {{}}"
+)
 
 WALK_BODY = WalkBody(
     MATMUL,

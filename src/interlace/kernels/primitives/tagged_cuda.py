@@ -17,9 +17,11 @@ from __future__ import annotations
 #: What a wait for words records as its semaphore, beside the number that it wanted and the one that it found.
 AWAITED = -3
 
-TAGGED = rf"""
+TAGGED = (
+    rf"""
 constexpr int AWAITED_WORDS = {AWAITED};
-""" + r"""
+"""
+    + r"""
 // The publication of an op in the run of an item: `numbers` of them in each run.
 DEVICE unsigned publication(const Item& item, unsigned number, unsigned numbers) { return item.run * numbers + number; }
 DEVICE unsigned publication(const Tile& tile, unsigned number, unsigned numbers) {
@@ -91,9 +93,10 @@ struct Patience {
     return true;
   }
 };
-// By the threads of an item, behind its words: that it has left them, for the watchdog, where nobody awaits a post of it.
+// By the threads of an item, behind its words: that it has left them, for the watchdog, where nobody awaits its post.
 DEVICE void note_words(const Launch& launch, const Item& item) {
   if (thread() == 0 && item.post < 0) launch.done[item.number] = (int)(item.run + 1);
 }
 template <class A> DEVICE void note_words(const Tile& tile, const A&) { note_words(*tile.launch, *tile.item); }
 """
+)
