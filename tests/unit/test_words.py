@@ -27,6 +27,7 @@ from ..emulator.walk import EmulatedLaunch, prepare  # noqa: E402
 SHAPE, CAPACITY, POSITIONS = LlamaShape(2, 64, 64, 2, 1, 64, 97, tied=True), 192, (0, 5, 130)
 PARTS = ("parts", "peak", "total")
 HEADS = ("q_heads", *(f"layers.{n}.{of}_heads" for n in range(2) for of in "kv"))
+ALL = (*PARTS, *HEADS)
 NO_TAG = "return item.run * numbers + number", "return 0 * numbers + number"
 NO_LOOK = "    if (sums.came() && own_peak.came() && own_total.came()) break;\n", "    break;\n"
 _PART = "  const long long part = (((long long)tile.i"
@@ -61,7 +62,7 @@ def posts_of(run: OneLaunchExecutor, op: str) -> int:
 
 
 def test_who_polls_words_does_not_wait_and_who_leaves_them_does_not_post() -> None:
-    semaphores, parts, every = executor(()), executor(PARTS), executor()
+    semaphores, parts, every = executor(()), executor(PARTS), executor(ALL)
     assert [{*run._handed_over.sizes} for run in (semaphores, parts, every)] == [set(), {*PARTS}, {*PARTS, *HEADS}]
     assert [waits_of(run, "layers.1.combine") > 0 for run in (semaphores, parts, every)] == [True, False, False]
     assert [waits_of(run, "layers.1.attend") > 0 for run in (semaphores, parts, every)] == [True, True, False]
@@ -72,8 +73,15 @@ def test_who_polls_words_does_not_wait_and_who_leaves_them_does_not_post() -> No
     assert posts_of(every, "layers.1.combine") == posts_of(semaphores, "layers.1.combine")
 
 
+def test_by_default_they_are_of_ops_whose_tiles_all_run_at_once() -> None:
+    graph = plan().graph
+    for workers, found in ((4, set()), (6, {*PARTS}), (132, {*ALL})):
+        made = il.plan_graph(graph, il.H200, OneLaunchExecutor, workers=workers)
+        assert {*executor(of=made)._handed_over.sizes} == found
+
+
 def test_layers_number_their_publications_apart() -> None:
-    of = executor()._handed_over
+    of = executor(ALL)._handed_over
     first, second = (plan().graph.op_index(f"layers.{n}.combine") for n in range(2))
     assert of.of(first).numbers["parts"] == plan().graph.op_index("layers.0.attend") + 1
     assert of.of(second).numbers["parts"] == plan().graph.op_index("layers.1.attend") + 1
@@ -85,7 +93,7 @@ def test_a_wait_for_more_than_is_polled_is_kept() -> None:
     shape = replace(SHAPE, layers=1, hidden=512, heads=8, kv_heads=4)
     graph = il.plan_graph(decode_graph(shape, 1, 8192, il.H200), il.H200, OneLaunchExecutor).graph
     found = [
-        executor(of=il.build(graph, il.Choices(4, Dispatch.STATIC, policy=policy)))._handed_over.sizes
+        executor(of=il.build(graph, il.Choices(132, Dispatch.STATIC, policy=policy)))._handed_over.sizes
         for policy in (il.TileSync(), il.RowSync())
     ]
     assert [("q_heads" in sizes, "parts" in sizes) for sizes in found] == [(True, True), (False, False)]
@@ -112,10 +120,10 @@ def launches() -> dict[str, EmulatedLaunch]:
 
     runs = {
         "semaphores": made(plan(), words=(), at_once=True, timeout_s=1.0),
-        "words": made(plan(), at_once=True, timeout_s=1.0),
-        "no look": made(plan(), at_once=True, timeout_s=1.0, change=NO_LOOK),
-        "no tag": made(plan(), at_once=True, timeout_s=1.0, change=NO_TAG),
-        "no store": made(one, change=NO_STORE),
+        "words": made(plan(), words=ALL, at_once=True, timeout_s=1.0),
+        "no look": made(plan(), words=ALL, at_once=True, timeout_s=1.0, change=NO_LOOK),
+        "no tag": made(plan(), words=ALL, at_once=True, timeout_s=1.0, change=NO_TAG),
+        "no store": made(one, words=ALL, change=NO_STORE),
     }
     prepare([*runs.values()])
     return runs

@@ -191,7 +191,7 @@ class OneLaunchExecutor(DeviceExecutor):
         return with_sums(table, sums, [part.tile.share for part in self._parts], self.plan)
 
     def _words_of(self, graph: Graph) -> HandedOver:
-        """The tensors that are words: those that are asked for, or of a chain of short ops all that can be."""
+        """The tensors that are words: those that are asked for, or of a chain of short ops those that may pay."""
         wanted = self.options.words
         if wanted is None and (not is_chain(graph) or self.options.cluster != ALONE):
             wanted = ()

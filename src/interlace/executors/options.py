@@ -33,8 +33,9 @@ class Options:
             the plan may need more of it, an executor refuses it. None for as many as the plan needs.
         cluster: blocks of the one launch that load for one another, so that fewer bytes come through the L2; its plan
             has their tiles behind each other.
-        words: tensors between ops of the one launch that are handed over word by word (``executors/words``); what is
-            then in the tensors themselves means nothing. None for all for which that is known to pay.
+        words: tensors between ops of the one launch that are handed over word by word (``executors/words``); what
+            is then in the tensors themselves means nothing. None for those of a chain of short ops whose tiles all run
+            at once.
 
     Raises:
         DeviceError: an option of another type, or out of range.

@@ -101,7 +101,8 @@ def handed_over(proof: Proof, bodies: Sequence[WalkBody], wanted: Sequence[str] 
 
     Args:
         bodies: of each op.
-        wanted: names of them; None for all that can be.
+        wanted: names of them; None for all that can be of ops whose tiles all run at once, as who polls keeps the
+            consumers of its block from other items.
 
     Raises:
         PlanError: one of those wanted cannot be.
@@ -114,8 +115,8 @@ def handed_over(proof: Proof, bodies: Sequence[WalkBody], wanted: Sequence[str] 
     missing = sorted({*(wanted or ())} - found.sizes.keys())
     if missing:
         raise PlanError(
-            f"tensors {missing} cannot be words of this plan: who writes one and who reads it must be able to, by whole "
-            "tiles, of one op each, under static or ticket dispatch; leave them out of Options.words"
+            f"tensors {missing} cannot be words of this plan: who writes one and who reads it must be able to, whole "
+            "tiles of one op each, under static or ticket dispatch; leave them out of Options.words"
         )
     return found
 
@@ -134,7 +135,8 @@ class _Search:
         self.writes: dict[int, dict[str, str]] = {}
         self.reads: dict[int, dict[str, str]] = {}
         for o, (op, body) in enumerate(zip(ops, bodies, strict=True)):
-            if o in cut or (body.by_words is not None and not body.by_words(op)):
+            waves = wanted is None and op.tiles > plan.workers
+            if o in cut or waves or (body.by_words is not None and not body.by_words(op)):
                 continue
             for names, accesses, of in ((body.publishes, op.writes, self.writes), (body.polls, op.reads, self.reads)):
                 some = {a.arg: a.tensor for a in accesses if a.arg in names}
