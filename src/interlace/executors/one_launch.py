@@ -52,7 +52,7 @@ from interlace.executors.shares import Shares, parts_of_tiles
 from interlace.executors.spawning import Spawning
 from interlace.executors.sums import ROW_FLOATS, with_sums
 from interlace.executors.table import Table, for_workers
-from interlace.executors.words import HandedOver, handed_over
+from interlace.executors.words import handed_over
 from interlace.graph.graph import Graph
 from interlace.graph.op import Op
 from interlace.kernels.bodies import ALONE, BodyKind
@@ -171,7 +171,7 @@ class OneLaunchExecutor(DeviceExecutor):
         chunked = [body.chunked for body in bodies_of(graph)]
         shares = Shares.of(self.proof, able_to_share(graph, parts_of_tiles(self.plan)))
         self._shared = shares.ops
-        self._handed_over = self._words_of(graph)
+        self._handed_over = handed_over(self.proof, bodies_of(graph), self.options)
         table = for_workers(self.plan, chunked, parts_wait=True, shares=shares, words=self._handed_over)
         check_order(self.proof, table.parts.tolist())
         self._parts = parts_of(graph, table.parts.tolist(), shares.ops, self._handed_over)
@@ -189,13 +189,6 @@ class OneLaunchExecutor(DeviceExecutor):
             table.items["code"] |= np.where(table.last_wave_of_ops, KEEPS, 0)
         sums = [self._accumulator_size(op) for op in graph.ops]
         return with_sums(table, sums, [part.tile.share for part in self._parts], self.plan)
-
-    def _words_of(self, graph: Graph) -> HandedOver:
-        """The tensors that are words: those that are asked for, or of a chain of short ops those that may pay."""
-        wanted = self.options.words
-        if wanted is None and (not is_chain(graph) or self.options.cluster != ALONE):
-            wanted = ()
-        return handed_over(self.proof, bodies_of(graph), wanted)
 
     def _slot_floats(self) -> int:
         return ROW_FLOATS
@@ -236,10 +229,7 @@ class OneLaunchExecutor(DeviceExecutor):
         counts = torch.int64 if dispatch in (Dispatch.STEALING, Dispatch.DISPATCHER) else torch.int32
         heads = boxes if dispatch is Dispatch.DISPATCHER else len(rows) - 1
         self._heads = torch.zeros(heads, dtype=counts, device=self._device)
-        self._words = {
-            name: torch.zeros(size, dtype=torch.int64, device=self._device)
-            for name, size in self._handed_over.sizes.items()
-        }
+        self._words = self._handed_over.memory(torch, self._device)
         self._memory = QueueMemory.of(self.plan, self._table, self._spawning, torch, self._device)
 
     def _reset(self) -> None:
@@ -329,11 +319,9 @@ class OneLaunchExecutor(DeviceExecutor):
         return lambda op: self._parts[self.plan.graph.op_index(op.name)].tile.sums
 
     def _arguments(self, op: Op, tensors: Mapping[str, Any]) -> Any:
-        number = self.plan.graph.op_index(op.name)
         given = {access.arg: tensors[access.tensor] for access in op.accesses}
-        beside = "_words" if self._parts[number].body.keeps else ""
-        names = {access.arg: access.tensor for access in op.accesses}
-        return op, given | {f"{arg}{beside}": self._words[names[arg]] for arg in self._handed_over.of(number).numbers}
+        number = self.plan.graph.op_index(op.name)
+        return op, given | self._handed_over.arguments(number, op, self._parts[number].body, self._words)
 
     def _launches(self, arguments: tuple[Any, ...]) -> Sequence[AnyLaunch]:
         if self.composition.held:

@@ -25,15 +25,19 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from interlace.core.errors import PlanError
+from interlace.executors.options import Options
 from interlace.graph.access import Ints
 from interlace.graph.dependencies import Dependencies, Hazard, Link
 from interlace.graph.graph import Graph
+from interlace.graph.op import Op
 from interlace.graph.ragged import distinct, fold, held
-from interlace.kernels.bodies import AS_TENSORS, WalkBody, Worded
+from interlace.kernels.bodies import ALONE, AS_TENSORS, WalkBody, Worded
+from interlace.kernels.tuning import is_chain
 from interlace.plan.plan import Dispatch, Plan, Waits
 from interlace.plan.verify import Proof
 
@@ -59,6 +63,16 @@ class HandedOver:
     def of(self, op: int) -> Worded:
         """Which arguments of an op are words."""
         return self.ops.get(op, AS_TENSORS)
+
+    def memory(self, torch: Any, device: Any) -> dict[str, Any]:
+        """Where the words of each tensor lie, none of which has the number of a publication."""
+        return {name: torch.zeros(size, dtype=torch.int64, device=device) for name, size in self.sizes.items()}
+
+    def arguments(self, number: int, op: Op, body: WalkBody, memory: Mapping[str, Any]) -> dict[str, Any]:
+        """Those of the op of a number that are words, by the names under which its body takes them."""
+        tensors = {access.arg: access.tensor for access in op.accesses}
+        beside = "_words" if body.keeps else ""
+        return {f"{arg}{beside}": memory[tensors[arg]] for arg in self.of(number).numbers}
 
     def without(self, waits: Waits, plan: Plan) -> Waits:
         """The waits that are left: of all ops but those that poll, and for the end of none that is seen by words."""
@@ -96,21 +110,23 @@ class HandedOver:
 NONE = HandedOver({}, {}, {}, {})
 
 
-def handed_over(proof: Proof, bodies: Sequence[WalkBody], wanted: Sequence[str] | None) -> HandedOver:
+def handed_over(proof: Proof, bodies: Sequence[WalkBody], options: Options) -> HandedOver:
     """The tensors that are words.
+
+    Those that options name; or, in a chain of short ops, all that can be of ops whose tiles all run at once, as who
+    polls keeps the consumers of its block from other items.
 
     Args:
         bodies: of each op.
-        wanted: names of them; None for all that can be of ops whose tiles all run at once, as who polls keeps the
-            consumers of its block from other items.
 
     Raises:
-        PlanError: one of those wanted cannot be.
+        PlanError: one of those named cannot be.
     """
-    plan = proof.plan
+    plan, wanted = proof.plan, options.words
     able = any(body.publishes for body in bodies) and any(body.polls for body in bodies)
+    able &= plan.dispatch in _DISPATCHES and options.cluster == ALONE
     found = NONE
-    if able and wanted != () and plan.dispatch in _DISPATCHES:
+    if able and wanted != () and (wanted is not None or is_chain(plan.graph)):
         found = _Search(plan, bodies, None if wanted is None else frozenset(wanted)).found()
     missing = sorted({*(wanted or ())} - found.sizes.keys())
     if missing:
