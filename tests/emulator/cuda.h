@@ -114,6 +114,8 @@ using Coordinates = std::initializer_list<int>;
 using Registers = std::initializer_list<float*>;
 using Words = std::initializer_list<int>;
 using WordsOut = std::initializer_list<int*>;
+using Longs = std::initializer_list<unsigned long long>;
+using LongsOut = std::initializer_list<unsigned long long*>;
 using Pairs = std::initializer_list<unsigned>;
 using Matrices = std::initializer_list<unsigned*>;
 
@@ -257,6 +259,11 @@ void ld_relaxed_gpu_global_v4_f32(Registers values, const void* at);
 void st_relaxed_gpu_global_v4_b32(const void* at, Words words);
 void ld_acquire_gpu_global_b32(int& value, const void* at);
 void ld_relaxed_gpu_global_b32(int& value, const void* at);
+// Tagged words: each is there as a whole, and orders nothing else. Who polls them sleeps, so others go on.
+void ld_relaxed_gpu_global_b64(unsigned long long& word, const void* at);
+void ld_relaxed_gpu_global_v2_b64(LongsOut words, const void* at);
+void st_relaxed_gpu_global_b64(const void* at, unsigned long long word);
+void st_relaxed_gpu_global_v2_b64(const void* at, Longs words);
 void ld_acquire_gpu_global_b64(unsigned long long& value, const void* at);
 void st_release_gpu_global_b64(const void* at, unsigned long long value);
 void atom_acq_rel_gpu_global_add_u32(unsigned& before, const void* at, int more);

@@ -58,6 +58,17 @@ char* shared_at(uint32_t window, uint32_t bytes, bool write, uint32_t line) {
   return machine.shared + at;
 }
 
+// Tagged words in global memory, which a launch may write and nobody watches: who wants one finds its number.
+uint64_t* tagged(const void* at, bool write, uint32_t line) {
+  const Buffer* const buffer = buffer_of(at, sizeof(uint64_t));
+  if (!buffer || buffer->watched || !buffer->written) {
+    report(BOUNDS, 0, 0, line, 0, "thread %u %s a word outside of those of the launch", machine.current->number,
+           write ? "stores" : "loads");
+    give_up();
+  }
+  return static_cast<uint64_t*>(const_cast<void*>(at));
+}
+
 void release(const void* at) {
   Thread& self = *machine.current;
   machine.released.try_emplace(at, machine.agents).first->second.join(self.knows);
@@ -119,6 +130,20 @@ void ptx::st_relaxed_gpu_global_v4_b32(const void* at, Words words) {
 void ptx::ld_acquire_gpu_global_b32(int& value, const void* at) {
   memcpy(&value, at, sizeof value);
   acquire(at);
+}
+void ptx::ld_relaxed_gpu_global_b64(unsigned long long& word, const void* at) {
+  word = __atomic_load_n(tagged(at, false, LINE), __ATOMIC_RELAXED);
+}
+void ptx::ld_relaxed_gpu_global_v2_b64(LongsOut words, const void* at) {
+  const uint64_t* from = tagged(at, false, LINE);
+  for (unsigned long long* word : words) *word = __atomic_load_n(from++, __ATOMIC_RELAXED);
+}
+void ptx::st_relaxed_gpu_global_b64(const void* at, unsigned long long word) {
+  __atomic_store_n(tagged(at, true, LINE), word, __ATOMIC_RELAXED);
+}
+void ptx::st_relaxed_gpu_global_v2_b64(const void* at, Longs words) {
+  uint64_t* to = tagged(at, true, LINE);
+  for (unsigned long long word : words) __atomic_store_n(to++, word, __ATOMIC_RELAXED);
 }
 void ptx::ld_acquire_gpu_global_b64(unsigned long long& value, const void* at) {
   value = __atomic_load_n(static_cast<const unsigned long long*>(at), __ATOMIC_SEQ_CST);

@@ -165,12 +165,13 @@ class EmulatedLaunch(OneLaunchExecutor):
         return [_Emulated(self, parameter, operands, arguments)]
 
     def _buffers(self, operands: torch.Tensor, arguments: tuple[Any, ...]) -> list[Buffer]:
-        given = {access.tensor: tensors[access.arg] for op, tensors in arguments for access in op.accesses}
+        every = ((access.tensor, tensors[access.arg]) for op, tensors in arguments for access in op.accesses)
+        given = {name: value for name, value in every if value is not self._words.get(name)}
         written_to = {access.tensor for op in self.plan.graph.ops for access in op.writes}
         inputs = [value for name, value in given.items() if name not in written_to]
         results = [value for name, value in given.items() if name in written_to]
         state = self._semaphores, self._arrivals, self._done, self._fault, self._record, self._trace, self._counters
-        state = *state, self._heads, *self._memory.values.values()
+        state = *state, self._heads, *self._words.values(), *self._memory.values.values()
         read = [_buffer(value) for value in (*inputs, operands, self._items, self._waits, self._lists)]
         written = [_buffer(value, written=True) for value in state]
         return [*read, *written, *(_buffer(value, written=True, watched=True) for value in (*results, self._workspace))]

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 import interlace as il
+from interlace.core.errors import HangError
 from interlace.executors.device import DeviceExecutor
 from interlace.executors.reference import ReferenceExecutor
 from interlace.workloads import LLAMAS, Decode, LlamaShape, decode_graph
@@ -234,3 +235,55 @@ def test_every_executor_draws_what_numpy_draws(dtype: il.DType) -> None:
         # Sums in float32 may end a share one number of the dtype sooner or later.
         assert t["least"].tolist() == pytest.approx(right["least"].tolist(), rel=0.01)
         assert t["next"].tolist() == right["next"].tolist()
+
+
+def by_words(batch: int = 1) -> tuple[Decode, il.Plan, dict[str, torch.Tensor]]:
+    """A step with attention in splits, its plan and its tensors."""
+    work = problem(SHAPES["llama"], batch)
+    graph = decode_graph(work.model, batch, CAPACITY, il.H200)
+    plan = il.plan_graph(graph, il.H200, il.OneLaunchExecutor)
+    return work, plan, tensors(work, graph, (700,) * batch)
+
+
+def test_steps_by_words_are_bit_for_bit_those_by_semaphores() -> None:
+    _, plan, t = by_words()
+    found = []
+    for words in ((), ("parts", "peak", "total"), None):
+        run = il.OneLaunchExecutor(plan, il.Options(words=words, dependent_launch=True))
+        assert bool(run._handed_over.sizes) == (words != ())
+        mine = {name: value.clone() for name, value in t.items()}
+        for _ in range(20):
+            run.run(mine)
+            mine["tokens"].copy_(mine["next"])
+            mine["position"] += 1
+        run.synchronize()
+        found.append(mine)
+    for other in found[1:]:
+        assert all(torch.equal(other[n].nan_to_num(), value.nan_to_num()) for n, value in found[0].items())
+
+
+def test_a_thousand_steps_by_words_with_delays_are_identical() -> None:
+    _, plan, t = by_words()
+    run = il.OneLaunchExecutor(plan, il.Options(jitter_s=3e-6))
+    run.run(t)
+    first = t["logits"].clone()
+    same = torch.ones((), dtype=torch.bool, device="cuda")
+    for _ in range(1000):
+        t["logits"].fill_(float("nan"))
+        run.run(t)
+        same &= (t["logits"] == first).all()
+    run.synchronize()
+    assert bool(same)
+
+
+def test_words_that_never_come_end_in_an_error_that_names_who_did_not_leave_them() -> None:
+    _, plan, t = by_words()
+    part = "  const long long part = (((long long)tile.i"
+    run = il.OneLaunchExecutor(plan, il.Options(timeout_s=0.2))
+    text = run.composition.text
+    assert text.count(part) == 1
+    broken = text.replace(part, f"  if (!tile.j && tile.l == 1) return;\n{part}")
+    run.__dict__["composition"] = replace(run.composition, text=broken)
+    run.run(t)
+    with pytest.raises(HangError, match=r"attend', tile \(0, 0, 1\) never posted"):
+        run.synchronize()

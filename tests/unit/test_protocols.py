@@ -26,8 +26,9 @@ from interlace.protocols.operations import ACQUIRE, ACQUIRE_RELEASE, BLOCK, RELA
 from interlace.protocols.outstanding import Ends, Outstanding
 from interlace.protocols.overlapping import Overlapping
 from interlace.protocols.ready_queue import Looks, ReadyQueue
+from interlace.protocols.tagged import Tagged
 
-Protocol = HandOver | Lists | ReadyQueue | Mailboxes | Overlapping | Outstanding | Emptied
+Protocol = HandOver | Lists | ReadyQueue | Mailboxes | Overlapping | Outstanding | Emptied | Tagged
 
 #: The same in fewer items or workers, in which a fault shows as well.
 TWO_LISTS = Lists(((2,), (0, 1)))
@@ -66,6 +67,10 @@ BY_VOTES = replace(THREE_MADE, ends=Ends.VOTES)
         (BY_VOTES, 5731),
         (Emptied(), 35),
         (Emptied(((0, 1), (1, 0))), 22),
+        (Tagged(), 63),
+        (Tagged(tags=2), 63),
+        (Tagged(((1, 3), (2,))), 18),
+        (Tagged(polls=False, hint=ACQUIRE_RELEASE), 63),
     ],
     ids=lambda value: type(value).__name__ if not isinstance(value, int) else str(value),
 )
@@ -147,6 +152,13 @@ def test_as_the_code_orders_it_every_interleaving_is_right(protocol: Protocol, s
         (Emptied(), {"wait": RELAXED}, OverwriteError, "x 0 is stored while nothing orders this behind the store of 0"),
         (Emptied(), {"writer_waits": False}, StaleReadError, "x 0 of round 0 is read as 20, and should be 10"),
         (Emptied(), {"reader_waits": False}, StaleReadError, "x 0 of round 1 is read as 10, and should be 20"),
+        # Data carry their number.
+        (Tagged(), {"tags": 1}, StaleReadError, "publication 1 is read as 0, and should be 10"),
+        (Tagged(((1, 3), (2,))), {"tags": 2}, StaleReadError, "publication 2 is read as 0, and should be 20"),
+        (Tagged(), {"awaits": (0,)}, StuckError, "worker 2 awaits x has number 1"),
+        (Tagged(), {"awaits": (0,), "exact": False}, StaleReadError, "publication 1 is read as 20"),
+        (Tagged(), {"whole": False}, StaleReadError, "publication 1 is read as 0, and should be 10"),
+        (Tagged(), {"polls": False}, StaleReadError, "publication 1 is read as 0, and should be 10"),
     ],
     ids=lambda value: "-".join(value) if isinstance(value, dict) else None,
 )

@@ -52,6 +52,7 @@ from interlace.executors.shares import Shares, parts_of_tiles
 from interlace.executors.spawning import Spawning
 from interlace.executors.sums import ROW_FLOATS, with_sums
 from interlace.executors.table import Table, for_workers
+from interlace.executors.words import handed_over
 from interlace.graph.graph import Graph
 from interlace.graph.op import Op
 from interlace.kernels.bodies import ALONE, BodyKind
@@ -167,13 +168,13 @@ class OneLaunchExecutor(DeviceExecutor):
         return ring_launch(stages(tiles, warpgroups_of(graph), device.smem_bytes) * stage)
 
     def _lower(self) -> Table:
-        graph = self.plan.graph
-        chunked = [body.chunked for body in bodies_of(graph)]
+        graph, bodies = self.plan.graph, bodies_of(self.plan.graph)
         shares = Shares.of(self.proof, able_to_share(graph, parts_of_tiles(self.plan)))
-        self._shared = shares.ops
-        table = for_workers(self.plan, chunked, parts_wait=True, shares=shares)
+        self._shared, self._handed_over = shares.ops, handed_over(self.proof, bodies, self.options)
+        chunked, words = [body.chunked for body in bodies], self._handed_over
+        table = for_workers(self.plan, chunked, parts_wait=True, shares=shares, words=words)
         check_order(self.proof, table.parts.tolist())
-        self._parts = parts_of(graph, table.parts.tolist(), shares.ops)
+        self._parts = parts_of(graph, table.parts.tolist(), shares.ops, words)
         if self.options.cluster != ALONE:
             check_clusters(self.plan, table, self.options.cluster)
             self._parts = in_clusters(self._parts, self.plan.graph, self.options.cluster)
@@ -184,10 +185,9 @@ class OneLaunchExecutor(DeviceExecutor):
             return self._spawning.table
         sums = [self._accumulator_size(op) for op in graph.ops]
         table = with_sums(table, sums, [part.tile.share for part in self._parts], self.plan)
-        if self.plan.dispatch is Dispatch.STATIC:
-            table.items["code"] |= np.where(table.last_of_ops, KEEPS, 0)
-        if self.plan.dispatch in (Dispatch.TICKET, Dispatch.HYBRID):
-            table.items["code"] |= np.where(table.last_wave_of_ops, KEEPS, 0)
+        if self.plan.dispatch in (Dispatch.STATIC, Dispatch.TICKET, Dispatch.HYBRID):
+            last = table.last_of_ops if self.plan.dispatch is Dispatch.STATIC else table.last_wave_of_ops
+            table.items["code"] |= np.where(last, KEEPS, 0)
         return table
 
     def _slot_floats(self) -> int:
@@ -229,11 +229,13 @@ class OneLaunchExecutor(DeviceExecutor):
         counts = torch.int64 if dispatch in (Dispatch.STEALING, Dispatch.DISPATCHER) else torch.int32
         heads = boxes if dispatch is Dispatch.DISPATCHER else len(rows) - 1
         self._heads = torch.zeros(heads, dtype=counts, device=self._device)
+        self._words = self._handed_over.memory(torch, self._device)
         self._memory = QueueMemory.of(self.plan, self._table, self._spawning, torch, self._device)
         self._workspace.view(torch.uint8).fill_(EMPTY_BYTE)  # a run leaves it so, unless a wait fails
 
     def _reset(self) -> None:
-        self._heads.zero_()
+        for buffer in (self._heads, *self._words.values()):
+            buffer.zero_()
         self._workspace.view(self._torch.uint8).fill_(EMPTY_BYTE)
         self._memory.reset()
         super()._reset()
@@ -278,6 +280,7 @@ class OneLaunchExecutor(DeviceExecutor):
             blocks=self._spec.sms,
             termination=self.options.termination,
             cluster=self.options.cluster,
+            words=bool(self._handed_over.ops),
         )
 
     @cached_property
@@ -318,7 +321,9 @@ class OneLaunchExecutor(DeviceExecutor):
         return lambda op: self._parts[self.plan.graph.op_index(op.name)].tile.sums
 
     def _arguments(self, op: Op, tensors: Mapping[str, Any]) -> Any:
-        return op, {access.arg: tensors[access.tensor] for access in op.accesses}
+        given = {access.arg: tensors[access.tensor] for access in op.accesses}
+        number = self.plan.graph.op_index(op.name)
+        return op, given | self._handed_over.arguments(number, op, self._parts[number].body, self._words)
 
     def _launches(self, arguments: tuple[Any, ...]) -> Sequence[AnyLaunch]:
         if self.composition.held:
@@ -343,10 +348,8 @@ class OneLaunchExecutor(DeviceExecutor):
 
     def _operands(self, arguments: tuple[Any, ...]) -> bytes:
         """The launch's operands, given each op with its tensors by argument."""
-        rows = [
-            part.body.pack(op, tensors, part.dtype)
-            for part, (op, tensors) in zip(self._parts, arguments, strict=True)
-        ]
+        both = zip(self._parts, arguments, strict=True)
+        rows = [part.body.pack(op, tensors, part.dtype) for part, (op, tensors) in both]
         packed = b"".join(row.ljust(self.composition.operand_bytes, b"\0") for row in rows)
         return packed if self._spawning is None else packed + self._spawning.addresses(arguments)
 

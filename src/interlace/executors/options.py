@@ -33,6 +33,9 @@ class Options:
             the plan may need more of it, an executor refuses it. None for as many as the plan needs.
         cluster: blocks of the one launch that load for one another, so that fewer bytes come through the L2; its plan
             has their tiles behind each other.
+        words: tensors between ops of the one launch that are handed over word by word (``executors/words``); what
+            is then in the tensors themselves means nothing. None for those of a chain of short ops whose tiles all run
+            at once.
 
     Raises:
         DeviceError: an option of another type, or out of range.
@@ -47,6 +50,7 @@ class Options:
     termination: Termination = Termination.COUNT
     capacity: int | None = None
     cluster: Cluster = ALONE
+    words: tuple[str, ...] | None = None
 
     def __post_init__(self) -> None:
         if not isinstance(self.device, str):
@@ -62,6 +66,10 @@ class Options:
             raise DeviceError(f"Options.capacity is {self.capacity!r}; give a number of items, 0 or more, or None")
         if not isinstance(self.cluster, Cluster):
             raise DeviceError(f"Options.cluster is {self.cluster!r}; give how blocks share, such as Cluster(2, 1)")
+        if self.words is not None and not (
+            type(self.words) is tuple and all(isinstance(name, str) for name in self.words)
+        ):
+            raise DeviceError(f"Options.words is {self.words!r}; give names of tensors as a tuple, or None")
         if type(self.short) is not tuple or not all(isinstance(name, str) for name in self.short):
             raise DeviceError(f"Options.short is {self.short!r}; give names of inputs as a tuple, such as ('x',)")
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 
 from interlace.core.errors import PlanError
+from interlace.executors.words import NONE, HandedOver
 from interlace.graph.graph import Graph
 from interlace.graph.op import Op
 from interlace.graph.tensor import Tensor
@@ -32,12 +33,23 @@ def bodies_of(graph: Graph) -> list[WalkBody]:
     return bodies
 
 
-def parts_of(graph: Graph, split: Sequence[int] | None = None, shares: Collection[int] = ()) -> list[Part]:
-    """What the launch has of each op, given the most parts of a tile of each, and the ops whose parts share sums."""
+def parts_of(
+    graph: Graph, split: Sequence[int] | None = None, shares: Collection[int] = (), words: HandedOver = NONE
+) -> list[Part]:
+    """What the launch has of each op.
+
+    Args:
+        split: the most parts of a tile of each.
+        shares: ops whose parts share sums.
+        words: which tensors are words.
+    """
     warpgroups = warpgroups_of(graph)
     split = [1] * len(graph.ops) if split is None else split
     parts = []
     for o, (op, body, count) in enumerate(zip(graph.ops, bodies_of(graph), split, strict=True)):
+        if o in words.ops:
+            assert body.worded is not None
+            body = body.worded(words.of(o))
         shared = body.shared(op, count, warpgroups) if o in shares and body.shared is not None else None
         tile = body.tile(op, count, warpgroups) if shared is None else shared
         parts.append(Part(body, tile, graph.tensor(op.accesses[0].tensor).dtype))

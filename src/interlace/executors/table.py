@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from interlace.core.errors import PlanError
 from interlace.executors.shares import Shares
+from interlace.executors.words import NONE, HandedOver
 from interlace.graph.access import Ints
 from interlace.graph.ragged import distinct, offsets
 from interlace.kernels.abi import AXES, ITEM, WAIT, Struct
@@ -84,7 +85,12 @@ def by_op(plan: Plan, chunked: Sequence[bool]) -> Table:
 
 
 def for_workers(
-    plan: Plan, chunked: Sequence[bool], *, parts_wait: bool = False, shares: Shares | None = None
+    plan: Plan,
+    chunked: Sequence[bool],
+    *,
+    parts_wait: bool = False,
+    shares: Shares | None = None,
+    words: HandedOver = NONE,
 ) -> Table:
     """Rows in the order of tickets, or grouped by worker where dispatch has lists: for a persistent launch.
 
@@ -94,16 +100,22 @@ def for_workers(
             the last part. Of a plan whose items wait only for earlier ones they do so then too, so there is progress
             as before; of others see ``parts.check_order``.
         shares: ops of which each part waits for all others, as the last does elsewhere.
+        words: tensors that are words, for which nobody waits.
     """
     worker = plan.items.worker
     order = np.argsort(np.where(worker < 0, _INT32, worker), kind="stable")  # what is in no list comes last
-    return _table(plan, chunked, order, parts_wait, shares)
+    return _table(plan, chunked, order, parts_wait, shares, words)
 
 
 def _table(
-    plan: Plan, chunked: Sequence[bool], order: Ints, parts_wait: bool = False, shares: Shares | None = None
+    plan: Plan,
+    chunked: Sequence[bool],
+    order: Ints,
+    parts_wait: bool = False,
+    shares: Shares | None = None,
+    words: HandedOver = NONE,
 ) -> Table:
-    items, waits = plan.items, plan.waits if shares is None else shares.waits
+    items, waits = plan.items, words.without(plan.waits if shares is None else shares.waits, plan)
     n = len(items)
     # Parts of split tiles, numbered by k within a tile; slots run on from tile to tile.
     _, tile = distinct(items.op, items.tile)
@@ -144,7 +156,7 @@ def _table(
         "wait_lo": waits.ptr[:-1],
         "wait_mid": waits.ptr[1:] - np.bincount(row_item[late], minlength=n),
         "wait_hi": waits.ptr[1:],
-        "post": items.post,
+        "post": words.posts(waits, plan),
         "part": part,
         "parts": parts,
         "slot": slots,

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from interlace.core.errors import HangError
 from interlace.graph.access import Ints
 from interlace.graph.ragged import distinct, fold, held
+from interlace.kernels.primitives.tagged_cuda import AWAITED
 from interlace.launch.dispatch import EMPTY
 from interlace.plan.plan import Dispatch, Plan
 
@@ -46,8 +47,14 @@ def hang_error(
             seen=seen,
             producer=op,
         )
-    sums = semaphore >= plan.semaphores
-    if sums:
+    words, sums = semaphore == AWAITED, semaphore >= plan.semaphores
+    posters = np.flatnonzero(plan.items.post == semaphore)
+    if words:
+        awaited = _words(plan, item, expected)
+        writes = plan.items.post[plan.items.op == expected - 1]
+        reached = _awaited(plan, np.arange(len(plan.items)) == item) & np.isin(np.arange(plan.semaphores), writes)
+        posters = np.flatnonzero((plan.items.post >= 0) & reached[plan.items.post])
+    elif sums:
         others = f"{expected} other {'part' if expected == 1 else 'parts'}"
         awaited = f"the sums of {others} of its tile and saw not all of them"
         reached = _awaited(plan, plan.tile_of_item == plan.tile_of_item[item])
@@ -55,7 +62,6 @@ def hang_error(
         awaited = f"semaphore {semaphore} to reach {expected} posts and saw {seen}"
         reached = np.arange(plan.semaphores) == semaphore
     missing, between = _origin(plan, _silent(plan, done, shared), reached)
-    posters = np.flatnonzero(plan.items.post == semaphore)
     # An item whose wait has failed goes on, and where it posts it notes the run. Where it does not, what others noted
     # may be of the run before.
     noted = plan.items.post[item] >= 0 and done[item] == done.max()
@@ -72,11 +78,19 @@ def hang_error(
     return HangError(
         f"{plan.item_name(item)} (item {item}) waited for {awaited} before the watchdog fired{told}. {UNDEFINED}",
         item=item,
-        semaphore=semaphore,
+        semaphore=-1 if words else semaphore,
         expected=expected,
         seen=seen,
         producer=producer,
     )
+
+
+def _words(plan: Plan, item: int, number: int) -> str:
+    """What an item waited for that wants the words of a publication."""
+    ops = plan.graph.ops
+    written = {access.tensor for access in ops[number - 1].writes}
+    names = [access.tensor for access in ops[int(plan.items.op[item])].reads if access.tensor in written]
+    return f"words of {' and '.join(map(repr, dict.fromkeys(names)))}"
 
 
 def _tiles(plan: Plan, items: Ints) -> str:

@@ -157,6 +157,38 @@ class WalkTile:
     holds: bool = False
 
 
+#: The C++ type of a word (``primitives/tagged_cuda``).
+WORD = "unsigned long long"
+
+
+@dataclass(frozen=True)
+class Worded:
+    """Which arguments of an op are words (``primitives/tagged_cuda``).
+
+    Attributes:
+        numbers: of each the number of its publication in a run.
+        publications: numbers of a run.
+    """
+
+    numbers: Mapping[str, int]
+    publications: int = 0
+
+    @property
+    def values(self) -> dict[str, int]:
+        """What operands of an op have beside addresses, by field."""
+        numbers = {f"{name}_number": number for name, number in self.numbers.items()}
+        return {**numbers, "publications": self.publications} if numbers else {}
+
+    @property
+    def fields(self) -> tuple[tuple[str, str], ...]:
+        """These fields and their kinds."""
+        return tuple((name, "unsigned") for name in self.values)
+
+
+#: None of them.
+AS_TENSORS = Worded({})
+
+
 @dataclass(frozen=True)
 class WalkBody:
     """The part of a kernel in the one launch (``launch/walk``), as CUDA C++.
@@ -181,6 +213,13 @@ class WalkBody:
         filled: names of the arguments that only bulk loads read, which leave out rows that are not there.
         shared: op, parts of each tile, warpgroups -> how tiles are computed of which each part adds and finishes a
             share; None where they are not, or for a body that has no such tiles.
+        polls: names of the arguments that it can read as words, all or none; then each tile polls all that the op's
+            access maps say it reads of them.
+        publishes: names of those that it can write as words, all or none.
+        keeps: it writes these to their tensors too, and has their words as ``<name>_words``; else nothing is there but
+            words.
+        by_words: op -> whether it can; None if it always can.
+        worded: which arguments are words -> the part that has them so.
     """
 
     text: str
@@ -197,6 +236,11 @@ class WalkBody:
     filled: tuple[str, ...] = ()
     clustered: Callable[[Op, Cluster], WalkBody] | None = None
     shared: Callable[[Op, int, int], WalkTile | None] | None = None
+    polls: tuple[str, ...] = ()
+    publishes: tuple[str, ...] = ()
+    keeps: bool = False
+    by_words: Callable[[Op], bool] | None = None
+    worded: Callable[[Worded], WalkBody] | None = None
 
 
 class WalkMaker(Protocol):

@@ -19,7 +19,8 @@ import keyword
 import math
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from interlace.core.arguments import check_type, series, whole
@@ -28,7 +29,7 @@ from interlace.core.errors import ArgumentError, ParamError, PlanError
 from interlace.graph.op import Op, Param
 from interlace.graph.tensor import Tensor
 from interlace.kernels.abi import TENSOR_MAP, Struct
-from interlace.kernels.bodies import WalkBody, WalkTile, check_address
+from interlace.kernels.bodies import AS_TENSORS, WORD, WalkBody, WalkTile, Worded, check_address
 
 #: The C++ type of a text; there is one in each namespace.
 _TYPE = "Walked"
@@ -69,6 +70,11 @@ class TextBody:
             bytes of each brings: ``<name>_boxes`` is then a tensor map of elements, rows and matrices, with the
             128-byte swizzle.
         paired: arguments that it takes two elements at a time.
+        polls: arguments whose words it may poll instead (``primitives/tagged_cuda``), all that a tile reads of them;
+            ``<name>_words`` tells the text whether it does, and then ``a.<name>`` are words and ``a.<name>_number`` is
+            that of their publication, of ``a.publications`` in a run.
+        publishes: arguments that it may leave as words instead, with nothing beside them; the same names.
+        by_words: op, tensors by argument -> whether it polls and publishes those of the op; None if it always may.
         other: op, tensors by argument -> the text that computes the op instead, or None.
 
     Raises:
@@ -90,14 +96,17 @@ class TextBody:
     stage_bytes: Callable[[Op], int] | None = None
     boxes: Callable[[Op], Mapping[str, int]] | None = None
     paired: tuple[str, ...] = ()
+    polls: tuple[str, ...] = ()
+    publishes: tuple[str, ...] = ()
+    by_words: Callable[[Op, Mapping[str, Tensor]], bool] | None = None
     other: Callable[[Op, Mapping[str, Tensor]], TextBody | None] | None = None
 
     def __post_init__(self) -> None:
         for name in ("text", "function", "loads"):
             check_type(getattr(self, name), str, "TextBody", name)
-        for name in ("constants", "optional", "streamed", "late", "early", "paired"):
+        for name in ("constants", "optional", "streamed", "late", "early", "paired", "polls", "publishes"):
             object.__setattr__(self, name, series(getattr(self, name), str, "TextBody", name))
-        for name in ("scratch_bytes", "stage_bytes", "boxes", "other"):
+        for name in ("scratch_bytes", "stage_bytes", "boxes", "by_words", "other"):
             value = getattr(self, name)
             if value is not None and not callable(value):
                 raise ArgumentError(f"TextBody: {name} is {value!r}; write {name}=lambda op: {value!r}")
@@ -122,7 +131,16 @@ class TextBody:
         instead = None if self.other is None else self.other(op, tensors)
         if instead is not None:
             return instead.walk(op, tensors)
+        body = self._walk(op, tensors, AS_TENSORS)
+        if self.by_words is not None and not self.by_words(op, tensors):
+            return body
+        polls, publishes = (tuple(n for n in names if n in tensors) for names in (self.polls, self.publishes))
+        return replace(body, polls=polls, publishes=publishes, worded=partial(self._walk, op, tensors))
+
+    def _walk(self, op: Op, tensors: Mapping[str, Tensor], worded: Worded) -> WalkBody:
+        """The part of an op, some of whose arguments are words."""
         pointers = _pointers(op, tensors)
+        pointers |= {name: f"{'const ' * pointers[name].startswith('const ')}{WORD}*" for name in worded.numbers}
         numbers = {name: value for name, value in op.params if not isinstance(value, str)}
         members = {name: value for name, value in numbers.items() if name not in self.constants}
         for name in (*pointers, *members, *self.constants):
@@ -138,7 +156,7 @@ class TextBody:
         rows = {} if self.boxes is None else dict(self.boxes(op))
         maps = tuple((f"{name}_boxes", TENSOR_MAP) for name in rows)
         kinds = ((name, _kind(op, name, value)) for name, value in members.items())
-        struct = Struct("Operands", (*maps, *pointers.items(), *kinds))
+        struct = Struct("Operands", (*maps, *pointers.items(), *kinds, *worded.fields))
 
         def pack(op: Op, given: Mapping[str, Any], dtype: DType) -> bytes:
             for name in self.streamed:
@@ -147,9 +165,10 @@ class TextBody:
                 pair = 2 * given[name].element_size()
                 check_address(op.name, name, given[name].data_ptr(), pair, "it is taken by pairs, at")
             boxed = {f"{name}_boxes": _map(given[name], count, tensors[name].dtype) for name, count in rows.items()}
-            return struct.pack(**boxed, **{name: given[name] for name in pointers}, **members)
+            addresses = {name: given[name] for name in pointers}
+            return struct.pack(**boxed, **addresses, **members, **worded.values)
 
-        text = self._around(op, tensors, struct)
+        text = self._around(op, tensors, struct, worded)
         early = *self.streamed, *self.early
         return WalkBody(
             text, struct, (), self._tile, pack, _any, chunked=False, early=early, late=self.late, wide=self.wide
@@ -166,7 +185,7 @@ class TextBody:
         independent, dependent = (0, stage) if self.late else (stage, 0)
         return WalkTile(_TYPE, (), independent, dependent, of_warpgroup, 0, 0)
 
-    def _around(self, op: Op, tensors: Mapping[str, Tensor], struct: Struct) -> str:
+    def _around(self, op: Op, tensors: Mapping[str, Tensor], struct: Struct, worded: Worded) -> str:
         """The text with what the op gives it before, and its type in the launch behind."""
         first = tensors[op.accesses[0].arg].dtype.name
         nulls = [name for name in self.optional if name not in struct.names]
@@ -175,6 +194,8 @@ class TextBody:
         if missing:
             raise ParamError(f"op {op.name!r} lacks params {missing}, which its text takes as constants; give them")
         constants = "".join(f"constexpr {_constant(op, name)};\n" for name in self.constants)
+        flags = ((name, str(name in worded.numbers).lower()) for name in (*self.polls, *self.publishes))
+        constants += "".join(f"constexpr bool {name}_words = {flag};\n" for name, flag in flags)
         kind = "Streamed" if self.streamed else "Fetched" if self.late else "Plain"
         through = f"{kind}<Arguments, Operands, {self.loads and self.loads + ', '}"
         file = re.sub(r"[^\w.-]", "_", op.kernel)

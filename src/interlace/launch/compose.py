@@ -25,13 +25,14 @@ from interlace.kernels.abi import ITEM, STATE, Struct
 from interlace.kernels.bodies import ALONE, Cluster, WalkBody, WalkTile
 from interlace.kernels.cuda.elements import ELEMENTS
 from interlace.kernels.cuda.ptx import registers_at_entry
+from interlace.kernels.primitives.tagged_cuda import TAGGED
 from interlace.kernels.text import LINES_GO_ON
 from interlace.launch.cluster import text as cluster_text
 from interlace.launch.dispatch import QUEUE, queue_of
 from interlace.launch.dispatch import constants as of_dispatch
 from interlace.launch.dispatch import text as dispatch_text
 from interlace.launch.fetched import FETCHED
-from interlace.launch.plain import PLAIN
+from interlace.launch.plain import PLAIN, TILE, WAITING_TILE
 from interlace.launch.spawn import Termination
 from interlace.launch.streamed import BULK_LOAD, PASSAGE, STREAMED
 from interlace.launch.walk import ROLES, WALK
@@ -154,6 +155,7 @@ def compose(
     blocks: int,
     termination: Termination = Termination.COUNT,
     cluster: Cluster = ALONE,
+    words: bool = False,
 ) -> Composition:
     """The launch of ops, in program order.
 
@@ -168,6 +170,7 @@ def compose(
         blocks: that may be resident at once.
         termination: how workers find the end under spawn dispatch.
         cluster: blocks that load for one another (``launch/cluster``).
+        words: some parts leave words for others that poll them (``primitives/tagged_cuda``).
 
     Raises:
         PlanError: shared memory does not hold two stages beside the scratch.
@@ -209,8 +212,11 @@ def compose(
     launch = launch if held else launch_struct(dispatch)
     structs = queue_of(dispatch).text, launch.text
     drawing = dispatch_text(dispatch, termination, independent > 0, cluster)
-    walk = *structs, cluster_text(cluster), WALK, drawing, ELEMENTS, PLAIN, *rings
-    text = "".join((head, *walk, *_bodies(parts), _switches(parts), ROLES))
+    of_texts = (WAITING_TILE, PLAIN, TAGGED) if words else (TILE, PLAIN)
+    walk = *structs, cluster_text(cluster), WALK, drawing, ELEMENTS, *of_texts, *rings
+    bodies = "".join(_bodies(parts))
+    bodies = f"#define TAGGED_WORDS\n{bodies}#undef TAGGED_WORDS\n" if words else bodies
+    text = "".join((head, *walk, bodies, _switches(parts), ROLES))
     shared = count * (independent + dependent + _STAGE_BARRIERS * _BARRIER_BYTES) + _fixed(tiles, warpgroups)
     shared += _words(count, cluster) * _WORD_BYTES
     return Composition(_numbered(text), launch, held, operand_bytes, count, shared)

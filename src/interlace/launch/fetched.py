@@ -24,7 +24,6 @@ struct Fetch : Passage {
   }
 };
 template <class A, class O, class LOADS, void (*BODY)(const Tile&, const A&, Fetch&)> struct Fetched {
-  DEVICE static Tile tile_of(const Item& item) { return {item.i, item.j, item.l, item.k_lo, item.k_hi}; }
   DEVICE static void load_independent(const Launch& launch, const Item& item, Stage& stage, int& n, Tickets& tickets) {
 #pragma unroll 1
     for (int s = 0; s < LOADS::STAGES_OF_TILE; ++s) {
@@ -35,7 +34,7 @@ template <class A, class O, class LOADS, void (*BODY)(const Tile&, const A&, Fet
     }
   }
   DEVICE static void load_dependent(const Launch& launch, const Item& item, int k_lo, int k_hi, Stage& stage) {
-    const LOADS loads(tile_of(item), A{operands_of<O>(launch, item)});
+    const LOADS loads(tile_of(launch, item), A{operands_of<O>(launch, item)});
 #pragma unroll 1
     for (int s = 0; s < LOADS::STAGES_OF_TILE; ++s) {
       open_dependent(stage, loads.bytes(s));
@@ -48,7 +47,7 @@ template <class A, class O, class LOADS, void (*BODY)(const Tile&, const A&, Fet
     const A a{operands_of<O>(launch, item)};
     keep_last(item, stage, LOADS::STAGES_OF_TILE);
     Fetch fetch = {stage};
-    BODY(tile_of(item), a, fetch);
+    BODY(tile_of(launch, item), a, fetch);
   }
 };
 """

@@ -13,10 +13,25 @@ pair to the next. Ordinary loads of consumers then see it. Those through the rea
 
 from __future__ import annotations
 
-PLAIN = r"""
+#: What a text is told of its tile.
+TILE = r"""
 struct Tile {
   int i, j, l, k_lo, k_hi;
 };
+DEVICE Tile tile_of(const Launch&, const Item& item) { return {item.i, item.j, item.l, item.k_lo, item.k_hi}; }
+"""
+#: The same of launches with words, which a text waits for itself (``primitives/tagged_cuda``).
+WAITING_TILE = r"""
+struct Tile {
+  int i, j, l, k_lo, k_hi;
+  const Launch* launch;
+  const Item* item;
+};
+DEVICE Tile tile_of(const Launch& launch, const Item& item) {
+  return {item.i, item.j, item.l, item.k_lo, item.k_hi, &launch, &item};
+}
+"""
+PLAIN = r"""
 constexpr int THREADS = WARPGROUPS * 128;
 DEVICE int thread() { return threadIdx.x; }
 // All threads that compute a tile.
@@ -39,7 +54,7 @@ template <class A, class O, void (*BODY)(const Tile&, const A&)> struct Plain {
   }
   DEVICE static void compute(const Launch& launch, const Item& item, Stage& stage) {
     const A a{operands_of<O>(launch, item)};
-    const Tile tile = {item.i, item.j, item.l, item.k_lo, item.k_hi};
+    const Tile tile = tile_of(launch, item);
     await_stage(stage);
     __syncwarp();
     release(stage, stage.slot);

@@ -52,11 +52,10 @@ struct Stream : Passage {
 };
 template <class A, class O, class LOADS, void (*BODY)(const Tile&, const A&, Stream&)> struct Streamed {
   static constexpr int IN_FLIGHT = (IN_FLIGHT_BYTES + LOADS::STAGE_BYTES - 1) / LOADS::STAGE_BYTES;
-  DEVICE static Tile tile_of(const Item& item) { return {item.i, item.j, item.l, item.k_lo, item.k_hi}; }
   DEVICE static void load_independent(const Launch& launch, const Item& item, Stage& stage, int& n, Tickets& tickets) {
     await_launch_before();
     asm volatile("fence.proxy.async.global;" ::: "memory");
-    const LOADS loads(tile_of(item), operands_of<A>(launch, item));
+    const LOADS loads(tile_of(launch, item), operands_of<A>(launch, item));
     const int count = loads.stages();
 #pragma unroll 1
     for (int s = 0; s < count; ++s) {
@@ -74,7 +73,7 @@ template <class A, class O, class LOADS, void (*BODY)(const Tile&, const A&, Str
   DEVICE static void load_dependent(const Launch& launch, const Item& item, int k_lo, int k_hi, Stage& stage) {
     open_dependent(stage, 0);
     stage.advance();
-    const int count = LOADS(tile_of(item), operands_of<A>(launch, item)).stages();
+    const int count = LOADS(tile_of(launch, item), operands_of<A>(launch, item)).stages();
 #pragma unroll 1
     for (int s = 1; s < count; ++s) {
       open_dependent(stage, 0);
@@ -85,10 +84,10 @@ template <class A, class O, class LOADS, void (*BODY)(const Tile&, const A&, Str
     const A a{operands_of<O>(launch, item)};
     Stream stream = {stage};
     await(independent_full(stage.slot), stage.phase);
-    if (item.code & KEEPS) keep_last(item, stage, LOADS(tile_of(item), operands_of<A>(launch, item)).stages());
+    if (item.code & KEEPS) keep_last(item, stage, LOADS(tile_of(launch, item), operands_of<A>(launch, item)).stages());
     // The scratch is one for all warpgroups, as in Plain.
     if (WARPGROUPS > 1) synchronise_block();
-    BODY(tile_of(item), a, stream);
+    BODY(tile_of(launch, item), a, stream);
     if (WARPGROUPS > 1) synchronise_block();
   }
 };

@@ -29,7 +29,7 @@ from dataclasses import replace
 from interlace.graph.op import Op
 from interlace.graph.tensor import Tensor
 from interlace.kernels.attend.products_cuda import ATTEND_PRODUCTS, suits
-from interlace.kernels.attend.share_cuda import SHARE, TABLED_SHARE
+from interlace.kernels.attend.share_cuda import SHARE, TABLED_SHARE, whole_shares
 from interlace.kernels.base import power_of_two
 from interlace.kernels.cuda.rows import PLACED, ROWS
 from interlace.kernels.pages import PAGES
@@ -369,6 +369,13 @@ template <class A> DEVICE void attend_with(const Tile& tile, const A& a, Stream&
     }
     if constexpr (WHOLE) {
       put(a.out + (part + g) * D + d, sum / total);
+    } else if constexpr (out_words) {
+      const unsigned own = publication(tile, a.out_number, a.publications);
+      store_word(a.out + (part + g) * D + d, __float_as_uint(sum), own);
+      if (d == 0) {
+        store_word(a.peak + part + g, __float_as_uint(total > 0.0f ? peak : __int_as_float(0xff800000)), own);
+        store_word(a.total + part + g, __float_as_uint(total), own);
+      }
     } else {
       a.out[(part + g) * D + d] = sum;
       if (d == 0) {
@@ -377,6 +384,7 @@ template <class A> DEVICE void attend_with(const Tile& tile, const A& a, Stream&
       }
     }
   }
+  if constexpr (out_words) note_words(tile, a);
 }
 DEVICE void attend_tile(const Tile& tile, const Arguments& a, Stream& stream) { attend_with(tile, a, stream); }
 """,
@@ -389,5 +397,7 @@ DEVICE void attend_tile(const Tile& tile, const Arguments& a, Stream& stream) { 
     early=("position", "rope", "table"),
     loads="Loads",
     stage_bytes=_stage_bytes,
+    publishes=("out", "peak", "total"),
+    by_words=whole_shares,
     other=_other,
 )

@@ -29,7 +29,7 @@ from collections.abc import Mapping
 
 from interlace.graph.op import Op
 from interlace.graph.tensor import Tensor
-from interlace.kernels.attend.share_cuda import SHARE
+from interlace.kernels.attend.share_cuda import SHARE, whole_shares
 from interlace.kernels.cuda.matrices import MATRICES
 from interlace.kernels.cuda.rows import ROWS
 from interlace.kernels.pages import PAGES
@@ -132,6 +132,32 @@ template <class T> DEVICE void load_row_pairs(unsigned (&to)[PIECES], const T* r
 #pragma unroll
   for (int p = 0; p < PIECES; ++p) to[p] = __ldcg(reinterpret_cast<const unsigned*>(row) + p * 4 + which);
 }
+#ifdef TAGGED_WORDS
+// The same of words, each of two elements, of a head of q and one of k and v; the latter if asked for.
+template <class A>
+DEVICE void poll_rows(const Tile& tile, const A& a, long long of_q, long long head, bool all_three,
+                      unsigned (&queries)[PIECES], unsigned (&keys)[PIECES], unsigned (&values)[PIECES]) {
+  const auto* const query = a.q + of_q * (D / 2);
+  const auto *const key = a.k + head * (D / 2), *const value = a.v + head * (D / 2);
+  Words<PIECES> q(publication(tile, a.q_number, a.publications)), k(publication(tile, a.k_number, a.publications));
+  Words<PIECES> v(publication(tile, a.v_number, a.publications));
+  Patience patience;
+#pragma unroll 1
+  for (;;) {
+    q.ask([&](int p) { return query + p * 4 + lane_of() % 4; });
+    if (all_three) {
+      k.ask([&](int p) { return key + p * 4 + lane_of() % 4; });
+      v.ask([&](int p) { return value + p * 4 + lane_of() / 8; });
+    }
+    const bool queries_came = q.came(), keys_came = !all_three || k.came();
+    if (queries_came && keys_came && (!all_three || v.came())) break;
+    const unsigned late = !queries_came ? a.q_number : !keys_came ? a.k_number : a.v_number;
+    if (patience.over(tile, publication(tile, late, a.publications), late)) break;
+  }
+#pragma unroll
+  for (int p = 0; p < PIECES; ++p) queries[p] = q.data(p), keys[p] = k.data(p), values[p] = v.data(p);
+}
+#endif
 // Sums and largest numbers of the four lanes that have a head.
 DEVICE float sum_of_four(float value) {
   value += __shfl_xor_sync(0xffffffff, value, 1);
@@ -304,16 +330,26 @@ template <class A> DEVICE void attend_with(const Tile& tile, const A& a, Stream&
   // All loads of what was waited for are on their way before the first is used.
   unsigned query_pairs[PIECES], key_pairs[PIECES] = {}, value_pairs[PIECES] = {};
   const int lane = lane_of();
-  load_row_pairs(query_pairs, a.q + (head * GROUP + min(set * 8 + lane / 4, GROUP - 1)) * D, lane % 4);
-  if (own) {
-    load_row_pairs(key_pairs, a.k + head * D, lane % 4);
-    load_row_pairs(value_pairs, a.v + head * D, lane / 8);
+  if constexpr (q_words) {
+    // Keys and values by one warp of every split, as the access map has it; they count in the last alone.
+    const long long query = head * GROUP + min(set * 8 + lane / 4, GROUP - 1);
+    poll_rows(tile, a, query, head, which == WARPS_OF_SET - 1, query_pairs, key_pairs, value_pairs);
+    if (!own) {
+#pragma unroll
+      for (int p = 0; p < PIECES; ++p) value_pairs[p] = 0;
+    }
+  } else {
+    load_row_pairs(query_pairs, a.q + (head * GROUP + min(set * 8 + lane / 4, GROUP - 1)) * D, lane % 4);
+    if (own) {
+      load_row_pairs(key_pairs, a.k + head * D, lane % 4);
+      load_row_pairs(value_pairs, a.v + head * D, lane / 8);
+    }
   }
   unsigned key[PIECES] = {};  // as it will be read
-  if (own) place(key_pairs, a.k, k_norm, angles, 1.0f, [&](int p, float2 x) { key[p] = as_pair(x.x, x.y); });
+  if (own) place(key_pairs, STORED, k_norm, angles, 1.0f, [&](int p, float2 x) { key[p] = as_pair(x.x, x.y); });
   Sums sums;
   float score = 0.0f;
-  place(query_pairs, a.q, q_norm, angles, SCALE * rsqrtf((float)D), [&](int p, float2 query) {
+  place(query_pairs, STORED, q_norm, angles, SCALE * rsqrtf((float)D), [&](int p, float2 query) {
     const float2 kept = widened_pair(key[p], STORED);
     score += query.x * kept.x + query.y * kept.y;
     sums.ask(p, query);
@@ -364,14 +400,24 @@ template <class A> DEVICE void attend_with(const Tile& tile, const A& a, Stream&
       sum.x += fade * more.x, sum.y += fade * more.y;
     }
     const float by = WHOLE ? __fdividef(1.0f, total) : 1.0f;
-    put_pair(a.out + (part + g) * D + d, sum.x * by, sum.y * by);
-    if constexpr (!WHOLE) {
+    if constexpr (out_words) {
+      const unsigned own = publication(tile, a.out_number, a.publications);
+      store_two_words(a.out + (part + g) * D + d, sum.x, sum.y, own);
+      if (d == 0) {
+        store_word(a.peak + part + g, __float_as_uint(total > 0.0f ? peak : __int_as_float(0xff800000)), own);
+        store_word(a.total + part + g, __float_as_uint(total), own);
+      }
+    } else {
+      put_pair(a.out + (part + g) * D + d, sum.x * by, sum.y * by);
+    }
+    if constexpr (!WHOLE && !out_words) {
       if (d == 0) {
         a.peak[part + g] = total > 0.0f ? peak : __int_as_float(0xff800000);  // minus infinity
         a.total[part + g] = total;
       }
     }
   }
+  if constexpr (out_words) note_words(tile, a);
 }
 DEVICE void attend_tile(const Tile& tile, const Arguments& a, Stream& stream) { attend_with(tile, a, stream); }
 """,
@@ -386,4 +432,7 @@ DEVICE void attend_tile(const Tile& tile, const Arguments& a, Stream& stream) { 
     loads="Loads",
     stage_bytes=_stage_bytes,
     boxes=_boxes,
+    polls=("q", "k", "v"),
+    publishes=("out", "peak", "total"),
+    by_words=whole_shares,
 )

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
+from interlace.graph.op import Op
+from interlace.graph.tensor import Tensor
+
 _EXPONENTS = r"""
 constexpr float NOTHING = -1e30f;  // below every score; an exponent of it is 0, and of itself 1, times a total of 0
 constexpr float SCALE = 1.4426950408889634f;
@@ -48,3 +53,8 @@ template <class A> DEVICE Share share_of(const Tile& tile, const A& a) {
 }
 """
 )
+
+
+def whole_shares(op: Op, tensors: Mapping[str, Tensor]) -> bool:
+    """Whether a tile reads all of q, k and v that its op says, so that it may poll their words."""
+    return "shares" not in tensors

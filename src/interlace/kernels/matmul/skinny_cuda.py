@@ -326,3 +326,13 @@ struct Skinny {
   }
 };
 """
+
+_STORED = "        *reinterpret_cast<unsigned*>(op.out + where) = pair;\n"
+#: The same, with results as words too (``primitives/tagged_cuda``), a pair each.
+PUBLISHING = SKINNY.replace(
+    _STORED,
+    _STORED + "        store_word(op.words + where / 2, pair, publication(item, op.number, op.publications));\n",
+).replace(
+    "    finish(op, item, sums, extras, feature);\n",
+    "    finish(op, item, sums, extras, feature);\n    note_words(launch, item);\n",
+)

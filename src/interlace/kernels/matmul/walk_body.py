@@ -22,9 +22,9 @@ from interlace.graph.op import Op
 from interlace.graph.tensor import Tensor
 from interlace.kernels.abi import TENSOR_MAP, Struct
 from interlace.kernels.base import require
-from interlace.kernels.bodies import ALONE, PANEL, Cluster, WalkBody, WalkTile, check_address
+from interlace.kernels.bodies import ALONE, PANEL, WORD, Cluster, WalkBody, WalkTile, Worded, check_address
 from interlace.kernels.matmul.cuda import MATMUL, product
-from interlace.kernels.matmul.skinny_cuda import SKINNY
+from interlace.kernels.matmul.skinny_cuda import PUBLISHING, SKINNY
 from interlace.kernels.matmul.tilings import SKINNY_TOKENS, SUMS_OF_LAUNCH, partial, share_of, sums, tensor_of
 
 _ACTIVATIONS = {"none": 0, "relu": 1, "gelu-tanh": 2, "silu": 3}
@@ -237,6 +237,11 @@ def loaded_rows(op: Op) -> int:
 
 
 def pack(op: Op, tensors: Mapping[str, Any], dtype: DType, cluster: Cluster = ALONE) -> bytes:
+    """The operands of an op, as ``_operands``."""
+    return OPERANDS.pack(**_operands(op, tensors, dtype, cluster))
+
+
+def _operands(op: Op, tensors: Mapping[str, Any], dtype: DType, cluster: Cluster = ALONE) -> dict[str, Any]:
     """The operands of an op, given its tensors on the device by argument, all of one dtype but for sums of squares.
 
     Boxes are a block's share of what a tile needs.
@@ -270,18 +275,18 @@ def pack(op: Op, tensors: Mapping[str, Any], dtype: DType, cluster: Cluster = AL
         return min(most // shares, -(-(extent - (extent - 1) // step * step) // (_STEP * shares)) * _STEP)
 
     rows, columns, loaded = int(tensors["x"].shape[0]), int(params["N"]), loaded_rows(op)
-    return OPERANDS.pack(
-        x=encoded("x", loaded // cluster.columns),
-        weight=encoded("weight", bn // cluster.rows),
-        gate=encoded("gate", bn // cluster.rows),
-        x_last=encoded("x", last(rows, bm, loaded, cluster.columns)),
-        weight_last=encoded("weight", last(columns, bn, bn, cluster.rows)),
-        gate_last=encoded("gate", last(columns, bn, bn, cluster.rows)),
-        x_rows=rows,
+    return {
+        "x": encoded("x", loaded // cluster.columns),
+        "weight": encoded("weight", bn // cluster.rows),
+        "gate": encoded("gate", bn // cluster.rows),
+        "x_last": encoded("x", last(rows, bm, loaded, cluster.columns)),
+        "weight_last": encoded("weight", last(columns, bn, bn, cluster.rows)),
+        "gate_last": encoded("gate", last(columns, bn, bn, cluster.rows)),
+        "x_rows": rows,
         **{name: tensors.get(name) for name in ("bias", "residual", "out", "x_squares", "scale", "scaled", "squares")},
-        m=int(params["M"]),
-        n=columns,
-    )
+        "m": int(params["M"]),
+        "n": columns,
+    }
 
 
 def clustered(op: Op, cluster: Cluster) -> WalkBody:
@@ -302,6 +307,34 @@ def clustered(op: Op, cluster: Cluster) -> WalkBody:
     return replace(WALK_BODY, pack=partial_of(pack, cluster=cluster))
 
 
+def _by_words(op: Op) -> bool:
+    """Whether its results may be words too: pairs, of a tile of few weight rows, with which rows of out begin."""
+    return skinny(op) and not _ragged(op)
+
+
+def _worded(worded: Worded) -> WalkBody:
+    """The part of an op that leaves its results as words too."""
+
+    def pack(op: Op, tensors: Mapping[str, Any], dtype: DType) -> bytes:
+        own = {"out_words": tensors["out_words"], **worded.values}
+        return operands.pack(**_operands(op, tensors, dtype), **own)
+
+    def tile(op: Op, parts: int, warpgroups: int) -> WalkTile:
+        return replace(_tile(op, parts, warpgroups), functions=(PUBLISHING,))
+
+    fields = (("out_words", f"{WORD}*"), *worded.fields)
+    operands = Struct(OPERANDS.name, (*OPERANDS.fields, *fields))
+    return replace(WALK_BODY, text=_PUBLISHING_EPILOGUE, operands=operands, pack=pack, tile=tile)
+
+
+_OWN, _MADE = "  int m, n;\n  DEVICE Epilogue(", "m(op.m), n(op.n) {}"
+_OWN_WORDS = "  unsigned long long* words;\n  unsigned number, publications;\n"
+_MADE_WORDS = "words(op.out_words), number(op.out_number), publications(op.publications)"
+#: Where an epilogue also knows of words.
+_PUBLISHING_EPILOGUE = MATMUL.replace(_OWN, _OWN_WORDS + _OWN).replace(
+    _MADE, f"m(op.m), n(op.n),\n        {_MADE_WORDS} {{}}"
+)
+
 WALK_BODY = WalkBody(
     MATMUL,
     OPERANDS,
@@ -313,4 +346,8 @@ WALK_BODY = WalkBody(
     filled=("x",),
     clustered=clustered,
     shared=shared,
+    publishes=("out",),
+    keeps=True,
+    by_words=_by_words,
+    worded=_worded,
 )

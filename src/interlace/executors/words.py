@@ -1,0 +1,268 @@
+"""Which tensors of the one launch are handed over word by word, and what becomes of waits and posts then.
+
+A word has the number of its publication beside its data (``primitives/tagged_cuda``), and who reads it polls it. Of two
+layers, whose attention leaves ``parts`` for ``combine``:
+
+    plan                                               what is launched
+    combine 0 waits for semaphore 3 of attend 0        polls words of number 5 in parts; no wait
+    append 0 waits for 3, and overwrites a cache       waits for combine 0, which has what attend 0 made of the cache
+    attend 0 posts 3                                   posts nothing: nobody waits for it
+
+The plan is proved with its waits, and words do what these do:
+
+- *Who reads* has a wait for each tile that writes what it reads (``verify``), and takes no word that has another number
+  than that tile gives it in this run. It polls all that its access maps say, of tiles of one op each, and a wait is
+  left out only where it covers these and no others. So whatever follows from the wait follows from the words.
+- *Who overwrites* words is a later op that writes the tensor, which the plan orders behind all who read it, as for any
+  tensor. So nobody finds a later number where it wants an earlier one, and what the run before left has a lower one.
+- *What a tile read* for its words has come when they are there, since they are made from it, and it writes nothing
+  else that others wait for. So its end may be awaited through those who have polled all of them.
+- *Progress* is that of the plan: a worker's items begin in order, and one that polls keeps nobody waiting who would not
+  wait for it in the plan. Under dispatches in which items are taken when they no longer wait, none is handed over so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from interlace.core.errors import PlanError
+from interlace.executors.options import Options
+from interlace.graph.access import Ints
+from interlace.graph.dependencies import Dependencies, Hazard, Link
+from interlace.graph.graph import Graph
+from interlace.graph.op import Op
+from interlace.graph.ragged import distinct, fold, held
+from interlace.kernels.bodies import ALONE, AS_TENSORS, WalkBody, Worded
+from interlace.kernels.tuning import is_chain
+from interlace.plan.plan import Dispatch, Plan, Waits
+from interlace.plan.verify import Proof
+
+_DISPATCHES = (Dispatch.STATIC, Dispatch.TICKET)
+
+
+@dataclass(frozen=True)
+class HandedOver:
+    """Tensors of a plan that are words.
+
+    Attributes:
+        sizes: words of each.
+        ops: which arguments of each op are words, those of ``Worded({})`` left out.
+        polled: of each op that polls, the ops whose words it does.
+        ended_with: of each op whose end nobody sees but by its words, the one op that polls them.
+    """
+
+    sizes: Mapping[str, int]
+    ops: Mapping[int, Worded]
+    polled: Mapping[int, frozenset[int]]
+    ended_with: Mapping[int, int]
+
+    def of(self, op: int) -> Worded:
+        """Which arguments of an op are words."""
+        return self.ops.get(op, AS_TENSORS)
+
+    def memory(self, torch: Any, device: Any) -> dict[str, Any]:
+        """Where the words of each tensor lie, none of which has the number of a publication."""
+        return {name: torch.zeros(size, dtype=torch.int64, device=device) for name, size in self.sizes.items()}
+
+    def arguments(self, number: int, op: Op, body: WalkBody, memory: Mapping[str, Any]) -> dict[str, Any]:
+        """Those of the op of a number that are words, by the names under which its body takes them."""
+        tensors = {access.arg: access.tensor for access in op.accesses}
+        beside = "_words" if body.keeps else ""
+        return {f"{arg}{beside}": memory[tensors[arg]] for arg in self.of(number).numbers}
+
+    def without(self, waits: Waits, plan: Plan) -> Waits:
+        """The waits that are left: of all ops but those that poll, and for the end of none that is seen by words."""
+        if not self.ops:
+            return waits
+        owner, op_of_wait = _owners(plan), plan.items.op[waits.item]
+        keep = np.ones(len(waits), bool)
+        for op, sources in self.polled.items():
+            keep[_for_some(waits, np.flatnonzero(op_of_wait == op), owner, sources)] = False
+        first, count, stride, threshold = (
+            column.copy() for column in (waits.first, waits.count, waits.stride, waits.threshold)
+        )
+        for op, last in self.ended_with.items():
+            mine = np.flatnonzero(plan.items.op == last)
+            post, posts = np.unique(plan.items.post[mine], return_counts=True)
+            dense = post[0] >= 0 and post[-1] - post[0] + 1 == len(post) and (posts == posts[0]).all()
+            if dense and (owner[post] == last).all():
+                later = _for_some(waits, np.flatnonzero(keep & (waits.item > mine.max())), owner, (op,))
+                first[later], count[later], stride[later], threshold[later] = post[0], len(post), 1, posts[0]
+        ptr = np.r_[0, np.cumsum(keep)][waits.ptr]
+        return Waits(ptr, *(column[keep] for column in (first, count, stride, threshold, waits.k)))
+
+    def posts(self, waits: Waits, plan: Plan) -> Ints:
+        """What each item posts, given the waits that are left: nothing where it leaves words and nobody waits."""
+        post = plan.items.post
+        if not self.ops:
+            return post
+        awaited = held(waits.first, waits.count, waits.stride, plan.semaphores + 1)  # the last is that of -1
+        silent = np.isin(plan.items.op, [*self.ops]) & ~awaited[post]
+        posts: Ints = np.where(silent, -1, post)
+        return posts
+
+
+#: Nothing is words.
+NONE = HandedOver({}, {}, {}, {})
+
+
+def handed_over(proof: Proof, bodies: Sequence[WalkBody], options: Options) -> HandedOver:
+    """The tensors that are words.
+
+    Those that options name; or, in a chain of short ops, all that can be of ops whose tiles all run at once, as who
+    polls keeps the consumers of its block from other items.
+
+    Args:
+        bodies: of each op.
+
+    Raises:
+        PlanError: one of those named cannot be.
+    """
+    plan, wanted = proof.plan, options.words
+    able = any(body.publishes for body in bodies) and any(body.polls for body in bodies)
+    able &= plan.dispatch in _DISPATCHES and options.cluster == ALONE
+    found = NONE
+    if able and wanted != () and (wanted is not None or is_chain(plan.graph)):
+        found = _Search(plan, bodies, None if wanted is None else frozenset(wanted)).found()
+    missing = sorted({*(wanted or ())} - found.sizes.keys())
+    if missing:
+        raise PlanError(
+            f"tensors {missing} cannot be words of this plan: who writes one and who reads it must be able to, whole "
+            "tiles of one op each, under static or ticket dispatch; leave them out of Options.words"
+        )
+    return found
+
+
+class _Search:
+    """Leaves out what cannot be, until nothing more follows."""
+
+    def __init__(self, plan: Plan, bodies: Sequence[WalkBody], wanted: frozenset[str] | None) -> None:
+        self.plan, self.graph, self.bodies = plan, plan.graph, bodies
+        self.dependencies = Dependencies(plan.graph)
+        items, ops = plan.items, plan.graph.ops
+        extent = np.array([op.k_extent for op in ops], np.int64)[items.op]
+        cut = {*items.op[items.k_hi - items.k_lo < extent].tolist()}
+        inner = {*plan.graph.intermediates}
+        #: Of each op its arguments that can be words, by what they are: tensors.
+        self.writes: dict[int, dict[str, str]] = {}
+        self.reads: dict[int, dict[str, str]] = {}
+        for o, (op, body) in enumerate(zip(ops, bodies, strict=True)):
+            waves = wanted is None and op.tiles > plan.workers
+            if o in cut or waves or (body.by_words is not None and not body.by_words(op)):
+                continue
+            for names, accesses, of in ((body.publishes, op.writes, self.writes), (body.polls, op.reads, self.reads)):
+                some = {a.arg: a.tensor for a in accesses if a.arg in names}
+                if some and {*some.values()} <= inner and (wanted is None or {*some.values()} <= wanted):
+                    of[o] = some
+
+    def found(self) -> HandedOver:
+        """What is left."""
+        while any([self._without_readers(), self._without_writers(), self._without_words()]):
+            pass
+        names = {name for args in self.writes.values() for name in args.values()}
+        sizes = {name: _words_of(self.graph, name) for name in sorted(names)}
+        numbers: dict[int, dict[str, int]] = {}
+        for o, args in self.writes.items():
+            numbers.setdefault(o, {}).update(dict.fromkeys(args, o + 1))
+        for o, args in self.reads.items():
+            numbers.setdefault(o, {}).update({arg: self._source(o, arg) + 1 for arg in args})
+        ops = {o: Worded(args, len(self.graph.ops)) for o, args in sorted(numbers.items())}
+        polled = {o: frozenset(self._source(o, arg) for arg in args) for o, args in self.reads.items()}
+        return HandedOver(sizes, ops, polled, self._ended_with(polled))
+
+    def _source(self, op: int, arg: str) -> int:
+        """The op that writes all that an op reads through an argument; -1 if there are several."""
+        links = [link for link in self._links(op) if link.target.arg == arg and link.hazard is Hazard.RAW]
+        found = {producer for link in links for producer in link.producers}
+        return found.pop() if len(found) == 1 else -1
+
+    def _links(self, op: int) -> list[Link]:
+        return self.dependencies.into(op)
+
+    def _without_readers(self) -> bool:
+        """Leave out what an op writes that others read as a tensor, where there is none, or nobody reads as words."""
+        polled = {name for args in self.reads.values() for name in args.values()}
+        wrong = set()
+        for o, args in self.writes.items():
+            readers = [(r, a) for r, op in enumerate(self.graph.ops) for a in op.reads if a.tensor in args.values()]
+            plain = any(a.arg not in self.reads.get(r, {}) for r, a in readers)
+            if not {*args.values()} <= polled or (plain and not self.bodies[o].keeps):
+                wrong.add(o)
+        return self._leave_out(self.writes, wrong)
+
+    def _without_writers(self) -> bool:
+        """Leave out readers of what some op writes as a tensor, and writers beside such."""
+        names = [
+            a.tensor for o, op in enumerate(self.graph.ops) for a in op.writes if a.arg not in self.writes.get(o, {})
+        ]
+        wrong = {o for o, args in self.reads.items() if {*args.values()} & {*names}}
+        beside = {o for o, args in self.writes.items() if {*args.values()} & {*names}}
+        return self._leave_out(self.reads, wrong) | self._leave_out(self.writes, beside)
+
+    def _without_words(self) -> bool:
+        """Leave out readers whose waits are for other tiles too than those whose words they poll."""
+        return self._leave_out(self.reads, {o for o in self.reads if not self._suits(o)})
+
+    def _suits(self, op: int) -> bool:
+        args, plan = self.reads[op], self.plan
+        sources = {self._source(op, arg) for arg in args}
+        polling = [k for k in self._links(op) if k.target.arg in args and k.hazard is Hazard.RAW]
+        others = {p for link in self._links(op) if link not in polling for p in link.producers}
+        if -1 in sources or sources & others:
+            return False
+        needed = [self.dependencies.of_tiles(link) for link in polling]
+        row, tile = (np.concatenate([getattr(groups, name) for groups in needed]) for name in ("rows", "values"))
+        tiles = np.bincount(row[distinct(row, tile)[0]], minlength=self.graph.ops[op].tiles)
+        mine = np.flatnonzero(plan.items.op == op)
+        waits = plan.waits
+        of = _for_some(waits, np.flatnonzero(plan.items.op[waits.item] == op), _owners(plan), sources)
+        awaited = np.bincount(waits.item[of], (waits.count * waits.threshold)[of], minlength=len(plan.items))
+        return bool((awaited[mine] == tiles[plan.items.tile[mine]]).all())
+
+    def _ended_with(self, polled: Mapping[int, frozenset[int]]) -> dict[int, int]:
+        """Ops that leave words alone, all of which one op polls, with that op."""
+        found = {}
+        for o, args in self.writes.items():
+            pollers = [c for c, sources in polled.items() if o in sources]
+            if self.bodies[o].keeps or len(pollers) != 1 or len(args) < len(self.graph.ops[o].writes):
+                continue
+            links = [k for k in self._links(pollers[0]) if o in k.producers and k.hazard is Hazard.RAW]
+            seen = {int(t) for link in links for t in self.dependencies.of_tiles(link).values}
+            if len(seen) == self.graph.ops[o].tiles:
+                found[o] = pollers[0]
+        return found
+
+    @staticmethod
+    def _leave_out(of: dict[int, dict[str, str]], wrong: set[int]) -> bool:
+        for op in wrong:
+            del of[op]
+        return bool(wrong)
+
+
+def _owners(plan: Plan) -> Ints:
+    """The op whose tiles post each semaphore; -1 where several ops' do, or none."""
+    ops = len(plan.graph.ops)
+    least, most = np.full(plan.semaphores, ops, np.int64), np.full(plan.semaphores, -1, np.int64)
+    posts = plan.items.post >= 0
+    np.minimum.at(least, plan.items.post[posts], plan.items.op[posts])
+    np.maximum.at(most, plan.items.post[posts], plan.items.op[posts])
+    owners: Ints = np.where(least == most, least, -1)
+    return owners
+
+
+def _for_some(waits: Waits, rows: Ints, owner: Ints, ops: Collection[int]) -> Ints:
+    """Those of some waits that are for tiles of these ops alone."""
+    among = np.isin(owner, [*ops]).astype(np.int64)
+    all_among = fold(np.minimum, among, waits.first[rows], waits.count[rows], waits.stride[rows])
+    found: Ints = rows[all_among == 1]
+    return found
+
+
+def _words_of(graph: Graph, name: str) -> int:
+    tensor = graph.tensor(name)
+    count = int(np.prod(tensor.shape, dtype=np.int64))
+    return -(-count * tensor.dtype.itemsize // 4)
