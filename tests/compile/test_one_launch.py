@@ -105,6 +105,14 @@ def test_parts_that_share_sums_keep_the_memory_order(name: str) -> None:
     assert len(places(run.binary.ptx.splitlines(), r"red\.release\.gpu")) == 1, "of the warp that posts"
 
 
+@pytest.mark.parametrize("tiles", [(112, 32), (128, 256), (88, 120)], ids=str)
+def test_the_last_part_of_a_tile_adds_the_sums_of_others_without_spills(tiles: tuple[int, int]) -> None:
+    """However many registers the tile's own take, and others are loaded in as few trips as the rest allows."""
+    up, down = (il.MatmulTile(64, width, 64) for width in tiles)
+    graph = il.workloads.ffn(300, il.workloads.FFNShape(1024, 2816, A.SILU, True), up=up, down=down)
+    assert launch(graph, split=il.SplitK(4)).binary.resources.spill_bytes == 0
+
+
 def test_the_lint_finds_words_that_are_stored_between_a_barrier_and_a_post() -> None:
     lines = sharing("five of 8 tokens").binary.ptx.splitlines()
     (post,) = places(lines, r"red\.release\.gpu")

@@ -101,11 +101,13 @@ float exp2f(float x) noexcept;
 float tanhf(float x) noexcept;
 float sqrtf(float x) noexcept;
 float logf(float x) noexcept;
+float fmaf(float x, float y, float z) noexcept;
 float fmaxf(float x, float y) noexcept;
 float fminf(float x, float y) noexcept;
 }
 #define __logf logf
 #define __expf expf  // the C library has one of its own, which it does not show
+inline float __fmul_rn(float x, float y) { return x * y; }
 inline float __fdividef(float x, float y) { return x / y; }
 inline float rsqrtf(float x) { return 1.0f / __builtin_sqrtf(x); }
 

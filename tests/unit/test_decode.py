@@ -163,7 +163,7 @@ def test_splits_fill_the_device_once_at_most_and_leave_none_without_a_block() ->
 
 
 def test_a_short_cache_is_left_whole_and_longer_ones_are_split_further() -> None:
-    assert [splits(il.H200, 1, 8, 64 * blocks, 256) for blocks in (1, 5, 17, 33, 65, 2048)] == [1, 1, 6, 8, 12, 16]
+    assert [splits(il.H200, 1, 8, 64 * blocks, 256) for blocks in (1, 5, 17, 33, 65, 2048)] == [1, 1, 6, 8, 12, 12]
     assert splits(il.H200, 1, 8, 64 * 17, 512) == splits(il.H200, 1, 8, 64 * 34, 256)  # as many bytes
 
 

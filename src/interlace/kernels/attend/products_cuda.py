@@ -180,8 +180,8 @@ struct Angles {
   }
   DEVICE void rotate(float2& low, float2& high, int p) const {
     const float2 x = low, y = high, c = cosines[p], s = sines[p];
-    low = make_float2(x.x * c.x - y.x * s.x, x.y * c.y - y.y * s.y);
-    high = make_float2(y.x * c.x + x.x * s.x, y.y * c.y + x.y * s.y);
+    low = make_float2(turned(x.x, c.x, -y.x, s.x), turned(x.y, c.y, -y.y, s.y));
+    high = make_float2(turned(y.x, c.x, x.x, s.x), turned(y.y, c.y, x.y, s.y));
   }
 };
 // The weight of a norm of heads, if there is one.

@@ -82,7 +82,7 @@ DEVICE void store_shared_32(unsigned at, unsigned value) {
 // Bytes from one row to the next of what an epilogue turns round: 64 elements, and 16 bytes against bank conflicts.
 constexpr int PITCH = 64 * 2 + 16;
 // Of a thread, for sums and for the parts that are added to them, 16 bytes a load.
-constexpr int SUM_REGISTERS = WARPGROUPS == 1 ? 208 : 176;
+constexpr int SUM_REGISTERS = WARPGROUPS == 1 ? 144 : 136;
 
 template <int BM_, int BN_, int BK_, int ROWS_, int GATES_, bool TRANSPOSED_, int ACTIVATION_, bool BIAS, bool RESIDUAL,
           bool RAGGED, int TOGETHER, int SQUARED = 0, bool LEAVES = false, int NORMALISED = 0, unsigned EPS_BITS = 0,

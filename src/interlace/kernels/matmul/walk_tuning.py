@@ -131,7 +131,8 @@ def _narrow(ops: Sequence[Op], m: int, sms: int) -> Setting | None:
     for op in ops:
         width = _narrow_width(rows[op.name], step(op), sms)
         depth = min(_DEEP // (2 * width * sums(op)), _SHALLOW // (2 * m)) // PANEL * PANEL
-        depth = min(depth, int(op.param("K")))
+        k = int(op.param("K"))
+        depth = min(_up(-(-k // -(-k // depth)), PANEL), k)  # as many stages, all alike
         each.append((op.name, OpSetting(MatmulTile(_up(m, _STEP), width, depth, swap_ab=True).params)))
     return Setting(tuple(each))
 
