@@ -26,6 +26,7 @@ from interlace.bench.problem import Problem
 from interlace.bench.record import kept_rows, write_record
 from interlace.bench.sources import launched
 from interlace.bench.timing import protocol, rounds_us
+from interlace.bench.turns import alone
 from interlace.core.errors import InterlaceError
 from interlace.deploy import Deployment, here
 from interlace.executors import DeviceExecutor
@@ -59,9 +60,10 @@ def traced(deployment: Deployment, problem: Problem, layer: int) -> list[dict[st
     default = deployment.make(setting).options
     executor = deployment.make(setting, Options(dependent_launch=default.dependent_launch, trace=True))
     run = problem.run(executor)
-    for n in range(_WARM):
-        run({**problem.rest, **problem.weights[n % len(problem.weights)]})
-    executor.synchronize()
+    with alone():
+        for n in range(_WARM):
+            run({**problem.rest, **problem.weights[n % len(problem.weights)]})
+        executor.synchronize()
     trace = executor.trace()
     mine = [(n, name) for n, name in enumerate(trace.ops) if name.startswith(f"layers.{layer}.")]
     begin = min(int(trace.start_ns[trace.op == n].min()) for n, _ in mine)
