@@ -24,7 +24,7 @@ POSITIONS = (0, 5, 90)
 
 def step(shape: LlamaShape, dtype: il.DType, pages: int | None = None) -> tuple[Decode, il.Graph]:
     problem = Decode(**{**vars(shape), "batch": len(POSITIONS), "capacity": 100, "context": 0, "dtype": dtype})
-    device = replace(il.CPU, sms=12 if shape is SMALL else 3)
+    device = replace(il.CPU, sms=12 if shape is SMALL else 3, sm_dram_bytes_per_s=1e6)  # so slow that caches are split
     graph = decode_graph(shape, len(POSITIONS), 100, device, dtype=dtype, pages=pages)
     assert graph.op("layers.0.attend").grid[2] == (2 if shape is SMALL else 1)
     return problem, graph
@@ -100,7 +100,7 @@ ALL_OPS = ["embedding", "layers.0.attend", "layers.0.combine", "layers.0.append"
 )
 def test_ops_touch_what_they_declare(op: str, pages: int | None) -> None:
     """Whatever ids, positions and pages are: they are clamped to the table, the cache and the pool."""
-    graph = decode_graph(SMALL, 2, 80, replace(il.CPU, sms=8), pages=pages)
+    graph = decode_graph(SMALL, 2, 80, replace(il.CPU, sms=8, sm_dram_bytes_per_s=1e6), pages=pages)
     last = graph.op(op).tiles - 1
     for device in ("reference", "cpu"):
         il.check_footprint(graph, op, device=device, tiles=(last,))
