@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+import numpy as np
 import pytest
 from hypothesis import given
 
+from interlace.core.devices import H200
 from interlace.core.errors import IntraOpRaceError
 from interlace.graph.access import ALL, Access, Affine, K, Span, axes, fixed
 from interlace.graph.dependencies import Dependencies, Hazard
 from interlace.graph.graph import Graph
 from interlace.graph.op import Op, Reduction
+from interlace.workloads.llama import LLAMAS, decode_graph
 
 from ..draws import EXAMPLES
 from . import oracle
@@ -401,3 +406,17 @@ def test_op_numbers_its_tiles_row_major_and_counts_a_short_last_chunk() -> None:
     assert op.tile_name(3) == "op 'mm', tile (1, 1)"
     assert Reduction(7, 4).chunks == 2
     assert Reduction(8, 4).chunks == 2
+
+
+def test_layers_that_are_alike_are_looked_at_once_and_find_tiles_of_their_own() -> None:
+    def looked_at(layers: int) -> int:
+        dependencies = Dependencies(decode_graph(replace(LLAMAS["tiny"], layers=layers), 4, 128, H200))
+        before = dependencies.looked_at
+        for link in dependencies.links:
+            needed = dependencies.of_tiles(link)
+            alone = Dependencies(dependencies.graph).of_tiles(link) if link.consumer > 20 else needed
+            np.testing.assert_array_equal(needed.ptr, alone.ptr)
+            np.testing.assert_array_equal(needed.values, alone.values)
+        return dependencies.looked_at - before
+
+    assert looked_at(3) == looked_at(6)

@@ -6,12 +6,14 @@ four RAW dependencies, found by intersection and declared nowhere.
 
 Two steps find them: which *accesses* see which, by what whole ops touch (``visible``); and, on demand, which tiles
 reach a box through those (``inverse``). Tiles that touch the same box share one answer, and answers are runs of
-tiles: an FFN of 18,432 tiles has 128 of them, causal attention one for each of its tiles.
+tiles: an FFN of 18,432 tiles has 128 of them, causal attention one for each of its tiles. What is found for an op of
+one layer holds for its likes in others, whose tiles have other numbers.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Hashable, Iterator
 from dataclasses import dataclass
 from enum import Enum
 from itertools import product
@@ -31,6 +33,7 @@ from interlace.graph.uses import boxes, covered, dependent, uses_of, where
 from interlace.graph.visible import Seen
 
 _WIDTH = 8  # numbers kept of each pair of a box and an access
+_KEPT = 1 << 21  # numbers at most that are kept of what was found, so that what is alike is not looked at again
 
 
 class Hazard(Enum):
@@ -99,6 +102,13 @@ class Dependencies:
         for link in self.links:
             self._into.setdefault(link.consumer, []).append(link)
         self._indices: dict[Link, BoxIndex] = {}
+        kinds: dict[Hashable, int] = {}
+        of_use = [kinds.setdefault(where(graph, use), len(kinds)) for use in self._uses]
+        #: Equal for accesses whose tiles touch the same elements.
+        self._kinds = np.array(of_use, np.int64)
+        self._alike = Counter(map(self._kind, self.links))
+        self._found: dict[Hashable, list[tuple[int, int, Runs]]] = {}
+        self._kept = 0
         self._order: dict[int, Ints] = {}
 
     @property
@@ -120,6 +130,34 @@ class Dependencies:
 
         Each slice is (a, b, the producers' tiles for these boxes, rows counted from a).
         """
+        kind, rows = self._kind(link), self._row[link.uses]
+        if self._alike[kind] == 1:
+            yield from self._reached(link, lo, hi)
+            return
+        # Kept as places behind the first tile of each source, which is all in which links that are alike differ.
+        key, base = (kind, lo.tobytes(), hi.tobytes()), self._inverses[link.tensor].base[rows]
+        if key in self._found:
+            for a, b, runs in self._found[key]:
+                first = base[runs.source] + runs.first
+                yield a, b, Runs(runs.row, rows[runs.source], runs.layout, first, runs.count)
+            return
+        found: list[tuple[int, int, Runs]] = []
+        numbers = self._kept + lo.size + hi.size
+        for a, b, runs in self._reached(link, lo, hi):
+            numbers += 5 * len(runs)
+            if numbers <= _KEPT:
+                source = np.searchsorted(rows, runs.source)
+                found.append((a, b, Runs(runs.row, source, runs.layout, runs.first - base[source], runs.count)))
+            yield a, b, runs
+        if numbers <= _KEPT:
+            self._kept, self._found[key] = numbers, found
+
+    def _kind(self, link: Link) -> bytes:
+        """Equal for links whose sources touch the same elements, tile by tile."""
+        return self._kinds[link.uses].tobytes()
+
+    def _reached(self, link: Link, lo: Ints, hi: Ints) -> Iterator[tuple[int, int, Runs]]:
+        """As ``runs``, found anew."""
         rows = self._row[link.uses]
         for start, stop in slices(len(lo), _WIDTH * len(rows)):
             found = list(self._index(link).batches(lo[start:stop], hi[start:stop]))

@@ -55,7 +55,7 @@ def grouped(row: Ints, rows: int) -> Groups:
 def offsets(sizes: Ints) -> Ints:
     """``[0, s0, s0 + s1, ...]``: where each ragged row begins."""
     out = np.zeros(len(sizes) + 1, np.int64)
-    np.cumsum(sizes, out=out[1:])
+    sizes.cumsum(out=out[1:])
     return out
 
 
@@ -74,14 +74,21 @@ def distinct(*columns: Ints) -> tuple[Ints, Ints]:
     key, extent = np.zeros(len(columns[0]), np.int64), 1
     for column in columns:
         low, high = int(column.min(initial=0)), int(column.max(initial=0))
+        if low == high:
+            continue
         if (high - low + 1) * extent >= 1 << 62:
             _, key = np.unique(key, return_inverse=True)
             values, column = np.unique(column, return_inverse=True)
             extent, low, high = len(key), 0, len(values) - 1
         key = key * (high - low + 1) + (column - low)
         extent *= high - low + 1
-    _, first, cls = np.unique(key, return_index=True, return_inverse=True)
-    return first.astype(np.int64), cls.astype(np.int64)
+    # As np.unique does it, at half the cost for few rows.
+    order = key.argsort(kind="stable")
+    opens = np.ones(len(key), bool)
+    np.not_equal(key[order[1:]], key[order[:-1]], out=opens[1:])
+    cls = np.empty(len(key), np.int64)
+    cls[order] = opens.cumsum() - 1
+    return order[opens].astype(np.int64, copy=False), cls
 
 
 def batches(size: Ints) -> Iterator[tuple[int, int]]:
