@@ -11,11 +11,12 @@ from interlace.cli.machine import Machine
 from interlace.cli.options import ScheduleOptions
 from interlace.cli.workloads import Selection
 from interlace.core.devices import DeviceSpec
-from interlace.deploy import plan_graph
+from interlace.deploy import prove_graph
 from interlace.executors import Executor
 from interlace.graph.graph import Graph
-from interlace.plan.verify import Proof, verify
-from interlace.planner.build import Choices, build
+from interlace.plan.verify import Proof
+from interlace.planner.build import Choices
+from interlace.planner.kept import proved
 from interlace.policies.setting import Setting
 from interlace.workloads.base import Inputs, Tile
 
@@ -89,10 +90,10 @@ class Problem:
             if (setting, dispatch) not in made:
                 chosen = {**given, "dispatch": dispatch}
                 if self.tiled:
-                    plan = build(self.graph, replace(whole, **chosen))
+                    proof = proved(self.graph, replace(whole, **chosen))
                 else:
-                    plan = plan_graph(self.graph, spec, executor, **chosen)
-                made[setting, dispatch] = Planned(verify(plan), setting)
+                    proof = prove_graph(self.graph, spec, executor, **chosen)
+                made[setting, dispatch] = Planned(proof, setting)
             return made[setting, dispatch]
 
         return of

@@ -5,7 +5,7 @@ from __future__ import annotations
 from interlace.deploy.choose import Choice, choose
 from interlace.deploy.deployment import Deployment, deployment, here, overlaps
 from interlace.deploy.library import library_us
-from interlace.deploy.planning import plan_graph, runner
+from interlace.deploy.planning import plan_graph, prove_graph, runner
 from interlace.deploy.rows import launched_rows
 
 __all__ = [
@@ -18,5 +18,6 @@ __all__ = [
     "library_us",
     "overlaps",
     "plan_graph",
+    "prove_graph",
     "runner",
 ]

@@ -19,7 +19,9 @@ from interlace.graph.access import FULL
 from interlace.graph.graph import Graph
 from interlace.graph.op import Op
 from interlace.plan.plan import Plan
-from interlace.planner.build import build
+from interlace.plan.verify import Proof
+from interlace.planner.build import Choices, build
+from interlace.planner.kept import proved
 from interlace.planner.settings import choices, retiled
 from interlace.policies.orders import Order
 from interlace.policies.setting import Setting
@@ -79,12 +81,31 @@ class Deployment:
             PlanError, OrderError, ParamError, ShapeError, TooManyItemsError: as ``planner.settings.retiled`` and
                 ``build``.
         """
+        return build(*self._chosen(setting, policy, order, alone))
+
+    def proof(
+        self, setting: Setting, policy: SyncPolicy | None = None, order: Order | None = None, *, alone: bool = True
+    ) -> Proof:
+        """The plan under a setting, proved; one of many ops is kept on disk, and not made twice (``planner/kept``).
+
+        Args:
+            setting, policy, order, alone: as of ``plan``.
+
+        Raises:
+            PlanError, OrderError, ParamError, ShapeError, TooManyItemsError: as ``plan`` and ``verify``.
+        """
+        return proved(*self._chosen(setting, policy, order, alone))
+
+    def _chosen(
+        self, setting: Setting, policy: SyncPolicy | None, order: Order | None, alone: bool
+    ) -> tuple[Graph, Choices]:
+        """What a plan is built of."""
         tiled = retiled(self.graph, setting)
         chosen = choices(tiled, setting, self.device.sms)
         dispatch = self.executor.dispatch(tiled, chosen)
         chosen = replace(chosen, dispatch=dispatch if alone or not dispatch.resident else self.executor.dispatches[0])
         chosen = chosen if policy is None else replace(chosen, policy=policy)
-        return build(tiled, chosen if order is None else replace(chosen, order=order))
+        return tiled, chosen if order is None else replace(chosen, order=order)
 
     def mode(self, plan: Plan) -> Mode:
         """How a prediction takes the executor of a plan."""
@@ -107,10 +128,10 @@ class Deployment:
         Raises:
             PlanError, OrderError, NoDeviceError, ShapeError, DTypeError: as the executors do.
         """
-        plan = self.plan(setting, policy, order)
+        proof = self.proof(setting, policy, order)
         if options is None:
-            options = Options(dependent_launch=overlaps(self.executor, plan, self.device))
-        return self.executor(plan, options)
+            options = Options(dependent_launch=overlaps(self.executor, proof.plan, self.device))
+        return self.executor(proof, options)
 
     @property
     def flops(self) -> float:

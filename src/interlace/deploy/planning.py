@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import fields, replace
 from typing import Any
 
@@ -12,7 +13,9 @@ from interlace.executors import ONE_LAUNCH, DeviceExecutor, Executor
 from interlace.executors.gpu import spec_by_name
 from interlace.graph.graph import Graph
 from interlace.plan.plan import Plan
+from interlace.plan.verify import Proof
 from interlace.planner.build import Choices, build
+from interlace.planner.kept import proved
 from interlace.planner.settings import choices, retiled
 
 _CHOICES = tuple(field.name for field in fields(Choices))
@@ -41,6 +44,26 @@ def plan_graph(
         SimulationError: a graph is too large to search for a plan.
         TooManyItemsError, OrderError, IntraOpRaceError, UnwrittenError: as ``build``.
     """
+    return build(*_decided(graph, device, executor, search, given))
+
+
+def prove_graph(graph: Graph, device: DeviceSpec, executor: type[Executor], **given: Any) -> Proof:
+    """The plan that ``plan_graph`` makes by rule, proved; one of many ops is kept on disk (``planner/kept``).
+
+    Raises:
+        InterlaceError: as ``plan_graph`` and ``verify``.
+    """
+    return proved(*_decided(graph, device, executor, False, given))
+
+
+def _decided(
+    graph: Graph,
+    device: DeviceSpec | None,
+    executor: type[Executor] | None,
+    search: bool,
+    given: Mapping[str, Any],
+) -> tuple[Graph, Choices]:
+    """What ``plan_graph`` builds a plan of."""
     check_type(graph, Graph, "plan_graph", "graph")
     check_type(device, (DeviceSpec, type(None)), "plan_graph", "device", "il.H200")
     if executor is not None and not (isinstance(executor, type) and issubclass(executor, Executor)):
@@ -52,7 +75,7 @@ def plan_graph(
     executor = runner(graph, device) if executor is None else executor
     executor.check(graph, device)
     tiled, chosen = _searched(graph, device, executor) if search else _by_rule(graph, device, executor)
-    return build(tiled, replace(chosen, **given))
+    return tiled, replace(chosen, **given)
 
 
 def runner(graph: Graph, device: DeviceSpec) -> type[DeviceExecutor]:

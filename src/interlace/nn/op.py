@@ -244,8 +244,8 @@ def _proved(
 ) -> tuple[type[DeviceExecutor], Proof]:
     """How the launch runs, once for all streams and captures."""
     found = deployment(ffn_graph(rows, shape, dtype, bias=bias), spec_by_name(device))
-    plan = found.plan(found.setting(), alone=False)  # captured graphs may be replayed beside one another
-    return found.executor, found.executor.prove(plan)
+    proof = found.proof(found.setting(), alone=False)  # captured graphs may be replayed beside one another
+    return found.executor, found.executor.prove(proof)
 
 
 _instances = Instances(_make)

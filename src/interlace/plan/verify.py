@@ -43,10 +43,11 @@ from interlace.core.errors import DeadlockError, Place, PlanError, ThresholdErro
 from interlace.graph.access import Ints
 from interlace.graph.dependencies import Dependencies
 from interlace.graph.ragged import Groups, offsets
-from interlace.plan.coverage import check_coverage
+from interlace.plan.coverage import Coverage, check_coverage
 from interlace.plan.facts import Facts
 from interlace.plan.orderings import Edge, Ordering
 from interlace.plan.plan import Dispatch, Plan
+from interlace.plan.record import Found, digest
 from interlace.plan.spawns import Spawns
 
 _POSTS_LIMIT = 1 << 31  # differences of wrapping 32-bit counters must stay below this
@@ -55,7 +56,8 @@ _VERIFIED = object()  # what a Proof is made with here and nowhere else
 
 @dataclass(frozen=True)
 class Proof:
-    """What ``verify`` showed of a plan. Nobody else makes one, not by ``dataclasses.replace`` either.
+    """What ``verify`` showed of a plan, now or before (``recalled``). Nobody else makes one, not by
+    ``dataclasses.replace`` either.
 
     Attributes:
         plan: the plan, now safe to run.
@@ -114,9 +116,34 @@ def verify(plan: Plan) -> Proof:
             f"{shown(plan)} is no Plan; make one with interlace.build(graph, interlace.Choices(workers=4)), with "
             "interlace.plan_graph(graph), or of a file with interlace.read_plan(text)"
         )
+    facts = _facts(plan)
+    return _proof(facts, check_coverage(facts, Dependencies(plan.graph)))
+
+
+def recalled(plan: Plan, found: Found) -> Proof:
+    """The proof of a plan that was proved before, with what was found of it then.
+
+    To find the dependencies of its graph, and that waits enforce them, is what takes the time of a proof. That is taken
+    from there if it was found of just this plan, and all else is proved again. Whoever calls this must know that
+    ``verify`` found it (``planner/kept`` says how).
+
+    Raises:
+        ItemError, SemaphoreError, ThresholdError, DeadlockError, SpawnError: as ``verify``.
+        PlanError: as ``verify``; or it was found of another plan.
+    """
+    if found.of != digest(plan):
+        raise PlanError("what was found is of another plan; take the one that interlace.verify(plan) proves")
+    return _proof(_facts(plan), found.coverage)
+
+
+def _facts(plan: Plan) -> Facts:
     facts = Facts(plan)
     _check_thresholds(facts)
-    coverage = check_coverage(facts, Dependencies(plan.graph))
+    return facts
+
+
+def _proof(facts: Facts, coverage: Coverage) -> Proof:
+    plan = facts.plan
     order = _check_progress(facts)
     if plan.dispatch is Dispatch.SPAWN:
         Spawns.of(plan)

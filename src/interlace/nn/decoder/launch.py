@@ -167,12 +167,12 @@ def _half_full(tensors: Mapping[str, torch.Tensor], taken: torch.Tensor, half: i
 
 
 def made(graph: Graph, runner: type[DeviceExecutor], device: str) -> DeviceExecutor:
-    """An executor of a step, planned for a device by its rules, and verified.
+    """An executor of a step, planned for a device by its rules, and verified; once for all processes.
 
     Raises:
         InterlaceError: as planning and making an executor do.
     """
     found = Deployment(graph, spec_by_name(device), runner)
-    plan = found.plan(found.setting())
-    options = Options(device=device, dependent_launch=overlaps(runner, plan, found.device))
-    return runner(plan, options)
+    proof = found.proof(found.setting())
+    options = Options(device=device, dependent_launch=overlaps(runner, proof.plan, found.device))
+    return runner(proof, options)

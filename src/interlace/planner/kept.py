@@ -1,0 +1,122 @@
+"""Plans with their proofs, kept in the user's cache between processes, beside what was compiled (``cuda/cache``).
+
+A plan follows from a graph and choices, and its proof from the plan. So the key of a kept one is all of these, and what
+plans and proves:
+
+    graph      as data: tensors, ops, grids, access maps, params; not the bodies, at which neither looks
+    choices    workers, dispatch, policies, orders, splits, interleaving; how a device or an executor matters
+    versions   of Python, NumPy and this package, and a hash of its sources
+
+Choices that are not the package's own, such as a policy of yours, are code that no key tells, so what they plan is not
+kept. Nor is what a package plans whose files changed after it was imported, nor a plan of few ops, which takes no time.
+
+Why what is read is as good as proved here. The process that wrote it proved it, by the same code on the same graph, and
+proving again would give the same. A file begins with a hash of its key and of all that follows, so one that is damaged,
+cut off or renamed counts as absent. Of what is read everything is proved again but one step (``verify.recalled``): what
+depends on what, and that waits enforce it, takes long, and is believed of the plan whose digest is written beside it,
+and of no other. That guards against every accident, and not against somebody who writes to this user's cache, who
+could as well exchange the kernels that were compiled there, or the package.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import sys
+import time
+import zipfile
+from collections.abc import Mapping
+from dataclasses import fields, is_dataclass
+from enum import Enum
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from interlace.core.errors import InterlaceError
+from interlace.core.version import VERSION
+from interlace.graph.graph import Graph, to_data
+from interlace.kernels.cuda import cache as disk
+from interlace.plan.coverage import Coverage
+from interlace.plan.record import read, written
+from interlace.plan.verify import Proof, recalled, verify
+from interlace.planner.build import Choices, build
+
+#: Ops of a graph from which on a plan is kept; those of fewer are planned and proved in a fraction of a second.
+MANY = 32
+_SCHEMA = 1  # of the records: another number where others are kept
+_PACKAGE = __name__.partition(".")[0]
+_BEGAN = time.time()  # what runs was imported then or, by files that have not changed since, later
+
+
+def proved(graph: Graph, choices: Choices) -> Proof:
+    """The plan that follows from a graph and choices, proved: kept from before, or made here and kept.
+
+    Raises:
+        InterlaceError: as ``build`` and ``verify``.
+    """
+    key = _key(graph, choices) if len(graph.ops) >= MANY else None
+    proof = None if key is None else _lookup(key, graph)
+    if proof is None:
+        proof = verify(build(graph, choices))
+        if key is not None:
+            disk.keep(key, *written(proof.plan, Coverage(proof.edges, proof.edges_by_wait, proof.rests_on)))
+    return proof
+
+
+def _lookup(key: str, graph: Graph) -> Proof | None:
+    kept = disk.lookup(key)
+    if kept is None:
+        return None
+    try:
+        return recalled(*read(*kept, graph))
+    except (KeyError, TypeError, ValueError, OSError, zipfile.BadZipFile, InterlaceError):
+        return None  # not what is written here, so it is made and written anew
+
+
+def _key(graph: Graph, choices: Choices) -> str | None:
+    """The hash of what a proved plan depends on; None if that cannot be told."""
+    made_by = sources(Path(__file__).parents[1])
+    if made_by is None:
+        return None
+    versions = [sys.version, np.__version__, VERSION, made_by]
+    try:
+        return disk.key_of(plan=_SCHEMA, graph=to_data(graph), choices=_told(choices), versions=versions)
+    except TypeError:
+        return None
+
+
+@cache
+def sources(folder: Path) -> str | None:
+    """A hash of all Python files below a folder; None if there are none, or if one changed after this was imported."""
+    found = hashlib.sha256()
+    files = sorted(folder.rglob("*.py"))
+    try:
+        for file in files:
+            if file.stat().st_mtime >= _BEGAN:
+                return None
+            text = file.read_bytes()
+            found.update(f"{file.relative_to(folder).as_posix()} {len(text)} ".encode() + text)
+    except OSError:
+        return None
+    return found.hexdigest() if files else None
+
+
+def _told(value: Any) -> Any:
+    """A choice as JSON data, equal only for equal ones. Raises TypeError if it is not the package's own."""
+    if value is None or type(value) in (bool, int, float, str):
+        return value
+    if isinstance(value, np.generic | np.ndarray):
+        return [str(value.dtype), value.tolist()]  # which is no JSON where it is of objects
+    if isinstance(value, Mapping):
+        return ["by name", *([name, _told(each)] for name, each in value.items())]
+    if type(value) in (tuple, list):
+        return ["in order", *map(_told, value)]
+    kind = type(value)
+    if kind.__module__.partition(".")[0] != _PACKAGE:
+        raise TypeError(f"{value!r} is of {kind.__module__}, of which no key tells what it does")
+    if isinstance(value, Enum):
+        return [kind.__qualname__, value.name]
+    if not is_dataclass(value) or vars(value).keys() != {f.name for f in fields(value)}:
+        raise TypeError(f"{value!r} has more to it than its fields")
+    return [f"{kind.__module__}.{kind.__qualname__}", *([f.name, _told(getattr(value, f.name))] for f in fields(value))]

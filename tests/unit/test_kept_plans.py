@@ -1,0 +1,286 @@
+"""Proved plans stay on disk: a second process plans and proves nothing, and what is damaged or foreign is made anew."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass, fields, replace
+from io import BytesIO
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import interlace as il
+from interlace.core.errors import PlanError, ThresholdError
+from interlace.deploy import Deployment, prove_graph
+from interlace.executors.one_launch import OneLaunchExecutor
+from interlace.graph.graph import Graph
+from interlace.kernels.cuda import cache
+from interlace.plan.coverage import Coverage
+from interlace.plan.record import Found, digest, written
+from interlace.plan.verify import Proof, recalled, verify
+from interlace.planner import kept
+from interlace.planner.build import Choices
+from interlace.workloads.llama import LLAMAS, decode_graph
+
+CHOICES = Choices(8, il.Dispatch.STATIC, policy=il.ConsumerSync())
+
+
+def graph(rows: int = 32, ops: int = kept.MANY, tile: tuple[int, int] = (8, 16)) -> Graph:
+    """Copies one behind the other, as few as are kept."""
+    tensors = tuple(il.Tensor(f"t{n}", (rows, 32), il.fp16) for n in range(ops + 1))
+    copies = tuple(il.copy(f"copy{n}", *tensors[n : n + 2], tile=tile) for n in range(ops))
+    return Graph("copies", tensors, copies, ("t0",), (f"t{ops}",))
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("INTERLACE_CACHE_DIR", str(tmp_path))
+    return tmp_path / "compiled"
+
+
+@pytest.fixture
+def made(monkeypatch: pytest.MonkeyPatch) -> list[Proof]:
+    """What was proved, rather than found."""
+    proofs: list[Proof] = []
+
+    def counted(plan: il.Plan) -> Proof:
+        proofs.append(verify(plan))
+        return proofs[-1]
+
+    monkeypatch.setattr(kept, "verify", counted)
+    return proofs
+
+
+def same(a: Proof, b: Proof) -> bool:
+    return all(getattr(a, f.name) == getattr(b, f.name) for f in fields(Proof))
+
+
+def environment() -> dict[str, str]:
+    """Of a process that finds these tests."""
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+
+
+def key(of: Graph, choices: Choices = CHOICES) -> str:
+    found = kept._key(of, choices)
+    assert found is not None
+    return found
+
+
+def test_what_was_proved_is_found_again_bit_for_bit_on_the_graph_that_asks(folder: Path, made: list[Proof]) -> None:
+    first = kept.proved(graph(), CHOICES)
+    (entry,) = folder.iterdir()
+    asks = graph()
+    second = kept.proved(asks, CHOICES)
+    assert len(made) == 1
+    assert same(first, second)
+    assert same(first, verify(il.build(asks, CHOICES)))
+    assert second.plan.graph is asks, "with the bodies that run"
+    assert not second.plan.items.op.flags.writeable
+    assert [path.name for path in folder.iterdir()] == [entry.name]
+
+
+def test_a_second_process_plans_and_proves_nothing(folder: Path) -> None:
+    code = """
+from interlace.planner import kept
+from tests.unit.test_kept_plans import CHOICES, digest, graph
+kept.build = kept.verify = None
+print(digest(kept.proved(graph(), CHOICES).plan))
+"""
+    proof = kept.proved(graph(), CHOICES)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment(), check=True)
+    assert done.stdout == f"{digest(proof.plan)}\n"
+
+
+def test_processes_at_once_find_the_same_and_leave_one_entry(folder: Path) -> None:
+    code = """
+from interlace.planner import kept
+from tests.unit.test_kept_plans import CHOICES, digest, graph
+input()
+print(digest(kept.proved(graph(), CHOICES).plan))
+"""
+    pipe, command = subprocess.PIPE, [sys.executable, "-c", code]
+    each = [subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True, env=environment()) for _ in range(2)]
+    for process in each:
+        assert process.stdin is not None
+        process.stdin.write("\n")
+        process.stdin.flush()
+    said = {process.communicate()[0] for process in each}
+    assert [process.returncode for process in each] == [0, 0]
+    assert said == {f"{digest(kept.proved(graph(), CHOICES).plan)}\n"}
+    assert len(list(folder.iterdir())) == 1
+
+
+@dataclass(frozen=True)
+class OwnSync(il.SyncPolicy):
+    """Code that no key tells."""
+
+    def semaphores(self, coords: np.ndarray, grid: tuple[int, ...]) -> np.ndarray:
+        return coords[:, 0]
+
+
+def test_every_graph_and_every_choice_has_a_key_of_its_own() -> None:
+    some = graph()
+    named = {op.name: il.RowSync() for op in some.ops[:3]}
+    keys = [
+        *(key(each) for each in (some, graph(rows=64), graph(ops=33), graph(tile=(16, 16)))),
+        key(replace(some, ops=(replace(some.ops[0], flops=1.0, body=None), *some.ops[1:]))),
+        *(
+            key(replace(some, ops=(replace(some.ops[0], params=(("eps", eps),), body=None), *some.ops[1:])))
+            for eps in (1, 1.0, True, "1")
+        ),
+        *(key(some, replace(CHOICES, workers=workers)) for workers in (7, il.H200.sms)),
+        *(key(some, replace(CHOICES, dispatch=dispatch)) for dispatch in (il.Dispatch.TICKET, il.Dispatch.STEALING)),
+        key(some, replace(CHOICES, stealing=il.Stealing(None))),
+        key(some, replace(CHOICES, assignment=il.Assignment.BALANCED)),
+        *(key(some, replace(CHOICES, policy=policy)) for policy in (il.TileSync(), il.BatchedRowSync(2), named)),
+        *(key(some, replace(CHOICES, order=order)) for order in (il.Hilbert(), il.Morton(), il.GroupedPanels(4))),
+        key(some, replace(CHOICES, split={"copy1": il.SplitK(2)})),
+        key(some, replace(CHOICES, interleaving=il.Panels(2))),
+        key(some, replace(CHOICES, chunk_waits=True)),
+    ]
+    assert len({*keys}) == len(keys)
+    assert key(graph()) == keys[0]
+
+
+def test_other_sources_and_other_versions_have_other_keys(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = key(graph())
+    monkeypatch.setattr(kept, "sources", lambda _: "others")
+    other = key(graph())
+    monkeypatch.setattr(np, "__version__", "1.0")
+    assert len({before, other, key(graph())}) == 3
+
+
+def test_sources_are_told_apart_by_name_and_text_unless_one_changed_since(tmp_path: Path) -> None:
+    def folder(name: str, *files: tuple[str, str], changed: float = -10.0) -> Path:
+        for file, text in files:
+            path = tmp_path / name / file
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text)
+            os.utime(path, (kept._BEGAN + changed,) * 2)
+        return tmp_path / name
+
+    known = kept.sources(folder("a", ("x.py", "1"), ("y/z.py", "2")))
+    assert known == kept.sources(folder("b", ("x.py", "1"), ("y/z.py", "2"), ("data.json", "3")))
+    others = [(("x.py", "1"), ("y/z.py", "3")), (("x.py", "1"), ("y/w.py", "2")), (("x.py", "1"),)]
+    assert known not in [kept.sources(folder(f"c{n}", *files)) for n, files in enumerate(others)]
+    assert kept.sources(folder("d", ("x.py", "1"), changed=10.0)) is None
+    assert kept.sources(tmp_path / "none") is None
+
+
+@pytest.mark.parametrize("keep", [0, 20, 100, 1000, -1])
+def test_a_damaged_entry_is_ignored_and_written_anew(folder: Path, made: list[Proof], keep: int) -> None:
+    first = kept.proved(graph(), CHOICES)
+    (entry,) = folder.iterdir()
+    whole = entry.read_bytes()
+    entry.write_bytes(whole[:keep])
+    assert same(kept.proved(graph(), CHOICES), first)
+    assert len(made) == 2
+    assert same(kept.proved(graph(), CHOICES), first)
+    assert len(made) == 2
+
+
+def archive(**columns: np.ndarray) -> bytes:
+    file = BytesIO()
+    np.savez(file, **columns)
+    return file.getvalue()
+
+
+class Planted:
+    """What runs if it is unpickled."""
+
+    def __reduce__(self) -> tuple[Callable[..., object], tuple[object, ...]]:
+        return os.mkdir, (os.environ["INTERLACE_CACHE_DIR"] + "/unpickled",)
+
+
+def test_whole_entries_that_say_something_else_are_ignored(folder: Path, made: list[Proof]) -> None:
+    first = kept.proved(graph(), CHOICES)
+    own = key(graph())
+    facts, columns = cache.lookup(own)  # type: ignore[misc]
+    other = verify(il.build(graph(), replace(CHOICES, workers=7)))
+    coverage = Coverage(other.edges, other.edges_by_wait, other.rests_on)
+    with np.load(BytesIO(columns)) as arrays:
+        table = dict(arrays)
+    objects = np.array([Planted()], object)
+    planted = {**table, "items.op": objects}
+    entries = [
+        ({**facts, "of": digest(other.plan)}, columns),
+        ({**written(other.plan, coverage)[0]}, columns),
+        (facts, written(other.plan, coverage)[1]),
+        (facts, archive(**{**table, "waits.first": table["waits.first"][::-1]})),
+        (facts, archive(**{name: table[name] for name in list(table)[1:]})),
+        (facts, archive(**planted)),
+        (facts, pickle.dumps(Planted())),
+        (facts, b"none"),
+        ({}, columns),
+        ({**facts, "plan": {**facts["plan"], "workers": 7}}, columns),
+        ({**facts, "rests_on": [["hope", None]]}, columns),
+    ]
+    for n, entry in enumerate(entries, 1):
+        cache.keep(own, *entry)
+        assert same(kept.proved(graph(), CHOICES), first)
+        assert len(made) == 1 + n
+    assert not (folder.parent / "unpickled").exists()
+
+
+def test_what_was_found_is_of_one_plan_and_all_else_is_proved_again() -> None:
+    plan = il.build(graph(), CHOICES)
+    proof = verify(plan)
+    coverage = Coverage(proof.edges, proof.edges_by_wait, proof.rests_on)
+    assert same(recalled(plan, Found(coverage, digest(plan))), proof)
+    threshold = plan.waits.threshold.copy()
+    threshold[-1] += 1
+    wrong = replace(plan, waits=replace(plan.waits, threshold=threshold))
+    with pytest.raises(PlanError, match="found is of another plan"):
+        recalled(wrong, Found(coverage, digest(plan)))
+    with pytest.raises(ThresholdError, match="set the threshold to"):
+        recalled(wrong, Found(coverage, digest(wrong)))
+
+
+def test_a_folder_that_cannot_be_written_keeps_nothing_and_loses_nothing(folder: Path, made: list[Proof]) -> None:
+    folder.write_text("no folder")
+    assert same(kept.proved(graph(), CHOICES), kept.proved(graph(), CHOICES))
+    assert len(made) == 2
+
+
+def test_choices_of_ones_own_graphs_of_few_ops_and_changed_sources_are_planned_each_time(
+    folder: Path, made: list[Proof], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    some = graph()
+    for policy in (OwnSync(), {some.ops[0].name: OwnSync()}):
+        for _ in range(2):
+            kept.proved(some, replace(CHOICES, policy=policy))
+    few = graph(ops=kept.MANY - 1)
+    assert len(few.ops) < kept.MANY <= len(some.ops)
+    for _ in range(2):
+        kept.proved(few, CHOICES)
+    monkeypatch.setattr(kept, "sources", lambda _: None)
+    for _ in range(2):
+        kept.proved(some, CHOICES)
+    assert len(made) == 8
+    assert not folder.exists()
+
+
+def test_deployments_and_commands_take_what_is_kept(made: list[Proof]) -> None:
+    step = decode_graph(replace(LLAMAS["tiny"], layers=4), 2, 64, il.H200)
+    launch = Deployment(step, il.H200, OneLaunchExecutor)
+    setting = launch.default
+    first = launch.proof(setting)
+    assert first.plan == launch.plan(setting)
+    assert same(launch.proof(setting), first)
+    assert same(prove_graph(step, il.H200, OneLaunchExecutor), first)
+    assert len(made) == 1
+    assert launch.proof(setting, il.TileSync()).plan == launch.plan(setting, il.TileSync())
+    assert launch.proof(setting, alone=False).plan == launch.plan(setting, alone=False)
+    assert len(made) == 3
+
+
+def test_a_plan_that_is_not_safe_is_not_kept(folder: Path) -> None:
+    for _ in range(2):
+        with pytest.raises(il.errors.CoverageError):
+            kept.proved(graph(), Choices(8, policy=il.NoSync()))
+    assert not folder.exists()
