@@ -62,6 +62,9 @@ class Runs:
 
     def by_layout(self) -> Iterator[tuple[int, Ints]]:
         """Each layout that occurs, and the runs in it."""
+        if len(self) and (self.layout == self.layout[0]).all():
+            yield int(self.layout[0]), np.arange(len(self), dtype=np.int64)
+            return
         for layout in np.unique(self.layout).tolist():
             yield layout, np.flatnonzero(self.layout == layout).astype(np.int64)
 

@@ -34,7 +34,7 @@ class Groups:
     @property
     def sizes(self) -> Ints:
         """Length of each row."""
-        return np.diff(self.ptr)
+        return self.ptr[1:] - self.ptr[:-1]
 
     @property
     def rows(self) -> Ints:
