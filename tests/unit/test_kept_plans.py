@@ -6,6 +6,7 @@ import os
 import pickle
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
 from io import BytesIO
@@ -155,20 +156,23 @@ def test_other_sources_and_other_versions_have_other_keys(monkeypatch: pytest.Mo
     assert len({before, other, key(graph())}) == 3
 
 
-def test_sources_are_told_apart_by_name_and_text_unless_one_changed_since(tmp_path: Path) -> None:
-    def folder(name: str, *files: tuple[str, str], changed: float = -10.0) -> Path:
+def test_sources_are_told_apart_by_name_and_text_unless_one_changed_since(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def folder(name: str, *files: tuple[str, str]) -> Path:
         for file, text in files:
             path = tmp_path / name / file
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(text)
-            os.utime(path, (kept._BEGAN + changed,) * 2)
+            os.utime(path, (0, 0))
         return tmp_path / name
 
+    assert kept.sources(folder("d", ("x.py", "1"))) is None
+    monkeypatch.setattr(kept, "_BEGAN", time.time() + 60)
     known = kept.sources(folder("a", ("x.py", "1"), ("y/z.py", "2")))
     assert known == kept.sources(folder("b", ("x.py", "1"), ("y/z.py", "2"), ("data.json", "3")))
     others = [(("x.py", "1"), ("y/z.py", "3")), (("x.py", "1"), ("y/w.py", "2")), (("x.py", "1"),)]
     assert known not in [kept.sources(folder(f"c{n}", *files)) for n, files in enumerate(others)]
-    assert kept.sources(folder("d", ("x.py", "1"), changed=10.0)) is None
     assert kept.sources(tmp_path / "none") is None
 
 

@@ -93,7 +93,8 @@ def sources(folder: Path) -> str | None:
     files = sorted(folder.rglob("*.py"))
     try:
         for file in files:
-            if file.stat().st_mtime >= _BEGAN:
+            times = file.stat()
+            if max(times.st_mtime, times.st_ctime) >= _BEGAN:  # one that is put in its place may keep its own mtime
                 return None
             text = file.read_bytes()
             found.update(f"{file.relative_to(folder).as_posix()} {len(text)} ".encode() + text)
