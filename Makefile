@@ -27,6 +27,9 @@ NUMBA := $(foreach test,choose.py::test_a_launch_is_predicted_once_for_all_numbe
 # Neighbours share what they compile and compute, so each worker takes a half of the tests as they stand.
 PYTEST := $(BIN)/pytest -m "not gpu" -n 2 --dist worksteal
 
+# Arrays of tests are small, and each worker has a core: further threads of PyTorch and BLAS would only spin.
+test numba fast test-triton random: export OMP_NUM_THREADS = 1
+
 .DEFAULT_GOAL := help
 .PHONY: help run setup test types numba fast test-triton random docs pictures dist records gpu-test clean
 
