@@ -58,7 +58,7 @@ numba: $(VENV)/.installed-test
 
 # Nor does each of them compile the modules of tests: mypy is done first, so that this takes a core that is free.
 collected: $(VENV)/.installed-test
-	$(BIN)/pytest -qq -m "not gpu" --collect-only $(TESTS) | tail -n 1
+	$(BIN)/pytest -q -m "not gpu" --collect-only $(TESTS) | tail -n 1
 
 fast: $(VENV)/.installed-test  ## Lint, and the tests of graphs, plans, proofs and policies: under a minute
 	$(BIN)/ruff check .
