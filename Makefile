@@ -26,9 +26,13 @@ NUMBA := $(foreach test,choose.py::test_a_launch_is_predicted_once_for_all_numbe
 
 # Neighbours share what they compile and compute, so each worker takes a half of the tests as they stand.
 PYTEST := $(BIN)/pytest -m "not gpu" -n 2 --dist worksteal
+TESTS := tests/unit tests/compile tests/browser
+
+# Arrays of tests are small, and each worker has a core: further threads of PyTorch and BLAS would only spin.
+test numba collected fast test-triton random: export OMP_NUM_THREADS = 1
 
 .DEFAULT_GOAL := help
-.PHONY: help run setup test types numba fast test-triton random docs pictures dist records gpu-test clean
+.PHONY: help run setup test types numba collected fast test-triton random docs pictures dist records gpu-test clean
 
 help:  ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -41,8 +45,8 @@ setup: $(VENV)/.installed-test $(TRITON_STAMPS)  ## Install all that the tests n
 test: $(VENV)/.installed-test  ## Lint, type-check and run every test that needs no GPU
 	$(BIN)/ruff check .
 	$(BIN)/lint-imports
-	$(MAKE) -j2 types numba
-	$(PYTEST) tests/unit tests/compile tests/browser
+	$(MAKE) -j2 types numba collected
+	$(PYTEST) $(TESTS)
 	TRITON_INTERPRET=1 $(PYTEST) tests/interpret
 
 types: $(VENV)/.installed-test
@@ -52,6 +56,10 @@ types: $(VENV)/.installed-test
 numba: $(VENV)/.installed-test
 	$(BIN)/pytest -q $(NUMBA)
 
+# Nor does each of them compile the modules of tests: mypy is done first, so that this takes a core that is free.
+collected: $(VENV)/.installed-test
+	$(BIN)/pytest -q -m "not gpu" --collect-only $(TESTS) | tail -n 1
+
 fast: $(VENV)/.installed-test  ## Lint, and the tests of graphs, plans, proofs and policies: under a minute
 	$(BIN)/ruff check .
 	$(BIN)/pytest -q -n 2 $(FAST)
@@ -59,9 +67,10 @@ fast: $(VENV)/.installed-test  ## Lint, and the tests of graphs, plans, proofs a
 # Other releases of Triton beside the environment's own, which only compile and lint: no torch asks for them here. Every
 # launch template is among them; all shapes compile with the tested release.
 test-triton: $(VENV)/.installed-test $(TRITON_STAMPS)  ## Compile and lint launches of every kind with the oldest and the newest Triton
-	for version in $(TRITONS); do \
-	  PYTHONPATH=$(CURDIR)/$(VENV)/triton-$$version $(PYTEST) -q $(COMPILED) || exit 1; \
-	done
+	$(MAKE) -j2 $(TRITONS:%=with-triton-%)
+
+with-triton-%: $(VENV)/triton-%/.installed
+	PYTHONPATH=$(CURDIR)/$(VENV)/triton-$* $(BIN)/pytest -q $(COMPILED)
 
 random: $(VENV)/.installed-test  ## Run every property test on new random examples, ROUNDS times
 	for round in $$(seq $(ROUNDS)); do INTERLACE_RANDOM=1 $(BIN)/pytest -q -m hypothesis -n 2 tests/unit || exit 1; done

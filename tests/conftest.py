@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import os
 from collections.abc import Iterator
 
 import pytest
@@ -24,7 +25,10 @@ def update_golden(request: pytest.FixtureRequest) -> bool:
 
 @pytest.fixture(autouse=True, scope="session")
 def _own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Nothing that the user keeps decides a test, and no test leaves anything there."""
+    """Nothing that the user keeps decides a test, and no test leaves anything there. Workers keep it together."""
+    folder = tmp_path_factory.getbasetemp()
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        folder = folder.parent
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("INTERLACE_CACHE_DIR", str(tmp_path_factory.mktemp("cache")))
+        patch.setenv("INTERLACE_CACHE_DIR", str(folder / "cache"))
         yield

@@ -8,6 +8,8 @@ functions are the emulator's own (``machine.cpp``), the library of the sanitizer
 from __future__ import annotations
 
 import ctypes
+import hashlib
+import os
 import re
 import shutil
 import subprocess
@@ -19,6 +21,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Protocol
 
+from interlace.core.files import write_whole
 from interlace.loops.cuda.preamble import PREAMBLE
 from interlace.loops.ir.smem import SharedLayout
 
@@ -47,10 +50,16 @@ def _folder() -> TemporaryDirectory[str]:
 
 @cache
 def _runtime() -> Path:
-    """The emulator itself, compiled once a process."""
-    whole, out = Path(_folder().name) / "runtime.cpp", Path(_folder().name) / "runtime.o"
-    whole.write_text("".join(f'#include "{source}"\n' for source in sorted(HERE.glob("*.cpp"))))
-    _compile(*_COMMON, *_RUNTIME, "-c", str(whole), "-o", str(out))
+    """The emulator itself, compiled once for all processes that share a cache of a run of tests."""
+    sources = [*sorted(HERE.glob("*.cpp")), *sorted(HERE.glob("*.h"))]
+    hashed = hashlib.sha256(b"\0".join([*(source.read_bytes() for source in sources), *map(str.encode, _RUNTIME)]))
+    out = Path(os.environ.get("INTERLACE_CACHE_DIR") or _folder().name) / f"emulator-{hashed.hexdigest()}.o"
+    if not out.exists():
+        out.parent.mkdir(parents=True, exist_ok=True)
+        whole, made = Path(_folder().name) / "runtime.cpp", Path(_folder().name) / "runtime.o"
+        whole.write_text("".join(f'#include "{source}"\n' for source in sources if source.suffix == ".cpp"))
+        _compile(*_COMMON, *_RUNTIME, "-c", str(whole), "-o", str(made))
+        write_whole(out, made.read_bytes())
     return out
 
 
