@@ -153,11 +153,11 @@ def test_names_come_as_a_tuple(short: Any) -> None:
 def test_a_launch_of_few_ops_has_their_operands_with_it() -> None:
     found = one_launch(SHORT).composition
     assert found.held
-    assert "unsigned char operands[1792]" in found.text
-    assert found.launch.size == 1792 + 256 <= 4096
-    packed = one_launch(SHORT)._parameter(bytes(range(256)) * 7)
+    assert "unsigned char operands[1920]" in found.text
+    assert found.launch.size == 1920 + 256 <= 4096
+    packed = one_launch(SHORT)._parameter(bytes(range(240)) * 8)
     assert len(packed) == found.launch.size
-    assert packed[:1792] == bytes(range(256)) * 7
+    assert packed[:1920] == bytes(range(240)) * 8
 
 
 def test_of_many_ops_they_lie_in_memory() -> None:

@@ -169,3 +169,13 @@ void ptx::mbarrier_try_wait_parity_shared_cta_b64(unsigned at, unsigned parity, 
   if (barrier.phase) self.knows.join(barrier.arrived);  // of a fresh barrier the phase before never was
   done = 1;
 }
+
+void ptx::mbarrier_test_wait_parity_shared_cta_b64(unsigned at, unsigned parity, unsigned& done) {
+  const uint32_t line = LINE;
+  Barrier& barrier = *barrier_at(at, line);
+  use(barrier, line);
+  if (parity > 1) report(BARRIER, barrier.at, 8, line, 0, "parity %u; it is 0 or 1", parity);
+  maybe_leave();
+  done = passes(barrier.at, parity);
+  if (done && barrier.phase) machine.current->knows.join(barrier.arrived);
+}

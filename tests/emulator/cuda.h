@@ -8,6 +8,7 @@
 #define __global__
 #define __device__
 #define __forceinline__ inline __attribute__((always_inline))
+#define __noinline__
 #define __shared__
 #define __align__(bytes) __attribute__((aligned(bytes)))
 #define __launch_bounds__(...)
@@ -137,6 +138,7 @@ void fence_mbarrier_init_release_cluster();
 void mbarrier_arrive_shared_cta_b64(unsigned barrier, unsigned arrivals = 1);
 void mbarrier_arrive_expect_tx_shared_cta_b64(unsigned barrier, unsigned bytes);
 void mbarrier_try_wait_parity_shared_cta_b64(unsigned barrier, unsigned parity, unsigned& done);
+void mbarrier_test_wait_parity_shared_cta_b64(unsigned barrier, unsigned parity, unsigned& done);
 
 void fence_proxy_async_shared_cta();
 void fence_proxy_async_global();
@@ -237,6 +239,7 @@ inline void min_NaN_f32(float& c, float a, float b) { c = a != a || b != b ? __b
 
 void st_shared_b16(unsigned at, unsigned short value);
 void st_shared_b32(unsigned at, unsigned value);
+void st_shared_v2_b32(unsigned at, Words words);
 void st_shared_v4_b32(unsigned at, Words words);
 void ld_shared_b32(unsigned& value, unsigned at);
 void ld_shared_v4_b32(WordsOut words, unsigned at);

@@ -126,6 +126,7 @@ struct Thread {
   uint32_t barrier = 0, parity = 0, line = 0;  // what it waits for, and where
   uint64_t exchanged[2] = {};
   uint32_t shuffles = 0;
+  uint32_t asked = 0;  // for words
   unsigned held[2][6] = {};  // what it gives to the other lanes for matrices: a row of one, or operands of a product
   uint32_t exchanges = 0;
   Knowledge knows;

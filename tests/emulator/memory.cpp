@@ -97,6 +97,7 @@ void check_read_only(const void* at, unsigned bytes) {
 
 void ptx::st_shared_b16(unsigned at, unsigned short value) { memcpy(shared_at(at, 2, true, LINE), &value, 2); }
 void ptx::st_shared_b32(unsigned at, unsigned value) { memcpy(shared_at(at, 4, true, LINE), &value, 4); }
+void ptx::st_shared_v2_b32(unsigned at, Words words) { memcpy(shared_at(at, 8, true, LINE), words.begin(), 8); }
 void ptx::st_shared_v4_b32(unsigned at, Words words) { memcpy(shared_at(at, 16, true, LINE), words.begin(), 16); }
 void ptx::ld_shared_b32(unsigned& value, unsigned at) { memcpy(&value, shared_at(at, 4, false, LINE), 4); }
 void ptx::ld_shared_v4_b32(WordsOut words, unsigned at) {
@@ -131,10 +132,16 @@ void ptx::ld_acquire_gpu_global_b32(int& value, const void* at) {
   memcpy(&value, at, sizeof value);
   acquire(at);
 }
+// Who asks for words again and again lets others run, who may be those that leave them.
+static void ask() {
+  if (++machine.current->asked % 16 == 0) __nanosleep(1);
+}
 void ptx::ld_relaxed_gpu_global_b64(unsigned long long& word, const void* at) {
+  ask();
   word = __atomic_load_n(tagged(at, false, LINE), __ATOMIC_RELAXED);
 }
 void ptx::ld_relaxed_gpu_global_v2_b64(LongsOut words, const void* at) {
+  ask();
   const uint64_t* from = tagged(at, false, LINE);
   for (unsigned long long* word : words) *word = __atomic_load_n(from++, __ATOMIC_RELAXED);
 }

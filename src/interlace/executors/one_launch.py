@@ -280,7 +280,6 @@ class OneLaunchExecutor(DeviceExecutor):
             blocks=self._spec.sms,
             termination=self.options.termination,
             cluster=self.options.cluster,
-            words=bool(self._handed_over.ops),
         )
 
     @cached_property

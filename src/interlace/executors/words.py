@@ -151,11 +151,12 @@ class _Search:
         self.writes: dict[int, dict[str, str]] = {}
         self.reads: dict[int, dict[str, str]] = {}
         for o, (op, body) in enumerate(zip(ops, bodies, strict=True)):
-            waves = wanted is None and op.tiles > plan.workers
-            if o in cut or waves or (body.by_words is not None and not body.by_words(op)):
+            waves = wanted is None and op.tiles > plan.workers and not body.independent
+            if o in cut or waves:
                 continue
             for names, accesses, of in ((body.publishes, op.writes, self.writes), (body.polls, op.reads, self.reads)):
-                some = {a.arg: a.tensor for a in accesses if a.arg in names}
+                able = [name for name in names if body.by_words is None or body.by_words(op, name)]
+                some = {a.arg: a.tensor for a in accesses if a.arg in able}
                 if some and {*some.values()} <= inner and (wanted is None or {*some.values()} <= wanted):
                     of[o] = some
 

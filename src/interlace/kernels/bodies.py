@@ -127,7 +127,7 @@ ALONE = Cluster()
 #: Registers of a thread, ``REGISTERS_TO_HOLD`` of a text, that it may have for operands which it takes ahead of waits,
 #: with what else an item has. What is left beside them only the compiler knows: a launch that spills tries the next.
 #: Each try is a compilation of seconds, so there is one.
-HELD_REGISTERS = (172, 150)
+HELD_REGISTERS = (172, 142)
 
 
 @dataclass(frozen=True)
@@ -218,7 +218,7 @@ class WalkBody:
         publishes: names of those that it can write as words, all or none.
         keeps: it writes these to their tensors too, and has their words as ``<name>_words``; else nothing is there but
             words.
-        by_words: op -> whether it can; None if it always can.
+        by_words: op, name of an argument -> whether that can; None if all always can.
         worded: which arguments are words -> the part that has them so.
     """
 
@@ -239,7 +239,7 @@ class WalkBody:
     polls: tuple[str, ...] = ()
     publishes: tuple[str, ...] = ()
     keeps: bool = False
-    by_words: Callable[[Op], bool] | None = None
+    by_words: Callable[[Op, str], bool] | None = None
     worded: Callable[[Worded], WalkBody] | None = None
 
 

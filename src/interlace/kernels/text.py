@@ -196,6 +196,8 @@ class TextBody:
         constants = "".join(f"constexpr {_constant(op, name)};\n" for name in self.constants)
         flags = ((name, str(name in worded.numbers).lower()) for name in (*self.polls, *self.publishes))
         constants += "".join(f"constexpr bool {name}_words = {flag};\n" for name, flag in flags)
+        left = (name for name in self.publishes if name in tensors)
+        constants += "".join(f"using {name}_element = {tensors[name].dtype.name};\n" for name in left)
         kind = "Streamed" if self.streamed else "Fetched" if self.late else "Plain"
         through = f"{kind}<Arguments, Operands, {self.loads and self.loads + ', '}"
         file = re.sub(r"[^\w.-]", "_", op.kernel)

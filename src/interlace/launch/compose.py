@@ -32,7 +32,7 @@ from interlace.launch.dispatch import QUEUE, queue_of
 from interlace.launch.dispatch import constants as of_dispatch
 from interlace.launch.dispatch import text as dispatch_text
 from interlace.launch.fetched import FETCHED
-from interlace.launch.plain import PLAIN, TILE, WAITING_TILE
+from interlace.launch.plain import PLAIN, TILE
 from interlace.launch.spawn import Termination
 from interlace.launch.streamed import BULK_LOAD, PASSAGE, STREAMED
 from interlace.launch.walk import ROLES, WALK
@@ -155,7 +155,6 @@ def compose(
     blocks: int,
     termination: Termination = Termination.COUNT,
     cluster: Cluster = ALONE,
-    words: bool = False,
 ) -> Composition:
     """The launch of ops, in program order.
 
@@ -170,7 +169,6 @@ def compose(
         blocks: that may be resident at once.
         termination: how workers find the end under spawn dispatch.
         cluster: blocks that load for one another (``launch/cluster``).
-        words: some parts leave words for others that poll them (``primitives/tagged_cuda``).
 
     Raises:
         PlanError: shared memory does not hold two stages beside the scratch.
@@ -212,11 +210,8 @@ def compose(
     launch = launch if held else launch_struct(dispatch)
     structs = queue_of(dispatch).text, launch.text
     drawing = dispatch_text(dispatch, termination, independent > 0, cluster)
-    of_texts = (WAITING_TILE, PLAIN, TAGGED) if words else (TILE, PLAIN)
-    walk = *structs, cluster_text(cluster), WALK, drawing, ELEMENTS, *of_texts, *rings
-    bodies = "".join(_bodies(parts))
-    bodies = f"#define TAGGED_WORDS\n{bodies}#undef TAGGED_WORDS\n" if words else bodies
-    text = "".join((head, *walk, bodies, _switches(parts), ROLES))
+    walk = *structs, cluster_text(cluster), WALK, drawing, ELEMENTS, TILE, PLAIN, TAGGED, *rings
+    text = "".join((head, *walk, *_bodies(parts), _switches(parts), ROLES))
     shared = count * (independent + dependent + _STAGE_BARRIERS * _BARRIER_BYTES) + _fixed(tiles, warpgroups)
     shared += _words(count, cluster) * _WORD_BYTES
     return Composition(_numbered(text), launch, held, operand_bytes, count, shared)

@@ -13,15 +13,8 @@ pair to the next. Ordinary loads of consumers then see it. Those through the rea
 
 from __future__ import annotations
 
-#: What a text is told of its tile.
+#: What a text is told of its tile. It waits for words itself (``primitives/tagged_cuda``).
 TILE = r"""
-struct Tile {
-  int i, j, l, k_lo, k_hi;
-};
-DEVICE Tile tile_of(const Launch&, const Item& item) { return {item.i, item.j, item.l, item.k_lo, item.k_hi}; }
-"""
-#: The same of launches with words, which a text waits for itself (``primitives/tagged_cuda``).
-WAITING_TILE = r"""
 struct Tile {
   int i, j, l, k_lo, k_hi;
   const Launch* launch;

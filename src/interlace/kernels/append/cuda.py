@@ -13,7 +13,6 @@ APPEND_TEXT = TextBody(
     + PLACED
     + PAGES
     + r"""
-#ifdef TAGGED_WORDS
 // Of words, two elements each: a head's key, and its value, to where it belongs if anywhere.
 template <class A, class T> DEVICE void poll_head(const Tile& tile, const A& a, long long head, float* key, T* value) {
   for (int d = lane_of() * 2; d < D; d += 64) {
@@ -31,7 +30,6 @@ template <class A, class T> DEVICE void poll_head(const Tile& tile, const A& a, 
   }
   __syncwarp();
 }
-#endif
 template <class A> DEVICE void append_with(const Tile& tile, const A& a) {
   float* const key = scratch<float>() + warp_of() * D;
   for (int n = warp_of(); n < COUNT; n += WARPS) {

@@ -398,6 +398,6 @@ DEVICE void attend_tile(const Tile& tile, const Arguments& a, Stream& stream) { 
     loads="Loads",
     stage_bytes=_stage_bytes,
     publishes=("out", "peak", "total"),
-    by_words=whole_shares,
+    by_words=lambda op, tensors: "peak" in tensors and whole_shares(op, tensors),
     other=_other,
 )

@@ -132,32 +132,43 @@ template <class T> DEVICE void load_row_pairs(unsigned (&to)[PIECES], const T* r
 #pragma unroll
   for (int p = 0; p < PIECES; ++p) to[p] = __ldcg(reinterpret_cast<const unsigned*>(row) + p * 4 + which);
 }
-#ifdef TAGGED_WORDS
+template <bool AS_WORDS, class A> struct Rows {
+  DEVICE Rows(const Tile& tile, const A& a, long long head, int set, bool all_three) {}
+};
 // The same of words, each of two elements, of a head of q and one of k and v; the latter if asked for.
-template <class A>
-DEVICE void poll_rows(const Tile& tile, const A& a, long long of_q, long long head, bool all_three,
-                      unsigned (&queries)[PIECES], unsigned (&keys)[PIECES], unsigned (&values)[PIECES]) {
-  const auto* const query = a.q + of_q * (D / 2);
-  const auto *const key = a.k + head * (D / 2), *const value = a.v + head * (D / 2);
-  Words<PIECES> q(publication(tile, a.q_number, a.publications)), k(publication(tile, a.k_number, a.publications));
-  Words<PIECES> v(publication(tile, a.v_number, a.publications));
-  Patience patience;
-#pragma unroll 1
-  for (;;) {
+template <class A> struct Rows<true, A> {
+  const Tile& tile;
+  const A& a;
+  const unsigned long long *const query, *const key, *const value;
+  const bool all_three;
+  Words<PIECES> q, k, v;
+  DEVICE Rows(const Tile& tile, const A& a, long long head, int set, bool all_three)
+      : tile(tile), a(a), query(a.q + (head * GROUP + min(set * 8 + lane_of() / 4, GROUP - 1)) * (D / 2)),
+        key(a.k + head * (D / 2)), value(a.v + head * (D / 2)), all_three(all_three),
+        q(publication(tile, a.q_number, a.publications)), k(publication(tile, a.k_number, a.publications)),
+        v(publication(tile, a.v_number, a.publications)) {
+    ask();
+  }
+  DEVICE void ask() {
     q.ask([&](int p) { return query + p * 4 + lane_of() % 4; });
     if (all_three) {
       k.ask([&](int p) { return key + p * 4 + lane_of() % 4; });
       v.ask([&](int p) { return value + p * 4 + lane_of() / 8; });
     }
-    const bool queries_came = q.came(), keys_came = !all_three || k.came();
-    if (queries_came && keys_came && (!all_three || v.came())) break;
-    const unsigned late = !queries_came ? a.q_number : !keys_came ? a.k_number : a.v_number;
-    if (patience.over(tile, publication(tile, late, a.publications), late)) break;
   }
+  DEVICE void poll(unsigned (&queries)[PIECES], unsigned (&keys)[PIECES], unsigned (&values)[PIECES]) {
+    Patience patience;
+#pragma unroll 1
+    for (;; ask()) {
+      const bool queries_came = q.came(), keys_came = !all_three || k.came();
+      if (queries_came && keys_came && (!all_three || v.came())) break;
+      const unsigned late = !queries_came ? a.q_number : !keys_came ? a.k_number : a.v_number;
+      if (patience.over(tile, publication(tile, late, a.publications), late)) break;
+    }
 #pragma unroll
-  for (int p = 0; p < PIECES; ++p) queries[p] = q.data(p), keys[p] = k.data(p), values[p] = v.data(p);
-}
-#endif
+    for (int p = 0; p < PIECES; ++p) queries[p] = q.data(p), keys[p] = k.data(p), values[p] = v.data(p);
+  }
+};
 // Sums and largest numbers of the four lanes that have a head.
 DEVICE float sum_of_four(float value) {
   value += __shfl_xor_sync(0xffffffff, value, 1);
@@ -318,9 +329,12 @@ template <class T> DEVICE void put_pair(T* at, float low, float high) {
 }
 
 template <class A> DEVICE void attend_with(const Tile& tile, const A& a, Stream& stream) {
+  const int set = warp_of() % SETS, which = warp_of() / SETS;
+  // Words are asked for first, and the sequence is the tile's then. Keys and values by one warp of every split, as the
+  // access map has it; they count in the last alone.
+  Rows<q_words, A> rows(tile, a, (long long)tile.i * HEADS + tile.j, set, which == WARPS_OF_SET - 1);
   const Share share = share_of(tile, a);
   const long long head = (long long)share.sequence * HEADS + tile.j;
-  const int set = warp_of() % SETS, which = warp_of() / SETS;
   const bool own = share.own && which == WARPS_OF_SET - 1;
   Angles angles;
   angles.load(a.rope + (long long)share.at * D);
@@ -331,9 +345,7 @@ template <class A> DEVICE void attend_with(const Tile& tile, const A& a, Stream&
   unsigned query_pairs[PIECES], key_pairs[PIECES] = {}, value_pairs[PIECES] = {};
   const int lane = lane_of();
   if constexpr (q_words) {
-    // Keys and values by one warp of every split, as the access map has it; they count in the last alone.
-    const long long query = head * GROUP + min(set * 8 + lane / 4, GROUP - 1);
-    poll_rows(tile, a, query, head, which == WARPS_OF_SET - 1, query_pairs, key_pairs, value_pairs);
+    rows.poll(query_pairs, key_pairs, value_pairs);
     if (!own) {
 #pragma unroll
       for (int p = 0; p < PIECES; ++p) value_pairs[p] = 0;
@@ -402,10 +414,15 @@ template <class A> DEVICE void attend_with(const Tile& tile, const A& a, Stream&
     const float by = WHOLE ? __fdividef(1.0f, total) : 1.0f;
     if constexpr (out_words) {
       const unsigned own = publication(tile, a.out_number, a.publications);
-      store_two_words(a.out + (part + g) * D + d, sum.x, sum.y, own);
-      if (d == 0) {
-        store_word(a.peak + part + g, __float_as_uint(total > 0.0f ? peak : __int_as_float(0xff800000)), own);
-        store_word(a.total + part + g, __float_as_uint(total), own);
+      const long long at = (part + g) * D + d;
+      if constexpr (WHOLE) {
+        store_word(a.out + at / 2, as_pair(sum.x * by, sum.y * by), own);
+      } else {
+        store_two_words(a.out + at, sum.x, sum.y, own);
+        if (d == 0) {
+          store_word(a.peak + part + g, __float_as_uint(total > 0.0f ? peak : __int_as_float(0xff800000)), own);
+          store_word(a.total + part + g, __float_as_uint(total), own);
+        }
       }
     } else {
       put_pair(a.out + (part + g) * D + d, sum.x * by, sum.y * by);

@@ -14,7 +14,6 @@ _OF_WARP = 64  # elements at a time
 #: The row of the result, with which the body begins.
 _HEAD = "const long long head = (long long)tile.i * HEADS + tile.j;"
 _BODY = r"""
-#ifdef TAGGED_WORDS
 // Of words, from split `first` on: those of a warp are of one head, so a lane has the peak and the total of a split.
 template <int AT_ONCE, class A, class W>
 DEVICE void poll_splits(const Tile& tile, const A& a, int first, const W* parts, const W* peaks, const W* totals,
@@ -38,7 +37,6 @@ DEVICE void poll_splits(const Tile& tile, const A& a, int first, const W* parts,
     total[e] = __shfl_sync(0xffffffff, own_total.number(0), e);
   }
 }
-#endif
 // Two neighbours a thread; what it needs of some splits is under way at once, and all sums stay with their peak.
 template <class A> DEVICE void combine_with(const Tile& tile, const A& a) {
   // As few rounds as registers allow, and all alike.
@@ -74,8 +72,14 @@ template <class A> DEVICE void combine_with(const Tile& tile, const A& a) {
         whole += share * total[e], sum.x += share * pairs[e].x, sum.y += share * pairs[e].y;
       }
     }
-    put(a.out + head * STEP + n, sum.x / whole), put(a.out + head * STEP + n + 1, sum.y / whole);
+    if constexpr (out_words) {
+      const unsigned low = rounded<out_element>(sum.x / whole).bits, high = rounded<out_element>(sum.y / whole).bits;
+      store_word(a.out + (head * STEP + n) / 2, high << 16 | low, publication(tile, a.out_number, a.publications));
+    } else {
+      put(a.out + head * STEP + n, sum.x / whole), put(a.out + head * STEP + n + 1, sum.y / whole);
+    }
   }
+  if constexpr (out_words) note_words(tile, a);
 }
 DEVICE void combine_tile(const Tile& tile, const Arguments& a) { combine_with(tile, a); }
 """
@@ -99,7 +103,7 @@ def _text(first: str, count: str, place: str) -> str:
 
 
 def _by_words(op: Op, tensors: Mapping[str, Tensor]) -> bool:
-    return "rows" not in tensors and int(op.param("D")) % _OF_WARP == 0
+    return "rows" not in tensors and int(op.param("D")) % _OF_WARP == 0 and tensors["out"].dtype.itemsize == 2
 
 
 def _other(op: Op, tensors: Mapping[str, Tensor]) -> TextBody | None:
@@ -117,6 +121,7 @@ COMBINE_TEXT = TextBody(
     paired=("parts",),
     proved=True,
     polls=("parts", "peak", "total"),
+    publishes=("out",),
     by_words=_by_words,
     other=_other,
 )

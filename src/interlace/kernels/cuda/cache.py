@@ -1,8 +1,9 @@
-"""Compiled kernels, kept in the user's cache between processes: one file for each text, compiler and architecture.
+"""What takes long to make, kept in the user's cache between processes: compiled kernels, one file for each text,
+compiler and architecture, and proved plans (``planner/kept``), one for each graph and choices.
 
-    <cache folder>/compiled/<hash of the key>     a checksum of all that follows; facts as a line of JSON; the binary
+    <cache folder>/compiled/<hash of the key>     a checksum of all that follows; facts as a line of JSON; the bytes
 
-The key has all that a binary depends on: text, options, and the versions of what compiles it. A file is written whole,
+The key has all that these depend on: text, options, and the versions of what compiles it. A file is written whole,
 then renamed, so readers never see half of one; one that is damaged nevertheless counts as absent and is written anew.
 A folder that cannot be written keeps nothing, and nothing else is lost.
 """

@@ -53,6 +53,13 @@ DEVICE bool mbarrier_try_wait(unsigned barrier, unsigned parity) {
                : "=r"(done) : "r"(barrier), "r"(parity) : "memory");
   return done;
 }
+// The same, at once.
+DEVICE bool mbarrier_passed(unsigned barrier, unsigned parity) {
+  unsigned done;
+  asm volatile("{ .reg .pred p; mbarrier.test_wait.parity.shared::cta.b64 p, [%1], %2; selp.u32 %0, 1, 0, p; }"
+               : "=r"(done) : "r"(barrier), "r"(parity) : "memory");
+  return done;
+}
 DEVICE void mbarrier_wait(unsigned barrier, unsigned parity) {
   if (mbarrier_try_wait(barrier, parity)) return;
   const unsigned long long start = nanoseconds();

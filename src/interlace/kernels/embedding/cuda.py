@@ -2,8 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
+from interlace.graph.op import Op
+from interlace.graph.tensor import Tensor
 from interlace.kernels.cuda.rows import ROWS
 from interlace.kernels.text import TextBody
+
+
+def _by_words(op: Op, tensors: Mapping[str, Tensor]) -> bool:
+    """By pairs, which no tile ends in the midst of."""
+    pairs = int(op.param("H")) % 2 == 0 and int(op.param("BN")) % 2 == 0
+    return "scaled" in tensors and tensors["scaled"].dtype.itemsize == 2 and pairs
+
 
 EMBEDDING_TEXT = TextBody(
     ROWS
@@ -49,11 +60,39 @@ DEVICE void copy_row_scaled(T* out, T* scaled, float* squares, const T* row, con
     if (at < end && at % SQUARED == 0) squares[at / SQUARED] = sum;
   }
 }
+// The same with what is scaled and squared as words.
+template <class A, class T>
+DEVICE void publish_row(const Tile& tile, const A& a, T* out, const T* row, int column, int end) {
+  constexpr int EACH = 2, LANES = SQUARED / EACH;
+  const unsigned own = publication(tile, a.scaled_number, a.publications);
+  for (int first = column; first < end; first += THREADS * EACH) {
+    const int at = first + thread() * EACH;
+    float sum = 0.0f;
+    if (at < end) {
+      unsigned pair = 0;
+#pragma unroll
+      for (int e = 0; e < EACH; ++e) {
+        const T value = row[at + e];
+        const float x = widened(value);
+        sum += x * x;
+        pair |= (unsigned)rounded<T>(x * widened(a.scale[at + e])).bits << e * 16;
+        out[at + e] = value;
+      }
+      store_word(a.scaled + ((long long)tile.i * a.H + at) / 2, pair, own);
+    }
+    for (int distance = LANES / 2; distance; distance /= 2) sum += __shfl_xor_sync(0xffffffff, sum, distance);
+    const long long blocks = (long long)tile.i * ((a.H + SQUARED - 1) / SQUARED);
+    if (at < end && at % SQUARED == 0) store_word(a.squares + blocks + at / SQUARED, __float_as_uint(sum), own);
+  }
+  note_words(tile, a);
+}
 template <class A> DEVICE void embed(const Tile& tile, const A& a) {
   const int row = min(max(a.tokens[tile.i], 0), a.V - 1), column = tile.j * BN, end = min(column + BN, a.H);
   const long long at = (long long)tile.i * a.H;
   const auto* const from = a.table + (long long)row * a.H;
-  if constexpr (SQUARED > 0) {
+  if constexpr (scaled_words) {
+    publish_row(tile, a, a.out + at, from, column, end);
+  } else if constexpr (SQUARED > 0) {
     float* const squares = a.squares + (long long)tile.i * ((a.H + SQUARED - 1) / SQUARED);
     copy_row_scaled(a.out + at, a.scaled + at, squares, from, a.scale, column, end);
   } else {
@@ -66,4 +105,6 @@ DEVICE void embedding_tile(const Tile& tile, const Arguments& a) { embed(tile, a
     constants=("BN", "SQUARED"),
     optional=("scale", "scaled", "squares"),
     proved=True,
+    publishes=("scaled", "squares"),
+    by_words=_by_words,
 )

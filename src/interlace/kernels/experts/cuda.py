@@ -26,6 +26,7 @@ from interlace.kernels.matmul.walk_body import OPERANDS as OF_MATMUL
 from interlace.kernels.matmul.walk_body import (
     PITCH_BYTES,
     ROW_BYTES,
+    WORDS,
     check_operands,
     check_sums,
     checked_stage,
@@ -41,7 +42,7 @@ OPERANDS = Struct(
     (
         *OF_MATMUL.fields,
         ("owner", "const int*"),
-        *((name, "int") for name in ("experts", "k")),
+        ("experts", "int"),
     ),
 )
 
@@ -225,6 +226,7 @@ def pack(op: Op, tensors: Mapping[str, Any], dtype: DType) -> bytes:
         gate=encoded("gate", bn),
         **dict.fromkeys(("bias", "residual", "x_squares", "scale", "scaled", "squares")),
         **dict.fromkeys(("x_last", "weight_last", "gate_last")),
+        **{name: 0 if kind == "unsigned" else None for name, kind in WORDS},
         x_rows=op.grid[0] * bm,
         out=tensors["out"],
         owner=tensors["owner"],

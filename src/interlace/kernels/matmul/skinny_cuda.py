@@ -22,6 +22,9 @@ from __future__ import annotations
 from interlace.kernels.bodies import HELD_REGISTERS
 from interlace.kernels.cuda.matrices import MATRICES
 
+#: Words of tokens that a lane of the warp that loads asks for at once.
+POLLED_WORDS = 32
+
 SKINNY = MATRICES + r"""
 DEVICE unsigned load_pair_now(const ELEMENT* at) {
   unsigned pair;
@@ -41,10 +44,20 @@ DEVICE float high_of(unsigned pair) { return as_float(pair >> 16); }
 #define REGISTERS_TO_HOLD """ + f"{HELD_REGISTERS[0]}" + r"""
 #endif
 constexpr int HELD_REGISTERS = REGISTERS_TO_HOLD;  // of a thread, for weights and what else an item has
+constexpr int POLLED_WORDS = """ + f"{POLLED_WORDS}" + r""";
+// Whether consumers have two thirds of the ring left to take when stage n is opened, loaded or on its way. Then there
+// is no hurry, and what is under way would delay what they wait for.
+DEVICE bool has_left(int n) {
+  const int taken = n - STAGES * 2 / 3;
+  return taken >= 0 && !mbarrier_passed(independent_empty(taken % STAGES), taken / STAGES & 1);
+}
 template <int BM_, int BN_, int BK_, int ROWS_, int GATES_, int ACTIVATION_, bool BIAS, bool RESIDUAL,
-          bool RAGGED, int SQUARED = 0, bool LEAVES = false, int NORMALISED = 0, unsigned EPS_BITS = 0>
+          bool RAGGED, bool EVEN, int SQUARED = 0, bool LEAVES = false, int NORMALISED = 0, unsigned EPS_BITS = 0,
+          int AS_WORDS = 0>
 struct Skinny {
   static constexpr int BM = BM_, BN = BN_, BK = BK_, ROWS = ROWS_, GATES = GATES_, ACTIVATION = ACTIVATION_;
+  // What is words: tokens and their squares, results, and what is left for the norm behind.
+  static constexpr bool POLLS = AS_WORDS & 1, SAYS = AS_WORDS & 2, LEAVES_WORDS = AS_WORDS & 4;
   static constexpr int PANELS = BK / 64, TALL = (BN + 15) / 16, WIDE = BM / 8;  // of 16 weight rows, of 8 tokens
   static constexpr int IN_FLIGHT = (IN_FLIGHT_BYTES + GATES * BN * BK * 2 - 1) / (GATES * BN * BK * 2);
   // Sums of some panels apart, where there are too few to keep the tensor core busy.
@@ -55,13 +68,15 @@ struct Skinny {
   // A thread has two neighbouring features of a token, in each round of tokens.
   static constexpr int PAIRS = BN / 2, AT_ONCE = THREADS / PAIRS, ROUNDS = (BM + AT_ONCE - 1) / AT_ONCE;
   // So many threads add up the squares of a token, four numbers at a time.
-  static constexpr int TEAM = THREADS / BM < 32 ? THREADS / BM : 32, SQUARES = SQUARED > 0 ? NORMALISED / SQUARED : 0;
+  static constexpr int TEAM = ROWS <= THREADS / 32 ? 32 : THREADS / BM;
+  static constexpr int SQUARES = SQUARED > 0 ? NORMALISED / SQUARED : 0;
   // Of one thread, and how many are under way at once: registers for more would be those of weights.
-  static constexpr int FOURS = NORMALISED > 0 ? (SQUARES / 4 + TEAM - 1) / TEAM : 0, ASKED = FOURS < 2 ? FOURS : 2;
+  static constexpr int FOURS = NORMALISED > 0 ? (SQUARES / 4 + TEAM - 1) / TEAM : 0, MOST = POLLS ? 1 : 2;
+  static constexpr int ASKED = FOURS < MOST ? FOURS : MOST, OF_SQUARES = ASKED * (POLLS ? 16 : 4);
   // Registers of a stage's weights, of what else there is while they are held, and stages that are. Where warpgroups
   // take stages in turns, each has one.
   static constexpr int OF_STAGE = PANELS * GATES * TALL * 4;
-  static constexpr int OTHERS = CHAINS * TILES * 4 + ASKED * 4 + (RESIDUAL ? ROUNDS : 0) + (WIDE - 1) * 8;
+  static constexpr int OTHERS = CHAINS * TILES * 4 + OF_SQUARES + (RESIDUAL ? ROUNDS : 0) + (WIDE - 1) * 8;
   static constexpr int HELD =
       WARPGROUPS == 1 && OF_STAGE + OTHERS < HELD_REGISTERS ? (HELD_REGISTERS - OTHERS) / OF_STAGE : 1;
 
@@ -71,7 +86,7 @@ struct Skinny {
 #pragma unroll 1
     for (int k = item.k_lo; k < item.k_hi; k += BK) {
       tickets.look(launch);
-      open_independent(stage, n, IN_FLIGHT, GATES * PANELS * BN * 128);
+      open_independent(stage, n, AS_WORDS && has_left(n) ? 1 : IN_FLIGHT, GATES * PANELS * BN * 128);
       const unsigned slot = uniform(independent_slot(stage.slot)), full = uniform(independent_full(stage.slot));
       const int panel = uniform(k / 64);
       if (first_lane()) {
@@ -85,6 +100,7 @@ struct Skinny {
   }
   DEVICE static void load_dependent(const Launch& launch, const Item& item, int k_lo, int k_hi, Stage& stage) {
     const Operands& op = operands_of<Operands>(launch, item);
+    if constexpr (POLLS) return poll_dependent(launch, item, op, k_lo, k_hi, stage);
     const int row = uniform(item.i * BM);
 #pragma unroll 1
     for (int k = k_lo; k < k_hi; k += BK) {
@@ -96,6 +112,48 @@ struct Skinny {
     }
   }
 
+  // Tokens that are words, to where a bulk load would bring them: of a row of a panel a lane has two neighbours.
+  static constexpr int LINES = PANELS * ROWS, OF_LANE = LINES + LINES % 2;
+  static constexpr int POLLED_STAGES = OF_LANE < POLLED_WORDS ? POLLED_WORDS / OF_LANE : 1;
+  DEVICE static void poll_dependent(const Launch& launch, const Item& item, const Operands& op, int k_lo, int k_hi,
+                                    Stage& stage) {
+    const unsigned long long* const words = op.x_words;
+    const unsigned number = op.x_number, wanted = publication(item, number, op.publications);
+    const int width = op.k / 2, within = threadIdx.x % 16, half = threadIdx.x / 16 % 2;
+#pragma unroll 1
+    for (int k = k_lo; k < k_hi; k += POLLED_STAGES * BK) {
+      Words<POLLED_STAGES * OF_LANE> tokens(wanted);
+      // Of two words the row of the panel, and that.
+      const auto line_of = [&](int n) { return n % OF_LANE + half; };
+      const auto panel_of = [&](int n) { return (k + n / OF_LANE * BK) / 64 + line_of(n) / ROWS; };
+#pragma unroll
+      for (int n = 0; n < POLLED_STAGES * OF_LANE; n += 2)
+        if (line_of(n) >= LINES || panel_of(n) * 32 >= width) tokens.skip(n), tokens.skip(n + 1);
+      Patience patience;
+#pragma unroll 1
+      for (;;) {
+        tokens.ask_two([&](int n) { return words + line_of(n) % ROWS * width + panel_of(n) * 32 + within * 2; });
+        if (tokens.came() || patience.over(launch, item, wanted, number)) break;
+      }
+#pragma unroll
+      for (int s = 0; s < POLLED_STAGES; ++s) {
+        if (k + s * BK >= k_hi) break;
+        await(dependent_empty(stage.slot), stage.phase ^ 1);
+        const unsigned slot = dependent_slot(stage.slot);
+#pragma unroll
+        for (int n = s * OF_LANE; n < (s + 1) * OF_LANE; n += 2) {
+          const unsigned at = place(slot, line_of(n), within / 2) + within % 2 * 8;
+          if (line_of(n) >= LINES) continue;
+          asm volatile("st.shared.v2.b32 [%0], {%1, %2};"
+                       ::"r"(at), "r"((int)tokens.data(n)), "r"((int)tokens.data(n + 1)) : "memory");
+        }
+        fence_proxy_async();  // the next to come here may be a bulk load
+        __syncwarp();
+        if (first_lane()) mbarrier_arrive(dependent_full(stage.slot));
+        stage.advance();
+      }
+    }
+  }
   // Where a lane's row of the matrices of a panel begins: `line` counts rows of 128 bytes from a multiple of 1024.
   DEVICE static unsigned place(unsigned slot, int line, int piece) {
     return slot + line * 128 + ((piece ^ line & 7) << 4);
@@ -154,6 +212,10 @@ struct Skinny {
   struct Extras {
     unsigned residual[ROUNDS], bias, scale;
     float4 squares[ASKED > 0 ? ASKED : 1];
+    unsigned long long words[ASKED > 0 ? ASKED * 4 : 4];  // squares that are words, and where they are
+    const unsigned long long* from[ASKED > 0 ? ASKED : 1];
+    const Launch* launch;
+    const Item* item;
     float sum = 0.0f;
     int asked = 0;
     // Before the item's waits: weights.
@@ -181,25 +243,52 @@ struct Skinny {
       for (int f = 0; f < ASKED; ++f) {
         const int token = first + t / TEAM, at = (asked + f) * TEAM + t % TEAM;
         squares[f] = make_float4(0, 0, 0, 0);
-        if (t / TEAM < BM && token < op.m && at < SQUARES / 4)
-          squares[f] = load_four_now(op.x_squares + (long long)token * SQUARES + at * 4);
+        const bool mine = t / TEAM < BM && token < op.m && at < SQUARES / 4;
+        const long long where = (long long)token * SQUARES + at * 4;
+        if constexpr (POLLS) {
+          from[f] = mine ? op.x_squares_words + where : nullptr;
+          if (mine) look(f);
+          continue;
+        }
+        if (mine) squares[f] = load_four_now(op.x_squares + where);
       }
       asked += ASKED;
     }
-    DEVICE void add() {
+    DEVICE void look(int f) {
+      load_two_words(words[f * 4], words[f * 4 + 1], from[f]);
+      load_two_words(words[f * 4 + 2], words[f * 4 + 3], from[f] + 2);
+    }
+    DEVICE void poll_squares(const Epilogue& op) {
+      const unsigned wanted = publication(*item, op.x_squares_number, op.publications);
+      Patience patience;
+#pragma unroll
+      for (int f = 0; f < ASKED; ++f) {
+        if (!from[f]) continue;
+#pragma unroll 1
+        while (!(is_of(words[f * 4], wanted) && is_of(words[f * 4 + 1], wanted) && is_of(words[f * 4 + 2], wanted) &&
+                 is_of(words[f * 4 + 3], wanted))) {
+          if (patience.over(*launch, *item, wanted, op.x_squares_number)) break;
+          look(f);
+        }
+        const auto number = [&](int n) { return __uint_as_float(data_of(words[f * 4 + n])); };
+        squares[f] = make_float4(number(0), number(1), number(2), number(3));
+      }
+    }
+    DEVICE void add(const Epilogue& op) {
+      if constexpr (POLLS && NORMALISED > 0) poll_squares(op);
 #pragma unroll
       for (int f = 0; f < ASKED; ++f) sum += (squares[f].x + squares[f].y) + (squares[f].z + squares[f].w);
     }
     DEVICE void go_on(const Epilogue& op, int first) {
       if (FOURS <= ASKED || asked >= FOURS) return;
-      add();
+      add(op);
       ask(op, first);
     }
     // The factor of the team's token.
     DEVICE float factor(const Epilogue& op, int first) {
 #pragma unroll 1
       while (FOURS > ASKED && asked < FOURS) go_on(op, first);
-      add();
+      add(op);
       return rsqrtf(sum_of<TEAM>(sum) / NORMALISED + __uint_as_float(EPS_BITS));
     }
   };
@@ -237,6 +326,7 @@ struct Skinny {
     Sums sums;
     const int feature = item.j * BN + thread() % PAIRS * 2;
     Extras extras;
+    extras.launch = &launch, extras.item = &item;
     extras.load_early(op, feature);
     const int stages = (item.k_hi - item.k_lo + BK - 1) / BK;
     keep_last(item, stage, stages, min(HELD, stages));
@@ -245,23 +335,27 @@ struct Skinny {
 #pragma unroll 1
       for (; n + HELD <= stages; n += HELD) take<HELD>(op, item, stage, sums, extras, feature, n == 0);
     }
+    if constexpr (!EVEN || HELD != 2) {
 #pragma unroll 1
-    for (; n < stages; ++n) {
-      if (WARPGROUPS > 1 && n % WARPGROUPS != warpgroup()) {  // another's; seen before it is handed back
-        await_stage(stage);
-        if (n == 0) extras.load(op, item.i * BM, feature);
-        release(stage, stage.slot);
-        stage.advance();
-      } else {
-        take<1>(op, item, stage, sums, extras, feature, n == 0);
+      for (; n < stages; ++n) {
+        if (WARPGROUPS > 1 && n % WARPGROUPS != warpgroup()) {  // another's; seen before it is handed back
+          await_stage(stage);
+          if (n == 0) extras.load(op, item.i * BM, feature);
+          release(stage, stage.slot);
+          stage.advance();
+        } else {
+          take<1>(op, item, stage, sums, extras, feature, n == 0);
+        }
       }
     }
     finish(op, item, sums, extras, feature);
+    note_words(launch, item);
     if (WARPGROUPS > 1) synchronise_block();
   }
 
   DEVICE static void finish(const Epilogue& op, const Item& item, const Sums& sums, Extras& extras,
                             int feature) {
+    const unsigned own = publication(item, op.number, op.publications);
     float* const left = scratch<float>();
     float* const factors = left + ALL_WARPS * GATES * ROWS * WIDTH;
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
@@ -311,28 +405,23 @@ struct Skinny {
         if (inside) store_ragged(op, token, feature, pair);
       } else if (inside && (!LEAVES || op.out)) {
         *reinterpret_cast<unsigned*>(op.out + where) = pair;
+        if constexpr (SAYS) store_word(op.out_words + where / 2, pair, own);
       }
       if constexpr (LEAVES) {
         const float low = low_of(pair), high = high_of(pair);
         const float sum = sum_of<SQUARED / 2>(inside ? low * low + high * high : 0.0f);
         if (inside) {
-          *reinterpret_cast<unsigned*>(op.scaled + where) =
-              as_pair(low * low_of(extras.scale), high * high_of(extras.scale));
-          if (feature % SQUARED == 0)
-            op.squares[(long long)token * ((op.n + SQUARED - 1) / SQUARED) + feature / SQUARED] = sum;
+          const unsigned scaled = as_pair(low * low_of(extras.scale), high * high_of(extras.scale));
+          const long long block = (long long)token * ((op.n + SQUARED - 1) / SQUARED) + feature / SQUARED;
+          if constexpr (LEAVES_WORDS) {
+            store_word(op.scaled_words + where / 2, scaled, own);
+            if (feature % SQUARED == 0) store_word(op.squares_words + block, __float_as_uint(sum), own);
+          }
+          *reinterpret_cast<unsigned*>(op.scaled + where) = scaled;
+          if (feature % SQUARED == 0) op.squares[block] = sum;
         }
       }
     }
   }
 };
 """
-
-_STORED = "        *reinterpret_cast<unsigned*>(op.out + where) = pair;\n"
-#: The same, with results as words too (``primitives/tagged_cuda``), a pair each.
-PUBLISHING = SKINNY.replace(
-    _STORED,
-    _STORED + "        store_word(op.words + where / 2, pair, publication(item, op.number, op.publications));\n",
-).replace(
-    "    finish(op, item, sums, extras, feature);\n",
-    "    finish(op, item, sums, extras, feature);\n    note_words(launch, item);\n",
-)

@@ -24,7 +24,7 @@ from interlace.kernels.abi import TENSOR_MAP, Struct
 from interlace.kernels.base import require
 from interlace.kernels.bodies import ALONE, PANEL, WORD, Cluster, WalkBody, WalkTile, Worded, check_address
 from interlace.kernels.matmul.cuda import MATMUL, product
-from interlace.kernels.matmul.skinny_cuda import PUBLISHING, SKINNY
+from interlace.kernels.matmul.skinny_cuda import POLLED_WORDS, SKINNY
 from interlace.kernels.matmul.tilings import SKINNY_TOKENS, SUMS_OF_LAUNCH, partial, share_of, sums, tensor_of
 
 _ACTIVATIONS = {"none": 0, "relu": 1, "gelu-tanh": 2, "silu": 3}
@@ -40,6 +40,14 @@ _SUMS_OF_SQUARES = ("x_squares", "squares")
 _BY_PIECES = ("bias", "residual", "scale")  # beside which out is stored by 8 elements
 _ROW_STEP = 8  # elements: bulk loads address rows in steps of 16 bytes
 
+#: Arguments that an op may poll.
+_READ = ("x", "x_squares")
+#: What operands have beside tensors where some are words.
+WORDS = (
+    *((f"{name}_words", f"const {WORD}*") for name in _READ),
+    *((f"{name}_words", f"{WORD}*") for name in ("out", "scaled", "squares")),
+    *((name, "unsigned") for name in ("x_number", "x_squares_number", "number", "publications")),
+)
 #: What a launch has of each op.
 OPERANDS = Struct(
     "Operands",
@@ -49,6 +57,8 @@ OPERANDS = Struct(
         *((name, "int") for name in ("m", "n", "x_rows")),
         *((name, f"const {kind}*") for name, kind in (("x_squares", "float"), ("scale", "ELEMENT"))),
         *((name, f"{kind}*") for name, kind in (("scaled", "ELEMENT"), ("squares", "float"))),
+        *WORDS,
+        ("k", "int"),
     ),
 )
 
@@ -192,8 +202,9 @@ def _skinny_tile(op: Op, parts: int, warpgroups: int, what: str) -> WalkTile:
     )
     scratch = 4 * (4 * warpgroups * gates * rows * (bn + 4) + bm)
     panel_rows = bk // PANEL * rows
+    even = int(-(-k // bk) % 2 == 0)
     return WalkTile(
-        f"Skinny<{', '.join(map(str, [bm, bn, bk, rows, gates, *_epilogue(op), *_folded(op)]))}>",
+        f"Skinny<{', '.join(map(str, [bm, bn, bk, rows, gates, *_epilogue(op), even, *_folded(op)]))}>",
         (SKINNY,),
         independent_bytes=gates * bn * bk * 2,
         dependent_bytes=-(-panel_rows // _STEP) * _STEP * ROW_BYTES,
@@ -284,8 +295,10 @@ def _operands(op: Op, tensors: Mapping[str, Any], dtype: DType, cluster: Cluster
         "gate_last": encoded("gate", last(columns, bn, bn, cluster.rows)),
         "x_rows": rows,
         **{name: tensors.get(name) for name in ("bias", "residual", "out", "x_squares", "scale", "scaled", "squares")},
+        **{name: 0 if kind == "unsigned" else None for name, kind in WORDS},
         "m": int(params["M"]),
         "n": columns,
+        "k": int(params["K"]),
     }
 
 
@@ -307,33 +320,45 @@ def clustered(op: Op, cluster: Cluster) -> WalkBody:
     return replace(WALK_BODY, pack=partial_of(pack, cluster=cluster))
 
 
-def _by_words(op: Op) -> bool:
-    """Whether its results may be words too: pairs, of a tile of few weight rows, with which rows of out begin."""
-    return skinny(op) and not _ragged(op)
+def _by_words(op: Op, name: str) -> bool:
+    """Whether an argument may be words, of a tile of few weight rows.
+
+    Tokens may where a lane asks for those of a stage at once. Of results what the norm behind takes may, where there is
+    one: x itself is for later.
+    """
+    if not skinny(op):
+        return False
+    if name in _READ:
+        return int(op.param("BK")) // PANEL * loaded_rows(op) <= POLLED_WORDS
+    leaves = tensor_of(op, "scale") is not None
+    return leaves if name in ("scaled", "squares") else not leaves and not _ragged(op)
+
+
+#: What may be words, by the bit of a template's last number; squares are words where what they are of is.
+_AS_WORDS = ("x", "out", "scaled")
+_LAST = 14  # numbers of a template before that one
 
 
 def _worded(worded: Worded) -> WalkBody:
-    """The part of an op that leaves its results as words too."""
+    """The part of an op some of whose arguments are words."""
+    numbers = worded.numbers
+    own = next((number for name, number in numbers.items() if name not in _READ), 0)
 
     def pack(op: Op, tensors: Mapping[str, Any], dtype: DType) -> bytes:
-        own = {"out_words": tensors["out_words"], **worded.values}
-        return operands.pack(**_operands(op, tensors, dtype), **own)
+        words = {name: tensors.get(name) for name, _ in WORDS if name.endswith("_words")}
+        read = {f"{name}_number": numbers.get(name, 0) for name in _READ}
+        of = {"number": own, "publications": worded.publications}
+        return OPERANDS.pack(**{**_operands(op, tensors, dtype), **words, **read, **of})
 
     def tile(op: Op, parts: int, warpgroups: int) -> WalkTile:
-        return replace(_tile(op, parts, warpgroups), functions=(PUBLISHING,))
+        whole = _tile(op, parts, warpgroups)
+        flags = sum(1 << bit for bit, name in enumerate(_AS_WORDS) if name in numbers)
+        of = whole.type[whole.type.index("<") + 1 : -1].split(", ")
+        of += ["0"] * (_LAST - len(of)) + [str(flags)]
+        return replace(whole, type=f"Skinny<{', '.join(of)}>")
 
-    fields = (("out_words", f"{WORD}*"), *worded.fields)
-    operands = Struct(OPERANDS.name, (*OPERANDS.fields, *fields))
-    return replace(WALK_BODY, text=_PUBLISHING_EPILOGUE, operands=operands, pack=pack, tile=tile)
+    return replace(WALK_BODY, pack=pack, tile=tile)
 
-
-_OWN, _MADE = "  int m, n;\n  DEVICE Epilogue(", "m(op.m), n(op.n) {}"
-_OWN_WORDS = "  unsigned long long* words;\n  unsigned number, publications;\n"
-_MADE_WORDS = "words(op.out_words), number(op.out_number), publications(op.publications)"
-#: Where an epilogue also knows of words.
-_PUBLISHING_EPILOGUE = MATMUL.replace(_OWN, _OWN_WORDS + _OWN).replace(
-    _MADE, f"m(op.m), n(op.n),\n        {_MADE_WORDS} {{}}"
-)
 
 WALK_BODY = WalkBody(
     MATMUL,
@@ -346,7 +371,8 @@ WALK_BODY = WalkBody(
     filled=("x",),
     clustered=clustered,
     shared=shared,
-    publishes=("out",),
+    polls=_READ,
+    publishes=("out", "scaled", "squares"),
     keeps=True,
     by_words=_by_words,
     worded=_worded,

@@ -8,8 +8,7 @@ fence, which waits for all bulk loads that are under way in its SM (docs/memory-
     attend of run 0, behind op 11          polls until it finds 12, and takes what stands beside it
 
 Which tensors are handed over so, what numbers they have, and why no word is overwritten before all have read it, is for
-``executors/words``. The text stands behind that of ``launch/plain``, and ``TAGGED_WORDS`` is defined where it does;
-``protocols/tagged`` is its model.
+``executors/words``. ``protocols/tagged`` is its model.
 """
 
 from __future__ import annotations
@@ -75,6 +74,8 @@ template <int COUNT> struct Words {
     for (int n = 0; n < COUNT; ++n) all &= is_of(words[n], wanted);
     return all;
   }
+  // That nobody leaves.
+  DEVICE void skip(int n) { words[n] = word_of(0, wanted); }
   DEVICE unsigned data(int n) const { return data_of(words[n]); }
   DEVICE float number(int n) const { return __uint_as_float(data(n)); }
 };
@@ -84,12 +85,14 @@ struct Patience {
   int asked = 0;
   // Whether it must give up, behind a try that left some out, of which one is of the publication `wanted`.
   DEVICE bool over(const Tile& tile, unsigned wanted, unsigned number) {
-    __nanosleep(16);
+    return over(*tile.launch, *tile.item, wanted, number);
+  }
+  DEVICE bool over(const Launch& launch, const Item& item, unsigned wanted, unsigned number) {
     if (++asked % 64) return false;  // reading the clock takes longer than what is mostly waited for
     const unsigned long long now = nanoseconds();
     if (!since) since = now;
-    if (now - since <= tile.launch->timeout_ns) return load_relaxed(tile.launch->fault) != 0;
-    give_up(*tile.launch, tile.item->number, AWAITED_WORDS, (int)number, (int)wanted);
+    if (now - since <= launch.timeout_ns) return load_relaxed(launch.fault) != 0;
+    give_up(launch, item.number, AWAITED_WORDS, (int)number, (int)wanted);
     return true;
   }
 };
