@@ -165,7 +165,8 @@ def test_what_nobody_polls_cannot_be_words() -> None:
 
 @cache
 def launches() -> dict[str, EmulatedLaunch]:
-    one, at_once = plan(workers=1), {"stages": 3, "at_once": True, "timeout_s": 1.0}
+    one = plan(workers=1)
+    at_once: dict[str, Any] = {"stages": 3, "at_once": True, "timeout_s": 1.0}
     runs = {
         "semaphores": EmulatedLaunch(plan(), words=(), **at_once),
         "words": EmulatedLaunch(plan(), words=ALL, **at_once),
