@@ -1,4 +1,10 @@
-"""Every executor on every graph, for ``compute-sanitizer --tool memcheck python benchmarks/memcheck.py``."""
+"""Every executor on every graph, and the one launch on FFNs and decode steps, for the CUDA sanitizers.
+
+    PYTHONPATH=src compute-sanitizer --tool memcheck python benchmarks/memcheck.py
+    PYTHONPATH=src compute-sanitizer --tool racecheck python benchmarks/memcheck.py one_launch
+
+The second runs the one launch alone. Answers are compared with float64 ones.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +16,12 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 import interlace as il
 from tests.cases import GRAPHS, Case, relative_error
 from tests.gpu.cases import EXECUTORS, case, executor, ffn_shape, one_launch
+from tests.gpu.test_decode import SHAPES, go_on, problem, tensors
+from tests.gpu.test_decode import check as check_logits
+
+_TIMEOUT_S = 60.0
+#: Batches of steps whose tokens are words, in tiles of few rows, and in tiles of 64.
+_BATCHES = (1, 3, 16, 40)
 
 
 def check(name: str, run: il.SerialExecutor | il.OneLaunchExecutor, c: Case) -> None:
@@ -21,19 +33,34 @@ def check(name: str, run: il.SerialExecutor | il.OneLaunchExecutor, c: Case) -> 
     run.synchronize()
     if not relative_error(out, c.exact(inputs)) < 1e-2:
         sys.exit(f"{name} is wrong on {c.graph.name}, {c.graph.tensor(c.output)}")
+    print(f"{name}: {c.graph.name}, {c.graph.tensor(c.output)}", flush=True)
+
+
+def check_steps(batch: int) -> None:
+    """A step with attention in splits, and the next."""
+    work = problem(SHAPES["llama"], batch)
+    graph = il.workloads.decode_graph(work.model, batch, work.positions, il.H200)
+    run = il.OneLaunchExecutor(il.plan_graph(graph, il.H200, il.OneLaunchExecutor), il.Options(timeout_s=_TIMEOUT_S))
+    t = tensors(work, graph, (130,) * batch)
+    for _ in range(2):
+        check_logits(run, work, t)
+        go_on(t)
+    print(f"one_launch: steps of {batch} sequences", flush=True)
 
 
 def main() -> None:
-    for graph in GRAPHS:
+    for graph in GRAPHS if "one_launch" not in sys.argv[1:] else ():
         for m in (17, 128):
             c = case(graph, m, "bf16")
             for name in EXECUTORS:
-                check(name, executor(name, c.graph, timeout_s=60.0), c)
+                check(name, executor(name, c.graph, timeout_s=_TIMEOUT_S), c)
     for kind in ("relu", "gated"):
-        for m in (16, 300):
+        for m in (1, 16, 64, 300):
             for dependent in (False, True):
-                run, c = one_launch(m, ffn_shape(kind, 400, 1104), timeout_s=60.0, dependent_launch=dependent)
+                run, c = one_launch(m, ffn_shape(kind, 400, 1104), timeout_s=_TIMEOUT_S, dependent_launch=dependent)
                 check(run.name, run, c)
+    for batch in _BATCHES:
+        check_steps(batch)
     print("every executor ran and was right")
 
 

@@ -20,7 +20,7 @@ def test_a_step_is_one_launch_whose_layers_share_their_code() -> None:
         graph = decode_graph(model, 1, 1088, il.H200, drawn=drawn)
         options = il.Options("meta", dependent_launch=True)
         made = il.OneLaunchExecutor(il.plan_graph(graph, il.H200, il.OneLaunchExecutor), options)
-        if layers == 1:
+        if layers == 2:
             assert lint(made.binary.ptx, posts=True, waits=True, posting_warp=True) == []
             assert (made.binary.resources.spill_bytes, made.binary.resources.stack_bytes) == (0, 0)
         return made.composition.text

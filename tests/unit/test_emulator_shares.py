@@ -37,6 +37,9 @@ LAUNCHES = {
     "transposed, three parts of 40 tokens, few of them there": lambda: launch(
         ffn(35, tile(40, 64, swap_ab=True), tile(40, 64, swap_ab=True), extras=("bias", "residual")), 3, 6
     ),
+    "transposed, two parts of 24 tokens, two blocks of rows": lambda: launch(
+        ffn(22, tile(24, 64, swap_ab=True), tile(24, 128, swap_ab=True), extras=("residual",)), 2, 4
+    ),
     "three parts of 56 columns": lambda: launch(
         ffn(20, tile(64, 64), tile(64, 56), A.GELU_TANH, extras=("bias", "residual")), 3, 12
     ),

@@ -42,6 +42,9 @@ from interlace.plan.plan import Dispatch, Plan, Waits
 from interlace.plan.verify import Proof
 
 _DISPATCHES = (Dispatch.STATIC, Dispatch.TICKET)
+#: Most trips to the L2 for words, of all items of an op on a worker: each brings twice the bytes of tensors, and a
+#: semaphore with a bulk load takes some four (docs/tried.md).
+_TRIPS = 4
 
 
 @dataclass(frozen=True)
@@ -114,7 +117,8 @@ def handed_over(proof: Proof, bodies: Sequence[WalkBody], options: Options) -> H
     """The tensors that are words.
 
     Those that options name; or, in a chain of short ops, all that can be of ops whose tiles all run at once, as who
-    polls keeps the consumers of its block from other items.
+    polls keeps the consumers of its block from other items, and of those that load weights meanwhile, if all their
+    items on a worker take few trips for words.
 
     Args:
         bodies: of each op.
@@ -151,10 +155,12 @@ class _Search:
         self.writes: dict[int, dict[str, str]] = {}
         self.reads: dict[int, dict[str, str]] = {}
         for o, (op, body) in enumerate(zip(ops, bodies, strict=True)):
-            waves = wanted is None and op.tiles > plan.workers and not body.independent
-            if o in cut or waves:
+            waves = 1 if wanted is not None else -(-op.tiles // plan.workers)
+            if o in cut or (waves > 1 and not body.independent):
                 continue
-            for names, accesses, of in ((body.publishes, op.writes, self.writes), (body.polls, op.reads, self.reads)):
+            trips = 1 if wanted is not None or body.trips is None else body.trips(op)
+            polls = body.polls if waves * trips <= _TRIPS else ()
+            for names, accesses, of in ((body.publishes, op.writes, self.writes), (polls, op.reads, self.reads)):
                 able = [name for name in names if body.by_words is None or body.by_words(op, name)]
                 some = {a.arg: a.tensor for a in accesses if a.arg in able}
                 if some and {*some.values()} <= inner and (wanted is None or {*some.values()} <= wanted):

@@ -219,6 +219,7 @@ class WalkBody:
         keeps: it writes these to their tensors too, and has their words as ``<name>_words``; else nothing is there but
             words.
         by_words: op, name of an argument -> whether that can; None if all always can.
+        trips: op -> how many times one behind the other a tile asks the L2 for words; None if it is once.
         worded: which arguments are words -> the part that has them so.
     """
 
@@ -240,6 +241,7 @@ class WalkBody:
     publishes: tuple[str, ...] = ()
     keeps: bool = False
     by_words: Callable[[Op, str], bool] | None = None
+    trips: Callable[[Op], int] | None = None
     worded: Callable[[Worded], WalkBody] | None = None
 
 

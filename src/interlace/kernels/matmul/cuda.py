@@ -112,6 +112,8 @@ struct Matmul {
   // Where parts share sums: groups of 8 columns of a share, one more in the first MORE, and 16 bytes of a thread.
   static constexpr int MORE = WIDTH / 8 % SHARES, GROUPS = WIDTH / 8 / SHARES + (MORE > 0);
   static constexpr int SHARE = GROUPS * 8, PIECES = GATES * BLOCKS * GROUPS;
+  // Of a share that is small the residual is under way while others' sums are awaited.
+  static constexpr bool RESIDUAL_AHEAD = RESIDUAL && TRANSPOSED && SHARES > 1 && SHARE <= 64 && BLOCKS * GROUPS <= 4;
   // Of rows of x that are normalised (NORMALISED: their elements) the factors lie behind the scratch.
   typedef Factors<BM, NORMALISED, SQUARED, EPS_BITS> RowFactors;
   static constexpr int FACTORS = (TRANSPOSED && WIDTH < 64 ? WIDTH : 64) * PITCH;
@@ -225,10 +227,15 @@ struct Matmul {
     if constexpr (SHARES > 1) {
       float own[GATES][BLOCKS][SHARE / 2];
       leave_shares(launch, item, sums, own);
+      unsigned short residual[RESIDUAL_AHEAD ? BLOCKS : 1][GROUPS][4];
+      if constexpr (RESIDUAL_AHEAD)
+#pragma unroll
+        for (int b = 0; b < BLOCKS; ++b)
+          load_residual(op, feature + b * 64, item.i * BM + first_column<SHARE>(item), residual[b]);
       add_shares(launch, item, own);
       if constexpr (NORMALISED > 0) normalise<SHARE>(item, own);
       if constexpr (LEAVES && !GAINS_EARLY) load_gains(op, feature, gains);
-      return finish<SHARE>(op, item, own, gains);
+      return finish<SHARE>(op, item, own, gains, residual);
     }
     if (OTHERS > 0 && item.parts > 1) {
       if (!closes(item)) return leave(launch, item, sums);
@@ -236,7 +243,8 @@ struct Matmul {
     }
     if constexpr (NORMALISED > 0) normalise<WIDTH>(item, sums);
     if constexpr (LEAVES && !GAINS_EARLY) load_gains(op, feature, gains);
-    finish<WIDTH>(op, item, sums, gains);
+    const unsigned short none[1][WIDTH / 8][4] = {};
+    finish<WIDTH>(op, item, sums, gains, none);
   }
 
   DEVICE static int groups_of(int share) { return MORE ? GROUPS - (share >= MORE) : GROUPS; }
@@ -438,11 +446,21 @@ struct Matmul {
     return bits;
   }
 
+  // Of 64 features from the first on and some tokens, 8 at a time, those of which a thread has sums.
+  template <int N>
+  DEVICE static void load_residual(const Epilogue& op, int feature, int token, unsigned short (&residual)[N][4]) {
+    const int row = threadIdx.x % 128 / 32 * 16 + threadIdx.x % 32 / 4, column = threadIdx.x % 4 * 2;
+#pragma unroll
+    for (int n = 0; n < N * 4; ++n)
+      residual[n / 4][n % 4] =
+          residual_of(op, token + n / 4 * 8 + column + n % 2, feature + row + n / 2 % 2 * 8);
+  }
+
   // A scratch of shared memory turns 64 features of up to 64 tokens at a time into rows of 16-byte pieces, of a tile or
   // a share.
-  template <int COLUMNS>
+  template <int COLUMNS, int N>
   DEVICE static void finish(const Epilogue& op, const Item& item, const float (&sums)[GATES][BLOCKS][COLUMNS / 2],
-                            const int4 (&gains)[GAINS]) {
+                            const int4 (&gains)[GAINS], const unsigned short (&residual_ahead)[N][COLUMNS / 8][4]) {
     const int from = first_column<COLUMNS>(item);
     const int thread = threadIdx.x % 128, row = thread / 32 * 16 + thread % 32 / 4, column = thread % 4 * 2;
     const unsigned scratch = scratch_of(warpgroup());
@@ -465,7 +483,10 @@ struct Matmul {
         constexpr int LAST = COLUMNS % CHUNK ? COLUMNS % CHUNK : CHUNK;
         const int wide = c + CHUNK <= COLUMNS ? CHUNK : LAST;
         unsigned short residual[RESIDUAL && TRANSPOSED ? CHUNK / 8 : 1][4];
-        if constexpr (RESIDUAL && TRANSPOSED) {
+        if constexpr (RESIDUAL_AHEAD && COLUMNS == SHARE) {
+#pragma unroll
+          for (int n = 0; n < wide / 8 * 4; ++n) residual[n / 4][n % 4] = residual_ahead[N > 1 ? b : 0][n / 4][n % 4];
+        } else if constexpr (RESIDUAL && TRANSPOSED) {
 #pragma unroll
           for (int n = 0; n < wide / 8 * 4; ++n) {
             const int tall = first_tall + b * 64 + row + n / 2 % 2 * 8;

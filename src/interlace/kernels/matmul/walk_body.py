@@ -361,6 +361,11 @@ def _worded(worded: Worded) -> WalkBody:
     return replace(WALK_BODY, pack=pack, tile=tile)
 
 
+def _trips(op: Op) -> int:
+    """In which the warp that loads asks for all tokens of a tile, two elements a word."""
+    return -(-loaded_rows(op) * int(op.param("K")) // (2 * 32 * POLLED_WORDS))
+
+
 WALK_BODY = WalkBody(
     MATMUL,
     OPERANDS,
@@ -376,5 +381,6 @@ WALK_BODY = WalkBody(
     publishes=("out", "scaled", "squares"),
     keeps=True,
     by_words=_by_words,
+    trips=_trips,
     worded=_worded,
 )

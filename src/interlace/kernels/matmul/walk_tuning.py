@@ -6,7 +6,8 @@ would be one. In a chain of many short ops what counts is the time from one op t
 that is always so; elsewhere while a stage has at least twice as many weight rows as tokens.
 
 Where it is not, weights are the tensor core's 64-row operand, in tiles of 64 of them and all tokens, in steps of 8.
-What counts is how many weights the ring holds, in stages as large as leave it some. Reductions are cut so that the
+What counts is how many weights the ring holds, in stages as large as leave it some. An op of many waves, such as the
+head of a language model, has tiles of 128 weight rows, which load tokens half as often. Reductions are cut so that the
 items of an op keep all SMs busy: in one wave of them, or in about two where the op before had more than one, whose
 blocks come at different times. A fix-up between two ops is dearer than one at the end. So where the first op would have
 to be cut, each op is one wave of tiles that are not, as wide as that makes them: 12288 rows on 132 SMs are 128 tiles of
@@ -42,6 +43,7 @@ _WIDEST, _STEP = 256, 8
 _ROWS = 64  # of the tensor core's first operand: weights, or tokens in tiles that are not split
 _MOST_PARTS = 8  # that a last part waits for, with few tokens
 _LEAST_WAVE, _WAVES = (0.8, 0.7), 1.6  # of SMs that one wave keeps busy, where fix-ups are cheap and not; else waves
+_MANY_WAVES = 8  # of tiles of 64 weight rows: as many of 128 are as even, and load tokens half as often
 _LIKELY, _TRIED = 6, 48  # ways of more than few tokens that a planner and a search look at
 _STAGE_BYTES = 28 << 10  # of weights, in tiles that are not split: with few tokens eight stages fit
 _DEEP, _SHALLOW = 32 << 10, 16 << 10  # bytes of weights of a stage of 64 rows; of weights and of tokens, of fewer
@@ -92,7 +94,8 @@ def _cut(ops: Sequence[Op], m: int, device: DeviceSpec, *, other: bool = False, 
     together = _together(ops, _tiles)
     each, one_wave = [], True
     for op in ops:
-        tile = MatmulTile(tokens, _ROWS, nbytes // (_ROWS * 2 * sums(op)), swap_ab=True)
+        rows = _ROWS if sums(op) > 1 or _tiles(op) < _MANY_WAVES * device.sms else 2 * _ROWS
+        tile = MatmulTile(tokens, rows, nbytes // (rows * 2 * sums(op)), swap_ab=True)
         tiles, most = together[op.name], min(-(-int(op.param("K")) // tile.k), _MOST_PARTS)
         if tiles > _tiles(op):
             parts = min(most, max(1, device.sms // tiles))
