@@ -30,6 +30,18 @@ def test_a_step_is_one_launch_whose_layers_share_their_code() -> None:
     assert alone != text(1, drawn=True)
 
 
+@pytest.mark.parametrize("name", ["llama3.2-1b", "qwen2.5-0.5b", "smollm2-135m"])
+def test_steps_of_one_sequence_by_words_spill_nothing_and_keep_the_memory_order(name: str) -> None:
+    """All that a layer hands over is words, but for what is added."""
+    graph = decode_graph(replace(LLAMAS[name], layers=2, vocabulary=4096), 1, 1088, il.H200)
+    options = il.Options("meta", dependent_launch=True)
+    made = il.OneLaunchExecutor(il.plan_graph(graph, il.H200, il.OneLaunchExecutor), options)
+    shared = {"q_heads", "heads", "inner", *(f"{x}_{of}" for x in ("x_attended", "x") for of in ("scaled", "squares"))}
+    assert made._handed_over.sizes.keys() >= shared
+    assert (made.binary.resources.spill_bytes, made.binary.resources.stack_bytes) == (0, 0)
+    assert lint(made.binary.ptx, posts=True, waits=True, posting_warp=True) == []
+
+
 @pytest.mark.parametrize(("batch", "kind"), [(1, "Skinny"), (64, "Matmul")])
 def test_logits_of_a_vocabulary_of_any_size_compile_for_sm_90(batch: int, kind: str) -> None:
     x, head, logits = (

@@ -237,6 +237,11 @@ def test_every_executor_draws_what_numpy_draws(dtype: il.DType) -> None:
         assert t["next"].tolist() == right["next"].tolist()
 
 
+#: What the splits of attention leave, and what tiles of few rows take of each other.
+PARTS = ("parts", "peak", "total")
+TOKENS = ("inner", *(f"{x}_{of}" for x in ("x_attended", "x") for of in ("scaled", "squares")))
+
+
 def by_words(batch: int = 1) -> tuple[Decode, il.Plan, dict[str, torch.Tensor]]:
     """A step with attention in splits, its plan and its tensors."""
     work = problem(SHAPES["llama"], batch)
@@ -247,10 +252,12 @@ def by_words(batch: int = 1) -> tuple[Decode, il.Plan, dict[str, torch.Tensor]]:
 
 def test_steps_by_words_are_bit_for_bit_those_by_semaphores() -> None:
     _, plan, t = by_words()
+    layers = range(len([op for op in plan.graph.ops if op.name.endswith(".attend")]))
+    attention = (*PARTS, "q_heads", *(f"layers.{n}.{of}_heads" for n in layers for of in "kv"))
     found = []
-    for words in ((), ("parts", "peak", "total"), None):
+    for words in ((), PARTS, attention, (*attention, "heads"), None):
         run = il.OneLaunchExecutor(plan, il.Options(words=words, dependent_launch=True))
-        assert bool(run._handed_over.sizes) == (words != ())
+        assert run._handed_over.sizes.keys() >= {*(TOKENS if words is None else words)}
         mine = {name: value.clone() for name, value in t.items()}
         for _ in range(20):
             run.run(mine)
@@ -274,6 +281,44 @@ def test_a_thousand_steps_by_words_with_delays_are_identical() -> None:
         same &= (t["logits"] == first).all()
     run.synchronize()
     assert bool(same)
+
+
+@pytest.mark.parametrize("batch", [2, 4])
+def test_steps_of_several_sequences_by_words_are_bit_for_bit_those_by_semaphores(batch: int) -> None:
+    _, plan, t = by_words(batch)
+    found = []
+    for words in ((), None):
+        run = il.OneLaunchExecutor(plan, il.Options(words=words))
+        assert bool(run._handed_over.sizes) == (words is None)
+        mine = {name: value.clone() for name, value in t.items()}
+        for _ in range(20):
+            run.run(mine)
+            mine["position"] += 1
+        run.synchronize()
+        found.append(mine)
+    assert all(torch.equal(found[1][n].nan_to_num(), value.nan_to_num()) for n, value in found[0].items())
+
+
+def test_tokens_that_never_come_end_in_an_error_that_names_who_did_not_leave_them() -> None:
+    """Its words are no publication's then, and others' runs are right."""
+    _, plan, t = by_words()
+    good = il.OneLaunchExecutor(plan)
+    good.run(t)
+    good.synchronize()
+    right = t["logits"].clone()
+    run = il.OneLaunchExecutor(plan, il.Options(timeout_s=0.2))
+    finish = "    finish(op, item, sums, extras, feature);\n    note_words(launch, item);\n"
+    text = run.composition.text
+    assert text.count(finish) == 1
+    late = f"    if (GATES < 2 || item.j != 1) {{\n{finish}    }}\n"
+    run.__dict__["composition"] = replace(run.composition, text=text.replace(finish, late))
+    run.run(t)
+    with pytest.raises(HangError, match=r"words of 'inner' .*inner', tile \(0, 1\) never posted"):
+        run.synchronize()
+    assert not any(bool(words.any()) for words in run._words.values())
+    good.run(t)
+    good.synchronize()
+    assert torch.equal(t["logits"], right)
 
 
 def test_words_that_never_come_end_in_an_error_that_names_who_did_not_leave_them() -> None:

@@ -39,6 +39,7 @@ ONE_BLOCK = replace(ONE_LAUNCH, producers=((), (0,), (), ()), workers=1)
 THREE_MADE = Outstanding(((1, 2), (), ()), capacity=3)
 BY_DONE_ITEMS = replace(THREE_MADE, ends=Ends.DONE_ITEMS, off=ACQUIRE_RELEASE)
 BY_VOTES = replace(THREE_MADE, ends=Ends.VOTES)
+LOADED = Tagged(((1, 2), (1, 2)), loaders=True)
 
 
 @pytest.mark.parametrize(
@@ -71,6 +72,8 @@ BY_VOTES = replace(THREE_MADE, ends=Ends.VOTES)
         (Tagged(tags=2), 63),
         (Tagged(((1, 3), (2,))), 18),
         (Tagged(polls=False, hint=ACQUIRE_RELEASE), 63),
+        (Tagged(loaders=True), 313),
+        (LOADED, 207),
     ],
     ids=lambda value: type(value).__name__ if not isinstance(value, int) else str(value),
 )
@@ -159,6 +162,11 @@ def test_as_the_code_orders_it_every_interleaving_is_right(protocol: Protocol, s
         (Tagged(), {"awaits": (0,), "exact": False}, StaleReadError, "publication 1 is read as 20"),
         (Tagged(), {"whole": False}, StaleReadError, "publication 1 is read as 0, and should be 10"),
         (Tagged(), {"polls": False}, StaleReadError, "publication 1 is read as 0, and should be 10"),
+        (LOADED, {"arrive": RELAXED}, StaleReadError, "slot 0 may be read as 0: nothing orders the read"),
+        (LOADED, {"wait": RELAXED}, StaleReadError, "slot 0 may be read as 0: nothing orders the read"),
+        (LOADED, {"hands_back": False}, OverwriteError, "slot 0 is stored while worker 2 may still read it"),
+        (LOADED, {"polls": False}, StaleReadError, "slot 0 is read as 0, and should be 10"),
+        (LOADED, {"awaits": (0,), "exact": False}, StaleReadError, "slot 1 is read as 20, and should be 10"),
     ],
     ids=lambda value: "-".join(value) if isinstance(value, dict) else None,
 )

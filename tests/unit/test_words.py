@@ -22,33 +22,61 @@ from interlace.workloads import Decode, LlamaShape, decode_graph  # noqa: E402
 
 from ..cases import TORCH  # noqa: E402
 from ..emulator.build import MISSING  # noqa: E402
-from ..emulator.walk import EmulatedLaunch, prepare  # noqa: E402
+from ..emulator.walk import EmulatedLaunch, prepare, run_poisoned  # noqa: E402
 
-SHAPE, CAPACITY, POSITIONS = LlamaShape(2, 64, 64, 2, 1, 64, 97, tied=True), 192, (0, 5, 130)
+SHAPE, CAPACITY, POSITIONS = LlamaShape(2, 128, 192, 2, 1, 64, 97, tied=True), 192, (0, 5, 130)
 PARTS = ("parts", "peak", "total")
 HEADS = ("q_heads", *(f"layers.{n}.{of}_heads" for n in range(2) for of in "kv"))
-ALL = (*PARTS, *HEADS)
+ATTENTION = (*PARTS, *HEADS)
 #: What tiles of few rows take as words: results of others, with the squares of a norm where there is one.
-TOKENS = ("inner", *(f"{x}_{of}" for x in ("embedded", "x_attended", "x") for of in ("scaled", "squares")))
+TOKENS = ("heads", "inner", *(f"{x}_{of}" for x in ("x_attended", "x") for of in ("scaled", "squares")))
+EMBEDDED = ("embedded_scaled", "embedded_squares")
+ALL = (*ATTENTION, *TOKENS, *EMBEDDED)
 NO_TAG = "return item.run * numbers + number", "return 0 * numbers + number"
 NO_LOOK = "    if (sums.came() && own_peak.came() && own_total.came()) break;\n", "    break;\n"
 _PART = "  const long long part = (((long long)tile.i"
+#: Of the emulator's clock, until a wait for what never comes ends.
+HASTE_S = 1e-4
 NO_STORE = _PART, f"  if (!tile.i && tile.l) return;\n{_PART}"
 
 
 @cache
-def plan() -> Plan:
-    """Two splits of each sequence, dealt to four workers."""
-    graph = decode_graph(SHAPE, len(POSITIONS), CAPACITY, il.H200)
-    if graph.op("layers.0.attend").grid[2] == 1:
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr("interlace.workloads.llama.splits", lambda *_: 2)
-            graph = decode_graph(SHAPE, len(POSITIONS), CAPACITY, il.H200)
-    return il.plan_graph(graph, il.H200, OneLaunchExecutor, workers=4)
+def graph(splits: int = 2) -> il.Graph:
+    """Of so many splits of each sequence, and two tiles of each row of embeddings."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("interlace.workloads.llama.splits", lambda *_: splits)
+        patch.setattr("interlace.kernels.embedding._COLUMNS", 64)
+        return decode_graph(SHAPE, len(POSITIONS), CAPACITY, il.H200)
+
+
+@cache
+def plan(splits: int = 2, workers: int = 4) -> Plan:
+    """A step dealt to four workers."""
+    return il.plan_graph(graph(splits), il.H200, OneLaunchExecutor, workers=workers)
 
 
 def executor(words: tuple[str, ...] | None = None, of: Plan | None = None) -> OneLaunchExecutor:
     return OneLaunchExecutor(of or plan(), il.Options("meta", words=words))
+
+
+def tile(rows: int, columns: int, deep: int) -> il.MatmulTile:
+    return il.MatmulTile(rows, columns, deep, swap_ab=True)
+
+
+def products(m: int, deep: int, deeper: int, rows: int = 8) -> il.Graph:
+    """A product and what a norm takes of it; one of these, gated; and one of that; stages of both are so deep."""
+    shapes = {"x": (m, 128), "w": (320, 128), "scale": (320,), "gate": (192, 320), "up": (192, 320), "down": (64, 192)}
+    shapes |= {"scaled": (m, 320), "inner": (m, 192), "out": (m, 64)}
+    t = {name: il.Tensor(name, shape, il.bf16) for name, shape in shapes.items()}
+    t["squares"] = il.Tensor("squares", (m, 20), il.fp32)
+    left = {name: t[name] for name in ("scale", "scaled", "squares")}
+    gated = {"gate": t["gate"], "activation": il.Activation.SILU, "x_squares": t["squares"], "eps": 1e-2}
+    ops = (
+        il.matmul("first", t["x"], t["w"], **left, tile=tile(rows, 16, 128)),
+        il.matmul("second", t["scaled"], t["up"], t["inner"], **gated, tile=tile(rows, 24, deep)),
+        il.matmul("third", t["inner"], t["down"], t["out"], tile=tile(rows, 16, deeper)),
+    )
+    return il.Graph("products", (*t.values(),), ops, ("x", "w", "scale", "gate", "up", "down"), ("out",))
 
 
 def waits_of(run: OneLaunchExecutor, op: str) -> int:
@@ -64,8 +92,8 @@ def posts_of(run: OneLaunchExecutor, op: str) -> int:
 
 
 def test_who_polls_words_does_not_wait_and_who_leaves_them_does_not_post() -> None:
-    semaphores, parts, every = executor(()), executor(PARTS), executor(ALL)
-    assert [{*run._handed_over.sizes} for run in (semaphores, parts, every)] == [set(), {*PARTS}, {*PARTS, *HEADS}]
+    semaphores, parts, every = executor(()), executor(PARTS), executor(ATTENTION)
+    assert [{*run._handed_over.sizes} for run in (semaphores, parts, every)] == [set(), {*PARTS}, {*ATTENTION}]
     assert [waits_of(run, "layers.1.combine") > 0 for run in (semaphores, parts, every)] == [True, False, False]
     assert [waits_of(run, "layers.1.attend") > 0 for run in (semaphores, parts, every)] == [True, True, False]
     assert [posts_of(run, "layers.1.attend") for run in (semaphores, parts, every)] == [6, 0, 0]
@@ -75,12 +103,35 @@ def test_who_polls_words_does_not_wait_and_who_leaves_them_does_not_post() -> No
     assert posts_of(every, "layers.1.combine") == posts_of(semaphores, "layers.1.combine")
 
 
+def test_of_tokens_that_are_words_waits_are_left_for_what_is_added_alone() -> None:
+    every, semaphores = executor(ALL), executor(())
+    for op, left in (("q_heads", 0), ("inner", 0), ("x_attended", 8), ("x", 8)):
+        assert 0 < left < waits_of(semaphores, f"layers.1.{op}") or not left
+        assert waits_of(every, f"layers.1.{op}") == left, op
+    # What is added is awaited as a tensor, and so posted.
+    assert [posts_of(every, f"layers.0.{op}") for op in ("q_heads", "inner", "x_attended", "x")] == [0, 0, 8, 8]
+
+
+def test_of_whole_attention_heads_are_words_that_it_leaves_itself() -> None:
+    whole = executor((*HEADS, "heads"), plan(1))
+    assert waits_of(whole, "layers.1.x_attended") == 8
+    assert [waits_of(whole, "layers.1.attend"), posts_of(whole, "layers.1.q_heads")] == [0, 0]
+
+
 def test_by_default_they_are_of_ops_whose_tiles_all_run_at_once_or_that_load_ahead() -> None:
-    graph = plan().graph
     of_append = {name for name in HEADS if name != "q_heads"}
-    for workers, found in ((4, of_append), (6, {*PARTS, *HEADS}), (132, {*PARTS, *HEADS})):
-        made = il.plan_graph(graph, il.H200, OneLaunchExecutor, workers=workers)
-        assert {*executor(of=made)._handed_over.sizes} == found | {*TOKENS}
+    for workers, found in ((4, {*TOKENS, *of_append}), (6, {*ALL}), (132, {*ALL})):
+        assert {*executor(of=plan(workers=workers))._handed_over.sizes} == found
+
+
+@pytest.mark.parametrize(("m", "rows", "deep"), [(16, 8, 64), (8, 8, 320)])
+def test_tokens_of_several_tiles_or_of_too_deep_a_stage_are_no_words(m: int, rows: int, deep: int) -> None:
+    chain = il.build(products(m, deep, 64, rows), il.Choices(2, Dispatch.STATIC))
+    with pytest.raises(PlanError, match=r"tensors \['scaled', 'squares'\] cannot be words"):
+        executor(("scaled", "squares"), chain)
+    assert executor(("inner",), il.build(products(8, 64, 64), il.Choices(2)))._handed_over.sizes == {"inner": 8 * 96}
+
+
 def test_layers_number_their_publications_apart() -> None:
     of = executor(ALL)._handed_over
     first, second = (plan().graph.op_index(f"layers.{n}.combine") for n in range(2))
@@ -108,23 +159,21 @@ def test_where_items_are_taken_when_they_no_longer_wait_nothing_is_words() -> No
 
 
 def test_what_nobody_polls_cannot_be_words() -> None:
-    with pytest.raises(PlanError, match=r"tensors \['heads'\] cannot be words"):
-        executor((*PARTS, "heads"))
+    with pytest.raises(PlanError, match=r"tensors \['logits'\] cannot be words"):
+        executor((*PARTS, "logits"))
 
 
 @cache
 def launches() -> dict[str, EmulatedLaunch]:
-    one = replace(plan(), workers=1, items=replace(plan().items, worker=np.zeros_like(plan().items.worker)))
-
-    def made(of: Plan, **given: Any) -> EmulatedLaunch:
-        return EmulatedLaunch(of, stages=3, **given)
-
+    one = plan(workers=1)
+    at_once: dict[str, Any] = {"stages": 3, "at_once": True, "timeout_s": 1.0}
     runs = {
-        "semaphores": made(plan(), words=(), at_once=True, timeout_s=1.0),
-        "words": made(plan(), words=ALL, at_once=True, timeout_s=1.0),
-        "no look": made(plan(), words=ALL, at_once=True, timeout_s=1.0, change=NO_LOOK),
-        "no tag": made(plan(), words=ALL, at_once=True, timeout_s=1.0, change=NO_TAG),
-        "no store": made(one, words=ALL, change=NO_STORE),
+        "semaphores": EmulatedLaunch(plan(), words=(), **at_once),
+        "words": EmulatedLaunch(plan(), words=ALL, **at_once),
+        "whole": EmulatedLaunch(plan(1), words=(), **at_once),
+        "whole, words": EmulatedLaunch(plan(1), words=(*HEADS, *TOKENS, *EMBEDDED), **at_once),
+        "no look": EmulatedLaunch(plan(), words=ALL, change=NO_LOOK, **at_once),
+        "no store": EmulatedLaunch(one, words=ALL, stages=3, timeout_s=HASTE_S, change=NO_STORE),
     }
     prepare([*runs.values()])
     return runs
@@ -132,7 +181,7 @@ def launches() -> dict[str, EmulatedLaunch]:
 
 def steps(name: str, count: int = 3, seed: int = 0) -> list[torch.Tensor]:
     """Logits and caches of steps, of one interleaving of blocks for each seed."""
-    run, graph = launches()[name], plan().graph
+    run, graph = launches()[name], launches()[name].plan.graph
     work = Decode(**{**vars(SHAPE), "batch": len(POSITIONS), "capacity": CAPACITY, "context": 0})
     given = dict(work.inputs(0)) | {"position": np.array(POSITIONS, np.float32)}
     t = {n: torch.from_numpy(value.copy()).to(TORCH[graph.tensor(n).dtype.name]) for n, value in given.items()}
@@ -151,8 +200,8 @@ def steps(name: str, count: int = 3, seed: int = 0) -> list[torch.Tensor]:
 
 
 @cache
-def right() -> list[torch.Tensor]:
-    return steps("semaphores")
+def right(name: str = "semaphores") -> list[torch.Tensor]:
+    return steps(name)
 
 
 def equal(found: list[torch.Tensor], wanted: list[torch.Tensor]) -> bool:
@@ -160,21 +209,97 @@ def equal(found: list[torch.Tensor], wanted: list[torch.Tensor]) -> bool:
 
 
 @pytest.mark.skipif(bool(MISSING), reason=MISSING)
-def test_steps_by_words_are_bit_for_bit_those_by_semaphores() -> None:
-    assert equal(steps("words"), right())
-    assert [str(fault) for fault in launches()["words"].faults] == []
+@pytest.mark.parametrize(("words", "semaphores"), [("words", "semaphores"), ("whole, words", "whole")])
+def test_steps_by_words_are_bit_for_bit_those_by_semaphores(words: str, semaphores: str) -> None:
+    assert equal(steps(words), right(semaphores))
+    assert [str(fault) for fault in launches()[words].faults] == []
 
 
 @pytest.mark.skipif(bool(MISSING), reason=MISSING)
-@pytest.mark.parametrize("name", ["no look", "no tag"])
-def test_who_does_not_look_or_takes_words_of_another_run_is_wrong(name: str) -> None:
-    assert any(not equal(steps(name, seed=10 * n), right()) for n in range(20)), "words were there whenever one looked"
+def test_who_does_not_look_whether_words_are_there_is_wrong() -> None:
+    found = (steps("no look", seed=10 * n) for n in range(20))
+    assert any(not equal(some, right()) for some in found), "words were there whenever one looked"
 
 
 @pytest.mark.skipif(bool(MISSING), reason=MISSING)
 def test_words_that_never_come_end_in_an_error_that_names_who_did_not_leave_them() -> None:
     with pytest.raises(HangError, match=r"attend', tile \(0, 0, 1\) never posted"):
         steps("no store", 1)
+
+
+#: Tokens, and how deep a stage of the second product is and of the third: of 320 elements of k and of 192.
+DEPTHS = {1: (128, 128), 3: (128, 64), 7: (64, 256), 8: (192, 192)}
+NO_LOOK_AT_TOKENS = (
+    "        if (tokens.came() || patience.over(launch, item, wanted, number)) break;\n",
+    "        break;\n",
+)
+NO_SQUARES = "if (feature % SQUARED == 0) store_word", "if (feature && feature % SQUARED == 0) store_word"
+_FINISH = "    finish(op, item, sums, extras, feature);\n    note_words(launch, item);\n"
+NO_ITEM = _FINISH, f"    if (GATES < 2 || item.j != 1) {{\n{_FINISH}    }}\n"
+
+
+@cache
+def chains() -> dict[Any, EmulatedLaunch]:
+    """Three products, of which each takes what the one before has left, by words and by semaphores; and broken ones."""
+
+    def made(m: int, workers: int = 2, **given: Any) -> EmulatedLaunch:
+        of = il.build(products(m, *DEPTHS[m]), il.Choices(workers, Dispatch.STATIC))
+        return EmulatedLaunch(of, stages=3, at_once=workers > 1, **given)
+
+    every: dict[Any, EmulatedLaunch] = {}
+    for m in DEPTHS:
+        every[m, "words"] = made(m, words=("scaled", "squares", "inner"), timeout_s=1.0)
+        every[m, "semaphores"] = made(m, words=(), timeout_s=1.0)
+    broken = {"tag": NO_TAG, "tokens": NO_LOOK_AT_TOKENS, "squares": NO_SQUARES, "item": NO_ITEM}
+    for name, change in broken.items():
+        every[name] = made(3, 1, words=("scaled", "squares", "inner"), change=change, timeout_s=HASTE_S)
+    prepare([*every.values()])
+    return every
+
+
+def chained(run: EmulatedLaunch, seed: int = 0) -> torch.Tensor:
+    """What a run leaves; all that it has between its ops is NaN before."""
+    given = torch.Generator().manual_seed(seed)
+    of = run.plan.graph
+    t = {name: torch.randn(of.tensor(name).shape, generator=given).to(torch.bfloat16) for name in of.inputs}
+    return run_poisoned(run, t, seed)
+
+
+@pytest.mark.skipif(bool(MISSING), reason=MISSING)
+@pytest.mark.parametrize("m", DEPTHS)
+def test_products_of_words_are_bit_for_bit_those_of_tensors_whatever_tokens_there_are(m: int) -> None:
+    words, semaphores = chains()[m, "words"], chains()[m, "semaphores"]
+    assert {*words._handed_over.sizes} == {"scaled", "squares", "inner"}
+    assert [waits_of(words, op) for op in ("first", "second", "third")] == [0, 0, 0]
+    for seed in range(2):
+        found = chained(words, seed)
+        assert bool(found.isfinite().all())
+        assert torch.equal(found, chained(semaphores, seed))
+    assert [str(fault) for fault in words.faults] == []
+
+
+@pytest.mark.skipif(bool(MISSING), reason=MISSING)
+def test_who_does_not_look_whether_tokens_are_there_multiplies_others() -> None:
+    assert not torch.equal(chained(chains()["tokens"]), chained(chains()[3, "semaphores"]))
+
+
+@pytest.mark.skipif(bool(MISSING), reason=MISSING)
+def test_without_the_number_of_the_run_tokens_of_the_run_before_are_taken() -> None:
+    first, second = (torch.equal(chained(chains()["tag"], n), chained(chains()[3, "semaphores"], n)) for n in range(2))
+    assert (first, second) == (True, False)
+
+
+@pytest.mark.skipif(bool(MISSING), reason=MISSING)
+@pytest.mark.parametrize(
+    ("broken", "says"),
+    [
+        ("squares", r"op 'second', tile \(0, \d\) .* waited for words of 'scaled' and 'squares' before"),
+        ("item", r"op 'third', .* words of 'inner' before .*; op 'second', tile \(0, 1\) never posted"),
+    ],
+)
+def test_tokens_that_never_come_end_in_an_error_that_names_them(broken: str, says: str) -> None:
+    with pytest.raises(HangError, match=says):
+        chained(chains()[broken])
 
 
 def test_an_error_of_a_wait_for_words_names_their_tensors_and_who_did_not_leave_them() -> None:

@@ -5,6 +5,10 @@ word itself until the number is the one that it wants; a counter, relaxed too, o
 next publication overwrites the word. No fence orders that behind the reads of the last one: its writer has inputs that
 every reader of the last made from what it read, in tagged words again.
 
+Who polls may be another warp than who computes: a loader puts what it found into a slot of shared memory and arrives
+(release, scope of the block) at the barrier of the slot, whose other side waits for it (acquire), computes, and hands
+the slot back in the same way.
+
 Worked example, one writer, two readers, publication 2:
 
     reader 0    finds (20, 2) in x; stores (20, 2) in y 0
@@ -21,7 +25,10 @@ from typing import Any
 from interlace.core.errors import StaleReadError
 from interlace.protocols.check import Model
 from interlace.protocols.operations import (
+    ACQUIRE,
+    BLOCK,
     RELAXED,
+    RELEASE,
     Add,
     Await,
     Done,
@@ -29,9 +36,11 @@ from interlace.protocols.operations import (
     Operation,
     Order,
     Process,
+    Read,
     Store,
     Until,
     Value,
+    Write,
     at_least,
 )
 
@@ -47,6 +56,9 @@ class Tagged:
         whole: data and number are stored and loaded as one.
         polls: a reader polls the word; else the counter is all that it waits for.
         exact: a reader wants its number; else that or a later one.
+        loaders: a reader has a worker that polls for it, and hands on what it found in a slot of their block.
+        arrive, wait: orders of who arrives at a barrier of the slot, and of who waits for it.
+        hands_back: a loader waits until the slot has been handed back before it fills it again.
     """
 
     reads: tuple[tuple[int, ...], ...] = ((1, 2, 3), (1, 2, 3))
@@ -56,12 +68,21 @@ class Tagged:
     polls: bool = True
     exact: bool = True
     hint: Order = RELAXED
+    loaders: bool = False
+    arrive: Order = RELEASE
+    wait: Order = ACQUIRE
+    hands_back: bool = True
 
     def model(self) -> Model:
         words: dict[str, Value] = {"x": (0, 0), "number of x": 0, "hint": 0}
         words |= {f"y {n}": (0, 0) for n in range(len(self.reads))}
-        readers = tuple(self._reader(n) for n in range(len(self.reads)))
-        return Model("tagged words", words, (self._writer, *readers), sum(map(len, self.reads)))
+        every = range(len(self.reads))
+        readers = tuple(self._reader(n) for n in every)
+        if self.loaders:
+            words |= {f"{word} {n}": 0 for word in ("slot", "full", "empty") for n in every}
+            readers = tuple(made(n) for n in every for made in (self._loader, self._consumer))
+        blocks = (0, *(n + 1 for n in every for _ in range(2))) if self.loaders else None
+        return Model("tagged words", words, (self._writer, *readers), sum(map(len, self.reads)), blocks)
 
     def _tag(self, number: int) -> int:
         return number if self.tags is None else number % self.tags
@@ -91,6 +112,34 @@ class Tagged:
                 raise StaleReadError(f"publication {number} is read as {data}, and should be {number * 10}")
             yield Done(sum(map(len, self.reads[:n])) + at)
             yield Store(f"y {n}", (data, number))
+            return (at + 1,)
+
+        return process
+
+    def _loader(self, n: int) -> Process:
+        def process(at: int = 0) -> Generator[Operation, Any, tuple[Any, ...] | None]:
+            if at == len(self.reads[n]):
+                return None
+            number = self.reads[n][at]
+            data = yield from self._find(number)
+            if self.hands_back:
+                yield Await(f"empty {n}", at_least(at), self.wait, BLOCK)
+            yield Write(f"slot {n}", data)
+            yield Add(f"full {n}", 1, self.arrive, BLOCK)
+            return (at + 1,)
+
+        return process
+
+    def _consumer(self, n: int) -> Process:
+        def process(at: int = 0) -> Generator[Operation, Any, tuple[Any, ...] | None]:
+            if at == len(self.reads[n]):
+                return None
+            number = self.reads[n][at]
+            yield Await(f"full {n}", at_least(at + 1), self.wait, BLOCK)
+            yield Read(f"slot {n}", number * 10)
+            yield Add(f"empty {n}", 1, self.arrive, BLOCK)
+            yield Done(sum(map(len, self.reads[:n])) + at)
+            yield Store(f"y {n}", (number * 10, number))
             return (at + 1,)
 
         return process

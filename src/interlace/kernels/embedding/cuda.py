@@ -60,25 +60,34 @@ DEVICE void copy_row_scaled(T* out, T* scaled, float* squares, const T* row, con
     if (at < end && at % SQUARED == 0) squares[at / SQUARED] = sum;
   }
 }
-// The same with what is scaled and squared as words.
+// The same with what is scaled and squared as words; sums are in the same order.
 template <class A, class T>
 DEVICE void publish_row(const Tile& tile, const A& a, T* out, const T* row, int column, int end) {
-  constexpr int EACH = 2, LANES = SQUARED / EACH;
+  constexpr int EACH = Piece<T>::ELEMENTS, LANES = SQUARED / EACH;
   const unsigned own = publication(tile, a.scaled_number, a.publications);
+  const bool pieces = by_pieces(out + column) && by_pieces(row + column) && by_pieces(a.scale + column) &&
+                      (end - column) % EACH == 0;
   for (int first = column; first < end; first += THREADS * EACH) {
     const int at = first + thread() * EACH;
-    float sum = 0.0f;
-    if (at < end) {
-      unsigned pair = 0;
+    Elements<T> piece = {}, gain = {};
+    if (pieces && at < end) {
+      piece = piece_at(row + at, true), gain = piece_at(a.scale + at, true);
+      *reinterpret_cast<Elements<T>*>(out + at) = piece;
+    } else {
 #pragma unroll
-      for (int e = 0; e < EACH; ++e) {
-        const T value = row[at + e];
-        const float x = widened(value);
-        sum += x * x;
-        pair |= (unsigned)rounded<T>(x * widened(a.scale[at + e])).bits << e * 16;
-        out[at + e] = value;
-      }
-      store_word(a.scaled + ((long long)tile.i * a.H + at) / 2, pair, own);
+      for (int e = 0; e < EACH; ++e)
+        if (at + e < end) out[at + e] = piece.items[e] = row[at + e], gain.items[e] = a.scale[at + e];
+    }
+    float sum = 0.0f;
+#pragma unroll
+    for (int e = 0; e < EACH; e += 2) {
+      const float low = widened(piece.items[e]), high = widened(piece.items[e + 1]);
+      sum += low * low;
+      sum += high * high;
+      const unsigned scaled_low = rounded<T>(low * widened(gain.items[e])).bits;
+      const unsigned scaled_high = rounded<T>(high * widened(gain.items[e + 1])).bits;
+      if (at + e < end)
+        store_word(a.scaled + ((long long)tile.i * a.H + at + e) / 2, scaled_high << 16 | scaled_low, own);
     }
     for (int distance = LANES / 2; distance; distance /= 2) sum += __shfl_xor_sync(0xffffffff, sum, distance);
     const long long blocks = (long long)tile.i * ((a.H + SQUARED - 1) / SQUARED);

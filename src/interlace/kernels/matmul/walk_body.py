@@ -323,13 +323,14 @@ def clustered(op: Op, cluster: Cluster) -> WalkBody:
 def _by_words(op: Op, name: str) -> bool:
     """Whether an argument may be words, of a tile of few weight rows.
 
-    Tokens may where a lane asks for those of a stage at once. Of results what the norm behind takes may, where there is
-    one: x itself is for later.
+    Tokens may where a lane asks for those of a stage at once, and one tile has all of them. Of results what the norm
+    behind takes may, where there is one: x itself is for later.
     """
     if not skinny(op):
         return False
     if name in _READ:
-        return int(op.param("BK")) // PANEL * loaded_rows(op) <= POLLED_WORDS
+        one_tile = int(op.param("M")) <= int(op.param("BM"))
+        return one_tile and int(op.param("BK")) // PANEL * loaded_rows(op) <= POLLED_WORDS
     leaves = tensor_of(op, "scale") is not None
     return leaves if name in ("scaled", "squares") else not leaves and not _ragged(op)
 
