@@ -243,8 +243,7 @@ struct Matmul {
     }
     if constexpr (NORMALISED > 0) normalise<WIDTH>(item, sums);
     if constexpr (LEAVES && !GAINS_EARLY) load_gains(op, feature, gains);
-    const unsigned short none[1][WIDTH / 8][4] = {};
-    finish<WIDTH>(op, item, sums, gains, none);
+    finish<WIDTH>(op, item, sums, gains);
   }
 
   DEVICE static int groups_of(int share) { return MORE ? GROUPS - (share >= MORE) : GROUPS; }
@@ -456,6 +455,12 @@ struct Matmul {
           residual_of(op, token + n / 4 * 8 + column + n % 2, feature + row + n / 2 % 2 * 8);
   }
 
+  template <int COLUMNS>
+  DEVICE static void finish(const Epilogue& op, const Item& item, const float (&sums)[GATES][BLOCKS][COLUMNS / 2],
+                            const int4 (&gains)[GAINS]) {
+    const unsigned short none[1][COLUMNS / 8][4] = {};
+    finish<COLUMNS>(op, item, sums, gains, none);
+  }
   // A scratch of shared memory turns 64 features of up to 64 tokens at a time into rows of 16-byte pieces, of a tile or
   // a share.
   template <int COLUMNS, int N>
