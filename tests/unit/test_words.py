@@ -235,6 +235,11 @@ NO_LOOK_AT_TOKENS = (
     "        break;\n",
 )
 NO_SQUARES = "if (feature % SQUARED == 0) store_word", "if (feature && feature % SQUARED == 0) store_word"
+_SLOT = "        const unsigned slot = dependent_slot(stage.slot);\n#pragma unroll\n"
+_EMPTY = "        await(dependent_empty(stage.slot), stage.phase ^ 1);\n"
+NO_EMPTY = _EMPTY + _SLOT, _SLOT
+NO_CHANGE = _EMPTY + _SLOT, _EMPTY + _SLOT
+NO_PROXY_FENCE = "        fence_proxy_async();  // the next to come here may be a bulk load\n", ""
 _FINISH = "    finish(op, item, sums, extras, feature);\n    note_words(launch, item);\n"
 NO_ITEM = _FINISH, f"    if (GATES < 2 || item.j != 1) {{\n{_FINISH}    }}\n"
 
@@ -254,6 +259,9 @@ def chains() -> dict[Any, EmulatedLaunch]:
     broken = {"tag": NO_TAG, "tokens": NO_LOOK_AT_TOKENS, "squares": NO_SQUARES, "item": NO_ITEM}
     for name, change in broken.items():
         every[name] = made(3, 1, words=("scaled", "squares", "inner"), change=change, timeout_s=HASTE_S)
+    # Tokens of the last product come by bulk loads, into the slots that those of the one before were stored into.
+    for name, change in (("slot", NO_EMPTY), ("proxy", NO_PROXY_FENCE), ("bulk behind", NO_CHANGE)):
+        every[name] = made(3, 1, words=("scaled", "squares"), change=change)
     prepare([*every.values()])
     return every
 
@@ -282,6 +290,17 @@ def test_products_of_words_are_bit_for_bit_those_of_tensors_whatever_tokens_ther
 @pytest.mark.skipif(bool(MISSING), reason=MISSING)
 def test_who_does_not_look_whether_tokens_are_there_multiplies_others() -> None:
     assert not torch.equal(chained(chains()["tokens"]), chained(chains()[3, "semaphores"]))
+
+
+@pytest.mark.skipif(bool(MISSING), reason=MISSING)
+@pytest.mark.parametrize(
+    ("name", "found"), [("bulk behind", set()), ("slot", {"race", "deadlock"}), ("proxy", {"proxy"})], ids=str
+)
+def test_tokens_are_stored_into_empty_slots_and_ahead_of_bulk_loads(name: str, found: set[str]) -> None:
+    run = chains()[name]
+    for seed in range(4):
+        chained(run, seed)
+    assert {fault.kind for fault in run.faults} == found
 
 
 @pytest.mark.skipif(bool(MISSING), reason=MISSING)
