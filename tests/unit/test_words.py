@@ -63,12 +63,12 @@ def tile(rows: int, columns: int, deep: int) -> il.MatmulTile:
     return il.MatmulTile(rows, columns, deep, swap_ab=True)
 
 
-def products(m: int, deep: int, deeper: int, rows: int = 8) -> il.Graph:
-    """A product and what a norm takes of it; one of these, gated; and one of that; stages of both are so deep."""
-    shapes = {"x": (m, 128), "w": (320, 128), "scale": (320,), "gate": (192, 320), "up": (192, 320), "down": (64, 192)}
-    shapes |= {"scaled": (m, 320), "inner": (m, 192), "out": (m, 64)}
+def products(m: int, deep: int, deeper: int, rows: int = 8, n: int = 320) -> il.Graph:
+    """A product of n columns and what a norm takes of it; one of these, gated; and one of that; stages are so deep."""
+    shapes = {"x": (m, 128), "w": (n, 128), "scale": (n,), "gate": (192, n), "up": (192, n), "down": (64, 192)}
+    shapes |= {"scaled": (m, n), "inner": (m, 192), "out": (m, 64)}
     t = {name: il.Tensor(name, shape, il.bf16) for name, shape in shapes.items()}
-    t["squares"] = il.Tensor("squares", (m, 20), il.fp32)
+    t["squares"] = il.Tensor("squares", (m, n // 16), il.fp32)
     left = {name: t[name] for name in ("scale", "scaled", "squares")}
     gated = {"gate": t["gate"], "activation": il.Activation.SILU, "x_squares": t["squares"], "eps": 1e-2}
     ops = (
@@ -230,6 +230,8 @@ def test_words_that_never_come_end_in_an_error_that_names_who_did_not_leave_them
 
 #: Tokens, and how deep a stage of the second product is and of the third: of 320 elements of k and of 192.
 DEPTHS = {1: (128, 128), 3: (128, 64), 7: (64, 256), 8: (192, 192)}
+#: Columns of which threads take squares in two rounds, and a lane asks for tokens twice.
+COLUMNS = {1: 2304}
 NO_LOOK_AT_TOKENS = (
     "        if (tokens.came() || patience.over(launch, item, wanted, number)) break;\n",
     "        break;\n",
@@ -249,7 +251,7 @@ def chains() -> dict[Any, EmulatedLaunch]:
     """Three products, of which each takes what the one before has left, by words and by semaphores; and broken ones."""
 
     def made(m: int, workers: int = 2, **given: Any) -> EmulatedLaunch:
-        of = il.build(products(m, *DEPTHS[m]), il.Choices(workers, Dispatch.STATIC))
+        of = il.build(products(m, *DEPTHS[m], n=COLUMNS.get(m, 320)), il.Choices(workers, Dispatch.STATIC))
         return EmulatedLaunch(of, stages=3, at_once=workers > 1, **given)
 
     every: dict[Any, EmulatedLaunch] = {}
@@ -294,13 +296,13 @@ def test_who_does_not_look_whether_tokens_are_there_multiplies_others() -> None:
 
 @pytest.mark.skipif(bool(MISSING), reason=MISSING)
 @pytest.mark.parametrize(
-    ("name", "found"), [("bulk behind", set()), ("slot", {"race", "deadlock"}), ("proxy", {"proxy"})], ids=str
+    ("name", "found"), [("bulk behind", ()), ("slot", ("deadlock", "race")), ("proxy", ("proxy",))], ids=str
 )
-def test_tokens_are_stored_into_empty_slots_and_ahead_of_bulk_loads(name: str, found: set[str]) -> None:
+def test_tokens_are_stored_into_empty_slots_and_ahead_of_bulk_loads(name: str, found: tuple[str, ...]) -> None:
     run = chains()[name]
     for seed in range(4):
         chained(run, seed)
-    assert {fault.kind for fault in run.faults} == found
+    assert {fault.kind for fault in run.faults} == {*found}
 
 
 @pytest.mark.skipif(bool(MISSING), reason=MISSING)
