@@ -35,6 +35,8 @@ _TALL, _WIDEST, _STEP = 64, 256, 8
 _FETCHED_BYTES = ROW_BYTES
 _TOGETHER = 4  # parts of a tile whose sums are loaded at once
 _SHARES = 15  # numbers of a template before that of the parts that share sums
+_BEFORE_WORDS = 14  # the same, before that of what is words
+_AS_WORDS = ("x", "out", "scaled")  # by the bit of that; squares are words where what they are of is
 _PIECE_BYTES = 16  # of an epilogue's loads and stores
 _SUMS_OF_SQUARES = ("x_squares", "squares")
 _BY_PIECES = ("bias", "residual", "scale")  # beside which out is stored by 8 elements
@@ -119,9 +121,9 @@ def _tile(op: Op, parts: int, warpgroups: int, shares: int = 1) -> WalkTile:
     bm, bn, k = (int(op.param(name)) for name in ("BM", "BN", "BK"))
     gates, transposed = sums(op), bool(op.param("SWAP"))
     tall, wide = (bn, bm) if transposed else (bm, bn)
-    what = checked_stage(op)
     if skinny(op):
-        return _skinny_tile(op, parts, warpgroups, what)
+        return _skinny_tile(op, parts, warpgroups)
+    what = checked_stage(op)
     check_sums(what, tall, partial(op), warpgroups, "a taller one, fewer warps, or swap_ab")
     rows = loaded_rows(op)
     leaves, normalised = (tensor_of(op, name) is not None for name in ("scale", "x_squares"))
@@ -185,8 +187,9 @@ def skinny(op: Op) -> bool:
     return bool(params["SWAP"]) and int(params["BN"]) < _TALL
 
 
-def _skinny_tile(op: Op, parts: int, warpgroups: int, what: str) -> WalkTile:
-    """As ``tile``, of few weight rows."""
+def _skinny_tile(op: Op, parts: int, warpgroups: int, as_words: int = 0) -> WalkTile:
+    """As ``tile``, of few weight rows; what is words is a bit each of ``_AS_WORDS``."""
+    what = checked_stage(op)
     bm, bn, bk, k = (int(op.param(name)) for name in ("BM", "BN", "BK", "K"))
     rows, gates = loaded_rows(op), sums(op)
     require(
@@ -203,8 +206,11 @@ def _skinny_tile(op: Op, parts: int, warpgroups: int, what: str) -> WalkTile:
     scratch = 4 * (4 * warpgroups * gates * rows * (bn + 4) + bm)
     panel_rows = bk // PANEL * rows
     even = int(-(-k // bk) % 2 == 0)
+    numbers = [bm, bn, bk, rows, gates, *_epilogue(op), even, *_folded(op)]
+    if as_words:
+        numbers += [0] * (_BEFORE_WORDS - len(numbers)) + [as_words]
     return WalkTile(
-        f"Skinny<{', '.join(map(str, [bm, bn, bk, rows, gates, *_epilogue(op), even, *_folded(op)]))}>",
+        f"Skinny<{', '.join(map(str, numbers))}>",
         (SKINNY,),
         independent_bytes=gates * bn * bk * 2,
         dependent_bytes=-(-panel_rows // _STEP) * _STEP * ROW_BYTES,
@@ -335,11 +341,6 @@ def _by_words(op: Op, name: str) -> bool:
     return leaves if name in ("scaled", "squares") else not leaves and not _ragged(op)
 
 
-#: What may be words, by the bit of a template's last number; squares are words where what they are of is.
-_AS_WORDS = ("x", "out", "scaled")
-_LAST = 14  # numbers of a template before that one
-
-
 def _worded(worded: Worded) -> WalkBody:
     """The part of an op some of whose arguments are words."""
     numbers = worded.numbers
@@ -352,11 +353,8 @@ def _worded(worded: Worded) -> WalkBody:
         return OPERANDS.pack(**{**_operands(op, tensors, dtype), **words, **read, **of})
 
     def tile(op: Op, parts: int, warpgroups: int) -> WalkTile:
-        whole = _tile(op, parts, warpgroups)
-        flags = sum(1 << bit for bit, name in enumerate(_AS_WORDS) if name in numbers)
-        of = whole.type[whole.type.index("<") + 1 : -1].split(", ")
-        of += ["0"] * (_LAST - len(of)) + [str(flags)]
-        return replace(whole, type=f"Skinny<{', '.join(of)}>")
+        bits = sum(1 << bit for bit, name in enumerate(_AS_WORDS) if name in numbers)
+        return _skinny_tile(op, parts, warpgroups, bits)
 
     return replace(WALK_BODY, pack=pack, tile=tile)
 
