@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -32,3 +33,10 @@ def _own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("INTERLACE_CACHE_DIR", str(folder / "cache"))
         yield
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where the test keeps what it compiles and proves, and nothing is yet."""
+    monkeypatch.setenv("INTERLACE_CACHE_DIR", str(tmp_path))
+    return tmp_path / "compiled"

@@ -16,12 +16,6 @@ TEXT = 'extern "C" __global__ void twice(float* x) { x[threadIdx.x] *= 2; }'
 
 
 @pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("INTERLACE_CACHE_DIR", str(tmp_path))
-    return tmp_path / "compiled"
-
-
-@pytest.fixture
 def compiled(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The texts that were compiled, rather than found."""
     texts: list[str] = []

@@ -28,6 +28,7 @@ from interlace.planner import kept
 from interlace.planner.build import Choices
 from interlace.workloads.llama import LLAMAS, decode_graph
 
+pytestmark = pytest.mark.usefixtures("folder")
 CHOICES = Choices(8, il.Dispatch.STATIC, policy=il.ConsumerSync())
 
 
@@ -36,12 +37,6 @@ def graph(rows: int = 32, ops: int = kept.MANY, tile: tuple[int, int] = (8, 16))
     tensors = tuple(il.Tensor(f"t{n}", (rows, 32), il.fp16) for n in range(ops + 1))
     copies = tuple(il.copy(f"copy{n}", *tensors[n : n + 2], tile=tile) for n in range(ops))
     return Graph("copies", tensors, copies, ("t0",), (f"t{ops}",))
-
-
-@pytest.fixture(autouse=True)
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("INTERLACE_CACHE_DIR", str(tmp_path))
-    return tmp_path / "compiled"
 
 
 @pytest.fixture
