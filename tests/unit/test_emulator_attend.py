@@ -51,8 +51,8 @@ FAULTS = {
         "stream.done();\n    if (which < WARPS_OF_SET) sums.take(keys, keys + rows * D, count, which);",
     ),
     "a stage is handed back before its matrices are loaded": (
-        "    block -= STAGE_ROWS / AT_ONCE;\n    stream.done();",
-        "    block -= STAGE_ROWS / AT_ONCE;\n    release(stream.stage, stream.stage.slot), stream.stage.advance();",
+        "    turn -= STAGE_ROWS / AT_ONCE;\n    stream.done();",
+        "    turn -= STAGE_ROWS / AT_ONCE;\n    release(stream.stage, stream.stage.slot), stream.stage.advance();",
     ),
     "warps do not wait for each other's sums": (
         "sums.leave(left + warp_of() * OF_WARP);\n  synchronise_block();",
@@ -186,14 +186,17 @@ def test_what_cannot_be_addressed_is_refused(name: str, message: str) -> None:
         run._launches(((run.plan.graph.ops[0], t),))
 
 
+@pytest.mark.parametrize("splits", [1, 2])
 @pytest.mark.parametrize(
     ("d", "group", "norms", "page", "registers"),
     [(64, 4, False, 0, 168), (128, 8, True, 0, 255), (64, 4, False, 64, 168)],
 )
-def test_products_of_attention_fit_the_registers(d: int, group: int, norms: bool, page: int, registers: int) -> None:
-    """Without two warpgroups a thread has 255, with them 168."""
-    plan = il.build(graph(il.bf16, d, group, 2, norms, page), il.Choices(1))
+def test_products_of_attention_fit_the_registers(
+    d: int, group: int, norms: bool, page: int, registers: int, splits: int
+) -> None:
+    """Without two warpgroups a thread has 255, with them 168. Where nothing is split two blocks go side by side."""
+    plan = il.build(graph(il.bf16, d, group, splits, norms, page), il.Choices(1))
     binary = il.OneLaunchExecutor(plan, il.Options("meta")).binary
     assert (binary.resources.spill_bytes, binary.warnings) == (0, ())
     assert binary.resources.registers <= registers
-    assert binary.ptx.count("mma.sync.aligned.m16n8k16") == d // 16 * 2 + d // 8
+    assert binary.ptx.count("mma.sync.aligned.m16n8k16") == (d // 16 * 2 + d // 8) * (2 if splits == 1 else 1)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import cache
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -232,10 +233,14 @@ def test_words_that_never_come_end_in_an_error_that_names_who_did_not_leave_them
 DEPTHS = {1: (128, 128), 3: (128, 64), 7: (64, 256), 8: (192, 192)}
 #: Columns of which threads take squares in two rounds, and a lane asks for tokens twice.
 COLUMNS = {1: 2304}
+#: Where the warp that loads polls tokens, and where the consumers do.
 NO_LOOK_AT_TOKENS = (
     "        if (tokens.came() || patience.over(launch, item, wanted, number)) break;\n",
     "        break;\n",
 )
+NO_LOOK_BY_CONSUMERS = "      while (!words.came()) {\n", "      while (false) {\n"
+NO_MEETING = "[] {});\n      synchronise_block();\n", "[] {});\n"
+NOT_AGAIN = "kept(item.code & AGAIN)", "kept(item.j > 0)"
 NO_SQUARES = "if (feature % SQUARED == 0) store_word", "if (feature && feature % SQUARED == 0) store_word"
 _SLOT = "        const unsigned slot = dependent_slot(stage.slot);\n#pragma unroll\n"
 _EMPTY = "        await(dependent_empty(stage.slot), stage.phase ^ 1);\n"
@@ -250,20 +255,29 @@ NO_ITEM = _FINISH, f"    if (GATES < 2 || item.j != 1) {{\n{_FINISH}    }}\n"
 def chains() -> dict[Any, EmulatedLaunch]:
     """Three products, of which each takes what the one before has left, by words and by semaphores; and broken ones."""
 
-    def made(m: int, workers: int = 2, **given: Any) -> EmulatedLaunch:
+    def made(m: int, workers: int = 2, here: int = 4096, **given: Any) -> EmulatedLaunch:
         of = il.build(products(m, *DEPTHS[m], n=COLUMNS.get(m, 320)), il.Choices(workers, Dispatch.STATIC))
-        return EmulatedLaunch(of, stages=3, at_once=workers > 1, **given)
+        with mock.patch("interlace.kernels.matmul.walk_body.POLLED_BY_CONSUMERS", here):
+            run = EmulatedLaunch(of, stages=3, at_once=workers > 1, **given)
+            assert run.composition.stages == 3
+        return run
 
     every: dict[Any, EmulatedLaunch] = {}
+    words = ("scaled", "squares", "inner")
     for m in DEPTHS:
-        every[m, "words"] = made(m, words=("scaled", "squares", "inner"), timeout_s=1.0)
+        every[m, "words"] = made(m, words=words, timeout_s=1.0)
+        every[m, "words, by the loader"] = made(m, here=0, words=words, timeout_s=1.0)
         every[m, "semaphores"] = made(m, words=(), timeout_s=1.0)
-    broken = {"tag": NO_TAG, "tokens": NO_LOOK_AT_TOKENS, "squares": NO_SQUARES, "item": NO_ITEM}
-    for name, change in broken.items():
-        every[name] = made(3, 1, words=("scaled", "squares", "inner"), change=change, timeout_s=HASTE_S)
+    for name, change in {"tag": NO_TAG, "tokens": NO_LOOK_AT_TOKENS, "squares": NO_SQUARES, "item": NO_ITEM}.items():
+        every[name] = made(3, 1, 0, words=words, change=change, timeout_s=HASTE_S)
+    for name, change in (("squares", NO_SQUARES), ("item", NO_ITEM), ("meeting", NO_MEETING)):
+        every[name, "here"] = made(3, 1, words=words, change=change, timeout_s=HASTE_S)
+    # Who polls itself is behind all that its own block left, so what is early is so in another.
+    for name, change in (("tokens", NO_LOOK_BY_CONSUMERS), ("again", NOT_AGAIN)):
+        every[name, "here"] = made(3, words=words, change=change, timeout_s=1.0)
     # Tokens of the last product come by bulk loads, into the slots that those of the one before were stored into.
     for name, change in (("slot", NO_EMPTY), ("proxy", NO_PROXY_FENCE), ("bulk behind", NO_CHANGE)):
-        every[name] = made(3, 1, words=("scaled", "squares"), change=change)
+        every[name] = made(3, 1, 0, words=("scaled", "squares"), change=change)
     prepare([*every.values()])
     return every
 
@@ -277,9 +291,10 @@ def chained(run: EmulatedLaunch, seed: int = 0) -> torch.Tensor:
 
 
 @pytest.mark.skipif(bool(MISSING), reason=MISSING)
+@pytest.mark.parametrize("by", ["words", "words, by the loader"])
 @pytest.mark.parametrize("m", DEPTHS)
-def test_products_of_words_are_bit_for_bit_those_of_tensors_whatever_tokens_there_are(m: int) -> None:
-    words, semaphores = chains()[m, "words"], chains()[m, "semaphores"]
+def test_products_of_words_are_bit_for_bit_those_of_tensors_whatever_tokens_there_are(m: int, by: str) -> None:
+    words, semaphores = chains()[m, by], chains()[m, "semaphores"]
     assert {*words._handed_over.sizes} == {"scaled", "squares", "inner"}
     assert [waits_of(words, op) for op in ("first", "second", "third")] == [0, 0, 0]
     for seed in range(2):
@@ -290,8 +305,16 @@ def test_products_of_words_are_bit_for_bit_those_of_tensors_whatever_tokens_ther
 
 
 @pytest.mark.skipif(bool(MISSING), reason=MISSING)
-def test_who_does_not_look_whether_tokens_are_there_multiplies_others() -> None:
-    assert not torch.equal(chained(chains()["tokens"]), chained(chains()[3, "semaphores"]))
+@pytest.mark.parametrize("who", ["tokens", ("tokens", "here"), ("again", "here")], ids=str)
+def test_who_does_not_look_whether_tokens_are_there_multiplies_others(who: Any) -> None:
+    assert not torch.equal(chained(chains()[who]), chained(chains()[3, "semaphores"]))
+
+
+@pytest.mark.skipif(bool(MISSING), reason=MISSING)
+def test_consumers_meet_before_they_read_the_tokens_of_each_other() -> None:
+    run = chains()["meeting", "here"]
+    chained(run)
+    assert "race" in {fault.kind for fault in run.faults}
 
 
 @pytest.mark.skipif(bool(MISSING), reason=MISSING)
@@ -317,9 +340,12 @@ def test_without_the_number_of_the_run_tokens_of_the_run_before_are_taken() -> N
     [
         ("squares", r"op 'second', tile \(0, \d\) .* waited for words of 'scaled' and 'squares' before"),
         ("item", r"op 'third', .* words of 'inner' before .*; op 'second', tile \(0, 1\) never posted"),
+        (("squares", "here"), r"op 'second', tile \(0, \d\) .* waited for words of 'scaled' and 'squares' before"),
+        (("item", "here"), r"op 'third', .* words of 'inner' before .*; op 'second', tile \(0, 1\) never posted"),
     ],
+    ids=str,
 )
-def test_tokens_that_never_come_end_in_an_error_that_names_them(broken: str, says: str) -> None:
+def test_tokens_that_never_come_end_in_an_error_that_names_them(broken: Any, says: str) -> None:
     with pytest.raises(HangError, match=says):
         chained(chains()[broken])
 

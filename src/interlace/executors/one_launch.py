@@ -62,7 +62,7 @@ from interlace.kernels.cuda.ptx import PTX
 from interlace.kernels.primitives.semaphore_cuda import SEMAPHORES
 from interlace.kernels.primitives.words_cuda import EMPTY_BYTE, WORDS
 from interlace.kernels.tuning import is_chain
-from interlace.launch.compose import KEEPS, Composition, codes, compose, stages
+from interlace.launch.compose import AGAIN, KEEPS, Composition, codes, compose, stages
 from interlace.launch.dispatch import HELD
 from interlace.launch.spawn import Termination
 from interlace.launch.stealing import ROW_BITS
@@ -188,6 +188,8 @@ class OneLaunchExecutor(DeviceExecutor):
         if self.plan.dispatch in (Dispatch.STATIC, Dispatch.TICKET, Dispatch.HYBRID):
             last = table.last_of_ops if self.plan.dispatch is Dispatch.STATIC else table.last_wave_of_ops
             table.items["code"] |= np.where(last, KEEPS, 0)
+        again = table.same_op_before & (self.plan.dispatch is Dispatch.STATIC)
+        table.items["code"] |= np.where(again, AGAIN, 0)
         return table
 
     def _slot_floats(self) -> int:

@@ -57,6 +57,14 @@ class Table:
         return found
 
     @property
+    def same_op_before(self) -> NDArray[np.bool_]:
+        """Rows before which their worker has one of the same op."""
+        op = self.items["op"]
+        same = np.r_[False, op[1:] == op[:-1]]
+        same[self.worker_rows[:-1][np.diff(self.worker_rows) > 0]] = False
+        return same
+
+    @property
     def last_wave_of_ops(self) -> NDArray[np.bool_]:
         """Where workers draw tickets: rows that post, of the last wave of an op that others follow.
 

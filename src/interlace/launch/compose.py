@@ -43,6 +43,8 @@ from interlace.plan.stealing import Stealing
 KEEPS = 1 << 16
 #: The same, of a part of a tile whose sums another part adds to its own.
 LEAVES_SUMS = 1 << 17
+#: The same: the item before it in its block is of the same op, and left the scratch as that has it.
+AGAIN = 1 << 18
 #: Messages that the drawing warp is ahead of the other roles.
 TICKETS = 4
 _BARRIER_BYTES = 8
@@ -195,6 +197,7 @@ def compose(
         "LOADER_REGISTERS": _LEFT_OVER,
         "KEEPS": KEEPS,
         "LEAVES_SUMS": LEAVES_SUMS,
+        "AGAIN": AGAIN,
         "KEPT": count - 1,
         "DEPENDENT_LAUNCH": int(dependent_launch),
         **of_dispatch(dispatch, stealing, blocks),

@@ -49,8 +49,9 @@ def suits(op: Op, tensors: Mapping[str, Tensor]) -> bool:
 
 
 def _scratch_bytes(op: Op) -> int:
-    """Of each warp and head the sums of values, the peak and the total."""
-    return 4 * _WARPS[1] * min(int(op.param("GROUP")), _HEADS) * (int(op.param("D")) + 4)
+    """Of each warp and head the sums of values, the peak and the total; and rows of q, k and v that came as words."""
+    group, d = int(op.param("GROUP")), int(op.param("D"))
+    return 4 * _WARPS[1] * min(group, _HEADS) * (d + 4) + 2 * (group + 2) * d
 
 
 def _stage_bytes(op: Op) -> int:
@@ -67,8 +68,10 @@ ATTEND_PRODUCTS = TextBody(
     + PAGES
     + MATRICES
     + r"""
-constexpr int BOX = 32, AT_ONCE = 16;  // positions that come at once, and that a warp takes
-constexpr int PANEL_BYTES = BOX * 128, BOX_BYTES = D / 64 * PANEL_BYTES;
+constexpr int BOX = 32, BLOCK_ROWS = 16;  // positions that come at once, and of a matrix product
+// A warp takes so many blocks at once, whose chains do not wait for each other. A split has few.
+constexpr int BLOCKS = WHOLE ? BOX / BLOCK_ROWS : 1, AT_ONCE = BLOCKS * BLOCK_ROWS;
+constexpr int BLOCK_BYTES = BLOCK_ROWS * 128, PANEL_BYTES = BOX * 128, BOX_BYTES = D / 64 * PANEL_BYTES;
 // Nothing else lies in the slot of dependent operands: where it is large, values do.
 constexpr int BOXES_TOGETHER = INDEPENDENT_BYTES / (2 * BOX_BYTES);
 constexpr int SMALLER_BYTES = DEPENDENT_BYTES < INDEPENDENT_BYTES ? DEPENDENT_BYTES : INDEPENDENT_BYTES;
@@ -80,6 +83,7 @@ constexpr int SETS = (GROUP + 7) / 8, WARPS_OF_SET = WARPS / SETS;
 constexpr int PIECES = D / 8;   // of a row; a lane has two neighbours of each
 constexpr int CHAINS = D / 32;  // of products that do not wait for each other, of two
 constexpr int PITCH = D + 4;    // floats of a head in the scratch: lanes that store their sums meet different banks
+constexpr int LEFT_FLOATS = WARPS * HEADS_AT_ONCE * PITCH;  // of the scratch, for the sums of all warps
 constexpr float LAG = 8.0f;     // a score is above the peak by at most so much, which 16 bits of a weight have room for
 
 DEVICE unsigned values_in(int slot) {
@@ -133,40 +137,56 @@ template <class T> DEVICE void load_row_pairs(unsigned (&to)[PIECES], const T* r
   for (int p = 0; p < PIECES; ++p) to[p] = __ldcg(reinterpret_cast<const unsigned*>(row) + p * 4 + which);
 }
 template <bool AS_WORDS, class A> struct Rows {
-  DEVICE Rows(const Tile& tile, const A& a, long long head, int set, bool all_three) {}
+  DEVICE Rows(const Tile& tile, const A& a, long long head) {}
 };
-// The same of words, each of two elements, of a head of q and one of k and v; the latter if asked for.
+// The same of words, each of two elements, that all threads poll and leave for each other in the scratch: of the heads
+// of q, and of those of k and v.
 template <class A> struct Rows<true, A> {
+  static constexpr int WIDTH = D / 2, PAIRS = (GROUP + 2) * WIDTH / 2, EACH = (PAIRS + THREADS - 1) / THREADS;
   const Tile& tile;
   const A& a;
-  const unsigned long long *const query, *const key, *const value;
-  const bool all_three;
-  Words<PIECES> q, k, v;
-  DEVICE Rows(const Tile& tile, const A& a, long long head, int set, bool all_three)
-      : tile(tile), a(a), query(a.q + (head * GROUP + min(set * 8 + lane_of() / 4, GROUP - 1)) * (D / 2)),
-        key(a.k + head * (D / 2)), value(a.v + head * (D / 2)), all_three(all_three),
-        q(publication(tile, a.q_number, a.publications)), k(publication(tile, a.k_number, a.publications)),
-        v(publication(tile, a.v_number, a.publications)) {
+  const long long head;
+  Words<2> pairs[EACH];
+  DEVICE Rows(const Tile& tile, const A& a, long long head) : tile(tile), a(a), head(head) {
+#pragma unroll
+    for (int n = 0; n < EACH; ++n) {
+      pairs[n].wanted = publication(tile, number(n), a.publications);
+      pairs[n].forget();
+      if (pair(n) >= PAIRS) pairs[n].skip(0), pairs[n].skip(1);
+    }
     ask();
   }
+  DEVICE static int pair(int n) { return n * THREADS + thread(); }
+  DEVICE static int row(int n) { return pair(n) / (WIDTH / 2); }
+  DEVICE unsigned number(int n) const {
+    return row(n) < GROUP ? a.q_number : row(n) == GROUP ? a.k_number : a.v_number;
+  }
   DEVICE void ask() {
-    q.ask([&](int p) { return query + p * 4 + lane_of() % 4; });
-    if (all_three) {
-      k.ask([&](int p) { return key + p * 4 + lane_of() % 4; });
-      v.ask([&](int p) { return value + p * 4 + lane_of() / 8; });
+#pragma unroll
+    for (int n = 0; n < EACH; ++n) {
+      const auto* const of = row(n) < GROUP ? a.q + (head * GROUP + row(n)) * WIDTH
+                                            : (row(n) == GROUP ? a.k : a.v) + head * WIDTH;
+      pairs[n].ask_two([&](int) { return of + pair(n) % (WIDTH / 2) * 2; });
     }
   }
-  DEVICE void poll(unsigned (&queries)[PIECES], unsigned (&keys)[PIECES], unsigned (&values)[PIECES]) {
+  DEVICE void poll(int set, unsigned (&queries)[PIECES], unsigned (&keys)[PIECES], unsigned (&values)[PIECES]) {
+    unsigned* const rows = reinterpret_cast<unsigned*>(scratch<float>() + LEFT_FLOATS);
     Patience patience;
-#pragma unroll 1
-    for (;; ask()) {
-      const bool queries_came = q.came(), keys_came = !all_three || k.came();
-      if (queries_came && keys_came && (!all_three || v.came())) break;
-      const unsigned late = !queries_came ? a.q_number : !keys_came ? a.k_number : a.v_number;
-      if (patience.over(tile, publication(tile, late, a.publications), late)) break;
-    }
 #pragma unroll
-    for (int p = 0; p < PIECES; ++p) queries[p] = q.data(p), keys[p] = k.data(p), values[p] = v.data(p);
+    for (int n = 0; n < EACH; ++n) {
+#pragma unroll 1
+      for (; !pairs[n].came(); ask())
+        if (patience.over(tile, pairs[n].wanted, number(n))) break;
+      if (pair(n) < PAIRS) rows[pair(n) * 2] = pairs[n].data(0), rows[pair(n) * 2 + 1] = pairs[n].data(1);
+    }
+    synchronise_block();
+    const unsigned* const mine = rows + min(set * 8 + lane_of() / 4, GROUP - 1) * WIDTH;
+    const unsigned *const key = rows + GROUP * WIDTH, *const value = key + WIDTH;
+#pragma unroll
+    for (int p = 0; p < PIECES; ++p) {
+      queries[p] = mine[p * 4 + lane_of() % 4];
+      keys[p] = key[p * 4 + lane_of() % 4], values[p] = value[p * 4 + lane_of() / 8];
+    }
   }
 };
 // Sums and largest numbers of the four lanes that have a head.
@@ -263,48 +283,69 @@ struct Sums {
 #pragma unroll
     for (int p = 0; p < PIECES / 2; ++p) sums[p][0] *= even, sums[p][1] *= odd, sums[p][2] *= even, sums[p][3] *= odd;
   }
-  // Up to 16 positions, `count` of which are the share's, at least one: where their rows begin, and this lane's.
+  // Some blocks, `count` of whose positions are the share's, at least one: where their rows begin, and this lane's.
   DEVICE void take(unsigned keys, unsigned values, unsigned at, int count) {
     const int lane = lane_of();
-    const unsigned from_keys = keys + at;
+    float weights[BLOCKS][4], most = NOTHING;
+#pragma unroll
+    for (int b = 0; b < BLOCKS; ++b) {
+      unsigned rows[PIECES / 2][4];
+#pragma unroll
+      for (int p = 0; p < PIECES / 2; ++p)
+        load_matrices(rows[p], (keys + b * BLOCK_BYTES + at ^ p % 4 << 5) + p / 4 * PANEL_BYTES);
+      float scores[CHAINS][2][4] = {};  // of 8 positions each
+#pragma unroll
+      for (int p = 0; p < PIECES / 2; ++p)
+#pragma unroll
+        for (int half = 0; half < 2; ++half)
+          multiply(scores[p % CHAINS][half], queries[p], rows[p][half * 2], rows[p][half * 2 + 1]);
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        float score = scores[0][i / 2][i % 2] + scores[0][i / 2][i % 2 + 2];
+#pragma unroll
+        for (int c = 1; c < CHAINS; ++c) score += scores[c][i / 2][i % 2] + scores[c][i / 2][i % 2 + 2];
+        weights[b][i] = b * BLOCK_ROWS + i / 2 * 8 + lane % 4 * 2 + i % 2 < count ? score : NOTHING;
+        most = fmaxf(most, weights[b][i]);
+      }
+    }
     // Scores of what lies behind the last position are not looked at, but a value there may be no number, and no weight
     // makes that nothing: the last one is read again.
-    const unsigned from_values = values + (count < AT_ONCE ? row_of_matrix(count - 1) : at);
-    unsigned rows[PIECES / 2][4], columns[PIECES / 2][4];
+    unsigned from[BLOCKS], columns[BLOCKS][PIECES / 2][4];
 #pragma unroll
-    for (int p = 0; p < PIECES / 2; ++p) load_matrices(rows[p], (from_keys ^ p % 4 << 5) + p / 4 * PANEL_BYTES);
+    for (int b = 0; b < BLOCKS; ++b) from[b] = b * BLOCK_BYTES + at;
+    if (count < AT_ONCE) {
 #pragma unroll
-    for (int p = 0; p < PIECES / 2; ++p) load_transposed(columns[p], (from_values ^ p % 4 << 5) + p / 4 * PANEL_BYTES);
-    float scores[CHAINS][2][4] = {};  // of 8 positions each
-#pragma unroll
-    for (int p = 0; p < PIECES / 2; ++p)
-#pragma unroll
-      for (int half = 0; half < 2; ++half)
-        multiply(scores[p % CHAINS][half], queries[p], rows[p][half * 2], rows[p][half * 2 + 1]);
-    float weights[4], most = NOTHING;
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      float score = scores[0][i / 2][i % 2] + scores[0][i / 2][i % 2 + 2];
-#pragma unroll
-      for (int c = 1; c < CHAINS; ++c) score += scores[c][i / 2][i % 2] + scores[c][i / 2][i % 2 + 2];
-      weights[i] = i / 2 * 8 + lane % 4 * 2 + i % 2 < count ? score : NOTHING;
-      most = fmaxf(most, weights[i]);
+      for (int b = 0; b < BLOCKS; ++b) {
+        const int last = min(count - 1 - b * BLOCK_ROWS, BLOCK_ROWS - 1);
+        from[b] = last < 0 ? row_of_matrix(0) : b * BLOCK_BYTES + row_of_matrix(last);
+      }
     }
+#pragma unroll
+    for (int b = 0; b < BLOCKS; ++b)
+#pragma unroll
+      for (int p = 0; p < PIECES / 2; ++p)
+        load_transposed(columns[b][p], (values + from[b] ^ p % 4 << 5) + p / 4 * PANEL_BYTES);
     if (!WHOLE) largest = fmaxf(largest, most);
     if (__any_sync(0xffffffff, most > peak + LAG)) raise(most);
-    unsigned pairs[2], lost[2];
+    unsigned pairs[BLOCKS][2], lost[BLOCKS][2];
 #pragma unroll
-    for (int i = 0; i < 4; i += 2) {
-      const float first = power_of_two(weights[i] - peak), second = power_of_two(weights[i + 1] - peak);
-      total += first + second;
-      pairs[i / 2] = as_pair(first, second);
-      const float2 kept = widened_pair(pairs[i / 2], STORED);
-      lost[i / 2] = as_pair(first - kept.x, second - kept.y);
-    }
+    for (int b = 0; b < BLOCKS; ++b)
 #pragma unroll
-    for (int p = 0; p < PIECES / 2; ++p) multiply(sums[p], columns[p], pairs[0], pairs[1]);
+      for (int i = 0; i < 4; i += 2) {
+        const float first = power_of_two(weights[b][i] - peak), second = power_of_two(weights[b][i + 1] - peak);
+        total += first + second;
+        pairs[b][i / 2] = as_pair(first, second);
+        const float2 kept = widened_pair(pairs[b][i / 2], STORED);
+        lost[b][i / 2] = as_pair(first - kept.x, second - kept.y);
+      }
 #pragma unroll
-    for (int p = 0; p < PIECES / 2; ++p) multiply(sums[p], columns[p], lost[0], lost[1]);
+    for (int b = 0; b < BLOCKS; ++b)
+#pragma unroll
+      for (int p = 0; p < PIECES / 2; ++p) multiply(sums[p], columns[b][p], pairs[b][0], pairs[b][1]);
+#pragma unroll
+    for (int b = 0; b < BLOCKS; ++b)
+#pragma unroll
+      for (int p = 0; p < PIECES / 2; ++p) multiply(sums[p], columns[b][p], lost[b][0], lost[b][1]);
   }
   // Of each head D sums, the peak and the total.
   DEVICE void leave(float* heads) {
@@ -330,9 +371,9 @@ template <class T> DEVICE void put_pair(T* at, float low, float high) {
 
 template <class A> DEVICE void attend_with(const Tile& tile, const A& a, Stream& stream) {
   const int set = warp_of() % SETS, which = warp_of() / SETS;
-  // Words are asked for first, and the sequence is the tile's then. Keys and values by one warp of every split, as the
-  // access map has it; they count in the last alone.
-  Rows<q_words, A> rows(tile, a, (long long)tile.i * HEADS + tile.j, set, which == WARPS_OF_SET - 1);
+  // Words are asked for first, and the sequence is the tile's then. Keys and values by every split, as the access map
+  // has it; they count in the last alone.
+  Rows<q_words, A> rows(tile, a, (long long)tile.i * HEADS + tile.j);
   const Share share = share_of(tile, a);
   const long long head = (long long)share.sequence * HEADS + tile.j;
   const bool own = share.own && which == WARPS_OF_SET - 1;
@@ -340,12 +381,12 @@ template <class A> DEVICE void attend_with(const Tile& tile, const A& a, Stream&
   angles.load(a.rope + (long long)share.at * D);
   const auto q_norm = norm_of(a.q_norm), k_norm = norm_of(a.k_norm);
 
-  stream.next();
-  // All loads of what was waited for are on their way before the first is used.
   unsigned query_pairs[PIECES], key_pairs[PIECES] = {}, value_pairs[PIECES] = {};
   const int lane = lane_of();
+  if constexpr (q_words) rows.poll(set, query_pairs, key_pairs, value_pairs);
+  stream.next();
+  // All loads of what was waited for are on their way before the first is used.
   if constexpr (q_words) {
-    rows.poll(query_pairs, key_pairs, value_pairs);
     if (!own) {
 #pragma unroll
       for (int p = 0; p < PIECES; ++p) value_pairs[p] = 0;
@@ -373,19 +414,19 @@ template <class A> DEVICE void attend_with(const Tile& tile, const A& a, Stream&
     sums.sums[p / 2][p % 2 * 2] = sums.sums[p / 2][p % 2 * 2 + 1] = lane / 4 % 2 ? value.y : value.x;
   }
   sums.largest = sums.peak = own ? score : NOTHING, sums.total = own && lane % 4 == 0 ? 1.0f : 0.0f;
-  unsigned row = row_of_matrix(AT_ONCE - 1);
+  unsigned row = row_of_matrix(BLOCK_ROWS - 1);
   asm volatile("" : "+r"(row));  // once: it would be made anew for each stage, out of numbers that take long to come
-  int block = which;  // of 16 positions of the stage, this warp's next
+  int turn = which;  // of blocks of the stage, this warp's next
 #pragma unroll 1
   for (int low = share.low;;) {
     const int count = min(share.high - low, STAGE_ROWS);
     const unsigned keys = stream.address(), values = values_in(stream.slot());
 #pragma unroll 1
-    for (; which < WARPS_OF_SET && block * AT_ONCE < count; block += WARPS_OF_SET) {
-      const unsigned from = (unsigned)block / 2 * BOX_BYTES + block % 2u * (AT_ONCE * 128);
-      sums.take(keys + from, values + from, row, count - block * AT_ONCE);
+    for (; which < WARPS_OF_SET && turn * AT_ONCE < count; turn += WARPS_OF_SET) {
+      const unsigned block = (unsigned)turn * BLOCKS, from = block / 2 * BOX_BYTES + block % 2 * BLOCK_BYTES;
+      sums.take(keys + from, values + from, row, count - turn * AT_ONCE);
     }
-    block -= STAGE_ROWS / AT_ONCE;
+    turn -= STAGE_ROWS / AT_ONCE;
     stream.done();
     low += STAGE_ROWS;
     if (low >= share.high) break;

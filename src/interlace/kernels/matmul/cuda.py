@@ -34,15 +34,16 @@ struct Epilogue {
   const float* x_squares;
   ELEMENT *out, *scaled;
   float* squares;
-  int m, n;
-  const unsigned long long* x_squares_words;
+  int m, n, k;
+  const unsigned long long *x_words, *x_squares_words;
   unsigned long long *out_words, *scaled_words, *squares_words;
-  unsigned x_squares_number, number, publications;
+  unsigned x_number, x_squares_number, number, publications;
   DEVICE Epilogue(const Operands& op)
       : bias(op.bias), residual(op.residual), scale(op.scale), x_squares(op.x_squares), out(op.out), scaled(op.scaled),
-        squares(op.squares), m(op.m), n(op.n), x_squares_words(op.x_squares_words), out_words(op.out_words),
-        scaled_words(op.scaled_words), squares_words(op.squares_words), x_squares_number(op.x_squares_number),
-        number(op.number), publications(op.publications) {}
+        squares(op.squares), m(op.m), n(op.n), k(op.k), x_words(op.x_words), x_squares_words(op.x_squares_words),
+        out_words(op.out_words), scaled_words(op.scaled_words), squares_words(op.squares_words),
+        x_number(op.x_number), x_squares_number(op.x_squares_number), number(op.number),
+        publications(op.publications) {}
 };
 // The low word of the descriptor of an operand (``matrix_descriptor``); an address of 16 bytes more is 1 more.
 DEVICE unsigned operand(unsigned address) { return uniform((address & 0x3ffff) >> 4 | 1u << 16); }

@@ -24,6 +24,8 @@ from interlace.kernels.cuda.matrices import MATRICES
 
 #: Words of tokens that a lane of the warp that loads asks for at once.
 POLLED_WORDS = 32
+#: Elements of tokens that are words which the consumers poll at most: each asks for four pairs at once, and twice.
+POLLED_BY_CONSUMERS = 4096
 
 SKINNY = MATRICES + r"""
 DEVICE unsigned load_pair_now(const ELEMENT* at) {
@@ -43,8 +45,8 @@ DEVICE float high_of(unsigned pair) { return as_float(pair >> 16); }
 #ifndef REGISTERS_TO_HOLD
 #define REGISTERS_TO_HOLD """ + f"{HELD_REGISTERS[0]}" + r"""
 #endif
-constexpr int HELD_REGISTERS = REGISTERS_TO_HOLD;  // of a thread, for weights and what else an item has
 constexpr int POLLED_WORDS = """ + f"{POLLED_WORDS}" + r""";
+constexpr int HELD_REGISTERS = REGISTERS_TO_HOLD;  // of a thread, for weights and what else an item has
 // Whether consumers have two thirds of the ring left to take when stage n is opened, loaded or on its way. Then there
 // is no hurry, and what is under way would delay what they wait for.
 DEVICE bool has_left(int n) {
@@ -53,11 +55,13 @@ DEVICE bool has_left(int n) {
 }
 template <int BM_, int BN_, int BK_, int ROWS_, int GATES_, int ACTIVATION_, bool BIAS, bool RESIDUAL,
           bool RAGGED, bool EVEN, int SQUARED = 0, bool LEAVES = false, int NORMALISED = 0, unsigned EPS_BITS = 0,
-          int AS_WORDS = 0>
+          int AS_WORDS = 0, int STAGES_OF_TILE = 0>
 struct Skinny {
   static constexpr int BM = BM_, BN = BN_, BK = BK_, ROWS = ROWS_, GATES = GATES_, ACTIVATION = ACTIVATION_;
   // What is words: tokens and their squares, results, and what is left for the norm behind.
   static constexpr bool POLLS = AS_WORDS & 1, SAYS = AS_WORDS & 2, LEAVES_WORDS = AS_WORDS & 4;
+  // Whether the consumers poll tokens themselves, all of a tile, which are few; else the warp that loads does.
+  static constexpr bool HERE = POLLS && STAGES_OF_TILE > 0;
   static constexpr int PANELS = BK / 64, TALL = (BN + 15) / 16, WIDE = BM / 8;  // of 16 weight rows, of 8 tokens
   static constexpr int IN_FLIGHT = (IN_FLIGHT_BYTES + GATES * BN * BK * 2 - 1) / (GATES * BN * BK * 2);
   // Sums of some panels apart, where there are too few to keep the tensor core busy.
@@ -71,12 +75,18 @@ struct Skinny {
   static constexpr int TEAM = ROWS <= THREADS / 32 ? 32 : THREADS / BM;
   static constexpr int SQUARES = SQUARED > 0 ? NORMALISED / SQUARED : 0;
   // Of one thread, and how many are under way at once: registers for more would be those of weights.
-  static constexpr int FOURS = NORMALISED > 0 ? (SQUARES / 4 + TEAM - 1) / TEAM : 0, MOST = POLLS ? 1 : 2;
-  static constexpr int ASKED = FOURS < MOST ? FOURS : MOST, OF_SQUARES = ASKED * (POLLS ? 16 : 4);
+  static constexpr int FOURS = NORMALISED > 0 ? (SQUARES / 4 + TEAM - 1) / TEAM : 0;
+  static constexpr int ASKED = FOURS < 2 ? FOURS : 2, OF_SQUARES = POLLS ? 1 : ASKED * 4;
+  // Rows of panels of tokens in a stage, and of a tile. Consumers that poll ask for so many pairs each, in two groups.
+  static constexpr int LINES = PANELS * ROWS, ALL_LINES = LINES * STAGES_OF_TILE, LINES_AT_ONCE = THREADS / 16;
+  static constexpr int ALL_PAIRS = (ALL_LINES + LINES_AT_ONCE - 1) / LINES_AT_ONCE;
+  static constexpr int TOKEN_PAIRS = ALL_PAIRS < 4 ? ALL_PAIRS : 4, TOKEN_BYTES = ALL_LINES * 128;
+  static constexpr int GROUPS = HERE ? (ALL_PAIRS + TOKEN_PAIRS - 1) / TOKEN_PAIRS : 0;
   // Registers of a stage's weights, of what else there is while they are held, and stages that are. Where warpgroups
   // take stages in turns, each has one.
   static constexpr int OF_STAGE = PANELS * GATES * TALL * 4;
-  static constexpr int OTHERS = CHAINS * TILES * 4 + OF_SQUARES + (RESIDUAL ? ROUNDS : 0) + (WIDE - 1) * 8;
+  static constexpr int OTHERS = CHAINS * TILES * 4 + OF_SQUARES + (RESIDUAL ? ROUNDS : 0) + (WIDE - 1) * 8 +
+                                GROUPS * TOKEN_PAIRS * 4;
   static constexpr int HELD =
       WARPGROUPS == 1 && OF_STAGE + OTHERS < HELD_REGISTERS ? (HELD_REGISTERS - OTHERS) / OF_STAGE : 1;
 
@@ -100,20 +110,20 @@ struct Skinny {
   }
   DEVICE static void load_dependent(const Launch& launch, const Item& item, int k_lo, int k_hi, Stage& stage) {
     const Operands& op = operands_of<Operands>(launch, item);
-    if constexpr (POLLS) return poll_dependent(launch, item, op, k_lo, k_hi, stage);
+    if constexpr (POLLS && !HERE) return poll_dependent(launch, item, op, k_lo, k_hi, stage);
     const int row = uniform(item.i * BM);
 #pragma unroll 1
     for (int k = k_lo; k < k_hi; k += BK) {
-      open_dependent(stage, PANELS * ROWS * 128);
+      open_dependent(stage, HERE ? 0 : LINES * 128);
       const unsigned slot = uniform(dependent_slot(stage.slot)), full = uniform(dependent_full(stage.slot));
       const int panel = uniform(k / 64);
-      if (first_lane()) tma_load_3d(slot, op.x, 0, row, panel, full);
+      if (!HERE && first_lane()) tma_load_3d(slot, op.x, 0, row, panel, full);
       stage.advance();
     }
   }
 
   // Tokens that are words, to where a bulk load would bring them: of a row of a panel a lane has two neighbours.
-  static constexpr int LINES = PANELS * ROWS, OF_LANE = LINES + LINES % 2;
+  static constexpr int OF_LANE = LINES + LINES % 2;
   static constexpr int POLLED_STAGES = OF_LANE < POLLED_WORDS ? POLLED_WORDS / OF_LANE : 1;
   DEVICE static void poll_dependent(const Launch& launch, const Item& item, const Operands& op, int k_lo, int k_hi,
                                     Stage& stage) {
@@ -158,12 +168,13 @@ struct Skinny {
   DEVICE static unsigned place(unsigned slot, int line, int piece) {
     return slot + line * 128 + ((piece ^ line & 7) << 4);
   }
-  // Tokens of a panel, or, if they are 8, of two: low and high pieces of 8 of k, of each 8 tokens.
-  DEVICE static void load_tokens(unsigned (&to)[4], unsigned slot, int panel) {
+  // Tokens of a panel, or, if they are 8, of two: low and high pieces of 8 of k, of each 8 tokens. Those of a stage
+  // begin at a line of a slot.
+  DEVICE static void load_tokens(unsigned (&to)[4], unsigned slot, int line, int panel) {
     const int lane = threadIdx.x % 32, piece = threadIdx.x / 32 % 4 * 2 + lane / 8 % 2, second = lane / 16;
     const int token = min(WIDE > 1 ? second * 8 + lane % 8 : lane % 8, ROWS - 1);
     const int mine = WIDE > 1 ? panel : min(panel + second, PANELS - 1);
-    load_matrices(to, place(slot, mine * ROWS + token, piece));
+    load_matrices(to, place(slot, line + mine * ROWS + token, piece));
   }
   // What a warp multiplies of a stage's weights, in registers. Where 8 rows are left over, they are there twice.
   struct Weights {
@@ -183,11 +194,11 @@ struct Skinny {
   };
   struct Sums {
     float of[CHAINS][GATES][TALL][WIDE][4] = {};
-    DEVICE void add(const Weights& weights, unsigned slot) {
+    DEVICE void add(const Weights& weights, unsigned slot, int line) {
       unsigned tokens[4];
 #pragma unroll
       for (int p = 0; p < PANELS; ++p) {
-        if (WIDE > 1 || p % 2 == 0) load_tokens(tokens, slot, p);
+        if (WIDE > 1 || p % 2 == 0) load_tokens(tokens, slot, line, p);
 #pragma unroll
         for (int g = 0; g < GATES; ++g)
 #pragma unroll
@@ -212,10 +223,6 @@ struct Skinny {
   struct Extras {
     unsigned residual[ROUNDS], bias, scale;
     float4 squares[ASKED > 0 ? ASKED : 1];
-    unsigned long long words[ASKED > 0 ? ASKED * 4 : 4];  // squares that are words, and where they are
-    const unsigned long long* from[ASKED > 0 ? ASKED : 1];
-    const Launch* launch;
-    const Item* item;
     float sum = 0.0f;
     int asked = 0;
     // Before the item's waits: weights.
@@ -234,7 +241,7 @@ struct Skinny {
         if (at < BM && token < op.m && feature < op.n)
           residual[r] = load_pair_now(op.residual + (long long)token * op.n + feature);
       }
-      ask(op, first);
+      if (!POLLS) ask(op, first);
     }
     // The next squares, if there are more.
     DEVICE void ask(const Epilogue& op, int first) {
@@ -244,59 +251,145 @@ struct Skinny {
         const int token = first + t / TEAM, at = (asked + f) * TEAM + t % TEAM;
         squares[f] = make_float4(0, 0, 0, 0);
         const bool mine = t / TEAM < BM && token < op.m && at < SQUARES / 4;
-        const long long where = (long long)token * SQUARES + at * 4;
-        if constexpr (POLLS) {
-          from[f] = mine ? op.x_squares_words + where : nullptr;
-          if (mine) look(f);
-          continue;
-        }
-        if (mine) squares[f] = load_four_now(op.x_squares + where);
+        if (mine) squares[f] = load_four_now(op.x_squares + (long long)token * SQUARES + at * 4);
       }
       asked += ASKED;
     }
-    DEVICE void look(int f) {
-      load_two_words(words[f * 4], words[f * 4 + 1], from[f]);
-      load_two_words(words[f * 4 + 2], words[f * 4 + 3], from[f] + 2);
-    }
-    DEVICE void poll_squares(const Epilogue& op) {
-      const unsigned wanted = publication(*item, op.x_squares_number, op.publications);
-      Patience patience;
-#pragma unroll
-      for (int f = 0; f < ASKED; ++f) {
-        if (!from[f]) continue;
-#pragma unroll 1
-        while (!(is_of(words[f * 4], wanted) && is_of(words[f * 4 + 1], wanted) && is_of(words[f * 4 + 2], wanted) &&
-                 is_of(words[f * 4 + 3], wanted))) {
-          if (patience.over(*launch, *item, wanted, op.x_squares_number)) break;
-          look(f);
-        }
-        const auto number = [&](int n) { return __uint_as_float(data_of(words[f * 4 + n])); };
-        squares[f] = make_float4(number(0), number(1), number(2), number(3));
-      }
-    }
-    DEVICE void add(const Epilogue& op) {
-      if constexpr (POLLS && NORMALISED > 0) poll_squares(op);
+    DEVICE void add() {
 #pragma unroll
       for (int f = 0; f < ASKED; ++f) sum += (squares[f].x + squares[f].y) + (squares[f].z + squares[f].w);
     }
     DEVICE void go_on(const Epilogue& op, int first) {
-      if (FOURS <= ASKED || asked >= FOURS) return;
-      add(op);
+      if (POLLS || FOURS <= ASKED || asked >= FOURS) return;
+      add();
       ask(op, first);
     }
     // The factor of the team's token.
     DEVICE float factor(const Epilogue& op, int first) {
 #pragma unroll 1
-      while (FOURS > ASKED && asked < FOURS) go_on(op, first);
-      add(op);
+      while (!POLLS && FOURS > ASKED && asked < FOURS) go_on(op, first);
+      if (!POLLS) add();
       return rsqrtf(sum_of<TEAM>(sum) / NORMALISED + __uint_as_float(EPS_BITS));
     }
   };
 
-  // `COUNT` stages: weights into registers, so that others may have their slots, and products when tokens are there.
+  // Squares that are words, all of a thread at once.
+  struct Squares {
+    Words<4> fours[FOURS > 0 ? FOURS : 1];
+    const unsigned long long* from[FOURS > 0 ? FOURS : 1];
+    DEVICE Squares(const Epilogue& op, const Item& item) {
+#pragma unroll
+      for (int f = 0; f < FOURS; ++f) {
+        const int t = thread(), token = item.i * BM + t / TEAM, at = f * TEAM + t % TEAM;
+        const bool mine = t / TEAM < BM && token < op.m && at < SQUARES / 4;
+        from[f] = op.x_squares_words + (long long)token * SQUARES + at * 4;
+        fours[f].wanted = publication(item, op.x_squares_number, op.publications);
+        fours[f].forget();
+#pragma unroll
+        for (int n = 0; n < 4 && !mine; ++n) fours[f].skip(n);
+      }
+    }
+    DEVICE void look() {
+#pragma unroll
+      for (int f = 0; f < FOURS; ++f) fours[f].ask_two([&](int n) { return from[f] + n; });
+    }
+    DEVICE float come(const Launch& launch, const Item& item, const Epilogue& op) {
+      float sum = 0.0f;
+      Patience patience;
+#pragma unroll
+      for (int f = 0; f < FOURS; ++f) {
+        const auto number = [&](int n) { return fours[f].number(n); };
+#pragma unroll 1
+        for (; !fours[f].came(); look())
+          if (patience.over(launch, item, fours[f].wanted, op.x_squares_number)) break;
+        sum += (number(0) + number(1)) + (number(2) + number(3));
+      }
+      return sum;
+    }
+  };
+  // Tokens that are words and few: the consumers poll all of a tile, and store them as bulk loads would.
+  struct Tokens {
+    static constexpr int SAMPLED = 4;  // one of so many threads asks for a sample
+    const Launch& launch;
+    const Item& item;
+    const Epilogue& op;
+    const bool kept;  // those of the item before, which is of the same op
+    DEVICE Tokens(const Launch& launch, const Item& item, const Epilogue& op)
+        : launch(launch), item(item), op(op), kept(item.code & AGAIN) {}
+    using Group = Words<2 * TOKEN_PAIRS>;
+    DEVICE static int line_of(int group, int w) {
+      return (group * TOKEN_PAIRS + w / 2) * LINES_AT_ONCE + thread() / 16;
+    }
+    DEVICE const unsigned long long* at(int line) const {
+      return op.x_words + line % ROWS * (op.k / 2) + line / ROWS * 32 + thread() % 16 * 2;
+    }
+    DEVICE bool over(Patience& patience, unsigned wanted) const {
+      return patience.over(launch, item, wanted, op.x_number);
+    }
+    DEVICE void ask(Group& words, int group) const {
+      words.forget();
+#pragma unroll
+      for (int w = 0; w < 2 * TOKEN_PAIRS; w += 2)
+        if (line_of(group, w) >= op.k / 64 * ROWS) words.skip(w), words.skip(w + 1);
+      look(words, group);
+    }
+    DEVICE void look(Group& words, int group) const {
+      words.ask_two([&](int w) { return at(line_of(group, w)); });
+    }
+    // Until they are there, and `also` is done whenever they are asked for again.
+    template <class F> DEVICE void come(Group& words, int group, F also) const {
+      Patience patience;
+#pragma unroll 1
+      while (!words.came()) {
+        if (over(patience, words.wanted)) break;
+        look(words, group), also();
+      }
+#pragma unroll
+      for (int w = 0; w < 2 * TOKEN_PAIRS; w += 2) {
+        const int line = line_of(group, w);
+        if (line >= ALL_LINES) continue;
+        const unsigned to = place(scratch_of(0), line, thread() % 16 / 2) + thread() % 2 * 8;
+        asm volatile("st.shared.v2.b32 [%0], {%1, %2};"
+                     ::"r"(to), "r"((int)words.data(w)), "r"((int)words.data(w + 1)) : "memory");
+      }
+    }
+    // Until one of a sample has come that a warp asks for: all SMs wait for the same, and what they ask for delays what
+    // is under way elsewhere.
+    DEVICE void await_sample(unsigned wanted) const {
+      const unsigned long long* const sample = at(min(line_of(0, 0), op.k / 64 * ROWS - 1));
+      const bool mine = thread() % SAMPLED == 0;
+      unsigned long long word = 0;
+      Patience patience;
+#pragma unroll 1
+      do {
+        if (mine) load_word(word, sample);
+        if (over(patience, wanted)) break;
+      } while (!__any_sync(0xffffffff, mine && is_of(word, wanted)));
+    }
+    // By all threads, before the first product.
+    DEVICE void await_all(Extras& extras) const {
+      if (kept) return;
+      Group even(publication(item, op.x_number, op.publications)), odd(even.wanted);
+      await_sample(even.wanted);
+      ask(even, 0);
+      if (GROUPS > 1) ask(odd, 1);
+      if constexpr (NORMALISED > 0) {
+        Squares squares(op, item);
+        squares.look();
+        come(even, 0, [&] { squares.look(); });
+        extras.sum = squares.come(launch, item, op);
+      } else {
+        come(even, 0, [] {});
+      }
+      if (GROUPS > 1) come(odd, 1, [] {});
+      synchronise_block();
+    }
+  };
+  // `COUNT` stages from `n` on: weights into registers, so that others may have their slots, and products when tokens
+  // are there.
   template <int COUNT>
-  DEVICE static void take(const Epilogue& op, const Item& item, Stage& stage, Sums& sums, Extras& extras, int feature,
-                          bool first) {
+  DEVICE static void take(const Launch& launch, const Item& item, const Epilogue& op, Stage& stage, Sums& sums,
+                          Extras& extras, int feature, int n) {
     Weights weights[COUNT];
     Stage ahead = {stage.slot, stage.phase};
 #pragma unroll
@@ -307,44 +400,55 @@ struct Skinny {
       release_independent(stage, ahead.slot);
       ahead.advance();
     }
-    if (first) {
-      await(dependent_full(stage.slot), stage.phase);
-      extras.load(op, item.i * BM, feature);
-    }
+    if (n == 0) begin(launch, item, op, stage, extras, feature);
 #pragma unroll
     for (int s = 0; s < COUNT; ++s) {
       await(dependent_full(stage.slot), stage.phase);
-      sums.add(weights[s], dependent_slot(stage.slot));
+      if constexpr (HERE) sums.add(weights[s], scratch_of(0), (n + s) * LINES);
+      else sums.add(weights[s], dependent_slot(stage.slot), 0);
       __syncwarp();
       release_dependent(stage.slot);
       stage.advance();
     }
-    if (!first) extras.go_on(op, item.i * BM);
+    if (n > 0) extras.go_on(op, item.i * BM);
+  }
+  // Until tokens are there, of the first stage at least, and what the epilogue takes is there or on its way.
+  DEVICE static void begin(const Launch& launch, const Item& item, const Epilogue& op, const Stage& stage,
+                           Extras& extras, int feature) {
+    if constexpr (POLLS && !HERE && NORMALISED > 0) {  // who leaves tokens leaves squares with them
+      Squares squares(op, item);
+      squares.look();
+#pragma unroll 1
+      while (!mbarrier_passed(dependent_full(stage.slot), stage.phase)) squares.look();
+      extras.sum = squares.come(launch, item, op);
+    }
+    await(dependent_full(stage.slot), stage.phase);
+    extras.load(op, item.i * BM, feature);
+    if constexpr (HERE) Tokens(launch, item, op).await_all(extras);
   }
   DEVICE static void compute(const Launch& launch, const Item& item, Stage& stage) {
     const Epilogue op = operands_of<Operands>(launch, item);
     Sums sums;
     const int feature = item.j * BN + thread() % PAIRS * 2;
     Extras extras;
-    extras.launch = &launch, extras.item = &item;
     extras.load_early(op, feature);
     const int stages = (item.k_hi - item.k_lo + BK - 1) / BK;
     keep_last(item, stage, stages, min(HELD, stages));
     int n = 0;
     if constexpr (HELD > 1) {
 #pragma unroll 1
-      for (; n + HELD <= stages; n += HELD) take<HELD>(op, item, stage, sums, extras, feature, n == 0);
+      for (; n + HELD <= stages; n += HELD) take<HELD>(launch, item, op, stage, sums, extras, feature, n);
     }
     if constexpr (!EVEN || HELD != 2) {
 #pragma unroll 1
       for (; n < stages; ++n) {
         if (WARPGROUPS > 1 && n % WARPGROUPS != warpgroup()) {  // another's; seen before it is handed back
           await_stage(stage);
-          if (n == 0) extras.load(op, item.i * BM, feature);
+          if (n == 0) begin(launch, item, op, stage, extras, feature);
           release(stage, stage.slot);
           stage.advance();
         } else {
-          take<1>(op, item, stage, sums, extras, feature, n == 0);
+          take<1>(launch, item, op, stage, sums, extras, feature, n);
         }
       }
     }
@@ -356,7 +460,7 @@ struct Skinny {
   DEVICE static void finish(const Epilogue& op, const Item& item, const Sums& sums, Extras& extras,
                             int feature) {
     const unsigned own = publication(item, op.number, op.publications);
-    float* const left = scratch<float>();
+    float* const left = scratch<float>() + TOKEN_BYTES / 4;
     float* const factors = left + ALL_WARPS * GATES * ROWS * WIDTH;
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
 #pragma unroll
@@ -372,8 +476,10 @@ struct Skinny {
               left[((warp * GATES + g) * ROWS + token) * WIDTH + row + lane / 4] = sums.whole(g, t, w, i);
           }
     if constexpr (NORMALISED > 0) {
-      const float factor = extras.factor(op, item.i * BM);
-      if (thread() % TEAM == 0 && thread() / TEAM < BM) factors[thread() / TEAM] = factor;
+      if (!HERE || !(item.code & AGAIN)) {  // or it is that of the item before
+        const float factor = extras.factor(op, item.i * BM);
+        if (thread() % TEAM == 0 && thread() / TEAM < BM) factors[thread() / TEAM] = factor;
+      }
     }
     if (WARPGROUPS > 1) synchronise_block();
     else synchronise();
@@ -403,24 +509,25 @@ struct Skinny {
       const long long where = (long long)token * op.n + feature;
       if constexpr (RAGGED) {
         if (inside) store_ragged(op, token, feature, pair);
-      } else if (inside && (!LEAVES || op.out)) {
-        *reinterpret_cast<unsigned*>(op.out + where) = pair;
-        if constexpr (SAYS) store_word(op.out_words + where / 2, pair, own);
+      } else if (SAYS && inside) {
+        store_word(op.out_words + where / 2, pair, own);
       }
       if constexpr (LEAVES) {
         const float low = low_of(pair), high = high_of(pair);
+        const unsigned scaled = as_pair(low * low_of(extras.scale), high * high_of(extras.scale));
+        if (LEAVES_WORDS && inside) store_word(op.scaled_words + where / 2, scaled, own);
         const float sum = sum_of<SQUARED / 2>(inside ? low * low + high * high : 0.0f);
         if (inside) {
-          const unsigned scaled = as_pair(low * low_of(extras.scale), high * high_of(extras.scale));
           const long long block = (long long)token * ((op.n + SQUARED - 1) / SQUARED) + feature / SQUARED;
           if constexpr (LEAVES_WORDS) {
-            store_word(op.scaled_words + where / 2, scaled, own);
             if (feature % SQUARED == 0) store_word(op.squares_words + block, __float_as_uint(sum), own);
           }
           *reinterpret_cast<unsigned*>(op.scaled + where) = scaled;
           if (feature % SQUARED == 0) op.squares[block] = sum;
         }
       }
+      // Words first, for which others wait.
+      if (!RAGGED && inside && (!LEAVES || op.out)) *reinterpret_cast<unsigned*>(op.out + where) = pair;
     }
   }
 };

@@ -24,7 +24,7 @@ from interlace.kernels.abi import TENSOR_MAP, Struct
 from interlace.kernels.base import require
 from interlace.kernels.bodies import ALONE, PANEL, WORD, Cluster, WalkBody, WalkTile, Worded, check_address
 from interlace.kernels.matmul.cuda import MATMUL, product
-from interlace.kernels.matmul.skinny_cuda import POLLED_WORDS, SKINNY
+from interlace.kernels.matmul.skinny_cuda import POLLED_BY_CONSUMERS, POLLED_WORDS, SKINNY
 from interlace.kernels.matmul.tilings import SKINNY_TOKENS, SUMS_OF_LAUNCH, partial, share_of, sums, tensor_of
 
 _ACTIVATIONS = {"none": 0, "relu": 1, "gelu-tanh": 2, "silu": 3}
@@ -204,16 +204,19 @@ def _skinny_tile(op: Op, parts: int, warpgroups: int, as_words: int = 0) -> Walk
         f"{what}: sums of squares of a row are loaded by four; use finer ones",
     )
     scratch = 4 * (4 * warpgroups * gates * rows * (bn + 4) + bm)
-    panel_rows = bk // PANEL * rows
-    even = int(-(-k // bk) % 2 == 0)
+    lines = bk // PANEL * rows
+    here = as_words >> _AS_WORDS.index("x") & 1 and rows * k <= POLLED_BY_CONSUMERS * warpgroups
+    stages = -(-k // bk)
+    scratch += here * stages * lines * ROW_BYTES
+    even = int(stages % 2 == 0)
     numbers = [bm, bn, bk, rows, gates, *_epilogue(op), even, *_folded(op)]
     if as_words:
-        numbers += [0] * (_BEFORE_WORDS - len(numbers)) + [as_words]
+        numbers += [0] * (_BEFORE_WORDS - len(numbers)) + [as_words, *((stages,) if here else ())]
     return WalkTile(
         f"Skinny<{', '.join(map(str, numbers))}>",
         (SKINNY,),
         independent_bytes=gates * bn * bk * 2,
-        dependent_bytes=-(-panel_rows // _STEP) * _STEP * ROW_BYTES,
+        dependent_bytes=0 if here else -(-lines // _STEP) * _STEP * ROW_BYTES,
         scratch_bytes=-(-scratch // warpgroups // 16) * 16,
         beyond_bytes=0,
         sums=partial(op),

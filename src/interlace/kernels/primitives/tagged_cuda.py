@@ -51,8 +51,10 @@ DEVICE unsigned data_of(unsigned long long word) { return (unsigned)word; }
 // COUNT words of a thread, all of one publication. Those that are not there yet are asked for again, all at once.
 template <int COUNT> struct Words {
   unsigned long long words[COUNT];
-  const unsigned wanted;
-  DEVICE explicit Words(unsigned wanted) : wanted(wanted) {
+  unsigned wanted;
+  DEVICE Words() {}
+  DEVICE explicit Words(unsigned wanted) : wanted(wanted) { forget(); }
+  DEVICE void forget() {
 #pragma unroll
     for (int n = 0; n < COUNT; ++n) words[n] = word_of(0, wanted - 1);
   }
