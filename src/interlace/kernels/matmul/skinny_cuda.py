@@ -24,8 +24,9 @@ from interlace.kernels.cuda.matrices import MATRICES
 
 #: Words of tokens that a lane of the warp that loads asks for at once.
 POLLED_WORDS = 32
-#: Elements of tokens that are words which the consumers poll at most: each asks for four pairs at once, and twice.
-POLLED_BY_CONSUMERS = 4096
+#: Elements of a tile's tokens that are words and are polled by a warpgroup of consumers, at most: of more, which come
+#: piece by piece, those of later stages had better come while products of earlier ones are under way (docs/tried.md).
+POLLED_BY_CONSUMERS = 2048
 
 SKINNY = MATRICES + r"""
 DEVICE unsigned load_pair_now(const ELEMENT* at) {
@@ -77,16 +78,14 @@ struct Skinny {
   // Of one thread, and how many are under way at once: registers for more would be those of weights.
   static constexpr int FOURS = NORMALISED > 0 ? (SQUARES / 4 + TEAM - 1) / TEAM : 0;
   static constexpr int ASKED = FOURS < 2 ? FOURS : 2, OF_SQUARES = POLLS ? 1 : ASKED * 4;
-  // Rows of panels of tokens in a stage, and of a tile. Consumers that poll ask for so many pairs each, in two groups.
+  // Rows of panels of tokens in a stage, and of a tile. Consumers that poll ask for so many pairs each.
   static constexpr int LINES = PANELS * ROWS, ALL_LINES = LINES * STAGES_OF_TILE, LINES_AT_ONCE = THREADS / 16;
-  static constexpr int ALL_PAIRS = (ALL_LINES + LINES_AT_ONCE - 1) / LINES_AT_ONCE;
-  static constexpr int TOKEN_PAIRS = ALL_PAIRS < 4 ? ALL_PAIRS : 4, TOKEN_BYTES = ALL_LINES * 128;
-  static constexpr int GROUPS = HERE ? (ALL_PAIRS + TOKEN_PAIRS - 1) / TOKEN_PAIRS : 0;
+  static constexpr int TOKEN_PAIRS = (ALL_LINES + LINES_AT_ONCE - 1) / LINES_AT_ONCE, TOKEN_BYTES = ALL_LINES * 128;
   // Registers of a stage's weights, of what else there is while they are held, and stages that are. Where warpgroups
   // take stages in turns, each has one.
   static constexpr int OF_STAGE = PANELS * GATES * TALL * 4;
   static constexpr int OTHERS = CHAINS * TILES * 4 + OF_SQUARES + (RESIDUAL ? ROUNDS : 0) + (WIDE - 1) * 8 +
-                                GROUPS * TOKEN_PAIRS * 4;
+                                TOKEN_PAIRS * 4;
   static constexpr int HELD =
       WARPGROUPS == 1 && OF_STAGE + OTHERS < HELD_REGISTERS ? (HELD_REGISTERS - OTHERS) / OF_STAGE : 1;
 
@@ -316,47 +315,17 @@ struct Skinny {
     const bool kept;  // those of the item before, which is of the same op
     DEVICE Tokens(const Launch& launch, const Item& item, const Epilogue& op)
         : launch(launch), item(item), op(op), kept(item.code & AGAIN) {}
-    using Group = Words<2 * TOKEN_PAIRS>;
-    DEVICE static int line_of(int group, int w) {
-      return (group * TOKEN_PAIRS + w / 2) * LINES_AT_ONCE + thread() / 16;
-    }
+    DEVICE static int line_of(int w) { return w / 2 * LINES_AT_ONCE + thread() / 16; }
     DEVICE const unsigned long long* at(int line) const {
       return op.x_words + line % ROWS * (op.k / 2) + line / ROWS * 32 + thread() % 16 * 2;
     }
     DEVICE bool over(Patience& patience, unsigned wanted) const {
       return patience.over(launch, item, wanted, op.x_number);
     }
-    DEVICE void ask(Group& words, int group) const {
-      words.forget();
-#pragma unroll
-      for (int w = 0; w < 2 * TOKEN_PAIRS; w += 2)
-        if (line_of(group, w) >= op.k / 64 * ROWS) words.skip(w), words.skip(w + 1);
-      look(words, group);
-    }
-    DEVICE void look(Group& words, int group) const {
-      words.ask_two([&](int w) { return at(line_of(group, w)); });
-    }
-    // Until they are there, and `also` is done whenever they are asked for again.
-    template <class F> DEVICE void come(Group& words, int group, F also) const {
-      Patience patience;
-#pragma unroll 1
-      while (!words.came()) {
-        if (over(patience, words.wanted)) break;
-        look(words, group), also();
-      }
-#pragma unroll
-      for (int w = 0; w < 2 * TOKEN_PAIRS; w += 2) {
-        const int line = line_of(group, w);
-        if (line >= ALL_LINES) continue;
-        const unsigned to = place(scratch_of(0), line, thread() % 16 / 2) + thread() % 2 * 8;
-        asm volatile("st.shared.v2.b32 [%0], {%1, %2};"
-                     ::"r"(to), "r"((int)words.data(w)), "r"((int)words.data(w + 1)) : "memory");
-      }
-    }
     // Until one of a sample has come that a warp asks for: all SMs wait for the same, and what they ask for delays what
     // is under way elsewhere.
     DEVICE void await_sample(unsigned wanted) const {
-      const unsigned long long* const sample = at(min(line_of(0, 0), op.k / 64 * ROWS - 1));
+      const unsigned long long* const sample = at(min(line_of(0), op.k / 64 * ROWS - 1));
       const bool mine = thread() % SAMPLED == 0;
       unsigned long long word = 0;
       Patience patience;
@@ -369,19 +338,27 @@ struct Skinny {
     // By all threads, before the first product.
     DEVICE void await_all(Extras& extras) const {
       if (kept) return;
-      Group even(publication(item, op.x_number, op.publications)), odd(even.wanted);
-      await_sample(even.wanted);
-      ask(even, 0);
-      if (GROUPS > 1) ask(odd, 1);
-      if constexpr (NORMALISED > 0) {
-        Squares squares(op, item);
+      Words<2 * TOKEN_PAIRS> words(publication(item, op.x_number, op.publications));
+#pragma unroll
+      for (int w = 0; w < 2 * TOKEN_PAIRS; w += 2)
+        if (line_of(w) >= op.k / 64 * ROWS) words.skip(w), words.skip(w + 1);
+      await_sample(words.wanted);
+      Squares squares(op, item);
+      Patience patience;
+#pragma unroll 1
+      for (;;) {
+        words.ask_two([&](int w) { return at(line_of(w)); });
         squares.look();
-        come(even, 0, [&] { squares.look(); });
-        extras.sum = squares.come(launch, item, op);
-      } else {
-        come(even, 0, [] {});
+        if (words.came() || over(patience, words.wanted)) break;
       }
-      if (GROUPS > 1) come(odd, 1, [] {});
+#pragma unroll
+      for (int w = 0; w < 2 * TOKEN_PAIRS; w += 2) {
+        const unsigned to = place(scratch_of(0), line_of(w), thread() % 16 / 2) + thread() % 2 * 8;
+        if (line_of(w) >= ALL_LINES) continue;
+        asm volatile("st.shared.v2.b32 [%0], {%1, %2};"
+                     ::"r"(to), "r"((int)words.data(w)), "r"((int)words.data(w + 1)) : "memory");
+      }
+      extras.sum = squares.come(launch, item, op);
       synchronise_block();
     }
   };
