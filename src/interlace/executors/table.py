@@ -60,7 +60,7 @@ class Table:
     def same_op_before(self) -> NDArray[np.bool_]:
         """Rows before which their worker has one of the same op."""
         op = self.items["op"]
-        same = np.r_[False, op[1:] == op[:-1]]
+        same: NDArray[np.bool_] = np.r_[False, op[1:] == op[:-1]]
         same[self.worker_rows[:-1][np.diff(self.worker_rows) > 0]] = False
         return same
 
