@@ -44,6 +44,7 @@ BLOCKS: dict[str, tuple[str, tuple[str, ...], Callable[..., str]]] = {
     "predicted": ("docs/planner.md", ("traffic-predicted.json",), planner.predicted_table),
     "chosen": ("docs/planner.md", ("planner-h200.json",), planner.chosen_table),
     "decode": ("docs/decode.md", ("decode-h200.json",), modules.decode_table),
+    "decode-h100": ("docs/decode.md", ("decode-h100.json",), modules.decode_table),
     "hand-overs": ("docs/tried.md", ("decode-h200.json", "explored-decode-h200.json"), modules.hand_overs_table),
     "fences": ("docs/memory-order.md", ("fences-h200.json",), launches.fences_table),
     "tried": ("docs/tried.md", ("explored-decode-chain-h200.json",), launches.explored_table),
