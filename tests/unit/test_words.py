@@ -18,6 +18,7 @@ from interlace.core.errors import HangError, PlanError  # noqa: E402
 from interlace.executors.one_launch import OneLaunchExecutor  # noqa: E402
 from interlace.executors.watchdog import hang_error  # noqa: E402
 from interlace.kernels.primitives.tagged_cuda import AWAITED  # noqa: E402
+from interlace.launch.compose import AGAIN  # noqa: E402
 from interlace.plan.plan import Dispatch, Plan  # noqa: E402
 from interlace.workloads import Decode, LlamaShape, decode_graph  # noqa: E402
 
@@ -310,6 +311,16 @@ def test_products_of_words_are_bit_for_bit_those_of_tensors_whatever_tokens_ther
 @pytest.mark.parametrize("who", ["tokens", ("tokens", "here"), ("again", "here")], ids=str)
 def test_who_does_not_look_whether_tokens_are_there_multiplies_others(who: Any) -> None:
     assert not torch.equal(chained(chains()[who]), chained(chains()[3, "semaphores"]))
+
+
+def test_an_item_finds_the_tokens_of_the_one_before_in_its_block_where_that_is_of_the_same_op() -> None:
+    run = executor()
+    table, found = run._table, []
+    for first, end in zip(table.worker_rows[:-1], table.worker_rows[1:], strict=True):
+        ops = table.items["op"][first:end].tolist()
+        found += [n > 0 and op == ops[n - 1] for n, op in enumerate(ops)]
+    assert [bool(code & AGAIN) for code in table.items["code"]] == found
+    assert 0 < sum(found) < len(found)
 
 
 @pytest.mark.skipif(bool(MISSING), reason=MISSING)

@@ -306,6 +306,7 @@ struct Skinny {
       return sum;
     }
   };
+
   // Tokens that are words and few: the consumers poll all of a tile, and store them as bulk loads would.
   struct Tokens {
     static constexpr int SAMPLED = 4;  // one of so many threads asks for a sample
@@ -332,8 +333,7 @@ struct Skinny {
 #pragma unroll 1
       do {
         if (mine) load_word(word, sample);
-        if (over(patience, wanted)) break;
-      } while (!__any_sync(0xffffffff, mine && is_of(word, wanted)));
+      } while (!__any_sync(0xffffffff, (mine && is_of(word, wanted)) || over(patience, wanted)));
     }
     // By all threads, before the first product.
     DEVICE void await_all(Extras& extras) const {
@@ -362,6 +362,7 @@ struct Skinny {
       synchronise_block();
     }
   };
+
   // `COUNT` stages from `n` on: weights into registers, so that others may have their slots, and products when tokens
   // are there.
   template <int COUNT>
