@@ -7,7 +7,8 @@ other ops of the launch take large slots for dependent operands, of which attent
 and the ring holds more of the cache while queries are awaited.
 
 A warp takes 16 positions at a time for up to eight heads of the group, and keeps a softmax of its own. It has nobody to
-wait for but the stage, and all it does with 16 positions is one chain of instructions that wait for each other:
+wait for but the stage, and all it does with 16 positions is one chain of instructions that wait for each other;
+where a share is the whole cache, two such chains go side by side:
 
     matrices of keys and values    35 cycles or so, from shared memory into registers
     products with the queries      70, two of them one behind the other; the second eight rows of queries carry what

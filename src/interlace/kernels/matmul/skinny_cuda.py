@@ -15,6 +15,12 @@ there are; products of others are of whatever lies there, and nobody stores them
 Weights of a stage or two are taken into registers, and their slots handed back, before the tokens are there: a block's
 registers hold as much as two stages, and while an item waits for what it depends on the ring fills with what comes
 behind it.
+
+Tokens that are words are polled, by whom depends on how many they are:
+
+    elements of a tile      polled by                         where they go
+    up to 2048              all consumers, all at once        beside the ring, for the block's next item of the op too
+    more                    the warp that loads, by stages    slots of the ring, where a bulk load would bring them
 """
 
 from __future__ import annotations
