@@ -70,6 +70,61 @@ class Promises(ctypes.Structure):
     ]
 
 
+class _Call(ctypes.Structure):
+    """Blocks to run, as ``Call`` of ``machine.h`` has it."""
+
+    _fields_ = [
+        *((name, ctypes.c_int) for name in ("kernel", "grid", "blocks", "threads", "count", "found")),
+        ("shared_bytes", ctypes.c_uint32),
+        ("seed", ctypes.c_uint64),
+        ("shared", ctypes.c_void_p),
+        ("arguments", ctypes.POINTER(ctypes.c_void_p)),
+        ("buffers", ctypes.POINTER(Buffer)),
+        ("promises", ctypes.POINTER(Promises)),
+        ("order", ctypes.POINTER(ctypes.c_int)),
+        ("faults", ctypes.POINTER(_Fault)),
+        ("image", ctypes.c_void_p),
+    ]
+
+
+@dataclass(frozen=True)
+class Grid:
+    """Blocks of a kernel, and what it is launched with.
+
+    Attributes:
+        number: of the kernel.
+        blocks: how many there are.
+        threads: of each.
+        parameters: addresses of the kernel's parameters.
+    """
+
+    number: int
+    blocks: int
+    threads: int
+    parameters: Sequence[int]
+    buffers: Sequence[Buffer]
+    promises: Promises
+
+    def call(self, library: Library, order: Sequence[int], seed: int) -> _Call:
+        """To run some of its blocks, one after another."""
+        return _Call(
+            kernel=self.number,
+            grid=self.blocks,
+            blocks=len(order),
+            threads=self.threads,
+            count=len(self.buffers),
+            shared_bytes=library.texts[self.number].layout.total_bytes,
+            seed=seed,
+            shared=library.shared(self.number),
+            arguments=(ctypes.c_void_p * len(self.parameters))(*self.parameters),
+            buffers=(Buffer * len(self.buffers))(*self.buffers),
+            promises=ctypes.pointer(self.promises),
+            order=(ctypes.c_int * max(len(order), 1))(*order),
+            faults=(_Fault * MOST_FAULTS)(),
+            image=library.image,
+        )
+
+
 @dataclass(frozen=True)
 class Fault:
     """What went wrong.
@@ -148,7 +203,8 @@ def launch(
         seen += [Buffer(array.ctypes.data, array.nbytes, True) for array in sync.arrays]
     grid = prod(max(evaluate(n, sizes), 0) for n in emitted.grid)
     pointers = [*map(ctypes.addressof, arguments)]
-    faults = emulate(library, number, grid, kernel.block_threads, pointers, seen, Promises(invalidates=True), seed)
+    blocks = Grid(number, grid, kernel.block_threads, pointers, seen, Promises(invalidates=True))
+    faults = emulate(library, blocks, seed)
     outputs = {
         t.name: _decoded(memory[t.name], t.dtype).reshape(shapes[t.name])
         for t in kernel.tensors
@@ -157,42 +213,30 @@ def launch(
     return Run(outputs, faults)
 
 
-def emulate(
-    library: Library,
-    number: int,
-    grid: int,
-    threads: int,
-    parameters: Sequence[int],
-    buffers: Sequence[Buffer],
-    promises: Promises,
-    seed: int,
-    only: int | None = None,
-) -> tuple[Fault, ...]:
-    """Runs ``grid`` blocks of a kernel, one after another, and returns what went wrong.
+def emulate(library: Library, grid: Grid, seed: int) -> tuple[Fault, ...]:
+    """Runs all blocks, one after another in an order that the seed draws, and returns what went wrong."""
+    call = grid.call(library, Random(seed).sample(range(grid.blocks), grid.blocks), seed)
+    library.handle.emulate(ctypes.byref(call), None)
+    return _faults(library, call)
 
-    Args:
-        parameters: addresses of the kernel's parameters.
-        only: the one block to run.
+
+def emulate_beside(copies: Sequence[Library], grid: Grid, seed: int) -> tuple[Fault, ...]:
+    """Runs all blocks beside each other, each in a copy of the library, and returns what went wrong.
+
+    They take turns, which the seed draws.
     """
-    order = Random(seed).sample(range(grid), grid) if only is None else [only]
-    found = (_Fault * MOST_FAULTS)()
-    count = library.handle.emulate(
-        number,
-        ctypes.c_void_p(library.shared(number)),
-        library.texts[number].layout.total_bytes,
-        grid,
-        len(order),
-        threads,
-        (ctypes.c_void_p * len(parameters))(*parameters),
-        (Buffer * len(buffers))(*buffers),
-        len(buffers),
-        ctypes.byref(promises),
+    calls = [grid.call(copy, [n], seed * grid.blocks + n) for n, copy in enumerate(copies)]
+    copies[0].handle.emulate_beside(
+        grid.blocks,
+        (ctypes.c_void_p * grid.blocks)(*(ctypes.cast(copy.handle.emulate, ctypes.c_void_p).value for copy in copies)),
+        (ctypes.POINTER(_Call) * grid.blocks)(*map(ctypes.pointer, calls)),
         ctypes.c_uint64(seed),
-        (ctypes.c_int * max(len(order), 1))(*order),
-        found,
-        ctypes.c_void_p(library.image),
     )
-    return tuple(_fault(library, number, fault) for fault in found[:count])
+    return tuple(fault for copy, call in zip(copies, calls, strict=True) for fault in _faults(copy, call))
+
+
+def _faults(library: Library, call: _Call) -> tuple[Fault, ...]:
+    return tuple(_fault(library, call.kernel, call.faults[n]) for n in range(call.found))
 
 
 def _fault(library: Library, number: int, found: _Fault) -> Fault:

@@ -6,7 +6,6 @@
 #include <cstdlib>
 #include <cstring>
 #include <sys/mman.h>
-#include <unistd.h>
 
 #include "cuda.h"
 #include "shadow.h"
@@ -20,7 +19,7 @@ namespace {
 constexpr uint64_t MOST_STEPS = 200'000'000;
 constexpr size_t MOST_FAULTS = 64;
 constexpr uint32_t SLEEP = 8;  // of so many steps of the scheduler one ends the sleep of all
-constexpr uint32_t REST_NS = 5000, REST_US = 20;  // a loaded machine may keep other blocks from running for a while
+constexpr uint32_t REST_NS = 5000;  // of a block of which nobody has anything to do, until it has its turn again
 char* stacks;
 size_t stacks_bytes;
 Entry entry;
@@ -45,14 +44,11 @@ void go_on(Thread* next) {
 bool may_go_on(Thread& thread) { return thread.waits != Waits::BARRIER || passes(thread.barrier, thread.parity); }
 
 // Time passes, and who slept looks again; a copy may land in between. Where nobody of the block has anything else to do,
-// only others end that: blocks that run beside it, which have the processor for as long, or nobody, until a wait has
-// lasted for too long.
+// only others end that: blocks that run beside it, or nobody, until a wait has lasted for too long.
 void end_sleep(bool idle) {
   if (!machine.flying.empty() && machine.random.once_in(SLEEP)) land_one();
-  if (idle) {
-    machine.clock_ns += REST_NS;
-    if (machine.at_once) usleep(REST_US);
-  }
+  if (idle) machine.clock_ns += REST_NS;
+  if (machine.turns && (idle || machine.random.once_in(SLEEP))) machine.turns->pass();
   for (Thread* thread : machine.asleep) wake(*thread);
   machine.asleep.clear();
 }
@@ -62,6 +58,7 @@ Thread* pick() {
   for (;;) {
     if (!machine.flying.empty() && machine.random.once_in(machine.land_one_in)) land_one();
     if (!machine.asleep.empty() && machine.random.once_in(SLEEP)) end_sleep(false);
+    if (machine.turns && machine.random.once_in(machine.pass_one_in)) machine.turns->pass();
     if (!machine.ready[machine.warp] || machine.random.once_in(machine.leave_one_in)) {
       const uint32_t warps = static_cast<uint32_t>(machine.ready.size()), first = machine.random.below(warps);
       uint32_t some = 0;
@@ -313,38 +310,82 @@ void ptx::trap() {
 
 bool on_stack(const void* at) { return static_cast<uint64_t>(static_cast<const char*>(at) - stacks) < stacks_bytes; }
 
+void Turns::pass() {
+  const uint32_t last = now, blocks = static_cast<uint32_t>(at.size());
+  now = random.below(blocks);
+  while (ended[now] || (now == last && left > 1)) now = (now + 1) % blocks;
+  if (now != last) swapcontext(&at[last], &at[now]);
+}
+
+namespace {
+using Emulate = void(Call*, Turns*);
+// Of the copy of the library that all blocks are started from.
+Turns* started;
+Emulate* const* emulators;
+Call** calls;
+
+void run_beside() {
+  const uint32_t block = started->now;
+  emulators[block](calls[block], started);
+  started->ended[block] = true;
+  if (--started->left) started->pass();
+  setcontext(&started->end);
+}
+}  // namespace
+
 extern "C" {
-// Runs ``blocks`` of the ``grid`` blocks of kernel ``kernel`` in ``order``, others at once beside them; returns how many faults it put into ``faults``.
-__attribute__((visibility("default"))) int emulate(int kernel, char* shared, uint32_t shared_bytes, int grid, int blocks,
-                                                   int threads, void** arguments, const Buffer* buffers, int count,
-                                                   const Promises* promises, uint64_t seed, const int* order,
-                                                   Fault* faults, const char* image) {
-  machine.random.state = seed;
+__attribute__((visibility("default"))) void emulate(Call* call, Turns* turns) {
+  machine.random.state = call->seed;
   constexpr uint32_t LANDS[] = {4096, 1, 4, 32}, LEAVES[] = {2, 8, 64};  // 4096: late, but also while somebody polls
+  constexpr uint32_t PASSES[] = {0, 64, 4096};                           // 0: where all wait or poll alone
   machine.land_one_in = LANDS[machine.random.below(4)];
   machine.leave_one_in = LEAVES[machine.random.below(3)];
   machine.last_lane_first = machine.random.below(2);
-  machine.shared = shared;
-  machine.shared_bytes = (shared_bytes + 7) / 8 * 8;
-  machine.image = image;
-  machine.buffers.assign(buffers, buffers + count);
-  machine.promises = *promises;
+  machine.turns = turns;
+  if (turns) machine.pass_one_in = PASSES[machine.random.below(3)];
+  machine.shared = call->shared;
+  machine.shared_bytes = (call->shared_bytes + 7) / 8 * 8;
+  machine.image = call->image;
+  machine.buffers.assign(call->buffers, call->buffers + call->count);
+  machine.promises = *call->promises;
   machine.faults.clear();
-  machine.threads = std::vector<Thread>(threads);
-  machine.ready.assign((threads + 31) / 32, 0);
-  if (!stacks || stacks_bytes < size_t(threads) * STACK_BYTES) {
+  machine.threads = std::vector<Thread>(call->threads);
+  machine.ready.assign((call->threads + 31) / 32, 0);
+  if (!stacks || stacks_bytes < size_t(call->threads) * STACK_BYTES) {
     if (stacks) munmap(stacks, stacks_bytes);
-    stacks_bytes = size_t(threads) * STACK_BYTES;
+    stacks_bytes = size_t(call->threads) * STACK_BYTES;
     stacks = static_cast<char*>(mmap(nullptr, stacks_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
   }
-  entry = kernels[kernel];
-  parameters = arguments;
-  blockDim = {static_cast<unsigned>(threads), 1, 1};
-  gridDim = {static_cast<unsigned>(grid), 1, 1};
-  machine.at_once = blocks < grid;
-  for (int i = 0; i < blocks && !machine.fatal; ++i) run_block(order[i]);
+  entry = kernels[call->kernel];
+  parameters = call->arguments;
+  blockDim = {static_cast<unsigned>(call->threads), 1, 1};
+  gridDim = {static_cast<unsigned>(call->grid), 1, 1};
+  for (int i = 0; i < call->blocks && !machine.fatal; ++i) run_block(call->order[i]);
   machine.fatal = false;
-  memcpy(faults, machine.faults.data(), machine.faults.size() * sizeof(Fault));
-  return static_cast<int>(machine.faults.size());
+  memcpy(call->faults, machine.faults.data(), machine.faults.size() * sizeof(Fault));
+  call->found = static_cast<int>(machine.faults.size());
+}
+
+// Runs a call in each of so many copies of the library, which take turns.
+__attribute__((visibility("default"))) void emulate_beside(int blocks, Emulate* const* copies, Call** of_each, uint64_t seed) {
+  constexpr size_t STACK_OF_BLOCK_BYTES = 1 << 20;
+  const std::unique_ptr<char[]> stack_of_each(new char[blocks * STACK_OF_BLOCK_BYTES]);
+  Turns turns;
+  turns.at = std::vector<ucontext_t>(blocks);
+  turns.ended.assign(blocks, false);
+  turns.left = blocks;
+  turns.random.state = seed;
+  turns.now = turns.random.below(blocks);
+  for (int block = 0; block < blocks; ++block) {
+    getcontext(&turns.at[block]);
+    turns.at[block].uc_stack.ss_sp = stack_of_each.get() + block * STACK_OF_BLOCK_BYTES;
+    turns.at[block].uc_stack.ss_size = STACK_OF_BLOCK_BYTES;
+    turns.at[block].uc_link = nullptr;
+    makecontext(&turns.at[block], run_beside, 0);
+  }
+  started = &turns;
+  emulators = copies;
+  calls = of_each;
+  swapcontext(&turns.end, &turns.at[turns.now]);
 }
 }

@@ -142,6 +142,31 @@ struct Thread {
   bool registers_fenced = false;
 };
 
+// Blocks that run beside each other, each in a copy of the library. One has its turn until it passes it on, so what they
+// do depends on seeds alone.
+struct Turns {
+  std::vector<ucontext_t> at;  // where each goes on
+  std::vector<bool> ended;
+  uint32_t now = 0, left = 0;
+  Random random{0};
+  ucontext_t end;
+  void pass();
+};
+
+// A kernel to run: ``blocks`` of its ``grid`` blocks, in ``order``; ``found`` is how many ``faults`` there are then.
+struct Call {
+  int kernel, grid, blocks, threads, count, found;
+  uint32_t shared_bytes;
+  uint64_t seed;
+  char* shared;
+  void** arguments;
+  const Buffer* buffers;
+  const Promises* promises;
+  const int* order;
+  Fault* faults;
+  const char* image;
+};
+
 // Threads that meet: a numbered barrier of the block, or the lanes of a warp.
 struct Meeting {
   uint32_t expected = 0, arrived = 0;
@@ -160,7 +185,8 @@ struct Machine {
   bool last_lane_first = false;
   std::vector<uint32_t> ready;  // lanes of each warp
   std::vector<Thread*> asleep;
-  bool at_once = false;  // whether further blocks run beside this one
+  Turns* turns = nullptr;    // where further blocks run beside this one
+  uint32_t pass_one_in = 0;  // how often it passes its turn on though there is something to do
   uint32_t warp = 0;
   uint64_t steps = 0, clock_ns = 0;
   Thread* current = nullptr;

@@ -6,8 +6,8 @@
     run.faults
 
 Everything else is the executor's own: tables, counters, what the launch is given, the error of a wait that ends. Blocks
-run one after another, so a plan has one worker; or all at once (``at_once``), each in a thread and a copy of the
-library, where races are looked for within each block only.
+run one after another, so a plan has one worker; or all at once (``at_once``), each in a copy of the library, where
+races are looked for within each block only. They take turns, so a seed gives the same run on whatever machine.
 
 Where fewer rows of tokens are loaded than a tile has, products take what lies behind them for the others, whose sums
 nobody may store. The emulator is told how many rows are loaded, does not look at further ones, and makes their sums
@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
@@ -43,7 +42,7 @@ from interlace.loops.ir.smem import Placed, SharedLayout
 from interlace.plan.plan import Plan
 
 from .build import Library, build
-from .launch import Buffer, Fault, Promises, emulate, tensor_map
+from .launch import Buffer, Fault, Grid, Promises, emulate, emulate_beside, tensor_map
 
 #: Of one block after another.
 TIMEOUT_S = 0.02
@@ -67,7 +66,7 @@ class EmulatedLaunch(OneLaunchExecutor):
         in_flight_bytes: of independent operands under way.
         change: the text, broken.
         at_once: blocks run beside each other.
-        timeout_s: of the emulator's clock, which goes on where a thread sleeps.
+        timeout_s: of the emulator's clock, which goes on where a thread sleeps or none of a block has anything to do.
 
     Attributes:
         faults: of all runs so far.
@@ -192,22 +191,19 @@ class _Emulated:
         run._clear(self.arguments)
         assert run.library is not None
         library, number = run.library
-        threads = (run._warpgroups + 1) * 128
-        parameters, buffers = [self.parameter.data_ptr()], run._buffers(self.operands, self.arguments)
-        workers = run._table.workers
-
-        def block(library: Library, seed: int, only: int | None = None) -> tuple[Fault, ...]:
-            return emulate(library, number, workers, threads, parameters, buffers, run._promises(), seed, only)
-
+        grid = Grid(
+            number,
+            run._table.workers,
+            (run._warpgroups + 1) * 128,
+            [self.parameter.data_ptr()],
+            run._buffers(self.operands, self.arguments),
+            run._promises(),
+        )
         if not run.at_once:
-            run.faults += block(library, run.seed)
+            run.faults += emulate(library, grid, run.seed)
             return
-        if not run._copies:
-            run._copies = [library.again() for _ in range(workers)]
-        seeds, blocks = (run.seed * workers + n for n in range(workers)), range(workers)
-        with ThreadPoolExecutor(workers) as threads_of_blocks:
-            for faults in threads_of_blocks.map(block, run._copies, seeds, blocks):
-                run.faults += faults
+        run._copies = run._copies or [library.again() for _ in range(grid.blocks)]
+        run.faults += emulate_beside(run._copies, grid, run.seed)
 
 
 def prepare(runs: Sequence[EmulatedLaunch]) -> Library:
