@@ -20,6 +20,7 @@ from interlace.core.errors import (
 from interlace.protocols.check import Model, check
 from interlace.protocols.emptied import Emptied
 from interlace.protocols.handover import HandOver
+from interlace.protocols.kept import Kept
 from interlace.protocols.lists import Lists
 from interlace.protocols.mailboxes import ONE_LAUNCH, Mailboxes
 from interlace.protocols.operations import ACQUIRE, ACQUIRE_RELEASE, BLOCK, RELAXED, RELEASE, Load
@@ -28,7 +29,7 @@ from interlace.protocols.overlapping import Overlapping
 from interlace.protocols.ready_queue import Looks, ReadyQueue
 from interlace.protocols.tagged import Tagged
 
-Protocol = HandOver | Lists | ReadyQueue | Mailboxes | Overlapping | Outstanding | Emptied | Tagged
+Protocol = HandOver | Lists | ReadyQueue | Mailboxes | Overlapping | Outstanding | Emptied | Tagged | Kept
 
 #: The same in fewer items or workers, in which a fault shows as well.
 TWO_LISTS = Lists(((2,), (0, 1)))
@@ -74,6 +75,8 @@ LOADED = Tagged(((1, 2), (1, 2)), loaders=True)
         (Tagged(polls=False, hint=ACQUIRE_RELEASE), 63),
         (Tagged(loaders=True), 313),
         (LOADED, 207),
+        (Kept(), 1383),
+        (Kept((1, 2, 2)), 379),
     ],
     ids=lambda value: type(value).__name__ if not isinstance(value, int) else str(value),
 )
@@ -167,6 +170,9 @@ def test_as_the_code_orders_it_every_interleaving_is_right(protocol: Protocol, s
         (LOADED, {"hands_back": False}, OverwriteError, "slot 0 is stored while worker 2 may still read it"),
         (LOADED, {"polls": False}, StaleReadError, "slot 0 is read as 0, and should be 10"),
         (LOADED, {"awaits": (0,), "exact": False}, StaleReadError, "slot 1 is read as 20, and should be 10"),
+        (Kept(), {"meets": False}, StaleReadError, "kept 1 is read as 0, and should be 12"),
+        (Kept(), {"leaves": False}, OverwriteError, "kept 0 is stored while worker 2 may still read it"),
+        (Kept(), {"looks": False}, StaleReadError, "kept 0 is read as 11, and should be 21"),
     ],
     ids=lambda value: "-".join(value) if isinstance(value, dict) else None,
 )
