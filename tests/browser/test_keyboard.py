@@ -115,6 +115,25 @@ def test_a_plan_is_read_by_keys(shown: Open) -> None:
     assert page.text("#detail .name") == "op 'first', tile (3, 0)"
 
 
+def test_of_items_that_are_asked_for_one_after_another_the_last_is_shown(shown: Open) -> None:
+    page, held = shown(PlanView.of(small())), []
+    page.page.route("**/api/plan/item", lambda route: held.append(route))
+    for key in "nnb":
+        page.page.keyboard.press(key)
+    page.page.wait_for_function("() => document.querySelector('#item').value === '1'")
+    while len(held) < 3:
+        page.page.wait_for_timeout(10)
+    for route in held[:2]:
+        with page.page.expect_response("**/api/plan/item") as answer:
+            route.continue_()
+        answer.value.finished()
+        assert page.page.evaluate("() => document.documentElement.dataset.busy") == "true"
+        assert page.text("#detail .name") == "op 'first', tile (0, 0)"
+    held[2].continue_()
+    page.idle()
+    assert page.text("#detail .name") == "op 'first', tile (0, 1)"
+
+
 def test_a_trace_is_read_by_keys(shown: Open) -> None:
     plan = small()
     data = to_perfetto(predict(plan, il.H200).trace, grids=[op.grid for op in plan.graph.ops])

@@ -17,6 +17,7 @@ const LATE = {
 let plan = null;
 let lanes = null;
 let chosen = 0;
+let asked = 0; // items so far, of which only the last one counts
 let grids = [];
 
 async function begin() {
@@ -183,12 +184,13 @@ function recolour() {
 // ------------------------------------------------------------ one item
 
 async function choose(item) {
+  const mine = (asked += 1);
   chosen = Math.max(0, Math.min(item, plan.op.length - 1));
   $("item").value = chosen;
   document.documentElement.dataset.busy = "true";
   const found = await ask("plan/item", { item: chosen });
+  if (mine !== asked) return;
   done();
-  if (found.item !== chosen) return;
   const before = new Set(found.waits.flatMap((wait) => wait.items));
   const behind = new Set(found.dependants.items);
   if (lanes) {
