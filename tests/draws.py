@@ -6,8 +6,16 @@
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 
 from hypothesis import settings
+
+# Hypothesis also draws numbers that it finds in modules that happen to be loaded, which depends on the tests that ran
+# before. Releases that do not have nothing to turn off.
+with suppress(ImportError):
+    from hypothesis.internal.conjecture import providers
+
+    providers.is_local_module_file = lambda _: False
 
 RANDOM = os.environ.get("INTERLACE_RANDOM") == "1"
 _MOST = 80 if RANDOM else 50

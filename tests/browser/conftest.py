@@ -32,6 +32,10 @@ class Page:
     def idle(self) -> None:
         self.page.wait_for_selector("html[data-busy=false]", state="attached")
 
+    def follows(self, link: str) -> None:
+        """Wait until the address holds a game; the page does not set it at once."""
+        self.page.wait_for_url(lambda url: url.endswith(f"#{link}"))
+
     def press(self, *keys: str) -> None:
         for key in keys:
             self.page.keyboard.press(key)
@@ -97,14 +101,20 @@ def chromium() -> Iterator[Any]:
 @pytest.fixture(scope="package")
 def browser(chromium: Any) -> Any:
     """Pages of one profile."""
-    return chromium.new_context(viewport={"width": 1280, "height": 720}, accept_downloads=True)
+    return _patient(chromium.new_context(viewport={"width": 1280, "height": 720}, accept_downloads=True))
 
 
 @pytest.fixture(scope="package")
 def probed(chromium: Any) -> Any:
     """As ``browser``, for pages that axe is put into, which their own policy would not allow."""
     pytest.importorskip("axe_playwright_python")
-    return chromium.new_context(viewport={"width": 1280, "height": 720}, bypass_csp=True)
+    return _patient(chromium.new_context(viewport={"width": 1280, "height": 720}, bypass_csp=True))
+
+
+def _patient(context: Any) -> Any:
+    """The server compiles what it searches with, on a machine that has other things to do."""
+    context.set_default_timeout(120_000)
+    return context
 
 
 @pytest.fixture

@@ -13,6 +13,7 @@ pytest.importorskip("starlette")
 pytest.importorskip("uvicorn")
 
 from interlace.studio.chain import SUMS, Chain, chain_orders, play, touched_by
+from interlace.studio.chain_wire import ChainGame, encoded_chain
 
 from .conftest import Page
 
@@ -50,7 +51,7 @@ def test_two_products_play_orders_by_keys_and_stay_in_the_address(chain_page: Pa
     chain_page.idle()
     assert (chain_page.text("#y"), chain_page.text('[data-ghost="y"]')) == ("0", "16")
     chain_page.press("u", "u")
-    chain_page.page.wait_for_timeout(200)  # the address follows
+    chain_page.follows(encoded_chain(ChainGame(Chain(), chain_orders(Chain())["whole rows"](), 30, "op after op")))
     other = Page(browser, chain_page.page.url)
     assert other.numbers() == chain_page.numbers()
     assert other.numbers()[0] == 30

@@ -15,6 +15,7 @@ from interlace.orders.panels import Cache, PanelGrid, Visit
 from interlace.orders.saved import read_order
 from interlace.policies.orders import Serpentine
 from interlace.studio.game import Options, named_path, play
+from interlace.studio.link import Game, encoded
 
 from ..studio_server import running
 from .conftest import Page
@@ -59,7 +60,7 @@ def test_the_address_holds_the_game_and_two_pages_do_not_meet(page: Page, browse
         page.click(tile)
     page.page.select_option("#ghost", "row")
     page.press("u")
-    page.page.wait_for_timeout(200)  # the address follows
+    page.follows(encoded(Game(Options(), (Visit(0, 0), Visit(0, 1), Visit(1, 1), Visit(1, 2)), 3, "row")))
     other = Page(browser, page.page.url)
     assert other.numbers() == page.numbers() == counted(Options(), (Visit(0, 0), Visit(0, 1), Visit(1, 1)))
     assert other.text("#counters thead .ghost-column") == "row"
@@ -151,6 +152,7 @@ def test_a_server_that_is_gone_is_told_and_loses_nothing(browser: Any, address: 
     with running() as port:
         page = Page(browser, f"http://127.0.0.1:{port}/")
         page.click(5)
+        page.follows(encoded(Game(Options(), (Visit(1, 1),), 1)))
     page.click(6)
     page.page.locator("#setup-error:not([hidden])").wait_for()
     assert "The server does not answer" in page.text("#setup-error")

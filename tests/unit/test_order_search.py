@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import replace
 from itertools import permutations, product
+from math import inf
 
 import numpy as np
 import pytest
@@ -275,7 +276,7 @@ def test_states_of_many_words_keep_to_the_bytes_there_are(
     monkeypatch.setattr(astar, "_MOST_BYTES", 8 << 20)
     search = astar.Search(grid, capacity, LRU, best=grid.units + 60, max_states=None)
     assert astar.state_bytes(search.shape) == each
-    assert search.run(20, None) == f"the limit of {search.max_states} states was reached"
+    assert search.run(inf, None) == f"the limit of {search.max_states} states was reached"
     assert search.at.states[0] >= search.max_states
     kept = [column.nbytes for name, column in search.store._asdict().items() if name != "heads"]
     assert 0.7 * (4 << 20) < sum(kept) <= 4 << 20
@@ -284,7 +285,7 @@ def test_states_of_many_words_keep_to_the_bytes_there_are(
 def test_what_is_no_longer_open_leaves_its_entry_to_others() -> None:
     grid = PanelGrid(5, 5)
     search = astar.Search(grid, 4, LRU, beam(grid, 4).loads, max_states=None)
-    assert search.run(20, None) == ""
+    assert search.run(inf, None) == ""
     assert search.at.entries[0] < search.at.states[0] // 10
 
 
