@@ -30,7 +30,7 @@ def test_it_says_where_the_page_is_answers_there_and_ends_with_ctrl_c() -> None:
         port = int(said.split(":")[2].partition("/")[0])
         assert send(port, "GET", "/")[0] == 200
         process.send_signal(signal.SIGINT)
-        rest, errors = process.communicate(timeout=30)
+        rest, errors = process.communicate(timeout=240)
     assert (process.returncode, rest, errors) == (0, "", "")
 
 

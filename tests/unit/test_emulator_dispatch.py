@@ -49,7 +49,7 @@ class Hosted(HostDispatchedExecutor, EmulatedLaunch):
 
 def hosted() -> EmulatedLaunch:
     plan = il.build(chain(), il.Choices(WORKERS, il.Dispatch.DISPATCHER))
-    return Hosted(plan, stages=4, at_once=True, timeout_s=2.0, trace=True, jitter_s=1e-6)
+    return Hosted(plan, stages=4, at_once=True, timeout_s=60.0, trace=True, jitter_s=1e-6)
 
 
 def two_lists(
@@ -269,9 +269,11 @@ def test_an_item_that_comes_to_the_queue_twice_is_named() -> None:
 def test_a_thread_of_the_host_gives_each_item_once() -> None:
     run = launches()["host"]
     assert isinstance(run, Hosted)
-    check(run, range(5))
-    assert not run._memory.values["met"].any()
-    run.close()
+    try:
+        check(run, range(5))
+        assert not run._memory.values["met"].any()
+    finally:
+        run.close()
 
 
 @pytest.mark.parametrize(("name", "lost"), [("never ready", 13), ("never told", ITEMS + 6)])

@@ -106,9 +106,9 @@ def test_a_search_that_nobody_waits_for_is_cancelled(port: int) -> None:
 
     assert begun()
     assert begun()
-    end = time.monotonic() + 60
+    end = time.monotonic() + 240
     while not begun():
-        assert time.monotonic() < end, "no search was given up within a minute"
+        assert time.monotonic() < end, "no search was given up within four minutes"
 
 
 # ---------------------------------------------------------------- who is refused
