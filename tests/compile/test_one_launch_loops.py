@@ -55,6 +55,22 @@ def test_weights_that_an_op_writes_are_refused() -> None:
         launch(replace(graph, ops=(graph.ops[0], second)))
 
 
+@pytest.mark.parametrize("tile", [il.MatmulTile(8, 16, 64, swap_ab=True), il.MatmulTile(64, 64, 64)])
+def test_a_bias_that_an_op_writes_is_refused(tile: il.MatmulTile) -> None:
+    """Tiles load it while they wait for tokens, or through what sees no store of the same launch."""
+    shapes = {"given": (64,), "bias": (64,), "x": (8, 64), "w": (64, 64), "y": (8, 64)}
+    t = {name: il.Tensor(name, shape, il.bf16) for name, shape in shapes.items()}
+    text = il.TextBody("DEVICE void any(const Tile& tile, const Arguments& a) {}", "any")
+    given, bias = ((t[name], (il.ALL,)) for name in ("given", "bias"))
+    ops = (
+        il.Kernel("any", walk=text).op("any", (1,), {"x": given}, {"y": bias}),
+        il.matmul("product", t["x"], t["w"], t["y"], bias=t["bias"], tile=tile),
+    )
+    graph = il.Graph("written", (*t.values(),), ops, ("given", "x", "w"), ("y",))
+    with pytest.raises(PlanError, match="op 'product' loads bias 'bias' ahead of every wait, but op 'any' writes it"):
+        il.OneLaunchExecutor.check(graph, il.H200)
+
+
 def test_stages_that_shared_memory_does_not_hold_twice_are_refused_before_a_launch() -> None:
     kernel = marked(loops.library.copy_2d(tile=(128, 256), walk=1), s=1)
     graph = side_by_side({"copy": (kernel, {"x": (128, 256), "y": (128, 256)})})

@@ -50,12 +50,27 @@ CASES = {
 _HANDED_BACK = "      __syncwarp();\n      release_independent(stage, ahead.slot);\n"
 
 
+_MEETING = "    if (WARPGROUPS > 1) synchronise_block();  // bodies that"
+
+
+def behind_a_tile_of_each_warpgroup(change: tuple[str, str] | None = None) -> EmulatedLaunch:
+    """A product whose warpgroups have tiles of their own and leave them one by one, and one that they share."""
+    shapes = {"x": (128, 128), "w": (256, 128), "y": (128, 256), "x1": (1, 128), "w1": (48, 128), "y1": (1, 48)}
+    t = {name: il.Tensor(name, shape, il.bf16) for name, shape in shapes.items()}
+    wide = il.matmul("wide", t["x"], t["w"], t["y"], tile=il.MatmulTile(128, 256, 64, num_warps=8))
+    narrow = il.matmul("narrow", t["x1"], t["w1"], t["y1"], tile=tile(8, 24, 64, 8))
+    graph = il.Graph("both", (*t.values(),), (wide, narrow), ("x", "w", "x1", "w1"), ("y", "y1"))
+    return EmulatedLaunch(il.build(graph, il.Choices(1)), stages=2, change=change)
+
+
 @cache
 def launches() -> dict[str, EmulatedLaunch]:
     made = {name: EmulatedLaunch(il.build(of, il.Choices(1)), stages=n) for name, (of, n) in CASES.items()}
     graph, stages = CASES["eight tokens, two stages, gated"]
     change = _HANDED_BACK, _HANDED_BACK.partition("\n")[2]
     made["hasty"] = EmulatedLaunch(il.build(graph, il.Choices(1)), stages=stages, change=change)
+    made["apart"] = behind_a_tile_of_each_warpgroup()
+    made["apart, hasty"] = behind_a_tile_of_each_warpgroup((_MEETING, "    // bodies that"))
     prepare([*made.values()])
     return made
 
@@ -90,3 +105,15 @@ def test_a_slot_handed_back_before_all_lanes_have_read_their_matrices_is_found()
     for run.seed in range(4):
         run.run(tensors(run))
     assert "race" in {fault.kind for fault in run.faults}
+
+
+@pytest.mark.parametrize(("name", "kinds"), [("apart", set()), ("apart, hasty", {"race"})])
+def test_warpgroups_meet_before_they_take_the_scratch_that_each_had_alone(name: str, kinds: set[str]) -> None:
+    run = launches()[name]
+    for run.seed in range(3):
+        t = tensors(run)
+        run.run(t)
+        if not kinds:
+            for x, w, y in (("x", "w", "y"), ("x1", "w1", "y1")):
+                assert relative_error(t[y], t[x].double() @ t[w].double().T) < 1e-2
+    assert {fault.kind for fault in run.faults} == kinds

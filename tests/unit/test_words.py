@@ -24,7 +24,7 @@ from interlace.workloads import Decode, LlamaShape, decode_graph  # noqa: E402
 
 from ..cases import TORCH  # noqa: E402
 from ..emulator.build import MISSING  # noqa: E402
-from ..emulator.walk import EmulatedLaunch, prepare, run_poisoned  # noqa: E402
+from ..emulator.walk import EmulatedLaunch, kinds_of_faults, prepare, run_poisoned  # noqa: E402
 
 SHAPE, CAPACITY, POSITIONS = LlamaShape(2, 128, 192, 2, 1, 64, 97, tied=True), 192, (0, 5, 130)
 PARTS = ("parts", "peak", "total")
@@ -61,22 +61,22 @@ def executor(words: tuple[str, ...] | None = None, of: Plan | None = None) -> On
     return OneLaunchExecutor(of or plan(), il.Options("meta", words=words))
 
 
-def tile(rows: int, columns: int, deep: int) -> il.MatmulTile:
-    return il.MatmulTile(rows, columns, deep, swap_ab=True)
-
-
-def products(m: int, deep: int, deeper: int, rows: int = 8, n: int = 320) -> il.Graph:
+def products(m: int, deep: int, deeper: int, rows: int = 8, n: int = 320, warps: int = 4) -> il.Graph:
     """A product of n columns and what a norm takes of it; one of these, gated; and one of that; stages are so deep."""
     shapes = {"x": (m, 128), "w": (n, 128), "scale": (n,), "gate": (192, n), "up": (192, n), "down": (64, 192)}
     shapes |= {"scaled": (m, n), "inner": (m, 192), "out": (m, 64)}
     t = {name: il.Tensor(name, shape, il.bf16) for name, shape in shapes.items()}
     t["squares"] = il.Tensor("squares", (m, n // 16), il.fp32)
+
+    def tile(columns: int, deep: int) -> il.MatmulTile:
+        return il.MatmulTile(rows, columns, deep, num_warps=warps, swap_ab=True)
+
     left = {name: t[name] for name in ("scale", "scaled", "squares")}
     gated = {"gate": t["gate"], "activation": il.Activation.SILU, "x_squares": t["squares"], "eps": 1e-2}
     ops = (
-        il.matmul("first", t["x"], t["w"], **left, tile=tile(rows, 16, 128)),
-        il.matmul("second", t["scaled"], t["up"], t["inner"], **gated, tile=tile(rows, 24, deep)),
-        il.matmul("third", t["inner"], t["down"], t["out"], tile=tile(rows, 16, deeper)),
+        il.matmul("first", t["x"], t["w"], **left, tile=tile(16, 128)),
+        il.matmul("second", t["scaled"], t["up"], t["inner"], **gated, tile=tile(24, deep)),
+        il.matmul("third", t["inner"], t["down"], t["out"], tile=tile(16, deeper)),
     )
     return il.Graph("products", (*t.values(),), ops, ("x", "w", "scale", "gate", "up", "down"), ("out",))
 
@@ -231,9 +231,11 @@ def test_words_that_never_come_end_in_an_error_that_names_who_did_not_leave_them
 
 
 #: Tokens, and how deep a stage of the second product is and of the third: of 320 elements of k and of 192.
-DEPTHS = {1: (128, 128), 3: (128, 64), 7: (64, 256), 8: (192, 192)}
-#: Columns of which threads take squares in two rounds, and a lane asks for tokens twice.
-COLUMNS = {1: 2304}
+DEPTHS = {1: (128, 128), 3: (128, 64), 7: (64, 256), 8: (192, 192), 11: (64, 128)}
+#: Of two warpgroups, which take turns at stages of a tile.
+TURNS = {2: (64, 64), 5: (128, 64)}
+#: Columns of which threads take squares in two rounds, and a lane asks for tokens twice; and of many stages.
+COLUMNS = {1: 2304, 2: 576}
 #: Where the warp that loads polls tokens, and where the consumers do.
 NO_LOOK_AT_TOKENS = (
     "        if (tokens.came() || patience.over(launch, item, wanted, number)) break;\n",
@@ -250,6 +252,8 @@ _EMPTY = "        await(dependent_empty(stage.slot), stage.phase ^ 1);\n"
 NO_EMPTY = _EMPTY + _SLOT, _SLOT
 NO_CHANGE = _EMPTY + _SLOT, _EMPTY + _SLOT
 NO_PROXY_FENCE = "        fence_proxy_async();  // the next to come here may be a bulk load\n", ""
+_HANDED_BACK = "          release(stage, stage.slot);\n          stage.advance();\n        } else {\n"
+NO_TURN = "          __syncwarp();\n" + _HANDED_BACK, _HANDED_BACK
 _FINISH = "    finish(op, item, sums, extras, feature);\n    note_words(launch, item);\n"
 NO_ITEM = _FINISH, f"    if (GATES < 2 || item.j != 1) {{\n{_FINISH}    }}\n"
 
@@ -259,7 +263,9 @@ def chains() -> dict[Any, EmulatedLaunch]:
     """Three products, of which each takes what the one before has left, by words and by semaphores; and broken ones."""
 
     def made(m: int, workers: int = 2, here: int = 4096, **given: Any) -> EmulatedLaunch:
-        of = il.build(products(m, *DEPTHS[m], n=COLUMNS.get(m, 320)), il.Choices(workers, Dispatch.STATIC))
+        depths, rows, warps = {**DEPTHS, **TURNS}[m], 16 if m > 8 else 8, 8 if m in TURNS else 4
+        graph = products(m, *depths, rows, COLUMNS.get(m, 320), warps)
+        of = il.build(graph, il.Choices(workers, Dispatch.STATIC))
         with mock.patch("interlace.kernels.matmul.walk_body.POLLED_BY_CONSUMERS", here):
             run = EmulatedLaunch(of, stages=3, at_once=workers > 1, **given)
             assert run.composition.stages == 3
@@ -267,7 +273,7 @@ def chains() -> dict[Any, EmulatedLaunch]:
 
     every: dict[Any, EmulatedLaunch] = {}
     words = ("scaled", "squares", "inner")
-    for m in DEPTHS:
+    for m in (*DEPTHS, *TURNS):
         every[m, "words"] = made(m, words=words, timeout_s=1.0)
         every[m, "words, by the loader"] = made(m, here=0, words=words, timeout_s=1.0)
         every[m, "semaphores"] = made(m, words=(), timeout_s=1.0)
@@ -279,6 +285,7 @@ def chains() -> dict[Any, EmulatedLaunch]:
     for name, change in (("tokens", NO_LOOK_BY_CONSUMERS), ("again", NOT_AGAIN)):
         every[name, "here"] = made(3, words=words, change=change, timeout_s=1.0)
     # Tokens of the last product come by bulk loads, into the slots that those of the one before were stored into.
+    every["turn"] = made(2, 1, words=(), change=NO_TURN)
     for name, change in (("slot", NO_EMPTY), ("proxy", NO_PROXY_FENCE), ("bulk behind", NO_CHANGE)):
         every[name] = made(3, 1, 0, words=("scaled", "squares"), change=change)
     prepare([*every.values()])
@@ -287,15 +294,17 @@ def chains() -> dict[Any, EmulatedLaunch]:
 
 def chained(run: EmulatedLaunch, seed: int = 0) -> torch.Tensor:
     """What a run leaves; all that it has between its ops is NaN before."""
-    given = torch.Generator().manual_seed(seed)
-    of = run.plan.graph
-    t = {name: torch.randn(of.tensor(name).shape, generator=given).to(torch.bfloat16) for name in of.inputs}
-    return run_poisoned(run, t, seed)
+    return run_poisoned(run, given(run, seed), seed)
+
+
+def given(run: EmulatedLaunch, seed: int = 0) -> dict[str, torch.Tensor]:
+    random, of = torch.Generator().manual_seed(seed), run.plan.graph
+    return {name: torch.randn(of.tensor(name).shape, generator=random).to(torch.bfloat16) for name in of.inputs}
 
 
 @pytest.mark.skipif(bool(MISSING), reason=MISSING)
 @pytest.mark.parametrize("by", ["words", "words, by the loader"])
-@pytest.mark.parametrize("m", DEPTHS)
+@pytest.mark.parametrize("m", [*DEPTHS, *TURNS])
 def test_products_of_words_are_bit_for_bit_those_of_tensors_whatever_tokens_there_are(m: int, by: str) -> None:
     words, semaphores = chains()[m, by], chains()[m, "semaphores"]
     assert {*words._handed_over.sizes} == {"scaled", "squares", "inner"}
@@ -339,6 +348,12 @@ def test_tokens_are_stored_into_empty_slots_and_ahead_of_bulk_loads(name: str, f
     for seed in range(4):
         chained(run, seed)
     assert {fault.kind for fault in run.faults} == {*found}
+
+
+@pytest.mark.skipif(bool(MISSING), reason=MISSING)
+def test_a_warp_that_leaves_a_stage_to_others_hands_it_back_when_all_its_lanes_have_seen_it() -> None:
+    run = chains()["turn"]
+    assert any("deadlock" in kinds_of_faults(run, given(run), [seed]) for seed in range(32))
 
 
 @pytest.mark.skipif(bool(MISSING), reason=MISSING)

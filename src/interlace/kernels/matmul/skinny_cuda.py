@@ -412,6 +412,7 @@ struct Skinny {
   }
   DEVICE static void compute(const Launch& launch, const Item& item, Stage& stage) {
     const Epilogue op = operands_of<Operands>(launch, item);
+    if (WARPGROUPS > 1) synchronise_block();  // bodies that have tiles for each warpgroup leave the scratch one by one
     Sums sums;
     const int feature = item.j * BN + thread() % PAIRS * 2;
     Extras extras;
@@ -429,6 +430,7 @@ struct Skinny {
         if (WARPGROUPS > 1 && n % WARPGROUPS != warpgroup()) {  // another's; seen before it is handed back
           await_stage(stage);
           if (n == 0) begin(launch, item, op, stage, extras, feature);
+          __syncwarp();
           release(stage, stage.slot);
           stage.advance();
         } else {

@@ -370,7 +370,7 @@ def _trips(op: Op) -> int:
 WALK_BODY = WalkBody(
     MATMUL,
     OPERANDS,
-    ("weight", "gate", "scale"),
+    ("weight", "gate", "bias", "scale"),
     tile,
     pack,
     check,
