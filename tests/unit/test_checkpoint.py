@@ -180,6 +180,14 @@ def test_headers_that_are_not_json_objects_are_refused(tmp_path: Path) -> None:
         Checkpoint.open(raw(tmp_path / "w", [1, 2]))
 
 
+def test_tensors_that_share_bytes_are_refused(tmp_path: Path) -> None:
+    entry = {"dtype": "F32", "shape": [2], "data_offsets": [0, 8]}
+    header = json.dumps({"a": entry, "none": {**entry, "shape": [0], "data_offsets": [4, 4]}, "b": entry}).encode()
+    (tmp_path / "w").write_bytes(struct.pack("<Q", len(header)) + header + bytes(8))
+    with pytest.raises(GraphError, match="tensors 'a' and 'b' lie in the same bytes"):
+        Checkpoint.open(tmp_path / "w")
+
+
 def test_missing_files_and_folders_are_refused(tmp_path: Path) -> None:
     with pytest.raises(GraphError, match=r"cannot read checkpoint .*No such file"):
         Checkpoint.open(tmp_path / "absent")

@@ -17,7 +17,7 @@ from interlace.workloads.trained import open_model  # noqa: E402
 
 from .commands import fail, invoke  # noqa: E402
 from .llama import SHAPE, ToyForCausalLM, stored_names  # noqa: E402
-from .model_files import TOKENS, VOCABULARY, gguf_bytes, gguf_metadata, gguf_tensors  # noqa: E402
+from .model_files import TOKENS, VOCABULARY, config, gguf_bytes, gguf_metadata, gguf_tensors, write_folder  # noqa: E402
 
 SMALL = replace(SHAPE, vocabulary=len(TOKENS))
 
@@ -110,6 +110,15 @@ def test_what_makes_no_sense_is_one_line_and_writes_nothing(
     given = {"--model": str(model), "--prompt": "hello", **dict(zip(options[::2], options[1::2], strict=True))}
     assert message in fail(2, "generate", "--device", "cpu", *(word for pair in given.items() for word in pair))
     assert sorted(tmp_path.iterdir()) == before
+
+
+def test_a_record_takes_the_place_of_no_file_of_the_model(tmp_path: Path) -> None:
+    folder = write_folder(tmp_path, dict(stored_names(ToyForCausalLM(SMALL, dtype=torch.float32))), config(SMALL))
+    weights = folder / "model-0.safetensors"
+    before = weights.read_bytes()
+    told = fail(2, "generate", "--model", folder, "--prompt", "hello", "--device", "cpu", "--json", weights)
+    assert "is a file of the model's folder; give the record another name" in told
+    assert weights.read_bytes() == before
 
 
 def test_a_gpu_that_is_not_here_is_missing(model: Path) -> None:

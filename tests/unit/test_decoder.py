@@ -220,6 +220,18 @@ def test_what_a_sequence_left_behind_reaches_nobody(model: ToyForCausalLM, decod
     assert relative_error(decoder.logits[slot], right) < 1e-6
 
 
+@pytest.mark.parametrize("pages", [None, 6])
+def test_a_sequence_that_is_not_a_number_is_so_alone(pages: int | None) -> None:
+    model = ToyForCausalLM()
+    with torch.no_grad():
+        model.model.embed_tokens.weight[5] = float("nan")
+    decoder = Decoder.from_model(model, batch=2, capacity=128, pages=pages)
+    right = Decoder.from_model(model, capacity=128).generate(PROMPTS[0], 5)
+    assert decoder.generate([[5] * 70, PROMPTS[0]], 5)[1] == right
+    decoder.generate([[5] * 40] * 2, 3)
+    assert decoder.generate([PROMPTS[0], [7] * 30], 5)[0] == right
+
+
 def test_out_of_slots_or_capacity_is_an_error_and_nothing_is_lost(model: ToyForCausalLM, decoder: Decoder) -> None:
     for prompt in PROMPTS:
         decoder.join(prompt)
@@ -270,6 +282,7 @@ def test_out_of_slots_or_capacity_is_an_error_and_nothing_is_lost(model: ToyForC
         (lambda d: d.generate([1], 2, top_p=0.0), SamplingError, "top_p is 0.0"),
         (lambda d: d.generate([1], 2, top_p=1.5), SamplingError, "top_p is 1.5"),
         (lambda d: d.generate([1], 2, seed=-1), SamplingError, "seed is -1"),
+        (lambda d: d.generate([1], 2, stop=torch.tensor(7)), ArgumentError, r"stop is 7; give the ids .* \[7\]"),
         (lambda d: d.generate([1], 2, stop=7), ArgumentError, r"stop is 7; give the ids that end a text, as \[7\]"),
     ],
 )
@@ -569,6 +582,10 @@ def _set(path: str, value: object) -> Callable[[ToyForCausalLM], None]:
         (_set("model.layers.0.self_attn.forward", print), r"self_attn has a forward of its own"),
         (_set("model.layers.0.mlp.__class__", OtherMLP), r"layers\.0\.mlp is a .*\.OtherMLP, whose forward is"),
         (_set("model.layers.1.mlp.act_fn", nn.GELU()), r"layers\.1\.mlp\.act_fn is a GELU; a decoder has SiLU alone"),
+        (lambda m: m.model.layers[0].mlp.act_fn.register_forward_hook(_hook), r"mlp\.act_fn has forward hooks"),
+        (lambda m: m.model.rotary_emb.register_forward_hook(_hook), r"model\.rotary_emb has forward hooks"),
+        (_set("model.rotary_emb.forward", print), r"rotary_emb has a forward of its own"),
+        (_set("generation_config", SimpleNamespace(eos_token_id=1.0)), r"eos_token_id is 1\.0; it is an id, or a list"),
         (_set("model.layers.1.self_attn.scaling", 0.5), r"self_attn scales scores by 0.5; a decoder does so by 0.25"),
         (_set("model.layers.1.self_attn.is_causal", False), r"1\.self_attn is not causal"),
         (lambda m: delattr(m.model, "norm"), r"model \(Base\) lacks norm"),

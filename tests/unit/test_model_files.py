@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import struct
 from collections.abc import Callable
 from contextlib import suppress
@@ -16,12 +17,18 @@ import numpy as np
 import pytest
 
 from interlace.core.dtypes import bf16
-from interlace.core.errors import DecodeError, ModelFileError, UnsupportedModelError
+from interlace.core.errors import (
+    ArgumentError,
+    DecodeError,
+    ModelFileError,
+    NoDeviceError,
+    UnsupportedModelError,
+)
 from interlace.core.rounding import round_to
 from interlace.workloads.checkpoint import Checkpoint
 from interlace.workloads.gguf import GGUF
 from interlace.workloads.rope import frequencies
-from interlace.workloads.tokenizer import open_tokenizer
+from interlace.workloads.tokenizer import TextTokenizer, open_tokenizer
 from interlace.workloads.trained import open_model
 
 from .model_files import VOCABULARY, config, gguf_bytes, gguf_metadata, gguf_tensors, write_folder
@@ -300,6 +307,43 @@ def test_a_folder_without_a_sound_tokenizer_is_refused(tmp_path: Path) -> None:
         open_tokenizer(tmp_path, None)
 
 
+def test_a_tokenizer_that_fails_at_a_text_is_refused(tmp_path: Path) -> None:
+    tokenizers = pytest.importorskip("tokenizers")
+    of = tokenizers.Tokenizer(tokenizers.models.WordLevel({"a": 0}, unk_token="absent"))
+    of.save(str(tmp_path / "tokenizer.json"))
+    with pytest.raises(ModelFileError, match="the model's tokenizer fails at the prompt: "):
+        open_tokenizer(tmp_path, None).encode("b")
+
+
+def test_batches_that_a_tokenizer_was_trained_in_change_no_text(tmp_path: Path) -> None:
+    tokenizers = pytest.importorskip("tokenizers")
+    of = tokenizers.Tokenizer(tokenizers.models.WordLevel({"a": 0, "pad": 1}, unk_token="pad"))
+    of.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
+    of.enable_truncation(3)
+    of.enable_padding(length=9, pad_id=1, pad_token="pad")
+    of.save(str(tmp_path / "tokenizer.json"))
+    assert open_tokenizer(tmp_path, None).encode("a a a a") == [0] * 4
+
+
+def test_a_text_comes_in_the_pieces_of_its_characters_however_these_are_made_of_bytes() -> None:
+    tokenizers = pytest.importorskip("tokenizers")
+    names = ["<unk>", *(f"<0x{byte:02X}>" for byte in range(256)), *"▁abcdefghijklmnopqrstuvwxyz"]
+    bytes_of = {name: number for number, name in enumerate(names)}
+    of = tokenizers.Tokenizer(tokenizers.models.BPE(bytes_of, [], unk_token="<unk>", byte_fallback=True))
+    of.normalizer = tokenizers.normalizers.Sequence(
+        [tokenizers.normalizers.Prepend("▁"), tokenizers.normalizers.Replace(" ", "▁")]
+    )
+    d = tokenizers.decoders
+    of.decoder = d.Sequence([d.Replace("▁", " "), d.ByteFallback(), d.Fuse(), d.Strip(" ", 1, 0)])
+    texts = TextTokenizer(None, of)
+    for text in ("hello", "a 你好世界 b", "日本語の文章はここ。", "สวัสดีครับ abc", "😀 😀😀", " two  spaces "):
+        pieces = [*texts.pieces(texts.encode(text))]
+        assert "".join(pieces) == text
+        assert len(pieces) == len(text) or text.startswith(" ")
+    ids = [*texts.encode("日"), 1 + 0xFF, *texts.encode("a")]
+    assert "".join(texts.pieces(ids)) == "日\ufffd a", "what is no character is told as such, and nothing else"
+
+
 # ---------------------------------------------------------------- what is refused
 
 
@@ -338,6 +382,11 @@ WIDE = np.ones((3, 3), np.float32)
         (_in("settings", rope_scaling=3), "no parameters of RoPE but 3"),
         (_in("settings", model_type="mistral", sliding_window=4), "sliding window of 4 positions"),
         (_in("settings", layer_types=["linear_attention"]), "layers of .*linear_attention"),
+        (_in("settings", model_type="mistral", sliding_window="4"), "sliding_window '4'; it is a positive number"),
+        (_in("settings", model_type="mistral", sliding_window=-4), "sliding_window -4; it is a positive number"),
+        (_in("settings", tie_word_embeddings=True), r"lm_head\.weight has other values; set tie_word_embeddings"),
+        (_in("settings", rope_theta=1e-300), "positions turn infinitely far"),
+        (_in("settings", rope_scaling={"rope_type": "linear", "factor": 1e-300}), "turn infinitely far"),
         (_in("settings", layer_types=5), "layer_types 5; they are a list of names"),
         (_in("settings", tie_word_embeddings="false"), "tie_word_embeddings 'false'; it is true or false"),
         (_in("tensors", model__norm__weight=None), r"lacks weights: model\.norm\.weight"),
@@ -377,6 +426,7 @@ def test_a_folder_that_is_no_sound_model_is_refused(
         (_in("tensors", output_norm__weight=None), r"lacks weights: output_norm\.weight"),
         (_in("tensors", blk__0__attn_sinks__weight=WIDE), r"no place for: blk\.0\.attn_sinks\.weight"),
         (_in("tensors", rope_freqs__weight=WIDE), "factors of RoPE"),
+        (_in("tensors", rope_freqs__weight=np.zeros(8, np.float32)), "positions turn infinitely far"),
         (_in("tensors", output_norm__weight=np.full(32, np.inf, np.float32)), "holds infinities or NaNs"),
     ],
 )
@@ -426,6 +476,9 @@ def test_what_lies_beside_the_weights_of_a_folder_is_not_looked_at(
     index.write_text(json.dumps({"weight_map": {**named, "lm_head.weight": "../else.safetensors"}}))
     with pytest.raises(ModelFileError, match="its weight_map does not name files of its folder"):
         open_model(tmp_path)
+    index.write_text(json.dumps({"weight_map": {**named, "lm_head.weight": "x" * 5000}}))
+    with pytest.raises(ModelFileError, match="lacks xxx"):
+        open_model(tmp_path)
     index.write_text(json.dumps({"weight_map": named}))
     files[1].unlink()
     with pytest.raises(ModelFileError, match=r"lacks model-1\.safetensors, one of 1 missing of the 2 files"):
@@ -465,6 +518,52 @@ def test_a_file_that_is_damaged_or_foreign_is_refused(tmp_path: Path, content: b
 def test_missing_files_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ModelFileError, match=r"cannot read .*absent'.*No such file"):
         open_model(tmp_path / "absent")
+    with pytest.raises(ModelFileError, match=r"cannot read .*File name too long"):
+        open_model("x" * 300)
+
+
+def test_what_is_no_regular_file_is_refused_rather_than_waited_for(
+    tmp_path: Path, stored: dict[str, np.ndarray]
+) -> None:
+    """As a pipe that nobody writes to."""
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    with pytest.raises(ModelFileError, match=r"cannot read .*pipe': it is no regular file"):
+        open_model(pipe)
+    folder = write_folder(tmp_path / "model", stored, config(SHAPE))
+    for file in folder.glob("*.safetensors"):
+        file.unlink()
+    os.mkfifo(folder / "model.safetensors")
+    with pytest.raises(ModelFileError, match="has no weights"):
+        open_model(folder)
+    (folder / "config.json").unlink()
+    os.mkfifo(folder / "config.json")
+    with pytest.raises(ModelFileError, match=r"cannot read .*config\.json': it is no regular file"):
+        open_model(folder)
+
+
+def test_a_head_that_is_stored_again_is_that_of_the_embeddings(tmp_path: Path, stored: dict[str, np.ndarray]) -> None:
+    again = stored | {"lm_head.weight": stored["model.embed_tokens.weight"]}
+    folder = write_folder(tmp_path, again, config(SHAPE, tie_word_embeddings=True))
+    decoder = Decoder.from_file(folder, capacity=8, device="cpu")
+    assert decoder.shape.tied
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "message"),
+    [
+        ({"model": None}, ArgumentError, "Decoder.from_file: model is None; write model='FOLDER_OR_GGUF'"),
+        ({"device": "foo"}, NoDeviceError, "device is 'foo'; name one as PyTorch does"),
+        ({"device": "meta"}, NoDeviceError, "device is 'meta'; PyTorch sees the CPU"),
+        ({"device": "cuda:77"}, NoDeviceError, "device is 'cuda:77'; PyTorch sees the CPU and"),
+    ],
+)
+def test_arguments_that_mean_nothing_are_refused_by_name(
+    tmp_path: Path, stored: dict[str, np.ndarray], arguments: dict[str, Any], error: type[Exception], message: str
+) -> None:
+    folder = write_folder(tmp_path, stored, config(SHAPE))
+    with pytest.raises(error, match=message):
+        Decoder.from_file(**{"model": folder, "capacity": 8, "device": "cpu", **arguments})
 
 
 def test_no_damage_escapes_as_another_error(tmp_path: Path, stored: dict[str, np.ndarray]) -> None:

@@ -88,13 +88,15 @@ def register(app: typer.Typer) -> None:
         Example: interlace generate --model SmolLM2-135M-Instruct.Q4_1.gguf --prompt "The capital of France is"
         """
         nn = _modules()
+        if json is not None and json.stream is None and _is_part(json.path, model):
+            raise BadInput(f"{str(json.path)!r} is a file of the model's folder; give the record another name")
         with bad_input():
             sampling = nn.Sampling(temperature, top_k, top_p, seed)
             trained = open_model(model)
             tokenizer = open_tokenizer(trained.path, trained.gguf)
             text = chat_prompt(trained.path, trained.gguf, prompt) if chat else prompt
             ids = tokenizer.encode(text, whole=chat)
-        if not ids:
+        if not ids or not prompt:  # of an empty one there may be what begins every text
             raise BadInput("the prompt has no tokens; write something, such as --prompt 'Once upon a time'")
         if len(ids) + max_new_tokens - 1 > trained.positions:
             raise BadInput(
@@ -108,6 +110,11 @@ def register(app: typer.Typer) -> None:
         if json is not None:
             save_json(json, _record(model, machine, prompt, ids, written, decoder, floor_us))
         _tell(written, len(ids), floor_us, machine)
+
+
+def _is_part(path: Path, model: Path) -> bool:
+    """Whether a path names a file that is there, in a model's folder."""
+    return path.is_file() and path.resolve().is_relative_to(model.resolve())
 
 
 def _modules() -> Any:
@@ -148,13 +155,11 @@ def _write(decoder: Any, tokenizer: TextTokenizer, ids: list[int], most: int, sa
             made.append(piece.token)
             yield piece.token
 
-    pieces = []
     for piece in tokenizer.pieces(tokens()):
-        pieces.append(piece)
         typer.echo(_shown(piece), nl=False)
     typer.echo("")
     first = times[1] if made else perf_counter()
-    return _Written(made, "".join(pieces), first - times[0], times[-1] - first if made else 0.0)
+    return _Written(made, tokenizer.decode(made), first - times[0], times[-1] - first if made else 0.0)
 
 
 def _shown(text: str) -> str:

@@ -14,6 +14,7 @@ import json
 import struct
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import pairwise
 from math import prod
 from pathlib import Path
 
@@ -84,9 +85,12 @@ class Checkpoint:
             raise _damaged(path, "its header is not a JSON object")
         header.pop("__metadata__", None)
         available = size - 8 - length
-        return Checkpoint(
-            path, 8 + length, {name: _entry(path, name, e, available) for name, e in header.items()}
-        )
+        tensors = {name: _entry(path, name, e, available) for name, e in header.items()}
+        placed = sorted(((t.begin, t.end, name) for name, t in tensors.items() if t.begin < t.end))
+        for (_, end, before), (begin, _, name) in pairwise(placed):
+            if begin < end:
+                raise _damaged(path, f"tensors {before!r} and {name!r} lie in the same bytes")
+        return Checkpoint(path, 8 + length, tensors)
 
     def matrix(self, name: str) -> tuple[tuple[int, int], DType]:
         """Shape (outputs, inputs) and dtype of a weight, without reading it.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from errno import EINVAL
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,8 @@ def json_object(path: Path) -> dict[str, Any]:
         ModelFileError: it cannot be read, or is no JSON object.
     """
     try:
+        if path.exists() and not path.is_file():
+            raise OSError(EINVAL, "it is no regular file")
         data = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise ModelFileError(
@@ -61,12 +64,20 @@ def _files(path: Path) -> Sequence[Path]:
         return [path / _WHOLE]
     if (path / _INDEX).is_file():
         return _indexed(path)
-    files = sorted(path.glob("*.safetensors"))
+    files = sorted(file for file in path.glob("*.safetensors") if file.is_file())
     if not files:
         other = sorted(file.name for pattern in ("*.bin", "*.pt", "*.pth") for file in path.glob(pattern))
         found = f"; {other[0]} would have to be unpickled, which may run anything, so convert it" if other else ""
         raise ModelFileError(f"folder {str(path)!r} has no weights (*.safetensors){found}")
     return files
+
+
+def _is_file(path: Path) -> bool:
+    """Whether it is there; a name that is too long is none of a file."""
+    try:
+        return path.is_file()
+    except OSError:
+        return False
 
 
 def _indexed(path: Path) -> Sequence[Path]:
@@ -76,7 +87,7 @@ def _indexed(path: Path) -> Sequence[Path]:
     if not names or not all(isinstance(name, str) and name and Path(name).name == name for name in names):
         raise ModelFileError(f"{str(path / _INDEX)!r} is damaged: its weight_map does not name files of its folder")
     files = [path / name for name in sorted({*names})]
-    lacking = [file.name for file in files if not file.is_file()]
+    lacking = [file.name for file in files if not _is_file(file)]
     if lacking:
         raise ModelFileError(
             f"folder {str(path)!r} lacks {lacking[0]}, one of {len(lacking)} missing of the {len(files)} files that "

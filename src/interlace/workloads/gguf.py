@@ -76,6 +76,8 @@ class GGUF:
         """
         path = Path(path)
         try:
+            if path.exists() and not path.is_file():
+                raise ValueError("it is no regular file")
             size = path.stat().st_size
             data = np.memmap(path, np.uint8, "r") if size else np.zeros(0, np.uint8)
         except (OSError, ValueError) as error:

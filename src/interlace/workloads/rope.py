@@ -29,17 +29,25 @@ def frequencies(
         UnsupportedModelError: a kind of scaling that is not known here, or that changes with the length.
     """
     kind = scaling.get("rope_type", scaling.get("type"))
-    inv_freq = _number(base, "rope theta", where) ** (-np.arange(0, head_dim, 2, dtype=np.float64) / head_dim)
-    if kind == "linear":
-        inv_freq = inv_freq / _number(scaling.get("factor"), "factor", where)
-    elif kind == "llama3":
-        inv_freq = _llama3(inv_freq, scaling, where)
-    elif kind not in _PLAIN:
-        raise UnsupportedModelError(
-            f"{where} scales RoPE by {kind!r}; files with 'linear' and 'llama3' are read, and Decoder.from_model takes "
-            "every kind that is fixed"
-        )
-    return inv_freq.astype(np.float32), 1.0
+    with np.errstate(all="ignore"):
+        inv_freq = _number(base, "rope theta", where) ** (-np.arange(0, head_dim, 2, dtype=np.float64) / head_dim)
+        if kind == "linear":
+            inv_freq = inv_freq / _number(scaling.get("factor"), "factor", where)
+        elif kind == "llama3":
+            inv_freq = _llama3(inv_freq, scaling, where)
+        elif kind not in _PLAIN:
+            raise UnsupportedModelError(
+                f"{where} scales RoPE by {kind!r}; files with 'linear' and 'llama3' are read, and Decoder.from_model "
+                "takes every kind that is fixed"
+            )
+        return finite(inv_freq.astype(np.float32), where), 1.0
+
+
+def finite(inv_freq: NDArray[np.float32], where: str) -> NDArray[np.float32]:
+    """The frequencies as they are. Raises ModelFileError: one is infinite, or NaN."""
+    if not np.isfinite(inv_freq).all():
+        raise ModelFileError(f"{where} has numbers of RoPE by which positions turn infinitely far; they are damaged")
+    return inv_freq
 
 
 def _llama3(inv_freq: NDArray[np.float64], scaling: Mapping[str, Any], where: str) -> NDArray[np.float64]:

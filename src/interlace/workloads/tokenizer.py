@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -28,7 +29,6 @@ _CUTS: Mapping[str, str | None] = {
 }
 #: Cuts of models whose texts begin with a token unless a file says otherwise (the same source).
 _BEGUN = ("llama-bpe", "llama3")
-_WAITS = 8  # ids of an unfinished text that are decoded again
 
 
 @dataclass(frozen=True)
@@ -50,36 +50,41 @@ class TextTokenizer:
 
         Raises:
             PromptError: half a character, as bytes that are no UTF-8 become on a command line.
+            ModelFileError: the tokenizer fails at it.
         """
         try:
             text.encode()
         except UnicodeEncodeError as error:
             raise PromptError(f"the prompt is no UTF-8 at its character {error.start}; write it as UTF-8") from None
-        ids: list[int] = self._of.encode(text, add_special_tokens=not whole).ids
+        with _failures("the model's tokenizer fails at the prompt"):
+            ids: list[int] = self._of.encode(text, add_special_tokens=not whole).ids
         return ids if self.begin is None or whole else [self.begin, *ids]
 
     def decode(self, ids: Iterable[int]) -> str:
-        """The text of ids, without special tokens."""
-        text: str = self._of.decode([*ids], skip_special_tokens=True)
+        """The text of ids, without special tokens. Raises ModelFileError if the tokenizer fails at them."""
+        with _failures("the model's tokenizer fails at the text"):
+            text: str = self._of.decode([*ids], skip_special_tokens=True)
         return text
 
     def pieces(self, ids: Iterable[int]) -> Iterator[str]:
         """The text of ids as they come: a character in several tokens comes with its last."""
-        kept: list[int] = []
-        given = ""
+        # What was given last stays, because the text of an id can depend on those before it, and so does what follows
+        # until its characters are whole: a tokenizer may know no character of a run of bytes of which one is not.
+        last: list[int] = []
+        more: list[int] = []
+
+        def text() -> str:
+            given, whole = self.decode(last), self.decode(last + more)
+            return whole[len(given) :] if whole.startswith(given) else self.decode(more)
+
         for id in ids:
-            kept.append(id)
-            text = self.decode(kept)
-            if text.endswith("\ufffd"):
-                continue
-            if len(text) > len(given):
-                yield text[len(given) :]
-            # A few ids stay, because the text of one can depend on those before it.
-            kept = kept[-_WAITS:]
-            given = self.decode(kept)
-        text = self.decode(kept)
-        if len(text) > len(given):
-            yield text[len(given) :]
+            more.append(id)
+            piece = text()
+            if piece and not piece.endswith("\ufffd"):
+                yield piece
+                last, more = more, []
+        if piece := text():
+            yield piece
 
 
 def open_tokenizer(path: Path, file: GGUF | None) -> TextTokenizer:
@@ -97,10 +102,23 @@ def open_tokenizer(path: Path, file: GGUF | None) -> TextTokenizer:
     own = path / "tokenizer.json"
     if not own.is_file():
         raise ModelFileError(f"folder {str(path)!r} has no tokenizer.json; save the model's fast tokenizer there")
+    with _failures(f"{str(own)!r} is damaged or no tokenizer"):
+        of = tokenizers.Tokenizer.from_file(str(own))
+    # Of batches, and so kept by those that train: transformers does neither unless it is asked to.
+    of.no_truncation()
+    of.no_padding()
+    return TextTokenizer(None, of)
+
+
+@contextmanager
+def _failures(what: str) -> Iterator[None]:
+    """The package raises nothing more special than Exception, and panics of Rust, which are none of these."""
     try:
-        return TextTokenizer(None, tokenizers.Tokenizer.from_file(str(own)))
-    except Exception as error:  # noqa: BLE001  # the package raises nothing more special
-        raise ModelFileError(f"{str(own)!r} is damaged or no tokenizer: {error}") from None
+        yield
+    except (KeyboardInterrupt, SystemExit, GeneratorExit):
+        raise
+    except BaseException as error:  # noqa: BLE001
+        raise ModelFileError(f"{what}: {error}") from None
 
 
 def _from_gguf(tokenizers: Any, file: GGUF) -> TextTokenizer:
@@ -134,22 +152,18 @@ def _pieces(tokenizers: Any, where: str, data: Mapping[str, Any], tokens: list[s
             f"and the unknown token is {unknown!r}"
         )
     prefix = data.get("tokenizer.ggml.add_space_prefix", True)
-    try:
+    with _failures(f"{where} is damaged: its tokens make no tokenizer"):
         return tokenizer_of_pieces(tokenizers, tokens, scores, kinds, unknown, bool(prefix))
-    except Exception as error:  # noqa: BLE001  # the package raises nothing more special
-        raise ModelFileError(f"{where} is damaged: its tokens make no tokenizer ({error})") from None
 
 
 def _pairs(tokenizers: Any, where: str, data: Mapping[str, Any], tokens: list[str], cut: str) -> Any:
     merges = _texts(data.get("tokenizer.ggml.merges"))
     if not tokens or not merges:
         raise ModelFileError(f"{where} is damaged: it has no tokens or no merges")
-    try:
+    with _failures(f"{where} is damaged: its merges do not fit its tokens"):
         vocabulary = {token: i for i, token in enumerate(tokens)}
         pairs = [_pair(merge) for merge in merges]
         of = tokenizers.Tokenizer(tokenizers.models.BPE(vocabulary, pairs, ignore_merges=_CUTS[cut] == _LLAMA3))
-    except Exception as error:  # noqa: BLE001  # the package raises nothing more special
-        raise ModelFileError(f"{where} is damaged: its merges do not fit its tokens ({error})") from None
     of.pre_tokenizer = tokenizers.pre_tokenizers.Sequence(_cutters(tokenizers, _CUTS[cut]))
     if cut == "qwen2":
         of.normalizer = tokenizers.normalizers.NFC()

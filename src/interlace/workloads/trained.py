@@ -20,7 +20,7 @@ from interlace.core.errors import DTypeError, GraphError, ModelFileError, Unsupp
 from interlace.workloads.folder import checkpoints, json_object
 from interlace.workloads.gguf import GGUF
 from interlace.workloads.llama import LlamaShape
-from interlace.workloads.rope import frequencies
+from interlace.workloads.rope import finite, frequencies
 from interlace.workloads.weights import wanted
 
 FAMILY = ("llama", "mistral", "qwen2", "qwen3")
@@ -104,7 +104,11 @@ def open_model(path: str | Path) -> Trained:
         UnsupportedModelError: it is not of the Llama family, or has something that a decode step would get wrong.
     """
     path = Path(path)
-    if path.is_dir():
+    try:
+        folder = path.is_dir()
+    except OSError as error:  # a name that no system has
+        raise ModelFileError(f"cannot read {str(path)!r}: {error.strerror}") from None
+    if folder:
         return _folder(path)
     if path.suffix.lower() in (".safetensors", ".json"):
         raise ModelFileError(f"{str(path)!r} is part of a model; name the folder that has config.json beside it")
@@ -138,8 +142,7 @@ def _folder(path: Path) -> Trained:
     tied = config.get("tie_word_embeddings", False)
     if type(tied) is not bool:
         raise ModelFileError(f"config.json of {str(path)!r} has tie_word_embeddings {tied!r}; it is true or false")
-    if tied:
-        extents.pop("lm_head.weight", None)  # of the same values
+    again = "lm_head.weight" if tied and extents.pop("lm_head.weight", ()) else ""
     numbers = _Numbers(f"config.json of {str(path)!r}", config)
     names = _named(str(path), extents, numbers.count("num_hidden_layers"), _FOLDERS)
     if not tied and "head" not in names:
@@ -150,6 +153,16 @@ def _folder(path: Path) -> Trained:
         raise ModelFileError(f"config.json of {str(path)!r} has no parameters of RoPE but {rope!r}")
     base = rope.get("rope_theta", config.get("rope_theta", 10000.0))
     inv_freq, scaling = frequencies(shape.head_dim, base, rope, repr(str(path)))
+
+    def read(name: str) -> NDArray[np.float32]:
+        values = holders[names[name]].tensor(names[name])
+        if name == "embed" and again and not np.array_equal(values, holders[again].tensor(again)):
+            raise UnsupportedModelError(
+                f"config.json of {str(path)!r} ties the head to the embeddings (tie_word_embeddings), and {again} has "
+                "other values; set tie_word_embeddings to false, or take that tensor out"
+            )
+        return values
+
     return Trained(
         path,
         shape,
@@ -160,7 +173,7 @@ def _folder(path: Path) -> Trained:
         _ids(_eos(path, config)),
         tuple(names),
         None,
-        lambda name: holders[names[name]].tensor(names[name]),
+        read,
     )
 
 
@@ -185,7 +198,9 @@ def _window(config: Mapping[str, Any], where: str) -> int | None:
     if {*kinds} - {"full_attention", "sliding_attention"}:
         raise UnsupportedModelError(f"{where} has layers of {sorted({*kinds})}; a decoder has full attention alone")
     window = config.get("sliding_window", _WINDOW) if slides else None
-    return window if type(window) is int else None
+    if window is not None and (type(window) is not int or window < 1):
+        raise ModelFileError(f"{where!r} has sliding_window {window!r}; it is a positive number, or null")
+    return window
 
 
 # ---------------------------------------------------------------- GGUF
@@ -224,7 +239,8 @@ def _file(file: GGUF) -> Trained:
     if factors is not None:
         if factors != inv_freq.shape:
             raise ModelFileError(f"{path!r} has {factors} factors of RoPE, and frequencies {inv_freq.shape}")
-        inv_freq = inv_freq / file.read("rope_freqs.weight")
+        with np.errstate(all="ignore"):
+            inv_freq = finite(inv_freq / file.read("rope_freqs.weight"), repr(path))
 
     def read(name: str) -> NDArray[np.float32]:
         values = file.read(names[name])

@@ -14,7 +14,7 @@ from interlace.core.errors import ShapeError
 from interlace.nn.decoder import step as plain
 from interlace.nn.decoder.cache import Cache, cache_bytes, capacity_of, check_memory, positive
 from interlace.nn.decoder.family import parts_of
-from interlace.nn.decoder.files import Progress, read
+from interlace.nn.decoder.files import Progress, device_of, read
 from interlace.nn.decoder.generation import Piece, run
 from interlace.nn.decoder.ids import Prompt, Prompts, checked_ids, prompts_of, step_ids
 from interlace.nn.decoder.launch import StepLaunch, step_launch
@@ -126,11 +126,13 @@ class Decoder:
             ArgumentError: a batch, a capacity or pages that are no positive number.
             ModelFileError: there is no model, or it is damaged, or lacks weights.
             UnsupportedModelError: it is not of the Llama family, or has something that a step would get wrong.
+            NoDeviceError: the device is not here.
             DecodeError: it does not fit in memory.
         """
+        check_type(model, (str, Path, Trained), "Decoder.from_file", "model", "'FOLDER_OR_GGUF'")
         trained = model if isinstance(model, Trained) else open_model(model)
         capacity = capacity_of(capacity, trained.positions, trained.window)
-        on = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
+        on = device_of(device)
         dtype = torch.float32 if on.type == "cpu" else torch.bfloat16
         held = positive(batch, "batch") * capacity if pages is None else positive(pages, "pages") * PAGE
         weights = read(trained, on, dtype, held, progress)

@@ -93,6 +93,7 @@ def parts_of(model: nn.Module) -> Parts:
         qk_norm="layers.0.q_norm" in weights,
         tied=tied,
     )
+    _untouched("model.rotary_emb", rotary)
     inv_freq, scaling = _frequencies(rotary, head_dim)
     positions = int(config.max_position_embeddings)
     return Parts(shape, weights, inv_freq, scaling, positions, window_of(config), _stop(model))
@@ -134,9 +135,11 @@ def _layer(name: str, layer: nn.Module, eps: float, head_dim: int) -> Iterator[t
             yield part, _norm(f"{where}.{part}", getattr(attention, part), eps)
     where = f"{name}.mlp"
     _children(where, mlp, _FFN, ("act_fn",))
-    act = type(getattr(mlp, "act_fn", None)).__name__
-    if "act_fn" in mlp._modules and act not in _SILU:
-        raise UnsupportedModelError(f"{where}.act_fn is a {act}; a decoder has SiLU alone")
+    if "act_fn" in mlp._modules:
+        act = mlp.get_submodule("act_fn")
+        if type(act).__name__ not in _SILU:
+            raise UnsupportedModelError(f"{where}.act_fn is a {type(act).__name__}; a decoder has SiLU alone")
+        _untouched(f"{where}.act_fn", act)
     for part, ours in _FFN.items():
         linear = getattr(mlp, part)
         yield ours, _linear(f"{where}.{part}", linear)
@@ -250,8 +253,13 @@ def _frequencies(rotary: nn.Module, head_dim: int) -> tuple[torch.Tensor, float]
 def _stop(model: nn.Module) -> tuple[int, ...]:
     for config in (getattr(model, "generation_config", None), model.config):
         ids = getattr(config, "eos_token_id", None)
-        if ids is not None:
-            return (ids,) if isinstance(ids, int) else tuple(ids)
+        ids = ids.tolist() if isinstance(ids, torch.Tensor) else ids
+        if ids is None:
+            continue
+        several = [*ids] if isinstance(ids, (list, tuple)) else [ids]
+        if not all(type(id) is int for id in several):
+            raise UnsupportedModelError(f"eos_token_id is {ids!r}; it is an id, or a list of ids, that ends a text")
+        return tuple(several)
     return ()
 
 

@@ -7,12 +7,28 @@ from math import prod
 
 import torch
 
+from interlace.core.errors import NoDeviceError
 from interlace.nn.decoder.cache import cache_bytes, check_memory
 from interlace.workloads.trained import Trained
 from interlace.workloads.weights import wanted
 
 #: Iterates over what it is given, and may show how far that has come.
 Progress = Callable[[Iterable[str]], Iterable[str]]
+
+
+def device_of(given: str | torch.device | None) -> torch.device:
+    """Where weights go: by default the current GPU, where there is one.
+
+    Raises:
+        NoDeviceError: PyTorch knows no such device here, or it is neither a CPU nor a GPU.
+    """
+    try:
+        device = torch.device(given or ("cuda" if torch.cuda.is_available() else "cpu"))
+    except (RuntimeError, TypeError):
+        raise NoDeviceError(f"device is {given!r}; name one as PyTorch does, such as 'cuda:0' or 'cpu'") from None
+    if device.type == "cpu" or (device.type == "cuda" and (device.index or 0) < torch.cuda.device_count()):
+        return device
+    raise NoDeviceError(f"device is {given!r}; PyTorch sees the CPU and {torch.cuda.device_count()} CUDA GPUs")
 
 
 def read(

@@ -64,9 +64,10 @@ def run(
     most = whole(max_new_tokens, "generate", "max_new_tokens")
     if most < 1:
         raise ArgumentError(f"generate: max_new_tokens is {most}; give a positive number")
-    if not isinstance(stop, Iterable):
-        raise ArgumentError(f"generate: stop is {stop!r}; give the ids that end a text, as [{stop}], or [] for none")
-    ends = frozenset(whole(id, "generate", f"stop[{i}]") for i, id in enumerate(stop))
+    given = stop.tolist() if isinstance(stop, torch.Tensor) else stop
+    if not isinstance(given, Iterable):
+        raise ArgumentError(f"generate: stop is {given!r}; give the ids that end a text, as [{given}], or [] for none")
+    ends = frozenset(whole(id, "generate", f"stop[{i}]") for i, id in enumerate(given))
     checked = []
     for number, prompt in enumerate(prompts):
         try:

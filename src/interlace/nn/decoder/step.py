@@ -7,7 +7,8 @@ One step of a batch, for one sequence of it with a cache of two heads of width 4
     k_cache[:, :, 2] = rotated k, v_cache[:, :, 2] = v
     attention of q to rows 0, 1, 2 of the cache
 
-Rows of the cache from a sequence's length on mean nothing, but they must be finite: a masked row is multiplied by zero.
+Rows of the cache from a sequence's length on mean nothing, and may be NaN where another sequence was: attention
+multiplies what it masks by zero, so it is given zeros there.
 """
 
 from __future__ import annotations
@@ -45,11 +46,12 @@ def decode(
     """
     seen = torch.arange(reach, device=tokens.device) <= position[:, None]
 
+    hidden = ~seen[:, None, :, None]
+
     def attend(layer: int, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
         cache.write_each(layer, position, k[:, :, 0], v[:, :, 0])
-        return functional.scaled_dot_product_attention(
-            q, *cache.read_each(layer, reach), seen[:, None, None], enable_gqa=True
-        )
+        keys, values = (rows.masked_fill(hidden, 0) for rows in cache.read_each(layer, reach))
+        return functional.scaled_dot_product_attention(q, keys, values, seen[:, None, None], enable_gqa=True)
 
     with torch.autocast(tokens.device.type, enabled=False):  # caches have the dtype of the weights
         x = _layers(shape, weights, rope[position][:, None], tokens[:, None], attend)
