@@ -135,6 +135,34 @@ def test_tokens_of_several_tiles_or_of_too_deep_a_stage_are_no_words(m: int, row
     assert executor(("inner",), il.build(products(8, 64, 64), il.Choices(2)))._handed_over.sizes == {"inner": 8 * 96}
 
 
+def test_a_tensor_that_some_read_as_such_is_no_words_of_a_writer_whose_stores_nobody_awaits() -> None:
+    """What stores over it, for them, would follow from words alone, which order no stores beside them."""
+    shapes = {"x": (8, 128), "w": (320, 128), "scale": (320,), "up": (192, 320), "down": (320, 192), "last": (64, 320)}
+    shapes |= {"scaled": (8, 320), "inner": (8, 192), "out": (8, 64)}
+    t = {name: il.Tensor(name, shape, il.bf16) for name, shape in shapes.items()}
+    t["squares"] = il.Tensor("squares", (8, 20), il.fp32)
+    left = {name: t[name] for name in ("scale", "scaled", "squares")}
+    normed = {"x_squares": t["squares"], "eps": 1e-2}
+
+    def sizes(deep: int) -> set[str]:
+        def tile(columns: int, k: int) -> il.MatmulTile:
+            return il.MatmulTile(8, columns, k, swap_ab=True)
+
+        ops = (
+            il.matmul("first", t["x"], t["w"], **left, tile=tile(16, 128)),
+            il.matmul("second", t["scaled"], t["up"], t["inner"], **normed, tile=tile(24, 64)),
+            il.matmul("third", t["inner"], t["down"], **left, tile=tile(16, 64)),
+            il.matmul("fourth", t["scaled"], t["last"], t["out"], **normed, tile=tile(16, deep)),
+        )
+        graph = il.Graph("twice", (*t.values(),), ops, ("x", "w", "scale", "up", "down", "last"), ("out",))
+        plan = il.build(graph, il.Choices(132, Dispatch.STATIC))
+        return {*executor(("scaled", "squares"), plan)._handed_over.sizes}
+
+    assert sizes(64) == {"scaled", "squares"}
+    with pytest.raises(PlanError, match=r"tensors \['scaled', 'squares'\] cannot be words"):
+        sizes(320)
+
+
 def test_layers_number_their_publications_apart() -> None:
     of = executor(ALL)._handed_over
     first, second = (plan().graph.op_index(f"layers.{n}.combine") for n in range(2))

@@ -15,6 +15,8 @@ The plan is proved with its waits, and words do what these do:
   left out only where it covers these and no others. So whatever follows from the wait follows from the words.
 - *Who overwrites* words is a later op that writes the tensor, which the plan orders behind all who read it, as for any
   tensor. So nobody finds a later number where it wants an earlier one, and what the run before left has a lower one.
+- *Who writes a tensor beside its words*, for those who read it as such, is awaited by one of them, or by who reads
+  another of its results as a tensor. So its stores are seen before what follows from its words stores over them.
 - *What a tile read* for its words has come when they are there, since they are made from it, and it writes nothing
   else that others wait for. So its end may be awaited through those who have polled all of them.
 - *Progress* is that of the plan: a worker's items begin in order, and one that polls keeps nobody waiting who would not
@@ -25,6 +27,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -197,9 +200,26 @@ class _Search:
         for o, args in self.writes.items():
             readers = [(r, a) for r, op in enumerate(self.graph.ops) for a in op.reads if a.tensor in args.values()]
             plain = any(a.arg not in self.reads.get(r, {}) for r, a in readers)
-            if not {*args.values()} <= polled or (plain and not self.bodies[o].keeps):
+            copied = self.bodies[o].keeps and self._is_awaited(o)
+            if not {*args.values()} <= polled or (plain and not copied):
                 wrong.add(o)
         return self._leave_out(self.writes, wrong)
+
+    def _is_awaited(self, op: int) -> bool:
+        """Whether some op waits for tiles of this one as it reads a tensor."""
+        return any(
+            (link.target.arg not in self.reads.get(taker, {})) for taker, link in self._takers.get(op, ())
+        )
+
+    @cached_property
+    def _takers(self) -> dict[int, list[tuple[int, Link]]]:
+        """Of each op, who reads what it writes."""
+        found: dict[int, list[tuple[int, Link]]] = {}
+        for taker in range(len(self.graph.ops)):
+            for link in self._links(taker):
+                for op in link.producers if link.hazard is Hazard.RAW else ():
+                    found.setdefault(op, []).append((taker, link))
+        return found
 
     def _without_writers(self) -> bool:
         """Leave out readers of what some op writes as a tensor, and writers beside such."""
