@@ -273,7 +273,7 @@ _LOOK = "        if (words.came() || over(patience, words.wanted)) break;\n"
 NO_LOOK_BY_CONSUMERS = _LOOK, "        break;\n"
 _SUM = "      extras.sum = squares.come(launch, item, op);\n"
 NO_MEETING = f"{_SUM}      synchronise_block();\n", _SUM
-NOT_AGAIN = "kept(item.code & AGAIN)", "kept(item.j > 0)"
+NOT_AGAIN = "HERE && item.code & AGAIN", "HERE && item.j > 0"
 NO_SQUARES = "if (feature % SQUARED == 0) store_word", "if (feature && feature % SQUARED == 0) store_word"
 _SLOT = "        const unsigned slot = dependent_slot(stage.slot);\n#pragma unroll\n"
 _EMPTY = "        await(dependent_empty(stage.slot), stage.phase ^ 1);\n"

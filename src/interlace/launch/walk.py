@@ -4,7 +4,7 @@
     first 4 * WARPGROUPS     consumers: warpgroups that multiply, each its part of a tile's rows, and its epilogue
     then one                 independent loads: draws items; loads what depends on nothing, as far ahead as the ring
                              is deep, across items, ops and launches
-    then one                 dependent loads: waits on semaphores; loads what earlier items produced
+    then one                 dependent loads: waits on semaphores, or polls words; loads what earlier items produced
     then one                 posts: releases what consumers have finished, which takes a trip to the L2 and back
     then one                 none, but a dispatcher's in the first block: registers are dealt to warpgroups
 

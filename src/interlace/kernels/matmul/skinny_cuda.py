@@ -19,7 +19,7 @@ behind it.
 Tokens that are words are polled, by whom depends on how many they are:
 
     elements of a tile      polled by                         where they go
-    up to 2048              all consumers, all at once        beside the ring, for the block's next item of the op too
+    2048 a warpgroup        all consumers, all at once        beside the ring, for the block's next item of the op too
     more                    the warp that loads, by stages    slots of the ring, where a bulk load would bring them
 """
 
@@ -313,15 +313,15 @@ struct Skinny {
     }
   };
 
+  // Whether its tokens, and their factors, are those of the block's item before, which is of the same op.
+  DEVICE static bool finds_tokens(const Item& item) { return HERE && item.code & AGAIN; }
   // Tokens that are words and few: the consumers poll all of a tile, and store them as bulk loads would.
   struct Tokens {
     static constexpr int SAMPLED = 4;  // one of so many threads asks for a sample
     const Launch& launch;
     const Item& item;
     const Epilogue& op;
-    const bool kept;  // those of the item before, which is of the same op
-    DEVICE Tokens(const Launch& launch, const Item& item, const Epilogue& op)
-        : launch(launch), item(item), op(op), kept(item.code & AGAIN) {}
+    DEVICE Tokens(const Launch& launch, const Item& item, const Epilogue& op) : launch(launch), item(item), op(op) {}
     DEVICE static int line_of(int w) { return w / 2 * LINES_AT_ONCE + thread() / 16; }
     DEVICE const unsigned long long* at(int line) const {
       return op.x_words + line % ROWS * (op.k / 2) + line / ROWS * 32 + thread() % 16 * 2;
@@ -343,7 +343,7 @@ struct Skinny {
     }
     // By all threads, before the first product.
     DEVICE void await_all(Extras& extras) const {
-      if (kept) return;
+      if (finds_tokens(item)) return;
       Words<2 * TOKEN_PAIRS> words(publication(item, op.x_number, op.publications));
 #pragma unroll
       for (int w = 0; w < 2 * TOKEN_PAIRS; w += 2)
@@ -462,7 +462,7 @@ struct Skinny {
               left[((warp * GATES + g) * ROWS + token) * WIDTH + row + lane / 4] = sums.whole(g, t, w, i);
           }
     if constexpr (NORMALISED > 0) {
-      if (!HERE || !(item.code & AGAIN)) {  // or it is that of the item before
+      if (!finds_tokens(item)) {
         const float factor = extras.factor(op, item.i * BM);
         if (thread() % TEAM == 0 && thread() / TEAM < BM) factors[thread() / TEAM] = factor;
       }

@@ -363,7 +363,7 @@ def _worded(worded: Worded) -> WalkBody:
 
 
 def _trips(op: Op) -> int:
-    """In which the warp that loads asks for all tokens of a tile, two elements a word."""
+    """In which all tokens of a tile are asked for, two elements a word, where the warp that loads does it."""
     return -(-loaded_rows(op) * int(op.param("K")) // (2 * 32 * POLLED_WORDS))
 
 
