@@ -155,20 +155,21 @@ def test_clock_and_power_count_for_whoever_ran_when_they_were_read() -> None:
     class Meter:
         """The same each time, until it fails."""
 
-        reads = 0
+        reads, lost = 0, False
 
         def read(self) -> tuple[int, float]:
             self.reads += 1
-            if watch.running == "lost":
+            if self.lost:
                 raise OSError("the GPU is gone")
             return 1980, 700.0
 
     meter = Meter()
     with clocks.watching(meter) as watch:
         for name in (None, "a", None, "b", "lost"):
+            meter.lost = name == "lost"
             watch.running = name
             seen = meter.reads
-            while meter.reads < seen + 2 and name != "lost":
+            while meter.reads < seen + 2 and not meter.lost:
                 time.sleep(1e-3)
     assert watch.clocks() == clocks.Clocks({"a": 1980, "b": 1980}, 700.0)
     with clocks.watching(None) as watch:
