@@ -24,6 +24,7 @@ from interlace.workloads import Decode, LlamaShape, decode_graph  # noqa: E402
 
 from ..cases import TORCH  # noqa: E402
 from ..emulator.build import MISSING  # noqa: E402
+from ..emulator.random_chains import search  # noqa: E402
 from ..emulator.walk import EmulatedLaunch, kinds_of_faults, prepare, run_poisoned  # noqa: E402
 
 SHAPE, CAPACITY, POSITIONS = LlamaShape(2, 128, 192, 2, 1, 64, 97, tied=True), 192, (0, 5, 130)
@@ -342,6 +343,13 @@ def test_products_of_words_are_bit_for_bit_those_of_tensors_whatever_tokens_ther
         assert bool(found.isfinite().all())
         assert torch.equal(found, chained(semaphores, seed))
     assert [str(fault) for fault in words.faults] == []
+
+
+@pytest.mark.skipif(bool(MISSING), reason=MISSING)
+def test_random_chains_by_words_are_bit_for_bit_those_by_semaphores() -> None:
+    tried, wrong = search(range(8))
+    assert tried >= 6
+    assert wrong == []
 
 
 @pytest.mark.skipif(bool(MISSING), reason=MISSING)

@@ -1,0 +1,122 @@
+"""Random chains of products of few weight rows: by words they are bit for bit what they are by semaphores.
+
+Three products, of which the second takes what a norm needs of the first, and the third what the second left. Tiles,
+warpgroups, blocks, stages, how many tokens consumers poll themselves, and which tensors are words are all drawn.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from random import Random
+from unittest import mock
+
+import torch
+
+import interlace as il
+from interlace.core.errors import HangError, PlanError
+from interlace.plan.plan import Dispatch, Plan
+
+from ..cases import TORCH
+from .walk import EmulatedLaunch, prepare, run_poisoned
+
+FINE = 16  # columns of a sum of squares
+NORMED = ("scaled", "squares")
+#: Chains to a compilation.
+TOGETHER = 10
+
+
+@dataclass(frozen=True)
+class Chain:
+    """A chain of a number, by words and by semaphores."""
+
+    number: int
+    words: EmulatedLaunch
+    semaphores: EmulatedLaunch
+
+    def troubles(self, seed: int) -> list[str]:
+        """What is wrong under a schedule."""
+        try:
+            found, right = (run_poisoned(run, _inputs(run.plan.graph, seed), seed) for run in self._runs)
+        except HangError as error:
+            return [str(error)]
+        told = [str(fault) for run in self._runs for fault in run.faults]
+        told += [] if bool(right.isfinite().all()) else ["results are no numbers"]
+        told += [] if torch.equal(found, right) else [f"words {sorted(self.words._handed_over.sizes)} change it"]
+        return told
+
+    @property
+    def _runs(self) -> tuple[EmulatedLaunch, EmulatedLaunch]:
+        return self.words, self.semaphores
+
+
+def search(numbers: Iterable[int], seeds: int = 3) -> tuple[int, list[tuple[int, list[str]]]]:
+    """How many chains of ``numbers`` there are, and the numbers of those with which something is wrong."""
+    every = [chain for number in numbers if (chain := drawn(number)) is not None]
+    wrong = []
+    for first in range(0, len(every), TOGETHER):
+        some = every[first : first + TOGETHER]
+        prepare([run for chain in some for run in (chain.words, chain.semaphores)])
+        for chain in some:
+            troubles = [trouble for seed in range(seeds) for trouble in chain.troubles(seed)]
+            if troubles:
+                wrong.append((chain.number, troubles))
+    return len(every), wrong
+
+
+def drawn(number: int) -> Chain | None:
+    """The chain of a number; None where fewer than two stages fit or none of its tensors can be words."""
+    random = Random(number)
+    plan = il.build(_graph(random), il.Choices(random.randint(1, 4), Dispatch.STATIC))
+    stages, here = random.choice((2, 3, 4)), random.choice((0, 512, 2048, 4096))
+    words = random.sample([(*NORMED, "inner"), NORMED, ("inner",)], 3)
+    with mock.patch("interlace.kernels.matmul.walk_body.POLLED_BY_CONSUMERS", here):
+        for some in words:
+            try:
+                return Chain(number, _launch(plan, stages, some), _launch(plan, stages, ()))
+            except (PlanError, StopIteration):
+                continue
+    return None
+
+
+def _launch(plan: Plan, stages: int, words: tuple[str, ...]) -> EmulatedLaunch:
+    at_once = plan.workers > 1
+    return EmulatedLaunch(plan, stages=stages, at_once=at_once, words=words, timeout_s=2.0, jitter_s=1e-6)
+
+
+def _graph(random: Random) -> il.Graph:
+    m, dtype = random.randint(1, 16), random.choice((il.bf16, il.fp16))
+    warps, rows = random.choice((4, 4, 8)), 8 if m <= 8 else 16
+    depth, width, inner, out = (64 * random.randint(1, most) for most in (3, 9, 4, 2))
+    shapes = {"x": (m, depth), "w": (width, depth), "scale": (width,), "up": (inner, width), "down": (out - 24, inner)}
+    shapes |= random.choice(({}, {"gate": (inner, width)}, {"bias": (inner,)}))
+    shapes |= random.choice(({}, {"residual": (m, out - 24)}))
+    given = {name: il.Tensor(name, shape, dtype) for name, shape in shapes.items()}
+    shapes = {"scaled": (m, width), "inner": (m, inner), "out": (m, out - 24)}
+    made = {name: il.Tensor(name, shape, dtype) for name, shape in shapes.items()}
+    made["squares"] = il.Tensor("squares", (m, width // FINE), il.fp32)
+
+    def tile(*columns: int) -> il.MatmulTile:
+        deep = random.choice((64, 128, 192, 256))
+        return il.MatmulTile(rows, random.choice(columns), deep, num_warps=warps, swap_ab=True)
+
+    left = {"scale": given["scale"], "scaled": made["scaled"], "squares": made["squares"]}
+    norm = {"x_squares": made["squares"], "eps": 1e-2}
+    norm |= {name: given[name] for name in ("gate", "bias") if name in given}
+    norm |= {"activation": il.Activation.SILU} if "gate" in given else {}
+    ops = (
+        il.matmul("first", given["x"], given["w"], **left, tile=tile(16, 32, 48)),
+        il.matmul("second", made["scaled"], given["up"], made["inner"], **norm, tile=tile(8, 16, 24, 40)),
+        il.matmul(
+            "third", made["inner"], given["down"], made["out"], residual=given.get("residual"), tile=tile(8, 16, 24)
+        ),
+    )
+    return il.Graph("chain", (*given.values(), *made.values()), ops, tuple(given), ("out",))
+
+
+def _inputs(graph: il.Graph, seed: int) -> dict[str, torch.Tensor]:
+    random, found = torch.Generator().manual_seed(seed), {}
+    for tensor in map(graph.tensor, graph.inputs):
+        scale = tensor.shape[-1] ** -0.5 if tensor.name in ("w", "up", "down", "gate") else 1.0
+        found[tensor.name] = (torch.randn(tensor.shape, generator=random) * scale).to(TORCH[tensor.dtype.name])
+    return found
