@@ -534,7 +534,7 @@ def test_what_is_no_regular_file_is_refused_rather_than_waited_for(
     for file in folder.glob("*.safetensors"):
         file.unlink()
     os.mkfifo(folder / "model.safetensors")
-    with pytest.raises(ModelFileError, match="has no weights"):
+    with pytest.raises(ModelFileError, match=r"cannot read checkpoint .*model\.safetensors': it is no regular file"):
         open_model(folder)
     (folder / "config.json").unlink()
     os.mkfifo(folder / "config.json")

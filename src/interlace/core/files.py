@@ -26,6 +26,12 @@ def cache_dir() -> Path:
         raise OSError(errno.ENOENT, "this user has no home folder; set INTERLACE_CACHE_DIR") from None
 
 
+def check_regular(path: Path) -> None:
+    """Raise OSError for a pipe, a device or a folder, whose reader may wait for ever; what is not there passes."""
+    if path.exists() and not path.is_file():
+        raise OSError(errno.EINVAL, "it is no regular file")
+
+
 def write_whole(path: str | Path, content: str | bytes) -> None:
     """Write beside ``path``, then rename: readers see the old file or the new one, never a part.
 

@@ -200,16 +200,13 @@ class _Search:
         for o, args in self.writes.items():
             readers = [(r, a) for r, op in enumerate(self.graph.ops) for a in op.reads if a.tensor in args.values()]
             plain = any(a.arg not in self.reads.get(r, {}) for r, a in readers)
-            copied = self.bodies[o].keeps and self._is_awaited(o)
-            if not {*args.values()} <= polled or (plain and not copied):
+            if not {*args.values()} <= polled or (plain and not (self.bodies[o].keeps and self._is_awaited(o))):
                 wrong.add(o)
         return self._leave_out(self.writes, wrong)
 
     def _is_awaited(self, op: int) -> bool:
         """Whether some op waits for tiles of this one as it reads a tensor."""
-        return any(
-            (link.target.arg not in self.reads.get(taker, {})) for taker, link in self._takers.get(op, ())
-        )
+        return any(link.target.arg not in self.reads.get(taker, {}) for taker, link in self._takers.get(op, ()))
 
     @cached_property
     def _takers(self) -> dict[int, list[tuple[int, Link]]]:

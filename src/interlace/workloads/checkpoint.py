@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 
 from interlace.core.dtypes import DTYPES, DType
 from interlace.core.errors import DTypeError, GraphError, ShapeError
+from interlace.core.files import check_regular
 
 _HEADER_LIMIT = 100_000_000  # bytes, as in the format's own reader
 _DTYPES = {d.safetensors: d for d in DTYPES if d.floating}
@@ -68,6 +69,7 @@ class Checkpoint:
         """
         path = Path(path)
         try:
+            check_regular(path)
             with path.open("rb") as file:
                 size = path.stat().st_size
                 start = file.read(8)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from errno import EINVAL
 from pathlib import Path
 from typing import Any
 
 from interlace.core.errors import GraphError, ModelFileError
+from interlace.core.files import check_regular
 from interlace.workloads.checkpoint import Checkpoint
 
 _WHOLE, _INDEX = "model.safetensors", "model.safetensors.index.json"
@@ -21,8 +21,7 @@ def json_object(path: Path) -> dict[str, Any]:
         ModelFileError: it cannot be read, or is no JSON object.
     """
     try:
-        if path.exists() and not path.is_file():
-            raise OSError(EINVAL, "it is no regular file")
+        check_regular(path)
         data = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise ModelFileError(
@@ -64,7 +63,7 @@ def _files(path: Path) -> Sequence[Path]:
         return [path / _WHOLE]
     if (path / _INDEX).is_file():
         return _indexed(path)
-    files = sorted(file for file in path.glob("*.safetensors") if file.is_file())
+    files = sorted(path.glob("*.safetensors"))
     if not files:
         other = sorted(file.name for pattern in ("*.bin", "*.pt", "*.pth") for file in path.glob(pattern))
         found = f"; {other[0]} would have to be unpickled, which may run anything, so convert it" if other else ""

@@ -23,6 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from interlace.core.errors import ModelFileError
+from interlace.core.files import check_regular
 
 _VERSIONS = (2, 3)
 _ALIGNMENT = 32
@@ -76,8 +77,7 @@ class GGUF:
         """
         path = Path(path)
         try:
-            if path.exists() and not path.is_file():
-                raise ValueError("it is no regular file")
+            check_regular(path)
             size = path.stat().st_size
             data = np.memmap(path, np.uint8, "r") if size else np.zeros(0, np.uint8)
         except (OSError, ValueError) as error:
