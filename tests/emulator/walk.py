@@ -128,6 +128,7 @@ class EmulatedLaunch(OneLaunchExecutor):
         parts = [
             ("independent", count, c["INDEPENDENT_BYTES"]),
             ("dependent", count, c["DEPENDENT_BYTES"]),
+            ("header", count, c["HEADER_BYTES"]),
             ("scratch", warpgroups, c["SCRATCH_BYTES"]),
             ("message", TICKETS, ITEM.size + 32),
             *((name, count, _BARRIER_BYTES) for name in ("independent_full", "dependent_full")),

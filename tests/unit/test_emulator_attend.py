@@ -54,6 +54,14 @@ FAULTS = {
         "    turn -= STAGE_ROWS / AT_ONCE;\n    stream.done();",
         "    turn -= STAGE_ROWS / AT_ONCE;\n    release(stream.stage, stream.stage.slot), stream.stage.advance();",
     ),
+    "what an item begins with is noted before the header is free": (
+        "await(dependent_empty(stage.slot), stage.phase ^ 1);  // bytes go into that slot too\n",
+        "",
+    ),
+    "rows of q, k and v are read before they have come": (
+        "const bool dependent = mbarrier_try_wait(dependent_full(stage.slot), stage.phase);",
+        "const bool dependent = true;",
+    ),
     "warps do not wait for each other's sums": (
         "sums.leave(left + warp_of() * OF_WARP);\n  synchronise_block();",
         "sums.leave(left + warp_of() * OF_WARP);",
@@ -175,7 +183,8 @@ def test_a_cache_that_an_earlier_op_writes_is_refused() -> None:
     ("name", "message"),
     [
         ("k_cache", r"k_cache begins at address .*, and bulk copies want a multiple of 16 bytes; copy it"),
-        ("q", r"q begins at address .*, and it is taken by pairs, at a multiple of 4 bytes; copy it"),
+        ("q", r"q begins at address .*, and bulk copies want a multiple of 16 bytes; copy it"),
+        ("out", r"out begins at address .*, and it is taken by pairs, at a multiple of 4 bytes; copy it"),
     ],
 )
 def test_what_cannot_be_addressed_is_refused(name: str, message: str) -> None:

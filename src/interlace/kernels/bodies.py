@@ -144,6 +144,7 @@ class WalkTile:
         sums: float32 elements of one partial sum; without one, of what all consumers keep in registers.
         share: float32 elements of a partial sum that one part adds, where all parts add; else 0.
         holds: whether it takes operands into registers ahead of the item's waits; see ``HELD_REGISTERS``.
+        header_bytes: of shared memory beside the slots of a stage, for what else comes with an item's first one.
     """
 
     type: str
@@ -155,6 +156,7 @@ class WalkTile:
     sums: int
     share: int = 0
     holds: bool = False
+    header_bytes: int = 0
 
 
 #: The C++ type of a word (``primitives/tagged_cuda``).

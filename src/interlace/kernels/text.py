@@ -41,6 +41,7 @@ _ALIGN = 16
 _PANEL_BYTES = 128
 _MACRO = re.compile(r"^[ \t]*#[ \t]*define[ \t]+(\w+)", re.MULTILINE)
 _NO_CODE = re.compile(r'//[^\n]*|/\*.*?\*/|"(?:\\.|[^"\\\n])*"', re.DOTALL)  # comments and strings
+_LINE = 128  # bytes: so do headers, beside them
 _SLOT = 1024  # bytes: slots of the ring, whatever is cut from them, lie at multiples of so many
 
 
@@ -66,6 +67,9 @@ class TextBody:
         early: further arguments that it reads ahead of the item's waits, of which the same holds.
         loads: the struct of the text that says what is streamed, or comes late.
         stage_bytes: op -> bytes that a stage of the ring must hold of it; there may be more.
+        headed: arguments of which a part comes with an item's first stage, in its header.
+        header_bytes: op -> bytes of that, beside each stage. An op that polls has no header, and ``HEADED`` tells the
+            text.
         boxes: op -> of streamed arguments, as matrices of their last two dimensions, the rows that a bulk load of 128
             bytes of each brings: ``<name>_boxes`` is then a tensor map of elements, rows and matrices, with the
             128-byte swizzle.
@@ -94,6 +98,8 @@ class TextBody:
     early: tuple[str, ...] = ()
     loads: str = ""
     stage_bytes: Callable[[Op], int] | None = None
+    headed: tuple[str, ...] = ()
+    header_bytes: Callable[[Op], int] | None = None
     boxes: Callable[[Op], Mapping[str, int]] | None = None
     paired: tuple[str, ...] = ()
     polls: tuple[str, ...] = ()
@@ -104,9 +110,9 @@ class TextBody:
     def __post_init__(self) -> None:
         for name in ("text", "function", "loads"):
             check_type(getattr(self, name), str, "TextBody", name)
-        for name in ("constants", "optional", "streamed", "late", "early", "paired", "polls", "publishes"):
+        for name in ("constants", "optional", "streamed", "late", "early", "headed", "paired", "polls", "publishes"):
             object.__setattr__(self, name, series(getattr(self, name), str, "TextBody", name))
-        for name in ("scratch_bytes", "stage_bytes", "boxes", "by_words", "other"):
+        for name in ("scratch_bytes", "stage_bytes", "header_bytes", "boxes", "by_words", "other"):
             value = getattr(self, name)
             if value is not None and not callable(value):
                 raise ArgumentError(f"TextBody: {name} is {value!r}; write {name}=lambda op: {value!r}")
@@ -154,12 +160,13 @@ class TextBody:
         if clash:
             raise ParamError(f"op {op.name!r} has both arguments and params {clash}; a text wants a name for each")
         rows = {} if self.boxes is None else dict(self.boxes(op))
+        headed = self.header_bytes is not None and worded.numbers.keys().isdisjoint(self.polls)
         maps = tuple((f"{name}_boxes", TENSOR_MAP) for name in rows)
         kinds = ((name, _kind(op, name, value)) for name, value in members.items())
         struct = Struct("Operands", (*maps, *pointers.items(), *kinds, *worded.fields))
 
         def pack(op: Op, given: Mapping[str, Any], dtype: DType) -> bytes:
-            for name in self.streamed:
+            for name in (*self.streamed, *(self.headed if headed else ())):
                 check_address(op.name, name, given[name].data_ptr(), _ALIGN, "bulk copies want")
             for name in (name for name in self.paired if name in given):
                 pair = 2 * given[name].element_size()
@@ -168,13 +175,11 @@ class TextBody:
             addresses = {name: given[name] for name in pointers}
             return struct.pack(**boxed, **addresses, **members, **worded.values)
 
-        text = self._around(op, tensors, struct, worded)
-        early = *self.streamed, *self.early
-        return WalkBody(
-            text, struct, (), self._tile, pack, _any, chunked=False, early=early, late=self.late, wide=self.wide
-        )
+        text = self._around(op, tensors, struct, worded, headed)
+        early, tile = (*self.streamed, *self.early), partial(self._tile, headed)
+        return WalkBody(text, struct, (), tile, pack, _any, chunked=False, early=early, late=self.late, wide=self.wide)
 
-    def _tile(self, op: Op, parts: int, warpgroups: int) -> WalkTile:
+    def _tile(self, headed: bool, op: Op, parts: int, warpgroups: int) -> WalkTile:
         if parts > 1:
             raise PlanError(f"op {op.name!r} is split, and its text computes whole tiles; plan it with Whole()")
         scratch = 0 if self.scratch_bytes is None else whole(self.scratch_bytes(op), f"op {op.name!r}", "scratch_bytes")
@@ -183,9 +188,14 @@ class TextBody:
         of_warpgroup = -(-scratch // (warpgroups * _ALIGN)) * _ALIGN
         stage = 0 if self.stage_bytes is None else -(-int(self.stage_bytes(op)) // _SLOT) * _SLOT
         independent, dependent = (0, stage) if self.late else (stage, 0)
-        return WalkTile(_TYPE, (), independent, dependent, of_warpgroup, 0, 0)
+        header = 0
+        if headed and self.header_bytes is not None:
+            header = -(-(_ALIGN + self.header_bytes(op)) // _LINE) * _LINE
+        return WalkTile(_TYPE, (), independent, dependent, of_warpgroup, 0, 0, header_bytes=header)
 
-    def _around(self, op: Op, tensors: Mapping[str, Tensor], struct: Struct, worded: Worded) -> str:
+    def _around(
+        self, op: Op, tensors: Mapping[str, Tensor], struct: Struct, worded: Worded, headed: bool
+    ) -> str:
         """The text with what the op gives it before, and its type in the launch behind."""
         first = tensors[op.accesses[0].arg].dtype.name
         nulls = [name for name in self.optional if name not in struct.names]
@@ -198,8 +208,11 @@ class TextBody:
         constants += "".join(f"constexpr bool {name}_words = {flag};\n" for name, flag in flags)
         left = (name for name in self.publishes if name in tensors)
         constants += "".join(f"using {name}_element = {tensors[name].dtype.name};\n" for name in left)
+        if self.header_bytes is not None:
+            constants += f"constexpr bool HEADED = {str(headed).lower()};\n"
         kind = "Streamed" if self.streamed else "Fetched" if self.late else "Plain"
         through = f"{kind}<Arguments, Operands, {self.loads and self.loads + ', '}"
+        through += f"{str(headed).lower()}, " if self.streamed else ""
         file = re.sub(r"[^\w.-]", "_", op.kernel)
         # Macros know no namespace: those of the text end with it.
         ends = "".join(f"#undef {name}\n" for name in dict.fromkeys(_MACRO.findall(self.text)))

@@ -140,7 +140,7 @@ def codes(parts: Sequence[Part]) -> list[int]:
 def stages(tiles: Sequence[WalkTile], warpgroups: int, smem_bytes: int, cluster: Cluster = ALONE) -> int:
     """How many stages of the ring shared memory holds; fewer than two make no launch."""
     slots, words = _independent(tiles) + _dependent(tiles), _words(1, cluster) * _WORD_BYTES
-    stage_bytes = slots + _STAGE_BARRIERS * _BARRIER_BYTES + words // 2
+    stage_bytes = slots + _header(tiles) + _STAGE_BARRIERS * _BARRIER_BYTES + words // 2
     count = (smem_bytes - _fixed(tiles, warpgroups) - words) // stage_bytes
     return count if slots else min(count, TICKETS)  # where nothing lies in a stage, an item needs one
 
@@ -177,11 +177,11 @@ def compose(
     """
     tiles = [part.tile for part in parts]
     count = stages(tiles, warpgroups, smem_bytes, cluster)
-    independent, dependent = _independent(tiles), _dependent(tiles)
+    independent, dependent, header = _independent(tiles), _dependent(tiles), _header(tiles)
     if count < 2:
         raise PlanError(
-            f"a stage takes {independent + dependent} bytes of shared memory, what tiles keep beside the stages "
-            f"{_fixed(tiles, warpgroups)}, and {smem_bytes} do not hold two of them; give the ops smaller tiles"
+            f"a stage takes {independent + dependent + header} bytes of shared memory, what tiles keep beside the "
+            f"stages {_fixed(tiles, warpgroups)}, and {smem_bytes} do not hold two of them; give the ops smaller tiles"
         )
     operand_bytes = -(-max(part.body.operands.size for part in parts) // _ROW_STEP) * _ROW_STEP
     constants = {
@@ -190,6 +190,8 @@ def compose(
         "TICKETS": TICKETS,
         "INDEPENDENT_BYTES": independent,
         "DEPENDENT_BYTES": dependent,
+        "HEADER_BYTES": header,
+        "RING_BYTES": count * (independent + dependent + header),
         "SCRATCH_BYTES": _scratch(tiles, warpgroups),
         "OPERAND_BYTES": operand_bytes,
         "IN_FLIGHT_BYTES": in_flight_bytes,
@@ -215,7 +217,7 @@ def compose(
     drawing = dispatch_text(dispatch, termination, independent > 0, cluster)
     walk = *structs, cluster_text(cluster), WALK, drawing, ELEMENTS, TILE, PLAIN, TAGGED, *rings
     text = "".join((head, *walk, *_bodies(parts), _switches(parts), ROLES))
-    shared = count * (independent + dependent + _STAGE_BARRIERS * _BARRIER_BYTES) + _fixed(tiles, warpgroups)
+    shared = count * (independent + dependent + header + _STAGE_BARRIERS * _BARRIER_BYTES) + _fixed(tiles, warpgroups)
     shared += _words(count, cluster) * _WORD_BYTES
     return Composition(_numbered(text), launch, held, operand_bytes, count, shared)
 
@@ -276,6 +278,10 @@ def _independent(tiles: Sequence[WalkTile]) -> int:
 
 def _dependent(tiles: Sequence[WalkTile]) -> int:
     return max(tile.dependent_bytes for tile in tiles)
+
+
+def _header(tiles: Sequence[WalkTile]) -> int:
+    return max(tile.header_bytes for tile in tiles)
 
 
 def _scratch(tiles: Sequence[WalkTile], warpgroups: int) -> int:

@@ -31,7 +31,7 @@ DEVICE int thread() { return threadIdx.x; }
 DEVICE void synchronise_block() { named_barrier(1 + WARPGROUPS, THREADS); }
 // Shared memory of a tile; it begins at a multiple of 128 bytes, and holds nothing.
 template <class T> DEVICE T* scratch() {
-  return reinterpret_cast<T*>(shared_memory + STAGES * (INDEPENDENT_BYTES + DEPENDENT_BYTES));
+  return reinterpret_cast<T*>(shared_memory + RING_BYTES);
 }
 
 template <class A, class O, void (*BODY)(const Tile&, const A&)> struct Plain {

@@ -8,13 +8,20 @@ such inputs too; all roles read the same and so count the same.
     dependent loads      wait for the item's semaphores, then open each of these stages with no bytes
     consumers            wait for the first loads; wait for both of each stage, read it, hand it back; store
 
+What else an item reads before its first product may come with its first stage: in a header beside the slots, filled by
+both loaders. Loaders are ahead of consumers, which else would go to the L2 and back for it, once or twice an item.
+
 What the launch before wrote is seen behind the first loads, so a text may read such inputs at once. What the item's
 waits are for is seen behind the first stage, as in ``launch/plain``.
 
 ``LOADS`` is a struct of the text, made from the tile and its arguments where they lie in device memory, as tensor maps
 must: ``stages()``, at least 1; ``STAGE_BYTES``, of a stage at most; ``bytes(n)`` of stage n; and ``load(n, slot,
 barrier)``, which one lane calls to begin bulk copies of so many bytes, if there are any. They go into the slot of
-independent operands, and into that of dependent ones, where nothing else of the item lies.
+independent operands, and into that of dependent ones, where nothing else of the item lies. With a header also
+
+    note(header)                                  one lane of the first loader stores there what it knows
+    early_bytes(), load_early(header, barrier)    its bulk copies, of what may be loaded before the waits
+    late_bytes(), load_late(header, barrier)      those of a lane of the second loader, of what the waits are for
 """
 
 from __future__ import annotations
@@ -45,12 +52,15 @@ struct Passage {
 };
 """
 STREAMED = r"""
+// A header begins with the number of the item's stages; then comes what is the text's.
+DEVICE unsigned header_in(int slot) { return header_at(slot) + 16; }
 struct Stream : Passage {
   DEVICE int slot() { return stage.slot; }
   DEVICE unsigned address() { return independent_slot(stage.slot); }
+  DEVICE const unsigned char* header() { return shared_memory + (header_in(stage.slot) - SHARED_BASE); }
   DEVICE const unsigned char* bytes() { return shared_memory + stage.slot * INDEPENDENT_BYTES; }
 };
-template <class A, class O, class LOADS, void (*BODY)(const Tile&, const A&, Stream&)> struct Streamed {
+template <class A, class O, class LOADS, bool HEADED, void (*BODY)(const Tile&, const A&, Stream&)> struct Streamed {
   static constexpr int IN_FLIGHT = (IN_FLIGHT_BYTES + LOADS::STAGE_BYTES - 1) / LOADS::STAGE_BYTES;
   DEVICE static void load_independent(const Launch& launch, const Item& item, Stage& stage, int& n, Tickets& tickets) {
     await_launch_before();
@@ -60,20 +70,37 @@ template <class A, class O, class LOADS, void (*BODY)(const Tile&, const A&, Str
 #pragma unroll 1
     for (int s = 0; s < count; ++s) {
       tickets.look(launch);
-      const unsigned bytes = loads.bytes(s);
+      const unsigned bytes = loads.bytes(s), full = independent_full(stage.slot);
+      unsigned early_bytes = 0;
       await(dependent_empty(stage.slot), stage.phase ^ 1);  // bytes go into that slot too
-      open_independent(stage, n, IN_FLIGHT, bytes);
-      if (bytes && first_lane()) {
-        loads.load(s, stage.slot, independent_full(stage.slot));
+      if constexpr (HEADED) {
+        if (s == 0) {
+          if (first_lane()) {
+            store_shared_128(header_at(stage.slot), make_int4(count, 0, 0, 0));
+            loads.note(header_in(stage.slot));
+          }
+          early_bytes = loads.early_bytes();
+        }
       }
+      open_independent(stage, n, IN_FLIGHT, bytes + early_bytes);
+      if constexpr (HEADED) {
+        if (early_bytes && first_lane()) loads.load_early(header_in(stage.slot), full);
+      }
+      if (bytes && first_lane()) loads.load(s, stage.slot, full);
       stage.advance();
       ++n;
     }
   }
   DEVICE static void load_dependent(const Launch& launch, const Item& item, int k_lo, int k_hi, Stage& stage) {
-    open_dependent(stage, 0);
+    const LOADS loads(tile_of(launch, item), operands_of<A>(launch, item));
+    if constexpr (HEADED) {
+      open_dependent(stage, loads.late_bytes());
+      if (first_lane()) loads.load_late(header_in(stage.slot), dependent_full(stage.slot));
+    } else {
+      open_dependent(stage, 0);
+    }
     stage.advance();
-    const int count = LOADS(tile_of(launch, item), operands_of<A>(launch, item)).stages();
+    const int count = loads.stages();
 #pragma unroll 1
     for (int s = 1; s < count; ++s) {
       open_dependent(stage, 0);
@@ -84,7 +111,12 @@ template <class A, class O, class LOADS, void (*BODY)(const Tile&, const A&, Str
     const A a{operands_of<O>(launch, item)};
     Stream stream = {stage};
     await(independent_full(stage.slot), stage.phase);
-    if (item.code & KEEPS) keep_last(item, stage, LOADS(tile_of(launch, item), operands_of<A>(launch, item)).stages());
+    if (item.code & KEEPS) {
+      int count;
+      if constexpr (HEADED) count = load_shared_128(header_at(stage.slot)).x;
+      else count = LOADS(tile_of(launch, item), operands_of<A>(launch, item)).stages();
+      keep_last(item, stage, count);
+    }
     // The scratch is one for all warpgroups, as in Plain.
     if (WARPGROUPS > 1) synchronise_block();
     BODY(tile_of(launch, item), a, stream);

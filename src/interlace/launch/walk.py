@@ -73,12 +73,12 @@ struct Stage {
 
 DEVICE unsigned independent_slot(int slot) { return SHARED_BASE + slot * INDEPENDENT_BYTES; }
 DEVICE unsigned dependent_slot(int slot) { return SHARED_BASE + STAGES * INDEPENDENT_BYTES + slot * DEPENDENT_BYTES; }
-DEVICE unsigned scratch_of(int group) {
-  return SHARED_BASE + STAGES * (INDEPENDENT_BYTES + DEPENDENT_BYTES) + group * SCRATCH_BYTES;
+// Beside the slots of a stage, for what else comes with an item's first one.
+DEVICE unsigned header_at(int slot) {
+  return SHARED_BASE + STAGES * (INDEPENDENT_BYTES + DEPENDENT_BYTES) + slot * HEADER_BYTES;
 }
-DEVICE unsigned messages() {
-  return SHARED_BASE + STAGES * (INDEPENDENT_BYTES + DEPENDENT_BYTES) + WARPGROUPS * SCRATCH_BYTES;
-}
+DEVICE unsigned scratch_of(int group) { return SHARED_BASE + RING_BYTES + group * SCRATCH_BYTES; }
+DEVICE unsigned messages() { return SHARED_BASE + RING_BYTES + WARPGROUPS * SCRATCH_BYTES; }
 DEVICE unsigned barriers() { return messages() + TICKETS * MESSAGE_BYTES; }
 DEVICE unsigned independent_full(int slot) { return barriers() + slot * 8; }
 DEVICE unsigned dependent_full(int slot) { return barriers() + (STAGES + slot) * 8; }

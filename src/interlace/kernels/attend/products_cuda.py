@@ -40,6 +40,7 @@ _HEADS = 8  # of a warp
 _WARPS = 4, 8  # of a block, at least and at most
 _BOX = 32  # positions that come at once
 _WIDTHS = 64, 128  # elements of a head
+_SHARE_BYTES = 32
 
 
 def suits(op: Op, tensors: Mapping[str, Tensor]) -> bool:
@@ -57,6 +58,12 @@ def _scratch_bytes(op: Op) -> int:
 
 def _stage_bytes(op: Op) -> int:
     return 2 * _BOX * int(op.param("D")) * 2
+
+
+def _header_bytes(op: Op) -> int:
+    """The share; cosines and sines; rows of q, k and v."""
+    group, d = int(op.param("GROUP")), int(op.param("D"))
+    return _SHARE_BYTES + 4 * d + 2 * (group + 2) * d
 
 
 def _boxes(op: Op) -> dict[str, int]:
@@ -85,6 +92,8 @@ constexpr int PIECES = D / 8;   // of a row; a lane has two neighbours of each
 constexpr int CHAINS = D / 32;  // of products that do not wait for each other, of two
 constexpr int PITCH = D + 4;    // floats of a head in the scratch: lanes that store their sums meet different banks
 constexpr int LEFT_FLOATS = WARPS * HEADS_AT_ONCE * PITCH;  // of the scratch, for the sums of all warps
+// Of a header: the share, cosines and sines, and each of the rows of q, k and v.
+constexpr int SHARE_BYTES = 32, ANGLE_BYTES = 4 * D, ROW_BYTES = 2 * D;
 constexpr float LAG = 8.0f;     // a score is above the peak by at most so much, which 16 bits of a weight have room for
 
 DEVICE unsigned values_in(int slot) {
@@ -121,6 +130,23 @@ struct Loads {
       }
     }
   }
+  // Where tokens are no words: what a tile begins with.
+  DEVICE void note(unsigned header) const {
+    store_shared_128(header, make_int4(share.sequence, share.at, share.low, share.high));
+    store_shared_word(header + 16, share.own);
+  }
+  DEVICE unsigned early_bytes() const { return ANGLE_BYTES; }
+  DEVICE void load_early(unsigned header, unsigned barrier) const {
+    bulk_load(header + SHARE_BYTES, a.rope + (long long)share.at * D, ANGLE_BYTES, barrier);
+  }
+  DEVICE unsigned late_bytes() const { return (GROUP + 2) * ROW_BYTES; }
+  DEVICE void load_late(unsigned header, unsigned barrier) const {
+    const long long row = ((long long)share.sequence * HEADS + head) * D;
+    unsigned to = header + SHARE_BYTES + ANGLE_BYTES;
+    bulk_load(to, a.q + row * GROUP, GROUP * ROW_BYTES, barrier);
+    bulk_load(to += GROUP * ROW_BYTES, a.k + row, ROW_BYTES, barrier);
+    bulk_load(to + ROW_BYTES, a.v + row, ROW_BYTES, barrier);
+  }
 };
 
 constexpr decltype(Arguments::k_cache) STORED = nullptr;  // an element of the cache's type
@@ -136,6 +162,10 @@ DEVICE unsigned as_pair(float low, float high) {
 template <class T> DEVICE void load_row_pairs(unsigned (&to)[PIECES], const T* row, int which) {
 #pragma unroll
   for (int p = 0; p < PIECES; ++p) to[p] = __ldcg(reinterpret_cast<const unsigned*>(row) + p * 4 + which);
+}
+DEVICE void load_shared_pairs(unsigned (&to)[PIECES], const unsigned char* row, int which) {
+#pragma unroll
+  for (int p = 0; p < PIECES; ++p) to[p] = reinterpret_cast<const unsigned*>(row)[p * 4 + which];
 }
 template <bool AS_WORDS, class A> struct Rows {
   DEVICE Rows(const Tile& tile, const A& a, long long head) {}
@@ -207,7 +237,7 @@ struct Angles {
 #pragma unroll
     for (int p = 0; p < PIECES / 2; ++p) {
       const float2* const at = reinterpret_cast<const float2*>(row) + p * 4 + lane_of() % 4;
-      cosines[p] = __ldcg(at), sines[p] = __ldcg(at + D / 4);
+      cosines[p] = HEADED ? at[0] : __ldcg(at), sines[p] = HEADED ? at[D / 4] : __ldcg(at + D / 4);
     }
   }
   DEVICE void rotate(float2& low, float2& high, int p) const {
@@ -375,28 +405,30 @@ template <class A> DEVICE void attend_with(const Tile& tile, const A& a, Stream&
   // Words are asked for first, and the sequence is the tile's then. Keys and values by every split, as the access map
   // has it; they count in the last alone.
   Rows<q_words, A> rows(tile, a, (long long)tile.i * HEADS + tile.j);
-  const Share share = share_of(tile, a);
-  const long long head = (long long)share.sequence * HEADS + tile.j;
+  const unsigned char* const header = stream.header();
+  Share share;
+  if constexpr (HEADED) share = *reinterpret_cast<const Share*>(header);
+  else share = share_of(tile, a);
   const bool own = share.own && which == WARPS_OF_SET - 1;
   Angles angles;
-  angles.load(a.rope + (long long)share.at * D);
+  angles.load(HEADED ? reinterpret_cast<const float*>(header + SHARE_BYTES) : a.rope + (long long)share.at * D);
   const auto q_norm = norm_of(a.q_norm), k_norm = norm_of(a.k_norm);
 
   unsigned query_pairs[PIECES], key_pairs[PIECES] = {}, value_pairs[PIECES] = {};
   const int lane = lane_of();
   if constexpr (q_words) rows.poll(set, query_pairs, key_pairs, value_pairs);
   stream.next();
-  // All loads of what was waited for are on their way before the first is used.
   if constexpr (q_words) {
     if (!own) {
 #pragma unroll
       for (int p = 0; p < PIECES; ++p) value_pairs[p] = 0;
     }
   } else {
-    load_row_pairs(query_pairs, a.q + (head * GROUP + min(set * 8 + lane / 4, GROUP - 1)) * D, lane % 4);
+    const unsigned char* const rows_at = header + SHARE_BYTES + ANGLE_BYTES;
+    load_shared_pairs(query_pairs, rows_at + min(set * 8 + lane / 4, GROUP - 1) * ROW_BYTES, lane % 4);
     if (own) {
-      load_row_pairs(key_pairs, a.k + head * D, lane % 4);
-      load_row_pairs(value_pairs, a.v + head * D, lane / 8);
+      load_shared_pairs(key_pairs, rows_at + GROUP * ROW_BYTES, lane % 4);
+      load_shared_pairs(value_pairs, rows_at + (GROUP + 1) * ROW_BYTES, lane / 8);
     }
   }
   unsigned key[PIECES] = {};  // as it will be read
@@ -490,6 +522,8 @@ DEVICE void attend_tile(const Tile& tile, const Arguments& a, Stream& stream) { 
     paired=("q", "k", "v", "rope", "q_norm", "k_norm", "out"),
     loads="Loads",
     stage_bytes=_stage_bytes,
+    headed=("q", "k", "v", "rope"),
+    header_bytes=_header_bytes,
     boxes=_boxes,
     polls=("q", "k", "v"),
     publishes=("out", "peak", "total"),

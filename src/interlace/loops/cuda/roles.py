@@ -53,7 +53,7 @@ from interlace.loops.rewrite.shared import AHEAD, BEHIND, CONSUMERS
 
 #: What the text of a launch has before all kernels of one namespace.
 PREAMBLE = INDICES + VALUES
-_SHARED = "shared_memory + STAGES * (INDEPENDENT_BYTES + DEPENDENT_BYTES)"
+_SHARED = "shared_memory + RING_BYTES"
 #: Bytes: slots of the ring, whatever is cut from them, lie at multiples of so many.
 _SLOT_STEP = 1024
 
