@@ -199,9 +199,11 @@ DEVICE void await_stage(const Stage& stage) {
 // A fence waits for all bulk loads that are under way in its SM: 0.5 us without any, 2.5 with 64 KiB
 // (docs/memory-order.md). So the last slots of an item that others wait for, while this worker has nothing more of its
 // op, are handed back when it is posted. An item of `stages` says so before it hands back the first; `early` are those
-// of its slots that it takes before its waits, whose loads have landed long before its post.
+// of its slots that it takes before its waits, whose loads have landed long before its post. A part of a tile that two
+// others or more share waits for their sums too, which takes longer than what a fence waits for, and fills half a ring
+// meanwhile.
 DEVICE void keep_last(const Item& item, Stage& stage, int stages, int early = 0) {
-  if (item.code & KEEPS) stage.passed = max(stages - KEPT, early);
+  if (item.code & KEEPS) stage.passed = max(stages - (item.parts > 2 ? STAGES / 2 : KEPT), early);
 }
 // A stage's slots, in the order of the ring: that of independent operands and that of dependent ones.
 DEVICE void release_independent(Stage& stage, int slot) {
