@@ -1,4 +1,4 @@
-"""Draws docs/decode.svg of decode-h200.json, and docs/speedup.svg and docs/ffn.png of the records of FFNs.
+"""Draws docs/decode.svg of records of decode steps, and docs/speedup.svg and docs/ffn.png of the records of FFNs.
 
     python benchmarks/plot.py
 
@@ -18,6 +18,7 @@ matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from report import STEP_RECORDS
 from tables.ffn import times
 
 from interlace.core.files import write_whole
@@ -146,7 +147,8 @@ def plot_over_floor(record: dict[str, Any], path: Path = OVER_FLOOR) -> None:
 
 def main() -> None:
     """Draw all."""
-    plot_decode(json.loads((RESULTS / "decode-h200.json").read_text()))
+    first, *others = (json.loads((RESULTS / name).read_text()) for name in STEP_RECORDS)
+    plot_decode({**first, "rows": [row for record in (first, *others) for row in record["rows"]]})
     plot_speedup(json.loads((RESULTS / "ffn-h200.json").read_text()))
     plot_over_floor(json.loads((RESULTS / "ffn-models-h200.json").read_text()))
 

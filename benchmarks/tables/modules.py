@@ -40,12 +40,12 @@ def choice_line(record: dict[str, Any]) -> str:
     )
 
 
-def decode_table(record: dict[str, Any]) -> str:
-    """The table of docs/decode.md: steps of whole models."""
+def decode_table(*records: dict[str, Any]) -> str:
+    """A table of docs/decode.md: steps of whole models, of some records."""
     names = ("one_launch", "pdl", "cuda_graph", "compile", "eager")
     titles = "one launch | dependent launches | CUDA graph | torch.compile | eager"
     lines = [f"| model | batch | context | floor | {titles} |", "|---" * (len(names) + 4) + "|"]
-    for row in record["rows"]:
+    for row in (row for record in records for row in record["rows"]):
         times = {**row["libraries"], **row["executors"]}
         cells = " | ".join(f"{times[name]['median_us']:.0f}" if name in times else "" for name in names)
         lines.append(f"| {row['model']} | {row['batch']} | {row['context']} | {row['floor_us']:.0f} | {cells} |")
