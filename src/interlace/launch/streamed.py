@@ -22,6 +22,10 @@ independent operands, and into that of dependent ones, where nothing else of the
     note(header)                                  one lane of the first loader stores there what it knows
     early_bytes(), load_early(header, barrier)    its bulk copies, of what may be loaded before the waits
     late_bytes(), load_late(header, barrier)      those of a lane of the second loader, of what the waits are for
+
+What the first brought is there when the tile's function begins, what the second brought behind the first stage; the
+header is the tile's until it hands that stage back. Ordinary stores into headers and bulk copies keep apart, in all
+texts of a launch: the first 48 bytes are for stores.
 """
 
 from __future__ import annotations
@@ -71,20 +75,23 @@ template <class A, class O, class LOADS, bool HEADED, void (*BODY)(const Tile&, 
     for (int s = 0; s < count; ++s) {
       tickets.look(launch);
       const unsigned bytes = loads.bytes(s), full = independent_full(stage.slot);
+      // Bytes go into both slots. That for tokens, for which this warp waits in no other item, may be a turn behind,
+      // but no more than that once the one for weights is free.
+      await(independent_empty(stage.slot), stage.phase ^ 1);
+      await(dependent_empty(stage.slot), stage.phase ^ 1);
       unsigned early_bytes = 0;
-      await(dependent_empty(stage.slot), stage.phase ^ 1);  // bytes go into that slot too
       if constexpr (HEADED) {
         if (s == 0) {
+          early_bytes = loads.early_bytes();
           if (first_lane()) {
             store_shared_128(header_at(stage.slot), make_int4(count, 0, 0, 0));
             loads.note(header_in(stage.slot));
           }
-          early_bytes = loads.early_bytes();
         }
       }
       open_independent(stage, n, IN_FLIGHT, bytes + early_bytes);
       if constexpr (HEADED) {
-        if (early_bytes && first_lane()) loads.load_early(header_in(stage.slot), full);
+        if (s == 0 && first_lane()) loads.load_early(header_in(stage.slot), full);
       }
       if (bytes && first_lane()) loads.load(s, stage.slot, full);
       stage.advance();

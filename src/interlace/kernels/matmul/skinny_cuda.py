@@ -92,8 +92,10 @@ struct Skinny {
   static constexpr int OF_STAGE = PANELS * GATES * TALL * 4;
   static constexpr int OTHERS = CHAINS * TILES * 4 + OF_SQUARES + (RESIDUAL ? ROUNDS : 0) + (WIDE - 1) * 8 +
                                 TOKEN_PAIRS * 4;
-  static constexpr int HELD =
+  // No more than the ring has: slots for weights are then never two turns ahead of those for tokens.
+  static constexpr int FIT =
       WARPGROUPS == 1 && OF_STAGE + OTHERS < HELD_REGISTERS ? (HELD_REGISTERS - OTHERS) / OF_STAGE : 1;
+  static constexpr int HELD = FIT < STAGES ? FIT : STAGES;
 
   DEVICE static void load_independent(const Launch& launch, const Item& item, Stage& stage, int& n, Tickets& tickets) {
     const Operands& op = operands_of<Operands>(launch, item);
