@@ -133,6 +133,17 @@ def test_what_no_text_takes_is_refused() -> None:
         il.TextBody(NORM_TEXT, "norm_rows", scratch_bytes=64)
     with pytest.raises(ArgumentError, match="op 'mine': scratch_bytes is 'x'; write a whole number"):
         launch(alone(replace(TEXT, scratch_bytes=lambda op: "x")))
+    with pytest.raises(ParamError, match="a header comes with what is streamed, and has both arguments and a size"):
+        il.TextBody(NORM_TEXT, "norm_rows", headed=("x",), header_bytes=lambda op: 16)
+    headed = replace(TEXT, streamed=("x",), loads="Loads", headed=("x",), header_bytes=lambda op: 16)
+    with pytest.raises(ParamError, match="has both arguments and a size"):
+        replace(headed, headed=())
+    with pytest.raises(ParamError, match=r"has no arguments \['w'\], which its text reads ahead"):
+        launch(alone(replace(headed, headed=("w",))))
+    with pytest.raises(ParamError, match="op 'mine': a header of -16 bytes; give 0 or more"):
+        launch(alone(replace(headed, header_bytes=lambda op: -16)))
+    with pytest.raises(ArgumentError, match=r"op 'mine': header_bytes is 1\.5; write a whole number"):
+        launch(alone(replace(headed, header_bytes=lambda op: 1.5)))
     for more, message in (("\udcff", "no UTF-8 at its"), ("\0", "has a NUL"), ("__shared__ float a;", "scratch<T>")):
         with pytest.raises(ParamError, match=message):
             il.TextBody(f"{NORM_TEXT}{more}", "norm_rows")

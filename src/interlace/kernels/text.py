@@ -41,8 +41,8 @@ _ALIGN = 16
 _PANEL_BYTES = 128
 _MACRO = re.compile(r"^[ \t]*#[ \t]*define[ \t]+(\w+)", re.MULTILINE)
 _NO_CODE = re.compile(r'//[^\n]*|/\*.*?\*/|"(?:\\.|[^"\\\n])*"', re.DOTALL)  # comments and strings
-_LINE = 128  # bytes: so do headers, beside them
 _SLOT = 1024  # bytes: slots of the ring, whatever is cut from them, lie at multiples of so many
+_LINE = 128  # bytes: headers, beside the slots, do
 
 
 @dataclass(frozen=True)
@@ -67,9 +67,8 @@ class TextBody:
         early: further arguments that it reads ahead of the item's waits, of which the same holds.
         loads: the struct of the text that says what is streamed, or comes late.
         stage_bytes: op -> bytes that a stage of the ring must hold of it; there may be more.
-        headed: arguments of which a part comes with an item's first stage, in its header.
-        header_bytes: op -> bytes of that, beside each stage. An op that polls has no header, and ``HEADED`` tells the
-            text.
+        headed: arguments of which bulk copies bring a part with an item's first stage, in its header.
+        header_bytes: op -> bytes of that, beside each stage; 0 where an op polls.
         boxes: op -> of streamed arguments, as matrices of their last two dimensions, the rows that a bulk load of 128
             bytes of each brings: ``<name>_boxes`` is then a tensor map of elements, rows and matrices, with the
             128-byte swizzle.
@@ -127,6 +126,11 @@ class TextBody:
                 f"a TextBody has streamed={self.streamed}, late={self.late} and loads={self.loads!r}; name the struct "
                 "of the text that says how its streamed or its late arguments are loaded, or none of them"
             )
+        if bool(self.headed) != (self.header_bytes is not None) or (self.headed and not self.streamed):
+            raise ParamError(
+                f"a TextBody has headed={self.headed}, header_bytes={self.header_bytes} and streamed={self.streamed}; "
+                "a header comes with what is streamed, and has both arguments and a size, or leave out all of it"
+            )
 
     def walk(self, op: Op, tensors: Mapping[str, Tensor], settled: frozenset[str] = frozenset()) -> WalkBody:
         """The part of an op in the one launch, given the graph's tensors by argument; see ``WalkMaker``.
@@ -152,7 +156,7 @@ class TextBody:
         for name in (*pointers, *members, *self.constants):
             if not name.isidentifier() or not name.isascii() or keyword.iskeyword(name):
                 raise ParamError(f"op {op.name!r}: CUDA C++ has no name {name!r}; rename the argument or param")
-        unknown = sorted({*self.streamed, *self.early} - pointers.keys() - {*self.optional})
+        unknown = sorted({*self.streamed, *self.early, *self.headed} - pointers.keys() - {*self.optional})
         if unknown and not self.proved:
             has = f"it has {[*pointers]}"
             raise ParamError(f"op {op.name!r} has no arguments {unknown}, which its text reads ahead; {has}")
@@ -166,7 +170,7 @@ class TextBody:
         struct = Struct("Operands", (*maps, *pointers.items(), *kinds, *worded.fields))
 
         def pack(op: Op, given: Mapping[str, Any], dtype: DType) -> bytes:
-            for name in (*self.streamed, *(self.headed if headed else ())):
+            for name in (*self.streamed, *(name for name in self.headed if headed and name in given)):
                 check_address(op.name, name, given[name].data_ptr(), _ALIGN, "bulk copies want")
             for name in (name for name in self.paired if name in given):
                 pair = 2 * given[name].element_size()
@@ -190,7 +194,10 @@ class TextBody:
         independent, dependent = (0, stage) if self.late else (stage, 0)
         header = 0
         if headed and self.header_bytes is not None:
-            header = -(-(_ALIGN + self.header_bytes(op)) // _LINE) * _LINE
+            own = whole(self.header_bytes(op), f"op {op.name!r}", "header_bytes")
+            if own < 0:
+                raise ParamError(f"op {op.name!r}: a header of {own} bytes; give 0 or more")
+            header = -(-(_ALIGN + own) // _LINE) * _LINE
         return WalkTile(_TYPE, (), independent, dependent, of_warpgroup, 0, 0, header_bytes=header)
 
     def _around(
@@ -208,8 +215,6 @@ class TextBody:
         constants += "".join(f"constexpr bool {name}_words = {flag};\n" for name, flag in flags)
         left = (name for name in self.publishes if name in tensors)
         constants += "".join(f"using {name}_element = {tensors[name].dtype.name};\n" for name in left)
-        if self.header_bytes is not None:
-            constants += f"constexpr bool HEADED = {str(headed).lower()};\n"
         kind = "Streamed" if self.streamed else "Fetched" if self.late else "Plain"
         through = f"{kind}<Arguments, Operands, {self.loads and self.loads + ', '}"
         through += f"{str(headed).lower()}, " if self.streamed else ""

@@ -33,7 +33,7 @@ the run. Message ``m`` lies in place ``m mod TICKETS``, with parities as those o
     independent_full       stage       the loader's arrival, and the bytes of its loads         consumers, the loader
     dependent_full         stage       the waiting loader's arrival, and the bytes              consumers
     independent_empty      stage       every consumer warp that has read the slot               the loader that draws
-    dependent_empty        stage       every consumer warp that has read the slot               the loader that waits
+    dependent_empty        stage       every consumer warp that has read the slot               the loaders
     sent                   message     the loader that draws                                    all other roles
     received               message     consumer warps, the loader that waits, the warp that     the loader that draws
                                        posts, when they have done with it
@@ -196,6 +196,9 @@ DEVICE void await_stage(const Stage& stage) {
   await(dependent_full(stage.slot), stage.phase);
   await(independent_full(stage.slot), stage.phase);
 }
+// Whether the item is a part of a tile that leaves its sums for the part that is last in the plan's sequence, and posts
+// that they are there, by which that part becomes ready (``executors/sums``).
+DEVICE bool leaves_sums(const Item& item) { return item.parts > 1 && item.split >= 0; }
 // A fence waits for all bulk loads that are under way in its SM: 0.5 us without any, 2.5 with 64 KiB
 // (docs/memory-order.md). So the last slots of an item that others wait for, while this worker has nothing more of its
 // op, are handed back when it is posted. An item of `stages` says so before it hands back the first; `early` are those
@@ -203,7 +206,7 @@ DEVICE void await_stage(const Stage& stage) {
 // others or more share waits for their sums too, which takes longer than what a fence waits for, and fills half a ring
 // meanwhile.
 DEVICE void keep_last(const Item& item, Stage& stage, int stages, int early = 0) {
-  if (item.code & KEEPS) stage.passed = max(stages - (item.parts > 2 ? STAGES / 2 : KEPT), early);
+  if (item.code & KEEPS) stage.passed = max(stages - (item.parts > 2 && !leaves_sums(item) ? STAGES / 2 : KEPT), early);
 }
 // A stage's slots, in the order of the ring: that of independent operands and that of dependent ones.
 DEVICE void release_independent(Stage& stage, int slot) {
@@ -220,9 +223,6 @@ DEVICE void release(Stage& stage, int slot) {
 }
 DEVICE int warpgroup() { return threadIdx.x / 128; }
 DEVICE void synchronise() { named_barrier(1 + warpgroup(), 128); }
-// Whether the item is a part of a tile that leaves its sums for the part that is last in the plan's sequence, and posts
-// that they are there, by which that part becomes ready (``executors/sums``).
-DEVICE bool leaves_sums(const Item& item) { return item.parts > 1 && item.split >= 0; }
 // By a warpgroup of consumers, behind an item's last store: to the warp that posts. Behind it the scratch is free.
 DEVICE void hand_over(const Launch& launch, const Item& item, Stage& stage, int n) {
   if (threadIdx.x % 128 == 0 && item.post >= 0 && !leaves_sums(item)) launch.done[item.number] = (int)(item.run + 1);

@@ -94,6 +94,7 @@ constexpr int PITCH = D + 4;    // floats of a head in the scratch: lanes that s
 constexpr int LEFT_FLOATS = WARPS * HEADS_AT_ONCE * PITCH;  // of the scratch, for the sums of all warps
 // Of a header: the share, cosines and sines, and each of the rows of q, k and v.
 constexpr int SHARE_BYTES = 32, ANGLE_BYTES = 4 * D, ROW_BYTES = 2 * D;
+static_assert(sizeof(Share) <= SHARE_BYTES, "a header has room for it");
 constexpr float LAG = 8.0f;     // a score is above the peak by at most so much, which 16 bits of a weight have room for
 
 DEVICE unsigned values_in(int slot) {
@@ -237,7 +238,7 @@ struct Angles {
 #pragma unroll
     for (int p = 0; p < PIECES / 2; ++p) {
       const float2* const at = reinterpret_cast<const float2*>(row) + p * 4 + lane_of() % 4;
-      cosines[p] = HEADED ? at[0] : __ldcg(at), sines[p] = HEADED ? at[D / 4] : __ldcg(at + D / 4);
+      cosines[p] = q_words ? __ldcg(at) : at[0], sines[p] = q_words ? __ldcg(at + D / 4) : at[D / 4];
     }
   }
   DEVICE void rotate(float2& low, float2& high, int p) const {
@@ -407,11 +408,11 @@ template <class A> DEVICE void attend_with(const Tile& tile, const A& a, Stream&
   Rows<q_words, A> rows(tile, a, (long long)tile.i * HEADS + tile.j);
   const unsigned char* const header = stream.header();
   Share share;
-  if constexpr (HEADED) share = *reinterpret_cast<const Share*>(header);
-  else share = share_of(tile, a);
+  if constexpr (q_words) share = share_of(tile, a);
+  else share = *reinterpret_cast<const Share*>(header);
   const bool own = share.own && which == WARPS_OF_SET - 1;
   Angles angles;
-  angles.load(HEADED ? reinterpret_cast<const float*>(header + SHARE_BYTES) : a.rope + (long long)share.at * D);
+  angles.load(q_words ? a.rope + (long long)share.at * D : reinterpret_cast<const float*>(header + SHARE_BYTES));
   const auto q_norm = norm_of(a.q_norm), k_norm = norm_of(a.k_norm);
 
   unsigned query_pairs[PIECES], key_pairs[PIECES] = {}, value_pairs[PIECES] = {};
