@@ -81,6 +81,7 @@ template <class T> DEVICE void store_words(T* at, const int4& words) {
 #: Behind ``ROWS``: see ``kernels/rope``.
 PLACED = r"""
 // A warp puts a head of D elements in its place: normalised by weight unless null, rotated by a row of the table.
+// It may take the head from where it puts it.
 template <int D, class T, class W>
 DEVICE void place(float* out, const T* x, const W* weight, const float* angles, float eps) {
   constexpr int HALF = D / 2;
@@ -89,6 +90,7 @@ DEVICE void place(float* out, const T* x, const W* weight, const float* angles, 
     float squares = 0.0f;
     for (int d = lane_of(); d < D; d += 32) squares += widened(x[d]) * widened(x[d]);
     scale = rsqrtf(warp_sum(squares) / D + eps);
+    __syncwarp();  // lanes have read what others write, where D is no multiple of 64
   }
   for (int d = lane_of(); d < HALF; d += 32) {
     float low = widened(x[d]) * scale, high = widened(x[d + HALF]) * scale;
