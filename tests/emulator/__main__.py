@@ -5,7 +5,7 @@
 Kernels are those of the numbers from ``--seed`` up. Exit status 1 if one goes wrong. With ``--prove`` each is proved as
 well: a kernel that ``prove`` refuses is counted, one that it accepts and that goes wrong is a hole in the proof. With
 ``--one-launch`` those that can run as an op of the one launch. With ``--chains`` chains of products of few weight rows
-instead, by words and by semaphores.
+instead, with ``--steps`` decode steps, both by words and by semaphores.
 """
 
 from __future__ import annotations
@@ -31,12 +31,16 @@ def main() -> int:
     parser.add_argument("--whole", action="store_true", help="print what goes wrong as it is")
     parser.add_argument("--one-launch", action="store_true", help="run each as an op of the one launch")
     parser.add_argument("--chains", action="store_true", help="run chains of products by words and by semaphores")
+    parser.add_argument("--steps", action="store_true", help="run decode steps by words and by semaphores")
     asked = parser.parse_args()
     if MISSING:
         print(MISSING, file=sys.stderr)
         return 2
-    if asked.one_launch or asked.chains:
-        return of_one_launch(range(asked.seed, asked.seed + asked.kernels), asked.runs, chains=asked.chains)
+    numbers = range(asked.seed, asked.seed + asked.kernels)
+    if asked.chains or asked.steps:
+        return both_ways(numbers, asked.runs, steps=asked.steps)
+    if asked.one_launch:
+        return of_one_launch(numbers, asked.runs)
     verdicts: Counter[str] = Counter()
     count = bad = 0
     start, last = time.monotonic(), asked.seed + asked.kernels
@@ -59,21 +63,35 @@ def main() -> int:
     return int(bad > 0)
 
 
-def of_one_launch(numbers: range, runs: int, *, chains: bool) -> int:
-    """Chains of products; or those kernels that can run in the one launch."""
-    from . import one_launch, random_chains  # which want torch
+def of_one_launch(numbers: range, runs: int) -> int:
+    """Those kernels that can run in the one launch."""
+    from . import one_launch  # which wants torch
 
-    tried_by, what = (random_chains, "chains") if chains else (one_launch, "kernels in the one launch")
     count = bad = 0
     for first in range(numbers.start, numbers.stop, TOGETHER):
-        tried, wrong = tried_by.search(range(first, min(first + TOGETHER, numbers.stop)), runs)
+        tried, wrong = one_launch.search(range(first, min(first + TOGETHER, numbers.stop)), runs)
         count, bad = count + tried, bad + len(wrong)
         for number, troubles in wrong:
-            print(f"{'chain' if chains else 'kernel'} {number}:", *troubles, sep="\n  ", flush=True)
-            found = None if chains else drawn(number)
+            print(f"kernel {number}:", *troubles, sep="\n  ", flush=True)
+            found = drawn(number)
             if found is not None:
                 print(print_kernel(found.trial.source), flush=True)
-        print(f"{count} {what}, {bad} wrong", file=sys.stderr)
+        print(f"{count} kernels in the one launch, {bad} wrong", file=sys.stderr)
+    return int(bad > 0)
+
+
+def both_ways(numbers: range, runs: int, *, steps: bool) -> int:
+    """Chains of products, or decode steps."""
+    from . import random_chains, random_steps  # which want torch
+
+    search, what = (random_steps.search, "step") if steps else (random_chains.search, "chain")
+    count = bad = 0
+    for first in range(numbers.start, numbers.stop, TOGETHER):
+        tried, wrong = search(range(first, min(first + TOGETHER, numbers.stop)), runs)
+        count, bad = count + tried, bad + len(wrong)
+        for number, troubles in wrong:
+            print(f"{what} {number}:", *troubles, sep="\n  ", flush=True)
+        print(f"{count} {what}s, {bad} wrong", file=sys.stderr)
     return int(bad > 0)
 
 

@@ -18,12 +18,11 @@ from interlace.core.errors import HangError, PlanError
 from interlace.plan.plan import Dispatch, Plan
 
 from ..cases import TORCH
-from .walk import EmulatedLaunch, prepare, run_poisoned
+from .both_ways import searched
+from .walk import EmulatedLaunch, run_poisoned
 
 FINE = 16  # columns of a sum of squares
 NORMED = ("scaled", "squares")
-#: Chains to a compilation.
-TOGETHER = 10
 
 
 @dataclass(frozen=True)
@@ -52,16 +51,7 @@ class Chain:
 
 def search(numbers: Iterable[int], seeds: int = 3) -> tuple[int, list[tuple[int, list[str]]]]:
     """How many chains of ``numbers`` there are, and the numbers of those with which something is wrong."""
-    every = [chain for number in numbers if (chain := drawn(number)) is not None]
-    wrong = []
-    for first in range(0, len(every), TOGETHER):
-        some = every[first : first + TOGETHER]
-        prepare([run for chain in some for run in (chain.words, chain.semaphores)])
-        for chain in some:
-            troubles = [trouble for seed in range(seeds) for trouble in chain.troubles(seed)]
-            if troubles:
-                wrong.append((chain.number, troubles))
-    return len(every), wrong
+    return searched(drawn, numbers, seeds)
 
 
 def drawn(number: int) -> Chain | None:

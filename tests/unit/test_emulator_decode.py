@@ -17,6 +17,7 @@ from interlace.workloads import Decode, LlamaShape, decode_graph  # noqa: E402
 
 from ..cases import TORCH, relative_error  # noqa: E402
 from ..emulator.build import MISSING  # noqa: E402
+from ..emulator.random_steps import search  # noqa: E402
 from ..emulator.walk import EmulatedLaunch, prepare  # noqa: E402
 from ..paged import in_pages, in_rows  # noqa: E402
 
@@ -93,3 +94,9 @@ def test_steps_of_a_ragged_batch_are_right_and_touch_nothing_else(name: str) -> 
             assert [int(alone[n][b, 0, :, 0].isnan().sum()) for b in range(3)] == [
                 CAPACITY - at - step - 1 for at in POSITIONS
             ]
+
+
+def test_random_steps_by_words_are_bit_for_bit_those_by_semaphores_and_right() -> None:
+    tried, wrong = search(range(1046, 1050))
+    assert tried == 4
+    assert wrong == []

@@ -1,0 +1,116 @@
+"""Random decode steps: by words they are bit for bit what they are by semaphores, and both are right.
+
+Models, batches, positions, splits of attention, pages, tiles, blocks, stages and what is under way are all drawn. So
+ops of every kind follow each other in one ring, whose slots for weights may be a turn ahead of those for tokens.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from random import Random
+
+import numpy as np
+import torch
+
+import interlace as il
+from interlace.core.errors import HangError, PlanError
+from interlace.workloads import Decode, LlamaShape, decode_graph
+
+from ..cases import TORCH, relative_error
+from ..paged import STEPS, in_pages
+from .both_ways import searched
+from .walk import EmulatedLaunch
+
+_PAGE, _TOLERANCE = 64, 1e-2
+
+
+@dataclass(frozen=True)
+class Step:
+    """A step of a number, by words where a formula has them and by semaphores alone."""
+
+    number: int
+    work: Decode
+    positions: tuple[int, ...]
+    words: EmulatedLaunch
+    semaphores: EmulatedLaunch
+
+    def troubles(self, seed: int) -> list[str]:
+        """What is wrong under a schedule."""
+        try:
+            found, right = (self._logits(run, seed) for run in (self.words, self.semaphores))
+        except HangError as error:
+            return [str(error)]
+        told = [str(fault) for run in (self.words, self.semaphores) for fault in run.faults]
+        told += [] if torch.equal(found, right) else [f"words {sorted(self.words._handed_over.sizes)} change it"]
+        given = {name: value.double().numpy() for name, value in self._inputs(seed).items()}
+        error = relative_error(right, torch.from_numpy(self.work.dense(np, given)["logits"]))
+        return told if error < _TOLERANCE else [*told, f"off by {error:.1e}"]
+
+    def _inputs(self, seed: int) -> dict[str, torch.Tensor]:
+        graph = self.semaphores.plan.graph
+        given = {**self.work.inputs(seed), "position": np.array(self.positions, np.float32)}
+        t = {n: torch.from_numpy(value).to(TORCH[graph.tensor(n).dtype.name]) for n, value in given.items()}
+        for name in (name for name in t if name.endswith("_cache")):
+            for b, at in enumerate(self.positions):
+                t[name][b, :, at:] = float("nan")
+        return t
+
+    def _logits(self, run: EmulatedLaunch, seed: int) -> torch.Tensor:
+        """Of a run; all that it writes is NaN before."""
+        graph, t = run.plan.graph, self._inputs(seed)
+        if "table" in graph.inputs:
+            t = in_pages(t, graph.tensor("layers.0.k_cache").shape[0])
+        t |= {name: run.empty(name) for name in graph.outputs}
+        for name in (*graph.intermediates, "logits"):
+            value = t[name] if name in t else run.intermediate(name)
+            value.fill_(float("nan") if value.is_floating_point() else -1)
+        run.seed = seed
+        run.run(t)
+        return t["logits"]
+
+
+def search(numbers: Iterable[int], seeds: int = 2) -> tuple[int, list[tuple[int, list[str]]]]:
+    """How many steps of ``numbers`` there are, and the numbers of those with which something is wrong."""
+    return searched(drawn, numbers, seeds)
+
+
+def drawn(number: int) -> Step | None:
+    """The step of a number; None where fewer than two stages fit."""
+    random = Random(number)
+    kv_heads, group, d = random.randint(1, 2), random.choice((1, 2, 4, 9)), random.choice((16, 24, 64, 64, 128))
+    hidden, ffn = (64 * random.randint(1, 4) for _ in range(2))
+    told = {name: random.random() < 0.3 for name in ("qkv_bias", "qk_norm", "tied")}
+    layers, vocabulary = random.randint(1, 2), random.randint(30, 150)
+    shape = LlamaShape(layers, hidden, ffn, kv_heads * group, kv_heads, d, vocabulary, **told)
+    batch, capacity = random.choice((1, 1, 2, 3, 5, 9)), random.randint(20, 150)
+    positions = tuple(random.randrange(capacity - 1) for _ in range(batch))
+    each = -(-capacity // _PAGE)
+    pages = sum(min((at + STEPS) // _PAGE + 1, each) for at in positions) + 1 if random.random() < 0.3 else None
+    splits = random.randint(1, 3)
+    device = replace(il.H200, sms=splits * batch * kv_heads, sm_dram_bytes_per_s=1e6 if splits > 1 else 1e15)
+    tile = None
+    if random.random() < 0.5:
+        rows = 8 if batch <= 8 else 16
+        columns, deep = random.choice((16, 24, 48)), random.choice((64, 128, 256))
+        tile = il.MatmulTile(rows, columns, deep, num_warps=4, swap_ab=True)
+    graph = decode_graph(shape, batch, capacity, device, tile, pages=pages)
+    workers, stages, under_way = random.randint(1, 4), random.choice((2, 3, 3, 4)), random.choice((8192, 1 << 20))
+    try:
+        plan = il.plan_graph(graph, il.H200, il.OneLaunchExecutor, workers=workers)
+        made = (
+            EmulatedLaunch(
+                plan,
+                stages=stages,
+                in_flight_bytes=under_way,
+                at_once=plan.workers > 1,
+                words=words,
+                timeout_s=2.0,
+                jitter_s=1e-6,
+            )
+            for words in (None, ())
+        )
+        work = Decode(**{**vars(shape), "batch": batch, "capacity": capacity, "context": 0})
+        return Step(number, work, positions, *made)
+    except (PlanError, StopIteration):
+        return None
