@@ -200,9 +200,7 @@ class TextBody:
             header = -(-(_ALIGN + own) // _LINE) * _LINE
         return WalkTile(_TYPE, (), independent, dependent, of_warpgroup, 0, 0, header_bytes=header)
 
-    def _around(
-        self, op: Op, tensors: Mapping[str, Tensor], struct: Struct, worded: Worded, headed: bool
-    ) -> str:
+    def _around(self, op: Op, tensors: Mapping[str, Tensor], struct: Struct, worded: Worded, headed: bool) -> str:
         """The text with what the op gives it before, and its type in the launch behind."""
         first = tensors[op.accesses[0].arg].dtype.name
         nulls = [name for name in self.optional if name not in struct.names]
