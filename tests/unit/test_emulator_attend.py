@@ -161,9 +161,15 @@ def test_attention_of_a_ragged_batch_is_that_of_the_reference(case: tuple) -> No
     right = il.ReferenceExecutor(run.plan).run(given)
     for name in run.plan.graph.outputs:
         found = t[name].double().numpy()
-        np.testing.assert_allclose(found, right[name], atol=TOLERANCE[case[0].name], rtol=0)
-        if case[3] > 1:  # this share has no key of its own that is rounded, and queries and weights are not
-            np.testing.assert_allclose(found[:, :, 0], right[name][:, :, 0], atol=3e-4, rtol=0)
+        same = found == right[name]  # peaks of nothing are infinite
+        error = abs(np.subtract(found, right[name], out=np.zeros_like(found), where=~same))
+        # What a split leaves was not divided by the total of its weights yet, each of which was rounded; values are
+        # below 4.
+        total = right["total"][..., None] if case[3] > 1 and name == "out" else np.ones(1)
+        assert (error <= TOLERANCE[case[0].name] * np.maximum(total, 1)).all()
+        if case[3] > 1:  # this share has no key of its own that is rounded, and queries are not
+            weights = case[0].epsilon / 2 * 4 * total[:, :, 0] if name == "out" else 0
+            assert (error[:, :, 0] <= 3e-4 + weights).all()
 
 
 @emulated
@@ -251,4 +257,4 @@ def test_products_of_attention_fit_the_registers(
     binary = il.OneLaunchExecutor(plan, il.Options("meta")).binary
     assert (binary.resources.spill_bytes, binary.warnings) == (0, ())
     assert binary.resources.registers <= registers
-    assert binary.ptx.count("mma.sync.aligned.m16n8k16") == (d // 16 * 2 + d // 8) * (2 if splits == 1 else 1)
+    assert binary.ptx.count("mma.sync.aligned.m16n8k16") == (d // 16 * 3) * (2 if splits == 1 else 1)

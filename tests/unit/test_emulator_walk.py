@@ -117,6 +117,15 @@ LAUNCHES = {
         3,
         options={"trace": True},
     ),
+    "weights held, of four stages and of two, deep ones, in two blocks of rows": lambda: launch(
+        ffn(33, tile(40, 64, 128, swap_ab=True), tile(40, 128, swap_ab=True), A.SILU, extras=("gate",), hidden=512),
+        4,
+    ),
+    "weights held, parts of one stage": lambda: launch(
+        ffn(24, tile(24, 64, swap_ab=True), tile(24, 64, swap_ab=True), hidden=256, width=192),
+        6,
+        split={"up": il.SplitK(2), "down": il.SplitK(3)},
+    ),
     "two warpgroups of two blocks of rows, few of them loaded": lambda: launch(
         ffn(5, tile(256, 24, 128, 8), tile(256, 40, warps=8), A.NONE), 2
     ),
@@ -198,6 +207,7 @@ def test_a_missing_post_ends_in_an_error_and_the_next_run_is_right() -> None:
 
 _MEET = "  synchronise();\n  if (threadIdx.x % 128 == 0) mbarrier_arrive(finished(n % TICKETS));\n"
 _TAKEN = "  if (first_lane()) mbarrier_arrive(received(message));\n  return last.y;\n"
+_UNDER_WAY = "wgmma_wait<1>();\n      if (before >= 0)"
 _LAST = "      if (before >= 0) release(stage, before);\n"
 #: Changes of the text, and the kind of the fault that is reported.
 FAULTS = {
@@ -220,13 +230,13 @@ FAULTS = {
         "  __syncwarp();",
         "race",
     ),
-    "a slot handed back before its products end": ("wgmma_wait<1>();", "wgmma_wait<2>();", "race"),
+    "a slot handed back before its products end": (_UNDER_WAY, _UNDER_WAY.replace("<1>", "<2>"), "race"),
     "products that do not wait for tokens": (
         "const Stage& stage) {\n  await(dependent_full(stage.slot), stage.phase);\n",
         "const Stage& stage) {\n",
         "race",
     ),
-    "panels as far apart as in a whole tile": ("tokens + p * ROWS * 8", "tokens + p * BM * 8", "race"),
+    "panels as far apart as in a whole tile": ("token = tokens + p * ROWS * 8", "token = tokens + p * BM * 8", "race"),
     "rows turned round before all are there": (
         "        synchronise();\n        const int tokens",
         "        const int tokens",
@@ -250,6 +260,23 @@ FAULTS = {
     ),
     "barriers not known to bulk loads": ("    fence_mbarrier_init();\n", "", "proxy"),
 }
+_OF_HELD = "wgmma_wait<1>();\n      if (s > 0) release_dependent(before);\n"
+#: The same where weights are taken into registers.
+AHEAD = {
+    "a slot handed back before all lanes have its weights": (
+        "    __syncwarp();\n    release_independent(stage, ahead.slot);\n",
+        "    release_independent(stage, ahead.slot);\n",
+        "race",
+    ),
+    "weights taken before they are there": ("    await(independent_full(ahead.slot), ahead.phase);\n", "", "race"),
+    "products of held weights that do not wait for tokens": (
+        "      await(dependent_full(stage.slot), stage.phase);\n      const unsigned tokens",
+        "      const unsigned tokens",
+        "race",
+    ),
+    "tokens handed back before products of held weights end": (_OF_HELD, _OF_HELD.replace("<1>", "<2>"), "race"),
+    "tokens of held weights that are not handed back": (_OF_HELD, "wgmma_wait<1>();\n", "deadlock"),
+}
 #: Of split tiles: the last part does not look whether the others' sums are there; one of them leaves none.
 SPLIT = {
     "right": None,
@@ -264,6 +291,9 @@ def broken() -> dict[str, EmulatedLaunch]:
     plan = il.build(ffn(40, same, same, hidden=256, width=256), il.Choices(1))
     made = {name: EmulatedLaunch(plan, stages=2, change=(before, after)) for name, (before, after, _) in FAULTS.items()}
     # The last item of an op keeps its slots until it is posted, so what comes next needs slots of its own to be hasty.
+    few = tile(40, 64, swap_ab=True)
+    ahead = il.build(ffn(40, few, few, hidden=512, width=256), il.Choices(1))
+    made |= {name: EmulatedLaunch(ahead, stages=4, change=fault[:2]) for name, fault in AHEAD.items()}
     hasty = "loads that do not wait for posts"
     made[hasty] = EmulatedLaunch(plan, stages=4, change=FAULTS[hasty][:2])
     split = il.build(ffn(8, small, small, hidden=64, width=192), il.Choices(1, split={"down": il.SplitK(3)}))
@@ -278,10 +308,10 @@ def broken() -> dict[str, EmulatedLaunch]:
     return made
 
 
-@pytest.mark.parametrize("name", FAULTS)
+@pytest.mark.parametrize("name", [*FAULTS, *AHEAD])
 def test_a_planted_fault_is_reported(name: str) -> None:
     run = broken()[name]
-    assert FAULTS[name][2] in kinds_of_faults(run, inputs_of(run.plan.graph), SEEDS)
+    assert (FAULTS | AHEAD)[name][2] in kinds_of_faults(run, inputs_of(run.plan.graph), SEEDS)
 
 
 def test_slots_that_are_kept_until_a_post_and_never_handed_back_are_reported() -> None:

@@ -174,7 +174,7 @@ class OneLaunchExecutor(DeviceExecutor):
         chunked, words = [body.chunked for body in bodies], self._handed_over
         table = for_workers(self.plan, chunked, parts_wait=True, shares=shares, words=words)
         check_order(self.proof, table.parts.tolist())
-        self._parts = parts_of(graph, table.parts.tolist(), shares.ops, words)
+        self._parts = parts_of(graph, table.parts.tolist(), shares.ops, words, table.least.tolist())
         if self.options.cluster != ALONE:
             check_clusters(self.plan, table, self.options.cluster)
             self._parts = in_clusters(self._parts, self.plan.graph, self.options.cluster)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
+from itertools import groupby
 
 from interlace.core.errors import PlanError
 from interlace.executors.words import NONE, HandedOver
@@ -34,7 +36,11 @@ def bodies_of(graph: Graph) -> list[WalkBody]:
 
 
 def parts_of(
-    graph: Graph, split: Sequence[int] | None = None, shares: Collection[int] = (), words: HandedOver = NONE
+    graph: Graph,
+    split: Sequence[int] | None = None,
+    shares: Collection[int] = (),
+    words: HandedOver = NONE,
+    least: Sequence[int] | None = None,
 ) -> list[Part]:
     """What the launch has of each op.
 
@@ -42,10 +48,12 @@ def parts_of(
         split: the most parts of a tile of each.
         shares: ops whose parts share sums.
         words: which tensors are words.
+        least: extent along k of the shortest item of each, by which bodies take weights ahead of waits; None if that is
+            not known.
     """
     warpgroups = warpgroups_of(graph)
     split = [1] * len(graph.ops) if split is None else split
-    parts = []
+    parts: list[Part] = []
     for o, (op, body, count) in enumerate(zip(graph.ops, bodies_of(graph), split, strict=True)):
         if o in words.ops:
             assert body.worded is not None
@@ -53,7 +61,28 @@ def parts_of(
         shared = body.shared(op, count, warpgroups) if o in shares and body.shared is not None else None
         tile = body.tile(op, count, warpgroups) if shared is None else shared
         parts.append(Part(body, tile, graph.tensor(op.accesses[0].tensor).dtype))
-    return parts
+    return parts if least is None else _ahead(graph, parts, least)
+
+
+def _ahead(graph: Graph, parts: Sequence[Part], least: Sequence[int]) -> list[Part]:
+    """Parts with the tiles that take weights ahead of waits, where bodies have such; what shared its code does so.
+
+    Not of ops that multiply the same tokens: these are queries, keys and values, and behind them attention loads more
+    than a ring holds (docs/tried.md).
+    """
+    alike: dict[object, int] = {}
+    for part, extent in zip(parts, least, strict=True):
+        alike[part.code] = min(extent, alike.get(part.code, extent))
+    made = []
+    for _, run in groupby(zip(graph.ops, parts, strict=True), lambda pair: pair[0].accesses[0].tensor):
+        some = [*run]
+        made += [
+            replace(part, tile=part.body.ahead(op, part.tile, alike[part.code]))
+            if part.body.ahead is not None and len(some) == 1
+            else part
+            for op, part in some
+        ]
+    return made
 
 
 def able_to_share(graph: Graph, split: Sequence[int]) -> list[bool]:

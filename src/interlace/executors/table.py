@@ -48,6 +48,13 @@ class Table:
     chunked: bool
 
     @property
+    def least(self) -> Ints:
+        """Of each op the extent along k of its shortest item, 0 of one without items."""
+        found = np.full(len(self.parts), _INT32, np.int64)
+        np.minimum.at(found, self.items["op"], self.items["k_hi"] - self.items["k_lo"])
+        return np.where(found < _INT32, found, 0)
+
+    @property
     def last_of_ops(self) -> NDArray[np.bool_]:
         """Rows that post, and behind which their worker has others, but none of their op."""
         op = self.items["op"]

@@ -215,6 +215,8 @@ class WalkBody:
         filled: names of the arguments that only bulk loads read, which leave out rows that are not there.
         shared: op, parts of each tile, warpgroups -> how tiles are computed of which each part adds and finishes a
             share; None where they are not, or for a body that has no such tiles.
+        ahead: op, its tile, the least extent along k that an item has -> the same, whose items may take weights into
+            registers ahead of their waits. None if none do, or all as they are.
         polls: names of the arguments that it can read as words, all or none; then each tile polls all that the op's
             access maps say it reads of them.
         publishes: names of those that it can write as words, all or none.
@@ -239,6 +241,7 @@ class WalkBody:
     filled: tuple[str, ...] = ()
     clustered: Callable[[Op, Cluster], WalkBody] | None = None
     shared: Callable[[Op, int, int], WalkTile | None] | None = None
+    ahead: Callable[[Op, WalkTile, int], WalkTile] | None = None
     polls: tuple[str, ...] = ()
     publishes: tuple[str, ...] = ()
     keeps: bool = False

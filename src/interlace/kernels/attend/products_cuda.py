@@ -16,9 +16,9 @@ where a share is the whole cache, two such chains go side by side:
     weights                        80, sums, the largest of a lane, a vote, exponents, pairs
     products with the values       their sums are not waited for
 
-In products with values heads are columns: weights lie as scores came, what rounding took from them is a product of its
-own, and 16 elements of a value are rows. Exponents are counted from a peak that may be out of date by ``LAG``, so that
-lanes need not tell each other theirs, and sums fade, but rarely (as FlashAttention-4 does, Dao, Hot Chips 2025).
+In products with values heads are columns: weights lie as scores came, rounded as in FlashAttention, which their total
+is not, and 16 elements of a value are rows. Exponents are counted from a peak that may be out of date by ``LAG``, so
+that lanes need not tell each other theirs, and sums fade, but rarely (as FlashAttention-4 does, Dao, Hot Chips 2025).
 
 The warp that has the fewest positions begins with this step's own key and value, which never went through the cache.
 In the end warps meet in shared memory, once.
@@ -85,7 +85,7 @@ constexpr int BOXES_TOGETHER = INDEPENDENT_BYTES / (2 * BOX_BYTES);
 constexpr int SMALLER_BYTES = DEPENDENT_BYTES < INDEPENDENT_BYTES ? DEPENDENT_BYTES : INDEPENDENT_BYTES;
 constexpr int BOXES_APART = DEPENDENT_BYTES % 1024 ? 0 : SMALLER_BYTES / BOX_BYTES;  // slots lie where boxes may
 constexpr bool APART = BOXES_APART > BOXES_TOGETHER;
-constexpr int STAGE_ROWS = (APART ? BOXES_APART : BOXES_TOGETHER) * BOX;
+constexpr int BOXES = APART ? BOXES_APART : BOXES_TOGETHER, STAGE_ROWS = BOXES * BOX;
 constexpr int HEADS_AT_ONCE = GROUP < 8 ? GROUP : 8;
 constexpr int SETS = (GROUP + 7) / 8, WARPS_OF_SET = WARPS / SETS;
 constexpr int PIECES = D / 8;   // of a row; a lane has two neighbours of each
@@ -100,35 +100,60 @@ constexpr float LAG = 8.0f;     // a score is above the peak by at most so much,
 DEVICE unsigned values_in(int slot) {
   return APART ? dependent_slot(slot) : independent_slot(slot) + BOXES_TOGETHER * BOX_BYTES;
 }
-// That has a position of a head: matrices are caches of one head, or pages of it.
-template <class A> DEVICE int matrix_of(const A& a, int sequence, int head, int at) {
-  if constexpr (PAGE == 0) return sequence * HEADS + head;
-  else return max(page_of(a, sequence, at), 0) * HEADS + head;
-}
 struct Loads {
   static constexpr int STAGE_BYTES = 2 * STAGE_ROWS / BOX * BOX_BYTES;
   const Arguments& a;
   Share share;
   int head;
+  // Where caches lie in pages, entries of the table: one in each lane, from a multiple of 32 on, and those of a stage's
+  // boxes. An answer takes longer than a stage, so it is for 32 pages.
+  mutable int first = -1, mine = 0, entries[PAGE ? BOXES : 1] = {};
 
   DEVICE Loads(const Tile& tile, const Arguments& a) : a(a), share(share_of(tile, a)), head(tile.j) {}
+  template <class A> DEVICE void look_up(const A& a, int n) const {
+    if constexpr (PAGE > 0) {
+#pragma unroll
+      for (int b = 0; b < BOXES; ++b) {
+        const int page = (share.low + n * STAGE_ROWS + b * BOX) / max(PAGE, 1), lane = threadIdx.x % 32;
+        if (b >= boxes(n)) continue;
+        if (first != page / 32 * 32) {
+          first = page / 32 * 32;
+          mine = first + lane < pages_of_sequence(a) ? entry_of(a, share.sequence, first + lane) : 0;
+        }
+        entries[b] = __shfl_sync(0xffffffff, mine, page % 32);
+      }
+    }
+  }
   DEVICE int stages() const { return max((share.high - share.low + STAGE_ROWS - 1) / STAGE_ROWS, 1); }
   DEVICE int boxes(int n) const {
     return (min(share.high - share.low - n * STAGE_ROWS, STAGE_ROWS) + BOX - 1) / BOX;
   }
-  DEVICE unsigned bytes(int n) const { return 2 * BOX_BYTES * boxes(n); }
+  DEVICE unsigned bytes(int n) const {  // all lanes ask, before one loads
+    look_up(a, n);
+    return 2 * BOX_BYTES * boxes(n);
+  }
   DEVICE void load(int n, int slot, unsigned barrier) const {
-    const int count = boxes(n), first = share.low + n * STAGE_ROWS;
+    // Matrices are caches of one head, or pages of it.
+    const int count = boxes(n), low = share.low + n * STAGE_ROWS;
     unsigned to_keys = independent_slot(slot), to_values = values_in(slot);
+    if constexpr (PAGE == 0) {
 #pragma unroll 1
-    for (int b = 0; b < count; ++b) {
-      const int at = first + b * BOX, row = PAGE ? at % max(PAGE, 1) : at;
-      const int matrix = matrix_of(a, share.sequence, head, at);
+      for (int b = 0; b < count; ++b)
+        load_box(to_keys, to_values, low + b * BOX, share.sequence * HEADS + head, barrier);
+    } else {
 #pragma unroll
-      for (int d = 0; d < D; d += 64, to_keys += PANEL_BYTES, to_values += PANEL_BYTES) {
-        tma_load_3d(to_keys, a.k_cache_boxes, d, row, matrix, barrier);
-        tma_load_3d(to_values, a.v_cache_boxes, d, row, matrix, barrier);
-      }
+      for (int b = 0; b < BOXES; ++b)
+        if (b < count) {
+          const int page = max(min(entries[b], a.PAGES - 1), 0);
+          load_box(to_keys, to_values, (low + b * BOX) % max(PAGE, 1), page * HEADS + head, barrier);
+        }
+    }
+  }
+  DEVICE void load_box(unsigned& to_keys, unsigned& to_values, int row, int matrix, unsigned barrier) const {
+#pragma unroll
+    for (int d = 0; d < D; d += 64, to_keys += PANEL_BYTES, to_values += PANEL_BYTES) {
+      tma_load_3d(to_keys, a.k_cache_boxes, d, row, matrix, barrier);
+      tma_load_3d(to_values, a.v_cache_boxes, d, row, matrix, barrier);
     }
   }
   // Where tokens are no words: what a tile begins with.
@@ -359,7 +384,7 @@ struct Sums {
         load_transposed(columns[b][p], (values + from[b] ^ p % 4 << 5) + p / 4 * PANEL_BYTES);
     if (!WHOLE) largest = fmaxf(largest, most);
     if (__any_sync(0xffffffff, most > peak + LAG)) raise(most);
-    unsigned pairs[BLOCKS][2], lost[BLOCKS][2];
+    unsigned pairs[BLOCKS][2];
 #pragma unroll
     for (int b = 0; b < BLOCKS; ++b)
 #pragma unroll
@@ -367,17 +392,11 @@ struct Sums {
         const float first = power_of_two(weights[b][i] - peak), second = power_of_two(weights[b][i + 1] - peak);
         total += first + second;
         pairs[b][i / 2] = as_pair(first, second);
-        const float2 kept = widened_pair(pairs[b][i / 2], STORED);
-        lost[b][i / 2] = as_pair(first - kept.x, second - kept.y);
       }
 #pragma unroll
     for (int b = 0; b < BLOCKS; ++b)
 #pragma unroll
       for (int p = 0; p < PIECES / 2; ++p) multiply(sums[p], columns[b][p], pairs[b][0], pairs[b][1]);
-#pragma unroll
-    for (int b = 0; b < BLOCKS; ++b)
-#pragma unroll
-      for (int p = 0; p < PIECES / 2; ++p) multiply(sums[p], columns[b][p], lost[b][0], lost[b][1]);
   }
   // Of each head D sums, the peak and the total.
   DEVICE void leave(float* heads) {

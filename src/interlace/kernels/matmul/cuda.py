@@ -24,9 +24,15 @@ columns of a row also have the sum of their squares, and factors of rows are mad
 from __future__ import annotations
 
 from interlace.kernels import gelu
+from interlace.kernels.bodies import HELD_REGISTERS
+from interlace.kernels.cuda.matrices import MATRICES
 from interlace.kernels.matmul.folded_cuda import FOLDED
 
-MATMUL = gelu.CUDA + r"""
+MATMUL = gelu.CUDA + MATRICES + r"""
+#ifndef REGISTERS_TO_HOLD
+#define REGISTERS_TO_HOLD """ + f"{HELD_REGISTERS[0]}" + r"""
+#endif
+constexpr int HELD_REGISTERS = REGISTERS_TO_HOLD;  // of a thread, for weights and what else an item has
 template <int N> struct Product;
 // What an epilogue takes of the operands.
 struct Epilogue {
@@ -63,6 +69,20 @@ DEVICE void store_ragged(const Epilogue& op, int token, int feature, unsigned pa
   ELEMENT* const to = op.out + (long long)token * op.n + feature;
   to[0] = (ELEMENT)pair;
   if (feature + 1 < op.n) to[1] = (ELEMENT)(pair >> 16);
+}
+// By a warp, ahead of tokens: its weights of the next stages, so many rows of them, into registers, so that others may
+// have their slots.
+template <class WEIGHTS, int COUNT>
+DEVICE void take_weights(Stage& stage, WEIGHTS (&weights)[COUNT], int rows) {
+  Stage ahead = {stage.slot, stage.phase};
+#pragma unroll
+  for (int s = 0; s < COUNT; ++s) {
+    await(independent_full(ahead.slot), ahead.phase);
+    weights[s].load(independent_slot(ahead.slot), rows);
+    __syncwarp();
+    release_independent(stage, ahead.slot);
+    ahead.advance();
+  }
 }
 DEVICE float sigmoid(float value) { return __fdividef(1.0f, 1.0f + __expf(-value)); }
 template <int GATES, int ACTIVATION> DEVICE float activated(float value, float gate) {
@@ -107,6 +127,10 @@ struct Matmul {
   static constexpr int BLOCKS = TALL / WARPGROUPS / 64;     // of 64 rows, in a warpgroup
   static constexpr int SUMS = WIDTH / 2;                // registers of a block of rows
   static constexpr int COUNT = GATES * BLOCKS * SUMS;   // registers of all sums
+  // Registers of a stage's weights, and stages that may be held in registers: half of the ring at most.
+  static constexpr int OF_STAGE = GATES * BLOCKS * PANELS * 16;
+  static constexpr int ROOM = TRANSPOSED && WARPGROUPS * CLUSTER == 1 ? HELD_REGISTERS - COUNT : 0;
+  static constexpr int FIT = ROOM < 0 ? 0 : ROOM / OF_STAGE, MOST_HELD = FIT < STAGES / 2 ? FIT : STAGES / 2;
   // Sums of so many other parts are loaded at once; if these are few, while the last products are under way.
   static constexpr int OTHERS = TOGETHER - 1;
   static constexpr bool EARLY = OTHERS > 0 && OTHERS * COUNT <= 48;
@@ -170,9 +194,78 @@ struct Matmul {
     }
   }
 
-  DEVICE static void compute(const Launch& launch, const Item& item, Stage& stage) {
+  // Weights of a stage as the tensor core has 64 rows of them in registers, a warp 16.
+  struct Weights {
+    unsigned pieces[PANELS][GATES][BLOCKS][4][4];
+    // Of so many rows; lanes whose rows are none of them read the last.
+    DEVICE void load(unsigned slot, int rows) {
+      const int lane = threadIdx.x % 32, mine = threadIdx.x / 32 % 4 * 16 + lane % 16;
+#pragma unroll
+      for (int b = 0; b < BLOCKS; ++b) {
+        const int row = min(b * 64 + mine, rows - 1);
+#pragma unroll
+        for (int p = 0; p < PANELS; ++p)
+#pragma unroll
+          for (int g = 0; g < GATES; ++g)
+#pragma unroll
+            for (int i = 0; i < 4; ++i) {
+              const int line = (g * PANELS + p) * BN + row, piece = i * 2 + lane / 16;
+              load_matrices(pieces[p][g][b][i], slot + line * 128 + ((piece ^ row & 7) << 4));
+            }
+      }
+    }
+  };
+  typedef float AllSums[GATES][BLOCKS][SUMS];
+  DEVICE static void settle_all(AllSums& sums) {
+#pragma unroll
+    for (int g = 0; g < GATES; ++g)
+#pragma unroll
+      for (int b = 0; b < BLOCKS; ++b) settle(sums[g][b]);
+  }
+  // The first stages of an item: products of weights in registers, when tokens are there.
+  template <int HELD>
+  DEVICE static void take_ahead(const Item& item, const Epilogue& op, Stage& stage, AllSums& sums,
+                                RowFactors& factors) {
+    Weights weights[HELD];
+    take_weights(stage, weights, inside<1>(op.n - item.j * BN, BN));
+    load_factors(item, op, stage, factors);
+    settle_all(sums);  // or ptxas lets no products be under way, of any tile (C7520)
+    int before = -1;
+#pragma unroll
+    for (int s = 0; s < HELD; ++s) {
+      await(dependent_full(stage.slot), stage.phase);
+      const unsigned tokens = operand(dependent_slot(stage.slot));
+      wgmma_fence();
+#pragma unroll
+      for (int p = 0; p < PANELS; ++p)
+#pragma unroll
+        for (int g = 0; g < GATES; ++g)
+#pragma unroll
+          for (int b = 0; b < BLOCKS; ++b)
+#pragma unroll
+            for (int i = 0; i < 4; ++i)
+              Product<WIDTH>::add(sums[g][b], weights[s].pieces[p][g][b][i], descriptor(tokens + p * ROWS * 8 + i * 2));
+      wgmma_commit();
+      wgmma_wait<1>();
+      if (s > 0) release_dependent(before);
+      before = stage.slot;
+      stage.advance();
+    }
+    wgmma_wait<0>();
+    release_dependent(before);
+  }
+  // Behind the item's waits: factors are of the launch's.
+  DEVICE static void load_factors(const Item& item, const Epilogue& op, const Stage& stage, RowFactors& factors) {
+    if constexpr (NORMALISED > 0 && RowFactors::EARLY) {
+      await(dependent_full(stage.slot), stage.phase);
+      factors.load(op, item.i * BM);
+    }
+  }
+
+  // Of items whose first HELD stages are taken ahead.
+  template <int HELD> DEVICE static void compute_with(const Launch& launch, const Item& item, Stage& stage) {
     const Epilogue op = operands_of<Operands>(launch, item);  // under way while the first stage is
-    float sums[GATES][BLOCKS][SUMS];
+    AllSums sums;
 #pragma unroll
     for (int g = 0; g < GATES; ++g)
 #pragma unroll
@@ -183,15 +276,13 @@ struct Matmul {
     const int feature = item.j * BN + (TRANSPOSED ? warpgroup() * BLOCKS * 64 : 0);
     if constexpr (LEAVES && GAINS_EARLY) load_gains(op, feature, gains);
     RowFactors factors;
-    if constexpr (NORMALISED > 0 && RowFactors::EARLY) {
-      await(dependent_full(stage.slot), stage.phase);
-      factors.load(op, item.i * BM);
-    }
     const int own = uniform(warpgroup());
     int before = -1;
-    keep_last(item, stage, (item.k_hi - item.k_lo + BK - 1) / BK);
+    keep_last(item, stage, (item.k_hi - item.k_lo + BK - 1) / BK, HELD);
+    if constexpr (HELD > 0) take_ahead<HELD>(item, op, stage, sums, factors);
+    else load_factors(item, op, stage, factors);
 #pragma unroll 1
-    for (int k = item.k_lo; k < item.k_hi; k += BK) {
+    for (int k = item.k_lo + HELD * BK; k < item.k_hi; k += BK) {
       await_stage(stage);
       const unsigned weights = operand(independent_slot(stage.slot)), tokens = operand(dependent_slot(stage.slot));
       wgmma_fence();
@@ -220,11 +311,8 @@ struct Matmul {
     if constexpr (EARLY)
       if (closes(item)) look(early, Others<COUNT / 4>(launch, item, 0, 0));
     wgmma_wait<0>();
-    release(stage, before);
-#pragma unroll
-    for (int g = 0; g < GATES; ++g)
-#pragma unroll
-      for (int b = 0; b < BLOCKS; ++b) settle(sums[g][b]);
+    if (before >= 0) release(stage, before);
+    settle_all(sums);
     if constexpr (SHARES > 1) {
       float own[GATES][BLOCKS][SHARE / 2];
       leave_shares(launch, item, sums, own);
@@ -246,6 +334,17 @@ struct Matmul {
     if constexpr (LEAVES && !GAINS_EARLY) load_gains(op, feature, gains);
     finish<WIDTH>(op, item, sums, gains);
   }
+
+  DEVICE static void compute(const Launch& launch, const Item& item, Stage& stage) {
+    compute_with<0>(launch, item, stage);
+  }
+  // Where every item has LEAST stages or more. With a branch for those that have not ptxas lets no products be under way
+  // either (C7514).
+  template <int LEAST, class TILE = Matmul> struct Ahead : TILE {
+    DEVICE static void compute(const Launch& launch, const Item& item, Stage& stage) {
+      TILE::template compute_with<(LEAST < TILE::MOST_HELD ? LEAST : TILE::MOST_HELD)>(launch, item, stage);
+    }
+  };
 
   DEVICE static int groups_of(int share) { return MORE ? GROUPS - (share >= MORE) : GROUPS; }
   DEVICE static int first_group(int share) { return MORE ? share * GROUPS - max(share - MORE, 0) : share * GROUPS; }
@@ -555,7 +654,11 @@ struct Matmul {
 
 
 def product(width: int) -> str:
-    """``Product<width>``: sums += A (64 x 16) * B (16 x width), both contiguous along k; float32 sums."""
+    """``Product<width>``: sums += A (64 x 16) * B (16 x width), both contiguous along k; float32 sums.
+
+    A comes from shared memory, or out of registers: lane l of warp w has of rows 16 w to 16 w + 15 what
+    ``cuda/matrices`` says of a first operand.
+    """
     count = width // 2
     registers = ", ".join(f"%{i}" for i in range(count))
     operands = ", ".join(f'"+f"(sums[{i}])' for i in range(count))
@@ -566,6 +669,11 @@ def product(width: int) -> str:
         f'    asm volatile("{mma}." ELEMENT_PTX "." ELEMENT_PTX " {{{registers}}}, '
         f'%{count}, %{count + 1}, 1, 1, 1, 0, 0;"\n'
         f'                 : {operands} : "l"(a), "l"(b));\n'
+        "  }\n"
+        f"  DEVICE static void add(float (&sums)[{count}], const unsigned (&a)[4], unsigned long long b) {{\n"
+        f'    asm volatile("{mma}." ELEMENT_PTX "." ELEMENT_PTX " {{{registers}}}, '
+        f'{{%{count}, %{count + 1}, %{count + 2}, %{count + 3}}}, %{count + 4}, 1, 1, 1, 0;"\n'
+        f'                 : {operands} : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));\n'
         "  }\n"
         "};\n"
     )

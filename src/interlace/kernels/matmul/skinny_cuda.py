@@ -25,16 +25,13 @@ Tokens that are words are polled, by whom depends on how many they are:
 
 from __future__ import annotations
 
-from interlace.kernels.bodies import HELD_REGISTERS
-from interlace.kernels.cuda.matrices import MATRICES
-
 #: Words of tokens that a lane of the warp that loads asks for at once.
 POLLED_WORDS = 32
 #: Elements of a tile's tokens that are words and are polled by a warpgroup of consumers, at most: of more, which come
 #: piece by piece, those of later stages had better come while products of earlier ones are under way (docs/tried.md).
 POLLED_BY_CONSUMERS = 2048
 
-SKINNY = MATRICES + r"""
+SKINNY = r"""
 DEVICE unsigned load_pair_now(const ELEMENT* at) {
   unsigned pair;
   asm volatile("ld.global.cg.b32 %0, [%1];" : "=r"(pair) : "l"(at) : "memory");
@@ -49,11 +46,7 @@ DEVICE float4 load_four_now(const float* at) {
 DEVICE float low_of(unsigned pair) { return as_float(pair & 0xffff); }
 DEVICE float high_of(unsigned pair) { return as_float(pair >> 16); }
 
-#ifndef REGISTERS_TO_HOLD
-#define REGISTERS_TO_HOLD """ + f"{HELD_REGISTERS[0]}" + r"""
-#endif
 constexpr int POLLED_WORDS = """ + f"{POLLED_WORDS}" + r""";
-constexpr int HELD_REGISTERS = REGISTERS_TO_HOLD;  // of a thread, for weights and what else an item has
 // Whether consumers have two thirds of the ring left to take when stage n is opened, loaded or on its way. Then there
 // is no hurry, and what is under way would delay what they wait for.
 DEVICE bool has_left(int n) {
@@ -186,7 +179,7 @@ struct Skinny {
   // What a warp multiplies of a stage's weights, in registers. Where 8 rows are left over, they are there twice.
   struct Weights {
     unsigned pieces[PANELS][GATES][TALL][4];
-    DEVICE void load(unsigned slot) {
+    DEVICE void load(unsigned slot, int) {
       const int lane = threadIdx.x % 32, piece = threadIdx.x / 32 % 4 * 2 + lane / 16;
 #pragma unroll
       for (int p = 0; p < PANELS; ++p)
@@ -377,15 +370,7 @@ struct Skinny {
   DEVICE static void take(const Launch& launch, const Item& item, const Epilogue& op, Stage& stage, Sums& sums,
                           Extras& extras, int feature, int n) {
     Weights weights[COUNT];
-    Stage ahead = {stage.slot, stage.phase};
-#pragma unroll
-    for (int s = 0; s < COUNT; ++s) {
-      await(independent_full(ahead.slot), ahead.phase);
-      weights[s].load(independent_slot(ahead.slot));
-      __syncwarp();
-      release_independent(stage, ahead.slot);
-      ahead.advance();
-    }
+    take_weights(stage, weights, BN);
     if (n == 0) begin(launch, item, op, stage, extras, feature);
 #pragma unroll
     for (int s = 0; s < COUNT; ++s) {

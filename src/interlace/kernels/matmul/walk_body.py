@@ -33,6 +33,7 @@ PITCH_BYTES = ROW_BYTES + 16
 _TALL, _WIDEST, _STEP = 64, 256, 8
 #: By the L2 at a time, a line of a box: weights stream 1 to 2 % faster than by 256 at a time (docs/tried.md).
 _FETCHED_BYTES = ROW_BYTES
+_MOST_HELD = 3  # stages of weights in registers; more were no faster (docs/tried.md)
 _TOGETHER = 4  # parts of a tile whose sums are loaded at once
 _SHARES = 15  # numbers of a template before that of the parts that share sums
 _BEFORE_WORDS = 14  # the same, before that of what is words
@@ -179,6 +180,19 @@ def shared(op: Op, parts: int, warpgroups: int) -> WalkTile | None:
     wide = int(op.param("BM" if op.param("SWAP") else "BN"))
     scales = not op.param("SWAP") and tensor_of(op, "scale") is not None
     return None if skinny(op) or scales or not share_of(wide, parts) else _tile(op, parts, warpgroups, parts)
+
+
+def ahead(op: Op, tile: WalkTile, least: int) -> WalkTile:
+    """A tile whose items have so much of k at least, and hold weights while they wait for their tokens.
+
+    Of few weight rows all do; of others those whose weights are the 64-row operand, which may lie in registers. Not all
+    of an item's: a slot that is kept until its post keeps further loads from being under way then
+    (``launch/walk.keep_last``).
+    """
+    stages = min(-(-least // int(op.param("BK"))) - 1, _MOST_HELD)
+    if skinny(op) or not op.param("SWAP") or stages < 1:
+        return tile
+    return replace(tile, type=f"{tile.type}::Ahead<{stages}>", holds=True)
 
 
 def skinny(op: Op) -> bool:
@@ -378,6 +392,7 @@ WALK_BODY = WalkBody(
     filled=("x",),
     clustered=clustered,
     shared=shared,
+    ahead=ahead,
     polls=_READ,
     publishes=("out", "scaled", "squares"),
     keeps=True,

@@ -65,7 +65,7 @@ def default(graph: Graph, device: DeviceSpec) -> Setting:
     if narrow is not None and (is_chain(graph) or _is_lean(ops, m, narrow)):
         return narrow
     whole = _whole(ops, m, device.sms)
-    cut = _cut(ops, m, device)
+    cut = _cut(ops, m, device, shallow=is_chain(graph))
     wide = all(_wave(op, device.sms) * sums(op) >= _LEAST_WHOLE for op in ops)
     return whole if whole is not None and wide and cut.op(ops[0].name).parts > 1 else cut
 
