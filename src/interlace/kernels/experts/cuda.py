@@ -21,7 +21,8 @@ from interlace.graph.op import Op
 from interlace.graph.tensor import Tensor
 from interlace.kernels.abi import Struct
 from interlace.kernels.bodies import PANEL, WalkBody, WalkTile
-from interlace.kernels.matmul.cuda import MATMUL, product
+from interlace.kernels.matmul.cuda import MATMUL
+from interlace.kernels.matmul.operands_cuda import product
 from interlace.kernels.matmul.walk_body import OPERANDS as OF_MATMUL
 from interlace.kernels.matmul.walk_body import (
     PITCH_BYTES,

@@ -24,16 +24,10 @@ columns of a row also have the sum of their squares, and factors of rows are mad
 from __future__ import annotations
 
 from interlace.kernels import gelu
-from interlace.kernels.bodies import HELD_REGISTERS
-from interlace.kernels.cuda.matrices import MATRICES
 from interlace.kernels.matmul.folded_cuda import FOLDED
+from interlace.kernels.matmul.operands_cuda import OPERANDS_OF_PRODUCTS
 
-MATMUL = gelu.CUDA + MATRICES + r"""
-#ifndef REGISTERS_TO_HOLD
-#define REGISTERS_TO_HOLD """ + f"{HELD_REGISTERS[0]}" + r"""
-#endif
-constexpr int HELD_REGISTERS = REGISTERS_TO_HOLD;  // of a thread, for weights and what else an item has
-template <int N> struct Product;
+MATMUL = gelu.CUDA + OPERANDS_OF_PRODUCTS + r"""
 // What an epilogue takes of the operands.
 struct Epilogue {
   const ELEMENT *bias, *residual, *scale;
@@ -51,38 +45,11 @@ struct Epilogue {
         x_number(op.x_number), x_squares_number(op.x_squares_number), number(op.number),
         publications(op.publications) {}
 };
-// The low word of the descriptor of an operand (``matrix_descriptor``); an address of 16 bytes more is 1 more.
-DEVICE unsigned operand(unsigned address) { return uniform((address & 0x3ffff) >> 4 | 1u << 16); }
-DEVICE unsigned long long descriptor(unsigned low) { return (unsigned long long)(64u | 1u << 30) << 32 | low; }
-DEVICE float as_float(unsigned short bits) {
-  float value;
-  asm("cvt.f32." ELEMENT_PTX " %0, %1;" : "=f"(value) : "h"(bits));
-  return value;
-}
-DEVICE unsigned as_pair(float low, float high) {
-  unsigned pair;
-  asm("cvt.rn." ELEMENT_PTX "x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));
-  return pair;
-}
 // Of a ragged row two elements, or one where it ends.
 DEVICE void store_ragged(const Epilogue& op, int token, int feature, unsigned pair) {
   ELEMENT* const to = op.out + (long long)token * op.n + feature;
   to[0] = (ELEMENT)pair;
   if (feature + 1 < op.n) to[1] = (ELEMENT)(pair >> 16);
-}
-// By a warp, ahead of tokens: its weights of the next stages, so many rows of them, into registers, so that others may
-// have their slots.
-template <class WEIGHTS, int COUNT>
-DEVICE void take_weights(Stage& stage, WEIGHTS (&weights)[COUNT], int rows) {
-  Stage ahead = {stage.slot, stage.phase};
-#pragma unroll
-  for (int s = 0; s < COUNT; ++s) {
-    await(independent_full(ahead.slot), ahead.phase);
-    weights[s].load(independent_slot(ahead.slot), rows);
-    __syncwarp();
-    release_independent(stage, ahead.slot);
-    ahead.advance();
-  }
 }
 DEVICE float sigmoid(float value) { return __fdividef(1.0f, 1.0f + __expf(-value)); }
 template <int GATES, int ACTIVATION> DEVICE float activated(float value, float gate) {
@@ -194,27 +161,6 @@ struct Matmul {
     }
   }
 
-  // Weights of a stage as the tensor core has 64 rows of them in registers, a warp 16.
-  struct Weights {
-    unsigned pieces[PANELS][GATES][BLOCKS][4][4];
-    // Of so many rows; lanes whose rows are none of them read the last.
-    DEVICE void load(unsigned slot, int rows) {
-      const int lane = threadIdx.x % 32, mine = threadIdx.x / 32 % 4 * 16 + lane % 16;
-#pragma unroll
-      for (int b = 0; b < BLOCKS; ++b) {
-        const int row = min(b * 64 + mine, rows - 1);
-#pragma unroll
-        for (int p = 0; p < PANELS; ++p)
-#pragma unroll
-          for (int g = 0; g < GATES; ++g)
-#pragma unroll
-            for (int i = 0; i < 4; ++i) {
-              const int line = (g * PANELS + p) * BN + row, piece = i * 2 + lane / 16;
-              load_matrices(pieces[p][g][b][i], slot + line * 128 + ((piece ^ row & 7) << 4));
-            }
-      }
-    }
-  };
   typedef float AllSums[GATES][BLOCKS][SUMS];
   DEVICE static void settle_all(AllSums& sums) {
 #pragma unroll
@@ -226,7 +172,7 @@ struct Matmul {
   template <int HELD>
   DEVICE static void take_ahead(const Item& item, const Epilogue& op, Stage& stage, AllSums& sums,
                                 RowFactors& factors) {
-    Weights weights[HELD];
+    Weights<PANELS, GATES, BLOCKS, BN> weights[HELD];
     take_weights(stage, weights, inside<1>(op.n - item.j * BN, BN));
     load_factors(item, op, stage, factors);
     settle_all(sums);  // or ptxas lets no products be under way, of any tile (C7520)
@@ -338,8 +284,7 @@ struct Matmul {
   DEVICE static void compute(const Launch& launch, const Item& item, Stage& stage) {
     compute_with<0>(launch, item, stage);
   }
-  // Where every item has LEAST stages or more. With a branch for those that have not ptxas lets no products be under way
-  // either (C7514).
+  // Where every item has LEAST stages or more. With a branch for others ptxas lets none be under way either (C7514).
   template <int LEAST, class TILE = Matmul> struct Ahead : TILE {
     DEVICE static void compute(const Launch& launch, const Item& item, Stage& stage) {
       TILE::template compute_with<(LEAST < TILE::MOST_HELD ? LEAST : TILE::MOST_HELD)>(launch, item, stage);
@@ -651,29 +596,3 @@ struct Matmul {
   }
 };
 """
-
-
-def product(width: int) -> str:
-    """``Product<width>``: sums += A (64 x 16) * B (16 x width), both contiguous along k; float32 sums.
-
-    A comes from shared memory, or out of registers: lane l of warp w has of rows 16 w to 16 w + 15 what
-    ``cuda/matrices`` says of a first operand.
-    """
-    count = width // 2
-    registers = ", ".join(f"%{i}" for i in range(count))
-    operands = ", ".join(f'"+f"(sums[{i}])' for i in range(count))
-    mma = f"wgmma.mma_async.sync.aligned.m64n{width}k16.f32"
-    return (
-        f"template <> struct Product<{width}> {{\n"
-        f"  DEVICE static void add(float (&sums)[{count}], unsigned long long a, unsigned long long b) {{\n"
-        f'    asm volatile("{mma}." ELEMENT_PTX "." ELEMENT_PTX " {{{registers}}}, '
-        f'%{count}, %{count + 1}, 1, 1, 1, 0, 0;"\n'
-        f'                 : {operands} : "l"(a), "l"(b));\n'
-        "  }\n"
-        f"  DEVICE static void add(float (&sums)[{count}], const unsigned (&a)[4], unsigned long long b) {{\n"
-        f'    asm volatile("{mma}." ELEMENT_PTX "." ELEMENT_PTX " {{{registers}}}, '
-        f'{{%{count}, %{count + 1}, %{count + 2}, %{count + 3}}}, %{count + 4}, 1, 1, 1, 0;"\n'
-        f'                 : {operands} : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));\n'
-        "  }\n"
-        "};\n"
-    )

@@ -23,7 +23,8 @@ from interlace.graph.tensor import Tensor
 from interlace.kernels.abi import TENSOR_MAP, Struct
 from interlace.kernels.base import require
 from interlace.kernels.bodies import ALONE, PANEL, WORD, Cluster, WalkBody, WalkTile, Worded, check_address
-from interlace.kernels.matmul.cuda import MATMUL, product
+from interlace.kernels.matmul.cuda import MATMUL
+from interlace.kernels.matmul.operands_cuda import product
 from interlace.kernels.matmul.skinny_cuda import POLLED_BY_CONSUMERS, POLLED_WORDS, SKINNY
 from interlace.kernels.matmul.tilings import SKINNY_TOKENS, SUMS_OF_LAUNCH, partial, share_of, sums, tensor_of
 
@@ -185,12 +186,12 @@ def shared(op: Op, parts: int, warpgroups: int) -> WalkTile | None:
 def ahead(op: Op, tile: WalkTile, least: int) -> WalkTile:
     """A tile whose items have so much of k at least, and hold weights while they wait for their tokens.
 
-    Of few weight rows all do; of others those whose weights are the 64-row operand, which may lie in registers. Not all
-    of an item's: a slot that is kept until its post keeps further loads from being under way then
-    (``launch/walk.keep_last``).
+    Of few weight rows all do; of others those of one warpgroup, which has registers for them, whose weights are the
+    64-row operand, which may lie there. Not all of an item's: a slot that is kept until its post keeps further loads
+    from being under way then (``launch/walk.keep_last``).
     """
     stages = min(-(-least // int(op.param("BK"))) - 1, _MOST_HELD)
-    if skinny(op) or not op.param("SWAP") or stages < 1:
+    if skinny(op) or not op.param("SWAP") or warpgroups(op) > 1 or stages < 1:
         return tile
     return replace(tile, type=f"{tile.type}::Ahead<{stages}>", holds=True)
 

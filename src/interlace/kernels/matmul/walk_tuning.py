@@ -6,7 +6,8 @@ would be one. In a chain of many short ops what counts is the time from one op t
 that is always so; elsewhere while a stage has at least twice as many weight rows as tokens.
 
 Where it is not, weights are the tensor core's 64-row operand, in tiles of 64 of them and all tokens, in steps of 8.
-What counts is how many weights the ring holds, in stages as large as leave it some. An op of many waves, such as the
+What counts is how many weights the ring holds, in stages as large as leave it some; in a chain, whose ring has more to
+hold and whose consumers hold weights too, in small ones. An op of many waves, such as the
 head of a language model, has tiles of 128 weight rows, which load tokens half as often. Reductions are cut so that the
 items of an op keep all SMs busy: in one wave of them, or in about two where the op before had more than one, whose
 blocks come at different times. A fix-up between two ops is dearer than one at the end. So where the first op would have
