@@ -391,7 +391,9 @@ def of_sums(text: str) -> Emptied:
     takes = {r"!await_words\(launch, values": "poll", r"empty_words\(at\(n\)\)": "empty"}
     assert matmul.steps("take", takes) == ("poll", "empty")[: 1 + bool(emptied)]
     waits = {r"await_stage\(": "wait", r"\bleave(?:_shares)?\(": "leave", r"\b(?:look|add_shares|add_others)\(": "look"}
-    waited = matmul.steps("compute", waits)[:1] == ("wait",)
+    waited = matmul.steps("compute_with", waits)[:1] == ("wait",)
+    ahead = {r"await\(dependent_full\(": "wait", r"::add\(": "multiply"}
+    waited &= matmul.steps("take_ahead", ahead)[:1] == ("wait",)
     by_whom = {"writer_waits": waited, "reader_waits": waited}
     return Emptied(polled=polled // 2, emptied=emptied // 2, post=by.post, wait=by.poll, **by_whom)
 
@@ -403,6 +405,7 @@ def test_sums_are_polled_as_in_the_text_and_a_text_that_looks_at_half_or_leaves_
         (r"__float_as_uint\(v\.[yz]\) == EMPTY_WORD \|\|\s+", "", StaleReadError),
         (r"EMPTY_WORD, EMPTY_WORD\); \}", "z, w); }", StaleReadError),
         (r"      await_stage\(stage\);\n(?=      const unsigned weights)", "", StaleReadError),
+        (r"      await\(dependent_full\(stage.slot\), stage.phase\);\n(?=      const .* tokens)", "", StaleReadError),
         (r"red\.release\.gpu", "red.relaxed.gpu", OverwriteError),
     ):
         changed, count = re.subn(pattern, instead, text)
