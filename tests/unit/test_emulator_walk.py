@@ -290,10 +290,10 @@ def broken() -> dict[str, EmulatedLaunch]:
     same, small = tile(64, 40, 128), tile(8, 64, swap_ab=True)
     plan = il.build(ffn(40, same, same, hidden=256, width=256), il.Choices(1))
     made = {name: EmulatedLaunch(plan, stages=2, change=(before, after)) for name, (before, after, _) in FAULTS.items()}
-    # The last item of an op keeps its slots until it is posted, so what comes next needs slots of its own to be hasty.
     few = tile(40, 64, swap_ab=True)
     ahead = il.build(ffn(40, few, few, hidden=512, width=256), il.Choices(1))
     made |= {name: EmulatedLaunch(ahead, stages=4, change=fault[:2]) for name, fault in AHEAD.items()}
+    # The last item of an op keeps its slots until it is posted, so what comes next needs slots of its own to be hasty.
     hasty = "loads that do not wait for posts"
     made[hasty] = EmulatedLaunch(plan, stages=4, change=FAULTS[hasty][:2])
     split = il.build(ffn(8, small, small, hidden=64, width=192), il.Choices(1, split={"down": il.SplitK(3)}))

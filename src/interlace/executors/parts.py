@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
-from itertools import groupby
 
 from interlace.core.errors import PlanError
 from interlace.executors.words import NONE, HandedOver
@@ -73,15 +72,13 @@ def _ahead(graph: Graph, parts: Sequence[Part], least: Sequence[int]) -> list[Pa
     alike: dict[object, int] = {}
     for part, extent in zip(parts, least, strict=True):
         alike[part.code] = min(extent, alike.get(part.code, extent))
+    read = [None, *(op.accesses[0].tensor for op in graph.ops), None]
     made = []
-    for _, run in groupby(zip(graph.ops, parts, strict=True), lambda pair: pair[0].accesses[0].tensor):
-        some = [*run]
-        made += [
-            replace(part, tile=part.body.ahead(op, part.tile, alike[part.code]))
-            if part.body.ahead is not None and len(some) == 1
-            else part
-            for op, part in some
-        ]
+    for o, (op, part) in enumerate(zip(graph.ops, parts, strict=True)):
+        alone = read[o + 1] not in (read[o], read[o + 2])
+        if part.body.ahead is not None and alone:
+            part = replace(part, tile=part.body.ahead(op, part.tile, alike[part.code]))
+        made.append(part)
     return made
 
 

@@ -15,9 +15,10 @@ What the launch before wrote is seen behind the first loads, so a text may read 
 waits are for is seen behind the first stage, as in ``launch/plain``.
 
 ``LOADS`` is a struct of the text, made from the tile and its arguments where they lie in device memory, as tensor maps
-must: ``stages()``, at least 1; ``STAGE_BYTES``, of a stage at most; ``bytes(n)`` of stage n; and ``load(n, slot,
-barrier)``, which one lane calls to begin bulk copies of so many bytes, if there are any. They go into the slot of
-independent operands, and into that of dependent ones, where nothing else of the item lies. With a header also
+must: ``stages()``, at least 1; ``STAGE_BYTES``, of a stage at most; ``bytes(n)`` of stage n, for which all lanes of the
+warp ask, stage by stage, before it is loaded; and ``load(n, slot, barrier)``, which one lane calls to begin bulk copies
+of so many bytes, if there are any. They go into the slot of independent operands, and into that of dependent ones,
+where nothing else of the item lies. With a header also
 
     note(header)                                  one lane of the first loader stores there what it knows
     early_bytes(), load_early(header, barrier)    its bulk copies, of what may be loaded before the waits

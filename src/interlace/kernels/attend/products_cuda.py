@@ -179,11 +179,6 @@ constexpr decltype(Arguments::k_cache) STORED = nullptr;  // an element of the c
 template <class T> DEVICE float2 widened_pair(unsigned pair, const T*) {
   return make_float2(widened(T{(unsigned short)pair}), widened(T{(unsigned short)(pair >> 16)}));
 }
-DEVICE unsigned as_pair(float low, float high) {
-  unsigned pair;
-  asm("cvt.rn." ELEMENT_PTX "x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));
-  return pair;
-}
 // Of each 8 elements of a row two neighbours.
 template <class T> DEVICE void load_row_pairs(unsigned (&to)[PIECES], const T* row, int which) {
 #pragma unroll

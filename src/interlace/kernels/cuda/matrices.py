@@ -13,6 +13,12 @@ from __future__ import annotations
 
 #: Elements are those of ``ELEMENT_PTX``.
 MATRICES = r"""
+// Two neighbours, rounded.
+DEVICE unsigned as_pair(float low, float high) {
+  unsigned pair;
+  asm("cvt.rn." ELEMENT_PTX "x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));
+  return pair;
+}
 // Four 8 x 8 matrices, of which lane l names row l % 8 of matrix l / 8. A lane gets two neighbours of row l / 4 ...
 DEVICE void load_matrices(unsigned (&to)[4], unsigned at) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"

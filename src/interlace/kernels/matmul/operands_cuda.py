@@ -23,11 +23,6 @@ DEVICE float as_float(unsigned short bits) {
   asm("cvt.f32." ELEMENT_PTX " %0, %1;" : "=f"(value) : "h"(bits));
   return value;
 }
-DEVICE unsigned as_pair(float low, float high) {
-  unsigned pair;
-  asm("cvt.rn." ELEMENT_PTX "x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));
-  return pair;
-}
 // Weights of a stage as the tensor core has 64 rows of them in registers, a warp 16; of so many blocks of 64 rows of
 // tiles of BN.
 template <int PANELS, int GATES, int BLOCKS, int BN> struct Weights {
