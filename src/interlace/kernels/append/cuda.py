@@ -1,4 +1,8 @@
-"""The CUDA C++ body that appends to caches, for the one launch."""
+"""The CUDA C++ body that appends to caches, for the one launch.
+
+The few elements of a tile are all latency. So a warp asks for what its heads need in trips as wide as can be: positions
+and pages of 32 of them at once, a lane each; then keys, values and angles of some heads, before the first is used.
+"""
 
 from __future__ import annotations
 
@@ -6,55 +10,75 @@ from interlace.kernels.cuda.rows import PLACED, ROWS
 from interlace.kernels.pages import PAGES
 from interlace.kernels.text import TextBody
 
-_WARPS = 8  # of a block at most
-
 APPEND_TEXT = TextBody(
     ROWS
     + PLACED
     + PAGES
     + r"""
-// Of words, two elements each: a head's key, and its value, to where it belongs if anywhere.
-template <class A, class T> DEVICE void poll_head(const Tile& tile, const A& a, long long head, float* key, T* value) {
-  for (int d = lane_of() * 2; d < D; d += 64) {
-    Words<1> k(publication(tile, a.k_number, a.publications)), v(publication(tile, a.v_number, a.publications));
-    Patience patience;
+constexpr int OF_WARP = (COUNT + WARPS - 1) / WARPS, FIT = 8 / Halves<D, float>::EACH;  // heads, and in registers
+constexpr int WANTED = OF_WARP < FIT ? OF_WARP : FIT, AT_ONCE = WANTED > 2 ? 4 : WANTED > 1 ? 2 : 1;
+
+// Of words, two elements each: keys and values of some heads.
+template <class A, class T>
+DEVICE void poll_heads(const Tile& tile, const A& a, const long long (&head)[AT_ONCE], Halves<D, T> (&key)[AT_ONCE],
+                       Halves<D, T> (&value)[AT_ONCE]) {
+  typedef Halves<D, T> Head;
+  constexpr int EACH = 2 * Head::EACH;
+  Words<AT_ONCE * EACH> k(publication(tile, a.k_number, a.publications));
+  Words<AT_ONCE * EACH> v(publication(tile, a.v_number, a.publications));
+  const auto element = [&](int n) { return head[n / EACH] * D + Head::at(n % EACH / 2) + n % 2 * Head::HALF; };
+  Patience patience;
 #pragma unroll 1
-    for (;;) {
-      k.ask([&](int) { return a.k + (head * D + d) / 2; }), v.ask([&](int) { return a.v + (head * D + d) / 2; });
-      if (k.came() && v.came()) break;
-      const unsigned late = k.came() ? a.v_number : a.k_number;
-      if (patience.over(tile, publication(tile, late, a.publications), late)) break;
-    }
-    key[d] = widened(T{(unsigned short)k.data(0)}), key[d + 1] = widened(T{(unsigned short)(k.data(0) >> 16)});
-    if (value) value[d] = T{(unsigned short)v.data(0)}, value[d + 1] = T{(unsigned short)(v.data(0) >> 16)};
+  for (;;) {
+    k.ask([&](int n) { return a.k + element(n) / 2; }), v.ask([&](int n) { return a.v + element(n) / 2; });
+    if (k.came() && v.came()) break;
+    const unsigned late = k.came() ? a.v_number : a.k_number;
+    if (patience.over(tile, publication(tile, late, a.publications), late)) break;
   }
-  __syncwarp();
-}
-template <class A> DEVICE void append_with(const Tile& tile, const A& a) {
-  float* const key = scratch<float>() + warp_of() * D;
-  for (int n = warp_of(); n < COUNT; n += WARPS) {
-    const int i = PAGE ? n : tile.i, j = PAGE ? tile.i : n, at = position_of(a.position, i, a.CAPACITY);
-    const long long head = (long long)i * HEADS + j, row = row_of(a, i, j, at) * D;
-    if constexpr (k_words) {
-      poll_head(tile, a, head, key, row < 0 ? nullptr : a.v_cache + row);
-      if (row < 0) continue;
-      place<D>(key, key, a.k_norm, a.rope + (long long)at * D, EPS);
-    } else {
-      if (row < 0) continue;
-      for (int d = lane_of(); d < D; d += 32) a.v_cache[row + d] = a.v[head * D + d];
-      place<D>(key, a.k + head * D, a.k_norm, a.rope + (long long)at * D, EPS);
-    }
-    __syncwarp();
-    for (int d = lane_of(); d < D; d += 32) put(a.k_cache + row + d, key[d]);
-    __syncwarp();
+#pragma unroll
+  for (int n = 0; n < AT_ONCE * EACH; ++n) {
+    const int shift = element(n) % 2 * 16;
+    const T own_key = {(unsigned short)(k.data(n) >> shift)}, own_value = {(unsigned short)(v.data(n) >> shift)};
+    Head &keys = key[n / EACH], &values = value[n / EACH];
+    (n % 2 ? keys.high : keys.low)[n % EACH / 2] = own_key;
+    (n % 2 ? values.high : values.low)[n % EACH / 2] = own_value;
   }
 }
-DEVICE void append_tile(const Tile& tile, const Arguments& a) { append_with(tile, a); }
+template <class A, class T> DEVICE void append_with(const Tile& tile, const A& a, T* k_cache, T* v_cache) {
+#pragma unroll 1
+  for (int first = warp_of(); first < COUNT; first += 32 * WARPS) {
+    const int mine = min(first + lane_of() * WARPS, COUNT - 1), own = PAGE ? mine : tile.i;
+    const int at = position_of(a.position, own, a.CAPACITY);
+    const long long row = row_of(a, own, PAGE ? tile.i : mine, at);  // negative where there is none
+#pragma unroll 1
+    for (int n = 0; n < 32 && first + n * WARPS < COUNT; n += AT_ONCE) {
+      Halves<D, T> key[AT_ONCE], value[AT_ONCE];
+      Halves<D, float> angles[AT_ONCE];
+      long long to[AT_ONCE], head[AT_ONCE];
+#pragma unroll
+      for (int r = 0; r < AT_ONCE; ++r) {
+        const int which = first + (n + r) * WARPS, last = min(which, COUNT - 1);
+        head[r] = PAGE ? (long long)last * HEADS + tile.i : (long long)tile.i * HEADS + last;
+        to[r] = __shfl_sync(0xffffffff, row, n + r);
+        if (which >= COUNT) to[r] = -1;
+        angles[r].load(a.rope + (long long)__shfl_sync(0xffffffff, at, n + r) * D);
+        if constexpr (!k_words) key[r].load(a.k + head[r] * D), value[r].load(a.v + head[r] * D);
+      }
+      if constexpr (k_words) poll_heads(tile, a, head, key, value);
+#pragma unroll
+      for (int r = 0; r < AT_ONCE; ++r) {
+        if (to[r] < 0) continue;
+        put(k_cache + to[r] * D, placed(key[r], a.k_norm, angles[r], EPS));
+        value[r].store(v_cache + to[r] * D);
+      }
+    }
+  }
+}
+DEVICE void append_tile(const Tile& tile, const Arguments& a) { append_with(tile, a, a.k_cache, a.v_cache); }
 """,
     "append_tile",
     constants=("HEADS", "PAGE", "COUNT", "D", "EPS"),
     optional=("table", "k_norm"),
-    scratch_bytes=lambda op: 4 * _WARPS * int(op.param("D")),
     proved=True,
     polls=("k", "v"),
     by_words=lambda op, tensors: tensors["k"].dtype.itemsize == 2,

@@ -43,19 +43,33 @@ template <class A> DEVICE void leave_first(const Tile& tile, const A& a, Found m
 constexpr unsigned LOWEST = 0xff800000;  // minus infinity
 """
 
-_MOST = r"""
-// Of some columns of a row, those of each thread in ascending order.
-template <class T> DEVICE Found most_of(const T* row, int column, int end) {
+#: Behind ``FIRST``.
+_BY_PIECES = r"""
+constexpr int AT_ONCE = 16;  // pieces under way of a thread: a tile is mostly one trip to memory
+// Of columns that are whole pieces, those of each thread in ascending order; the last is read for what lies behind it.
+template <class T> DEVICE void look_at(Found& found, const T* row, int column, int end) {
   constexpr int EACH = Piece<T>::ELEMENTS;
-  Found found = {__int_as_float(LOWEST), end - 1};
-  if (by_pieces(row + column) && (end - column) % EACH == 0) {
-#pragma unroll 4
-    for (int at = column + thread() * EACH; at < end; at += THREADS * EACH) {
-      const Elements<T> piece = piece_at(row + at, true);
+#pragma unroll 1
+  for (int first = column + thread() * EACH; first < end; first += AT_ONCE * THREADS * EACH) {
+    Elements<T> pieces[AT_ONCE];
 #pragma unroll
-      for (int e = 0; e < EACH; ++e)
-        if (widened(piece.items[e]) > found.value) found = Found{widened(piece.items[e]), at + e};
-    }
+    for (int n = 0; n < AT_ONCE; ++n) pieces[n] = piece_at(row + min(first + n * THREADS * EACH, end - EACH), true);
+#pragma unroll
+    for (int n = 0; n < AT_ONCE; ++n)
+#pragma unroll
+      for (int e = 0; e < EACH; ++e) {
+        const float value = widened(pieces[n].items[e]);
+        if (value > found.value) found = Found{value, min(first + n * THREADS * EACH, end - EACH) + e};
+      }
+  }
+}
+"""
+_MOST = _BY_PIECES + r"""
+// Of some columns of a row.
+template <class T> DEVICE Found most_of(const T* row, int column, int end) {
+  Found found = {__int_as_float(LOWEST), end - 1};
+  if (by_pieces(row + column) && (end - column) % Piece<T>::ELEMENTS == 0) {
+    look_at(found, row, column, end);
   } else {
 #pragma unroll 8
     for (int at = column + thread(); at < end; at += THREADS) {
@@ -67,18 +81,12 @@ template <class T> DEVICE Found most_of(const T* row, int column, int end) {
 }
 """
 #: The same where rows begin anywhere: by 16 bytes but for the ends of a row.
-_RAGGED_MOST = r"""
+_RAGGED_MOST = _BY_PIECES + r"""
 template <class T> DEVICE Found most_of(const T* row, int column, int end) {
   constexpr int EACH = Piece<T>::ELEMENTS;
   Found found = {__int_as_float(LOWEST), end - 1};
   const int head = min(column + before_pieces(row + column), end), tail = head + (end - head) / EACH * EACH;
-#pragma unroll 4
-  for (int at = head + thread() * EACH; at < tail; at += THREADS * EACH) {
-    const Elements<T> piece = piece_at(row + at, true);
-#pragma unroll
-    for (int e = 0; e < EACH; ++e)
-      if (widened(piece.items[e]) > found.value) found = Found{widened(piece.items[e]), at + e};
-  }
+  look_at(found, row, head, tail);
   const int at = column + thread() < head ? column + thread() : tail + thread() - (head - column);
   return at < end ? first_of(found, Found{widened(row[at]), at}) : found;
 }
