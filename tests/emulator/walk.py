@@ -130,6 +130,7 @@ class EmulatedLaunch(OneLaunchExecutor):
             ("dependent", count, c["DEPENDENT_BYTES"]),
             ("header", count, c["HEADER_BYTES"]),
             ("scratch", warpgroups, c["SCRATCH_BYTES"]),
+            *(("resident", 1, c["RESIDENT_BYTES"]) for _ in range(c["RESIDENT_BYTES"] > 0)),
             ("message", TICKETS, ITEM.size + 32),
             *((name, count, _BARRIER_BYTES) for name in ("independent_full", "dependent_full")),
             *((name, count, _BARRIER_BYTES) for name in ("independent_empty", "dependent_empty")),

@@ -434,6 +434,20 @@ def test_tiles_for_few_tokens_leave_the_busiest_worker_few_rows(name: str, width
     assert -(-int(inner.param("N")) // width) == items
 
 
+@pytest.mark.parametrize(
+    ("ffn", "batch", "width", "swapped"),
+    [(8192, 64, 64, True), (14336, 64, 56, False), (18944, 64, 48, False), (18944, 24, 48, False), (16896, 64, 64, True)],
+)
+def test_an_uneven_last_wave_makes_tiles_narrower(ffn: int, batch: int, width: int, swapped: bool) -> None:
+    """Of 18944 weight rows the busiest SM had three tiles of 64, and has three of 48, where the mean is 144."""
+    graph = decode_graph(replace(LLAMAS["llama3.1-8b"], layers=1, ffn=ffn), batch, 1088, il.H200)
+    setting = il.OneLaunchExecutor.default(graph, il.H200).op("layers.0.inner")
+    found = dict(setting.params)
+    assert (found["BN"], found["SWAP"], setting.parts) == (width, swapped, 1)
+    waves = -(-(-(-ffn // width)) // il.H200.sms)
+    assert waves * width * il.H200.sms < 1.15 * ffn
+
+
 @pytest.mark.parametrize(("name", "batch", "stages"), [("llama3.2-1b", 1, 6), ("llama3.2-1b", 16, 4)])
 def test_tokens_leave_the_ring_its_stages(name: str, batch: int, stages: int) -> None:
     graph = decode_graph(replace(LLAMAS[name], layers=1), batch, 1088, il.H200)

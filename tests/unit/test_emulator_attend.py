@@ -63,6 +63,10 @@ FAULTS = {
         "const bool dependent = mbarrier_try_wait(dependent_full(stage.slot), stage.phase);",
         "const bool dependent = true;",
     ),
+    "a position is read before its lane has kept it": (
+        "      __syncwarp();\n      stage.resident = true;",
+        "      stage.resident = true;",
+    ),
     "warps do not wait for each other's sums": (
         "sums.leave(left + warp_of() * OF_WARP);\n  synchronise_block();",
         "sums.leave(left + warp_of() * OF_WARP);",
@@ -178,6 +182,37 @@ def test_a_broken_hand_over_of_rows_is_found(name: str) -> None:
     run = launches()[name]
     run.run(tensors(run))
     assert "race" in {fault.kind for fault in run.faults}
+
+
+@emulated
+@pytest.mark.parametrize(("sequences", "d", "norm"), [(3, 64, False), (17, 128, True), (140, 24, True)])
+def test_rows_of_any_number_of_sequences_are_appended_to_their_pages(sequences: int, d: int, norm: bool) -> None:
+    """Of 140 a warp has more than lanes; some have no page, and some write where others of its rows do not."""
+    page, each, random = 8, 3, np.random.default_rng(sequences)
+    shapes = dict.fromkeys("kv", (sequences, HEADS * d)) | ({"k_norm": (d,)} if norm else {})
+    shapes |= dict.fromkeys(("k_cache", "v_cache"), (sequences * each + 2, HEADS, page, d))
+    made = {name: il.Tensor(name, shape, il.fp16) for name, shape in shapes.items()}
+    made["position"] = il.Tensor("position", (sequences,), int32)
+    made["table"] = il.Tensor("table", (sequences, each), int32)
+    made["rope"] = il.Tensor("rope", (page * each, d), il.fp32)
+    caches = "k_cache", "v_cache"
+    of = il.Graph("append", (*made.values(),), (append("append", **made, eps=1e-5),), tuple(made), caches)
+    run = EmulatedLaunch(il.build(of, il.Choices(1)), stages=3)
+    prepare([run])
+    table = random.permutation(sequences * each + 2)[: sequences * each].reshape(sequences, each)
+    table[::4] = -1
+    given = {name: random.standard_normal(shape).astype(np.float16) for name, shape in shapes.items()}
+    given |= {"position": random.integers(0, page * each, sequences).astype(np.int32), "table": table.astype(np.int32)}
+    given["rope"] = rope_table(page * each, d)
+    t = {name: torch.from_numpy(value).clone() for name, value in given.items()}
+    run.run(t)
+    assert [str(fault) for fault in run.faults] == []
+    double = {n: v.astype(np.float64) if v.dtype == np.float16 else v for n, v in given.items()}
+    right = il.ReferenceExecutor(run.plan).run(double)
+    np.testing.assert_array_equal(t["v_cache"].numpy(), right["v_cache"])
+    np.testing.assert_allclose(t["k_cache"].double().numpy(), right["k_cache"], rtol=2e-3, atol=2e-3)
+    written = (t["v_cache"].numpy() != given["v_cache"]).any(axis=(1, 3)).sum()
+    assert written == (table[:, 0] >= 0).sum() > 0
 
 
 def products_between() -> il.Graph:

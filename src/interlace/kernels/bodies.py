@@ -145,6 +145,7 @@ class WalkTile:
         share: float32 elements of a partial sum that one part adds, where all parts add; else 0.
         holds: whether it takes operands into registers ahead of the item's waits; see ``HELD_REGISTERS``.
         header_bytes: of shared memory beside the slots of a stage, for what else comes with an item's first one.
+        resident_bytes: of shared memory that the loader ahead fills once in a launch.
     """
 
     type: str
@@ -157,6 +158,7 @@ class WalkTile:
     share: int = 0
     holds: bool = False
     header_bytes: int = 0
+    resident_bytes: int = 0
 
 
 #: The C++ type of a word (``primitives/tagged_cuda``).
@@ -207,6 +209,8 @@ class WalkBody:
         chunked: it waits inside its reduction; else all waits of an item stand at its start.
         early: names of the arguments that are loaded before the item's waits, though behind the launch before; no
             earlier op of the graph may write them.
+        resident: the argument of these of which the loader may keep a number for each element in shared memory, where
+            all ops of the launch that could have the same tensor; ``<type>::Resident`` does. None if there is none.
         late: names of the arguments that a text has through the ring behind the item's waits (``launch/fetched``).
         wide: where no tiling says how many warpgroups there are, it has two, as its items compute on rows that come as
             fast as memory brings them.
@@ -236,6 +240,7 @@ class WalkBody:
     warpgroups: Callable[[Op], int] | None = None
     chunked: bool = True
     early: tuple[str, ...] = ()
+    resident: str | None = None
     late: tuple[str, ...] = ()
     wide: bool = False
     filled: tuple[str, ...] = ()

@@ -43,6 +43,7 @@ _MACRO = re.compile(r"^[ \t]*#[ \t]*define[ \t]+(\w+)", re.MULTILINE)
 _NO_CODE = re.compile(r'//[^\n]*|/\*.*?\*/|"(?:\\.|[^"\\\n])*"', re.DOTALL)  # comments and strings
 _SLOT = 1024  # bytes: slots of the ring, whatever is cut from them, lie at multiples of so many
 _LINE = 128  # bytes: headers, beside the slots, do
+_MOST_RESIDENT = 256  # elements of what may lie in shared memory: a kilobyte
 
 
 @dataclass(frozen=True)
@@ -65,6 +66,8 @@ class TextBody:
             takes a ``Fetch& fetch`` too, and warpgroups share no scratch.
         wide: two warpgroups take a tile where no product of the launch says how many there are.
         early: further arguments that it reads ahead of the item's waits, of which the same holds.
+        resident: the one of these, a vector of 256 elements or fewer, for whose element of a tile loads wait; "" for
+            none. It may lie in shared memory then.
         loads: the struct of the text that says what is streamed, or comes late.
         stage_bytes: op -> bytes that a stage of the ring must hold of it; there may be more.
         headed: arguments of which bulk copies bring a part with an item's first stage, in its header.
@@ -95,6 +98,7 @@ class TextBody:
     late: tuple[str, ...] = ()
     wide: bool = False
     early: tuple[str, ...] = ()
+    resident: str = ""
     loads: str = ""
     stage_bytes: Callable[[Op], int] | None = None
     headed: tuple[str, ...] = ()
@@ -107,7 +111,7 @@ class TextBody:
     other: Callable[[Op, Mapping[str, Tensor]], TextBody | None] | None = None
 
     def __post_init__(self) -> None:
-        for name in ("text", "function", "loads"):
+        for name in ("text", "function", "resident", "loads"):
             check_type(getattr(self, name), str, "TextBody", name)
         for name in ("constants", "optional", "streamed", "late", "early", "headed", "paired", "polls", "publishes"):
             object.__setattr__(self, name, series(getattr(self, name), str, "TextBody", name))
@@ -181,7 +185,20 @@ class TextBody:
 
         text = self._around(op, tensors, struct, worded, headed)
         early, tile = (*self.streamed, *self.early), partial(self._tile, headed)
-        return WalkBody(text, struct, (), tile, pack, _any, chunked=False, early=early, late=self.late, wide=self.wide)
+        kept = self.resident and tensors[self.resident].shape[0] <= _MOST_RESIDENT
+        return WalkBody(
+            text,
+            struct,
+            (),
+            tile,
+            pack,
+            _any,
+            chunked=False,
+            early=early,
+            resident=self.resident if kept else None,
+            late=self.late,
+            wide=self.wide,
+        )
 
     def _tile(self, headed: bool, op: Op, parts: int, warpgroups: int) -> WalkTile:
         if parts > 1:
@@ -216,13 +233,16 @@ class TextBody:
         kind = "Streamed" if self.streamed else "Fetched" if self.late else "Plain"
         through = f"{kind}<Arguments, Operands, {self.loads and self.loads + ', '}"
         through += f"{str(headed).lower()}, " if self.streamed else ""
+        kept = ""
+        if self.resident:
+            kept = f" typedef {through}{self.function}, {tensors[self.resident].shape[0]}> Resident; "
         file = re.sub(r"[^\w.-]", "_", op.kernel)
         # Macros know no namespace: those of the text end with it.
         ends = "".join(f"#undef {name}\n" for name in dict.fromkeys(_MACRO.findall(self.text)))
         return (
             f"{constants}struct Arguments : Operands {{\n{null}}};\n"
             f'#line 1 "{file}.cu"\n{self.text.rstrip()}\n{LINES_GO_ON}{ends}'
-            f"struct {_TYPE} : {through}{self.function}> {{}};\n"
+            f"struct {_TYPE} : {through}{self.function}> {{{kept}}};\n"
         )
 
 

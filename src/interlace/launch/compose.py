@@ -7,8 +7,8 @@ The order of the text, of a launch of a norm as plain text and of matmuls in two
     cluster, WALK, dispatch                    ring and messages; who takes which item
     namespace body0 { norm_rows ... }          a text and its operands, once for each dtype, whatever ops take it
     namespace body1 { Matmul<...> ... }
-    load_independent, load_dependent,          for each role a switch over the ``code`` of an item's row:
-    compute                                    case 0: body0::...; case 1: body1::Matmul<16, 64, ...>; case 2: ...
+    load_independent, look_ahead,              for each role a switch over the ``code`` of an item's row:
+    load_dependent, compute                    case 0: body0::...; case 1: body1::Matmul<16, 64, ...>; case 2: ...
     ROLES                                      the loops of the roles, and the kernel
 
 Ops of equal tiles have the same code, so 16 layers have no more of it than one.
@@ -193,6 +193,7 @@ def compose(
         "HEADER_BYTES": header,
         "RING_BYTES": count * (independent + dependent + header),
         "SCRATCH_BYTES": _scratch(tiles, warpgroups),
+        "RESIDENT_BYTES": _resident(tiles),
         "OPERAND_BYTES": operand_bytes,
         "IN_FLIGHT_BYTES": in_flight_bytes,
         "CONSUMER_REGISTERS": _WIDE_SUMS,
@@ -257,16 +258,17 @@ def _switches(parts: Sequence[Part]) -> str:
     types = list(dict.fromkeys(f"{names[part.namespace]}::{part.tile.type}" for part in parts))
 
     def switch(name: str, parameters: str, arguments: str) -> str:
-        cases = "".join(
-            f"    case {i}: {type_}::{name}(launch, item, {arguments}); break;\n" for i, type_ in enumerate(types)
-        )
-        return (
-            f"DEVICE void {name}(const Launch& launch, const Item& item, {parameters}) {{\n"
-            f"  switch (item.code & KEEPS - 1) {{\n{cases}  }}\n}}\n"
-        )
+        calls = [f"{type_}::{name}(launch, item, {arguments})" for type_ in types]
+        return function(f"{name}(const Launch& launch, const Item& item, {parameters})", calls)
 
+    def function(head: str, calls: Sequence[str]) -> str:
+        cases = "".join(f"    case {i}: {call}; break;\n" for i, call in enumerate(calls))
+        return f"DEVICE void {head} {{\n  switch (item.code & KEEPS - 1) {{\n{cases}  }}\n}}\n"
+
+    looks = [f"look_as<{type_}>(launch, item, 0)" for type_ in types]
     return (
-        switch("load_independent", "Stage& stage, int& n, Tickets& tickets", "stage, n, tickets")
+        function("look_ahead(const Launch& launch, Item& item)", looks)
+        + switch("load_independent", "Stage& stage, int& n, Tickets& tickets", "stage, n, tickets")
         + switch("load_dependent", "int k_lo, int k_hi, Stage& stage", "k_lo, k_hi, stage")
         + switch("compute", "Stage& stage", "stage")
     )
@@ -284,6 +286,10 @@ def _header(tiles: Sequence[WalkTile]) -> int:
     return max(tile.header_bytes for tile in tiles)
 
 
+def _resident(tiles: Sequence[WalkTile]) -> int:
+    return max(tile.resident_bytes for tile in tiles)
+
+
 def _scratch(tiles: Sequence[WalkTile], warpgroups: int) -> int:
     """Of a warpgroup; all together they are also what may be read behind the last stage."""
     beyond = max(tile.beyond_bytes for tile in tiles)
@@ -298,4 +304,4 @@ def _words(stages: int, cluster: Cluster) -> int:
 def _fixed(tiles: Sequence[WalkTile], warpgroups: int) -> int:
     """Shared memory beside the stages."""
     messages = TICKETS * (3 * _BARRIER_BYTES + _MESSAGE_BYTES)
-    return warpgroups * _scratch(tiles, warpgroups) + messages
+    return warpgroups * _scratch(tiles, warpgroups) + _resident(tiles) + messages

@@ -22,7 +22,13 @@ where nothing else of the item lies. With a header also
 
     note(header)                                  one lane of the first loader stores there what it knows
     early_bytes(), load_early(header, barrier)    its bulk copies, of what may be loaded before the waits
-    late_bytes(), load_late(header, barrier)      those of a lane of the second loader, of what the waits are for
+    LATE_BEGIN, LATE                              where what the waits are for comes to lie, one behind the other, and of
+    late_at(n), late_bytes(n)                     how many bulk copies: each from where, which is asked for before the
+                                                  waits, and how many bytes, which all headers have alike
+
+What its stages are, and so all loads of an item, may wait for a number of each sequence, a trip to the L2 or two for
+every tile. Where all ops that would ask for it have the same tensor, the first loader has it in shared memory, and makes
+``LOADS`` from the tile, its arguments and that of element ``tile.i``: ``known(n, a)`` is what is kept of element n.
 
 What the first brought is there when the tile's function begins, what the second brought behind the first stage; the
 header is the tile's until it hands that stage back. Ordinary stores into headers and bulk copies keep apart, in all
@@ -65,12 +71,25 @@ struct Stream : Passage {
   DEVICE const unsigned char* header() { return shared_memory + (header_in(stage.slot) - SHARED_BASE); }
   DEVICE const unsigned char* bytes() { return shared_memory + stage.slot * INDEPENDENT_BYTES; }
 };
-template <class A, class O, class LOADS, bool HEADED, void (*BODY)(const Tile&, const A&, Stream&)> struct Streamed {
+template <class A, class O, class LOADS, bool HEADED, void (*BODY)(const Tile&, const A&, Stream&), int RESIDENT = 0>
+struct Streamed {
   static constexpr int IN_FLIGHT = (IN_FLIGHT_BYTES + LOADS::STAGE_BYTES - 1) / LOADS::STAGE_BYTES;
+  // By the loader that draws.
+  DEVICE static LOADS loads_of(const Tile& tile, const A& a, Stage& stage) {
+    if constexpr (RESIDENT == 0) {
+      return LOADS(tile, a);
+    } else {
+      if (!stage.resident)
+        for (int n = threadIdx.x % 32; n < RESIDENT; n += 32) resident()[n] = LOADS::known(n, a);
+      __syncwarp();
+      stage.resident = true;
+      return LOADS(tile, a, resident()[tile.i]);
+    }
+  }
   DEVICE static void load_independent(const Launch& launch, const Item& item, Stage& stage, int& n, Tickets& tickets) {
     await_launch_before();
     asm volatile("fence.proxy.async.global;" ::: "memory");
-    const LOADS loads(tile_of(launch, item), operands_of<A>(launch, item));
+    const LOADS loads = loads_of(tile_of(launch, item), operands_of<A>(launch, item), stage);
     const int count = loads.stages();
 #pragma unroll 1
     for (int s = 0; s < count; ++s) {
@@ -99,18 +118,31 @@ template <class A, class O, class LOADS, bool HEADED, void (*BODY)(const Tile&, 
       ++n;
     }
   }
-  DEVICE static void load_dependent(const Launch& launch, const Item& item, int k_lo, int k_hi, Stage& stage) {
+  DEVICE static void look_ahead(const Launch& launch, Item& item) {
     const LOADS loads(tile_of(launch, item), operands_of<A>(launch, item));
+    item.ahead.count = loads.stages();
     if constexpr (HEADED) {
-      open_dependent(stage, loads.late_bytes());
-      if (first_lane()) loads.load_late(header_in(stage.slot), dependent_full(stage.slot));
+      static_assert(LOADS::LATE <= sizeof(item.ahead.rows) / sizeof(*item.ahead.rows), "bulk copies of a header");
+#pragma unroll
+      for (int n = 0; n < LOADS::LATE; ++n) item.ahead.rows[n] = loads.late_at(n);
+    }
+  }
+  DEVICE static void load_dependent(const Launch& launch, const Item& item, int k_lo, int k_hi, Stage& stage) {
+    if constexpr (HEADED) {
+      unsigned bytes = 0, to = header_in(stage.slot) + LOADS::LATE_BEGIN;
+#pragma unroll
+      for (int n = 0; n < LOADS::LATE; ++n) bytes += LOADS::late_bytes(n);
+      open_dependent(stage, bytes);
+      if (first_lane())
+#pragma unroll
+        for (int n = 0; n < LOADS::LATE; to += LOADS::late_bytes(n++))
+          bulk_load(to, item.ahead.rows[n], LOADS::late_bytes(n), dependent_full(stage.slot));
     } else {
       open_dependent(stage, 0);
     }
     stage.advance();
-    const int count = loads.stages();
 #pragma unroll 1
-    for (int s = 1; s < count; ++s) {
+    for (int s = 1; s < item.ahead.count; ++s) {
       open_dependent(stage, 0);
       stage.advance();
     }

@@ -56,16 +56,25 @@ which all others of its block keep waiting, traps after twice that and a second.
 from __future__ import annotations
 
 WALK = r"""
+// What an item's dependent loads take that its waits are not for. The loader asks for it before them: every acquire
+// empties the nearest cache, so that behind a wait it would be one more trip to the L2.
+struct Ahead {
+  int count;
+  const void* rows[3];
+};
 struct Item : ItemRow {
   unsigned run;
+  Ahead ahead;
 };
 constexpr int QUADS = sizeof(ItemRow) / 16, MESSAGE_BYTES = sizeof(ItemRow) + 32;
 static_assert(sizeof(ItemRow) <= 128, "a lane has a word of a row");
-// Where a role is in the ring; of a consumer also which slots it keeps until its item is posted.
+// Where a role is in the ring; of a consumer also which slots it keeps until its item is posted, and of the loader that
+// draws whether it has filled `resident`.
 struct Stage {
   int slot;
   unsigned phase;
   int passed = 1 << 30, first_kept = 0, kept = 0;  // slots that are handed back first; those kept, and where they begin
+  bool resident = false;
   DEVICE void advance() {
     if (++slot == STAGES) slot = 0, phase ^= 1;
   }
@@ -78,7 +87,9 @@ DEVICE unsigned header_at(int slot) {
   return SHARED_BASE + STAGES * (INDEPENDENT_BYTES + DEPENDENT_BYTES) + slot * HEADER_BYTES;
 }
 DEVICE unsigned scratch_of(int group) { return SHARED_BASE + RING_BYTES + group * SCRATCH_BYTES; }
-DEVICE unsigned messages() { return SHARED_BASE + RING_BYTES + WARPGROUPS * SCRATCH_BYTES; }
+// Numbers that the loader that draws asks for once in a launch, and keeps.
+DEVICE int* resident() { return reinterpret_cast<int*>(shared_memory + RING_BYTES + WARPGROUPS * SCRATCH_BYTES); }
+DEVICE unsigned messages() { return SHARED_BASE + RING_BYTES + WARPGROUPS * SCRATCH_BYTES + RESIDENT_BYTES; }
 DEVICE unsigned barriers() { return messages() + TICKETS * MESSAGE_BYTES; }
 DEVICE unsigned independent_full(int slot) { return barriers() + slot * 8; }
 DEVICE unsigned dependent_full(int slot) { return barriers() + (STAGES + slot) * 8; }
@@ -221,6 +232,11 @@ DEVICE void release(Stage& stage, int slot) {
   release_independent(stage, slot);
   release_dependent(slot);
 }
+// By the loader that waits: of bodies that look ahead, what they find (``Ahead``).
+template <class BODY> DEVICE auto look_as(const Launch& launch, Item& item, int) -> decltype(BODY::look_ahead(launch, item)) {
+  return BODY::look_ahead(launch, item);
+}
+template <class BODY> DEVICE void look_as(const Launch& launch, Item& item, long) {}
 DEVICE int warpgroup() { return threadIdx.x / 128; }
 DEVICE void synchronise() { named_barrier(1 + warpgroup(), 128); }
 // By a warpgroup of consumers, behind an item's last store: to the warp that posts. Behind it the scratch is free.
@@ -269,6 +285,7 @@ DEVICE void wait_and_load(const Launch& launch) {
   for (int taken = 0; receive(launch, taken, item); ++taken) {
     TraceRow& entry = launch.trace[item.number];
     if (launch.trace && first_lane()) entry.arrived_ns = nanoseconds();
+    look_ahead(launch, item);
     random_delay(launch, item, 0);
     await_rows(launch, item, item.wait_lo, item.wait_mid);
     if (launch.trace && first_lane()) entry.start_ns = nanoseconds();

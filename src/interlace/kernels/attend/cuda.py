@@ -66,7 +66,7 @@ def _other(op: Op, tensors: Mapping[str, Tensor]) -> TextBody | None:
 def _tabled(body: TextBody) -> TextBody:
     """The same body, whose tiles take what a table says."""
     text = body.text.replace(SHARE, TABLED_SHARE)
-    return replace(body, text=text, early=(*body.early, "shares"), other=None)
+    return replace(body, text=text, early=(*body.early, "shares"), resident="", other=None)
 
 
 ATTEND_TEXT = TextBody(
@@ -97,6 +97,9 @@ struct Loads {
 
   DEVICE Loads(const Tile& tile, const Arguments& a)
       : a(a), share(share_of(tile, a)), rows(rows_of(a.k_cache)), head(tile.j) {}
+  template <class A> DEVICE Loads(const Tile& tile, const A& a, int at)
+      : a(a), share(share_of(tile, a, at)), rows(rows_of(a.k_cache)), head(tile.j) {}
+  DEVICE static int known(int sequence, const Arguments& a) { return position_in(sequence, a); }
   DEVICE int stages() const { return max((share.high - share.low + rows - 1) / rows, 1); }
   DEVICE int count(int n) const { return min(share.high - share.low - n * rows, rows); }
   DEVICE unsigned bytes(int n) const { return 2 * D * sizeof(*a.k_cache) * count(n); }
@@ -395,6 +398,7 @@ DEVICE void attend_tile(const Tile& tile, const Arguments& a, Stream& stream) { 
     proved=True,
     streamed=("k_cache", "v_cache"),
     early=("position", "rope", "table"),
+    resident="position",
     loads="Loads",
     stage_bytes=_stage_bytes,
     publishes=("out", "peak", "total"),

@@ -110,6 +110,9 @@ struct Loads {
   mutable int first = -1, mine = 0, entries[PAGE ? BOXES : 1] = {};
 
   DEVICE Loads(const Tile& tile, const Arguments& a) : a(a), share(share_of(tile, a)), head(tile.j) {}
+  template <class A> DEVICE Loads(const Tile& tile, const A& a, int at)
+      : a(a), share(share_of(tile, a, at)), head(tile.j) {}
+  DEVICE static int known(int sequence, const Arguments& a) { return position_in(sequence, a); }
   template <class A> DEVICE void look_up(const A& a, int n) const {
     if constexpr (PAGE > 0) {
 #pragma unroll
@@ -165,13 +168,11 @@ struct Loads {
   DEVICE void load_early(unsigned header, unsigned barrier) const {
     bulk_load(header + SHARE_BYTES, a.rope + (long long)share.at * D, ANGLE_BYTES, barrier);
   }
-  DEVICE unsigned late_bytes() const { return (GROUP + 2) * ROW_BYTES; }
-  DEVICE void load_late(unsigned header, unsigned barrier) const {
+  static constexpr int LATE = 3, LATE_BEGIN = SHARE_BYTES + ANGLE_BYTES;  // rows of q, k and v
+  DEVICE static constexpr unsigned late_bytes(int n) { return n == 0 ? GROUP * ROW_BYTES : ROW_BYTES; }
+  DEVICE const void* late_at(int n) const {
     const long long row = ((long long)share.sequence * HEADS + head) * D;
-    unsigned to = header + SHARE_BYTES + ANGLE_BYTES;
-    bulk_load(to, a.q + row * GROUP, GROUP * ROW_BYTES, barrier);
-    bulk_load(to += GROUP * ROW_BYTES, a.k + row, ROW_BYTES, barrier);
-    bulk_load(to + ROW_BYTES, a.v + row, ROW_BYTES, barrier);
+    return n == 0 ? a.q + row * GROUP : n == 1 ? a.k + row : a.v + row;
   }
 };
 
@@ -534,6 +535,7 @@ DEVICE void attend_tile(const Tile& tile, const Arguments& a, Stream& stream) { 
     proved=True,
     streamed=("k_cache", "v_cache"),
     early=("position", "rope", "table", "q_norm", "k_norm"),
+    resident="position",
     paired=("q", "k", "v", "rope", "q_norm", "k_norm", "out"),
     loads="Loads",
     stage_bytes=_stage_bytes,

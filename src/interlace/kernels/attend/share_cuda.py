@@ -32,10 +32,12 @@ template <class A> DEVICE int position_in(int sequence, const A& a) {
 SHARE = (
     _EXPONENTS
     + r"""
-template <class A> DEVICE Share share_of(const Tile& tile, const A& a) {
-  const int at = position_in(tile.i, a);
+template <class A> DEVICE Share share_of(const Tile& tile, const A& a, int at) {
   const int each = (((at + BLOCK - 1) / BLOCK + SPLITS - 1) / SPLITS) * BLOCK, low = min(tile.l * each, at);
   return {tile.i, at, low, min(low + each, at), tile.l == SPLITS - 1};
+}
+template <class A> DEVICE Share share_of(const Tile& tile, const A& a) {
+  return share_of(tile, a, position_in(tile.i, a));
 }
 """
 )

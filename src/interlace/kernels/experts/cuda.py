@@ -104,6 +104,7 @@ template <int BM, int BN, int BK, int GATES, bool TRANSPOSED, bool JOINED> struc
       ++n;
     }
   }
+  DEVICE static void look_ahead(const Launch& launch, Item& item) { OfMatmul::look_ahead(launch, item); }
   DEVICE static void load_dependent(const Launch& launch, const Item& item, int k_lo, int k_hi, Stage& stage) {
     if (owner_of(stage) < 0) {
       open_dependent(stage, 0);

@@ -44,6 +44,7 @@ _WIDEST, _STEP = 256, 8
 _ROWS = 64  # of the tensor core's first operand: weights, or tokens in tiles that are not split
 _MOST_PARTS = 8  # that a last part waits for, with few tokens
 _LEAST_WAVE, _WAVES = (0.8, 0.7), 1.6  # of SMs that one wave keeps busy, where fix-ups are cheap and not; else waves
+_UNEVEN = 1.15  # weight rows of the busiest SM over the mean, from which on tiles of 64 are made narrower
 _MANY_WAVES = 8  # of tiles of 64 weight rows: as many of 128 are as even, and load tokens half as often
 _LIKELY, _TRIED = 6, 48  # ways of more than few tokens that a planner and a search look at
 _STAGE_BYTES = 28 << 10  # of weights, in tiles that are not split: with few tokens eight stages fit
@@ -103,8 +104,20 @@ def _cut(ops: Sequence[Op], m: int, device: DeviceSpec, *, other: bool = False, 
         else:
             parts = _busy(tiles, most, device.sms, cheap, one_wave)
         one_wave = tiles * parts <= device.sms
+        if m > _CHEAP and parts == 1 and tiles == _tiles(op):
+            tile = _evened(op, tile, device.sms)
         each.append((op.name, OpSetting(tile.params, parts)))
     return Setting(tuple(each))
+
+
+def _evened(op: Op, tile: MatmulTile, sms: int) -> MatmulTile:
+    """A tile of 64 weight rows, or narrower, with tokens as the 64 rows, where its last wave is so empty that as many
+    waves of narrower ones spare the busiest SM more than tokens cost, which they load more often."""
+    tiles, rows = _tiles(op), int(op.param("N"))
+    waves = -(-tiles // sms)
+    if tile.n != _ROWS or waves == 1 or waves * sms < _UNEVEN * tiles or tensor_of(op, "scale") is not None:
+        return tile
+    return MatmulTile(_ROWS, _up(-(-rows // (waves * sms)), _STEP), tile.k)
 
 
 def _together(ops: Sequence[Op], extent: Callable[[Op], int]) -> dict[str, int]:

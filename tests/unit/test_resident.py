@@ -1,0 +1,58 @@
+"""Which launches keep positions in shared memory, so that loads of no tile wait for its sequence's."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+pytest.importorskip("torch")
+pytest.importorskip("triton")
+
+import interlace as il
+from interlace.core.dtypes import int32
+from interlace.executors.parts import parts_of
+from interlace.kernels.attend import attend
+from interlace.workloads.decode import LLAMAS, decode_graph
+
+D, CAPACITY = 64, 128
+
+
+def attentions(batch: int, *positions: str) -> il.Graph:
+    """One of each tensor of positions, on the same rows and caches."""
+    shapes = dict.fromkeys("qkv", (batch, D)) | dict.fromkeys(("k_cache", "v_cache"), (batch, 1, CAPACITY, D))
+    made = {name: il.Tensor(name, shape, il.bf16) for name, shape in shapes.items()}
+    made["rope"] = il.Tensor("rope", (CAPACITY, D), il.fp32)
+    at = {name: il.Tensor(name, (batch,), int32) for name in positions}
+    outs = [il.Tensor(f"out{n}", (batch, D), il.bf16) for n in range(len(positions))]
+    ops = tuple(
+        attend(f"attend{n}", **made, position=at[name], out=outs[n], eps=0.0) for n, name in enumerate(positions)
+    )
+    inputs = (*made, *at)
+    return il.Graph("some", (*made.values(), *at.values(), *outs), ops, inputs, tuple(out.name for out in outs))
+
+
+def kept(graph: il.Graph) -> list[int]:
+    """Of each op the bytes that its loader keeps."""
+    found = [(part.tile.type.endswith("::Resident"), part.tile.resident_bytes) for part in parts_of(graph)]
+    assert all(resident == (nbytes > 0) for resident, nbytes in found)
+    return [nbytes for _, nbytes in found]
+
+
+def test_positions_of_all_layers_lie_in_shared_memory_once() -> None:
+    graph = decode_graph(replace(LLAMAS["llama3.2-1b"], layers=2), 64, 1088, il.H200)
+    nbytes = dict(zip((op.name for op in graph.ops), kept(graph), strict=True))
+    assert {name for name, n in nbytes.items() if n} == {f"layers.{n}.attend" for n in range(2)}
+    run = il.OneLaunchExecutor(il.plan_graph(graph, il.H200, il.OneLaunchExecutor), il.Options(device="meta"))
+    assert "constexpr int RESIDENT_BYTES = 256;" in run.composition.text
+    assert run.binary.resources.spill_bytes == 0
+
+
+@pytest.mark.parametrize(
+    ("batch", "positions", "expected"),
+    [(3, ("a", "a"), [16, 16]), (3, ("a", "b"), [0, 0]), (256, ("a",), [1024]), (257, ("a",), [0])],
+)
+def test_only_one_tensor_that_all_attention_reads_and_that_is_small_is_kept(
+    batch: int, positions: tuple[str, ...], expected: list[int]
+) -> None:
+    assert kept(attentions(batch, *positions)) == expected
