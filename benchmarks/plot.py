@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import io
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -56,26 +57,34 @@ def speedup(row: dict[str, Any], us: float) -> float:
     return float(row["libraries"][row["library"]]["median_us"]) / us
 
 
-def plot_decode(record: dict[str, Any], path: Path = DECODE) -> None:
-    """Time of a decode step as bars, a group for each model and batch, with what memory needs for its bytes in each."""
-    figure, axis = plt.subplots(figsize=(9, 3.4))
-    labels = []
-    for x, row in enumerate(record["rows"]):
-        ways = row["libraries"] | row["executors"]
-        for place, (name, (label, colour)) in enumerate(STEPS.items()):
-            at, us = x + (place - 1) * 0.27, ways[name]["median_us"]
-            axis.bar(at, us, 0.25, color=colour, label=None if x else label)
-            axis.hlines(row["floor_us"], at - 0.125, at + 0.125, color=FLOOR, linewidth=1.5)
-            axis.annotate(f"{us:.0f}", (at, us), (0, 2), textcoords="offset points", ha="center", fontsize=8)
-        sequences = f"{row['batch']} sequence{'s' * (row['batch'] > 1)}"
-        labels.append(f"{row['model']}\n{sequences}\n{row['context']} positions")
-    axis.plot([], [], color=FLOOR, linewidth=1.5, label="least time of memory")
-    axis.set_xticks(range(len(labels)), labels, fontsize=8)
-    axis.set_ylabel("microseconds a step")
-    axis.margins(y=0.22)
-    axis.legend(frameon=False, fontsize=8, loc="upper center", ncols=4, columnspacing=1.2, handlelength=1.2)
-    axis.set_title(f"Decode steps in bf16; {record['gpu']}, {record['date']}", fontsize=9)
-    _save(figure, axis, path)
+def plot_decode(records: Sequence[dict[str, Any]], path: Path = DECODE) -> None:
+    """Time of a decode step as bars, a group for each model and batch, with what memory needs for its bytes in each.
+
+    The groups of each record stand side by side, on a scale of their own.
+    """
+    widths = [len(record["rows"]) for record in records]
+    figure, axes = plt.subplots(1, len(records), figsize=(11, 3.4), squeeze=False, width_ratios=widths)
+    for axis, record in zip(axes[0], records, strict=True):
+        labels = []
+        for x, row in enumerate(record["rows"]):
+            ways = row["libraries"] | row["executors"]
+            for place, (name, (label, colour)) in enumerate(STEPS.items()):
+                at, us = x + (place - 1) * 0.27, ways[name]["median_us"]
+                axis.bar(at, us, 0.25, color=colour, label=None if x else label)
+                axis.hlines(row["floor_us"], at - 0.125, at + 0.125, color=FLOOR, linewidth=1.5)
+                axis.annotate(f"{us:.0f}", (at, us), (0, 2), textcoords="offset points", ha="center", fontsize=7)
+            sequences = f"{row['batch']} sequence{'s' * (row['batch'] > 1)}"
+            labels.append(f"{row['model']}\n{sequences}\n{row['context']} positions")
+        axis.plot([], [], color=FLOOR, linewidth=1.5, label="least time of memory")
+        axis.set_xticks(range(len(labels)), labels, fontsize=7)
+        axis.margins(y=0.22)
+        axis.spines[["top", "right"]].set_visible(False)
+    first, record = axes[0][0], records[0]
+    first.set_ylabel("microseconds a step")
+    handles, names = first.get_legend_handles_labels()
+    figure.legend(handles, names, frameon=False, fontsize=8, loc="upper center", bbox_to_anchor=(0.5, 0.94), ncols=4)
+    figure.suptitle(f"Decode steps in bf16; {record['gpu']}, {record['date']}", fontsize=9)
+    _save(figure, first, path)
 
 
 def plot_speedup(record: dict[str, Any], path: Path = SPEEDUP) -> None:
@@ -147,8 +156,7 @@ def plot_over_floor(record: dict[str, Any], path: Path = OVER_FLOOR) -> None:
 
 def main() -> None:
     """Draw all."""
-    first, *others = (json.loads((RESULTS / name).read_text()) for name in STEP_RECORDS)
-    plot_decode({**first, "rows": [row for record in (first, *others) for row in record["rows"]]})
+    plot_decode([json.loads((RESULTS / name).read_text()) for name in STEP_RECORDS])
     plot_speedup(json.loads((RESULTS / "ffn-h200.json").read_text()))
     plot_over_floor(json.loads((RESULTS / "ffn-models-h200.json").read_text()))
 

@@ -21,7 +21,7 @@ ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "benchmarks" / "results"
 
 #: Decode steps on an H200; rows of each are of the same code.
-STEP_RECORDS = "decode-h200.json", "decode-smollm2-h200.json"
+STEP_RECORDS = "decode-h200.json", "decode-8b-h200.json"
 #: Where each block stands, the records that it is made from, and what makes it of them.
 BLOCKS: dict[str, tuple[str, tuple[str, ...], Callable[..., str]]] = {
     "speedup-ends": ("README.md", ("ffn-h200.json",), ffn.speedup_ends),
@@ -46,7 +46,7 @@ BLOCKS: dict[str, tuple[str, tuple[str, ...], Callable[..., str]]] = {
     "predicted": ("docs/planner.md", ("traffic-predicted.json",), planner.predicted_table),
     "chosen": ("docs/planner.md", ("planner-h200.json",), planner.chosen_table),
     "decode": ("docs/decode.md", STEP_RECORDS, modules.decode_table),
-    "decode-h100": ("docs/decode.md", ("decode-batch1-h100.json", "decode-h100.json"), modules.decode_table),
+    "decode-h100": ("docs/decode.md", ("decode-h100.json", "decode-batch16-h100.json"), modules.decode_table),
     "hand-overs": ("docs/tried.md", ("decode-h200.json", "explored-decode-h200.json"), modules.hand_overs_table),
     "fences": ("docs/memory-order.md", ("fences-h200.json",), launches.fences_table),
     "tried": ("docs/tried.md", ("explored-decode-chain-h200.json",), launches.explored_table),

@@ -295,10 +295,11 @@ def test_the_plot_of_steps_has_a_bar_for_every_row(tmp_path: Path, monkeypatch: 
     pytest.importorskip("matplotlib")
     monkeypatch.syspath_prepend(str(BENCHMARKS))
     plot = importlib.import_module("plot")
-    record, path = json.loads((BENCHMARKS / "results/decode-h200.json").read_text()), tmp_path / "steps.svg"
-    plot.plot_decode(record, path)
+    records = [json.loads((BENCHMARKS / "results" / name).read_text()) for name in plot.STEP_RECORDS]
+    path = tmp_path / "steps.svg"
+    plot.plot_decode(records, path)
     legend = 1
-    assert path.read_text().count(f"fill: {plot.FASTER}") == len(record["rows"]) + legend
+    assert path.read_text().count(f"fill: {plot.FASTER}") == sum(len(r["rows"]) for r in records) + legend
 
 
 @pytest.fixture
