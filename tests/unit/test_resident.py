@@ -11,6 +11,7 @@ pytest.importorskip("triton")
 
 import interlace as il
 from interlace.core.dtypes import int32
+from interlace.core.errors import ParamError
 from interlace.executors.parts import parts_of
 from interlace.kernels.attend import attend
 from interlace.workloads.decode import LLAMAS, decode_graph
@@ -56,3 +57,9 @@ def test_only_one_tensor_that_all_attention_reads_and_that_is_small_is_kept(
     batch: int, positions: tuple[str, ...], expected: list[int]
 ) -> None:
     assert kept(attentions(batch, *positions)) == expected
+
+
+@pytest.mark.parametrize("early", [(), ("position",)])
+def test_what_is_kept_is_read_early_of_what_is_streamed(early: tuple[str, ...]) -> None:
+    with pytest.raises(ParamError, match="resident='position'"):
+        il.TextBody("DEVICE void f(const Tile& tile, const Arguments& a) {}", "f", early=early, resident="position")

@@ -66,8 +66,8 @@ class TextBody:
             takes a ``Fetch& fetch`` too, and warpgroups share no scratch.
         wide: two warpgroups take a tile where no product of the launch says how many there are.
         early: further arguments that it reads ahead of the item's waits, of which the same holds.
-        resident: the one of these, a vector of 256 elements or fewer, for whose element of a tile loads wait; "" for
-            none. It may lie in shared memory then.
+        resident: the one of these, a vector, for whose element ``tile.i`` loads wait; "" for none. Where it has 256
+            elements or fewer it may lie in shared memory (``launch/streamed``).
         loads: the struct of the text that says what is streamed, or comes late.
         stage_bytes: op -> bytes that a stage of the ring must hold of it; there may be more.
         headed: arguments of which bulk copies bring a part with an item's first stage, in its header.
@@ -130,6 +130,11 @@ class TextBody:
                 f"a TextBody has streamed={self.streamed}, late={self.late} and loads={self.loads!r}; name the struct "
                 "of the text that says how its streamed or its late arguments are loaded, or none of them"
             )
+        if self.resident and (not self.streamed or self.resident not in self.early):
+            raise ParamError(
+                f"a TextBody has resident={self.resident!r}, streamed={self.streamed} and early={self.early}; loads of "
+                "what is streamed may wait for one of the early arguments, so name it there too"
+            )
         if bool(self.headed) != (self.header_bytes is not None) or (self.headed and not self.streamed):
             raise ParamError(
                 f"a TextBody has headed={self.headed}, header_bytes={self.header_bytes} and streamed={self.streamed}; "
@@ -185,7 +190,6 @@ class TextBody:
 
         text = self._around(op, tensors, struct, worded, headed)
         early, tile = (*self.streamed, *self.early), partial(self._tile, headed)
-        kept = self.resident and tensors[self.resident].shape[0] <= _MOST_RESIDENT
         return WalkBody(
             text,
             struct,
@@ -195,10 +199,15 @@ class TextBody:
             _any,
             chunked=False,
             early=early,
-            resident=self.resident if kept else None,
+            resident=self.resident if self._kept(tensors) else None,
             late=self.late,
             wide=self.wide,
         )
+
+    def _kept(self, tensors: Mapping[str, Tensor]) -> int:
+        """Elements of what may lie in shared memory, 0 if nothing may."""
+        shape = tensors[self.resident].shape if self.resident in tensors else ()
+        return shape[0] if len(shape) == 1 and shape[0] <= _MOST_RESIDENT else 0
 
     def _tile(self, headed: bool, op: Op, parts: int, warpgroups: int) -> WalkTile:
         if parts > 1:
@@ -233,9 +242,8 @@ class TextBody:
         kind = "Streamed" if self.streamed else "Fetched" if self.late else "Plain"
         through = f"{kind}<Arguments, Operands, {self.loads and self.loads + ', '}"
         through += f"{str(headed).lower()}, " if self.streamed else ""
-        kept = ""
-        if self.resident:
-            kept = f" typedef {through}{self.function}, {tensors[self.resident].shape[0]}> Resident; "
+        count = self._kept(tensors)
+        kept = f" typedef {through}{self.function}, {count}> Resident; " if count else ""
         file = re.sub(r"[^\w.-]", "_", op.kernel)
         # Macros know no namespace: those of the text end with it.
         ends = "".join(f"#undef {name}\n" for name in dict.fromkeys(_MACRO.findall(self.text)))

@@ -257,17 +257,17 @@ def _switches(parts: Sequence[Part]) -> str:
     names = _namespaces(parts)
     types = list(dict.fromkeys(f"{names[part.namespace]}::{part.tile.type}" for part in parts))
 
-    def switch(name: str, parameters: str, arguments: str) -> str:
-        calls = [f"{type_}::{name}(launch, item, {arguments})" for type_ in types]
-        return function(f"{name}(const Launch& launch, const Item& item, {parameters})", calls)
-
-    def function(head: str, calls: Sequence[str]) -> str:
+    def branching(head: str, calls: Sequence[str]) -> str:
         cases = "".join(f"    case {i}: {call}; break;\n" for i, call in enumerate(calls))
         return f"DEVICE void {head} {{\n  switch (item.code & KEEPS - 1) {{\n{cases}  }}\n}}\n"
 
+    def switch(name: str, parameters: str, arguments: str) -> str:
+        calls = [f"{type_}::{name}(launch, item, {arguments})" for type_ in types]
+        return branching(f"{name}(const Launch& launch, const Item& item, {parameters})", calls)
+
     looks = [f"look_as<{type_}>(launch, item, 0)" for type_ in types]
     return (
-        function("look_ahead(const Launch& launch, Item& item)", looks)
+        branching("look_ahead(const Launch& launch, Item& item)", looks)
         + switch("load_independent", "Stage& stage, int& n, Tickets& tickets", "stage, n, tickets")
         + switch("load_dependent", "int k_lo, int k_hi, Stage& stage", "k_lo, k_hi, stage")
         + switch("compute", "Stage& stage", "stage")

@@ -22,13 +22,14 @@ where nothing else of the item lies. With a header also
 
     note(header)                                  one lane of the first loader stores there what it knows
     early_bytes(), load_early(header, barrier)    its bulk copies, of what may be loaded before the waits
-    LATE_BEGIN, LATE                              where what the waits are for comes to lie, one behind the other, and of
-    late_at(n), late_bytes(n)                     how many bulk copies: each from where, which is asked for before the
-                                                  waits, and how many bytes, which all headers have alike
+    LATE_BEGIN, LATE                              where what the waits are for comes to lie, and of how many bulk copies
+    late_at(n), late_bytes(n)                     of each where it begins, which is asked for before the waits, and its
+                                                  bytes, as many for all items; one lies behind the other
 
-What its stages are, and so all loads of an item, may wait for a number of each sequence, a trip to the L2 or two for
-every tile. Where all ops that would ask for it have the same tensor, the first loader has it in shared memory, and makes
-``LOADS`` from the tile, its arguments and that of element ``tile.i``: ``known(n, a)`` is what is kept of element n.
+How many stages an item has, and so all of its loads, may wait for a number of its sequence, a trip to the L2 or two for
+every tile. Where all ops that would ask for it have the same tensor, the first loader keeps it in shared memory, and
+makes ``LOADS`` from the tile, its arguments and that of element ``tile.i``: ``known(n, a)`` is what it keeps of the
+n-th.
 
 What the first brought is there when the tile's function begins, what the second brought behind the first stage; the
 header is the tile's until it hands that stage back. Ordinary stores into headers and bulk copies keep apart, in all

@@ -233,7 +233,8 @@ DEVICE void release(Stage& stage, int slot) {
   release_dependent(slot);
 }
 // By the loader that waits: of bodies that look ahead, what they find (``Ahead``).
-template <class BODY> DEVICE auto look_as(const Launch& launch, Item& item, int) -> decltype(BODY::look_ahead(launch, item)) {
+template <class BODY>
+DEVICE auto look_as(const Launch& launch, Item& item, int) -> decltype(BODY::look_ahead(launch, item)) {
   return BODY::look_ahead(launch, item);
 }
 template <class BODY> DEVICE void look_as(const Launch& launch, Item& item, long) {}

@@ -103,15 +103,17 @@ DEVICE unsigned values_in(int slot) {
 struct Loads {
   static constexpr int STAGE_BYTES = 2 * STAGE_ROWS / BOX * BOX_BYTES;
   const Arguments& a;
+  const int pages;  // of the pool, which each stage would ask memory for anew
   Share share;
   int head;
   // Where caches lie in pages, entries of the table: one in each lane, from a multiple of 32 on, and those of a stage's
   // boxes. An answer takes longer than a stage, so it is for 32 pages.
   mutable int first = -1, mine = 0, entries[PAGE ? BOXES : 1] = {};
 
-  DEVICE Loads(const Tile& tile, const Arguments& a) : a(a), share(share_of(tile, a)), head(tile.j) {}
+  DEVICE Loads(const Tile& tile, const Arguments& a)
+      : a(a), pages(PAGE ? a.PAGES : 0), share(share_of(tile, a)), head(tile.j) {}
   template <class A> DEVICE Loads(const Tile& tile, const A& a, int at)
-      : a(a), share(share_of(tile, a, at)), head(tile.j) {}
+      : a(a), pages(PAGE ? a.PAGES : 0), share(share_of(tile, a, at)), head(tile.j) {}
   DEVICE static int known(int sequence, const Arguments& a) { return position_in(sequence, a); }
   template <class A> DEVICE void look_up(const A& a, int n) const {
     if constexpr (PAGE > 0) {
@@ -147,7 +149,7 @@ struct Loads {
 #pragma unroll
       for (int b = 0; b < BOXES; ++b)
         if (b < count) {
-          const int page = max(min(entries[b], a.PAGES - 1), 0);
+          const int page = max(min(entries[b], pages - 1), 0);
           load_box(to_keys, to_values, (low + b * BOX) % max(PAGE, 1), page * HEADS + head, barrier);
         }
     }
