@@ -63,3 +63,20 @@ def test_only_one_tensor_that_all_attention_reads_and_that_is_small_is_kept(
 def test_what_is_kept_is_read_early_of_what_is_streamed(early: tuple[str, ...]) -> None:
     with pytest.raises(ParamError, match="resident='position'"):
         il.TextBody("DEVICE void f(const Tile& tile, const Arguments& a) {}", "f", early=early, resident="position")
+
+
+@pytest.mark.parametrize("dtype", [il.bf16, il.fp32])
+def test_a_number_is_kept_of_each_element_whatever_its_type(dtype: il.DType) -> None:
+    text = il.TextBody(
+        "DEVICE void f(const Tile& tile, const Arguments& a, Stream& stream) {}",
+        "f",
+        streamed=("x",),
+        early=("at",),
+        resident="at",
+        loads="Loads",
+    )
+    (i,) = il.axes(1)
+    x, at, y = (il.Tensor(name, (6,), dtype) for name in ("x", "at", "y"))
+    kernel = il.Kernel("kept", il.Reference(lambda acc, regions, params: {"y": regions["x"]}), walk=text)
+    op = kernel.op("op", (6,), {"x": (x, (i.block(1),)), "at": (at, (i.block(1),))}, {"y": (y, (i.block(1),))})
+    assert kept(il.Graph("one", (x, at, y), (op,), ("x", "at"), ("y",))) == [32]

@@ -1,14 +1,12 @@
 """The whole graph as one launch of CUDA C++ on a Hopper GPU (``launch/walk``).
 
-From a proof to a run, each step made of the one before:
+From a proof to a run, each step made of the one before; what does not fit is refused by the composition:
 
     table           the plan's items and waits as rows for the device (``executors/table``)
     parts           of each op its body and how a tile is computed (``executors/parts``)
     composition     the text, and how many stages shared memory holds (``launch/compose``)
     binary          compiled by NVRTC; needs no device
     parameter       what the kernel takes, for some tensors (``executors/operands``)
-
-What does not fit is refused by the composition, before anything is compiled.
 """
 
 from __future__ import annotations

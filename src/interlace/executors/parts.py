@@ -11,13 +11,11 @@ from interlace.graph.graph import Graph
 from interlace.graph.op import Op
 from interlace.graph.tensor import Tensor
 from interlace.kernels.base import walk_body
-from interlace.kernels.bodies import WalkBody, WalkTile
+from interlace.kernels.bodies import WalkBody
 from interlace.launch.compose import Part
 from interlace.plan.verify import Proof
 from interlace.planner.build import Choices
 from interlace.policies.splits import SplitK, Whole
-
-_ROW_BYTES = 16  # to which parts of shared memory are rounded up
 
 
 def _tensors(graph: Graph, op: Op) -> dict[str, Tensor]:
@@ -68,17 +66,16 @@ def parts_of(
 
 def _resident(graph: Graph, parts: Sequence[Part]) -> list[Part]:
     """Parts whose loader keeps numbers in shared memory, where all that could do so with the same code and tensor."""
-    able = [(op, part) for op, part in zip(graph.ops, parts, strict=True) if part.body.resident is not None]
-    kept = {(part.code, _tensors(graph, op)[str(part.body.resident)], op.params) for op, part in able}
+    kept = {
+        (part.code, _tensors(graph, op)[part.body.resident.arg], op.params)
+        for op, part in zip(graph.ops, parts, strict=True)
+        if part.body.resident is not None
+    }
     if len(kept) != 1:
         return [*parts]
-    ((_, tensor, _),) = kept
-    nbytes = -(-tensor.nbytes // _ROW_BYTES) * _ROW_BYTES
-
-    def resident(tile: WalkTile) -> WalkTile:
-        return replace(tile, type=f"{tile.type}::Resident", resident_bytes=nbytes)
-
-    return [part if part.body.resident is None else replace(part, tile=resident(part.tile)) for part in parts]
+    return [
+        part if part.body.resident is None else replace(part, tile=part.body.resident.of(part.tile)) for part in parts
+    ]
 
 
 def _ahead(graph: Graph, parts: Sequence[Part], least: Sequence[int]) -> list[Part]:

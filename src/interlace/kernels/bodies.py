@@ -17,7 +17,7 @@ other name is a tensor argument of the op (None if the op has no such argument) 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Any, Protocol
 
@@ -161,6 +161,27 @@ class WalkTile:
     resident_bytes: int = 0
 
 
+_NUMBER_BYTES, _ALIGN_BYTES = 4, 16  # of what is kept; parts of shared memory lie at multiples of so many
+
+
+@dataclass(frozen=True)
+class Resident:
+    """A small vector of which a loader can have a number for each element, an int, in shared memory.
+
+    Attributes:
+        arg: the argument, one of those that are loaded early.
+        count: its elements.
+    """
+
+    arg: str
+    count: int
+
+    def of(self, tile: WalkTile) -> WalkTile:
+        """A tile whose loader keeps them."""
+        nbytes = -(-self.count * _NUMBER_BYTES // _ALIGN_BYTES) * _ALIGN_BYTES
+        return replace(tile, type=f"{tile.type}::Resident", resident_bytes=nbytes)
+
+
 #: The C++ type of a word (``primitives/tagged_cuda``).
 WORD = "unsigned long long"
 
@@ -209,8 +230,8 @@ class WalkBody:
         chunked: it waits inside its reduction; else all waits of an item stand at its start.
         early: names of the arguments that are loaded before the item's waits, though behind the launch before; no
             earlier op of the graph may write them.
-        resident: the argument of these of which the loader may keep a number for each element in shared memory, where
-            all ops of the launch that could have the same tensor; ``<type>::Resident`` does. None if there is none.
+        resident: what the loader may keep in shared memory, where all ops of the launch that could have the same
+            tensor. None if there is nothing.
         late: names of the arguments that a text has through the ring behind the item's waits (``launch/fetched``).
         wide: where no tiling says how many warpgroups there are, it has two, as its items compute on rows that come as
             fast as memory brings them.
@@ -240,7 +261,7 @@ class WalkBody:
     warpgroups: Callable[[Op], int] | None = None
     chunked: bool = True
     early: tuple[str, ...] = ()
-    resident: str | None = None
+    resident: Resident | None = None
     late: tuple[str, ...] = ()
     wide: bool = False
     filled: tuple[str, ...] = ()

@@ -29,7 +29,7 @@ from interlace.core.errors import ArgumentError, ParamError, PlanError
 from interlace.graph.op import Op, Param
 from interlace.graph.tensor import Tensor
 from interlace.kernels.abi import TENSOR_MAP, Struct
-from interlace.kernels.bodies import AS_TENSORS, WORD, WalkBody, WalkTile, Worded, check_address
+from interlace.kernels.bodies import AS_TENSORS, WORD, Resident, WalkBody, WalkTile, Worded, check_address
 
 #: The C++ type of a text; there is one in each namespace.
 _TYPE = "Walked"
@@ -199,15 +199,16 @@ class TextBody:
             _any,
             chunked=False,
             early=early,
-            resident=self.resident if self._kept(tensors) else None,
+            resident=self._resident(op, tensors),
             late=self.late,
             wide=self.wide,
         )
 
-    def _kept(self, tensors: Mapping[str, Tensor]) -> int:
-        """Elements of what may lie in shared memory, 0 if nothing may."""
+    def _resident(self, op: Op, tensors: Mapping[str, Tensor]) -> Resident | None:
+        """What may lie in shared memory: a vector that has an element for every ``tile.i``, and not too many."""
         shape = tensors[self.resident].shape if self.resident in tensors else ()
-        return shape[0] if len(shape) == 1 and shape[0] <= _MOST_RESIDENT else 0
+        kept = len(shape) == 1 and op.grid[0] <= shape[0] <= _MOST_RESIDENT
+        return Resident(self.resident, shape[0]) if kept else None
 
     def _tile(self, headed: bool, op: Op, parts: int, warpgroups: int) -> WalkTile:
         if parts > 1:
@@ -242,8 +243,8 @@ class TextBody:
         kind = "Streamed" if self.streamed else "Fetched" if self.late else "Plain"
         through = f"{kind}<Arguments, Operands, {self.loads and self.loads + ', '}"
         through += f"{str(headed).lower()}, " if self.streamed else ""
-        count = self._kept(tensors)
-        kept = f" typedef {through}{self.function}, {count}> Resident; " if count else ""
+        resident = self._resident(op, tensors)
+        kept = "" if resident is None else f" typedef {through}{self.function}, {resident.count}> Resident; "
         file = re.sub(r"[^\w.-]", "_", op.kernel)
         # Macros know no namespace: those of the text end with it.
         ends = "".join(f"#undef {name}\n" for name in dict.fromkeys(_MACRO.findall(self.text)))

@@ -121,11 +121,11 @@ struct Streamed {
   }
   DEVICE static void look_ahead(const Launch& launch, Item& item) {
     const LOADS loads(tile_of(launch, item), operands_of<A>(launch, item));
-    item.ahead.count = loads.stages();
+    item.given.count = loads.stages();
     if constexpr (HEADED) {
-      static_assert(LOADS::LATE <= sizeof(item.ahead.rows) / sizeof(*item.ahead.rows), "bulk copies of a header");
+      static_assert(LOADS::LATE <= sizeof(item.given.rows) / sizeof(*item.given.rows), "bulk copies of a header");
 #pragma unroll
-      for (int n = 0; n < LOADS::LATE; ++n) item.ahead.rows[n] = loads.late_at(n);
+      for (int n = 0; n < LOADS::LATE; ++n) item.given.rows[n] = loads.late_at(n);
     }
   }
   DEVICE static void load_dependent(const Launch& launch, const Item& item, int k_lo, int k_hi, Stage& stage) {
@@ -137,13 +137,13 @@ struct Streamed {
       if (first_lane())
 #pragma unroll
         for (int n = 0; n < LOADS::LATE; to += LOADS::late_bytes(n++))
-          bulk_load(to, item.ahead.rows[n], LOADS::late_bytes(n), dependent_full(stage.slot));
+          bulk_load(to, item.given.rows[n], LOADS::late_bytes(n), dependent_full(stage.slot));
     } else {
       open_dependent(stage, 0);
     }
     stage.advance();
 #pragma unroll 1
-    for (int s = 1; s < item.ahead.count; ++s) {
+    for (int s = 1; s < item.given.count; ++s) {
       open_dependent(stage, 0);
       stage.advance();
     }

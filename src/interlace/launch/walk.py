@@ -58,13 +58,13 @@ from __future__ import annotations
 WALK = r"""
 // What an item's dependent loads take that its waits are not for. The loader asks for it before them: every acquire
 // empties the nearest cache, so that behind a wait it would be one more trip to the L2.
-struct Ahead {
+struct Given {
   int count;
   const void* rows[3];
 };
 struct Item : ItemRow {
   unsigned run;
-  Ahead ahead;
+  Given given;
 };
 constexpr int QUADS = sizeof(ItemRow) / 16, MESSAGE_BYTES = sizeof(ItemRow) + 32;
 static_assert(sizeof(ItemRow) <= 128, "a lane has a word of a row");
@@ -232,7 +232,7 @@ DEVICE void release(Stage& stage, int slot) {
   release_independent(stage, slot);
   release_dependent(slot);
 }
-// By the loader that waits: of bodies that look ahead, what they find (``Ahead``).
+// By the loader that waits: of bodies that look ahead, what they find (``Given``).
 template <class BODY>
 DEVICE auto look_as(const Launch& launch, Item& item, int) -> decltype(BODY::look_ahead(launch, item)) {
   return BODY::look_ahead(launch, item);

@@ -144,11 +144,11 @@ struct Matmul {
     }
   }
   DEVICE static void look_ahead(const Launch& launch, Item& item) {
-    item.ahead.count = operands_of<Operands>(launch, item).x_rows;
+    item.given.count = operands_of<Operands>(launch, item).x_rows;
   }
   DEVICE static void load_dependent(const Launch& launch, const Item& item, int k_lo, int k_hi, Stage& stage) {
     const Operands& op = operands_of<Operands>(launch, item);
-    const int row = uniform(item.i * BM), rows = uniform(inside<CLUSTER_COLUMNS>(item.ahead.count - row, ROWS));
+    const int row = uniform(item.i * BM), rows = uniform(inside<CLUSTER_COLUMNS>(item.given.count - row, ROWS));
     const TensorMap& x = rows == ROWS ? op.x : op.x_last;
     const int before = rows_before<true>(rows);
 #pragma unroll 1

@@ -8,12 +8,13 @@ that is always so; elsewhere while a stage has at least twice as many weight row
 Where it is not, weights are the tensor core's 64-row operand, in tiles of 64 of them and all tokens, in steps of 8.
 What counts is how many weights the ring holds, in stages as large as leave it some; in a chain, whose ring has more to
 hold and whose consumers hold weights too, in small ones. An op of many waves, such as the head of a language model, has
-tiles of 128 weight rows, which load tokens half as often. Reductions are cut so that the items of an op keep all SMs
-busy: in one wave of them, or in about two where the op before had more than one, whose blocks come at different times.
-A fix-up between two ops is dearer than one at the end. So where the first op would have to be cut, each op is one wave
-of tiles that are not, as wide as that makes them: 12288 rows on 132 SMs are 128 tiles of 96. Ops that multiply the same
-tokens (queries, keys and values) are one wave together: the ring holds their weights by the time the tokens are there,
-and then every further item of a block is a round trip that all wait for.
+tiles of 128 weight rows, which load tokens half as often. From 17 tokens on, where few SMs have a tile in the last
+wave, tiles are so narrow that it is full: 14336 rows are two waves of 56. Reductions are cut so that the items of an op
+keep all SMs busy: in one wave of them, or in about two where the op before had more than one, whose blocks come at
+different times. A fix-up between two ops is dearer than one at the end. So where the first op would have to be cut,
+each op is one wave of tiles that are not, as wide as that makes them: 12288 rows on 132 SMs are 128 tiles of 96. Ops
+that multiply the same tokens (queries, keys and values) are one wave together: the ring holds their weights by the time
+the tokens are there, and then every further item of a block is a round trip that all wait for.
 
 Elsewhere, from 17 tokens on, tiles may have any width that is a multiple of 8 and any parts, each op its own, and
 either operand may be the tensor core's 64-row one: what takes least time by ``walk_cost`` is taken. There too ops that
