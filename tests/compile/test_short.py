@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ import interlace as il
 from interlace.core.errors import DeviceError, GraphError, InterlaceError, PlanError, ShapeError
 from interlace.executors.bound import places_of
 from interlace.executors.launch import TextLaunch
+from interlace.executors.parts import bodies_of
 from interlace.kernels.cuda import launcher
 from interlace.kernels.cuda.launcher import TensorMap
 from interlace.kernels.matmul.walk_body import WALK_BODY
@@ -108,35 +110,48 @@ def test_nothing_else_may_be_short() -> None:
         executor.launches(tensors | {"out": torch.empty(17, 256, dtype=torch.bfloat16, device="meta")})
 
 
-def residual() -> il.Graph:
+def gated() -> il.Graph:
+    """Of which x is a weight, too."""
     x, w, out = (il.Tensor(name, (64, 64), il.bf16) for name in ("x", "w", "out"))
-    op = il.matmul("op", x, w, out, residual=x, tile=il.MatmulTile(64, 64, 64))
-    return il.Graph("residual", (x, w, out), (op,), ("x", "w"), ("out",))
+    op = il.matmul("op", x, w, out, gate=x, activation=il.Activation.SILU, tile=il.MatmulTile(64, 64, 64))
+    return il.Graph("gated", (x, w, out), (op,), ("x", "w"), ("out",))
 
 
 @pytest.mark.parametrize(
     ("short", "error", "message"),
     [
-        (("out",), GraphError, "Options.short names 'out', which is no input of graph 'residual'"),
-        (("x",), PlanError, "op 'op' reads it as 'residual', where the one_launch executor fills nothing in; .* pad"),
+        (("out",), GraphError, "Options.short names 'out', which is no input of graph 'gated'"),
+        (("x",), PlanError, "op 'op' reads it as 'gate', where the one_launch executor fills nothing in; .* pad"),
     ],
 )
 def test_what_no_load_fills_in_is_refused(short: tuple[str, ...], error: type[InterlaceError], message: str) -> None:
-    plan = il.build(residual(), il.Choices(132))
+    plan = il.build(gated(), il.Choices(132))
     with pytest.raises(error, match=message):
         il.OneLaunchExecutor(plan, il.Options("meta", short=short))
 
 
-def test_the_one_launch_takes_short_inputs_where_bulk_loads_alone_read_them() -> None:
-    plan = il.plan_graph(il.workloads.ffn(32, SHAPE), il.H200, il.OneLaunchExecutor)
+@pytest.mark.parametrize("norm", [None, 1e-5])
+def test_the_one_launch_takes_short_inputs_where_all_leave_out_what_is_missing(norm: float | None) -> None:
+    plan = il.plan_graph(il.workloads.ffn(32, replace(SHAPE, norm=norm)), il.H200, il.OneLaunchExecutor)
     assert il.OneLaunchExecutor(plan, SHORT).options.short == ("x",)
-    plan = il.plan_graph(residual(), il.H200, il.OneLaunchExecutor)
-    with pytest.raises(PlanError, match="reads it as 'residual', where the one_launch executor fills nothing in"):
-        il.OneLaunchExecutor(plan, SHORT)
+
+
+def test_norm_and_residual_are_told_of_rows_that_are_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(launcher, "tensor_map", lambda *args, **rest: TensorMap(bytes(128)))
+    graph = il.workloads.ffn(32, replace(SHAPE, norm=1e-5))
+    parts = dict(zip(("norm", "up", "down"), zip(graph.ops, bodies_of(graph), strict=True), strict=True))
+    for name, arg, field in (("norm", "x", "M"), ("down", "residual", "residual_rows")):
+        op, body = parts[name]
+        assert arg in body.filled
+        tensors = {a.arg: torch.empty(graph.tensor(a.tensor).shape, dtype=torch.bfloat16) for a in op.accesses}
+        for rows in (32, 20, 1):
+            packed = body.pack(op, tensors | {arg: tensors[arg][:rows]}, il.bf16)
+            at = body.operands.offsets[field]
+            assert int.from_bytes(packed[at : at + 4], "little") == rows
 
 
 def test_executors_of_triton_bodies_take_no_short_inputs() -> None:
-    plan = il.build(residual(), il.Choices(132))
+    plan = il.build(gated(), il.Choices(132))
     with pytest.raises(PlanError, match="reads it as 'x', where the persistent executor fills nothing in"):
         il.PersistentExecutor(plan, SHORT)
 

@@ -27,7 +27,7 @@ import torch
 
 from interlace.core.dtypes import DType
 from interlace.core.errors import HangError
-from interlace.executors import one_launch
+from interlace.executors import pace
 from interlace.executors.one_launch import OneLaunchExecutor
 from interlace.executors.options import Options
 from interlace.kernels.abi import ITEM
@@ -99,7 +99,7 @@ class EmulatedLaunch(OneLaunchExecutor):
         sizes = range(0, self._spec.smem_bytes, 8)
         enough = next(size for size in sizes if stages(tiles, warpgroups, size) == self._stages)
         self._spec = replace(self._spec, smem_bytes=enough)
-        with mock.patch.object(one_launch, "_IN_FLIGHT_BYTES", self._in_flight_bytes):
+        with mock.patch.object(pace, "_IN_FLIGHT_BYTES", self._in_flight_bytes):
             super()._prepare()
 
     @property

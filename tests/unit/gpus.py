@@ -63,13 +63,13 @@ class FakeProblem:
             raise ResultError("wrong")
         return 0.0
 
-    def check_layers(self, executor: object) -> None:
+    def check_layers(self, block: object, executor: object) -> None:
         self.check(executor)
 
     def run(self, executor: object) -> object:
         return executor
 
-    layer = run
+    layer = whole_layer = run
 
     def once(self, run: object, weights: object = None) -> None:
         pass

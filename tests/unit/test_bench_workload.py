@@ -36,6 +36,7 @@ from interlace.core.dtypes import fp32
 from interlace.core.errors import ArgumentError, DeviceError, PlanError, ResultError
 from interlace.deploy import Deployment, overlaps
 from interlace.executors.one_launch import OneLaunchExecutor
+from interlace.kernels.matmul import Activation
 from interlace.orders.saved import SavedOrder, written
 from interlace.plan.orderings import Ordering
 from interlace.plan.verify import verify
@@ -169,7 +170,7 @@ def test_each_executor_is_in_a_model_with_its_fastest_setting_alone(gpu: Gpu) ->
     assert alone[:6] == libraries
     graph = FFN.of({"m": 16}, True, "relu").graph(H200)
     assert len(alone) - 6 == 2 * len(list(OneLaunchExecutor.likely(graph, H200)))
-    assert layer == [*libraries, "one_launch", "one_launch, compiled around"]
+    assert layer == [*libraries, "one_launch", "one_launch, compiled around", "one_launch, whole layer"]
 
 
 def test_without_compile_only_eager_pytorch_is_the_library(gpu: Gpu) -> None:
@@ -399,7 +400,7 @@ def test_every_variant_has_a_safe_plan_of_its_own(kind: type[Workload]) -> None:
         assert mine[0].setting == Deployment(mine[0].deployment.graph, H200, executor).default
         plan = mine[-1].deployment.plan(mine[-1].setting, mine[-1].policy)
         chosen = choices(plan.graph, mine[-1].setting, H200.sms)
-        assert executor.prove(verify(plan)).plan.dispatch is executor.dispatch(plan.graph, chosen)
+        assert executor.prove(verify(plan)).plan.dispatch is executor.dispatch(plan.graph, H200, chosen)
 
 
 def test_an_order_of_ones_own_is_timed_where_it_fits_the_grid() -> None:
@@ -540,10 +541,10 @@ def test_results_are_judged_by_pytorchs_own_error(
 def test_layers_run_one_behind_the_other(on_cpu: Callable[[Workload], Problem]) -> None:
     problem = on_cpu(FFN(32, 64, 8))
     right: Any = Dense(problem)
-    problem.check_layers(right)
+    problem.check_layers(problem.layer(problem.run(right)), right)
     wrong: Any = Dense(problem, 1.2)
     with pytest.raises(ResultError):
-        problem.check_layers(wrong)
+        problem.check_layers(problem.layer(problem.run(wrong)), wrong)
     ours = problem.every_layer(problem.layer(problem.run(right)))()
     assert (ours == problem.every_layer(problem.layer(problem.pytorch))()).all()
     assert on_cpu(Ladder(32, rows=8)).pytorch_layers_error is None
@@ -568,6 +569,32 @@ def test_what_stands_around_an_executor_is_compiled_beside_it(
     assert (around() == plain()).all()
     assert parts == [{"rms_norm"}, {"add"}]
     assert len(measuring._layers(problem, "dense", made, False)) == 1
+
+
+def test_a_whole_layer_is_as_pytorchs(
+    on_cpu: Callable[[Workload], Problem], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    torch = pytest.importorskip("torch")
+    monkeypatch.setattr(measuring, "open_device", lambda name: (torch, name))
+    problem = on_cpu(FFN(32, 64, 8, gated=True, activation=Activation.SILU))
+    layered = problem.workload.layered
+    assert layered == replace(problem.workload, norm=1e-5)
+    assert layered.layered is None
+    graph = layered.graph(H200)
+
+    class Layered(Dense):
+        def run(self, tensors: Any) -> None:
+            assert {*graph.inputs, *graph.outputs} <= {*tensors}
+            assert tensors["x"].data_ptr() != tensors["out"].data_ptr()
+            tensors["out"].copy_(layered.dense(torch, tensors)["out"])
+
+    alone: Any = Dense(problem)
+    made: Any = Layered(problem)
+    made.plan = SimpleNamespace(graph=graph)
+    ways = measuring._layers(problem, "dense", alone, False, made)
+    assert [*ways] == ["dense", "dense, whole layer"]
+    one, whole = (way() for way in ways.values())
+    assert (one == whole).all()
 
 
 def test_what_pytorch_compiles_is_traced_whole(on_cpu: Callable[[Workload], Problem]) -> None:
@@ -597,6 +624,6 @@ def test_runs_overlap_as_executors_and_gpus_can() -> None:
     for executor in CANDIDATES:
         launch = Deployment(graph, H200, executor)
         plan = launch.plan(launch.default)
-        assert plan.dispatch is executor.dispatch(plan.graph)
+        assert plan.dispatch is executor.dispatch(plan.graph, H200)
         assert overlaps(executor, plan, H200) is (plan.dispatch in executor.overlapping)
         assert not overlaps(executor, plan, A100)

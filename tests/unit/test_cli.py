@@ -66,7 +66,7 @@ def test_run_compares_times_and_records_every_executor(tmp_path: Path) -> None:
         "gated": False,
         "activation": "gelu-tanh",
         "dtype": "bf16",
-        **dict.fromkeys(("checkpoint", "up", "down", "gate")),
+        **dict.fromkeys(("checkpoint", "up", "down", "gate", "norm")),
         "seed": 0,
     }
     assert (data["device"]["kind"], data["device"]["blas_threads"]) == ("cpu", 1)

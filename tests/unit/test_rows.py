@@ -75,9 +75,14 @@ def test_planted_faults_of_rows_through_the_ring_are_races() -> None:
 
 
 def test_rows_beside_products_are_dealt_in_lists() -> None:
-    dispatch = il.OneLaunchExecutor.dispatch
-    assert dispatch(FFNBlock(72, 136, 16).graph(il.H200)) is il.Dispatch.STATIC
-    assert dispatch(il.workloads.two_matmuls(16, 72, 136, 72)) is il.Dispatch.TICKET
+    def dispatch(graph: il.Graph) -> il.Dispatch:
+        return il.OneLaunchExecutor.dispatch(graph, il.H200)
+
+    large = 4096, 14336
+    assert dispatch(il.workloads.two_matmuls(16, *large, 4096)) is il.Dispatch.TICKET
+    assert dispatch(FFNBlock(*large, 16).graph(il.H200)) is il.Dispatch.TICKET  # whose norm waits for nobody
+    assert dispatch(FFNBlock(72, 136, 16).graph(il.H200)) is il.Dispatch.STATIC  # all of whose weights the rings hold
+    assert dispatch(il.workloads.two_matmuls(16, 72, 136, 72)) is il.Dispatch.STATIC
     assert dispatch(CASES["gelu"].graph) is il.Dispatch.TICKET  # which are drawn late where nothing is loaded ahead
 
 

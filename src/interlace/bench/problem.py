@@ -134,6 +134,25 @@ class Problem:
 
         return block
 
+    def whole_layer(self, executor: DeviceExecutor) -> Callable[[Any, Tensors], Any]:
+        """The same by an executor of ``Workload.layered``, which leaves it in a tensor of its own."""
+        taken, given = self._carried
+        device, graph = self.outputs[given].device, executor.plan.graph
+        known = self._inputs(self.weights[0])
+        gains = {
+            name: self._torch.ones(tensor.shape, dtype=torch_dtype(self._torch, tensor.dtype.name), device=device)
+            for name in graph.inputs
+            if name not in known
+            for tensor in (graph.tensor(name),)
+        }
+
+        def block(x: Any, tensors: Tensors) -> Any:
+            out = self._torch.empty_like(x)
+            executor.run({**tensors, **gains, taken: x, given: out})
+            return out
+
+        return block
+
     def run(self, executor: DeviceExecutor) -> Callable[[Tensors], Tensors]:
         """A function that enqueues one run of an executor on some inputs; it gives ``outputs``."""
 
@@ -211,15 +230,15 @@ class Problem:
         executor.synchronize()
         return self.error(self.outputs)
 
-    def check_layers(self, executor: DeviceExecutor) -> None:
-        """The same for an executor in a model's layers, one behind the other.
+    def check_layers(self, block: Callable[[Any, Tensors], Any], executor: DeviceExecutor) -> None:
+        """The same for layers of a model, one behind the other, by an executor.
 
         Raises:
             ResultError: the relative error is more than 1.5 times that of PyTorch.
         """
         assert self.pytorch_layers_error is not None
         with alone():
-            layers = self._layers(self.layer(self.run(executor)))
+            layers = self._layers(block)
             executor.synchronize()
             error = _relative(layers, self._gold_layers)
         if not error <= max(_MOST_ERROR * self.pytorch_layers_error, self._most):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from statistics import geometric_mean
 from typing import Any
 
@@ -58,10 +58,15 @@ class Timed:
 
 @dataclass(frozen=True)
 class Contest:
-    """Libraries and executors in the same rounds, by name; of each executor its fastest variant."""
+    """Libraries and executors in the same rounds, by name; of each executor its fastest variant.
+
+    Attributes:
+        ways: what that is called, where there are several.
+    """
 
     libraries: Mapping[str, Timed]
     executors: Mapping[str, Timed]
+    ways: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def library(self) -> str:
@@ -83,7 +88,10 @@ class Contest:
         return {
             "libraries": {name: timed.to_data() for name, timed in self.libraries.items()},
             "library": self.library,
-            "executors": {name: timed.to_data() for name, timed in self.executors.items()},
+            "executors": {
+                name: timed.to_data() | ({"way": self.ways[name]} if name in self.ways else {})
+                for name, timed in self.executors.items()
+            },
             "executor": self.executor,
             "ratio": self.ratio,
         }

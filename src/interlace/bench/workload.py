@@ -10,7 +10,7 @@ likely ones; where the fastest of several stands for all of them, it is picked o
 Two figures are measured. *Back to back*, a run follows itself: under dependent launch the next run then loads its first
 weights while the one before drains, which PyTorch's kernels do not. *In a model*, where the workload says what a layer
 does around it (``Workload.layer``), each run stands in such a layer, all sides in one graph, where torch.compile may
-fuse what it likes; what stands around an executor it may compile too.
+fuse what it likes; what stands around an executor it may compile too, or the executor has the whole layer as one plan.
 
 The floor of a problem is what a stream of bulk loads over the same weights takes, with no arithmetic at all (on a GPU
 without such loads, the bytes over the rate of memory), or its FLOPs over the rate of a large matmul, whichever is
@@ -171,14 +171,15 @@ def _measure(
     if workload.carried is not None:
         plain = {"": problem.layer(problem.pytorch)}
         blocks = _libraries(problem, modes, plain, problem.once_layer, problem.every_layer)
-        mine = {name: _layers(problem, name, ready[label][1], compiled) for name, label in best.items()}
-        for label in best.values():
-            problem.check_layers(ready[label][1])
+        mine = {}
+        for name, label in best.items():
+            variant, executor = ready[label]
+            mine[name] = _layers(problem, name, executor, compiled, _layered(workload, variant))
         each = {way: call for ways in mine.values() for way, call in ways.items()}
         layer_rounds = rounds_us({**blocks, **each}, REPEATS, problem.runs, watched=compute_bound)
         timed = _timed(layer_rounds, each)
-        quickest = {name: timed[layer_rounds.fastest(ways)] for name, ways in mine.items()}
-        layer = Contest(_timed(layer_rounds, blocks), quickest)
+        quickest = {name: layer_rounds.fastest(ways) for name, ways in mine.items()}
+        layer = Contest(_timed(layer_rounds, blocks), {name: timed[way] for name, way in quickest.items()}, quickest)
     for label in best.values():
         errors[label] = max(errors[label], problem.check(ready[label][1]))
     streamed = rounds.times["stream"] if streams else None
@@ -244,16 +245,42 @@ def _libraries(
     return found
 
 
-def _layers(problem: Problem, name: str, executor: DeviceExecutor, compiled: bool) -> dict[str, Callable[[], Any]]:
-    """An executor in a model's layers, by way: what stands around it as PyTorch runs it, and compiled."""
+def _layers(
+    problem: Problem, name: str, executor: DeviceExecutor, compiled: bool, whole: DeviceExecutor | None = None
+) -> dict[str, Callable[[], Any]]:
+    """An executor in a model's layers, by way: what stands around it as PyTorch runs it, compiled, and by it, too.
+
+    Args:
+        whole: of ``Workload.layered``, if it can.
+
+    Raises:
+        ResultError: a result is wrong.
+    """
     torch, _ = open_device("cuda")
     run = problem.run(executor)
-    ways = {name: problem.every_layer(problem.layer(run))}
+    block = problem.layer(run)
+    problem.check_layers(block, executor)
+    ways = {name: problem.every_layer(block)}
     if compiled:
         around = torch.compile(problem.layer(torch.compiler.disable(run)), dynamic=False)
         problem.once_layer(around)
         ways[f"{name}, compiled around"] = problem.every_layer(around)
+    if whole is not None:
+        block = problem.whole_layer(whole)
+        problem.check_layers(block, whole)
+        ways[f"{name}, whole layer"] = problem.every_layer(block)
     return ways
+
+
+def _layered(workload: Workload, variant: Variant) -> DeviceExecutor | None:
+    """The whole layer by what runs the problem alone, in its default setting; None where that cannot be."""
+    device, executor = variant.deployment.device, variant.deployment.executor
+    if workload.layered is None:
+        return None
+    whole = Deployment(workload.layered.graph(device), device, executor)
+    if executor.obstacle(whole.graph, device) is not None:
+        return None
+    return Variant(whole, whole.default, variant.policy).make()
 
 
 def _timed(rounds: Rounds, names: Mapping[str, object]) -> dict[str, Timed]:

@@ -102,7 +102,7 @@ class Deployment:
         """What a plan is built of."""
         tiled = retiled(self.graph, setting)
         chosen = choices(tiled, setting, self.device.sms)
-        dispatch = self.executor.dispatch(tiled, chosen)
+        dispatch = self.executor.dispatch(tiled, self.device, chosen)
         chosen = replace(chosen, dispatch=dispatch if alone or not dispatch.resident else self.executor.dispatches[0])
         chosen = chosen if policy is None else replace(chosen, policy=policy)
         return tiled, chosen if order is None else replace(chosen, order=order)

@@ -103,7 +103,7 @@ def _by_rule(graph: Graph, device: DeviceSpec, executor: type[Executor]) -> tupl
     setting = executor.default(graph, device)
     tiled = retiled(graph, setting)
     chosen = choices(tiled, setting, device.sms)
-    return tiled, replace(chosen, dispatch=executor.dispatch(tiled, chosen))
+    return tiled, replace(chosen, dispatch=executor.dispatch(tiled, device, chosen))
 
 
 def _searched(graph: Graph, device: DeviceSpec, executor: type[Executor]) -> tuple[Graph, Choices]:

@@ -7,6 +7,7 @@ hardly less, by what its tiling is priced at (``kernels/matmul/walk_cost``), the
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import lru_cache
 
 from interlace.core.devices import DeviceSpec
@@ -26,7 +27,7 @@ def launched_rows(rows: int, shape: FFNShape, device: DeviceSpec) -> int:
     more, of which those are left out that cost within 2 % of the next. So a launch is predicted to take at most 2 %
     longer than one for its rows rounded up to such a step.
     """
-    top = max(_LEAST, power_of_two(rows))
+    top, shape = max(_LEAST, power_of_two(rows)), replace(shape, norm=None)  # a norm costs as much in any of them
     return min(built for built in _built(top, shape, device) if built >= rows)
 
 

@@ -56,8 +56,8 @@ class Executor(ABC):
         return next((kind for kind in cls.kinds if kind in bodies), None)
 
     @classmethod
-    def dispatch(cls, graph: Graph, chosen: Choices | None = None) -> Dispatch:
-        """What to plan a graph with, whose tiles these choices cut, unless told otherwise."""
+    def dispatch(cls, graph: Graph, device: DeviceSpec, chosen: Choices | None = None) -> Dispatch:
+        """What to plan a graph with on a device, whose tiles these choices cut, unless told otherwise."""
         return cls.dispatches[0]
 
     @classmethod

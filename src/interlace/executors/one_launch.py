@@ -35,9 +35,9 @@ from interlace.executors.gpu import spec_by_name
 from interlace.executors.launch import AnyLaunch, TextLaunch
 from interlace.executors.operands import OperandsInMemory, WithOperands
 from interlace.executors.options import Options, given
+from interlace.executors.pace import dispatch_of, in_flight_bytes
 from interlace.executors.parts import (
     able_to_share,
-    all_share,
     bodies_of,
     check_operands,
     check_order,
@@ -59,7 +59,6 @@ from interlace.kernels.cuda.launcher import LoadedKernel, loaded
 from interlace.kernels.cuda.ptx import PTX
 from interlace.kernels.primitives.semaphore_cuda import SEMAPHORES
 from interlace.kernels.primitives.words_cuda import EMPTY_BYTE, WORDS
-from interlace.kernels.tuning import is_chain
 from interlace.launch.compose import AGAIN, KEEPS, Composition, codes, compose, stages
 from interlace.launch.dispatch import HELD
 from interlace.launch.spawn import Termination
@@ -71,9 +70,6 @@ from interlace.planner.build import Choices
 from interlace.sim.modes import Mode, ring_launch
 from interlace.trace.events import Trace
 
-#: Of weights in one block: what saturates memory (docs/tried.md). In a chain of short ops, where what is under
-#: way delays every hand-over behind it, what an SM's share of memory delivers in so long is enough (docs/tried.md).
-_IN_FLIGHT_BYTES, _IN_FLIGHT_OF_CHAIN_S = 96 << 10, 1.75e-6
 _LEAST_STAGES = 3  # of a ring through which loads run ahead
 _KNOWN = 256  # of tensors that lie differently, launches that are kept: two kilobytes each
 
@@ -123,18 +119,8 @@ class OneLaunchExecutor(DeviceExecutor):
         super().__init__(proof, options)
 
     @classmethod
-    def dispatch(cls, graph: Graph, chosen: Choices | None = None) -> Dispatch:
-        """Static for a long chain: workers that draw while they have room take two items of an op, and others none.
-
-        So they do where items that load nothing ahead, of which the ring has room for several, stand among others that
-        do. And static where it lets the parts of all tiles that are split share their sums, of a graph of products
-        alone.
-        """
-        bodies = bodies_of(graph)
-        hoarded = any(not (body.independent or body.early) for body in bodies)
-        mixed = hoarded and any(body.independent for body in bodies)
-        shared = chosen is not None and all_share(graph, chosen)
-        return Dispatch.STATIC if is_chain(graph) or mixed or shared else Dispatch.TICKET
+    def dispatch(cls, graph: Graph, device: DeviceSpec, chosen: Choices | None = None) -> Dispatch:
+        return dispatch_of(graph, device, chosen)
 
     @classmethod
     def check(cls, graph: Graph, device: DeviceSpec) -> None:
@@ -268,12 +254,11 @@ class OneLaunchExecutor(DeviceExecutor):
     def composition(self) -> Composition:
         """The launch as text, and its shared memory."""
         spec = self._spec
-        share = int(_IN_FLIGHT_OF_CHAIN_S * spec.dram_bytes_per_s / spec.sms)
         return compose(
             self._parts,
             self._warpgroups,
             spec.smem_bytes,
-            share if is_chain(self.plan.graph) else _IN_FLIGHT_BYTES,
+            in_flight_bytes(self.plan.graph, spec),
             dispatch=self.plan.dispatch,
             dependent_launch=self.options.dependent_launch,
             stealing=self.plan.stealing,

@@ -34,8 +34,8 @@ class Options:
         cluster: blocks of the one launch that load for one another, so that fewer bytes come through the L2; its plan
             has their tiles behind each other.
         words: tensors between ops of the one launch that are handed over word by word (``executors/words``); what
-            is then in the tensors themselves means nothing. None for those of a chain of short ops whose tiles all run
-            at once.
+            is then in the tensors themselves means nothing. None for those of ops whose tiles all run at once, or which
+            take few trips for them.
 
     Raises:
         DeviceError: an option of another type, or out of range.

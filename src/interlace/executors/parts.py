@@ -107,14 +107,11 @@ def able_to_share(graph: Graph, split: Sequence[int]) -> list[bool]:
 
 
 def all_share(graph: Graph, chosen: Choices) -> bool:
-    """Whether tiles are split, and under lists the parts of all that are would share their sums, each on its worker.
-
-    Asked of graphs of ops whose bodies let parts share alone.
-    """
+    """Whether tiles are split, and under lists the parts of all that are would share their sums, each on its worker."""
     splits = [chosen.split.get(op.name) if isinstance(chosen.split, Mapping) else chosen.split for op in graph.ops]
     cut = [split is not None and split != Whole() for split in splits]
     parts = [split.parts if isinstance(split, SplitK) else 1 for split in splits]
-    if not any(cut) or any(body.shared is None for body in bodies_of(graph)):
+    if not any(cut) or any(some and body.shared is None for some, body in zip(cut, bodies_of(graph), strict=True)):
         return False
     able = able_to_share(graph, parts)
     fit = (op.tiles * count <= chosen.workers for op, count in zip(graph.ops, parts, strict=True))

@@ -40,7 +40,6 @@ from interlace.graph.graph import Graph
 from interlace.graph.op import Op
 from interlace.graph.ragged import distinct, fold, held
 from interlace.kernels.bodies import ALONE, AS_TENSORS, WalkBody, Worded
-from interlace.kernels.tuning import is_chain
 from interlace.plan.plan import Dispatch, Plan, Waits
 from interlace.plan.verify import Proof
 
@@ -119,9 +118,9 @@ NONE = HandedOver({}, {}, {}, {})
 def handed_over(proof: Proof, bodies: Sequence[WalkBody], options: Options) -> HandedOver:
     """The tensors that are words.
 
-    Those that options name; or, in a chain of short ops, all that can be of ops whose tiles all run at once, as who
-    polls keeps the consumers of its block from other items, and of those that load weights meanwhile, if all their
-    items on a worker take few trips for words.
+    Those that options name; or all that can be of ops whose tiles all run at once, as who polls keeps the consumers of
+    its block from other items, and of those that load weights meanwhile, if all their items on a worker take few trips
+    for words.
 
     Args:
         bodies: of each op.
@@ -133,7 +132,7 @@ def handed_over(proof: Proof, bodies: Sequence[WalkBody], options: Options) -> H
     able = any(body.publishes for body in bodies) and any(body.polls for body in bodies)
     able &= plan.dispatch in _DISPATCHES and options.cluster == ALONE
     found = NONE
-    if able and wanted != () and (wanted is not None or is_chain(plan.graph)):
+    if able and wanted != ():
         found = _Search(plan, bodies, None if wanted is None else frozenset(wanted)).found()
     missing = sorted({*(wanted or ())} - found.sizes.keys())
     if missing:

@@ -237,7 +237,8 @@ class WalkBody:
             fast as memory brings them.
         clustered: op, cluster -> the part where its blocks load for one another; raises ShapeError if they cannot.
             None if no tiling can.
-        filled: names of the arguments that only bulk loads read, which leave out rows that are not there.
+        filled: names of the arguments that may have fewer rows than the graph says; those that are not there are not
+            read.
         shared: op, parts of each tile, warpgroups -> how tiles are computed of which each part adds and finishes a
             share; None where they are not, or for a body that has no such tiles.
         ahead: op, its tile, the least extent along k that an item has -> the same, whose items may take weights into

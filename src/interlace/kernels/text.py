@@ -82,6 +82,8 @@ class TextBody:
         publishes: arguments that it may leave as words instead, with nothing beside them; the same names.
         by_words: op, tensors by argument -> whether it polls and publishes those of the op; None if it always may.
         other: op, tensors by argument -> the text that computes the op instead, or None.
+        filled: (argument, param) pairs: arguments that may come with fewer rows than the graph says, of which the param
+            then says how many there are; the text reads no others.
 
     Raises:
         ArgumentError: an attribute of another type.
@@ -109,6 +111,7 @@ class TextBody:
     publishes: tuple[str, ...] = ()
     by_words: Callable[[Op, Mapping[str, Tensor]], bool] | None = None
     other: Callable[[Op, Mapping[str, Tensor]], TextBody | None] | None = None
+    filled: tuple[tuple[str, str], ...] = ()
 
     def __post_init__(self) -> None:
         for name in ("text", "function", "resident", "loads"):
@@ -119,6 +122,11 @@ class TextBody:
             value = getattr(self, name)
             if value is not None and not callable(value):
                 raise ArgumentError(f"TextBody: {name} is {value!r}; write {name}=lambda op: {value!r}")
+        filled = series(self.filled, tuple, "TextBody", "filled")
+        pairs = tuple(series(pair, str, "TextBody", "filled") for pair in filled)
+        if any(len(pair) != 2 for pair in pairs):
+            raise ArgumentError(f"TextBody: filled is {self.filled!r}; give pairs, such as (('x', 'M'),)")
+        object.__setattr__(self, "filled", pairs)
         _check_text(self.text)
         if not re.search(rf"\bvoid\s+{re.escape(self.function)}\s*\(", self.text):
             raise ParamError(
@@ -172,6 +180,12 @@ class TextBody:
         clash = sorted(pointers.keys() & members.keys())
         if clash:
             raise ParamError(f"op {op.name!r} has both arguments and params {clash}; a text wants a name for each")
+        strange = [pair for pair in self.filled if pair[0] not in pointers or pair[1] not in members]
+        if strange:
+            raise ParamError(
+                f"op {op.name!r}: filled={strange} names no argument with a param that is no constant; it has "
+                f"{[*pointers]} and {[*members]}"
+            )
         rows = {} if self.boxes is None else dict(self.boxes(op))
         headed = self.header_bytes is not None and worded.numbers.keys().isdisjoint(self.polls)
         maps = tuple((f"{name}_boxes", TENSOR_MAP) for name in rows)
@@ -186,7 +200,8 @@ class TextBody:
                 check_address(op.name, name, given[name].data_ptr(), pair, "it is taken by pairs, at")
             boxed = {f"{name}_boxes": _map(given[name], count, tensors[name].dtype) for name, count in rows.items()}
             addresses = {name: given[name] for name in pointers}
-            return struct.pack(**boxed, **addresses, **members, **worded.values)
+            there = {param: given[name].shape[0] for name, param in self.filled}
+            return struct.pack(**boxed, **addresses, **{**members, **there}, **worded.values)
 
         text = self._around(op, tensors, struct, worded, headed)
         early, tile = (*self.streamed, *self.early), partial(self._tile, headed)
@@ -202,6 +217,7 @@ class TextBody:
             resident=self._resident(op, tensors),
             late=self.late,
             wide=self.wide,
+            filled=tuple(name for name, _ in self.filled),
         )
 
     def _resident(self, op: Op, tensors: Mapping[str, Tensor]) -> Resident | None:

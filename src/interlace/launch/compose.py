@@ -28,7 +28,7 @@ from interlace.kernels.cuda.ptx import registers_at_entry
 from interlace.kernels.primitives.tagged_cuda import TAGGED
 from interlace.kernels.text import LINES_GO_ON
 from interlace.launch.cluster import text as cluster_text
-from interlace.launch.dispatch import QUEUE, queue_of
+from interlace.launch.dispatch import QUEUE, draws_ahead, queue_of
 from interlace.launch.dispatch import constants as of_dispatch
 from interlace.launch.dispatch import text as dispatch_text
 from interlace.launch.fetched import FETCHED
@@ -203,6 +203,7 @@ def compose(
         "AGAIN": AGAIN,
         "KEPT": count - 1,
         "DEPENDENT_LAUNCH": int(dependent_launch),
+        "DRAWS_AHEAD": int(draws_ahead(dispatch, independent > 0)),
         **of_dispatch(dispatch, stealing, blocks),
     }
     head = "".join(f"constexpr int {name} = {value};\n" for name, value in constants.items())

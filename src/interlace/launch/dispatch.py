@@ -37,11 +37,12 @@ semaphores met only grow, so nothing is ever cleared.
 
 Where items are not all a block's own, it takes them late, so that another may have them: two are held at most, one that
 is computed and one that loads. Tickets are drawn as early as the ring has room, but where no op has anything to load
-ahead. Under the queue a block holds one alone unless another is there; a thief, too, unless what it holds waits for
-nothing, so that it ends whatever stands behind it, and lists have more than an item for each block. Where no op has
-anything to load ahead, the last items, one for each block, go to blocks that hold nothing, if they wait for nothing:
-behind a long item one begins later than where whoever is free first takes it, by up to all of an item, and the way to
-it, which is then not hidden, takes 1 or 2 us.
+ahead, and none behind an item that has nothing to load before that item begins: there is room for several such, and the
+block that starts first would have them all (``DRAWS_AHEAD``). Under the queue a block holds one alone unless another is
+there; a thief, too, unless what it holds waits for nothing, so that it ends whatever stands behind it, and lists have
+more than an item for each block. Where no op has anything to load ahead, the last items, one for each block, go to
+blocks that hold nothing, if they wait for nothing: behind a long item one begins later than where whoever is free first
+takes it, by up to all of an item, and the way to it, which is then not hidden, takes 1 or 2 us.
 """
 
 from __future__ import annotations
@@ -296,9 +297,14 @@ def text(
     """What stands behind the walk, of a launch in which some op has something to load ahead or none has."""
     if dispatch is Dispatch.TICKET and cluster != ALONE:
         return _DRAW + _PUBLISH + NOBODY + _COUNTER + TICKETS
-    if dispatch is Dispatch.TICKET and not loads_ahead:
+    if dispatch is Dispatch.TICKET and not draws_ahead(dispatch, loads_ahead):
         return _DRAW + _PUBLISH + NOBODY + _COUNTER + _FINISHED + _WAITS + _LATE_TICKET
     return _TEXTS[dispatch] + (SPAWNING[termination] if dispatch is Dispatch.SPAWN else "")
+
+
+def draws_ahead(dispatch: Dispatch, loads_ahead: bool) -> bool:
+    """Whether blocks draw items as early as the ring has room, which others might begin sooner."""
+    return dispatch is Dispatch.TICKET and loads_ahead
 
 
 def queue_of(dispatch: Dispatch) -> Struct:

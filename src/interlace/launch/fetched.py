@@ -29,6 +29,7 @@ template <class A, class O, class LOADS, void (*BODY)(const Tile&, const A&, Fet
     for (int s = 0; s < LOADS::STAGES_OF_TILE; ++s) {
       tickets.look(launch);
       open_independent(stage, n, STAGES, 0);
+      if (s == 0) await_begin(stage);
       stage.advance();
       ++n;
     }

@@ -38,6 +38,7 @@ template <class A, class O, void (*BODY)(const Tile&, const A&)> struct Plain {
   DEVICE static void load_independent(const Launch& launch, const Item& item, Stage& stage, int& n, Tickets& tickets) {
     tickets.look(launch);
     open_independent(stage, n, STAGES, 0);
+    await_begin(stage);
     stage.advance();
     ++n;
   }

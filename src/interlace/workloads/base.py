@@ -183,6 +183,11 @@ class Workload(ABC):
         """What a layer of a model makes of x, where ``run`` is this problem from ``carried``'s input to its output."""
         return run(x)
 
+    @property
+    def layered(self) -> Workload | None:
+        """That layer as a problem of its own, whose further inputs are gains, 1 there; None if it is none."""
+        return None
+
     def inputs(self, seed: int) -> Inputs:
         """Every input, rounded to its dtype and held in float32; see ``draw``."""
         return draw(self.graph(CPU), seed)

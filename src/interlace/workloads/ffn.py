@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Self
 
@@ -17,6 +17,8 @@ from interlace.core.rounding import round_to
 from interlace.graph.graph import Graph
 from interlace.graph.tensor import Tensor
 from interlace.kernels.matmul import Activation, MatmulTile, matmul
+from interlace.kernels.rms_norm import normalised, rms_norm
+from interlace.kernels.teams import rows_of
 from interlace.workloads.base import (
     DTypeField,
     Inputs,
@@ -30,6 +32,7 @@ from interlace.workloads.base import (
 )
 from interlace.workloads.checkpoint import Checkpoint
 
+_EPS = 1e-5  # of the norm in whose layer an FFN is measured
 _STORED = "Weights from a checkpoint"
 _LARGE = (512, 1024, 2048, 4096, 8192)
 
@@ -43,6 +46,8 @@ class FFNShape:
         ffn: width between the two matmuls, on one GPU.
         activation: of the up-projection; a gated FFN uses SiLU.
         gated: ``down(silu(gate(x)) * up(x))`` instead of ``down(activation(up(x)))``.
+        norm: what an RMS normalisation in front adds to the mean square. With it the FFN is the half of a layer, ``x +
+            ffn(rms_norm(x))``. None for the FFN alone.
 
     Raises:
         ArgumentError: an attribute of another type.
@@ -52,12 +57,14 @@ class FFNShape:
     ffn: int
     activation: Activation
     gated: bool
+    norm: float | None = None
 
     def __post_init__(self) -> None:
         for name in ("hidden", "ffn"):
             object.__setattr__(self, name, whole(getattr(self, name), "FFNShape", name))
         check_type(self.activation, Activation, "FFNShape", "activation")
         check_type(self.gated, bool, "FFNShape", "gated", "True")
+        check_type(self.norm, (float, type(None)), "FFNShape", "norm", "1e-5")
 
 
 #: FFNs of well-known models; ``tp8`` is one eighth of the width, as under tensor parallelism of 8.
@@ -83,11 +90,16 @@ def ffn(
     up: MatmulTile | None = None,
     down: MatmulTile | None = None,
     bias: bool = False,
+    norm_rows: int = 1,
 ) -> Graph:
     """An FFN over m tokens: ``x`` (m, hidden) through ``hidden`` (m, ffn) to ``out`` (m, hidden).
 
     Weights are named ``w_up``, ``w_gate`` (if gated) and ``w_down``, each (outputs, inputs); with ``bias`` there are
-    ``b_up`` (ffn,), before the activation, and ``b_down`` (hidden,).
+    ``b_up`` (ffn,), before the activation, and ``b_down`` (hidden,). Where the shape has a norm there are ``w_norm``
+    (hidden,) and, between the ops, ``normed`` (m, hidden).
+
+    Args:
+        norm_rows: of a tile of the norm.
 
     Raises:
         ArgumentError: a shape that is none, such as the name of a model.
@@ -103,10 +115,13 @@ def ffn(
     )
     w_gate = (Tensor("w_gate", (shape.ffn, shape.hidden), dtype),) if shape.gated else ()
     b_up, b_down = Tensor("b_up", (shape.ffn,), dtype), Tensor("b_down", (shape.hidden,), dtype)
+    w_norm, normed = Tensor("w_norm", (shape.hidden,), dtype), Tensor("normed", (m, shape.hidden), dtype)
+    folded = shape.norm is not None
     ops = (
+        *(() if shape.norm is None else (rms_norm("norm", x, w_norm, normed, shape.norm, rows=norm_rows),)),
         matmul(
             "up",
-            x,
+            normed if folded else x,
             w_up,
             hidden,
             gate=w_gate[0] if w_gate else None,
@@ -114,12 +129,20 @@ def ffn(
             activation=shape.activation,
             tile=up,
         ),
-        matmul("down", hidden, w_down, out, bias=b_down if bias else None, tile=down),
+        matmul(
+            "down",
+            hidden,
+            w_down,
+            out,
+            bias=b_down if bias else None,
+            residual=x if folded else None,
+            tile=down,
+        ),
     )
-    inputs = (x, w_up, *w_gate, w_down, *((b_up, b_down) if bias else ()))
+    inputs = (x, *((w_norm,) if folded else ()), w_up, *w_gate, w_down, *((b_up, b_down) if bias else ()))
     return Graph(
-        "gated-ffn" if shape.gated else "ffn",
-        (*inputs, hidden, out),
+        ("gated-ffn" if shape.gated else "ffn") + "-layer" * folded,
+        (*inputs, *((normed,) if folded else ()), hidden, out),
         ops,
         tuple(t.name for t in inputs),
         ("out",),
@@ -189,7 +212,7 @@ class FFN(Workload):
         ),
         "swiglu-tp8": Recorded((1, 16, 128), (Target(1.15, (1, 16, 128)),)),
     }
-    weights: ClassVar[tuple[str, ...]] = ("w_up", "w_gate", "w_down")
+    weights: ClassVar[tuple[str, ...]] = ("w_norm", "w_up", "w_gate", "w_down")
     carried: ClassVar[tuple[str, str] | None] = ("x", "out")
 
     hidden: Annotated[int, Option("Width of the model (columns).", least=1)]
@@ -209,6 +232,10 @@ class FFN(Workload):
     gate: Annotated[
         str | None, Option("Gate projection, if the FFN is gated.", metavar="NAME", group=_STORED)
     ] = None
+    norm: Annotated[
+        float | None,
+        Option("With the norm before it and x added behind, x + ffn(rms_norm(x)): what the norm adds to mean squares."),
+    ] = None
 
     def __post_init__(self) -> None:
         if self.gated and self.activation is not Activation.SILU:
@@ -221,7 +248,7 @@ class FFN(Workload):
                 raise ArgumentError(f"{stored[0]} names a weight of a checkpoint; pass the checkpoint too")
             return
         shape, _ = _stored_shape(self.checkpoint, self.up, self.down, self.gate, self.activation)
-        if shape != self.shape:
+        if shape != replace(self.shape, norm=None):
             raise ShapeError(f"checkpoint {str(self.checkpoint)!r} has an FFN of {shape}, not of {self.shape}")
 
     @classmethod
@@ -240,16 +267,16 @@ class FFN(Workload):
             )
         up, down, gate, activation = (given.get(name) for name in ("up", "down", "gate", "activation"))
         shape, dtype = _stored_shape(given["checkpoint"], up, down, gate, activation)
-        return super().of({"dtype": dtype, **given, **vars(shape)}, gpu)
+        return super().of({"dtype": dtype, **vars(shape), **given}, gpu)
 
     @property
     def shape(self) -> FFNShape:
         """Its widths, activation and gate."""
-        return FFNShape(self.hidden, self.ffn, self.activation, self.gated)
+        return FFNShape(self.hidden, self.ffn, self.activation, self.gated, self.norm)
 
     @property
     def title(self) -> str:
-        kind = "gated FFN" if self.gated else "FFN"
+        kind = ("gated FFN" if self.gated else "FFN") + (" layer" if self.norm is not None else "")
         return f"{kind}, {self.m} tokens, {self.hidden} to {self.ffn} to {self.hidden}, {self.dtype}"
 
     @property
@@ -258,18 +285,27 @@ class FFN(Workload):
 
     def graph(self, device: DeviceSpec, tile: Tile | None = None) -> Graph:
         up = down = matmul_tile(self.m, device, tile)
-        return ffn(self.m, self.shape, self.dtype, up, down)
+        return ffn(self.m, self.shape, self.dtype, up, down, norm_rows=rows_of(self.m, device.sms))
 
     def dense(self, xp: Any, tensors: Mapping[str, Any]) -> Mapping[str, Any]:
-        x, up, down = tensors["x"], tensors["w_up"], tensors["w_down"]
+        if self.norm is None:
+            return {"out": self._network(xp, tensors["x"], tensors)}
+        x, gain = tensors["x"], tensors["w_norm"]
+        if xp is np:
+            return {"out": x + self._network(np, normalised(x, gain, self.norm), tensors)}
+        return {"out": x + self._network(xp, xp.nn.functional.rms_norm(x, x.shape[-1:], gain, self.norm), tensors)}
+
+    def _network(self, xp: Any, x: Any, tensors: Mapping[str, Any]) -> Any:
+        """The FFN alone."""
+        up, down = tensors["w_up"], tensors["w_down"]
         if self.gated:
             hidden = activate(xp, Activation.SILU, x @ tensors["w_gate"].T) * (x @ up.T)
         else:
             hidden = activate(xp, self.activation, x @ up.T)
-        return {"out": hidden @ down.T}
+        return hidden @ down.T
 
     def fused(self, torch: Any, tensors: Mapping[str, Any]) -> Mapping[str, Any]:
-        if not self.gated:
+        if not self.gated or self.norm is not None:
             return self.dense(torch, tensors)
         from interlace.kernels.gated import MULTIPLE, silu_times  # needs triton
 
@@ -279,7 +315,13 @@ class FFN(Workload):
         return {"out": hidden @ tensors["w_down"].T}
 
     def layer(self, torch: Any, x: Any, run: Callable[[Any], Any]) -> Any:
-        return x + run(torch.nn.functional.rms_norm(x, x.shape[-1:]))
+        if self.norm is not None:
+            return run(x)
+        return x + run(torch.nn.functional.rms_norm(x, x.shape[-1:], eps=_EPS))
+
+    @property
+    def layered(self) -> Workload | None:
+        return replace(self, norm=_EPS) if self.norm is None else None
 
     def inputs(self, seed: int) -> Inputs:
         """x is drawn, and weights too unless a checkpoint has them."""

@@ -152,13 +152,13 @@ template <class T> struct Held<T, 0> {
   Row<T> row;
   DEVICE Held(int n, const Row<T>& row) : n(n), row(row) {}
 };
-constexpr int MOST_HELD = 8;
+constexpr int MOST_HELD = 16;
 template <int N, class T> DEVICE auto held(const Row<T>& row) {
   constexpr int COUNT = (N + TEAM * Piece<T>::ELEMENTS - 1) / (TEAM * Piece<T>::ELEMENTS);
   return Held<T, COUNT <= MOST_HELD ? COUNT : 0>(N, row);
 }
 // What all rows have in common, of which some pieces are loaded at once: the first ahead of a row's reductions.
-constexpr int AT_ONCE = 4;
+constexpr int AT_ONCE = 8;
 template <class T> struct Vector {
   const T* all;
   int4 pieces[AT_ONCE];
@@ -362,6 +362,7 @@ def of_whole_rows(make_row: str) -> TextBody:
             scratch_bytes=lambda op: TEAM_SCRATCH_BYTES,
             proved=True,
             wide=True,
+            filled=(("x", "M"),),
         )
 
     fetched = body(fetched_rows("N") + make_row + _WHOLE_ROWS_IN_RING)

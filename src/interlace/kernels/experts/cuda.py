@@ -230,6 +230,7 @@ def pack(op: Op, tensors: Mapping[str, Any], dtype: DType) -> bytes:
         **dict.fromkeys(("x_last", "weight_last", "gate_last")),
         **{name: 0 if kind == "unsigned" else None for name, kind in WORDS},
         x_rows=op.grid[0] * bm,
+        residual_rows=0,
         out=tensors["out"],
         owner=tensors["owner"],
         m=op.grid[0] * bm,

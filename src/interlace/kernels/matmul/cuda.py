@@ -34,16 +34,16 @@ struct Epilogue {
   const float* x_squares;
   ELEMENT *out, *scaled;
   float* squares;
-  int m, n, k;
+  int m, n, k, residual_rows;
   const unsigned long long *x_words, *x_squares_words;
   unsigned long long *out_words, *scaled_words, *squares_words;
   unsigned x_number, x_squares_number, number, publications;
   DEVICE Epilogue(const Operands& op)
       : bias(op.bias), residual(op.residual), scale(op.scale), x_squares(op.x_squares), out(op.out), scaled(op.scaled),
-        squares(op.squares), m(op.m), n(op.n), k(op.k), x_words(op.x_words), x_squares_words(op.x_squares_words),
-        out_words(op.out_words), scaled_words(op.scaled_words), squares_words(op.squares_words),
-        x_number(op.x_number), x_squares_number(op.x_squares_number), number(op.number),
-        publications(op.publications) {}
+        squares(op.squares), m(op.m), n(op.n), k(op.k), residual_rows(op.residual_rows), x_words(op.x_words),
+        x_squares_words(op.x_squares_words), out_words(op.out_words), scaled_words(op.scaled_words),
+        squares_words(op.squares_words), x_number(op.x_number), x_squares_number(op.x_squares_number),
+        number(op.number), publications(op.publications) {}
 };
 // Of a ragged row two elements, or one where it ends.
 DEVICE void store_ragged(const Epilogue& op, int token, int feature, unsigned pair) {
@@ -477,7 +477,7 @@ struct Matmul {
   }
   DEVICE static unsigned residuals_of(const Epilogue& op, int token, int feature) {
     unsigned bits = 0;
-    if (token < op.m && feature < op.n) {
+    if (token < op.residual_rows && feature < op.n) {
       const ELEMENT* const at = op.residual + (long long)token * op.n + feature;
       asm volatile("ld.global.cg.b32 %0, [%1];" : "=r"(bits) : "l"(at) : "memory");
     }
@@ -486,7 +486,7 @@ struct Matmul {
   // An element of the residual; where it stands it is loaded, not where it is needed first.
   DEVICE static unsigned short residual_of(const Epilogue& op, int token, int feature) {
     unsigned short bits = 0;
-    if (token < op.m && feature < op.n) {
+    if (token < op.residual_rows && feature < op.n) {
       const ELEMENT* const at = op.residual + (long long)token * op.n + feature;
       asm volatile("ld.global.cg.b16 %0, [%1];" : "=h"(bits) : "l"(at) : "memory");
     }

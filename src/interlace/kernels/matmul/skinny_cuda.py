@@ -238,7 +238,7 @@ struct Skinny {
       for (int r = 0; r < ROUNDS && RESIDUAL; ++r) {
         const int at = r * AT_ONCE + t / PAIRS, token = first + at;
         residual[r] = 0;
-        if (at < BM && token < op.m && feature < op.n)
+        if (at < BM && token < op.residual_rows && feature < op.n)
           residual[r] = load_pair_now(op.residual + (long long)token * op.n + feature);
       }
       if (!POLLS) ask(op, first);

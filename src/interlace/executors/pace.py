@@ -1,0 +1,60 @@
+"""How the one launch is paced: how its blocks take items, and how many bytes of weights are under way in each.
+
+Both depend on what ops cost beside the hand-overs between them (docs/tried.md). Where an op streams its weights for
+long, more of them under way bring memory's rate more surely, and drawing evens out who is ahead. Where ops are short,
+what is under way delays every hand-over behind it, and lists spare the draws.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from interlace.core.devices import DeviceSpec
+from interlace.executors.parts import all_share, bodies_of
+from interlace.graph.graph import Graph
+from interlace.kernels.bodies import WalkBody
+from interlace.kernels.tuning import is_chain
+from interlace.plan.plan import Dispatch
+from interlace.planner.build import Choices
+
+#: Of weights in one block: what saturates memory; where ops are short, what an SM's share of it delivers in so long.
+_IN_FLIGHT_BYTES, _IN_FLIGHT_S = 96 << 10, 1.75e-6
+_SHORT_S = 20e-6  # in which an op's weights come, in the mean of all that have some
+
+
+def dispatch_of(graph: Graph, device: DeviceSpec, chosen: Choices | None = None) -> Dispatch:
+    """Lists or tickets.
+
+    Lists for a long chain: workers that draw while they have room take two items of an op, and others none. So they do
+    where all rings together hold all weights. They would take several items that wait and load nothing ahead, too, if
+    they did not wait with them for all that stands behind; so lists where such stand among others that load ahead. And
+    where they let the parts of all tiles that are split share their sums, of a graph of products alone.
+    """
+    bodies = bodies_of(graph)
+    written = {access.tensor for op in graph.ops for access in op.writes}
+    idle = (
+        not (body.independent or body.early) and any(access.tensor in written for access in op.reads)
+        for op, body in zip(graph.ops, bodies, strict=True)
+    )
+    mixed = any(idle) and any(body.independent for body in bodies)
+    held = 0 < sum(_weights(graph, bodies)) <= device.sms * device.smem_bytes
+    shared = chosen is not None and all_share(graph, chosen)
+    return Dispatch.STATIC if is_chain(graph) or held or mixed or shared else Dispatch.TICKET
+
+
+def in_flight_bytes(graph: Graph, device: DeviceSpec) -> int:
+    """Of weights, in one block."""
+    weights = _weights(graph, bodies_of(graph))
+    short = bool(weights) and sum(weights) <= len(weights) * _SHORT_S * device.dram_bytes_per_s
+    if is_chain(graph) or short:
+        return int(_IN_FLIGHT_S * device.dram_bytes_per_s / device.sms)
+    return _IN_FLIGHT_BYTES
+
+
+def _weights(graph: Graph, bodies: Sequence[WalkBody]) -> list[int]:
+    """Bytes of the weights of each op that loads some ahead of its waits."""
+    found = []
+    for op, body in zip(graph.ops, bodies, strict=True):
+        nbytes = sum(graph.tensor(access.tensor).nbytes for access in op.reads if access.arg in body.independent)
+        found += [nbytes] if nbytes else []
+    return found

@@ -1,0 +1,67 @@
+"""How launches are paced: lists or tickets, and how much is under way."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+import interlace as il
+from interlace.deploy import Deployment
+from interlace.executors.pace import dispatch_of, in_flight_bytes
+from interlace.launch.dispatch import draws_ahead
+from interlace.workloads import FFN, Decode, FFNShape, RaggedAttention, ffn
+
+LARGE = FFNShape(4096, 14336, il.Activation.RELU, False)
+SMALL = FFNShape(896, 4864, il.Activation.SILU, True)
+MANY = 96 << 10  # bytes under way that saturate memory
+
+
+def share(device: il.DeviceSpec) -> int:
+    """Of memory's rate, of an SM in 1.75 us."""
+    return int(1.75e-6 * device.dram_bytes_per_s / device.sms)
+
+
+@pytest.mark.parametrize(
+    ("shape", "m", "dispatch"),
+    [
+        (LARGE, 16, il.Dispatch.TICKET),
+        (replace(LARGE, norm=1e-5), 16, il.Dispatch.TICKET),  # the norm waits for nobody
+        (SMALL, 16, il.Dispatch.STATIC),  # 26 MB: the rings hold all of it
+        (replace(SMALL, norm=1e-5), 1, il.Dispatch.STATIC),
+        (FFNShape(1600, 6400, il.Activation.GELU_TANH, False), 1, il.Dispatch.TICKET),  # 41 MB: they do not
+    ],
+)
+def test_lists_are_for_weights_that_the_rings_hold(shape: FFNShape, m: int, dispatch: il.Dispatch) -> None:
+    assert dispatch_of(ffn(m, shape), il.H200) is dispatch
+
+
+@pytest.mark.parametrize("norm", [None, 1e-5])
+def test_parts_share_sums_under_lists_whatever_stands_before_the_products(norm: float | None) -> None:
+    graph = ffn(64, FFNShape(12288, 6144, il.Activation.GELU_TANH, False, norm))
+    launch = Deployment(graph, il.H200, il.OneLaunchExecutor)
+    assert dict(launch.default.ops)["up"].parts > 1
+    assert launch.plan(launch.default).dispatch is il.Dispatch.STATIC
+
+
+def test_what_is_under_way_is_less_where_ops_are_short() -> None:
+    wide = FFNShape(12288, 6144, il.Activation.GELU_TANH, False)
+    assert in_flight_bytes(ffn(1, wide), il.H200) == MANY  # 34 us an op
+    assert in_flight_bytes(ffn(1, LARGE), il.H200) == MANY
+    for shape in (SMALL, replace(SMALL, norm=1e-5), FFN.of({}, True, "swiglu-tp8").shape):
+        assert in_flight_bytes(ffn(1, shape), il.H200) == share(il.H200) < MANY
+    step = Decode.of({"batch": 1, "layers": 2}, True, "llama3.2-1b").graph(il.H200)
+    assert in_flight_bytes(step, il.H200) == share(il.H200)
+    # Where nothing is loaded ahead of waits by products there is nothing to hold back.
+    assert in_flight_bytes(RaggedAttention.of({}, gpu=False).graph(il.H200), il.H200) == MANY
+
+
+def test_only_tickets_are_drawn_ahead() -> None:
+    assert [d for d in il.Dispatch if draws_ahead(d, loads_ahead=True)] == [il.Dispatch.TICKET]
+    assert not any(draws_ahead(d, loads_ahead=False) for d in il.Dispatch)
+    graph = ffn(16, replace(LARGE, norm=1e-5))
+    launch = Deployment(graph, il.H200, il.OneLaunchExecutor)
+    assert "DRAWS_AHEAD = 1;" in launch.make(launch.default, il.Options("meta")).composition.text
+    graph = ffn(16, replace(SMALL, norm=1e-5))
+    launch = Deployment(graph, il.H200, il.OneLaunchExecutor)
+    assert "DRAWS_AHEAD = 0;" in launch.make(launch.default, il.Options("meta")).composition.text
