@@ -17,7 +17,7 @@ from interlace.kernels.layer_norm import layer_norm  # noqa: E402
 from interlace.kernels.read import read_plan  # noqa: E402
 from interlace.kernels.softmax import softmax  # noqa: E402
 from interlace.kernels.teams import rows_of  # noqa: E402
-from interlace.workloads import FFNBlock, ffn_block  # noqa: E402
+from interlace.workloads import FFNBlock, FFNLayers, ffn_block  # noqa: E402
 
 from ..cases import relative_error  # noqa: E402
 from ..emulator.build import MISSING  # noqa: E402
@@ -79,6 +79,7 @@ def test_rows_beside_products_are_dealt_in_lists() -> None:
         return il.OneLaunchExecutor.dispatch(graph, il.H200)
 
     large = 4096, 14336
+    assert dispatch(FFNLayers(2, *large, 16).graph(il.H200)) is il.Dispatch.STATIC
     assert dispatch(il.workloads.two_matmuls(16, *large, 4096)) is il.Dispatch.TICKET
     assert dispatch(FFNBlock(*large, 16).graph(il.H200)) is il.Dispatch.TICKET  # whose norm waits for nobody
     assert dispatch(FFNBlock(72, 136, 16).graph(il.H200)) is il.Dispatch.STATIC  # all of whose weights the rings hold

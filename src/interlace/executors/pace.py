@@ -13,12 +13,13 @@ from interlace.core.devices import DeviceSpec
 from interlace.executors.parts import all_share, bodies_of
 from interlace.graph.graph import Graph
 from interlace.kernels.bodies import WalkBody
-from interlace.kernels.tuning import is_chain
+from interlace.kernels.tuning import is_chain, longest_chain
 from interlace.plan.plan import Dispatch
 from interlace.planner.build import Choices
 
 #: Of weights in one block: what saturates memory; where ops are short, what an SM's share of it delivers in so long.
 _IN_FLIGHT_BYTES, _IN_FLIGHT_S = 96 << 10, 1.75e-6
+_FEW_OPS = 3  # of a chain that begins with a norm, in which tickets were as fast as lists or faster
 _SHORT_S = 20e-6  # in which an op's weights come, in the mean of all that have some
 
 
@@ -26,14 +27,16 @@ def dispatch_of(graph: Graph, device: DeviceSpec, chosen: Choices | None = None)
     """Lists or tickets.
 
     Lists for a long chain: workers that draw while they have room take two items of an op, and others none. So they do
-    where all rings together hold all weights. They would take several items that wait and load nothing ahead, too, if
-    they did not wait with them for all that stands behind; so lists where such stand among others that load ahead. And
-    where they let the parts of all tiles that are split share their sums, of a graph of products alone.
+    where all rings together hold all weights. They would take several items that load nothing ahead, too, and wait with
+    each of them before they draw what stands behind; so lists where such stand among others that load ahead, but for a
+    norm before two products, which waits for nobody. And lists where they let the parts of all tiles that are split
+    share their sums.
     """
     bodies = bodies_of(graph)
     written = {access.tensor for op in graph.ops for access in op.writes}
+    few = longest_chain(graph) <= _FEW_OPS
     idle = (
-        not (body.independent or body.early) and any(access.tensor in written for access in op.reads)
+        not (body.independent or body.early) and not (few and written.isdisjoint(a.tensor for a in op.reads))
         for op, body in zip(graph.ops, bodies, strict=True)
     )
     mixed = any(idle) and any(body.independent for body in bodies)

@@ -18,11 +18,16 @@ def is_chain(graph: Graph) -> bool:
 
     What is best then is not what is best for two long products; measured on whole decode steps (docs/tried.md).
     """
-    behind: dict[str, int] = {}  # ops of the longest chain that ends in a tensor
+    return longest_chain(graph) > _FEW_OPS
+
+
+def longest_chain(graph: Graph) -> int:
+    """Ops of the longest chain of them in which each reads what the one before leaves."""
+    behind: dict[str, int] = {}  # of the longest that ends in a tensor
     for op in graph.ops:
         longest = 1 + max((behind.get(access.tensor, 0) for access in op.reads), default=0)
         behind |= dict.fromkeys((access.tensor for access in op.writes), longest)
-    return max(behind.values(), default=0) > _FEW_OPS
+    return max(behind.values(), default=0)
 
 
 def anything(graph: Graph, op: Op, device: DeviceSpec) -> None:
