@@ -5,7 +5,8 @@
 
 Needs a Hopper GPU. Each FFN is timed back to back and in a layer, x + ffn(rms_norm(x)), all variants in CUDA graphs
 replayed interleaved, weights rotated past twice the L2. In a layer the module too may be part of what torch.compile
-compiles, and each side counts with the faster of its two ways, picked on other rounds than those reported. The record
+compiles, and each side counts with the faster of its two ways, picked on other rounds than those reported. Beside it
+stands the module that is the whole layer, with the norm and the sum in it. The record
 is written after each row, and rows come in an order in which any beginning says most. As many rows are under way as
 there are CPUs; whatever is timed has its GPU alone.
 
@@ -73,9 +74,9 @@ MEASURES = (
 _REPEATS = 5
 PROTOCOL = (
     f"CUDA graphs of many runs each, {protocol(_REPEATS)}, bf16, weights rotated past twice the L2; alone: back to "
-    "back; layer: x + ffn(rms_norm(x)); ratio: the better of eager PyTorch and torch.compile (default mode, static "
-    "shapes) over the module, median of those of the rounds; rows are compiled beside each other, and what is timed "
-    "has the GPU alone"
+    "back; layer: x + ffn(rms_norm(x)); whole: the module has all of that; ratio: the better of eager PyTorch and "
+    "torch.compile (default mode, static shapes) over the module, median of those of the rounds; rows are compiled "
+    "beside each other, and what is timed has the GPU alone"
 )
 GATED, GELU, RELU = (Activation.SILU, True), (Activation.GELU_TANH, False), (Activation.RELU, False)
 #: The table that the module chooses by has half of them; the others are beside it.
@@ -113,6 +114,7 @@ TABLED = {name: MODELS[name] for name in _TABLED} | OTHERS
 TOKENS = (1, 16, 17, 48, 64, 97, 200, 512, 1024, 2, 8, 32, 33, 65, 128, 129, 256, 300, 384, 777, 2048, 4096)
 #: How many GPUs may share a drawn network, and its most tokens.
 SHARES, MOST_TOKENS = (1, 2, 4, 8), 1000
+EPS = 1e-5  # of the norm
 _BAR = 0.97
 _MOST_ERROR = 1.5  # of PyTorch's own
 
@@ -168,6 +170,21 @@ def networks(job: Job) -> tuple[Network, Network]:
     return plain, module
 
 
+def whole_layer(job: Job) -> Layer:
+    """As the module has it, which then has the norm and the sum, too."""
+    import torch
+
+    from interlace.nn.op import ffn as operator
+
+    gain = torch.ones(job.shape.hidden, dtype=torch.bfloat16, device="cuda")
+
+    def whole(x: Any, t: Mapping[str, Any]) -> Any:
+        weights = t["w_up"], t["w_down"], job.shape.activation, t.get("w_gate")
+        return operator(x, *weights, w_norm=gain, norm=EPS)
+
+    return whole
+
+
 def in_a_layer(job: Job, network: Network) -> Layer:
     """The FFN as a layer of a model has it."""
     import torch
@@ -205,6 +222,19 @@ def chosen(job: Job) -> Choice:
     return choose(ffn(job.tokens, job.shape), here(), ffn(rows, job.shape))
 
 
+def whole_runs(job: Job) -> str:
+    """What runs the module that is the whole layer: a launch of all, one of the FFN alone, or the library."""
+    import torch
+
+    from interlace.core.dtypes import bf16
+    from interlace.nn.choice import MOST_WHOLE, choice
+
+    shape = replace(job.shape, norm=EPS)
+    if choice(torch.device("cuda", torch.cuda.current_device()), shape, bf16, False, job.tokens).executor is None:
+        return "library"
+    return "launch" if job.tokens <= MOST_WHOLE else "launch of the FFN"
+
+
 def right(module: Network, problem: Any) -> float:
     """The relative error of the module's result on the first set of weights."""
     inputs = {**problem.rest, **problem.weights[0]}
@@ -237,6 +267,8 @@ def measure(job: Job) -> dict[str, Any]:
             "module": in_a_layer(job, module),
             "module, compiled": compiled_module,
         }
+        if not job.forced:
+            layers["whole"] = whole_layer(job)
         if job.forced or job.drawn:
             ways["fused"], layers["fused"] = problem.fused, in_a_layer(job, problem.fused)
         if job.drawn:
@@ -248,7 +280,7 @@ def measure(job: Job) -> dict[str, Any]:
         # Else all this would be compiled in the turn of what is timed.
         for way in (module, compiled_alone):
             problem.once(way)
-        for layer in (compiled_layer, compiled_module):
+        for layer in (compiled_layer, compiled_module, *(layers[name] for name in layers if name == "whole")):
             problem.once_layer(layer)
         by = {
             "alone": rounds_us({name: problem.every(way) for name, way in ways.items()}, _REPEATS, problem.runs),
@@ -268,6 +300,8 @@ def measure(job: Job) -> dict[str, Any]:
         )
         found |= {where: {name: asdict(t) for name, t in rounds.times.items()}}
         found |= {f"{where}_ratio": rounds.ratio(best, ours)}
+        if "whole" in rounds.reported:
+            found |= {"whole_ratio": rounds.ratio(best, "whole"), "whole_runs": whole_runs(job)}
     return found
 
 
@@ -280,7 +314,7 @@ def measured(job: Job) -> dict[str, Any] | str:
 
 
 def worse(row: Mapping[str, Any]) -> float:
-    return min(row["alone_ratio"], row["layer_ratio"])
+    return min(float(row[name]) for name in ("alone_ratio", "layer_ratio", "whole_ratio") if name in row)
 
 
 def of_launches(rows: list[dict[str, Any]]) -> dict[str, float]:
@@ -296,11 +330,12 @@ def of_launches(rows: list[dict[str, Any]]) -> dict[str, float]:
 
 def summary(rows: list[dict[str, Any]]) -> dict[str, Any]:
     """Of all rows so far."""
-    ratios = {where: [row[f"{where}_ratio"] for row in rows] for where in ("alone", "layer")}
+    kinds = "alone", "layer", "whole"
+    ratios = {where: [row[f"{where}_ratio"] for row in rows if f"{where}_ratio" in row] for where in kinds}
     return {
         "models": len({row["model"] for row in rows}),
         "launches": sum(row["runs"] == "launch" for row in rows),
-        **{f"mean_{where}": geometric_mean(values) for where, values in ratios.items()},
+        **{f"mean_{where}": geometric_mean(values) for where, values in ratios.items() if values},
         "launch_means": of_launches(rows),
         "worst": min(map(worse, rows)),
         "below": [[row["model"], row["tokens"], worse(row)] for row in rows if worse(row) < _BAR],
@@ -362,7 +397,7 @@ def main() -> None:
         write_record(given.path, command, PROTOCOL, MEASURES, {"seed": given.seed, **summary(rows), "rows": rows})
         print(
             f"{time.monotonic() - begin:5.0f} s  {job.tokens:5d} {job.model:18s}/{job.share} {row['runs']:8s}"
-            f"alone {row['alone_ratio']:.3f}  layer {row['layer_ratio']:.3f}",
+            f"alone {row['alone_ratio']:.3f}  layer {row['layer_ratio']:.3f}  whole {row.get('whole_ratio', 0.0):.3f}",
             flush=True,
         )
     if rows:

@@ -62,7 +62,7 @@ def as_chosen() -> None:
 def built_for(module: Any, tokens: int) -> int:
     """Rows of the launch that a module runs for some tokens."""
     width, hidden = module.w_up.shape
-    shape = FFNShape(hidden, width, module.activation, isinstance(module, SwiGLU))
+    shape = FFNShape(hidden, width, module.activation, isinstance(module, SwiGLU), module.norm)
     return launched_rows(tokens, shape, here())
 
 
@@ -90,8 +90,18 @@ def case(
     def plain(x: torch.Tensor) -> torch.Tensor:
         return apply(down, nn.functional.gelu(apply(up, x), approximate="tanh"))
 
+    norm = nn.RMSNorm(hidden, eps=1e-5, device=device, dtype=dtype)
+    norm.weight.normal_()
+
+    def normed(x: torch.Tensor) -> torch.Tensor:
+        return nn.functional.rms_norm(x, (hidden,), norm.weight.to(x.dtype), norm.eps)
+
     if name == "swiglu":
         return SwiGLU.from_linears(gate, up, down), gated
+    if name == "swiglu-norm":
+        return SwiGLU.from_linears(gate, up, down, norm=norm), lambda x: x + gated(normed(x))
+    if name == "ffn-norm":
+        return FFN.from_linears(up, down, "gelu-tanh", norm=norm), lambda x: x + plain(normed(x))
     return FFN.from_linears(up, down, "gelu-tanh"), plain
 
 
@@ -111,7 +121,7 @@ def assert_as_good_as_pytorch(out: torch.Tensor, plain: Module, x: torch.Tensor)
     ("m", "dtype"),
     [(m, torch.bfloat16) for m in (1, 17, 47, 97, 129, 301, 1031)] + [(m, torch.float16) for m in (16, 301)],
 )
-@pytest.mark.parametrize("name", ["ffn", "ffn-bias", "swiglu"])
+@pytest.mark.parametrize("name", ["ffn", "ffn-bias", "swiglu", "ffn-norm", "swiglu-norm"])
 def test_a_module_matches_float64_as_well_as_pytorch(name: str, m: int, dtype: torch.dtype) -> None:
     module, plain = case(name, dtype)
     for seed in range(3):  # later runs count on from earlier ones
@@ -133,10 +143,10 @@ def test_layers_share_an_instance() -> None:
 
 @pytest.mark.parametrize("mode", ["global", "thread_local", "relaxed"])
 @pytest.mark.parametrize("warm", [True, False])
-@pytest.mark.parametrize("m", [16, 300])
-def test_a_captured_graph_replays(m: int, warm: bool, mode: str) -> None:
+@pytest.mark.parametrize(("name", "m"), [("swiglu", 16), ("swiglu", 300), ("swiglu-norm", 16)])
+def test_a_captured_graph_replays(name: str, m: int, warm: bool, mode: str) -> None:
     """Even if the capture is the first use: the instance is built beside it."""
-    layers = [case("swiglu", torch.bfloat16, seed) for seed in range(2)]
+    layers = [case(name, torch.bfloat16, seed) for seed in range(2)]
     x = inputs(m, torch.bfloat16)
     if warm:
         for module, _ in layers:
@@ -156,9 +166,10 @@ def test_a_captured_graph_replays(m: int, warm: bool, mode: str) -> None:
     assert len(op._instances) == 2
 
 
-def test_graphs_replay_at_the_same_time() -> None:
-    module, plain = case("swiglu", torch.bfloat16)
-    xs = [inputs(100, torch.bfloat16, seed) for seed in range(3)]
+@pytest.mark.parametrize(("name", "m"), [("swiglu", 100), ("swiglu-norm", 60)])
+def test_graphs_replay_at_the_same_time(name: str, m: int) -> None:
+    module, plain = case(name, torch.bfloat16)
+    xs = [inputs(m, torch.bfloat16, seed) for seed in range(3)]
     graphs, outs = [], []
     for x in xs:
         graph = torch.cuda.CUDAGraph()
@@ -273,7 +284,7 @@ def test_a_hundred_numbers_of_tokens_share_the_launches_of_their_buckets(monkeyp
     assert launcher._loaded.cache_info().currsize == loaded
 
 
-@pytest.mark.parametrize("name", ["ffn-bias", "swiglu"])
+@pytest.mark.parametrize("name", ["ffn-bias", "swiglu", "ffn-norm", "swiglu-norm"])
 def test_launches_serve_fewer_rows_than_they_have(name: str) -> None:
     module, plain = case(name, torch.bfloat16)
     for m in (1, 9, 16, 17, 33, 47, 65, 97, 127, 129, 200, 300, 513):

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from types import SimpleNamespace
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -69,6 +69,59 @@ def test_an_ffn_without_a_gpu_is_what_its_linears_compute(
             assert torch.equal(module(x), down(ACTIVATIONS[activation](up(x))))
 
 
+def normed(eps: float | None = 1e-3) -> tuple[SwiGLU, Callable[[torch.Tensor], torch.Tensor]]:
+    """The half of a layer, and the same by PyTorch's modules."""
+    gate, up, down = linears("gate", "up", "down")
+    norm = nn.RMSNorm(HIDDEN, eps=eps)
+    nn.init.normal_(norm.weight)
+    module = SwiGLU.from_linears(gate, up, down, norm=norm)
+    assert module.w_norm is norm.weight
+    return module, lambda x: x + down(nn.functional.silu(gate(norm(x))) * up(norm(x)))
+
+
+@pytest.mark.parametrize("eps", [1e-3, None])
+@pytest.mark.parametrize("tokens", [1, 64, 65])
+def test_with_a_norm_a_module_is_the_half_of_a_layer(tokens: int, eps: float | None) -> None:
+    module, expected = normed(eps)
+    up, down = linears("up", "down", bias=True)
+    norm = nn.RMSNorm(HIDDEN, eps=eps)
+    plain_one = FFN.from_linears(up, down, "relu", norm=norm)
+    x = torch.randn(tokens, HIDDEN, requires_grad=True)
+    with torch.inference_mode():
+        torch.testing.assert_close(module(x), expected(x))
+        torch.testing.assert_close(plain_one(x), x + down(torch.relu(up(norm(x)))))
+    torch.testing.assert_close(module(x), expected(x))  # with gradients
+    (module(x) - expected(x)).square().sum().backward()
+    assert x.grad is not None
+    assert float(x.grad.abs().max()) < 1e-4
+
+
+def test_norms_that_do_not_fit_are_refused() -> None:
+    gate, up, down = linears("gate", "up", "down")
+
+    class ScaledRMSNorm(nn.RMSNorm):
+        """Of which nobody knows what it does."""
+
+    hooked = nn.RMSNorm(HIDDEN)
+    hooked.register_forward_hook(lambda *_: None)
+    for norm, error, message in (
+        (nn.LayerNorm(HIDDEN), GraphError, "norm is a LayerNorm; it must be one of RMSNorm, LlamaRMSNorm"),
+        (ScaledRMSNorm(HIDDEN), GraphError, "norm is a ScaledRMSNorm; it must be one of"),
+        (nn.RMSNorm(HIDDEN, elementwise_affine=False), GraphError, "norm has no weight; make it with elementwise_aff"),
+        (nn.RMSNorm(WIDTH), ShapeError, r"norm has a weight of shape \(48,\); .* it must be \(32,\)"),
+        (nn.RMSNorm(HIDDEN).double(), DTypeError, "norm is torch.float64, up is torch.float32; cast them"),
+        (nn.RMSNorm(HIDDEN, device="meta"), GraphError, "norm is on meta, up is on cpu; move them to one device"),
+        (hooked, GraphError, "norm has .*hook.*, which the new module would drop"),
+    ):
+        with pytest.raises(error, match=message):
+            SwiGLU.from_linears(gate, up, down, norm=norm)
+    for w_norm, eps in ((None, 1e-5), (nn.Parameter(torch.ones(HIDDEN)), None)):
+        with pytest.raises(ArgumentError, match="SwiGLU: give w_norm and norm, such as 1e-5, or neither"):
+            SwiGLU(gate.weight, up.weight, down.weight, w_norm, eps)
+        with pytest.raises(ArgumentError, match="ffn: give w_norm and norm, such as 1e-5, or neither"):
+            op.ffn(torch.ones(2, HIDDEN), up.weight, down.weight, Activation.RELU, w_norm=w_norm, norm=eps)
+
+
 @pytest.mark.parametrize("extents", [(5,), (2, 3), (2, 3, 4)])
 def test_a_swiglu_without_a_gpu_is_what_its_linears_compute(extents: tuple[int, ...]) -> None:
     module, expected = swiglu()
@@ -108,7 +161,8 @@ def test_parameters_are_shared_unless_their_layout_must_change() -> None:
 @pytest.mark.parametrize("backend", ["eager", "aot_eager"])
 def test_torch_compile_finds_one_graph(backend: str) -> None:
     up, down = linears("up", "down", bias=True)
-    for module in (swiglu()[0], FFN.from_linears(up, down, "gelu-tanh")):
+    for module in (swiglu()[0], normed()[0], FFN.from_linears(up, down, "gelu-tanh")):
+        torch.compiler.reset()
         compiled = torch.compile(module, fullgraph=True, backend=backend)
         for m in (3, 4, 5):  # from the second on, the extent is a symbol
             x = torch.randn(2, m, HIDDEN)
@@ -124,8 +178,9 @@ def test_the_operator_keeps_pytorchs_contract(gated: bool, bias: bool) -> None:
     up, gate, down = linears("up", "gate", "down", bias=bias)
     weights = up.weight, gate.weight if gated else None, down.weight, up.bias, down.bias
     arguments = (torch.randn(2, 3, HIDDEN), *(None if w is None else w.detach() for w in weights), "silu")
-    results = torch.library.opcheck(torch.ops.interlace.ffn.default, arguments)
-    assert set(results.values()) == {"SUCCESS"}
+    for norm in ((), (torch.ones(HIDDEN), 1e-5)):
+        results = torch.library.opcheck(torch.ops.interlace.ffn.default, (*arguments, *norm))
+        assert set(results.values()) == {"SUCCESS"}
 
 
 def test_autocast_decides_the_dtype() -> None:
@@ -345,7 +400,9 @@ class FakeLaunch:
         padded = torch.zeros(self.key.rows, x.shape[1])
         padded[: len(x)] = x
         weights = [tensors.get(name) for name in ("w_up", "w_gate", "w_down", "b_up", "b_down")]
-        out.copy_(plain.plain(padded, *weights, self.key.shape.activation.value))
+        norm = self.key.shape.norm
+        assert (norm is None) == ("normed" not in tensors)
+        out.copy_(plain.plain(padded, *weights, self.key.shape.activation.value, tensors.get("w_norm"), norm))
         self.runs.append(len(x))
 
     def release(self) -> None:
@@ -380,6 +437,22 @@ def test_what_is_chosen_runs_and_says_nothing(fake_gpu: type[FakeLaunch]) -> Non
             torch.testing.assert_close(module(x), expected(x))
             assert len(fake_gpu.made) == launches, tokens
     assert [made.runs for made in fake_gpu.made] == [[100, 99], [3]]
+
+
+def test_few_tokens_have_norm_and_sum_in_their_launch(fake_gpu: type[FakeLaunch]) -> None:
+    module, expected = normed()
+    with torch.inference_mode():
+        for extents in ((64,), (65,), (8, 8), (5, 13), (120,)):
+            x = torch.randn(*extents, HIDDEN)
+            torch.testing.assert_close(module(x), expected(x))
+            torch.testing.assert_close(torch.ops.interlace.ffn(x, *_weights(module)), expected(x))
+    assert [(made.key.rows, made.key.shape.norm) for made in fake_gpu.made] == [(64, 1e-3), (128, None)]
+    assert [made.runs for made in fake_gpu.made] == [[64] * 4, [65] * 4]
+
+
+def _weights(module: SwiGLU) -> tuple[Any, ...]:
+    weights = module.w_up, module.w_gate, module.w_down, None, None, module.activation.value
+    return *weights, module.w_norm, module.norm
 
 
 def test_every_number_of_tokens_is_served_by_few_launches(fake_gpu: type[FakeLaunch]) -> None:

@@ -15,11 +15,27 @@ from interlace.nn.op import explain, ffn
 _DTYPES = (torch.bfloat16, torch.float16, torch.float32, torch.float64)
 
 
+#: Modules that compute ``nn.functional.rms_norm`` with their weight; others of such names add to it, as Gemma's.
+_NORMS = ("RMSNorm", "LlamaRMSNorm", "MistralRMSNorm", "Qwen2RMSNorm", "Qwen3RMSNorm")
+
+
 class _Network(nn.Module):
     """What the modules share: they say what runs them, and make it ready."""
 
     w_up: nn.Parameter
+    w_norm: nn.Parameter | None
+    norm: float | None
     activation: Activation
+
+    def _set_norm(self, w_norm: nn.Parameter | None, norm: float | None) -> None:
+        if (w_norm is None) != (norm is None):
+            raise ArgumentError(f"{type(self).__name__}: give w_norm and norm, such as 1e-5, or neither")
+        self.register_parameter("w_norm", w_norm)
+        self.norm = norm
+
+    @property
+    def _with_norm(self) -> str:
+        return "" if self.norm is None else f", norm={self.norm:g}"
 
     def explain(self, tokens: int) -> Choice:
         """What runs the network over so many tokens, without gradients: one launch or PyTorch's own ops, and why.
@@ -30,7 +46,7 @@ class _Network(nn.Module):
             ArgumentError: tokens are no positive number.
         """
         weights = {name: weight.detach() for name, weight in self.named_parameters(recurse=False)}
-        return explain(weights, self.activation, _positive(tokens, "explain"))
+        return explain(weights, self.activation, _positive(tokens, "explain"), self.norm)
 
     def prepare(self, *tokens: int) -> None:
         """Build ahead what calls with so many tokens need on the current stream, by one such call on zeros.
@@ -56,13 +72,18 @@ def _positive(tokens: int, where: str) -> int:
 
 
 class FFN(_Network):
-    """``down(activation(up(x)))``.
+    """``down(activation(up(x)))``, or with a norm the half of a layer, ``x + down(activation(up(rms_norm(x))))``.
 
     Args:
         w_up: (ffn, hidden).
         w_down: (hidden, ffn).
         activation: pointwise, between the two.
         b_up, b_down: (ffn,) and (hidden,), both or neither.
+        w_norm: (hidden,), of the norm.
+        norm: what that adds to the mean square; given with it.
+
+    Raises:
+        ArgumentError: one of these two without the other.
     """
 
     b_up: nn.Parameter | None
@@ -75,20 +96,26 @@ class FFN(_Network):
         activation: Activation,
         b_up: nn.Parameter | None = None,
         b_down: nn.Parameter | None = None,
+        w_norm: nn.Parameter | None = None,
+        norm: float | None = None,
     ) -> None:
         super().__init__()
         self.w_up, self.w_down, self.activation = w_up, w_down, activation
         self.register_parameter("b_up", b_up)
         self.register_parameter("b_down", b_down)
+        self._set_norm(w_norm, norm)
 
     @classmethod
-    def from_linears(cls, up: nn.Linear, down: nn.Linear, activation: Activation | str) -> FFN:
+    def from_linears(
+        cls, up: nn.Linear, down: nn.Linear, activation: Activation | str, norm: nn.Module | None = None
+    ) -> FFN:
         """On the parameters of two linears themselves; only a weight that is not contiguous is copied.
 
         Args:
             up: hidden to ffn.
             down: ffn to hidden; it has a bias if ``up`` has one.
             activation: or its name, "relu", "gelu-tanh" or "silu".
+            norm: an RMS norm of hidden; with it the module is the half of a layer, ``x + ffn(norm(x))``.
 
         Raises:
             GraphError: an unknown activation, a bias on one side only, linears on different devices or without data,
@@ -96,6 +123,7 @@ class FFN(_Network):
             ShapeError, DTypeError: linears that do not fit together, or with quantised weights.
         """
         _check({"up": up, "down": down})
+        normed = _norm(norm, up.weight)
         if (up.bias is None) != (down.bias is None):
             raise GraphError(
                 f"up has {_bias(up)}, down has {_bias(down)}; give both a bias (zeros will do) or neither"
@@ -105,7 +133,7 @@ class FFN(_Network):
         except ValueError:
             names = ", ".join(repr(known.value) for known in Activation)
             raise GraphError(f"unknown activation {activation!r}; it must be one of {names}") from None
-        module = cls(_contiguous(up.weight), _contiguous(down.weight), activation, up.bias, down.bias)
+        module = cls(_contiguous(up.weight), _contiguous(down.weight), activation, up.bias, down.bias, *normed)
         return module.train(up.training)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -115,33 +143,50 @@ class FFN(_Network):
             ShapeError, DTypeError: x is not of the weights' width or dtype.
         """
         _check_input(x, self.w_up)
-        return ffn(x, self.w_up, self.w_down, self.activation, b_up=self.b_up, b_down=self.b_down)
+        biases = {"b_up": self.b_up, "b_down": self.b_down}
+        return ffn(x, self.w_up, self.w_down, self.activation, **biases, w_norm=self.w_norm, norm=self.norm)
 
     def extra_repr(self) -> str:
-        bias = self.b_up is not None
-        return f"hidden={self.w_up.shape[1]}, ffn={self.w_up.shape[0]}, {self.activation.value}, bias={bias}"
+        widths = f"hidden={self.w_up.shape[1]}, ffn={self.w_up.shape[0]}"
+        return f"{widths}, {self.activation.value}, bias={self.b_up is not None}{self._with_norm}"
 
 
 class SwiGLU(_Network):
-    """``down(silu(gate(x)) * up(x))``.
+    """``down(silu(gate(x)) * up(x))``, or with a norm the half of a layer, x + that of ``rms_norm(x)``.
 
     Args:
         w_gate, w_up: (ffn, hidden).
         w_down: (hidden, ffn).
+        w_norm: (hidden,), of the norm.
+        norm: what that adds to the mean square; given with it.
+
+    Raises:
+        ArgumentError: one of these two without the other.
     """
 
-    def __init__(self, w_gate: nn.Parameter, w_up: nn.Parameter, w_down: nn.Parameter) -> None:
+    def __init__(
+        self,
+        w_gate: nn.Parameter,
+        w_up: nn.Parameter,
+        w_down: nn.Parameter,
+        w_norm: nn.Parameter | None = None,
+        norm: float | None = None,
+    ) -> None:
         super().__init__()
         self.w_gate, self.w_up, self.w_down = w_gate, w_up, w_down
         self.activation = Activation.SILU
+        self._set_norm(w_norm, norm)
 
     @classmethod
-    def from_linears(cls, gate: nn.Linear, up: nn.Linear, down: nn.Linear) -> SwiGLU:
+    def from_linears(
+        cls, gate: nn.Linear, up: nn.Linear, down: nn.Linear, norm: nn.Module | None = None
+    ) -> SwiGLU:
         """On the parameters of three linears themselves; only a weight that is not contiguous is copied.
 
         Args:
             gate, up: hidden to ffn, without bias.
             down: ffn to hidden, without bias.
+            norm: an RMS norm of hidden; with it the module is the half of a layer, ``x + ffn(norm(x))``.
 
         Raises:
             GraphError: a bias, linears on different devices or without data, or one with anything that the module
@@ -153,7 +198,8 @@ class SwiGLU(_Network):
         for name, linear in linears.items():
             if linear.bias is not None:
                 raise GraphError(f"{name} has a bias; a gated FFN takes linears with bias=False")
-        return cls(*(_contiguous(linear.weight) for linear in linears.values())).train(up.training)
+        w_gate, w_up, w_down = (_contiguous(linear.weight) for linear in linears.values())
+        return cls(w_gate, w_up, w_down, *_norm(norm, up.weight)).train(up.training)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """(..., hidden) to a new tensor (..., hidden); see ``interlace.nn.op.ffn``.
@@ -162,10 +208,12 @@ class SwiGLU(_Network):
             ShapeError, DTypeError: x is not of the weights' width or dtype.
         """
         _check_input(x, self.w_up)
-        return ffn(x, self.w_up, self.w_down, self.activation, self.w_gate)
+        return ffn(
+            x, self.w_up, self.w_down, self.activation, self.w_gate, w_norm=self.w_norm, norm=self.norm
+        )
 
     def extra_repr(self) -> str:
-        return f"hidden={self.w_up.shape[1]}, ffn={self.w_up.shape[0]}"
+        return f"hidden={self.w_up.shape[1]}, ffn={self.w_up.shape[0]}{self._with_norm}"
 
 
 def _check(linears: dict[str, nn.Linear]) -> None:
@@ -197,6 +245,31 @@ def _check(linears: dict[str, nn.Linear]) -> None:
         raise GraphError("the linears have no data, they are on the device 'meta'; load their weights first")
 
 
+def _norm(norm: nn.Module | None, up: torch.Tensor) -> tuple[nn.Parameter | None, float | None]:
+    """The weight of an RMS norm before a network with this up-projection, and what it adds to the mean square."""
+    if norm is None:
+        return None, None
+    if type(norm).__name__ not in _NORMS or "forward" in vars(norm):
+        own = " with a forward of its own" if "forward" in vars(norm) else ""
+        raise GraphError(f"norm is a {type(norm).__name__}{own}; it must be one of {', '.join(_NORMS)}")
+    weight = norm.weight
+    if weight is None:
+        raise GraphError("norm has no weight; make it with elementwise_affine=True")
+    _check_parts("norm", norm, ("weight",))
+    assert isinstance(weight, nn.Parameter)
+    if weight.shape != up.shape[1:]:
+        raise ShapeError(
+            f"norm has a weight of shape {tuple(weight.shape)}; beside up with {tuple(up.shape)} it must be "
+            f"({up.shape[1]},)"
+        )
+    if weight.dtype != up.dtype:
+        raise DTypeError(f"norm is {weight.dtype}, up is {up.dtype}; cast them to one dtype")
+    if weight.device != up.device:
+        raise GraphError(f"norm is on {weight.device}, up is on {up.device}; move them to one device")
+    eps = getattr(norm, "variance_epsilon", getattr(norm, "eps", None))
+    return _contiguous(weight), torch.finfo(weight.dtype).eps if eps is None else float(eps)
+
+
 def _check_plain(name: str, linear: nn.Linear) -> None:
     """That a linear is a weight and perhaps a bias, and nothing that the new module would drop."""
     # A subclass or a wrapper may compute something else, and parametrisations make a subclass.
@@ -206,31 +279,37 @@ def _check_plain(name: str, linear: nn.Linear) -> None:
             f"{name} is a {kind}, which may compute more than nn.Linear; "
             "merge adapters and remove parametrisations first, or leave this network as it is"
         )
-    hooks = hooks_of(linear)
-    if hooks:
-        raise GraphError(
-            f"{name} has {' and '.join(hooks)}, which the new module would drop; remove them, or put them on the new "
-            "module"
-        )
-    parts = {**linear._parameters, **linear._buffers, **linear._modules}
-    more = [part for part in parts if part not in ("weight", "bias")]
-    if more:
-        raise GraphError(
-            f"{name} holds {', '.join(more)} beside its weight and bias, which the new module would drop; merge "
-            "adapters first, or leave this network as it is"
-        )
-    for part, tensor in (("weight", linear.weight), ("bias", linear.bias)):
-        if type(tensor) is not nn.Parameter and not (part == "bias" and tensor is None):
-            raise GraphError(
-                f"the {part} of {name} is a {type(tensor).__name__}, not a plain nn.Parameter; dequantise or gather "
-                "it, and remove pruning and old-style normalisation first"
-            )
+    _check_parts(name, linear, ("weight", "bias"))
     hooked = linear.weight._backward_hooks or getattr(linear.weight, "_post_accumulate_grad_hooks", None)
     if hooked and not linear.weight.is_contiguous():
         raise GraphError(
             f"the weight of {name} has hooks and is not contiguous, so the new module would take a copy without them; "
             "make it contiguous first"
         )
+
+
+def _check_parts(name: str, module: nn.Module, taken: tuple[str, ...]) -> None:
+    """That what is taken of a module are plain parameters, and that it has nothing else that would be dropped."""
+    hooks = hooks_of(module)
+    if hooks:
+        raise GraphError(
+            f"{name} has {' and '.join(hooks)}, which the new module would drop; remove them, or put them on the new "
+            "module"
+        )
+    parts = {**module._parameters, **module._buffers, **module._modules}
+    more = [part for part in parts if part not in taken]
+    if more:
+        raise GraphError(
+            f"{name} holds {', '.join(more)} beside its {' and '.join(taken)}, which the new module would drop; merge "
+            "adapters first, or leave this network as it is"
+        )
+    for part in taken:
+        tensor = getattr(module, part)
+        if type(tensor) is not nn.Parameter and not (part == "bias" and tensor is None):
+            raise GraphError(
+                f"the {part} of {name} is a {type(tensor).__name__}, not a plain nn.Parameter; dequantise or gather "
+                "it, and remove pruning and old-style normalisation first"
+            )
 
 
 def _check_input(x: torch.Tensor, weight: torch.Tensor) -> None:

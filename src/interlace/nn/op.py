@@ -7,15 +7,18 @@ from functools import cache, lru_cache
 
 import torch
 from torch.fx.experimental.symbolic_shapes import has_static_value
+from torch.nn import functional
 
 from interlace.core.dtypes import DTYPES, DType
+from interlace.core.errors import ArgumentError
 from interlace.deploy import Choice, deployment, launched_rows
 from interlace.executors import DeviceExecutor
 from interlace.executors.capture import capture_id
 from interlace.executors.gpu import spec_by_name
 from interlace.executors.options import Options
 from interlace.kernels.matmul import Activation
-from interlace.nn.choice import choice
+from interlace.kernels.teams import rows_of
+from interlace.nn.choice import MOST_WHOLE, choice
 from interlace.nn.instances import Instance, Instances, Key, Tensors
 from interlace.nn.plain import fused, has_triton, plain
 from interlace.plan.verify import Proof
@@ -38,8 +41,13 @@ def ffn(
     w_gate: torch.Tensor | None = None,
     b_up: torch.Tensor | None = None,
     b_down: torch.Tensor | None = None,
+    w_norm: torch.Tensor | None = None,
+    norm: float | None = None,
 ) -> torch.Tensor:
-    """``down(activation(up(x)))``, or with a gate ``down(silu(gate(x)) * up(x))``.
+    """``down(activation(up(x)))``, or with a gate ``down(silu(gate(x)) * up(x))``; with a norm the half of a layer.
+
+    That is ``x + ffn(rms_norm(x))``, whose norm and sum are in the launch too, up to ``choice.MOST_WHOLE`` tokens; over
+    more they are PyTorch's, around whatever runs the FFN.
 
     On a Hopper GPU one launch, where ``deploy.choose`` finds that faster than PyTorch's own ops, if no gradient is
     wanted, the dtype is bf16 or fp16, widths are multiples of 8 and weights contiguous. What cannot be a launch runs
@@ -51,6 +59,8 @@ def ffn(
         w_down: (hidden, ffn).
         activation: SILU with a gate.
         b_up, b_down: (ffn,) and (hidden,), both or neither; neither with a gate.
+        w_norm: (hidden,), of an RMS norm before the FFN.
+        norm: what that adds to the mean square; given with it.
 
     Returns:
         A new contiguous tensor of the shape and dtype of x.
@@ -58,32 +68,47 @@ def ffn(
     Raises:
         GraphError, ShapeError, DTypeError: tensors that do not fit together, on a Hopper GPU; elsewhere PyTorch's
             own errors.
+        ArgumentError: a norm without its weight, or a weight without what it adds.
         HangError: an earlier run ended by the watchdog.
     """
-    tensors = (x, w_up, w_gate, w_down, b_up, b_down)
+    if (w_norm is None) != (norm is None):
+        raise ArgumentError("ffn: give w_norm and norm, such as 1e-5, or neither")
+    if w_norm is not None and _tokens(x) > MOST_WHOLE:
+        normed = functional.rms_norm(x, x.shape[-1:], w_norm, norm)
+        return x + ffn(normed, w_up, w_down, activation, w_gate, b_up, b_down)
+    tensors = (x, w_up, w_gate, w_down, b_up, b_down, w_norm)
+    given = (*tensors[:-1], activation.value, w_norm, norm)
     if torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in tensors):
         _warn("gradients are wanted; call it under torch.inference_mode() or torch.no_grad()")
-        return plain(*tensors, activation.value)
+        return plain(*given)
     if torch.is_autocast_enabled(x.device.type):
         _warn("autocast is on; cast the module instead, as in module.to(torch.bfloat16)")
-        return plain(*tensors, activation.value)
-    if torch.compiler.is_compiling() and _traced(x, w_up, activation, w_gate is not None, b_up is not None):
-        return plain(*tensors, activation.value)
-    out: torch.Tensor = torch.ops.interlace.ffn.default(*tensors, activation.value)
+        return plain(*given)
+    if torch.compiler.is_compiling() and _traced(x, w_up, activation, w_gate is not None, b_up is not None, norm):
+        return plain(*given)
+    out: torch.Tensor = torch.ops.interlace.ffn.default(*given)
     return out
 
 
-def _traced(x: torch.Tensor, w_up: torch.Tensor, activation: Activation, gated: bool, bias: bool) -> bool:
+def _traced(
+    x: torch.Tensor, w_up: torch.Tensor, activation: Activation, gated: bool, bias: bool, norm: float | None
+) -> bool:
     """Whether torch.compile shall see PyTorch's ops, which it fuses, because they will run in any case."""
     if not all(has_static_value(extent) for extent in w_up.shape):
         return False
+    tokens = _tokens(x)
+    runs: bool = _plain_runs(
+        x.device, x.dtype, w_up.shape[1], w_up.shape[0], activation.value, gated, bias, norm, tokens
+    )
+    return runs
+
+
+def _tokens(x: torch.Tensor) -> int:
+    """Rows of x; -1 where their number is a symbol."""
     tokens = 1
     for extent in x.shape[:-1]:
         tokens = tokens * extent if tokens >= 0 and has_static_value(extent) else -1
-    runs: bool = _plain_runs(
-        x.device, x.dtype, w_up.shape[1], w_up.shape[0], activation.value, gated, bias, tokens
-    )
-    return runs
+    return tokens
 
 
 @torch.compiler.assume_constant_result
@@ -95,6 +120,7 @@ def _plain_runs(
     activation: str,
     gated: bool,
     bias: bool,
+    norm: float | None,
     tokens: int,
 ) -> bool:
     """Whether PyTorch's ops run; tokens are negative where their number is a symbol."""
@@ -102,14 +128,15 @@ def _plain_runs(
     if reason is not None:
         _warn(reason)
         return True
-    shape = FFNShape(hidden, width, Activation(activation), gated)
+    shape = FFNShape(hidden, width, Activation(activation), gated, norm)
     return tokens == 0 or (tokens > 0 and choice(device, shape, _DTYPES[dtype], bias, tokens).executor is None)
 
 
 # Defined by its parts: an operator of ``torch.library.custom_op`` takes 10 to 30 us of the host for each call.
 torch.library.define(
     "interlace::ffn",
-    "(Tensor x, Tensor w_up, Tensor? w_gate, Tensor w_down, Tensor? b_up, Tensor? b_down, str activation) -> Tensor",
+    "(Tensor x, Tensor w_up, Tensor? w_gate, Tensor w_down, Tensor? b_up, Tensor? b_down, str activation, "
+    "Tensor? w_norm=None, float? norm=None) -> Tensor",
     tags=torch.Tag.pt2_compliant_tag,
 )
 
@@ -123,19 +150,26 @@ def _ffn(
     b_up: torch.Tensor | None,
     b_down: torch.Tensor | None,
     activation: str,
+    w_norm: torch.Tensor | None = None,
+    norm: float | None = None,
 ) -> torch.Tensor:
     rows = (x if x.dim() == 2 else x.reshape(-1, x.shape[-1])).contiguous()
+    if w_norm is not None and rows.shape[0] > MOST_WHOLE:
+        normed = functional.rms_norm(x, x.shape[-1:], w_norm, norm)
+        own: torch.Tensor = torch.ops.interlace.ffn.default(normed, w_up, w_gate, w_down, b_up, b_down, activation)
+        return x + own
     given = {"x": rows, "w_up": w_up, "w_gate": w_gate, "w_down": w_down, "b_up": b_up, "b_down": b_down}
+    given["w_norm"] = w_norm
     tensors = {name: tensor for name, tensor in given.items() if tensor is not None}
     reason = obstacle(tensors)
     if reason is not None:
         _warn(reason)
     elif rows.shape[0]:
-        shape = _shape(tensors, activation)
+        shape = _shape(tensors, activation, norm)
         if chosen(tensors, shape, rows.shape[0]).executor is not None:
             out = _launch(tensors, shape)
             return out if x.dim() == 2 else out.view(x.shape)
-    return fused(x, w_up, w_gate, w_down, b_up, b_down, activation).contiguous()
+    return fused(x, w_up, w_gate, w_down, b_up, b_down, activation, w_norm, norm).contiguous()
 
 
 @torch.library.register_fake("interlace::ffn")
@@ -147,6 +181,8 @@ def _(
     b_up: torch.Tensor | None,
     b_down: torch.Tensor | None,
     activation: str,
+    w_norm: torch.Tensor | None = None,
+    norm: float | None = None,
 ) -> torch.Tensor:
     return x.new_empty(x.shape)
 
@@ -196,30 +232,31 @@ def chosen(tensors: Tensors, shape: FFNShape, tokens: int) -> Choice:
     return choice(x.device, shape, _DTYPES[x.dtype], "b_up" in tensors, tokens)
 
 
-def _shape(tensors: Tensors, activation: str) -> FFNShape:
+def _shape(tensors: Tensors, activation: str, norm: float | None) -> FFNShape:
     ffn, hidden = tensors["w_up"].shape
-    return _shape_of(hidden, ffn, activation, "w_gate" in tensors)
+    return _shape_of(hidden, ffn, activation, "w_gate" in tensors, norm)
 
 
 @lru_cache(1 << 10)
-def _shape_of(hidden: int, ffn: int, activation: str, gated: bool) -> FFNShape:
-    return FFNShape(hidden, ffn, Activation(activation), gated)
+def _shape_of(hidden: int, ffn: int, activation: str, gated: bool, norm: float | None) -> FFNShape:
+    return FFNShape(hidden, ffn, Activation(activation), gated, norm)
 
 
 def _launch(tensors: dict[str, torch.Tensor], shape: FFNShape) -> torch.Tensor:
     """The FFN of x (m, hidden) as one launch on the current stream of x's device.
 
     The launch is built for more rows. It loads none that are missing, but writes them all, so out has them too. What
-    lies between the matmuls is the call's: else each instance would have one of its own.
+    lies between the ops is the call's: else each instance would have one of its own.
     """
     x = tensors["x"]
     tokens = x.shape[0]
     rows = _built_for(x.device, shape, tokens)
     hidden, out = x.new_empty(rows, shape.ffn), x.new_empty(rows, shape.hidden)
+    between = {"hidden": hidden} if shape.norm is None else {"hidden": hidden, "normed": torch.empty_like(out)}
     with torch.cuda.device(x.device.index):  # PyTorch takes longer where it is given otherwise
         stream = torch.cuda.current_stream(x.device.index).cuda_stream
         key = Key(x.device, stream, capture_id(), rows, shape, _DTYPES[x.dtype], "b_up" in tensors)
-        _instances.run(key, {**tensors, "hidden": hidden, "out": out})
+        _instances.run(key, {**tensors, **between, "out": out})
     return out if rows == tokens else out[:tokens]
 
 
@@ -243,23 +280,25 @@ def _proved(
     device: str, rows: int, shape: FFNShape, dtype: DType, bias: bool
 ) -> tuple[type[DeviceExecutor], Proof]:
     """How the launch runs, once for all streams and captures."""
-    found = deployment(ffn_graph(rows, shape, dtype, bias=bias), spec_by_name(device))
+    spec = spec_by_name(device)
+    found = deployment(ffn_graph(rows, shape, dtype, bias=bias, norm_rows=rows_of(rows, spec.sms)), spec)
     proof = found.proof(found.setting(), alone=False)  # captured graphs may be replayed beside one another
     return found.executor, found.executor.prove(proof)
 
 
 _instances = Instances(_make)
 
-def explain(tensors: Tensors, activation: Activation, tokens: int) -> Choice:
+def explain(tensors: Tensors, activation: Activation, tokens: int, norm: float | None = None) -> Choice:
     """What runs an FFN with these weights over so many tokens, without gradients and autocast, and why.
 
     Args:
         tensors: the weights by name.
+        norm: as of ``ffn``.
     """
     reason = obstacle({"x": tensors["w_up"], **tensors})
     if reason is not None:
         return Choice(None, None, None, None, reason)
-    return chosen({"x": tensors["w_up"], **tensors}, _shape(tensors, activation.value), tokens)
+    return chosen({"x": tensors["w_up"], **tensors}, _shape(tensors, activation.value, norm), tokens)
 
 
 _warned: set[str] = set()

@@ -21,8 +21,13 @@ def plain(
     b_up: torch.Tensor | None,
     b_down: torch.Tensor | None,
     activation: str,
+    w_norm: torch.Tensor | None = None,
+    norm: float | None = None,
 ) -> torch.Tensor:
-    """The FFN as a user writes it."""
+    """The FFN as a user writes it, or with a norm the half of a layer."""
+    if w_norm is not None:
+        normed = functional.rms_norm(x, x.shape[-1:], w_norm, norm)
+        return x + plain(normed, w_up, w_gate, w_down, b_up, b_down, activation)
     up = functional.linear(x, w_up, b_up)
     if w_gate is not None:
         hidden = functional.silu(functional.linear(x, w_gate)) * up
@@ -45,8 +50,13 @@ def fused(
     b_up: torch.Tensor | None,
     b_down: torch.Tensor | None,
     activation: str,
+    w_norm: torch.Tensor | None = None,
+    norm: float | None = None,
 ) -> torch.Tensor:
     """The same with its gate in one kernel, where that can be; keeps nothing for a gradient."""
+    if w_norm is not None:
+        normed = functional.rms_norm(x, x.shape[-1:], w_norm, norm)
+        return x + fused(normed, w_up, w_gate, w_down, b_up, b_down, activation)
     if w_gate is None or not _fuses(x, w_up):
         return plain(x, w_up, w_gate, w_down, b_up, b_down, activation)
     from interlace.kernels.gated import silu_times
