@@ -13,15 +13,16 @@ def nn_table(record: dict[str, Any]) -> str:
         "over the better of eager PyTorch and `torch.compile`, each in a CUDA graph; lowest of all: "
         f"{record['worst']:.3f}.",
         "",
-        "| tokens | models | of which a launch runs | alone | in a layer | lowest of both |",
-        "|---|---|---|---|---|---|",
+        "| tokens | models | a launch of the FFN | alone | in a layer | a launch of the layer | whole layer | lowest |",
+        "|---" * 8 + "|",
     ]
-    for tokens in dict.fromkeys(row["tokens"] for row in record["rows"]):
+    for tokens in sorted({row["tokens"] for row in record["rows"]}):
         rows = [row for row in record["rows"] if row["tokens"] == tokens]
-        ratios = {where: [row[f"{where}_ratio"] for row in rows] for where in ("alone", "layer")}
-        means = " | ".join(f"{geometric_mean(values):.3f}" for values in ratios.values())
-        launches = sum(row["runs"] == "launch" for row in rows)
-        lines.append(f"| {tokens} | {len(rows)} | {launches} | {means} | {min(map(min, ratios.values())):.3f} |")
+        ratios = {where: [row[f"{where}_ratio"] for row in rows] for where in ("alone", "layer", "whole")}
+        alone, layer, whole = (f"{geometric_mean(values):.3f}" for values in ratios.values())
+        launches, of_all = (sum(row[name] == "launch" for row in rows) for name in ("runs", "whole_runs"))
+        lowest = min(map(min, ratios.values()))
+        lines.append(f"| {tokens} | {len(rows)} | {launches} | {alone} | {layer} | {of_all} | {whole} | {lowest:.3f} |")
     return "\n".join(lines)
 
 

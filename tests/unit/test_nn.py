@@ -450,6 +450,25 @@ def test_few_tokens_have_norm_and_sum_in_their_launch(fake_gpu: type[FakeLaunch]
     assert [made.runs for made in fake_gpu.made] == [[64] * 4, [65] * 4]
 
 
+def test_where_no_launch_of_all_is_faster_one_of_the_ffn_may_be(
+    fake_gpu: type[FakeLaunch], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def choice(device: object, shape: FFNShape, *of: object) -> Choice:
+        return LIBRARY if shape.norm is not None or of[-1] == 7 else LAUNCH
+
+    monkeypatch.setattr(op, "choice", choice)
+    module, expected = normed()
+    assert (module.explain(5), module.explain(7)) == (LAUNCH, LIBRARY)
+    compiled = torch.compile(module, fullgraph=True, backend="eager", dynamic=True)
+    with torch.inference_mode():
+        for tokens, call in ((5, module), (7, module), (6, lambda x: torch.ops.interlace.ffn(x, *_weights(module)))):
+            x = torch.randn(tokens, HIDDEN)
+            torch.testing.assert_close(call(x), expected(x))
+        x = torch.randn(9, HIDDEN)
+        torch.testing.assert_close(compiled(x), expected(x))
+    assert [(made.key.rows, made.key.shape.norm, made.runs) for made in fake_gpu.made] == [(16, None, [5, 6, 9])]
+
+
 def _weights(module: SwiGLU) -> tuple[Any, ...]:
     weights = module.w_up, module.w_gate, module.w_down, None, None, module.activation.value
     return *weights, module.w_norm, module.norm

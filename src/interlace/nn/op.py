@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from dataclasses import replace
 from functools import cache, lru_cache
 
 import torch
@@ -46,8 +47,8 @@ def ffn(
 ) -> torch.Tensor:
     """``down(activation(up(x)))``, or with a gate ``down(silu(gate(x)) * up(x))``; with a norm the half of a layer.
 
-    That is ``x + ffn(rms_norm(x))``, whose norm and sum are in the launch too, up to ``choice.MOST_WHOLE`` tokens; over
-    more they are PyTorch's, around whatever runs the FFN.
+    That is ``x + ffn(rms_norm(x))``, whose norm and sum are in the launch too, up to ``choice.MOST_WHOLE`` tokens and
+    where that is faster; elsewhere they are PyTorch's, around whatever runs the FFN.
 
     On a Hopper GPU one launch, where ``deploy.choose`` finds that faster than PyTorch's own ops, if no gradient is
     wanted, the dtype is bf16 or fp16, widths are multiples of 8 and weights contiguous. What cannot be a launch runs
@@ -73,7 +74,7 @@ def ffn(
     """
     if (w_norm is None) != (norm is None):
         raise ArgumentError("ffn: give w_norm and norm, such as 1e-5, or neither")
-    if w_norm is not None and _tokens(x) > MOST_WHOLE:
+    if w_norm is not None and _apart(x, w_up, activation, w_gate is not None, b_up is not None, norm):
         normed = functional.rms_norm(x, x.shape[-1:], w_norm, norm)
         return x + ffn(normed, w_up, w_down, activation, w_gate, b_up, b_down)
     tensors = (x, w_up, w_gate, w_down, b_up, b_down, w_norm)
@@ -90,15 +91,21 @@ def ffn(
     return out
 
 
+def _apart(
+    x: torch.Tensor, w_up: torch.Tensor, activation: Activation, gated: bool, bias: bool, norm: float | None
+) -> bool:
+    """Whether it is known that no launch has the norm and the sum of so many tokens."""
+    return _tokens(x) > MOST_WHOLE or _traced(x, w_up, activation, gated, bias, norm)
+
+
 def _traced(
     x: torch.Tensor, w_up: torch.Tensor, activation: Activation, gated: bool, bias: bool, norm: float | None
 ) -> bool:
-    """Whether torch.compile shall see PyTorch's ops, which it fuses, because they will run in any case."""
-    if not all(has_static_value(extent) for extent in w_up.shape):
+    """Whether PyTorch's ops will run in any case, so that torch.compile shall see them, which it fuses."""
+    if not all(has_static_value(value) for value in (*w_up.shape, 0.0 if norm is None else norm)):
         return False
-    tokens = _tokens(x)
     runs: bool = _plain_runs(
-        x.device, x.dtype, w_up.shape[1], w_up.shape[0], activation.value, gated, bias, norm, tokens
+        x.device, x.dtype, w_up.shape[1], w_up.shape[0], activation.value, gated, bias, norm, _tokens(x)
     )
     return runs
 
@@ -128,7 +135,7 @@ def _plain_runs(
     if reason is not None:
         _warn(reason)
         return True
-    shape = FFNShape(hidden, width, Activation(activation), gated, norm)
+    shape = _shape_of(hidden, width, activation, gated, norm)
     return tokens == 0 or (tokens > 0 and choice(device, shape, _DTYPES[dtype], bias, tokens).executor is None)
 
 
@@ -154,10 +161,6 @@ def _ffn(
     norm: float | None = None,
 ) -> torch.Tensor:
     rows = (x if x.dim() == 2 else x.reshape(-1, x.shape[-1])).contiguous()
-    if w_norm is not None and rows.shape[0] > MOST_WHOLE:
-        normed = functional.rms_norm(x, x.shape[-1:], w_norm, norm)
-        own: torch.Tensor = torch.ops.interlace.ffn.default(normed, w_up, w_gate, w_down, b_up, b_down, activation)
-        return x + own
     given = {"x": rows, "w_up": w_up, "w_gate": w_gate, "w_down": w_down, "b_up": b_up, "b_down": b_down}
     given["w_norm"] = w_norm
     tensors = {name: tensor for name, tensor in given.items() if tensor is not None}
@@ -166,9 +169,14 @@ def _ffn(
         _warn(reason)
     elif rows.shape[0]:
         shape = _shape(tensors, activation, norm)
-        if chosen(tensors, shape, rows.shape[0]).executor is not None:
+        apart = w_norm is not None and rows.shape[0] > MOST_WHOLE
+        if not apart and chosen(tensors, shape, rows.shape[0]).executor is not None:
             out = _launch(tensors, shape)
             return out if x.dim() == 2 else out.view(x.shape)
+        if w_norm is not None:
+            normed = functional.rms_norm(x, x.shape[-1:], w_norm, norm)
+            own: torch.Tensor = torch.ops.interlace.ffn.default(normed, w_up, w_gate, w_down, b_up, b_down, activation)
+            return (x + own).contiguous()
     return fused(x, w_up, w_gate, w_down, b_up, b_down, activation, w_norm, norm).contiguous()
 
 
@@ -291,6 +299,8 @@ _instances = Instances(_make)
 def explain(tensors: Tensors, activation: Activation, tokens: int, norm: float | None = None) -> Choice:
     """What runs an FFN with these weights over so many tokens, without gradients and autocast, and why.
 
+    With a norm that is a launch of all, or else what runs the FFN between PyTorch's norm and sum.
+
     Args:
         tensors: the weights by name.
         norm: as of ``ffn``.
@@ -298,7 +308,10 @@ def explain(tensors: Tensors, activation: Activation, tokens: int, norm: float |
     reason = obstacle({"x": tensors["w_up"], **tensors})
     if reason is not None:
         return Choice(None, None, None, None, reason)
-    return chosen({"x": tensors["w_up"], **tensors}, _shape(tensors, activation.value, norm), tokens)
+    given, shape = {"x": tensors["w_up"], **tensors}, _shape(tensors, activation.value, norm)
+    whole = chosen(given, shape, tokens)
+    alone = whole if norm is None or whole.executor else chosen(given, replace(shape, norm=None), tokens)
+    return alone if alone.executor else whole
 
 
 _warned: set[str] = set()
