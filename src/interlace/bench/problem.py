@@ -137,14 +137,11 @@ class Problem:
     def whole_layer(self, executor: DeviceExecutor) -> Callable[[Any, Tensors], Any]:
         """The same by an executor of ``Workload.layered``, which leaves it in a tensor of its own."""
         taken, given = self._carried
-        device, graph = self.outputs[given].device, executor.plan.graph
-        known = self._inputs(self.weights[0])
-        gains = {
-            name: self._torch.ones(tensor.shape, dtype=torch_dtype(self._torch, tensor.dtype.name), device=device)
-            for name in graph.inputs
-            if name not in known
-            for tensor in (graph.tensor(name),)
-        }
+        known, device = self._inputs(self.weights[0]), self.outputs[given].device
+        graph, gains = executor.plan.graph, {}
+        for tensor in (graph.tensor(name) for name in graph.inputs if name not in known):
+            dtype = torch_dtype(self._torch, tensor.dtype.name)
+            gains[tensor.name] = self._torch.ones(tensor.shape, dtype=dtype, device=device)
 
         def block(x: Any, tensors: Tensors) -> Any:
             out = self._torch.empty_like(x)
