@@ -69,7 +69,7 @@ def test_an_ffn_without_a_gpu_is_what_its_linears_compute(
             assert torch.equal(module(x), down(ACTIVATIONS[activation](up(x))))
 
 
-def normed(eps: float | None = 1e-3) -> tuple[SwiGLU, Callable[[torch.Tensor], torch.Tensor]]:
+def normed(eps: float = 1e-3) -> tuple[SwiGLU, Callable[[torch.Tensor], torch.Tensor]]:
     """The half of a layer, and the same by PyTorch's modules."""
     gate, up, down = linears("gate", "up", "down")
     norm = nn.RMSNorm(HIDDEN, eps=eps)
@@ -79,17 +79,20 @@ def normed(eps: float | None = 1e-3) -> tuple[SwiGLU, Callable[[torch.Tensor], t
     return module, lambda x: x + down(nn.functional.silu(gate(norm(x))) * up(norm(x)))
 
 
-@pytest.mark.parametrize("eps", [1e-3, None])
 @pytest.mark.parametrize("tokens", [1, 64, 65])
-def test_with_a_norm_a_module_is_the_half_of_a_layer(tokens: int, eps: float | None) -> None:
-    module, expected = normed(eps)
+def test_with_a_norm_a_module_is_the_half_of_a_layer(tokens: int) -> None:
+    module, expected = normed()
     up, down = linears("up", "down", bias=True)
-    norm = nn.RMSNorm(HIDDEN, eps=eps)
+    norm = nn.RMSNorm(HIDDEN, eps=1e-3)
     plain_one = FFN.from_linears(up, down, "relu", norm=norm)
     x = torch.randn(tokens, HIDDEN, requires_grad=True)
     with torch.inference_mode():
         torch.testing.assert_close(module(x), expected(x))
         torch.testing.assert_close(plain_one(x), x + down(torch.relu(up(norm(x)))))
+    turned = torch.randn(4, 8, HIDDEN).transpose(0, 1)
+    for call in (module, lambda x: torch.ops.interlace.ffn(x, *_weights(module))):
+        with torch.inference_mode():
+            assert call(turned).is_contiguous()
     torch.testing.assert_close(module(x), expected(x))  # with gradients
     (module(x) - expected(x)).square().sum().backward()
     assert x.grad is not None
@@ -99,22 +102,38 @@ def test_with_a_norm_a_module_is_the_half_of_a_layer(tokens: int, eps: float | N
 def test_norms_that_do_not_fit_are_refused() -> None:
     gate, up, down = linears("gate", "up", "down")
 
-    class ScaledRMSNorm(nn.RMSNorm):
+    class RMSNorm(nn.RMSNorm):
         """Of which nobody knows what it does."""
 
-    hooked = nn.RMSNorm(HIDDEN)
+    class LlamaRMSNorm(nn.RMSNorm):
+        __module__ = "transformers.models.llama"
+
+        def __init__(self) -> None:
+            super().__init__(HIDDEN)
+            self.variance_epsilon = 1e-4
+
+    hooked = nn.RMSNorm(HIDDEN, eps=1e-5)
     hooked.register_forward_hook(lambda *_: None)
+    other = nn.RMSNorm(HIDDEN, eps=1e-5)
+    other.forward = lambda x: x  # type: ignore[method-assign]
     for norm, error, message in (
-        (nn.LayerNorm(HIDDEN), GraphError, "norm is a LayerNorm; it must be one of RMSNorm, LlamaRMSNorm"),
-        (ScaledRMSNorm(HIDDEN), GraphError, "norm is a ScaledRMSNorm; it must be one of"),
+        (1e-5, ArgumentError, "from_linears: norm is 1e-05"),
+        (nn.LayerNorm(HIDDEN), GraphError, "norm is a torch.nn.modules.*LayerNorm; it must be torch's RMSNorm, or one"),
+        (RMSNorm(HIDDEN, eps=1e-5), GraphError, "norm is a .*test_nn.RMSNorm; it must be"),
+        (other, GraphError, "norm is a .*RMSNorm with a forward of its own"),
+        (nn.RMSNorm(HIDDEN), GraphError, "norm has eps None, of which dtypes and versions .* give it one"),
         (nn.RMSNorm(HIDDEN, elementwise_affine=False), GraphError, "norm has no weight; make it with elementwise_aff"),
-        (nn.RMSNorm(WIDTH), ShapeError, r"norm has a weight of shape \(48,\); .* it must be \(32,\)"),
-        (nn.RMSNorm(HIDDEN).double(), DTypeError, "norm is torch.float64, up is torch.float32; cast them"),
-        (nn.RMSNorm(HIDDEN, device="meta"), GraphError, "norm is on meta, up is on cpu; move them to one device"),
+        (nn.RMSNorm(WIDTH, 1e-5), ShapeError, r"norm has a weight of shape \(48,\); .* it must be \(32,\)"),
+        (nn.RMSNorm(HIDDEN, 1e-5).double(), DTypeError, "norm is torch.float64, up is torch.float32; cast them"),
+        (nn.RMSNorm(HIDDEN, 1e-5, device="meta"), GraphError, "norm is on meta, up is on cpu; move them to one device"),
         (hooked, GraphError, "norm has .*hook.*, which the new module would drop"),
     ):
         with pytest.raises(error, match=message):
-            SwiGLU.from_linears(gate, up, down, norm=norm)
+            SwiGLU.from_linears(gate, up, down, norm=norm)  # type: ignore[arg-type]
+    assert SwiGLU.from_linears(gate, up, down, norm=LlamaRMSNorm()).norm == 1e-4
+    for eps in (-1.0, float("nan"), float("inf"), True, "1e-5"):
+        with pytest.raises(ArgumentError, match=r"SwiGLU: norm is .*; give what it adds to the mean square, such as"):
+            SwiGLU(gate.weight, up.weight, down.weight, nn.Parameter(torch.ones(HIDDEN)), eps)  # type: ignore[arg-type]
     for w_norm, eps in ((None, 1e-5), (nn.Parameter(torch.ones(HIDDEN)), None)):
         with pytest.raises(ArgumentError, match="SwiGLU: give w_norm and norm, such as 1e-5, or neither"):
             SwiGLU(gate.weight, up.weight, down.weight, w_norm, eps)

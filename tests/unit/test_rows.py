@@ -170,3 +170,32 @@ def test_norms_and_products_pass_rows_to_each_other_in_one_launch(name: str) -> 
         out = run_poisoned(run, {n: v.bfloat16() for n, v in given.items()}, seed)
         assert [str(fault) for fault in run.faults] == []
         assert relative_error(out, right) < 6e-3  # rounded to bf16 three times
+
+
+@pytest.mark.skipif(bool(MISSING), reason=MISSING)
+def test_behind_a_norm_that_comes_in_several_stages_tickets_are_drawn_and_none_waits_for_ever() -> None:
+    """A tile keeps the slots for weights of its last stages until its post, for which it needs all of its stages."""
+    pytest.importorskip("triton")
+    from ..emulator.walk import EmulatedLaunch, kinds_of_faults, prepare, run_poisoned
+
+    tile = il.MatmulTile(8, 64, 64, swap_ab=True)
+    shape = il.workloads.FFNShape(2048, 64, il.Activation.RELU, False, norm=1e-5)
+    graph = il.workloads.ffn(8, shape, up=tile, down=tile, norm_rows=8)
+    plan = il.build(graph, il.Choices(1, il.Dispatch.TICKET))
+    opened = "      open_independent(stage, n, STAGES, 0);\n"
+    wrong = f"{opened}      stage.advance();\n", opened + (
+        "      await(independent_empty(stage.slot), stage.phase);\n      stage.advance();\n"
+    )
+    run, kept = EmulatedLaunch(plan, stages=4), EmulatedLaunch(plan, stages=4, change=wrong)
+    prepare([run, kept])
+    torch.manual_seed(0)
+    given = {name: torch.randn(graph.tensor(name).shape) / 16 for name in graph.inputs}
+    narrow = {name: value.bfloat16() for name, value in given.items()}
+    normed = torch.nn.functional.rms_norm(narrow["x"].double(), (2048,), narrow["w_norm"].double(), 1e-5)
+    hidden = torch.relu(normed @ narrow["w_up"].double().T)
+    right = narrow["x"].double() + hidden @ narrow["w_down"].double().T
+    for seed in range(3):
+        out = run_poisoned(run, narrow, seed)
+        assert [str(fault) for fault in run.faults] == []
+        assert relative_error(out, right) < 6e-3
+    assert "deadlock" in kinds_of_faults(kept, narrow, range(2))

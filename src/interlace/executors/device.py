@@ -117,6 +117,8 @@ class DeviceExecutor(Executor):
     def run(self, tensors: Mapping[str, torch.Tensor]) -> Run:
         """Enqueue one run on the current stream; outputs (and intermediates, if given) are written in place.
 
+        Intermediates that go from op to op as words (``Options.words``) are not; ``words=()`` has none.
+
         Raises:
             GraphError: an input or output is missing or no tensor, lies elsewhere than the device, or shares bytes
                 with one that is written.

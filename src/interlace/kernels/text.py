@@ -186,6 +186,9 @@ class TextBody:
                 f"op {op.name!r}: filled={strange} names no argument with a param that is no constant; it has "
                 f"{[*pointers]} and {[*members]}"
             )
+        both = [name for name, _ in self.filled if name in self.polls]
+        if both:
+            raise ParamError(f"op {op.name!r}: {both} are filled and polled; words are of all rows, so leave out one")
         rows = {} if self.boxes is None else dict(self.boxes(op))
         headed = self.header_bytes is not None and worded.numbers.keys().isdisjoint(self.polls)
         maps = tuple((f"{name}_boxes", TENSOR_MAP) for name in rows)

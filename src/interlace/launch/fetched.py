@@ -25,14 +25,15 @@ struct Fetch : Passage {
 };
 template <class A, class O, class LOADS, void (*BODY)(const Tile&, const A&, Fetch&)> struct Fetched {
   DEVICE static void load_independent(const Launch& launch, const Item& item, Stage& stage, int& n, Tickets& tickets) {
+    const Stage first = stage;
 #pragma unroll 1
     for (int s = 0; s < LOADS::STAGES_OF_TILE; ++s) {
       tickets.look(launch);
       open_independent(stage, n, STAGES, 0);
-      if (s == 0) await_begin(stage);
       stage.advance();
       ++n;
     }
+    if (LOADS::STAGES_OF_TILE <= STAGES) await_begin(first);  // else it has begun
   }
   DEVICE static void load_dependent(const Launch& launch, const Item& item, int k_lo, int k_hi, Stage& stage) {
     const LOADS loads(tile_of(launch, item), A{operands_of<O>(launch, item)});

@@ -198,9 +198,10 @@ DEVICE void open_independent(const Stage& stage, int n, int in_flight, unsigned 
   __syncwarp();
   if (first_lane()) mbarrier_arrive_expect_tx(independent_full(stage.slot), bytes);
 }
-// By a warp that opened a stage of no bytes: the item has begun, where whoever draws would have others meanwhile.
+// By a warp that opened the stages of an item that has nothing to load, of which this is the first: it has begun, where
+// whoever draws would have others meanwhile. Of a stage's slots that for tokens is handed back by then, and not kept.
 DEVICE void await_begin(const Stage& stage) {
-  if (DRAWS_AHEAD) await(independent_empty(stage.slot), stage.phase);
+  if (DRAWS_AHEAD) await(dependent_empty(stage.slot), stage.phase);
 }
 DEVICE void open_dependent(const Stage& stage, unsigned bytes) {
   await(dependent_empty(stage.slot), stage.phase ^ 1);

@@ -5,18 +5,18 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from interlace.core.arguments import whole
+from interlace.core.arguments import check_type, whole
 from interlace.core.errors import ArgumentError, DTypeError, GraphError, ShapeError
 from interlace.deploy import Choice
 from interlace.kernels.matmul import Activation
 from interlace.nn.hooks import hooks_of
-from interlace.nn.op import explain, ffn
+from interlace.nn.op import checked_norm, explain, ffn
 
 _DTYPES = (torch.bfloat16, torch.float16, torch.float32, torch.float64)
 
 
-#: Modules that compute ``nn.functional.rms_norm`` with their weight; others of such names add to it, as Gemma's.
-_NORMS = ("RMSNorm", "LlamaRMSNorm", "MistralRMSNorm", "Qwen2RMSNorm", "Qwen3RMSNorm")
+#: Of transformers, beside torch's own: those that compute ``nn.functional.rms_norm``. Gemma's adds 1 to its weight.
+_NORMS = ("LlamaRMSNorm", "MistralRMSNorm", "Qwen2RMSNorm", "Qwen3RMSNorm")
 
 
 class _Network(nn.Module):
@@ -28,10 +28,8 @@ class _Network(nn.Module):
     activation: Activation
 
     def _set_norm(self, w_norm: nn.Parameter | None, norm: float | None) -> None:
-        if (w_norm is None) != (norm is None):
-            raise ArgumentError(f"{type(self).__name__}: give w_norm and norm, such as 1e-5, or neither")
+        self.norm = checked_norm(type(self).__name__, w_norm, norm)
         self.register_parameter("w_norm", w_norm)
-        self.norm = norm
 
     @property
     def _with_norm(self) -> str:
@@ -83,7 +81,7 @@ class FFN(_Network):
         norm: what that adds to the mean square; given with it.
 
     Raises:
-        ArgumentError: one of these two without the other.
+        ArgumentError: one of these two without the other, or no small number of 0 or more.
     """
 
     b_up: nn.Parameter | None
@@ -118,8 +116,9 @@ class FFN(_Network):
             norm: an RMS norm of hidden; with it the module is the half of a layer, ``x + ffn(norm(x))``.
 
         Raises:
-            GraphError: an unknown activation, a bias on one side only, linears on different devices or without data,
-                or one with anything that the module would drop: another class, hooks, parts beside weight and bias.
+            GraphError: an unknown activation, a bias on one side only, a norm of another kind or without eps, linears
+                on different devices or without data, or one with anything that the module would drop: another class,
+                hooks, parts beside weight and bias.
             ShapeError, DTypeError: linears that do not fit together, or with quantised weights.
         """
         _check({"up": up, "down": down})
@@ -161,7 +160,7 @@ class SwiGLU(_Network):
         norm: what that adds to the mean square; given with it.
 
     Raises:
-        ArgumentError: one of these two without the other.
+        ArgumentError: one of these two without the other, or no small number of 0 or more.
     """
 
     def __init__(
@@ -189,8 +188,8 @@ class SwiGLU(_Network):
             norm: an RMS norm of hidden; with it the module is the half of a layer, ``x + ffn(norm(x))``.
 
         Raises:
-            GraphError: a bias, linears on different devices or without data, or one with anything that the module
-                would drop: another class, hooks, parts beside weight and bias.
+            GraphError: a bias, a norm of another kind or without eps, linears on different devices or without data, or
+                one with anything that the module would drop: another class, hooks, parts beside weight and bias.
             ShapeError, DTypeError: linears that do not fit together, or with quantised weights.
         """
         linears = {"gate": gate, "up": up, "down": down}
@@ -249,14 +248,22 @@ def _norm(norm: nn.Module | None, up: torch.Tensor) -> tuple[nn.Parameter | None
     """The weight of an RMS norm before a network with this up-projection, and what it adds to the mean square."""
     if norm is None:
         return None, None
-    if type(norm).__name__ not in _NORMS or "forward" in vars(norm):
-        own = " with a forward of its own" if "forward" in vars(norm) else ""
-        raise GraphError(f"norm is a {type(norm).__name__}{own}; it must be one of {', '.join(_NORMS)}")
-    weight = norm.weight
-    if weight is None:
+    check_type(norm, nn.Module, "from_linears", "norm", "nn.RMSNorm(hidden, eps=1e-5)")
+    kind = type(norm)
+    known = kind is nn.RMSNorm or (kind.__name__ in _NORMS and kind.__module__.startswith("transformers."))
+    if not known or "forward" in vars(norm):
+        own = " with a forward of its own" if known else ""
+        raise GraphError(
+            f"norm is a {kind.__module__}.{kind.__name__}{own}; it must be torch's RMSNorm, or one of transformers': "
+            f"{', '.join(_NORMS)}"
+        )
+    if norm.weight is None:
         raise GraphError("norm has no weight; make it with elementwise_affine=True")
     _check_parts("norm", norm, ("weight",))
+    weight, eps = norm.weight, getattr(norm, "variance_epsilon", getattr(norm, "eps", None))
     assert isinstance(weight, nn.Parameter)
+    if eps is None:
+        raise GraphError("norm has eps None, of which dtypes and versions of PyTorch make unlike numbers; give it one")
     if weight.shape != up.shape[1:]:
         raise ShapeError(
             f"norm has a weight of shape {tuple(weight.shape)}; beside up with {tuple(up.shape)} it must be "
@@ -266,8 +273,7 @@ def _norm(norm: nn.Module | None, up: torch.Tensor) -> tuple[nn.Parameter | None
         raise DTypeError(f"norm is {weight.dtype}, up is {up.dtype}; cast them to one dtype")
     if weight.device != up.device:
         raise GraphError(f"norm is on {weight.device}, up is on {up.device}; move them to one device")
-    eps = getattr(norm, "variance_epsilon", getattr(norm, "eps", None))
-    return _contiguous(weight), torch.finfo(weight.dtype).eps if eps is None else float(eps)
+    return _contiguous(weight), eps
 
 
 def _check_plain(name: str, linear: nn.Linear) -> None:

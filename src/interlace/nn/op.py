@@ -28,6 +28,7 @@ from interlace.workloads.ffn import ffn as ffn_graph
 
 #: What the launch multiplies.
 _DTYPES = {getattr(torch, known.torch): known for known in DTYPES if known.on_tensor_cores}
+_MOST_ADDED = 1e30  # to a mean of squares
 
 
 class FallbackWarning(UserWarning):
@@ -69,14 +70,10 @@ def ffn(
     Raises:
         GraphError, ShapeError, DTypeError: tensors that do not fit together, on a Hopper GPU; elsewhere PyTorch's
             own errors.
-        ArgumentError: a norm without its weight, or a weight without what it adds.
+        ArgumentError: a norm without its weight, a weight without what it adds, or no small number of 0 or more.
         HangError: an earlier run ended by the watchdog.
     """
-    if (w_norm is None) != (norm is None):
-        raise ArgumentError("ffn: give w_norm and norm, such as 1e-5, or neither")
-    if w_norm is not None and _apart(x, w_up, activation, w_gate is not None, b_up is not None, norm):
-        normed = functional.rms_norm(x, x.shape[-1:], w_norm, norm)
-        return x + ffn(normed, w_up, w_down, activation, w_gate, b_up, b_down)
+    norm = checked_norm("ffn", w_norm, norm)
     tensors = (x, w_up, w_gate, w_down, b_up, b_down, w_norm)
     given = (*tensors[:-1], activation.value, w_norm, norm)
     if torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in tensors):
@@ -85,10 +82,31 @@ def ffn(
     if torch.is_autocast_enabled(x.device.type):
         _warn("autocast is on; cast the module instead, as in module.to(torch.bfloat16)")
         return plain(*given)
+    if w_norm is not None and _apart(x, w_up, activation, w_gate is not None, b_up is not None, norm):
+        normed = functional.rms_norm(x, x.shape[-1:], w_norm, norm)
+        return (x + ffn(normed, w_up, w_down, activation, w_gate, b_up, b_down)).contiguous()
     if torch.compiler.is_compiling() and _traced(x, w_up, activation, w_gate is not None, b_up is not None, norm):
         return plain(*given)
     out: torch.Tensor = torch.ops.interlace.ffn.default(*given)
     return out
+
+
+def checked_norm(where: str, w_norm: torch.Tensor | None, norm: float | None) -> float | None:
+    """What a norm adds to the mean square, as a float.
+
+    Raises:
+        ArgumentError: a norm without its weight, a weight without that, or no small number of 0 or more.
+    """
+    if (w_norm is None) != (norm is None):
+        raise ArgumentError(f"{where}: give w_norm and norm, such as 1e-5, or neither")
+    if norm is None:
+        return None
+    number = isinstance(norm, (int, float)) and not isinstance(norm, bool)
+    if number and not has_static_value(norm):  # traced
+        return norm
+    if not number or not 0 <= norm < _MOST_ADDED:
+        raise ArgumentError(f"{where}: norm is {norm!r}; give what it adds to the mean square, such as 1e-5")
+    return float(norm)
 
 
 def _apart(

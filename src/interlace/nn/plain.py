@@ -27,7 +27,7 @@ def plain(
     """The FFN as a user writes it, or with a norm the half of a layer."""
     if w_norm is not None:
         normed = functional.rms_norm(x, x.shape[-1:], w_norm, norm)
-        return x + plain(normed, w_up, w_gate, w_down, b_up, b_down, activation)
+        return (x + plain(normed, w_up, w_gate, w_down, b_up, b_down, activation)).contiguous()
     up = functional.linear(x, w_up, b_up)
     if w_gate is not None:
         hidden = functional.silu(functional.linear(x, w_gate)) * up
