@@ -114,7 +114,6 @@ TABLED = {name: MODELS[name] for name in _TABLED} | OTHERS
 TOKENS = (1, 16, 17, 48, 64, 97, 200, 512, 1024, 2, 8, 32, 33, 65, 128, 129, 256, 300, 384, 777, 2048, 4096)
 #: How many GPUs may share a drawn network, and its most tokens.
 SHARES, MOST_TOKENS = (1, 2, 4, 8), 1000
-EPS = 1e-5  # of the norm
 _BAR = 0.97
 _MOST_ERROR = 1.5  # of PyTorch's own
 
@@ -143,6 +142,13 @@ class Job:
     @property
     def workload(self) -> FFN:
         return FFN(self.shape.hidden, self.shape.ffn, self.tokens, self.shape.gated, self.shape.activation)
+
+    @property
+    def layered(self) -> FFNShape:
+        """With the norm of the layer in which it is timed."""
+        layer = self.workload.layered
+        assert isinstance(layer, FFN)
+        return layer.shape
 
     @property
     def row(self) -> tuple[str, int, int]:
@@ -180,7 +186,7 @@ def whole_layer(job: Job) -> Layer:
 
     def whole(x: Any, t: Mapping[str, Any]) -> Any:
         weights = t["w_up"], t["w_down"], job.shape.activation, t.get("w_gate")
-        return operator(x, *weights, w_norm=gain, norm=EPS)
+        return operator(x, *weights, w_norm=gain, norm=job.layered.norm)
 
     return whole
 
@@ -229,10 +235,11 @@ def whole_runs(job: Job) -> str:
     from interlace.core.dtypes import bf16
     from interlace.nn.choice import MOST_WHOLE, choice
 
-    shape = replace(job.shape, norm=EPS)
-    if choice(torch.device("cuda", torch.cuda.current_device()), shape, bf16, False, job.tokens).executor is None:
-        return "library"
-    return "launch" if job.tokens <= MOST_WHOLE else "launch of the FFN"
+    device = torch.device("cuda", torch.cuda.current_device())
+    whole, alone = (choice(device, shape, bf16, False, job.tokens).executor for shape in (job.layered, job.shape))
+    if whole is not None and job.tokens <= MOST_WHOLE:
+        return "launch"
+    return "library" if alone is None else "launch of the FFN"
 
 
 def right(module: Network, problem: Any) -> float:

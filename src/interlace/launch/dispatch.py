@@ -297,7 +297,7 @@ def text(
     """What stands behind the walk, of a launch in which some op has something to load ahead or none has."""
     if dispatch is Dispatch.TICKET and cluster != ALONE:
         return _DRAW + _PUBLISH + NOBODY + _COUNTER + TICKETS
-    if dispatch is Dispatch.TICKET and not draws_ahead(dispatch, loads_ahead):
+    if dispatch is Dispatch.TICKET and not loads_ahead:
         return _DRAW + _PUBLISH + NOBODY + _COUNTER + _FINISHED + _WAITS + _LATE_TICKET
     return _TEXTS[dispatch] + (SPAWNING[termination] if dispatch is Dispatch.SPAWN else "")
 

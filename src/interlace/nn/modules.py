@@ -142,8 +142,9 @@ class FFN(_Network):
             ShapeError, DTypeError: x is not of the weights' width or dtype.
         """
         _check_input(x, self.w_up)
-        biases = {"b_up": self.b_up, "b_down": self.b_down}
-        return ffn(x, self.w_up, self.w_down, self.activation, **biases, w_norm=self.w_norm, norm=self.norm)
+        return ffn(
+            x, self.w_up, self.w_down, self.activation, None, self.b_up, self.b_down, self.w_norm, self.norm
+        )
 
     def extra_repr(self) -> str:
         widths = f"hidden={self.w_up.shape[1]}, ffn={self.w_up.shape[0]}"

@@ -8,7 +8,6 @@ from functools import cache, lru_cache
 
 import torch
 from torch.fx.experimental.symbolic_shapes import has_static_value
-from torch.nn import functional
 
 from interlace.core.dtypes import DTYPES, DType
 from interlace.core.errors import ArgumentError
@@ -21,14 +20,14 @@ from interlace.kernels.matmul import Activation
 from interlace.kernels.teams import rows_of
 from interlace.nn.choice import MOST_WHOLE, choice
 from interlace.nn.instances import Instance, Instances, Key, Tensors
-from interlace.nn.plain import fused, has_triton, plain
+from interlace.nn.plain import fused, has_triton, in_layer, plain
 from interlace.plan.verify import Proof
 from interlace.workloads.ffn import FFNShape
 from interlace.workloads.ffn import ffn as ffn_graph
 
 #: What the launch multiplies.
 _DTYPES = {getattr(torch, known.torch): known for known in DTYPES if known.on_tensor_cores}
-_MOST_ADDED = 1e30  # to a mean of squares
+_MOST_ADDED = torch.finfo(torch.float32).max  # to a mean of squares, which is in float32
 
 
 class FallbackWarning(UserWarning):
@@ -82,11 +81,12 @@ def ffn(
     if torch.is_autocast_enabled(x.device.type):
         _warn("autocast is on; cast the module instead, as in module.to(torch.bfloat16)")
         return plain(*given)
-    if w_norm is not None and _apart(x, w_up, activation, w_gate is not None, b_up is not None, norm):
-        normed = functional.rms_norm(x, x.shape[-1:], w_norm, norm)
-        return (x + ffn(normed, w_up, w_down, activation, w_gate, b_up, b_down)).contiguous()
-    if torch.compiler.is_compiling() and _traced(x, w_up, activation, w_gate is not None, b_up is not None, norm):
-        return plain(*given)
+    if torch.compiler.is_compiling():  # else the operator finds out
+        traced = _traced(x, w_up, activation, w_gate is not None, b_up is not None, norm)
+        if w_norm is not None and (traced or _tokens(x) > MOST_WHOLE):
+            return in_layer(x, w_norm, norm, lambda h: ffn(h, w_up, w_down, activation, w_gate, b_up, b_down))
+        if traced:
+            return plain(*given)
     out: torch.Tensor = torch.ops.interlace.ffn.default(*given)
     return out
 
@@ -107,13 +107,6 @@ def checked_norm(where: str, w_norm: torch.Tensor | None, norm: float | None) ->
     if not number or not 0 <= norm < _MOST_ADDED:
         raise ArgumentError(f"{where}: norm is {norm!r}; give what it adds to the mean square, such as 1e-5")
     return float(norm)
-
-
-def _apart(
-    x: torch.Tensor, w_up: torch.Tensor, activation: Activation, gated: bool, bias: bool, norm: float | None
-) -> bool:
-    """Whether it is known that no launch has the norm and the sum of so many tokens."""
-    return _tokens(x) > MOST_WHOLE or _traced(x, w_up, activation, gated, bias, norm)
 
 
 def _traced(
@@ -179,9 +172,8 @@ def _ffn(
     norm: float | None = None,
 ) -> torch.Tensor:
     rows = (x if x.dim() == 2 else x.reshape(-1, x.shape[-1])).contiguous()
-    given = {"x": rows, "w_up": w_up, "w_gate": w_gate, "w_down": w_down, "b_up": b_up, "b_down": b_down}
-    given["w_norm"] = w_norm
-    tensors = {name: tensor for name, tensor in given.items() if tensor is not None}
+    weights = {"w_up": w_up, "w_gate": w_gate, "w_down": w_down, "b_up": b_up, "b_down": b_down, "w_norm": w_norm}
+    tensors = {"x": rows} | {name: tensor for name, tensor in weights.items() if tensor is not None}
     reason = obstacle(tensors)
     if reason is not None:
         _warn(reason)
@@ -191,11 +183,10 @@ def _ffn(
         if not apart and chosen(tensors, shape, rows.shape[0]).executor is not None:
             out = _launch(tensors, shape)
             return out if x.dim() == 2 else out.view(x.shape)
-        if w_norm is not None:
-            normed = functional.rms_norm(x, x.shape[-1:], w_norm, norm)
-            own: torch.Tensor = torch.ops.interlace.ffn.default(normed, w_up, w_gate, w_down, b_up, b_down, activation)
-            return (x + own).contiguous()
-    return fused(x, w_up, w_gate, w_down, b_up, b_down, activation, w_norm, norm).contiguous()
+    if w_norm is not None:
+        alone = w_up, w_gate, w_down, b_up, b_down, activation
+        return in_layer(x, w_norm, norm, lambda h: torch.ops.interlace.ffn.default(h, *alone))
+    return fused(x, w_up, w_gate, w_down, b_up, b_down, activation).contiguous()
 
 
 @torch.library.register_fake("interlace::ffn")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import cache
 from importlib.util import find_spec
 
@@ -26,8 +27,7 @@ def plain(
 ) -> torch.Tensor:
     """The FFN as a user writes it, or with a norm the half of a layer."""
     if w_norm is not None:
-        normed = functional.rms_norm(x, x.shape[-1:], w_norm, norm)
-        return (x + plain(normed, w_up, w_gate, w_down, b_up, b_down, activation)).contiguous()
+        return in_layer(x, w_norm, norm, lambda h: plain(h, w_up, w_gate, w_down, b_up, b_down, activation))
     up = functional.linear(x, w_up, b_up)
     if w_gate is not None:
         hidden = functional.silu(functional.linear(x, w_gate)) * up
@@ -42,6 +42,13 @@ def plain(
     return functional.linear(hidden, w_down, b_down)
 
 
+def in_layer(
+    x: torch.Tensor, w_norm: torch.Tensor, norm: float | None, network: Callable[[torch.Tensor], torch.Tensor]
+) -> torch.Tensor:
+    """A network with a norm before it and x added behind, as a new contiguous tensor."""
+    return (x + network(functional.rms_norm(x, x.shape[-1:], w_norm, norm))).contiguous()
+
+
 def fused(
     x: torch.Tensor,
     w_up: torch.Tensor,
@@ -50,13 +57,8 @@ def fused(
     b_up: torch.Tensor | None,
     b_down: torch.Tensor | None,
     activation: str,
-    w_norm: torch.Tensor | None = None,
-    norm: float | None = None,
 ) -> torch.Tensor:
-    """The same with its gate in one kernel, where that can be; keeps nothing for a gradient."""
-    if w_norm is not None:
-        normed = functional.rms_norm(x, x.shape[-1:], w_norm, norm)
-        return x + fused(normed, w_up, w_gate, w_down, b_up, b_down, activation)
+    """The FFN with its gate in one kernel, where that can be; keeps nothing for a gradient."""
     if w_gate is None or not _fuses(x, w_up):
         return plain(x, w_up, w_gate, w_down, b_up, b_down, activation)
     from interlace.kernels.gated import silu_times

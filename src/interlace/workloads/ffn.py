@@ -288,12 +288,16 @@ class FFN(Workload):
         return ffn(self.m, self.shape, self.dtype, up, down, norm_rows=rows_of(self.m, device.sms))
 
     def dense(self, xp: Any, tensors: Mapping[str, Any]) -> Mapping[str, Any]:
+        return self._within(xp, tensors, lambda x: self._network(xp, x, tensors))
+
+    def _within(self, xp: Any, tensors: Mapping[str, Any], network: Callable[[Any], Any]) -> Mapping[str, Any]:
+        """The outputs, given the FFN alone: with the norm and the sum around it, if there are."""
+        x = tensors["x"]
         if self.norm is None:
-            return {"out": self._network(xp, tensors["x"], tensors)}
-        x, gain = tensors["x"], tensors["w_norm"]
+            return {"out": network(x)}
         if xp is np:
-            return {"out": x + self._network(np, normalised(x, gain, self.norm), tensors)}
-        return {"out": x + self._network(xp, xp.nn.functional.rms_norm(x, x.shape[-1:], gain, self.norm), tensors)}
+            return {"out": x + network(normalised(x, tensors["w_norm"], self.norm))}
+        return {"out": x + network(xp.nn.functional.rms_norm(x, x.shape[-1:], tensors["w_norm"], self.norm))}
 
     def _network(self, xp: Any, x: Any, tensors: Mapping[str, Any]) -> Any:
         """The FFN alone."""
@@ -305,14 +309,14 @@ class FFN(Workload):
         return hidden @ down.T
 
     def fused(self, torch: Any, tensors: Mapping[str, Any]) -> Mapping[str, Any]:
-        if not self.gated or self.norm is not None:
+        if not self.gated:
             return self.dense(torch, tensors)
         from interlace.kernels.gated import MULTIPLE, silu_times  # needs triton
 
         if self.m * self.ffn % MULTIPLE:
             return self.dense(torch, tensors)
-        hidden = silu_times(tensors["x"] @ tensors["w_gate"].T, tensors["x"] @ tensors["w_up"].T)
-        return {"out": hidden @ tensors["w_down"].T}
+        gate, up, down = (tensors[name].T for name in ("w_gate", "w_up", "w_down"))
+        return self._within(torch, tensors, lambda x: silu_times(x @ gate, x @ up) @ down)
 
     def layer(self, torch: Any, x: Any, run: Callable[[Any], Any]) -> Any:
         if self.norm is not None:
