@@ -63,6 +63,8 @@ TILES = {
     "112 and 32 rows": (tile(64, 112, 64), tile(64, 32, 256)),
     "odd widths": (tile(64, 88, 64), tile(64, 120, 64)),
     "two warpgroups": (tile(128, 104, 64, 8), tile(128, 232, 64, 8)),
+    "three warpgroups": (tile(192, 96, 64, 12), tile(192, 192, 64, 12)),
+    "transposed, three warpgroups": (tile(96, 192, 64, 12, True), tile(72, 192, 64, 12, True)),
     "two blocks of rows each": (tile(256, 56, 64, 8), tile(256, 64, 64, 8)),
     "transposed": (tile(24, 64, 128, swap_ab=True), tile(40, 128, 64, swap_ab=True)),
     "transposed, two warpgroups": (tile(56, 128, 64, 8, True), tile(72, 128, 128, 8, True)),
@@ -98,7 +100,7 @@ def test_tiles_of_any_width_are_right(name: str, m: int, kind: str) -> None:
     check(*made(m, ffn_shape(kind), up, down), seed=m)
 
 
-@pytest.mark.parametrize("tiles", ["112 and 32 rows", "two warpgroups", "transposed"])
+@pytest.mark.parametrize("tiles", ["112 and 32 rows", "two warpgroups", "three warpgroups", "transposed"])
 @pytest.mark.parametrize("name", CHOICES)
 def test_every_kind_of_plan_is_right(name: str, tiles: str) -> None:
     up, down = TILES[tiles]
@@ -111,6 +113,8 @@ SHARED = {
     "two warpgroups": (300, tile(128, 104, 64, 8), 3),
     "transposed": (48, tile(48, 64, 128, swap_ab=True), 3),
     "three of 7 groups of columns": (100, tile(64, 56, 64), 3),
+    "three warpgroups": (150, tile(192, 96, 64, 12), 3),
+    "transposed, three warpgroups": (150, tile(72, 192, 64, 12, True), 2),
 }
 
 

@@ -43,6 +43,9 @@ LAUNCHES = {
     "three parts of 56 columns": lambda: launch(
         ffn(20, tile(64, 64), tile(64, 56), A.GELU_TANH, extras=("bias", "residual")), 3, 12
     ),
+    "two parts of 16 and 8 columns, three warpgroups": lambda: launch(
+        ffn(150, tile(192, 24, warps=12), tile(192, 24, warps=12), extras=("residual",), hidden=40), 2, 4
+    ),
     "two parts of 48 and 40 columns, an odd row, two warpgroups": lambda: launch(
         ffn(40, tile(128, 96, warps=8), tile(128, 88, warps=8), A.SILU, extras=("gate",), hidden=144, less=1), 2, 4
     ),

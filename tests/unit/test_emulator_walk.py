@@ -141,6 +141,14 @@ LAUNCHES = {
     "two parts, gated, two warpgroups": lambda: launch(
         ffn(40, tile(128, 56, warps=8), tile(128, 40, warps=8), A.SILU, extras=("gate",), less=3), 3, split=il.SplitK(2)
     ),
+    "three warpgroups, few tokens of the last": lambda: launch(
+        ffn(135, tile(192, 24, warps=12), tile(192, 40, warps=12), A.GELU_TANH, extras=("bias", "residual")), 3
+    ),
+    "three warpgroups, weights as rows, two parts, gated": lambda: launch(
+        ffn(40, tile(40, 192, warps=12, swap_ab=True), tile(24, 192, warps=12, swap_ab=True), A.SILU, extras=("gate",)),
+        3,
+        split={"down": il.SplitK(2)},
+    ),
     "five parts, dispatcher": lambda: launch(
         ffn(20, tile(64, 64), tile(64, 40), width=320), 3, split={"down": il.SplitK(5)}, dispatch=il.Dispatch.DISPATCHER
     ),

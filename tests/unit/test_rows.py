@@ -150,6 +150,18 @@ BLOCKS = {
         il.MatmulTile(128, 56, 64, num_warps=8),
         {"dispatch": il.Dispatch.STATIC, "policy": il.RowSync()},
     ),
+    "three warpgroups, two rows by six warps each": (
+        150,
+        2,
+        il.MatmulTile(192, 56, 64, num_warps=12),
+        {},
+    ),
+    "three warpgroups, rows of a tile that no warps share evenly": (
+        21,
+        8,
+        il.MatmulTile(24, 192, 64, num_warps=12, swap_ab=True),
+        {},
+    ),
 }
 
 

@@ -10,7 +10,7 @@ from interlace.executors.words import NONE, HandedOver
 from interlace.graph.graph import Graph
 from interlace.graph.op import Op
 from interlace.graph.tensor import Tensor
-from interlace.kernels.base import walk_body
+from interlace.kernels.base import require, walk_body
 from interlace.kernels.bodies import WalkBody
 from interlace.launch.compose import Part
 from interlace.plan.verify import Proof
@@ -138,10 +138,21 @@ def check_order(proof: Proof, parts: Sequence[int]) -> None:
 
 
 def warpgroups_of(graph: Graph) -> int:
-    """Consumers of a block: as many as a tiling is for, else one, or two where a text wants them."""
+    """Consumers of a block: as many as a tiling is for, else one, or two where a text wants them.
+
+    Raises:
+        ShapeError: a tiling is for more than some op can have.
+    """
     bodies = bodies_of(graph)
     wanted = [body.warpgroups(op) for op, body in zip(graph.ops, bodies, strict=True) if body.warpgroups]
-    return max(wanted, default=1 + any(body.wide for body in bodies))
+    found = max(wanted, default=1 + any(body.wide for body in bodies))
+    for op, body in zip(graph.ops, bodies, strict=True):
+        require(
+            found <= body.most_warpgroups,
+            f"op {op.name!r} runs in {4 * body.most_warpgroups} warps at most, and an op of its launch is tiled for "
+            f"{4 * found}; give that fewer",
+        )
+    return found
 
 
 def check_operands(graph: Graph) -> None:

@@ -34,7 +34,7 @@ from interlace.kernels.bodies import (
 from interlace.kernels.text import TextBody
 from interlace.kernels.tuning import Tuning
 
-_WARPS = (1, 2, 4, 8, 16, 32)
+_WARPS = (1, 2, 4, 8, 12, 16, 32)
 _BLOCK = 1 << 20
 _FLOAT32 = 2.0**127  # float32 has all below this
 _LAYER = re.compile(r"\.(\d+)\.")  # of a name such as layers.7.q_heads
@@ -206,12 +206,15 @@ def triton_body(op: Op) -> TritonBody:
 
     Raises:
         GraphError: its kernel has none.
-        ParamError: the op lacks a param that is fixed at compile time.
+        ParamError: the op lacks a param that is fixed at compile time, or has warps that Triton does not take.
         ShapeError: a tile that the body does not take.
     """
     kernel = kernel_of(op)
     if kernel.triton is None:
         raise no_body(op, BodyKind.TRITON)
+    warps = int(op.parameters.get("num_warps", 1))
+    if warps != power_of_two(warps):
+        raise ParamError(f"op {op.name!r} has num_warps {warps}, and Triton takes powers of two; give its tile fewer")
     body = kernel.triton()
     functions = [f for f in (body.prefetch, body.accumulate, body.finish) if f is not None]
     taken = [p for f in functions for p in inspect.signature(f.fn).parameters.values()]

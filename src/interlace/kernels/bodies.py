@@ -227,6 +227,7 @@ class WalkBody:
         pack: op, tensors by argument, dtype of the first -> the bytes of ``operands``. It needs a CUDA driver.
         check: op, the graph's tensors by argument -> raises DTypeError or ShapeError unless some tiling of it can run.
         warpgroups: op -> consumer warpgroups that its tiling is for; None if any number will do.
+        most_warpgroups: with which it can be.
         chunked: it waits inside its reduction; else all waits of an item stand at its start.
         early: names of the arguments that are loaded before the item's waits, though behind the launch before; no
             earlier op of the graph may write them.
@@ -260,6 +261,7 @@ class WalkBody:
     pack: Callable[[Op, Mapping[str, Any], DType], bytes]
     check: Callable[[Op, Mapping[str, Tensor]], None]
     warpgroups: Callable[[Op], int] | None = None
+    most_warpgroups: int = 2
     chunked: bool = True
     early: tuple[str, ...] = ()
     resident: Resident | None = None

@@ -65,6 +65,7 @@ class TextBody:
         late: arguments that come through the ring, behind the item's waits (``launch/fetched``). The function then
             takes a ``Fetch& fetch`` too, and warpgroups share no scratch.
         wide: two warpgroups take a tile where no product of the launch says how many there are.
+        most_warpgroups: that may take a tile.
         early: further arguments that it reads ahead of the item's waits, of which the same holds.
         resident: the one of these, a vector, for whose element ``tile.i`` loads wait; "" for none. Where it has 256
             elements or fewer it may lie in shared memory (``launch/streamed``).
@@ -99,6 +100,7 @@ class TextBody:
     streamed: tuple[str, ...] = ()
     late: tuple[str, ...] = ()
     wide: bool = False
+    most_warpgroups: int = 2
     early: tuple[str, ...] = ()
     resident: str = ""
     loads: str = ""
@@ -215,6 +217,7 @@ class TextBody:
             tile,
             pack,
             _any,
+            most_warpgroups=self.most_warpgroups,
             chunked=False,
             early=early,
             resident=self._resident(op, tensors),

@@ -51,9 +51,8 @@ _BARRIER_BYTES = 8
 _WORD_BYTES = 8 + _BARRIER_BYTES  # between the blocks of a cluster
 _STAGE_BARRIERS = 4  # full and empty, of either slot
 _MESSAGE_BYTES = ITEM.size + 32  # a row of the item table, the run, and the slots that are kept
-#: Registers of a thread of two consumer warpgroups, and what they leave for one of the warpgroup that loads.
-_WIDE_SUMS = 224
-_LEFT_OVER = 3 * registers_at_entry(3 * 128) - 2 * _WIDE_SUMS
+#: Registers of a thread of the warpgroup that loads; consumers share the rest.
+_OF_LOADER = 56
 _ROW_STEP = 64  # bytes: tensor maps, which rows of operands may hold, lie at multiples of so many
 
 #: Dispatches under which a launch may hold its operands; spawn has addresses behind them.
@@ -145,6 +144,12 @@ def stages(tiles: Sequence[WalkTile], warpgroups: int, smem_bytes: int, cluster:
     return count if slots else min(count, TICKETS)  # where nothing lies in a stage, an item needs one
 
 
+def _of_consumer(warpgroups: int) -> int:
+    """Registers of a thread of as many consumer warpgroups, in steps of 8: with two 224, with three 152."""
+    every = (warpgroups + 1) * registers_at_entry((warpgroups + 1) * 128)
+    return (every - _OF_LOADER) // warpgroups // 8 * 8
+
+
 def compose(
     parts: Sequence[Part],
     warpgroups: int,
@@ -162,7 +167,7 @@ def compose(
 
     Args:
         parts: of each op.
-        warpgroups: consumers of a block, 1 or 2.
+        warpgroups: consumers of a block, 1 to 3.
         smem_bytes: of shared memory that a block may have.
         in_flight_bytes: of independent operands under way in one block; what saturates memory.
         dispatch: who takes which item when.
@@ -196,8 +201,8 @@ def compose(
         "RESIDENT_BYTES": _resident(tiles),
         "OPERAND_BYTES": operand_bytes,
         "IN_FLIGHT_BYTES": in_flight_bytes,
-        "CONSUMER_REGISTERS": _WIDE_SUMS,
-        "LOADER_REGISTERS": _LEFT_OVER,
+        "CONSUMER_REGISTERS": _of_consumer(warpgroups),
+        "LOADER_REGISTERS": _OF_LOADER,
         "KEEPS": KEEPS,
         "LEAVES_SUMS": LEAVES_SUMS,
         "AGAIN": AGAIN,

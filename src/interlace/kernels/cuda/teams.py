@@ -19,7 +19,8 @@ from interlace.graph.tensor import Tensor
 from interlace.kernels.cuda.rows import ROWS, WORDS
 from interlace.kernels.text import TextBody
 
-_MOST_WARPS = 8  # of a block
+_MOST_WARPS = 12  # of a block
+_LEAST_ROWS = 8  # of a tile whose rows come through the ring
 _PIECE_BYTES = 16
 _STAGE_BYTES, _MOST_STAGE_BYTES = 16 << 10, 32 << 10  # of short rows; of a row, as of what products have there
 
@@ -27,7 +28,9 @@ _STAGE_BYTES, _MOST_STAGE_BYTES = 16 << 10, 32 << 10  # of short rows; of a row,
 TEAM_SCRATCH_BYTES = 2 * 4 * _MOST_WARPS
 
 _OF_TILE = r"""
-constexpr int TEAMS = BM < WARPS ? BM : WARPS, TEAM = THREADS / TEAMS;
+// As many teams as share warps and rows evenly, at most so many.
+DEVICE constexpr int even_teams(int most) { return WARPS % most || BM % most ? even_teams(most - 1) : most; }
+constexpr int TEAMS = BM < WARPS ? even_teams(BM) : WARPS, TEAM = THREADS / TEAMS;
 // All teams reduce at once.
 DEVICE float* shared_by_team(int place) { return scratch<float>() + place * WARPS + thread() / TEAM * (TEAM / 32); }
 DEVICE void synchronise_team() { synchronise_block(); }
@@ -304,7 +307,7 @@ def fetched_rows(columns: str) -> str:
 def in_ring(
     body: TextBody, columns: str, operands: Callable[[Op], int] = lambda op: 1
 ) -> Callable[[Op, Mapping[str, Tensor]], TextBody | None]:
-    """``TextBody.other``: a body whose rows come through the ring, where a tile has one for each warp at least.
+    """``TextBody.other``: a body whose rows come through the ring, where a tile has eight at least.
 
     Args:
         body: without ``stage_bytes``.
@@ -315,7 +318,7 @@ def in_ring(
     def other(op: Op, tensors: Mapping[str, Tensor]) -> TextBody | None:
         rows, row = int(op.param("BM")), int(op.param(columns)) * tensors["x"].dtype.itemsize
         pitch = max(row // _PIECE_BYTES, 1) * _PIECE_BYTES * operands(op)
-        if rows < _MOST_WARPS or pitch > _MOST_STAGE_BYTES:
+        if rows < _LEAST_ROWS or pitch > _MOST_STAGE_BYTES:
             return None
         return replace(body, stage_bytes=lambda op: pitch * min(rows, max(1, _STAGE_BYTES // pitch)))
 
@@ -362,6 +365,7 @@ def of_whole_rows(make_row: str) -> TextBody:
             scratch_bytes=lambda op: TEAM_SCRATCH_BYTES,
             proved=True,
             wide=True,
+            most_warpgroups=_MOST_WARPS // 4,
             filled=(("x", "M"),),
         )
 

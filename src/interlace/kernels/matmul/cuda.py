@@ -75,7 +75,8 @@ DEVICE void store_shared_32(unsigned at, unsigned value) {
 // Bytes from one row to the next of what an epilogue turns round: 64 elements, and 16 bytes against bank conflicts.
 constexpr int PITCH = 64 * 2 + 16;
 // Of a thread, for sums and for the parts that are added to them, 16 bytes a load.
-constexpr int SUM_REGISTERS = WARPGROUPS == 1 ? 144 : 136;
+constexpr int SUM_REGISTERS = WARPGROUPS == 1 ? 144 : WARPGROUPS == 2 ? 136 : 104;
+constexpr int MOST_EARLY = WARPGROUPS > 2 ? 16 : 48;  // the latter alone, under way with products
 
 template <int BM_, int BN_, int BK_, int ROWS_, int GATES_, bool TRANSPOSED_, int ACTIVATION_, bool BIAS, bool RESIDUAL,
           bool RAGGED, int TOGETHER, int SQUARED = 0, bool LEAVES = false, int NORMALISED = 0, unsigned EPS_BITS = 0,
@@ -100,7 +101,7 @@ struct Matmul {
   static constexpr int FIT = ROOM < 0 ? 0 : ROOM / OF_STAGE, MOST_HELD = FIT < STAGES / 2 ? FIT : STAGES / 2;
   // Sums of so many other parts are loaded at once; if these are few, while the last products are under way.
   static constexpr int OTHERS = TOGETHER - 1;
-  static constexpr bool EARLY = OTHERS > 0 && OTHERS * COUNT <= 48;
+  static constexpr bool EARLY = OTHERS > 0 && OTHERS * COUNT <= MOST_EARLY;
   // Where parts share sums: groups of 8 columns of a share, one more in the first MORE, and 16 bytes of a thread.
   static constexpr int MORE = WIDTH / 8 % SHARES, GROUPS = WIDTH / 8 / SHARES + (MORE > 0);
   static constexpr int SHARE = GROUPS * 8, PIECES = GATES * BLOCKS * GROUPS;

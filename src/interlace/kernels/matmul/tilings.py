@@ -17,8 +17,10 @@ NAME = "matmul"
 SKINNY_TOKENS = 16
 #: float32 sums of one thread, beside which registers hold operands and addresses.
 SUMS_PER_THREAD = 128
-#: The same in the one launch: a block of one consumer warpgroup has 255 registers a thread, with two each gets 224.
-SUMS_OF_LAUNCH = 168
+#: The same in the one launch, by consumer warpgroups of a block: threads of one have 255 registers, of two 224 each, of
+#: three 152.
+SUMS_OF_LAUNCH = {1: 168, 2: 168, 3: 96}
+MOST_WARPGROUPS = max(SUMS_OF_LAUNCH)
 _STEP = 8  # columns of products
 
 

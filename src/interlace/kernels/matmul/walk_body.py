@@ -26,7 +26,15 @@ from interlace.kernels.bodies import ALONE, PANEL, WORD, Cluster, WalkBody, Walk
 from interlace.kernels.matmul.cuda import MATMUL
 from interlace.kernels.matmul.operands_cuda import product
 from interlace.kernels.matmul.skinny_cuda import POLLED_BY_CONSUMERS, POLLED_WORDS, SKINNY
-from interlace.kernels.matmul.tilings import SKINNY_TOKENS, SUMS_OF_LAUNCH, partial, share_of, sums, tensor_of
+from interlace.kernels.matmul.tilings import (
+    MOST_WARPGROUPS,
+    SKINNY_TOKENS,
+    SUMS_OF_LAUNCH,
+    partial,
+    share_of,
+    sums,
+    tensor_of,
+)
 
 _ACTIVATIONS = {"none": 0, "relu": 1, "gelu-tanh": 2, "silu": 3}
 ROW_BYTES = 2 * PANEL
@@ -34,6 +42,7 @@ PITCH_BYTES = ROW_BYTES + 16
 _TALL, _WIDEST, _STEP = 64, 256, 8
 #: By the L2 at a time, a line of a box: weights stream 1 to 2 % faster than by 256 at a time (docs/tried.md).
 _FETCHED_BYTES = ROW_BYTES
+_MOST_SHARED = 128  # sums of a thread of three warpgroups, those of its share beside all
 _MOST_HELD = 3  # stages of weights in registers; more were no faster (docs/tried.md)
 _TOGETHER = 4  # parts of a tile whose sums are loaded at once
 _SHARES = 15  # numbers of a template before that of the parts that share sums
@@ -106,7 +115,7 @@ def check_operands(op: Op, operands: Mapping[str, Tensor]) -> None:
 
 
 def warpgroups(op: Op) -> int:
-    """Two consumer warpgroups where an op is tiled for eight warps."""
+    """A consumer warpgroup for each four warps that an op is tiled for."""
     return max(1, int(op.parameters.get("num_warps", 4)) // 4)
 
 
@@ -165,22 +174,25 @@ def check_sums(what: str, tall: int, floats: int, warpgroups: int, instead: str)
         tall % (_TALL * warpgroups) == 0,
         f"{what}: {warpgroups} warpgroups multiply {_TALL} rows each at a time, and the tile has {tall}; use {instead}",
     )
-    registers = floats // (128 * warpgroups)
+    registers, most = floats // (128 * warpgroups), SUMS_OF_LAUNCH[warpgroups]
     require(
-        registers <= SUMS_OF_LAUNCH,
-        f"{what}: sums of {registers} registers a thread, and at most {SUMS_OF_LAUNCH} fit; use a smaller tile or "
-        "more warps",
+        registers <= most,
+        f"{what}: sums of {registers} registers a thread, and at most {most} fit; use a smaller tile or more warps",
     )
 
 
 def shared(op: Op, parts: int, warpgroups: int) -> WalkTile | None:
     """How tiles are computed of whose columns, of products, each of so many parts adds and finishes a share.
 
-    None where a share would be empty, and where rows are tokens and columns are scaled, which goes by 64 of them.
+    None where a share would be empty, where rows are tokens and columns are scaled, which goes by 64 of them, and where
+    three warpgroups have no registers for a part's sums and its share beside them.
     """
     wide = int(op.param("BM" if op.param("SWAP") else "BN"))
     scales = not op.param("SWAP") and tensor_of(op, "scale") is not None
-    return None if skinny(op) or scales or not share_of(wide, parts) else _tile(op, parts, warpgroups, parts)
+    if skinny(op) or scales or not share_of(wide, parts):
+        return None
+    kept = (partial(op) + partial(op) // wide * share_of(wide, parts)) // (128 * warpgroups)
+    return None if warpgroups > 2 and kept > _MOST_SHARED else _tile(op, parts, warpgroups, parts)
 
 
 def ahead(op: Op, tile: WalkTile, least: int) -> WalkTile:
@@ -391,6 +403,7 @@ WALK_BODY = WalkBody(
     pack,
     check,
     warpgroups,
+    most_warpgroups=MOST_WARPGROUPS,
     filled=("x", "residual"),
     clustered=clustered,
     shared=shared,

@@ -32,7 +32,8 @@ from interlace.policies.setting import OpSetting
 _ENOUGH_BYTES, _MOST_BYTES = 80 << 10, 96 << 10  # of weights under way in an SM; that the launch has at most
 # Stages with which two are multiplied and as many under way; how much longer loads take where only one is.
 _ENOUGH_STAGES, _ALONE = 4, 1.35
-_FIXED_BYTES = 20 << 10  # of shared memory beside the ring: scratch, messages, barriers
+_THREE = 1.035  # how much longer ops take with three warpgroups than all this says (docs/tried.md)
+_FIXED_BYTES, _THIRD_BYTES = 20 << 10, 9 << 10  # of shared memory beside the ring: scratch, messages; of warpgroup 3
 
 
 @dataclass(frozen=True)
@@ -89,7 +90,8 @@ class Way:
 def ring_stages(ways: Sequence[Way], smem_bytes: int) -> int:
     """How many stages a ring has that ops in these ways share."""
     weights, tokens = (max(way.stage_bytes[side] for way in ways) for side in (0, 1))
-    return (smem_bytes - _FIXED_BYTES) // (weights + tokens)
+    fixed = _FIXED_BYTES + _THIRD_BYTES * any(way.tile.num_warps > 8 for way in ways)
+    return (smem_bytes - fixed) // (weights + tokens)
 
 
 def loaded_bytes(extents: Extents, way: Way) -> int:
@@ -115,4 +117,5 @@ def seconds(extents: Extents, way: Way, stages: int, device: DeviceSpec) -> floa
     weights *= 1 + stage.shallow * max(0.0, 1 - under_way / _ENOUGH_BYTES)
     epilogue = way.sum_bytes / stage.epilogue_bytes_per_s * (stage.turned if way.tile.swap_ab else 1.0)
     fix_up = (way.parts - 1) ** 0.5 * way.sum_bytes / device.sm_sum_bytes_per_s
-    return max(waves * item, weights) + waves * (epilogue + chunks * stage.each_ns * 1e-9) + fix_up
+    found = max(waves * item, weights) + waves * (epilogue + chunks * stage.each_ns * 1e-9) + fix_up
+    return found * (_THREE if way.tile.num_warps > 8 else 1.0)

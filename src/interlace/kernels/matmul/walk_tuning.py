@@ -29,6 +29,7 @@ from itertools import groupby, islice
 from interlace.core.devices import DeviceSpec
 from interlace.graph.graph import Graph
 from interlace.graph.op import Op
+from interlace.kernels.base import kernel_of
 from interlace.kernels.bodies import PANEL
 from interlace.kernels.matmul.tile import MatmulTile
 from interlace.kernels.matmul.tilings import SKINNY_TOKENS, matmuls, step, sums, tensor_of
@@ -63,7 +64,7 @@ def default(graph: Graph, device: DeviceSpec) -> Setting:
         return Setting()
     m = _tokens(ops)
     if _is_priced(graph, m):
-        return next(cheapest(ops, m, device), Setting())
+        return next(cheapest(ops, m, device, _warpgroups(graph)), Setting())
     narrow = _narrow(ops, m, device.sms)
     if narrow is not None and (is_chain(graph) or _is_lean(ops, m, narrow)):
         return narrow
@@ -76,6 +77,11 @@ def default(graph: Graph, device: DeviceSpec) -> Setting:
 def _is_priced(graph: Graph, m: int) -> bool:
     """Whether the time that ways take tells them apart; in a chain of short ops hand-overs do, up to 64 tokens."""
     return m > (_FEW if is_chain(graph) else _CHEAP)
+
+
+def _warpgroups(graph: Graph) -> int:
+    """That a block may have at most, by what else is in a launch."""
+    return min(getattr(kernel_of(op).walk, "most_warpgroups", 2) for op in graph.ops)
 
 
 def _tokens(ops: Sequence[Op]) -> int:
@@ -219,7 +225,7 @@ def likely(graph: Graph, device: DeviceSpec) -> Iterator[Setting]:
     m = _tokens(ops)
     if _is_priced(graph, m):
         best: dict[tuple[int, ...], Setting] = {}
-        for setting in cheapest(ops, m, device):
+        for setting in cheapest(ops, m, device, _warpgroups(graph)):
             best.setdefault(tuple(of.parts for _, of in setting.ops), setting)
         yield from islice(best.values(), _LIKELY)
         return
@@ -252,7 +258,7 @@ def settings(graph: Graph, device: DeviceSpec) -> Iterator[Setting]:
     ops = matmuls(graph)
     yield from likely(graph, device)
     if ops and _is_priced(graph, _tokens(ops)):
-        yield from islice(cheapest(ops, _tokens(ops), device), 1, _TRIED)
+        yield from islice(cheapest(ops, _tokens(ops), device, _warpgroups(graph)), 1, _TRIED)
 
 
 def _up(extent: int, step: int) -> int:

@@ -19,11 +19,11 @@ from interlace.core.devices import DeviceSpec
 from interlace.graph.op import Op
 from interlace.kernels.bodies import PANEL
 from interlace.kernels.matmul.tile import MatmulTile
-from interlace.kernels.matmul.tilings import SUMS_OF_LAUNCH, step, sums, tensor_of
+from interlace.kernels.matmul.tilings import MOST_WARPGROUPS, SUMS_OF_LAUNCH, step, sums, tensor_of
 from interlace.kernels.matmul.walk_cost import Extents, Way, loaded_bytes, ring_stages, seconds
 from interlace.policies.setting import Setting
 
-_ROWS, _TALL = 64, 128  # of the tensor core's first operand, by one warpgroup and by two
+_ROWS = 64  # of the tensor core's first operand, by each warpgroup
 _NARROWEST, _WIDEST, _STEP = 32, 256, 8  # rows of the other operand, all matrices together; what they are a multiple of
 _MOST_PARTS = 8  # that a last part waits for
 _DEPTHS = (64, 128, 256)
@@ -32,25 +32,29 @@ _MOST_STAGE_BYTES = 32 << 10  # of weights
 _LEAST_STAGES, _SHALLOW_STAGES = 4, 3
 _ALIKE = 0.01  # of the time, within which what loads least is taken: it takes least power too
 _TRIED = 512  # combinations of ways of unlike ops
+_FEW = 128  # tokens up to which there is one row panel of tiles
 _LOW, _HIGH = 4, 8  # row panels of an order's groups, up to so many tokens and beyond
 _LOW_TOKENS = 1024
 
 
-def cheapest(ops: Sequence[Op], m: int, device: DeviceSpec) -> Iterator[Setting]:
+def cheapest(ops: Sequence[Op], m: int, device: DeviceSpec, warpgroups: int = MOST_WARPGROUPS) -> Iterator[Setting]:
     """Settings of matmuls over some tokens, 17 or more, by the time that they take; none if no ring holds them.
 
     Beyond 128 tokens, of those that take hardly more than the least what loads least comes first.
+
+    Args:
+        warpgroups: that a block may have at most.
     """
     kinds = _kinds(ops)
     unlike = list(dict.fromkeys(kinds.values()))
-    rings, costs = _priced(unlike, device)
-    alike = min(costs, default=0.0) * (1 + (_ALIKE if m > _TALL else 0.0))
+    rings, costs = _priced(unlike, device, warpgroups)
+    alike = min(costs, default=0.0) * (1 + (_ALIKE if m > _FEW else 0.0))
 
     def cost(n: int) -> tuple[float, ...]:
         loads = sum(loaded_bytes(e, way) for (e, _), way in zip(unlike, rings[n], strict=True))
         return (0.0, loads, costs[n]) if costs[n] <= alike else (costs[n],)
 
-    group = 0 if m <= _TALL else _LOW if m <= _LOW_TOKENS else _HIGH
+    group = 0 if m <= _FEW else _LOW if m <= _LOW_TOKENS else _HIGH
     for n in sorted(range(len(rings)), key=cost):
         of = dict(zip(unlike, rings[n], strict=True))
         yield Setting(tuple((op.name, of[kinds[op.name]].setting(group)) for op in ops))
@@ -58,21 +62,26 @@ def cheapest(ops: Sequence[Op], m: int, device: DeviceSpec) -> Iterator[Setting]
 
 def least_seconds(ops: Sequence[Op], device: DeviceSpec) -> float:
     """What matmuls over some tokens, 17 or more, take in the way that takes least; infinite if no ring holds them."""
-    _, costs = _priced(list(dict.fromkeys(_kinds(ops).values())), device)
+    _, costs = _priced(list(dict.fromkeys(_kinds(ops).values())), device, MOST_WARPGROUPS)
     return min(costs, default=inf)
 
 
 def _priced(
-    unlike: Sequence[tuple[Extents, int]], device: DeviceSpec
+    unlike: Sequence[tuple[Extents, int]], device: DeviceSpec, warpgroups: int
 ) -> tuple[list[tuple[Way, ...]], list[float]]:
     """Combinations of ways of unlike ops that a ring holds, and seconds of each.
 
     Args:
         unlike: extents of ops, and the step of their widths.
+        warpgroups: that a block may have at most.
     """
-    rings = _rings(unlike, device, _DEPTHS)
-    # Of many unlike ops few ways each are combined, and the best may be of depths that share no ring.
-    rings = rings or _rings(unlike, device, _DEPTHS[:1])
+    m = max(extents.m for extents, _ in unlike)
+    # As many as tokens fill; three beside two.
+    counts = [1] if m <= _ROWS else [count for count in (2, 3) if count <= min(warpgroups, -(-m // _ROWS))]
+    rings = []
+    for count in counts:
+        # Of many unlike ops few ways each are combined, and the best may be of depths that share no ring.
+        rings += _rings(unlike, device, count, _DEPTHS) or _rings(unlike, device, count, _DEPTHS[:1])
     costs = [
         sum(seconds(e, way, stages, device) for (e, _), way in zip(unlike, each, strict=True)) for each, stages in rings
     ]
@@ -80,11 +89,11 @@ def _priced(
 
 
 def _rings(
-    unlike: Sequence[tuple[Extents, int]], device: DeviceSpec, depths: Sequence[int]
+    unlike: Sequence[tuple[Extents, int]], device: DeviceSpec, warpgroups: int, depths: Sequence[int]
 ) -> list[tuple[tuple[Way, ...], int]]:
     """Combinations of the best ways of unlike ops, of these depths, that a ring holds, and its stages."""
     most = max(1, int(_TRIED ** (1 / len(unlike))))
-    ways = [_ways(extents, narrowest, device, most, depths) for extents, narrowest in unlike]
+    ways = [_ways(extents, narrowest, device, most, warpgroups, depths) for extents, narrowest in unlike]
     rings = ((each, ring_stages(each, device.smem_bytes)) for each in product(*ways))
     return [(each, stages) for each, stages in rings if stages >= _least_stages(each)]
 
@@ -110,25 +119,27 @@ def _width_step(op: Op) -> int:
     return step(op) if tensor_of(op, "scale") is None else max(step(op), PANEL)
 
 
-def _ways(extents: Extents, narrowest: int, device: DeviceSpec, most: int, depths: Sequence[int]) -> list[Way]:
+def _ways(
+    extents: Extents, narrowest: int, device: DeviceSpec, most: int, warpgroups: int, depths: Sequence[int]
+) -> list[Way]:
     """The best of ops of some extents, as many as that, by a ring of their own."""
 
     def cost(way: Way) -> float:
         return seconds(extents, way, max(1, ring_stages([way], device.smem_bytes)), device)
 
-    return list(islice(sorted(_every(extents, narrowest, depths), key=cost), most))
+    return list(islice(sorted(_every(extents, narrowest, warpgroups, depths), key=cost), most))
 
 
-def _every(extents: Extents, width_step: int, depths: Sequence[int]) -> Iterator[Way]:
+def _every(extents: Extents, width_step: int, warpgroups: int, depths: Sequence[int]) -> Iterator[Way]:
     m, gates = extents.m, extents.sums
-    tall, warps = (_ROWS, 4) if m <= _ROWS else (_TALL, 8)
+    tall, warps, most_sums = _ROWS * warpgroups, 4 * warpgroups, 2 * SUMS_OF_LAUNCH[warpgroups]
     least = -(-max(_NARROWEST // gates, 1) // width_step) * width_step
     for depth in depths:
-        widest = min(_WIDEST, _MOST_STAGE_BYTES // (depth * 2)) // gates
+        widest = min(_WIDEST, most_sums, _MOST_STAGE_BYTES // (depth * 2)) // gates
         widths = range(least, widest + 1, width_step)
         tiles = [(MatmulTile(tall, n, depth, num_warps=warps), min(_up(m), tall)) for n in widths]
         if tall % width_step == 0 and tall * gates * depth * 2 <= _MOST_STAGE_BYTES:
-            for most in dict.fromkeys((_WIDEST // gates, min(_WIDEST, 2 * SUMS_OF_LAUNCH // gates))):
+            for most in dict.fromkeys((min(_WIDEST, most_sums) // gates, min(_WIDEST, most_sums // gates))):
                 tokens = _up(-(-m // -(-m // most)))
                 tiles.append((MatmulTile(tokens, tall, depth, num_warps=warps, swap_ab=True), tokens))
         for tile, loaded in tiles:
