@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from math import exp, floor, log
 from pathlib import Path
@@ -21,7 +21,7 @@ from typing import Any
 
 import interlace as il
 from interlace.bench.record import write_cpu_record
-from interlace.core.devices import known_chips
+from interlace.core.devices import DeviceSpec, known_chips
 from interlace.core.files import write_whole
 from interlace.deploy import Deployment, launched_rows
 from interlace.deploy import table as tables
@@ -95,30 +95,47 @@ def rounded(us: Mapping[str, float]) -> dict[str, float]:
     return {where: round(value, 3) for where, value in us.items()}
 
 
+def measured(row: Mapping[str, Any], chip: DeviceSpec) -> Iterator[Row]:
+    """Rows of a table, of a row of a sweep whose modules ran a launch: the FFN alone, and the whole layer."""
+    us = {where: {name: t["median_us"] for name, t in row[where].items()} for where in ("alone", "layer")}
+    library = {
+        "alone": min(us["alone"][name] for name in ("eager", "fused", "compile")),
+        "layer": min(us["layer"][name] for name in ("eager", "fused")),
+        "compiled": us["layer"]["compile"],
+    }
+    plain = {
+        "alone": us["alone"]["module"],
+        "layer": us["layer"]["module"],
+        "compiled": us["layer"]["module, compiled"],
+    }
+    yield new_row(row, None, chip, plain, library)
+    if "whole" in us["layer"]:
+        whole = {"layer": us["layer"]["whole"], "compiled": us["layer"]["whole, compiled"]}
+        yield new_row(row, row["eps"], chip, whole, {where: library[where] for where in whole})
+
+
+def new_row(
+    row: Mapping[str, Any],
+    norm: float | None,
+    chip: DeviceSpec,
+    launch_us: Mapping[str, float],
+    library_us: Mapping[str, float],
+) -> Row:
+    """A row of a table."""
+    shape = {name: row[name] for name in ("model", "hidden", "ffn", "activation", "gated", "tokens")}
+    times = {"launch_us": rounded(launch_us), "library_us": rounded(library_us)}
+    new = Row(**shape, norm=norm, launched=0, predicted_us=0.0, **times)
+    new = replace(new, launched=launched_rows(new.tokens, new.shape, chip))
+    launch = Deployment(new.graph(new.launched), chip, OneLaunchExecutor)
+    return replace(new, predicted_us=round(predicted_us(launch), 3))
+
+
 def table_of(sweep: Mapping[str, Any]) -> tuple[Path, Table]:
     """The table of a sweep, and its file: the rows whose modules ran a launch in any case."""
     key, chip = next((key, spec) for key, spec in known_chips().items() if spec.name == sweep["gpu"])
-    rows = []
-    for row in sweep["rows"]:
-        if row["runs"] != "launch" or "fused" not in row["alone"]:
-            continue
-        shape = {name: row[name] for name in ("model", "hidden", "ffn", "activation", "gated", "tokens")}
-        us = {where: {name: t["median_us"] for name, t in row[where].items()} for where in ("alone", "layer")}
-        ours = {
-            "alone": us["alone"]["module"],
-            "layer": us["layer"]["module"],
-            "compiled": us["layer"]["module, compiled"],
-        }
-        library = {
-            "alone": min(us["alone"][name] for name in ("eager", "fused", "compile")),
-            "layer": min(us["layer"][name] for name in ("eager", "fused")),
-            "compiled": us["layer"]["compile"],
-        }
-        new = Row(**shape, launched=0, launch_us=rounded(ours), library_us=rounded(library), predicted_us=0.0)
-        new = replace(new, launched=launched_rows(new.tokens, new.shape, chip))
-        launch = Deployment(new.graph(new.launched), chip, OneLaunchExecutor)
-        rows.append(replace(new, predicted_us=round(predicted_us(launch), 3)))
-    rows.sort(key=lambda row: (row.model, row.tokens))
+    taken = [row for row in sweep["rows"] if row["runs"] == "launch" and "fused" in row["alone"]]
+    rows = [made for row in taken for made in measured(row, chip)]
+    rows.sort(key=lambda row: (row.model, row.norm is not None, row.tokens))
     versions = {name: sweep["versions"][name] for name in ("torch", "triton")}
     path = tables.FOLDER / f"{key}.json"
     found = Table(chip, OneLaunchExecutor.name, versions, sweep["date"], sweep["protocol"], {}, tuple(rows))

@@ -3,17 +3,18 @@
     python benchmarks/nn.py benchmarks/results/nn-h200.json --seconds 100
     python benchmarks/nn.py benchmarks/results/nn-h200.json --seconds 100 --update      go on where that stopped
 
-Needs a Hopper GPU. Each FFN is timed back to back and in a layer, x + ffn(rms_norm(x)), all variants in CUDA graphs
-replayed interleaved, weights rotated past twice the L2. In a layer the module too may be part of what torch.compile
-compiles, and each side counts with the faster of its two ways, picked on other rounds than those reported. Beside it
-stands the module that is the whole layer, with the norm and the sum in it, likewise. The record
-is written after each row, and rows come in an order in which any beginning says most. As many rows are under way as
-there are CPUs; whatever is timed has its GPU alone.
+Needs a Hopper GPU. Each FFN is timed back to back and in a layer, x + ffn(rms_norm(x) * gain), all variants in CUDA
+graphs replayed interleaved, weights rotated past twice the L2. In a layer the module too may be part of what
+torch.compile compiles, and each side counts with the faster of its two ways, picked on other rounds than those
+reported. Beside it stands the module that is the whole layer, with the norm and the sum in it, likewise. The record is
+written after each row, and rows come in an order in which any beginning says most. As many rows are under way as there
+are CPUs; whatever is timed has its GPU alone.
 
     python benchmarks/nn.py launches.json --launches
 
 ``--launches``: the modules run a launch in any case, on as many tokens as there are, of the models that the table which
-ships has; beside them PyTorch's ops with a fused gate. ``choose.py --table`` makes a table of that.
+ships has, those that are whole layers up to as many tokens as they may; beside them PyTorch's ops with a fused gate.
+``choose.py --table`` makes a table of that.
 
     python benchmarks/nn.py benchmarks/results/nn-drawn-h200.json --seed 1 --rows 48
 
@@ -74,8 +75,8 @@ MEASURES = (
 _REPEATS = 5
 PROTOCOL = (
     f"CUDA graphs of many runs each, {protocol(_REPEATS)}, bf16, weights rotated past twice the L2; alone: back to "
-    "back; layer: x + ffn(rms_norm(x)); whole: the module has all of that; ratio: the better of eager PyTorch and "
-    "torch.compile (default mode, static shapes) over the module, median of those of the rounds; rows are compiled "
+    "back; layer: x + ffn(rms_norm(x) * gain); whole: the module has all of that; ratio: the better of eager PyTorch "
+    "and torch.compile (default mode, static shapes) over the module, median of those of the rounds; rows are compiled "
     "beside each other, and what is timed has the GPU alone"
 )
 GATED, GELU, RELU = (Activation.SILU, True), (Activation.GELU_TANH, False), (Activation.RELU, False)
@@ -111,7 +112,8 @@ OTHERS = {
 }
 _TABLED = "llama3-8b", "qwen2.5-0.5b", "phi-2", "gpt2-xl", "llama3.2-1b", "llama3-70b", "opt-1.3b", "falcon-7b"
 TABLED = {name: MODELS[name] for name in _TABLED} | OTHERS
-TOKENS = (1, 16, 17, 48, 64, 97, 200, 512, 1024, 2, 8, 32, 33, 65, 128, 129, 256, 300, 384, 777, 2048, 4096)
+TOKENS = (1, 16, 17, 48, 64, 97, 200, 512, 1024, 2, 8, 9, 32, 33, 65, 128, 129, 160, 192, 256, 300, 384, 777)
+TOKENS += 2048, 4096
 #: How many GPUs may share a drawn network, and its most tokens.
 SHARES, MOST_TOKENS = (1, 2, 4, 8), 1000
 _BAR = 0.97
@@ -176,13 +178,18 @@ def networks(job: Job) -> tuple[Network, Network]:
     return plain, module
 
 
-def whole_layer(job: Job) -> Layer:
-    """As the module has it, which then has the norm and the sum, too."""
+def gain_of(job: Job) -> Any:
+    """Of the norm in a layer."""
     import torch
 
+    return torch.ones(job.shape.hidden, dtype=torch.bfloat16, device="cuda")
+
+
+def whole_layer(job: Job) -> Layer:
+    """As the module has it, which then has the norm and the sum, too."""
     from interlace.nn.op import ffn as operator
 
-    gain = torch.ones(job.shape.hidden, dtype=torch.bfloat16, device="cuda")
+    gain = gain_of(job)
 
     def whole(x: Any, t: Mapping[str, Any]) -> Any:
         weights = t["w_up"], t["w_down"], job.shape.activation, t.get("w_gate")
@@ -193,9 +200,11 @@ def whole_layer(job: Job) -> Layer:
 
 def in_a_layer(job: Job, network: Network) -> Layer:
     """The FFN as a layer of a model has it."""
-    import torch
+    from interlace.nn.plain import in_layer
 
-    return lambda x, t: job.workload.layer(torch, x, lambda y: network({**t, "x": y})["out"])
+    gain, norm = gain_of(job), job.layered.norm
+    assert norm is not None
+    return lambda x, t: in_layer(x, gain, norm, lambda y: network({**t, "x": y})["out"])
 
 
 def compiled(job: Job) -> tuple[Network, Layer, Layer, Layer]:
@@ -217,9 +226,10 @@ def exact(job: Job) -> Any:
 
 
 def force(job: Job) -> None:
-    """Let the module run a launch, as if ``interlace tune`` had found it faster."""
-    found = Deployment(ffn(launched_rows(job.tokens, job.shape, here()), job.shape), here(), OneLaunchExecutor)
-    found.keep(found.default, 1.0, library_us=2.0)
+    """Let the modules run a launch, as if ``interlace tune`` had found it faster."""
+    for shape in (job.shape, job.layered):
+        found = Deployment(ffn(launched_rows(job.tokens, shape, here()), shape), here(), OneLaunchExecutor)
+        found.keep(found.default, 1.0, library_us=2.0)
 
 
 def chosen(job: Job) -> Choice:
@@ -259,6 +269,7 @@ def measure(job: Job) -> dict[str, Any]:
     import torch
 
     from interlace.bench.problem import Problem
+    from interlace.nn.choice import MOST_WHOLE
 
     if job.forced:
         force(job)
@@ -274,7 +285,7 @@ def measure(job: Job) -> dict[str, Any]:
             "module": in_a_layer(job, module),
             "module, compiled": compiled_module,
         }
-        if not job.forced:
+        if not job.forced or job.tokens <= MOST_WHOLE:
             layers |= {"whole": whole_layer(job), "whole, compiled": compiled_whole}
         if job.forced or job.drawn:
             ways["fused"], layers["fused"] = problem.fused, in_a_layer(job, problem.fused)
@@ -295,7 +306,7 @@ def measure(job: Job) -> dict[str, Any]:
                 {name: problem.every_layer(layer) for name, layer in layers.items()}, _REPEATS, problem.runs
             ),
         }
-    found = {"model": job.model, "share": job.share, "tokens": job.tokens}
+    found = {"model": job.model, "share": job.share, "tokens": job.tokens, "eps": job.layered.norm}
     found |= vars(job.shape) | {"activation": job.shape.activation.value}
     why = "in any case" if job.forced else said.why
     runs, executor = ("library", None) if said.executor is None else ("launch", said.executor.name)

@@ -485,7 +485,8 @@ def test_where_no_launch_of_all_is_faster_one_of_the_ffn_may_be(
             torch.testing.assert_close(call(x), expected(x))
         x = torch.randn(9, HIDDEN)
         torch.testing.assert_close(compiled(x), expected(x))
-    assert [(made.key.rows, made.key.shape.norm, made.runs) for made in fake_gpu.made] == [(16, None, [5, 6, 9])]
+    launched = [(made.key.rows, made.key.shape.norm, made.runs) for made in fake_gpu.made]
+    assert launched == [(8, None, [5, 6]), (16, None, [9])]
 
 
 def _weights(module: SwiGLU) -> tuple[Any, ...]:
@@ -504,7 +505,7 @@ def test_every_number_of_tokens_is_served_by_few_launches(fake_gpu: type[FakeLau
             torch.testing.assert_close(out, down(torch.relu(up(x))))
         batched = torch.randn(3, 7, HIDDEN)
         torch.testing.assert_close(module(batched), down(torch.relu(up(batched))))
-    assert [made.key.rows for made in fake_gpu.made] == [16, 32, 64, 128]
+    assert [made.key.rows for made in fake_gpu.made] == [8, 16, 32, 64, 128]
     assert sum(len(made.runs) for made in fake_gpu.made) == 101
 
 
@@ -535,7 +536,7 @@ def test_what_is_prepared_is_not_built_again(fake_gpu: type[FakeLaunch]) -> None
     module.prepare(16, 64, 128)  # of which the last runs in PyTorch's ops
     assert [made.key.rows for made in fake_gpu.made] == [16, 64]
     with torch.inference_mode():
-        for tokens in (1, 16, 33, 64, 128):
+        for tokens in (9, 16, 33, 64, 128):
             module(torch.randn(tokens, HIDDEN))
     assert len(fake_gpu.made) == 2
     with pytest.raises(ArgumentError, match="prepare: tokens is 0; give a positive number"):

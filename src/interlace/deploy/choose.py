@@ -18,8 +18,8 @@ from interlace.core.devices import DeviceSpec
 from interlace.core.errors import GraphError, PlanError
 from interlace.deploy.deployment import Deployment, deployment
 from interlace.deploy.library import library_us
-from interlace.deploy.store import Kept, problem
-from interlace.deploy.table import Row, Table, place, rows_of, table
+from interlace.deploy.store import Kept
+from interlace.deploy.table import Row, Table, place, rows_of, table, timed
 from interlace.executors import DeviceExecutor
 from interlace.graph.graph import Graph
 from interlace.planner.settings import retiled
@@ -30,7 +30,7 @@ from interlace.policies.setting import Setting
 #: for its rows, and more far from all that was measured.
 MEASURED, SCALED, UNLIKE = 1.01, 1.04, 1.25
 #: How far a row of the table reaches, along each number of ``table.place``.
-REACH = (0.3, 0.4, 0.3, 0.6)
+REACH = (0.3, 0.4, 0.3, 0.6, 0.6)
 _NEAR = 0.05  # weight of a row at 2.4 times that
 _MOST_ITEMS = 1 << 14  # that are planned and predicted only to choose
 
@@ -163,7 +163,7 @@ def judge(measured: Table, graph: Graph, launched: Graph, device: DeviceSpec, la
 
 def _same(measured: Table, launched: Graph) -> list[Row]:
     """Rows of the same launch."""
-    at, rows = problem(launched), rows_of(launched)
+    at, rows = timed(launched), rows_of(launched)
     return [row for row in measured.rows if row.launched == rows and row.launch_problem == at]
 
 

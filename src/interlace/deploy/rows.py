@@ -15,7 +15,7 @@ from interlace.kernels.base import power_of_two
 from interlace.kernels.matmul.walk_ways import least_seconds
 from interlace.workloads.ffn import FFNShape, ffn
 
-_LEAST = 16
+_LEAST = 8
 _STEP, _STEPS = 8, 16  # steps of rows are as wide, or a part of the power of two below if that is more
 _SPARED = 1.02  # of the time; what tells tilings of an FFN apart is as exact (``walk_cost``)
 

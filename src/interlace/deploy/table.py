@@ -7,7 +7,8 @@
 A row is an FFN of a public model over some tokens: microseconds of its launch, which is built for ``launched`` rows and
 runs on those tokens, and of the fastest of PyTorch's ways, each back to back (``alone``), within ``x +
 ffn(rms_norm(x))`` (``layer``), and in the same compiled by torch.compile (``compiled``), and what the planner predicts
-of the launch. ``benchmarks/choose.py`` makes a table of a sweep.
+of the launch. A launch that has the norm and the sum is a row of its own, which has no ``alone``.
+``benchmarks/choose.py`` makes a table of a sweep.
 """
 
 from __future__ import annotations
@@ -32,10 +33,10 @@ from interlace.workloads.ffn import FFNShape, ffn
 
 #: Where the tables are, by chip.
 FOLDER = Path(__file__).parent / "measured"
-_SCHEMA = 2
+_SCHEMA = 3
 #: Where a launch and a library were timed.
 WHERE = ("alone", "layer", "compiled")
-_SHAPE = ("model", "hidden", "ffn", "activation", "gated")
+_SHAPE = ("model", "hidden", "ffn", "activation", "gated", "norm")
 _COLUMNS = (
     "tokens",
     "launched",
@@ -50,7 +51,7 @@ class Row:
 
     Attributes:
         model: of which it is a part.
-        hidden, ffn, activation, gated: its shape.
+        hidden, ffn, activation, gated, norm: its shape.
         tokens: rows of x.
         launched: rows that the launch is built for.
         launch_us, library_us: microseconds by ``WHERE``.
@@ -62,6 +63,7 @@ class Row:
     ffn: int
     activation: str
     gated: bool
+    norm: float | None
     tokens: int
     launched: int
     launch_us: Mapping[str, float]
@@ -75,7 +77,7 @@ class Row:
     @cached_property
     def shape(self) -> FFNShape:
         """Of its FFN."""
-        return FFNShape(self.hidden, self.ffn, Activation(self.activation), self.gated)
+        return FFNShape(self.hidden, self.ffn, Activation(self.activation), self.gated, self.norm)
 
     @cached_property
     def problem(self) -> Graph:
@@ -89,7 +91,7 @@ class Row:
 
     @property
     def launch_problem(self) -> list[dict[str, Any]]:
-        """What the launch computes, as ``store.problem`` has it."""
+        """What the launch computes, see ``timed``."""
         return _launch_problem(self.shape, self.launched)
 
     @property
@@ -154,18 +156,27 @@ class Table:
 
 @cache
 def _launch_problem(shape: FFNShape, rows: int) -> list[dict[str, Any]]:
-    return problem(ffn(rows, shape))
+    return timed(ffn(rows, shape))
+
+
+def timed(graph: Graph) -> list[dict[str, Any]]:
+    """The ops of a graph as ``store.problem`` has them, without what a norm adds, on which no time depends."""
+    return [
+        {**op, "params": {name: value for name, value in op["params"].items() if name != "EPS"}}
+        for op in problem(graph)
+    ]
 
 
 def place(graph: Graph, launched: int) -> tuple[float, ...]:
     """Where a graph stands among others, whose launch is built for so many rows.
 
     The logarithm of the bytes of its inputs, the binary one of the rows of the launch, the part of these that are
-    there, and whether it has a gate.
+    there, and whether it has a gate, and a norm.
     """
     nbytes = sum(graph.tensor(name).nbytes for name in graph.inputs)
-    gated = any(sums(op) == 2 for op in matmuls(graph))
-    return float(np.log(nbytes)), float(np.log2(launched)), rows_of(graph) / launched, float(gated)
+    products = matmuls(graph)
+    gated, normed = any(sums(op) == 2 for op in products), len(products) < len(graph.ops)
+    return float(np.log(nbytes)), float(np.log2(launched)), rows_of(graph) / launched, float(gated), float(normed)
 
 
 def rows_of(graph: Graph) -> int:
