@@ -103,10 +103,10 @@ def way_of(text: str, op: Extents) -> Way:
     """The inverse of ``text_of``."""
     told = _WAY.fullmatch(text)
     assert told is not None, text
-    m, n, k, turned, parts = told.groups()
-    return Way(
-        MatmulTile(int(m), int(n), int(k), swap_ab=bool(turned)), int(parts), op.sums, min(-(-op.m // 8) * 8, int(m))
-    )
+    m, n, k, parts = (int(told[group]) for group in (1, 2, 3, 5))
+    turned = bool(told[4])
+    warps = 12 if (n if turned else m) == 192 else 8  # three warpgroups are priced unlike one or two
+    return Way(MatmulTile(m, n, k, num_warps=warps, swap_ab=turned), parts, op.sums, min(-(-op.m // 8) * 8, m))
 
 
 def text_of(op: OpSetting) -> str:

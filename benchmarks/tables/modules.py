@@ -26,6 +26,27 @@ def nn_table(record: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
+_SIZES = {"1 to 8": 8, "9 to 64": 64, "65 to 192": 192, "193 to 1000": 1000}  # of drawn rows, by their most tokens
+
+
+def drawn_table(record: dict[str, Any]) -> str:
+    """The table of docs/pytorch.md: FFNs drawn at random, by the launch of exactly their tokens and by modules."""
+    lines = [
+        "| tokens | FFNs | the launch of them, alone | lowest | module, alone | in a layer | whole layer | lowest |",
+        "|---" * 8 + "|",
+    ]
+    left = record["rows"]
+    for size, most in _SIZES.items():
+        rows, left = ([row for row in left if (row["tokens"] <= most) == inside] for inside in (True, False))
+        times = [{name: told["median_us"] for name, told in row["alone"].items()} for row in rows]
+        exact = [min(us["eager"], us["compile"]) / us["exact"] for us in times]
+        ratios = [[row[f"{where}_ratio"] for row in rows] for where in ("alone", "layer", "whole")]
+        modules = " | ".join(f"{geometric_mean(values):.3f}" for values in ratios)
+        cells = f"{geometric_mean(exact):.3f} | {min(exact):.3f} | {modules} | {min(map(min, ratios)):.3f}"
+        lines.append(f"| {size} | {len(rows)} | {cells} |")
+    return "\n".join(lines)
+
+
 def choice_line(record: dict[str, Any]) -> str:
     """How well it is known which FFNs a launch runs faster, of docs/pytorch.md."""
     rows = record["rows"]

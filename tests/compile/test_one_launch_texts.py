@@ -133,6 +133,8 @@ def test_what_no_text_takes_is_refused() -> None:
         il.TextBody(NORM_TEXT, "norm_rows", scratch_bytes=64)
     with pytest.raises(ArgumentError, match="op 'mine': scratch_bytes is 'x'; write a whole number"):
         launch(alone(replace(TEXT, scratch_bytes=lambda op: "x")))
+    with pytest.raises(ArgumentError, match="most_warpgroups is 4; use 2 or 3"):
+        il.TextBody(NORM_TEXT, "norm_rows", most_warpgroups=4)
     with pytest.raises(ParamError, match="a header comes with what is streamed, and has both arguments and a size"):
         il.TextBody(NORM_TEXT, "norm_rows", headed=("x",), header_bytes=lambda op: 16)
     headed = replace(TEXT, streamed=("x",), loads="Loads", headed=("x",), header_bytes=lambda op: 16)

@@ -88,6 +88,7 @@ def test_what_is_no_folded_norm_says_so(make: Callable[[], object], error: type[
 GRAPHS = {
     "few tokens": folded(13, tile(16, 64, swap_ab=True), tile(16, 64, 128, swap_ab=True), gated=True, depth=256),
     "two warpgroups": folded(70, tile(64, 128, warps=8, swap_ab=True), tile(128, 72, warps=8)),
+    "three warpgroups": folded(135, tile(72, 192, warps=12, swap_ab=True), tile(192, 64, warps=12)),
     "tokens are rows": folded(70, tile(64, 128), tile(64, 72), depth=128, kept=False),
 }
 

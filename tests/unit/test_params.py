@@ -164,6 +164,9 @@ def test_built_in_ops_are_checked_when_they_are_made() -> None:
     small = il.Tensor("x", (16, 16), il.fp32), il.Tensor("y", (16, 16), il.fp32)
     with pytest.raises(ParamError, match="op 'c' has num_warps 5"):
         il.copy("c", *small, num_warps=5)
+    some = il.Graph("some", small, (il.copy("c", *small, num_warps=12),), ("x",), ("y",))
+    with pytest.raises(ParamError, match="op 'c' has num_warps 12, and Triton takes powers of two"):
+        il.SerialExecutor(il.build(some, il.Choices(1)), il.Options("meta"))
 
 
 def loops() -> il.Graph:

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 import interlace as il
+from interlace.core.errors import ShapeError
 from interlace.kernels.matmul import Activation as A
 from interlace.kernels.matmul.tile import MatmulTile
 from interlace.kernels.matmul.walk_cost import Extents, Way, ring_stages, seconds
@@ -66,6 +67,9 @@ def test_ops_side_by_side_have_tiles_of_their_own() -> None:
         (RELU, 200, [(200, 128, 1), (200, 128, 4)]),
         (RELU, 256, [(128, 224, 1), (128, 192, 3)]),
         (GATED, 256, [(128, 112, 1), (128, 192, 3)]),
+        (GATED, 160, [(160, 128, 1), (160, 128, 4)]),
+        (GATED, 192, [(192, 56, 1), (192, 96, 3)]),
+        (DEEP, 192, [(192, 96, 2), (192, 96, 1)]),
     ],
 )
 def test_what_was_fastest_is_taken(
@@ -73,6 +77,47 @@ def test_what_was_fastest_is_taken(
 ) -> None:
     setting = il.OneLaunchExecutor.default(il.workloads.ffn(m, shape), il.H200)
     assert found(setting) == ways
+
+
+def test_three_warpgroups_take_as_many_tokens_as_fill_them_beside_no_text_that_has_fewer_warps() -> None:
+    def most(graph: il.Graph) -> int:
+        return max(dict(of.params)["num_warps"] for _, of in il.OneLaunchExecutor.default(graph, il.H200).ops)
+
+    assert [most(il.workloads.ffn(m, DEEP)) for m in (64, 128, 150, 192, 256)] == [4, 8, 12, 12, 8]
+    layer = replace(DEEP, norm=1e-5)
+    assert most(il.workloads.ffn(192, layer, norm_rows=2)) == 12
+    step = decode_graph(replace(LLAMAS["llama3.2-1b"], layers=1), 192, 1088, il.H200)
+    assert most(step) == 8
+
+
+def test_what_cannot_have_three_warpgroups_says_so() -> None:
+    wide, few = MatmulTile(24, 192, 64, num_warps=12, swap_ab=True), MatmulTile(16, 32, 64, swap_ab=True)
+    x, y, z = (il.Tensor(name, (16, 64), il.bf16) for name in "xyz")
+    v, u = (il.Tensor(name, (64, 64), il.bf16) for name in "vu")
+    last = il.copy("last", y, z, (16, 64))
+    first, narrow = il.matmul("first", x, v, y, tile=wide), il.matmul("next", y, u, z, tile=few)
+    for behind, refused in (
+        (narrow, "fewer than 64 weight rows run in 8 warps at most"),
+        (last, "op 'last' runs in 8 warps at most, and an op of its launch"),
+    ):
+        graph = il.Graph("some", (x, v, u, y, z), (first, behind), ("x", "v", "u"), ("z",))
+        with pytest.raises(ShapeError, match=refused):
+            il.OneLaunchExecutor(il.build(graph, il.Choices(4)), il.Options("meta"))
+    alone = il.Graph("one", (x, v, y), (first,), ("x", "v"), ("y",))
+    with pytest.raises(ShapeError, match="tile for 12 warps: Triton's are powers of two"):
+        il.SerialExecutor(il.build(alone, il.Choices(4)), il.Options("meta"))
+
+
+def test_three_warpgroups_leave_less_shared_memory_and_registers() -> None:
+    three = Way(MatmulTile(192, 128, 64, num_warps=12), 1, 1, 192)
+    two = replace(three, tile=replace(three.tile, num_warps=8))
+    assert ring_stages([three], il.H200.smem_bytes) < ring_stages([two], il.H200.smem_bytes)
+    up = Extents(192, (14336,), 4096, 1)
+    assert seconds(up, three, 4, il.H200) == pytest.approx(1.035 * seconds(up, two, 4, il.H200))
+    tile = MatmulTile(192, 200, 64, num_warps=12)
+    graph = il.workloads.ffn(192, DEEP, up=tile, down=tile)
+    with pytest.raises(ShapeError, match="sums of 100 registers a thread, and at most 96 fit"):
+        il.OneLaunchExecutor(il.build(graph, il.Choices(4)), il.Options("meta"))
 
 
 @pytest.mark.parametrize("m", [33, 65, 129, 150, 300, 777])

@@ -2,7 +2,7 @@
 
 A launch takes fewer rows than it is built for, and about as long as with all of them. Where one for fewer rows costs
 hardly less, by what its tiling is priced at (``kernels/matmul/walk_cost``), the one for more serves both. An FFN of
-4096-14336 with a gate is built for 64, 72, 96, 128, 144, 152, 160, 168, 192, 208 and 256 rows, among others.
+4096-14336 with a gate is built for 64, 72, 96, 128, 144, 152, 168, 192, 208 and 256 rows, among others.
 """
 
 from __future__ import annotations

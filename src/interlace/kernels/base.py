@@ -212,9 +212,6 @@ def triton_body(op: Op) -> TritonBody:
     kernel = kernel_of(op)
     if kernel.triton is None:
         raise no_body(op, BodyKind.TRITON)
-    warps = int(op.parameters.get("num_warps", 1))
-    if warps != power_of_two(warps):
-        raise ParamError(f"op {op.name!r} has num_warps {warps}, and Triton takes powers of two; give its tile fewer")
     body = kernel.triton()
     functions = [f for f in (body.prefetch, body.accumulate, body.finish) if f is not None]
     taken = [p for f in functions for p in inspect.signature(f.fn).parameters.values()]
@@ -228,6 +225,9 @@ def triton_body(op: Op) -> TritonBody:
         )
     if body.check is not None:
         body.check(op)
+    warps = int(op.parameters.get("num_warps", 1))
+    if warps != power_of_two(warps):
+        raise ParamError(f"op {op.name!r} has num_warps {warps}, and Triton takes powers of two; give it fewer")
     return body
 
 

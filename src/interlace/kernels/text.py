@@ -65,7 +65,7 @@ class TextBody:
         late: arguments that come through the ring, behind the item's waits (``launch/fetched``). The function then
             takes a ``Fetch& fetch`` too, and warpgroups share no scratch.
         wide: two warpgroups take a tile where no product of the launch says how many there are.
-        most_warpgroups: that may take a tile.
+        most_warpgroups: that may take a tile, 2 or 3; products of a launch may have three.
         early: further arguments that it reads ahead of the item's waits, of which the same holds.
         resident: the one of these, a vector, for whose element ``tile.i`` loads wait; "" for none. Where it has 256
             elements or fewer it may lie in shared memory (``launch/streamed``).
@@ -124,6 +124,8 @@ class TextBody:
             value = getattr(self, name)
             if value is not None and not callable(value):
                 raise ArgumentError(f"TextBody: {name} is {value!r}; write {name}=lambda op: {value!r}")
+        if type(self.most_warpgroups) is not int or self.most_warpgroups not in (2, 3):
+            raise ArgumentError(f"TextBody: most_warpgroups is {self.most_warpgroups!r}; use 2 or 3")
         filled = series(self.filled, tuple, "TextBody", "filled")
         pairs = tuple(series(pair, str, "TextBody", "filled") for pair in filled)
         if any(len(pair) != 2 for pair in pairs):

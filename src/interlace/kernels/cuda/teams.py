@@ -1,9 +1,9 @@
 """What texts that go through rows have in common, behind ``ROWS``; see ``kernels/teams``. BM is the rows of a tile.
 
-    BM    of 4 warps                     of 8 warps
-    1     a row by all                   a row by all
-    4     a row by each                  a row by two
-    8     two rows by each, in turn      a row by each
+    BM    of 4 warps                     of 8 warps         of 12 warps
+    1     a row by all                   a row by all       a row by all
+    4     a row by each                  a row by two       a row by three
+    8     two rows by each, in turn      a row by each      two rows by three, in turn
 
 From 8 rows on they come through the ring, unless they are longer than a stage should be; then each is for as few warps
 as hold it in a few registers.

@@ -56,7 +56,13 @@ def triton_smem_bytes(op: Op, itemsize: int) -> int:
 
 
 def check_powers(op: Op) -> None:
-    """Raise ShapeError unless the extents of the op's tile are powers of two from 16 on, as blocks of Triton are."""
+    """Raise ShapeError unless extents of an op's tile, from 16 on, and its warps are powers of two, as Triton's are."""
+    warps = int(op.param("num_warps"))
+    require(
+        warps & (warps - 1) == 0,
+        f"op {op.name!r}: tile for {warps} warps: Triton's are powers of two; use such a tile, or the one_launch "
+        "executor",
+    )
     extents = [int(op.param(name)) for name in ("BM", "BN", "BK")]
     require(
         all(extent >= 16 and extent & (extent - 1) == 0 for extent in extents),

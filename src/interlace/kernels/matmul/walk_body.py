@@ -42,6 +42,7 @@ PITCH_BYTES = ROW_BYTES + 16
 _TALL, _WIDEST, _STEP = 64, 256, 8
 #: By the L2 at a time, a line of a box: weights stream 1 to 2 % faster than by 256 at a time (docs/tried.md).
 _FETCHED_BYTES = ROW_BYTES
+_SKINNY_WARPGROUPS = 1, 2  # of which threads are shared by 16 rows evenly
 _MOST_SHARED = 128  # sums of a thread of three warpgroups, those of its share beside all
 _MOST_HELD = 3  # stages of weights in registers; more were no faster (docs/tried.md)
 _TOGETHER = 4  # parts of a tile whose sums are loaded at once
@@ -222,6 +223,11 @@ def _skinny_tile(op: Op, parts: int, warpgroups: int, as_words: int = 0) -> Walk
     require(
         bm <= SKINNY_TOKENS,
         f"{what}: tiles of fewer than {_TALL} weight rows are for {SKINNY_TOKENS} tokens at most",
+    )
+    require(
+        warpgroups in _SKINNY_WARPGROUPS,
+        f"{what}: tiles of fewer than {_TALL} weight rows run in {4 * max(_SKINNY_WARPGROUPS)} warps at most, and an "
+        f"op of the launch is tiled for {4 * warpgroups}; give that fewer",
     )
     require(parts == 1, f"{what}: a tile of fewer than {_TALL} weight rows is not split; use whole tiles")
     require(k % PANEL == 0, f"{what}: tiles of fewer than {_TALL} weight rows need a k of a multiple of {PANEL}")

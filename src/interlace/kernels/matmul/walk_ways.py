@@ -1,8 +1,9 @@
 """Ways of tiling matmuls of the one launch from 17 tokens on, those that take least time by ``walk_cost`` first.
 
-A way of one op is a tile and how many parts each is cut into. All ops of a launch share one ring, whose stages are as
-large as the largest op wants, so ops cannot be tiled one by one: the best few ways of each kind of op are combined, and
-a combination is priced with the stages that its ring has.
+A way of one op is a tile and how many parts each is cut into. All ops of a launch have as many warpgroups, two from 65
+tokens on and perhaps three from 129 on, and share one ring, whose stages are as large as the largest op wants. So ops
+cannot be tiled one by one: the best few ways of each kind of op are combined, and a combination is priced with the
+stages that its ring has.
 
     kinds           ops that multiply the same tokens count as one; layers that are alike, too
     ways            of each kind every tile and split, ranked as if it had the ring for itself; the best few are kept
@@ -31,6 +32,7 @@ _MOST_STAGE_BYTES = 32 << 10  # of weights
 # Stages of a ring: two that are multiplied, and as many under way; or one, where a stage cannot be shallower.
 _LEAST_STAGES, _SHALLOW_STAGES = 4, 3
 _ALIKE = 0.01  # of the time, within which what loads least is taken: it takes least power too
+_LIGHT = 192  # tokens up to which power is no limit
 _TRIED = 512  # combinations of ways of unlike ops
 _FEW = 128  # tokens up to which there is one row panel of tiles
 _LOW, _HIGH = 4, 8  # row panels of an order's groups, up to so many tokens and beyond
@@ -40,7 +42,7 @@ _LOW_TOKENS = 1024
 def cheapest(ops: Sequence[Op], m: int, device: DeviceSpec, warpgroups: int = MOST_WARPGROUPS) -> Iterator[Setting]:
     """Settings of matmuls over some tokens, 17 or more, by the time that they take; none if no ring holds them.
 
-    Beyond 128 tokens, of those that take hardly more than the least what loads least comes first.
+    Beyond 192 tokens, of those that take hardly more than the least what loads least comes first.
 
     Args:
         warpgroups: that a block may have at most.
@@ -48,7 +50,7 @@ def cheapest(ops: Sequence[Op], m: int, device: DeviceSpec, warpgroups: int = MO
     kinds = _kinds(ops)
     unlike = list(dict.fromkeys(kinds.values()))
     rings, costs = _priced(unlike, device, warpgroups)
-    alike = min(costs, default=0.0) * (1 + (_ALIKE if m > _FEW else 0.0))
+    alike = min(costs, default=0.0) * (1 + (_ALIKE if m > _LIGHT else 0.0))
 
     def cost(n: int) -> tuple[float, ...]:
         loads = sum(loaded_bytes(e, way) for (e, _), way in zip(unlike, rings[n], strict=True))
