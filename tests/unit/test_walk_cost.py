@@ -70,6 +70,7 @@ def test_ops_side_by_side_have_tiles_of_their_own() -> None:
         (GATED, 160, [(160, 128, 1), (160, 128, 4)]),
         (GATED, 192, [(192, 56, 1), (192, 96, 3)]),
         (DEEP, 192, [(192, 96, 2), (192, 96, 1)]),
+        (il.workloads.FFNShape(1600, 6400, A.GELU_TANH, False), 143, [(192, 56, 1), (192, 64, 5)]),
     ],
 )
 def test_what_was_fastest_is_taken(

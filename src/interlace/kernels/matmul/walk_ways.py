@@ -28,6 +28,7 @@ _ROWS = 64  # of the tensor core's first operand, by each warpgroup
 _NARROWEST, _WIDEST, _STEP = 32, 256, 8  # rows of the other operand, all matrices together; what they are a multiple of
 _MOST_PARTS = 8  # that a last part waits for
 _DEPTHS = (64, 128, 256)
+_SHALLOW_FROM = 3  # warpgroups, whose tokens make a deep stage so large that ways with some were 14 to 24 % slower
 _MOST_STAGE_BYTES = 32 << 10  # of weights
 # Stages of a ring: two that are multiplied, and as many under way; or one, where a stage cannot be shallower.
 _LEAST_STAGES, _SHALLOW_STAGES = 4, 3
@@ -82,8 +83,9 @@ def _priced(
     counts = [1] if m <= _ROWS else [count for count in (2, 3) if count <= min(warpgroups, -(-m // _ROWS))]
     rings = []
     for count in counts:
+        depths = _DEPTHS if count < _SHALLOW_FROM else _DEPTHS[:1]
         # Of many unlike ops few ways each are combined, and the best may be of depths that share no ring.
-        rings += _rings(unlike, device, count, _DEPTHS) or _rings(unlike, device, count, _DEPTHS[:1])
+        rings += _rings(unlike, device, count, depths) or _rings(unlike, device, count, _DEPTHS[:1])
     costs = [
         sum(seconds(e, way, stages, device) for (e, _), way in zip(unlike, each, strict=True)) for each, stages in rings
     ]
