@@ -112,8 +112,10 @@ OTHERS = {
 }
 _TABLED = "llama3-8b", "qwen2.5-0.5b", "phi-2", "gpt2-xl", "llama3.2-1b", "llama3-70b", "opt-1.3b", "falcon-7b"
 TABLED = {name: MODELS[name] for name in _TABLED} | OTHERS
-TOKENS = (1, 16, 17, 48, 64, 97, 200, 512, 1024, 2, 8, 9, 32, 33, 65, 128, 129, 160, 192, 256, 300, 384, 777)
-TOKENS += 2048, 4096
+TOKENS = (
+    *(1, 16, 17, 48, 64, 97, 200, 512, 1024),
+    *(2, 8, 9, 32, 33, 65, 128, 129, 160, 192, 256, 300, 384, 777, 2048, 4096),
+)
 #: How many GPUs may share a drawn network, and its most tokens.
 SHARES, MOST_TOKENS = (1, 2, 4, 8), 1000
 _BAR = 0.97

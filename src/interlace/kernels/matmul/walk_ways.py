@@ -79,13 +79,13 @@ def _priced(
         warpgroups: that a block may have at most.
     """
     m = max(extents.m for extents, _ in unlike)
-    # As many as tokens fill; three beside two.
-    counts = [1] if m <= _ROWS else [count for count in (2, 3) if count <= min(warpgroups, -(-m // _ROWS))]
+    # Two from 65 tokens on, and beside them as many more as tokens fill.
+    counts = range(2, min(warpgroups, -(-m // _ROWS)) + 1) if m > _ROWS else (1,)
     rings = []
     for count in counts:
         depths = _DEPTHS if count < _SHALLOW_FROM else _DEPTHS[:1]
         # Of many unlike ops few ways each are combined, and the best may be of depths that share no ring.
-        rings += _rings(unlike, device, count, depths) or _rings(unlike, device, count, _DEPTHS[:1])
+        rings += _rings(unlike, device, count, depths) or _rings(unlike, device, count, depths[:1])
     costs = [
         sum(seconds(e, way, stages, device) for (e, _), way in zip(unlike, each, strict=True)) for each, stages in rings
     ]
