@@ -1,11 +1,12 @@
 """Does ``deploy.choose`` know when one launch is faster than PyTorch's own ops, on FFNs that nobody measured?
 
-    python benchmarks/choose.py benchmarks/results/choose-h200.json        the study, on any machine
+    python benchmarks/choose.py benchmarks/results/choose-h200.json        the study of a table, on any machine
     python benchmarks/choose.py --table launches.json                      the table that ships, from a sweep
 
-Each model of the table is left out in turn, and its rows are judged by the others. Of each row that is taken for a
-launch, ratio is the library's time over the launch's; others count as 1. An oracle takes the launch wherever that
-exceeds 1. The sweep is one of launches (``benchmarks/nn.py --launches``).
+The study is of the GPU that the record is named after. Each model of the table is left out in turn, and its rows are
+judged by the others. Of each row that is taken for a launch, ratio is the library's time over the launch's; others
+count as 1. An oracle takes the launch wherever that exceeds 1. The sweep is one of launches (``benchmarks/nn.py
+--launches``).
 """
 
 from __future__ import annotations
@@ -19,7 +20,6 @@ from pathlib import Path
 from statistics import fmean, pstdev
 from typing import Any
 
-import interlace as il
 from interlace.bench.record import write_cpu_record
 from interlace.core.devices import DeviceSpec, known_chips
 from interlace.core.files import write_whole
@@ -31,7 +31,6 @@ from interlace.executors.one_launch import OneLaunchExecutor
 from interlace.kernels.base import power_of_two
 
 MEASURES = ("deploy", "kernels/matmul", "planner/predict.py", "policies", "sim")
-COMMAND = "python benchmarks/choose.py benchmarks/results/choose-h200.json"
 PROTOCOL = (
     "every model of the table left out in turn and judged by the others; ratio is the library's time over the "
     "launch's, back to back, in a layer or in a compiled one, whichever is least, and 1 where the library is chosen"
@@ -46,7 +45,7 @@ def judged(table: Table) -> list[dict[str, Any]]:
         mine = [row for row in table.rows if row.model == model]
         others = table.without(mine)
         for row in mine:
-            said = judge(others, row.problem, row.graph(row.launched), table.device, row.predicted_us)
+            said = judge(others, row.problem, row.graph(row.launched), table.device, lambda us=row.predicted_us: us)
             figures = {"ratio": round(row.ratio, 4), "judged": round(said.ratio, 4), "least": said.least}
             rows = {"tokens": row.tokens, "launched": row.launched}
             found.append({"model": model, **rows, **figures, "launch": said.ratio >= said.least})
@@ -147,8 +146,10 @@ def main() -> None:
         path, table = table_of(json.loads(Path(sys.argv[2]).read_text()))
         write_whole(path, tables.text(table))
         return
-    found = figures(tables.table(il.H200))
-    write_cpu_record(Path(sys.argv[1]), COMMAND, PROTOCOL, MEASURES, found, ("numpy",))
+    path = Path(sys.argv[1])
+    found = figures(tables.read(tables.FOLDER / f"{path.stem.rpartition('-')[2]}.json"))
+    command = f"python benchmarks/choose.py benchmarks/results/{path.name}"
+    write_cpu_record(path, command, PROTOCOL, MEASURES, found, ("numpy",))
     print(*(f"{name}: {value}" for name, value in found.items() if name != "rows"), sep="\n")
 
 

@@ -112,7 +112,7 @@ void meet(Meeting& meeting, Waits what, uint32_t expected, const char* name, boo
   }
   meeting.waiting.clear();
   meeting.arrived = 0;
-  meeting.knows.clear();
+  if (orders) meeting.knows.clear();
   maybe_leave();
 }
 

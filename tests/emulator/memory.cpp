@@ -18,7 +18,6 @@ void touch(const void* pointer, uint32_t bytes, bool write, uint32_t line, bool 
     else shadow.read(static_cast<uint32_t>(inside), bytes, by);
     return;
   }
-  if (on_stack(at)) return;
   const Buffer* const buffer = buffer_of(at, bytes);
   if (buffer && buffer->watched) {
     const By by = by_thread(*machine.current, line);
@@ -204,16 +203,23 @@ unsigned long long atomic_swap(void* at, unsigned bytes, unsigned long long expe
   return swap(static_cast<uint32_t*>(at), static_cast<uint32_t>(expected));
 }
 
-// What the compiler calls before each access (-fsanitize=thread); the library of that sanitizer is not linked.
-#define HOOKS(bytes)                                                                            \
-  void __tsan_read##bytes(void* at) { touch(at, bytes, false, LINE); }                          \
-  void __tsan_write##bytes(void* at) { touch(at, bytes, true, LINE); }                          \
-  void __tsan_unaligned_read##bytes(void* at) { touch(at, bytes, false, LINE); }                \
-  void __tsan_unaligned_write##bytes(void* at) { touch(at, bytes, true, LINE); }
+// What the compiler calls before each access (-fsanitize=thread); the library of that sanitizer is not linked. Most are
+// of the thread's own stack.
+#define HOOK(name, bytes, write)                      \
+  void __tsan_##name(void* at) {                      \
+    if (!on_stack(at)) touch(at, bytes, write, LINE); \
+  }
+#define HOOKS(bytes)                                                   \
+  HOOK(read##bytes, bytes, false) HOOK(write##bytes, bytes, true)      \
+  HOOK(unaligned_read##bytes, bytes, false) HOOK(unaligned_write##bytes, bytes, true)
 extern "C" {
 HOOKS(1) HOOKS(2) HOOKS(4) HOOKS(8) HOOKS(16)
-void __tsan_read_range(void* at, unsigned long bytes) { touch(at, static_cast<uint32_t>(bytes), false, LINE); }
-void __tsan_write_range(void* at, unsigned long bytes) { touch(at, static_cast<uint32_t>(bytes), true, LINE); }
+void __tsan_read_range(void* at, unsigned long bytes) {
+  if (!on_stack(at)) touch(at, static_cast<uint32_t>(bytes), false, LINE);
+}
+void __tsan_write_range(void* at, unsigned long bytes) {
+  if (!on_stack(at)) touch(at, static_cast<uint32_t>(bytes), true, LINE);
+}
 void __tsan_init() {}
 void __tsan_func_entry(void*) {}
 void __tsan_func_exit(void*) {}

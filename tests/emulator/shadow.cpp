@@ -2,7 +2,7 @@
 
 #include <cstdio>
 
-Shadow shadow{false, {}, {}}, global_shadow{true, {}, {}};
+Shadow shadow{false}, global_shadow{true};
 
 namespace {
 // Who an agent is, in words; two buffers, since a message names two.
@@ -22,6 +22,7 @@ const char* described(uint32_t agent) {
 void Shadow::reset(uint64_t bytes) {
   cells.assign((bytes + GRAIN - 1) / GRAIN, Cell());
   readers.clear();
+  places.assign(machine.agents, 0);
 }
 
 void Shadow::use(uint32_t at, const By& by, bool initialised) {
@@ -31,18 +32,24 @@ void Shadow::use(uint32_t at, const By& by, bool initialised) {
   keep(cell, by);
 }
 
-void Shadow::keep_more(Cell& cell, const By& by, bool thread) {
+void Shadow::keep_more(Cell& cell, const By& by) {
   if (cell.more < 0) {
     cell.more = static_cast<int>(readers.size());
-    readers.emplace_back();
+    readers.push_back({{}, std::vector<uint64_t>(machine.agents / 64 + 1)});
   }
-  std::vector<Access>& more = readers[cell.more];
-  for (Access& other : more)
-    if (other.agent == by.agent || (thread && after(other, by))) {
-      other = {by.clock, by.agent, by.line};
-      return;
-    }
-  more.push_back({by.clock, by.agent, by.line});
+  Readers& more = readers[cell.more];
+  uint64_t& known = more.known[by.agent / 64];
+  const uint64_t bit = uint64_t{1} << by.agent % 64;
+  uint32_t& place = places[by.agent];
+  if (!(known & bit)) {
+    known |= bit;
+    place = static_cast<uint32_t>(more.each.size());
+    more.each.push_back({by.clock, by.agent, by.line});
+    return;
+  }
+  if (place >= more.each.size() || more.each[place].agent != by.agent)
+    for (place = 0; more.each[place].agent != by.agent;) ++place;
+  more.each[place] = {by.clock, by.agent, by.line};
 }
 
 void Shadow::complain(const Access& before, uint32_t i, const By& by, const char* then, const char* now) {

@@ -27,10 +27,17 @@ struct Cell {
   bool barrier = false;
 };
 
+// Further readers of a cell, the last access of each.
+struct Readers {
+  std::vector<Access> each;
+  std::vector<uint64_t> known;  // a bit for each agent
+};
+
 struct Shadow {
-  const bool global;  // written before the launch, if not by it
+  const bool global = false;  // written before the launch, if not by it
   std::vector<Cell> cells;
-  std::vector<std::vector<Access>> readers;
+  std::vector<Readers> readers;
+  std::vector<uint32_t> places;  // of each agent, among the readers of the cell that it read last: cells are alike
 
   void reset(uint64_t bytes);
   void read(uint32_t at, uint32_t bytes, const By& by) {
@@ -66,9 +73,11 @@ struct Shadow {
     if (cell.read.agent != NOBODY) {
       if (!after(cell.read, by)) complain(cell.read, i, by, "read", "write");
       if (cell.more >= 0) {
-        for (const Access& other : readers[cell.more])
+        Readers& more = readers[cell.more];
+        for (const Access& other : more.each)
           if (!after(other, by)) complain(other, i, by, "read", "write");
-        readers[cell.more].clear();
+        more.each.clear();
+        std::fill(more.known.begin(), more.known.end(), 0);
       }
       cell.read.agent = NOBODY;
     }
@@ -92,9 +101,9 @@ struct Shadow {
       cell.read = {by.clock, by.agent, by.line};
       return;
     }
-    keep_more(cell, by, thread);
+    keep_more(cell, by);
   }
-  void keep_more(Cell& cell, const By& by, bool thread);
+  void keep_more(Cell& cell, const By& by);
   void complain(const Access& before, uint32_t i, const By& by, const char* then, const char* now);
   void unwritten(uint32_t i, const By& by);
   void on_barrier(uint32_t i, const By& by, const char* what);

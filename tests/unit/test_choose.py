@@ -25,6 +25,7 @@ from .gpus import A100
 
 BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
 ROWS = table.table(H200).rows
+CHIPS = H100, H200  # whose launches were measured
 SILU, RELU = il.Activation.SILU, il.Activation.RELU
 SOME = FFNShape(2048, 8192, SILU, True)
 
@@ -94,21 +95,25 @@ def test_the_librarys_time_is_a_roofline_for_each_kernel() -> None:
 # ---------------------------------------------------------------- what was measured
 
 
-def test_the_table_is_read_as_it_is_written_and_rests_on_todays_predictions() -> None:
+@pytest.mark.parametrize("device", CHIPS, ids=lambda device: device.name)
+def test_the_table_is_read_as_it_is_written_and_rests_on_todays_predictions(device: il.DeviceSpec) -> None:
     """A rule or a model that changed calls for ``benchmarks/choose.py --table``, and perhaps for new measurements."""
-    found = table.table(H200)
-    assert table.text(found) == (table.FOLDER / "h200.json").read_text()
-    assert len({(row.model, row.norm, row.tokens) for row in ROWS}) == len(ROWS)
-    assert all(row.launched == launched_rows(row.tokens, row.shape, H200) for row in ROWS[::7])
-    few = [row for row in ROWS if row.launched <= 256][::3]  # what is larger takes longer to predict
-    for row in {(row.model, row.norm, row.launched): row for row in few}.values():
-        assert predicted_us(deployment(row.graph(row.launched), H200)) == pytest.approx(row.predicted_us, abs=1e-3), row
+    found = table.table(device)
+    assert found.device == device
+    assert table.text(found) in {path.read_text() for path in table.FOLDER.glob("*.json")}
+    assert len({(row.model, row.norm, row.tokens) for row in found.rows}) == len(found.rows)
+    assert all(row.launched == launched_rows(row.tokens, row.shape, device) for row in found.rows[::31])
+    few = [row for row in found.rows if row.launched <= 256][::17]  # what is larger takes longer to predict
+    assert {row.launched for row in few} > {8, 16, 64}
+    for row in few:
+        assert predicted_us(deployment(row.graph(row.launched), device)) == pytest.approx(row.predicted_us, abs=1e-3)
 
 
-def test_no_row_of_the_table_is_chosen_where_the_library_is_faster() -> None:
-    launches, some = 0, ROWS[::3]
+@pytest.mark.parametrize("device", CHIPS, ids=lambda device: device.name)
+def test_no_row_of_the_table_is_chosen_where_the_library_is_faster(device: il.DeviceSpec) -> None:
+    launches, some = 0, table.table(device).rows[::7]
     for row in some:
-        choice = choose(row.problem, H200, row.graph(row.launched))
+        choice = choose(row.problem, device, row.graph(row.launched))
         assert (choice.executor is OneLaunchExecutor) == (row.ratio >= 1.01), row
         assert choice.launch_us is not None
         assert choice.library_us is not None
@@ -116,6 +121,13 @@ def test_no_row_of_the_table_is_chosen_where_the_library_is_faster() -> None:
         assert "measured" in choice.why
         launches += choice.executor is not None
     assert 0.1 * len(some) < launches < len(some)
+
+
+def test_what_was_measured_is_not_predicted_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(predicting, "predict", lambda *_: pytest.fail("a prediction"))
+    shape = shape_of(row("llama3-8b", 48))
+    for tokens in (48, 50, 64):
+        assert "measured" in chosen(shape, tokens).why
 
 
 def measured(*rows: tuple[int, int, float, float]) -> table.Table:
@@ -129,7 +141,7 @@ def measured(*rows: tuple[int, int, float, float]) -> table.Table:
 
 
 def judged(found: table.Table, tokens: int, launched: int) -> Judgement:
-    return judge(found, ffn(tokens, SOME), ffn(launched, SOME), H200, 50.0)
+    return judge(found, ffn(tokens, SOME), ffn(launched, SOME), H200, lambda: 50.0)
 
 
 def test_a_launch_is_judged_by_its_time_on_as_many_tokens() -> None:
@@ -165,7 +177,7 @@ def test_over_fewer_rows_than_a_launch_was_measured_for_the_library_is_taken_to_
 def test_what_is_only_predicted_must_win_by_the_margin_of_the_table() -> None:
     found = measured((16, 16, 30.0, 40.0))
     other = FFNShape(2048, 8064, SILU, True)
-    told = judge(found, ffn(16, other), ffn(16, other), H200, 50.0)
+    told = judge(found, ffn(16, other), ffn(16, other), H200, lambda: 50.0)
     assert (told.launch_us, told.least) == (50.0, 1.06)
     assert judged(found, 128, 128).least == UNLIKE
     assert judged(replace(found, margins={128: 1.5}), 104, 104).least == 1.5
@@ -219,9 +231,9 @@ def test_a_launch_with_a_norm_is_judged_by_those_with_one_whatever_that_adds() -
     both = replace(found, rows=(*found.rows, row))
     for eps in (1e-5, 1e-6):
         some = replace(SOME, norm=eps)
-        told = judge(both, ffn(16, some), ffn(16, some), H200, 50.0)
+        told = judge(both, ffn(16, some), ffn(16, some), H200, lambda: 50.0)
         assert (told.launch_us, told.library_us, told.least) == (32.0, 44.0, MEASURED)
-        beside = judge(found, ffn(16, some), ffn(16, some), H200, 50.0)
+        beside = judge(found, ffn(16, some), ffn(16, some), H200, lambda: 50.0)
         assert "predicted" in beside.why
     assert judged(both, 16, 16).launch_us == 30.0
 
@@ -279,14 +291,16 @@ def test_drawn_rows_are_the_same_for_a_seed() -> None:
 # ---------------------------------------------------------------- beside the table
 
 
-def test_on_ffns_that_were_left_out_the_choice_is_as_good_as_the_record_says() -> None:
+@pytest.mark.parametrize("chip", ["h100", "h200"])
+def test_on_ffns_that_were_left_out_the_choice_is_as_good_as_the_record_says(chip: str) -> None:
     study = runpy.run_path(str(BENCHMARKS / "choose.py"))
-    record = json.loads((BENCHMARKS / "results" / "choose-h200.json").read_text())
-    found = study["figures"](table.table(H200))
+    record = json.loads((BENCHMARKS / "results" / f"choose-{chip}.json").read_text())
+    known = table.read(table.FOLDER / f"{chip}.json")
+    found = study["figures"](known)
     assert {name: record[name] for name in found} == json.loads(json.dumps(found))
     assert found["below"] == 0
     assert found["mean"] - 1 >= 0.7 * (found["oracle"] - 1)
-    assert study["margins"](table.table(H200)) == found["margins"]["predicted"]
+    assert study["margins"](known) == found["margins"]["predicted"]
 
 
 def test_an_ffn_beside_the_table_is_predicted_and_corrected() -> None:
@@ -324,11 +338,11 @@ def test_beyond_what_was_measured_the_library_runs() -> None:
 
 def test_another_chip_goes_by_the_nearest_that_was_measured_and_says_so() -> None:
     shape = shape_of(row("llama3-8b", 16))
-    choice = chosen(shape, 16, H100)
-    assert "corrected by what was measured of FFNs alike (NVIDIA H200" in choice.why
-    assert choice.launch_us != chosen(shape, 16).launch_us
     part = replace(H200, sms=66, like=H200.name)
-    assert "corrected" in chosen(shape, 16, part).why
+    for device, measured_on in ((replace(H100, name="an H800", like=H100.name), H100), (part, H200)):
+        choice = chosen(shape, 16, device)
+        assert f"corrected by what was measured of FFNs alike ({measured_on.name}" in choice.why
+        assert choice.launch_us != chosen(shape, 16).launch_us
     older = chosen(shape, 16, A100)
     assert older.executor is None
     assert "nobody measured the persistent-ticket executor" in older.why

@@ -8,6 +8,7 @@ least with which none of its FFNs, each judged by the others, is made slower (``
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 from math import exp
@@ -81,7 +82,7 @@ def choose(graph: Graph, device: DeviceSpec, launched: Graph | None = None) -> C
     reason = _unknown(measured, chosen, setting, rows_of(graph))
     if reason:
         return Choice(None, None, None, library, reason)
-    found = judge(measured, graph, launched, device, predicted_us(chosen))
+    found = judge(measured, graph, launched, device, lambda: predicted_us(chosen))
     faster = found.ratio >= found.least
     return Choice(
         chosen.executor if faster else None, setting if faster else None, found.launch_us, found.library_us, found.why
@@ -142,8 +143,10 @@ class Judgement:
         return self.library_us / self.launch_us
 
 
-def judge(measured: Table, graph: Graph, launched: Graph, device: DeviceSpec, launch_us: float) -> Judgement:
-    """What a table and the predictions say of a graph, whose launch is predicted to take so long."""
+def judge(
+    measured: Table, graph: Graph, launched: Graph, device: DeviceSpec, predicted: Callable[[], float]
+) -> Judgement:
+    """What a table and the predictions say of a graph; its launch is only predicted where nothing is known of it."""
     rows = rows_of(graph)
     if (measured.device.name, measured.device.sms) == (device.name, device.sms):
         same = _same(measured, launched)
@@ -158,7 +161,7 @@ def judge(measured: Table, graph: Graph, launched: Graph, device: DeviceSpec, la
     why = f"predicted, corrected by what was measured of FFNs {like} ({measured.origin})"
     margin = measured.margin(rows_of(launched))
     least = margin if near else max(margin, UNLIKE)
-    return Judgement(launch_us, library * exp(missed), least, why)
+    return Judgement(predicted(), library * exp(missed), least, why)
 
 
 def _same(measured: Table, launched: Graph) -> list[Row]:
