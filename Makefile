@@ -25,14 +25,14 @@ NUMBA := $(foreach test,choose.py::test_a_launch_is_predicted_once_for_all_numbe
 	machine.py::test_costs_follow_from_what_accesses_missed steals.py,tests/unit/test_$(test))
 
 # Neighbours share what they compile and compute, so each worker takes a half of the tests as they stand.
-PYTEST := $(BIN)/pytest -m "not gpu" -n 2 --dist worksteal
+PYTEST := $(BIN)/pytest -m "not gpu and not thorough" -n 2 --dist worksteal
 TESTS := tests/unit tests/compile tests/browser
 
 # Arrays of tests are small, and each worker has a core: further threads of PyTorch and BLAS would only spin.
-test numba collected fast test-triton random: export OMP_NUM_THREADS = 1
+test numba collected fast test-triton thorough random: export OMP_NUM_THREADS = 1
 
 .DEFAULT_GOAL := help
-.PHONY: help run setup test types numba collected fast test-triton random docs pictures dist records gpu-test clean
+.PHONY: help run setup test types numba collected fast test-triton thorough random docs pictures dist records gpu-test clean
 
 help:  ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -58,7 +58,7 @@ numba: $(VENV)/.installed-test
 
 # Nor does each of them compile the modules of tests: mypy is done first, so that this takes a core that is free.
 collected: $(VENV)/.installed-test
-	$(BIN)/pytest -q -m "not gpu" --collect-only $(TESTS) | tail -n 1
+	$(BIN)/pytest -q -m "not gpu and not thorough" --collect-only $(TESTS) | tail -n 1
 
 fast: $(VENV)/.installed-test  ## Lint, and the tests of graphs, plans, proofs and policies: under a minute
 	$(BIN)/ruff check .
@@ -71,6 +71,9 @@ test-triton: $(VENV)/.installed-test $(TRITON_STAMPS)  ## Compile and lint launc
 
 with-triton-%: $(VENV)/triton-%/.installed
 	PYTHONPATH=$(CURDIR)/$(VENV)/triton-$* $(BIN)/pytest -q $(COMPILED)
+
+thorough: $(VENV)/.installed-test  ## Run the tests that make test leaves out: more shapes, seeds and models of what others show
+	$(BIN)/pytest -m "thorough and not gpu" -n 2 --dist worksteal tests
 
 random: $(VENV)/.installed-test  ## Run every property test on new random examples, ROUNDS times
 	for round in $$(seq $(ROUNDS)); do INTERLACE_RANDOM=1 $(BIN)/pytest -q -m hypothesis -n 2 tests/unit || exit 1; done

@@ -55,6 +55,7 @@ BLOCKS: dict[str, tuple[str, tuple[str, ...], Callable[..., str]]] = {
     "dispatches": ("docs/concepts.md", ("dispatch-h200.json",), launches.dispatches_table),
     "prefill": ("docs/prefill.md", ("explored-prefill-h200.json",), launches.explored_table),
     "choice": ("docs/pytorch.md", ("choose-h200.json",), modules.choice_line),
+    "choice-h100": ("docs/pytorch.md", ("choose-h100.json",), modules.choice_line),
     "nn": ("docs/pytorch.md", ("nn-h200.json",), modules.nn_table),
     "nn-drawn": ("docs/pytorch.md", ("nn-drawn-h200.json",), modules.drawn_table),
     "nn-h100": ("docs/pytorch.md", ("nn-h100.json",), modules.nn_table),

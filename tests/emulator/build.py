@@ -37,7 +37,7 @@ _RUNTIME = ("-O2", "-g0", "-march=native", "-ftree-vectorize", "-fvect-cost-mode
 #: A text's own functions are called: a copy in every place takes the compiler twice as long. Those of the preamble are
 #: copied, so that an access belongs to the line of the text that makes it.
 _CALLED = "#undef __forceinline__\n#define __forceinline__ inline\n"
-_KERNELS = ("-O0", "-g1", "-w", "-fsanitize=thread", "--param=tsan-instrument-func-entry-exit=0")
+_KERNELS = ("-Og", "-g1", "-w", "-fsanitize=thread", "--param=tsan-instrument-func-entry-exit=0")
 #: After all memory of a kernel, so that an access past the end stays in the array.
 _SLACK_BYTES = 1024
 

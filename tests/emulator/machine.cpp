@@ -16,7 +16,7 @@ using Entry = void (*)(void**);
 extern "C" const Entry kernels[];
 
 namespace {
-constexpr uint64_t MOST_STEPS = 20'000'000;
+constexpr uint64_t MOST_STEPS = 4'000'000;
 constexpr size_t MOST_FAULTS = 64;
 constexpr uint32_t SLEEP = 8;  // of so many steps of the scheduler one ends the sleep of all
 constexpr uint32_t REST_NS = 5000;  // of a block of which nobody has anything to do, until it has its turn again

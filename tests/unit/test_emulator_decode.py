@@ -96,6 +96,7 @@ def test_steps_of_a_ragged_batch_are_right_and_touch_nothing_else(name: str) -> 
             ]
 
 
+@pytest.mark.thorough
 def test_random_steps_by_words_are_bit_for_bit_those_by_semaphores_and_right() -> None:
     tried, wrong = search(range(1046, 1050))
     assert tried == 4

@@ -21,6 +21,7 @@ def _judged() -> tuple[list[Mutant], list[Mutant]]:
     return [m for m, v in verdicts if v == "accepted"], [m for m, v in verdicts if v not in ("accepted", "not proved")]
 
 
+@pytest.mark.thorough
 def test_what_the_proof_accepts_is_right_and_most_of_what_it_refuses_goes_wrong() -> None:
     """Else one of the two looks at nothing; what was dropped may not have been needed at these extents."""
     accepted, refused = _judged()

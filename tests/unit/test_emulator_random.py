@@ -24,7 +24,9 @@ NUMBERS, RUN, TOGETHER, KERNELS = 320, 160, 40, 26
 
 
 @pytest.mark.skipif(bool(MISSING), reason=MISSING)
-@pytest.mark.parametrize("first", range(0, RUN, TOGETHER))
+@pytest.mark.parametrize(
+    "first", [0, *(pytest.param(first, marks=pytest.mark.thorough) for first in range(TOGETHER, RUN, TOGETHER))]
+)
 def test_the_text_of_random_kernels_is_right_and_free_of_races(first: int) -> None:
     count, wrong = search(range(first, first + TOGETHER))
     assert count >= KERNELS

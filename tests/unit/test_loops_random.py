@@ -17,7 +17,7 @@ from ..draws import EXAMPLES
 from .loops import Case, cases
 
 #: Draws of each of four tests, and how many of them differ from each other.
-DRAWS, DIFFERENT = 200, 156
+DRAWS, DIFFERENT = 100, 78
 
 
 @pytest.mark.parametrize("nested", [False, True], ids=["loop", "nest"])

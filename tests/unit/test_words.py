@@ -345,6 +345,7 @@ def test_products_of_words_are_bit_for_bit_those_of_tensors_whatever_tokens_ther
     assert [str(fault) for fault in words.faults] == []
 
 
+@pytest.mark.thorough
 @pytest.mark.skipif(bool(MISSING), reason=MISSING)
 def test_random_chains_by_words_are_bit_for_bit_those_by_semaphores() -> None:
     tried, wrong = search(range(8))
