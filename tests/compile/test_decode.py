@@ -12,6 +12,7 @@ from interlace.kernels.rms_norm import rms_norm
 from interlace.workloads import LLAMAS, RaggedAttention, decode_graph
 
 from ..sampling import sampling_graph
+from ..thorough import some
 
 
 def test_a_step_is_one_launch_whose_layers_share_their_code() -> None:
@@ -30,10 +31,7 @@ def test_a_step_is_one_launch_whose_layers_share_their_code() -> None:
     assert alone != text(1, drawn=True)
 
 
-@pytest.mark.parametrize(
-    "name",
-    ["llama3.2-1b", *(pytest.param(name, marks=pytest.mark.thorough) for name in ("qwen2.5-0.5b", "smollm2-135m"))],
-)
+@pytest.mark.parametrize("name", some(["llama3.2-1b", "qwen2.5-0.5b", "smollm2-135m"], "llama3.2-1b".__eq__))
 def test_steps_of_one_sequence_by_words_spill_nothing_and_keep_the_memory_order(name: str) -> None:
     """All that a layer hands over is words, but for what is added."""
     graph = decode_graph(replace(LLAMAS[name], layers=2, vocabulary=4096), 1, 1088, il.H200)

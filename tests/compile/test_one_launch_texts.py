@@ -12,6 +12,7 @@ from interlace.kernels.lint import lint
 from interlace.launch.compose import KEEPS
 
 from ..texts import NORM, NORM_TEXT, chain, norm
+from ..thorough import some
 
 
 def launch(graph: il.Graph, **choices: object) -> il.OneLaunchExecutor:
@@ -33,10 +34,11 @@ def alone(walk: il.TextBody, params: dict[str, object] | None = None) -> il.Grap
 
 
 TEXT = NORM.walk
+OFTEN = il.Dispatch.STATIC, il.Dispatch.TICKET, il.Dispatch.DISPATCHER
 
 
 @pytest.mark.parametrize("warps", [4, 8])
-@pytest.mark.parametrize("dispatch", il.Dispatch)
+@pytest.mark.parametrize("dispatch", some(il.Dispatch, lambda dispatch: dispatch in OFTEN))
 def test_texts_and_products_in_one_launch_keep_the_memory_order(dispatch: il.Dispatch, warps: int) -> None:
     run = launch(chain(256, il.MatmulTile(128, 64, 64, num_warps=warps)), dispatch=dispatch)
     assert run.binary.resources.spill_bytes == 0

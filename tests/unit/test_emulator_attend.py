@@ -279,7 +279,7 @@ def test_what_cannot_be_addressed_is_refused(name: str, message: str) -> None:
         run._launches(((run.plan.graph.ops[0], t),))
 
 
-@pytest.mark.parametrize("splits", [1, 2])
+@pytest.mark.parametrize("splits", [1, pytest.param(2, marks=pytest.mark.thorough)])
 @pytest.mark.parametrize(
     ("d", "group", "norms", "page", "registers"),
     [(64, 4, False, 0, 168), (128, 8, True, 0, 255), (64, 4, False, 64, 168)],

@@ -18,15 +18,14 @@ from ..emulator.build import MISSING
 from ..emulator.random_kernels import Load, Loop, Out, Step, Tile, Tree, build_tree
 from ..emulator.search import drawn, search
 from ..emulator.shrink import shrink
+from ..thorough import some
 
 #: Numbers of kernels in all, those that are run, and in one test; so many of these, at least, keep the rules.
 NUMBERS, RUN, TOGETHER, KERNELS = 320, 160, 40, 26
 
 
 @pytest.mark.skipif(bool(MISSING), reason=MISSING)
-@pytest.mark.parametrize(
-    "first", [0, *(pytest.param(first, marks=pytest.mark.thorough) for first in range(TOGETHER, RUN, TOGETHER))]
-)
+@pytest.mark.parametrize("first", some(range(0, RUN, TOGETHER), lambda first: first == 0))
 def test_the_text_of_random_kernels_is_right_and_free_of_races(first: int) -> None:
     count, wrong = search(range(first, first + TOGETHER))
     assert count >= KERNELS

@@ -18,6 +18,8 @@ from interlace.loops.meaning.interpret import interpret
 from interlace.loops.proof.prove import prove
 from interlace.loops.rewrite.circular import circular_buffer, lower
 
+from ..thorough import some
+
 Marks = dict[str, tuple[int, int | None]]
 RNG = np.random.default_rng(7)
 
@@ -115,7 +117,7 @@ def test_matmul_with_an_operand_broadcast_over_the_batch() -> None:
 
 
 @pytest.mark.parametrize("name", library.examples())
-@pytest.mark.parametrize("stages", [1, 2, 3, 8])
+@pytest.mark.parametrize("stages", some([1, 2, 3, 8], lambda stages: stages in (1, 3)))
 def test_every_example_is_proved(name: str, stages: int) -> None:
     """In both forms, in few events."""
     rings = library.examples()[name].kernel.rings

@@ -177,7 +177,7 @@ def test_parameters_are_shared_unless_their_layout_must_change() -> None:
     assert not gated.w_gate.requires_grad
 
 
-@pytest.mark.parametrize("backend", ["eager", "aot_eager"])
+@pytest.mark.parametrize("backend", ["eager", pytest.param("aot_eager", marks=pytest.mark.thorough)])
 def test_torch_compile_finds_one_graph(backend: str) -> None:
     up, down = linears("up", "down", bias=True)
     for module in (swiglu()[0], normed()[0], FFN.from_linears(up, down, "gelu-tanh")):

@@ -280,7 +280,9 @@ def all_to_all(n: int, same: bool = False) -> Graph:
     ],
     ids=["ticket", "static", "ragged batches", "one worker"],
 )
-@pytest.mark.parametrize("same", [False, True], ids=["two tensors", "one tensor"])
+@pytest.mark.parametrize(
+    "same", [False, pytest.param(True, marks=pytest.mark.thorough)], ids=["two tensors", "one tensor"]
+)
 def test_reads_of_all_tiles_by_all_tiles_take_memory_of_the_tiles(
     choices: Choices, by_wait: bool, same: bool
 ) -> None:

@@ -26,6 +26,7 @@ from ..cases import TORCH  # noqa: E402
 from ..emulator.build import MISSING  # noqa: E402
 from ..emulator.random_chains import search  # noqa: E402
 from ..emulator.walk import EmulatedLaunch, kinds_of_faults, prepare, run_poisoned  # noqa: E402
+from ..thorough import some  # noqa: E402
 
 SHAPE, CAPACITY, POSITIONS = LlamaShape(2, 128, 192, 2, 1, 64, 97, tied=True), 192, (0, 5, 130)
 PARTS = ("parts", "peak", "total")
@@ -287,36 +288,47 @@ _FINISH = "    finish(op, item, sums, extras, feature);\n    note_words(launch, 
 NO_ITEM = _FINISH, f"    if (GATES < 2 || item.j != 1) {{\n{_FINISH}    }}\n"
 
 
+_WORDS = "scaled", "squares", "inner"
+
+
+def chain(m: int, workers: int = 2, here: int = 4096, **given: Any) -> EmulatedLaunch:
+    """Three products, of which each takes what the one before has left."""
+    depths, rows, warps = {**DEPTHS, **TURNS}[m], 16 if m > 8 else 8, 8 if m in TURNS else 4
+    graph = products(m, *depths, rows, COLUMNS.get(m, 320), warps)
+    of = il.build(graph, il.Choices(workers, Dispatch.STATIC))
+    with mock.patch("interlace.kernels.matmul.walk_body.POLLED_BY_CONSUMERS", here):
+        run = EmulatedLaunch(of, stages=3, at_once=workers > 1, **given)
+        assert run.composition.stages == 3
+    return run
+
+
 @cache
-def chains() -> dict[Any, EmulatedLaunch]:
-    """Three products, of which each takes what the one before has left, by words and by semaphores; and broken ones."""
+def sound(m: int) -> dict[str, EmulatedLaunch]:
+    """By words and by semaphores."""
+    every = {
+        "words": chain(m, words=_WORDS, timeout_s=1.0),
+        "words, by the loader": chain(m, here=0, words=_WORDS, timeout_s=1.0),
+        "semaphores": chain(m, words=(), timeout_s=1.0),
+    }
+    prepare([*every.values()])
+    return every
 
-    def made(m: int, workers: int = 2, here: int = 4096, **given: Any) -> EmulatedLaunch:
-        depths, rows, warps = {**DEPTHS, **TURNS}[m], 16 if m > 8 else 8, 8 if m in TURNS else 4
-        graph = products(m, *depths, rows, COLUMNS.get(m, 320), warps)
-        of = il.build(graph, il.Choices(workers, Dispatch.STATIC))
-        with mock.patch("interlace.kernels.matmul.walk_body.POLLED_BY_CONSUMERS", here):
-            run = EmulatedLaunch(of, stages=3, at_once=workers > 1, **given)
-            assert run.composition.stages == 3
-        return run
 
+@cache
+def broken() -> dict[Any, EmulatedLaunch]:
+    """Chains that are wrong each in its way."""
     every: dict[Any, EmulatedLaunch] = {}
-    words = ("scaled", "squares", "inner")
-    for m in (*DEPTHS, *TURNS):
-        every[m, "words"] = made(m, words=words, timeout_s=1.0)
-        every[m, "words, by the loader"] = made(m, here=0, words=words, timeout_s=1.0)
-        every[m, "semaphores"] = made(m, words=(), timeout_s=1.0)
     for name, change in {"tag": NO_TAG, "tokens": NO_LOOK_AT_TOKENS, "squares": NO_SQUARES, "item": NO_ITEM}.items():
-        every[name] = made(3, 1, 0, words=words, change=change, timeout_s=HASTE_S)
+        every[name] = chain(3, 1, 0, words=_WORDS, change=change, timeout_s=HASTE_S)
     for name, change in (("squares", NO_SQUARES), ("item", NO_ITEM), ("meeting", NO_MEETING)):
-        every[name, "here"] = made(3, 1, words=words, change=change, timeout_s=HASTE_S)
+        every[name, "here"] = chain(3, 1, words=_WORDS, change=change, timeout_s=HASTE_S)
     # Who polls itself is behind all that its own block left, so what is early is so in another.
     for name, change in (("tokens", NO_LOOK_BY_CONSUMERS), ("again", NOT_AGAIN)):
-        every[name, "here"] = made(3, words=words, change=change, timeout_s=1.0)
+        every[name, "here"] = chain(3, words=_WORDS, change=change, timeout_s=1.0)
     # Tokens of the last product come by bulk loads, into the slots that those of the one before were stored into.
-    every["turn"] = made(2, 1, words=(), change=NO_TURN)
+    every["turn"] = chain(2, 1, words=(), change=NO_TURN)
     for name, change in (("slot", NO_EMPTY), ("proxy", NO_PROXY_FENCE), ("bulk behind", NO_CHANGE)):
-        every[name] = made(3, 1, 0, words=("scaled", "squares"), change=change)
+        every[name] = chain(3, 1, 0, words=("scaled", "squares"), change=change)
     prepare([*every.values()])
     return every
 
@@ -333,9 +345,9 @@ def given(run: EmulatedLaunch, seed: int = 0) -> dict[str, torch.Tensor]:
 
 @pytest.mark.skipif(bool(MISSING), reason=MISSING)
 @pytest.mark.parametrize("by", ["words", "words, by the loader"])
-@pytest.mark.parametrize("m", [*DEPTHS, *TURNS])
+@pytest.mark.parametrize("m", some([*DEPTHS, *TURNS], lambda m: m not in (5, 7)))
 def test_products_of_words_are_bit_for_bit_those_of_tensors_whatever_tokens_there_are(m: int, by: str) -> None:
-    words, semaphores = chains()[m, by], chains()[m, "semaphores"]
+    words, semaphores = sound(m)[by], sound(m)["semaphores"]
     assert {*words._handed_over.sizes} == {"scaled", "squares", "inner"}
     assert [waits_of(words, op) for op in ("first", "second", "third")] == [0, 0, 0]
     for seed in range(2):
@@ -356,7 +368,7 @@ def test_random_chains_by_words_are_bit_for_bit_those_by_semaphores() -> None:
 @pytest.mark.skipif(bool(MISSING), reason=MISSING)
 @pytest.mark.parametrize("who", ["tokens", ("tokens", "here"), ("again", "here")], ids=str)
 def test_who_does_not_look_whether_tokens_are_there_multiplies_others(who: Any) -> None:
-    assert not torch.equal(chained(chains()[who]), chained(chains()[3, "semaphores"]))
+    assert not torch.equal(chained(broken()[who]), chained(sound(3)["semaphores"]))
 
 
 def test_an_item_finds_the_tokens_of_the_one_before_in_its_block_where_that_is_of_the_same_op() -> None:
@@ -371,7 +383,7 @@ def test_an_item_finds_the_tokens_of_the_one_before_in_its_block_where_that_is_o
 
 @pytest.mark.skipif(bool(MISSING), reason=MISSING)
 def test_consumers_meet_before_they_read_the_tokens_of_each_other() -> None:
-    run = chains()["meeting", "here"]
+    run = broken()["meeting", "here"]
     chained(run)
     assert "race" in {fault.kind for fault in run.faults}
 
@@ -381,7 +393,7 @@ def test_consumers_meet_before_they_read_the_tokens_of_each_other() -> None:
     ("name", "found"), [("bulk behind", ()), ("slot", ("deadlock", "race")), ("proxy", ("proxy",))], ids=str
 )
 def test_tokens_are_stored_into_empty_slots_and_ahead_of_bulk_loads(name: str, found: tuple[str, ...]) -> None:
-    run = chains()[name]
+    run = broken()[name]
     for seed in range(4):
         chained(run, seed)
     assert {fault.kind for fault in run.faults} == {*found}
@@ -389,19 +401,19 @@ def test_tokens_are_stored_into_empty_slots_and_ahead_of_bulk_loads(name: str, f
 
 @pytest.mark.skipif(bool(MISSING), reason=MISSING)
 def test_a_warp_that_leaves_a_stage_to_others_hands_it_back_when_all_its_lanes_have_seen_it() -> None:
-    run = chains()["turn"]
+    run = broken()["turn"]
     assert any("deadlock" in kinds_of_faults(run, given(run), [seed]) for seed in range(32))
 
 
 @pytest.mark.skipif(bool(MISSING), reason=MISSING)
 def test_without_the_number_of_the_run_tokens_of_the_run_before_are_taken() -> None:
-    first, second = (torch.equal(chained(chains()["tag"], n), chained(chains()[3, "semaphores"], n)) for n in range(2))
+    first, second = (torch.equal(chained(broken()["tag"], n), chained(sound(3)["semaphores"], n)) for n in range(2))
     assert (first, second) == (True, False)
 
 
 @pytest.mark.skipif(bool(MISSING), reason=MISSING)
 @pytest.mark.parametrize(
-    ("broken", "says"),
+    ("name", "says"),
     [
         ("squares", r"op 'second', tile \(0, \d\) .* waited for words of 'scaled' and 'squares' before"),
         ("item", r"op 'third', .* words of 'inner' before .*; op 'second', tile \(0, 1\) never posted"),
@@ -410,9 +422,9 @@ def test_without_the_number_of_the_run_tokens_of_the_run_before_are_taken() -> N
     ],
     ids=str,
 )
-def test_tokens_that_never_come_end_in_an_error_that_names_them(broken: Any, says: str) -> None:
+def test_tokens_that_never_come_end_in_an_error_that_names_them(name: Any, says: str) -> None:
     with pytest.raises(HangError, match=says):
-        chained(chains()[broken])
+        chained(broken()[name])
 
 
 def test_an_error_of_a_wait_for_words_names_their_tensors_and_who_did_not_leave_them() -> None:
