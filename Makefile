@@ -42,7 +42,7 @@ run: $(VENV)/.installed-run  ## Run the feed-forward workload, on the GPU if the
 
 setup: $(VENV)/.installed-test $(TRITON_STAMPS)  ## Install all that the tests need; side by side with make -j2 setup
 
-test: $(VENV)/.installed-test  ## Lint, type-check and run every test that needs no GPU
+test: $(VENV)/.installed-test  ## Lint, type-check and run the tests that need no GPU
 	$(BIN)/ruff check .
 	$(BIN)/lint-imports
 	$(MAKE) -j2 types numba collected
@@ -73,7 +73,7 @@ with-triton-%: $(VENV)/triton-%/.installed
 	PYTHONPATH=$(CURDIR)/$(VENV)/triton-$* $(BIN)/pytest -q $(COMPILED)
 
 thorough: $(VENV)/.installed-test  ## Run the tests that make test leaves out: more shapes, seeds and models of what others show
-	$(BIN)/pytest -m "thorough and not gpu" -n 2 --dist worksteal tests
+	$(BIN)/pytest -m "thorough and not gpu" -n 2 --dist worksteal $(TESTS)
 
 random: $(VENV)/.installed-test  ## Run every property test on new random examples, ROUNDS times
 	for round in $$(seq $(ROUNDS)); do INTERLACE_RANDOM=1 $(BIN)/pytest -q -m hypothesis -n 2 tests/unit || exit 1; done

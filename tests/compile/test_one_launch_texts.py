@@ -34,7 +34,7 @@ def alone(walk: il.TextBody, params: dict[str, object] | None = None) -> il.Grap
 
 
 TEXT = NORM.walk
-OFTEN = il.Dispatch.STATIC, il.Dispatch.TICKET, il.Dispatch.DISPATCHER
+OFTEN = il.Dispatch.STATIC, il.Dispatch.HYBRID, il.Dispatch.DISPATCHER
 
 
 @pytest.mark.parametrize("warps", [4, 8])

@@ -52,7 +52,9 @@ def _folder() -> TemporaryDirectory[str]:
 def _runtime() -> Path:
     """The emulator itself, compiled once for all processes that share a cache of a run of tests."""
     sources = [*sorted(HERE.glob("*.cpp")), *sorted(HERE.glob("*.h"))]
-    hashed = hashlib.sha256(b"\0".join([*(source.read_bytes() for source in sources), *map(str.encode, _RUNTIME)]))
+    native = subprocess.run(["g++", *_RUNTIME, "-Q", "--help=target"], capture_output=True, check=True).stdout
+    told = [*(source.read_bytes() for source in sources), *map(str.encode, _RUNTIME), native]
+    hashed = hashlib.sha256(b"\0".join(told))
     out = Path(os.environ.get("INTERLACE_CACHE_DIR") or _folder().name) / f"emulator-{hashed.hexdigest()}.o"
     if not out.exists():
         out.parent.mkdir(parents=True, exist_ok=True)

@@ -94,7 +94,7 @@ struct Shadow {
     const std::vector<uint32_t>& fences = global ? machine.current->fenced_global : by.knows->fenced;
     return before.agent >= machine.products_of(0) || fences[before.agent] >= before.clock;
   }
-  // Of readers that follow each other the last will do; a copy's end does not tell what came before the copy.
+  // Of a first reader and one that follows it the latter will do; a copy's end does not tell what came before the copy.
   void keep(Cell& cell, const By& by) {
     const bool thread = by.agent < machine.threads.size();
     if (cell.read.agent == NOBODY || cell.read.agent == by.agent || (thread && after(cell.read, by))) {

@@ -124,6 +124,7 @@ def test_no_row_of_the_table_is_chosen_where_the_library_is_faster(device: il.De
 
 
 def test_what_was_measured_is_not_predicted_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    predicted_us.cache_clear()
     monkeypatch.setattr(predicting, "predict", lambda *_: pytest.fail("a prediction"))
     shape = shape_of(row("llama3-8b", 48))
     for tokens in (48, 50, 64):

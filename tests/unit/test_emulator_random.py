@@ -1,6 +1,7 @@
 """Random kernels on the emulator: their text means what their loops mean, and no schedule of it races.
 
-These are some hundred by fixed numbers. For thousands of others, made smaller where they go wrong:
+These are some by fixed numbers, a hundred with ``make thorough``. For thousands of others, made smaller where they go
+wrong:
 
     python -m tests.emulator --seed 1000 --kernels 2000 --prove
 """

@@ -379,7 +379,14 @@ def test_families_have_groups_that_fit_the_cache_and_sawtooth_only_over_chunks()
 
 @pytest.mark.parametrize(
     ("shape", "capacity"),
-    [((8, 8, 1), 3), ((13, 7, 1), 5), ((2, 64, 1), 4), ((6, 6, 3), 10)],
+    [
+        ((8, 8, 1), 3),
+        pytest.param((8, 8, 1), 6, marks=pytest.mark.thorough),
+        ((13, 7, 1), 5),
+        ((2, 64, 1), 4),
+        ((6, 6, 3), 10),
+        ((9, 9, 1), 99),
+    ],
     ids=str,
 )
 @BOTH

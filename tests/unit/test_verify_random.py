@@ -178,7 +178,7 @@ LEAST_UNSAFE = {
 def test_planted_fault_is_caught_unless_the_plan_is_still_safe(fault: Callable[[Plan, int, int], Plan]) -> None:
     verdicts: Counter[str] = Counter()
 
-    @settings(EXAMPLES, max_examples=30)
+    @EXAMPLES
     @given(st.data(), plans(), st.integers(0, 100))
     def judged(data: st.DataObject, plan: Plan, other: int) -> None:
         row = data.draw(st.integers(0, len(plan.waits) - 1))

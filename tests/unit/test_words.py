@@ -357,11 +357,11 @@ def test_products_of_words_are_bit_for_bit_those_of_tensors_whatever_tokens_ther
     assert [str(fault) for fault in words.faults] == []
 
 
-@pytest.mark.thorough
 @pytest.mark.skipif(bool(MISSING), reason=MISSING)
-def test_random_chains_by_words_are_bit_for_bit_those_by_semaphores() -> None:
-    tried, wrong = search(range(8))
-    assert tried >= 6
+@pytest.mark.parametrize("numbers", some([range(2), range(2, 8)], lambda numbers: numbers.start == 0), ids=str)
+def test_random_chains_by_words_are_bit_for_bit_those_by_semaphores(numbers: range) -> None:
+    tried, wrong = search(numbers)
+    assert tried >= 0.75 * len(numbers)
     assert wrong == []
 
 
