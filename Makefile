@@ -24,8 +24,9 @@ NUMBA := $(foreach test,choose.py::test_a_launch_is_predicted_once_for_all_numbe
 	cache.py::test_worked_example_of_the_module cli_order.py cli_traffic.py \
 	machine.py::test_costs_follow_from_what_accesses_missed steals.py,tests/unit/test_$(test))
 
+MARKS := -m "not gpu and not thorough"
 # Neighbours share what they compile and compute, so each worker takes a half of the tests as they stand.
-PYTEST := $(BIN)/pytest -m "not gpu and not thorough" -n 2 --dist worksteal
+PYTEST := $(BIN)/pytest $(MARKS) -n 2 --dist worksteal
 TESTS := tests/unit tests/compile tests/browser
 
 # Arrays of tests are small, and each worker has a core: further threads of PyTorch and BLAS would only spin.
@@ -58,7 +59,7 @@ numba: $(VENV)/.installed-test
 
 # Nor does each of them compile the modules of tests: mypy is done first, so that this takes a core that is free.
 collected: $(VENV)/.installed-test
-	$(BIN)/pytest -q -m "not gpu and not thorough" --collect-only $(TESTS) | tail -n 1
+	$(BIN)/pytest -q $(MARKS) --collect-only $(TESTS) | tail -n 1
 
 fast: $(VENV)/.installed-test  ## Lint, and the tests of graphs, plans, proofs and policies: under a minute
 	$(BIN)/ruff check .

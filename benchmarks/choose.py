@@ -147,10 +147,10 @@ def main() -> None:
         write_whole(path, tables.text(table))
         return
     path = Path(sys.argv[1])
-    table = tables.FOLDER / f"{path.stem.rpartition('-')[2]}.json"
-    if not table.exists():
+    shipped = tables.FOLDER / f"{path.stem.rpartition('-')[2]}.json"
+    if not shipped.exists():
         raise SystemExit(f"{path.name} names no chip with a table; call it like choose-h200.json")
-    found = figures(tables.read(table))
+    found = figures(tables.read(shipped))
     command = f"python benchmarks/choose.py benchmarks/results/{path.name}"
     write_cpu_record(path, command, PROTOCOL, MEASURES, found, ("numpy",))
     print(*(f"{name}: {value}" for name, value in found.items() if name != "rows"), sep="\n")

@@ -2,7 +2,7 @@
 
 #include <cstdio>
 
-Shadow shadow{false}, global_shadow{true};
+Shadow shadow{false, {}, {}, {}}, global_shadow{true, {}, {}, {}};
 
 namespace {
 // Who an agent is, in words; two buffers, since a message names two.

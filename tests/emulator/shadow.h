@@ -34,7 +34,7 @@ struct Readers {
 };
 
 struct Shadow {
-  const bool global = false;  // written before the launch, if not by it
+  const bool global;  // written before the launch, if not by it
   std::vector<Cell> cells;
   std::vector<Readers> readers;
   std::vector<uint32_t> places;  // of each agent, among the readers of the cell that it read last: cells are alike

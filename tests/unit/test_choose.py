@@ -21,11 +21,12 @@ from interlace.executors.one_launch import OneLaunchExecutor
 from interlace.planner import predict as predicting
 from interlace.workloads import FFNShape, ffn, two_copies
 
+from ..thorough import some
 from .gpus import A100
 
 BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
 ROWS = table.table(H200).rows
-CHIPS = H100, H200  # whose launches were measured
+CHIPS = {"h100": H100, "h200": H200}  # whose launches were measured
 SILU, RELU = il.Activation.SILU, il.Activation.RELU
 SOME = FFNShape(2048, 8192, SILU, True)
 
@@ -95,24 +96,31 @@ def test_the_librarys_time_is_a_roofline_for_each_kernel() -> None:
 # ---------------------------------------------------------------- what was measured
 
 
-@pytest.mark.parametrize("device", CHIPS, ids=lambda device: device.name)
-def test_the_table_is_read_as_it_is_written_and_rests_on_todays_predictions(device: il.DeviceSpec) -> None:
-    """A rule or a model that changed calls for ``benchmarks/choose.py --table``, and perhaps for new measurements."""
-    found = table.table(device)
-    assert found.device == device
-    assert table.text(found) in {path.read_text() for path in table.FOLDER.glob("*.json")}
+@pytest.mark.parametrize("chip", CHIPS)
+def test_the_table_is_read_as_it_is_written(chip: str) -> None:
+    found = table.table(CHIPS[chip])
+    assert found.device == CHIPS[chip]
+    assert table.text(found) == (table.FOLDER / f"{chip}.json").read_text()
     assert len({(row.model, row.norm, row.tokens) for row in found.rows}) == len(found.rows)
-    assert all(row.launched == launched_rows(row.tokens, row.shape, device) for row in found.rows[::31])
-    few = [row for row in found.rows if row.launched <= 256][::17]  # what is larger takes longer to predict
+
+
+@pytest.mark.parametrize("every", some([17, 3], lambda every: every == 17))
+@pytest.mark.parametrize("device", CHIPS.values(), ids=CHIPS)
+def test_the_table_rests_on_todays_predictions(device: il.DeviceSpec, every: int) -> None:
+    """A rule or a model that changed calls for ``benchmarks/choose.py --table``, and perhaps for new measurements."""
+    rows = table.table(device).rows
+    assert all(row.launched == launched_rows(row.tokens, row.shape, device) for row in rows[:: 2 * every])
+    few = [row for row in rows if row.launched <= 256][::every]  # what is larger takes longer to predict
     assert {row.launched for row in few} > {8, 16, 64}
     for row in few:
         assert predicted_us(deployment(row.graph(row.launched), device)) == pytest.approx(row.predicted_us, abs=1e-3)
 
 
-@pytest.mark.parametrize("device", CHIPS, ids=lambda device: device.name)
-def test_no_row_of_the_table_is_chosen_where_the_library_is_faster(device: il.DeviceSpec) -> None:
-    launches, some = 0, table.table(device).rows[::7]
-    for row in some:
+@pytest.mark.parametrize("every", some([7, 3], lambda every: every == 7))
+@pytest.mark.parametrize("device", CHIPS.values(), ids=CHIPS)
+def test_no_row_of_the_table_is_chosen_where_the_library_is_faster(device: il.DeviceSpec, every: int) -> None:
+    launches, rows = 0, table.table(device).rows[::every]
+    for row in rows:
         choice = choose(row.problem, device, row.graph(row.launched))
         assert (choice.executor is OneLaunchExecutor) == (row.ratio >= 1.01), row
         assert choice.launch_us is not None
@@ -120,7 +128,7 @@ def test_no_row_of_the_table_is_chosen_where_the_library_is_faster(device: il.De
         assert choice.library_us / choice.launch_us == pytest.approx(row.ratio)
         assert "measured" in choice.why
         launches += choice.executor is not None
-    assert 0.1 * len(some) < launches < len(some)
+    assert 0.1 * len(rows) < launches < len(rows)
 
 
 def test_what_was_measured_is_not_predicted_too(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -292,11 +300,11 @@ def test_drawn_rows_are_the_same_for_a_seed() -> None:
 # ---------------------------------------------------------------- beside the table
 
 
-@pytest.mark.parametrize("chip", ["h100", "h200"])
+@pytest.mark.parametrize("chip", CHIPS)
 def test_on_ffns_that_were_left_out_the_choice_is_as_good_as_the_record_says(chip: str) -> None:
     study = runpy.run_path(str(BENCHMARKS / "choose.py"))
     record = json.loads((BENCHMARKS / "results" / f"choose-{chip}.json").read_text())
-    known = table.read(table.FOLDER / f"{chip}.json")
+    known = table.table(CHIPS[chip])
     found = study["figures"](known)
     assert {name: record[name] for name in found} == json.loads(json.dumps(found))
     assert found["below"] == 0

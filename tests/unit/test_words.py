@@ -316,7 +316,7 @@ def sound(m: int) -> dict[str, EmulatedLaunch]:
 
 @cache
 def broken() -> dict[Any, EmulatedLaunch]:
-    """Chains that are wrong each in its way."""
+    """Chains of changed text, each wrong in its way, and one that is right all the same."""
     every: dict[Any, EmulatedLaunch] = {}
     for name, change in {"tag": NO_TAG, "tokens": NO_LOOK_AT_TOKENS, "squares": NO_SQUARES, "item": NO_ITEM}.items():
         every[name] = chain(3, 1, 0, words=_WORDS, change=change, timeout_s=HASTE_S)
