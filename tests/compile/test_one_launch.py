@@ -153,6 +153,21 @@ def test_the_lint_finds_each_missing_fence_and_a_load_ahead_of_the_launch_before
         assert "dependent" in found([*lines[:wait], early, *lines[wait:]])
 
 
+def hinted(ptx: str) -> tuple[int, int]:
+    """Bulk loads that tell the L2 to give up their lines first, and the others."""
+    policies = re.findall(r"createpolicy\.fractional\.(L2::evict_\w+)\.b64 (%rd\d+);", ptx)
+    first = "|".join(register for policy, register in policies if policy == "L2::evict_first") or "none"
+    loads = re.findall(r"cp\.async\.bulk\.\S*shared::cluster\.global\S* .*;", ptx)
+    told = sum(bool(re.search(rf", (?:{first});$", load)) for load in loads)
+    return told, len(loads) - told
+
+
+@pytest.mark.parametrize("m", [16, 64, 300])
+def test_weights_leave_the_l2_before_tokens_do(m: int) -> None:
+    weights, tokens = hinted(launch(il.workloads.ffn(m, SHAPES["gated"], il.bf16)).binary.ptx)
+    assert (weights, tokens) == (3, 2)  # gate and up, down; one operand of tokens each
+
+
 def test_ops_of_equal_tiles_share_their_code() -> None:
     tensors = [il.Tensor(f"x{i}", (64, 128), il.bf16) for i in range(9)]
     weights = [il.Tensor(f"w{i}", (128, 128), il.bf16) for i in range(8)]

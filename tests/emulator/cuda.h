@@ -151,6 +151,21 @@ inline void cp_async_bulk_tensor_3d_shared_cluster_global_mbarrier_complete_tx_b
     unsigned target, const void* map, Coordinates at, unsigned barrier) { bulk_load(target, map, at, barrier); }
 void cp_async_bulk_shared_cluster_global_mbarrier_complete_tx_bytes(
     unsigned target, const void* source, unsigned bytes, unsigned barrier);
+// What the L2 gives up first changes no result.
+inline void createpolicy_fractional_L2_evict_first_b64(unsigned long long& policy) { policy = 1; }
+inline void createpolicy_fractional_L2_evict_normal_b64(unsigned long long& policy) { policy = 0; }
+inline void cp_async_bulk_tensor_2d_shared_cluster_global_mbarrier_complete_tx_bytes_L2_cache_hint(
+    unsigned target, const void* map, Coordinates at, unsigned barrier, unsigned long long) {
+  bulk_load(target, map, at, barrier);
+}
+inline void cp_async_bulk_tensor_3d_shared_cluster_global_mbarrier_complete_tx_bytes_L2_cache_hint(
+    unsigned target, const void* map, Coordinates at, unsigned barrier, unsigned long long) {
+  bulk_load(target, map, at, barrier);
+}
+inline void cp_async_bulk_shared_cluster_global_mbarrier_complete_tx_bytes_L2_cache_hint(
+    unsigned target, const void* source, unsigned bytes, unsigned barrier, unsigned long long) {
+  cp_async_bulk_shared_cluster_global_mbarrier_complete_tx_bytes(target, source, bytes, barrier);
+}
 inline void cp_async_bulk_tensor_1d_global_shared_cta_bulk_group(const void* map, Coordinates at, unsigned source) {
   bulk_store(map, at, source);
 }

@@ -300,7 +300,9 @@ def _map(value: Any, rows: int, dtype: DType) -> bytes:
 
     *leading, n, d = value.shape
     box = 1, rows, _PANEL_BYTES // dtype.itemsize
-    return tensor_map(value.data_ptr(), (math.prod(leading), n, d), (n * d, d, 1), box, dtype, swizzled=True).words
+    shape, strides = (math.prod(leading), n, d), (n * d, d, 1)
+    address, line = value.data_ptr(), _PANEL_BYTES
+    return tensor_map(address, shape, strides, box, dtype, swizzled=True, fetched_bytes=line).words
 
 
 def _any(op: Op, tensors: Mapping[str, Tensor]) -> None:

@@ -46,7 +46,8 @@ DEVICE void hand_back_dependent(int slot) {
 DEVICE void hand_back_kept(int slot) { mbarrier_arrive_many(independent_empty(slot), WARPGROUPS * 4); }
 template <bool TOKENS> DEVICE int rows_before(int rows) { return 0; }
 template <bool TOKENS> DEVICE void load_share(unsigned target, const TensorMap& map, int x, int y, unsigned full) {
-  tma_load_2d(target, map, x, y, full);
+  if (TOKENS) tma_load_2d(target, map, x, y, full);
+  else tma_load_2d(target, map, x, y, full, evict_first());
 }
 DEVICE void begin_together() { __syncthreads(); }
 DEVICE void end_together() {}
@@ -95,16 +96,17 @@ template <bool TOKENS> DEVICE int rows_before(int rows) {
 // A box, for all blocks that need it.
 template <bool TOKENS>
 DEVICE void load_share(unsigned target, const TensorMap& map, int x, int y, unsigned full) {
-  if ((TOKENS ? CLUSTER_COLUMNS : CLUSTER_ROWS) == 1) return tma_load_2d(target, map, x, y, full);
+  const unsigned long long policy = TOKENS ? evict_normal() : evict_first();
+  if ((TOKENS ? CLUSTER_COLUMNS : CLUSTER_ROWS) == 1) return tma_load_2d(target, map, x, y, full, policy);
   unsigned blocks = 0;
   if (TOKENS) blocks = ((1u << CLUSTER_COLUMNS) - 1) << rank() / CLUSTER_COLUMNS * CLUSTER_COLUMNS;
   else
     for (unsigned row = 0; row < CLUSTER_ROWS; ++row)
       blocks |= 1u << (row * CLUSTER_COLUMNS + rank() % CLUSTER_COLUMNS);
   asm volatile(
-      "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster "
-      "[%0], [%1, {%2, %3}], [%4], %5;"
-      ::"r"(target), "l"(&map), "r"(x), "r"(y), "r"(full), "h"((unsigned short)blocks) : "memory");
+      "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster.L2::cache_hint "
+      "[%0], [%1, {%2, %3}], [%4], %5, %6;"
+      ::"r"(target), "l"(&map), "r"(x), "r"(y), "r"(full), "h"((unsigned short)blocks), "l"(policy) : "memory");
 }
 DEVICE void synchronise_cluster() {
   asm volatile("barrier.cluster.arrive.release;\nbarrier.cluster.wait.acquire;" ::: "memory");

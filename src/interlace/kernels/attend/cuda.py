@@ -113,8 +113,8 @@ struct Loads {
       const int together = PAGE ? min(end - at, PAGE - at % max(PAGE, 1)) : end - at;
       const long long from = max(row_of(a, share.sequence, head, at), 0ll) * D;
       const unsigned bytes = D * sizeof(*a.k_cache) * together;
-      bulk_load(target, a.k_cache + from, bytes, barrier);
-      bulk_load(target + below, a.v_cache + from, bytes, barrier);
+      bulk_load(target, a.k_cache + from, bytes, barrier, evict_first());
+      bulk_load(target + below, a.v_cache + from, bytes, barrier, evict_first());
       at += together, target += bytes;
     }
   }

@@ -157,8 +157,8 @@ struct Loads {
   DEVICE void load_box(unsigned& to_keys, unsigned& to_values, int row, int matrix, unsigned barrier) const {
 #pragma unroll
     for (int d = 0; d < D; d += 64, to_keys += PANEL_BYTES, to_values += PANEL_BYTES) {
-      tma_load_3d(to_keys, a.k_cache_boxes, d, row, matrix, barrier);
-      tma_load_3d(to_values, a.v_cache_boxes, d, row, matrix, barrier);
+      tma_load_3d(to_keys, a.k_cache_boxes, d, row, matrix, barrier, evict_first());
+      tma_load_3d(to_values, a.v_cache_boxes, d, row, matrix, barrier, evict_first());
     }
   }
   // Where tokens are no words: what a tile begins with.

@@ -84,6 +84,30 @@ DEVICE void tma_load_3d(unsigned target, const TensorMap& map, int x, int y, int
       "cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3, %4}], [%5];"
       ::"r"(target), "l"(&map), "r"(x), "r"(y), "r"(z), "r"(barrier) : "memory");
 }
+// The same, and which of their lines the L2 gives up first: those of what is read once make room for what is read
+// again. (PTX ISA, "createpolicy".)
+DEVICE unsigned long long evict_first() {
+  unsigned long long policy;
+  asm volatile("createpolicy.fractional.L2::evict_first.b64 %0;" : "=l"(policy));
+  return policy;
+}
+DEVICE unsigned long long evict_normal() {
+  unsigned long long policy;
+  asm volatile("createpolicy.fractional.L2::evict_normal.b64 %0;" : "=l"(policy));
+  return policy;
+}
+DEVICE void tma_load_2d(unsigned target, const TensorMap& map, int x, int y, unsigned barrier,
+                        unsigned long long policy) {
+  asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint "
+               "[%0], [%1, {%2, %3}], [%4], %5;"
+               ::"r"(target), "l"(&map), "r"(x), "r"(y), "r"(barrier), "l"(policy) : "memory");
+}
+DEVICE void tma_load_3d(unsigned target, const TensorMap& map, int x, int y, int z, unsigned barrier,
+                        unsigned long long policy) {
+  asm volatile("cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint "
+               "[%0], [%1, {%2, %3, %4}], [%5], %6;"
+               ::"r"(target), "l"(&map), "r"(x), "r"(y), "r"(z), "r"(barrier), "l"(policy) : "memory");
+}
 DEVICE void tma_store_1d(const TensorMap& map, int x, unsigned source) {
   asm volatile("cp.async.bulk.tensor.1d.global.shared::cta.bulk_group [%0, {%1}], [%2];"
                ::"l"(&map), "r"(x), "r"(source) : "memory");

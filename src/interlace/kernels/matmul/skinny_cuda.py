@@ -101,8 +101,8 @@ struct Skinny {
       const int panel = uniform(k / 64);
       if (first_lane()) {
         if (k == item.k_lo) prefetch_map(op.x);
-        if (GATES == 2) tma_load_3d(slot, op.gate, 0, row, panel, full);
-        tma_load_3d(slot + (GATES - 1) * PANELS * BN * 128, op.weight, 0, row, panel, full);
+        if (GATES == 2) tma_load_3d(slot, op.gate, 0, row, panel, full, evict_first());
+        tma_load_3d(slot + (GATES - 1) * PANELS * BN * 128, op.weight, 0, row, panel, full, evict_first());
       }
       stage.advance();
       ++n;
