@@ -148,7 +148,7 @@ def test_a_run_is_asked_awaited_and_waited_for_on_another_stream() -> None:
     tensors = {**inputs, c.output: out}
     run.run(tensors)
     run.synchronize()
-    torch.cuda._sleep(50_000_000)  # tens of milliseconds on the current stream
+    torch.cuda._sleep(500_000_000)  # a quarter of a second on the current stream, more than a busy host takes here
     last = run.run(tensors)
     assert not last.done()
     other = torch.cuda.Stream()
