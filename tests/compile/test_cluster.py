@@ -17,6 +17,8 @@ from interlace.kernels.lint import lint
 from interlace.planner.settings import choices, retiled
 from interlace.policies.setting import OpSetting, Setting
 
+from .policies import hinted
+
 D = il.Dispatch
 TILE = il.MatmulTile(128, 128, 64, num_warps=8)
 
@@ -65,6 +67,7 @@ def test_operands_come_in_shares_for_all_blocks_that_need_them(cluster: Cluster,
     shared = [load for load in loads if "multicast::cluster" in load]
     assert len(loads) == 4
     assert len(shared) == 2 * (cluster.rows > 1) + 2 * (cluster.columns > 1)  # of either operand, in each op's code
+    assert hinted(ptx) == (2, 2)  # weights, tokens
     assert ("barrier.cluster" in ptx) == (cluster != ALONE)
     assert ("st.async" in ptx) == (cluster != ALONE and dispatch is D.TICKET)
     assert "CLUSTER" not in ptx  # constants of no memory

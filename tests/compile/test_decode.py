@@ -13,6 +13,7 @@ from interlace.workloads import LLAMAS, RaggedAttention, decode_graph
 
 from ..sampling import sampling_graph
 from ..thorough import some
+from .policies import hinted
 
 
 def test_a_step_is_one_launch_whose_layers_share_their_code() -> None:
@@ -83,6 +84,7 @@ def test_attention_by_shares_compiles_for_sm_90() -> None:
     binary = il.OneLaunchExecutor(il.plan_graph(graph, il.H200, il.OneLaunchExecutor), options).binary
     assert lint(binary.ptx, posts=True, waits=True, posting_warp=True) == []
     assert (binary.resources.spill_bytes, binary.resources.stack_bytes) == (0, 0)
+    assert hinted(binary.ptx) == (4, 4)  # two panels of keys and of values; angles and this step's q, k and v
 
 
 def test_the_ops_of_a_step_compile_for_sm_90() -> None:

@@ -15,6 +15,7 @@ from interlace.launch.compose import KEEPS
 
 from ..cases import by_default
 from ..thorough import some
+from .policies import hinted
 
 META = il.Options("meta")
 A = il.Activation
@@ -151,15 +152,6 @@ def test_the_lint_finds_each_missing_fence_and_a_load_ahead_of_the_launch_before
     four = "v4.b32 {%r1, %r2, %r3, %r4}, [%rd1];"
     for early in (f"ld.global.{four}", f"ld.relaxed.gpu.global.{four}", "st.relaxed.gpu.global.b32 [%rd1], %r1;"):
         assert "dependent" in found([*lines[:wait], early, *lines[wait:]])
-
-
-def hinted(ptx: str) -> tuple[int, int]:
-    """Bulk loads that tell the L2 to give up their lines first, and the others."""
-    policies = re.findall(r"createpolicy\.fractional\.(L2::evict_\w+)\.b64 (%rd\d+);", ptx)
-    first = "|".join(register for policy, register in policies if policy == "L2::evict_first") or "none"
-    loads = re.findall(r"cp\.async\.bulk\.\S*shared::cluster\.global\S* .*;", ptx)
-    told = sum(bool(re.search(rf", (?:{first});$", load)) for load in loads)
-    return told, len(loads) - told
 
 
 @pytest.mark.parametrize("m", [16, 64, 300])
