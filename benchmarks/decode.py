@@ -4,10 +4,11 @@
 
 Needs a GPU. A case is a model, a batch and the positions of every sequence. All variants run interleaved on the same
 random weights, rotated past twice the L2, and are checked against float64 first; rivals are eager PyTorch and
-torch.compile (default mode) of ``workloads.decode``. Cases share the GPUs, each in a process of its own, and take turns
-at what is timed. Of each executor the record has the seconds of planning, proof and
-compilation too, and of the one launch the trace of a layer in the middle. The record is written after each case.
-``interlace bench decode`` adds max-autotune and other settings, which takes minutes for a model.
+torch.compile of ``workloads.decode``, in its default mode and, if asked for, by max-autotune. Cases share the GPUs,
+each in a process of its own, and take turns at what is timed. Of each executor the record has the seconds of planning,
+proof and compilation too, and of the one launch the trace of a layer in the middle. The record is written after each
+case.
+``interlace bench decode`` adds other settings and transposed weights, which takes minutes for a model.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from interlace.bench.problem import Problem
 from interlace.bench.record import kept_rows, write_record
 from interlace.bench.sources import launched
 from interlace.bench.timing import protocol, rounds_us
-from interlace.bench.turns import alone
+from interlace.bench.turns import alone, autotune_alone
 from interlace.core.errors import InterlaceError
 from interlace.deploy import Deployment, here
 from interlace.executors import DeviceExecutor
@@ -44,6 +45,7 @@ PROTOCOL = (
 EXECUTORS: tuple[type[DeviceExecutor], ...] = (OneLaunchExecutor, PdlExecutor, CudaGraphExecutor)
 _WARM = 6  # runs before the one that is traced
 _KEY = "model", "batch", "context"
+_MODES = {"compile": "default", "max-autotune": "max-autotune-no-cudagraphs"}  # of torch.compile
 
 
 def moved_bytes(work: Decode) -> float:
@@ -78,11 +80,11 @@ def traced(deployment: Deployment, problem: Problem, layer: int) -> list[dict[st
 
 @dataclass(frozen=True)
 class Case:
-    """A model, its step, and whether torch.compile is a rival."""
+    """A model, its step, and how torch.compile is a rival, some of ``_MODES``."""
 
     name: str
     work: Decode
-    compiled: bool
+    compiled: tuple[str, ...]
 
     @property
     def key(self) -> tuple[str, int, int]:
@@ -100,9 +102,10 @@ def measure(case: Case) -> dict[str, Any]:
     row |= {"workload": work.facts(), "floor_us": moved_bytes(work) / device.dram_bytes_per_s * 1e6}
     row |= {"pytorch_relative_error": problem.pytorch_error, "executors": {}, "left_out": {}}
     ways = {"eager": problem.every(problem.pytorch)}
-    if case.compiled:
-        ways["compile"] = problem.every(torch.compile(problem.pytorch, dynamic=False))
-        ways["compile"]()  # compiles, which is no work for the GPU
+    autotune_alone()
+    for name in case.compiled:
+        ways[name] = problem.every(torch.compile(problem.pytorch, mode=_MODES[name], dynamic=False))
+        ways[name]()  # compiles, which is no work for the GPU but for what it times
     for kind in EXECUTORS:
         try:
             begin = time.perf_counter()
@@ -120,7 +123,7 @@ def measure(case: Case) -> dict[str, Any]:
     if OneLaunchExecutor.name in row["executors"]:
         deployment = Deployment(graph, device, OneLaunchExecutor)
         row["layer"] = traced(deployment, problem, work.layers // 2)
-    row["libraries"] = {name: asdict(times[name]) for name in ways if name in ("eager", "compile")}
+    row["libraries"] = {name: asdict(times[name]) for name in ("eager", *case.compiled)}
     for name, told in row["executors"].items():
         told |= asdict(times[name])
     return row
@@ -136,18 +139,21 @@ def main() -> None:
     parser.add_argument("path", type=Path)
     parser.add_argument("--case", action="append", required=True, metavar="MODEL:BATCH:CONTEXT")
     parser.add_argument("--no-compile", action="store_true", help="leave out torch.compile")
+    parser.add_argument("--max-autotune", action="store_true", help="torch.compile so too, which takes minutes")
     parser.add_argument("--gpus", type=int, default=1, help="measure on so many GPUs at once")
     given = parser.parse_args()
     measures = launched(Decode.of({}, True).graph(here()))
     rows = kept_rows(given.path, measures)
+    modes = () if given.no_compile else ("compile", "max-autotune") if given.max_autotune else ("compile",)
     cases = []
     for asked in given.case:
         name, batch, context = asked.split(":")
         work = Decode.of({"batch": int(batch), "context": int(context)}, True, name)
-        cases.append(Case(name, work, not given.no_compile))
+        cases.append(Case(name, work, modes))
     for case, row in on_gpus(measure, cases, given.gpus, -(-len(cases) // given.gpus)):
         rows = sorted([r for r in rows if _key(r) != case.key] + [row], key=_key)
         command = f"python benchmarks/decode.py benchmarks/results/{given.path.name}"
+        command += " --max-autotune" * given.max_autotune
         command += "".join(f" --case {r['model']}:{r['batch']}:{r['context']}" for r in rows)
         write_record(given.path, command, PROTOCOL, measures, {"rows": rows})
         told = {**row["libraries"], **row["executors"]}
