@@ -80,6 +80,7 @@ with-triton-%: $(VENV)/triton-%/.installed
 
 thorough: $(VENV)/.installed-test  ## Run the tests that make test leaves out: more shapes, seeds and models of what others show
 	$(BIN)/pytest -m "thorough and not gpu" -n 2 --dist worksteal $(TESTS)
+	TRITON_INTERPRET=1 $(BIN)/pytest -m "thorough and not gpu" -n 2 --dist worksteal tests/interpret
 
 random: $(VENV)/.installed-test  ## Run every property test on new random examples, ROUNDS times
 	for round in $$(seq $(ROUNDS)); do INTERLACE_RANDOM=1 $(BIN)/pytest -q -m hypothesis -n 2 tests/unit || exit 1; done
