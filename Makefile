@@ -19,10 +19,11 @@ FAST := $(foreach name,access arguments boxes dependencies files graph orderings
 TRITONS := 3.6.0 3.9.0
 TRITON_STAMPS := $(TRITONS:%=$(VENV)/triton-%/.installed)
 COMPILED := tests/compile/test_kernels.py -k 'copies or ticket'
-# Between them these call all that Numba compiles of the simulator, the counts of traffic and the searches for orders.
-NUMBA := $(foreach test,choose.py::test_a_launch_is_predicted_once_for_all_numbers_of_tokens_that_it_serves \
-	cache.py::test_worked_example_of_the_module cli_order.py cli_traffic.py \
-	machine.py::test_costs_follow_from_what_accesses_missed steals.py,tests/unit/test_$(test))
+# These call all that Numba compiles of the simulator, with the counts of traffic, and of the searches for orders.
+SIMULATED := $(foreach test,choose.py::test_a_launch_is_predicted_once_for_all_numbers_of_tokens_that_it_serves \
+	cache.py::test_worked_example_of_the_module machine.py::test_costs_follow_from_what_accesses_missed \
+	steals.py,tests/unit/test_$(test))
+SEARCHED := tests/unit/test_cli_order.py::test_it_shows_the_minimum_one_best_order_and_the_named_ones
 
 MARKS := -m "not gpu and not thorough"
 # Neighbours share what they compile and compute, so each worker takes a half of the tests as they stand.
@@ -30,10 +31,10 @@ PYTEST := $(BIN)/pytest $(MARKS) -n 2 --dist worksteal
 TESTS := tests/unit tests/compile tests/browser
 
 # Arrays of tests are small, and each worker has a core: further threads of PyTorch and BLAS would only spin.
-test numba collected fast test-triton thorough random: export OMP_NUM_THREADS = 1
+test simulated searched collected fast test-triton thorough random: export OMP_NUM_THREADS = 1
 
 .DEFAULT_GOAL := help
-.PHONY: help run setup test types numba collected fast test-triton thorough random docs pictures dist records gpu-test clean
+.PHONY: help run setup test types simulated searched collected fast test-triton thorough random docs pictures dist records gpu-test clean
 
 help:  ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -46,18 +47,22 @@ setup: $(VENV)/.installed-test $(TRITON_STAMPS)  ## Install all that the tests n
 test: $(VENV)/.installed-test  ## Lint, type-check and run the tests that need no GPU
 	$(BIN)/ruff check .
 	$(BIN)/lint-imports
-	$(MAKE) -j2 types numba collected
+	$(MAKE) -j2 simulated searched types collected
 	$(PYTEST) $(TESTS)
 	TRITON_INTERPRET=1 $(PYTEST) tests/interpret
 
 types: $(VENV)/.installed-test
 	$(if $(filter tested,$(VERSIONS)),$(BIN)/mypy,# Types are checked against the tested versions alone: others name theirs differently)
 
-# Both workers would compile the same loops, each for itself and at once; the cache has them for both.
-numba: $(VENV)/.installed-test
-	$(BIN)/pytest -q $(NUMBA)
+# Both workers would compile the same loops, each for itself and at once; the cache has them for both. None is in two of
+# these halves.
+simulated: $(VENV)/.installed-test
+	$(BIN)/pytest -q $(SIMULATED)
 
-# Nor does each of them compile the modules of tests: mypy is done first, so that this takes a core that is free.
+searched: $(VENV)/.installed-test
+	$(BIN)/pytest -q $(SEARCHED)
+
+# Nor does each of them compile the modules of tests.
 collected: $(VENV)/.installed-test
 	$(BIN)/pytest -q $(MARKS) --collect-only $(TESTS) | tail -n 1
 
@@ -75,6 +80,7 @@ with-triton-%: $(VENV)/triton-%/.installed
 
 thorough: $(VENV)/.installed-test  ## Run the tests that make test leaves out: more shapes, seeds and models of what others show
 	$(BIN)/pytest -m "thorough and not gpu" -n 2 --dist worksteal $(TESTS)
+	TRITON_INTERPRET=1 $(BIN)/pytest -m "thorough and not gpu" -n 2 --dist worksteal tests/interpret
 
 random: $(VENV)/.installed-test  ## Run every property test on new random examples, ROUNDS times
 	for round in $$(seq $(ROUNDS)); do INTERLACE_RANDOM=1 $(BIN)/pytest -q -m hypothesis -n 2 tests/unit || exit 1; done

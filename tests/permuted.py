@@ -7,7 +7,7 @@ import subprocess
 import sys
 from functools import cache
 from pathlib import Path
-from shutil import copytree
+from shutil import copytree, ignore_patterns
 from tempfile import TemporaryDirectory
 
 import interlace
@@ -28,7 +28,7 @@ def _package() -> TemporaryDirectory[str]:
     """A copy of the package in which the table is another."""
     folder = TemporaryDirectory(prefix="permuted-")
     copy = Path(folder.name) / "interlace"
-    copytree(Path(interlace.__file__).parent, copy, ignore=lambda *_: ["__pycache__"])
+    copytree(Path(interlace.__file__).parent, copy, ignore=ignore_patterns("*.nb?"))
     table = copy / "kernels" / "abi" / "__init__.py"
     text = table.read_text()
     assert _IMPORT in text

@@ -8,6 +8,8 @@ import interlace as il
 from interlace.kernels.lint import count, lint, resources
 from interlace.workloads import MoE
 
+from ..thorough import some
+
 
 def launches(executor: type[il.Executor], tokens: int, preset: str = "mixtral-8x7b") -> list:
     graph = MoE.of({"tokens": tokens}, True, preset).graph(il.H200)
@@ -32,9 +34,9 @@ def test_experts_that_wait_for_their_tokens_and_post_keep_memory_order() -> None
     assert compiled.metadata.shared <= il.H200.smem_bytes
 
 
-@pytest.mark.parametrize(("tokens", "preset"), [(64, "mixtral-8x7b"), (4096, "mixtral-8x7b")])
-def test_one_launch_of_routing_and_experts_keeps_the_memory_order_and_its_registers(tokens: int, preset: str) -> None:
-    graph = MoE.of({"tokens": tokens}, True, preset).graph(il.H200)
+@pytest.mark.parametrize("tokens", some([64, 4096], lambda tokens: tokens == 64))
+def test_one_launch_of_routing_and_experts_keeps_the_memory_order_and_its_registers(tokens: int) -> None:
+    graph = MoE.of({"tokens": tokens}, True, "mixtral-8x7b").graph(il.H200)
     run = il.OneLaunchExecutor(il.plan_graph(graph, il.H200, il.OneLaunchExecutor), il.Options("meta"))
     assert run.binary.resources.spill_bytes == 0
     assert run.binary.warnings == ()

@@ -24,6 +24,13 @@ SERVER = """
 import json, os, runpy, sys
 import torch, triton, interlace
 
+if os.environ["TRITON_INTERPRET"] == "1":  # as the tests beside these have it
+    sys.path.insert(0, sys.argv[1])
+    from tests.interpret.haste import nothing_twice
+    del sys.path[0]
+    hasty = nothing_twice()
+    hasty.__enter__()
+
 for line in sys.stdin:
     script, *files = json.loads(line)
     child = os.fork()
@@ -54,7 +61,7 @@ def command(*arguments: str) -> list[str]:
 def _server(interpret: str) -> subprocess.Popen[str]:
     """The one that forks; it ends with its standard input, which this process holds to its own end."""
     server = subprocess.Popen(
-        command("-c", SERVER),
+        command("-c", SERVER, str(ROOT)),
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,

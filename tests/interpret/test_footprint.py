@@ -28,6 +28,7 @@ from interlace.graph.access import Span
 
 from ..cases import GRAPHS
 from ..draws import EXAMPLES
+from ..thorough import some
 from .cases import SWAPPED, TILE, case, matmul_case
 from .kernels import ROW_SUM, blur, row_sum, scale
 
@@ -74,7 +75,7 @@ def declared(op: il.Op, maps: Mapping[str, Sequence[Span]]) -> il.Op:
 
 
 @pytest.mark.parametrize("dtype", ["bf16", "fp32"])  # of each size
-@pytest.mark.parametrize("graph", GRAPHS)
+@pytest.mark.parametrize("graph", some(GRAPHS, lambda graph: graph != "two-matmuls"))
 def test_every_op_of_the_workloads_touches_what_it_declares(graph: str, dtype: str) -> None:
     g = case(graph, 20, dtype).graph
     for op in g.ops:
@@ -94,8 +95,8 @@ def test_matmul_touches_what_it_declares_with_every_option(
     options = [{}, {"bias": True, "residual": True}]
     if activation is il.Activation.SILU:
         options += [{"bias": True}, {"residual": True}, {"gated": True}, {"gated": True, "residual": True}]
-    for some in options:
-        g = matmul_case(17, 18, 50, "fp16", tile, activation, **some).graph
+    for chosen in options:
+        g = matmul_case(17, 18, 50, "fp16", tile, activation, **chosen).graph
         check_footprint(g, "mm", device="cpu", tiles=[0, 3])
         check_footprint(g, "mm")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import cycle
 
 import numpy as np
 import pytest
@@ -56,10 +57,10 @@ SOME = {name: graph for name, (graph, _) in GRAPHS.items()} | {
     "ffn": two_matmuls(16, (8, 12, 8)),
     "all to all": all_to_all(9),
     "causal": causal(20),
-    "causal heads": causal_heads(9),
-    "parts": parts(12),
-    "attention": attention(12),
-    "quarters": quarters(12),
+    "causal heads": causal_heads(6),
+    "parts": parts(10),
+    "attention": attention(8),
+    "quarters": quarters(8),
 }
 
 
@@ -160,17 +161,16 @@ def test_one_threshold_that_is_another_waits_is_found(small: int) -> None:
 def test_one_missing_wait_among_many_is_found_in_any_batch(policy: TileSync, monkeypatch: pytest.MonkeyPatch) -> None:
     for graph in (SOME["ffn"], SOME["causal heads"], SOME["all to all"]):
         plan = build(graph, Choices(3, policy=policy))
-        for row in range(0, len(plan.waits), 5):
+        for row, batch in zip(range(0, len(plan.waits), 5), cycle(SMALL)):
             damaged = drop_waits(plan, row)
             monkeypatch.setattr(ragged, "BATCH", 1 << 20)
             expected = judged(damaged)
             assert expected.startswith(CoverageError.__name__)
-            for batch in SMALL:
-                monkeypatch.setattr(ragged, "BATCH", batch)
-                assert judged(damaged) == expected
+            monkeypatch.setattr(ragged, "BATCH", batch)
+            assert judged(damaged) == expected
 
 
-@settings(EXAMPLES, max_examples=30)
+@settings(EXAMPLES, max_examples=15)
 @given(st.data())
 def test_random_plans_are_judged_alike_in_any_batch(data: st.DataObject) -> None:
     graph = data.draw(graphs())

@@ -525,7 +525,7 @@ def test_no_damage_to_a_plan_escapes_as_a_traceback(tmp_path: Path) -> None:
     everywhere = list(places(json.loads(good)))
     tables = [p for p in everywhere if p[0] in ("items", "waits", "workers", "semaphores", "dispatch")]
     codes = {0: 0, 1: 0, 2: 0}
-    for _ in range(600):
+    for _ in range(300):
         data = json.loads(good)
         node = data
         *way, last = random.choice(random.choice((everywhere, tables)))
@@ -539,7 +539,7 @@ def test_no_damage_to_a_plan_escapes_as_a_traceback(tmp_path: Path) -> None:
         result = invoke("verify", path)  # raises what is no exit
         codes[result.exit_code] += 1
         assert (result.exit_code == 0) == (result.stderr == "")
-    assert min(codes[1], codes[2]) > 50, codes
+    assert min(codes[1], codes[2]) > 25, codes
 
 
 # ---------------------------------------------------------------- trace

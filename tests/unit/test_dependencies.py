@@ -419,4 +419,4 @@ def test_layers_that_are_alike_are_looked_at_once_and_find_tiles_of_their_own() 
             np.testing.assert_array_equal(needed.values, alone.values)
         return dependencies.looked_at - before
 
-    assert looked_at(3) == looked_at(6)
+    assert looked_at(3) == looked_at(4)

@@ -30,7 +30,7 @@ LRU, OPT = Cache.LRU, Cache.OPT
 BOTH = pytest.mark.parametrize("cache", Cache, ids=lambda cache: cache.value)
 #: Rows, columns and chunks of grids whose orders can all be tried.
 TINY = ((1, 1, 1), (1, 5, 1), (2, 2, 1), (2, 3, 1), (1, 3, 2), (2, 2, 2), (1, 2, 3))
-FEW = settings(EXAMPLES, max_examples=60)
+FEW = settings(EXAMPLES, max_examples=40)
 
 
 # ---------------------------------------------------------------- slow and plain twins
@@ -268,7 +268,11 @@ def test_search_says_when_it_stopped_short_of_a_proof() -> None:
 
 
 @pytest.mark.parametrize(
-    ("grid", "capacity", "each"), [(PanelGrid(6, 6), 7, 57), (PanelGrid(4, 4, 20), 120, 19 * 8 + 41)]
+    ("grid", "capacity", "each"),
+    [
+        pytest.param(PanelGrid(6, 6), 7, 57, marks=pytest.mark.thorough),
+        (PanelGrid(4, 4, 20), 120, 19 * 8 + 41),
+    ],
 )
 def test_states_of_many_words_keep_to_the_bytes_there_are(
     grid: PanelGrid, capacity: int, each: int, monkeypatch: pytest.MonkeyPatch
@@ -383,7 +387,7 @@ def test_families_have_groups_that_fit_the_cache_and_sawtooth_only_over_chunks()
         ((8, 8, 1), 3),
         pytest.param((8, 8, 1), 6, marks=pytest.mark.thorough),
         ((13, 7, 1), 5),
-        ((2, 64, 1), 4),
+        pytest.param((2, 64, 1), 4, marks=pytest.mark.thorough),
         ((6, 6, 3), 10),
         ((9, 9, 1), 99),
     ],

@@ -101,11 +101,23 @@ def test_ffn_with_a_wait_for_every_chunk_looks_at_each_dependency_a_few_times(wo
     assert looked_at < 10 * 4096 * 112
 
 
-@pytest.mark.parametrize(("ops", "tiles"), [(4, 25_000), (200, 500)])
+#: Of many tiles and of many ops.
+SIZES = [(4, 25_000), (200, 500)]
+KINDS = {
+    "ticket": Choices(132),
+    "static": Choices(132, Dispatch.STATIC),
+    "panels": Choices(132, interleaving=Panels(4)),
+}
+
+
 @pytest.mark.parametrize(
-    "choices",
-    [Choices(132), Choices(132, Dispatch.STATIC), Choices(132, interleaving=Panels(4))],
-    ids=["ticket", "static", "panels"],
+    ("ops", "tiles", "choices"),
+    [
+        pytest.param(*size, chosen, id=f"{kind}-{size[0]}-{size[1]}", marks=pytest.mark.thorough if rare else ())
+        for size in SIZES
+        for kind, chosen in KINDS.items()
+        for rare in [size == SIZES[1] and kind != "panels"]
+    ],
 )
 def test_graph_of_100_000_items_is_proved(ops: int, tiles: int, choices: Choices, work) -> None:
     looked_at, proof = work(chain(ops, tiles), choices)

@@ -11,7 +11,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from interlace.core.errors import CoverageError, DeadlockError, ThresholdError
@@ -22,7 +22,7 @@ from interlace.planner.build import Choices, build
 from interlace.policies.interleavings import ExplicitInterleaving
 from interlace.policies.sync import NoSync, SyncPolicy
 
-from ..draws import EXAMPLES
+from ..draws import EXAMPLES, FEWER
 from . import oracle
 from .graphs import (
     POLICIES,
@@ -178,7 +178,7 @@ LEAST_UNSAFE = {
 def test_planted_fault_is_caught_unless_the_plan_is_still_safe(fault: Callable[[Plan, int, int], Plan]) -> None:
     verdicts: Counter[str] = Counter()
 
-    @EXAMPLES
+    @FEWER
     @given(st.data(), plans(), st.integers(0, 100))
     def judged(data: st.DataObject, plan: Plan, other: int) -> None:
         row = data.draw(st.integers(0, len(plan.waits) - 1))
@@ -191,7 +191,7 @@ def test_planted_fault_is_caught_unless_the_plan_is_still_safe(fault: Callable[[
 def test_plan_with_few_waits_is_accepted_only_where_program_order_suffices() -> None:
     verdicts: Counter[str] = Counter()
 
-    @settings(EXAMPLES, max_examples=80)
+    @EXAMPLES
     @given(st.data(), plans(st.one_of(st.just(NoSync()), POLICIES)))
     def judged(data: st.DataObject, plan: Plan) -> None:
         if plan.dispatch is Dispatch.STATIC:
@@ -205,7 +205,7 @@ def test_plan_with_few_waits_is_accepted_only_where_program_order_suffices() -> 
     assert verdicts["safe"] >= 0.1 * verdicts.total(), verdicts
 
 
-@EXAMPLES
+@FEWER
 @given(st.data(), plans(), st.sampled_from((-1, 1)))
 def test_threshold_off_by_one_is_always_caught(data: st.DataObject, plan: Plan, change: int) -> None:
     row = data.draw(st.integers(0, len(plan.waits) - 1))
@@ -214,7 +214,7 @@ def test_threshold_off_by_one_is_always_caught(data: st.DataObject, plan: Plan, 
     refused(changed, ThresholdError, f"set the threshold to {threshold}")
 
 
-@EXAMPLES
+@FEWER
 @given(st.data(), plans())
 def test_removed_post_is_always_caught(data: st.DataObject, plan: Plan) -> None:
     item = data.draw(st.sampled_from(np.flatnonzero(plan.items.post >= 0).tolist()))

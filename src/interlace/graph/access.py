@@ -189,17 +189,26 @@ class Access:
         """True if the region depends on the k-range, so that a split item touches only its part."""
         return any(s.uses_k for s in self.spans)
 
+    @property
+    def axes(self) -> int:
+        """Tile coordinates that the map uses: the last of them, and those before."""
+        return max((len(bound.tile) for span in self.spans for bound in (span.lo, span.hi)), default=0)
+
+    def check_rank(self, shape: Sequence[int]) -> None:
+        """Raises ShapeError if the map has another rank than the tensor."""
+        if len(shape) != len(self.spans):
+            raise ShapeError(
+                f"access map of argument {self.arg!r} has {len(self.spans)} spans, "
+                f"but tensor {self.tensor!r} has shape {tuple(shape)}; give one span per dimension"
+            )
+
     def bounds(self, shape: Sequence[int], coords: Ints, k_lo: Ints, k_hi: Ints) -> tuple[Ints, Ints]:
         """Lower and upper bounds, each of shape (n, rank), clipped to ``shape``.
 
         Raises:
             ShapeError: the map has another rank than the tensor.
         """
-        if len(shape) != len(self.spans):
-            raise ShapeError(
-                f"access map of argument {self.arg!r} has {len(self.spans)} spans, "
-                f"but tensor {self.tensor!r} has shape {tuple(shape)}; give one span per dimension"
-            )
+        self.check_rank(shape)
         lo = np.empty((len(coords), len(shape)), np.int64)
         hi = np.empty_like(lo)
         for d, (span, extent) in enumerate(zip(self.spans, shape, strict=True)):

@@ -163,7 +163,7 @@ def run(work: Work, machine: Machine, out: Outcome) -> None:
     ready, head, tail = np.full(ready_items, -1), np.zeros(1, np.int64), np.zeros(1, np.int64)
     # Of each op, if ops open one by one: its next item, how many have not ended, how many ops must open or end before
     # it opens, and when it does, or when it could as far as is known.
-    cursor, unended, closed = op_ptr[:-1].copy(), np.diff(op_ptr), work.before.copy()
+    cursor, unended, closed = op_ptr[:-1].copy(), op_ptr[1:] - op_ptr[:-1], work.before.copy()
     opens, begun = np.where(closed > 0, NEVER, 0.0), np.zeros(len(closed))
     earliest = np.zeros(1, np.int64)  # op with items left
     # Of the machine: the level of memory, and up to when work is counted.

@@ -128,7 +128,8 @@ def _interleave(
     held = np.full(workers, -1, np.int64)
     step = np.full(workers, -1, np.int64)
     left, earliest = len(items), 0
-    cursor, unended = op_ptr[:-1].copy(), np.diff(op_ptr)  # of each op, its next item and how many have not ended
+    # Of each op, its next item and how many have not ended.
+    cursor, unended = op_ptr[:-1].copy(), op_ptr[1:] - op_ptr[:-1]
     behind = np.zeros(workers)
     at = 0
     while left > 0:

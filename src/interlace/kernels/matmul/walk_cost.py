@@ -23,6 +23,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 from interlace.core.devices import DeviceSpec
 from interlace.core.dtypes import bf16
@@ -51,7 +52,7 @@ class Extents:
     sums: int
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Way:
     """A tile, how many parts it has along k, and the rows of weights of all its matrices.
 
@@ -67,17 +68,17 @@ class Way:
     sums: int
     loaded: int
 
-    @property
+    @cached_property
     def rows(self) -> int:
         """Of weights, of a tile."""
         return self.tile.n * self.sums
 
-    @property
+    @cached_property
     def stage_bytes(self) -> tuple[int, int]:
         """Of weights and of tokens."""
         return self.rows * self.tile.k * 2, self.loaded * self.tile.k * 2
 
-    @property
+    @cached_property
     def sum_bytes(self) -> int:
         """float32 sums of a tile."""
         return self.tile.m * self.rows * 4
@@ -89,7 +90,7 @@ class Way:
 
 def ring_stages(ways: Sequence[Way], smem_bytes: int) -> int:
     """How many stages a ring has that ops in these ways share."""
-    weights, tokens = (max(way.stage_bytes[side] for way in ways) for side in (0, 1))
+    weights, tokens = map(max, zip(*[way.stage_bytes for way in ways], strict=True))
     fixed = _FIXED_BYTES + _THIRD_BYTES * any(way.tile.num_warps > 8 for way in ways)
     return (smem_bytes - fixed) // (weights + tokens)
 
@@ -103,7 +104,7 @@ def loaded_bytes(extents: Extents, way: Way) -> int:
 def seconds(extents: Extents, way: Way, stages: int, device: DeviceSpec) -> float:
     """What ops of these extents take in a way, in a ring of so many stages."""
     stage = device.stages
-    columns = sum(-(-width // way.tile.n) for width in extents.widths)
+    columns = sum([-(-width // way.tile.n) for width in extents.widths])
     items = -(-extents.m // way.tile.m) * columns * way.parts
     waves = -(-items // device.sms)
     k = extents.k / way.parts

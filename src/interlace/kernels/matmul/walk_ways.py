@@ -13,6 +13,7 @@ stages that its ring has.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import cache
 from itertools import groupby, islice, product
 from math import inf
 
@@ -54,8 +55,10 @@ def cheapest(ops: Sequence[Op], m: int, device: DeviceSpec, warpgroups: int = MO
     alike = min(costs, default=0.0) * (1 + (_ALIKE if m > _LIGHT else 0.0))
 
     def cost(n: int) -> tuple[float, ...]:
+        if costs[n] > alike:
+            return (costs[n],)
         loads = sum(loaded_bytes(e, way) for (e, _), way in zip(unlike, rings[n], strict=True))
-        return (0.0, loads, costs[n]) if costs[n] <= alike else (costs[n],)
+        return 0.0, loads, costs[n]
 
     group = 0 if m <= _FEW else _LOW if m <= _LOW_TOKENS else _HIGH
     for n in sorted(range(len(rings)), key=cost):
@@ -86,9 +89,12 @@ def _priced(
         depths = _DEPTHS if count < _SHALLOW_FROM else _DEPTHS[:1]
         # Of many unlike ops few ways each are combined, and the best may be of depths that share no ring.
         rings += _rings(unlike, device, count, depths) or _rings(unlike, device, count, depths[:1])
-    costs = [
-        sum(seconds(e, way, stages, device) for (e, _), way in zip(unlike, each, strict=True)) for each, stages in rings
-    ]
+
+    @cache
+    def priced(kind: int, way: Way, stages: int) -> float:
+        return seconds(unlike[kind][0], way, stages, device)
+
+    costs = [sum(priced(kind, way, stages) for kind, way in enumerate(each)) for each, stages in rings]
     return [each for each, _ in rings], costs
 
 
