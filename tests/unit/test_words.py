@@ -209,7 +209,7 @@ def launches(splits: int) -> dict[str, EmulatedLaunch]:
     return runs
 
 
-def steps(name: str, count: int = 2, seed: int = 0, splits: int = 2) -> list[torch.Tensor]:
+def steps(name: str, count: int = 3, seed: int = 0, splits: int = 2) -> list[torch.Tensor]:
     """Logits and caches of steps, of one interleaving of blocks for each seed."""
     run, graph = launches(splits)[name], launches(splits)[name].plan.graph
     work = Decode(**{**vars(SHAPE), "batch": len(POSITIONS), "capacity": CAPACITY, "context": 0})
