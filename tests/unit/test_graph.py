@@ -163,6 +163,12 @@ def test_map_with_more_coordinates_than_the_grid_names_op_and_argument() -> None
         program(squares("x", "y"), touch("a", "x", "y", grid=(4,)))
 
 
+def test_a_coordinate_that_a_map_takes_no_times_need_not_be_one_of_the_grid() -> None:
+    i, j = axes(2)
+    op = Op("a", "touch", (4,), (Access("x", "x", ((i + 0 * j).block(1),)),), (Access("y", "y", (i.block(1),)),))
+    assert program({"x": (4,), "y": (4,)}, op).op("a").reads[0].tile_axes == 1
+
+
 @pytest.mark.parametrize(
     ("name", "expected"),
     [("bf16", bf16), ("bfloat16", bf16), ("half", fp16), ("float16", fp16), ("float", fp32), (fp32, fp32)],

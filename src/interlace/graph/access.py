@@ -190,9 +190,10 @@ class Access:
         return any(s.uses_k for s in self.spans)
 
     @property
-    def axes(self) -> int:
+    def tile_axes(self) -> int:
         """Tile coordinates that the map uses: the last of them, and those before."""
-        return max((len(bound.tile) for span in self.spans for bound in (span.lo, span.hi)), default=0)
+        factors = (bound.tile for span in self.spans for bound in (span.lo, span.hi))
+        return max((d + 1 for tile in factors for d, factor in enumerate(tile) if factor), default=0)
 
     def check_rank(self, shape: Sequence[int]) -> None:
         """Raises ShapeError if the map has another rank than the tensor."""

@@ -135,7 +135,7 @@ def _check_bounds(graph: Graph, ops: Iterable[Op]) -> None:
                 access.check_rank(graph.tensor(access.tensor).shape)
             except ShapeError as error:
                 raise ShapeError(f"op {op.name!r}: {error}") from None
-            if access.axes > len(op.grid):
+            if access.tile_axes > len(op.grid):
                 raise ShapeError(
                     f"op {op.name!r}: access map of {access.arg!r} uses more tile coordinates than grid "
                     f"{op.grid} has; give the grid another extent or use fewer axes"
