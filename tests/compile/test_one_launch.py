@@ -117,7 +117,7 @@ def test_parts_that_share_sums_keep_the_memory_order(name: str) -> None:
     assert len(places(run.binary.ptx.splitlines(), r"red\.release\.gpu")) == 1, "of the warp that posts"
 
 
-@pytest.mark.parametrize("tiles", some([(112, 32), (128, 256), (88, 120)], lambda tiles: tiles == (128, 256)), ids=str)
+@pytest.mark.parametrize("tiles", some([(112, 32), (128, 256), (88, 120)], lambda tiles: tiles == (88, 120)), ids=str)
 def test_the_last_part_of_a_tile_adds_the_sums_of_others_without_spills(tiles: tuple[int, int]) -> None:
     """However many registers the tile's own take, and others are loaded in as few trips as the rest allows."""
     up, down = (il.MatmulTile(64, width, 64) for width in tiles)

@@ -37,7 +37,7 @@ _RUNTIME = ("-O2", "-g0", "-march=native", "-ftree-vectorize", "-fvect-cost-mode
 #: A text's own functions are called: a copy in every place takes the compiler twice as long. Those of the preamble are
 #: copied, so that an access belongs to the line of the text that makes it.
 _CALLED = "#undef __forceinline__\n#define __forceinline__ inline\n"
-_KERNELS = ("-Og", "-g1", "-w", "-fsanitize=thread", "--param=tsan-instrument-func-entry-exit=0")
+_KERNELS = ("-g1", "-w", "-fsanitize=thread", "--param=tsan-instrument-func-entry-exit=0")
 #: After all memory of a kernel, so that an access past the end stays in the array.
 _SLACK_BYTES = 1024
 
@@ -128,8 +128,13 @@ class Library:
         return next((one for one in found if not one[1].startswith("asm")), found[-1])
 
 
-def build(texts: Sequence[Text], preamble: str = PREAMBLE) -> Library:
+def build(texts: Sequence[Text], preamble: str = PREAMBLE, level: str = "-Og") -> Library:
     """Compiles ``texts`` behind their preamble; ten or more at a time spare the compiler its start.
+
+    Args:
+        texts: kernels.
+        preamble: what they build on.
+        level: of optimisation. Without any a fault has fewer lines, and long texts take a third less to compile.
 
     Raises:
         RuntimeError: g++ refuses the text: it is no C++, or has an instruction that ``cuda.h`` lacks.
@@ -151,7 +156,7 @@ def build(texts: Sequence[Text], preamble: str = PREAMBLE) -> Library:
     name = f"kernels-{len(list(folder.glob('kernels-*.cpp')))}"
     source, path = folder / f"{name}.cpp", folder / f"{name}.so"
     source.write_text("".join(parts))
-    _compile(*_COMMON, *_KERNELS, "-c", str(source), "-o", f"{path}.o")
+    _compile(*_COMMON, level, *_KERNELS, "-c", str(source), "-o", f"{path}.o")
     _compile("-shared", "-Wl,-Bsymbolic", f"{path}.o", str(_runtime()), "-o", str(path))
     return Library(tuple(texts), path)
 

@@ -210,7 +210,7 @@ class _Emulated:
 
 def prepare(runs: Sequence[EmulatedLaunch]) -> Library:
     """Compiles the texts of launches, all at once."""
-    library = build([run.walk for run in runs], PTX + SEMAPHORES + WORDS)
+    library = build([run.walk for run in runs], PTX + SEMAPHORES + WORDS, level="-O0")
     for number, run in enumerate(runs):
         run.library = library, number
     return library

@@ -286,7 +286,7 @@ def all_to_all(n: int, same: bool = False) -> Graph:
     ("choices", "by_wait"),
     [
         (Choices(132), True),
-        (Choices(132, Dispatch.STATIC), True),
+        pytest.param(Choices(132, Dispatch.STATIC), True, marks=pytest.mark.thorough),
         (Choices(132, policy={"make_h": BatchedRowSync(3)}), True),
         (Choices(1, policy=NoSync()), False),
     ],
