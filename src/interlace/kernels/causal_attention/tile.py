@@ -8,7 +8,7 @@ threads holds 64 sums of values and 32 scores.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import astuple, dataclass
+from dataclasses import dataclass
 from itertools import product
 
 from interlace.core.devices import DeviceSpec
@@ -60,7 +60,7 @@ class AttentionTile:
     @property
     def params(self) -> tuple[tuple[str, Param], ...]:
         """As an op's params."""
-        return tuple(zip(TILING, astuple(self), strict=True))
+        return tuple(zip(TILING, vars(self).values(), strict=True))
 
     @staticmethod
     def heuristic(head_dim: int, itemsize: int, device: DeviceSpec) -> AttentionTile:

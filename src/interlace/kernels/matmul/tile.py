@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import astuple, dataclass
+from dataclasses import dataclass
 
 from interlace.graph.op import Param
 from interlace.kernels.base import check_block, require
@@ -55,7 +55,7 @@ class MatmulTile:
     @property
     def params(self) -> tuple[tuple[str, Param], ...]:
         """As an op's params."""
-        return tuple(zip(TILING, astuple(self), strict=True))
+        return tuple(zip(TILING, vars(self).values(), strict=True))
 
     @staticmethod
     def heuristic(m: int) -> MatmulTile:
