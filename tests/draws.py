@@ -21,4 +21,4 @@ RANDOM = os.environ.get("INTERLACE_RANDOM") == "1"
 _MOST = 80 if RANDOM else 50
 EXAMPLES = settings(derandomize=not RANDOM, deadline=None, database=None, max_examples=_MOST, print_blob=RANDOM)
 #: For tests that draw the same plans as others.
-FEWER = settings(EXAMPLES, max_examples=_MOST * 3 // 5)
+FEWER = settings(EXAMPLES, max_examples=_MOST if RANDOM else 30)

@@ -24,7 +24,7 @@ from interlace.planner.build import Choices, build
 from interlace.policies.interleavings import Panels
 from interlace.policies.sync import BatchedRowSync, ColumnSync, NoSync, RowSync, TileSync
 
-from ..draws import EXAMPLES
+from ..draws import EXAMPLES, RANDOM
 from ..thorough import some
 from . import oracle
 from .graphs import choices, drop_waits, graphs, pointwise, program, set_entry, two_matmuls
@@ -170,7 +170,7 @@ def test_one_missing_wait_among_many_is_found_in_any_batch(policy: TileSync, mon
             assert judged(damaged) == expected
 
 
-@settings(EXAMPLES, max_examples=15)
+@settings(EXAMPLES, max_examples=30 if RANDOM else 15)
 @given(st.data())
 def test_random_plans_are_judged_alike_in_any_batch(data: st.DataObject) -> None:
     graph = data.draw(graphs())

@@ -24,13 +24,13 @@ from interlace.orders.replay import loads
 from interlace.orders.states import Shape, name, unpack
 from interlace.policies.orders import GroupedSerpentine, RowMajor, Serpentine
 
-from ..draws import EXAMPLES
+from ..draws import EXAMPLES, RANDOM
 
 LRU, OPT = Cache.LRU, Cache.OPT
 BOTH = pytest.mark.parametrize("cache", Cache, ids=lambda cache: cache.value)
 #: Rows, columns and chunks of grids whose orders can all be tried.
 TINY = ((1, 1, 1), (1, 5, 1), (2, 2, 1), (2, 3, 1), (1, 3, 2), (2, 2, 2), (1, 2, 3))
-FEW = settings(EXAMPLES, max_examples=40)
+FEW = settings(EXAMPLES, max_examples=60 if RANDOM else 40)
 
 
 # ---------------------------------------------------------------- slow and plain twins
