@@ -27,7 +27,7 @@ SEARCHED := tests/unit/test_cli_order.py::test_it_shows_the_minimum_one_best_ord
 
 MARKS := -m "not gpu and not thorough"
 # Neighbours share what they compile and compute, so each worker takes a half of the tests as they stand.
-PYTEST := $(BIN)/pytest $(MARKS) -n 2 --dist worksteal
+PYTEST = $(BIN)/pytest $(MARKS) -n 2 --dist worksteal
 TESTS := tests/unit tests/compile tests/browser
 
 # Arrays of tests are small, and each worker has a core: further threads of PyTorch and BLAS would only spin.
@@ -78,9 +78,10 @@ test-triton: $(VENV)/.installed-test $(TRITON_STAMPS)  ## Compile and lint launc
 with-triton-%: $(VENV)/triton-%/.installed
 	PYTHONPATH=$(CURDIR)/$(VENV)/triton-$* $(BIN)/pytest -q $(COMPILED)
 
+thorough: MARKS := -m "thorough and not gpu"
 thorough: $(VENV)/.installed-test  ## Run the tests that make test leaves out: more shapes, seeds and models of what others show
-	$(BIN)/pytest -m "thorough and not gpu" -n 2 --dist worksteal $(TESTS)
-	TRITON_INTERPRET=1 $(BIN)/pytest -m "thorough and not gpu" -n 2 --dist worksteal tests/interpret
+	$(PYTEST) $(TESTS)
+	TRITON_INTERPRET=1 $(PYTEST) tests/interpret
 
 random: $(VENV)/.installed-test  ## Run every property test on new random examples, ROUNDS times
 	for round in $$(seq $(ROUNDS)); do INTERLACE_RANDOM=1 $(BIN)/pytest -q -m hypothesis -n 2 tests/unit || exit 1; done

@@ -28,6 +28,7 @@ from interlace.bench.record import kept_rows, write_record
 from interlace.bench.sources import launched
 from interlace.bench.timing import protocol, rounds_us
 from interlace.bench.turns import alone, autotune_alone
+from interlace.bench.workload import MODES
 from interlace.core.errors import InterlaceError
 from interlace.deploy import Deployment, here
 from interlace.executors import DeviceExecutor
@@ -45,7 +46,6 @@ PROTOCOL = (
 EXECUTORS: tuple[type[DeviceExecutor], ...] = (OneLaunchExecutor, PdlExecutor, CudaGraphExecutor)
 _WARM = 6  # runs before the one that is traced
 _KEY = "model", "batch", "context"
-_MODES = {"compile": "default", "max-autotune": "max-autotune-no-cudagraphs"}  # of torch.compile
 
 
 def moved_bytes(work: Decode) -> float:
@@ -80,11 +80,11 @@ def traced(deployment: Deployment, problem: Problem, layer: int) -> list[dict[st
 
 @dataclass(frozen=True)
 class Case:
-    """A model, its step, and how torch.compile is a rival, some of ``_MODES``."""
+    """A model, its step, and how PyTorch is a rival, some of ``MODES``."""
 
     name: str
     work: Decode
-    compiled: tuple[str, ...]
+    rivals: tuple[str, ...]
 
     @property
     def key(self) -> tuple[str, int, int]:
@@ -101,11 +101,13 @@ def measure(case: Case) -> dict[str, Any]:
     row: dict[str, Any] = dict(zip(_KEY, case.key, strict=True))
     row |= {"workload": work.facts(), "floor_us": moved_bytes(work) / device.dram_bytes_per_s * 1e6}
     row |= {"pytorch_relative_error": problem.pytorch_error, "executors": {}, "left_out": {}}
-    ways = {"eager": problem.every(problem.pytorch)}
+    ways = {}
     autotune_alone()
-    for name in case.compiled:
-        ways[name] = problem.every(torch.compile(problem.pytorch, mode=_MODES[name], dynamic=False))
-        ways[name]()  # compiles, which is no work for the GPU but for what it times
+    for name in case.rivals:
+        mode = MODES[name]
+        rival = problem.pytorch if mode is None else torch.compile(problem.pytorch, mode=mode, dynamic=False)
+        ways[name] = problem.every(rival)
+        ways[name]()  # torch.compile compiles, which is no work for the GPU but for what it times
     for kind in EXECUTORS:
         try:
             begin = time.perf_counter()
@@ -123,7 +125,7 @@ def measure(case: Case) -> dict[str, Any]:
     if OneLaunchExecutor.name in row["executors"]:
         deployment = Deployment(graph, device, OneLaunchExecutor)
         row["layer"] = traced(deployment, problem, work.layers // 2)
-    row["libraries"] = {name: asdict(times[name]) for name in ("eager", *case.compiled)}
+    row["libraries"] = {name: asdict(times[name]) for name in case.rivals}
     for name, told in row["executors"].items():
         told |= asdict(times[name])
     return row
@@ -144,12 +146,12 @@ def main() -> None:
     given = parser.parse_args()
     measures = launched(Decode.of({}, True).graph(here()))
     rows = kept_rows(given.path, measures)
-    modes = () if given.no_compile else ("compile", "max-autotune") if given.max_autotune else ("compile",)
+    rivals = ("eager", *["compile"] * (not given.no_compile), *["max-autotune"] * given.max_autotune)
     cases = []
     for asked in given.case:
         name, batch, context = asked.split(":")
         work = Decode.of({"batch": int(batch), "context": int(context)}, True, name)
-        cases.append(Case(name, work, modes))
+        cases.append(Case(name, work, rivals))
     for case, row in on_gpus(measure, cases, given.gpus, -(-len(cases) // given.gpus)):
         rows = sorted([r for r in rows if _key(r) != case.key] + [row], key=_key)
         command = f"python benchmarks/decode.py benchmarks/results/{given.path.name}"

@@ -200,7 +200,7 @@ def test_what_nobody_polls_cannot_be_words() -> None:
 def launches(splits: int) -> dict[str, EmulatedLaunch]:
     one, of = plan(workers=1), plan(splits)
     at_once: dict[str, Any] = {"stages": 3, "at_once": True, "timeout_s": 1.0}
-    words = (*(ALL if splits > 1 else (*HEADS, *TOKENS, *EMBEDDED)),)
+    words = ALL if splits > 1 else (*HEADS, *TOKENS, *EMBEDDED)
     runs = {"semaphores": EmulatedLaunch(of, words=(), **at_once), "words": EmulatedLaunch(of, words=words, **at_once)}
     if splits > 1:
         runs["no look"] = EmulatedLaunch(of, words=words, change=NO_LOOK, **at_once)

@@ -48,7 +48,8 @@ from interlace.workloads.base import Workload
 CANDIDATES: tuple[type[DeviceExecutor], ...] = tuple(
     e for e in EXECUTORS if issubclass(e, DeviceExecutor) and e is not SerialExecutor
 )
-_MODES = {"eager": None, "compile": "default", "max-autotune": "max-autotune-no-cudagraphs"}
+#: How PyTorch is a rival: what torch.compile is told, None where it takes no part.
+MODES = {"eager": None, "compile": "default", "max-autotune": "max-autotune-no-cudagraphs"}
 #: Rounds to pick by, and to report, at least.
 REPEATS = 15
 _CANNOT = (DeviceError, GraphError, PlanError)
@@ -155,7 +156,7 @@ def _measure(
         pass
     problem = Problem(workload, device, seed=seed)
     ready, errors = _checked(problem, found, left_out)
-    modes = _MODES if compiled else {"eager": None}
+    modes = MODES if compiled else {"eager": None}
     functions = {"": problem.pytorch, **{f", {name}": other for name, other in problem.others.items()}}
     libraries = _libraries(problem, modes, functions, problem.once, problem.every)
     ours = {label: problem.every(problem.run(made)) for label, (_, made) in ready.items()}

@@ -301,8 +301,9 @@ def _map(value: Any, rows: int, dtype: DType) -> bytes:
     *leading, n, d = value.shape
     box = 1, rows, _PANEL_BYTES // dtype.itemsize
     shape, strides = (math.prod(leading), n, d), (n * d, d, 1)
-    address, line = value.data_ptr(), _PANEL_BYTES
-    return tensor_map(address, shape, strides, box, dtype, swizzled=True, fetched_bytes=line).words
+    return tensor_map(
+        value.data_ptr(), shape, strides, box, dtype, swizzled=True, fetched_bytes=_PANEL_BYTES
+    ).words
 
 
 def _any(op: Op, tensors: Mapping[str, Tensor]) -> None:

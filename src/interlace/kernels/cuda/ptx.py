@@ -2,6 +2,9 @@
 
 ``PTX`` stands before every kernel; it needs no header. Addresses of shared memory are 32-bit, in the shared window
 (``shared_address``). A wait on a barrier traps after ``WATCHDOG`` nanoseconds.
+
+Loads ask for their policy in the L2 each in its place: ptxas makes constants of these, where one that all loads share
+takes registers from end to end and made a launch spill. Hence ``volatile``.
 """
 
 from __future__ import annotations
