@@ -14,8 +14,8 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 import interlace as il
-from tests.cases import GRAPHS, Case, relative_error
-from tests.gpu.cases import EXECUTORS, case, executor, ffn_shape, one_launch
+from tests.cases import GRAPHS, Case, ffn_shape, relative_error
+from tests.gpu.cases import EXECUTORS, case, executor, one_launch
 from tests.gpu.test_decode import SHAPES, go_on, problem, tensors
 from tests.gpu.test_decode import check as check_logits
 
@@ -59,6 +59,8 @@ def main() -> None:
             for dependent in (False, True):
                 run, c = one_launch(m, ffn_shape(kind, 400, 1104), timeout_s=_TIMEOUT_S, dependent_launch=dependent)
                 check(run.name, run, c)
+        for m in (1, 16):
+            check("one_launch, a layer", *one_launch(m, ffn_shape(kind, 448, 1088, norm=1e-2), timeout_s=_TIMEOUT_S))
     for batch in _BATCHES:
         check_steps(batch)
     print("every executor ran and was right")

@@ -41,7 +41,7 @@ class Case:
         for name in self.graph.inputs:
             t = self.graph.tensor(name)
             value = torch.randn(t.shape, generator=generator, device=self.device, dtype=torch.float32)
-            if name not in ("x", "bias", "residual"):
+            if name not in ("x", "bias", "residual", "w_norm"):
                 value /= t.shape[-1] ** 0.5
             out[name] = value.to(TORCH[t.dtype.name])
         return out
@@ -80,6 +80,47 @@ def workload(
         graph,
         lambda t: torch.nn.functional.gelu(t["x"] @ t["w_up"].T, approximate="tanh") @ t["w_down"].T,
     )
+
+
+POINTWISE: dict[il.Activation, Callable[[torch.Tensor], torch.Tensor]] = {
+    il.Activation.RELU: torch.relu,
+    il.Activation.GELU_TANH: lambda t: torch.nn.functional.gelu(t, approximate="tanh"),
+    il.Activation.SILU: torch.nn.functional.silu,
+}
+#: FFNs by name: (activation, gated).
+FFNS = {
+    "relu": (il.Activation.RELU, False),
+    "gelu-tanh": (il.Activation.GELU_TANH, False),
+    "silu": (il.Activation.SILU, False),
+    "gated": (il.Activation.SILU, True),
+}
+
+
+def ffn_shape(
+    kind: str, hidden: int = 1024, ffn: int = 2816, norm: float | None = None
+) -> il.workloads.FFNShape:
+    activation, gated = FFNS[kind]
+    return il.workloads.FFNShape(hidden, ffn, activation, gated, norm)
+
+
+def ffn_answer(shape: il.workloads.FFNShape) -> Answer:
+    """What an FFN of this shape computes, with biases where it has them; with a norm the half of a layer."""
+    pointwise = POINTWISE[shape.activation]
+
+    def answer(t: Mapping[str, torch.Tensor]) -> torch.Tensor:
+        x = t["x"]
+        if shape.norm is not None:
+            x = x / (x.square().mean(1, keepdim=True) + shape.norm).sqrt() * t["w_norm"]
+        up = x @ t["w_up"].T
+        if "b_up" in t:
+            up = up + t["b_up"]
+        hidden = pointwise(x @ t["w_gate"].T) * up if shape.gated else pointwise(up)
+        out = hidden @ t["w_down"].T
+        if "b_down" in t:
+            out = out + t["b_down"]
+        return out if shape.norm is None else out + t["x"]
+
+    return answer
 
 
 def by_default(graph: il.Graph, workers: int = 132) -> il.Plan:

@@ -67,7 +67,7 @@ def told_of_x(monkeypatch: pytest.MonkeyPatch, m: int, rows: int) -> tuple[dict[
     return read, maps
 
 
-@pytest.mark.parametrize("m", [16, 32, 300])
+@pytest.mark.parametrize("m", [24, 32, 300])
 @pytest.mark.parametrize("missing", [0, 1, 13])
 def test_a_launch_takes_fewer_rows_and_loads_none_that_are_not_there(
     m: int, missing: int, monkeypatch: pytest.MonkeyPatch
@@ -168,11 +168,11 @@ def test_names_come_as_a_tuple(short: Any) -> None:
 def test_a_launch_of_few_ops_has_their_operands_with_it() -> None:
     found = one_launch(SHORT).composition
     assert found.held
-    assert "unsigned char operands[1920]" in found.text
-    assert found.launch.size == 1920 + 256 <= 4096
-    packed = one_launch(SHORT)._parameter(bytes(range(240)) * 8)
+    assert "unsigned char operands[2176]" in found.text
+    assert found.launch.size == 2176 + 256 <= 4096
+    packed = one_launch(SHORT)._parameter(bytes(range(136)) * 16)
     assert len(packed) == found.launch.size
-    assert packed[:1920] == bytes(range(240)) * 8
+    assert packed[:2176] == bytes(range(136)) * 16
 
 
 def test_of_many_ops_they_lie_in_memory() -> None:

@@ -245,6 +245,14 @@ inline void cvt_rn_f16x2_f32(unsigned& pair, float high, float low) {
 }
 inline void cvt_f32_bf16(float& y, unsigned short x) { y = __uint_as_float(unsigned(x) << 16); }
 inline void cvt_f32_f16(float& y, unsigned short x) { y = from_half(x); }
+// Of two elements each: a product of two is a float, so it is rounded once.
+inline void mul_rn_bf16x2(unsigned& both, unsigned a, unsigned b) {
+  const float low = __uint_as_float(a << 16) * __uint_as_float(b << 16);
+  cvt_rn_bf16x2_f32(both, __uint_as_float(a & 0xffff0000) * __uint_as_float(b & 0xffff0000), low);
+}
+inline void mul_rn_f16x2(unsigned& both, unsigned a, unsigned b) {
+  cvt_rn_f16x2_f32(both, from_half(a >> 16) * from_half(b >> 16), from_half(a) * from_half(b));
+}
 inline void setp_lt_f32(float) {}  // and a trap that its predicate guards
 inline void ex2_approx_ftz_f32(float& y, float x) { y = exp2f(x); }
 inline void rcp_approx_ftz_f32(float& y, float x) { y = 1.0f / x; }

@@ -246,7 +246,7 @@ def _tensor_map(
     box: Sequence[int],
     dtype: DType,
     *,
-    swizzled: bool,
+    swizzled: bool = False,
     fetched_bytes: int = 256,
 ) -> TensorMap:
     return TensorMap(tensor_map(address, shape, dtype.itemsize, box, swizzled=swizzled, strides=strides))

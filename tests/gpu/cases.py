@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-
-import torch
+from collections.abc import Callable
 
 import interlace as il
 
-from ..cases import Answer, Case, by_default, split, workload
+from ..cases import Case, by_default, ffn_answer, split, workload
 
 HIDDEN, FFN = 400, 1104  # no multiples of any tile
 
@@ -59,40 +57,6 @@ EXECUTORS: dict[str, tuple[type, Callable[[il.Graph], il.Choices], dict]] = {
 def executor(name: str, graph: il.Graph, **options: object) -> il.SerialExecutor:
     cls, choices, defaults = EXECUTORS[name]
     return cls(il.build(graph, choices(graph)), il.Options(**{**defaults, **options}))
-
-
-POINTWISE: dict[il.Activation, Callable[[torch.Tensor], torch.Tensor]] = {
-    il.Activation.RELU: torch.relu,
-    il.Activation.GELU_TANH: lambda t: torch.nn.functional.gelu(t, approximate="tanh"),
-    il.Activation.SILU: torch.nn.functional.silu,
-}
-#: FFNs by name: (activation, gated).
-FFNS = {
-    "relu": (il.Activation.RELU, False),
-    "gelu-tanh": (il.Activation.GELU_TANH, False),
-    "silu": (il.Activation.SILU, False),
-    "gated": (il.Activation.SILU, True),
-}
-
-
-def ffn_shape(kind: str, hidden: int = 1024, ffn: int = 2816) -> il.workloads.FFNShape:
-    activation, gated = FFNS[kind]
-    return il.workloads.FFNShape(hidden, ffn, activation, gated)
-
-
-def ffn_answer(shape: il.workloads.FFNShape) -> Answer:
-    """What an FFN of this shape computes, with biases where it has them."""
-    pointwise = POINTWISE[shape.activation]
-
-    def answer(t: Mapping[str, torch.Tensor]) -> torch.Tensor:
-        up = t["x"] @ t["w_up"].T
-        if "b_up" in t:
-            up = up + t["b_up"]
-        hidden = pointwise(t["x"] @ t["w_gate"].T) * up if shape.gated else pointwise(up)
-        out = hidden @ t["w_down"].T
-        return out + t["b_down"] if "b_down" in t else out
-
-    return answer
 
 
 def one_launch(

@@ -11,8 +11,7 @@ import interlace as il
 from interlace.graph.access import Ints
 from interlace.kernels.bodies import Cluster
 
-from ..cases import check_missing_posts, relative_error
-from .cases import ffn_shape
+from ..cases import check_missing_posts, ffn_shape, relative_error
 from .cases import one_launch as made
 
 D = il.Dispatch

@@ -9,8 +9,7 @@ import torch
 import interlace as il
 from interlace.kernels.spin import spin
 
-from ..cases import Case, Tensors, check_missing_posts, relative_error
-from .cases import FFNS, ffn_shape
+from ..cases import FFNS, Case, Tensors, check_missing_posts, ffn_shape, relative_error
 from .cases import one_launch as made
 
 TOKENS = [*range(1, 21), 31, 33, 64, 100, 128, 129, 255, 300, 511, 1000, 4097]
@@ -52,6 +51,16 @@ def test_fp16_and_widths_that_are_no_multiples_of_a_tile_are_right(m: int, kind:
 @pytest.mark.parametrize("m", [1, 33, 128, 300])
 def test_biases_are_added_before_and_after_the_activation(m: int) -> None:
     check(*made(m, ffn_shape("gelu-tanh"), bias=True), seed=m)
+
+
+@pytest.mark.parametrize("dtype", ["bf16", "fp16"])
+@pytest.mark.parametrize("kind", FFNS)
+@pytest.mark.parametrize("m", [1, 3, 8, 11, 16, 17])
+def test_a_norm_before_and_a_sum_behind_are_in_the_launch(m: int, kind: str, dtype: str) -> None:
+    """Up to 16 tokens the up-projection normalises its rows itself, over stages the last of which is shorter."""
+    run, c = made(m, ffn_shape(kind, 1088, 2816, norm=1e-2), dtype=dtype)
+    assert [op.name for op in c.graph.ops] == (["up", "down"] if m <= 16 else ["norm", "up", "down"])
+    check(run, c, seed=m)
 
 
 def tile(m: int, n: int, k: int, warps: int = 4, swap_ab: bool = False) -> il.MatmulTile:

@@ -8,7 +8,7 @@ import torch
 import interlace as il
 from interlace.kernels.rms_norm import rms_norm
 
-from ..cases import relative_error
+from ..cases import Case, ffn_answer, ffn_shape, relative_error
 from ..folded import exact, folded
 
 
@@ -23,6 +23,18 @@ def test_a_norm_between_two_products_is_right_in_both(swap_ab: bool, gated: bool
     right = exact(t)
     for output in graph.outputs:
         assert relative_error(t[output], right[output]) < 1e-6
+
+
+@pytest.mark.parametrize(("kind", "swap_ab"), [("gated", True), ("gated", False), ("relu", False)])
+def test_a_product_that_normalises_its_rows_is_right_and_reads_what_it_declares(kind: str, swap_ab: bool) -> None:
+    shape = ffn_shape(kind, 192, 64, norm=1e-2)
+    tile = il.MatmulTile(16, 32, 128, swap_ab=swap_ab)
+    case = Case(il.workloads.ffn(5, shape, il.fp32, tile, tile), ffn_answer(shape))
+    given, out = case.inputs(), case.poisoned()
+    plan = il.build(case.graph, il.Choices(3, split={"up": il.SplitK(2)}))
+    il.PersistentExecutor(plan, il.Options("cpu")).run({**given, "out": out})
+    assert relative_error(out, case.exact(given)) < 1e-6
+    assert il.check_footprint(case.graph, "up", device="cpu", tiles=(0,)).tiles == (0,)
 
 
 def test_a_norm_of_its_own_is_right() -> None:

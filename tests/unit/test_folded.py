@@ -17,7 +17,7 @@ from interlace.executors.reference import ReferenceExecutor  # noqa: E402
 from interlace.kernels.embedding import embedding  # noqa: E402
 from interlace.kernels.rms_norm import rms_norm  # noqa: E402
 
-from ..cases import TORCH, relative_error  # noqa: E402
+from ..cases import TORCH, Case, ffn_answer, ffn_shape, relative_error  # noqa: E402
 from ..emulator.build import MISSING  # noqa: E402
 from ..folded import exact, folded  # noqa: E402
 
@@ -66,11 +66,27 @@ def products(**other: Any) -> il.Op:
     return il.matmul("m", **made | {"eps": 1e-5} | other)
 
 
+SCALE = il.Tensor("x_scale", (64,), il.bf16)
+
+
+def itself(**other: Any) -> il.Op:
+    """One that normalises its rows itself."""
+    return products(**{"x_squares": None, "scale": None, "scaled": None, "squares": None, "x_scale": SCALE} | other)
+
+
 @pytest.mark.parametrize(
     ("make", "error", "message"),
     [
         (lambda: products(scale=None), ShapeError, "op 'm': give scale, scaled and squares, or none of them"),
-        (lambda: products(eps=None), ShapeError, "op 'm': give x_squares and eps, or neither"),
+        (lambda: products(eps=None), ShapeError, "op 'm': give eps and one of x_squares and x_scale, or none of them"),
+        (lambda: products(x_scale=SCALE), ShapeError, "op 'm': give eps and one of x_squares and x_scale, or none"),
+        (lambda: products(x_squares=None, x_scale=SCALE), ShapeError, "op 'm' has both x_scale and scale; let the op"),
+        (
+            lambda: itself(x_scale=il.Tensor("s", (96,), il.bf16)),
+            ShapeError,
+            r"op 'm': x_scale s\[96\] bf16 must have shape \(64,\)",
+        ),
+        (lambda: itself(x_scale=il.Tensor("s", (64,), il.fp16)), DTypeError, "op 'm'"),
         (lambda: products(squares=il.Tensor("s", (4, 1), il.fp32)), ShapeError, r"squares .* must have shape \(4, 2\)"),
         (lambda: products(squares=il.Tensor("s", (4, 2), il.bf16)), DTypeError, "squares .* must be fp32; convert it"),
         (
@@ -128,6 +144,83 @@ def test_the_one_launch_is_right_and_touches_nothing_else(name: str) -> None:
         assert relative_error(t["squares"], right["squares"]) < (1e-6 if "middle" in t else 2e-3)
         assert "middle" not in t or relative_error(t["middle"], right["middle"]) < 2e-3
         assert relative_error(t["out"], right["out"]) < 5e-3  # scaled is rounded too
+
+
+def layer(m: int, kind: str, hidden: int, ffn: int, up: il.MatmulTile, down: il.MatmulTile, bias: bool = False) -> Case:
+    """The half of a layer whose up-projection normalises its rows."""
+    shape = ffn_shape(kind, hidden, ffn, norm=1e-2)
+    return Case(il.workloads.ffn(m, shape, il.bf16, up, down, bias), ffn_answer(shape))
+
+
+def narrow(m: int, n: int, k: int = 64, warps: int = 4) -> il.MatmulTile:
+    return tile(m, n, k, warps, swap_ab=True)
+
+
+#: Of one panel and more, of stages the last of which has fewer, in turns of two warpgroups.
+LAYERS = {
+    "one token": layer(1, "gated", 128, 64, narrow(8, 16, 128), narrow(8, 8)),
+    "three tokens, odd panels": layer(3, "gated", 192, 128, narrow(8, 24, 192), narrow(8, 16, 128)),
+    "a short last stage": layer(13, "gelu-tanh", 320, 192, narrow(16, 56, 192), narrow(16, 32), bias=True),
+    "four stages": layer(16, "gated", 576, 128, narrow(16, 40, 192), narrow(16, 24, 128)),
+    "two warpgroups": layer(8, "relu", 448, 64, narrow(8, 8, 192, warps=8), narrow(8, 8, warps=8)),
+}
+
+
+@cache
+def layers() -> dict[str, Any]:
+    from ..emulator.walk import EmulatedLaunch, prepare
+
+    made = {name: EmulatedLaunch(il.build(case.graph, il.Choices(2)), stages=3) for name, case in LAYERS.items()}
+    prepare([*made.values()])
+    return made
+
+
+@pytest.mark.skipif(bool(MISSING), reason=MISSING)
+@pytest.mark.parametrize("name", LAYERS)
+def test_products_that_normalise_their_rows_are_right_and_touch_nothing_else(name: str) -> None:
+    pytest.importorskip("triton")
+    from ..emulator.walk import run_poisoned
+
+    case, run = LAYERS[name], layers()[name]
+    assert [op.name for op in case.graph.ops] == ["up", "down"]
+    for seed in range(2):
+        given = case.inputs(seed)
+        given["x"] *= torch.linspace(0.1, 3, len(given["x"]))[:, None].bfloat16()  # rows whose factors differ
+        out = run_poisoned(run, given, seed)
+        assert [str(fault) for fault in run.faults] == []
+        assert relative_error(out - given["x"], case.exact(given) - given["x"].double()) < 1e-2
+
+
+@pytest.mark.parametrize("gated", [False, True])
+def test_a_product_that_normalises_its_rows_means_a_norm_before_it(gated: bool) -> None:
+    """Its parts, too, which scale but do not divide; and what each tile reads is declared."""
+    shape = ffn_shape("gated" if gated else "relu", 128, 192, norm=1e-2)
+    case = Case(il.workloads.ffn(5, shape, il.fp32, tile(16, 32), tile(16, 32)), ffn_answer(shape))
+    given = case.inputs()
+    plan = il.build(case.graph, il.Choices(4, split={"up": il.SplitK(2)}))
+    found = ReferenceExecutor(plan, seed=2).run({name: value.numpy() for name, value in given.items()})["out"]
+    np.testing.assert_allclose(found, case.exact(given).numpy(), rtol=1e-5, atol=1e-6)
+    assert il.check_footprint(case.graph, "up", device="reference").complete
+
+
+def test_few_tokens_are_normalised_by_who_multiplies_them_where_tiles_can() -> None:
+    def names(m: int, hidden: int, ffn: int) -> list[str]:
+        return [op.name for op in il.workloads.ffn(m, ffn_shape("gated", hidden, ffn, norm=1e-5)).ops]
+
+    assert names(1, 128, 192) == names(16, 128, 192) == ["up", "down"]
+    assert names(17, 128, 192) == names(16, 136, 192) == names(16, 128, 200) == ["norm", "up", "down"]
+    for m, hidden in ((1, 1600), (16, 64), (16, 4096)):  # the last are not lean, or of several waves
+        graph = il.workloads.ffn(m, ffn_shape("relu", hidden, 4 * hidden, norm=1e-5))
+        for setting in (*il.OneLaunchExecutor.likely(graph, il.H200), il.OneLaunchExecutor.default(graph, il.H200)):
+            assert all(dict(setting.op(name).params)["BN"] < 64 for name in ("up", "down"))
+
+
+def test_a_tile_of_64_weight_rows_does_not_normalise_its_rows() -> None:
+    from interlace.kernels.matmul.walk_body import WALK_BODY
+
+    op = itself(tile=tile(16, 64, swap_ab=True))
+    with pytest.raises(ShapeError, match="only tiles of fewer than 64 weight rows, of 16 tokens at most, normalise"):
+        WALK_BODY.tile(op, 1, 1)
 
 
 @pytest.mark.skipif(bool(MISSING), reason=MISSING)

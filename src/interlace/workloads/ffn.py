@@ -17,6 +17,7 @@ from interlace.core.rounding import round_to
 from interlace.graph.graph import Graph
 from interlace.graph.tensor import Tensor
 from interlace.kernels.matmul import Activation, MatmulTile, matmul
+from interlace.kernels.matmul.tilings import may_normalise
 from interlace.kernels.rms_norm import normalised, rms_norm
 from interlace.kernels.teams import rows_of
 from interlace.workloads.base import (
@@ -95,11 +96,12 @@ def ffn(
     """An FFN over m tokens: ``x`` (m, hidden) through ``hidden`` (m, ffn) to ``out`` (m, hidden).
 
     Weights are named ``w_up``, ``w_gate`` (if gated) and ``w_down``, each (outputs, inputs); with ``bias`` there are
-    ``b_up`` (ffn,), before the activation, and ``b_down`` (hidden,). Where the shape has a norm there are ``w_norm``
-    (hidden,) and, between the ops, ``normed`` (m, hidden).
+    ``b_up`` (ffn,), before the activation, and ``b_down`` (hidden,). Where the shape has a norm there is ``w_norm``
+    (hidden,). The up-projection normalises its rows itself if they are few and widths are multiples of 64; else the
+    norm is an op, which leaves ``normed`` (m, hidden).
 
     Args:
-        norm_rows: of a tile of the norm.
+        norm_rows: of a tile of the norm, where that is an op.
 
     Raises:
         ArgumentError: a shape that is none, such as the name of a model.
@@ -117,16 +119,20 @@ def ffn(
     b_up, b_down = Tensor("b_up", (shape.ffn,), dtype), Tensor("b_down", (shape.hidden,), dtype)
     w_norm, normed = Tensor("w_norm", (shape.hidden,), dtype), Tensor("normed", (m, shape.hidden), dtype)
     folded = shape.norm is not None
+    own = folded and may_normalise(m, shape.hidden, shape.ffn)  # of the up-projection, else of an op
+    norms = () if own or shape.norm is None else (rms_norm("norm", x, w_norm, normed, shape.norm, rows=norm_rows),)
     ops = (
-        *(() if shape.norm is None else (rms_norm("norm", x, w_norm, normed, shape.norm, rows=norm_rows),)),
+        *norms,
         matmul(
             "up",
-            normed if folded else x,
+            normed if norms else x,
             w_up,
             hidden,
             gate=w_gate[0] if w_gate else None,
             bias=b_up if bias else None,
             activation=shape.activation,
+            x_scale=w_norm if own else None,
+            eps=shape.norm if own else None,
             tile=up,
         ),
         matmul(
@@ -142,7 +148,7 @@ def ffn(
     inputs = (x, *((w_norm,) if folded else ()), w_up, *w_gate, w_down, *((b_up, b_down) if bias else ()))
     return Graph(
         ("gated-ffn" if shape.gated else "ffn") + "-layer" * folded,
-        (*inputs, *((normed,) if folded else ()), hidden, out),
+        (*inputs, *((normed,) if norms else ()), hidden, out),
         ops,
         tuple(t.name for t in inputs),
         ("out",),

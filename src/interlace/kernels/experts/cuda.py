@@ -227,7 +227,7 @@ def pack(op: Op, tensors: Mapping[str, Any], dtype: DType) -> bytes:
         weight=encoded("weight", bn),
         gate=encoded("gate", bn),
         **dict.fromkeys(("bias", "residual", "x_squares", "scale", "scaled", "squares")),
-        **dict.fromkeys(("x_last", "weight_last", "gate_last")),
+        **dict.fromkeys(("x_last", "weight_last", "gate_last", "x_scale")),
         **{name: 0 if kind == "unsigned" else None for name, kind in WORDS},
         x_rows=op.grid[0] * bm,
         residual_rows=0,

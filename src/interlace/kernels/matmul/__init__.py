@@ -7,7 +7,8 @@ x is (M, K), weights are (N, K) as ``nn.Linear`` stores them, out and residual (
 kept in float32. Any M, N, K; the last tile of each is masked.
 
 RMS normalisation before and behind it is folded in (``kernels/squares``): with ``x_squares`` products are multiplied by
-the factors of their rows before all else; with ``scale`` out also goes into ``scaled``, and into ``squares``.
+the factors of their rows before all else; with ``x_scale`` x is scaled, too, and the squares are its own; with
+``scale`` out also goes into ``scaled``, and into ``squares``.
 """
 
 from __future__ import annotations
@@ -34,6 +35,9 @@ from interlace.kernels.squares import factors, left, squared_of, sums_of_squares
 
 __all__ = ["MATMUL", "Activation", "MatmulTile", "matmul"]
 
+#: x again, of whose whole rows the squares are summed where a matmul normalises them itself.
+WHOLE = "x_whole"
+
 
 class Activation(Enum):
     """Pointwise function in the epilogue."""
@@ -56,7 +60,8 @@ class Activation(Enum):
 
 
 def _accumulate(regions: Regions, params: Params) -> Array:
-    sums = [regions["x"] @ regions[w].T for w in ("weight", "gate") if w in regions]
+    x = regions["x"] * regions["x_scale"] if "x_scale" in regions else regions["x"]
+    sums = [x @ regions[w].T for w in ("weight", "gate") if w in regions]
     return np.stack(sums)
 
 
@@ -64,6 +69,8 @@ def _finish(acc: Array | None, regions: Regions, params: Params) -> Mapping[str,
     assert acc is not None
     if "x_squares" in regions:
         acc = acc * factors(regions["x_squares"], int(params["K"]), float(params["EPS"]))
+    if WHOLE in regions:
+        acc = acc * factors(regions[WHOLE] ** 2, int(params["K"]), float(params["EPS"]))
     value = acc[0]
     if "bias" in regions:
         value = value + regions["bias"]
@@ -88,6 +95,7 @@ def _triton() -> TritonBody:
 def _make(name: str, tensors: Mapping[str, Tensor], params: Params) -> Op:
     tile = MatmulTile(*(params[name] for name in TILING))  # type: ignore[arg-type]
     activation, eps = Activation(params["ACTIVATION"]), params.get("EPS")
+    tensors = {argument: tensor for argument, tensor in tensors.items() if argument != WHOLE}
     return matmul(name, **tensors, activation=activation, eps=eps, tile=tile)  # type: ignore[arg-type]
 
 
@@ -114,6 +122,7 @@ def matmul(
     residual: Tensor | None = None,
     activation: Activation = Activation.NONE,
     x_squares: Tensor | None = None,
+    x_scale: Tensor | None = None,
     eps: float | None = None,
     scale: Tensor | None = None,
     scaled: Tensor | None = None,
@@ -126,6 +135,8 @@ def matmul(
         out: may be left out where ``scaled`` and ``squares`` are left of it.
         x_squares: (M, ceil(K / 64)) or (M, ceil(K / 16)) in float32, sums of squares of what x was before it was
             scaled: its rows are normalised, with ``eps``.
+        x_scale: (K,), in place of those: rows of x as it is are normalised, with ``eps``, and scaled by it. Each tile
+            does that again, so it pays where tokens are few; the one launch takes up to 16.
         scale, scaled, squares: all or none: a scale (N,) that is read, out times it (M, N), and sums of squares of out,
             (M, ceil(N / 64)) or (M, ceil(N / 16)) in float32, which are written.
 
@@ -140,7 +151,8 @@ def matmul(
         check_type(tensor, Tensor, f"op {name!r}", arg)
     for arg, extra in (("gate", gate), ("bias", bias), ("residual", residual)):
         check_type(extra, (Tensor, type(None)), f"op {name!r}", arg)
-    for arg, extra in (("scale", scale), ("scaled", scaled), ("squares", squares), ("x_squares", x_squares)):
+    folded = {"scale": scale, "scaled": scaled, "squares": squares, "x_squares": x_squares, "x_scale": x_scale}
+    for arg, extra in folded.items():
         check_type(extra, (Tensor, type(None)), f"op {name!r}", arg)
     check_type(activation, Activation, f"op {name!r}", "activation")
     if eps is not None:
@@ -169,7 +181,15 @@ def matmul(
         f"op {name!r}: a gated matmul is silu(gate) * up without bias; pass activation=SILU and bias=None",
     )
     squared = 0
-    require((x_squares is None) == (eps is None), f"op {name!r}: give x_squares and eps, or neither")
+    given = (x_squares is not None) + (x_scale is not None)
+    require(given == (eps is not None), f"op {name!r}: give eps and one of x_squares and x_scale, or none of them")
+    require(
+        x_scale is None or x_scale.shape == (k,), f"op {name!r}: x_scale {x_scale} must have shape ({k},)"
+    )
+    require(
+        x_scale is None or scale is None,
+        f"op {name!r} has both x_scale and scale; let the op that writes {x} leave it scaled, with its squares",
+    )
     if x_squares is not None:
         squared = squared_of(name, "x_squares", x_squares, m, k)
     leaves = left(name, result, scale, scaled, squares, tile.n)
@@ -180,7 +200,7 @@ def matmul(
         )
         squared = leaves[3]
     check_extents(f"op {name!r}", (m, n, k), (tile.m, tile.n, tile.k))
-    optional = [t for t in (gate, bias, residual) if t is not None]
+    optional = [t for t in (gate, bias, residual, x_scale) if t is not None]
     same_dtype(name, x, weight, result, *optional)
     i, j = axes(2)
     rows, columns = i.block(tile.m), j.block(tile.n)
@@ -196,6 +216,8 @@ def matmul(
         reads["residual"] = (residual, (rows, columns))
     if x_squares is not None:
         reads["x_squares"] = (x_squares, (rows, ALL))
+    if x_scale is not None:
+        reads |= {"x_scale": (x_scale, (K,)), WHOLE: (x, (rows, ALL))}
     writes: dict[str, tuple[Tensor, tuple[Span, ...]]] = {} if out is None else {"out": (out, (rows, columns))}
     if leaves is not None:
         reads["scale"] = (leaves[0], (columns,))

@@ -21,6 +21,9 @@ Tokens that are words are polled, by whom depends on how many they are:
     elements of a tile      polled by                         where they go
     2048 a warpgroup        all consumers, all at once        beside the ring, for the block's next item of the op too
     more                    the warp that loads, by stages    slots of the ring, where a bulk load would bring them
+
+Rows that are normalised here (``x_scale``) are scaled in registers, by a line of gains for each panel of a stage, and
+multiplied by themselves: a row's product with itself is its sum of squares, there when the others are.
 """
 
 from __future__ import annotations
@@ -42,6 +45,11 @@ DEVICE float4 load_four_now(const float* at) {
   asm volatile("ld.global.cg.v4.f32 {%0, %1, %2, %3}, [%4];"
                : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w) : "l"(at) : "memory");
   return v;
+}
+DEVICE unsigned times(unsigned pair, unsigned other) {
+  unsigned both;
+  asm("mul.rn." ELEMENT_PTX "x2 %0, %1, %2;" : "=r"(both) : "r"(pair), "r"(other));
+  return both;
 }
 DEVICE float low_of(unsigned pair) { return as_float(pair & 0xffff); }
 DEVICE float high_of(unsigned pair) { return as_float(pair >> 16); }
@@ -74,11 +82,16 @@ struct Skinny {
   // So many threads add up the squares of a token, four numbers at a time.
   static constexpr int TEAM = ROWS <= THREADS / 32 ? 32 : THREADS / BM;
   static constexpr int SQUARES = SQUARED > 0 ? NORMALISED / SQUARED : 0;
+  // Whether rows are normalised here; else others left their squares, if they are normalised at all.
+  static constexpr bool OWN = NORMALISED > 0 && SQUARED == 0;
+  static_assert(!(OWN && POLLS), "gains come with tokens that are loaded");
   // Of one thread, and how many are under way at once: registers for more would be those of weights.
   static constexpr int FOURS = NORMALISED > 0 ? (SQUARES / 4 + TEAM - 1) / TEAM : 0;
   static constexpr int ASKED = FOURS < 2 ? FOURS : 2, OF_SQUARES = POLLS ? 1 : ASKED * 4;
   // Rows of panels of tokens in a stage, and of a tile. Consumers that poll ask for so many pairs each.
   static constexpr int LINES = PANELS * ROWS, ALL_LINES = LINES * STAGES_OF_TILE, LINES_AT_ONCE = THREADS / 16;
+  // Where gains lie, a line for each panel, behind tokens.
+  static constexpr int GAINS = LINES;
   static constexpr int TOKEN_PAIRS = (ALL_LINES + LINES_AT_ONCE - 1) / LINES_AT_ONCE, TOKEN_BYTES = ALL_LINES * 128;
   // Registers of a stage's weights, of what else there is while they are held, and stages that are. Where warpgroups
   // take stages in turns, each has one.
@@ -101,6 +114,7 @@ struct Skinny {
       const int panel = uniform(k / 64);
       if (first_lane()) {
         if (k == item.k_lo) prefetch_map(op.x);
+        if (OWN && k == item.k_lo) prefetch_map(op.x_scale);
         if (GATES == 2) tma_load_3d(slot, op.gate, 0, row, panel, full, evict_first());
         tma_load_3d(slot + (GATES - 1) * PANELS * BN * 128, op.weight, 0, row, panel, full, evict_first());
       }
@@ -114,10 +128,13 @@ struct Skinny {
     const int row = uniform(item.i * BM);
 #pragma unroll 1
     for (int k = k_lo; k < k_hi; k += BK) {
-      open_dependent(stage, HERE ? 0 : LINES * 128);
+      open_dependent(stage, HERE ? 0 : (LINES + OWN * PANELS) * 128);
       const unsigned slot = uniform(dependent_slot(stage.slot)), full = uniform(dependent_full(stage.slot));
       const int panel = uniform(k / 64);
-      if (!HERE && first_lane()) tma_load_3d(slot, op.x, 0, row, panel, full);
+      if (!HERE && first_lane()) {
+        tma_load_3d(slot, op.x, 0, row, panel, full);
+        if (OWN) tma_load_2d(slot + GAINS * 128, op.x_scale, 0, panel, full);
+      }
       stage.advance();
     }
   }
@@ -168,13 +185,22 @@ struct Skinny {
   DEVICE static unsigned place(unsigned slot, int line, int piece) {
     return slot + line * 128 + ((piece ^ line & 7) << 4);
   }
+  // The panel behind it for the second half of a warp, if there is one.
+  DEVICE static int second_or_last(int panel, int second) {
+    return PANELS % 2 ? min(panel + second, PANELS - 1) : panel + second;
+  }
   // Tokens of a panel, or, if they are 8, of two: low and high pieces of 8 of k, of each 8 tokens. Those of a stage
   // begin at a line of a slot.
   DEVICE static void load_tokens(unsigned (&to)[4], unsigned slot, int line, int panel) {
     const int lane = threadIdx.x % 32, piece = threadIdx.x / 32 % 4 * 2 + lane / 8 % 2, second = lane / 16;
     const int token = min(WIDE > 1 ? second * 8 + lane % 8 : lane % 8, ROWS - 1);
-    const int mine = WIDE > 1 ? panel : min(panel + second, PANELS - 1);
+    const int mine = WIDE > 1 ? panel : second_or_last(panel, second);
     load_matrices(to, place(slot, line + mine * ROWS + token, piece));
+  }
+  // Of two panels, so that a lane has those of its tokens' elements. They lie in a row, without a swizzle.
+  DEVICE static void load_gains(unsigned (&to)[4], unsigned slot, int panel) {
+    const int lane = threadIdx.x % 32, piece = threadIdx.x / 32 % 4 * 2 + lane / 8 % 2;
+    load_matrices(to, slot + (GAINS + second_or_last(panel, lane / 16)) * 128 + piece * 16);
   }
   // What a warp multiplies of a stage's weights, in registers. Where 8 rows are left over, they are there twice.
   struct Weights {
@@ -194,11 +220,27 @@ struct Skinny {
   };
   struct Sums {
     float of[CHAINS][GATES][TALL][WIDE][4] = {};
+    float squares[OWN ? CHAINS : 1][WIDE][4] = {};  // of tokens by themselves: on the diagonal
+    // Tokens of a panel that are normalised here: their squares, and what is multiplied in their place.
+    DEVICE void scale(unsigned (&tokens)[4], const unsigned (&gains)[4], int panel) {
+      const int at = WIDE > 1 ? 0 : panel % 2 * 2;
+      unsigned all[4] = {tokens[at], 0, tokens[at + 1], 0};
+      if (WIDE > 1) all[1] = tokens[2], all[3] = tokens[3];
+#pragma unroll
+      for (int w = 0; w < WIDE && OWN; ++w) {
+        multiply(squares[panel % CHAINS][w], all, all[w], all[2 + w]);
+#pragma unroll
+        for (int half = 0; half < 2; ++half)
+          tokens[at + w * 2 + half] = times(tokens[at + w * 2 + half], gains[panel % 2 * 2 + half]);
+      }
+    }
     DEVICE void add(const Weights& weights, unsigned slot, int line) {
-      unsigned tokens[4];
+      unsigned tokens[4], gains[4];
 #pragma unroll
       for (int p = 0; p < PANELS; ++p) {
+        if (OWN && p % 2 == 0) load_gains(gains, slot, p);
         if (WIDE > 1 || p % 2 == 0) load_tokens(tokens, slot, line, p);
+        if constexpr (OWN) scale(tokens, gains, p);
 #pragma unroll
         for (int g = 0; g < GATES; ++g)
 #pragma unroll
@@ -209,6 +251,13 @@ struct Skinny {
               multiply(of[p % CHAINS][g][t][w], weights.pieces[p][g][t], tokens[at], tokens[at + 1]);
             }
       }
+    }
+    // Over the chains, of 8 tokens, in the lanes that have the diagonal's.
+    DEVICE float square(int w, int token) const {
+      float sum = 0.0f;
+#pragma unroll
+      for (int c = 0; c < CHAINS; ++c) sum += token % 2 ? squares[c][w][w * 2 + 1] : squares[c][w][w * 2];
+      return sum;
     }
     // Of a lane's element, over the chains.
     DEVICE float whole(int g, int t, int w, int i) const {
@@ -430,6 +479,13 @@ struct Skinny {
     if (WARPGROUPS > 1) synchronise_block();
   }
 
+  // Of a token: what stands there, or made of the squares that warps left.
+  DEVICE static float factor_of(const float* factors, int token) {
+    float sum = 0.0f;
+#pragma unroll
+    for (int w = 0; w < ALL_WARPS && OWN; ++w) sum += factors[w * BM + token];
+    return OWN ? rsqrtf(sum / NORMALISED + __uint_as_float(EPS_BITS)) : factors[token];
+  }
   DEVICE static void finish(const Epilogue& op, const Item& item, const Sums& sums, Extras& extras,
                             int feature) {
     const unsigned own = publication(item, op.number, op.publications);
@@ -448,7 +504,12 @@ struct Skinny {
             if (row < BN && token < ROWS)
               left[((warp * GATES + g) * ROWS + token) * WIDTH + row + lane / 4] = sums.whole(g, t, w, i);
           }
-    if constexpr (NORMALISED > 0) {
+    if constexpr (OWN) {
+      const int token = lane / 4;  // of 8; of a warp's k
+#pragma unroll
+      for (int w = 0; w < WIDE; ++w)
+        if (lane % 4 == token / 2) factors[warp * BM + w * 8 + token] = sums.square(w, token);
+    } else if constexpr (NORMALISED > 0) {
       if (!finds_tokens(item)) {
         const float factor = extras.factor(op, item.i * BM);
         if (thread() % TEAM == 0 && thread() / TEAM < BM) factors[thread() / TEAM] = factor;
@@ -471,7 +532,11 @@ struct Skinny {
                                                                thread() % PAIRS * 2);
           value[g].x += part.x, value[g].y += part.y;
         }
-        if (NORMALISED > 0 && inside) value[g].x *= factors[at], value[g].y *= factors[at];
+      }
+      if constexpr (NORMALISED > 0) {
+        const float factor = inside ? factor_of(factors, at) : 0.0f;
+#pragma unroll
+        for (int g = 0; g < GATES; ++g) value[g].x *= factor, value[g].y *= factor;
       }
       float2 out = value[GATES - 1];
       if (BIAS) out.x += low_of(extras.bias), out.y += high_of(extras.bias);

@@ -6,10 +6,13 @@ tile takes 64 * (128 + 2 * 128) * 2 = 48 KiB a stage, so that 227 KiB hold four;
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from interlace.core.devices import DeviceSpec
 from interlace.graph.graph import Graph
 from interlace.graph.op import Op
 from interlace.kernels.base import require
+from interlace.kernels.bodies import PANEL
 
 #: The kernel's.
 NAME = "matmul"
@@ -88,6 +91,19 @@ def check_triton(graph: Graph, op: Op, device: DeviceSpec) -> None:
         f"{tile}: sums of {registers} registers per thread, and at most {SUMS_PER_THREAD} fit; "
         "use a smaller tile or more warps",
     )
+
+
+def normalise(ops: Iterable[Op]) -> bool:
+    """Whether one of some matmuls normalises its rows itself (``x_scale``), which only tiles of few weight rows do."""
+    return any(tensor_of(op, "x_scale") is not None for op in ops)
+
+
+def may_normalise(m: int, *widths: int) -> bool:
+    """Whether one of some matmuls over m tokens, whose reductions have these widths, may normalise its rows itself.
+
+    All are in tiles of few weight rows then, which take panels of k.
+    """
+    return m <= SKINNY_TOKENS and all(width % PANEL == 0 for width in widths)
 
 
 def share_of(columns: int, parts: int) -> int:

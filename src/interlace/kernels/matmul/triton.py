@@ -17,6 +17,7 @@ from interlace.kernels.primitives.semaphore import ready, stretches
 from interlace.kernels.primitives.squares import sums_of_squares
 
 _GELU_TWICE, _GELU_CUBIC = tl.constexpr(2 * gelu.SCALE), tl.constexpr(gelu.CUBIC)
+_SQUARED_AT_ONCE = tl.constexpr(128)
 
 
 @triton.jit
@@ -30,10 +31,21 @@ def _chunk(pointer, within, K: tl.constexpr, BK: tl.constexpr, k):
 
 
 @triton.jit
+def _scaled(value, x_scale, along, K: tl.constexpr, BK: tl.constexpr, k, SWAP: tl.constexpr):
+    """One chunk of x, scaled if there is a scale; K is its first axis if SWAP."""
+    if x_scale is not None:
+        scale = _chunk(x_scale + along, along, K, BK, k).to(tl.float32)
+        scale = scale[:, None] if SWAP else scale[None, :]
+        value = narrowed(value.to(tl.float32) * scale, value.dtype)
+    return value
+
+
+@triton.jit
 def matmul_accumulate(
     tile,
     sync,
     x,
+    x_scale,
     weight,
     gate,
     M,
@@ -64,6 +76,10 @@ def matmul_accumulate(
             for chunk in tl.range(lo // BK, tl.cdiv(hi, BK), num_stages=STAGES):
                 a = _chunk(left, along[None, :], K, BK, chunk * BK)
                 b = _chunk(right, along[:, None], K, BK, chunk * BK)
+                if SWAP:
+                    b = _scaled(b, x_scale, along, K, BK, chunk * BK, SWAP)
+                else:
+                    a = _scaled(a, x_scale, along, K, BK, chunk * BK, SWAP)
                 acc = dot(a, b, acc, sync.INTERPRET)
         return (acc,)
     else:
@@ -77,6 +93,10 @@ def matmul_accumulate(
             for chunk in tl.range(lo // BK, tl.cdiv(hi, BK), num_stages=STAGES):
                 a = _chunk(left, along[None, :], K, BK, chunk * BK)
                 b = _chunk(right, along[:, None], K, BK, chunk * BK)
+                if SWAP:
+                    b = _scaled(b, x_scale, along, K, BK, chunk * BK, SWAP)
+                else:
+                    a = _scaled(a, x_scale, along, K, BK, chunk * BK, SWAP)
                 acc = dot(a, b, acc, sync.INTERPRET)
                 if SWAP:
                     acc_gate = dot(
@@ -96,6 +116,7 @@ def matmul_finish(
     bias,
     residual,
     x_squares,
+    x_whole,
     scale,
     out,
     scaled,
@@ -125,11 +146,20 @@ def matmul_finish(
             total += tl.sum(tl.load(x_squares + row.to(tl.int64) * BLOCKS + block, mask=known, other=0.0), 1)
         factor = (1.0 / tl.sqrt(total / K + EPS))[:, None]
         value *= factor
+    if x_whole is not None:
+        of_row = x_whole + row.to(tl.int64) * K
+        own = tl.zeros((BM, _SQUARED_AT_ONCE), tl.float32)
+        for first in range(0, K, _SQUARED_AT_ONCE):
+            column_of_x = first + tl.arange(0, _SQUARED_AT_ONCE)[None, :]
+            of_x = tl.load(of_row + column_of_x, mask=(row < M) & (column_of_x < K), other=0.0).to(tl.float32)
+            own += of_x * of_x
+        factor = (1.0 / tl.sqrt(tl.sum(own, 1) / K + EPS))[:, None]
+        value *= factor
     if bias is not None:
         value += tl.load(bias + column, mask=column < N, other=0.0).to(tl.float32)
     if len(acc) == 2:
         gated = tl.trans(acc[1]) if SWAP else acc[1]
-        if x_squares is not None:
+        if x_squares is not None or x_whole is not None:
             gated *= factor
         value *= gated * tl.sigmoid(gated)
     elif ACTIVATION == "relu":

@@ -66,7 +66,7 @@ WORDS = (
 OPERANDS = Struct(
     "Operands",
     (
-        *((name, TENSOR_MAP) for name in ("x", "weight", "gate", "x_last", "weight_last", "gate_last")),
+        *((name, TENSOR_MAP) for name in ("x", "weight", "gate", "x_last", "weight_last", "gate_last", "x_scale")),
         *((name, f"{const}ELEMENT*") for name, const in (("bias", "const "), ("residual", "const "), ("out", ""))),
         *((name, "int") for name in ("m", "n", "x_rows", "residual_rows")),
         *((name, f"const {kind}*") for name, kind in (("x_squares", "float"), ("scale", "ELEMENT"))),
@@ -138,7 +138,12 @@ def _tile(op: Op, parts: int, warpgroups: int, shares: int = 1) -> WalkTile:
     what = checked_stage(op)
     check_sums(what, tall, partial(op), warpgroups, "a taller one, fewer warps, or swap_ab")
     rows = loaded_rows(op)
-    leaves, normalised = (tensor_of(op, name) is not None for name in ("scale", "x_squares"))
+    leaves, normalised, own = (tensor_of(op, name) is not None for name in ("scale", "x_squares", "x_scale"))
+    require(
+        not own,
+        f"{what}: only tiles of fewer than {_TALL} weight rows, of {SKINNY_TOKENS} tokens at most, normalise their "
+        "rows; use such a tile, or rms_norm before the op",
+    )
     require(
         not leaves or bn % _TALL == 0,
         f"{what}: its epilogue scales {_TALL} columns at a time; use a multiple of them",
@@ -236,8 +241,11 @@ def _skinny_tile(op: Op, parts: int, warpgroups: int, as_words: int = 0) -> Walk
         not normalised or k // int(op.param("SQUARED")) % 4 == 0,
         f"{what}: sums of squares of a row are loaded by four; use finer ones",
     )
-    scratch = 4 * (4 * warpgroups * gates * rows * (bn + 4) + bm)
-    lines = bk // PANEL * rows
+    own = tensor_of(op, "x_scale") is not None
+    warps = 4 * warpgroups
+    scratch = 4 * (warps * gates * rows * (bn + 4) + bm * (warps if own else 1))
+    panels = bk // PANEL
+    lines = panels * rows
     here = as_words >> _AS_WORDS.index("x") & 1 and rows * k <= POLLED_BY_CONSUMERS * warpgroups
     stages = -(-k // bk)
     scratch += here * stages * lines * ROW_BYTES
@@ -249,7 +257,7 @@ def _skinny_tile(op: Op, parts: int, warpgroups: int, as_words: int = 0) -> Walk
         f"Skinny<{', '.join(map(str, numbers))}>",
         (SKINNY,),
         independent_bytes=gates * bn * bk * 2,
-        dependent_bytes=0 if here else -(-lines // _STEP) * _STEP * ROW_BYTES,
+        dependent_bytes=0 if here else -(-(lines + panels * own) // _STEP) * _STEP * ROW_BYTES,
         scratch_bytes=-(-scratch // warpgroups // 16) * 16,
         beyond_bytes=0,
         sums=partial(op),
@@ -266,11 +274,11 @@ def _epilogue(op: Op) -> list[int]:
 
 def _folded(op: Op) -> list[int]:
     """Normalisation behind and before an op as numbers of a template, none if there is none."""
-    leaves, normalised = (tensor_of(op, name) is not None for name in ("scale", "x_squares"))
-    if not leaves and not normalised:
+    leaves, normalised, own = (tensor_of(op, name) is not None for name in ("scale", "x_squares", "x_scale"))
+    if not leaves and not normalised and not own:
         return []
-    numbers = [int(op.param("SQUARED")), int(leaves)]
-    if normalised:
+    numbers = [int(op.parameters.get("SQUARED", 0)), int(leaves)]
+    if normalised or own:
         (eps,) = struct.unpack("I", struct.pack("f", op.param("EPS")))
         numbers += [int(op.param("K")), eps]
     return numbers
@@ -323,6 +331,13 @@ def _operands(op: Op, tensors: Mapping[str, Any], dtype: DType, cluster: Cluster
         address = value.data_ptr()
         return tensor_map(address, shape, strides, box, dtype, swizzled=True, fetched_bytes=_FETCHED_BYTES).words
 
+    def gains() -> Any:
+        """Of a stage, a line for each panel."""
+        if "x_scale" not in tensors:
+            return None
+        value, panels = tensors["x_scale"], int(params["K"]) // PANEL
+        return tensor_map(value.data_ptr(), (panels, PANEL), (PANEL, 1), (bk // PANEL, PANEL), dtype).words
+
     def last(extent: int, step: int, most: int, shares: int) -> int:
         """Rows of a share of the last box, of at most so many, in steps of 8."""
         return min(most // shares, -(-(extent - (extent - 1) // step * step) // (_STEP * shares)) * _STEP)
@@ -335,6 +350,7 @@ def _operands(op: Op, tensors: Mapping[str, Any], dtype: DType, cluster: Cluster
         "x_last": encoded("x", last(rows, bm, loaded, cluster.columns)),
         "weight_last": encoded("weight", last(columns, bn, bn, cluster.rows)),
         "gate_last": encoded("gate", last(columns, bn, bn, cluster.rows)),
+        "x_scale": gains(),
         "x_rows": rows,
         "residual_rows": int(tensors["residual"].shape[0]) if "residual" in tensors else 0,
         **{name: tensors.get(name) for name in ("bias", "residual", "out", "x_squares", "scale", "scaled", "squares")},
@@ -366,10 +382,10 @@ def clustered(op: Op, cluster: Cluster) -> WalkBody:
 def _by_words(op: Op, name: str) -> bool:
     """Whether an argument may be words, of a tile of few weight rows.
 
-    Tokens may where a lane asks for those of a stage at once, and one tile has all of them. Of results what the norm
-    behind takes may, where there is one: x itself is for later.
+    Tokens may where a lane asks for those of a stage at once, and one tile has all of them, unless it normalises them.
+    Of results what the norm behind takes may, where there is one: x itself is for later.
     """
-    if not skinny(op):
+    if not skinny(op) or (name in _READ and tensor_of(op, "x_scale") is not None):
         return False
     if name in _READ:
         one_tile = int(op.param("M")) <= int(op.param("BM"))
@@ -404,7 +420,7 @@ def _trips(op: Op) -> int:
 WALK_BODY = WalkBody(
     MATMUL,
     OPERANDS,
-    ("weight", "gate", "bias", "scale"),
+    ("weight", "gate", "bias", "scale", "x_scale"),
     tile,
     pack,
     check,

@@ -3,7 +3,8 @@
 Up to 16 tokens tiles have few weight rows and all of k (``skinny_cuda``), so that no parts meet: of all that multiply
 the same tokens as many waves as leave the busiest SM the fewest rows. 14336 rows on 132 SMs are two waves of 56, as 109
 would be one. In a chain of many short ops what counts is the time from one op to the next (docs/tried.md), so there
-that is always so; elsewhere while a stage has at least twice as many weight rows as tokens.
+that is always so; elsewhere where an op normalises its rows itself, where a stage has at least twice as many weight
+rows as tokens, and where parts that meet would cost more than the tokens do that so many tiles load.
 
 Where it is not, weights are the tensor core's 64-row operand, in tiles of 64 of them and all tokens, in steps of 8.
 What counts is how many weights the ring holds, in stages as large as leave it some; in a chain, whose ring has more to
@@ -32,7 +33,7 @@ from interlace.graph.op import Op
 from interlace.kernels.base import kernel_of
 from interlace.kernels.bodies import PANEL
 from interlace.kernels.matmul.tile import MatmulTile
-from interlace.kernels.matmul.tilings import SKINNY_TOKENS, matmuls, step, sums, tensor_of
+from interlace.kernels.matmul.tilings import SKINNY_TOKENS, matmuls, normalise, step, sums, tensor_of
 from interlace.kernels.matmul.walk_ways import cheapest
 from interlace.kernels.squares import FINE
 from interlace.kernels.tuning import Tuning, is_chain
@@ -54,6 +55,7 @@ _DEEP, _SHALLOW = 32 << 10, 16 << 10  # bytes of weights of a stage of 64 rows; 
 _STAGES = 5  # of deep ones: three under way saturate memory, one is multiplied, one is handed back
 _SHARE = 1 / 3  # of the weight rows of a tile: tokens, before splitting beats narrow tiles
 _LEAN = 2  # weight rows of a stage for each token, from which on narrow tiles are best
+_FIX_UP_BYTES = 54 << 10  # of tokens, which take as long as the parts of an op to meet (docs/tried.md)
 _LEAST_WHOLE = 48  # weight rows of a tile that is not split: with 32 it was slower, with few tokens too
 
 
@@ -66,10 +68,12 @@ def default(graph: Graph, device: DeviceSpec) -> Setting:
     if _is_priced(graph, m):
         return next(cheapest(ops, m, device, _warpgroups(graph)), Setting())
     narrow = _narrow(ops, m, device.sms)
-    if narrow is not None and (is_chain(graph) or _is_lean(ops, m, narrow)):
+    if narrow is not None and (is_chain(graph) or normalise(ops) or _is_lean(ops, m, narrow)):
+        return narrow
+    cut = _cut(ops, m, device, shallow=is_chain(graph))
+    if narrow is not None and _is_light(ops, m, narrow, cut, device.sms):
         return narrow
     whole = _whole(ops, m, device.sms)
-    cut = _cut(ops, m, device, shallow=is_chain(graph))
     wide = all(_wave(op, device.sms) * sums(op) >= _LEAST_WHOLE for op in ops)
     return whole if whole is not None and wide and cut.op(ops[0].name).parts > 1 else cut
 
@@ -144,6 +148,22 @@ def _is_skinny(op: Op) -> bool:
 def _is_lean(ops: Sequence[Op], m: int, setting: Setting) -> bool:
     """Whether tokens take a third of a stage at most."""
     return all(_LEAN * m <= int(dict(setting.op(op.name).params)["BN"]) * sums(op) for op in ops)
+
+
+def _is_light(ops: Sequence[Op], m: int, narrow: Setting, cut: Setting, sms: int) -> bool:
+    """Whether the busiest SM loads so few more tokens for narrow tiles than for cut ones that it pays to spare parts."""
+    fix_ups = sum(cut.op(op.name).parts > 1 for op in ops)
+    return _token_bytes(ops, m, narrow, sms) - _token_bytes(ops, m, cut, sms) <= fix_ups * _FIX_UP_BYTES
+
+
+def _token_bytes(ops: Sequence[Op], m: int, setting: Setting, sms: int) -> int:
+    """Of the busiest SM, over all ops."""
+    total = 0
+    for op in ops:
+        own = setting.op(op.name)
+        items = -(-int(op.param("N")) // int(dict(own.params)["BN"])) * own.parts
+        total += -(-items // sms) * m * -(-int(op.param("K")) // own.parts) * 2
+    return total
 
 
 def _narrow(ops: Sequence[Op], m: int, sms: int) -> Setting | None:
@@ -229,7 +249,10 @@ def likely(graph: Graph, device: DeviceSpec) -> Iterator[Setting]:
             best.setdefault(tuple(of.parts for _, of in setting.ops), setting)
         yield from islice(best.values(), _LIKELY)
         return
-    yield from filter(None, (_narrow(ops, m, device.sms), _whole(ops, m, device.sms)))
+    yield from filter(None, (_narrow(ops, m, device.sms),))
+    if normalise(ops):
+        return
+    yield from filter(None, (_whole(ops, m, device.sms),))
     cut = _cut(ops, m, device)
     yield cut
     yield _mixed(ops, m, device, cut)
