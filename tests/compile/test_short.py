@@ -101,6 +101,16 @@ def test_more_rows_or_none_are_refused(rows: int) -> None:
         launch(one_launch(SHORT), rows)
 
 
+def test_a_layer_that_normalises_its_few_tokens_may_have_fewer() -> None:
+    graph = il.workloads.ffn(16, replace(SHAPE, norm=1e-5))
+    assert [op.name for op in graph.ops] == ["up", "down"]
+    executor = il.OneLaunchExecutor(by_default(graph), SHORT)
+    tensors = {name: executor.empty(name) for name in ("w_norm", "w_up", "w_down", "out")}
+    for rows in (16, 9, 1):
+        x = torch.empty(rows, 256, dtype=torch.bfloat16, device="meta")
+        assert len(executor.launches(tensors | {"x": x})) == 1
+
+
 def test_nothing_else_may_be_short() -> None:
     with pytest.raises(ShapeError, match=r"'x' has shape \(17, 256\); graph 'ffn' was built for \(32, 256\)$"):
         launch(one_launch(il.Options("meta")), 17)

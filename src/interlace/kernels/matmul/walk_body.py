@@ -426,7 +426,7 @@ WALK_BODY = WalkBody(
     check,
     warpgroups,
     most_warpgroups=MOST_WARPGROUPS,
-    filled=("x", "residual"),
+    filled=("x", "x_whole", "residual"),
     clustered=clustered,
     shared=shared,
     ahead=ahead,

@@ -151,7 +151,7 @@ def _is_lean(ops: Sequence[Op], m: int, setting: Setting) -> bool:
 
 
 def _is_light(ops: Sequence[Op], m: int, narrow: Setting, cut: Setting, sms: int) -> bool:
-    """Whether the busiest SM loads so few more tokens for narrow tiles than for cut ones that it pays to spare parts."""
+    """Whether narrow tiles load so few more tokens on the busiest SM than cut ones that it pays to spare parts."""
     fix_ups = sum(cut.op(op.name).parts > 1 for op in ops)
     return _token_bytes(ops, m, narrow, sms) - _token_bytes(ops, m, cut, sms) <= fix_ups * _FIX_UP_BYTES
 
