@@ -28,6 +28,7 @@ from interlace.nn import FFN, FallbackWarning, SwiGLU, op, plain  # noqa: E402
 from interlace.nn.instances import Instances, Key  # noqa: E402
 from interlace.policies.setting import Setting  # noqa: E402
 from interlace.workloads.ffn import FFNShape  # noqa: E402
+from interlace.workloads.ffn import ffn as ffn_graph  # noqa: E402
 
 HIDDEN, WIDTH = 32, 48
 ACTIVATIONS = {
@@ -97,6 +98,19 @@ def test_with_a_norm_a_module_is_the_half_of_a_layer(tokens: int) -> None:
     (module(x) - expected(x)).square().sum().backward()
     assert x.grad is not None
     assert float(x.grad.abs().max()) < 1e-4
+
+
+@pytest.mark.parametrize("norm", [None, 1e-5])
+@pytest.mark.parametrize("rows", [8, 16, 32, 64])
+def test_a_launch_is_given_what_its_graph_has_between_the_ops(rows: int, norm: float | None) -> None:
+    for hidden in (128, 136):
+        shape = FFNShape(hidden, 192, Activation.SILU, True, norm)
+        graph = ffn_graph(rows, shape)
+        made = op._between(torch.empty(rows, hidden), rows, shape)
+        ends = {*graph.inputs, *graph.outputs}
+        assert {name: tuple(t.shape) for name, t in made.items()} == {
+            t.name: t.shape for t in graph.tensors if t.name not in ends
+        }
 
 
 def test_norms_that_do_not_fit_are_refused() -> None:

@@ -22,7 +22,7 @@ from interlace.nn.choice import MOST_WHOLE, choice
 from interlace.nn.instances import Instance, Instances, Key, Tensors
 from interlace.nn.plain import fused, has_triton, in_layer, plain
 from interlace.plan.verify import Proof
-from interlace.workloads.ffn import FFNShape
+from interlace.workloads.ffn import FFNShape, norm_is_op
 from interlace.workloads.ffn import ffn as ffn_graph
 
 #: What the launch multiplies.
@@ -268,13 +268,20 @@ def _launch(tensors: dict[str, torch.Tensor], shape: FFNShape) -> torch.Tensor:
     x = tensors["x"]
     tokens = x.shape[0]
     rows = _built_for(x.device, shape, tokens)
-    hidden, out = x.new_empty(rows, shape.ffn), x.new_empty(rows, shape.hidden)
-    between = {"hidden": hidden} if shape.norm is None else {"hidden": hidden, "normed": torch.empty_like(out)}
+    between, out = _between(x, rows, shape), x.new_empty(rows, shape.hidden)
     with torch.cuda.device(x.device.index):  # PyTorch takes longer where it is given otherwise
         stream = torch.cuda.current_stream(x.device.index).cuda_stream
         key = Key(x.device, stream, capture_id(), rows, shape, _DTYPES[x.dtype], "b_up" in tensors)
         _instances.run(key, {**tensors, **between, "out": out})
     return out if rows == tokens else out[:tokens]
+
+
+def _between(x: torch.Tensor, rows: int, shape: FFNShape) -> dict[str, torch.Tensor]:
+    """What lies between the ops of the graph."""
+    between = {"hidden": x.new_empty(rows, shape.ffn)}
+    if norm_is_op(rows, shape):
+        between["normed"] = x.new_empty(rows, shape.hidden)
+    return between
 
 
 @lru_cache(1 << 14)

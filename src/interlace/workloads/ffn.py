@@ -119,8 +119,10 @@ def ffn(
     b_up, b_down = Tensor("b_up", (shape.ffn,), dtype), Tensor("b_down", (shape.hidden,), dtype)
     w_norm, normed = Tensor("w_norm", (shape.hidden,), dtype), Tensor("normed", (m, shape.hidden), dtype)
     folded = shape.norm is not None
-    own = folded and may_normalise(m, shape.hidden, shape.ffn)  # of the up-projection, else of an op
-    norms = () if own or shape.norm is None else (rms_norm("norm", x, w_norm, normed, shape.norm, rows=norm_rows),)
+    norms = []
+    if shape.norm is not None and norm_is_op(m, shape):
+        norms.append(rms_norm("norm", x, w_norm, normed, shape.norm, rows=norm_rows))
+    own = folded and not norms
     ops = (
         *norms,
         matmul(
@@ -153,6 +155,11 @@ def ffn(
         tuple(t.name for t in inputs),
         ("out",),
     )
+
+
+def norm_is_op(m: int, shape: FFNShape) -> bool:
+    """Whether an FFN over m tokens has an op that leaves its rows ``normed``: a norm that up does not make itself."""
+    return shape.norm is not None and not may_normalise(m, shape.hidden, shape.ffn)
 
 
 def ffn_shape(
