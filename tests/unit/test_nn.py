@@ -18,7 +18,7 @@ from torch import nn  # noqa: E402
 from torch.nn.utils import prune  # noqa: E402
 
 from interlace.core.devices import H200  # noqa: E402
-from interlace.core.dtypes import bf16  # noqa: E402
+from interlace.core.dtypes import bf16, fp16  # noqa: E402
 from interlace.core.errors import ArgumentError, DeviceError, DTypeError, GraphError, ShapeError  # noqa: E402
 from interlace.deploy import Choice  # noqa: E402
 from interlace.executors import capture  # noqa: E402
@@ -103,10 +103,10 @@ def test_with_a_norm_a_module_is_the_half_of_a_layer(tokens: int) -> None:
 @pytest.mark.parametrize("norm", [None, 1e-5])
 @pytest.mark.parametrize("rows", [8, 16, 32, 64])
 def test_a_launch_is_given_what_its_graph_has_between_the_ops(rows: int, norm: float | None) -> None:
-    for hidden in (128, 136):
+    for hidden, dtype in ((128, bf16), (136, bf16), (128, fp16)):
         shape = FFNShape(hidden, 192, Activation.SILU, True, norm)
-        graph = ffn_graph(rows, shape)
-        made = op._between(torch.empty(rows, hidden), rows, shape)
+        graph = ffn_graph(rows, shape, dtype)
+        made = op._between(torch.empty(rows, hidden, dtype=getattr(torch, dtype.torch)), rows, shape)
         ends = {*graph.inputs, *graph.outputs}
         assert {name: tuple(t.shape) for name, t in made.items()} == {
             t.name: t.shape for t in graph.tensors if t.name not in ends

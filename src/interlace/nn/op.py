@@ -279,7 +279,7 @@ def _launch(tensors: dict[str, torch.Tensor], shape: FFNShape) -> torch.Tensor:
 def _between(x: torch.Tensor, rows: int, shape: FFNShape) -> dict[str, torch.Tensor]:
     """What lies between the ops of the graph."""
     between = {"hidden": x.new_empty(rows, shape.ffn)}
-    if norm_is_op(rows, shape):
+    if norm_is_op(rows, shape, _DTYPES[x.dtype]):
         between["normed"] = x.new_empty(rows, shape.hidden)
     return between
 

@@ -97,8 +97,8 @@ def ffn(
 
     Weights are named ``w_up``, ``w_gate`` (if gated) and ``w_down``, each (outputs, inputs); with ``bias`` there are
     ``b_up`` (ffn,), before the activation, and ``b_down`` (hidden,). Where the shape has a norm there is ``w_norm``
-    (hidden,). The up-projection normalises its rows itself if they are few and widths are multiples of 64; else the
-    norm is an op, which leaves ``normed`` (m, hidden).
+    (hidden,). The up-projection normalises its rows itself if they are few, widths are multiples of 64 and the dtype is
+    not fp16; else the norm is an op, which leaves ``normed`` (m, hidden).
 
     Args:
         norm_rows: of a tile of the norm, where that is an op.
@@ -120,7 +120,7 @@ def ffn(
     w_norm, normed = Tensor("w_norm", (shape.hidden,), dtype), Tensor("normed", (m, shape.hidden), dtype)
     folded = shape.norm is not None
     norms = []
-    if shape.norm is not None and norm_is_op(m, shape):
+    if shape.norm is not None and norm_is_op(m, shape, dtype):
         norms.append(rms_norm("norm", x, w_norm, normed, shape.norm, rows=norm_rows))
     own = folded and not norms
     ops = (
@@ -157,9 +157,9 @@ def ffn(
     )
 
 
-def norm_is_op(m: int, shape: FFNShape) -> bool:
+def norm_is_op(m: int, shape: FFNShape, dtype: DType) -> bool:
     """Whether an FFN over m tokens has an op that leaves its rows ``normed``: a norm that up does not make itself."""
-    return shape.norm is not None and not may_normalise(m, shape.hidden, shape.ffn)
+    return shape.norm is not None and not may_normalise(m, dtype, shape.hidden, shape.ffn)
 
 
 def ffn_shape(

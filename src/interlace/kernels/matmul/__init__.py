@@ -20,6 +20,7 @@ import numpy as np
 
 from interlace.core.arguments import check_type
 from interlace.core.dtypes import FLOATS
+from interlace.core.errors import DTypeError
 from interlace.graph.access import ALL, K, Span, axes
 from interlace.graph.op import Op, Reduction
 from interlace.graph.tensor import Tensor
@@ -27,7 +28,7 @@ from interlace.kernels import gelu
 from interlace.kernels.base import Kernel, check_eps, check_extents, require, same_dtype
 from interlace.kernels.bodies import Array, BodyKind, Params, Reference, Regions, TritonBody
 from interlace.kernels.matmul.tile import TILING, MatmulTile
-from interlace.kernels.matmul.tilings import NAME, check_powers, partial
+from interlace.kernels.matmul.tilings import NAME, check_powers, partial, scales_freely
 from interlace.kernels.matmul.triton_tuning import TRITON
 from interlace.kernels.matmul.walk_body import WALK_BODY
 from interlace.kernels.matmul.walk_tuning import WALK
@@ -136,7 +137,8 @@ def matmul(
         x_squares: (M, ceil(K / 64)) or (M, ceil(K / 16)) in float32, sums of squares of what x was before it was
             scaled: its rows are normalised, with ``eps``.
         x_scale: (K,), in place of those: rows of x as it is are normalised, with ``eps``, and scaled by it. Each tile
-            does that again, so it pays where tokens are few; the one launch takes up to 16.
+            does that again, so it pays where tokens are few; the one launch takes up to 16. Not in fp16, where x times
+            it may overflow though the normalised row does not.
         scale, scaled, squares: all or none: a scale (N,) that is read, out times it (M, N), and sums of squares of out,
             (M, ceil(N / 64)) or (M, ceil(N / 16)) in float32, which are written.
 
@@ -199,6 +201,11 @@ def matmul(
             f"op {name!r}: squares are of {leaves[3]} columns, and x_squares of {squared}; use one number for both",
         )
         squared = leaves[3]
+    if x_scale is not None and not scales_freely(x.dtype):
+        raise DTypeError(
+            f"op {name!r} scales {x} before it divides by its root mean square, which may overflow in {x.dtype}; use "
+            "rms_norm before it"
+        )
     check_extents(f"op {name!r}", (m, n, k), (tile.m, tile.n, tile.k))
     optional = [t for t in (gate, bias, residual, x_scale) if t is not None]
     same_dtype(name, x, weight, result, *optional)

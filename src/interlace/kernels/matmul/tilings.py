@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from interlace.core.devices import DeviceSpec
+from interlace.core.dtypes import DType, fp16
 from interlace.graph.graph import Graph
 from interlace.graph.op import Op
 from interlace.kernels.base import require
@@ -98,12 +99,17 @@ def normalise(ops: Iterable[Op]) -> bool:
     return any(tensor_of(op, "x_scale") is not None for op in ops)
 
 
-def may_normalise(m: int, *widths: int) -> bool:
+def scales_freely(dtype: DType) -> bool:
+    """Whether rows may be scaled before they are divided, since a product that overflows has an operand as large."""
+    return dtype is not fp16
+
+
+def may_normalise(m: int, dtype: DType, *widths: int) -> bool:
     """Whether one of some matmuls over m tokens, whose reductions have these widths, may normalise its rows itself.
 
     All are in tiles of few weight rows then, which take panels of k.
     """
-    return m <= SKINNY_TOKENS and all(width % PANEL == 0 for width in widths)
+    return scales_freely(dtype) and m <= SKINNY_TOKENS and all(width % PANEL == 0 for width in widths)
 
 
 def share_of(columns: int, parts: int) -> int:
