@@ -111,6 +111,14 @@ def test_a_layer_that_normalises_its_few_tokens_may_have_fewer() -> None:
         assert len(executor.launches(tensors | {"x": x})) == 1
 
 
+@pytest.mark.parametrize("rows", [16, 9, 1])
+def test_tiles_of_few_weight_rows_load_none_that_are_not_there(rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By panels of 64 elements, rows, panels: what lies beyond a row of x is filled with zeros."""
+    told, maps = told_of_x(monkeypatch, 16, rows)
+    assert told == {"x_rows": rows, "m": 16}
+    assert maps["x"][0] == ((4, rows, 64), (4, 16, 64))
+
+
 def test_nothing_else_may_be_short() -> None:
     with pytest.raises(ShapeError, match=r"'x' has shape \(17, 256\); graph 'ffn' was built for \(32, 256\)$"):
         launch(one_launch(il.Options("meta")), 17)

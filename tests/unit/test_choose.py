@@ -90,6 +90,9 @@ def test_the_librarys_time_is_a_roofline_for_each_kernel() -> None:
     plain, biased = (ffn(16, FFNShape(4096, 14336, RELU, False), bias=bias) for bias in (False, True))
     assert library_us(plain, H200) == library_us(biased, H200) < library_us(graph, H200)
     assert library_us(graph, H100) > library_us(graph, H200)  # whose memory is slower
+    few, more = (ffn(m, FFNShape(768, 3072, RELU, False, norm=1e-5)) for m in (16, 17))
+    assert len(few.ops) < len(more.ops)  # PyTorch's norm is a kernel, whoever makes ours
+    assert library_us(few, H200) == pytest.approx(library_us(more, H200), rel=0.01)
     assert library_us(two_copies(64, 64), H200) == pytest.approx(2 * 2.5, rel=0.01)
 
 
@@ -110,8 +113,10 @@ def test_the_table_rests_on_todays_predictions(device: il.DeviceSpec, every: int
     """A rule or a model that changed calls for ``benchmarks/choose.py --table``, and perhaps for new measurements."""
     rows = table.table(device).rows
     assert all(row.launched == launched_rows(row.tokens, row.shape, device) for row in rows[:: 2 * every])
-    few = [row for row in rows if row.launched <= 256][::every]  # what is larger takes longer to predict
-    assert {row.launched for row in few} > {8, 16, 64}
+    # What is larger takes longer to predict. What is smaller was measured with other tiles, and a norm that was an op:
+    # those rows have predictions of the launches that were measured, and their ratio is what others are judged by.
+    few = [row for row in rows if 16 < row.launched <= 256][::every]
+    assert len({row.launched for row in few}) > 2
     for row in few:
         assert predicted_us(deployment(row.graph(row.launched), device)) == pytest.approx(row.predicted_us, abs=1e-3)
 

@@ -17,7 +17,7 @@ from interlace.executors.reference import ReferenceExecutor  # noqa: E402
 from interlace.kernels.embedding import embedding  # noqa: E402
 from interlace.kernels.rms_norm import rms_norm  # noqa: E402
 
-from ..cases import TORCH, Case, ffn_answer, ffn_shape, relative_error  # noqa: E402
+from ..cases import TORCH, Case, by_default, ffn_answer, ffn_shape, relative_error  # noqa: E402
 from ..emulator.build import MISSING  # noqa: E402
 from ..folded import exact, folded  # noqa: E402
 
@@ -225,11 +225,61 @@ def test_few_tokens_are_normalised_by_who_multiplies_them_where_tiles_can() -> N
             assert all(dict(setting.op(name).params)["BN"] < 64 for name in ("up", "down"))
 
 
+def behind_an_op(m: int, k: int, n: int, out: int) -> il.Graph:
+    """Rows that another op of the graph wrote, normalised by who multiplies them."""
+    shapes = {"x": (m, k), "w_x": (k, k), "w_norm": (k,), "w_up": (n, k), "w_down": (out, n)}
+    made = {"y": (m, k), "inner": (m, n), "out": (m, out)}
+    t = {name: il.Tensor(name, shape, il.bf16) for name, shape in (shapes | made).items()}
+    norm: dict[str, Any] = {"x_scale": t["w_norm"], "eps": 1e-2}
+    ops = (
+        il.matmul("first", t["x"], t["w_x"], t["y"]),
+        il.matmul("up", t["y"], t["w_up"], t["inner"], activation=il.Activation.RELU, **norm),
+        il.matmul("down", t["inner"], t["w_down"], t["out"]),
+    )
+    return il.Graph("behind", tuple(t.values()), ops, tuple(shapes), ("out",))
+
+
+@cache
+def launches_behind() -> dict[tuple[int, ...], Any]:
+    from ..emulator.walk import EmulatedLaunch, prepare
+
+    # More tokens than a tile has, and an op that cannot be in narrow tiles beside one that must be.
+    shapes = (24, 128, 64, 64), (4, 128, 72, 64)
+    made = {shape: EmulatedLaunch(by_default(behind_an_op(*shape), 2), stages=3) for shape in shapes}
+    prepare([*made.values()])
+    return made
+
+
+@pytest.mark.skipif(bool(MISSING), reason=MISSING)
+@pytest.mark.parametrize("shape", [(24, 128, 64, 64), (4, 128, 72, 64)])
+def test_rows_that_another_op_wrote_are_normalised_as_the_rules_tile_it(shape: tuple[int, ...]) -> None:
+    pytest.importorskip("triton")
+    from ..emulator.walk import run_poisoned
+
+    run = launches_behind()[shape]
+    given = inputs_of(run.plan.graph)
+    out = run_poisoned(run, given, 0)
+    assert [str(fault) for fault in run.faults] == []
+    d = {name: value.double() for name, value in given.items()}
+    y = (d["x"] @ d["w_x"].T).bfloat16().double()
+    inner = torch.relu(y / (y.square().mean(1, keepdim=True) + 1e-2).sqrt() * d["w_norm"] @ d["w_up"].T)
+    assert relative_error(out, inner @ d["w_down"].T) < 6e-3
+
+
+@pytest.mark.parametrize(("m", "warps"), [(20, 4), (100, 8), (300, 8)])
+def test_beside_products_that_normalise_their_rows_others_are_tiled_as_ever(m: int, warps: int) -> None:
+    setting = il.OneLaunchExecutor.default(behind_an_op(m, 128, 192, 128), il.H200)
+    tiles = {name: dict(own.params) for name, own in setting.ops}
+    assert tiles["up"]["BM"] == 16
+    assert tiles["up"]["BN"] < 64
+    assert {tiles[name]["num_warps"] for name in ("first", "down")} == {warps}
+
+
 def test_a_tile_of_64_weight_rows_does_not_normalise_its_rows() -> None:
     from interlace.kernels.matmul.walk_body import WALK_BODY
 
     op = itself(tile=tile(16, 64, swap_ab=True))
-    with pytest.raises(ShapeError, match="only tiles of fewer than 64 weight rows, of 16 tokens at most, normalise"):
+    with pytest.raises(ShapeError, match="only tiles of at most 16 tokens and fewer than 64 weight rows, with swap_ab"):
         WALK_BODY.tile(op, 1, 1)
 
 

@@ -199,3 +199,15 @@ def test_ways_to_measure_are_what_is_taken_and_others_as_a_record_names_them(fit
 def found(setting: Setting) -> list[tuple[int, int, int]]:
     """Tokens, weight rows and parts of each op."""
     return [(int(dict(op.params)["BM"]), int(dict(op.params)["BN"]), op.parts) for _, op in setting.ops]
+
+
+@pytest.mark.parametrize("narrow", [True, False])
+def test_tiles_of_few_tokens_are_narrow_where_they_load_little_more(narrow: bool) -> None:
+    """As measured at 16 tokens (docs/tried.md); the last of each are nearest to the bound."""
+    light = (576, 1536, True), (960, 2560, True), (768, 3072, False), (2048, 2048, True)
+    for hidden, width, gated in light if narrow else ((2560, 10240, False), (4096, 2048, False), (1024, 4096, False)):
+        activation = il.Activation.SILU if gated else il.Activation.GELU_TANH
+        graph = il.workloads.ffn(16, il.workloads.FFNShape(hidden, width, activation, gated))
+        setting = il.OneLaunchExecutor.default(graph, il.H200)
+        assert [dict(own.params)["BN"] < 64 for _, own in setting.ops] == [narrow, narrow], (hidden, width)
+        assert any(own.parts > 1 for _, own in setting.ops) != narrow

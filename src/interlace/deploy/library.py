@@ -28,7 +28,7 @@ def library_us(graph: Graph, device: DeviceSpec) -> float:
     """Predicted microseconds of one run of PyTorch's ops, replayed from a CUDA graph, weights not in the cache.
 
     A gate is taken to be fused into one kernel with its product, as ``kernels/gated`` and torch.compile do, a bias into
-    its matmul. Any op that is no matmul is one kernel.
+    its matmul. Any op that is no matmul is one kernel, and so is the norm that a matmul makes.
     """
     return sum(_op_us(graph, op, device) for op in graph.ops)
 
@@ -37,14 +37,21 @@ def _op_us(graph: Graph, op: Op, device: DeviceSpec) -> float:
     memory, cache = device.dram_bytes_per_s, device.sms * device.sm_l2_bytes_per_s
     if op.kernel != MATMUL:
         moved = sum(graph.tensor(access.tensor).nbytes for access in (*op.reads, *op.writes))
-        return moved / (_STREAM * memory) * 1e6 + _POINTWISE_US
+        return _row_us(moved, memory)
     m, n, k = (int(op.param(name)) for name in ("M", "N", "K"))
     dtype = graph.tensor(op.writes[0].tensor).dtype
     stream = n * k * dtype.itemsize / (_STREAM * memory)
     multiply = 2 * m * n * k / (_MATMUL * device.flops_per_s(dtype))
     us = sums(op) * (max(stream, multiply) * 1e6 + _MATMUL_US)
+    if tensor_of(op, "x_scale") is not None:  # a norm is a kernel here: x, its weight, and what it makes of x
+        us += _row_us((2 * m + 1) * k * dtype.itemsize, memory)
     passes = 3 if sums(op) == 2 else 2 if op.param("ACTIVATION") != "none" else 0
     for tensors in (passes, 3 if tensor_of(op, "residual") else 0):
         if tensors:
             us += tensors * m * n * dtype.itemsize / (_POINTWISE * cache) * 1e6 + _POINTWISE_US
     return us
+
+
+def _row_us(moved: int, memory: float) -> float:
+    """Of a kernel that reads and writes so many bytes row by row."""
+    return moved / (_STREAM * memory) * 1e6 + _POINTWISE_US

@@ -28,7 +28,7 @@ from interlace.deploy.store import problem
 from interlace.graph.graph import Graph
 from interlace.kernels.base import power_of_two
 from interlace.kernels.matmul import Activation
-from interlace.kernels.matmul.tilings import matmuls, normalise, sums
+from interlace.kernels.matmul.tilings import matmuls, normalises, sums
 from interlace.workloads.ffn import FFNShape, ffn
 
 #: Where the tables are, by chip.
@@ -176,7 +176,7 @@ def place(graph: Graph, launched: int) -> tuple[float, ...]:
     nbytes = sum(graph.tensor(name).nbytes for name in graph.inputs)
     products = matmuls(graph)
     gated = any(sums(op) == 2 for op in products)
-    normed = len(products) < len(graph.ops) or normalise(products)
+    normed = len(products) < len(graph.ops) or normalises(products)
     return float(np.log(nbytes)), float(np.log2(launched)), rows_of(graph) / launched, float(gated), float(normed)
 
 

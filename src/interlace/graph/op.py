@@ -175,6 +175,8 @@ class Op:
         if self.body is None or self.body.usual is None:
             return accesses
         spans = self.body.usual(self)
+        if not spans:
+            return accesses
         return tuple(Access(a.arg, a.tensor, spans.get(a.arg, a.spans)) for a in accesses)
 
     @property

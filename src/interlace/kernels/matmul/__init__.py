@@ -21,14 +21,14 @@ import numpy as np
 from interlace.core.arguments import check_type
 from interlace.core.dtypes import FLOATS
 from interlace.core.errors import DTypeError
-from interlace.graph.access import ALL, K, Span, axes
+from interlace.graph.access import ALL, Affine, K, Span, axes
 from interlace.graph.op import Op, Reduction
 from interlace.graph.tensor import Tensor
 from interlace.kernels import gelu
 from interlace.kernels.base import Kernel, check_eps, check_extents, require, same_dtype
 from interlace.kernels.bodies import Array, BodyKind, Params, Reference, Regions, TritonBody
 from interlace.kernels.matmul.tile import TILING, MatmulTile
-from interlace.kernels.matmul.tilings import NAME, check_powers, partial, scales_freely
+from interlace.kernels.matmul.tilings import NAME, check_powers, partial, scales_freely, tensor_of
 from interlace.kernels.matmul.triton_tuning import TRITON
 from interlace.kernels.matmul.walk_body import WALK_BODY
 from interlace.kernels.matmul.walk_tuning import WALK
@@ -100,6 +100,11 @@ def _make(name: str, tensors: Mapping[str, Tensor], params: Params) -> Op:
     return matmul(name, **tensors, activation=activation, eps=eps, tile=tile)  # type: ignore[arg-type]
 
 
+def _usual(op: Op) -> Mapping[str, tuple[Span, ...]]:
+    """Rows that are normalised here come once: who multiplies them has them, or finds them in the L2."""
+    return {WHOLE: (Span(Affine(0), Affine(1)),) * 2} if tensor_of(op, "x_scale") is not None else {}
+
+
 MATMUL = Kernel(
     NAME,
     Reference(_finish, _accumulate),
@@ -109,6 +114,7 @@ MATMUL = Kernel(
     make=_make,
     tiling=TILING,
     tunings={BodyKind.TRITON: TRITON, BodyKind.WALK: WALK},
+    usual=_usual,
 )
 
 
@@ -137,8 +143,9 @@ def matmul(
         x_squares: (M, ceil(K / 64)) or (M, ceil(K / 16)) in float32, sums of squares of what x was before it was
             scaled: its rows are normalised, with ``eps``.
         x_scale: (K,), in place of those: rows of x as it is are normalised, with ``eps``, and scaled by it. Each tile
-            does that again, so it pays where tokens are few; the one launch takes up to 16. Not in fp16, where x times
-            it may overflow though the normalised row does not.
+            does that again, so it pays where tokens are few. The one launch has it in tiles of up to 16 tokens and
+            fewer than 64 weight rows, of a K of a multiple of 64. Not in fp16, where x times it may overflow though
+            the normalised row does not.
         scale, scaled, squares: all or none: a scale (N,) that is read, out times it (M, N), and sums of squares of out,
             (M, ceil(N / 64)) or (M, ceil(N / 16)) in float32, which are written.
 

@@ -94,7 +94,7 @@ struct Skinny {
   static constexpr int GAINS = LINES;
   static constexpr int TOKEN_PAIRS = (ALL_LINES + LINES_AT_ONCE - 1) / LINES_AT_ONCE, TOKEN_BYTES = ALL_LINES * 128;
   // Registers of a stage's weights, of what else there is while they are held, and stages that are. Where warpgroups
-  // take stages in turns, each has one.
+  // take stages in turns, each has one. Squares and gains of rows that are normalised here fit beside as many.
   static constexpr int OF_STAGE = PANELS * GATES * TALL * 4;
   static constexpr int OTHERS = CHAINS * TILES * 4 + OF_SQUARES + (RESIDUAL ? ROUNDS : 0) + (WIDE - 1) * 8 +
                                 TOKEN_PAIRS * 4;

@@ -94,7 +94,7 @@ def check_triton(graph: Graph, op: Op, device: DeviceSpec) -> None:
     )
 
 
-def normalise(ops: Iterable[Op]) -> bool:
+def normalises(ops: Iterable[Op]) -> bool:
     """Whether one of some matmuls normalises its rows itself (``x_scale``), which only tiles of few weight rows do."""
     return any(tensor_of(op, "x_scale") is not None for op in ops)
 

@@ -141,8 +141,8 @@ def _tile(op: Op, parts: int, warpgroups: int, shares: int = 1) -> WalkTile:
     leaves, normalised, own = (tensor_of(op, name) is not None for name in ("scale", "x_squares", "x_scale"))
     require(
         not own,
-        f"{what}: only tiles of fewer than {_TALL} weight rows, of {SKINNY_TOKENS} tokens at most, normalise their "
-        "rows; use such a tile, or rms_norm before the op",
+        f"{what}: only tiles of at most {SKINNY_TOKENS} tokens and fewer than {_TALL} weight rows, with swap_ab, "
+        "normalise their rows; use such a tile, or rms_norm before the op",
     )
     require(
         not leaves or bn % _TALL == 0,

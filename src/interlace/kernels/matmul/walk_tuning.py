@@ -33,7 +33,7 @@ from interlace.graph.op import Op
 from interlace.kernels.base import kernel_of
 from interlace.kernels.bodies import PANEL
 from interlace.kernels.matmul.tile import MatmulTile
-from interlace.kernels.matmul.tilings import SKINNY_TOKENS, matmuls, normalise, step, sums, tensor_of
+from interlace.kernels.matmul.tilings import SKINNY_TOKENS, matmuls, normalises, step, sums, tensor_of
 from interlace.kernels.matmul.walk_ways import cheapest
 from interlace.kernels.squares import FINE
 from interlace.kernels.tuning import Tuning, is_chain
@@ -65,10 +65,12 @@ def default(graph: Graph, device: DeviceSpec) -> Setting:
     if not ops:
         return Setting()
     m = _tokens(ops)
+    if normalises(ops):
+        return _normalising(graph, ops, m, device)
     if _is_priced(graph, m):
         return next(cheapest(ops, m, device, _warpgroups(graph)), Setting())
     narrow = _narrow(ops, m, device.sms)
-    if narrow is not None and (is_chain(graph) or normalise(ops) or _is_lean(ops, m, narrow)):
+    if narrow is not None and (is_chain(graph) or _is_lean(ops, m, narrow)):
         return narrow
     cut = _cut(ops, m, device, shallow=is_chain(graph))
     if narrow is not None and _is_light(ops, m, narrow, cut, device.sms):
@@ -76,6 +78,21 @@ def default(graph: Graph, device: DeviceSpec) -> Setting:
     whole = _whole(ops, m, device.sms)
     wide = all(_wave(op, device.sms) * sums(op) >= _LEAST_WHOLE for op in ops)
     return whole if whole is not None and wide and cut.op(ops[0].name).parts > 1 else cut
+
+
+def _normalising(graph: Graph, ops: Sequence[Op], m: int, device: DeviceSpec) -> Setting:
+    """Tiles of few weight rows, of all ops if they may be in such, else of those that normalise their rows."""
+    narrow = _narrow(ops, m, device.sms)
+    if narrow is not None:
+        return narrow
+    others = [op for op in ops if not normalises([op])]
+    rest = Setting()
+    if others and _is_priced(graph, m):
+        rest = next(cheapest(others, m, device, min(_warpgroups(graph), 2)), rest)
+    elif others:
+        rest = _cut(others, m, device)
+    few = {op.name: _few(op, int(op.param("N")), m, device.sms) for op in ops if normalises([op])}
+    return Setting(tuple((op.name, few.get(op.name) or rest.op(op.name)) for op in ops))
 
 
 def _is_priced(graph: Graph, m: int) -> bool:
@@ -151,7 +168,7 @@ def _is_lean(ops: Sequence[Op], m: int, setting: Setting) -> bool:
 
 
 def _is_light(ops: Sequence[Op], m: int, narrow: Setting, cut: Setting, sms: int) -> bool:
-    """Whether narrow tiles load so few more tokens on the busiest SM than cut ones that it pays to spare parts."""
+    """Whether tokens that narrow tiles load beyond those of cut ones, on the busiest SM, cost no more than parts do."""
     fix_ups = sum(cut.op(op.name).parts > 1 for op in ops)
     return _token_bytes(ops, m, narrow, sms) - _token_bytes(ops, m, cut, sms) <= fix_ups * _FIX_UP_BYTES
 
@@ -171,14 +188,16 @@ def _narrow(ops: Sequence[Op], m: int, sms: int) -> Setting | None:
     if m > SKINNY_TOKENS or not all(_is_skinny(op) for op in ops):
         return None
     rows = _together(ops, lambda op: int(op.param("N")))
-    each = []
-    for op in ops:
-        width = _narrow_width(rows[op.name], step(op), sms)
-        depth = min(_DEEP // (2 * width * sums(op)), _SHALLOW // (2 * m)) // PANEL * PANEL
-        k = int(op.param("K"))
-        depth = min(_up(-(-k // -(-k // depth)), PANEL), k)  # as many stages, all alike
-        each.append((op.name, OpSetting(MatmulTile(_up(m, _STEP), width, depth, swap_ab=True).params)))
-    return Setting(tuple(each))
+    return Setting(tuple((op.name, _few(op, rows[op.name], m, sms)) for op in ops))
+
+
+def _few(op: Op, rows: int, m: int, sms: int) -> OpSetting:
+    """Tiles of few weight rows, where all ops that multiply the same tokens have so many."""
+    width, m = _narrow_width(rows, step(op), sms), min(m, SKINNY_TOKENS)
+    depth = min(_DEEP // (2 * width * sums(op)), _SHALLOW // (2 * m)) // PANEL * PANEL
+    k = _up(int(op.param("K")), PANEL)
+    depth = min(_up(-(-k // -(-k // depth)), PANEL), k)  # as many stages, all alike
+    return OpSetting(MatmulTile(_up(m, _STEP), width, depth, swap_ab=True).params)
 
 
 def _narrow_width(rows: int, step: int, sms: int) -> int:
@@ -243,16 +262,16 @@ def likely(graph: Graph, device: DeviceSpec) -> Iterator[Setting]:
     if not ops:
         return
     m = _tokens(ops)
+    if normalises(ops):
+        yield _normalising(graph, ops, m, device)
+        return
     if _is_priced(graph, m):
         best: dict[tuple[int, ...], Setting] = {}
         for setting in cheapest(ops, m, device, _warpgroups(graph)):
             best.setdefault(tuple(of.parts for _, of in setting.ops), setting)
         yield from islice(best.values(), _LIKELY)
         return
-    yield from filter(None, (_narrow(ops, m, device.sms),))
-    if normalise(ops):
-        return
-    yield from filter(None, (_whole(ops, m, device.sms),))
+    yield from filter(None, (_narrow(ops, m, device.sms), _whole(ops, m, device.sms)))
     cut = _cut(ops, m, device)
     yield cut
     yield _mixed(ops, m, device, cut)
@@ -280,7 +299,7 @@ def settings(graph: Graph, device: DeviceSpec) -> Iterator[Setting]:
     """These, and for more than few tokens those that take little more time than the best."""
     ops = matmuls(graph)
     yield from likely(graph, device)
-    if ops and _is_priced(graph, _tokens(ops)):
+    if ops and not normalises(ops) and _is_priced(graph, _tokens(ops)):
         yield from islice(cheapest(ops, _tokens(ops), device, _warpgroups(graph)), 1, _TRIED)
 
 
