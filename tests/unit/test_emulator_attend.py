@@ -240,7 +240,7 @@ def products_between() -> il.Graph:
 @emulated
 def test_a_header_is_not_overwritten_where_weights_are_turns_ahead_of_tokens() -> None:
     """Products that hold a ring of weights hand back slots for these alone, and their tokens come late here."""
-    first = "      open_dependent(stage, HERE ? 0 : LINES * 128);"
+    first = "      open_dependent(stage, HERE ? 0 : (LINES + OWN * PANELS) * 128);"
     late = "      if (k == k_lo) for (int n = 0; n < 3000; ++n) __nanosleep(1000);\n" + first
     plan = il.build(products_between(), il.Choices(1, dispatch=il.Dispatch.STATIC))
     run = EmulatedLaunch(plan, stages=3, timeout_s=5.0, change=(first, late))
