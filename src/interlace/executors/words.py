@@ -38,7 +38,7 @@ from interlace.graph.access import Ints
 from interlace.graph.dependencies import Dependencies, Hazard, Link
 from interlace.graph.graph import Graph
 from interlace.graph.op import Op
-from interlace.graph.ragged import distinct, fold, held
+from interlace.graph.ragged import Groups, distinct, fold, grouped, held
 from interlace.kernels.bodies import ALONE, AS_TENSORS, WalkBody, Worded
 from interlace.plan.plan import Dispatch, Plan, Waits
 from interlace.plan.verify import Proof
@@ -149,6 +149,7 @@ class _Search:
     def __init__(self, plan: Plan, bodies: Sequence[WalkBody], wanted: frozenset[str] | None) -> None:
         self.plan, self.graph, self.bodies = plan, plan.graph, bodies
         self.dependencies = Dependencies(plan.graph)
+        self._suited: dict[tuple[int, frozenset[str]], bool] = {}  # as found before, by op and arguments
         items, ops = plan.items, plan.graph.ops
         extent = np.array([op.k_extent for op in ops], np.int64)[items.op]
         cut = {*items.op[items.k_hi - items.k_lo < extent].tolist()}
@@ -228,10 +229,16 @@ class _Search:
 
     def _without_words(self) -> bool:
         """Leave out readers whose waits are for other tiles too than those whose words they poll."""
-        return self._leave_out(self.reads, {o for o in self.reads if not self._suits(o)})
+        return self._leave_out(self.reads, {o for o, args in self.reads.items() if not self._suits(o, frozenset(args))})
 
-    def _suits(self, op: int) -> bool:
-        args, plan = self.reads[op], self.plan
+    def _suits(self, op: int, args: frozenset[str]) -> bool:
+        """Whether an op that polls these arguments waits for the tiles behind them alone."""
+        if (op, args) not in self._suited:
+            self._suited[op, args] = self._waits_for_those_alone(op, args)
+        return self._suited[op, args]
+
+    def _waits_for_those_alone(self, op: int, args: frozenset[str]) -> bool:
+        plan = self.plan
         sources = {self._source(op, arg) for arg in args}
         polling = [k for k in self._links(op) if k.target.arg in args and k.hazard is Hazard.RAW]
         others = {p for link in self._links(op) if link not in polling for p in link.producers}
@@ -240,11 +247,22 @@ class _Search:
         needed = [self.dependencies.of_tiles(link) for link in polling]
         row, tile = (np.concatenate([getattr(groups, name) for groups in needed]) for name in ("rows", "values"))
         tiles = np.bincount(row[distinct(row, tile)[0]], minlength=self.graph.ops[op].tiles)
-        mine = np.flatnonzero(plan.items.op == op)
-        waits = plan.waits
-        of = _for_some(waits, np.flatnonzero(plan.items.op[waits.item] == op), _owners(plan), sources)
+        mine, waits = self._items_of_op[op], plan.waits
+        of = _for_some(waits, self._waits_of_op[op], self._owners, sources)
         awaited = np.bincount(waits.item[of], (waits.count * waits.threshold)[of], minlength=len(plan.items))
         return bool((awaited[mine] == tiles[plan.items.tile[mine]]).all())
+
+    @cached_property
+    def _items_of_op(self) -> Groups:
+        return grouped(self.plan.items.op, len(self.graph.ops))
+
+    @cached_property
+    def _waits_of_op(self) -> Groups:
+        return grouped(self.plan.items.op[self.plan.waits.item], len(self.graph.ops))
+
+    @cached_property
+    def _owners(self) -> Ints:
+        return _owners(self.plan)
 
     def _ended_with(self, polled: Mapping[int, frozenset[int]]) -> dict[int, int]:
         """Ops that leave words alone, all of which one op polls, with that op."""
