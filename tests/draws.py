@@ -18,7 +18,7 @@ with suppress(ImportError):
     providers.is_local_module_file = lambda _: False
 
 RANDOM = os.environ.get("INTERLACE_RANDOM") == "1"
-_MOST = 80 if RANDOM else 40
+_MOST = 80 if RANDOM else 50
 EXAMPLES = settings(derandomize=not RANDOM, deadline=None, database=None, max_examples=_MOST, print_blob=RANDOM)
 #: For tests that draw the same plans as others.
-FEWER = settings(EXAMPLES, max_examples=_MOST if RANDOM else 25)
+FEWER = settings(EXAMPLES, max_examples=_MOST if RANDOM else 30)
