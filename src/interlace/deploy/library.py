@@ -15,7 +15,7 @@ from interlace.core.devices import DeviceSpec
 from interlace.graph.graph import Graph
 from interlace.graph.op import Op
 from interlace.kernels.matmul.tilings import NAME as MATMUL
-from interlace.kernels.matmul.tilings import sums, tensor_of
+from interlace.kernels.matmul.tilings import normalises, sums, tensor_of
 
 _STREAM = 0.971  # of the rate of memory, by which a matmul over few rows reads its weights: 4.40 TB/s
 _MATMUL = 0.873  # of the rate of matmuls, over more rows: 690 TFLOP/s
@@ -43,7 +43,7 @@ def _op_us(graph: Graph, op: Op, device: DeviceSpec) -> float:
     stream = n * k * dtype.itemsize / (_STREAM * memory)
     multiply = 2 * m * n * k / (_MATMUL * device.flops_per_s(dtype))
     us = sums(op) * (max(stream, multiply) * 1e6 + _MATMUL_US)
-    if tensor_of(op, "x_scale") is not None:  # a norm is a kernel here: x, its weight, and what it makes of x
+    if normalises(op):  # a norm is a kernel here: x, its weight, and what it makes of x
         us += _row_us((2 * m + 1) * k * dtype.itemsize, memory)
     passes = 3 if sums(op) == 2 else 2 if op.param("ACTIVATION") != "none" else 0
     for tensors in (passes, 3 if tensor_of(op, "residual") else 0):

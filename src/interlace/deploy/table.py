@@ -176,7 +176,7 @@ def place(graph: Graph, launched: int) -> tuple[float, ...]:
     nbytes = sum(graph.tensor(name).nbytes for name in graph.inputs)
     products = matmuls(graph)
     gated = any(sums(op) == 2 for op in products)
-    normed = len(products) < len(graph.ops) or normalises(products)
+    normed = len(products) < len(graph.ops) or any(map(normalises, products))
     return float(np.log(nbytes)), float(np.log2(launched)), rows_of(graph) / launched, float(gated), float(normed)
 
 

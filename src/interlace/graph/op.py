@@ -55,7 +55,7 @@ class Body(Protocol):
 
     @property
     def usual(self) -> Callable[[Op], Mapping[str, tuple[Span, ...]]] | None:
-        """What a tile of an op usually touches of arguments, where data decide how much of what it declares it does."""
+        """What a tile of an op usually touches of arguments where it declares more; empty where it does not."""
 
     def check(self, op: Op, tensors: Mapping[str, Tensor]) -> None:
         """Raise GraphError unless ``op``, applied to these tensors by argument, is what the kernel can run."""

@@ -55,8 +55,7 @@ class Kernel:
             this kernel enters a graph must be the same; without it, params are not held against grid and access maps.
         tiling: names of the params that tell how an op is tiled; ``make`` takes others in their place.
         tunings: by the kind of body, how its ops may be tiled.
-        usual: op -> spans by argument that a tile usually touches, where the op declares more; for
-            predictions alone.
+        usual: op -> spans by argument that a tile usually touches, where the op declares more; for predictions alone.
     """
 
     name: str

@@ -28,16 +28,13 @@ from interlace.kernels import gelu
 from interlace.kernels.base import Kernel, check_eps, check_extents, require, same_dtype
 from interlace.kernels.bodies import Array, BodyKind, Params, Reference, Regions, TritonBody
 from interlace.kernels.matmul.tile import TILING, MatmulTile
-from interlace.kernels.matmul.tilings import NAME, check_powers, partial, scales_freely, tensor_of
+from interlace.kernels.matmul.tilings import NAME, WHOLE, check_powers, normalises, partial, scales_freely
 from interlace.kernels.matmul.triton_tuning import TRITON
 from interlace.kernels.matmul.walk_body import WALK_BODY
 from interlace.kernels.matmul.walk_tuning import WALK
 from interlace.kernels.squares import factors, left, squared_of, sums_of_squares
 
 __all__ = ["MATMUL", "Activation", "MatmulTile", "matmul"]
-
-#: x again, of whose whole rows the squares are summed where a matmul normalises them itself.
-WHOLE = "x_whole"
 
 
 class Activation(Enum):
@@ -102,7 +99,7 @@ def _make(name: str, tensors: Mapping[str, Tensor], params: Params) -> Op:
 
 def _usual(op: Op) -> Mapping[str, tuple[Span, ...]]:
     """Rows that are normalised here come once: who multiplies them has them, or finds them in the L2."""
-    return {WHOLE: (Span(Affine(0), Affine(1)),) * 2} if tensor_of(op, "x_scale") is not None else {}
+    return {WHOLE: (Span(Affine(0), Affine(1)),) * 2} if normalises(op) else {}
 
 
 MATMUL = Kernel(

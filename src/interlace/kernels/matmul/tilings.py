@@ -6,8 +6,6 @@ tile takes 64 * (128 + 2 * 128) * 2 = 48 KiB a stage, so that 227 KiB hold four;
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 from interlace.core.devices import DeviceSpec
 from interlace.core.dtypes import DType, fp16
 from interlace.graph.graph import Graph
@@ -17,6 +15,8 @@ from interlace.kernels.bodies import PANEL
 
 #: The kernel's.
 NAME = "matmul"
+#: The argument that is x again, of whose whole rows the squares are summed where a matmul normalises them itself.
+WHOLE = "x_whole"
 #: Tokens up to which tiles may have few weight rows (``skinny_cuda``).
 SKINNY_TOKENS = 16
 #: float32 sums of one thread, beside which registers hold operands and addresses.
@@ -94,9 +94,9 @@ def check_triton(graph: Graph, op: Op, device: DeviceSpec) -> None:
     )
 
 
-def normalises(ops: Iterable[Op]) -> bool:
-    """Whether one of some matmuls normalises its rows itself (``x_scale``), which only tiles of few weight rows do."""
-    return any(tensor_of(op, "x_scale") is not None for op in ops)
+def normalises(op: Op) -> bool:
+    """Whether a matmul normalises its rows itself (``x_scale``), which only tiles of few weight rows do."""
+    return tensor_of(op, "x_scale") is not None
 
 
 def scales_freely(dtype: DType) -> bool:

@@ -30,6 +30,8 @@ from interlace.kernels.matmul.tilings import (
     MOST_WARPGROUPS,
     SKINNY_TOKENS,
     SUMS_OF_LAUNCH,
+    WHOLE,
+    normalises,
     partial,
     share_of,
     sums,
@@ -138,9 +140,9 @@ def _tile(op: Op, parts: int, warpgroups: int, shares: int = 1) -> WalkTile:
     what = checked_stage(op)
     check_sums(what, tall, partial(op), warpgroups, "a taller one, fewer warps, or swap_ab")
     rows = loaded_rows(op)
-    leaves, normalised, own = (tensor_of(op, name) is not None for name in ("scale", "x_squares", "x_scale"))
+    leaves, normalised = (tensor_of(op, name) is not None for name in ("scale", "x_squares"))
     require(
-        not own,
+        not normalises(op),
         f"{what}: only tiles of at most {SKINNY_TOKENS} tokens and fewer than {_TALL} weight rows, with swap_ab, "
         "normalise their rows; use such a tile, or rms_norm before the op",
     )
@@ -241,7 +243,7 @@ def _skinny_tile(op: Op, parts: int, warpgroups: int, as_words: int = 0) -> Walk
         not normalised or k // int(op.param("SQUARED")) % 4 == 0,
         f"{what}: sums of squares of a row are loaded by four; use finer ones",
     )
-    own = tensor_of(op, "x_scale") is not None
+    own = normalises(op)
     warps = 4 * warpgroups
     scratch = 4 * (warps * gates * rows * (bn + 4) + bm * (warps if own else 1))
     panels = bk // PANEL
@@ -274,11 +276,12 @@ def _epilogue(op: Op) -> list[int]:
 
 def _folded(op: Op) -> list[int]:
     """Normalisation behind and before an op as numbers of a template, none if there is none."""
-    leaves, normalised, own = (tensor_of(op, name) is not None for name in ("scale", "x_squares", "x_scale"))
-    if not leaves and not normalised and not own:
+    leaves = tensor_of(op, "scale") is not None
+    normalised = normalises(op) or tensor_of(op, "x_squares") is not None
+    if not leaves and not normalised:
         return []
     numbers = [int(op.parameters.get("SQUARED", 0)), int(leaves)]
-    if normalised or own:
+    if normalised:
         (eps,) = struct.unpack("I", struct.pack("f", op.param("EPS")))
         numbers += [int(op.param("K")), eps]
     return numbers
@@ -385,7 +388,7 @@ def _by_words(op: Op, name: str) -> bool:
     Tokens may where a lane asks for those of a stage at once, and one tile has all of them, unless it normalises them.
     Of results what the norm behind takes may, where there is one: x itself is for later.
     """
-    if not skinny(op) or (name in _READ and tensor_of(op, "x_scale") is not None):
+    if not skinny(op) or (name in _READ and normalises(op)):
         return False
     if name in _READ:
         one_tile = int(op.param("M")) <= int(op.param("BM"))
@@ -426,7 +429,7 @@ WALK_BODY = WalkBody(
     check,
     warpgroups,
     most_warpgroups=MOST_WARPGROUPS,
-    filled=("x", "x_whole", "residual"),
+    filled=("x", WHOLE, "residual"),
     clustered=clustered,
     shared=shared,
     ahead=ahead,

@@ -65,7 +65,7 @@ def default(graph: Graph, device: DeviceSpec) -> Setting:
     if not ops:
         return Setting()
     m = _tokens(ops)
-    if normalises(ops):
+    if any(map(normalises, ops)):
         return _normalising(graph, ops, m, device)
     if _is_priced(graph, m):
         return next(cheapest(ops, m, device, _warpgroups(graph)), Setting())
@@ -85,13 +85,13 @@ def _normalising(graph: Graph, ops: Sequence[Op], m: int, device: DeviceSpec) ->
     narrow = _narrow(ops, m, device.sms)
     if narrow is not None:
         return narrow
-    others = [op for op in ops if not normalises([op])]
+    others = [op for op in ops if not normalises(op)]
     rest = Setting()
     if others and _is_priced(graph, m):
         rest = next(cheapest(others, m, device, min(_warpgroups(graph), 2)), rest)
     elif others:
         rest = _cut(others, m, device)
-    few = {op.name: _few(op, int(op.param("N")), m, device.sms) for op in ops if normalises([op])}
+    few = {op.name: _few(op, int(op.param("N")), m, device.sms) for op in ops if normalises(op)}
     return Setting(tuple((op.name, few.get(op.name) or rest.op(op.name)) for op in ops))
 
 
@@ -262,7 +262,7 @@ def likely(graph: Graph, device: DeviceSpec) -> Iterator[Setting]:
     if not ops:
         return
     m = _tokens(ops)
-    if normalises(ops):
+    if any(map(normalises, ops)):
         yield _normalising(graph, ops, m, device)
         return
     if _is_priced(graph, m):
@@ -299,7 +299,7 @@ def settings(graph: Graph, device: DeviceSpec) -> Iterator[Setting]:
     """These, and for more than few tokens those that take little more time than the best."""
     ops = matmuls(graph)
     yield from likely(graph, device)
-    if ops and not normalises(ops) and _is_priced(graph, _tokens(ops)):
+    if ops and not any(map(normalises, ops)) and _is_priced(graph, _tokens(ops)):
         yield from islice(cheapest(ops, _tokens(ops), device, _warpgroups(graph)), 1, _TRIED)
 
 
